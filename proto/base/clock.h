@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* clock.h: monotonic nanoseconds. Modules that decide never call this: time reaches them as an argument (now_ns). */
+#ifndef SHARD_BASE_CLOCK_H
+#define SHARD_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+#define NS_PER_SEC 1000000000ull
+#define NS_PER_MS 1000000ull
+
+static inline uint64_t clock_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * NS_PER_SEC + (uint64_t)ts.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of the statuses and the one way to attach a sentence to one. */
+#include "base/status.h"
+
+#include <stdio.h>
+
+#define ROW(name) case name: return #name
+
+const char *status_name(enum shard_status st)
+{
+	switch (st) {
+	ROW(SHARD_OK);
+	ROW(SHARD_AGAIN);
+	ROW(SHARD_TIMEOUT);
+	ROW(SHARD_INTERRUPTED);
+	ROW(SHARD_WORLD_CHANGED);
+	ROW(SHARD_ROLLED_BACK);
+	ROW(SHARD_BAD_ARG);
+	ROW(SHARD_BAD_STATE);
+	ROW(SHARD_RANGE);
+	ROW(SHARD_DUPLICATE);
+	ROW(SHARD_DTYPE);
+	ROW(SHARD_MISSING);
+	ROW(SHARD_STALE);
+	ROW(SHARD_MISMATCH);
+	ROW(SHARD_BUDGET);
+	ROW(SHARD_DENIED);
+	ROW(SHARD_NOT_FOUND);
+	ROW(SHARD_EXISTS);
+	ROW(SHARD_BUSY);
+	ROW(SHARD_UNSUPPORTED);
+	ROW(SHARD_SYSTEM);
+	ROW(SHARD_DIVERGED);
+	ROW(SHARD_UNREACHABLE);
+	ROW(SHARD_CLOSED);
+	ROW(SHARD_VERSION);
+	ROW(SHARD_PROTOCOL);
+	ROW(SHARD_LOST);
+	ROW(SHARD_FORKED);
+	}
+	return "SHARD_?";
+}
+
+enum shard_status err_setv(struct err *e, enum shard_status st, const char *fmt, va_list ap)
+{
+	if (e != NULL) {
+		e->status = st;
+		vsnprintf(e->text, sizeof(e->text), fmt, ap);
+	}
+	return st;
+}
+
+enum shard_status err_set(struct err *e, enum shard_status st, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	err_setv(e, st, fmt, ap);
+	va_end(ap);
+	return st;
+}
