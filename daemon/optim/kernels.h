@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels.h: the tables that each instruction set's file fills and optim.c reads. Private to this folder. */
+#ifndef SHARD_OPTIM_KERNELS_H
+#define SHARD_OPTIM_KERNELS_H
+
+#include "optim/optim.h"
+#include "optim/reduce.h"
+
+struct optim_kernels {
+	optim_apply *apply[OPTIM_NR][DTYPE_NR][DTYPE_NR]; /* [optimizer][gradient - 1][image - 1] */
+};
+extern const struct optim_kernels optim_scalar, optim_avx2, optim_avx512;
+
+struct reduce_kernels {
+	reduce_fn *fn[DTYPE_NR];
+};
+extern const struct reduce_kernels reduce_scalar, reduce_avx2, reduce_avx512;
+
+#define KERNEL_ARGS const struct optim_args *a, size_t n, const void *grad, float *p, float *s1, float *s2, void *image
+
+/* The nine functions of one optimizer: each inlines `run` with constants for the rule and both element types. */
+#define KERNEL(opt, states, id, g, i)                                                                                              \
+	static uint64_t opt##_##g##_##i(KERNEL_ARGS)                                                                               \
+	{                                                                                                                          \
+		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image);                                   \
+	}
+#define KERNELS_OF(opt, states, id)                                                                                                \
+	KERNEL(opt, states, id, F32, F32)                                                                                          \
+	KERNEL(opt, states, id, F32, BF16)                                                                                         \
+	KERNEL(opt, states, id, F32, F16)                                                                                          \
+	KERNEL(opt, states, id, BF16, F32)                                                                                         \
+	KERNEL(opt, states, id, BF16, BF16)                                                                                        \
+	KERNEL(opt, states, id, BF16, F16)                                                                                         \
+	KERNEL(opt, states, id, F16, F32)                                                                                          \
+	KERNEL(opt, states, id, F16, BF16)                                                                                         \
+	KERNEL(opt, states, id, F16, F16)
+#define KERNEL_TABLE(opt)                                                                                                          \
+	{                                                                                                                          \
+		{opt##_F32_F32, opt##_F32_BF16, opt##_F32_F16}, {opt##_BF16_F32, opt##_BF16_BF16, opt##_BF16_F16},                 \
+		{                                                                                                                  \
+			opt##_F16_F32, opt##_F16_BF16, opt##_F16_F16                                                               \
+		}                                                                                                                  \
+	}
+
+/* Every instruction set fills its table with this, after defining run() and the five rules. */
+#define KERNELS_DEFINE(table)                                                                                                      \
+	KERNELS_OF(adamw, 2, OPTIM_ADAMW)                                                                                          \
+	KERNELS_OF(adam, 2, OPTIM_ADAM)                                                                                            \
+	KERNELS_OF(sgd, 1, OPTIM_SGD)                                                                                              \
+	KERNELS_OF(adagrad, 1, OPTIM_ADAGRAD)                                                                                      \
+	KERNELS_OF(lion, 1, OPTIM_LION)                                                                                            \
+	const struct optim_kernels table = {{                                                                                      \
+		[OPTIM_ADAMW] = KERNEL_TABLE(adamw),                                                                               \
+		[OPTIM_ADAM] = KERNEL_TABLE(adam),                                                                                 \
+		[OPTIM_SGD] = KERNEL_TABLE(sgd),                                                                                   \
+		[OPTIM_ADAGRAD] = KERNEL_TABLE(adagrad),                                                                           \
+		[OPTIM_LION] = KERNEL_TABLE(lion),                                                                                 \
+	}};
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scalar reduction, and the choice of a variant. Workers call it through reduce_kernel() for a node's sum, a primary's sum and
+ * the norm; the scalar one is the reference that the others equal (wire/ARITHMETIC.md). Cannot fail. */
+#include "optim/reduce.h"
+
+#include "base/check.h"
+#include "optim/kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float load(enum shard_dtype dt, const void *src, size_t i)
+{
+	if (dt == SHARD_F32)
+		return ((const float *)src)[i];
+	uint16_t h = ((const uint16_t *)src)[i];
+	return dt == SHARD_BF16 ? dtype_from_bf16(h) : dtype_from_f16(h);
+}
+
+/* Stores x rounded to dt and returns what a reader of dst will see. Every NaN becomes the plain one: which operand's payload a
+ * sum keeps is not defined. */
+INLINE float store(enum shard_dtype dt, void *dst, size_t i, float x)
+{
+	if ((dtype_bits(x) & 0x7fffffffu) > 0x7f800000u)
+		x = dtype_float(0x7fc00000u);
+	if (dt == SHARD_F32) {
+		((float *)dst)[i] = x;
+		return x;
+	}
+	uint16_t h = dt == SHARD_BF16 ? dtype_to_bf16(x) : dtype_to_f16(x);
+	((uint16_t *)dst)[i] = h;
+	return dt == SHARD_BF16 ? dtype_from_bf16(h) : dtype_from_f16(h);
+}
+
+INLINE float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i)
+{
+	float x = load(dt, src[0], i);
+
+	for (uint32_t s = 1; s < k; s++)
+		x += load(dt, src[s], i);
+	return k > 1 ? store(dt, dst, i, x) : x;
+}
+
+static double fold(double lane[REDUCE_LANES])
+{
+	for (int width = REDUCE_LANES / 2; width > 0; width /= 2)
+		for (int j = 0; j < width; j++)
+			lane[j] += lane[j + width];
+	return lane[0];
+}
+
+INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+{
+	struct reduce_sum r = {0, true};
+
+	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || k == 1));
+	if (k == 1 && dst && dst != src[0])
+		memcpy(dst, src[0], n * dtype_bytes(dt));
+	for (size_t at = 0; at < n; at += REDUCE_BLOCK) {
+		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK;
+		double lane[REDUCE_LANES] = {0};
+
+		for (size_t i = at; i < end; i++) {
+			float x = sum(dt, k, src, dst, i);
+			double d = x;
+
+			r.finite &= dtype_finite(x);
+			if (norm)
+				lane[(i - at) % REDUCE_LANES] += d * d;
+		}
+		if (norm)
+			r.sq += fold(lane);
+	}
+	return r;
+}
+
+static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+{
+	return reduce_dt(SHARD_F32, n, k, src, dst, norm);
+}
+
+static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+{
+	return reduce_dt(SHARD_BF16, n, k, src, dst, norm);
+}
+
+static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+{
+	return reduce_dt(SHARD_F16, n, k, src, dst, norm);
+}
+
+const struct reduce_kernels reduce_scalar = {{reduce_f32, reduce_bf16, reduce_f16}};
+
+reduce_fn *reduce_kernel(enum isa isa, enum shard_dtype dt)
+{
+	static const struct reduce_kernels *const sets[ISA_NR] = {
+		[ISA_SCALAR] = &reduce_scalar,
+		[ISA_AVX2] = &reduce_avx2,
+		[ISA_AVX512] = &reduce_avx512,
+	};
+
+	CHECK(isa_has(isa));
+	CHECK(dtype_ok(dt));
+	return sets[isa]->fn[dt - 1];
+}

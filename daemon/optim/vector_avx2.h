@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vector_avx2.h: eight fp32 lanes, and the operations that vector_rules.h and vector_reduce.h are written in. A mask has all bits of a
+ * chosen lane set. vec_finite and the conversions are integer arithmetic, so that no MXCSR bit reaches them. */
+#ifndef SHARD_OPTIM_VECTOR_AVX2_H
+#define SHARD_OPTIM_VECTOR_AVX2_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef __m256 vec;
+typedef __m256 vmask;
+typedef __m128i vec_half; /* VEC_LANES 16-bit elements */
+enum { VEC_LANES = 8 };
+
+#define vec_all(x)        _mm256_set1_ps(x)
+#define vec_load(p)       _mm256_loadu_ps(p)
+#define vec_store(p, x)   _mm256_storeu_ps(p, x)
+#define vec_add(x, y)     _mm256_add_ps(x, y)
+#define vec_sub(x, y)     _mm256_sub_ps(x, y)
+#define vec_mul(x, y)     _mm256_mul_ps(x, y)
+#define vec_div(x, y)     _mm256_div_ps(x, y)
+#define vec_sqrt(x)       _mm256_sqrt_ps(x)
+#define vec_fma(x, y, z)  _mm256_fmadd_ps(x, y, z)  /* x * y + z, rounded once */
+#define vec_pick(m, x, y) _mm256_blendv_ps(y, x, m) /* x where m is set, else y */
+#define vmask_and(x, y)   _mm256_and_ps(x, y)
+#define vmask_count(m)    ((unsigned)__builtin_popcount((unsigned)_mm256_movemask_ps(m)))
+
+INLINE vmask vec_finite(vec x)
+{
+	__m256i inf = _mm256_set1_epi32(0x7f800000);
+
+	return _mm256_castsi256_ps(_mm256_cmpgt_epi32(inf, _mm256_and_si256(_mm256_castps_si256(x), inf)));
+}
+
+INLINE vec vec_by_sign(vec c, vec above, vec below) /* 0 where c is 0 or NaN */
+{
+	vec zero = _mm256_setzero_ps();
+
+	return _mm256_or_ps(_mm256_and_ps(_mm256_cmp_ps(c, zero, _CMP_GT_OQ), above),
+			    _mm256_and_ps(_mm256_cmp_ps(c, zero, _CMP_LT_OQ), below));
+}
+
+INLINE vec vec_from_bf16(__m128i h)
+{
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+INLINE __m128i vec_to_bf16(vec x)
+{
+	__m256i u = _mm256_castps_si256(x);
+	__m256i mag = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
+	__m256i nan = _mm256_cmpgt_epi32(mag, _mm256_set1_epi32(0x7f800000));
+	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+	__m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+	__m256i top = _mm256_blendv_epi8(rounded, _mm256_or_si256(u, _mm256_set1_epi32(0x400000)), nan);
+
+	top = _mm256_srli_epi32(top, 16);
+	return _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+}
+
+INLINE vec vec_plain_nan(vec x) /* every NaN becomes 0x7fc00000: which operand's payload a sum keeps is not defined */
+{
+	__m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)),
+					 _mm256_set1_epi32(0x7f800000));
+
+	return _mm256_blendv_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), _mm256_castsi256_ps(nan));
+}
+
+struct vec_sq { /* one sum of squares per lane of a vec. The product of two floats is exact in double, so fma equals mul, add */
+	__m256d lo, hi;
+};
+
+#define vec_sq_zero() ((struct vec_sq){_mm256_setzero_pd(), _mm256_setzero_pd()})
+
+INLINE struct vec_sq vec_sq_add(struct vec_sq s, vec x)
+{
+	__m256d lo = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), hi = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+
+	return (struct vec_sq){_mm256_fmadd_pd(lo, lo, s.lo), _mm256_fmadd_pd(hi, hi, s.hi)};
+}
+
+INLINE void vec_sq_store(double *to, struct vec_sq s)
+{
+	_mm256_storeu_pd(to, s.lo);
+	_mm256_storeu_pd(to + 4, s.hi);
+}
+
+#define vec_from_f16(h)      _mm256_cvtph_ps(h)
+#define vec_to_f16(x)        _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
+#define vec_load_bf16(p)     vec_from_bf16(_mm_loadu_si128((const void *)(p)))
+#define vec_load_f16(p)      vec_from_f16(_mm_loadu_si128((const void *)(p)))
+#define vec_store_half(p, h) _mm_storeu_si128((void *)(p), h)
+#define vec_store_bf16(p, x) vec_store_half(p, vec_to_bf16(x))
+#define vec_store_f16(p, x)  vec_store_half(p, vec_to_f16(x))
+
+#endif
