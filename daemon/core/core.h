@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core.h: what one node decides about one model: the participant of the step transaction (step.c), on the coordinator the
+ * coordinator too (coord.c), and membership in views and promises (member.c). It takes an event and the time, changes itself
+ * and appends actions to a bounded list; it does no I/O, allocates nothing, reads no clock. Daemon and simulator link it.
+ * DESIGN sections 4-6 give the rules. Pointers in an event live for the call; pointers in an action until the next call. */
+#ifndef SHARD_CORE_CORE_H
+#define SHARD_CORE_CORE_H
+
+#include "core/record.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a node's vote says (DESIGN section 5): one (sum of squares, finite) per chunk it holds, in ascending chunk order. */
+struct core_vote {
+	const double *sumsq;    /* [chunks_nr] */
+	const uint8_t *finite;  /* [chunks_nr], 0 or 1 */
+	uint32_t chunks_nr;     /* chunks that the voter holds */
+	const double *weights;  /* [ranks_nr], local ranks of the attempt's world in rank order */
+	uint32_t ranks_nr;
+	bool skip;              /* a local rank voted to skip */
+	int64_t bad_tensor;     /* first non-finite gradient seen here, -1: none */
+	int32_t bad_rank;
+};
+
+struct core_view { /* durable before any member hears of it */
+	uint64_t term;
+	uint32_t seq, generation;
+	uint16_t nodes_nr;
+	uint64_t incarnation[CORE_NODES_MAX]; /* 0: not known yet */
+	bool sealed;                          /* record is valid: the model has weights as of record.step */
+	struct record record;                 /* the last decided step, or the seal */
+};
+
+struct core_answer { /* to ASK(term) */
+	uint64_t incarnation;
+	uint32_t generation; /* of the state held here; 0: nothing held */
+	bool has_record, prepared;
+	struct record record; /* last record applied or being applied here */
+	struct core_id id;    /* of the prepared attempt */
+	struct core_vote vote;
+	struct core_world world; /* of the prepared attempt */
+};
+
+enum core_op { /* between nodes; CORE_MSG_NR bounds what a decoder accepts */
+	CORE_ASK = 1,    /* coordinator -> all: heed nothing below .id.term; say what you hold                 */
+	CORE_ANSWER,     /* -> coordinator                                                                     */
+	CORE_VIEW,       /* coordinator -> all, after it is durable; resolves PREPARED by its record           */
+	CORE_VIEW_OK,    /* -> coordinator                                                                     */
+	CORE_BEGIN,      /* coordinator -> all: attempt .id with .world, after record .record                  */
+	CORE_GRANT,      /* node -> node: my landing slots for .id are yours                                   */
+	CORE_VOTE,       /* -> coordinator: PREPARED                                                           */
+	CORE_COMMIT,     /* coordinator -> all: .record                                                        */
+	CORE_ABORT,      /* coordinator -> all: .id is over, .why                                              */
+	CORE_DONE,       /* -> coordinator: .id applied (or skipped) here                                      */
+	CORE_DRAINED,    /* node -> node: nothing of .id or older is on its way from me to you any more        */
+	CORE_JOIN,       /* node -> coordinator: .trainer wants in                                             */
+	CORE_GONE,       /* node -> coordinator: .trainer left (.leave) or was lost, .why                      */
+	CORE_ABANDON,    /* node -> coordinator: .trainer's gradients of .id are bad, .why                     */
+	CORE_WAITING,    /* node -> coordinator: whom .id waits for here: .waits; coordinator -> all: .why     */
+	CORE_MSG_NR
+};
+
+struct core_trainer {
+	uint64_t session; /* unique on its node for the node's incarnation */
+	uint32_t pid;
+	int32_t hint; /* rank it would like, -1: any */
+	uint16_t node;
+	bool leave; /* GONE: asked to leave, at a boundary */
+};
+
+struct core_waits { /* bit sets by rank in the attempt's world and by node */
+	uint64_t ranks[CORE_RANKS_MAX / 64];
+	uint64_t nodes;
+	uint32_t chunks_staged, chunks_nr;
+};
+
+struct core_msg {
+	enum core_op op;
+	uint16_t from, to;         /* nodes; from is checked by the link, never taken from the body */
+	uint64_t from_incarnation; /* of the sender, from the link's HELLO */
+	struct core_id id;
+	/* what an op does not name is zero */
+	const struct core_world *world;
+	const struct record *record;
+	const struct core_view *view;
+	const struct core_answer *answer;
+	struct core_vote vote;
+	struct core_trainer trainer;
+	struct core_waits waits;
+	const char *why; /* one sentence, may be NULL */
+};
+
+enum core_event_type {
+	CORE_EV_MSG = 1,   /* .msg from another node (or from self: delivered by the core itself, never by the caller)   */
+	CORE_EV_TICK,      /* time has passed core_deadline()                                                        */
+	CORE_EV_LINK_UP,   /* .node .incarnation: HELLO exchanged on a fresh connection                               */
+	CORE_EV_LINK_DOWN, /* .node .why                                                                            */
+	CORE_EV_PERSISTED, /* the view of the last CORE_ACT_PERSIST is on disk                                        */
+	CORE_EV_STAGED,    /* .chunk .sumsq .finite .bad_tensor .bad_rank: reduced gradient of a chunk held here       */
+	CORE_EV_READY,     /* .session .weight .skip: a local rank called commit or vote_skip                          */
+	CORE_EV_DRAINED,   /* no transfer out of this node of an attempt <= .id is outstanding                           */
+	CORE_EV_APPLIED,   /* every chunk here is updated and its image writes completed                                */
+	CORE_EV_JOIN,      /* .trainer, local                                                                        */
+	CORE_EV_GONE,      /* .trainer .why, local                                                                   */
+	CORE_EV_ABANDON,   /* .session .why, local                                                                   */
+	CORE_EV_WRITTEN,   /* coordinator only: all nodes hold all weights; seal as .step                               */
+};
+
+struct core_event {
+	enum core_event_type type;
+	const struct core_msg *msg;
+	uint16_t node;
+	uint64_t incarnation, session, step;
+	uint32_t chunk;
+	double sumsq, weight;
+	bool finite, skip;
+	int64_t bad_tensor;
+	int32_t bad_rank;
+	struct core_id id;
+	struct core_trainer trainer;
+	const char *why;
+};
+
+enum core_action_type {
+	CORE_ACT_SEND = 1,   /* .msg to .msg.to; lost messages are the core's business (it repeats), order per link is kept  */
+	CORE_ACT_PERSIST,    /* .view to disk, synced; then CORE_EV_PERSISTED                                             */
+	CORE_ACT_BEGIN,      /* participant is STAGING .id with .world: tell local ranks; their arenas are theirs          */
+	CORE_ACT_CREDIT,     /* .node granted slots for .id: contributions of .id may go there                            */
+	CORE_ACT_OPEN,       /* about to vote: mark the image open before anything that follows                          */
+	CORE_ACT_APPLY,      /* .record: run the optimizer (or, skipped: only versions move); later CORE_EV_APPLIED        */
+	CORE_ACT_RESULT,     /* .record: tell the local ranks of its world                                              */
+	CORE_ACT_ENDED,      /* attempt .id is over without effect, .why: tell local ranks, take no more pushes, drain     */
+	CORE_ACT_SEAL,       /* .record: publish the written master weights as image of .record.step                     */
+	CORE_ACT_LOST,       /* generation .id.generation begins, nothing older counts, .why: tell all trainers            */
+	CORE_ACT_EXPEL,      /* .session (local) is out of the world, .why: close it                                    */
+};
+
+struct core_action {
+	enum core_action_type type;
+	struct core_msg msg;
+	uint16_t node;
+	uint64_t session;
+	struct core_id id;
+	const struct core_world *world;
+	const struct record *record;
+	const struct core_view *view;
+	const char *why;
+};
+
+#define CORE_ACTIONS_MAX (8 * CORE_NODES_MAX + 64)
+struct core_out {
+	uint32_t nr;
+	struct core_action act[CORE_ACTIONS_MAX];
+};
+
+struct core_conf {
+	uint16_t self, nodes_nr, coordinator;
+	uint64_t incarnation;          /* of this node; also the term when this node coordinates */
+	uint32_t chunks_nr;
+	const uint16_t *owner;         /* [chunks_nr] node that holds each chunk */
+	const char *const *node_names; /* [nodes_nr], for texts */
+	uint32_t min_world, max_world;
+	uint64_t step_timeout_ns, heartbeat_timeout_ns, repeat_ns;
+	struct record_conf record;
+};
+
+struct core; /* opaque: caller gives core_bytes() of zeroed, 16-byte aligned memory */
+size_t core_bytes(const struct core_conf *conf);
+/* view: what was durable (coordinator after a restart), or NULL for a model defined just now. conf is copied, its pointers kept. */
+struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view);
+void core_event(struct core *c, const struct core_event *e, uint64_t now_ns, struct core_out *out);
+uint64_t core_deadline(const struct core *c); /* now_ns at which CORE_EV_TICK is due; UINT64_MAX: never */
+
+/* what others may look at */
+enum core_part { CORE_FREE, CORE_STAGING, CORE_PREPARED, CORE_APPLYING, CORE_PART_NR };
+struct core_state {
+	enum core_part part;
+	bool coordinator, recovering, sealed;
+	struct core_id id;          /* the attempt in hand, or the last */
+	uint64_t committed;         /* step of the last record, 0 before the first */
+	uint32_t joined;            /* trainers known (coordinator) */
+	const struct core_world *world;
+	const struct record *record; /* last decided here, NULL: none */
+	char waits[512];            /* "rank 2 (pid 4411, node b): 14 of 96 chunks"; empty: nobody */
+};
+void core_state(const struct core *c, struct core_state *s);
+
+#endif

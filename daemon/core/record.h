@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* record.h: what the coordinator decided for a step: the whole decision state, a pure function of the votes, the configuration
+ * and the previous record (DESIGN section 5). Everything that needs libm is in it as bits; participants compute none of it. */
+#ifndef SHARD_CORE_RECORD_H
+#define SHARD_CORE_RECORD_H
+
+#include "optim/optim.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CORE_NODES_MAX 64
+#define CORE_RANKS_MAX 256
+#define CORE_GROUPS_MAX 16
+
+struct core_id { /* which attempt; ordered by (generation, term, seq, step, attempt) */
+	uint64_t term, step;
+	uint32_t seq, generation, attempt;
+};
+
+struct core_rank {
+	uint64_t session;
+	double weight; /* filled by the votes; zero in a BEGIN */
+	uint32_t pid;
+	uint16_t node;
+};
+
+struct core_world { /* ranks in rank order */
+	uint32_t size;
+	struct core_rank rank[CORE_RANKS_MAX];
+};
+
+enum record_outcome { RECORD_SEAL = 0, RECORD_APPLIED = 1, RECORD_NONFINITE = 2, RECORD_SKIP = 3 }; /* 1-3 as enum shard_outcome */
+
+struct scaler { /* DeepSpeed's DynamicLossScaler, facts in facts of its documentation: see scaler.c */
+	double scale;
+	int32_t hysteresis;    /* cur_hysteresis */
+	int64_t last_overflow; /* last_overflow_iter, starts at -1 */
+	int64_t iter;          /* cur_iter */
+};
+
+struct record {
+	struct core_id id;
+	enum record_outcome outcome;
+	bool diverged; /* overflow with the scale at its floor, or max_skips in a row: the model is paused */
+	uint64_t applied, skipped_in_row, attempts;
+	double grad_norm, clip_factor, weight_sum, loss_scale, lr;
+	int64_t bad_tensor;
+	int32_t bad_rank;
+	struct scaler scaler; /* the state after this step: loss scale of the next */
+	uint32_t groups_nr;
+	struct optim_args args[CORE_GROUPS_MAX];
+	struct core_world world;
+};
+
+struct record_conf {
+	const struct optim_row *optim;
+	uint32_t groups_nr;
+	double hyper[CORE_GROUPS_MAX][HYPER_NR];   /* lr, betas, eps, weight decay ... of each group */
+	double clip;                               /* max_norm; 0: off */
+	bool dynamic_scale, consecutive_hysteresis;
+	double initial_scale, min_scale;
+	int32_t scale_window, hysteresis;
+	uint32_t max_skips; /* 0: no limit */
+};
+
+struct record_votes { /* of every member, merged */
+	const double *sumsq; /* [chunks_nr], chunk order */
+	const uint8_t *finite;
+	uint32_t chunks_nr;
+	bool skip;
+	int64_t bad_tensor;
+	int32_t bad_rank;
+};
+
+void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id);
+/* id.attempt counts from 1; world carries the weights */
+void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf, const struct core_id *id,
+		   const struct core_world *world, const struct record_votes *votes);
+
+#endif

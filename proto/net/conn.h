@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conn.h: the transport contract of the daemon: a connection that carries frames, on a libuv loop. Unix sockets and TCP stand
+ * behind it (RDMA will). All calls and callbacks on the loop thread. Lifetime: conn_close() may be called at any time, also
+ * in a callback; on_close is the last callback, comes exactly once and never from inside conn_close(); after it the conn is gone. */
+#ifndef SHARD_NET_CONN_H
+#define SHARD_NET_CONN_H
+
+#include "net/stream.h"
+
+#include <uv.h>
+
+struct conn;
+
+struct conn_handler {
+	struct stream_handler frames; /* owner is the conn's owner; the stream is conn_stream(c) */
+	void (*on_open)(void *owner, struct conn *c); /* outgoing: connected; may be NULL for accepted ones */
+	void (*on_close)(void *owner, struct conn *c, const struct err *why);
+	void (*on_drained)(void *owner, struct conn *c); /* the send queue fell under half after SHARD_AGAIN; may be NULL */
+};
+
+struct conn_conf {
+	const struct conn_handler *handler;
+	void *owner;
+	uint32_t queue_max, body_max;
+	uint64_t silence_ns;  /* no byte for so long: closed with "silent for 5.0 s"; 0: never. Callers send OP_PING to keep it alive */
+	uint64_t connect_ns;  /* deadline of connecting */
+	uint64_t frame_ns;    /* a frame that began must be complete within this (progress restarts it); 0: silence_ns */
+};
+
+struct conn_address { /* "unix:/path", "tcp://host:port", "host:port" */
+	bool unix_path;
+	char text[128];       /* as given */
+	char host[108];       /* or path */
+	uint16_t port;
+};
+enum shard_status conn_address_parse(struct conn_address *a, const char *text, struct err *e);
+bool conn_address_loopback(const struct conn_address *a);
+
+enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct conn_address *to, const struct conn_conf *conf,
+			       struct err *e); /* later on_open or on_close */
+/* Takes over a connected descriptor. */
+enum shard_status conn_accept(struct conn **out, uv_loop_t *loop, int fd, const struct conn_conf *conf, struct err *e);
+void conn_set_owner(struct conn *c, const struct conn_handler *handler, void *owner); /* after HELLO says what it is */
+void conn_set_silence(struct conn *c, uint64_t silence_ns);
+struct stream *conn_stream(struct conn *c);
+const char *conn_name(const struct conn *c); /* "127.0.0.1:29700", "unix pid 712" */
+bool conn_is_unix(const struct conn *c);
+bool conn_peer(const struct conn *c, uint32_t *pid, uint32_t *uid, uint32_t *gid); /* unix credentials; false on TCP */
+void conn_kick(struct conn *c);              /* after stream_send*(): writes now if it can, else when writable */
+void conn_pause(struct conn *c, bool paused); /* stop or resume reading */
+/* Ends it: what is queued is still written for at most linger_ms (so that an ERROR arrives), then closed. why may be NULL. */
+void conn_close(struct conn *c, const struct err *why, uint32_t linger_ms);
+
+struct conn_listener;
+typedef void (*conn_accepted_fn)(void *owner, int fd); /* takes over fd: conn_accept() it or close it */
+enum shard_status conn_listen(struct conn_listener **out, uv_loop_t *loop, const struct conn_address *at, uint32_t mode /* unix */,
+			      conn_accepted_fn accepted, void *owner, struct err *e);
+uint16_t conn_listener_port(const struct conn_listener *l); /* as bound: port 0 asks the kernel for one */
+void conn_listener_close(struct conn_listener **l);
+
+#endif

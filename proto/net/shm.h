@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shm.h: memory shared between a daemon and the trainers on its node: sealed memfds that the daemon makes. An arena is written
+ * by one trainer and the daemon; an image is written by the daemon alone (F_SEAL_FUTURE_WRITE) and read by all. */
+#ifndef SHARD_NET_SHM_H
+#define SHARD_NET_SHM_H
+
+#include "base/status.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum shm_huge { SHM_HUGE_TRY, SHM_HUGE_REQUIRE, SHM_HUGE_NO };
+enum shm_pages { SHM_PAGES_NORMAL, SHM_PAGES_THP, SHM_PAGES_HUGETLB };
+
+struct shm {
+	int fd; /* -1: private memory */
+	void *base;
+	size_t bytes; /* mapped, whole pages */
+	enum shm_pages got;
+};
+
+/* writable_by_peer: an arena; else an image. Sealed against shrinking, growing and further seals. The mapping here is writable, touched
+ * (so that memory is reserved now, not at the first step) and MADV_DONTFORK. REQUIRE fails with what to set. */
+enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, int writable_by_peer, enum shm_huge huge, struct err *e);
+/* Private memory with the same huge page policy: masters, moments, landing slots. */
+enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, struct err *e);
+/* Client side: checks seals and size before it maps (a shrinkable memfd would be a SIGBUS later). Takes over fd. */
+enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e);
+void shm_unmap(struct shm *m); /* harmless twice */
+const char *shm_pages_name(enum shm_pages p);
+
+/* The first bytes of an image: what version each chunk has. A reader outside the world copies a chunk, then checks that
+ * its version did not move and was not open (odd counters are open). */
+struct image_head {
+	uint32_t magic, generation;
+	uint64_t chunks_nr, data_offset; /* bytes from the start of the image to element 0 */
+	_Atomic uint64_t open;           /* grows by one when a step opens the image and by one when it is whole again */
+	_Atomic uint64_t published;      /* grows at each publication: what waiters watch */
+	uint64_t reserved[3];
+	_Atomic uint64_t version[];      /* [chunks_nr] step whose parameters the chunk holds; UINT64_MAX: none yet */
+};
+#define IMAGE_MAGIC 0x494d4731u
+size_t image_data_offset(uint64_t chunks_nr); /* page-aligned */
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stream.h: frames over one non-blocking stream socket (unix or TCP). It owns the descriptor, parses what arrives, and writes
+ * what was queued; it waits for nothing: conn.h drives it from libuv, the client library from poll(2). One thread at a time.
+ * A bulk body is received straight into where its handler says it belongs, and sent straight from where it lies: the
+ * kernel's copy is the only one. Sums are taken while the bytes are in cache: of a part just before it is written, of received
+ * bytes as they come. */
+#ifndef SHARD_NET_STREAM_H
+#define SHARD_NET_STREAM_H
+
+#include "base/status.h"
+#include "wire/frame.h"
+
+#include <protobuf-c/protobuf-c.h>
+
+struct stream;
+
+struct stream_handler {
+	/* A header arrived and is valid. Set *to to memory for its body (body_bytes, writable until on_frame or the end of the stream);
+	 * STREAM_DISCARD reads and drops it (on_frame is not called); left NULL, the stream's own buffer takes it (control bodies).
+	 * Anything but SHARD_OK refuses the frame: the stream fails with e. */
+	enum shard_status (*on_head)(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e);
+	/* The body is complete and its sum is right. body is *to, or the stream's buffer: valid for this call only. */
+	enum shard_status (*on_frame)(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e);
+};
+extern char stream_discard_here; /* address only */
+#define STREAM_DISCARD ((void *)&stream_discard_here)
+
+typedef void (*stream_sent_fn)(void *arg, enum shard_status st); /* body may be reused; st != OK: it was not (all) sent */
+
+struct stream_stats {
+	uint64_t frames_in, frames_out, bytes_in, bytes_out;           /* whole stream */
+	uint64_t tensor_bytes_in, tensor_bytes_out;                    /* bodies of bulk ops */
+	uint64_t copied_bytes;                                         /* bulk bytes copied in user space: stays 0 */
+	uint64_t refused;                                              /* frames refused: header, sum, legality */
+};
+
+struct stream_conf {
+	int fd;               /* taken over; made non-blocking and close-on-exec */
+	uint32_t queue_max;   /* frames that may wait to be sent */
+	uint32_t body_max;    /* largest control body accepted now (stream_set_body_max) */
+	const struct stream_handler *handler;
+	void *owner;
+};
+
+enum shard_status stream_open(struct stream **out, const struct stream_conf *conf, struct err *e);
+void stream_free(struct stream **s); /* closes the descriptor; every queued body is given back with SHARD_CLOSED */
+int stream_fd(const struct stream *s);
+void stream_features(struct stream *s, uint64_t features); /* after HELLO; until then body sums are on */
+void stream_set_body_max(struct stream *s, uint32_t bytes);
+const struct stream_stats *stream_stats(const struct stream *s);
+uint64_t stream_heard_ns(const struct stream *s);          /* clock_ns() of the last byte received */
+bool stream_mid_frame(const struct stream *s);             /* a frame has begun and is not complete */
+
+/* Queue a frame. h: op, flags, model... set by the caller, magic, version, sums and body_bytes by the stream. body is not copied: it stays
+ * until sent() is called (NULL: caller knows it outlives the stream). SHARD_AGAIN: queue full, nothing taken. */
+enum shard_status stream_send(struct stream *s, const struct wire_head *h, const void *body, uint32_t body_bytes, stream_sent_fn sent,
+			      void *arg);
+/* Same with a control body (msg NULL: empty), packed into the stream's own memory. */
+enum shard_status stream_send_control(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg);
+/* Same; descriptors (at most 4, not taken over) travel with the header's first byte. Unix sockets only. */
+enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg, const int *fds, int fds_nr);
+/* Descriptors that came with the frame in hand, in on_frame only; the caller owns what it takes. Returns how many. */
+int stream_take_fds(struct stream *s, int *fds, int fds_max);
+
+uint32_t stream_queued(const struct stream *s); /* frames not yet handed to the kernel */
+/* Read what is there, at most about max_bytes; calls the handler. SHARD_OK: read until it would block or max_bytes; else the stream is
+ * over: e says why (SHARD_CLOSED: the peer closed; SHARD_PROTOCOL: a frame was refused; SHARD_SYSTEM). */
+enum shard_status stream_read(struct stream *s, size_t max_bytes, struct err *e);
+/* Write what is queued until it would block. SHARD_OK: all written; SHARD_AGAIN: wait for POLLOUT; else the stream is over. */
+enum shard_status stream_write(struct stream *s, struct err *e);
+
+#endif
