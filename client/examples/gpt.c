@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+/* gpt.c: the example trainer: trains a small transformer on the bytes of a file, with weights and optimizer in the daemon. One
+ * process is one rank; start as many as the world needs. It connects, defines the model (the first to come writes the initial
+ * weights), joins, and then every step: begin, read the image, backward with a push per tensor, commit, result. When the world
+ * changes it begins the same step again with its new share of the batch. Any other failure ends it with one sentence, status 1. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "examples/cli.h"
+#include "examples/data.h"
+#include "examples/dump.h"
+#include "examples/steplog.h"
+#include "wire/dtype.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gpt {
+	struct cli cli;
+	struct transformer net;
+	struct data data;
+	FILE *log;
+	shard_client *client;
+	shard_model *model;
+	struct shard_world world;
+	struct shard_step step;
+	shard_ticket pushed;         /* the last push that had one */
+	enum shard_status push_said; /* first failure of a push in this step */
+	struct err err;              /* of our own; the library's sentence is in shard_error() */
+};
+
+static enum shard_status library(struct gpt *g, enum shard_status st, const char *doing) /* keeps the library's sentence */
+{
+	return st == SHARD_OK ? st : err_set(&g->err, st, "%s: %s: %s", doing, shard_name(st), shard_error());
+}
+
+/* --- start --- */
+
+static enum shard_status define(struct gpt *g, int *created)
+{
+	const struct transformer *t = &g->net;
+	struct shard_tensor *tensors = calloc(t->tensors_nr, sizeof(*tensors));
+	struct shard_spec spec = SHARD_INIT(struct shard_spec);
+	char settings[1024], worlds[64] = "";
+	enum shard_status st;
+
+	if (!tensors)
+		return err_set(&g->err, SHARD_SYSTEM, "no memory for a list of %u tensors", t->tensors_nr);
+	for (uint32_t i = 0; i < t->tensors_nr; i++) {
+		tensors[i].name = t->tensors[i].name;
+		tensors[i].ndim = t->tensors[i].ndim;
+		memcpy(tensors[i].shape, t->tensors[i].shape, sizeof(t->tensors[i].shape));
+	}
+	if (g->cli.world_min)
+		snprintf(worlds, sizeof(worlds), "min_world=%u max_world=%u ", g->cli.world_min, g->cli.world_max);
+	snprintf(settings, sizeof(settings), "%s%s", worlds, g->cli.settings);
+	spec.name = g->cli.name;
+	spec.tensors = tensors;
+	spec.tensors_nr = t->tensors_nr;
+	spec.image = g->cli.image;
+	spec.grad = g->cli.grad;
+	spec.settings = settings;
+	st = library(g, shard_define(g->client, &spec, &g->model, created), "define");
+	free(tensors);
+	return st;
+}
+
+static enum shard_status write_weights(struct gpt *g)
+{
+	enum shard_status st = SHARD_OK;
+
+	for (uint32_t i = 0; i < g->net.tensors_nr && st == SHARD_OK; i++) {
+		transformer_initial(&g->net, i, g->cli.seed, g->net.w[i]);
+		st = library(g, shard_write(g->model, SHARD_MASTER, i, 0, g->net.tensors[i].numel, SHARD_F32, g->net.w[i]),
+			     "write");
+	}
+	return st == SHARD_OK ? library(g, shard_seal(g->model, 0), "seal") : st;
+}
+
+static enum shard_status start(struct gpt *g)
+{
+	struct shard_connect_opts opts = SHARD_INIT(struct shard_connect_opts);
+	enum shard_status st;
+	const char *why;
+	int created = 0;
+
+	opts.address = g->cli.address;
+	opts.timeout_ms = SHARD_DEFAULT;
+	if ((st = data_load(&g->data, g->cli.data, &g->err)) != SHARD_OK)
+		return st;
+	if ((why = data_too_short(&g->data, g->cli.shape.seq)))
+		return err_set(&g->err, SHARD_BAD_ARG, "data file %s: %s", g->cli.data, why);
+	if ((st = transformer_init(&g->net, &g->cli.shape, &g->err)) != SHARD_OK)
+		return st;
+	if ((st = steplog_open(&g->log, g->cli.log, &g->err)) != SHARD_OK)
+		return st;
+	if ((st = library(g, shard_connect(&g->client, &opts), "connect")) != SHARD_OK)
+		return st;
+	if ((st = define(g, &created)) != SHARD_OK)
+		return st;
+	if (created && (st = write_weights(g)) != SHARD_OK)
+		return st;
+	return library(g, shard_join(g->model, g->cli.rank_hint, SHARD_DEFAULT, &g->world), "join");
+}
+
+/* --- one step --- */
+
+/* The sign bit of the largest element: a change that no rounding of a sum can hide. */
+static void flip_a_bit(void *grad, const float *values, uint64_t n, enum shard_dtype dt)
+{
+	const size_t bytes = dtype_bytes(dt);
+	uint64_t at = 0;
+
+	for (uint64_t i = 1; i < n; i++) {
+		if (values[i] * values[i] > values[at] * values[at])
+			at = i;
+	}
+	((unsigned char *)grad)[(at + 1) * bytes - 1] ^= 0x80;
+}
+
+static bool push(void *arg, uint32_t tensor, const float *grad)
+{
+	struct gpt *g = arg;
+	const uint64_t n = g->net.tensors[tensor].numel;
+	void *to = shard_grad(g->model, tensor);
+	shard_ticket ticket = 0;
+	enum shard_status st;
+
+	if (!to) {
+		g->push_said = SHARD_BAD_STATE;
+		return false;
+	}
+	dtype_convert(to, g->cli.grad, grad, SHARD_F32, n);
+	if (g->cli.break_step == g->step.step && tensor == 0)
+		flip_a_bit(to, grad, n, g->cli.grad);
+	while ((st = shard_push(g->model, tensor, 0, n, NULL, g->cli.grad, 0, &ticket)) == SHARD_AGAIN) {
+		/* the window is full: what is in it has to leave first */
+		st = g->pushed ? shard_wait(g->model, g->pushed, SHARD_DEFAULT) : shard_progress(g->client);
+		if (st != SHARD_OK)
+			break;
+	}
+	g->pushed = ticket ? ticket : g->pushed;
+	g->push_said = st;
+	return st == SHARD_OK;
+}
+
+static enum shard_status load_image(struct gpt *g)
+{
+	for (uint32_t i = 0; i < g->net.tensors_nr; i++) {
+		const void *image = shard_image(g->model, i);
+
+		if (!image)
+			return SHARD_BAD_STATE;
+		transformer_load(&g->net, i, image, g->cli.image);
+	}
+	return SHARD_OK;
+}
+
+/* Mean loss of this rank's sequences; the gradient is their sum, which the weight of `begin` makes a mean over all ranks. */
+static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_t count, double *loss)
+{
+	const uint32_t seq = g->cli.shape.seq;
+	enum shard_status st = load_image(g);
+
+	if (st != SHARD_OK)
+		return st;
+	transformer_zero_grad(&g->net);
+	g->push_said = SHARD_OK;
+	*loss = 0;
+	for (uint64_t i = 0; i < count; i++) {
+		const uint8_t *text = data_sample(&g->data, seq, g->cli.seed, g->step.step, first + i);
+
+		*loss += transformer_sequence(&g->net, text, (float)g->step.loss_scale, i + 1 == count ? push : NULL, g);
+	}
+	*loss /= (double)count;
+	return g->push_said;
+}
+
+static enum shard_status one_step(struct gpt *g)
+{
+	struct shard_begin_opts begin = SHARD_INIT(struct shard_begin_opts);
+	struct steplog_line line = {.result = SHARD_INIT(struct shard_result)};
+	uint64_t first, count, start_ns = clock_ns();
+	shard_ticket ticket = 0;
+	enum shard_status st;
+
+	if ((st = shard_samples(&g->world, g->cli.batch, &first, &count)) != SHARD_OK)
+		return library(g, st, "samples");
+	if (!count)
+		return err_set(&g->err, SHARD_BAD_ARG,
+			       "--batch %" PRIu64 " is smaller than the world of %u trainers: each needs a sequence", g->cli.batch,
+			       g->world.world_size);
+	begin.weight = (double)count;
+	g->step = SHARD_INIT(struct shard_step);
+	if ((st = shard_begin(g->model, &begin, &g->step)) == SHARD_OK)
+		st = forward_backward(g, first, count, &line.loss);
+	if (st == SHARD_OK)
+		st = shard_commit(g->model, &ticket);
+	if (st == SHARD_OK)
+		st = shard_result(g->model, ticket, SHARD_DEFAULT, &line.result);
+	if (st == SHARD_OK) {
+		line.step = g->step.step;
+		line.rank = g->step.rank;
+		line.world = g->step.world_size;
+		line.samples = count;
+		line.ns = clock_ns() - start_ns;
+		st = steplog_write(g->log, &line, &g->err);
+		if (st != SHARD_OK)
+			return st;
+	} else if (st != SHARD_WORLD_CHANGED && st != SHARD_ROLLED_BACK) {
+		return library(g, st, "step");
+	}
+	return library(g, shard_world_get(g->model, &g->world),
+		       "world"); /* rank, size and step may be new: no special case elsewhere */
+}
+
+/* --- end --- */
+
+/* The moments that an optimizer keeps, for the dump. */
+static const struct {
+	const char *optimizer;
+	enum shard_kind kinds[3];
+} kept[] = {
+	{"optimizer=adamw", {SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ}},
+	{"optimizer=adam", {SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ}},
+	{"optimizer=sgd", {SHARD_MASTER, SHARD_MOMENTUM}},
+	{"optimizer=adagrad", {SHARD_MASTER, SHARD_EXP_AVG_SQ}},
+	{"optimizer=lion", {SHARD_MASTER, SHARD_EXP_AVG}},
+};
+
+static const enum shard_kind *kinds_of(const char *settings)
+{
+	for (size_t i = 0; i < NR(kept); i++) {
+		const char *at = strstr(settings, kept[i].optimizer);
+		size_t n = strlen(kept[i].optimizer);
+
+		if (at && (at[n] == ' ' || at[n] == '\0'))
+			return kept[i].kinds;
+	}
+	return kept[0].kinds;
+}
+
+static enum shard_status dump(struct gpt *g)
+{
+	const enum shard_kind *kinds = kinds_of(g->cli.settings);
+	enum shard_status st = dump_open(g->cli.dump, &g->err);
+
+	for (uint32_t i = 0; i < g->net.tensors_nr; i++) {
+		const struct transformer_tensor *d = &g->net.tensors[i];
+
+		for (unsigned k = 0; k < 3 && kinds[k] && st == SHARD_OK; k++) {
+			uint64_t step = g->cli.steps;
+
+			st = library(g, shard_read(g->model, kinds[k], i, 0, d->numel, SHARD_F32, g->net.w[i], &step), "read");
+			if (st == SHARD_OK)
+				st = dump_tensor(g->cli.dump, d->name, kinds[k], g->net.w[i], d->numel, &g->err);
+		}
+	}
+	return st;
+}
+
+static enum shard_status train(struct gpt *g)
+{
+	enum shard_status st = start(g);
+
+	while (st == SHARD_OK && g->world.step <= g->cli.steps)
+		st = one_step(g);
+	if (st == SHARD_OK && g->cli.dump && g->world.rank == 0)
+		st = dump(g);
+	return st == SHARD_OK ? library(g, shard_leave(g->model, SHARD_DEFAULT), "leave") : st;
+}
+
+static void print_version(FILE *f, struct argp_state *state)
+{
+	(void)state;
+	fprintf(f, "gpt, an example of libshard %s\n", shard_version());
+}
+
+int main(int argc, char **argv)
+{
+	struct gpt g = {.world = SHARD_INIT(struct shard_world)};
+	enum shard_status st;
+
+	argp_program_version_hook = print_version;
+	cli_parse(&g.cli, argc, argv,
+		  "Train a small byte-level transformer as one rank of a world, with weights and optimizer state in shardd.\v"
+		  "Exit status: 0 trained to the last step, 1 failed, 2 wrong options.",
+		  NULL, NULL);
+	transformer_fp_mode();
+	st = train(&g);
+	if (st != SHARD_OK)
+		fprintf(stderr, "gpt: %s\n", g.err.text);
+	shard_disconnect(&g.client);
+	steplog_close(&g.log);
+	transformer_deinit(&g.net);
+	data_deinit(&g.data);
+	return st == SHARD_OK ? 0 : CLI_FAILED;
+}
