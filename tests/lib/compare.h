@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compare.h: are two folders of dumped tensors (examples/dump.h) equal, byte by byte? */
+#ifndef TEST_COMPARE_H
+#define TEST_COMPARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct compare {
+	uint64_t files, bytes, different; /* different: elements */
+};
+
+/* True: the same files with the same bytes, and at least one. Otherwise out says what is wrong: every missing file; or the first
+ * file that differs, in order of names, with the index and both values of its first difference. */
+bool compare_folders(const char *a, const char *b, struct compare *c, FILE *out);
+
+#endif

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+/* reference.c: the training that gpt does through daemons, done in one process and one thread, for a comparison bit by bit. It
+ * takes gpt's options and the number of ranks on each node; it writes the same step log and the same dump. Shared with the
+ * product are the model's forward and backward, the conversions between element types and the scalar optimizer kernels;
+ * everything else is written here once more. Status 1: a file cannot be used, or the loss scale met its floor. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "examples/cli.h"
+#include "examples/data.h"
+#include "examples/dump.h"
+#include "examples/steplog.h"
+#include "optim/kernels.h"
+#include "ref/refmath.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NODES_MAX    64
+#define RANKS_MAX    256
+#define TENSOR_ALIGN 64 /* elements */
+
+struct extra {                                         /* options that gpt does not have */
+	uint32_t nodes[NODES_MAX], nodes_nr, ranks_nr; /* nodes[i]: ranks on node i; nodes are in the order of their lowest rank */
+	uint64_t chunk_elems;                          /* 0: from the settings */
+};
+
+struct state { /* of one tensor */
+	float *master, *moment[2];
+	void *image, *grad[RANKS_MAX]; /* grad[0] ends up as the reduced gradient */
+	uint64_t start;                /* element in the model's element space */
+};
+
+struct reference {
+	struct cli cli;
+	struct extra extra;
+	struct refsettings conf;
+	struct refscale scale;
+	struct transformer net;
+	struct data data;
+	struct state *state;
+	FILE *log;
+	uint64_t applied, skipped_in_row;
+	uint32_t rank; /* whose backward runs */
+	struct err err;
+};
+
+/* --- start --- */
+
+static enum shard_status no_memory(struct reference *r)
+{
+	return err_set(&r->err, SHARD_SYSTEM, "no memory for the model's state");
+}
+
+static enum shard_status allocate(struct reference *r)
+{
+	uint64_t start = 0;
+
+	if (!(r->state = calloc(r->net.tensors_nr, sizeof(*r->state))))
+		return no_memory(r);
+	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
+		struct state *s = &r->state[i];
+		const uint64_t n = r->net.tensors[i].numel;
+
+		s->start = start;
+		start = (start + n + TENSOR_ALIGN - 1) / TENSOR_ALIGN * TENSOR_ALIGN;
+		s->master = calloc(n, sizeof(float));
+		s->moment[0] = calloc(n, sizeof(float));
+		s->moment[1] = calloc(n, sizeof(float));
+		s->image = calloc(n, dtype_bytes(r->cli.image));
+		if (!s->master || !s->moment[0] || !s->moment[1] || !s->image)
+			return no_memory(r);
+		for (uint32_t k = 0; k < r->extra.ranks_nr; k++) {
+			if (!(s->grad[k] = calloc(n, dtype_bytes(r->cli.grad))))
+				return no_memory(r);
+		}
+		transformer_initial(&r->net, i, r->cli.seed, s->master);
+		dtype_convert(s->image, r->cli.image, s->master, SHARD_F32, n);
+	}
+	return SHARD_OK;
+}
+
+static void release(struct reference *r)
+{
+	for (uint32_t i = 0; r->state && i < r->net.tensors_nr; i++) {
+		struct state *s = &r->state[i];
+
+		for (uint32_t k = 0; k < RANKS_MAX; k++)
+			free(s->grad[k]);
+		free(s->master), free(s->moment[0]), free(s->moment[1]), free(s->image);
+	}
+	free(r->state);
+	transformer_deinit(&r->net);
+	data_deinit(&r->data);
+	steplog_close(&r->log);
+}
+
+static enum shard_status start(struct reference *r)
+{
+	enum shard_status st = refsettings_parse(&r->conf, r->cli.settings, r->cli.grad, &r->err);
+	const char *why;
+
+	if (st != SHARD_OK)
+		return st;
+	if (r->extra.chunk_elems)
+		r->conf.chunk_elems = (double)r->extra.chunk_elems;
+	if (r->extra.ranks_nr > r->cli.batch)
+		return err_set(&r->err, SHARD_BAD_ARG, "--batch %" PRIu64 " is smaller than the world of %u ranks", r->cli.batch,
+			       r->extra.ranks_nr);
+	refscale_start(&r->scale, &r->conf);
+	if ((st = data_load(&r->data, r->cli.data, &r->err)) != SHARD_OK)
+		return st;
+	if ((why = data_too_short(&r->data, r->cli.shape.seq)))
+		return err_set(&r->err, SHARD_BAD_ARG, "data file %s: %s", r->cli.data, why);
+	if ((st = transformer_init(&r->net, &r->cli.shape, &r->err)) != SHARD_OK)
+		return st;
+	if ((st = steplog_open(&r->log, r->cli.log, &r->err)) != SHARD_OK)
+		return st;
+	return allocate(r);
+}
+
+/* --- one step --- */
+
+static bool keep(void *arg, uint32_t tensor, const float *grad)
+{
+	struct reference *r = arg;
+
+	dtype_convert(r->state[tensor].grad[r->rank], r->cli.grad, grad, SHARD_F32, r->net.tensors[tensor].numel);
+	return true;
+}
+
+/* The gradient of every rank, each rounded to the wire; returns the mean loss of the global batch. */
+static double gradients(struct reference *r, uint64_t step, double *weight_sum)
+{
+	const uint32_t seq = r->cli.shape.seq, ranks = r->extra.ranks_nr;
+	double loss = 0;
+
+	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
+		transformer_load(&r->net, i, r->state[i].image, r->cli.image);
+	*weight_sum = 0;
+	for (r->rank = 0; r->rank < ranks; r->rank++) {
+		uint64_t first, count;
+
+		data_share(r->cli.batch, r->rank, ranks, &first, &count);
+		transformer_zero_grad(&r->net);
+		for (uint64_t i = first; i < first + count; i++)
+			loss += transformer_sequence(&r->net, data_sample(&r->data, seq, r->cli.seed, step, i),
+						     (float)r->scale.scale, i + 1 == first + count ? keep : NULL, r);
+		*weight_sum += (double)count;
+	}
+	return loss / (double)r->cli.batch;
+}
+
+/* Ranks of a node in rank order, rounded; then nodes in order, rounded. Ranks are numbered along the nodes. */
+static void reduce(struct reference *r)
+{
+	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
+		struct state *s = &r->state[i];
+		const uint64_t n = r->net.tensors[i].numel;
+		const void *of_node[NODES_MAX];
+		uint32_t rank = 0;
+
+		for (uint32_t node = 0; node < r->extra.nodes_nr; node++) {
+			refmath_sum(s->grad[rank], (const void *const *)&s->grad[rank], r->extra.nodes[node], r->cli.grad, n);
+			of_node[node] = s->grad[rank];
+			rank += r->extra.nodes[node];
+		}
+		refmath_sum(s->grad[0], of_node, r->extra.nodes_nr, r->cli.grad, n);
+	}
+}
+
+/* Sum of squares: segments of a chunk in order, then chunks in order; a segment is a chunk's part of one tensor. */
+static double square(const struct reference *r, bool *finite)
+{
+	const uint64_t chunk = (uint64_t)r->conf.chunk_elems;
+	double total = 0, of_chunk = 0;
+	uint64_t current = 0;
+
+	*finite = true;
+	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
+		const struct state *s = &r->state[i];
+		const uint64_t n = r->net.tensors[i].numel;
+
+		for (uint64_t first = 0, run; first < n; first += run) {
+			uint64_t at = s->start + first, room = chunk - at % chunk;
+
+			run = n - first < room ? n - first : room;
+			if (at / chunk != current) {
+				total += of_chunk;
+				of_chunk = 0;
+				current = at / chunk;
+			}
+			of_chunk += refmath_square(s->grad[0], r->cli.grad, first, run);
+		}
+		*finite = *finite && refmath_finite(s->grad[0], r->cli.grad, n);
+	}
+	return total + of_chunk;
+}
+
+static void apply(struct reference *r, const struct optim_args *a)
+{
+	optim_apply *kernel = optim_scalar.apply[r->conf.optimizer][r->cli.grad - 1][r->cli.image - 1];
+
+	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
+		struct state *s = &r->state[i];
+		float *second = r->conf.states_nr > 1 ? s->moment[1] : NULL;
+
+		kernel(a, r->net.tensors[i].numel, s->grad[0], s->master, s->moment[0], second, s->image);
+	}
+}
+
+static enum shard_status one_step(struct reference *r, uint64_t step)
+{
+	struct steplog_line line = {.step = step, .world = r->extra.ranks_nr, .samples = r->cli.batch};
+	struct shard_result *res = &line.result;
+	uint64_t start_ns = clock_ns();
+	bool finite;
+	double divisor;
+
+	line.loss = gradients(r, step, &res->weight_sum);
+	reduce(r);
+	res->loss_scale = r->scale.scale;
+	res->attempts = 1;
+	res->lr = r->conf.hyper[HYPER_LR];
+	divisor = res->loss_scale * res->weight_sum;
+	res->grad_norm = sqrt(square(r, &finite)) / divisor;
+	finite = finite && isfinite(res->grad_norm);
+	res->clip_factor = finite ? refmath_clip(&r->conf, res->grad_norm) : 1;
+	if (finite) {
+		struct optim_args a = refmath_words(&r->conf, ++r->applied, res->clip_factor / divisor);
+
+		apply(r, &a);
+	}
+	res->grad_norm = finite ? res->grad_norm : (double)NAN;
+	r->skipped_in_row = finite ? 0 : r->skipped_in_row + 1;
+	res->outcome = finite ? SHARD_APPLIED : SHARD_SKIPPED_NONFINITE;
+	res->applied = r->applied;
+	line.ns = clock_ns() - start_ns;
+	if (!refscale_next(&r->scale, &r->conf, !finite))
+		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": overflow with the loss scale at its floor, %g", step,
+			       r->scale.scale);
+	if (r->conf.max_skips > 0 && (double)r->skipped_in_row >= r->conf.max_skips)
+		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": skipped %" PRIu64 " steps in a row", step,
+			       r->skipped_in_row);
+	return steplog_write(r->log, &line, &r->err);
+}
+
+/* --- end --- */
+
+static enum shard_status dump(struct reference *r)
+{
+	enum shard_status st = dump_open(r->cli.dump, &r->err);
+
+	for (uint32_t i = 0; i < r->net.tensors_nr && st == SHARD_OK; i++) {
+		const struct transformer_tensor *d = &r->net.tensors[i];
+
+		st = dump_tensor(r->cli.dump, d->name, SHARD_MASTER, r->state[i].master, d->numel, &r->err);
+		for (uint32_t k = 0; k < r->conf.states_nr && st == SHARD_OK; k++)
+			st = dump_tensor(r->cli.dump, d->name, r->conf.states[k], r->state[i].moment[k], d->numel, &r->err);
+	}
+	return st;
+}
+
+static error_t option(int key, char *arg, struct argp_state *s)
+{
+	struct extra *x = s->input;
+
+	switch (key) {
+	case 'n':
+		x->nodes_nr = x->ranks_nr = 0;
+		for (char *one = strtok(arg, ","); one; one = strtok(NULL, ",")) {
+			if (x->nodes_nr == NODES_MAX)
+				argp_error(s, "--nodes: more than %d nodes", NODES_MAX);
+			x->nodes[x->nodes_nr] = (uint32_t)cli_number(s, "--nodes", one, 1, RANKS_MAX);
+			x->ranks_nr += x->nodes[x->nodes_nr++];
+		}
+		if (!x->ranks_nr || x->ranks_nr > RANKS_MAX)
+			argp_error(s, "--nodes: choose 1 to %d ranks, as 2,2", RANKS_MAX);
+		return 0;
+	case 'c':
+		x->chunk_elems = cli_number(s, "--chunk-elems", arg, 1024, 1u << 30);
+		if (x->chunk_elems & (x->chunk_elems - 1))
+			argp_error(s, "--chunk-elems %s: choose a power of two", arg);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp_option options[] = {
+		{"nodes", 'n', "N,N...", 0, "Ranks on each node (1)", 5},
+		{"chunk-elems", 'c', "N", 0, "Elements of a chunk (chunk_elems of the settings, or 1048576)", 5},
+		{0},
+	};
+	static const struct argp argp = {options, option, NULL, NULL, NULL, NULL, NULL};
+	static const struct argp_child more[] = {{&argp, 0, "Only for the reference:", 5}, {0}};
+	struct reference r = {.extra = {.nodes = {1}, .nodes_nr = 1, .ranks_nr = 1}};
+	enum shard_status st;
+
+	cli_parse(&r.cli, argc, argv, "Train as gpt does, in one process without a daemon.", more, &r.extra);
+	transformer_fp_mode();
+	st = r.cli.break_step ? err_set(&r.err, SHARD_BAD_ARG, "--break is for a trainer: the reference stays whole") : start(&r);
+	for (uint64_t step = 1; step <= r.cli.steps && st == SHARD_OK; step++)
+		st = one_step(&r, step);
+	if (st == SHARD_OK && r.cli.dump)
+		st = dump(&r);
+	if (st != SHARD_OK)
+		fprintf(stderr, "reference: %s\n", r.err.text);
+	release(&r);
+	return st == SHARD_OK ? 0 : CLI_FAILED;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* refsettings.h: the reference's own reading of the settings that gpt sends to the daemon. */
+#ifndef REF_SETTINGS_H
+#define REF_SETTINGS_H
+
+#include "base/status.h"
+#include "optim/optim.h"
+
+struct refsettings {
+	enum optim_id optimizer;
+	const char *name; /* of the optimizer */
+	uint32_t states_nr;
+	enum shard_kind states[2];
+	double hyper[HYPER_NR];
+	double clip;       /* 0: off */
+	double loss_scale; /* 0: dynamic */
+	double initial_scale_power, loss_scale_window, hysteresis, min_loss_scale, max_skips;
+	bool consecutive_hysteresis;
+	double chunk_elems;
+};
+
+/* grad decides the default of loss_scale: dynamic for fp16, 1 otherwise. BAD_ARG: a key or value that it does not know. */
+enum shard_status refsettings_parse(struct refsettings *s, const char *text, enum shard_dtype grad, struct err *e);
+
+#endif
