@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "net/conn.h"
+#include "net/address.h"
 #include "net/shm.h"
 
 #include <stdio.h>

@@ -12,7 +12,9 @@
 #define LAYOUT_ALIGN 64             /* elements: every tensor starts at a multiple */
 #define LAYOUT_TENSORS_MAX (1u << 20)
 #define LAYOUT_ELEMS_MAX (1ull << 44)
+#define LAYOUT_CHUNKS_MAX (1u << 20)
 #define LAYOUT_DIMS_MAX 8
+#define LAYOUT_NAME_MAX 255 /* bytes of a tensor's name */
 
 struct layout_tensor {
 	const char *name;

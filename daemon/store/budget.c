@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Adds up what a model will take on a node and keeps the account of what is promised. The coordinator asks before it defines a
+ * model, for itself, and each node for itself when the coordinator tells it; store_init() then maps exactly these sizes. Fails
+ * with SHARD_BUDGET and all figures; giving back more than was taken is a CHECK. */
+#include "store/budget.h"
+
+#include "base/check.h"
+#include "store/sizes.h"
+
+#include <stdio.h>
+
+#define PAGE_BYTES 4096ull
+#define HUGE_BYTES (2ull << 20)
+
+static uint64_t pages(uint64_t bytes)
+{
+	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+void store_sizes(struct store_sizes *s, const struct store_conf *conf)
+{
+	const struct layout *l = conf->layout;
+	size_t grad = dtype_bytes(conf->grad);
+
+	*s = (struct store_sizes){.held_elems = 0};
+	for (uint32_t c = 0; c < l->chunks_nr; c++)
+		if (conf->owner[c] == conf->self)
+			s->held_elems += layout_chunk_elems(l, c);
+	s->state = pages(s->held_elems * sizeof(float));
+	s->slot = pages(s->held_elems * grad);
+	if (conf->nodes_nr > 1 || conf->local_world > 1)
+		s->reduced = pages(s->held_elems * grad);
+	if (conf->local_world > 1)
+		s->sums = pages((l->elems - s->held_elems) * grad);
+	s->image = image_data_offset(l->chunks_nr) + pages(l->elems * dtype_bytes(conf->image));
+	s->arena = pages(l->elems * grad);
+}
+
+const char *budget_item_name(enum budget_item item)
+{
+	static const char *const names[BUDGET_ITEMS] = {"state", "image", "arenas", "landing slots", "node sums", "fixed"};
+
+	CHECK((unsigned)item < BUDGET_ITEMS);
+	return names[item];
+}
+
+/* A mapping of huge pages ends on one. */
+static uint64_t mapped(uint64_t bytes, enum shm_huge huge)
+{
+	uint64_t unit = huge == SHM_HUGE_NO || bytes < HUGE_BYTES ? PAGE_BYTES : HUGE_BYTES;
+
+	return (bytes + unit - 1) / unit * unit;
+}
+
+/* Tables beside the element buffers: layout, chunk table, votes and gathering of this node. An upper bound, not a mirror. */
+static uint64_t fixed_bytes(const struct layout *l)
+{
+	return (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull + l->chunks_nr * 192ull;
+}
+
+void budget_need(struct budget_need *need, const struct store_conf *conf)
+{
+	struct store_sizes s;
+
+	store_sizes(&s, conf);
+	*need = (struct budget_need){.total = 0};
+	need->bytes[BUDGET_STATE] = mapped(s.state * (1 + conf->optim->states_nr), conf->huge);
+	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge);
+	need->bytes[BUDGET_ARENAS] = conf->local_world * mapped(s.arena, conf->huge);
+	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (conf->nodes_nr - 1u), conf->huge);
+	need->bytes[BUDGET_SUMS] = mapped(s.reduced + s.sums, conf->huge);
+	need->bytes[BUDGET_FIXED] = fixed_bytes(conf->layout);
+	for (int i = 0; i < BUDGET_ITEMS; i++)
+		need->total += need->bytes[i];
+}
+
+static enum shard_status refuse(const struct budget *b, const struct budget_need *need, const char *model, const char *node,
+				struct err *e)
+{
+	static const struct {
+		uint64_t bytes;
+		const char *name;
+	} units[] = {{1ull << 30, "GiB"}, {1ull << 20, "MiB"}, {1, "KiB"}};
+	uint64_t left = b->used < b->total ? b->total - b->used : 0;
+	char items[256] = "";
+	size_t used = 0;
+	uint32_t u = 0;
+
+	while (u < NR(units) - 1 && need->total < units[u].bytes)
+		u++;
+	double unit = u == NR(units) - 1 ? 1024.0 : (double)units[u].bytes;
+	for (int i = 0; i < BUDGET_ITEMS; i++)
+		used += (size_t)snprintf(items + used, sizeof(items) - used, "%s%s %.1f", i ? ", " : "", budget_item_name((enum budget_item)i),
+					 (double)need->bytes[i] / unit);
+	return err_set(e, SHARD_BUDGET, "\"%s\" needs %.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
+		       (double)need->total / unit, units[u].name, node, items, (double)left / unit, (double)b->total / unit, units[u].name);
+}
+
+enum shard_status budget_reserve(struct budget *b, const struct budget_need *need, const char *model, const char *node, struct err *e)
+{
+	if (b->used > b->total || need->total > b->total - b->used)
+		return refuse(b, need, model, node, e);
+	b->used += need->total;
+	return SHARD_OK;
+}
+
+void budget_release(struct budget *b, const struct budget_need *need)
+{
+	CHECK(b->used >= need->total);
+	b->used -= need->total;
+}

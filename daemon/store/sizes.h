@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sizes.h: bytes of each mapping of a store; what store.c maps and budget.c adds up. Private to this folder. */
+#ifndef SHARD_STORE_SIZES_H
+#define SHARD_STORE_SIZES_H
+
+#include "store/store.h"
+
+struct store_sizes {
+	uint64_t held_elems; /* of the chunks that this node holds */
+	uint64_t state;      /* one state tensor of them, fp32 */
+	uint64_t slot;       /* one other node's contribution to them */
+	uint64_t reduced;    /* sums for chunks held here; 0: one operand at most */
+	uint64_t sums;       /* local sums for all other chunks; 0: one local trainer at most */
+	uint64_t image, arena;
+};
+
+void store_sizes(struct store_sizes *s, const struct store_conf *conf);
+
+#endif

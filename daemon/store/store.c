@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One model's memory on one node. model.c makes it after the budget agreed (budget.c mirrors the sizes here) and frees it with the
+ * model; in between only arenas are made anew, one per joining session. Each kind of buffer is one mapping, so that huge pages
+ * have a chance; chunks held here lie in it one after the other. A master element that nobody has written holds STORE_UNWRITTEN, a
+ * NaN: weights must be finite anyway, so that finding what is missing needs no bitmap. Fails: no memory or pages (SHARD_SYSTEM), and
+ * ranges that came from outside; a chunk number or slot that is not ours to touch is a CHECK. */
+#include "store/store.h"
+
+#include "base/check.h"
+#include "store/sizes.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STORE_UNWRITTEN 0x7fb5eadeu
+#define NOT_HELD UINT64_MAX
+#define NO_VERSION UINT64_MAX
+
+enum arena_use { ARENA_FRESH, ARENA_USED, ARENA_SPENT }; /* never mapped elsewhere, with a session, had one */
+
+struct arena_slot {
+	enum arena_use use;
+	struct shm shm;
+};
+
+struct store {
+	struct store_conf conf;
+	struct store_sizes sizes;
+	struct shm state, slots, sums, image;
+	uint64_t *held_at; /* [chunks_nr] first element among those held here; NOT_HELD */
+	uint64_t *else_at; /* [chunks_nr] the same among those held elsewhere */
+	uint32_t owned;
+	struct arena_slot arena[];
+};
+
+static void unmap(struct shm *m)
+{
+	if (m->base)
+		shm_unmap(m);
+	m->base = NULL;
+}
+
+static enum shard_status map_private(struct shm *m, uint64_t bytes, const struct store_conf *conf, struct err *e)
+{
+	return bytes ? shm_private(m, bytes, conf->huge, e) : SHARD_OK;
+}
+
+static enum shard_status map_shared(struct shm *m, const char *what, uint64_t bytes, int writable, const struct store_conf *conf,
+				    struct err *e)
+{
+	char name[128];
+
+	snprintf(name, sizeof(name), "shardd-%.64s-%s", conf->name, what);
+	return shm_create(m, name, bytes, writable, conf->huge, e);
+}
+
+static enum shard_status map_arena(struct store *st, uint32_t slot, struct err *e)
+{
+	char what[24];
+	enum shard_status rc;
+
+	snprintf(what, sizeof(what), "arena%u", slot);
+	rc = map_shared(&st->arena[slot].shm, what, st->sizes.arena, 1, &st->conf, e);
+	if (rc == SHARD_OK)
+		st->arena[slot].use = ARENA_FRESH;
+	else
+		st->arena[slot].shm.base = NULL;
+	return rc;
+}
+
+static void index_chunks(struct store *st)
+{
+	uint64_t held = 0, other = 0;
+
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
+		uint32_t n = layout_chunk_elems(st->conf.layout, c);
+
+		st->held_at[c] = st->else_at[c] = NOT_HELD;
+		if (st->conf.owner[c] == st->conf.self) {
+			st->held_at[c] = held;
+			held += n;
+			st->owned++;
+		} else {
+			st->else_at[c] = other;
+			other += n;
+		}
+	}
+	CHECK(held == st->sizes.held_elems);
+}
+
+static struct image_head *image_head(const struct store *st)
+{
+	return st->image.base;
+}
+
+static enum shard_status map_image(struct store *st, struct err *e)
+{
+	enum shard_status rc = map_shared(&st->image, "image", st->sizes.image, 0, &st->conf, e);
+
+	if (rc != SHARD_OK)
+		return rc;
+	struct image_head *h = image_head(st);
+	h->chunks_nr = st->conf.layout->chunks_nr;
+	h->data_offset = image_data_offset(h->chunks_nr);
+	h->magic = IMAGE_MAGIC;
+	return SHARD_OK;
+}
+
+enum shard_status store_init(struct store **out, const struct store_conf *conf, struct err *e)
+{
+	uint32_t chunks_nr = conf->layout->chunks_nr;
+	enum shard_status rc;
+	struct store *st;
+
+	CHECK(conf->self < conf->nodes_nr && conf->local_world > 0 && dtype_ok(conf->image) && dtype_ok(conf->grad));
+	st = calloc(1, sizeof(*st) + conf->local_world * sizeof(st->arena[0]));
+	if (!st)
+		return err_set(e, SHARD_SYSTEM, "no memory for model \"%s\"", conf->name);
+	st->conf = *conf;
+	store_sizes(&st->sizes, conf);
+	st->held_at = calloc(chunks_nr, sizeof(uint64_t));
+	st->else_at = calloc(chunks_nr, sizeof(uint64_t));
+	if (!st->held_at || !st->else_at) {
+		rc = err_set(e, SHARD_SYSTEM, "no memory for the chunk table of model \"%s\"", conf->name);
+		goto err_store;
+	}
+	index_chunks(st);
+	if ((rc = map_private(&st->state, st->sizes.state * (1 + conf->optim->states_nr), conf, e)) != SHARD_OK ||
+	    (rc = map_private(&st->slots, st->sizes.slot * (conf->nodes_nr - 1u), conf, e)) != SHARD_OK ||
+	    (rc = map_private(&st->sums, st->sizes.reduced + st->sizes.sums, conf, e)) != SHARD_OK || (rc = map_image(st, e)) != SHARD_OK)
+		goto err_store;
+	for (uint32_t i = 0; i < conf->local_world; i++)
+		if ((rc = map_arena(st, i, e)) != SHARD_OK)
+			goto err_store;
+	store_reset(st);
+	*out = st;
+	return SHARD_OK;
+err_store:
+	store_free(&st);
+	return rc;
+}
+
+void store_free(struct store **stp)
+{
+	struct store *st = *stp;
+
+	*stp = NULL;
+	if (!st)
+		return;
+	for (uint32_t i = 0; i < st->conf.local_world; i++)
+		unmap(&st->arena[i].shm);
+	unmap(&st->image);
+	unmap(&st->sums);
+	unmap(&st->slots);
+	unmap(&st->state);
+	free(st->held_at);
+	free(st->else_at);
+	free(st);
+}
+
+const struct store_conf *store_conf(const struct store *st)
+{
+	return &st->conf;
+}
+
+enum shm_pages store_pages(const struct store *st)
+{
+	enum shm_pages worst = st->image.got;
+	const struct shm *all[] = {&st->state, &st->slots, &st->sums, &st->arena[0].shm};
+
+	for (uint32_t i = 0; i < NR(all); i++)
+		if (all[i]->base && all[i]->got < worst)
+			worst = all[i]->got;
+	return worst;
+}
+
+uint64_t store_bytes(const struct store *st)
+{
+	uint64_t sum = st->state.bytes + st->slots.bytes + st->sums.bytes + st->image.bytes;
+
+	for (uint32_t i = 0; i < st->conf.local_world; i++)
+		sum += st->arena[i].shm.base ? st->arena[i].shm.bytes : 0;
+	return sum;
+}
+
+uint32_t store_owned(const struct store *st)
+{
+	return st->owned;
+}
+
+bool store_holds(const struct store *st, uint32_t chunk)
+{
+	CHECK(chunk < st->conf.layout->chunks_nr);
+	return st->held_at[chunk] != NOT_HELD;
+}
+
+float *store_master(struct store *st, uint32_t chunk)
+{
+	CHECK(store_holds(st, chunk));
+	return (float *)st->state.base + st->held_at[chunk];
+}
+
+float *store_state(struct store *st, uint32_t chunk, uint32_t i)
+{
+	CHECK(store_holds(st, chunk) && i < OPTIM_STATES_MAX);
+	if (i >= st->conf.optim->states_nr)
+		return NULL;
+	return (float *)(void *)((char *)st->state.base + (1 + i) * st->sizes.state) + st->held_at[chunk];
+}
+
+void *store_slot(struct store *st, uint32_t chunk, uint16_t node)
+{
+	uint32_t i = node < st->conf.self ? node : node - 1u;
+
+	CHECK(store_holds(st, chunk) && node < st->conf.nodes_nr && node != st->conf.self);
+	return (char *)st->slots.base + i * st->sizes.slot + st->held_at[chunk] * dtype_bytes(st->conf.grad);
+}
+
+void *store_sum(struct store *st, uint32_t chunk)
+{
+	size_t size = dtype_bytes(st->conf.grad);
+
+	if (store_holds(st, chunk))
+		return st->sizes.reduced ? (char *)st->sums.base + st->held_at[chunk] * size : NULL;
+	return st->sizes.sums ? (char *)st->sums.base + st->sizes.reduced + st->else_at[chunk] * size : NULL;
+}
+
+void *store_image(struct store *st, uint32_t chunk)
+{
+	const struct store_conf *conf = &st->conf;
+
+	return (char *)st->image.base + image_head(st)->data_offset + layout_chunk_start(conf->layout, chunk) * dtype_bytes(conf->image);
+}
+
+const struct shm *store_image_shm(const struct store *st)
+{
+	return &st->image;
+}
+
+void store_image_open(struct store *st)
+{
+	uint64_t open = atomic_load_explicit(&image_head(st)->open, memory_order_relaxed);
+
+	if (!(open & 1))
+		atomic_store(&image_head(st)->open, open + 1);
+}
+
+void store_image_whole(struct store *st)
+{
+	uint64_t open = atomic_load_explicit(&image_head(st)->open, memory_order_relaxed);
+
+	if (open & 1)
+		atomic_store(&image_head(st)->open, open + 1);
+}
+
+void store_image_version(struct store *st, uint32_t chunk, uint64_t step)
+{
+	CHECK(chunk < st->conf.layout->chunks_nr);
+	atomic_store_explicit(&image_head(st)->version[chunk], step, memory_order_release);
+}
+
+void store_image_published(struct store *st)
+{
+	atomic_fetch_add(&image_head(st)->published, 1);
+}
+
+void store_image_generation(struct store *st, uint32_t generation)
+{
+	image_head(st)->generation = generation;
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+		store_image_version(st, c, NO_VERSION);
+}
+
+uint64_t store_image_chunk(const struct store *st, uint32_t chunk)
+{
+	CHECK(chunk < st->conf.layout->chunks_nr);
+	return atomic_load_explicit(&image_head(st)->version[chunk], memory_order_relaxed);
+}
+
+/* The old memory goes before the new one comes: the budget holds one per slot. */
+static enum shard_status renew_arena(struct store *st, uint32_t slot, struct err *e)
+{
+	unmap(&st->arena[slot].shm);
+	return map_arena(st, slot, e);
+}
+
+enum shard_status store_arena_open(struct store *st, uint32_t *slot, struct err *e)
+{
+	enum shard_status rc = SHARD_OK;
+
+	for (uint32_t i = 0; i < st->conf.local_world; i++) {
+		if (st->arena[i].use == ARENA_USED)
+			continue;
+		if (st->arena[i].use == ARENA_SPENT && (rc = renew_arena(st, i, e)) != SHARD_OK)
+			return rc;
+		st->arena[i].use = ARENA_USED;
+		*slot = i;
+		return SHARD_OK;
+	}
+	return err_set(e, SHARD_BUSY, "model \"%s\" has %u trainers on this node already: raise local_world, or wait for one to leave",
+		       st->conf.name, st->conf.local_world);
+}
+
+void store_arena_close(struct store *st, uint32_t slot)
+{
+	CHECK(slot < st->conf.local_world && st->arena[slot].use == ARENA_USED);
+	st->arena[slot].use = ARENA_SPENT;
+}
+
+const struct shm *store_arena_shm(const struct store *st, uint32_t slot)
+{
+	CHECK(slot < st->conf.local_world && st->arena[slot].use == ARENA_USED);
+	return &st->arena[slot].shm;
+}
+
+void *store_arena(struct store *st, uint32_t slot, uint32_t chunk)
+{
+	CHECK(slot < st->conf.local_world && st->arena[slot].use == ARENA_USED);
+	return (char *)st->arena[slot].shm.base + layout_chunk_start(st->conf.layout, chunk) * dtype_bytes(st->conf.grad);
+}
+
+static enum shard_status check_inside_chunk(const struct store *st, uint64_t first, uint32_t count, struct err *e)
+{
+	uint32_t size = st->conf.layout->chunk_elems, in = (uint32_t)(first & (size - 1));
+	enum shard_status rc = layout_range(st->conf.layout, first, count, e);
+
+	if (rc == SHARD_OK && count > size - in)
+		rc = err_set(e, SHARD_RANGE, "%u elements from %llu on cross the end of chunk %u", count, (unsigned long long)first,
+			     (uint32_t)(first / size));
+	return rc;
+}
+
+static float *state_by_kind(struct store *st, enum shard_kind kind, uint32_t chunk)
+{
+	if (kind == SHARD_MASTER)
+		return store_master(st, chunk);
+	for (uint32_t i = 0; i < st->conf.optim->states_nr; i++)
+		if (st->conf.optim->states[i] == kind)
+			return store_state(st, chunk, i);
+	return NULL;
+}
+
+enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t first, uint32_t count, float **at, struct err *e)
+{
+	enum shard_status rc = check_inside_chunk(st, first, count, e);
+	uint32_t chunk = (uint32_t)(first / st->conf.layout->chunk_elems);
+	float *base;
+
+	if (rc != SHARD_OK)
+		return rc;
+	if (!store_holds(st, chunk))
+		return err_set(e, SHARD_NOT_FOUND, "chunk %u of model \"%s\" is held by another node", chunk, st->conf.name);
+	base = state_by_kind(st, kind, chunk);
+	if (!base)
+		return err_set(e, SHARD_NOT_FOUND, "optimizer %s keeps no tensor of kind %d", st->conf.optim->name, (int)kind);
+	*at = base + (first & (st->conf.layout->chunk_elems - 1));
+	return SHARD_OK;
+}
+
+enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t first, uint32_t count, float *dst, struct err *e)
+{
+	enum shard_status rc;
+	float *at;
+
+	if (kind == SHARD_IMAGE) {
+		if ((rc = check_inside_chunk(st, first, count, e)) != SHARD_OK)
+			return rc;
+		const char *base = store_image(st, (uint32_t)(first / st->conf.layout->chunk_elems));
+		base += (first & (st->conf.layout->chunk_elems - 1)) * dtype_bytes(st->conf.image);
+		dtype_convert(dst, SHARD_F32, base, st->conf.image, count);
+		return SHARD_OK;
+	}
+	if ((rc = store_range(st, kind, first, count, &at, e)) == SHARD_OK)
+		memcpy(dst, at, count * sizeof(*dst));
+	return rc;
+}
+
+void store_reset(struct store *st)
+{
+	uint32_t *word = st->state.base;
+	uint32_t states = st->conf.optim->states_nr;
+
+	for (uint64_t i = 0; i < st->sizes.held_elems; i++)
+		word[i] = STORE_UNWRITTEN;
+	if (st->sizes.state)
+		memset((char *)st->state.base + st->sizes.state, 0, states * st->sizes.state);
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+		store_image_version(st, c, NO_VERSION);
+}
+
+void store_missing_init(struct store_missing *m)
+{
+	*m = (struct store_missing){.first = UINT64_MAX};
+}
+
+void store_missing(struct store *st, uint32_t chunk, struct store_missing *m)
+{
+	const struct layout *l = st->conf.layout;
+	const float *master = store_master(st, chunk);
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		const struct segment *seg = &l->segment[s];
+
+		for (uint32_t i = seg->start; i < seg->start + seg->n; i++) {
+			uint64_t element = layout_chunk_start(l, chunk) + i;
+
+			if (dtype_finite(master[i]))
+				continue;
+			if (dtype_bits(master[i]) == STORE_UNWRITTEN)
+				m->unwritten++;
+			else
+				m->nonfinite++;
+			if (element < m->first)
+				m->first = element;
+		}
+	}
+}
+
+void store_seal_chunk(struct store *st, uint32_t chunk)
+{
+	const struct layout *l = st->conf.layout;
+	const float *master = store_master(st, chunk);
+	size_t size = dtype_bytes(st->conf.image);
+	char *image = store_image(st, chunk);
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		uint32_t start = l->segment[s].start;
+
+		dtype_convert(image + start * size, st->conf.image, master + start, SHARD_F32, l->segment[s].n);
+	}
+}
