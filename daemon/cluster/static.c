@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state directory. The server opens it before anything else and saves a model's view here before any member hears of it. A file is
+ * replaced whole: written beside, synced, renamed, the directory synced; so after a crash it is the old one or the new one. Each
+ * begins with a magic, its length and a sum, so that what a disk or an editor did to it is found and named, and not acted on. Fails:
+ * SHARD_BUSY (locked), SHARD_PROTOCOL (a damaged file), SHARD_SYSTEM (anything the file system says, with the path). */
+#include "cluster/static.h"
+
+#include "base/check.h"
+#include "wire/xxh.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_MAGIC 0x3154415453524853ull /* "SHRSTAT1" in memory order */
+#define PATH_BYTES 512
+#define NAME_BYTES 32
+
+struct file_head {
+	uint64_t magic, bytes, sum;
+};
+
+struct static_dir {
+	int fd, lock;
+	uint64_t incarnation;
+	uint8_t uuid[STATIC_UUID_BYTES];
+	char path[PATH_BYTES];
+};
+
+static enum shard_status sys_error(const struct static_dir *d, const char *name, const char *what, struct err *e)
+{
+	return err_set(e, SHARD_SYSTEM, "%s/%s: %s: %s", d->path, name, what, strerror(errno));
+}
+
+static bool write_all(int fd, const void *bytes, size_t nr)
+{
+	const char *at = bytes;
+
+	while (nr > 0) {
+		ssize_t n = write(fd, at, nr);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return false;
+		at += n;
+		nr -= (size_t)n;
+	}
+	return true;
+}
+
+static bool read_all(int fd, void *bytes, size_t nr)
+{
+	char *at = bytes;
+
+	while (nr > 0) {
+		ssize_t n = read(fd, at, nr);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		at += n;
+		nr -= (size_t)n;
+	}
+	return true;
+}
+
+static enum shard_status save(const struct static_dir *d, const char *name, const void *bytes, size_t nr, struct err *e)
+{
+	struct file_head h = {.magic = FILE_MAGIC, .bytes = nr, .sum = xxh_sum(bytes, nr, FILE_MAGIC)};
+	char tmp[NAME_BYTES + 4];
+	int fd;
+
+	snprintf(tmp, sizeof(tmp), "%s.tmp", name);
+	fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return sys_error(d, tmp, "cannot be made", e);
+	if (!write_all(fd, &h, sizeof(h)) || !write_all(fd, bytes, nr) || fsync(fd) != 0) {
+		enum shard_status st = sys_error(d, tmp, "cannot be written", e);
+
+		close(fd);
+		unlinkat(d->fd, tmp, 0);
+		return st;
+	}
+	close(fd);
+	if (renameat(d->fd, tmp, d->fd, name) != 0)
+		return sys_error(d, name, "cannot be replaced", e);
+	if (fsync(d->fd) != 0)
+		return sys_error(d, ".", "cannot be synced", e);
+	return SHARD_OK;
+}
+
+static enum shard_status damaged(const struct static_dir *d, const char *name, const char *what, struct err *e)
+{
+	return err_set(e, SHARD_PROTOCOL, "%s/%s is damaged (%s): restore it from a copy, or move it away if what it held is not needed", d->path,
+		       name, what);
+}
+
+/* Allocates *bytes. Absent: SHARD_NOT_FOUND, without a text. */
+static enum shard_status load(const struct static_dir *d, const char *name, void **bytes, size_t *nr, struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+	struct file_head h;
+	struct stat info;
+	void *at = NULL;
+	int fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+	if (fd < 0)
+		return errno == ENOENT ? SHARD_NOT_FOUND : sys_error(d, name, "cannot be opened", e);
+	if (fstat(fd, &info) != 0) {
+		st = sys_error(d, name, "cannot be read", e);
+		goto out;
+	}
+	if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size < sizeof(h) || !read_all(fd, &h, sizeof(h))) {
+		st = damaged(d, name, "too short", e);
+		goto out;
+	}
+	if (h.magic != FILE_MAGIC) {
+		st = damaged(d, name, "its first bytes are not shardd's", e);
+		goto out;
+	}
+	if (h.bytes > STATIC_FILE_MAX || h.bytes != (uint64_t)info.st_size - sizeof(h)) {
+		st = damaged(d, name, "its length is wrong", e);
+		goto out;
+	}
+	at = malloc(h.bytes + 1);
+	if (!at)
+		st = err_set(e, SHARD_SYSTEM, "%s/%s: no memory for %llu bytes", d->path, name, (unsigned long long)h.bytes);
+	else if (!read_all(fd, at, h.bytes))
+		st = damaged(d, name, "it cannot be read to its end", e);
+	else if (xxh_sum(at, h.bytes, FILE_MAGIC) != h.sum)
+		st = damaged(d, name, "its sum is wrong", e);
+out:
+	close(fd);
+	if (st != SHARD_OK) {
+		free(at);
+		return st;
+	}
+	*bytes = at;
+	*nr = h.bytes;
+	return SHARD_OK;
+}
+
+/* A small file of a fixed size. */
+static enum shard_status load_exactly(const struct static_dir *d, const char *name, void *to, size_t nr, struct err *e)
+{
+	void *bytes;
+	size_t got;
+	enum shard_status st = load(d, name, &bytes, &got, e);
+
+	if (st != SHARD_OK)
+		return st;
+	if (got != nr)
+		st = damaged(d, name, "its length is wrong", e);
+	else
+		memcpy(to, bytes, nr);
+	free(bytes);
+	return st;
+}
+
+static enum shard_status make_dirs(const char *path, struct err *e)
+{
+	char part[PATH_BYTES];
+	size_t n = strlen(path);
+
+	if (n == 0 || n >= sizeof(part))
+		return err_set(e, SHARD_BAD_ARG, "state directory \"%.64s\": a path has 1 to %d bytes", path, PATH_BYTES - 1);
+	for (size_t i = 1; i <= n; i++) {
+		if (path[i] != '/' && path[i] != 0)
+			continue;
+		memcpy(part, path, i);
+		part[i] = 0;
+		if (mkdir(part, i == n ? 0700 : 0755) != 0 && errno != EEXIST)
+			return err_set(e, SHARD_SYSTEM, "state directory %s cannot be made: %s: %s", path, part, strerror(errno));
+	}
+	return SHARD_OK;
+}
+
+static enum shard_status take_lock(struct static_dir *d, struct err *e)
+{
+	char pid[24] = "";
+	ssize_t n;
+
+	d->lock = openat(d->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (d->lock < 0)
+		return sys_error(d, "lock", "cannot be opened", e);
+	if (flock(d->lock, LOCK_EX | LOCK_NB) != 0) {
+		n = pread(d->lock, pid, sizeof(pid) - 1, 0);
+		pid[n > 0 ? strspn(pid, "0123456789") : 0] = 0;
+		return err_set(e, SHARD_BUSY, "state directory %s is in use by pid %s", d->path, pid[0] ? pid : "?");
+	}
+	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+	if (ftruncate(d->lock, 0) != 0 || pwrite(d->lock, pid, (size_t)n, 0) != n)
+		return sys_error(d, "lock", "cannot be written", e);
+	return SHARD_OK;
+}
+
+static enum shard_status take_uuid(struct static_dir *d, struct err *e)
+{
+	enum shard_status st = load_exactly(d, "uuid", d->uuid, sizeof(d->uuid), e);
+
+	if (st != SHARD_NOT_FOUND)
+		return st;
+	if (getrandom(d->uuid, sizeof(d->uuid), 0) != (ssize_t)sizeof(d->uuid))
+		return sys_error(d, "uuid", "no random bytes", e);
+	d->uuid[6] = (uint8_t)((d->uuid[6] & 0x0f) | 0x40); /* RFC 4122, version 4 */
+	d->uuid[8] = (uint8_t)((d->uuid[8] & 0x3f) | 0x80);
+	return save(d, "uuid", d->uuid, sizeof(d->uuid), e);
+}
+
+/* On disk before anyone hears the new number: a term that is used twice would undo what it protects. */
+static enum shard_status raise_incarnation(struct static_dir *d, struct err *e)
+{
+	enum shard_status st = load_exactly(d, "incarnation", &d->incarnation, sizeof(d->incarnation), e);
+
+	if (st != SHARD_OK && st != SHARD_NOT_FOUND)
+		return st;
+	d->incarnation++;
+	return save(d, "incarnation", &d->incarnation, sizeof(d->incarnation), e);
+}
+
+enum shard_status static_open(struct static_dir **out, const char *path, struct err *e)
+{
+	enum shard_status st = make_dirs(path, e);
+	struct static_dir *d;
+
+	if (st != SHARD_OK)
+		return st;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return err_set(e, SHARD_SYSTEM, "no memory for the state directory");
+	d->lock = -1;
+	snprintf(d->path, sizeof(d->path), "%s", path);
+	d->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (d->fd < 0) {
+		st = err_set(e, SHARD_SYSTEM, "state directory %s cannot be opened: %s", path, strerror(errno));
+		goto err_dir;
+	}
+	if ((st = take_lock(d, e)) != SHARD_OK || (st = take_uuid(d, e)) != SHARD_OK || (st = raise_incarnation(d, e)) != SHARD_OK)
+		goto err_dir;
+	*out = d;
+	return SHARD_OK;
+err_dir:
+	static_close(&d);
+	return st;
+}
+
+void static_close(struct static_dir **dp)
+{
+	struct static_dir *d = *dp;
+
+	*dp = NULL;
+	if (!d)
+		return;
+	if (d->lock >= 0)
+		close(d->lock); /* gives the lock back; the file stays: removing it would race with the next owner */
+	if (d->fd >= 0)
+		close(d->fd);
+	free(d);
+}
+
+const uint8_t *static_uuid(const struct static_dir *d)
+{
+	return d->uuid;
+}
+
+uint64_t static_incarnation(const struct static_dir *d)
+{
+	return d->incarnation;
+}
+
+static void model_name(char name[NAME_BYTES], uint32_t model)
+{
+	snprintf(name, NAME_BYTES, "model-%08x", model);
+}
+
+enum shard_status static_save(struct static_dir *d, uint32_t model, const void *bytes, size_t bytes_nr, struct err *e)
+{
+	char name[NAME_BYTES];
+
+	CHECK(bytes || bytes_nr == 0);
+	model_name(name, model);
+	if (bytes_nr > STATIC_FILE_MAX)
+		return err_set(e, SHARD_RANGE, "%s/%s: %zu bytes, at most %u are kept", d->path, name, bytes_nr, STATIC_FILE_MAX);
+	return save(d, name, bytes, bytes_nr, e);
+}
+
+enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *e)
+{
+	char name[NAME_BYTES];
+
+	model_name(name, model);
+	if (unlinkat(d->fd, name, 0) != 0)
+		return errno == ENOENT ? SHARD_OK : sys_error(d, name, "cannot be removed", e);
+	if (fsync(d->fd) != 0)
+		return sys_error(d, ".", "cannot be synced", e);
+	return SHARD_OK;
+}
+
+static bool is_model_name(const char *name, uint32_t *model)
+{
+	char again[NAME_BYTES];
+
+	if (strncmp(name, "model-", 6) != 0 || strlen(name) != 14)
+		return false;
+	*model = (uint32_t)strtoul(name + 6, NULL, 16);
+	model_name(again, *model);
+	return strcmp(name, again) == 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Numbers of the model files in ascending order; allocates. */
+static enum shard_status list_models(const struct static_dir *d, uint32_t **out, size_t *nr, struct err *e)
+{
+	int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	size_t room = 0;
+
+	*out = NULL;
+	*nr = 0;
+	if (!dir) {
+		enum shard_status st = sys_error(d, ".", "cannot be listed", e);
+
+		if (fd >= 0)
+			close(fd);
+		return st;
+	}
+	for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+		uint32_t model;
+
+		if (!is_model_name(entry->d_name, &model))
+			continue;
+		if (*nr == room) {
+			uint32_t *more = realloc(*out, (room = room ? 2 * room : 16) * sizeof(**out));
+
+			if (!more) {
+				closedir(dir);
+				return err_set(e, SHARD_SYSTEM, "no memory for the list of models in %s", d->path);
+			}
+			*out = more;
+		}
+		(*out)[(*nr)++] = model;
+	}
+	closedir(dir);
+	if (*nr > 1)
+		qsort(*out, *nr, sizeof(**out), by_number);
+	return SHARD_OK;
+}
+
+enum shard_status static_load(struct static_dir *d, static_load_fn *fn, void *arg, struct err *e)
+{
+	uint32_t *models;
+	size_t nr;
+	enum shard_status st = list_models(d, &models, &nr, e);
+
+	for (size_t i = 0; i < nr && st == SHARD_OK; i++) {
+		char name[NAME_BYTES];
+		void *bytes;
+		size_t bytes_nr;
+
+		model_name(name, models[i]);
+		st = load(d, name, &bytes, &bytes_nr, e);
+		if (st != SHARD_OK)
+			break;
+		st = fn(arg, models[i], bytes, bytes_nr, e);
+		free(bytes);
+	}
+	free(models);
+	return st;
+}
