@@ -55,9 +55,9 @@ enum core_op { /* between nodes; CORE_MSG_NR bounds what a decoder accepts */
 	CORE_ABORT,      /* coordinator -> all: .id is over, .why                                              */
 	CORE_DONE,       /* -> coordinator: .id applied (or skipped) here                                      */
 	CORE_DRAINED,    /* node -> node: nothing of .id or older is on its way from me to you any more        */
-	CORE_JOIN,       /* node -> coordinator: .trainer wants in                                             */
-	CORE_GONE,       /* node -> coordinator: .trainer left (.leave) or was lost, .why                      */
-	CORE_ABANDON,    /* node -> coordinator: .trainer's gradients of .id are bad, .why                     */
+	CORE_JOIN,       /* node -> coordinator: .trainer wants in; back: heard                                */
+	CORE_GONE,       /* node -> coordinator: .trainer left (.leave) or was lost, .why; back: it is out     */
+	CORE_ABANDON,    /* node -> coordinator: dropped .id before it voted (bad gradients, a lost link), .why */
 	CORE_WAITING,    /* node -> coordinator: whom .id waits for here: .waits; coordinator -> all: .why     */
 	CORE_MSG_NR
 };
@@ -135,6 +135,7 @@ enum core_action_type {
 	CORE_ACT_SEAL,       /* .record: publish the written master weights as image of .record.step                     */
 	CORE_ACT_LOST,       /* generation .id.generation begins, nothing older counts, .why: tell all trainers            */
 	CORE_ACT_EXPEL,      /* .session (local) is out of the world, .why: close it                                    */
+	CORE_ACT_LEFT,       /* .session (local), which asked to leave, is out of every world from now on               */
 };
 
 struct core_action {
@@ -178,6 +179,9 @@ enum core_part { CORE_FREE, CORE_STAGING, CORE_PREPARED, CORE_APPLYING, CORE_PAR
 struct core_state {
 	enum core_part part;
 	bool coordinator, recovering, sealed;
+	bool paused;                /* the last record diverged: no further step */
+	uint64_t term;
+	uint32_t seq, generation;   /* of the view adopted here; 0: none yet */
 	struct core_id id;          /* the attempt in hand, or the last */
 	uint64_t committed;         /* step of the last record, 0 before the first */
 	uint32_t joined;            /* trainers known (coordinator) */

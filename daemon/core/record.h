@@ -10,13 +10,17 @@
 #include <stdint.h>
 
 #define CORE_NODES_MAX 64
+#ifndef CORE_RANKS_MAX /* a program that enumerates states builds the core with a smaller one */
 #define CORE_RANKS_MAX 256
+#endif
 #define CORE_GROUPS_MAX 16
 
 struct core_id { /* which attempt; ordered by (generation, term, seq, step, attempt) */
 	uint64_t term, step;
 	uint32_t seq, generation, attempt;
 };
+
+int core_id_cmp(const struct core_id *a, const struct core_id *b); /* <0, 0, >0 */
 
 struct core_rank {
 	uint64_t session;

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The decision about a step as a pure function (DESIGN section 5): the same votes, configuration and previous record give the same
+ * record, bit for bit, whoever computes it and however the votes arrived. The coordinator calls it when it holds every vote, a
+ * recovering coordinator when the recovery rule says that the old one may have committed. All libm of a step is here and in
+ * optim's args; participants get bits. A step with a non-finite gradient, or a norm that is not finite, is decided as a skip:
+ * it counts as a step, but neither as an applied one nor for the schedule. */
+#include "core/record.h"
+
+#include "base/check.h"
+#include "core/scaler.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CLIP_EPS 1e-6
+
+int core_id_cmp(const struct core_id *a, const struct core_id *b)
+{
+	if (a->generation != b->generation)
+		return a->generation < b->generation ? -1 : 1;
+	if (a->term != b->term)
+		return a->term < b->term ? -1 : 1;
+	if (a->seq != b->seq)
+		return a->seq < b->seq ? -1 : 1;
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	if (a->attempt != b->attempt)
+		return a->attempt < b->attempt ? -1 : 1;
+	return 0;
+}
+
+void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id)
+{
+	CHECK(conf->groups_nr <= CORE_GROUPS_MAX);
+	memset(r, 0, sizeof(*r));
+	r->id = *id;
+	r->outcome = RECORD_SEAL;
+	r->applied = id->step;
+	r->clip_factor = 1;
+	r->bad_tensor = -1;
+	r->bad_rank = -1;
+	scaler_start(&r->scaler, conf);
+	r->loss_scale = r->scaler.scale;
+	r->groups_nr = conf->groups_nr;
+}
+
+static double weights_sum(const struct core_world *w) /* in rank order, from the first operand */
+{
+	double sum = w->rank[0].weight;
+
+	for (uint32_t i = 1; i < w->size; i++)
+		sum += w->rank[i].weight;
+	return sum;
+}
+
+static double squares_sum(const struct record_votes *v, bool *finite) /* in chunk order */
+{
+	double sum = v->sumsq[0];
+
+	*finite = v->finite[0];
+	for (uint32_t i = 1; i < v->chunks_nr; i++) {
+		sum += v->sumsq[i];
+		*finite = *finite && v->finite[i];
+	}
+	return sum;
+}
+
+static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf, double norm)
+{
+	float mult;
+
+	r->outcome = RECORD_APPLIED;
+	r->applied = prev->applied + 1;
+	r->skipped_in_row = 0;
+	r->grad_norm = norm;
+	if (conf->clip > 0 && conf->clip / (norm + CLIP_EPS) < 1)
+		r->clip_factor = conf->clip / (norm + CLIP_EPS);
+	mult = (float)(r->clip_factor / (r->loss_scale * r->weight_sum));
+	for (uint32_t g = 0; g < conf->groups_nr; g++)
+		optim_args_set(&r->args[g], conf->optim, conf->hyper[g], r->applied, mult);
+}
+
+static void record_skip(struct record *r, const struct record *prev, enum record_outcome why)
+{
+	r->outcome = why;
+	r->applied = prev->applied;
+	r->skipped_in_row = prev->skipped_in_row + 1;
+	r->grad_norm = (double)NAN;
+	memcpy(r->args, prev->args, sizeof(r->args));
+}
+
+void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf, const struct core_id *id,
+		   const struct core_world *world, const struct record_votes *votes)
+{
+	bool finite;
+	double sum, norm;
+
+	CHECK(r != prev && world->size > 0 && votes->chunks_nr > 0 && conf->groups_nr <= CORE_GROUPS_MAX);
+	memset(r, 0, sizeof(*r));
+	r->id = *id;
+	r->attempts = id->attempt;
+	r->groups_nr = conf->groups_nr;
+	r->world = *world;
+	r->clip_factor = 1;
+	r->lr = conf->hyper[0][HYPER_LR];
+	r->bad_tensor = votes->bad_tensor;
+	r->bad_rank = votes->bad_rank;
+	r->scaler = prev->scaler;
+	r->loss_scale = prev->scaler.scale;
+	r->weight_sum = weights_sum(world);
+	sum = squares_sum(votes, &finite);
+	norm = sqrt(sum) / (r->loss_scale * r->weight_sum);
+	/* a weight sum of zero or an overflow of the norm would put a non-finite multiplier into every weight */
+	finite = finite && isfinite(norm) && r->weight_sum > 0;
+	if (!finite)
+		record_skip(r, prev, RECORD_NONFINITE);
+	else if (votes->skip)
+		record_skip(r, prev, RECORD_SKIP);
+	else
+		record_apply(r, prev, conf, norm);
+	/* a skip that a trainer asked for says nothing about the scale */
+	if (r->outcome != RECORD_SKIP && !scaler_update(&r->scaler, conf, r->outcome == RECORD_NONFINITE))
+		r->diverged = true;
+	if (conf->max_skips && r->skipped_in_row >= conf->max_skips)
+		r->diverged = true;
+}

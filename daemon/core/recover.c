@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The coordinator and its members: recovery and views. After a start it asks every listed node (ASK: a promise to heed no lower term),
+ * applies the recovery rule of DESIGN section 5 to what they hold, makes the result durable as a view and only then sends it; when
+ * all have adopted it the model is open. Later views: the seal, and a member that started again.
+ * Ways to fail: a node that held chunks started again, or stays away for heartbeat_timeout: with one copy of each chunk the model
+ * is LOST, its generation grows, and it must be written and sealed again. A node that does not answer is waited for. */
+#include "core/coord.h"
+
+#include "core/inner.h"
+
+#include <string.h>
+
+static uint64_t node_incarnation(const struct core *c, uint16_t node) /* as of now; 0: not known */
+{
+	if (node == c->conf.self)
+		return c->conf.incarnation;
+	if (c->member.peer[node].linked)
+		return c->member.peer[node].incarnation;
+	return c->coord.state == COORD_RECOVER && c->coord.node[node].answered ? c->coord.node[node].incarnation : 0;
+}
+
+static bool node_given_up(const struct core *c, uint16_t node, uint64_t now)
+{
+	uint64_t since = c->coord.node[node].absent_since;
+
+	return c->coord.view.sealed && c->held_nr[node] && c->coord.view.incarnation[node] && since && !core_linked(c, node) &&
+	       now >= since + c->conf.heartbeat_timeout_ns;
+}
+
+static bool node_restarted(const struct core *c, uint16_t node)
+{
+	uint64_t now = node_incarnation(c, node);
+
+	return now && now != c->coord.view.incarnation[node];
+}
+
+static bool node_lost(const struct core *c, uint16_t node, uint64_t now) /* with the only copy of its chunks */
+{
+	return c->held_nr[node] && c->coord.view.incarnation[node] && (node_restarted(c, node) || node_given_up(c, node, now));
+}
+
+static uint32_t first_chunk(const struct core *c, uint16_t node)
+{
+	uint32_t i = 0;
+
+	while (i < c->conf.chunks_nr && c->conf.owner[i] != node)
+		i++;
+	return i;
+}
+
+static bool recover_lost(struct ctx *x) /* keeps the sentence */
+{
+	struct core *c = x->c;
+
+	c->coord.lost[0] = 0;
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		if (!node_lost(c, i, x->now))
+			continue;
+		core_copy_text(c->coord.lost, sizeof(c->coord.lost),
+			       core_text(c, "the model is LOST: node %s %s, which held %u of %u chunks (chunk %u first): write all weights and "
+					    "seal again", c->conf.node_names[i],
+					 node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i], c->conf.chunks_nr,
+					 first_chunk(c, i)));
+		return true;
+	}
+	return false;
+}
+
+static void recover_persist(struct ctx *x)
+{
+	struct coord *co = &x->c->coord;
+
+	CHECK(!co->undecided);
+	co->has_view = true;
+	co->view.term = x->c->conf.incarnation;
+	co->view.seq++;
+	co->state = COORD_PERSIST;
+	timer_stop(&co->timer);
+	for (uint16_t i = 0; i < x->c->conf.nodes_nr; i++)
+		co->node[i].view_ok = co->node[i].done = false;
+	core_act(x, CORE_ACT_PERSIST)->view = &co->view;
+}
+
+static void recover_change(struct ctx *x, bool lost) /* the next view, of the members as they are now */
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	uint32_t generation = co->view.generation;
+
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		if (co->state == COORD_RECOVER && co->node[i].answered && co->node[i].generation > generation)
+			generation = co->node[i].generation; /* the view on this disk is an old one: what it knew is void */
+	}
+	if (lost || !co->has_view || generation > co->view.generation) {
+		co->view.generation = generation + 1;
+		co->view.sealed = co->has_last = co->want_seal = false;
+		memset(&co->last, 0, sizeof(co->last));
+		co->attempt = 0;
+	}
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		uint64_t now = node_incarnation(c, i);
+
+		if (now || lost) /* who is away when the model is LOST may come back as anybody */
+			co->view.incarnation[i] = now;
+	}
+	co->view.nodes_nr = c->conf.nodes_nr;
+	co->view.record = co->last;
+	recover_persist(x);
+}
+
+/* Over the members that answered as the ones they were: nobody has more than .last. If all are PREPARED for the step after it, in
+ * the durable view, the old coordinator may have committed it. false: it may have, and the votes do not say what. */
+static bool recover_rule(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	uint32_t members = 0;
+
+	if (co->id.generation != co->view.generation || co->id.step != co->last.id.step + 1)
+		return true;
+	co->attempt = co->id.attempt;
+	if (co->id.term != co->view.term || co->id.seq != co->view.seq)
+		return true;
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		const struct coord_node *n = &co->node[i];
+
+		if (!n->answered || n->incarnation != co->view.incarnation[i])
+			continue;
+		members++;
+		if (!n->is_prepared || core_id_cmp(&n->prepared, &co->id))
+			return true;
+	}
+	if (!members)
+		return true;
+	for (uint32_t i = 0; i < co->prepared.size; i++) {
+		uint16_t node = co->prepared.rank[i].node;
+
+		if (!co->node[node].answered || co->node[node].incarnation != co->view.incarnation[node]) {
+			core_copy_text(co->lost, sizeof(co->lost),
+				       core_text(c, "the model is LOST: step %llu may have been decided, but the weight of %s went with its node, "
+						    "which started again: write all weights and seal again",
+						 (unsigned long long)co->id.step, core_rank_name(c, &co->prepared, i)));
+			return false;
+		}
+	}
+	coord_decide(c, &co->id, &co->prepared);
+	return true;
+}
+
+static bool recover_complete(const struct core *c, uint64_t now)
+{
+	bool all = true;
+
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		if (node_given_up(c, i, now))
+			return true;
+		all = all && c->coord.node[i].answered;
+	}
+	return all;
+}
+
+static bool recover_changed(const struct core *c, uint64_t now)
+{
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		if (node_restarted(c, i) || node_given_up(c, i, now))
+			return true;
+	}
+	return false;
+}
+
+static bool recover_adopted(const struct core *c)
+{
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		if (!c->coord.node[i].view_ok)
+			return false;
+	}
+	return true;
+}
+
+static void recover_seal(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	struct core_id id = {.term = co->view.term, .seq = co->view.seq + 1, .generation = co->view.generation, .step = co->seal_step};
+
+	record_seal(&co->last, &c->conf.record, &id);
+	co->has_last = true;
+	co->want_seal = false;
+	co->attempt = 0;
+	co->lost[0] = 0;
+	co->view.sealed = true;
+	co->view.record = co->last;
+	recover_persist(x);
+}
+
+void recover_settle(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+
+	if (co->state == COORD_RECOVER && recover_complete(c, x->now)) {
+		bool lost = recover_lost(x) || (co->view.sealed && !recover_rule(x));
+
+		recover_change(x, lost);
+	} else if ((co->state == COORD_VIEW || co->state == COORD_OPEN) && recover_changed(c, x->now)) {
+		bool lost = recover_lost(x);
+
+		coord_abort(x, lost ? core_text(c, "%s", co->lost) : "a node started again");
+		recover_change(x, lost);
+	} else if (co->state == COORD_VIEW && recover_adopted(c)) {
+		co->state = COORD_OPEN;
+		timer_stop(&co->timer);
+		for (uint16_t i = 0; i < c->conf.nodes_nr; i++)
+			co->node[i].done = true; /* who adopted the view has finished its record */
+	}
+	if (co->state == COORD_OPEN && co->want_seal && !co->view.sealed)
+		recover_seal(x);
+}
+
+bool recover_due(const struct core *c)
+{
+	return c->coord.state == COORD_VIEW && recover_adopted(c);
+}
+
+void recover_send(struct ctx *x, uint16_t node)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	struct core_id id = {.term = c->conf.incarnation, .seq = co->view.seq, .generation = co->view.generation};
+	struct core_msg *m;
+
+	if (co->state == COORD_RECOVER && !co->node[node].answered) {
+		id.seq = 0;
+		core_send(x, node, CORE_ASK, &id);
+	} else if (co->state == COORD_VIEW && !co->node[node].view_ok) {
+		m = core_send(x, node, CORE_VIEW, &id);
+		m->view = &co->view;
+		m->why = co->lost[0] ? core_text(c, "%s", co->lost) : NULL;
+	}
+}
+
+void recover_on_persisted(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+
+	(void)e;
+	CHECK(c->coord.state == COORD_PERSIST);
+	c->coord.state = COORD_VIEW;
+	timer_start(c, &c->coord.timer, x->now);
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++)
+		recover_send(x, i);
+}
+
+static void recover_prepared(struct ctx *x, uint16_t from, const struct core_answer *a)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+
+	if (core_id_cmp(&a->id, &co->id) > 0) {
+		co->id = a->id;
+		co->prepared = a->world;
+		co->skip = false;
+		co->bad_tensor = -1;
+		co->bad_rank = -1;
+	}
+	co->node[from].prepared = a->id;
+	co->node[from].is_prepared = true;
+	if (!core_id_cmp(&a->id, &co->id) && !coord_scatter(c, from, &a->vote, &co->prepared))
+		co->node[from].is_prepared = false;
+}
+
+void recover_on_answer(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	struct coord_node *n = &co->node[m->from];
+	const struct core_answer *a = m->answer;
+
+	if (co->state != COORD_RECOVER || m->id.term != c->conf.incarnation || !a || n->answered)
+		return;
+	if (a->prepared && (!a->world.size || a->world.size > CORE_RANKS_MAX))
+		return;
+	n->answered = true;
+	n->incarnation = m->from_incarnation;
+	n->generation = a->generation;
+	n->is_prepared = false;
+	if (a->generation != co->view.generation || n->incarnation != co->view.incarnation[m->from] || !co->view.sealed)
+		return;
+	if (a->has_record && core_id_cmp(&a->record.id, &co->last.id) > 0)
+		co->last = a->record;
+	if (a->prepared)
+		recover_prepared(x, m->from, a);
+}
+
+void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
+{
+	struct coord *co = &x->c->coord;
+
+	if (co->state == COORD_VIEW && m->id.term == co->view.term && m->id.seq == co->view.seq &&
+	    m->from_incarnation == co->view.incarnation[m->from])
+		co->node[m->from].view_ok = true;
+}
+
+/* The writer speaks of the generation that this node has adopted; a newer one may be on its way to disk. */
+void recover_on_written(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+
+	if (c->coord.state == COORD_OFF || c->coord.view.sealed || c->member.generation != c->coord.view.generation)
+		return;
+	c->coord.want_seal = true;
+	c->coord.seal_step = e->step;
+}
+
+uint64_t recover_deadline(const struct core *c)
+{
+	uint64_t at = UINT64_MAX;
+
+	if (c->coord.state == COORD_OFF || c->coord.state == COORD_PERSIST || !c->coord.view.sealed)
+		return at;
+	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+		uint64_t since = c->coord.node[i].absent_since;
+
+		if (c->held_nr[i] && c->coord.view.incarnation[i] && since && since + c->conf.heartbeat_timeout_ns < at)
+			at = since + c->conf.heartbeat_timeout_ns;
+	}
+	return at;
+}
+
+void recover_init(struct core *c, const struct core_view *view)
+{
+	struct coord *co = &c->coord;
+
+	co->state = COORD_RECOVER;
+	co->bad_tensor = -1;
+	co->bad_rank = -1;
+	co->timer.at = 0; /* at the first tick it asks */
+	if (!view)
+		return;
+	co->has_view = true;
+	co->view = *view;
+	if (!view->sealed)
+		return;
+	co->has_last = true;
+	co->last = view->record;
+}

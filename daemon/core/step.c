@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The participant of the step transaction on one node. core.c calls it with messages and events. Happy path: BEGIN -> STAGING;
+ * every chunk held here staged and every local rank ready -> the image is marked open, VOTE -> PREPARED: from here the node can no
+ * longer fail; COMMIT -> APPLYING (a skip too: then only versions move); applied -> DONE -> FREE.
+ * Ways to fail: before the vote anything drops the attempt without effect (a link that contributions came over, ABORT, a newer
+ * attempt, ASK, a view); a drop of its own is told to the coordinator as ABANDON until it acts. PREPARED ends by a verdict only,
+ * never by a deadline. A dropped attempt's arenas and slots are not used again before its transfers have drained. */
+#include "core/step.h"
+
+#include "core/inner.h"
+
+#include <string.h>
+
+static const uint32_t step_may_move[CORE_PART_NR] = {
+	[CORE_FREE] = BIT(CORE_STAGING),
+	[CORE_STAGING] = BIT(CORE_PREPARED) | BIT(CORE_FREE),
+	[CORE_PREPARED] = BIT(CORE_APPLYING) | BIT(CORE_FREE), /* verdict, or abort */
+	[CORE_APPLYING] = BIT(CORE_FREE),                      /* no way back */
+};
+
+static void step_move(struct ctx *x, enum core_part to)
+{
+	struct step *s = &x->c->step;
+
+	CHECK(step_may_move[s->part] & BIT(to));
+	s->part = to;
+	if (to == CORE_STAGING || to == CORE_PREPARED)
+		timer_start(x->c, &s->timer, x->now);
+	else
+		timer_stop(&s->timer);
+	step_check(x->c);
+}
+
+static bool step_complete(const struct core *c)
+{
+	return c->step.chunks_staged == c->held_nr[c->conf.self] && c->step.ranks_ready == c->step.ranks_nr;
+}
+
+void step_check(const struct core *c)
+{
+	const struct step *s = &c->step;
+
+	CHECK(s->part < CORE_PART_NR);
+	CHECK(s->part == CORE_FREE || (s->id.step > 0 && s->world.size > 0 && !s->draining && !s->dropped));
+	CHECK(s->chunks_staged <= c->held_nr[c->conf.self] && s->ranks_ready <= s->ranks_nr);
+	CHECK(s->part != CORE_PREPARED || step_complete(c));
+	CHECK(s->part != CORE_APPLYING || (s->has_record && !core_id_cmp(&s->record.id, &s->id)));
+	CHECK(!step_undecided(s) || core_id_cmp(&s->id, &s->aborted) > 0);
+	CHECK(!step_undecided(s) || core_id_cmp(&s->id, &s->drained) > 0);
+	CHECK(!step_undecided(s) || (s->has_record && s->record.id.step + 1 == s->id.step));
+	CHECK(!s->has_next || core_id_cmp(&s->next_id, &s->id) > 0);
+}
+
+bool step_undecided(const struct step *s)
+{
+	return s->part == CORE_STAGING || s->part == CORE_PREPARED;
+}
+
+int32_t step_rank(const struct core_world *w, uint16_t node, uint64_t session)
+{
+	for (uint32_t i = 0; i < w->size; i++) {
+		if (w->rank[i].node == node && w->rank[i].session == session)
+			return (int32_t)i;
+	}
+	return -1;
+}
+
+void step_vote_fill(struct core *c, struct core_vote *v)
+{
+	struct step *s = &c->step;
+	double *weights = core_at(c, c->at_weights);
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < s->world.size; i++) {
+		if (s->world.rank[i].node == c->conf.self)
+			weights[nr++] = s->world.rank[i].weight;
+	}
+	CHECK(nr == s->ranks_nr);
+	v->sumsq = core_at(c, c->at_sumsq);
+	v->finite = core_at(c, c->at_finite);
+	v->chunks_nr = c->held_nr[c->conf.self];
+	v->weights = weights;
+	v->ranks_nr = nr;
+	v->skip = s->skip;
+	v->bad_tensor = s->bad_tensor;
+	v->bad_rank = s->bad_rank;
+}
+
+static void step_send_vote(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	CHECK(c->step.part == CORE_PREPARED);
+	step_vote_fill(c, &core_send(x, c->conf.coordinator, CORE_VOTE, &c->step.id)->vote);
+}
+
+static void step_vote(struct ctx *x) /* when the last of what the vote waits for has come */
+{
+	struct step *s = &x->c->step;
+
+	if (s->part != CORE_STAGING || !step_complete(x->c))
+		return;
+	core_act(x, CORE_ACT_OPEN)->id = s->id;
+	step_move(x, CORE_PREPARED);
+	step_send_vote(x);
+}
+
+static void step_waiting(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	struct core_waits *w = &core_send(x, c->conf.coordinator, CORE_WAITING, &s->id)->waits;
+
+	for (uint32_t i = 0; i < s->world.size; i++) {
+		if (s->world.rank[i].node == c->conf.self && !(s->ready[i / 64] >> (i % 64) & 1))
+			w->ranks[i / 64] |= 1ull << (i % 64);
+	}
+	w->chunks_staged = s->chunks_staged;
+	w->chunks_nr = c->held_nr[c->conf.self];
+	if (w->chunks_staged < w->chunks_nr)
+		w->nodes |= 1ull << c->conf.self;
+}
+
+static void step_tell_dropped(struct ctx *x)
+{
+	core_send(x, x->c->conf.coordinator, CORE_ABANDON, &x->c->step.id)->why = core_text(x->c, "%s", x->c->step.why);
+}
+
+void step_drop(struct ctx *x, const char *why)
+{
+	struct step *s = &x->c->step;
+	struct core_action *a;
+
+	if (!step_undecided(s))
+		return;
+	slots_dropped(x);
+	a = core_act(x, CORE_ACT_ENDED);
+	a->id = s->id;
+	a->world = &s->world;
+	a->why = why;
+	s->aborted = s->id;
+	step_move(x, CORE_FREE);
+	s->draining = true;
+}
+
+/* What the coordinator has to hear until it acts: an attempt that this node will never vote for. */
+static void step_refuse(struct ctx *x, const char *why)
+{
+	struct step *s = &x->c->step;
+
+	s->dropped = true;
+	core_copy_text(s->why, sizeof(s->why), why);
+	timer_start(x->c, &s->timer, x->now);
+	step_tell_dropped(x);
+}
+
+void step_abandon(struct ctx *x, const char *why)
+{
+	CHECK(x->c->step.part == CORE_STAGING);
+	step_drop(x, why);
+	step_refuse(x, why);
+}
+
+void step_forget(struct ctx *x)
+{
+	struct step *s = &x->c->step;
+
+	CHECK(s->part == CORE_FREE);
+	s->has_record = s->has_next = s->dropped = false;
+	memset(&s->record, 0, sizeof(s->record));
+	timer_stop(&s->timer);
+}
+
+static void step_enter(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	struct core_action *a;
+	const char *missing;
+
+	CHECK(s->has_next && s->part == CORE_FREE && !s->draining);
+	s->has_next = s->dropped = s->skip = false;
+	s->id = s->drained = s->next_id;
+	s->drained.attempt--; /* what was begun before has drained, what was not begun never left */
+	s->world = s->next_world;
+	s->chunks_staged = s->ranks_ready = 0;
+	s->ranks_nr = core_local_ranks(&s->world, c->conf.self);
+	s->bad_tensor = -1;
+	s->bad_rank = -1;
+	memset(s->ready, 0, sizeof(s->ready));
+	memset(core_at(c, c->at_staged), 0, (c->conf.chunks_nr + 7) / 8);
+	missing = local_missing(x, &s->world);
+	if (missing) {
+		s->aborted = s->id;
+		step_refuse(x, missing);
+		return;
+	}
+	step_move(x, CORE_STAGING);
+	a = core_act(x, CORE_ACT_BEGIN);
+	a->id = s->id;
+	a->world = &s->world;
+	a->record = &s->record;
+	slots_begin(x);
+	step_vote(x); /* a node that holds no chunk and has no rank has nothing to wait for */
+}
+
+void step_resume(struct ctx *x)
+{
+	struct step *s = &x->c->step;
+
+	if (!s->has_next || s->part != CORE_FREE || s->draining)
+		return;
+	/* the attempt may have become void while it waited: of an older view, aborted, or behind the record */
+	if (!member_adopted(x->c, &s->next_id) || core_id_cmp(&s->next_id, &s->aborted) <= 0 || !s->has_record ||
+	    s->record.id.step + 1 != s->next_id.step) {
+		s->has_next = false;
+		return;
+	}
+	step_enter(x);
+}
+
+static void step_answer_again(struct ctx *x) /* BEGIN of the attempt in hand, once more */
+{
+	struct step *s = &x->c->step;
+
+	if (s->part == CORE_STAGING)
+		step_waiting(x);
+	else if (s->part == CORE_PREPARED)
+		step_send_vote(x);
+	else if (s->dropped)
+		step_tell_dropped(x);
+}
+
+void step_on_begin(struct ctx *x, const struct core_msg *m)
+{
+	struct step *s = &x->c->step;
+
+	if (!m->world || !m->record || !m->world->size || m->world->size > CORE_RANKS_MAX || !m->id.attempt || !member_adopted(x->c, &m->id))
+		return;
+	if (!core_id_cmp(&m->id, &s->id)) {
+		step_answer_again(x);
+		return;
+	}
+	if (core_id_cmp(&m->id, &s->id) < 0 || core_id_cmp(&m->id, &s->aborted) <= 0 || m->id.step != m->record->id.step + 1)
+		return;
+	if (!step_took(x, m->record))
+		step_drop(x, core_text(x->c, "step %llu attempt %u takes its place", (unsigned long long)m->id.step, m->id.attempt));
+	if (s->has_next && core_id_cmp(&m->id, &s->next_id) <= 0)
+		return;
+	s->has_next = true;
+	s->next_id = m->id;
+	s->next_world = *m->world;
+	step_resume(x);
+}
+
+bool step_took(struct ctx *x, const struct record *r)
+{
+	struct step *s = &x->c->step;
+	struct core_action *a;
+
+	if (s->part != CORE_PREPARED || core_id_cmp(&r->id, &s->id))
+		return false;
+	s->record = *r;
+	s->has_record = true;
+	step_move(x, CORE_APPLYING);
+	core_act(x, CORE_ACT_RESULT)->record = &s->record;
+	a = core_act(x, CORE_ACT_APPLY);
+	a->id = s->id;
+	a->record = &s->record;
+	return true;
+}
+
+void step_on_commit(struct ctx *x, const struct core_msg *m)
+{
+	struct step *s = &x->c->step;
+
+	if (!m->record || core_id_cmp(&m->record->id, &m->id) || !member_adopted(x->c, &m->id))
+		return;
+	if (step_took(x, m->record))
+		return;
+	/* again: its DONE was lost, unless it is still being applied */
+	if (s->part != CORE_APPLYING && s->has_record && !core_id_cmp(&s->record.id, &m->id))
+		core_send(x, m->from, CORE_DONE, &m->id);
+}
+
+void step_on_abort(struct ctx *x, const struct core_msg *m)
+{
+	struct step *s = &x->c->step;
+
+	if (!member_adopted(x->c, &m->id))
+		return;
+	if (s->has_next && core_id_cmp(&s->next_id, &m->id) <= 0)
+		s->has_next = false;
+	/* of a later step: then the one in hand was decided, and its verdict still has to come */
+	if (step_undecided(s) && s->id.step < m->id.step)
+		return;
+	if (core_id_cmp(&s->id, &m->id) <= 0) {
+		step_drop(x, m->why ? core_text(x->c, "%s", m->why) : "the coordinator aborted it");
+		if (s->dropped)
+			timer_stop(&s->timer);
+		s->dropped = false;
+	}
+	if (!step_undecided(s) && core_id_cmp(&m->id, &s->aborted) > 0)
+		s->aborted = m->id;
+}
+
+/* Events name their attempt; a shell that keeps none in flight over an end may leave it zero. */
+static bool step_in_hand(const struct step *s, const struct core_id *id)
+{
+	return s->part == CORE_STAGING && (!id->step || !core_id_cmp(id, &s->id));
+}
+
+static bool worse(int64_t tensor, int32_t rank, int64_t than_tensor, int32_t than_rank) /* the first in order names the step */
+{
+	if (tensor < 0 || than_tensor < 0)
+		return tensor >= 0;
+	return tensor < than_tensor || (tensor == than_tensor && rank < than_rank);
+}
+
+void step_on_staged(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	uint8_t *staged = core_at(c, c->at_staged);
+	uint32_t *index = core_at(c, c->at_index);
+
+	CHECK(e->chunk < c->conf.chunks_nr && c->conf.owner[e->chunk] == c->conf.self);
+	if (!step_in_hand(s, &e->id)) /* a worker was slower than the end of its attempt */
+		return;
+	CHECK(!(staged[e->chunk / 8] >> (e->chunk % 8) & 1));
+	staged[e->chunk / 8] |= (uint8_t)(1u << (e->chunk % 8));
+	((double *)core_at(c, c->at_sumsq))[index[e->chunk]] = e->sumsq;
+	((uint8_t *)core_at(c, c->at_finite))[index[e->chunk]] = e->finite;
+	if (worse(e->bad_tensor, e->bad_rank, s->bad_tensor, s->bad_rank) && !e->finite) {
+		s->bad_tensor = e->bad_tensor;
+		s->bad_rank = e->bad_rank;
+	}
+	s->chunks_staged++;
+	step_vote(x);
+}
+
+void step_on_ready(struct ctx *x, const struct core_event *e)
+{
+	struct step *s = &x->c->step;
+	int32_t rank = step_rank(&s->world, x->c->conf.self, e->session);
+
+	if (!step_in_hand(s, &e->id) || rank < 0 || s->ready[rank / 64] >> (rank % 64) & 1)
+		return;
+	s->ready[rank / 64] |= 1ull << (rank % 64);
+	s->world.rank[rank].weight = e->weight;
+	s->skip = s->skip || e->skip;
+	s->ranks_ready++;
+	step_vote(x);
+}
+
+void step_on_applied(struct ctx *x, const struct core_event *e)
+{
+	struct step *s = &x->c->step;
+
+	(void)e;
+	CHECK(s->part == CORE_APPLYING);
+	step_move(x, CORE_FREE);
+	s->drained = s->id; /* committed, so everything sent for it has arrived */
+	core_send(x, x->c->conf.coordinator, CORE_DONE, &s->id);
+	member_resume(x);
+	step_resume(x);
+}
+
+void step_on_drained(struct ctx *x, const struct core_event *e)
+{
+	struct step *s = &x->c->step;
+
+	if (!s->draining || core_id_cmp(&e->id, &s->id) < 0)
+		return;
+	s->draining = false;
+	s->drained = s->id;
+	slots_drained(x);
+	step_resume(x);
+}
+
+/* The coordinator's verdict or the rest of the contributions cannot come any more: what is not yet promised ends here. */
+void step_on_link_down(struct ctx *x, uint16_t node, const char *why)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	bool needed = s->chunks_staged < c->held_nr[c->conf.self] && core_local_ranks(&s->world, node) > 0;
+
+	slots_link_down(x, node);
+	if (node == c->conf.coordinator)
+		s->has_next = false;
+	if (s->part == CORE_STAGING && (node == c->conf.coordinator || needed))
+		step_abandon(x, core_text(c, "node %s is out of reach: %s", c->conf.node_names[node], why ? why : "no link"));
+}
+
+void step_on_link_up(struct ctx *x, uint16_t node)
+{
+	struct core *c = x->c;
+
+	slots_link_up(x, node);
+	if (node != c->conf.coordinator)
+		return;
+	if (c->step.part == CORE_PREPARED)
+		step_send_vote(x);
+	else if (c->step.dropped)
+		step_tell_dropped(x);
+}
+
+void step_on_tick(struct ctx *x)
+{
+	struct step *s = &x->c->step;
+
+	if (x->now < s->timer.at)
+		return;
+	if (s->part == CORE_STAGING) {
+		step_waiting(x);
+		slots_repeat(x);
+	} else if (s->part == CORE_PREPARED) {
+		step_send_vote(x);
+	} else if (s->dropped) {
+		step_tell_dropped(x);
+	}
+	timer_next(x->c, &s->timer, x->now);
+}

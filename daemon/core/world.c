@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which trainers contribute, and in which order: the coordinator's table of joined trainers and the worlds made from it. Nodes tell
+ * of their trainers by JOIN and GONE, which are echoed once they are heard, so that a copy of either changes nothing. A world
+ * is made at the start of an attempt: survivors keep their order, joiners follow by (hint, node, session), and hints that are
+ * exactly a numbering are the ranks. A lost trainer ends an undecided attempt; one that leaves is taken out between attempts. */
+#include "core/coord.h"
+
+#include "core/inner.h"
+
+#include <string.h>
+
+static struct core_trainer *world_find(struct core *c, uint16_t node, uint64_t session)
+{
+	for (uint32_t i = 0; i < c->coord.trainers_nr; i++) {
+		struct core_trainer *t = &c->coord.trainer[i];
+
+		if (t->node == node && t->session == session)
+			return t;
+	}
+	return NULL;
+}
+
+static void world_remove(struct core *c, struct core_trainer *t)
+{
+	struct coord *co = &c->coord;
+
+	*t = co->trainer[--co->trainers_nr];
+}
+
+static void world_echo(struct ctx *x, enum core_op op, const struct core_trainer *t, const char *why)
+{
+	struct core *c = x->c;
+	struct core_id id = {.term = c->coord.view.term};
+	struct core_msg own = {.op = op, .id = id, .trainer = *t, .why = why}, *m;
+
+	if (t->node == c->conf.self) { /* a trainer of this node */
+		if (op == CORE_JOIN)
+			local_on_join(x, &own);
+		else
+			local_on_gone(x, &own);
+		return;
+	}
+	m = core_send(x, t->node, op, &id);
+	m->trainer = *t;
+	m->why = why;
+}
+
+void world_on_join(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	struct core_trainer t = m->trainer;
+
+	t.node = m->from;
+	t.leave = false;
+	if (!world_find(c, m->from, t.session)) {
+		if (co->trainers_nr == NR(co->trainer))
+			return; /* it is repeated until there is room */
+		co->trainer[co->trainers_nr++] = t;
+	}
+	world_echo(x, CORE_JOIN, &t, NULL);
+}
+
+static bool world_in_attempt(const struct core *c, uint16_t node, uint64_t session)
+{
+	return c->coord.undecided && step_rank(&c->coord.world, node, session) >= 0;
+}
+
+static void world_lost(struct ctx *x, uint16_t node, uint64_t session, const char *why)
+{
+	struct core *c = x->c;
+	struct core_trainer *t = world_find(c, node, session);
+	int32_t rank = step_rank(&c->coord.world, node, session);
+	bool ends = world_in_attempt(c, node, session);
+
+	if (t)
+		world_remove(c, t);
+	if (ends)
+		coord_abort(x, core_text(c, "%s %s", core_rank_name(c, &c->coord.world, (uint32_t)rank), why));
+}
+
+void world_on_gone(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct core_trainer t = m->trainer, *known;
+
+	t.node = m->from;
+	known = world_find(c, m->from, t.session);
+	if (t.leave && world_in_attempt(c, m->from, t.session)) {
+		if (known)
+			known->leave = true; /* world_sweep takes it out when the attempt is over */
+		return;
+	}
+	world_lost(x, m->from, t.session, m->why ? m->why : "is gone");
+	world_echo(x, CORE_GONE, &t, NULL);
+}
+
+void world_sweep(struct ctx *x)
+{
+	struct coord *co = &x->c->coord;
+
+	for (uint32_t i = co->undecided ? 0 : co->trainers_nr; i-- > 0;) {
+		struct core_trainer t = co->trainer[i];
+
+		if (!t.leave)
+			continue;
+		world_remove(x->c, &co->trainer[i]);
+		world_echo(x, CORE_GONE, &t, NULL);
+	}
+}
+
+void world_lost_node(struct ctx *x, uint16_t node, const char *why)
+{
+	struct core *c = x->c;
+
+	for (uint32_t i = c->coord.trainers_nr; i-- > 0;) {
+		if (c->coord.trainer[i].node == node)
+			world_lost(x, node, c->coord.trainer[i].session, core_text(c, "is lost: %s", why));
+	}
+}
+
+void world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why)
+{
+	struct core *c = x->c;
+	struct core_trainer *known = world_find(c, w->rank[rank].node, w->rank[rank].session), t;
+
+	if (!known)
+		return;
+	t = *known;
+	world_remove(c, known);
+	world_echo(x, CORE_GONE, &t, why);
+}
+
+static bool world_before(const struct core *c, const struct core_trainer *a, const struct core_trainer *b)
+{
+	int32_t ra = step_rank(&c->coord.world, a->node, a->session), rb = step_rank(&c->coord.world, b->node, b->session);
+
+	if (ra >= 0 || rb >= 0)
+		return rb < 0 || (ra >= 0 && ra < rb);
+	if (a->hint != b->hint) /* -1, any, comes last */
+		return (uint32_t)a->hint < (uint32_t)b->hint;
+	return a->node != b->node ? a->node < b->node : a->session < b->session;
+}
+
+static void world_sort(struct core *c) /* mostly sorted already */
+{
+	struct core_trainer *t = c->coord.trainer;
+
+	for (uint32_t i = 1; i < c->coord.trainers_nr; i++) {
+		struct core_trainer moved = t[i];
+		uint32_t at = i;
+
+		for (; at > 0 && world_before(c, &moved, &t[at - 1]); at--)
+			t[at] = t[at - 1];
+		t[at] = moved;
+	}
+}
+
+static bool world_hints(const struct core_trainer *t, uint32_t nr) /* are they exactly 0 .. nr - 1? */
+{
+	uint64_t seen[CORE_RANKS_MAX / 64 + 1] = {0};
+
+	for (uint32_t i = 0; i < nr; i++) {
+		uint32_t hint = (uint32_t)t[i].hint;
+
+		if (hint >= nr || seen[hint / 64] >> (hint % 64) & 1)
+			return false;
+		seen[hint / 64] |= 1ull << (hint % 64);
+	}
+	return true;
+}
+
+bool world_enough(const struct core *c)
+{
+	return c->coord.trainers_nr >= c->conf.min_world;
+}
+
+bool world_make(struct core *c, struct core_world *w)
+{
+	struct coord *co = &c->coord;
+	uint32_t nr = co->trainers_nr < c->conf.max_world ? co->trainers_nr : c->conf.max_world;
+	bool hints;
+
+	if (!world_enough(c))
+		return false;
+	world_sort(c);
+	hints = world_hints(co->trainer, nr);
+	memset(w, 0, sizeof(*w));
+	w->size = nr;
+	for (uint32_t i = 0; i < nr; i++) {
+		const struct core_trainer *t = &co->trainer[i];
+
+		CHECK(!t->leave);
+		w->rank[hints ? (uint32_t)t->hint : i] = (struct core_rank){.session = t->session, .pid = t->pid, .node = t->node};
+	}
+	return true;
+}
