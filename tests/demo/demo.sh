@@ -1,0 +1,239 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# demo.sh BUILD: two daemons on loopback, two trainers each, the licence texts of this machine; then the same training in one process,
+# and a comparison of every master weight and moment, byte by byte. Ends with "demo: exact" and status 0. BREAK=1 flips one bit of
+# one gradient in one trainer: that must be found, status 1. KEEP=1 keeps the folder with logs and dumps.
+set -u
+build=$(cd "${1:?usage: demo.sh BUILD}" && pwd)
+steps=200 batch=16 seq=64 every=25
+settings="optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384"
+model=(--layers 2 --dim 64 --heads 4 --seq $seq --batch $batch --steps $steps --seed 1 --dtype bf16 --settings "$settings")
+stall_s=60
+unset "${!SHARD_@}"
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-demo.XXXXXX")
+declare -A pid_of=()
+
+cleanup()
+{
+	local p
+
+	for p in "${pid_of[@]}"; do
+		kill -9 "$p" 2>/dev/null
+	done
+	wait 2>/dev/null
+	if [ "${KEEP:-}" = 1 ]; then
+		echo "demo: kept $dir"
+	else
+		rm -rf "$dir"
+	fi
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+fail()
+{
+	local f
+
+	[ -t 1 ] && echo
+	echo "demo: $*"
+	for f in "$dir"/*.out; do
+		[ -s "$f" ] && echo "--- last lines of ${f##*/}" && tail -n 12 "$f"
+	done
+	exit 1
+}
+
+# --- processes: start NAME COMMAND..., running NAME, finish NAME (wait; its status must be 0) ---
+
+start()
+{
+	local name=$1
+
+	shift
+	"$@" >"$dir/$name.out" 2>&1 </dev/null &
+	pid_of[$name]=$!
+}
+
+running()
+{
+	kill -0 "${pid_of[$1]}" 2>/dev/null
+}
+
+finish()
+{
+	local status
+
+	wait "${pid_of[$1]}"
+	status=$?
+	unset "pid_of[$1]"
+	[ $status = 0 ] || fail "$1 ended with status $status"
+}
+
+listening()
+{
+	(exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+}
+
+free_port() # below the range that the kernel hands out by itself
+{
+	local port
+
+	for _ in $(seq 50); do
+		port=$((20000 + RANDOM % 10000))
+		if ! listening $port && [ $port != "${1:-}" ]; then
+			echo $port
+			return
+		fi
+	done
+	return 1
+}
+
+config() # NODE
+{
+	local port=port_$1
+
+	mkdir "$dir/state-$1"
+	cat >"$dir/$1.conf" <<-END
+		[daemon]
+		node = $1
+		listen = 127.0.0.1:${!port}
+		socket = $dir/$1.sock
+		state = $dir/state-$1
+		memory = 1GiB
+		[cluster]
+		run_id = demo
+		membership = static
+		[nodes]
+		a = 127.0.0.1:$port_a
+		b = 127.0.0.1:$port_b
+	END
+}
+
+wait_for_socket() # NODE
+{
+	for _ in $(seq 200); do
+		[ -S "$dir/$1.sock" ] && return
+		running "daemon-$1" || finish "daemon-$1"
+		sleep 0.05
+	done
+	fail "daemon-$1 made no socket within 10 s"
+}
+
+# --- progress: step, loss over ranks, tokens/s, ms per step, MiB pushed and pulled so far ---
+
+progress()
+{
+	cat "$dir"/trainer-?.log 2>/dev/null | awk -v tokens=$((batch * seq)) '
+	{
+		for (i = 1; i <= NF; i++) { split($i, kv, "="); v[kv[1]] = kv[2] }
+		loss[v["step"]] += v["loss"] * v["samples"]; samples[v["step"]] += v["samples"]; ns[v["step"]] = v["ns"]
+		ranks[v["step"]]++; pushed += v["pushed"]; pulled += v["pulled"]
+		if (ranks[v["step"]] == v["world"] && v["step"] + 0 > last) last = v["step"] + 0
+	}
+	END {
+		if (last) {
+			for (i = last; i > 0 && i > last - 10; i--) { time += ns[i]; n++ }
+			printf "%d %.3f %.0f %.1f %.1f %.1f", last, loss[last] / samples[last], tokens * n / time * 1e9, time / n / 1e6,
+				pushed / 2 ^ 20, pulled / 2 ^ 20
+		}
+	}'
+}
+
+bar() # DONE OF WIDTH
+{
+	local full=$(($1 * $3 / $2)) line
+
+	printf -v line '%*s' "$full" ''
+	printf '%s%*s' "${line// /#}" $(($3 - full)) ''
+}
+
+shown=0
+show() # STEP LOSS TOKENS/S MS PUSHED PULLED
+{
+	local text
+
+	printf -v text 'step %3d/%d  loss %s  %s tokens/s  %s ms/step  pushed %s MiB  pulled %s MiB' "$1" $steps "${@:2}"
+	if [ -t 1 ]; then
+		printf '\r[%s] %s \033[K' "$(bar "$1" $steps 20)" "$text"
+	elif [ "$1" -ge $((shown + every)) ] || [ "$1" = $steps ] && [ "$1" != $shown ]; then
+		echo "$text"
+		shown=$(($1 / every * every))
+	fi
+}
+
+watch() # until every trainer has ended
+{
+	local last=0 since=$SECONDS left=(0 1 2 3) k still
+	local -a line
+
+	while [ ${#left[@]} -gt 0 ]; do
+		sleep 0.2
+		still=()
+		for k in "${left[@]}"; do
+			if running "trainer-$k"; then
+				still+=("$k")
+			else
+				finish "trainer-$k"
+			fi
+		done
+		left=("${still[@]}")
+		for k in a b; do
+			running "daemon-$k" || fail "daemon-$k ended while training"
+		done
+		read -ra line < <(progress; echo)
+		[ ${#line[@]} = 6 ] && show "${line[@]}"
+		if [ "${line[0]:-0}" != "$last" ]; then
+			last=${line[0]}
+			since=$SECONDS
+		fi
+		[ $((SECONDS - since)) -lt $stall_s ] || fail "no step for $stall_s s"
+	done
+	[ -t 1 ] && echo
+	[ "$last" = $steps ] || fail "training ended at step $last of $steps"
+}
+
+# --- the demo ---
+
+find /usr/share/common-licenses -type f -print0 | LC_ALL=C sort -z | xargs -0 cat >"$dir/text"
+[ -s "$dir/text" ] || fail "no text to train on in /usr/share/common-licenses"
+port_a=$(free_port) && port_b=$(free_port "$port_a") || fail "no free port on 127.0.0.1"
+
+echo "demo: $(wc -c <"$dir/text") bytes of text; daemons a (127.0.0.1:$port_a) and b (127.0.0.1:$port_b), two trainers each"
+for node in a b; do
+	config $node
+	start daemon-$node "$build/shardd" --config "$dir/$node.conf"
+done
+for node in a b; do
+	wait_for_socket $node
+done
+nodes=(a a b b)
+for k in 0 1 2 3; do
+	extra=()
+	[ "${BREAK:-}" = 1 ] && [ $k = 3 ] && extra=(--break $((steps / 2)))
+	start trainer-$k "$build/gpt" --data "$dir/text" "${model[@]}" --world 4 --rank-hint $k --address "unix:$dir/${nodes[k]}.sock" \
+		--log "$dir/trainer-$k.log" --dump "$dir/daemons" "${extra[@]}"
+done
+watch
+for k in 0 1 2 3; do
+	grep -qv "rank=$k world=4 " "$dir/trainer-$k.log" && fail "trainer $k was not rank $k of 4 throughout: $(grep -vm1 "rank=$k world=4 " "$dir/trainer-$k.log")"
+done
+for node in a b; do
+	kill -TERM "${pid_of[daemon-$node]}"
+done
+for node in a b; do
+	finish daemon-$node
+done
+echo "demo: trainers and daemons have stopped cleanly; the same training in one process:"
+SECONDS=0
+"$build/reference" --data "$dir/text" "${model[@]}" --nodes 2,2 --log "$dir/reference.log" --dump "$dir/reference" >"$dir/reference.out" 2>&1 ||
+	fail "the reference failed"
+echo "demo: reference took $SECONDS s"
+learned=yes
+"$build/lossbound" "$dir/text" "$dir"/trainer-?.log || learned=no
+if ! "$build/dumpcmp" "$dir/daemons" "$dir/reference"; then
+	echo "demo: not exact"
+	exit 1
+fi
+[ $learned = yes ] || exit 1
+echo "demo: exact"

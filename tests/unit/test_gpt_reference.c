@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The in-process reference: its arithmetic gives the product's bits on random input, and the program shares nothing with the
+ * product but scalar kernels and conversions (by its symbols). The sources are included, for they belong to no library. */
+#include "ref/refmath.c"
+#include "ref/refsettings.c"
+
+#include "base/rng.h"
+#include "core/scaler.h"
+#include "optim/ftz.h"
+#include "optim/reduce.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N = 9000, OPERANDS = 5, TYPES = 3 };
+
+static const enum shard_dtype types[TYPES] = {SHARD_F32, SHARD_BF16, SHARD_F16};
+
+static float any_value(struct rng *r) /* of many sizes, now and then a denormal, seldom not finite */
+{
+	uint64_t kind = rng_below(r, 2000);
+	float x = (float)((rng_unit(r) - 0.5) * exp2((double)rng_below(r, 24) - 12));
+
+	return kind == 0 ? INFINITY : kind == 1 ? NAN : kind < 20 ? x * 0x1p-120f * 0x1p-12f : kind < 30 ? 0 * x : x;
+}
+
+static void sums_equal_the_products(void **state)
+{
+	static float values[N];
+	static uint32_t grads[OPERANDS][N], mine[N], theirs[N];
+	struct rng r = {11};
+	unsigned before = ftz_on();
+
+	(void)state;
+	for (int trial = 0; trial < 120; trial++) {
+		enum shard_dtype dt = types[trial % TYPES];
+		reduce_fn *product = reduce_kernel(ISA_SCALAR, dt);
+		uint32_t k = 1 + (uint32_t)rng_below(&r, OPERANDS);
+		uint64_t n = trial < 100 ? 1 + rng_below(&r, 700) : N - rng_below(&r, 100);
+		const void *src[OPERANDS];
+		struct reduce_sum want;
+		double square;
+
+		for (uint32_t i = 0; i < k; i++) {
+			for (uint64_t j = 0; j < n; j++)
+				values[j] = any_value(&r);
+			dtype_convert(grads[i], dt, values, SHARD_F32, n);
+			src[i] = grads[i];
+		}
+		memset(mine, 0, sizeof(mine));
+		memset(theirs, 0, sizeof(theirs));
+		want = product(n, k, src, theirs, true);
+		refmath_sum(mine, src, k, dt, n);
+		square = refmath_square(mine, dt, 0, n);
+		assert_int_equal(refmath_finite(mine, dt, n), want.finite);
+		if (want.finite) { /* which NaN a sum gives is nobody's business: the step is skipped */
+			assert_memory_equal(mine, theirs, sizeof(mine));
+			assert_memory_equal(&square, &want.sq, sizeof(square));
+		}
+	}
+	ftz_restore(before);
+}
+
+static void words_equal_the_products(void **state)
+{
+	struct rng r = {12};
+
+	(void)state;
+	for (int trial = 0; trial < 2000; trial++) {
+		struct refsettings c = {.optimizer = (enum optim_id)rng_below(&r, OPTIM_NR)};
+		const struct optim_row *row = optim_row(c.optimizer);
+		uint64_t t = 1 + rng_below(&r, 3000);
+		double mult = rng_unit(&r) / 65536;
+		struct optim_args mine, theirs;
+
+		for (int i = 0; i < HYPER_NR; i++) {
+			if (row->hyper[i].name)
+				c.hyper[i] = i == HYPER_NESTEROV ? (double)(trial & 1) : rng_unit(&r);
+		}
+		mine = refmath_words(&c, t, mult);
+		optim_args_set(&theirs, row, c.hyper, t, (float)mult);
+		assert_memory_equal(&mine, &theirs, sizeof(mine));
+	}
+}
+
+static void loss_scale_equals_the_products(void **state)
+{
+	struct rng r = {13};
+
+	(void)state;
+	for (int trial = 0; trial < 300; trial++) {
+		struct refsettings c = {.initial_scale_power = (double)rng_below(&r, 20),
+					.loss_scale_window = (double)(1 + rng_below(&r, 6)),
+					.hysteresis = (double)(1 + rng_below(&r, 4)),
+					.min_loss_scale = exp2((double)rng_below(&r, 3)),
+					.consecutive_hysteresis = trial & 1};
+		struct record_conf conf = {.dynamic_scale = true,
+					   .consecutive_hysteresis = c.consecutive_hysteresis,
+					   .initial_scale = exp2(c.initial_scale_power),
+					   .min_scale = c.min_loss_scale,
+					   .scale_window = (int32_t)c.loss_scale_window,
+					   .hysteresis = (int32_t)c.hysteresis};
+		struct refscale mine;
+		struct scaler theirs;
+
+		refscale_start(&mine, &c);
+		scaler_start(&theirs, &conf);
+		for (int step = 0; step < 200; step++) {
+			bool overflow = rng_below(&r, 5) == 0, more = refscale_next(&mine, &c, overflow);
+
+			assert_int_equal(more, scaler_update(&theirs, &conf, overflow));
+			assert_true(mine.scale == theirs.scale);
+			if (!more)
+				break;
+		}
+	}
+}
+
+static void norm_and_clip_equal_the_products(void **state)
+{
+	static struct record prev, next;
+	struct rng r = {14};
+
+	(void)state;
+	for (int trial = 0; trial < 300; trial++) {
+		struct refsettings c = {.optimizer = OPTIM_ADAMW, .clip = trial % 3 ? rng_unit(&r) * 4 : 0, .loss_scale = 256};
+		struct record_conf conf = {.optim = optim_row(OPTIM_ADAMW), .groups_nr = 1, .clip = c.clip, .initial_scale = 256};
+		double square = rng_unit(&r) * 1e6, weight = 4 + (double)rng_below(&r, 60), norm, clip;
+		uint8_t finite = 1;
+		struct record_votes votes = {.sumsq = &square, .finite = &finite, .chunks_nr = 1, .bad_tensor = -1, .bad_rank = -1};
+		struct core_world world = {.size = 1, .rank = {{.weight = weight}}};
+		struct core_id id = {.step = 1, .attempt = 1};
+		struct optim_args words;
+
+		optim_defaults(conf.optim, conf.hyper[0]);
+		memcpy(c.hyper, conf.hyper[0], sizeof(c.hyper));
+		record_seal(&prev, &conf, &(struct core_id){0});
+		record_decide(&next, &prev, &conf, &id, &world, &votes);
+		norm = sqrt(square) / (c.loss_scale * weight);
+		clip = refmath_clip(&c, norm);
+		assert_true(next.grad_norm == norm);
+		assert_true(next.clip_factor == clip);
+		words = refmath_words(&c, 1, clip / (c.loss_scale * weight));
+		assert_memory_equal(&words, &next.args[0], sizeof(words));
+	}
+}
+
+static void settings_are_read(void **state)
+{
+	struct refsettings s;
+	struct err e;
+
+	(void)state;
+	assert_int_equal(refsettings_parse(&s, "", SHARD_BF16, &e), SHARD_OK);
+	assert_int_equal(s.optimizer, OPTIM_ADAMW);
+	assert_true(s.hyper[HYPER_BETA2] == 0.999 && s.loss_scale == 1);
+	assert_int_equal(refsettings_parse(&s, " lr=0.5  optimizer=sgd momentum=.9 nesterov=yes ", SHARD_F16, &e), SHARD_OK);
+	assert_int_equal(s.optimizer, OPTIM_SGD);
+	assert_true(s.hyper[HYPER_LR] == 0.5 && s.hyper[HYPER_MOMENTUM] == 0.9 && s.hyper[HYPER_NESTEROV] == 1 &&
+		    s.loss_scale == 0);
+	assert_int_equal(refsettings_parse(&s, "optimizer=muon", SHARD_F16, &e), SHARD_BAD_ARG);
+	assert_non_null(strstr(e.text, "muon"));
+	assert_int_equal(refsettings_parse(&s, "lr=0.1 warmth=3", SHARD_F16, &e), SHARD_BAD_ARG);
+	assert_non_null(strstr(e.text, "warmth=3"));
+	assert_int_equal(refsettings_parse(&s, "lr=fast", SHARD_F16, &e), SHARD_BAD_ARG);
+	assert_int_equal(refsettings_parse(&s, "lr", SHARD_F16, &e), SHARD_BAD_ARG);
+}
+
+/* --- what the program is linked from --- */
+
+enum { NAMES_MAX = 8192 };
+
+static char *beside(const char *file) /* the build folder is two above this program */
+{
+	char self[4096], *path = malloc(4200);
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	assert_non_null(path);
+	assert_true(n > 0);
+	self[n] = 0;
+	for (int up = 0; up < 3; up++)
+		*strrchr(self, '/') = 0;
+	snprintf(path, 4200, "%s/%s", self, file);
+	return path;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* how: "-g" names what an archive offers; in a linked program its hidden names are local ones, so there all count. */
+static size_t defined_in(const char *file, const char *how, char **names)
+{
+	char command[4400], line[512], name[256], type;
+	char *path = beside(file);
+	size_t nr = 0;
+	FILE *f;
+
+	assert_int_equal(access(path, R_OK), 0);
+	snprintf(command, sizeof(command), "nm %s --defined-only '%s'", how, path);
+	assert_non_null(f = popen(command, "r"));
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%*x %c %255s", &type, name) == 2 && nr < NAMES_MAX)
+			assert_non_null(names[nr++] = strdup(name));
+	}
+	assert_int_equal(pclose(f), 0);
+	free(path);
+	qsort(names, nr, sizeof(*names), by_name);
+	return nr;
+}
+
+static bool starts_with_one_of(const char *name, const char *const *starts)
+{
+	while (*starts && strncmp(name, *starts, strlen(*starts)) != 0)
+		starts++;
+	return *starts != NULL;
+}
+
+/* Every name that the program has in common with the archive must be allowed, and the first of the allowed must be among them. */
+static void shares_only(const char *archive, const char *const *allowed)
+{
+	static char *names[NAMES_MAX], *program[NAMES_MAX];
+	size_t nr = defined_in(archive, "-g", names), program_nr = defined_in("reference", "", program);
+	bool found = false;
+
+	assert_true(nr > 0 && program_nr > 0);
+	for (size_t i = 0; i < program_nr; i++) {
+		if (!bsearch(&program[i], names, nr, sizeof(*names), by_name))
+			continue;
+		found = found || strcmp(program[i], allowed[0]) == 0;
+		if (!starts_with_one_of(program[i], allowed))
+			fail_msg("reference shares %s with %s", program[i], archive);
+	}
+	assert_true(found);
+	for (size_t i = 0; i < nr; i++)
+		free(names[i]);
+	for (size_t i = 0; i < program_nr; i++)
+		free(program[i]);
+}
+
+static void program_shares_only_kernels_and_conversions(void **state)
+{
+	static const char *const daemon[] = {"optim_scalar", NULL};
+	static const char *const proto[] = {"dtype_convert", "dtype_", "isa_", "err_set", "status_name", "check_failed", NULL};
+
+	(void)state;
+	shares_only("libshardd.a", daemon);
+	shares_only("libshardproto.a", proto);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(sums_equal_the_products),
+		cmocka_unit_test(words_equal_the_products),
+		cmocka_unit_test(loss_scale_equals_the_products),
+		cmocka_unit_test(norm_and_clip_equal_the_products),
+		cmocka_unit_test(settings_are_read),
+		cmocka_unit_test(program_shares_only_kernels_and_conversions),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
