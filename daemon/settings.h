@@ -11,15 +11,17 @@
 #include <stdio.h>
 
 #define SETTINGS_GROUPS_MAX 16
-#define SETTINGS_TEXT_BYTES 8192 /* of one string, its end included */
+#define SETTINGS_TEXT_BYTES 16384 /* of one string, its end included */
 #define SETTINGS_CHUNK_ELEMS_MIN 1024u
 #define SETTINGS_CHUNK_ELEMS_MAX (1u << 24)
 
 struct model_settings {
 	const struct optim_row *optim;
 	uint32_t groups_nr;                            /* at least 1: a model without groups has one nameless */
+	bool named_groups;
 	double hyper[SETTINGS_GROUPS_MAX][HYPER_NR];   /* effective, per group; lr is multiplied by lr_factor already */
 	double lr_factor[SETTINGS_GROUPS_MAX];
+	double lr;                                     /* before the factors */
 	double clip;                                   /* max norm; 0: off */
 	bool dynamic_scale, consecutive_hysteresis;
 	double initial_scale;                          /* static: the scale itself */
@@ -42,7 +44,8 @@ struct settings_layer {
  * SHARD_BAD_ARG: the text names origin, key, value and what is valid; SHARD_DENIED: a pinned key. */
 enum shard_status settings_make(struct model_settings *s, const struct settings_layer *layers, uint32_t layers_nr,
 				const char *const *groups, uint32_t groups_nr, enum shard_dtype grad, struct err *e);
-/* Canonical string of s; returns its length. out holds SETTINGS_TEXT_BYTES. Parsing it as the only layer gives s again. */
+/* Canonical string of s; returns its length. out holds SETTINGS_TEXT_BYTES. Parsing it as the only layer gives s again. groups: as
+ * given to settings_make(), NULL if the model has none. */
 size_t settings_text(const struct model_settings *s, const char *const *groups, char *out);
 /* One key of the file: is there such a key, and is the value well formed? group: in a [model "m" group "g"] section. */
 enum shard_status settings_check(const char *key, const char *value, bool group, struct err *e);
