@@ -18,6 +18,7 @@ enum { VEC_LANES = 8 };
 #define vec_all(x)        _mm256_set1_ps(x)
 #define vec_load(p)       _mm256_loadu_ps(p)
 #define vec_store(p, x)   _mm256_storeu_ps(p, x)
+#define vec_stream(p, x)  _mm256_stream_ps(p, x)
 #define vec_add(x, y)     _mm256_add_ps(x, y)
 #define vec_sub(x, y)     _mm256_sub_ps(x, y)
 #define vec_mul(x, y)     _mm256_mul_ps(x, y)
@@ -48,25 +49,49 @@ INLINE vec vec_from_bf16(__m128i h)
 	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
-INLINE __m128i vec_to_bf16(vec x)
+INLINE __m256i vec_nan(vec x)
 {
-	__m256i u = _mm256_castps_si256(x);
-	__m256i mag = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
-	__m256i nan = _mm256_cmpgt_epi32(mag, _mm256_set1_epi32(0x7f800000));
-	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-	__m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-	__m256i top = _mm256_blendv_epi8(rounded, _mm256_or_si256(u, _mm256_set1_epi32(0x400000)), nan);
+	__m256i mag = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
 
-	top = _mm256_srli_epi32(top, 16);
+	return _mm256_cmpgt_epi32(mag, _mm256_set1_epi32(0x7f800000));
+}
+
+INLINE __m256i vec_round16(__m256i u) /* to nearest even at bit 16; the lower half is left over */
+{
+	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+
+	return _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+
+INLINE vec_half vec_upper_half(__m256i u)
+{
+	__m256i top = _mm256_srli_epi32(u, 16);
+
 	return _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
 }
 
-INLINE vec vec_plain_nan(vec x) /* every NaN becomes 0x7fc00000: which operand's payload a sum keeps is not defined */
+INLINE vec_half vec_to_bf16(vec x) /* as dtype_to_bf16: a NaN keeps its payload */
 {
-	__m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)),
-					 _mm256_set1_epi32(0x7f800000));
+	__m256i u = _mm256_castps_si256(x), quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
 
-	return _mm256_blendv_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), _mm256_castsi256_ps(nan));
+	return vec_upper_half(_mm256_blendv_epi8(vec_round16(u), quiet, vec_nan(x)));
+}
+
+/* Every NaN becomes 0x7fc00000: which operand's payload a sum keeps is not defined. */
+INLINE vec vec_plain_nan(vec x)
+{
+	__m256i plain = _mm256_set1_epi32(0x7fc00000);
+
+	return _mm256_castsi256_ps(_mm256_blendv_epi8(_mm256_castps_si256(x), plain, vec_nan(x)));
+}
+
+INLINE vec vec_round_bf16(vec x, vec_half *h) /* both in one: the packed result, and what it is as fp32 */
+{
+	__m256i r = _mm256_and_si256(vec_round16(_mm256_castps_si256(x)), _mm256_set1_epi32((int)0xffff0000));
+
+	r = _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7fc00000), vec_nan(x));
+	*h = vec_upper_half(r);
+	return _mm256_castsi256_ps(r);
 }
 
 struct vec_sq { /* one sum of squares per lane of a vec. The product of two floats is exact in double, so fma equals mul, add */
@@ -88,12 +113,11 @@ INLINE void vec_sq_store(double *to, struct vec_sq s)
 	_mm256_storeu_pd(to + 4, s.hi);
 }
 
-#define vec_from_f16(h)      _mm256_cvtph_ps(h)
-#define vec_to_f16(x)        _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
-#define vec_load_bf16(p)     vec_from_bf16(_mm_loadu_si128((const void *)(p)))
-#define vec_load_f16(p)      vec_from_f16(_mm_loadu_si128((const void *)(p)))
-#define vec_store_half(p, h) _mm_storeu_si128((void *)(p), h)
-#define vec_store_bf16(p, x) vec_store_half(p, vec_to_bf16(x))
-#define vec_store_f16(p, x)  vec_store_half(p, vec_to_f16(x))
+#define vec_from_f16(h)       _mm256_cvtph_ps(h)
+#define vec_to_f16(x)         _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
+#define vec_load_bf16(p)      vec_from_bf16(_mm_loadu_si128((const void *)(p)))
+#define vec_load_f16(p)       vec_from_f16(_mm_loadu_si128((const void *)(p)))
+#define vec_store_half(p, h)  _mm_storeu_si128((void *)(p), h)
+#define vec_stream_half(p, h) _mm_stream_si128((void *)(p), h)
 
 #endif

@@ -17,6 +17,7 @@ enum { VEC_LANES = 16 };
 #define vec_all(x)        _mm512_set1_ps(x)
 #define vec_load(p)       _mm512_loadu_ps(p)
 #define vec_store(p, x)   _mm512_storeu_ps(p, x)
+#define vec_stream(p, x)  _mm512_stream_ps(p, x)
 #define vec_add(x, y)     _mm512_add_ps(x, y)
 #define vec_sub(x, y)     _mm512_sub_ps(x, y)
 #define vec_mul(x, y)     _mm512_mul_ps(x, y)
@@ -45,15 +46,33 @@ INLINE vec vec_from_bf16(__m256i h)
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-INLINE __m256i vec_to_bf16(vec x)
+INLINE __m512i vec_upper_words(void) /* indices that bring the upper halves of all lanes together */
+{
+	return _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1f001d, 0x1b0019, 0x170015, 0x130011, 0xf000d, 0xb0009, 0x70005, 0x30001);
+}
+
+INLINE __m512i vec_round16(__m512i u) /* to nearest even at bit 16; the lower half is left over */
+{
+	__m512i x = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+
+	return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), x, _mm512_set1_epi32(1));
+}
+
+INLINE vec_half vec_to_bf16(vec x)
 {
 	__m512i u = _mm512_castps_si512(x);
-	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-	__m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-	__mmask16 nan = _mm512_fpclass_ps_mask(x, 0x81);
+	__m512i r = _mm512_mask_or_epi32(vec_round16(u), _mm512_fpclass_ps_mask(x, 0x81), u, _mm512_set1_epi32(0x400000));
 
-	rounded = _mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000));
-	return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+	return _mm512_castsi512_si256(_mm512_permutexvar_epi16(vec_upper_words(), r));
+}
+
+INLINE vec vec_round_bf16(vec x, vec_half *h)
+{
+	__m512i r = _mm512_and_si512(vec_round16(_mm512_castps_si512(x)), _mm512_set1_epi32((int)0xffff0000));
+
+	r = _mm512_mask_mov_epi32(r, _mm512_fpclass_ps_mask(x, 0x81), _mm512_set1_epi32(0x7fc00000));
+	*h = _mm512_castsi512_si256(_mm512_permutexvar_epi16(vec_upper_words(), r));
+	return _mm512_castsi512_ps(r);
 }
 
 INLINE vec vec_plain_nan(vec x)
@@ -80,12 +99,11 @@ INLINE void vec_sq_store(double *to, struct vec_sq s)
 	_mm512_storeu_pd(to + 8, s.hi);
 }
 
-#define vec_from_f16(h)      _mm512_cvtph_ps(h)
-#define vec_to_f16(x)        _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
-#define vec_load_bf16(p)     vec_from_bf16(_mm256_loadu_si256((const void *)(p)))
-#define vec_load_f16(p)      vec_from_f16(_mm256_loadu_si256((const void *)(p)))
-#define vec_store_half(p, h) _mm256_storeu_si256((void *)(p), h)
-#define vec_store_bf16(p, x) vec_store_half(p, vec_to_bf16(x))
-#define vec_store_f16(p, x)  vec_store_half(p, vec_to_f16(x))
+#define vec_from_f16(h)       _mm512_cvtph_ps(h)
+#define vec_to_f16(x)         _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
+#define vec_load_bf16(p)      vec_from_bf16(_mm256_loadu_si256((const void *)(p)))
+#define vec_load_f16(p)       vec_from_f16(_mm256_loadu_si256((const void *)(p)))
+#define vec_store_half(p, h)  _mm256_storeu_si256((void *)(p), h)
+#define vec_stream_half(p, h) _mm256_stream_si256((void *)(p), h)
 
 #endif

@@ -22,16 +22,33 @@ INLINE vec rload(enum shard_dtype dt, const void *src, size_t i)
 	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)src + i) : vec_load_f16((const uint16_t *)src + i);
 }
 
-/* Stores x rounded to dt and returns what a reader of dst will see. */
+/* Stores x rounded to dt, every NaN as the plain one, and returns what a reader of dst will see. */
 INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x)
 {
+	vec_half h;
+
 	if (dt == SHARD_F32) {
+		x = vec_plain_nan(x);
 		vec_store((float *)dst + i, x);
 		return x;
 	}
-	vec_half h = dt == SHARD_BF16 ? vec_to_bf16(x) : vec_to_f16(x);
+	if (dt == SHARD_BF16) {
+		x = vec_round_bf16(x, &h);
+	} else {
+		h = vec_to_f16(vec_plain_nan(x));
+		x = vec_from_f16(h);
+	}
 	vec_store_half((uint16_t *)dst + i, h);
-	return dt == SHARD_BF16 ? vec_from_bf16(h) : vec_from_f16(h);
+	return x;
+}
+
+/* The square of a finite float fits into a double, so with a norm the sum itself tells whether all was finite. */
+INLINE void look(vec x, bool norm, int part, struct rlanes *l)
+{
+	if (norm)
+		l->sq[part] = vec_sq_add(l->sq[part], x);
+	else
+		l->finite[part] = vmask_and(l->finite[part], vec_finite(x));
 }
 
 /* REDUCE_LANES elements from i on. */
@@ -43,10 +60,8 @@ INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *
 		for (uint32_t s = 1; s < k; s++)
 			x = vec_add(x, rload(dt, src[s], i));
 		if (k > 1)
-			x = rstore(dt, dst, i, vec_plain_nan(x));
-		l->finite[part] = vmask_and(l->finite[part], vec_finite(x));
-		if (norm)
-			l->sq[part] = vec_sq_add(l->sq[part], x);
+			x = rstore(dt, dst, i, x);
+		look(x, norm, part, l);
 	}
 }
 
@@ -80,13 +95,28 @@ static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, 
 	}
 	for (int part = 0; part < PARTS; part++) {
 		if (k > 1)
-			x[part] = rstore(dt, out, (size_t)part * VEC_LANES, vec_plain_nan(x[part]));
-		l->finite[part] = vmask_and(l->finite[part], vec_finite(x[part]));
-		if (norm)
-			l->sq[part] = vec_sq_add(l->sq[part], x[part]);
+			x[part] = rstore(dt, out, (size_t)part * VEC_LANES, x[part]);
+		look(x[part], norm, part, l);
 	}
 	if (k > 1)
 		memcpy((char *)dst + at, out, bytes);
+}
+
+INLINE void lanes_zero(struct rlanes *l)
+{
+	for (int part = 0; part < PARTS; part++) {
+		l->sq[part] = vec_sq_zero();
+		l->finite[part] = vec_finite(vec_all(0));
+	}
+}
+
+INLINE bool lanes_finite(const struct rlanes *l)
+{
+	bool finite = true;
+
+	for (int part = 0; part < PARTS; part++)
+		finite = finite && vmask_count(l->finite[part]) == VEC_LANES;
+	return finite;
 }
 
 INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
@@ -94,22 +124,21 @@ INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, con
 	struct reduce_sum r = {0, true};
 	struct rlanes l;
 
-	for (int part = 0; part < PARTS; part++)
-		l.finite[part] = vec_finite(vec_all(0));
 	for (size_t at = 0; at < n; at += REDUCE_BLOCK) {
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK, i = at;
 
-		for (int part = 0; part < PARTS; part++)
-			l.sq[part] = vec_sq_zero();
-		for (; i + REDUCE_LANES <= end; i += REDUCE_LANES)
+		lanes_zero(&l);
+		for (; i + REDUCE_LANES <= end; i += REDUCE_LANES) {
 			line(dt, k, src, dst, i, norm, &l);
+		}
 		if (i < end)
 			short_line(dt, k, src, dst, i, end - i, norm, &l);
 		if (norm)
 			r.sq += fold(&l);
+		r.finite = r.finite && lanes_finite(&l);
 	}
-	for (int part = 0; part < PARTS; part++)
-		r.finite = r.finite && vmask_count(l.finite[part]) == VEC_LANES;
+	if (norm)
+		r.finite = r.sq - r.sq == 0;
 	return r;
 }
 

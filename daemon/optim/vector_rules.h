@@ -7,6 +7,11 @@
 
 #include "optim/kernels.h"
 
+enum {
+	AHEAD = 512,        /* elements: how far the loop prefetches */
+	STREAM_MIN = 32768, /* elements: shorter images are likely to be read from a cache soon */
+};
+
 struct velem {
 	vec p, s1, s2;
 };
@@ -90,14 +95,32 @@ INLINE vec load(const void *grad, enum shard_dtype dt, size_t i)
 	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)grad + i) : vec_load_f16((const uint16_t *)grad + i);
 }
 
-INLINE void store(void *image, enum shard_dtype dt, size_t i, vec p)
+/* `stream` writes past the caches; the image is then aligned to its vector. */
+INLINE void store(void *image, enum shard_dtype dt, size_t i, vec p, bool stream)
 {
-	if (dt == SHARD_F32)
-		vec_store((float *)image + i, p);
-	else if (dt == SHARD_BF16)
-		vec_store_bf16((uint16_t *)image + i, p);
+	float *f = image;
+	uint16_t *h = image;
+
+	if (dt == SHARD_F32 && stream)
+		vec_stream(f + i, p);
+	else if (dt == SHARD_F32)
+		vec_store(f + i, p);
+	else if (stream)
+		vec_stream_half(h + i, dt == SHARD_BF16 ? vec_to_bf16(p) : vec_to_f16(p));
 	else
-		vec_store_f16((uint16_t *)image + i, p);
+		vec_store_half(h + i, dt == SHARD_BF16 ? vec_to_bf16(p) : vec_to_f16(p));
+}
+
+/* Nothing is read here, so it may reach behind the end. */
+INLINE void prefetch(const void *grad, enum shard_dtype dt, const float *p, const float *s1, const float *s2, int states)
+{
+	if (grad)
+		_mm_prefetch((const char *)grad + AHEAD * dtype_bytes(dt), _MM_HINT_T0);
+	_mm_prefetch((const char *)(p + AHEAD), _MM_HINT_T0);
+	if (states > 0)
+		_mm_prefetch((const char *)(s1 + AHEAD), _MM_HINT_T0);
+	if (states > 1)
+		_mm_prefetch((const char *)(s2 + AHEAD), _MM_HINT_T0);
 }
 
 INLINE uint64_t left_over(enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, size_t i, KERNEL_ARGS)
@@ -108,10 +131,14 @@ INLINE uint64_t left_over(enum optim_id id, enum shard_dtype gdt, enum shard_dty
 	return optim_scalar.apply[id][gdt - 1][idt - 1](a, n - i, from, p + i, s1 ? s1 + i : NULL, s2 ? s2 + i : NULL, to);
 }
 
+/* One pass, bound by memory. On two cores of an EPYC (Zen 5) with 64 Mi parameters, in GB/s of 28 bytes per parameter, streaming
+ * the image gave 68.7 where ordinary stores gave 66.0 (they read each line before they overwrite it); one thread alone: 61.7
+ * and 56.0, with prefetching 67.0. Streaming the state as well gained nothing: its lines are read anyway. */
 INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, KERNEL_ARGS)
 {
 	const struct vargs va = vargs_make(a);
 	const vec none = vec_all(0);
+	const bool stream = n >= STREAM_MIN && (uintptr_t)image % 64 == 0;
 	uint64_t kept = 0;
 	size_t i = 0;
 
@@ -121,6 +148,8 @@ INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtyp
 		struct velem e = rule(&va, g, old);
 		vmask ok = vec_finite(e.p);
 
+		prefetch(grad ? (const char *)grad + i * dtype_bytes(gdt) : NULL, gdt, p + i, states > 0 ? s1 + i : p,
+			 states > 1 ? s2 + i : p, states);
 		if (states > 0)
 			ok = vmask_and(ok, vec_finite(e.s1));
 		if (states > 1)
@@ -132,8 +161,10 @@ INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtyp
 			vec_store(s1 + i, vec_pick(ok, e.s1, old.s1));
 		if (states > 1)
 			vec_store(s2 + i, vec_pick(ok, e.s2, old.s2));
-		store(image, idt, i, e.p);
+		store(image, idt, i, e.p, stream);
 	}
+	if (stream)
+		_mm_sfence(); /* before anybody hears that the image is there */
 	if (i < n)
 		kept += left_over(id, gdt, idt, i, a, n, grad, p, s1, s2, image);
 	return kept;

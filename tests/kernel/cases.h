@@ -61,9 +61,10 @@ struct bufs { /* what one call of a kernel works on; image has 4 bytes per eleme
 	void *image;
 };
 
-static inline struct bufs bufs_make(size_t n)
+static inline struct bufs bufs_make(size_t n) /* aligned to a cache line, so that a long image is streamed */
 {
-	struct bufs b = {malloc(4 * n + 1), malloc(4 * n + 1), malloc(4 * n + 1), malloc(4 * n + 1)};
+	size_t bytes = (4 * n + 64) & ~(size_t)63;
+	struct bufs b = {aligned_alloc(64, bytes), aligned_alloc(64, bytes), aligned_alloc(64, bytes), aligned_alloc(64, bytes)};
 
 	assert_true(b.p && b.s1 && b.s2 && b.image);
 	return b;
