@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.h: the optimizers as rows of a table: name, state, hyper-parameters with ranges, and one kernel per instruction set and pair
- * of element types. The settings parser, the budget, the coordinator and the workers all read the same row. */
+/* optim.h: the optimizers as rows of a table: name, state, hyper-parameters with ranges, and one kernel per instruction set and
+ * pair of element types. The settings parser, the budget, the coordinator and the workers all read the same row. */
 #ifndef SHARD_OPTIM_OPTIM_H
 #define SHARD_OPTIM_OPTIM_H
 

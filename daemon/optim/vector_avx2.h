@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_avx2.h: eight fp32 lanes, and the operations that vector_rules.h and vector_reduce.h are written in. A mask has all bits of a
- * chosen lane set. vec_finite and the conversions are integer arithmetic, so that no MXCSR bit reaches them. */
+/* vector_avx2.h: eight fp32 lanes, and the operations that vector_rules.h and vector_reduce.h are written in. A mask has all bits
+ * of a chosen lane set. vec_finite and the conversions are integer arithmetic, so that no MXCSR bit reaches them. */
 #ifndef SHARD_OPTIM_VECTOR_AVX2_H
 #define SHARD_OPTIM_VECTOR_AVX2_H
 

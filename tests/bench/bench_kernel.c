@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adamw_kernel: the fused optimizer over 64 Mi parameters, bf16 gradient in and bf16 image out, on all cores with pinned threads, against
- * this machine's read-modify-write bandwidth. Both are counted alike, as the bytes that the program asks to read and to write: 28
- * per parameter for the kernel, 24 for the limit. The limit runs over the kernel's own three fp32 arrays with the same threads,
- * the same slices and the same vectors, and does nothing but load, multiply and store in place: it is what the kernel would cost
- * without arithmetic and without the two 16-bit streams. Rounds are interleaved, so that a slow second hits both; the
- * figures are medians. --quick: 4 Mi parameters and fewer rounds; much of that stays in
- * caches, so its ratio says little. */
+/* adamw_kernel: the fused optimizer over 64 Mi parameters, bf16 gradient in and bf16 image out, on all cores with pinned threads,
+ * against this machine's read-modify-write bandwidth. Both are counted alike, as the bytes that the program asks to read and to
+ * write: 28 per parameter for the kernel, 24 for the limit. The limit runs over the kernel's own three fp32 arrays with the same
+ * threads, the same slices and the same vectors, and does nothing but load, multiply and store in place: it is what the kernel
+ * would cost without arithmetic and without the two 16-bit streams. Rounds are interleaved, so that a slow second hits both; the
+ * figures are medians. --quick: 4 Mi parameters and fewer rounds; much of that stays in caches, so its ratio says little. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "optim/ftz.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lengths 0 to 257 and every alignment: the optimizers give the scalar result whatever n and the pointers' low bits are, do not touch
- * what lies before and behind, treat a missing gradient as zeros, and leave the gradient alone. */
+/* Lengths 0 to 257 and every alignment: the optimizers give the scalar result whatever n and the pointers' low bits are, do not
+ * touch what lies before and behind, treat a missing gradient as zeros, and leave the gradient alone. */
 #include "kernel/cases.h"
 
 enum { LEN = 258, MARGIN = 128, SIZE = MARGIN + 4 * LEN + MARGIN }; /* bytes around and in each buffer */
