@@ -239,6 +239,8 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	if (!refscale_next(&r->scale, &r->conf, !finite))
 		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": overflow with the loss scale at its floor, %g", step,
 			       r->scale.scale);
+	if (r->conf.pause && !finite)
+		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": a gradient is not finite, and nonfinite=pause", step);
 	if (r->conf.max_skips > 0 && (double)r->skipped_in_row >= r->conf.max_skips)
 		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": skipped %" PRIu64 " steps in a row", step,
 			       r->skipped_in_row);

@@ -38,12 +38,16 @@ static const char *const hyper_names[HYPER_NR] = {
 	[HYPER_NESTEROV] = "nesterov",
 };
 
-static const char *const no_effect[] = {"min_world", "max_world", "local_world", "replicas", "timeout", "step_timeout", "nonfinite"};
+static const char *const no_effect[] = {"min_world", "max_world", "local_world", "replicas", "timeout"};
 
 static bool number(const char *text, double *to)
 {
 	char *end;
 
+	if (strcmp(text, "dynamic") == 0) {
+		*to = 0;
+		return true;
+	}
 	if (strcmp(text, "yes") == 0 || strcmp(text, "no") == 0) {
 		*to = text[0] == 'y';
 		return true;
@@ -90,6 +94,12 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 	}
 	if (strcmp(key, "optimizer") == 0)
 		return strcmp(value, s->name) == 0; /* already chosen, before the hyper-parameters that depend on it */
+	if (strcmp(key, "nonfinite") == 0) {
+		s->pause = strcmp(value, "pause") == 0;
+		return s->pause || strcmp(value, "skip") == 0;
+	}
+	if (strcmp(key, "betas") == 0)
+		return sscanf(value, "%lf,%lf", &s->hyper[HYPER_BETA1], &s->hyper[HYPER_BETA2]) == 2;
 	if (!number(value, &x))
 		return false;
 	for (size_t i = 0; i < NR(plain); i++) {
@@ -118,7 +128,6 @@ enum shard_status refsettings_parse(struct refsettings *s, const char *text, enu
 	int used;
 
 	memset(s, 0, sizeof(*s));
-	s->clip = 1.0;
 	s->loss_scale = grad == SHARD_F16 ? 0 : 1;
 	s->initial_scale_power = 16;
 	s->loss_scale_window = 1000;

@@ -15,7 +15,7 @@ struct refsettings {
 	double clip;       /* 0: off */
 	double loss_scale; /* 0: dynamic */
 	double initial_scale_power, loss_scale_window, hysteresis, min_loss_scale, max_skips;
-	bool consecutive_hysteresis;
+	bool consecutive_hysteresis, pause; /* pause: a step that is not finite ends the run */
 	double chunk_elems;
 };
 

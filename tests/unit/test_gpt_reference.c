@@ -6,8 +6,10 @@
 
 #include "base/rng.h"
 #include "core/scaler.h"
+#include "lib/compare.h"
 #include "optim/ftz.h"
 #include "optim/reduce.h"
+#include "settings.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -169,6 +171,44 @@ static void settings_are_read(void **state)
 	assert_int_equal(refsettings_parse(&s, "lr", SHARD_F16, &e), SHARD_BAD_ARG);
 }
 
+static void settings_equal_the_products(void **state)
+{
+	static const char *const texts[] = {
+		"",
+		"optimizer=adam clip=0.5 weight_decay=0.1 betas=0.8,0.95 eps=1e-6",
+		"optimizer=sgd momentum=0.9 nesterov=yes lr=0.25 chunk_elems=4096 max_skips=3",
+		"optimizer=adagrad loss_scale=128 nonfinite=pause",
+		"optimizer=lion beta2=0.9 loss_scale=dynamic initial_scale_power=8 loss_scale_window=7 hysteresis=3 "
+		"min_loss_scale=4",
+		"min_world=2 max_world=4 local_world=2 replicas=1 timeout=20s consecutive_hysteresis=yes lr=1e-3",
+	};
+	struct err e;
+
+	(void)state;
+	for (size_t i = 0; i < TYPES * NR(texts); i++) {
+		const char *text = texts[i / TYPES];
+		struct settings_layer layer = {.text = text, .origin = "test"};
+		struct refsettings mine;
+		struct model_settings theirs;
+		struct refscale scale;
+
+		assert_int_equal(settings_make(&theirs, &layer, 1, NULL, 0, types[i % TYPES], &e), SHARD_OK);
+		assert_int_equal(refsettings_parse(&mine, text, types[i % TYPES], &e), SHARD_OK);
+		refscale_start(&scale, &mine);
+		assert_int_equal(mine.optimizer, theirs.optim->id);
+		assert_int_equal(mine.states_nr, theirs.optim->states_nr);
+		assert_memory_equal(mine.states, theirs.optim->states, sizeof(mine.states));
+		assert_memory_equal(mine.hyper, theirs.hyper[0], sizeof(mine.hyper));
+		assert_true(mine.clip == theirs.clip && scale.scale == theirs.initial_scale);
+		assert_true(mine.min_loss_scale == theirs.min_scale && mine.loss_scale_window == theirs.scale_window);
+		assert_true(mine.hysteresis == theirs.hysteresis && mine.max_skips == theirs.max_skips);
+		assert_int_equal(mine.loss_scale == 0, theirs.dynamic_scale);
+		assert_int_equal(mine.consecutive_hysteresis, theirs.consecutive_hysteresis);
+		assert_int_equal(mine.pause, theirs.pause_on_nonfinite);
+		assert_true(mine.chunk_elems == theirs.chunk_elems);
+	}
+}
+
 /* --- what the program is linked from --- */
 
 enum { NAMES_MAX = 8192 };
@@ -252,6 +292,104 @@ static void program_shares_only_kernels_and_conversions(void **state)
 	shares_only("libshardproto.a", proto);
 }
 
+/* --- the program --- */
+
+/* Its status; what it printed to both outputs in said. */
+static int run(const char *options, char said[4096])
+{
+	char command[6000], *program = beside("reference");
+	FILE *f;
+	size_t n;
+
+	snprintf(command, sizeof(command), "'%s' %s 2>&1", program, options);
+	free(program);
+	assert_non_null(f = popen(command, "r"));
+	n = fread(said, 1, 4095, f);
+	said[n] = 0;
+	while (fgetc(f) != EOF)
+		;
+	return WEXITSTATUS(pclose(f));
+}
+
+static void wrong_options_are_named(void **state)
+{
+	static const struct {
+		const char *options, *says;
+	} wrong[] = {
+		{"", "--data is missing"},
+		{"--data x --heads 3", "--heads 3 does not divide --dim 64"},
+		{"--data x --layers 0", "--layers 0: choose a whole number from 1 to 256"},
+		{"--data x --dim 64x", "--dim 64x: choose"},
+		{"--data x --steps -1", "--steps -1: choose"},
+		{"--data x --dtype fp8", "--dtype fp8: choose fp32, bf16 or fp16"},
+		{"--data x --world 4,2", "--world 2: choose a whole number from 4 to 256"},
+		{"--data x --world 4 --batch 3", "--batch 3 is smaller than a world of 4 trainers"},
+		{"--data x --steps 5 --break 6", "--break 6 is behind the last step, 5"},
+		{"--data x --nodes 2,0", "--nodes 0: choose"},
+		{"--data x --chunk-elems 3000", "choose a power of two"},
+		{"--data x --warmth 3", "unrecognized option '--warmth"},
+		{"--data x text", "\"text\": every value needs its option"},
+		{"--data=", "--data: the value is empty"},
+	};
+	char said[4096];
+
+	(void)state;
+	for (size_t i = 0; i < NR(wrong); i++) {
+		assert_int_equal(run(wrong[i].options, said), 2);
+		if (!strstr(said, wrong[i].says))
+			fail_msg("%s: said %s", wrong[i].options, said);
+	}
+	assert_int_equal(run("--data /nonexistent/text", said), 1);
+	assert_string_equal(said, "reference: data file /nonexistent/text: No such file or directory\n");
+	assert_int_equal(run("--data /proc/self/exe --settings warmth=3", said), 1);
+	assert_non_null(strstr(said, "warmth=3"));
+	assert_int_equal(run("--data /proc/self/exe --break 3", said), 1);
+	assert_int_equal(run("--help", said), 0);
+	assert_non_null(strstr(said, "--grad-dtype"));
+}
+
+static void program_repeats_itself_and_sees_the_nodes(void **state)
+{
+#define SMALL "--data /proc/self/exe --layers 1 --dim 16 --seq 16 --batch 5 --steps 4 --settings 'chunk_elems=1024 clip=0.1' "
+	char dir[] = "/tmp/test_gpt_reference.XXXXXX", a[64], b[64], options[512], said[4096], command[64];
+	static const char *const same[] = {"--nodes 2,3", "--nodes 2,3 --chunk-elems 1024"}, *const other[] = {"--nodes 5",
+													       "--nodes 3,2"};
+	struct compare c;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(a, sizeof(a), "%s/a", dir);
+	snprintf(b, sizeof(b), "%s/b", dir);
+	snprintf(options, sizeof(options), SMALL "--nodes 2,3 --dump %s", a);
+	assert_int_equal(run(options, said), 0);
+	assert_non_null(strstr(said, "step=1 rank=0 world=5 samples=5 loss="));
+	assert_non_null(strstr(said, "\nstep=4 "));
+	for (size_t i = 0; i < NR(same) + NR(other); i++) {
+		bool equal = i < NR(same);
+
+		snprintf(options, sizeof(options), SMALL "%s --dump %s", equal ? same[i] : other[i - NR(same)], b);
+		assert_int_equal(run(options, said), 0);
+		assert_int_equal(compare_folders(a, b, &c, stderr), equal);
+	}
+	snprintf(command, sizeof(command), "rm -r '%s'", dir);
+	assert_int_equal(system(command), 0);
+}
+
+static void overflow_lowers_the_scale_to_its_floor(void **state)
+{
+	char said[4096];
+
+	(void)state;
+	/* 2^60 overflows fp16 in every step: skipped, and the scale falls until the floor ends the run */
+	assert_int_equal(run("--data /proc/self/exe --layers 1 --dim 16 --seq 16 --batch 2 --dtype fp16 --steps 9 --settings "
+			     "'initial_scale_power=60 hysteresis=1 min_loss_scale=288230376151711744'",
+			     said),
+			 1);
+	assert_non_null(strstr(said, "step=1 rank=0 world=1 samples=2"));
+	assert_non_null(strstr(said, "outcome=skipped_nonfinite applied=0"));
+	assert_non_null(strstr(said, "step 3: overflow with the loss scale at its floor, 2.88e+17"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -260,7 +398,11 @@ int main(void)
 		cmocka_unit_test(loss_scale_equals_the_products),
 		cmocka_unit_test(norm_and_clip_equal_the_products),
 		cmocka_unit_test(settings_are_read),
+		cmocka_unit_test(settings_equal_the_products),
 		cmocka_unit_test(program_shares_only_kernels_and_conversions),
+		cmocka_unit_test(wrong_options_are_named),
+		cmocka_unit_test(program_repeats_itself_and_sees_the_nodes),
+		cmocka_unit_test(overflow_lowers_the_scale_to_its_floor),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
