@@ -5,6 +5,7 @@
 #ifndef SHARD_NET_CONN_H
 #define SHARD_NET_CONN_H
 
+#include "net/address.h"
 #include "net/stream.h"
 
 #include <uv.h>
@@ -27,23 +28,15 @@ struct conn_conf {
 	uint64_t frame_ns;    /* a frame that began must be complete within this (progress restarts it); 0: silence_ns */
 };
 
-struct conn_address { /* "unix:/path", "tcp://host:port", "host:port" */
-	bool unix_path;
-	char text[128];       /* as given */
-	char host[108];       /* or path */
-	uint16_t port;
-};
-enum shard_status conn_address_parse(struct conn_address *a, const char *text, struct err *e);
-bool conn_address_loopback(const struct conn_address *a);
-
 enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct conn_address *to, const struct conn_conf *conf,
 			       struct err *e); /* later on_open or on_close */
 /* Takes over a connected descriptor. */
 enum shard_status conn_accept(struct conn **out, uv_loop_t *loop, int fd, const struct conn_conf *conf, struct err *e);
 void conn_set_owner(struct conn *c, const struct conn_handler *handler, void *owner); /* after HELLO says what it is */
 void conn_set_silence(struct conn *c, uint64_t silence_ns);
-struct stream *conn_stream(struct conn *c);
+struct stream *conn_stream(struct conn *c); /* NULL before on_open and in on_close */
 const char *conn_name(const struct conn *c); /* "127.0.0.1:29700", "unix pid 712" */
+const struct stream_stats *conn_stats(const struct conn *c); /* also in on_close, when the stream is gone */
 bool conn_is_unix(const struct conn *c);
 bool conn_peer(const struct conn *c, uint32_t *pid, uint32_t *uid, uint32_t *gid); /* unix credentials; false on TCP */
 void conn_kick(struct conn *c);              /* after stream_send*(): writes now if it can, else when writable */

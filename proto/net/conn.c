@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connection on a libuv loop: readiness, deadlines and the end; the frames themselves are stream.c's. Called by the daemon's shell
+ * on its loop thread. Happy path: dialled or accepted -> OPEN, frames go to the owner -> conn_close() -> LINGER until the last
+ * frame is written and the peer has closed -> CLOSING while libuv lets go -> on_close. Ways to fail: the peer closes, is silent,
+ * stalls inside a frame or sends what is refused (it is told so); each ends in on_close with a sentence. */
+#include "net/conn.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "net/conn_impl.h"
+#include "net/tcp.h"
+#include "wire/ops.h"
+
+#include "shard.pb-c.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+	READ_MAX = 1 << 20,   /* bytes of one turn: others on the loop want theirs */
+	REFUSED_LINGER_MS = 100,
+};
+
+static const uint32_t conn_may_move[CONN_NR] = {
+	[CONN_DIALLING] = BIT(CONN_OPEN) | BIT(CONN_CLOSING),
+	[CONN_OPEN] = BIT(CONN_LINGER) | BIT(CONN_CLOSING),
+	[CONN_LINGER] = BIT(CONN_CLOSING),
+};
+
+static void conn_move(struct conn *c, enum conn_state to)
+{
+	CHECK(conn_may_move[c->state] & BIT(to));
+	c->state = to;
+	CHECK((to != CONN_OPEN && to != CONN_LINGER) || c->stream);
+}
+
+static void gone(struct conn *c)
+{
+	struct stream *s = c->stream;
+
+	CHECK(c->state == CONN_CLOSING && c->handles == 0);
+	if (s) {
+		snprintf(c->name, sizeof(c->name), "%s", stream_name(s));
+		c->last = *stream_stats(s);
+		stream_free(&s); /* bodies come back before on_close(); a sent() may still look at c->stream */
+		c->stream = NULL;
+	}
+	c->handler->on_close(c->owner, c, &c->why);
+	free(c);
+}
+
+void conn_handle_closed(struct conn *c)
+{
+	CHECK(c->handles > 0);
+	c->handles--;
+	if (c->state == CONN_CLOSING && c->handles == 0)
+		gone(c);
+}
+
+static void on_timer_closed(uv_handle_t *h)
+{
+	conn_handle_closed(h->data);
+}
+
+static void on_poll_closed(uv_handle_t *h)
+{
+	conn_handle_closed(h->data);
+}
+
+static void finish(struct conn *c)
+{
+	conn_move(c, CONN_CLOSING);
+	if (c->stream)
+		stream_hold(c->stream, true);
+	if (c->polling)
+		uv_close((uv_handle_t *)&c->poll, on_poll_closed);
+	c->polling = false;
+	conn_dial_cancel(c); /* closes its descriptor, which libuv must have let go before */
+	uv_close((uv_handle_t *)&c->timer, on_timer_closed);
+}
+
+static void on_poll(uv_poll_t *p, int status, int events);
+
+static void watch(struct conn *c)
+{
+	int events = 0;
+
+	if (c->state == CONN_LINGER || (c->state == CONN_OPEN && !c->paused))
+		events |= UV_READABLE;
+	if (c->want_write)
+		events |= UV_WRITABLE;
+	if (events == c->events || !c->polling)
+		return;
+	c->events = events;
+	CHECK((events ? uv_poll_start(&c->poll, events, on_poll) : uv_poll_stop(&c->poll)) == 0);
+}
+
+static uint64_t frame_limit(const struct conn *c)
+{
+	return c->conf.frame_ns ? c->conf.frame_ns : c->conf.silence_ns;
+}
+
+/* When the state that holds now would have lasted too long; 0: never. */
+static uint64_t deadline(const struct conn *c)
+{
+	uint64_t since, limit;
+
+	if (c->state == CONN_DIALLING || c->state == CONN_LINGER)
+		return c->until_ns;
+	if (c->state != CONN_OPEN || c->paused)
+		return 0;
+	since = stream_heard_ns(c->stream) > c->resumed_ns ? stream_heard_ns(c->stream) : c->resumed_ns;
+	limit = c->conf.silence_ns;
+	if (stream_mid_frame(c->stream) && (limit == 0 || frame_limit(c) < limit))
+		limit = frame_limit(c);
+	return limit ? since + limit : 0;
+}
+
+static void on_timer(uv_timer_t *t);
+
+/* The timer is set again only when it must ring earlier than it will, so traffic costs nothing. */
+void conn_arm(struct conn *c)
+{
+	uint64_t due = deadline(c), now;
+
+	if (c->state == CONN_CLOSING || due == 0 || (c->due_ns != 0 && c->due_ns <= due))
+		return;
+	now = clock_ns();
+	c->due_ns = due;
+	uv_timer_start(&c->timer, on_timer, due > now ? (due - now) / NS_PER_MS + 1 : 1, 0);
+}
+
+/* The peer sent what is refused: say so before hanging up. */
+static void tell(struct conn *c, const struct err *why)
+{
+	Shard__Error body = SHARD__ERROR__INIT;
+	struct wire_head h = {.op = OP_ERROR};
+
+	body.status = (uint32_t)why->status;
+	body.text = (char *)(uintptr_t)why->text; /* packing only reads it */
+	(void)stream_send_control(c->stream, &h, &body.base); /* a full queue has more to say already */
+}
+
+static void end(struct conn *c, const struct err *why)
+{
+	bool refused = why->status != SHARD_CLOSED && why->status != SHARD_SYSTEM;
+
+	if (c->state >= CONN_LINGER)
+		return;
+	if (refused && c->state == CONN_OPEN)
+		tell(c, why);
+	conn_close(c, why, refused ? REFUSED_LINGER_MS : 0);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+	struct conn *c = t->data;
+	struct err e = {0};
+	uint64_t due;
+
+	c->due_ns = 0;
+	if (c->state == CONN_OPEN && !c->paused && stream_read(c->stream, READ_MAX, &e) != SHARD_OK)
+		end(c, &e); /* what came while this process did not run counts */
+	due = deadline(c);
+	if (due == 0 || clock_ns() < due) {
+		conn_arm(c);
+		return;
+	}
+	if (c->state == CONN_LINGER) {
+		finish(c);
+	} else if (c->state == CONN_DIALLING) {
+		err_set(&e, SHARD_UNREACHABLE, "cannot connect to %s: no answer for %.1f s", c->name, (double)c->conf.connect_ns / 1e9);
+		end(c, &e);
+	} else if (c->state == CONN_OPEN) {
+		bool mid = stream_mid_frame(c->stream) && (c->conf.silence_ns == 0 || frame_limit(c) <= c->conf.silence_ns);
+		double s = (double)(mid ? frame_limit(c) : c->conf.silence_ns) / 1e9;
+
+		err_set(&e, SHARD_TIMEOUT, mid ? "%s stalled in mid-frame for %.1f s" : "%s silent for %.1f s", conn_name(c), s);
+		end(c, &e);
+	}
+}
+
+static void flush(struct conn *c)
+{
+	struct err e = {0};
+	enum shard_status rc = stream_write(c->stream, &e);
+
+	c->want_write = rc == SHARD_AGAIN;
+	if (rc != SHARD_OK && rc != SHARD_AGAIN) {
+		if (c->state == CONN_LINGER)
+			finish(c);
+		else
+			end(c, &e);
+		return;
+	}
+	if (c->state == CONN_LINGER && rc == SHARD_OK)
+		(void)shutdown(stream_fd(c->stream), SHUT_WR);
+	if (c->state == CONN_OPEN && stream_drained(c->stream) && c->handler->on_drained)
+		c->handler->on_drained(c->owner, c);
+}
+
+/* After our last byte: wait for the peer to close, so that unread input does not make the kernel throw our output away. */
+static void linger_read(struct conn *c)
+{
+	char scratch[4096];
+	ssize_t n;
+	int turns = 0;
+
+	do
+		n = recv(stream_fd(c->stream), scratch, sizeof(scratch), MSG_DONTWAIT);
+	while (n > 0 && ++turns < 64);
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+		finish(c);
+}
+
+static void on_poll(uv_poll_t *p, int status, int events)
+{
+	struct conn *c = p->data;
+	struct err e = {0};
+	enum shard_status rc = SHARD_OK;
+
+	if (status < 0) { /* libuv has stopped watching: whatever is done next must meet the socket's error */
+		c->events = 0;
+		c->want_write = false;
+	}
+	if (c->state == CONN_OPEN && !c->paused && (status < 0 || events & UV_READABLE)) {
+		c->in_read = true;
+		rc = stream_read(c->stream, READ_MAX, &e);
+		c->in_read = false;
+		if (rc != SHARD_OK)
+			end(c, &e);
+		else if (status < 0) {
+			err_set(&e, SHARD_SYSTEM, "%s: %s", conn_name(c), uv_strerror(status));
+			end(c, &e);
+		}
+	} else if (c->state == CONN_LINGER && (status < 0 || events & UV_READABLE)) {
+		linger_read(c);
+	}
+	if ((c->state == CONN_OPEN || c->state == CONN_LINGER) && (events & UV_WRITABLE || (stream_queued(c->stream) && !c->want_write)))
+		flush(c);
+	if (c->state != CONN_CLOSING) {
+		conn_arm(c);
+		watch(c);
+	}
+}
+
+/* The poll handle is set up already and watches fd. */
+enum shard_status conn_begin(struct conn *c, int fd, struct err *e)
+{
+	struct stream_conf sc = {.fd = fd, .queue_max = c->conf.queue_max, .body_max = c->conf.body_max, .owner = c};
+	enum shard_status rc;
+
+	sc.handler = &conn_frames;
+	rc = stream_open(&c->stream, &sc, e);
+	if (rc != SHARD_OK)
+		return rc;
+	c->events = 0;
+	conn_move(c, CONN_OPEN);
+	watch(c);
+	conn_arm(c);
+	return SHARD_OK;
+}
+
+enum shard_status conn_new(struct conn **out, uv_loop_t *loop, const struct conn_conf *conf, struct err *e)
+{
+	struct conn *c = calloc(1, sizeof(*c));
+
+	CHECK(conf->handler && conf->handler->on_close);
+	*out = c;
+	if (!c)
+		return err_set(e, SHARD_SYSTEM, "no memory for a connection");
+	c->loop = loop;
+	c->conf = *conf;
+	c->handler = conf->handler;
+	c->owner = conf->owner;
+	c->state = CONN_DIALLING;
+	c->dial.fd = -1;
+	CHECK(uv_timer_init(loop, &c->timer) == 0);
+	c->timer.data = c;
+	c->handles = 1;
+	return SHARD_OK;
+}
+
+enum shard_status conn_poll_init(struct conn *c, int fd, struct err *e)
+{
+	int rc = uv_poll_init(c->loop, &c->poll, fd);
+
+	if (rc != 0)
+		return err_set(e, SHARD_SYSTEM, "the loop cannot watch a connection to %s: %s", conn_name(c), uv_strerror(rc));
+	c->poll.data = c;
+	c->polling = true;
+	c->handles++;
+	return SHARD_OK;
+}
+
+static void on_undone(uv_handle_t *h)
+{
+	struct conn *c = h->data;
+
+	if (--c->handles == 0)
+		free(c);
+}
+
+void conn_undo(struct conn *c)
+{
+	if (c->polling)
+		uv_close((uv_handle_t *)&c->poll, on_undone);
+	uv_close((uv_handle_t *)&c->timer, on_undone);
+}
+
+enum shard_status conn_accept(struct conn **out, uv_loop_t *loop, int fd, const struct conn_conf *conf, struct err *e)
+{
+	enum shard_status rc = conn_new(out, loop, conf, e);
+
+	if (rc == SHARD_OK) {
+		tcp_tune(fd);
+		rc = conn_poll_init(*out, fd, e);
+		if (rc == SHARD_OK)
+			rc = conn_begin(*out, fd, e);
+		if (rc == SHARD_OK)
+			return SHARD_OK;
+		conn_undo(*out);
+	}
+	*out = NULL;
+	close(fd);
+	return rc;
+}
+
+void conn_set_owner(struct conn *c, const struct conn_handler *handler, void *owner)
+{
+	CHECK(handler && handler->on_close);
+	c->handler = handler;
+	c->owner = owner;
+}
+
+void conn_set_silence(struct conn *c, uint64_t silence_ns)
+{
+	c->conf.silence_ns = silence_ns;
+	c->due_ns = 0; /* whatever the timer rings for now may be too late */
+	conn_arm(c);
+}
+
+void conn_kick(struct conn *c)
+{
+	if (c->state != CONN_OPEN && c->state != CONN_LINGER)
+		return;
+	if (c->want_write || (c->in_read && stream_queued(c->stream) <= c->conf.queue_max / 2))
+		return; /* on_poll() writes, with what the other frames of this turn add */
+	flush(c);
+	if (c->state != CONN_CLOSING)
+		watch(c);
+}
+
+void conn_pause(struct conn *c, bool paused)
+{
+	if (c->state != CONN_OPEN || c->paused == paused)
+		return;
+	c->paused = paused;
+	stream_hold(c->stream, paused);
+	c->resumed_ns = clock_ns();
+	c->due_ns = 0;
+	if (!paused && stream_ready(c->stream)) { /* the socket need not become readable for a frame that is here */
+		c->due_ns = 1;
+		uv_timer_start(&c->timer, on_timer, 0, 0);
+	} else {
+		conn_arm(c);
+	}
+	watch(c);
+}
+
+void conn_close(struct conn *c, const struct err *why, uint32_t linger_ms)
+{
+	if (c->state == CONN_CLOSING || (c->state == CONN_LINGER && linger_ms > 0))
+		return;
+	if (c->state != CONN_LINGER) {
+		if (why)
+			c->why = *why;
+		else
+			err_set(&c->why, SHARD_CLOSED, "%s: closed here", conn_name(c));
+	}
+	if (c->state != CONN_OPEN || linger_ms == 0) {
+		finish(c);
+		return;
+	}
+	stream_hold(c->stream, true);
+	conn_move(c, CONN_LINGER);
+	c->until_ns = clock_ns() + linger_ms * NS_PER_MS;
+	c->due_ns = 0;
+	conn_arm(c);
+	c->want_write = true; /* on_poll() writes, then shuts our half */
+	watch(c);
+}

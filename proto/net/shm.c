@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory in large pieces: shared (sealed memfds) and private, with huge pages where there are any. Called by the daemon when a model is
+ * reserved and by the client library when it joins. Happy path: memfd of exact size -> map writable here -> touch every page,
+ * so that a lack of memory shows now -> seal. Ways to fail: no memory, no huge pages where they are required, and at the client
+ * a descriptor that is not what a daemon makes. */
+#include "net/shm.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define HUGE_BYTES ((size_t)2 << 20)
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static size_t round_up(size_t bytes, size_t to)
+{
+	return (bytes + to - 1) / to * to;
+}
+
+static size_t page_bytes(void)
+{
+	return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static unsigned long long read_number(const char *path)
+{
+	unsigned long long n = 0;
+	FILE *f = fopen(path, "re");
+
+	if (!f)
+		return 0;
+	if (fscanf(f, "%llu", &n) != 1)
+		n = 0;
+	fclose(f);
+	return n;
+}
+
+/* "always [madvise] never": is the word in brackets one that lets us have huge pages? */
+static bool thp_allowed(const char *path)
+{
+	char line[128] = "";
+	FILE *f = fopen(path, "re");
+
+	if (!f)
+		return false;
+	if (!fgets(line, sizeof(line), f))
+		line[0] = '\0';
+	fclose(f);
+	return strstr(line, "[always]") || strstr(line, "[advise]") || strstr(line, "[madvise]") || strstr(line, "[within_size]") ||
+	       strstr(line, "[force]");
+}
+
+/* Every page is there afterwards, or errno says why not. */
+static int touch(void *base, size_t bytes)
+{
+	if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
+		return 0;
+	if (errno != EINVAL)
+		return -1;
+	for (size_t at = 0; at < bytes; at += page_bytes()) /* kernels before 5.14 */
+		((volatile char *)base)[at] = 0;
+	return 0;
+}
+
+static enum shard_status no_huge(const char *name, size_t bytes, struct err *e)
+{
+	return err_set(e, SHARD_BUDGET, "huge pages for %s: %zu needed, %llu of %llu are free: raise /proc/sys/vm/nr_hugepages or set huge_pages = try",
+		       name, bytes / HUGE_BYTES, read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
+		       read_number("/proc/sys/vm/nr_hugepages"));
+}
+
+static enum shard_status no_memory(const char *name, size_t bytes, struct err *e)
+{
+	int error = errno;
+
+	return err_set(e, error == ENOMEM || error == ENOSPC || error == EFAULT ? SHARD_BUDGET : SHARD_SYSTEM, "%zu bytes for %s: %s", bytes, name,
+		       strerror(error));
+}
+
+/* Maps and touches; huge pages advised unless NO. Undoes itself. */
+static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_huge huge, const char *thp)
+{
+	int error;
+
+	m->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+	if (m->base == MAP_FAILED) {
+		m->base = NULL;
+		return -1;
+	}
+	m->bytes = bytes;
+	(void)madvise(m->base, bytes, MADV_DONTFORK);
+	if (!(flags & MAP_HUGETLB) && thp && huge != SHM_HUGE_NO && bytes >= HUGE_BYTES && thp_allowed(thp) &&
+	    madvise(m->base, bytes, MADV_HUGEPAGE) == 0)
+		m->got = SHM_PAGES_THP;
+	if (touch(m->base, bytes) == 0)
+		return 0;
+	error = errno;
+	munmap(m->base, bytes);
+	m->base = NULL;
+	errno = error;
+	return -1;
+}
+
+static int create_fd(const char *name, size_t bytes, unsigned flags)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags), error;
+
+	if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
+		error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	return fd;
+}
+
+/* One attempt, with or without reserved huge pages. -1: errno says why; nothing is left. */
+static int create_once(struct shm *m, const char *name, size_t bytes, int writable_by_peer, bool tlb, enum shm_huge huge)
+{
+	int fd = create_fd(name, bytes, tlb ? MFD_HUGETLB : 0), error;
+
+	if (fd < 0)
+		return -1;
+	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : "/sys/kernel/mm/transparent_hugepage/shmem_enabled") != 0)
+		goto err_fd;
+	/* The image: this mapping stays writable, no later one can be. */
+	if (fcntl(fd, F_ADD_SEALS, SEALS | (writable_by_peer ? 0 : F_SEAL_FUTURE_WRITE)) != 0)
+		goto err_map;
+	m->fd = fd;
+	if (tlb)
+		m->got = SHM_PAGES_HUGETLB;
+	return 0;
+err_map:
+	error = errno;
+	munmap(m->base, bytes);
+	errno = error;
+err_fd:
+	error = errno;
+	close(fd);
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+	errno = error;
+	return -1;
+}
+
+enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, int writable_by_peer, enum shm_huge huge, struct err *e)
+{
+	CHECK(bytes > 0);
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+	if (huge == SHM_HUGE_REQUIRE || (huge == SHM_HUGE_TRY && bytes >= HUGE_BYTES)) {
+		if (create_once(m, name, round_up(bytes, HUGE_BYTES), writable_by_peer, true, huge) == 0)
+			return SHARD_OK;
+		if (huge == SHM_HUGE_REQUIRE)
+			return no_huge(name, round_up(bytes, HUGE_BYTES), e);
+	}
+	bytes = round_up(bytes, page_bytes());
+	return create_once(m, name, bytes, writable_by_peer, false, huge) == 0 ? SHARD_OK : no_memory(name, bytes, e);
+}
+
+enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, struct err *e)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+
+	CHECK(bytes > 0);
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+	if (huge == SHM_HUGE_REQUIRE || (huge == SHM_HUGE_TRY && bytes >= HUGE_BYTES)) {
+		if (map_touched(m, -1, round_up(bytes, HUGE_BYTES), flags | MAP_HUGETLB, huge, NULL) == 0) {
+			m->got = SHM_PAGES_HUGETLB;
+			return SHARD_OK;
+		}
+		if (huge == SHM_HUGE_REQUIRE)
+			return no_huge("private memory", round_up(bytes, HUGE_BYTES), e);
+	}
+	bytes = round_up(bytes, page_bytes());
+	if (map_touched(m, -1, bytes, flags, huge, "/sys/kernel/mm/transparent_hugepage/enabled") == 0)
+		return SHARD_OK;
+	return no_memory("private memory", bytes, e);
+}
+
+enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e)
+{
+	int seals = fcntl(fd, F_GET_SEALS), need = SEALS | (writable ? 0 : F_SEAL_FUTURE_WRITE), error;
+	struct stat st;
+
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+	if (bytes == 0 || fstat(fd, &st) != 0 || seals < 0 || (seals & need) != need) {
+		close(fd);
+		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory lacks seals: 0x%x here, 0x%x expected", seals < 0 ? 0 : (unsigned)seals,
+			       (unsigned)need);
+	}
+	if ((uint64_t)st.st_size < bytes) {
+		close(fd);
+		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory has %lld bytes, %zu expected", (long long)st.st_size, bytes);
+	}
+	bytes = (size_t)st.st_size; /* whole pages of whatever size */
+	m->base = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+	if (m->base == MAP_FAILED) {
+		error = errno;
+		m->base = NULL;
+		close(fd);
+		return err_set(e, SHARD_SYSTEM, "cannot map %zu bytes of the daemon's shared memory: %s", bytes, strerror(error));
+	}
+	(void)madvise(m->base, bytes, MADV_DONTFORK);
+	m->fd = fd;
+	m->bytes = bytes;
+	return SHARD_OK;
+}
+
+void shm_unmap(struct shm *m)
+{
+	if (m->base)
+		CHECK(munmap(m->base, m->bytes) == 0);
+	if (m->base && m->fd >= 0)
+		close(m->fd);
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+}
+
+const char *shm_pages_name(enum shm_pages p)
+{
+	switch (p) {
+	case SHM_PAGES_NORMAL:
+		return "normal";
+	case SHM_PAGES_THP:
+		return "transparent huge";
+	case SHM_PAGES_HUGETLB:
+		return "huge";
+	}
+	return "?";
+}
+
+size_t image_data_offset(uint64_t chunks_nr)
+{
+	return round_up(sizeof(struct image_head) + chunks_nr * sizeof(uint64_t), 4096);
+}

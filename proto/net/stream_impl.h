@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stream_impl.h: what stream.c (life, sending) and stream_in.c (receiving) share. Nobody else includes it. */
+#ifndef SHARD_NET_STREAM_IMPL_H
+#define SHARD_NET_STREAM_IMPL_H
+
+#include "net/stream.h"
+#include "wire/xxh.h"
+
+enum { STREAM_FDS_MAX = 4 };
+
+struct stream_out { /* a queued frame */
+	struct wire_head head;
+	const void *body;
+	stream_sent_fn sent;
+	void *arg;
+	void *big;           /* control body too large for the ring: freed when sent */
+	uint32_t ring_bytes; /* of the ring, given back when sent */
+	bool sealed;         /* sums are in: it may be partly written */
+	int fds_nr, fds[STREAM_FDS_MAX];
+};
+
+enum stream_into { INTO_OWNER, INTO_OWN, INTO_NOWHERE };
+
+struct stream {
+	int fd;
+	bool unix_socket, body_sum, hold, in_callback;
+	const struct stream_handler *handler;
+	void *owner;
+	struct stream_stats stats;
+	struct err dead; /* status != SHARD_OK: nothing more comes in */
+	char name[64];
+
+	/* sending */
+	bool writing, was_full, out_over;
+	struct stream_out *queue;
+	uint32_t queue_max, first, queued;
+	size_t first_sent; /* bytes of the first frame that the kernel has */
+	uint64_t ordinal_out;
+	unsigned char *ring;
+	uint32_t ring_size, ring_at, ring_used;
+
+	/* receiving: the header in hand, and the one that the read of its body may bring along */
+	struct wire_head heads[2];
+	uint32_t cur, head_got, next_got;
+	bool in_body;
+	enum stream_into into;
+	unsigned char *body; /* where it goes; INTO_NOWHERE: scratch */
+	uint32_t body_got, body_max;
+	unsigned char *own; /* control bodies */
+	uint32_t own_size;
+	bool summing; /* the body came in pieces: sum holds those before */
+	uint64_t ordinal_in, heard_ns;
+	int fds_nr, fds[STREAM_FDS_MAX];
+	bool fds_next; /* they came with the next header */
+	struct xxh_state sum;
+};
+
+/* Ends the stream: its text becomes "WHERE: WHAT"; returns st. */
+__attribute__((format(printf, 3, 4))) enum shard_status stream_fail(struct stream *s, enum shard_status st, const char *fmt, ...);
+enum shard_status stream_over(const struct stream *s, struct err *e); /* copies the reason out */
+void stream_in_deinit(struct stream *s);
+
+#endif

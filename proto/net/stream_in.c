@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The receiving half of a stream. Reads are exact: the rest of the body in hand goes where its owner wants it, and the same
+ * system call brings the header after it; so no tensor byte ever lies in a buffer from which it would have to be copied. Happy
+ * path: header complete -> wire_invalid() -> on_head() names the place -> body, summed as it arrives -> on_frame(). Ways to fail:
+ * the peer closes; a header, sum or length is wrong; the owner refuses. All end the stream, with the frame's number and the peer. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "net/stream_impl.h"
+#include "wire/ops.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+	PIECE_BYTES = WIRE_PART_BYTES, /* of one read: what arrived is summed while it is in cache */
+	OWN_BYTES = 64 << 10,          /* the stream's own buffer; grows for larger bodies */
+	OWN_KEEP = WIRE_PART_BYTES,    /* and is given back above this */
+};
+
+static const struct wire_head *head(const struct stream *s)
+{
+	return &s->heads[s->cur];
+}
+
+static void close_fds(struct stream *s)
+{
+	while (s->fds_nr > 0)
+		close(s->fds[--s->fds_nr]);
+	s->fds_next = false;
+}
+
+void stream_in_deinit(struct stream *s)
+{
+	close_fds(s);
+	free(s->own);
+	s->own = NULL;
+}
+
+uint64_t stream_heard_ns(const struct stream *s)
+{
+	return s->heard_ns;
+}
+
+bool stream_mid_frame(const struct stream *s)
+{
+	return s->in_body || s->head_got > 0;
+}
+
+bool stream_ready(const struct stream *s)
+{
+	return !s->in_body && s->head_got == sizeof(struct wire_head);
+}
+
+void stream_hold(struct stream *s, bool hold)
+{
+	s->hold = hold;
+}
+
+void stream_set_body_max(struct stream *s, uint32_t bytes)
+{
+	s->body_max = bytes;
+}
+
+int stream_take_fds(struct stream *s, int *fds, int fds_max)
+{
+	int nr = s->fds_nr < fds_max ? s->fds_nr : fds_max;
+
+	CHECK(s->in_callback && fds_max >= 0);
+	if (s->fds_next || nr == 0)
+		return 0;
+	memcpy(fds, s->fds, sizeof(fds[0]) * (size_t)nr);
+	memmove(s->fds, s->fds + nr, sizeof(fds[0]) * (size_t)(s->fds_nr - nr));
+	s->fds_nr -= nr;
+	return nr;
+}
+
+static enum shard_status refuse(struct stream *s, enum shard_status st, const char *what)
+{
+	const struct wire_op_row *row = wire_op(head(s)->op);
+	bool known = row && head(s)->magic == WIRE_MAGIC;
+
+	s->stats.refused++;
+	return stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in, known ? " (" : "",
+			   known ? row->name : "", known ? ")" : "", s->name, what);
+}
+
+static bool own_fits(struct stream *s, uint32_t bytes)
+{
+	uint32_t want = bytes < OWN_BYTES ? OWN_BYTES : bytes;
+
+	if (s->own_size >= bytes && s->own)
+		return true;
+	free(s->own);
+	s->own = malloc(want);
+	s->own_size = s->own ? want : 0;
+	return s->own != NULL;
+}
+
+/* The next header becomes the one in hand; the frame before it is over. */
+static void next_head(struct stream *s)
+{
+	s->in_body = false;
+	s->cur ^= 1;
+	s->head_got = s->next_got;
+	s->next_got = 0;
+	s->ordinal_in++;
+	s->stats.frames_in++;
+}
+
+static enum shard_status deliver(struct stream *s)
+{
+	const struct wire_head *h = head(s);
+	struct err e = {0};
+	enum shard_status rc = SHARD_OK;
+
+	s->in_body = false;
+	if (s->into != INTO_NOWHERE) {
+		s->in_callback = true;
+		rc = s->handler->on_frame(s->owner, s, h, h->body_bytes > 0 ? s->body : NULL, &e);
+		s->in_callback = false;
+	}
+	if (!s->fds_next)
+		close_fds(s); /* nobody asked for them */
+	s->fds_next = false;
+	if (rc != SHARD_OK)
+		return refuse(s, rc, e.text);
+	next_head(s);
+	if (s->own_size > OWN_KEEP) {
+		free(s->own);
+		s->own = NULL;
+		s->own_size = 0;
+	}
+	return SHARD_OK;
+}
+
+/* A whole header is here: judge it, ask where its body goes. */
+static enum shard_status take_head(struct stream *s)
+{
+	const struct wire_head *h = head(s);
+	const char *why = wire_invalid(h, s->ordinal_in, s->body_sum);
+	bool bulk = !why && wire_bulk(h);
+	struct err e = {0};
+	enum shard_status rc;
+	void *to = NULL;
+
+	if (why)
+		return refuse(s, SHARD_PROTOCOL, why);
+	if (!bulk && h->body_bytes > s->body_max)
+		return refuse(s, SHARD_PROTOCOL, "body larger than this connection may send now");
+	s->in_callback = true;
+	rc = s->handler->on_head(s->owner, s, h, &to, &e);
+	s->in_callback = false;
+	if (rc != SHARD_OK)
+		return refuse(s, rc, e.text);
+	s->into = to == STREAM_DISCARD ? INTO_NOWHERE : to ? INTO_OWNER : INTO_OWN;
+	s->body = to;
+	s->body_got = 0;
+	s->summing = false;
+	if (s->into != INTO_OWNER) {
+		uint32_t bytes = s->into == INTO_OWN ? h->body_bytes : OWN_BYTES;
+
+		if (bytes > 0 && !own_fits(s, bytes))
+			return refuse(s, SHARD_SYSTEM, "no memory for its body");
+		s->body = s->own;
+	}
+	if (h->body_bytes == 0)
+		return deliver(s);
+	s->in_body = true;
+	return SHARD_OK;
+}
+
+static enum shard_status finish(struct stream *s)
+{
+	const struct wire_head *h = head(s);
+	const struct xxh_row *x = xxh_best();
+
+	if (s->body_sum && h->body_sum != (s->summing ? x->end(&s->sum) : xxh_sum(s->body, h->body_bytes, 0)))
+		return refuse(s, SHARD_PROTOCOL, "body checksum");
+	if (wire_bulk(h)) {
+		s->stats.tensor_bytes_in += h->body_bytes;
+		if (s->into == INTO_OWN)
+			s->stats.copied_bytes += h->body_bytes;
+	}
+	return deliver(s);
+}
+
+/* Some of the body came. Whole bodies are summed in one go, which is faster; the pieces of others as they come. */
+static enum shard_status body_came(struct stream *s, const unsigned char *at, uint32_t bytes)
+{
+	bool whole = bytes == head(s)->body_bytes && s->into != INTO_NOWHERE, last;
+
+	s->body_got += bytes;
+	last = s->body_got == head(s)->body_bytes;
+	if (s->body_sum && !whole) {
+		const struct xxh_row *x = xxh_best();
+
+		if (!s->summing)
+			x->begin(&s->sum);
+		s->summing = true;
+		x->add(&s->sum, at, bytes);
+	}
+	return last ? finish(s) : SHARD_OK;
+}
+
+/* Descriptors beside the bytes. What the kernel had no room for in the control buffer it has closed itself. */
+static void fds_came(struct stream *s, struct msghdr *m, bool next)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		size_t nr = c->cmsg_len < CMSG_LEN(0) ? 0 : (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		bool take = s->fds_nr == 0;
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < nr; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+			if (take && s->fds_nr < STREAM_FDS_MAX)
+				s->fds[s->fds_nr++] = fd;
+			else
+				close(fd);
+		}
+		if (take)
+			s->fds_next = next;
+	}
+}
+
+static ssize_t receive(struct stream *s, struct iovec *iov, int nr, size_t body_bytes)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int) * STREAM_FDS_MAX)];
+	} control;
+	struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)nr};
+	ssize_t n;
+
+	if (!s->unix_socket) {
+		do
+			n = readv(s->fd, iov, nr);
+		while (n < 0 && errno == EINTR);
+		return n;
+	}
+	m.msg_control = control.bytes;
+	m.msg_controllen = sizeof(control.bytes);
+	do
+		n = recvmsg(s->fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	if (n > 0)
+		fds_came(s, &m, s->in_body && (size_t)n > body_bytes);
+	return n;
+}
+
+/* One system call: the rest of the body, or a piece of it, and the next header with its end; or the rest of a header. */
+static enum shard_status read_once(struct stream *s, size_t *got, bool *drained)
+{
+	struct wire_head *next = &s->heads[s->cur ^ s->in_body];
+	uint32_t *next_got = s->in_body ? &s->next_got : &s->head_got;
+	uint32_t left = s->in_body ? head(s)->body_bytes - s->body_got : 0, piece = left;
+	unsigned char *at = !s->in_body ? NULL : s->into == INTO_NOWHERE ? s->body : s->body + s->body_got;
+	struct iovec iov[2];
+	size_t want;
+	ssize_t n;
+	int nr = 0;
+
+	if (piece > (s->into == INTO_NOWHERE ? (uint32_t)OWN_BYTES : (uint32_t)PIECE_BYTES))
+		piece = s->into == INTO_NOWHERE ? OWN_BYTES : PIECE_BYTES;
+	if (piece > 0)
+		iov[nr++] = (struct iovec){at, piece};
+	if (piece == left)
+		iov[nr++] = (struct iovec){(char *)next + *next_got, sizeof(*next) - *next_got};
+	want = piece + (piece == left ? sizeof(*next) - *next_got : 0);
+	n = receive(s, iov, nr, piece);
+	*drained = n < (ssize_t)want;
+	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return SHARD_OK;
+	if (n == 0 || (n < 0 && errno == ECONNRESET))
+		return stream_fail(s, SHARD_CLOSED, "%s closed the connection%s%s", s->name, n < 0 ? " (reset)" : "",
+				   stream_mid_frame(s) ? " in the middle of a frame" : "");
+	if (n < 0)
+		return stream_fail(s, SHARD_SYSTEM, "cannot receive from %s: %s", s->name, strerror(errno));
+	*got = (size_t)n;
+	s->stats.bytes_in += (size_t)n;
+	s->heard_ns = clock_ns();
+	*next_got += (size_t)n > piece ? (uint32_t)((size_t)n - piece) : 0;
+	return piece > 0 ? body_came(s, at, (size_t)n < piece ? (uint32_t)n : piece) : SHARD_OK;
+}
+
+enum shard_status stream_read(struct stream *s, size_t max_bytes, struct err *e)
+{
+	size_t total = 0;
+	bool drained = false;
+
+	CHECK(!s->in_callback);
+	while (s->dead.status == SHARD_OK && !s->hold) {
+		size_t got = 0;
+
+		if (stream_ready(s)) {
+			(void)take_head(s); /* a failure shows in s->dead */
+			continue;
+		}
+		if (drained || total >= max_bytes)
+			return SHARD_OK;
+		(void)read_once(s, &got, &drained);
+		total += got;
+	}
+	return s->dead.status != SHARD_OK ? stream_over(s, e) : SHARD_OK;
+}

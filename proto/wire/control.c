@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Control bodies out of bytes that a peer sent. Called by dispatchers on both sides. Happy path: protobuf-c parses into the arena;
+ * every string is then checked, because texts end up in logs and JSON. Ways to fail: not a message of that type; more than the
+ * arena holds; a text that is not UTF-8 or has control characters. The message types nest to a fixed depth, so the stack is bounded. */
+#include "wire/control.h"
+
+#include "base/check.h"
+#include "wire/ops.h"
+
+#include "shard.pb-c.h"
+
+#include <string.h>
+
+#define M(name) &shard__##name##__descriptor
+
+struct type_row {
+	const ProtobufCMessageDescriptor *request, *reply;
+};
+
+static const struct type_row types[OP_CORE] = {
+	[OP_HELLO] = {M(hello), M(hello)},
+	[OP_ERROR] = {M(error), M(error)},
+	[OP_DEFINE] = {M(define), M(defined)},
+	[OP_SEAL] = {M(seal), NULL},
+	[OP_READ] = {M(read), NULL},
+	[OP_JOIN] = {M(join), M(joined)},
+	[OP_STATUS] = {NULL, M(text)},
+	[OP_WAITS] = {NULL, M(text)},
+	[OP_ATTEMPT] = {M(attempt), NULL},
+	[OP_PUSH] = {M(push), NULL},
+	[OP_READY] = {M(ready), NULL},
+	[OP_ABANDON] = {M(why), NULL},
+	[OP_RESULT] = {M(result), NULL},
+	[OP_ENDED] = {M(why), NULL},
+	[OP_IMAGE_ASK] = {M(chunks), NULL},
+	[OP_LOST] = {M(why), NULL},
+	[OP_MODEL] = {M(model), NULL},
+	[OP_WRITTEN] = {NULL, M(written)},
+	[OP_DETACHED] = {M(trainer), NULL},
+	[OP_CONTRIB] = {M(push), NULL},
+};
+
+const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)
+{
+	if (!wire_op(op))
+		return NULL;
+	if (op > OP_CORE)
+		return M(core);
+	return reply ? types[op].reply : types[op].request;
+}
+
+struct taker {
+	struct arena *arena;
+	bool full;
+};
+
+static void *take(void *data, size_t bytes)
+{
+	struct taker *t = data;
+	void *p = arena_take(t->arena, bytes);
+
+	t->full |= !p;
+	return p;
+}
+
+static void give(void *data, void *p)
+{
+	(void)data; /* the arena forgets everything at once */
+	(void)p;
+}
+
+/* Length of the UTF-8 sequence at s, 0 if there is none: no overlong forms, no surrogates, nothing above U+10FFFF. */
+static int utf8_length(const unsigned char *s)
+{
+	if (s[0] < 0x80)
+		return 1;
+	if (s[0] >= 0xc2 && s[0] <= 0xdf)
+		return (s[1] & 0xc0) == 0x80 ? 2 : 0;
+	if (s[0] >= 0xe0 && s[0] <= 0xef) {
+		unsigned char low = s[0] == 0xe0 ? 0xa0 : 0x80, high = s[0] == 0xed ? 0x9f : 0xbf;
+
+		return s[1] >= low && s[1] <= high && (s[2] & 0xc0) == 0x80 ? 3 : 0;
+	}
+	if (s[0] >= 0xf0 && s[0] <= 0xf4) {
+		unsigned char low = s[0] == 0xf0 ? 0x90 : 0x80, high = s[0] == 0xf4 ? 0x8f : 0xbf;
+
+		return s[1] >= low && s[1] <= high && (s[2] & 0xc0) == 0x80 && (s[3] & 0xc0) == 0x80 ? 4 : 0;
+	}
+	return 0;
+}
+
+static bool text_ok(const char *text, bool lines)
+{
+	const unsigned char *s = (const unsigned char *)text;
+
+	while (*s) {
+		int n = utf8_length(s);
+
+		if (n == 0 || *s == 0x7f || (*s < 0x20 && !(lines && (*s == '\n' || *s == '\t'))))
+			return false;
+		s += n;
+	}
+	return true;
+}
+
+static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m);
+
+static bool member_ok(const ProtobufCFieldDescriptor *f, const void *member, bool lines)
+{
+	const void *value;
+
+	memcpy(&value, member, sizeof(value));
+	if (!value)
+		return true;
+	return f->type == PROTOBUF_C_TYPE_STRING ? text_ok(value, lines) : bad_text(value) == NULL;
+}
+
+/* The first field, at any depth, whose text is not clean. */
+static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m)
+{
+	bool lines = m->descriptor == M(text); /* status as JSON */
+
+	for (unsigned i = 0; i < m->descriptor->n_fields; i++) {
+		const ProtobufCFieldDescriptor *f = &m->descriptor->fields[i];
+		const char *at = (const char *)m + f->offset;
+		size_t nr = 1;
+
+		if (f->type != PROTOBUF_C_TYPE_STRING && f->type != PROTOBUF_C_TYPE_MESSAGE)
+			continue;
+		if (f->label == PROTOBUF_C_LABEL_REPEATED) {
+			memcpy(&nr, (const char *)m + f->quantifier_offset, sizeof(nr));
+			memcpy(&at, at, sizeof(at));
+		}
+		for (size_t k = 0; k < nr; k++)
+			if (!member_ok(f, at + k * sizeof(void *), lines))
+				return f;
+	}
+	return NULL;
+}
+
+enum shard_status control_unpack(const ProtobufCMessage **out, const ProtobufCMessageDescriptor *type, const void *body, size_t bytes,
+				 struct arena *arena, struct err *e)
+{
+	struct taker t = {arena, false};
+	ProtobufCAllocator allocator = {take, give, &t};
+	const ProtobufCFieldDescriptor *bad;
+	ProtobufCMessage *m;
+
+	CHECK(type && (body || bytes == 0));
+	*out = NULL;
+	m = protobuf_c_message_unpack(type, &allocator, bytes, body ? body : (const void *)"");
+	if (!m)
+		return t.full ? err_set(e, SHARD_RANGE, "%s of %zu bytes needs more than the %zu bytes set aside", type->short_name, bytes, arena->size)
+			      : err_set(e, SHARD_PROTOCOL, "body is not a %s message (%zu bytes)", type->short_name, bytes);
+	bad = bad_text(m);
+	if (bad)
+		return err_set(e, SHARD_PROTOCOL, "%s: text in field \"%s\" is not UTF-8 or has control characters", type->short_name, bad->name);
+	*out = m;
+	return SHARD_OK;
+}
+
+bool control_name_ok(const char *name, size_t max)
+{
+	size_t n = strlen(name);
+
+	for (size_t i = 0; i < n; i++) {
+		char c = name[i];
+
+		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("._-/:+", c))))
+			return false;
+	}
+	return n > 0 && n <= max;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* frame.h: the 64-byte header, its checks, and a parser of a byte stream that does no I/O. README.md is the specification. */
+#ifndef SHARD_WIRE_FRAME_H
+#define SHARD_WIRE_FRAME_H
+
+#include "base/status.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define WIRE_MAGIC 0x44524853u /* "SHRD" in memory order */
+#define WIRE_VERSION 1u
+#define WIRE_REPLY 1u /* flags bit 0: answer to the request with the same op and tag (attempt) */
+#define WIRE_FLAGS_KNOWN 0xffff0001u
+#define WIRE_PART(flags) ((flags) >> 16) /* flags bits 16-31: index of this part of the chunk */
+#define WIRE_PART_FLAG(part) ((uint32_t)(part) << 16)
+#define FEATURE_BODY_SUM 1ull
+
+struct wire_head { /* little-endian; this code runs on little-endian machines only, checked in frame.c */
+	uint32_t magic;
+	uint16_t version;
+	uint16_t op;
+	uint32_t flags;
+	uint32_t model;
+	uint32_t generation;
+	uint32_t seq;
+	uint64_t term;
+	uint64_t step;
+	uint32_t attempt; /* of a step; in requests and replies: the tag that pairs them */
+	uint32_t chunk;
+	uint64_t body_sum; /* XXH3-64 of the body; 0 if it is empty or sums were negotiated off */
+	uint32_t body_bytes;
+	uint32_t head_sum; /* low half of XXH3-64 of the 60 bytes before, seeded with the frame's ordinal on its connection */
+};
+static_assert(sizeof(struct wire_head) == 64, "wire_head is frozen at 64 bytes");
+static_assert(offsetof(struct wire_head, op) == 6, "frozen");
+static_assert(offsetof(struct wire_head, flags) == 8, "frozen");
+static_assert(offsetof(struct wire_head, model) == 12, "frozen");
+static_assert(offsetof(struct wire_head, generation) == 16, "frozen");
+static_assert(offsetof(struct wire_head, seq) == 20, "frozen");
+static_assert(offsetof(struct wire_head, term) == 24, "frozen");
+static_assert(offsetof(struct wire_head, step) == 32, "frozen");
+static_assert(offsetof(struct wire_head, attempt) == 40, "frozen");
+static_assert(offsetof(struct wire_head, chunk) == 44, "frozen");
+static_assert(offsetof(struct wire_head, body_sum) == 48, "frozen");
+static_assert(offsetof(struct wire_head, body_bytes) == 56, "frozen");
+static_assert(offsetof(struct wire_head, head_sum) == 60, "head_sum is last");
+
+/* Fills magic, version, sums. ordinal: frames sent before this one on the connection, in this direction. */
+void wire_seal(struct wire_head *h, const void *body, uint64_t ordinal, bool body_sum);
+/* Why a received header is refused (static text), or NULL. Checks everything that needs no context. */
+const char *wire_invalid(const struct wire_head *h, uint64_t ordinal, bool body_sum);
+/* The body is tensor bytes (of a reply, for an op whose reply alone is bulk). */
+bool wire_bulk(const struct wire_head *h);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of frame types. Called by frame.c (is there such an op, does its body fit) and by dispatchers (who may send it). A new
+ * op is a row here, a number in ops.h and a paragraph in README.md. Cannot fail. */
+#include "wire/ops.h"
+
+#include "base/check.h"
+
+#include <stddef.h>
+
+#define T BIT(ROLE_TRAINER)
+#define N BIT(ROLE_NODE)
+#define C BIT(ROLE_CTL)
+#define NO BODY_NONE
+#define CTRL BODY_CONTROL
+#define BULK BODY_BULK
+
+enum {
+	SMALL = 4096,           /* a message of a few numbers and one sentence */
+	LIST = 1 << 20,         /* tensors of a chunk, or runs of chunks */
+	PART = WIRE_PART_BYTES, /* tensor bytes */
+	WHOLE = WIRE_CONTROL_MAX,
+};
+
+static const struct wire_op_row rows[OP_NR] = {
+	/*                     name            body   from       min  max  */
+	[OP_HELLO] = {"hello", CTRL, T | N | C, 4, WIRE_HELLO_MAX},
+	[OP_ERROR] = {"error", CTRL, T | N | C, 0, SMALL},
+	[OP_PING] = {"ping", NO, T | N | C, 0, 0},
+	[OP_PONG] = {"pong", NO, T | N | C, 0, 0},
+
+	[OP_DEFINE] = {"define", CTRL, T | N, 2, WHOLE},
+	[OP_WRITE] = {"write", BULK, T | N, 4, PART},
+	[OP_SEAL] = {"seal", CTRL, T | N, 0, SMALL},
+	[OP_READ] = {"read", BODY_REPLY_BULK, T | N, 2, PART},
+	[OP_JOIN] = {"join", CTRL, T, 0, SMALL},
+	[OP_LEAVE] = {"leave", NO, T, 0, 0},
+	[OP_STATUS] = {"status", CTRL, T | N | C, 0, WHOLE},
+	[OP_WAITS] = {"waits", CTRL, T | C, 0, SMALL},
+
+	[OP_ATTEMPT] = {"attempt", CTRL, 0, 0, SMALL},
+	[OP_PUSH_DATA] = {"push_data", BULK, T, 2, PART},
+	[OP_PUSH] = {"push", CTRL, T, 0, LIST},
+	[OP_READY] = {"ready", CTRL, T, 0, SMALL},
+	[OP_ABANDON] = {"abandon", CTRL, T, 0, SMALL},
+	[OP_RESULT] = {"result", CTRL, 0, 0, SMALL},
+	[OP_ENDED] = {"ended", CTRL, 0, 0, SMALL},
+	[OP_PUBLISHED] = {"published", NO, 0, 0, 0},
+	[OP_IMAGE_DATA] = {"image_data", BULK, N, 2, PART},
+	[OP_IMAGE_ASK] = {"image_ask", CTRL, T | N, 0, LIST},
+	[OP_LOST] = {"lost", CTRL, 0, 0, SMALL},
+
+	[OP_MODEL] = {"model", CTRL, N, 2, WHOLE},
+	[OP_MODEL_DROP] = {"model_drop", NO, N, 0, 0},
+	[OP_WRITTEN] = {"written", CTRL, N, 0, SMALL},
+	[OP_DETACHED] = {"detached", CTRL, N, 0, SMALL},
+	[OP_CONTRIB_DATA] = {"contrib_data", BULK, N, 2, PART},
+	[OP_CONTRIB] = {"contrib", CTRL, N, 0, LIST},
+
+	/* in the order of enum core_op in daemon/core/core.h: a unit test compares the count */
+	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},
+	[OP_CORE + 2] = {"answer", CTRL, N, 0, WHOLE},
+	[OP_CORE + 3] = {"view", CTRL, N, 0, WHOLE},
+	[OP_CORE + 4] = {"view_ok", CTRL, N, 0, SMALL},
+	[OP_CORE + 5] = {"begin", CTRL, N, 0, WHOLE},
+	[OP_CORE + 6] = {"grant", CTRL, N, 0, SMALL},
+	[OP_CORE + 7] = {"vote", CTRL, N, 0, WHOLE},
+	[OP_CORE + 8] = {"commit", CTRL, N, 0, WHOLE},
+	[OP_CORE + 9] = {"abort", CTRL, N, 0, SMALL},
+	[OP_CORE + 10] = {"done", CTRL, N, 0, SMALL},
+	[OP_CORE + 11] = {"drained", CTRL, N, 0, SMALL},
+	[OP_CORE + 12] = {"core_join", CTRL, N, 0, SMALL},
+	[OP_CORE + 13] = {"gone", CTRL, N, 0, SMALL},
+	[OP_CORE + 14] = {"core_abandon", CTRL, N, 0, SMALL},
+	[OP_CORE + 15] = {"waiting", CTRL, N, 0, SMALL},
+};
+
+const struct wire_op_row *wire_op(uint16_t op)
+{
+	return op < OP_NR && rows[op].name ? &rows[op] : NULL;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* XXH3 for every x86-64, and the choice between the variants. Called by frame.c for headers and by net/stream.c for bodies.
+ * The choice asks the compiler's run-time support, not isa_has(): that one executes CPUID, which costs microseconds in a
+ * virtual machine. Cannot fail. */
+#define XXH_ROW xxh_base
+#define XXH_VECTOR 1 /* XXH_SSE2: every x86-64 has it */
+#include "wire/xxh_impl.h"
+
+#include "base/check.h"
+
+const struct xxh_row *xxh_row(enum isa isa)
+{
+	CHECK((unsigned)isa < ISA_NR);
+	return isa == ISA_AVX512 ? &xxh_avx512 : isa == ISA_AVX2 ? &xxh_avx2 : &xxh_base;
+}
+
+const struct xxh_row *xxh_best(void)
+{
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+		return &xxh_avx512;
+	return __builtin_cpu_supports("avx2") ? &xxh_avx2 : &xxh_base;
+}
