@@ -17,6 +17,7 @@
 #define CONFIG_PATH_BYTES 512
 #define CONFIG_WHERE_BYTES 160
 
+enum config_membership { CONFIG_MEMBERSHIP_STATIC };
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_TCP };
 
 struct config_node {
@@ -51,6 +52,7 @@ struct config {
 	bool body_checksum;
 	/* [cluster] */
 	char run_id[CONFIG_NAME_BYTES];
+	enum config_membership membership;
 	uint64_t heartbeat_timeout_ns, step_timeout_ns;
 	/* [nodes]: in the order of the file; the first coordinates. Without the section: this node alone. */
 	uint32_t nodes_nr, self;

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The last step of loading a configuration: what nobody set is worked out, contradictions between options are found and named with the
+ * places of both. Also what nodes compare with each other at HELLO. Called by config.c only; reads the host's name, its memory and
+ * its cgroup's limit. Fails: SHARD_BAD_ARG, and SHARD_SYSTEM where the host does not say its name. */
+#include "config_parts.h"
+
+#include "base/check.h"
+#include "settings.h"
+#include "value.h"
+#include "wire/xxh.h"
+#include "worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_LISTEN "127.0.0.1:29700"
+
+static uint64_t read_number(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	char text[32] = "";
+	uint64_t n = 0;
+
+	if (!f)
+		return 0;
+	if (fgets(text, sizeof(text), f)) {
+		text[strcspn(text, "\n")] = 0;
+		if (!value_u64(text, &n))
+			n = 0; /* "max" */
+	}
+	fclose(f);
+	return n;
+}
+
+/* The smallest limit on the way from this process's cgroup (version 2) to the root; 0: none. */
+static uint64_t cgroup_limit(void)
+{
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	char line[600] = "", path[700];
+	uint64_t least = 0;
+
+	if (!f)
+		return 0;
+	while (fgets(line, sizeof(line), f) && strncmp(line, "0::/", 4) != 0)
+		line[0] = 0;
+	fclose(f);
+	line[strcspn(line, "\n")] = 0;
+	while (line[0]) {
+		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", line + 3);
+		uint64_t n = read_number(path);
+		if (n > 0 && (least == 0 || n < least))
+			least = n;
+		char *slash = strrchr(line + 3, '/');
+		if (!slash || slash[1] == 0)
+			break;
+		*(slash == line + 3 ? slash + 1 : slash) = 0;
+	}
+	return least;
+}
+
+static uint64_t auto_memory(void)
+{
+	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE), limit = cgroup_limit();
+
+	if (limit > 0 && limit < all)
+		all = limit;
+	return all / 5 * 4;
+}
+
+static enum shard_status finish_node(struct config_loader *l, struct err *e)
+{
+	struct config *c = l->c;
+	char names[200] = "", host[256];
+	size_t used = 0;
+
+	if (!c->node[0]) {
+		if (gethostname(host, sizeof(host)) != 0)
+			return err_set(e, SHARD_SYSTEM, "[daemon] node: the host does not say its name: set it");
+		host[sizeof(host) - 1] = 0;
+		for (char *p = host; *p; p++)
+			if (*p >= 'A' && *p <= 'Z')
+				*p = (char)(*p - 'A' + 'a');
+		snprintf(l->where[CONFIG_DAEMON_NODE], CONFIG_WHERE_BYTES, "host name");
+		if (!value_name(host))
+			return err_set(e, SHARD_BAD_ARG, "host name: [daemon] node = %.64s: cannot be a node's name: set it", host);
+		memcpy(c->node, host, strlen(host) + 1);
+	}
+	if (c->nodes_nr == 0)
+		return SHARD_OK;
+	for (uint32_t i = 0; i < c->nodes_nr; i++) {
+		if (strcmp(c->node_list[i].name, c->node) == 0) {
+			c->self = i;
+			return SHARD_OK;
+		}
+		if (used < sizeof(names))
+			used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", c->node_list[i].name);
+	}
+	return err_set(e, SHARD_BAD_ARG, "%s: [daemon] node = %s: not in [nodes]: choose one of %s", l->where[CONFIG_DAEMON_NODE], c->node,
+		       names);
+}
+
+static enum shard_status finish_listen(struct config_loader *l, struct err *e)
+{
+	const char *where = l->where[CONFIG_DAEMON_LISTEN];
+	struct config *c = l->c;
+	const struct config_node *self = c->nodes_nr ? &c->node_list[c->self] : NULL;
+
+	if (!c->listen.text[0] && self) {
+		c->listen = self->address;
+		where = self->where;
+	} else if (!c->listen.text[0]) {
+		CHECK(conn_address_parse(&c->listen, DEFAULT_LISTEN, NULL) == SHARD_OK);
+	} else if (self && self->address.port != c->listen.port) {
+		return err_set(e, SHARD_BAD_ARG, "%s: [daemon] listen = %s: the port is %u in [nodes] (%s: %s = %s): choose one", where,
+			       c->listen.text, self->address.port, self->where, self->name, self->address.text);
+	}
+	if (!self) {
+		c->nodes_nr = 1;
+		snprintf(c->node_list[0].name, sizeof(c->node_list[0].name), "%s", c->node);
+		snprintf(c->node_list[0].where, sizeof(c->node_list[0].where), "%s", where);
+		c->node_list[0].address = c->listen;
+	}
+	c->listen_open = !conn_address_loopback(&c->listen);
+	if (c->listen_open && !c->allow_unauthenticated)
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s: [daemon] listen = %s: not loopback, and connections are not authenticated in this release: choose 127.0.0.1:PORT, "
+			       "or set allow_unauthenticated = yes if everybody who can reach it may train",
+			       where, c->listen.text);
+	return SHARD_OK;
+}
+
+/* Settings that cannot be right for any trainer are found now, not at the first definition. */
+static enum shard_status check_model(const struct config *c, const char *name, struct err *e)
+{
+	struct settings_layer layers[2 + SETTINGS_GROUPS_MAX];
+	const struct config_model *defaults = config_model(c, "", ""), *own = config_model(c, name, "");
+	const char *groups[SETTINGS_GROUPS_MAX];
+	uint32_t layers_nr = 0, groups_nr = 0;
+	struct model_settings s;
+
+	if (defaults)
+		layers[layers_nr++] = (struct settings_layer){.text = defaults->settings, .origin = defaults->where};
+	if (own && own != defaults)
+		layers[layers_nr++] = (struct settings_layer){.text = own->settings, .origin = own->where};
+	for (uint32_t i = 0; i < c->models_nr; i++) {
+		const struct config_model *m = &c->model[i];
+
+		if (strcmp(m->name, name) != 0 || !m->group[0])
+			continue;
+		if (groups_nr == SETTINGS_GROUPS_MAX)
+			return err_set(e, SHARD_BAD_ARG, "%s: [model \"%s\" group \"%s\"]: more than %d groups", m->where, m->name, m->group,
+				       SETTINGS_GROUPS_MAX);
+		groups[groups_nr++] = m->group;
+		layers[layers_nr++] = (struct settings_layer){.text = m->settings, .origin = m->where, .group = m->group};
+	}
+	return settings_make(&s, layers, layers_nr, groups, groups_nr, SHARD_BF16, e);
+}
+
+enum shard_status config_finish(struct config_loader *l, struct err *e)
+{
+	struct config *c = l->c;
+	enum shard_status st;
+
+	if ((st = finish_node(l, e)) != SHARD_OK || (st = finish_listen(l, e)) != SHARD_OK)
+		return st;
+	for (uint32_t i = 0; i < c->models_nr; i++)
+		if ((st = check_model(c, c->model[i].name, e)) != SHARD_OK)
+			return st;
+	if (c->step_timeout_ns < c->heartbeat_timeout_ns)
+		return err_set(e, SHARD_BAD_ARG, "%s: [cluster] step_timeout is shorter than heartbeat_timeout (%s): raise it",
+			       l->where[CONFIG_CLUSTER_STEP_TIMEOUT], l->where[CONFIG_CLUSTER_HEARTBEAT_TIMEOUT]);
+	if (c->memory == 0)
+		c->memory = auto_memory();
+	if (c->workers == 0)
+		c->workers = worker_processors();
+	return SHARD_OK;
+}
+
+void config_shared(const struct config *c, void (*fn)(void *arg, const char *key, const char *value), void *arg)
+{
+	static const enum config_key keys[] = {
+		CONFIG_CLUSTER_RUN_ID, CONFIG_CLUSTER_MEMBERSHIP, CONFIG_CLUSTER_HEARTBEAT_TIMEOUT, CONFIG_CLUSTER_STEP_TIMEOUT,
+		CONFIG_NET_TRANSPORT,  CONFIG_NET_CONNECTIONS,    CONFIG_NET_BODY_CHECKSUM,
+	};
+	char key[64], value[CONFIG_PATH_BYTES];
+
+	for (uint32_t i = 0; i < NR(keys); i++) {
+		config_get(c, keys[i], value, sizeof(value));
+		snprintf(key, sizeof(key), "%s.%s", config_option(keys[i])->section, config_option(keys[i])->key);
+		fn(arg, key, value);
+	}
+	for (uint32_t i = 0; i < c->nodes_nr; i++) {
+		snprintf(key, sizeof(key), "nodes[%u]", i); /* the order counts: the first coordinates */
+		snprintf(value, sizeof(value), "%s = %s", c->node_list[i].name, c->node_list[i].address.text);
+		fn(arg, key, value);
+	}
+}
+
+static void add_to_sum(void *arg, const char *key, const char *value)
+{
+	uint64_t *sum = arg;
+
+	*sum = xxh_sum(key, strlen(key), *sum);
+	*sum = xxh_sum(value, strlen(value), *sum);
+}
+
+uint64_t config_hash(const struct config *c)
+{
+	uint64_t sum = 0;
+
+	config_shared(c, add_to_sum, &sum);
+	return sum;
+}

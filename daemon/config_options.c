@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of options and what one value means. Everything that knows an option knows it from a row here: the file, SHARD_* variables,
+ * the command line, --help and the printed configuration. A value that cannot be is SHARD_BAD_ARG with the choices. */
+#include "config_parts.h"
+
+#include "base/check.h"
+#include "settings.h"
+#include "value.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define AT(field) offsetof(struct config, field)
+#define S 1000000000ull
+
+static const char *const huge_words[] = {[SHM_HUGE_TRY] = "try", [SHM_HUGE_REQUIRE] = "require", [SHM_HUGE_NO] = "no", NULL};
+static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
+static const char *const transport_words[] = {"auto", "tcp", NULL};
+static const char *const membership_words[] = {"static", NULL};
+
+static const struct config_option options[CONFIG_KEY_NR] = {
+	[CONFIG_DAEMON_NODE] = {"daemon", "node", CONFIG_NAME, AT(node), "", 0, 0, NULL, NULL,
+				"this node's name in [nodes]; default: the host's name"},
+	[CONFIG_DAEMON_LISTEN] = {"daemon", "listen", CONFIG_ADDRESS, AT(listen), "", 0, 0, NULL, NULL,
+				  "host:port for nodes and remote trainers; default: this node's entry in [nodes], else 127.0.0.1:29700"},
+	[CONFIG_DAEMON_SOCKET] = {"daemon", "socket", CONFIG_PATH, AT(socket), "/run/shardd/shardd.sock", 0, 107, NULL, NULL,
+				  "unix socket for trainers on this node"},
+	[CONFIG_DAEMON_SOCKET_MODE] = {"daemon", "socket_mode", CONFIG_OCTAL, AT(socket_mode), "0660", 0, 0777, NULL, NULL,
+				       "who may train: permissions of the socket, octal"},
+	[CONFIG_DAEMON_STATE] = {"daemon", "state", CONFIG_PATH, AT(state), "/var/lib/shardd", 0, CONFIG_PATH_BYTES - 1, NULL, NULL,
+				 "directory for identity, incarnation and views"},
+	[CONFIG_DAEMON_MEMORY] = {"daemon", "memory", CONFIG_BYTES_OR_AUTO, AT(memory), "auto", 1 << 20, 1ull << 60, NULL, NULL,
+				  "budget for all models, as in 64GiB; auto: 80 % of the cgroup's limit or of the memory"},
+	[CONFIG_DAEMON_HUGE_PAGES] = {"daemon", "huge_pages", CONFIG_CHOICE, AT(huge_pages), "try", 0, 0, huge_words, NULL,
+				      "for masters, moments, image and arenas"},
+	[CONFIG_DAEMON_WORKERS] = {"daemon", "workers", CONFIG_COUNT_OR_AUTO, AT(workers), "auto", 1, 256, NULL, NULL,
+				   "compute threads; auto: one per processor in the affinity mask"},
+	[CONFIG_DAEMON_LOG_LEVEL] = {"daemon", "log_level", CONFIG_CHOICE, AT(log_level), "info", 0, 0, level_words, NULL,
+				     "least urgent lines that are logged"},
+	[CONFIG_DAEMON_ALLOW_UNAUTHENTICATED] = {"daemon", "allow_unauthenticated", CONFIG_BOOL, AT(allow_unauthenticated), "no", 0, 0,
+						 NULL, NULL, "needed to listen on anything but loopback"},
+	[CONFIG_DAEMON_CONNECTIONS_MAX] = {"daemon", "connections_max", CONFIG_COUNT, AT(connections_max), "256", 4, 65536, NULL, NULL,
+					   "accepted connections at a time; more are refused"},
+	[CONFIG_NET_TRANSPORT] = {"net", "transport", CONFIG_CHOICE, AT(transport), "auto", 0, 0, transport_words, "rdma",
+				  "between nodes"},
+	[CONFIG_NET_CONNECTIONS] = {"net", "connections", CONFIG_COUNT, AT(connections), "1", 1, 16, NULL, NULL,
+				    "TCP connections per peer"},
+	[CONFIG_NET_BODY_CHECKSUM] = {"net", "body_checksum", CONFIG_BOOL, AT(body_checksum), "yes", 0, 0, NULL, NULL,
+				      "a sum over each tensor body between nodes"},
+	[CONFIG_CLUSTER_RUN_ID] = {"cluster", "run_id", CONFIG_NAME, AT(run_id), "default", 0, 0, NULL, NULL,
+				   "nodes and trainers with another run_id are refused"},
+	[CONFIG_CLUSTER_MEMBERSHIP] = {"cluster", "membership", CONFIG_CHOICE, AT(membership), "static", 0, 0, membership_words, "etcd",
+				       "who the nodes are: [nodes]"},
+	[CONFIG_CLUSTER_HEARTBEAT_TIMEOUT] = {"cluster", "heartbeat_timeout", CONFIG_DURATION, AT(heartbeat_timeout_ns), "5s", S / 10,
+					      3600 * S, NULL, NULL, "a silent peer or trainer is lost after this"},
+	[CONFIG_CLUSTER_STEP_TIMEOUT] = {"cluster", "step_timeout", CONFIG_DURATION, AT(step_timeout_ns), "300s", S / 10, 86400 * S, NULL,
+					 NULL, "an undecided step is given up after this, and says who is missing"},
+};
+
+const struct config_option *config_option(enum config_key key)
+{
+	CHECK((unsigned)key < CONFIG_KEY_NR);
+	return &options[key];
+}
+
+enum config_key config_find(const char *section, const char *key)
+{
+	int i = 0;
+
+	while (i < CONFIG_KEY_NR && (strcmp(options[i].section, section) != 0 || strcmp(options[i].key, key) != 0))
+		i++;
+	return (enum config_key)i;
+}
+
+static enum shard_status wrong_choice(const struct config_option *o, const char *value, struct err *e)
+{
+	char words[128] = "";
+	size_t used = 0;
+
+	for (int i = 0; o->words[i]; i++)
+		used += (size_t)snprintf(words + used, sizeof(words) - used, "%s%s",
+					 i == 0 ? "" : o->words[i + 1] ? ", " : " or ", o->words[i]);
+	if (o->refused && strcmp(value, o->refused) == 0)
+		return err_set(e, SHARD_UNSUPPORTED, "not in this build: choose %s", words);
+	return err_set(e, SHARD_BAD_ARG, "choose %s", words);
+}
+
+static enum shard_status set_choice(const struct config_option *o, int *to, const char *value, struct err *e)
+{
+	for (int i = 0; o->words[i]; i++) {
+		if (strcmp(value, o->words[i]) == 0) {
+			*to = i;
+			return SHARD_OK;
+		}
+	}
+	return wrong_choice(o, value, e);
+}
+
+static enum shard_status set_path(const struct config_option *o, char *to, const char *value, struct err *e)
+{
+	size_t n = strlen(value);
+
+	if (n == 0 || n > o->max)
+		return err_set(e, SHARD_BAD_ARG, "choose a path of 1 to %llu bytes", (unsigned long long)o->max);
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)value[i] < ' ')
+			return err_set(e, SHARD_BAD_ARG, "choose a path without control characters");
+	memcpy(to, value, n + 1);
+	return SHARD_OK;
+}
+
+static enum shard_status set_number(const struct config_option *o, uint32_t *to, const char *value, struct err *e)
+{
+	bool may_be_auto = o->type == CONFIG_COUNT_OR_AUTO;
+	uint64_t n;
+
+	if (may_be_auto && strcmp(value, "auto") == 0) {
+		*to = 0;
+		return SHARD_OK;
+	}
+	if (!value_u64(value, &n) || n < o->min || n > o->max)
+		return err_set(e, SHARD_BAD_ARG, "choose %sa whole number from %llu to %llu", may_be_auto ? "auto or " : "",
+			       (unsigned long long)o->min, (unsigned long long)o->max);
+	*to = (uint32_t)n;
+	return SHARD_OK;
+}
+
+static enum shard_status set_bytes(const struct config_option *o, uint64_t *to, const char *value, struct err *e)
+{
+	if (strcmp(value, "auto") == 0) {
+		*to = 0;
+		return SHARD_OK;
+	}
+	if (!value_bytes(value, to) || *to < o->min || *to > o->max)
+		return err_set(e, SHARD_BAD_ARG, "choose auto or a size of at least 1MiB with its unit (KiB, MiB, GiB, TiB), as in 64GiB");
+	return SHARD_OK;
+}
+
+static enum shard_status set_duration(const struct config_option *o, uint64_t *to, const char *value, struct err *e)
+{
+	char min[VALUE_TEXT_BYTES], max[VALUE_TEXT_BYTES];
+
+	if (value_duration(value, to) && *to >= o->min && *to <= o->max)
+		return SHARD_OK;
+	value_duration_text(min, o->min);
+	value_duration_text(max, o->max);
+	return err_set(e, SHARD_BAD_ARG, "choose a time from %s to %s with its unit (us, ms, s, min, h), as in 5s", min, max);
+}
+
+static enum shard_status set_address(struct conn_address *to, const char *value, struct err *e)
+{
+	struct err why;
+
+	if (conn_address_parse(to, value, &why) != SHARD_OK)
+		return err_set(e, SHARD_BAD_ARG, "%.300s", why.text);
+	if (to->unix_path)
+		return err_set(e, SHARD_BAD_ARG, "choose host:port; `socket` is for unix sockets");
+	return SHARD_OK;
+}
+
+enum shard_status config_set(struct config *c, enum config_key key, const char *value, struct err *e)
+{
+	const struct config_option *o = config_option(key);
+	void *to = (char *)c + o->offset;
+
+	switch (o->type) {
+	case CONFIG_NAME:
+		if (!value_name(value))
+			return err_set(e, SHARD_BAD_ARG, "choose 1 to 64 of a-z 0-9 . _ -");
+		memcpy(to, value, strlen(value) + 1);
+		return SHARD_OK;
+	case CONFIG_PATH:
+		return set_path(o, to, value, e);
+	case CONFIG_ADDRESS:
+		return set_address(to, value, e);
+	case CONFIG_BYTES_OR_AUTO:
+		return set_bytes(o, to, value, e);
+	case CONFIG_DURATION:
+		return set_duration(o, to, value, e);
+	case CONFIG_COUNT:
+	case CONFIG_COUNT_OR_AUTO:
+		return set_number(o, to, value, e);
+	case CONFIG_BOOL:
+		return value_bool(value, to) ? SHARD_OK : err_set(e, SHARD_BAD_ARG, "choose yes or no");
+	case CONFIG_OCTAL:
+		if (!value_octal(value, to) || *(uint32_t *)to > o->max)
+			return err_set(e, SHARD_BAD_ARG, "choose octal permissions, as in 0660");
+		return SHARD_OK;
+	case CONFIG_CHOICE:
+		return set_choice(o, to, value, e);
+	}
+	CHECK(!"a type without a case");
+	return SHARD_BAD_ARG;
+}
+
+void config_get(const struct config *c, enum config_key key, char *out, size_t bytes)
+{
+	const struct config_option *o = config_option(key);
+	const void *from = (const char *)c + o->offset;
+	char text[VALUE_TEXT_BYTES];
+
+	switch (o->type) {
+	case CONFIG_NAME:
+	case CONFIG_PATH:
+		snprintf(out, bytes, "%s", (const char *)from);
+		return;
+	case CONFIG_ADDRESS:
+		snprintf(out, bytes, "%s", ((const struct conn_address *)from)->text);
+		return;
+	case CONFIG_BYTES_OR_AUTO:
+		value_bytes_text(text, *(const uint64_t *)from);
+		break;
+	case CONFIG_DURATION:
+		value_duration_text(text, *(const uint64_t *)from);
+		break;
+	case CONFIG_COUNT:
+	case CONFIG_COUNT_OR_AUTO:
+		snprintf(text, sizeof(text), "%u", *(const uint32_t *)from);
+		break;
+	case CONFIG_BOOL:
+		snprintf(text, sizeof(text), "%s", *(const bool *)from ? "yes" : "no");
+		break;
+	case CONFIG_OCTAL:
+		snprintf(text, sizeof(text), "%04o", *(const uint32_t *)from);
+		break;
+	case CONFIG_CHOICE:
+		snprintf(text, sizeof(text), "%s", o->words[*(const int *)from]);
+		break;
+	}
+	snprintf(out, bytes, "%s", text);
+}
+
+void config_help(FILE *out)
+{
+	const char *section = "";
+
+	fprintf(out, "Options of the configuration file; each also as --set section.key=value and as SHARD_KEY (section daemon) or\n"
+		     "SHARD_SECTION_KEY in the environment. Order: command line > environment > file > default.\n\n");
+	for (int i = 0; i < CONFIG_KEY_NR; i++) {
+		const struct config_option *o = &options[i];
+
+		if (strcmp(section, o->section) != 0)
+			fprintf(out, "[%s]\n", section = o->section);
+		fprintf(out, "  %-22s %s", o->key, o->help);
+		for (int w = 0; o->words && o->words[w]; w++)
+			fprintf(out, "%s%s", w ? " | " : ": ", o->words[w]);
+		if (o->fallback[0])
+			fprintf(out, " (default: %s)", o->fallback);
+		fprintf(out, "\n");
+	}
+	fprintf(out, "[nodes]\n  NAME = HOST:PORT       one line per node, the same on all of them; the first coordinates\n");
+	settings_help(out);
+}
+
+void config_print(const struct config *c, FILE *out)
+{
+	const char *section = "";
+	char value[CONFIG_PATH_BYTES];
+
+	for (int i = 0; i < CONFIG_KEY_NR; i++) {
+		if (strcmp(section, options[i].section) != 0)
+			fprintf(out, "[%s]\n", section = options[i].section);
+		config_get(c, (enum config_key)i, value, sizeof(value));
+		fprintf(out, "%s = %s\n", options[i].key, value);
+	}
+	fprintf(out, "[nodes]\n");
+	for (uint32_t i = 0; i < c->nodes_nr; i++)
+		fprintf(out, "%s = %s\n", c->node_list[i].name, c->node_list[i].address.text);
+	for (uint32_t i = 0; i < c->models_nr; i++) {
+		const struct config_model *m = &c->model[i];
+
+		if (m->group[0])
+			fprintf(out, "[model \"%s\" group \"%s\"]\n", m->name, m->group);
+		else if (m->name[0])
+			fprintf(out, "[model \"%s\"]\n", m->name);
+		else
+			fprintf(out, "[model]\n");
+		for (const char *at = m->settings; *at;) {
+			size_t n = strcspn(at, " "), key = strcspn(at, "=");
+
+			fprintf(out, "%.*s = %.*s\n", (int)key, at, (int)(n - key - 1), at + key + 1);
+			at += n + (at[n] == ' ');
+		}
+	}
+}
