@@ -105,14 +105,16 @@ static bool text_ok(const char *text, bool lines)
 
 static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m);
 
-static bool member_ok(const ProtobufCFieldDescriptor *f, const void *member, bool lines)
+static const ProtobufCFieldDescriptor *bad_member(const ProtobufCFieldDescriptor *f, const void *member, bool lines)
 {
 	const void *value;
 
 	memcpy(&value, member, sizeof(value));
 	if (!value)
-		return true;
-	return f->type == PROTOBUF_C_TYPE_STRING ? text_ok(value, lines) : bad_text(value) == NULL;
+		return NULL;
+	if (f->type == PROTOBUF_C_TYPE_MESSAGE)
+		return bad_text(value);
+	return text_ok(value, lines) ? NULL : f;
 }
 
 /* The first field, at any depth, whose text is not clean. */
@@ -131,9 +133,12 @@ static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m)
 			memcpy(&nr, (const char *)m + f->quantifier_offset, sizeof(nr));
 			memcpy(&at, at, sizeof(at));
 		}
-		for (size_t k = 0; k < nr; k++)
-			if (!member_ok(f, at + k * sizeof(void *), lines))
-				return f;
+		for (size_t k = 0; k < nr; k++) {
+			const ProtobufCFieldDescriptor *bad = bad_member(f, at + k * sizeof(void *), lines);
+
+			if (bad)
+				return bad;
+		}
 	}
 	return NULL;
 }
