@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shard.h: push gradients to, and pull parameters from, the shardd on this node. A sketch of the whole v0 API.
- * Marks: [any] any thread, concurrently, also on one handle; [one] one thread at a time per handle (a second one gets
- * SHARD_BUSY, never a race). The library exits, prints and aborts never; installs no signal handler; starts no thread
- * for unix: and spawn:, one for tcp:; sets CLOEXEC and MADV_DONTFORK; in a forked child every call is SHARD_FORKED.
- * timeout_ms: 0 polls, SHARD_DEFAULT takes the model's `timeout`; there is no "for ever". Every call that fails leaves
- * a sentence in shard_error(): what, which tensor/rank/node, since when, what to do. Out-structs: set .size first. */
+/* shard.h: push gradients to, and pull parameters from, the shardd on this node. Marks: [any] any thread, concurrently, also on one
+ * handle; [one] one thread at a time per handle: a second one gets SHARD_BUSY, never a race. Handles and every pointer they gave end with
+ * shard_detach() or shard_disconnect(), which no other call may overlap; what a caller passes in is copied or used during the call
+ * only, except dst of shard_pull(), which is written until its ticket is done. The library exits, prints and aborts never; installs
+ * no signal handler; starts no thread for unix:, one for tcp: (all signals blocked); sets CLOEXEC and MADV_DONTFORK; in a forked
+ * child every call is SHARD_FORKED and shard_disconnect() only frees. timeout_ms: 0 polls, SHARD_DEFAULT takes the model's `timeout`; there
+ * is no "for ever". Every call that fails leaves one sentence in shard_error(): what, which tensor/rank/node, since when, what to do.
+ * Any call may also return SHARD_BAD_ARG, SHARD_SYSTEM (no memory), SHARD_FORKED, SHARD_CLOSED or SHARD_PROTOCOL (connection over: connect
+ * again), calls on a model SHARD_LOST (detach, define again), calls that wait SHARD_TIMEOUT and SHARD_INTERRUPTED (both: nothing is
+ * undone, call again). Structs with .size: set it by SHARD_INIT; the library reads and writes min(caller's, its own) bytes. */
 #ifndef SHARD_H
 #define SHARD_H
 #include <stddef.h>
@@ -12,8 +16,13 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#define SHARD_CALL __attribute__((visibility("default")))
 #define SHARD_API __attribute__((visibility("default"), warn_unused_result))
-#define SHARD_INIT(T) ((T){ .size = sizeof(T) }) /* size field: library reads/writes min(caller's, its own) bytes */
+#ifdef __cplusplus
+#define SHARD_INIT(T) ([] { T t_{}; t_.size = sizeof(t_); return t_; }())
+#else
+#define SHARD_INIT(T) ((T){ .size = sizeof(T) })
+#endif
 #define SHARD_DEFAULT (-1)
 enum shard_status { /* numbers never change; 1..19: normal life, go on; 20..: this call failed; 60..: handle is dead */
     SHARD_OK = 0, SHARD_AGAIN = 1, SHARD_TIMEOUT = 2, SHARD_INTERRUPTED = 3,
@@ -57,57 +66,67 @@ struct shard_result { size_t size; enum shard_outcome outcome; uint64_t step, ap
     uint64_t wait_ns, reduce_ns, apply_ns, pushed_bytes, pulled_bytes; uint32_t world_size, slowest_rank; };
 
 /* --- texts and connection --- */
-const char *shard_version(void);                                       /* [any] "0.1.0 wire 1-1 abi 0" */
-const char *shard_name(enum shard_status);                             /* [any] "SHARD_WORLD_CHANGED" */
-const char *shard_error(void);                                         /* [any] last failure of the calling thread, one sentence */
-SHARD_API enum shard_status shard_connect(shard_client **, const struct shard_connect_opts *);   /* NULL opts = defaults */
-void shard_disconnect(shard_client **);                                /* detaches its models; a joined one counts as lost trainer */
-int shard_fd(const shard_client *);                                    /* [any] readable when a ticket or event is ready: epoll it */
-SHARD_API enum shard_status shard_progress(shard_client *);            /* [one] drain shard_fd without waiting */
-void shard_interrupt(shard_client *);                                  /* [any, signal-safe] waiting calls return SHARD_INTERRUPTED */
+SHARD_CALL const char *shard_version(void);                    /* [any] "0.1.0 wire 1-1 abi 0" */
+SHARD_CALL const char *shard_name(enum shard_status);          /* [any] "SHARD_WORLD_CHANGED" */
+SHARD_CALL const char *shard_error(void);                      /* [any] last failure of the calling thread, one sentence, valid until its next */
+/* [any] NULL opts or timeout_ms <= 0: defaults (10 s). UNREACHABLE (errno kept), VERSION, DENIED, UNSUPPORTED (spawn:, secret). log is called
+ * by threads that are in a call, without any lock. */
+SHARD_API enum shard_status shard_connect(shard_client **, const struct shard_connect_opts *);
+SHARD_CALL void shard_disconnect(shard_client **);             /* NULLs it; detaches its models; a joined one counts as lost trainer */
+SHARD_CALL int shard_fd(const shard_client *);                 /* [any] readable when a ticket or event may be ready: epoll it, do not read it */
+SHARD_API enum shard_status shard_progress(shard_client *);    /* [one] handles what arrived, without waiting; makes shard_fd unreadable */
+SHARD_CALL void shard_interrupt(shard_client *);               /* [any, signal-safe] calls that wait now return SHARD_INTERRUPTED */
 
 /* --- model: made once, outlives every trainer --- */
+/* [any] Equal layout and settings: attach; else MISMATCH (tensor, field, both values). BUDGET: figures per node. EXISTS: this connection has
+ * it already. created=1 to exactly one caller: it writes the weights; if it dies before shard_seal the next caller gets created=1. */
 SHARD_API enum shard_status shard_define(shard_client *, const struct shard_spec *, shard_model **, int *created);
-        /* equal layout and settings hash: attach; else SHARD_MISMATCH (tensor, field, both values). SHARD_BUDGET: figures per node.
-         * created=1 to exactly one caller: it writes the weights; if it dies before shard_seal the next caller gets created=1 */
-void shard_detach(shard_model **);
-uint32_t shard_tensors(const shard_model *);                                               /* [any] */
-SHARD_API enum shard_status shard_tensor_info(const shard_model *, uint32_t tensor, struct shard_info *);   /* [any] */
-SHARD_API enum shard_status shard_find(const shard_model *, const char *tensor, uint32_t *index);           /* [any] */
+SHARD_CALL void shard_detach(shard_model **);                  /* NULLs it; a trainer in the middle of a step abandons it and leaves */
+SHARD_CALL uint32_t shard_tensors(const shard_model *);                                    /* [any] */
+SHARD_API enum shard_status shard_tensor_info(const shard_model *, uint32_t tensor, struct shard_info *);   /* [any] RANGE */
+SHARD_API enum shard_status shard_find(const shard_model *, const char *tensor, uint32_t *index);           /* [any] NOT_FOUND */
+/* [any] Master or moments, elements [first, first + count) of one tensor, from any dtype; only before shard_seal, else BAD_STATE. RANGE. */
 SHARD_API enum shard_status shard_write(shard_model *, enum shard_kind, uint32_t tensor, uint64_t first, uint64_t count,
-                                        enum shard_dtype, const void *);   /* master or moments; only before shard_seal */
-SHARD_API enum shard_status shard_seal(shard_model *, uint64_t step);  /* all written (else SHARD_MISSING names one); image published as `step` */
+                                        enum shard_dtype, const void *);
+SHARD_API enum shard_status shard_seal(shard_model *, uint64_t step);  /* [any] all written, else MISSING names one; image published as `step` */
+/* [any] *step: 0 asks for the newest and is set to what came; another step that is gone, or ranges that kept moving on: STALE. A kind that
+ * the optimizer does not keep: NOT_FOUND. dst is undefined after a failure. */
 SHARD_API enum shard_status shard_read(shard_model *, enum shard_kind, uint32_t tensor, uint64_t first, uint64_t count,
-                                       enum shard_dtype, void *, uint64_t *step);  /* [any] *step: 0 asks for the newest; moved on: SHARD_STALE */
+                                       enum shard_dtype, void *dst, uint64_t *step);
 
 /* --- world --- */
-SHARD_API enum shard_status shard_join(shard_model *, int rank_hint, int64_t timeout_ms, struct shard_world *); /* waits for min_world */
-SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *);      /* also acknowledges SHARD_WORLD_CHANGED */
-SHARD_API enum shard_status shard_leave(shard_model *, int64_t timeout_ms);        /* at the next boundary; others continue */
-SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t global_batch, uint64_t *first, uint64_t *count); /* pure */
+SHARD_API enum shard_status shard_join(shard_model *, int rank_hint, int64_t timeout_ms, struct shard_world *); /* [one] waits for min_world */
+SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *);      /* [one] also acknowledges SHARD_WORLD_CHANGED */
+SHARD_API enum shard_status shard_leave(shard_model *, int64_t timeout_ms);        /* [one] at the next boundary; others continue */
+SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t global_batch, uint64_t *first, uint64_t *count); /* [any] pure */
 
-/* --- step: begin, push (any order, any thread), commit, result, pull --- */
-SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *);   /* [one] */
-void *shard_grad(shard_model *, uint32_t tensor);        /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
+/* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over without
+ * effect; shard_world_get(), then begin (the same step) again. Tickets grow by one per call that gives one; a place may be NULL. --- */
+/* [one] Waits until the step before is decided and in the image. opts NULL: defaults. UNSUPPORTED: micro_steps > 1, lr. BAD_STATE. */
+SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *);
+SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
         * begin (max_staleness > 0 alternates buffers). Write until its push; from then to the result it is the daemon's and must not
-        * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit instead of corrupting a step */
+        * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit instead of corrupting a step. NULL unless joined */
 enum { SHARD_ADD = 1, SHARD_CAST = 2 };
 SHARD_API enum shard_status shard_push(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
                                        enum shard_dtype, uint32_t flags, shard_ticket *);    /* [any]
-        * src NULL: already in the arena, no copy. Ticket done = src may be reused. AGAIN = window full, nothing was taken. ADD: fp32
-        * sum over micro_steps in push order. CAST: src dtype differs. Each element micro_steps times: else DUPLICATE, RANGE, DTYPE, STALE */
-SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor);       /* [any] counts as zero, costs no bytes */
-SHARD_API enum shard_status shard_commit(shard_model *, shard_ticket *);  /* [one] all pushed, else SHARD_MISSING (count, first three names) */
-SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* [one] in place of commit: nobody applies this step */
+        * src NULL: already in the arena, no copy. Ticket done = src may be reused. CAST: src dtype differs (else DTYPE). ADD: UNSUPPORTED for
+        * now. Each element once: else DUPLICATE, RANGE; before begin or after commit BAD_STATE; after the result STALE */
+SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor);       /* [any] counts as zero, costs no bytes; DUPLICATE */
+SHARD_API enum shard_status shard_commit(shard_model *, shard_ticket *);  /* [one] all pushed, else MISSING (count, first three names) */
+SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* [one] in place of commit, pushed or not: nobody applies this step */
 SHARD_API enum shard_status shard_abandon(shard_model *, const char *why);   /* [one] my gradients are bad: same step, next attempt, all ranks */
-SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any]
-        * OK: committed. TIMEOUT: undecided, text names who is missing; call again. Retries within one world stay inside (.attempts) */
-const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds step - 1 and
-        * does not change before this trainer's own shard_commit. NULL unless joined: observers copy with shard_pull(dst) instead */
+SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] ticket 0: in hand
+        * OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED: *result is
+        * filled too. Retries within one world stay inside (.attempts). apply_ns is 0 for now */
+SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds step - 1
+        * and does not change before this trainer's own shard_commit. NULL unless joined: observers copy with shard_read(SHARD_IMAGE) */
 SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,
-                                       enum shard_dtype, shard_ticket *);    /* [any] dst NULL: only until the image holds `step` */
+                                       enum shard_dtype, shard_ticket *);    /* [any] dst NULL: only until the image holds `step`.
+        * AGAIN: 1024 tickets are waiting, nothing was taken. dst is written inside later calls on the model, until the ticket is done */
 SHARD_API enum shard_status shard_wait(shard_model *, shard_ticket, int64_t timeout_ms);     /* [any] this ticket and all before it */
-SHARD_API enum shard_status shard_test(shard_model *, shard_ticket);                         /* [any] OK or AGAIN, no system call */
+SHARD_API enum shard_status shard_test(shard_model *, shard_ticket);                         /* [any] OK or AGAIN, no system call: a commit
+        * on unix: moves on in shard_progress() or in calls that wait */
 #ifdef __cplusplus
 }
 #endif

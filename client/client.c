@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A connection: made by shard_connect() (dial, HELLO, on tcp the thread), ended by shard_disconnect(), watched through
+ * shard_fd() and shard_progress(). Nothing here is shared between connections, so a process may have several. It fails with
+ * SHARD_BAD_ARG, SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_SYSTEM, or with the daemon's own refusal of HELLO. In a forked child the
+ * parent's connection is only dropped: nothing is sent, the socket is not shut down, no map is removed (there is none). */
+#include "handle.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DEFAULT_ADDRESS "unix:/run/shardd/shardd.sock"
+
+static enum shard_status no_system(const char *what)
+{
+	return text_fail(SHARD_SYSTEM, "%s: %s", what, strerror(errno));
+}
+
+static void client_log(struct shard_client *c, int level, const char *event, const char *what)
+{
+	char line[512];
+
+	if (c->log == NULL)
+		return;
+	snprintf(line, sizeof(line), "event=%s address=%s what=\"%.300s\"", event, c->address, what);
+	c->log(c->log_arg, level, line);
+}
+
+static void locks_init(struct shard_client *c)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->moved, &attr);
+	pthread_condattr_destroy(&attr);
+	atomic_flag_clear(&c->progress_busy);
+}
+
+/* Memory, the page that a fork wipes, the descriptors. */
+static enum shard_status client_new(struct shard_client **out, const char *address, const struct shard_connect_opts *o)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct shard_client *c = calloc(1, sizeof(*c));
+
+	if (c == NULL)
+		return text_no_memory("a connection");
+	c->wake_fd = c->event_fd = c->epoll_fd = -1;
+	snprintf(c->address, sizeof(c->address), "%s", address);
+	c->log = o->log;
+	c->log_arg = o->log_arg;
+	c->timeout_ms = CLIENT_REQUEST_MS;
+	list_init(&c->requests);
+	list_init(&c->models);
+	list_init(&c->zombies);
+	locks_init(c);
+	*out = c;
+	c->alive = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (c->alive == MAP_FAILED) {
+		c->alive = NULL;
+		return no_system("cannot map a page");
+	}
+	if (madvise(c->alive, page, MADV_WIPEONFORK) != 0)
+		return no_system("cannot have a page wiped at fork");
+	*c->alive = 1;
+	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (c->wake_fd < 0 || c->event_fd < 0 || c->epoll_fd < 0)
+		return no_system("cannot make a descriptor");
+	return SHARD_OK;
+}
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
+static void client_free(struct shard_client *c)
+{
+	bool child = c->alive != NULL && client_forked(c);
+
+	stream_free(&c->stream); /* gives queued bodies back, so before requests and models */
+	list_each(it, &c->requests) {
+		struct request *r = list_of(it, struct request, node);
+
+		r->answered = r->sent = true;
+		request_free(r);
+	}
+	c->landing = NULL;
+	list_each(it, &c->models)
+		handle_free(list_of(it, struct shard_model, node));
+	list_each(it, &c->zombies)
+		handle_free(list_of(it, struct shard_model, node));
+	close_fd(c->wake_fd);
+	close_fd(c->event_fd);
+	close_fd(c->epoll_fd);
+	if (!child) { /* a child's copies may be locked by a thread that it does not have */
+		pthread_cond_destroy(&c->moved);
+		pthread_mutex_destroy(&c->lock);
+	}
+	if (c->alive != NULL)
+		munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
+	free(c);
+}
+
+static enum shard_status watch(struct shard_client *c, int fd)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+
+	return epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0 ? SHARD_OK : no_system("cannot watch a descriptor");
+}
+
+static enum shard_status open_stream(struct shard_client *c, int fd)
+{
+	struct stream_conf conf = {
+		.fd = fd, .queue_max = CLIENT_QUEUE_MAX, .body_max = WIRE_HELLO_MAX, .handler = &incoming_handler, .owner = c};
+	struct err e;
+
+	if (stream_open(&c->stream, &conf, &e) != SHARD_OK) {
+		close(fd);
+		return text_fail_err(&e);
+	}
+	if (watch(c, c->event_fd) != SHARD_OK)
+		return SHARD_SYSTEM;
+	return c->tcp ? SHARD_OK : watch(c, fd); /* the thread alone reads a tcp socket */
+}
+
+static enum shard_status hello_reply(struct shard_client *c, const struct request *r)
+{
+	Shard__Hello *h = shard__hello__unpack(NULL, r->body_bytes, r->body);
+	enum shard_status rc = SHARD_OK;
+
+	if (h == NULL)
+		return text_fail(SHARD_PROTOCOL, "shardd at %s answered HELLO with what cannot be read", c->address);
+	if (h->wire_min > WIRE_VERSION || h->wire_max < WIRE_VERSION)
+		rc = text_fail(SHARD_VERSION, "shardd %.40s at %s speaks wire %u-%u, this library %s speaks 1-1: upgrade the older one",
+			       h->release, c->address, h->wire_min, h->wire_max, SHARD_RELEASE);
+	stream_features(c->stream, h->features & FEATURE_BODY_SUM);
+	stream_set_body_max(c->stream, WIRE_CONTROL_MAX);
+	shard__hello__free_unpacked(h, NULL);
+	return rc;
+}
+
+static enum shard_status hello(struct shard_client *c, struct wait *w)
+{
+	Shard__Hello h = SHARD__HELLO__INIT;
+	struct request *r = request_new(c, OP_HELLO, 0);
+	enum shard_status rc;
+
+	if (r == NULL)
+		return SHARD_SYSTEM;
+	h.wire_min = h.wire_max = WIRE_VERSION;
+	h.features = FEATURE_BODY_SUM;
+	h.role = ROLE_TRAINER;
+	h.pid = (uint32_t)getpid();
+	h.release = (char *)(uintptr_t)SHARD_RELEASE; /* protobuf-c's structs are not const; packing only reads */
+	rc = request_send(r, (struct wire_head){0}, &h.base, w);
+	if (rc == SHARD_OK)
+		rc = request_wait(r, w);
+	if (rc == SHARD_OK)
+		rc = hello_reply(c, r);
+	else if (rc == SHARD_TIMEOUT)
+		text_fail(rc, "shardd at %s accepted the connection, but did not answer HELLO in %.1f s", c->address, wait_seconds(w));
+	else if (rc == SHARD_CLOSED && c->last_words.status != SHARD_OK)
+		rc = text_fail(c->last_words.status, "shardd at %s refused HELLO: %.380s", c->address, c->last_words.text);
+	request_free(r);
+	return rc;
+}
+
+static enum shard_status introduce(struct shard_client *c, struct wait *w) /* dial, HELLO, thread */
+{
+	enum shard_status rc;
+	int fd;
+
+	if ((rc = dial(c->address, w->deadline_ns, &fd)) != SHARD_OK)
+		return rc;
+	if ((rc = open_stream(c, fd)) != SHARD_OK)
+		return rc;
+	bool tcp = c->tcp;
+
+	c->tcp = false; /* until the thread runs, this call pumps */
+	pthread_mutex_lock(&c->lock);
+	rc = hello(c, w);
+	c->tcp = tcp;
+	pthread_mutex_unlock(&c->lock);
+	return rc == SHARD_OK ? pump_start(c) : rc;
+}
+
+enum shard_status shard_connect(shard_client **out, const struct shard_connect_opts *opts)
+{
+	struct shard_connect_opts o = {.size = sizeof(o)};
+	struct shard_client *c = NULL;
+	enum shard_status rc;
+	struct wait w;
+	bool tcp;
+
+	if (out == NULL)
+		return text_fail(SHARD_BAD_ARG, "shard_connect: where should the connection go? the first argument is NULL");
+	*out = NULL;
+	if (opts != NULL && (rc = text_struct_in(&o, sizeof(o), opts, "shard_connect_opts")) != SHARD_OK)
+		return rc;
+	if (o.address == NULL)
+		o.address = secure_getenv("SHARD_ADDRESS");
+	if (o.address == NULL || o.address[0] == 0)
+		o.address = DEFAULT_ADDRESS;
+	if ((rc = dial_check(o.address, &tcp)) != SHARD_OK)
+		return rc;
+	if (o.secret != NULL)
+		return text_fail(SHARD_UNSUPPORTED, "secret \"%.200s\": secrets come in a later release", o.secret);
+	if ((rc = client_new(&c, o.address, &o)) == SHARD_OK) {
+		c->tcp = tcp;
+		wait_begin(c, &w, o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS);
+		rc = introduce(c, &w);
+	}
+	if (rc != SHARD_OK) {
+		if (c != NULL)
+			client_free(c);
+		return rc;
+	}
+	client_log(c, 6, "connected", shard_version());
+	*out = c;
+	return SHARD_OK;
+}
+
+void shard_disconnect(shard_client **cp)
+{
+	struct shard_client *c;
+
+	if (cp == NULL || (c = *cp) == NULL)
+		return;
+	*cp = NULL;
+	if (!client_forked(c)) {
+		pump_stop(c);
+		client_log(c, 6, "disconnected", c->over.status ? c->over.text : "");
+	}
+	client_free(c);
+}
+
+int shard_fd(const shard_client *c)
+{
+	if (c == NULL || client_forked(c)) {
+		text_fail(c ? SHARD_FORKED : SHARD_BAD_ARG, "shard_fd: %s", c ? "this connection belongs to the parent process" : "NULL");
+		return -1;
+	}
+	return c->epoll_fd;
+}
+
+enum shard_status shard_progress(shard_client *c)
+{
+	enum shard_status rc;
+	uint64_t drop;
+
+	if (c == NULL)
+		return text_fail(SHARD_BAD_ARG, "shard_progress: the connection is NULL");
+	if ((rc = client_enter(c)) != SHARD_OK)
+		return rc;
+	if (atomic_flag_test_and_set(&c->progress_busy)) {
+		client_leave(c);
+		return text_fail(SHARD_BUSY, "shard_progress() runs in another thread");
+	}
+	if (c->event_set && read(c->event_fd, &drop, sizeof(drop)) == (ssize_t)sizeof(drop))
+		c->event_set = false;
+	if (!c->tcp)
+		rc = pump_once(c);
+	list_each(it, &c->models)
+		ticket_settle(list_of(it, struct shard_model, node));
+	c->news = false; /* the caller is here and looks itself */
+	pump_moved(c);
+	atomic_flag_clear(&c->progress_busy);
+	client_leave(c);
+	return rc;
+}

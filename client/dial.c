@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Reaching a daemon at "unix:/path" or "tcp://host:port". Called by shard_connect() before there is a handle. Fails with
+ * SHARD_BAD_ARG for what is no address, SHARD_UNSUPPORTED for spawn:, and SHARD_UNREACHABLE with the errno's name and what to do.
+ * Only resolving a name can take longer than the deadline: that is the resolver's own timeout. */
+#include "client.h"
+
+#include "net/address.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum shard_status dial_check(const char *address, bool *tcp)
+{
+	struct conn_address a;
+	struct err e;
+	enum shard_status rc;
+
+	if (strncmp(address, "spawn:", 6) == 0)
+		return text_fail(SHARD_UNSUPPORTED, "address \"%.200s\": spawn: comes in a later release: choose unix: or tcp://",
+				 address);
+	if ((rc = conn_address_parse(&a, address, &e)) != SHARD_OK)
+		return text_fail_err(&e);
+	*tcp = !a.unix_path;
+	return SHARD_OK;
+}
+
+static enum shard_status unreachable(const char *address, int error, bool tcp)
+{
+	const char *name = strerrorname_np(error), *hint;
+
+	if (error == EACCES || error == EPERM)
+		hint = "may this user train? add it to the group shardd";
+	else if (error == ETIMEDOUT)
+		hint = "no answer in time: is the address right, is there a firewall?";
+	else
+		hint = tcp ? "is it running there, and is `listen` set in its shardd.conf?" : "is it running? systemctl status shardd";
+	errno = error;
+	return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s (%s): %s", address, name ? name : "?", hint);
+}
+
+static int finish_connect(int fd, uint64_t deadline_ns) /* 0 or errno */
+{
+	for (;;) {
+		uint64_t now = clock_ns(), left_ms = now >= deadline_ns ? 0 : (deadline_ns - now) / NS_PER_MS + 1;
+		struct pollfd p = {.fd = fd, .events = POLLOUT};
+		int n = poll(&p, 1, left_ms > 60000 ? 60000 : (int)left_ms), error = 0;
+		socklen_t bytes = sizeof(error);
+
+		if (n < 0 && errno != EINTR)
+			return errno;
+		if (n > 0)
+			return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) ? errno : error;
+		if (clock_ns() >= deadline_ns)
+			return ETIMEDOUT;
+	}
+}
+
+static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadline_ns, int *fd) /* 0 or errno */
+{
+	int error = 0, s = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
+
+	if (s < 0)
+		return errno;
+	while (connect(s, sa, bytes) != 0) {
+		error = errno;
+		if (error == EINPROGRESS || error == EINTR) {
+			error = finish_connect(s, deadline_ns);
+			break;
+		}
+		if (error != EAGAIN || clock_ns() >= deadline_ns) /* EAGAIN: a unix socket's backlog is full */
+			break;
+		error = 0;
+		(void)poll(NULL, 0, 5);
+	}
+	if (error == 0 && sa->sa_family != AF_UNIX && setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)
+		error = errno;
+	if (error != 0)
+		close(s);
+	else
+		*fd = s;
+	return error;
+}
+
+static enum shard_status dial_name(const char *address, const struct conn_address *a, uint64_t deadline_ns, int *fd)
+{
+	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *all = NULL;
+	char port[8];
+	int n, error = EADDRNOTAVAIL;
+
+	snprintf(port, sizeof(port), "%u", a->port);
+	if ((n = getaddrinfo(a->host, port, &hints, &all)) != 0)
+		return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s: host \"%s\": %s", address, a->host,
+				 n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n));
+	for (struct addrinfo *i = all; i != NULL; i = i->ai_next)
+		if ((error = dial_one(i->ai_addr, i->ai_addrlen, deadline_ns, fd)) == 0)
+			break;
+	freeaddrinfo(all);
+	return error == 0 ? SHARD_OK : unreachable(address, error, true);
+}
+
+enum shard_status dial(const char *address, uint64_t deadline_ns, int *fd)
+{
+	struct address_sock sock;
+	struct conn_address a;
+	struct err e;
+	int error;
+
+	if (conn_address_parse(&a, address, &e) != SHARD_OK)
+		return text_fail_err(&e);
+	if (!address_numeric(&a, &sock))
+		return dial_name(address, &a, deadline_ns, fd);
+	error = dial_one((const struct sockaddr *)&sock.sa, sock.bytes, deadline_ns, fd);
+	return error == 0 ? SHARD_OK : unreachable(address, error, !a.unix_path);
+}

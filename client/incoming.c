@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the daemon sends, one row per op. Called by the stream with the client's lock, from whichever thread pumps. A reply finds its
+ * request by tag; the rest finds its model by id and generation, and is dropped where the model is gone: frames of a detached
+ * or lost model are still under way then. What is malformed ends the connection. */
+#include "handle.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+typedef enum shard_status (*frame_fn)(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				      struct err *e);
+
+static enum shard_status malformed(const struct wire_head *h, struct err *e)
+{
+	const struct wire_op_row *row = wire_op(h->op);
+
+	return err_set(e, SHARD_PROTOCOL, "the body of %s cannot be read", row ? row->name : "?");
+}
+
+static enum shard_status on_ping(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+{
+	struct wire_head pong = {.op = OP_PONG, .attempt = h->attempt};
+	enum shard_status rc = stream_send_control(c->stream, &pong, NULL);
+
+	(void)m, (void)body, (void)e; /* a full queue is a sign of life too: the frames in it are under way */
+	return rc == SHARD_AGAIN || rc == SHARD_OK ? SHARD_OK : rc;
+}
+
+static enum shard_status on_error(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+{
+	Shard__Error *x = shard__error__unpack(NULL, h->body_bytes, body);
+
+	(void)m, (void)e;
+	if (x == NULL)
+		return malformed(h, e);
+	err_set(&c->last_words, x->status ? (enum shard_status)x->status : SHARD_CLOSED, "%.400s", x->text);
+	shard__error__free_unpacked(x, NULL);
+	return SHARD_OK;
+}
+
+static enum shard_status on_attempt(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				    struct err *e)
+{
+	Shard__Attempt *x = shard__attempt__unpack(NULL, h->body_bytes, body);
+
+	(void)c;
+	if (x == NULL)
+		return malformed(h, e);
+	if (x->rank >= x->world_size)
+		err_set(e, SHARD_PROTOCOL, "rank %u in a world of %u", x->rank, x->world_size);
+	else
+		world_attempt(m, h, x);
+	enum shard_status rc = x->rank >= x->world_size ? SHARD_PROTOCOL : SHARD_OK;
+
+	shard__attempt__free_unpacked(x, NULL);
+	return rc;
+}
+
+static enum shard_status on_result(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+{
+	Shard__Result *x = shard__result__unpack(NULL, h->body_bytes, body);
+
+	(void)c;
+	if (x == NULL)
+		return malformed(h, e);
+	step_result(m, h, x);
+	shard__result__free_unpacked(x, NULL);
+	return SHARD_OK;
+}
+
+static enum shard_status on_why(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+{
+	Shard__Why *x = shard__why__unpack(NULL, h->body_bytes, body);
+
+	(void)c;
+	if (x == NULL)
+		return malformed(h, e);
+	if (h->op == OP_ENDED)
+		world_ended(m, h, x->why);
+	else
+		handle_lost(m, x->why);
+	shard__why__free_unpacked(x, NULL);
+	return SHARD_OK;
+}
+
+static enum shard_status on_published(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				      struct err *e)
+{
+	(void)c, (void)m, (void)h, (void)body, (void)e; /* the shared page says what moved; waiters look at it */
+	return SHARD_OK;
+}
+
+static enum shard_status on_image(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+{
+	(void)body, (void)e;
+	c->landing = NULL;
+	image_part_came(m, h);
+	return SHARD_OK;
+}
+
+static const struct frame_row {
+	frame_fn fn;
+	bool of_model;
+} rows[OP_NR] = {
+	[OP_PING] = {on_ping, false},          [OP_ERROR] = {on_error, false},    [OP_ATTEMPT] = {on_attempt, true},
+	[OP_RESULT] = {on_result, true},       [OP_ENDED] = {on_why, true},       [OP_LOST] = {on_why, true},
+	[OP_PUBLISHED] = {on_published, true}, [OP_IMAGE_DATA] = {on_image, true},
+};
+
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+{
+	struct shard_client *c = owner;
+	struct request *r;
+	struct shard_model *m;
+
+	(void)s;
+	if (h->flags & WIRE_REPLY) {
+		r = request_find(c, h);
+		if (r == NULL)
+			return err_set(e, SHARD_PROTOCOL, "a reply that nobody asked for (tag %u)", h->attempt);
+		if (h->op == OP_READ) {
+			if (h->body_bytes > r->data_bytes)
+				return err_set(e, SHARD_PROTOCOL, "a reply of %u bytes where %u were asked for", h->body_bytes, r->data_bytes);
+			*to = r->data;
+		}
+		return SHARD_OK;
+	}
+	if (h->op >= OP_NR || rows[h->op].fn == NULL)
+		return err_set(e, SHARD_PROTOCOL, "no trainer is sent op %u", h->op);
+	if (h->op != OP_IMAGE_DATA)
+		return SHARD_OK;
+	m = handle_find(c, h);
+	if (m == NULL || m->own_version == NULL) {
+		*to = STREAM_DISCARD;
+		return SHARD_OK;
+	}
+	c->landing = m;
+	return image_part(m, h, to, e);
+}
+
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+{
+	struct shard_client *c = owner;
+	struct shard_model *m = NULL;
+	struct request *r;
+
+	c->news = true;
+	if (h->flags & WIRE_REPLY) {
+		r = request_find(c, h);
+		CHECK(r != NULL); /* on_head() found it, and only its answer takes it off */
+		r->fds_nr = stream_take_fds(s, r->fds, (int)NR(r->fds));
+		request_answer(r, h, body);
+		return SHARD_OK;
+	}
+	if (rows[h->op].of_model && (m = handle_find(c, h)) == NULL) {
+		if (h->op == OP_IMAGE_DATA)
+			c->landing = NULL; /* it was detached while the part came in */
+		return SHARD_OK;
+	}
+	return rows[h->op].fn(c, m, h, body, e);
+}
+
+const struct stream_handler incoming_handler = {.on_head = on_head, .on_frame = on_frame};

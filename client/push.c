@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Gradients: the arena, shard_push(), shard_push_none(), and the sending of chunks as they become complete. A push claims its range
+ * under the lock, copies or converts into the arena without it (unless the bytes are there already), and fills it; what that
+ * completes goes into a queue of chunk numbers that can never be full, and from there to the stream as far as it has room: over a
+ * unix socket one PUSH per chunk, over tcp the parts of the arena that hold gradients first. READY follows the last chunk. Ways to
+ * fail: what the caller did wrong (RANGE, DUPLICATE, DTYPE, BAD_STATE, STALE), an attempt that is over (WORLD_CHANGED). */
+#include "handle.h"
+
+#include "wire/dtype.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef unsigned long long ull;
+
+enum shard_status push_init(struct shard_model *m, struct err *e)
+{
+	uint32_t chunks = m->space.chunks_nr;
+	const char *guard = getenv("SHARD_GUARD");
+
+	m->guard = guard != NULL && guard[0] == '1';
+	if (m->queue == NULL) { /* else it joined before */
+		enum shard_status rc = cover_init(&m->cover, &m->space, e);
+
+		if (rc != SHARD_OK)
+			return rc;
+		m->queue = malloc(chunks * sizeof(*m->queue));
+		m->forced = calloc(chunks, 1);
+		m->absent = malloc(m->space.tensors_nr * sizeof(*m->absent));
+	}
+	if (m->queue != NULL && m->forced != NULL && m->absent != NULL)
+		return SHARD_OK;
+	cover_deinit(&m->cover);
+	free(m->queue);
+	free(m->forced);
+	free(m->absent);
+	m->queue = m->absent = NULL;
+	m->forced = NULL;
+	return err_set(e, SHARD_SYSTEM, "out of memory for the pushes of %u chunks", chunks);
+}
+
+static void on_complete(void *arg, uint32_t chunk)
+{
+	struct shard_model *m = arg;
+
+	CHECK(m->queue_nr < m->space.chunks_nr);
+	m->queue[(m->queue_first + m->queue_nr++) % m->space.chunks_nr] = chunk;
+}
+
+void push_begin(struct shard_model *m)
+{
+	CHECK(m->copying == 0 && m->sends_out == 0);
+	push_drop(m);
+	memset(m->forced, 0, m->space.chunks_nr);
+	m->pushed_bytes = 0;
+	if (m->guard)
+		(void)mprotect(m->arena.base, m->arena.bytes, PROT_READ | PROT_WRITE);
+	cover_reset(&m->cover, on_complete, m);
+	push_flush(m);
+	pump_kick(m->client);
+}
+
+void push_drop(struct shard_model *m)
+{
+	m->queue_nr = m->queue_first = m->queue_part = 0;
+	m->ready_due = false;
+}
+
+void push_rest_absent(struct shard_model *m)
+{
+	for (uint32_t c = 0; c < m->space.chunks_nr; c++)
+		if (m->cover.left[c] > 0)
+			m->forced[c] = 1;
+	cover_rest(&m->cover, on_complete, m);
+}
+
+void push_ready(struct shard_model *m, bool skip, const char *why)
+{
+	m->ready_due = true;
+	m->ready_skip = skip;
+	snprintf(m->ready_why, sizeof(m->ready_why), "%s", why ? why : "");
+	push_flush(m);
+	pump_kick(m->client);
+}
+
+/* --- sending --- */
+
+static bool chunk_tensor_absent(const struct shard_model *m, uint32_t chunk, uint32_t tensor)
+{
+	return m->forced[chunk] || cover_absent(&m->cover, tensor);
+}
+
+/* Does [at, end) of the element space, inside chunk, hold a gradient? */
+static bool holds_gradient(const struct shard_model *m, uint32_t chunk, uint64_t at, uint64_t end)
+{
+	const struct space *l = &m->space;
+
+	for (uint32_t t = l->chunk_tensor[chunk]; t < l->tensors_nr && l->tensors[t].offset < end; t++)
+		if (l->tensors[t].offset + l->tensors[t].numel > at && !chunk_tensor_absent(m, chunk, t))
+			return true;
+	return false;
+}
+
+static void on_part_sent(void *arg, enum shard_status st)
+{
+	struct shard_model *m = arg;
+
+	(void)st;
+	CHECK(m->sends_out > 0);
+	if (--m->sends_out == 0)
+		m->client->news = true; /* a begin may wait for this; the pump's turn wakes it */
+}
+
+static enum shard_status send_parts(struct shard_model *m, uint32_t chunk)
+{
+	size_t elem = dtype_bytes(m->space.grad);
+	uint64_t part_elems = WIRE_PART_BYTES / elem, start = (uint64_t)chunk * m->space.chunk_elems;
+	uint64_t end = start + space_chunk_elems(&m->space, chunk);
+	struct wire_head h = m->begun.id;
+
+	h.op = OP_PUSH_DATA;
+	h.chunk = chunk;
+	for (uint64_t at = start + m->queue_part * part_elems; at < end; at += part_elems, m->queue_part++) {
+		uint64_t stop = at + part_elems < end ? at + part_elems : end;
+		enum shard_status rc;
+
+		if (!holds_gradient(m, chunk, at, stop))
+			continue;
+		h.flags = WIRE_PART_FLAG(m->queue_part);
+		m->sends_out++;
+		rc = stream_send(m->client->stream, &h, (const char *)m->arena.base + at * elem, (uint32_t)((stop - at) * elem), on_part_sent, m);
+		if (rc != SHARD_OK) {
+			m->sends_out--;
+			return rc;
+		}
+	}
+	return SHARD_OK;
+}
+
+static enum shard_status send_chunk(struct shard_model *m, uint32_t chunk)
+{
+	const struct space *l = &m->space;
+	uint64_t end = (uint64_t)chunk * l->chunk_elems + space_chunk_elems(l, chunk);
+	struct wire_head h = m->begun.id;
+	Shard__Push p = SHARD__PUSH__INIT;
+	enum shard_status rc;
+
+	if (m->client->tcp && (rc = send_parts(m, chunk)) != SHARD_OK)
+		return rc;
+	for (uint32_t t = l->chunk_tensor[chunk]; t < l->tensors_nr && l->tensors[t].offset < end; t++)
+		if (chunk_tensor_absent(m, chunk, t))
+			m->absent[p.n_absent++] = t;
+	p.absent = m->absent;
+	h.op = OP_PUSH;
+	h.chunk = chunk;
+	return stream_send_control(m->client->stream, &h, &p.base);
+}
+
+static enum shard_status send_ready(struct shard_model *m)
+{
+	Shard__Ready r = SHARD__READY__INIT;
+	struct wire_head h = m->begun.id;
+
+	h.op = OP_READY;
+	r.weight = m->weight;
+	r.skip = m->ready_skip;
+	r.why = m->ready_why;
+	return stream_send_control(m->client->stream, &h, &r.base);
+}
+
+/* What does not fit stays queued: every turn of the pump comes back here. */
+void push_flush(struct shard_model *m)
+{
+	if (m->client->over.status != SHARD_OK || m->lost.status != SHARD_OK)
+		return;
+	while (m->queue_nr > 0) {
+		if (send_chunk(m, m->queue[m->queue_first]) != SHARD_OK)
+			return;
+		m->queue_first = (m->queue_first + 1) % m->space.chunks_nr;
+		m->queue_nr--;
+		m->queue_part = 0;
+	}
+	if (m->ready_due && send_ready(m) == SHARD_OK)
+		m->ready_due = false;
+}
+
+void push_flush_all(struct shard_client *c)
+{
+	list_each(it, &c->models)
+		push_flush(list_of(it, struct shard_model, node));
+}
+
+/* --- the calls --- */
+
+static enum shard_status push_open(struct shard_model *m, const char *what, uint32_t tensor)
+{
+	const char *name = tensor < m->space.tensors_nr ? m->space.tensors[tensor].name : "?";
+	ull step = m->begun.id.step;
+
+	if (m->changed)
+		return world_changed(m);
+	switch (m->phase) {
+	case PHASE_OPEN:
+		return SHARD_OK;
+	case PHASE_COMMITTED:
+		return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": step %llu is committed already", what, name, step);
+	case PHASE_ABANDONED:
+	case PHASE_ENDED:
+		return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": attempt %u at step %llu was abandoned", what, name, m->begun.id.attempt, step);
+	case PHASE_DECIDED:
+		return text_fail(SHARD_STALE, "%s of \"%.200s\": step %llu is decided, shard_begin() the next", what, name, step);
+	case PHASE_NONE:
+		break;
+	}
+	return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": no step is begun: shard_join() and shard_begin() first", what, name);
+}
+
+static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
+				    enum shard_dtype dtype, uint32_t flags)
+{
+	enum shard_status rc = push_open(m, "push", tensor);
+	struct err e;
+
+	if (rc != SHARD_OK)
+		return rc;
+	if (space_range(&m->space, "push", tensor, first, count, &e) != SHARD_OK)
+		return text_fail_err(&e);
+	if (flags & SHARD_ADD)
+		return text_fail(SHARD_UNSUPPORTED, "push of \"%.200s\" with SHARD_ADD: comes in a later release, add before you push",
+				 m->space.tensors[tensor].name);
+	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST))
+		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\": unknown flags 0x%x", m->space.tensors[tensor].name, flags);
+	if (!dtype_ok(dtype) || (dtype != m->space.grad && (src == NULL || !(flags & SHARD_CAST))))
+		return text_fail(SHARD_DTYPE, "push of \"%.200s\": %s is given, gradients of \"%s\" are %s: %s", m->space.tensors[tensor].name,
+				 dtype_name(dtype), m->space.name, dtype_name(m->space.grad),
+				 src ? "convert, or pass SHARD_CAST" : "what lies in the arena has that dtype");
+	if (m->space.tensors[tensor].flags & SHARD_FROZEN)
+		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\", which is frozen: it takes no gradient", m->space.tensors[tensor].name);
+	return cover_claim(&m->cover, tensor, first, count, &e) == SHARD_OK ? SHARD_OK : text_fail_err(&e);
+}
+
+static void guard_range(struct shard_model *m, uint64_t at, uint64_t bytes)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)m->arena.base;
+	uintptr_t from = (base + at + page - 1) / page * page, to = (base + at + bytes) / page * page;
+
+	if (m->guard && to > from)
+		(void)mprotect((void *)from, to - from, PROT_READ); /* huge pages may refuse: a guard, not a promise */
+}
+
+/* The bytes are in the arena, unless the attempt ended meanwhile: then nobody wants them. */
+static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_t tensor, uint64_t first, uint64_t count)
+{
+	size_t elem = dtype_bytes(m->space.grad);
+
+	if (m->lost.status != SHARD_OK)
+		return text_fail_err(&m->lost);
+	if (m->begun.no != no || m->phase != PHASE_OPEN)
+		return push_open(m, "push", tensor);
+	guard_range(m, (m->space.tensors[tensor].offset + first) * elem, count * elem);
+	m->pushed_bytes += count * elem;
+	cover_fill(&m->cover, tensor, first, count, on_complete, m);
+	push_flush(m);
+	pump_kick(m->client);
+	return SHARD_OK;
+}
+
+enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src, enum shard_dtype dtype,
+			     uint32_t flags, shard_ticket *ticket)
+{
+	enum shard_status rc = handle_enter(m);
+	uint64_t no;
+	char *dst;
+
+	if (rc != SHARD_OK)
+		return rc;
+	if ((rc = push_check(m, tensor, first, count, src, dtype, flags)) != SHARD_OK)
+		goto out;
+	no = m->begun.no;
+	dst = (char *)m->arena.base + (m->space.tensors[tensor].offset + first) * dtype_bytes(m->space.grad);
+	if (src != NULL && src != dst) {
+		m->copying++;
+		client_leave(m->client);
+		dtype_convert(dst, m->space.grad, src, dtype, count);
+		pthread_mutex_lock(&m->client->lock); /* not handle_enter(): copying must be counted down in any case */
+		if (--m->copying == 0)
+			pump_moved(m->client);
+	}
+	rc = push_filled(m, no, tensor, first, count);
+	if (rc == SHARD_OK && ticket != NULL)
+		*ticket = ticket_done_now(m);
+out:
+	client_leave(m->client);
+	return rc;
+}
+
+enum shard_status shard_push_none(shard_model *m, uint32_t tensor)
+{
+	enum shard_status rc = handle_enter(m);
+	struct err e;
+
+	if (rc != SHARD_OK)
+		return rc;
+	rc = push_open(m, "shard_push_none()", tensor);
+	if (rc == SHARD_OK && space_range(&m->space, "shard_push_none()", tensor, 0, 1, &e) != SHARD_OK)
+		rc = text_fail_err(&e);
+	if (rc == SHARD_OK && (m->space.tensors[tensor].flags & SHARD_FROZEN))
+		goto out; /* it has none anyway */
+	if (rc == SHARD_OK && cover_claim_absent(&m->cover, tensor, &e) != SHARD_OK)
+		rc = text_fail_err(&e);
+	if (rc == SHARD_OK) {
+		cover_fill(&m->cover, tensor, 0, m->space.tensors[tensor].numel, on_complete, m);
+		push_flush(m);
+		pump_kick(m->client);
+	}
+out:
+	client_leave(m->client);
+	return rc;
+}
+
+void *shard_grad(shard_model *m, uint32_t tensor)
+{
+	void *p = NULL;
+
+	if (handle_enter(m) != SHARD_OK)
+		return NULL;
+	if (!m->joined)
+		text_fail(SHARD_BAD_STATE, "shard_grad() of \"%s\", which is not joined", m->space.name);
+	else if (tensor >= m->space.tensors_nr)
+		text_fail(SHARD_RANGE, "tensor %u of \"%s\", which has %u", tensor, m->space.name, m->space.tensors_nr);
+	else
+		p = (char *)m->arena.base + m->space.tensors[tensor].offset * dtype_bytes(m->space.grad);
+	client_leave(m->client);
+	return p;
+}

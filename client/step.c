@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A step from shard_begin() to its result. Begin waits for an ATTEMPT newer than the one in hand, until nothing of the old one uses
+ * the arena and until the image holds the step before. Commit (or vote_skip) puts READY behind the last chunk; the daemon answers
+ * RESULT or ENDED, which shard_result() reports; abandon gives the attempt up for all. Ways to fail: calls out of order, missing
+ * pushes, a world that changed, deadlines, whose texts name whom the step waits for. */
+#include "handle.h"
+
+#include "wire/dtype.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef unsigned long long ull;
+
+bool step_same(const struct wire_head *a, const struct wire_head *b)
+{
+	return a->term == b->term && a->seq == b->seq && a->step == b->step && a->attempt == b->attempt;
+}
+
+struct verdict *step_verdict(struct shard_model *m, uint64_t attempt_no)
+{
+	struct verdict *v = &m->verdicts[attempt_no % MODEL_VERDICTS];
+
+	return attempt_no != 0 && v->no == attempt_no ? v : NULL;
+}
+
+static enum shard_outcome outcome_of(uint32_t n)
+{
+	return n == SHARD_APPLIED ? SHARD_APPLIED : n == SHARD_SKIPPED_VOTE ? SHARD_SKIPPED_VOTE : SHARD_SKIPPED_NONFINITE;
+}
+
+void step_result(struct shard_model *m, const struct wire_head *h, const Shard__Result *r)
+{
+	struct verdict *v = step_verdict(m, m->begun.no);
+
+	if (outcome_of(r->outcome) != SHARD_APPLIED)
+		image_skipped(m, h->step);
+	if (v == NULL || !step_same(h, &m->begun.id) || v->decided || v->ended)
+		return;
+	v->decided = true;
+	v->diverged = r->diverged;
+	v->result = (struct shard_result){
+		.size = sizeof(v->result),
+		.outcome = outcome_of(r->outcome),
+		.step = h->step,
+		.applied = r->applied,
+		.attempts = r->attempts,
+		.skipped_in_row = r->skipped_in_row,
+		.grad_norm = r->grad_norm,
+		.clip_factor = r->clip_factor,
+		.weight_sum = r->weight_sum,
+		.loss_scale = r->loss_scale,
+		.next_loss_scale = r->next_loss_scale,
+		.lr = r->lr,
+		.bad_tensor = r->bad_tensor,
+		.bad_rank = r->bad_rank,
+		.wait_ns = m->wait_ns,
+		.reduce_ns = r->reduce_ns,
+		.pushed_bytes = m->pushed_bytes,
+		.pulled_bytes = m->pulled_bytes,
+		.world_size = r->world_size,
+		.slowest_rank = r->slowest_rank,
+	};
+	m->pulled_bytes = 0;
+	m->phase = PHASE_DECIDED;
+	push_drop(m);
+	ticket_settle(m);
+}
+
+/* --- begin --- */
+
+static enum shard_status begin_check(struct shard_model *m, const struct shard_begin_opts *o)
+{
+	if (m->changed)
+		return world_changed(m);
+	if (!m->introduced)
+		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is not joined: shard_join() first", m->space.name);
+	if (m->leave_request != NULL)
+		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is being left", m->space.name);
+	if (m->phase == PHASE_OPEN)
+		return text_fail(SHARD_BAD_STATE, "step %llu of \"%s\" is begun already: shard_commit() or shard_abandon() it first",
+				 (ull)m->begun.id.step, m->space.name);
+	if (!(o->weight >= 0) || isinf(o->weight))
+		return text_fail(SHARD_BAD_ARG, "shard_begin(): weight %g: a finite number above 0 is needed (0 takes 1.0)", o->weight);
+	if (o->micro_steps > 1)
+		return text_fail(SHARD_UNSUPPORTED, "shard_begin(): micro_steps %u: SHARD_ADD comes in a later release, add before you push",
+				 o->micro_steps);
+	if (o->lr != NULL)
+		return text_fail(SHARD_UNSUPPORTED, "shard_begin(): lr comes in a later release: use `lr` and `schedule` in the settings");
+	return SHARD_OK;
+}
+
+static bool offer_usable(const struct shard_model *m)
+{
+	return m->offered.no > m->begun.no && !m->offered_over;
+}
+
+static bool begin_ready(struct shard_model *m, uint32_t *chunk)
+{
+	*chunk = UINT32_MAX;
+	if (!offer_usable(m) || m->copying > 0 || m->sends_out > 0)
+		return false;
+	return m->offered.id.step == 0 || image_holds(m, 0, m->space.elems, m->offered.id.step - 1, chunk);
+}
+
+static enum shard_status begin_timeout(struct shard_model *m, const struct wait *w, uint32_t chunk)
+{
+	double seconds = wait_seconds(w);
+	char waits[300];
+
+	if (chunk != UINT32_MAX)
+		return text_fail(SHARD_TIMEOUT, "begin of step %llu of \"%s\" waited %.1f s for chunk %u of %u of the image of step %llu",
+				 (ull)m->offered.id.step, m->space.name, seconds, chunk, m->space.chunks_nr, (ull)m->offered.id.step - 1);
+	handle_waits_text(m, waits, sizeof(waits));
+	return text_fail(SHARD_TIMEOUT, "begin after step %llu of \"%s\" waited %.1f s: %s", (ull)m->begun.id.step, m->space.name, seconds,
+			 waits);
+}
+
+static bool world_differs(const struct shard_model *m)
+{
+	return m->offered.rank != m->seen.rank || m->offered.world_size != m->seen.world_size;
+}
+
+/* The attempt is in hand from here on. */
+static void begin_take(struct shard_model *m, const struct shard_begin_opts *o, struct shard_step *theirs)
+{
+	struct shard_step s = {.size = sizeof(s)};
+	struct verdict *v;
+
+	if (!m->client->tcp && m->offered.id.step != m->begun.id.step)
+		m->pulled_bytes += m->space.elems * dtype_bytes(m->space.image); /* the image that is read in place now */
+	m->begun = m->offered;
+	m->phase = PHASE_OPEN;
+	m->weight = o->weight == 0 ? 1.0 : o->weight;
+	m->why[0] = 0;
+	v = &m->verdicts[m->begun.no % MODEL_VERDICTS];
+	memset(v, 0, sizeof(*v));
+	v->no = m->begun.no;
+	push_begin(m);
+	s.step = m->begun.id.step;
+	s.attempt = m->begun.id.attempt;
+	s.rank = m->begun.rank;
+	s.world_size = m->begun.world_size;
+	s.loss_scale = m->begun.loss_scale;
+	text_struct_out(theirs, &s, sizeof(s));
+}
+
+enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opts, struct shard_step *step)
+{
+	struct shard_begin_opts o = {.size = sizeof(o)};
+	enum shard_status rc = text_struct_ok(step, "shard_step");
+	uint32_t chunk;
+	struct wait w;
+
+	if (rc == SHARD_OK && opts != NULL)
+		rc = text_struct_in(&o, sizeof(o), opts, "shard_begin_opts");
+	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
+		return rc;
+	rc = begin_check(m, &o);
+	m->wait_ns = 0;
+	wait_begin(m->client, &w, m->timeout_ms);
+	while (rc == SHARD_OK && !begin_ready(m, &chunk)) {
+		rc = handle_wait(m, &w);
+		if (m->changed)
+			rc = world_changed(m);
+	}
+	if (rc == SHARD_OK && world_differs(m)) {
+		m->changed = true;
+		rc = world_changed(m);
+	}
+	if (rc == SHARD_OK)
+		begin_take(m, &o, step);
+	else if (rc == SHARD_TIMEOUT)
+		begin_timeout(m, &w, chunk);
+	handle_leave_one(m);
+	return rc;
+}
+
+/* --- commit, vote_skip, abandon --- */
+
+/* The attempt in hand is open and no push is in the middle of its copy. */
+static enum shard_status step_open(struct shard_model *m, const char *what)
+{
+	struct wait w;
+	enum shard_status rc = SHARD_OK;
+
+	wait_begin(m->client, &w, m->timeout_ms);
+	while (m->copying > 0 && rc == SHARD_OK)
+		rc = handle_wait(m, &w);
+	if (rc == SHARD_TIMEOUT)
+		text_fail(rc, "%s waited %.1f s for %u pushes that other threads are in", what, wait_seconds(&w), m->copying);
+	if (rc != SHARD_OK)
+		return rc;
+	if (m->changed)
+		return world_changed(m);
+	if (m->phase == PHASE_OPEN)
+		return SHARD_OK;
+	if (m->phase == PHASE_NONE)
+		return text_fail(SHARD_BAD_STATE, "%s: no step of \"%s\" is begun", what, m->space.name);
+	return text_fail(SHARD_BAD_STATE, "%s: step %llu of \"%s\" is %s", what, (ull)m->begun.id.step, m->space.name,
+			 m->phase == PHASE_COMMITTED ? "committed already" : m->phase == PHASE_DECIDED ? "decided" : "abandoned");
+}
+
+enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
+{
+	enum shard_status rc = handle_enter_one(m);
+	struct ticket *t = NULL;
+	struct err e;
+
+	if (rc != SHARD_OK)
+		return rc;
+	rc = step_open(m, "shard_commit()");
+	if (rc == SHARD_OK && cover_missing(&m->cover, &e) != SHARD_OK)
+		rc = text_fail_err(&e);
+	if (rc == SHARD_OK && ticket != NULL && (t = ticket_new(m)) == NULL)
+		rc = text_fail(SHARD_AGAIN, "%u tickets of \"%s\" are waiting: shard_wait() for one first", m->tickets_nr, m->space.name);
+	if (rc == SHARD_OK) {
+		m->phase = PHASE_COMMITTED;
+		m->committed_step = m->begun.id.step;
+		if (t != NULL) {
+			t->kind = TICKET_COMMIT;
+			t->attempt = m->begun.no;
+			*ticket = step_verdict(m, m->begun.no)->ticket = t->no;
+		}
+		push_ready(m, false, NULL);
+	}
+	handle_leave_one(m);
+	return rc;
+}
+
+enum shard_status shard_vote_skip(shard_model *m, const char *why)
+{
+	enum shard_status rc = handle_enter_one(m);
+
+	if (rc != SHARD_OK)
+		return rc;
+	if ((rc = step_open(m, "shard_vote_skip()")) == SHARD_OK) {
+		m->phase = PHASE_COMMITTED;
+		m->committed_step = m->begun.id.step;
+		push_rest_absent(m);
+		push_ready(m, true, why);
+	}
+	handle_leave_one(m);
+	return rc;
+}
+
+enum shard_status shard_abandon(shard_model *m, const char *why)
+{
+	enum shard_status rc = handle_enter_one(m);
+	Shard__Why x = SHARD__WHY__INIT;
+	struct wire_head h;
+	char text[MODEL_WHY_BYTES];
+	struct wait w;
+
+	if (rc != SHARD_OK)
+		return rc;
+	rc = step_open(m, "shard_abandon()");
+	wait_begin(m->client, &w, m->timeout_ms);
+	snprintf(text, sizeof(text), "%s", why ? why : "");
+	x.why = text;
+	while (rc == SHARD_OK && m->phase == PHASE_OPEN) {
+		h = m->begun.id;
+		h.op = OP_ABANDON;
+		rc = stream_send_control(m->client->stream, &h, &x.base);
+		if (rc == SHARD_OK) {
+			m->phase = PHASE_ABANDONED;
+			push_drop(m);
+			pump_kick(m->client);
+		} else if (rc == SHARD_AGAIN) {
+			rc = handle_wait(m, &w);
+		} else {
+			text_fail(rc, "shard_abandon() of step %llu of \"%s\": %s", (ull)h.step, m->space.name, status_name(rc));
+		}
+	}
+	if (rc == SHARD_OK && m->changed)
+		rc = world_changed(m); /* it ended by itself meanwhile */
+	else if (rc == SHARD_TIMEOUT)
+		text_fail(rc, "shard_abandon() of step %llu of \"%s\" found no room to send in %.1f s", (ull)m->begun.id.step, m->space.name,
+			  wait_seconds(&w));
+	handle_leave_one(m);
+	return rc;
+}
+
+/* --- result --- */
+
+static enum shard_status result_find(struct shard_model *m, shard_ticket ticket, struct verdict **out)
+{
+	if (ticket == 0) {
+		if (m->begun.no == 0 || m->phase == PHASE_OPEN)
+			return text_fail(SHARD_BAD_STATE, "shard_result(): no step of \"%s\" is committed", m->space.name);
+		*out = step_verdict(m, m->begun.no);
+		CHECK(*out != NULL);
+		return SHARD_OK;
+	}
+	for (uint32_t i = 0; i < MODEL_VERDICTS; i++)
+		if (m->verdicts[i].no != 0 && m->verdicts[i].ticket == ticket) {
+			*out = &m->verdicts[i];
+			return SHARD_OK;
+		}
+	return text_fail(ticket > atomic_load(&m->ticket_last) ? SHARD_BAD_ARG : SHARD_STALE,
+			 "shard_result(): ticket %llu is of no commit among the last %d of \"%s\"", (ull)ticket, (int)MODEL_VERDICTS,
+			 m->space.name);
+}
+
+static enum shard_status result_timeout(struct shard_model *m, const struct wait *w, int64_t timeout_ms)
+{
+	double seconds = wait_seconds(w);
+	char waits[300];
+
+	if (timeout_ms == 0)
+		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided", (ull)m->begun.id.step, m->begun.id.attempt,
+				 m->space.name);
+	handle_waits_text(m, waits, sizeof(waits));
+	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s", (ull)m->begun.id.step, m->begun.id.attempt,
+			 m->space.name, seconds, waits);
+}
+
+enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t timeout_ms, struct shard_result *result)
+{
+	enum shard_status rc = text_struct_ok(result, "shard_result");
+	struct verdict *v = NULL;
+	uint64_t no;
+	struct wait w;
+
+	if (rc != SHARD_OK || (rc = handle_enter(m)) != SHARD_OK)
+		return rc;
+	rc = result_find(m, ticket, &v);
+	no = v ? v->no : 0;
+	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
+	while (rc == SHARD_OK && v->no == no && !v->decided && !v->ended)
+		rc = handle_wait(m, &w);
+	if (v != NULL && v->no != no) {
+		rc = text_fail(SHARD_STALE, "shard_result(): other threads went on by %d steps", (int)MODEL_VERDICTS);
+	} else if (v != NULL && v->decided) {
+		text_struct_out(result, &v->result, sizeof(v->result));
+		rc = SHARD_OK;
+		if (v->diverged)
+			rc = text_fail(SHARD_DIVERGED, "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the model is paused",
+				       (ull)v->result.step, m->space.name, (ull)v->result.skipped_in_row, v->result.next_loss_scale);
+	} else if (v != NULL && v->ended) {
+		rc = no == m->begun.no ? world_changed(m) : text_fail(SHARD_WORLD_CHANGED, "%s", v->why);
+	} else if (rc == SHARD_TIMEOUT) {
+		rc = result_timeout(m, &w, timeout_ms);
+	}
+	client_leave(m->client);
+	return rc;
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Weights and moments in and out: shard_write(), shard_seal(), shard_read(). A range of a tensor travels as fp32 in parts of at most
+ * 256 KiB that do not cross a chunk, with several under way; each part has a buffer of its own, so that a call can give up
+ * (deadline, interrupt) while the stream still uses it. Not on the step path. A read covers several chunks only if all answered
+ * with the same step; with *step = 0 it begins again a few times before it says SHARD_STALE. */
+#include "handle.h"
+
+#include "wire/dtype.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	WINDOW = 8, /* parts under way */
+	PART_ELEMS = WIRE_PART_BYTES / 4,
+	STALE_TRIES = 5,
+};
+
+typedef unsigned long long ull;
+
+struct transfer {
+	struct shard_model *m;
+	const struct space_tensor *t;
+	enum shard_kind kind;
+	enum shard_dtype dtype;
+	uint64_t at, end;        /* element space: next part, end of the range */
+	uint64_t start;          /* of the range: caller's element 0 */
+	const char *src;
+	char *dst;
+	uint64_t step;           /* read: of the data, when known */
+	bool step_known;         /* asked for, or fixed by the first reply */
+	struct wait wait;
+	struct part {
+		struct request *r;
+		uint64_t first;
+		uint32_t count;
+	} window[WINDOW];
+	uint32_t first, nr;
+};
+
+static const char *kind_name(enum shard_kind k)
+{
+	static const char *const names[] = {"?", "image", "master", "exp_avg", "exp_avg_sq", "momentum", "grad"};
+
+	return names[k >= SHARD_IMAGE && k <= SHARD_GRAD ? k : 0];
+}
+
+static enum shard_status send_write(struct transfer *x, struct part *p)
+{
+	struct wire_head h = handle_head(x->m);
+	const char *src = x->src + (p->first - x->start) * dtype_bytes(x->dtype);
+
+	p->r = request_new(x->m->client, OP_WRITE, p->count * 4);
+	if (p->r == NULL)
+		return SHARD_SYSTEM;
+	dtype_convert(p->r->data, SHARD_F32, src, x->dtype, p->count);
+	h.chunk = (uint32_t)x->kind;
+	h.step = p->first;
+	return request_send_bulk(p->r, h, p->count * 4, &x->wait);
+}
+
+static enum shard_status send_read(struct transfer *x, struct part *p)
+{
+	Shard__Read q = SHARD__READ__INIT;
+
+	p->r = request_new(x->m->client, OP_READ, p->count * 4);
+	if (p->r == NULL)
+		return SHARD_SYSTEM;
+	q.kind = (uint32_t)x->kind;
+	q.first = p->first;
+	q.count = p->count;
+	q.step = x->step;
+	return request_send(p->r, handle_head(x->m), &q.base, &x->wait);
+}
+
+static enum shard_status take_read(struct transfer *x, const struct part *p)
+{
+	if (p->r->body_bytes != p->count * 4)
+		return text_fail(SHARD_PROTOCOL, "read of \"%.200s\": %u bytes came where %u were asked for", x->t->name, p->r->body_bytes,
+				 p->count * 4);
+	if (!x->step_known)
+		x->step = p->r->head.step;
+	x->step_known = true;
+	if (p->r->head.step != x->step)
+		return text_fail(SHARD_STALE, "read of %s of \"%.200s\": part is of step %llu, step %llu was asked for", kind_name(x->kind),
+				 x->t->name, (ull)p->r->head.step, (ull)x->step);
+	dtype_convert(x->dst + (p->first - x->start) * dtype_bytes(x->dtype), x->dtype, p->r->data, SHARD_F32, p->count);
+	return SHARD_OK;
+}
+
+static enum shard_status send_next(struct transfer *x)
+{
+	uint64_t n = space_piece(&x->m->space, x->at, x->end);
+	struct part *p = &x->window[(x->first + x->nr) % WINDOW];
+	enum shard_status rc;
+
+	p->first = x->at;
+	p->count = n < PART_ELEMS ? (uint32_t)n : PART_ELEMS;
+	rc = x->src ? send_write(x, p) : send_read(x, p);
+	if (rc != SHARD_OK) {
+		request_free(p->r);
+		return rc;
+	}
+	x->at += p->count;
+	x->nr++;
+	return SHARD_OK;
+}
+
+/* Parts are answered in order; the window moves on with each. Reads ask for the first part alone if its reply fixes the step. */
+static enum shard_status transfer_run(struct transfer *x)
+{
+	enum shard_status rc = SHARD_OK;
+
+	while (rc == SHARD_OK && (x->at < x->end || x->nr > 0)) {
+		struct part *p = &x->window[x->first];
+		bool alone = x->dst && !x->step_known && x->nr > 0;
+
+		if (x->at < x->end && x->nr < WINDOW && !alone) {
+			rc = send_next(x);
+			continue;
+		}
+		rc = request_wait(p->r, &x->wait);
+		if (rc == SHARD_OK && x->dst)
+			rc = take_read(x, p);
+		request_free(p->r);
+		x->first = (x->first + 1) % WINDOW;
+		x->nr--;
+	}
+	while (x->nr > 0) { /* gave up: the rest belongs to the stream until it is answered */
+		request_free(x->window[x->first].r);
+		x->first = (x->first + 1) % WINDOW;
+		x->nr--;
+	}
+	return rc;
+}
+
+static enum shard_status transfer_check(struct transfer *x, const char *what, uint32_t tensor, uint64_t first, uint64_t count,
+					const void *memory)
+{
+	struct shard_model *m = x->m;
+	char label[64];
+	struct err e;
+
+	snprintf(label, sizeof(label), "%s of %s", what, kind_name(x->kind));
+	if (!dtype_ok(x->dtype))
+		return text_fail(SHARD_BAD_ARG, "%s: dtype %d: choose SHARD_F32, SHARD_BF16 or SHARD_F16", label, (int)x->dtype);
+	if (memory == NULL)
+		return text_fail(SHARD_BAD_ARG, "%s: the memory is NULL", label);
+	if (space_range(&m->space, label, tensor, first, count, &e) != SHARD_OK)
+		return text_fail_err(&e);
+	x->t = &m->space.tensors[tensor];
+	x->start = x->at = x->t->offset + first;
+	x->end = x->at + count;
+	return SHARD_OK;
+}
+
+enum shard_status shard_write(shard_model *m, enum shard_kind kind, uint32_t tensor, uint64_t first, uint64_t count,
+			      enum shard_dtype dtype, const void *src)
+{
+	struct transfer x = {.m = m, .kind = kind, .dtype = dtype, .src = src};
+	enum shard_status rc = handle_enter(m);
+
+	if (rc != SHARD_OK)
+		return rc;
+	if (kind < SHARD_MASTER || kind > SHARD_MOMENTUM)
+		rc = text_fail(SHARD_BAD_ARG, "write of kind %d: choose SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM",
+			       (int)kind);
+	else if (m->sealed)
+		rc = text_fail(SHARD_BAD_STATE, "write of \"%s\", which is sealed (step %llu): from then on only training changes it",
+			       m->space.name, (ull)m->sealed_step);
+	else
+		rc = transfer_check(&x, "write", tensor, first, count, src);
+	if (rc == SHARD_OK) {
+		wait_begin(m->client, &x.wait, m->timeout_ms);
+		rc = transfer_run(&x);
+		if (rc == SHARD_TIMEOUT)
+			text_fail(rc, "write of %s of \"%.200s\" waited %.1f s at element %llu of %llu", kind_name(kind), x.t->name,
+				  wait_seconds(&x.wait), (ull)(x.at - x.start), (ull)count);
+	}
+	client_leave(m->client);
+	return rc;
+}
+
+enum shard_status shard_seal(shard_model *m, uint64_t step)
+{
+	enum shard_status rc = handle_enter(m);
+	Shard__Seal seal = SHARD__SEAL__INIT;
+	struct request *r;
+	struct wait w;
+
+	if (rc != SHARD_OK)
+		return rc;
+	r = request_new(m->client, OP_SEAL, 0);
+	rc = r ? SHARD_OK : SHARD_SYSTEM;
+	wait_begin(m->client, &w, m->timeout_ms);
+	seal.step = step;
+	if (rc == SHARD_OK)
+		rc = request_send(r, handle_head(m), &seal.base, &w);
+	if (rc == SHARD_OK)
+		rc = request_wait(r, &w);
+	if (rc == SHARD_OK) {
+		m->sealed = true;
+		m->sealed_step = step;
+	} else if (rc == SHARD_TIMEOUT) {
+		text_fail(rc, "seal of \"%s\" at step %llu waited %.1f s for shardd at %s", m->space.name, (ull)step, wait_seconds(&w),
+			  m->client->address);
+	}
+	request_free(r);
+	client_leave(m->client);
+	return rc;
+}
+
+enum shard_status shard_read(shard_model *m, enum shard_kind kind, uint32_t tensor, uint64_t first, uint64_t count,
+			     enum shard_dtype dtype, void *dst, uint64_t *step)
+{
+	struct transfer x = {.m = m, .kind = kind, .dtype = dtype, .dst = dst};
+	enum shard_status rc = handle_enter(m);
+	uint64_t asked;
+
+	if (rc != SHARD_OK)
+		return rc;
+	if (step == NULL || kind < SHARD_IMAGE || kind > SHARD_MOMENTUM)
+		rc = text_fail(SHARD_BAD_ARG, step ? "read of kind %d: choose SHARD_IMAGE to SHARD_MOMENTUM" : "read of kind %d: step is NULL",
+			       (int)kind);
+	else
+		rc = transfer_check(&x, "read", tensor, first, count, dst);
+	if (rc == SHARD_OK) {
+		wait_begin(m->client, &x.wait, m->timeout_ms);
+		asked = *step;
+		for (int tries = 0; tries < STALE_TRIES; tries++) {
+			x.at = x.start;
+			x.step = asked;
+			x.step_known = asked != 0;
+			rc = transfer_run(&x);
+			if (rc != SHARD_STALE || asked != 0)
+				break;
+		}
+		if (rc == SHARD_OK)
+			*step = x.step;
+		else if (rc == SHARD_TIMEOUT)
+			text_fail(rc, "read of %s of \"%.200s\" waited %.1f s at element %llu of %llu", kind_name(kind), x.t->name,
+				  wait_seconds(&x.wait), (ull)(x.at - x.start), (ull)count);
+	}
+	client_leave(m->client);
+	return rc;
+}

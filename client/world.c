@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Who trains: shard_join(), shard_world_get(), shard_leave(), shard_samples(), and the ATTEMPT and ENDED frames that say what the world
+ * is. Joining maps the arena and the image (unix) or makes private memory for both (tcp) and waits for the first ATTEMPT. An
+ * attempt in hand that ends without effect makes every waiting call return SHARD_WORLD_CHANGED until shard_world_get(). A call that
+ * gives up on its deadline may be made again: its request is still under way and is found again. */
+#include "handle.h"
+
+#include "wire/dtype.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+typedef unsigned long long ull;
+
+static struct wire_head id_of(const struct wire_head *h)
+{
+	return (struct wire_head){.model = h->model, .generation = h->generation, .seq = h->seq, .term = h->term, .step = h->step,
+				  .attempt = h->attempt};
+}
+
+static void why_set(struct shard_model *m, const char *why)
+{
+	if (why != NULL && why[0] != 0)
+		snprintf(m->why, sizeof(m->why), "%s", why);
+}
+
+void world_ended(struct shard_model *m, const struct wire_head *h, const char *why)
+{
+	if (m->offered.no != 0 && step_same(h, &m->offered.id))
+		m->offered_over = true;
+	if (m->begun.no == 0 || !step_same(h, &m->begun.id) || m->phase == PHASE_DECIDED || m->phase == PHASE_ENDED) {
+		why_set(m, why);
+		return;
+	}
+	struct verdict *v = step_verdict(m, m->begun.no);
+
+	m->changed = m->phase != PHASE_ABANDONED; /* who gave up knows it */
+	m->phase = PHASE_ENDED;
+	snprintf(m->why, sizeof(m->why), "%s", why && why[0] ? why : "the attempt ended");
+	if (v != NULL) {
+		v->ended = true;
+		snprintf(v->why, sizeof(v->why), "%s", m->why);
+	}
+	push_drop(m);
+	ticket_settle(m);
+}
+
+void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard__Attempt *a)
+{
+	if (m->begun.no != 0 && (m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED || m->phase == PHASE_ABANDONED))
+		world_ended(m, &m->begun.id, a->why); /* a new one without a verdict on the old */
+	m->offered = (struct attempt){
+		.no = ++m->attempts,
+		.id = id_of(h),
+		.rank = a->rank,
+		.world_size = a->world_size,
+		.local_rank = a->local_rank,
+		.local_size = a->local_size,
+		.loss_scale = a->loss_scale,
+	};
+	m->offered_over = false;
+	why_set(m, a->why);
+}
+
+static bool offer_stands(const struct shard_model *m)
+{
+	return m->offered.no > m->begun.no && !m->offered_over;
+}
+
+enum shard_status world_changed(struct shard_model *m)
+{
+	const char *why = m->why[0] ? m->why : "the world changed";
+
+	if (offer_stands(m))
+		return text_fail(SHARD_WORLD_CHANGED, "%s; world is now %u, this is rank %u, step %llu begins again", why,
+				 m->offered.world_size, m->offered.rank, (ull)m->offered.id.step);
+	return text_fail(SHARD_WORLD_CHANGED, "%s; step %llu begins again", why, (ull)m->begun.id.step);
+}
+
+/* --- join --- */
+
+/* Takes what the reply brought: over a unix socket two descriptors, over tcp only sizes. */
+static enum shard_status map_reply(struct shard_model *m, struct request *r, const Shard__Joined *j, struct err *e)
+{
+	const struct space *l = &m->space;
+	uint64_t arena = l->elems * dtype_bytes(l->grad), image = l->elems * dtype_bytes(l->image);
+	enum shard_status rc;
+
+	if (m->client->tcp) {
+		if ((rc = shm_private(&m->arena, arena, SHM_HUGE_TRY, e)) != SHARD_OK)
+			return rc;
+		m->image_data = 0;
+		return shm_private(&m->image, image, SHM_HUGE_TRY, e);
+	}
+	if (r->fds_nr != 2)
+		return err_set(e, SHARD_PROTOCOL, "JOIN brought %d descriptors, 2 are needed", r->fds_nr);
+	if (j->arena_bytes < arena || j->image_data > j->image_bytes || j->image_bytes - j->image_data < image)
+		return err_set(e, SHARD_PROTOCOL, "arena of %llu bytes, image of %llu at %llu: \"%s\" needs %llu and %llu", (ull)j->arena_bytes,
+			       (ull)j->image_bytes, (ull)j->image_data, l->name, (ull)arena, (ull)image);
+	m->image_data = j->image_data;
+	r->fds_nr = 0; /* shm_map() takes them over */
+	if ((rc = shm_map(&m->arena, r->fds[0], j->arena_bytes, 1, e)) != SHARD_OK) {
+		r->fds[0] = r->fds[1];
+		r->fds_nr = 1;
+		return rc;
+	}
+	return shm_map(&m->image, r->fds[1], j->image_bytes, 0, e);
+}
+
+static void dont_fork(struct shm *s)
+{
+	(void)madvise(s->base, s->bytes, MADV_DONTFORK); /* where shm.c has not: a child must never write a parent's gradients */
+}
+
+void world_unmap(struct shard_model *m)
+{
+	shm_unmap(&m->arena);
+	shm_unmap(&m->image);
+	m->arena.fd = m->image.fd = -1;
+	image_deinit(m);
+}
+
+static enum shard_status ask_image(struct shard_model *m, struct wait *w)
+{
+	Shard__Chunks all = SHARD__CHUNKS__INIT;
+	struct wire_head h = handle_head(m);
+	enum shard_status rc;
+
+	h.op = OP_IMAGE_ASK;
+	while ((rc = stream_send_control(m->client->stream, &h, &all.base)) == SHARD_AGAIN)
+		if ((rc = handle_wait(m, w)) != SHARD_OK)
+			return rc;
+	if (rc != SHARD_OK)
+		return text_fail(rc, "cannot ask for the image of \"%s\": %s", m->space.name, status_name(rc));
+	pump_kick(m->client);
+	return SHARD_OK;
+}
+
+static enum shard_status join_reply(struct shard_model *m, struct request *r, struct wait *w)
+{
+	Shard__Joined *j = shard__joined__unpack(NULL, r->body_bytes, r->body);
+	enum shard_status rc;
+	struct err e;
+
+	if (j == NULL)
+		return text_fail(SHARD_PROTOCOL, "shardd at %s answered JOIN with what cannot be read", m->client->address);
+	if ((rc = map_reply(m, r, j, &e)) == SHARD_OK && (rc = image_init(m, &e)) == SHARD_OK)
+		rc = push_init(m, &e);
+	shard__joined__free_unpacked(j, NULL);
+	if (rc != SHARD_OK) {
+		world_unmap(m);
+		return text_fail_err(&e);
+	}
+	dont_fork(&m->arena);
+	dont_fork(&m->image);
+	m->joined = true;
+	return m->client->tcp ? ask_image(m, w) : SHARD_OK;
+}
+
+static enum shard_status join_ask(struct shard_model *m, int rank_hint, struct wait *w)
+{
+	Shard__Join j = SHARD__JOIN__INIT;
+	struct request *r = m->join_request;
+	enum shard_status rc = SHARD_OK;
+
+	if (r == NULL) {
+		if ((r = request_new(m->client, OP_JOIN, 0)) == NULL)
+			return SHARD_SYSTEM;
+		j.rank_hint = rank_hint < 0 ? -1 : rank_hint;
+		if ((rc = request_send(r, handle_head(m), &j.base, w)) != SHARD_OK) {
+			request_free(r);
+			return rc;
+		}
+		m->join_request = r;
+	}
+	while (!r->answered && rc == SHARD_OK)
+		rc = handle_wait(m, w);
+	if (rc != SHARD_OK)
+		return rc; /* the request stays: the next shard_join() waits for its answer */
+	m->join_request = NULL;
+	if ((rc = request_wait(r, w)) == SHARD_OK)
+		rc = join_reply(m, r, w);
+	request_free(r);
+	return rc;
+}
+
+static void world_fill(struct shard_model *m, struct shard_world *theirs)
+{
+	const struct attempt *a = m->offered.no >= m->begun.no ? &m->offered : &m->begun;
+	struct shard_world w = {.size = sizeof(w)};
+
+	m->seen = *a;
+	m->changed = false;
+	snprintf(m->why_shown, sizeof(m->why_shown), "%s", m->why);
+	w.rank = a->rank;
+	w.world_size = a->world_size;
+	w.local_rank = a->local_rank;
+	w.local_size = a->local_size;
+	w.term = a->id.term;
+	w.seq = a->id.seq;
+	w.step = a->id.step + (a->no == m->begun.no && m->phase == PHASE_DECIDED);
+	w.why = m->why_shown;
+	text_struct_out(theirs, &w, sizeof(w));
+}
+
+enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms, struct shard_world *world)
+{
+	enum shard_status rc = text_struct_ok(world, "shard_world");
+	char waits[300];
+	struct wait w;
+
+	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
+		return rc;
+	if (m->introduced || m->leave_request != NULL) {
+		rc = text_fail(SHARD_BAD_STATE, m->introduced ? "\"%s\" is joined already, as rank %u" : "\"%s\" is being left (rank %u)",
+			       m->space.name, m->seen.rank);
+		goto out;
+	}
+	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
+	if (!m->joined)
+		rc = join_ask(m, rank_hint, &w);
+	while (rc == SHARD_OK && !offer_stands(m))
+		rc = handle_wait(m, &w);
+	if (rc == SHARD_OK) {
+		m->introduced = true;
+		world_fill(m, world);
+	} else if (rc == SHARD_TIMEOUT) {
+		double seconds = wait_seconds(&w);
+
+		handle_waits_text(m, waits, sizeof(waits));
+		text_fail(rc, "join of \"%s\" waited %.1f s: %s", m->space.name, seconds, waits);
+	}
+out:
+	handle_leave_one(m);
+	return rc;
+}
+
+static enum shard_status not_joined(struct shard_model *m, const char *what)
+{
+	return text_fail(SHARD_BAD_STATE, "%s of \"%s\", which is not joined: shard_join() first", what, m->space.name);
+}
+
+enum shard_status shard_world_get(shard_model *m, struct shard_world *world)
+{
+	enum shard_status rc = text_struct_ok(world, "shard_world");
+
+	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
+		return rc;
+	if (m->introduced)
+		world_fill(m, world);
+	else
+		rc = not_joined(m, "shard_world_get()");
+	handle_leave_one(m);
+	return rc;
+}
+
+/* --- leave --- */
+
+static enum shard_status leave_wait(struct shard_model *m, struct wait *w)
+{
+	struct request *r = m->leave_request;
+	enum shard_status rc = SHARD_OK;
+
+	if (r == NULL) {
+		if ((r = request_new(m->client, OP_LEAVE, 0)) == NULL)
+			return SHARD_SYSTEM;
+		if ((rc = request_send(r, handle_head(m), NULL, w)) != SHARD_OK) {
+			request_free(r);
+			return rc;
+		}
+		m->leave_request = r;
+	}
+	/* the stream may still read the arena, or fill the image */
+	while (rc == SHARD_OK && (!r->answered || m->sends_out > 0 || m->client->landing == m || m->copying > 0))
+		rc = handle_wait(m, w);
+	if (rc != SHARD_OK)
+		return rc;
+	m->leave_request = NULL;
+	rc = request_wait(r, w);
+	request_free(r);
+	return rc;
+}
+
+enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
+{
+	enum shard_status rc = handle_enter_one(m);
+	char waits[300];
+	struct wait w;
+
+	if (rc != SHARD_OK)
+		return rc;
+	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
+	if (!m->joined)
+		rc = not_joined(m, "shard_leave()");
+	else if (m->phase == PHASE_OPEN)
+		rc = text_fail(SHARD_BAD_STATE, "shard_leave() in the middle of step %llu of \"%s\": shard_commit() or shard_abandon() it first",
+			       (ull)m->begun.id.step, m->space.name);
+	else
+		rc = leave_wait(m, &w);
+	if (rc == SHARD_OK) {
+		world_unmap(m);
+		push_drop(m);
+		m->joined = m->introduced = m->changed = m->offered_over = false;
+		m->offered = m->begun = m->seen = (struct attempt){0};
+		m->phase = PHASE_NONE;
+	} else if (rc == SHARD_TIMEOUT) {
+		double seconds = wait_seconds(&w);
+
+		handle_waits_text(m, waits, sizeof(waits));
+		text_fail(rc, "leaving \"%s\" waited %.1f s for a boundary: %s", m->space.name, seconds, waits);
+	}
+	handle_leave_one(m);
+	return rc;
+}
+
+enum shard_status shard_samples(const struct shard_world *world, uint64_t global_batch, uint64_t *first, uint64_t *count)
+{
+	struct shard_world w;
+	enum shard_status rc = text_struct_in(&w, sizeof(w), world, "shard_world");
+	uint64_t each, rest;
+
+	if (rc != SHARD_OK)
+		return rc;
+	if (first == NULL || count == NULL || w.world_size == 0 || w.rank >= w.world_size)
+		return text_fail(SHARD_BAD_ARG, "shard_samples: rank %u in a world of %u: fill the world by shard_join()", w.rank, w.world_size);
+	each = global_batch / w.world_size;
+	rest = global_batch % w.world_size; /* the first ranks take one more */
+	*first = w.rank * each + (w.rank < rest ? w.rank : rest);
+	*count = each + (w.rank < rest);
+	return SHARD_OK;
+}
