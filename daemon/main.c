@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The process: options, configuration, signals, one server on one loop. Happy path: parse, load, server_init, run until SIGTERM or SIGINT,
+ * server_stop, exit 0; a second signal ends it at once. Ways to fail: usage (exit 2), configuration (4), a server that cannot
+ * start (1). Everything it says goes to stderr as log lines, except what --help, --version and --check print on stdout. */
+#include "base/check.h"
+#include "config.h"
+#include "server.h"
+
+#include <argp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 4 };
+
+#define SET_MAX 128
+
+struct options {
+	const char *file;
+	const char *set[SET_MAX];
+	char *made[SET_MAX]; /* of which these are ours to free */
+	uint32_t set_nr;
+	bool check;
+};
+
+enum { OPT_LOG_LEVEL = 256, OPT_CHECK, OPT_SET, OPT_SOCKET, OPT_STATE, OPT_LISTEN, OPT_NODE };
+
+static const struct argp_option argp_rows[] = {
+	{"config", 'c', "FILE", 0, "configuration file (default: /etc/shardd/shardd.conf if it is there)", 1},
+	{"set", OPT_SET, "SECTION.KEY=VALUE", 0, "any option of the configuration file; may be repeated", 1},
+	{"node", OPT_NODE, "NAME", 0, "this node's name in [nodes]", 2},
+	{"listen", OPT_LISTEN, "HOST:PORT", 0, "where nodes and remote trainers connect", 2},
+	{"socket", OPT_SOCKET, "PATH", 0, "unix socket for trainers on this node", 2},
+	{"state", OPT_STATE, "DIR", 0, "identity, incarnation, views", 2},
+	{"log-level", OPT_LOG_LEVEL, "LEVEL", 0, "error, warn, info or debug", 2},
+	{"check", OPT_CHECK, NULL, 0, "print the effective configuration and exit", 3},
+	{"version", 'V', NULL, 0, "print the version and exit", 3},
+	{0},
+};
+
+static const struct {
+	int option;
+	const char *key;
+} shorthands[] = {
+	{OPT_NODE, "daemon.node"},   {OPT_LISTEN, "daemon.listen"},       {OPT_SOCKET, "daemon.socket"},
+	{OPT_STATE, "daemon.state"}, {OPT_LOG_LEVEL, "daemon.log_level"},
+};
+
+static void add_set(struct options *o, struct argp_state *state, const char *key, const char *value)
+{
+	size_t bytes = strlen(key) + strlen(value) + 2;
+	char *text;
+
+	if (o->set_nr == SET_MAX)
+		argp_error(state, "more than %d options", SET_MAX);
+	text = malloc(bytes);
+	CHECK(text);
+	snprintf(text, bytes, "%s%s%s", key, key[0] ? "=" : "", value);
+	o->made[o->set_nr] = text;
+	o->set[o->set_nr++] = text;
+}
+
+static error_t on_option(int key, char *arg, struct argp_state *state)
+{
+	struct options *o = state->input;
+
+	for (size_t i = 0; i < NR(shorthands); i++) {
+		if (shorthands[i].option == key) {
+			add_set(o, state, shorthands[i].key, arg);
+			return 0;
+		}
+	}
+	switch (key) {
+	case 'c':
+		o->file = arg;
+		return 0;
+	case OPT_SET:
+		add_set(o, state, "", arg);
+		return 0;
+	case OPT_CHECK:
+		o->check = true;
+		return 0;
+	case 'V':
+		printf("shardd %s\n", SHARD_RELEASE);
+		exit(EXIT_OK);
+	case ARGP_KEY_ARG:
+		argp_error(state, "%s: no arguments are expected", arg);
+		return EINVAL;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* The table's part of --help. argp frees what this returns. */
+static char *help_filter(int key, const char *text, void *input)
+{
+	char *out = NULL;
+	size_t bytes = 0;
+	FILE *f;
+
+	(void)input;
+	if (key != ARGP_KEY_HELP_EXTRA || !(f = open_memstream(&out, &bytes)))
+		return (char *)(uintptr_t)text;
+	config_help(f);
+	fprintf(f, "\nExit status: 0 stopped as asked, 1 failed, 2 usage, 4 configuration.");
+	fclose(f);
+	return out;
+}
+
+struct daemon {
+	uv_loop_t loop;
+	uv_signal_t term, interrupt;
+	struct server *server;
+	struct log log;
+	bool stopping;
+};
+
+static void on_stopped(void *arg)
+{
+	struct daemon *d = arg;
+
+	uv_close((uv_handle_t *)&d->term, NULL);
+	uv_close((uv_handle_t *)&d->interrupt, NULL);
+}
+
+static void on_signal(uv_signal_t *h, int number)
+{
+	struct daemon *d = h->data;
+	const char *name = number == SIGTERM ? "SIGTERM" : "SIGINT";
+
+	if (d->stopping) {
+		log_line(&d->log, LOG_LEVEL_WARN, "event=killed signal=%s", name);
+		_exit(EXIT_FAILED);
+	}
+	d->stopping = true;
+	log_line(&d->log, LOG_LEVEL_INFO, "event=stopping signal=%s", name);
+	server_stop(d->server, name, on_stopped, d);
+}
+
+static void catch_signal(struct daemon *d, uv_signal_t *h, int number)
+{
+	CHECK(uv_signal_init(&d->loop, h) == 0);
+	h->data = d;
+	CHECK(uv_signal_start(h, on_signal, number) == 0);
+}
+
+static int run(const struct config *conf)
+{
+	struct daemon d = {.stopping = false};
+	struct err e = {.status = SHARD_OK, .text = ""};
+
+	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
+	signal(SIGPIPE, SIG_IGN);
+	if (conf->listen_open)
+		log_line(&d.log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s", conf->listen.text,
+			 "allow_unauthenticated = yes: whoever reaches this address may read and change every model");
+	CHECK(uv_loop_init(&d.loop) == 0);
+	if (server_init(&d.server, conf, &d.log, &d.loop, &e) != SHARD_OK) {
+		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s", status_name(e.status), e.text);
+		uv_run(&d.loop, UV_RUN_DEFAULT); /* what a failed start closed */
+		uv_loop_close(&d.loop);
+		return EXIT_FAILED;
+	}
+	catch_signal(&d, &d.term, SIGTERM);
+	catch_signal(&d, &d.interrupt, SIGINT);
+	uv_run(&d.loop, UV_RUN_DEFAULT);
+	server_free(&d.server);
+	CHECK(uv_loop_close(&d.loop) == 0);
+	log_line(&d.log, LOG_LEVEL_INFO, "event=stopped");
+	return EXIT_OK;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = {
+		argp_rows, on_option, NULL, "shardd holds a training job's weights and optimizer state. Trainers use it through libshard.", NULL,
+		help_filter, NULL,
+	};
+	struct options o = {.file = NULL};
+	struct config_args args;
+	struct config conf;
+	struct err e;
+	int rc;
+
+	argp_err_exit_status = EXIT_USAGE;
+	if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+		return EXIT_USAGE;
+	args = (struct config_args){.file = o.file, .set = o.set, .set_nr = o.set_nr, .environ_ = (const char *const *)environ};
+	rc = config_load(&conf, &args, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
+	for (uint32_t i = 0; i < o.set_nr; i++)
+		free(o.made[i]);
+	if (rc != EXIT_OK) {
+		fprintf(stderr, "shardd: %s\n", e.text);
+		return rc;
+	}
+	if (o.check)
+		config_print(&conf, stdout);
+	else
+		rc = run(&conf);
+	config_free(&conf);
+	return rc;
+}
