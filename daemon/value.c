@@ -157,7 +157,7 @@ void value_duration_text(char out[VALUE_TEXT_BYTES], uint64_t ns)
 
 void value_double_text(char out[VALUE_TEXT_BYTES], double x)
 {
-	CHECK(isfinite(x));
+	CHECK(out && isfinite(x));
 	for (int digits_nr = 1; digits_nr <= DBL_DECIMAL_DIG; digits_nr++) {
 		snprintf(out, VALUE_TEXT_BYTES, "%.*g", digits_nr, x);
 		if (strtod(out, NULL) == x)
