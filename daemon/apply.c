@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* After COMMIT: the optimizer over every chunk held here, one pass that reads gradient and state and writes state and image; then the
+ * image's way to the trainers here and to the other nodes. model.c starts it; workers run the passes; dispatch.c brings image
+ * parts from other nodes. Image frames are named by the last step that changed weights (content_step) and judged by it, never by
+ * view: taken when it is the one decided here, or, PREPARED, the one that must be being decided (its bytes prove the commit).
+ * What was missed (a link fell) is asked for again, once a second. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "model.h"
+#include "peer.h"
+#include "session.h"
+#include "wire/ops.h"
+
+#include <string.h>
+
+#define APPLY_ASK_NS NS_PER_SEC
+#define APPLY_RUNS_MAX 1024
+
+struct apply_job {
+	struct model *m;
+	uint32_t chunk, generation;
+	bool seal;
+	uint64_t kept;
+};
+static_assert(sizeof(struct apply_job) <= WORKER_ARGS_BYTES, "a job travels by value");
+
+static void apply_run(void *args)
+{
+	struct apply_job *j = args;
+	const struct model *m = j->m;
+	const struct layout *l = m->layout;
+	const struct gather_chunk *c = &m->gather.chunk[j->chunk];
+	optim_apply *kernel = optim_kernel(m->set.optim, m->server->isa, m->grad, m->image);
+	float *master = store_master(m->store, j->chunk), *s1 = store_state(m->store, j->chunk, 0), *s2 = store_state(m->store, j->chunk, 1);
+	uint8_t *image = store_image(m->store, j->chunk);
+
+	if (j->seal) {
+		store_seal_chunk(m->store, j->chunk);
+		return;
+	}
+	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++) {
+		const struct segment *g = &l->segment[s];
+		const void *grad = m->gather.zero[s] ? NULL : c->base + (size_t)g->start * m->grad_bytes;
+
+		if (!layout_frozen(l, s))
+			j->kept += kernel(&m->record.args[g->group], g->n, grad, master + g->start, s1 != NULL ? s1 + g->start : NULL,
+					  s2 != NULL ? s2 + g->start : NULL, image + (size_t)g->start * m->image_bytes);
+	}
+}
+
+bool apply_image_whole(const struct model *m)
+{
+	return m->sealed && m->apply_left == 0 && m->image_lacking == 0;
+}
+
+static void tell_trainers(struct model *m)
+{
+	struct wire_head h;
+
+	store_image_published(m->store);
+	list_each(it, &m->server->sessions) {
+		struct session *t = list_of(it, struct session, link);
+
+		if (t->model != m || !t->local)
+			continue;
+		model_head(m, &h, OP_PUBLISHED, &m->record.id);
+		h.step = m->step;
+		if (stream_send_control(conn_stream(t->conn), &h, NULL) == SHARD_OK)
+			conn_kick(t->conn);
+	}
+}
+
+/* A chunk has its new bytes. */
+static void publish(struct model *m, uint32_t chunk, uint64_t version)
+{
+	uint32_t connections = m->server->conf->connections;
+
+	store_image_version(m->store, chunk, version);
+	for (uint16_t n = 0; m->owner[chunk] == m->server->self && n < m->server->nodes_nr; n++) {
+		struct outbox *o = &m->image_out[n * connections + chunk % connections];
+
+		if (o->conn != NULL && o->nr < o->cap)
+			outbox_push(o, chunk), outbox_pump(o);
+	}
+	list_each(it, &m->server->sessions) {
+		struct session *t = list_of(it, struct session, link);
+
+		if (t->model == m && t->has_image && t->image.nr < t->image.cap)
+			outbox_push(&t->image, chunk), outbox_pump(&t->image);
+	}
+	if (apply_image_whole(m))
+		store_image_whole(m->store);
+	tell_trainers(m);
+	model_seal_progress(m);
+}
+
+static void maybe_applied(struct model *m)
+{
+	if (!m->applying || m->apply_left > 0 || m->image_sends > 0)
+		return;
+	m->applying = false;
+	m->apply_ns = clock_ns() - m->apply_began_ns;
+	model_event(m, &(struct core_event){.type = CORE_EV_APPLIED, .id = m->record.id});
+}
+
+void apply_image_sent(struct model *m)
+{
+	CHECK(m->image_sends > 0);
+	if (--m->image_sends > 0)
+		return;
+	maybe_applied(m);
+	while (m->staged_later_nr > 0 && m->image_sends == 0)
+		model_stage(m, m->staged_later[--m->staged_later_nr]);
+}
+
+static void apply_done(void *owner, void *args)
+{
+	struct model *m = owner;
+	const struct apply_job *j = args;
+
+	m->kept_total += j->kept;
+	if (j->generation == m->generation) {
+		CHECK(m->apply_left > 0);
+		m->apply_left--;
+		if (m->apply_left == 0)
+			m->sealing = false;
+		publish(m, j->chunk, m->step);
+	}
+	maybe_applied(m);
+	model_release(m);
+}
+
+static void submit_all(struct model *m, bool seal)
+{
+	m->apply_left = store_owned(m->store);
+	m->apply_began_ns = clock_ns();
+	for (uint32_t c = 0, left = m->apply_left; left > 0; c++) {
+		struct worker_job job = {.run = apply_run, .done = apply_done, .owner = m};
+		struct apply_job j = {.m = m, .chunk = c, .generation = m->generation, .seal = seal};
+
+		if (m->owner[c] != m->server->self)
+			continue;
+		left--;
+		memcpy(job.args, &j, sizeof(j));
+		m->busy++;
+		if (layout_chunk_elems(m->layout, c) <= SERVER_SMALL_ELEMS || worker_submit(m->server->pool, &job) != SHARD_OK)
+			worker_run_here(m->server->pool, &job);
+	}
+}
+
+static void count_lacking(struct model *m)
+{
+	m->image_lacking = 0;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		m->image_lacking += m->owner[c] != m->server->self && store_image_chunk(m->store, c) != m->step;
+}
+
+/* No weight moves: versions do, of every chunk that is here. */
+static void apply_skip(struct model *m, uint64_t before)
+{
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		if (store_image_chunk(m->store, c) == before)
+			store_image_version(m->store, c, m->step);
+	count_lacking(m);
+	if (apply_image_whole(m))
+		store_image_whole(m->store);
+	tell_trainers(m);
+	m->steps_skipped++;
+	maybe_applied(m);
+}
+
+void apply_start(struct model *m, const struct record *r)
+{
+	uint64_t before = m->step;
+
+	m->record = *r;
+	m->step = r->id.step;
+	m->applying = true;
+	m->voted = false;
+	if (r->outcome != RECORD_APPLIED) {
+		apply_skip(m, before);
+		return;
+	}
+	m->steps_applied++;
+	m->content_step = m->step;
+	m->image_asked_ns = clock_ns();
+	count_lacking(m);
+	submit_all(m, false);
+	maybe_applied(m); /* nothing held here */
+}
+
+void apply_seal(struct model *m, const struct record *r)
+{
+	m->record = *r;
+	m->sealed = true;
+	m->sealing = true;
+	m->generation = r->id.generation;
+	m->step = m->content_step = r->id.step;
+	store_image_generation(m->store, m->generation);
+	count_lacking(m);
+	submit_all(m, true);
+	apply_image_ask(m, clock_ns());
+}
+
+/* --- image chunks of other nodes --- */
+
+void apply_image_ask(struct model *m, uint64_t now_ns)
+{
+	uint32_t *runs = arena_take(&m->server->tx, 2 * APPLY_RUNS_MAX * sizeof(*runs));
+	struct wire_head h;
+
+	CHECK(runs != NULL);
+	m->image_asked_ns = now_ns;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		Shard__Chunks want = SHARD__CHUNKS__INIT;
+		bool open = false;
+
+		want.runs = runs;
+		for (uint32_t c = 0; c < m->layout->chunks_nr && want.n_runs < 2 * APPLY_RUNS_MAX; c++) {
+			bool lacks = m->owner[c] == n && store_image_chunk(m->store, c) != m->step;
+
+			if (lacks && open)
+				runs[want.n_runs - 1]++;
+			else if (lacks)
+				runs[want.n_runs++] = c, runs[want.n_runs++] = 1;
+			open = lacks;
+		}
+		if (n == m->server->self || want.n_runs == 0)
+			continue;
+		model_head(m, &h, OP_IMAGE_ASK, &m->record.id);
+		(void)peer_send(m->server, n, &h, &want.base, NULL); /* a link that is down: asked again when it is up */
+	}
+	arena_reset(&m->server->tx);
+}
+
+void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want)
+{
+	uint32_t connections = m->server->conf->connections;
+
+	if (!m->sealed || m->voted || m->applying)
+		return; /* it would be overwritten under way; asked again in a second */
+	for (size_t i = 0; i + 1 < want->n_runs; i += 2) {
+		for (uint32_t k = 0; k < want->runs[i + 1] && k < m->layout->chunks_nr; k++) {
+			uint64_t c = (uint64_t)want->runs[i] + k;
+			struct outbox *o;
+
+			if (c >= m->layout->chunks_nr || m->owner[c] != m->server->self || store_image_chunk(m->store, (uint32_t)c) != m->step)
+				continue;
+			o = &m->image_out[node * connections + c % connections];
+			if (o->conn != NULL && o->nr < o->cap)
+				outbox_push(o, (uint32_t)c), outbox_pump(o);
+		}
+	}
+}
+
+/* Is this part one to take now? */
+static bool image_wanted(const struct model *m, const struct wire_head *h)
+{
+	if (h->generation != m->generation || m->owner[h->chunk] == m->server->self)
+		return false;
+	if (m->sealed && h->step == m->content_step)
+		return store_image_chunk(m->store, h->chunk) != m->step;
+	return m->voted && h->step == m->id_now.step && h->attempt == m->id_now.attempt && h->term == m->id_now.term &&
+	       h->seq == m->id_now.seq;
+}
+
+enum shard_status apply_image_head(struct model *m, const struct wire_head *h, void **to, struct err *e)
+{
+	uint32_t part = WIRE_PART(h->flags);
+
+	*to = STREAM_DISCARD;
+	if (h->chunk >= m->layout->chunks_nr || part >= model_parts(m, h->chunk, m->image_bytes) ||
+	    h->body_bytes != model_part_bytes(m, h->chunk, m->image_bytes, part))
+		return err_set(e, SHARD_PROTOCOL, "image part %u (%u bytes) of chunk %u of \"%s\": no such part", part, h->body_bytes, h->chunk,
+			       m->name);
+	if (!image_wanted(m, h))
+		return SHARD_OK;
+	if (part == 0 || m->image_coming[h->chunk] != h->step) {
+		m->image_coming[h->chunk] = h->step;
+		m->image_parts[h->chunk] = 0;
+	}
+	*to = (uint8_t *)store_image(m->store, h->chunk) + (size_t)part * WIRE_PART_BYTES;
+	return SHARD_OK;
+}
+
+enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e)
+{
+	bool decided = m->sealed && h->step == m->content_step;
+
+	(void)e;
+	if (!image_wanted(m, h) || m->image_coming[h->chunk] != h->step)
+		return SHARD_OK;
+	if (WIRE_PART(h->flags) != m->image_parts[h->chunk])
+		return SHARD_OK; /* its beginning was missed; it is asked for again */
+	if (++m->image_parts[h->chunk] < model_parts(m, h->chunk, m->image_bytes))
+		return SHARD_OK;
+	if (decided)
+		m->image_lacking--;
+	publish(m, h->chunk, decided ? m->step : h->step);
+	return SHARD_OK;
+}
+
+void apply_session_image(struct model *m, struct session *t)
+{
+	if (t->local || t->has_image)
+		return;
+	t->has_image = true;
+	t->image.conn = t->conn;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		if (store_image_chunk(m->store, c) == m->step && t->image.nr < t->image.cap)
+			outbox_push(&t->image, c);
+	outbox_pump(&t->image);
+}
+
+void apply_node_gone(struct model *m, uint16_t node)
+{
+	uint32_t connections = m->server->conf->connections;
+
+	for (uint32_t i = 0; i < connections; i++) {
+		struct outbox *c = &m->contrib_out[node * connections + i], *o = &m->image_out[node * connections + i];
+
+		c->conn = o->conn = NULL;
+		outbox_drop(c);
+		outbox_drop(o);
+	}
+}
+
+void apply_node_back(struct model *m, uint16_t node)
+{
+	uint32_t connections = m->server->conf->connections;
+	struct peer *p = m->server->peer[node];
+
+	for (uint32_t i = 0; i < connections; i++)
+		m->contrib_out[node * connections + i].conn = m->image_out[node * connections + i].conn = p->conns[i].conn;
+	if (m->sealed && m->image_lacking > 0)
+		apply_image_ask(m, clock_ns());
+}

@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Definition of a model across nodes. A trainer's DEFINE reaches the coordinator (relay.c); equal layout and settings attach, else the
+ * first difference is named. A new one is made here and, by MODEL, on every node; each reserves all of its memory or refuses
+ * with figures, and one refusal takes it back everywhere. A DEFINE that comes while a node is still being dialled waits for it, at
+ * most heartbeat_timeout. A node that restarted hears MODEL again before anything else. seal.c does the rest. */
+#include "define.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "model.h"
+#include "peer.h"
+#include "seal.h"
+#include "session.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+#include "wire/place.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct waiting { /* a DEFINE that waits for a node's link */
+	struct list link;
+	struct model_asker asker;
+	uint64_t since_ns;
+	Shard__Spec *spec; /* owned */
+};
+
+static void answer_refuse(struct server *s, const struct model_asker *a, const struct err *e)
+{
+	struct session *t = a->node == s->self ? session_find(s, a->session) : NULL;
+
+	if (a->node != s->self)
+		peer_refuse(s->peer[a->node], a->tag, e);
+	else if (t != NULL)
+		session_refuse(t, a->tag, e);
+}
+
+static void answer(struct model *m, const struct model_asker *a)
+{
+	struct server *s = m->server;
+	struct wire_head h = {.op = OP_DEFINE, .flags = WIRE_REPLY, .attempt = a->tag, .model = m->id, .generation = m->generation};
+	struct session *t = a->node == s->self ? session_find(s, a->session) : NULL;
+	Shard__Defined body = SHARD__DEFINED__INIT;
+
+	if (a->node == s->self && t == NULL)
+		return;
+	body.model = m->id;
+	body.created = !m->sealed && m->writer_session == 0;
+	body.sealed = m->sealed;
+	body.step = m->step;
+	body.chunk_elems = m->layout->chunk_elems;
+	body.optimizer = (char *)(uintptr_t)m->set.optim->name;
+	body.settings = m->settings_text;
+	body.timeout_ms = m->set.timeout_ns / NS_PER_MS;
+	if (body.created) {
+		m->writer_node = a->node;
+		m->writer_session = a->session;
+	}
+	if (t != NULL)
+		session_reply(t, OP_DEFINE, a->tag, m, &body.base);
+	else
+		(void)peer_send(s, a->node, &h, &body.base, NULL);
+}
+
+/* --- what a spec says --- */
+
+static enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint32_t chunk_elems, struct err *e)
+{
+	struct shard_tensor *tensors = calloc(spec->n_tensors + 1, sizeof(*tensors));
+	enum shard_status st = SHARD_OK;
+
+	if (tensors == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %zu tensors", spec->n_tensors);
+	for (size_t i = 0; i < spec->n_tensors && st == SHARD_OK; i++) {
+		const Shard__Tensor *in = spec->tensors[i];
+
+		tensors[i] = (struct shard_tensor){.name = in->name, .ndim = (uint32_t)in->n_shape, .group = in->group, .flags = in->flags};
+		if (in->n_shape > LAYOUT_DIMS_MAX)
+			st = err_set(e, SHARD_BAD_ARG, "tensor \"%s\" has %zu dimensions: at most %d", in->name, in->n_shape, LAYOUT_DIMS_MAX);
+		else if (in->n_shape > 0)
+			memcpy(tensors[i].shape, in->shape, in->n_shape * sizeof(in->shape[0]));
+	}
+	if (st == SHARD_OK)
+		st = layout_init(out, tensors, (uint32_t)spec->n_tensors, (uint32_t)spec->n_groups, chunk_elems, e);
+	free(tensors);
+	return st;
+}
+
+/* Layers: [model], [model "name"], what the trainer says, then each group's. origin: of the trainer's. */
+static enum shard_status spec_settings(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin, struct err *e)
+{
+	struct settings_layer layers[3 + 3 * SETTINGS_GROUPS_MAX];
+	const char *groups[SETTINGS_GROUPS_MAX];
+	const struct config_model *c;
+	uint32_t nr = 0;
+
+	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image))
+		return err_set(e, SHARD_DTYPE, "gradients %u, image %u: choose SHARD_F32, SHARD_BF16 or SHARD_F16", spec->grad, spec->image);
+	if (spec->n_groups > SETTINGS_GROUPS_MAX)
+		return err_set(e, SHARD_BAD_ARG, "%zu tensor groups: at most %d", spec->n_groups, SETTINGS_GROUPS_MAX);
+	if (!control_name_ok(spec->name, 64))
+		return err_set(e, SHARD_BAD_ARG, "a model's name is 1 to 64 of [a-z0-9._-]");
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	if ((c = config_model(s->conf, "", "")) != NULL)
+		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false};
+	if ((c = config_model(s->conf, spec->name, "")) != NULL)
+		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false};
+	for (size_t g = 0; g < spec->n_groups; g++)
+		if ((c = config_model(s->conf, spec->name, groups[g])) != NULL)
+			layers[nr++] = (struct settings_layer){c->settings, c->where, groups[g], false};
+	layers[nr++] = (struct settings_layer){spec->settings, origin, NULL, true};
+	for (size_t g = 0; g < spec->n_groups; g++)
+		layers[nr++] = (struct settings_layer){spec->groups[g]->settings, origin, groups[g], true};
+	return settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups, (enum shard_dtype)spec->grad, e);
+}
+
+static enum shard_status compare(const struct model *m, const Shard__Spec *spec, const struct model_settings *set, struct err *e)
+{
+	char who[160], text[SETTINGS_TEXT_BYTES];
+	const char *groups[SETTINGS_GROUPS_MAX];
+	struct layout *there = NULL;
+	enum shard_status st;
+
+	snprintf(who, sizeof(who), "in \"%s\" as it was defined", m->name);
+	if (spec->grad != m->grad || spec->image != m->image)
+		return err_set(e, SHARD_MISMATCH, "gradients %s and image %s here, %s and %s %s", dtype_name((enum shard_dtype)spec->grad),
+			       dtype_name((enum shard_dtype)spec->image), dtype_name(m->grad), dtype_name(m->image), who);
+	if ((st = spec_layout(&there, spec, m->layout->chunk_elems, e)) != SHARD_OK)
+		return st;
+	st = layout_compare(there, m->layout, who, e);
+	layout_free(&there);
+	if (st != SHARD_OK)
+		return st;
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	settings_text(set, groups, text);
+	return settings_compare(text, "here", m->settings_text, who, e);
+}
+
+/* --- a new model --- */
+
+/* A deep copy with malloc's memory; NULL: none left. */
+static void *copy_message(const ProtobufCMessage *msg)
+{
+	size_t bytes = protobuf_c_message_get_packed_size(msg);
+	uint8_t *packed = malloc(bytes + 1);
+	void *copy = NULL;
+
+	if (packed != NULL) {
+		protobuf_c_message_pack(msg, packed);
+		copy = protobuf_c_message_unpack(msg->descriptor, NULL, bytes, packed);
+	}
+	free(packed);
+	return copy;
+}
+
+/* Chunks go to nodes in turn: every node gets its share of each layer, so none is the hot one. *runs is the caller's. */
+static enum shard_status place_new(uint32_t **runs, size_t *runs_nr, uint32_t chunks_nr, uint16_t nodes_nr, struct err *e)
+{
+	uint16_t *owner = malloc(chunks_nr * sizeof(*owner)), members[PLACE_NODES_MAX];
+
+	*runs = malloc(2 * (size_t)chunks_nr * sizeof(**runs));
+	if (owner == NULL || *runs == NULL) {
+		free(owner);
+		return err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks_nr);
+	}
+	for (uint16_t n = 0; n < nodes_nr; n++)
+		members[n] = n;
+	place_fill(owner, chunks_nr, members, nodes_nr, NULL);
+	*runs_nr = 2 * (size_t)place_encode(*runs, chunks_nr, owner, chunks_nr);
+	CHECK(*runs_nr > 0);
+	free(owner);
+	return SHARD_OK;
+}
+
+static enum shard_status model_spec(Shard__Model **out, struct server *s, const Shard__Spec *spec, const struct model_settings *set,
+				    struct err *e)
+{
+	Shard__Model temp = SHARD__MODEL__INIT, *m;
+	char text[SETTINGS_TEXT_BYTES];
+	const char *groups[SETTINGS_GROUPS_MAX];
+	struct layout *l = NULL;
+	Shard__Spec named = *spec;
+	uint32_t *runs = NULL;
+	enum shard_status st = spec_layout(&l, spec, set->chunk_elems, e);
+
+	if (st != SHARD_OK)
+		return st;
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	settings_text(set, groups, text);
+	named.settings = text;
+	temp.model = s->next_model + 1;
+	temp.spec = &named;
+	temp.chunk_elems = set->chunk_elems;
+	temp.generation = 1;
+	st = place_new(&runs, &temp.n_owner_runs, l->chunks_nr, s->nodes_nr, e);
+	temp.owner_runs = runs;
+	layout_free(&l);
+	m = st == SHARD_OK ? copy_message(&temp.base) : NULL;
+	free(runs);
+	if (st == SHARD_OK && m == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the definition of \"%s\"", spec->name);
+	*out = m;
+	return st;
+}
+
+static void links_up(struct model *m)
+{
+	struct server *s = m->server;
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (s->peer[n] == NULL || !s->peer[n]->up)
+			continue;
+		apply_node_back(m, n);
+		model_event(m, &(struct core_event){.type = CORE_EV_LINK_UP, .node = n, .incarnation = s->peer[n]->incarnation});
+	}
+}
+
+static void finish(struct model *m)
+{
+	m->defining = false;
+	log_line(m->server->log, LOG_LEVEL_INFO, "event=model model=%s id=%u elements=%lu chunks=%u bytes=%lu pages=%s", m->name, m->id,
+		 (unsigned long)m->layout->numel, m->layout->chunks_nr, (unsigned long)m->need.total,
+		 shm_pages_name(store_pages(m->store)));
+	links_up(m);
+	list_each(it, &m->askers) {
+		struct model_asker *a = list_of(it, struct model_asker, link);
+
+		answer(m, a);
+		list_remove(&a->link);
+		free(a);
+	}
+}
+
+static void abandon(struct model *m, const struct err *e)
+{
+	struct wire_head h = {.op = OP_MODEL_DROP, .model = m->id};
+	struct server *s = m->server;
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (n != s->self)
+			(void)peer_send(s, n, &h, NULL, NULL);
+	list_each(it, &m->askers) {
+		struct model_asker *a = list_of(it, struct model_asker, link);
+
+		answer_refuse(s, a, e);
+		list_remove(&a->link);
+		free(a);
+	}
+	log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", m->name, e->text);
+	model_free(&m);
+}
+
+static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
+{
+	struct wire_head h = {.op = OP_MODEL, .model = m->id, .generation = m->generation};
+	struct relay *r;
+	enum shard_status st = relay_new(&r, m->server, OP_MODEL, node, m->id, e);
+
+	if (st != SHARD_OK)
+		return st;
+	h.attempt = r->tag;
+	m->spec->generation = m->generation;
+	if ((st = peer_send(m->server, node, &h, &m->spec->base, e)) != SHARD_OK)
+		relay_drop(m->server, r);
+	return st;
+}
+
+static enum shard_status add_asker(struct model *m, const struct model_asker *from, struct err *e)
+{
+	struct model_asker *a = malloc(sizeof(*a));
+
+	if (a == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	*a = *from;
+	list_push(&m->askers, &a->link);
+	return SHARD_OK;
+}
+
+static enum shard_status make_everywhere(struct server *s, const struct model_asker *a, const Shard__Spec *spec,
+					 const struct model_settings *set, struct err *e)
+{
+	Shard__Model *ms;
+	struct model *m;
+	enum shard_status st = model_spec(&ms, s, spec, set, e);
+
+	if (st != SHARD_OK || (st = model_make(&m, s, ms, NULL, e)) != SHARD_OK)
+		return st;
+	s->next_model = m->id;
+	m->defining = true;
+	if ((st = add_asker(m, a, e)) != SHARD_OK) {
+		model_free(&m);
+		return st;
+	}
+	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
+		if (n == s->self)
+			continue;
+		m->nodes_asked |= 1ull << n;
+		st = ask(m, n, e);
+	}
+	if (st != SHARD_OK)
+		abandon(m, e); /* it has answered */
+	else if (m->nodes_asked == 0)
+		finish(m);
+	return SHARD_OK;
+}
+
+static const struct peer *first_down(const struct server *s)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && !s->peer[n]->up)
+			return s->peer[n];
+	return NULL;
+}
+
+static enum shard_status hold(struct server *s, const struct model_asker *a, const Shard__Spec *spec, struct err *e)
+{
+	struct waiting *w = calloc(1, sizeof(*w));
+
+	if (w != NULL && (w->spec = copy_message(&spec->base)) != NULL) {
+		w->asker = *a;
+		w->since_ns = clock_ns();
+		list_push(&s->defines, &w->link);
+		return SHARD_OK;
+	}
+	free(w);
+	return err_set(e, SHARD_SYSTEM, "no memory to hold a definition");
+}
+
+static enum shard_status define_here(struct server *s, const struct model_asker *a, const Shard__Spec *spec, bool may_wait, struct err *e)
+{
+	struct model *m = spec != NULL ? model_by_name(s, spec->name) : NULL;
+	struct model_settings set;
+	enum shard_status st;
+
+	if (spec == NULL)
+		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
+	if ((st = spec_settings(&set, s, spec, "shard_define", e)) != SHARD_OK)
+		return st;
+	if (set.local_world > GATHER_LOCAL_MAX || set.max_world > CORE_RANKS_MAX)
+		return err_set(e, SHARD_BAD_ARG, "max_world %u, local_world %u: at most %d and %d", set.max_world, set.local_world,
+			       CORE_RANKS_MAX, GATHER_LOCAL_MAX);
+	if (m != NULL) {
+		if ((st = compare(m, spec, &set, e)) != SHARD_OK)
+			return st;
+		if (m->defining)
+			return add_asker(m, a, e);
+		answer(m, a);
+		return SHARD_OK;
+	}
+	if (first_down(s) == NULL)
+		return make_everywhere(s, a, spec, &set, e);
+	if (may_wait)
+		return hold(s, a, spec, e);
+	return err_set(e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s (%s) is down: %s", spec->name,
+		       server_node_name(s, first_down(s)->node), s->conf->node_list[first_down(s)->node].address.text, first_down(s)->why);
+}
+
+enum shard_status define_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	struct server *s = t->server;
+	Shard__Define body = *(const Shard__Define *)msg;
+	struct model_asker a = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
+
+	t->defined = true;
+	if (s->self == s->coordinator)
+		return define_here(s, &a, body.spec, true, e);
+	body.session = t->id;
+	body.pid = t->pid;
+	return relay_request(t, s->coordinator, h, &body.base, e);
+}
+
+enum shard_status define_node_request(struct peer *p, const struct wire_head *h, const Shard__Define *body, struct err *e)
+{
+	struct model_asker a = {.node = p->node, .session = body->session, .tag = h->attempt, .pid = body->pid};
+
+	if (p->server->self != p->server->coordinator)
+		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate", server_node_name(p->server, p->server->self));
+	return define_here(p->server, &a, body->spec, true, e);
+}
+
+void define_detached(struct server *s, uint16_t node, uint64_t session)
+{
+	struct wire_head h = {.op = OP_DETACHED};
+	Shard__Trainer body = SHARD__TRAINER__INIT;
+
+	if (s->self != s->coordinator) {
+		body.session = session;
+		(void)peer_send(s, s->coordinator, &h, &body.base, NULL); /* a link that falls tells the coordinator as much */
+		return;
+	}
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (m->writer_node == node && m->writer_session == session)
+			m->writer_session = 0;
+	}
+}
+
+/* --- on the other nodes --- */
+
+enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body, struct err *e)
+{
+	struct server *s = p->server;
+	struct wire_head reply = {.op = OP_MODEL, .flags = WIRE_REPLY, .model = h->model, .attempt = h->attempt};
+	struct model *m = model_find(s, body->model);
+	enum shard_status st = SHARD_OK;
+	Shard__Model *copy;
+
+	if (p->node != s->coordinator || body->spec == NULL)
+		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate", server_node_name(s, p->node));
+	if (m == NULL) {
+		copy = copy_message(&body->base);
+		st = copy != NULL ? model_make(&m, s, copy, NULL, e) : err_set(e, SHARD_SYSTEM, "no memory for a definition");
+		if (st == SHARD_OK) {
+			m->generation = body->generation;
+			finish(m);
+		}
+	} else if (strcmp(m->name, body->spec->name) != 0) {
+		st = err_set(e, SHARD_EXISTS, "model %u is \"%s\" on node %s and \"%s\" on the coordinator: stop one of them and clear its state",
+			     m->id, m->name, server_node_name(s, s->self), body->spec->name);
+	}
+	if (st == SHARD_OK)
+		(void)peer_send(s, p->node, &reply, NULL, NULL);
+	return st;
+}
+
+void define_model_drop(struct peer *p, const struct wire_head *h)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	if (m != NULL && !m->sealed && p->node == p->server->coordinator)
+		model_free(&m);
+}
+
+void define_answered(struct server *s, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e)
+{
+	struct model *m = model_find(s, r->model);
+
+	if (m == NULL)
+		return;
+	if (r->op == OP_WRITTEN) {
+		seal_answered(m, r->node, h, body, e);
+		return;
+	}
+	if (!m->defining) { /* a node that was away */
+		if (e != NULL)
+			log_line(s->log, LOG_LEVEL_ERROR, "event=model_refused model=%s node=%s why=%s", m->name, server_node_name(s, r->node),
+				 e->text);
+		return;
+	}
+	if (e != NULL) {
+		abandon(m, e);
+		return;
+	}
+	m->nodes_asked &= ~(1ull << r->node);
+	if (m->nodes_asked == 0)
+		finish(m);
+}
+
+/* --- links --- */
+
+static void retry_held(struct server *s, uint64_t now_ns)
+{
+	list_each(it, &s->defines) {
+		struct waiting *w = list_of(it, struct waiting, link);
+		struct err e;
+
+		if (first_down(s) != NULL && now_ns - w->since_ns < s->conf->heartbeat_timeout_ns)
+			continue;
+		list_remove(&w->link);
+		if (define_here(s, &w->asker, w->spec, false, &e) != SHARD_OK)
+			answer_refuse(s, &w->asker, &e);
+		shard__spec__free_unpacked(w->spec, NULL);
+		free(w);
+	}
+}
+
+void define_beat(struct server *s, uint64_t now_ns)
+{
+	retry_held(s, now_ns);
+}
+
+void define_node_up(struct server *s, uint16_t node)
+{
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+		struct err e;
+
+		if (m->defining)
+			continue;
+		if (s->self == s->coordinator && ask(m, node, &e) != SHARD_OK)
+			log_line(s->log, LOG_LEVEL_ERROR, "event=model_not_sent model=%s why=%s", m->name, e.text);
+		apply_node_back(m, node);
+		model_event(m, &(struct core_event){
+				       .type = CORE_EV_LINK_UP, .node = node, .incarnation = s->peer[node]->incarnation});
+	}
+	retry_held(s, clock_ns());
+}
+
+void define_node_down(struct server *s, uint16_t node, const struct err *e)
+{
+	relay_node_gone(s, node, e); /* fails definitions that wait for it */
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (m->writer_node == node && node != s->self)
+			m->writer_session = 0;
+		apply_node_gone(m, node);
+		if (!m->defining)
+			model_event(m, &(struct core_event){.type = CORE_EV_LINK_DOWN, .node = node, .why = e->text});
+	}
+}
+
+void define_free(struct server *s)
+{
+	list_each(it, &s->defines) {
+		struct waiting *w = list_of(it, struct waiting, link);
+
+		list_remove(&w->link);
+		shard__spec__free_unpacked(w->spec, NULL);
+		free(w);
+	}
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* define.h: how a model comes to be on every node: the coordinator resolves its settings, places its chunks and has every node
+ * reserve its memory, or refuses it with figures; and how its weights become a sealed model. */
+#ifndef SHARD_DEFINE_H
+#define SHARD_DEFINE_H
+
+#include "relay.h"
+#include "shard.pb-c.h"
+#include "state.h"
+#include "wire/frame.h"
+
+/* requests of trainers here */
+enum shard_status define_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
+enum shard_status define_seal_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
+void define_seal_accepted(struct session *t, uint32_t model, uint32_t tag, uint64_t step);
+
+/* requests of nodes, on the coordinator */
+enum shard_status define_node_request(struct peer *p, const struct wire_head *h, const Shard__Define *body, struct err *e);
+enum shard_status define_node_seal(struct peer *p, const struct wire_head *h, const Shard__Seal *body, struct err *e);
+void define_detached(struct server *s, uint16_t node, uint64_t session);
+/* what the coordinator asks of nodes */
+enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body, struct err *e);
+void define_model_drop(struct peer *p, const struct wire_head *h);
+enum shard_status define_written(struct peer *p, const struct wire_head *h, struct err *e);
+void define_answered(struct server *s, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e);
+
+void define_node_up(struct server *s, uint16_t node);
+void define_node_down(struct server *s, uint16_t node, const struct err *e);
+void define_lost(struct model *m);
+void define_beat(struct server *s, uint64_t now_ns);
+enum shard_status define_load(struct server *s, struct err *e); /* the coordinator's models, after a restart */
+void define_free(struct server *s);
+
+#endif

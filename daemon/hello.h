@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hello.h: connections that have not said who they are, and what this node says of itself. */
+#ifndef SHARD_HELLO_H
+#define SHARD_HELLO_H
+
+#include "state.h"
+#include "shard.pb-c.h"
+#include "wire/ops.h"
+
+void hello_accept(void *server, int fd); /* conn_accepted_fn */
+void hello_beat(struct server *s, uint64_t now_ns);
+void hello_close_all(struct server *s);
+
+#define HELLO_CONFIG_MAX 160
+struct hello_text { /* memory of a Hello being sent */
+	Shard__Setting setting[HELLO_CONFIG_MAX], *list[HELLO_CONFIG_MAX];
+	char text[16384];
+	size_t used;
+};
+void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *t, enum wire_role role, uint32_t connection);
+/* Wire versions, run_id, features. On success the conn uses the features that both want. */
+enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs, struct conn *c, struct err *e);
+/* Nodes: the shared configuration must be equal; the first differing key is named with both values. */
+enum shard_status hello_check_node(const struct server *s, const Shard__Hello *theirs, struct err *e);
+
+#endif

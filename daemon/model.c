@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One model on this node: makes its memory, feeds its core, carries out what the core decides. define.c makes it, dispatch.c and peer.c
+ * bring frames and links, gather.c and apply.c move the numbers. Happy path of a step: ACT_BEGIN (arenas go to the trainers)
+ * → chunks staged → ACT_OPEN and a vote → ACT_RESULT and ACT_APPLY → CORE_EV_APPLIED. Events that actions raise at once (a small
+ * chunk computed on the loop) wait until the actions in hand are done; they carry no pointers. */
+#include "model.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "corewire.h"
+#include "define.h"
+#include "peer.h"
+#include "session.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct model *model_find(struct server *s, uint32_t id)
+{
+	list_each(it, &s->models)
+		if (list_of(it, struct model, link)->id == id)
+			return list_of(it, struct model, link);
+	return NULL;
+}
+
+struct model *model_by_name(struct server *s, const char *name)
+{
+	list_each(it, &s->models)
+		if (strcmp(list_of(it, struct model, link)->name, name) == 0)
+			return list_of(it, struct model, link);
+	return NULL;
+}
+
+uint32_t model_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes)
+{
+	uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, chunk) * elem_bytes;
+
+	return (uint32_t)((bytes + WIRE_PART_BYTES - 1) / WIRE_PART_BYTES);
+}
+
+uint32_t model_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes, uint32_t part)
+{
+	uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, chunk) * elem_bytes, at = (uint64_t)part * WIRE_PART_BYTES;
+
+	return at >= bytes ? 0 : (uint32_t)(bytes - at < WIRE_PART_BYTES ? bytes - at : WIRE_PART_BYTES);
+}
+
+void model_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id)
+{
+	*h = (struct wire_head){.op = op, .model = m->id, .generation = m->generation};
+	if (id == NULL)
+		return;
+	h->generation = id->generation;
+	h->term = id->term;
+	h->seq = id->seq;
+	h->step = id->step;
+	h->attempt = id->attempt;
+}
+
+/* --- arenas of trainers that are gone --- */
+
+static void reclaim(struct model *m)
+{
+	if (m->orphans == 0 || m->busy > 0 || m->applying || m->attempt_on)
+		return;
+	for (uint32_t slot = 0; slot < GATHER_LOCAL_MAX; slot++)
+		if (m->orphans >> slot & 1)
+			store_arena_close(m->store, slot);
+	m->orphans = 0;
+	session_join_waiting(m);
+}
+
+void model_orphan(struct model *m, uint32_t slot)
+{
+	m->orphans |= 1ull << slot;
+	reclaim(m);
+}
+
+void model_release(struct model *m)
+{
+	CHECK(m->busy > 0);
+	if (--m->busy > 0)
+		return;
+	if (m->drain_due) {
+		m->drain_due = false;
+		model_event(m, &(struct core_event){.type = CORE_EV_DRAINED, .id = m->drain_id});
+	}
+	reclaim(m);
+}
+
+void model_stage(struct model *m, uint32_t chunk)
+{
+	const struct gather_chunk *c = &m->gather.chunk[chunk];
+
+	if (!m->attempt_on || !c->reduced)
+		return;
+	if (m->image_sends > 0) { /* a vote would allow the next commit to overwrite what is still being sent */
+		m->staged_later[m->staged_later_nr++] = chunk;
+		return;
+	}
+	model_event(m, &(struct core_event){
+			       .type = CORE_EV_STAGED,
+			       .id = m->id_now,
+			       .chunk = chunk,
+			       .sumsq = c->sumsq,
+			       .finite = c->finite,
+			       .bad_tensor = c->bad_tensor,
+			       .bad_rank = c->bad_rank,
+		       });
+}
+
+/* --- the core's actions --- */
+
+static void act_send(struct model *m, const struct core_action *a)
+{
+	struct server *s = m->server;
+	Shard__Core body;
+	struct wire_head h;
+	struct err e;
+
+	if (corewire_pack(&a->msg, &s->tx, &h, &body) != SHARD_OK) {
+		log_line(s->log, LOG_LEVEL_ERROR, "event=control_too_large model=%s op=%d", m->name, a->msg.op);
+	} else {
+		h.model = m->id;
+		if (peer_send(s, a->msg.to, &h, &body.base, &e) != SHARD_OK)
+			log_line(s->log, LOG_LEVEL_DEBUG, "event=control_dropped model=%s op=%d why=%s", m->name, a->msg.op, e.text);
+	}
+	arena_reset(&s->tx);
+}
+
+static void act_persist(struct model *m, const struct core_action *a)
+{
+	struct server *s = m->server;
+	Shard__ModelFile file = SHARD__MODEL_FILE__INIT;
+	Shard__View view;
+	struct err e;
+	size_t bytes;
+	uint8_t *buffer;
+
+	CHECK(corewire_pack_view(a->view, &s->tx, &view) == SHARD_OK); /* the scratch holds a view */
+	file.model = m->spec;
+	file.view = &view;
+	bytes = shard__model_file__get_packed_size(&file);
+	buffer = malloc(bytes);
+	if (buffer == NULL) {
+		err_set(&e, SHARD_SYSTEM, "no memory for %zu bytes", bytes);
+	} else {
+		shard__model_file__pack(&file, buffer);
+		(void)static_save(s->dir, m->id, buffer, bytes, &e);
+	}
+	arena_reset(&s->tx);
+	if (buffer == NULL || e.status != SHARD_OK) {
+		/* without a durable view there is no view: the core goes on asking, nothing is decided meanwhile */
+		log_line(s->log, LOG_LEVEL_ERROR, "event=view_not_durable model=%s why=%s", m->name, e.text);
+		free(buffer);
+		return;
+	}
+	free(buffer);
+	log_line(s->log, LOG_LEVEL_INFO, "event=view model=%s term=%lu seq=%u generation=%u sealed=%d step=%lu", m->name,
+		 (unsigned long)a->view->term, a->view->seq, a->view->generation, a->view->sealed,
+		 (unsigned long)(a->view->sealed ? a->view->record.id.step : 0));
+	model_event(m, &(struct core_event){.type = CORE_EV_PERSISTED});
+}
+
+static void act_begin(struct model *m, const struct core_action *a)
+{
+	reclaim(m);
+	m->epoch++;
+	m->id_now = a->id;
+	m->world = *a->world;
+	m->attempt_on = true;
+	m->voted = false;
+	m->staged_later_nr = 0;
+	m->began_ns = clock_ns();
+	list_each(it, &m->server->sessions)
+		if (list_of(it, struct session, link)->model == m)
+			list_of(it, struct session, link)->rank = -1;
+	gather_begin(m);
+	log_line(m->server->log, LOG_LEVEL_DEBUG, "event=begin model=%s step=%lu attempt=%u world=%u", m->name, (unsigned long)a->id.step,
+		 a->id.attempt, a->world->size);
+	list_each(it, &m->server->sessions) {
+		struct session *t = list_of(it, struct session, link);
+		Shard__Attempt body = SHARD__ATTEMPT__INIT;
+
+		if (t->model != m)
+			continue;
+		if (t->rank < 0) {
+			session_out_of_world(t);
+			continue;
+		}
+		body.rank = (uint32_t)t->rank;
+		body.world_size = m->world.size;
+		body.local_rank = t->local_index;
+		body.local_size = m->gather.local_nr;
+		body.loss_scale = m->record.scaler.scale;
+		body.why = m->why;
+		session_event(t, OP_ATTEMPT, m, &a->id, &body.base);
+		apply_session_image(m, t);
+	}
+}
+
+static void close_attempt(struct model *m)
+{
+	uint32_t outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
+
+	m->attempt_on = false;
+	m->staged_later_nr = 0;
+	for (uint32_t i = 0; i < outs; i++)
+		outbox_drop(&m->contrib_out[i]);
+}
+
+static void act_ended(struct model *m, const struct core_action *a)
+{
+	Shard__Why body = SHARD__WHY__INIT;
+	bool was_on = m->attempt_on;
+
+	close_attempt(m);
+	if (m->voted) {
+		m->voted = false;
+		store_image_whole(m->store); /* opened, never written */
+	}
+	m->attempts_ended += was_on;
+	snprintf(m->why, sizeof(m->why), "%s", a->why != NULL ? a->why : "");
+	log_line(m->server->log, LOG_LEVEL_WARN, "event=attempt_ended model=%s step=%lu attempt=%u why=%s", m->name,
+		 (unsigned long)a->id.step, a->id.attempt, m->why);
+	body.why = m->why;
+	body.status = SHARD_WORLD_CHANGED;
+	for (uint32_t i = 0; was_on && i < m->gather.local_nr; i++) {
+		struct session *t = m->gather.local[i].session;
+
+		if (t == NULL)
+			continue;
+		session_event(t, OP_ENDED, m, &a->id, &body.base);
+		session_out_of_world(t);
+	}
+	m->drain_id = a->id;
+	m->drain_due = m->busy > 0;
+	if (!m->drain_due)
+		model_event(m, &(struct core_event){.type = CORE_EV_DRAINED, .id = a->id});
+}
+
+static void act_result(struct model *m, const struct core_action *a)
+{
+	const struct record *r = a->record;
+	Shard__Result body = SHARD__RESULT__INIT;
+
+	close_attempt(m);
+	m->why[0] = 0;
+	body.outcome = r->outcome;
+	body.applied = r->applied;
+	body.attempts = r->attempts;
+	body.skipped_in_row = r->skipped_in_row;
+	body.grad_norm = r->grad_norm;
+	body.clip_factor = r->clip_factor;
+	body.weight_sum = r->weight_sum;
+	body.loss_scale = r->loss_scale;
+	body.next_loss_scale = r->scaler.scale;
+	body.lr = r->lr;
+	body.bad_tensor = r->bad_tensor;
+	body.bad_rank = r->bad_rank;
+	body.reduce_ns = m->gather.reduce_ns;
+	body.world_size = r->world.size;
+	body.diverged = r->diverged;
+	if (r->outcome != RECORD_APPLIED || r->diverged)
+		log_line(m->server->log, LOG_LEVEL_WARN, "event=step_skipped model=%s step=%lu outcome=%d diverged=%d rank=%d tensor=%ld", m->name,
+			 (unsigned long)r->id.step, r->outcome, r->diverged, r->bad_rank, (long)r->bad_tensor);
+	for (uint32_t i = 0; i < m->gather.local_nr; i++) {
+		struct session *t = m->gather.local[i].session;
+
+		if (t == NULL)
+			continue;
+		session_event(t, OP_RESULT, m, &r->id, &body.base);
+		if (t->leave_tag != 0)
+			session_out_of_world(t);
+	}
+}
+
+static void act_lost(struct model *m, const struct core_action *a)
+{
+	Shard__Why body = SHARD__WHY__INIT;
+
+	close_attempt(m);
+	m->voted = false;
+	m->sealed = m->sealing = false;
+	m->generation = a->id.generation;
+	m->apply_left = m->image_lacking = 0;
+	m->writer_session = 0;
+	snprintf(m->lost, sizeof(m->lost), "%s", a->why != NULL ? a->why : "");
+	log_line(m->server->log, LOG_LEVEL_ERROR, "event=lost model=%s generation=%u why=%s", m->name, m->generation, m->lost);
+	store_reset(m->store);
+	store_image_generation(m->store, m->generation);
+	body.why = m->lost;
+	body.status = SHARD_LOST;
+	list_each(it, &m->server->sessions) {
+		struct session *t = list_of(it, struct session, link);
+
+		if (t->role != ROLE_TRAINER || !t->defined)
+			continue;
+		session_event(t, OP_LOST, m, &a->id, &body.base);
+		if (t->model == m)
+			session_detach(t);
+	}
+	define_lost(m);
+}
+
+static void act_expel(struct model *m, const struct core_action *a)
+{
+	struct session *t = session_find(m->server, a->session);
+
+	if (t != NULL)
+		session_close(t, SHARD_TIMEOUT, a->why != NULL ? a->why : "expelled");
+}
+
+static void act_open(struct model *m, const struct core_action *a)
+{
+	(void)a;
+	m->voted = true;
+	m->voted_ns = clock_ns();
+	store_image_open(m->store);
+}
+
+static void act_apply(struct model *m, const struct core_action *a)
+{
+	apply_start(m, a->record);
+}
+
+static void act_seal(struct model *m, const struct core_action *a)
+{
+	log_line(m->server->log, LOG_LEVEL_INFO, "event=sealed model=%s generation=%u step=%lu", m->name, a->record->id.generation,
+		 (unsigned long)a->record->id.step);
+	m->lost[0] = 0;
+	apply_seal(m, a->record);
+}
+
+static void act_credit(struct model *m, const struct core_action *a)
+{
+	if (m->attempt_on && core_id_cmp(&a->id, &m->id_now) == 0)
+		gather_credit(m, a->node);
+}
+
+static void (*const acts[])(struct model *, const struct core_action *) = {
+	[CORE_ACT_SEND] = act_send,     [CORE_ACT_PERSIST] = act_persist, [CORE_ACT_BEGIN] = act_begin, [CORE_ACT_CREDIT] = act_credit,
+	[CORE_ACT_OPEN] = act_open,     [CORE_ACT_APPLY] = act_apply,     [CORE_ACT_RESULT] = act_result, [CORE_ACT_ENDED] = act_ended,
+	[CORE_ACT_SEAL] = act_seal,     [CORE_ACT_LOST] = act_lost,       [CORE_ACT_EXPEL] = act_expel,
+};
+
+void model_run(struct model *m, const struct core_event *ev)
+{
+	struct core_out *out = &m->server->out;
+
+	out->nr = 0;
+	core_event(m->core, ev, clock_ns(), out);
+	for (uint32_t i = 0; i < out->nr; i++)
+		acts[out->act[i].type](m, &out->act[i]);
+}
+
+void model_event(struct model *m, const struct core_event *ev)
+{
+	if (m->server->in_event) {
+		CHECK(ev->msg == NULL && ev->why == NULL);
+		server_later(m->server, m, ev);
+		return;
+	}
+	m->server->in_event = true;
+	model_run(m, ev);
+	server_run_later(m->server);
+	m->server->in_event = false;
+	server_deadline(m->server);
+}
+
+void model_tick(struct model *m, uint64_t now_ns)
+{
+	if (core_deadline(m->core) <= now_ns)
+		model_event(m, &(struct core_event){.type = CORE_EV_TICK});
+}
+
+enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Core *body, struct err *e)
+{
+	struct corewire_limits limits = {m->layout->chunks_nr, m->set.groups_nr, m->server->nodes_nr};
+	struct core_event ev = {.type = CORE_EV_MSG, .node = p->node, .incarnation = p->incarnation};
+	struct core_msg msg;
+	enum shard_status st = corewire_unpack(h, body, &limits, &m->server->rx, &msg, e);
+
+	if (st != SHARD_OK)
+		return st;
+	if (msg.op == CORE_WAITING && msg.why != NULL)
+		snprintf(m->waits, sizeof(m->waits), "%s", msg.why);
+	msg.from = p->node;
+	msg.to = m->server->self;
+	msg.from_incarnation = p->incarnation;
+	msg.trainer.node = p->node;
+	ev.msg = &msg;
+	model_event(m, &ev);
+	return SHARD_OK;
+}
+
+void model_beat(struct model *m, uint64_t now_ns)
+{
+	if (m->sealed && m->image_lacking > 0 && now_ns - m->image_asked_ns > NS_PER_SEC)
+		apply_image_ask(m, now_ns);
+}
+
+void model_seal_progress(struct model *m)
+{
+	if (!apply_image_whole(m))
+		return;
+	list_each(it, &m->server->sessions) {
+		struct session *t = list_of(it, struct session, link);
+
+		if (t->seal_model != m || m->step < t->seal_step)
+			continue;
+		session_reply(t, OP_SEAL, t->seal_tag, m, NULL);
+		t->seal_model = NULL;
+	}
+}

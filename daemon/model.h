@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model.h: one model on this node: its memory, its core, and the attempt in hand. model.c feeds the core and carries out its
+ * actions; gather.c collects gradients; apply.c runs the optimizer and publishes the image; define.c makes and seals models. */
+#ifndef SHARD_MODEL_H
+#define SHARD_MODEL_H
+
+#include "gather.h"
+#include "outbox.h"
+#include "settings.h"
+#include "shard.pb-c.h"
+#include "state.h"
+#include "store/store.h"
+
+struct model_asker { /* who waits for an answer: a session here, or a node that relays for one there */
+	struct list link;
+	uint16_t node;
+	uint64_t session;
+	uint32_t tag, pid;
+};
+
+struct model {
+	struct list link; /* in server.models */
+	struct server *server;
+	uint32_t id;
+	char *name, *settings_text;
+	Shard__Model *spec; /* as the coordinator sent it; settings are the effective ones */
+	struct layout *layout;
+	struct model_settings set;
+	enum shard_dtype grad, image;
+	uint32_t grad_bytes, image_bytes; /* per element */
+	uint16_t *owner;                  /* [chunks_nr] */
+	struct store *store;
+	struct budget_need need;
+	void *core_memory;
+	const char **node_names; /* the core's */
+	struct core *core;
+
+	/* the attempt in hand */
+	struct core_id id_now;
+	struct core_world world;
+	struct gather gather;
+	uint32_t epoch;   /* grows with each attempt: late jobs of an older one are told by it */
+	uint32_t busy;    /* jobs and sends that still read arenas, slots or sums of an attempt */
+	bool attempt_on;  /* between BEGIN and result or end */
+	bool voted;       /* PREPARED: the image is open, early image chunks are legal */
+	uint64_t orphans; /* arenas (bit: slot) of trainers that are gone, still read */
+	bool drain_due;   /* the core waits for CORE_EV_DRAINED */
+	struct core_id drain_id;
+	uint64_t began_ns, voted_ns;
+
+	/* what is committed here */
+	struct record record; /* last decided */
+	bool sealed;
+	uint32_t generation;
+	uint64_t step;         /* of record */
+	uint64_t content_step; /* last step that changed weights: what image frames are named by */
+	uint32_t apply_left;   /* chunks held here that are still being updated */
+	bool applying, sealing;
+	uint32_t image_sends;  /* image parts on their way from here to other nodes and trainers */
+	uint32_t image_lacking; /* chunks of other nodes that have not arrived for `step` */
+	uint64_t image_asked_ns, kept_total, apply_began_ns, apply_ns;
+	uint16_t *image_parts; /* [chunks_nr] parts received of the chunk that is coming in */
+	uint64_t *image_coming; /* [chunks_nr] step of it */
+	struct outbox *contrib_out, *image_out; /* [nodes_nr * connections] */
+	uint32_t *staged_later; /* [chunks_nr] staged, held back until image sends of the step before are through */
+	uint32_t staged_later_nr;
+
+	struct list reads; /* READs that wait for a step boundary */
+	uint64_t steps_applied, steps_skipped, attempts_ended;
+	char waits[512];   /* last word of the coordinator on who is waited for */
+	char why[512];     /* why the last attempt ended */
+	char lost[512];    /* why the generation before this one was lost; empty: it was not */
+
+	/* coordinator: definition and seal */
+	bool defining;
+	uint64_t nodes_asked; /* MODEL or WRITTEN sent, not yet answered */
+	struct list askers;   /* of DEFINE while defining; of SEAL while sealing */
+	struct model_asker *sealer;
+	uint64_t seal_step;
+	struct store_missing missing;
+	uint16_t writer_node; /* who got created=1 */
+	uint64_t writer_session;
+
+};
+
+struct model *model_find(struct server *s, uint32_t id);
+struct model *model_by_name(struct server *s, const char *name);
+/* Everything a model needs on this node; spec is taken over. view: what was durable, coordinator only. */
+enum shard_status model_make(struct model **out, struct server *s, Shard__Model *spec, const struct core_view *view, struct err *e);
+void model_free(struct model **m);
+
+/* Gives the core an event and carries out what it asks for. Pointers in ev live for the call. */
+void model_event(struct model *m, const struct core_event *ev);
+void model_run(struct model *m, const struct core_event *ev); /* server.c: no other event is in hand */
+void model_tick(struct model *m, uint64_t now_ns);
+enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Core *body, struct err *e);
+void model_beat(struct model *m, uint64_t now_ns); /* about once a second */
+
+/* A transfer or job that read an attempt's buffers is over. */
+void model_release(struct model *m);
+void model_orphan(struct model *m, uint32_t slot); /* its trainer is gone; closed when nobody reads it */
+void model_stage(struct model *m, uint32_t chunk); /* gather: the reduced gradient of a chunk held here is ready */
+void model_seal_progress(struct model *m);         /* a SEAL may be answerable */
+
+void model_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id);
+
+/* apply.c */
+void apply_start(struct model *m, const struct record *r);
+void apply_seal(struct model *m, const struct record *r);
+void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want);
+void apply_image_ask(struct model *m, uint64_t now_ns);
+void apply_image_sent(struct model *m);
+enum shard_status apply_image_head(struct model *m, const struct wire_head *h, void **to, struct err *e);
+enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e);
+void apply_session_image(struct model *m, struct session *t); /* a TCP trainer is in the world now: it needs the whole image */
+bool apply_image_whole(const struct model *m);
+void apply_node_gone(struct model *m, uint16_t node);
+void apply_node_back(struct model *m, uint16_t node);
+
+/* parts of a chunk on the wire */
+uint32_t model_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes);
+uint32_t model_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes, uint32_t part);
+
+#endif

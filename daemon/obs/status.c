@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's state as JSON, and who is waited for as a sentence. session.c asks, on the loop; nothing here changes anything. A node
+ * knows its own links, its models and, by the coordinator's word, whom the attempt waits for. */
+#include "obs/status.h"
+
+#include "base/clock.h"
+#include "model.h"
+#include "peer.h"
+#include "session.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static double seconds(uint64_t since_ns)
+{
+	return (double)(clock_ns() - since_ns) / (double)NS_PER_SEC;
+}
+
+static json_t *nodes_json(const struct server *s)
+{
+	json_t *list = json_array();
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		const struct peer *p = s->peer[n];
+		json_t *o = json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", server_node_name(s, n), "address",
+				      s->conf->node_list[n].address.text, "state", p == NULL ? "self" : p->up ? "up" : "down", "coordinator",
+				      n == s->coordinator, "incarnation", (json_int_t)(p == NULL ? s->incarnation : p->incarnation), "since_s",
+				      seconds(p == NULL ? s->started_ns : p->since_ns));
+
+		if (p != NULL && !p->up)
+			json_object_set_new(o, "why", json_string(p->why));
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
+static json_t *world_json(const struct model *m)
+{
+	json_t *list = json_array();
+
+	for (uint32_t r = 0; r < m->world.size; r++) {
+		json_t *o = json_pack("{s:i, s:i, s:s}", "rank", (int)r, "pid", (int)m->world.rank[r].pid, "node",
+				      server_node_name(m->server, m->world.rank[r].node));
+
+		for (uint32_t i = 0; i < m->gather.local_nr; i++) {
+			const struct gather_rank *g = &m->gather.local[i];
+
+			if (g->rank != r)
+				continue;
+			json_object_set_new(o, "state", json_string(g->session == NULL ? "lost" : g->ready ? "ready" : "computing"));
+			json_object_set_new(o, "chunks_pushed", json_integer(g->chunks_pushed));
+		}
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
+static const char *model_state(const struct model *m, const struct core_state *c)
+{
+	if (m->defining)
+		return "defining";
+	if (m->lost[0] != 0)
+		return "lost";
+	if (c->recovering)
+		return "recovering";
+	if (!m->sealed)
+		return "unsealed";
+	return m->record.diverged ? "paused" : "open";
+}
+
+static json_t *memory_json(const struct budget_need *need)
+{
+	json_t *o = json_object();
+
+	for (enum budget_item i = 0; i < BUDGET_ITEMS; i++)
+		json_object_set_new(o, budget_item_name(i), json_integer((json_int_t)need->bytes[i]));
+	json_object_set_new(o, "total", json_integer((json_int_t)need->total));
+	return o;
+}
+
+static json_t *chunks_json(const struct model *m)
+{
+	json_t *per = json_object();
+
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		json_int_t nr = 0;
+
+		for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+			nr += m->owner[c] == n;
+		json_object_set_new(per, server_node_name(m->server, n), json_integer(nr));
+	}
+	return json_pack("{s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems", (int)m->layout->chunk_elems, "per_node", per);
+}
+
+static json_t *model_json(const struct model *m)
+{
+	static const char *const phases[CORE_PART_NR] = {"free", "staging", "prepared", "applying"};
+	uint32_t joined = 0;
+	char waits[1024];
+	struct core_state c;
+	json_t *o;
+
+	core_state(m->core, &c);
+	list_each(it, &m->server->sessions)
+		joined += list_of(it, struct session, link)->model == m;
+	status_waits(m, waits, sizeof(waits));
+	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, s:o, s:s, s:I, s:s, s:f}", "name", m->name,
+		      "id", (int)m->id, "generation", (int)m->generation, "state", model_state(m, &c), "step", (json_int_t)m->step, "applied",
+		      (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped, "attempt", (int)m->id_now.attempt, "phase",
+		      phases[c.part], "world", world_json(m), "joined", (int)joined, "chunks", chunks_json(m), "numel",
+		      (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings", m->settings_text, "memory",
+		      memory_json(&m->need), "waits", waits, "kept_elements", (json_int_t)m->kept_total, "pages",
+		      shm_pages_name(store_pages(m->store)), "loss_scale", m->record.scaler.scale);
+	if (o != NULL && m->lost[0] != 0)
+		json_object_set_new(o, "lost", json_string(m->lost));
+	return o;
+}
+
+static void count_live(const struct server *s, uint64_t *refused, uint64_t *copied)
+{
+	*refused = s->refused_frames;
+	*copied = s->copied_bytes;
+	list_each(it, (struct list *)(uintptr_t)&s->sessions) {
+		const struct stream_stats *st = conn_stats(list_of(it, struct session, link)->conn);
+
+		*refused += st->refused;
+		*copied += st->copied_bytes;
+	}
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		for (uint32_t i = 0; s->peer[n] != NULL && i < s->peer[n]->conns_nr; i++)
+			if (s->peer[n]->conns[i].conn != NULL)
+				*copied += conn_stats(s->peer[n]->conns[i].conn)->copied_bytes;
+}
+
+char *status_json(const struct server *s)
+{
+	json_t *models = json_array(), *o;
+	uint64_t refused, copied;
+	char *text;
+
+	list_each(it, (struct list *)(uintptr_t)&s->models)
+		json_array_append_new(models, model_json(list_of(it, struct model, link)));
+	count_live(s, &refused, &copied);
+	o = json_pack("{s:s, s:s, s:i, s:f, s:I, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node", server_node_name(s, s->self), "release",
+		      SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns), "incarnation", (json_int_t)s->incarnation, "nodes",
+		      nodes_json(s), "budget", "total", (json_int_t)s->budget.total, "used", (json_int_t)s->budget.used, "connections",
+		      (int)(s->sessions_nr + s->greetings_nr), "refused_frames", (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models",
+		      models);
+	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+	json_decref(o);
+	return text;
+}
+
+/* Who a trainer here waits for: a local rank that has not committed is named from what is known here, else the coordinator's word. */
+void status_waits(const struct model *m, char *out, size_t bytes)
+{
+	struct core_state c;
+	size_t used = 0;
+
+	out[0] = 0;
+	if (m->defining) {
+		snprintf(out, bytes, "\"%s\" is being defined", m->name);
+		return;
+	}
+	core_state(m->core, &c);
+	if (m->attempt_on)
+		used = (size_t)snprintf(out, bytes, "step %lu attempt %u of \"%s\" waits %.1f s for", (unsigned long)m->id_now.step,
+					m->id_now.attempt, m->name, seconds(m->began_ns));
+	for (uint32_t i = 0; m->attempt_on && i < m->gather.local_nr && used < bytes; i++) {
+		const struct gather_rank *g = &m->gather.local[i];
+
+		if (g->ready)
+			continue;
+		used += (size_t)snprintf(out + used, bytes - used, " rank %u (pid %u, node %s): %u of %u chunks pushed", g->rank,
+					 m->world.rank[g->rank].pid, server_node_name(m->server, m->server->self), g->chunks_pushed,
+					 m->layout->chunks_nr);
+		if (g->pushed_ns != 0 && used < bytes)
+			used += (size_t)snprintf(out + used, bytes - used, ", last %.1f s ago", seconds(g->pushed_ns));
+		if (used < bytes)
+			used += (size_t)snprintf(out + used, bytes - used, ";");
+	}
+	if (used < bytes && (c.waits[0] != 0 || m->waits[0] != 0))
+		snprintf(out + used, bytes - used, "%s%s", used > 0 ? " " : "", c.waits[0] != 0 ? c.waits : m->waits);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks on their way out of one connection. gather.c and apply.c push chunks, the connection's sent() pulls the next parts: few
+ * frames wait in the connection at a time. A connection that closes gives its frames back, then the outbox is dropped. */
+#include "outbox.h"
+
+#include "base/check.h"
+#include "model.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OUTBOX_QUEUED_MAX 8 /* parts in the connection's queue: 2 MiB */
+
+enum shard_status outbox_init(struct outbox *o, struct model *m, enum outbox_kind kind, uint32_t cap, struct err *e)
+{
+	*o = (struct outbox){.model = m, .kind = kind, .cap = cap};
+	o->ring = calloc(cap, sizeof(*o->ring));
+	if (o->ring == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a list of %u chunks", cap);
+	return SHARD_OK;
+}
+
+void outbox_free(struct outbox *o)
+{
+	CHECK(o->inflight == 0);
+	free(o->ring);
+	memset(o, 0, sizeof(*o));
+}
+
+void outbox_push(struct outbox *o, uint32_t chunk)
+{
+	CHECK(o->nr < o->cap);
+	o->ring[(o->head + o->nr++) % o->cap] = chunk;
+	if (o->kind == OUTBOX_IMAGE)
+		o->model->image_sends++;
+}
+
+static void outbox_pop(struct outbox *o)
+{
+	o->head = (o->head + 1) % o->cap;
+	o->nr--;
+	o->part = 0;
+	if (o->kind == OUTBOX_IMAGE)
+		apply_image_sent(o->model);
+}
+
+void outbox_drop(struct outbox *o)
+{
+	while (o->nr > 0)
+		outbox_pop(o);
+}
+
+static void outbox_sent(void *arg, enum shard_status st)
+{
+	struct outbox *o = arg;
+
+	o->inflight--;
+	if (o->kind == OUTBOX_IMAGE)
+		apply_image_sent(o->model);
+	else
+		model_release(o->model);
+	if (st == SHARD_OK)
+		outbox_pump(o);
+}
+
+static enum shard_status send_part(struct outbox *o, uint32_t chunk)
+{
+	struct model *m = o->model;
+	bool image = o->kind == OUTBOX_IMAGE;
+	uint32_t bytes = model_part_bytes(m, chunk, image ? m->image_bytes : m->grad_bytes, o->part);
+	const uint8_t *base = image ? store_image(m->store, chunk) : gather_contribution(m, chunk);
+	struct wire_head h;
+	enum shard_status st;
+
+	model_head(m, &h, image ? OP_IMAGE_DATA : OP_CONTRIB_DATA, image ? &m->record.id : &m->id_now);
+	if (image)
+		h.step = m->content_step;
+	h.chunk = chunk;
+	h.flags = WIRE_PART_FLAG(o->part);
+	st = stream_send(conn_stream(o->conn), &h, base + (size_t)o->part * WIRE_PART_BYTES, bytes, outbox_sent, o);
+	if (st != SHARD_OK)
+		return st;
+	o->inflight++;
+	if (image)
+		m->image_sends++;
+	else
+		m->busy++;
+	return SHARD_OK;
+}
+
+/* Which tensors are absent, and that this was all. */
+static enum shard_status send_close(struct outbox *o, uint32_t chunk)
+{
+	struct model *m = o->model;
+	uint32_t segments = m->layout->chunk_segment[chunk + 1] - m->layout->chunk_segment[chunk];
+	uint32_t *tensors = arena_take(&m->server->tx, (size_t)(segments + 1) * sizeof(*tensors));
+	Shard__Push push = SHARD__PUSH__INIT;
+	struct wire_head h;
+	enum shard_status st;
+
+	CHECK(tensors != NULL); /* the scratch was made to hold every segment */
+	push.n_absent = gather_absent(m, chunk, tensors, segments);
+	push.absent = tensors;
+	if (m->gather.chunk[chunk].summed && !m->gather.chunk[chunk].finite && m->gather.local_nr > 1 &&
+	    m->gather.chunk[chunk].bad_rank >= 0) {
+		push.bad_rank = (uint32_t)m->gather.chunk[chunk].bad_rank + 1;
+		push.bad_tensor = m->gather.chunk[chunk].bad_tensor;
+	}
+	model_head(m, &h, OP_CONTRIB, &m->id_now);
+	h.chunk = chunk;
+	st = stream_send_control(conn_stream(o->conn), &h, &push.base);
+	arena_reset(&m->server->tx);
+	return st;
+}
+
+/* One frame of the chunk at head; SHARD_AGAIN: the connection is full. */
+static enum shard_status send_next(struct outbox *o)
+{
+	struct model *m = o->model;
+	uint32_t chunk = o->ring[o->head];
+	bool image = o->kind == OUTBOX_IMAGE;
+	uint32_t parts = model_parts(m, chunk, image ? m->image_bytes : m->grad_bytes);
+	enum shard_status st = SHARD_OK;
+
+	while (!image && o->part < parts && gather_part_absent(m, chunk, o->part))
+		o->part++;
+	if (o->part < parts) {
+		if ((st = send_part(o, chunk)) == SHARD_OK)
+			o->part++;
+		if (st != SHARD_OK || o->part < parts || !image)
+			return st;
+	} else {
+		st = send_close(o, chunk);
+	}
+	if (st == SHARD_OK)
+		outbox_pop(o);
+	return st;
+}
+
+void outbox_pump(struct outbox *o)
+{
+	bool any = false;
+
+	while (o->conn != NULL && o->nr > 0 && stream_queued(conn_stream(o->conn)) < OUTBOX_QUEUED_MAX) {
+		if (send_next(o) != SHARD_OK)
+			break; /* parts in flight pull again; a full queue without any of ours is a link about to fall */
+		any = true;
+	}
+	if (any)
+		conn_kick(o->conn);
+}

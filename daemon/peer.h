@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* peer.h: the link to another node: `connections` TCP connections that live and die together. The node with the higher index
+ * dials. Up means: HELLO is through on all of them, with one incarnation. */
+#ifndef SHARD_PEER_H
+#define SHARD_PEER_H
+
+#include "state.h"
+#include "shard.pb-c.h"
+
+#define PEER_CONNECTIONS_MAX 16
+
+struct peer_conn {
+	struct peer *peer;
+	struct conn *conn; /* NULL: none */
+	uint32_t index;
+	bool greeted;
+};
+
+struct peer {
+	struct server *server;
+	uint16_t node;
+	uint64_t incarnation; /* of the link; 0: never linked */
+	uint64_t since_ns, redial_ns, backoff_ns;
+	bool up;
+	char why[ERR_TEXT_BYTES]; /* it is down */
+	struct log_bucket bucket;
+	uint32_t conns_nr;
+	struct peer_conn conns[PEER_CONNECTIONS_MAX];
+};
+
+enum shard_status peer_init(struct server *s, uint16_t node, struct err *e);
+void peer_free(struct peer **p);
+void peer_beat(struct peer *p, uint64_t now_ns); /* dials, pings */
+/* A connection said HELLO as node p->node: takes it over, answers. */
+enum shard_status peer_greeted(struct server *s, struct conn *c, const Shard__Hello *hello, struct err *e);
+void peer_close(struct peer *p, const struct err *why); /* every connection of it */
+struct conn *peer_control(struct peer *p);              /* NULL: down */
+struct conn *peer_bulk(struct peer *p, uint32_t chunk);
+/* SHARD_UNREACHABLE with since when and why, if it is down. */
+enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
+void peer_refuse(struct peer *p, uint32_t tag, const struct err *e); /* answers a request of it */
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sealing. A trainer's SEAL reaches the coordinator; it counts what is not written (or not finite) in its own chunks, asks every other
+ * node for the same (WRITTEN), and gives the core CORE_EV_WRITTEN when nothing is missing. The trainer's own node answers it
+ * when the image is whole there. One seal of a model at a time. A node that falls, or a tensor that lacks weights, refuses it. */
+#include "seal.h"
+
+#include "base/check.h"
+#include "corewire.h"
+#include "define.h"
+#include "peer.h"
+#include "session.h"
+#include "transfer.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+
+static void count_missing(struct model *m, struct store_missing *missing)
+{
+	store_missing_init(missing);
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		if (m->owner[c] == m->server->self)
+			store_missing(m->store, c, missing);
+}
+
+static void done(struct model *m, const struct err *e)
+{
+	struct server *s = m->server;
+	struct model_asker *a = m->sealer;
+	struct wire_head h = {.op = OP_SEAL, .flags = WIRE_REPLY, .model = m->id, .generation = m->generation, .step = m->seal_step};
+	struct session *t = a->node == s->self ? session_find(s, a->session) : NULL;
+
+	m->sealer = NULL;
+	m->nodes_asked = 0;
+	h.attempt = a->tag;
+	if (e != NULL && a->node != s->self)
+		peer_refuse(s->peer[a->node], a->tag, e);
+	else if (e != NULL && t != NULL)
+		session_refuse(t, a->tag, e);
+	else if (e == NULL && a->node != s->self)
+		(void)peer_send(s, a->node, &h, NULL, NULL);
+	else if (e == NULL && t != NULL)
+		define_seal_accepted(t, m->id, a->tag, m->seal_step);
+	free(a);
+}
+
+static void decide(struct model *m)
+{
+	const struct store_missing *w = &m->missing;
+	uint64_t nr = w->unwritten + w->nonfinite;
+	uint32_t tensor = nr > 0 ? layout_tensor_at(m->layout, w->first) : UINT32_MAX;
+	struct err e;
+
+	if (nr == 0) {
+		model_event(m, &(struct core_event){.type = CORE_EV_WRITTEN, .step = m->seal_step});
+		done(m, NULL);
+		return;
+	}
+	err_set(&e, SHARD_MISSING, "\"%s\" cannot be sealed: %lu elements are not written and %lu are not finite, the first in tensor \"%s\" at %lu",
+		m->name, (unsigned long)w->unwritten, (unsigned long)w->nonfinite, tensor != UINT32_MAX ? m->layout->tensor[tensor].name : "?",
+		(unsigned long)(tensor != UINT32_MAX ? w->first - m->layout->tensor[tensor].offset : w->first));
+	done(m, &e);
+}
+
+static enum shard_status seal_here(struct model *m, const struct model_asker *from, uint64_t step, struct err *e)
+{
+	struct server *s = m->server;
+	struct model_asker *a;
+	enum shard_status st = SHARD_OK;
+
+	if (m->sealed)
+		return err_set(e, SHARD_BAD_STATE, "\"%s\" is sealed already, at step %lu", m->name, (unsigned long)m->step);
+	if (m->sealer != NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" is being sealed", m->name);
+	if ((a = malloc(sizeof(*a))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	*a = *from;
+	m->sealer = a;
+	m->seal_step = step;
+	count_missing(m, &m->missing);
+	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
+		struct wire_head h = {.op = OP_WRITTEN, .model = m->id, .generation = m->generation};
+		struct relay *r;
+
+		if (n == s->self || (st = relay_new(&r, s, OP_WRITTEN, n, m->id, e)) != SHARD_OK)
+			continue;
+		h.attempt = r->tag;
+		m->nodes_asked |= 1ull << n;
+		if ((st = peer_send(s, n, &h, NULL, e)) != SHARD_OK)
+			relay_drop(s, r);
+	}
+	if (st != SHARD_OK)
+		done(m, e);
+	else if (m->nodes_asked == 0)
+		decide(m);
+	return SHARD_OK;
+}
+
+enum shard_status define_seal_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	const Shard__Seal *body = (const Shard__Seal *)msg;
+	struct server *s = t->server;
+	struct model *m = model_find(s, h->model);
+	struct model_asker a = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
+
+	if (m == NULL || m->defining)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u here", h->model);
+	if (t->seal_model != NULL)
+		return err_set(e, SHARD_BUSY, "this connection is sealing \"%s\"", t->seal_model->name);
+	if (s->self == s->coordinator)
+		return seal_here(m, &a, body->step, e);
+	return relay_request(t, s->coordinator, h, msg, e);
+}
+
+enum shard_status define_node_seal(struct peer *p, const struct wire_head *h, const Shard__Seal *body, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+	struct model_asker a = {.node = p->node, .tag = h->attempt};
+
+	if (m == NULL || m->defining || p->server->self != p->server->coordinator)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u on the coordinator", h->model);
+	return seal_here(m, &a, body->step, e);
+}
+
+/* Decided; the answer follows when the image is whole here. */
+void define_seal_accepted(struct session *t, uint32_t model, uint32_t tag, uint64_t step)
+{
+	struct model *m = model_find(t->server, model);
+
+	if (m == NULL)
+		return;
+	t->seal_model = m;
+	t->seal_tag = tag;
+	t->seal_step = step;
+	model_seal_progress(m);
+}
+
+enum shard_status define_written(struct peer *p, const struct wire_head *h, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+	struct wire_head reply = {.op = OP_WRITTEN, .flags = WIRE_REPLY, .model = h->model, .attempt = h->attempt};
+	Shard__Written body = SHARD__WRITTEN__INIT;
+	struct store_missing missing;
+
+	if (m == NULL || m->generation != h->generation)
+		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u", server_node_name(p->server, p->server->self),
+			       h->generation, h->model);
+	count_missing(m, &missing);
+	body.missing = missing.unwritten;
+	body.nonfinite = missing.nonfinite;
+	body.element = missing.first;
+	return peer_send(p->server, p->node, &reply, &body.base, e);
+}
+
+void seal_answered(struct model *m, uint16_t node, const struct wire_head *h, const void *body, const struct err *e)
+{
+	const Shard__Written *w;
+	struct err why;
+
+	if (m->sealer == NULL || !(m->nodes_asked >> node & 1))
+		return;
+	if (e != NULL) {
+		done(m, e);
+		return;
+	}
+	if (control_unpack((const ProtobufCMessage **)&w, &shard__written__descriptor, body, h->body_bytes, &m->server->tx, &why) != SHARD_OK) {
+		arena_reset(&m->server->tx);
+		done(m, &why);
+		return;
+	}
+	m->missing.unwritten += w->missing;
+	m->missing.nonfinite += w->nonfinite;
+	if (w->missing + w->nonfinite > 0 && w->element < m->missing.first)
+		m->missing.first = w->element;
+	arena_reset(&m->server->tx);
+	m->nodes_asked &= ~(1ull << node);
+	if (m->nodes_asked == 0)
+		decide(m);
+}
+
+void define_lost(struct model *m)
+{
+	struct err e;
+
+	err_set(&e, SHARD_LOST, "%s", m->lost);
+	if (m->sealer != NULL)
+		done(m, &e);
+	list_each(it, &m->server->sessions) {
+		struct session *t = list_of(it, struct session, link);
+
+		if (t->seal_model != m)
+			continue;
+		t->seal_model = NULL;
+		session_refuse(t, t->seal_tag, &e);
+	}
+	transfer_fail(m, &e);
+}
+
+/* --- after a restart: the definitions and views that act_persist() saved --- */
+
+static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr, struct err *e)
+{
+	struct server *s = arg;
+	Shard__ModelFile *file = shard__model_file__unpack(NULL, bytes_nr, bytes);
+	struct core_view *view = calloc(1, sizeof(*view));
+	struct corewire_limits limits = {.nodes_nr = s->nodes_nr};
+	enum shard_status st = SHARD_OK;
+	struct model *m;
+
+	if (file == NULL || view == NULL || file->model == NULL || file->model->spec == NULL || file->view == NULL) {
+		st = err_set(e, SHARD_PROTOCOL, "model file %u in %s is not one of this release", id, s->conf->state);
+	} else {
+		limits.groups_nr = file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
+		st = corewire_unpack_view(file->view, &limits, &s->rx, view, e);
+	}
+	if (st == SHARD_OK) {
+		st = model_make(&m, s, file->model, view, e);
+		file->model = NULL; /* taken over */
+	}
+	if (st == SHARD_OK) {
+		s->next_model = id > s->next_model ? id : s->next_model;
+		log_line(s->log, LOG_LEVEL_INFO, "event=model_loaded model=%s generation=%u step=%lu", m->name, view->generation,
+			 (unsigned long)(view->sealed ? view->record.id.step : 0));
+	}
+	if (file != NULL)
+		shard__model_file__free_unpacked(file, NULL);
+	free(view);
+	return st;
+}
+
+enum shard_status define_load(struct server *s, struct err *e)
+{
+	return static_load(s->dir, load_one, s, e);
+}

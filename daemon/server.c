@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One daemon: what it owns, how it starts and stops. main.c and tests call. Start: state directory and incarnation, workers, links, what
+ * the coordinator kept, listeners last. Two timers drive everything that is not a frame: the cores' next deadline, and a beat
+ * of about a second for heartbeats, dialling and held requests. Stop: listeners close, an undecided attempt ends with a sentence, a
+ * decided step is finished, then every connection and handle closes. Failing start leaves nothing behind. */
+#include "state.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "define.h"
+#include "hello.h"
+#include "model.h"
+#include "peer.h"
+#include "session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SERVER_BEAT_MAX_NS NS_PER_SEC
+#define SERVER_SCRATCH (1u << 20)
+#define SERVER_JOBS_MAX 4096
+#define SERVER_STOP_NS (10 * NS_PER_SEC) /* a decided step is finished within this, or left */
+
+const char *server_node_name(const struct server *s, uint16_t node)
+{
+	return s->conf->node_list[node].name;
+}
+
+void server_forget_conn(struct server *s, struct conn *c)
+{
+	const struct stream_stats *st = conn_stats(c);
+
+	s->refused_frames += st->refused;
+	s->copied_bytes += st->copied_bytes;
+}
+
+enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e)
+{
+	void *tx, *rx;
+
+	if (bytes <= s->scratch_bytes)
+		return SHARD_OK;
+	CHECK(s->tx.used == 0); /* rx may hold the definition in hand, which has memory of its own */
+	tx = malloc(bytes);
+	rx = malloc(bytes);
+	if (tx == NULL || rx == NULL) {
+		free(tx);
+		free(rx);
+		return err_set(e, SHARD_SYSTEM, "no memory for control messages of %zu bytes", bytes);
+	}
+	free(s->tx.base);
+	free(s->rx.base);
+	arena_init(&s->tx, tx, bytes);
+	arena_init(&s->rx, rx, bytes);
+	s->scratch_bytes = bytes;
+	return SHARD_OK;
+}
+
+/* --- events that actions raise --- */
+
+enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e)
+{
+	struct server_later *l = realloc(s->later, (s->later_cap + more) * sizeof(*l));
+
+	if (l == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %u events", s->later_cap + more);
+	s->later = l;
+	s->later_cap += more;
+	return SHARD_OK;
+}
+
+void server_later(struct server *s, struct model *m, const struct core_event *ev)
+{
+	CHECK(s->later_nr < s->later_cap); /* a model made room for every chunk it has */
+	s->later[s->later_nr++] = (struct server_later){m, *ev};
+}
+
+void server_run_later(struct server *s)
+{
+	for (uint32_t i = 0; i < s->later_nr; i++) { /* more may come while this runs, behind those that wait */
+		struct server_later l = s->later[i];
+
+		model_run(l.m, &l.ev);
+	}
+	s->later_nr = 0;
+}
+
+/* --- time --- */
+
+static void on_core_timer(uv_timer_t *timer)
+{
+	struct server *s = timer->data;
+	uint64_t now = clock_ns();
+
+	list_each(it, &s->models)
+		model_tick(list_of(it, struct model, link), now);
+	server_deadline(s);
+}
+
+void server_deadline(struct server *s)
+{
+	uint64_t due = UINT64_MAX, now = clock_ns();
+
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (!m->defining && core_deadline(m->core) < due)
+			due = core_deadline(m->core);
+	}
+	if (due == s->core_due || s->stopped_all)
+		return;
+	s->core_due = due;
+	if (due == UINT64_MAX)
+		uv_timer_stop(&s->core_timer);
+	else
+		uv_timer_start(&s->core_timer, on_core_timer, due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0, 0);
+}
+
+static void on_beat(uv_timer_t *timer)
+{
+	struct server *s = timer->data;
+	uint64_t now = clock_ns();
+	struct wire_head ping = {.op = OP_PING};
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL)
+			peer_beat(s->peer[n], now);
+	list_each(it, &s->sessions) {
+		struct session *t = list_of(it, struct session, link);
+
+		if (!t->local && stream_send_control(conn_stream(t->conn), &ping, NULL) == SHARD_OK)
+			conn_kick(t->conn);
+	}
+	list_each(it, &s->models)
+		model_beat(list_of(it, struct model, link), now);
+	hello_beat(s, now);
+	define_beat(s, now);
+	if (s->stopping)
+		server_check_stopped(s);
+	else
+		server_wake(s, now + s->beat_ns);
+}
+
+void server_wake(struct server *s, uint64_t at_ns)
+{
+	uint64_t now = clock_ns();
+
+	if (s->stopped_all || (s->beat_due > now && s->beat_due <= at_ns))
+		return;
+	s->beat_due = at_ns;
+	uv_timer_start(&s->beat, on_beat, at_ns > now ? (at_ns - now) / NS_PER_MS + 1 : 1, 0);
+}
+
+/* --- start --- */
+
+static enum shard_status listen_all(struct server *s, struct err *e)
+{
+	struct conn_address local = {.unix_path = true};
+	enum shard_status st;
+
+	st = conn_listen(&s->tcp, s->loop, &s->conf->listen, 0, hello_accept, s, e);
+	if (st != SHARD_OK)
+		return st;
+	snprintf(local.text, sizeof(local.text), "unix:%.100s", s->conf->socket);
+	if (strlen(s->conf->socket) >= sizeof(local.host))
+		st = err_set(e, SHARD_BAD_ARG, "[daemon] socket = %s: a path of at most %zu bytes", s->conf->socket, sizeof(local.host) - 1);
+	else
+		memcpy(local.host, s->conf->socket, strlen(s->conf->socket) + 1);
+	if (st == SHARD_OK)
+		st = conn_listen(&s->local, s->loop, &local, s->conf->socket_mode, hello_accept, s, e);
+	if (st != SHARD_OK)
+		conn_listener_close(&s->tcp);
+	return st;
+}
+
+static enum shard_status start(struct server *s, struct err *e)
+{
+	struct worker_conf workers = {.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX};
+	enum shard_status st;
+
+	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)
+		return st;
+	s->incarnation = static_incarnation(s->dir);
+	if ((st = server_scratch(s, SERVER_SCRATCH, e)) != SHARD_OK || (st = server_later_room(s, 64, e)) != SHARD_OK)
+		return st;
+	if ((st = worker_init(&s->pool, &workers, s->loop, e)) != SHARD_OK)
+		return st;
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (n != s->self && (st = peer_init(s, n, e)) != SHARD_OK)
+			return st;
+	if ((st = listen_all(s, e)) != SHARD_OK)
+		return st;
+	return s->self == s->coordinator ? define_load(s, e) : SHARD_OK;
+}
+
+static void pool_closed(void *arg)
+{
+	struct server *s = arg;
+
+	s->pool_open = false;
+	server_check_stopped(s);
+}
+
+static void release(struct server *s)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		peer_free(&s->peer[n]);
+	static_close(&s->dir);
+	free(s->tx.base);
+	free(s->rx.base);
+	free(s->later);
+}
+
+static void failed_pool_closed(void *arg)
+{
+	free(arg);
+}
+
+enum shard_status server_init(struct server **out, const struct config *conf, struct log *log, uv_loop_t *loop, struct err *e)
+{
+	struct server *s = calloc(1, sizeof(*s));
+	enum shard_status st;
+
+	*out = NULL;
+	if (s == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a server");
+	s->conf = conf;
+	s->log = log;
+	s->loop = loop;
+	s->isa = isa_best();
+	s->self = (uint16_t)conf->self;
+	s->nodes_nr = (uint16_t)conf->nodes_nr;
+	s->budget.total = conf->memory;
+	s->started_ns = clock_ns();
+	s->core_due = UINT64_MAX;
+	s->beat_ns = conf->heartbeat_timeout_ns / 4 < SERVER_BEAT_MAX_NS ? conf->heartbeat_timeout_ns / 4 : SERVER_BEAT_MAX_NS;
+	list_init(&s->greetings);
+	list_init(&s->sessions);
+	list_init(&s->models);
+	list_init(&s->relays);
+	list_init(&s->defines);
+	st = start(s, e);
+	if (st != SHARD_OK) {
+		struct worker_pool *pool = s->pool;
+
+		while (!list_empty(&s->models)) {
+			struct model *m = list_of(s->models.next, struct model, link);
+
+			model_free(&m);
+		}
+		conn_listener_close(&s->tcp);
+		conn_listener_close(&s->local);
+		release(s);
+		if (pool != NULL)
+			worker_close(&pool, failed_pool_closed, s);
+		else
+			free(s);
+		return st;
+	}
+	s->pool_open = true;
+	uv_timer_init(loop, &s->core_timer);
+	uv_timer_init(loop, &s->beat);
+	s->core_timer.data = s->beat.data = s;
+	log_line(log, LOG_LEVEL_INFO, "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u memory=%lu", SHARD_RELEASE,
+		 (unsigned long)s->incarnation, conf->listen.text, conf->socket, isa_name(s->isa), conf->workers, (unsigned long)conf->memory);
+	if (conf->listen_open)
+		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s", conf->listen.text,
+			 "allow_unauthenticated = yes: anyone who reaches this address can read and change models");
+	server_wake(s, 0);
+	server_deadline(s);
+	*out = s;
+	return SHARD_OK;
+}
+
+/* --- stop --- */
+
+static void handle_closed(uv_handle_t *h)
+{
+	struct server *s = h->data;
+
+	s->closing--;
+	server_check_stopped(s);
+}
+
+static bool step_in_hand(const struct server *s)
+{
+	list_each(it, &s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (m->applying || m->busy > 0)
+			return true;
+	}
+	return false;
+}
+
+static void close_connections(struct server *s)
+{
+	struct err e;
+
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
+	list_each(it, &s->sessions)
+		session_close(list_of(it, struct session, link), SHARD_CLOSED, e.text);
+	hello_close_all(s);
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL)
+			peer_close(s->peer[n], &e);
+	s->conns_closed = true;
+}
+
+static bool links_closed(const struct server *s)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		for (uint32_t i = 0; s->peer[n] != NULL && i < s->peer[n]->conns_nr; i++)
+			if (s->peer[n]->conns[i].conn != NULL)
+				return false;
+	return list_empty(&s->sessions) && list_empty(&s->greetings);
+}
+
+void server_check_stopped(struct server *s)
+{
+	if (!s->stopping || s->closing > 0)
+		return;
+	if (!s->conns_closed) {
+		if (step_in_hand(s) && clock_ns() < s->stop_by_ns)
+			return; /* on_beat comes again */
+		close_connections(s);
+	}
+	if (!links_closed(s))
+		return;
+	if (s->pool != NULL) {
+		worker_close(&s->pool, pool_closed, s);
+		return;
+	}
+	if (s->pool_open)
+		return;
+	if (!s->stopped_all) {
+		s->stopped_all = true;
+		s->closing = 2;
+		uv_close((uv_handle_t *)&s->core_timer, handle_closed);
+		uv_close((uv_handle_t *)&s->beat, handle_closed);
+		return;
+	}
+	log_line(s->log, LOG_LEVEL_INFO, "event=stopped why=%s", s->stop_why);
+	s->stopping = false;
+	s->stopped(s->stopped_arg);
+}
+
+static void stop_tick(uv_timer_t *timer)
+{
+	server_check_stopped(timer->data);
+}
+
+void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg)
+{
+	CHECK(!s->stopping);
+	s->stopping = true;
+	s->stopped = stopped;
+	s->stopped_arg = arg;
+	s->stop_by_ns = clock_ns() + SERVER_STOP_NS;
+	snprintf(s->stop_why, sizeof(s->stop_why), "%s", why);
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu %s why=%s", m->name, (unsigned long)m->step,
+			 m->applying     ? "phase=applying: the decided step is finished first"
+			 : m->attempt_on ? "phase=attempt: not decided, it is aborted"
+					 : "phase=free",
+			 why);
+	}
+	if (list_empty(&s->models))
+		log_line(s->log, LOG_LEVEL_INFO, "event=stopping why=%s", why);
+	conn_listener_close(&s->tcp);
+	conn_listener_close(&s->local);
+	uv_timer_start(&s->beat, stop_tick, 1, 5);
+}
+
+void server_free(struct server **sp)
+{
+	struct server *s = *sp;
+
+	if (s == NULL)
+		return;
+	*sp = NULL;
+	define_free(s);
+	while (!list_empty(&s->models)) {
+		struct model *m = list_of(s->models.next, struct model, link);
+
+		model_free(&m);
+	}
+	release(s);
+	free(s);
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* state.h: struct server, what one daemon owns. Only files in daemon/ that act on the loop thread include it; what decides
+ * (core/) and what computes (optim/, jobs of worker.h) never sees it. */
+#ifndef SHARD_STATE_H
+#define SHARD_STATE_H
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/isa.h"
+#include "base/list.h"
+#include "cluster/static.h"
+#include "config.h"
+#include "core/core.h"
+#include "net/conn.h"
+#include "server.h"
+#include "store/budget.h"
+#include "worker.h"
+
+#define SERVER_HELLO_NS (5 * NS_PER_SEC) /* a connection that has not said HELLO by then is closed */
+#define SERVER_LINGER_MS 200             /* so that an ERROR reaches its peer before the socket closes */
+#define SERVER_QUEUE_MAX 4096            /* frames queued on one connection */
+#define SERVER_SMALL_ELEMS (16u << 10)   /* chunks up to this many elements are computed on the loop */
+#define SERVER_RELAYS_MAX 4096
+
+struct peer;
+struct session;
+struct model;
+
+struct server {
+	const struct config *conf;
+	struct log *log;
+	uv_loop_t *loop;
+	struct static_dir *dir;
+	struct budget budget;
+	struct worker_pool *pool;
+	enum isa isa;
+	uint16_t self, nodes_nr, coordinator; /* indices into conf->node_list */
+	uint64_t incarnation, started_ns;
+
+	struct conn_listener *tcp, *local;
+	struct list greetings, sessions, models, relays, defines;
+	struct peer *peer[CONFIG_NODES_MAX]; /* NULL: self */
+	uint64_t next_session;
+	uint32_t next_tag, next_model, greetings_nr, sessions_nr, relays_nr;
+
+	uv_timer_t core_timer, beat;
+	struct core_out out;    /* of the core event in hand */
+	bool in_event;          /* what its actions raise waits in later */
+	struct server_later {
+		struct model *m;
+		struct core_event ev; /* without pointers */
+	} *later;
+	uint32_t later_nr, later_cap;
+	struct arena tx, rx;    /* control messages being packed, being read; reset for each */
+	size_t scratch_bytes;   /* of each */
+
+	struct log_bucket refused_bucket, accept_bucket;
+	uint64_t refused_frames, copied_bytes; /* of connections that are gone; status adds the live ones */
+	uint64_t core_due, beat_due, beat_ns;
+	bool stopping, conns_closed, pool_open, stopped_all;
+	uint64_t stop_by_ns;
+	char stop_why[128];
+	void (*stopped)(void *arg);
+	void *stopped_arg;
+	unsigned closing; /* handles still to close */
+};
+
+/* The scratch arenas hold at least this; called when a model is made, never on the step path. */
+enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e);
+void server_deadline(struct server *s); /* some core's deadline may have moved */
+void server_wake(struct server *s, uint64_t at_ns); /* a beat no later than this */
+void server_later(struct server *s, struct model *m, const struct core_event *ev);
+void server_run_later(struct server *s);
+enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e); /* when a model is made */
+const char *server_node_name(const struct server *s, uint16_t node);
+void server_forget_conn(struct server *s, struct conn *c); /* its counters go into the totals */
+void server_check_stopped(struct server *s);
+
+#endif
