@@ -108,6 +108,12 @@ static void finish(struct argp_state *state, const struct cli *c)
 			   (unsigned long long)c->steps);
 }
 
+struct inputs { /* of the parser */
+	struct cli *cli;
+	void *more_input;
+	unsigned more_nr; /* further parsers */
+};
+
 static error_t model_option(int key, char *arg, struct argp_state *s, struct cli *c)
 {
 	switch (key) {
@@ -145,12 +151,13 @@ static error_t model_option(int key, char *arg, struct argp_state *s, struct cli
 
 static error_t option(int key, char *arg, struct argp_state *s)
 {
-	struct cli *c = ((void **)s->input)[0];
+	const struct inputs *in = s->input;
+	struct cli *c = in->cli;
 
 	switch (key) {
 	case ARGP_KEY_INIT:
-		for (unsigned i = 0; s->root_argp->children && s->root_argp->children[i].argp; i++)
-			s->child_inputs[i] = ((void **)s->input)[1];
+		for (unsigned i = 0; i < in->more_nr; i++)
+			s->child_inputs[i] = in->more_input;
 		return 0;
 	case OPT_DATA:
 		text(s, "--data", arg, &c->data);
@@ -193,7 +200,7 @@ static error_t option(int key, char *arg, struct argp_state *s)
 void cli_parse(struct cli *cli, int argc, char **argv, const char *doc, const struct argp_child *more, void *more_input)
 {
 	const struct argp argp = {options, option, NULL, doc, more, NULL, NULL};
-	void *inputs[2] = {cli, more_input};
+	struct inputs inputs = {cli, more_input, 0};
 
 	memset(cli, 0, sizeof(*cli));
 	cli->shape = (struct transformer_shape){.layers = 2, .dim = 64, .heads = 4, .seq = 64};
@@ -205,7 +212,9 @@ void cli_parse(struct cli *cli, int argc, char **argv, const char *doc, const st
 	cli->settings = "";
 	cli->rank_hint = -1;
 	argp_err_exit_status = CLI_USAGE;
-	argp_parse(&argp, argc, argv, 0, NULL, inputs);
+	while (more && more[inputs.more_nr].argp)
+		inputs.more_nr++;
+	argp_parse(&argp, argc, argv, 0, NULL, &inputs);
 	if (!cli->grad)
 		cli->grad = cli->image;
 }
