@@ -119,8 +119,8 @@ bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, str
 	uint8_t *finite = core_at(c, c->at_all_finite);
 	uint32_t nr = 0;
 
-	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != core_local_ranks(w, node) || (v->chunks_nr && (!v->sumsq || !v->finite)) ||
-	    (v->ranks_nr && !v->weights))
+	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != core_local_ranks(w, node) ||
+	    (v->chunks_nr && (!v->sumsq || !v->finite)) || (v->ranks_nr && !v->weights))
 		return false;
 	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
 		if (c->conf.owner[i] != node)
@@ -224,7 +224,8 @@ void coord_on_abandon(struct ctx *x, const struct core_msg *m)
 	if (!co->undecided || core_id_cmp(&m->id, &co->id))
 		coord_tell_end(x, m);
 	else if (!co->node[m->from].voted)
-		coord_abort(x, m->why ? core_text(c, "%s", m->why) : core_text(c, "node %s dropped it", c->conf.node_names[m->from]));
+		coord_abort(x,
+			    m->why ? core_text(c, "%s", m->why) : core_text(c, "node %s dropped it", c->conf.node_names[m->from]));
 }
 
 void coord_on_waiting(struct ctx *x, const struct core_msg *m)
@@ -321,7 +322,8 @@ static bool coord_may_begin(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
-	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last && !co->last.diverged && coord_all_linked(c);
+	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last && !co->last.diverged &&
+	       coord_all_linked(c);
 }
 
 void coord_settle(struct ctx *x)

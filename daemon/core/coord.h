@@ -42,8 +42,8 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m);
 void recover_on_view_ok(struct ctx *x, const struct core_msg *m);
 void recover_on_persisted(struct ctx *x, const struct core_event *e);
 void recover_on_written(struct ctx *x, const struct core_event *e);
-void recover_settle(struct ctx *x); /* views: whatever is due, as far as it goes */
-bool recover_due(const struct core *c); /* recover_settle would go on */
+void recover_settle(struct ctx *x);              /* views: whatever is due, as far as it goes */
+bool recover_due(const struct core *c);          /* recover_settle would go on */
 void recover_send(struct ctx *x, uint16_t node); /* ASK or VIEW, if that node owes an answer */
 uint64_t recover_deadline(const struct core *c); /* an absent node's chunks are given up */
 
@@ -55,8 +55,8 @@ void coord_on_waiting(struct ctx *x, const struct core_msg *m);
 void coord_on_link_up(struct ctx *x, uint16_t node);
 void coord_on_link_down(struct ctx *x, uint16_t node, const char *why);
 void coord_on_tick(struct ctx *x);
-void coord_settle(struct ctx *x); /* at the end of every event */
-void coord_abort(struct ctx *x, const char *why); /* an undecided attempt */
+void coord_settle(struct ctx *x);                                                                   /* at the end of every event */
+void coord_abort(struct ctx *x, const char *why);                                                   /* an undecided attempt */
 bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w); /* false: malformed */
 void coord_decide(struct core *c, const struct core_id *id, const struct core_world *w);
 bool coord_due(const struct core *c); /* coord_settle would do more now */
@@ -69,7 +69,7 @@ void world_on_gone(struct ctx *x, const struct core_msg *m);
 void world_lost_node(struct ctx *x, uint16_t node, const char *why);
 bool world_enough(const struct core *c);
 bool world_make(struct core *c, struct core_world *w); /* false: fewer than min_world */
-void world_sweep(struct ctx *x); /* who asked to leave, between attempts */
+void world_sweep(struct ctx *x);                       /* who asked to leave, between attempts */
 void world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why);
 
 /* waits.c */

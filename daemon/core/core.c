@@ -107,7 +107,8 @@ const char *core_rank_name(struct core *c, const struct core_world *w, uint32_t 
 	const struct core_rank *r = &w->rank[rank];
 
 	CHECK(rank < w->size);
-	return core_text(c, "rank %u (pid %u, node %s)", rank, r->pid, r->node < c->conf.nodes_nr ? c->conf.node_names[r->node] : "?");
+	return core_text(c, "rank %u (pid %u, node %s)", rank, r->pid,
+			 r->node < c->conf.nodes_nr ? c->conf.node_names[r->node] : "?");
 }
 
 struct core_action *core_act(struct ctx *x, enum core_action_type type)

@@ -11,13 +11,13 @@
 #include "core/member.h"
 #include "core/step.h"
 
-#define CORE_TEXTS_BYTES 8192         /* sentences of one call; they live until the next */
-#define CORE_INBOX_NR (CORE_RANKS_MAX + 16) /* one message to ourselves per trainer, and the verdict's */
-#define CORE_SECOND_NS 1000000000ull  /* repeats slow down to one a second */
+#define CORE_TEXTS_BYTES 8192                  /* sentences of one call; they live until the next */
+#define CORE_INBOX_NR    (CORE_RANKS_MAX + 16) /* one message to ourselves per trainer, and the verdict's */
+#define CORE_SECOND_NS   1000000000ull         /* repeats slow down to one a second */
 
 struct core {
 	struct core_conf conf;
-	uint32_t held_nr[CORE_NODES_MAX]; /* chunks of each node */
+	uint32_t held_nr[CORE_NODES_MAX];                                                         /* chunks of each node */
 	size_t at_index, at_staged, at_sumsq, at_finite, at_all_sumsq, at_all_finite, at_weights; /* arrays behind this struct */
 	struct step step;
 	struct member member;

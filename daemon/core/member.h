@@ -5,7 +5,7 @@
 
 #include "core/step.h"
 
-struct peer { /* what this node knows of another */
+struct peer {                   /* what this node knows of another */
 	bool linked, owes;      /* owes: transfers of a dropped attempt may still be on their way from it to us */
 	uint64_t incarnation;   /* of the link */
 	struct core_id granted; /* newest attempt for which it has our slots */
@@ -37,7 +37,8 @@ void member_on_ask(struct ctx *x, const struct core_msg *m);
 void member_on_view(struct ctx *x, const struct core_msg *m);
 void member_on_waiting(struct ctx *x, const struct core_msg *m);
 void member_resume(struct ctx *x); /* a VIEW that waited for APPLYING */
-bool member_adopted(const struct core *c, const struct core_id *id); /* .id is of the view adopted here, and no promise forbids it */
+bool member_adopted(const struct core *c,
+		    const struct core_id *id); /* .id is of the view adopted here, and no promise forbids it */
 
 /* local.c */
 void local_join(struct ctx *x, const struct core_event *e);

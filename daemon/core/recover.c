@@ -56,11 +56,14 @@ static bool recover_lost(struct ctx *x) /* keeps the sentence */
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
 		if (!node_lost(c, i, x->now))
 			continue;
-		core_copy_text(c->coord.lost, sizeof(c->coord.lost),
-			       core_text(c, "the model is LOST: node %s %s, which held %u of %u chunks (chunk %u first): write all weights and "
-					    "seal again", c->conf.node_names[i],
-					 node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i], c->conf.chunks_nr,
-					 first_chunk(c, i)));
+		core_copy_text(
+			c->coord.lost, sizeof(c->coord.lost),
+			core_text(
+				c,
+				"the model is LOST: node %s %s, which held %u of %u chunks (chunk %u first): write all weights and "
+				"seal again",
+				c->conf.node_names[i], node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i],
+				c->conf.chunks_nr, first_chunk(c, i)));
 		return true;
 	}
 	return false;
@@ -137,8 +140,10 @@ static bool recover_rule(struct ctx *x)
 
 		if (!co->node[node].answered || co->node[node].incarnation != co->view.incarnation[node]) {
 			core_copy_text(co->lost, sizeof(co->lost),
-				       core_text(c, "the model is LOST: step %llu may have been decided, but the weight of %s went with its node, "
-						    "which started again: write all weights and seal again",
+				       core_text(c,
+						 "the model is LOST: step %llu may have been decided, but the weight of %s went "
+						 "with its node, "
+						 "which started again: write all weights and seal again",
 						 (unsigned long long)co->id.step, core_rank_name(c, &co->prepared, i)));
 			return false;
 		}
@@ -181,7 +186,8 @@ static void recover_seal(struct ctx *x)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
-	struct core_id id = {.term = co->view.term, .seq = co->view.seq + 1, .generation = co->view.generation, .step = co->seal_step};
+	struct core_id id = {
+		.term = co->view.term, .seq = co->view.seq + 1, .generation = co->view.generation, .step = co->seal_step};
 
 	record_seal(&co->last, &c->conf.record, &id);
 	co->has_last = true;

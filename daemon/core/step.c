@@ -235,7 +235,8 @@ void step_on_begin(struct ctx *x, const struct core_msg *m)
 {
 	struct step *s = &x->c->step;
 
-	if (!m->world || !m->record || !m->world->size || m->world->size > CORE_RANKS_MAX || !m->id.attempt || !member_adopted(x->c, &m->id))
+	if (!m->world || !m->record || !m->world->size || m->world->size > CORE_RANKS_MAX || !m->id.attempt ||
+	    !member_adopted(x->c, &m->id))
 		return;
 	if (!core_id_cmp(&m->id, &s->id)) {
 		step_answer_again(x);
@@ -244,7 +245,8 @@ void step_on_begin(struct ctx *x, const struct core_msg *m)
 	if (core_id_cmp(&m->id, &s->id) < 0 || core_id_cmp(&m->id, &s->aborted) <= 0 || m->id.step != m->record->id.step + 1)
 		return;
 	if (!step_took(x, m->record))
-		step_drop(x, core_text(x->c, "step %llu attempt %u takes its place", (unsigned long long)m->id.step, m->id.attempt));
+		step_drop(x,
+			  core_text(x->c, "step %llu attempt %u takes its place", (unsigned long long)m->id.step, m->id.attempt));
 	if (s->has_next && core_id_cmp(&m->id, &s->next_id) <= 0)
 		return;
 	s->has_next = true;

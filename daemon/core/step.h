@@ -10,7 +10,7 @@ struct ctx;
 
 #define CORE_WHY_BYTES 192
 
-struct timer { /* repeats that back off to one a second */
+struct timer {       /* repeats that back off to one a second */
 	uint64_t at; /* UINT64_MAX: off */
 	uint32_t count;
 };
@@ -52,21 +52,21 @@ void step_on_link_up(struct ctx *x, uint16_t node);
 void step_on_tick(struct ctx *x);
 
 /* For member.c, local.c and coord.c. */
-bool step_undecided(const struct step *s); /* STAGING or PREPARED */
+bool step_undecided(const struct step *s);             /* STAGING or PREPARED */
 bool step_took(struct ctx *x, const struct record *r); /* PREPARED for exactly this record: now APPLYING it */
-void step_drop(struct ctx *x, const char *why); /* without effect; does nothing in FREE and APPLYING */
-void step_abandon(struct ctx *x, const char *why); /* STAGING only: dropped, and the coordinator is told until it acts */
-void step_resume(struct ctx *x); /* a waiting BEGIN, once nothing is in its way */
-void step_forget(struct ctx *x); /* a new generation: no record, no waiting BEGIN */
+void step_drop(struct ctx *x, const char *why);        /* without effect; does nothing in FREE and APPLYING */
+void step_abandon(struct ctx *x, const char *why);     /* STAGING only: dropped, and the coordinator is told until it acts */
+void step_resume(struct ctx *x);                       /* a waiting BEGIN, once nothing is in its way */
+void step_forget(struct ctx *x);                       /* a new generation: no record, no waiting BEGIN */
 void step_vote_fill(struct core *c, struct core_vote *v);
 int32_t step_rank(const struct core_world *w, uint16_t node, uint64_t session); /* -1: not in it */
 void step_check(const struct core *c);
 
 /* slots.c, for step.c */
-void slots_begin(struct ctx *x); /* STAGING begins: lend ours, take up what is lent */
+void slots_begin(struct ctx *x);   /* STAGING begins: lend ours, take up what is lent */
 void slots_dropped(struct ctx *x); /* the attempt in hand ends without effect */
 void slots_drained(struct ctx *x); /* tell the lenders */
-void slots_repeat(struct ctx *x); /* ask lenders that have not lent */
+void slots_repeat(struct ctx *x);  /* ask lenders that have not lent */
 void slots_link_down(struct ctx *x, uint16_t node);
 void slots_link_up(struct ctx *x, uint16_t node);
 

@@ -50,8 +50,10 @@ static void waits_nodes(const struct core *c, struct words *w)
 	const struct coord *co = &c->coord;
 
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		const char *what = !core_linked(c, i) ? "has no link" : co->state == COORD_RECOVER && !co->node[i].answered ? "has not answered"
-				   : co->state == COORD_VIEW && !co->node[i].view_ok ? "has not adopted the view" : NULL;
+		const char *what = !core_linked(c, i)                                    ? "has no link"
+				   : co->state == COORD_RECOVER && !co->node[i].answered ? "has not answered"
+				   : co->state == COORD_VIEW && !co->node[i].view_ok     ? "has not adopted the view"
+											 : NULL;
 
 		if (what && words_room(w))
 			words_add(w, "node %s, which %s", c->conf.node_names[i], what);

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links of the simulated cluster. A connection has an epoch; each end learns of its beginning and its end at its own time. Within an
+ * epoch messages may be lost, late, copied and, if the seed says so, reordered; nothing crosses from one epoch to the next. */
+#include "sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const op_names[CORE_MSG_NR] = {"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
+						  "COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
+
+struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b)
+{
+	return a < b ? &s->conn[a][b] : &s->conn[b][a];
+}
+
+static void *append(char **at, const void *what, size_t bytes)
+{
+	void *to = *at;
+
+	if (!what)
+		return NULL;
+	memcpy(to, what, bytes);
+	*at += (bytes + 15) & ~(size_t)15;
+	return to;
+}
+
+static size_t vote_bytes(const struct core_vote *v)
+{
+	return v->chunks_nr * 9 + v->ranks_nr * 8 + 64;
+}
+
+static void vote_copy(char **at, struct core_vote *v)
+{
+	v->sumsq = append(at, v->sumsq, v->chunks_nr * sizeof(double));
+	v->finite = append(at, v->finite, v->chunks_nr);
+	v->weights = append(at, v->weights, v->ranks_nr * sizeof(double));
+}
+
+static struct flight *flight_copy(const struct core_msg *m, uint32_t epoch)
+{
+	size_t bytes = sizeof(struct flight) + 256 + vote_bytes(&m->vote) + (m->world ? sizeof(*m->world) + 16 : 0) +
+		       (m->record ? sizeof(*m->record) + 16 : 0) + (m->view ? sizeof(*m->view) + 16 : 0) +
+		       (m->answer ? sizeof(*m->answer) + 16 + vote_bytes(&m->answer->vote) : 0) +
+		       (m->why ? strlen(m->why) + 17 : 0);
+	struct flight *f = malloc(bytes);
+	char *at = (char *)(f + 1);
+	struct core_answer *answer;
+
+	CHECK(f);
+	at += 16 - (uintptr_t)at % 16;
+	f->msg = *m;
+	f->epoch = epoch;
+	vote_copy(&at, &f->msg.vote);
+	f->msg.world = append(&at, m->world, sizeof(*m->world));
+	f->msg.record = append(&at, m->record, sizeof(*m->record));
+	f->msg.view = append(&at, m->view, sizeof(*m->view));
+	f->msg.answer = answer = append(&at, m->answer, sizeof(*m->answer));
+	if (answer)
+		vote_copy(&at, &answer->vote);
+	f->msg.why = append(&at, m->why, m->why ? strlen(m->why) + 1 : 0);
+	CHECK((size_t)(at - (char *)f) <= bytes);
+	return f;
+}
+
+static void link_put(struct sim *s, const struct core_msg *m, uint32_t epoch)
+{
+	struct conn *c = link_conn(s, m->from, m->to);
+	uint64_t *last = &c->last_at[m->from < m->to];
+	uint64_t delay = s->faults && sim_chance(s, s->late) ? sim_between(s, MS, 400 * MS) : sim_between(s, 50000, 2 * MS);
+	struct sim_event *e;
+
+	if (!s->reorder && s->now + delay < *last)
+		delay = *last - s->now;
+	if (!s->reorder)
+		*last = s->now + delay;
+	e = sim_at(s, delay, SIM_DELIVER, m->to);
+	e->flight = NULL;
+	e->peer = m->from;
+	e->flight = flight_copy(m, epoch);
+}
+
+void link_send(struct sim *s, uint16_t from, const struct core_msg *m)
+{
+	char id[64];
+	uint32_t epoch = s->node[from].link[m->to];
+
+	CHECK(m->from == from && m->to < s->nodes_nr && m->to != from);
+	CHECK(m->from_incarnation == s->node[from].incarnation && epoch);
+	sim_trace(s, "n%u -> n%u %s %s%s%s", from, m->to, op_names[m->op], sim_id(&m->id, id), m->why ? ": " : "",
+		  m->why ? m->why : "");
+	if (s->faults && sim_chance(s, s->loss)) {
+		sim_trace(s, "  lost");
+		return;
+	}
+	link_put(s, m, epoch);
+	if (s->faults && sim_chance(s, s->copy))
+		link_put(s, m, epoch);
+}
+
+void link_deliver(struct sim *s, const struct sim_event *e)
+{
+	struct sim_node *n = &s->node[e->node];
+	struct core_event msg = {.type = CORE_EV_MSG, .msg = &e->flight->msg};
+	char id[64];
+
+	/* frames of a connection that is gone went with it */
+	if (n->alive && n->link[e->peer] == e->flight->epoch) {
+		sim_trace(s, "n%u <- n%u %s %s", e->node, e->peer, op_names[e->flight->msg.op], sim_id(&e->flight->msg.id, id));
+		node_event(s, e->node, &msg);
+	}
+	free(e->flight);
+}
+
+void link_up(struct sim *s, const struct sim_event *e)
+{
+	struct sim_node *n = &s->node[e->node];
+	struct conn *c = link_conn(s, e->node, e->peer);
+	struct core_event up = {.type = CORE_EV_LINK_UP, .node = e->peer, .incarnation = e->session};
+
+	if (e->epoch != c->epoch || !c->up || n->link[e->peer] >= e->epoch)
+		return;
+	if (n->link[e->peer])
+		shell_link_lost(s, e->node, e->peer);
+	n->link[e->peer] = e->epoch;
+	sim_trace(s, "n%u LINK UP n%u epoch %u", e->node, e->peer, e->epoch);
+	node_event(s, e->node, &up);
+}
+
+void link_down(struct sim *s, const struct sim_event *e)
+{
+	struct sim_node *n = &s->node[e->node];
+	struct core_event down = {.type = CORE_EV_LINK_DOWN, .node = e->peer, .why = "connection closed"};
+
+	if (n->link[e->peer] != e->epoch)
+		return;
+	shell_link_lost(s, e->node, e->peer);
+	n->link[e->peer] = 0;
+	sim_trace(s, "n%u LINK DOWN n%u epoch %u", e->node, e->peer, e->epoch);
+	node_event(s, e->node, &down);
+}
+
+void link_connect(struct sim *s, const struct sim_event *e)
+{
+	struct conn *c = link_conn(s, e->node, e->peer);
+	struct sim_node *a = &s->node[e->node], *b = &s->node[e->peer];
+
+	c->connecting = false;
+	if (c->up)
+		return;
+	if (!a->alive || !b->alive || a->paused || b->paused || c->cut) {
+		struct sim_event *again = sim_at(s, 100 * MS, SIM_CONNECT, e->node);
+
+		again->peer = e->peer;
+		c->connecting = true;
+		return;
+	}
+	c->up = true;
+	c->epoch++;
+	c->last_at[0] = c->last_at[1] = 0;
+	for (uint32_t i = 0; i < 2; i++) {
+		uint16_t me = i ? e->peer : e->node, you = i ? e->node : e->peer;
+		uint64_t delay = sim_between(s, 0, 3 * MS);
+		struct sim_event *up = sim_at(s, delay, SIM_LINK_UP, me);
+
+		up->peer = you;
+		up->epoch = c->epoch;
+		up->session = s->node[you].incarnation;
+	}
+}
+
+void link_break(struct sim *s, uint16_t a, uint16_t b)
+{
+	struct conn *c = link_conn(s, a, b);
+
+	if (c->up) {
+		for (uint32_t i = 0; i < 2; i++) {
+			uint64_t delay = sim_between(s, 0, sim_chance(s, 200) ? 1500 * MS : 5 * MS);
+			struct sim_event *down = sim_at(s, delay, SIM_LINK_DOWN, i ? a : b);
+
+			down->peer = i ? b : a;
+			down->epoch = c->epoch;
+		}
+	}
+	c->up = false;
+	if (!c->connecting) {
+		struct sim_event *again = sim_at(s, sim_between(s, MS, 700 * MS), SIM_CONNECT, a < b ? a : b);
+
+		again->peer = a < b ? b : a;
+		c->connecting = true;
+	}
+}
+
+void link_heal(struct sim *s)
+{
+	for (uint16_t i = 0; i < s->nodes_nr; i++) {
+		for (uint16_t j = i + 1; j < s->nodes_nr; j++) {
+			s->conn[i][j].cut = false;
+			if (!s->conn[i][j].up)
+				link_break(s, i, j);
+		}
+	}
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Trainers: small state machines that join, read the image of the last step, push a gradient chunk by chunk, commit, and wait for the
+ * result. Some vote to skip, some push a NaN, some abandon, leave, die or stop in the middle (fault.c). */
+#include "sim/sim.h"
+
+#include <string.h>
+
+static bool same(const struct core_id *a, const struct core_id *b)
+{
+	return core_id_cmp(a, b) == 0;
+}
+
+static uint32_t trainer_find(const struct sim *s, uint16_t n, uint64_t session)
+{
+	for (uint32_t t = 0; t < s->trainers_nr; t++) {
+		if (s->trainer[t].state != TR_DEAD && s->trainer[t].node == n && s->trainer[t].session == session)
+			return t;
+	}
+	return TRAINERS;
+}
+
+void trainer_spawn(struct sim *s, uint32_t t)
+{
+	struct sim_trainer *tr = &s->trainer[t];
+	struct core_event join = {.type = CORE_EV_JOIN};
+
+	if (tr->state != TR_DEAD)
+		return;
+	if (!s->node[tr->node].alive || s->node[tr->node].paused || s->sessions_nr + 1 >= SESSIONS) {
+		sim_at(s, 50 * MS, SIM_SPAWN, NODES)->trainer = t;
+		return;
+	}
+	tr->state = TR_IDLE;
+	tr->stopped = false;
+	tr->session = ++s->sessions_nr;
+	memset(tr->arena, 0, sizeof(tr->arena));
+	s->session[tr->session] = (struct sim_session){.node = tr->node, .trainer = t};
+	join.trainer = (struct core_trainer){
+		.session = tr->session, .pid = 100 + t, .hint = sim_chance(s, 500) ? (int32_t)t : -1, .node = tr->node};
+	sim_trace(s, "n%u JOIN session %llu", tr->node, (unsigned long long)tr->session);
+	node_event(s, tr->node, &join);
+}
+
+static void trainer_end(struct sim *s, uint32_t t)
+{
+	s->session[s->trainer[t].session].dead = true;
+	s->trainer[t].state = TR_DEAD;
+	sim_at(s, sim_between(s, 20 * MS, 400 * MS), SIM_SPAWN, NODES)->trainer = t;
+}
+
+void trainer_die(struct sim *s, uint32_t t, const char *why)
+{
+	struct sim_trainer *tr = &s->trainer[t];
+	struct sim_event *e;
+
+	if (tr->state == TR_DEAD)
+		return;
+	sim_trace(s, "trainer %u session %llu DIES", t, (unsigned long long)tr->session);
+	e = sim_at(s, sim_between(s, 10000, 5 * MS), SIM_GONE, tr->node);
+	e->session = tr->session;
+	(void)why;
+	trainer_end(s, t);
+}
+
+void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why)
+{
+	uint32_t t = trainer_find(s, n, session);
+
+	if (!why || !why[0])
+		sim_fail(s, "deadline_named", "session %llu is closed without a reason", (unsigned long long)session);
+	if (t < TRAINERS)
+		trainer_end(s, t);
+}
+
+void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum sim_kind kind, const struct core_id *id)
+{
+	for (uint32_t i = 0; i < w->size; i++) {
+		struct sim_event *e;
+
+		if (w->rank[i].node != n || trainer_find(s, n, w->rank[i].session) == TRAINERS)
+			continue;
+		e = sim_at(s, sim_between(s, 10000, 300000), kind, n);
+		e->session = w->rank[i].session;
+		e->id = *id;
+	}
+}
+
+static void trainer_compute(struct sim *s, uint32_t t)
+{
+	struct sim_trainer *tr = &s->trainer[t];
+	uint64_t delay = sim_between(s, MS, 30 * MS);
+
+	tr->state = TR_COMPUTING;
+	tr->pushed = 0;
+	tr->nan = s->faults && sim_chance(s, 40);
+	tr->skip = s->faults && sim_chance(s, 20);
+	for (uint32_t c = 0; c < s->chunks_nr; c++) {
+		struct sim_event *e = sim_at(s, delay, SIM_PUSH, tr->node);
+
+		e->session = tr->session;
+		e->id = tr->id;
+		e->chunk = s->chunks_nr - 1 - c;
+		delay += sim_between(s, 0, 3 * MS);
+	}
+}
+
+static void trainer_push(struct sim *s, uint32_t t, const struct sim_event *e)
+{
+	struct sim_trainer *tr = &s->trainer[t];
+	struct sim_node *nd = &s->node[tr->node];
+	struct sim_event *ready;
+
+	if (tr->state != TR_COMPUTING || !same(&tr->id, &e->id) || !nd->running || !same(&nd->id, &e->id))
+		return; /* the daemon refuses a push of an attempt that is over */
+	tr->arena[e->chunk] =
+		(struct cell){.id = e->id, .hash = truth_gradient(&e->id, tr->session, e->chunk), .nan = tr->nan && e->chunk == 0};
+	shell_pushed(s, tr->node, e->chunk);
+	if (++tr->pushed < s->chunks_nr)
+		return;
+	ready = sim_at(s, sim_between(s, 0, 5 * MS), SIM_READY, tr->node);
+	ready->session = tr->session;
+	ready->id = tr->id;
+}
+
+static void trainer_ready(struct sim *s, uint32_t t)
+{
+	struct sim_trainer *tr = &s->trainer[t];
+	struct sim_session *ses = &s->session[tr->session];
+	struct core_event ready = {.type = CORE_EV_READY, .session = tr->session, .id = tr->id};
+
+	for (uint32_t c = 0; c < s->chunks_nr; c++) {
+		if (s->node[tr->node].image[c] + 1 != tr->id.step)
+			sim_fail(s, "image_open", "trainer %u read step %llu and finds chunk %u at %llu before its commit", t,
+				 (unsigned long long)tr->id.step - 1, c, (unsigned long long)s->node[tr->node].image[c]);
+	}
+	if (s->faults && sim_chance(s, 15)) {
+		ready.type = CORE_EV_ABANDON;
+		ready.why = "bad data";
+		tr->state = TR_IDLE;
+		node_event(s, tr->node, &ready);
+		return;
+	}
+	tr->state = TR_READY;
+	ready.weight = 1 + t;
+	ready.skip = tr->skip;
+	ses->ready = tr->id;
+	ses->weight = ready.weight;
+	ses->nan = tr->nan;
+	ses->skip = tr->skip;
+	node_event(s, tr->node, &ready);
+}
+
+/* Computing starts when the image holds the step before. A node that missed an image write asks the owner. */
+static void trainer_read(struct sim *s, uint32_t t)
+{
+	struct sim_trainer *tr = &s->trainer[t];
+	struct sim_node *nd = &s->node[tr->node];
+	bool all = true;
+
+	if (!nd->running || !same(&nd->id, &tr->id))
+		return;
+	for (uint32_t c = 0; c < s->chunks_nr; c++) {
+		struct sim_node *owner = &s->node[s->owner[c]];
+
+		if (nd->image[c] + 1 >= tr->id.step)
+			continue;
+		all = false;
+		if (owner->alive && owner->generation == nd->generation && owner->image[c] + 1 == tr->id.step &&
+		    nd->link[s->owner[c]])
+			nd->image[c] = owner->image[c];
+	}
+	if (all) {
+		trainer_compute(s, t);
+	} else {
+		struct sim_event *e = sim_at(s, 5 * MS, SIM_TRAINER_READ, tr->node);
+
+		e->session = tr->session;
+		e->id = tr->id;
+	}
+}
+
+void trainer_event(struct sim *s, const struct sim_event *e)
+{
+	struct core_event gone = {
+		.type = CORE_EV_GONE, .trainer = {.session = e->session, .leave = e->epoch}, .why = "closed its socket"};
+	uint32_t t = trainer_find(s, e->node, e->session);
+	struct sim_trainer *tr = &s->trainer[t < TRAINERS ? t : 0];
+
+	if (e->kind == SIM_GONE) {
+		node_event(s, e->node, &gone);
+		return;
+	}
+	if (t == TRAINERS)
+		return;
+	if (tr->stopped) { /* what it is told waits in its socket; what it would do waits for it */
+		struct sim_event *later = sim_at(s, 50 * MS, e->kind, e->node);
+
+		later->session = e->session;
+		later->id = e->id;
+		later->chunk = e->chunk;
+		return;
+	}
+	if (e->kind == SIM_TRAINER_BEGIN) {
+		tr->state = TR_READING;
+		tr->id = e->id;
+		trainer_read(s, t);
+		return;
+	}
+	if (!same(&tr->id, &e->id))
+		return;
+	if (e->kind == SIM_TRAINER_READ && tr->state == TR_READING)
+		trainer_read(s, t);
+	else if (e->kind == SIM_PUSH)
+		trainer_push(s, t, e);
+	else if (e->kind == SIM_READY && tr->state == TR_COMPUTING && s->node[e->node].running &&
+		 same(&s->node[e->node].id, &tr->id))
+		trainer_ready(s, t);
+	else if (e->kind == SIM_TRAINER_ENDED || e->kind == SIM_TRAINER_RESULT)
+		tr->state = TR_IDLE;
+}
