@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state directory: lock, identity, incarnation, model files, every kind of damage, every allocation that can fail. */
+#include "cluster/static.h"
+#include "lib/fault.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct place {
+	char top[64], dir[96];
+};
+
+static int make_place(void **state)
+{
+	struct place *p = calloc(1, sizeof(*p));
+
+	snprintf(p->top, sizeof(p->top), "/tmp/shard-static-XXXXXX");
+	if (!mkdtemp(p->top))
+		return -1;
+	snprintf(p->dir, sizeof(p->dir), "%s/new/state", p->top);
+	*state = p;
+	return 0;
+}
+
+static int remove_place(void **state)
+{
+	struct place *p = *state;
+	char command[128];
+
+	snprintf(command, sizeof(command), "rm -rf %s", p->top);
+	int rc = system(command);
+	free(p);
+	return rc;
+}
+
+static struct static_dir *opened(const struct place *p)
+{
+	struct static_dir *d = NULL;
+	struct err e = {.text = ""};
+
+	if (static_open(&d, p->dir, &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	return d;
+}
+
+static char *file_path(const struct place *p, const char *name)
+{
+	static _Thread_local char path[200];
+
+	snprintf(path, sizeof(path), "%s/%s", p->dir, name);
+	return path;
+}
+
+static void identity(void **state)
+{
+	struct static_dir *d = opened(*state);
+	uint8_t uuid[STATIC_UUID_BYTES];
+	struct stat info;
+
+	memcpy(uuid, static_uuid(d), sizeof(uuid));
+	assert_int_equal(static_incarnation(d), 1);
+	assert_int_equal(uuid[6] >> 4, 4);
+	assert_int_equal(stat(((struct place *)*state)->dir, &info), 0);
+	assert_int_equal(info.st_mode & 0777, 0700);
+	static_close(&d);
+	assert_null(d);
+	static_close(&d);
+	for (uint64_t i = 2; i < 5; i++) {
+		d = opened(*state);
+		assert_int_equal(static_incarnation(d), i);
+		assert_memory_equal(uuid, static_uuid(d), sizeof(uuid));
+		static_close(&d);
+	}
+}
+
+static void locked(void **state)
+{
+	struct place *p = *state;
+	struct static_dir *d = opened(p), *second = NULL;
+	char want[200];
+	struct err e;
+
+	assert_int_equal(static_open(&second, p->dir, &e), SHARD_BUSY);
+	snprintf(want, sizeof(want), "state directory %s is in use by pid %d", p->dir, (int)getpid());
+	assert_string_equal(e.text, want);
+	static_close(&d);
+	d = opened(p);
+	assert_int_equal(static_incarnation(d), 2); /* the refused one did not count */
+	static_close(&d);
+}
+
+struct loaded {
+	uint32_t nr, model[8];
+	char text[8][32];
+	uint32_t fail_at;
+};
+
+static enum shard_status keep(void *arg, uint32_t model, const void *bytes, size_t nr, struct err *e)
+{
+	struct loaded *l = arg;
+
+	if (l->fail_at && l->nr + 1 == l->fail_at)
+		return err_set(e, SHARD_BAD_STATE, "no more");
+	l->model[l->nr] = model;
+	snprintf(l->text[l->nr++], 32, "%.*s", (int)nr, (const char *)bytes);
+	return SHARD_OK;
+}
+
+static void models(void **state)
+{
+	struct static_dir *d = opened(*state);
+	struct loaded l = {.nr = 0};
+	struct err e;
+
+	assert_int_equal(static_save(d, 300, "three", 5, &e), SHARD_OK);
+	assert_int_equal(static_save(d, 7, "old", 3, &e), SHARD_OK);
+	assert_int_equal(static_save(d, 7, "seven", 5, &e), SHARD_OK);
+	assert_int_equal(static_save(d, 0xffffffff, "", 0, &e), SHARD_OK);
+	static_close(&d);
+	d = opened(*state);
+	assert_int_equal(close(open(file_path(*state, "model-7"), O_CREAT | O_WRONLY, 0600)), 0); /* not one of ours */
+	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
+	assert_int_equal(l.nr, 3);
+	assert_int_equal(l.model[0], 7);
+	assert_string_equal(l.text[0], "seven");
+	assert_int_equal(l.model[1], 300);
+	assert_string_equal(l.text[2], "");
+	l = (struct loaded){.fail_at = 2};
+	assert_int_equal(static_load(d, keep, &l, &e), SHARD_BAD_STATE);
+	assert_int_equal(l.nr, 1);
+	assert_int_equal(static_drop(d, 7, &e), SHARD_OK);
+	assert_int_equal(static_drop(d, 7, &e), SHARD_OK);
+	l = (struct loaded){.nr = 0};
+	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
+	assert_int_equal(l.nr, 2);
+	static_close(&d);
+}
+
+/* Changes one byte, or the length, of every place of a model's file: none may go unnoticed. */
+static void damaged_model(void **state)
+{
+	struct place *p = *state;
+	struct static_dir *d = opened(p);
+	struct loaded l = {.nr = 0};
+	unsigned char bytes[64];
+	struct err e;
+	int fd;
+
+	assert_int_equal(static_save(d, 5, "weights", 7, &e), SHARD_OK);
+	fd = open(file_path(p, "model-00000005"), O_RDWR);
+	assert_int_equal(pread(fd, bytes, sizeof(bytes), 0), 31);
+	for (off_t i = 0; i < 31; i++) {
+		unsigned char b = bytes[i] ^ 0x10;
+
+		assert_int_equal(pwrite(fd, &b, 1, i), 1);
+		assert_int_equal(static_load(d, keep, &l, &e), SHARD_PROTOCOL);
+		assert_non_null(strstr(e.text, "model-00000005 is damaged ("));
+		assert_int_equal(pwrite(fd, &bytes[i], 1, i), 1);
+	}
+	for (off_t n = 0; n < 31; n++) {
+		assert_int_equal(ftruncate(fd, n), 0);
+		assert_int_equal(static_load(d, keep, &l, &e), SHARD_PROTOCOL);
+	}
+	assert_int_equal(pwrite(fd, bytes, 31, 0), 31);
+	assert_int_equal(ftruncate(fd, 32), 0);
+	assert_int_equal(static_load(d, keep, &l, &e), SHARD_PROTOCOL);
+	assert_int_equal(l.nr, 0);
+	assert_int_equal(ftruncate(fd, 31), 0);
+	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
+	assert_int_equal(l.nr, 1);
+	close(fd);
+	static_close(&d);
+}
+
+static void damaged_identity(void **state)
+{
+	static const char *const names[] = {"uuid", "incarnation"};
+	struct place *p = *state;
+
+	for (int i = 0; i < 2; i++) {
+		struct static_dir *d = opened(p);
+		struct err e;
+		int fd;
+
+		static_close(&d);
+		fd = open(file_path(p, names[i]), O_RDWR);
+		assert_int_equal(pwrite(fd, "x", 1, 26), 1);
+		assert_int_equal(static_open(&d, p->dir, &e), SHARD_PROTOCOL);
+		assert_non_null(strstr(e.text, names[i]));
+		assert_non_null(strstr(e.text, "its sum is wrong"));
+		close(fd);
+		assert_int_equal(unlink(file_path(p, names[i])), 0);
+	}
+}
+
+static void not_a_directory(void **state)
+{
+	struct place *p = *state;
+	struct static_dir *d = NULL;
+	char path[600];
+	struct err e;
+
+	snprintf(path, sizeof(path), "%s/file", p->top);
+	assert_int_equal(close(open(path, O_CREAT | O_WRONLY, 0600)), 0);
+	assert_int_equal(static_open(&d, path, &e), SHARD_SYSTEM);
+	snprintf(path, sizeof(path), "%s/file/below", p->top);
+	assert_int_equal(static_open(&d, path, &e), SHARD_SYSTEM);
+	assert_int_equal(static_open(&d, "", &e), SHARD_BAD_ARG);
+	memset(path, 'x', sizeof(path) - 1);
+	path[sizeof(path) - 1] = 0;
+	assert_int_equal(static_open(&d, path, &e), SHARD_BAD_ARG);
+	assert_null(d);
+}
+
+static void no_memory(void **state)
+{
+	struct place *p = *state;
+	struct static_dir *d = opened(p);
+	uint64_t before = static_incarnation(d);
+	struct loaded l;
+	struct fault f;
+	struct err e;
+
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(static_save(d, i, "x", 1, &e), SHARD_OK);
+	for (fault_begin(&f); fault_next(&f);) {
+		l = (struct loaded){.nr = 0};
+		enum shard_status st = static_load(d, keep, &l, &e);
+
+		assert_int_equal(st, fault_end(&f) ? SHARD_SYSTEM : SHARD_OK);
+	}
+	assert_int_equal(l.nr, 3);
+	static_close(&d);
+	for (fault_begin(&f); fault_next(&f);) {
+		enum shard_status st = static_open(&d, p->dir, &e);
+
+		if (!fault_end(&f))
+			assert_int_equal(st, SHARD_OK);
+		static_close(&d);
+	}
+	d = opened(p);
+	assert_true(static_incarnation(d) > before + 1);
+	static_close(&d);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_place, remove_place)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(identity), TEST(locked), TEST(models), TEST(damaged_model), TEST(damaged_identity), TEST(not_a_directory), TEST(no_memory),
+	};
+
+	return cmocka_run_group_tests_name("static", tests, NULL, NULL);
+}
