@@ -108,9 +108,9 @@ static enum shard_status greeting_head(void *owner, struct stream *st, const str
 	return SHARD_OK;
 }
 
-static enum shard_status take_over(struct server *s, struct conn *c, const Shard__Hello *hello, struct err *e)
+static enum shard_status take_over(struct server *s, struct conn *c, uint32_t tag, const Shard__Hello *hello, struct err *e)
 {
-	struct wire_head h = {.op = OP_HELLO, .flags = WIRE_REPLY};
+	struct wire_head h = {.op = OP_HELLO, .flags = WIRE_REPLY, .attempt = tag};
 	struct hello_text text;
 	Shard__Hello mine;
 	enum shard_status st = hello_check(s, hello, c, e);
@@ -137,7 +137,7 @@ static enum shard_status greeting_frame(void *owner, struct stream *stream, cons
 
 	(void)stream;
 	if (st == SHARD_OK)
-		st = take_over(s, g->conn, (const Shard__Hello *)msg, e);
+		st = take_over(s, g->conn, h->attempt, (const Shard__Hello *)msg, e);
 	arena_reset(&s->rx);
 	if (st != SHARD_OK)
 		return st;

@@ -136,6 +136,7 @@ static void act_persist(struct model *m, const struct core_action *a)
 	struct server *s = m->server;
 	Shard__ModelFile file = SHARD__MODEL_FILE__INIT;
 	Shard__View view;
+	enum shard_status st = SHARD_SYSTEM;
 	struct err e;
 	size_t bytes;
 	uint8_t *buffer;
@@ -149,16 +150,15 @@ static void act_persist(struct model *m, const struct core_action *a)
 		err_set(&e, SHARD_SYSTEM, "no memory for %zu bytes", bytes);
 	} else {
 		shard__model_file__pack(&file, buffer);
-		(void)static_save(s->dir, m->id, buffer, bytes, &e);
+		st = static_save(s->dir, m->id, buffer, bytes, &e);
 	}
 	arena_reset(&s->tx);
-	if (buffer == NULL || e.status != SHARD_OK) {
+	free(buffer);
+	if (st != SHARD_OK) {
 		/* without a durable view there is no view: the core goes on asking, nothing is decided meanwhile */
 		log_line(s->log, LOG_LEVEL_ERROR, "event=view_not_durable model=%s why=%s", m->name, e.text);
-		free(buffer);
 		return;
 	}
-	free(buffer);
 	log_line(s->log, LOG_LEVEL_INFO, "event=view model=%s term=%lu seq=%u generation=%u sealed=%d step=%lu", m->name,
 		 (unsigned long)a->view->term, a->view->seq, a->view->generation, a->view->sealed,
 		 (unsigned long)(a->view->sealed ? a->view->record.id.step : 0));
@@ -273,8 +273,6 @@ static void act_result(struct model *m, const struct core_action *a)
 		if (t == NULL)
 			continue;
 		session_event(t, OP_RESULT, m, &r->id, &body.base);
-		if (t->leave_tag != 0)
-			session_out_of_world(t);
 	}
 }
 
@@ -314,6 +312,14 @@ static void act_expel(struct model *m, const struct core_action *a)
 		session_close(t, SHARD_TIMEOUT, a->why != NULL ? a->why : "expelled");
 }
 
+static void act_left(struct model *m, const struct core_action *a)
+{
+	struct session *t = session_find(m->server, a->session);
+
+	if (t != NULL)
+		session_left(t);
+}
+
 static void act_open(struct model *m, const struct core_action *a)
 {
 	(void)a;
@@ -345,6 +351,7 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_SEND] = act_send,     [CORE_ACT_PERSIST] = act_persist, [CORE_ACT_BEGIN] = act_begin, [CORE_ACT_CREDIT] = act_credit,
 	[CORE_ACT_OPEN] = act_open,     [CORE_ACT_APPLY] = act_apply,     [CORE_ACT_RESULT] = act_result, [CORE_ACT_ENDED] = act_ended,
 	[CORE_ACT_SEAL] = act_seal,     [CORE_ACT_LOST] = act_lost,       [CORE_ACT_EXPEL] = act_expel,
+	[CORE_ACT_LEFT] = act_left,
 };
 
 void model_run(struct model *m, const struct core_event *ev)
@@ -353,8 +360,10 @@ void model_run(struct model *m, const struct core_event *ev)
 
 	out->nr = 0;
 	core_event(m->core, ev, clock_ns(), out);
-	for (uint32_t i = 0; i < out->nr; i++)
+	for (uint32_t i = 0; i < out->nr; i++) {
+		CHECK(out->act[i].type < NR(acts) && acts[out->act[i].type] != NULL);
 		acts[out->act[i].type](m, &out->act[i]);
+	}
 }
 
 void model_event(struct model *m, const struct core_event *ev)

@@ -93,6 +93,7 @@ static void on_core_timer(uv_timer_t *timer)
 	struct server *s = timer->data;
 	uint64_t now = clock_ns();
 
+	s->core_due = UINT64_MAX; /* the timer has rung */
 	list_each(it, &s->models)
 		model_tick(list_of(it, struct model, link), now);
 	server_deadline(s);
@@ -123,6 +124,7 @@ static void on_beat(uv_timer_t *timer)
 	uint64_t now = clock_ns();
 	struct wire_head ping = {.op = OP_PING};
 
+	s->beat_due = 0;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL)
 			peer_beat(s->peer[n], now);
@@ -146,7 +148,7 @@ void server_wake(struct server *s, uint64_t at_ns)
 {
 	uint64_t now = clock_ns();
 
-	if (s->stopped_all || (s->beat_due > now && s->beat_due <= at_ns))
+	if (s->stopping || (s->beat_due != 0 && s->beat_due <= at_ns))
 		return;
 	s->beat_due = at_ns;
 	uv_timer_start(&s->beat, on_beat, at_ns > now ? (at_ns - now) / NS_PER_MS + 1 : 1, 0);

@@ -99,16 +99,18 @@ void session_detach(struct session *t)
 
 void session_out_of_world(struct session *t)
 {
-	struct model *m = t->model;
-
 	t->rank = -1;
-	if (t->has_image) { /* the next image may be written while this one is still being sent */
-		t->has_image = false;
-		outbox_drop(&t->image);
-	}
-	if (t->leave_tag == 0 || m == NULL)
+	if (!t->has_image)
 		return;
-	session_reply(t, OP_LEAVE, t->leave_tag, m, NULL);
+	t->has_image = false; /* the next image may be written while this one is still being sent */
+	outbox_drop(&t->image);
+}
+
+void session_left(struct session *t)
+{
+	if (t->model == NULL || t->leave_tag == 0)
+		return;
+	session_reply(t, OP_LEAVE, t->leave_tag, t->model, NULL);
 	t->leave_tag = 0;
 	session_detach(t);
 }
@@ -203,9 +205,7 @@ static enum shard_status on_leave(struct session *t, const struct wire_head *h, 
 	if (t->model == NULL || t->leave_tag != 0)
 		return err_set(e, SHARD_BAD_STATE, t->model == NULL ? "leave without join" : "leave twice");
 	t->leave_tag = h->attempt;
-	trainer_gone(t, true, "left");
-	if (t->model != NULL && (t->rank < 0 || !t->model->attempt_on))
-		session_out_of_world(t);
+	trainer_gone(t, true, "left"); /* answered by CORE_ACT_LEFT */
 	return SHARD_OK;
 }
 

@@ -37,7 +37,8 @@ enum shard_status session_greeted(struct server *s, struct conn *c, const Shard_
 struct session *session_find(struct server *s, uint64_t id);
 void session_close(struct session *t, enum shard_status st, const char *why);
 void session_join_waiting(struct model *m);    /* an arena is free */
-void session_out_of_world(struct session *t);  /* it is not in the world of an attempt any more; a LEAVE is answered */
+void session_out_of_world(struct session *t);  /* it is not in the world of an attempt any more */
+void session_left(struct session *t);          /* out of every world, as it asked: LEAVE is answered */
 void session_detach(struct session *t);        /* from its model: the arena goes back */
 
 /* Answers to requests. */
