@@ -364,7 +364,7 @@ static enum shard_status cannot_send(struct stream *s, int error)
 {
 	s->out_over = true;
 	if (error == EPIPE || error == ECONNRESET)
-		return stream_fail(s, SHARD_CLOSED, "%s closed the connection (%s while sending)", s->name, strerror(error));
+		return err_set(&s->out_dead, SHARD_CLOSED, "%s closed the connection (%s while sending)", s->name, strerror(error));
 	return stream_fail(s, SHARD_SYSTEM, "cannot send to %s: %s", s->name, strerror(error));
 }
 
@@ -389,6 +389,11 @@ static enum shard_status write_some(struct stream *s)
 	return SHARD_OK;
 }
 
+static enum shard_status write_over(const struct stream *s, struct err *e)
+{
+	return s->dead.status != SHARD_OK ? stream_over(s, e) : err_set(e, s->out_dead.status, "%s", s->out_dead.text);
+}
+
 /* Goes on after a refusal of what came in, so that the peer can be told why. */
 enum shard_status stream_write(struct stream *s, struct err *e)
 {
@@ -397,9 +402,9 @@ enum shard_status stream_write(struct stream *s, struct err *e)
 	if (s->writing)
 		return SHARD_AGAIN; /* from a sent(): the call in progress takes the new frame along */
 	if (s->out_over)
-		return stream_over(s, e);
+		return write_over(s, e);
 	s->writing = true;
 	rc = write_some(s);
 	s->writing = false;
-	return s->out_over ? stream_over(s, e) : rc;
+	return s->out_over ? write_over(s, e) : rc;
 }

@@ -32,6 +32,7 @@ struct stream {
 
 	/* sending */
 	bool writing, was_full, out_over;
+	struct err out_dead; /* nothing more goes out; what came in before is still read, it may say why */
 	struct stream_out *queue;
 	uint32_t queue_max, first, queued;
 	size_t first_sent; /* bytes of the first frame that the kernel has */

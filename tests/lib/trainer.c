@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A small model behind the public API. Called by tests only; every failure is the test's. */
+#include "lib/trainer.h"
+
+#include "base/check.h"
+#include "wire/dtype.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+const uint64_t trainer_numel[TRAINER_TENSORS] = {3000, 7, 2500, 1};
+
+static const struct shard_tensor tensors[TRAINER_TENSORS] = {
+	{.name = "wte", .ndim = 2, .shape = {30, 100}},
+	{.name = "h.0.ln_1.weight", .ndim = 1, .shape = {7}},
+	{.name = "h.0.attn.weight", .ndim = 2, .shape = {50, 50}},
+	{.name = "ln_f.weight", .ndim = 0},
+};
+
+void trainer_spec(struct shard_spec *s, enum shard_dtype image, enum shard_dtype grad)
+{
+	*s = (struct shard_spec){.size = sizeof(*s), .name = "gpt", .tensors = tensors, .tensors_nr = TRAINER_TENSORS, .image = image,
+				 .grad = grad, .settings = "optimizer=sgd lr=1"};
+}
+
+float trainer_weight(uint32_t tensor, uint64_t i)
+{
+	return (float)(int)(tensor * 100 + i % 61) - 50.0f; /* exact in bf16 and fp16, also after a few steps of 1 */
+}
+
+void trainer_connect(struct trainer *t, const char *address)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+
+	memset(t, 0, sizeof(*t));
+	t->world = SHARD_INIT(struct shard_world);
+	t->step = SHARD_INIT(struct shard_step);
+	o.address = address;
+	o.timeout_ms = 10000;
+	EXPECT(SHARD_OK, shard_connect(&t->client, &o));
+}
+
+void trainer_define(struct trainer *t, const char *address, enum shard_dtype image, enum shard_dtype grad)
+{
+	struct shard_spec s;
+
+	trainer_connect(t, address);
+	trainer_spec(&s, image, grad);
+	EXPECT(SHARD_OK, shard_define(t->client, &s, &t->model, &t->created));
+	for (uint32_t i = 0; i < TRAINER_TENSORS && t->created; i++) {
+		float *w = malloc(trainer_numel[i] * sizeof(*w));
+
+		CHECK(w != NULL);
+		for (uint64_t k = 0; k < trainer_numel[i]; k++)
+			w[k] = trainer_weight(i, k);
+		EXPECT(SHARD_OK, shard_write(t->model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, w));
+		free(w);
+	}
+	if (t->created)
+		EXPECT(SHARD_OK, shard_seal(t->model, 0));
+}
+
+void trainer_join(struct trainer *t, const char *address, enum shard_dtype image, enum shard_dtype grad)
+{
+	trainer_define(t, address, image, grad);
+	EXPECT(SHARD_OK, shard_join(t->model, -1, 10000, &t->world));
+}
+
+void trainer_begin(struct trainer *t)
+{
+	EXPECT(SHARD_OK, shard_begin(t->model, NULL, &t->step));
+}
+
+void trainer_push_all(struct trainer *t, float value)
+{
+	float *g = malloc(3000 * sizeof(*g));
+	shard_ticket ticket;
+
+	CHECK(g != NULL);
+	for (int i = 0; i < 3000; i++)
+		g[i] = value;
+	for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
+		EXPECT(SHARD_OK, shard_push(t->model, i, 0, trainer_numel[i], g, SHARD_F32, SHARD_CAST, &ticket));
+		EXPECT(SHARD_OK, shard_test(t->model, ticket));
+	}
+	free(g);
+}
+
+void trainer_end(struct trainer *t)
+{
+	shard_disconnect(&t->client);
+}

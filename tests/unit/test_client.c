@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The client library against a scripted daemon: connecting, defining, writing and reading; what a caller or a daemon can do wrong
+ * and the sentence that follows. Steps are in test_client_step.c. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/fakeserver.h"
+#include "lib/trainer.h"
+#include "wire/dtype.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static struct fake *start(bool tcp)
+{
+	struct fake_conf conf = {.tcp = tcp};
+
+	return fake_start(&conf);
+}
+
+static void test_texts(void **state)
+{
+	(void)state;
+	assert_string_equal(shard_version(), SHARD_RELEASE " wire 1-1 abi 0");
+	assert_string_equal(shard_name(SHARD_WORLD_CHANGED), "SHARD_WORLD_CHANGED");
+	assert_string_equal(shard_name((enum shard_status)4711), "SHARD_?");
+}
+
+static enum shard_status try_connect(const char *address)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	shard_client *c = (void *)1;
+	enum shard_status rc;
+
+	o.address = address;
+	o.timeout_ms = 300;
+	rc = shard_connect(&c, &o);
+	assert_null(c);
+	return rc;
+}
+
+static void test_addresses(void **state)
+{
+	char big[400];
+
+	(void)state;
+	EXPECT(SHARD_BAD_ARG, try_connect("shardd.sock"));
+	EXPECT(SHARD_BAD_ARG, try_connect("unix:"));
+	EXPECT(SHARD_BAD_ARG, try_connect("tcp://host"));
+	EXPECT(SHARD_BAD_ARG, try_connect("tcp://host:port"));
+	EXPECT(SHARD_BAD_ARG, try_connect("tcp://host:99999"));
+	memset(big, 'x', sizeof(big) - 1);
+	memcpy(big, "unix:/", 6);
+	big[sizeof(big) - 1] = 0;
+	EXPECT(SHARD_BAD_ARG, try_connect(big));
+	EXPECT(SHARD_UNSUPPORTED, try_connect("spawn:test"));
+	EXPECT(SHARD_UNREACHABLE, try_connect("unix:/nonexistent/s"));
+	assert_string_equal(shard_error(), "no shardd at unix:/nonexistent/s (ENOENT): is it running? systemctl status shardd");
+	assert_int_equal(errno, ENOENT);
+	EXPECT(SHARD_UNREACHABLE, try_connect("tcp://127.0.0.1:1"));
+	EXPECT_TEXT("ECONNREFUSED");
+	setenv("SHARD_ADDRESS", "unix:/nonexistent/env", 1);
+	EXPECT(SHARD_UNREACHABLE, try_connect(NULL));
+	EXPECT_TEXT("unix:/nonexistent/env");
+	unsetenv("SHARD_ADDRESS");
+	EXPECT(SHARD_UNREACHABLE, try_connect(NULL));
+	EXPECT_TEXT("unix:/run/shardd/shardd.sock");
+}
+
+static void test_connect(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_connect_opts o = {.address = f->address};
+	shard_client *c;
+	struct trainer t;
+
+	EXPECT(SHARD_BAD_ARG, shard_connect(&c, &o)); /* no size */
+	EXPECT_TEXT("SHARD_INIT(struct shard_connect_opts)");
+	trainer_connect(&t, f->address);
+	assert_true(shard_fd(t.client) >= 0);
+	EXPECT(SHARD_OK, shard_progress(t.client));
+	trainer_end(&t);
+	assert_null(t.client);
+	shard_disconnect(&t.client); /* twice is harmless */
+
+	fake_lock(f);
+	f->knobs.refuse[OP_HELLO] = SHARD_DENIED;
+	f->knobs.refuse_text = "not you";
+	fake_unlock(f);
+	EXPECT(SHARD_DENIED, try_connect(f->address));
+	assert_string_equal(shard_error(), "not you");
+	fake_lock(f);
+	f->knobs.refuse[OP_HELLO] = SHARD_OK;
+	f->knobs.mute[OP_HELLO] = true;
+	fake_unlock(f);
+	EXPECT(SHARD_TIMEOUT, try_connect(f->address));
+	EXPECT_TEXT("did not answer HELLO in 0.3 s");
+	fake_stop(f);
+}
+
+static void bad_spec(struct trainer *t, const struct shard_spec *s, const char *text)
+{
+	shard_model *m = (void *)1;
+	int created = 7;
+
+	EXPECT(SHARD_BAD_ARG, shard_define(t->client, s, &m, &created));
+	EXPECT_TEXT(text);
+	assert_null(m);
+	assert_int_equal(created, 0);
+}
+
+static void test_bad_specs(void **state)
+{
+	struct fake *f = start(false);
+	struct shard_tensor tensor[2] = {{.name = "a", .ndim = 1, .shape = {4}}, {.name = "b", .ndim = 1, .shape = {4}}};
+	struct shard_spec good = {.size = sizeof(good), .name = "m", .tensors = tensor, .tensors_nr = 2, .image = SHARD_BF16,
+				  .grad = SHARD_BF16}, s = good;
+	struct trainer t;
+
+	(void)state;
+	trainer_connect(&t, f->address);
+	s.name = "Big";
+	bad_spec(&t, &s, "a-z");
+	s = good;
+	s.tensors_nr = 0;
+	bad_spec(&t, &s, "has 0 tensors");
+	s = good;
+	s.grad = 0;
+	bad_spec(&t, &s, "grad dtype 0");
+	tensor[1].name = "a";
+	bad_spec(&t, &good, "two tensors are called \"a\"");
+	tensor[1].name = "b";
+	tensor[1].shape[0] = 0;
+	bad_spec(&t, &good, "tensor \"b\": shape[0] is 0");
+	tensor[1].ndim = 2;
+	tensor[1].shape[0] = tensor[1].shape[1] = 1ull << 40;
+	bad_spec(&t, &good, "2^44");
+	tensor[1].ndim = 9;
+	bad_spec(&t, &good, "9 dimensions");
+	tensor[1].ndim = 0;
+	tensor[1].group = 1;
+	bad_spec(&t, &good, "group 1 of 1");
+	tensor[1].group = 0;
+	tensor[1].flags = 8;
+	bad_spec(&t, &good, "flags 0x8");
+	tensor[1].flags = 0;
+	tensor[1].reserved[3] = 1;
+	bad_spec(&t, &good, "reserved[3]");
+	fake_lock(f);
+	assert_int_equal(f->frames[OP_DEFINE], 0); /* nothing of it was sent */
+	fake_unlock(f);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_define(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_info info = SHARD_INIT(struct shard_info);
+	struct shard_spec s;
+	struct trainer t;
+	shard_model *second;
+	uint32_t index;
+	int created;
+
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+	assert_int_equal(t.created, 1);
+	assert_int_equal(shard_tensors(t.model), TRAINER_TENSORS);
+	EXPECT(SHARD_OK, shard_tensor_info(t.model, 2, &info));
+	assert_string_equal(info.name, "h.0.attn.weight");
+	assert_int_equal(info.offset, 3008 + 64);
+	assert_int_equal(info.numel, 2500);
+	assert_int_equal(info.shape[1], 50);
+	info.size = 8; /* an older caller knows nothing but the size */
+	info.name = NULL;
+	EXPECT(SHARD_OK, shard_tensor_info(t.model, 2, &info));
+	assert_null(info.name);
+	EXPECT(SHARD_RANGE, shard_tensor_info(t.model, 4, &info));
+	EXPECT(SHARD_OK, shard_find(t.model, "ln_f.weight", &index));
+	assert_int_equal(index, 3);
+	EXPECT(SHARD_NOT_FOUND, shard_find(t.model, "nope", &index));
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_EXISTS, shard_define(t.client, &s, &second, &created));
+	shard_detach(&t.model);
+	assert_null(t.model);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &created)); /* again, after a detach */
+	assert_int_equal(created, 0);
+	trainer_end(&t);
+
+	fake_lock(f);
+	f->knobs.refuse[OP_DEFINE] = SHARD_MISMATCH;
+	f->knobs.refuse_text = "tensor \"wte\": shape [30, 100] here, [30, 101] there";
+	fake_unlock(f);
+	trainer_connect(&t, f->address);
+	EXPECT(SHARD_MISMATCH, shard_define(t.client, &s, &t.model, &created));
+	assert_string_equal(shard_error(), "tensor \"wte\": shape [30, 100] here, [30, 101] there");
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_write_read(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	uint16_t h[2500];
+	float back[3000];
+	uint64_t step = 0;
+	struct trainer t;
+
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_F32);
+	for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
+		EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, back, &step));
+		for (uint64_t k = 0; k < trainer_numel[i]; k++)
+			assert_true(back[k] == trainer_weight(i, k));
+	}
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 2, 1000, 1500, SHARD_BF16, h, &step)); /* crosses a chunk, converts */
+	for (int k = 0; k < 1500; k++)
+		assert_true(dtype_from_bf16(h[k]) == trainer_weight(2, 1000 + (uint64_t)k));
+	EXPECT(SHARD_RANGE, shard_read(t.model, SHARD_MASTER, 2, 1000, 1501, SHARD_F32, back, &step));
+	EXPECT_TEXT("first 1000, count 1501, but it has 2500 elements");
+	EXPECT(SHARD_RANGE, shard_read(t.model, SHARD_MASTER, 9, 0, 1, SHARD_F32, back, &step));
+	step = 5;
+	EXPECT(SHARD_STALE, shard_read(t.model, SHARD_MASTER, 0, 0, 1, SHARD_F32, back, &step));
+	EXPECT(SHARD_BAD_STATE, shard_write(t.model, SHARD_MASTER, 0, 0, 1, SHARD_F32, back));
+	EXPECT_TEXT("sealed");
+	EXPECT(SHARD_BAD_ARG, shard_write(t.model, SHARD_GRAD, 0, 0, 1, SHARD_F32, back));
+	EXPECT(SHARD_BAD_ARG, shard_read(t.model, SHARD_MASTER, 0, 0, 1, (enum shard_dtype)9, back, &step));
+	fake_lock(f);
+	f->knobs.refuse[OP_READ] = SHARD_NOT_FOUND;
+	f->knobs.refuse_text = "sgd keeps no exp_avg";
+	fake_unlock(f);
+	step = 0;
+	EXPECT(SHARD_NOT_FOUND, shard_read(t.model, SHARD_EXP_AVG, 0, 0, 3000, SHARD_F32, back, &step));
+	assert_string_equal(shard_error(), "sgd keeps no exp_avg");
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_write_bf16(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	uint16_t h[3000];
+	struct shard_spec s;
+	struct trainer t;
+
+	trainer_connect(&t, f->address);
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	for (int i = 0; i < 3000; i++)
+		h[i] = dtype_to_bf16((float)(i % 128));
+	EXPECT(SHARD_OK, shard_write(t.model, SHARD_EXP_AVG, 0, 17, 2983, SHARD_BF16, h));
+	fake_lock(f);
+	for (int i = 0; i < 2983; i++)
+		assert_true(f->moment[17 + i] == (float)(i % 128));
+	f->knobs.mute[OP_WRITE] = true; /* the call gives up; what it had sent stays the stream's */
+	fake_unlock(f);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_give_up(void **state)
+{
+	struct fake_conf conf = {.tcp = *state != NULL, .timeout_ms = 150};
+	struct fake *f = fake_start(&conf);
+	float back[3000] = {0};
+	uint64_t step = 0;
+	struct trainer t;
+
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+	fake_lock(f);
+	f->knobs.mute[OP_READ] = true;
+	fake_unlock(f);
+	EXPECT(SHARD_TIMEOUT, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step));
+	EXPECT_TEXT("read of master of \"wte\" waited 0.");
+	fake_lock(f);
+	f->knobs.mute[OP_READ] = false;
+	fake_unlock(f);
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step)); /* the connection is as good as before */
+	assert_true(back[2999] == trainer_weight(0, 2999));
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_closed(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	float back[8];
+	uint64_t step = 0;
+	struct trainer t;
+
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+	fake_error(f, SHARD_DENIED, "node b is draining");
+	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
+	EXPECT_TEXT("node b is draining");
+	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step)); /* and ever after */
+	EXPECT_TEXT("node b is draining");
+	EXPECT(SHARD_CLOSED, shard_progress(t.client));
+	EXPECT(SHARD_CLOSED, shard_seal(t.model, 0));
+	shard_detach(&t.model);
+	trainer_end(&t);
+	trainer_connect(&t, f->address); /* a new connection is a new beginning */
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_garbage(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	unsigned char noise[256];
+	float back[8];
+	uint64_t step = 0;
+	struct trainer t;
+
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+	memset(noise, 0x5a, sizeof(noise));
+	fake_lock(f);
+	f->knobs.mute[OP_READ] = true;
+	fake_unlock(f);
+	fake_raw(f, noise, sizeof(noise));
+	EXPECT(SHARD_PROTOCOL, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
+	EXPECT_TEXT(f->address);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_unasked(void **state)
+{
+	struct wire_head reply = {.op = OP_READ, .flags = WIRE_REPLY, .attempt = 9999}, op = {.op = OP_WRITTEN};
+	struct fake *f = start(false);
+	struct trainer t;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) { /* a reply to nothing; a frame that is not for trainers */
+		float back[8];
+		uint64_t step = 0;
+
+		trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+		fake_lock(f);
+		f->knobs.mute[OP_READ] = true;
+		fake_unlock(f);
+		fake_send(f, i == 0 ? &reply : &op, NULL);
+		EXPECT(SHARD_PROTOCOL, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
+		EXPECT_TEXT(i == 0 ? "nobody asked" : "no trainer is sent");
+		trainer_end(&t);
+		fake_lock(f);
+		f->knobs.mute[OP_READ] = false;
+		fake_unlock(f);
+	}
+	fake_stop(f);
+}
+
+static void test_ping(void **state)
+{
+	struct fake *f = start(true);
+	struct wire_head ping = {.op = OP_PING};
+	struct trainer t;
+
+	(void)state;
+	trainer_connect(&t, f->address);
+	fake_send(f, &ping, NULL);
+	fake_await(f, OP_PONG, 1); /* although no call is in progress: the tcp thread answers */
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+int main(void)
+{
+	static int tcp;
+#define BOTH(fn) {#fn " unix", fn, NULL, NULL, NULL}, {#fn " tcp", fn, NULL, NULL, &tcp}
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_texts), cmocka_unit_test(test_addresses), BOTH(test_connect), cmocka_unit_test(test_bad_specs),
+		BOTH(test_define), BOTH(test_write_read), BOTH(test_write_bf16), BOTH(test_give_up), BOTH(test_closed), BOTH(test_garbage),
+		cmocka_unit_test(test_unasked), cmocka_unit_test(test_ping),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
