@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libFuzzer target: configuration files and settings strings. A file is read from its first byte on; where it begins with "=", what
+ * follows is a model's settings instead: one layer per line, the first is the file's, the others a trainer's ("!": of a group); "@": a
+ * variable of the environment, which is also tried as --set. */
+// covers: daemon/config.c daemon/config_file.c daemon/config_finish.c daemon/config_options.c
+// covers: daemon/settings.c daemon/settings_keys.c daemon/settings_text.c daemon/value.c
+// needs: daemon/worker.c daemon/optim/optim.c daemon/optim/args.c daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
+#include "base/check.h"
+#include "config.h"
+#include "settings.h"
+#include "value.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void fuzz_settings(char *text)
+{
+	static const char *const groups[] = {"g", "norm"};
+	struct settings_layer layers[4];
+	char one[SETTINGS_TEXT_BYTES], two[SETTINGS_TEXT_BYTES];
+	uint32_t nr = 0, groups_nr = 2;
+	struct model_settings s, t;
+	struct err e;
+
+	for (char *at = text; at && nr < NR(layers); nr++) {
+		layers[nr] = (struct settings_layer){.text = at, .origin = "fuzz", .trainer = nr > 0, .group = *at == '!' ? "norm" : NULL};
+		layers[nr].text += *at == '!';
+		at = strchr(at, '\n');
+		if (at)
+			*at++ = 0;
+	}
+	if (settings_make(&s, layers, nr, groups, groups_nr, SHARD_F16, &e) != SHARD_OK)
+		return;
+	settings_text(&s, groups, one);
+	layers[0] = (struct settings_layer){.text = one, .origin = "again"};
+	CHECK(settings_make(&t, layers, 1, groups, groups_nr, SHARD_BF16, &e) == SHARD_OK);
+	settings_text(&t, groups, two);
+	CHECK(settings_compare(one, "one", two, "two", &e) == SHARD_OK);
+	layers[0].text = "lr=2 optimizer=sgd";
+	CHECK(settings_make(&t, layers, 1, NULL, 0, SHARD_BF16, &e) == SHARD_OK);
+	settings_text(&t, NULL, two);
+	settings_compare(one, "one", two, "two", &e);
+}
+
+static void fuzz_file(const char *text, size_t bytes)
+{
+	struct config c, again;
+	char *printed = NULL;
+	size_t printed_bytes;
+	struct err e;
+	FILE *f;
+
+	if (config_load_text(&c, "fuzz", text, bytes, &e) != SHARD_OK) {
+		CHECK(strlen(e.text) > 0 && strlen(e.text) < sizeof(e.text));
+		return;
+	}
+	f = open_memstream(&printed, &printed_bytes);
+	CHECK(f);
+	config_print(&c, f);
+	fclose(f);
+	if (config_load_text(&again, "printed", printed, printed_bytes, &e) == SHARD_OK) { /* long names may make lines too long */
+		CHECK(config_hash(&c) == config_hash(&again));
+		CHECK(c.models_nr == again.models_nr && config_model(&c, "", "x") == NULL);
+		config_free(&again);
+	}
+	free(printed);
+	config_free(&c);
+}
+
+static void fuzz_variables(const char *text)
+{
+	const char *const env[] = {"HOME=/", text, NULL};
+	const char *set = text;
+	struct config_args args = {.file = "/dev/null", .environ_ = env, .set = &set, .set_nr = 1};
+	struct config c;
+	struct err e;
+
+	if (config_load(&c, &args, &e) == SHARD_OK)
+		config_free(&c);
+	args.set_nr = 0;
+	if (config_load(&c, &args, &e) == SHARD_OK)
+		config_free(&c);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+	char *text = malloc(bytes + 1);
+
+	if (!text)
+		return 0;
+	if (bytes > 0)
+		memcpy(text, data, bytes);
+	text[bytes] = 0;
+	if (text[0] == '=')
+		fuzz_settings(text + 1);
+	else if (text[0] == '@')
+		fuzz_variables(text + 1);
+	else
+		fuzz_file(text, bytes);
+	free(text);
+	return 0;
+}

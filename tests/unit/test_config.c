@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The configuration: order of its sources, every option, every refusal with file:line and choices, libinih's quirks, memory. */
+#include "base/check.h"
+#include "config.h"
+#include "config_parts.h"
+#include "lib/fault.h"
+#include "settings.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FILE_NAME "shardd.conf"
+#define HEAD "[daemon]\nnode = a\n"
+
+static struct config loaded(const char *text)
+{
+	struct config c;
+	struct err e = {.text = ""};
+
+	if (config_load_text(&c, FILE_NAME, text, strlen(text), &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	return c;
+}
+
+static void refused(const char *text, const char *want)
+{
+	struct config c;
+	struct err e = {.text = ""};
+
+	if (config_load_text(&c, FILE_NAME, text, strlen(text), &e) == SHARD_OK)
+		fail_msg("taken: %s", text);
+	if (strcmp(e.text, want) != 0)
+		fail_msg("\"%s\", expected \"%s\"", e.text, want);
+}
+
+static void defaults(void **state)
+{
+	struct config c = loaded(HEAD);
+
+	(void)state;
+	assert_string_equal(c.node, "a");
+	assert_string_equal(c.listen.text, "127.0.0.1:29700");
+	assert_string_equal(c.socket, "/run/shardd/shardd.sock");
+	assert_int_equal(c.socket_mode, 0660);
+	assert_string_equal(c.state, "/var/lib/shardd");
+	assert_true(c.memory > 1 << 20);
+	assert_int_equal(c.huge_pages, SHM_HUGE_TRY);
+	assert_true(c.workers >= 1);
+	assert_int_equal(c.log_level, LOG_LEVEL_INFO);
+	assert_false(c.allow_unauthenticated || c.listen_open);
+	assert_int_equal(c.transport, CONFIG_TRANSPORT_AUTO);
+	assert_int_equal(c.connections, 1);
+	assert_true(c.body_checksum);
+	assert_true(c.heartbeat_timeout_ns == 5000000000ull && c.step_timeout_ns == 300000000000ull);
+	assert_int_equal(c.nodes_nr, 1);
+	assert_string_equal(c.node_list[0].name, "a");
+	assert_int_equal(c.node_list[0].address.port, 29700);
+	assert_int_equal(c.models_nr, 0);
+	config_free(&c);
+	c = loaded("");
+	assert_true(c.node[0] != 0); /* the host's name */
+	config_free(&c);
+}
+
+static void everything(void **state)
+{
+	struct config c = loaded("\xef\xbb\xbf; a comment\n"
+				 "# another\n"
+				 "   ; and one that is indented\n"
+				 "\n"
+				 "[daemon]  ; about this node\n"
+				 "node = b ; not a\n"
+				 "listen: 0.0.0.0:7\r\n"
+				 "socket = /tmp/s;s\n"
+				 "socket_mode = 600\n"
+				 "state = /tmp/x y\n"
+				 "memory = 1.5GiB\n"
+				 "huge_pages = no\n"
+				 "workers = 3\n"
+				 "log_level = debug\n"
+				 "allow_unauthenticated = yes\n"
+				 "connections_max = 12\n"
+				 "[net]\n"
+				 "transport = tcp\n"
+				 "connections = 4\n"
+				 "body_checksum = no\n"
+				 "[cluster]\n"
+				 "run_id = demo\n"
+				 "membership = static\n"
+				 "heartbeat_timeout = 200ms\n"
+				 "step_timeout = 2min\n"
+				 "[nodes]\n"
+				 "a = 10.0.0.1:29700\n"
+				 "b = [::1]:7\n"
+				 "[model]\n"
+				 "clip = 1.0\n"
+				 "betas = 0.9, 0.95\n"
+				 "pinned = clip, replicas\n"
+				 "[model \"gpt-7b\"]\n"
+				 "lr = 0.5\n"
+				 "[model \"gpt-7b\" group \"norm\"]\n"
+				 "weight_decay = 0");
+
+	(void)state;
+	assert_string_equal(c.socket, "/tmp/s;s");
+	assert_int_equal(c.socket_mode, 0600);
+	assert_string_equal(c.state, "/tmp/x y");
+	assert_true(c.memory == 3ull << 29);
+	assert_int_equal(c.huge_pages, SHM_HUGE_NO);
+	assert_int_equal(c.workers, 3);
+	assert_int_equal(c.log_level, LOG_LEVEL_DEBUG);
+	assert_true(c.allow_unauthenticated && c.listen_open && !c.body_checksum);
+	assert_int_equal(c.connections_max, 12);
+	assert_int_equal(c.transport, CONFIG_TRANSPORT_TCP);
+	assert_string_equal(c.run_id, "demo");
+	assert_true(c.heartbeat_timeout_ns == 200000000ull && c.step_timeout_ns == 120000000000ull);
+	assert_int_equal(c.nodes_nr, 2);
+	assert_int_equal(c.self, 1);
+	assert_string_equal(c.node_list[0].name, "a");
+	assert_string_equal(c.node_list[1].where, FILE_NAME ":28");
+	assert_int_equal(c.models_nr, 3);
+	assert_string_equal(config_model(&c, "", "")->settings, "clip=1.0 betas=0.9,0.95 pinned=clip,replicas");
+	assert_string_equal(config_model(&c, "", "")->where, FILE_NAME ":30");
+	assert_string_equal(config_model(&c, "gpt-7b", "")->settings, "lr=0.5");
+	assert_string_equal(config_model(&c, "gpt-7b", "norm")->settings, "weight_decay=0");
+	assert_null(config_model(&c, "gpt", ""));
+	config_free(&c);
+}
+
+/* What is printed is what was loaded: it loads again to the same. */
+static void printed(void **state)
+{
+	struct config c = loaded(HEAD "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n[model]\nclip = 2\nlr = 1\n[model \"m\" group \"g\"]\neps = 1\n"), d;
+	char *one = NULL, *two = NULL;
+	size_t bytes;
+	FILE *f = open_memstream(&one, &bytes);
+
+	(void)state;
+	config_print(&c, f);
+	fclose(f);
+	d = loaded(one);
+	f = open_memstream(&two, &bytes);
+	config_print(&d, f);
+	config_help(f);
+	fclose(f);
+	assert_memory_equal(one, two, strlen(one));
+	assert_non_null(strstr(two, "chunk_elems"));
+	assert_non_null(strstr(two, "heartbeat_timeout"));
+	assert_int_equal(config_hash(&c), config_hash(&d));
+	free(one);
+	free(two);
+	config_free(&c);
+	config_free(&d);
+}
+
+static void hash(void **state)
+{
+	struct config a = loaded(HEAD "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
+	struct config b = loaded("[daemon]\nnode = b\nworkers = 7\n[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
+	struct config other = loaded(HEAD "[nodes]\nb = 127.0.0.1:8\na = 127.0.0.1:7\n");
+	struct config sums = loaded(HEAD "[net]\nbody_checksum = no\n[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
+
+	(void)state;
+	assert_true(config_hash(&a) == config_hash(&b)); /* a node's own options do not count */
+	assert_true(config_hash(&a) != config_hash(&other)); /* the order of nodes does */
+	assert_true(config_hash(&a) != config_hash(&sums));
+	config_free(&a);
+	config_free(&b);
+	config_free(&other);
+	config_free(&sums);
+}
+
+static void refused_lines(void **state)
+{
+	(void)state;
+	refused("\n\n[net]\ntransport = rmda\n", "shardd.conf:4: [net] transport = rmda: choose auto or tcp");
+	refused("[net]\ntransport = rdma\n", "shardd.conf:2: [net] transport = rdma: not in this build: choose auto or tcp");
+	refused("[cluster]\nmembership = etcd\n", "shardd.conf:2: [cluster] membership = etcd: not in this build: choose static");
+	refused("[daemon]\nlog_lvel = info\n", "shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
+}
+
+static void refused_values(void **state)
+{
+	(void)state;
+	refused("[daemon]\nnode = A b\n", "shardd.conf:2: [daemon] node = A b: choose 1 to 64 of a-z 0-9 . _ -");
+	refused("[daemon]\nmemory = 64\n", "shardd.conf:2: [daemon] memory = 64: choose auto or a size of at least 1MiB with its unit "
+					   "(KiB, MiB, GiB, TiB), as in 64GiB");
+	refused("[daemon]\nworkers = 0\n", "shardd.conf:2: [daemon] workers = 0: choose auto or a whole number from 1 to 256");
+	refused("[daemon]\nconnections_max = -1\n", "shardd.conf:2: [daemon] connections_max = -1: choose a whole number from 4 to 65536");
+	refused("[daemon]\nsocket_mode = 0999\n", "shardd.conf:2: [daemon] socket_mode = 0999: choose octal permissions, as in 0660");
+	refused("[daemon]\nsocket_mode = 7777\n", "shardd.conf:2: [daemon] socket_mode = 7777: choose octal permissions, as in 0660");
+	refused("[daemon]\nallow_unauthenticated = maybe\n", "shardd.conf:2: [daemon] allow_unauthenticated = maybe: choose yes or no");
+	refused("[daemon]\nstate =\n", "shardd.conf:2: [daemon] state = : choose a path of 1 to 511 bytes");
+	refused("[cluster]\nheartbeat_timeout = 5\n", "shardd.conf:2: [cluster] heartbeat_timeout = 5: choose a time from 100ms to 3600s with "
+						      "its unit (us, ms, s, min, h), as in 5s");
+	refused("[daemon]\nlisten = 29700\n", "shardd.conf:2: [daemon] listen = 29700: address \"29700\": no port: write unix:/path, host:port, "
+					      "[v6]:port or tcp://host:port");
+	refused("[daemon]\nlisten = unix:/x\n", "shardd.conf:2: [daemon] listen = unix:/x: choose host:port; `socket` is for unix sockets");
+	refused("[model]\nclip = -1\n", "shardd.conf:2: [model] clip = -1: choose a number of at least 0");
+	refused("[model]\nclpi = 1\n", "shardd.conf:2: [model] clpi: unknown key: did you mean clip?");
+	refused("[model]\nnonfinite = skip it\n", "shardd.conf:2: [model] nonfinite = skip it: choose skip or pause");
+	refused("[model \"m\" group \"g\"]\nclip = 1\n", "shardd.conf:2: [model \"m\" group \"g\"] clip: only for a whole model: a group has "
+							 "lr_factor, betas, eps, weight_decay, momentum");
+}
+
+static void refused_structure(void **state)
+{
+	(void)state;
+	refused("node = a\n", "shardd.conf:1: node = a: before the first [section]");
+	refused("[deamon]\n", "shardd.conf:1: [deamon]: unknown section: did you mean [daemon]?");
+	refused("[http]\n", "shardd.conf:1: [http]: unknown section: choose [daemon], [net], [cluster], [nodes] or [model]");
+	refused("[model gpt]\n", "shardd.conf:1: [model gpt]: write [model], [model \"name\"] or [model \"name\" group \"group\"]");
+	refused("[daemon\n", "shardd.conf:1: a section needs its closing bracket, as in [daemon]");
+	refused("[daemon] x\n", "shardd.conf:1: nothing but a comment may follow a section's closing bracket");
+	refused("[daemon]\nnode\n", "shardd.conf:2: not understood: write key = value, [section] or ; comment");
+	refused("[daemon]\nnode = a\nnode = b\n", "shardd.conf:3: [daemon] node = b: node is there already, in line 2");
+	refused("[model]\nclip = 1\n[model]\nclip = 2\n", "shardd.conf:4: [model] clip = 2: clip is there already");
+	refused("[daemon]\nnode = a\n  socket = /x\n", "shardd.conf:3: a line begins with a blank: it would be joined to the one before");
+	refused("[daemon]\nnode = a # me\n", "shardd.conf:2: # would be part of the value: write a comment behind ; or on its own line");
+}
+
+static void refused_quietly_cut(void **state)
+{
+	char text[700];
+	struct config c;
+	struct err e;
+
+	(void)state;
+	snprintf(text, sizeof(text), "[daemon]\nstate = /%0189d\n", 0);
+	c = loaded(text); /* 198 bytes: all of it arrives */
+	assert_int_equal(strlen(c.state), 190);
+	config_free(&c);
+	snprintf(text, sizeof(text), "[daemon]\nstate = /%0199d\n", 0);
+	refused(text, "shardd.conf:2: a line is longer than 198 bytes: it would be cut");
+	snprintf(text, sizeof(text), "; %0300d\n", 0);
+	refused(text, "shardd.conf:1: a line is longer than 198 bytes: break the comment");
+	snprintf(text, sizeof(text), "[model \"%049d\"]\n", 0);
+	refused(text, "shardd.conf:1: a section's name is longer than 49 characters: choose shorter names");
+	snprintf(text, sizeof(text), "[model \"%041d\"]\nclip = 1\n", 0);
+	c = loaded(text); /* 49 characters: not cut */
+	assert_int_equal(strlen(c.model[0].name), 41);
+	config_free(&c);
+	assert_int_equal(config_load_text(&c, FILE_NAME, "[dae\0mon]", 9, &e), SHARD_BAD_ARG);
+	assert_string_equal(e.text, "shardd.conf:1: a zero byte: this is no text file");
+}
+
+static void contradictions(void **state)
+{
+	char text[4000] = HEAD "[nodes]\n";
+
+	(void)state;
+	refused(HEAD "[nodes]\nb = 127.0.0.1:1\nc = 127.0.0.1:2\n", "shardd.conf:2: [daemon] node = a: not in [nodes]: choose one of b, c");
+	refused(HEAD "listen = 127.0.0.1:3\n[nodes]\na = 127.0.0.1:1\n",
+		"shardd.conf:3: [daemon] listen = 127.0.0.1:3: the port is 1 in [nodes] (shardd.conf:5: a = 127.0.0.1:1): choose one");
+	refused(HEAD "listen = 10.0.0.1:3\n",
+		"shardd.conf:3: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: choose "
+		"127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can reach it may train");
+	refused(HEAD "[nodes]\na = 10.0.0.1:3\n",
+		"shardd.conf:4: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: choose "
+		"127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can reach it may train");
+	refused(HEAD "[nodes]\na = 127.0.0.1:1\na = 127.0.0.1:2\n",
+		"shardd.conf:5: [nodes] a = 127.0.0.1:2: this node is there already (shardd.conf:4)");
+	refused(HEAD "[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:1\n",
+		"shardd.conf:5: [nodes] b = 127.0.0.1:1: node a has this address already (shardd.conf:4)");
+	refused(HEAD "[nodes]\na = 127.0.0.1:0\n", "shardd.conf:4: [nodes] a = 127.0.0.1:0: choose host:port with a port above 0");
+	refused(HEAD "[nodes]\nA = 127.0.0.1:1\n", "shardd.conf:4: [nodes] A = 127.0.0.1:1: a node's name is 1 to 64 of a-z 0-9 . _ -");
+	refused(HEAD "[model]\nmin_world = 4\n[model \"m\"]\nmax_world = 3\n",
+		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise max_world");
+	refused(HEAD "[cluster]\nstep_timeout = 1s\n",
+		"shardd.conf:4: [cluster] step_timeout is shorter than heartbeat_timeout (default): raise it");
+	for (int i = 0; i < 65; i++)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "n%d = 127.0.0.1:%d\n", i, i + 1);
+	refused(text, "shardd.conf:68: [nodes] n64: at most 64 nodes are possible");
+}
+
+static void sources(void **state)
+{
+	static const char *const env[] = {"SHARD_LOG_LEVEL=warn", "SHARD_NODE=e", "SHARD_NET_CONNECTIONS=2", "SHARD_GUARD=1", "HOME=/x", NULL};
+	static const char *const bad_env[] = {"SHARD_LOG_LEVEL=loud", NULL};
+	static const char *const set[] = {"daemon.node=c", "nodes.c=127.0.0.1:9", "model.clip=3", "model.clip=4"};
+	char path[] = "/tmp/shard-config-XXXXXX";
+	struct config_args args = {.file = path, .environ_ = env, .set = set, .set_nr = NR(set)};
+	static const char text[] = "[daemon]\nnode = f\nlog_level = error\nworkers = 2\n[model]\nclip = 1\nlr = 1\n";
+	struct config c;
+	struct err e;
+	int fd = mkstemp(path);
+
+	(void)state;
+	assert_int_equal(write(fd, text, sizeof(text) - 1), sizeof(text) - 1);
+	close(fd);
+	assert_int_equal(config_load(&c, &args, &e), SHARD_OK);
+	assert_string_equal(c.node, "c");
+	assert_int_equal(c.log_level, LOG_LEVEL_WARN);
+	assert_int_equal(c.connections, 2);
+	assert_int_equal(c.workers, 2);
+	assert_string_equal(config_model(&c, "", "")->settings, "lr=1 clip=4");
+	config_free(&c);
+	args.environ_ = bad_env;
+	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
+	assert_string_equal(e.text, "SHARD_LOG_LEVEL in the environment: [daemon] log_level = loud: choose error, warn, info or debug");
+	args.environ_ = NULL;
+	args.set = (const char *const[]){"net.transport=rdma"};
+	args.set_nr = 1;
+	assert_int_equal(config_load(&c, &args, &e), SHARD_UNSUPPORTED);
+	assert_string_equal(e.text, "command line: [net] transport = rdma: not in this build: choose auto or tcp");
+	args.set = (const char *const[]){"transport=tcp"};
+	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
+	assert_string_equal(e.text, "command line: transport=tcp: write section.key=value, as in net.transport=tcp");
+	unlink(path);
+	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, "cannot be opened: No such file or directory"));
+	args.file = "/tmp";
+	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
+	assert_string_equal(e.text, "/tmp: not a file");
+}
+
+static void no_memory(void **state)
+{
+	static const char text[] = HEAD "[model]\nclip = 1\n[model \"m\"]\nlr = 1\n";
+	struct config c;
+	struct fault f;
+	struct err e;
+
+	(void)state;
+	for (fault_begin(&f); fault_next(&f);) {
+		enum shard_status st = config_load_text(&c, FILE_NAME, text, strlen(text), &e);
+
+		if (st == SHARD_OK)
+			config_free(&c);
+		if (!fault_end(&f)) /* /proc may be read without memory: then there is no cgroup, and that is all */
+			assert_int_equal(st, SHARD_OK);
+		else
+			assert_true(st == SHARD_OK || st == SHARD_SYSTEM);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(defaults),       cmocka_unit_test(everything),        cmocka_unit_test(printed),
+		cmocka_unit_test(hash),           cmocka_unit_test(refused_lines),     cmocka_unit_test(refused_values),
+		cmocka_unit_test(refused_structure), cmocka_unit_test(refused_quietly_cut), cmocka_unit_test(contradictions),
+		cmocka_unit_test(sources),        cmocka_unit_test(no_memory),
+	};
+
+	return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}
