@@ -131,7 +131,7 @@ static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m)
 			continue;
 		if (f->label == PROTOBUF_C_LABEL_REPEATED) {
 			memcpy(&nr, (const char *)m + f->quantifier_offset, sizeof(nr));
-			memcpy(&at, at, sizeof(at));
+			memcpy(&at, (const void *)at, sizeof(const char *));
 		}
 		for (size_t k = 0; k < nr; k++) {
 			const ProtobufCFieldDescriptor *bad = bad_member(f, at + k * sizeof(void *), lines);

@@ -10,9 +10,10 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 
-/* An arena this large holds any body of that size: for owners that allocate at start. Bodies that are only empty messages in a list
- * are the worst: 2 bytes become a pointer and a struct. */
-#define CONTROL_ARENA_BYTES(body_bytes) ((size_t)(body_bytes) * 96 + 8192)
+/* An arena this large holds any body of that size: for owners that allocate at start. The worst repeat an empty message where
+ * one is expected: each 2 bytes become a struct, merged into the one before, and nothing is given back. Memory that is not written is
+ * not touched either. */
+#define CONTROL_ARENA_BYTES(body_bytes) ((size_t)(body_bytes) * 144 + 8192)
 
 /* What an op carries as request or as reply (WIRE_REPLY); NULL: nothing, or tensor bytes. */
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply);

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make fuzz SECONDS=n` runs each fuzzer for n seconds; `make fuzz-replay` runs the committed corpora; `make fuzz-coverage` says how much
+# of each parser its corpus alone reaches. A fuzzer is tests/fuzz/fuzz_X.c with a corpus in tests/fuzz/corpus/X. It says in comment
+# lines which sources it tests ("// covers: a.c b.c", measured) and what else it links outside proto/ ("// needs: c.c").
+CLANG    ?= clang
+FUZZ_B   := build/fuzz
+FUZZ_C   := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ     := $(patsubst tests/fuzz/%.c,%,$(FUZZ_C))
+FUZZ_STD := $(STD) $(WARN) -DSHARD_DEBUG -Wno-cast-align $(INC)
+SECONDS  ?= 20
+fuzz_src  = $(wildcard $(shell sed -n 's|^// covers:||p; s|^// needs:||p' tests/fuzz/$1.c))
+fuzz_obj  = $(patsubst %.c,$(FUZZ_B)/$1/%.o,$2)
+FUZZ_PROTO := $(PROTO_C) $(PB)
+
+# san: what finds faults; cov: what counts lines
+FUZZ_san := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FUZZ_cov := -O0 -g -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping
+FUZZ_LINK_san := -fsanitize=fuzzer,address,undefined
+FUZZ_LINK_cov := -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping
+
+define fuzz_rules
+$(FUZZ_B)/$1/%.o: %.c | $(PB)
+	@mkdir -p $$(@D)
+	@$(CLANG) $(FUZZ_STD) $$(call inc,$$<) $(CPPFLAGS) $(FUZZ_$1) $$(call isa,$$<) -MMD -MP -c $$< -o $$@
+$(FUZZ_B)/$1/libproto.a: $$(call fuzz_obj,$1,$(FUZZ_PROTO))
+	@rm -f $$@; $(AR) rcs $$@ $$^
+endef
+define fuzz_program
+$(FUZZ_B)/$1/$2: $$(call fuzz_obj,$1,tests/fuzz/$2.c $$(call fuzz_src,$2)) $(FUZZ_B)/$1/libproto.a
+	@$(CLANG) -pthread $(FUZZ_LINK_$1) -o $$@ $$^ $(LIBS_DAEMON) $(LIBS_PROTO)
+endef
+$(foreach k,san cov,$(eval $(call fuzz_rules,$k)))
+$(foreach k,san cov,$(foreach f,$(FUZZ),$(eval $(call fuzz_program,$k,$f))))
+
+.PHONY: fuzz fuzz-replay fuzz-coverage fuzz-build
+fuzz-build: $(patsubst %,$(FUZZ_B)/san/%,$(FUZZ))
+fuzz: fuzz-build
+	@for f in $(FUZZ); do mkdir -p $(FUZZ_B)/found/$$f; \
+	  $(FUZZ_B)/san/$$f -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	    -artifact_prefix=$(FUZZ_B)/found/$$f- $(FUZZ_B)/found/$$f tests/fuzz/corpus/$${f#fuzz_} >$(FUZZ_B)/found/$$f.log 2>&1 \
+	  || { cat $(FUZZ_B)/found/$$f.log; exit 1; }; \
+	  sed -n "s/^stat::number_of_executed_units: */fuzz: $$f: $(SECONDS) s, inputs: /p" $(FUZZ_B)/found/$$f.log; done
+fuzz-replay: fuzz-build
+	@for f in $(FUZZ); do $(FUZZ_B)/san/$$f -runs=0 -verbosity=0 tests/fuzz/corpus/$${f#fuzz_} >$(FUZZ_B)/replay.log 2>&1 \
+	  || { cat $(FUZZ_B)/replay.log; exit 1; }; echo "fuzz: $$f: $$(ls tests/fuzz/corpus/$${f#fuzz_} | wc -l) inputs replayed"; done
+fuzz-coverage: $(patsubst %,$(FUZZ_B)/cov/%,$(FUZZ))
+	@tests/fuzz/coverage.sh $(FUZZ_B)/cov 90 $(FUZZ)
+-include $(shell find $(FUZZ_B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fuzzes what a peer can do to a stream: valid frames by a recipe in the input (else no input would get past the checksums), then
+ * spoiled, torn, with descriptors beside them, or no frames at all. Checked: what is delivered is what was sent, in order; nothing is
+ * delivered after a refusal; no descriptor leaks. */
+// covers: proto/wire/frame.c proto/net/stream_in.c
+#include "base/check.h"
+#include "net/stream.h"
+#include "wire/ops.h"
+#include "wire/xxh.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { FRAMES_MAX = 16, BODY_MAX = 70000, HOW_PIPE = 1, HOW_RAW = 2, HOW_NO_SUM = 4, HOW_CLOSE = 8 };
+enum { SPOIL_HEAD = 1, SPOIL_BODY = 2, WITH_FDS = 4, TORN = 8, DISCARD = 16, REFUSE = 32, TAKE_FDS = 64, HOLD = 128 };
+
+struct recipe { /* of one frame, as bytes of the input */
+	uint8_t how, op, reply, part, at, mask;
+	uint16_t body_bytes;
+};
+
+struct seen {
+	uint64_t sums[FRAMES_MAX];
+	uint8_t how[FRAMES_MAX];
+	uint32_t frames, delivered, heads;
+	bool over, raw, full; /* full: the socket did not take all, so nothing may follow */
+	unsigned char *memory;
+};
+
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+{
+	struct seen *k = owner;
+	uint8_t how = k->raw || k->heads >= FRAMES_MAX ? 0 : k->how[k->heads];
+
+	(void)s;
+	CHECK(!k->over && wire_op(h->op) && h->body_bytes <= wire_op(h->op)->body_max);
+	k->heads++;
+	if (how & REFUSE)
+		return err_set(e, SHARD_BAD_STATE, "refused by the test");
+	if (how & DISCARD)
+		*to = STREAM_DISCARD;
+	else if (wire_bulk(h) && h->chunk % 2 == 0)
+		*to = k->memory;
+	return SHARD_OK;
+}
+
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+{
+	struct seen *k = owner;
+	uint32_t at = k->heads - 1;
+	int fds[4];
+
+	CHECK(!k->over);
+	k->delivered++;
+	if (k->raw)
+		return SHARD_OK;
+	CHECK(at < k->frames && !(k->how[at] & (DISCARD | SPOIL_HEAD)));
+	CHECK(k->how[at] & SPOIL_BODY || xxh_sum(body, h->body_bytes, 0) == k->sums[at]);
+	for (int n = k->how[at] & TAKE_FDS ? stream_take_fds(s, fds, 1 + at % 4) : 0; n > 0; n--)
+		close(fds[n - 1]);
+	if (k->how[at] & HOLD)
+		stream_hold(s, true);
+	return at % 16 == 15 ? err_set(e, SHARD_BAD_ARG, "the test has enough") : SHARD_OK;
+}
+
+static const struct stream_handler handler = {on_head, on_frame};
+
+static void read_all(struct stream *s, struct seen *k)
+{
+	for (int i = 0; i < 4; i++) {
+		struct err e;
+
+		k->over |= stream_read(s, 1 << 18, &e) != SHARD_OK;
+		(void)stream_mid_frame(s);
+		CHECK(stream_heard_ns(s) > 0);
+		if (!k->over)
+			stream_hold(s, false);
+	}
+}
+
+static bool send_bytes(int fd, const unsigned char *p, size_t bytes, int fds_nr)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(8 * sizeof(int))];
+	} control = {0};
+	struct iovec iov = {(void *)(uintptr_t)p, bytes};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+	int fds[8] = {0};
+
+	if (fds_nr > 0) {
+		m.msg_control = control.bytes;
+		m.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)fds_nr);
+		CMSG_FIRSTHDR(&m)->cmsg_level = SOL_SOCKET;
+		CMSG_FIRSTHDR(&m)->cmsg_type = SCM_RIGHTS;
+		CMSG_FIRSTHDR(&m)->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)fds_nr);
+		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), fds, sizeof(int) * (size_t)fds_nr);
+	}
+	if (fcntl(fd, F_GETPIPE_SZ) > 0) /* no descriptors there */
+		return write(fd, p, bytes) == (ssize_t)bytes;
+	return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+/* Makes the frame of a recipe, sends it whole or torn, and lets the stream read. */
+static void cook(struct stream *s, struct seen *k, int fd, const struct recipe *r, bool sums)
+{
+	static const unsigned char zero[BODY_MAX];
+	struct wire_head h = {.op = r->op, .flags = (r->reply & 1) | WIRE_PART_FLAG(r->part), .chunk = r->reply};
+	unsigned char *bytes = malloc(sizeof(h) + BODY_MAX);
+	size_t n, cut;
+
+	h.body_bytes = r->body_bytes + (r->mask == 0xff ? BODY_MAX - 65536u - 1 : 0);
+	h.magic = WIRE_MAGIC;
+	h.version = WIRE_VERSION;
+	h.body_sum = sums && h.body_bytes ? xxh_sum(zero, h.body_bytes, 0) : 0;
+	n = sizeof(h) + h.body_bytes;
+	if (wire_op(h.op) && sums) { /* the product's own sealing */
+		struct wire_head sealed = h;
+
+		wire_seal(&sealed, zero, k->frames, true);
+		CHECK(sealed.body_sum == h.body_sum && sealed.head_sum == (uint32_t)xxh_sum(&h, 60, k->frames));
+	}
+	if (r->how & SPOIL_HEAD && r->at >= 60) { /* a spoiled field, even the length, below a right sum */
+		((unsigned char *)&h)[r->at % 60] ^= r->mask;
+		k->raw = true;
+	}
+	h.head_sum = (uint32_t)xxh_sum(&h, 60, k->frames);
+	if (r->how & SPOIL_HEAD && r->at < 60)
+		((unsigned char *)&h)[r->at] ^= r->mask ? r->mask : 1;
+	memcpy(bytes, &h, sizeof(h));
+	memset(bytes + sizeof(h), 0, n - sizeof(h));
+	if (r->how & SPOIL_BODY && n > sizeof(h))
+		bytes[sizeof(h) + r->at % (n - sizeof(h))] ^= r->mask;
+	k->how[k->frames] = r->how;
+	k->sums[k->frames++] = xxh_sum(bytes + sizeof(h), n - sizeof(h), 0);
+	cut = r->how & TORN ? (size_t)r->at * 3 % n : n;
+	if (cut > 0)
+		k->full |= !send_bytes(fd, bytes, cut, r->how & WITH_FDS ? 1 + r->at % 8 : 0);
+	if (r->how & TORN)
+		read_all(s, k);
+	if (cut < n && !k->full)
+		k->full |= !send_bytes(fd, bytes + cut, n - cut, r->how & WITH_FDS && r->at % 2 ? 2 : 0);
+	if (r->at % 4)
+		read_all(s, k);
+	free(bytes);
+}
+
+static void feed(struct stream *s, struct seen *k, int fd, uint8_t how, const uint8_t *data, size_t size)
+{
+	if (how & HOW_RAW) {
+		k->raw = true;
+		(void)send_bytes(fd, data, size, 0);
+		return;
+	}
+	while (size >= sizeof(struct recipe) && k->frames < FRAMES_MAX && !k->over && !k->full) {
+		struct recipe r;
+
+		memcpy(&r, data, sizeof(r));
+		data += sizeof(r);
+		size -= sizeof(r);
+		cook(s, k, fd, &r, !(how & HOW_NO_SUM));
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct seen k = {.memory = malloc(WIRE_PART_BYTES)};
+	struct stream_conf conf = {.queue_max = 4, .body_max = 68000, .handler = &handler, .owner = &k};
+	uint8_t how = size > 0 ? data[0] : 0;
+	struct stream *s;
+	int fds[2];
+
+	CHECK((how & HOW_PIPE ? pipe(fds) : socketpair(AF_UNIX, SOCK_STREAM, 0, fds)) == 0);
+	CHECK(fcntl(fds[1], F_SETFL, O_NONBLOCK) == 0);
+	conf.fd = fds[0];
+	CHECK(stream_open(&s, &conf, NULL) == SHARD_OK);
+	if (how & HOW_NO_SUM)
+		stream_features(s, 0);
+	stream_set_body_max(s, 69000);
+	if (size > 1)
+		feed(s, &k, fds[1], how, data + 1, size - 1);
+	read_all(s, &k);
+	if (how & HOW_CLOSE) {
+		close(fds[1]);
+		read_all(s, &k);
+	}
+	CHECK(stream_stats(s)->refused <= 1);
+	stream_free(&s);
+	if (!(how & HOW_CLOSE))
+		close(fds[1]);
+	free(k.memory);
+	fds[0] = open("/dev/null", O_RDONLY); /* the lowest free number: grows for ever if something leaks */
+	CHECK(fds[0] < 64);
+	close(fds[0]);
+	return 0;
+}
