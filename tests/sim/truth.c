@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checkers, named after what they watch (DESIGN section 4): one_verdict, exactly_once, no_tear, no_partial_effect, durable_view,
- * told_stays_true, image_open, nonfinite_kept, deadline_named. slot_one_writer, arena_one_writer are in shell.c where the bytes
+ * told_stays_true, record_pure, image_open, nonfinite_kept, deadline_named. slot_one_writer, arena_one_writer are in shell.c where the bytes
  * move, liveness in fault.c. They look at every action of every node, knowing what no node knows: what all others did. */
 #include "sim/sim.h"
 
@@ -85,6 +85,57 @@ static void truth_votes(struct sim *s,
 		sim_fail(s, "nonfinite_kept", "%s: outcome %d, but nan %d skip %d", sim_id(&r->id, a), r->outcome, nan, skip);
 }
 
+/* DeepSpeed's rules once more, written from their description and not from scaler.c. */
+static bool scaler_next(const struct scaler *was, bool fp16, bool overflow, struct scaler *now)
+{
+	*now = *was;
+	if (!fp16)
+		return true;
+	if (overflow && was->hysteresis == 1) {
+		now->scale = was->scale / 2 < 0x1p-40 ? 0x1p-40 : was->scale / 2;
+		now->last_overflow = was->iter;
+	} else if (overflow) {
+		now->hysteresis = was->hysteresis - 1;
+		now->last_overflow = was->iter;
+	} else if (was->iter - was->last_overflow > 1 && (was->iter - was->last_overflow - 1) % 4 == 0) {
+		now->scale = was->scale * 2;
+		now->hysteresis = 2;
+	}
+	now->iter = was->iter + 1;
+	return true;
+}
+
+/* The record is a function of the votes, the configuration and the record before: worked out here a second time. */
+static void truth_pure(struct sim *s, const struct record *prev, const struct record *r)
+{
+	struct scaler scaler = prev->scaler;
+	double weight_sum = 0, squares = 0, norm;
+	char a[64];
+
+	if (r->outcome != RECORD_SKIP)
+		scaler_next(&prev->scaler, s->fp16, r->outcome == RECORD_NONFINITE, &scaler);
+	if (!bits_equal(scaler.scale, r->scaler.scale) || scaler.iter != r->scaler.iter || scaler.hysteresis != r->scaler.hysteresis ||
+	    scaler.last_overflow != r->scaler.last_overflow || !bits_equal(prev->scaler.scale, r->loss_scale))
+		sim_fail(s, "record_pure", "%s: the loss scale does not follow from the step before", sim_id(&r->id, a));
+	if (r->applied != prev->applied + (r->outcome == RECORD_APPLIED))
+		sim_fail(s, "record_pure", "%s: %llu applied after %llu", sim_id(&r->id, a), (unsigned long long)r->applied,
+			 (unsigned long long)prev->applied);
+	if (r->skipped_in_row != (r->outcome == RECORD_APPLIED ? 0 : prev->skipped_in_row + 1))
+		sim_fail(s, "record_pure", "%s: skipped in a row", sim_id(&r->id, a));
+	for (uint32_t i = 0; i < r->world.size; i++)
+		weight_sum += r->world.rank[i].weight;
+	for (uint32_t c = 0; c < s->chunks_nr; c++) {
+		uint64_t g = 0;
+
+		for (uint32_t i = 0; i < r->world.size; i++)
+			g += sim_mix(truth_gradient(&r->id, r->world.rank[i].session, c), i);
+		squares += 1e-3 * (double)(g >> 32);
+	}
+	norm = sqrt(squares) / (prev->scaler.scale * weight_sum);
+	if (r->outcome == RECORD_APPLIED && (!bits_equal(norm, r->grad_norm) || !bits_equal(weight_sum, r->weight_sum)))
+		sim_fail(s, "record_pure", "%s: norm %a, but its votes give %a", sim_id(&r->id, a), r->grad_norm, norm);
+}
+
 static void truth_weights(struct sim *s, struct truth *t, const struct record *r)
 {
 	for (uint32_t c = 0; c < s->chunks_nr; c++) {
@@ -131,6 +182,7 @@ void truth_record(struct sim *s, const struct record *r)
 	if (r->id.generation < s->generation)
 		sim_fail(s, "durable_view", "%s is committed in a generation that was LOST", sim_id(&r->id, a));
 	truth_votes(s, r);
+	truth_pure(s, &t->record[t->last % 2], r);
 	t->last = r->id.step;
 	t->record[r->id.step % 2] = *r;
 	truth_weights(s, t, r);
