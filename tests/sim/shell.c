@@ -324,8 +324,8 @@ static void shell_image_to(struct sim *s, uint16_t to, uint32_t chunk, uint64_t 
 	e->peer = from;
 	e->chunk = chunk;
 	e->session = step;
-	e->epoch = s->node[to].generation;
-	e->id = s->node[from].id;
+	e->epoch = s->node[from].record.id.generation;
+	e->id = s->node[from].record.id;
 }
 
 /* A node's network card writes an image chunk: whatever the node itself is doing. */
