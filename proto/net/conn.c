@@ -140,13 +140,13 @@ static void tell(struct conn *c, const struct err *why)
 	struct wire_head h = {.op = OP_ERROR};
 
 	body.status = (uint32_t)why->status;
-	body.text = (char *)(uintptr_t)why->text; /* packing only reads it */
+	body.text = (char *)(uintptr_t)(stream_told(c->stream) ? stream_told(c->stream) : why->text); /* packing only reads it */
 	(void)stream_send_control(c->stream, &h, &body.base); /* a full queue has more to say already */
 }
 
 static void end(struct conn *c, const struct err *why)
 {
-	bool refused = why->status != SHARD_CLOSED && why->status != SHARD_SYSTEM;
+	bool refused = c->stream && (stream_told(c->stream) || why->status == SHARD_TIMEOUT);
 
 	if (c->state >= CONN_LINGER)
 		return;

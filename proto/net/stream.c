@@ -149,6 +149,12 @@ const char *stream_name(const struct stream *s)
 	return s->name;
 }
 
+/* HELLO settles whether bodies are summed, and ERROR may come before or after: these two always are. */
+bool stream_sums(const struct stream *s, uint16_t op)
+{
+	return s->body_sum || op == OP_HELLO || op == OP_ERROR;
+}
+
 void stream_features(struct stream *s, uint64_t features)
 {
 	s->body_sum = features & FEATURE_BODY_SUM;
@@ -302,7 +308,7 @@ static int gather(struct stream *s, struct iovec *iov, size_t *bytes)
 		if (i > 0 && (f->fds_nr > 0 || *bytes + f->head.body_bytes > BATCH_BYTES + sizeof(f->head)))
 			break;
 		if (!f->sealed) {
-			wire_seal(&f->head, f->body, s->ordinal_out++, s->body_sum);
+			wire_seal(&f->head, f->body, s->ordinal_out++, stream_sums(s, f->head.op));
 			f->sealed = true;
 		}
 		*bytes += sizeof(f->head) + f->head.body_bytes - skip;

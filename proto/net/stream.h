@@ -48,9 +48,10 @@ void stream_free(struct stream **s); /* closes the descriptor; gives every queue
 int stream_fd(const struct stream *s);
 bool stream_is_unix(const struct stream *s);
 const char *stream_name(const struct stream *s); /* the peer: "127.0.0.1:4411", "unix pid 712" */
-void stream_features(struct stream *s, uint64_t features); /* after HELLO; until then body sums are on */
+void stream_features(struct stream *s, uint64_t features); /* after HELLO; until then, and in HELLO and ERROR, body sums are on */
 void stream_set_body_max(struct stream *s, uint32_t bytes);
 const struct stream_stats *stream_stats(const struct stream *s);
+const char *stream_told(const struct stream *s); /* after a refusal: the sentence for the peer's ERROR; else NULL */
 uint64_t stream_heard_ns(const struct stream *s);          /* clock_ns() of the last byte received */
 bool stream_mid_frame(const struct stream *s);             /* a frame has begun and is not complete */
 /* While held, stream_read() delivers nothing: also from inside a callback, where it ends the loop after the frame in hand. */

@@ -28,6 +28,7 @@ struct stream {
 	void *owner;
 	struct stream_stats stats;
 	struct err dead; /* status != SHARD_OK: nothing more comes in */
+	const char *told; /* of dead, what the peer should hear; NULL: nothing */
 	char name[64];
 
 	/* sending */
@@ -59,6 +60,7 @@ struct stream {
 /* Ends the stream: its text becomes "WHERE: WHAT"; returns st. */
 __attribute__((format(printf, 3, 4))) enum shard_status stream_fail(struct stream *s, enum shard_status st, const char *fmt, ...);
 enum shard_status stream_over(const struct stream *s, struct err *e); /* copies the reason out */
+bool stream_sums(const struct stream *s, uint16_t op);
 void stream_in_deinit(struct stream *s);
 
 #endif

@@ -40,6 +40,11 @@ void stream_in_deinit(struct stream *s)
 	s->own = NULL;
 }
 
+const char *stream_told(const struct stream *s)
+{
+	return s->told;
+}
+
 uint64_t stream_heard_ns(const struct stream *s)
 {
 	return s->heard_ns;
@@ -78,14 +83,19 @@ int stream_take_fds(struct stream *s, int *fds, int fds_max)
 	return nr;
 }
 
-static enum shard_status refuse(struct stream *s, enum shard_status st, const char *what)
+/* by_owner: what is told is the owner's own sentence; else the peer hears which of its frames it was. */
+static enum shard_status refuse(struct stream *s, enum shard_status st, const char *what, bool by_owner)
 {
 	const struct wire_op_row *row = wire_op(head(s)->op);
 	bool known = row && head(s)->magic == WIRE_MAGIC;
 
 	s->stats.refused++;
-	return stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in, known ? " (" : "",
-			   known ? row->name : "", known ? ")" : "", s->name, what);
+	stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in, known ? " (" : "", known ? row->name : "",
+		    known ? ")" : "", s->name, what);
+	s->told = s->dead.text;
+	if (by_owner && strlen(s->dead.text) > strlen(what))
+		s->told += strlen(s->dead.text) - strlen(what);
+	return st;
 }
 
 static bool own_fits(struct stream *s, uint32_t bytes)
@@ -127,7 +137,7 @@ static enum shard_status deliver(struct stream *s)
 		close_fds(s); /* nobody asked for them */
 	s->fds_next = false;
 	if (rc != SHARD_OK)
-		return refuse(s, rc, e.text);
+		return refuse(s, rc, e.text, true);
 	next_head(s);
 	if (s->own_size > OWN_KEEP) {
 		free(s->own);
@@ -141,21 +151,21 @@ static enum shard_status deliver(struct stream *s)
 static enum shard_status take_head(struct stream *s)
 {
 	const struct wire_head *h = head(s);
-	const char *why = wire_invalid(h, s->ordinal_in, s->body_sum);
+	const char *why = wire_invalid(h, s->ordinal_in, stream_sums(s, h->op));
 	bool bulk = !why && wire_bulk(h);
 	struct err e = {0};
 	enum shard_status rc;
 	void *to = NULL;
 
 	if (why)
-		return refuse(s, SHARD_PROTOCOL, why);
+		return refuse(s, SHARD_PROTOCOL, why, false);
 	if (!bulk && h->body_bytes > s->body_max)
-		return refuse(s, SHARD_PROTOCOL, "body larger than this connection may send now");
+		return refuse(s, SHARD_PROTOCOL, "body larger than this connection may send now", false);
 	s->in_callback = true;
 	rc = s->handler->on_head(s->owner, s, h, &to, &e);
 	s->in_callback = false;
 	if (rc != SHARD_OK)
-		return refuse(s, rc, e.text);
+		return refuse(s, rc, e.text, true);
 	s->into = to == STREAM_DISCARD ? INTO_NOWHERE : to ? INTO_OWNER : INTO_OWN;
 	s->body = to;
 	s->body_got = 0;
@@ -164,7 +174,7 @@ static enum shard_status take_head(struct stream *s)
 		uint32_t bytes = s->into == INTO_OWN ? h->body_bytes : OWN_BYTES;
 
 		if (bytes > 0 && !own_fits(s, bytes))
-			return refuse(s, SHARD_SYSTEM, "no memory for its body");
+			return refuse(s, SHARD_SYSTEM, "no memory for its body", false);
 		s->body = s->own;
 	}
 	if (h->body_bytes == 0)
@@ -178,8 +188,8 @@ static enum shard_status finish(struct stream *s)
 	const struct wire_head *h = head(s);
 	const struct xxh_row *x = xxh_best();
 
-	if (s->body_sum && h->body_sum != (s->summing ? x->end(&s->sum) : xxh_sum(s->body, h->body_bytes, 0)))
-		return refuse(s, SHARD_PROTOCOL, "body checksum");
+	if (stream_sums(s, h->op) && h->body_sum != (s->summing ? x->end(&s->sum) : xxh_sum(s->body, h->body_bytes, 0)))
+		return refuse(s, SHARD_PROTOCOL, "body checksum", false);
 	if (wire_bulk(h)) {
 		s->stats.tensor_bytes_in += h->body_bytes;
 		if (s->into == INTO_OWN)
@@ -195,7 +205,7 @@ static enum shard_status body_came(struct stream *s, const unsigned char *at, ui
 
 	s->body_got += bytes;
 	last = s->body_got == head(s)->body_bytes;
-	if (s->body_sum && !whole) {
+	if (!whole && stream_sums(s, head(s)->op)) {
 		const struct xxh_row *x = xxh_best();
 
 		if (!s->summing)

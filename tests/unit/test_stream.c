@@ -270,13 +270,15 @@ static void test_sums_off(void **state)
 
 	(void)state;
 	stream_features(p->s, 0);
-	wire_seal(&h, "abcd", 0, false);
+	frames_make(bytes, OP_HELLO, WIRE_REPLY, 0, "\x08\x01\x10\x01", 4, 0); /* HELLO keeps its sum */
+	assert_int_equal(feed(p, bytes, 68, NULL), SHARD_OK);
+	wire_seal(&h, "abcd", 1, false);
 	assert_true(h.body_sum == 0);
 	memcpy(bytes, &h, 64);
 	memcpy(bytes + 64, "abcx", 4);
 	assert_int_equal(feed(p, bytes, 68, NULL), SHARD_OK);
-	assert_int_equal(p->got.nr, 1);
-	frames_make(bytes, OP_PUSH_DATA, 0, 0, "abcd", 4, 1);
+	assert_int_equal(p->got.nr, 2);
+	frames_make(bytes, OP_PUSH_DATA, 0, 0, "abcd", 4, 2);
 	assert_int_equal(feed(p, bytes, 68, NULL), SHARD_PROTOCOL);
 	pair_free(p);
 }
@@ -293,6 +295,7 @@ static void test_owner_refuses(void **state)
 	assert_int_equal(feed(p, bytes, 64, &e), SHARD_BAD_STATE);
 	assert_non_null(strstr(e.text, "frame 0 (ping) from unix pid "));
 	assert_non_null(strstr(e.text, ": not now"));
+	assert_string_equal(stream_told(p->s), "not now");
 	pair_free(p);
 }
 
