@@ -9,6 +9,7 @@
 #include "model.h"
 #include "peer.h"
 #include "session.h"
+#include "transfer.h"
 #include "wire/ops.h"
 
 #include <string.h>
@@ -100,6 +101,7 @@ static void maybe_applied(struct model *m)
 		return;
 	m->applying = false;
 	m->apply_ns = clock_ns() - m->apply_began_ns;
+	transfer_retry(m);
 	model_event(m, &(struct core_event){.type = CORE_EV_APPLIED, .id = m->record.id});
 }
 
@@ -125,6 +127,8 @@ static void apply_done(void *owner, void *args)
 		if (m->apply_left == 0)
 			m->sealing = false;
 		publish(m, j->chunk, m->step);
+		if (j->seal && m->apply_left == 0)
+			transfer_retry(m);
 	}
 	maybe_applied(m);
 	model_release(m);
@@ -297,6 +301,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 	if (decided)
 		m->image_lacking--;
 	publish(m, h->chunk, decided ? m->step : h->step);
+	transfer_retry(m);
 	return SHARD_OK;
 }
 

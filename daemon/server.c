@@ -20,7 +20,7 @@
 #define SERVER_BEAT_MAX_NS NS_PER_SEC
 #define SERVER_SCRATCH (1u << 20)
 #define SERVER_JOBS_MAX 4096
-#define SERVER_STOP_NS (10 * NS_PER_SEC) /* a decided step is finished within this, or left */
+#define SERVER_STOP_NS (3 * NS_PER_SEC) /* a decided step is finished within this, or left */
 
 const char *server_node_name(const struct server *s, uint16_t node)
 {
@@ -290,7 +290,7 @@ static bool step_in_hand(const struct server *s)
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (m->applying || m->busy > 0)
+		if (m->applying || m->busy > 0 || m->voted) /* voted: the verdict may be on its way */
 			return true;
 	}
 	return false;
