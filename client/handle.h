@@ -44,6 +44,7 @@ enum ticket_kind { TICKET_PULL, TICKET_COMMIT };
 struct ticket {
 	shard_ticket no;
 	enum ticket_kind kind;
+	bool done; /* before those in front of it */
 	uint32_t tensor;
 	uint64_t first, count, step; /* pull */
 	void *dst;

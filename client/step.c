@@ -157,7 +157,10 @@ enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opt
 		rc = text_struct_in(&o, sizeof(o), opts, "shard_begin_opts");
 	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
 		return rc;
-	rc = begin_check(m, &o);
+	if (!m->client->tcp)
+		rc = pump_once(m->client); /* what came while nobody waited: the attempt may be over already */
+	if (rc == SHARD_OK)
+		rc = begin_check(m, &o);
 	m->wait_ns = 0;
 	wait_begin(m->client, &w, m->timeout_ms);
 	while (rc == SHARD_OK && !begin_ready(m, &chunk)) {

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 typedef unsigned long long ull;
 
@@ -81,19 +80,13 @@ enum shard_status world_changed(struct shard_model *m)
 
 /* --- join --- */
 
-/* Takes what the reply brought: over a unix socket two descriptors, over tcp only sizes. */
-static enum shard_status map_reply(struct shard_model *m, struct request *r, const Shard__Joined *j, struct err *e)
+/* Over a unix socket: the daemon's memory. */
+static enum shard_status map_shared(struct shard_model *m, struct request *r, const Shard__Joined *j, struct err *e)
 {
 	const struct space *l = &m->space;
 	uint64_t arena = l->elems * dtype_bytes(l->grad), image = l->elems * dtype_bytes(l->image);
 	enum shard_status rc;
 
-	if (m->client->tcp) {
-		if ((rc = shm_private(&m->arena, arena, SHM_HUGE_TRY, e)) != SHARD_OK)
-			return rc;
-		m->image_data = 0;
-		return shm_private(&m->image, image, SHM_HUGE_TRY, e);
-	}
 	if (r->fds_nr != 2)
 		return err_set(e, SHARD_PROTOCOL, "JOIN brought %d descriptors, 2 are needed", r->fds_nr);
 	if (j->arena_bytes < arena || j->image_data > j->image_bytes || j->image_bytes - j->image_data < image)
@@ -109,9 +102,15 @@ static enum shard_status map_reply(struct shard_model *m, struct request *r, con
 	return shm_map(&m->image, r->fds[1], j->image_bytes, 0, e);
 }
 
-static void dont_fork(struct shm *s)
+/* Over tcp: memory of this process, there before JOIN is sent, because the image may follow the reply at once. */
+static enum shard_status map_private(struct shard_model *m, struct err *e)
 {
-	(void)madvise(s->base, s->bytes, MADV_DONTFORK); /* where shm.c has not: a child must never write a parent's gradients */
+	enum shard_status rc = shm_private(&m->arena, m->space.elems * dtype_bytes(m->space.grad), SHM_HUGE_TRY, e);
+
+	m->image_data = 0;
+	if (rc == SHARD_OK)
+		rc = shm_private(&m->image, m->space.elems * dtype_bytes(m->space.image), SHM_HUGE_TRY, e);
+	return rc == SHARD_OK ? image_init(m, e) : rc;
 }
 
 void world_unmap(struct shard_model *m)
@@ -138,50 +137,69 @@ static enum shard_status ask_image(struct shard_model *m, struct wait *w)
 	return SHARD_OK;
 }
 
+static enum shard_status join_failed(struct shard_model *m, const struct err *e)
+{
+	world_unmap(m);
+	return text_fail_err(e);
+}
+
 static enum shard_status join_reply(struct shard_model *m, struct request *r, struct wait *w)
 {
 	Shard__Joined *j = shard__joined__unpack(NULL, r->body_bytes, r->body);
-	enum shard_status rc;
+	enum shard_status rc = SHARD_OK;
 	struct err e;
 
 	if (j == NULL)
-		return text_fail(SHARD_PROTOCOL, "shardd at %s answered JOIN with what cannot be read", m->client->address);
-	if ((rc = map_reply(m, r, j, &e)) == SHARD_OK && (rc = image_init(m, &e)) == SHARD_OK)
+		rc = err_set(&e, SHARD_PROTOCOL, "shardd at %s answered JOIN with what cannot be read", m->client->address);
+	else if (!m->client->tcp && (rc = map_shared(m, r, j, &e)) == SHARD_OK)
+		rc = image_init(m, &e);
+	if (rc == SHARD_OK)
 		rc = push_init(m, &e);
-	shard__joined__free_unpacked(j, NULL);
-	if (rc != SHARD_OK) {
-		world_unmap(m);
-		return text_fail_err(&e);
-	}
-	dont_fork(&m->arena);
-	dont_fork(&m->image);
+	if (j != NULL)
+		shard__joined__free_unpacked(j, NULL);
+	if (rc != SHARD_OK)
+		return join_failed(m, &e);
 	m->joined = true;
 	return m->client->tcp ? ask_image(m, w) : SHARD_OK;
 }
 
+static enum shard_status join_send(struct shard_model *m, int rank_hint, struct wait *w)
+{
+	struct request *r = request_new(m->client, OP_JOIN, 0);
+	Shard__Join j = SHARD__JOIN__INIT;
+	enum shard_status rc;
+	struct err e;
+
+	if (r == NULL)
+		return SHARD_SYSTEM;
+	if (m->client->tcp && map_private(m, &e) != SHARD_OK) {
+		request_free(r);
+		return join_failed(m, &e);
+	}
+	j.rank_hint = rank_hint < 0 ? -1 : rank_hint;
+	if ((rc = request_send(r, handle_head(m), &j.base, w)) != SHARD_OK) {
+		request_free(r);
+		world_unmap(m);
+		return rc;
+	}
+	m->join_request = r;
+	return SHARD_OK;
+}
+
 static enum shard_status join_ask(struct shard_model *m, int rank_hint, struct wait *w)
 {
-	Shard__Join j = SHARD__JOIN__INIT;
+	enum shard_status rc = m->join_request ? SHARD_OK : join_send(m, rank_hint, w);
 	struct request *r = m->join_request;
-	enum shard_status rc = SHARD_OK;
 
-	if (r == NULL) {
-		if ((r = request_new(m->client, OP_JOIN, 0)) == NULL)
-			return SHARD_SYSTEM;
-		j.rank_hint = rank_hint < 0 ? -1 : rank_hint;
-		if ((rc = request_send(r, handle_head(m), &j.base, w)) != SHARD_OK) {
-			request_free(r);
-			return rc;
-		}
-		m->join_request = r;
-	}
-	while (!r->answered && rc == SHARD_OK)
+	while (rc == SHARD_OK && !r->answered)
 		rc = handle_wait(m, w);
 	if (rc != SHARD_OK)
 		return rc; /* the request stays: the next shard_join() waits for its answer */
 	m->join_request = NULL;
 	if ((rc = request_wait(r, w)) == SHARD_OK)
 		rc = join_reply(m, r, w);
+	else
+		world_unmap(m);
 	request_free(r);
 	return rc;
 }

@@ -125,8 +125,8 @@ SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t 
                                        enum shard_dtype, shard_ticket *);    /* [any] dst NULL: only until the image holds `step`.
         * AGAIN: 1024 tickets are waiting, nothing was taken. dst is written inside later calls on the model, until the ticket is done */
 SHARD_API enum shard_status shard_wait(shard_model *, shard_ticket, int64_t timeout_ms);     /* [any] this ticket and all before it */
-SHARD_API enum shard_status shard_test(shard_model *, shard_ticket);                         /* [any] OK or AGAIN, no system call: a commit
-        * on unix: moves on in shard_progress() or in calls that wait */
+SHARD_API enum shard_status shard_test(shard_model *, shard_ticket);                         /* [any] this ticket alone: OK or AGAIN, no
+        * system call. Over unix: a commit's ticket moves on in shard_progress() and in calls that wait */
 #ifdef __cplusplus
 }
 #endif
