@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl status`: one screen about a daemon: itself, its nodes, its models, the world of the step in hand, and who is waited for. The
+ * daemon answers in JSON; --json prints that. A field that an older or newer daemon does not send is left out, not guessed. */
+#include "ctl/ctl.h"
+
+#include "wire/ops.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "";
+}
+
+static long long whole(const json_t *o, const char *key)
+{
+	return (long long)json_integer_value(json_object_get(o, key));
+}
+
+static void print_bytes(const char *what, double bytes)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	int u = 0;
+
+	for (; bytes >= 1024 && u < 4; u++)
+		bytes /= 1024;
+	printf("%s%.1f %s", what, bytes, units[u]);
+}
+
+static void print_daemon(const json_t *o)
+{
+	const json_t *budget = json_object_get(o, "budget");
+
+	printf("node %s: shardd %s, pid %lld, up %.0f s, incarnation %lld, %lld connections\n", text(o, "node"), text(o, "release"),
+	       whole(o, "pid"), json_number_value(json_object_get(o, "uptime_s")), whole(o, "incarnation"), whole(o, "connections"));
+	print_bytes("memory: ", (double)whole(budget, "used"));
+	print_bytes(" of ", (double)whole(budget, "total"));
+	printf(" promised to models; %lld frames refused, %lld bytes copied\n", whole(o, "refused_frames"), whole(o, "copied_bytes"));
+}
+
+static void print_nodes(const json_t *list)
+{
+	size_t i;
+	json_t *n;
+
+	printf("\n%-16s %-24s %-6s %11s  %s\n", "NODE", "ADDRESS", "STATE", "INCARNATION", "SINCE");
+	json_array_foreach(list, i, n)
+	{
+		printf("%-16s %-24s %-6s %11lld  %.0f s%s", text(n, "name"), text(n, "address"), text(n, "state"), whole(n, "incarnation"),
+		       json_number_value(json_object_get(n, "since_s")), json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
+		if (text(n, "why")[0])
+			printf(": %s", text(n, "why"));
+		printf("\n");
+	}
+}
+
+static void print_world(const json_t *world, long long chunks)
+{
+	size_t i;
+	json_t *r;
+
+	json_array_foreach(world, i, r)
+	{
+		printf("  rank %-3lld node %-12s pid %-8lld %s", whole(r, "rank"), text(r, "node"), whole(r, "pid"), text(r, "state"));
+		if (json_object_get(r, "chunks_pushed"))
+			printf(", %lld of %lld chunks pushed", whole(r, "chunks_pushed"), chunks);
+		printf("\n");
+	}
+}
+
+static void print_model(const json_t *m)
+{
+	const json_t *chunks = json_object_get(m, "chunks"), *per = json_object_get(chunks, "per_node");
+	const json_t *total = json_object_get(json_object_get(m, "memory"), "total");
+	const char *node;
+	json_t *nr;
+
+	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped), attempt %lld, %s\n", text(m, "name"), text(m, "state"),
+	       whole(m, "step"), whole(m, "applied"), whole(m, "skipped"), whole(m, "attempt"), text(m, "phase"));
+	printf("  %lld parameters, %s, generation %lld, %lld chunks of %lld elements (", whole(m, "numel"), text(m, "optimizer"),
+	       whole(m, "generation"), whole(chunks, "nr"), whole(chunks, "elems"));
+	const char *comma = "";
+	json_object_foreach((json_t *)(uintptr_t)per, node, nr)
+	{
+		printf("%s%s %lld", comma, node, (long long)json_integer_value(nr));
+		comma = ", ";
+	}
+	printf(")\n");
+	if (total) {
+		print_bytes("  ", (double)json_integer_value(total));
+		printf(" on this node%s%s\n", text(m, "pages")[0] ? ", pages: " : "", text(m, "pages"));
+	}
+	print_world(json_object_get(m, "world"), whole(chunks, "nr"));
+	if (text(m, "lost")[0])
+		printf("  lost: %s\n", text(m, "lost"));
+	if (text(m, "waits")[0])
+		printf("  waits: %s\n", text(m, "waits"));
+}
+
+enum ctl_exit ctl_status(const struct ctl_options *o)
+{
+	const json_t *models;
+	json_error_t wrong;
+	struct err e;
+	size_t i;
+	char *answer;
+	json_t *root, *m;
+
+	if (ctl_ask(o, OP_STATUS, &answer, &e) != SHARD_OK) {
+		fprintf(stderr, "shardctl: %s: %s\n", status_name(e.status), e.text);
+		return ctl_exit_of(e.status);
+	}
+	if (o->json) {
+		printf("%s\n", answer);
+		free(answer);
+		return CTL_OK;
+	}
+	root = json_loads(answer, 0, &wrong);
+	free(answer);
+	if (!root) {
+		fprintf(stderr, "shardctl: the daemon's answer is no JSON: %s\n", wrong.text);
+		return CTL_REFUSED;
+	}
+	print_daemon(root);
+	print_nodes(json_object_get(root, "nodes"));
+	models = json_object_get(root, "models");
+	json_array_foreach((json_t *)(uintptr_t)models, i, m) print_model(m);
+	json_decref(root);
+	return CTL_OK;
+}
