@@ -156,7 +156,6 @@ static enum shard_status make(struct model *m, const struct core_view *view, str
 		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", m->name, why);
 	if ((st = make_store(m, e)) != SHARD_OK || (st = make_lists(m, e)) != SHARD_OK)
 		return st;
-	store_reset(m->store);
 	store_image_generation(m->store, m->generation);
 	return make_core(m, view, e);
 }

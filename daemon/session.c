@@ -384,7 +384,7 @@ static void session_closed(void *owner, struct conn *c, const struct err *why)
 	list_remove(&t->link);
 	s->sessions_nr--;
 	if (t->model != NULL) {
-		trainer_gone(t, false, why->text);
+		trainer_gone(t, false, why->status == SHARD_CLOSED ? "closed its socket" : why->text);
 		session_detach(t);
 	}
 	if (t->defined)
