@@ -186,8 +186,11 @@ static void on_timer(uv_timer_t *t)
 static void flush(struct conn *c)
 {
 	struct err e = {0};
-	enum shard_status rc = stream_write(c->stream, &e);
+	enum shard_status rc;
 
+	c->in_write = true;
+	rc = stream_write(c->stream, &e);
+	c->in_write = false;
 	c->want_write = rc == SHARD_AGAIN;
 	if (rc != SHARD_OK && rc != SHARD_AGAIN) {
 		if (c->state == CONN_LINGER)
@@ -347,8 +350,8 @@ void conn_kick(struct conn *c)
 {
 	if (c->state != CONN_OPEN && c->state != CONN_LINGER)
 		return;
-	if (c->want_write || (c->in_read && stream_queued(c->stream) <= c->conf.queue_max / 2))
-		return; /* on_poll() writes, with what the other frames of this turn add */
+	if (c->want_write || c->in_write || (c->in_read && stream_queued(c->stream) <= c->conf.queue_max / 2))
+		return; /* who is at it writes this too, with what the other frames of this turn add */
 	flush(c);
 	if (c->state != CONN_CLOSING)
 		watch(c);

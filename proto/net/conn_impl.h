@@ -22,7 +22,7 @@ struct conn {
 	uv_poll_t poll;
 	uv_timer_t timer;
 	uint32_t handles; /* of libuv, that have not called back after uv_close() */
-	bool polling, paused, want_write, in_read;
+	bool polling, paused, want_write, in_read, in_write;
 	int events;         /* watched for now */
 	uint64_t until_ns;  /* DIALLING, LINGER: the end of patience */
 	uint64_t due_ns;    /* when the timer rings; 0: not set */

@@ -24,6 +24,28 @@
 
 enum { ENDS_MAX = 64 };
 
+static int fail_alloc_in; /* 0: never; n: the n-th allocation from now fails */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern void *__libc_memalign(size_t align, size_t bytes);
+extern void *__libc_calloc(size_t nr, size_t bytes);
+static bool fails(void)
+{
+	return fail_alloc_in > 0 && --fail_alloc_in == 0;
+}
+
+void *aligned_alloc(size_t align, size_t bytes)
+{
+	return fails() ? NULL : __libc_memalign(align, bytes);
+}
+
+void *calloc(size_t nr, size_t bytes)
+{
+	return fails() ? NULL : __libc_calloc(nr, bytes);
+}
+#define CAN_FAIL_ALLOC 1
+#endif
+
 struct end {
 	struct conn *c;
 	struct frames got; /* not the owner: forwards */
@@ -104,9 +126,13 @@ static void accepted(void *owner, int fd)
 	struct end *n = &t->accepted[t->accepted_nr++];
 	struct conn_conf conf = t->conf;
 
+	int armed = fail_alloc_in; /* for the other end */
+
 	CHECK(t->accepted_nr <= ENDS_MAX);
 	conf.owner = n;
+	fail_alloc_in = 0;
 	assert_int_equal(conn_accept(&n->c, &t->loop, fd, &conf, NULL), SHARD_OK);
+	fail_alloc_in = armed;
 }
 
 static int net_up(void **state)
@@ -526,6 +552,56 @@ static void test_addresses_in_use(void **state)
 	conn_listener_close(&l);
 }
 
+/* Whatever allocation fails, an open that fails leaves no descriptor, no handle and no callback behind. */
+static void test_alloc_fails(void **state)
+{
+#ifdef CAN_FAIL_ALLOC
+	struct net *t = *state;
+	struct conn_conf conf = t->conf;
+	struct conn_listener *l = NULL;
+	struct conn_address to;
+	char where[100];
+	int fds[2], n;
+
+	conf.owner = &t->dialled;
+	for (n = 1; n < 10; n++) {
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+		fail_alloc_in = n;
+		enum shard_status rc = conn_accept(&t->dialled.c, &t->loop, fds[0], &conf, NULL);
+		fail_alloc_in = 0;
+		close(fds[1]);
+		if (rc == SHARD_OK)
+			break;
+		assert_int_equal(rc, SHARD_SYSTEM);
+		assert_null(t->dialled.c);
+		assert_int_equal(fcntl(fds[0], F_GETFD), -1); /* taken over, so closed */
+	}
+	assert_int_equal(n, 3); /* the conn, its stream */
+	RUN_UNTIL(t, t->dialled.closed == 1);
+	memset(&t->dialled, 0, sizeof(t->dialled));
+	assert_int_equal(conn_address_parse(&to, t->path, NULL), SHARD_OK);
+	fail_alloc_in = 1;
+	assert_int_equal(conn_connect(&t->dialled.c, &t->loop, &to, &conf, NULL), SHARD_SYSTEM);
+	fail_alloc_in = 0;
+	dial(t, t->path);
+	fail_alloc_in = 1; /* the stream, once it is connected */
+	RUN_UNTIL(t, t->dialled.closed == 1);
+	assert_int_equal(fail_alloc_in, 0);
+	assert_int_equal(t->dialled.opened, 0);
+	RUN_UNTIL(t, t->accepted_nr == 1 && t->accepted[0].closed);
+	snprintf(where, sizeof(where), "unix:%s/other", t->dir);
+	assert_int_equal(conn_address_parse(&to, where, NULL), SHARD_OK);
+	fail_alloc_in = 1;
+	assert_int_equal(conn_listen(&l, &t->loop, &to, 0600, accepted, t, NULL), SHARD_SYSTEM);
+	assert_null(l);
+	assert_int_equal(access(to.host, F_OK), -1);
+#else
+	(void)state;
+	(void)fail_alloc_in;
+	skip();
+#endif
+}
+
 static void test_parse(void **state)
 {
 	static const char *const good[] = {"unix:/run/shardd/shardd.sock", "tcp://a-node:29700", "10.0.0.1:1", "[::1]:29700", "tcp://[fe80::1]:0"};
@@ -566,7 +642,7 @@ int main(void)
 		T(test_talk),	       T(test_tcp),	       T(test_close_while_dialling), T(test_nobody_there), T(test_close_in_frame),
 		T(test_linger),	       T(test_linger_ends),    T(test_stall_and_silence),    T(test_refusal_is_told), T(test_pause),
 		T(test_drained),       T(test_many),	       T(test_out_of_descriptors),   T(test_addresses_in_use),
-		cmocka_unit_test(test_parse),
+		T(test_alloc_fails),   cmocka_unit_test(test_parse),
 	};
 
 	return cmocka_run_group_tests_name("conn", tests, NULL, NULL);

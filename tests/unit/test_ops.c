@@ -3,6 +3,8 @@
 #include "core/core.h"
 #include "wire/ops.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -57,12 +59,38 @@ static void test_senders(void **state)
 		assert_int_equal(wire_op(op)->from, 1 << ROLE_NODE);
 }
 
+/* Rows of the README's tables begin with "| number | NAME |". */
+static void test_readme(void **state)
+{
+	FILE *f = fopen("proto/wire/README.md", "re");
+	uint32_t seen = 0, rows = 0;
+	char line[1024], name[64];
+	unsigned op;
+
+	(void)state;
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "| %u | %63[A-Z_] |", &op, name) != 2)
+			continue;
+		for (char *c = name; *c; c++)
+			*c = (char)tolower(*c);
+		assert_non_null(wire_op((uint16_t)op));
+		assert_string_equal(wire_op((uint16_t)op)->name, name);
+		seen++;
+	}
+	fclose(f);
+	for (uint16_t i = 0; i < OP_NR; i++)
+		rows += wire_op(i) != NULL;
+	assert_int_equal(seen, rows);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_rows),
 		cmocka_unit_test(test_core_ops),
 		cmocka_unit_test(test_senders),
+		cmocka_unit_test(test_readme),
 	};
 
 	return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
