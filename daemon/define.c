@@ -221,9 +221,15 @@ static void links_up(struct model *m)
 
 static void finish(struct model *m)
 {
+	const uint64_t *b = m->need.bytes;
+
 	m->defining = false;
-	log_line(m->server->log, LOG_LEVEL_INFO, "event=model model=%s id=%u elements=%lu chunks=%u bytes=%lu pages=%s", m->name, m->id,
-		 (unsigned long)m->layout->numel, m->layout->chunks_nr, (unsigned long)m->need.total,
+	log_line(m->server->log, LOG_LEVEL_INFO,
+		 "event=model model=%s id=%u elements=%lu chunks=%u held=%u bytes=%lu state=%lu image=%lu arenas=%lu slots=%lu sums=%lu "
+		 "fixed=%lu pages=%s",
+		 m->name, m->id, (unsigned long)m->layout->numel, m->layout->chunks_nr, store_owned(m->store), (unsigned long)m->need.total,
+		 (unsigned long)b[BUDGET_STATE], (unsigned long)b[BUDGET_IMAGE], (unsigned long)b[BUDGET_ARENAS],
+		 (unsigned long)b[BUDGET_SLOTS], (unsigned long)b[BUDGET_SUMS], (unsigned long)b[BUDGET_FIXED],
 		 shm_pages_name(store_pages(m->store)));
 	links_up(m);
 	list_each(it, &m->askers) {
