@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The decision about a step: the loss scaler against a table worked out by hand and against a second implementation in the order in
+ * which DeepSpeed's rules are written down; the record's sums, clip, multiplier, skips and limits; and its purity: the same
+ * input gives the same bytes, and the previous record is not touched. */
+#include <cmocka.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/record.h"
+#include "core/scaler.h"
+
+#include "base/check.h"
+#include "base/rng.h"
+#include <math.h>
+#include <string.h>
+
+static struct record_conf conf_fp16(void)
+{
+	struct record_conf conf = {.optim = optim_row(OPTIM_ADAMW),
+				   .groups_nr = 2,
+				   .clip = 1,
+				   .dynamic_scale = true,
+				   .initial_scale = 16,
+				   .min_scale = 2,
+				   .scale_window = 2,
+				   .hysteresis = 2};
+
+	optim_defaults(conf.optim, conf.hyper[0]);
+	optim_defaults(conf.optim, conf.hyper[1]);
+	conf.hyper[0][HYPER_LR] = 1e-2;
+	return conf;
+}
+
+/* overflow?, then scale, hysteresis left, last overflow, iterations; scale 16, window 2, hysteresis 2, floor 2 */
+static const struct {
+	int overflow;
+	double scale;
+	int hysteresis;
+	int last, iter;
+	int ok;
+} by_hand[] = {
+	{0, 16, 2, -1, 1, 1}, /* stable 0: not a window */
+	{0, 16, 2, -1, 2, 1}, /* stable 1 */
+	{0, 32, 2, -1, 3, 1}, /* stable 2: doubled */
+	{1, 32, 1, 3, 4, 1},  /* tolerated */
+	{0, 32, 1, 3, 5, 1},  /* stable 0 */
+	{1, 16, 1, 5, 6, 1},  /* halved; hysteresis stays used up */
+	{1, 8, 1, 6, 7, 1},    {0, 8, 1, 6, 8, 1},   {0, 8, 1, 6, 9, 1},   {0, 16, 2, 6, 10, 1}, /* doubled, hysteresis refilled */
+	{1, 16, 1, 10, 11, 1}, {1, 8, 1, 11, 12, 1}, {1, 4, 1, 12, 13, 1}, {1, 2, 1, 13, 14, 1},
+	{1, 2, 1, 13, 14, 0}, /* at the floor: an error, nothing moves */
+};
+
+static void test_scaler_table(void **state)
+{
+	struct record_conf conf = conf_fp16();
+	struct scaler s;
+
+	(void)state;
+	scaler_start(&s, &conf);
+	for (size_t i = 0; i < NR(by_hand); i++) {
+		assert_int_equal(scaler_update(&s, &conf, by_hand[i].overflow), by_hand[i].ok);
+		assert_true(s.scale == by_hand[i].scale);
+		assert_int_equal(s.hysteresis, by_hand[i].hysteresis);
+		assert_int_equal(s.last_overflow, by_hand[i].last);
+		assert_int_equal(s.iter, by_hand[i].iter);
+	}
+}
+
+struct ds { /* the attributes of DynamicLossScaler */
+	double cur_scale, min_scale;
+	int cur_iter, last_overflow_iter, scale_window, delayed_shift, cur_hysteresis;
+	bool consecutive_hysteresis;
+};
+
+static bool ds_update_scale(struct ds *d, bool overflow)
+{
+	if (overflow) {
+		if (d->delayed_shift == 1 || d->cur_hysteresis == 1) {
+			if (d->cur_scale == d->min_scale)
+				return false;
+			d->cur_scale = fmax(d->cur_scale / 2.0, d->min_scale);
+		} else {
+			d->cur_hysteresis -= 1;
+		}
+		d->last_overflow_iter = d->cur_iter;
+	} else {
+		int stable_interval = d->cur_iter - d->last_overflow_iter - 1;
+
+		if (d->consecutive_hysteresis)
+			d->cur_hysteresis = d->delayed_shift;
+		if (stable_interval > 0 && stable_interval % d->scale_window == 0) {
+			if (!d->consecutive_hysteresis)
+				d->cur_hysteresis = d->delayed_shift;
+			d->cur_scale *= 2;
+		}
+	}
+	d->cur_iter += 1;
+	return true;
+}
+
+static void test_scaler_second(void **state)
+{
+	struct rng rng = {.state = 1};
+
+	(void)state;
+	for (int run = 0; run < 200; run++) {
+		struct record_conf conf = conf_fp16();
+		struct scaler s;
+		struct ds d;
+
+		conf.scale_window = 1 + (int32_t)rng_below(&rng, 5);
+		conf.hysteresis = 1 + (int32_t)rng_below(&rng, 4);
+		conf.consecutive_hysteresis = rng_below(&rng, 2);
+		conf.min_scale = 0.3; /* not a power of two below the start: the floor cuts a halving short */
+		scaler_start(&s, &conf);
+		d = (struct ds){16,
+				conf.min_scale,
+				0,
+				-1,
+				conf.scale_window,
+				conf.hysteresis,
+				conf.hysteresis,
+				conf.consecutive_hysteresis};
+		for (int i = 0; i < 300; i++) {
+			bool overflow = rng_below(&rng, 10) < 3;
+
+			assert_int_equal(scaler_update(&s, &conf, overflow), ds_update_scale(&d, overflow));
+			assert_true(s.scale == d.cur_scale);
+			assert_int_equal(s.hysteresis, d.cur_hysteresis);
+			assert_int_equal(s.iter, d.cur_iter);
+			assert_int_equal(s.last_overflow, d.last_overflow_iter);
+		}
+	}
+}
+
+static void test_scaler_static(void **state)
+{
+	struct record_conf conf = conf_fp16();
+	struct scaler s, was;
+
+	(void)state;
+	conf.dynamic_scale = false;
+	scaler_start(&s, &conf);
+	was = s;
+	for (int i = 0; i < 100; i++)
+		assert_true(scaler_update(&s, &conf, i % 2));
+	assert_memory_equal(&s, &was, sizeof(s));
+}
+
+struct decided {
+	struct record_conf conf;
+	struct record prev, r;
+	struct core_world world;
+	struct core_id id;
+	struct record_votes votes;
+	double sumsq[3];
+	uint8_t finite[3];
+};
+
+static void decided_init(struct decided *d)
+{
+	memset(d, 0, sizeof(*d));
+	d->conf = conf_fp16();
+	d->id = (struct core_id){.term = 3, .seq = 2, .generation = 1, .step = 8};
+	record_seal(&d->prev, &d->conf, &d->id);
+	d->id.step = 9;
+	d->id.attempt = 4;
+	d->world.size = 3;
+	for (uint32_t i = 0; i < 3; i++) {
+		d->world.rank[i] = (struct core_rank){.session = 10 + i, .pid = 20 + i, .node = (uint16_t)i, .weight = 1 + i};
+		d->sumsq[i] = 1e6 * (1 + i);
+		d->finite[i] = 1;
+	}
+	d->votes = (struct record_votes){.sumsq = d->sumsq, .finite = d->finite, .chunks_nr = 3, .bad_tensor = -1, .bad_rank = -1};
+}
+
+static void decide(struct decided *d)
+{
+	record_decide(&d->r, &d->prev, &d->conf, &d->id, &d->world, &d->votes);
+}
+
+static void test_applied(void **state)
+{
+	struct decided d;
+	double norm = sqrt(6e6) / (16.0 * 6.0), clip = 1 / (norm + 1e-6);
+	struct optim_args a;
+
+	(void)state;
+	decided_init(&d);
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_APPLIED);
+	assert_int_equal(d.r.applied, 9);
+	assert_int_equal(d.r.attempts, 4);
+	assert_true(d.r.grad_norm == norm && d.r.clip_factor == clip && d.r.weight_sum == 6 && d.r.loss_scale == 16);
+	assert_true(d.r.lr == 1e-2);
+	optim_args_set(&a, d.conf.optim, d.conf.hyper[0], 9, (float)(clip / (16.0 * 6.0)));
+	assert_memory_equal(&d.r.args[0], &a, sizeof(a));
+	optim_args_set(&a, d.conf.optim, d.conf.hyper[1], 9, (float)(clip / (16.0 * 6.0)));
+	assert_memory_equal(&d.r.args[1], &a, sizeof(a));
+	d.conf.clip = 0;
+	decide(&d);
+	assert_true(d.r.clip_factor == 1);
+	d.conf.clip = 1e9; /* a norm below the limit is not scaled up */
+	decide(&d);
+	assert_true(d.r.clip_factor == 1);
+}
+
+static void test_pure(void **state)
+{
+	struct decided d;
+	struct record first, prev;
+
+	(void)state;
+	decided_init(&d);
+	prev = d.prev;
+	decide(&d);
+	first = d.r;
+	memset(&d.r, 0xa5, sizeof(d.r));
+	decide(&d);
+	assert_memory_equal(&first, &d.r, sizeof(first));
+	assert_memory_equal(&prev, &d.prev, sizeof(prev));
+}
+
+static void test_skips(void **state)
+{
+	struct decided d;
+
+	(void)state;
+	decided_init(&d);
+	decide(&d);
+	d.prev = d.r;
+	d.id.step++;
+	d.finite[1] = 0;
+	d.votes.skip = true; /* what the data say comes before what a trainer asks for */
+	d.votes.bad_tensor = 5;
+	d.votes.bad_rank = 1;
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_NONFINITE);
+	assert_int_equal(d.r.applied, d.prev.applied);
+	assert_int_equal(d.r.skipped_in_row, 1);
+	assert_int_equal(d.r.scaler.hysteresis, 1);
+	assert_int_equal(d.r.bad_tensor, 5);
+	assert_true(isnan(d.r.grad_norm) && !d.r.diverged);
+	assert_memory_equal(d.r.args, d.prev.args, sizeof(d.r.args));
+	d.prev = d.r;
+	d.finite[1] = 1;
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_SKIP);
+	assert_int_equal(d.r.skipped_in_row, 2);
+	assert_memory_equal(&d.r.scaler, &d.prev.scaler, sizeof(d.r.scaler));
+	d.prev = d.r;
+	d.votes.skip = false;
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_APPLIED);
+	assert_int_equal(d.r.skipped_in_row, 0);
+	assert_int_equal(d.r.applied, 10);
+}
+
+static void test_limits(void **state)
+{
+	struct decided d;
+
+	(void)state;
+	decided_init(&d);
+	d.finite[0] = 0;
+	d.prev.scaler.scale = d.conf.min_scale;
+	d.prev.scaler.hysteresis = 1;
+	decide(&d);
+	assert_true(d.r.diverged); /* at its floor */
+	decided_init(&d);
+	d.conf.max_skips = 3;
+	d.votes.skip = true;
+	for (int i = 1; i <= 3; i++) {
+		decide(&d);
+		assert_int_equal(d.r.diverged, i == 3);
+		d.prev = d.r;
+	}
+	decided_init(&d);
+	d.world.rank[0].weight = d.world.rank[1].weight = d.world.rank[2].weight = 0;
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_NONFINITE); /* a sum of weights of zero divides by zero */
+	decided_init(&d);
+	d.sumsq[2] = (double)INFINITY;
+	decide(&d);
+	assert_int_equal(d.r.outcome, RECORD_NONFINITE);
+}
+
+static void test_order(void **state)
+{
+	struct core_id a = {.generation = 1, .term = 5, .seq = 2, .step = 9, .attempt = 1}, b = a;
+
+	(void)state;
+	assert_int_equal(core_id_cmp(&a, &b), 0);
+	b.attempt = 2;
+	assert_true(core_id_cmp(&a, &b) < 0);
+	b = a;
+	b.step = 8;
+	b.attempt = 99;
+	assert_true(core_id_cmp(&a, &b) > 0);
+	b.seq = 3;
+	assert_true(core_id_cmp(&a, &b) < 0);
+	b.term = 4;
+	assert_true(core_id_cmp(&a, &b) > 0);
+	b.generation = 2;
+	assert_true(core_id_cmp(&a, &b) < 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_scaler_table), cmocka_unit_test(test_scaler_second), cmocka_unit_test(test_scaler_static),
+		cmocka_unit_test(test_applied),      cmocka_unit_test(test_pure),          cmocka_unit_test(test_skips),
+		cmocka_unit_test(test_limits),       cmocka_unit_test(test_order),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
