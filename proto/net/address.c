@@ -15,7 +15,8 @@
 
 static enum shard_status bad(const char *text, const char *what, struct err *e)
 {
-	return err_set(e, SHARD_BAD_ARG, "address \"%.100s\": %s: write unix:/path, host:port, [v6]:port or tcp://host:port", text, what);
+	return err_set(e, SHARD_BAD_ARG, "address \"%.100s\": %s: write unix:/path, host:port, [v6]:port or tcp://host:port", text,
+		       what);
 }
 
 static const char *parse_port(const char *text, uint16_t *port)

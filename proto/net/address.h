@@ -11,8 +11,8 @@
 
 struct conn_address { /* "unix:/path", "tcp://host:port", "host:port", "[v6]:port" */
 	bool unix_path;
-	char text[128];       /* as given */
-	char host[108];       /* or path */
+	char text[128]; /* as given */
+	char host[108]; /* or path */
 	uint16_t port;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection on a libuv loop: readiness, deadlines and the end; the frames themselves are stream.c's. Called by the daemon's shell
- * on its loop thread. Happy path: dialled or accepted -> OPEN, frames go to the owner -> conn_close() -> LINGER until the last
- * frame is written and the peer has closed -> CLOSING while libuv lets go -> on_close. Ways to fail: the peer closes, is silent,
- * stalls inside a frame or sends what is refused (it is told so); each ends in on_close with a sentence. */
+/* A connection on a libuv loop: readiness, deadlines and the end; the frames themselves are stream.c's. Called by the daemon's
+ * shell on its loop thread. Happy path: dialled or accepted -> OPEN, frames go to the owner -> conn_close() -> LINGER until the
+ * last frame is written and the peer has closed -> CLOSING while libuv lets go -> on_close. Ways to fail: the peer closes, is
+ * silent, stalls inside a frame or sends what is refused (it is told so); each ends in on_close with a sentence. */
 #include "net/conn.h"
 
 #include "base/check.h"
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum {
-	READ_MAX = 1 << 20,   /* bytes of one turn: others on the loop want theirs */
+	READ_MAX = 1 << 20, /* bytes of one turn: others on the loop want theirs */
 	REFUSED_LINGER_MS = 100,
 };
 
@@ -172,7 +172,8 @@ static void on_timer(uv_timer_t *t)
 	if (c->state == CONN_LINGER) {
 		finish(c);
 	} else if (c->state == CONN_DIALLING) {
-		err_set(&e, SHARD_UNREACHABLE, "cannot connect to %s: no answer for %.1f s", c->name, (double)c->conf.connect_ns / 1e9);
+		err_set(&e, SHARD_UNREACHABLE, "cannot connect to %s: no answer for %.1f s", c->name,
+			(double)c->conf.connect_ns / 1e9);
 		end(c, &e);
 	} else if (c->state == CONN_OPEN) {
 		bool mid = stream_mid_frame(c->stream) && (c->conf.silence_ns == 0 || frame_limit(c) <= c->conf.silence_ns);
@@ -242,7 +243,8 @@ static void on_poll(uv_poll_t *p, int status, int events)
 	} else if (c->state == CONN_LINGER && (status < 0 || events & UV_READABLE)) {
 		linger_read(c);
 	}
-	if ((c->state == CONN_OPEN || c->state == CONN_LINGER) && (events & UV_WRITABLE || (stream_queued(c->stream) && !c->want_write)))
+	if ((c->state == CONN_OPEN || c->state == CONN_LINGER) &&
+	    (events & UV_WRITABLE || (stream_queued(c->stream) && !c->want_write)))
 		flush(c);
 	if (c->state != CONN_CLOSING) {
 		conn_arm(c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conn.h: the transport contract of the daemon: a connection that carries frames, on a libuv loop. Unix sockets and TCP stand
- * behind it (RDMA will). All calls and callbacks on the loop thread. Lifetime: conn_close() may be called at any time, also
- * in a callback; on_close is the last callback, comes exactly once and never from inside conn_close(); after it the conn is gone. */
+ * behind it (RDMA will). All calls and callbacks on the loop thread. Lifetime: conn_close() may be called at any time, also in a
+ * callback; on_close is the last callback, comes exactly once and never from inside conn_close(); after it the conn is gone. */
 #ifndef SHARD_NET_CONN_H
 #define SHARD_NET_CONN_H
 
@@ -13,7 +13,7 @@
 struct conn;
 
 struct conn_handler {
-	struct stream_handler frames; /* owner is the conn's owner; the stream is conn_stream(c) */
+	struct stream_handler frames;                 /* owner is the conn's owner; the stream is conn_stream(c) */
 	void (*on_open)(void *owner, struct conn *c); /* outgoing: connected; may be NULL for accepted ones */
 	void (*on_close)(void *owner, struct conn *c, const struct err *why);
 	void (*on_drained)(void *owner, struct conn *c); /* the send queue fell under half after SHARD_AGAIN; may be NULL */
@@ -23,9 +23,10 @@ struct conn_conf {
 	const struct conn_handler *handler;
 	void *owner;
 	uint32_t queue_max, body_max;
-	uint64_t silence_ns;  /* no byte for so long: closed with "silent for 5.0 s"; 0: never. Callers send OP_PING to keep it alive */
-	uint64_t connect_ns;  /* deadline of connecting */
-	uint64_t frame_ns;    /* a frame that began must be complete within this (progress restarts it); 0: silence_ns */
+	/* No byte for so long: closed with "silent for 5.0 s"; 0: never. Callers send OP_PING to keep it alive. */
+	uint64_t silence_ns;
+	uint64_t connect_ns; /* deadline of connecting */
+	uint64_t frame_ns;   /* a frame that began must be complete within this (progress restarts it); 0: silence_ns */
 };
 
 enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct conn_address *to, const struct conn_conf *conf,
@@ -34,12 +35,12 @@ enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct 
 enum shard_status conn_accept(struct conn **out, uv_loop_t *loop, int fd, const struct conn_conf *conf, struct err *e);
 void conn_set_owner(struct conn *c, const struct conn_handler *handler, void *owner); /* after HELLO says what it is */
 void conn_set_silence(struct conn *c, uint64_t silence_ns);
-struct stream *conn_stream(struct conn *c); /* NULL before on_open and in on_close */
-const char *conn_name(const struct conn *c); /* "127.0.0.1:29700", "unix pid 712" */
+struct stream *conn_stream(struct conn *c);                  /* NULL before on_open and in on_close */
+const char *conn_name(const struct conn *c);                 /* "127.0.0.1:29700", "unix pid 712" */
 const struct stream_stats *conn_stats(const struct conn *c); /* also in on_close, when the stream is gone */
 bool conn_is_unix(const struct conn *c);
 bool conn_peer(const struct conn *c, uint32_t *pid, uint32_t *uid, uint32_t *gid); /* unix credentials; false on TCP */
-void conn_kick(struct conn *c);              /* after stream_send*(): writes now if it can, else when writable */
+void conn_kick(struct conn *c);               /* after stream_send*(): writes now if it can, else when writable */
 void conn_pause(struct conn *c, bool paused); /* stop or resume reading */
 /* Ends it: what is queued is still written for at most linger_ms (so that an ERROR arrives), then closed. why may be NULL. */
 void conn_close(struct conn *c, const struct err *why, uint32_t linger_ms);

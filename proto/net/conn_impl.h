@@ -23,9 +23,9 @@ struct conn {
 	uv_timer_t timer;
 	uint32_t handles; /* of libuv, that have not called back after uv_close() */
 	bool polling, paused, want_write, in_read, in_write;
-	int events;         /* watched for now */
-	uint64_t until_ns;  /* DIALLING, LINGER: the end of patience */
-	uint64_t due_ns;    /* when the timer rings; 0: not set */
+	int events;        /* watched for now */
+	uint64_t until_ns; /* DIALLING, LINGER: the end of patience */
+	uint64_t due_ns;   /* when the timer rings; 0: not set */
 	uint64_t resumed_ns;
 	struct conn_conf conf;
 	const struct conn_handler *handler;

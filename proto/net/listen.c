@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 enum {
-	ACCEPT_MAX = 16,  /* of one turn */
-	PAUSE_MS = 1000,  /* without even the spare descriptor */
+	ACCEPT_MAX = 16, /* of one turn */
+	PAUSE_MS = 1000, /* without even the spare descriptor */
 };
 
 struct conn_listener {

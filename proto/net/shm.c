@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory in large pieces: shared (sealed memfds) and private, with huge pages where there are any. Called by the daemon when a model is
- * reserved and by the client library when it joins. Happy path: memfd of exact size -> map writable here -> touch every page,
- * so that a lack of memory shows now -> seal. Ways to fail: no memory, no huge pages where they are required, and at the client
- * a descriptor that is not what a daemon makes. */
+/* Memory in large pieces: shared (sealed memfds) and private, with huge pages where there are any. Called by the daemon when a
+ * model is reserved and by the client library when it joins. Happy path: memfd of exact size -> map writable here -> touch every
+ * page, so that a lack of memory shows now -> seal. Ways to fail: no memory, no huge pages where they are required, and at the
+ * client a descriptor that is not what a daemon makes. */
 #include "net/shm.h"
 
 #include "base/check.h"
@@ -25,7 +25,7 @@
 #endif
 
 #define HUGE_BYTES ((size_t)2 << 20)
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define SEALS      (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static size_t round_up(size_t bytes, size_t to)
 {
@@ -79,17 +79,19 @@ static int touch(void *base, size_t bytes)
 
 static enum shard_status no_huge(const char *name, size_t bytes, struct err *e)
 {
-	return err_set(e, SHARD_BUDGET, "huge pages for %s: %zu needed, %llu of %llu are free: raise /proc/sys/vm/nr_hugepages or set huge_pages = try",
-		       name, bytes / HUGE_BYTES, read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
-		       read_number("/proc/sys/vm/nr_hugepages"));
+	return err_set(
+		e, SHARD_BUDGET,
+		"huge pages for %s: %zu needed, %llu of %llu are free: raise /proc/sys/vm/nr_hugepages or set huge_pages = try",
+		name, bytes / HUGE_BYTES, read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
+		read_number("/proc/sys/vm/nr_hugepages"));
 }
 
 static enum shard_status no_memory(const char *name, size_t bytes, struct err *e)
 {
 	int error = errno;
 
-	return err_set(e, error == ENOMEM || error == ENOSPC || error == EFAULT ? SHARD_BUDGET : SHARD_SYSTEM, "%zu bytes for %s: %s", bytes, name,
-		       strerror(error));
+	return err_set(e, error == ENOMEM || error == ENOSPC || error == EFAULT ? SHARD_BUDGET : SHARD_SYSTEM,
+		       "%zu bytes for %s: %s", bytes, name, strerror(error));
 }
 
 /* Maps and touches; huge pages advised unless NO. Undoes itself. */
@@ -203,12 +205,13 @@ enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, str
 	m->fd = -1;
 	if (bytes == 0 || fstat(fd, &st) != 0 || seals < 0 || (seals & need) != need) {
 		close(fd);
-		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory lacks seals: 0x%x here, 0x%x expected", seals < 0 ? 0 : (unsigned)seals,
-			       (unsigned)need);
+		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory lacks seals: 0x%x here, 0x%x expected",
+			       seals < 0 ? 0 : (unsigned)seals, (unsigned)need);
 	}
 	if ((uint64_t)st.st_size < bytes) {
 		close(fd);
-		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory has %lld bytes, %zu expected", (long long)st.st_size, bytes);
+		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory has %lld bytes, %zu expected", (long long)st.st_size,
+			       bytes);
 	}
 	bytes = (size_t)st.st_size; /* whole pages of whatever size */
 	m->base = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);

@@ -20,9 +20,10 @@ struct shm {
 	enum shm_pages got;
 };
 
-/* writable_by_peer: an arena; else an image. Sealed against shrinking, growing and further seals. The mapping here is writable, touched
- * (so that memory is reserved now, not at the first step) and MADV_DONTFORK. REQUIRE fails with what to set. */
-enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, int writable_by_peer, enum shm_huge huge, struct err *e);
+/* writable_by_peer: an arena; else an image. Sealed against shrinking, growing and further seals. The mapping here is writable,
+ * touched (so that memory is reserved now, not at the first step) and MADV_DONTFORK. REQUIRE fails with what to set. */
+enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, int writable_by_peer, enum shm_huge huge,
+			     struct err *e);
 /* Private memory with the same huge page policy: masters, moments, landing slots. */
 enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, struct err *e);
 /* Client side: checks seals and size before it maps (a shrinkable memfd would be a SIGBUS later). Takes over fd. */
@@ -38,7 +39,7 @@ struct image_head {
 	_Atomic uint64_t open;           /* grows by one when a step opens the image and by one when it is whole again */
 	_Atomic uint64_t published;      /* grows at each publication: what waiters watch */
 	uint64_t reserved[3];
-	_Atomic uint64_t version[];      /* [chunks_nr] step whose parameters the chunk holds; UINT64_MAX: none yet */
+	_Atomic uint64_t version[]; /* [chunks_nr] step whose parameters the chunk holds; UINT64_MAX: none yet */
 };
 #define IMAGE_MAGIC 0x494d4731u
 size_t image_data_offset(uint64_t chunks_nr); /* page-aligned */

@@ -21,11 +21,11 @@
 #include <unistd.h>
 
 enum {
-	RING_PER_FRAME = 256,           /* room for control bodies, per place in the queue */
+	RING_PER_FRAME = 256, /* room for control bodies, per place in the queue */
 	RING_MIN = 64 << 10,
-	BATCH_BYTES = WIRE_PART_BYTES,  /* of one system call: what was summed must still be in cache when the kernel copies it */
+	BATCH_BYTES = WIRE_PART_BYTES, /* of one system call: what was summed must still be in cache when the kernel copies it */
 	BATCH_FRAMES = 32,
-	WRITE_MAX = 4 << 20,            /* bytes of one stream_write(): others on the loop want their turn */
+	WRITE_MAX = 4 << 20, /* bytes of one stream_write(): others on the loop want their turn */
 };
 
 char stream_discard_here;
@@ -215,8 +215,8 @@ static struct stream_out *push(struct stream *s, const struct wire_head *h, cons
 	return f;
 }
 
-enum shard_status stream_send(struct stream *s, const struct wire_head *h, const void *body, uint32_t body_bytes, stream_sent_fn sent,
-			      void *arg)
+enum shard_status stream_send(struct stream *s, const struct wire_head *h, const void *body, uint32_t body_bytes,
+			      stream_sent_fn sent, void *arg)
 {
 	struct stream_out *f;
 	enum shard_status rc = room(s);
@@ -231,9 +231,10 @@ enum shard_status stream_send(struct stream *s, const struct wire_head *h, const
 	return SHARD_OK;
 }
 
-/* Small bodies live in the ring. A body that would fill a good part of it (a definition, a vote over very many chunks) gets memory of
- * its own until it is sent. */
-static enum shard_status send_packed(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg, struct stream_out **out)
+/* Small bodies live in the ring. A body that would fill a good part of it (a definition, a vote over very many chunks) gets
+ * memory of its own until it is sent. */
+static enum shard_status send_packed(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg,
+				     struct stream_out **out)
 {
 	size_t bytes = msg ? protobuf_c_message_get_packed_size(msg) : 0;
 	enum shard_status rc = room(s);
@@ -270,7 +271,8 @@ enum shard_status stream_send_control(struct stream *s, const struct wire_head *
 	return send_packed(s, h, msg, &f);
 }
 
-enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg, const int *fds, int fds_nr)
+enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg, const int *fds,
+				  int fds_nr)
 {
 	int dups[STREAM_FDS_MAX], nr = 0;
 	struct stream_out *f;

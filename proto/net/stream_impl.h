@@ -27,7 +27,7 @@ struct stream {
 	const struct stream_handler *handler;
 	void *owner;
 	struct stream_stats stats;
-	struct err dead; /* status != SHARD_OK: nothing more comes in */
+	struct err dead;  /* status != SHARD_OK: nothing more comes in */
 	const char *told; /* of dead, what the peer should hear; NULL: nothing */
 	char name[64];
 

@@ -2,7 +2,8 @@
 /* The receiving half of a stream. Reads are exact: the rest of the body in hand goes where its owner wants it, and the same
  * system call brings the header after it; so no tensor byte ever lies in a buffer from which it would have to be copied. Happy
  * path: header complete -> wire_invalid() -> on_head() names the place -> body, summed as it arrives -> on_frame(). Ways to fail:
- * the peer closes; a header, sum or length is wrong; the owner refuses. All end the stream, with the frame's number and the peer. */
+ * the peer closes; a header, sum or length is wrong; the owner refuses. All end the stream, with the frame's number and the peer.
+ * */
 #include "base/check.h"
 #include "base/clock.h"
 #include "net/stream_impl.h"
@@ -90,8 +91,8 @@ static enum shard_status refuse(struct stream *s, enum shard_status st, const ch
 	bool known = row && head(s)->magic == WIRE_MAGIC;
 
 	s->stats.refused++;
-	stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in, known ? " (" : "", known ? row->name : "",
-		    known ? ")" : "", s->name, what);
+	stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in, known ? " (" : "",
+		    known ? row->name : "", known ? ")" : "", s->name, what);
 	s->told = s->dead.text;
 	if (by_owner && strlen(s->dead.text) > strlen(what))
 		s->told += strlen(s->dead.text) - strlen(what);

@@ -17,7 +17,8 @@ enum { BACKLOG = 1024 };
 
 void tcp_tune(int fd)
 {
-	int on = 1, idle = 60, every = 10, times = 6; /* finds a machine that vanished, where the owner asked for no silence limit */
+	int on = 1, idle = 60, every = 10,
+	    times = 6; /* finds a machine that vanished, where the owner asked for no silence limit */
 
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -72,7 +73,8 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 	if (lstat(path, &st) != 0)
 		return errno == ENOENT ? SHARD_OK : err_set(e, SHARD_SYSTEM, "cannot listen on unix:%s: %s", path, strerror(errno));
 	if (!S_ISSOCK(st.st_mode))
-		return err_set(e, SHARD_EXISTS, "cannot listen on unix:%s: a file that is not a socket is there: remove it or set another path",
+		return err_set(e, SHARD_EXISTS,
+			       "cannot listen on unix:%s: a file that is not a socket is there: remove it or set another path",
 			       path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0)
@@ -83,7 +85,8 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &bytes);
 	close(fd);
 	if (rc == 0 || error == EAGAIN) /* EAGAIN: alive with a full backlog */
-		return err_set(e, SHARD_EXISTS, "unix:%s is in use by pid %d: stop that daemon or set [daemon] socket", path, (int)cred.pid);
+		return err_set(e, SHARD_EXISTS, "unix:%s is in use by pid %d: stop that daemon or set [daemon] socket", path,
+			       (int)cred.pid);
 	if (error != ECONNREFUSED)
 		return err_set(e, SHARD_SYSTEM, "cannot tell whether unix:%s is in use: %s", path, strerror(error));
 	if (unlink(path) != 0 && errno != ENOENT)
@@ -94,7 +97,8 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 static enum shard_status cannot_listen(const struct conn_address *at, int error, struct err *e)
 {
 	if (error == EADDRINUSE)
-		return err_set(e, SHARD_EXISTS, "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] listen", at->text);
+		return err_set(e, SHARD_EXISTS, "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] listen",
+			       at->text);
 	if (error == EACCES || error == EPERM)
 		return err_set(e, SHARD_DENIED, "cannot listen on %s: %s", at->text, strerror(error));
 	return err_set(e, SHARD_SYSTEM, "cannot listen on %s: %s", at->text, strerror(error));

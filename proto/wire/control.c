@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control bodies out of bytes that a peer sent. Called by dispatchers on both sides. Happy path: protobuf-c parses into the arena;
- * every string is then checked, because texts end up in logs and JSON. Ways to fail: not a message of that type; more than the
- * arena holds; a text that is not UTF-8 or has control characters. The message types nest to a fixed depth, so the stack is bounded. */
+/* Control bodies out of bytes that a peer sent. Called by dispatchers on both sides. Happy path: protobuf-c parses into the
+ * arena; every string is then checked, because texts end up in logs and JSON. Ways to fail: not a message of that type; more than
+ * the arena holds; a text that is not UTF-8 or has control characters. The message types nest to a fixed depth, so the stack is
+ * bounded. */
 #include "wire/control.h"
 
 #include "base/check.h"
@@ -18,26 +19,13 @@ struct type_row {
 };
 
 static const struct type_row types[OP_CORE] = {
-	[OP_HELLO] = {M(hello), M(hello)},
-	[OP_ERROR] = {M(error), M(error)},
-	[OP_DEFINE] = {M(define), M(defined)},
-	[OP_SEAL] = {M(seal), NULL},
-	[OP_READ] = {M(read), NULL},
-	[OP_JOIN] = {M(join), M(joined)},
-	[OP_STATUS] = {NULL, M(text)},
-	[OP_WAITS] = {NULL, M(text)},
-	[OP_ATTEMPT] = {M(attempt), NULL},
-	[OP_PUSH] = {M(push), NULL},
-	[OP_READY] = {M(ready), NULL},
-	[OP_ABANDON] = {M(why), NULL},
-	[OP_RESULT] = {M(result), NULL},
-	[OP_ENDED] = {M(why), NULL},
-	[OP_IMAGE_ASK] = {M(chunks), NULL},
-	[OP_LOST] = {M(why), NULL},
-	[OP_MODEL] = {M(model), NULL},
-	[OP_WRITTEN] = {NULL, M(written)},
-	[OP_DETACHED] = {M(trainer), NULL},
-	[OP_CONTRIB] = {M(push), NULL},
+	[OP_HELLO] = {M(hello), M(hello)},  [OP_ERROR] = {M(error), M(error)}, [OP_DEFINE] = {M(define), M(defined)},
+	[OP_SEAL] = {M(seal), NULL},        [OP_READ] = {M(read), NULL},       [OP_JOIN] = {M(join), M(joined)},
+	[OP_STATUS] = {NULL, M(text)},      [OP_WAITS] = {NULL, M(text)},      [OP_ATTEMPT] = {M(attempt), NULL},
+	[OP_PUSH] = {M(push), NULL},        [OP_READY] = {M(ready), NULL},     [OP_ABANDON] = {M(why), NULL},
+	[OP_RESULT] = {M(result), NULL},    [OP_ENDED] = {M(why), NULL},       [OP_IMAGE_ASK] = {M(chunks), NULL},
+	[OP_LOST] = {M(why), NULL},         [OP_MODEL] = {M(model), NULL},     [OP_WRITTEN] = {NULL, M(written)},
+	[OP_DETACHED] = {M(trainer), NULL}, [OP_CONTRIB] = {M(push), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)
@@ -143,8 +131,8 @@ static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m)
 	return NULL;
 }
 
-enum shard_status control_unpack(const ProtobufCMessage **out, const ProtobufCMessageDescriptor *type, const void *body, size_t bytes,
-				 struct arena *arena, struct err *e)
+enum shard_status control_unpack(const ProtobufCMessage **out, const ProtobufCMessageDescriptor *type, const void *body,
+				 size_t bytes, struct arena *arena, struct err *e)
 {
 	struct taker t = {arena, false};
 	ProtobufCAllocator allocator = {take, give, &t};
@@ -155,11 +143,13 @@ enum shard_status control_unpack(const ProtobufCMessage **out, const ProtobufCMe
 	*out = NULL;
 	m = protobuf_c_message_unpack(type, &allocator, bytes, body ? body : (const void *)"");
 	if (!m)
-		return t.full ? err_set(e, SHARD_RANGE, "%s of %zu bytes needs more than the %zu bytes set aside", type->short_name, bytes, arena->size)
+		return t.full ? err_set(e, SHARD_RANGE, "%s of %zu bytes needs more than the %zu bytes set aside", type->short_name,
+					bytes, arena->size)
 			      : err_set(e, SHARD_PROTOCOL, "body is not a %s message (%zu bytes)", type->short_name, bytes);
 	bad = bad_text(m);
 	if (bad)
-		return err_set(e, SHARD_PROTOCOL, "%s: text in field \"%s\" is not UTF-8 or has control characters", type->short_name, bad->name);
+		return err_set(e, SHARD_PROTOCOL, "%s: text in field \"%s\" is not UTF-8 or has control characters",
+			       type->short_name, bad->name);
 	*out = m;
 	return SHARD_OK;
 }

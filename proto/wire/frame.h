@@ -10,13 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_MAGIC 0x44524853u /* "SHRD" in memory order */
-#define WIRE_VERSION 1u
-#define WIRE_REPLY 1u /* flags bit 0: answer to the request with the same op and tag (attempt) */
-#define WIRE_FLAGS_KNOWN 0xffff0001u
-#define WIRE_PART(flags) ((flags) >> 16) /* flags bits 16-31: index of this part of the chunk */
+#define WIRE_MAGIC           0x44524853u /* "SHRD" in memory order */
+#define WIRE_VERSION         1u
+#define WIRE_REPLY           1u /* flags bit 0: answer to the request with the same op and tag (attempt) */
+#define WIRE_FLAGS_KNOWN     0xffff0001u
+#define WIRE_PART(flags)     ((flags) >> 16) /* flags bits 16-31: index of this part of the chunk */
 #define WIRE_PART_FLAG(part) ((uint32_t)(part) << 16)
-#define FEATURE_BODY_SUM 1ull
+#define FEATURE_BODY_SUM     1ull
 
 struct wire_head { /* little-endian; this code runs on little-endian machines only, checked in frame.c */
 	uint32_t magic;

@@ -7,10 +7,10 @@
 
 #include <stddef.h>
 
-#define T BIT(ROLE_TRAINER)
-#define N BIT(ROLE_NODE)
-#define C BIT(ROLE_CTL)
-#define NO BODY_NONE
+#define T    BIT(ROLE_TRAINER)
+#define N    BIT(ROLE_NODE)
+#define C    BIT(ROLE_CTL)
+#define NO   BODY_NONE
 #define CTRL BODY_CONTROL
 #define BULK BODY_BULK
 

@@ -2,7 +2,7 @@
 /* XXH3 for every x86-64, and the choice between the variants. Called by frame.c for headers and by net/stream.c for bodies.
  * The choice asks the compiler's run-time support, not isa_has(): that one executes CPUID, which costs microseconds in a
  * virtual machine. Cannot fail. */
-#define XXH_ROW xxh_base
+#define XXH_ROW    xxh_base
 #define XXH_VECTOR 1 /* XXH_SSE2: every x86-64 has it */
 #include "wire/xxh_impl.h"
 

@@ -98,7 +98,8 @@ static double round_trip(struct side *d)
 		enum shard_status rc;
 
 		for (; part < nr; part++) {
-			struct wire_head h = {.op = OP_CONTRIB_DATA, .chunk = (uint32_t)(part / PARTS_PER_CHUNK),
+			struct wire_head h = {.op = OP_CONTRIB_DATA,
+					      .chunk = (uint32_t)(part / PARTS_PER_CHUNK),
 					      .flags = WIRE_PART_FLAG(part % PARTS_PER_CHUNK)};
 
 			if (stream_send(d->s, &h, d->memory + part * WIRE_PART_BYTES, WIRE_PART_BYTES, NULL, NULL) != SHARD_OK)

@@ -127,7 +127,8 @@ double limit_tcp_iperf3(void)
 		return 0;
 	f = popen("iperf3 -s -1 -p 29799 >/dev/null 2>&1 & for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; "
 		  "iperf3 -c 127.0.0.1 -p 29799 -t 2 -l 256K -J 2>/dev/null >/tmp/iperf3.$$ && break; done; "
-		  "grep -A12 '\"sum_received\"' /tmp/iperf3.$$; rm -f /tmp/iperf3.$$; wait", "r");
+		  "grep -A12 '\"sum_received\"' /tmp/iperf3.$$; rm -f /tmp/iperf3.$$; wait",
+		  "r");
 	if (!f)
 		return 0;
 	while (fgets(line, sizeof(line), f)) {

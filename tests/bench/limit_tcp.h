@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limit_tcp.h: what this machine's loopback gives to a program that does nothing else: two processes, blocking sendmsg() and recv(),
- * cold buffers, the same XXH3 of each block at both ends. The limit that push_tcp and pull_tcp are measured against. */
+/* limit_tcp.h: what this machine's loopback gives to a program that does nothing else: two processes, blocking sendmsg() and
+ * recv(), cold buffers, the same XXH3 of each block at both ends. The limit that push_tcp and pull_tcp are measured against. */
 #ifndef SHARD_TESTS_LIMIT_TCP_H
 #define SHARD_TESTS_LIMIT_TCP_H
 

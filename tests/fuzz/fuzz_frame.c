@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes what a peer can do to a stream: valid frames by a recipe in the input (else no input would get past the checksums), then
- * spoiled, torn, with descriptors beside them, or no frames at all. Checked: what is delivered is what was sent, in order; nothing is
- * delivered after a refusal; no descriptor leaks. */
+ * spoiled, torn, with descriptors beside them, or no frames at all. Checked: what is delivered is what was sent, in order;
+ * nothing is delivered after a refusal; no descriptor leaks. */
 // covers: proto/wire/frame.c proto/net/stream_in.c
 #include "base/check.h"
 #include "net/stream.h"

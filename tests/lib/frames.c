@@ -44,7 +44,8 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 
 const struct stream_handler frames_handler = {on_head, on_frame};
 
-size_t frames_make(unsigned char *out, uint16_t op, uint32_t flags, uint32_t chunk, const void *body, uint32_t body_bytes, uint64_t ordinal)
+size_t frames_make(unsigned char *out, uint16_t op, uint32_t flags, uint32_t chunk, const void *body, uint32_t body_bytes,
+		   uint64_t ordinal)
 {
 	struct wire_head h = {.op = op, .flags = flags, .model = 1, .chunk = chunk, .body_bytes = body_bytes};
 

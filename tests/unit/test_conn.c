@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections on a loop: open and close in every order with exactly one on_close, deadlines, refusals that the peer is told, listeners
- * and their addresses. */
+/* Connections on a loop: open and close in every order with exactly one on_close, deadlines, refusals that the peer is told,
+ * listeners and their addresses. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/frames.h"
@@ -20,6 +20,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+
 #include <cmocka.h>
 
 enum { ENDS_MAX = 64 };
@@ -175,13 +176,13 @@ static void dial(struct net *t, const char *where)
 	assert_int_equal(t->dialled.opened + t->dialled.closed, 0); /* never from inside */
 }
 
-#define RUN_UNTIL(t, x)                                                                                                                    \
-	do {                                                                                                                               \
-		uint64_t limit_ns = clock_ns() + 10 * NS_PER_SEC;                                                                          \
-		while (!(x)) {                                                                                                             \
-			assert_true(clock_ns() < limit_ns);                                                                                \
-			uv_run(&(t)->loop, UV_RUN_ONCE);                                                                                   \
-		}                                                                                                                          \
+#define RUN_UNTIL(t, x)                                                                                                            \
+	do {                                                                                                                       \
+		uint64_t limit_ns = clock_ns() + 10 * NS_PER_SEC;                                                                  \
+		while (!(x)) {                                                                                                     \
+			assert_true(clock_ns() < limit_ns);                                                                        \
+			uv_run(&(t)->loop, UV_RUN_ONCE);                                                                           \
+		}                                                                                                                  \
 	} while (0)
 
 static void connected(struct net *t, const char *where)
@@ -470,7 +471,8 @@ static void test_many(void **state)
 	for (int i = 0; i < ENDS_MAX; i++) {
 		fds[i] = raw_dial(t);
 		if (i % 3 == 0)
-			assert_int_equal(send(fds[i], "garbage that is long enough to be taken for a header, and is not", 64, 0), 64);
+			assert_int_equal(send(fds[i], "garbage that is long enough to be taken for a header, and is not", 64, 0),
+					 64);
 		if (i % 3 == 1)
 			close(fds[i]);
 	}
@@ -604,8 +606,10 @@ static void test_alloc_fails(void **state)
 
 static void test_parse(void **state)
 {
-	static const char *const good[] = {"unix:/run/shardd/shardd.sock", "tcp://a-node:29700", "10.0.0.1:1", "[::1]:29700", "tcp://[fe80::1]:0"};
-	static const char *const bad[] = {"", "unix:", "host", "host:", ":29700", "host:99999", "host:12x", "::1:29700", "[::1]", "[::1:29700", "[]:5"};
+	static const char *const good[] = {"unix:/run/shardd/shardd.sock", "tcp://a-node:29700", "10.0.0.1:1", "[::1]:29700",
+					   "tcp://[fe80::1]:0"};
+	static const char *const bad[] = {"",         "unix:",     "host",  "host:",      ":29700", "host:99999",
+					  "host:12x", "::1:29700", "[::1]", "[::1:29700", "[]:5"};
 	struct conn_address a;
 	char longer[200];
 	struct err e;
@@ -639,10 +643,22 @@ static void test_parse(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(test_talk),	       T(test_tcp),	       T(test_close_while_dialling), T(test_nobody_there), T(test_close_in_frame),
-		T(test_linger),	       T(test_linger_ends),    T(test_stall_and_silence),    T(test_refusal_is_told), T(test_pause),
-		T(test_drained),       T(test_many),	       T(test_out_of_descriptors),   T(test_addresses_in_use),
-		T(test_alloc_fails),   cmocka_unit_test(test_parse),
+		T(test_talk),
+		T(test_tcp),
+		T(test_close_while_dialling),
+		T(test_nobody_there),
+		T(test_close_in_frame),
+		T(test_linger),
+		T(test_linger_ends),
+		T(test_stall_and_silence),
+		T(test_refusal_is_told),
+		T(test_pause),
+		T(test_drained),
+		T(test_many),
+		T(test_out_of_descriptors),
+		T(test_addresses_in_use),
+		T(test_alloc_fails),
+		cmocka_unit_test(test_parse),
 	};
 
 	return cmocka_run_group_tests_name("conn", tests, NULL, NULL);

@@ -13,6 +13,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+
 #include <cmocka.h>
 
 static unsigned char memory[1 << 20];
@@ -75,23 +76,52 @@ static void test_refused(void **state)
 	struct err e;
 
 	(void)state;
-	assert_int_equal(try(&shard__why__descriptor, "\x0a\x05" "ab", 4, 4096, &e), SHARD_PROTOCOL); /* length past the end */
+	assert_int_equal(try(&shard__why__descriptor,
+			     "\x0a\x05"
+			     "ab",
+			     4, 4096, &e),
+			 SHARD_PROTOCOL); /* length past the end */
 	assert_non_null(strstr(e.text, "not a Why message"));
 	assert_int_equal(try(&shard__why__descriptor, "\x0b", 1, 4096, &e), SHARD_PROTOCOL);
-	assert_int_equal(try(&shard__why__descriptor, "\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12, 4096, &e), SHARD_PROTOCOL);
-	assert_int_equal(try(&shard__why__descriptor, "\x0a\x03" "abc", 5, 4096, &e), SHARD_OK);
-	assert_int_equal(try(&shard__why__descriptor, "\x0a\x03" "a\nc", 5, 4096, &e), SHARD_PROTOCOL);
+	assert_int_equal(try(&shard__why__descriptor, "\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12, 4096, &e),
+			 SHARD_PROTOCOL);
+	assert_int_equal(try(&shard__why__descriptor,
+			     "\x0a\x03"
+			     "abc",
+			     5, 4096, &e),
+			 SHARD_OK);
+	assert_int_equal(try(&shard__why__descriptor,
+			     "\x0a\x03"
+			     "a\nc",
+			     5, 4096, &e),
+			 SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "\"why\""));
-	assert_int_equal(try(&shard__text__descriptor, "\x0a\x03" "a\nc", 5, 4096, &e), SHARD_OK); /* JSON has lines */
-	assert_int_equal(try(&shard__text__descriptor, "\x0a\x03" "a\x1b" "c", 5, 4096, &e), SHARD_PROTOCOL);
-	assert_int_equal(try(&shard__why__descriptor, "\x0a\x03" "a\x7f" "c", 5, 4096, &e), SHARD_PROTOCOL);
+	assert_int_equal(try(&shard__text__descriptor,
+			     "\x0a\x03"
+			     "a\nc",
+			     5, 4096, &e),
+			 SHARD_OK); /* JSON has lines */
+	assert_int_equal(try(&shard__text__descriptor,
+			     "\x0a\x03"
+			     "a\x1b"
+			     "c",
+			     5, 4096, &e),
+			 SHARD_PROTOCOL);
+	assert_int_equal(try(&shard__why__descriptor,
+			     "\x0a\x03"
+			     "a\x7f"
+			     "c",
+			     5, 4096, &e),
+			 SHARD_PROTOCOL);
 }
 
 static void test_utf8(void **state)
 {
-	static const char *const good[] = {"", "z", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x99\x82", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"};
-	static const char *const bad[] = {"\x80",	  "\xc0\x80",	      "\xc1\xbf", "\xc3",     "\xe0\x80\x80", "\xed\xa0\x80",
-					  "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff",	  "\xe2\x82", "\xf0\x9f\x99", "a\xc3("};
+	static const char *const good[] = {
+		"", "z", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x99\x82", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"};
+	static const char *const bad[] = {"\x80",         "\xc0\x80",     "\xc1\xbf",         "\xc3",
+					  "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
+					  "\xff",         "\xe2\x82",     "\xf0\x9f\x99",     "a\xc3("};
 	Shard__Why m = SHARD__WHY__INIT;
 	uint8_t body[64];
 
@@ -114,11 +144,11 @@ static void test_deep_texts(void **state)
 	size_t n;
 
 	(void)state;
-	spec.name = (char *)(uintptr_t)"gpt";
+	spec.name = (char *)(uintptr_t) "gpt";
 	spec.n_tensors = 3;
 	spec.tensors = list;
 	for (int i = 0; i < 3; i++) {
-		t[i].name = (char *)(uintptr_t)"h.0.w";
+		t[i].name = (char *)(uintptr_t) "h.0.w";
 		t[i].n_shape = 2;
 		t[i].shape = shape;
 	}
@@ -132,7 +162,7 @@ static void test_deep_texts(void **state)
 			fail_msg("%zu: %s", arena, e.text);
 	}
 	assert_int_equal(try(&shard__define__descriptor, body, n, 200, &e), SHARD_RANGE);
-	t[2].name = (char *)(uintptr_t)"h.0\r\nlevel=error";
+	t[2].name = (char *)(uintptr_t) "h.0\r\nlevel=error";
 	n = shard__define__pack(&m, body);
 	assert_int_equal(try(&shard__define__descriptor, body, n, 65536, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "\"name\""));
@@ -148,7 +178,8 @@ static void test_arena_factor(void **state)
 	for (uint16_t op = 0; op < 2 * OP_NR; op++) {
 		const ProtobufCMessageDescriptor *d = control_type(op / 2, op % 2);
 
-		for (uint8_t field = 1; d && field < 16; field++) { /* each field as empty message or string, each as a small number */
+		for (uint8_t field = 1; d && field < 16;
+		     field++) { /* each field as empty message or string, each as a small number */
 			for (int i = 0; i < BYTES; i += 2) {
 				body[i] = (uint8_t)(field << 3 | 2);
 				body[i + 1] = 0;
@@ -198,9 +229,10 @@ static void test_names(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_op_has_its_type), cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_utf8),	   cmocka_unit_test(test_deep_texts),		 cmocka_unit_test(test_arena_factor),
-		cmocka_unit_test(test_noise),	   cmocka_unit_test(test_names),
+		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_op_has_its_type),
+		cmocka_unit_test(test_refused),    cmocka_unit_test(test_utf8),
+		cmocka_unit_test(test_deep_texts), cmocka_unit_test(test_arena_factor),
+		cmocka_unit_test(test_noise),      cmocka_unit_test(test_names),
 	};
 
 	return cmocka_run_group_tests_name("control", tests, NULL, NULL);

@@ -14,12 +14,21 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+
 #include <cmocka.h>
 
 static struct wire_head sealed(uint64_t ordinal)
 {
-	struct wire_head h = {.op = OP_PUSH_DATA, .flags = WIRE_PART_FLAG(2), .model = 3, .generation = 4, .seq = 5, .term = 6, .step = 7,
-			      .attempt = 8, .chunk = 9, .body_bytes = 8};
+	struct wire_head h = {.op = OP_PUSH_DATA,
+			      .flags = WIRE_PART_FLAG(2),
+			      .model = 3,
+			      .generation = 4,
+			      .seq = 5,
+			      .term = 6,
+			      .step = 7,
+			      .attempt = 8,
+			      .chunk = 9,
+			      .body_bytes = 8};
 
 	wire_seal(&h, "bodybody", ordinal, true);
 	return h;
@@ -160,8 +169,8 @@ static void test_readme(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_seal),	      cmocka_unit_test(test_each_bit), cmocka_unit_test(test_ordinals), cmocka_unit_test(test_bulk),
-		cmocka_unit_test(test_hash_variants), cmocka_unit_test(test_readme),
+		cmocka_unit_test(test_seal), cmocka_unit_test(test_each_bit),      cmocka_unit_test(test_ordinals),
+		cmocka_unit_test(test_bulk), cmocka_unit_test(test_hash_variants), cmocka_unit_test(test_readme),
 	};
 
 	return cmocka_run_group_tests_name("frame", tests, NULL, NULL);

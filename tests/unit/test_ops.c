@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+
 #include <cmocka.h>
 
 static void test_rows(void **state)

@@ -3,11 +3,12 @@
 #include "base/rng.h"
 #include "wire/place.h"
 
-#include <string.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
+
 #include <cmocka.h>
 
 enum { CHUNKS = 1000 };

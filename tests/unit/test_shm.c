@@ -15,6 +15,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+
 #include <cmocka.h>
 
 static void test_image_is_read_only(void **state)
@@ -110,7 +111,8 @@ static void test_map_refuses(void **state)
 	(void)state;
 	assert_int_equal(shm_map(&m, memfd(4096, 0), 4096, 1, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "lacks seals"));
-	assert_int_equal(shm_map(&m, memfd(4096, F_SEAL_GROW | F_SEAL_SEAL), 4096, 1, &e), SHARD_PROTOCOL); /* could shrink: SIGBUS */
+	assert_int_equal(shm_map(&m, memfd(4096, F_SEAL_GROW | F_SEAL_SEAL), 4096, 1, &e),
+			 SHARD_PROTOCOL);                                             /* could shrink: SIGBUS */
 	assert_int_equal(shm_map(&m, memfd(4096, all), 4096, 0, &e), SHARD_PROTOCOL); /* an image that others may write */
 	assert_int_equal(shm_map(&m, memfd(4096, all), 4097, 1, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "has 4096 bytes, 4097 expected"));
@@ -181,8 +183,8 @@ static void test_image_head(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_image_is_read_only), cmocka_unit_test(test_arena), cmocka_unit_test(test_not_forked),
-		cmocka_unit_test(test_map_refuses), cmocka_unit_test(test_huge_policy), cmocka_unit_test(test_touched),
+		cmocka_unit_test(test_image_is_read_only), cmocka_unit_test(test_arena),       cmocka_unit_test(test_not_forked),
+		cmocka_unit_test(test_map_refuses),        cmocka_unit_test(test_huge_policy), cmocka_unit_test(test_touched),
 		cmocka_unit_test(test_image_head),
 	};
 

@@ -19,19 +19,18 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+
 #include <cmocka.h>
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static int fail_alloc_in; /* 0: never; n: the n-th allocation of a stream fails */
 
-#ifndef __SANITIZE_ADDRESS__
-#ifndef __SANITIZE_THREAD__
 extern void *__libc_memalign(size_t align, size_t bytes);
 void *aligned_alloc(size_t align, size_t bytes)
 {
 	return fail_alloc_in > 0 && --fail_alloc_in == 0 ? NULL : __libc_memalign(align, bytes);
 }
 #define CAN_FAIL_ALLOC 1
-#endif
 #endif
 
 struct pair {
@@ -125,7 +124,8 @@ static void test_torn_everywhere(void **state)
 		struct pair *p = pair_new();
 
 		assert_int_equal(feed(p, bytes, cut, NULL), SHARD_OK);
-		assert_int_equal(stream_mid_frame(p->s), cut % n != 0 && cut != 67 && cut != 67 + 64 + 333 && cut != 67 + 128 + 333);
+		assert_int_equal(stream_mid_frame(p->s),
+				 cut % n != 0 && cut != 67 && cut != 67 + 64 + 333 && cut != 67 + 128 + 333);
 		assert_int_equal(feed(p, bytes + cut, n - cut, NULL), SHARD_OK);
 		check_sample(&p->got, 333);
 		assert_false(stream_mid_frame(p->s));
@@ -221,10 +221,10 @@ static void test_order(void **state)
 	memcpy(both, a, 64);
 	memcpy(both + 64, a, 64);
 	refused(both, 128, "frame 1 (ping) from unix pid "); /* duplicate */
-	refused(b, 64, "header checksum");                    /* the first was lost */
+	refused(b, 64, "header checksum");                   /* the first was lost */
 	memcpy(both, b, 64);
 	memcpy(both + 64, a, 64);
-	refused(both, 128, "frame 0");                        /* swapped */
+	refused(both, 128, "frame 0"); /* swapped */
 	n += frames_make(both, OP_PING, 0, 0, NULL, 0, 0);
 	n += frames_make(both + n, OP_PING, 0, 0, NULL, 0, 2);
 	refused(both, n, "header checksum");
@@ -233,7 +233,11 @@ static void test_order(void **state)
 /* Headers whose sums are right, so that only the rule in question can refuse them. */
 static void made(uint16_t op, uint32_t flags, uint32_t body_bytes, uint64_t body_sum, const char *text)
 {
-	struct wire_head h = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .op = op, .flags = flags, .body_bytes = body_bytes,
+	struct wire_head h = {.magic = WIRE_MAGIC,
+			      .version = WIRE_VERSION,
+			      .op = op,
+			      .flags = flags,
+			      .body_bytes = body_bytes,
 			      .body_sum = body_sum};
 
 	h.head_sum = (uint32_t)xxh_sum(&h, 60, 0);
@@ -259,7 +263,8 @@ static void test_rules(void **state)
 	frames_make((unsigned char *)&h, OP_PING, 0, 0, NULL, 0, 0);
 	h.version = 2;
 	refused((unsigned char *)&h, 64, "wire version");
-	refused((const unsigned char *)"GET /metrics HTTP/1.1\r\nHost: a-host-with-a-long-name:29700\r\n\r\n\r\n\r\n", 66, "not a shardd frame");
+	refused((const unsigned char *)"GET /metrics HTTP/1.1\r\nHost: a-host-with-a-long-name:29700\r\n\r\n\r\n\r\n", 66,
+		"not a shardd frame");
 }
 
 static void test_sums_off(void **state)
@@ -464,7 +469,8 @@ static void test_round_trip(void **state)
 	assert_int_equal(stream_open(&b->s, &conf, NULL), SHARD_OK);
 	while (b->got.nr < 100) {
 		struct wire_head h = {.op = OP_CONTRIB_DATA, .chunk = queued, .step = 5, .term = 7};
-		uint32_t bytes = rng_below(&r, 3) ? 2 + (uint32_t)rng_below(&r, 300) : 2 + (uint32_t)rng_below(&r, WIRE_PART_BYTES - 1);
+		uint32_t bytes =
+			rng_below(&r, 3) ? 2 + (uint32_t)rng_below(&r, 300) : 2 + (uint32_t)rng_below(&r, WIRE_PART_BYTES - 1);
 
 		if (queued < 100 && stream_send(a->s, &h, body, bytes, on_sent, &t) == SHARD_OK)
 			sums[queued++] = xxh_sum(body, bytes, 0);
@@ -602,13 +608,26 @@ static void test_bad_descriptor(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_torn_everywhere), cmocka_unit_test(test_byte_by_byte), cmocka_unit_test(test_whole_part),
-		cmocka_unit_test(test_header_bits), cmocka_unit_test(test_body_bits), cmocka_unit_test(test_order),
-		cmocka_unit_test(test_rules), cmocka_unit_test(test_sums_off), cmocka_unit_test(test_owner_refuses),
-		cmocka_unit_test(test_discard), cmocka_unit_test(test_hold), cmocka_unit_test(test_peer_closes),
-		cmocka_unit_test(test_queue_full), cmocka_unit_test(test_control_room), cmocka_unit_test(test_bodies_come_back),
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_fds), cmocka_unit_test(test_fds_unasked),
-		cmocka_unit_test(test_alloc_fails), cmocka_unit_test(test_bad_descriptor),
+		cmocka_unit_test(test_torn_everywhere),
+		cmocka_unit_test(test_byte_by_byte),
+		cmocka_unit_test(test_whole_part),
+		cmocka_unit_test(test_header_bits),
+		cmocka_unit_test(test_body_bits),
+		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_rules),
+		cmocka_unit_test(test_sums_off),
+		cmocka_unit_test(test_owner_refuses),
+		cmocka_unit_test(test_discard),
+		cmocka_unit_test(test_hold),
+		cmocka_unit_test(test_peer_closes),
+		cmocka_unit_test(test_queue_full),
+		cmocka_unit_test(test_control_room),
+		cmocka_unit_test(test_bodies_come_back),
+		cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_fds),
+		cmocka_unit_test(test_fds_unasked),
+		cmocka_unit_test(test_alloc_fails),
+		cmocka_unit_test(test_bad_descriptor),
 	};
 
 	return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
