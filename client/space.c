@@ -124,8 +124,8 @@ enum shard_status space_init(struct space *l, const struct shard_spec *s, struct
 		o->ndim = t->ndim;
 		o->group = t->group;
 		o->flags = t->flags;
-		o->offset = (l->elems + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
-		l->elems = o->offset + o->numel;
+		o->offset = l->elems;
+		l->elems = (o->offset + o->numel + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 		if (l->elems > SPACE_ELEMS_MAX) {
 			space_deinit(l);
 			return err_set(e, SHARD_BAD_ARG, "model \"%s\" has more than 2^44 elements", s->name);

@@ -95,8 +95,11 @@ static void recover_change(struct ctx *x, bool lost) /* the next view, of the me
 			generation = co->node[i].generation; /* the view on this disk is an old one: what it knew is void */
 	}
 	if (lost || !co->has_view || generation > co->view.generation) {
+		bool first = !lost && !co->has_view && generation == 0; /* all may be written before the first view is there */
+
+		co->want_seal = co->want_seal && first;
 		co->view.generation = generation + 1;
-		co->view.sealed = co->has_last = co->want_seal = false;
+		co->view.sealed = co->has_last = false;
 		memset(&co->last, 0, sizeof(co->last));
 		co->attempt = 0;
 	}

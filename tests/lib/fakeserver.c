@@ -169,11 +169,11 @@ static void on_define(struct fake *f, const struct wire_head *h, const void *bod
 	f->elems = 0;
 	f->tensors_nr = (uint32_t)q->spec->n_tensors;
 	for (uint32_t t = 0; t < f->tensors_nr; t++) {
-		f->tensors[t].offset = (f->elems + 63) / 64 * 64;
+		f->tensors[t].offset = f->elems;
 		f->tensors[t].numel = 1;
 		for (size_t d = 0; d < q->spec->tensors[t]->n_shape; d++)
 			f->tensors[t].numel *= q->spec->tensors[t]->shape[d];
-		f->elems = f->tensors[t].offset + f->tensors[t].numel;
+		f->elems = (f->tensors[t].offset + f->tensors[t].numel + 63) / 64 * 64;
 	}
 	CHECK(f->elems <= FAKE_ELEMS_MAX);
 	f->chunks_nr = (uint32_t)((f->elems + f->conf.chunk_elems - 1) / f->conf.chunk_elems);

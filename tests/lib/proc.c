@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Processes for tests. Called by tests/proc only. Every child is killed with the test (PR_SET_PDEATHSIG), every wait has a deadline, and
+ * a daemon's stderr goes to a file that is shown when something fails. */
+#include "lib/proc.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "shard.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define READY_MS 10000
+
+uint16_t proc_free_port(void)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t bytes = sizeof(in);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, sizeof(in)) == 0);
+	CHECK(getsockname(fd, (struct sockaddr *)&in, &bytes) == 0);
+	close(fd);
+	return ntohs(in.sin_port);
+}
+
+void proc_beside(char *path, size_t bytes, const char *name)
+{
+	char self[512];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	CHECK(n > 0);
+	self[n] = 0;
+	for (int up = 0; up < 3; up++) { /* BUILD/tests/proc/test_x */
+		char *slash = strrchr(self, '/');
+
+		CHECK(slash != NULL);
+		*slash = 0;
+	}
+	snprintf(path, bytes, "%s/%s", self, name);
+}
+
+/* --- processes --- */
+
+pid_t proc_fork(int (*fn)(void *arg), void *arg)
+{
+	pid_t parent = getpid(), pid;
+
+	fflush(NULL);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid > 0)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(99);
+	_exit(fn(arg));
+}
+
+int proc_wait(pid_t pid, int ms)
+{
+	struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+	int status = -1, n;
+
+	CHECK(p.fd >= 0);
+	do
+		n = poll(&p, 1, ms);
+	while (n < 0 && errno == EINTR);
+	close(p.fd);
+	if (n == 1)
+		CHECK(waitpid(pid, &status, 0) == pid);
+	return status;
+}
+
+void proc_expect_exit(pid_t pid, int code, int ms)
+{
+	int status = proc_wait(pid, ms);
+
+	if (status == -1) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+		fail_msg("process %d did not end within %d ms", (int)pid, ms);
+	}
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != code)
+		fail_msg("process %d ended with %s %d, expected exit %d", (int)pid, WIFEXITED(status) ? "exit" : "signal",
+			 WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), code);
+}
+
+uint64_t proc_cpu_ms(pid_t pid)
+{
+	unsigned long user = 0, system = 0;
+	char path[64], text[1024];
+	const char *at;
+	size_t n;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	f = fopen(path, "re");
+	CHECK(f != NULL);
+	n = fread(text, 1, sizeof(text) - 1, f);
+	text[n] = 0;
+	fclose(f);
+	at = strrchr(text, ')'); /* the name may hold anything */
+	CHECK(at != NULL && sscanf(at + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) == 2);
+	return (user + system) * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
+}
+
+/* --- clusters --- */
+
+static void write_conf(struct cluster *c, int node, const char *model, const char *extra)
+{
+	struct cluster_node *n = &c->node[node];
+	FILE *f = fopen(n->conf, "we");
+
+	CHECK(f != NULL);
+	fprintf(f, "[daemon]\nnode = %s\nsocket = %s\nstate = %s\nmemory = 256MiB\nworkers = 1\nlog_level = debug\n", n->name, n->socket,
+		n->state);
+	fprintf(f, "[cluster]\nrun_id = test\n[nodes]\n");
+	for (int i = 0; i < c->nodes_nr; i++)
+		fprintf(f, "%s = 127.0.0.1:%u\n", c->node[i].name, c->node[i].port);
+	if (model != NULL)
+		fprintf(f, "[model]\n%s\n", model);
+	if (extra != NULL)
+		fprintf(f, "%s\n", extra);
+	CHECK(fclose(f) == 0);
+}
+
+struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
+{
+	struct cluster *c = calloc(1, sizeof(*c));
+
+	CHECK(c != NULL && nodes_nr >= 1 && nodes_nr <= CLUSTER_NODES_MAX);
+	c->nodes_nr = nodes_nr;
+	strcpy(c->dir, "/tmp/shard-proc-XXXXXX");
+	CHECK(mkdtemp(c->dir) != NULL);
+	for (int i = 0; i < nodes_nr; i++) {
+		struct cluster_node *n = &c->node[i];
+
+		n->port = proc_free_port();
+		snprintf(n->name, sizeof(n->name), "%c", 'a' + i);
+		snprintf(n->conf, sizeof(n->conf), "%s/%s.conf", c->dir, n->name);
+		snprintf(n->socket, sizeof(n->socket), "%s/%s.sock", c->dir, n->name);
+		snprintf(n->log, sizeof(n->log), "%s/%s.log", c->dir, n->name);
+		snprintf(n->state, sizeof(n->state), "%s/%s.state", c->dir, n->name);
+		snprintf(n->unix_address, sizeof(n->unix_address), "unix:%s", n->socket);
+		snprintf(n->tcp_address, sizeof(n->tcp_address), "tcp://127.0.0.1:%u", n->port);
+	}
+	for (int i = 0; i < nodes_nr; i++)
+		write_conf(c, i, model, extra);
+	return c;
+}
+
+static int exec_daemon(void *arg)
+{
+	const struct cluster_node *n = arg;
+	int fd = open(n->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	char path[600];
+
+	proc_beside(path, sizeof(path), "shardd");
+	if (fd < 0 || dup2(fd, 2) < 0 || dup2(fd, 1) < 0)
+		return 98;
+	execl(path, "shardd", "--config", n->conf, (char *)NULL);
+	return 97;
+}
+
+void cluster_spawn(struct cluster *c, int node)
+{
+	CHECK(node < c->nodes_nr && c->node[node].pid == 0);
+	c->node[node].pid = proc_fork(exec_daemon, &c->node[node]);
+}
+
+static bool still_there(struct cluster_node *n)
+{
+	return waitpid(n->pid, NULL, WNOHANG) == 0;
+}
+
+void cluster_ready(struct cluster *c, int node)
+{
+	uint64_t deadline = clock_ns() + READY_MS * NS_PER_MS;
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	enum shard_status rc;
+	shard_client *client;
+
+	o.address = c->node[node].unix_address;
+	o.timeout_ms = 1000;
+	while ((rc = shard_connect(&client, &o)) != SHARD_OK) {
+		bool there = still_there(&c->node[node]);
+
+		if (!there)
+			c->node[node].pid = 0;
+		if (!there || clock_ns() > deadline) {
+			cluster_dump(c);
+			fail_msg("node %s %s: %s", c->node[node].name, there ? "does not answer" : "has ended", shard_error());
+		}
+		(void)poll(NULL, 0, 10); /* nothing to wait on before the socket is there */
+	}
+	shard_disconnect(&client);
+}
+
+struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra)
+{
+	struct cluster *c = cluster_make(nodes_nr, model, extra);
+
+	for (int i = 0; i < nodes_nr; i++)
+		cluster_spawn(c, i);
+	for (int i = 0; i < nodes_nr; i++)
+		cluster_ready(c, i);
+	return c;
+}
+
+void cluster_signal(struct cluster *c, int node, int signal)
+{
+	CHECK(c->node[node].pid > 0 && kill(c->node[node].pid, signal) == 0);
+}
+
+int cluster_wait(struct cluster *c, int node, int ms)
+{
+	int status = proc_wait(c->node[node].pid, ms);
+
+	if (status == -1) {
+		cluster_dump(c);
+		fail_msg("node %s did not end within %d ms", c->node[node].name, ms);
+	}
+	c->node[node].pid = 0;
+	return status;
+}
+
+char *cluster_log(struct cluster *c, int node)
+{
+	FILE *f = fopen(c->node[node].log, "re");
+	size_t bytes = 0;
+	char *text = NULL;
+
+	if (f == NULL || getdelim(&text, &bytes, '\0', f) < 0) {
+		free(text);
+		text = strdup("");
+	}
+	if (f != NULL)
+		fclose(f);
+	CHECK(text != NULL);
+	return text;
+}
+
+void cluster_dump(struct cluster *c)
+{
+	for (int i = 0; i < c->nodes_nr; i++) {
+		char *text = cluster_log(c, i);
+		size_t bytes = strlen(text);
+
+		fprintf(stderr, "--- log of node %s ---\n%s", c->node[i].name, bytes > 8000 ? text + bytes - 8000 : text);
+		free(text);
+	}
+}
+
+static void remove_tree(const char *dir)
+{
+	char *const argv[] = {(char *)(uintptr_t) "rm", (char *)(uintptr_t) "-rf", (char *)(uintptr_t)dir, NULL};
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		execvp("rm", argv);
+		_exit(1);
+	}
+	CHECK(pid > 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+void cluster_stop(struct cluster *c)
+{
+	int status[CLUSTER_NODES_MAX] = {0};
+
+	for (int i = c->nodes_nr - 1; i >= 0; i--)
+		if (c->node[i].pid > 0)
+			(void)kill(c->node[i].pid, SIGTERM);
+	for (int i = 0; i < c->nodes_nr; i++)
+		if (c->node[i].pid > 0)
+			status[i] = cluster_wait(c, i, 10000);
+	for (int i = 0; i < c->nodes_nr; i++)
+		if (status[i] != 0) {
+			cluster_dump(c);
+			fail_msg("node %s ended with wait status 0x%x after SIGTERM", c->node[i].name, (unsigned)status[i]);
+		}
+	remove_tree(c->dir);
+	free(c);
+}
