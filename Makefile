@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-builtin-rules
 SHELL    := /bin/bash
 CC       := $(if $(filter default,$(origin CC)),gcc,$(CC))
-CFLAGS   ?= -O3 -g
+CFLAGS   ?= $(if $(SAN),-O1,-O3) -g
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 DESTDIR  ?=
@@ -54,7 +54,16 @@ TEST_A  := $(B)/libtest.a
 BINS    := $(B)/shardd $(B)/shardctl $(B)/gpt
 HAVE_MAIN := $(wildcard daemon/main.c)
 
-all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0)
+# --- what is optional: found or not, said, and never needed ---
+RDMA ?= $(if $(wildcard /usr/include/infiniband/verbs.h),found,)
+CUDA ?= $(if $(wildcard /usr/local/cuda/include/cuda.h),found,)
+part  = @echo '$1: no ($(if $(filter 0,$2),$3=0,$(if $2,$4 is here$(comma) but this release has no code for it,$4 is not here)))'
+all: parts
+parts:
+	$(call part,rdma,$(RDMA),RDMA,libibverbs)
+	$(call part,cuda,$(CUDA),CUDA,the CUDA toolkit)
+
+all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a)
 
 $(B)/gen/shard.pb-c.h: $(PB)
 $(PB): proto/wire/shard.proto
@@ -89,6 +98,10 @@ $(B)/gpt: $(B)/client/examples/gpt.o $(GPT_A) $(CLIENT_A) $(PROTO_A)
 $(B)/libshard.so.0: $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--exclude-libs,ALL $^ $(LIBS_CLIENT)
 
+# for who links statically: the client with what it needs of proto/, in one archive
+$(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(PROTO_C)) $(B)/gen/shard.pb-c.o
+	$(ar)
+
 # every test, bench and the simulator may use everything
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 TEST_L    := -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
@@ -99,7 +112,62 @@ $(B)/sim: $(call objs,$(SIM_C)) $(TEST_LIBS)
 $(B)/reference: $(call objs,$(REF_C)) $(GPT_A) $(DAEMON_A) $(PROTO_A)
 	$(link) $^ -lm
 
-.PHONY: all clean
+
+# --- install ---
+$(B)/libshard.pc: Makefile
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: libshard' \
+	  'Description: push gradients to, and pull parameters from, shardd' 'Version: $(VERSION)' \
+	  'Libs: -L$${libdir} -lshard' 'Libs.private: -lprotobuf-c -pthread' 'Cflags: -I$${includedir}' >$@
+install: all $(B)/libshard.pc
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/share/shardd
+	install -m 755 $(B)/shardd $(B)/shardctl $(DESTDIR)$(PREFIX)/bin
+	install -m 644 include/shard.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(B)/libshard-whole.a $(DESTDIR)$(LIBDIR)/libshard.a
+	install -m 755 $(B)/libshard.so.0 $(DESTDIR)$(LIBDIR)
+	ln -sf libshard.so.0 $(DESTDIR)$(LIBDIR)/libshard.so
+	install -m 644 $(B)/libshard.pc $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 deploy/shardd.conf $(DESTDIR)$(PREFIX)/share/shardd
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/shardd bin/shardctl include/shard.h share/shardd/shardd.conf)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libshard.a libshard.so libshard.so.0 pkgconfig/libshard.pc)
+	-rmdir $(DESTDIR)$(PREFIX)/share/shardd 2>/dev/null
+
+# --- what people type ---
+deps:
+	@tests/lib/deps.sh
+# A second make, so that nothing is built, and no wildcard looked at, before what it needs is there.
+check: deps
+	@$(MAKE) --no-print-directory check-run WERROR=1
+check-run:
+	@MAKE='$(MAKE)' tests/lib/check.sh $(B)
+tests: all $(UNIT) $(BENCH) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
+unit: $(UNIT)
+	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(UNIT)
+tidy:
+	@tests/lib/tidy.sh
+tidy-ratchet:
+	@tests/lib/tidy.sh ratchet
+format:
+	@tests/lib/tidy.sh format
+help:
+	@printf '  %-26s %s\n' \
+	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
+	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process' \
+	  'make check' 'install what is missing, build, run all tests' \
+	  'make unit' 'build and run unit, kernel and process tests only' \
+	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \
+	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \
+	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
+	  'make bench' 'figures beside what the machine can do' \
+	  'make tidy' 'include rules, sizes, format; format: formats; tidy-ratchet: records sizes that shrank' \
+	  'make install' 'DESTDIR, PREFIX, LIBDIR; and uninstall' \
+	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
+	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
+	  'DEBUG=1 WERROR=1' 'debug counters; warnings are errors' \
+	  'RDMA=0 CUDA=0' 'leave optional parts out'
+
+.PHONY: all parts install uninstall deps check check-run tests unit tidy tidy-ratchet format help clean
 clean:
 	rm -rf build
 .SECONDARY:

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# deps.sh: installs the Debian packages that building and testing need, where they are missing. The only place that calls apt. With
+# NO_APT=1 it prints what is missing and fails.
+set -eu
+packages=(
+	build-essential pkg-config                                  # compiler, make, the installed library's test
+	libuv1-dev libinih-dev libjansson-dev                       # the daemon: loop, configuration, status
+	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
+	libcmocka-dev procps                                        # tests
+	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format
+	iperf3                                                      # a figure beside ours in make bench
+)
+missing=()
+for p in "${packages[@]}"; do
+	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing+=("$p")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+if [ "${NO_APT:-0}" != 0 ]; then
+	echo "deps: missing packages: ${missing[*]}" >&2
+	echo "deps: install them, or run \`make deps\` without NO_APT=1" >&2
+	exit 1
+fi
+if ! command -v apt-get >/dev/null; then
+	echo "deps: no apt-get here: install what matches these Debian packages: ${missing[*]}" >&2
+	exit 1
+fi
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+	command -v sudo >/dev/null || { echo "deps: root or sudo is needed to install: ${missing[*]}" >&2; exit 1; }
+	as_root=(sudo)
+fi
+echo "deps: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -q || echo "deps: apt-get update failed; trying with the lists that are here" >&2
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# tidy.sh [ratchet|format]: what a compiler does not see: which part may include which, sizes of files and functions, the head of each
+# source, the top level, clang-format. Sizes beyond the limits are listed in .tidy-ratchet and may only shrink; `ratchet` writes that list
+# anew, `format` formats. Prints what is wrong, one line each, and "tidy: N sources, N wrong"; fails if anything is.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+header_max=120 source_max=500 function_max=70 line_max=144
+wrong=0
+mapfile -t sources < <(git ls-files -co --exclude-standard '*.c' '*.h' | while read -r f; do [ -f "$f" ] && echo "$f"; done)
+clang_format=$(command -v clang-format || ls /usr/bin/clang-format-[0-9]* 2>/dev/null | sort -V | tail -1)
+
+bad() { echo "tidy: $*"; wrong=$((wrong + 1)); }
+
+# sizes: "file LINES" and "function LINES", of everything beyond its limit
+sizes()
+{
+	awk -v hmax=$header_max -v smax=$source_max -v fmax=$function_max '
+	function file_end() { if (lines > (file ~ /\.h$/ ? hmax : smax)) print file, lines }
+	FNR == 1 { if (file) file_end(); file = FILENAME; name = ""; open = 0 }
+	{ lines = FNR }
+	/^[A-Za-z_].*\(/ && !/;[ \t]*(\/\*.*)?$/ && !/^#/ { name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
+	/^\{/ { open = FNR }
+	/^\}/ { if (open && FNR - open - 1 > fmax) print file ":" name, FNR - open - 1; open = 0 }
+	END { file_end() }' "$@"
+}
+
+case ${1:-check} in
+ratchet)
+	{ echo "# Beyond the limits of tests/lib/tidy.sh: these may only shrink. \`make tidy-ratchet\` writes this file."
+	  sizes "${sources[@]}" | LC_ALL=C sort; } > .tidy-ratchet
+	exit ;;
+format)
+	# clang-format indents an enum oddly when a comment follows its brace: that comment goes above
+	sed -i -E 's|^((typedef )?enum( [a-z_]+)? \{) (/\*.*\*/)$|\4\n\1|' "${sources[@]}"
+	exec "$clang_format" -i "${sources[@]}" ;;
+esac
+
+while read -r what lines; do
+	allowed=$(awk -v w="$what" '$1 == w { print $2 }' .tidy-ratchet 2>/dev/null)
+	[ "$lines" -le "${allowed:-0}" ] || bad "$what has $lines lines${allowed:+, it had $allowed}: at most $header_max in a header, $source_max in a source, $function_max in a function"
+done < <(sizes "${sources[@]}")
+
+# who may include what: "folder regex" must not appear in an #include of a file below the folder
+while read -r folder regex; do
+	hits=$(printf '%s\n' "${sources[@]}" | grep "^$folder/" | xargs -r grep -nE "^ *# *include *[<\"]($regex)" /dev/null)
+	[ -z "$hits" ] || while read -r hit; do bad "$hit: not allowed in $folder/"; done <<< "$hits"
+done <<'RULES'
+daemon (client|examples|ctl)/|(\.\./)*client/
+client (\.\./)*daemon/|core/|store/|cluster/|optim/|obs/|server\.h|config\.h|settings\.h|worker\.h
+proto (\.\./)*(daemon|client)/
+include [^s]
+proto/base uv\.h|ini\.h|jansson\.h|protobuf-c|wire/|net/
+proto/wire uv\.h|net/|unistd\.h|fcntl\.h|sys/socket\.h|poll\.h
+daemon/core uv\.h|infiniband|cuda|time\.h|unistd\.h|fcntl\.h|stdlib\.h|malloc\.h|net/|store/|cluster/|base/clock\.h|base/log\.h
+daemon/optim uv\.h|net/|stdlib\.h|unistd\.h
+RULES
+hits=$(printf '%s\n' "${sources[@]}" | grep '^daemon/core/' | xargs -r grep -nE '\b(malloc|calloc|realloc|free|fopen|fprintf|printf|clock_gettime|clock_ns)\(' /dev/null)
+[ -z "$hits" ] || while read -r hit; do bad "$hit: daemon/core decides, it does not act"; done <<< "$hits"
+
+for f in "${sources[@]}"; do
+	head -2 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || bad "$f: no SPDX line at the top"
+	sed -n 2,3p "$f" | grep -qE '^(/\*|//)' || bad "$f: no opening paragraph: what it owns, who calls it, how it fails"
+done
+hits=$(awk -v max=$line_max '{ line = $0; n = 0; while ((i = index(line, "\t")) > 0) { n = int((n + i - 1) / 8) * 8 + 8; line = substr(line, i + 1) } if (n + length(line) > max) print FILENAME ":" FNR }' "${sources[@]}")
+[ -z "$hits" ] || while read -r hit; do bad "$hit: longer than $line_max columns"; done <<< "$hits"
+
+extra=$(git ls-files -co --exclude-standard | cut -d/ -f1 | sort -u | grep -vE '^(\..*|daemon|client|proto|include|tests|deploy|Makefile|README\.md)$' | grep -vE '^build$')
+[ -z "$extra" ] || bad "not on the top level: $extra"
+
+if [ -z "$clang_format" ]; then
+	bad "clang-format is not installed: make deps"
+elif [ "${TIDY_FORMAT:-1}" = 1 ]; then
+	while read -r f; do bad "$f: make format"; done < <(printf '%s\n' "${sources[@]}" | xargs -P 2 -n 8 "$clang_format" --dry-run -Werror 2>&1 | sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: error: code should be.*/\1/p' | sort -u)
+fi
+echo "tidy: ${#sources[@]} sources, $wrong wrong"
+[ "$wrong" = 0 ]
