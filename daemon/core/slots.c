@@ -29,9 +29,13 @@ static void slots_borrow(struct ctx *x, uint16_t node)
 	a->id = x->c->step.id;
 }
 
-static bool slots_wanted(const struct core *c, uint16_t node) /* a lender that has not lent for the attempt in hand */
+/* A lender that has not lent for the attempt in hand. Who has voted may still owe its contribution: its own chunks are staged, or it
+ * holds none, while the lender was late, for example with its updates of the step before. */
+static bool slots_wanted(const struct core *c, uint16_t node)
 {
-	return node != c->conf.self && c->held_nr[node] && c->step.ranks_nr && c->step.part == CORE_STAGING &&
+	bool open = c->step.part == CORE_STAGING || c->step.part == CORE_PREPARED;
+
+	return node != c->conf.self && c->held_nr[node] && c->step.ranks_nr && open &&
 	       core_id_cmp(&c->member.peer[node].credit, &c->step.id);
 }
 
