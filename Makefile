@@ -23,7 +23,9 @@ INC    := -Iinclude -Iproto -I$(B)/gen
 ISA_avx2   := -mavx2 -mfma -mf16c
 ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 isa     = $(if $(filter %_avx512.c,$1),$(ISA_avx512),$(if $(filter %_avx2.c,$1),$(ISA_avx2)))
-compile = $(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(call isa,$<) -MMD -MP -c $< -o $@
+Q      := $(if $(V),,@)
+say     = @$(if $(V),:,echo '  $1' $2)
+compile = $(Q)$(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(call isa,$<) -MMD -MP -c $< -o $@
 # daemon/ and client/ never see each other's headers; tests see all
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
@@ -68,12 +70,15 @@ all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard
 $(B)/gen/shard.pb-c.h: $(PB)
 $(PB): proto/wire/shard.proto
 	@mkdir -p $(@D)
-	protoc-c --proto_path=proto/wire --c_out=$(B)/gen shard.proto
+	$(call say,protoc-c,$<)
+	$(Q)protoc-c --proto_path=proto/wire --c_out=$(B)/gen shard.proto
 
 $(B)/gen/%.o: $(B)/gen/%.c
-	$(CC) $(STD) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(call say,cc,$<)
+	$(Q)$(CC) $(STD) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 $(B)/%.o: %.c | $(PB)
 	@mkdir -p $(@D)
+	$(call say,cc,$<)
 	$(compile)
 
 ar = @mkdir -p $(@D); rm -f $@; $(AR) rcs $@ $^
@@ -88,7 +93,7 @@ $(GPT_A): $(call objs,$(GPT_C))
 $(TEST_A): $(call objs,$(TESTLIB_C))
 	$(ar)
 
-link = $(CC) -pthread $(SANF) $(LDFLAGS) -o $@
+link = $(if $(V),,@echo '  link' $@;) $(CC) -pthread $(SANF) $(LDFLAGS) -o $@
 $(B)/shardd: $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
 	$(link) $^ $(LIBS_DAEMON) $(LIBS_PROTO)
 $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
@@ -164,7 +169,7 @@ help:
 	  'make install' 'DESTDIR, PREFIX, LIBDIR; and uninstall' \
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
 	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
-	  'DEBUG=1 WERROR=1' 'debug counters; warnings are errors' \
+	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
 	  'RDMA=0 CUDA=0' 'leave optional parts out'
 
 .PHONY: all parts install uninstall deps check check-run tests unit tidy tidy-ratchet format help clean

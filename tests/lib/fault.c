@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands before glibc's allocator in every test program. Its countdown belongs to one thread, so that a library's own threads
- * are left alone. */
+/* Stands before glibc's allocator in every test program that has none of its own (hence weak). Its countdown belongs to one
+ * thread, so that a library's own threads are left alone. */
 #include "lib/fault.h"
 
 #include <errno.h>
@@ -28,17 +28,17 @@ static bool fails(void)
 	return true;
 }
 
-__attribute__((visibility("default"))) void *malloc(size_t bytes)
+__attribute__((weak, visibility("default"))) void *malloc(size_t bytes)
 {
 	return fails() ? NULL : __libc_malloc(bytes);
 }
 
-__attribute__((visibility("default"))) void *calloc(size_t nr, size_t bytes)
+__attribute__((weak, visibility("default"))) void *calloc(size_t nr, size_t bytes)
 {
 	return fails() ? NULL : __libc_calloc(nr, bytes);
 }
 
-__attribute__((visibility("default"))) void *realloc(void *p, size_t bytes)
+__attribute__((weak, visibility("default"))) void *realloc(void *p, size_t bytes)
 {
 	return fails() ? NULL : __libc_realloc(p, bytes);
 }
