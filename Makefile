@@ -75,7 +75,7 @@ $(PB): proto/wire/shard.proto
 
 $(B)/gen/%.o: $(B)/gen/%.c
 	$(call say,cc,$<)
-	$(Q)$(CC) $(STD) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(Q)$(CC) $(STD) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -Os -ffunction-sections -fdata-sections -c $< -o $@
 $(B)/%.o: %.c | $(PB)
 	@mkdir -p $(@D)
 	$(call say,cc,$<)
@@ -101,7 +101,7 @@ $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
 $(B)/gpt: $(B)/client/examples/gpt.o $(GPT_A) $(CLIENT_A) $(PROTO_A)
 	$(link) $^ $(LIBS_CLIENT) -lm
 $(B)/libshard.so.0: $(call objs,$(CLIENT_C)) $(PROTO_A)
-	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--exclude-libs,ALL $^ $(LIBS_CLIENT)
+	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--exclude-libs,ALL -Wl,--gc-sections $^ $(LIBS_CLIENT)
 
 # for who links statically: the client with what it needs of proto/, in one archive
 $(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(PROTO_C)) $(B)/gen/shard.pb-c.o
@@ -119,7 +119,7 @@ $(B)/reference: $(call objs,$(REF_C)) $(GPT_A) $(DAEMON_A) $(PROTO_A)
 
 
 # --- install ---
-$(B)/libshard.pc: Makefile
+$(B)/libshard.pc: parts # always: it depends on PREFIX and LIBDIR
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: libshard' \
 	  'Description: push gradients to, and pull parameters from, shardd' 'Version: $(VERSION)' \

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# check.sh BUILD: everything `make check` runs, after `make deps`; ends with "N passed, N failed, N skipped". A step is one test unless its
+# programs count their own (run.sh). A step that fails prints the end of its log; the others still run. STEPS="a b" runs only these.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+B=$1
+make=${MAKE:-make}
+work=$B/check
+rm -rf "$work"
+mkdir -p "$work"
+results=$work/results
+: >"$results"
+jobs=$(nproc)
+began=$SECONDS
+export WERROR=1 MAKE="$make"
+
+wanted() { [ -z "${STEPS:-}" ] || [[ " $STEPS " = *" $1 "* ]]; }
+
+# step NAME WHAT COMMAND...: one test; its output goes to a log, its last line is shown
+step()
+{
+	local name=$1 what=$2 log start=$SECONDS
+	shift 2
+	wanted "${name%%-*}" || return 0
+	log=$work/$name.log
+	if "$@" >"$log" 2>&1; then
+		echo "1 0 0" >>"$results"
+		printf 'ok   %-34s %s  %d s\n' "$what" "$(tail -1 "$log" | cut -c1-90)" $((SECONDS - start))
+	else
+		echo "0 1 0" >>"$results"
+		{ printf 'FAIL %-34s %d s\n' "$what" $((SECONDS - start)); tail -${TAIL:-40} "$log" | sed 's/^/     | /'; }
+		return 1
+	fi
+}
+
+# programs NAME PROGRAM...: cmocka programs, counted one by one
+programs()
+{
+	local name=$1
+	shift
+	wanted "${name%%-*}" || return 0
+	"tests/lib/run.sh" "$work/$name" "$@"
+	cat "$work/$name" >>"$results" 2>/dev/null
+}
+
+built() { for c in "${@:2}"; do [ -x "$1/${c%.c}" ] && echo "$1/${c%.c}"; done; }
+
+sanitized() # KIND
+{
+	local dir=build/san-${1//,/-} quiet=$1 c
+	local programs=(tests/unit/test_*.c tests/proc/test_smoke*.c) targets=()
+	for c in "${programs[@]}"; do [ -f "$c" ] && targets+=("$dir/${c%.c}"); done
+	step "san-build-$1" "build with $1" "$make" --no-print-directory -j"$jobs" SAN="$1" all "$dir/sim" "${targets[@]}" || return 0
+	programs "san-$1" "${targets[@]}"
+	step "san-sim-$1" "simulator with $1" "$dir/sim" --seed 0 --seeds "${SAN_SEEDS:-100}"
+}
+
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1
+
+WERROR=1 step build "build" "$make" --no-print-directory -j"$jobs" tests
+mapfile -t tests < <(built "$B" tests/unit/test_*.c tests/kernel/test_*.c)
+mapfile -t procs < <(built "$B" tests/proc/test_*.c)
+programs unit "${tests[@]}"
+JOBS=1 programs proc "${procs[@]}" # they measure time: one after the other
+for script in tests/proc/*.sh; do
+	[ -x "$script" ] && step "proc-$(basename "$script" .sh)" "${script#tests/}" "$script" "$B"
+done
+step tools-install "installation" tests/lib/install.sh "$B"
+step tools-globals "no mutable globals" tests/lib/globals.sh "$B"
+step tidy "tidy" tests/lib/tidy.sh
+
+# one core for each: the fuzzers beside the simulator
+{
+	step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
+	step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage
+	step fuzz-run "fuzz: 20 s each" "$make" --no-print-directory fuzz SECONDS=20
+} &
+step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
+step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
+wait
+sanitized address,undefined
+sanitized thread
+
+awk -v t=$((SECONDS - began)) '{ p += $1; f += $2; s += $3 }
+	END { printf "check: %d s\n%d passed, %d failed, %d skipped\n", t, p, f, s; exit f > 0 || p == 0 }' "$results"
