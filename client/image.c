@@ -176,7 +176,7 @@ static bool pull_copy(struct shard_model *m, const struct ticket *t)
 		if (!stable(m, before, &open))
 			return false;
 		dtype_convert(dst, t->dtype, (const char *)m->image.base + m->image_data + at * from, m->space.image, n);
-		atomic_thread_fence(memory_order_acquire);
+		atomic_signal_fence(memory_order_acquire); /* x86 keeps the order of loads; the compiler has to */
 		if (atomic_load_explicit(v, memory_order_relaxed) != before || !stable(m, before, &again) || again != open)
 			return false;
 	}
