@@ -2,11 +2,11 @@
 /* Golden traces: two nodes with one chunk and one trainer each go through a step that commits, and through one whose trainer dies.
  * Every event, message and action is one line; the lines are compared with tests/trace. TRACE_UPDATE=1 writes the files anew:
  * then read the difference, it is the review. */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 
 #include "core/core.h"
 
