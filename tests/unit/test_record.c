@@ -2,11 +2,11 @@
 /* The decision about a step: the loss scaler against a table worked out by hand and against a second implementation in the order in
  * which DeepSpeed's rules are written down; the record's sums, clip, multiplier, skips and limits; and its purity: the same
  * input gives the same bytes, and the previous record is not touched. */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
 
 #include "core/record.h"
 #include "core/scaler.h"
