@@ -384,6 +384,7 @@ static void session_closed(void *owner, struct conn *c, const struct err *why)
 	list_remove(&t->link);
 	s->sessions_nr--;
 	if (t->model != NULL) {
+		gather_session_gone(t->model, t); /* what ends the attempt is told to the others only: this one has no stream any more */
 		trainer_gone(t, false, why->status == SHARD_CLOSED ? "closed its socket" : why->text);
 		session_detach(t);
 	}
