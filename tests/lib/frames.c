@@ -34,9 +34,11 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 		f->head[f->nr] = *h;
 		f->sum[f->nr] = xxh_sum(body, h->body_bytes, 0);
 	}
-	f->nr++;
 	if (f->take_fds)
 		f->fds_nr += stream_take_fds(s, f->fds + f->fds_nr, 8 - f->fds_nr);
+	if (f->nr < FRAMES_MAX)
+		f->fds_at[f->nr] = f->fds_nr;
+	f->nr++;
 	if (f->hold_after_each)
 		stream_hold(s, true);
 	return SHARD_OK;

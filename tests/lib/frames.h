@@ -16,6 +16,7 @@ struct frames {
 	uint16_t refuse_op; /* refused by on_head */
 	int fds[8], fds_nr; /* taken */
 	bool take_fds;
+	int fds_at[FRAMES_MAX]; /* taken until the end of each frame */
 };
 
 extern const struct stream_handler frames_handler; /* owner: struct frames */

@@ -508,7 +508,7 @@ static void test_fds(void **state)
 	before = frames_open_fds();
 	m.arena_bytes = 12345;
 	b->got.take_fds = true;
-	assert_int_equal(stream_send_control(a->s, &ping, NULL), SHARD_OK);
+	assert_int_equal(stream_send_control(a->s, &h, &m.base), SHARD_OK); /* a body whose read brings the next header along */
 	assert_int_equal(stream_send_fds(a->s, &h, &m.base, fds, 2), SHARD_OK);
 	assert_int_equal(stream_send_control(a->s, &ping, NULL), SHARD_OK);
 	assert_int_equal(stream_send_fds(a->s, &h, &m.base, fds, 4), SHARD_OK);
@@ -518,6 +518,9 @@ static void test_fds(void **state)
 	while (b->got.nr < 4)
 		assert_int_equal(stream_read(b->s, 1 << 20, NULL), SHARD_OK);
 	assert_int_equal(b->got.fds_nr, 6);
+	assert_int_equal(b->got.fds_at[0], 0);
+	assert_int_equal(b->got.fds_at[1], 2);
+	assert_int_equal(b->got.fds_at[2], 2);
 	for (int i = 0; i < 6; i++) {
 		assert_int_equal(fcntl(b->got.fds[i], F_GETFD), FD_CLOEXEC);
 		close(b->got.fds[i]);
@@ -561,6 +564,7 @@ static void test_fds_unasked(void **state)
 		for (int i = 0; i < 200; i++)
 			assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		check_sample(&p->got, 300);
+		assert_int_equal(frames_open_fds(), before + 2); /* the pair */
 		send_with_fds(p->peer, "x", 1, nr); /* and in a frame that never ends */
 		assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		pair_free(p);
