@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Which elements were pushed: random ranges in random order against a plain array of flags; layouts with padding, frozen tensors, and
+ * chunks that hold no trainable element. */
+#include "base/check.h"
+#include "base/rng.h"
+#include "client/cover.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { TENSORS = 5 };
+
+static const struct shard_tensor tensors[TENSORS] = {
+	{.name = "a", .ndim = 1, .shape = {3000}},
+	{.name = "b", .ndim = 2, .shape = {5, 13}},
+	{.name = "frozen", .ndim = 1, .shape = {2500}, .flags = SHARD_FROZEN},
+	{.name = "c", .ndim = 0},
+	{.name = "d", .ndim = 1, .shape = {1024}},
+};
+
+struct model {
+	struct space space;
+	struct cover cover;
+	uint8_t *pushed; /* [elems] */
+	uint8_t *complete;
+	uint32_t completed;
+};
+
+static void on_complete(void *arg, uint32_t chunk)
+{
+	struct model *m = arg;
+
+	assert_int_equal(m->complete[chunk], 0);
+	m->complete[chunk] = 1;
+	m->completed++;
+}
+
+static void model_init(struct model *m)
+{
+	struct shard_spec s = {.size = sizeof(s), .name = "m", .tensors = tensors, .tensors_nr = TENSORS, .image = SHARD_BF16,
+			       .grad = SHARD_BF16};
+	struct err e;
+
+	memset(m, 0, sizeof(*m));
+	assert_int_equal(space_check(&s, &e), SHARD_OK);
+	assert_int_equal(space_init(&m->space, &s, &e), SHARD_OK);
+	assert_int_equal(space_chunks(&m->space, 1024, &e), SHARD_OK);
+	assert_int_equal(cover_init(&m->cover, &m->space, &e), SHARD_OK);
+	m->pushed = calloc(m->space.elems, 1);
+	m->complete = calloc(m->space.chunks_nr, 1);
+}
+
+static void model_deinit(struct model *m)
+{
+	cover_deinit(&m->cover);
+	space_deinit(&m->space);
+	free(m->pushed);
+	free(m->complete);
+}
+
+static bool chunk_whole(struct model *m, uint32_t chunk)
+{
+	for (uint32_t t = 0; t < TENSORS; t++)
+		for (uint64_t i = 0; i < m->space.tensors[t].numel; i++) {
+			uint64_t at = m->space.tensors[t].offset + i;
+
+			if (at / 1024 == chunk && t != 2 && !m->pushed[at])
+				return false;
+		}
+	return true;
+}
+
+static bool overlaps(struct model *m, uint32_t t, uint64_t first, uint64_t count)
+{
+	return memchr(m->pushed + m->space.tensors[t].offset + first, 1, count) != NULL;
+}
+
+static void test_layout(void **state)
+{
+	struct model m;
+	struct err e;
+
+	(void)state;
+	model_init(&m);
+	assert_int_equal(m.space.tensors[1].offset, 3008);
+	assert_int_equal(m.space.tensors[2].offset, 3136);
+	assert_int_equal(m.space.tensors[3].offset, 5696);
+	assert_int_equal(m.space.tensors[4].offset, 5760);
+	assert_int_equal(m.space.elems, 6784);
+	assert_int_equal(m.space.chunks_nr, 7);
+	assert_int_equal(space_chunk_elems(&m.space, 6), 640);
+	assert_int_equal(m.space.chunk_tensor[2], 0);
+	assert_int_equal(m.space.chunk_tensor[3], 1);
+	assert_int_equal(m.space.chunk_tensor[4], 2);
+	assert_int_equal(m.space.chunk_tensor[6], 4);
+	assert_int_equal(space_chunks(&m.space, 1000, &e), SHARD_PROTOCOL);
+	assert_int_equal(space_chunks(&m.space, 512, &e), SHARD_PROTOCOL);
+	assert_int_equal(space_chunks(&m.space, 0, &e), SHARD_PROTOCOL);
+	model_deinit(&m);
+}
+
+static void one_step(struct model *m, struct rng *r)
+{
+	struct err e;
+
+	memset(m->pushed, 0, m->space.elems);
+	memset(m->complete, 0, m->space.chunks_nr);
+	m->completed = 0;
+	cover_reset(&m->cover, on_complete, m);
+	assert_int_equal(m->completed, 1); /* chunk 4 holds nothing but the frozen tensor */
+	assert_int_equal(m->complete[4], 1);
+	while (cover_missing(&m->cover, &e) != SHARD_OK) {
+		uint32_t t = (uint32_t)rng_below(r, TENSORS);
+		uint64_t numel = m->space.tensors[t].numel, first = rng_below(r, numel), count = 1 + rng_below(r, numel - first);
+		enum shard_status rc;
+
+		if (t == 2)
+			continue;
+		if (rng_below(r, 4) == 0) {
+			first = 0;
+			count = numel;
+		} else if (rng_below(r, 2)) { /* small holes get filled in the end */
+			while (first > 0 && m->pushed[m->space.tensors[t].offset + first])
+				first--;
+			count = 1;
+			while (first + count < numel && !m->pushed[m->space.tensors[t].offset + first + count])
+				count++;
+		}
+		rc = cover_claim(&m->cover, t, first, count, &e);
+		assert_int_equal(rc, overlaps(m, t, first, count) ? SHARD_DUPLICATE : SHARD_OK);
+		if (rc != SHARD_OK)
+			continue;
+		memset(m->pushed + m->space.tensors[t].offset + first, 1, count);
+		cover_fill(&m->cover, t, first, count, on_complete, m);
+		for (uint32_t c = 0; c < m->space.chunks_nr; c++)
+			assert_int_equal(m->complete[c], chunk_whole(m, c));
+	}
+	assert_int_equal(m->completed, m->space.chunks_nr);
+	assert_int_equal(m->cover.complete, m->space.chunks_nr);
+}
+
+static void test_random(void **state)
+{
+	struct rng r = {42};
+	struct model m;
+
+	(void)state;
+	model_init(&m);
+	for (int step = 0; step < 60; step++)
+		one_step(&m, &r);
+	model_deinit(&m);
+}
+
+static void test_absent(void **state)
+{
+	struct model m;
+	struct err e;
+
+	(void)state;
+	model_init(&m);
+	cover_reset(&m.cover, on_complete, &m);
+	assert_true(cover_absent(&m.cover, 2));
+	assert_false(cover_absent(&m.cover, 0));
+	assert_int_equal(cover_claim_absent(&m.cover, 0, &e), SHARD_OK);
+	cover_fill(&m.cover, 0, 0, 3000, on_complete, &m);
+	assert_true(cover_absent(&m.cover, 0));
+	assert_int_equal(m.completed, 3); /* 0, 1 and the frozen one; chunk 2 also holds "b" */
+	assert_int_equal(cover_claim_absent(&m.cover, 0, &e), SHARD_DUPLICATE);
+	assert_int_equal(cover_claim(&m.cover, 0, 0, 1, &e), SHARD_DUPLICATE);
+	assert_int_equal(cover_claim(&m.cover, 1, 3, 4, &e), SHARD_OK);
+	assert_int_equal(cover_claim_absent(&m.cover, 1, &e), SHARD_DUPLICATE);
+	assert_int_equal(cover_missing(&m.cover, &e), SHARD_MISSING);
+	assert_string_equal(e.text, "3 of 4 tensors were not pushed: b (4 of 65 elements), c, d: push them, or shard_push_none()");
+	cover_rest(&m.cover, on_complete, &m);
+	assert_int_equal(m.completed, m.space.chunks_nr);
+	model_deinit(&m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_layout),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_absent),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
