@@ -192,8 +192,9 @@ static void *ring_take(struct stream *s, uint32_t bytes, uint32_t *taken)
 	return s->ring + at;
 }
 
-static enum shard_status room(struct stream *s)
+static enum shard_status room(struct stream *s, const struct wire_head *h)
 {
+	CHECK(wire_op(h->op));
 	if (s->out_over)
 		return SHARD_CLOSED;
 	if (s->queued < s->queue_max)
@@ -206,7 +207,7 @@ static struct stream_out *push(struct stream *s, const struct wire_head *h, cons
 {
 	struct stream_out *f = &s->queue[(s->first + s->queued) % s->queue_max];
 
-	CHECK(s->queued < s->queue_max && wire_op(h->op));
+	CHECK(s->queued < s->queue_max);
 	memset(f, 0, sizeof(*f));
 	f->head = *h;
 	f->head.body_bytes = body_bytes;
@@ -219,7 +220,7 @@ enum shard_status stream_send(struct stream *s, const struct wire_head *h, const
 			      stream_sent_fn sent, void *arg)
 {
 	struct stream_out *f;
-	enum shard_status rc = room(s);
+	enum shard_status rc = room(s, h);
 
 	if (rc != SHARD_OK)
 		return rc;
@@ -237,7 +238,7 @@ static enum shard_status send_packed(struct stream *s, const struct wire_head *h
 				     struct stream_out **out)
 {
 	size_t bytes = msg ? protobuf_c_message_get_packed_size(msg) : 0;
-	enum shard_status rc = room(s);
+	enum shard_status rc = room(s, h);
 	void *body = NULL, *big = NULL;
 	uint32_t taken = 0;
 
