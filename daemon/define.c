@@ -324,8 +324,16 @@ static const struct peer *first_down(const struct server *s)
 
 static enum shard_status hold(struct server *s, const struct model_asker *a, const Shard__Spec *spec, struct err *e)
 {
-	struct waiting *w = calloc(1, sizeof(*w));
+	struct waiting *w;
 
+	list_each(it, &s->defines) {
+		const struct model_asker *other = &list_of(it, struct waiting, link)->asker;
+
+		if (other->node == a->node && other->session == a->session)
+			return err_set(e, SHARD_BUSY, "a definition of this connection waits for node %s already",
+				       server_node_name(s, first_down(s)->node));
+	}
+	w = calloc(1, sizeof(*w));
 	if (w != NULL && (w->spec = copy_message(&spec->base)) != NULL) {
 		w->asker = *a;
 		w->since_ns = clock_ns();
@@ -334,6 +342,21 @@ static enum shard_status hold(struct server *s, const struct model_asker *a, con
 	}
 	free(w);
 	return err_set(e, SHARD_SYSTEM, "no memory to hold a definition");
+}
+
+static void drop_held(struct waiting *w)
+{
+	list_remove(&w->link);
+	shard__spec__free_unpacked(w->spec, NULL);
+	free(w);
+}
+
+static enum shard_status down(const struct server *s, const char *name, struct err *e)
+{
+	const struct peer *p = first_down(s);
+
+	return err_set(e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s (%s) is down: %s", name, server_node_name(s, p->node),
+		       s->conf->node_list[p->node].address.text, p->why);
 }
 
 static enum shard_status define_here(struct server *s, const struct model_asker *a, const Shard__Spec *spec, bool may_wait, struct err *e)
@@ -361,22 +384,36 @@ static enum shard_status define_here(struct server *s, const struct model_asker 
 		return make_everywhere(s, a, spec, &set, e);
 	if (may_wait)
 		return hold(s, a, spec, e);
-	return err_set(e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s (%s) is down: %s", spec->name,
-		       server_node_name(s, first_down(s)->node), s->conf->node_list[first_down(s)->node].address.text, first_down(s)->why);
+	return down(s, spec->name, e);
+}
+
+/* To the coordinator, once its link is up. */
+static enum shard_status pass_on(struct server *s, const struct model_asker *a, Shard__Spec *spec, bool may_wait, struct err *e)
+{
+	struct wire_head h = {.op = OP_DEFINE, .attempt = a->tag};
+	Shard__Define body = SHARD__DEFINE__INIT;
+	struct session *t = session_find(s, a->session);
+
+	if (t == NULL)
+		return SHARD_OK;
+	if (spec == NULL)
+		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
+	if (!s->peer[s->coordinator]->up)
+		return may_wait ? hold(s, a, spec, e) : down(s, spec->name, e);
+	body.spec = spec;
+	body.session = t->id;
+	body.pid = t->pid;
+	return relay_request(t, s->coordinator, &h, &body.base, e);
 }
 
 enum shard_status define_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
 	struct server *s = t->server;
-	Shard__Define body = *(const Shard__Define *)msg;
+	const Shard__Define *body = (const Shard__Define *)msg;
 	struct model_asker a = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
 
 	t->defined = true;
-	if (s->self == s->coordinator)
-		return define_here(s, &a, body.spec, true, e);
-	body.session = t->id;
-	body.pid = t->pid;
-	return relay_request(t, s->coordinator, h, &body.base, e);
+	return s->self == s->coordinator ? define_here(s, &a, body->spec, true, e) : pass_on(s, &a, body->spec, true, e);
 }
 
 enum shard_status define_node_request(struct peer *p, const struct wire_head *h, const Shard__Define *body, struct err *e)
@@ -393,6 +430,12 @@ void define_detached(struct server *s, uint16_t node, uint64_t session)
 	struct wire_head h = {.op = OP_DETACHED};
 	Shard__Trainer body = SHARD__TRAINER__INIT;
 
+	list_each(it, &s->defines) {
+		struct waiting *w = list_of(it, struct waiting, link);
+
+		if (w->asker.node == node && w->asker.session == session)
+			drop_held(w);
+	}
 	if (s->self != s->coordinator) {
 		body.session = session;
 		(void)peer_send(s, s->coordinator, &h, &body.base, NULL); /* a link that falls tells the coordinator as much */
@@ -469,19 +512,26 @@ void define_answered(struct server *s, const struct relay *r, const struct wire_
 
 /* --- links --- */
 
+static bool may_go(const struct server *s)
+{
+	return s->self == s->coordinator ? first_down(s) == NULL : s->peer[s->coordinator]->up;
+}
+
 static void retry_held(struct server *s, uint64_t now_ns)
 {
 	list_each(it, &s->defines) {
 		struct waiting *w = list_of(it, struct waiting, link);
 		struct err e;
+		enum shard_status st;
 
-		if (first_down(s) != NULL && now_ns - w->since_ns < s->conf->heartbeat_timeout_ns)
+		if (!may_go(s) && now_ns - w->since_ns < s->conf->heartbeat_timeout_ns)
 			continue;
 		list_remove(&w->link);
-		if (define_here(s, &w->asker, w->spec, false, &e) != SHARD_OK)
+		st = s->self == s->coordinator ? define_here(s, &w->asker, w->spec, false, &e) : pass_on(s, &w->asker, w->spec, false, &e);
+		if (st != SHARD_OK)
 			answer_refuse(s, &w->asker, &e);
-		shard__spec__free_unpacked(w->spec, NULL);
-		free(w);
+		list_init(&w->link);
+		drop_held(w);
 	}
 }
 
@@ -523,11 +573,6 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 
 void define_free(struct server *s)
 {
-	list_each(it, &s->defines) {
-		struct waiting *w = list_of(it, struct waiting, link);
-
-		list_remove(&w->link);
-		shard__spec__free_unpacked(w->spec, NULL);
-		free(w);
-	}
+	list_each(it, &s->defines)
+		drop_held(list_of(it, struct waiting, link));
 }

@@ -191,7 +191,8 @@ static void step_enter(struct ctx *x)
 	memset(core_at(c, c->at_staged), 0, (c->conf.chunks_nr + 7) / 8);
 	missing = local_missing(x, &s->world);
 	if (missing) {
-		s->aborted = s->id;
+		s->aborted = s->drained = s->id; /* nothing of it ever leaves: lenders may lend again */
+		slots_drained(x);
 		step_refuse(x, missing);
 		return;
 	}
@@ -418,6 +419,7 @@ void step_on_tick(struct ctx *x)
 		slots_repeat(x);
 	} else if (s->part == CORE_PREPARED) {
 		step_send_vote(x);
+		slots_repeat(x);
 	} else if (s->dropped) {
 		step_tell_dropped(x);
 	}

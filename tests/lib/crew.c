@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The trainers and the reference. Tests call. A member: connect, define (one of them writes and seals), join, then steps until the last;
+ * WORLD_CHANGED means the same step again, and where it may, a dead connection means all of it again. The reference follows
+ * wire/ARITHMETIC.md for adamw without clipping: node sums, the primary's sum, one element after the other. */
+#include "lib/crew.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "wire/dtype.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static const struct shard_tensor tensors[CREW_TENSORS] = {
+	{.name = "wte", .ndim = 2, .shape = {37, 64}},
+	{.name = "bias", .ndim = 1, .shape = {50}},
+	{.name = "proj", .ndim = 2, .shape = {64, 50}},
+	{.name = "scale", .ndim = 0},
+};
+static const uint32_t numel[CREW_TENSORS] = {37 * 64, 50, 64 * 50, 1};
+#define LR 0.01
+#define BETA1 0.9
+#define BETA2 0.95
+#define EPS 1e-6
+#define DECAY 0.1
+
+void crew_must(enum shard_status got, enum shard_status want, const char *what)
+{
+	if (got == want)
+		return;
+	fprintf(stderr, "%s: %s: %s, expected %s\n", what, shard_name(got), shard_error(), shard_name(want));
+	abort();
+}
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15ull;
+	x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9ull;
+	return x ^ (x >> 32);
+}
+
+static float weight(uint32_t i)
+{
+	return (float)(int64_t)(mix(i + 77) % 2001) / 500.0f - 2.0f;
+}
+
+/* bf16, of normal size */
+static uint16_t gradient(uint64_t step, uint32_t rank, uint32_t i)
+{
+	uint64_t r = mix(step * 1000003 + rank * 10007 + i * 17 + 5);
+
+	return dtype_to_bf16(((float)(r % 255) + 1) / 128.0f * (r >> 40 & 1 ? -1.0f : 1.0f));
+}
+
+void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes, uint32_t world)
+{
+	snprintf(settings, bytes,
+		 "optimizer=adamw lr=0.01 beta1=0.9 beta2=0.95 eps=1e-6 weight_decay=0.1 chunk_elems=1024 min_world=%u max_world=%u timeout=20s",
+		 world, world);
+	*s = (struct shard_spec){.size = sizeof(*s), .name = name, .tensors = tensors, .tensors_nr = CREW_TENSORS, .image = SHARD_BF16,
+				 .grad = SHARD_BF16, .settings = settings};
+}
+
+/* --- the right result --- */
+
+static float node_sum(const struct crew *c, uint64_t step, uint32_t node, uint32_t i, bool *any)
+{
+	float sum = 0;
+	uint32_t nr = 0;
+
+	for (uint32_t r = 0; r < c->nr; r++) {
+		if (c->member[r].node != node)
+			continue;
+		float g = dtype_from_bf16(gradient(step, r, i));
+
+		sum = nr++ == 0 ? g : sum + g;
+	}
+	*any = nr > 0;
+	return dtype_from_bf16(dtype_to_bf16(sum)); /* of one operand: its bits */
+}
+
+static float reduced(const struct crew *c, uint64_t step, uint32_t i)
+{
+	uint32_t seen = 0, nr = 0;
+	float sum = 0;
+
+	for (uint32_t r = 0; r < c->nr; r++) { /* nodes in order of their lowest rank */
+		uint32_t node = c->member[r].node;
+		bool any;
+
+		if (seen >> node & 1)
+			continue;
+		seen |= 1u << node;
+		float g = node_sum(c, step, node, i, &any);
+
+		sum = nr++ == 0 ? g : sum + g;
+	}
+	return dtype_from_bf16(dtype_to_bf16(sum));
+}
+
+static void reference_step(struct crew *c)
+{
+	uint64_t t = ++c->ref_step;
+	float mult = (float)(1.0 / (double)c->nr), decay = (float)(1 - LR * DECAY), b2 = (float)BETA2;
+	float one1 = (float)(1 - BETA1), one2 = (float)(1 - BETA2), eps = (float)EPS;
+	float step_size = (float)(LR / (1 - pow(BETA1, (double)t))), bc2 = (float)sqrt(1 - pow(BETA2, (double)t));
+
+	for (uint32_t i = 0; i < CREW_NUMEL; i++) {
+		float g = reduced(c, t, i) * mult, m = fmaf(one1, g - c->m[i], c->m[i]);
+		float v = fmaf(one2 * g, g, b2 * c->v[i]), d = sqrtf(v) / bc2 + eps;
+
+		c->p[i] = fmaf(-step_size, m / d, c->p[i] * decay);
+		c->m[i] = m;
+		c->v[i] = v;
+	}
+}
+
+static void compare(shard_model *m, enum shard_kind kind, const char *what, const float *want, uint64_t step)
+{
+	float got[37 * 64 > 64 * 50 ? 37 * 64 : 64 * 50];
+	uint32_t at = 0;
+
+	for (uint32_t t = 0; t < CREW_TENSORS; at += numel[t++]) {
+		uint64_t is = step;
+
+		MUST(shard_read(m, kind, t, 0, numel[t], SHARD_F32, got, &is));
+		for (uint32_t i = 0; i < numel[t]; i++) {
+			float w = kind == SHARD_IMAGE ? dtype_from_bf16(dtype_to_bf16(want[at + i])) : want[at + i];
+
+			if (memcmp(&w, &got[i], sizeof(w)) != 0)
+				fail_msg("%s of \"%s\"[%u] after step %lu: %a, not %a", what, tensors[t].name, i, (unsigned long)step,
+					 (double)got[i], (double)w);
+		}
+	}
+}
+
+shard_client *crew_connect(const char *address)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	shard_client *client;
+
+	o.address = address;
+	MUST(shard_connect(&client, &o));
+	return client;
+}
+
+void crew_check(struct crew *c, const char *address, uint64_t step)
+{
+	shard_client *client = crew_connect(address);
+	shard_model *m;
+	struct shard_spec s;
+	char settings[256];
+	int created;
+
+	crew_spec(&s, c->name, settings, sizeof(settings), c->nr);
+	MUST(shard_define(client, &s, &m, &created));
+	assert_int_equal(created, 0);
+	while (c->ref_step < step)
+		reference_step(c);
+	assert_int_equal(c->ref_step, step);
+	compare(m, SHARD_MASTER, "master", c->p, step);
+	compare(m, SHARD_EXP_AVG, "exp_avg", c->m, step);
+	compare(m, SHARD_EXP_AVG_SQ, "exp_avg_sq", c->v, step);
+	compare(m, SHARD_IMAGE, "image", c->p, step);
+	shard_disconnect(&client);
+}
+
+/* --- trainers --- */
+
+static bool went_on(struct crew_member *b, enum shard_status st, const char *what) /* false: connect again */
+{
+	if (st == SHARD_OK || st == SHARD_WORLD_CHANGED)
+		return true;
+	if (b->reconnects && (st >= SHARD_UNREACHABLE || st == SHARD_TIMEOUT || st == SHARD_BUSY) && st != SHARD_LOST)
+		return false;
+	crew_must(st, SHARD_OK, what);
+	return false;
+}
+
+#define GO(call)                                                                                                                       \
+	do {                                                                                                                           \
+		st = (call);                                                                                                           \
+		if (!went_on(b, st, #call))                                                                                            \
+			return false;                                                                                                  \
+	} while (0)
+
+static bool push_all(struct crew_member *b, shard_model *m, uint64_t step, enum shard_status *out)
+{
+	enum shard_status st = SHARD_OK;
+	uint32_t at = CREW_NUMEL;
+
+	for (uint32_t t = CREW_TENSORS; t-- > 0 && st == SHARD_OK;) {
+		uint16_t *g = shard_grad(m, t);
+
+		at -= numel[t];
+		if (g == NULL) {
+			st = SHARD_WORLD_CHANGED;
+			break;
+		}
+		for (uint32_t i = 0; i < numel[t]; i++)
+			g[i] = gradient(step, b->rank, at + i);
+		GO(shard_push(m, t, 0, numel[t], NULL, SHARD_BF16, 0, NULL));
+	}
+	*out = st;
+	return true;
+}
+
+static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *w)
+{
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct shard_step s = SHARD_INIT(struct shard_step);
+	enum shard_status st;
+	shard_ticket ticket;
+
+	atomic_store(&b->step, w->step);
+	GO(shard_begin(m, NULL, &s));
+	if (st == SHARD_OK) {
+		CHECK(s.rank == b->rank && s.world_size == b->crew->nr);
+		if (!push_all(b, m, s.step, &st))
+			return false;
+	}
+	if (st == SHARD_OK)
+		GO(shard_commit(m, &ticket));
+	if (st == SHARD_OK)
+		GO(shard_result(m, ticket, SHARD_DEFAULT, &r));
+	if (st == SHARD_OK)
+		CHECK(r.outcome == SHARD_APPLIED && r.step == s.step);
+	else
+		atomic_fetch_add(&b->retries, 1);
+	GO(shard_world_get(m, w));
+	return true;
+}
+
+static bool write_weights(struct crew_member *b, shard_model *m)
+{
+	float *w = malloc(CREW_NUMEL * sizeof(*w));
+	enum shard_status st = SHARD_OK;
+	uint32_t at = 0;
+
+	CHECK(w != NULL);
+	for (uint32_t i = 0; i < CREW_NUMEL; i++)
+		w[i] = weight(i);
+	for (uint32_t t = 0; t < CREW_TENSORS && st == SHARD_OK; at += numel[t++])
+		st = shard_write(m, SHARD_MASTER, t, 0, numel[t], SHARD_F32, w + at);
+	free(w);
+	if (st == SHARD_OK)
+		st = shard_seal(m, 0);
+	return went_on(b, st, "writing the weights");
+}
+
+/* true: the last step is done */
+static bool session(struct crew_member *b, shard_client **client)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	struct shard_world w = SHARD_INIT(struct shard_world);
+	struct shard_spec s;
+	char settings[256];
+	enum shard_status st;
+	shard_model *m;
+	int created;
+
+	o.address = b->address;
+	GO(shard_connect(client, &o));
+	crew_spec(&s, b->crew->name, settings, sizeof(settings), b->crew->nr);
+	GO(shard_define(*client, &s, &m, &created));
+	if (created && !write_weights(b, m))
+		return false;
+	GO(shard_join(m, (int)b->rank, 20000, &w));
+	while (w.step <= atomic_load(&b->crew->last))
+		if (!one_step(b, m, &w))
+			return false;
+	GO(shard_leave(m, 10000));
+	return true;
+}
+
+static void *member(void *arg)
+{
+	struct crew_member *b = arg;
+	bool done = false;
+
+	while (!done) {
+		shard_client *client = NULL;
+
+		done = session(b, &client);
+		shard_disconnect(&client);
+		if (!done) {
+			uint32_t n = atomic_fetch_add(&b->reconnected, 1);
+
+			CHECK(n < 1000000);
+			done = atomic_load(&b->step) > atomic_load(&b->crew->last); /* it was leaving */
+			usleep(200);
+		}
+	}
+	return NULL;
+}
+
+/* --- all of them --- */
+
+void crew_init(struct crew *c, const char *name)
+{
+	memset(c, 0, sizeof(*c));
+	c->name = name;
+	for (uint32_t i = 0; i < CREW_NUMEL; i++)
+		c->p[i] = weight(i);
+}
+
+struct crew_member *crew_add(struct crew *c, const char *address, uint32_t node)
+{
+	struct crew_member *b = &c->member[c->nr];
+
+	CHECK(c->nr < CREW_MAX);
+	b->crew = c;
+	b->address = address;
+	b->node = node;
+	b->rank = c->nr++;
+	return b;
+}
+
+void crew_start(struct crew *c, uint64_t last)
+{
+	atomic_store(&c->last, last);
+	for (uint32_t i = 0; i < c->nr; i++)
+		CHECK(pthread_create(&c->member[i].thread, NULL, member, &c->member[i]) == 0);
+}
+
+uint64_t crew_step(struct crew *c)
+{
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < c->nr; i++) {
+		uint64_t step = atomic_load(&c->member[i].step);
+
+		most = step > most ? step : most;
+	}
+	return most;
+}
+
+void crew_wait_step(struct crew *c, uint64_t step)
+{
+	uint64_t until = clock_ns() + 15 * NS_PER_SEC;
+
+	while (crew_step(c) < step) {
+		if (clock_ns() > until)
+			fail_msg("step %lu of \"%s\" has not begun within 15 s, it is at %lu", (unsigned long)step, c->name,
+				 (unsigned long)crew_step(c));
+		usleep(500);
+	}
+}
+
+uint64_t crew_finish(struct crew *c)
+{
+	uint64_t last = atomic_load(&c->last);
+
+	if (last == UINT64_MAX) { /* they are at most one step apart */
+		last = crew_step(c) + 3;
+		atomic_store(&c->last, last);
+	}
+	for (uint32_t i = 0; i < c->nr; i++)
+		pthread_join(c->member[i].thread, NULL);
+	return last;
+}
