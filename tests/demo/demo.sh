@@ -3,122 +3,13 @@
 # demo.sh BUILD: two daemons on loopback, two trainers each, the licence texts of this machine; then the same training in one process,
 # and a comparison of every master weight and moment, byte by byte. Ends with "demo: exact" and status 0. BREAK=1 flips one bit of
 # one gradient in one trainer: that must be found, status 1. KEEP=1 keeps the folder with logs and dumps.
-set -u
+name=demo
 build=$(cd "${1:?usage: demo.sh BUILD}" && pwd)
 steps=200 batch=16 seq=64 every=25
 settings="optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384"
 model=(--layers 2 --dim 64 --heads 4 --seq $seq --batch $batch --steps $steps --seed 1 --dtype bf16 --settings "$settings")
 stall_s=60
-unset "${!SHARD_@}"
-
-dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-demo.XXXXXX")
-declare -A pid_of=()
-
-cleanup()
-{
-	local p
-
-	for p in "${pid_of[@]}"; do
-		kill -9 "$p" 2>/dev/null
-	done
-	wait 2>/dev/null
-	if [ "${KEEP:-}" = 1 ]; then
-		echo "demo: kept $dir"
-	else
-		rm -rf "$dir"
-	fi
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-fail()
-{
-	local f
-
-	[ -t 1 ] && echo
-	echo "demo: $*"
-	for f in "$dir"/*.out; do
-		[ -s "$f" ] && echo "--- last lines of ${f##*/}" && tail -n 12 "$f"
-	done
-	exit 1
-}
-
-# --- processes: start NAME COMMAND..., running NAME, finish NAME (wait; its status must be 0) ---
-
-start()
-{
-	local name=$1
-
-	shift
-	"$@" >"$dir/$name.out" 2>&1 </dev/null &
-	pid_of[$name]=$!
-}
-
-running()
-{
-	kill -0 "${pid_of[$1]}" 2>/dev/null
-}
-
-finish()
-{
-	local status
-
-	wait "${pid_of[$1]}"
-	status=$?
-	unset "pid_of[$1]"
-	[ $status = 0 ] || fail "$1 ended with status $status"
-}
-
-listening()
-{
-	(exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
-}
-
-free_port() # below the range that the kernel hands out by itself
-{
-	local port
-
-	for _ in $(seq 50); do
-		port=$((20000 + RANDOM % 10000))
-		if ! listening $port && [ $port != "${1:-}" ]; then
-			echo $port
-			return
-		fi
-	done
-	return 1
-}
-
-config() # NODE
-{
-	local port=port_$1
-
-	mkdir "$dir/state-$1"
-	cat >"$dir/$1.conf" <<-END
-		[daemon]
-		node = $1
-		listen = 127.0.0.1:${!port}
-		socket = $dir/$1.sock
-		state = $dir/state-$1
-		memory = 1GiB
-		[cluster]
-		run_id = demo
-		membership = static
-		[nodes]
-		a = 127.0.0.1:$port_a
-		b = 127.0.0.1:$port_b
-	END
-}
-
-wait_for_socket() # NODE
-{
-	for _ in $(seq 200); do
-		[ -S "$dir/$1.sock" ] && return
-		running "daemon-$1" || finish "daemon-$1"
-		sleep 0.05
-	done
-	fail "daemon-$1 made no socket within 10 s"
-}
+. "${BASH_SOURCE%/*}/cluster.sh"
 
 # --- progress: step, loss over ranks, tokens/s, ms per step, MiB pushed and pulled so far ---
 
@@ -195,18 +86,9 @@ watch() # until every trainer has ended
 
 # --- the demo ---
 
-find /usr/share/common-licenses -type f -print0 | LC_ALL=C sort -z | xargs -0 cat >"$dir/text"
-[ -s "$dir/text" ] || fail "no text to train on in /usr/share/common-licenses"
-port_a=$(free_port) && port_b=$(free_port "$port_a") || fail "no free port on 127.0.0.1"
-
+text
+start_daemons
 echo "demo: $(wc -c <"$dir/text") bytes of text; daemons a (127.0.0.1:$port_a) and b (127.0.0.1:$port_b), two trainers each"
-for node in a b; do
-	config $node
-	start daemon-$node "$build/shardd" --config "$dir/$node.conf"
-done
-for node in a b; do
-	wait_for_socket $node
-done
 nodes=(a a b b)
 for k in 0 1 2 3; do
 	extra=()
@@ -218,12 +100,7 @@ watch
 for k in 0 1 2 3; do
 	grep -qv "rank=$k world=4 " "$dir/trainer-$k.log" && fail "trainer $k was not rank $k of 4 throughout: $(grep -vm1 "rank=$k world=4 " "$dir/trainer-$k.log")"
 done
-for node in a b; do
-	kill -TERM "${pid_of[daemon-$node]}"
-done
-for node in a b; do
-	finish daemon-$node
-done
+stop_daemons
 echo "demo: trainers and daemons have stopped cleanly; the same training in one process:"
 SECONDS=0
 "$build/reference" --data "$dir/text" "${model[@]}" --nodes 2,2 --log "$dir/reference.log" --dump "$dir/reference" >"$dir/reference.out" 2>&1 ||

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+# cluster.sh: daemons and trainers of a demonstration or a test, in a folder of their own. Sourced by scripts that have set `name` and
+# `build`. Whatever happens, every process that was started here is gone when the script ends. KEEP=1 keeps the folder.
+set -u
+unset "${!SHARD_@}"
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-$name.XXXXXX")
+declare -A pid_of=()
+
+cleanup()
+{
+	local p
+
+	for p in "${pid_of[@]}"; do
+		kill -9 "$p" 2>/dev/null
+	done
+	wait 2>/dev/null
+	if [ "${KEEP:-}" = 1 ]; then
+		echo "$name: kept $dir"
+	else
+		rm -rf "$dir"
+	fi
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+fail()
+{
+	local f
+
+	[ -t 1 ] && echo
+	echo "$name: $*"
+	for f in "$dir"/*.out; do
+		[ -s "$f" ] && echo "--- last lines of ${f##*/}" && tail -n 12 "$f"
+	done
+	exit 1
+}
+
+# --- processes: start NAME COMMAND..., running NAME, finish NAME (wait; its status must be 0) ---
+
+start()
+{
+	local of=$1
+
+	shift
+	"$@" >"$dir/$of.out" 2>&1 </dev/null &
+	pid_of[$of]=$!
+}
+
+running()
+{
+	kill -0 "${pid_of[$1]}" 2>/dev/null
+}
+
+finish()
+{
+	local status
+
+	wait "${pid_of[$1]}"
+	status=$?
+	unset "pid_of[$1]"
+	[ $status = 0 ] || fail "$1 ended with status $status"
+}
+
+listening()
+{
+	(exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+}
+
+free_port() # below the range that the kernel hands out by itself
+{
+	local port
+
+	for _ in $(seq 50); do
+		port=$((20000 + RANDOM % 10000))
+		if ! listening $port && [ $port != "${1:-}" ]; then
+			echo $port
+			return
+		fi
+	done
+	return 1
+}
+
+config() # NODE
+{
+	local port=port_$1
+
+	mkdir "$dir/state-$1"
+	cat >"$dir/$1.conf" <<-END
+		[daemon]
+		node = $1
+		listen = 127.0.0.1:${!port}
+		socket = $dir/$1.sock
+		state = $dir/state-$1
+		memory = 1GiB
+		[cluster]
+		run_id = $name
+		membership = static
+		[nodes]
+		a = 127.0.0.1:$port_a
+		b = 127.0.0.1:$port_b
+	END
+}
+
+wait_for_socket() # NODE
+{
+	for _ in $(seq 200); do
+		[ -S "$dir/$1.sock" ] && return
+		running "daemon-$1" || finish "daemon-$1"
+		sleep 0.05
+	done
+	fail "daemon-$1 made no socket within 10 s"
+}
+
+text() # the licence texts that every Debian has
+{
+	find /usr/share/common-licenses -type f -print0 | LC_ALL=C sort -z | xargs -0 cat >"$dir/text"
+	[ -s "$dir/text" ] || fail "no text to train on in /usr/share/common-licenses"
+}
+
+wait_for_link() # NODE: its connection to the other one
+{
+	for _ in $(seq 200); do
+		grep -q 'event=link_up' "$dir/daemon-$1.out" && return
+		running "daemon-$1" || finish "daemon-$1"
+		sleep 0.05
+	done
+	fail "daemon-$1 found no other daemon within 10 s"
+}
+
+start_daemons() # a on the first port, b on the second; they know each other and their sockets are there when it returns
+{
+	local node
+
+	port_a=$(free_port) && port_b=$(free_port "$port_a") || fail "no free port on 127.0.0.1"
+	for node in a b; do
+		config $node
+		start daemon-$node "$build/shardd" --config "$dir/$node.conf"
+	done
+	for node in a b; do
+		wait_for_socket $node
+		wait_for_link $node
+	done
+}
+
+stop_daemons()
+{
+	local node
+
+	for node in a b; do
+		kill -TERM "${pid_of[daemon-$node]}"
+	done
+	for node in a b; do
+		finish daemon-$node
+	done
+}

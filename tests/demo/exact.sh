@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# exact.sh BUILD TRAINERS-ON-A,TRAINERS-ON-B [options of gpt...]: a short run through two daemons equals the reference, byte by byte.
+# Status 0 and no word: equal. It is the demo without its show, for the tests: other element types, optimizers, chunks and worlds.
+# KILL=K: trainer K is killed with -9 in mid-run and started again; the others wait for it, and nothing of the result may change.
+name=exact
+build=$(cd "${1:?usage: exact.sh BUILD N,N [options]}" && pwd)
+on=${2:?usage: exact.sh BUILD N,N [options]}
+shift 2
+. "${BASH_SOURCE%/*}/cluster.sh"
+
+deadline_s=30
+text
+start_daemons
+ranks=$((${on%,*} + ${on#*,}))
+run=(--data "$dir/text" --layers 1 --dim 32 --heads 2 --seq 32 --batch 9 --steps 6 --world $ranks "$@")
+trainer() # K LOG
+{
+	local node
+
+	node=$([ "$1" -lt "${on%,*}" ] && echo a || echo b)
+	start "trainer-$1" timeout $deadline_s "$build/gpt" "${run[@]}" --rank-hint "$1" --address "unix:$dir/$node.sock" --log "$2" \
+		--dump "$dir/daemons"
+}
+
+for ((k = 0; k < ranks; k++)); do
+	trainer $k "$dir/trainer-$k.log"
+done
+if [ -n "${KILL:-}" ]; then
+	until [ "$(grep -c '' "$dir/trainer-$KILL.log" 2>/dev/null)" -ge 5 ] 2>/dev/null; do
+		running "trainer-$KILL" || finish "trainer-$KILL"
+		sleep 0.01
+	done
+	kill -9 "${pid_of[trainer-$KILL]}" $(cat "/proc/${pid_of[trainer-$KILL]}/task/${pid_of[trainer-$KILL]}/children")
+	wait "${pid_of[trainer-$KILL]}" 2>/dev/null
+	trainer "$KILL" "$dir/again.log"
+fi
+for ((k = 0; k < ranks; k++)); do
+	finish trainer-$k
+done
+stop_daemons
+[ "${on%,*}" = 0 ] && on=${on#*,}
+"$build/reference" "${run[@]}" --nodes "${on%,0}" --log "$dir/reference.log" --dump "$dir/reference" >"$dir/reference.out" 2>&1 ||
+	fail "the reference failed"
+"$build/dumpcmp" "$dir/daemons" "$dir/reference" >"$dir/compare.out" || fail "not exact"
+# what the trainers were told about each step is what the reference computed
+told()
+{
+	sed -E 's/ (rank|samples|loss|pushed|pulled|ns|attempts)=[^ ]*//g' "$1"
+}
+for ((k = 0; k < ranks; k++)); do
+	[ $k != "${KILL:-}" ] || continue # it may have died between a commit and its line
+	cmp -s <(told "$dir/trainer-$k.log") <(told "$dir/reference.log") || fail "trainer $k was told other norms than the reference's"
+done
