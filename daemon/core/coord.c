@@ -104,6 +104,7 @@ void coord_abort(struct ctx *x, const char *why)
 		return;
 	CHECK(!coord_all_voted(c));
 	co->undecided = false;
+	timer_start(c, &co->timer, x->now);
 	core_copy_text(co->aborted, sizeof(co->aborted), why);
 	step_on_abort(x, &own); /* first: from here on nobody on this node can take the attempt for committed */
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
@@ -283,6 +284,13 @@ static void coord_send_waits(struct ctx *x)
 	}
 }
 
+static bool coord_short(const struct core *c) /* of trainers, and some wait: on every node they want to hear for how many */
+{
+	const struct coord *co = &c->coord;
+
+	return co->state == COORD_OPEN && co->view.sealed && !co->undecided && co->trainers_nr > 0 && !world_enough(c);
+}
+
 static void coord_repeat(struct ctx *x)
 {
 	struct core *c = x->c;
@@ -297,7 +305,7 @@ static void coord_repeat(struct ctx *x)
 		if (co->undecided && !co->node[i].begun)
 			coord_send_begin(x, i);
 	}
-	if (co->undecided)
+	if (co->undecided || coord_short(c))
 		coord_send_waits(x);
 }
 
@@ -310,7 +318,7 @@ void coord_on_tick(struct ctx *x)
 		waits_expel(x);
 	if (x->now < co->timer.at)
 		return;
-	if (co->state == COORD_PERSIST || (co->state == COORD_OPEN && !co->undecided && coord_all_done(c))) {
+	if (co->state == COORD_PERSIST || (co->state == COORD_OPEN && !co->undecided && coord_all_done(c) && !coord_short(c))) {
 		timer_stop(&co->timer);
 		return;
 	}
@@ -341,6 +349,8 @@ void coord_settle(struct ctx *x)
 	world_sweep(x);
 	if (coord_may_begin(c) && world_make(c, &co->world))
 		coord_begin(x);
+	if (coord_short(c) && co->timer.at == UINT64_MAX)
+		timer_start(c, &co->timer, x->now);
 	coord_check(c);
 }
 

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A trainer that is killed -9 in each phase of a step. The others hear of it in their waiting calls, at once and by name; they go on in
+ * the smaller world, or wait for it where min_world asks for all; and the weights are those of the history that was committed. */
+#include "base/clock.h"
+#include "lib/drill.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define AT_LEAST_3 "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=4 timeout=20s"
+#define ALL_4 "optimizer=sgd lr=1 chunk_elems=1024 min_world=4 max_world=4 timeout=20s"
+#define TOLD_WITHIN_NS (100 * NS_PER_MS)
+
+enum phase { BEFORE_BEGIN, AFTER_BEGIN, AFTER_SOME, AFTER_ALL, AFTER_COMMIT, IN_COMMIT, AFTER_RESULT, PHASES };
+
+struct crowd {
+	struct drill_yard *y;
+	const char *settings;
+	struct drill *t[4]; /* by rank, as long as all are there: 0 and 1 on node a */
+	uint64_t step, told_ns;   /* told_ns: the slowest of those who were told of a death */
+};
+
+static const char *address(const struct crowd *c, int i)
+{
+	return c->y->cluster->node[i / 2].unix_address;
+}
+
+/* One is missing; when it comes, the others' next step is in the old world, the one after that in the new. */
+static void arrive(struct crowd *c, int who)
+{
+	c->t[who] = drill_joining(c->y, address(c, who), who, c->settings);
+}
+
+static void all(struct crowd *c, int but, struct drill_cmd cmd)
+{
+	for (int i = 0; i < 4; i++)
+		if (i != but)
+			drill_send(c->t[i], cmd);
+	for (int i = 0; i < 4; i++)
+		if (i != but)
+			drill_get(c->t[i], SHARD_OK);
+}
+
+static void train_to(struct crowd *c, uint64_t step, int but)
+{
+	all(c, but, (struct drill_cmd){.op = DRILL_TRAIN, .step = step});
+	c->step = step;
+}
+
+static void settle_in(struct crowd *c, int who) /* the others train until the newcomer is in */
+{
+	all(c, who, (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 4});
+	drill_get(c->t[who], SHARD_OK);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(c->t[i]->last.world.world_size, 4);
+		assert_int_equal(c->t[i]->last.world.step, c->t[who]->last.world.step);
+	}
+	c->step = c->t[who]->last.world.step - 1;
+}
+
+/* The offer of the next attempt may come after the call that looked for it, and say that the world is another. */
+static void begin(struct crowd *c, int i)
+{
+	if (drill_do(c->t[i], (struct drill_cmd){.op = DRILL_BEGIN})->rc == SHARD_WORLD_CHANGED) {
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_WORLD);
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_BEGIN);
+	}
+	assert_int_equal(c->t[i]->last.rc, SHARD_OK);
+	assert_int_equal(c->t[i]->last.step.step, c->step + 1);
+	assert_int_equal(c->t[i]->last.step.rank, i); /* by hint, however often it was away */
+	assert_int_equal(c->t[i]->last.step.world_size, 4);
+}
+
+/* The others have committed and wait for the verdict; the victim gets as far as phase says. */
+static void advance(struct crowd *c, int victim, enum phase phase)
+{
+	for (int i = 0; i < 4; i++) {
+		if (i == victim)
+			continue;
+		begin(c, i);
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_PUSH);
+		if (phase == AFTER_COMMIT && i == (victim + 1) % 4)
+			continue; /* else the step would be decided */
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
+	}
+	if (phase >= AFTER_BEGIN)
+		begin(c, victim);
+	if (phase == AFTER_SOME)
+		DRILL(c->t[victim], SHARD_OK, .op = DRILL_PUSH, .first = 2, .count = 1);
+	if (phase >= AFTER_ALL)
+		DRILL(c->t[victim], SHARD_OK, .op = DRILL_PUSH);
+	if (phase == AFTER_COMMIT || phase == AFTER_RESULT)
+		DRILL(c->t[victim], SHARD_OK, .op = DRILL_COMMIT);
+	if (phase == AFTER_RESULT)
+		DRILL(c->t[victim], SHARD_OK, .op = DRILL_RESULT);
+}
+
+static void told(struct crowd *c, int i, int victim, uint32_t pid, uint64_t at_ns)
+{
+	struct drill_reply *r = drill_recv(c->t[i], 20000);
+	char who[64];
+
+	if (r->rc != SHARD_WORLD_CHANGED)
+		fail_msg("rank %d: %s: %s, expected SHARD_WORLD_CHANGED", i, shard_name(r->rc), r->error);
+	snprintf(who, sizeof(who), "rank %d (pid %u, node %s)", victim, pid, victim / 2 ? "b" : "a");
+	drill_text(r->error, who);
+	drill_text(r->error, "closed its socket");
+	if (r->ended_ns - at_ns > c->told_ns)
+		c->told_ns = r->ended_ns - at_ns;
+	assert_true(r->ended_ns - at_ns < TOLD_WITHIN_NS);
+}
+
+static uint64_t end(struct crowd *c, int victim, enum phase phase)
+{
+	uint64_t at;
+
+	if (phase != IN_COMMIT)
+		return drill_kill(c->t[victim]);
+	at = clock_ns();
+	DRILL_SEND(c->t[victim], .op = DRILL_COMMIT_AND_DIE);
+	assert_int_not_equal(proc_wait(c->t[victim]->pid, 10000), -1);
+	c->t[victim]->pid = 0;
+	return at;
+}
+
+/* Decided with the last commit, or not at all: the same for everybody. */
+static void in_commit(struct crowd *c, int victim)
+{
+	int decided = 0;
+
+	for (int i = 0; i < 4; i++) {
+		if (i == victim)
+			continue;
+		drill_recv(c->t[i], 20000);
+		assert_true(c->t[i]->last.rc == SHARD_OK || c->t[i]->last.rc == SHARD_WORLD_CHANGED);
+		decided += c->t[i]->last.rc == SHARD_OK;
+	}
+	assert_true(decided == 0 || decided == 3);
+	c->step += decided == 3;
+}
+
+static void after_result(struct crowd *c, int victim) /* the step stands; the one after it has been offered to four */
+{
+	for (int i = 0; i < 4; i++)
+		if (i != victim)
+			drill_get(c->t[i], SHARD_OK);
+	c->step++;
+	for (int i = 0; i < 4; i++) {
+		if (i == victim)
+			continue;
+		begin(c, i);
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_PUSH);
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
+	}
+}
+
+static void die(struct crowd *c, int victim, enum phase phase)
+{
+	uint32_t pid = (uint32_t)c->t[victim]->pid;
+	int late = phase == AFTER_COMMIT ? (victim + 1) % 4 : -1;
+	uint64_t at;
+
+	advance(c, victim, phase);
+	if (phase == AFTER_RESULT)
+		after_result(c, victim);
+	at = end(c, victim, phase);
+	if (phase == IN_COMMIT)
+		in_commit(c, victim);
+	for (int i = 0; i < 4 && phase != IN_COMMIT; i++)
+		if (i != victim && i != late)
+			told(c, i, victim, pid, at);
+	if (late >= 0) {
+		DRILL(c->t[late], SHARD_WORLD_CHANGED, .op = DRILL_BEGIN);
+		drill_text(c->t[late]->last.error, "closed its socket");
+	}
+	all(c, victim, (struct drill_cmd){.op = DRILL_WORLD});
+}
+
+static void start(struct crowd *c, void **state, const char *settings, int first)
+{
+	*c = (struct crowd){.y = *state, .settings = settings};
+	c->y->cluster = cluster_start(2, NULL, NULL);
+	for (int i = 0; i < first; i++)
+		c->t[i] = drill_joining(c->y, address(c, i), i, settings);
+	for (int i = 0; i < first; i++) {
+		drill_get(c->t[i], SHARD_OK);
+		assert_int_equal(c->t[i]->last.world.rank, i);
+	}
+}
+
+static void finish(struct crowd *c, uint64_t seen_by, uint32_t otherwise)
+{
+	drill_replay(c->t[seen_by], c->step, otherwise);
+	print_message("the slowest heard of a death after %.2f ms\n", (double)c->told_ns / 1e6);
+	cluster_stop(c->y->cluster);
+	c->y->cluster = NULL;
+}
+
+/* min_world = 3 of 4: they go on without it, and it comes back. */
+static void test_smaller_world(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, AT_LEAST_3, 3);
+	arrive(&c, 3);
+	settle_in(&c, 3);
+	for (int round = 0; round < 2 * PHASES; round++) {
+		int victim = round & 1 ? 1 : 3; /* rank 0 sees the whole history */
+		enum phase phase = (enum phase)(round / 2);
+
+		die(&c, victim, phase);
+		train_to(&c, c.step + 2, victim);
+		assert_int_equal(c.t[0]->shared->world_of[c.step - 1], 3);
+		arrive(&c, victim);
+		settle_in(&c, victim);
+	}
+	finish(&c, 0, 0);
+}
+
+/* min_world = 4: they wait, and say for how many; the same step is then taken by all. */
+static void test_waits_for_all(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, ALL_4, 4);
+	train_to(&c, 1, -1);
+	for (int round = 0; round < PHASES; round++) {
+		int victim = round & 1 ? 0 : 2;
+
+		die(&c, victim, (enum phase)round);
+		arrive(&c, victim);
+		drill_get(c.t[victim], SHARD_OK);
+		assert_int_equal(c.t[victim]->last.world.step, c.step + 1);
+		assert_int_equal(c.t[victim]->last.world.rank, victim);
+		train_to(&c, c.step + 1, -1);
+	}
+	finish(&c, 3, 4);
+}
+
+/* What a call says that waits for a trainer which does not come. */
+static void test_text_of_missing(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, "optimizer=sgd lr=1 chunk_elems=1024 min_world=4 max_world=4 timeout=1s", 4);
+	train_to(&c, 1, -1);
+	die(&c, 3, AFTER_BEGIN);
+	for (int i = 0; i < 3; i++)
+		DRILL_SEND(c.t[i], .op = DRILL_BEGIN);
+	for (int i = 0; i < 3; i++) {
+		drill_get(c.t[i], SHARD_TIMEOUT);
+		drill_text(c.t[i]->last.error, "1 more trainer: 3 of at least 4 joined");
+	}
+	arrive(&c, 3);
+	drill_get(c.t[3], SHARD_OK);
+	train_to(&c, 2, -1);
+	cluster_stop(c.y->cluster);
+	c.y->cluster = NULL;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_smaller_world, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_waits_for_all, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_text_of_missing, drill_setup, drill_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
