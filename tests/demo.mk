@@ -7,6 +7,7 @@ $(B)/dumpcmp: $(B)/tests/demo/dumpcmp.o $(B)/tests/lib/compare.o
 $(B)/lossbound: $(B)/tests/demo/lossbound.o $(GPT_A) $(PROTO_A)
 	$(link) $^ -lm
 $(B)/tests/unit/test_gpt_reference: | $(B)/reference # whose symbols it reads
+$(B)/tests/proc/test_exact: | $(B)/shardd $(B)/gpt $(DEMO) # which it runs
 
 .PHONY: demo demo-run
 demo: deps # a second make, so that nothing is built before what it needs is there

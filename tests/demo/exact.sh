@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # exact.sh BUILD TRAINERS-ON-A,TRAINERS-ON-B [options of gpt...]: a short run through two daemons equals the reference, byte by byte.
 # Status 0 and no word: equal. It is the demo without its show, for the tests: other element types, optimizers, chunks and worlds.
-# KILL=K: trainer K is killed with -9 in mid-run and started again; the others wait for it, and nothing of the result may change.
+# BREAK=1: the last trainer flips one bit of one gradient, which has to be found. KILL=K: trainer K is killed with -9 in mid-run and
+# started again; the others wait for it, and nothing of the result may change.
 name=exact
 build=$(cd "${1:?usage: exact.sh BUILD N,N [options]}" && pwd)
 on=${2:?usage: exact.sh BUILD N,N [options]}
@@ -16,11 +17,12 @@ ranks=$((${on%,*} + ${on#*,}))
 run=(--data "$dir/text" --layers 1 --dim 32 --heads 2 --seq 32 --batch 9 --steps 6 --world $ranks "$@")
 trainer() # K LOG
 {
-	local node
+	local node flip=()
 
 	node=$([ "$1" -lt "${on%,*}" ] && echo a || echo b)
+	[ "${BREAK:-}" = 1 ] && [ "$1" = $((ranks - 1)) ] && flip=(--break 3)
 	start "trainer-$1" timeout $deadline_s "$build/gpt" "${run[@]}" --rank-hint "$1" --address "unix:$dir/$node.sock" --log "$2" \
-		--dump "$dir/daemons"
+		--dump "$dir/daemons" "${flip[@]}"
 }
 
 for ((k = 0; k < ranks; k++)); do

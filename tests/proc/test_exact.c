@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Training through two real daemons equals the in-process reference, every master weight and moment of every tensor, byte by byte: for
+ * each optimizer and element type, for chunks that the loop computes and chunks that workers compute, for ranks spread over nodes in
+ * several ways, and when a trainer is killed in mid-run and comes again. One flipped gradient bit is found. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static int run(const char *environment, const char *arguments, const char *output)
+{
+	char build[4096], command[8192];
+	ssize_t n = readlink("/proc/self/exe", build, sizeof(build) - 1);
+
+	assert_true(n > 0);
+	build[n] = 0;
+	for (int up = 0; up < 3; up++) /* the build folder is two above this program; the sources are where tests start */
+		*strrchr(build, '/') = 0;
+	snprintf(command, sizeof(command), "%s tests/demo/exact.sh '%s' %s %s", environment, build, arguments, output);
+	return WEXITSTATUS(system(command));
+}
+
+static void exact(const char *arguments)
+{
+	if (run("", arguments, "") != 0)
+		fail_msg("exact.sh BUILD %s: not exact, see above", arguments);
+}
+
+static void every_optimizer(void **state)
+{
+	static const char *const optimizers[] = {"adamw", "adam", "sgd", "sgd momentum=0.9 nesterov=yes", "adagrad", "lion"};
+	char arguments[256];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(optimizers) / sizeof(optimizers[0]); i++) {
+		snprintf(arguments, sizeof(arguments), "2,2 --settings 'chunk_elems=1024 clip=0.5 weight_decay=0.01 optimizer=%s'",
+			 optimizers[i]);
+		exact(arguments);
+	}
+}
+
+static void every_pair_of_element_types(void **state)
+{
+	static const char *const types[] = {"fp32", "bf16", "fp16"};
+	char arguments[256];
+
+	(void)state;
+	for (int i = 0; i < 9;
+	     i++) { /* the first steps of 2^20 overflow fp16: skipped and the scale lowered, in the reference too */
+		snprintf(
+			arguments, sizeof(arguments),
+			"2,2 --dtype %s --grad-dtype %s --settings 'chunk_elems=4096 loss_scale=0 loss_scale_window=2 hysteresis=1 "
+			"initial_scale_power=20 clip=1'",
+			types[i / 3], types[i % 3]);
+		exact(arguments);
+	}
+}
+
+static void ranks_spread_over_nodes(void **state)
+{
+	(void)state;
+	exact("3,1 --settings chunk_elems=1024");
+	exact("1,3 --settings chunk_elems=1024");
+	exact("1,1 --settings chunk_elems=1024");
+	exact("2,0 --settings chunk_elems=1024");
+	exact("0,2 --settings chunk_elems=1024");
+	exact("1,0 --settings chunk_elems=1024");
+	exact("5,4 --settings 'chunk_elems=1024 lr=0.1'");
+}
+
+static void chunks_for_workers(void **state)
+{
+	(void)state;
+	exact("2,2 --settings clip=1");                                                   /* one chunk: one node holds nothing */
+	exact("2,1 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=32768 clip=1'"); /* several on each node */
+	exact("1,2 --dim 96 --layers 3 --heads 3 --dtype fp32 --settings chunk_elems=65536");
+}
+
+static void a_killed_trainer_changes_nothing(void **state)
+{
+	static const char *const cases[][2] = {
+		{"KILL=0", "2,2 --steps 40"},
+		{"KILL=1", "2,2 --steps 40 --settings chunk_elems=1024"},
+		{"KILL=2", "2,2 --steps 40 --settings chunk_elems=1024"},
+		{"KILL=3", "2,2 --steps 40"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (run(cases[i][0], cases[i][1], "") != 0)
+			fail_msg("%s exact.sh BUILD %s: not exact, see above", cases[i][0], cases[i][1]);
+	}
+}
+
+static void one_flipped_bit_is_found(void **state)
+{
+	(void)state;
+	assert_int_equal(run("BREAK=1", "2,2 --settings chunk_elems=1024", "| grep -q ': element 0 differs: 0x'"), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_optimizer),
+		cmocka_unit_test(every_pair_of_element_types),
+		cmocka_unit_test(ranks_spread_over_nodes),
+		cmocka_unit_test(chunks_for_workers),
+		cmocka_unit_test(a_killed_trainer_changes_nothing),
+		cmocka_unit_test(one_flipped_bit_is_found),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
