@@ -22,6 +22,12 @@ struct ring { /* of slot numbers; as many places as there are slots */
 	uint32_t first, nr;
 };
 
+struct worker {
+	struct worker_pool *pool;
+	uint32_t index;
+	pthread_t thread;
+};
+
 struct worker_pool {
 	uint32_t jobs_max, threads, started;
 	bool pin;
@@ -40,13 +46,7 @@ struct worker_pool {
 	bool stop;
 
 	struct worker_job *job; /* [jobs_max] whoever took a slot's number out of a queue has it alone */
-	pthread_t thread[];
-};
-
-struct start { /* what a new thread needs to know; lives in its creator's frame until it has read it */
-	struct worker_pool *pool;
-	uint32_t index;
-	pthread_barrier_t read;
+	struct worker worker[];
 };
 
 static void ring_push(struct ring *r, uint32_t slot, uint32_t size)
@@ -84,16 +84,14 @@ static void pin_to(uint32_t index)
 
 static void *work(void *arg)
 {
-	struct start *start = arg;
-	struct worker_pool *p = start->pool;
-	uint32_t index = start->index;
+	const struct worker *w = arg;
+	struct worker_pool *p = w->pool;
 	char name[16];
 
-	pthread_barrier_wait(&start->read);
-	snprintf(name, sizeof(name), "shardd-w%u", index);
+	snprintf(name, sizeof(name), "shardd-w%u", w->index);
 	pthread_setname_np(pthread_self(), name);
 	if (p->pin)
-		pin_to(index % worker_processors());
+		pin_to(w->index % worker_processors());
 	ftz_on();
 	pthread_mutex_lock(&p->lock);
 	for (;;) {
@@ -127,7 +125,7 @@ static void stop_threads(struct worker_pool *p)
 	pthread_cond_broadcast(&p->work);
 	pthread_mutex_unlock(&p->lock);
 	for (uint32_t i = 0; i < p->started; i++)
-		pthread_join(p->thread[i], NULL);
+		pthread_join(p->worker[i].thread, NULL);
 	p->started = 0;
 }
 
@@ -189,15 +187,10 @@ static enum shard_status start_threads(struct worker_pool *p, struct err *e)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: signals are the loop's */
 	for (uint32_t i = 0; i < p->threads && rc == 0; i++) {
-		struct start start = {.pool = p, .index = i};
-
-		pthread_barrier_init(&start.read, NULL, 2);
-		rc = pthread_create(&p->thread[i], NULL, work, &start);
-		if (rc == 0) {
-			p->started++;
-			pthread_barrier_wait(&start.read);
-		}
-		pthread_barrier_destroy(&start.read);
+		p->worker[i].pool = p;
+		p->worker[i].index = i;
+		rc = pthread_create(&p->worker[i].thread, NULL, work, &p->worker[i]);
+		p->started += rc == 0;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc != 0)
@@ -207,7 +200,7 @@ static enum shard_status start_threads(struct worker_pool *p, struct err *e)
 
 enum shard_status worker_init(struct worker_pool **out, const struct worker_conf *conf, uv_loop_t *loop, struct err *e)
 {
-	struct worker_pool *p = calloc(1, sizeof(*p) + conf->threads * sizeof(p->thread[0]));
+	struct worker_pool *p = calloc(1, sizeof(*p) + conf->threads * sizeof(p->worker[0]));
 	enum shard_status st;
 	int rc;
 

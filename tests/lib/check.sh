@@ -48,17 +48,21 @@ built() { for c in "${@:2}"; do [ -x "$1/${c%.c}" ] && echo "$1/${c%.c}"; done; 
 
 sanitized() # KIND
 {
-	local dir=build/san-${1//,/-} quiet=$1 c
+	local dir=build/san-${1//,/-} c
 	local programs=(tests/unit/test_*.c tests/proc/test_smoke*.c) targets=()
-	for c in "${programs[@]}"; do [ -f "$c" ] && targets+=("$dir/${c%.c}"); done
-	step "san-build-$1" "build with $1" "$make" --no-print-directory -j"$jobs" SAN="$1" all "$dir/sim" "${targets[@]}" || return 0
+	for c in "${programs[@]}"; do
+		[ "$1,$c" != thread,tests/unit/test_verdict.c ] || continue # one thread, and long
+		[ -f "$c" ] && targets+=("$dir/${c%.c}")
+	done
+	# instrumented code makes gcc warn of what cannot be: errors are for the plain build
+	step "san-build-$1" "build with $1" "$make" --no-print-directory -j"$jobs" SAN="$1" WERROR= all "$dir/sim" "${targets[@]}" || return 0
 	programs "san-$1" "${targets[@]}"
 	step "san-sim-$1" "simulator with $1" "$dir/sim" --seed 0 --seeds "${SAN_SEEDS:-100}"
 }
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1
 
-WERROR=1 step build "build" "$make" --no-print-directory -j"$jobs" tests
+step build "build" "$make" --no-print-directory -j"$jobs" tests
 mapfile -t tests < <(built "$B" tests/unit/test_*.c tests/kernel/test_*.c)
 mapfile -t procs < <(built "$B" tests/proc/test_*.c)
 programs unit "${tests[@]}"
