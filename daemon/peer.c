@@ -81,6 +81,8 @@ static void link_up(struct peer *p)
 	for (uint32_t i = 0; i < p->conns_nr; i++)
 		if (!p->conns[i].greeted)
 			return;
+	for (uint32_t i = 0; i < p->conns_nr; i++)
+		conn_pause(p->conns[i].conn, false);
 	p->up = true;
 	p->since_ns = clock_ns();
 	p->backoff_ns = PEER_BACKOFF_MIN_NS;
@@ -294,8 +296,7 @@ static enum shard_status peer_head(void *owner, struct stream *st, const struct 
 									   : err_set(e, SHARD_PROTOCOL, "frame %s before hello", row->name);
 	if (!(row->from & BIT(ROLE_NODE)) || h->op == OP_HELLO)
 		return err_set(e, SHARD_PROTOCOL, "frame %s from a node", row->name);
-	if (!pc->peer->up)
-		return err_set(e, SHARD_PROTOCOL, "frame %s before every connection of the link said hello", row->name);
+	CHECK(pc->peer->up); /* else it is paused */
 	if (row->body == BODY_BULK || (row->body == BODY_REPLY_BULK && reply))
 		return h->body_bytes > 0 ? bulk_head(pc->peer, h, to, e) : SHARD_OK;
 	return SHARD_OK;
@@ -378,6 +379,7 @@ static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello
 	pc->greeted = true;
 	stream_set_body_max(conn_stream(pc->conn), WIRE_CONTROL_MAX);
 	conn_set_silence(pc->conn, p->server->conf->heartbeat_timeout_ns);
+	conn_pause(pc->conn, true); /* the other end may be up, and talk, before the last HELLO of the link is here */
 	link_up(p);
 	return SHARD_OK;
 }
