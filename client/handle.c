@@ -93,6 +93,8 @@ struct shard_model *handle_find(struct shard_client *c, const struct wire_head *
 
 void handle_lost(struct shard_model *m, const char *why)
 {
+	if (m->lost.status != SHARD_OK)
+		return;
 	err_set(&m->lost, SHARD_LOST, "\"%s\" is lost: %.300s: detach it, define it again and write it or restore it", m->space.name, why);
 }
 

@@ -68,17 +68,30 @@ static enum shard_status on_result(struct shard_client *c, struct shard_model *m
 	return SHARD_OK;
 }
 
-static enum shard_status on_why(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+/* Names the generation that begins: every handle of an older one is over. */
+static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+{
+	Shard__Why *x = shard__why__unpack(NULL, h->body_bytes, body);
+
+	if (x == NULL)
+		return malformed(h, e);
+	list_each(it, &c->models) {
+		m = list_of(it, struct shard_model, node);
+		if (m->defined && m->id == h->model && m->generation < h->generation)
+			handle_lost(m, x->why);
+	}
+	shard__why__free_unpacked(x, NULL);
+	return SHARD_OK;
+}
+
+static enum shard_status on_ended(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
 {
 	Shard__Why *x = shard__why__unpack(NULL, h->body_bytes, body);
 
 	(void)c;
 	if (x == NULL)
 		return malformed(h, e);
-	if (h->op == OP_ENDED)
-		world_ended(m, h, x->why);
-	else
-		handle_lost(m, x->why);
+	world_ended(m, h, x->why);
 	shard__why__free_unpacked(x, NULL);
 	return SHARD_OK;
 }
@@ -103,7 +116,7 @@ static const struct frame_row {
 	bool of_model;
 } rows[OP_NR] = {
 	[OP_PING] = {on_ping, false},          [OP_ERROR] = {on_error, false},    [OP_ATTEMPT] = {on_attempt, true},
-	[OP_RESULT] = {on_result, true},       [OP_ENDED] = {on_why, true},       [OP_LOST] = {on_why, true},
+	[OP_RESULT] = {on_result, true},       [OP_ENDED] = {on_ended, true},     [OP_LOST] = {on_lost, false},
 	[OP_PUBLISHED] = {on_published, true}, [OP_IMAGE_DATA] = {on_image, true},
 };
 

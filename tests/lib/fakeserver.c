@@ -535,6 +535,7 @@ static void send_why(struct fake *f, uint16_t op, const char *why)
 	Shard__Why w = SHARD__WHY__INIT;
 
 	w.why = (char *)(uintptr_t)why;
+	h.generation += op == OP_LOST; /* the one that begins */
 	fake_lock(f);
 	control(f, &h, &w.base);
 	fake_unlock(f);

@@ -101,23 +101,13 @@ void proc_expect_exit(pid_t pid, int code, int ms)
 			 WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), code);
 }
 
-uint64_t proc_cpu_ms(pid_t pid)
+uint64_t proc_cpu_ns(pid_t pid)
 {
-	unsigned long user = 0, system = 0;
-	char path[64], text[1024];
-	const char *at;
-	size_t n;
-	FILE *f;
+	struct timespec ts;
+	clockid_t id;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	f = fopen(path, "re");
-	CHECK(f != NULL);
-	n = fread(text, 1, sizeof(text) - 1, f);
-	text[n] = 0;
-	fclose(f);
-	at = strrchr(text, ')'); /* the name may hold anything */
-	CHECK(at != NULL && sscanf(at + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) == 2);
-	return (user + system) * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
+	CHECK(clock_getcpuclockid(pid, &id) == 0 && clock_gettime(id, &ts) == 0);
+	return (uint64_t)ts.tv_sec * NS_PER_SEC + (uint64_t)ts.tv_nsec;
 }
 
 /* --- clusters --- */

@@ -39,7 +39,7 @@ void cluster_dump(struct cluster *c);                 /* logs to stderr, for a f
 pid_t proc_fork(int (*fn)(void *arg), void *arg); /* a child that runs fn and _exits with what it returns; dies with the test */
 int proc_wait(pid_t pid, int ms);                 /* wait status; -1 and still running after ms */
 void proc_expect_exit(pid_t pid, int code, int ms);
-uint64_t proc_cpu_ms(pid_t pid);                  /* user and system time so far */
+uint64_t proc_cpu_ns(pid_t pid);                  /* user and system time so far, all threads */
 void proc_beside(char *path, size_t bytes, const char *name); /* a program of the same build: "shardd" */
 uint16_t proc_free_port(void);
 

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a caller of the library meets with real daemons: refusals in the daemon's words, a creator that dies, deadlines that name who is
+ * missing, a trainer that leaves or detaches, a daemon that is killed, models of many parts, and the price of waiting. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/proc.h"
+#include "lib/trainer.h"
+#include "wire/dtype.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define MODEL_OF(min, max) "min_world = " #min "\nmax_world = " #max "\nchunk_elems = 1024\ntimeout = 8s\n"
+
+static void commit_step(struct trainer *t, float g)
+{
+	trainer_begin(t);
+	trainer_push_all(t, g);
+	EXPECT(SHARD_OK, shard_commit(t->model, NULL));
+}
+
+static void finish_step(struct trainer *t, uint64_t step)
+{
+	struct shard_result r = SHARD_INIT(struct shard_result);
+
+	EXPECT(SHARD_OK, shard_result(t->model, 0, 10000, &r));
+	assert_int_equal(r.step, step);
+	assert_int_equal(r.outcome, SHARD_APPLIED);
+}
+
+static float weight_now(struct trainer *t)
+{
+	uint64_t step = 0;
+	float back;
+
+	EXPECT(SHARD_OK, shard_read(t->model, SHARD_MASTER, 0, 0, 1, SHARD_F32, &back, &step));
+	return back;
+}
+
+static void test_refusals(void **state)
+{
+	struct cluster *c = cluster_start(2, MODEL_OF(1, 4), NULL);
+	struct shard_tensor other[2] = {{.name = "wte", .ndim = 2, .shape = {30, 101}}, {.name = "b", .ndim = 1, .shape = {4}}};
+	struct shard_spec s;
+	struct trainer t, u;
+	shard_model *m;
+	int created;
+	float w = 1;
+
+	(void)state;
+	trainer_connect(&u, c->node[1].unix_address);
+	trainer_connect(&t, c->node[0].unix_address);
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	s.settings = "optimizer=sgd lr=1 no_such_key=1";
+	EXPECT(SHARD_BAD_ARG, shard_define(t.client, &s, &m, &created));
+	EXPECT_TEXT("no_such_key");
+	s.settings = "optimizer=sgd lr=1";
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	assert_int_equal(t.created, 1);
+	EXPECT(SHARD_OK, shard_write(t.model, SHARD_MASTER, 0, 0, 1, SHARD_F32, &w));
+	EXPECT(SHARD_MISSING, shard_seal(t.model, 0));
+	EXPECT_TEXT("\"wte\"");
+	EXPECT(SHARD_NOT_FOUND, shard_write(t.model, SHARD_EXP_AVG, 0, 0, 1, SHARD_F32, &w));
+	s.tensors = other;
+	s.tensors_nr = 2;
+	EXPECT(SHARD_MISMATCH, shard_define(u.client, &s, &m, &created));
+	EXPECT_TEXT("tensor \"wte\": shape [30, 101]");
+	s.name = "huge";
+	other[0].shape[0] = 1 << 19;
+	other[0].shape[1] = 1 << 10;
+	EXPECT(SHARD_BUDGET, shard_define(u.client, &s, &m, &created));
+	EXPECT_TEXT("\"huge\"");
+	EXPECT_TEXT("node");
+	trainer_end(&t);
+	trainer_end(&u);
+	cluster_stop(c);
+}
+
+static void test_creator_dies(void **state)
+{
+	struct cluster *c = cluster_start(1, MODEL_OF(1, 4), NULL);
+	struct shard_spec s;
+	struct trainer t, u;
+	uint64_t deadline = clock_ns() + 10 * NS_PER_SEC;
+
+	(void)state;
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	trainer_connect(&t, c->node[0].unix_address);
+	trainer_connect(&u, c->node[0].unix_address);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	EXPECT(SHARD_OK, shard_define(u.client, &s, &u.model, &u.created));
+	assert_int_equal(t.created, 1);
+	assert_int_equal(u.created, 0);
+	trainer_end(&t); /* before it has sealed */
+	do {
+		shard_detach(&u.model);
+		EXPECT(SHARD_OK, shard_define(u.client, &s, &u.model, &u.created)); /* until the daemon has seen the socket close */
+	} while (!u.created && clock_ns() < deadline);
+	assert_int_equal(u.created, 1);
+	trainer_end(&u);
+	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16); /* and again; then it works */
+	commit_step(&t, 1);
+	finish_step(&t, 1);
+	trainer_end(&t);
+	cluster_stop(c);
+}
+
+static void test_who_is_missing(void **state)
+{
+	struct cluster *c = cluster_start(2, MODEL_OF(2, 2), NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct trainer t, u;
+	char wanted[64];
+
+	(void)state;
+	trainer_define(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 200, &t.world));
+	EXPECT_TEXT("join of \"gpt\" waited 0.2 s: ");
+	assert_null(strstr(shard_error(), "did not say"));
+	trainer_define(&u, c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_OK, shard_join(u.model, -1, 10000, &u.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	commit_step(&t, 1);
+	trainer_begin(&u);
+	EXPECT(SHARD_TIMEOUT, shard_result(t.model, 0, 200, &r));
+	EXPECT_TEXT("step 1 attempt 1 of \"gpt\" waits 0.2 s for rank ");
+	snprintf(wanted, sizeof(wanted), "rank %u (pid %d, node b)", u.world.rank, (int)getpid());
+	EXPECT_TEXT(wanted);
+	trainer_push_all(&u, 1);
+	EXPECT(SHARD_OK, shard_commit(u.model, NULL));
+	finish_step(&t, 1);
+	finish_step(&u, 1);
+	trainer_end(&t);
+	trainer_end(&u);
+	cluster_stop(c);
+}
+
+/* Two trainers in one world; one goes in the middle of a step, by detach or by leave at the boundary; the other goes on. */
+static void test_going(void **state)
+{
+	struct cluster *c = cluster_start(1, MODEL_OF(1, 2), NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	enum shard_status rc;
+	struct trainer t, u;
+	uint64_t step;
+
+	(void)state;
+	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	trainer_define(&u, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_TIMEOUT, shard_join(u.model, -1, 0, &u.world)); /* at a boundary: this one has to move on */
+	commit_step(&t, 1);
+	finish_step(&t, 1);
+	EXPECT(SHARD_OK, shard_join(u.model, -1, 10000, &u.world));
+	assert_int_equal(u.world.world_size, 2);
+	while ((rc = shard_begin(t.model, NULL, &t.step)) == SHARD_WORLD_CHANGED)
+		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+	EXPECT(SHARD_OK, rc);
+	trainer_begin(&u);
+	step = t.step.step;
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	shard_detach(&u.model);
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, 10000, &r));
+	do { /* it gave the attempt up, then left: that may be two changes */
+		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+		rc = shard_begin(t.model, NULL, &t.step);
+		if (rc == SHARD_OK) {
+			assert_int_equal(t.step.step, step);
+			trainer_push_all(&t, 1);
+			rc = shard_commit(t.model, NULL);
+		}
+		if (rc == SHARD_OK)
+			rc = shard_result(t.model, 0, 10000, &r);
+	} while (rc == SHARD_WORLD_CHANGED);
+	EXPECT(SHARD_OK, rc);
+	assert_int_equal(r.step, step);
+	assert_int_equal(t.step.world_size, 1);
+	assert_true(weight_now(&t) == trainer_weight(0, 0) - (float)step);
+	EXPECT(SHARD_OK, shard_leave(t.model, 10000));
+	trainer_end(&t);
+	trainer_end(&u);
+	cluster_stop(c);
+}
+
+static void test_daemon_dies(void **state)
+{
+	struct cluster *c = cluster_start(2, MODEL_OF(2, 2), "[cluster]\nheartbeat_timeout = 1s\n");
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct trainer t, u;
+	enum shard_status rc;
+	shard_ticket ticket;
+	uint64_t before;
+
+	(void)state;
+	trainer_define(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	trainer_define(&u, c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 0, &t.world));
+	EXPECT(SHARD_OK, shard_join(u.model, -1, 10000, &u.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	commit_step(&t, 1);
+	trainer_begin(&u);
+	EXPECT(SHARD_OK, shard_pull(u.model, 0, 0, 1, 1, NULL, SHARD_F32, &ticket));
+	cluster_signal(c, 1, SIGKILL);
+	(void)cluster_wait(c, 1, 5000);
+	before = clock_ns();
+	EXPECT(SHARD_CLOSED, shard_wait(u.model, ticket, 10000)); /* its own daemon */
+	assert_true(clock_ns() - before < NS_PER_SEC);
+	EXPECT_TEXT(c->node[1].unix_address);
+	while ((rc = shard_result(t.model, 0, 10000, &r)) == SHARD_WORLD_CHANGED && clock_ns() - before < 5 * NS_PER_SEC) {
+		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+		if ((rc = shard_begin(t.model, NULL, &t.step)) == SHARD_LOST)
+			break;
+	}
+	if (rc != SHARD_LOST)
+		cluster_dump(c);
+	EXPECT(SHARD_LOST, rc); /* half of its chunks went with node b */
+	EXPECT_TEXT("node b");
+	trainer_end(&u);
+	trainer_end(&t);
+	cluster_stop(c);
+}
+
+/* 600,000 elements in fp32: chunks of four parts and a short last one, with a tensor that nobody pushes in the middle. */
+static void many_parts(bool tcp)
+{
+	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {250000}}, {.name = "none", .ndim = 1, .shape = {150000}},
+						       {.name = "b", .ndim = 1, .shape = {200000}}};
+	struct cluster *c = cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 262144\n", NULL);
+	struct shard_spec s = {.size = sizeof(s), .name = "big", .tensors = tensors, .tensors_nr = 3, .image = SHARD_F32, .grad = SHARD_F32,
+			       .settings = "optimizer=sgd lr=1"};
+	float *w = malloc(250000 * sizeof(*w)), *back = malloc(250000 * sizeof(*back));
+	struct trainer t[2];
+	uint64_t at = 0;
+
+	for (int i = 0; i < 2; i++) {
+		trainer_connect(&t[i], tcp ? c->node[i].tcp_address : c->node[i].unix_address);
+		EXPECT(SHARD_OK, shard_define(t[i].client, &s, &t[i].model, &t[i].created));
+		for (uint32_t k = 0; k < 3 && t[i].created; k++) {
+			for (uint64_t n = 0; n < tensors[k].shape[0]; n++)
+				w[n] = (float)(n % 1000) + (float)k;
+			EXPECT(SHARD_OK, shard_write(t[i].model, SHARD_MASTER, k, 0, tensors[k].shape[0], SHARD_F32, w));
+		}
+		if (t[i].created)
+			EXPECT(SHARD_OK, shard_seal(t[i].model, 0));
+	}
+	EXPECT(SHARD_TIMEOUT, shard_join(t[0].model, 0, 0, &t[0].world));
+	EXPECT(SHARD_OK, shard_join(t[1].model, 1, 10000, &t[1].world));
+	EXPECT(SHARD_OK, shard_join(t[0].model, 0, 10000, &t[0].world));
+	for (uint64_t step = 1; step <= 3; step++) {
+		for (int i = 0; i < 2; i++) {
+			trainer_begin(&t[i]);
+			for (uint64_t n = 0; n < 250000; n++)
+				w[n] = (float)(i + 1) * (float)(n % 3); /* the mean of two is 1.5 times that */
+			EXPECT(SHARD_OK, shard_push(t[i].model, 2, 0, 200000, w, SHARD_F32, 0, NULL));
+			EXPECT(SHARD_OK, shard_push_none(t[i].model, 1));
+			EXPECT(SHARD_OK, shard_push(t[i].model, 0, 0, 250000, w, SHARD_F32, 0, NULL));
+			EXPECT(SHARD_OK, shard_commit(t[i].model, NULL));
+		}
+		for (int i = 0; i < 2; i++)
+			finish_step(&t[i], step);
+	}
+	for (uint32_t k = 0; k < 3; k++) {
+		uint64_t nr = tensors[k].shape[0];
+
+		EXPECT(SHARD_OK, shard_read(t[0].model, SHARD_MASTER, k, 0, nr, SHARD_F32, back, &at));
+		for (uint64_t n = 0; n < nr; n++)
+			assert_true(back[n] == (float)(n % 1000) + (float)k - (k == 1 ? 0.0f : 3 * 1.5f * (float)(n % 3)));
+		for (int i = 0; i < 2; i++) {
+			shard_ticket ticket;
+
+			EXPECT(SHARD_OK, shard_pull(t[i].model, k, 0, nr, 3, w, SHARD_F32, &ticket));
+			EXPECT(SHARD_OK, shard_wait(t[i].model, ticket, 10000));
+			assert_memory_equal(w, back, nr * sizeof(*w));
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		trainer_end(&t[i]);
+	free(w);
+	free(back);
+	cluster_stop(c);
+}
+
+static void test_parts_unix(void **state)
+{
+	(void)state;
+	many_parts(false);
+}
+
+static void test_parts_tcp(void **state)
+{
+	(void)state;
+	many_parts(true);
+}
+
+/* --- waiting costs nothing --- */
+
+struct waiter {
+	const char *address;
+	int ready; /* a pipe */
+};
+
+static int wait_for_ever(void *arg)
+{
+	const struct waiter *w = arg;
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct trainer t;
+	enum shard_status rc;
+
+	trainer_define(&t, w->address, SHARD_BF16, SHARD_BF16);
+	rc = shard_join(t.model, -1, 10000, &t.world);
+	if (rc == SHARD_OK)
+		rc = shard_begin(t.model, NULL, &t.step);
+	if (rc == SHARD_OK && t.step.rank != 0) { /* rank 0 never commits: it waits for an image that does not come */
+		trainer_push_all(&t, 1);
+		rc = shard_commit(t.model, NULL);
+	}
+	if (rc != SHARD_OK || write(w->ready, "x", 1) != 1) {
+		fprintf(stderr, "%s: %s\n", shard_name(rc), shard_error());
+		return 1;
+	}
+	if (t.step.rank != 0) {
+		rc = shard_result(t.model, 0, 60000, &r);
+	} else {
+		shard_ticket ticket;
+
+		rc = shard_pull(t.model, 0, 0, 1, 1, NULL, SHARD_F32, &ticket);
+		if (rc == SHARD_OK)
+			rc = shard_wait(t.model, ticket, 60000);
+	}
+	return rc == SHARD_OK;
+}
+
+static void test_idle(void **state)
+{
+	enum { SECONDS = 5, TRAINERS = 4 };
+	struct cluster *c = cluster_start(2, MODEL_OF(4, 4), NULL);
+	uint64_t before = 0, after = 0;
+	struct waiter w[TRAINERS];
+	pid_t pid[TRAINERS + 2];
+	int ready[2];
+	char byte;
+
+	(void)state;
+	CHECK(pipe(ready) == 0);
+	for (int i = 0; i < TRAINERS; i++) {
+		w[i] = (struct waiter){.address = i % 2 ? c->node[i / 2].unix_address : c->node[i / 2].tcp_address, .ready = ready[1]};
+		pid[i] = proc_fork(wait_for_ever, &w[i]);
+	}
+	for (int i = 0; i < TRAINERS; i++) {
+		struct pollfd p = {.fd = ready[0], .events = POLLIN};
+
+		assert_int_equal(poll(&p, 1, 10000), 1);
+		assert_int_equal(read(ready[0], &byte, 1), 1);
+	}
+	pid[TRAINERS] = c->node[0].pid;
+	pid[TRAINERS + 1] = c->node[1].pid;
+	for (int i = 0; i < TRAINERS + 2; i++)
+		before += proc_cpu_ns(pid[i]);
+	(void)poll(NULL, 0, SECONDS * 1000); /* the measurement itself */
+	for (int i = 0; i < TRAINERS + 2; i++)
+		after += proc_cpu_ns(pid[i]);
+	print_message("%.1f ms of CPU in %d s\n", (double)(after - before) / 1e6, SECONDS);
+	for (int i = 0; i < TRAINERS; i++) {
+		kill(pid[i], SIGKILL);
+		(void)proc_wait(pid[i], 5000);
+	}
+	close(ready[0]);
+	close(ready[1]);
+	cluster_stop(c);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+	assert_true(after - before <= SECONDS * 5 * NS_PER_MS); /* 50 ms in 10 s */
+#endif
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_refusals), cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
+		cmocka_unit_test(test_going), cmocka_unit_test(test_daemon_dies), cmocka_unit_test(test_parts_unix),
+		cmocka_unit_test(test_parts_tcp), cmocka_unit_test(test_idle),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
