@@ -233,22 +233,25 @@ void config_get(const struct config *c, enum config_key key, char *out, size_t b
 void config_help(FILE *out)
 {
 	const char *section = "";
+	char text[400];
 
-	fprintf(out, "Options of the configuration file; each also as --set section.key=value and as SHARD_KEY (section daemon) or\n"
-		     "SHARD_SECTION_KEY in the environment. Order: command line > environment > file > default.\n\n");
+	fprintf(out, "Options of the configuration file. Each is also --set section.key=value, and\n"
+		     "in the environment SHARD_KEY (section daemon) or SHARD_SECTION_KEY. Order:\n"
+		     "command line > environment > file > default.\n\n");
 	for (int i = 0; i < CONFIG_KEY_NR; i++) {
 		const struct config_option *o = &options[i];
+		size_t used = (size_t)snprintf(text, sizeof(text), "%s", o->help);
 
 		if (strcmp(section, o->section) != 0)
 			fprintf(out, "[%s]\n", section = o->section);
-		fprintf(out, "  %-22s %s", o->key, o->help);
 		for (int w = 0; o->words && o->words[w]; w++)
-			fprintf(out, "%s%s", w ? " | " : ": ", o->words[w]);
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s", w ? " | " : ": ", o->words[w]);
 		if (o->fallback[0])
-			fprintf(out, " (default: %s)", o->fallback);
-		fprintf(out, "\n");
+			snprintf(text + used, sizeof(text) - used, " (default: %s)", o->fallback);
+		value_help(out, o->key, text);
 	}
-	fprintf(out, "[nodes]\n  NAME = HOST:PORT       one line per node, the same on all of them; the first coordinates\n");
+	fprintf(out, "[nodes]\n");
+	value_help(out, "NAME = HOST:PORT", "one line per node, the same on all of them; the first coordinates");
 	settings_help(out);
 }
 

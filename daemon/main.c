@@ -135,7 +135,6 @@ static void on_signal(uv_signal_t *h, int number)
 		_exit(EXIT_FAILED);
 	}
 	d->stopping = true;
-	log_line(&d->log, LOG_LEVEL_INFO, "event=stopping signal=%s", name);
 	server_stop(d->server, name, on_stopped, d);
 }
 
@@ -168,7 +167,6 @@ static int run(const struct config *conf)
 	uv_run(&d.loop, UV_RUN_DEFAULT);
 	server_free(&d.server);
 	CHECK(uv_loop_close(&d.loop) == 0);
-	log_line(&d.log, LOG_LEVEL_INFO, "event=stopped");
 	return EXIT_OK;
 }
 

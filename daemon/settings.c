@@ -312,11 +312,14 @@ enum shard_status settings_compare(const char *mine, const char *mine_name, cons
 
 void settings_help(FILE *out)
 {
-	fprintf(out, "[model], [model \"name\"], [model \"name\" group \"group\"], and a trainer's settings\n");
+	fprintf(out, "[model], [model \"name\"], [model \"name\" group \"group\"], a trainer's settings\n");
 	for (int i = 0; i < KEY_NR; i++) {
 		const struct settings_row *row = settings_row((enum settings_key)i);
+		const char *group = !row->in_group ? "" : row->in_model ? "; of a group too" : "; of a group only";
+		char text[256];
 
-		fprintf(out, "  %-24s %s%s (default: %s)\n", row->name, row->help, row->in_group ? row->in_model ? "; group too" : "; group only" : "",
-			row->fallback[0] ? row->fallback : "none");
+		snprintf(text, sizeof(text), "%s%s%s%s%s", row->help, group, row->fallback[0] ? " (default: " : "", row->fallback,
+			 row->fallback[0] ? ")" : "");
+		value_help(out, row->name, text);
 	}
 }

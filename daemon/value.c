@@ -7,7 +7,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -208,4 +207,20 @@ const char *value_nearest(const char *word, const char *(*candidate)(void *arg, 
 			found = c;
 		}
 	}
+}
+
+void value_help(FILE *out, const char *key, const char *text)
+{
+	enum { INDENT = 27, WIDTH = 78 };
+	int column = fprintf(out, "  %-*s", INDENT - 2, key);
+
+	while (*text) {
+		int word = (int)strcspn(text, " ");
+
+		if (column > INDENT && column + 1 + word > WIDTH)
+			column = fprintf(out, "\n%*s", INDENT, "") - 1;
+		column += fprintf(out, "%s%.*s", column > INDENT ? " " : "", word, text);
+		text += word + (text[word] == ' ');
+	}
+	fprintf(out, "\n");
 }

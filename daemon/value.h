@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define VALUE_TEXT_BYTES 40 /* of what value_*_text writes */
 
@@ -25,5 +26,8 @@ void value_double_text(char out[VALUE_TEXT_BYTES], double x);        /* shortest
 
 /* The candidate that a mistyped word most likely meant; NULL: none is near. candidate(arg, i) is NULL at the end. */
 const char *value_nearest(const char *word, const char *(*candidate)(void *arg, uint32_t i), void *arg);
+
+/* One option of --help: the key, then the text in a column of its own, in lines that no terminal has to break. */
+void value_help(FILE *out, const char *key, const char *text);
 
 #endif

@@ -99,8 +99,8 @@ static char *help_filter(int key, const char *text, void *input)
 		return (char *)(uintptr_t)text;
 	fprintf(f, "Commands:\n");
 	for (size_t i = 0; i < NR(commands); i++)
-		fprintf(f, "  %s %-20s %s\n", commands[i].name, commands[i].words, commands[i].help);
-	fprintf(f, "\nExit status: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 configuration, 5 refused.");
+		fprintf(f, "  %s %-11s %s\n", commands[i].name, commands[i].words, commands[i].help);
+	fprintf(f, "\nExit status: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 configuration,\n5 refused.");
 	fclose(f);
 	return out;
 }
