@@ -71,7 +71,7 @@ struct core_trainer {
 };
 
 struct core_waits { /* bit sets by rank in the attempt's world and by node */
-	uint64_t ranks[CORE_RANKS_MAX / 64];
+	uint64_t ranks[(CORE_RANKS_MAX + 63) / 64];
 	uint64_t nodes;
 	uint32_t chunks_staged, chunks_nr;
 };

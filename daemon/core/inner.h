@@ -11,9 +11,11 @@
 #include "core/member.h"
 #include "core/step.h"
 
-#define CORE_TEXTS_BYTES 8192                  /* sentences of one call; they live until the next */
-#define CORE_INBOX_NR    (CORE_RANKS_MAX + 16) /* one message to ourselves per trainer, and the verdict's */
-#define CORE_SECOND_NS   1000000000ull         /* repeats slow down to one a second */
+#ifndef CORE_TEXTS_BYTES
+#define CORE_TEXTS_BYTES 8192 /* sentences of one call; they live until the next */
+#endif
+#define CORE_INBOX_NR  (CORE_RANKS_MAX + 16) /* one message to ourselves per trainer, and the verdict's */
+#define CORE_SECOND_NS 1000000000ull         /* repeats slow down to one a second */
 
 struct core {
 	struct core_conf conf;

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifndef CORE_NODES_MAX /* a program that enumerates states builds the core smaller */
 #define CORE_NODES_MAX 64
-#ifndef CORE_RANKS_MAX /* a program that enumerates states builds the core with a smaller one */
 #define CORE_RANKS_MAX 256
 #endif
 #define CORE_GROUPS_MAX 16

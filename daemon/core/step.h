@@ -27,7 +27,7 @@ struct step {
 	uint32_t chunks_staged, ranks_ready, ranks_nr; /* ranks: local ones of .world */
 	int64_t bad_tensor;
 	int32_t bad_rank;
-	uint64_t ready[CORE_RANKS_MAX / 64 + 1]; /* by rank */
+	uint64_t ready[(CORE_RANKS_MAX + 63) / 64]; /* by rank */
 	struct timer timer;
 	struct core_id next_id;
 	struct core_world world, next_world;

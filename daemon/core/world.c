@@ -158,7 +158,7 @@ static void world_sort(struct core *c) /* mostly sorted already */
 
 static bool world_hints(const struct core_trainer *t, uint32_t nr) /* are they exactly 0 .. nr - 1? */
 {
-	uint64_t seen[CORE_RANKS_MAX / 64 + 1] = {0};
+	uint64_t seen[(CORE_RANKS_MAX + 63) / 64] = {0};
 
 	for (uint32_t i = 0; i < nr; i++) {
 		uint32_t hint = (uint32_t)t[i].hint;

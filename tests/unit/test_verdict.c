@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every interleaving of one step's verdict, over the real core: its sources are compiled into this program with room for three
+ * nodes, so that a state is small, and since its memory is flat a copy of the bytes is a copy of the state. Messages go into a
+ * set and may be delivered at any time, any number of times, or never: loss, copies and any order. The coordinator holds no
+ * chunk and starts again once at any moment, with or without the view that it was writing; an attempt is abandoned once; a
+ * link breaks once. Safety: no two attempts of the step are ever committed, and what is committed is never dropped. */
+#define CORE_NODES_MAX   3
+#define CORE_RANKS_MAX   3
+#define CORE_TEXTS_BYTES 1024
+#include "core/coord.c"
+#include "core/core.c"
+#include "core/local.c"
+#include "core/member.c"
+#include "core/record.c"
+#include "core/recover.c"
+#include "core/scaler.c"
+#include "core/slots.c"
+#include "core/step.c"
+#include "core/waits.c"
+#include "core/world.c"
+
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+#define FIRST_STEP   1
+#define MESSAGES_MAX 256
+#define DEPTH_MAX    200
+#define STATES_MAX   6000000
+#define CORE_ROOM    10752
+
+struct shape {
+	uint16_t nodes_nr;
+	uint32_t chunks_nr;
+	uint16_t owner[2];
+	int restarts, abandons, flaps;
+};
+
+struct state { /* of the cluster; compared by its bytes */
+	_Alignas(16) unsigned char memory[CORE_NODES_MAX][CORE_ROOM];
+	uint64_t hash[CORE_NODES_MAX]; /* of memory */
+	uint64_t incarnation[CORE_NODES_MAX];
+	uint64_t sent[MESSAGES_MAX / 64];
+	struct core_view disk;
+	bool has_pending, persisted_heard;
+	struct core_view pending;
+	int restarts, abandons, flaps; /* left */
+	bool has_committed, down;      /* down: the flapping link */
+	struct core_id committed;
+	struct core_id draining[CORE_NODES_MAX], prepared[CORE_NODES_MAX];
+};
+
+struct message {
+	struct core_msg msg;
+	struct core_world world;
+	struct record record;
+	struct core_view view;
+	struct core_answer answer;
+	double sumsq[2], weights[2], answer_sumsq[2], answer_weights[2];
+	uint8_t finite[2], answer_finite[2];
+	char why[CORE_WHY_BYTES];
+	uint64_t hash;
+};
+
+struct search {
+	struct shape shape;
+	struct state *at; /* [DEPTH_MAX] */
+	struct message message[MESSAGES_MAX];
+	uint32_t messages_nr;
+	uint64_t *seen;
+	size_t seen_bits, states_nr, transitions_nr, limit;
+	struct core_out out;
+	const char *failed;
+	char path[DEPTH_MAX][48];
+	uint32_t depth, deepest, commits, losts;
+	uint64_t last_progress;
+};
+
+static const char *const names[] = {"a", "b", "c"};
+
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+	h = h * 0x9e3779b97f4a7c15ull + v;
+	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull;
+	return h ^ h >> 29;
+}
+
+static uint64_t mix_id(uint64_t h, const struct core_id *id)
+{
+	return mix(mix(mix(mix(mix(h, id->term), id->seq), id->generation), id->step), id->attempt);
+}
+
+static uint64_t hash_bytes(const void *p, size_t bytes) /* a multiple of 32 */
+{
+	const uint64_t *w = p;
+	uint64_t h[4] = {1, 2, 3, 4};
+
+	for (size_t i = 0; i < bytes / 8; i += 4) {
+		for (size_t j = 0; j < 4; j++) {
+			h[j] = (h[j] ^ w[i + j]) * 0x9e3779b97f4a7c15ull;
+			h[j] ^= h[j] >> 31;
+		}
+	}
+	return mix(mix(h[0], h[1]), mix(h[2], h[3]));
+}
+
+static struct core *core_of(struct state *s, uint16_t n)
+{
+	return (struct core *)(void *)s->memory[n];
+}
+
+static uint64_t state_hash(const struct search *q, struct state *s)
+{
+	uint64_t h = 0;
+
+	for (size_t i = 0; i < NR(s->sent); i++)
+		h = mix(h, s->sent[i]);
+	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
+		h = mix_id(mix(mix(h, s->hash[n]), s->incarnation[n]), &s->draining[n]);
+	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
+		h = mix_id(h, &s->prepared[n]);
+	h = mix_id(mix(mix(h, s->disk.term), s->disk.seq), &s->disk.record.id);
+	h = mix(h, s->has_pending);
+	if (s->has_pending)
+		h = mix_id(mix(mix(h, s->pending.term), s->pending.seq), &s->pending.record.id);
+	h = mix(mix(mix(h, (uint64_t)s->restarts), (uint64_t)s->abandons), (uint64_t)s->flaps);
+	return mix_id(mix(h, s->has_committed * 2u + s->down), &s->committed);
+}
+
+static bool seen_before(struct search *q, uint64_t h) /* open addressing; 0 is free */
+{
+	size_t at = h & (((size_t)1 << q->seen_bits) - 1);
+
+	for (; q->seen[at]; at = (at + 1) & (((size_t)1 << q->seen_bits) - 1)) {
+		if (q->seen[at] == h)
+			return true;
+	}
+	q->seen[at] = h ? h : 1;
+	return false;
+}
+
+/* Time stands still: a timer is on or off, and how long ago things happened is forgotten. */
+static void canonical(struct core *c)
+{
+	struct timer *timers[] = {&c->step.timer, &c->member.timer, &c->coord.timer};
+
+	for (size_t i = 0; i < NR(timers); i++) {
+		timers[i]->at = timers[i]->at == UINT64_MAX ? UINT64_MAX : 2;
+		timers[i]->count = 0;
+	}
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++)
+		c->coord.node[i].absent_since = c->coord.node[i].absent_since ? 1 : 0;
+	c->coord.begun_ns = 1;
+	c->texts_used = 0;
+	memset(c->texts, 0, sizeof(c->texts));
+	memset(&c->member.answer, 0, sizeof(c->member.answer));
+	memset(c->step.why, 0, sizeof(c->step.why));
+	memset(c->coord.aborted, 0, sizeof(c->coord.aborted));
+	memset(c->member.waits, 0, sizeof(c->member.waits));
+	c->member.waits_id = (struct core_id){0};
+}
+
+static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, double *weights)
+{
+	for (uint32_t i = 0; i < v->chunks_nr; i++) {
+		sumsq[i] = v->sumsq[i];
+		finite[i] = v->finite[i];
+	}
+	for (uint32_t i = 0; i < v->ranks_nr; i++)
+		weights[i] = v->weights[i];
+	v->sumsq = sumsq;
+	v->finite = finite;
+	v->weights = weights;
+}
+
+static void violated(struct search *q, const char *what)
+{
+	if (!q->failed)
+		q->failed = what;
+}
+
+static void put_message(struct search *q, struct state *s, const struct core_msg *m)
+{
+	static struct message k; /* zeroed each time, so that equal messages have equal bytes */
+	uint64_t h = mix(mix(mix(m->op, m->from), m->to), m->from_incarnation);
+	uint32_t i = 0;
+
+	/* slots and who is waited for have no part in the verdict */
+	if (m->op == CORE_WAITING || m->op == CORE_GRANT || m->op == CORE_DRAINED || m->id.step > FIRST_STEP)
+		return;
+	memset(&k, 0, sizeof(k));
+	h = mix_id(h, &m->id);
+	h = mix(mix(h, m->trainer.session), m->trainer.leave);
+	if (m->record)
+		h = mix_id(h, &m->record->id);
+	if (m->view)
+		h = mix(mix_id(h, &m->view->record.id), m->view->sealed);
+	if (m->answer)
+		h = mix_id(mix_id(mix(h, m->answer->prepared * 2u + m->answer->has_record), &m->answer->id), &m->answer->record.id);
+	for (uint32_t r = 0; m->world && r < m->world->size; r++)
+		h = mix(h, m->world->rank[r].session);
+	while (i < q->messages_nr && q->message[i].hash != h)
+		i++;
+	CHECK(i < MESSAGES_MAX);
+	s->sent[i / 64] |= 1ull << (i % 64);
+	if (i < q->messages_nr)
+		return;
+	q->messages_nr++;
+	k.hash = h;
+	q->message[i] = k;
+	q->message[i].msg = *m;
+	if (m->world) {
+		q->message[i].world = *m->world;
+		q->message[i].msg.world = &q->message[i].world;
+	}
+	if (m->record) {
+		q->message[i].record = *m->record;
+		q->message[i].msg.record = &q->message[i].record;
+	}
+	if (m->view) {
+		q->message[i].view = *m->view;
+		q->message[i].msg.view = &q->message[i].view;
+	}
+	copy_vote(&q->message[i].msg.vote, q->message[i].sumsq, q->message[i].finite, q->message[i].weights);
+	if (m->answer) {
+		q->message[i].answer = *m->answer;
+		q->message[i].msg.answer = &q->message[i].answer;
+		copy_vote(&q->message[i].answer.vote, q->message[i].answer_sumsq, q->message[i].answer_finite,
+			  q->message[i].answer_weights);
+	}
+	core_copy_text(q->message[i].why, sizeof(q->message[i].why), m->why);
+	q->message[i].msg.why = m->why ? q->message[i].why : NULL;
+}
+
+static void committed(struct search *q, struct state *s, const struct record *r)
+{
+	if (r->id.step != FIRST_STEP || r->outcome == RECORD_SEAL)
+		return;
+	if (s->has_committed && core_id_cmp(&s->committed, &r->id))
+		violated(q, "two attempts of one step are committed");
+	for (uint16_t n = 1; n < q->shape.nodes_nr && !s->has_committed; n++) {
+		if (core_id_cmp(&s->prepared[n], &r->id))
+			violated(q, "an attempt is committed for which a node never voted");
+	}
+	s->has_committed = true;
+	s->committed = r->id;
+}
+
+static void action(struct search *q, struct state *s, uint16_t n, const struct core_action *a)
+{
+	if (a->type == CORE_ACT_SEND) {
+		if (a->msg.record)
+			committed(q, s, a->msg.record);
+		if (a->msg.op == CORE_VIEW && (a->msg.view->term != s->disk.term || a->msg.view->seq != s->disk.seq))
+			violated(q, "a view is sent before it is durable");
+		if (a->msg.op == CORE_VIEW && s->has_committed && a->msg.view->record.id.step < FIRST_STEP)
+			violated(q, "a view forgets a committed step");
+		put_message(q, s, &a->msg);
+	} else if (a->type == CORE_ACT_APPLY || a->type == CORE_ACT_RESULT) {
+		committed(q, s, a->record);
+	} else if (a->type == CORE_ACT_OPEN) {
+		s->prepared[n] = a->id;
+	} else if (a->type == CORE_ACT_PERSIST) {
+		s->pending = *a->view;
+		s->has_pending = true;
+	} else if (a->type == CORE_ACT_ENDED) {
+		if (s->has_committed && !core_id_cmp(&s->committed, &a->id))
+			violated(q, "a committed attempt is dropped");
+		s->draining[n] = a->id;
+	} else if (a->type == CORE_ACT_LOST) {
+		violated(q, "LOST, though no chunk was lost");
+	}
+}
+
+static void feed(struct search *q, struct state *s, uint16_t n, const struct core_event *e)
+{
+	struct core *c = core_of(s, n);
+
+	core_event(c, e, 1 + (e->type == CORE_EV_TICK), &q->out);
+	for (uint32_t i = 0; i < q->out.nr; i++)
+		action(q, s, n, &q->out.act[i]);
+	canonical(c);
+	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
+}
+
+static void start(struct search *q, struct state *s, uint16_t n)
+{
+	struct core_conf conf = {.self = n,
+				 .nodes_nr = q->shape.nodes_nr,
+				 .incarnation = ++s->incarnation[n],
+				 .chunks_nr = q->shape.chunks_nr,
+				 .owner = q->shape.owner,
+				 .node_names = names,
+				 .min_world = q->shape.nodes_nr - 1u,
+				 .max_world = q->shape.nodes_nr - 1u,
+				 .step_timeout_ns = 1000000,
+				 .heartbeat_timeout_ns = 1000000,
+				 .repeat_ns = 1};
+
+	conf.record = (struct record_conf){.optim = optim_row(OPTIM_SGD), .groups_nr = 1, .initial_scale = 1};
+	optim_defaults(conf.record.optim, conf.record.hyper[0]);
+	CHECK(core_bytes(&conf) <= CORE_ROOM);
+	memset(s->memory[n], 0, CORE_ROOM);
+	core_init(s->memory[n], &conf, s->disk.term ? &s->disk : NULL);
+	canonical(core_of(s, n));
+	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
+}
+
+static void link_up(struct search *q, struct state *s, uint16_t a, uint16_t b)
+{
+	feed(q, s, a, &(struct core_event){.type = CORE_EV_LINK_UP, .node = b, .incarnation = s->incarnation[b]});
+	feed(q, s, b, &(struct core_event){.type = CORE_EV_LINK_UP, .node = a, .incarnation = s->incarnation[a]});
+}
+
+/* --- what may happen next; each returns false where it cannot --- */
+static bool may_deliver(struct search *q, struct state *s, uint32_t i)
+{
+	const struct core_msg *m = &q->message[i].msg;
+
+	if (!(s->sent[i / 64] >> (i % 64) & 1) || !core_linked(core_of(s, m->to), m->from))
+		return false;
+	feed(q, s, m->to, &(struct core_event){.type = CORE_EV_MSG, .msg = m});
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "%u hears %u from %u, attempt %u", m->to, m->op, m->from, m->id.attempt);
+	return true;
+}
+
+static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t what)
+{
+	struct core *c = core_of(s, n);
+	struct core_event e = {.id = c->step.id, .sumsq = 4, .finite = true, .bad_tensor = -1, .weight = 1};
+	const uint8_t *staged = core_at(c, c->at_staged);
+	int32_t rank = step_rank(&c->step.world, n, 10u + n);
+
+	if (what < q->shape.chunks_nr) {
+		if (c->step.part != CORE_STAGING || q->shape.owner[what] != n || staged[0] >> what & 1)
+			return false;
+		e.type = CORE_EV_STAGED;
+		e.chunk = what;
+	} else if (what == 2) {
+		if (c->step.part != CORE_STAGING || rank < 0 || c->step.ready[0] >> rank & 1)
+			return false;
+		e.type = CORE_EV_READY;
+		e.session = 10u + n;
+	} else if (what == 3) {
+		if (c->step.part != CORE_APPLYING)
+			return false;
+		e.type = CORE_EV_APPLIED;
+	} else if (what == 4) {
+		if (!s->draining[n].attempt)
+			return false;
+		e.type = CORE_EV_DRAINED;
+		e.id = s->draining[n];
+		s->draining[n] = (struct core_id){0};
+	} else {
+		if (what != 5 || c->step.part != CORE_STAGING || rank < 0 || !s->abandons)
+			return false;
+		s->abandons--;
+		e.type = CORE_EV_ABANDON;
+		e.session = 10u + n;
+	}
+	feed(q, s, n, &e);
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "%u event %d", n, e.type);
+	return true;
+}
+
+static bool may_persist(struct search *q, struct state *s)
+{
+	if (!s->has_pending)
+		return false;
+	s->disk = s->pending;
+	s->has_pending = false;
+	feed(q, s, 0, &(struct core_event){.type = CORE_EV_PERSISTED});
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "0 persisted");
+	return true;
+}
+
+static bool may_restart(struct search *q, struct state *s, bool written)
+{
+	if (!s->restarts || (written && !s->has_pending))
+		return false;
+	s->restarts--;
+	if (written)
+		s->disk = s->pending;
+	s->has_pending = false;
+	s->down = false;
+	s->draining[0] = (struct core_id){0};
+	start(q, s, 0);
+	feed(q, s, 0, &(struct core_event){.type = CORE_EV_TICK});
+	for (uint16_t n = 1; n < q->shape.nodes_nr; n++)
+		link_up(q, s, 0, n);
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "0 starts again");
+	return true;
+}
+
+static bool may_flap(struct search *q, struct state *s) /* the link between 0 and 1 */
+{
+	if (!s->flaps && !s->down)
+		return false;
+	if (s->down) {
+		link_up(q, s, 0, 1);
+	} else {
+		s->flaps--;
+		feed(q, s, 0, &(struct core_event){.type = CORE_EV_LINK_DOWN, .node = 1});
+		feed(q, s, 1, &(struct core_event){.type = CORE_EV_LINK_DOWN, .node = 0});
+	}
+	s->down = !s->down;
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "link 0-1 %s", s->down ? "down" : "up");
+	return true;
+}
+
+static bool may(struct search *q, struct state *s, uint32_t what)
+{
+	uint32_t work = 6u * q->shape.nodes_nr;
+
+	if (what < work)
+		return may_work(q, s, (uint16_t)(what / 6), what % 6);
+	what -= work;
+	if (what == 0)
+		return may_persist(q, s);
+	if (what <= 2)
+		return may_restart(q, s, what == 2);
+	if (what == 3)
+		return may_flap(q, s);
+	return may_deliver(q, s, what - 4);
+}
+
+static void explore(struct search *q)
+{
+	struct state *s = &q->at[q->depth], *next = s + 1;
+
+	CHECK(q->depth + 2 < DEPTH_MAX);
+	if (q->depth > q->deepest)
+		q->deepest = q->depth;
+	for (uint32_t what = 0; what < 6u * q->shape.nodes_nr + 4 + q->messages_nr && !q->failed && q->states_nr < q->limit;
+	     what++) {
+		*next = *s;
+		if (!may(q, next, what))
+			continue;
+		q->transitions_nr++;
+		if (q->failed)
+			return;
+		if (seen_before(q, state_hash(q, next)))
+			continue;
+		q->states_nr++;
+		q->depth++;
+		explore(q);
+		if (q->failed)
+			return;
+		q->depth--;
+	}
+}
+
+static void first_state(struct search *q, struct state *s) /* sealed, trainers joined; BEGIN is sent */
+{
+	memset(s, 0, sizeof(*s));
+	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
+		start(q, s, n);
+	feed(q, s, 0, &(struct core_event){.type = CORE_EV_TICK});
+	for (uint16_t n = 0; n < q->shape.nodes_nr; n++) {
+		for (uint16_t m = n + 1u; m < q->shape.nodes_nr; m++)
+			link_up(q, s, n, m);
+	}
+	for (uint16_t n = 1; n < q->shape.nodes_nr; n++)
+		feed(q, s, n,
+		     &(struct core_event){.type = CORE_EV_JOIN, .trainer = {.session = 10u + n, .pid = n, .hint = -1, .node = n}});
+	for (uint32_t round = 0; round < 20; round++) { /* everything arrives, in order */
+		uint32_t sent = q->messages_nr;
+
+		may_persist(q, s);
+		for (uint32_t i = 0; i < sent; i++) {
+			if (q->message[i].msg.op != CORE_BEGIN)
+				may_deliver(q, s, i);
+		}
+		if (round == 9)
+			feed(q, s, 0, &(struct core_event){.type = CORE_EV_WRITTEN, .step = FIRST_STEP - 1});
+	}
+	s->restarts = q->shape.restarts;
+	s->abandons = q->shape.abandons;
+	s->flaps = q->shape.flaps;
+	memset(s->sent, 0, sizeof(s->sent));
+	for (uint32_t i = 0; i < q->messages_nr; i++) {
+		if (q->message[i].msg.op == CORE_BEGIN)
+			s->sent[i / 64] |= 1ull << (i % 64);
+	}
+}
+
+static void enumerate(const struct shape *shape, size_t limit)
+{
+	struct search *q = calloc(1, sizeof(*q));
+
+	assert_non_null(q);
+	q->shape = *shape;
+	q->limit = limit;
+	q->seen_bits = 23;
+	q->seen = calloc((size_t)1 << q->seen_bits, sizeof(*q->seen));
+	q->at = calloc(DEPTH_MAX, sizeof(*q->at));
+	assert_non_null(q->seen);
+	assert_non_null(q->at);
+	first_state(q, &q->at[0]);
+	assert_null(q->failed);
+	assert_true(core_of(&q->at[0], 0)->coord.undecided);
+	explore(q);
+	printf("verdict: %u nodes, %d restarts, %d abandoned, %d link losses: %zu states, %zu transitions, depth %u: %s\n",
+	       shape->nodes_nr, shape->restarts, shape->abandons, shape->flaps, q->states_nr, q->transitions_nr, q->deepest,
+	       q->failed              ? q->failed
+	       : q->states_nr < limit ? "safe"
+				      : "cut off");
+	for (uint32_t i = 0; q->failed && i <= q->depth; i++)
+		printf("  %2u. %s\n", i + 1, q->path[i]);
+	assert_null(q->failed);
+	assert_true(q->states_nr < limit);
+	free(q->seen);
+	free(q->at);
+	free(q);
+}
+
+static void test_two_nodes(void **state)
+{
+	(void)state;
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 1, .abandons = 1, .flaps = 1},
+		  STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 2, .abandons = 1}, STATES_MAX);
+}
+
+static void test_three_nodes(void **state)
+{
+	(void)state;
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .restarts = 1}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .abandons = 1}, STATES_MAX);
+}
+
+static void test_more(void **state) /* minutes: VERDICT_FULL=1 */
+{
+	(void)state;
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 2, .abandons = 1, .flaps = 1},
+		  STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .abandons = 2}, STATES_MAX);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_nodes), cmocka_unit_test(test_three_nodes)};
+	const struct CMUnitTest more[] = {cmocka_unit_test(test_more)};
+
+	if (getenv("VERDICT_FULL"))
+		return cmocka_run_group_tests(more, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
