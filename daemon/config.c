@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CONFIG_FILE "/etc/shardd/shardd.conf"
+#define CONFIG_FILE     "/etc/shardd/shardd.conf"
 #define CONFIG_FILE_MAX (1u << 20)
 
 static const char *const sections[] = {"daemon", "net", "cluster", "nodes", "model", NULL};
@@ -65,7 +65,8 @@ enum shard_status config_check_section(const char *where, const char *section, s
 	if (model_section(section, name, group))
 		return SHARD_OK;
 	if (strncmp(section, "model", 5) == 0)
-		return err_set(e, SHARD_BAD_ARG, "%s: [%s]: write [model], [model \"name\"] or [model \"name\" group \"group\"]", where, section);
+		return err_set(e, SHARD_BAD_ARG, "%s: [%s]: write [model], [model \"name\"] or [model \"name\" group \"group\"]",
+			       where, section);
 	near = value_nearest(section, section_name, NULL);
 	return err_set(e, SHARD_BAD_ARG, "%s: [%s]: unknown section: %s%s%s", where, section, near ? "did you mean [" : "choose ",
 		       near ? near : "[daemon], [net], [cluster], [nodes] or [model]", near ? "]?" : "");
@@ -78,7 +79,8 @@ static enum shard_status put_node(struct config *c, const char *where, bool file
 	struct err why;
 
 	if (!value_name(key))
-		return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %.64s = %.64s: a node's name is 1 to 64 of a-z 0-9 . _ -", where, key, value);
+		return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %.64s = %.64s: a node's name is 1 to 64 of a-z 0-9 . _ -", where, key,
+			       value);
 	if (conn_address_parse(&address, value, &why) != SHARD_OK)
 		return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s = %.64s: %.200s", where, key, value, why.text);
 	if (address.unix_path || address.port == 0)
@@ -87,14 +89,16 @@ static enum shard_status put_node(struct config *c, const char *where, bool file
 		if (strcmp(c->node_list[i].name, key) == 0)
 			n = &c->node_list[i];
 		else if (strcmp(c->node_list[i].address.host, address.host) == 0 && c->node_list[i].address.port == address.port)
-			return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s = %.64s: node %s has this address already (%s)", where, key, value,
-				       c->node_list[i].name, c->node_list[i].where);
+			return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s = %.64s: node %s has this address already (%s)", where,
+				       key, value, c->node_list[i].name, c->node_list[i].where);
 	}
 	if (n && file)
-		return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s = %.64s: this node is there already (%s)", where, key, value, n->where);
+		return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s = %.64s: this node is there already (%s)", where, key, value,
+			       n->where);
 	if (!n) {
 		if (c->nodes_nr == CONFIG_NODES_MAX)
-			return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s: at most %d nodes are possible", where, key, CONFIG_NODES_MAX);
+			return err_set(e, SHARD_BAD_ARG, "%s: [nodes] %s: at most %d nodes are possible", where, key,
+				       CONFIG_NODES_MAX);
 		n = &c->node_list[c->nodes_nr++];
 	}
 	snprintf(n->name, sizeof(n->name), "%s", key);
@@ -200,8 +204,9 @@ static enum shard_status put_setting(struct config *c, const char *where, bool f
 enum shard_status config_put(struct config_loader *l, const char *where, uint32_t line, const char *section, const char *key,
 			     const char *value, struct err *e)
 {
-	enum shard_status st = section[0] ? config_check_section(where, section, e)
-					  : err_set(e, SHARD_BAD_ARG, "%s: %.64s = %.64s: before the first [section]", where, key, value);
+	enum shard_status st =
+		section[0] ? config_check_section(where, section, e)
+			   : err_set(e, SHARD_BAD_ARG, "%s: %.64s = %.64s: before the first [section]", where, key, value);
 	enum config_key k;
 	struct err why;
 
@@ -219,8 +224,8 @@ enum shard_status config_put(struct config_loader *l, const char *where, uint32_
 			       near ? "did you mean " : "`shardd --help` lists them", near ? near : "");
 	}
 	if (line > 0 && l->file_line[k] > 0)
-		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %s = %.64s: %s is there already, in line %u", where, section, key, value, key,
-			       l->file_line[k]);
+		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %s = %.64s: %s is there already, in line %u", where, section, key, value,
+			       key, l->file_line[k]);
 	st = config_set(l->c, k, value, &why);
 	if (st != SHARD_OK)
 		return err_set(e, st, "%s: [%s] %s = %.100s: %.300s", where, section, key, value, why.text);
@@ -303,7 +308,8 @@ static enum shard_status read_file(struct config_loader *l, const char *path, bo
 	ssize_t n = 0, got = 0;
 
 	if (fd < 0)
-		return errno == ENOENT && !must ? SHARD_OK : err_set(e, SHARD_SYSTEM, "%s: cannot be opened: %s", path, strerror(errno));
+		return errno == ENOENT && !must ? SHARD_OK
+						: err_set(e, SHARD_SYSTEM, "%s: cannot be opened: %s", path, strerror(errno));
 	if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
 		close(fd);
 		return err_set(e, SHARD_SYSTEM, "%s: not a file", path);

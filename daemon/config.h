@@ -11,10 +11,10 @@
 
 #include <stdio.h>
 
-#define CONFIG_NODES_MAX 64
-#define CONFIG_MODELS_MAX 256 /* sections that begin with "model" */
-#define CONFIG_NAME_BYTES 65  /* node, model and group names: [a-z0-9._-]{1,64} */
-#define CONFIG_PATH_BYTES 512
+#define CONFIG_NODES_MAX   64
+#define CONFIG_MODELS_MAX  256 /* sections that begin with "model" */
+#define CONFIG_NAME_BYTES  65  /* node, model and group names: [a-z0-9._-]{1,64} */
+#define CONFIG_PATH_BYTES  512
 #define CONFIG_WHERE_BYTES 160
 
 enum config_membership { CONFIG_MEMBERSHIP_STATIC };
@@ -26,7 +26,7 @@ struct config_node {
 	char where[CONFIG_WHERE_BYTES]; /* "shardd.conf:12" */
 };
 
-struct config_model { /* one [model ...] section; its keys are settings.c's */
+struct config_model {                   /* one [model ...] section; its keys are settings.c's */
 	char name[CONFIG_NAME_BYTES];   /* empty: defaults of all models */
 	char group[CONFIG_NAME_BYTES];  /* empty: the model itself */
 	char *settings;                 /* "key=value key=value", each checked where it stood */
@@ -64,9 +64,9 @@ struct config {
 	bool listen_open; /* listens beyond loopback without authentication: warn at each start */
 };
 
-struct config_args { /* what a command line and an environment may bring */
-	const char *file;            /* NULL: /etc/shardd/shardd.conf if it is there */
-	const char *const *set;      /* "section.key=value" from --set and the other options, in order */
+struct config_args {            /* what a command line and an environment may bring */
+	const char *file;       /* NULL: /etc/shardd/shardd.conf if it is there */
+	const char *const *set; /* "section.key=value" from --set and the other options, in order */
 	uint32_t set_nr;
 	const char *const *environ_; /* NULL-terminated "SHARD_LOG_LEVEL=debug" ...; NULL: none */
 };

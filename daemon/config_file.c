@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define INIH_LINE_BYTES 200   /* INI_MAX_LINE of the packaged library: newline and end included */
-#define INIH_SECTION_BYTES 50 /* MAX_SECTION */
+#define INIH_LINE_BYTES    200 /* INI_MAX_LINE of the packaged library: newline and end included */
+#define INIH_SECTION_BYTES 50  /* MAX_SECTION */
 
 struct reader {
 	struct config_loader *loader;

@@ -96,8 +96,8 @@ static enum shard_status finish_node(struct config_loader *l, struct err *e)
 		if (used < sizeof(names))
 			used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", c->node_list[i].name);
 	}
-	return err_set(e, SHARD_BAD_ARG, "%s: [daemon] node = %s: not in [nodes]: choose one of %s", l->where[CONFIG_DAEMON_NODE], c->node,
-		       names);
+	return err_set(e, SHARD_BAD_ARG, "%s: [daemon] node = %s: not in [nodes]: choose one of %s", l->where[CONFIG_DAEMON_NODE],
+		       c->node, names);
 }
 
 static enum shard_status finish_listen(struct config_loader *l, struct err *e)
@@ -112,8 +112,8 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 	} else if (!c->listen.text[0]) {
 		CHECK(conn_address_parse(&c->listen, DEFAULT_LISTEN, NULL) == SHARD_OK);
 	} else if (self && self->address.port != c->listen.port) {
-		return err_set(e, SHARD_BAD_ARG, "%s: [daemon] listen = %s: the port is %u in [nodes] (%s: %s = %s): choose one", where,
-			       c->listen.text, self->address.port, self->where, self->name, self->address.text);
+		return err_set(e, SHARD_BAD_ARG, "%s: [daemon] listen = %s: the port is %u in [nodes] (%s: %s = %s): choose one",
+			       where, c->listen.text, self->address.port, self->where, self->name, self->address.text);
 	}
 	if (!self) {
 		c->nodes_nr = 1;
@@ -124,7 +124,8 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 	c->listen_open = !conn_address_loopback(&c->listen);
 	if (c->listen_open && !c->allow_unauthenticated)
 		return err_set(e, SHARD_BAD_ARG,
-			       "%s: [daemon] listen = %s: not loopback, and connections are not authenticated in this release: choose 127.0.0.1:PORT, "
+			       "%s: [daemon] listen = %s: not loopback, and connections are not authenticated in this release: "
+			       "choose 127.0.0.1:PORT, "
 			       "or set allow_unauthenticated = yes if everybody who can reach it may train",
 			       where, c->listen.text);
 	return SHARD_OK;
@@ -149,8 +150,8 @@ static enum shard_status check_model(const struct config *c, const char *name, s
 		if (strcmp(m->name, name) != 0 || !m->group[0])
 			continue;
 		if (groups_nr == SETTINGS_GROUPS_MAX)
-			return err_set(e, SHARD_BAD_ARG, "%s: [model \"%s\" group \"%s\"]: more than %d groups", m->where, m->name, m->group,
-				       SETTINGS_GROUPS_MAX);
+			return err_set(e, SHARD_BAD_ARG, "%s: [model \"%s\" group \"%s\"]: more than %d groups", m->where, m->name,
+				       m->group, SETTINGS_GROUPS_MAX);
 		groups[groups_nr++] = m->group;
 		layers[layers_nr++] = (struct settings_layer){.text = m->settings, .origin = m->where, .group = m->group};
 	}

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define AT(field) offsetof(struct config, field)
-#define S 1000000000ull
+#define S         1000000000ull
 
 static const char *const huge_words[] = {[SHM_HUGE_TRY] = "try", [SHM_HUGE_REQUIRE] = "require", [SHM_HUGE_NO] = "no", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
@@ -21,8 +21,9 @@ static const char *const membership_words[] = {"static", NULL};
 static const struct config_option options[CONFIG_KEY_NR] = {
 	[CONFIG_DAEMON_NODE] = {"daemon", "node", CONFIG_NAME, AT(node), "", 0, 0, NULL, NULL,
 				"this node's name in [nodes]; default: the host's name"},
-	[CONFIG_DAEMON_LISTEN] = {"daemon", "listen", CONFIG_ADDRESS, AT(listen), "", 0, 0, NULL, NULL,
-				  "host:port for nodes and remote trainers; default: this node's entry in [nodes], else 127.0.0.1:29700"},
+	[CONFIG_DAEMON_LISTEN] =
+		{"daemon", "listen", CONFIG_ADDRESS, AT(listen), "", 0, 0, NULL, NULL,
+		 "host:port for nodes and remote trainers; default: this node's entry in [nodes], else 127.0.0.1:29700"},
 	[CONFIG_DAEMON_SOCKET] = {"daemon", "socket", CONFIG_PATH, AT(socket), "/run/shardd/shardd.sock", 0, 107, NULL, NULL,
 				  "unix socket for trainers on this node"},
 	[CONFIG_DAEMON_SOCKET_MODE] = {"daemon", "socket_mode", CONFIG_OCTAL, AT(socket_mode), "0660", 0, 0777, NULL, NULL,
@@ -37,10 +38,10 @@ static const struct config_option options[CONFIG_KEY_NR] = {
 				   "compute threads; auto: one per processor in the affinity mask"},
 	[CONFIG_DAEMON_LOG_LEVEL] = {"daemon", "log_level", CONFIG_CHOICE, AT(log_level), "info", 0, 0, level_words, NULL,
 				     "least urgent lines that are logged"},
-	[CONFIG_DAEMON_ALLOW_UNAUTHENTICATED] = {"daemon", "allow_unauthenticated", CONFIG_BOOL, AT(allow_unauthenticated), "no", 0, 0,
-						 NULL, NULL, "needed to listen on anything but loopback"},
-	[CONFIG_DAEMON_CONNECTIONS_MAX] = {"daemon", "connections_max", CONFIG_COUNT, AT(connections_max), "256", 4, 65536, NULL, NULL,
-					   "accepted connections at a time; more are refused"},
+	[CONFIG_DAEMON_ALLOW_UNAUTHENTICATED] = {"daemon", "allow_unauthenticated", CONFIG_BOOL, AT(allow_unauthenticated), "no", 0,
+						 0, NULL, NULL, "needed to listen on anything but loopback"},
+	[CONFIG_DAEMON_CONNECTIONS_MAX] = {"daemon", "connections_max", CONFIG_COUNT, AT(connections_max), "256", 4, 65536, NULL,
+					   NULL, "accepted connections at a time; more are refused"},
 	[CONFIG_NET_TRANSPORT] = {"net", "transport", CONFIG_CHOICE, AT(transport), "auto", 0, 0, transport_words, "rdma",
 				  "between nodes"},
 	[CONFIG_NET_CONNECTIONS] = {"net", "connections", CONFIG_COUNT, AT(connections), "1", 1, 16, NULL, NULL,
@@ -49,12 +50,12 @@ static const struct config_option options[CONFIG_KEY_NR] = {
 				      "a sum over each tensor body between nodes"},
 	[CONFIG_CLUSTER_RUN_ID] = {"cluster", "run_id", CONFIG_NAME, AT(run_id), "default", 0, 0, NULL, NULL,
 				   "nodes and trainers with another run_id are refused"},
-	[CONFIG_CLUSTER_MEMBERSHIP] = {"cluster", "membership", CONFIG_CHOICE, AT(membership), "static", 0, 0, membership_words, "etcd",
-				       "who the nodes are: [nodes]"},
-	[CONFIG_CLUSTER_HEARTBEAT_TIMEOUT] = {"cluster", "heartbeat_timeout", CONFIG_DURATION, AT(heartbeat_timeout_ns), "5s", S / 10,
-					      3600 * S, NULL, NULL, "a silent peer or trainer is lost after this"},
-	[CONFIG_CLUSTER_STEP_TIMEOUT] = {"cluster", "step_timeout", CONFIG_DURATION, AT(step_timeout_ns), "300s", S / 10, 86400 * S, NULL,
-					 NULL, "an undecided step is given up after this, and says who is missing"},
+	[CONFIG_CLUSTER_MEMBERSHIP] = {"cluster", "membership", CONFIG_CHOICE, AT(membership), "static", 0, 0, membership_words,
+				       "etcd", "who the nodes are: [nodes]"},
+	[CONFIG_CLUSTER_HEARTBEAT_TIMEOUT] = {"cluster", "heartbeat_timeout", CONFIG_DURATION, AT(heartbeat_timeout_ns), "5s",
+					      S / 10, 3600 * S, NULL, NULL, "a silent peer or trainer is lost after this"},
+	[CONFIG_CLUSTER_STEP_TIMEOUT] = {"cluster", "step_timeout", CONFIG_DURATION, AT(step_timeout_ns), "300s", S / 10, 86400 * S,
+					 NULL, NULL, "an undecided step is given up after this, and says who is missing"},
 };
 
 const struct config_option *config_option(enum config_key key)
@@ -77,9 +78,11 @@ static enum shard_status wrong_choice(const struct config_option *o, const char 
 	char words[128] = "";
 	size_t used = 0;
 
-	for (int i = 0; o->words[i]; i++)
-		used += (size_t)snprintf(words + used, sizeof(words) - used, "%s%s",
-					 i == 0 ? "" : o->words[i + 1] ? ", " : " or ", o->words[i]);
+	for (int i = 0; o->words[i]; i++) {
+		const char *glue = o->words[i + 1] ? ", " : " or ";
+
+		used += (size_t)snprintf(words + used, sizeof(words) - used, "%s%s", i > 0 ? glue : "", o->words[i]);
+	}
 	if (o->refused && strcmp(value, o->refused) == 0)
 		return err_set(e, SHARD_UNSUPPORTED, "not in this build: choose %s", words);
 	return err_set(e, SHARD_BAD_ARG, "choose %s", words);
@@ -132,7 +135,8 @@ static enum shard_status set_bytes(const struct config_option *o, uint64_t *to, 
 		return SHARD_OK;
 	}
 	if (!value_bytes(value, to) || *to < o->min || *to > o->max)
-		return err_set(e, SHARD_BAD_ARG, "choose auto or a size of at least 1MiB with its unit (KiB, MiB, GiB, TiB), as in 64GiB");
+		return err_set(e, SHARD_BAD_ARG,
+			       "choose auto or a size of at least 1MiB with its unit (KiB, MiB, GiB, TiB), as in 64GiB");
 	return SHARD_OK;
 }
 

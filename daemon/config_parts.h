@@ -45,11 +45,11 @@ enum config_key {
 struct config_option {
 	const char *section, *key;
 	enum config_type type;
-	size_t offset;          /* in struct config */
-	const char *fallback;   /* parsed like any other value; "" : worked out in config_finish() */
-	uint64_t min, max;      /* counts, and durations in ns */
+	size_t offset;            /* in struct config */
+	const char *fallback;     /* parsed like any other value; "" : worked out in config_finish() */
+	uint64_t min, max;        /* counts, and durations in ns */
 	const char *const *words; /* choices, NULL-terminated */
-	const char *refused;    /* a word that is a choice of other builds: said so */
+	const char *refused;      /* a word that is a choice of other builds: said so */
 	const char *help;
 };
 

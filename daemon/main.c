@@ -173,8 +173,10 @@ static int run(const struct config *conf)
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
-		argp_rows, on_option, NULL, "shardd holds a training job's weights and optimizer state. Trainers use it through libshard.", NULL,
-		help_filter, NULL,
+		argp_rows, on_option,
+		NULL,      "shardd holds a training job's weights and optimizer state. Trainers use it through libshard.",
+		NULL,      help_filter,
+		NULL,
 	};
 	struct options o = {.file = NULL};
 	struct config_args args;

@@ -216,7 +216,9 @@ static enum shard_status make_scale(struct model_settings *s, const struct merge
 	const struct entry *scale = set(m, KEY_LOSS_SCALE), *floor_ = set(m, KEY_MIN_LOSS_SCALE);
 
 	s->dynamic_scale = scale ? scale->value.number == 0 : grad == SHARD_F16;
-	s->initial_scale = s->dynamic_scale ? ldexp(1, (int)whole(m, KEY_INITIAL_SCALE_POWER, 16)) : scale ? scale->value.number : 1;
+	s->initial_scale = s->dynamic_scale ? ldexp(1, (int)whole(m, KEY_INITIAL_SCALE_POWER, 16))
+			   : scale          ? scale->value.number
+					    : 1;
 	s->min_scale = floor_ ? floor_->value.number : 1;
 	s->scale_window = (uint32_t)whole(m, KEY_LOSS_SCALE_WINDOW, 1000);
 	s->hysteresis = (uint32_t)whole(m, KEY_HYSTERESIS, 2);
@@ -290,7 +292,8 @@ enum shard_status settings_check(const char *key, const char *text, bool group, 
 	return settings_value(k, text, &value, e);
 }
 
-enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs, const char *theirs_name, struct err *e)
+enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs, const char *theirs_name,
+				   struct err *e)
 {
 	while (*mine || *theirs) {
 		size_t a = strcspn(mine, " "), b = strcspn(theirs, " ");
@@ -302,10 +305,10 @@ enum shard_status settings_compare(const char *mine, const char *mine_name, cons
 			continue;
 		}
 		if (key_a == key_b && memcmp(mine, theirs, key_a) == 0)
-			return err_set(e, SHARD_MISMATCH, "setting %.*s: %.*s %s, %.*s %s", (int)key_a, mine, (int)(a - key_a - 1), mine + key_a + 1,
-				       mine_name, (int)(b - key_b - 1), theirs + key_b + 1, theirs_name);
-		return err_set(e, SHARD_MISMATCH, "settings: %.*s %s, %.*s %s", (int)a, a ? mine : "", mine_name, (int)b, b ? theirs : "",
-			       theirs_name);
+			return err_set(e, SHARD_MISMATCH, "setting %.*s: %.*s %s, %.*s %s", (int)key_a, mine, (int)(a - key_a - 1),
+				       mine + key_a + 1, mine_name, (int)(b - key_b - 1), theirs + key_b + 1, theirs_name);
+		return err_set(e, SHARD_MISMATCH, "settings: %.*s %s, %.*s %s", (int)a, a ? mine : "", mine_name, (int)b,
+			       b ? theirs : "", theirs_name);
 	}
 	return SHARD_OK;
 }

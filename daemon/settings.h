@@ -10,27 +10,27 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define SETTINGS_GROUPS_MAX 16
-#define SETTINGS_TEXT_BYTES 16384 /* of one string, its end included */
+#define SETTINGS_GROUPS_MAX      16
+#define SETTINGS_TEXT_BYTES      16384 /* of one string, its end included */
 #define SETTINGS_CHUNK_ELEMS_MIN 1024u
 #define SETTINGS_CHUNK_ELEMS_MAX (1u << 24)
 
 struct model_settings {
 	const struct optim_row *optim;
-	uint32_t groups_nr;                            /* at least 1: a model without groups has one nameless */
+	uint32_t groups_nr; /* at least 1: a model without groups has one nameless */
 	bool named_groups;
-	double hyper[SETTINGS_GROUPS_MAX][HYPER_NR];   /* effective, per group; lr is multiplied by lr_factor already */
+	double hyper[SETTINGS_GROUPS_MAX][HYPER_NR]; /* effective, per group; lr is multiplied by lr_factor already */
 	double lr_factor[SETTINGS_GROUPS_MAX];
-	double lr;                                     /* before the factors */
-	double clip;                                   /* max norm; 0: off */
+	double lr;   /* before the factors */
+	double clip; /* max norm; 0: off */
 	bool dynamic_scale, consecutive_hysteresis;
-	double initial_scale;                          /* static: the scale itself */
+	double initial_scale; /* static: the scale itself */
 	double min_scale;
-	uint32_t scale_window, hysteresis, max_skips;  /* max_skips 0: no limit */
+	uint32_t scale_window, hysteresis, max_skips; /* max_skips 0: no limit */
 	bool pause_on_nonfinite;
-	uint32_t min_world, max_world, local_world;    /* local_world: most trainers on one node */
-	uint32_t chunk_elems;                          /* power of two */
-	uint64_t timeout_ns;                           /* of waiting calls with SHARD_DEFAULT */
+	uint32_t min_world, max_world, local_world; /* local_world: most trainers on one node */
+	uint32_t chunk_elems;                       /* power of two */
+	uint64_t timeout_ns;                        /* of waiting calls with SHARD_DEFAULT */
 };
 
 struct settings_layer {
@@ -50,7 +50,8 @@ size_t settings_text(const struct model_settings *s, const char *const *groups, 
 /* One key of the file: is there such a key, and is the value well formed? group: in a [model "m" group "g"] section. */
 enum shard_status settings_check(const char *key, const char *value, bool group, struct err *e);
 /* Two canonical strings: SHARD_OK if equal, else SHARD_MISMATCH with the first differing key and both values. */
-enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs, const char *theirs_name, struct err *e);
+enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs, const char *theirs_name,
+				   struct err *e);
 void settings_help(FILE *out);
 
 #endif

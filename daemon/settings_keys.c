@@ -14,19 +14,23 @@
 
 static const struct settings_row rows[KEY_NR] = {
 	/*                              name, type, min, max, min excluded, in model, in group, hyper, default, help */
-	[KEY_OPTIMIZER] = {"optimizer", TYPE_OPTIMIZER, 0, 0, false, true, false, HYPER_NR, "adamw", "adamw, adam, sgd, adagrad or lion"},
+	[KEY_OPTIMIZER] = {"optimizer", TYPE_OPTIMIZER, 0, 0, false, true, false, HYPER_NR, "adamw",
+			   "adamw, adam, sgd, adagrad or lion"},
 	[KEY_BETA1] = {"beta1", TYPE_HYPER, 0, 0, false, true, true, HYPER_BETA1, "optimizer's", "decay of the first moment"},
 	[KEY_BETA2] = {"beta2", TYPE_HYPER, 0, 0, false, true, true, HYPER_BETA2, "optimizer's", "decay of the second moment"},
-	[KEY_CHUNK_ELEMS] = {"chunk_elems", TYPE_COUNT, SETTINGS_CHUNK_ELEMS_MIN, SETTINGS_CHUNK_ELEMS_MAX, false, true, false, HYPER_NR,
-			     "1Mi", "elements of a chunk, a power of two"},
-	[KEY_CLIP] = {"clip", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "0", "largest global gradient norm; 0: no clipping"},
+	[KEY_CHUNK_ELEMS] = {"chunk_elems", TYPE_COUNT, SETTINGS_CHUNK_ELEMS_MIN, SETTINGS_CHUNK_ELEMS_MAX, false, true, false,
+			     HYPER_NR, "1Mi", "elements of a chunk, a power of two"},
+	[KEY_CLIP] = {"clip", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "0",
+		      "largest global gradient norm; 0: no clipping"},
 	[KEY_CONSECUTIVE_HYSTERESIS] = {"consecutive_hysteresis", TYPE_BOOL, 0, 0, false, true, false, HYPER_NR, "no",
 					"each good step refills the hysteresis"},
 	[KEY_EPS] = {"eps", TYPE_HYPER, 0, 0, false, true, true, HYPER_EPS, "optimizer's", "added to the denominator"},
-	[KEY_HYSTERESIS] = {"hysteresis", TYPE_COUNT, 1, 1e6, false, true, false, HYPER_NR, "2", "overflows before the loss scale falls"},
+	[KEY_HYSTERESIS] = {"hysteresis", TYPE_COUNT, 1, 1e6, false, true, false, HYPER_NR, "2",
+			    "overflows before the loss scale falls"},
 	[KEY_INITIAL_SCALE_POWER] = {"initial_scale_power", TYPE_COUNT, 0, 100, false, true, false, HYPER_NR, "16",
 				     "a dynamic loss scale starts at 2^this"},
-	[KEY_LOCAL_WORLD] = {"local_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "max_world", "most trainers on one node"},
+	[KEY_LOCAL_WORLD] = {"local_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "max_world",
+			     "most trainers on one node"},
 	[KEY_LOSS_SCALE] = {"loss_scale", TYPE_SCALE, 0, BIG, false, true, false, HYPER_NR, "dynamic for fp16, else 1",
 			    "dynamic (or 0), or a number that stays"},
 	[KEY_LOSS_SCALE_WINDOW] = {"loss_scale_window", TYPE_COUNT, 1, 1e9, false, true, false, HYPER_NR, "1000",
@@ -36,7 +40,8 @@ static const struct settings_row rows[KEY_NR] = {
 	[KEY_MAX_SKIPS] = {"max_skips", TYPE_COUNT, 0, 1e9, false, true, false, HYPER_NR, "20",
 			   "skipped steps in a row before the model is paused; 0: no limit"},
 	[KEY_MAX_WORLD] = {"max_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "min_world", "most trainers"},
-	[KEY_MIN_LOSS_SCALE] = {"min_loss_scale", TYPE_NUMBER, 0, BIG, true, true, false, HYPER_NR, "1", "floor of a dynamic loss scale"},
+	[KEY_MIN_LOSS_SCALE] = {"min_loss_scale", TYPE_NUMBER, 0, BIG, true, true, false, HYPER_NR, "1",
+				"floor of a dynamic loss scale"},
 	[KEY_MIN_WORLD] = {"min_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "1", "a step waits for so many trainers"},
 	[KEY_MOMENTUM] = {"momentum", TYPE_HYPER, 0, 0, false, true, true, HYPER_MOMENTUM, "optimizer's", "of sgd"},
 	[KEY_NESTEROV] = {"nesterov", TYPE_HYPER, 0, 0, false, true, true, HYPER_NESTEROV, "no", "of sgd, with momentum"},
@@ -75,8 +80,10 @@ enum settings_key settings_find(const char *name, bool group, struct err *e)
 			continue;
 		if (fits(&rows[i], group))
 			return (enum settings_key)i;
-		err_set(e, SHARD_BAD_ARG, group ? "%s: only for a whole model: a group has lr_factor, betas, eps, weight_decay, momentum"
-						: "%s: only for a group of a model", name);
+		err_set(e, SHARD_BAD_ARG,
+			group ? "%s: only for a whole model: a group has lr_factor, betas, eps, weight_decay, momentum"
+			      : "%s: only for a group of a model",
+			name);
 		return KEY_NR;
 	}
 	near = value_nearest(name, candidate, NULL);
@@ -111,7 +118,8 @@ static enum shard_status count(const struct settings_row *row, enum settings_key
 	if (value_count(text, &v->whole) && (double)v->whole >= row->min && (double)v->whole <= row->max &&
 	    !(power && (v->whole & (v->whole - 1))))
 		return SHARD_OK;
-	snprintf(choose, sizeof(choose), "choose %s from %.0f to %.0f", power ? "a power of two" : "a whole number", row->min, row->max);
+	snprintf(choose, sizeof(choose), "choose %s from %.0f to %.0f", power ? "a power of two" : "a whole number", row->min,
+		 row->max);
 	return wrong(row, text, key == KEY_REPLICAS ? "only 1 in this release" : choose, e);
 }
 
@@ -208,15 +216,17 @@ enum shard_status settings_hyper(const struct optim_row *optim, enum settings_ke
 	if (!r->name) {
 		for (int i = 0; i < HYPER_NR; i++)
 			if (optim->hyper[i].name)
-				used += (size_t)snprintf(has + used, sizeof(has) - used, "%s%s", used ? ", " : "", optim->hyper[i].name);
-		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: optimizer %s has no such key: it has %s", row->name, text, optim->name, has);
+				used += (size_t)snprintf(has + used, sizeof(has) - used, "%s%s", used ? ", " : "",
+							 optim->hyper[i].name);
+		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: optimizer %s has no such key: it has %s", row->name, text,
+			       optim->name, has);
 	}
 	if (x >= r->min && (r->below_max ? x < r->max : x <= r->max) && (!r->whole || x == (double)(long)x))
 		return SHARD_OK;
 	if (r->max > BIG)
 		snprintf(choose, sizeof(choose), "choose a number of at least %g", r->min);
 	else
-		snprintf(choose, sizeof(choose), "choose a number of at least %g and %s %g", r->min, r->below_max ? "below" : "at most",
-			 r->max);
+		snprintf(choose, sizeof(choose), "choose a number of at least %g and %s %g", r->min,
+			 r->below_max ? "below" : "at most", r->max);
 	return wrong(row, text, choose, e);
 }

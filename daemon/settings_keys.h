@@ -7,7 +7,8 @@
 
 #define SETTINGS_VALUE_BYTES 128
 
-enum settings_key { /* in the order of the canonical string: the optimizer says which others there are */
+/* in the order of the canonical string: the optimizer says which others there are */
+enum settings_key {
 	KEY_OPTIMIZER,
 	KEY_BETA1,
 	KEY_BETA2,
@@ -53,10 +54,10 @@ enum settings_type {
 struct settings_row {
 	const char *name;
 	enum settings_type type;
-	double min, max;          /* TYPE_NUMBER and TYPE_COUNT; min is excluded where above is set */
+	double min, max; /* TYPE_NUMBER and TYPE_COUNT; min is excluded where above is set */
 	bool above, in_model, in_group;
-	enum optim_hyper hyper;   /* TYPE_HYPER */
-	const char *fallback;     /* for --help */
+	enum optim_hyper hyper; /* TYPE_HYPER */
+	const char *fallback;   /* for --help */
 	const char *help;
 };
 
@@ -73,6 +74,7 @@ enum settings_key settings_find(const char *name, bool group, struct err *e);
 /* e says "key = value: what is wrong: what to choose". */
 enum shard_status settings_value(enum settings_key key, const char *text, struct settings_value *v, struct err *e);
 /* The range of a hyper-parameter of one optimizer. */
-enum shard_status settings_hyper(const struct optim_row *optim, enum settings_key key, const char *text, double number, struct err *e);
+enum shard_status settings_hyper(const struct optim_row *optim, enum settings_key key, const char *text, double number,
+				 struct err *e);
 
 #endif

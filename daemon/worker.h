@@ -10,7 +10,7 @@
 #include <uv.h>
 
 #define WORKER_ARGS_BYTES 192
-#define WORKER_MAX 256
+#define WORKER_MAX        256
 
 struct worker_job {
 	void (*run)(void *args);               /* on a worker; may write its results into args */

@@ -19,8 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BODY_MAX (1u << 20)
-#define HELLO_TAG 1
+#define BODY_MAX    (1u << 20)
+#define HELLO_TAG   1
 #define REQUEST_TAG 2
 
 struct question {
@@ -68,7 +68,8 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 		stream_features(s, ((const Shard__Hello *)(const void *)m)->features);
 		stream_set_body_max(s, BODY_MAX);
 		q->greeted = true;
-	} else if (h->op == q->op && (h->flags & WIRE_REPLY) && h->attempt == REQUEST_TAG && m && type == &shard__text__descriptor) {
+	} else if (h->op == q->op && (h->flags & WIRE_REPLY) && h->attempt == REQUEST_TAG && m &&
+		   type == &shard__text__descriptor) {
 		q->text = strdup(((const Shard__Text *)(const void *)m)->text);
 		q->answered = true;
 		if (!q->text)
@@ -90,7 +91,8 @@ static enum shard_status move(struct question *q, const bool *done, const char *
 		if (sent != SHARD_OK && sent != SHARD_AGAIN) {
 			struct err last = *e; /* the daemon may have said why before it closed */
 
-			return stream_read(q->stream, SIZE_MAX, e) == SHARD_OK ? err_set(e, last.status, "%.480s", last.text) : e->status;
+			return stream_read(q->stream, SIZE_MAX, e) == SHARD_OK ? err_set(e, last.status, "%.480s", last.text)
+									       : e->status;
 		}
 		if (now >= q->deadline_ns)
 			return err_set(e, SHARD_TIMEOUT, "the daemon at %s did not answer %s in %.1f s", q->o->address, what,

@@ -37,6 +37,7 @@ enum ctl_exit ctl_config(const struct ctl_options *o)
 		execv(path, args);
 	else
 		execvp("shardd", args);
-	fprintf(stderr, "shardctl: shardd cannot be run to check the file: %s: is it installed beside shardctl, or in PATH?\n", strerror(errno));
+	fprintf(stderr, "shardctl: shardd cannot be run to check the file: %s: is it installed beside shardctl, or in PATH?\n",
+		strerror(errno));
 	return CTL_FAILED;
 }

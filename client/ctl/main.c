@@ -107,10 +107,13 @@ static char *help_filter(int key, const char *text, void *input)
 
 int main(int argc, char **argv)
 {
-	static const struct argp argp = {argp_rows, on_option, "COMMAND [WORD...]", "shardctl asks a shardd what it does.", NULL, help_filter, NULL};
+	static const struct argp argp = {argp_rows,   on_option, "COMMAND [WORD...]", "shardctl asks a shardd what it does.", NULL,
+					 help_filter, NULL};
 	const char *from_env = getenv("SHARD_ADDRESS");
 	struct parsed p = {
-		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS, .timeout_ns = 5000000000ull, .program = argv[0]},
+		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS,
+			    .timeout_ns = 5000000000ull,
+			    .program = argv[0]},
 	};
 
 	argp_err_exit_status = CTL_USAGE;

@@ -37,10 +37,12 @@ static void print_daemon(const json_t *o)
 	const json_t *budget = json_object_get(o, "budget");
 
 	printf("node %s: shardd %s, pid %lld, up %.0f s, incarnation %lld, %lld connections\n", text(o, "node"), text(o, "release"),
-	       whole(o, "pid"), json_number_value(json_object_get(o, "uptime_s")), whole(o, "incarnation"), whole(o, "connections"));
+	       whole(o, "pid"), json_number_value(json_object_get(o, "uptime_s")), whole(o, "incarnation"),
+	       whole(o, "connections"));
 	print_bytes("memory: ", (double)whole(budget, "used"));
 	print_bytes(" of ", (double)whole(budget, "total"));
-	printf(" promised to models; %lld frames refused, %lld bytes copied\n", whole(o, "refused_frames"), whole(o, "copied_bytes"));
+	printf(" promised to models; %lld frames refused, %lld bytes copied\n", whole(o, "refused_frames"),
+	       whole(o, "copied_bytes"));
 }
 
 static void print_nodes(const json_t *list)
@@ -49,10 +51,10 @@ static void print_nodes(const json_t *list)
 	json_t *n;
 
 	printf("\n%-16s %-24s %-6s %11s  %s\n", "NODE", "ADDRESS", "STATE", "INCARNATION", "SINCE");
-	json_array_foreach(list, i, n)
-	{
-		printf("%-16s %-24s %-6s %11lld  %.0f s%s", text(n, "name"), text(n, "address"), text(n, "state"), whole(n, "incarnation"),
-		       json_number_value(json_object_get(n, "since_s")), json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
+	json_array_foreach(list, i, n) {
+		printf("%-16s %-24s %-6s %11lld  %.0f s%s", text(n, "name"), text(n, "address"), text(n, "state"),
+		       whole(n, "incarnation"), json_number_value(json_object_get(n, "since_s")),
+		       json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
 		if (text(n, "why")[0])
 			printf(": %s", text(n, "why"));
 		printf("\n");
@@ -64,9 +66,9 @@ static void print_world(const json_t *world, long long chunks)
 	size_t i;
 	json_t *r;
 
-	json_array_foreach(world, i, r)
-	{
-		printf("  rank %-3lld node %-12s pid %-8lld %s", whole(r, "rank"), text(r, "node"), whole(r, "pid"), text(r, "state"));
+	json_array_foreach(world, i, r) {
+		printf("  rank %-3lld node %-12s pid %-8lld %s", whole(r, "rank"), text(r, "node"), whole(r, "pid"),
+		       text(r, "state"));
 		if (json_object_get(r, "chunks_pushed"))
 			printf(", %lld of %lld chunks pushed", whole(r, "chunks_pushed"), chunks);
 		printf("\n");
@@ -85,8 +87,7 @@ static void print_model(const json_t *m)
 	printf("  %lld parameters, %s, generation %lld, %lld chunks of %lld elements (", whole(m, "numel"), text(m, "optimizer"),
 	       whole(m, "generation"), whole(chunks, "nr"), whole(chunks, "elems"));
 	const char *comma = "";
-	json_object_foreach((json_t *)(uintptr_t)per, node, nr)
-	{
+	json_object_foreach((json_t *)(uintptr_t)per, node, nr) {
 		printf("%s%s %lld", comma, node, (long long)json_integer_value(nr));
 		comma = ", ";
 	}
@@ -129,7 +130,8 @@ enum ctl_exit ctl_status(const struct ctl_options *o)
 	print_daemon(root);
 	print_nodes(json_object_get(root, "nodes"));
 	models = json_object_get(root, "models");
-	json_array_foreach((json_t *)(uintptr_t)models, i, m) print_model(m);
+	json_array_foreach((json_t *)(uintptr_t)models, i, m)
+		print_model(m);
 	json_decref(root);
 	return CTL_OK;
 }

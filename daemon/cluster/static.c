@@ -101,7 +101,8 @@ static enum shard_status save(const struct static_dir *d, const char *name, cons
 
 static enum shard_status damaged(const struct static_dir *d, const char *name, const char *what, struct err *e)
 {
-	return err_set(e, SHARD_PROTOCOL, "%s/%s is damaged (%s): restore it from a copy, or move it away if what it held is not needed", d->path,
+	return err_set(e, SHARD_PROTOCOL,
+		       "%s/%s is damaged (%s): restore it from a copy, or move it away if what it held is not needed", d->path,
 		       name, what);
 }
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define STATIC_UUID_BYTES 16
-#define STATIC_FILE_MAX (64u << 20)
+#define STATIC_FILE_MAX   (64u << 20)
 
 struct static_dir; /* opaque */
 
@@ -18,7 +18,7 @@ struct static_dir; /* opaque */
  * directory X is in use by pid N`; SHARD_PROTOCOL: a file that is damaged, named; SHARD_SYSTEM. */
 enum shard_status static_open(struct static_dir **out, const char *path, struct err *e);
 void static_close(struct static_dir **d);
-const uint8_t *static_uuid(const struct static_dir *d); /* [STATIC_UUID_BYTES], the same for ever */
+const uint8_t *static_uuid(const struct static_dir *d);  /* [STATIC_UUID_BYTES], the same for ever */
 uint64_t static_incarnation(const struct static_dir *d); /* starts at 1 */
 
 enum shard_status static_save(struct static_dir *d, uint32_t model, const void *bytes, size_t bytes_nr, struct err *e);

@@ -90,13 +90,15 @@ static enum shard_status refuse(const struct budget *b, const struct budget_need
 		u++;
 	double unit = u == NR(units) - 1 ? 1024.0 : (double)units[u].bytes;
 	for (int i = 0; i < BUDGET_ITEMS; i++)
-		used += (size_t)snprintf(items + used, sizeof(items) - used, "%s%s %.1f", i ? ", " : "", budget_item_name((enum budget_item)i),
-					 (double)need->bytes[i] / unit);
+		used += (size_t)snprintf(items + used, sizeof(items) - used, "%s%s %.1f", i ? ", " : "",
+					 budget_item_name((enum budget_item)i), (double)need->bytes[i] / unit);
 	return err_set(e, SHARD_BUDGET, "\"%s\" needs %.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
-		       (double)need->total / unit, units[u].name, node, items, (double)left / unit, (double)b->total / unit, units[u].name);
+		       (double)need->total / unit, units[u].name, node, items, (double)left / unit, (double)b->total / unit,
+		       units[u].name);
 }
 
-enum shard_status budget_reserve(struct budget *b, const struct budget_need *need, const char *model, const char *node, struct err *e)
+enum shard_status budget_reserve(struct budget *b, const struct budget_need *need, const char *model, const char *node,
+				 struct err *e)
 {
 	if (b->used > b->total || need->total > b->total - b->used)
 		return refuse(b, need, model, node, e);

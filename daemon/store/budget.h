@@ -19,7 +19,8 @@ const char *budget_item_name(enum budget_item item); /* "state", "image", "arena
 /* For any node of the cluster: conf->self says which. Mirrors store_init() to the page. */
 void budget_need(struct budget_need *need, const struct store_conf *conf);
 /* SHARD_BUDGET: `"gpt" needs 93.4 GiB on node a (state 72.0, ...), 64.0 of 80.0 GiB are free`. */
-enum shard_status budget_reserve(struct budget *b, const struct budget_need *need, const char *model, const char *node, struct err *e);
+enum shard_status budget_reserve(struct budget *b, const struct budget_need *need, const char *model, const char *node,
+				 struct err *e);
 void budget_release(struct budget *b, const struct budget_need *need);
 
 #endif

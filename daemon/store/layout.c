@@ -32,7 +32,8 @@ static enum shard_status check_shape(const struct shard_tensor *t, uint64_t *num
 	uint64_t n = 1;
 
 	if (t->ndim > LAYOUT_DIMS_MAX)
-		return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": %u dimensions, at most %d are possible", t->name, t->ndim, LAYOUT_DIMS_MAX);
+		return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": %u dimensions, at most %d are possible", t->name, t->ndim,
+			       LAYOUT_DIMS_MAX);
 	for (uint32_t d = 0; d < t->ndim; d++) {
 		if (t->shape[d] == 0)
 			return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": dimension %u is 0", t->name, d);
@@ -47,8 +48,8 @@ static enum shard_status check_shape(const struct shard_tensor *t, uint64_t *num
 static enum shard_status check_tensor(const struct shard_tensor *t, uint32_t index, uint32_t groups_nr, struct err *e)
 {
 	if (!name_ok(t->name))
-		return err_set(e, SHARD_BAD_ARG, "tensor %u: a name has 1 to %d bytes, no blanks, quotes or control characters", index,
-			       LAYOUT_NAME_MAX);
+		return err_set(e, SHARD_BAD_ARG, "tensor %u: a name has 1 to %d bytes, no blanks, quotes or control characters",
+			       index, LAYOUT_NAME_MAX);
 	if (t->group >= (groups_nr ? groups_nr : 1))
 		return err_set(e, SHARD_BAD_ARG, "tensor \"%s\": group %u of %u", t->name, t->group, groups_nr);
 	if (t->flags & ~(uint32_t)SHARD_FROZEN)
@@ -93,7 +94,8 @@ static enum shard_status place_tensors(struct layout *l, const struct shard_tens
 	for (uint32_t i = 0; i < l->tensors_nr; i++) {
 		struct layout_tensor *t = &l->tensor[i];
 
-		if ((st = check_tensor(&from[i], i, groups_nr, e)) != SHARD_OK || (st = check_shape(&from[i], &t->numel, e)) != SHARD_OK)
+		if ((st = check_tensor(&from[i], i, groups_nr, e)) != SHARD_OK ||
+		    (st = check_shape(&from[i], &t->numel, e)) != SHARD_OK)
 			return st;
 		t->name = strdup(from[i].name);
 		if (!t->name)
@@ -107,11 +109,13 @@ static enum shard_status place_tensors(struct layout *l, const struct shard_tens
 		l->numel += t->numel;
 		at += align_up(t->numel);
 		if (at > LAYOUT_ELEMS_MAX)
-			return err_set(e, SHARD_RANGE, "tensor \"%s\": the model has more than %llu elements", t->name, LAYOUT_ELEMS_MAX);
+			return err_set(e, SHARD_RANGE, "tensor \"%s\": the model has more than %llu elements", t->name,
+				       LAYOUT_ELEMS_MAX);
 	}
 	uint64_t chunks = (at + l->chunk_elems - 1) / l->chunk_elems;
 	if (chunks > LAYOUT_CHUNKS_MAX)
-		return err_set(e, SHARD_RANGE, "%llu elements in chunks of %u are %llu chunks, at most %u are possible: raise chunk_elems",
+		return err_set(e, SHARD_RANGE,
+			       "%llu elements in chunks of %u are %llu chunks, at most %u are possible: raise chunk_elems",
 			       (unsigned long long)at, l->chunk_elems, (unsigned long long)chunks, LAYOUT_CHUNKS_MAX);
 	l->elems = at;
 	l->chunks_nr = (uint32_t)chunks;
@@ -234,13 +238,13 @@ enum shard_status layout_range(const struct layout *l, uint64_t first, uint64_t 
 	uint32_t i = layout_tensor_at(l, first);
 
 	if (i == UINT32_MAX)
-		return err_set(e, SHARD_RANGE, "element %llu belongs to no tensor: the element space has %llu", (unsigned long long)first,
-			       (unsigned long long)l->elems);
+		return err_set(e, SHARD_RANGE, "element %llu belongs to no tensor: the element space has %llu",
+			       (unsigned long long)first, (unsigned long long)l->elems);
 	const struct layout_tensor *t = &l->tensor[i];
 	uint64_t in = first - t->offset;
 	if (count == 0 || count > t->numel - in)
-		return err_set(e, SHARD_RANGE, "tensor \"%s\": %llu elements from %llu on, it has %llu", t->name, (unsigned long long)count,
-			       (unsigned long long)in, (unsigned long long)t->numel);
+		return err_set(e, SHARD_RANGE, "tensor \"%s\": %llu elements from %llu on, it has %llu", t->name,
+			       (unsigned long long)count, (unsigned long long)in, (unsigned long long)t->numel);
 	return SHARD_OK;
 }
 
@@ -253,7 +257,8 @@ static void shape_text(const struct layout_tensor *t, char *out, size_t bytes)
 	snprintf(out + used, bytes - used, "]");
 }
 
-static enum shard_status compare_tensor(const struct layout_tensor *a, const struct layout_tensor *b, const char *name, struct err *e)
+static enum shard_status compare_tensor(const struct layout_tensor *a, const struct layout_tensor *b, const char *name,
+					struct err *e)
 {
 	char sa[200], sb[200];
 
@@ -278,7 +283,8 @@ enum shard_status layout_compare(const struct layout *here, const struct layout 
 		const struct layout_tensor *a = &here->tensor[i], *b = &there->tensor[i];
 
 		if (strcmp(a->name, b->name) != 0)
-			return err_set(e, SHARD_MISMATCH, "tensor %u: name \"%s\" here, \"%s\" %s", i, a->name, b->name, there_name);
+			return err_set(e, SHARD_MISMATCH, "tensor %u: name \"%s\" here, \"%s\" %s", i, a->name, b->name,
+				       there_name);
 		if ((st = compare_tensor(a, b, there_name, e)) != SHARD_OK)
 			return st;
 	}

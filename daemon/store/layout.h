@@ -9,12 +9,12 @@
 
 #include <stdbool.h>
 
-#define LAYOUT_ALIGN 64             /* elements: every tensor starts at a multiple */
+#define LAYOUT_ALIGN       64 /* elements: every tensor starts at a multiple */
 #define LAYOUT_TENSORS_MAX (1u << 20)
-#define LAYOUT_ELEMS_MAX (1ull << 44)
-#define LAYOUT_CHUNKS_MAX (1u << 20)
-#define LAYOUT_DIMS_MAX 8
-#define LAYOUT_NAME_MAX 255 /* bytes of a tensor's name */
+#define LAYOUT_ELEMS_MAX   (1ull << 44)
+#define LAYOUT_CHUNKS_MAX  (1u << 20)
+#define LAYOUT_DIMS_MAX    8
+#define LAYOUT_NAME_MAX    255 /* bytes of a tensor's name */
 
 struct layout_tensor {
 	const char *name;
@@ -28,9 +28,9 @@ struct layout {
 	uint64_t numel; /* sum over tensors, padding not counted */
 	uint64_t elems; /* end of the element space: a multiple of LAYOUT_ALIGN */
 	struct layout_tensor *tensor;
-	struct segment *segment;   /* [segments_nr] in element order; a frozen tensor has segments too */
-	uint32_t *segment_tensor;  /* [segments_nr] */
-	uint32_t *chunk_segment;   /* [chunks_nr + 1] first segment of a chunk */
+	struct segment *segment;  /* [segments_nr] in element order; a frozen tensor has segments too */
+	uint32_t *segment_tensor; /* [segments_nr] */
+	uint32_t *chunk_segment;  /* [chunks_nr + 1] first segment of a chunk */
 };
 
 /* Copies what it needs. Refuses: no tensors, a bad or repeated name, a dimension of 0, more than the limits, a group >= groups_nr
@@ -39,8 +39,8 @@ enum shard_status layout_init(struct layout **out, const struct shard_tensor *te
 			      uint32_t chunk_elems, struct err *e);
 void layout_free(struct layout **l);
 
-uint32_t layout_chunk_elems(const struct layout *l, uint32_t chunk);       /* the last one may be shorter; a multiple of 64 */
-uint64_t layout_chunk_start(const struct layout *l, uint32_t chunk);       /* element */
+uint32_t layout_chunk_elems(const struct layout *l, uint32_t chunk); /* the last one may be shorter; a multiple of 64 */
+uint64_t layout_chunk_start(const struct layout *l, uint32_t chunk); /* element */
 bool layout_frozen(const struct layout *l, uint32_t segment);
 /* Tensor that holds this element, or UINT32_MAX: padding or beyond the end. */
 uint32_t layout_tensor_at(const struct layout *l, uint64_t element);

@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define STORE_UNWRITTEN 0x7fb5eadeu
-#define NOT_HELD UINT64_MAX
-#define NO_VERSION UINT64_MAX
+#define NOT_HELD        UINT64_MAX
+#define NO_VERSION      UINT64_MAX
 
 enum arena_use { ARENA_FRESH, ARENA_USED, ARENA_SPENT }; /* never mapped elsewhere, with a session, had one */
 
@@ -129,7 +129,8 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	index_chunks(st);
 	if ((rc = map_private(&st->state, st->sizes.state * (1 + conf->optim->states_nr), conf, e)) != SHARD_OK ||
 	    (rc = map_private(&st->slots, st->sizes.slot * (conf->nodes_nr - 1u), conf, e)) != SHARD_OK ||
-	    (rc = map_private(&st->sums, st->sizes.reduced + st->sizes.sums, conf, e)) != SHARD_OK || (rc = map_image(st, e)) != SHARD_OK)
+	    (rc = map_private(&st->sums, st->sizes.reduced + st->sizes.sums, conf, e)) != SHARD_OK ||
+	    (rc = map_image(st, e)) != SHARD_OK)
 		goto err_store;
 	for (uint32_t i = 0; i < conf->local_world; i++)
 		if ((rc = map_arena(st, i, e)) != SHARD_OK)
@@ -231,7 +232,8 @@ void *store_image(struct store *st, uint32_t chunk)
 {
 	const struct store_conf *conf = &st->conf;
 
-	return (char *)st->image.base + image_head(st)->data_offset + layout_chunk_start(conf->layout, chunk) * dtype_bytes(conf->image);
+	return (char *)st->image.base + image_head(st)->data_offset +
+	       layout_chunk_start(conf->layout, chunk) * dtype_bytes(conf->image);
 }
 
 const struct shm *store_image_shm(const struct store *st)
@@ -299,7 +301,8 @@ enum shard_status store_arena_open(struct store *st, uint32_t *slot, struct err 
 		*slot = i;
 		return SHARD_OK;
 	}
-	return err_set(e, SHARD_BUSY, "model \"%s\" has %u trainers on this node already: raise local_world, or wait for one to leave",
+	return err_set(e, SHARD_BUSY,
+		       "model \"%s\" has %u trainers on this node already: raise local_world, or wait for one to leave",
 		       st->conf.name, st->conf.local_world);
 }
 

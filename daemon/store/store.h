@@ -16,7 +16,7 @@ struct store_conf {
 	enum shard_dtype image, grad;
 	const uint16_t *owner; /* [chunks_nr], outlives the store */
 	uint16_t self, nodes_nr;
-	uint32_t local_world;  /* arenas */
+	uint32_t local_world; /* arenas */
 	enum shm_huge huge;
 };
 
@@ -34,15 +34,16 @@ bool store_holds(const struct store *st, uint32_t chunk);
  * that is needed. */
 float *store_master(struct store *st, uint32_t chunk);
 float *store_state(struct store *st, uint32_t chunk, uint32_t i); /* i-th of optim->states; NULL: the optimizer has fewer */
-void *store_slot(struct store *st, uint32_t chunk, uint16_t node); /* where that node's contribution lands; held here, node != self */
+void *store_slot(struct store *st, uint32_t chunk,
+		 uint16_t node);                   /* where that node's contribution lands; held here, node != self */
 void *store_sum(struct store *st, uint32_t chunk); /* any chunk: local sum if not held here, reduced gradient if it is; NULL: never
 						    * more than one operand in this configuration, so it has no place */
 void *store_image(struct store *st, uint32_t chunk);
 
 /* Image versions (net/shm.h). open: odd from the vote until everything is published. */
 const struct shm *store_image_shm(const struct store *st);
-void store_image_open(struct store *st);  /* harmless twice */
-void store_image_whole(struct store *st); /* harmless twice */
+void store_image_open(struct store *st);                                   /* harmless twice */
+void store_image_whole(struct store *st);                                  /* harmless twice */
 void store_image_version(struct store *st, uint32_t chunk, uint64_t step); /* release order: after the chunk's bytes */
 void store_image_published(struct store *st);                              /* wakes who watches the counter */
 void store_image_generation(struct store *st, uint32_t generation);        /* all versions: none */

@@ -140,8 +140,8 @@ static void put_head(struct line *l, const struct log *log, enum log_level level
 
 	clock_gettime(CLOCK_REALTIME, &ts);
 	gmtime_r(&ts.tv_sec, &tm);
-	snprintf(text, sizeof(text), "ts=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ level=%s", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday,
-		 tm.tm_hour, tm.tm_min, tm.tm_sec, ts.tv_nsec / 1000000, level_names[level]);
+	snprintf(text, sizeof(text), "ts=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ level=%s", tm.tm_year + 1900, tm.tm_mon + 1,
+		 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, ts.tv_nsec / 1000000, level_names[level]);
 	put_text(l, text);
 	if (log->node[0]) {
 		put_text(l, " node=");

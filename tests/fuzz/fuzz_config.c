@@ -4,7 +4,8 @@
  * variable of the environment, which is also tried as --set. */
 // covers: daemon/config.c daemon/config_file.c daemon/config_finish.c daemon/config_options.c
 // covers: daemon/settings.c daemon/settings_keys.c daemon/settings_text.c daemon/value.c
-// needs: daemon/worker.c daemon/optim/optim.c daemon/optim/args.c daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
+// needs: daemon/worker.c daemon/optim/optim.c daemon/optim/args.c
+// needs: daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
 #include "base/check.h"
 #include "config.h"
 #include "settings.h"
@@ -25,7 +26,8 @@ static void fuzz_settings(char *text)
 	struct err e;
 
 	for (char *at = text; at && nr < NR(layers); nr++) {
-		layers[nr] = (struct settings_layer){.text = at, .origin = "fuzz", .trainer = nr > 0, .group = *at == '!' ? "norm" : NULL};
+		layers[nr] = (struct settings_layer){
+			.text = at, .origin = "fuzz", .trainer = nr > 0, .group = *at == '!' ? "norm" : NULL};
 		layers[nr].text += *at == '!';
 		at = strchr(at, '\n');
 		if (at)

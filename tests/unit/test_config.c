@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #define FILE_NAME "shardd.conf"
-#define HEAD "[daemon]\nnode = a\n"
+#define HEAD      "[daemon]\nnode = a\n"
 
 static struct config loaded(const char *text)
 {
@@ -136,7 +136,9 @@ static void everything(void **state)
 /* What is printed is what was loaded: it loads again to the same. */
 static void printed(void **state)
 {
-	struct config c = loaded(HEAD "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n[model]\nclip = 2\nlr = 1\n[model \"m\" group \"g\"]\neps = 1\n"), d;
+	struct config c = loaded(HEAD "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n[model]\nclip = 2\nlr = 1\n[model \"m\" group "
+				      "\"g\"]\neps = 1\n"),
+		      d;
 	char *one = NULL, *two = NULL;
 	size_t bytes;
 	FILE *f = open_memstream(&one, &bytes);
@@ -167,7 +169,7 @@ static void hash(void **state)
 	struct config sums = loaded(HEAD "[net]\nbody_checksum = no\n[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
 
 	(void)state;
-	assert_true(config_hash(&a) == config_hash(&b)); /* a node's own options do not count */
+	assert_true(config_hash(&a) == config_hash(&b));     /* a node's own options do not count */
 	assert_true(config_hash(&a) != config_hash(&other)); /* the order of nodes does */
 	assert_true(config_hash(&a) != config_hash(&sums));
 	config_free(&a);
@@ -189,24 +191,33 @@ static void refused_values(void **state)
 {
 	(void)state;
 	refused("[daemon]\nnode = A b\n", "shardd.conf:2: [daemon] node = A b: choose 1 to 64 of a-z 0-9 . _ -");
-	refused("[daemon]\nmemory = 64\n", "shardd.conf:2: [daemon] memory = 64: choose auto or a size of at least 1MiB with its unit "
-					   "(KiB, MiB, GiB, TiB), as in 64GiB");
+	refused("[daemon]\nmemory = 64\n",
+		"shardd.conf:2: [daemon] memory = 64: choose auto or a size of at least 1MiB with its unit "
+		"(KiB, MiB, GiB, TiB), as in 64GiB");
 	refused("[daemon]\nworkers = 0\n", "shardd.conf:2: [daemon] workers = 0: choose auto or a whole number from 1 to 256");
-	refused("[daemon]\nconnections_max = -1\n", "shardd.conf:2: [daemon] connections_max = -1: choose a whole number from 4 to 65536");
-	refused("[daemon]\nsocket_mode = 0999\n", "shardd.conf:2: [daemon] socket_mode = 0999: choose octal permissions, as in 0660");
-	refused("[daemon]\nsocket_mode = 7777\n", "shardd.conf:2: [daemon] socket_mode = 7777: choose octal permissions, as in 0660");
-	refused("[daemon]\nallow_unauthenticated = maybe\n", "shardd.conf:2: [daemon] allow_unauthenticated = maybe: choose yes or no");
+	refused("[daemon]\nconnections_max = -1\n",
+		"shardd.conf:2: [daemon] connections_max = -1: choose a whole number from 4 to 65536");
+	refused("[daemon]\nsocket_mode = 0999\n",
+		"shardd.conf:2: [daemon] socket_mode = 0999: choose octal permissions, as in 0660");
+	refused("[daemon]\nsocket_mode = 7777\n",
+		"shardd.conf:2: [daemon] socket_mode = 7777: choose octal permissions, as in 0660");
+	refused("[daemon]\nallow_unauthenticated = maybe\n",
+		"shardd.conf:2: [daemon] allow_unauthenticated = maybe: choose yes or no");
 	refused("[daemon]\nstate =\n", "shardd.conf:2: [daemon] state = : choose a path of 1 to 511 bytes");
-	refused("[cluster]\nheartbeat_timeout = 5\n", "shardd.conf:2: [cluster] heartbeat_timeout = 5: choose a time from 100ms to 3600s with "
-						      "its unit (us, ms, s, min, h), as in 5s");
-	refused("[daemon]\nlisten = 29700\n", "shardd.conf:2: [daemon] listen = 29700: address \"29700\": no port: write unix:/path, host:port, "
-					      "[v6]:port or tcp://host:port");
-	refused("[daemon]\nlisten = unix:/x\n", "shardd.conf:2: [daemon] listen = unix:/x: choose host:port; `socket` is for unix sockets");
+	refused("[cluster]\nheartbeat_timeout = 5\n",
+		"shardd.conf:2: [cluster] heartbeat_timeout = 5: choose a time from 100ms to 3600s with "
+		"its unit (us, ms, s, min, h), as in 5s");
+	refused("[daemon]\nlisten = 29700\n",
+		"shardd.conf:2: [daemon] listen = 29700: address \"29700\": no port: write unix:/path, host:port, "
+		"[v6]:port or tcp://host:port");
+	refused("[daemon]\nlisten = unix:/x\n",
+		"shardd.conf:2: [daemon] listen = unix:/x: choose host:port; `socket` is for unix sockets");
 	refused("[model]\nclip = -1\n", "shardd.conf:2: [model] clip = -1: choose a number of at least 0");
 	refused("[model]\nclpi = 1\n", "shardd.conf:2: [model] clpi: unknown key: did you mean clip?");
 	refused("[model]\nnonfinite = skip it\n", "shardd.conf:2: [model] nonfinite = skip it: choose skip or pause");
-	refused("[model \"m\" group \"g\"]\nclip = 1\n", "shardd.conf:2: [model \"m\" group \"g\"] clip: only for a whole model: a group has "
-							 "lr_factor, betas, eps, weight_decay, momentum");
+	refused("[model \"m\" group \"g\"]\nclip = 1\n",
+		"shardd.conf:2: [model \"m\" group \"g\"] clip: only for a whole model: a group has "
+		"lr_factor, betas, eps, weight_decay, momentum");
 }
 
 static void refused_structure(void **state)
@@ -221,8 +232,10 @@ static void refused_structure(void **state)
 	refused("[daemon]\nnode\n", "shardd.conf:2: not understood: write key = value, [section] or ; comment");
 	refused("[daemon]\nnode = a\nnode = b\n", "shardd.conf:3: [daemon] node = b: node is there already, in line 2");
 	refused("[model]\nclip = 1\n[model]\nclip = 2\n", "shardd.conf:4: [model] clip = 2: clip is there already");
-	refused("[daemon]\nnode = a\n  socket = /x\n", "shardd.conf:3: a line begins with a blank: it would be joined to the one before");
-	refused("[daemon]\nnode = a # me\n", "shardd.conf:2: # would be part of the value: write a comment behind ; or on its own line");
+	refused("[daemon]\nnode = a\n  socket = /x\n",
+		"shardd.conf:3: a line begins with a blank: it would be joined to the one before");
+	refused("[daemon]\nnode = a # me\n",
+		"shardd.conf:2: # would be part of the value: write a comment behind ; or on its own line");
 }
 
 static void refused_quietly_cut(void **state)
@@ -255,21 +268,26 @@ static void contradictions(void **state)
 	char text[4000] = HEAD "[nodes]\n";
 
 	(void)state;
-	refused(HEAD "[nodes]\nb = 127.0.0.1:1\nc = 127.0.0.1:2\n", "shardd.conf:2: [daemon] node = a: not in [nodes]: choose one of b, c");
+	refused(HEAD "[nodes]\nb = 127.0.0.1:1\nc = 127.0.0.1:2\n",
+		"shardd.conf:2: [daemon] node = a: not in [nodes]: choose one of b, c");
 	refused(HEAD "listen = 127.0.0.1:3\n[nodes]\na = 127.0.0.1:1\n",
-		"shardd.conf:3: [daemon] listen = 127.0.0.1:3: the port is 1 in [nodes] (shardd.conf:5: a = 127.0.0.1:1): choose one");
+		"shardd.conf:3: [daemon] listen = 127.0.0.1:3: the port is 1 in [nodes] (shardd.conf:5: a = 127.0.0.1:1): choose "
+		"one");
 	refused(HEAD "listen = 10.0.0.1:3\n",
-		"shardd.conf:3: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: choose "
+		"shardd.conf:3: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: "
+		"choose "
 		"127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can reach it may train");
 	refused(HEAD "[nodes]\na = 10.0.0.1:3\n",
-		"shardd.conf:4: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: choose "
+		"shardd.conf:4: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: "
+		"choose "
 		"127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can reach it may train");
 	refused(HEAD "[nodes]\na = 127.0.0.1:1\na = 127.0.0.1:2\n",
 		"shardd.conf:5: [nodes] a = 127.0.0.1:2: this node is there already (shardd.conf:4)");
 	refused(HEAD "[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:1\n",
 		"shardd.conf:5: [nodes] b = 127.0.0.1:1: node a has this address already (shardd.conf:4)");
 	refused(HEAD "[nodes]\na = 127.0.0.1:0\n", "shardd.conf:4: [nodes] a = 127.0.0.1:0: choose host:port with a port above 0");
-	refused(HEAD "[nodes]\nA = 127.0.0.1:1\n", "shardd.conf:4: [nodes] A = 127.0.0.1:1: a node's name is 1 to 64 of a-z 0-9 . _ -");
+	refused(HEAD "[nodes]\nA = 127.0.0.1:1\n",
+		"shardd.conf:4: [nodes] A = 127.0.0.1:1: a node's name is 1 to 64 of a-z 0-9 . _ -");
 	refused(HEAD "[model]\nmin_world = 4\n[model \"m\"]\nmax_world = 3\n",
 		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise max_world");
 	refused(HEAD "[cluster]\nstep_timeout = 1s\n",
@@ -281,7 +299,8 @@ static void contradictions(void **state)
 
 static void sources(void **state)
 {
-	static const char *const env[] = {"SHARD_LOG_LEVEL=warn", "SHARD_NODE=e", "SHARD_NET_CONNECTIONS=2", "SHARD_GUARD=1", "HOME=/x", NULL};
+	static const char *const env[] = {"SHARD_LOG_LEVEL=warn", "SHARD_NODE=e", "SHARD_NET_CONNECTIONS=2",
+					  "SHARD_GUARD=1",        "HOME=/x",      NULL};
 	static const char *const bad_env[] = {"SHARD_LOG_LEVEL=loud", NULL};
 	static const char *const set[] = {"daemon.node=c", "nodes.c=127.0.0.1:9", "model.clip=3", "model.clip=4"};
 	char path[] = "/tmp/shard-config-XXXXXX";
@@ -303,7 +322,8 @@ static void sources(void **state)
 	config_free(&c);
 	args.environ_ = bad_env;
 	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
-	assert_string_equal(e.text, "SHARD_LOG_LEVEL in the environment: [daemon] log_level = loud: choose error, warn, info or debug");
+	assert_string_equal(e.text,
+			    "SHARD_LOG_LEVEL in the environment: [daemon] log_level = loud: choose error, warn, info or debug");
 	args.environ_ = NULL;
 	args.set = (const char *const[]){"net.transport=rdma"};
 	args.set_nr = 1;
@@ -343,10 +363,12 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults),       cmocka_unit_test(everything),        cmocka_unit_test(printed),
-		cmocka_unit_test(hash),           cmocka_unit_test(refused_lines),     cmocka_unit_test(refused_values),
-		cmocka_unit_test(refused_structure), cmocka_unit_test(refused_quietly_cut), cmocka_unit_test(contradictions),
-		cmocka_unit_test(sources),        cmocka_unit_test(no_memory),
+		cmocka_unit_test(defaults),          cmocka_unit_test(everything),
+		cmocka_unit_test(printed),           cmocka_unit_test(hash),
+		cmocka_unit_test(refused_lines),     cmocka_unit_test(refused_values),
+		cmocka_unit_test(refused_structure), cmocka_unit_test(refused_quietly_cut),
+		cmocka_unit_test(contradictions),    cmocka_unit_test(sources),
+		cmocka_unit_test(no_memory),
 	};
 
 	return cmocka_run_group_tests_name("config", tests, NULL, NULL);

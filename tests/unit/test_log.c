@@ -52,9 +52,10 @@ static void values(void **state)
 	struct log l = to(&s);
 
 	(void)state;
-	log_line(&l, LOG_LEVEL_WARN, "event=x n=%d big=%llu l=%lu u=%u hex=%08x f=%.3f s=%s p=%%", -3, 1ull << 60, 7ul, 4000000000u, 255,
-		 1.5, "plain");
-	assert_string_equal(after_head(&s), "event=x n=-3 big=1152921504606846976 l=7 u=4000000000 hex=000000ff f=1.500 s=plain p=%");
+	log_line(&l, LOG_LEVEL_WARN, "event=x n=%d big=%llu l=%lu u=%u hex=%08x f=%.3f s=%s p=%%", -3, 1ull << 60, 7ul, 4000000000u,
+		 255, 1.5, "plain");
+	assert_string_equal(after_head(&s),
+			    "event=x n=-3 big=1152921504606846976 l=7 u=4000000000 hex=000000ff f=1.500 s=plain p=%");
 	assert_non_null(strstr(s.line, " level=warn node=a "));
 	assert_memory_equal(s.line, "ts=20", 5);
 	log_line(&l, LOG_LEVEL_INFO, "event=x a=%.*s b=%s c=%zu z=%c", 3, "abcdef", absent, (size_t)9, 'q');

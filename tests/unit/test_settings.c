@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #define LAYER(t, o) ((struct settings_layer){.text = t, .origin = o})
-#define TRAINER(t) ((struct settings_layer){.text = t, .origin = "shard_define", .trainer = true})
+#define TRAINER(t)  ((struct settings_layer){.text = t, .origin = "shard_define", .trainer = true})
 
 static struct model_settings made(const char *text, enum shard_dtype grad)
 {
@@ -68,7 +68,8 @@ static void defaults(void **state)
 
 static void layers(void **state)
 {
-	struct settings_layer l[] = {LAYER("clip=1 lr=0.5 betas=0.1,0.2", "f:1"), LAYER("clip=2 optimizer=sgd", "f:9"), TRAINER("momentum=0.5")};
+	struct settings_layer l[] = {LAYER("clip=1 lr=0.5 betas=0.1,0.2", "f:1"), LAYER("clip=2 optimizer=sgd", "f:9"),
+				     TRAINER("momentum=0.5")};
 	struct model_settings s;
 	struct err e;
 
@@ -78,7 +79,8 @@ static void layers(void **state)
 	assert_string_equal(s.optim->name, "sgd"); /* and adamw's betas are forgotten */
 	l[2] = TRAINER("betas=0.5,0.5");
 	assert_int_equal(settings_make(&s, l, 3, NULL, 0, SHARD_BF16, &e), SHARD_BAD_ARG);
-	assert_string_equal(e.text, "shard_define: beta1 = 0.5: optimizer sgd has no such key: it has lr, weight_decay, momentum, nesterov");
+	assert_string_equal(
+		e.text, "shard_define: beta1 = 0.5: optimizer sgd has no such key: it has lr, weight_decay, momentum, nesterov");
 }
 
 static void pinned(void **state)
@@ -104,7 +106,8 @@ static void pinned(void **state)
 static void groups(void **state)
 {
 	static const char *const names[] = {"decay", "norm"};
-	struct settings_layer l[] = {LAYER("lr=0.5 weight_decay=0.25", "f:1"), TRAINER("weight_decay=0 lr_factor=0.5"), TRAINER("norm/eps=1")};
+	struct settings_layer l[] = {LAYER("lr=0.5 weight_decay=0.25", "f:1"), TRAINER("weight_decay=0 lr_factor=0.5"),
+				     TRAINER("norm/eps=1")};
 	struct settings_layer again = {.origin = "node"};
 	char one[SETTINGS_TEXT_BYTES], two[SETTINGS_TEXT_BYTES];
 	struct model_settings s, t;
@@ -157,8 +160,12 @@ static void largest_text(void **state)
 static void canonical(void **state)
 {
 	static const char *const texts[] = {
-		"", "optimizer=sgd momentum=0.9 nesterov=yes", "optimizer=lion lr=3e-4 loss_scale=dynamic hysteresis=3", "optimizer=adagrad",
-		"optimizer=adam eps=1e-7 clip=0.1 timeout=1500ms nonfinite=pause min_world=2 max_world=5 local_world=3 chunk_elems=2048",
+		"",
+		"optimizer=sgd momentum=0.9 nesterov=yes",
+		"optimizer=lion lr=3e-4 loss_scale=dynamic hysteresis=3",
+		"optimizer=adagrad",
+		"optimizer=adam eps=1e-7 clip=0.1 timeout=1500ms nonfinite=pause min_world=2 max_world=5 local_world=3 "
+		"chunk_elems=2048",
 	};
 	char one[SETTINGS_TEXT_BYTES], two[SETTINGS_TEXT_BYTES];
 
@@ -171,13 +178,15 @@ static void canonical(void **state)
 		settings_text(&t, NULL, two);
 		assert_string_equal(one, two);
 		assert_memory_equal(s.hyper[0], t.hyper[0], sizeof(s.hyper[0]));
-		assert_true(s.initial_scale == t.initial_scale && s.dynamic_scale == t.dynamic_scale && s.timeout_ns == t.timeout_ns);
+		assert_true(s.initial_scale == t.initial_scale && s.dynamic_scale == t.dynamic_scale &&
+			    s.timeout_ns == t.timeout_ns);
 	}
 	struct model_settings s = made("optimizer=sgd lr=0.1", SHARD_BF16);
 	settings_text(&s, NULL, one);
-	assert_string_equal(one, "optimizer=sgd chunk_elems=1048576 clip=0 consecutive_hysteresis=no hysteresis=2 local_world=1 loss_scale=1 "
-				 "loss_scale_window=1000 lr=0.1 max_skips=20 max_world=1 min_loss_scale=1 min_world=1 momentum=0 nesterov=0 "
-				 "nonfinite=skip replicas=1 timeout=300s weight_decay=0");
+	assert_string_equal(
+		one, "optimizer=sgd chunk_elems=1048576 clip=0 consecutive_hysteresis=no hysteresis=2 local_world=1 loss_scale=1 "
+		     "loss_scale_window=1000 lr=0.1 max_skips=20 max_world=1 min_loss_scale=1 min_world=1 momentum=0 nesterov=0 "
+		     "nonfinite=skip replicas=1 timeout=300s weight_decay=0");
 }
 
 static void compared(void **state)

@@ -257,7 +257,8 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(identity), TEST(locked), TEST(models), TEST(damaged_model), TEST(damaged_identity), TEST(not_a_directory), TEST(no_memory),
+		TEST(identity),         TEST(locked),          TEST(models),    TEST(damaged_model),
+		TEST(damaged_identity), TEST(not_a_directory), TEST(no_memory),
 	};
 
 	return cmocka_run_group_tests_name("static", tests, NULL, NULL);

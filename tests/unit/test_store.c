@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout, placement, budget and the store: what is refused, where everything lies, that the budget is what gets mapped, and that no
- * buffer overlaps another. */
+/* Layout, placement, budget, store: what is refused, where all lies, that the budget is what gets mapped, that no buffers overlap. */
 #include "base/check.h"
 #include "lib/fault.h"
 #include "store/budget.h"
@@ -69,7 +68,7 @@ static void places(void **state)
 	assert_int_equal(layout_tensor_at(l, 128), 1);
 	assert_int_equal(layout_tensor_at(l, 3135), 2);
 	assert_int_equal(layout_tensor_at(l, 3136), UINT32_MAX);
-	layout_free(&l);
+	layout_free(&l); /* and once more does no harm */
 	layout_free(&l);
 }
 
@@ -142,7 +141,9 @@ static void refused_layouts(void **state)
 	refuse_one(t, 0, "tensor \"x\": more than 17592186044416 elements");
 	t.ndim = 1;
 	t.shape[0] = 1ull << 40;
-	refuse_one(t, 0, "1099511627904 elements in chunks of 1024 are 1073741825 chunks, at most 1048576 are possible: raise chunk_elems");
+	refuse_one(
+		t, 0,
+		"1099511627904 elements in chunks of 1024 are 1073741825 chunks, at most 1048576 are possible: raise chunk_elems");
 }
 
 static void compared(void **state)
@@ -157,7 +158,8 @@ static void compared(void **state)
 	other[0].shape[2] = 1;
 	b = laid(other, 3, 2);
 	assert_int_equal(layout_compare(a, b, "in the model that rank 0 (pid 4409, node a) defined", &e), SHARD_MISMATCH);
-	assert_string_equal(e.text, "tensor \"a\": shape [10, 10] here, [10, 10, 1] in the model that rank 0 (pid 4409, node a) defined");
+	assert_string_equal(e.text,
+			    "tensor \"a\": shape [10, 10] here, [10, 10, 1] in the model that rank 0 (pid 4409, node a) defined");
 	layout_free(&b);
 	memcpy(other, three, sizeof(other));
 	other[1].name = "bb";
@@ -271,8 +273,9 @@ static void budget_account(void **state)
 
 	(void)state;
 	assert_int_equal(budget_reserve(&b, &need, "gpt", "a", &e), SHARD_BUDGET);
-	assert_string_equal(e.text, "\"gpt\" needs 93.0 GiB on node a (state 72.0, image 12.0, arenas 3.0, landing slots 6.0, node sums 0.0, "
-				    "fixed 0.0), 64.0 of 80.0 GiB are free");
+	assert_string_equal(
+		e.text, "\"gpt\" needs 93.0 GiB on node a (state 72.0, image 12.0, arenas 3.0, landing slots 6.0, node sums 0.0, "
+			"fixed 0.0), 64.0 of 80.0 GiB are free");
 	assert_int_equal(b.used, 16ull << 30);
 	b.total = 200ull << 30;
 	assert_int_equal(budget_reserve(&b, &need, "gpt", "a", &e), SHARD_OK);
@@ -417,7 +420,8 @@ static void arenas(void **state)
 	assert_int_equal(store_arena_open(m.store, &b, &e), SHARD_OK);
 	assert_int_not_equal(a, b);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY);
-	assert_string_equal(e.text, "model \"gpt\" has 2 trainers on this node already: raise local_world, or wait for one to leave");
+	assert_string_equal(e.text,
+			    "model \"gpt\" has 2 trainers on this node already: raise local_world, or wait for one to leave");
 	memset(store_arena(m.store, a, 0), 0x5a, 2048);
 	store_arena_close(m.store, a);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_OK);
@@ -485,9 +489,10 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(places),         cmocka_unit_test(ranges),         cmocka_unit_test(refused_layouts), cmocka_unit_test(compared),
-		cmocka_unit_test(placement),      cmocka_unit_test(budget_mirrors), cmocka_unit_test(budget_account),  cmocka_unit_test(no_overlap),
-		cmocka_unit_test(writing),        cmocka_unit_test(refused_ranges), cmocka_unit_test(arenas),          cmocka_unit_test(image_versions),
+		cmocka_unit_test(places),         cmocka_unit_test(ranges),     cmocka_unit_test(refused_layouts),
+		cmocka_unit_test(compared),       cmocka_unit_test(placement),  cmocka_unit_test(budget_mirrors),
+		cmocka_unit_test(budget_account), cmocka_unit_test(no_overlap), cmocka_unit_test(writing),
+		cmocka_unit_test(refused_ranges), cmocka_unit_test(arenas),     cmocka_unit_test(image_versions),
 		cmocka_unit_test(no_memory),
 	};
 

@@ -286,7 +286,8 @@ static void latency(void **state) /* printed, with a limit that only something b
 		took[i] = clock_ns() - start;
 	}
 	qsort(took, NR(took), sizeof(took[0]), by_size);
-	print_message("round trip: median %.1f us, 99 %% %.1f us\n", (double)took[NR(took) / 2] / 1e3, (double)took[NR(took) * 99 / 100] / 1e3);
+	print_message("round trip: median %.1f us, 99 %% %.1f us\n", (double)took[NR(took) / 2] / 1e3,
+		      (double)took[NR(took) * 99 / 100] / 1e3);
 	assert_true(took[NR(took) / 2] < 20 * NS_PER_MS);
 	close_bench(b);
 }
@@ -315,8 +316,9 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_worker), cmocka_unit_test(four_workers), cmocka_unit_test(full_and_close), cmocka_unit_test(chain),
-		cmocka_unit_test(here),       cmocka_unit_test(signals),      cmocka_unit_test(latency),        cmocka_unit_test(no_memory),
+		cmocka_unit_test(one_worker), cmocka_unit_test(four_workers), cmocka_unit_test(full_and_close),
+		cmocka_unit_test(chain),      cmocka_unit_test(here),         cmocka_unit_test(signals),
+		cmocka_unit_test(latency),    cmocka_unit_test(no_memory),
 	};
 
 	return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
