@@ -9,8 +9,16 @@ $(B)/lossbound: $(B)/tests/demo/lossbound.o $(GPT_A) $(PROTO_A)
 $(B)/tests/unit/test_gpt_reference: | $(B)/reference # whose symbols it reads
 $(B)/tests/proc/test_exact: | $(B)/shardd $(B)/gpt $(DEMO) # which it runs
 
+# A failed recipe makes GNU make exit with 2; in question mode with 1, which is what BREAK=1 promises. Lines with $(MAKE) run in
+# either mode; the make inside must not be in it.
+ifeq ($(MAKELEVEL)$(BREAK),01)
+MAKEFLAGS += --question
+endif
+without_q = MAKEFLAGS='$(subst q,,$(firstword $(MAKEFLAGS))) $(wordlist 2,99,$(MAKEFLAGS))'
+
 .PHONY: demo demo-run
-demo: deps # a second make, so that nothing is built before what it needs is there
-	@$(MAKE) --no-print-directory demo-run
+demo: # makes of their own, so that nothing is built before what it needs is there
+	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory deps
+	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory demo-run || exit 1
 demo-run: all $(DEMO)
 	@BREAK='$(BREAK)' KEEP='$(KEEP)' tests/demo/demo.sh $(B)
