@@ -4,6 +4,7 @@
  * SHARD_BAD_ARG, SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_SYSTEM, or with the daemon's own refusal of HELLO. In a forked child the
  * parent's connection is only dropped: nothing is sent, the socket is not shut down, no map is removed (there is none). */
 #include "handle.h"
+#include "image.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -141,7 +142,8 @@ static enum shard_status hello_reply(struct shard_client *c, const struct reques
 	if (h == NULL)
 		return text_fail(SHARD_PROTOCOL, "shardd at %s answered HELLO with what cannot be read", c->address);
 	if (h->wire_min > WIRE_VERSION || h->wire_max < WIRE_VERSION)
-		rc = text_fail(SHARD_VERSION, "shardd %.40s at %s speaks wire %u-%u, this library %s speaks 1-1: upgrade the older one",
+		rc = text_fail(SHARD_VERSION,
+			       "shardd %.40s at %s speaks wire %u-%u, this library %s speaks 1-1: upgrade the older one",
 			       h->release, c->address, h->wire_min, h->wire_max, SHARD_RELEASE);
 	stream_features(c->stream, h->features & FEATURE_BODY_SUM);
 	stream_set_body_max(c->stream, WIRE_CONTROL_MAX);
@@ -168,7 +170,8 @@ static enum shard_status hello(struct shard_client *c, struct wait *w)
 	if (rc == SHARD_OK)
 		rc = hello_reply(c, r);
 	else if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "shardd at %s accepted the connection, but did not answer HELLO in %.1f s", c->address, wait_seconds(w));
+		text_fail(rc, "shardd at %s accepted the connection, but did not answer HELLO in %.1f s", c->address,
+			  wait_seconds(w));
 	else if (rc == SHARD_CLOSED && c->last_words.status != SHARD_OK)
 		rc = text_fail(c->last_words.status, "shardd at %s refused HELLO: %.380s", c->address, c->last_words.text);
 	request_free(r);
@@ -247,7 +250,8 @@ void shard_disconnect(shard_client **cp)
 int shard_fd(const shard_client *c)
 {
 	if (c == NULL || client_forked(c)) {
-		text_fail(c ? SHARD_FORKED : SHARD_BAD_ARG, "shard_fd: %s", c ? "this connection belongs to the parent process" : "NULL");
+		text_fail(c ? SHARD_FORKED : SHARD_BAD_ARG, "shard_fd: %s",
+			  c ? "this connection belongs to the parent process" : "NULL");
 		return -1;
 	}
 	return c->epoll_fd;

@@ -15,18 +15,18 @@
 #include <stdatomic.h>
 
 enum {
-	CLIENT_QUEUE_MAX = 1024,        /* frames waiting to be sent */
-	CLIENT_CONNECT_MS = 10000,      /* connect and HELLO, if the caller names no deadline */
-	CLIENT_REQUEST_MS = 300000,     /* requests before the model's own `timeout` is known */
-	CLIENT_WAITS_MS = 200,          /* how long a call that timed out asks whom it waited for */
-	CLIENT_READ_BYTES = 1 << 20,    /* received in one turn, so that others get the lock */
+	CLIENT_QUEUE_MAX = 1024,     /* frames waiting to be sent */
+	CLIENT_CONNECT_MS = 10000,   /* connect and HELLO, if the caller names no deadline */
+	CLIENT_REQUEST_MS = 300000,  /* requests before the model's own `timeout` is known */
+	CLIENT_WAITS_MS = 200,       /* how long a call that timed out asks whom it waited for */
+	CLIENT_READ_BYTES = 1 << 20, /* received in one turn, so that others get the lock */
 };
 
 struct shard_client {
 	unsigned char *alive; /* a page of its own that the kernel wipes in a forked child: 1 here, 0 there */
 	bool tcp;
-	char address[160];    /* as used, for texts */
-	int64_t timeout_ms;   /* of requests that belong to no model */
+	char address[160];  /* as used, for texts */
+	int64_t timeout_ms; /* of requests that belong to no model */
 	void (*log)(void *arg, int level, const char *line);
 	void *log_arg;
 	int wake_fd;  /* eventfd: interrupts, and news for whoever sits in poll(2) */
@@ -45,9 +45,9 @@ struct shard_client {
 	pthread_t thread; /* tcp only */
 	uint32_t tag;
 	struct list requests, models, zombies; /* zombies: detached models whose memory the stream still uses */
-	struct shard_model *landing; /* bulk is being received into its image */
-	struct err over;       /* status: the connection is over, and why */
-	struct err last_words; /* an ERROR that announces the end */
+	struct shard_model *landing;           /* bulk is being received into its image */
+	struct err over;                       /* status: the connection is over, and why */
+	struct err last_words;                 /* an ERROR that announces the end */
 };
 
 /* --- text.c: the calling thread's sentence --- */
@@ -78,9 +78,9 @@ double wait_seconds(const struct wait *w); /* so far */
 /* Call with the lock, in a loop around a predicate: SHARD_OK: look again. SHARD_TIMEOUT leaves the text to the caller;
  * SHARD_INTERRUPTED and the end of the connection have theirs. */
 enum shard_status pump_wait(struct shard_client *c, struct wait *w);
-void pump_moved(struct shard_client *c);  /* something changed by other means than a frame: whoever waits looks again */
-void pump_kick(struct shard_client *c);   /* something was queued: write it now, or see that somebody does */
-enum shard_status pump_once(struct shard_client *c); /* read and write what is possible now */
+void pump_moved(struct shard_client *c);              /* something changed by other means than a frame: whoever waits looks again */
+void pump_kick(struct shard_client *c);               /* something was queued: write it now, or see that somebody does */
+enum shard_status pump_once(struct shard_client *c);  /* read and write what is possible now */
 enum shard_status pump_start(struct shard_client *c); /* the thread, on tcp */
 void pump_stop(struct shard_client *c);
 void pump_over(struct shard_client *c, const struct err *e);
@@ -97,7 +97,7 @@ struct request {
 	unsigned char *body;          /* control reply, malloc'ed */
 	uint32_t body_bytes;          /* of the reply */
 	int fds[2], fds_nr;
-	uint32_t data_bytes;          /* room in data: bulk to send, or where a bulk reply lands */
+	uint32_t data_bytes; /* room in data: bulk to send, or where a bulk reply lands */
 	unsigned char data[];
 };
 struct request *request_new(struct shard_client *c, uint16_t op, uint32_t data_bytes); /* NULL: text is set */

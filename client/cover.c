@@ -148,7 +148,8 @@ enum shard_status cover_claim_absent(struct cover *c, uint32_t tensor, struct er
 	struct cover_tensor *t = &c->tensors[tensor];
 
 	if (t->absent || t->claimed > 0)
-		return err_set(e, SHARD_DUPLICATE, "shard_push_none() of \"%.200s\", of which %llu of %llu elements were pushed already",
+		return err_set(e, SHARD_DUPLICATE,
+			       "shard_push_none() of \"%.200s\", of which %llu of %llu elements were pushed already",
 			       c->space->tensors[tensor].name, (ull)t->claimed, (ull)c->space->tensors[tensor].numel);
 	t->absent = true;
 	t->claimed = c->space->tensors[tensor].numel;
@@ -206,13 +207,15 @@ enum shard_status cover_missing(const struct cover *c, struct err *e)
 		if (missing++ >= 3 || at < 0 || (size_t)at >= sizeof(names))
 			continue;
 		if (c->tensors[t].claimed == 0)
-			at += snprintf(names + at, sizeof(names) - (size_t)at, "%s%.60s", missing > 1 ? ", " : "", l->tensors[t].name);
+			at += snprintf(names + at, sizeof(names) - (size_t)at, "%s%.60s", missing > 1 ? ", " : "",
+				       l->tensors[t].name);
 		else
-			at += snprintf(names + at, sizeof(names) - (size_t)at, "%s%.60s (%llu of %llu elements)", missing > 1 ? ", " : "",
-				       l->tensors[t].name, (ull)c->tensors[t].claimed, (ull)l->tensors[t].numel);
+			at += snprintf(names + at, sizeof(names) - (size_t)at, "%s%.60s (%llu of %llu elements)",
+				       missing > 1 ? ", " : "", l->tensors[t].name, (ull)c->tensors[t].claimed,
+				       (ull)l->tensors[t].numel);
 	}
 	if (missing == 0)
 		return SHARD_OK;
-	return err_set(e, SHARD_MISSING, "%u of %u tensors were not pushed: %s%s: push them, or shard_push_none()", missing, all, names,
-		       missing > 3 ? ", ..." : "");
+	return err_set(e, SHARD_MISSING, "%u of %u tensors were not pushed: %s%s: push them, or shard_push_none()", missing, all,
+		       names, missing > 3 ? ", ..." : "");
 }

@@ -22,9 +22,9 @@ struct cover_tensor {
 struct cover {
 	const struct space *space;
 	struct cover_tensor *tensors;
-	uint32_t *left;        /* [chunks_nr] elements not filled yet */
-	uint32_t *left_full;   /* [chunks_nr] what left starts from */
-	uint32_t complete;     /* chunks with nothing left */
+	uint32_t *left;      /* [chunks_nr] elements not filled yet */
+	uint32_t *left_full; /* [chunks_nr] what left starts from */
+	uint32_t complete;   /* chunks with nothing left */
 };
 
 typedef void (*cover_complete_fn)(void *arg, uint32_t chunk);
@@ -39,7 +39,7 @@ enum shard_status cover_claim_absent(struct cover *c, uint32_t tensor, struct er
 /* A claimed range is where it belongs. */
 void cover_fill(struct cover *c, uint32_t tensor, uint64_t first, uint64_t count, cover_complete_fn complete, void *arg);
 void cover_rest(struct cover *c, cover_complete_fn complete, void *arg); /* completes every chunk that is not */
-bool cover_absent(const struct cover *c, uint32_t tensor); /* no bytes: push_none or frozen */
+bool cover_absent(const struct cover *c, uint32_t tensor);               /* no bytes: push_none or frozen */
 /* SHARD_OK, or SHARD_MISSING with "3 of 40 tensors: wte, h.0.ln_1.weight, ..." */
 enum shard_status cover_missing(const struct cover *c, struct err *e);
 

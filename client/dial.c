@@ -39,7 +39,8 @@ static enum shard_status unreachable(const char *address, int error, bool tcp)
 	else if (error == ETIMEDOUT)
 		hint = "no answer in time: is the address right, is there a firewall?";
 	else
-		hint = tcp ? "is it running there, and is `listen` set in its shardd.conf?" : "is it running? systemctl status shardd";
+		hint = tcp ? "is it running there, and is `listen` set in its shardd.conf?"
+			   : "is it running? systemctl status shardd";
 	errno = error;
 	return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s (%s): %s", address, name ? name : "?", hint);
 }

@@ -4,6 +4,8 @@
  * wrote, what the daemon refuses (SHARD_MISMATCH, SHARD_BUDGET ... in its words), memory. A detached model whose arena or image the
  * stream still uses stays as a zombie until that is over. */
 #include "handle.h"
+#include "image.h"
+#include "push.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -95,7 +97,8 @@ void handle_lost(struct shard_model *m, const char *why)
 {
 	if (m->lost.status != SHARD_OK)
 		return;
-	err_set(&m->lost, SHARD_LOST, "\"%s\" is lost: %.300s: detach it, define it again and write it or restore it", m->space.name, why);
+	err_set(&m->lost, SHARD_LOST, "\"%s\" is lost: %.300s: detach it, define it again and write it or restore it",
+		m->space.name, why);
 }
 
 static void map_drop(struct shard_client *c, struct shm *s)
@@ -251,8 +254,10 @@ static enum shard_status not_twice(struct shard_client *c, const struct shard_mo
 		struct shard_model *m = list_of(it, struct shard_model, node);
 
 		if (strcmp(m->space.name, n->space.name) == 0)
-			return text_fail(SHARD_EXISTS, "\"%s\" is attached to this connection already: shard_detach() it first, or use its handle",
-					 n->space.name);
+			return text_fail(
+				SHARD_EXISTS,
+				"\"%s\" is attached to this connection already: shard_detach() it first, or use its handle",
+				n->space.name);
 	}
 	return SHARD_OK;
 }
@@ -345,7 +350,8 @@ static bool readable(const shard_model *m)
 {
 	if (m != NULL && !client_forked(m->client))
 		return true;
-	text_fail(m ? SHARD_FORKED : SHARD_BAD_ARG, "%s", m ? "this model belongs to the parent process: connect again here" : "the model is NULL");
+	text_fail(m ? SHARD_FORKED : SHARD_BAD_ARG, "%s",
+		  m ? "this model belongs to the parent process: connect again here" : "the model is NULL");
 	return false;
 }
 

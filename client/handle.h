@@ -16,24 +16,24 @@ enum {
 	MODEL_TICKETS = 1024, /* not done at one time */
 };
 
-enum phase { /* of the attempt in hand */
-	PHASE_NONE,      /* nothing begun yet */
-	PHASE_OPEN,      /* shard_begin() returned it: pushes are welcome */
-	PHASE_COMMITTED, /* committed or voted to skip: waits for the verdict */
-	PHASE_ABANDONED, /* this trainer gave it up: waits for its end */
-	PHASE_DECIDED,   /* RESULT came */
-	PHASE_ENDED,     /* ENDED came: without effect */
+enum phase {                  /* of the attempt in hand */
+	     PHASE_NONE,      /* nothing begun yet */
+	     PHASE_OPEN,      /* shard_begin() returned it: pushes are welcome */
+	     PHASE_COMMITTED, /* committed or voted to skip: waits for the verdict */
+	     PHASE_ABANDONED, /* this trainer gave it up: waits for its end */
+	     PHASE_DECIDED,   /* RESULT came */
+	     PHASE_ENDED,     /* ENDED came: without effect */
 };
 
-struct attempt { /* an ATTEMPT frame */
-	uint64_t no; /* counts them; 0: none came */
+struct attempt {             /* an ATTEMPT frame */
+	uint64_t no;         /* counts them; 0: none came */
 	struct wire_head id; /* term, seq, step, attempt, generation, model */
 	uint32_t rank, world_size, local_rank, local_size;
 	double loss_scale;
 };
 
 struct verdict {
-	uint64_t no; /* of the attempt */
+	uint64_t no;         /* of the attempt */
 	shard_ticket ticket; /* of its commit */
 	bool decided, ended, diverged;
 	struct shard_result result;
@@ -70,9 +70,9 @@ struct shard_model {
 	struct attempt offered, begun;                /* the newest ATTEMPT; the one in hand */
 	bool offered_over;                            /* it ended before it was begun */
 	enum phase phase;
-	bool changed;                                 /* SHARD_WORLD_CHANGED until shard_world_get() */
+	bool changed; /* SHARD_WORLD_CHANGED until shard_world_get() */
 	char why[MODEL_WHY_BYTES], why_shown[MODEL_WHY_BYTES];
-	struct attempt seen;                          /* rank and size that the caller knows */
+	struct attempt seen; /* rank and size that the caller knows */
 	struct verdict verdicts[MODEL_VERDICTS];
 	double weight;
 
@@ -87,64 +87,33 @@ struct shard_model {
 	bool ready_due;                         /* READY follows the last chunk */
 	bool ready_skip;
 	char ready_why[MODEL_WHY_BYTES];
-	uint32_t copying;                       /* pushes that are between claim and fill */
-	uint32_t sends_out;                     /* parts of the arena that the stream still reads */
+	uint32_t copying;   /* pushes that are between claim and fill */
+	uint32_t sends_out; /* parts of the arena that the stream still reads */
 	uint64_t pushed_bytes, pulled_bytes, wait_ns;
 
 	/* image.c */
 	uint64_t image_data;       /* offset of element 0 */
 	_Atomic uint64_t *version; /* [chunks_nr] in the shared image, or own_version */
 	_Atomic uint64_t *own_version;
-	uint32_t *own_part;        /* [chunks_nr] parts of the version being received */
-	uint64_t *own_coming;      /* [chunks_nr] that version */
-	uint64_t committed_step;   /* newest step that this trainer has committed: images before it may be overwritten */
+	uint32_t *own_part;      /* [chunks_nr] parts of the version being received */
+	uint64_t *own_coming;    /* [chunks_nr] that version */
+	uint64_t committed_step; /* newest step that this trainer has committed: images before it may be overwritten */
 	struct ticket tickets[MODEL_TICKETS];
 	uint32_t tickets_first, tickets_nr;
 	_Atomic uint64_t ticket_last, ticket_done; /* given; all up to it are done */
 };
 
 /* --- handle.c --- */
-enum shard_status handle_enter(struct shard_model *m);              /* as client_enter(); also SHARD_LOST, and NULL is refused */
-enum shard_status handle_enter_one(struct shard_model *m);          /* also SHARD_BUSY */
+enum shard_status handle_enter(struct shard_model *m);     /* as client_enter(); also SHARD_LOST, and NULL is refused */
+enum shard_status handle_enter_one(struct shard_model *m); /* also SHARD_BUSY */
 void handle_leave_one(struct shard_model *m);
 struct wire_head handle_head(const struct shard_model *m);
 int64_t handle_timeout(const struct shard_model *m, int64_t timeout_ms); /* SHARD_DEFAULT, and below: the model's */
 enum shard_status handle_wait(struct shard_model *m, struct wait *w);    /* pump_wait(), and SHARD_LOST; counts the time */
 void handle_waits_text(struct shard_model *m, char *text, size_t bytes); /* asks whom the model waits for */
 struct shard_model *handle_find(struct shard_client *c, const struct wire_head *h);
-void handle_reap(struct shard_client *c);      /* frees what was detached, when the stream is done with it */
+void handle_reap(struct shard_client *c); /* frees what was detached, when the stream is done with it */
 void handle_free(struct shard_model *m);
 void handle_lost(struct shard_model *m, const char *why);
-
-/* --- world.c --- */
-void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard__Attempt *a);
-void world_ended(struct shard_model *m, const struct wire_head *h, const char *why);
-void world_unmap(struct shard_model *m);
-enum shard_status world_changed(struct shard_model *m); /* SHARD_WORLD_CHANGED with its text */
-
-/* --- step.c --- */
-void step_result(struct shard_model *m, const struct wire_head *h, const Shard__Result *r);
-struct verdict *step_verdict(struct shard_model *m, uint64_t attempt_no);
-bool step_same(const struct wire_head *a, const struct wire_head *b); /* the same attempt */
-
-/* --- push.c --- */
-enum shard_status push_init(struct shard_model *m, struct err *e); /* at join */
-void push_begin(struct shard_model *m);                            /* the arena is the trainer's again */
-void push_drop(struct shard_model *m);                             /* the attempt is over: what is not sent needs not be */
-void push_rest_absent(struct shard_model *m);                      /* vote_skip */
-void push_ready(struct shard_model *m, bool skip, const char *why); /* READY, behind the last chunk */
-void push_flush(struct shard_model *m);
-void push_flush_all(struct shard_client *c);
-
-/* --- image.c --- */
-enum shard_status image_init(struct shard_model *m, struct err *e);
-void image_deinit(struct shard_model *m);
-bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, uint64_t step, uint32_t *chunk); /* else: which not */
-enum shard_status image_part(struct shard_model *m, const struct wire_head *h, void **to, struct err *e); /* tcp: where it goes */
-void image_part_came(struct shard_model *m, const struct wire_head *h);
-void image_skipped(struct shard_model *m, uint64_t step); /* tcp: only versions move */
-shard_ticket ticket_done_now(struct shard_model *m);      /* a ticket that is done already */
-struct ticket *ticket_new(struct shard_model *m);         /* NULL: MODEL_TICKETS are waiting */
-void ticket_settle(struct shard_model *m);
 
 #endif

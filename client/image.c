@@ -4,7 +4,10 @@
  * versions are kept here. Tickets are numbers: all up to ticket_done are done, the others wait in a ring in order; settling looks at
  * the front, copies what was pulled, and moves ticket_done. Ways to fail: an image that cannot be what the daemon says it is, too many
  * tickets, deadlines. */
-#include "handle.h"
+#include "image.h"
+
+#include "step.h"
+#include "world.h"
 
 #include "wire/dtype.h"
 
@@ -23,11 +26,13 @@ static enum shard_status image_shared(struct shard_model *m, struct err *e)
 	struct image_head copy;
 
 	if (m->image_data < need || (m->image_data & 63) != 0)
-		return err_set(e, SHARD_PROTOCOL, "the image's data begin at byte %llu, its head needs %llu", (ull)m->image_data, (ull)need);
+		return err_set(e, SHARD_PROTOCOL, "the image's data begin at byte %llu, its head needs %llu", (ull)m->image_data,
+			       (ull)need);
 	memcpy(&copy, h, offsetof(struct image_head, open));
 	if (copy.magic != IMAGE_MAGIC || copy.chunks_nr != m->space.chunks_nr || copy.data_offset != m->image_data)
-		return err_set(e, SHARD_PROTOCOL, "the image has magic 0x%x, %llu chunks, data at %llu: 0x%x, %u and %llu were expected",
-			       copy.magic, (ull)copy.chunks_nr, (ull)copy.data_offset, IMAGE_MAGIC, m->space.chunks_nr, (ull)m->image_data);
+		return err_set(e, SHARD_PROTOCOL,
+			       "the image has magic 0x%x, %llu chunks, data at %llu: 0x%x, %u and %llu were expected", copy.magic,
+			       (ull)copy.chunks_nr, (ull)copy.data_offset, IMAGE_MAGIC, m->space.chunks_nr, (ull)m->image_data);
 	m->version = h->version;
 	return SHARD_OK;
 }
@@ -92,10 +97,11 @@ enum shard_status image_part(struct shard_model *m, const struct wire_head *h, v
 	bytes = space_chunk_elems(&m->space, c) * elem;
 	at = (uint64_t)part * WIRE_PART_BYTES;
 	if (at >= bytes || h->body_bytes != (bytes - at < WIRE_PART_BYTES ? bytes - at : WIRE_PART_BYTES))
-		return err_set(e, SHARD_PROTOCOL, "part %u of image chunk %u has %u bytes, the chunk has %llu", part, c, h->body_bytes, (ull)bytes);
+		return err_set(e, SHARD_PROTOCOL, "part %u of image chunk %u has %u bytes, the chunk has %llu", part, c,
+			       h->body_bytes, (ull)bytes);
 	if (part != 0 && (part != m->own_part[c] || h->step != m->own_coming[c]))
-		return err_set(e, SHARD_PROTOCOL, "part %u of step %llu of image chunk %u came where part %u of step %llu was due", part,
-			       (ull)h->step, c, m->own_part[c], (ull)m->own_coming[c]);
+		return err_set(e, SHARD_PROTOCOL, "part %u of step %llu of image chunk %u came where part %u of step %llu was due",
+			       part, (ull)h->step, c, m->own_part[c], (ull)m->own_coming[c]);
 	m->own_part[c] = part;
 	m->own_coming[c] = h->step;
 	atomic_store_explicit(&m->own_version[c], NONE, memory_order_relaxed);
@@ -252,7 +258,8 @@ static enum shard_status pull_check(struct shard_model *m, uint32_t tensor, uint
 	struct err e;
 
 	if (!m->joined)
-		return text_fail(SHARD_BAD_STATE, "shard_pull() of \"%s\", which is not joined: observers use shard_read(SHARD_IMAGE)",
+		return text_fail(SHARD_BAD_STATE,
+				 "shard_pull() of \"%s\", which is not joined: observers use shard_read(SHARD_IMAGE)",
 				 m->space.name);
 	if (space_range(&m->space, "pull", tensor, first, count, &e) != SHARD_OK)
 		return text_fail_err(&e);
@@ -274,7 +281,8 @@ enum shard_status shard_pull(shard_model *m, uint32_t tensor, uint64_t first, ui
 		return rc;
 	rc = pull_check(m, tensor, first, count, dst, dtype);
 	if (rc == SHARD_OK && (t = ticket_new(m)) == NULL)
-		rc = text_fail(SHARD_AGAIN, "%u tickets of \"%s\" are waiting: shard_wait() for one first", m->tickets_nr, m->space.name);
+		rc = text_fail(SHARD_AGAIN, "%u tickets of \"%s\" are waiting: shard_wait() for one first", m->tickets_nr,
+			       m->space.name);
 	if (rc == SHARD_OK) {
 		t->kind = TICKET_PULL;
 		t->tensor = tensor;
@@ -302,9 +310,10 @@ static enum shard_status wait_timeout(struct shard_model *m, const struct wait *
 	uint32_t chunk = UINT32_MAX;
 
 	if (t->kind == TICKET_COMMIT || ticket_ready(m, t, &chunk) || chunk == UINT32_MAX)
-		return text_fail(SHARD_TIMEOUT, "ticket %llu of \"%s\" waited %.1f s: ticket %llu, %s, is not done", (ull)ticket, m->space.name,
-				 wait_seconds(w), (ull)t->no, t->kind == TICKET_COMMIT ? "a commit" : "a pull");
-	return text_fail(SHARD_TIMEOUT, "ticket %llu of \"%s\" waited %.1f s for \"%.120s\": chunk %u of the image is not of step %llu yet",
+		return text_fail(SHARD_TIMEOUT, "ticket %llu of \"%s\" waited %.1f s: ticket %llu, %s, is not done", (ull)ticket,
+				 m->space.name, wait_seconds(w), (ull)t->no, t->kind == TICKET_COMMIT ? "a commit" : "a pull");
+	return text_fail(SHARD_TIMEOUT,
+			 "ticket %llu of \"%s\" waited %.1f s for \"%.120s\": chunk %u of the image is not of step %llu yet",
 			 (ull)ticket, m->space.name, wait_seconds(w), m->space.tensors[t->tensor].name, chunk, (ull)t->step);
 }
 

@@ -3,6 +3,9 @@
  * request by tag; the rest finds its model by id and generation, and is dropped where the model is gone: frames of a detached
  * or lost model are still under way then. What is malformed ends the connection. */
 #include "handle.h"
+#include "image.h"
+#include "step.h"
+#include "world.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -17,7 +20,8 @@ static enum shard_status malformed(const struct wire_head *h, struct err *e)
 	return err_set(e, SHARD_PROTOCOL, "the body of %s cannot be read", row ? row->name : "?");
 }
 
-static enum shard_status on_ping(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_ping(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				 struct err *e)
 {
 	struct wire_head pong = {.op = OP_PONG, .attempt = h->attempt};
 	enum shard_status rc = stream_send_control(c->stream, &pong, NULL);
@@ -26,7 +30,8 @@ static enum shard_status on_ping(struct shard_client *c, struct shard_model *m, 
 	return rc == SHARD_AGAIN || rc == SHARD_OK ? SHARD_OK : rc;
 }
 
-static enum shard_status on_error(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_error(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				  struct err *e)
 {
 	Shard__Error *x = shard__error__unpack(NULL, h->body_bytes, body);
 
@@ -56,7 +61,8 @@ static enum shard_status on_attempt(struct shard_client *c, struct shard_model *
 	return rc;
 }
 
-static enum shard_status on_result(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_result(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				   struct err *e)
 {
 	Shard__Result *x = shard__result__unpack(NULL, h->body_bytes, body);
 
@@ -69,7 +75,8 @@ static enum shard_status on_result(struct shard_client *c, struct shard_model *m
 }
 
 /* Names the generation that begins: every handle of an older one is over. */
-static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				 struct err *e)
 {
 	Shard__Why *x = shard__why__unpack(NULL, h->body_bytes, body);
 
@@ -84,7 +91,8 @@ static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, 
 	return SHARD_OK;
 }
 
-static enum shard_status on_ended(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_ended(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				  struct err *e)
 {
 	Shard__Why *x = shard__why__unpack(NULL, h->body_bytes, body);
 
@@ -103,7 +111,8 @@ static enum shard_status on_published(struct shard_client *c, struct shard_model
 	return SHARD_OK;
 }
 
-static enum shard_status on_image(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_image(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				  struct err *e)
 {
 	(void)body, (void)e;
 	c->landing = NULL;
@@ -115,8 +124,8 @@ static const struct frame_row {
 	frame_fn fn;
 	bool of_model;
 } rows[OP_NR] = {
-	[OP_PING] = {on_ping, false},          [OP_ERROR] = {on_error, false},    [OP_ATTEMPT] = {on_attempt, true},
-	[OP_RESULT] = {on_result, true},       [OP_ENDED] = {on_ended, true},     [OP_LOST] = {on_lost, false},
+	[OP_PING] = {on_ping, false},          [OP_ERROR] = {on_error, false},     [OP_ATTEMPT] = {on_attempt, true},
+	[OP_RESULT] = {on_result, true},       [OP_ENDED] = {on_ended, true},      [OP_LOST] = {on_lost, false},
 	[OP_PUBLISHED] = {on_published, true}, [OP_IMAGE_DATA] = {on_image, true},
 };
 
@@ -133,7 +142,8 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 			return err_set(e, SHARD_PROTOCOL, "a reply that nobody asked for (tag %u)", h->attempt);
 		if (h->op == OP_READ) {
 			if (h->body_bytes > r->data_bytes)
-				return err_set(e, SHARD_PROTOCOL, "a reply of %u bytes where %u were asked for", h->body_bytes, r->data_bytes);
+				return err_set(e, SHARD_PROTOCOL, "a reply of %u bytes where %u were asked for", h->body_bytes,
+					       r->data_bytes);
 			*to = r->data;
 		}
 		return SHARD_OK;

@@ -5,6 +5,7 @@
  * writes it at once; only if the socket is full the pumper is woken to wait for room. Ways to fail: a deadline, shard_interrupt(),
  * the end of the connection; the last is remembered and every later call says it again. */
 #include "handle.h"
+#include "push.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +21,8 @@ bool client_forked(const struct shard_client *c)
 enum shard_status client_enter(struct shard_client *c)
 {
 	if (client_forked(c))
-		return text_fail(SHARD_FORKED, "this connection to %s belongs to the parent process: connect again here", c->address);
+		return text_fail(SHARD_FORKED, "this connection to %s belongs to the parent process: connect again here",
+				 c->address);
 	pthread_mutex_lock(&c->lock);
 	if (c->over.status == SHARD_OK)
 		return SHARD_OK;
@@ -38,8 +40,9 @@ void wait_begin(struct shard_client *c, struct wait *w, int64_t timeout_ms)
 {
 	CHECK(timeout_ms >= 0);
 	w->began_ns = clock_ns();
-	w->deadline_ns = (uint64_t)timeout_ms > (UINT64_MAX - w->began_ns) / NS_PER_MS ? UINT64_MAX
-											 : w->began_ns + (uint64_t)timeout_ms * NS_PER_MS;
+	w->deadline_ns = (uint64_t)timeout_ms > (UINT64_MAX - w->began_ns) / NS_PER_MS
+				 ? UINT64_MAX
+				 : w->began_ns + (uint64_t)timeout_ms * NS_PER_MS;
 	w->interrupts = atomic_load(&c->interrupts);
 	w->polled = false;
 }

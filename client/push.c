@@ -4,7 +4,10 @@
  * completes goes into a queue of chunk numbers that can never be full, and from there to the stream as far as it has room: over a
  * unix socket one PUSH per chunk, over tcp the parts of the arena that hold gradients first. READY follows the last chunk. Ways to
  * fail: what the caller did wrong (RANGE, DUPLICATE, DTYPE, BAD_STATE, STALE), an attempt that is over (WORLD_CHANGED). */
-#include "handle.h"
+#include "push.h"
+
+#include "image.h"
+#include "world.h"
 
 #include "wire/dtype.h"
 
@@ -131,7 +134,8 @@ static enum shard_status send_parts(struct shard_model *m, uint32_t chunk)
 			continue;
 		h.flags = WIRE_PART_FLAG(m->queue_part);
 		m->sends_out++;
-		rc = stream_send(m->client->stream, &h, (const char *)m->arena.base + at * elem, (uint32_t)((stop - at) * elem), on_part_sent, m);
+		rc = stream_send(m->client->stream, &h, (const char *)m->arena.base + at * elem, (uint32_t)((stop - at) * elem),
+				 on_part_sent, m);
 		if (rc != SHARD_OK) {
 			m->sends_out--;
 			return rc;
@@ -209,7 +213,8 @@ static enum shard_status push_open(struct shard_model *m, const char *what, uint
 		return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": step %llu is committed already", what, name, step);
 	case PHASE_ABANDONED:
 	case PHASE_ENDED:
-		return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": attempt %u at step %llu was abandoned", what, name, m->begun.id.attempt, step);
+		return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": attempt %u at step %llu was abandoned", what, name,
+				 m->begun.id.attempt, step);
 	case PHASE_DECIDED:
 		return text_fail(SHARD_STALE, "%s of \"%.200s\": step %llu is decided, shard_begin() the next", what, name, step);
 	case PHASE_NONE:
@@ -229,16 +234,18 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 	if (space_range(&m->space, "push", tensor, first, count, &e) != SHARD_OK)
 		return text_fail_err(&e);
 	if (flags & SHARD_ADD)
-		return text_fail(SHARD_UNSUPPORTED, "push of \"%.200s\" with SHARD_ADD: comes in a later release, add before you push",
+		return text_fail(SHARD_UNSUPPORTED,
+				 "push of \"%.200s\" with SHARD_ADD: comes in a later release, add before you push",
 				 m->space.tensors[tensor].name);
 	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST))
 		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\": unknown flags 0x%x", m->space.tensors[tensor].name, flags);
 	if (!dtype_ok(dtype) || (dtype != m->space.grad && (src == NULL || !(flags & SHARD_CAST))))
-		return text_fail(SHARD_DTYPE, "push of \"%.200s\": %s is given, gradients of \"%s\" are %s: %s", m->space.tensors[tensor].name,
-				 dtype_name(dtype), m->space.name, dtype_name(m->space.grad),
+		return text_fail(SHARD_DTYPE, "push of \"%.200s\": %s is given, gradients of \"%s\" are %s: %s",
+				 m->space.tensors[tensor].name, dtype_name(dtype), m->space.name, dtype_name(m->space.grad),
 				 src ? "convert, or pass SHARD_CAST" : "what lies in the arena has that dtype");
 	if (m->space.tensors[tensor].flags & SHARD_FROZEN)
-		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\", which is frozen: it takes no gradient", m->space.tensors[tensor].name);
+		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\", which is frozen: it takes no gradient",
+				 m->space.tensors[tensor].name);
 	return cover_claim(&m->cover, tensor, first, count, &e) == SHARD_OK ? SHARD_OK : text_fail_err(&e);
 }
 
@@ -268,8 +275,8 @@ static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_
 	return SHARD_OK;
 }
 
-enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src, enum shard_dtype dtype,
-			     uint32_t flags, shard_ticket *ticket)
+enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
+			     enum shard_dtype dtype, uint32_t flags, shard_ticket *ticket)
 {
 	enum shard_status rc = handle_enter(m);
 	uint64_t no;

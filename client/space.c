@@ -78,7 +78,8 @@ enum shard_status space_check(const struct shard_spec *s, struct err *e)
 	enum shard_status rc;
 
 	if (!name_ok(s->name))
-		return err_set(e, SHARD_BAD_ARG, "model name \"%.80s\": 1 to 64 of a-z 0-9 . _ - are possible", s->name ? s->name : "(null)");
+		return err_set(e, SHARD_BAD_ARG, "model name \"%.80s\": 1 to 64 of a-z 0-9 . _ - are possible",
+			       s->name ? s->name : "(null)");
 	if (s->tensors == NULL || s->tensors_nr == 0 || s->tensors_nr > 1u << 24)
 		return err_set(e, SHARD_BAD_ARG, "model \"%s\" has %u tensors", s->name, s->tensors ? s->tensors_nr : 0);
 	if (s->groups_nr > 0 && s->groups == NULL)
@@ -87,8 +88,9 @@ enum shard_status space_check(const struct shard_spec *s, struct err *e)
 		if (s->groups[i].name == NULL)
 			return err_set(e, SHARD_BAD_ARG, "group %u of model \"%s\" has no name", i, s->name);
 	if (!dtype_ok(s->image) || !dtype_ok(s->grad))
-		return err_set(e, SHARD_BAD_ARG, "model \"%s\": image dtype %d, grad dtype %d: choose SHARD_F32, SHARD_BF16 or SHARD_F16",
-			       s->name, (int)s->image, (int)s->grad);
+		return err_set(e, SHARD_BAD_ARG,
+			       "model \"%s\": image dtype %d, grad dtype %d: choose SHARD_F32, SHARD_BF16 or SHARD_F16", s->name,
+			       (int)s->image, (int)s->grad);
 	for (uint32_t i = 0; i < s->tensors_nr; i++)
 		if ((rc = tensor_check(s, i, e)) != SHARD_OK)
 			return rc;
@@ -180,7 +182,8 @@ uint64_t space_piece(const struct space *l, uint64_t at, uint64_t end)
 	return in_chunk < end - at ? in_chunk : end - at;
 }
 
-enum shard_status space_range(const struct space *l, const char *what, uint32_t tensor, uint64_t first, uint64_t count, struct err *e)
+enum shard_status space_range(const struct space *l, const char *what, uint32_t tensor, uint64_t first, uint64_t count,
+			      struct err *e)
 {
 	const struct space_tensor *t;
 

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#define SPACE_ALIGN 64u             /* elements: every tensor starts at a multiple */
+#define SPACE_ALIGN     64u /* elements: every tensor starts at a multiple */
 #define SPACE_ELEMS_MAX (1ull << 44)
 #define SPACE_CHUNK_MIN 1024u
 #define SPACE_CHUNK_MAX (1u << 26)
@@ -35,10 +35,12 @@ enum shard_status space_check(const struct shard_spec *s, struct err *e);
 enum shard_status space_init(struct space *l, const struct shard_spec *s, struct err *e); /* s passed space_check() */
 enum shard_status space_chunks(struct space *l, uint32_t chunk_elems, struct err *e);     /* when the daemon said how large */
 void space_deinit(struct space *l);
-uint64_t space_chunk_elems(const struct space *l, uint32_t chunk); /* the last one may be shorter, still a multiple of SPACE_ALIGN */
+uint64_t space_chunk_elems(const struct space *l,
+			   uint32_t chunk); /* the last one may be shorter, still a multiple of SPACE_ALIGN */
 uint64_t space_piece(const struct space *l, uint64_t at, uint64_t end); /* elements of [at, end) that are in at's chunk */
 /* SHARD_RANGE unless tensor exists and [first, first + count) is inside it and not empty. */
-enum shard_status space_range(const struct space *l, const char *what, uint32_t tensor, uint64_t first, uint64_t count, struct err *e);
+enum shard_status space_range(const struct space *l, const char *what, uint32_t tensor, uint64_t first, uint64_t count,
+			      struct err *e);
 bool space_find(const struct space *l, const char *name, uint32_t *tensor);
 
 #endif

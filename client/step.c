@@ -3,7 +3,11 @@
  * the arena and until the image holds the step before. Commit (or vote_skip) puts READY behind the last chunk; the daemon answers
  * RESULT or ENDED, which shard_result() reports; abandon gives the attempt up for all. Ways to fail: calls out of order, missing
  * pushes, a world that changed, deadlines, whose texts name whom the step waits for. */
-#include "handle.h"
+#include "step.h"
+
+#include "image.h"
+#include "push.h"
+#include "world.h"
 
 #include "wire/dtype.h"
 
@@ -75,19 +79,24 @@ static enum shard_status begin_check(struct shard_model *m, const struct shard_b
 	if (m->changed)
 		return world_changed(m);
 	if (!m->introduced)
-		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is not joined: shard_join() first", m->space.name);
+		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is not joined: shard_join() first",
+				 m->space.name);
 	if (m->leave_request != NULL)
 		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is being left", m->space.name);
 	if (m->phase == PHASE_OPEN)
-		return text_fail(SHARD_BAD_STATE, "step %llu of \"%s\" is begun already: shard_commit() or shard_abandon() it first",
+		return text_fail(SHARD_BAD_STATE,
+				 "step %llu of \"%s\" is begun already: shard_commit() or shard_abandon() it first",
 				 (ull)m->begun.id.step, m->space.name);
 	if (!(o->weight >= 0) || isinf(o->weight))
-		return text_fail(SHARD_BAD_ARG, "shard_begin(): weight %g: a finite number above 0 is needed (0 takes 1.0)", o->weight);
+		return text_fail(SHARD_BAD_ARG, "shard_begin(): weight %g: a finite number above 0 is needed (0 takes 1.0)",
+				 o->weight);
 	if (o->micro_steps > 1)
-		return text_fail(SHARD_UNSUPPORTED, "shard_begin(): micro_steps %u: SHARD_ADD comes in a later release, add before you push",
+		return text_fail(SHARD_UNSUPPORTED,
+				 "shard_begin(): micro_steps %u: SHARD_ADD comes in a later release, add before you push",
 				 o->micro_steps);
 	if (o->lr != NULL)
-		return text_fail(SHARD_UNSUPPORTED, "shard_begin(): lr comes in a later release: use `lr` and `schedule` in the settings");
+		return text_fail(SHARD_UNSUPPORTED,
+				 "shard_begin(): lr comes in a later release: use `lr` and `schedule` in the settings");
 	return SHARD_OK;
 }
 
@@ -110,11 +119,12 @@ static enum shard_status begin_timeout(struct shard_model *m, const struct wait 
 	char waits[300];
 
 	if (chunk != UINT32_MAX)
-		return text_fail(SHARD_TIMEOUT, "begin of step %llu of \"%s\" waited %.1f s for chunk %u of %u of the image of step %llu",
-				 (ull)m->offered.id.step, m->space.name, seconds, chunk, m->space.chunks_nr, (ull)m->offered.id.step - 1);
+		return text_fail(
+			SHARD_TIMEOUT, "begin of step %llu of \"%s\" waited %.1f s for chunk %u of %u of the image of step %llu",
+			(ull)m->offered.id.step, m->space.name, seconds, chunk, m->space.chunks_nr, (ull)m->offered.id.step - 1);
 	handle_waits_text(m, waits, sizeof(waits));
-	return text_fail(SHARD_TIMEOUT, "begin after step %llu of \"%s\" waited %.1f s: %s", (ull)m->begun.id.step, m->space.name, seconds,
-			 waits);
+	return text_fail(SHARD_TIMEOUT, "begin after step %llu of \"%s\" waited %.1f s: %s", (ull)m->begun.id.step, m->space.name,
+			 seconds, waits);
 }
 
 static bool world_differs(const struct shard_model *m)
@@ -202,7 +212,9 @@ static enum shard_status step_open(struct shard_model *m, const char *what)
 	if (m->phase == PHASE_NONE)
 		return text_fail(SHARD_BAD_STATE, "%s: no step of \"%s\" is begun", what, m->space.name);
 	return text_fail(SHARD_BAD_STATE, "%s: step %llu of \"%s\" is %s", what, (ull)m->begun.id.step, m->space.name,
-			 m->phase == PHASE_COMMITTED ? "committed already" : m->phase == PHASE_DECIDED ? "decided" : "abandoned");
+			 m->phase == PHASE_COMMITTED ? "committed already"
+			 : m->phase == PHASE_DECIDED ? "decided"
+						     : "abandoned");
 }
 
 enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
@@ -217,7 +229,8 @@ enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
 	if (rc == SHARD_OK && cover_missing(&m->cover, &e) != SHARD_OK)
 		rc = text_fail_err(&e);
 	if (rc == SHARD_OK && ticket != NULL && (t = ticket_new(m)) == NULL)
-		rc = text_fail(SHARD_AGAIN, "%u tickets of \"%s\" are waiting: shard_wait() for one first", m->tickets_nr, m->space.name);
+		rc = text_fail(SHARD_AGAIN, "%u tickets of \"%s\" are waiting: shard_wait() for one first", m->tickets_nr,
+			       m->space.name);
 	if (rc == SHARD_OK) {
 		m->phase = PHASE_COMMITTED;
 		m->committed_step = m->begun.id.step;
@@ -279,8 +292,8 @@ enum shard_status shard_abandon(shard_model *m, const char *why)
 	if (rc == SHARD_OK && m->changed)
 		rc = world_changed(m); /* it ended by itself meanwhile */
 	else if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "shard_abandon() of step %llu of \"%s\" found no room to send in %.1f s", (ull)m->begun.id.step, m->space.name,
-			  wait_seconds(&w));
+		text_fail(rc, "shard_abandon() of step %llu of \"%s\" found no room to send in %.1f s", (ull)m->begun.id.step,
+			  m->space.name, wait_seconds(&w));
 	handle_leave_one(m);
 	return rc;
 }
@@ -302,8 +315,8 @@ static enum shard_status result_find(struct shard_model *m, shard_ticket ticket,
 			return SHARD_OK;
 		}
 	return text_fail(ticket > atomic_load(&m->ticket_last) ? SHARD_BAD_ARG : SHARD_STALE,
-			 "shard_result(): ticket %llu is of no commit among the last %d of \"%s\"", (ull)ticket, (int)MODEL_VERDICTS,
-			 m->space.name);
+			 "shard_result(): ticket %llu is of no commit among the last %d of \"%s\"", (ull)ticket,
+			 (int)MODEL_VERDICTS, m->space.name);
 }
 
 static enum shard_status result_timeout(struct shard_model *m, const struct wait *w, int64_t timeout_ms)
@@ -312,11 +325,11 @@ static enum shard_status result_timeout(struct shard_model *m, const struct wait
 	char waits[300];
 
 	if (timeout_ms == 0)
-		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided", (ull)m->begun.id.step, m->begun.id.attempt,
-				 m->space.name);
+		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided", (ull)m->begun.id.step,
+				 m->begun.id.attempt, m->space.name);
 	handle_waits_text(m, waits, sizeof(waits));
-	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s", (ull)m->begun.id.step, m->begun.id.attempt,
-			 m->space.name, seconds, waits);
+	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s", (ull)m->begun.id.step,
+			 m->begun.id.attempt, m->space.name, seconds, waits);
 }
 
 enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t timeout_ms, struct shard_result *result)
@@ -339,8 +352,10 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 		text_struct_out(result, &v->result, sizeof(v->result));
 		rc = SHARD_OK;
 		if (v->diverged)
-			rc = text_fail(SHARD_DIVERGED, "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the model is paused",
-				       (ull)v->result.step, m->space.name, (ull)v->result.skipped_in_row, v->result.next_loss_scale);
+			rc = text_fail(SHARD_DIVERGED,
+				       "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the model is paused",
+				       (ull)v->result.step, m->space.name, (ull)v->result.skipped_in_row,
+				       v->result.next_loss_scale);
 	} else if (v != NULL && v->ended) {
 		rc = no == m->begun.no ? world_changed(m) : text_fail(SHARD_WORLD_CHANGED, "%s", v->why);
 	} else if (rc == SHARD_TIMEOUT) {

@@ -23,12 +23,12 @@ struct transfer {
 	const struct space_tensor *t;
 	enum shard_kind kind;
 	enum shard_dtype dtype;
-	uint64_t at, end;        /* element space: next part, end of the range */
-	uint64_t start;          /* of the range: caller's element 0 */
+	uint64_t at, end; /* element space: next part, end of the range */
+	uint64_t start;   /* of the range: caller's element 0 */
 	const char *src;
 	char *dst;
-	uint64_t step;           /* read: of the data, when known */
-	bool step_known;         /* asked for, or fixed by the first reply */
+	uint64_t step;   /* read: of the data, when known */
+	bool step_known; /* asked for, or fixed by the first reply */
 	struct wait wait;
 	struct part {
 		struct request *r;
@@ -76,14 +76,14 @@ static enum shard_status send_read(struct transfer *x, struct part *p)
 static enum shard_status take_read(struct transfer *x, const struct part *p)
 {
 	if (p->r->body_bytes != p->count * 4)
-		return text_fail(SHARD_PROTOCOL, "read of \"%.200s\": %u bytes came where %u were asked for", x->t->name, p->r->body_bytes,
-				 p->count * 4);
+		return text_fail(SHARD_PROTOCOL, "read of \"%.200s\": %u bytes came where %u were asked for", x->t->name,
+				 p->r->body_bytes, p->count * 4);
 	if (!x->step_known)
 		x->step = p->r->head.step;
 	x->step_known = true;
 	if (p->r->head.step != x->step)
-		return text_fail(SHARD_STALE, "read of %s of \"%.200s\": part is of step %llu, step %llu was asked for", kind_name(x->kind),
-				 x->t->name, (ull)p->r->head.step, (ull)x->step);
+		return text_fail(SHARD_STALE, "read of %s of \"%.200s\": part is of step %llu, step %llu was asked for",
+				 kind_name(x->kind), x->t->name, (ull)p->r->head.step, (ull)x->step);
 	dtype_convert(x->dst + (p->first - x->start) * dtype_bytes(x->dtype), x->dtype, p->r->data, SHARD_F32, p->count);
 	return SHARD_OK;
 }
@@ -163,11 +163,13 @@ enum shard_status shard_write(shard_model *m, enum shard_kind kind, uint32_t ten
 	if (rc != SHARD_OK)
 		return rc;
 	if (kind < SHARD_MASTER || kind > SHARD_MOMENTUM)
-		rc = text_fail(SHARD_BAD_ARG, "write of kind %d: choose SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM",
+		rc = text_fail(SHARD_BAD_ARG,
+			       "write of kind %d: choose SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM",
 			       (int)kind);
 	else if (m->sealed)
-		rc = text_fail(SHARD_BAD_STATE, "write of \"%s\", which is sealed (step %llu): from then on only training changes it",
-			       m->space.name, (ull)m->sealed_step);
+		rc = text_fail(SHARD_BAD_STATE,
+			       "write of \"%s\", which is sealed (step %llu): from then on only training changes it", m->space.name,
+			       (ull)m->sealed_step);
 	else
 		rc = transfer_check(&x, "write", tensor, first, count, src);
 	if (rc == SHARD_OK) {
@@ -202,8 +204,8 @@ enum shard_status shard_seal(shard_model *m, uint64_t step)
 		m->sealed = true;
 		m->sealed_step = step;
 	} else if (rc == SHARD_TIMEOUT) {
-		text_fail(rc, "seal of \"%s\" at step %llu waited %.1f s for shardd at %s", m->space.name, (ull)step, wait_seconds(&w),
-			  m->client->address);
+		text_fail(rc, "seal of \"%s\" at step %llu waited %.1f s for shardd at %s", m->space.name, (ull)step,
+			  wait_seconds(&w), m->client->address);
 	}
 	request_free(r);
 	client_leave(m->client);
@@ -220,7 +222,8 @@ enum shard_status shard_read(shard_model *m, enum shard_kind kind, uint32_t tens
 	if (rc != SHARD_OK)
 		return rc;
 	if (step == NULL || kind < SHARD_IMAGE || kind > SHARD_MOMENTUM)
-		rc = text_fail(SHARD_BAD_ARG, step ? "read of kind %d: choose SHARD_IMAGE to SHARD_MOMENTUM" : "read of kind %d: step is NULL",
+		rc = text_fail(SHARD_BAD_ARG,
+			       step ? "read of kind %d: choose SHARD_IMAGE to SHARD_MOMENTUM" : "read of kind %d: step is NULL",
 			       (int)kind);
 	else
 		rc = transfer_check(&x, "read", tensor, first, count, dst);

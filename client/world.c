@@ -3,7 +3,11 @@
  * is. Joining maps the arena and the image (unix) or makes private memory for both (tcp) and waits for the first ATTEMPT. An
  * attempt in hand that ends without effect makes every waiting call return SHARD_WORLD_CHANGED until shard_world_get(). A call that
  * gives up on its deadline may be made again: its request is still under way and is found again. */
-#include "handle.h"
+#include "world.h"
+
+#include "image.h"
+#include "push.h"
+#include "step.h"
 
 #include "wire/dtype.h"
 
@@ -15,7 +19,11 @@ typedef unsigned long long ull;
 
 static struct wire_head id_of(const struct wire_head *h)
 {
-	return (struct wire_head){.model = h->model, .generation = h->generation, .seq = h->seq, .term = h->term, .step = h->step,
+	return (struct wire_head){.model = h->model,
+				  .generation = h->generation,
+				  .seq = h->seq,
+				  .term = h->term,
+				  .step = h->step,
 				  .attempt = h->attempt};
 }
 
@@ -90,8 +98,8 @@ static enum shard_status map_shared(struct shard_model *m, struct request *r, co
 	if (r->fds_nr != 2)
 		return err_set(e, SHARD_PROTOCOL, "JOIN brought %d descriptors, 2 are needed", r->fds_nr);
 	if (j->arena_bytes < arena || j->image_data > j->image_bytes || j->image_bytes - j->image_data < image)
-		return err_set(e, SHARD_PROTOCOL, "arena of %llu bytes, image of %llu at %llu: \"%s\" needs %llu and %llu", (ull)j->arena_bytes,
-			       (ull)j->image_bytes, (ull)j->image_data, l->name, (ull)arena, (ull)image);
+		return err_set(e, SHARD_PROTOCOL, "arena of %llu bytes, image of %llu at %llu: \"%s\" needs %llu and %llu",
+			       (ull)j->arena_bytes, (ull)j->image_bytes, (ull)j->image_data, l->name, (ull)arena, (ull)image);
 	m->image_data = j->image_data;
 	r->fds_nr = 0; /* shm_map() takes them over */
 	if ((rc = shm_map(&m->arena, r->fds[0], j->arena_bytes, 1, e)) != SHARD_OK) {
@@ -232,7 +240,8 @@ enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms, 
 	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
 		return rc;
 	if (m->introduced || m->leave_request != NULL) {
-		rc = text_fail(SHARD_BAD_STATE, m->introduced ? "\"%s\" is joined already, as rank %u" : "\"%s\" is being left (rank %u)",
+		rc = text_fail(SHARD_BAD_STATE,
+			       m->introduced ? "\"%s\" is joined already, as rank %u" : "\"%s\" is being left (rank %u)",
 			       m->space.name, m->seen.rank);
 		goto out;
 	}
@@ -313,7 +322,8 @@ enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 	if (!m->joined)
 		rc = not_joined(m, "shard_leave()");
 	else if (m->phase == PHASE_OPEN)
-		rc = text_fail(SHARD_BAD_STATE, "shard_leave() in the middle of step %llu of \"%s\": shard_commit() or shard_abandon() it first",
+		rc = text_fail(SHARD_BAD_STATE,
+			       "shard_leave() in the middle of step %llu of \"%s\": shard_commit() or shard_abandon() it first",
 			       (ull)m->begun.id.step, m->space.name);
 	else
 		rc = leave_wait(m, &w);
@@ -342,7 +352,8 @@ enum shard_status shard_samples(const struct shard_world *world, uint64_t global
 	if (rc != SHARD_OK)
 		return rc;
 	if (first == NULL || count == NULL || w.world_size == 0 || w.rank >= w.world_size)
-		return text_fail(SHARD_BAD_ARG, "shard_samples: rank %u in a world of %u: fill the world by shard_join()", w.rank, w.world_size);
+		return text_fail(SHARD_BAD_ARG, "shard_samples: rank %u in a world of %u: fill the world by shard_join()", w.rank,
+				 w.world_size);
 	each = global_batch / w.world_size;
 	rest = global_batch % w.world_size; /* the first ranks take one more */
 	*first = w.rank * each + (w.rank < rest ? w.rank : rest);

@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shard.h: push gradients to, and pull parameters from, the shardd on this node. Marks: [any] any thread, concurrently, also on one
- * handle; [one] one thread at a time per handle: a second one gets SHARD_BUSY, never a race. Handles and every pointer they gave end with
- * shard_detach() or shard_disconnect(), which no other call may overlap; what a caller passes in is copied or used during the call
- * only, except dst of shard_pull(), which is written until its ticket is done. The library exits, prints and aborts never; installs
- * no signal handler; starts no thread for unix:, one for tcp: (all signals blocked); sets CLOEXEC and MADV_DONTFORK; in a forked
- * child every call is SHARD_FORKED and shard_disconnect() only frees. timeout_ms: 0 polls, SHARD_DEFAULT takes the model's `timeout`; there
- * is no "for ever". Every call that fails leaves one sentence in shard_error(): what, which tensor/rank/node, since when, what to do.
- * Any call may also return SHARD_BAD_ARG, SHARD_SYSTEM (no memory), SHARD_FORKED, SHARD_CLOSED or SHARD_PROTOCOL (connection over: connect
- * again), calls on a model SHARD_LOST (detach, define again), calls that wait SHARD_TIMEOUT and SHARD_INTERRUPTED (both: nothing is
- * undone, call again). Structs with .size: set it by SHARD_INIT; the library reads and writes min(caller's, its own) bytes. */
+/* shard.h: push gradients to, and pull parameters from, the shardd on this node. Marks: [any] any thread, concurrently, also on
+ * one handle; [one] one thread at a time per handle: a second one gets SHARD_BUSY, never a race. Handles, and all pointers they gave, end
+ * with shard_detach() or shard_disconnect(), which no other call may overlap; what a caller passes in is used during the call only,
+ * except dst of shard_pull(), which is written until its ticket is done. The library exits, prints and aborts never; installs no signal
+ * handler; starts no thread for unix:, one for tcp: (all signals blocked); sets CLOEXEC and MADV_DONTFORK; in a forked child every call
+ * is SHARD_FORKED, and shard_disconnect() only frees. timeout_ms: 0 polls, SHARD_DEFAULT takes the model's `timeout`; there is no "for
+ * ever". A call that fails leaves one sentence in shard_error(): what, which tensor/rank/node, since when, what to do. Any may return
+ * BAD_ARG, SYSTEM (no memory), FORKED, CLOSED or PROTOCOL (connection over: connect again); on a model LOST (detach, define again); where
+ * it waits TIMEOUT and INTERRUPTED (nothing is undone: call again). Structs: set .size by SHARD_INIT; the smaller of both sizes counts. */
 #ifndef SHARD_H
 #define SHARD_H
 #include <stddef.h>
 #include <stdint.h>
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* clang-format off */
 #define SHARD_CALL __attribute__((visibility("default")))
 #define SHARD_API __attribute__((visibility("default"), warn_unused_result))
 #ifdef __cplusplus
+extern "C" {
 #define SHARD_INIT(T) ([] { T t_{}; t_.size = sizeof(t_); return t_; }())
 #else
 #define SHARD_INIT(T) ((T){ .size = sizeof(T) })
@@ -34,15 +32,12 @@ enum shard_status { /* numbers never change; 1..19: normal life, go on; 20..: th
     SHARD_UNREACHABLE = 60, SHARD_CLOSED, SHARD_VERSION, SHARD_PROTOCOL, SHARD_LOST, SHARD_FORKED };
 enum shard_dtype { SHARD_F32 = 1, SHARD_BF16 = 2, SHARD_F16 = 3 };
 enum shard_kind { SHARD_IMAGE = 1, SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ, SHARD_MOMENTUM, SHARD_GRAD };
-typedef struct shard_client shard_client;  /* one connection to one daemon */
-typedef struct shard_model shard_model;    /* one attachment to one model  */
+typedef struct shard_client shard_client; typedef struct shard_model shard_model; /* a connection to a daemon; an attachment to a model */
 typedef uint64_t shard_ticket;             /* grows by one per model; 0 = nothing to wait for */
-
 struct shard_connect_opts { size_t size;
     const char *address;   /* unix:/p, tcp://host:port, spawn:NAME; NULL: $SHARD_ADDRESS, then unix:/run/shardd/shardd.sock */
-    const char *secret;    /* file with the cluster secret, tcp only */
-    int64_t timeout_ms;
-    void (*log)(void *arg, int level, const char *line); void *log_arg; };
+    const char *secret; int64_t timeout_ms; /* file with the cluster secret, tcp only; <= 0: 10 s */
+    void (*log)(void *arg, int level, const char *line); void *log_arg; }; /* called inside calls, without any lock */
 struct shard_tensor { const char *name; uint32_t ndim, group, flags; uint64_t shape[8], reserved[4]; /* zero, checked */ };
 enum { SHARD_FROZEN = 1 };                 /* tensor flag: image only; no gradient, no state, no decay */
 struct shard_group { const char *name, *settings; };                   /* "lr_factor=0.1 weight_decay=0": strings, so no ABI */
@@ -64,69 +59,61 @@ struct shard_result { size_t size; enum shard_outcome outcome; uint64_t step, ap
     double grad_norm /* unscaled, before the clip; inf/nan if skipped */, clip_factor, weight_sum, loss_scale, next_loss_scale, lr;
     int64_t bad_tensor; int32_t bad_rank;                              /* first non-finite gradient, -1 = none */
     uint64_t wait_ns, reduce_ns, apply_ns, pushed_bytes, pulled_bytes; uint32_t world_size, slowest_rank; };
-
 /* --- texts and connection --- */
-SHARD_CALL const char *shard_version(void);                    /* [any] "0.1.0 wire 1-1 abi 0" */
-SHARD_CALL const char *shard_name(enum shard_status);          /* [any] "SHARD_WORLD_CHANGED" */
-SHARD_CALL const char *shard_error(void);                      /* [any] last failure of the calling thread, one sentence, valid until its next */
-/* [any] NULL opts or timeout_ms <= 0: defaults (10 s). UNREACHABLE (errno kept), VERSION, DENIED, UNSUPPORTED (spawn:, secret). log is called
- * by threads that are in a call, without any lock. */
-SHARD_API enum shard_status shard_connect(shard_client **, const struct shard_connect_opts *);
-SHARD_CALL void shard_disconnect(shard_client **);             /* NULLs it; detaches its models; a joined one counts as lost trainer */
-SHARD_CALL int shard_fd(const shard_client *);                 /* [any] readable when a ticket or event may be ready: epoll it, do not read it */
-SHARD_API enum shard_status shard_progress(shard_client *);    /* [one] handles what arrived, without waiting; makes shard_fd unreadable */
-SHARD_CALL void shard_interrupt(shard_client *);               /* [any, signal-safe] calls that wait now return SHARD_INTERRUPTED */
-
+SHARD_CALL const char *shard_version(void);                 /* [any] "0.1.0 wire 1-1 abi 0" */
+SHARD_CALL const char *shard_name(enum shard_status);       /* [any] "SHARD_WORLD_CHANGED" */
+SHARD_CALL const char *shard_error(void);                   /* [any] last failure of the calling thread, valid until its next */
+SHARD_API enum shard_status shard_connect(shard_client **, const struct shard_connect_opts *); /* [any] opts may be NULL */
+SHARD_CALL void shard_disconnect(shard_client **);          /* NULLs it; detaches its models; a joined one counts as lost trainer */
+SHARD_CALL int shard_fd(const shard_client *);              /* [any] readable when a ticket or event may be ready: epoll it, never read it */
+SHARD_API enum shard_status shard_progress(shard_client *); /* [one] handles what arrived, without waiting; makes shard_fd unreadable */
+SHARD_CALL void shard_interrupt(shard_client *);            /* [any, signal-safe] calls that wait now return SHARD_INTERRUPTED */
 /* --- model: made once, outlives every trainer --- */
-/* [any] Equal layout and settings: attach; else MISMATCH (tensor, field, both values). BUDGET: figures per node. EXISTS: this connection has
- * it already. created=1 to exactly one caller: it writes the weights; if it dies before shard_seal the next caller gets created=1. */
-SHARD_API enum shard_status shard_define(shard_client *, const struct shard_spec *, shard_model **, int *created);
-SHARD_CALL void shard_detach(shard_model **);                  /* NULLs it; a trainer in the middle of a step abandons it and leaves */
-SHARD_CALL uint32_t shard_tensors(const shard_model *);                                    /* [any] */
+SHARD_API enum shard_status shard_define(shard_client *, const struct shard_spec *, shard_model **, int *created); /* [any]
+        * equal layout and settings: attach; else MISMATCH (tensor, field, both values). BUDGET: figures per node. EXISTS: this connection
+        * has it. created=1 to exactly one caller: it writes the weights; if it dies before shard_seal the next caller gets created=1 */
+SHARD_CALL void shard_detach(shard_model **);               /* NULLs it; in the middle of a step: abandons it and leaves */
+SHARD_CALL uint32_t shard_tensors(const shard_model *);                                                     /* [any] */
 SHARD_API enum shard_status shard_tensor_info(const shard_model *, uint32_t tensor, struct shard_info *);   /* [any] RANGE */
 SHARD_API enum shard_status shard_find(const shard_model *, const char *tensor, uint32_t *index);           /* [any] NOT_FOUND */
-/* [any] Master or moments, elements [first, first + count) of one tensor, from any dtype; only before shard_seal, else BAD_STATE. RANGE. */
 SHARD_API enum shard_status shard_write(shard_model *, enum shard_kind, uint32_t tensor, uint64_t first, uint64_t count,
-                                        enum shard_dtype, const void *);
-SHARD_API enum shard_status shard_seal(shard_model *, uint64_t step);  /* [any] all written, else MISSING names one; image published as `step` */
-/* [any] *step: 0 asks for the newest and is set to what came; another step that is gone, or ranges that kept moving on: STALE. A kind that
- * the optimizer does not keep: NOT_FOUND. dst is undefined after a failure. */
+                                        enum shard_dtype, const void *); /* [any] master or moments; after shard_seal BAD_STATE; RANGE */
+SHARD_API enum shard_status shard_seal(shard_model *, uint64_t step); /* [any] all written, else MISSING names one; image is of `step` */
 SHARD_API enum shard_status shard_read(shard_model *, enum shard_kind, uint32_t tensor, uint64_t first, uint64_t count,
-                                       enum shard_dtype, void *dst, uint64_t *step);
-
+                                       enum shard_dtype, void *dst, uint64_t *step); /* [any] *step: 0 asks for the newest, and is set;
+        * moved on: STALE. A kind that the optimizer does not keep: NOT_FOUND. dst is undefined after a failure */
 /* --- world --- */
 SHARD_API enum shard_status shard_join(shard_model *, int rank_hint, int64_t timeout_ms, struct shard_world *); /* [one] waits for min_world */
-SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *);      /* [one] also acknowledges SHARD_WORLD_CHANGED */
-SHARD_API enum shard_status shard_leave(shard_model *, int64_t timeout_ms);        /* [one] at the next boundary; others continue */
-SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t global_batch, uint64_t *first, uint64_t *count); /* [any] pure */
-
-/* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over without
- * effect; shard_world_get(), then begin (the same step) again. Tickets grow by one per call that gives one; a place may be NULL. --- */
-/* [one] Waits until the step before is decided and in the image. opts NULL: defaults. UNSUPPORTED: micro_steps > 1, lr. BAD_STATE. */
-SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *);
+SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *); /* [one] also acknowledges SHARD_WORLD_CHANGED */
+SHARD_API enum shard_status shard_leave(shard_model *, int64_t timeout_ms);       /* [one] at the next boundary; others continue */
+SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t global_batch, uint64_t *first, uint64_t *count); /* [any] */
+/* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over,
+ * without effect: shard_world_get(), then begin. Tickets grow by one per call that gives one; except for pull, a place may be NULL --- */
+SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
+        * before is decided and in the image. opts NULL: defaults. UNSUPPORTED: micro_steps > 1, lr. BAD_STATE */
 SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
         * begin (max_staleness > 0 alternates buffers). Write until its push; from then to the result it is the daemon's and must not
-        * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit instead of corrupting a step. NULL unless joined */
+        * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit, not a step. NULL unless joined */
 enum { SHARD_ADD = 1, SHARD_CAST = 2 };
 SHARD_API enum shard_status shard_push(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
                                        enum shard_dtype, uint32_t flags, shard_ticket *);    /* [any]
-        * src NULL: already in the arena, no copy. Ticket done = src may be reused. CAST: src dtype differs (else DTYPE). ADD: UNSUPPORTED for
-        * now. Each element once: else DUPLICATE, RANGE; before begin or after commit BAD_STATE; after the result STALE */
-SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor);       /* [any] counts as zero, costs no bytes; DUPLICATE */
-SHARD_API enum shard_status shard_commit(shard_model *, shard_ticket *);  /* [one] all pushed, else MISSING (count, first three names) */
-SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* [one] in place of commit, pushed or not: nobody applies this step */
-SHARD_API enum shard_status shard_abandon(shard_model *, const char *why);   /* [one] my gradients are bad: same step, next attempt, all ranks */
-SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] ticket 0: in hand
+        * src NULL: already in the arena, no copy. Ticket done = src may be reused. CAST: src dtype differs, else DTYPE. ADD: UNSUPPORTED
+        * for now. Each element once: else DUPLICATE, RANGE; before begin or after commit BAD_STATE; after the result STALE */
+SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor); /* [any] counts as zero, costs no bytes; DUPLICATE */
+SHARD_API enum shard_status shard_commit(shard_model *, shard_ticket *);     /* [one] all pushed, else MISSING (count, first three names) */
+SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* [one] in place of commit: nobody applies this step */
+SHARD_API enum shard_status shard_abandon(shard_model *, const char *why);   /* [one] my gradients are bad: same step, next attempt, all */
+SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] 0: step in hand
         * OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED: *result is
         * filled too. Retries within one world stay inside (.attempts). apply_ns is 0 for now */
-SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds step - 1
-        * and does not change before this trainer's own shard_commit. NULL unless joined: observers copy with shard_read(SHARD_IMAGE) */
+SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds
+        * step - 1, unchanged before this trainer's own shard_commit. NULL unless joined: observers use shard_read(SHARD_IMAGE) */
 SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,
                                        enum shard_dtype, shard_ticket *);    /* [any] dst NULL: only until the image holds `step`.
-        * AGAIN: 1024 tickets are waiting, nothing was taken. dst is written inside later calls on the model, until the ticket is done */
-SHARD_API enum shard_status shard_wait(shard_model *, shard_ticket, int64_t timeout_ms);     /* [any] this ticket and all before it */
-SHARD_API enum shard_status shard_test(shard_model *, shard_ticket);                         /* [any] this ticket alone: OK or AGAIN, no
-        * system call. Over unix: a commit's ticket moves on in shard_progress() and in calls that wait */
+        * AGAIN: 1024 tickets are waiting, nothing was taken. dst is written inside later calls on the model */
+SHARD_API enum shard_status shard_wait(shard_model *, shard_ticket, int64_t timeout_ms); /* [any] this ticket and all before it */
+SHARD_API enum shard_status shard_test(shard_model *, shard_ticket); /* [any] this ticket alone: OK or AGAIN, no system call.
+        * Over unix: a commit's ticket moves on in shard_progress() and in calls that wait */
 #ifdef __cplusplus
 }
 #endif

@@ -18,16 +18,16 @@ struct fake_conf { /* constant while it runs */
 	bool tcp;
 	uint32_t chunk_elems; /* 0: 1024 */
 	uint32_t rank, world_size;
-	uint64_t timeout_ms;  /* of the model; 0: 20 s */
+	uint64_t timeout_ms; /* of the model; 0: 20 s */
 };
 
-struct fake_knobs { /* changed with the lock: fake_lock() */
-	bool mute[OP_NR];        /* requests and READY of this op are not answered */
+struct fake_knobs {       /* changed with the lock: fake_lock() */
+	bool mute[OP_NR]; /* requests and READY of this op are not answered */
 	enum shard_status refuse[OP_NR];
 	const char *refuse_text;
-	const char *waits;       /* text of WAITS; NULL: not answered */
-	bool no_next_attempt;    /* after a result */
-	bool skip_nonfinite;     /* the next result is a skip */
+	const char *waits;    /* text of WAITS; NULL: not answered */
+	bool no_next_attempt; /* after a result */
+	bool skip_nonfinite;  /* the next result is a skip */
 	bool diverged;
 };
 
@@ -40,7 +40,7 @@ struct fake {
 	pthread_cond_t moved;
 	int listen_fd, command_fd[2];
 	bool stop;
-	struct stream *stream;       /* NULL: no connection */
+	struct stream *stream; /* NULL: no connection */
 	uint32_t accepted, frames[OP_NR];
 	struct wire_head last[OP_NR]; /* newest header of each op */
 	char ready_why[256], abandon_why[256];
@@ -52,14 +52,16 @@ struct fake {
 	uint32_t chunks_nr;
 	enum shard_dtype image, grad;
 	bool defined, created, sealed, joined;
-	uint64_t step;               /* committed */
+	uint64_t step; /* committed */
 	uint32_t attempt;
 	float *master, *moment, *landing;
 	uint64_t landing_first;
 	struct shm arena, shared;    /* over tcp: private */
 	unsigned char *chunk_pushed; /* [chunks_nr] */
 	unsigned char *tensor_absent;
-	struct { uint64_t offset, numel; } tensors[64];
+	struct {
+		uint64_t offset, numel;
+	} tensors[64];
 	uint32_t tensors_nr;
 };
 

@@ -12,9 +12,9 @@
 enum { CLUSTER_NODES_MAX = 4 };
 
 struct cluster_node {
-	pid_t pid;          /* 0: not running */
+	pid_t pid; /* 0: not running */
 	uint16_t port;
-	char name[8];       /* "a", "b" ...; a coordinates */
+	char name[8]; /* "a", "b" ...; a coordinates */
 	char conf[128], socket[128], log[128], state[128];
 	char unix_address[140], tcp_address[64];
 };
@@ -28,18 +28,18 @@ struct cluster {
 /* Writes configurations; model: lines for [model], extra: further lines at the end of the file ("[net]\n..."); both may be NULL. */
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra);
 struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra); /* and spawns all, waits until they answer */
-void cluster_spawn(struct cluster *c, int node);      /* appends to its log */
-void cluster_ready(struct cluster *c, int node);      /* a trainer can connect; 10 s */
+void cluster_spawn(struct cluster *c, int node);                                   /* appends to its log */
+void cluster_ready(struct cluster *c, int node);                                   /* a trainer can connect; 10 s */
 void cluster_signal(struct cluster *c, int node, int signal);
 int cluster_wait(struct cluster *c, int node, int ms); /* its wait status; fails the test after ms */
-void cluster_stop(struct cluster *c);                 /* SIGTERM to all that run: each must exit with 0 within 10 s; frees c */
-char *cluster_log(struct cluster *c, int node);       /* malloc'ed text */
-void cluster_dump(struct cluster *c);                 /* logs to stderr, for a failed test's teardown */
+void cluster_stop(struct cluster *c);                  /* SIGTERM to all that run: each must exit with 0 within 10 s; frees c */
+char *cluster_log(struct cluster *c, int node);        /* malloc'ed text */
+void cluster_dump(struct cluster *c);                  /* logs to stderr, for a failed test's teardown */
 
 pid_t proc_fork(int (*fn)(void *arg), void *arg); /* a child that runs fn and _exits with what it returns; dies with the test */
 int proc_wait(pid_t pid, int ms);                 /* wait status; -1 and still running after ms */
 void proc_expect_exit(pid_t pid, int code, int ms);
-uint64_t proc_cpu_ns(pid_t pid);                  /* user and system time so far, all threads */
+uint64_t proc_cpu_ns(pid_t pid);                              /* user and system time so far, all threads */
 void proc_beside(char *path, size_t bytes, const char *name); /* a program of the same build: "shardd" */
 uint16_t proc_free_port(void);
 

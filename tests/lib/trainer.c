@@ -23,8 +23,13 @@ static const struct shard_tensor tensors[TRAINER_TENSORS] = {
 
 void trainer_spec(struct shard_spec *s, enum shard_dtype image, enum shard_dtype grad)
 {
-	*s = (struct shard_spec){.size = sizeof(*s), .name = "gpt", .tensors = tensors, .tensors_nr = TRAINER_TENSORS, .image = image,
-				 .grad = grad, .settings = "optimizer=sgd lr=1"};
+	*s = (struct shard_spec){.size = sizeof(*s),
+				 .name = "gpt",
+				 .tensors = tensors,
+				 .tensors_nr = TRAINER_TENSORS,
+				 .image = image,
+				 .grad = grad,
+				 .settings = "optimizer=sgd lr=1"};
 }
 
 float trainer_weight(uint32_t tensor, uint64_t i)
@@ -88,6 +93,23 @@ void trainer_push_all(struct trainer *t, float value)
 		EXPECT(SHARD_OK, shard_test(t->model, ticket));
 	}
 	free(g);
+}
+
+float trainer_image_at(struct trainer *t, enum shard_dtype image, uint32_t tensor, uint64_t i)
+{
+	const char *p = shard_image(t->model, tensor);
+	float out;
+
+	assert_non_null(p);
+	dtype_convert(&out, SHARD_F32, p + i * dtype_bytes(image), image, 1);
+	return out;
+}
+
+void trainer_check_image(struct trainer *t, enum shard_dtype image, float minus)
+{
+	for (uint32_t i = 0; i < TRAINER_TENSORS; i++)
+		for (uint64_t k = 0; k < trainer_numel[i]; k += 1 + k / 7)
+			assert_true(trainer_image_at(t, image, i, k) == trainer_weight(i, k) - minus);
 }
 
 void trainer_end(struct trainer *t)

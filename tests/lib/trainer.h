@@ -19,23 +19,26 @@ extern const uint64_t trainer_numel[TRAINER_TENSORS];
 void trainer_spec(struct shard_spec *s, enum shard_dtype image, enum shard_dtype grad);
 /* The reached state, or a failed test with the sentence. */
 void trainer_connect(struct trainer *t, const char *address);
-void trainer_define(struct trainer *t, const char *address, enum shard_dtype image, enum shard_dtype grad); /* created: writes and seals at 0 */
+void trainer_define(struct trainer *t, const char *address, enum shard_dtype image,
+		    enum shard_dtype grad); /* created: writes and seals at 0 */
 void trainer_join(struct trainer *t, const char *address, enum shard_dtype image, enum shard_dtype grad);
 void trainer_begin(struct trainer *t);
 void trainer_push_all(struct trainer *t, float value); /* every element value, from memory of its own */
+float trainer_image_at(struct trainer *t, enum shard_dtype image, uint32_t tensor, uint64_t i);
+void trainer_check_image(struct trainer *t, enum shard_dtype image, float minus); /* every weight is minus less than written */
 void trainer_end(struct trainer *t);
 float trainer_weight(uint32_t tensor, uint64_t i); /* what trainer_define() wrote */
 
-#define EXPECT(st, call)                                                                                                               \
-	do {                                                                                                                           \
-		enum shard_status expect_ = (call);                                                                                    \
-		if (expect_ != (st))                                                                                                   \
-			fail_msg("%s: %s: %s, expected %s", #call, shard_name(expect_), shard_error(), shard_name(st));                \
+#define EXPECT(st, call)                                                                                                           \
+	do {                                                                                                                       \
+		enum shard_status expect_ = (call);                                                                                \
+		if (expect_ != (st))                                                                                               \
+			fail_msg("%s: %s: %s, expected %s", #call, shard_name(expect_), shard_error(), shard_name(st));            \
 	} while (0)
-#define EXPECT_TEXT(part)                                                                                                              \
-	do {                                                                                                                           \
-		if (strstr(shard_error(), (part)) == NULL)                                                                             \
-			fail_msg("\"%s\" is not in \"%s\"", (part), shard_error());                                                    \
+#define EXPECT_TEXT(part)                                                                                                          \
+	do {                                                                                                                       \
+		if (strstr(shard_error(), (part)) == NULL)                                                                         \
+			fail_msg("\"%s\" is not in \"%s\"", (part), shard_error());                                                \
 	} while (0)
 
 #endif

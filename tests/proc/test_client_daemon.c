@@ -232,10 +232,16 @@ static void test_daemon_dies(void **state)
 /* 600,000 elements in fp32: chunks of four parts and a short last one, with a tensor that nobody pushes in the middle. */
 static void many_parts(bool tcp)
 {
-	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {250000}}, {.name = "none", .ndim = 1, .shape = {150000}},
+	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {250000}},
+						       {.name = "none", .ndim = 1, .shape = {150000}},
 						       {.name = "b", .ndim = 1, .shape = {200000}}};
 	struct cluster *c = cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 262144\n", NULL);
-	struct shard_spec s = {.size = sizeof(s), .name = "big", .tensors = tensors, .tensors_nr = 3, .image = SHARD_F32, .grad = SHARD_F32,
+	struct shard_spec s = {.size = sizeof(s),
+			       .name = "big",
+			       .tensors = tensors,
+			       .tensors_nr = 3,
+			       .image = SHARD_F32,
+			       .grad = SHARD_F32,
 			       .settings = "optimizer=sgd lr=1"};
 	float *w = malloc(250000 * sizeof(*w)), *back = malloc(250000 * sizeof(*back));
 	struct trainer t[2];
@@ -352,7 +358,8 @@ static void test_idle(void **state)
 	(void)state;
 	CHECK(pipe(ready) == 0);
 	for (int i = 0; i < TRAINERS; i++) {
-		w[i] = (struct waiter){.address = i % 2 ? c->node[i / 2].unix_address : c->node[i / 2].tcp_address, .ready = ready[1]};
+		w[i] = (struct waiter){.address = i % 2 ? c->node[i / 2].unix_address : c->node[i / 2].tcp_address,
+				       .ready = ready[1]};
 		pid[i] = proc_fork(wait_for_ever, &w[i]);
 	}
 	for (int i = 0; i < TRAINERS; i++) {
@@ -384,8 +391,8 @@ static void test_idle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_refusals), cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
-		cmocka_unit_test(test_going), cmocka_unit_test(test_daemon_dies), cmocka_unit_test(test_parts_unix),
+		cmocka_unit_test(test_refusals),  cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
+		cmocka_unit_test(test_going),     cmocka_unit_test(test_daemon_dies),  cmocka_unit_test(test_parts_unix),
 		cmocka_unit_test(test_parts_tcp), cmocka_unit_test(test_idle),
 	};
 

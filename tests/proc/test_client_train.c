@@ -25,13 +25,13 @@ struct task { /* of a trainer process */
 	int report; /* a pipe: one byte after each step */
 };
 
-#define MUST(st, call)                                                                                                                 \
-	do {                                                                                                                           \
-		enum shard_status must_ = (call);                                                                                      \
-		if (must_ != (st)) {                                                                                                   \
-			fprintf(stderr, "pid %d: %s: %s: %s\n", (int)getpid(), #call, shard_name(must_), shard_error());               \
-			return 1;                                                                                                      \
-		}                                                                                                                      \
+#define MUST(st, call)                                                                                                             \
+	do {                                                                                                                       \
+		enum shard_status must_ = (call);                                                                                  \
+		if (must_ != (st)) {                                                                                               \
+			fprintf(stderr, "pid %d: %s: %s: %s\n", (int)getpid(), #call, shard_name(must_), shard_error());           \
+			return 1;                                                                                                  \
+		}                                                                                                                  \
 	} while (0)
 
 static float at(const void *p, uint64_t i, enum shard_dtype dtype)
@@ -80,8 +80,8 @@ static int train(void *arg)
 
 				for (uint64_t k = 0; k < trainer_numel[i]; k++)
 					if (at(image, k, SHARD_BF16) != trainer_weight(i, k) - (float)(t.step.step - 1)) {
-						fprintf(stderr, "step %lu tensor %u element %lu: %g\n", (unsigned long)t.step.step, i,
-							(unsigned long)k, (double)at(image, k, SHARD_BF16));
+						fprintf(stderr, "step %lu tensor %u element %lu: %g\n", (unsigned long)t.step.step,
+							i, (unsigned long)k, (double)at(image, k, SHARD_BF16));
 						return 1;
 					}
 				MUST(SHARD_OK, shard_push(t.model, i, 0, trainer_numel[i], ones, SHARD_F32, SHARD_CAST, &ticket));

@@ -119,8 +119,13 @@ static void test_bad_specs(void **state)
 {
 	struct fake *f = start(false);
 	struct shard_tensor tensor[2] = {{.name = "a", .ndim = 1, .shape = {4}}, {.name = "b", .ndim = 1, .shape = {4}}};
-	struct shard_spec good = {.size = sizeof(good), .name = "m", .tensors = tensor, .tensors_nr = 2, .image = SHARD_BF16,
-				  .grad = SHARD_BF16}, s = good;
+	struct shard_spec good = {.size = sizeof(good),
+				  .name = "m",
+				  .tensors = tensor,
+				  .tensors_nr = 2,
+				  .image = SHARD_BF16,
+				  .grad = SHARD_BF16},
+			  s = good;
 	struct trainer t;
 
 	(void)state;
@@ -280,7 +285,8 @@ static void test_give_up(void **state)
 	fake_lock(f);
 	f->knobs.mute[OP_READ] = false;
 	fake_unlock(f);
-	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step)); /* the connection is as good as before */
+	EXPECT(SHARD_OK,
+	       shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step)); /* the connection is as good as before */
 	assert_true(back[2999] == trainer_weight(0, 2999));
 	trainer_end(&t);
 	fake_stop(f);
@@ -371,11 +377,24 @@ static void test_ping(void **state)
 int main(void)
 {
 	static int tcp;
-#define BOTH(fn) {#fn " unix", fn, NULL, NULL, NULL}, {#fn " tcp", fn, NULL, NULL, &tcp}
+#define BOTH(fn)                                                                                                                   \
+	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
+	{                                                                                                                          \
+#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
+	}
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_texts), cmocka_unit_test(test_addresses), BOTH(test_connect), cmocka_unit_test(test_bad_specs),
-		BOTH(test_define), BOTH(test_write_read), BOTH(test_write_bf16), BOTH(test_give_up), BOTH(test_closed), BOTH(test_garbage),
-		cmocka_unit_test(test_unasked), cmocka_unit_test(test_ping),
+		cmocka_unit_test(test_texts),
+		cmocka_unit_test(test_addresses),
+		BOTH(test_connect),
+		cmocka_unit_test(test_bad_specs),
+		BOTH(test_define),
+		BOTH(test_write_read),
+		BOTH(test_write_bf16),
+		BOTH(test_give_up),
+		BOTH(test_closed),
+		BOTH(test_garbage),
+		cmocka_unit_test(test_unasked),
+		cmocka_unit_test(test_ping),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,8 +42,8 @@ static void on_complete(void *arg, uint32_t chunk)
 
 static void model_init(struct model *m)
 {
-	struct shard_spec s = {.size = sizeof(s), .name = "m", .tensors = tensors, .tensors_nr = TENSORS, .image = SHARD_BF16,
-			       .grad = SHARD_BF16};
+	struct shard_spec s = {
+		.size = sizeof(s), .name = "m", .tensors = tensors, .tensors_nr = TENSORS, .image = SHARD_BF16, .grad = SHARD_BF16};
 	struct err e;
 
 	memset(m, 0, sizeof(*m));

@@ -73,10 +73,10 @@ void free(void *p)
 	__libc_free(p);
 }
 
-#define STEP(call)                                                                                                                     \
-	do {                                                                                                                           \
-		if ((rc = (call)) != SHARD_OK)                                                                                         \
-			return rc;                                                                                                     \
+#define STEP(call)                                                                                                                 \
+	do {                                                                                                                       \
+		if ((rc = (call)) != SHARD_OK)                                                                                     \
+			return rc;                                                                                                 \
 	} while (0)
 
 static enum shard_status session(struct trainer *t, const char *address)
@@ -135,7 +135,8 @@ static void test_every_allocation(void **state)
 		after = live;
 		fake_stop(f);
 		if (after != before)
-			fail_msg("allocation %ld: %ld allocations are left (%s: %s)", n, after - before, shard_name(rc), shard_error());
+			fail_msg("allocation %ld: %ld allocations are left (%s: %s)", n, after - before, shard_name(rc),
+				 shard_error());
 		if (rc != SHARD_OK) {
 			refused++;
 			assert_true(failed && shard_error()[0] != 0);

@@ -174,12 +174,12 @@ struct fork_case {
 	void *grad;
 };
 
-#define CHILD(x)                                                                                                                       \
-	do {                                                                                                                           \
-		if (!(x)) {                                                                                                            \
-			fprintf(stderr, "child: %s: %s\n", #x, shard_error());                                                        \
-			return 1;                                                                                                      \
-		}                                                                                                                      \
+#define CHILD(x)                                                                                                                   \
+	do {                                                                                                                       \
+		if (!(x)) {                                                                                                        \
+			fprintf(stderr, "child: %s: %s\n", #x, shard_error());                                                     \
+			return 1;                                                                                                  \
+		}                                                                                                                  \
 	} while (0)
 
 static int child(void *arg)
@@ -335,9 +335,17 @@ static void test_interrupt(void **state)
 
 static void test_symbols(void **state)
 {
-	static const char *const forbidden[] = {"exit", "_exit", "quick_exit", "abort", "printf", "puts", "putchar", "fprintf", "perror",
-						"__printf_chk", "__fprintf_chk", "stdout", "stderr", "signal", "sigaction", "atexit",
-						"pthread_atfork", "__assert_fail", "raise", "kill", "system", "__register_atfork"};
+	static const char *const forbidden[] = {"exit",           "_exit",
+						"quick_exit",     "abort",
+						"printf",         "puts",
+						"putchar",        "fprintf",
+						"perror",         "__printf_chk",
+						"__fprintf_chk",  "stdout",
+						"stderr",         "signal",
+						"sigaction",      "atexit",
+						"pthread_atfork", "__assert_fail",
+						"raise",          "kill",
+						"system",         "__register_atfork"};
 	char path[600], command[700], *text = malloc(1 << 20), *line, *save = NULL;
 	uint32_t seen = 0;
 
@@ -384,10 +392,21 @@ static void test_shared_object(void **state)
 int main(void)
 {
 	static int tcp;
-#define BOTH(fn) {#fn " unix", fn, NULL, NULL, NULL}, {#fn " tcp", fn, NULL, NULL, &tcp}
+#define BOTH(fn)                                                                                                                   \
+	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
+	{                                                                                                                          \
+#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
+	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_threads), BOTH(test_descriptors), BOTH(test_no_print), BOTH(test_signals), BOTH(test_fork), BOTH(test_guard),
-		BOTH(test_interrupt), cmocka_unit_test(test_symbols), cmocka_unit_test(test_shared_object),
+		BOTH(test_threads),
+		BOTH(test_descriptors),
+		BOTH(test_no_print),
+		BOTH(test_signals),
+		BOTH(test_fork),
+		BOTH(test_guard),
+		BOTH(test_interrupt),
+		cmocka_unit_test(test_symbols),
+		cmocka_unit_test(test_shared_object),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

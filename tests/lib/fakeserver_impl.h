@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fakeserver_impl.h: what the two sources of the scripted daemon share; call with the lock. */
+#ifndef SHARD_TESTS_FAKESERVER_IMPL_H
+#define SHARD_TESTS_FAKESERVER_IMPL_H
+
+#include "lib/fakeserver.h"
+
+extern const struct stream_handler fake_handler; /* owner: struct fake */
+void fake_control(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg);
+void fake_send_attempt(struct fake *f, const char *why);
+void fake_decide(struct fake *f);
+void fake_unjoin(struct fake *f);
+
+#endif

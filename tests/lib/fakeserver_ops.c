@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the scripted daemon says: one row per op that a trainer sends. Called by its thread, and by fakeserver.c for a test, with the lock.
+ * It is strict about what a correct library sends (CHECK). */
+#include "lib/fakeserver_impl.h"
+
+#include "base/check.h"
+#include "wire/dtype.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct image_head *image(struct fake *f)
+{
+	return f->shared.base;
+}
+
+void fake_control(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg)
+{
+	if (f->stream != NULL)
+		CHECK(stream_send_control(f->stream, h, msg) == SHARD_OK);
+}
+
+static void reply(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg)
+{
+	struct wire_head r = {
+		.op = h->op, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = FAKE_GENERATION};
+
+	fake_control(f, &r, msg);
+}
+
+static void refuse(struct fake *f, const struct wire_head *h, enum shard_status st, const char *text)
+{
+	struct wire_head r = {.op = OP_ERROR, .flags = WIRE_REPLY, .attempt = h->attempt};
+	Shard__Error e = SHARD__ERROR__INIT;
+
+	e.status = st;
+	e.text = (char *)(uintptr_t)text;
+	fake_control(f, &r, &e.base);
+}
+
+struct wire_head fake_head(struct fake *f, uint16_t op)
+{
+	return (struct wire_head){.op = op,
+				  .model = FAKE_MODEL,
+				  .generation = FAKE_GENERATION,
+				  .term = FAKE_TERM,
+				  .seq = 1,
+				  .step = f->step + 1,
+				  .attempt = f->attempt};
+}
+
+void fake_send_attempt(struct fake *f, const char *why)
+{
+	Shard__Attempt a = SHARD__ATTEMPT__INIT;
+	struct wire_head h;
+
+	f->attempt++;
+	memset(f->chunk_pushed, 0, f->chunks_nr);
+	memset(f->tensor_absent, 0, sizeof(f->tensors) / sizeof(f->tensors[0]));
+	h = fake_head(f, OP_ATTEMPT);
+	a.rank = f->conf.rank;
+	a.world_size = f->conf.world_size;
+	a.local_size = 1;
+	a.loss_scale = 8;
+	a.why = (char *)(uintptr_t)why;
+	fake_control(f, &h, &a.base);
+}
+
+/* Chunks become the committed step's: in the shared page, or as parts over tcp. */
+static void publish(struct fake *f)
+{
+	struct wire_head h = fake_head(f, OP_PUBLISHED);
+	size_t elem = dtype_bytes(f->image);
+	char *data = (char *)f->shared.base + image_data_offset(f->chunks_nr);
+
+	if (!f->joined)
+		return;
+	atomic_fetch_add(&image(f)->open, 1);
+	dtype_convert(data, f->image, f->master, SHARD_F32, f->elems);
+	for (uint32_t c = 0; c < f->chunks_nr; c++)
+		atomic_store(&image(f)->version[c], f->step);
+	atomic_fetch_add(&image(f)->open, 1);
+	if (!f->conf.tcp) {
+		fake_control(f, &h, NULL);
+		return;
+	}
+	for (uint64_t c = 0, at = 0; c < f->chunks_nr; c++, at += f->conf.chunk_elems) {
+		uint64_t bytes = (f->elems - at < f->conf.chunk_elems ? f->elems - at : f->conf.chunk_elems) * elem;
+
+		for (uint64_t p = 0; p * WIRE_PART_BYTES < bytes; p++) {
+			uint64_t n = bytes - p * WIRE_PART_BYTES;
+
+			h = fake_head(f, OP_IMAGE_DATA);
+			h.flags = WIRE_PART_FLAG(p);
+			h.chunk = (uint32_t)c;
+			h.step = f->step;
+			CHECK(stream_send(f->stream, &h, data + at * elem + p * WIRE_PART_BYTES,
+					  (uint32_t)(n < WIRE_PART_BYTES ? n : WIRE_PART_BYTES), NULL, NULL) == SHARD_OK);
+		}
+	}
+}
+
+static void apply(struct fake *f)
+{
+	for (uint32_t t = 0; t < f->tensors_nr; t++)
+		for (uint64_t i = f->tensors[t].offset; i < f->tensors[t].offset + f->tensors[t].numel; i++) {
+			float g;
+
+			if (f->tensor_absent[t])
+				continue;
+			dtype_convert(&g, SHARD_F32, (char *)f->arena.base + i * dtype_bytes(f->grad), f->grad, 1);
+			f->master[i] -= g;
+		}
+}
+
+void fake_decide(struct fake *f)
+{
+	struct wire_head h = fake_head(f, OP_RESULT);
+	bool skip = f->ready_skip || f->knobs.skip_nonfinite;
+	Shard__Result r = SHARD__RESULT__INIT;
+
+	r.outcome = f->ready_skip ? SHARD_SKIPPED_VOTE : skip ? SHARD_SKIPPED_NONFINITE : SHARD_APPLIED;
+	r.attempts = f->attempt;
+	r.weight_sum = f->ready_weight;
+	r.grad_norm = 2.5;
+	r.bad_tensor = r.bad_rank = -1;
+	r.world_size = f->conf.world_size;
+	r.loss_scale = 8;
+	r.next_loss_scale = skip ? 4 : 8;
+	r.diverged = f->knobs.diverged;
+	f->knobs.skip_nonfinite = false;
+	if (!skip)
+		apply(f);
+	fake_control(f, &h, &r.base);
+	f->step++;
+	f->attempt = 0;
+	if (!skip || !f->conf.tcp)
+		publish(f);
+	if (!f->knobs.no_next_attempt)
+		fake_send_attempt(f, "");
+}
+
+/* --- requests --- */
+
+static void on_hello(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Hello *q = shard__hello__unpack(NULL, h->body_bytes, body), r = SHARD__HELLO__INIT;
+
+	CHECK(q != NULL && q->role == ROLE_TRAINER && q->wire_min == 1 && q->pid == (uint32_t)getpid());
+	r.wire_min = r.wire_max = WIRE_VERSION;
+	r.features = q->features & FEATURE_BODY_SUM;
+	r.release = q->release;
+	reply(f, h, &r.base);
+	stream_features(f->stream, r.features);
+	stream_set_body_max(f->stream, WIRE_CONTROL_MAX);
+	shard__hello__free_unpacked(q, NULL);
+}
+
+static void on_define(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Define *q = shard__define__unpack(NULL, h->body_bytes, body);
+	Shard__Defined r = SHARD__DEFINED__INIT;
+
+	CHECK(q != NULL && q->spec->n_tensors <= sizeof(f->tensors) / sizeof(f->tensors[0]));
+	f->image = (enum shard_dtype)q->spec->image;
+	f->grad = (enum shard_dtype)q->spec->grad;
+	f->elems = 0;
+	f->tensors_nr = (uint32_t)q->spec->n_tensors;
+	for (uint32_t t = 0; t < f->tensors_nr; t++) {
+		f->tensors[t].offset = f->elems;
+		f->tensors[t].numel = 1;
+		for (size_t d = 0; d < q->spec->tensors[t]->n_shape; d++)
+			f->tensors[t].numel *= q->spec->tensors[t]->shape[d];
+		f->elems = (f->tensors[t].offset + f->tensors[t].numel + 63) / 64 * 64;
+	}
+	CHECK(f->elems <= FAKE_ELEMS_MAX);
+	f->chunks_nr = (uint32_t)((f->elems + f->conf.chunk_elems - 1) / f->conf.chunk_elems);
+	free(f->chunk_pushed);
+	f->chunk_pushed = calloc(f->chunks_nr, 1);
+	r.model = FAKE_MODEL;
+	r.created = !f->defined;
+	r.sealed = f->sealed;
+	r.step = f->step;
+	r.chunk_elems = f->conf.chunk_elems;
+	r.timeout_ms = f->conf.timeout_ms;
+	f->defined = true;
+	reply(f, h, &r.base);
+	shard__define__free_unpacked(q, NULL);
+}
+
+static void on_write(struct fake *f, const struct wire_head *h, const void *body)
+{
+	uint32_t n = h->body_bytes / 4;
+
+	CHECK(h->step + n <= f->elems && h->step / f->conf.chunk_elems == (h->step + n - 1) / f->conf.chunk_elems);
+	memcpy((h->chunk == SHARD_MASTER ? f->master : f->moment) + h->step, body, h->body_bytes);
+	reply(f, h, NULL);
+}
+
+static void on_seal(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Seal *q = shard__seal__unpack(NULL, h->body_bytes, body);
+
+	CHECK(q != NULL);
+	f->sealed = true;
+	f->step = q->step;
+	reply(f, h, NULL);
+	shard__seal__free_unpacked(q, NULL);
+}
+
+static void on_read(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Read *q = shard__read__unpack(NULL, h->body_bytes, body);
+	struct wire_head r = {.op = OP_READ,
+			      .flags = WIRE_REPLY,
+			      .attempt = h->attempt,
+			      .model = FAKE_MODEL,
+			      .generation = FAKE_GENERATION,
+			      .step = f->step};
+
+	CHECK(q != NULL && q->first + q->count <= f->elems);
+	if (q->step != 0 && q->step != f->step)
+		refuse(f, h, SHARD_STALE, "moved on");
+	else
+		CHECK(stream_send(f->stream, &r, (q->kind == SHARD_MASTER ? f->master : f->moment) + q->first, q->count * 4, NULL,
+				  NULL) == SHARD_OK);
+	shard__read__free_unpacked(q, NULL);
+}
+
+void fake_unjoin(struct fake *f)
+{
+	shm_unmap(&f->arena);
+	shm_unmap(&f->shared);
+	f->joined = false;
+}
+
+static void on_join(struct fake *f, const struct wire_head *h, const void *body)
+{
+	size_t data = image_data_offset(f->chunks_nr), arena = f->elems * dtype_bytes(f->grad),
+	       bytes = data + f->elems * dtype_bytes(f->image);
+	struct wire_head r = {
+		.op = OP_JOIN, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = FAKE_GENERATION};
+	Shard__Joined j = SHARD__JOINED__INIT;
+
+	(void)body;
+	if (f->joined)
+		fake_unjoin(f);
+	CHECK(shm_create(&f->arena, "arena", arena, 1, SHM_HUGE_NO, NULL) == SHARD_OK);
+	CHECK(shm_create(&f->shared, "image", bytes, 0, SHM_HUGE_NO, NULL) == SHARD_OK);
+	image(f)->magic = IMAGE_MAGIC;
+	image(f)->generation = FAKE_GENERATION;
+	image(f)->chunks_nr = f->chunks_nr;
+	image(f)->data_offset = data;
+	f->joined = true;
+	j.arena_bytes = f->arena.bytes;
+	j.image_bytes = f->shared.bytes;
+	j.image_data = data;
+	j.image_step = f->step;
+	if (f->conf.tcp)
+		fake_control(f, &r, &j.base);
+	else
+		CHECK(stream_send_fds(f->stream, &r, &j.base, (int[]){f->arena.fd, f->shared.fd}, 2) == SHARD_OK);
+	publish(f);
+	if (f->knobs.waits == NULL || strstr(f->knobs.waits, "trainers") == NULL) /* else the world is not complete */
+		fake_send_attempt(f, "");
+}
+
+static void on_leave(struct fake *f, const struct wire_head *h, const void *body)
+{
+	(void)body;
+	reply(f, h, NULL);
+	fake_unjoin(f);
+}
+
+static void on_waits(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Text t = SHARD__TEXT__INIT;
+
+	(void)body;
+	if (f->knobs.waits == NULL)
+		return;
+	t.text = (char *)(uintptr_t)f->knobs.waits;
+	reply(f, h, &t.base);
+}
+
+static bool in_hand(struct fake *f, const struct wire_head *h)
+{
+	return h->term == FAKE_TERM && h->step == f->step + 1 && h->attempt == f->attempt;
+}
+
+static void on_push(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Push *q = shard__push__unpack(NULL, h->body_bytes, body);
+
+	CHECK(q != NULL && h->chunk < f->chunks_nr);
+	if (in_hand(f, h)) {
+		CHECK(!f->chunk_pushed[h->chunk]);
+		f->chunk_pushed[h->chunk] = 1;
+		for (size_t i = 0; i < q->n_absent; i++) {
+			CHECK(q->absent[i] < f->tensors_nr);
+			f->tensor_absent[q->absent[i]] = 1;
+		}
+	}
+	shard__push__free_unpacked(q, NULL);
+}
+
+static void on_ready(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Ready *q = shard__ready__unpack(NULL, h->body_bytes, body);
+
+	CHECK(q != NULL);
+	f->ready_weight = q->weight;
+	f->ready_skip = q->skip;
+	snprintf(f->ready_why, sizeof(f->ready_why), "%s", q->why);
+	shard__ready__free_unpacked(q, NULL);
+	if (!in_hand(f, h))
+		return;
+	for (uint32_t c = 0; c < f->chunks_nr; c++)
+		CHECK(f->chunk_pushed[c]);
+	if (!f->knobs.mute[OP_READY])
+		fake_decide(f);
+}
+
+static void on_abandon(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Why *q = shard__why__unpack(NULL, h->body_bytes, body);
+
+	CHECK(q != NULL);
+	snprintf(f->abandon_why, sizeof(f->abandon_why), "%s", q->why);
+	shard__why__free_unpacked(q, NULL);
+}
+
+static void on_nothing(struct fake *f, const struct wire_head *h, const void *body)
+{
+	(void)f, (void)h, (void)body;
+}
+
+static const struct row {
+	void (*fn)(struct fake *f, const struct wire_head *h, const void *body);
+	bool request;
+} rows[OP_NR] = {
+	[OP_HELLO] = {on_hello, true},        [OP_DEFINE] = {on_define, true},      [OP_WRITE] = {on_write, true},
+	[OP_SEAL] = {on_seal, true},          [OP_READ] = {on_read, true},          [OP_JOIN] = {on_join, true},
+	[OP_LEAVE] = {on_leave, true},        [OP_WAITS] = {on_waits, true},        [OP_PUSH] = {on_push, false},
+	[OP_READY] = {on_ready, false},       [OP_ABANDON] = {on_abandon, false},   [OP_PONG] = {on_nothing, false},
+	[OP_IMAGE_ASK] = {on_nothing, false}, [OP_PUSH_DATA] = {on_nothing, false},
+};
+
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+{
+	struct fake *f = owner;
+
+	(void)s, (void)e;
+	CHECK(h->op < OP_NR && rows[h->op].fn != NULL && !(h->flags & WIRE_REPLY));
+	if (h->op == OP_WRITE)
+		*to = f->landing;
+	if (h->op == OP_PUSH_DATA) {
+		uint64_t at = (uint64_t)h->chunk * f->conf.chunk_elems * dtype_bytes(f->grad) +
+			      (uint64_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
+
+		CHECK(at + h->body_bytes <= f->elems * dtype_bytes(f->grad));
+		*to = in_hand(f, h) ? (char *)f->arena.base + at : STREAM_DISCARD;
+	}
+	return SHARD_OK;
+}
+
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+{
+	struct fake *f = owner;
+
+	(void)s, (void)e;
+	f->frames[h->op]++;
+	f->last[h->op] = *h;
+	pthread_cond_broadcast(&f->moved);
+	if (rows[h->op].request && f->knobs.refuse[h->op] != SHARD_OK)
+		refuse(f, h, f->knobs.refuse[h->op], f->knobs.refuse_text);
+	else if (!rows[h->op].request || !f->knobs.mute[h->op])
+		rows[h->op].fn(f, h, body);
+	return SHARD_OK;
+}
+
+const struct stream_handler fake_handler = {on_head, on_frame};

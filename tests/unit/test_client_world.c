@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Joining, and each way in which an attempt, a model or a connection can end, as the caller sees it. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/fakeserver.h"
+#include "lib/trainer.h"
+#include "wire/dtype.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static struct fake *start(bool tcp)
+{
+	struct fake_conf conf = {.tcp = tcp, .rank = 2, .world_size = 4};
+
+	return fake_start(&conf);
+}
+
+static struct fake *start_short(bool tcp) /* deadlines of 0.2 s */
+{
+	struct fake_conf conf = {.tcp = tcp, .rank = 0, .world_size = 1, .timeout_ms = 200};
+
+	return fake_start(&conf);
+}
+
+/* The client has handled everything that was sent so far. */
+static void settle(struct fake *f, struct trainer *t, uint32_t pings)
+{
+	struct wire_head ping = {.op = OP_PING};
+
+	fake_send(f, &ping, NULL);
+	if (!f->conf.tcp) {
+		struct pollfd p = {.fd = shard_fd(t->client), .events = POLLIN};
+
+		while (poll(&p, 1, 20) == 1)
+			EXPECT(SHARD_OK, shard_progress(t->client));
+	}
+	fake_await(f, OP_PONG, pings);
+}
+
+static void test_world_changed(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	shard_ticket ticket;
+	float g = 0;
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	fake_lock(f);
+	f->knobs.mute[OP_READY] = true;
+	fake_unlock(f);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
+	fake_await(f, OP_READY, 1);
+	fake_ended(f, "rank 3 (pid 712, node b) closed its socket");
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, ticket, SHARD_DEFAULT, &r));
+	assert_string_equal(shard_error(), "rank 3 (pid 712, node b) closed its socket; step 1 begins again");
+	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step));
+	EXPECT(SHARD_WORLD_CHANGED, shard_push(t.model, 0, 0, 1, &g, SHARD_F32, SHARD_CAST, NULL));
+	EXPECT(SHARD_WORLD_CHANGED, shard_commit(t.model, &ticket));
+	EXPECT(SHARD_OK, shard_test(t.model, ticket)); /* over, one way or the other */
+	fake_lock(f);
+	f->conf.rank = 1;
+	f->conf.world_size = 3;
+	f->knobs.mute[OP_READY] = false;
+	fake_unlock(f);
+	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world)); /* the next attempt has not come: still the old world */
+	assert_string_equal(t.world.why, "rank 3 (pid 712, node b) closed its socket");
+	assert_int_equal(t.world.step, 1);
+	fake_attempt(f, "rank 3 (pid 712, node b) closed its socket");
+	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step)); /* so begin tells, once */
+	assert_string_equal(shard_error(),
+			    "rank 3 (pid 712, node b) closed its socket; world is now 3, this is rank 1, step 1 begins again");
+	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+	assert_int_equal(t.world.rank, 1);
+	assert_int_equal(t.world.world_size, 3);
+	trainer_begin(&t);
+	assert_int_equal(t.step.attempt, 2);
+	assert_int_equal(t.step.step, 1);
+	trainer_check_image(&t, SHARD_BF16, 0); /* the ended attempt had no effect */
+	trainer_push_all(&t, 2);
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	EXPECT(SHARD_OK, shard_result(t.model, 0, SHARD_DEFAULT, &r));
+	assert_int_equal(r.attempts, 2);
+	trainer_begin(&t);
+	trainer_check_image(&t, SHARD_BF16, 2);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_ended_unbegun(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	fake_ended(f, "rank 3 is slow");
+	fake_attempt(f, "rank 3 is slow");
+	settle(f, &t, 1);
+	trainer_begin(&t); /* the same rank in a world of the same size: nothing to tell */
+	assert_int_equal(t.step.attempt, 2);
+	fake_attempt(f, "silently replaced"); /* without ENDED: counts as the end of the one in hand */
+	settle(f, &t, 2);
+	EXPECT(SHARD_WORLD_CHANGED, shard_push_none(t.model, 3));
+	EXPECT_TEXT("silently replaced");
+	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+	trainer_begin(&t);
+	assert_int_equal(t.step.attempt, 3);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_abandon(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	float g = 0;
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_abandon(t.model, "bad batch"));
+	fake_await(f, OP_ABANDON, 1);
+	assert_string_equal(f->abandon_why, "bad batch");
+	EXPECT(SHARD_BAD_STATE, shard_push(t.model, 3, 0, 1, &g, SHARD_F32, SHARD_CAST, NULL));
+	EXPECT_TEXT("abandoned");
+	fake_ended(f, "rank 2 abandoned: bad batch");
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, SHARD_DEFAULT, &r));
+	fake_attempt(f, "rank 2 abandoned: bad batch");
+	trainer_begin(&t); /* who abandoned knows why: no world_get in between */
+	assert_int_equal(t.step.attempt, 2);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_join_waits(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct trainer t;
+
+	fake_lock(f);
+	f->knobs.waits = "3 of 4 trainers are here";
+	fake_unlock(f);
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 200, &t.world));
+	assert_string_equal(shard_error(), "join of \"gpt\" waited 0.2 s: 3 of 4 trainers are here");
+	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 100, &t.world)); /* goes on waiting: one JOIN */
+	fake_attempt(f, "");
+	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	fake_lock(f);
+	assert_int_equal(f->frames[OP_JOIN], 1);
+	fake_unlock(f);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_begin_waits(void **state)
+{
+	struct fake *f = start_short(*state != NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct trainer t;
+
+	fake_lock(f);
+	f->knobs.no_next_attempt = true;
+	f->knobs.waits = "rank 0 of 1";
+	fake_unlock(f);
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	EXPECT(SHARD_OK, shard_result(t.model, 0, SHARD_DEFAULT, &r));
+	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
+	assert_string_equal(shard_error(), "begin after step 1 of \"gpt\" waited 0.2 s: rank 0 of 1");
+	fake_lock(f);
+	f->step++; /* an attempt whose image is not there yet */
+	fake_unlock(f);
+	fake_attempt(f, "");
+	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
+	assert_string_equal(shard_error(), "begin of step 3 of \"gpt\" waited 0.2 s for chunk 0 of 6 of the image of step 2");
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_lost(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	fake_lock(f);
+	f->knobs.mute[OP_READY] = true;
+	fake_unlock(f);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	fake_lost(f, "node b died");
+	EXPECT(SHARD_LOST, shard_result(t.model, 0, SHARD_DEFAULT, &r));
+	EXPECT_TEXT("\"gpt\" is lost: node b died");
+	EXPECT(SHARD_LOST, shard_begin(t.model, NULL, &t.step));
+	EXPECT(SHARD_LOST, shard_leave(t.model, 0));
+	assert_null(shard_grad(t.model, 0));
+	shard_detach(&t.model);
+	EXPECT(SHARD_OK, shard_progress(t.client)); /* the connection lives */
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_closed_in_step(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	shard_ticket ticket;
+	uint64_t before;
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	fake_lock(f);
+	f->knobs.mute[OP_READY] = true;
+	fake_unlock(f);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
+	fake_close(f);
+	before = clock_ns();
+	EXPECT(SHARD_CLOSED, shard_result(t.model, ticket, SHARD_DEFAULT, &r));
+	assert_true(clock_ns() - before < 5 * NS_PER_SEC);
+	EXPECT(SHARD_CLOSED, shard_wait(t.model, ticket, SHARD_DEFAULT));
+	EXPECT(SHARD_CLOSED, shard_test(t.model, ticket));
+	trainer_end(&t); /* with a map, a queue and a ticket in hand */
+	fake_stop(f);
+}
+
+static void test_detach_in_step(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	shard_detach(&t.model);
+	fake_await(f, OP_ABANDON, 1);
+	fake_await(f, OP_LEAVE, 1);
+	EXPECT(SHARD_OK, shard_progress(t.client));
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+static void test_samples(void **state)
+{
+	struct shard_world w = SHARD_INIT(struct shard_world);
+	uint64_t first, count, next = 0;
+
+	(void)state;
+	w.world_size = 7;
+	for (w.rank = 0; w.rank < 7; w.rank++) {
+		EXPECT(SHARD_OK, shard_samples(&w, 1024, &first, &count));
+		assert_int_equal(first, next);
+		assert_true(count == 146 || count == 147);
+		next = first + count;
+	}
+	assert_int_equal(next, 1024);
+	EXPECT(SHARD_BAD_ARG, shard_samples(&w, 1024, &first, &count)); /* rank 7 of 7 */
+}
+
+int main(void)
+{
+	static int tcp;
+#define BOTH(fn)                                                                                                                   \
+	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
+	{                                                                                                                          \
+#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
+	}
+	const struct CMUnitTest tests[] = {
+		BOTH(test_world_changed),  BOTH(test_ended_unbegun),  BOTH(test_abandon),
+		BOTH(test_join_waits),     BOTH(test_begin_waits),    BOTH(test_lost),
+		BOTH(test_closed_in_step), BOTH(test_detach_in_step), cmocka_unit_test(test_samples),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
