@@ -509,8 +509,12 @@ void peer_beat(struct peer *p, uint64_t now_ns)
 	for (uint32_t i = 0; i < p->conns_nr; i++) {
 		struct peer_conn *pc = &p->conns[i];
 
-		if (idle && p->node < p->server->self && !p->server->stopping && now_ns >= p->redial_ns)
-			dial(p, pc);
+		if (idle && p->node < p->server->self && !p->server->stopping) {
+			if (now_ns >= p->redial_ns)
+				dial(p, pc);
+			else
+				server_wake(p->server, p->redial_ns); /* this beat came for something else */
+		}
 		if (p->up && stream_send_control(conn_stream(pc->conn), &ping, NULL) == SHARD_OK)
 			conn_kick(pc->conn);
 	}

@@ -137,6 +137,8 @@ static enum shard_status deliver(struct stream *s)
 	if (!s->fds_next)
 		close_fds(s); /* nobody asked for them */
 	s->fds_next = false;
+	if (rc != SHARD_OK && h->op == OP_ERROR) /* the peer refused ours: nothing to count, nothing to tell it */
+		return stream_fail(s, rc, "%s", e.text);
 	if (rc != SHARD_OK)
 		return refuse(s, rc, e.text, true);
 	next_head(s);
