@@ -28,6 +28,7 @@ static void fault_shape(struct sim *s)
 	for (uint32_t t = 0; t < s->trainers_nr; t++)
 		s->trainer[t].node = (uint16_t)sim_between(s, bare && s->nodes_nr > 1 && sim_chance(s, 700), s->nodes_nr - 1u);
 	s->holders_crash = sim_chance(s, 500);
+	s->slow = (uint16_t)sim_between(s, 0, 2 * NODES);
 	s->fp16 = sim_chance(s, 500);
 	s->reorder = sim_chance(s, 300);
 	s->loss = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 80) : 0;
@@ -35,9 +36,24 @@ static void fault_shape(struct sim *s)
 	s->late = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 60) : 0;
 }
 
+static void fault_plain(struct sim *s) /* two nodes that share everything, three trainers, nothing goes wrong */
+{
+	s->nodes_nr = 2;
+	s->chunks_nr = 2;
+	s->trainers_nr = s->min_world = s->max_world = 3;
+	for (uint16_t i = 0; i < 3; i++) {
+		s->owner[i] = i % 2;
+		s->trainer[i].node = i % 2;
+	}
+	s->reorder = false;
+	s->loss = s->copy = s->late = 0;
+}
+
 void fault_start(struct sim *s)
 {
 	fault_shape(s);
+	if (!s->seed)
+		fault_plain(s);
 	s->faults = s->seed != 0;
 	s->faults_end = s->faults ? sim_between(s, 3, 8) * SEC : 0;
 	for (uint16_t i = 0; i < s->nodes_nr; i++)
@@ -56,6 +72,7 @@ static void fault_heal(struct sim *s)
 	s->faults = false;
 	s->reorder = false;
 	s->healed_commits = 0;
+	s->healed_at = s->now;
 	s->progress_at = s->now;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		if (!s->node[n].alive)

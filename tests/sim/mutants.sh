@@ -51,7 +51,7 @@ one() { # patch
 		echo "mutant: $name: fails without any fault: $(tail -1 <<<"$out")"
 		return 1
 	fi
-	out=$("$dir/sim" --seed 1 --seeds "$seeds" 2>&1)
+	out=$("$dir/sim" --seed 1 --seeds "$seeds" --until "$checker" 2>&1)
 	rc=$?
 	out=$(grep '^sim: ' <<<"$out" | tail -1)
 	if [ $rc -eq 0 ]; then

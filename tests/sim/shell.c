@@ -380,7 +380,7 @@ static void on_apply(struct sim *s, uint16_t n, const struct core_action *a)
 		if (s->owner[c] != n)
 			continue;
 		nd->chunks_left++;
-		sim_at(s, sim_between(s, 50000, 20 * MS), SIM_APPLY, n)->chunk = c;
+		sim_at(s, sim_between(s, 50000, n == s->slow ? 150 * MS : 20 * MS), SIM_APPLY, n)->chunk = c;
 	}
 	if (!nd->chunks_left)
 		shell_apply_done(s, n);
@@ -497,6 +497,10 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		on_lost(s, n, a);
 		break;
 	case CORE_ACT_EXPEL:
+		if (trainer_of(s, n, a->session))
+			truth_expelled(s, (uint32_t)(trainer_of(s, n, a->session) - s->trainer), a->why);
+		trainer_closed(s, n, a->session, a->why);
+		break;
 	case CORE_ACT_LEFT:
 		trainer_closed(s, n, a->session, a->why);
 		break;

@@ -261,7 +261,7 @@ bool sim_run(struct sim *s, uint64_t seed, bool verbose)
 	if (setjmp(s->stop))
 		return false;
 	fault_start(s);
-	while (s->heap_nr && s->healed_commits < 3)
+	while (s->heap_nr && s->healed_commits < HEALED_COMMITS)
 		sim_step(s);
 	truth_end(s);
 	return true;

@@ -11,7 +11,7 @@
 
 #include <setjmp.h>
 
-enum { NODES = 4, TRAINERS = 6, CHUNKS = 6, SESSIONS = 4096, TRANSFERS = 256, GENERATIONS = 64, VIEWS = 64 };
+enum { NODES = 4, TRAINERS = 6, CHUNKS = 6, SESSIONS = 4096, TRANSFERS = 256, GENERATIONS = 64, VIEWS = 64, HEALED_COMMITS = 6 };
 #define MS  1000000ull
 #define SEC 1000000000ull
 
@@ -147,12 +147,13 @@ struct sim {
 	uint32_t heap_nr, heap_cap;
 	/* shape */
 	uint16_t nodes_nr;
+	uint16_t slow; /* this node takes its time to apply */
 	uint32_t chunks_nr, trainers_nr, min_world, max_world;
 	uint16_t owner[CHUNKS];
 	/* faults, in 1/1000 */
 	bool faults, reorder, fp16, holders_crash;
 	uint32_t loss, copy, late;
-	uint64_t faults_end;
+	uint64_t faults_end, healed_at;
 	struct sim_node node[NODES];
 	struct sim_trainer trainer[TRAINERS];
 	struct conn conn[NODES][NODES];
@@ -229,5 +230,6 @@ void truth_record(struct sim *s, const struct record *r);
 void truth_applied(struct sim *s, uint16_t n, uint32_t chunk);
 uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk);
 void truth_end(struct sim *s);
+void truth_expelled(struct sim *s, uint32_t trainer, const char *why);
 
 #endif

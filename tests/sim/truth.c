@@ -114,8 +114,9 @@ static void truth_pure(struct sim *s, const struct record *prev, const struct re
 
 	if (r->outcome != RECORD_SKIP)
 		scaler_next(&prev->scaler, s->fp16, r->outcome == RECORD_NONFINITE, &scaler);
-	if (!bits_equal(scaler.scale, r->scaler.scale) || scaler.iter != r->scaler.iter || scaler.hysteresis != r->scaler.hysteresis ||
-	    scaler.last_overflow != r->scaler.last_overflow || !bits_equal(prev->scaler.scale, r->loss_scale))
+	if (!bits_equal(scaler.scale, r->scaler.scale) || scaler.iter != r->scaler.iter ||
+	    scaler.hysteresis != r->scaler.hysteresis || scaler.last_overflow != r->scaler.last_overflow ||
+	    !bits_equal(prev->scaler.scale, r->loss_scale))
 		sim_fail(s, "record_pure", "%s: the loss scale does not follow from the step before", sim_id(&r->id, a));
 	if (r->applied != prev->applied + (r->outcome == RECORD_APPLIED))
 		sim_fail(s, "record_pure", "%s: %llu applied after %llu", sim_id(&r->id, a), (unsigned long long)r->applied,
@@ -312,8 +313,15 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 	}
 }
 
+/* Nothing is wrong any more and the trainer did what it had to: then no deadline may pass. */
+void truth_expelled(struct sim *s, uint32_t trainer, const char *why)
+{
+	if (!s->faults && s->now > s->healed_at + 10 * SEC && !s->trainer[trainer].stopped)
+		sim_fail(s, "liveness", "trainer %u is expelled without a fault: %s", trainer, why);
+}
+
 void truth_end(struct sim *s)
 {
-	if (s->healed_commits < 3)
+	if (s->healed_commits < HEALED_COMMITS)
 		sim_fail(s, "liveness", "the run ended by itself");
 }
