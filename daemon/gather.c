@@ -94,7 +94,7 @@ static void find_places(struct model *m)
 			continue;
 		CHECK(g->local_nr < GATHER_LOCAL_MAX && g->local_nr < m->set.local_world);
 		g->local[g->local_nr++] = (struct gather_rank){
-			.session = session_find(m->server, m->world.rank[r].session), .rank = r, .slot = UINT32_MAX};
+			.session = session_trainer(m->server, m->world.rank[r].session), .rank = r, .slot = UINT32_MAX};
 	}
 }
 

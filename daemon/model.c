@@ -298,15 +298,19 @@ static void act_lost(struct model *m, const struct core_action *a)
 		if (t->role != ROLE_TRAINER || !t->defined)
 			continue;
 		session_event(t, OP_LOST, m, &a->id, &body.base);
-		if (t->model == m)
-			session_detach(t);
+		if (t->join_model == m)
+			t->join_model = NULL;
+		if (t->model != m)
+			continue;
+		session_gone(t, false, NULL); /* it joins anew, if it does */
+		session_detach(t);
 	}
 	define_lost(m);
 }
 
 static void act_expel(struct model *m, const struct core_action *a)
 {
-	struct session *t = session_find(m->server, a->session);
+	struct session *t = session_trainer(m->server, a->session);
 
 	if (t != NULL)
 		session_close(t, SHARD_TIMEOUT, a->why != NULL ? a->why : "expelled");
@@ -314,7 +318,7 @@ static void act_expel(struct model *m, const struct core_action *a)
 
 static void act_left(struct model *m, const struct core_action *a)
 {
-	struct session *t = session_find(m->server, a->session);
+	struct session *t = session_trainer(m->server, a->session);
 
 	if (t != NULL)
 		session_left(t);

@@ -27,6 +27,14 @@ struct session *session_find(struct server *s, uint64_t id)
 	return NULL;
 }
 
+struct session *session_trainer(struct server *s, uint64_t trainer)
+{
+	list_each(it, &s->sessions)
+		if (list_of(it, struct session, link)->model != NULL && list_of(it, struct session, link)->trainer == trainer)
+			return list_of(it, struct session, link);
+	return NULL;
+}
+
 static void send_or_close(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg)
 {
 	enum shard_status st = stream_send_control(conn_stream(t->conn), h, msg);
@@ -134,6 +142,7 @@ static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t h
 	enum shard_status st;
 
 	t->model = m;
+	t->trainer = ++t->server->next_session;
 	t->rank = -1;
 	body.arena_bytes = arena->bytes;
 	body.image_bytes = image->bytes;
@@ -148,8 +157,8 @@ static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t h
 	log_line(t->server->log, LOG_LEVEL_INFO, "event=join model=%s session=%lu pid=%u hint=%d", m->name, (unsigned long)t->id, t->pid, hint);
 	model_event(m, &(struct core_event){
 			       .type = CORE_EV_JOIN,
-			       .session = t->id,
-			       .trainer = {.session = t->id, .pid = t->pid, .hint = hint, .node = t->server->self},
+			       .session = t->trainer,
+			       .trainer = {.session = t->trainer, .pid = t->pid, .hint = hint, .node = t->server->self},
 		       });
 }
 
@@ -189,12 +198,12 @@ void session_join_waiting(struct model *m)
 	}
 }
 
-static void trainer_gone(struct session *t, bool leave, const char *why)
+void session_gone(struct session *t, bool leave, const char *why)
 {
 	model_event(t->model, &(struct core_event){
 				      .type = CORE_EV_GONE,
-				      .session = t->id,
-				      .trainer = {.session = t->id, .pid = t->pid, .node = t->server->self, .leave = leave},
+				      .session = t->trainer,
+				      .trainer = {.session = t->trainer, .pid = t->pid, .node = t->server->self, .leave = leave},
 				      .why = why,
 			      });
 }
@@ -205,7 +214,7 @@ static enum shard_status on_leave(struct session *t, const struct wire_head *h, 
 	if (t->model == NULL || t->leave_tag != 0)
 		return err_set(e, SHARD_BAD_STATE, t->model == NULL ? "leave without join" : "leave twice");
 	t->leave_tag = h->attempt;
-	trainer_gone(t, true, "left"); /* answered by CORE_ACT_LEFT */
+	session_gone(t, true, "left"); /* answered by CORE_ACT_LEFT */
 	return SHARD_OK;
 }
 
@@ -238,7 +247,7 @@ static enum shard_status on_ready(struct session *t, const struct wire_head *h, 
 			       m->gather.local[t->local_index].chunks_pushed, m->layout->chunks_nr);
 	m->gather.local[t->local_index].ready = true;
 	model_event(m, &(struct core_event){
-			       .type = CORE_EV_READY, .id = m->id_now, .session = t->id, .weight = body->weight, .skip = body->skip});
+			       .type = CORE_EV_READY, .id = m->id_now, .session = t->trainer, .weight = body->weight, .skip = body->skip});
 	return SHARD_OK;
 }
 
@@ -249,7 +258,7 @@ static enum shard_status on_abandon(struct session *t, const struct wire_head *h
 	(void)e;
 	if (in_attempt(t, h))
 		model_event(t->model, &(struct core_event){
-					      .type = CORE_EV_ABANDON, .id = t->model->id_now, .session = t->id, .why = body->why});
+					      .type = CORE_EV_ABANDON, .id = t->model->id_now, .session = t->trainer, .why = body->why});
 	return SHARD_OK;
 }
 
@@ -385,7 +394,7 @@ static void session_closed(void *owner, struct conn *c, const struct err *why)
 	s->sessions_nr--;
 	if (t->model != NULL) {
 		gather_session_gone(t->model, t); /* what ends the attempt is told to the others only: this one has no stream any more */
-		trainer_gone(t, false, why->status == SHARD_CLOSED ? "closed its socket" : why->text);
+		session_gone(t, false, why->status == SHARD_CLOSED ? "closed its socket" : why->text);
 		session_detach(t);
 	}
 	if (t->defined)

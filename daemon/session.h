@@ -18,6 +18,7 @@ struct session {
 	bool defined; /* asked for a model: the coordinator hears when it goes */
 
 	struct model *model; /* joined, or NULL; one at a time */
+	uint64_t trainer;    /* what the core knows it by: a number of its own for each join, so that an old one's end is not the new one's */
 	uint32_t slot;       /* arena */
 	int32_t rank;        /* in the attempt in hand; -1: not in its world */
 	uint32_t local_index; /* among the local ranks of the attempt in hand */
@@ -35,6 +36,8 @@ struct session {
 
 enum shard_status session_greeted(struct server *s, struct conn *c, const Shard__Hello *hello, struct err *e);
 struct session *session_find(struct server *s, uint64_t id);
+struct session *session_trainer(struct server *s, uint64_t trainer); /* joined as */
+void session_gone(struct session *t, bool leave, const char *why);    /* tells the core; why: NULL while an event is in hand */
 void session_close(struct session *t, enum shard_status st, const char *why);
 void session_join_waiting(struct model *m);    /* an arena is free */
 void session_out_of_world(struct session *t);  /* it is not in the world of an attempt any more */

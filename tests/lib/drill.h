@@ -67,6 +67,7 @@ struct drill {
 	pid_t pid;
 	int fd;
 	bool out; /* a command has no reply yet */
+	enum drill_layout layout;
 	struct drill_shared *shared;
 	struct drill_reply last;
 };

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A daemon that is killed -9 in each phase of a step. Its own trainers lose their connection; those of the other node are told which node
+ * is out of reach and why; when it is back, or stays away, all are told that the model is LOST, with node and chunks; one of them
+ * writes and seals it again, and training goes on. A model that has nothing on the dead node loses nothing. */
+#include "base/clock.h"
+#include "lib/drill.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define SETTINGS "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=3 timeout=20s"
+#define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
+#define TOLD_WITHIN_NS (100 * NS_PER_MS)
+
+enum phase { IDLE, STAGING, PREPARED, APPLYING, PHASES };
+
+struct crowd {
+	struct drill_yard *y;
+	struct drill *t[3]; /* by rank; 0 and 1 on node a */
+	uint64_t step;
+};
+
+static const char *address(const struct crowd *c, int i)
+{
+	return c->y->cluster->node[i / 2].unix_address;
+}
+
+static void start(struct crowd *c, void **state)
+{
+	*c = (struct crowd){.y = *state};
+	c->y->cluster = cluster_start(2, NULL, BEAT);
+	for (int i = 0; i < 3; i++)
+		c->t[i] = drill_joining(c->y, address(c, i), i, SETTINGS);
+	for (int i = 0; i < 3; i++)
+		drill_get(c->t[i], SHARD_OK);
+}
+
+static void finish(struct crowd *c)
+{
+	cluster_stop(c->y->cluster);
+	c->y->cluster = NULL;
+}
+
+static void train_to(struct crowd *c, uint64_t step)
+{
+	for (int i = 0; i < 3; i++)
+		DRILL_SEND(c->t[i], .op = DRILL_TRAIN, .step = step);
+	for (int i = 0; i < 3; i++)
+		drill_get(c->t[i], SHARD_OK);
+	c->step = step;
+}
+
+/* STAGING: rank 2 has begun; the others have committed and wait. PREPARED: so has node b, rank 0 has not committed. APPLYING: decided. */
+static void advance(struct crowd *c, enum phase phase)
+{
+	for (int i = 0; i < 3 && phase != IDLE; i++) {
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_BEGIN);
+		if (phase != STAGING || i != 2)
+			DRILL(c->t[i], SHARD_OK, .op = DRILL_PUSH);
+	}
+	for (int i = 2; i >= 0 && phase != IDLE; i--) {
+		if ((phase == STAGING && i == 2) || (phase == PREPARED && i == 0))
+			continue;
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
+	}
+	if (phase == APPLYING) {
+		drill_get(c->t[0], SHARD_OK);
+		c->step++;
+	}
+}
+
+static uint64_t kill_node(struct crowd *c, int node)
+{
+	uint64_t at = clock_ns();
+
+	cluster_signal(c->y->cluster, node, SIGKILL);
+	assert_true(WIFSIGNALED(cluster_wait(c->y->cluster, node, 10000)));
+	return at;
+}
+
+/* Whatever these say: afterwards a begin is legal. */
+static void let_go(struct drill *t)
+{
+	drill_do(t, (struct drill_cmd){.op = DRILL_PUSH});
+	drill_do(t, (struct drill_cmd){.op = DRILL_COMMIT});
+}
+
+/* Those of the other node that are in a call return at once; whoever trains on hears of it then. */
+static void told(struct crowd *c, int i, const char *node, uint64_t at_ns)
+{
+	struct drill_reply *r = drill_recv(c->t[i], 20000);
+
+	if (r->rc != SHARD_WORLD_CHANGED)
+		fail_msg("rank %d: %s: %s, expected SHARD_WORLD_CHANGED", i, shard_name(r->rc), r->error);
+	drill_text(r->error, node);
+	drill_text(r->error, "closed");
+	assert_true(r->ended_ns - at_ns < TOLD_WITHIN_NS);
+	DRILL(c->t[i], SHARD_OK, .op = DRILL_WORLD);
+}
+
+static void lost(struct crowd *c, int i, const char *node, const char *how)
+{
+	struct drill_reply *r = drill_recv(c->t[i], 20000);
+
+	if (r->rc == SHARD_WORLD_CHANGED) /* first the end of the attempt */
+		r = drill_do(c->t[i], (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
+	if (r->rc != SHARD_LOST)
+		fail_msg("rank %d: %s: %s, expected SHARD_LOST", i, shard_name(r->rc), r->error);
+	drill_text(r->error, node);
+	drill_text(r->error, how);
+	drill_text(r->error, "3 of 6 chunks");
+	DRILL(c->t[i], SHARD_OK, .op = DRILL_DETACH);
+}
+
+/* Its trainers: connection over, with the daemon's name; they connect again. */
+static void reconnect(struct crowd *c, int i)
+{
+	if (c->t[i]->out)
+		drill_recv(c->t[i], 20000);
+	let_go(c->t[i]);
+	drill_do(c->t[i], (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
+	if (c->t[i]->last.rc != SHARD_CLOSED)
+		fail_msg("rank %d: %s: %s, expected SHARD_CLOSED", i, shard_name(c->t[i]->last.rc), c->t[i]->last.error);
+	drill_text(c->t[i]->last.error, ".sock");
+	drill_end(c->t[i]);
+	c->t[i] = drill_new(c->y, address(c, i));
+}
+
+/* Everybody defines; one creates, writes and seals; all train from the beginning. */
+static void begin_anew(struct crowd *c)
+{
+	struct drill_cmd define = {.op = DRILL_DEFINE, .text = SETTINGS};
+	int created = 0;
+
+	for (int i = 0; i < 3; i++)
+		drill_send(c->t[i], define);
+	for (int i = 0; i < 3; i++)
+		created += drill_get(c->t[i], SHARD_OK)->created;
+	assert_int_equal(created, 1);
+	for (int i = 0; i < 3; i++) {
+		if (!c->t[i]->last.created)
+			continue;
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_WRITE);
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_SEAL);
+		break; /* DRILL replaces last */
+	}
+	for (int i = 0; i < 3; i++)
+		DRILL_SEND(c->t[i], .op = DRILL_JOIN, .hint = i);
+	for (int i = 0; i < 3; i++) {
+		drill_get(c->t[i], SHARD_OK);
+		assert_int_equal(c->t[i]->last.world.step, 1);
+		assert_int_equal(c->t[i]->last.world.rank, i);
+	}
+	train_to(c, 3);
+	for (int i = 0; i < 3; i++)
+		drill_replay(c->t[i], 3, 3);
+}
+
+static void await_loss(struct crowd *c, int dead, enum phase phase, uint64_t at_ns)
+{
+	for (int i = 2; i >= 0; i--) { /* those that wait first: rank 0 could still decide the step */
+		if (i / 2 == dead)
+			continue;
+		if (phase == APPLYING && c->t[i]->out)
+			drill_recv(c->t[i], 20000); /* decided, and told so: it may have heard either */
+		else if (phase == PREPARED && dead == 0)
+			continue; /* nothing but the coordinator's verdict ends PREPARED */
+		else if (c->t[i]->out)
+			told(c, i, dead ? "node b" : "node a", at_ns);
+		else if (phase != IDLE)
+			let_go(c->t[i]);
+		DRILL_SEND(c->t[i], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1);
+	}
+}
+
+static void one_death(struct crowd *c, int dead, enum phase phase, bool stays_away)
+{
+	const char *name = dead ? "node b" : "node a";
+	uint64_t at;
+
+	train_to(c, c->step + 2);
+	advance(c, phase);
+	at = kill_node(c, dead);
+	await_loss(c, dead, phase, at);
+	if (!stays_away)
+		cluster_spawn(c->y->cluster, dead);
+	for (int i = 0; i < 3; i++)
+		if (i / 2 != dead)
+			lost(c, i, name, stays_away ? "stayed away" : "started again");
+	if (stays_away)
+		cluster_spawn(c->y->cluster, dead);
+	cluster_ready(c->y->cluster, dead);
+	for (int i = 0; i < 3; i++)
+		if (i / 2 == dead)
+			reconnect(c, i);
+	begin_anew(c);
+}
+
+static void test_member(void **state)
+{
+	struct crowd c;
+
+	start(&c, state);
+	for (int phase = IDLE; phase < PHASES; phase++)
+		one_death(&c, 1, (enum phase)phase, false);
+	finish(&c);
+}
+
+static void test_member_stays_away(void **state)
+{
+	struct crowd c;
+
+	start(&c, state);
+	one_death(&c, 1, STAGING, true);
+	finish(&c);
+}
+
+static void test_coordinator(void **state)
+{
+	struct crowd c;
+
+	start(&c, state);
+	for (int phase = IDLE; phase < PHASES; phase++)
+		one_death(&c, 0, (enum phase)phase, false);
+	finish(&c);
+}
+
+/* Chunk 0 is on node a: node b's death costs the attempt in hand and the time until it is back. */
+static void test_nothing_there(void **state)
+{
+	struct drill_cmd define = {.op = DRILL_DEFINE, .layout = DRILL_ONE_CHUNK,
+				   .text = "optimizer=sgd lr=1 chunk_elems=1024 min_world=2 max_world=2 timeout=20s"};
+	struct drill_yard *y = *state;
+	struct drill *t[2];
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	for (int i = 0; i < 2; i++) {
+		t[i] = drill_new(y, y->cluster->node[0].unix_address);
+		drill_expect(t[i], SHARD_OK, define);
+		if (t[i]->last.created) {
+			DRILL(t[i], SHARD_OK, .op = DRILL_WRITE);
+			DRILL(t[i], SHARD_OK, .op = DRILL_SEAL);
+		}
+		DRILL_SEND(t[i], .op = DRILL_JOIN, .hint = i);
+	}
+	for (int i = 0; i < 2; i++)
+		drill_get(t[i], SHARD_OK);
+	for (int i = 0; i < 2; i++)
+		DRILL_SEND(t[i], .op = DRILL_TRAIN, .step = 400, .notify = 3);
+	drill_get(t[0], SHARD_OK);
+	t[0]->out = true; /* the end of its training is still to come */
+	cluster_signal(y->cluster, 1, SIGKILL);
+	cluster_wait(y->cluster, 1, 10000);
+	cluster_spawn(y->cluster, 1);
+	cluster_ready(y->cluster, 1);
+	drill_get(t[0], SHARD_OK);
+	drill_get(t[1], SHARD_OK);
+	t[1]->out = true;
+	drill_get(t[1], SHARD_OK);
+	drill_replay(t[0], 400, 2);
+	drill_replay(t[1], 400, 2);
+	cluster_stop(y->cluster);
+	y->cluster = NULL;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_member, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_member_stays_away, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_nothing_there, drill_setup, drill_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
