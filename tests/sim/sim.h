@@ -192,6 +192,13 @@ void sim_free(struct sim *s);
 void node_start(struct sim *s, uint16_t n);
 void node_crash(struct sim *s, uint16_t n);
 void node_event(struct sim *s, uint16_t n, const struct core_event *e);
+void shell_write(struct sim *s);
+void shell_settle_drain(struct sim *s, uint16_t n);
+
+/* bulk.c: the bytes of a node */
+void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk); /* to its owner, if everything is there */
+void shell_stage_try(struct sim *s, uint16_t n, uint32_t chunk);
+struct sim_trainer *shell_trainer(struct sim *s, uint16_t n, uint64_t session);
 void shell_landed(struct sim *s, const struct sim_event *e);
 void shell_stage(struct sim *s, const struct sim_event *e);
 void shell_apply(struct sim *s, const struct sim_event *e);
@@ -199,7 +206,6 @@ void shell_image(struct sim *s, const struct sim_event *e);
 void shell_drained(struct sim *s, const struct sim_event *e);
 void shell_pushed(struct sim *s, uint16_t n, uint32_t chunk);
 void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer); /* before the core hears */
-void shell_write(struct sim *s);
 
 /* link.c */
 struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b);

@@ -14,6 +14,9 @@
 #include "core/record.c"
 #include "core/recover.c"
 #include "core/scaler.c"
+#if __has_include("core/schedule.c")
+#include "core/schedule.c"
+#endif
 #include "core/slots.c"
 #include "core/step.c"
 #include "core/waits.c"
