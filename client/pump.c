@@ -107,6 +107,19 @@ void pump_moved(struct shard_client *c)
 		wake(c); /* the pumper may be waiting for just this */
 }
 
+/* What does not fit the stream's queue waits in the models: both must be empty, or the socket full, before anybody waits. */
+static enum shard_status write_out(struct shard_client *c, struct err *e)
+{
+	enum shard_status rc;
+	bool more;
+
+	do {
+		more = push_flush_all(c);
+		rc = stream_write(c->stream, e);
+	} while (rc == SHARD_OK && more);
+	return rc;
+}
+
 enum shard_status pump_once(struct shard_client *c)
 {
 	struct err e = {.status = SHARD_OK};
@@ -114,12 +127,11 @@ enum shard_status pump_once(struct shard_client *c)
 
 	if (c->over.status != SHARD_OK)
 		return text_fail_err(&c->over);
-	push_flush_all(c);
-	rc = stream_write(c->stream, &e);
+	rc = write_out(c, &e);
 	if (rc == SHARD_OK || rc == SHARD_AGAIN)
 		rc = stream_read(c->stream, CLIENT_READ_BYTES, &e);
-	if (rc == SHARD_OK && stream_queued(c->stream) > 0) { /* a handler answered, or room came */
-		rc = stream_write(c->stream, &e);
+	if (rc == SHARD_OK && stream_queued(c->stream) > 0) { /* a handler answered */
+		rc = write_out(c, &e);
 		rc = rc == SHARD_AGAIN ? SHARD_OK : rc;
 	}
 	if (rc != SHARD_OK) {
@@ -138,7 +150,7 @@ void pump_kick(struct shard_client *c)
 
 	if (c->over.status != SHARD_OK)
 		return;
-	rc = stream_write(c->stream, &e);
+	rc = write_out(c, &e);
 	if (rc == SHARD_AGAIN) {
 		if (c->pumping)
 			wake(c); /* so that its poll asks for room too */

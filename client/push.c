@@ -191,10 +191,17 @@ void push_flush(struct shard_model *m)
 		m->ready_due = false;
 }
 
-void push_flush_all(struct shard_client *c)
+bool push_flush_all(struct shard_client *c)
 {
-	list_each(it, &c->models)
-		push_flush(list_of(it, struct shard_model, node));
+	bool more = false;
+
+	list_each(it, &c->models) {
+		struct shard_model *m = list_of(it, struct shard_model, node);
+
+		push_flush(m);
+		more |= m->queue_nr > 0 || m->ready_due;
+	}
+	return more;
 }
 
 /* --- the calls --- */

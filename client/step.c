@@ -105,12 +105,14 @@ static bool offer_usable(const struct shard_model *m)
 	return m->offered.no > m->begun.no && !m->offered_over;
 }
 
+/* chunk: where to look first, and which one is not there yet; versions only grow, so nobody looks at a chunk twice. */
 static bool begin_ready(struct shard_model *m, uint32_t *chunk)
 {
-	*chunk = UINT32_MAX;
+	uint64_t first = (uint64_t)*chunk * m->space.chunk_elems;
+
 	if (!offer_usable(m) || m->copying > 0 || m->sends_out > 0)
 		return false;
-	return m->offered.id.step == 0 || image_holds(m, 0, m->space.elems, m->offered.id.step - 1, chunk);
+	return m->offered.id.step == 0 || image_holds(m, first, m->space.elems - first, m->offered.id.step - 1, chunk);
 }
 
 static enum shard_status begin_timeout(struct shard_model *m, const struct wait *w, uint32_t chunk)
@@ -118,7 +120,7 @@ static enum shard_status begin_timeout(struct shard_model *m, const struct wait 
 	double seconds = wait_seconds(w);
 	char waits[300];
 
-	if (chunk != UINT32_MAX)
+	if (offer_usable(m) && m->copying == 0 && m->sends_out == 0)
 		return text_fail(
 			SHARD_TIMEOUT, "begin of step %llu of \"%s\" waited %.1f s for chunk %u of %u of the image of step %llu",
 			(ull)m->offered.id.step, m->space.name, seconds, chunk, m->space.chunks_nr, (ull)m->offered.id.step - 1);
@@ -160,7 +162,7 @@ enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opt
 {
 	struct shard_begin_opts o = {.size = sizeof(o)};
 	enum shard_status rc = text_struct_ok(step, "shard_step");
-	uint32_t chunk;
+	uint32_t chunk = 0;
 	struct wait w;
 
 	if (rc == SHARD_OK && opts != NULL)

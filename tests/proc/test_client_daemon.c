@@ -307,6 +307,57 @@ static void test_parts_tcp(void **state)
 	many_parts(true);
 }
 
+/* More chunks than the library queues frames: what does not fit waits, and goes out without anybody asking. */
+static void many_chunks(bool tcp)
+{
+	enum { ELEMS = 3000 * 1024 };
+	static const struct shard_tensor one = {.name = "a", .ndim = 1, .shape = {ELEMS}};
+	struct cluster *c = cluster_start(1, MODEL_OF(1, 1), NULL);
+	struct shard_spec s = {.size = sizeof(s),
+			       .name = "wide",
+			       .tensors = &one,
+			       .tensors_nr = 1,
+			       .image = SHARD_BF16,
+			       .grad = SHARD_BF16,
+			       .settings = "optimizer=sgd lr=1"};
+	float *w = calloc(ELEMS, sizeof(*w));
+	uint64_t at = 0;
+	struct trainer t;
+
+	trainer_connect(&t, tcp ? c->node[0].tcp_address : c->node[0].unix_address);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	EXPECT(SHARD_OK, shard_write(t.model, SHARD_MASTER, 0, 0, ELEMS, SHARD_F32, w));
+	EXPECT(SHARD_OK, shard_seal(t.model, 0));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	for (uint64_t step = 1; step <= 2; step++) {
+		trainer_begin(&t);
+		for (uint64_t n = 0; n < ELEMS; n++)
+			w[n] = (float)(n / 1024 % 100);
+		EXPECT(SHARD_OK, shard_push(t.model, 0, 0, ELEMS, w, SHARD_F32, SHARD_CAST, NULL));
+		EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+		finish_step(&t, step);
+	}
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_IMAGE, 0, 0, ELEMS, SHARD_F32, w, &at)); /* as an observer would */
+	assert_int_equal(at, 2);
+	for (uint64_t n = 0; n < ELEMS; n++)
+		assert_true(w[n] == -2 * (float)(n / 1024 % 100));
+	trainer_end(&t);
+	free(w);
+	cluster_stop(c);
+}
+
+static void test_chunks_unix(void **state)
+{
+	(void)state;
+	many_chunks(false);
+}
+
+static void test_chunks_tcp(void **state)
+{
+	(void)state;
+	many_chunks(true);
+}
+
 /* --- waiting costs nothing --- */
 
 struct waiter {
@@ -393,7 +444,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refusals),  cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
 		cmocka_unit_test(test_going),     cmocka_unit_test(test_daemon_dies),  cmocka_unit_test(test_parts_unix),
-		cmocka_unit_test(test_parts_tcp), cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_parts_tcp), cmocka_unit_test(test_chunks_unix),  cmocka_unit_test(test_chunks_tcp),
+		cmocka_unit_test(test_idle),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
