@@ -284,6 +284,7 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 		m->image_parts[h->chunk] = 0;
 	}
 	*to = (uint8_t *)store_image(m->store, h->chunk) + (size_t)part * WIRE_PART_BYTES;
+	model_flow_add(&m->image_in, 0);
 	return SHARD_OK;
 }
 
@@ -296,6 +297,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 		return SHARD_OK;
 	if (WIRE_PART(h->flags) != m->image_parts[h->chunk])
 		return SHARD_OK; /* its beginning was missed; it is asked for again */
+	model_flow_add(&m->image_in, h->body_bytes);
 	if (++m->image_parts[h->chunk] < model_parts(m, h->chunk, m->image_bytes))
 		return SHARD_OK;
 	if (decided)

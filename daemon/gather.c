@@ -117,6 +117,7 @@ void gather_begin(struct model *m)
 	}
 	g->credit = 0;
 	g->reduce_began_ns = g->reduce_ns = 0;
+	m->contrib_in = (struct model_flow){0};
 	memset(g->chunk, 0, chunks * sizeof(*g->chunk));
 	memset(g->absent_local, 0, local * segments);
 	memset(g->absent_node, 0, nodes * segments);
@@ -503,13 +504,16 @@ enum shard_status gather_contrib_head(struct model *m, struct peer *p, const str
 	if ((st = check_part(m, h, e)) != SHARD_OK)
 		return st;
 	*to = (uint8_t *)store_slot(m->store, h->chunk, p->node) + (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
+	model_flow_add(&m->contrib_in, 0);
 	return SHARD_OK;
 }
 
 enum shard_status gather_contrib_data(struct model *m, struct peer *p, const struct wire_head *h, struct err *e)
 {
-	if (contrib_attempt(m, p, h, e) == SHARD_OK)
-		m->gather.parts_in[(uint32_t)m->gather.place[p->node] * m->layout->chunks_nr + h->chunk]++;
+	if (contrib_attempt(m, p, h, e) != SHARD_OK)
+		return SHARD_OK;
+	m->gather.parts_in[(uint32_t)m->gather.place[p->node] * m->layout->chunks_nr + h->chunk]++;
+	model_flow_add(&m->contrib_in, h->body_bytes);
 	return SHARD_OK;
 }
 

@@ -48,6 +48,14 @@ uint32_t model_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_b
 	return at >= bytes ? 0 : (uint32_t)(bytes - at < WIRE_PART_BYTES ? bytes - at : WIRE_PART_BYTES);
 }
 
+void model_flow_add(struct model_flow *f, uint32_t bytes)
+{
+	f->ended_ns = clock_ns();
+	f->bytes += bytes;
+	if (f->began_ns == 0)
+		f->began_ns = f->ended_ns;
+}
+
 void model_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id)
 {
 	*h = (struct wire_head){.op = op, .model = m->id, .generation = m->generation};
@@ -249,6 +257,8 @@ static void act_result(struct model *m, const struct core_action *a)
 
 	close_attempt(m);
 	m->why[0] = 0;
+	m->last_reduce_ns = m->gather.reduce_ns;
+	m->last_contrib_in = m->contrib_in;
 	body.outcome = r->outcome;
 	body.applied = r->applied;
 	body.attempts = r->attempts;
@@ -329,6 +339,7 @@ static void act_open(struct model *m, const struct core_action *a)
 	(void)a;
 	m->voted = true;
 	m->voted_ns = clock_ns();
+	m->image_in = (struct model_flow){0};
 	store_image_open(m->store);
 }
 

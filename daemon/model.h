@@ -18,6 +18,10 @@ struct model_asker { /* who waits for an answer: a session here, or a node that 
 	uint32_t tag, pid;
 };
 
+struct model_flow { /* tensor bytes that came from other nodes for one step */
+	uint64_t began_ns, ended_ns, bytes;
+};
+
 struct model {
 	struct list link; /* in server.models */
 	struct server *server;
@@ -64,6 +68,10 @@ struct model {
 	struct outbox *contrib_out, *image_out; /* [nodes_nr * connections] */
 	uint32_t *staged_later; /* [chunks_nr] staged, held back until image sends of the step before are through */
 	uint32_t staged_later_nr;
+
+	/* figures for status: of the step in hand, and of the last one decided */
+	struct model_flow contrib_in, image_in, last_contrib_in;
+	uint64_t last_reduce_ns;
 
 	struct list reads; /* READs that wait for a step boundary */
 	uint64_t steps_applied, steps_skipped, attempts_ended;
@@ -116,6 +124,8 @@ void apply_session_image(struct model *m, struct session *t); /* a TCP trainer i
 bool apply_image_whole(const struct model *m);
 void apply_node_gone(struct model *m, uint16_t node);
 void apply_node_back(struct model *m, uint16_t node);
+
+void model_flow_add(struct model_flow *f, uint32_t bytes); /* 0: its first header is here */
 
 /* parts of a chunk on the wire */
 uint32_t model_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes);

@@ -56,6 +56,17 @@ static json_t *world_json(const struct model *m)
 	return list;
 }
 
+/* Of the last step decided. What came from other nodes, and the time between its first and its last byte. */
+static json_t *last_step_json(const struct model *m)
+{
+	const struct model_flow *c = &m->last_contrib_in, *i = &m->image_in;
+
+	return json_pack("{s:f, s:f, s:I, s:f, s:I, s:f}", "reduce_s", (double)m->last_reduce_ns / NS_PER_SEC, "apply_s",
+			 (double)m->apply_ns / NS_PER_SEC, "contrib_in_bytes", (json_int_t)c->bytes, "contrib_in_s",
+			 (double)(c->ended_ns - c->began_ns) / NS_PER_SEC, "image_in_bytes", (json_int_t)i->bytes, "image_in_s",
+			 (double)(i->ended_ns - i->began_ns) / NS_PER_SEC);
+}
+
 static const char *model_state(const struct model *m, const struct core_state *c)
 {
 	if (m->defining)
@@ -112,6 +123,8 @@ static json_t *model_json(const struct model *m)
 		      (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings", m->settings_text, "memory",
 		      memory_json(&m->need), "waits", waits, "kept_elements", (json_int_t)m->kept_total, "pages",
 		      shm_pages_name(store_pages(m->store)), "loss_scale", m->record.scaler.scale);
+	if (o != NULL)
+		json_object_set_new(o, "last_step", last_step_json(m));
 	if (o != NULL && m->lost[0] != 0)
 		json_object_set_new(o, "lost", json_string(m->lost));
 	return o;

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step_local_1, step_local_2: one daemon and one or two trainers that write their gradients in place, 64 Mi parameters, bf16, AdamW, clipping on.
+ * The clock runs from the first push of a burst that pushes everything, so that sum and norm of every chunk are in the figure, to
+ * the image complete at every trainer. The limit is the bare kernel over as many parameters in this process, with as many threads
+ * taking chunks from one counter, in the same pages as the daemon's (image and gradient in shared memory). Rounds are
+ * interleaved, figures are medians. --quick: 4 Mi parameters, few rounds. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "bench/daemons.h"
+#include "net/shm.h"
+#include "optim/ftz.h"
+#include "optim/optim.h"
+#include "worker.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 15, ROUNDS_MAX = 999, CHUNK = 1 << 20, THREADS_MAX = 64 };
+
+struct bare {
+	uint32_t chunks_nr, threads_nr;
+	optim_apply *apply;
+	struct optim_args args;
+	struct shm state, grad, image;
+	_Atomic uint32_t next;
+	bool over;
+	pthread_barrier_t go, done;
+	pthread_t thread[THREADS_MAX];
+};
+
+static void *bare_main(void *arg)
+{
+	struct bare *b = arg;
+	size_t n = (size_t)b->chunks_nr * CHUNK;
+	float *p = b->state.base;
+	uint32_t c;
+
+	ftz_on();
+	for (;;) {
+		pthread_barrier_wait(&b->go);
+		if (b->over)
+			return NULL;
+		while ((c = atomic_fetch_add(&b->next, 1)) < b->chunks_nr) {
+			size_t at = (size_t)c * CHUNK;
+
+			b->apply(&b->args, CHUNK, (uint16_t *)b->grad.base + at, p + at, p + n + at, p + 2 * n + at,
+				 (uint16_t *)b->image.base + at);
+		}
+		pthread_barrier_wait(&b->done);
+	}
+}
+
+static void bare_begin(struct bare *b, uint32_t chunks_nr, uint32_t threads_nr)
+{
+	const struct optim_row *row = optim_row(OPTIM_ADAMW);
+	size_t n = (size_t)chunks_nr * CHUNK;
+	double h[HYPER_NR];
+	struct err e;
+
+	memset(b, 0, sizeof(*b));
+	b->chunks_nr = chunks_nr;
+	b->threads_nr = threads_nr < THREADS_MAX ? threads_nr : THREADS_MAX;
+	b->apply = optim_kernel(row, isa_best(), SHARD_BF16, SHARD_BF16);
+	optim_defaults(row, h);
+	optim_args_set(&b->args, row, h, 10, 1.0f);
+	if (shm_private(&b->state, 12 * n, SHM_HUGE_TRY, &e) != SHARD_OK ||
+	    shm_create(&b->grad, "bench-grad", 2 * n, 1, SHM_HUGE_TRY, &e) != SHARD_OK ||
+	    shm_create(&b->image, "bench-image", 2 * n, 0, SHM_HUGE_TRY, &e) != SHARD_OK)
+		bench_fail("no memory: %s", e.text);
+	for (size_t i = 0; i < n; i++) {
+		((uint16_t *)b->grad.base)[i] = dtype_to_bf16((float)(i % 1001) * 1e-4f - 0.05f);
+		((float *)b->state.base)[i] = 1.0f;
+		((float *)b->state.base)[n + i] = 0.01f;
+		((float *)b->state.base)[2 * n + i] = 0.001f;
+	}
+	pthread_barrier_init(&b->go, NULL, b->threads_nr + 1);
+	pthread_barrier_init(&b->done, NULL, b->threads_nr + 1);
+	for (uint32_t i = 0; i < b->threads_nr; i++)
+		CHECK(pthread_create(&b->thread[i], NULL, bare_main, b) == 0);
+}
+
+static double bare_round(struct bare *b)
+{
+	uint64_t start = clock_ns();
+
+	atomic_store(&b->next, 0);
+	pthread_barrier_wait(&b->go);
+	pthread_barrier_wait(&b->done);
+	return (double)(clock_ns() - start) * 1e-6;
+}
+
+static void bare_end(struct bare *b)
+{
+	b->over = true;
+	pthread_barrier_wait(&b->go);
+	for (uint32_t i = 0; i < b->threads_nr; i++)
+		pthread_join(b->thread[i], NULL);
+	shm_unmap(&b->state);
+	shm_unmap(&b->grad);
+	shm_unmap(&b->image);
+}
+
+static void measure(const char *argv0, int trainers, uint32_t chunks_nr, int rounds)
+{
+	struct fleet_spec spec = {
+		.name = "bench", .tensors_nr = chunks_nr, .numel = CHUNK, .dtype = SHARD_BF16, .trainers = trainers};
+	double ours[ROUNDS_MAX], limit[ROUNDS_MAX], reduce[ROUNDS_MAX], apply[ROUNDS_MAX], o, l;
+	uint32_t workers = worker_processors();
+	char settings[128];
+	struct fleet_times t;
+	struct daemons d;
+	struct fleet *f;
+	struct bare b;
+
+	snprintf(settings, sizeof(settings), "optimizer=adamw lr=1e-3 clip=1.0 min_world=%d local_world=%d", trainers, trainers);
+	spec.settings = settings;
+	daemons_start(&d, argv0, 1, workers);
+	f = fleet_begin(&d, &spec);
+	bare_begin(&b, chunks_nr, workers);
+	bare_round(&b);
+	fleet_step(f, &t);
+	fleet_step(f, &t);
+	for (int i = 0; i < rounds; i++) {
+		limit[i] = bare_round(&b);
+		fleet_step(f, &t);
+		ours[i] = (double)t.step * 1e-6;
+		reduce[i] = daemons_figure(&d, 0, "last_step.reduce_s") * 1e3;
+		apply[i] = daemons_figure(&d, 0, "last_step.apply_s") * 1e3;
+	}
+	bare_end(&b);
+	fleet_end(&f);
+	daemons_stop(&d);
+	o = bench_median(ours, rounds);
+	l = bench_median(limit, rounds);
+	fprintf(stderr, "step_local_%d: sums and norm %.2f ms, optimizer %.2f ms\n", trainers, bench_median(reduce, rounds),
+		bench_median(apply, rounds));
+	printf("bench: step_local_%d %.2f ms limit %.2f ratio %.3f\n", trainers, o, l, o / l);
+}
+
+int main(int argc, char **argv)
+{
+	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+	int only = argc > 2 ? atoi(argv[1]) : 0, rounds = argc > 2 ? atoi(argv[2]) : ROUNDS; /* to look closely: TRAINERS ROUNDS */
+
+	CHECK(rounds > 0 && rounds <= ROUNDS_MAX);
+	for (int trainers = 1; trainers <= 2; trainers++)
+		if (only == 0 || only == trainers)
+			measure(argv[0], trainers, quick ? 4 : 64, quick ? 3 : rounds);
+	return 0;
+}

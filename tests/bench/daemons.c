@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starts and stops the daemons of a benchmark and asks for their status; fleet.c trains with them. Happy path: a folder with one
+ * configuration per node, shardd in the background, its socket accepts, SIGTERM at the end. */
+#include "bench/daemons.h"
+
+#include "base/check.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <jansson.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void bench_fail(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+static uint16_t free_port(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t bytes = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0 || getsockname(fd, (struct sockaddr *)&at, &bytes) != 0)
+		bench_fail("no port: %s", strerror(errno));
+	close(fd);
+	return ntohs(at.sin_port);
+}
+
+static void configure(const struct daemons *d, int i, const uint16_t *port, uint32_t workers)
+{
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%c.conf", d->dir, 'a' + i);
+	f = fopen(path, "w");
+	if (f == NULL)
+		bench_fail("%s: %s", path, strerror(errno));
+	fprintf(f, "[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = %s/%c.state\nmemory = 8GiB\nhttp = off\n", 'a' + i,
+		port[i], d->dir, 'a' + i, d->dir, 'a' + i);
+	if (workers > 0)
+		fprintf(f, "workers = %u\n", workers);
+	fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
+	for (int n = 0; n < d->nr; n++)
+		fprintf(f, "%c = 127.0.0.1:%u\n", 'a' + n, port[n]);
+	fclose(f);
+}
+
+static void launch(struct daemons *d, int i)
+{
+	char program[600], conf[128], log[128];
+
+	snprintf(program, sizeof(program), "%s/shardd", d->build);
+	snprintf(conf, sizeof(conf), "%s/%c.conf", d->dir, 'a' + i);
+	snprintf(log, sizeof(log), "%s/%c.log", d->dir, 'a' + i);
+	fflush(NULL); /* the child flushes its copies too */
+	d->pid[i] = fork();
+	if (d->pid[i] < 0)
+		bench_fail("fork: %s", strerror(errno));
+	if (d->pid[i] > 0)
+		return;
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* whatever becomes of the benchmark */
+	if (freopen(log, "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL)
+		_exit(126);
+	execl(program, program, "--config", conf, (char *)NULL);
+	_exit(127);
+}
+
+static void wait_up(const struct daemons *d, int i)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	shard_client *c;
+	int status;
+
+	o.address = d->address[i];
+	for (int tries = 0; shard_connect(&c, &o) != SHARD_OK; tries++) {
+		if (tries == 100 || waitpid(d->pid[i], &status, WNOHANG) != 0)
+			bench_fail("shardd of node %c does not start: see %s", 'a' + i, d->dir);
+		usleep(50000);
+	}
+	shard_disconnect(&c);
+}
+
+void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers)
+{
+	uint16_t port[DAEMONS_MAX];
+	char self[512];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	CHECK(nr >= 1 && nr <= DAEMONS_MAX);
+	if (n <= 0)
+		bench_fail("%s: where is it?", argv0);
+	self[n] = 0;
+	*d = (struct daemons){.nr = nr};
+	snprintf(d->build, sizeof(d->build), "%s/../..", dirname(self));
+	snprintf(d->dir, sizeof(d->dir), "/tmp/shardd-bench.XXXXXX");
+	if (mkdtemp(d->dir) == NULL)
+		bench_fail("%s: %s", d->dir, strerror(errno));
+	for (int i = 0; i < nr; i++)
+		port[i] = free_port();
+	for (int i = 0; i < nr; i++) {
+		snprintf(d->address[i], sizeof(d->address[i]), "unix:%s/%c.sock", d->dir, 'a' + i);
+		configure(d, i, port, workers);
+		launch(d, i);
+	}
+	for (int i = 0; i < nr; i++)
+		wait_up(d, i);
+}
+
+void daemons_stop(struct daemons *d)
+{
+	char command[128];
+	int status;
+
+	for (int i = 0; i < d->nr; i++)
+		kill(d->pid[i], SIGTERM);
+	for (int i = 0; i < d->nr; i++)
+		if (waitpid(d->pid[i], &status, 0) != d->pid[i] || status != 0)
+			bench_fail("shardd of node %c ended with status 0x%x: see %s", 'a' + i, status, d->dir);
+	snprintf(command, sizeof(command), "rm -rf %s", d->dir);
+	if (system(command) != 0)
+		bench_fail("cannot remove %s", d->dir);
+}
+
+double daemons_figure(const struct daemons *d, int i, const char *path)
+{
+	char command[1024], word[64];
+	json_error_t je;
+	json_t *all, *at;
+	double value;
+	FILE *f;
+
+	snprintf(command, sizeof(command), "%s/shardctl status --json --timeout 60 --address %s", d->build, d->address[i]);
+	f = popen(command, "r");
+	all = f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &je) : NULL;
+	if (f != NULL)
+		(void)pclose(f);
+	at = path[0] == '/' ? all : json_array_get(json_object_get(all, "models"), 0);
+	for (const char *p = path + (path[0] == '/'); at != NULL && *p != 0;) {
+		size_t n = strcspn(p, ".");
+
+		snprintf(word, sizeof(word), "%.*s", (int)n, p);
+		at = json_object_get(at, word);
+		p += n + (p[n] == '.');
+	}
+	if (!json_is_number(at))
+		bench_fail("no figure %s in the status of node %c", path, 'a' + i);
+	value = json_number_value(at);
+	json_decref(all);
+	return value;
+}
