@@ -45,6 +45,17 @@ bool core_linked(const struct core *c, uint16_t node)
 	return node == c->conf.self || c->member.peer[node].linked;
 }
 
+bool core_world_ok(const struct core *c, const struct core_world *w)
+{
+	if (!w || !w->size || w->size > CORE_RANKS_MAX)
+		return false;
+	for (uint32_t i = 0; i < w->size; i++) {
+		if (w->rank[i].node >= c->conf.nodes_nr)
+			return false;
+	}
+	return true;
+}
+
 uint32_t core_local_ranks(const struct core_world *w, uint16_t node)
 {
 	uint32_t nr = 0;

@@ -43,6 +43,7 @@ __attribute__((format(printf, 2, 3))) const char *core_text(struct core *c, cons
 void core_copy_text(char *to, size_t bytes, const char *from); /* NULL: empty */
 bool core_linked(const struct core *c, uint16_t node);         /* or self */
 bool core_coordinates(const struct core *c);
+bool core_world_ok(const struct core *c, const struct core_world *w);                  /* one that came in a message; NULL: false */
 const char *core_rank_name(struct core *c, const struct core_world *w, uint32_t rank); /* "rank 3 (pid 712, node b)" */
 uint32_t core_local_ranks(const struct core_world *w, uint16_t node);
 

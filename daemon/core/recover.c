@@ -287,7 +287,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 
 	if (co->state != COORD_RECOVER || m->id.term != c->conf.incarnation || !a || n->answered)
 		return;
-	if (a->prepared && (!a->world.size || a->world.size > CORE_RANKS_MAX))
+	if (a->prepared && !core_world_ok(c, &a->world))
 		return;
 	n->answered = true;
 	n->incarnation = m->from_incarnation;

@@ -236,8 +236,7 @@ void step_on_begin(struct ctx *x, const struct core_msg *m)
 {
 	struct step *s = &x->c->step;
 
-	if (!m->world || !m->record || !m->world->size || m->world->size > CORE_RANKS_MAX || !m->id.attempt ||
-	    !member_adopted(x->c, &m->id))
+	if (!core_world_ok(x->c, m->world) || !m->record || !m->id.attempt || !member_adopted(x->c, &m->id))
 		return;
 	if (!core_id_cmp(&m->id, &s->id)) {
 		step_answer_again(x);
