@@ -8,7 +8,7 @@ __attribute__((noreturn, cold)) void check_failed(const char *what, const char *
 
 #define CHECK(x) (__builtin_expect(!!(x), 1) ? (void)0 : check_failed(#x, __FILE__, __LINE__))
 
-#define BIT(n) (1u << (n))
+#define BIT(n)    (1u << (n))
 #define NR(array) (sizeof(array) / sizeof((array)[0]))
 
 #endif

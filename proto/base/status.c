@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+// clang-format off: one row per status
 #define ROW(name) case name: return #name
 
 const char *status_name(enum shard_status st)
@@ -40,6 +41,7 @@ const char *status_name(enum shard_status st)
 	}
 	return "SHARD_?";
 }
+// clang-format on
 
 enum shard_status err_setv(struct err *e, enum shard_status st, const char *fmt, va_list ap)
 {
