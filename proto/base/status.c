@@ -4,7 +4,8 @@
 
 #include <stdio.h>
 
-// clang-format off: one row per status
+/* one row per status */
+// clang-format off
 #define ROW(name) case name: return #name
 
 const char *status_name(enum shard_status st)
