@@ -78,6 +78,8 @@ static void conf_record(const struct model *m, struct record_conf *r)
 	r->optim = set->optim;
 	r->groups_nr = set->groups_nr;
 	memcpy(r->hyper, set->hyper, sizeof(set->hyper[0]) * set->groups_nr);
+	memcpy(r->lr_factor, set->lr_factor, sizeof(set->lr_factor[0]) * set->groups_nr);
+	r->schedule = set->schedule;
 	r->clip = set->clip;
 	r->dynamic_scale = set->dynamic_scale;
 	r->consecutive_hysteresis = set->consecutive_hysteresis;

@@ -211,6 +211,91 @@ static enum shard_status make_groups(struct model_settings *s, const struct merg
 	return SHARD_OK;
 }
 
+/* A parameter that somebody set: is it one of this schedule? */
+static enum shard_status check_param(const struct merge *m, const struct schedule_row *row, enum schedule_param param,
+				     struct err *e)
+{
+	enum settings_key key = settings_param_key(param);
+	const struct entry *entry = set(m, key), *schedule = set(m, KEY_SCHEDULE);
+	char has[256] = "";
+	size_t used = 0;
+
+	if (!entry || row->param[param].from != SCHEDULE_ABSENT || (schedule && entry->layer < schedule->layer))
+		return SHARD_OK; /* or meant for the schedule that a later layer replaced */
+	if (schedule_row_id(row) == SCHEDULE_NONE)
+		return err_set(e, SHARD_BAD_ARG, "%s: %s = %.64s: there is no schedule: set schedule too", entry->origin,
+			       settings_row(key)->name, entry->text);
+	for (int p = 0; p < SCHEDULE_PARAM_NR && used < sizeof(has); p++)
+		if (row->param[p].from != SCHEDULE_ABSENT)
+			used += (size_t)snprintf(has + used, sizeof(has) - used, "%s%s", used ? ", " : "",
+						 settings_row(settings_param_key((enum schedule_param)p))->name);
+	return err_set(e, SHARD_BAD_ARG, "%s: %s = %.64s: schedule %s has no such key: it has %.160s", entry->origin,
+		       settings_row(key)->name, entry->text, row->name, has);
+}
+
+static double param_value(const struct merge *m, enum schedule_param param)
+{
+	const struct settings_value *v = &set(m, settings_param_key(param))->value;
+
+	return settings_row(settings_param_key(param))->type == TYPE_NUMBER ? v->number : (double)v->whole;
+}
+
+static enum shard_status make_params(struct model_settings *s, const struct merge *m, const struct schedule_row *row, struct err *e)
+{
+	struct schedule_conf *c = &s->schedule;
+	enum shard_status st;
+
+	for (int i = 0; i < SCHEDULE_PARAM_NR; i++) {
+		const struct schedule_default *d = &row->param[i];
+		enum schedule_param p = (enum schedule_param)i;
+
+		if ((st = check_param(m, row, p, e)) != SHARD_OK)
+			return st;
+		if (d->from == SCHEDULE_ABSENT)
+			continue;
+		if (set(m, settings_param_key(p)))
+			c->param[p] = param_value(m, p);
+		else if (d->from == SCHEDULE_REQUIRED)
+			return err_set(e, SHARD_BAD_ARG, "%s: schedule = %s needs %s, which has no default: set it",
+				       set(m, KEY_SCHEDULE)->origin, row->name, settings_row(settings_param_key(p))->name);
+		else if (d->from == SCHEDULE_AS_LR)
+			c->param[p] = s->lr;
+		else
+			c->param[p] =
+				d->from == SCHEDULE_AS_PARAM ? c->param[d->as] : d->value; /* whose number is lower: it is there */
+	}
+	return SHARD_OK;
+}
+
+/* What the parameters must fulfil together. */
+static enum shard_status make_schedule(struct model_settings *s, const struct merge *m, struct err *e)
+{
+	const struct entry *entry = set(m, KEY_SCHEDULE), *cycles = set(m, KEY_CYCLE_MOMENTUM);
+	const struct schedule_row *row = entry ? entry->value.schedule : schedule_row(SCHEDULE_NONE);
+	bool moves = s->optim->hyper[HYPER_BETA1].name || s->optim->hyper[HYPER_MOMENTUM].name;
+	double *p = s->schedule.param;
+	enum shard_status st;
+
+	s->schedule.id = schedule_row_id(row);
+	s->schedule.lr = s->lr;
+	if ((st = make_params(s, m, row, e)) != SHARD_OK)
+		return st;
+	if (row->param[SCHEDULE_TOTAL_NUM_STEPS].from != SCHEDULE_ABSENT &&
+	    p[SCHEDULE_TOTAL_NUM_STEPS] < p[SCHEDULE_WARMUP_NUM_STEPS])
+		return err_set(e, SHARD_BAD_ARG, "%s: total_num_steps = %.0f is below warmup_num_steps = %.0f (%s): lower it",
+			       entry->origin, p[SCHEDULE_TOTAL_NUM_STEPS], p[SCHEDULE_WARMUP_NUM_STEPS],
+			       set(m, KEY_WARMUP_NUM_STEPS) ? set(m, KEY_WARMUP_NUM_STEPS)->origin : "default");
+	if ((p[SCHEDULE_DECAY_LR_RATE] > 0 || p[SCHEDULE_DECAY_MOM_RATE] > 0) && p[SCHEDULE_DECAY_STEP_SIZE] == 0)
+		return err_set(e, SHARD_BAD_ARG, "%s: %s has no effect while decay_step_size is 0: set decay_step_size",
+			       entry->origin, p[SCHEDULE_DECAY_LR_RATE] > 0 ? "decay_lr_rate" : "decay_mom_rate");
+	if (p[SCHEDULE_CYCLE_MOMENTUM] != 0 && !moves && cycles)
+		return err_set(e, SHARD_BAD_ARG, "%s: cycle_momentum = %s: optimizer %s has neither beta1 nor momentum: choose no",
+			       cycles->origin, cycles->text, s->optim->name);
+	if (!moves)
+		p[SCHEDULE_CYCLE_MOMENTUM] = 0;
+	return SHARD_OK;
+}
+
 static enum shard_status make_scale(struct model_settings *s, const struct merge *m, enum shard_dtype grad, struct err *e)
 {
 	const struct entry *scale = set(m, KEY_LOSS_SCALE), *floor_ = set(m, KEY_MIN_LOSS_SCALE);
@@ -254,7 +339,8 @@ static enum shard_status make(struct model_settings *s, const struct merge *m, e
 	s->pause_on_nonfinite = whole(m, KEY_NONFINITE, 0) != 0;
 	s->chunk_elems = (uint32_t)whole(m, KEY_CHUNK_ELEMS, 1u << 20);
 	s->timeout_ns = whole(m, KEY_TIMEOUT, 300000000000ull);
-	if ((st = make_groups(s, m, e)) != SHARD_OK || (st = make_scale(s, m, grad, e)) != SHARD_OK)
+	if ((st = make_groups(s, m, e)) != SHARD_OK || (st = make_schedule(s, m, e)) != SHARD_OK ||
+	    (st = make_scale(s, m, grad, e)) != SHARD_OK)
 		return st;
 	return make_world(s, m, e);
 }

@@ -5,6 +5,7 @@
 #ifndef SHARD_SETTINGS_H
 #define SHARD_SETTINGS_H
 
+#include "core/schedule.h"
 #include "optim/optim.h"
 
 #include <stdbool.h>
@@ -21,8 +22,9 @@ struct model_settings {
 	bool named_groups;
 	double hyper[SETTINGS_GROUPS_MAX][HYPER_NR]; /* effective, per group; lr is multiplied by lr_factor already */
 	double lr_factor[SETTINGS_GROUPS_MAX];
-	double lr;   /* before the factors */
-	double clip; /* max norm; 0: off */
+	double lr;                     /* before the factors */
+	struct schedule_conf schedule; /* of lr before the factors; effective parameters */
+	double clip;                   /* max norm; 0: off */
 	bool dynamic_scale, consecutive_hysteresis;
 	double initial_scale; /* static: the scale itself */
 	double min_scale;

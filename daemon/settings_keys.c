@@ -24,6 +24,32 @@ static const struct settings_row rows[KEY_NR] = {
 		      "largest global gradient norm; 0: no clipping"},
 	[KEY_CONSECUTIVE_HYSTERESIS] = {"consecutive_hysteresis", TYPE_BOOL, 0, 0, false, true, false, HYPER_NR, "no",
 					"each good step refills the hysteresis"},
+	[KEY_COS_MIN_RATIO] = {"cos_min_ratio", TYPE_NUMBER, 0, 1, false, true, false, HYPER_NR, "0.0001",
+			       "of WarmupCosineLR: where it ends, as a part of lr"},
+	[KEY_CYCLE_FIRST_STAIR_COUNT] = {"cycle_first_stair_count", TYPE_COUNT, 0, 1e9, false, true, false, HYPER_NR, "0",
+					 "of OneCycle: stairs of the first half; 0: a slope"},
+	[KEY_CYCLE_FIRST_STEP_SIZE] = {"cycle_first_step_size", TYPE_COUNT, 1, 1e12, false, true, false, HYPER_NR, "2000",
+				       "of OneCycle: steps of the first half"},
+	[KEY_CYCLE_MAX_LR] = {"cycle_max_lr", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "none: OneCycle needs it",
+			      "of OneCycle: learning rate in the middle"},
+	[KEY_CYCLE_MAX_MOM] = {"cycle_max_mom", TYPE_NUMBER, 0, 0.999999, false, true, false, HYPER_NR, "0.9",
+			       "of OneCycle: momentum at both ends"},
+	[KEY_CYCLE_MIN_LR] = {"cycle_min_lr", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "none: OneCycle needs it",
+			      "of OneCycle: learning rate at both ends"},
+	[KEY_CYCLE_MIN_MOM] = {"cycle_min_mom", TYPE_NUMBER, 0, 0.999999, false, true, false, HYPER_NR, "0.8",
+			       "of OneCycle: momentum in the middle, and of the first step"},
+	[KEY_CYCLE_MOMENTUM] = {"cycle_momentum", TYPE_BOOL, 0, 0, false, true, false, HYPER_NR, "yes",
+				"of OneCycle: beta1 (sgd: momentum) of all groups moves against lr"},
+	[KEY_CYCLE_SECOND_STAIR_COUNT] = {"cycle_second_stair_count", TYPE_COUNT, 0, 1e9, false, true, false, HYPER_NR,
+					  "cycle_first_stair_count", "of OneCycle: stairs of the second half"},
+	[KEY_CYCLE_SECOND_STEP_SIZE] = {"cycle_second_step_size", TYPE_COUNT, 0, 1e12, false, true, false, HYPER_NR,
+					"cycle_first_step_size", "of OneCycle: steps of the second half"},
+	[KEY_DECAY_LR_RATE] = {"decay_lr_rate", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "0",
+			       "of OneCycle: lr falls by 1 / (1 + this) per interval after the cycle"},
+	[KEY_DECAY_MOM_RATE] = {"decay_mom_rate", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "0",
+				"of OneCycle: momentum grows by 1 + this per interval after the cycle"},
+	[KEY_DECAY_STEP_SIZE] = {"decay_step_size", TYPE_COUNT, 0, 1e12, false, true, false, HYPER_NR, "0",
+				 "of OneCycle: steps of an interval after the cycle; 0: no decay"},
 	[KEY_EPS] = {"eps", TYPE_HYPER, 0, 0, false, true, true, HYPER_EPS, "optimizer's", "added to the denominator"},
 	[KEY_HYSTERESIS] = {"hysteresis", TYPE_COUNT, 1, 1e6, false, true, false, HYPER_NR, "2",
 			    "overflows before the loss scale falls"},
@@ -37,6 +63,14 @@ static const struct settings_row rows[KEY_NR] = {
 				   "good steps before a dynamic scale doubles"},
 	[KEY_LR] = {"lr", TYPE_HYPER, 0, 0, false, true, false, HYPER_LR, "optimizer's", "learning rate"},
 	[KEY_LR_FACTOR] = {"lr_factor", TYPE_NUMBER, 0, BIG, false, false, true, HYPER_NR, "1", "a group's part of lr"},
+	[KEY_LR_RANGE_TEST_MIN_LR] = {"lr_range_test_min_lr", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "0.001",
+				      "of LRRangeTest: where it starts"},
+	[KEY_LR_RANGE_TEST_STAIRCASE] = {"lr_range_test_staircase", TYPE_BOOL, 0, 0, false, true, false, HYPER_NR, "no",
+					 "of LRRangeTest: a stair per interval"},
+	[KEY_LR_RANGE_TEST_STEP_RATE] = {"lr_range_test_step_rate", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "1",
+					 "of LRRangeTest: growth per interval"},
+	[KEY_LR_RANGE_TEST_STEP_SIZE] = {"lr_range_test_step_size", TYPE_COUNT, 1, 1e12, false, true, false, HYPER_NR, "2000",
+					 "of LRRangeTest: steps of an interval"},
 	[KEY_MAX_SKIPS] = {"max_skips", TYPE_COUNT, 0, 1e9, false, true, false, HYPER_NR, "20",
 			   "skipped steps in a row before the model is paused; 0: no limit"},
 	[KEY_MAX_WORLD] = {"max_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "min_world", "most trainers"},
@@ -49,15 +83,69 @@ static const struct settings_row rows[KEY_NR] = {
 			   "skip or pause: what a gradient with Inf or NaN does to its step"},
 	[KEY_PINNED] = {"pinned", TYPE_KEYS, 0, 0, false, true, false, HYPER_NR, "", "keys that a trainer may not set"},
 	[KEY_REPLICAS] = {"replicas", TYPE_COUNT, 1, 1, false, true, false, HYPER_NR, "1", "copies of each chunk; 1 for now"},
+	[KEY_SCHEDULE] = {"schedule", TYPE_SCHEDULE, 0, 0, false, true, false, HYPER_NR, "none",
+			  "none, LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR or WarmupCosineLR, as in DeepSpeed"},
 	[KEY_TIMEOUT] = {"timeout", TYPE_DURATION, 0, 0, false, true, false, HYPER_NR, "300s", "of a trainer's waiting calls"},
+	[KEY_TOTAL_NUM_STEPS] = {"total_num_steps", TYPE_COUNT, 1, 1e12, false, true, false, HYPER_NR, "none: they need it",
+				 "of WarmupDecayLR and WarmupCosineLR: steps until the end"},
+	[KEY_WARMUP_MAX_LR] = {"warmup_max_lr", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR,
+			       "WarmupLR: lr; WarmupDecayLR: 0.001", "learning rate after the warm-up"},
+	[KEY_WARMUP_MIN_LR] = {"warmup_min_lr", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "0",
+			       "of WarmupLR and WarmupDecayLR: where they start"},
+	[KEY_WARMUP_MIN_RATIO] = {"warmup_min_ratio", TYPE_NUMBER, 0, 1, false, true, false, HYPER_NR, "0",
+				  "of WarmupCosineLR: where it starts, as a part of lr"},
+	[KEY_WARMUP_NUM_STEPS] = {"warmup_num_steps", TYPE_COUNT, 1, 1e12, false, true, false, HYPER_NR, "1000",
+				  "steps of the warm-up, at least 2"},
+	[KEY_WARMUP_TYPE] = {"warmup_type", TYPE_WARMUP, 0, 0, false, true, false, HYPER_NR, "log", "log or linear"},
 	[KEY_WEIGHT_DECAY] = {"weight_decay", TYPE_HYPER, 0, 0, false, true, true, HYPER_WEIGHT_DECAY, "optimizer's", "per step"},
 	[KEY_BETAS] = {"betas", TYPE_BETAS, 0, 1, false, true, true, HYPER_NR, "", "beta1,beta2 in one"},
+};
+
+static const enum settings_key param_keys[SCHEDULE_PARAM_NR] = {
+	[SCHEDULE_COS_MIN_RATIO] = KEY_COS_MIN_RATIO,
+	[SCHEDULE_CYCLE_FIRST_STAIR_COUNT] = KEY_CYCLE_FIRST_STAIR_COUNT,
+	[SCHEDULE_CYCLE_FIRST_STEP_SIZE] = KEY_CYCLE_FIRST_STEP_SIZE,
+	[SCHEDULE_CYCLE_MAX_LR] = KEY_CYCLE_MAX_LR,
+	[SCHEDULE_CYCLE_MAX_MOM] = KEY_CYCLE_MAX_MOM,
+	[SCHEDULE_CYCLE_MIN_LR] = KEY_CYCLE_MIN_LR,
+	[SCHEDULE_CYCLE_MIN_MOM] = KEY_CYCLE_MIN_MOM,
+	[SCHEDULE_CYCLE_MOMENTUM] = KEY_CYCLE_MOMENTUM,
+	[SCHEDULE_CYCLE_SECOND_STAIR_COUNT] = KEY_CYCLE_SECOND_STAIR_COUNT,
+	[SCHEDULE_CYCLE_SECOND_STEP_SIZE] = KEY_CYCLE_SECOND_STEP_SIZE,
+	[SCHEDULE_DECAY_LR_RATE] = KEY_DECAY_LR_RATE,
+	[SCHEDULE_DECAY_MOM_RATE] = KEY_DECAY_MOM_RATE,
+	[SCHEDULE_DECAY_STEP_SIZE] = KEY_DECAY_STEP_SIZE,
+	[SCHEDULE_LR_RANGE_TEST_MIN_LR] = KEY_LR_RANGE_TEST_MIN_LR,
+	[SCHEDULE_LR_RANGE_TEST_STAIRCASE] = KEY_LR_RANGE_TEST_STAIRCASE,
+	[SCHEDULE_LR_RANGE_TEST_STEP_RATE] = KEY_LR_RANGE_TEST_STEP_RATE,
+	[SCHEDULE_LR_RANGE_TEST_STEP_SIZE] = KEY_LR_RANGE_TEST_STEP_SIZE,
+	[SCHEDULE_TOTAL_NUM_STEPS] = KEY_TOTAL_NUM_STEPS,
+	[SCHEDULE_WARMUP_MAX_LR] = KEY_WARMUP_MAX_LR,
+	[SCHEDULE_WARMUP_MIN_LR] = KEY_WARMUP_MIN_LR,
+	[SCHEDULE_WARMUP_MIN_RATIO] = KEY_WARMUP_MIN_RATIO,
+	[SCHEDULE_WARMUP_NUM_STEPS] = KEY_WARMUP_NUM_STEPS,
+	[SCHEDULE_WARMUP_TYPE] = KEY_WARMUP_TYPE,
 };
 
 const struct settings_row *settings_row(enum settings_key key)
 {
 	CHECK((unsigned)key < KEY_NR);
 	return &rows[key];
+}
+
+enum settings_key settings_param_key(enum schedule_param param)
+{
+	CHECK((unsigned)param < SCHEDULE_PARAM_NR);
+	return param_keys[param];
+}
+
+enum schedule_param settings_key_param(enum settings_key key)
+{
+	int p = 0;
+
+	while (p < SCHEDULE_PARAM_NR && param_keys[p] != key)
+		p++;
+	return (enum schedule_param)p;
 }
 
 static bool fits(const struct settings_row *row, bool group)
@@ -105,7 +193,10 @@ static enum shard_status number(const struct settings_row *row, const char *text
 
 	if (value_double(text, &v->number) && v->number <= row->max && (row->above ? v->number > row->min : v->number >= row->min))
 		return SHARD_OK;
-	snprintf(choose, sizeof(choose), "choose a number %s %g", row->above ? "above" : "of at least", row->min);
+	if (row->max < BIG)
+		snprintf(choose, sizeof(choose), "choose a number from %g to %.6g", row->min, row->max);
+	else
+		snprintf(choose, sizeof(choose), "choose a number %s %g", row->above ? "above" : "of at least", row->min);
 	return wrong(row, text, choose, e);
 }
 
@@ -200,6 +291,14 @@ enum shard_status settings_value(enum settings_key key, const char *text, struct
 		return wrong(row, text, "choose a time from 1ms to a year, with its unit, as in 300s", e);
 	case TYPE_KEYS:
 		return keys(row, text, e);
+	case TYPE_SCHEDULE:
+		v->schedule = schedule_find(text);
+		return v->schedule ? SHARD_OK
+				   : wrong(row, text,
+					   "choose one of none, LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR", e);
+	case TYPE_WARMUP:
+		v->whole = strcmp(text, "linear") == 0 ? SCHEDULE_LINEAR : SCHEDULE_LOG;
+		return v->whole || strcmp(text, "log") == 0 ? SHARD_OK : wrong(row, text, "choose log or linear", e);
 	}
 	CHECK(!"a type without a case");
 	return SHARD_BAD_ARG;

@@ -3,6 +3,7 @@
 #ifndef SHARD_SETTINGS_KEYS_H
 #define SHARD_SETTINGS_KEYS_H
 
+#include "core/schedule.h"
 #include "optim/optim.h"
 
 #define SETTINGS_VALUE_BYTES 128
@@ -15,6 +16,19 @@ enum settings_key {
 	KEY_CHUNK_ELEMS,
 	KEY_CLIP,
 	KEY_CONSECUTIVE_HYSTERESIS,
+	KEY_COS_MIN_RATIO,
+	KEY_CYCLE_FIRST_STAIR_COUNT,
+	KEY_CYCLE_FIRST_STEP_SIZE,
+	KEY_CYCLE_MAX_LR,
+	KEY_CYCLE_MAX_MOM,
+	KEY_CYCLE_MIN_LR,
+	KEY_CYCLE_MIN_MOM,
+	KEY_CYCLE_MOMENTUM,
+	KEY_CYCLE_SECOND_STAIR_COUNT,
+	KEY_CYCLE_SECOND_STEP_SIZE,
+	KEY_DECAY_LR_RATE,
+	KEY_DECAY_MOM_RATE,
+	KEY_DECAY_STEP_SIZE,
 	KEY_EPS,
 	KEY_HYSTERESIS,
 	KEY_INITIAL_SCALE_POWER,
@@ -23,6 +37,10 @@ enum settings_key {
 	KEY_LOSS_SCALE_WINDOW,
 	KEY_LR,
 	KEY_LR_FACTOR, /* of a group */
+	KEY_LR_RANGE_TEST_MIN_LR,
+	KEY_LR_RANGE_TEST_STAIRCASE,
+	KEY_LR_RANGE_TEST_STEP_RATE,
+	KEY_LR_RANGE_TEST_STEP_SIZE,
 	KEY_MAX_SKIPS,
 	KEY_MAX_WORLD,
 	KEY_MIN_LOSS_SCALE,
@@ -32,7 +50,14 @@ enum settings_key {
 	KEY_NONFINITE,
 	KEY_PINNED,
 	KEY_REPLICAS,
+	KEY_SCHEDULE,
 	KEY_TIMEOUT,
+	KEY_TOTAL_NUM_STEPS,
+	KEY_WARMUP_MAX_LR,
+	KEY_WARMUP_MIN_LR,
+	KEY_WARMUP_MIN_RATIO,
+	KEY_WARMUP_NUM_STEPS,
+	KEY_WARMUP_TYPE,
 	KEY_WEIGHT_DECAY,
 	KEY_BETAS, /* "0.9,0.95" stands for beta1 and beta2 */
 	KEY_NR,
@@ -49,6 +74,8 @@ enum settings_type {
 	TYPE_NONFINITE, /* skip or pause */
 	TYPE_DURATION,
 	TYPE_KEYS, /* names of keys */
+	TYPE_SCHEDULE,
+	TYPE_WARMUP, /* log or linear */
 };
 
 struct settings_row {
@@ -64,11 +91,14 @@ struct settings_row {
 struct settings_value {
 	double number; /* also betas' first; TYPE_SCALE: 0 = dynamic */
 	double second;
-	uint64_t whole; /* count, bool, pause, nanoseconds */
+	uint64_t whole; /* count, bool, pause, linear, nanoseconds */
 	const struct optim_row *optim;
+	const struct schedule_row *schedule;
 };
 
 const struct settings_row *settings_row(enum settings_key key);
+enum settings_key settings_param_key(enum schedule_param param); /* a schedule's parameters are keys like others */
+enum schedule_param settings_key_param(enum settings_key key);   /* SCHEDULE_PARAM_NR: it is none */
 /* KEY_NR and an error with the nearest name: unknown, or not possible in a group (or outside of one). */
 enum settings_key settings_find(const char *name, bool group, struct err *e);
 /* e says "key = value: what is wrong: what to choose". */

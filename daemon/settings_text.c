@@ -56,12 +56,30 @@ static void put_count(struct out *o, enum settings_key key, uint32_t n)
 	put(o, " %s=%u", settings_row(key)->name, n);
 }
 
+/* A parameter of the schedule, if this one has it. */
+static void put_param(struct out *o, const struct model_settings *s, enum schedule_param param)
+{
+	const struct settings_row *row = settings_row(settings_param_key(param));
+	double x = s->schedule.param[param];
+
+	if (schedule_row(s->schedule.id)->param[param].from == SCHEDULE_ABSENT)
+		return;
+	if (row->type == TYPE_BOOL)
+		put(o, " %s=%s", row->name, x != 0 ? "yes" : "no");
+	else if (row->type == TYPE_WARMUP)
+		put(o, " %s=%s", row->name, x == SCHEDULE_LINEAR ? "linear" : "log");
+	else if (row->type == TYPE_COUNT)
+		put(o, " %s=%.0f", row->name, x);
+	else
+		put_double(o, "", row->name, x);
+}
+
 /* A key of the whole model that is no hyper-parameter. */
 static void put_key(struct out *o, const struct model_settings *s, enum settings_key key)
 {
 	char text[VALUE_TEXT_BYTES];
 
-	switch (key) {
+	switch ((int)key) {
 	case KEY_OPTIMIZER:
 		put(o, "optimizer=%s", s->optim->name);
 		break;
@@ -105,22 +123,15 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 	case KEY_REPLICAS:
 		put(o, " replicas=1");
 		break;
+	case KEY_SCHEDULE:
+		put(o, " schedule=%s", schedule_row(s->schedule.id)->name);
+		break;
 	case KEY_TIMEOUT:
 		value_duration_text(text, s->timeout_ns);
 		put(o, " timeout=%s", text);
 		break;
-	case KEY_PINNED: /* the file's business, not the model's */
-	case KEY_BETAS:
-	case KEY_LR_FACTOR:
-	case KEY_BETA1: /* put_hyper() */
-	case KEY_BETA2:
-	case KEY_EPS:
-	case KEY_LR:
-	case KEY_MOMENTUM:
-	case KEY_NESTEROV:
-	case KEY_WEIGHT_DECAY:
-	case KEY_NR:
-		break;
+	default: /* others are written elsewhere, or are the file's business and not the model's */
+		CHECK(key == KEY_BETAS || key == KEY_LR_FACTOR || key == KEY_PINNED);
 	}
 }
 
@@ -135,6 +146,8 @@ size_t settings_text(const struct model_settings *s, const char *const *groups, 
 
 		if (i == KEY_LR)
 			put_double(&o, "", "lr", s->lr);
+		else if (settings_key_param((enum settings_key)i) < SCHEDULE_PARAM_NR)
+			put_param(&o, s, settings_key_param((enum settings_key)i));
 		else if (row->type != TYPE_HYPER)
 			put_key(&o, s, (enum settings_key)i);
 		else if (!s->named_groups && s->optim->hyper[row->hyper].name)

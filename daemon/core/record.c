@@ -65,8 +65,22 @@ static double squares_sum(const struct record_votes *v, bool *finite) /* in chun
 	return sum;
 }
 
+/* One group's hyper-parameters in applied step t. */
+static void hyper_at(double h[HYPER_NR], const struct record_conf *conf, uint32_t g, uint64_t t)
+{
+	double momentum;
+
+	memcpy(h, conf->hyper[g], HYPER_NR * sizeof(h[0]));
+	if (conf->schedule.id == SCHEDULE_NONE)
+		return;
+	h[HYPER_LR] = schedule_lr(&conf->schedule, t) * conf->lr_factor[g];
+	if (schedule_momentum(&conf->schedule, t, &momentum))
+		h[conf->optim->hyper[HYPER_BETA1].name ? HYPER_BETA1 : HYPER_MOMENTUM] = momentum;
+}
+
 static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf, double norm)
 {
+	double h[HYPER_NR];
 	float mult;
 
 	r->outcome = RECORD_APPLIED;
@@ -76,8 +90,10 @@ static void record_apply(struct record *r, const struct record *prev, const stru
 	if (conf->clip > 0 && conf->clip / (norm + CLIP_EPS) < 1)
 		r->clip_factor = conf->clip / (norm + CLIP_EPS);
 	mult = (float)(r->clip_factor / (r->loss_scale * r->weight_sum));
-	for (uint32_t g = 0; g < conf->groups_nr; g++)
-		optim_args_set(&r->args[g], conf->optim, conf->hyper[g], r->applied, mult);
+	for (uint32_t g = 0; g < conf->groups_nr; g++) {
+		hyper_at(h, conf, g, r->applied);
+		optim_args_set(&r->args[g], conf->optim, h, r->applied, mult);
+	}
 }
 
 static void record_skip(struct record *r, const struct record *prev, enum record_outcome why)
@@ -93,7 +109,7 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 		   const struct core_world *world, const struct record_votes *votes)
 {
 	bool finite;
-	double sum, norm;
+	double sum, norm, h[HYPER_NR];
 
 	CHECK(r != prev && world->size > 0 && votes->chunks_nr > 0 && conf->groups_nr <= CORE_GROUPS_MAX);
 	memset(r, 0, sizeof(*r));
@@ -102,7 +118,8 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	r->groups_nr = conf->groups_nr;
 	r->world = *world;
 	r->clip_factor = 1;
-	r->lr = conf->hyper[0][HYPER_LR];
+	hyper_at(h, conf, 0, prev->applied + 1); /* of a skipped step: what it would have had, and the next one has */
+	r->lr = h[HYPER_LR];
 	r->bad_tensor = votes->bad_tensor;
 	r->bad_rank = votes->bad_rank;
 	r->scaler = prev->scaler;

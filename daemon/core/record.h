@@ -4,6 +4,7 @@
 #ifndef SHARD_CORE_RECORD_H
 #define SHARD_CORE_RECORD_H
 
+#include "core/schedule.h"
 #include "optim/optim.h"
 
 #include <stdbool.h>
@@ -60,15 +61,17 @@ struct record {
 struct record_conf {
 	const struct optim_row *optim;
 	uint32_t groups_nr;
-	double hyper[CORE_GROUPS_MAX][HYPER_NR];   /* lr, betas, eps, weight decay ... of each group */
-	double clip;                               /* max_norm; 0: off */
+	double hyper[CORE_GROUPS_MAX][HYPER_NR]; /* lr, betas, eps, weight decay ... of each group */
+	struct schedule_conf schedule;           /* SCHEDULE_NONE: lr is hyper's */
+	double lr_factor[CORE_GROUPS_MAX];       /* of the schedule's; hyper's has it already */
+	double clip;                             /* max_norm; 0: off */
 	bool dynamic_scale, consecutive_hysteresis;
 	double initial_scale, min_scale;
 	int32_t scale_window, hysteresis;
 	uint32_t max_skips; /* 0: no limit */
 };
 
-struct record_votes { /* of every member, merged */
+struct record_votes {        /* of every member, merged */
 	const double *sumsq; /* [chunks_nr], chunk order */
 	const uint8_t *finite;
 	uint32_t chunks_nr;

@@ -164,6 +164,13 @@ static void canonical(void **state)
 		"optimizer=sgd momentum=0.9 nesterov=yes",
 		"optimizer=lion lr=3e-4 loss_scale=dynamic hysteresis=3",
 		"optimizer=adagrad",
+		"optimizer=adagrad schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=0.1 cycle_first_step_size=3Ki "
+		"decay_step_size=7 "
+		"decay_lr_rate=0.5",
+		"schedule=LRRangeTest lr_range_test_staircase=yes lr_range_test_min_lr=0.1",
+		"schedule=WarmupLR warmup_type=linear lr=7e-4",
+		"schedule=WarmupDecayLR total_num_steps=2000",
+		"schedule=WarmupCosineLR total_num_steps=2000 warmup_min_ratio=0.3",
 		"optimizer=adam eps=1e-7 clip=0.1 timeout=1500ms nonfinite=pause min_world=2 max_world=5 local_world=3 "
 		"chunk_elems=2048",
 	};
@@ -178,6 +185,7 @@ static void canonical(void **state)
 		settings_text(&t, NULL, two);
 		assert_string_equal(one, two);
 		assert_memory_equal(s.hyper[0], t.hyper[0], sizeof(s.hyper[0]));
+		assert_memory_equal(&s.schedule, &t.schedule, sizeof(s.schedule));
 		assert_true(s.initial_scale == t.initial_scale && s.dynamic_scale == t.dynamic_scale &&
 			    s.timeout_ns == t.timeout_ns);
 	}
@@ -186,7 +194,7 @@ static void canonical(void **state)
 	assert_string_equal(
 		one, "optimizer=sgd chunk_elems=1048576 clip=0 consecutive_hysteresis=no hysteresis=2 local_world=1 loss_scale=1 "
 		     "loss_scale_window=1000 lr=0.1 max_skips=20 max_world=1 min_loss_scale=1 min_world=1 momentum=0 nesterov=0 "
-		     "nonfinite=skip replicas=1 timeout=300s weight_decay=0");
+		     "nonfinite=skip replicas=1 schedule=none timeout=300s weight_decay=0");
 }
 
 static void compared(void **state)
