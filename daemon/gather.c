@@ -221,8 +221,10 @@ static void blame(struct gather_job *j, uint32_t segment, uint32_t k, const uint
 			continue;
 		if (j->stage == GATHER_LOCAL_SUM)
 			j->bad_rank = (int32_t)g->local[who[i]].rank;
-		else
-			j->bad_rank = g->only_rank[who[i]] >= 0 ? g->only_rank[who[i]] : g->bad_rank_in[who[i]];
+		else if (g->only_rank[who[i]] >= 0)
+			j->bad_rank = g->only_rank[who[i]];
+		else /* one of several: this node's own sum knows, or the other node has said */
+			j->bad_rank = g->node[who[i]] == j->m->server->self ? g->chunk[j->chunk].bad_rank : g->bad_rank_in[who[i]];
 	}
 }
 
@@ -245,7 +247,8 @@ static void sum_segment(struct gather_job *j, uint32_t segment, uint8_t *dst, re
 		src[k++] = operand(m, j->stage, i, j->chunk) + at;
 	}
 	if (k == 0) {
-		m->gather.zero[segment] = 1;
+		if (norm) /* nobody has any; else another node may */
+			m->gather.zero[segment] = 1;
 		return;
 	}
 	sum = reduce(s->n, k, src, dst != NULL ? dst + at : NULL, norm);
@@ -286,7 +289,6 @@ static void gather_done(void *owner, void *args)
 	struct gather_chunk *c = &m->gather.chunk[j->chunk];
 	bool mine = j->epoch == m->epoch && m->attempt_on;
 
-	m->gather.reduce_ns = clock_ns() - m->gather.reduce_began_ns;
 	if (mine) {
 		c->finite = j->finite;
 		c->sumsq = j->sumsq;
