@@ -6,91 +6,11 @@
 #ifndef SHARD_CORE_CORE_H
 #define SHARD_CORE_CORE_H
 
-#include "core/record.h"
+#include "core/msg.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* What a node's vote says (DESIGN section 5): one (sum of squares, finite) per chunk it holds, in ascending chunk order. */
-struct core_vote {
-	const double *sumsq;    /* [chunks_nr] */
-	const uint8_t *finite;  /* [chunks_nr], 0 or 1 */
-	uint32_t chunks_nr;     /* chunks that the voter holds */
-	const double *weights;  /* [ranks_nr], local ranks of the attempt's world in rank order */
-	uint32_t ranks_nr;
-	bool skip;              /* a local rank voted to skip */
-	int64_t bad_tensor;     /* first non-finite gradient seen here, -1: none */
-	int32_t bad_rank;
-};
-
-struct core_view { /* durable before any member hears of it */
-	uint64_t term;
-	uint32_t seq, generation;
-	uint16_t nodes_nr;
-	uint64_t incarnation[CORE_NODES_MAX]; /* 0: not known yet */
-	bool sealed;                          /* record is valid: the model has weights as of record.step */
-	struct record record;                 /* the last decided step, or the seal */
-};
-
-struct core_answer { /* to ASK(term) */
-	uint64_t incarnation;
-	uint32_t generation; /* of the state held here; 0: nothing held */
-	bool has_record, prepared;
-	struct record record; /* last record applied or being applied here */
-	struct core_id id;    /* of the prepared attempt */
-	struct core_vote vote;
-	struct core_world world; /* of the prepared attempt */
-};
-
-enum core_op { /* between nodes; CORE_MSG_NR bounds what a decoder accepts */
-	CORE_ASK = 1,    /* coordinator -> all: heed nothing below .id.term; say what you hold                 */
-	CORE_ANSWER,     /* -> coordinator                                                                     */
-	CORE_VIEW,       /* coordinator -> all, after it is durable; resolves PREPARED by its record           */
-	CORE_VIEW_OK,    /* -> coordinator                                                                     */
-	CORE_BEGIN,      /* coordinator -> all: attempt .id with .world, after record .record                  */
-	CORE_GRANT,      /* node -> node: my landing slots for .id are yours                                   */
-	CORE_VOTE,       /* -> coordinator: PREPARED                                                           */
-	CORE_COMMIT,     /* coordinator -> all: .record                                                        */
-	CORE_ABORT,      /* coordinator -> all: .id is over, .why                                              */
-	CORE_DONE,       /* -> coordinator: .id applied (or skipped) here                                      */
-	CORE_DRAINED,    /* node -> node: nothing of .id or older is on its way from me to you any more        */
-	CORE_JOIN,       /* node -> coordinator: .trainer wants in; back: heard                                */
-	CORE_GONE,       /* node -> coordinator: .trainer left (.leave) or was lost, .why; back: it is out     */
-	CORE_ABANDON,    /* node -> coordinator: dropped .id before it voted (bad gradients, a lost link), .why */
-	CORE_WAITING,    /* node -> coordinator: whom .id waits for here: .waits; coordinator -> all: .why     */
-	CORE_MSG_NR
-};
-
-struct core_trainer {
-	uint64_t session; /* unique on its node for the node's incarnation */
-	uint32_t pid;
-	int32_t hint; /* rank it would like, -1: any */
-	uint16_t node;
-	bool leave; /* GONE: asked to leave, at a boundary */
-};
-
-struct core_waits { /* bit sets by rank in the attempt's world and by node */
-	uint64_t ranks[(CORE_RANKS_MAX + 63) / 64];
-	uint64_t nodes;
-	uint32_t chunks_staged, chunks_nr;
-};
-
-struct core_msg {
-	enum core_op op;
-	uint16_t from, to;         /* nodes; from is checked by the link, never taken from the body */
-	uint64_t from_incarnation; /* of the sender, from the link's HELLO */
-	struct core_id id;
-	/* what an op does not name is zero */
-	const struct core_world *world;
-	const struct record *record;
-	const struct core_view *view;
-	const struct core_answer *answer;
-	struct core_vote vote;
-	struct core_trainer trainer;
-	struct core_waits waits;
-	const char *why; /* one sentence, may be NULL */
-};
 
 enum core_event_type {
 	CORE_EV_MSG = 1,   /* .msg from another node (or from self: delivered by the core itself, never by the caller)   */
@@ -124,18 +44,18 @@ struct core_event {
 };
 
 enum core_action_type {
-	CORE_ACT_SEND = 1,   /* .msg to .msg.to; lost messages are the core's business (it repeats), order per link is kept  */
-	CORE_ACT_PERSIST,    /* .view to disk, synced; then CORE_EV_PERSISTED                                             */
-	CORE_ACT_BEGIN,      /* participant is STAGING .id with .world: tell local ranks; their arenas are theirs          */
-	CORE_ACT_CREDIT,     /* .node granted slots for .id: contributions of .id may go there                            */
-	CORE_ACT_OPEN,       /* about to vote: mark the image open before anything that follows                          */
-	CORE_ACT_APPLY,      /* .record: run the optimizer (or, skipped: only versions move); later CORE_EV_APPLIED        */
-	CORE_ACT_RESULT,     /* .record: tell the local ranks of its world                                              */
-	CORE_ACT_ENDED,      /* attempt .id is over without effect, .why: tell local ranks, take no more pushes, drain     */
-	CORE_ACT_SEAL,       /* .record: publish the written master weights as image of .record.step                     */
-	CORE_ACT_LOST,       /* generation .id.generation begins, nothing older counts, .why: tell all trainers            */
-	CORE_ACT_EXPEL,      /* .session (local) is out of the world, .why: close it                                    */
-	CORE_ACT_LEFT,       /* .session (local), which asked to leave, is out of every world from now on               */
+	CORE_ACT_SEND = 1, /* .msg to .msg.to; lost messages are the core's business (it repeats), order per link is kept  */
+	CORE_ACT_PERSIST,  /* .view to disk, synced; then CORE_EV_PERSISTED                                             */
+	CORE_ACT_BEGIN,    /* participant is STAGING .id with .world: tell local ranks; their arenas are theirs          */
+	CORE_ACT_CREDIT,   /* .node granted slots for .id: contributions of .id may go there                            */
+	CORE_ACT_OPEN,     /* about to vote: mark the image open before anything that follows                          */
+	CORE_ACT_APPLY,    /* .record: run the optimizer (or, skipped: only versions move); later CORE_EV_APPLIED        */
+	CORE_ACT_RESULT,   /* .record: tell the local ranks of its world                                              */
+	CORE_ACT_ENDED,    /* attempt .id is over without effect, .why: tell local ranks, take no more pushes, drain     */
+	CORE_ACT_SEAL,     /* .record: publish the written master weights as image of .record.step                     */
+	CORE_ACT_LOST,     /* generation .id.generation begins, nothing older counts, .why: tell all trainers            */
+	CORE_ACT_EXPEL,    /* .session (local) is out of the world, .why: close it                                    */
+	CORE_ACT_LEFT,     /* .session (local), which asked to leave, is out of every world from now on               */
 };
 
 struct core_action {
@@ -158,7 +78,7 @@ struct core_out {
 
 struct core_conf {
 	uint16_t self, nodes_nr, coordinator;
-	uint64_t incarnation;          /* of this node; also the term when this node coordinates */
+	uint64_t incarnation; /* of this node; also the term when this node coordinates */
 	uint32_t chunks_nr;
 	const uint16_t *owner;         /* [chunks_nr] node that holds each chunk */
 	const char *const *node_names; /* [nodes_nr], for texts */
@@ -179,15 +99,15 @@ enum core_part { CORE_FREE, CORE_STAGING, CORE_PREPARED, CORE_APPLYING, CORE_PAR
 struct core_state {
 	enum core_part part;
 	bool coordinator, recovering, sealed;
-	bool paused;                /* the last record diverged: no further step */
+	bool paused; /* the last record diverged: no further step */
 	uint64_t term;
-	uint32_t seq, generation;   /* of the view adopted here; 0: none yet */
-	struct core_id id;          /* the attempt in hand, or the last */
-	uint64_t committed;         /* step of the last record, 0 before the first */
-	uint32_t joined;            /* trainers known (coordinator) */
+	uint32_t seq, generation; /* of the view adopted here; 0: none yet */
+	struct core_id id;        /* the attempt in hand, or the last */
+	uint64_t committed;       /* step of the last record, 0 before the first */
+	uint32_t joined;          /* trainers known (coordinator) */
 	const struct core_world *world;
 	const struct record *record; /* last decided here, NULL: none */
-	char waits[512];            /* "rank 2 (pid 4411, node b): 14 of 96 chunks"; empty: nobody */
+	char waits[512];             /* "rank 2 (pid 4411, node b): 14 of 96 chunks"; empty: nobody */
 };
 void core_state(const struct core *c, struct core_state *s);
 

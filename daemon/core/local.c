@@ -6,7 +6,6 @@
 
 #include "core/inner.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static struct local *local_find(struct core *c, uint64_t session)

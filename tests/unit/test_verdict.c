@@ -22,90 +22,13 @@
 #include "core/waits.c"
 #include "core/world.c"
 
+#include "unit/verdict.h"
+
 #include <setjmp.h>
 #include <cmocka.h>
 #include <stdlib.h>
 
-#define FIRST_STEP   1
-#define MESSAGES_MAX 256
-#define DEPTH_MAX    200
-#define STATES_MAX   6000000
-#define CORE_ROOM    10752
-
-struct shape {
-	uint16_t nodes_nr;
-	uint32_t chunks_nr;
-	uint16_t owner[2];
-	int restarts, abandons, flaps;
-};
-
-struct state { /* of the cluster; compared by its bytes */
-	_Alignas(16) unsigned char memory[CORE_NODES_MAX][CORE_ROOM];
-	uint64_t hash[CORE_NODES_MAX]; /* of memory */
-	uint64_t incarnation[CORE_NODES_MAX];
-	uint64_t sent[MESSAGES_MAX / 64];
-	struct core_view disk;
-	bool has_pending, persisted_heard;
-	struct core_view pending;
-	int restarts, abandons, flaps; /* left */
-	bool has_committed, down;      /* down: the flapping link */
-	struct core_id committed;
-	struct core_id draining[CORE_NODES_MAX], prepared[CORE_NODES_MAX];
-};
-
-struct message {
-	struct core_msg msg;
-	struct core_world world;
-	struct record record;
-	struct core_view view;
-	struct core_answer answer;
-	double sumsq[2], weights[2], answer_sumsq[2], answer_weights[2];
-	uint8_t finite[2], answer_finite[2];
-	char why[CORE_WHY_BYTES];
-	uint64_t hash;
-};
-
-struct search {
-	struct shape shape;
-	struct state *at; /* [DEPTH_MAX] */
-	struct message message[MESSAGES_MAX];
-	uint32_t messages_nr;
-	uint64_t *seen;
-	size_t seen_bits, states_nr, transitions_nr, limit;
-	struct core_out out;
-	const char *failed;
-	char path[DEPTH_MAX][48];
-	uint32_t depth, deepest, commits, losts;
-	uint64_t last_progress;
-};
-
 static const char *const names[] = {"a", "b", "c"};
-
-static uint64_t mix(uint64_t h, uint64_t v)
-{
-	h = h * 0x9e3779b97f4a7c15ull + v;
-	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull;
-	return h ^ h >> 29;
-}
-
-static uint64_t mix_id(uint64_t h, const struct core_id *id)
-{
-	return mix(mix(mix(mix(mix(h, id->term), id->seq), id->generation), id->step), id->attempt);
-}
-
-static uint64_t hash_bytes(const void *p, size_t bytes) /* a multiple of 32 */
-{
-	const uint64_t *w = p;
-	uint64_t h[4] = {1, 2, 3, 4};
-
-	for (size_t i = 0; i < bytes / 8; i += 4) {
-		for (size_t j = 0; j < 4; j++) {
-			h[j] = (h[j] ^ w[i + j]) * 0x9e3779b97f4a7c15ull;
-			h[j] ^= h[j] >> 31;
-		}
-	}
-	return mix(mix(h[0], h[1]), mix(h[2], h[3]));
-}
 
 static struct core *core_of(struct state *s, uint16_t n)
 {

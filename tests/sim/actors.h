@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* actors.h: what nodes, links, trainers, faults and checkers do in the simulator; sim.h includes it. */
+#ifndef SIM_ACTORS_H
+#define SIM_ACTORS_H
+
+#include "sim/cluster.h"
+
+struct sim;
+
+/* shell.c: one node */
+void node_start(struct sim *s, uint16_t n);
+void node_crash(struct sim *s, uint16_t n);
+void node_event(struct sim *s, uint16_t n, const struct core_event *e);
+void shell_write(struct sim *s);
+void shell_settle_drain(struct sim *s, uint16_t n);
+
+/* bulk.c: the bytes of a node */
+void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk); /* to its owner, if everything is there */
+void shell_stage_try(struct sim *s, uint16_t n, uint32_t chunk);
+struct sim_trainer *shell_trainer(struct sim *s, uint16_t n, uint64_t session);
+void shell_landed(struct sim *s, const struct sim_event *e);
+void shell_stage(struct sim *s, const struct sim_event *e);
+void shell_apply(struct sim *s, const struct sim_event *e);
+void shell_image(struct sim *s, const struct sim_event *e);
+void shell_drained(struct sim *s, const struct sim_event *e);
+void shell_pushed(struct sim *s, uint16_t n, uint32_t chunk);
+void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer); /* before the core hears */
+
+/* link.c */
+struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b);
+void link_send(struct sim *s, uint16_t from, const struct core_msg *m);
+void link_deliver(struct sim *s, const struct sim_event *e);
+void link_up(struct sim *s, const struct sim_event *e);
+void link_down(struct sim *s, const struct sim_event *e);
+void link_connect(struct sim *s, const struct sim_event *e);
+void link_break(struct sim *s, uint16_t a, uint16_t b);
+void link_heal(struct sim *s);
+
+/* trainer.c */
+void trainer_spawn(struct sim *s, uint32_t t);
+void trainer_die(struct sim *s, uint32_t t, const char *why);
+void trainer_event(struct sim *s, const struct sim_event *e);
+void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum sim_kind kind, const struct core_id *id);
+void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why); /* by the daemon */
+
+/* fault.c */
+void fault_start(struct sim *s);
+void fault_event(struct sim *s, const struct sim_event *e);
+void fault_watch(struct sim *s);
+
+/* truth.c: the checkers */
+void truth_action(struct sim *s, uint16_t n, const struct core_action *a);
+void truth_durable(struct sim *s, const struct core_view *v);
+void truth_record(struct sim *s, const struct record *r);
+void truth_applied(struct sim *s, uint16_t n, uint32_t chunk);
+uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk);
+void truth_end(struct sim *s);
+void truth_expelled(struct sim *s, uint32_t trainer, const char *why);
+
+#endif

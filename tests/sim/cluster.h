@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cluster.h: the things of a simulated cluster: events, links, nodes, trainers. */
+#ifndef SIM_CLUSTER_H
+#define SIM_CLUSTER_H
+
+#include "core/core.h"
+
+enum { NODES = 4, TRAINERS = 6, CHUNKS = 6, SESSIONS = 4096, TRANSFERS = 256, GENERATIONS = 64, VIEWS = 64, HEALED_COMMITS = 6 };
+#define MS  1000000ull
+#define SEC 1000000000ull
+
+enum sim_kind {
+	SIM_DELIVER = 1,
+	SIM_LINK_UP,
+	SIM_LINK_DOWN,
+	SIM_CONNECT,
+	SIM_TICK,
+	SIM_PERSISTED,
+	SIM_LANDED,
+	SIM_STAGE,
+	SIM_APPLY,
+	SIM_APPLIED,
+	SIM_IMAGE,
+	SIM_DRAINED,
+	SIM_TRAINER_BEGIN,
+	SIM_TRAINER_ENDED,
+	SIM_TRAINER_RESULT,
+	SIM_TRAINER_READ,
+	SIM_PUSH,
+	SIM_READY,
+	SIM_GONE,
+	SIM_SPAWN,
+	SIM_START,
+	SIM_RESUME,
+	SIM_FAULT,
+	SIM_WRITE,
+	SIM_WATCH,
+	SIM_KIND_NR
+};
+
+struct sim_event {
+	uint64_t at, order;
+	enum sim_kind kind;
+	uint16_t node, peer;
+	uint32_t chunk, epoch, trainer;
+	uint64_t incarnation, session;
+	struct core_id id;
+	struct flight *flight;
+};
+
+struct flight { /* a copy of a message, with what it points to behind it */
+	struct core_msg msg;
+	uint32_t epoch;
+};
+
+struct conn {                     /* between two nodes, i < j */
+	uint32_t epoch;           /* of the newest connection */
+	bool up, connecting, cut; /* cut: partition, no new connection */
+	uint64_t last_at[2];      /* order within a direction */
+	bool cut;                 /* partition: no new connection */
+};
+
+struct transfer {
+	bool used;
+	uint16_t src, dst;
+	uint64_t src_incarnation;
+	uint32_t chunk, epoch;
+	struct core_id id;
+	bool nan, flushed; /* flushed: the source's end of the connection is gone */
+};
+
+struct cell { /* a gradient in an arena or a landing slot */
+	struct core_id id;
+	uint64_t hash;
+	bool nan;
+};
+
+struct sim_node {
+	bool alive, paused;
+	uint64_t incarnation, resume_at, tick_at;
+	void *memory;
+	struct core *core;
+	/* disk */
+	bool has_disk;
+	struct core_view disk, pending;
+	bool persisting;
+	/* links as this node sees them: epoch of the current connection, 0: none */
+	uint32_t link[NODES];
+	/* the attempt in hand */
+	struct core_id id, open;
+	struct core_world world;
+	bool running, draining, drained_sent;
+	uint32_t jobs, transfers;
+	bool queued[CHUNKS];
+	struct core_id credit[NODES], lent[NODES];
+	bool sent[NODES][CHUNKS];
+	struct cell slot[NODES][CHUNKS], sum[CHUNKS]; /* sum: this node's own, over its ranks */
+	/* applying */
+	struct record record;
+	uint32_t chunks_left;
+	/* state */
+	uint32_t generation;
+	bool written[CHUNKS];
+	uint64_t version[CHUNKS], weights[CHUNKS], image[CHUNKS];
+	struct core_id prepared; /* survives restarts: what the checkers know */
+};
+
+enum trainer_state { TR_DEAD, TR_IDLE, TR_READING, TR_COMPUTING, TR_READY };
+
+struct sim_trainer {
+	enum trainer_state state;
+	bool stopped;
+	uint16_t node;
+	uint64_t session;
+	struct core_id id;
+	uint32_t pushed;
+	struct cell arena[CHUNKS];
+	bool nan, skip;
+};
+
+#endif
