@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first frame of every connection. The listeners hand over descriptors; until HELLO is through a connection may send nothing else,
  * at most WIRE_HELLO_MAX bytes, within SERVER_HELLO_NS. Then it becomes a session or part of a link. What cannot work is refused
- * here with a sentence: wire version, run_id, configuration. Connections beyond connections_max are closed at once. */
+ * here with a sentence: wire version, run_id, configuration. Connections beyond connections_max take the place
+ * of the oldest that has not said hello; where all have, they are closed at once. */
 #include "hello.h"
 
 #include "base/check.h"
@@ -20,6 +21,7 @@ struct greeting {
 	struct server *server;
 	struct conn *conn;
 	uint64_t since_ns;
+	bool evicted; /* not counted any more */
 };
 
 static void add_setting(void *arg, const char *key, const char *value)
@@ -141,6 +143,7 @@ static enum shard_status greeting_frame(void *owner, struct stream *stream, cons
 	arena_reset(&s->rx);
 	if (st != SHARD_OK)
 		return st;
+	CHECK(!g->evicted); /* a connection that is closing delivers nothing */
 	list_remove(&g->link);
 	s->greetings_nr--;
 	free(g);
@@ -154,7 +157,7 @@ static void greeting_closed(void *owner, struct conn *c, const struct err *why)
 	log_limited(g->server->log, &g->server->refused_bucket, clock_ns(), LOG_LEVEL_WARN, "event=hello_failed from=%s why=%s", conn_name(c),
 		    why->text);
 	list_remove(&g->link);
-	g->server->greetings_nr--;
+	g->server->greetings_nr -= !g->evicted;
 	server_forget_conn(g->server, c);
 	free(g);
 }
@@ -163,6 +166,27 @@ static const struct conn_handler greeting_handler = {
 	.frames = {greeting_head, greeting_frame},
 	.on_close = greeting_closed,
 };
+
+/* Room for one more: who has not said hello for longest goes, so that a crowd of silent connections keeps no trainer out. */
+static bool make_room(struct server *s)
+{
+	struct greeting *g;
+	struct err e;
+
+	if (s->greetings_nr + s->sessions_nr < s->conf->connections_max)
+		return true;
+	log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN, "event=connection_refused connections=%u greeted=%u max=%u",
+		    s->greetings_nr + s->sessions_nr, s->sessions_nr, s->conf->connections_max);
+	if (list_empty(&s->greetings))
+		return false;
+	g = list_of(s->greetings.next, struct greeting, link);
+	list_remove(&g->link);
+	s->greetings_nr--;
+	g->evicted = true;
+	err_set(&e, SHARD_BUSY, "%u connections are open, and this one has not said hello", s->conf->connections_max);
+	conn_close(g->conn, &e, 0);
+	return true;
+}
 
 void hello_accept(void *server, int fd)
 {
@@ -175,9 +199,7 @@ void hello_accept(void *server, int fd)
 	struct greeting *g;
 	struct err e;
 
-	if (s->stopping || s->greetings_nr + s->sessions_nr >= s->conf->connections_max) {
-		log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN, "event=connection_refused connections=%u max=%u",
-			    s->greetings_nr + s->sessions_nr, s->conf->connections_max);
+	if (s->stopping || !make_room(s)) {
 		close(fd);
 		return;
 	}

@@ -14,6 +14,8 @@
 
 #include <stdlib.h>
 
+#define READS_MAX 64 /* that one trainer has waiting, and answers of which it has taken nothing */
+
 struct reading { /* a READ in hand or waiting */
 	struct list link;
 	uint16_t node; /* who asked: self and a session, or a node's relay */
@@ -164,9 +166,12 @@ static enum shard_status read_now(struct model *m, const struct reading *r, stru
 	struct session *t = r->node == s->self ? session_find(s, r->session) : NULL;
 	struct conn *c = r->node != s->self ? peer_control(s->peer[r->node]) : t != NULL ? t->conn : NULL;
 	uint32_t bytes = r->count * (uint32_t)sizeof(float);
-	float *buffer = malloc(bytes);
+	float *buffer;
 	enum shard_status st;
 
+	if (t != NULL && stream_queued(conn_stream(c)) >= READS_MAX)
+		return err_set(e, SHARD_BUSY, "%d answers are on their way to this connection: take them first", READS_MAX);
+	buffer = malloc(bytes);
 	if (buffer == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to read %u bytes", bytes);
 	st = store_read(m->store, (enum shard_kind)r->kind, r->first, r->count, buffer, e);
@@ -198,11 +203,16 @@ static enum shard_status read_start(struct model *m, const struct reading *r, st
 {
 	enum shard_status st = read_may(m, r, e);
 	struct reading *later;
+	uint32_t nr = 0;
 
 	if (st == SHARD_OK)
 		return read_now(m, r, e);
 	if (st != SHARD_AGAIN)
 		return st;
+	list_each(it, &m->reads)
+		nr += list_of(it, struct reading, link)->node == r->node && list_of(it, struct reading, link)->session == r->session;
+	if (nr >= (r->session != 0 ? READS_MAX : SERVER_RELAYS_MAX))
+		return err_set(e, SHARD_BUSY, "%u reads of \"%s\" wait for a step already: wait for their answers", nr, m->name);
 	later = malloc(sizeof(*later));
 	if (later == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a read");

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 enum {
+	SLOWEST = 64 << 10, /* bytes a second that a frame must make: who sends it byte by byte holds nothing up */
 	READ_MAX = 1 << 20, /* bytes of one turn: others on the loop want theirs */
 	REFUSED_LINGER_MS = 100,
 };
@@ -114,8 +115,14 @@ static uint64_t deadline(const struct conn *c)
 		return 0;
 	since = stream_heard_ns(c->stream) > c->resumed_ns ? stream_heard_ns(c->stream) : c->resumed_ns;
 	limit = c->conf.silence_ns;
-	if (stream_mid_frame(c->stream) && (limit == 0 || frame_limit(c) < limit))
-		limit = frame_limit(c);
+	if (stream_mid_frame(c->stream) && frame_limit(c) != 0) {
+		uint64_t began = stream_frame_ns(c->stream, SLOWEST);
+
+		if (limit == 0 || frame_limit(c) < limit)
+			limit = frame_limit(c);
+		if (began >= c->resumed_ns && began < since)
+			since = began;
+	}
 	return limit ? since + limit : 0;
 }
 
@@ -176,9 +183,13 @@ static void on_timer(uv_timer_t *t)
 			(double)c->conf.connect_ns / 1e9);
 		end(c, &e);
 	} else if (c->state == CONN_OPEN) {
-		bool mid = stream_mid_frame(c->stream) && (c->conf.silence_ns == 0 || frame_limit(c) <= c->conf.silence_ns);
-		double s = (double)(mid ? frame_limit(c) : c->conf.silence_ns) / 1e9;
+		bool mid = stream_mid_frame(c->stream) && frame_limit(c) != 0;
+		uint64_t limit = c->conf.silence_ns;
+		double s;
 
+		if (mid && (limit == 0 || frame_limit(c) < limit))
+			limit = frame_limit(c);
+		s = (double)limit / 1e9;
 		err_set(&e, SHARD_TIMEOUT, mid ? "%s stalled in mid-frame for %.1f s" : "%s silent for %.1f s", conn_name(c), s);
 		end(c, &e);
 	}

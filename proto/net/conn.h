@@ -26,7 +26,7 @@ struct conn_conf {
 	/* No byte for so long: closed with "silent for 5.0 s"; 0: never. Callers send OP_PING to keep it alive. */
 	uint64_t silence_ns;
 	uint64_t connect_ns; /* deadline of connecting */
-	uint64_t frame_ns;   /* a frame that began must be complete within this (progress restarts it); 0: silence_ns */
+	uint64_t frame_ns;   /* a frame that began must go on within this, and make 64 KiB/s; 0: silence_ns */
 };
 
 enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct conn_address *to, const struct conn_conf *conf,

@@ -51,7 +51,7 @@ struct stream {
 	unsigned char *own; /* control bodies */
 	uint32_t own_size;
 	bool summing; /* the body came in pieces: sum holds those before */
-	uint64_t ordinal_in, heard_ns;
+	uint64_t ordinal_in, heard_ns, began_ns; /* last byte; first byte of the frame in hand */
 	int fds_nr, fds[STREAM_FDS_MAX];
 	bool fds_next; /* they came with the next header */
 	struct xxh_state sum;

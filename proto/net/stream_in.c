@@ -56,6 +56,11 @@ bool stream_mid_frame(const struct stream *s)
 	return s->in_body || s->head_got > 0;
 }
 
+uint64_t stream_frame_ns(const struct stream *s, uint32_t per_s)
+{
+	return s->began_ns + (s->in_body ? head(s)->body_bytes * NS_PER_SEC / per_s : 0);
+}
+
 bool stream_ready(const struct stream *s)
 {
 	return !s->in_body && s->head_got == sizeof(struct wire_head);
@@ -117,6 +122,7 @@ static void next_head(struct stream *s)
 	s->in_body = false;
 	s->cur ^= 1;
 	s->head_got = s->next_got;
+	s->began_ns = s->heard_ns;
 	s->next_got = 0;
 	s->ordinal_in++;
 	s->stats.frames_in++;
@@ -298,6 +304,8 @@ static enum shard_status read_once(struct stream *s, size_t *got, bool *drained)
 	*got = (size_t)n;
 	s->stats.bytes_in += (size_t)n;
 	s->heard_ns = clock_ns();
+	if (!s->in_body && s->head_got == 0)
+		s->began_ns = s->heard_ns;
 	*next_got += (size_t)n > piece ? (uint32_t)((size_t)n - piece) : 0;
 	return piece > 0 ? body_came(s, at, (size_t)n < piece ? (uint32_t)n : piece) : SHARD_OK;
 }
