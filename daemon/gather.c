@@ -289,6 +289,7 @@ static void gather_done(void *owner, void *args)
 	struct gather_chunk *c = &m->gather.chunk[j->chunk];
 	bool mine = j->epoch == m->epoch && m->attempt_on;
 
+	m->gather.reduce_ns = clock_ns() - m->gather.reduce_began_ns;
 	if (mine) {
 		c->finite = j->finite;
 		c->sumsq = j->sumsq;
