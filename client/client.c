@@ -84,10 +84,27 @@ static void close_fd(int fd)
 		close(fd);
 }
 
+static void close_all(struct shard_client *c)
+{
+	close_fd(c->wake_fd);
+	close_fd(c->event_fd);
+	close_fd(c->epoll_fd);
+	if (c->alive != NULL)
+		munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+/* In a forked child another thread of the parent may have been in the middle of anything: the descriptors are closed, the memory is left
+ * as it is until the child ends or execs. */
+static void client_forget(struct shard_client *c)
+{
+	close_fd(stream_fd(c->stream));
+	list_each(it, &c->models)
+		handle_forget(list_of(it, struct shard_model, node));
+	close_all(c);
+}
+
 static void client_free(struct shard_client *c)
 {
-	bool child = c->alive != NULL && client_forked(c);
-
 	stream_free(&c->stream); /* gives queued bodies back, so before requests and models */
 	list_each(it, &c->requests) {
 		struct request *r = list_of(it, struct request, node);
@@ -100,15 +117,9 @@ static void client_free(struct shard_client *c)
 		handle_free(list_of(it, struct shard_model, node));
 	list_each(it, &c->zombies)
 		handle_free(list_of(it, struct shard_model, node));
-	close_fd(c->wake_fd);
-	close_fd(c->event_fd);
-	close_fd(c->epoll_fd);
-	if (!child) { /* a child's copies may be locked by a thread that it does not have */
-		pthread_cond_destroy(&c->moved);
-		pthread_mutex_destroy(&c->lock);
-	}
-	if (c->alive != NULL)
-		munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
+	pthread_cond_destroy(&c->moved);
+	pthread_mutex_destroy(&c->lock);
+	close_all(c);
 	free(c);
 }
 
@@ -240,10 +251,12 @@ void shard_disconnect(shard_client **cp)
 	if (cp == NULL || (c = *cp) == NULL)
 		return;
 	*cp = NULL;
-	if (!client_forked(c)) {
-		pump_stop(c);
-		client_log(c, 6, "disconnected", c->over.status ? c->over.text : "");
+	if (client_forked(c)) {
+		client_forget(c);
+		return;
 	}
+	pump_stop(c);
+	client_log(c, 6, "disconnected", c->over.status ? c->over.text : "");
 	client_free(c);
 }
 

@@ -101,14 +101,14 @@ void handle_lost(struct shard_model *m, const char *why)
 		m->space.name, why);
 }
 
-static void map_drop(struct shard_client *c, struct shm *s)
+void handle_forget(struct shard_model *m)
 {
-	if (client_forked(c)) { /* MADV_DONTFORK: nothing is mapped here, and the address may be somebody else's by now */
-		if (s->fd >= 0)
-			close(s->fd);
-		*s = (struct shm){.fd = -1};
-	} else {
-		shm_unmap(s);
+	struct shm *both[2] = {&m->arena, &m->image};
+
+	for (int i = 0; i < 2; i++) { /* MADV_DONTFORK: nothing is mapped here, and the address may be somebody else's by now */
+		if (both[i]->fd >= 0)
+			close(both[i]->fd);
+		both[i]->fd = -1;
 	}
 }
 
@@ -117,8 +117,8 @@ void handle_free(struct shard_model *m)
 	list_remove(&m->node);
 	request_free(m->join_request);
 	request_free(m->leave_request);
-	map_drop(m->client, &m->arena);
-	map_drop(m->client, &m->image);
+	shm_unmap(&m->arena);
+	shm_unmap(&m->image);
 	image_deinit(m);
 	cover_deinit(&m->cover);
 	free(m->queue);
@@ -331,7 +331,7 @@ void shard_detach(shard_model **mp)
 	c = m->client;
 	*mp = NULL;
 	if (client_forked(c)) {
-		handle_free(m);
+		handle_forget(m);
 		return;
 	}
 	pthread_mutex_lock(&c->lock); /* not client_enter(): a handle goes even when its connection is over */

@@ -114,6 +114,7 @@ void handle_waits_text(struct shard_model *m, char *text, size_t bytes); /* asks
 struct shard_model *handle_find(struct shard_client *c, const struct wire_head *h);
 void handle_reap(struct shard_client *c); /* frees what was detached, when the stream is done with it */
 void handle_free(struct shard_model *m);
+void handle_forget(struct shard_model *m); /* in a forked child: closes descriptors, touches nothing else */
 void handle_lost(struct shard_model *m, const char *why);
 
 #endif

@@ -115,8 +115,9 @@ static enum shard_status on_image(struct shard_client *c, struct shard_model *m,
 				  struct err *e)
 {
 	(void)body, (void)e;
+	if (c->landing == m) /* else it belonged to a handle that was detached meanwhile */
+		image_part_came(m, h);
 	c->landing = NULL;
-	image_part_came(m, h);
 	return SHARD_OK;
 }
 

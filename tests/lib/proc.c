@@ -118,8 +118,8 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 	FILE *f = fopen(n->conf, "we");
 
 	CHECK(f != NULL);
-	fprintf(f, "[daemon]\nnode = %s\nsocket = %s\nstate = %s\nmemory = 256MiB\nworkers = 1\nlog_level = debug\n", n->name,
-		n->socket, n->state);
+	fprintf(f, "[daemon]\nnode = %s\nsocket = %s\nstate = %s\nmemory = 256MiB\nworkers = 1\nlog_level = debug\nhttp = off\n",
+		n->name, n->socket, n->state);
 	fprintf(f, "[cluster]\nrun_id = test\n[nodes]\n");
 	for (int i = 0; i < c->nodes_nr; i++)
 		fprintf(f, "%s = 127.0.0.1:%u\n", c->node[i].name, c->node[i].port);

@@ -307,6 +307,66 @@ static void test_parts_tcp(void **state)
 	many_parts(true);
 }
 
+/* A frozen tensor that fills chunks of its own: no gradient, no change; it is in the image. */
+static void frozen(bool tcp)
+{
+	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {500}},
+						       {.name = "fixed", .ndim = 1, .shape = {5000}, .flags = SHARD_FROZEN},
+						       {.name = "b", .ndim = 1, .shape = {3000}}};
+	struct cluster *c = cluster_start(2, MODEL_OF(1, 1), NULL);
+	struct shard_spec s = {.size = sizeof(s),
+			       .name = "lora",
+			       .tensors = tensors,
+			       .tensors_nr = 3,
+			       .image = SHARD_BF16,
+			       .grad = SHARD_F32,
+			       .settings = "optimizer=adamw lr=0.1"};
+	float w[5000], g[5000];
+	uint64_t at = 0;
+	struct trainer t;
+
+	for (int i = 0; i < 5000; i++) {
+		w[i] = (float)(i % 100);
+		g[i] = 1;
+	}
+	trainer_connect(&t, tcp ? c->node[0].tcp_address : c->node[0].unix_address);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	for (uint32_t k = 0; k < 3; k++)
+		EXPECT(SHARD_OK, shard_write(t.model, SHARD_MASTER, k, 0, tensors[k].shape[0], SHARD_F32, w));
+	EXPECT(SHARD_OK, shard_seal(t.model, 10));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	assert_int_equal(t.world.step, 11);
+	for (uint64_t step = 11; step <= 12; step++) {
+		trainer_begin(&t);
+		for (uint64_t n = 0; n < 5000; n++)
+			assert_true(trainer_image_at(&t, SHARD_BF16, 1, n) == (float)(n % 100));
+		EXPECT(SHARD_BAD_ARG, shard_push(t.model, 1, 0, 5000, g, SHARD_F32, 0, NULL));
+		EXPECT_TEXT("\"fixed\", which is frozen");
+		EXPECT(SHARD_OK, shard_push(t.model, 2, 0, 3000, g, SHARD_F32, 0, NULL));
+		EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 500, g, SHARD_F32, 0, NULL));
+		EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+		finish_step(&t, step);
+	}
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 2, 0, 3000, SHARD_F32, w, &at));
+	assert_int_equal(at, 12);
+	for (uint64_t n = 0; n < 3000; n++)
+		assert_true(w[n] < (float)(n % 100) - 0.05f && w[n] > (float)(n % 100) - 0.75f);
+	trainer_end(&t);
+	cluster_stop(c);
+}
+
+static void test_frozen_unix(void **state)
+{
+	(void)state;
+	frozen(false);
+}
+
+static void test_frozen_tcp(void **state)
+{
+	(void)state;
+	frozen(true);
+}
+
 /* More chunks than the library queues frames: what does not fit waits, and goes out without anybody asking. */
 static void many_chunks(bool tcp)
 {
@@ -442,10 +502,10 @@ static void test_idle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_refusals),  cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
-		cmocka_unit_test(test_going),     cmocka_unit_test(test_daemon_dies),  cmocka_unit_test(test_parts_unix),
-		cmocka_unit_test(test_parts_tcp), cmocka_unit_test(test_chunks_unix),  cmocka_unit_test(test_chunks_tcp),
-		cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_refusals),    cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
+		cmocka_unit_test(test_going),       cmocka_unit_test(test_daemon_dies),  cmocka_unit_test(test_parts_unix),
+		cmocka_unit_test(test_parts_tcp),   cmocka_unit_test(test_chunks_unix),  cmocka_unit_test(test_chunks_tcp),
+		cmocka_unit_test(test_frozen_unix), cmocka_unit_test(test_frozen_tcp),   cmocka_unit_test(test_idle),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
  * itself. How attempts end is in test_client_world.c. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "client/client.h"
 #include "lib/fakeserver.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
@@ -68,6 +69,10 @@ static void test_steps(void **state)
 		EXPECT(SHARD_OK, shard_join(t.model, 0, SHARD_DEFAULT, &t.world)); /* and in again */
 		trainer_begin(&t);
 		trainer_check_image(&t, dtypes[d], 5);
+		pthread_mutex_lock(&t.client->lock);
+		assert_int_equal(stream_stats(t.client->stream)->copied_bytes,
+				 0); /* every tensor byte went where it belongs at once */
+		pthread_mutex_unlock(&t.client->lock);
 		trainer_end(&t);
 		fake_stop(f);
 	}
