@@ -57,7 +57,6 @@ struct conn {                     /* between two nodes, i < j */
 	uint32_t epoch;           /* of the newest connection */
 	bool up, connecting, cut; /* cut: partition, no new connection */
 	uint64_t last_at[2];      /* order within a direction */
-	bool cut;                 /* partition: no new connection */
 };
 
 struct transfer {
