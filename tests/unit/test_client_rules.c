@@ -250,6 +250,34 @@ static void test_fork(void **state)
 	fake_stop(f);
 }
 
+static int child_leaves(void *arg)
+{
+	struct trainer *t = arg;
+
+	shard_detach(&t->model);
+	shard_disconnect(&t->client);
+	return 0;
+}
+
+/* Forks at any moment of what the other threads do: the child's copy may be in the middle of a frame, or locked. */
+static void test_fork_any_time(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct wire_head ping = {.op = OP_PING};
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	for (int i = 0; i < 40; i++) {
+		for (int k = 0; k < 50; k++)
+			fake_send(f, &ping, NULL);
+		proc_expect_exit(proc_fork(child_leaves, &t), 0, 10000);
+		EXPECT(SHARD_OK, shard_progress(t.client));
+	}
+	step(&t);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 /* --- SHARD_GUARD --- */
 
 static sigjmp_buf caught;
@@ -403,6 +431,7 @@ int main(void)
 		BOTH(test_no_print),
 		BOTH(test_signals),
 		BOTH(test_fork),
+		BOTH(test_fork_any_time),
 		BOTH(test_guard),
 		BOTH(test_interrupt),
 		cmocka_unit_test(test_symbols),
