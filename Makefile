@@ -29,7 +29,7 @@ compile = $(Q)$(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPP
 # daemon/ and client/ never see each other's headers; tests see all
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
-LIBS_DAEMON := -luv -linih -ljansson -lm
+LIBS_DAEMON := -luv -linih -ljansson -lmicrohttpd -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
@@ -80,6 +80,8 @@ $(B)/%.o: %.c | $(PB)
 	@mkdir -p $(@D)
 	$(call say,cc,$<)
 	$(compile)
+
+$(B)/daemon/obs/page.o: daemon/obs/page.html # .incbin: no compiler sees this
 
 ar = @mkdir -p $(@D); rm -f $@; $(AR) rcs $@ $^
 $(PROTO_A): $(call objs,$(PROTO_C)) $(B)/gen/shard.pb-c.o

@@ -101,6 +101,8 @@ static void maybe_applied(struct model *m)
 		return;
 	m->applying = false;
 	m->apply_ns = clock_ns() - m->apply_began_ns;
+	if (m->record.outcome == RECORD_APPLIED)
+		histogram_add(&m->metrics.apply, m->apply_ns);
 	transfer_retry(m);
 	model_event(m, &(struct core_event){.type = CORE_EV_APPLIED, .id = m->record.id});
 }

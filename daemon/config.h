@@ -36,7 +36,7 @@ struct config_model {                   /* one [model ...] section; its keys are
 struct config {
 	/* [daemon] */
 	char node[CONFIG_NAME_BYTES];
-	struct conn_address listen;
+	struct conn_address listen, http; /* http without a host: off */
 	char socket[CONFIG_PATH_BYTES];
 	uint32_t socket_mode;
 	char state[CONFIG_PATH_BYTES];
@@ -61,7 +61,7 @@ struct config {
 	uint32_t models_nr;
 	struct config_model *model;
 	/* what start has to say */
-	bool listen_open; /* listens beyond loopback without authentication: warn at each start */
+	bool listen_open, http_open; /* beyond loopback without authentication: warn at each start */
 };
 
 struct config_args {            /* what a command line and an environment may bring */

@@ -131,6 +131,20 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 	return SHARD_OK;
 }
 
+static enum shard_status finish_http(struct config_loader *l, struct err *e)
+{
+	struct config *c = l->c;
+
+	c->http_open = c->http.host[0] != 0 && !conn_address_loopback(&c->http);
+	if (c->http_open && !c->allow_unauthenticated)
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"%s: [daemon] http = %s: not loopback, and requests are not authenticated: choose 127.0.0.1:PORT or off, "
+			"or set allow_unauthenticated = yes if everybody who can reach it may see models and nodes",
+			l->where[CONFIG_DAEMON_HTTP], c->http.text);
+	return SHARD_OK;
+}
+
 /* Settings that cannot be right for any trainer are found now, not at the first definition. */
 static enum shard_status check_model(const struct config *c, const char *name, struct err *e)
 {
@@ -163,7 +177,7 @@ enum shard_status config_finish(struct config_loader *l, struct err *e)
 	struct config *c = l->c;
 	enum shard_status st;
 
-	if ((st = finish_node(l, e)) != SHARD_OK || (st = finish_listen(l, e)) != SHARD_OK)
+	if ((st = finish_node(l, e)) != SHARD_OK || (st = finish_listen(l, e)) != SHARD_OK || (st = finish_http(l, e)) != SHARD_OK)
 		return st;
 	for (uint32_t i = 0; i < c->models_nr; i++)
 		if ((st = check_model(c, c->model[i].name, e)) != SHARD_OK)

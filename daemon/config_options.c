@@ -24,6 +24,8 @@ static const struct config_option options[CONFIG_KEY_NR] = {
 	[CONFIG_DAEMON_LISTEN] =
 		{"daemon", "listen", CONFIG_ADDRESS, AT(listen), "", 0, 0, NULL, NULL,
 		 "host:port for nodes and remote trainers; default: this node's entry in [nodes], else 127.0.0.1:29700"},
+	[CONFIG_DAEMON_HTTP] = {"daemon", "http", CONFIG_ADDRESS_OR_OFF, AT(http), "127.0.0.1:29701", 0, 0, NULL, NULL,
+				"host:port for /metrics, /status, /healthz and a page; off: none"},
 	[CONFIG_DAEMON_SOCKET] = {"daemon", "socket", CONFIG_PATH, AT(socket), "/run/shardd/shardd.sock", 0, 107, NULL, NULL,
 				  "unix socket for trainers on this node"},
 	[CONFIG_DAEMON_SOCKET_MODE] = {"daemon", "socket_mode", CONFIG_OCTAL, AT(socket_mode), "0660", 0, 0777, NULL, NULL,
@@ -175,6 +177,12 @@ enum shard_status config_set(struct config *c, enum config_key key, const char *
 		return SHARD_OK;
 	case CONFIG_PATH:
 		return set_path(o, to, value, e);
+	case CONFIG_ADDRESS_OR_OFF:
+		if (strcmp(value, "off") == 0) {
+			*(struct conn_address *)to = (struct conn_address){.text = "off"};
+			return SHARD_OK;
+		}
+		return set_address(to, value, e);
 	case CONFIG_ADDRESS:
 		return set_address(to, value, e);
 	case CONFIG_BYTES_OR_AUTO:
@@ -209,6 +217,7 @@ void config_get(const struct config *c, enum config_key key, char *out, size_t b
 		snprintf(out, bytes, "%s", (const char *)from);
 		return;
 	case CONFIG_ADDRESS:
+	case CONFIG_ADDRESS_OR_OFF:
 		snprintf(out, bytes, "%s", ((const struct conn_address *)from)->text);
 		return;
 	case CONFIG_BYTES_OR_AUTO:

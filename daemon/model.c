@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "corewire.h"
 #include "define.h"
+#include "obs/scrape.h"
 #include "peer.h"
 #include "session.h"
 #include "wire/control.h"
@@ -256,7 +257,7 @@ static void act_result(struct model *m, const struct core_action *a)
 	Shard__Result body = SHARD__RESULT__INIT;
 
 	close_attempt(m);
-	m->why[0] = 0;
+	m->why[0] = m->waits[0] = 0;
 	m->last_reduce_ns = m->gather.reduce_ns;
 	m->last_contrib_in = m->contrib_in;
 	body.outcome = r->outcome;
@@ -339,12 +340,14 @@ static void act_open(struct model *m, const struct core_action *a)
 	(void)a;
 	m->voted = true;
 	m->voted_ns = clock_ns();
+	m->metrics.image_in_bytes += m->image_in.bytes;
 	m->image_in = (struct model_flow){0};
 	store_image_open(m->store);
 }
 
 static void act_apply(struct model *m, const struct core_action *a)
 {
+	scrape_decided(m, a->record);
 	apply_start(m, a->record);
 }
 

@@ -5,6 +5,7 @@
 #define SHARD_MODEL_H
 
 #include "gather.h"
+#include "obs/metrics.h"
 #include "outbox.h"
 #include "settings.h"
 #include "shard.pb-c.h"
@@ -72,6 +73,8 @@ struct model {
 	/* figures for status: of the step in hand, and of the last one decided */
 	struct model_flow contrib_in, image_in, last_contrib_in;
 	uint64_t last_reduce_ns;
+
+	struct metrics_model metrics;
 
 	struct list reads; /* READs that wait for a step boundary */
 	uint64_t steps_applied, steps_skipped, attempts_ended;

@@ -68,6 +68,7 @@ static void link_down(struct peer *p, const struct err *why)
 	struct server *s = p->server;
 
 	p->up = false;
+	p->downs++;
 	p->since_ns = clock_ns();
 	snprintf(p->why, sizeof(p->why), "%s", why->text);
 	log_line(s->log, LOG_LEVEL_WARN, "event=link_down peer=%s why=%s", server_node_name(s, p->node), why->text);
@@ -342,6 +343,8 @@ static void peer_closed(void *owner, struct conn *c, const struct err *why)
 
 	CHECK(pc->conn == c);
 	server_forget_conn(p->server, c);
+	p->past_in_bytes += conn_stats(c)->bytes_in;
+	p->past_out_bytes += conn_stats(c)->bytes_out;
 	pc->conn = NULL;
 	pc->greeted = false;
 	p->redial_ns = clock_ns() + p->backoff_ns;

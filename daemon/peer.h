@@ -21,6 +21,7 @@ struct peer {
 	uint16_t node;
 	uint64_t incarnation; /* of the link; 0: never linked */
 	uint64_t since_ns, redial_ns, backoff_ns;
+	uint64_t past_in_bytes, past_out_bytes, downs; /* of connections that are gone; times that it was lost */
 	bool up;
 	char why[ERR_TEXT_BYTES]; /* it is down */
 	struct log_bucket bucket;

@@ -10,6 +10,8 @@
 #include "define.h"
 #include "hello.h"
 #include "model.h"
+#include "obs/http.h"
+#include "obs/scrape.h"
 #include "peer.h"
 #include "session.h"
 
@@ -33,6 +35,8 @@ void server_forget_conn(struct server *s, struct conn *c)
 
 	s->refused_frames += st->refused;
 	s->copied_bytes += st->copied_bytes;
+	s->past_in_bytes += st->bytes_in;
+	s->past_out_bytes += st->bytes_out;
 }
 
 enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e)
@@ -176,6 +180,29 @@ static enum shard_status listen_all(struct server *s, struct err *e)
 	return st;
 }
 
+static enum shard_status start_http(struct server *s, struct err *e)
+{
+	struct http_conf conf = {
+		.at = &s->conf->http,
+		.loop = s->loop,
+		.stall_ns = s->conf->heartbeat_timeout_ns,
+		.render = scrape_render,
+		.arg = s,
+	};
+
+	if (s->conf->http.host[0] == 0)
+		return SHARD_OK;
+	return http_open(&s->http, &conf, e);
+}
+
+static void http_closed(void *arg)
+{
+	struct server *s = arg;
+
+	s->http_closing = false;
+	server_check_stopped(s);
+}
+
 static enum shard_status start(struct server *s, struct err *e)
 {
 	struct worker_conf workers = {.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX};
@@ -191,7 +218,7 @@ static enum shard_status start(struct server *s, struct err *e)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (n != s->self && (st = peer_init(s, n, e)) != SHARD_OK)
 			return st;
-	if ((st = listen_all(s, e)) != SHARD_OK)
+	if ((st = listen_all(s, e)) != SHARD_OK || (st = start_http(s, e)) != SHARD_OK)
 		return st;
 	return s->self == s->coordinator ? define_load(s, e) : SHARD_OK;
 }
@@ -253,6 +280,8 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 		}
 		conn_listener_close(&s->tcp);
 		conn_listener_close(&s->local);
+		if (s->http != NULL)
+			http_close(&s->http, NULL, NULL);
 		release(s);
 		if (pool != NULL)
 			worker_close(&pool, failed_pool_closed, s);
@@ -266,6 +295,11 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	s->core_timer.data = s->beat.data = s;
 	log_line(log, LOG_LEVEL_INFO, "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u memory=%lu", SHARD_RELEASE,
 		 (unsigned long)s->incarnation, conf->listen.text, conf->socket, isa_name(s->isa), conf->workers, (unsigned long)conf->memory);
+	if (s->http != NULL)
+		log_line(log, LOG_LEVEL_INFO, "event=http port=%u", http_port(s->http));
+	if (conf->http_open)
+		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated http=%s why=%s", conf->http.text,
+			 "allow_unauthenticated = yes: anyone who reaches this address can see models and nodes");
 	if (conf->listen_open)
 		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s", conf->listen.text,
 			 "allow_unauthenticated = yes: anyone who reaches this address can read and change models");
@@ -330,11 +364,15 @@ void server_check_stopped(struct server *s)
 	}
 	if (!links_closed(s))
 		return;
+	if (s->http != NULL) {
+		s->http_closing = true;
+		http_close(&s->http, http_closed, s);
+	}
 	if (s->pool != NULL) {
 		worker_close(&s->pool, pool_closed, s);
 		return;
 	}
-	if (s->pool_open)
+	if (s->pool_open || s->http_closing)
 		return;
 	if (!s->stopped_all) {
 		s->stopped_all = true;

@@ -38,6 +38,8 @@ struct server {
 	uint64_t incarnation, started_ns;
 
 	struct conn_listener *tcp, *local;
+	struct http *http; /* NULL: off */
+	bool http_closing;
 	struct list greetings, sessions, models, relays, defines;
 	struct peer *peer[CONFIG_NODES_MAX]; /* NULL: self */
 	uint64_t next_session;
@@ -55,7 +57,7 @@ struct server {
 	size_t scratch_bytes;   /* of each */
 
 	struct log_bucket refused_bucket, accept_bucket;
-	uint64_t refused_frames, copied_bytes; /* of connections that are gone; status adds the live ones */
+	uint64_t refused_frames, copied_bytes, past_in_bytes, past_out_bytes; /* of connections that are gone; status adds the live ones */
 	uint64_t core_due, beat_due, beat_ns;
 	bool stopping, conns_closed, pool_open, stopped_all;
 	uint64_t stop_by_ns;

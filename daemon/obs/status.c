@@ -9,6 +9,7 @@
 #include "session.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -24,8 +25,12 @@ static json_t *nodes_json(const struct server *s)
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
 		json_t *o = json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", server_node_name(s, n), "address",
-				      s->conf->node_list[n].address.text, "state", p == NULL ? "self" : p->up ? "up" : "down", "coordinator",
-				      n == s->coordinator, "incarnation", (json_int_t)(p == NULL ? s->incarnation : p->incarnation), "since_s",
+				      s->conf->node_list[n].address.text, "state",
+				      p == NULL ? "self"
+				      : p->up   ? "up"
+						: "down",
+				      "coordinator", n == s->coordinator, "incarnation",
+				      (json_int_t)(p == NULL ? s->incarnation : p->incarnation), "since_s",
 				      seconds(p == NULL ? s->started_ns : p->since_ns));
 
 		if (p != NULL && !p->up)
@@ -48,7 +53,10 @@ static json_t *world_json(const struct model *m)
 
 			if (g->rank != r)
 				continue;
-			json_object_set_new(o, "state", json_string(g->session == NULL ? "lost" : g->ready ? "ready" : "computing"));
+			json_object_set_new(o, "state",
+					    json_string(g->session == NULL ? "lost"
+							: g->ready         ? "ready"
+									   : "computing"));
 			json_object_set_new(o, "chunks_pushed", json_integer(g->chunks_pushed));
 		}
 		json_array_append_new(list, o);
@@ -59,21 +67,34 @@ static json_t *world_json(const struct model *m)
 /* Of the last step decided. What came from other nodes, and the time between its first and its last byte. */
 static json_t *last_step_json(const struct model *m)
 {
+	static const char *const outcomes[] = {"seal", "applied", "nonfinite", "skipped"};
 	const struct model_flow *c = &m->last_contrib_in, *i = &m->image_in;
+	const struct record *r = &m->record;
+	json_t *o = json_pack("{s:f, s:f, s:I, s:f, s:I, s:f}", "reduce_s", (double)m->last_reduce_ns / NS_PER_SEC, "apply_s",
+			      (double)m->apply_ns / NS_PER_SEC, "contrib_in_bytes", (json_int_t)c->bytes, "contrib_in_s",
+			      (double)(c->ended_ns - c->began_ns) / NS_PER_SEC, "image_in_bytes", (json_int_t)i->bytes,
+			      "image_in_s", (double)(i->ended_ns - i->began_ns) / NS_PER_SEC);
 
-	return json_pack("{s:f, s:f, s:I, s:f, s:I, s:f}", "reduce_s", (double)m->last_reduce_ns / NS_PER_SEC, "apply_s",
-			 (double)m->apply_ns / NS_PER_SEC, "contrib_in_bytes", (json_int_t)c->bytes, "contrib_in_s",
-			 (double)(c->ended_ns - c->began_ns) / NS_PER_SEC, "image_in_bytes", (json_int_t)i->bytes, "image_in_s",
-			 (double)(i->ended_ns - i->began_ns) / NS_PER_SEC);
+	json_object_set_new(o, "outcome", json_string(outcomes[r->outcome]));
+	json_object_set_new(o, "step_s", json_real((double)m->metrics.step_ns / NS_PER_SEC));
+	json_object_set_new(o, "wait_s", json_real((double)m->metrics.wait_ns / NS_PER_SEC));
+	json_object_set_new(o, "grad_norm",
+			    isfinite(r->grad_norm) ? json_real(r->grad_norm) : json_null()); /* JSON has no infinity */
+	json_object_set_new(o, "clip_factor", isfinite(r->clip_factor) ? json_real(r->clip_factor) : json_null());
+	json_object_set_new(o, "lr", json_real(r->lr));
+	return o;
 }
 
-static const char *model_state(const struct model *m, const struct core_state *c)
+const char *status_model_state(const struct model *m)
 {
+	struct core_state c;
+
 	if (m->defining)
 		return "defining";
 	if (m->lost[0] != 0)
 		return "lost";
-	if (c->recovering)
+	core_state(m->core, &c);
+	if (c.recovering)
 		return "recovering";
 	if (!m->sealed)
 		return "unsealed";
@@ -116,13 +137,13 @@ static json_t *model_json(const struct model *m)
 	list_each(it, &m->server->sessions)
 		joined += list_of(it, struct session, link)->model == m;
 	status_waits(m, waits, sizeof(waits));
-	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, s:o, s:s, s:I, s:s, s:f}", "name", m->name,
-		      "id", (int)m->id, "generation", (int)m->generation, "state", model_state(m, &c), "step", (json_int_t)m->step, "applied",
-		      (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped, "attempt", (int)m->id_now.attempt, "phase",
-		      phases[c.part], "world", world_json(m), "joined", (int)joined, "chunks", chunks_json(m), "numel",
-		      (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings", m->settings_text, "memory",
-		      memory_json(&m->need), "waits", waits, "kept_elements", (json_int_t)m->kept_total, "pages",
-		      shm_pages_name(store_pages(m->store)), "loss_scale", m->record.scaler.scale);
+	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, s:o, s:s, s:I, s:s, s:f}",
+		      "name", m->name, "id", (int)m->id, "generation", (int)m->generation, "state", status_model_state(m), "step",
+		      (json_int_t)m->step, "applied", (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped,
+		      "attempt", (int)m->id_now.attempt, "phase", phases[c.part], "world", world_json(m), "joined", (int)joined,
+		      "chunks", chunks_json(m), "numel", (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings",
+		      m->settings_text, "memory", memory_json(&m->need), "waits", waits, "kept_elements", (json_int_t)m->kept_total,
+		      "pages", shm_pages_name(store_pages(m->store)), "loss_scale", m->record.scaler.scale);
 	if (o != NULL)
 		json_object_set_new(o, "last_step", last_step_json(m));
 	if (o != NULL && m->lost[0] != 0)
@@ -130,7 +151,7 @@ static json_t *model_json(const struct model *m)
 	return o;
 }
 
-static void count_live(const struct server *s, uint64_t *refused, uint64_t *copied)
+void status_counts(const struct server *s, uint64_t *refused, uint64_t *copied)
 {
 	*refused = s->refused_frames;
 	*copied = s->copied_bytes;
@@ -154,12 +175,12 @@ char *status_json(const struct server *s)
 
 	list_each(it, (struct list *)(uintptr_t)&s->models)
 		json_array_append_new(models, model_json(list_of(it, struct model, link)));
-	count_live(s, &refused, &copied);
-	o = json_pack("{s:s, s:s, s:i, s:f, s:I, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node", server_node_name(s, s->self), "release",
-		      SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns), "incarnation", (json_int_t)s->incarnation, "nodes",
-		      nodes_json(s), "budget", "total", (json_int_t)s->budget.total, "used", (json_int_t)s->budget.used, "connections",
-		      (int)(s->sessions_nr + s->greetings_nr), "refused_frames", (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models",
-		      models);
+	status_counts(s, &refused, &copied);
+	o = json_pack("{s:s, s:s, s:i, s:f, s:I, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node", server_node_name(s, s->self),
+		      "release", SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns), "incarnation",
+		      (json_int_t)s->incarnation, "nodes", nodes_json(s), "budget", "total", (json_int_t)s->budget.total, "used",
+		      (json_int_t)s->budget.used, "connections", (int)(s->sessions_nr + s->greetings_nr), "refused_frames",
+		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;

@@ -4,11 +4,14 @@
 #define SHARD_OBS_STATUS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct server;
 struct model;
 
 char *status_json(const struct server *s); /* malloc'ed; NULL: no memory */
 void status_waits(const struct model *m, char *out, size_t bytes);
+const char *status_model_state(const struct model *m);                                        /* "open", "paused", "lost" ... */
+void status_counts(const struct server *s, uint64_t *refused_frames, uint64_t *copied_bytes); /* since the start */
 
 #endif

@@ -91,6 +91,7 @@ config() # NODE
 		[daemon]
 		node = $1
 		listen = 127.0.0.1:${!port}
+		http = off
 		socket = $dir/$1.sock
 		state = $dir/state-$1
 		memory = 1GiB

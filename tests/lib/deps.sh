@@ -6,6 +6,7 @@ set -eu
 packages=(
 	build-essential pkg-config                                  # compiler, make, the installed library's test
 	libuv1-dev libinih-dev libjansson-dev                       # the daemon: loop, configuration, status
+	libmicrohttpd-dev                                           # /metrics, /status and the page, on a thread of its own
 	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
 	libcmocka-dev procps                                        # tests
 	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format

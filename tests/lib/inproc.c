@@ -192,12 +192,13 @@ static void write_text(struct inproc *c, struct inproc_node *n, const struct inp
 	free(n->text);
 	f = open_memstream(&n->text, &bytes);
 	CHECK(f != NULL);
-	fprintf(f, "[daemon]\nnode = %s\nlisten = 127.0.0.1:%u\nsocket = %s\nstate = %s/state-%s\nmemory = 256MiB\n", n->name, n->port,
-		n->socket, c->dir, n->name);
-	fprintf(f, "workers = 2\nhuge_pages = no\n%s\n[net]\n%s\n[cluster]\nrun_id = test\n%s\n[nodes]\n", conf->daemon ? conf->daemon : "",
-		conf->net ? conf->net : "", conf->cluster ? conf->cluster : "");
+	fprintf(f, "[daemon]\nnode = %s\nlisten = 127.0.0.1:%u\nsocket = %s\nstate = %s/state-%s\nmemory = 256MiB\nhttp = off\n",
+		n->name, n->port, n->socket, c->dir, n->name);
+	fprintf(f, "workers = 2\nhuge_pages = no\n%s\n[net]\n%s\n[cluster]\nrun_id = test\n%s\n[nodes]\n",
+		conf->daemon ? conf->daemon : "", conf->net ? conf->net : "", conf->cluster ? conf->cluster : "");
 	for (uint32_t i = 0; i < c->nodes; i++)
-		fprintf(f, "%s = %s:%u\n", c->node[i].name, conf->host_in_nodes[i] ? conf->host_in_nodes[i] : "127.0.0.1", c->node[i].port);
+		fprintf(f, "%s = %s:%u\n", c->node[i].name, conf->host_in_nodes[i] ? conf->host_in_nodes[i] : "127.0.0.1",
+			c->node[i].port);
 	fprintf(f, "%s\n", conf->tail ? conf->tail : "");
 	CHECK(fclose(f) == 0);
 }

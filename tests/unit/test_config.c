@@ -46,6 +46,7 @@ static void defaults(void **state)
 	(void)state;
 	assert_string_equal(c.node, "a");
 	assert_string_equal(c.listen.text, "127.0.0.1:29700");
+	assert_string_equal(c.http.text, "127.0.0.1:29701");
 	assert_string_equal(c.socket, "/run/shardd/shardd.sock");
 	assert_int_equal(c.socket_mode, 0660);
 	assert_string_equal(c.state, "/var/lib/shardd");
@@ -277,6 +278,12 @@ static void contradictions(void **state)
 		"shardd.conf:3: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: "
 		"choose "
 		"127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can reach it may train");
+	refused(HEAD "http = 10.0.0.1:4\n",
+		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not authenticated: choose "
+		"127.0.0.1:PORT or off, "
+		"or set allow_unauthenticated = yes if everybody who can reach it may see models and nodes");
+	refused(HEAD "http = no\n", "shardd.conf:3: [daemon] http = no: address \"no\": no port: write unix:/path, host:port, "
+				    "[v6]:port or tcp://host:port");
 	refused(HEAD "[nodes]\na = 10.0.0.1:3\n",
 		"shardd.conf:4: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: "
 		"choose "

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HTTP beside the loop. libmicrohttpd's thread owns sockets and requests; the loop owns everything that is shown. Between them: one
+ * snapshot under a mutex. Happy path: a request finds the snapshot older than a second → asks (uv_async_send) → the loop renders and
+ * swaps it → the request is answered with a copy, so a slow reader holds nothing. A request waits at most a second, counted from the
+ * first that asked: with a loop that is stuck nobody waits after that. Then the old snapshot will do, unless it is older than
+ * stall_ns: 503. Ways to fail: the address is taken (at start), no memory (that connection is closed). */
+#include "obs/http.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "obs/page.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HTTP_FRESH_NS    NS_PER_SEC
+#define HTTP_WAIT_NS     NS_PER_SEC
+#define HTTP_CONNECTIONS 256u
+#define HTTP_IDLE_S      30u
+#define HTTP_TEXT_BYTES  600
+
+struct http {
+	struct http_conf conf;
+	struct MHD_Daemon *mhd;
+	uv_async_t ask;
+	uint16_t port;
+	pthread_mutex_t lock;
+	pthread_cond_t made; /* by CLOCK_MONOTONIC */
+	/* under the lock */
+	struct http_snapshot now;
+	uint64_t made_ns, asked_ns; /* asked_ns 0: nobody waits for the loop */
+	bool closing;
+	/* of the loop */
+	void (*closed)(void *arg);
+	void *closed_arg;
+};
+
+/* --- the loop's side --- */
+
+static void snapshot_free(struct http_snapshot *s)
+{
+	free(s->metrics);
+	free(s->status);
+	free(s->ill);
+	*s = (struct http_snapshot){0};
+}
+
+static void on_ask(uv_async_t *a)
+{
+	struct http *h = a->data;
+	struct http_snapshot fresh = {0}, old;
+
+	h->conf.render(h->conf.arg, &fresh);
+	pthread_mutex_lock(&h->lock);
+	old = h->now;
+	h->now = fresh;
+	h->made_ns = clock_ns();
+	h->asked_ns = 0;
+	pthread_cond_broadcast(&h->made);
+	pthread_mutex_unlock(&h->lock);
+	snapshot_free(&old);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+	struct http *h = handle->data;
+	void (*closed)(void *arg) = h->closed;
+	void *arg = h->closed_arg;
+
+	snapshot_free(&h->now);
+	pthread_cond_destroy(&h->made);
+	pthread_mutex_destroy(&h->lock);
+	free(h);
+	if (closed != NULL)
+		closed(arg);
+}
+
+void http_close(struct http **hp, void (*closed)(void *arg), void *arg)
+{
+	struct http *h = *hp;
+
+	*hp = NULL;
+	h->closed = closed;
+	h->closed_arg = arg;
+	pthread_mutex_lock(&h->lock);
+	h->closing = true; /* who waits for this thread is let go, since it will not render while it joins theirs */
+	pthread_cond_broadcast(&h->made);
+	pthread_mutex_unlock(&h->lock);
+	if (h->mhd != NULL)
+		MHD_stop_daemon(h->mhd);
+	uv_close((uv_handle_t *)&h->ask, on_closed);
+}
+
+/* --- the thread's side --- */
+
+static struct timespec to_timespec(uint64_t ns)
+{
+	return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_SEC), .tv_nsec = (long)(ns % NS_PER_SEC)};
+}
+
+/* With the lock held: a snapshot to answer from, or a sentence why there is none. */
+static bool snapshot_usable(struct http *h, char *why, size_t bytes)
+{
+	uint64_t now = clock_ns(), age;
+
+	if (h->made_ns == 0 || now - h->made_ns > HTTP_FRESH_NS) {
+		uint64_t asked = h->asked_ns;
+		struct timespec until;
+
+		if (asked == 0) {
+			asked = h->asked_ns = now;
+			CHECK(uv_async_send(&h->ask) == 0);
+		}
+		until = to_timespec(asked + HTTP_WAIT_NS);
+		while (h->asked_ns == asked && !h->closing)
+			if (pthread_cond_timedwait(&h->made, &h->lock, &until) == ETIMEDOUT)
+				break;
+	}
+	now = clock_ns();
+	age = now - h->made_ns;
+	if (h->made_ns != 0 && age <= h->conf.stall_ns)
+		return true;
+	if (h->closing)
+		snprintf(why, bytes, "the daemon stops");
+	else
+		snprintf(why, bytes, "the loop has not answered for %.1f s", (double)(now - h->asked_ns) / NS_PER_SEC);
+	return false;
+}
+
+struct http_answer {
+	unsigned code;
+	const char *type;
+	char *text; /* malloc'ed, or NULL with page text in fixed */
+	const void *fixed;
+	size_t bytes;
+};
+
+static void say(struct http_answer *a, unsigned code, const char *text)
+{
+	a->code = code;
+	a->type = "text/plain; charset=utf-8";
+	a->text = malloc(strlen(text) + 2);
+	if (a->text == NULL)
+		return;
+	a->bytes = (size_t)sprintf(a->text, "%s\n", text);
+}
+
+static void copy(struct http_answer *a, const char *text, const char *type)
+{
+	a->code = MHD_HTTP_OK;
+	a->type = type;
+	a->bytes = text != NULL ? strlen(text) : 0;
+	a->text = text != NULL ? strdup(text) : NULL;
+}
+
+enum http_what { HTTP_PAGE, HTTP_METRICS, HTTP_STATUS, HTTP_HEALTH };
+
+static const struct {
+	const char *path;
+	enum http_what what;
+} paths[] = {{"/", HTTP_PAGE}, {"/metrics", HTTP_METRICS}, {"/status", HTTP_STATUS}, {"/healthz", HTTP_HEALTH}};
+
+static void answer_snapshot(struct http *h, enum http_what what, struct http_answer *a)
+{
+	char why[HTTP_TEXT_BYTES];
+
+	pthread_mutex_lock(&h->lock);
+	if (!snapshot_usable(h, why, sizeof(why)))
+		say(a, MHD_HTTP_SERVICE_UNAVAILABLE, why);
+	else if (what == HTTP_METRICS)
+		copy(a, h->now.metrics, "text/plain; version=0.0.4; charset=utf-8");
+	else if (what == HTTP_STATUS)
+		copy(a, h->now.status, "application/json");
+	else if (h->now.ill != NULL && h->now.ill[0] != 0)
+		say(a, MHD_HTTP_SERVICE_UNAVAILABLE, h->now.ill);
+	else
+		copy(a, h->now.ill != NULL ? "ok\n" : NULL, "text/plain; charset=utf-8");
+	pthread_mutex_unlock(&h->lock);
+}
+
+static void answer(struct http *h, const char *path, const char *method, struct http_answer *a)
+{
+	char text[HTTP_TEXT_BYTES];
+
+	for (size_t i = 0; i < NR(paths); i++) {
+		if (strcmp(path, paths[i].path) != 0)
+			continue;
+		if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0) {
+			say(a, MHD_HTTP_METHOD_NOT_ALLOWED, "GET or HEAD");
+		} else if (paths[i].what == HTTP_PAGE) {
+			*a = (struct http_answer){.code = MHD_HTTP_OK, .type = "text/html; charset=utf-8", .fixed = page_html};
+			a->bytes = (size_t)(page_html_end - page_html);
+		} else {
+			answer_snapshot(h, paths[i].what, a);
+		}
+		return;
+	}
+	snprintf(text, sizeof(text), "there are /, /metrics, /status and /healthz");
+	say(a, MHD_HTTP_NOT_FOUND, text);
+}
+
+static const struct {
+	const char *name, *value;
+} headers[] = {
+	{"Cache-Control", "no-store"},
+	{"X-Content-Type-Options", "nosniff"},
+	{"Referrer-Policy", "no-referrer"},
+	{"Content-Security-Policy",
+	 "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+	 "img-src data:; frame-ancestors 'none'"},
+};
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method, const char *version,
+				  const char *upload, size_t *upload_bytes, void **state)
+{
+	struct http_answer a = {0};
+	struct MHD_Response *r;
+	enum MHD_Result rc;
+
+	(void)version, (void)upload;
+	if (*state == NULL) { /* headers are here; answer when the whole request is, so that the connection stays in step */
+		*state = cls;
+		return MHD_YES;
+	}
+	if (*upload_bytes > 0) { /* nobody wants it */
+		*upload_bytes = 0;
+		return MHD_YES;
+	}
+	answer(cls, url, method, &a);
+	if (a.text == NULL && a.fixed == NULL)
+		return MHD_NO; /* no memory: the connection closes */
+	r = a.fixed != NULL ? MHD_create_response_from_buffer(a.bytes, (void *)(uintptr_t)a.fixed, MHD_RESPMEM_PERSISTENT)
+			    : MHD_create_response_from_buffer(a.bytes, a.text, MHD_RESPMEM_MUST_FREE);
+	if (r == NULL) {
+		free(a.text);
+		return MHD_NO;
+	}
+	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, a.type);
+	for (size_t i = 0; i < NR(headers); i++)
+		(void)MHD_add_response_header(r, headers[i].name, headers[i].value);
+	if (a.code == MHD_HTTP_METHOD_NOT_ALLOWED)
+		(void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	rc = MHD_queue_response(c, a.code, r);
+	MHD_destroy_response(r);
+	return rc;
+}
+
+/* --- start --- */
+
+static int listen_at(const struct conn_address *at, uint16_t *bound, struct err *e)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+	struct sockaddr_storage sa;
+	socklen_t bytes = sizeof(sa);
+	char port[8], service[16];
+	int fd = -1, one = 1, rc;
+
+	snprintf(port, sizeof(port), "%u", at->port);
+	rc = getaddrinfo(at->host, port, &hints, &found);
+	if (rc != 0) {
+		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s", at->text, gai_strerror(rc));
+		return -1;
+	}
+	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+	    bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 128) != 0 ||
+	    getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) {
+		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s: choose another address, or off", at->text, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		fd = -1;
+	} else if (getnameinfo((struct sockaddr *)&sa, bytes, NULL, 0, service, sizeof(service), NI_NUMERICSERV) == 0) {
+		*bound = (uint16_t)strtoul(service, NULL, 10);
+	}
+	freeaddrinfo(found);
+	return fd;
+}
+
+enum shard_status http_open(struct http **out, const struct http_conf *conf, struct err *e)
+{
+	struct http *h = calloc(1, sizeof(*h));
+	pthread_condattr_t attr;
+	int fd;
+
+	*out = NULL;
+	if (h == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for HTTP");
+	h->conf = *conf;
+	if (h->conf.stall_ns < HTTP_FRESH_NS)
+		h->conf.stall_ns = HTTP_FRESH_NS;
+	fd = listen_at(conf->at, &h->port, e);
+	if (fd < 0) {
+		free(h);
+		return SHARD_SYSTEM;
+	}
+	pthread_mutex_init(&h->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&h->made, &attr);
+	pthread_condattr_destroy(&attr);
+	CHECK(uv_async_init(conf->loop, &h->ask, on_ask) == 0);
+	h->ask.data = h;
+	h->mhd =
+		MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET,
+				 (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+				 HTTP_IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);
+	if (h->mhd == NULL) {
+		close(fd);
+		http_close(&h, NULL, NULL);
+		return err_set(e, SHARD_SYSTEM, "[daemon] http = %s: its thread cannot start: %s", conf->at->text, strerror(errno));
+	}
+	*out = h;
+	return SHARD_OK;
+}
+
+uint16_t http_port(const struct http *h)
+{
+	return h->port;
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's state as Prometheus metrics and as a word on its health; status.c has the JSON. http.c asks, on the loop, at most once a
+ * second; model.c counts. Each node tells of itself: its links, its models, its local ranks; a cluster's picture is the sum over
+ * nodes. Names end in their unit; counters in _total. No memory: the text is missing and that request fails. */
+#include "obs/scrape.h"
+
+#include "base/clock.h"
+#include "model.h"
+#include "obs/metrics.h"
+#include "obs/status.h"
+#include "peer.h"
+#include "session.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define LABELS(...) ((const struct metrics_label[]){__VA_ARGS__, {NULL, NULL}})
+
+static double seconds(uint64_t ns)
+{
+	return (double)ns / NS_PER_SEC;
+}
+
+/* --- counting --- */
+
+void scrape_decided(struct model *m, const struct record *r)
+{
+	struct metrics_model *x = &m->metrics;
+	const struct gather *g = &m->gather;
+	uint64_t now = clock_ns(), first = UINT64_MAX;
+
+	if (r->outcome == RECORD_APPLIED)
+		x->applied++;
+	else if (r->outcome == RECORD_NONFINITE || r->outcome == RECORD_SKIP)
+		x->skipped[r->outcome == RECORD_SKIP ? METRICS_SKIP_VOTE : METRICS_SKIP_NONFINITE]++;
+	x->contrib_in_bytes += m->contrib_in.bytes;
+	x->ranks_nr = 0;
+	if (core_id_cmp(&r->id, &m->id_now) != 0 || m->began_ns == 0)
+		return; /* decided in another view: this attempt's times are not its */
+	histogram_add(&x->step, x->step_ns = now - m->began_ns);
+	histogram_add(&x->reduce, g->reduce_ns);
+	for (uint32_t i = 0; i < g->local_nr; i++)
+		if (g->local[i].pushed_ns != 0 && g->local[i].pushed_ns < first)
+			first = g->local[i].pushed_ns;
+	if (first == UINT64_MAX)
+		return; /* no ranks on this node */
+	histogram_add(&x->wait, x->wait_ns = now - first);
+	for (uint32_t i = 0; i < g->local_nr && i < METRICS_RANKS; i++)
+		if (g->local[i].pushed_ns != 0)
+			x->rank[x->ranks_nr++] = (struct metrics_rank){g->local[i].rank, g->local[i].pushed_ns - first};
+}
+
+/* --- the server --- */
+
+static uint64_t resident_bytes(void)
+{
+	unsigned long all, resident = 0;
+	FILE *f = fopen("/proc/self/statm", "re");
+
+	if (f == NULL)
+		return 0;
+	if (fscanf(f, "%lu %lu", &all, &resident) != 2)
+		resident = 0;
+	fclose(f);
+	return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void process_metrics(FILE *f)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	metrics_family(f, "process_cpu_seconds_total", METRICS_COUNTER, "User and system time of the daemon, all threads.");
+	metrics_sample(f, "process_cpu_seconds_total", NULL,
+		       (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6);
+	metrics_family(f, "process_resident_memory_bytes", METRICS_GAUGE, "Resident memory of the daemon.");
+	metrics_count(f, "process_resident_memory_bytes", NULL, resident_bytes());
+}
+
+static void peer_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
+{
+	*in = p->past_in_bytes;
+	*out = p->past_out_bytes;
+	for (uint32_t i = 0; i < p->conns_nr; i++) {
+		if (p->conns[i].conn == NULL)
+			continue;
+		*in += conn_stats(p->conns[i].conn)->bytes_in;
+		*out += conn_stats(p->conns[i].conn)->bytes_out;
+	}
+}
+
+static void each_peer(FILE *f, const struct server *s, const char *name,
+		      void (*sample)(FILE *, const char *, const struct server *, uint16_t))
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL)
+			sample(f, name, s, n);
+}
+
+static void sample_link(FILE *f, const char *name, const struct server *s, uint16_t n)
+{
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->up);
+}
+
+static void sample_downs(FILE *f, const char *name, const struct server *s, uint16_t n)
+{
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->downs);
+}
+
+static void sample_bytes(FILE *f, const char *name, const struct server *s, uint16_t n)
+{
+	uint64_t in, out;
+
+	peer_bytes(s->peer[n], &in, &out);
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "in"}), in);
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "out"}), out);
+}
+
+/* Whatever was not a link: trainers and tools. */
+static void session_bytes(const struct server *s, uint64_t *in, uint64_t *out)
+{
+	*in = s->past_in_bytes;
+	*out = s->past_out_bytes;
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		*in -= s->peer[n] != NULL ? s->peer[n]->past_in_bytes : 0;
+		*out -= s->peer[n] != NULL ? s->peer[n]->past_out_bytes : 0;
+	}
+	list_each(it, (struct list *)(uintptr_t)&s->sessions) {
+		const struct stream_stats *st = conn_stats(list_of(it, struct session, link)->conn);
+
+		*in += st->bytes_in;
+		*out += st->bytes_out;
+	}
+}
+
+static void gauge(FILE *f, const char *name, const char *help, uint64_t value)
+{
+	metrics_family(f, name, METRICS_GAUGE, help);
+	metrics_count(f, name, NULL, value);
+}
+
+static void server_metrics(FILE *f, const struct server *s)
+{
+	uint64_t refused, copied, in, out;
+
+	metrics_family(f, "shardd_build_info", METRICS_GAUGE, "Always 1; labels say what runs.");
+	metrics_count(f, "shardd_build_info",
+		      LABELS({"release", SHARD_RELEASE}, {"isa", isa_name(s->isa)}, {"node", server_node_name(s, s->self)}), 1);
+	metrics_family(f, "shardd_uptime_seconds", METRICS_GAUGE, "Time since the daemon started.");
+	metrics_sample(f, "shardd_uptime_seconds", NULL, seconds(clock_ns() - s->started_ns));
+	gauge(f, "shardd_incarnation", "Grows with each start of this node.", s->incarnation);
+	gauge(f, "shardd_coordinator", "1 on the node that coordinates.", s->self == s->coordinator);
+	gauge(f, "shardd_budget_bytes", "Memory that models may take on this node.", s->budget.total);
+	gauge(f, "shardd_budget_used_bytes", "Memory that models have reserved on this node.", s->budget.used);
+	metrics_family(f, "shardd_connections", METRICS_GAUGE,
+		       "Accepted connections of trainers, tools and who has not said HELLO yet.");
+	metrics_count(f, "shardd_connections", LABELS({"state", "greeted"}), s->sessions_nr);
+	metrics_count(f, "shardd_connections", LABELS({"state", "greeting"}), s->greetings_nr);
+	status_counts(s, &refused, &copied);
+	metrics_family(f, "shardd_refused_frames_total", METRICS_COUNTER, "Frames refused: header, sum or legality.");
+	metrics_count(f, "shardd_refused_frames_total", NULL, refused);
+	metrics_family(f, "shardd_copied_bytes_total", METRICS_COUNTER,
+		       "Tensor bytes that had to be copied on the way; 0 is right.");
+	metrics_count(f, "shardd_copied_bytes_total", NULL, copied);
+	session_bytes(s, &in, &out);
+	metrics_family(f, "shardd_trainer_bytes_total", METRICS_COUNTER,
+		       "Bytes from and to trainers and tools over sockets, not shared memory.");
+	metrics_count(f, "shardd_trainer_bytes_total", LABELS({"direction", "in"}), in);
+	metrics_count(f, "shardd_trainer_bytes_total", LABELS({"direction", "out"}), out);
+	metrics_family(f, "shardd_peer_bytes_total", METRICS_COUNTER, "Bytes from and to each other node.");
+	each_peer(f, s, "shardd_peer_bytes_total", sample_bytes);
+	metrics_family(f, "shardd_link_up", METRICS_GAUGE, "1: the link to that node is up.");
+	each_peer(f, s, "shardd_link_up", sample_link);
+	metrics_family(f, "shardd_link_downs_total", METRICS_COUNTER, "Times that the link to that node was lost.");
+	each_peer(f, s, "shardd_link_downs_total", sample_downs);
+}
+
+/* --- models: one row per family --- */
+
+struct family {
+	const char *name;
+	enum metrics_type type;
+	const char *help;
+	void (*sample)(FILE *f, const char *name, const struct model *m);
+};
+
+#define MODEL(m) LABELS({"model", (m)->name})
+#define COUNT(fn, value)                                                                                                           \
+	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
+	{                                                                                                                          \
+		metrics_count(f, name, MODEL(m), (value));                                                                         \
+	}
+#define NUMBER(fn, value)                                                                                                          \
+	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
+	{                                                                                                                          \
+		metrics_sample(f, name, MODEL(m), (value));                                                                        \
+	}
+#define TIMES(fn, field)                                                                                                           \
+	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
+	{                                                                                                                          \
+		metrics_histogram(f, name, MODEL(m), &m->metrics.field);                                                           \
+	}
+
+TIMES(step_times, step)
+TIMES(wait_times, wait)
+TIMES(reduce_times, reduce)
+TIMES(apply_times, apply)
+COUNT(step_number, m->step)
+COUNT(generation, m->generation)
+COUNT(applied, m->metrics.applied)
+COUNT(attempts_ended, m->attempts_ended)
+COUNT(kept, m->kept_total)
+COUNT(contrib_in, m->metrics.contrib_in_bytes)
+COUNT(image_in, m->metrics.image_in_bytes + m->image_in.bytes)
+COUNT(diverged, m->record.diverged)
+NUMBER(loss_scale, m->record.scaler.scale)
+NUMBER(grad_norm, m->record.grad_norm)
+NUMBER(clip_factor, m->record.clip_factor)
+NUMBER(learning_rate, m->record.lr)
+NUMBER(attempt_age, m->attempt_on ? seconds(clock_ns() - m->began_ns) : 0)
+
+static void skipped(FILE *f, const char *name, const struct model *m)
+{
+	for (enum metrics_skip i = 0; i < METRICS_SKIPS; i++)
+		metrics_count(f, name, LABELS({"model", m->name}, {"reason", metrics_skip_name(i)}), m->metrics.skipped[i]);
+}
+
+static void state(FILE *f, const char *name, const struct model *m)
+{
+	static const char *const states[] = {"defining", "unsealed", "recovering", "open", "paused", "lost"};
+	const char *now = status_model_state(m);
+
+	for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
+		metrics_count(f, name, LABELS({"model", m->name}, {"state", states[i]}), strcmp(states[i], now) == 0);
+}
+
+static void memory(FILE *f, const char *name, const struct model *m)
+{
+	for (enum budget_item i = 0; i < BUDGET_ITEMS; i++)
+		metrics_count(f, name, LABELS({"model", m->name}, {"item", budget_item_name(i)}), m->need.bytes[i]);
+}
+
+static void chunks(FILE *f, const char *name, const struct model *m)
+{
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		uint64_t nr = 0;
+
+		for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+			nr += m->owner[c] == n;
+		metrics_count(f, name, LABELS({"model", m->name}, {"owner", server_node_name(m->server, n)}), nr);
+	}
+}
+
+static void ranks(FILE *f, const char *name, const struct model *m,
+		  uint64_t (*value)(const struct model *m, const struct gather_rank *g))
+{
+	for (uint32_t i = 0; m->attempt_on && i < m->gather.local_nr; i++) {
+		const struct gather_rank *g = &m->gather.local[i];
+		char rank[16], pid[16];
+
+		snprintf(rank, sizeof(rank), "%u", g->rank);
+		snprintf(pid, sizeof(pid), "%u", m->world.rank[g->rank].pid);
+		metrics_count(f, name, LABELS({"model", m->name}, {"rank", rank}, {"pid", pid}), value(m, g));
+	}
+}
+
+static uint64_t not_ready(const struct model *m, const struct gather_rank *g)
+{
+	(void)m;
+	return !g->ready;
+}
+
+static uint64_t chunks_missing(const struct model *m, const struct gather_rank *g)
+{
+	return m->layout->chunks_nr - g->chunks_pushed;
+}
+
+static void waiting_for(FILE *f, const char *name, const struct model *m)
+{
+	ranks(f, name, m, not_ready);
+}
+
+static void missing(FILE *f, const char *name, const struct model *m)
+{
+	ranks(f, name, m, chunks_missing);
+}
+
+static void lag(FILE *f, const char *name, const struct model *m)
+{
+	for (uint32_t i = 0; i < m->metrics.ranks_nr; i++) {
+		char rank[16];
+
+		snprintf(rank, sizeof(rank), "%u", m->metrics.rank[i].rank);
+		metrics_sample(f, name, LABELS({"model", m->name}, {"rank", rank}), seconds(m->metrics.rank[i].lag_ns));
+	}
+}
+
+static const struct family families[] = {
+	{"shardd_model_state", METRICS_GAUGE, "1 for the state that the model is in.", state},
+	{"shardd_model_memory_bytes", METRICS_GAUGE, "Memory reserved for the model on this node.", memory},
+	{"shardd_model_chunks", METRICS_GAUGE, "Chunks of the model by the node that owns them.", chunks},
+	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.", generation},
+	{"shardd_step", METRICS_GAUGE, "Last step that was decided.", step_number},
+	{"shardd_steps_applied_total", METRICS_COUNTER, "Steps that changed weights.", applied},
+	{"shardd_steps_skipped_total", METRICS_COUNTER, "Steps that changed nothing, by reason.", skipped},
+	{"shardd_attempts_ended_total", METRICS_COUNTER, "Attempts that ended without a decision.", attempts_ended},
+	{"shardd_step_seconds", METRICS_HISTOGRAM, "From the begin of a step's attempt to its decision.", step_times},
+	{"shardd_wait_seconds", METRICS_HISTOGRAM, "From the first local rank that had pushed everything to the decision.",
+	 wait_times},
+	{"shardd_reduce_seconds", METRICS_HISTOGRAM, "From the first sum of gradients on this node to the last.", reduce_times},
+	{"shardd_apply_seconds", METRICS_HISTOGRAM, "From the decision until every chunk here is updated and sent.", apply_times},
+	{"shardd_attempt_age_seconds", METRICS_GAUGE, "Age of the attempt in hand.", attempt_age},
+	{"shardd_waiting_for", METRICS_GAUGE, "1: the attempt in hand waits for this local rank.", waiting_for},
+	{"shardd_waiting_chunks", METRICS_GAUGE, "Chunks that this local rank has not pushed yet.", missing},
+	{"shardd_rank_lag_seconds", METRICS_GAUGE, "In the last step: last chunk of this rank after that of the first local rank.",
+	 lag},
+	{"shardd_contribution_received_bytes_total", METRICS_COUNTER, "Gradient bytes that came from other nodes.", contrib_in},
+	{"shardd_image_received_bytes_total", METRICS_COUNTER, "Parameter bytes that came from other nodes.", image_in},
+	{"shardd_grad_norm", METRICS_GAUGE, "Norm of the last gradient, unscaled, before the clip.", grad_norm},
+	{"shardd_clip_factor", METRICS_GAUGE, "What the last gradient was multiplied with by the clip; 1: not clipped.",
+	 clip_factor},
+	{"shardd_learning_rate", METRICS_GAUGE, "Learning rate of the last step.", learning_rate},
+	{"shardd_loss_scale", METRICS_GAUGE, "Loss scale of the next step.", loss_scale},
+	{"shardd_diverged", METRICS_GAUGE, "1: too many skipped steps or a scale at its floor; the model is paused.", diverged},
+	{"shardd_kept_elements_total", METRICS_COUNTER, "Elements kept because their new value was not finite.", kept},
+};
+
+static void model_metrics(FILE *f, const struct server *s)
+{
+	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+		metrics_family(f, families[i].name, families[i].type, families[i].help);
+		list_each(it, (struct list *)(uintptr_t)&s->models) {
+			const struct model *m = list_of(it, struct model, link);
+
+			if (!m->defining)
+				families[i].sample(f, families[i].name, m);
+		}
+	}
+}
+
+/* --- the snapshot --- */
+
+static void ill(FILE *f, const struct server *s)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && !s->peer[n]->up)
+			fprintf(f, "node %s is down: %s\n", server_node_name(s, n), s->peer[n]->why);
+	list_each(it, (struct list *)(uintptr_t)&s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (m->lost[0] != 0)
+			fprintf(f, "model \"%s\" is lost: %s\n", m->name, m->lost);
+	}
+}
+
+static char *written(void (*write)(FILE *f, const struct server *s), const struct server *s)
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *f = open_memstream(&text, &bytes);
+	bool ok;
+
+	if (f == NULL)
+		return NULL;
+	write(f, s);
+	ok = !ferror(f);
+	if (fclose(f) == 0 && ok)
+		return text;
+	free(text);
+	return NULL;
+}
+
+static void all_metrics(FILE *f, const struct server *s)
+{
+	server_metrics(f, s);
+	model_metrics(f, s);
+	process_metrics(f);
+}
+
+void scrape_render(void *server, struct http_snapshot *out)
+{
+	out->metrics = written(all_metrics, server);
+	out->status = status_json(server);
+	out->ill = written(ill, server);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scrape.h: what a daemon shows over HTTP, rendered on the loop. */
+#ifndef SHARD_OBS_SCRAPE_H
+#define SHARD_OBS_SCRAPE_H
+
+#include "core/core.h"
+#include "obs/http.h"
+
+struct server;
+struct model;
+struct record;
+
+void scrape_render(void *server, struct http_snapshot *out); /* http_conf.render */
+/* A step is decided on this node: counts it, with the times of the attempt in hand if it is that one. */
+void scrape_decided(struct model *m, const struct record *r);
+
+#endif
