@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Processes that stop running and go on later (SIGSTOP, SIGCONT): a trainer that oversleeps its step is expelled and told so when it
+ * wakes; a daemon, the coordinator too, that sleeps shorter than the others wait loses nothing but the attempt in hand; one that
+ * sleeps longer is found silent within heartbeat_timeout + 1 s. The weights are those of the committed history. */
+#include "base/clock.h"
+#include "lib/drill.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define SGD "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s "
+
+struct crowd {
+	struct drill_yard *y;
+	struct drill *t[3]; /* 0 and 1 on node a */
+};
+
+static const char *address(const struct crowd *c, int i)
+{
+	return c->y->cluster->node[i / 2].unix_address;
+}
+
+static void start(struct crowd *c, void **state, const char *settings, const char *conf)
+{
+	*c = (struct crowd){.y = *state};
+	c->y->cluster = cluster_start(2, NULL, conf);
+	for (int i = 0; i < 3; i++)
+		c->t[i] = drill_joining(c->y, address(c, i), i, settings);
+}
+
+static void finish(struct crowd *c)
+{
+	cluster_stop(c->y->cluster);
+	c->y->cluster = NULL;
+}
+
+static void train_to(struct crowd *c, uint64_t step)
+{
+	for (int i = 0; i < 3; i++)
+		DRILL_SEND(c->t[i], .op = DRILL_TRAIN, .step = step);
+	for (int i = 0; i < 3; i++)
+		drill_get(c->t[i], SHARD_OK);
+}
+
+/* The sleeper has begun, or even voted with its node (PREPARED); rank 0 never commits before the step's deadline. */
+static void oversleeps(void **state, bool prepared)
+{
+	int sleeper = prepared ? 2 : 1;
+	struct crowd c;
+	uint64_t step;
+
+	start(&c, state, SGD "min_world=2 max_world=3", "[cluster]\nheartbeat_timeout = 500ms\nstep_timeout = 1s\n");
+	for (int i = 0; i < 2; i++)
+		drill_get(c.t[i], SHARD_OK);
+	for (int i = 0; i < 2; i++)
+		DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 3);
+	for (int i = 0; i < 2; i++)
+		drill_get(c.t[i], SHARD_OK);
+	drill_get(c.t[2], SHARD_OK);
+	step = c.t[2]->last.world.step;
+	for (int i = 0; i < 3; i++) {
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
+		if (i != sleeper || prepared)
+			DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH);
+	}
+	for (int i = 0; i < 3; i++)
+		if (i != 0 && (i != sleeper || prepared))
+			DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
+	kill(c.t[sleeper]->pid, SIGSTOP);
+	if (prepared) { /* rank 0, which is awake, is the one that is expelled; the sleeper has done its part */
+		DRILL_SEND(c.t[1], .op = DRILL_RESULT);
+		drill_get(c.t[1], SHARD_WORLD_CHANGED);
+		drill_text(c.t[1]->last.error, "rank 0");
+		drill_do(c.t[0], (struct drill_cmd){.op = DRILL_RESULT});
+		drill_do(c.t[0], (struct drill_cmd){.op = DRILL_TRAIN, .step = step + 1});
+		assert_int_equal(c.t[0]->last.rc, SHARD_CLOSED);
+		drill_text(c.t[0]->last.error, "rank 0");
+		kill(c.t[2]->pid, SIGCONT);
+		DRILL(c.t[2], SHARD_WORLD_CHANGED, .op = DRILL_RESULT);
+		for (int i = 1; i < 3; i++)
+			DRILL(c.t[i], SHARD_OK, .op = DRILL_WORLD);
+		for (int i = 1; i < 3; i++)
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = step + 1);
+		for (int i = 1; i < 3; i++)
+			drill_get(c.t[i], SHARD_OK);
+		drill_replay(c.t[1], step + 1, 0);
+	} else {
+		DRILL(c.t[0], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c.t[0], .op = DRILL_RESULT);
+		DRILL_SEND(c.t[2], .op = DRILL_RESULT);
+		for (int i = 0; i < 3; i += 2) {
+			drill_get(c.t[i], SHARD_WORLD_CHANGED);
+			drill_text(c.t[i]->last.error, "rank 1");
+			DRILL(c.t[i], SHARD_OK, .op = DRILL_WORLD);
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = step + 1);
+		}
+		for (int i = 0; i < 3; i += 2)
+			drill_get(c.t[i], SHARD_OK);
+		kill(c.t[1]->pid, SIGCONT); /* two steps later */
+		drill_do(c.t[1], (struct drill_cmd){.op = DRILL_PUSH});
+		drill_do(c.t[1], (struct drill_cmd){.op = DRILL_COMMIT});
+		DRILL(c.t[1], SHARD_CLOSED, .op = DRILL_RESULT);
+		drill_text(c.t[1]->last.error, "rank 1");
+		drill_replay(c.t[0], step + 1, 0);
+	}
+	finish(&c);
+}
+
+static void test_trainer_in_the_middle(void **state)
+{
+	oversleeps(state, false);
+}
+
+static void test_trainer_of_prepared_node(void **state)
+{
+	oversleeps(state, true);
+}
+
+/* Shorter than heartbeat_timeout: not even the attempt is lost. */
+static void short_nap(void **state, int node)
+{
+	struct crowd c;
+
+	start(&c, state, SGD "min_world=3 max_world=3", NULL);
+	for (int i = 0; i < 3; i++)
+		drill_get(c.t[i], SHARD_OK);
+	for (int nap = 0; nap < 5; nap++) {
+		for (int i = 0; i < 3; i++)
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = (uint64_t)(nap + 1) * 40, .notify = (uint64_t)nap * 40 + 10 + (uint64_t)nap);
+		drill_get(c.t[0], SHARD_OK);
+		cluster_signal(c.y->cluster, node, SIGSTOP);
+		(void)poll(NULL, 0, 50); /* nothing to wait for: that nothing happens is the point */
+		cluster_signal(c.y->cluster, node, SIGCONT);
+		c.t[0]->out = true;
+		drill_get(c.t[0], SHARD_OK);
+		for (int i = 1; i < 3; i++) {
+			drill_get(c.t[i], SHARD_OK);
+			c.t[i]->out = true;
+			drill_get(c.t[i], SHARD_OK);
+		}
+	}
+	drill_replay(c.t[2], 200, 3);
+	finish(&c);
+}
+
+static void test_short_nap(void **state)
+{
+	short_nap(state, 1);
+}
+
+static void test_short_nap_of_coordinator(void **state)
+{
+	short_nap(state, 0);
+}
+
+/* Longer than heartbeat_timeout, shorter than the wait for a node that stays away: found silent in time; nothing is LOST. */
+static void long_sleep(void **state, int node)
+{
+	struct crowd c;
+	uint64_t at;
+	int other = node ? 0 : 2; /* a trainer of the node that stays awake */
+
+	start(&c, state, SGD "min_world=3 max_world=3", "[cluster]\nheartbeat_timeout = 1s\n");
+	for (int i = 0; i < 3; i++)
+		drill_get(c.t[i], SHARD_OK);
+	train_to(&c, 2);
+	for (int i = 0; i < 3; i++)
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
+	DRILL(c.t[other], SHARD_OK, .op = DRILL_PUSH);
+	DRILL(c.t[other], SHARD_OK, .op = DRILL_COMMIT);
+	DRILL_SEND(c.t[other], .op = DRILL_RESULT);
+	at = clock_ns();
+	cluster_signal(c.y->cluster, node, SIGSTOP);
+	drill_get(c.t[other], SHARD_WORLD_CHANGED);
+	drill_text(c.t[other]->last.error, node ? "node b" : "node a");
+	drill_text(c.t[other]->last.error, "silent for 1.0 s");
+	assert_true(c.t[other]->last.ended_ns - at < 2 * NS_PER_SEC);
+	cluster_signal(c.y->cluster, node, SIGCONT);
+	for (int i = 0; i < 3; i++) {
+		drill_do(c.t[i], (struct drill_cmd){.op = DRILL_PUSH});
+		drill_do(c.t[i], (struct drill_cmd){.op = DRILL_COMMIT});
+	}
+	for (int i = 0; i < 3; i++)
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_WORLD);
+	train_to(&c, 5);
+	for (int i = 0; i < 3; i++)
+		drill_replay(c.t[i], 5, 3);
+	finish(&c);
+}
+
+static void test_long_sleep(void **state)
+{
+	long_sleep(state, 1);
+}
+
+static void test_long_sleep_of_coordinator(void **state)
+{
+	long_sleep(state, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_trainer_in_the_middle, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_trainer_of_prepared_node, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_short_nap, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_short_nap_of_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_long_sleep, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_long_sleep_of_coordinator, drill_setup, drill_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
