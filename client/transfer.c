@@ -14,6 +14,7 @@ enum {
 	WINDOW = 8, /* parts under way */
 	PART_ELEMS = WIRE_PART_BYTES / 4,
 	STALE_TRIES = 5,
+	BUSY_TRIES = 100,
 };
 
 typedef unsigned long long ull;
@@ -29,6 +30,7 @@ struct transfer {
 	char *dst;
 	uint64_t step;   /* read: of the data, when known */
 	bool step_known; /* asked for, or fixed by the first reply */
+	uint32_t busy;   /* parts that the daemon had no room to answer */
 	struct wait wait;
 	struct part {
 		struct request *r;
@@ -120,6 +122,13 @@ static enum shard_status transfer_run(struct transfer *x)
 			continue;
 		}
 		rc = request_wait(p->r, &x->wait);
+		if (rc == SHARD_BUSY && x->dst &&
+		    x->busy++ < BUSY_TRIES) { /* frames for us filled its queue; they came before this answer */
+			request_free(p->r);
+			p->r = NULL;
+			rc = send_read(x, p);
+			continue;
+		}
 		if (rc == SHARD_OK && x->dst)
 			rc = take_read(x, p);
 		request_free(p->r);
