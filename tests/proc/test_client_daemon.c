@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a caller of the library meets with real daemons: refusals in the daemon's words, a creator that dies, deadlines that name who is
- * missing, a trainer that leaves or detaches, a daemon that is killed, models of many parts, and the price of waiting. */
+ * missing, a trainer that leaves or detaches, a daemon that is killed, and the price of waiting. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/proc.h"
@@ -229,195 +229,6 @@ static void test_daemon_dies(void **state)
 	cluster_stop(c);
 }
 
-/* 600,000 elements in fp32: chunks of four parts and a short last one, with a tensor that nobody pushes in the middle. */
-static void many_parts(bool tcp)
-{
-	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {250000}},
-						       {.name = "none", .ndim = 1, .shape = {150000}},
-						       {.name = "b", .ndim = 1, .shape = {200000}}};
-	struct cluster *c = cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 262144\n", NULL);
-	struct shard_spec s = {.size = sizeof(s),
-			       .name = "big",
-			       .tensors = tensors,
-			       .tensors_nr = 3,
-			       .image = SHARD_F32,
-			       .grad = SHARD_F32,
-			       .settings = "optimizer=sgd lr=1"};
-	float *w = malloc(250000 * sizeof(*w)), *back = malloc(250000 * sizeof(*back));
-	struct trainer t[2];
-	uint64_t at = 0;
-
-	for (int i = 0; i < 2; i++) {
-		trainer_connect(&t[i], tcp ? c->node[i].tcp_address : c->node[i].unix_address);
-		EXPECT(SHARD_OK, shard_define(t[i].client, &s, &t[i].model, &t[i].created));
-		for (uint32_t k = 0; k < 3 && t[i].created; k++) {
-			for (uint64_t n = 0; n < tensors[k].shape[0]; n++)
-				w[n] = (float)(n % 1000) + (float)k;
-			EXPECT(SHARD_OK, shard_write(t[i].model, SHARD_MASTER, k, 0, tensors[k].shape[0], SHARD_F32, w));
-		}
-		if (t[i].created)
-			EXPECT(SHARD_OK, shard_seal(t[i].model, 0));
-	}
-	EXPECT(SHARD_TIMEOUT, shard_join(t[0].model, 0, 0, &t[0].world));
-	EXPECT(SHARD_OK, shard_join(t[1].model, 1, 10000, &t[1].world));
-	EXPECT(SHARD_OK, shard_join(t[0].model, 0, 10000, &t[0].world));
-	for (uint64_t step = 1; step <= 3; step++) {
-		for (int i = 0; i < 2; i++) {
-			trainer_begin(&t[i]);
-			for (uint64_t n = 0; n < 250000; n++)
-				w[n] = (float)(i + 1) * (float)(n % 3); /* the mean of two is 1.5 times that */
-			EXPECT(SHARD_OK, shard_push(t[i].model, 2, 0, 200000, w, SHARD_F32, 0, NULL));
-			EXPECT(SHARD_OK, shard_push_none(t[i].model, 1));
-			EXPECT(SHARD_OK, shard_push(t[i].model, 0, 0, 250000, w, SHARD_F32, 0, NULL));
-			EXPECT(SHARD_OK, shard_commit(t[i].model, NULL));
-		}
-		for (int i = 0; i < 2; i++)
-			finish_step(&t[i], step);
-	}
-	for (uint32_t k = 0; k < 3; k++) {
-		uint64_t nr = tensors[k].shape[0];
-
-		EXPECT(SHARD_OK, shard_read(t[0].model, SHARD_MASTER, k, 0, nr, SHARD_F32, back, &at));
-		for (uint64_t n = 0; n < nr; n++)
-			assert_true(back[n] == (float)(n % 1000) + (float)k - (k == 1 ? 0.0f : 3 * 1.5f * (float)(n % 3)));
-		for (int i = 0; i < 2; i++) {
-			shard_ticket ticket;
-
-			EXPECT(SHARD_OK, shard_pull(t[i].model, k, 0, nr, 3, w, SHARD_F32, &ticket));
-			EXPECT(SHARD_OK, shard_wait(t[i].model, ticket, 10000));
-			assert_memory_equal(w, back, nr * sizeof(*w));
-		}
-	}
-	for (int i = 0; i < 2; i++)
-		trainer_end(&t[i]);
-	free(w);
-	free(back);
-	cluster_stop(c);
-}
-
-static void test_parts_unix(void **state)
-{
-	(void)state;
-	many_parts(false);
-}
-
-static void test_parts_tcp(void **state)
-{
-	(void)state;
-	many_parts(true);
-}
-
-/* A frozen tensor that fills chunks of its own: no gradient, no change; it is in the image. */
-static void frozen(bool tcp)
-{
-	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {500}},
-						       {.name = "fixed", .ndim = 1, .shape = {5000}, .flags = SHARD_FROZEN},
-						       {.name = "b", .ndim = 1, .shape = {3000}}};
-	struct cluster *c = cluster_start(2, MODEL_OF(1, 1), NULL);
-	struct shard_spec s = {.size = sizeof(s),
-			       .name = "lora",
-			       .tensors = tensors,
-			       .tensors_nr = 3,
-			       .image = SHARD_BF16,
-			       .grad = SHARD_F32,
-			       .settings = "optimizer=adamw lr=0.1"};
-	float w[5000], g[5000];
-	uint64_t at = 0;
-	struct trainer t;
-
-	for (int i = 0; i < 5000; i++) {
-		w[i] = (float)(i % 100);
-		g[i] = 1;
-	}
-	trainer_connect(&t, tcp ? c->node[0].tcp_address : c->node[0].unix_address);
-	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
-	for (uint32_t k = 0; k < 3; k++)
-		EXPECT(SHARD_OK, shard_write(t.model, SHARD_MASTER, k, 0, tensors[k].shape[0], SHARD_F32, w));
-	EXPECT(SHARD_OK, shard_seal(t.model, 10));
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
-	assert_int_equal(t.world.step, 11);
-	for (uint64_t step = 11; step <= 12; step++) {
-		trainer_begin(&t);
-		for (uint64_t n = 0; n < 5000; n++)
-			assert_true(trainer_image_at(&t, SHARD_BF16, 1, n) == (float)(n % 100));
-		EXPECT(SHARD_BAD_ARG, shard_push(t.model, 1, 0, 5000, g, SHARD_F32, 0, NULL));
-		EXPECT_TEXT("\"fixed\", which is frozen");
-		EXPECT(SHARD_OK, shard_push(t.model, 2, 0, 3000, g, SHARD_F32, 0, NULL));
-		EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 500, g, SHARD_F32, 0, NULL));
-		EXPECT(SHARD_OK, shard_commit(t.model, NULL));
-		finish_step(&t, step);
-	}
-	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 2, 0, 3000, SHARD_F32, w, &at));
-	assert_int_equal(at, 12);
-	for (uint64_t n = 0; n < 3000; n++)
-		assert_true(w[n] < (float)(n % 100) - 0.05f && w[n] > (float)(n % 100) - 0.75f);
-	trainer_end(&t);
-	cluster_stop(c);
-}
-
-static void test_frozen_unix(void **state)
-{
-	(void)state;
-	frozen(false);
-}
-
-static void test_frozen_tcp(void **state)
-{
-	(void)state;
-	frozen(true);
-}
-
-/* More chunks than the library queues frames: what does not fit waits, and goes out without anybody asking. */
-static void many_chunks(bool tcp)
-{
-	enum { ELEMS = 3000 * 1024 };
-	static const struct shard_tensor one = {.name = "a", .ndim = 1, .shape = {ELEMS}};
-	struct cluster *c = cluster_start(1, MODEL_OF(1, 1), NULL);
-	struct shard_spec s = {.size = sizeof(s),
-			       .name = "wide",
-			       .tensors = &one,
-			       .tensors_nr = 1,
-			       .image = SHARD_BF16,
-			       .grad = SHARD_BF16,
-			       .settings = "optimizer=sgd lr=1"};
-	float *w = calloc(ELEMS, sizeof(*w));
-	uint64_t at = 0;
-	struct trainer t;
-
-	trainer_connect(&t, tcp ? c->node[0].tcp_address : c->node[0].unix_address);
-	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
-	EXPECT(SHARD_OK, shard_write(t.model, SHARD_MASTER, 0, 0, ELEMS, SHARD_F32, w));
-	EXPECT(SHARD_OK, shard_seal(t.model, 0));
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
-	for (uint64_t step = 1; step <= 2; step++) {
-		trainer_begin(&t);
-		for (uint64_t n = 0; n < ELEMS; n++)
-			w[n] = (float)(n / 1024 % 100);
-		EXPECT(SHARD_OK, shard_push(t.model, 0, 0, ELEMS, w, SHARD_F32, SHARD_CAST, NULL));
-		EXPECT(SHARD_OK, shard_commit(t.model, NULL));
-		finish_step(&t, step);
-	}
-	EXPECT(SHARD_OK, shard_read(t.model, SHARD_IMAGE, 0, 0, ELEMS, SHARD_F32, w, &at)); /* as an observer would */
-	assert_int_equal(at, 2);
-	for (uint64_t n = 0; n < ELEMS; n++)
-		assert_true(w[n] == -2 * (float)(n / 1024 % 100));
-	trainer_end(&t);
-	free(w);
-	cluster_stop(c);
-}
-
-static void test_chunks_unix(void **state)
-{
-	(void)state;
-	many_chunks(false);
-}
-
-static void test_chunks_tcp(void **state)
-{
-	(void)state;
-	many_chunks(true);
-}
-
 /* --- waiting costs nothing --- */
 
 struct waiter {
@@ -502,10 +313,8 @@ static void test_idle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_refusals),    cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
-		cmocka_unit_test(test_going),       cmocka_unit_test(test_daemon_dies),  cmocka_unit_test(test_parts_unix),
-		cmocka_unit_test(test_parts_tcp),   cmocka_unit_test(test_chunks_unix),  cmocka_unit_test(test_chunks_tcp),
-		cmocka_unit_test(test_frozen_unix), cmocka_unit_test(test_frozen_tcp),   cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_refusals), cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
+		cmocka_unit_test(test_going),    cmocka_unit_test(test_daemon_dies),  cmocka_unit_test(test_idle),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
