@@ -152,9 +152,6 @@ static int run(const struct config *conf)
 
 	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
 	signal(SIGPIPE, SIG_IGN);
-	if (conf->listen_open)
-		log_line(&d.log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s", conf->listen.text,
-			 "allow_unauthenticated = yes: whoever reaches this address may read and change every model");
 	CHECK(uv_loop_init(&d.loop) == 0);
 	if (server_init(&d.server, conf, &d.log, &d.loop, &e) != SHARD_OK) {
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s", status_name(e.status), e.text);
