@@ -22,7 +22,7 @@
 #define HTTP_FRESH_NS    NS_PER_SEC
 #define HTTP_WAIT_NS     NS_PER_SEC
 #define HTTP_CONNECTIONS 256u
-#define HTTP_IDLE_S      30u
+#define HTTP_IDLE_S      15u
 #define HTTP_TEXT_BYTES  600
 
 struct http {

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A real daemon's HTTP: each path, what is no path or no HTTP at all, many at a time, readers that are slow while steps go on, figures
+ * that are right, health that turns; and the thread alone beside a loop that is stuck. promtool judges the format where it is installed. */
+#include "lib/proc.h"
+#include "lib/trainer.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "obs/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define WAIT_NS (10 * NS_PER_SEC)
+
+struct served { /* daemons with HTTP */
+	struct cluster *c;
+	uint16_t port[CLUSTER_NODES_MAX];
+};
+
+static void serve(struct served *s, int nodes)
+{
+	s->c = cluster_make(nodes, NULL, NULL);
+	for (int i = 0; i < nodes; i++) {
+		char address[32];
+
+		s->port[i] = proc_free_port();
+		snprintf(address, sizeof(address), "127.0.0.1:%u", s->port[i]);
+		setenv("SHARD_HTTP", address, 1); /* beats the file, where it is off */
+		cluster_spawn(s->c, i);
+		unsetenv("SHARD_HTTP");
+	}
+	for (int i = 0; i < nodes; i++)
+		cluster_ready(s->c, i);
+}
+
+/* --- a client that knows nothing of HTTP --- */
+
+static int dial(uint16_t port)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct timeval limit = {.tv_sec = 10};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+	if (connect(fd, (struct sockaddr *)&in, sizeof(in)) != 0)
+		fail_msg("port %u: %s", port, strerror(errno));
+	return fd;
+}
+
+static void say(int fd, const char *text)
+{
+	size_t bytes = strlen(text);
+
+	assert_int_equal(send(fd, text, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+}
+
+static void ask(int fd, const char *method, const char *path)
+{
+	char text[200];
+
+	snprintf(text, sizeof(text), "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", method, path);
+	say(fd, text);
+}
+
+/* All there is until the other side closes; malloc'ed. */
+static char *hear(int fd)
+{
+	size_t used = 0, room = 1 << 20;
+	char *text = malloc(room);
+	ssize_t n;
+
+	assert_non_null(text);
+	while ((n = recv(fd, text + used, room - 1 - used, 0)) > 0)
+		used += (size_t)n;
+	if (n < 0 && errno != ECONNRESET)
+		fail_msg("no answer: %s", strerror(errno));
+	text[used] = 0;
+	close(fd);
+	return text;
+}
+
+static char *fetch(uint16_t port, const char *method, const char *path)
+{
+	int fd = dial(port);
+
+	ask(fd, method, path);
+	return hear(fd);
+}
+
+static void expect(uint16_t port, const char *method, const char *path, const char *const *parts)
+{
+	char *text = fetch(port, method, path);
+
+	for (; *parts != NULL; parts++)
+		if (strstr(text, *parts) == NULL)
+			fail_msg("%s %s: no \"%s\" in\n%.3000s", method, path, *parts, text);
+	free(text);
+}
+#define EXPECT_PARTS(port, method, path, ...) expect(port, method, path, (const char *const[]){__VA_ARGS__, NULL})
+
+static const char *body(const char *text)
+{
+	const char *at = strstr(text, "\r\n\r\n");
+
+	assert_non_null(at);
+	return at + 4;
+}
+
+/* Snapshots may be a second old: asks until the part is there. */
+static void await(uint16_t port, const char *path, const char *part)
+{
+	uint64_t until = clock_ns() + WAIT_NS;
+
+	for (;;) {
+		char *text = fetch(port, "GET", path);
+		bool found = strstr(text, part) != NULL;
+
+		if (!found && clock_ns() > until)
+			fail_msg("%s: no \"%s\" in\n%.6000s", path, part, text);
+		free(text);
+		if (found)
+			return;
+		(void)poll(NULL, 0, 50); /* not for synchronisation: not to ask thousands of times */
+	}
+}
+
+/* --- a trainer --- */
+
+static void train(struct trainer *t, int steps)
+{
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	shard_ticket ticket;
+
+	for (int i = 0; i < steps; i++) {
+		trainer_begin(t);
+		trainer_push_all(t, 0.5f);
+		EXPECT(SHARD_OK, shard_commit(t->model, &ticket));
+		EXPECT(SHARD_OK, shard_result(t->model, ticket, 10000, &r));
+		assert_int_equal(r.outcome, SHARD_APPLIED);
+		EXPECT(SHARD_OK, shard_world_get(t->model, &t->world));
+	}
+}
+
+/* --- tests --- */
+
+static void paths(void **state)
+{
+	struct served s;
+	char *text;
+
+	(void)state;
+	serve(&s, 1);
+	EXPECT_PARTS(s.port[0], "GET", "/", "HTTP/1.1 200 ", "text/html; charset=utf-8",
+		     "Content-Security-Policy: default-src 'none'", "<title>shardd");
+	EXPECT_PARTS(s.port[0], "GET", "/metrics", "HTTP/1.1 200 ", "text/plain; version=0.0.4",
+		     "# TYPE shardd_build_info gauge\n");
+	EXPECT_PARTS(s.port[0], "GET", "/status", "HTTP/1.1 200 ", "application/json", "{\"node\":\"a\"");
+	EXPECT_PARTS(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
+	EXPECT_PARTS(s.port[0], "GET", "/metrics?x=1", "HTTP/1.1 200 ");
+	EXPECT_PARTS(s.port[0], "GET", "/no", "HTTP/1.1 404 ", "/healthz");
+	EXPECT_PARTS(s.port[0], "GET", "/metrics/", "HTTP/1.1 404 ");
+	EXPECT_PARTS(s.port[0], "POST", "/metrics", "HTTP/1.1 405 ", "Allow: GET, HEAD");
+	EXPECT_PARTS(s.port[0], "DELETE", "/", "HTTP/1.1 405 ");
+	text = fetch(s.port[0], "HEAD", "/metrics");
+	assert_non_null(strstr(text, "HTTP/1.1 200 "));
+	assert_non_null(strstr(text, "Content-Length: "));
+	assert_string_equal(body(text), "");
+	free(text);
+	cluster_stop(s.c);
+}
+
+static void garbage(void **state)
+{
+	static const char *const lines[] = {"\r\n\r\nx\r\n\r\n", "\x16\x03\x01\x02garbage \xff\xfe\r\n\r\n", "GET\r\n\r\n",
+					    "GET /metrics HTTP/9.9\r\n\r\n", "SHRD not a frame either\r\nx\r\n\r\n"};
+	struct served s;
+	char *large;
+
+	(void)state;
+	serve(&s, 1);
+	for (size_t i = 0; i < NR(lines); i++) {
+		int fd = dial(s.port[0]);
+		char *text;
+
+		say(fd, lines[i]);
+		shutdown(fd, SHUT_WR);
+		text = hear(fd); /* an error or nothing, but an end */
+		assert_null(strstr(text, " 200 "));
+		free(text);
+	}
+	large = malloc(100001);
+	assert_non_null(large);
+	memset(large, 'a', 100000);
+	memcpy(large, "GET /", 5);
+	large[100000] = 0;
+	for (int i = 0; i < 3; i++) {
+		int fd = dial(s.port[0]);
+		char *text;
+
+		(void)!send(fd, large, 100000, MSG_NOSIGNAL);
+		text = hear(fd);
+		assert_null(strstr(text, " 200 "));
+		free(text);
+	}
+	free(large);
+	EXPECT_PARTS(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ");
+	cluster_stop(s.c);
+}
+
+static void many(void **state)
+{
+	enum { MANY = 100 };
+	struct served s;
+	int fd[MANY];
+
+	(void)state;
+	serve(&s, 1);
+	for (int i = 0; i < MANY; i++)
+		fd[i] = dial(s.port[0]);
+	for (int i = 0; i < MANY; i++)
+		ask(fd[i], "GET", i % 2 ? "/metrics" : "/status");
+	for (int i = MANY - 1; i >= 0; i--) {
+		char *text = hear(fd[i]);
+
+		assert_non_null(strstr(text, "HTTP/1.1 200 "));
+		free(text);
+	}
+	cluster_stop(s.c);
+}
+
+/* One that reads a byte per step, one that writes a byte per step, one that never says a word, one that stops reading. */
+static void slow_clients(void **state)
+{
+	static const char request[] = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+	struct trainer t;
+	struct served s;
+	int reader, writer, silent, gone, little = 1;
+	char *text, byte;
+	uint64_t began;
+
+	(void)state;
+	serve(&s, 1);
+	trainer_join(&t, s.c->node[0].unix_address, SHARD_F32, SHARD_F32);
+	reader = dial(s.port[0]);
+	setsockopt(reader, SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
+	writer = dial(s.port[0]);
+	silent = dial(s.port[0]);
+	gone = dial(s.port[0]);
+	ask(reader, "GET", "/metrics");
+	ask(gone, "GET", "/");
+	began = clock_ns();
+	for (size_t i = 0; i < sizeof(request) - 1; i++) {
+		train(&t, 1);
+		assert_int_equal(recv(reader, &byte, 1, 0), 1);
+		assert_int_equal(send(writer, &request[i], 1, MSG_NOSIGNAL), 1);
+	}
+	assert_true(clock_ns() - began < WAIT_NS); /* a step of this model takes a millisecond */
+	assert_int_equal(t.world.step, sizeof(request));
+	text = hear(reader);
+	assert_non_null(strstr(text, "# TYPE process_resident_memory_bytes gauge\n"));
+	free(text);
+	text = hear(writer);
+	assert_non_null(strstr(text, "HTTP/1.1 200 "));
+	free(text);
+	trainer_end(&t);
+	cluster_stop(s.c); /* with two connections open */
+	close(silent);
+	close(gone);
+}
+
+static void figures(void **state)
+{
+	struct trainer t;
+	struct served s;
+
+	(void)state;
+	serve(&s, 2);
+	await(s.port[0], "/metrics", "shardd_link_up{peer=\"b\"} 1\n");
+	trainer_join(&t, s.c->node[0].unix_address, SHARD_F32, SHARD_F32);
+	train(&t, 7);
+	await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 7\n");
+	await(s.port[0], "/metrics", "shardd_apply_seconds_count{model=\"gpt\"} 7\n");
+	EXPECT_PARTS(s.port[0], "GET", "/metrics", "shardd_step{model=\"gpt\"} 7\n", "shardd_step_seconds_count{model=\"gpt\"} 7\n",
+		     "shardd_wait_seconds_count{model=\"gpt\"} 7\n", "shardd_reduce_seconds_bucket{model=\"gpt\",le=\"+Inf\"} 7\n",
+		     "shardd_steps_skipped_total{model=\"gpt\",reason=\"nonfinite\"} 0\n",
+		     "shardd_model_state{model=\"gpt\",state=\"open\"} 1\n",
+		     "shardd_rank_lag_seconds{model=\"gpt\",rank=\"0\"} 0\n", "shardd_waiting_for{model=\"gpt\",rank=\"0\",pid=\"",
+		     "shardd_model_chunks{model=\"gpt\",owner=\"b\"} ", "shardd_connections{state=\"greeted\"} 1\n",
+		     "shardd_peer_bytes_total{peer=\"b\",direction=\"out\"} ");
+	await(s.port[1], "/metrics",
+	      "shardd_steps_applied_total{model=\"gpt\"} 7\n"); /* without ranks: steps and applies, no wait */
+	EXPECT_PARTS(s.port[1], "GET", "/metrics", "shardd_wait_seconds_count{model=\"gpt\"} 0\n");
+	EXPECT_PARTS(s.port[0], "GET", "/status", "\"last_step\":{", "\"outcome\":\"applied\"", "\"step_s\":");
+	trainer_end(&t);
+	cluster_stop(s.c);
+}
+
+static void promtool(void **state)
+{
+	struct trainer t;
+	struct served s;
+	char *text;
+	FILE *p;
+
+	(void)state;
+	if (system("command -v promtool >/dev/null 2>&1") != 0)
+		skip();
+	serve(&s, 2);
+	trainer_join(&t, s.c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
+	train(&t, 3);
+	await(s.port[1], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 3\n");
+	text = fetch(s.port[1], "GET", "/metrics");
+	p = popen("promtool check metrics 1>&2", "w");
+	assert_non_null(p);
+	fputs(body(text), p);
+	if (pclose(p) != 0)
+		fail_msg("promtool refuses\n%s", body(text));
+	free(text);
+	trainer_end(&t);
+	cluster_stop(s.c);
+}
+
+static void health(void **state)
+{
+	struct served s;
+
+	(void)state;
+	serve(&s, 2);
+	await(s.port[0], "/healthz", "HTTP/1.1 200 ");
+	cluster_signal(s.c, 1, SIGKILL);
+	(void)cluster_wait(s.c, 1, 10000);
+	await(s.port[0], "/healthz", "HTTP/1.1 503 ");
+	EXPECT_PARTS(s.port[0], "GET", "/healthz", "node b is down: ");
+	await(s.port[0], "/metrics", "shardd_link_downs_total{peer=\"b\"} 1\n");
+	cluster_spawn(s.c, 1);
+	cluster_ready(s.c, 1);
+	await(s.port[0], "/healthz", "\r\n\r\nok\n");
+	cluster_stop(s.c);
+}
+
+/* --- the thread beside a loop that the test runs, or does not --- */
+
+static void render(void *arg, struct http_snapshot *s)
+{
+	++*(int *)arg;
+	s->metrics = strdup("m 1\n");
+	s->status = strdup("{}");
+	s->ill = strdup("");
+}
+
+static void closed(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+static void stuck_loop(void **state)
+{
+	struct conn_address at;
+	struct http_conf conf = {.at = &at, .stall_ns = NS_PER_SEC, .render = render};
+	struct http *h, *second;
+	int renders = 0;
+	bool ended = false;
+	struct err e;
+	char *text;
+	uv_loop_t loop;
+	uint64_t began;
+
+	(void)state;
+	assert_int_equal(conn_address_parse(&at, "127.0.0.1:0", &e), SHARD_OK);
+	assert_int_equal(uv_loop_init(&loop), 0);
+	conf.loop = &loop;
+	conf.arg = &renders;
+	assert_int_equal(http_open(&h, &conf, &e), SHARD_OK);
+	EXPECT_PARTS(http_port(h), "GET", "/metrics", "HTTP/1.1 503 ", "the loop has not answered for 1."); /* waits a second */
+	began = clock_ns();
+	EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 503 ", "the loop has not answered for ");
+	EXPECT_PARTS(http_port(h), "GET", "/", "HTTP/1.1 200 ");
+	assert_true(clock_ns() - began < NS_PER_SEC); /* the others do not */
+	while (renders == 0)
+		uv_run(&loop, UV_RUN_ONCE);
+	text = fetch(http_port(h), "GET", "/metrics");
+	assert_string_equal(body(text), "m 1\n");
+	free(text);
+	for (int i = 0; i < 5; i++)
+		EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
+	assert_int_equal(renders, 1); /* one a second */
+
+	snprintf(at.text, sizeof(at.text), "127.0.0.1:%u", http_port(h));
+	at.port = http_port(h);
+	assert_int_equal(http_open(&second, &conf, &e), SHARD_SYSTEM);
+	assert_null(second);
+	assert_non_null(strstr(e.text, "Address already in use: choose another address, or off"));
+	http_close(&h, closed, &ended);
+	assert_null(h);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	assert_true(ended);
+	assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(paths),   cmocka_unit_test(garbage),  cmocka_unit_test(many),   cmocka_unit_test(slow_clients),
+		cmocka_unit_test(figures), cmocka_unit_test(promtool), cmocka_unit_test(health), cmocka_unit_test(stuck_loop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
