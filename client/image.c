@@ -319,10 +319,12 @@ static enum shard_status wait_timeout(struct shard_model *m, const struct wait *
 
 enum shard_status shard_wait(shard_model *m, shard_ticket ticket, int64_t timeout_ms)
 {
-	enum shard_status rc = handle_enter(m);
+	enum shard_status rc;
 	struct wait w;
 
-	if (rc != SHARD_OK)
+	if (m != NULL && !client_forked(m->client) && atomic_load(&m->ticket_done) >= ticket)
+		return SHARD_OK; /* also when the connection is over by now */
+	if ((rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	if (ticket > atomic_load(&m->ticket_last))
 		rc = no_ticket(m, ticket);

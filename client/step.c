@@ -334,6 +334,31 @@ static enum shard_status result_timeout(struct shard_model *m, const struct wait
 			 m->begun.id.attempt, m->space.name, seconds, waits);
 }
 
+static enum shard_status result_say(struct shard_model *m, const struct verdict *v, struct shard_result *theirs)
+{
+	text_struct_out(theirs, &v->result, sizeof(v->result));
+	if (!v->diverged)
+		return SHARD_OK;
+	return text_fail(SHARD_DIVERGED, "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the model is paused",
+			 (ull)v->result.step, m->space.name, (ull)v->result.skipped_in_row, v->result.next_loss_scale);
+}
+
+/* What is decided stays so, and is told, also when the connection or the model is gone by now. */
+static bool result_known(struct shard_model *m, shard_ticket ticket, struct shard_result *theirs, enum shard_status *rc)
+{
+	struct verdict *v = NULL;
+	bool known;
+
+	if (m == NULL || client_forked(m->client))
+		return false;
+	pthread_mutex_lock(&m->client->lock);
+	known = result_find(m, ticket, &v) == SHARD_OK && v->decided;
+	if (known)
+		*rc = result_say(m, v, theirs);
+	pthread_mutex_unlock(&m->client->lock);
+	return known;
+}
+
 enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t timeout_ms, struct shard_result *result)
 {
 	enum shard_status rc = text_struct_ok(result, "shard_result");
@@ -341,28 +366,21 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 	uint64_t no;
 	struct wait w;
 
-	if (rc != SHARD_OK || (rc = handle_enter(m)) != SHARD_OK)
+	if (rc != SHARD_OK || result_known(m, ticket, result, &rc) || (rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	rc = result_find(m, ticket, &v);
 	no = v ? v->no : 0;
 	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
 	while (rc == SHARD_OK && v->no == no && !v->decided && !v->ended)
 		rc = handle_wait(m, &w);
-	if (v != NULL && v->no != no) {
+	if (v != NULL && v->no != no)
 		rc = text_fail(SHARD_STALE, "shard_result(): other threads went on by %d steps", (int)MODEL_VERDICTS);
-	} else if (v != NULL && v->decided) {
-		text_struct_out(result, &v->result, sizeof(v->result));
-		rc = SHARD_OK;
-		if (v->diverged)
-			rc = text_fail(SHARD_DIVERGED,
-				       "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the model is paused",
-				       (ull)v->result.step, m->space.name, (ull)v->result.skipped_in_row,
-				       v->result.next_loss_scale);
-	} else if (v != NULL && v->ended) {
+	else if (v != NULL && v->decided)
+		rc = result_say(m, v, result);
+	else if (v != NULL && v->ended)
 		rc = no == m->begun.no ? world_changed(m) : text_fail(SHARD_WORLD_CHANGED, "%s", v->why);
-	} else if (rc == SHARD_TIMEOUT) {
+	else if (rc == SHARD_TIMEOUT)
 		rc = result_timeout(m, &w, timeout_ms);
-	}
 	client_leave(m->client);
 	return rc;
 }

@@ -392,6 +392,24 @@ static void test_symbols(void **state)
 	free(text);
 }
 
+static void test_header(void **state)
+{
+	static const char *const commands[] = {
+		"printf '#include <shard.h>\\nint f(void);\\nint f(void) { struct shard_world w = SHARD_INIT(struct shard_world); "
+		"return !w.size; }\\n' |"
+		" cc -std=c11 -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only -x c - 2>&1",
+		"printf '#include <shard.h>\\nint f() { shard_world w = SHARD_INIT(shard_world); return !w.size; }\\n' |"
+		" c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only -x c++ - 2>&1"};
+	char text[4096];
+
+	(void)state;
+	if (access("include/shard.h", R_OK) != 0 || system("command -v cc c++ >/dev/null") != 0)
+		skip();
+	for (size_t i = 0; i < NR(commands); i++)
+		if (run_text(commands[i], text, sizeof(text)) != 0)
+			fail_msg("%s", text);
+}
+
 static void test_shared_object(void **state)
 {
 	char path[600], command[1400], text[16384], *line, *save = NULL;
@@ -436,6 +454,7 @@ int main(void)
 		BOTH(test_interrupt),
 		cmocka_unit_test(test_symbols),
 		cmocka_unit_test(test_shared_object),
+		cmocka_unit_test(test_header),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include "wire/dtype.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,6 +242,29 @@ static void test_closed_in_step(void **state)
 	fake_stop(f);
 }
 
+static void test_decided_stays(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	shard_ticket ticket;
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
+	EXPECT(SHARD_OK, shard_wait(t.model, ticket, 10000));
+	fake_close(f);
+	while (shard_progress(t.client) == SHARD_OK)
+		sched_yield();
+	EXPECT(SHARD_OK, shard_result(t.model, ticket, 10000, &r)); /* it was committed, whatever came after */
+	assert_int_equal(r.step, 1);
+	EXPECT(SHARD_OK, shard_wait(t.model, ticket, 10000));
+	EXPECT(SHARD_CLOSED, shard_begin(t.model, NULL, &t.step));
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 static void test_detach_in_step(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -283,9 +307,10 @@ int main(void)
 #fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
 	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_world_changed),  BOTH(test_ended_unbegun),  BOTH(test_abandon),
-		BOTH(test_join_waits),     BOTH(test_begin_waits),    BOTH(test_lost),
-		BOTH(test_closed_in_step), BOTH(test_detach_in_step), cmocka_unit_test(test_samples),
+		BOTH(test_world_changed),       BOTH(test_ended_unbegun),  BOTH(test_abandon),
+		BOTH(test_join_waits),          BOTH(test_begin_waits),    BOTH(test_lost),
+		BOTH(test_closed_in_step),      BOTH(test_detach_in_step), BOTH(test_decided_stays),
+		cmocka_unit_test(test_samples),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
