@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A process between two daemons that passes bytes on, and stops doing so, or closes every connection, when the test says so. Each
- * command is answered once it is done. It ends with its test. */
+/* A process between two daemons, at 127.0.0.1 before the one that listens at 127.0.0.2. It passes bytes on, and stops doing so, or
+ * closes every connection, when the test says so. Each command is answered once it is done. It ends with its test. */
 #include "lib/drill.h"
 
 #include "base/check.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,14 +23,14 @@ enum { PAIRS_MAX = 32 };
 
 struct proxy { /* in the child */
 	int command, listener;
-	uint16_t to;
+	uint16_t port;
 	bool deaf;
 	int fd[2 * PAIRS_MAX]; /* 2i and 2i + 1 are one connection; -1: none */
 };
 
-static struct sockaddr_in loopback(uint16_t port)
+static struct sockaddr_in loopback(uint16_t port, int host) /* 127.0.0.host */
 {
-	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(0x7f000000u + (uint32_t)host)};
 }
 
 static void cut(struct proxy *p, int pair)
@@ -44,7 +45,8 @@ static void cut(struct proxy *p, int pair)
 static void take(struct proxy *p)
 {
 	int in = accept(p->listener, NULL, NULL), out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), pair = 0;
-	struct sockaddr_in to = loopback(p->to);
+	struct sockaddr_in to = loopback(p->port, 2);
+	int one = 1;
 
 	while (pair < PAIRS_MAX && p->fd[2 * pair] >= 0)
 		pair++;
@@ -53,6 +55,8 @@ static void take(struct proxy *p)
 		close(out);
 		return;
 	}
+	(void)setsockopt(in, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* it passes frames on as they come */
+	(void)setsockopt(out, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	p->fd[2 * pair] = in;
 	p->fd[2 * pair + 1] = out;
 }
@@ -112,15 +116,15 @@ static int child(void *arg)
 
 void drill_proxy_start(struct drill_proxy *d, struct cluster *c)
 {
-	struct proxy p = {.to = proc_free_port(), .listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-	struct sockaddr_in at = loopback(c->node[0].port);
+	struct proxy p = {.port = c->node[0].port, .listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+	struct sockaddr_in at = loopback(p.port, 1);
 	int one = 1, fd[2];
 	char lines[64];
 
 	CHECK(setsockopt(p.listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
 	CHECK(p.listener >= 0 && bind(p.listener, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(p.listener, 16) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) == 0);
-	snprintf(lines, sizeof(lines), "[daemon]\nlisten = 127.0.0.1:%u\n", p.to);
+	snprintf(lines, sizeof(lines), "[daemon]\nlisten = 127.0.0.2:%u\n", p.port);
 	drill_conf(c, 0, lines);
 	memset(p.fd, -1, sizeof(p.fd));
 	p.command = fd[1];

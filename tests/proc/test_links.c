@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The link between the nodes falls in the middle of a step, again and again, or carries nothing any more; trainers come over tcp and over
+ * unix sockets: the attempt is made again, nothing is lost, and the bits are the same. */
+#include "base/clock.h"
+#include "lib/drill.h"
+#include "lib/rawpeer.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define SGD "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s "
+#define WORLD SGD "min_world=4 max_world=4"
+#define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
+
+struct crowd {
+	struct drill_yard *y;
+	struct drill_proxy proxy;
+	struct drill *t[4]; /* 0 and 1 on node a */
+};
+
+static void all(struct crowd *c, enum shard_status want, struct drill_cmd cmd)
+{
+	for (int i = 0; i < 4; i++)
+		drill_send(c->t[i], cmd);
+	for (int i = 0; i < 4; i++)
+		drill_get(c->t[i], want);
+}
+#define ALL(c, want, ...) all((c), (want), (struct drill_cmd){__VA_ARGS__})
+
+static void start(struct crowd *c, void **state, bool proxy, unsigned tcp, const char *settings)
+{
+	*c = (struct crowd){.y = *state};
+	c->y->cluster = cluster_make(2, NULL, BEAT);
+	if (proxy)
+		drill_proxy_start(&c->proxy, c->y->cluster);
+	for (int i = 0; i < 2; i++)
+		cluster_spawn(c->y->cluster, i);
+	for (int i = 0; i < 2; i++)
+		cluster_ready(c->y->cluster, i);
+	for (int i = 0; i < 4; i++) {
+		struct cluster_node *n = &c->y->cluster->node[i / 2];
+
+		c->t[i] = drill_joining(c->y, tcp >> i & 1 ? n->tcp_address : n->unix_address, i, settings);
+	}
+	if (strstr(settings, "min_world=4") == NULL) { /* the others train until the last one is in */
+		for (int i = 0; i < 3; i++)
+			drill_get(c->t[i], SHARD_OK);
+		for (int i = 0; i < 3; i++)
+			DRILL_SEND(c->t[i], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 4);
+	}
+	for (int i = 0; i < 4; i++)
+		drill_get(c->t[i], SHARD_OK);
+}
+
+static void finish(struct crowd *c)
+{
+	if (c->proxy.pid > 0)
+		drill_proxy_stop(&c->proxy);
+	cluster_stop(c->y->cluster);
+	c->y->cluster = NULL;
+}
+
+/* STAGING: nobody has committed; else node b has voted and rank 0 has not committed. */
+static void fall(struct crowd *c, bool prepared, bool deaf, uint64_t step)
+{
+	uint64_t at;
+
+	ALL(c, SHARD_OK, .op = DRILL_TRAIN, .step = step - 1);
+	ALL(c, SHARD_OK, .op = DRILL_BEGIN);
+	ALL(c, SHARD_OK, .op = DRILL_PUSH);
+	for (int i = 1; i < 4; i++) {
+		if (!prepared && i == 3)
+			continue;
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
+	}
+	at = clock_ns();
+	if (deaf)
+		drill_proxy_deaf(&c->proxy, true);
+	else
+		drill_proxy_cut(&c->proxy);
+	drill_get(c->t[1], SHARD_WORLD_CHANGED); /* node a's: the ranks of node b are out of reach */
+	drill_text(c->t[1]->last.error, "node b");
+	assert_true(c->t[1]->last.ended_ns - at < (deaf ? 2 * NS_PER_SEC : NS_PER_SEC / 10));
+	if (deaf)
+		drill_proxy_deaf(&c->proxy, false);
+	drill_get(c->t[2], SHARD_WORLD_CHANGED); /* node b's, PREPARED: when the coordinator is back */
+	if (prepared)
+		drill_get(c->t[3], SHARD_WORLD_CHANGED);
+	for (int i = 0; i < 4; i++) {
+		drill_do(c->t[i], (struct drill_cmd){.op = DRILL_COMMIT}); /* of what is over: afterwards a begin is legal */
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_WORLD);
+	}
+	ALL(c, SHARD_OK, .op = DRILL_TRAIN, .step = step + 1);
+}
+
+static void test_falls_in_each_phase(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, true, 0, WORLD);
+	for (int round = 0; round < 4; round++)
+		fall(&c, round & 1, round & 2, 3 * (uint64_t)round + 2);
+	for (int i = 0; i < 4; i++)
+		drill_replay(c.t[i], 12, 4);
+	finish(&c);
+}
+
+/* Wherever it hits. */
+static void test_falls_while_training(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, true, 0x8, WORLD);
+	for (uint64_t round = 0; round < 12; round++) {
+		for (int i = 0; i < 4; i++)
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = (round + 1) * 20, .notify = round * 20 + 3 + round % 7);
+		drill_get(c.t[round % 4], SHARD_OK);
+		drill_proxy_cut(&c.proxy);
+		c.t[round % 4]->out = true;
+		for (int i = 0; i < 4; i++) {
+			drill_get(c.t[i], SHARD_OK);
+			if (i == (int)(round % 4))
+				continue;
+			c.t[i]->out = true;
+			drill_get(c.t[i], SHARD_OK);
+		}
+	}
+	for (int i = 0; i < 4; i++)
+		drill_replay(c.t[i], 240, 4);
+	finish(&c);
+}
+
+static uint64_t counter(const char *address, const char *key)
+{
+	struct raw r;
+	char *json, *at;
+	uint64_t n;
+
+	raw_connect(&r, address);
+	raw_hello(&r, ROLE_CTL);
+	json = raw_status(&r);
+	at = strstr(json, key);
+	if (at == NULL)
+		fail_msg("no %s in %s", key, json);
+	n = strtoull(at + strlen(key) + 2, NULL, 10);
+	free(json);
+	raw_close(&r);
+	return n;
+}
+
+/* Both kinds of trainers on both nodes; nothing is copied on the way between socket and memory. */
+static void test_mixed_trainers(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, false, 0xa, WORLD);
+	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = 20);
+	for (int i = 0; i < 4; i++)
+		drill_replay(c.t[i], 20, 4);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(counter(c.y->cluster->node[i].unix_address, "\"copied_bytes\""), 0);
+		assert_int_equal(counter(c.y->cluster->node[i].unix_address, "\"refused_frames\""), 0);
+	}
+	finish(&c);
+}
+
+/* It keeps its socket open and says nothing: lost within heartbeat_timeout + 1 s, on whichever node it is. */
+static void silent(void **state, int sleeper)
+{
+	struct crowd c;
+	char who[32];
+	uint64_t at, step;
+
+	start(&c, state, false, 0xa, SGD "min_world=3 max_world=4");
+	step = c.t[3]->last.world.step + 1;
+	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = step);
+	for (int i = 0; i < 4; i++) {
+		if (i == sleeper)
+			continue;
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH);
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c.t[i], .op = DRILL_RESULT);
+	}
+	at = clock_ns();
+	kill(c.t[sleeper]->pid, SIGSTOP);
+	snprintf(who, sizeof(who), "rank %d (pid %d", sleeper, (int)c.t[sleeper]->pid);
+	for (int i = 0; i < 4; i++) {
+		if (i == sleeper)
+			continue;
+		drill_get(c.t[i], SHARD_WORLD_CHANGED);
+		drill_text(c.t[i]->last.error, who);
+		drill_text(c.t[i]->last.error, "silent");
+		assert_true(c.t[i]->last.ended_ns - at < 2 * NS_PER_SEC);
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_WORLD);
+	}
+	for (int i = 0; i < 4; i++)
+		if (i != sleeper)
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = step + 2);
+	for (int i = 0; i < 4; i++)
+		if (i != sleeper)
+			drill_get(c.t[i], SHARD_OK);
+	kill(c.t[sleeper]->pid, SIGCONT);
+	DRILL(c.t[sleeper], SHARD_CLOSED, .op = DRILL_TRAIN, .step = step + 9);
+	drill_replay(c.t[0], step + 2, 0);
+	finish(&c);
+}
+
+static void test_silent_trainer(void **state)
+{
+	silent(state, 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_falls_in_each_phase, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_falls_while_training, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_mixed_trainers, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_silent_trainer, drill_setup, drill_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
