@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+/* SIGTERM: an undecided step is aborted and the log says so; one that its node has voted for is waited for; trainers hear who stopped and
+ * why; the exit status is 0. A daemon that would share another's state directory, port or socket is refused with a sentence. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/drill.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define SGD "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s min_world=3 max_world=3"
+
+struct crowd {
+	struct drill_yard *y;
+	struct drill *t[3]; /* 0 and 1 on node a */
+};
+
+static void start(struct crowd *c, void **state)
+{
+	*c = (struct crowd){.y = *state};
+	c->y->cluster = cluster_start(2, NULL, NULL);
+	for (int i = 0; i < 3; i++)
+		c->t[i] = drill_joining(c->y, c->y->cluster->node[i / 2].unix_address, i, SGD);
+	for (int i = 0; i < 3; i++)
+		drill_get(c->t[i], SHARD_OK);
+}
+
+static void finish(struct crowd *c)
+{
+	cluster_stop(c->y->cluster);
+	c->y->cluster = NULL;
+}
+
+static void stopped(struct crowd *c, int node)
+{
+	int status = cluster_wait(c->y->cluster, node, 10000);
+
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void logged(struct crowd *c, int node, const char *part)
+{
+	char *text = cluster_log(c->y->cluster, node);
+
+	drill_text(text, part);
+	free(text);
+}
+
+/* To the point where only rank 0's commit is missing; who has committed waits. */
+static void almost(struct crowd *c)
+{
+	for (int i = 0; i < 3; i++) {
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_BEGIN);
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_PUSH);
+	}
+	for (int i = 1; i < 3; i++) {
+		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
+	}
+}
+
+static void test_undecided(void **state)
+{
+	struct crowd c;
+
+	start(&c, state);
+	almost(&c);
+	cluster_signal(c.y->cluster, 0, SIGTERM); /* it has not voted: rank 0 has not committed */
+	drill_get(c.t[1], SHARD_CLOSED);
+	drill_text(c.t[1]->last.error, "node a stops: SIGTERM");
+	stopped(&c, 0);
+	logged(&c, 0, "not decided, it is aborted");
+	logged(&c, 0, "event=stopped");
+	finish(&c);
+}
+
+/* Node b has voted and may not fail any more: told to stop, it stays until it knows. */
+static void test_prepared(void **state)
+{
+	struct drill_reply *r;
+	struct crowd c;
+	uint64_t at;
+
+	start(&c, state);
+	almost(&c);
+	at = clock_ns();
+	cluster_signal(c.y->cluster, 1, SIGTERM);
+	DRILL(c.t[0], SHARD_OK, .op = DRILL_COMMIT);
+	DRILL_SEND(c.t[0], .op = DRILL_RESULT);
+	for (int i = 0; i < 3; i++) {
+		r = drill_get(c.t[i], SHARD_OK);
+		assert_int_equal(r->result.outcome, SHARD_APPLIED);
+		assert_int_equal(r->result.step, 1);
+	}
+	stopped(&c, 1);
+	assert_true(clock_ns() - at < 3 * NS_PER_SEC);
+	DRILL(c.t[2], SHARD_CLOSED, .op = DRILL_TRAIN, .step = 9);
+	drill_text(c.t[2]->last.error, "node b stops: SIGTERM");
+	finish(&c);
+}
+
+/* Wherever in a step it comes: both stop, cleanly, and in time. */
+static void test_while_training(void **state)
+{
+	for (uint64_t round = 0; round < 4; round++) {
+		struct crowd c;
+		uint64_t at;
+
+		start(&c, state);
+		for (int i = 0; i < 3; i++)
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .notify = 5 + round);
+		drill_get(c.t[0], SHARD_OK);
+		c.t[0]->out = true;
+		at = clock_ns();
+		cluster_signal(c.y->cluster, (int)round & 1, SIGTERM);
+		cluster_signal(c.y->cluster, !(round & 1), SIGTERM);
+		stopped(&c, 0);
+		stopped(&c, 1);
+		assert_true(clock_ns() - at < 4 * NS_PER_SEC);
+		for (int i = 0; i < 3; i++)
+			drill_kill(c.t[i]);
+		finish(&c);
+	}
+}
+
+static int refused(const char *conf, const char *set, char *text, size_t bytes)
+{
+	char shardd[600], command[1400];
+	size_t n;
+	FILE *f;
+
+	proc_beside(shardd, sizeof(shardd), "shardd");
+	snprintf(command, sizeof(command), "%s --config %s %s 2>&1", shardd, conf, set);
+	f = popen(command, "r");
+	CHECK(f != NULL);
+	n = fread(text, 1, bytes - 1, f);
+	text[n] = 0;
+	return WEXITSTATUS(pclose(f));
+}
+
+static void test_second_daemon(void **state)
+{
+	struct drill_yard *y = *state;
+	char set[512], text[8192];
+	struct cluster_node *n;
+	struct drill *t;
+
+	y->cluster = cluster_start(1, NULL, NULL);
+	n = &y->cluster->node[0];
+	assert_int_equal(refused(n->conf, "", text, sizeof(text)), 1);
+	drill_text(text, n->state);
+	drill_text(text, "in use");
+	snprintf(set, sizeof(set), "--state %s2 --socket %s2", n->state, n->socket);
+	assert_int_equal(refused(n->conf, set, text, sizeof(text)), 1);
+	drill_text(text, "127.0.0.1");
+	drill_text(text, "in use");
+	snprintf(set, sizeof(set), "--state %s3 --set nodes.a=127.0.0.1:%u", n->state, proc_free_port());
+	if (refused(n->conf, set, text, sizeof(text)) == 1)
+		drill_text(text, n->socket);
+	t = drill_new(y, n->unix_address); /* and the first one is still there */
+	drill_end(t);
+	cluster_stop(y->cluster);
+	y->cluster = NULL;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_undecided, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_prepared, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_while_training, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_second_daemon, drill_setup, drill_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
