@@ -11,9 +11,9 @@
 #include "peer.h"
 #include "seal.h"
 #include "session.h"
+#include "spec.h"
 #include "wire/control.h"
 #include "wire/ops.h"
-#include "wire/place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,149 +63,7 @@ static void answer(struct model *m, const struct model_asker *a)
 		(void)peer_send(s, a->node, &h, &body.base, NULL);
 }
 
-/* --- what a spec says --- */
-
-static enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint32_t chunk_elems, struct err *e)
-{
-	struct shard_tensor *tensors = calloc(spec->n_tensors + 1, sizeof(*tensors));
-	enum shard_status st = SHARD_OK;
-
-	if (tensors == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for %zu tensors", spec->n_tensors);
-	for (size_t i = 0; i < spec->n_tensors && st == SHARD_OK; i++) {
-		const Shard__Tensor *in = spec->tensors[i];
-
-		tensors[i] = (struct shard_tensor){.name = in->name, .ndim = (uint32_t)in->n_shape, .group = in->group, .flags = in->flags};
-		if (in->n_shape > LAYOUT_DIMS_MAX)
-			st = err_set(e, SHARD_BAD_ARG, "tensor \"%s\" has %zu dimensions: at most %d", in->name, in->n_shape, LAYOUT_DIMS_MAX);
-		else if (in->n_shape > 0)
-			memcpy(tensors[i].shape, in->shape, in->n_shape * sizeof(in->shape[0]));
-	}
-	if (st == SHARD_OK)
-		st = layout_init(out, tensors, (uint32_t)spec->n_tensors, (uint32_t)spec->n_groups, chunk_elems, e);
-	free(tensors);
-	return st;
-}
-
-/* Layers: [model], [model "name"], what the trainer says, then each group's. origin: of the trainer's. */
-static enum shard_status spec_settings(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin, struct err *e)
-{
-	struct settings_layer layers[3 + 3 * SETTINGS_GROUPS_MAX];
-	const char *groups[SETTINGS_GROUPS_MAX];
-	const struct config_model *c;
-	uint32_t nr = 0;
-
-	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image))
-		return err_set(e, SHARD_DTYPE, "gradients %u, image %u: choose SHARD_F32, SHARD_BF16 or SHARD_F16", spec->grad, spec->image);
-	if (spec->n_groups > SETTINGS_GROUPS_MAX)
-		return err_set(e, SHARD_BAD_ARG, "%zu tensor groups: at most %d", spec->n_groups, SETTINGS_GROUPS_MAX);
-	if (!control_name_ok(spec->name, 64))
-		return err_set(e, SHARD_BAD_ARG, "a model's name is 1 to 64 of [a-z0-9._-]");
-	for (size_t g = 0; g < spec->n_groups; g++)
-		groups[g] = spec->groups[g]->name;
-	if ((c = config_model(s->conf, "", "")) != NULL)
-		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false};
-	if ((c = config_model(s->conf, spec->name, "")) != NULL)
-		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false};
-	for (size_t g = 0; g < spec->n_groups; g++)
-		if ((c = config_model(s->conf, spec->name, groups[g])) != NULL)
-			layers[nr++] = (struct settings_layer){c->settings, c->where, groups[g], false};
-	layers[nr++] = (struct settings_layer){spec->settings, origin, NULL, true};
-	for (size_t g = 0; g < spec->n_groups; g++)
-		layers[nr++] = (struct settings_layer){spec->groups[g]->settings, origin, groups[g], true};
-	return settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups, (enum shard_dtype)spec->grad, e);
-}
-
-static enum shard_status compare(const struct model *m, const Shard__Spec *spec, const struct model_settings *set, struct err *e)
-{
-	char who[160], text[SETTINGS_TEXT_BYTES];
-	const char *groups[SETTINGS_GROUPS_MAX];
-	struct layout *there = NULL;
-	enum shard_status st;
-
-	snprintf(who, sizeof(who), "in \"%s\" as it was defined", m->name);
-	if (spec->grad != m->grad || spec->image != m->image)
-		return err_set(e, SHARD_MISMATCH, "gradients %s and image %s here, %s and %s %s", dtype_name((enum shard_dtype)spec->grad),
-			       dtype_name((enum shard_dtype)spec->image), dtype_name(m->grad), dtype_name(m->image), who);
-	if ((st = spec_layout(&there, spec, m->layout->chunk_elems, e)) != SHARD_OK)
-		return st;
-	st = layout_compare(there, m->layout, who, e);
-	layout_free(&there);
-	if (st != SHARD_OK)
-		return st;
-	for (size_t g = 0; g < spec->n_groups; g++)
-		groups[g] = spec->groups[g]->name;
-	settings_text(set, groups, text);
-	return settings_compare(text, "here", m->settings_text, who, e);
-}
-
 /* --- a new model --- */
-
-/* A deep copy with malloc's memory; NULL: none left. */
-static void *copy_message(const ProtobufCMessage *msg)
-{
-	size_t bytes = protobuf_c_message_get_packed_size(msg);
-	uint8_t *packed = malloc(bytes + 1);
-	void *copy = NULL;
-
-	if (packed != NULL) {
-		protobuf_c_message_pack(msg, packed);
-		copy = protobuf_c_message_unpack(msg->descriptor, NULL, bytes, packed);
-	}
-	free(packed);
-	return copy;
-}
-
-/* Chunks go to nodes in turn: every node gets its share of each layer, so none is the hot one. *runs is the caller's. */
-static enum shard_status place_new(uint32_t **runs, size_t *runs_nr, uint32_t chunks_nr, uint16_t nodes_nr, struct err *e)
-{
-	uint16_t *owner = malloc(chunks_nr * sizeof(*owner)), members[PLACE_NODES_MAX];
-
-	*runs = malloc(2 * (size_t)chunks_nr * sizeof(**runs));
-	if (owner == NULL || *runs == NULL) {
-		free(owner);
-		return err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks_nr);
-	}
-	for (uint16_t n = 0; n < nodes_nr; n++)
-		members[n] = n;
-	place_fill(owner, chunks_nr, members, nodes_nr, NULL);
-	*runs_nr = 2 * (size_t)place_encode(*runs, chunks_nr, owner, chunks_nr);
-	CHECK(*runs_nr > 0);
-	free(owner);
-	return SHARD_OK;
-}
-
-static enum shard_status model_spec(Shard__Model **out, struct server *s, const Shard__Spec *spec, const struct model_settings *set,
-				    struct err *e)
-{
-	Shard__Model temp = SHARD__MODEL__INIT, *m;
-	char text[SETTINGS_TEXT_BYTES];
-	const char *groups[SETTINGS_GROUPS_MAX];
-	struct layout *l = NULL;
-	Shard__Spec named = *spec;
-	uint32_t *runs = NULL;
-	enum shard_status st = spec_layout(&l, spec, set->chunk_elems, e);
-
-	if (st != SHARD_OK)
-		return st;
-	for (size_t g = 0; g < spec->n_groups; g++)
-		groups[g] = spec->groups[g]->name;
-	settings_text(set, groups, text);
-	named.settings = text;
-	temp.model = s->next_model + 1;
-	temp.spec = &named;
-	temp.chunk_elems = set->chunk_elems;
-	temp.generation = 1;
-	st = place_new(&runs, &temp.n_owner_runs, l->chunks_nr, s->nodes_nr, e);
-	temp.owner_runs = runs;
-	layout_free(&l);
-	m = st == SHARD_OK ? copy_message(&temp.base) : NULL;
-	free(runs);
-	if (st == SHARD_OK && m == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for the definition of \"%s\"", spec->name);
-	*out = m;
-	return st;
-}
 
 static void links_up(struct model *m)
 {
@@ -225,12 +83,13 @@ static void finish(struct model *m)
 
 	m->defining = false;
 	log_line(m->server->log, LOG_LEVEL_INFO,
-		 "event=model model=%s id=%u elements=%lu chunks=%u held=%u bytes=%lu state=%lu image=%lu arenas=%lu slots=%lu sums=%lu "
+		 "event=model model=%s id=%u elements=%lu chunks=%u held=%u bytes=%lu state=%lu image=%lu arenas=%lu slots=%lu "
+		 "sums=%lu "
 		 "fixed=%lu pages=%s",
-		 m->name, m->id, (unsigned long)m->layout->numel, m->layout->chunks_nr, store_owned(m->store), (unsigned long)m->need.total,
-		 (unsigned long)b[BUDGET_STATE], (unsigned long)b[BUDGET_IMAGE], (unsigned long)b[BUDGET_ARENAS],
-		 (unsigned long)b[BUDGET_SLOTS], (unsigned long)b[BUDGET_SUMS], (unsigned long)b[BUDGET_FIXED],
-		 shm_pages_name(store_pages(m->store)));
+		 m->name, m->id, (unsigned long)m->layout->numel, m->layout->chunks_nr, store_owned(m->store),
+		 (unsigned long)m->need.total, (unsigned long)b[BUDGET_STATE], (unsigned long)b[BUDGET_IMAGE],
+		 (unsigned long)b[BUDGET_ARENAS], (unsigned long)b[BUDGET_SLOTS], (unsigned long)b[BUDGET_SUMS],
+		 (unsigned long)b[BUDGET_FIXED], shm_pages_name(store_pages(m->store)));
 	links_up(m);
 	list_each(it, &m->askers) {
 		struct model_asker *a = list_of(it, struct model_asker, link);
@@ -291,10 +150,14 @@ static enum shard_status make_everywhere(struct server *s, const struct model_as
 {
 	Shard__Model *ms;
 	struct model *m;
-	enum shard_status st = model_spec(&ms, s, spec, set, e);
+	enum shard_status st = spec_model(&ms, s, spec, set, e);
 
-	if (st != SHARD_OK || (st = model_make(&m, s, ms, NULL, e)) != SHARD_OK)
+	if (st == SHARD_OK)
+		st = model_make(&m, s, ms, NULL, e);
+	if (st != SHARD_OK) {
+		log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", spec->name, e->text);
 		return st;
+	}
 	s->next_model = m->id;
 	m->defining = true;
 	if ((st = add_asker(m, a, e)) != SHARD_OK) {
@@ -334,7 +197,7 @@ static enum shard_status hold(struct server *s, const struct model_asker *a, con
 				       server_node_name(s, first_down(s)->node));
 	}
 	w = calloc(1, sizeof(*w));
-	if (w != NULL && (w->spec = copy_message(&spec->base)) != NULL) {
+	if (w != NULL && (w->spec = spec_copy(&spec->base)) != NULL) {
 		w->asker = *a;
 		w->since_ns = clock_ns();
 		list_push(&s->defines, &w->link);
@@ -355,11 +218,12 @@ static enum shard_status down(const struct server *s, const char *name, struct e
 {
 	const struct peer *p = first_down(s);
 
-	return err_set(e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s (%s) is down: %s", name, server_node_name(s, p->node),
-		       s->conf->node_list[p->node].address.text, p->why);
+	return err_set(e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s (%s) is down: %s", name,
+		       server_node_name(s, p->node), s->conf->node_list[p->node].address.text, p->why);
 }
 
-static enum shard_status define_here(struct server *s, const struct model_asker *a, const Shard__Spec *spec, bool may_wait, struct err *e)
+static enum shard_status define_here(struct server *s, const struct model_asker *a, const Shard__Spec *spec, bool may_wait,
+				     struct err *e)
 {
 	struct model *m = spec != NULL ? model_by_name(s, spec->name) : NULL;
 	struct model_settings set;
@@ -373,7 +237,7 @@ static enum shard_status define_here(struct server *s, const struct model_asker 
 		return err_set(e, SHARD_BAD_ARG, "max_world %u, local_world %u: at most %d and %d", set.max_world, set.local_world,
 			       CORE_RANKS_MAX, GATHER_LOCAL_MAX);
 	if (m != NULL) {
-		if ((st = compare(m, spec, &set, e)) != SHARD_OK)
+		if ((st = spec_compare(m, spec, &set, e)) != SHARD_OK)
 			return st;
 		if (m->defining)
 			return add_asker(m, a, e);
@@ -462,14 +326,15 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 	if (p->node != s->coordinator || body->spec == NULL)
 		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate", server_node_name(s, p->node));
 	if (m == NULL) {
-		copy = copy_message(&body->base);
+		copy = spec_copy(&body->base);
 		st = copy != NULL ? model_make(&m, s, copy, NULL, e) : err_set(e, SHARD_SYSTEM, "no memory for a definition");
 		if (st == SHARD_OK) {
 			m->generation = body->generation;
 			finish(m);
 		}
 	} else if (strcmp(m->name, body->spec->name) != 0) {
-		st = err_set(e, SHARD_EXISTS, "model %u is \"%s\" on node %s and \"%s\" on the coordinator: stop one of them and clear its state",
+		st = err_set(e, SHARD_EXISTS,
+			     "model %u is \"%s\" on node %s and \"%s\" on the coordinator: stop one of them and clear its state",
 			     m->id, m->name, server_node_name(s, s->self), body->spec->name);
 	}
 	if (st == SHARD_OK)
@@ -497,8 +362,8 @@ void define_answered(struct server *s, const struct relay *r, const struct wire_
 	}
 	if (!m->defining) { /* a node that was away */
 		if (e != NULL)
-			log_line(s->log, LOG_LEVEL_ERROR, "event=model_refused model=%s node=%s why=%s", m->name, server_node_name(s, r->node),
-				 e->text);
+			log_line(s->log, LOG_LEVEL_ERROR, "event=model_refused model=%s node=%s why=%s", m->name,
+				 server_node_name(s, r->node), e->text);
 		return;
 	}
 	if (e != NULL) {
@@ -527,7 +392,8 @@ static void retry_held(struct server *s, uint64_t now_ns)
 		if (!may_go(s) && now_ns - w->since_ns < s->conf->heartbeat_timeout_ns)
 			continue;
 		list_remove(&w->link);
-		st = s->self == s->coordinator ? define_here(s, &w->asker, w->spec, false, &e) : pass_on(s, &w->asker, w->spec, false, &e);
+		st = s->self == s->coordinator ? define_here(s, &w->asker, w->spec, false, &e)
+					       : pass_on(s, &w->asker, w->spec, false, &e);
 		if (st != SHARD_OK)
 			answer_refuse(s, &w->asker, &e);
 		list_init(&w->link);
@@ -551,8 +417,8 @@ void define_node_up(struct server *s, uint16_t node)
 		if (s->self == s->coordinator && ask(m, node, &e) != SHARD_OK)
 			log_line(s->log, LOG_LEVEL_ERROR, "event=model_not_sent model=%s why=%s", m->name, e.text);
 		apply_node_back(m, node);
-		model_event(m, &(struct core_event){
-				       .type = CORE_EV_LINK_UP, .node = node, .incarnation = s->peer[node]->incarnation});
+		model_event(m,
+			    &(struct core_event){.type = CORE_EV_LINK_UP, .node = node, .incarnation = s->peer[node]->incarnation});
 	}
 	retry_held(s, clock_ns());
 }

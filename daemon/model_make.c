@@ -5,34 +5,12 @@
 #include "base/check.h"
 #include "model.h"
 #include "session.h"
+#include "spec.h"
 #include "transfer.h"
 #include "wire/place.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static enum shard_status make_layout(struct model *m, struct err *e)
-{
-	const Shard__Spec *spec = m->spec->spec;
-	struct shard_tensor *tensors = calloc(spec->n_tensors + 1, sizeof(*tensors));
-	enum shard_status st = SHARD_OK;
-
-	if (tensors == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for %zu tensors", spec->n_tensors);
-	for (size_t i = 0; i < spec->n_tensors && st == SHARD_OK; i++) {
-		const Shard__Tensor *in = spec->tensors[i];
-
-		tensors[i] = (struct shard_tensor){.name = in->name, .ndim = (uint32_t)in->n_shape, .group = in->group, .flags = in->flags};
-		if (in->n_shape > LAYOUT_DIMS_MAX)
-			st = err_set(e, SHARD_BAD_ARG, "tensor \"%s\" has %zu dimensions: at most %d", in->name, in->n_shape, LAYOUT_DIMS_MAX);
-		else if (in->n_shape > 0)
-			memcpy(tensors[i].shape, in->shape, in->n_shape * sizeof(in->shape[0]));
-	}
-	if (st == SHARD_OK)
-		st = layout_init(&m->layout, tensors, (uint32_t)spec->n_tensors, (uint32_t)spec->n_groups, m->spec->chunk_elems, e);
-	free(tensors);
-	return st;
-}
 
 static enum shard_status make_settings(struct model *m, struct err *e)
 {
@@ -43,7 +21,8 @@ static enum shard_status make_settings(struct model *m, struct err *e)
 	m->grad = (enum shard_dtype)spec->grad;
 	m->image = (enum shard_dtype)spec->image;
 	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image) || spec->n_groups > SETTINGS_GROUPS_MAX)
-		return err_set(e, SHARD_PROTOCOL, "a definition with dtypes %u and %u and %zu groups", spec->grad, spec->image, spec->n_groups);
+		return err_set(e, SHARD_PROTOCOL, "a definition with dtypes %u and %u and %zu groups", spec->grad, spec->image,
+			       spec->n_groups);
 	m->grad_bytes = (uint32_t)dtype_bytes(m->grad);
 	m->image_bytes = (uint32_t)dtype_bytes(m->image);
 	for (size_t g = 0; g < spec->n_groups; g++)
@@ -58,8 +37,15 @@ static enum shard_status make_settings(struct model *m, struct err *e)
 static enum shard_status make_store(struct model *m, struct err *e)
 {
 	struct server *s = m->server;
-	struct store_conf conf = {.name = m->name, .layout = m->layout, .optim = m->set.optim, .image = m->image, .grad = m->grad,
-				  .owner = m->owner, .self = s->self, .nodes_nr = s->nodes_nr, .local_world = m->set.local_world,
+	struct store_conf conf = {.name = m->name,
+				  .layout = m->layout,
+				  .optim = m->set.optim,
+				  .image = m->image,
+				  .grad = m->grad,
+				  .owner = m->owner,
+				  .self = s->self,
+				  .nodes_nr = s->nodes_nr,
+				  .local_world = m->set.local_world,
 				  .huge = s->conf->huge_pages};
 	enum shard_status st;
 
@@ -104,10 +90,17 @@ static enum shard_status make_core(struct model *m, const struct core_view *view
 	}
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		names[n] = server_node_name(s, n);
-	*conf = (struct core_conf){.self = s->self, .nodes_nr = s->nodes_nr, .coordinator = s->coordinator, .incarnation = s->incarnation,
-				   .chunks_nr = m->layout->chunks_nr, .owner = m->owner, .node_names = names,
-				   .min_world = m->set.min_world, .max_world = m->set.max_world,
-				   .step_timeout_ns = s->conf->step_timeout_ns, .heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
+	*conf = (struct core_conf){.self = s->self,
+				   .nodes_nr = s->nodes_nr,
+				   .coordinator = s->coordinator,
+				   .incarnation = s->incarnation,
+				   .chunks_nr = m->layout->chunks_nr,
+				   .owner = m->owner,
+				   .node_names = names,
+				   .min_world = m->set.min_world,
+				   .max_world = m->set.max_world,
+				   .step_timeout_ns = s->conf->step_timeout_ns,
+				   .heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
 				   .repeat_ns = 200 * NS_PER_MS};
 	conf_record(m, &conf->record);
 	m->core_memory = aligned_alloc(64, (core_bytes(conf) + 63) & ~(size_t)63);
@@ -148,12 +141,14 @@ static enum shard_status make(struct model *m, const struct core_view *view, str
 	enum shard_status st;
 	const char *why;
 
-	if ((st = make_settings(m, e)) != SHARD_OK || (st = make_layout(m, e)) != SHARD_OK)
+	if ((st = make_settings(m, e)) != SHARD_OK ||
+	    (st = spec_layout(&m->layout, m->spec->spec, m->spec->chunk_elems, e)) != SHARD_OK)
 		return st;
 	m->owner = calloc(m->layout->chunks_nr, sizeof(*m->owner));
 	if (m->owner == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", m->layout->chunks_nr);
-	why = place_decode(m->owner, m->layout->chunks_nr, m->server->nodes_nr, m->spec->owner_runs, (uint32_t)m->spec->n_owner_runs);
+	why = place_decode(m->owner, m->layout->chunks_nr, m->server->nodes_nr, m->spec->owner_runs,
+			   (uint32_t)m->spec->n_owner_runs);
 	if (why != NULL)
 		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", m->name, why);
 	if ((st = make_store(m, e)) != SHARD_OK || (st = make_lists(m, e)) != SHARD_OK)
