@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A model that does not fit one node's budget is refused with figures wherever it is defined, on the coordinator or for the other node's
+ * sake; nothing stays reserved on any node, and a smaller one is accepted afterwards. */
+#include "base/check.h"
+#include "lib/drill.h"
+#include "lib/rawpeer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define SMALL "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2 timeout=20s"
+#define CROWDED "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=60 timeout=20s" /* arenas of 60 trainers per node */
+
+static void memory(struct cluster *c, int node, const char *is)
+{
+	char text[4096], *at;
+	FILE *f = fopen(c->node[node].conf, "r+e");
+	size_t n;
+
+	CHECK(f != NULL);
+	n = fread(text, 1, sizeof(text) - 1, f);
+	text[n] = 0;
+	at = strstr(text, "memory = 256MiB");
+	CHECK(at != NULL && strlen(is) <= 6);
+	memcpy(at + 9, "      ", 6);
+	memcpy(at + 9, is, strlen(is));
+	rewind(f);
+	CHECK(fwrite(text, 1, n, f) == n && fclose(f) == 0);
+}
+
+static uint64_t used(const char *address)
+{
+	static const char key[] = "\"used\":";
+	struct raw r;
+	char *json, *at;
+	uint64_t n;
+
+	raw_connect(&r, address);
+	raw_hello(&r, ROLE_CTL);
+	json = raw_status(&r);
+	at = strstr(json, key);
+	CHECK(at != NULL);
+	n = strtoull(at + sizeof(key) - 1, NULL, 10);
+	free(json);
+	raw_close(&r);
+	return n;
+}
+
+static void nothing_reserved(struct cluster *c)
+{
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(used(c->node[i].unix_address), 0);
+}
+
+static void test_refused(void **state)
+{
+	struct drill_cmd big = {.op = DRILL_DEFINE, .layout = DRILL_HUGE, .text = "optimizer=adamw"};
+	struct drill_cmd crowded = {.op = DRILL_DEFINE, .text = CROWDED};
+	struct drill_yard *y = *state;
+	struct drill *t[2];
+
+	y->cluster = cluster_make(2, NULL, NULL);
+	memory(y->cluster, 1, "1MiB");
+	for (int i = 0; i < 2; i++)
+		cluster_spawn(y->cluster, i);
+	for (int i = 0; i < 2; i++)
+		cluster_ready(y->cluster, i);
+	for (int i = 0; i < 2; i++)
+		t[i] = drill_new(y, y->cluster->node[i].unix_address);
+	for (int i = 0; i < 2; i++) { /* too big for the coordinator */
+		drill_expect(t[i], SHARD_BUDGET, big);
+		drill_text(t[i]->last.error, "needs 4.5 GiB on node a (state 1.5, image 1.0, ");
+		drill_text(t[i]->last.error, "GiB are free");
+		nothing_reserved(y->cluster);
+	}
+	for (int i = 0; i < 2; i++) { /* for node b only: what node a had taken it gives back */
+		drill_expect(t[i], SHARD_BUDGET, crowded);
+		drill_text(t[i]->last.error, "node b");
+		drill_text(t[i]->last.error, "are free");
+		nothing_reserved(y->cluster);
+	}
+	for (int i = 0; i < 2; i++)
+		drill_define(t[i], SMALL);
+	for (int i = 0; i < 2; i++)
+		assert_in_range(used(y->cluster->node[i].unix_address), 1, 1 << 20);
+	DRILL(t[1], SHARD_OK, .op = DRILL_JOIN, .hint = 0);
+	DRILL(t[1], SHARD_OK, .op = DRILL_TRAIN, .step = 3);
+	drill_replay(t[1], 3, 1);
+	cluster_stop(y->cluster);
+	y->cluster = NULL;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_refused, drill_setup, drill_teardown)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
