@@ -83,7 +83,6 @@ void pump_kick(struct shard_client *c);               /* something was queued: w
 enum shard_status pump_once(struct shard_client *c);  /* read and write what is possible now */
 enum shard_status pump_start(struct shard_client *c); /* the thread, on tcp */
 void pump_stop(struct shard_client *c);
-void pump_over(struct shard_client *c, const struct err *e);
 
 /* --- request.c: a frame with a tag, and its reply --- */
 struct request {

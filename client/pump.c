@@ -78,7 +78,7 @@ static void say_event(struct shard_client *c) /* for whoever polls shard_fd() wh
 	c->news = false;
 }
 
-void pump_over(struct shard_client *c, const struct err *e)
+static void pump_over(struct shard_client *c, const struct err *e)
 {
 	if (c->over.status != SHARD_OK)
 		return;

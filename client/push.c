@@ -19,6 +19,8 @@
 
 typedef unsigned long long ull;
 
+static void push_flush(struct shard_model *m);
+
 enum shard_status push_init(struct shard_model *m, struct err *e)
 {
 	uint32_t chunks = m->space.chunks_nr;
@@ -176,7 +178,7 @@ static enum shard_status send_ready(struct shard_model *m)
 }
 
 /* What does not fit stays queued: every turn of the pump comes back here. */
-void push_flush(struct shard_model *m)
+static void push_flush(struct shard_model *m)
 {
 	if (m->client->over.status != SHARD_OK || m->lost.status != SHARD_OK)
 		return;

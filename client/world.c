@@ -121,7 +121,7 @@ static enum shard_status map_private(struct shard_model *m, struct err *e)
 	return rc == SHARD_OK ? image_init(m, e) : rc;
 }
 
-void world_unmap(struct shard_model *m)
+static void world_unmap(struct shard_model *m)
 {
 	shm_unmap(&m->arena);
 	shm_unmap(&m->image);

@@ -7,7 +7,6 @@
 
 void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard__Attempt *a);
 void world_ended(struct shard_model *m, const struct wire_head *h, const char *why);
-void world_unmap(struct shard_model *m);
 enum shard_status world_changed(struct shard_model *m); /* SHARD_WORLD_CHANGED with its text */
 
 #endif

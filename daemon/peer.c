@@ -27,11 +27,6 @@ struct conn *peer_control(struct peer *p)
 	return p->up ? p->conns[0].conn : NULL;
 }
 
-struct conn *peer_bulk(struct peer *p, uint32_t chunk)
-{
-	return p->up ? p->conns[chunk % p->conns_nr].conn : NULL;
-}
-
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
 	struct peer *p = s->peer[node];

@@ -36,7 +36,6 @@ void peer_beat(struct peer *p, uint64_t now_ns); /* dials, pings */
 enum shard_status peer_greeted(struct server *s, struct conn *c, const Shard__Hello *hello, struct err *e);
 void peer_close(struct peer *p, const struct err *why); /* every connection of it */
 struct conn *peer_control(struct peer *p);              /* NULL: down */
-struct conn *peer_bulk(struct peer *p, uint32_t chunk);
 /* SHARD_UNREACHABLE with since when and why, if it is down. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
 void peer_refuse(struct peer *p, uint32_t tag, const struct err *e); /* answers a request of it */

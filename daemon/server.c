@@ -24,6 +24,8 @@
 #define SERVER_JOBS_MAX 4096
 #define SERVER_STOP_NS (3 * NS_PER_SEC) /* a decided step is finished within this, or left */
 
+static void check_stopped(struct server *s);
+
 const char *server_node_name(const struct server *s, uint16_t node)
 {
 	return s->conf->node_list[node].name;
@@ -92,11 +94,21 @@ void server_run_later(struct server *s)
 
 /* --- time --- */
 
+uint64_t server_core_ns(const struct server *s)
+{
+	return clock_ns() - s->slept_ns;
+}
+
 static void on_core_timer(uv_timer_t *timer)
 {
 	struct server *s = timer->data;
-	uint64_t now = clock_ns();
+	uint64_t now = server_core_ns(s);
 
+	if (s->core_due != UINT64_MAX && now > s->core_due + s->beat_ns) {
+		log_line(s->log, LOG_LEVEL_WARN, "event=slept seconds=%.1f", (double)(now - s->core_due) / NS_PER_SEC);
+		s->slept_ns += now - s->core_due; /* this process did not run, or not enough: no other one is late for that */
+		now = s->core_due;
+	}
 	s->core_due = UINT64_MAX; /* the timer has rung */
 	list_each(it, &s->models)
 		model_tick(list_of(it, struct model, link), now);
@@ -105,7 +117,7 @@ static void on_core_timer(uv_timer_t *timer)
 
 void server_deadline(struct server *s)
 {
-	uint64_t due = UINT64_MAX, now = clock_ns();
+	uint64_t due = UINT64_MAX, now = server_core_ns(s);
 
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
@@ -143,7 +155,7 @@ static void on_beat(uv_timer_t *timer)
 	hello_beat(s, now);
 	define_beat(s, now);
 	if (s->stopping)
-		server_check_stopped(s);
+		check_stopped(s);
 	else
 		server_wake(s, now + s->beat_ns);
 }
@@ -200,7 +212,7 @@ static void http_closed(void *arg)
 	struct server *s = arg;
 
 	s->http_closing = false;
-	server_check_stopped(s);
+	check_stopped(s);
 }
 
 static enum shard_status start(struct server *s, struct err *e)
@@ -228,7 +240,7 @@ static void pool_closed(void *arg)
 	struct server *s = arg;
 
 	s->pool_open = false;
-	server_check_stopped(s);
+	check_stopped(s);
 }
 
 static void release(struct server *s)
@@ -316,7 +328,7 @@ static void handle_closed(uv_handle_t *h)
 	struct server *s = h->data;
 
 	s->closing--;
-	server_check_stopped(s);
+	check_stopped(s);
 }
 
 static bool step_in_hand(const struct server *s)
@@ -353,7 +365,7 @@ static bool links_closed(const struct server *s)
 	return list_empty(&s->sessions) && list_empty(&s->greetings);
 }
 
-void server_check_stopped(struct server *s)
+static void check_stopped(struct server *s)
 {
 	if (!s->stopping || s->closing > 0)
 		return;
@@ -388,7 +400,7 @@ void server_check_stopped(struct server *s)
 
 static void stop_tick(uv_timer_t *timer)
 {
-	server_check_stopped(timer->data);
+	check_stopped(timer->data);
 }
 
 void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg)
@@ -402,10 +414,10 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
 
-		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu %s why=%s", m->name, (unsigned long)m->step,
-			 m->applying     ? "phase=applying: the decided step is finished first"
-			 : m->attempt_on ? "phase=attempt: not decided, it is aborted"
-					 : "phase=free",
+		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s", m->name, (unsigned long)m->step,
+			 m->applying     ? "applying: the decided step is finished first"
+			 : m->attempt_on ? "attempt: not decided, it is aborted"
+					 : "free",
 			 why);
 	}
 	if (list_empty(&s->models))

@@ -59,6 +59,7 @@ struct server {
 	struct log_bucket refused_bucket, accept_bucket;
 	uint64_t refused_frames, copied_bytes, past_in_bytes, past_out_bytes; /* of connections that are gone; status adds the live ones */
 	uint64_t core_due, beat_due, beat_ns;
+	uint64_t slept_ns; /* core time stands still while this process does not run */
 	bool stopping, conns_closed, pool_open, stopped_all;
 	uint64_t stop_by_ns;
 	char stop_why[128];
@@ -70,12 +71,12 @@ struct server {
 /* The scratch arenas hold at least this; called when a model is made, never on the step path. */
 enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e);
 void server_deadline(struct server *s); /* some core's deadline may have moved */
+uint64_t server_core_ns(const struct server *s); /* now, for the cores */
 void server_wake(struct server *s, uint64_t at_ns); /* a beat no later than this */
 void server_later(struct server *s, struct model *m, const struct core_event *ev);
 void server_run_later(struct server *s);
 enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e); /* when a model is made */
 const char *server_node_name(const struct server *s, uint16_t node);
 void server_forget_conn(struct server *s, struct conn *c); /* its counters go into the totals */
-void server_check_stopped(struct server *s);
 
 #endif

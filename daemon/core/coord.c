@@ -43,7 +43,7 @@ static bool coord_all_done(const struct core *c)
 	return true;
 }
 
-void coord_check(const struct core *c)
+static void coord_check(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 

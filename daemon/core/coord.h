@@ -61,7 +61,6 @@ bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, str
 void coord_decide(struct core *c, const struct core_id *id, const struct core_world *w);
 bool coord_due(const struct core *c); /* coord_settle would do more now */
 uint64_t coord_deadline(const struct core *c);
-void coord_check(const struct core *c);
 
 /* world.c */
 void world_on_join(struct ctx *x, const struct core_msg *m);

@@ -205,7 +205,8 @@ static void step_enter(struct ctx *x)
 	step_vote(x); /* a node that holds no chunk and has no rank has nothing to wait for */
 }
 
-void step_resume(struct ctx *x)
+/* A waiting BEGIN, once nothing is in its way. */
+static void step_resume(struct ctx *x)
 {
 	struct step *s = &x->c->step;
 

@@ -56,7 +56,6 @@ bool step_undecided(const struct step *s);             /* STAGING or PREPARED */
 bool step_took(struct ctx *x, const struct record *r); /* PREPARED for exactly this record: now APPLYING it */
 void step_drop(struct ctx *x, const char *why);        /* without effect; does nothing in FREE and APPLYING */
 void step_abandon(struct ctx *x, const char *why);     /* STAGING only: dropped, and the coordinator is told until it acts */
-void step_resume(struct ctx *x);                       /* a waiting BEGIN, once nothing is in its way */
 void step_forget(struct ctx *x);                       /* a new generation: no record, no waiting BEGIN */
 void step_vote_fill(struct core *c, struct core_vote *v);
 int32_t step_rank(const struct core_world *w, uint16_t node, uint64_t session); /* -1: not in it */

@@ -101,15 +101,6 @@ void optim_defaults(const struct optim_row *row, double h[HYPER_NR])
 		h[i] = row->hyper[i].name ? row->hyper[i].fallback : 0;
 }
 
-enum optim_hyper optim_hyper_find(const struct optim_row *row, const char *name)
-{
-	int i = 0;
-
-	while (i < HYPER_NR && !(row->hyper[i].name && strcmp(row->hyper[i].name, name) == 0))
-		i++;
-	return (enum optim_hyper)i;
-}
-
 static bool in_range(const struct optim_range *r, double x)
 {
 	return x >= r->min && (r->below_max ? x < r->max : x <= r->max) && (!r->whole || x == floor(x));

@@ -68,8 +68,6 @@ const struct optim_row *optim_find(const char *name); /* NULL: unknown */
 const char *optim_names(void);                        /* "adamw, adam, sgd, adagrad, lion": for error texts */
 
 void optim_defaults(const struct optim_row *row, double h[HYPER_NR]); /* parameters that the row lacks become 0 */
-/* By name; HYPER_NR: this optimizer has no such parameter. */
-enum optim_hyper optim_hyper_find(const struct optim_row *row, const char *name);
 /* Ranges and combinations. SHARD_BAD_ARG: the text names parameter, value and range; the caller prefixes where it stood. */
 enum shard_status optim_hyper_check(const struct optim_row *row, const double h[HYPER_NR], struct err *e);
 

@@ -294,10 +294,3 @@ enum shard_status layout_compare(const struct layout *here, const struct layout 
 		return err_set(e, SHARD_MISMATCH, "chunk_elems: %u here, %u %s", here->chunk_elems, there->chunk_elems, there_name);
 	return SHARD_OK;
 }
-
-void layout_place(uint32_t chunks_nr, uint32_t nodes_nr, uint16_t *owner)
-{
-	CHECK(nodes_nr > 0);
-	for (uint32_t c = 0; c < chunks_nr; c++)
-		owner[c] = (uint16_t)((uint64_t)c * nodes_nr / chunks_nr);
-}

@@ -49,7 +49,4 @@ enum shard_status layout_range(const struct layout *l, uint64_t first, uint64_t 
 /* First difference: tensor, field, both values; SHARD_OK if there is none. */
 enum shard_status layout_compare(const struct layout *here, const struct layout *there, const char *there_name, struct err *e);
 
-/* Owner of each chunk: contiguous runs, as many chunks for one node as for another, one more at most. */
-void layout_place(uint32_t chunks_nr, uint32_t nodes_nr, uint16_t *owner);
-
 #endif

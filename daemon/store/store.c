@@ -161,11 +161,6 @@ void store_free(struct store **stp)
 	free(st);
 }
 
-const struct store_conf *store_conf(const struct store *st)
-{
-	return &st->conf;
-}
-
 enum shm_pages store_pages(const struct store *st)
 {
 	enum shm_pages worst = st->image.got;

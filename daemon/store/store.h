@@ -24,7 +24,6 @@ struct store; /* opaque */
 
 enum shard_status store_init(struct store **out, const struct store_conf *conf, struct err *e);
 void store_free(struct store **st);
-const struct store_conf *store_conf(const struct store *st);
 enum shm_pages store_pages(const struct store *st); /* the worst that any of its memory got */
 uint64_t store_bytes(const struct store *st);       /* mapped, all items */
 uint32_t store_owned(const struct store *st);       /* chunks held here */

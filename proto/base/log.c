@@ -182,7 +182,7 @@ void log_init(struct log *l, int fd, enum log_level level, const char *node)
 	snprintf(l->node, sizeof(l->node), "%s", node ? node : "");
 }
 
-bool log_on(const struct log *l, enum log_level level)
+static bool log_on(const struct log *l, enum log_level level)
 {
 	return l && level <= l->level;
 }

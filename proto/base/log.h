@@ -28,7 +28,6 @@ struct log_bucket { /* one per call site, zero-initialised, owned by whoever cal
 #define LOG_BURST 10
 
 void log_init(struct log *l, int fd, enum log_level level, const char *node);
-bool log_on(const struct log *l, enum log_level level);
 const char *log_level_name(enum log_level level);
 bool log_level_parse(const char *text, enum log_level *level);
 
