@@ -174,11 +174,24 @@ static void act_persist(struct model *m, const struct core_action *a)
 	model_event(m, &(struct core_event){.type = CORE_EV_PERSISTED});
 }
 
+/* A line when who trains is not who trained before. */
+static void note_world(const struct model *m, const struct core_world *w)
+{
+	bool same = m->world.size == w->size;
+
+	for (uint32_t r = 0; r < w->size && same; r++)
+		same = m->world.rank[r].node == w->rank[r].node && m->world.rank[r].session == w->rank[r].session;
+	if (!same)
+		log_line(m->server->log, LOG_LEVEL_INFO, "event=world model=%s step=%lu attempt=%u size=%u before=%u", m->name,
+			 (unsigned long)m->id_now.step, m->id_now.attempt, w->size, m->world.size);
+}
+
 static void act_begin(struct model *m, const struct core_action *a)
 {
 	reclaim(m);
 	m->epoch++;
 	m->id_now = a->id;
+	note_world(m, a->world);
 	m->world = *a->world;
 	m->attempt_on = true;
 	m->voted = false;
@@ -377,7 +390,7 @@ void model_run(struct model *m, const struct core_event *ev)
 	struct core_out *out = &m->server->out;
 
 	out->nr = 0;
-	core_event(m->core, ev, clock_ns(), out);
+	core_event(m->core, ev, server_core_ns(m->server), out);
 	for (uint32_t i = 0; i < out->nr; i++) {
 		CHECK(out->act[i].type < NR(acts) && acts[out->act[i].type] != NULL);
 		acts[out->act[i].type](m, &out->act[i]);

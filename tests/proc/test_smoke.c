@@ -25,8 +25,10 @@ static void test_train(void **state)
 	assert_int_equal(crew_finish(crew), 20);
 	crew_check(crew, c.node[0].unix_address, 20);
 	crew_check(crew, c.node[1].tcp_address, 20);
-	for (uint32_t n = 0; n < c.nodes; n++)
+	for (uint32_t n = 0; n < c.nodes; n++) {
 		assert_int_equal(inproc_count(&c.node[n], "refused_frames"), 0);
+		assert_int_equal(inproc_logged(&c.node[n], "size=5 before="), 1); /* event=world, when it changed and not at each step */
+	}
 	inproc_stop(&c);
 	test_free(crew);
 }
