@@ -26,10 +26,10 @@ static const struct shard_tensor tensors[CREW_TENSORS] = {
 	{.name = "scale", .ndim = 0},
 };
 static const uint32_t numel[CREW_TENSORS] = {37 * 64, 50, 64 * 50, 1};
-#define LR 0.01
+#define LR    0.01
 #define BETA1 0.9
 #define BETA2 0.95
-#define EPS 1e-6
+#define EPS   1e-6
 #define DECAY 0.1
 
 void crew_must(enum shard_status got, enum shard_status want, const char *what)
@@ -63,10 +63,16 @@ static uint16_t gradient(uint64_t step, uint32_t rank, uint32_t i)
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes, uint32_t world)
 {
 	snprintf(settings, bytes,
-		 "optimizer=adamw lr=0.01 beta1=0.9 beta2=0.95 eps=1e-6 weight_decay=0.1 chunk_elems=1024 min_world=%u max_world=%u timeout=20s",
+		 "optimizer=adamw lr=0.01 beta1=0.9 beta2=0.95 eps=1e-6 weight_decay=0.1 chunk_elems=1024 min_world=%u "
+		 "max_world=%u timeout=20s",
 		 world, world);
-	*s = (struct shard_spec){.size = sizeof(*s), .name = name, .tensors = tensors, .tensors_nr = CREW_TENSORS, .image = SHARD_BF16,
-				 .grad = SHARD_BF16, .settings = settings};
+	*s = (struct shard_spec){.size = sizeof(*s),
+				 .name = name,
+				 .tensors = tensors,
+				 .tensors_nr = CREW_TENSORS,
+				 .image = SHARD_BF16,
+				 .grad = SHARD_BF16,
+				 .settings = settings};
 }
 
 /* --- the right result --- */
@@ -136,8 +142,8 @@ static void compare(shard_model *m, enum shard_kind kind, const char *what, cons
 			float w = kind == SHARD_IMAGE ? dtype_from_bf16(dtype_to_bf16(want[at + i])) : want[at + i];
 
 			if (memcmp(&w, &got[i], sizeof(w)) != 0)
-				fail_msg("%s of \"%s\"[%u] after step %lu: %a, not %a", what, tensors[t].name, i, (unsigned long)step,
-					 (double)got[i], (double)w);
+				fail_msg("%s of \"%s\"[%u] after step %lu: %a, not %a", what, tensors[t].name, i,
+					 (unsigned long)step, (double)got[i], (double)w);
 		}
 	}
 }
@@ -185,11 +191,11 @@ static bool went_on(struct crew_member *b, enum shard_status st, const char *wha
 	return false;
 }
 
-#define GO(call)                                                                                                                       \
-	do {                                                                                                                           \
-		st = (call);                                                                                                           \
-		if (!went_on(b, st, #call))                                                                                            \
-			return false;                                                                                                  \
+#define GO(call)                                                                                                                   \
+	do {                                                                                                                       \
+		st = (call);                                                                                                       \
+		if (!went_on(b, st, #call))                                                                                        \
+			return false;                                                                                              \
 	} while (0)
 
 static bool push_all(struct crew_member *b, shard_model *m, uint64_t step, enum shard_status *out)

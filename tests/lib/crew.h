@@ -18,9 +18,9 @@ struct crew_member {
 	struct crew *crew;
 	pthread_t thread;
 	const char *address;
-	uint32_t node;     /* that its daemon is: node sums go by it */
+	uint32_t node; /* that its daemon is: node sums go by it */
 	uint32_t rank;
-	bool reconnects;   /* a lost connection is begun again, as often as it takes */
+	bool reconnects;       /* a lost connection is begun again, as often as it takes */
 	_Atomic uint64_t step; /* in hand */
 	_Atomic uint32_t retries, reconnected;
 };
@@ -36,11 +36,12 @@ struct crew {
 };
 
 void crew_init(struct crew *c, const char *name);
-struct crew_member *crew_add(struct crew *c, const char *address, uint32_t node); /* ranks in order; nodes in order of lowest rank */
+struct crew_member *crew_add(struct crew *c, const char *address,
+			     uint32_t node);    /* ranks in order; nodes in order of lowest rank */
 void crew_start(struct crew *c, uint64_t last); /* UINT64_MAX: until crew_finish() */
 uint64_t crew_step(struct crew *c);             /* furthest step begun */
 void crew_wait_step(struct crew *c, uint64_t step);
-uint64_t crew_finish(struct crew *c);           /* they end after a step that nobody has begun yet: which */
+uint64_t crew_finish(struct crew *c);                                /* they end after a step that nobody has begun yet: which */
 void crew_check(struct crew *c, const char *address, uint64_t step); /* master, moments and image of every tensor, bit by bit */
 
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes, uint32_t world);

@@ -113,7 +113,8 @@ static void take_frame(struct pair *q, struct way *w, unsigned char *frame, size
 	const struct proxy_fault *f = q->fault;
 	bool body = bytes > sizeof(struct wire_head);
 
-	if (f != NULL && q->applied_ns == 0 && w == &q->way[f->back] && w->frames >= f->frame && (body || f->kind != PROXY_BODY_BIT)) {
+	if (f != NULL && q->applied_ns == 0 && w == &q->way[f->back] && w->frames >= f->frame &&
+	    (body || f->kind != PROXY_BODY_BIT)) {
 		damage(q, w, frame, bytes);
 	} else {
 		write_all(q, w->to, frame, bytes);
@@ -228,7 +229,8 @@ static void *run(void *arg)
 	}
 }
 
-void proxy_start(struct proxy *p, const char *host, uint16_t port, uint16_t target_port, const struct proxy_fault *fault, uint32_t nr)
+void proxy_start(struct proxy *p, const char *host, uint16_t port, uint16_t target_port, const struct proxy_fault *fault,
+		 uint32_t nr)
 {
 	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(port)};
 	int one = 1;

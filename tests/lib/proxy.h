@@ -16,8 +16,8 @@ enum proxy_kind {
 	PROXY_OVERSIZED, /* 2 GiB announced, correctly sealed */
 	PROXY_DROP,
 	PROXY_TWICE,
-	PROXY_SWAP,      /* with the frame behind it */
-	PROXY_CUT,       /* half of it, then the end */
+	PROXY_SWAP, /* with the frame behind it */
+	PROXY_CUT,  /* half of it, then the end */
 	PROXY_KINDS
 };
 
@@ -33,15 +33,16 @@ struct proxy {
 	const char *host; /* where it listens; the target is 127.0.0.1 */
 	const struct proxy_fault *fault;
 	uint32_t faults_nr;
-	_Atomic uint32_t next;    /* faults that are through */
-	_Atomic uint32_t stuck;   /* connections that nobody closed within 8 s after the fault: must stay 0 */
+	_Atomic uint32_t next;  /* faults that are through */
+	_Atomic uint32_t stuck; /* connections that nobody closed within 8 s after the fault: must stay 0 */
 	_Atomic uint32_t done[PROXY_KINDS], done_back[PROXY_KINDS];
 	_Atomic uint32_t ops[128]; /* how many frames of each op were damaged */
 	pthread_t thread;
 	int listen_fd, stop[2];
 };
 
-void proxy_start(struct proxy *p, const char *host, uint16_t port, uint16_t target_port, const struct proxy_fault *fault, uint32_t nr);
+void proxy_start(struct proxy *p, const char *host, uint16_t port, uint16_t target_port, const struct proxy_fault *fault,
+		 uint32_t nr);
 void proxy_wait(struct proxy *p, uint32_t seconds); /* until every fault is through */
 void proxy_stop(struct proxy *p);
 uint32_t proxy_ops(const struct proxy *p); /* how many kinds of frames were damaged */

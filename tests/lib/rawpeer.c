@@ -176,7 +176,7 @@ void raw_hello(struct raw *r, enum wire_role role)
 	hello.wire_min = hello.wire_max = WIRE_VERSION;
 	hello.features = FEATURE_BODY_SUM;
 	hello.role = role;
-	hello.release = (char *)(uintptr_t)"raw";
+	hello.release = (char *)(uintptr_t) "raw";
 	hello.pid = (uint32_t)getpid();
 	raw_send(r, &h, &hello.base);
 	if (!raw_recv(r) || r->head.op != OP_HELLO)

@@ -5,10 +5,10 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "lib/crew.h"
+#include "lib/evil.h"
 #include "lib/frames.h"
 #include "lib/inproc.h"
 #include "lib/rawpeer.h"
-#include "shard.pb-c.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { CROWD = 1000, FUZZ = 2000, EVIL_ELEMS = 3000 };
+enum { CROWD = 1000, FUZZ = 2000 };
 
 static struct {
 	struct inproc c;
@@ -51,7 +51,8 @@ static void make_evil(void);
 
 static int start(void **state)
 {
-	struct inproc_conf conf = {.nodes = 1, .daemon = "connections_max = 64", .cluster = "heartbeat_timeout = 500ms\nstep_timeout = 20s"};
+	struct inproc_conf conf = {
+		.nodes = 1, .daemon = "connections_max = 64", .cluster = "heartbeat_timeout = 500ms\nstep_timeout = 20s"};
 	struct rlimit files;
 
 	(void)state;
@@ -141,7 +142,8 @@ static void test_stall(void **state)
 		for (int k = 2; k < 4; k++)
 			raw_bytes(&r[k], at + i, 1);
 		usleep(100000);
-		if (recv(r[2].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && recv(r[3].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && i > 40)
+		if (recv(r[2].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+		    recv(r[3].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && i > 40)
 			break;
 	}
 	for (int i = 0; i < 4; i++) {
@@ -174,100 +176,12 @@ static void test_crowd(void **state)
 
 /* --- a trainer of a model of its own, who knows the protocol --- */
 
-struct evil {
-	struct raw r;
-	struct wire_head now; /* of the ATTEMPT: what heads of this attempt say */
-	uint32_t model, generation;
-};
-
-static void evil_spec(Shard__Define *d, Shard__Spec *s, Shard__Tensor *t, Shard__Tensor **list, uint64_t *shape)
-{
-	shard__define__init(d);
-	shard__spec__init(s);
-	shard__tensor__init(t);
-	*shape = EVIL_ELEMS;
-	t->name = (char *)(uintptr_t)"w";
-	t->n_shape = 1;
-	t->shape = shape;
-	*list = t;
-	s->name = (char *)(uintptr_t)"evil";
-	s->n_tensors = 1;
-	s->tensors = list;
-	s->image = s->grad = SHARD_F32;
-	s->settings = (char *)(uintptr_t)"optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=1 timeout=5s";
-	d->spec = s;
-}
-
-static void evil_define(struct evil *v)
-{
-	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};
-	Shard__Define d;
-	Shard__Spec s;
-	Shard__Tensor t, *list[1];
-	Shard__Defined *got;
-	uint64_t shape;
-
-	evil_spec(&d, &s, &t, list, &shape);
-	raw_send(&v->r, &h, &d.base);
-	if (!raw_expect(&v->r, OP_DEFINE))
-		fail_msg("DEFINE was not answered");
-	got = shard__defined__unpack(NULL, v->r.head.body_bytes, v->r.body);
-	v->model = got->model;
-	v->generation = v->r.head.generation;
-	if (!got->sealed) {
-		static float w[EVIL_ELEMS];
-
-		h = (struct wire_head){.op = OP_WRITE, .attempt = 2, .model = v->model, .generation = v->generation, .chunk = SHARD_MASTER};
-		for (uint64_t at = 0; at < EVIL_ELEMS; at += 1024) {
-			h.step = at;
-			raw_head(&v->r, &h, w, (uint32_t)((EVIL_ELEMS - at < 1024 ? EVIL_ELEMS - at : 1024) * 4));
-			assert_true(raw_expect(&v->r, OP_WRITE));
-		}
-		h = (struct wire_head){.op = OP_SEAL, .attempt = 3, .model = v->model};
-		raw_send(&v->r, &h, NULL);
-		if (!raw_expect(&v->r, OP_SEAL))
-			fail_msg("SEAL was not answered");
-	}
-	shard__defined__free_unpacked(got, NULL);
-}
-
-enum depth { CONNECTED, GREETED, DEFINED, JOINED };
-
-static void evil_open(struct evil *v, const char *address, enum depth depth)
-{
-	struct wire_head h = {.op = OP_JOIN, .attempt = 4};
-
-	memset(v, 0, sizeof(*v));
-	raw_connect(&v->r, address);
-	if (depth >= GREETED)
-		raw_hello(&v->r, ROLE_TRAINER);
-	if (depth >= DEFINED)
-		evil_define(v);
-	if (depth < JOINED)
-		return;
-	h.model = v->model;
-	raw_send(&v->r, &h, NULL);
-	if (!raw_expect(&v->r, OP_ATTEMPT))
-		fail_msg("JOIN was not followed by an ATTEMPT");
-	v->now = v->r.head;
-}
-
 static void make_evil(void)
 {
 	struct evil v;
 
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	raw_close(&v.r);
-}
-
-static struct wire_head evil_head(const struct evil *v, uint16_t op, uint32_t chunk)
-{
-	struct wire_head h = v->now;
-
-	h.op = op;
-	h.flags = 0;
-	h.chunk = chunk;
-	return h;
 }
 
 static void refused(struct evil *v, const char *part) /* with an ERROR and the end of the connection */
@@ -308,30 +222,30 @@ static void test_pushes(void **state)
 	struct evil v;
 
 	(void)state;
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH, 0);
 	h.model += 9;
 	raw_send(&v.r, &h, NULL);
 	refused(&v, "which this trainer has not joined");
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	push_chunk(&v, 3);
 	refused(&v, "chunk 3 of \"evil\", which has 3");
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	push_chunk(&v, 0);
 	push_chunk(&v, 0);
 	refused(&v, "was pushed already");
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH, 0);
 	h.attempt++;
 	raw_send(&v.r, &h, NULL);
 	refused(&v, "which has not begun");
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	push.n_absent = 1;
 	push.absent = &absent;
 	h = evil_head(&v, OP_PUSH, 0);
 	raw_send(&v.r, &h, &push.base);
 	refused(&v, "tensor 3 is absent from chunk 0, where it has no element");
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH, 0);
 	h.step--; /* of a step before: dropped, nothing else */
 	raw_send(&v.r, &h, NULL);
@@ -341,27 +255,27 @@ static void test_pushes(void **state)
 	ready.weight = 1;
 	raw_send(&v.r, &h, &ready.base);
 	refused(&v, "with 0 of 3 chunks pushed");
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	for (uint32_t c = 0; c < 3; c++)
 		push_chunk(&v, c);
 	h = evil_head(&v, OP_READY, 0);
 	ready.weight = -1;
 	raw_send(&v.r, &h, &ready.base);
 	refused(&v, "it must be positive and finite");
-	evil_open(&v, g.address[0], JOINED);
+	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH_DATA, 0);
 	raw_head(&v.r, &h, body, 4096);
 	refused(&v, "they belong in the arena");
-	evil_open(&v, g.address[1], JOINED);
+	evil_open(&v, g.address[1], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH_DATA, 0);
 	h.flags = WIRE_PART_FLAG(7);
 	raw_head(&v.r, &h, body, 4096);
 	refused(&v, "part 7 (4096 bytes) of chunk 0");
-	evil_open(&v, g.address[1], JOINED);
+	evil_open(&v, g.address[1], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH_DATA, 2);
 	raw_head(&v.r, &h, body, 4096);
 	refused(&v, "part 0 (4096 bytes) of chunk 2");
-	evil_open(&v, g.address[1], JOINED);
+	evil_open(&v, g.address[1], EVIL_JOINED);
 	push_chunk(&v, 0);
 	refused(&v, "closed after 0 parts of 1");
 	still_well();
@@ -374,8 +288,12 @@ static void test_transfers(void **state)
 		uint64_t first, step;
 		const char *part;
 	} reads[] = {
-		{77, 10, 0, 0, "77"},          {SHARD_MASTER, 10, 1ull << 60, 0, "inside"}, {SHARD_MASTER, 0, 0, 0, "inside"},
-		{SHARD_MASTER, 70000, 0, 0, "inside"}, {SHARD_MASTER, 2048, 2048, 0, ""},     {SHARD_EXP_AVG, 10, 0, 0, ""},
+		{77, 10, 0, 0, "77"},
+		{SHARD_MASTER, 10, 1ull << 60, 0, "inside"},
+		{SHARD_MASTER, 0, 0, 0, "inside"},
+		{SHARD_MASTER, 70000, 0, 0, "inside"},
+		{SHARD_MASTER, 2048, 2048, 0, ""},
+		{SHARD_EXP_AVG, 10, 0, 0, ""},
 		{SHARD_GRAD, 10, 0, 0, ""},
 	};
 	struct wire_head h;
@@ -384,7 +302,7 @@ static void test_transfers(void **state)
 	struct evil v;
 
 	(void)state;
-	evil_open(&v, g.address[0], DEFINED);
+	evil_open(&v, g.address[0], EVIL_DEFINED);
 	h = (struct wire_head){.op = OP_WRITE, .attempt = 9, .model = v.model, .generation = v.generation, .chunk = SHARD_MASTER};
 	raw_head(&v.r, &h, w, 64);
 	answered(&v, "sealed");
@@ -432,7 +350,7 @@ static void test_node_ops(void **state)
 
 		if (wire_op(op) == NULL || (wire_op(op)->from & BIT(ROLE_TRAINER)))
 			continue;
-		evil_open(&v, g.address[op % 2], GREETED);
+		evil_open(&v, g.address[op % 2], EVIL_GREETED);
 		raw_head(&v.r, &h, body, wire_op(op)->body_min);
 		refused(&v, "from a trainer");
 	}
@@ -450,9 +368,9 @@ static void try_define(const char *settings, uint64_t dim, const char *name, con
 	uint64_t shape, dims[12];
 	struct evil v;
 
-	evil_open(&v, g.address[0], GREETED);
+	evil_open(&v, g.address[0], EVIL_GREETED);
 	evil_spec(&d, &s, &t, list, &shape);
-	s.name = (char *)(uintptr_t)"fresh";
+	s.name = (char *)(uintptr_t) "fresh";
 	if (settings != NULL)
 		s.settings = (char *)(uintptr_t)settings;
 	for (int i = 0; i < 12; i++)
@@ -499,22 +417,26 @@ static void test_definitions(void **state)
 	try_define("local_world=200 max_world=200", 0, NULL, "at most");
 	try_define("====", 0, NULL, "");
 	try_define("nope=1", 0, NULL, "nope");
-	try_define("chunk_elems=1024 min_world=64 max_world=64", 1 << 11, NULL, ""); /* 2^44 elements: too many, or over the budget */
-	try_define("optimizer=adamw", 1 << 8, NULL, "needs");                          /* 2^32: the budget, with figures */
+	try_define("chunk_elems=1024 min_world=64 max_world=64", 1 << 11, NULL,
+		   "");                                       /* 2^44 elements: too many, or over the budget */
+	try_define("optimizer=adamw", 1 << 8, NULL, "needs"); /* 2^32: the budget, with figures */
 	/* a million empty tensors in 2 MB */
 	assert_non_null(body);
 	bytes = 2 * MANY + 7;
 	*at++ = 0x0a; /* Define.spec */
-	for (uint32_t n = bytes; ; n >>= 7) {
+	for (uint32_t n = bytes;; n >>= 7) {
 		*at++ = (unsigned char)(n < 0x80 ? n : (n & 0x7f) | 0x80);
 		if (n < 0x80)
 			break;
 	}
-	memcpy(at, "\x0a\x05" "fresh", 7);
+	memcpy(at,
+	       "\x0a\x05"
+	       "fresh",
+	       7);
 	at += 7;
 	for (int i = 0; i < MANY; i++)
 		*at++ = 0x12, *at++ = 0;
-	evil_open(&v, g.address[0], GREETED);
+	evil_open(&v, g.address[0], EVIL_GREETED);
 	raw_head(&v.r, &h, body, (uint32_t)(at - body));
 	answered(&v, "");
 	raw_close(&v.r);
@@ -534,51 +456,6 @@ static bool closed(struct raw *r) /* swallows what came */
 	return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
-static void fuzz_body(struct rng *rng, unsigned char *body, uint32_t *bytes, const struct wire_op_row *row)
-{
-	static const uint32_t lengths[] = {0, 1, 2, 5, 17, 64, 300, 4096};
-
-	*bytes = lengths[rng_below(rng, 8)];
-	if (*bytes < row->body_min)
-		*bytes = row->body_min;
-	if (*bytes > row->body_max)
-		*bytes = row->body_max;
-	for (uint32_t i = 0; i < *bytes; i++)
-		body[i] = (unsigned char)(rng_below(rng, 3) ? rng_below(rng, 32) : rng_next(rng));
-}
-
-static struct wire_head fuzz_head(struct rng *rng, const struct evil *v)
-{
-	struct wire_head h = v->now;
-
-	h.model = v->model;
-	do
-		h.op = (uint16_t)rng_below(rng, rng_below(rng, 4) ? 56 : OP_NR);
-	while (wire_op(h.op) == NULL);
-	h.flags = rng_below(rng, 8) ? 0 : wire_op(h.op)->body == BODY_BULK ? WIRE_PART_FLAG(rng_below(rng, 4)) : WIRE_REPLY;
-	h.chunk = (uint32_t)rng_below(rng, 6);
-	switch (rng_below(rng, 8)) {
-	case 0:
-		h.step += rng_below(rng, 3) - 1;
-		break;
-	case 1:
-		h.attempt += (uint32_t)rng_below(rng, 3) - 1;
-		break;
-	case 2:
-		h.generation = (uint32_t)rng_next(rng);
-		break;
-	case 3:
-		h.model = (uint32_t)rng_below(rng, 4);
-		break;
-	case 4:
-		h.step = rng_next(rng) >> rng_below(rng, 64);
-		break;
-	default:
-		break;
-	}
-	return h;
-}
-
 static void test_fuzz(void **state)
 {
 	static unsigned char body[8192];
@@ -596,10 +473,11 @@ static void test_fuzz(void **state)
 			open = false;
 		}
 		if (!open)
-			evil_open(&v, g.address[rng_below(&rng, 2)], (enum depth)(rng_below(&rng, 8) < 5 ? JOINED : rng_below(&rng, 4)));
+			evil_open(&v, g.address[rng_below(&rng, 2)],
+				  (enum evil_depth)(rng_below(&rng, 8) < 5 ? EVIL_JOINED : rng_below(&rng, 4)));
 		open = true;
-		h = fuzz_head(&rng, &v);
-		fuzz_body(&rng, body, &bytes, wire_op(h.op));
+		h = evil_fuzz_head(&v, &rng);
+		bytes = evil_fuzz_body(body, wire_op(h.op), &rng);
 		raw_head(&v.r, &h, body, bytes);
 	}
 	if (open)
@@ -610,9 +488,9 @@ static void test_fuzz(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_noise),     cmocka_unit_test(test_before_hello), cmocka_unit_test(test_stall),
-		cmocka_unit_test(test_crowd),     cmocka_unit_test(test_pushes),       cmocka_unit_test(test_transfers),
-		cmocka_unit_test(test_node_ops),  cmocka_unit_test(test_definitions),  cmocka_unit_test(test_fuzz),
+		cmocka_unit_test(test_noise),    cmocka_unit_test(test_before_hello), cmocka_unit_test(test_stall),
+		cmocka_unit_test(test_crowd),    cmocka_unit_test(test_pushes),       cmocka_unit_test(test_transfers),
+		cmocka_unit_test(test_node_ops), cmocka_unit_test(test_definitions),  cmocka_unit_test(test_fuzz),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

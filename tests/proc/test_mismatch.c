@@ -199,7 +199,7 @@ static void test_trainer_hello(void **state)
 
 	(void)state;
 	inproc_start(&c, NULL);
-	hello.release = (char *)(uintptr_t)"9.9";
+	hello.release = (char *)(uintptr_t) "9.9";
 	for (int i = 0; i < 3; i++) {
 		struct raw r;
 
@@ -347,14 +347,18 @@ static void test_lines(void **state)
 	bad_line("[deamon]\n", "1: [deamon]");
 	bad_line("node = a\n", "1: ");
 	bad_line("[daemon]\nnode\n", "2: ");
-	bad_line("[daemon]\nnode = a\n[cluster]\nmembership = etcd\n", "4: [cluster] membership = etcd: not in this build: choose static");
+	bad_line("[daemon]\nnode = a\n[cluster]\nmembership = etcd\n",
+		 "4: [cluster] membership = etcd: not in this build: choose static");
 	bad_line("[daemon]\nnode = a\nsocket_mode = 0999\n", "3: [daemon] socket_mode = 0999: choose octal");
 	bad_line("[daemon]\nnode = a\n[nodes]\na = nonsense\n", "4: ");
 	bad_line("[daemon]\nnode = a\n[model \"x\"]\nlr_factor = 2\n", "4: [model \"x\"] lr_factor: only for a group");
-	bad_line("[daemon]\nnode = a\nmemory = 12\n", "3: [daemon] memory = 12: choose auto or a size of at least 1MiB with its unit");
+	bad_line("[daemon]\nnode = a\nmemory = 12\n",
+		 "3: [daemon] memory = 12: choose auto or a size of at least 1MiB with its unit");
 	bad_line("[daemon]\nnode = a\nnode = b\n", "3: [daemon] node = b: ");
-	bad_line("[daemon]\nnode = c\n[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n", "2: [daemon] node = c: not in [nodes]: choose one of a, b");
-	bad_line("[daemon]\nnode = a\nlisten = 127.0.0.1:5\n[nodes]\na = 127.0.0.1:1\n", "3: [daemon] listen = 127.0.0.1:5: the port is 1 in [nodes]");
+	bad_line("[daemon]\nnode = c\n[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n",
+		 "2: [daemon] node = c: not in [nodes]: choose one of a, b");
+	bad_line("[daemon]\nnode = a\nlisten = 127.0.0.1:5\n[nodes]\na = 127.0.0.1:1\n",
+		 "3: [daemon] listen = 127.0.0.1:5: the port is 1 in [nodes]");
 	bad_line("[daemon]\nnode = a\n[cluster]\nheartbeat_timeout = 10s\nstep_timeout = 5s\n",
 		 "5: [cluster] step_timeout is shorter than heartbeat_timeout");
 	bad_line("[daemon]\nnode = a\nlisten = 0.0.0.0:29700\n", "3: [daemon] listen = 0.0.0.0:29700: not loopback");
@@ -404,7 +408,8 @@ static void test_pushes(void **state)
 	EXPECT_TEXT("push of \"wte\": first 2999, count 2, but it has 3000 elements");
 	EXPECT(SHARD_DTYPE, shard_push(t.model, 0, 0, 1, g, SHARD_F32, 0, NULL));
 	EXPECT_TEXT("push of \"wte\": fp32 is given, gradients of \"gpt\" are bf16");
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 2000, g, SHARD_F32, SHARD_CAST, NULL)); /* the first chunks may be on their way */
+	EXPECT(SHARD_OK,
+	       shard_push(t.model, 0, 0, 2000, g, SHARD_F32, SHARD_CAST, NULL)); /* the first chunks may be on their way */
 	EXPECT(SHARD_DUPLICATE, shard_push(t.model, 0, 1999, 10, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT_TEXT("push of \"wte\": elements 1999 to 1999 were pushed already in this step");
 	EXPECT(SHARD_MISSING, shard_commit(t.model, &ticket));
@@ -427,18 +432,12 @@ static void test_pushes(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_definitions),
-		cmocka_unit_test(test_budget),
-		cmocka_unit_test(test_nodes),
-		cmocka_unit_test(test_no_sums),
-		cmocka_unit_test(test_names),
-		cmocka_unit_test(test_trainer_hello),
-		cmocka_unit_test(test_in_use),
-		cmocka_unit_test(test_open_address),
-		cmocka_unit_test(test_lines),
-		cmocka_unit_test(test_options),
-		cmocka_unit_test(test_pushes),
-		{"test_pushes_tcp", test_pushes, NULL, NULL, (void *)(uintptr_t)1},
+		cmocka_unit_test(test_definitions), cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_nodes),       cmocka_unit_test(test_no_sums),
+		cmocka_unit_test(test_names),       cmocka_unit_test(test_trainer_hello),
+		cmocka_unit_test(test_in_use),      cmocka_unit_test(test_open_address),
+		cmocka_unit_test(test_lines),       cmocka_unit_test(test_options),
+		cmocka_unit_test(test_pushes),      {"test_pushes_tcp", test_pushes, NULL, NULL, (void *)(uintptr_t)1},
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

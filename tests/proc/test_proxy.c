@@ -120,7 +120,8 @@ static void trainer_start(struct place *q, uint32_t k)
 	struct inproc_conf conf = {.nodes = 1};
 
 	inproc_start(&q->c, &conf);
-	proxy_start(&q->proxy, "127.0.0.2", q->c.node[0].port, q->c.node[0].port, q->fault, fill(q->fault, k, TRAINERS, TRAINER_BODY, 80));
+	proxy_start(&q->proxy, "127.0.0.2", q->c.node[0].port, q->c.node[0].port, q->fault,
+		    fill(q->fault, k, TRAINERS, TRAINER_BODY, 80));
 	snprintf(q->address, sizeof(q->address), "tcp://127.0.0.2:%u", q->c.node[0].port);
 	crew_init(&q->crew, "tcp");
 	crew_add(&q->crew, q->c.node[0].unix_address, 0);
