@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# page.sh BUILD: the page at / in a real browser, headless, while two daemons and their trainers work: what it must show is looked for in
+# the document after its scripts ran. Skipped without chromium. SHOT=FILE.png SIZE=1280,800 DARK=1 keep a picture instead of looking.
+name=page
+build=$(cd "${1:?usage: page.sh BUILD}" && pwd)
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || { echo "page: skipped: no chromium here"; exit 0; }
+. "${BASH_SOURCE%/*}/../demo/cluster.sh"
+
+export SHARD_HTTP=127.0.0.1:0 # beats the file
+start_daemons
+unset SHARD_HTTP
+text
+for rank in 0 1 2; do
+	node=a
+	[ $rank = 0 ] || node=b
+	start trainer-$rank "$build/gpt" --address "unix:$dir/$node.sock" --data "$dir/text" --steps 1000000 --world 3 --rank-hint $rank \
+		--settings "optimizer=adamw lr=6e-3 clip=1.0 chunk_elems=16384" --log "$dir/trainer-$rank.log"
+done
+port=$(sed -n 's/.*event=http port=\([0-9]*\).*/\1/p' "$dir/daemon-a.out")
+for _ in $(seq 200); do
+	[ -s "$dir/trainer-0.log" ] && [ "$(wc -l <"$dir/trainer-0.log")" -ge 5 ] && break
+	sleep 0.1
+done
+[ -s "$dir/trainer-0.log" ] || fail "no step within 20 s"
+
+# the page polls for ever: time is virtual, and stands still while an answer is on its way
+look=("$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/browser" --virtual-time-budget=${BUDGET:-1000000})
+if [ -n "${SHOT:-}" ]; then
+	"${look[@]}" ${DARK:+--blink-settings=preferredColorScheme=0} --hide-scrollbars --window-size="${SIZE:-1280,800}" --screenshot="$SHOT" "http://127.0.0.1:$port/" >"$dir/browser.out" 2>&1 ||
+		fail "no picture"
+	exit 0
+fi
+"${look[@]}" --dump-dom "http://127.0.0.1:$port/" >"$dir/dom" 2>"$dir/browser.out" || fail "the browser fails"
+wrong=0
+has() # WHAT REGEX
+{
+	grep -qE "$2" "$dir/dom" || { echo "page: not there: $1: $2"; wrong=$((wrong + 1)); }
+}
+has "the node's name in the title" '<title>shardd a</title>'
+has "health" '<span id="health" class="state good"[^>]*>ok<'
+has "nobody ill" 'id="ill"[^>]* hidden'
+has "this node" '<tr data-node="a"><td>a<span class="soft"> coordinator</span>'
+has "the other one's link" '<tr data-node="b">.*>up<'
+has "the model" '<section class="card" data-model="gpt">.*<span class="state good">open</span>'
+has "a step" '<b>[1-9][0-9]*</b><span>step</span>'
+has "the gradient's norm" '<b>[0-9.]+</b><span>gradient norm</span>'
+has "chunks of a" 'data-owner="a">a</span><i style="--w:[0-9.]+%"></i><span class="soft">[1-9][0-9]* of '
+has "chunks of b" 'data-owner="b">b<'
+has "rank 2 on node b" '<tr data-rank="2"><td>2</td><td>b</td>'
+has "whom it waits for" 'class="waits">[^<]+<'
+has "the chart of step times" '<svg data-chart="step".*<path d="M[0-9]'
+has "the chart of throughput" '<svg data-chart="rate".*<path d="M[0-9]'
+! grep -q 'https\{0,1\}://[^"]*' <(grep -oE '(src|href)="[^"]*"' "$dir/dom") || { echo "page: something from elsewhere"; wrong=$((wrong + 1)); }
+[ $wrong = 0 ] || { cp "$dir/dom" "$build/page.dom"; fail "$wrong of 15 wrong; the document is $build/page.dom"; }
+echo "page: 15 checks, 0 wrong"
