@@ -54,10 +54,14 @@ bool apply_image_whole(const struct model *m)
 	return m->sealed && m->apply_left == 0 && m->image_lacking == 0;
 }
 
+/* Chunks that become ready together are told together: every frame wakes its trainer. */
 static void tell_trainers(struct model *m)
 {
 	struct wire_head h;
 
+	m->tell_due = m->tell_held || worker_in_turn(m->server->pool);
+	if (m->tell_due)
+		return;
 	store_image_published(m->store);
 	list_each(it, &m->server->sessions) {
 		struct session *t = list_of(it, struct session, link);
@@ -69,6 +73,15 @@ static void tell_trainers(struct model *m)
 		if (stream_send_control(conn_stream(t->conn), &h, NULL) == SHARD_OK)
 			conn_kick(t->conn);
 	}
+}
+
+void apply_turn(void *server)
+{
+	struct server *s = server;
+
+	list_each(it, &s->models)
+		if (list_of(it, struct model, link)->tell_due)
+			tell_trainers(list_of(it, struct model, link));
 }
 
 /* A chunk has its new bytes. */
@@ -138,6 +151,7 @@ static void apply_done(void *owner, void *args)
 
 static void submit_all(struct model *m, bool seal)
 {
+	m->tell_held = true;
 	m->apply_left = store_owned(m->store);
 	m->apply_began_ns = clock_ns();
 	for (uint32_t c = 0, left = m->apply_left; left > 0; c++) {
@@ -152,6 +166,9 @@ static void submit_all(struct model *m, bool seal)
 		if (layout_chunk_elems(m->layout, c) <= SERVER_SMALL_ELEMS || worker_submit(m->server->pool, &job) != SHARD_OK)
 			worker_run_here(m->server->pool, &job);
 	}
+	m->tell_held = false;
+	if (m->tell_due)
+		tell_trainers(m);
 }
 
 static void count_lacking(struct model *m)

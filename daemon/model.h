@@ -59,6 +59,7 @@ struct model {
 	uint32_t generation;
 	uint64_t step;         /* of record */
 	uint64_t content_step; /* last step that changed weights: what image frames are named by */
+	bool tell_due, tell_held; /* trainers here are to hear of published chunks; but not yet */
 	uint32_t apply_left;   /* chunks held here that are still being updated */
 	bool applying, sealing;
 	uint32_t image_sends;  /* image parts on their way from here to other nodes and trainers */
@@ -124,6 +125,7 @@ void apply_image_sent(struct model *m);
 enum shard_status apply_image_head(struct model *m, const struct wire_head *h, void **to, struct err *e);
 enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e);
 void apply_session_image(struct model *m, struct session *t); /* a TCP trainer is in the world now: it needs the whole image */
+void apply_turn(void *server); /* worker.h's turn() */
 bool apply_image_whole(const struct model *m);
 void apply_node_gone(struct model *m, uint16_t node);
 void apply_node_back(struct model *m, uint16_t node);

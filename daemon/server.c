@@ -217,7 +217,7 @@ static void http_closed(void *arg)
 
 static enum shard_status start(struct server *s, struct err *e)
 {
-	struct worker_conf workers = {.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX};
+	struct worker_conf workers = {.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX, .pin = true, .turn = apply_turn, .turn_arg = s};
 	enum shard_status st;
 
 	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The compute pool. The server owns one; sessions and models submit reduce and optimizer jobs to it from the loop thread.
  * Happy path: submit copies the job into a free slot and queues its number; a worker runs it and puts the number into the done
- * queue; the first number in an empty done queue wakes the loop, which takes the whole queue at once and calls each done. Both
- * queues hold every slot, so neither can be full when a number arrives. One mutex covers them: it is held for a few
+ * queue; the loop takes the whole of that at once and calls each done. It is woken when no work is left to begin, and else at most
+ * every WAKE_NS: a wake-up costs as much as a good part of a small chunk, and takes a processor from a worker. Both queues hold
+ * every slot, so neither can be full when a number arrives. One mutex covers them: it is held for a few
  * instructions, and sleeping is decided under it, so that no wake-up is lost. Fails: at init only, and when all slots are taken. */
 #include "worker.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "optim/ftz.h"
 
 #include <errno.h>
@@ -16,6 +18,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define WAKE_NS (200 * 1000)
 
 struct ring { /* of slot numbers; as many places as there are slots */
 	uint32_t *at;
@@ -31,10 +37,14 @@ struct worker {
 struct worker_pool {
 	uint32_t jobs_max, threads, started;
 	bool pin;
-	uv_async_t wake;
+	uv_poll_t wake; /* of wake_fd. Not uv_async_t, whose receiver spins while the sender is not running */
+	int wake_fd;
+	void (*turn)(void *arg);
+	void *turn_arg;
 	void (*closed)(void *arg);
 	void *closed_arg;
-	bool closing;     /* loop thread only, as are: */
+	bool in_turn; /* loop thread only, as are: */
+	bool closing;
 	uint32_t pending; /* submitted, done not called */
 	uint32_t *free_, free_nr;
 	uint32_t *batch; /* what one turn of the loop took from `done` */
@@ -43,7 +53,8 @@ struct worker_pool {
 	pthread_cond_t work;
 	struct ring todo, done;
 	uint32_t asleep;
-	bool stop;
+	bool stop, told; /* told: wake_fd is written, the loop has not come yet */
+	uint64_t told_ns;
 
 	struct worker_job *job; /* [jobs_max] whoever took a slot's number out of a queue has it alone */
 	struct worker worker[];
@@ -82,6 +93,21 @@ static void pin_to(uint32_t index)
 	}
 }
 
+/* Has the loop to be woken for what is done? If not now, then by a job that is still to begin: there is one. */
+static bool must_tell(struct worker_pool *p)
+{
+	uint64_t now;
+
+	if (p->told)
+		return false;
+	now = clock_ns();
+	if (p->todo.nr > 0 && now - p->told_ns < WAKE_NS)
+		return false;
+	p->told = true;
+	p->told_ns = now;
+	return true;
+}
+
 static void *work(void *arg)
 {
 	const struct worker *w = arg;
@@ -106,11 +132,10 @@ static void *work(void *arg)
 		pthread_mutex_unlock(&p->lock);
 		p->job[slot].run(p->job[slot].args);
 		pthread_mutex_lock(&p->lock);
-		bool first = p->done.nr == 0;
 		ring_push(&p->done, slot, p->jobs_max);
-		if (first) {
+		if (must_tell(p)) {
 			pthread_mutex_unlock(&p->lock);
-			uv_async_send(&p->wake);
+			CHECK(eventfd_write(p->wake_fd, 1) == 0);
 			pthread_mutex_lock(&p->lock);
 		}
 	}
@@ -138,6 +163,8 @@ static void pool_free(struct worker_pool *p)
 	free(p->free_);
 	free(p->batch);
 	free(p->job);
+	if (p->wake_fd >= 0)
+		close(p->wake_fd);
 	free(p);
 }
 
@@ -160,15 +187,20 @@ static void close_if_idle(struct worker_pool *p)
 	uv_close((uv_handle_t *)&p->wake, on_wake_closed);
 }
 
-static void on_wake(uv_async_t *h)
+static void on_wake(uv_poll_t *h, int status, int events)
 {
 	struct worker_pool *p = h->data;
 	uint32_t nr = 0;
+	eventfd_t count;
 
+	CHECK(status == 0 && events == UV_READABLE);
+	(void)eventfd_read(p->wake_fd, &count);
 	pthread_mutex_lock(&p->lock);
+	p->told = false; /* after the read: a later write is seen by the next turn */
 	while (p->done.nr > 0)
 		p->batch[nr++] = ring_pop(&p->done, p->jobs_max);
 	pthread_mutex_unlock(&p->lock);
+	p->in_turn = true;
 	for (uint32_t i = 0; i < nr; i++) {
 		struct worker_job job = p->job[p->batch[i]]; /* so that done may submit into the slot again */
 
@@ -176,6 +208,9 @@ static void on_wake(uv_async_t *h)
 		p->pending--;
 		job.done(job.owner, job.args);
 	}
+	p->in_turn = false;
+	if (p->turn)
+		p->turn(p->turn_arg);
 	close_if_idle(p);
 }
 
@@ -210,6 +245,9 @@ enum shard_status worker_init(struct worker_pool **out, const struct worker_conf
 	p->threads = conf->threads;
 	p->jobs_max = p->free_nr = conf->jobs_max;
 	p->pin = conf->pin;
+	p->turn = conf->turn;
+	p->turn_arg = conf->turn_arg;
+	p->wake_fd = -1;
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->work, NULL);
 	p->todo.at = calloc(p->jobs_max, sizeof(uint32_t));
@@ -223,14 +261,20 @@ enum shard_status worker_init(struct worker_pool **out, const struct worker_conf
 	}
 	for (uint32_t i = 0; i < p->jobs_max; i++)
 		p->free_[i] = p->jobs_max - 1 - i;
+	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (p->wake_fd < 0) {
+		st = err_set(e, SHARD_SYSTEM, "no descriptor to wake the loop with: %s", strerror(errno));
+		goto err_pool;
+	}
 	if ((st = start_threads(p, e)) != SHARD_OK)
 		goto err_threads;
 	/* Last, because it can only be undone through the loop. Workers touch it after a submit at the earliest. */
-	if ((rc = uv_async_init(loop, &p->wake, on_wake)) != 0) {
+	if ((rc = uv_poll_init(loop, &p->wake, p->wake_fd)) != 0) {
 		st = err_set(e, SHARD_SYSTEM, "the loop cannot be woken: %s", uv_strerror(rc));
 		goto err_threads;
 	}
 	p->wake.data = p;
+	CHECK(uv_poll_start(&p->wake, UV_READABLE, on_wake) == 0);
 	*out = p;
 	return SHARD_OK;
 err_threads:
@@ -267,6 +311,11 @@ void worker_run_here(struct worker_pool *p, const struct worker_job *job)
 	mine.run(mine.args);
 	ftz_restore(before);
 	mine.done(mine.owner, mine.args);
+}
+
+bool worker_in_turn(const struct worker_pool *p)
+{
+	return p && p->in_turn;
 }
 
 uint32_t worker_pending(const struct worker_pool *p)

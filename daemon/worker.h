@@ -20,9 +20,11 @@ struct worker_job {
 };
 
 struct worker_conf {
-	uint32_t threads;  /* 1..WORKER_MAX */
-	uint32_t jobs_max; /* submitted and not yet done; more: SHARD_AGAIN */
-	bool pin;          /* one processor of the affinity mask each, in order */
+	uint32_t threads;        /* 1..WORKER_MAX */
+	uint32_t jobs_max;       /* submitted and not yet done; more: SHARD_AGAIN */
+	bool pin;                /* one processor of the affinity mask each, in order */
+	void (*turn)(void *arg); /* after the done() calls of one turn of the loop; may be NULL */
+	void *turn_arg;
 };
 
 struct worker_pool; /* opaque */
@@ -32,6 +34,7 @@ enum shard_status worker_init(struct worker_pool **out, const struct worker_conf
 enum shard_status worker_submit(struct worker_pool *p, const struct worker_job *job);
 /* Runs the job here and now instead (small chunks): run, then done, both before it returns. FTZ is on for run. */
 void worker_run_here(struct worker_pool *p, const struct worker_job *job);
+bool worker_in_turn(const struct worker_pool *p);     /* inside a done() that turn() follows; NULL: false */
 uint32_t worker_pending(const struct worker_pool *p); /* submitted, done not yet called */
 uint32_t worker_threads(const struct worker_pool *p);
 /* Finishes what was submitted (done is called for each), stops the threads, then closed(arg), from the loop; frees the pool. */
