@@ -12,6 +12,7 @@
 #include "optim/optim.h"
 #include "worker.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,16 +28,25 @@ struct bare {
 	_Atomic uint32_t next;
 	bool over;
 	pthread_barrier_t go, done;
-	pthread_t thread[THREADS_MAX];
+	struct bare_thread {
+		struct bare *b;
+		int cpu;
+		pthread_t id;
+	} thread[THREADS_MAX];
 };
 
 static void *bare_main(void *arg)
 {
-	struct bare *b = arg;
+	struct bare_thread *t = arg;
+	struct bare *b = t->b;
 	size_t n = (size_t)b->chunks_nr * CHUNK;
 	float *p = b->state.base;
+	cpu_set_t set;
 	uint32_t c;
 
+	CPU_ZERO(&set);
+	CPU_SET(t->cpu, &set);
+	(void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* as the daemon's workers */
 	ftz_on();
 	for (;;) {
 		pthread_barrier_wait(&b->go);
@@ -57,6 +67,7 @@ static void bare_begin(struct bare *b, uint32_t chunks_nr, uint32_t threads_nr)
 	const struct optim_row *row = optim_row(OPTIM_ADAMW);
 	size_t n = (size_t)chunks_nr * CHUNK;
 	double h[HYPER_NR];
+	cpu_set_t set;
 	struct err e;
 
 	memset(b, 0, sizeof(*b));
@@ -77,8 +88,13 @@ static void bare_begin(struct bare *b, uint32_t chunks_nr, uint32_t threads_nr)
 	}
 	pthread_barrier_init(&b->go, NULL, b->threads_nr + 1);
 	pthread_barrier_init(&b->done, NULL, b->threads_nr + 1);
-	for (uint32_t i = 0; i < b->threads_nr; i++)
-		CHECK(pthread_create(&b->thread[i], NULL, bare_main, b) == 0);
+	CHECK(sched_getaffinity(0, sizeof(set), &set) == 0);
+	for (uint32_t i = 0, cpu = 0; i < b->threads_nr; i++, cpu++) {
+		while (!CPU_ISSET(cpu, &set))
+			cpu++;
+		b->thread[i] = (struct bare_thread){.b = b, .cpu = (int)cpu};
+		CHECK(pthread_create(&b->thread[i].id, NULL, bare_main, &b->thread[i]) == 0);
+	}
 }
 
 static double bare_round(struct bare *b)
@@ -96,7 +112,7 @@ static void bare_end(struct bare *b)
 	b->over = true;
 	pthread_barrier_wait(&b->go);
 	for (uint32_t i = 0; i < b->threads_nr; i++)
-		pthread_join(b->thread[i], NULL);
+		pthread_join(b->thread[i].id, NULL);
 	shm_unmap(&b->state);
 	shm_unmap(&b->grad);
 	shm_unmap(&b->image);
