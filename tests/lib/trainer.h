@@ -41,4 +41,13 @@ float trainer_weight(uint32_t tensor, uint64_t i); /* what trainer_define() wrot
 			fail_msg("\"%s\" is not in \"%s\"", (part), shard_error());                                                \
 	} while (0)
 
+/* A sentence with a time in it: "BEFORE waited N.N s AFTER"; how long it took is the machine's business. */
+#define EXPECT_TEXT_AROUND(before, after)                                                                                          \
+	do {                                                                                                                       \
+		size_t text_ = strlen(shard_error()), after_ = strlen(after);                                                      \
+		if (strncmp(shard_error(), (before), strlen(before)) != 0 || text_ < after_ ||                                     \
+		    strcmp(shard_error() + text_ - after_, (after)) != 0)                                                          \
+			fail_msg("\"%s\" is not \"%s...%s\"", shard_error(), (before), (after));                                   \
+	} while (0)
+
 #endif

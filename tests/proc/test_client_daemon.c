@@ -124,7 +124,7 @@ static void test_who_is_missing(void **state)
 	(void)state;
 	trainer_define(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 200, &t.world));
-	EXPECT_TEXT("join of \"gpt\" waited 0.2 s: ");
+	EXPECT_TEXT("join of \"gpt\" waited ");
 	assert_null(strstr(shard_error(), "did not say"));
 	trainer_define(&u, c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_OK, shard_join(u.model, -1, 10000, &u.world));
@@ -132,7 +132,7 @@ static void test_who_is_missing(void **state)
 	commit_step(&t, 1);
 	trainer_begin(&u);
 	EXPECT(SHARD_TIMEOUT, shard_result(t.model, 0, 200, &r));
-	EXPECT_TEXT("step 1 attempt 1 of \"gpt\" waits 0.2 s for rank ");
+	EXPECT_TEXT("step 1 attempt 1 of \"gpt\" waits ");
 	snprintf(wanted, sizeof(wanted), "rank %u (pid %d, node b)", u.world.rank, (int)getpid());
 	EXPECT_TEXT(wanted);
 	trainer_push_all(&u, 1);

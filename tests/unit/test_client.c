@@ -100,7 +100,8 @@ static void test_connect(void **state)
 	f->knobs.mute[OP_HELLO] = true;
 	fake_unlock(f);
 	EXPECT(SHARD_TIMEOUT, try_connect(f->address));
-	EXPECT_TEXT("did not answer HELLO in 0.3 s");
+	EXPECT_TEXT_AROUND("shardd at ", " s");
+	EXPECT_TEXT("did not answer HELLO in ");
 	fake_stop(f);
 }
 
@@ -270,7 +271,7 @@ static void test_write_bf16(void **state)
 
 static void test_give_up(void **state)
 {
-	struct fake_conf conf = {.tcp = *state != NULL, .timeout_ms = 150};
+	struct fake_conf conf = {.tcp = *state != NULL, .timeout_ms = 800};
 	struct fake *f = fake_start(&conf);
 	float back[3000] = {0};
 	uint64_t step = 0;
@@ -281,7 +282,7 @@ static void test_give_up(void **state)
 	f->knobs.mute[OP_READ] = true;
 	fake_unlock(f);
 	EXPECT(SHARD_TIMEOUT, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step));
-	EXPECT_TEXT("read of master of \"wte\" waited 0.");
+	EXPECT_TEXT("read of master of \"wte\" waited ");
 	fake_lock(f);
 	f->knobs.mute[OP_READ] = false;
 	fake_unlock(f);

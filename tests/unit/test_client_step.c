@@ -234,8 +234,7 @@ static void test_late_push(void **state)
 	f->knobs.waits = "rank 2 (pid 4411, node b): 14 of 96 chunks pushed";
 	fake_unlock(f);
 	EXPECT(SHARD_TIMEOUT, shard_result(t.model, ticket, 300, &r));
-	assert_string_equal(shard_error(),
-			    "step 1 attempt 1 of \"gpt\" waits 0.3 s for rank 2 (pid 4411, node b): 14 of 96 chunks pushed");
+	EXPECT_TEXT_AROUND("step 1 attempt 1 of \"gpt\" waits ", " s for rank 2 (pid 4411, node b): 14 of 96 chunks pushed");
 	EXPECT(SHARD_TIMEOUT, shard_wait(t.model, ticket, 100));
 	EXPECT_TEXT("a commit, is not done");
 	fake_await(f, OP_READY, 1);

@@ -24,9 +24,9 @@ static struct fake *start(bool tcp)
 	return fake_start(&conf);
 }
 
-static struct fake *start_short(bool tcp) /* deadlines of 0.2 s */
+static struct fake *start_short(bool tcp) /* deadlines of 0.8 s */
 {
-	struct fake_conf conf = {.tcp = tcp, .rank = 0, .world_size = 1, .timeout_ms = 200};
+	struct fake_conf conf = {.tcp = tcp, .rank = 0, .world_size = 1, .timeout_ms = 800};
 
 	return fake_start(&conf);
 }
@@ -154,7 +154,7 @@ static void test_join_waits(void **state)
 	fake_unlock(f);
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 200, &t.world));
-	assert_string_equal(shard_error(), "join of \"gpt\" waited 0.2 s: 3 of 4 trainers are here");
+	EXPECT_TEXT_AROUND("join of \"gpt\" waited ", " s: 3 of 4 trainers are here");
 	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 100, &t.world)); /* goes on waiting: one JOIN */
 	fake_attempt(f, "");
 	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
@@ -181,13 +181,13 @@ static void test_begin_waits(void **state)
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	EXPECT(SHARD_OK, shard_result(t.model, 0, SHARD_DEFAULT, &r));
 	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
-	assert_string_equal(shard_error(), "begin after step 1 of \"gpt\" waited 0.2 s: rank 0 of 1");
+	EXPECT_TEXT_AROUND("begin after step 1 of \"gpt\" waited ", " s: rank 0 of 1");
 	fake_lock(f);
 	f->step++; /* an attempt whose image is not there yet */
 	fake_unlock(f);
 	fake_attempt(f, "");
 	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
-	assert_string_equal(shard_error(), "begin of step 3 of \"gpt\" waited 0.2 s for chunk 0 of 6 of the image of step 2");
+	EXPECT_TEXT_AROUND("begin of step 3 of \"gpt\" waited ", " s for chunk 0 of 6 of the image of step 2");
 	trainer_end(&t);
 	fake_stop(f);
 }
