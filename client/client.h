@@ -18,7 +18,7 @@ enum {
 	CLIENT_QUEUE_MAX = 1024,     /* frames waiting to be sent */
 	CLIENT_CONNECT_MS = 10000,   /* connect and HELLO, if the caller names no deadline */
 	CLIENT_REQUEST_MS = 300000,  /* requests before the model's own `timeout` is known */
-	CLIENT_WAITS_MS = 200,       /* how long a call that timed out asks whom it waited for */
+	CLIENT_WAITS_MS = 500,       /* how long a call that timed out asks whom it waited for */
 	CLIENT_READ_BYTES = 1 << 20, /* received in one turn, so that others get the lock */
 };
 

@@ -39,7 +39,7 @@ static enum shard_status try_connect(const char *address)
 	enum shard_status rc;
 
 	o.address = address;
-	o.timeout_ms = 300;
+	o.timeout_ms = 1000;
 	rc = shard_connect(&c, &o);
 	assert_null(c);
 	return rc;
