@@ -390,7 +390,8 @@ void model_run(struct model *m, const struct core_event *ev)
 	struct core_out *out = &m->server->out;
 
 	out->nr = 0;
-	core_event(m->core, ev, server_core_ns(m->server), out);
+	m->server->core_seen_ns = server_core_ns(m->server);
+	core_event(m->core, ev, m->server->core_seen_ns, out);
 	for (uint32_t i = 0; i < out->nr; i++) {
 		CHECK(out->act[i].type < NR(acts) && acts[out->act[i].type] != NULL);
 		acts[out->act[i].type](m, &out->act[i]);

@@ -59,7 +59,7 @@ struct server {
 	struct log_bucket refused_bucket, accept_bucket;
 	uint64_t refused_frames, copied_bytes, past_in_bytes, past_out_bytes; /* of connections that are gone; status adds the live ones */
 	uint64_t core_due, beat_due, beat_ns;
-	uint64_t slept_ns; /* core time stands still while this process does not run */
+	uint64_t slept_ns, core_seen_ns; /* core time stands still while this process does not run; the cores' last event in it */
 	bool stopping, conns_closed, pool_open, stopped_all;
 	uint64_t stop_by_ns;
 	char stop_why[128];
