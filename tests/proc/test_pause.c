@@ -204,6 +204,37 @@ static void test_long_sleep_of_coordinator(void **state)
 	long_sleep(state, 0);
 }
 
+/* The coordinator sleeps while the other node is away: the time in which it could not have heard does not count. */
+static void test_both_sleep(void **state)
+{
+	struct crowd c;
+
+	start(&c, state, SGD "min_world=3 max_world=3", "[cluster]\nheartbeat_timeout = 1s\n");
+	for (int i = 0; i < 3; i++)
+		drill_get(c.t[i], SHARD_OK);
+	train_to(&c, 2);
+	for (int i = 0; i < 3; i++)
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
+	DRILL(c.t[0], SHARD_OK, .op = DRILL_PUSH);
+	DRILL(c.t[0], SHARD_OK, .op = DRILL_COMMIT);
+	DRILL_SEND(c.t[0], .op = DRILL_RESULT);
+	cluster_signal(c.y->cluster, 1, SIGSTOP);
+	drill_get(c.t[0], SHARD_WORLD_CHANGED);
+	cluster_signal(c.y->cluster, 0, SIGSTOP);
+	(void)poll(NULL, 0, 1500); /* longer than it waits for a node that stays away */
+	cluster_signal(c.y->cluster, 1, SIGCONT);
+	cluster_signal(c.y->cluster, 0, SIGCONT);
+	for (int i = 0; i < 3; i++) {
+		drill_do(c.t[i], (struct drill_cmd){.op = DRILL_PUSH});
+		drill_do(c.t[i], (struct drill_cmd){.op = DRILL_COMMIT});
+	}
+	for (int i = 0; i < 3; i++)
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_WORLD);
+	train_to(&c, 5);
+	drill_replay(c.t[0], 5, 3);
+	finish(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -213,6 +244,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_short_nap_of_coordinator, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_long_sleep, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_long_sleep_of_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_both_sleep, drill_setup, drill_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
