@@ -156,8 +156,7 @@ static enum shard_status hello_reply(struct shard_client *c, const struct reques
 		rc = text_fail(SHARD_VERSION,
 			       "shardd %.40s at %s speaks wire %u-%u, this library %s speaks 1-1: upgrade the older one",
 			       h->release, c->address, h->wire_min, h->wire_max, SHARD_RELEASE);
-	stream_features(c->stream,
-			h->features | FEATURE_BODY_SUM); /* off only where both left it out, and hello_fill() never does */
+	stream_features(c->stream, h->features | FEATURE_BODY_SUM); /* off only where both left it out, and hello() never does */
 	stream_set_body_max(c->stream, WIRE_CONTROL_MAX);
 	shard__hello__free_unpacked(h, NULL);
 	return rc;
