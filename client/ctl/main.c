@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shardctl: looks at a running daemon and checks configurations. Subcommands are rows; options are the same for all of them. What it
- * finds goes to stdout, what went wrong to stderr as one sentence; scripts read the exit code (ctl.h). */
+/* shardctl: looks at a running daemon and checks configurations. Subcommands are rows. Options that all of them have may stand before
+ * or behind the command's name, its own behind it. What it finds goes to stdout, what went wrong to stderr as one sentence; scripts read
+ * the exit code (ctl.h). */
 #include "base/check.h"
 #include "ctl/ctl.h"
 
@@ -12,8 +13,9 @@
 #define DEFAULT_ADDRESS "unix:/run/shardd/shardd.sock"
 
 static const struct ctl_command commands[] = {
-	{"status", "", "nodes, models, chunks, step, world, and who is waited for", 0, 0, ctl_status},
-	{"config", "check FILE", "is FILE a configuration that shardd takes?", 2, 2, ctl_config},
+	{"status", "", "nodes, models, chunks, step, world, and who is waited for", 0, 0, ctl_status, NULL},
+	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan, ctl_plan_options},
+	{"config", "check FILE", "is FILE a configuration that shardd takes?", 2, 2, ctl_config, NULL},
 };
 
 enum { OPT_TIMEOUT = 256, OPT_JSON };
@@ -21,7 +23,7 @@ enum { OPT_TIMEOUT = 256, OPT_JSON };
 static const struct argp_option argp_rows[] = {
 	{"address", 'a', "ADDRESS", 0, "unix:/path or host:port (default: $SHARD_ADDRESS, then " DEFAULT_ADDRESS ")", 0},
 	{"timeout", OPT_TIMEOUT, "SECONDS", 0, "give up after this (default: 5)", 0},
-	{"json", OPT_JSON, NULL, 0, "print the daemon's answer as it is", 0},
+	{"json", OPT_JSON, NULL, 0, "print JSON", 0},
 	{"version", 'V', NULL, 0, "print the version and exit", 0},
 	{0},
 };
@@ -29,33 +31,10 @@ static const struct argp_option argp_rows[] = {
 struct parsed {
 	struct ctl_options options;
 	const struct ctl_command *command;
-	char *word[8];
+	char *word[CTL_WORDS];
 };
 
-static void take_word(struct parsed *p, char *word, struct argp_state *state)
-{
-	if (p->command) {
-		if (p->options.words_nr == (int)NR(p->word))
-			argp_error(state, "too many words after %s", p->command->name);
-		p->word[p->options.words_nr++] = word;
-		return;
-	}
-	for (size_t i = 0; i < NR(commands); i++)
-		if (strcmp(commands[i].name, word) == 0)
-			p->command = &commands[i];
-	if (!p->command)
-		argp_error(state, "%s: no such command", word);
-}
-
-static void check_words(const struct parsed *p, struct argp_state *state)
-{
-	if (!p->command)
-		argp_error(state, "which command?");
-	if (p->options.words_nr < p->command->words_min || p->options.words_nr > p->command->words_max)
-		argp_error(state, "write %s %s", p->command->name, p->command->words);
-}
-
-static error_t on_option(int key, char *arg, struct argp_state *state)
+static error_t on_common(int key, char *arg, struct argp_state *state)
 {
 	struct parsed *p = state->input;
 	char *end;
@@ -77,11 +56,74 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
 	case 'V':
 		printf("shardctl %s\n", SHARD_RELEASE);
 		exit(CTL_OK);
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp common = {argp_rows, on_common, NULL, NULL, NULL, NULL, NULL};
+
+/* --- behind the command's name --- */
+
+static error_t on_own(int key, char *arg, struct argp_state *state)
+{
+	struct parsed *p = state->input;
+
+	if (key >= CTL_KEY && key < CTL_KEY + CTL_VALUES) {
+		p->options.value[key - CTL_KEY] = arg ? arg : "";
+		return 0;
+	}
+	switch (key) {
+	case ARGP_KEY_INIT:
+		state->child_inputs[0] = p;
+		return 0;
 	case ARGP_KEY_ARG:
-		take_word(p, arg, state);
+		if (p->options.words_nr == (int)NR(p->word))
+			argp_error(state, "too many words after %s", p->command->name);
+		p->word[p->options.words_nr++] = arg;
 		return 0;
 	case ARGP_KEY_END:
-		check_words(p, state);
+		if (p->options.words_nr < p->command->words_min || p->options.words_nr > p->command->words_max)
+			argp_error(state, "write %s%s%s", p->command->name, p->command->words[0] ? " " : "", p->command->words);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void parse_own(struct parsed *p, struct argp_state *state)
+{
+	const struct argp_child children[] = {{&common, 0, "Options of all commands:", 10}, {0}};
+	const struct argp argp = {p->command->options, on_own, p->command->words, p->command->help, children, NULL, NULL};
+	char name[64];
+
+	snprintf(name, sizeof(name), "shardctl %s", p->command->name);
+	state->argv[state->next - 1] = name;
+	argp_parse(&argp, state->argc - state->next + 1, state->argv + state->next - 1, 0, NULL, p);
+	state->next = state->argc;
+}
+
+/* --- before it --- */
+
+static error_t on_first(int key, char *arg, struct argp_state *state)
+{
+	struct parsed *p = state->input;
+
+	switch (key) {
+	case ARGP_KEY_INIT:
+		state->child_inputs[0] = p;
+		return 0;
+	case ARGP_KEY_ARG:
+		for (size_t i = 0; i < NR(commands); i++)
+			if (strcmp(commands[i].name, arg) == 0)
+				p->command = &commands[i];
+		if (!p->command)
+			argp_error(state, "%s: no such command", arg);
+		parse_own(p, state);
+		return 0;
+	case ARGP_KEY_END:
+		if (!p->command)
+			argp_error(state, "which command?");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -90,34 +132,42 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
 
 static char *help_filter(int key, const char *text, void *input)
 {
-	char *out = NULL;
+	char *out = NULL, left[64];
 	size_t bytes = 0;
 	FILE *f;
 
 	(void)input;
 	if (key != ARGP_KEY_HELP_EXTRA || !(f = open_memstream(&out, &bytes)))
 		return (char *)(uintptr_t)text;
-	fprintf(f, "Commands:\n");
-	for (size_t i = 0; i < NR(commands); i++)
-		fprintf(f, "  %s %-11s %s\n", commands[i].name, commands[i].words, commands[i].help);
-	fprintf(f, "\nExit status: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 configuration,\n5 refused.");
+	fprintf(f, "Commands (`shardctl COMMAND --help` lists the options of one):\n");
+	for (size_t i = 0; i < NR(commands); i++) {
+		snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].words);
+		fprintf(f, "  %-18s %s\n", left, commands[i].help);
+	}
+	fprintf(f, "\nExit status: 0 ok, 1 failed or differs, 2 usage, 3 unreachable,\n4 configuration, 5 refused.");
 	fclose(f);
 	return out;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct argp argp = {argp_rows,   on_option, "COMMAND [WORD...]", "shardctl asks a shardd what it does.", NULL,
-					 help_filter, NULL};
+	static const struct argp_child children[] = {{&common, 0, NULL, 0}, {0}};
+	static const struct argp argp = {
+		NULL,
+		on_first,
+		"COMMAND [WORD...]",
+		"shardctl plans for shardd, looks at it, and checks what it runs on.",
+		children,
+		help_filter,
+		NULL,
+	};
 	const char *from_env = getenv("SHARD_ADDRESS");
 	struct parsed p = {
-		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS,
-			    .timeout_ns = 5000000000ull,
-			    .program = argv[0]},
+		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS, .timeout_ns = 5000000000ull},
 	};
 
 	argp_err_exit_status = CTL_USAGE;
-	if (argp_parse(&argp, argc, argv, 0, NULL, &p) != 0)
+	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &p) != 0)
 		return CTL_USAGE;
 	p.options.words = p.word;
 	return (int)p.command->run(&p.options);

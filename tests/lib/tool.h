@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tool.h: runs shardctl and shardd as a script would: arguments in, exit code and text out. Failures to run end the test. */
+#ifndef SHARD_TESTS_TOOL_H
+#define SHARD_TESTS_TOOL_H
+
+/* words: arguments separated by single blanks; name: "shardctl", "shardd". Returns the exit code, -1 for a signal; *out: stdout and
+ * stderr together, for free(); may be NULL. At most 20 s. */
+int tool_run(char **out, const char *name, const char *words);
+/* The same, and the exit code must be rc and text somewhere in what was printed ("": anything). */
+void tool_expect(int rc, const char *text, const char *name, const char *words);
+
+#endif
