@@ -105,9 +105,10 @@ static void on_core_timer(uv_timer_t *timer)
 	uint64_t now = server_core_ns(s);
 
 	if (s->core_due != UINT64_MAX && now > s->core_due + s->beat_ns) {
+		/* this process did not run, or not enough: others may have been heard meanwhile, and are not late for that */
 		log_line(s->log, LOG_LEVEL_WARN, "event=slept seconds=%.1f", (double)(now - s->core_due) / NS_PER_SEC);
-		s->slept_ns += now - s->core_due; /* this process did not run, or not enough: no other one is late for that */
-		now = s->core_due;
+		s->slept_ns += now - s->core_seen_ns;
+		now = s->core_seen_ns;
 	}
 	s->core_due = UINT64_MAX; /* the timer has rung */
 	list_each(it, &s->models)
