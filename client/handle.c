@@ -124,6 +124,7 @@ void handle_free(struct shard_model *m)
 	free(m->queue);
 	free(m->forced);
 	free(m->absent);
+	free(m->lr);
 	space_deinit(&m->space);
 	free(m);
 }
@@ -200,6 +201,7 @@ static enum shard_status define_reply(struct shard_model *m, const struct reques
 	m->defined = true;
 	m->created = d->created;
 	m->sealed = d->sealed;
+	m->scheduled = strstr(d->settings, "schedule=") != NULL && strstr(d->settings, "schedule=none") == NULL;
 	m->sealed_step = d->step;
 	m->timeout_ms = d->timeout_ms > 0 && d->timeout_ms < INT64_MAX / 2 ? (int64_t)d->timeout_ms : CLIENT_REQUEST_MS;
 	rc = space_chunks(&m->space, d->chunk_elems, &e);

@@ -36,6 +36,7 @@ struct verdict {
 	uint64_t no;         /* of the attempt */
 	shard_ticket ticket; /* of its commit */
 	bool decided, ended, diverged;
+	enum shard_status ended_as; /* SHARD_WORLD_CHANGED, or what all ranks are told: SHARD_MISMATCH */
 	struct shard_result result;
 	char why[MODEL_WHY_BYTES];
 };
@@ -75,6 +76,8 @@ struct shard_model {
 	struct attempt seen; /* rank and size that the caller knows */
 	struct verdict verdicts[MODEL_VERDICTS];
 	double weight;
+	double *lr;               /* [space.groups_nr] of the step in hand; made at the first use */
+	bool lr_given, scheduled; /* scheduled: the model's settings name a schedule */
 
 	/* push.c */
 	struct shm arena, image;

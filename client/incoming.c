@@ -99,7 +99,7 @@ static enum shard_status on_ended(struct shard_client *c, struct shard_model *m,
 	(void)c;
 	if (x == NULL)
 		return malformed(h, e);
-	world_ended(m, h, x->why);
+	world_ended(m, h, x->status == SHARD_MISMATCH ? SHARD_MISMATCH : SHARD_WORLD_CHANGED, x->why);
 	shard__why__free_unpacked(x, NULL);
 	return SHARD_OK;
 }

@@ -174,6 +174,8 @@ static enum shard_status send_ready(struct shard_model *m)
 	r.weight = m->weight;
 	r.skip = m->ready_skip;
 	r.why = m->ready_why;
+	r.n_lr = m->lr_given ? m->space.groups_nr : 0;
+	r.lr = m->lr;
 	return stream_send_control(m->client->stream, &h, &r.base);
 }
 

@@ -113,6 +113,7 @@ enum shard_status space_init(struct space *l, const struct shard_spec *s, struct
 	}
 	strcpy(l->name, s->name);
 	l->tensors_nr = s->tensors_nr;
+	l->groups_nr = s->groups_nr ? s->groups_nr : 1;
 	l->image = s->image;
 	l->grad = s->grad;
 	for (uint32_t i = 0; i < s->tensors_nr; i++) {

@@ -23,9 +23,9 @@ struct space_tensor {
 struct space {
 	char name[65];
 	struct space_tensor *tensors;
-	char *names; /* memory of all names */
-	uint32_t tensors_nr, chunk_elems, chunks_nr;
-	uint64_t elems; /* of the element space: a multiple of SPACE_ALIGN */
+	char *names;                                            /* memory of all names */
+	uint32_t tensors_nr, groups_nr, chunk_elems, chunks_nr; /* groups_nr: at least 1 */
+	uint64_t elems;                                         /* of the element space: a multiple of SPACE_ALIGN */
 	enum shard_dtype image, grad;
 	uint32_t *chunk_tensor; /* [chunks_nr] first tensor that touches the chunk */
 };

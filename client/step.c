@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef unsigned long long ull;
@@ -74,6 +75,22 @@ void step_result(struct shard_model *m, const struct wire_head *h, const Shard__
 
 /* --- begin --- */
 
+static enum shard_status begin_check_lr(struct shard_model *m, const double *lr)
+{
+	if (lr == NULL)
+		return SHARD_OK;
+	if (m->scheduled)
+		return text_fail(SHARD_BAD_ARG, "shard_begin(): lr, but the settings of \"%s\" name a schedule: choose one of them",
+				 m->space.name);
+	for (uint32_t g = 0; g < m->space.groups_nr; g++)
+		if (!(lr[g] >= 0) || lr[g] > 1e30)
+			return text_fail(SHARD_BAD_ARG, "shard_begin(): lr[%u] is %g: a finite number of at least 0 is needed", g,
+					 lr[g]);
+	if (m->lr == NULL && (m->lr = calloc(m->space.groups_nr, sizeof(*m->lr))) == NULL)
+		return text_no_memory("learning rates");
+	return SHARD_OK;
+}
+
 static enum shard_status begin_check(struct shard_model *m, const struct shard_begin_opts *o)
 {
 	if (m->changed)
@@ -94,10 +111,7 @@ static enum shard_status begin_check(struct shard_model *m, const struct shard_b
 		return text_fail(SHARD_UNSUPPORTED,
 				 "shard_begin(): micro_steps %u: SHARD_ADD comes in a later release, add before you push",
 				 o->micro_steps);
-	if (o->lr != NULL)
-		return text_fail(SHARD_UNSUPPORTED,
-				 "shard_begin(): lr comes in a later release: use `lr` and `schedule` in the settings");
-	return SHARD_OK;
+	return begin_check_lr(m, o->lr);
 }
 
 static bool offer_usable(const struct shard_model *m)
@@ -145,6 +159,9 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o, 
 	m->begun = m->offered;
 	m->phase = PHASE_OPEN;
 	m->weight = o->weight == 0 ? 1.0 : o->weight;
+	m->lr_given = o->lr != NULL;
+	if (m->lr_given)
+		memcpy(m->lr, o->lr, m->space.groups_nr * sizeof(*m->lr));
 	m->why[0] = 0;
 	v = &m->verdicts[m->begun.no % MODEL_VERDICTS];
 	memset(v, 0, sizeof(*v));
@@ -378,7 +395,10 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 	else if (v != NULL && v->decided)
 		rc = result_say(m, v, result);
 	else if (v != NULL && v->ended)
-		rc = no == m->begun.no ? world_changed(m) : text_fail(SHARD_WORLD_CHANGED, "%s", v->why);
+		rc = v->ended_as != SHARD_WORLD_CHANGED
+			     ? text_fail(v->ended_as, "%s; step %llu may begin again", v->why, (ull)m->begun.id.step)
+		     : no == m->begun.no ? world_changed(m)
+					 : text_fail(SHARD_WORLD_CHANGED, "%s", v->why);
 	else if (rc == SHARD_TIMEOUT)
 		rc = result_timeout(m, &w, timeout_ms);
 	client_leave(m->client);

@@ -33,7 +33,7 @@ static void why_set(struct shard_model *m, const char *why)
 		snprintf(m->why, sizeof(m->why), "%s", why);
 }
 
-void world_ended(struct shard_model *m, const struct wire_head *h, const char *why)
+void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_status status, const char *why)
 {
 	if (m->offered.no != 0 && step_same(h, &m->offered.id))
 		m->offered_over = true;
@@ -48,6 +48,7 @@ void world_ended(struct shard_model *m, const struct wire_head *h, const char *w
 	snprintf(m->why, sizeof(m->why), "%s", why && why[0] ? why : "the attempt ended");
 	if (v != NULL) {
 		v->ended = true;
+		v->ended_as = status;
 		snprintf(v->why, sizeof(v->why), "%s", m->why);
 	}
 	push_drop(m);
@@ -57,7 +58,7 @@ void world_ended(struct shard_model *m, const struct wire_head *h, const char *w
 void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard__Attempt *a)
 {
 	if (m->begun.no != 0 && (m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED || m->phase == PHASE_ABANDONED))
-		world_ended(m, &m->begun.id, a->why); /* a new one without a verdict on the old */
+		world_ended(m, &m->begun.id, SHARD_WORLD_CHANGED, a->why); /* a new one without a verdict on the old */
 	m->offered = (struct attempt){
 		.no = ++m->attempts,
 		.id = id_of(h),

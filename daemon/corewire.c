@@ -47,7 +47,8 @@ static Shard__Rank **pack_world(const struct core_world *w, struct arena *a)
 	return list;
 }
 
-static enum shard_status unpack_world(struct core_world *w, Shard__Rank **list, size_t nr, const struct corewire_limits *l, struct err *e)
+static enum shard_status unpack_world(struct core_world *w, Shard__Rank **list, size_t nr, const struct corewire_limits *l,
+				      struct err *e)
 {
 	if (nr > CORE_RANKS_MAX)
 		return err_set(e, SHARD_PROTOCOL, "a world of %zu ranks: at most %d", nr, CORE_RANKS_MAX);
@@ -147,6 +148,8 @@ static Shard__Vote *pack_vote(const struct core_vote *v, struct arena *a)
 	out->finite = (ProtobufCBinaryData){bytes, bits};
 	out->n_weights = v->ranks_nr;
 	out->weights = (double *)(uintptr_t)v->weights;
+	out->n_lr = v->lr_nr;
+	out->lr = (double *)(uintptr_t)v->lr;
 	out->skip = v->skip;
 	out->bad_tensor = v->bad_tensor;
 	out->bad_rank = v->bad_rank;
@@ -159,8 +162,11 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 	uint8_t *finite;
 
 	if (in->n_sumsq > l->chunks_nr || in->finite.len != (in->n_sumsq + 7) / 8 || in->n_weights > CORE_RANKS_MAX)
-		return err_set(e, SHARD_PROTOCOL, "a vote with %zu sums, %zu bytes of flags, %zu weights: the model has %u chunks", in->n_sumsq,
-			       in->finite.len, in->n_weights, l->chunks_nr);
+		return err_set(e, SHARD_PROTOCOL, "a vote with %zu sums, %zu bytes of flags, %zu weights: the model has %u chunks",
+			       in->n_sumsq, in->finite.len, in->n_weights, l->chunks_nr);
+	if (in->n_lr != 0 && in->n_lr != l->groups_nr)
+		return err_set(e, SHARD_PROTOCOL, "a vote with %zu learning rates: the model has %u groups", in->n_lr,
+			       l->groups_nr);
 	finite = take(a, in->n_sumsq + 1, 1);
 	if (finite == NULL)
 		return err_set(e, SHARD_PROTOCOL, "a vote larger than this node's control memory");
@@ -172,6 +178,8 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 		.chunks_nr = (uint32_t)in->n_sumsq,
 		.weights = in->weights,
 		.ranks_nr = (uint32_t)in->n_weights,
+		.lr = in->lr,
+		.lr_nr = (uint32_t)in->n_lr,
 		.skip = in->skip,
 		.bad_tensor = in->bad_tensor,
 		.bad_rank = in->bad_rank,
@@ -198,8 +206,8 @@ enum shard_status corewire_unpack_view(const Shard__View *in, const struct corew
 {
 	(void)a;
 	if (in->n_incarnation != l->nodes_nr || in->sealed != (in->record != NULL))
-		return err_set(e, SHARD_PROTOCOL, "a view of %zu nodes (this cluster has %u), sealed %d, record %d", in->n_incarnation, l->nodes_nr,
-			       in->sealed, in->record != NULL);
+		return err_set(e, SHARD_PROTOCOL, "a view of %zu nodes (this cluster has %u), sealed %d, record %d",
+			       in->n_incarnation, l->nodes_nr, in->sealed, in->record != NULL);
 	memset(v, 0, sizeof(*v));
 	v->term = in->term;
 	v->seq = in->seq;
@@ -232,8 +240,8 @@ static Shard__Answer *pack_answer(const struct core_answer *s, struct arena *a)
 	return out->vote != NULL && out->world != NULL ? out : NULL;
 }
 
-static enum shard_status unpack_answer(struct core_answer *s, const Shard__Answer *in, const struct corewire_limits *l, struct arena *a,
-				       struct err *e)
+static enum shard_status unpack_answer(struct core_answer *s, const Shard__Answer *in, const struct corewire_limits *l,
+				       struct arena *a, struct err *e)
 {
 	enum shard_status st;
 
@@ -309,6 +317,7 @@ static bool pack_body(const struct core_msg *m, struct arena *a, Shard__Core *ou
 		return false;
 	if (m->why != NULL)
 		out->why = (char *)(uintptr_t)m->why;
+	out->status = m->status;
 	return true;
 }
 
@@ -330,7 +339,8 @@ static enum shard_status check_body(const struct core_msg *m, struct err *e)
 {
 	bool world = m->op == CORE_BEGIN, record = m->op == CORE_COMMIT, view = m->op == CORE_VIEW, answer = m->op == CORE_ANSWER;
 
-	if ((world && m->world == NULL) || (record && m->record == NULL) || (view && m->view == NULL) || (answer && m->answer == NULL))
+	if ((world && m->world == NULL) || (record && m->record == NULL) || (view && m->view == NULL) ||
+	    (answer && m->answer == NULL))
 		return err_set(e, SHARD_PROTOCOL, "core message %d without its body", m->op);
 	return SHARD_OK;
 }
@@ -344,8 +354,8 @@ static enum shard_status unpack_parts(const Shard__Core *in, const struct corewi
 	struct core_answer *answer = in->answer != NULL ? take(a, 1, sizeof(*answer)) : NULL;
 	enum shard_status st = SHARD_OK;
 
-	if ((in->record != NULL && record == NULL) || (in->view != NULL && view == NULL) || (in->answer != NULL && answer == NULL) ||
-	    (in->n_world > 0 && world == NULL))
+	if ((in->record != NULL && record == NULL) || (in->view != NULL && view == NULL) ||
+	    (in->answer != NULL && answer == NULL) || (in->n_world > 0 && world == NULL))
 		return err_set(e, SHARD_PROTOCOL, "a control message larger than this node's control memory");
 	if (world != NULL)
 		st = unpack_world(world, in->world, in->n_world, l, e);
@@ -364,8 +374,8 @@ static enum shard_status unpack_parts(const Shard__Core *in, const struct corewi
 	return st;
 }
 
-enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in, const struct corewire_limits *l, struct arena *a,
-				  struct core_msg *m, struct err *e)
+enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in, const struct corewire_limits *l,
+				  struct arena *a, struct core_msg *m, struct err *e)
 {
 	enum shard_status st;
 	int op = h->op - OP_CORE;
@@ -376,6 +386,7 @@ enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *
 	m->op = (enum core_op)op;
 	m->id = (struct core_id){h->term, h->step, h->seq, h->generation, h->attempt};
 	m->why = in->why != NULL && in->why[0] != 0 ? in->why : NULL;
+	m->status = in->status == SHARD_MISMATCH ? SHARD_MISMATCH : SHARD_OK; /* nothing else is said this way */
 	if ((st = unpack_parts(in, l, a, m, e)) != SHARD_OK)
 		return st;
 	if (in->trainer != NULL) {

@@ -135,7 +135,8 @@ static void act_send(struct model *m, const struct core_action *a)
 	} else {
 		h.model = m->id;
 		if (peer_send(s, a->msg.to, &h, &body.base, &e) != SHARD_OK)
-			log_line(s->log, LOG_LEVEL_DEBUG, "event=control_dropped model=%s op=%d why=%s", m->name, a->msg.op, e.text);
+			log_line(s->log, LOG_LEVEL_DEBUG, "event=control_dropped model=%s op=%d why=%s", m->name, a->msg.op,
+				 e.text);
 	}
 	arena_reset(&s->tx);
 }
@@ -201,8 +202,8 @@ static void act_begin(struct model *m, const struct core_action *a)
 		if (list_of(it, struct session, link)->model == m)
 			list_of(it, struct session, link)->rank = -1;
 	gather_begin(m);
-	log_line(m->server->log, LOG_LEVEL_DEBUG, "event=begin model=%s step=%lu attempt=%u world=%u", m->name, (unsigned long)a->id.step,
-		 a->id.attempt, a->world->size);
+	log_line(m->server->log, LOG_LEVEL_DEBUG, "event=begin model=%s step=%lu attempt=%u world=%u", m->name,
+		 (unsigned long)a->id.step, a->id.attempt, a->world->size);
 	list_each(it, &m->server->sessions) {
 		struct session *t = list_of(it, struct session, link);
 		Shard__Attempt body = SHARD__ATTEMPT__INIT;
@@ -249,7 +250,7 @@ static void act_ended(struct model *m, const struct core_action *a)
 	log_line(m->server->log, LOG_LEVEL_WARN, "event=attempt_ended model=%s step=%lu attempt=%u why=%s", m->name,
 		 (unsigned long)a->id.step, a->id.attempt, m->why);
 	body.why = m->why;
-	body.status = SHARD_WORLD_CHANGED;
+	body.status = a->status ? a->status : SHARD_WORLD_CHANGED;
 	for (uint32_t i = 0; was_on && i < m->gather.local_nr; i++) {
 		struct session *t = m->gather.local[i].session;
 
@@ -289,7 +290,8 @@ static void act_result(struct model *m, const struct core_action *a)
 	body.world_size = r->world.size;
 	body.diverged = r->diverged;
 	if (r->outcome != RECORD_APPLIED || r->diverged)
-		log_line(m->server->log, LOG_LEVEL_WARN, "event=step_skipped model=%s step=%lu outcome=%d diverged=%d rank=%d tensor=%ld", m->name,
+		log_line(m->server->log, LOG_LEVEL_WARN,
+			 "event=step_skipped model=%s step=%lu outcome=%d diverged=%d rank=%d tensor=%ld", m->name,
 			 (unsigned long)r->id.step, r->outcome, r->diverged, r->bad_rank, (long)r->bad_tensor);
 	for (uint32_t i = 0; i < m->gather.local_nr; i++) {
 		struct session *t = m->gather.local[i].session;
@@ -379,10 +381,10 @@ static void act_credit(struct model *m, const struct core_action *a)
 }
 
 static void (*const acts[])(struct model *, const struct core_action *) = {
-	[CORE_ACT_SEND] = act_send,     [CORE_ACT_PERSIST] = act_persist, [CORE_ACT_BEGIN] = act_begin, [CORE_ACT_CREDIT] = act_credit,
-	[CORE_ACT_OPEN] = act_open,     [CORE_ACT_APPLY] = act_apply,     [CORE_ACT_RESULT] = act_result, [CORE_ACT_ENDED] = act_ended,
-	[CORE_ACT_SEAL] = act_seal,     [CORE_ACT_LOST] = act_lost,       [CORE_ACT_EXPEL] = act_expel,
-	[CORE_ACT_LEFT] = act_left,
+	[CORE_ACT_SEND] = act_send,     [CORE_ACT_PERSIST] = act_persist, [CORE_ACT_BEGIN] = act_begin,
+	[CORE_ACT_CREDIT] = act_credit, [CORE_ACT_OPEN] = act_open,       [CORE_ACT_APPLY] = act_apply,
+	[CORE_ACT_RESULT] = act_result, [CORE_ACT_ENDED] = act_ended,     [CORE_ACT_SEAL] = act_seal,
+	[CORE_ACT_LOST] = act_lost,     [CORE_ACT_EXPEL] = act_expel,     [CORE_ACT_LEFT] = act_left,
 };
 
 void model_run(struct model *m, const struct core_event *ev)
@@ -401,7 +403,7 @@ void model_run(struct model *m, const struct core_event *ev)
 void model_event(struct model *m, const struct core_event *ev)
 {
 	if (m->server->in_event) {
-		CHECK(ev->msg == NULL && ev->why == NULL);
+		CHECK(ev->msg == NULL && ev->why == NULL && ev->lr == NULL);
 		server_later(m->server, m, ev);
 		return;
 	}
@@ -418,7 +420,8 @@ void model_tick(struct model *m, uint64_t now_ns)
 		model_event(m, &(struct core_event){.type = CORE_EV_TICK});
 }
 
-enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Core *body, struct err *e)
+enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Core *body,
+				   struct err *e)
 {
 	struct corewire_limits limits = {m->layout->chunks_nr, m->set.groups_nr, m->server->nodes_nr};
 	struct core_event ev = {.type = CORE_EV_MSG, .node = p->node, .incarnation = p->incarnation};

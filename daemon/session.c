@@ -136,7 +136,8 @@ static enum shard_status join_image_room(struct session *t, struct model *m, str
 static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t hint)
 {
 	Shard__Joined body = SHARD__JOINED__INIT;
-	struct wire_head h = {.op = OP_JOIN, .flags = WIRE_REPLY, .attempt = tag, .model = m->id, .generation = m->generation, .step = m->step};
+	struct wire_head h = {
+		.op = OP_JOIN, .flags = WIRE_REPLY, .attempt = tag, .model = m->id, .generation = m->generation, .step = m->step};
 	const struct shm *arena = store_arena_shm(m->store, t->slot), *image = store_image_shm(m->store);
 	int fds[2] = {arena->fd, image->fd};
 	enum shard_status st;
@@ -148,13 +149,15 @@ static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t h
 	body.image_bytes = image->bytes;
 	body.image_data = image_data_offset(m->layout->chunks_nr);
 	body.image_step = m->step;
-	st = t->local ? stream_send_fds(conn_stream(t->conn), &h, &body.base, fds, 2) : stream_send_control(conn_stream(t->conn), &h, &body.base);
+	st = t->local ? stream_send_fds(conn_stream(t->conn), &h, &body.base, fds, 2)
+		      : stream_send_control(conn_stream(t->conn), &h, &body.base);
 	if (st != SHARD_OK) {
 		session_close(t, SHARD_SYSTEM, "cannot pass it the arena");
 		return;
 	}
 	conn_kick(t->conn);
-	log_line(t->server->log, LOG_LEVEL_INFO, "event=join model=%s session=%lu pid=%u hint=%d", m->name, (unsigned long)t->id, t->pid, hint);
+	log_line(t->server->log, LOG_LEVEL_INFO, "event=join model=%s session=%lu pid=%u hint=%d", m->name, (unsigned long)t->id,
+		 t->pid, hint);
 	model_event(m, &(struct core_event){
 			       .type = CORE_EV_JOIN,
 			       .session = t->trainer,
@@ -169,9 +172,11 @@ static enum shard_status on_join(struct session *t, const struct wire_head *h, c
 	enum shard_status st;
 
 	if (m == NULL || m->defining)
-		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s: define it first", h->model, server_node_name(t->server, t->server->self));
+		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s: define it first", h->model,
+			       server_node_name(t->server, t->server->self));
 	if (t->model != NULL || t->join_model != NULL)
-		return err_set(e, SHARD_BAD_STATE, "this connection has joined \"%s\" already", (t->model ? t->model : t->join_model)->name);
+		return err_set(e, SHARD_BAD_STATE, "this connection has joined \"%s\" already",
+			       (t->model ? t->model : t->join_model)->name);
 	if ((st = join_image_room(t, m, e)) != SHARD_OK)
 		return st;
 	st = store_arena_open(m->store, &t->slot, e);
@@ -233,21 +238,43 @@ static enum shard_status on_push(struct session *t, const struct wire_head *h, c
 	return gather_push(t, h, (const Shard__Push *)msg, e);
 }
 
+static enum shard_status check_lr(const struct model *m, const Shard__Ready *body, struct err *e)
+{
+	if (body->n_lr != 0 && body->n_lr != m->set.groups_nr)
+		return err_set(e, SHARD_BAD_ARG, "%zu learning rates: \"%s\" has %u groups", body->n_lr, m->name, m->set.groups_nr);
+	if (body->n_lr != 0 && m->set.schedule.id != SCHEDULE_NONE)
+		return err_set(e, SHARD_BAD_ARG, "a learning rate from the trainer, but schedule = %s sets it: choose one of them",
+			       schedule_row(m->set.schedule.id)->name);
+	for (size_t g = 0; g < body->n_lr; g++)
+		if (!(body->lr[g] >= 0 && body->lr[g] <= 1e30))
+			return err_set(e, SHARD_BAD_ARG, "lr of group %zu is %g: choose a number of at least 0", g, body->lr[g]);
+	return SHARD_OK;
+}
+
 static enum shard_status on_ready(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
 	const Shard__Ready *body = (const Shard__Ready *)msg;
 	struct model *m = t->model;
+	enum shard_status st;
 
 	if (!in_attempt(t, h))
 		return SHARD_OK; /* it was told that the attempt is over, or will be */
 	if (!(body->weight > 0) || body->weight > 1e300)
-		return err_set(e, SHARD_BAD_ARG, "weight %g of step %lu: it must be positive and finite", body->weight, (unsigned long)h->step);
+		return err_set(e, SHARD_BAD_ARG, "weight %g of step %lu: it must be positive and finite", body->weight,
+			       (unsigned long)h->step);
 	if (m->gather.local[t->local_index].chunks_pushed != m->layout->chunks_nr)
 		return err_set(e, SHARD_MISSING, "commit of step %lu with %u of %u chunks pushed", (unsigned long)h->step,
 			       m->gather.local[t->local_index].chunks_pushed, m->layout->chunks_nr);
+	if ((st = check_lr(m, body, e)) != SHARD_OK)
+		return st;
 	m->gather.local[t->local_index].ready = true;
-	model_event(m, &(struct core_event){
-			       .type = CORE_EV_READY, .id = m->id_now, .session = t->trainer, .weight = body->weight, .skip = body->skip});
+	model_event(m, &(struct core_event){.type = CORE_EV_READY,
+					    .id = m->id_now,
+					    .session = t->trainer,
+					    .weight = body->weight,
+					    .lr = body->lr,
+					    .lr_nr = (uint32_t)body->n_lr,
+					    .skip = body->skip});
 	return SHARD_OK;
 }
 
@@ -257,8 +284,9 @@ static enum shard_status on_abandon(struct session *t, const struct wire_head *h
 
 	(void)e;
 	if (in_attempt(t, h))
-		model_event(t->model, &(struct core_event){
-					      .type = CORE_EV_ABANDON, .id = t->model->id_now, .session = t->trainer, .why = body->why});
+		model_event(t->model,
+			    &(struct core_event){
+				    .type = CORE_EV_ABANDON, .id = t->model->id_now, .session = t->trainer, .why = body->why});
 	return SHARD_OK;
 }
 
@@ -393,7 +421,8 @@ static void session_closed(void *owner, struct conn *c, const struct err *why)
 	list_remove(&t->link);
 	s->sessions_nr--;
 	if (t->model != NULL) {
-		gather_session_gone(t->model, t); /* what ends the attempt is told to the others only: this one has no stream any more */
+		gather_session_gone(t->model,
+				    t); /* what ends the attempt is told to the others only: this one has no stream any more */
 		session_gone(t, false, why->status == SHARD_CLOSED ? "closed its socket" : why->text);
 		session_detach(t);
 	}

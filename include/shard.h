@@ -52,7 +52,8 @@ struct shard_world { size_t size; uint32_t rank, world_size, local_rank, local_s
 struct shard_begin_opts { size_t size;
     double weight;         /* update uses sum(grad_i) / sum(weight_i); samples or tokens; 0 = 1.0 = mean over ranks */
     uint32_t micro_steps;  /* pushes with SHARD_ADD per element; 0 = 1 */
-    const double *lr;      /* own schedule: one per group, equal on all ranks (SHARD_MISMATCH names the odd one); or NULL */ };
+    const double *lr;      /* own schedule: one per group, equal on all ranks (else shard_result() is MISMATCH on all of them and names
+                            * the odd one; the attempt is over, shard_world_get() and begin again); NULL: the settings' */ };
 struct shard_step { size_t size; uint64_t step, attempt; uint32_t rank, world_size; double loss_scale; };
 enum shard_outcome { SHARD_APPLIED = 1, SHARD_SKIPPED_NONFINITE, SHARD_SKIPPED_VOTE };
 struct shard_result { size_t size; enum shard_outcome outcome; uint64_t step, applied /* = Adam's t */, attempts, skipped_in_row;
@@ -90,7 +91,7 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t g
 /* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over,
  * without effect: shard_world_get(), then begin. Tickets grow by one per call that gives one; except for pull, a place may be NULL --- */
 SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
-        * before is decided and in the image. opts NULL: defaults. UNSUPPORTED: micro_steps > 1, lr. BAD_STATE */
+        * before is decided and in the image. opts NULL: defaults. UNSUPPORTED: micro_steps > 1. BAD_STATE */
 SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
         * begin (max_staleness > 0 alternates buffers). Write until its push; from then to the result it is the daemon's and must not
         * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit, not a step. NULL unless joined */

@@ -84,7 +84,8 @@ static void coord_begin(struct ctx *x)
 				  .attempt = ++co->attempt};
 	co->undecided = true;
 	co->begun_ns = x->now;
-	co->skip = false;
+	co->skip = co->has_lr = false;
+	co->lr_nr = 0;
 	co->bad_tensor = -1;
 	co->bad_rank = -1;
 	timer_start(c, &co->timer, x->now);
@@ -94,11 +95,19 @@ static void coord_begin(struct ctx *x)
 	}
 }
 
-void coord_abort(struct ctx *x, const char *why)
+static void coord_send_abort(struct ctx *x, uint16_t node, const struct core_id *id)
+{
+	struct core_msg *m = core_send(x, node, CORE_ABORT, id);
+
+	m->why = core_text(x->c, "%s", x->c->coord.aborted);
+	m->status = x->c->coord.aborted_status;
+}
+
+void coord_abort(struct ctx *x, enum shard_status status, const char *why)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
-	struct core_msg own = {.op = CORE_ABORT, .id = co->id, .why = why};
+	struct core_msg own = {.op = CORE_ABORT, .id = co->id, .why = why, .status = status};
 
 	if (!co->undecided)
 		return;
@@ -106,14 +115,35 @@ void coord_abort(struct ctx *x, const char *why)
 	co->undecided = false;
 	timer_start(c, &co->timer, x->now);
 	core_copy_text(co->aborted, sizeof(co->aborted), why);
+	co->aborted_status = status;
 	step_on_abort(x, &own); /* first: from here on nobody on this node can take the attempt for committed */
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
 		if (i != c->conf.self)
-			core_send(x, i, CORE_ABORT, &co->id)->why = core_text(c, "%s", why);
+			coord_send_abort(x, i, &co->id);
 	}
 }
 
-bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w)
+/* The learning rates that the trainers of one node gave: the same as those of the nodes before? */
+static const char *coord_take_lr(struct core *c, uint16_t node, const struct core_vote *v, const struct core_world *w)
+{
+	struct coord *co = &c->coord;
+	uint32_t rank = 0;
+
+	if (!v->ranks_nr)
+		return NULL;
+	while (w->rank[rank].node != node)
+		rank++;
+	if (co->has_lr)
+		return step_lr_differs(c, w, rank, v->lr, v->lr_nr, co->lr_rank, co->lr, co->lr_nr);
+	co->has_lr = true;
+	co->lr_nr = v->lr_nr;
+	co->lr_rank = rank;
+	if (v->lr_nr)
+		memcpy(co->lr, v->lr, v->lr_nr * sizeof(co->lr[0]));
+	return NULL;
+}
+
+bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w, const char **differs)
 {
 	struct coord *co = &c->coord;
 	double *sumsq = core_at(c, c->at_all_sumsq);
@@ -121,8 +151,10 @@ bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, str
 	uint32_t nr = 0;
 
 	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != core_local_ranks(w, node) ||
-	    (v->chunks_nr && (!v->sumsq || !v->finite)) || (v->ranks_nr && !v->weights))
+	    (v->chunks_nr && (!v->sumsq || !v->finite)) || (v->ranks_nr && !v->weights) ||
+	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
 		return false;
+	*differs = coord_take_lr(c, node, v, w);
 	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
 		if (c->conf.owner[i] != node)
 			continue;
@@ -150,6 +182,7 @@ void coord_decide(struct core *c, const struct core_id *id, const struct core_wo
 	struct record_votes votes = {.sumsq = core_at(c, c->at_all_sumsq),
 				     .finite = core_at(c, c->at_all_finite),
 				     .chunks_nr = c->conf.chunks_nr,
+				     .lr = co->lr_nr ? co->lr : NULL,
 				     .skip = co->skip,
 				     .bad_tensor = co->bad_tensor,
 				     .bad_rank = co->bad_rank};
@@ -184,7 +217,7 @@ static void coord_tell_end(struct ctx *x, const struct core_msg *m)
 	if (co->has_last && !core_id_cmp(&m->id, &co->last.id))
 		coord_send_commit(x, m->from);
 	else if (core_id_cmp(&m->id, &co->id) < 0 || (!co->undecided && !core_id_cmp(&m->id, &co->id)))
-		core_send(x, m->from, CORE_ABORT, &m->id)->why = core_text(c, "%s", co->aborted);
+		coord_send_abort(x, m->from, &m->id);
 }
 
 void coord_on_vote(struct ctx *x, const struct core_msg *m)
@@ -192,6 +225,7 @@ void coord_on_vote(struct ctx *x, const struct core_msg *m)
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 	struct coord_node *n = &co->node[m->from];
+	const char *differs;
 
 	if (!coord_member(c, m))
 		return;
@@ -200,8 +234,12 @@ void coord_on_vote(struct ctx *x, const struct core_msg *m)
 		return;
 	}
 	n->done = n->begun = true; /* who votes for a step has finished the one before */
-	if (n->voted || !coord_scatter(c, m->from, &m->vote, &co->world))
+	if (n->voted || !coord_scatter(c, m->from, &m->vote, &co->world, &differs))
 		return;
+	if (differs) { /* a vote that may not count: so one is missing, and the attempt can end without effect */
+		coord_abort(x, SHARD_MISMATCH, differs);
+		return;
+	}
 	n->voted = true;
 	if (coord_all_voted(c))
 		coord_commit(x);
@@ -225,7 +263,7 @@ void coord_on_abandon(struct ctx *x, const struct core_msg *m)
 	if (!co->undecided || core_id_cmp(&m->id, &co->id))
 		coord_tell_end(x, m);
 	else if (!co->node[m->from].voted)
-		coord_abort(x,
+		coord_abort(x, m->status ? m->status : SHARD_WORLD_CHANGED,
 			    m->why ? core_text(c, "%s", m->why) : core_text(c, "node %s dropped it", c->conf.node_names[m->from]));
 }
 
@@ -269,7 +307,7 @@ void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
 	c->coord.node[node].absent_since = x->now ? x->now : 1;
 	world_lost_node(x, node, text);
 	if (c->coord.undecided && !c->coord.node[node].voted)
-		coord_abort(x, text);
+		coord_abort(x, SHARD_WORLD_CHANGED, text);
 }
 
 static void coord_send_waits(struct ctx *x)

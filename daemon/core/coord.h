@@ -20,6 +20,10 @@ struct coord_node {
 struct coord {
 	enum coord_state state;
 	bool has_view, has_last, undecided, want_seal, skip;
+	bool prepared_differs; /* RECOVER: its votes differ in lr */
+	bool has_lr;           /* .lr: of the first node with ranks that voted */
+	double lr[CORE_GROUPS_MAX];
+	uint32_t lr_nr, lr_rank;
 	struct core_view view; /* durable, or in COORD_PERSIST on its way to disk */
 	struct core_id id;     /* the attempt, or the last one */
 	uint64_t begun_ns, seal_step;
@@ -34,6 +38,7 @@ struct coord {
 	uint32_t trainers_nr;
 	struct coord_node node[CORE_NODES_MAX];
 	char lost[CORE_WHY_BYTES], aborted[CORE_WHY_BYTES];
+	enum shard_status aborted_status;
 };
 
 /* recover.c */
@@ -55,9 +60,10 @@ void coord_on_waiting(struct ctx *x, const struct core_msg *m);
 void coord_on_link_up(struct ctx *x, uint16_t node);
 void coord_on_link_down(struct ctx *x, uint16_t node, const char *why);
 void coord_on_tick(struct ctx *x);
-void coord_settle(struct ctx *x);                                                                   /* at the end of every event */
-void coord_abort(struct ctx *x, const char *why);                                                   /* an undecided attempt */
-bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w); /* false: malformed */
+void coord_settle(struct ctx *x);                                           /* at the end of every event */
+void coord_abort(struct ctx *x, enum shard_status status, const char *why); /* an undecided attempt */
+/* false: malformed. *differs: a sentence where its trainers gave other learning rates than those before; else NULL. */
+bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w, const char **differs);
 void coord_decide(struct core *c, const struct core_id *id, const struct core_world *w);
 bool coord_due(const struct core *c); /* coord_settle would do more now */
 uint64_t coord_deadline(const struct core *c);

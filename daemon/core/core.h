@@ -19,7 +19,7 @@ enum core_event_type {
 	CORE_EV_LINK_DOWN, /* .node .why                                                                            */
 	CORE_EV_PERSISTED, /* the view of the last CORE_ACT_PERSIST is on disk                                        */
 	CORE_EV_STAGED,    /* .chunk .sumsq .finite .bad_tensor .bad_rank: reduced gradient of a chunk held here       */
-	CORE_EV_READY,     /* .session .weight .skip: a local rank called commit or vote_skip                          */
+	CORE_EV_READY,     /* .session .weight .skip .lr: a local rank called commit or vote_skip                          */
 	CORE_EV_DRAINED,   /* no transfer out of this node of an attempt <= .id is outstanding                           */
 	CORE_EV_APPLIED,   /* every chunk here is updated and its image writes completed                                */
 	CORE_EV_JOIN,      /* .trainer, local                                                                        */
@@ -35,6 +35,8 @@ struct core_event {
 	uint64_t incarnation, session, step;
 	uint32_t chunk;
 	double sumsq, weight;
+	const double *lr; /* [lr_nr] of each group; lr_nr 0: the settings' */
+	uint32_t lr_nr;
 	bool finite, skip;
 	int64_t bad_tensor;
 	int32_t bad_rank;
@@ -51,7 +53,7 @@ enum core_action_type {
 	CORE_ACT_OPEN,     /* about to vote: mark the image open before anything that follows                          */
 	CORE_ACT_APPLY,    /* .record: run the optimizer (or, skipped: only versions move); later CORE_EV_APPLIED        */
 	CORE_ACT_RESULT,   /* .record: tell the local ranks of its world                                              */
-	CORE_ACT_ENDED,    /* attempt .id is over without effect, .why: tell local ranks, take no more pushes, drain     */
+	CORE_ACT_ENDED,    /* attempt .id is over without effect, .why .status: tell local ranks, take no more pushes    */
 	CORE_ACT_SEAL,     /* .record: publish the written master weights as image of .record.step                     */
 	CORE_ACT_LOST,     /* generation .id.generation begins, nothing older counts, .why: tell all trainers            */
 	CORE_ACT_EXPEL,    /* .session (local) is out of the world, .why: close it                                    */
@@ -68,6 +70,7 @@ struct core_action {
 	const struct record *record;
 	const struct core_view *view;
 	const char *why;
+	enum shard_status status; /* 0: SHARD_WORLD_CHANGED */
 };
 
 #define CORE_ACTIONS_MAX (8 * CORE_NODES_MAX + 64)

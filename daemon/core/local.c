@@ -86,7 +86,8 @@ void local_gone(struct ctx *x, const struct core_event *e)
 		l->live = l->t.leave = false;
 	local_tell(x, l);
 	if (local_not_ready(c, e->trainer.session))
-		step_abandon(x, core_text(c, "%s %s", core_rank_name(c, &c->step.world, (uint32_t)rank), l->why));
+		step_abandon(x, SHARD_WORLD_CHANGED,
+			     core_text(c, "%s %s", core_rank_name(c, &c->step.world, (uint32_t)rank), l->why));
 }
 
 void local_abandon(struct ctx *x, const struct core_event *e)
@@ -95,8 +96,9 @@ void local_abandon(struct ctx *x, const struct core_event *e)
 	int32_t rank = step_rank(&c->step.world, c->conf.self, e->session);
 
 	if (c->step.part == CORE_STAGING && rank >= 0)
-		step_abandon(x, core_text(c, "%s abandoned it: %s", core_rank_name(c, &c->step.world, (uint32_t)rank),
-					  e->why ? e->why : "no reason given"));
+		step_abandon(x, SHARD_WORLD_CHANGED,
+			     core_text(c, "%s abandoned it: %s", core_rank_name(c, &c->step.world, (uint32_t)rank),
+				       e->why ? e->why : "no reason given"));
 }
 
 void local_on_join(struct ctx *x, const struct core_msg *m)

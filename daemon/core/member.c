@@ -49,7 +49,7 @@ void member_on_ask(struct ctx *x, const struct core_msg *m)
 	c->member.promised = m->id.term;
 	c->step.has_next = false;
 	if (c->step.part == CORE_STAGING)
-		step_drop(x, "a coordinator that started again asks for the state");
+		step_drop(x, SHARD_WORLD_CHANGED, "a coordinator that started again asks for the state");
 	member_answer(x, m);
 }
 
@@ -81,7 +81,7 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	const char *why = m->next_why[0] ? m->next_why : "the model was LOST: write all weights and seal again";
 	bool tell = m->generation || m->next_why[0];
 
-	step_drop(x, core_text(c, "%s", why));
+	step_drop(x, SHARD_WORLD_CHANGED, core_text(c, "%s", why));
 	step_forget(x);
 	m->generation = v->generation;
 	if (!tell)
@@ -121,7 +121,7 @@ void member_resume(struct ctx *x)
 		return;
 	if (v->generation != m->generation)
 		member_new_generation(x, v);
-	step_drop(x, "the view changed");
+	step_drop(x, SHARD_WORLD_CHANGED, "the view changed");
 	c->step.has_next = c->step.dropped = false;
 	timer_stop(&c->step.timer);
 	if (v->sealed)

@@ -15,6 +15,8 @@ struct core_vote {
 	uint32_t chunks_nr;    /* chunks that the voter holds */
 	const double *weights; /* [ranks_nr], local ranks of the attempt's world in rank order */
 	uint32_t ranks_nr;
+	const double *lr;   /* [lr_nr] of each group, as all local ranks gave it */
+	uint32_t lr_nr;     /* 0: they gave none */
 	bool skip;          /* a local rank voted to skip */
 	int64_t bad_tensor; /* first non-finite gradient seen here, -1: none */
 	int32_t bad_rank;
@@ -85,7 +87,8 @@ struct core_msg {
 	struct core_vote vote;
 	struct core_trainer trainer;
 	struct core_waits waits;
-	const char *why; /* one sentence, may be NULL */
+	const char *why;          /* one sentence, may be NULL */
+	enum shard_status status; /* of ABORT and ABANDON: what trainers are told; 0: SHARD_WORLD_CHANGED */
 };
 
 #endif

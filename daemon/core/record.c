@@ -65,20 +65,23 @@ static double squares_sum(const struct record_votes *v, bool *finite) /* in chun
 	return sum;
 }
 
-/* One group's hyper-parameters in applied step t. */
-static void hyper_at(double h[HYPER_NR], const struct record_conf *conf, uint32_t g, uint64_t t)
+/* One group's hyper-parameters in applied step t. lr: the trainers' own, of all groups, or NULL. */
+static void hyper_at(double h[HYPER_NR], const struct record_conf *conf, const double *lr, uint32_t g, uint64_t t)
 {
 	double momentum;
 
 	memcpy(h, conf->hyper[g], HYPER_NR * sizeof(h[0]));
+	if (lr)
+		h[HYPER_LR] = lr[g];
 	if (conf->schedule.id == SCHEDULE_NONE)
 		return;
-	h[HYPER_LR] = schedule_lr(&conf->schedule, t) * conf->lr_factor[g];
+	if (!lr)
+		h[HYPER_LR] = schedule_lr(&conf->schedule, t) * conf->lr_factor[g];
 	if (schedule_momentum(&conf->schedule, t, &momentum))
 		h[conf->optim->hyper[HYPER_BETA1].name ? HYPER_BETA1 : HYPER_MOMENTUM] = momentum;
 }
 
-static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf, double norm)
+static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf, const double *lr, double norm)
 {
 	double h[HYPER_NR];
 	float mult;
@@ -91,7 +94,7 @@ static void record_apply(struct record *r, const struct record *prev, const stru
 		r->clip_factor = conf->clip / (norm + CLIP_EPS);
 	mult = (float)(r->clip_factor / (r->loss_scale * r->weight_sum));
 	for (uint32_t g = 0; g < conf->groups_nr; g++) {
-		hyper_at(h, conf, g, r->applied);
+		hyper_at(h, conf, lr, g, r->applied);
 		optim_args_set(&r->args[g], conf->optim, h, r->applied, mult);
 	}
 }
@@ -118,7 +121,7 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	r->groups_nr = conf->groups_nr;
 	r->world = *world;
 	r->clip_factor = 1;
-	hyper_at(h, conf, 0, prev->applied + 1); /* of a skipped step: what it would have had, and the next one has */
+	hyper_at(h, conf, votes->lr, 0, prev->applied + 1); /* of a skipped step: what it would have had, and the next one has */
 	r->lr = h[HYPER_LR];
 	r->bad_tensor = votes->bad_tensor;
 	r->bad_rank = votes->bad_rank;
@@ -134,7 +137,7 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	else if (votes->skip)
 		record_skip(r, prev, RECORD_SKIP);
 	else
-		record_apply(r, prev, conf, norm);
+		record_apply(r, prev, conf, votes->lr, norm);
 	/* a skip that a trainer asked for says nothing about the scale */
 	if (r->outcome != RECORD_SKIP && !scaler_update(&r->scaler, conf, r->outcome == RECORD_NONFINITE))
 		r->diverged = true;

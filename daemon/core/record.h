@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 #ifndef CORE_NODES_MAX /* a program that enumerates states builds the core smaller */
-#define CORE_NODES_MAX 64
-#define CORE_RANKS_MAX 256
-#endif
+#define CORE_NODES_MAX  64
+#define CORE_RANKS_MAX  256
 #define CORE_GROUPS_MAX 16
+#endif
 
 struct core_id { /* which attempt; ordered by (generation, term, seq, step, attempt) */
 	uint64_t term, step;
@@ -75,6 +75,7 @@ struct record_votes {        /* of every member, merged */
 	const double *sumsq; /* [chunks_nr], chunk order */
 	const uint8_t *finite;
 	uint32_t chunks_nr;
+	const double *lr; /* [groups_nr] the trainers' own; NULL: the settings' */
 	bool skip;
 	int64_t bad_tensor;
 	int32_t bad_rank;

@@ -136,8 +136,8 @@ static bool recover_rule(struct ctx *x)
 		if (!n->is_prepared || core_id_cmp(&n->prepared, &co->id))
 			return true;
 	}
-	if (!members)
-		return true;
+	if (!members || co->prepared_differs)
+		return true; /* votes that differ in lr were never committed */
 	for (uint32_t i = 0; i < co->prepared.size; i++) {
 		uint16_t node = co->prepared.rank[i].node;
 
@@ -214,7 +214,7 @@ void recover_settle(struct ctx *x)
 	} else if ((co->state == COORD_VIEW || co->state == COORD_OPEN) && recover_changed(c, x->now)) {
 		bool lost = recover_lost(x);
 
-		coord_abort(x, lost ? core_text(c, "%s", co->lost) : "a node started again");
+		coord_abort(x, SHARD_WORLD_CHANGED, lost ? core_text(c, "%s", co->lost) : "a node started again");
 		recover_change(x, lost);
 	} else if (co->state == COORD_VIEW && recover_adopted(c)) {
 		co->state = COORD_OPEN;
@@ -264,18 +264,24 @@ static void recover_prepared(struct ctx *x, uint16_t from, const struct core_ans
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
+	const char *differs;
 
 	if (core_id_cmp(&a->id, &co->id) > 0) {
 		co->id = a->id;
 		co->prepared = a->world;
-		co->skip = false;
+		co->skip = co->has_lr = co->prepared_differs = false;
+		co->lr_nr = 0;
 		co->bad_tensor = -1;
 		co->bad_rank = -1;
 	}
 	co->node[from].prepared = a->id;
 	co->node[from].is_prepared = true;
-	if (!core_id_cmp(&a->id, &co->id) && !coord_scatter(c, from, &a->vote, &co->prepared))
+	if (core_id_cmp(&a->id, &co->id))
+		return;
+	if (!coord_scatter(c, from, &a->vote, &co->prepared, &differs))
 		co->node[from].is_prepared = false;
+	else if (differs)
+		co->prepared_differs = true;
 }
 
 void recover_on_answer(struct ctx *x, const struct core_msg *m)

@@ -81,6 +81,8 @@ void step_vote_fill(struct core *c, struct core_vote *v)
 	v->chunks_nr = c->held_nr[c->conf.self];
 	v->weights = weights;
 	v->ranks_nr = nr;
+	v->lr = s->lr_nr ? s->lr : NULL;
+	v->lr_nr = s->lr_nr;
 	v->skip = s->skip;
 	v->bad_tensor = s->bad_tensor;
 	v->bad_rank = s->bad_rank;
@@ -123,10 +125,13 @@ static void step_waiting(struct ctx *x)
 
 static void step_tell_dropped(struct ctx *x)
 {
-	core_send(x, x->c->conf.coordinator, CORE_ABANDON, &x->c->step.id)->why = core_text(x->c, "%s", x->c->step.why);
+	struct core_msg *m = core_send(x, x->c->conf.coordinator, CORE_ABANDON, &x->c->step.id);
+
+	m->why = core_text(x->c, "%s", x->c->step.why);
+	m->status = x->c->step.status;
 }
 
-void step_drop(struct ctx *x, const char *why)
+void step_drop(struct ctx *x, enum shard_status status, const char *why)
 {
 	struct step *s = &x->c->step;
 	struct core_action *a;
@@ -138,27 +143,29 @@ void step_drop(struct ctx *x, const char *why)
 	a->id = s->id;
 	a->world = &s->world;
 	a->why = why;
+	a->status = status;
 	s->aborted = s->id;
 	step_move(x, CORE_FREE);
 	s->draining = true;
 }
 
 /* What the coordinator has to hear until it acts: an attempt that this node will never vote for. */
-static void step_refuse(struct ctx *x, const char *why)
+static void step_refuse(struct ctx *x, enum shard_status status, const char *why)
 {
 	struct step *s = &x->c->step;
 
 	s->dropped = true;
+	s->status = status;
 	core_copy_text(s->why, sizeof(s->why), why);
 	timer_start(x->c, &s->timer, x->now);
 	step_tell_dropped(x);
 }
 
-void step_abandon(struct ctx *x, const char *why)
+void step_abandon(struct ctx *x, enum shard_status status, const char *why)
 {
 	CHECK(x->c->step.part == CORE_STAGING);
-	step_drop(x, why);
-	step_refuse(x, why);
+	step_drop(x, status, why);
+	step_refuse(x, status, why);
 }
 
 void step_forget(struct ctx *x)
@@ -183,7 +190,7 @@ static void step_enter(struct ctx *x)
 	s->id = s->drained = s->next_id;
 	s->drained.attempt--; /* what was begun before has drained, what was not begun never left */
 	s->world = s->next_world;
-	s->chunks_staged = s->ranks_ready = 0;
+	s->chunks_staged = s->ranks_ready = s->lr_nr = 0;
 	s->ranks_nr = core_local_ranks(&s->world, c->conf.self);
 	s->bad_tensor = -1;
 	s->bad_rank = -1;
@@ -193,7 +200,7 @@ static void step_enter(struct ctx *x)
 	if (missing) {
 		s->aborted = s->drained = s->id; /* nothing of it ever leaves: lenders may lend again */
 		slots_drained(x);
-		step_refuse(x, missing);
+		step_refuse(x, SHARD_WORLD_CHANGED, missing);
 		return;
 	}
 	step_move(x, CORE_STAGING);
@@ -246,7 +253,7 @@ void step_on_begin(struct ctx *x, const struct core_msg *m)
 	if (core_id_cmp(&m->id, &s->id) < 0 || core_id_cmp(&m->id, &s->aborted) <= 0 || m->id.step != m->record->id.step + 1)
 		return;
 	if (!step_took(x, m->record))
-		step_drop(x,
+		step_drop(x, SHARD_WORLD_CHANGED,
 			  core_text(x->c, "step %llu attempt %u takes its place", (unsigned long long)m->id.step, m->id.attempt));
 	if (s->has_next && core_id_cmp(&m->id, &s->next_id) <= 0)
 		return;
@@ -298,7 +305,8 @@ void step_on_abort(struct ctx *x, const struct core_msg *m)
 	if (step_undecided(s) && s->id.step < m->id.step)
 		return;
 	if (core_id_cmp(&s->id, &m->id) <= 0) {
-		step_drop(x, m->why ? core_text(x->c, "%s", m->why) : "the coordinator aborted it");
+		step_drop(x, m->status ? m->status : SHARD_WORLD_CHANGED,
+			  m->why ? core_text(x->c, "%s", m->why) : "the coordinator aborted it");
 		if (s->dropped)
 			timer_stop(&s->timer);
 		s->dropped = false;
@@ -342,13 +350,50 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	step_vote(x);
 }
 
+const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank, const double *lr, uint32_t nr,
+			    uint32_t other_rank, const double *other, uint32_t other_nr)
+{
+	uint32_t g = 0;
+
+	if (nr != other_nr)
+		return core_text(c, "lr: %s gave %s, %s gave %s: give lr at shard_begin() on all ranks, or on none",
+				 core_rank_name(c, w, rank), nr ? "its own" : "none", core_rank_name(c, w, other_rank),
+				 other_nr ? "its own" : "none");
+	while (g < nr && lr[g] == other[g])
+		g++;
+	if (g == nr)
+		return NULL;
+	return core_text(c, "lr of group %u: %s gave %.17g, %s gave %.17g: give the same on all ranks", g,
+			 core_rank_name(c, w, rank), lr[g], core_rank_name(c, w, other_rank), other[g]);
+}
+
+static const char *step_take_lr(struct core *c, const struct core_event *e, uint32_t rank)
+{
+	struct step *s = &c->step;
+
+	CHECK(e->lr_nr == 0 || (e->lr && e->lr_nr == c->conf.record.groups_nr));
+	if (s->ranks_ready > 0)
+		return step_lr_differs(c, &s->world, rank, e->lr, e->lr_nr, s->lr_rank, s->lr, s->lr_nr);
+	s->lr_nr = e->lr_nr;
+	s->lr_rank = rank;
+	if (e->lr_nr)
+		memcpy(s->lr, e->lr, e->lr_nr * sizeof(s->lr[0]));
+	return NULL;
+}
+
 void step_on_ready(struct ctx *x, const struct core_event *e)
 {
 	struct step *s = &x->c->step;
 	int32_t rank = step_rank(&s->world, x->c->conf.self, e->session);
+	const char *differs;
 
 	if (!step_in_hand(s, &e->id) || rank < 0 || s->ready[rank / 64] >> (rank % 64) & 1)
 		return;
+	differs = step_take_lr(x->c, e, (uint32_t)rank);
+	if (differs) {
+		step_abandon(x, SHARD_MISMATCH, differs);
+		return;
+	}
 	s->ready[rank / 64] |= 1ull << (rank % 64);
 	s->world.rank[rank].weight = e->weight;
 	s->skip = s->skip || e->skip;
@@ -392,7 +437,8 @@ void step_on_link_down(struct ctx *x, uint16_t node, const char *why)
 	if (node == c->conf.coordinator)
 		s->has_next = false;
 	if (s->part == CORE_STAGING && (node == c->conf.coordinator || needed))
-		step_abandon(x, core_text(c, "node %s is out of reach: %s", c->conf.node_names[node], why ? why : "no link"));
+		step_abandon(x, SHARD_WORLD_CHANGED,
+			     core_text(c, "node %s is out of reach: %s", c->conf.node_names[node], why ? why : "no link"));
 }
 
 void step_on_link_up(struct ctx *x, uint16_t node)

@@ -33,6 +33,9 @@ struct step {
 	struct core_world world, next_world;
 	struct record record;     /* last decided here; being applied in APPLYING */
 	char why[CORE_WHY_BYTES]; /* of dropped */
+	enum shard_status status;
+	double lr[CORE_GROUPS_MAX]; /* as the first ready rank gave it; all others must give the same */
+	uint32_t lr_nr, lr_rank;
 };
 
 /* Messages; the dispatcher in core.c has checked sender and role. */
@@ -54,9 +57,14 @@ void step_on_tick(struct ctx *x);
 /* For member.c, local.c and coord.c. */
 bool step_undecided(const struct step *s);             /* STAGING or PREPARED */
 bool step_took(struct ctx *x, const struct record *r); /* PREPARED for exactly this record: now APPLYING it */
-void step_drop(struct ctx *x, const char *why);        /* without effect; does nothing in FREE and APPLYING */
-void step_abandon(struct ctx *x, const char *why);     /* STAGING only: dropped, and the coordinator is told until it acts */
-void step_forget(struct ctx *x);                       /* a new generation: no record, no waiting BEGIN */
+/* status: what trainers are told; SHARD_WORLD_CHANGED but for their own mistakes */
+void step_drop(struct ctx *x, enum shard_status status, const char *why); /* without effect; does nothing in FREE and APPLYING */
+void step_abandon(struct ctx *x, enum shard_status status,
+		  const char *why); /* STAGING only: dropped, and the coordinator is told until it acts */
+/* Do two ranks, or the ranks of two nodes, give the same learning rates? else a sentence. */
+const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank, const double *lr, uint32_t nr,
+			    uint32_t other_rank, const double *other, uint32_t other_nr);
+void step_forget(struct ctx *x); /* a new generation: no record, no waiting BEGIN */
 void step_vote_fill(struct core *c, struct core_vote *v);
 int32_t step_rank(const struct core_world *w, uint16_t node, uint64_t session); /* -1: not in it */
 void step_check(const struct core *c);

@@ -122,5 +122,5 @@ void waits_expel(struct ctx *x)
 		world_expel(x, &co->world, i, why);
 		expelled++;
 	}
-	coord_abort(x, why);
+	coord_abort(x, SHARD_WORLD_CHANGED, why);
 }

@@ -76,7 +76,7 @@ static void world_lost(struct ctx *x, uint16_t node, uint64_t session, const cha
 	if (t)
 		world_remove(c, t);
 	if (ends)
-		coord_abort(x, core_text(c, "%s %s", core_rank_name(c, &c->coord.world, (uint32_t)rank), why));
+		coord_abort(x, SHARD_WORLD_CHANGED, core_text(c, "%s %s", core_rank_name(c, &c->coord.world, (uint32_t)rank), why));
 }
 
 void world_on_gone(struct ctx *x, const struct core_msg *m)

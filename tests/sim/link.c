@@ -27,7 +27,7 @@ static void *append(char **at, const void *what, size_t bytes)
 
 static size_t vote_bytes(const struct core_vote *v)
 {
-	return v->chunks_nr * 9 + v->ranks_nr * 8 + 64;
+	return v->chunks_nr * 9 + v->ranks_nr * 8 + v->lr_nr * 8 + 80;
 }
 
 static void vote_copy(char **at, struct core_vote *v)
@@ -35,6 +35,7 @@ static void vote_copy(char **at, struct core_vote *v)
 	v->sumsq = append(at, v->sumsq, v->chunks_nr * sizeof(double));
 	v->finite = append(at, v->finite, v->chunks_nr);
 	v->weights = append(at, v->weights, v->ranks_nr * sizeof(double));
+	v->lr = append(at, v->lr, v->lr_nr * sizeof(double));
 }
 
 static struct flight *flight_copy(const struct core_msg *m, uint32_t epoch)

@@ -147,7 +147,9 @@ static void test_misuse(void **state)
 	EXPECT(SHARD_UNSUPPORTED, shard_begin(t.model, &o, &t.step));
 	o.micro_steps = 0;
 	o.lr = &lr;
-	EXPECT(SHARD_UNSUPPORTED, shard_begin(t.model, &o, &t.step));
+	lr = -1;
+	EXPECT(SHARD_BAD_ARG, shard_begin(t.model, &o, &t.step));
+	EXPECT_TEXT("lr[0] is -1");
 	o.lr = NULL;
 	o.weight = -1;
 	EXPECT(SHARD_BAD_ARG, shard_begin(t.model, &o, &t.step));

@@ -6,6 +6,7 @@
  * link breaks once. Safety: no two attempts of the step are ever committed, and what is committed is never dropped. */
 #define CORE_NODES_MAX   3
 #define CORE_RANKS_MAX   3
+#define CORE_GROUPS_MAX  1
 #define CORE_TEXTS_BYTES 1024
 #include "core/coord.c"
 #include "core/core.c"
@@ -86,7 +87,7 @@ static void canonical(struct core *c)
 	c->member.waits_id = (struct core_id){0};
 }
 
-static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, double *weights)
+static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, double *weights, double *lr)
 {
 	for (uint32_t i = 0; i < v->chunks_nr; i++) {
 		sumsq[i] = v->sumsq[i];
@@ -97,6 +98,9 @@ static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, doubl
 	v->sumsq = sumsq;
 	v->finite = finite;
 	v->weights = weights;
+	if (v->lr_nr)
+		*lr = v->lr[0];
+	v->lr = lr;
 }
 
 static void violated(struct search *q, const char *what)
@@ -147,12 +151,12 @@ static void put_message(struct search *q, struct state *s, const struct core_msg
 		q->message[i].view = *m->view;
 		q->message[i].msg.view = &q->message[i].view;
 	}
-	copy_vote(&q->message[i].msg.vote, q->message[i].sumsq, q->message[i].finite, q->message[i].weights);
+	copy_vote(&q->message[i].msg.vote, q->message[i].sumsq, q->message[i].finite, q->message[i].weights, &q->message[i].lr);
 	if (m->answer) {
 		q->message[i].answer = *m->answer;
 		q->message[i].msg.answer = &q->message[i].answer;
 		copy_vote(&q->message[i].answer.vote, q->message[i].answer_sumsq, q->message[i].answer_finite,
-			  q->message[i].answer_weights);
+			  q->message[i].answer_weights, &q->message[i].answer_lr);
 	}
 	core_copy_text(q->message[i].why, sizeof(q->message[i].why), m->why);
 	q->message[i].msg.why = m->why ? q->message[i].why : NULL;
@@ -164,6 +168,8 @@ static void committed(struct search *q, struct state *s, const struct record *r)
 		return;
 	if (s->has_committed && core_id_cmp(&s->committed, &r->id))
 		violated(q, "two attempts of one step are committed");
+	if (q->shape.lr_differs && r->id.attempt == 1)
+		violated(q, "an attempt is committed whose trainers differ in lr");
 	for (uint16_t n = 1; n < q->shape.nodes_nr && !s->has_committed; n++) {
 		if (core_id_cmp(&s->prepared[n], &r->id))
 			violated(q, "an attempt is committed for which a node never voted");
@@ -256,6 +262,7 @@ static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t wha
 	struct core_event e = {.id = c->step.id, .sumsq = 4, .finite = true, .bad_tensor = -1, .weight = 1};
 	const uint8_t *staged = core_at(c, c->at_staged);
 	int32_t rank = step_rank(&c->step.world, n, 10u + n);
+	double lr = c->step.id.attempt == 1 ? n : 1;
 
 	if (what < q->shape.chunks_nr) {
 		if (c->step.part != CORE_STAGING || q->shape.owner[what] != n || staged[0] >> what & 1)
@@ -267,6 +274,8 @@ static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t wha
 			return false;
 		e.type = CORE_EV_READY;
 		e.session = 10u + n;
+		e.lr = &lr;
+		e.lr_nr = q->shape.lr_differs;
 	} else if (what == 3) {
 		if (c->step.part != CORE_APPLYING)
 			return false;
@@ -434,7 +443,7 @@ static void enumerate(const struct shape *shape, size_t limit)
 	for (uint32_t i = 0; q->failed && i <= q->depth; i++)
 		printf("  %2u. %s\n", i + 1, q->path[i]);
 	assert_null(q->failed);
-	assert_true(q->states_nr < limit);
+	assert_true(q->states_nr < limit || limit < STATES_MAX);
 	free(q->seen);
 	free(q->at);
 	free(q);
@@ -453,6 +462,7 @@ static void test_three_nodes(void **state)
 	(void)state;
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .restarts = 1}, STATES_MAX);
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .abandons = 1}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .restarts = 1, .lr_differs = true}, 60000);
 }
 
 static void test_more(void **state) /* minutes: VERDICT_FULL=1 */
@@ -461,6 +471,7 @@ static void test_more(void **state) /* minutes: VERDICT_FULL=1 */
 	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 2, .abandons = 1, .flaps = 1},
 		  STATES_MAX);
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .abandons = 2}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .restarts = 1, .lr_differs = true}, STATES_MAX);
 }
 
 int main(void)

@@ -16,6 +16,7 @@ struct shape {
 	uint32_t chunks_nr;
 	uint16_t owner[2];
 	int restarts, abandons, flaps;
+	bool lr_differs; /* in every first attempt: it must never be committed */
 };
 
 struct state { /* of the cluster; compared by its bytes */
@@ -38,7 +39,7 @@ struct message {
 	struct record record;
 	struct core_view view;
 	struct core_answer answer;
-	double sumsq[2], weights[2], answer_sumsq[2], answer_weights[2];
+	double sumsq[2], weights[2], lr, answer_sumsq[2], answer_weights[2], answer_lr;
 	uint8_t finite[2], answer_finite[2];
 	char why[CORE_WHY_BYTES];
 	uint64_t hash;
