@@ -139,7 +139,8 @@ static enum shard_status push_one(struct trainee *t, const struct drill_cmd *c, 
 	if (c->none >> k & 1)
 		return shard_push_none(t->model, k);
 	for (uint32_t i = 0; i < numel[tensor]; i++)
-		g[i] = drill_gradient(t->reply.step.rank, t->reply.step.step, first_of(tensor) + i) * (float)t->reply.step.loss_scale;
+		g[i] = drill_gradient(t->reply.step.rank, t->reply.step.step, first_of(tensor) + i) *
+		       (float)t->reply.step.loss_scale;
 	if (c->spoil && k == c->first)
 		g[0] = c->bad;
 	if ((t->reply.step.rank & 1) && c->grad == 0 && (arena = shard_grad(t->model, k)) != NULL) { /* in place, in two pieces */
@@ -379,8 +380,8 @@ struct drill_reply *drill_expect(struct drill *t, enum shard_status want, struct
 {
 	drill_do(t, cmd);
 	if (t->last.rc != want)
-		fail_msg("trainer %d, command %d: %s: %s, expected %s", (int)t->pid, (int)cmd.op, shard_name(t->last.rc), t->last.error,
-			 shard_name(want));
+		fail_msg("trainer %d, command %d: %s: %s, expected %s", (int)t->pid, (int)cmd.op, shard_name(t->last.rc),
+			 t->last.error, shard_name(want));
 	return &t->last;
 }
 
@@ -469,8 +470,8 @@ static void check_kind(struct drill *t, const struct drill_truth *r, uint64_t st
 	assert_int_equal(t->last.value, step);
 	for (uint32_t i = one ? first_of(1) : 0; i < (one ? first_of(2) : DRILL_NUMEL); i++)
 		if (memcmp(&t->shared->w[i], &r->w[i], sizeof(float)) != 0)
-			fail_msg("%s of step %lu, element %u: %a, expected %a", kind == SHARD_IMAGE ? "image" : "master", (unsigned long)step,
-				 i, (double)t->shared->w[i], (double)r->w[i]);
+			fail_msg("%s of step %lu, element %u: %a, expected %a", kind == SHARD_IMAGE ? "image" : "master",
+				 (unsigned long)step, i, (double)t->shared->w[i], (double)r->w[i]);
 }
 
 void drill_check(struct drill *t, const struct drill_truth *r, uint64_t step)

@@ -22,7 +22,7 @@ enum drill_op {
 	DRILL_WORLD,
 	DRILL_LEAVE,
 	DRILL_BEGIN,
-	DRILL_PUSH,   /* tensors [.first, .first + .count) except .none, which are push_none'd; .bad at element 0 of .first if .spoil */
+	DRILL_PUSH, /* tensors [.first, .first + .count) except .none, which are push_none'd; .bad at element 0 of .first if .spoil */
 	DRILL_COMMIT, /* reply.value: ticket */
 	DRILL_COMMIT_AND_DIE,
 	DRILL_SKIP,
@@ -76,8 +76,8 @@ struct drill_yard { /* what a test has running */
 	struct cluster *cluster;
 	struct drill t[DRILL_MAX];
 };
-
-int drill_setup(void **state); /* *state: struct drill_yard; teardown kills what is left and shows the daemons' logs of a failed test */
+/* *state: struct drill_yard. Teardown kills what is left and shows the daemons' logs of a failed test. */
+int drill_setup(void **state);
 int drill_teardown(void **state);
 
 struct drill *drill_new(struct drill_yard *y, const char *address); /* connected */
@@ -89,11 +89,11 @@ struct drill_reply *drill_recv(struct drill *t, int ms); /* the test fails after
 struct drill_reply *drill_do(struct drill *t, struct drill_cmd cmd);
 struct drill_reply *drill_expect(struct drill *t, enum shard_status want, struct drill_cmd cmd);
 struct drill_reply *drill_get(struct drill *t, enum shard_status want); /* drill_recv with 20 s and a status */
-uint64_t drill_kill(struct drill *t); /* -9; when, in clock_ns() */
-void drill_end(struct drill *t);      /* disconnects and ends */
+uint64_t drill_kill(struct drill *t);                                   /* -9; when, in clock_ns() */
+void drill_end(struct drill *t);                                        /* disconnects and ends */
 
 #define DRILL(t, want, ...) drill_expect((t), (want), (struct drill_cmd){__VA_ARGS__})
-#define DRILL_SEND(t, ...) drill_send((t), (struct drill_cmd){__VA_ARGS__})
+#define DRILL_SEND(t, ...)  drill_send((t), (struct drill_cmd){__VA_ARGS__})
 void drill_text(const char *text, const char *part); /* part must be in it */
 
 struct drill_truth {
@@ -105,7 +105,6 @@ void drill_truth_step(struct drill_truth *r, uint64_t step, uint32_t world);
 void drill_check(struct drill *t, const struct drill_truth *r, uint64_t step); /* master and image of step, as t reads them */
 /* The same from what t saw of steps 1 to step; a step that it did not see is of `otherwise` ranks. */
 void drill_replay(struct drill *t, uint64_t step, uint32_t otherwise);
-
 void drill_conf(struct cluster *c, int node, const char *lines); /* appended to one node's configuration */
 
 /* A process between the nodes: [nodes] leads to it, it leads to node 0. Call between cluster_make() and cluster_spawn(). */
@@ -114,7 +113,7 @@ struct drill_proxy {
 	int fd;
 };
 void drill_proxy_start(struct drill_proxy *p, struct cluster *c);
-void drill_proxy_cut(struct drill_proxy *p); /* closes what is open; new connections pass */
+void drill_proxy_cut(struct drill_proxy *p);             /* closes what is open; new connections pass */
 void drill_proxy_deaf(struct drill_proxy *p, bool deaf); /* forwards nothing, closes nothing */
 void drill_proxy_stop(struct drill_proxy *p);
 

@@ -30,7 +30,8 @@ struct proxy { /* in the child */
 
 static struct sockaddr_in loopback(uint16_t port, int host) /* 127.0.0.host */
 {
-	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(0x7f000000u + (uint32_t)host)};
+	return (struct sockaddr_in){
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(0x7f000000u + (uint32_t)host)};
 }
 
 static void cut(struct proxy *p, int pair)

@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define SMALL "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2 timeout=20s"
+#define SMALL   "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2 timeout=20s"
 #define CROWDED "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=60 timeout=20s" /* arenas of 60 trainers per node */
 
 static void memory(struct cluster *c, int node, const char *is)

@@ -14,8 +14,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define SETTINGS "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=3 timeout=20s"
-#define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
+#define SETTINGS       "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=3 timeout=20s"
+#define BEAT           "[cluster]\nheartbeat_timeout = 1s\n"
 #define TOLD_WITHIN_NS (100 * NS_PER_MS)
 
 enum phase { IDLE, STAGING, PREPARED, APPLYING, PHASES };
@@ -235,7 +235,8 @@ static void test_coordinator(void **state)
 /* Chunk 0 is on node a: node b's death costs the attempt in hand and the time until it is back. */
 static void test_nothing_there(void **state)
 {
-	struct drill_cmd define = {.op = DRILL_DEFINE, .layout = DRILL_ONE_CHUNK,
+	struct drill_cmd define = {.op = DRILL_DEFINE,
+				   .layout = DRILL_ONE_CHUNK,
 				   .text = "optimizer=sgd lr=1 chunk_elems=1024 min_world=2 max_world=2 timeout=20s"};
 	struct drill_yard *y = *state;
 	struct drill *t[2];

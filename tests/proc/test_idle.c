@@ -32,7 +32,8 @@ static void test_idle(void **state)
 
 	y->cluster = cluster_start(2, NULL, NULL);
 	for (int i = 0; i < 4; i++) /* one of them over tcp */
-		t[i] = drill_joining(y, i == 3 ? y->cluster->node[1].tcp_address : y->cluster->node[i / 2].unix_address, i, SETTINGS);
+		t[i] = drill_joining(y, i == 3 ? y->cluster->node[1].tcp_address : y->cluster->node[i / 2].unix_address, i,
+				     SETTINGS);
 	for (int i = 0; i < 4; i++)
 		pid[i] = t[i]->pid;
 	for (int i = 0; i < 2; i++)

@@ -14,9 +14,9 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define SGD "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s "
+#define SGD   "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s "
 #define WORLD SGD "min_world=4 max_world=4"
-#define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
+#define BEAT  "[cluster]\nheartbeat_timeout = 1s\n"
 
 struct crowd {
 	struct drill_yard *y;

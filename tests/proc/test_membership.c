@@ -189,7 +189,8 @@ static void test_nonfinite(void **state)
 
 		ALL(&c, SHARD_OK, .op = DRILL_BEGIN);
 		for (int i = 0; i < 3; i++) {
-			DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .first = tensor, .count = 1, .spoil = i == who, .bad = bad[round / 3]);
+			DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .first = tensor, .count = 1, .spoil = i == who,
+			      .bad = bad[round / 3]);
 			for (uint32_t k = 0; k < DRILL_TENSORS; k++)
 				if (k != tensor)
 					DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .first = k, .count = 1);
@@ -227,8 +228,8 @@ static void test_loss_scale(void **state)
 	for (size_t i = 0; i < sizeof(step) / sizeof(step[0]); i++) {
 		ALL(&c, SHARD_OK, .op = DRILL_BEGIN);
 		for (int k = 0; k < 2; k++) {
-			DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 0, .count = 1, .spoil = step[i].overflow && k == 1,
-			      .bad = 1e6f);
+			DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 0, .count = 1,
+			      .spoil = step[i].overflow && k == 1, .bad = 1e6f);
 			DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 1, .count = 3);
 		}
 		ALL(&c, SHARD_OK, .op = DRILL_COMMIT);

@@ -132,7 +132,8 @@ static void short_nap(void **state, int node)
 		drill_get(c.t[i], SHARD_OK);
 	for (int nap = 0; nap < 5; nap++) {
 		for (int i = 0; i < 3; i++)
-			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = (uint64_t)(nap + 1) * 40, .notify = (uint64_t)nap * 40 + 10 + (uint64_t)nap);
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = (uint64_t)(nap + 1) * 40,
+				   .notify = (uint64_t)nap * 40 + 10 + (uint64_t)nap);
 		drill_get(c.t[0], SHARD_OK);
 		cluster_signal(c.y->cluster, node, SIGSTOP);
 		(void)poll(NULL, 0, 50); /* nothing to wait for: that nothing happens is the point */

@@ -11,8 +11,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define AT_LEAST_3 "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=4 timeout=20s"
-#define ALL_4 "optimizer=sgd lr=1 chunk_elems=1024 min_world=4 max_world=4 timeout=20s"
+#define AT_LEAST_3     "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=4 timeout=20s"
+#define ALL_4          "optimizer=sgd lr=1 chunk_elems=1024 min_world=4 max_world=4 timeout=20s"
 #define TOLD_WITHIN_NS (100 * NS_PER_MS)
 
 enum phase { BEFORE_BEGIN, AFTER_BEGIN, AFTER_SOME, AFTER_ALL, AFTER_COMMIT, IN_COMMIT, AFTER_RESULT, PHASES };
@@ -20,8 +20,8 @@ enum phase { BEFORE_BEGIN, AFTER_BEGIN, AFTER_SOME, AFTER_ALL, AFTER_COMMIT, IN_
 struct crowd {
 	struct drill_yard *y;
 	const char *settings;
-	struct drill *t[4]; /* by rank, as long as all are there: 0 and 1 on node a */
-	uint64_t step, told_ns;   /* told_ns: the slowest of those who were told of a death */
+	struct drill *t[4];     /* by rank, as long as all are there: 0 and 1 on node a */
+	uint64_t step, told_ns; /* told_ns: the slowest of those who were told of a death */
 };
 
 static const char *address(const struct crowd *c, int i)
