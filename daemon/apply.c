@@ -4,9 +4,10 @@
  * parts from other nodes. Image frames are named by the last step that changed weights (content_step) and judged by it, never by
  * view: taken when it is the one decided here, or, PREPARED, the one that must be being decided (its bytes prove the commit).
  * What was missed (a link fell) is asked for again, once a second. */
+#include "apply.h"
+
 #include "base/check.h"
 #include "base/clock.h"
-#include "model.h"
 #include "peer.h"
 #include "session.h"
 #include "transfer.h"
@@ -14,7 +15,7 @@
 
 #include <string.h>
 
-#define APPLY_ASK_NS NS_PER_SEC
+#define APPLY_ASK_NS   NS_PER_SEC
 #define APPLY_RUNS_MAX 1024
 
 struct apply_job {
@@ -32,7 +33,8 @@ static void apply_run(void *args)
 	const struct layout *l = m->layout;
 	const struct gather_chunk *c = &m->gather.chunk[j->chunk];
 	optim_apply *kernel = optim_kernel(m->set.optim, m->server->isa, m->grad, m->image);
-	float *master = store_master(m->store, j->chunk), *s1 = store_state(m->store, j->chunk, 0), *s2 = store_state(m->store, j->chunk, 1);
+	float *master = store_master(m->store, j->chunk), *s1 = store_state(m->store, j->chunk, 0),
+	      *s2 = store_state(m->store, j->chunk, 1);
 	uint8_t *image = store_image(m->store, j->chunk);
 
 	if (j->seal) {
@@ -44,8 +46,9 @@ static void apply_run(void *args)
 		const void *grad = m->gather.zero[s] ? NULL : c->base + (size_t)g->start * m->grad_bytes;
 
 		if (!layout_frozen(l, s))
-			j->kept += kernel(&m->record.args[g->group], g->n, grad, master + g->start, s1 != NULL ? s1 + g->start : NULL,
-					  s2 != NULL ? s2 + g->start : NULL, image + (size_t)g->start * m->image_bytes);
+			j->kept +=
+				kernel(&m->record.args[g->group], g->n, grad, master + g->start, s1 != NULL ? s1 + g->start : NULL,
+				       s2 != NULL ? s2 + g->start : NULL, image + (size_t)g->start * m->image_bytes);
 	}
 }
 
@@ -267,7 +270,8 @@ void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want
 			uint64_t c = (uint64_t)want->runs[i] + k;
 			struct outbox *o;
 
-			if (c >= m->layout->chunks_nr || m->owner[c] != m->server->self || store_image_chunk(m->store, (uint32_t)c) != m->step)
+			if (c >= m->layout->chunks_nr || m->owner[c] != m->server->self ||
+			    store_image_chunk(m->store, (uint32_t)c) != m->step)
 				continue;
 			o = &m->image_out[node * connections + c % connections];
 			if (o->conn != NULL && o->nr < o->cap)
@@ -294,8 +298,8 @@ enum shard_status apply_image_head(struct model *m, const struct wire_head *h, v
 	*to = STREAM_DISCARD;
 	if (h->chunk >= m->layout->chunks_nr || part >= model_parts(m, h->chunk, m->image_bytes) ||
 	    h->body_bytes != model_part_bytes(m, h->chunk, m->image_bytes, part))
-		return err_set(e, SHARD_PROTOCOL, "image part %u (%u bytes) of chunk %u of \"%s\": no such part", part, h->body_bytes, h->chunk,
-			       m->name);
+		return err_set(e, SHARD_PROTOCOL, "image part %u (%u bytes) of chunk %u of \"%s\": no such part", part,
+			       h->body_bytes, h->chunk, m->name);
 	if (!image_wanted(m, h))
 		return SHARD_OK;
 	if (part == 0 || m->image_coming[h->chunk] != h->step) {

@@ -5,6 +5,7 @@
  * most heartbeat_timeout. A node that restarted hears MODEL again before anything else. seal.c does the rest. */
 #include "define.h"
 
+#include "apply.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "model.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients on their way from arenas to the reduced gradient of a chunk. Called by dispatch.c for frames and by model.c for the core's
  * BEGIN and CREDIT. Happy path: every local rank closes a chunk (gather_push) → the node's sum, on a worker if there are
- * several ranks → the contribution goes to the chunk's holder (outbox.c) or, held here, waits for those of the other nodes
+ * several ranks (sums.c) → the contribution goes to the chunk's holder (outbox.c) or, held here, waits for those of the other nodes
  * (gather_contrib) → one pass sums them in node order and takes the norm → model_stage(). A frame of an older attempt is read and
  * dropped; one that breaks the rules closes its connection; nothing here waits or allocates after the model was made. */
 #include "gather.h"
@@ -9,31 +9,19 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "model.h"
-#include "optim/reduce.h"
 #include "peer.h"
 #include "session.h"
+#include "sums.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum gather_stage { GATHER_LOCAL_SUM, GATHER_REDUCE };
-
-struct gather_job {
-	struct model *m;
-	uint32_t chunk, epoch;
-	enum gather_stage stage;
-	double sumsq;
-	int64_t bad_tensor;
-	int32_t bad_rank;
-	bool finite;
-};
-static_assert(sizeof(struct gather_job) <= WORKER_ARGS_BYTES, "a job travels by value");
-
 enum shard_status gather_init(struct model *m, struct err *e)
 {
 	struct gather *g = &m->gather;
-	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr, nodes = m->server->nodes_nr, local = m->set.local_world;
+	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr, nodes = m->server->nodes_nr,
+	       local = m->set.local_world;
 
 	g->chunk = calloc(chunks, sizeof(*g->chunk));
 	g->absent_local = calloc(local * segments, 1);
@@ -64,12 +52,12 @@ void gather_free(struct model *m)
 	memset(g, 0, sizeof(*g));
 }
 
-static uint8_t *absent_local(const struct model *m, uint32_t i)
+uint8_t *gather_absent_local(const struct model *m, uint32_t i)
 {
 	return m->gather.absent_local + (size_t)i * m->layout->segments_nr;
 }
 
-static uint8_t *absent_node(const struct model *m, uint32_t place)
+uint8_t *gather_absent_node(const struct model *m, uint32_t place)
 {
 	return m->gather.absent_node + (size_t)place * m->layout->segments_nr;
 }
@@ -101,7 +89,8 @@ static void find_places(struct model *m)
 void gather_begin(struct model *m)
 {
 	struct gather *g = &m->gather;
-	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr, nodes = m->server->nodes_nr, local = m->set.local_world;
+	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr, nodes = m->server->nodes_nr,
+	       local = m->set.local_world;
 
 	find_places(m);
 	for (uint32_t i = 0; i < g->local_nr; i++) {
@@ -167,20 +156,21 @@ static enum shard_status mark_absent(const struct model *m, uint32_t chunk, cons
 			if (l->segment_tensor[s] == body->absent[i])
 				absent[s] = found = true;
 		if (!found)
-			return err_set(e, SHARD_PROTOCOL, "tensor %u is absent from chunk %u, where it has no element", body->absent[i], chunk);
+			return err_set(e, SHARD_PROTOCOL, "tensor %u is absent from chunk %u, where it has no element",
+				       body->absent[i], chunk);
 	}
 	return SHARD_OK;
 }
 
 bool gather_part_absent(const struct model *m, uint32_t chunk, uint32_t part)
 {
-	return chunk_part_absent(m, chunk, absent_node(m, (uint32_t)m->gather.place[m->server->self]), part);
+	return chunk_part_absent(m, chunk, gather_absent_node(m, (uint32_t)m->gather.place[m->server->self]), part);
 }
 
 uint32_t gather_absent(const struct model *m, uint32_t chunk, uint32_t *tensors, uint32_t max)
 {
 	const struct layout *l = m->layout;
-	const uint8_t *absent = absent_node(m, (uint32_t)m->gather.place[m->server->self]);
+	const uint8_t *absent = gather_absent_node(m, (uint32_t)m->gather.place[m->server->self]);
 	uint32_t nr = 0;
 
 	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
@@ -189,139 +179,7 @@ uint32_t gather_absent(const struct model *m, uint32_t chunk, uint32_t *tensors,
 	return nr;
 }
 
-/* --- sums; run() is on a worker and reads what the loop does not touch until done() --- */
-
-static const uint8_t *operand(const struct model *m, enum gather_stage stage, uint32_t i, uint32_t chunk)
-{
-	const struct gather *g = &m->gather;
-
-	if (stage == GATHER_LOCAL_SUM)
-		return store_arena(m->store, g->local[i].slot, chunk);
-	if (g->node[i] != m->server->self)
-		return store_slot(m->store, chunk, g->node[i]);
-	return gather_contribution(m, chunk);
-}
-
-const uint8_t *gather_contribution(const struct model *m, uint32_t chunk)
-{
-	if (m->gather.local_nr > 1)
-		return store_sum(m->store, chunk);
-	return store_arena(m->store, m->gather.local[0].slot, chunk);
-}
-
-static void blame(struct gather_job *j, uint32_t segment, uint32_t k, const uint32_t *who, const void *const *src, reduce_fn *reduce)
-{
-	const struct gather *g = &j->m->gather;
-	const struct segment *s = &j->m->layout->segment[segment];
-
-	j->bad_tensor = j->m->layout->segment_tensor[segment];
-	j->bad_rank = -1;
-	for (uint32_t i = 0; i < k && j->bad_rank < 0; i++) {
-		if (reduce(s->n, 1, &src[i], NULL, false).finite)
-			continue;
-		if (j->stage == GATHER_LOCAL_SUM)
-			j->bad_rank = (int32_t)g->local[who[i]].rank;
-		else if (g->only_rank[who[i]] >= 0)
-			j->bad_rank = g->only_rank[who[i]];
-		else /* one of several: this node's own sum knows, or the other node has said */
-			j->bad_rank = g->node[who[i]] == j->m->server->self ? g->chunk[j->chunk].bad_rank : g->bad_rank_in[who[i]];
-	}
-}
-
-static void sum_segment(struct gather_job *j, uint32_t segment, uint8_t *dst, reduce_fn *reduce, bool norm)
-{
-	const struct model *m = j->m;
-	const struct segment *s = &m->layout->segment[segment];
-	size_t at = (size_t)s->start * m->grad_bytes;
-	uint32_t nr = j->stage == GATHER_LOCAL_SUM ? m->gather.local_nr : m->gather.nodes_nr, k = 0;
-	const void *src[CORE_NODES_MAX > GATHER_LOCAL_MAX ? CORE_NODES_MAX : GATHER_LOCAL_MAX];
-	uint32_t who[NR(src)];
-	struct reduce_sum sum;
-
-	for (uint32_t i = 0; i < nr; i++) {
-		const uint8_t *absent = j->stage == GATHER_LOCAL_SUM ? absent_local(m, i) : absent_node(m, i);
-
-		if (absent[segment])
-			continue;
-		who[k] = i;
-		src[k++] = operand(m, j->stage, i, j->chunk) + at;
-	}
-	if (k == 0) {
-		if (norm) /* nobody has any; else another node may */
-			m->gather.zero[segment] = 1;
-		return;
-	}
-	sum = reduce(s->n, k, src, dst != NULL ? dst + at : NULL, norm);
-	j->sumsq += sum.sq;
-	if (!sum.finite && j->finite) {
-		j->finite = false;
-		blame(j, segment, k, who, src, reduce);
-	}
-}
-
-/* The last sum over a chunk held here is the one that takes the norm. With one node in the world that is the sum over its ranks. */
-static bool is_final(const struct model *m, enum gather_stage stage, uint32_t chunk)
-{
-	return stage == GATHER_REDUCE || (m->gather.nodes_nr == 1 && m->owner[chunk] == m->server->self);
-}
-
-static void gather_run(void *args)
-{
-	struct gather_job *j = args;
-	const struct model *m = j->m;
-	const struct layout *l = m->layout;
-	uint32_t operands = j->stage == GATHER_LOCAL_SUM ? m->gather.local_nr : m->gather.nodes_nr;
-	uint8_t *dst = operands > 1 ? store_sum(m->store, j->chunk) : NULL;
-	reduce_fn *reduce = reduce_kernel(m->server->isa, m->grad);
-	bool norm = is_final(m, j->stage, j->chunk);
-
-	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++)
-		if (!layout_frozen(l, s))
-			sum_segment(j, s, dst, reduce, norm);
-}
-
-static void contribution_ready(struct model *m, uint32_t chunk);
-
-static void gather_done(void *owner, void *args)
-{
-	struct model *m = owner;
-	const struct gather_job *j = args;
-	struct gather_chunk *c = &m->gather.chunk[j->chunk];
-	bool mine = j->epoch == m->epoch && m->attempt_on;
-
-	m->gather.reduce_ns = clock_ns() - m->gather.reduce_began_ns;
-	if (mine) {
-		c->finite = j->finite;
-		c->sumsq = j->sumsq;
-		c->bad_tensor = j->bad_tensor;
-		c->bad_rank = j->bad_rank;
-		if (is_final(m, j->stage, j->chunk)) {
-			uint32_t operands = j->stage == GATHER_LOCAL_SUM ? m->gather.local_nr : m->gather.nodes_nr;
-
-			c->base = operands > 1 ? store_sum(m->store, j->chunk)
-					       : (uint8_t *)(uintptr_t)operand(m, j->stage, 0, j->chunk);
-			c->reduced = true;
-			model_stage(m, j->chunk);
-		} else {
-			contribution_ready(m, j->chunk);
-		}
-	}
-	model_release(m);
-}
-
-static void submit(struct model *m, enum gather_stage stage, uint32_t chunk)
-{
-	struct worker_job job = {.run = gather_run, .done = gather_done, .owner = m};
-	struct gather_job j = {
-		.m = m, .chunk = chunk, .epoch = m->epoch, .stage = stage, .bad_tensor = -1, .bad_rank = -1, .finite = true};
-
-	if (m->gather.reduce_began_ns == 0)
-		m->gather.reduce_began_ns = clock_ns();
-	memcpy(job.args, &j, sizeof(j));
-	m->busy++;
-	if (layout_chunk_elems(m->layout, chunk) <= SERVER_SMALL_ELEMS || worker_submit(m->server->pool, &job) != SHARD_OK)
-		worker_run_here(m->server->pool, &job);
-}
+/* --- contributions --- */
 
 static void maybe_reduce(struct model *m, uint32_t chunk)
 {
@@ -329,7 +187,7 @@ static void maybe_reduce(struct model *m, uint32_t chunk)
 	uint64_t all = m->gather.nodes_nr == 64 ? UINT64_MAX : (1ull << m->gather.nodes_nr) - 1;
 
 	if (c->arrived == all && !c->reduced)
-		submit(m, GATHER_REDUCE, chunk);
+		sums_submit(m, SUMS_NODES, chunk);
 }
 
 static void send_contribution(struct model *m, uint32_t chunk)
@@ -345,7 +203,7 @@ static void send_contribution(struct model *m, uint32_t chunk)
 	outbox_pump(o);
 }
 
-static void contribution_ready(struct model *m, uint32_t chunk)
+void gather_summed(struct model *m, uint32_t chunk)
 {
 	struct gather_chunk *c = &m->gather.chunk[chunk];
 	uint16_t self = m->server->self, owner = m->owner[chunk];
@@ -372,19 +230,19 @@ void gather_credit(struct model *m, uint16_t node)
 static void local_complete(struct model *m, uint32_t chunk)
 {
 	struct gather *g = &m->gather;
-	uint8_t *none = absent_node(m, (uint32_t)g->place[m->server->self]);
+	uint8_t *none = gather_absent_node(m, (uint32_t)g->place[m->server->self]);
 
 	for (uint32_t s = m->layout->chunk_segment[chunk]; s < m->layout->chunk_segment[chunk + 1]; s++) {
 		uint32_t absent = 0;
 
 		for (uint32_t i = 0; i < g->local_nr; i++)
-			absent += absent_local(m, i)[s];
+			absent += gather_absent_local(m, i)[s];
 		none[s] = absent == g->local_nr;
 	}
-	if (g->local_nr > 1 || is_final(m, GATHER_LOCAL_SUM, chunk))
-		submit(m, GATHER_LOCAL_SUM, chunk);
+	if (g->local_nr > 1 || sums_final(m, SUMS_LOCAL, chunk))
+		sums_submit(m, SUMS_LOCAL, chunk);
 	else
-		contribution_ready(m, chunk);
+		gather_summed(m, chunk);
 }
 
 /* --- frames from trainers --- */
@@ -424,8 +282,8 @@ static enum shard_status check_part(const struct model *m, const struct wire_hea
 	uint32_t part = WIRE_PART(h->flags), parts = model_parts(m, h->chunk, m->grad_bytes);
 
 	if (part >= parts || h->body_bytes != model_part_bytes(m, h->chunk, m->grad_bytes, part))
-		return err_set(e, SHARD_RANGE, "part %u (%u bytes) of chunk %u: it has %u parts of at most %u bytes", part, h->body_bytes,
-			       h->chunk, parts, WIRE_PART_BYTES);
+		return err_set(e, SHARD_RANGE, "part %u (%u bytes) of chunk %u: it has %u parts of at most %u bytes", part,
+			       h->body_bytes, h->chunk, parts, WIRE_PART_BYTES);
 	return SHARD_OK;
 }
 
@@ -467,11 +325,11 @@ enum shard_status gather_push(struct session *t, const struct wire_head *h, cons
 	parts = &m->gather.push_parts[t->local_index * m->layout->chunks_nr + h->chunk];
 	if (c->pushed >> t->local_index & 1)
 		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already", h->chunk, (unsigned long)h->step);
-	if ((st = mark_absent(m, h->chunk, body, absent_local(m, t->local_index), e)) != SHARD_OK)
+	if ((st = mark_absent(m, h->chunk, body, gather_absent_local(m, t->local_index), e)) != SHARD_OK)
 		return st;
-	if (!t->local && *parts != chunk_parts_present(m, h->chunk, absent_local(m, t->local_index)))
+	if (!t->local && *parts != chunk_parts_present(m, h->chunk, gather_absent_local(m, t->local_index)))
 		return err_set(e, SHARD_MISSING, "chunk %u closed after %u parts of %u", h->chunk, *parts,
-			       chunk_parts_present(m, h->chunk, absent_local(m, t->local_index)));
+			       chunk_parts_present(m, h->chunk, gather_absent_local(m, t->local_index)));
 	*parts = GATHER_CLOSED;
 	c->pushed |= 1ull << t->local_index;
 	m->gather.local[t->local_index].chunks_pushed++;
@@ -490,8 +348,9 @@ static enum shard_status contrib_attempt(const struct model *m, const struct pee
 	if (st != SHARD_OK)
 		return st;
 	if (m->owner[h->chunk] != m->server->self || m->gather.place[p->node] < 0)
-		return err_set(e, SHARD_PROTOCOL, "a contribution to chunk %u, which node %s holds, from a node with%s ranks in this world",
-			       h->chunk, server_node_name(m->server, m->owner[h->chunk]), m->gather.place[p->node] < 0 ? "out" : "");
+		return err_set(e, SHARD_PROTOCOL,
+			       "a contribution to chunk %u, which node %s holds, from a node with%s ranks in this world", h->chunk,
+			       server_node_name(m->server, m->owner[h->chunk]), m->gather.place[p->node] < 0 ? "out" : "");
 	if (m->gather.parts_in[(uint32_t)m->gather.place[p->node] * m->layout->chunks_nr + h->chunk] == GATHER_CLOSED)
 		return SHARD_STALE; /* repeated */
 	return SHARD_OK;
@@ -530,11 +389,12 @@ enum shard_status gather_contrib(struct model *m, struct peer *p, const struct w
 		return st == SHARD_STALE ? SHARD_OK : st;
 	place = (uint32_t)m->gather.place[p->node];
 	parts = &m->gather.parts_in[place * m->layout->chunks_nr + h->chunk];
-	if ((st = mark_absent(m, h->chunk, body, absent_node(m, place), e)) != SHARD_OK)
+	if ((st = mark_absent(m, h->chunk, body, gather_absent_node(m, place), e)) != SHARD_OK)
 		return st;
-	present = chunk_parts_present(m, h->chunk, absent_node(m, place));
+	present = chunk_parts_present(m, h->chunk, gather_absent_node(m, place));
 	if (*parts != present)
-		return err_set(e, SHARD_PROTOCOL, "contribution to chunk %u closed after %u parts of %u", h->chunk, *parts, present);
+		return err_set(e, SHARD_PROTOCOL, "contribution to chunk %u closed after %u parts of %u", h->chunk, *parts,
+			       present);
 	*parts = GATHER_CLOSED;
 	if (body->bad_rank != 0 && body->bad_rank <= m->world.size)
 		m->gather.bad_rank_in[place] = (int32_t)body->bad_rank - 1;

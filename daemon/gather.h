@@ -28,7 +28,7 @@ struct gather_chunk {
 	uint8_t *base; /* where the reduced gradient is, once staged */
 };
 
-struct gather_rank { /* local ranks of the attempt, in rank order */
+struct gather_rank {             /* local ranks of the attempt, in rank order */
 	struct session *session; /* NULL: gone */
 	uint32_t rank, slot, chunks_pushed;
 	bool ready;
@@ -38,17 +38,17 @@ struct gather_rank { /* local ranks of the attempt, in rank order */
 struct gather {
 	uint32_t local_nr, nodes_nr;
 	struct gather_rank local[GATHER_LOCAL_MAX];
-	uint16_t node[CORE_NODES_MAX];  /* contributing nodes in node order (by lowest rank) */
-	int8_t place[CORE_NODES_MAX];   /* node -> its place in that order; -1: no ranks there */
+	uint16_t node[CORE_NODES_MAX];     /* contributing nodes in node order (by lowest rank) */
+	int8_t place[CORE_NODES_MAX];      /* node -> its place in that order; -1: no ranks there */
 	int32_t only_rank[CORE_NODES_MAX]; /* by place: the rank, if the node has just one; else -1 */
-	uint64_t credit;                /* nodes that granted us slots for this attempt */
-	struct gather_chunk *chunk;     /* [chunks_nr] */
-	uint8_t *absent_local;          /* [local_world][segments_nr] no gradient from that rank */
-	uint8_t *absent_node;           /* [nodes_nr][segments_nr] none from that place */
-	uint8_t *zero;                  /* [segments_nr] none from anybody */
-	uint16_t *parts_in;             /* [nodes_nr][chunks_nr] parts of a contribution received; GATHER_CLOSED: all */
-	uint16_t *push_parts;           /* [local_world][chunks_nr] the same for trainers over TCP */
-	int32_t *bad_rank_in;           /* [nodes_nr] what the contributor said of its own ranks; -1 */
+	uint64_t credit;                   /* nodes that granted us slots for this attempt */
+	struct gather_chunk *chunk;        /* [chunks_nr] */
+	uint8_t *absent_local;             /* [local_world][segments_nr] no gradient from that rank */
+	uint8_t *absent_node;              /* [nodes_nr][segments_nr] none from that place */
+	uint8_t *zero;                     /* [segments_nr] none from anybody */
+	uint16_t *parts_in;                /* [nodes_nr][chunks_nr] parts of a contribution received; GATHER_CLOSED: all */
+	uint16_t *push_parts;              /* [local_world][chunks_nr] the same for trainers over TCP */
+	int32_t *bad_rank_in;              /* [nodes_nr] what the contributor said of its own ranks; -1 */
 	uint64_t reduce_began_ns, reduce_ns;
 };
 #define GATHER_CLOSED UINT16_MAX
@@ -65,7 +65,13 @@ void gather_session_gone(struct model *m, struct session *t);
 void gather_credit(struct model *m, uint16_t node);
 enum shard_status gather_contrib_head(struct model *m, struct peer *p, const struct wire_head *h, void **to, struct err *e);
 enum shard_status gather_contrib_data(struct model *m, struct peer *p, const struct wire_head *h, struct err *e);
-enum shard_status gather_contrib(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Push *body, struct err *e);
+enum shard_status gather_contrib(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Push *body,
+				 struct err *e);
+
+/* For sums.c: this node's contribution is ready; which segments have no gradient, [segments_nr] by local index and by place. */
+void gather_summed(struct model *m, uint32_t chunk);
+uint8_t *gather_absent_local(const struct model *m, uint32_t i);
+uint8_t *gather_absent_node(const struct model *m, uint32_t place);
 
 /* For outbox.c: this node's contribution. */
 const uint8_t *gather_contribution(const struct model *m, uint32_t chunk);

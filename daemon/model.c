@@ -5,6 +5,7 @@
  * chunk computed on the loop) wait until the actions in hand are done; they carry no pointers. */
 #include "model.h"
 
+#include "apply.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "corewire.h"

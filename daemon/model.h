@@ -39,7 +39,6 @@ struct model {
 	void *core_memory;
 	const char **node_names; /* the core's */
 	struct core *core;
-
 	/* the attempt in hand */
 	struct core_id id_now;
 	struct core_world world;
@@ -52,36 +51,32 @@ struct model {
 	bool drain_due;   /* the core waits for CORE_EV_DRAINED */
 	struct core_id drain_id;
 	uint64_t began_ns, voted_ns;
-
 	/* what is committed here */
 	struct record record; /* last decided */
 	bool sealed;
 	uint32_t generation;
-	uint64_t step;         /* of record */
-	uint64_t content_step; /* last step that changed weights: what image frames are named by */
+	uint64_t step;            /* of record */
+	uint64_t content_step;    /* last step that changed weights: what image frames are named by */
 	bool tell_due, tell_held; /* trainers here are to hear of published chunks; but not yet */
-	uint32_t apply_left;   /* chunks held here that are still being updated */
+	uint32_t apply_left;      /* chunks held here that are still being updated */
 	bool applying, sealing;
-	uint32_t image_sends;  /* image parts on their way from here to other nodes and trainers */
+	uint32_t image_sends;   /* image parts on their way from here to other nodes and trainers */
 	uint32_t image_lacking; /* chunks of other nodes that have not arrived for `step` */
 	uint64_t image_asked_ns, kept_total, apply_began_ns, apply_ns;
-	uint16_t *image_parts; /* [chunks_nr] parts received of the chunk that is coming in */
-	uint64_t *image_coming; /* [chunks_nr] step of it */
+	uint16_t *image_parts;                  /* [chunks_nr] parts received of the chunk that is coming in */
+	uint64_t *image_coming;                 /* [chunks_nr] step of it */
 	struct outbox *contrib_out, *image_out; /* [nodes_nr * connections] */
-	uint32_t *staged_later; /* [chunks_nr] staged, held back until image sends of the step before are through */
+	uint32_t *staged_later;                 /* [chunks_nr] staged, held back until image sends of the step before are through */
 	uint32_t staged_later_nr;
-
 	/* figures for status: of the step in hand, and of the last one decided */
 	struct model_flow contrib_in, image_in, last_contrib_in;
 	uint64_t last_reduce_ns;
-
 	struct metrics_model metrics;
-
 	struct list reads; /* READs that wait for a step boundary */
 	uint64_t steps_applied, steps_skipped, attempts_ended;
-	char waits[512];   /* last word of the coordinator on who is waited for */
-	char why[512];     /* why the last attempt ended */
-	char lost[512];    /* why the generation before this one was lost; empty: it was not */
+	char waits[512]; /* last word of the coordinator on who is waited for */
+	char why[512];   /* why the last attempt ended */
+	char lost[512];  /* why the generation before this one was lost; empty: it was not */
 
 	/* coordinator: definition and seal */
 	bool defining;
@@ -92,7 +87,6 @@ struct model {
 	struct store_missing missing;
 	uint16_t writer_node; /* who got created=1 */
 	uint64_t writer_session;
-
 };
 
 struct model *model_find(struct server *s, uint32_t id);
@@ -105,7 +99,8 @@ void model_free(struct model **m);
 void model_event(struct model *m, const struct core_event *ev);
 void model_run(struct model *m, const struct core_event *ev); /* server.c: no other event is in hand */
 void model_tick(struct model *m, uint64_t now_ns);
-enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Core *body, struct err *e);
+enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Core *body,
+				   struct err *e);
 void model_beat(struct model *m, uint64_t now_ns); /* about once a second */
 
 /* A transfer or job that read an attempt's buffers is over. */
@@ -115,20 +110,6 @@ void model_stage(struct model *m, uint32_t chunk); /* gather: the reduced gradie
 void model_seal_progress(struct model *m);         /* a SEAL may be answerable */
 
 void model_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id);
-
-/* apply.c */
-void apply_start(struct model *m, const struct record *r);
-void apply_seal(struct model *m, const struct record *r);
-void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want);
-void apply_image_ask(struct model *m, uint64_t now_ns);
-void apply_image_sent(struct model *m);
-enum shard_status apply_image_head(struct model *m, const struct wire_head *h, void **to, struct err *e);
-enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e);
-void apply_session_image(struct model *m, struct session *t); /* a TCP trainer is in the world now: it needs the whole image */
-void apply_turn(void *server); /* worker.h's turn() */
-bool apply_image_whole(const struct model *m);
-void apply_node_gone(struct model *m, uint16_t node);
-void apply_node_back(struct model *m, uint16_t node);
 
 void model_flow_add(struct model_flow *f, uint32_t bytes); /* 0: its first header is here */
 

@@ -3,6 +3,7 @@
  * frames wait in the connection at a time. A connection that closes gives its frames back, then the outbox is dropped. */
 #include "outbox.h"
 
+#include "apply.h"
 #include "base/check.h"
 #include "model.h"
 #include "wire/ops.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between nodes. The node with the higher index dials each connection of a link and says HELLO; the other answers. When HELLO is
  * through on all of them with one incarnation the link is up and every model's core hears it; when any of them closes, all
- * close, the cores hear that, and the dialler tries again with back-off. PINGs keep silence from looking like death. Frames go
- * through one table; those of an unknown model are dropped (the coordinator sends MODEL first after each link-up). */
+ * close, the cores hear that, and the dialler tries again with back-off. PINGs keep silence from looking like death. What
+ * frames say is for peer_ops.c; the coordinator sends MODEL first after each link-up. */
 #include "peer.h"
 
 #include "base/check.h"
@@ -10,9 +10,8 @@
 #include "define.h"
 #include "hello.h"
 #include "model.h"
+#include "peer_ops.h"
 #include "relay.h"
-#include "session.h"
-#include "transfer.h"
 #include "wire/control.h"
 
 #include <stdio.h>
@@ -33,7 +32,8 @@ enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_h
 	enum shard_status st;
 
 	if (p == NULL || !p->up)
-		return err_set(e, SHARD_UNREACHABLE, "node %s is down: %s", server_node_name(s, node), p != NULL ? p->why : "it is this one");
+		return err_set(e, SHARD_UNREACHABLE, "node %s is down: %s", server_node_name(s, node),
+			       p != NULL ? p->why : "it is this one");
 	st = stream_send_control(conn_stream(p->conns[0].conn), h, msg);
 	if (st != SHARD_OK)
 		return err_set(e, st, "the queue to node %s is full", server_node_name(s, node));
@@ -90,194 +90,6 @@ static void link_up(struct peer *p)
 
 /* --- frames --- */
 
-static enum shard_status on_define(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	return define_node_request(p, h, (const Shard__Define *)msg, e);
-}
-
-static enum shard_status on_seal(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	return define_node_seal(p, h, (const Shard__Seal *)msg, e);
-}
-
-static enum shard_status on_read(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	return transfer_node_read(p, h, (const Shard__Read *)msg, e);
-}
-
-static enum shard_status on_model(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	return define_model(p, h, (const Shard__Model *)msg, e);
-}
-
-static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	(void)msg, (void)e;
-	define_model_drop(p, h);
-	return SHARD_OK;
-}
-
-static enum shard_status on_written(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	(void)msg;
-	return define_written(p, h, e);
-}
-
-static enum shard_status on_detached(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	(void)h, (void)e;
-	define_detached(p->server, p->node, ((const Shard__Trainer *)msg)->session);
-	return SHARD_OK;
-}
-
-static enum shard_status on_image_ask(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	struct model *m = model_find(p->server, h->model);
-
-	(void)e;
-	if (m != NULL && h->generation == m->generation)
-		apply_image_asked(m, p->node, (const Shard__Chunks *)msg);
-	return SHARD_OK;
-}
-
-static enum shard_status on_contrib(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	struct model *m = model_find(p->server, h->model);
-
-	return m != NULL ? gather_contrib(m, p, h, (const Shard__Push *)msg, e) : SHARD_OK;
-}
-
-static enum shard_status on_ping(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	(void)p, (void)h, (void)msg, (void)e;
-	return SHARD_OK; /* both ends send them; being heard is all they are for */
-}
-
-static enum shard_status on_error(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
-{
-	const Shard__Error *body = (const Shard__Error *)msg;
-
-	(void)h;
-	return err_set(e, SHARD_CLOSED, "node %s refused: %s", server_node_name(p->server, p->node), body->text);
-}
-
-static const struct peer_op {
-	enum shard_status (*run)(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
-	const ProtobufCMessageDescriptor *body;
-	bool request; /* a failure is its answer; else it closes the link */
-} ops[OP_NR] = {
-	[OP_ERROR] = {on_error, &shard__error__descriptor, false},
-	[OP_PING] = {on_ping, NULL, false},
-	[OP_PONG] = {on_ping, NULL, false},
-	[OP_DEFINE] = {on_define, &shard__define__descriptor, true},
-	[OP_SEAL] = {on_seal, &shard__seal__descriptor, true},
-	[OP_READ] = {on_read, &shard__read__descriptor, true},
-	[OP_MODEL] = {on_model, &shard__model__descriptor, true},
-	[OP_MODEL_DROP] = {on_model_drop, NULL, false},
-	[OP_WRITTEN] = {on_written, NULL, true},
-	[OP_DETACHED] = {on_detached, &shard__trainer__descriptor, false},
-	[OP_IMAGE_ASK] = {on_image_ask, &shard__chunks__descriptor, false},
-	[OP_CONTRIB] = {on_contrib, &shard__push__descriptor, false},
-};
-
-static enum shard_status bulk_head(struct peer *p, const struct wire_head *h, void **to, struct err *e)
-{
-	struct model *m = model_find(p->server, h->model);
-	struct relay *r;
-
-	if (h->op == OP_WRITE && !(h->flags & WIRE_REPLY))
-		return transfer_node_write_head(p, h, to, e);
-	*to = STREAM_DISCARD;
-	if (h->op == OP_READ) { /* an answer */
-		r = relay_find(p->server, p->node, h->attempt);
-		if (r == NULL || r->buffer != NULL || (r->buffer = malloc(h->body_bytes)) == NULL)
-			return SHARD_OK;
-		*to = r->buffer;
-		return SHARD_OK;
-	}
-	if (m == NULL)
-		return SHARD_OK;
-	return h->op == OP_CONTRIB_DATA ? gather_contrib_head(m, p, h, to, e) : apply_image_head(m, h, to, e);
-}
-
-static enum shard_status bulk_frame(struct peer *p, const struct wire_head *h, struct err *e)
-{
-	struct model *m = model_find(p->server, h->model);
-
-	if (h->op == OP_WRITE)
-		transfer_node_write_frame(p, h);
-	if (h->op == OP_WRITE || m == NULL)
-		return SHARD_OK;
-	return h->op == OP_CONTRIB_DATA ? gather_contrib_data(m, p, h, e) : apply_image_part(m, h, e);
-}
-
-static enum shard_status answered(struct peer *p, const struct wire_head *h, const void *body, struct err *e)
-{
-	struct server *s = p->server;
-	struct relay *r = relay_find(s, p->node, h->attempt);
-	const ProtobufCMessage *msg;
-	enum shard_status st;
-	struct err why;
-
-	if (r == NULL)
-		return SHARD_OK;
-	if (h->op != OP_ERROR) {
-		if (h->op != r->op)
-			return err_set(e, SHARD_PROTOCOL, "answer %s to request %s", wire_op(h->op)->name, wire_op(r->op)->name);
-		relay_answer(s, r, h, body);
-		return SHARD_OK;
-	}
-	st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes, &s->rx, e);
-	if (st == SHARD_OK) {
-		err_set(&why, (enum shard_status)((const Shard__Error *)msg)->status, "%s", ((const Shard__Error *)msg)->text);
-		arena_reset(&s->rx);
-		relay_refuse(s, r, &why);
-	}
-	return st;
-}
-
-static enum shard_status core_frame(struct peer *p, const struct wire_head *h, const void *body, struct err *e)
-{
-	struct model *m = model_find(p->server, h->model);
-	const ProtobufCMessage *msg;
-	enum shard_status st = SHARD_OK;
-
-	if (m == NULL || m->defining)
-		return SHARD_OK;
-	st = control_unpack(&msg, &shard__core__descriptor, body, h->body_bytes, &p->server->rx, e);
-	if (st == SHARD_OK)
-		st = model_core_frame(m, p, h, (const Shard__Core *)msg, e);
-	arena_reset(&p->server->rx);
-	return st;
-}
-
-static enum shard_status control_frame(struct peer *p, const struct wire_head *h, const void *body, struct err *e)
-{
-	const struct peer_op *op = &ops[h->op];
-	const ProtobufCMessage *msg = NULL;
-	struct arena big, *a = &p->server->rx;
-	enum shard_status st;
-	void *memory = NULL;
-
-	if (h->op == OP_DEFINE || h->op == OP_MODEL) {
-		if ((memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes))) == NULL)
-			return err_set(e, SHARD_SYSTEM, "no memory for a definition of %u bytes", h->body_bytes);
-		arena_init(&big, memory, CONTROL_ARENA_BYTES(h->body_bytes));
-		a = &big;
-	}
-	st = op->body != NULL ? control_unpack(&msg, op->body, body, h->body_bytes, a, e) : SHARD_OK;
-	if (st == SHARD_OK) {
-		st = op->run(p, h, msg, e);
-		if (st != SHARD_OK && op->request) {
-			peer_refuse(p, h->attempt, e);
-			st = SHARD_OK;
-		}
-	}
-	arena_reset(&p->server->rx);
-	free(memory);
-	return st;
-}
-
 static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head *h, const void *body, struct err *e);
 
 static enum shard_status peer_head(void *owner, struct stream *st, const struct wire_head *h, void **to, struct err *e)
@@ -288,34 +100,25 @@ static enum shard_status peer_head(void *owner, struct stream *st, const struct 
 
 	(void)st;
 	if (!pc->greeted)
-		return h->op == OP_ERROR || (h->op == OP_HELLO && reply) ? SHARD_OK
-									   : err_set(e, SHARD_PROTOCOL, "frame %s before hello", row->name);
+		return h->op == OP_ERROR || (h->op == OP_HELLO && reply)
+			       ? SHARD_OK
+			       : err_set(e, SHARD_PROTOCOL, "frame %s before hello", row->name);
 	if (!(row->from & BIT(ROLE_NODE)) || h->op == OP_HELLO)
 		return err_set(e, SHARD_PROTOCOL, "frame %s from a node", row->name);
 	CHECK(pc->peer->up); /* else it is paused */
 	if (row->body == BODY_BULK || (row->body == BODY_REPLY_BULK && reply))
-		return h->body_bytes > 0 ? bulk_head(pc->peer, h, to, e) : SHARD_OK;
+		return h->body_bytes > 0 ? peer_ops_bulk_head(pc->peer, h, to, e) : SHARD_OK;
 	return SHARD_OK;
 }
 
 static enum shard_status peer_frame(void *owner, struct stream *st, const struct wire_head *h, const void *body, struct err *e)
 {
 	struct peer_conn *pc = owner;
-	struct peer *p = pc->peer;
-	bool reply = h->flags & WIRE_REPLY;
 
 	(void)st;
 	if (!pc->greeted)
 		return take_hello(pc, h, body, e);
-	if (reply)
-		return answered(p, h, body, e);
-	if (wire_op(h->op)->body == BODY_BULK)
-		return bulk_frame(p, h, e);
-	if (h->op > OP_CORE)
-		return core_frame(p, h, body, e);
-	if (ops[h->op].run == NULL)
-		return err_set(e, SHARD_PROTOCOL, "frame %s is not for a node", wire_op(h->op)->name);
-	return control_frame(p, h, body, e);
+	return peer_ops_frame(pc->peer, h, body, e);
 }
 
 static void peer_opened(void *owner, struct conn *c)
@@ -371,8 +174,8 @@ static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello
 	for (uint32_t i = 0; i < p->conns_nr; i++)
 		first = first && !p->conns[i].greeted;
 	if (!first && p->incarnation != hello->incarnation)
-		return err_set(e, SHARD_STALE, "connections of two incarnations (%lu, %lu) of node %s", (unsigned long)p->incarnation,
-			       (unsigned long)hello->incarnation, hello->node);
+		return err_set(e, SHARD_STALE, "connections of two incarnations (%lu, %lu) of node %s",
+			       (unsigned long)p->incarnation, (unsigned long)hello->incarnation, hello->node);
 	p->incarnation = hello->incarnation;
 	pc->greeted = true;
 	stream_set_body_max(conn_stream(pc->conn), WIRE_CONTROL_MAX);
@@ -394,7 +197,8 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 	if (h->op == OP_ERROR) {
 		st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes, &s->rx, e);
 		if (st == SHARD_OK)
-			st = on_error(pc->peer, h, msg, e);
+			st = err_set(e, SHARD_CLOSED, "node %s refused: %s", server_node_name(s, pc->peer->node),
+				     ((const Shard__Error *)msg)->text);
 		arena_reset(&s->rx);
 		return st;
 	}
@@ -432,8 +236,8 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const Shard__He
 	enum shard_status st;
 
 	if (p == NULL || p->node < s->self)
-		return err_set(e, SHARD_DENIED, "node \"%s\" is not one that dials node %s: check [nodes] and `node` on both", hello->node,
-			       server_node_name(s, s->self));
+		return err_set(e, SHARD_DENIED, "node \"%s\" is not one that dials node %s: check [nodes] and `node` on both",
+			       hello->node, server_node_name(s, s->self));
 	if ((st = hello_check_node(s, hello, e)) != SHARD_OK)
 		return st;
 	if (hello->connection >= p->conns_nr)

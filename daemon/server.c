@@ -5,6 +5,7 @@
  * decided step is finished, then every connection and handle closes. Failing start leaves nothing behind. */
 #include "state.h"
 
+#include "apply.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "define.h"
