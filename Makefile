@@ -134,9 +134,9 @@ install: all $(B)/libshard.pc
 	install -m 755 $(B)/libshard.so.0 $(DESTDIR)$(LIBDIR)
 	ln -sf libshard.so.0 $(DESTDIR)$(LIBDIR)/libshard.so
 	install -m 644 $(B)/libshard.pc $(DESTDIR)$(LIBDIR)/pkgconfig
-	install -m 644 deploy/shardd.conf $(DESTDIR)$(PREFIX)/share/shardd
+	install -m 644 deploy/shardd.conf deploy/alerts.yml deploy/grafana.json $(DESTDIR)$(PREFIX)/share/shardd
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/shardd bin/shardctl include/shard.h share/shardd/shardd.conf)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/shardd bin/shardctl include/shard.h share/shardd/shardd.conf share/shardd/alerts.yml share/shardd/grafana.json)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libshard.a libshard.so libshard.so.0 pkgconfig/libshard.pc)
 	-rmdir $(DESTDIR)$(PREFIX)/share/shardd 2>/dev/null
 
@@ -167,6 +167,7 @@ help:
 	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \
 	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
 	  'make bench' 'figures beside what the machine can do' \
+	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
 	  'make tidy' 'include rules, sizes, format; format: formats; tidy-ratchet: records sizes that shrank' \
 	  'make install' 'DESTDIR, PREFIX, LIBDIR; and uninstall' \
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
