@@ -18,8 +18,8 @@ struct corewire_limits {
 /* Fills h (op, flags, model's ids) and out. SHARD_AGAIN: the arena is too small. */
 enum shard_status corewire_pack(const struct core_msg *m, struct arena *a, struct wire_head *h, Shard__Core *out);
 /* h and body of a frame whose op is at least OP_CORE. m's pointers lie in the arena. */
-enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in, const struct corewire_limits *l, struct arena *a,
-				  struct core_msg *m, struct err *e);
+enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in, const struct corewire_limits *l,
+				  struct arena *a, struct core_msg *m, struct err *e);
 
 /* The view alone, for the coordinator's file. */
 enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a, Shard__View *out);

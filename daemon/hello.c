@@ -65,10 +65,11 @@ enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs
 {
 	if (theirs->wire_min > WIRE_VERSION || theirs->wire_max < WIRE_VERSION)
 		return err_set(e, SHARD_VERSION, "node %s (release %s) speaks wire version %u, the peer (release %s) %u to %u",
-			       server_node_name(s, s->self), SHARD_RELEASE, WIRE_VERSION, theirs->release, theirs->wire_min, theirs->wire_max);
+			       server_node_name(s, s->self), SHARD_RELEASE, WIRE_VERSION, theirs->release, theirs->wire_min,
+			       theirs->wire_max);
 	if (theirs->run_id[0] != 0 && strcmp(theirs->run_id, s->conf->run_id) != 0)
-		return err_set(e, SHARD_MISMATCH, "run_id is \"%s\" on node %s, \"%s\" at the peer: another cluster", s->conf->run_id,
-			       server_node_name(s, s->self), theirs->run_id);
+		return err_set(e, SHARD_MISMATCH, "run_id is \"%s\" on node %s, \"%s\" at the peer: another cluster",
+			       s->conf->run_id, server_node_name(s, s->self), theirs->run_id);
 	stream_features(conn_stream(c), theirs->features | (s->conf->body_checksum ? FEATURE_BODY_SUM : 0));
 	return SHARD_OK;
 }
@@ -86,8 +87,9 @@ static void compare_setting(void *arg, const char *key, const char *value)
 
 	for (size_t i = 0; c->st == SHARD_OK && i < c->theirs->n_config; i++)
 		if (strcmp(c->theirs->config[i]->key, key) == 0 && strcmp(c->theirs->config[i]->value, value) != 0)
-			c->st = err_set(c->e, SHARD_MISMATCH, "%s is %s on node %s, %s on node %s: it must be equal on all nodes", key, value,
-					server_node_name(c->server, c->server->self), c->theirs->config[i]->value, c->theirs->node);
+			c->st = err_set(c->e, SHARD_MISMATCH, "%s is %s on node %s, %s on node %s: it must be equal on all nodes",
+					key, value, server_node_name(c->server, c->server->self), c->theirs->config[i]->value,
+					c->theirs->node);
 }
 
 enum shard_status hello_check_node(const struct server *s, const Shard__Hello *theirs, struct err *e)
@@ -99,7 +101,8 @@ enum shard_status hello_check_node(const struct server *s, const Shard__Hello *t
 	config_shared(s->conf, compare_setting, &c);
 	if (c.st != SHARD_OK)
 		return c.st;
-	return err_set(e, SHARD_MISMATCH, "the shared configuration of nodes %s and %s differs", server_node_name(s, s->self), theirs->node);
+	return err_set(e, SHARD_MISMATCH, "the shared configuration of nodes %s and %s differs", server_node_name(s, s->self),
+		       theirs->node);
 }
 
 static enum shard_status greeting_head(void *owner, struct stream *st, const struct wire_head *h, void **to, struct err *e)
@@ -130,7 +133,8 @@ static enum shard_status take_over(struct server *s, struct conn *c, uint32_t ta
 	return session_greeted(s, c, hello, e);
 }
 
-static enum shard_status greeting_frame(void *owner, struct stream *stream, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status greeting_frame(void *owner, struct stream *stream, const struct wire_head *h, const void *body,
+					struct err *e)
 {
 	struct greeting *g = owner;
 	struct server *s = g->server;
@@ -154,8 +158,8 @@ static void greeting_closed(void *owner, struct conn *c, const struct err *why)
 {
 	struct greeting *g = owner;
 
-	log_limited(g->server->log, &g->server->refused_bucket, clock_ns(), LOG_LEVEL_WARN, "event=hello_failed from=%s why=%s", conn_name(c),
-		    why->text);
+	log_limited(g->server->log, &g->server->refused_bucket, clock_ns(), LOG_LEVEL_WARN, "event=hello_failed from=%s why=%s",
+		    conn_name(c), why->text);
 	list_remove(&g->link);
 	g->server->greetings_nr -= !g->evicted;
 	server_forget_conn(g->server, c);
@@ -175,8 +179,9 @@ static bool make_room(struct server *s)
 
 	if (s->greetings_nr + s->sessions_nr < s->conf->connections_max)
 		return true;
-	log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN, "event=connection_refused connections=%u greeted=%u max=%u",
-		    s->greetings_nr + s->sessions_nr, s->sessions_nr, s->conf->connections_max);
+	log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN,
+		    "event=connection_refused connections=%u greeted=%u max=%u", s->greetings_nr + s->sessions_nr, s->sessions_nr,
+		    s->conf->connections_max);
 	if (list_empty(&s->greetings))
 		return false;
 	g = list_of(s->greetings.next, struct greeting, link);

@@ -51,7 +51,8 @@ void relay_drop(struct server *s, struct relay *r)
 	free(r);
 }
 
-enum shard_status relay_request(struct session *t, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+enum shard_status relay_request(struct session *t, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg,
+				struct err *e)
 {
 	struct wire_head out = *h;
 	struct relay *r = NULL;

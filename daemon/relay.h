@@ -22,7 +22,8 @@ enum shard_status relay_new(struct relay **out, struct server *s, uint16_t op, u
 struct relay *relay_find(struct server *s, uint16_t node, uint32_t tag);
 void relay_drop(struct server *s, struct relay *r); /* its request was not sent */
 /* For a session's request: passes it on as it is. */
-enum shard_status relay_request(struct session *t, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
+enum shard_status relay_request(struct session *t, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg,
+				struct err *e);
 /* An answer came; body is packed bytes. Sends it on to the session, if that is still there. */
 void relay_answer(struct server *s, struct relay *r, const struct wire_head *h, const void *body);
 void relay_refuse(struct server *s, struct relay *r, const struct err *e);

@@ -27,7 +27,8 @@ static void done(struct model *m, const struct err *e)
 {
 	struct server *s = m->server;
 	struct model_asker *a = m->sealer;
-	struct wire_head h = {.op = OP_SEAL, .flags = WIRE_REPLY, .model = m->id, .generation = m->generation, .step = m->seal_step};
+	struct wire_head h = {
+		.op = OP_SEAL, .flags = WIRE_REPLY, .model = m->id, .generation = m->generation, .step = m->seal_step};
 	struct session *t = a->node == s->self ? session_find(s, a->session) : NULL;
 
 	m->sealer = NULL;
@@ -56,8 +57,10 @@ static void decide(struct model *m)
 		done(m, NULL);
 		return;
 	}
-	err_set(&e, SHARD_MISSING, "\"%s\" cannot be sealed: %lu elements are not written and %lu are not finite, the first in tensor \"%s\" at %lu",
-		m->name, (unsigned long)w->unwritten, (unsigned long)w->nonfinite, tensor != UINT32_MAX ? m->layout->tensor[tensor].name : "?",
+	err_set(&e, SHARD_MISSING,
+		"\"%s\" cannot be sealed: %lu elements are not written and %lu are not finite, the first in tensor \"%s\" at %lu",
+		m->name, (unsigned long)w->unwritten, (unsigned long)w->nonfinite,
+		tensor != UINT32_MAX ? m->layout->tensor[tensor].name : "?",
 		(unsigned long)(tensor != UINT32_MAX ? w->first - m->layout->tensor[tensor].offset : w->first));
 	done(m, &e);
 }
@@ -143,8 +146,8 @@ enum shard_status define_written(struct peer *p, const struct wire_head *h, stru
 	struct store_missing missing;
 
 	if (m == NULL || m->generation != h->generation)
-		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u", server_node_name(p->server, p->server->self),
-			       h->generation, h->model);
+		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u",
+			       server_node_name(p->server, p->server->self), h->generation, h->model);
 	count_missing(m, &missing);
 	body.missing = missing.unwritten;
 	body.nonfinite = missing.nonfinite;
@@ -163,7 +166,8 @@ void seal_answered(struct model *m, uint16_t node, const struct wire_head *h, co
 		done(m, e);
 		return;
 	}
-	if (control_unpack((const ProtobufCMessage **)&w, &shard__written__descriptor, body, h->body_bytes, &m->server->tx, &why) != SHARD_OK) {
+	if (control_unpack((const ProtobufCMessage **)&w, &shard__written__descriptor, body, h->body_bytes, &m->server->tx, &why) !=
+	    SHARD_OK) {
 		arena_reset(&m->server->tx);
 		done(m, &why);
 		return;

@@ -21,9 +21,9 @@
 #include <string.h>
 
 #define SERVER_BEAT_MAX_NS NS_PER_SEC
-#define SERVER_SCRATCH (1u << 20)
-#define SERVER_JOBS_MAX 4096
-#define SERVER_STOP_NS (3 * NS_PER_SEC) /* a decided step is finished within this, or left */
+#define SERVER_SCRATCH     (1u << 20)
+#define SERVER_JOBS_MAX    4096
+#define SERVER_STOP_NS     (3 * NS_PER_SEC) /* a decided step is finished within this, or left */
 
 static void check_stopped(struct server *s);
 
@@ -184,7 +184,8 @@ static enum shard_status listen_all(struct server *s, struct err *e)
 		return st;
 	snprintf(local.text, sizeof(local.text), "unix:%.100s", s->conf->socket);
 	if (strlen(s->conf->socket) >= sizeof(local.host))
-		st = err_set(e, SHARD_BAD_ARG, "[daemon] socket = %s: a path of at most %zu bytes", s->conf->socket, sizeof(local.host) - 1);
+		st = err_set(e, SHARD_BAD_ARG, "[daemon] socket = %s: a path of at most %zu bytes", s->conf->socket,
+			     sizeof(local.host) - 1);
 	else
 		memcpy(local.host, s->conf->socket, strlen(s->conf->socket) + 1);
 	if (st == SHARD_OK)
@@ -219,7 +220,8 @@ static void http_closed(void *arg)
 
 static enum shard_status start(struct server *s, struct err *e)
 {
-	struct worker_conf workers = {.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX, .pin = true, .turn = apply_turn, .turn_arg = s};
+	struct worker_conf workers = {
+		.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX, .pin = true, .turn = apply_turn, .turn_arg = s};
 	enum shard_status st;
 
 	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)
@@ -307,8 +309,9 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	uv_timer_init(loop, &s->core_timer);
 	uv_timer_init(loop, &s->beat);
 	s->core_timer.data = s->beat.data = s;
-	log_line(log, LOG_LEVEL_INFO, "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u memory=%lu", SHARD_RELEASE,
-		 (unsigned long)s->incarnation, conf->listen.text, conf->socket, isa_name(s->isa), conf->workers, (unsigned long)conf->memory);
+	log_line(log, LOG_LEVEL_INFO, "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u memory=%lu",
+		 SHARD_RELEASE, (unsigned long)s->incarnation, conf->listen.text, conf->socket, isa_name(s->isa), conf->workers,
+		 (unsigned long)conf->memory);
 	if (s->http != NULL)
 		log_line(log, LOG_LEVEL_INFO, "event=http port=%u", http_port(s->http));
 	if (conf->http_open)
@@ -416,7 +419,8 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
 
-		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s", m->name, (unsigned long)m->step,
+		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s", m->name,
+			 (unsigned long)m->step,
 			 m->applying     ? "applying: the decided step is finished first"
 			 : m->attempt_on ? "attempt: not decided, it is aborted"
 					 : "free",

@@ -16,11 +16,11 @@
 #include "store/budget.h"
 #include "worker.h"
 
-#define SERVER_HELLO_NS (5 * NS_PER_SEC) /* a connection that has not said HELLO by then is closed */
-#define SERVER_LINGER_MS 200             /* so that an ERROR reaches its peer before the socket closes */
-#define SERVER_QUEUE_MAX 4096            /* frames queued on one connection */
-#define SERVER_SMALL_ELEMS (16u << 10)   /* chunks up to this many elements are computed on the loop */
-#define SERVER_RELAYS_MAX 4096
+#define SERVER_HELLO_NS    (5 * NS_PER_SEC) /* a connection that has not said HELLO by then is closed */
+#define SERVER_LINGER_MS   200              /* so that an ERROR reaches its peer before the socket closes */
+#define SERVER_QUEUE_MAX   4096             /* frames queued on one connection */
+#define SERVER_SMALL_ELEMS (16u << 10)      /* chunks up to this many elements are computed on the loop */
+#define SERVER_RELAYS_MAX  4096
 
 struct peer;
 struct session;
@@ -46,18 +46,19 @@ struct server {
 	uint32_t next_tag, next_model, greetings_nr, sessions_nr, relays_nr;
 
 	uv_timer_t core_timer, beat;
-	struct core_out out;    /* of the core event in hand */
-	bool in_event;          /* what its actions raise waits in later */
+	struct core_out out; /* of the core event in hand */
+	bool in_event;       /* what its actions raise waits in later */
 	struct server_later {
 		struct model *m;
 		struct core_event ev; /* without pointers */
-	} *later;
+	} * later;
 	uint32_t later_nr, later_cap;
-	struct arena tx, rx;    /* control messages being packed, being read; reset for each */
-	size_t scratch_bytes;   /* of each */
+	struct arena tx, rx;  /* control messages being packed, being read; reset for each */
+	size_t scratch_bytes; /* of each */
 
 	struct log_bucket refused_bucket, accept_bucket;
-	uint64_t refused_frames, copied_bytes, past_in_bytes, past_out_bytes; /* of connections that are gone; status adds the live ones */
+	uint64_t refused_frames, copied_bytes, past_in_bytes,
+		past_out_bytes; /* of connections that are gone; status adds the live ones */
 	uint64_t core_due, beat_due, beat_ns;
 	uint64_t slept_ns, core_seen_ns; /* core time stands still while this process does not run; the cores' last event in it */
 	bool stopping, conns_closed, pool_open, stopped_all;
@@ -70,8 +71,8 @@ struct server {
 
 /* The scratch arenas hold at least this; called when a model is made, never on the step path. */
 enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e);
-void server_deadline(struct server *s); /* some core's deadline may have moved */
-uint64_t server_core_ns(const struct server *s); /* now, for the cores */
+void server_deadline(struct server *s);             /* some core's deadline may have moved */
+uint64_t server_core_ns(const struct server *s);    /* now, for the cores */
 void server_wake(struct server *s, uint64_t at_ns); /* a beat no later than this */
 void server_later(struct server *s, struct model *m, const struct core_event *ev);
 void server_run_later(struct server *s);

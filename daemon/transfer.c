@@ -32,8 +32,8 @@ static enum shard_status writable(const struct model *m, const struct wire_head 
 		return err_set(e, SHARD_BAD_STATE, "\"%s\" is sealed at step %lu: weights are written before the seal", m->name,
 			       (unsigned long)m->step);
 	if (h->generation != m->generation)
-		return err_set(e, SHARD_STALE, "generation %u of \"%s\" is over, this is %u: define it again", h->generation, m->name,
-			       m->generation);
+		return err_set(e, SHARD_STALE, "generation %u of \"%s\" is over, this is %u: define it again", h->generation,
+			       m->name, m->generation);
 	if (h->body_bytes == 0 || h->body_bytes % sizeof(float) != 0)
 		return err_set(e, SHARD_RANGE, "%u bytes are no whole number of fp32 elements", h->body_bytes);
 	if (h->step >= m->layout->elems)
@@ -188,7 +188,8 @@ static enum shard_status read_may(const struct model *m, const struct reading *r
 	uint64_t chunk = r->first / m->layout->chunk_elems;
 
 	if (!m->sealed)
-		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights yet: it was %s", m->name, m->lost[0] != 0 ? m->lost : "not sealed");
+		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights yet: it was %s", m->name,
+			       m->lost[0] != 0 ? m->lost : "not sealed");
 	if (m->applying || m->sealing || r->step > m->step)
 		return SHARD_AGAIN;
 	if (r->kind == SHARD_IMAGE && store_image_chunk(m->store, (uint32_t)chunk) != m->step)
@@ -210,7 +211,8 @@ static enum shard_status read_start(struct model *m, const struct reading *r, st
 	if (st != SHARD_AGAIN)
 		return st;
 	list_each(it, &m->reads)
-		nr += list_of(it, struct reading, link)->node == r->node && list_of(it, struct reading, link)->session == r->session;
+		nr += list_of(it, struct reading, link)->node == r->node &&
+		      list_of(it, struct reading, link)->session == r->session;
 	if (nr >= (r->session != 0 ? READS_MAX : SERVER_RELAYS_MAX))
 		return err_set(e, SHARD_BUSY, "%u reads of \"%s\" wait for a step already: wait for their answers", nr, m->name);
 	later = malloc(sizeof(*later));
@@ -227,7 +229,8 @@ static enum shard_status read_check(const struct model *m, const struct wire_hea
 		return err_set(e, SHARD_NOT_FOUND, "no model %u here", h->model);
 	if (body->first >= m->layout->elems || body->count == 0 || body->count > WIRE_PART_BYTES / sizeof(float))
 		return err_set(e, SHARD_RANGE, "read of %u elements at %lu of \"%s\": 1 to %zu inside %lu", body->count,
-			       (unsigned long)body->first, m->name, WIRE_PART_BYTES / sizeof(float), (unsigned long)m->layout->elems);
+			       (unsigned long)body->first, m->name, WIRE_PART_BYTES / sizeof(float),
+			       (unsigned long)m->layout->elems);
 	return SHARD_OK;
 }
 
@@ -235,8 +238,13 @@ enum shard_status transfer_read_request(struct session *t, const struct wire_hea
 {
 	const Shard__Read *body = (const Shard__Read *)msg;
 	struct model *m = model_find(t->server, h->model);
-	struct reading r = {.node = t->server->self, .session = t->id, .tag = h->attempt, .kind = body->kind, .count = body->count,
-			    .first = body->first, .step = body->step};
+	struct reading r = {.node = t->server->self,
+			    .session = t->id,
+			    .tag = h->attempt,
+			    .kind = body->kind,
+			    .count = body->count,
+			    .first = body->first,
+			    .step = body->step};
 	enum shard_status st = read_check(m, h, body, e);
 
 	if (st != SHARD_OK)
@@ -249,7 +257,11 @@ enum shard_status transfer_read_request(struct session *t, const struct wire_hea
 enum shard_status transfer_node_read(struct peer *p, const struct wire_head *h, const Shard__Read *body, struct err *e)
 {
 	struct model *m = model_find(p->server, h->model);
-	struct reading r = {.node = p->node, .tag = h->attempt, .kind = body->kind, .count = body->count, .first = body->first,
+	struct reading r = {.node = p->node,
+			    .tag = h->attempt,
+			    .kind = body->kind,
+			    .count = body->count,
+			    .first = body->first,
 			    .step = body->step};
 	enum shard_status st = read_check(m, h, body, e);
 

@@ -35,7 +35,8 @@ static inline void list_remove(struct list *node)
 	list_init(node);
 }
 
-#define list_of(node, type, member) ((type *)(void *)((char *)(node) - offsetof(type, member)))
-#define list_each(it, head) for (struct list *it = (head)->next, *it##_next = it->next; it != (head); it = it##_next, it##_next = it->next)
+#define list_of(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
+#define list_each(it, head)                                                                                                        \
+	for (struct list *it = (head)->next, *it##_next = it->next; it != (head); it = it##_next, it##_next = it->next)
 
 #endif

@@ -55,7 +55,8 @@ const struct stream_stats *stream_stats(const struct stream *s);
 const char *stream_told(const struct stream *s);  /* after a refusal: the sentence for the peer's ERROR; else NULL */
 uint64_t stream_heard_ns(const struct stream *s); /* clock_ns() of the last byte received */
 bool stream_mid_frame(const struct stream *s);    /* a frame has begun and is not complete */
-uint64_t stream_frame_ns(const struct stream *s, uint32_t per_s); /* when it began, plus its body's time at so many bytes a second */
+uint64_t stream_frame_ns(const struct stream *s,
+			 uint32_t per_s); /* when it began, plus its body's time at so many bytes a second */
 /* While held, stream_read() delivers nothing: also from inside a callback, where it ends the loop after the frame in hand. */
 void stream_hold(struct stream *s, bool hold);
 bool stream_ready(const struct stream *s); /* the next header is here already: stream_read() now, not when readable */

@@ -50,7 +50,7 @@ struct stream {
 	uint32_t body_got, body_max;
 	unsigned char *own; /* control bodies */
 	uint32_t own_size;
-	bool summing; /* the body came in pieces: sum holds those before */
+	bool summing;                            /* the body came in pieces: sum holds those before */
 	uint64_t ordinal_in, heard_ns, began_ns; /* last byte; first byte of the frame in hand */
 	int fds_nr, fds[STREAM_FDS_MAX];
 	bool fds_next; /* they came with the next header */

@@ -5,9 +5,9 @@
 
 #include <stdint.h>
 
-#define WIRE_PART_BYTES (256u << 10) /* bulk travels in parts of this size; the last of a chunk may be shorter */
-#define WIRE_CONTROL_MAX (16u << 20) /* largest control body of any op */
-#define WIRE_HELLO_MAX (64u << 10)   /* largest body before HELLO is through */
+#define WIRE_PART_BYTES  (256u << 10) /* bulk travels in parts of this size; the last of a chunk may be shorter */
+#define WIRE_CONTROL_MAX (16u << 20)  /* largest control body of any op */
+#define WIRE_HELLO_MAX   (64u << 10)  /* largest body before HELLO is through */
 
 enum wire_op {
 	OP_HELLO = 1,

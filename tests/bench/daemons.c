@@ -51,8 +51,9 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 	f = fopen(path, "w");
 	if (f == NULL)
 		bench_fail("%s: %s", path, strerror(errno));
-	fprintf(f, "[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = %s/%c.state\nmemory = 8GiB\nhttp = off\n", 'a' + i,
-		port[i], d->dir, 'a' + i, d->dir, 'a' + i);
+	fprintf(f,
+		"[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = %s/%c.state\nmemory = 8GiB\nhttp = off\n",
+		'a' + i, port[i], d->dir, 'a' + i, d->dir, 'a' + i);
 	if (workers > 0)
 		fprintf(f, "workers = %u\n", workers);
 	fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");

@@ -27,7 +27,8 @@ static void test_train(void **state)
 	crew_check(crew, c.node[1].tcp_address, 20);
 	for (uint32_t n = 0; n < c.nodes; n++) {
 		assert_int_equal(inproc_count(&c.node[n], "refused_frames"), 0);
-		assert_int_equal(inproc_logged(&c.node[n], "size=5 before="), 1); /* event=world, when it changed and not at each step */
+		assert_int_equal(inproc_logged(&c.node[n], "size=5 before="),
+				 1); /* event=world, when it changed and not at each step */
 	}
 	inproc_stop(&c);
 	test_free(crew);

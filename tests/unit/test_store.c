@@ -467,11 +467,10 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(places),         cmocka_unit_test(ranges),     cmocka_unit_test(refused_layouts),
-		cmocka_unit_test(compared),       cmocka_unit_test(budget_mirrors),
-		cmocka_unit_test(budget_account), cmocka_unit_test(no_overlap), cmocka_unit_test(writing),
-		cmocka_unit_test(refused_ranges), cmocka_unit_test(arenas),     cmocka_unit_test(image_versions),
-		cmocka_unit_test(no_memory),
+		cmocka_unit_test(places),     cmocka_unit_test(ranges),         cmocka_unit_test(refused_layouts),
+		cmocka_unit_test(compared),   cmocka_unit_test(budget_mirrors), cmocka_unit_test(budget_account),
+		cmocka_unit_test(no_overlap), cmocka_unit_test(writing),        cmocka_unit_test(refused_ranges),
+		cmocka_unit_test(arenas),     cmocka_unit_test(image_versions), cmocka_unit_test(no_memory),
 	};
 
 	return cmocka_run_group_tests_name("store", tests, NULL, NULL);

@@ -565,7 +565,7 @@ static void test_fds_unasked(void **state)
 			assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		check_sample(&p->got, 300);
 		assert_int_equal(frames_open_fds(), before + 2); /* the pair */
-		send_with_fds(p->peer, "x", 1, nr); /* and in a frame that never ends */
+		send_with_fds(p->peer, "x", 1, nr);              /* and in a frame that never ends */
 		assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		pair_free(p);
 		assert_int_equal(frames_open_fds(), before);
