@@ -24,6 +24,16 @@ static double goodput(const struct daemons *d, int node, const char *what)
 	return ELEMS * sizeof(float) / daemons_figure(d, node, seconds) * 1e-9;
 }
 
+static double limit_round(struct limit_tcp *bare)
+{
+	double goodput;
+
+	bench_processors(1);
+	goodput = limit_tcp_round(bare);
+	bench_processors(-1);
+	return goodput;
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 && strcmp(argv[1], "--quick") == 0 ? 3 : ROUNDS;
@@ -41,14 +51,16 @@ int main(int argc, char **argv)
 	struct daemons d;
 	struct fleet *f;
 
+	bench_processors(0); /* the bare receiver is where node a's daemon is */
 	if (limit_tcp_begin(&bare, ELEMS * sizeof(float)) != 0)
 		bench_fail("no loopback");
+	bench_processors(-1);
 	daemons_start(&d, argv[0], 2, 0);
 	f = fleet_begin(&d, &spec);
 	fleet_step(f, &t);
-	(void)limit_tcp_round(&bare);
+	(void)limit_round(&bare);
 	for (int i = 0; i < rounds; i++) {
-		limit[i] = limit_tcp_round(&bare);
+		limit[i] = limit_round(&bare);
 		fleet_step(f, &t);
 		push[i] = goodput(&d, 0, "contrib");
 		pull[i] = goodput(&d, 1, "image");

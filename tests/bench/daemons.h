@@ -18,6 +18,7 @@ struct daemons {
 	int nr;
 };
 
+/* With two nodes, each has half of the processors, so that the scheduler cannot put them now on one, now on two. */
 void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers);
 void daemons_stop(struct daemons *d);
 /* A figure of the first model in a daemon's status, by path ("last_step.apply_s"); of the daemon itself with a leading "/". */
@@ -44,6 +45,8 @@ struct fleet *fleet_begin(const struct daemons *d, const struct fleet_spec *spec
 void fleet_step(struct fleet *f, struct fleet_times *t);
 void fleet_end(struct fleet **f);
 
+/* The calling thread, and whom it makes: on the processors of node i of two; -1: on all. */
+void bench_processors(int node);
 double bench_median(double *values, int nr); /* sorts */
 __attribute__((noreturn, format(printf, 1, 2))) void bench_fail(const char *fmt, ...);
 
