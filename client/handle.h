@@ -63,7 +63,6 @@ struct shard_model {
 	uint64_t sealed_step; /* as of define or seal */
 	atomic_flag busy;     /* a [one] call is in progress */
 	struct err lost;      /* status: every call says so */
-
 	/* world.c */
 	struct request *join_request, *leave_request; /* outlive a call that timed out */
 	bool joined, introduced;                      /* introduced: shard_join() has returned a world */
@@ -78,7 +77,6 @@ struct shard_model {
 	double weight;
 	double *lr;               /* [space.groups_nr] of the step in hand; made at the first use */
 	bool lr_given, scheduled; /* scheduled: the model's settings name a schedule */
-
 	/* push.c */
 	struct shm arena, image;
 	bool guard;
@@ -93,7 +91,6 @@ struct shard_model {
 	uint32_t copying;   /* pushes that are between claim and fill */
 	uint32_t sends_out; /* parts of the arena that the stream still reads */
 	uint64_t pushed_bytes, pulled_bytes, wait_ns;
-
 	/* image.c */
 	uint64_t image_data;       /* offset of element 0 */
 	_Atomic uint64_t *version; /* [chunks_nr] in the shared image, or own_version */
