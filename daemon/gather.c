@@ -29,7 +29,7 @@ enum shard_status gather_init(struct model *m, struct err *e)
 	g->zero = calloc(segments, 1);
 	g->parts_in = calloc(nodes * chunks, sizeof(*g->parts_in));
 	g->push_parts = calloc(local * chunks, sizeof(*g->push_parts));
-	g->bad_rank_in = calloc(nodes, sizeof(*g->bad_rank_in));
+	g->bad_rank_in = calloc(nodes * chunks, sizeof(*g->bad_rank_in));
 	if (g->chunk == NULL || g->absent_local == NULL || g->absent_node == NULL || g->zero == NULL || g->parts_in == NULL ||
 	    g->push_parts == NULL || g->bad_rank_in == NULL) {
 		gather_free(m);
@@ -113,7 +113,7 @@ void gather_begin(struct model *m)
 	memset(g->zero, 0, segments);
 	memset(g->parts_in, 0, nodes * chunks * sizeof(*g->parts_in));
 	memset(g->push_parts, 0, local * chunks * sizeof(*g->push_parts));
-	memset(g->bad_rank_in, -1, nodes * sizeof(*g->bad_rank_in));
+	memset(g->bad_rank_in, -1, nodes * chunks * sizeof(*g->bad_rank_in));
 }
 
 void gather_session_gone(struct model *m, struct session *t)
@@ -397,7 +397,7 @@ enum shard_status gather_contrib(struct model *m, struct peer *p, const struct w
 			       present);
 	*parts = GATHER_CLOSED;
 	if (body->bad_rank != 0 && body->bad_rank <= m->world.size)
-		m->gather.bad_rank_in[place] = (int32_t)body->bad_rank - 1;
+		m->gather.bad_rank_in[(size_t)place * m->layout->chunks_nr + h->chunk] = (int32_t)body->bad_rank - 1;
 	m->gather.chunk[h->chunk].arrived |= 1ull << place;
 	maybe_reduce(m, h->chunk);
 	return SHARD_OK;

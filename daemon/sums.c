@@ -40,6 +40,11 @@ const uint8_t *gather_contribution(const struct model *m, uint32_t chunk)
 	return store_arena(m->store, m->gather.local[0].slot, chunk);
 }
 
+static int32_t bad_rank_in(const struct sums_job *j, uint32_t place)
+{
+	return j->m->gather.bad_rank_in[(size_t)place * j->m->layout->chunks_nr + j->chunk];
+}
+
 static void blame(struct sums_job *j, uint32_t segment, uint32_t k, const uint32_t *who, const void *const *src, reduce_fn *reduce)
 {
 	const struct gather *g = &j->m->gather;
@@ -55,7 +60,7 @@ static void blame(struct sums_job *j, uint32_t segment, uint32_t k, const uint32
 		else if (g->only_rank[who[i]] >= 0)
 			j->bad_rank = g->only_rank[who[i]];
 		else /* one of several: this node's own sum knows, or the other node has said */
-			j->bad_rank = g->node[who[i]] == j->m->server->self ? g->chunk[j->chunk].bad_rank : g->bad_rank_in[who[i]];
+			j->bad_rank = g->node[who[i]] == j->m->server->self ? g->chunk[j->chunk].bad_rank : bad_rank_in(j, who[i]);
 	}
 }
 
