@@ -79,7 +79,7 @@ static void process_metrics(FILE *f)
 	metrics_count(f, "process_resident_memory_bytes", NULL, resident_bytes());
 }
 
-static void peer_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
+void scrape_peer_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
 {
 	*in = p->past_in_bytes;
 	*out = p->past_out_bytes;
@@ -113,7 +113,7 @@ static void sample_bytes(FILE *f, const char *name, const struct server *s, uint
 {
 	uint64_t in, out;
 
-	peer_bytes(s->peer[n], &in, &out);
+	scrape_peer_bytes(s->peer[n], &in, &out);
 	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "in"}), in);
 	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "out"}), out);
 }

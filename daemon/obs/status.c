@@ -5,8 +5,10 @@
 
 #include "base/clock.h"
 #include "model.h"
+#include "obs/scrape.h"
 #include "peer.h"
 #include "session.h"
+#include "wire/dtype.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -35,6 +37,13 @@ static json_t *nodes_json(const struct server *s)
 
 		if (p != NULL && !p->up)
 			json_object_set_new(o, "why", json_string(p->why));
+		if (p != NULL) {
+			uint64_t in, out;
+
+			scrape_peer_bytes(p, &in, &out);
+			json_object_set_new(o, "in_bytes", json_integer((json_int_t)in));
+			json_object_set_new(o, "out_bytes", json_integer((json_int_t)out));
+		}
 		json_array_append_new(list, o);
 	}
 	return list;
@@ -58,6 +67,8 @@ static json_t *world_json(const struct model *m)
 							: g->ready         ? "ready"
 									   : "computing"));
 			json_object_set_new(o, "chunks_pushed", json_integer(g->chunks_pushed));
+			if (m->attempt_on && !g->ready) /* nothing has come from it for so long */
+				json_object_set_new(o, "wait_s", json_real(seconds(g->pushed_ns ? g->pushed_ns : m->began_ns)));
 		}
 		json_array_append_new(list, o);
 	}
@@ -146,6 +157,8 @@ static json_t *model_json(const struct model *m)
 		      "pages", shm_pages_name(store_pages(m->store)), "loss_scale", m->record.scaler.scale);
 	if (o != NULL)
 		json_object_set_new(o, "last_step", last_step_json(m));
+	if (o != NULL)
+		json_object_set_new(o, "grad", json_string(dtype_name(m->grad)));
 	if (o != NULL && m->lost[0] != 0)
 		json_object_set_new(o, "lost", json_string(m->lost));
 	return o;

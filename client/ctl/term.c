@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The terminal of `shardctl top`. Happy path: term_enter() saves the settings, turns echo and line mode off and switches to the alternate
+ * screen; term_show() and term_wait() in turn; term_leave() puts all of it back. SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGWINCH are
+ * blocked and read from a descriptor, so that nothing ends the program between the two. Fails: no terminal. */
+#include "ctl/term.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define ENTER "\033[?1049h\033[?25l"
+#define LEAVE "\033[?25h\033[?1049l"
+#define HOME  "\033[H"
+#define END   "\033[K"
+#define BELOW "\033[J"
+
+static void caught(sigset_t *set)
+{
+	sigemptyset(set);
+	sigaddset(set, SIGINT);
+	sigaddset(set, SIGTERM);
+	sigaddset(set, SIGHUP);
+	sigaddset(set, SIGTSTP);
+	sigaddset(set, SIGWINCH);
+}
+
+static void put(const struct term *t, const char *text, size_t bytes)
+{
+	while (bytes > 0) {
+		ssize_t n = write(t->out, text, bytes);
+
+		if (n < 0 && errno != EINTR)
+			return; /* the terminal is gone: term_wait() will say so */
+		text += n > 0 ? n : 0;
+		bytes -= n > 0 ? (size_t)n : 0;
+	}
+}
+
+static void on(struct term *t)
+{
+	struct termios raw;
+
+	t->keys = tcgetattr(t->in, &t->saved) == 0;
+	if (t->keys) {
+		raw = t->saved;
+		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+		raw.c_cc[VMIN] = 1;
+		raw.c_cc[VTIME] = 0;
+		tcsetattr(t->in, TCSAFLUSH, &raw);
+	}
+	put(t, ENTER, strlen(ENTER));
+}
+
+static void off(struct term *t)
+{
+	put(t, LEAVE, strlen(LEAVE));
+	if (t->keys)
+		tcsetattr(t->in, TCSAFLUSH, &t->saved);
+}
+
+enum shard_status term_enter(struct term *t, int in, int out, struct err *e)
+{
+	sigset_t set;
+
+	*t = (struct term){.in = in, .out = out};
+	if (!isatty(out))
+		return err_set(e, SHARD_SYSTEM, "the output is no terminal: write --once, or --json for a line per interval");
+	caught(&set);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	t->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (t->signals < 0)
+		return err_set(e, SHARD_SYSTEM, "signalfd: %s", strerror(errno));
+	on(t);
+	t->entered = true;
+	return SHARD_OK;
+}
+
+void term_leave(struct term *t)
+{
+	if (!t->entered)
+		return;
+	t->entered = false;
+	off(t);
+	close(t->signals);
+}
+
+void term_size(const struct term *t, unsigned *columns, unsigned *lines)
+{
+	struct winsize w = {.ws_col = 0};
+
+	(void)ioctl(t->out, TIOCGWINSZ, &w);
+	*columns = w.ws_col > 0 ? w.ws_col : 80;
+	*lines = w.ws_row > 0 ? w.ws_row : 24;
+}
+
+void term_show(struct term *t, const char *text)
+{
+	unsigned columns, lines, line = 0;
+	size_t bytes = 0;
+	char *screen = NULL;
+	FILE *f = open_memstream(&screen, &bytes);
+
+	CHECK(t->entered);
+	if (!f)
+		return;
+	term_size(t, &columns, &lines);
+	fputs(HOME, f);
+	while (*text && line < lines) {
+		size_t n = strcspn(text, "\n"), shown = n < columns ? n : columns;
+
+		fprintf(f, "%s%.*s%s", line++ > 0 ? "\r\n" : "", (int)shown, text, n < columns ? END : "");
+		text += n + (text[n] == '\n');
+	}
+	fputs(BELOW, f);
+	if (fclose(f) == 0)
+		put(t, screen, bytes);
+	free(screen);
+}
+
+static enum term_event on_signal(struct term *t)
+{
+	struct signalfd_siginfo info;
+
+	if (read(t->signals, &info, sizeof(info)) != sizeof(info))
+		return TERM_RESIZED;
+	if (info.ssi_signo == SIGTSTP) {
+		off(t);
+		raise(SIGSTOP);
+		on(t);
+	} else if (info.ssi_signo != SIGWINCH) {
+		return TERM_QUIT;
+	}
+	return TERM_RESIZED;
+}
+
+enum term_event term_wait(struct term *t, uint64_t ms, char *key)
+{
+	struct pollfd p[2] = {{.fd = t->signals, .events = POLLIN}, {.fd = t->keys ? t->in : -1, .events = POLLIN}};
+	int n;
+
+	CHECK(t->entered);
+	n = poll(p, 2, ms > 1000000 ? 1000000 : (int)ms);
+	if (n <= 0)
+		return TERM_TIMEOUT;
+	if (p[0].revents)
+		return on_signal(t);
+	return read(t->in, key, 1) == 1 ? TERM_KEY : TERM_QUIT;
+}
