@@ -153,14 +153,15 @@ static enum shard_status set_duration(const struct config_option *o, uint64_t *t
 	return err_set(e, SHARD_BAD_ARG, "choose a time from %s to %s with its unit (us, ms, s, min, h), as in 5s", min, max);
 }
 
-static enum shard_status set_address(struct conn_address *to, const char *value, struct err *e)
+static enum shard_status set_address(const struct config_option *o, struct conn_address *to, const char *value, struct err *e)
 {
+	const char *off = o->type == CONFIG_ADDRESS_OR_OFF ? ", or off" : "";
 	struct err why;
 
 	if (conn_address_parse(to, value, &why) != SHARD_OK)
-		return err_set(e, SHARD_BAD_ARG, "%.300s", why.text);
+		return err_set(e, SHARD_BAD_ARG, "%.300s%s", why.text, off);
 	if (to->unix_path)
-		return err_set(e, SHARD_BAD_ARG, "choose host:port; `socket` is for unix sockets");
+		return err_set(e, SHARD_BAD_ARG, "choose host:port%s; `socket` is for unix sockets", off);
 	return SHARD_OK;
 }
 
@@ -182,9 +183,9 @@ enum shard_status config_set(struct config *c, enum config_key key, const char *
 			*(struct conn_address *)to = (struct conn_address){.text = "off"};
 			return SHARD_OK;
 		}
-		return set_address(to, value, e);
+		return set_address(o, to, value, e);
 	case CONFIG_ADDRESS:
-		return set_address(to, value, e);
+		return set_address(o, to, value, e);
 	case CONFIG_BYTES_OR_AUTO:
 		return set_bytes(o, to, value, e);
 	case CONFIG_DURATION:

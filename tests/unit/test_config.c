@@ -283,7 +283,9 @@ static void contradictions(void **state)
 		"127.0.0.1:PORT or off, "
 		"or set allow_unauthenticated = yes if everybody who can reach it may see models and nodes");
 	refused(HEAD "http = no\n", "shardd.conf:3: [daemon] http = no: address \"no\": no port: write unix:/path, host:port, "
-				    "[v6]:port or tcp://host:port");
+				    "[v6]:port or tcp://host:port, or off");
+	refused(HEAD "http = unix:/x\n",
+		"shardd.conf:3: [daemon] http = unix:/x: choose host:port, or off; `socket` is for unix sockets");
 	refused(HEAD "[nodes]\na = 10.0.0.1:3\n",
 		"shardd.conf:4: [daemon] listen = 10.0.0.1:3: not loopback, and connections are not authenticated in this release: "
 		"choose "
