@@ -39,8 +39,7 @@ static const char *option_name(void *arg, uint32_t i)
 	return NULL;
 }
 
-/* `model "name" group "group"` with either quoted part absent. False: not of this form. */
-static bool model_section(const char *section, char name[CONFIG_NAME_BYTES], char group[CONFIG_NAME_BYTES])
+bool config_model_section(const char *section, char name[CONFIG_NAME_BYTES], char group[CONFIG_NAME_BYTES])
 {
 	int end = -1;
 
@@ -62,7 +61,7 @@ enum shard_status config_check_section(const char *where, const char *section, s
 	for (int i = 0; sections[i]; i++)
 		if (strcmp(sections[i], section) == 0)
 			return SHARD_OK;
-	if (model_section(section, name, group))
+	if (config_model_section(section, name, group))
 		return SHARD_OK;
 	if (strncmp(section, "model", 5) == 0)
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s]: write [model], [model \"name\"] or [model \"name\" group \"group\"]",
@@ -174,7 +173,7 @@ static enum shard_status put_setting(struct config *c, const char *where, bool f
 	char *old;
 	size_t used;
 
-	CHECK(model_section(section, name, group));
+	CHECK(config_model_section(section, name, group));
 	squeeze(text, sizeof(text), value);
 	if (settings_check(key, text, group[0] != 0, &why) != SHARD_OK)
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %.250s", where, section, why.text);
@@ -214,8 +213,12 @@ enum shard_status config_put(struct config_loader *l, const char *where, uint32_
 		return st;
 	if (strcmp(section, "nodes") == 0)
 		return put_node(l->c, where, line > 0, key, value, e);
-	if (strncmp(section, "model", 5) == 0)
-		return put_setting(l->c, where, line > 0, section, key, value, e);
+	if (strncmp(section, "model", 5) == 0) {
+		st = put_setting(l->c, where, line > 0, section, key, value, e);
+		if (st == SHARD_OK && l->note)
+			l->note(l->note_arg, where, section, key);
+		return st;
+	}
 	k = config_find(section, key);
 	if (k == CONFIG_KEY_NR) {
 		const char *near = value_nearest(key, option_name, (void *)(uintptr_t)section);
@@ -330,22 +333,28 @@ static enum shard_status read_file(struct config_loader *l, const char *path, bo
 	return st;
 }
 
+enum shard_status config_load_into(struct config_loader *l, const struct config_args *args, struct err *e)
+{
+	enum shard_status st;
+
+	config_defaults(l);
+	st = read_file(l, args->file ? args->file : CONFIG_FILE, args->file != NULL, e);
+	if (st == SHARD_OK)
+		st = put_environment(l, args->environ_, e);
+	for (uint32_t i = 0; st == SHARD_OK && i < args->set_nr; i++)
+		st = put_command_line(l, args->set[i], e);
+	if (st == SHARD_OK)
+		st = config_finish(l, e);
+	if (st != SHARD_OK)
+		config_free(l->c);
+	return st;
+}
+
 enum shard_status config_load(struct config *c, const struct config_args *args, struct err *e)
 {
 	struct config_loader l = {.c = c};
-	enum shard_status st;
 
-	config_defaults(&l);
-	st = read_file(&l, args->file ? args->file : CONFIG_FILE, args->file != NULL, e);
-	if (st == SHARD_OK)
-		st = put_environment(&l, args->environ_, e);
-	for (uint32_t i = 0; st == SHARD_OK && i < args->set_nr; i++)
-		st = put_command_line(&l, args->set[i], e);
-	if (st == SHARD_OK)
-		st = config_finish(&l, e);
-	if (st != SHARD_OK)
-		config_free(c);
-	return st;
+	return config_load_into(&l, args, e);
 }
 
 enum shard_status config_load_text(struct config *c, const char *name, const char *text, size_t bytes, struct err *e)

@@ -81,6 +81,8 @@ void config_free(struct config *c);
 const struct config_model *config_model(const struct config *c, const char *name, const char *group);
 void config_help(FILE *out);                          /* the option table, for --help */
 void config_print(const struct config *c, FILE *out); /* effective values, in the file's syntax */
+/* Loads, and prints each option with its value and who set it: "default", "host name", FILE:LINE, a variable, "command line". */
+enum shard_status config_explain(const struct config_args *args, bool json, FILE *out, struct err *e);
 
 /* What must be equal on all nodes: run_id, node list, transport settings. fn is called once per key, in a fixed order. */
 void config_shared(const struct config *c, void (*fn)(void *arg, const char *key, const char *value), void *arg);

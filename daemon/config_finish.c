@@ -109,6 +109,7 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 	if (!c->listen.text[0] && self) {
 		c->listen = self->address;
 		where = self->where;
+		snprintf(l->where[CONFIG_DAEMON_LISTEN], CONFIG_WHERE_BYTES, "%s", where);
 	} else if (!c->listen.text[0]) {
 		CHECK(conn_address_parse(&c->listen, DEFAULT_LISTEN, NULL) == SHARD_OK);
 	} else if (self && self->address.port != c->listen.port) {

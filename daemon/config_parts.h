@@ -65,7 +65,15 @@ struct config_loader {
 	struct config *c;
 	char where[CONFIG_KEY_NR][CONFIG_WHERE_BYTES]; /* who set an option last */
 	uint32_t file_line[CONFIG_KEY_NR];             /* 0: not in the file */
+	/* NULL, or told of each key of a [model ...] section that was taken, in the order of reading */
+	void (*note)(void *arg, const char *where, const char *section, const char *key);
+	void *note_arg;
 };
+
+/* config_load() with the loader kept; free l->c on success. */
+enum shard_status config_load_into(struct config_loader *l, const struct config_args *args, struct err *e);
+/* `model "name" group "group"` with either quoted part absent. False: not of this form. */
+bool config_model_section(const char *section, char name[CONFIG_NAME_BYTES], char group[CONFIG_NAME_BYTES]);
 
 /* One key, from anywhere: section is "daemon", "nodes", "model \"x\" group \"g\"" ...; line 0: not from a file. */
 enum shard_status config_put(struct config_loader *l, const char *where, uint32_t line, const char *section, const char *key,

@@ -22,10 +22,10 @@ struct options {
 	const char *set[SET_MAX];
 	char *made[SET_MAX]; /* of which these are ours to free */
 	uint32_t set_nr;
-	bool check;
+	bool check, explain, json;
 };
 
-enum { OPT_LOG_LEVEL = 256, OPT_CHECK, OPT_SET, OPT_SOCKET, OPT_STATE, OPT_LISTEN, OPT_NODE };
+enum { OPT_LOG_LEVEL = 256, OPT_CHECK, OPT_EXPLAIN, OPT_JSON, OPT_SET, OPT_SOCKET, OPT_STATE, OPT_LISTEN, OPT_NODE };
 
 static const struct argp_option argp_rows[] = {
 	{"config", 'c', "FILE", 0, "configuration file (default: /etc/shardd/shardd.conf if it is there)", 1},
@@ -36,6 +36,8 @@ static const struct argp_option argp_rows[] = {
 	{"state", OPT_STATE, "DIR", 0, "identity, incarnation, views", 2},
 	{"log-level", OPT_LOG_LEVEL, "LEVEL", 0, "error, warn, info or debug", 2},
 	{"check", OPT_CHECK, NULL, 0, "print the effective configuration and exit", 3},
+	{"explain", OPT_EXPLAIN, NULL, 0, "print each option with who set it and exit", 3},
+	{"json", OPT_JSON, NULL, 0, "with --explain: as JSON", 3},
 	{"version", 'V', NULL, 0, "print the version and exit", 3},
 	{0},
 };
@@ -81,6 +83,12 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_CHECK:
 		o->check = true;
+		return 0;
+	case OPT_EXPLAIN:
+		o->explain = true;
+		return 0;
+	case OPT_JSON:
+		o->json = true;
 		return 0;
 	case 'V':
 		printf("shardd %s\n", SHARD_RELEASE);
@@ -185,13 +193,18 @@ int main(int argc, char **argv)
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
 		return EXIT_USAGE;
 	args = (struct config_args){.file = o.file, .set = o.set, .set_nr = o.set_nr, .environ_ = (const char *const *)environ};
-	rc = config_load(&conf, &args, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
+	if (o.explain)
+		rc = config_explain(&args, o.json, stdout, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
+	else
+		rc = config_load(&conf, &args, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
 	for (uint32_t i = 0; i < o.set_nr; i++)
 		free(o.made[i]);
 	if (rc != EXIT_OK) {
 		fprintf(stderr, "shardd: %s\n", e.text);
 		return rc;
 	}
+	if (o.explain)
+		return rc;
 	if (o.check)
 		config_print(&conf, stdout);
 	else

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl config check FILE`: the daemon's own parser decides, so the daemon is what runs: `shardd --check --config FILE`, the one that
- * lies beside shardctl if there is one, else from PATH. Its messages and its exit code (4: the configuration is wrong) become ours. */
+/* `shardctl config check FILE` and `config explain`: the daemon's own parser decides, so the daemon is what runs, with --check or --explain:
+ * the one that lies beside shardctl if there is one, else from PATH. Its messages and its exit code (4: the configuration is wrong)
+ * become ours. */
 #include "ctl/ctl.h"
+
+#include "base/check.h"
 
 #include <errno.h>
 #include <libgen.h>
@@ -10,6 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { CONFIG, SET };
+
+const struct argp_option ctl_config_options[] = {
+	{"config", CTL_KEY + CONFIG, "FILE", 0, "explain: this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	{"set", CTL_KEY + SET, "SECTION.KEY=VALUE", 0, "explain: as with shardd --set", 0},
+	{0},
+};
 
 static bool beside(char *path, size_t bytes)
 {
@@ -23,21 +34,61 @@ static bool beside(char *path, size_t bytes)
 	return access(path, X_OK) == 0;
 }
 
+enum ctl_exit ctl_shardd(const char *const *args)
+{
+	char path[PATH_MAX], *copy[16], name[] = "shardd"; /* execv() wants them writable */
+	int n = 0;
+
+	copy[n++] = name;
+	for (; *args; args++) {
+		CHECK(n < (int)NR(copy) - 1);
+		copy[n] = strdup(*args);
+		CHECK(copy[n]); /* nothing runs yet */
+		n++;
+	}
+	copy[n] = NULL;
+	if (beside(path, sizeof(path)))
+		execv(path, copy);
+	else
+		execvp("shardd", copy);
+	return ctl_fail(CTL_FAILED,
+			"shardd cannot be run to read the configuration: %s: is it installed beside shardctl, or in PATH?",
+			strerror(errno));
+}
+
+static enum ctl_exit check(const struct ctl_options *o)
+{
+	if (o->words_nr != 2)
+		return ctl_fail(CTL_USAGE, "write config check FILE");
+	if (o->json)
+		return ctl_shardd((const char *[]){"--explain", "--json", "--config", o->words[1], NULL});
+	return ctl_shardd((const char *[]){"--check", "--config", o->words[1], NULL});
+}
+
+static enum ctl_exit explain(const struct ctl_options *o)
+{
+	const char *args[8] = {"--explain"};
+	const char *file = o->words_nr == 2 ? o->words[1] : o->value[CONFIG];
+	int n = 1;
+
+	if (o->json)
+		args[n++] = "--json";
+	if (file) {
+		args[n++] = "--config";
+		args[n++] = file;
+	}
+	if (o->value[SET]) {
+		args[n++] = "--set";
+		args[n++] = o->value[SET];
+	}
+	return ctl_shardd(args);
+}
+
 enum ctl_exit ctl_config(const struct ctl_options *o)
 {
-	char path[PATH_MAX];
-	char name[] = "shardd", check[] = "--check", config[] = "--config"; /* execv() wants them writable */
-	char *const args[] = {name, check, config, o->words[1], NULL};
-
-	if (strcmp(o->words[0], "check") != 0) {
-		fprintf(stderr, "shardctl: config %s: unknown: choose config check FILE\n", o->words[0]);
-		return CTL_USAGE;
-	}
-	if (beside(path, sizeof(path)))
-		execv(path, args);
-	else
-		execvp("shardd", args);
-	fprintf(stderr, "shardctl: shardd cannot be run to check the file: %s: is it installed beside shardctl, or in PATH?\n",
-		strerror(errno));
-	return CTL_FAILED;
+	if (strcmp(o->words[0], "check") == 0)
+		return check(o);
+	if (strcmp(o->words[0], "explain") == 0)
+		return explain(o);
+	return ctl_fail(CTL_USAGE, "config %s: unknown: choose config check FILE or config explain [FILE]", o->words[0]);
 }

@@ -33,7 +33,9 @@ enum ctl_exit ctl_status(const struct ctl_options *o);
 enum ctl_exit ctl_config(const struct ctl_options *o);
 enum ctl_exit ctl_plan(const struct ctl_options *o);
 enum ctl_exit ctl_top(const struct ctl_options *o);
-extern const struct argp_option ctl_plan_options[], ctl_top_options[];
+extern const struct argp_option ctl_plan_options[], ctl_top_options[], ctl_config_options[];
+
+enum ctl_exit ctl_shardd(const char *const *args); /* becomes shardd with these arguments; returns only if it cannot */
 
 /* One request over one connection: connects, says HELLO, sends op, waits for its answer until the timeout. *text is the Text of the
  * answer, for free(). On failure e says why and which exit code is right comes from ctl_exit_of(). */

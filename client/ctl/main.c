@@ -16,7 +16,8 @@ static const struct ctl_command commands[] = {
 	{"status", "", "nodes, models, chunks, step, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
 	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan, ctl_plan_options},
-	{"config", "check FILE", "is FILE a configuration that shardd takes?", 2, 2, ctl_config, NULL},
+	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config, ctl_config_options},
+	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config, ctl_config_options},
 };
 
 enum { OPT_TIMEOUT = 256, OPT_JSON };
@@ -115,9 +116,9 @@ static error_t on_first(int key, char *arg, struct argp_state *state)
 		state->child_inputs[0] = p;
 		return 0;
 	case ARGP_KEY_ARG:
-		for (size_t i = 0; i < NR(commands); i++)
+		for (size_t i = 0; i < NR(commands) && !p->command; i++)
 			if (strcmp(commands[i].name, arg) == 0)
-				p->command = &commands[i];
+				p->command = &commands[i]; /* a second row with this name is for --help */
 		if (!p->command)
 			argp_error(state, "%s: no such command", arg);
 		parse_own(p, state);
