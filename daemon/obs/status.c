@@ -13,6 +13,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static double seconds(uint64_t since_ns)
@@ -136,18 +137,72 @@ static json_t *chunks_json(const struct model *m)
 	return json_pack("{s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems", (int)m->layout->chunk_elems, "per_node", per);
 }
 
+/* "rank 2 (pid 7, node b)" and the like: does the coordinator's word name more than so many? */
+static bool names_more(const char *word, uint32_t ranks)
+{
+	uint32_t nr = 0;
+
+	for (const char *at = word; (at = strstr(at, "rank ")) != NULL; at++)
+		nr++;
+	return nr > ranks || nr == 0 || strstr(word, " more") != NULL;
+}
+
+/* Whom a trainer here waits for: local ranks that have not committed, from what is known here; then the coordinator's word, if it says
+ * more than that. Empty: nobody that is known. */
+void status_waits(const struct model *m, char *out, size_t bytes)
+{
+	const char *word;
+	struct core_state c;
+	uint32_t named = 0;
+	size_t used = 0;
+
+	out[0] = 0;
+	if (m->defining) {
+		snprintf(out, bytes, "every node to define it");
+		return;
+	}
+	core_state(m->core, &c);
+	for (uint32_t i = 0; m->attempt_on && i < m->gather.local_nr && used < bytes; i++) {
+		const struct gather_rank *g = &m->gather.local[i];
+
+		if (g->ready)
+			continue;
+		used += (size_t)snprintf(out + used, bytes - used, "%srank %u (pid %u, node %s): %u of %u chunks pushed",
+					 named++ > 0 ? "; " : "", g->rank, m->world.rank[g->rank].pid,
+					 server_node_name(m->server, m->server->self), g->chunks_pushed, m->layout->chunks_nr);
+		if (g->pushed_ns != 0 && used < bytes)
+			used += (size_t)snprintf(out + used, bytes - used, ", last %.1f s ago", seconds(g->pushed_ns));
+	}
+	word = c.waits[0] != 0 ? c.waits : m->waits;
+	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))
+		snprintf(out + used, bytes - used, "%s%s", named > 0 ? "; on all nodes: " : "", word);
+}
+
+/* For people who look at the model and not at a call that waits: what waits, too. */
+static void waits_sentence(const struct model *m, char *out, size_t bytes)
+{
+	char who[1024];
+
+	status_waits(m, who, sizeof(who));
+	if (m->attempt_on && who[0] != 0)
+		snprintf(out, bytes, "step %lu attempt %u of \"%s\" waits %.1f s for %s", (unsigned long)m->id_now.step,
+			 m->id_now.attempt, m->name, seconds(m->began_ns), who);
+	else
+		snprintf(out, bytes, "%s", who);
+}
+
 static json_t *model_json(const struct model *m)
 {
 	static const char *const phases[CORE_PART_NR] = {"free", "staging", "prepared", "applying"};
 	uint32_t joined = 0;
-	char waits[1024];
+	char waits[1280];
 	struct core_state c;
 	json_t *o;
 
 	core_state(m->core, &c);
 	list_each(it, &m->server->sessions)
 		joined += list_of(it, struct session, link)->model == m;
-	status_waits(m, waits, sizeof(waits));
+	waits_sentence(m, waits, sizeof(waits));
 	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, s:o, s:s, s:I, s:s, s:f}",
 		      "name", m->name, "id", (int)m->id, "generation", (int)m->generation, "state", status_model_state(m), "step",
 		      (json_int_t)m->step, "applied", (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped,
@@ -197,36 +252,4 @@ char *status_json(const struct server *s)
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;
-}
-
-/* Who a trainer here waits for: a local rank that has not committed is named from what is known here, else the coordinator's word. */
-void status_waits(const struct model *m, char *out, size_t bytes)
-{
-	struct core_state c;
-	size_t used = 0;
-
-	out[0] = 0;
-	if (m->defining) {
-		snprintf(out, bytes, "\"%s\" is being defined", m->name);
-		return;
-	}
-	core_state(m->core, &c);
-	if (m->attempt_on)
-		used = (size_t)snprintf(out, bytes, "step %lu attempt %u of \"%s\" waits %.1f s for", (unsigned long)m->id_now.step,
-					m->id_now.attempt, m->name, seconds(m->began_ns));
-	for (uint32_t i = 0; m->attempt_on && i < m->gather.local_nr && used < bytes; i++) {
-		const struct gather_rank *g = &m->gather.local[i];
-
-		if (g->ready)
-			continue;
-		used += (size_t)snprintf(out + used, bytes - used, " rank %u (pid %u, node %s): %u of %u chunks pushed", g->rank,
-					 m->world.rank[g->rank].pid, server_node_name(m->server, m->server->self), g->chunks_pushed,
-					 m->layout->chunks_nr);
-		if (g->pushed_ns != 0 && used < bytes)
-			used += (size_t)snprintf(out + used, bytes - used, ", last %.1f s ago", seconds(g->pushed_ns));
-		if (used < bytes)
-			used += (size_t)snprintf(out + used, bytes - used, ";");
-	}
-	if (used < bytes && (c.waits[0] != 0 || m->waits[0] != 0))
-		snprintf(out + used, bytes - used, "%s%s", used > 0 ? " " : "", c.waits[0] != 0 ? c.waits : m->waits);
 }
