@@ -8,7 +8,10 @@
 #include "base/check.h"
 #include "optim/kernels.h"
 
-enum { PARTS = REDUCE_LANES / VEC_LANES };
+enum {
+	PARTS = REDUCE_LANES / VEC_LANES,
+	SUM_STREAM_MIN = 256 << 10, /* elements */
+};
 
 struct rlanes { /* sixteen sums of squares and what has been seen of non-finite elements */
 	struct vec_sq sq[PARTS];
@@ -22,14 +25,17 @@ INLINE vec rload(enum shard_dtype dt, const void *src, size_t i)
 	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)src + i) : vec_load_f16((const uint16_t *)src + i);
 }
 
-/* Stores x rounded to dt, every NaN as the plain one, and returns what a reader of dst will see. */
-INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x)
+/* Stores x rounded to dt, every NaN as the plain one, and returns what a reader of dst will see. `stream` writes past the caches. */
+INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x, bool stream)
 {
 	vec_half h;
 
 	if (dt == SHARD_F32) {
 		x = vec_plain_nan(x);
-		vec_store((float *)dst + i, x);
+		if (stream)
+			vec_stream((float *)dst + i, x);
+		else
+			vec_store((float *)dst + i, x);
 		return x;
 	}
 	if (dt == SHARD_BF16) {
@@ -38,7 +44,10 @@ INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x)
 		h = vec_to_f16(vec_plain_nan(x));
 		x = vec_from_f16(h);
 	}
-	vec_store_half((uint16_t *)dst + i, h);
+	if (stream)
+		vec_stream_half((uint16_t *)dst + i, h);
+	else
+		vec_store_half((uint16_t *)dst + i, h);
 	return x;
 }
 
@@ -52,7 +61,8 @@ INLINE void look(vec x, bool norm, int part, struct rlanes *l)
 }
 
 /* REDUCE_LANES elements from i on. */
-INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, bool norm, struct rlanes *l)
+INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, bool norm, bool stream,
+		 struct rlanes *l)
 {
 	for (int part = 0; part < PARTS; part++, i += VEC_LANES) {
 		vec x = rload(dt, src[0], i);
@@ -60,7 +70,7 @@ INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *
 		for (uint32_t s = 1; s < k; s++)
 			x = vec_add(x, rload(dt, src[s], i));
 		if (k > 1)
-			x = rstore(dt, dst, i, x);
+			x = rstore(dt, dst, i, x, stream);
 		look(x, norm, part, l);
 	}
 }
@@ -95,7 +105,7 @@ static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, 
 	}
 	for (int part = 0; part < PARTS; part++) {
 		if (k > 1)
-			x[part] = rstore(dt, out, (size_t)part * VEC_LANES, x[part]);
+			x[part] = rstore(dt, out, (size_t)part * VEC_LANES, x[part], false);
 		look(x[part], norm, part, l);
 	}
 	if (k > 1)
@@ -134,8 +144,8 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, 
 		for (size_t i = at; i < at + REDUCE_BLOCK; i += REDUCE_LANES) {
 			__builtin_prefetch((const char *)src[0] + (i + pair) * size);
 			__builtin_prefetch((const char *)src[0] + (i + pair + REDUCE_BLOCK) * size);
-			line(dt, 1, src, NULL, i, true, &one);
-			line(dt, 1, src, NULL, i + REDUCE_BLOCK, true, &two);
+			line(dt, 1, src, NULL, i, true, false, &one);
+			line(dt, 1, src, NULL, i + REDUCE_BLOCK, true, false, &two);
 		}
 		r->sq += fold(&one);
 		r->sq += fold(&two);
@@ -143,9 +153,11 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, 
 	return at;
 }
 
+/* The last sum of a large segment is read again only after the commit: its lines need not be fetched to be overwritten. */
 INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
 {
 	struct reduce_sum r = {0, true};
+	const bool stream = k > 1 && norm && n >= SUM_STREAM_MIN && (uintptr_t)dst % 64 == 0;
 	struct rlanes l;
 
 	for (size_t at = k == 1 && norm ? norm_pairs(dt, n, src, &r) : 0; at < n; at += REDUCE_BLOCK) {
@@ -153,7 +165,7 @@ INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, con
 
 		lanes_zero(&l);
 		for (; i + REDUCE_LANES <= end; i += REDUCE_LANES) {
-			line(dt, k, src, dst, i, norm, &l);
+			line(dt, k, src, dst, i, norm, stream, &l);
 		}
 		if (i < end)
 			short_line(dt, k, src, dst, i, end - i, norm, &l);
@@ -161,6 +173,8 @@ INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, con
 			r.sq += fold(&l);
 		r.finite = r.finite && lanes_finite(&l);
 	}
+	if (stream)
+		_mm_sfence(); /* before anybody hears that the sum is there */
 	if (norm)
 		r.finite = r.sq - r.sq == 0;
 	return r;
