@@ -121,6 +121,8 @@ void handle_free(struct shard_model *m)
 	shm_unmap(&m->image);
 	image_deinit(m);
 	cover_deinit(&m->cover);
+	adds_deinit(&m->adds);
+	pthread_mutex_destroy(&m->adding);
 	free(m->queue);
 	free(m->forced);
 	free(m->absent);
@@ -241,6 +243,7 @@ static enum shard_status handle_new(struct shard_model **out, struct shard_clien
 	m->client = c;
 	m->arena.fd = m->image.fd = -1;
 	atomic_flag_clear(&m->busy);
+	pthread_mutex_init(&m->adding, NULL);
 	if (space_init(&m->space, s, &e) != SHARD_OK) {
 		free(m);
 		errno = ENOMEM;

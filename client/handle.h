@@ -4,6 +4,7 @@
 #ifndef SHARD_HANDLE_H
 #define SHARD_HANDLE_H
 
+#include "adds.h"
 #include "client.h"
 #include "cover.h"
 #include "net/shm.h"
@@ -74,19 +75,18 @@ struct shard_model {
 	char why[MODEL_WHY_BYTES], why_shown[MODEL_WHY_BYTES];
 	struct attempt seen; /* rank and size that the caller knows */
 	struct verdict verdicts[MODEL_VERDICTS];
-	double weight;
-	double *lr;               /* [space.groups_nr] of the step in hand; made at the first use */
+	double weight, *lr;       /* lr: [space.groups_nr] of the step in hand; made at the first use */
 	bool lr_given, scheduled; /* scheduled: the model's settings name a schedule */
 	/* push.c */
 	struct shm arena, image;
-	bool guard;
 	struct cover cover;
+	struct adds adds;                       /* of steps with more than one; sums made at the first */
+	pthread_mutex_t adding;                 /* order: adding, then the client's lock */
 	uint32_t *queue, queue_first, queue_nr; /* complete chunks that are not sent yet, at most chunks_nr */
 	uint32_t queue_part;                    /* of the first one, over tcp */
 	unsigned char *forced;                  /* [chunks_nr] vote_skip sends it as wholly absent */
 	uint32_t *absent;                       /* room for one PUSH */
-	bool ready_due;                         /* READY follows the last chunk */
-	bool ready_skip;
+	bool guard, ready_due, ready_skip;      /* ready_due: READY follows the last chunk */
 	char ready_why[MODEL_WHY_BYTES];
 	uint32_t copying;   /* pushes that are between claim and fill */
 	uint32_t sends_out; /* parts of the arena that the stream still reads */

@@ -61,6 +61,7 @@ void push_begin(struct shard_model *m)
 	push_drop(m);
 	memset(m->forced, 0, m->space.chunks_nr);
 	m->pushed_bytes = 0;
+	adds_reset(&m->adds);
 	if (m->guard)
 		(void)mprotect(m->arena.base, m->arena.bytes, PROT_READ | PROT_WRITE);
 	cover_reset(&m->cover, on_complete, m);
@@ -208,7 +209,7 @@ bool push_flush_all(struct shard_client *c)
 	return more;
 }
 
-/* --- the calls --- */
+/* --- one push --- */
 
 static enum shard_status push_open(struct shard_model *m, const char *what, uint32_t tensor)
 {
@@ -244,10 +245,9 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 		return rc;
 	if (space_range(&m->space, "push", tensor, first, count, &e) != SHARD_OK)
 		return text_fail_err(&e);
-	if (flags & SHARD_ADD)
-		return text_fail(SHARD_UNSUPPORTED,
-				 "push of \"%.200s\" with SHARD_ADD: comes in a later release, add before you push",
-				 m->space.tensors[tensor].name);
+	if (m->adds.micro_steps > 1 && !(flags & SHARD_ADD))
+		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\" without SHARD_ADD in a step of %u micro-steps: pass it",
+				 m->space.tensors[tensor].name, m->adds.micro_steps);
 	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST))
 		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\": unknown flags 0x%x", m->space.tensors[tensor].name, flags);
 	if (!dtype_ok(dtype) || (dtype != m->space.grad && (src == NULL || !(flags & SHARD_CAST))))
@@ -257,7 +257,9 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 	if (m->space.tensors[tensor].flags & SHARD_FROZEN)
 		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\", which is frozen: it takes no gradient",
 				 m->space.tensors[tensor].name);
-	return cover_claim(&m->cover, tensor, first, count, &e) == SHARD_OK ? SHARD_OK : text_fail_err(&e);
+	rc = m->adds.micro_steps > 1 ? adds_claim(&m->adds, tensor, first, count, &e)
+				     : cover_claim(&m->cover, tensor, first, count, &e);
+	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
 }
 
 static void guard_range(struct shard_model *m, uint64_t at, uint64_t bytes)
@@ -286,19 +288,106 @@ static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_
 	return SHARD_OK;
 }
 
+static char *arena_at(struct shard_model *m, uint32_t tensor, uint64_t first)
+{
+	return (char *)m->arena.base + (m->space.tensors[tensor].offset + first) * dtype_bytes(m->space.grad);
+}
+
+/* --- accumulation --- */
+
+/* Pushes with SHARD_ADD are made one at a time: an element's operands are added in their order. Taken before the client's lock. */
+static bool adding_lock(struct shard_model *m)
+{
+	if (m == NULL || client_forked(m->client))
+		return false;
+	pthread_mutex_lock(&m->adding);
+	return true;
+}
+
+/* What has come micro_steps times is rounded into the arena. */
+static void round_complete(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t end)
+{
+	for (uint64_t at = first, until; at < end; at = until) {
+		bool complete = adds_complete(&m->adds, tensor, at, &until);
+
+		until = until < end ? until : end;
+		if (complete)
+			adds_round(&m->adds, tensor, at, until - at, arena_at(m, tensor, at), m->space.grad);
+	}
+}
+
+/* And goes on like any other push. */
+static enum shard_status fill_complete(struct shard_model *m, uint64_t no, uint32_t tensor, uint64_t first, uint64_t end)
+{
+	enum shard_status rc = SHARD_OK;
+	struct err e;
+
+	for (uint64_t at = first, until; at < end && rc == SHARD_OK; at = until) {
+		bool complete = adds_complete(&m->adds, tensor, at, &until);
+
+		until = until < end ? until : end;
+		if (!complete)
+			continue;
+		rc = cover_claim(&m->cover, tensor, at, until - at, &e);
+		rc = rc == SHARD_OK ? push_filled(m, no, tensor, at, until - at) : text_fail_err(&e);
+	}
+	return rc;
+}
+
+static enum shard_status push_add(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
+				  enum shard_dtype dtype)
+{
+	uint64_t no = m->begun.no;
+
+	m->copying++;
+	client_leave(m->client);
+	adds_add(&m->adds, tensor, first, count, src ? src : arena_at(m, tensor, first), dtype);
+	round_complete(m, tensor, first, first + count);
+	pthread_mutex_lock(&m->client->lock);
+	if (--m->copying == 0)
+		pump_moved(m->client);
+	if (m->lost.status != SHARD_OK)
+		return text_fail_err(&m->lost);
+	if (m->begun.no != no || m->phase != PHASE_OPEN)
+		return push_open(m, "push", tensor);
+	return fill_complete(m, no, tensor, first, first + count);
+}
+
+/* One micro-step without a gradient of this tensor; the last one may make the others' sum complete. */
+static enum shard_status add_none(struct shard_model *m, uint32_t tensor)
+{
+	uint64_t numel = m->space.tensors[tensor].numel;
+	struct err e;
+
+	if (adds_claim_none(&m->adds, tensor, &e) != SHARD_OK)
+		return text_fail_err(&e);
+	if (!adds_absent(&m->adds, tensor)) {
+		round_complete(m, tensor, 0, numel);
+		return fill_complete(m, m->begun.no, tensor, 0, numel);
+	}
+	return cover_claim_absent(&m->cover, tensor, &e) == SHARD_OK ? SHARD_OK : text_fail_err(&e);
+}
+
+/* --- the calls --- */
+
 enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
 			     enum shard_dtype dtype, uint32_t flags, shard_ticket *ticket)
 {
+	bool adding = (flags & SHARD_ADD) && adding_lock(m);
 	enum shard_status rc = handle_enter(m);
 	uint64_t no;
 	char *dst;
 
 	if (rc != SHARD_OK)
-		return rc;
+		goto out_adding;
 	if ((rc = push_check(m, tensor, first, count, src, dtype, flags)) != SHARD_OK)
 		goto out;
+	if (m->adds.micro_steps > 1) {
+		rc = push_add(m, tensor, first, count, src, dtype);
+		goto given;
+	}
 	no = m->begun.no;
-	dst = (char *)m->arena.base + (m->space.tensors[tensor].offset + first) * dtype_bytes(m->space.grad);
+	dst = arena_at(m, tensor, first);
 	if (src != NULL && src != dst) {
 		m->copying++;
 		client_leave(m->client);
@@ -308,34 +397,44 @@ enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, ui
 			pump_moved(m->client);
 	}
 	rc = push_filled(m, no, tensor, first, count);
+given:
 	if (rc == SHARD_OK && ticket != NULL)
 		*ticket = ticket_done_now(m);
 out:
 	client_leave(m->client);
+out_adding:
+	if (adding)
+		pthread_mutex_unlock(&m->adding);
 	return rc;
 }
 
 enum shard_status shard_push_none(shard_model *m, uint32_t tensor)
 {
+	bool adding = adding_lock(m);
 	enum shard_status rc = handle_enter(m);
 	struct err e;
 
 	if (rc != SHARD_OK)
-		return rc;
+		goto out_adding;
 	rc = push_open(m, "shard_push_none()", tensor);
 	if (rc == SHARD_OK && space_range(&m->space, "shard_push_none()", tensor, 0, 1, &e) != SHARD_OK)
 		rc = text_fail_err(&e);
 	if (rc == SHARD_OK && (m->space.tensors[tensor].flags & SHARD_FROZEN))
 		goto out; /* it has none anyway */
-	if (rc == SHARD_OK && cover_claim_absent(&m->cover, tensor, &e) != SHARD_OK)
+	if (rc == SHARD_OK && m->adds.micro_steps > 1)
+		rc = add_none(m, tensor);
+	else if (rc == SHARD_OK && cover_claim_absent(&m->cover, tensor, &e) != SHARD_OK)
 		rc = text_fail_err(&e);
-	if (rc == SHARD_OK) {
+	if (rc == SHARD_OK && (m->adds.micro_steps <= 1 || adds_absent(&m->adds, tensor))) {
 		cover_fill(&m->cover, tensor, 0, m->space.tensors[tensor].numel, on_complete, m);
 		push_flush(m);
 		pump_kick(m->client);
 	}
 out:
 	client_leave(m->client);
+out_adding:
+	if (adding)
+		pthread_mutex_unlock(&m->adding);
 	return rc;
 }
 

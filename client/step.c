@@ -93,6 +93,8 @@ static enum shard_status begin_check_lr(struct shard_model *m, const double *lr)
 
 static enum shard_status begin_check(struct shard_model *m, const struct shard_begin_opts *o)
 {
+	struct err e;
+
 	if (m->changed)
 		return world_changed(m);
 	if (!m->introduced)
@@ -107,10 +109,8 @@ static enum shard_status begin_check(struct shard_model *m, const struct shard_b
 	if (!(o->weight >= 0) || isinf(o->weight))
 		return text_fail(SHARD_BAD_ARG, "shard_begin(): weight %g: a finite number above 0 is needed (0 takes 1.0)",
 				 o->weight);
-	if (o->micro_steps > 1)
-		return text_fail(SHARD_UNSUPPORTED,
-				 "shard_begin(): micro_steps %u: SHARD_ADD comes in a later release, add before you push",
-				 o->micro_steps);
+	if (o->micro_steps > 1 && m->adds.sum == NULL && adds_init(&m->adds, &m->space, &e) != SHARD_OK)
+		return text_fail_err(&e);
 	return begin_check_lr(m, o->lr);
 }
 
@@ -159,6 +159,7 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o, 
 	m->begun = m->offered;
 	m->phase = PHASE_OPEN;
 	m->weight = o->weight == 0 ? 1.0 : o->weight;
+	m->adds.micro_steps = o->micro_steps ? o->micro_steps : 1;
 	m->lr_given = o->lr != NULL;
 	if (m->lr_given)
 		memcpy(m->lr, o->lr, m->space.groups_nr * sizeof(*m->lr));
@@ -246,7 +247,9 @@ enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
 		return rc;
 	rc = step_open(m, "shard_commit()");
 	if (rc == SHARD_OK && cover_missing(&m->cover, &e) != SHARD_OK)
-		rc = text_fail_err(&e);
+		rc = m->adds.micro_steps > 1
+			     ? text_fail(SHARD_MISSING, "%.400s, in each of %u micro-steps", e.text, m->adds.micro_steps)
+			     : text_fail_err(&e);
 	if (rc == SHARD_OK && ticket != NULL && (t = ticket_new(m)) == NULL)
 		rc = text_fail(SHARD_AGAIN, "%u tickets of \"%s\" are waiting: shard_wait() for one first", m->tickets_nr,
 			       m->space.name);

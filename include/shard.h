@@ -51,9 +51,8 @@ struct shard_world { size_t size; uint32_t rank, world_size, local_rank, local_s
     const char *why; };    /* "rank 3 (pid 712 on node b) closed its socket"; lives until the next call on the model */
 struct shard_begin_opts { size_t size;
     double weight;         /* update uses sum(grad_i) / sum(weight_i); samples or tokens; 0 = 1.0 = mean over ranks */
-    uint32_t micro_steps;  /* pushes with SHARD_ADD per element; 0 = 1 */
-    const double *lr;      /* own schedule: one per group, equal on all ranks (else shard_result() is MISMATCH on all of them and names
-                            * the odd one; the attempt is over, shard_world_get() and begin again); NULL: the settings' */ };
+    uint32_t micro_steps;  /* pushes with SHARD_ADD per element; 0 = 1. More: fp32 sums in this process, 4 bytes per element */
+    const double *lr;      /* own schedule: one per group, equal on all ranks (else shard_result() is MISMATCH and names the odd one) */ };
 struct shard_step { size_t size; uint64_t step, attempt; uint32_t rank, world_size; double loss_scale; };
 enum shard_outcome { SHARD_APPLIED = 1, SHARD_SKIPPED_NONFINITE, SHARD_SKIPPED_VOTE };
 struct shard_result { size_t size; enum shard_outcome outcome; uint64_t step, applied /* = Adam's t */, attempts, skipped_in_row;
@@ -91,22 +90,22 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t g
 /* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over,
  * without effect: shard_world_get(), then begin. Tickets grow by one per call that gives one; except for pull, a place may be NULL --- */
 SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
-        * before is decided and in the image. opts NULL: defaults. UNSUPPORTED: micro_steps > 1. BAD_STATE */
+        * before is decided and in the image. opts NULL: defaults. BAD_STATE */
 SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
         * begin (max_staleness > 0 alternates buffers). Write until its push; from then to the result it is the daemon's and must not
         * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit, not a step. NULL unless joined */
 enum { SHARD_ADD = 1, SHARD_CAST = 2 };
 SHARD_API enum shard_status shard_push(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
                                        enum shard_dtype, uint32_t flags, shard_ticket *);    /* [any]
-        * src NULL: already in the arena, no copy. Ticket done = src may be reused. CAST: src dtype differs, else DTYPE. ADD: UNSUPPORTED
-        * for now. Each element once: else DUPLICATE, RANGE; before begin or after commit BAD_STATE; after the result STALE */
-SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor); /* [any] counts as zero, costs no bytes; DUPLICATE */
+        * src NULL: already in the arena, no copy. Ticket done = src may be reused. CAST: src dtype differs, else DTYPE. ADD: fp32 sum in
+        * push order, rounded once. Each element micro_steps times: else DUPLICATE, RANGE; before begin, after commit BAD_STATE; later STALE */
+SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor); /* [any] in one micro-step: as zero, no bytes; DUPLICATE */
 SHARD_API enum shard_status shard_commit(shard_model *, shard_ticket *);     /* [one] all pushed, else MISSING (count, first three names) */
 SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* [one] in place of commit: nobody applies this step */
 SHARD_API enum shard_status shard_abandon(shard_model *, const char *why);   /* [one] my gradients are bad: same step, next attempt, all */
 SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] 0: step in hand
         * OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED: *result is
-        * filled too. Retries within one world stay inside (.attempts). apply_ns is 0 for now */
+        * filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns is 0 for now */
 SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds
         * step - 1, unchanged before this trainer's own shard_commit. NULL unless joined: observers use shard_read(SHARD_IMAGE) */
 SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,

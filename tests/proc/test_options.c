@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a trainer may ask for beside the plain step, through the library and real daemons: its own learning rate per group, weights per
- * rank, schedules, frozen tensors. Two trainers, on one node or on two, over unix sockets or tcp; SGD and small numbers, so that
+ * rank, schedules, frozen tensors, accumulation. Two trainers, on one node or on two, over unix sockets or tcp; SGD and small numbers, so that
  * every weight is known exactly. One thread drives both trainers: nothing here waits for the other but begin and result. */
 #include "base/check.h"
 #include "lib/inproc.h"
@@ -311,11 +311,85 @@ static void frozen(void **state)
 	}
 }
 
+static void add(struct trainer *t, uint32_t tensor, uint64_t first, uint64_t count, float value)
+{
+	float g[LARGEST];
+	shard_ticket ticket;
+
+	for (uint64_t i = 0; i < count; i++)
+		g[i] = value;
+	EXPECT(SHARD_OK, shard_push(t->model, tensor, first, count, g, SHARD_F32, SHARD_ADD | SHARD_CAST, &ticket));
+}
+
+static void begin_micro(struct trainer *t, uint32_t micro_steps)
+{
+	struct shard_begin_opts o = SHARD_INIT(struct shard_begin_opts);
+
+	o.micro_steps = micro_steps;
+	EXPECT(SHARD_OK, shard_begin(t->model, &o, &t->step));
+}
+
+/* 256 + 1 + 1 is 258 in fp32 and in bf16; rounded to bf16 in between it would stay 256. */
+static void accumulation(void **state)
+{
+	struct shard_result r;
+	uint16_t one = 0x3f80;
+	shard_ticket ticket;
+	struct pair p;
+
+	(void)state;
+	for (size_t i = 0; i < NR(places); i++) {
+		start(&p, &places[i], SHARD_BF16, "lr=0.5");
+		for (int t = 0; t < 2; t++) {
+			struct trainer *tr = &p.t[t];
+
+			begin_micro(tr, 3);
+			add(tr, W, 0, 2000, 256);
+			add(tr, W, 500, 1500, 1); /* parts, in any order, across micro-steps */
+			add(tr, W, 400, 300, 1);
+			EXPECT(SHARD_BAD_ARG, shard_push(tr->model, W, 0, 1, &one, SHARD_BF16, 0, &ticket));
+			EXPECT_TEXT("without SHARD_ADD in a step of 3 micro-steps");
+			EXPECT(SHARD_MISSING, shard_commit(tr->model, &ticket));
+			EXPECT_TEXT("in each of 3 micro-steps");
+			add(tr, W, 0, 400, 1);
+			add(tr, W, 0, 500, 1);
+			EXPECT(SHARD_DUPLICATE, shard_push(tr->model, W, 450, 1, &one, SHARD_BF16, SHARD_ADD, &ticket));
+			EXPECT_TEXT("elements 450 to 450 were pushed in all 3 micro-steps already");
+			EXPECT(SHARD_DUPLICATE, shard_push_none(tr->model, W));
+			add(tr, W, 700, 1300, 1);
+			*(uint16_t *)shard_grad(tr->model, B) = one; /* in place: the arena is the operand */
+			for (int k = 1; k < 70; k++)
+				((uint16_t *)shard_grad(tr->model, B))[k] = one;
+			EXPECT(SHARD_OK, shard_push(tr->model, B, 0, 70, NULL, SHARD_BF16, SHARD_ADD, &ticket));
+			EXPECT(SHARD_OK, shard_push_none(tr->model, B)); /* one micro-step without it */
+			add(tr, B, 0, 70, 3);
+			EXPECT(SHARD_DUPLICATE, shard_push_none(tr->model, B));
+		}
+		r = finish(&p, SHARD_OK);
+		assert_int_equal(r.outcome, SHARD_APPLIED);
+		check(&p, 129, 1);            /* 0.5 * 258; 0.25 * 4 */
+		for (int t = 0; t < 2; t++) { /* none at last, none at all */
+			begin_micro(&p.t[t], 2);
+			add(&p.t[t], W, 0, 2000, 2);
+			EXPECT(SHARD_OK, shard_push_none(p.t[t].model, W));
+			EXPECT(SHARD_OK, shard_push_none(p.t[t].model, B));
+			EXPECT(SHARD_OK, shard_push_none(p.t[t].model, B));
+		}
+		r = finish(&p, SHARD_OK);
+		check(&p, 130, 1);
+		for (int t = 0; t < 2; t++) /* the next step has one micro-step again; ADD is a push like any other then */
+			begin(&p.t[t], 0, NULL), push(&p.t[t], 1);
+		finish(&p, SHARD_OK);
+		check(&p, 130.5f, 1.25f);
+		stop(&p);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(own_lr),  cmocka_unit_test(odd_lr),   cmocka_unit_test(bad_lr),
-		cmocka_unit_test(weights), cmocka_unit_test(schedule), cmocka_unit_test(frozen),
+		cmocka_unit_test(own_lr),   cmocka_unit_test(odd_lr), cmocka_unit_test(bad_lr),       cmocka_unit_test(weights),
+		cmocka_unit_test(schedule), cmocka_unit_test(frozen), cmocka_unit_test(accumulation),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

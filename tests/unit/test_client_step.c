@@ -143,9 +143,6 @@ static void test_misuse(void **state)
 	EXPECT_TEXT("joined already, as rank 2");
 	EXPECT(SHARD_BAD_STATE, shard_push(t.model, 0, 0, 1, g, SHARD_BF16, 0, &ticket));
 	EXPECT_TEXT("shard_begin() first");
-	o.micro_steps = 2;
-	EXPECT(SHARD_UNSUPPORTED, shard_begin(t.model, &o, &t.step));
-	o.micro_steps = 0;
 	o.lr = &lr;
 	lr = -1;
 	EXPECT(SHARD_BAD_ARG, shard_begin(t.model, &o, &t.step));
@@ -181,7 +178,6 @@ static void test_bad_pushes(void **state)
 	assert_string_equal(shard_error(),
 			    "push of \"wte\": fp32 is given, gradients of \"gpt\" are bf16: convert, or pass SHARD_CAST");
 	EXPECT(SHARD_DTYPE, shard_push(t.model, 0, 0, 1, NULL, SHARD_F32, SHARD_CAST, &ticket));
-	EXPECT(SHARD_UNSUPPORTED, shard_push(t.model, 0, 0, 1, g, SHARD_BF16, SHARD_ADD, &ticket));
 	EXPECT(SHARD_BAD_ARG, shard_push(t.model, 0, 0, 1, g, SHARD_BF16, 64, &ticket));
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 100, 100, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_DUPLICATE, shard_push(t.model, 0, 50, 100, g, SHARD_F32, SHARD_CAST, &ticket));
