@@ -244,13 +244,12 @@ static void memory(FILE *f, const char *name, const struct model *m)
 
 static void chunks(FILE *f, const char *name, const struct model *m)
 {
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
-		uint64_t nr = 0;
+	uint64_t nr[CONFIG_NODES_MAX] = {0}; /* one pass: there may be many chunks and many nodes */
 
-		for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-			nr += m->owner[c] == n;
-		metrics_count(f, name, LABELS({"model", m->name}, {"owner", server_node_name(m->server, n)}), nr);
-	}
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		nr[m->owner[c]]++;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+		metrics_count(f, name, LABELS({"model", m->name}, {"owner", server_node_name(m->server, n)}), nr[n]);
 }
 
 static void ranks(FILE *f, const char *name, const struct model *m,

@@ -125,15 +125,13 @@ static json_t *memory_json(const struct budget_need *need)
 
 static json_t *chunks_json(const struct model *m)
 {
+	json_int_t nr[CONFIG_NODES_MAX] = {0};
 	json_t *per = json_object();
 
-	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
-		json_int_t nr = 0;
-
-		for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-			nr += m->owner[c] == n;
-		json_object_set_new(per, server_node_name(m->server, n), json_integer(nr));
-	}
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		nr[m->owner[c]]++;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+		json_object_set_new(per, server_node_name(m->server, n), json_integer(nr[n]));
 	return json_pack("{s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems", (int)m->layout->chunk_elems, "per_node", per);
 }
 

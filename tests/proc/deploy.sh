@@ -25,6 +25,7 @@ fi
 note="; promtool is not here"
 if command -v promtool >/dev/null; then
 	promtool check rules deploy/alerts.yml >/dev/null || bad "promtool refuses deploy/alerts.yml"
+	promtool test rules tests/proc/alerts.test.yml || bad "alerts fire where they must not, or do not where they must"
 	note=
 fi
 [ $wrong = 0 ] && echo "deploy: ${#has[@]} metrics, each explained, none made up$note"
