@@ -97,8 +97,7 @@ void handle_lost(struct shard_model *m, const char *why)
 {
 	if (m->lost.status != SHARD_OK)
 		return;
-	err_set(&m->lost, SHARD_LOST, "\"%s\" is lost: %.300s: detach it, define it again and write it or restore it",
-		m->space.name, why);
+	err_set(&m->lost, SHARD_LOST, "\"%s\" is lost: %.300s (shard_detach() and shard_define() first)", m->space.name, why);
 }
 
 void handle_forget(struct shard_model *m)

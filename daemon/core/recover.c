@@ -58,12 +58,9 @@ static bool recover_lost(struct ctx *x) /* keeps the sentence */
 			continue;
 		core_copy_text(
 			c->coord.lost, sizeof(c->coord.lost),
-			core_text(
-				c,
-				"the model is LOST: node %s %s, which held %u of %u chunks (chunk %u first): write all weights and "
-				"seal again",
-				c->conf.node_names[i], node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i],
-				c->conf.chunks_nr, first_chunk(c, i)));
+			core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first): write all weights and seal again",
+				  c->conf.node_names[i], node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i],
+				  c->conf.chunks_nr, first_chunk(c, i)));
 		return true;
 	}
 	return false;
@@ -144,8 +141,7 @@ static bool recover_rule(struct ctx *x)
 		if (!co->node[node].answered || co->node[node].incarnation != co->view.incarnation[node]) {
 			core_copy_text(co->lost, sizeof(co->lost),
 				       core_text(c,
-						 "the model is LOST: step %llu may have been decided, but the weight of %s went "
-						 "with its node, "
+						 "step %llu may have been decided, but the weight of %s went with its node, "
 						 "which started again: write all weights and seal again",
 						 (unsigned long long)co->id.step, core_rank_name(c, &co->prepared, i)));
 			return false;

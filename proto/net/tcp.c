@@ -97,10 +97,14 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 static enum shard_status cannot_listen(const struct conn_address *at, int error, struct err *e)
 {
 	if (error == EADDRINUSE)
-		return err_set(e, SHARD_EXISTS, "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] listen",
-			       at->text);
+		return err_set(e, SHARD_EXISTS, "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] %s", at->text,
+			       at->unix_path ? "socket" : "listen");
 	if (error == EACCES || error == EPERM)
-		return err_set(e, SHARD_DENIED, "cannot listen on %s: %s", at->text, strerror(error));
+		return err_set(e, SHARD_DENIED, "cannot listen on %s: %s: run as the user that owns it, or set [daemon] %s",
+			       at->text, strerror(error), at->unix_path ? "socket" : "listen");
+	if (error == ENOENT && at->unix_path)
+		return err_set(e, SHARD_SYSTEM, "cannot listen on %s: its directory is not there: make it, or set [daemon] socket",
+			       at->text);
 	return err_set(e, SHARD_SYSTEM, "cannot listen on %s: %s", at->text, strerror(error));
 }
 

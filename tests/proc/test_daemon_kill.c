@@ -113,6 +113,7 @@ static void lost(struct crowd *c, int i, const char *node, const char *how)
 		r = drill_do(c->t[i], (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
 	if (r->rc != SHARD_LOST)
 		fail_msg("rank %d: %s: %s, expected SHARD_LOST", i, shard_name(r->rc), r->error);
+	drill_text(r->error, "\" is lost: node "); /* said once */
 	drill_text(r->error, node);
 	drill_text(r->error, how);
 	drill_text(r->error, "3 of 6 chunks");

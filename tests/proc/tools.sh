@@ -82,6 +82,8 @@ expect 1 "state directory $dir/a.state is in use by pid ${pids[0]}" "$B/shardd" 
 conf b
 expect 1 ":$port" "$B/shardd" --config "$dir/b.conf" --listen "127.0.0.1:$port"
 expect 1 "a.sock" "$B/shardd" --config "$dir/b.conf" --listen 127.0.0.1:0 --socket "$dir/a.sock"
+expect 1 "its directory is not there: make it, or set [daemon] socket" "$B/shardd" --config "$dir/b.conf" --listen 127.0.0.1:0 \
+	--socket "$dir/none/b.sock"
 expect 0 '"node":"a"' "$B/shardctl" --json -a "unix:$dir/a.sock" status # and the first one is as it was
 
 # --- stopping ---
