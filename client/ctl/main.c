@@ -16,6 +16,7 @@ static const struct ctl_command commands[] = {
 	{"status", "", "nodes, models, chunks, step, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
 	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan, ctl_plan_options},
+	{"doctor", "", "is this machine fit for shardd? with the remedies", 0, 0, ctl_doctor, ctl_doctor_options},
 	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config, ctl_config_options},
 	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config, ctl_config_options},
 };

@@ -23,6 +23,7 @@
 struct tool {
 	const char *name, *words;
 	int fd;
+	unsigned uid; /* 0: as the test */
 };
 
 static int exec_tool(void *arg)
@@ -31,12 +32,17 @@ static int exec_tool(void *arg)
 	char *words = strdup(t->words), *argv[TOOL_WORDS + 1], path[600], *save = NULL;
 	int n = 0;
 
-	proc_beside(path, sizeof(path), t->name);
+	if (t->name[0] == '/')
+		snprintf(path, sizeof(path), "%s", t->name);
+	else
+		proc_beside(path, sizeof(path), t->name);
 	argv[n++] = path;
 	for (char *w = strtok_r(words, " ", &save); w && n < TOOL_WORDS; w = strtok_r(NULL, " ", &save))
 		argv[n++] = w;
 	argv[n] = NULL;
 	if (dup2(t->fd, 1) < 0 || dup2(t->fd, 2) < 0)
+		return 98;
+	if (t->uid != 0 && setuid(t->uid) != 0)
 		return 98;
 	execv(path, argv);
 	return 97;
@@ -44,8 +50,13 @@ static int exec_tool(void *arg)
 
 int tool_run(char **out, const char *name, const char *words)
 {
+	return tool_run_as(0, out, name, words);
+}
+
+int tool_run_as(unsigned uid, char **out, const char *name, const char *words)
+{
 	FILE *f = tmpfile();
-	struct tool t = {name, words, f ? fileno(f) : -1};
+	struct tool t = {name, words, f ? fileno(f) : -1, uid};
 	size_t bytes = 0;
 	pid_t pid;
 	int status;

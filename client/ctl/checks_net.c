@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `shardctl doctor` looks at on the network: may the daemon have its ports, and how large are the frames of the links. A port is tried
+ * by binding it, and given back at once; one that a daemon at --address has is fine. */
+#include "ctl/doctor.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define NET       "/sys/class/net"
+#define MTU_SMALL 1400 /* tunnels of clouds have 1450 or 1460: that is no fault */
+
+/* 0, or errno; EINVAL: not host:port. */
+static int try_bind(const char *address)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
+	char host[300];
+	const char *colon = strrchr(address, ':');
+	size_t n = colon ? (size_t)(colon - address) : 0;
+	int fd, one = 1, rc = 0;
+
+	if (!colon || n >= sizeof(host) || n == 0)
+		return EINVAL;
+	if (address[0] == '[' && address[n - 1] == ']')
+		snprintf(host, sizeof(host), "%.*s", (int)n - 2, address + 1);
+	else
+		snprintf(host, sizeof(host), "%.*s", (int)n, address);
+	if (getaddrinfo(host, colon + 1, &hints, &list) != 0)
+		return EADDRNOTAVAIL;
+	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+	    bind(fd, list->ai_addr, list->ai_addrlen) != 0 || listen(fd, 1) != 0)
+		rc = errno;
+	if (fd >= 0)
+		close(fd);
+	freeaddrinfo(list);
+	return rc;
+}
+
+static void look_port(const struct doctor *d, struct finding *f, const char *option)
+{
+	const char *address = doctor_value(d, "daemon", option);
+	int rc;
+
+	if (strcmp(address, "off") == 0) {
+		doctor_found(f, DOCTOR_OK, "off");
+		return;
+	}
+	rc = try_bind(address);
+	if (rc == 0) {
+		doctor_found(f, DOCTOR_OK, "%s is free", address);
+	} else if (rc == EADDRINUSE && d->status) {
+		doctor_found(f, DOCTOR_OK, "%s is in use, and a daemon runs (pid %lld)", address,
+			     (long long)json_integer_value(json_object_get(d->status, "pid")));
+	} else if (rc == EADDRINUSE) {
+		doctor_found(f, DOCTOR_FAIL, "%s is in use, and no daemon answers at %s", address, d->options->address);
+		doctor_remedy(f, "`ss -ltnp` says by whom; choose another [daemon] %s", option);
+	} else if (rc == EADDRNOTAVAIL) {
+		doctor_found(f, DOCTOR_FAIL, "%s is no address of this machine", address);
+		doctor_remedy(f, "`ip addr` lists them; correct [daemon] %s or [nodes]", option);
+	} else {
+		doctor_found(f, DOCTOR_FAIL, "%s cannot be had: %s", address, strerror(rc));
+		doctor_remedy(f, "choose a port from 1024 on in [daemon] %s", option);
+	}
+}
+
+void doctor_port(const struct doctor *d, struct finding *f)
+{
+	look_port(d, f, "listen");
+}
+
+void doctor_http(const struct doctor *d, struct finding *f)
+{
+	look_port(d, f, "http");
+}
+
+/* The smallest of the links that are up, loopback aside. */
+void doctor_mtu(const struct doctor *d, struct finding *f)
+{
+	char path[1300], text[32], least_name[64] = "";
+	unsigned long least = 0, mtu;
+	struct dirent *entry;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "%s" NET, d->root);
+	dir = opendir(path);
+	while (dir && (entry = readdir(dir))) {
+		if (entry->d_name[0] == '.' || strcmp(entry->d_name, "lo") == 0)
+			continue;
+		snprintf(path, sizeof(path), NET "/%s/operstate", entry->d_name);
+		if (!doctor_line(d, path, text, sizeof(text)) || strcmp(text, "up") != 0)
+			continue;
+		snprintf(path, sizeof(path), NET "/%s/mtu", entry->d_name);
+		mtu = doctor_line(d, path, text, sizeof(text)) ? strtoul(text, NULL, 10) : 0;
+		if (mtu > 0 && (least == 0 || mtu < least)) {
+			least = mtu;
+			snprintf(least_name, sizeof(least_name), "%.63s", entry->d_name);
+		}
+	}
+	if (dir)
+		closedir(dir);
+	if (least == 0) {
+		doctor_found(f, DOCTOR_OK, "no link but loopback is up");
+	} else if (least < MTU_SMALL) {
+		doctor_found(f, DOCTOR_WARN, "%lu on %s: each frame carries little", least, least_name);
+		doctor_remedy(f, "ip link set %s mtu 1500, or 9000 where every switch on the way takes it", least_name);
+	} else {
+		doctor_found(f, DOCTOR_OK, "%lu on %s%s", least, least_name,
+			     least < 9000 ? "; 9000 is faster where all links take it" : "");
+	}
+}

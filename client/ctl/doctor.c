@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl doctor`: is this machine fit for shardd as it is configured? Happy path: shardd says its version and configuration, a daemon
+ * that runs its status, then each row of checks.c looks and says ok, warn or fail with the remedy. Nothing is changed. Exit 0: no
+ * fail; 1: at least one; 4: the configuration is wrong (what does not depend on it is looked at all the same). */
+#include "ctl/doctor.h"
+
+#include "base/check.h"
+#include "wire/ops.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CONFIG, ROOT };
+
+const struct argp_option ctl_doctor_options[] = {
+	{"config", CTL_KEY + CONFIG, "FILE", 0, "for this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	{"root", CTL_KEY + ROOT, "DIR", OPTION_HIDDEN, "read DIR/proc and DIR/sys", 0},
+	{0},
+};
+
+static const char *const result_words[DOCTOR_RESULTS] = {"ok", "warn", "fail", ""};
+
+void doctor_found(struct finding *f, enum doctor_result result, const char *fmt, ...)
+{
+	va_list ap;
+
+	f->result = result;
+	va_start(ap, fmt);
+	vsnprintf(f->found, sizeof(f->found), fmt, ap);
+	va_end(ap);
+}
+
+void doctor_remedy(struct finding *f, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(f->remedy, sizeof(f->remedy), fmt, ap);
+	va_end(ap);
+}
+
+/* --- sources --- */
+
+const char *doctor_value(const struct doctor *d, const char *section, const char *key)
+{
+	size_t i;
+	json_t *o;
+
+	json_array_foreach(json_object_get(d->config, "options"), i, o) {
+		const char *s = json_string_value(json_object_get(o, "section")), *k = json_string_value(json_object_get(o, "key"));
+		const char *value = json_string_value(json_object_get(o, "value"));
+
+		if (s && k && value && strcmp(s, section) == 0 && strcmp(k, key) == 0)
+			return value;
+	}
+	return "";
+}
+
+uint64_t doctor_memory(const struct doctor *d)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	char *end;
+	double n = strtod(doctor_value(d, "daemon", "memory"), &end);
+
+	for (size_t i = 0; i < NR(units); i++, n *= 1024)
+		if (strcmp(units[i], end) == 0)
+			return (uint64_t)n;
+	return 0;
+}
+
+FILE *doctor_open(const struct doctor *d, const char *path)
+{
+	char whole[1200];
+
+	snprintf(whole, sizeof(whole), "%s%s", d->root, path);
+	return fopen(whole, "re");
+}
+
+bool doctor_line(const struct doctor *d, const char *path, char *line, size_t bytes)
+{
+	FILE *f = doctor_open(d, path);
+	bool got = f && fgets(line, (int)bytes, f);
+
+	if (f)
+		fclose(f);
+	line[got ? strcspn(line, "\n") : 0] = 0;
+	return got;
+}
+
+/* What shardd prints with these arguments, stdout or, if it fails, stderr; -1: it does not run. */
+static int shardd_says(const char *const *args, char **text)
+{
+	size_t bytes = 0;
+	int ends[2], status = -1;
+	FILE *f;
+	pid_t pid;
+
+	*text = NULL;
+	fflush(NULL);
+	if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
+		return -1;
+	if (pid == 0) {
+		if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
+			_exit(1);
+		_exit((int)ctl_shardd(args));
+	}
+	close(ends[1]);
+	f = fdopen(ends[0], "re");
+	if (!f || getdelim(text, &bytes, 0, f) < 0) {
+		free(*text);
+		*text = strdup("");
+	}
+	if (f)
+		fclose(f);
+	CHECK(*text);
+	if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
+		return -1;
+	return WEXITSTATUS(status);
+}
+
+static void ask_shardd(struct doctor *d, const char *file)
+{
+	char *text, *colon;
+
+	if (shardd_says((const char *[]){"--version", NULL}, &text) == 0)
+		snprintf(d->shardd_version, sizeof(d->shardd_version), "%.*s", (int)strcspn(text, "\n"), text);
+	free(text);
+	if (shardd_says((const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL}, &text) == 0)
+		d->config = json_loads(text, 0, NULL);
+	colon = strstr(text, "shardd: ");
+	if (!d->config)
+		snprintf(d->config_text, sizeof(d->config_text), "%.*s", (int)strcspn(colon ? colon + 8 : text, "\n"),
+			 colon ? colon + 8 : text);
+	free(text);
+}
+
+static void ask_daemon(struct doctor *d)
+{
+	struct err e;
+	char *text;
+
+	if (ctl_ask(d->options, OP_STATUS, &text, &e) == SHARD_OK)
+		d->status = json_loads(text, 0, NULL);
+	free(text);
+}
+
+/* --- results --- */
+
+static void print_finding(const char *name, const struct finding *f)
+{
+	printf("%-4s  %-12s  %s\n", result_words[f->result], name, f->found);
+	if (f->result != DOCTOR_OK && f->remedy[0])
+		printf("%20s%s\n", "-> ", f->remedy);
+}
+
+static json_t *finding_json(const char *name, const struct finding *f)
+{
+	return json_pack("{s:s, s:s, s:s, s:s}", "check", name, "result", result_words[f->result], "found", f->found, "remedy",
+			 f->result == DOCTOR_OK ? "" : f->remedy);
+}
+
+static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
+{
+	json_t *list = json_array(), *root;
+
+	for (size_t i = 0; i < doctor_checks_nr; i++) {
+		struct finding f = {.result = DOCTOR_NOT_ASKED};
+
+		if (!doctor_checks[i].needs_config || d->config)
+			doctor_checks[i].look(d, &f);
+		count[f.result]++;
+		if (f.result == DOCTOR_NOT_ASKED)
+			continue;
+		if (d->options->json)
+			json_array_append_new(list, finding_json(doctor_checks[i].name, &f));
+		else
+			print_finding(doctor_checks[i].name, &f);
+	}
+	root = json_pack("{s:o, s:i, s:i, s:i}", "checks", list, "ok", count[DOCTOR_OK], "warn", count[DOCTOR_WARN], "fail",
+			 count[DOCTOR_FAIL]);
+	CHECK(root);
+	if (d->options->json) {
+		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+		printf("\n");
+	} else {
+		printf("%d ok, %d warn, %d fail\n", count[DOCTOR_OK], count[DOCTOR_WARN], count[DOCTOR_FAIL]);
+	}
+	json_decref(root);
+}
+
+enum ctl_exit ctl_doctor(const struct ctl_options *o)
+{
+	struct doctor d = {.options = o, .root = o->value[ROOT] ? o->value[ROOT] : ""};
+	int count[DOCTOR_RESULTS] = {0};
+	enum ctl_exit rc;
+
+	ask_shardd(&d, o->value[CONFIG]);
+	ask_daemon(&d);
+	examine(&d, count);
+	rc = !d.config && d.shardd_version[0] ? CTL_CONFIG : count[DOCTOR_FAIL] > 0 ? CTL_FAILED : CTL_OK;
+	json_decref(d.config);
+	json_decref(d.status);
+	return rc;
+}

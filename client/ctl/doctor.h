@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* doctor.h: what `shardctl doctor` looks at: one row and one function per thing, all of them from the same few sources. */
+#ifndef SHARD_CTL_DOCTOR_H
+#define SHARD_CTL_DOCTOR_H
+
+#include "ctl/ctl.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+enum doctor_result { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL, DOCTOR_NOT_ASKED, DOCTOR_RESULTS };
+
+struct finding {
+	enum doctor_result result;
+	char found[400], remedy[400];
+};
+
+struct doctor {
+	const struct ctl_options *options;
+	const char *root;         /* "" or a folder that holds other proc and sys trees */
+	json_t *config;           /* as shardd --explain --json says it; NULL: it is wrong */
+	json_t *status;           /* of the daemon at --address; NULL: none answers */
+	char config_text[400];    /* why it is wrong */
+	char shardd_version[100]; /* "": it does not run */
+};
+
+struct doctor_check {
+	const char *name;
+	void (*look)(const struct doctor *d, struct finding *f);
+	bool needs_config;
+};
+
+/* checks.c, checks_net.c */
+extern const struct doctor_check doctor_checks[];
+extern const size_t doctor_checks_nr;
+void doctor_port(const struct doctor *d, struct finding *f);
+void doctor_http(const struct doctor *d, struct finding *f);
+void doctor_mtu(const struct doctor *d, struct finding *f);
+
+/* ok, warn or fail with what was found; the remedy comes second, "" if there is none. */
+__attribute__((format(printf, 3, 4))) void doctor_found(struct finding *f, enum doctor_result result, const char *fmt, ...);
+__attribute__((format(printf, 2, 3))) void doctor_remedy(struct finding *f, const char *fmt, ...);
+
+const char *doctor_value(const struct doctor *d, const char *section, const char *key); /* "": not there */
+uint64_t doctor_memory(const struct doctor *d);                                         /* [daemon] memory, bytes */
+FILE *doctor_open(const struct doctor *d, const char *path);                            /* below root; NULL: not there */
+bool doctor_line(const struct doctor *d, const char *path, char *line, size_t bytes);   /* its first line */
+
+#endif
