@@ -23,10 +23,14 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 	size_t grad = dtype_bytes(conf->grad);
 
 	*s = (struct store_sizes){.held_elems = 0};
-	for (uint32_t c = 0; c < l->chunks_nr; c++)
-		if (conf->owner[c] == conf->self)
-			s->held_elems += layout_chunk_elems(l, c);
-	s->state = pages(s->held_elems * sizeof(float));
+	for (uint32_t c = 0; c < l->chunks_nr; c++) {
+		if (conf->owner[c] != conf->self)
+			continue;
+		s->held_elems += layout_chunk_elems(l, c);
+		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
+	}
+	s->master = pages(s->held_elems * sizeof(float));
+	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
 	if (conf->nodes_nr > 1 || conf->local_world > 1)
 		s->reduced = pages(s->held_elems * grad);
@@ -64,7 +68,7 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 
 	store_sizes(&s, conf);
 	*need = (struct budget_need){.total = 0};
-	need->bytes[BUDGET_STATE] = mapped(s.state * (1 + conf->optim->states_nr), conf->huge);
+	need->bytes[BUDGET_STATE] = mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
 	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge);
 	need->bytes[BUDGET_ARENAS] = conf->local_world * mapped(s.arena, conf->huge);
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (conf->nodes_nr - 1u), conf->huge);

@@ -216,6 +216,15 @@ bool layout_frozen(const struct layout *l, uint32_t segment)
 	return l->tensor[l->segment_tensor[segment]].flags & SHARD_FROZEN;
 }
 
+bool layout_trained(const struct layout *l, uint32_t chunk)
+{
+	CHECK(chunk < l->chunks_nr);
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
+		if (!layout_frozen(l, s))
+			return true;
+	return false;
+}
+
 uint32_t layout_tensor_at(const struct layout *l, uint64_t element)
 {
 	uint32_t low = 0, high = l->tensors_nr; /* the last tensor that starts at or before element is in [low, high) */

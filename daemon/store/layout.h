@@ -42,6 +42,7 @@ void layout_free(struct layout **l);
 uint32_t layout_chunk_elems(const struct layout *l, uint32_t chunk); /* the last one may be shorter; a multiple of 64 */
 uint64_t layout_chunk_start(const struct layout *l, uint32_t chunk); /* element */
 bool layout_frozen(const struct layout *l, uint32_t segment);
+bool layout_trained(const struct layout *l, uint32_t chunk); /* has an element that is not frozen */
 /* Tensor that holds this element, or UINT32_MAX: padding or beyond the end. */
 uint32_t layout_tensor_at(const struct layout *l, uint64_t element);
 /* [first, first + count) inside one tensor and count > 0? else SHARD_RANGE with what is valid. */

@@ -29,8 +29,9 @@ struct store {
 	struct store_conf conf;
 	struct store_sizes sizes;
 	struct shm state, slots, sums, image;
-	uint64_t *held_at; /* [chunks_nr] first element among those held here; NOT_HELD */
-	uint64_t *else_at; /* [chunks_nr] the same among those held elsewhere */
+	uint64_t *held_at;   /* [chunks_nr] first element among those held here; NOT_HELD */
+	uint64_t *moment_at; /* [chunks_nr] first element of its moments; NOT_HELD: none, also because all of it is frozen */
+	uint64_t *else_at;   /* [chunks_nr] the same among those held elsewhere */
 	uint32_t owned;
 	struct arena_slot arena[];
 };
@@ -72,22 +73,26 @@ static enum shard_status map_arena(struct store *st, uint32_t slot, struct err *
 
 static void index_chunks(struct store *st)
 {
-	uint64_t held = 0, other = 0;
+	uint64_t held = 0, trained = 0, other = 0;
 
 	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
 		uint32_t n = layout_chunk_elems(st->conf.layout, c);
 
-		st->held_at[c] = st->else_at[c] = NOT_HELD;
+		st->held_at[c] = st->moment_at[c] = st->else_at[c] = NOT_HELD;
 		if (st->conf.owner[c] == st->conf.self) {
 			st->held_at[c] = held;
 			held += n;
+			if (layout_trained(st->conf.layout, c)) {
+				st->moment_at[c] = trained;
+				trained += n;
+			}
 			st->owned++;
 		} else {
 			st->else_at[c] = other;
 			other += n;
 		}
 	}
-	CHECK(held == st->sizes.held_elems);
+	CHECK(held == st->sizes.held_elems && trained == st->sizes.trained_elems);
 }
 
 static struct image_head *image_head(const struct store *st)
@@ -121,13 +126,14 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	st->conf = *conf;
 	store_sizes(&st->sizes, conf);
 	st->held_at = calloc(chunks_nr, sizeof(uint64_t));
+	st->moment_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->else_at = calloc(chunks_nr, sizeof(uint64_t));
-	if (!st->held_at || !st->else_at) {
+	if (!st->held_at || !st->moment_at || !st->else_at) {
 		rc = err_set(e, SHARD_SYSTEM, "no memory for the chunk table of model \"%s\"", conf->name);
 		goto err_store;
 	}
 	index_chunks(st);
-	if ((rc = map_private(&st->state, st->sizes.state * (1 + conf->optim->states_nr), conf, e)) != SHARD_OK ||
+	if ((rc = map_private(&st->state, st->sizes.master + st->sizes.moment * conf->optim->states_nr, conf, e)) != SHARD_OK ||
 	    (rc = map_private(&st->slots, st->sizes.slot * (conf->nodes_nr - 1u), conf, e)) != SHARD_OK ||
 	    (rc = map_private(&st->sums, st->sizes.reduced + st->sizes.sums, conf, e)) != SHARD_OK ||
 	    (rc = map_image(st, e)) != SHARD_OK)
@@ -157,6 +163,7 @@ void store_free(struct store **stp)
 	unmap(&st->slots);
 	unmap(&st->state);
 	free(st->held_at);
+	free(st->moment_at);
 	free(st->else_at);
 	free(st);
 }
@@ -201,9 +208,9 @@ float *store_master(struct store *st, uint32_t chunk)
 float *store_state(struct store *st, uint32_t chunk, uint32_t i)
 {
 	CHECK(store_holds(st, chunk) && i < OPTIM_STATES_MAX);
-	if (i >= st->conf.optim->states_nr)
+	if (i >= st->conf.optim->states_nr || st->moment_at[chunk] == NOT_HELD)
 		return NULL;
-	return (float *)(void *)((char *)st->state.base + (1 + i) * st->sizes.state) + st->held_at[chunk];
+	return (float *)(void *)((char *)st->state.base + st->sizes.master + i * st->sizes.moment) + st->moment_at[chunk];
 }
 
 void *store_slot(struct store *st, uint32_t chunk, uint16_t node)
@@ -350,6 +357,9 @@ enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t f
 		return rc;
 	if (!store_holds(st, chunk))
 		return err_set(e, SHARD_NOT_FOUND, "chunk %u of model \"%s\" is held by another node", chunk, st->conf.name);
+	if (kind != SHARD_MASTER && st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].flags & SHARD_FROZEN)
+		return err_set(e, SHARD_NOT_FOUND, "tensor \"%.200s\" is frozen: the optimizer keeps nothing for it",
+			       st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].name);
 	base = state_by_kind(st, kind, chunk);
 	if (!base)
 		return err_set(e, SHARD_NOT_FOUND, "optimizer %s keeps no tensor of kind %d", st->conf.optim->name, (int)kind);
@@ -382,8 +392,8 @@ void store_reset(struct store *st)
 
 	for (uint64_t i = 0; i < st->sizes.held_elems; i++)
 		word[i] = STORE_UNWRITTEN;
-	if (st->sizes.state)
-		memset((char *)st->state.base + st->sizes.state, 0, states * st->sizes.state);
+	if (st->sizes.moment)
+		memset((char *)st->state.base + st->sizes.master, 0, states * st->sizes.moment);
 	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
 		store_image_version(st, c, NO_VERSION);
 }

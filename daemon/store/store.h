@@ -32,7 +32,7 @@ bool store_holds(const struct store *st, uint32_t chunk);
 /* Pointers to a chunk's first element; segment.start and n apply to all of them. CHECK: chunk exists, and is held here where
  * that is needed. */
 float *store_master(struct store *st, uint32_t chunk);
-float *store_state(struct store *st, uint32_t chunk, uint32_t i); /* i-th of optim->states; NULL: the optimizer has fewer */
+float *store_state(struct store *st, uint32_t chunk, uint32_t i); /* i-th of optim->states; NULL: fewer, or all frozen */
 void *store_slot(struct store *st, uint32_t chunk,
 		 uint16_t node);                   /* where that node's contribution lands; held here, node != self */
 void *store_sum(struct store *st, uint32_t chunk); /* any chunk: local sum if not held here, reduced gradient if it is; NULL: never

@@ -386,6 +386,28 @@ static void refused_ranges(void **state)
 	close_store(&m);
 }
 
+/* Moments are neither kept nor counted for a chunk that is all frozen; its weights are. */
+static void frozen(void **state)
+{
+	struct made m = make(0, 1, 1, "adamw");
+	struct budget_need need[3];
+	struct err e;
+	float *at;
+
+	(void)state;
+	open_store(&m);
+	assert_true(layout_trained(m.layout, 2) && !layout_trained(m.layout, 3));
+	assert_true(store_state(m.store, 2, 1) && !store_state(m.store, 3, 0));
+	assert_int_equal(store_range(m.store, SHARD_MASTER, 3072, 64, &at, &e), SHARD_OK);
+	assert_int_equal(store_range(m.store, SHARD_EXP_AVG, 2688, 64, &at, &e), SHARD_NOT_FOUND); /* in chunk 2, which has some */
+	assert_string_equal(e.text, "tensor \"c\" is frozen: the optimizer keeps nothing for it");
+	for (uint32_t i = 0; i < 2; m.layout->tensor[i++].flags = SHARD_FROZEN)
+		budget_need(&need[i], &m.conf);
+	budget_need(&need[2], &m.conf); /* all is: 3,136 weights of 4 bytes in whole pages; moments of chunks 0 to 2 before */
+	assert_true(need[2].bytes[BUDGET_STATE] == 4 * 4096 && need[0].bytes[BUDGET_STATE] == (4 + 2 * 3) * 4096);
+	close_store(&m);
+}
+
 static void arenas(void **state)
 {
 	struct made m = make(0, 1, 2, "adamw");
@@ -470,7 +492,8 @@ int main(void)
 		cmocka_unit_test(places),     cmocka_unit_test(ranges),         cmocka_unit_test(refused_layouts),
 		cmocka_unit_test(compared),   cmocka_unit_test(budget_mirrors), cmocka_unit_test(budget_account),
 		cmocka_unit_test(no_overlap), cmocka_unit_test(writing),        cmocka_unit_test(refused_ranges),
-		cmocka_unit_test(arenas),     cmocka_unit_test(image_versions), cmocka_unit_test(no_memory),
+		cmocka_unit_test(frozen),     cmocka_unit_test(arenas),         cmocka_unit_test(image_versions),
+		cmocka_unit_test(no_memory),
 	};
 
 	return cmocka_run_group_tests_name("store", tests, NULL, NULL);
