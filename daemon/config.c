@@ -164,10 +164,24 @@ static char *find_setting(char *settings, const char *key)
 	return NULL;
 }
 
+static void take_out(struct config_model *m, char *word)
+{
+	char *next = word + strcspn(word, " ");
+	uint32_t i = 0;
+
+	for (const char *at = m->settings; at < word; at++)
+		i += *at == ' ';
+	m->words_nr--;
+	memmove(m->origins + i, m->origins + i + 1, (m->words_nr - i) * sizeof(*m->origins));
+	next += *next == ' ';
+	memmove(word, next, strlen(next) + 1);
+}
+
 static enum shard_status put_setting(struct config *c, const char *where, bool file, const char *section, const char *key,
 				     const char *value, struct err *e)
 {
 	char name[CONFIG_NAME_BYTES], group[CONFIG_NAME_BYTES], text[256];
+	struct settings_origin *more;
 	struct config_model *m;
 	struct err why;
 	char *old;
@@ -185,18 +199,19 @@ static enum shard_status put_setting(struct config *c, const char *where, bool f
 	old = find_setting(m->settings, key);
 	if (old && file)
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %s = %.64s: %s is there already", where, section, key, text, key);
-	if (old) { /* the command line wins: take the old one out */
-		char *next = old + strcspn(old, " ");
-
-		next += *next == ' ';
-		memmove(old, next, strlen(next) + 1);
-	}
+	more = realloc(m->origins, (m->words_nr + 1) * sizeof(*more));
+	if (!more)
+		return err_set(e, SHARD_SYSTEM, "%s: no memory for [%s] %s", where, section, key);
+	m->origins = more;
+	if (old) /* the command line wins */
+		take_out(m, old);
 	used = strlen(m->settings);
 	while (used > 0 && m->settings[used - 1] == ' ')
 		m->settings[--used] = 0;
 	if (used + strlen(key) + strlen(text) + 3 > SETTINGS_TEXT_BYTES)
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %s: too many settings", where, section, key);
 	snprintf(m->settings + used, SETTINGS_TEXT_BYTES - used, "%s%s=%s", used ? " " : "", key, text);
+	snprintf(more[m->words_nr++].text, sizeof(more->text), "%s", where);
 	return SHARD_OK;
 }
 
@@ -374,7 +389,7 @@ enum shard_status config_load_text(struct config *c, const char *name, const cha
 void config_free(struct config *c)
 {
 	for (uint32_t i = 0; i < c->models_nr; i++)
-		free(c->model[i].settings);
+		free(c->model[i].settings), free(c->model[i].origins);
 	free(c->model);
 	c->model = NULL;
 	c->models_nr = 0;

@@ -26,10 +26,12 @@ struct config_node {
 	char where[CONFIG_WHERE_BYTES]; /* "shardd.conf:12" */
 };
 
-struct config_model {                   /* one [model ...] section; its keys are settings.c's */
-	char name[CONFIG_NAME_BYTES];   /* empty: defaults of all models */
-	char group[CONFIG_NAME_BYTES];  /* empty: the model itself */
-	char *settings;                 /* "key=value key=value", each checked where it stood */
+struct config_model {                    /* one [model ...] section; its keys are settings.c's */
+	char name[CONFIG_NAME_BYTES];    /* empty: defaults of all models */
+	char group[CONFIG_NAME_BYTES];   /* empty: the model itself */
+	char *settings;                  /* "key=value key=value", each checked where it stood */
+	struct settings_origin *origins; /* of each of these words */
+	uint32_t words_nr;
 	char where[CONFIG_WHERE_BYTES]; /* of the section's first line */
 };
 

@@ -156,9 +156,10 @@ static enum shard_status check_model(const struct config *c, const char *name, s
 	struct model_settings s;
 
 	if (defaults)
-		layers[layers_nr++] = (struct settings_layer){.text = defaults->settings, .origin = defaults->where};
+		layers[layers_nr++] = (struct settings_layer){
+			.text = defaults->settings, .origin = defaults->where, .origins = defaults->origins};
 	if (own && own != defaults)
-		layers[layers_nr++] = (struct settings_layer){.text = own->settings, .origin = own->where};
+		layers[layers_nr++] = (struct settings_layer){.text = own->settings, .origin = own->where, .origins = own->origins};
 	for (uint32_t i = 0; i < c->models_nr; i++) {
 		const struct config_model *m = &c->model[i];
 
@@ -168,7 +169,8 @@ static enum shard_status check_model(const struct config *c, const char *name, s
 			return err_set(e, SHARD_BAD_ARG, "%s: [model \"%s\" group \"%s\"]: more than %d groups", m->where, m->name,
 				       m->group, SETTINGS_GROUPS_MAX);
 		groups[groups_nr++] = m->group;
-		layers[layers_nr++] = (struct settings_layer){.text = m->settings, .origin = m->where, .group = m->group};
+		layers[layers_nr++] =
+			(struct settings_layer){.text = m->settings, .origin = m->where, .group = m->group, .origins = m->origins};
 	}
 	return settings_make(&s, layers, layers_nr, groups, groups_nr, SHARD_BF16, e);
 }

@@ -15,7 +15,7 @@
 static enum shard_status make_settings(struct model *m, struct err *e)
 {
 	const Shard__Spec *spec = m->spec->spec;
-	struct settings_layer layer = {spec->settings, "the definition", NULL, false};
+	struct settings_layer layer = {spec->settings, "the definition", NULL, false, NULL};
 	const char *groups[SETTINGS_GROUPS_MAX];
 
 	m->grad = (enum shard_dtype)spec->grad;

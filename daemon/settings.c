@@ -26,7 +26,8 @@ struct merge {
 	const char *const *groups;
 	uint32_t groups_nr;
 	const struct settings_layer *layer;
-	uint32_t layer_nr; /* of the layer in hand */
+	const char *origin; /* of the word in hand */
+	uint32_t layer_nr;  /* of the layer in hand */
 };
 
 static enum shard_status say(enum shard_status st, const char *origin, const struct err *why, struct err *e)
@@ -76,7 +77,7 @@ static enum shard_status put_one(struct merge *m, uint32_t place, enum settings_
 			       entry->origin ? " to " : "", entry->origin ? entry->text : "");
 	if (m->layer->trainer && key == KEY_PINNED)
 		return err_set(e, SHARD_DENIED, "pinned: only a configuration file may set it");
-	entry->origin = m->layer->origin;
+	entry->origin = m->origin;
 	entry->layer = m->layer_nr;
 	entry->value = *value;
 	snprintf(entry->text, sizeof(entry->text), "%s", text);
@@ -132,10 +133,11 @@ static enum shard_status merge_layer(struct merge *m, const struct settings_laye
 {
 	const char *at = layer->text ? layer->text : "";
 	enum shard_status st = SHARD_OK;
-	uint32_t place = 0;
+	uint32_t place = 0, words = 0;
 	struct err why = {.text = ""};
 
 	m->layer = layer;
+	m->origin = layer->origin ? layer->origin : "settings";
 	if (layer->group && layer->group[0])
 		st = find_group(m, layer->group, &place, &why);
 	while (st == SHARD_OK) {
@@ -143,10 +145,12 @@ static enum shard_status merge_layer(struct merge *m, const struct settings_laye
 		size_t n = strcspn(at, BLANKS);
 		if (n == 0)
 			return SHARD_OK;
+		if (layer->origins)
+			m->origin = layer->origins[words++].text;
 		st = put_word(m, place, at, n, &why);
 		at += n;
 	}
-	return say(st, layer->origin ? layer->origin : "settings", &why, e);
+	return say(st, m->origin, &why, e);
 }
 
 static const struct entry *set(const struct merge *m, enum settings_key key)

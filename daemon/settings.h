@@ -35,11 +35,16 @@ struct model_settings {
 	uint64_t timeout_ns;                        /* of waiting calls with SHARD_DEFAULT */
 };
 
+struct settings_origin {
+	char text[160];
+};
+
 struct settings_layer {
-	const char *text;   /* NULL: empty */
-	const char *origin; /* for texts: "shardd.conf:14", "shard_define" */
-	const char *group;  /* NULL or "": the model; else every key is this group's */
-	bool trainer;       /* may not set what an earlier layer's `pinned` names */
+	const char *text;                      /* NULL: empty */
+	const char *origin;                    /* for texts: "shardd.conf:14", "shard_define" */
+	const char *group;                     /* NULL or "": the model; else every key is this group's */
+	bool trainer;                          /* may not set what an earlier layer's `pinned` names */
+	const struct settings_origin *origins; /* NULL, or of each word of text */
 };
 
 /* groups: names of the model's tensor groups, groups_nr 0..SETTINGS_GROUPS_MAX; grad decides the default of loss_scale.

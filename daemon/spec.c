@@ -55,15 +55,15 @@ enum shard_status spec_settings(struct model_settings *set, struct server *s, co
 	for (size_t g = 0; g < spec->n_groups; g++)
 		groups[g] = spec->groups[g]->name;
 	if ((c = config_model(s->conf, "", "")) != NULL)
-		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false};
+		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false, c->origins};
 	if ((c = config_model(s->conf, spec->name, "")) != NULL)
-		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false};
+		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false, c->origins};
 	for (size_t g = 0; g < spec->n_groups; g++)
 		if ((c = config_model(s->conf, spec->name, groups[g])) != NULL)
-			layers[nr++] = (struct settings_layer){c->settings, c->where, groups[g], false};
-	layers[nr++] = (struct settings_layer){spec->settings, origin, NULL, true};
+			layers[nr++] = (struct settings_layer){c->settings, c->where, groups[g], false, c->origins};
+	layers[nr++] = (struct settings_layer){spec->settings, origin, NULL, true, NULL};
 	for (size_t g = 0; g < spec->n_groups; g++)
-		layers[nr++] = (struct settings_layer){spec->groups[g]->settings, origin, groups[g], true};
+		layers[nr++] = (struct settings_layer){spec->groups[g]->settings, origin, groups[g], true, NULL};
 	return settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups, (enum shard_dtype)spec->grad, e);
 }
 

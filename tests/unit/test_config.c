@@ -297,6 +297,9 @@ static void contradictions(void **state)
 	refused(HEAD "[nodes]\na = 127.0.0.1:0\n", "shardd.conf:4: [nodes] a = 127.0.0.1:0: choose host:port with a port above 0");
 	refused(HEAD "[nodes]\nA = 127.0.0.1:1\n",
 		"shardd.conf:4: [nodes] A = 127.0.0.1:1: a node's name is 1 to 64 of a-z 0-9 . _ -");
+	refused(HEAD "[model]\noptimizer = adamw\nlr = -1\n", "shardd.conf:5: lr = -1: choose a number of at least 0");
+	refused(HEAD "[model]\nmin_world = 4\nclip = 1\nmax_world = 3\n",
+		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise max_world");
 	refused(HEAD "[model]\nmin_world = 4\n[model \"m\"]\nmax_world = 3\n",
 		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise max_world");
 	refused(HEAD "[cluster]\nstep_timeout = 1s\n",
