@@ -32,6 +32,7 @@ struct fleet_spec {
 	enum shard_dtype dtype; /* of gradients and image */
 	int trainers, node[FLEET_MAX];
 	uint64_t first_hold_ns; /* trainer 0 pushes so much later than the others */
+	bool write;             /* each tensor's gradient is written anew just before its push, as a backward pass does */
 };
 
 struct fleet;

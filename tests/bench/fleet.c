@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trainers of daemons.h: threads that define one model, write it, join, and then do a step each time the benchmark asks. Gradients stay in
- * the arenas as they were written once, so that a step is nothing but the daemons' work. Every failure ends the program. */
+ * the arenas as they were written once, so that a step is nothing but the daemons' work, unless spec.write. Every failure ends
+ * the program. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -25,6 +26,7 @@ struct hand { /* one trainer */
 	shard_client *client;
 	shard_model *model;
 	uint64_t first_push, last_push, committed, complete;
+	void *gradient; /* of one tensor */
 };
 
 struct fleet {
@@ -80,6 +82,9 @@ static void join(struct hand *h)
 			dtype_convert((char *)g + i * dtype_bytes(s->dtype), s->dtype, &x, SHARD_F32, 1);
 		}
 	}
+	h->gradient = malloc(s->numel * dtype_bytes(s->dtype));
+	CHECK(h->gradient != NULL);
+	memcpy(h->gradient, shard_grad(h->model, 0), s->numel * dtype_bytes(s->dtype));
 }
 
 static void step(struct hand *h)
@@ -95,6 +100,8 @@ static void step(struct hand *h)
 		usleep((useconds_t)(h->fleet->spec.first_hold_ns / 1000));
 	h->first_push = clock_ns();
 	for (uint32_t t = nr; t-- > 0;) {
+		if (h->fleet->spec.write)
+			memcpy(shard_grad(h->model, t), h->gradient, h->fleet->spec.numel * dtype_bytes(h->fleet->spec.dtype));
 		h->last_push = clock_ns();
 		TRY(shard_push(h->model, t, 0, h->fleet->spec.numel, NULL, h->fleet->spec.dtype, 0, NULL));
 	}
@@ -124,6 +131,7 @@ static void *hand_main(void *arg)
 	}
 	TRY(shard_leave(h->model, 60000));
 	shard_disconnect(&h->client);
+	free(h->gradient);
 	return NULL;
 }
 
