@@ -4,7 +4,7 @@
  * variable of the environment, which is also tried as --set. */
 // covers: daemon/config.c daemon/config_file.c daemon/config_finish.c daemon/config_options.c
 // covers: daemon/settings.c daemon/settings_keys.c daemon/settings_text.c daemon/value.c
-// needs: daemon/worker.c daemon/optim/optim.c daemon/optim/args.c
+// needs: daemon/worker.c daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
 // needs: daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
 #include "base/check.h"
 #include "config.h"
