@@ -48,7 +48,7 @@ struct gather {
 	uint8_t *zero;                     /* [segments_nr] none from anybody */
 	uint16_t *parts_in;                /* [nodes_nr][chunks_nr] parts of a contribution received; GATHER_CLOSED: all */
 	uint16_t *push_parts;              /* [local_world][chunks_nr] the same for trainers over TCP */
-	int32_t *bad_rank_in;           /* [nodes_nr][chunks_nr] what the contributor said of its own ranks; -1 */
+	int32_t *bad_rank_in;              /* [nodes_nr][chunks_nr] what the contributor said of its own ranks; -1 */
 	uint64_t reduce_began_ns, reduce_ns;
 };
 #define GATHER_CLOSED UINT16_MAX

@@ -16,7 +16,8 @@ bad() { echo "tidy: $*"; wrong=$((wrong + 1)); }
 sizes()
 {
 	awk -v hmax=$header_max -v smax=$source_max -v fmax=$function_max '
-	function file_end() { if (lines > (file ~ /\.h$/ ? hmax : smax)) print file, lines }
+	# optim/vector_*.h are sources that each instruction set compiles anew, not contracts
+	function file_end() { if (lines > (file ~ /\.h$/ && file !~ /optim\/vector_/ ? hmax : smax)) print file, lines }
 	FNR == 1 { if (file) file_end(); file = FILENAME; name = ""; open = 0 }
 	{ lines = FNR }
 	/^[A-Za-z_].*\(/ && !/;[ \t]*(\/\*.*)?$/ && !/^#/ { name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }

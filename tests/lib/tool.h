@@ -3,8 +3,8 @@
 #ifndef SHARD_TESTS_TOOL_H
 #define SHARD_TESTS_TOOL_H
 
-/* words: arguments separated by single blanks; name: "shardctl", "shardd", or a whole path. Returns the exit code, -1 for a signal; *out: stdout and
- * stderr together, for free(); may be NULL. At most 20 s. */
+/* words: arguments separated by single blanks; name: "shardctl", "shardd", or a whole path. Returns the exit code, -1 for a
+ * signal; *out: stdout and stderr together, for free(); may be NULL. At most 20 s. */
 int tool_run(char **out, const char *name, const char *words);
 int tool_run_as(unsigned uid, char **out, const char *name, const char *words); /* for root: as somebody else; 97: may not run it */
 /* The same, and the exit code must be rc and text somewhere in what was printed ("": anything). */
