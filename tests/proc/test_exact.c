@@ -47,6 +47,17 @@ static void every_optimizer(void **state)
 	}
 }
 
+static void schedules(void **state)
+{
+	(void)state;
+	exact("2,2 --settings 'chunk_elems=1024 schedule=WarmupCosineLR lr=0.01 warmup_num_steps=2 total_num_steps=5'");
+	exact("2,1 --settings 'chunk_elems=1024 schedule=OneCycle cycle_min_lr=1e-3 cycle_max_lr=1e-2 cycle_first_step_size=2 "
+	      "decay_step_size=1 decay_lr_rate=0.5'");
+	/* with skipped steps, which do not move it */
+	exact("1,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 hysteresis=1 initial_scale_power=20 "
+	      "optimizer=sgd momentum=0.5 lr=0.1 schedule=WarmupLR warmup_type=linear warmup_num_steps=3'");
+}
+
 static void every_pair_of_element_types(void **state)
 {
 	static const char *const types[] = {"fp32", "bf16", "fp16"};
@@ -111,6 +122,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_optimizer),
+		cmocka_unit_test(schedules),
 		cmocka_unit_test(every_pair_of_element_types),
 		cmocka_unit_test(ranks_spread_over_nodes),
 		cmocka_unit_test(chunks_for_workers),

@@ -221,7 +221,7 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	reduce(r);
 	res->loss_scale = r->scale.scale;
 	res->attempts = 1;
-	res->lr = r->conf.hyper[HYPER_LR];
+	res->lr = refschedule_lr(&r->conf.schedule, r->conf.hyper[HYPER_LR], r->applied + 1);
 	divisor = res->loss_scale * res->weight_sum;
 	res->grad_norm = sqrt(square(r, &finite)) / divisor;
 	finite = finite && isfinite(res->grad_norm);

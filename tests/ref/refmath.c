@@ -118,9 +118,13 @@ double refmath_clip(const struct refsettings *c, double norm)
 
 struct optim_args refmath_words(const struct refsettings *c, uint64_t applied, double mult)
 {
-	const double *h = c->hyper;
+	double h[HYPER_NR], momentum = refschedule_momentum(&c->schedule, applied);
 	struct optim_args a;
 
+	memcpy(h, c->hyper, sizeof(h));
+	h[HYPER_LR] = refschedule_lr(&c->schedule, h[HYPER_LR], applied);
+	if (momentum >= 0)
+		h[HYPER_BETA1] = h[HYPER_MOMENTUM] = momentum;
 	memset(&a, 0, sizeof(a));
 	a.mult = (float)mult;
 	if (c->optimizer == OPTIM_ADAMW || c->optimizer == OPTIM_ADAM) {

@@ -23,6 +23,7 @@ void refscale_start(struct refscale *s, const struct refsettings *c);
 bool refscale_next(struct refscale *s, const struct refsettings *c, bool overflow); /* false: it would have to go below its floor */
 
 double refmath_clip(const struct refsettings *c, double norm);
+/* c->schedule moves lr and momentum; applied counts this step. */
 struct optim_args refmath_words(const struct refsettings *c, uint64_t applied, double mult);
 
 #endif

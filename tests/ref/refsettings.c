@@ -100,6 +100,8 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 	}
 	if (strcmp(key, "betas") == 0)
 		return sscanf(value, "%lf,%lf", &s->hyper[HYPER_BETA1], &s->hyper[HYPER_BETA2]) == 2;
+	if (refschedule_set(&s->schedule, key, value))
+		return true;
 	if (!number(value, &x))
 		return false;
 	for (size_t i = 0; i < NR(plain); i++) {
@@ -128,6 +130,7 @@ enum shard_status refsettings_parse(struct refsettings *s, const char *text, enu
 	int used;
 
 	memset(s, 0, sizeof(*s));
+	refschedule_start(&s->schedule);
 	s->loss_scale = grad == SHARD_F16 ? 0 : 1;
 	s->initial_scale_power = 16;
 	s->loss_scale_window = 1000;

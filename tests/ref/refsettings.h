@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "optim/optim.h"
+#include "ref/refschedule.h"
 
 struct refsettings {
 	enum optim_id optimizer;
@@ -17,6 +18,7 @@ struct refsettings {
 	double initial_scale_power, loss_scale_window, hysteresis, min_loss_scale, max_skips;
 	bool consecutive_hysteresis, pause; /* pause: a step that is not finite ends the run */
 	double chunk_elems;
+	struct refschedule schedule;
 };
 
 /* grad decides the default of loss_scale: dynamic for fp16, 1 otherwise. BAD_ARG: a key or value that it does not know. */

@@ -2,6 +2,7 @@
 /* The in-process reference: its arithmetic gives the product's bits on random input, and the program shares nothing with the
  * product but scalar kernels and conversions (by its symbols). The sources are included, for they belong to no library. */
 #include "ref/refmath.c"
+#include "ref/refschedule.c"
 #include "ref/refsettings.c"
 
 #include "base/rng.h"
@@ -85,6 +86,44 @@ static void words_equal_the_products(void **state)
 		mine = refmath_words(&c, t, mult);
 		optim_args_set(&theirs, row, c.hyper, t, (float)mult);
 		assert_memory_equal(&mine, &theirs, sizeof(mine));
+	}
+}
+
+static void schedules_equal_the_products(void **state)
+{
+	static const char *const texts[] = {
+		"schedule=none lr=0.5",
+		"schedule=LRRangeTest lr_range_test_step_size=7 lr_range_test_step_rate=0.3",
+		"schedule=LRRangeTest lr_range_test_step_size=7 lr_range_test_staircase=yes",
+		"schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=3e-3 cycle_first_step_size=20 cycle_second_step_size=31",
+		"schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=3e-3 cycle_first_step_size=30 cycle_first_stair_count=7 "
+		"decay_step_size=5 decay_lr_rate=0.25 decay_mom_rate=0.01 cycle_second_stair_count=3",
+		"schedule=WarmupLR lr=0.25 warmup_num_steps=30",
+		"schedule=WarmupLR lr=0.25 warmup_num_steps=30 warmup_type=linear warmup_min_lr=0.1 warmup_max_lr=0.7",
+		"schedule=WarmupDecayLR total_num_steps=150 warmup_num_steps=30",
+		"schedule=WarmupDecayLR total_num_steps=150 warmup_num_steps=30 warmup_type=linear warmup_max_lr=0.3",
+		"schedule=WarmupCosineLR total_num_steps=150 warmup_num_steps=30 lr=0.1",
+		"schedule=WarmupCosineLR total_num_steps=150 warmup_num_steps=1 cos_min_ratio=0.2 warmup_min_ratio=0.1",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < NR(texts); i++) {
+		struct settings_layer layer = {.text = texts[i], .origin = "test"};
+		struct model_settings product;
+		struct refsettings c;
+		double momentum;
+		struct err e;
+
+		assert_int_equal(settings_make(&product, &layer, 1, NULL, 0, SHARD_F32, &e), SHARD_OK);
+		assert_int_equal(refsettings_parse(&c, texts[i], SHARD_F32, &e), SHARD_OK);
+		for (uint64_t t = 1; t < 300; t++) {
+			double lr = i ? schedule_lr(&product.schedule, t) : product.lr;
+			double mine = refschedule_momentum(&c.schedule, t);
+
+			assert_true(refschedule_lr(&c.schedule, c.hyper[HYPER_LR], t) == lr);
+			assert_int_equal(mine >= 0, schedule_momentum(&product.schedule, t, &momentum));
+			assert_true(mine < 0 || mine == momentum);
+		}
 	}
 }
 
@@ -395,6 +434,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sums_equal_the_products),
 		cmocka_unit_test(words_equal_the_products),
+		cmocka_unit_test(schedules_equal_the_products),
 		cmocka_unit_test(loss_scale_equals_the_products),
 		cmocka_unit_test(norm_and_clip_equal_the_products),
 		cmocka_unit_test(settings_are_read),
