@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion for shardctl; installed as share/bash-completion/completions/shardctl. tests/proc/ctl.sh compares it with --help.
+_shardctl()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= sub= i
+	local common="--address --json --timeout --help --usage --version" words=
+	COMPREPLY=()
+	# readline splits at = : the option is one or two words back
+	[ "$prev" = = ] && prev=${COMP_WORDS[COMP_CWORD-2]}
+	[ "$cur" = = ] && cur=
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		case ${COMP_WORDS[i]} in
+		-a | --address | --timeout | --config | --set | --interval) ((i++)) ;;
+		-* | =) ;;
+		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub=${COMP_WORDS[i]}; fi ;;
+		esac
+	done
+	case $prev in
+	--config) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--dtype | --grad-dtype) words="bf16 fp16 fp32" ;;
+	--optimizer) words="adamw adam sgd adagrad lion" ;;
+	--huge-pages) words="yes no" ;;
+	-a | --address)
+		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700" ;;
+	--timeout | --set | --interval | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors) return ;;
+	*)
+		case $command in
+		"") words="status top plan doctor config $common" ;;
+		top) words="--once --interval $common" ;;
+		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors
+			--huge-pages $common" ;;
+		doctor) words="--config $common" ;;
+		config)
+			words="--config --set $common"
+			if [ -z "$sub" ]; then
+				words="check explain $words"
+			elif [[ $cur != -* ]]; then
+				mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+				return
+			fi ;;
+		*) words=$common ;;
+		esac ;;
+	esac
+	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+	# one that ends in a port or path has its colon cut off by readline
+	declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$cur"
+	return 0
+}
+complete -o filenames -F _shardctl shardctl
