@@ -386,11 +386,43 @@ static void accumulation(void **state)
 	}
 }
 
+static void *two_micro_steps(void *arg)
+{
+	for (int i = 0; i < 2; i++) {
+		add(arg, W, 0, 1000, 1);
+		add(arg, B, 0, 70, 1);
+		add(arg, W, 1000, 1000, 1);
+	}
+	return NULL;
+}
+
+static void adding_threads(void **state) /* as many as there are layers whose backward is done: nothing is lost or counted twice */
+{
+	pthread_t thread[4];
+	struct pair p;
+
+	(void)state;
+	start(&p, &places[2], SHARD_F32, "lr=1");
+	for (int step = 1; step <= 3; step++) {
+		for (int t = 0; t < 2; t++) {
+			begin_micro(&p.t[t], 8);
+			for (size_t i = 0; i < NR(thread); i++)
+				assert_int_equal(pthread_create(&thread[i], NULL, two_micro_steps, &p.t[t]), 0);
+			for (size_t i = 0; i < NR(thread); i++)
+				pthread_join(thread[i], NULL);
+		}
+		finish(&p, SHARD_OK);
+		check(&p, 8 * (float)step, 4 * (float)step);
+	}
+	stop(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(own_lr),   cmocka_unit_test(odd_lr), cmocka_unit_test(bad_lr),       cmocka_unit_test(weights),
-		cmocka_unit_test(schedule), cmocka_unit_test(frozen), cmocka_unit_test(accumulation),
+		cmocka_unit_test(own_lr),       cmocka_unit_test(odd_lr),         cmocka_unit_test(bad_lr),
+		cmocka_unit_test(weights),      cmocka_unit_test(schedule),       cmocka_unit_test(frozen),
+		cmocka_unit_test(accumulation), cmocka_unit_test(adding_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
