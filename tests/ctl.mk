@@ -1,2 +1,3 @@
-# What shardctl computes, for its unit tests: the command's objects are in no library.
+# What shardctl computes, for unit tests: the command's objects are in no library.
 $(B)/tests/unit/test_plan: $(B)/client/ctl/memory.o $(B)/client/ctl/text.o
+$(B)/tests/unit/test_figures: $(B)/client/ctl/figures.o $(B)/client/ctl/text.o
