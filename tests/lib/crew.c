@@ -52,12 +52,16 @@ static float weight(uint32_t i)
 	return (float)(int64_t)(mix(i + 77) % 2001) / 500.0f - 2.0f;
 }
 
-/* bf16, of normal size */
+/* bf16. In half of the elements two large ones of opposite sign meet a small one, so that a sum that was taken in another order than
+ * the right one has other bits. */
 static uint16_t gradient(uint64_t step, uint32_t rank, uint32_t i)
 {
-	uint64_t r = mix(step * 1000003 + rank * 10007 + i * 17 + 5);
+	uint64_t r = mix(step * 1000003 + rank * 10007 + i * 17 + 5), all = mix(step * 7919 + i);
+	uint32_t role = (uint32_t)((rank + all) % 3);
 
-	return dtype_to_bf16(((float)(r % 255) + 1) / 128.0f * (r >> 40 & 1 ? -1.0f : 1.0f));
+	if (all >> 20 & 1 || role == 2)
+		return dtype_to_bf16(((float)(r % 255) + 1) / 128.0f * (r >> 40 & 1 ? -1.0f : 1.0f));
+	return dtype_to_bf16(role == 0 ? 0x1p20f : -0x1p20f);
 }
 
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes, uint32_t world)

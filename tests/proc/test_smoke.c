@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Two daemons and five trainers as threads of one process: what a thread or address sanitizer should see of the whole path. */
+/* Two or three daemons and five trainers as threads of one process: what a thread or address sanitizer should see of the whole path. */
 #include "lib/crew.h"
 #include "lib/inproc.h"
 
@@ -54,9 +54,32 @@ static void test_again(void **state)
 	test_free(crew);
 }
 
+/* Three operands in each of both sums: two commute, so that their order would not show. */
+static void test_order(void **state)
+{
+	struct inproc_conf conf = {.nodes = 3};
+	struct crew *crew = test_malloc(sizeof(*crew));
+	struct inproc c;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	crew_init(crew, "order");
+	crew_add(crew, c.node[2].unix_address, 2);
+	crew_add(crew, c.node[0].unix_address, 0);
+	crew_add(crew, c.node[1].unix_address, 1);
+	crew_add(crew, c.node[0].unix_address, 0);
+	crew_add(crew, c.node[0].tcp_address, 0);
+	crew_start(crew, 5);
+	assert_int_equal(crew_finish(crew), 5);
+	crew_check(crew, c.node[1].unix_address, 5);
+	inproc_stop(&c);
+	test_free(crew);
+}
+
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_train), cmocka_unit_test(test_again)};
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_train), cmocka_unit_test(test_again),
+						  cmocka_unit_test(test_order)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
