@@ -1,3 +1,5 @@
 # What shardctl computes, for unit tests: the command's objects are in no library.
 $(B)/tests/unit/test_plan: $(B)/client/ctl/memory.o $(B)/client/ctl/text.o
 $(B)/tests/unit/test_figures: $(B)/client/ctl/figures.o $(B)/client/ctl/text.o
+$(B)/tests/unit/test_term: $(B)/client/ctl/term.o
+$(B)/tests/unit/test_term: LDFLAGS += -Wl,-u,err_set # the objects above come behind the libraries

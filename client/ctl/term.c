@@ -116,7 +116,11 @@ void term_show(struct term *t, const char *text)
 	while (*text && line < lines) {
 		size_t n = strcspn(text, "\n"), shown = n < columns ? n : columns;
 
-		fprintf(f, "%s%.*s%s", line++ > 0 ? "\r\n" : "", (int)shown, text, n < columns ? END : "");
+		if (line++ > 0)
+			fputs("\r\n", f);
+		for (size_t i = 0; i < shown; i++) /* what a daemon says must not steer the terminal */
+			fputc((unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i], f);
+		fputs(n < columns ? END : "", f);
 		text += n + (text[n] == '\n');
 	}
 	fputs(BELOW, f);

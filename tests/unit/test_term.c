@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The terminal of `shardctl top`, on a pseudo-terminal: what is cut, what is never passed on, that it is put back, what is refused. */
+#include "base/check.h"
+#include "ctl/term.h"
+
+#include <poll.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *seen(int master, char *text, size_t bytes)
+{
+	struct pollfd p = {.fd = master, .events = POLLIN};
+	ssize_t n;
+
+	text[0] = 0;
+	for (size_t used = 0; poll(&p, 1, 0) == 1; used += (size_t)n) {
+		n = read(master, text + used, bytes - 1 - used);
+		CHECK(n > 0);
+		text[used + (size_t)n] = 0;
+	}
+	return text;
+}
+
+static void shows(void **state)
+{
+	struct winsize size = {.ws_col = 6, .ws_row = 3};
+	struct termios before, raw, after;
+	unsigned columns, lines;
+	int master, slave;
+	char text[4096], key = 0;
+	struct term t;
+	struct err e;
+
+	(void)state;
+	CHECK(openpty(&master, &slave, NULL, NULL, &size) == 0 && tcgetattr(slave, &before) == 0);
+	assert_int_equal(term_enter(&t, slave, slave, &e), SHARD_OK);
+	assert_string_equal(seen(master, text, sizeof(text)), "\033[?1049h\033[?25l");
+	CHECK(tcgetattr(slave, &raw) == 0);
+	assert_int_equal(raw.c_lflag & (tcflag_t)(ICANON | ECHO), 0);
+	term_show(&t, "1234567\na\033[2J\tb\n\nfour\n");
+	assert_string_equal(seen(master, text, sizeof(text)), "\033[H123456\r\r\na?[2J?\r\r\n\033[K\033[J");
+	term_show(&t, "");
+	assert_string_equal(seen(master, text, sizeof(text)), "\033[H\033[J");
+	assert_int_equal(term_wait(&t, 0, &key), TERM_TIMEOUT);
+	CHECK(write(master, "q", 1) == 1);
+	assert_int_equal(term_wait(&t, 10000, &key), TERM_KEY);
+	assert_int_equal(key, 'q');
+	CHECK(raise(SIGWINCH) == 0);
+	assert_int_equal(term_wait(&t, 10000, &key), TERM_RESIZED);
+	CHECK(raise(SIGTERM) == 0);
+	assert_int_equal(term_wait(&t, 10000, &key), TERM_QUIT);
+	size.ws_col = size.ws_row = 0;
+	CHECK(ioctl(master, TIOCSWINSZ, &size) == 0);
+	term_size(&t, &columns, &lines);
+	assert_int_equal(columns, 80);
+	assert_int_equal(lines, 24);
+	term_leave(&t);
+	term_leave(&t);
+	assert_string_equal(seen(master, text, sizeof(text)), "\033[?25h\033[?1049l");
+	CHECK(tcgetattr(slave, &after) == 0);
+	assert_int_equal(after.c_lflag, before.c_lflag);
+	close(slave);
+	close(master);
+}
+
+static void refuses(void **state)
+{
+	struct term t;
+	struct err e;
+	int ends[2];
+
+	(void)state;
+	CHECK(pipe(ends) == 0);
+	assert_int_equal(term_enter(&t, ends[0], ends[1], &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, "--once"));
+	term_leave(&t); /* nothing to put back */
+	close(ends[0]);
+	close(ends[1]);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(shows), cmocka_unit_test(refuses)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
