@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* After COMMIT: the optimizer over every chunk held here, one pass that reads gradient and state and writes state and image; then the
- * image's way to the trainers here and to the other nodes. model.c starts it; workers run the passes; dispatch.c brings image
+ * image's way to the trainers here and to the other nodes. model.c starts it; workers run the passes; peer_ops.c brings image
  * parts from other nodes. Image frames are named by the last step that changed weights (content_step) and judged by it, never by
  * view: taken when it is the one decided here, or, PREPARED, the one that must be being decided (its bytes prove the commit).
  * What was missed (a link fell) is asked for again, once a second. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One model on this node: makes its memory, feeds its core, carries out what the core decides. define.c makes it, dispatch.c and peer.c
- * bring frames and links, gather.c and apply.c move the numbers. Happy path of a step: ACT_BEGIN (arenas go to the trainers)
+/* One model on this node: feeds its core, carries out what the core decides. define.c has it made (model_make.c), session.c and
+ * peer_ops.c bring frames, gather.c and apply.c move the numbers. Happy path of a step: ACT_BEGIN (arenas go to the trainers)
  * → chunks staged → ACT_OPEN and a vote → ACT_RESULT and ACT_APPLY → CORE_EV_APPLIED. Events that actions raise at once (a small
  * chunk computed on the loop) wait until the actions in hand are done; they carry no pointers. */
 #include "model.h"

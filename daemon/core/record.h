@@ -37,7 +37,7 @@ struct core_world { /* ranks in rank order */
 
 enum record_outcome { RECORD_SEAL = 0, RECORD_APPLIED = 1, RECORD_NONFINITE = 2, RECORD_SKIP = 3 }; /* 1-3 as enum shard_outcome */
 
-struct scaler { /* DeepSpeed's DynamicLossScaler, facts in facts of its documentation: see scaler.c */
+struct scaler { /* DeepSpeed's DynamicLossScaler: scaler.c */
 	double scale;
 	int32_t hysteresis;    /* cur_hysteresis */
 	int64_t last_overflow; /* last_overflow_iter, starts at -1 */
