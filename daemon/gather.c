@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients on their way from arenas to the reduced gradient of a chunk. Called by session.c and peer_ops.c for frames, by model.c for the core's
- * BEGIN and CREDIT. Happy path: every local rank closes a chunk (gather_push) → the node's sum, on a worker if there are
- * several ranks (sums.c) → the contribution goes to the chunk's holder (outbox.c) or, held here, waits for those of the other nodes
- * (gather_contrib) → one pass sums them in node order and takes the norm → model_stage(). A frame of an older attempt is read and
- * dropped; one that breaks the rules closes its connection; nothing here waits or allocates after the model was made. */
+/* Gradients on their way from arenas to the reduced gradient of a chunk. Called by session.c and peer_ops.c for frames, by model.c for
+ * the core's BEGIN and CREDIT. Happy path: every local rank closes a chunk (gather_push) → the node's sum, on a worker if there are
+ * several ranks (sums.c) → the contribution goes to the chunk's holder (outbox.c) or, held here, waits for those of the other
+ * nodes (gather_contrib) → one pass sums them in node order and takes the norm → model_stage(). A frame of an older attempt is
+ * read and dropped; one that breaks the rules closes its connection; nothing here waits or allocates after the model was made. */
 #include "gather.h"
 
 #include "base/check.h"
