@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # bash completion: part of `make install` and `make uninstall`.
 COMPLETIONS = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 install: install-completion

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What shardctl computes, for unit tests: the command's objects are in no library.
 $(B)/tests/unit/test_plan: $(B)/client/ctl/memory.o $(B)/client/ctl/text.o
 $(B)/tests/unit/test_figures: $(B)/client/ctl/figures.o $(B)/client/ctl/text.o

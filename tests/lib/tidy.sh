@@ -63,6 +63,9 @@ for f in "${sources[@]}"; do
 	head -2 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || bad "$f: no SPDX line at the top"
 	sed -n 2,3p "$f" | grep -qE '^(/\*|//)' || bad "$f: no opening paragraph: what it owns, who calls it, how it fails"
 done
+while read -r f; do
+	[ ! -f "$f" ] || head -2 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || bad "$f: no SPDX line at the top"
+done < <(git ls-files -co --exclude-standard Makefile '*.mk' '*.sh' '*.py' '*.proto' '*.conf' '*.yml' '*.html' 'proto/*.md')
 hits=$(awk -v max=$line_max '{ line = $0; n = 0; while ((i = index(line, "\t")) > 0) { n = int((n + i - 1) / 8) * 8 + 8; line = substr(line, i + 1) } if (n + length(line) > max) print FILENAME ":" FNR }' "${sources[@]}")
 [ -z "$hits" ] || while read -r hit; do bad "$hit: longer than $line_max columns"; done <<< "$hits"
 
