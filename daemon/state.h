@@ -61,6 +61,7 @@ struct server {
 		past_out_bytes; /* of connections that are gone; status adds the live ones */
 	uint64_t core_due, beat_due, beat_ns;
 	uint64_t slept_ns, core_seen_ns; /* core time stands still while this process does not run; the cores' last event in it */
+	uint64_t ran_ns;                 /* when this process was last seen to run, by the clock */
 	bool stopping, conns_closed, pool_open, stopped_all;
 	uint64_t stop_by_ns;
 	char stop_why[128];
@@ -72,7 +73,7 @@ struct server {
 /* The scratch arenas hold at least this; called when a model is made, never on the step path. */
 enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e);
 void server_deadline(struct server *s);             /* some core's deadline may have moved */
-uint64_t server_core_ns(const struct server *s);    /* now, for the cores */
+uint64_t server_core_ns(struct server *s);          /* now, for the cores; notices a sleep */
 void server_wake(struct server *s, uint64_t at_ns); /* a beat no later than this */
 void server_later(struct server *s, struct model *m, const struct core_event *ev);
 void server_run_later(struct server *s);
