@@ -139,12 +139,13 @@ static enum shard_status greeting_frame(void *owner, struct stream *stream, cons
 	struct greeting *g = owner;
 	struct server *s = g->server;
 	const ProtobufCMessage *msg;
-	enum shard_status st = control_unpack(&msg, &shard__hello__descriptor, body, h->body_bytes, &s->rx, e);
+	void *memory; /* the scratch is the models', who may hear of a link that this hello completes */
+	enum shard_status st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e);
 
 	(void)stream;
 	if (st == SHARD_OK)
 		st = take_over(s, g->conn, h->attempt, (const Shard__Hello *)msg, e);
-	arena_reset(&s->rx);
+	free(memory);
 	if (st != SHARD_OK)
 		return st;
 	CHECK(!g->evicted); /* a connection that is closing delivers nothing */

@@ -190,7 +190,6 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 	struct server *s = pc->peer->server;
 	const ProtobufCMessage *msg;
 	const Shard__Hello *hello;
-	struct arena a;
 	enum shard_status st;
 	void *memory;
 
@@ -202,10 +201,7 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 		arena_reset(&s->rx);
 		return st;
 	}
-	if ((memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes))) == NULL) /* kept while link_up() uses the scratch */
-		return err_set(e, SHARD_SYSTEM, "no memory for hello");
-	arena_init(&a, memory, CONTROL_ARENA_BYTES(h->body_bytes));
-	st = control_unpack(&msg, &shard__hello__descriptor, body, h->body_bytes, &a, e);
+	st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e); /* in memory: link_up() uses the scratch */
 	hello = (const Shard__Hello *)msg;
 	if (st == SHARD_OK && strcmp(hello->node, server_node_name(s, pc->peer->node)) != 0)
 		st = err_set(e, SHARD_MISMATCH, "%s is node \"%s\", not \"%s\": check [nodes]", conn_name(pc->conn), hello->node,

@@ -177,18 +177,11 @@ static enum shard_status core_frame(struct peer *p, const struct wire_head *h, c
 static enum shard_status control(struct peer *p, const struct wire_head *h, const void *body, struct err *e)
 {
 	const struct peer_op *op = &ops[h->op];
-	const ProtobufCMessage *msg = NULL;
-	struct arena big, *a = &p->server->rx;
+	const ProtobufCMessage *msg;
 	enum shard_status st;
-	void *memory = NULL;
+	void *memory;
 
-	if (h->op == OP_DEFINE || h->op == OP_MODEL) {
-		if ((memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes))) == NULL)
-			return err_set(e, SHARD_SYSTEM, "no memory for a definition of %u bytes", h->body_bytes);
-		arena_init(&big, memory, CONTROL_ARENA_BYTES(h->body_bytes));
-		a = &big;
-	}
-	st = op->body != NULL ? control_unpack(&msg, op->body, body, h->body_bytes, a, e) : SHARD_OK;
+	st = server_unpack(p->server, h, op->body, body, &msg, &memory, e);
 	if (st == SHARD_OK) {
 		st = op->run(p, h, msg, e);
 		if (st != SHARD_OK && op->request) {

@@ -15,6 +15,8 @@
 #include "obs/scrape.h"
 #include "peer.h"
 #include "session.h"
+#include "wire/control.h"
+#include "wire/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +32,25 @@ static void check_stopped(struct server *s);
 const char *server_node_name(const struct server *s, uint16_t node)
 {
 	return s->conf->node_list[node].name;
+}
+
+enum shard_status server_unpack(struct server *s, const struct wire_head *h, const ProtobufCMessageDescriptor *type,
+				const void *body, const ProtobufCMessage **msg, void **memory, struct err *e)
+{
+	bool large = h->op == OP_HELLO || h->op == OP_DEFINE || h->op == OP_MODEL;
+	struct arena own, *a = large ? &own : &s->rx;
+
+	*msg = NULL;
+	*memory = NULL;
+	if (type == NULL)
+		return SHARD_OK;
+	if (large) {
+		*memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes));
+		if (*memory == NULL)
+			return err_set(e, SHARD_SYSTEM, "no memory for a %s of %u bytes", wire_op(h->op)->name, h->body_bytes);
+		arena_init(&own, *memory, CONTROL_ARENA_BYTES(h->body_bytes));
+	}
+	return control_unpack(msg, type, body, h->body_bytes, a, e);
 }
 
 void server_forget_conn(struct server *s, struct conn *c)

@@ -380,10 +380,9 @@ static enum shard_status session_frame(void *owner, struct stream *s, const stru
 {
 	struct session *t = owner;
 	const struct session_op *op = &ops[h->op];
-	const ProtobufCMessage *msg = NULL;
-	struct arena big, *a = &t->server->rx;
+	const ProtobufCMessage *msg;
 	enum shard_status st;
-	void *memory = NULL;
+	void *memory;
 
 	(void)s;
 	if (h->op == OP_PUSH_DATA)
@@ -392,13 +391,7 @@ static enum shard_status session_frame(void *owner, struct stream *s, const stru
 		return transfer_write_frame(t, h, e);
 	if (op->run == NULL)
 		return err_set(e, SHARD_PROTOCOL, "frame %s is not for this connection", wire_op(h->op)->name);
-	if (h->op == OP_DEFINE) { /* as large as the model has tensors; not on the step path */
-		if ((memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes))) == NULL)
-			return err_set(e, SHARD_SYSTEM, "no memory for a definition of %u bytes", h->body_bytes);
-		arena_init(&big, memory, CONTROL_ARENA_BYTES(h->body_bytes));
-		a = &big;
-	}
-	st = op->body != NULL ? control_unpack(&msg, op->body, body, h->body_bytes, a, e) : SHARD_OK;
+	st = server_unpack(t->server, h, op->body, body, &msg, &memory, e);
 	if (st == SHARD_OK) {
 		st = op->run(t, h, msg, e);
 		if (st != SHARD_OK && op->request) {

@@ -79,6 +79,10 @@ void server_later(struct server *s, struct model *m, const struct core_event *ev
 void server_run_later(struct server *s);
 enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e); /* when a model is made */
 const char *server_node_name(const struct server *s, uint16_t node);
+/* A control body: in the scratch rx, or, of HELLO, DEFINE and MODEL (as large as a model has tensors; not on the step path), in *memory,
+ * which the caller frees in any case. type NULL: *msg is NULL. */
+enum shard_status server_unpack(struct server *s, const struct wire_head *h, const ProtobufCMessageDescriptor *type,
+				const void *body, const ProtobufCMessage **msg, void **memory, struct err *e);
 void server_forget_conn(struct server *s, struct conn *c); /* its counters go into the totals */
 
 #endif
