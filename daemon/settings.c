@@ -334,6 +334,23 @@ static enum shard_status make_world(struct model_settings *s, const struct merge
 	return SHARD_OK;
 }
 
+static enum shard_status make_checkpoints(struct model_settings *s, const struct merge *m, struct err *e)
+{
+	const struct entry *dir = set(m, KEY_CHECKPOINT_DIR), *every = set(m, KEY_CHECKPOINT_EVERY);
+
+	s->checkpoint_every = whole(m, KEY_CHECKPOINT_EVERY, 0);
+	s->keep_latest = (uint32_t)whole(m, KEY_KEEP_LATEST, 0);
+	s->restore_at_start = whole(m, KEY_RESTORE_AT_START, 0) != 0;
+	if (dir && strcmp(dir->text, "none") != 0)
+		snprintf(s->checkpoint_dir, sizeof(s->checkpoint_dir), "%s", dir->text);
+	if (s->checkpoint_dir[0] || (!s->checkpoint_every && !s->restore_at_start))
+		return SHARD_OK;
+	if (!s->checkpoint_every)
+		every = set(m, KEY_RESTORE_AT_START);
+	return err_set(e, SHARD_BAD_ARG, "%s: %s = %s needs checkpoint_dir: set it to a folder that all nodes share", every->origin,
+		       s->checkpoint_every ? "checkpoint_every" : "restore_at_start", every->text);
+}
+
 static enum shard_status make(struct model_settings *s, const struct merge *m, enum shard_dtype grad, struct err *e)
 {
 	enum shard_status st;
@@ -343,8 +360,11 @@ static enum shard_status make(struct model_settings *s, const struct merge *m, e
 	s->pause_on_nonfinite = whole(m, KEY_NONFINITE, 0) != 0;
 	s->chunk_elems = (uint32_t)whole(m, KEY_CHUNK_ELEMS, 1u << 20);
 	s->timeout_ns = whole(m, KEY_TIMEOUT, 300000000000ull);
+	s->predivide = set(m, KEY_PREDIVIDE) ? set(m, KEY_PREDIVIDE)->value.number : 1;
+	s->max_staleness = (uint32_t)whole(m, KEY_MAX_STALENESS, 0);
+	s->mode = (uint32_t)whole(m, KEY_MODE, 0666);
 	if ((st = make_groups(s, m, e)) != SHARD_OK || (st = make_schedule(s, m, e)) != SHARD_OK ||
-	    (st = make_scale(s, m, grad, e)) != SHARD_OK)
+	    (st = make_scale(s, m, grad, e)) != SHARD_OK || (st = make_checkpoints(s, m, e)) != SHARD_OK)
 		return st;
 	return make_world(s, m, e);
 }

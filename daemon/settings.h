@@ -33,6 +33,12 @@ struct model_settings {
 	uint32_t min_world, max_world, local_world; /* local_world: most trainers on one node */
 	uint32_t chunk_elems;                       /* power of two */
 	uint64_t timeout_ns;                        /* of waiting calls with SHARD_DEFAULT */
+	double predivide;
+	uint32_t max_staleness, mode; /* mode: permissions, as of a file */
+	char checkpoint_dir[256];     /* empty: none */
+	uint64_t checkpoint_every;    /* steps; 0: only when asked */
+	uint32_t keep_latest;         /* 0: all */
+	bool restore_at_start;
 };
 
 struct settings_origin {

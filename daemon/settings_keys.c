@@ -18,6 +18,10 @@ static const struct settings_row rows[KEY_NR] = {
 			   "adamw, adam, sgd, adagrad or lion"},
 	[KEY_BETA1] = {"beta1", TYPE_HYPER, 0, 0, false, true, true, HYPER_BETA1, "optimizer's", "decay of the first moment"},
 	[KEY_BETA2] = {"beta2", TYPE_HYPER, 0, 0, false, true, true, HYPER_BETA2, "optimizer's", "decay of the second moment"},
+	[KEY_CHECKPOINT_DIR] = {"checkpoint_dir", TYPE_PATH, 0, 0, false, true, false, HYPER_NR, "none",
+				"folder that all nodes share; each model has its own in it"},
+	[KEY_CHECKPOINT_EVERY] = {"checkpoint_every", TYPE_COUNT, 0, 1e12, false, true, false, HYPER_NR, "0",
+				  "steps between checkpoints in checkpoint_dir; 0: only when asked"},
 	[KEY_CHUNK_ELEMS] = {"chunk_elems", TYPE_COUNT, SETTINGS_CHUNK_ELEMS_MIN, SETTINGS_CHUNK_ELEMS_MAX, false, true, false,
 			     HYPER_NR, "1Mi", "elements of a chunk, a power of two"},
 	[KEY_CLIP] = {"clip", TYPE_NUMBER, 0, BIG, false, true, false, HYPER_NR, "0",
@@ -55,6 +59,8 @@ static const struct settings_row rows[KEY_NR] = {
 			    "overflows before the loss scale falls"},
 	[KEY_INITIAL_SCALE_POWER] = {"initial_scale_power", TYPE_COUNT, 0, 100, false, true, false, HYPER_NR, "16",
 				     "a dynamic loss scale starts at 2^this"},
+	[KEY_KEEP_LATEST] = {"keep_latest", TYPE_COUNT, 0, 1e6, false, true, false, HYPER_NR, "0",
+			     "checkpoints that checkpoint_every leaves, the oldest go; 0: all"},
 	[KEY_LOCAL_WORLD] = {"local_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "max_world",
 			     "most trainers on one node"},
 	[KEY_LOSS_SCALE] = {"loss_scale", TYPE_SCALE, 0, BIG, false, true, false, HYPER_NR, "dynamic for fp16, else 1",
@@ -73,16 +79,24 @@ static const struct settings_row rows[KEY_NR] = {
 					 "of LRRangeTest: steps of an interval"},
 	[KEY_MAX_SKIPS] = {"max_skips", TYPE_COUNT, 0, 1e9, false, true, false, HYPER_NR, "20",
 			   "skipped steps in a row before the model is paused; 0: no limit"},
+	[KEY_MAX_STALENESS] = {"max_staleness", TYPE_COUNT, 0, 1, false, true, false, HYPER_NR, "0",
+			       "1: a step is computed on the weights of two steps before it, while the one before is decided"},
 	[KEY_MAX_WORLD] = {"max_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "min_world", "most trainers"},
 	[KEY_MIN_LOSS_SCALE] = {"min_loss_scale", TYPE_NUMBER, 0, BIG, true, true, false, HYPER_NR, "1",
 				"floor of a dynamic loss scale"},
 	[KEY_MIN_WORLD] = {"min_world", TYPE_COUNT, 1, 256, false, true, false, HYPER_NR, "1", "a step waits for so many trainers"},
+	[KEY_MODE] = {"mode", TYPE_OCTAL, 0, 0777, false, true, false, HYPER_NR, "0666",
+		      "who may read (4) and train or change (2) the model: owner, group, others"},
 	[KEY_MOMENTUM] = {"momentum", TYPE_HYPER, 0, 0, false, true, true, HYPER_MOMENTUM, "optimizer's", "of sgd"},
 	[KEY_NESTEROV] = {"nesterov", TYPE_HYPER, 0, 0, false, true, true, HYPER_NESTEROV, "no", "of sgd, with momentum"},
 	[KEY_NONFINITE] = {"nonfinite", TYPE_NONFINITE, 0, 0, false, true, false, HYPER_NR, "skip",
 			   "skip or pause: what a gradient with Inf or NaN does to its step"},
 	[KEY_PINNED] = {"pinned", TYPE_KEYS, 0, 0, false, true, false, HYPER_NR, "", "keys that a trainer may not set"},
+	[KEY_PREDIVIDE] = {"predivide", TYPE_NUMBER, 0, 1e6, true, true, false, HYPER_NR, "1",
+			   "gradients are divided by it before they are summed, and the sum multiplied again"},
 	[KEY_REPLICAS] = {"replicas", TYPE_COUNT, 1, 1, false, true, false, HYPER_NR, "1", "copies of each chunk; 1 for now"},
+	[KEY_RESTORE_AT_START] = {"restore_at_start", TYPE_BOOL, 0, 0, false, true, false, HYPER_NR, "no",
+				  "a model that is defined comes from its newest checkpoint in checkpoint_dir, if there is one"},
 	[KEY_SCHEDULE] = {"schedule", TYPE_SCHEDULE, 0, 0, false, true, false, HYPER_NR, "none",
 			  "none, LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR or WarmupCosineLR, as in DeepSpeed"},
 	[KEY_TIMEOUT] = {"timeout", TYPE_DURATION, 0, 0, false, true, false, HYPER_NR, "300s", "of a trainer's waiting calls"},
@@ -252,6 +266,7 @@ static enum shard_status keys(const struct settings_row *row, const char *text, 
 enum shard_status settings_value(enum settings_key key, const char *text, struct settings_value *v, struct err *e)
 {
 	const struct settings_row *row = settings_row(key);
+	uint32_t permissions;
 	bool b;
 
 	*v = (struct settings_value){.number = 0};
@@ -299,6 +314,13 @@ enum shard_status settings_value(enum settings_key key, const char *text, struct
 	case TYPE_WARMUP:
 		v->whole = strcmp(text, "linear") == 0 ? SCHEDULE_LINEAR : SCHEDULE_LOG;
 		return v->whole || strcmp(text, "log") == 0 ? SHARD_OK : wrong(row, text, "choose log or linear", e);
+	case TYPE_PATH:
+		return text[0] == '/' || strcmp(text, "none") == 0 ? SHARD_OK : wrong(row, text, "choose an absolute path, or none", e);
+	case TYPE_OCTAL:
+		if (!value_octal(text, &permissions) || permissions > (uint32_t)row->max)
+			return wrong(row, text, "choose octal permissions, as in 0660", e);
+		v->whole = permissions;
+		return SHARD_OK;
 	}
 	CHECK(!"a type without a case");
 	return SHARD_BAD_ARG;

@@ -6,13 +6,15 @@
 #include "core/schedule.h"
 #include "optim/optim.h"
 
-#define SETTINGS_VALUE_BYTES 128
+#define SETTINGS_VALUE_BYTES 256
 
 /* in the order of the canonical string: the optimizer says which others there are */
 enum settings_key {
 	KEY_OPTIMIZER,
 	KEY_BETA1,
 	KEY_BETA2,
+	KEY_CHECKPOINT_DIR,
+	KEY_CHECKPOINT_EVERY,
 	KEY_CHUNK_ELEMS,
 	KEY_CLIP,
 	KEY_CONSECUTIVE_HYSTERESIS,
@@ -32,6 +34,7 @@ enum settings_key {
 	KEY_EPS,
 	KEY_HYSTERESIS,
 	KEY_INITIAL_SCALE_POWER,
+	KEY_KEEP_LATEST,
 	KEY_LOCAL_WORLD,
 	KEY_LOSS_SCALE,
 	KEY_LOSS_SCALE_WINDOW,
@@ -42,14 +45,18 @@ enum settings_key {
 	KEY_LR_RANGE_TEST_STEP_RATE,
 	KEY_LR_RANGE_TEST_STEP_SIZE,
 	KEY_MAX_SKIPS,
+	KEY_MAX_STALENESS,
 	KEY_MAX_WORLD,
 	KEY_MIN_LOSS_SCALE,
 	KEY_MIN_WORLD,
+	KEY_MODE,
 	KEY_MOMENTUM,
 	KEY_NESTEROV,
 	KEY_NONFINITE,
 	KEY_PINNED,
+	KEY_PREDIVIDE,
 	KEY_REPLICAS,
+	KEY_RESTORE_AT_START,
 	KEY_SCHEDULE,
 	KEY_TIMEOUT,
 	KEY_TOTAL_NUM_STEPS,
@@ -76,6 +83,8 @@ enum settings_type {
 	TYPE_KEYS, /* names of keys */
 	TYPE_SCHEDULE,
 	TYPE_WARMUP, /* log or linear */
+	TYPE_PATH,   /* of a folder: absolute, without blanks */
+	TYPE_OCTAL,  /* permissions */
 };
 
 struct settings_row {
@@ -91,7 +100,7 @@ struct settings_row {
 struct settings_value {
 	double number; /* also betas' first; TYPE_SCALE: 0 = dynamic */
 	double second;
-	uint64_t whole; /* count, bool, pause, linear, nanoseconds */
+	uint64_t whole; /* count, bool, pause, linear, nanoseconds, permissions */
 	const struct optim_row *optim;
 	const struct schedule_row *schedule;
 };

@@ -83,6 +83,12 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 	case KEY_OPTIMIZER:
 		put(o, "optimizer=%s", s->optim->name);
 		break;
+	case KEY_CHECKPOINT_DIR:
+		put(o, " checkpoint_dir=%s", s->checkpoint_dir[0] ? s->checkpoint_dir : "none");
+		break;
+	case KEY_CHECKPOINT_EVERY:
+		put(o, " checkpoint_every=%llu", (unsigned long long)s->checkpoint_every);
+		break;
 	case KEY_CHUNK_ELEMS:
 		put_count(o, key, s->chunk_elems);
 		break;
@@ -99,6 +105,9 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 	case KEY_LOSS_SCALE:
 		put_scale(o, s, key);
 		break;
+	case KEY_KEEP_LATEST:
+		put_count(o, key, s->keep_latest);
+		break;
 	case KEY_LOCAL_WORLD:
 		put_count(o, key, s->local_world);
 		break;
@@ -107,6 +116,9 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 		break;
 	case KEY_MAX_SKIPS:
 		put_count(o, key, s->max_skips);
+		break;
+	case KEY_MAX_STALENESS:
+		put_count(o, key, s->max_staleness);
 		break;
 	case KEY_MAX_WORLD:
 		put_count(o, key, s->max_world);
@@ -117,11 +129,20 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 	case KEY_MIN_WORLD:
 		put_count(o, key, s->min_world);
 		break;
+	case KEY_MODE:
+		put(o, " mode=%04o", s->mode);
+		break;
 	case KEY_NONFINITE:
 		put(o, " nonfinite=%s", s->pause_on_nonfinite ? "pause" : "skip");
 		break;
+	case KEY_PREDIVIDE:
+		put_double(o, "", "predivide", s->predivide);
+		break;
 	case KEY_REPLICAS:
 		put(o, " replicas=1");
+		break;
+	case KEY_RESTORE_AT_START:
+		put(o, " restore_at_start=%s", s->restore_at_start ? "yes" : "no");
 		break;
 	case KEY_SCHEDULE:
 		put(o, " schedule=%s", schedule_row(s->schedule.id)->name);

@@ -72,6 +72,7 @@ SHARD_CALL void shard_interrupt(shard_client *);            /* [any, signal-safe
 SHARD_API enum shard_status shard_define(shard_client *, const struct shard_spec *, shard_model **, int *created); /* [any]
         * equal layout and settings: attach; else MISMATCH (tensor, field, both values). BUDGET: figures per node. EXISTS: this connection
         * has it. created=1 to exactly one caller: it writes the weights; if it dies before shard_seal the next caller gets created=1 */
+SHARD_API enum shard_status shard_attach(shard_client *, const char *name, shard_model **); /* [any] layout comes from the daemon. NOT_FOUND */
 SHARD_CALL void shard_detach(shard_model **);               /* NULLs it; in the middle of a step: abandons it and leaves */
 SHARD_CALL uint32_t shard_tensors(const shard_model *);                                                     /* [any] */
 SHARD_API enum shard_status shard_tensor_info(const shard_model *, uint32_t tensor, struct shard_info *);   /* [any] RANGE */
@@ -82,6 +83,16 @@ SHARD_API enum shard_status shard_seal(shard_model *, uint64_t step); /* [any] a
 SHARD_API enum shard_status shard_read(shard_model *, enum shard_kind, uint32_t tensor, uint64_t first, uint64_t count,
                                        enum shard_dtype, void *dst, uint64_t *step); /* [any] *step: 0 asks for the newest, and is set;
         * moved on: STALE. A kind that the optimizer does not keep: NOT_FOUND. dst is undefined after a failure */
+SHARD_API enum shard_status shard_drop(shard_client *, const char *name, int force); /* [any] frees it on all nodes. BUSY: joined trainers,
+        * UNREACHABLE: a node; force: they are put out. DENIED: neither owner nor root, and its `mode` does not let you */
+SHARD_API enum shard_status shard_set(shard_model *, const char *key, const char *value); /* [any] lr, clip: from the next step, recorded;
+        * "default" takes it back. BAD_STATE: lr while a schedule sets it. DENIED */
+SHARD_API enum shard_status shard_save(shard_model *, const char *dir, const char *tag, shard_ticket *); /* [any] daemons write a checkpoint of
+        * the last step decided (the caller's own last result, between it and commit) while training goes on. dir: shared by all nodes;
+        * NULL: the model's checkpoint_dir. tag NULL: global_step{N}. shard_wait(ticket) returns how it ended: SYSTEM keeps errno */
+SHARD_API enum shard_status shard_restore(shard_client *, const char *dir, const char *tag, const char *name, shard_model **); /* [any] defines and
+        * seals a model as the checkpoint has it, on any number of nodes. tag NULL: the newest; name NULL: the saved one. EXISTS: it has
+        * weights. What is damaged, missing or of another model is named: MISMATCH, NOT_FOUND, PROTOCOL */
 /* --- world --- */
 SHARD_API enum shard_status shard_join(shard_model *, int rank_hint, int64_t timeout_ms, struct shard_world *); /* [one] waits for min_world */
 SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *); /* [one] also acknowledges SHARD_WORLD_CHANGED */
@@ -114,6 +125,13 @@ SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t 
 SHARD_API enum shard_status shard_wait(shard_model *, shard_ticket, int64_t timeout_ms); /* [any] this ticket and all before it */
 SHARD_API enum shard_status shard_test(shard_model *, shard_ticket); /* [any] this ticket alone: OK or AGAIN, no system call.
         * Over unix: a commit's ticket moves on in shard_progress() and in calls that wait */
+SHARD_API enum shard_status shard_set_blob(shard_model *, const void *, size_t bytes); /* [one] <= 64 KiB (RNG, cursor), copied; committed
+        * with the step whose shard_commit follows; kept from step to step until it is set again. RANGE; BAD_STATE: not begun */
+SHARD_API enum shard_status shard_blob(shard_model *, uint32_t rank, void *, size_t *bytes, uint64_t *step); /* [any] newest committed one of
+        * a rank, after any rejoin, resize or restore. *bytes: room, then size; too small: RANGE, and *bytes says. NOT_FOUND: none */
+SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] joined; GRAD or IMAGE: what
+        * shard_grad and shard_image point into: cudaHostRegister it */
+SHARD_API enum shard_status shard_stats(shard_client *, char *json, size_t *bytes); /* [any] what `shardctl status --json` shows; as shard_blob */
 #ifdef __cplusplus
 }
 #endif

@@ -25,7 +25,14 @@ enum core_event_type {
 	CORE_EV_JOIN,      /* .trainer, local                                                                        */
 	CORE_EV_GONE,      /* .trainer .why, local                                                                   */
 	CORE_EV_ABANDON,   /* .session .why, local                                                                   */
-	CORE_EV_WRITTEN,   /* coordinator only: all nodes hold all weights; seal as .step                               */
+	/* coordinator only: */
+	CORE_EV_WRITTEN,    /* all nodes hold all weights; seal as .step, with the counters of .restored if there are any  */
+	CORE_EV_HOLD,       /* .on: decide nothing until .on is false, so that all weights stay as of one step; CORE_ACT_HELD says which */
+	CORE_EV_TUNE,       /* .tune from the next step on, which waits for it; CORE_ACT_TUNED when all nodes have adopted it   */
+	CORE_EV_KICK,       /* .rank of the world in hand is out of it, .why                                               */
+	CORE_EV_CHECKPOINT, /* .on: there is a checkpoint to come back to if the model is LOST. Off while restoring: none was good:
+			     * LOST for good, in a generation of its own                                            */
+	CORE_EV_ROLLBACK,   /* give up the weights as if they were LOST, .why; only after CORE_EV_CHECKPOINT                */
 };
 
 struct core_event {
@@ -43,6 +50,16 @@ struct core_event {
 	struct core_id id;
 	struct core_trainer trainer;
 	const char *why;
+	bool on;
+	uint32_t rank;
+	const struct core_tune *tune;
+	const struct core_restored *restored;
+};
+
+struct core_restored { /* what a checkpoint knows beside the weights; what a seal without it starts anew */
+	uint64_t applied, skipped_in_row;
+	struct scaler scaler;
+	struct core_tune tune;
 };
 
 enum core_action_type {
@@ -55,9 +72,13 @@ enum core_action_type {
 	CORE_ACT_RESULT,   /* .record: tell the local ranks of its world                                              */
 	CORE_ACT_ENDED,    /* attempt .id is over without effect, .why .status: tell local ranks, take no more pushes    */
 	CORE_ACT_SEAL,     /* .record: publish the written master weights as image of .record.step                     */
-	CORE_ACT_LOST,     /* generation .id.generation begins, nothing older counts, .why: tell all trainers            */
+	CORE_ACT_LOST,     /* generation .id.generation begins, nothing older counts, .why: tell all trainers. .status SHARD_LOST: they
+			    * join anew; SHARD_ROLLED_BACK: they stay, and hear the step with the CORE_ACT_SEAL that follows; the
+			    * coordinator's shell brings the weights (CORE_EV_WRITTEN, or CORE_EV_CHECKPOINT off)       */
 	CORE_ACT_EXPEL,    /* .session (local) is out of the world, .why: close it                                    */
 	CORE_ACT_LEFT,     /* .session (local), which asked to leave, is out of every world from now on               */
+	CORE_ACT_HELD,     /* coordinator: nothing after .record is decided until CORE_EV_HOLD is off. Nodes may still apply it */
+	CORE_ACT_TUNED,    /* coordinator: the last CORE_EV_TUNE holds on every node                                     */
 };
 
 struct core_action {
@@ -102,7 +123,10 @@ enum core_part { CORE_FREE, CORE_STAGING, CORE_PREPARED, CORE_APPLYING, CORE_PAR
 struct core_state {
 	enum core_part part;
 	bool coordinator, recovering, sealed;
-	bool paused; /* the last record diverged: no further step */
+	bool paused; /* an operator paused it, or the last record diverged: no further step */
+	bool held;   /* coordinator: CORE_ACT_HELD is in effect */
+	bool restoring;
+	struct core_tune tune; /* of the view adopted here */
 	uint64_t term;
 	uint32_t seq, generation; /* of the view adopted here; 0: none yet */
 	struct core_id id;        /* the attempt in hand, or the last */

@@ -28,7 +28,9 @@ struct core_view { /* durable before any member hears of it */
 	uint16_t nodes_nr;
 	uint64_t incarnation[CORE_NODES_MAX]; /* 0: not known yet */
 	bool sealed;                          /* record is valid: the model has weights as of record.step */
+	bool restoring;                       /* not sealed: the coordinator brings the weights back from a checkpoint */
 	struct record record;                 /* the last decided step, or the seal */
+	struct core_tune tune;
 };
 
 struct core_answer { /* to ASK(term) */

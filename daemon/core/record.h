@@ -58,6 +58,12 @@ struct record {
 	struct core_world world;
 };
 
+struct core_tune { /* what operators changed since the definition; part of the view, so that each decision in it takes the same */
+	bool paused, has_lr, has_clip;
+	double lr, clip; /* lr: before the groups' factors; only without a schedule. The trainers' own lr comes first */
+	uint64_t resumed_step, resumed_skips; /* last resume: a record up to this step does not pause; skips in a row until then */
+};
+
 struct record_conf {
 	const struct optim_row *optim;
 	uint32_t groups_nr;

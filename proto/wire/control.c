@@ -25,7 +25,10 @@ static const struct type_row types[OP_CORE] = {
 	[OP_PUSH] = {M(push), NULL},        [OP_READY] = {M(ready), NULL},     [OP_ABANDON] = {M(why), NULL},
 	[OP_RESULT] = {M(result), NULL},    [OP_ENDED] = {M(why), NULL},       [OP_IMAGE_ASK] = {M(chunks), NULL},
 	[OP_LOST] = {M(why), NULL},         [OP_MODEL] = {M(model), NULL},     [OP_WRITTEN] = {NULL, M(written)},
-	[OP_DETACHED] = {M(trainer), NULL}, [OP_CONTRIB] = {M(push), NULL},
+	[OP_DETACHED] = {M(trainer), NULL}, [OP_CONTRIB] = {M(push), NULL},    [OP_ATTACH] = {M(attach), M(defined)},
+	[OP_MANAGE] = {M(manage), NULL},    [OP_SAVE] = {M(save), M(saved)},   [OP_RESTORE] = {M(restore), M(defined)},
+	[OP_BLOB] = {M(blob), M(blob_is)},  [OP_PROGRESS] = {M(progress), NULL}, [OP_SAVE_PART] = {M(save_part), M(part_file)},
+	[OP_LOAD_PART] = {M(load_part), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)

@@ -16,6 +16,7 @@
 
 enum {
 	SMALL = 4096,           /* a message of a few numbers and one sentence */
+	BLOB = (64 << 10) + SMALL, /* and what one trainer keeps with a step */
 	LIST = 1 << 20,         /* tensors of a chunk, or runs of chunks */
 	PART = WIRE_PART_BYTES, /* tensor bytes */
 	WHOLE = WIRE_CONTROL_MAX,
@@ -36,11 +37,17 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_LEAVE] = {"leave", NO, T, 0, 0},
 	[OP_STATUS] = {"status", CTRL, T | N | C, 0, WHOLE},
 	[OP_WAITS] = {"waits", CTRL, T | C, 0, SMALL},
+	[OP_ATTACH] = {"attach", CTRL, T | C, 2, WHOLE},
+	[OP_MANAGE] = {"manage", CTRL, T | C | N, 2, SMALL},
+	[OP_SAVE] = {"save", CTRL, T | C | N, 0, SMALL},
+	[OP_RESTORE] = {"restore", CTRL, T | C | N, 0, WHOLE},
+	[OP_BLOB] = {"blob", CTRL, T | N, 0, BLOB},
+	[OP_PROGRESS] = {"progress", CTRL, N, 0, SMALL},
 
 	[OP_ATTEMPT] = {"attempt", CTRL, 0, 0, SMALL},
 	[OP_PUSH_DATA] = {"push_data", BULK, T, 2, PART},
 	[OP_PUSH] = {"push", CTRL, T, 0, LIST},
-	[OP_READY] = {"ready", CTRL, T, 0, SMALL},
+	[OP_READY] = {"ready", CTRL, T, 0, BLOB},
 	[OP_ABANDON] = {"abandon", CTRL, T, 0, SMALL},
 	[OP_RESULT] = {"result", CTRL, 0, 0, SMALL},
 	[OP_ENDED] = {"ended", CTRL, 0, 0, SMALL},
@@ -55,6 +62,9 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_DETACHED] = {"detached", CTRL, N, 0, SMALL},
 	[OP_CONTRIB_DATA] = {"contrib_data", BULK, N, 2, PART},
 	[OP_CONTRIB] = {"contrib", CTRL, N, 0, LIST},
+	[OP_SAVE_PART] = {"save_part", CTRL, N, 2, WHOLE},
+	[OP_LOAD_PART] = {"load_part", CTRL, N, 2, SMALL},
+	[OP_PART_CANCEL] = {"part_cancel", NO, N, 0, 0},
 
 	/* in the order of enum core_op in daemon/core/core.h: a unit test compares the count */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

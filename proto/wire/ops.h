@@ -23,6 +23,12 @@ enum wire_op {
 	OP_LEAVE,       /* -> empty, at a boundary                                                                */
 	OP_STATUS,      /* -> Text (JSON)                                                                         */
 	OP_WAITS,       /* -> Text: who is waited for, now                                                        */
+	OP_ATTACH,      /* Attach -> Defined with its spec                                                        */
+	OP_MANAGE,      /* Manage -> empty; relayed to the coordinator                                            */
+	OP_SAVE,        /* Save -> Saved, after PROGRESS; relayed to the coordinator                              */
+	OP_RESTORE,     /* Restore -> Defined with its spec, after PROGRESS; relayed to the coordinator           */
+	OP_BLOB,        /* Blob -> BlobIs; what other nodes have is asked for                                     */
+	OP_PROGRESS,    /* daemon -> who asked, and its node: Progress of the request with this tag               */
 	/* the step, between trainer and daemon */
 	OP_ATTEMPT = 30, /* daemon -> trainer: Attempt; the arena is the trainer's                                */
 	OP_PUSH_DATA,    /* trainer -> daemon over TCP: part of a chunk's gradient                                 */
@@ -42,6 +48,9 @@ enum wire_op {
 	OP_DETACHED,     /* node -> coordinator: Trainer; a session that had created=1 is gone                       */
 	OP_CONTRIB_DATA, /* bulk: part of this node's contribution for head.chunk                                  */
 	OP_CONTRIB,      /* the contribution for head.chunk is complete; Push                                      */
+	OP_SAVE_PART,    /* coordinator -> node: SavePart -> PartFile                                              */
+	OP_LOAD_PART,    /* coordinator -> node: LoadPart -> empty                                                 */
+	OP_PART_CANCEL,  /* coordinator -> node: the SAVE_PART or LOAD_PART with this tag is not wanted any more   */
 	OP_CORE = 100,   /* + enum core_op: Core                                                                   */
 	OP_NR = 128
 };
