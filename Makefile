@@ -35,7 +35,7 @@ LIBS_CLIENT := -lprotobuf-c
 # --- sources: found, not listed ---
 objs      = $(patsubst %.c,$(B)/%.o,$1)
 PB       := $(B)/gen/shard.pb-c.c
-PROTO_C  := $(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c)
+PROTO_C  := $(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c)
 DAEMON_C := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c)
 CTL_C    := $(wildcard client/ctl/*.c)

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* checkpoint.h: a folder of checkpoints: DIR/global_step{N}/{manifest.json, node-*.safetensors} and DIR/latest, a text file with the tag of the
+ * newest. A checkpoint is written under a temporary name, so that what has its own name is complete: files, manifest, sync of the
+ * folder, rename, sync of DIR, then `latest` the same way. Calls block. */
+#ifndef SHARD_CKPT_CHECKPOINT_H
+#define SHARD_CKPT_CHECKPOINT_H
+
+#include "ckpt/manifest.h"
+
+#define CHECKPOINT_TAG_MAX  64   /* [A-Za-z0-9._-], not starting with '.' */
+#define CHECKPOINT_PATH_MAX 1024 /* of a folder, its end included */
+
+bool checkpoint_tag_ok(const char *tag);
+void checkpoint_tag(char tag[CHECKPOINT_TAG_MAX + 1], uint64_t step); /* global_step812 */
+enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, struct err *e);
+
+/* Makes DIR where it is missing and DIR/.TAG.tmp anew; path gets its name. SHARD_EXISTS: DIR/TAG is there and is not a checkpoint of `model`. */
+enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, const char *model,
+				   struct err *e);
+/* Are the files there, as long as m says? (Each node wrote its own: is the folder shared?) Then manifest, sync, rename to DIR/TAG in place of
+ * an older one of that name, `latest`. */
+enum shard_status checkpoint_finish(const char *dir, const char *tag, struct manifest *m, struct err *e);
+void checkpoint_abandon(const char *dir, const char *tag); /* removes DIR/.TAG.tmp */
+
+struct checkpoint_found {
+	char tag[CHECKPOINT_TAG_MAX + 1], name[65], created[32];
+	uint64_t step, bytes;
+	bool complete, latest; /* complete: a sound manifest, and all files as long as it says */
+	char why[256];         /* not complete: what is wrong */
+};
+/* All that DIR holds, by step, newest first; model NULL: of any. *found is malloc'ed. SHARD_NOT_FOUND: no such folder. */
+enum shard_status checkpoint_list(const char *dir, const char *model, struct checkpoint_found **found, uint32_t *nr, struct err *e);
+/* tag of the newest complete one of `model` (NULL: any); before_step: only older ones (UINT64_MAX: any). SHARD_NOT_FOUND. */
+enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t before_step, char tag[CHECKPOINT_TAG_MAX + 1],
+				    uint64_t *step, struct err *e);
+/* What `latest` names; SHARD_NOT_FOUND: there is none. */
+enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX + 1], struct err *e);
+/* Reads the manifest of DIR/TAG and looks at the lengths of its files. A failure's text ends with the newest complete checkpoint, if there is
+ * another one. */
+enum shard_status checkpoint_open(const char *dir, const char *tag, const char *model, struct manifest **m, struct err *e);
+/* Removes the oldest complete checkpoints of `model` named global_step*, until `keep` are left; *removed may be NULL. */
+enum shard_status checkpoint_prune(const char *dir, const char *model, uint32_t keep, uint32_t *removed, struct err *e);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* manifest.h: manifest.json of a checkpoint: what the model is (layout, settings), the state of the decision (counters, scaler, what operators
+ * tuned), which files hold its elements, and their sums. Written last; its own last member is the XXH3-64 of all bytes before it. Numbers
+ * read back as the same bits. What is read is checked like bytes from a socket. */
+#ifndef SHARD_CKPT_MANIFEST_H
+#define SHARD_CKPT_MANIFEST_H
+
+#include "ckpt/part.h"
+
+#define MANIFEST_NAME      "manifest.json"
+#define MANIFEST_VERSION   1
+#define MANIFEST_FILES_MAX 4096
+#define MANIFEST_BYTES_MAX (1u << 30)
+
+struct manifest_blob {
+	uint32_t rank, bytes, file; /* file: index into files */
+	uint64_t step, offset, sum;
+};
+
+struct manifest {
+	char name[65], run_id[65], release[32], created[32]; /* created: RFC 3339, UTC */
+	uint64_t step, applied, skipped_in_row;
+	struct { /* the loss scaler after `step` */
+		double scale;
+		int32_t hysteresis;
+		int64_t last_overflow, iter;
+	} scaler;
+	struct { /* what operators changed */
+		bool paused, has_lr, has_clip;
+		double lr, clip;
+	} tune;
+	bool owner_known;
+	uint32_t owner_uid, owner_gid;
+	char *settings, *optimizer; /* settings: canonical */
+	enum shard_dtype image, grad;
+	struct shard_tensor *tensors;
+	uint32_t tensors_nr;
+	struct shard_group *groups;
+	uint32_t groups_nr;
+	enum shard_kind kinds[4]; /* that are saved: master, then the optimizer's states; an import has master alone */
+	uint32_t kinds_nr;
+	struct part_file *files;
+	uint32_t files_nr;
+	struct manifest_blob *blobs;
+	uint32_t blobs_nr;
+	uint64_t sum; /* of the file, when it was read or written */
+};
+
+/* Writes dir/manifest.json, synced. */
+enum shard_status manifest_write(const char *dir, struct manifest *m, struct err *e);
+/* SHARD_NOT_FOUND: none there (an unfinished checkpoint, or none); SHARD_PROTOCOL: damaged, or of a later version: named. */
+enum shard_status manifest_read(const char *dir, struct manifest **out, struct err *e);
+void manifest_free(struct manifest **m); /* what it points to too */
+
+#endif
