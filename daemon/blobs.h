@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* blobs.h: what trainers keep with a step (random number state, place in the data): at most 64 KiB per rank, committed with the step whose
+ * READY brought it, found again by rank from any node. Memory is made with the model; nothing of the step allocates. Each node keeps
+ * what its own ranks committed; of several nodes that have one of a rank the greatest step counts. */
+#ifndef SHARD_BLOBS_H
+#define SHARD_BLOBS_H
+
+#include "ckpt/part.h"
+#include "shard.pb-c.h"
+#include "wire/frame.h"
+
+#include <protobuf-c/protobuf-c.h>
+
+struct model;
+struct peer;
+struct relay;
+struct session;
+struct blobs;
+
+#define BLOB_BYTES_MAX PART_BLOB_BYTES
+
+enum shard_status blobs_init(struct model *m, struct err *e);
+void blobs_free(struct model *m);
+
+/* The step. i: local index in the attempt in hand. */
+enum shard_status blobs_check(const Shard__Ready *body, struct err *e); /* SHARD_RANGE: too large */
+void blobs_pending(struct model *m, uint32_t i, const Shard__Ready *body);
+void blobs_commit(struct model *m, uint64_t step); /* the verdict is here, whatever it is */
+void blobs_drop(struct model *m);                  /* the attempt is over without effect, or a new one begins */
+void blobs_reset(struct model *m);                 /* LOST: nothing of the older generation counts */
+
+/* For checkpoints. Fills at most room of what is committed here and returns how many there are; data are good until the next verdict. */
+uint32_t blobs_committed(const struct model *m, struct part_blob *out, uint32_t room);
+/* After blobs_reset(), before the seal: a rank from max_world on is left out. bytes <= BLOB_BYTES_MAX. */
+void blobs_restore(struct model *m, uint32_t rank, uint64_t step, const void *data, uint32_t bytes);
+
+/* OP_BLOB: of a trainer, of a node, and what nodes answered (h NULL: e says why not). */
+enum shard_status blobs_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
+enum shard_status blobs_node_request(struct peer *p, const struct wire_head *h, const Shard__Blob *body, struct err *e);
+void blobs_answered(struct model *m, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e);
+
+#endif
