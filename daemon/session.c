@@ -446,7 +446,8 @@ enum shard_status session_greeted(struct server *s, struct conn *c, const Shard_
 	t->pid = hello->pid;
 	t->local = conn_is_unix(c);
 	t->rank = -1;
-	(void)conn_peer(c, &t->pid, &t->uid, &(uint32_t){0});
+	(void)conn_peer(c, &t->pid, &(uint32_t){0}, &(uint32_t){0});
+	access_greet(&t->who, c);
 	list_push(&s->sessions, &t->link);
 	s->sessions_nr++;
 	conn_set_owner(c, &session_handler, t);

@@ -3,6 +3,7 @@
 #ifndef SHARD_SESSION_H
 #define SHARD_SESSION_H
 
+#include "access.h"
 #include "outbox.h"
 #include "state.h"
 #include "shard.pb-c.h"
@@ -12,7 +13,8 @@ struct session {
 	struct server *server;
 	struct conn *conn;
 	uint64_t id;
-	uint32_t pid, uid;
+	uint32_t pid;
+	struct access_who who;
 	uint8_t role; /* enum wire_role */
 	bool local;   /* unix socket: shares memory */
 	bool defined; /* asked for a model: the coordinator hears when it goes */

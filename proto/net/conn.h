@@ -40,6 +40,7 @@ const char *conn_name(const struct conn *c);                 /* "127.0.0.1:29700
 const struct stream_stats *conn_stats(const struct conn *c); /* also in on_close, when the stream is gone */
 bool conn_is_unix(const struct conn *c);
 bool conn_peer(const struct conn *c, uint32_t *pid, uint32_t *uid, uint32_t *gid); /* unix credentials; false on TCP */
+uint32_t conn_peer_groups(const struct conn *c, uint32_t *groups, uint32_t max);   /* supplementary ones; how many; 0 on TCP */
 void conn_kick(struct conn *c);               /* after stream_send*(): writes now if it can, else when writable */
 void conn_pause(struct conn *c, bool paused); /* stop or resume reading */
 /* Ends it: what is queued is still written for at most linger_ms (so that an ERROR arrives), then closed. why may be NULL. */

@@ -7,7 +7,9 @@
 #include "net/conn_impl.h"
 #include "net/tcp.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -189,6 +191,25 @@ bool conn_peer(const struct conn *c, uint32_t *pid, uint32_t *uid, uint32_t *gid
 	*uid = cred.uid;
 	*gid = cred.gid;
 	return true;
+}
+
+uint32_t conn_peer_groups(const struct conn *c, uint32_t *groups, uint32_t max)
+{
+	socklen_t bytes = max * (socklen_t)sizeof(*groups);
+	gid_t *all;
+	uint32_t nr = 0;
+
+	if (!c->stream || !conn_is_unix(c))
+		return 0;
+	if (getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) == 0)
+		return bytes / (uint32_t)sizeof(*groups);
+	if (errno != ERANGE || (all = malloc(bytes)) == NULL) /* an old kernel, which cannot say: nobody is in any */
+		return 0;
+	if (getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERGROUPS, all, &bytes) == 0)
+		nr = max; /* the first of them */
+	memcpy(groups, all, nr * sizeof(*groups));
+	free(all);
+	return nr;
 }
 
 struct stream *conn_stream(struct conn *c)
