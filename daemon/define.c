@@ -8,6 +8,7 @@
 #include "apply.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "blobs.h"
 #include "model.h"
 #include "peer.h"
 #include "seal.h"
@@ -359,6 +360,10 @@ void define_answered(struct server *s, const struct relay *r, const struct wire_
 		return;
 	if (r->op == OP_WRITTEN) {
 		seal_answered(m, r->node, h, body, e);
+		return;
+	}
+	if (r->op == OP_BLOB) {
+		blobs_answered(m, r, h, body, e);
 		return;
 	}
 	if (!m->defining) { /* a node that was away */

@@ -8,6 +8,7 @@
 #include "apply.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "blobs.h"
 #include "corewire.h"
 #include "define.h"
 #include "obs/scrape.h"
@@ -203,6 +204,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 		if (list_of(it, struct session, link)->model == m)
 			list_of(it, struct session, link)->rank = -1;
 	gather_begin(m);
+	blobs_drop(m);
 	log_line(m->server->log, LOG_LEVEL_DEBUG, "event=begin model=%s step=%lu attempt=%u world=%u", m->name,
 		 (unsigned long)a->id.step, a->id.attempt, a->world->size);
 	list_each(it, &m->server->sessions) {
@@ -247,6 +249,7 @@ static void act_ended(struct model *m, const struct core_action *a)
 		store_image_whole(m->store); /* opened, never written */
 	}
 	m->attempts_ended += was_on;
+	blobs_drop(m);
 	snprintf(m->why, sizeof(m->why), "%s", a->why != NULL ? a->why : "");
 	log_line(m->server->log, LOG_LEVEL_WARN, "event=attempt_ended model=%s step=%lu attempt=%u why=%s", m->name,
 		 (unsigned long)a->id.step, a->id.attempt, m->why);
@@ -275,6 +278,8 @@ static void act_result(struct model *m, const struct core_action *a)
 	m->why[0] = m->waits[0] = 0;
 	m->last_reduce_ns = m->gather.reduce_ns;
 	m->last_contrib_in = m->contrib_in;
+	if (core_id_cmp(&r->id, &m->id_now) == 0) /* else the blobs are of another attempt than the verdict */
+		blobs_commit(m, r->id.step);
 	body.outcome = r->outcome;
 	body.applied = r->applied;
 	body.attempts = r->attempts;
@@ -315,6 +320,7 @@ static void act_lost(struct model *m, const struct core_action *a)
 	m->writer_session = 0;
 	snprintf(m->lost, sizeof(m->lost), "%s", a->why != NULL ? a->why : "");
 	log_line(m->server->log, LOG_LEVEL_ERROR, "event=lost model=%s generation=%u why=%s", m->name, m->generation, m->lost);
+	blobs_reset(m);
 	store_reset(m->store);
 	store_image_generation(m->store, m->generation);
 	body.why = m->lost;

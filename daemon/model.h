@@ -43,6 +43,7 @@ struct model {
 	struct core_id id_now;
 	struct core_world world;
 	struct gather gather;
+	struct blobs *blobs;
 	uint32_t epoch;   /* grows with each attempt: late jobs of an older one are told by it */
 	uint32_t busy;    /* jobs and sends that still read arenas, slots or sums of an attempt */
 	bool attempt_on;  /* between BEGIN and result or end */

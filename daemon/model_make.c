@@ -3,6 +3,7 @@
  * definition arrives (define.c) or the coordinator loads what it kept. Fails with the budget's figures or SHARD_SYSTEM; a failed
  * make leaves nothing behind. After it nothing of the model allocates. */
 #include "base/check.h"
+#include "blobs.h"
 #include "model.h"
 #include "session.h"
 #include "spec.h"
@@ -46,6 +47,7 @@ static enum shard_status make_store(struct model *m, struct err *e)
 				  .self = s->self,
 				  .nodes_nr = s->nodes_nr,
 				  .local_world = m->set.local_world,
+				  .max_world = m->set.max_world,
 				  .huge = s->conf->huge_pages};
 	enum shard_status st;
 
@@ -67,6 +69,7 @@ static void conf_record(const struct model *m, struct record_conf *r)
 	memcpy(r->lr_factor, set->lr_factor, sizeof(set->lr_factor[0]) * set->groups_nr);
 	r->schedule = set->schedule;
 	r->clip = set->clip;
+	r->predivide = set->predivide;
 	r->dynamic_scale = set->dynamic_scale;
 	r->consecutive_hysteresis = set->consecutive_hysteresis;
 	r->initial_scale = set->initial_scale;
@@ -131,7 +134,8 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 		if ((st = outbox_init(&m->contrib_out[i], m, OUTBOX_CONTRIB, chunks, e)) != SHARD_OK ||
 		    (st = outbox_init(&m->image_out[i], m, OUTBOX_IMAGE, chunks, e)) != SHARD_OK)
 			return st;
-	if ((st = gather_init(m, e)) != SHARD_OK || (st = server_later_room(s, chunks + 16, e)) != SHARD_OK)
+	if ((st = gather_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
+	    (st = server_later_room(s, chunks + 16, e)) != SHARD_OK)
 		return st;
 	return server_scratch(s, 96 * (size_t)chunks + 32 * (size_t)m->layout->segments_nr + (1u << 20), e);
 }
@@ -195,6 +199,7 @@ void model_free(struct model **mp)
 	CHECK(m->busy == 0);
 	outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
 	transfer_fail(m, &(struct err){SHARD_NOT_FOUND, "the model is gone"});
+	blobs_free(m);
 	list_remove(&m->link);
 	for (uint32_t i = 0; i < outs; i++) {
 		if (m->contrib_out != NULL)

@@ -5,6 +5,7 @@
 #include "peer_ops.h"
 
 #include "apply.h"
+#include "blobs.h"
 #include "define.h"
 #include "model.h"
 #include "relay.h"
@@ -63,6 +64,11 @@ static enum shard_status on_image_ask(struct peer *p, const struct wire_head *h,
 	return SHARD_OK;
 }
 
+static enum shard_status on_blob(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	return blobs_node_request(p, h, (const Shard__Blob *)msg, e);
+}
+
 static enum shard_status on_contrib(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
 	struct model *m = model_find(p->server, h->model);
@@ -100,6 +106,7 @@ static const struct peer_op {
 	[OP_WRITTEN] = {on_written, NULL, true},
 	[OP_DETACHED] = {on_detached, &shard__trainer__descriptor, false},
 	[OP_IMAGE_ASK] = {on_image_ask, &shard__chunks__descriptor, false},
+	[OP_BLOB] = {on_blob, &shard__blob__descriptor, true},
 	[OP_CONTRIB] = {on_contrib, &shard__push__descriptor, false},
 };
 

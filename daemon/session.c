@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "blobs.h"
 #include "define.h"
 #include "model.h"
 #include "obs/status.h"
@@ -265,8 +266,9 @@ static enum shard_status on_ready(struct session *t, const struct wire_head *h, 
 	if (m->gather.local[t->local_index].chunks_pushed != m->layout->chunks_nr)
 		return err_set(e, SHARD_MISSING, "commit of step %lu with %u of %u chunks pushed", (unsigned long)h->step,
 			       m->gather.local[t->local_index].chunks_pushed, m->layout->chunks_nr);
-	if ((st = check_lr(m, body, e)) != SHARD_OK)
+	if ((st = check_lr(m, body, e)) != SHARD_OK || (st = blobs_check(body, e)) != SHARD_OK)
 		return st;
+	blobs_pending(m, t->local_index, body);
 	m->gather.local[t->local_index].ready = true;
 	model_event(m, &(struct core_event){.type = CORE_EV_READY,
 					    .id = m->id_now,
@@ -354,6 +356,7 @@ static const struct session_op {
 	[OP_LEAVE] = {on_leave, NULL, true},
 	[OP_STATUS] = {on_status, NULL, true},
 	[OP_WAITS] = {on_waits, NULL, true},
+	[OP_BLOB] = {blobs_request, &shard__blob__descriptor, true},
 	[OP_PUSH] = {on_push, &shard__push__descriptor, false},
 	[OP_READY] = {on_ready, &shard__ready__descriptor, false},
 	[OP_ABANDON] = {on_abandon, &shard__why__descriptor, false},

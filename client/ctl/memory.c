@@ -9,6 +9,7 @@
 #define ALIGN_ELEMS 64ull
 #define PAGE_BYTES  4096ull
 #define HUGE_BYTES  (2ull << 20)
+#define BLOB_BYTES  (64ull << 10)
 
 /* Bytes per parameter that only the optimizer needs: moments, and the fp32 master of 16-bit parameters. 12 for Adam. */
 static double optimizer_bytes(const struct memory_spec *m)
@@ -99,7 +100,8 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	out->bytes[MEMORY_SLOTS] = mapped(m, up(held * grad, PAGE_BYTES) * (m->nodes - 1));
 	out->bytes[MEMORY_SUMS] =
 		mapped(m, (m->nodes > 1 || m->local > 1 ? up(held * grad, PAGE_BYTES) : 0) + up(others * grad, PAGE_BYTES));
-	out->bytes[MEMORY_FIXED] = (256ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull;
+	out->bytes[MEMORY_FIXED] = (256ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
+				   ((uint64_t)m->local + m->ranks) * BLOB_BYTES;
 	for (int i = 0; i < MEMORY_ITEMS; i++)
 		out->total += out->bytes[i];
 }

@@ -56,10 +56,14 @@ static uint64_t mapped(uint64_t bytes, enum shm_huge huge)
 	return (bytes + unit - 1) / unit * unit;
 }
 
-/* Tables beside the element buffers: layout, chunk table, votes and gathering of this node. An upper bound, not a mirror. */
-static uint64_t fixed_bytes(const struct layout *l)
+/* Blobs: one place per trainer here for the step in hand, one per rank for what is committed. And tables beside the element buffers: layout,
+ * chunk table, votes and gathering of this node. An upper bound, not a mirror. */
+static uint64_t fixed_bytes(const struct store_conf *conf)
 {
-	return (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull + l->chunks_nr * 192ull;
+	const struct layout *l = conf->layout;
+
+	return (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull + l->chunks_nr * 192ull +
+	       ((uint64_t)conf->local_world + conf->max_world) * BUDGET_BLOB_BYTES;
 }
 
 void budget_need(struct budget_need *need, const struct store_conf *conf)
@@ -73,7 +77,7 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	need->bytes[BUDGET_ARENAS] = conf->local_world * mapped(s.arena, conf->huge);
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (conf->nodes_nr - 1u), conf->huge);
 	need->bytes[BUDGET_SUMS] = mapped(s.reduced + s.sums, conf->huge);
-	need->bytes[BUDGET_FIXED] = fixed_bytes(conf->layout);
+	need->bytes[BUDGET_FIXED] = fixed_bytes(conf);
 	for (int i = 0; i < BUDGET_ITEMS; i++)
 		need->total += need->bytes[i];
 }

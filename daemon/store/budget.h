@@ -7,6 +7,8 @@
 
 enum budget_item { BUDGET_STATE, BUDGET_IMAGE, BUDGET_ARENAS, BUDGET_SLOTS, BUDGET_SUMS, BUDGET_FIXED, BUDGET_ITEMS };
 
+#define BUDGET_BLOB_BYTES (64u << 10) /* a place for what a rank keeps with a step */
+
 struct budget_need {
 	uint64_t bytes[BUDGET_ITEMS], total;
 };

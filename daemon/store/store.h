@@ -17,6 +17,7 @@ struct store_conf {
 	const uint16_t *owner; /* [chunks_nr], outlives the store */
 	uint16_t self, nodes_nr;
 	uint32_t local_world; /* arenas */
+	uint32_t max_world;   /* of the budget: ranks that may keep a blob */
 	enum shm_huge huge;
 };
 

@@ -158,6 +158,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 				  .grad = grad,
 				  .nodes_nr = (uint16_t)m->nodes,
 				  .local_world = m->local,
+				  .max_world = m->ranks,
 				  .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
 	uint16_t members[PLACE_NODES_MAX], *owner;
 	struct layout *l = NULL;
