@@ -5,6 +5,7 @@ MAKEFLAGS += --no-builtin-rules
 SHELL    := /bin/bash
 CC       := $(if $(filter default,$(origin CC)),gcc,$(CC))
 CFLAGS   ?= $(if $(SAN),-O1,-O3) -g
+OBJCOPY  ?= objcopy
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 DESTDIR  ?=
@@ -17,6 +18,9 @@ VERSION  := 0.1.0
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wwrite-strings \
           -Wundef -Wvla -Wformat=2 -Wswitch-enum $(if $(WERROR),-Werror)
 STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off -fno-strict-overflow -fPIC -fvisibility=hidden -pthread
+# libshard is small: what it does not call goes, what does not loop over elements is built for size
+SECTIONS := -ffunction-sections -fdata-sections
+small   = $(if $(SAN),,$(if $(filter-out client/adds.c client/ctl/% client/examples/%,$(filter client/%.c,$1)),-Os))
 SANF   := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSHARD_DEBUG)
 DEBUGF := $(if $(DEBUG),-DSHARD_DEBUG)
 INC    := -Iinclude -Iproto -I$(B)/gen
@@ -25,7 +29,7 @@ ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 isa     = $(if $(filter %_avx512.c,$1),$(ISA_avx512),$(if $(filter %_avx2.c,$1),$(ISA_avx2)))
 Q      := $(if $(V),,@)
 say     = @$(if $(V),:,echo '  $1' $2)
-compile = $(Q)$(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(call isa,$<) -MMD -MP -c $< -o $@
+compile = $(Q)$(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(SECTIONS) $(call small,$<) $(call isa,$<) -MMD -MP -c $< -o $@
 # daemon/ and client/ never see each other's headers; tests see all
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
@@ -75,7 +79,7 @@ $(PB): proto/wire/shard.proto
 
 $(B)/gen/%.o: $(B)/gen/%.c
 	$(call say,cc,$<)
-	$(Q)$(CC) $(STD) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -Os -ffunction-sections -fdata-sections -c $< -o $@
+	$(Q)$(CC) $(STD) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -Os $(SECTIONS) -c $< -o $@
 $(B)/%.o: %.c | $(PB)
 	@mkdir -p $(@D)
 	$(call say,cc,$<)
@@ -102,12 +106,15 @@ $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
 	$(link) $^ $(LIBS_CLIENT) -ljansson -linih -lm
 $(B)/gpt: $(B)/client/examples/gpt.o $(GPT_A) $(CLIENT_A) $(PROTO_A)
 	$(link) $^ $(LIBS_CLIENT) -lm
-$(B)/libshard.so.0: $(call objs,$(CLIENT_C)) $(PROTO_A)
-	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--exclude-libs,ALL -Wl,--gc-sections $^ $(LIBS_CLIENT)
+$(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
+	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
+	  $(filter-out $<,$^) $(LIBS_CLIENT)
 
-# for who links statically: the client with what it needs of proto/, in one archive
+# for who links statically: the client with what it needs of proto/, in one object whose only global names are shard.h's
 $(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(PROTO_C)) $(B)/gen/shard.pb-c.o
-	$(ar)
+	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
+	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
+	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
 
 # every test, bench and the simulator may use everything
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# library.sh BUILD: libshard.so.0 is what it promises: it exports exactly the functions that shard.h declares, all of version SHARD_0, and
+# those of deploy/libshard0.symbols; stripped it has at most 200 KiB; it needs libc and protobuf-c; libshard.a adds no global name but
+# these. One line per thing that is wrong.
+set -eu
+build=$(cd "${1:?usage: library.sh BUILD}" && pwd)
+cd "$(dirname "$0")/../.."
+dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-library.XXXXXX")
+trap 'rm -rf "$dir"' EXIT
+export LC_ALL=C
+so=$build/libshard.so.0 a=$build/libshard-whole.a wrong=0 kib_max=200
+
+bad()
+{
+	echo "not ok library: $*"
+	wrong=1
+}
+# differ WHAT A B: names that only one of two sorted lists has
+differ()
+{
+	local only_a only_b
+
+	only_a=$(comm -23 "$dir/$2" "$dir/$3" | xargs) only_b=$(comm -13 "$dir/$2" "$dir/$3" | xargs)
+	[ -z "$only_a" ] || bad "$1: $2 has, and $3 lacks: $only_a"
+	[ -z "$only_b" ] || bad "$1: $3 has, and $2 lacks: $only_b"
+}
+
+# the preprocessor knows best what is declared: each declaration ends up on a line of its own, with its name before the first "("
+cc -E -P -Iinclude include/shard.h | tr '\n' ' ' | tr ';' '\n' | grep visibility |
+	sed -E 's/__attribute__\(\([^;]*\)\) *([a-z])/\1/; s/^[^(]*[ *](shard_[a-z0-9_]+)\(.*/\1/; s/ //g' | sort >"$dir/shard.h"
+objdump -T "$so" | awk '$2 == "g" && $4 == ".text" { sub(/[()]/, "", $(NF - 1)); print $NF, $(NF - 1) }' >"$dir/dynamic"
+cut -d' ' -f1 "$dir/dynamic" | sort >"$dir/libshard.so.0"
+nm -g --defined-only "$a" | awk 'NF == 3 { print $3 }' | sort >"$dir/libshard.a"
+sed -n 's/^ \(shard_[a-z0-9_]*\)@SHARD_0 0\.1\.0$/\1/p' deploy/libshard0.symbols | sort >"$dir/libshard0.symbols"
+[ -s "$dir/shard.h" ] || bad "no function found in shard.h"
+differ exports shard.h libshard.so.0
+differ exports shard.h libshard.a
+differ symbols shard.h libshard0.symbols
+grep -v 'SHARD_0)\?$' "$dir/dynamic" >"$dir/versions" && bad "not of version SHARD_0: $(xargs <"$dir/versions")"
+others=$(objdump -T "$so" | awk '$2 == "g" && $NF != "SHARD_0" && $NF !~ /^shard_/ { print $NF }' | xargs)
+[ -z "$others" ] || bad "exports more than functions of shard.h: $others"
+grep -q '^libshard\.so\.0 libshard0 ' deploy/libshard0.symbols || bad "deploy/libshard0.symbols is not of libshard.so.0"
+readelf -d "$so" | grep -q 'SONAME.*\[libshard\.so\.0\]' || bad "its soname is not libshard.so.0"
+needed=$(readelf -d "$so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE 'libc\.so\.6|libprotobuf-c\.so\.1|libxxhash\.so\.0|ld-linux-x86-64\.so\.2' | xargs) || true
+[ -z "$needed" ] || bad "it needs more than libc, protobuf-c and xxhash: $needed"
+strip -o "$dir/stripped" "$so"
+bytes=$(stat -c %s "$dir/stripped")
+[ "$bytes" -le $((kib_max * 1024)) ] || bad "stripped it has $bytes bytes, at most $((kib_max * 1024)) are allowed"
+if command -v dpkg-gensymbols >/dev/null; then
+	mkdir -p "$dir/debian" "$dir/tree/usr/lib"
+	cp "$so" "$dir/tree/usr/lib"
+	printf 'Source: shardd\n\nPackage: libshard0\nArchitecture: amd64\n' >"$dir/debian/control"
+	cp deploy/libshard0.symbols "$dir/debian"
+	(cd "$dir" && dpkg-gensymbols -plibshard0 -v0.1.0 -Ptree -etree/usr/lib/libshard.so.0 -c4 -O/dev/null) >"$dir/gensymbols" 2>&1 ||
+		{ cat "$dir/gensymbols"; bad "dpkg-gensymbols refuses deploy/libshard0.symbols"; }
+fi
+[ $wrong = 0 ] || exit 1
+echo "ok library: $(wc -l <"$dir/shard.h") functions, $((bytes / 1024)) of $kib_max KiB"
