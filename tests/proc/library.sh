@@ -47,13 +47,5 @@ needed=$(readelf -d "$so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE '
 strip -o "$dir/stripped" "$so"
 bytes=$(stat -c %s "$dir/stripped")
 [ "$bytes" -le $((kib_max * 1024)) ] || bad "stripped it has $bytes bytes, at most $((kib_max * 1024)) are allowed"
-if command -v dpkg-gensymbols >/dev/null; then
-	mkdir -p "$dir/debian" "$dir/tree/usr/lib"
-	cp "$so" "$dir/tree/usr/lib"
-	printf 'Source: shardd\n\nPackage: libshard0\nArchitecture: amd64\n' >"$dir/debian/control"
-	cp deploy/libshard0.symbols "$dir/debian"
-	(cd "$dir" && dpkg-gensymbols -plibshard0 -v0.1.0 -Ptree -etree/usr/lib/libshard.so.0 -c4 -O/dev/null) >"$dir/gensymbols" 2>&1 ||
-		{ cat "$dir/gensymbols"; bad "dpkg-gensymbols refuses deploy/libshard0.symbols"; }
-fi
 [ $wrong = 0 ] || exit 1
 echo "ok library: $(wc -l <"$dir/shard.h") functions, $((bytes / 1024)) of $kib_max KiB"
