@@ -264,6 +264,20 @@ static void config_defaults(struct config_loader *l)
 	}
 }
 
+/* Those that libshard and shardctl read. */
+static const char *const client_variables[] = {"SHARD_ADDRESS", "SHARD_DAEMON", "SHARD_GUARD"};
+
+static void note_unknown(struct config *c, const char *name, size_t n)
+{
+	size_t used = strlen(c->unknown);
+
+	for (size_t i = 0; i < NR(client_variables); i++)
+		if (strlen(client_variables[i]) == n && memcmp(client_variables[i], name, n) == 0)
+			return;
+	if (used + n + 3 < sizeof(c->unknown))
+		snprintf(c->unknown + used, sizeof(c->unknown) - used, "%s%.*s", used > 0 ? ", " : "", (int)n, name);
+}
+
 /* "SHARD_LOG_LEVEL" → "daemon", "log_level"; "SHARD_NET_TRANSPORT" → "net", "transport". Others are the client's or nobody's. */
 static enum config_key find_variable(const char *name, size_t n)
 {
@@ -293,8 +307,10 @@ static enum shard_status put_environment(struct config_loader *l, const char *co
 		if (strncmp(*env, "SHARD_", 6) != 0 || !equals)
 			continue;
 		k = find_variable(*env, (size_t)(equals - *env));
-		if (k == CONFIG_KEY_NR)
+		if (k == CONFIG_KEY_NR) {
+			note_unknown(l->c, *env, (size_t)(equals - *env));
 			continue;
+		}
 		snprintf(where, sizeof(where), "%.*s in the environment", (int)(equals - *env), *env);
 		st = config_put(l, where, 0, config_option(k)->section, config_option(k)->key, equals + 1, e);
 		if (st != SHARD_OK)

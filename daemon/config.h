@@ -11,11 +11,12 @@
 
 #include <stdio.h>
 
-#define CONFIG_NODES_MAX   64
-#define CONFIG_MODELS_MAX  256 /* sections that begin with "model" */
-#define CONFIG_NAME_BYTES  65  /* node, model and group names: [a-z0-9._-]{1,64} */
-#define CONFIG_PATH_BYTES  512
-#define CONFIG_WHERE_BYTES 160
+#define CONFIG_NODES_MAX     64
+#define CONFIG_MODELS_MAX    256 /* sections that begin with "model" */
+#define CONFIG_NAME_BYTES    65  /* node, model and group names: [a-z0-9._-]{1,64} */
+#define CONFIG_PATH_BYTES    512
+#define CONFIG_WHERE_BYTES   160
+#define CONFIG_UNKNOWN_BYTES 300
 
 enum config_membership { CONFIG_MEMBERSHIP_STATIC };
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_TCP };
@@ -38,7 +39,7 @@ struct config_model {                    /* one [model ...] section; its keys ar
 struct config {
 	/* [daemon] */
 	char node[CONFIG_NAME_BYTES];
-	struct conn_address listen, http; /* http without a host: off */
+	struct conn_address listen, http; /* without a host: off */
 	char socket[CONFIG_PATH_BYTES];
 	uint32_t socket_mode;
 	char state[CONFIG_PATH_BYTES];
@@ -48,6 +49,7 @@ struct config {
 	enum log_level log_level;
 	bool allow_unauthenticated;
 	uint32_t connections_max;
+	uint64_t linger_ns; /* 0: never ends by itself */
 	/* [net] */
 	enum config_transport transport;
 	uint32_t connections; /* TCP connections per peer */
@@ -63,7 +65,8 @@ struct config {
 	uint32_t models_nr;
 	struct config_model *model;
 	/* what start has to say */
-	bool listen_open, http_open; /* beyond loopback without authentication: warn at each start */
+	bool listen_open, http_open;        /* beyond loopback without authentication: warn at each start */
+	char unknown[CONFIG_UNKNOWN_BYTES]; /* SHARD_* variables that nothing reads: "SHARD_WORKER, SHARD_X" */
 };
 
 struct config_args {            /* what a command line and an environment may bring */

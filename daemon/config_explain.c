@@ -112,7 +112,7 @@ enum shard_status config_explain(const struct config_args *args, bool json, FILE
 	for (uint32_t i = 0; st == SHARD_OK && i < c.models_nr; i++)
 		say_model(&x, &c.model[i], text, sizeof(text));
 	if (st == SHARD_OK && json) {
-		json_t *root = json_pack("{s:O}", "options", x.list);
+		json_t *root = json_pack("{s:O, s:s}", "options", x.list, "unknown_variables", c.unknown);
 
 		json_dumpf(root, out, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		fputc('\n', out);

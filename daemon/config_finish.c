@@ -112,7 +112,11 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 		snprintf(l->where[CONFIG_DAEMON_LISTEN], CONFIG_WHERE_BYTES, "%s", where);
 	} else if (!c->listen.text[0]) {
 		CHECK(conn_address_parse(&c->listen, DEFAULT_LISTEN, NULL) == SHARD_OK);
-	} else if (self && self->address.port != c->listen.port) {
+	} else if (!c->listen.host[0] && c->nodes_nr > 1) {
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s: [daemon] listen = off: the other nodes of [nodes] (%s) could not connect: set it", where,
+			       self->where);
+	} else if (self && c->listen.host[0] && self->address.port != c->listen.port) {
 		return err_set(e, SHARD_BAD_ARG, "%s: [daemon] listen = %s: the port is %u in [nodes] (%s: %s = %s): choose one",
 			       where, c->listen.text, self->address.port, self->where, self->name, self->address.text);
 	}
@@ -122,7 +126,7 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 		snprintf(c->node_list[0].where, sizeof(c->node_list[0].where), "%s", where);
 		c->node_list[0].address = c->listen;
 	}
-	c->listen_open = !conn_address_loopback(&c->listen);
+	c->listen_open = c->listen.host[0] != 0 && !conn_address_loopback(&c->listen);
 	if (c->listen_open && !c->allow_unauthenticated)
 		return err_set(e, SHARD_BAD_ARG,
 			       "%s: [daemon] listen = %s: not loopback, and connections are not authenticated in this release: "

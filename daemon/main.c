@@ -4,6 +4,7 @@
  * start (1). Everything it says goes to stderr as log lines, except what --help, --version and --check print on stdout. */
 #include "base/check.h"
 #include "config.h"
+#include "linger.h"
 #include "server.h"
 
 #include <argp.h>
@@ -25,13 +26,14 @@ struct options {
 	bool check, explain, json;
 };
 
-enum { OPT_LOG_LEVEL = 256, OPT_CHECK, OPT_EXPLAIN, OPT_JSON, OPT_SET, OPT_SOCKET, OPT_STATE, OPT_LISTEN, OPT_NODE };
+enum { OPT_LOG_LEVEL = 256, OPT_CHECK, OPT_EXPLAIN, OPT_JSON, OPT_SET, OPT_SOCKET, OPT_STATE, OPT_LISTEN, OPT_NODE, OPT_LINGER };
 
 static const struct argp_option argp_rows[] = {
 	{"config", 'c', "FILE", 0, "configuration file (default: /etc/shardd/shardd.conf if it is there)", 1},
 	{"set", OPT_SET, "SECTION.KEY=VALUE", 0, "any option of the configuration file; may be repeated", 1},
 	{"node", OPT_NODE, "NAME", 0, "this node's name in [nodes]", 2},
-	{"listen", OPT_LISTEN, "HOST:PORT", 0, "where nodes and remote trainers connect", 2},
+	{"listen", OPT_LISTEN, "HOST:PORT", 0, "where nodes and remote trainers connect; off: nowhere", 2},
+	{"linger", OPT_LINGER, "TIME", 0, "stop when nothing has been connected for this long, as in 2s", 2},
 	{"socket", OPT_SOCKET, "PATH", 0, "unix socket for trainers on this node", 2},
 	{"state", OPT_STATE, "DIR", 0, "identity, incarnation, views", 2},
 	{"log-level", OPT_LOG_LEVEL, "LEVEL", 0, "error, warn, info or debug", 2},
@@ -47,7 +49,7 @@ static const struct {
 	const char *key;
 } shorthands[] = {
 	{OPT_NODE, "daemon.node"},   {OPT_LISTEN, "daemon.listen"},       {OPT_SOCKET, "daemon.socket"},
-	{OPT_STATE, "daemon.state"}, {OPT_LOG_LEVEL, "daemon.log_level"},
+	{OPT_STATE, "daemon.state"}, {OPT_LOG_LEVEL, "daemon.log_level"}, {OPT_LINGER, "daemon.linger"},
 };
 
 static void add_set(struct options *o, struct argp_state *state, const char *key, const char *value)
@@ -121,6 +123,7 @@ struct daemon {
 	uv_loop_t loop;
 	uv_signal_t term, interrupt;
 	struct server *server;
+	struct linger_watch linger;
 	struct log log;
 	bool stopping;
 };
@@ -131,6 +134,7 @@ static void on_stopped(void *arg)
 
 	uv_close((uv_handle_t *)&d->term, NULL);
 	uv_close((uv_handle_t *)&d->interrupt, NULL);
+	linger_close(&d->linger);
 }
 
 static void on_signal(uv_signal_t *h, int number)
@@ -144,6 +148,16 @@ static void on_signal(uv_signal_t *h, int number)
 	}
 	d->stopping = true;
 	server_stop(d->server, name, on_stopped, d);
+}
+
+static void on_unused(void *arg)
+{
+	struct daemon *d = arg;
+
+	if (d->stopping)
+		return;
+	d->stopping = true;
+	server_stop(d->server, "linger: nothing is connected", on_stopped, d);
 }
 
 static void catch_signal(struct daemon *d, uv_signal_t *h, int number)
@@ -169,6 +183,7 @@ static int run(const struct config *conf)
 	}
 	catch_signal(&d, &d.term, SIGTERM);
 	catch_signal(&d, &d.interrupt, SIGINT);
+	linger_start(&d.linger, conf, d.server, &d.loop, on_unused, &d);
 	uv_run(&d.loop, UV_RUN_DEFAULT);
 	server_free(&d.server);
 	CHECK(uv_loop_close(&d.loop) == 0);

@@ -202,10 +202,10 @@ void server_wake(struct server *s, uint64_t at_ns)
 static enum shard_status listen_all(struct server *s, struct err *e)
 {
 	struct conn_address local = {.unix_path = true};
-	enum shard_status st;
+	enum shard_status st = SHARD_OK;
 
-	st = conn_listen(&s->tcp, s->loop, &s->conf->listen, 0, hello_accept, s, e);
-	if (st != SHARD_OK)
+	if (s->conf->listen.host[0] != 0 &&
+	    (st = conn_listen(&s->tcp, s->loop, &s->conf->listen, 0, hello_accept, s, e)) != SHARD_OK)
 		return st;
 	snprintf(local.text, sizeof(local.text), "unix:%.100s", s->conf->socket);
 	if (strlen(s->conf->socket) >= sizeof(local.host))
@@ -339,6 +339,9 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 		 (unsigned long)conf->memory);
 	if (s->http != NULL)
 		log_line(log, LOG_LEVEL_INFO, "event=http port=%u", http_port(s->http));
+	if (conf->unknown[0] != 0)
+		log_line(log, LOG_LEVEL_WARN, "event=unknown_variables names=%s why=%s", conf->unknown,
+			 "nothing reads them: `shardd --help` says how variables are named");
 	if (conf->http_open)
 		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated http=%s why=%s", conf->http.text,
 			 "allow_unauthenticated = yes: anyone who reaches this address can see models and nodes");
@@ -457,6 +460,12 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 	conn_listener_close(&s->tcp);
 	conn_listener_close(&s->local);
 	uv_timer_start(&s->beat, stop_tick, 1, 5);
+}
+
+uint32_t server_connected(const struct server *s, uint64_t *ever)
+{
+	*ever = s->next_session;
+	return s->sessions_nr;
 }
 
 void server_free(struct server **sp)

@@ -210,9 +210,9 @@ static void refused_values(void **state)
 		"its unit (us, ms, s, min, h), as in 5s");
 	refused("[daemon]\nlisten = 29700\n",
 		"shardd.conf:2: [daemon] listen = 29700: address \"29700\": no port: write unix:/path, host:port, "
-		"[v6]:port or tcp://host:port");
+		"[v6]:port or tcp://host:port, or off");
 	refused("[daemon]\nlisten = unix:/x\n",
-		"shardd.conf:2: [daemon] listen = unix:/x: choose host:port; `socket` is for unix sockets");
+		"shardd.conf:2: [daemon] listen = unix:/x: choose host:port, or off; `socket` is for unix sockets");
 	refused("[model]\nclip = -1\n", "shardd.conf:2: [model] clip = -1: choose a number of at least 0");
 	refused("[model]\nclpi = 1\n", "shardd.conf:2: [model] clpi: unknown key: did you mean clip?");
 	refused("[model]\nnonfinite = skip it\n", "shardd.conf:2: [model] nonfinite = skip it: choose skip or pause");
@@ -282,6 +282,11 @@ static void contradictions(void **state)
 		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not authenticated: choose "
 		"127.0.0.1:PORT or off, "
 		"or set allow_unauthenticated = yes if everybody who can reach it may see models and nodes");
+	refused(HEAD "listen = off\n[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n",
+		"shardd.conf:3: [daemon] listen = off: the other nodes of [nodes] (shardd.conf:5) could not connect: set it");
+	refused(HEAD "linger = 2\n",
+		"shardd.conf:3: [daemon] linger = 2: choose a time from 0ns to 86400s with its unit (us, ms, s, "
+		"min, h), as in 5s");
 	refused(HEAD "http = no\n", "shardd.conf:3: [daemon] http = no: address \"no\": no port: write unix:/path, host:port, "
 				    "[v6]:port or tcp://host:port, or off");
 	refused(HEAD "http = unix:/x\n",
@@ -312,7 +317,8 @@ static void contradictions(void **state)
 static void sources(void **state)
 {
 	static const char *const env[] = {"SHARD_LOG_LEVEL=warn", "SHARD_NODE=e", "SHARD_NET_CONNECTIONS=2",
-					  "SHARD_GUARD=1",        "HOME=/x",      NULL};
+					  "SHARD_GUARD=1",        "HOME=/x",      "SHARD_WORKER=3",
+					  "SHARD_LINGER=250ms",   "SHARD_X=",     NULL};
 	static const char *const bad_env[] = {"SHARD_LOG_LEVEL=loud", NULL};
 	static const char *const set[] = {"daemon.node=c", "nodes.c=127.0.0.1:9", "model.clip=3", "model.clip=4"};
 	char path[] = "/tmp/shard-config-XXXXXX";
@@ -330,6 +336,8 @@ static void sources(void **state)
 	assert_int_equal(c.log_level, LOG_LEVEL_WARN);
 	assert_int_equal(c.connections, 2);
 	assert_int_equal(c.workers, 2);
+	assert_int_equal(c.linger_ns, 250000000);
+	assert_string_equal(c.unknown, "SHARD_WORKER, SHARD_X");
 	assert_string_equal(config_model(&c, "", "")->settings, "lr=1 clip=4");
 	config_free(&c);
 	args.environ_ = bad_env;
