@@ -104,6 +104,7 @@ void gather_begin(struct model *m)
 		t->rank = (int32_t)g->local[i].rank;
 		t->local_index = i;
 	}
+	g->pre = m->world.size > 1 ? (float)(1 / m->set.predivide) : 1;
 	g->credit = 0;
 	g->reduce_began_ns = g->reduce_ns = 0;
 	m->contrib_in = (struct model_flow){0};
@@ -239,7 +240,7 @@ static void local_complete(struct model *m, uint32_t chunk)
 			absent += gather_absent_local(m, i)[s];
 		none[s] = absent == g->local_nr;
 	}
-	if (g->local_nr > 1 || sums_final(m, SUMS_LOCAL, chunk))
+	if (g->local_nr > 1 || g->pre != 1 || sums_final(m, SUMS_LOCAL, chunk))
 		sums_submit(m, SUMS_LOCAL, chunk);
 	else
 		gather_summed(m, chunk);

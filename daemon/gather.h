@@ -41,6 +41,7 @@ struct gather {
 	uint16_t node[CORE_NODES_MAX];     /* contributing nodes in node order (by lowest rank) */
 	int8_t place[CORE_NODES_MAX];      /* node -> its place in that order; -1: no ranks there */
 	int32_t only_rank[CORE_NODES_MAX]; /* by place: the rank, if the node has just one; else -1 */
+	float pre;                         /* every rank's gradient is multiplied by it in the node's sum; 1: it is not */
 	uint64_t credit;                   /* nodes that granted us slots for this attempt */
 	struct gather_chunk *chunk;        /* [chunks_nr] */
 	uint8_t *absent_local;             /* [local_world][segments_nr] no gradient from that rank */

@@ -92,7 +92,7 @@ static const struct settings_row rows[KEY_NR] = {
 	[KEY_NONFINITE] = {"nonfinite", TYPE_NONFINITE, 0, 0, false, true, false, HYPER_NR, "skip",
 			   "skip or pause: what a gradient with Inf or NaN does to its step"},
 	[KEY_PINNED] = {"pinned", TYPE_KEYS, 0, 0, false, true, false, HYPER_NR, "", "keys that a trainer may not set"},
-	[KEY_PREDIVIDE] = {"predivide", TYPE_NUMBER, 0, 1e6, true, true, false, HYPER_NR, "1",
+	[KEY_PREDIVIDE] = {"predivide", TYPE_NUMBER, 1e-6, 1e6, true, true, false, HYPER_NR, "1",
 			   "gradients are divided by it before they are summed, and the sum multiplied again"},
 	[KEY_REPLICAS] = {"replicas", TYPE_COUNT, 1, 1, false, true, false, HYPER_NR, "1", "copies of each chunk; 1 for now"},
 	[KEY_RESTORE_AT_START] = {"restore_at_start", TYPE_BOOL, 0, 0, false, true, false, HYPER_NR, "no",

@@ -53,7 +53,7 @@ static void blame(struct sums_job *j, uint32_t segment, uint32_t k, const uint32
 	j->bad_tensor = j->m->layout->segment_tensor[segment];
 	j->bad_rank = -1;
 	for (uint32_t i = 0; i < k && j->bad_rank < 0; i++) {
-		if (reduce(s->n, 1, &src[i], NULL, false).finite)
+		if (reduce(s->n, 1, &src[i], NULL, 1, false).finite)
 			continue;
 		if (j->stage == SUMS_LOCAL)
 			j->bad_rank = (int32_t)g->local[who[i]].rank;
@@ -87,7 +87,7 @@ static void sum_segment(struct sums_job *j, uint32_t segment, uint8_t *dst, redu
 			m->gather.zero[segment] = 1;
 		return;
 	}
-	sum = reduce(s->n, k, src, dst != NULL ? dst + at : NULL, norm);
+	sum = reduce(s->n, k, src, dst != NULL ? dst + at : NULL, j->stage == SUMS_LOCAL ? m->gather.pre : 1, norm);
 	j->sumsq += sum.sq;
 	if (!sum.finite && j->finite) {
 		j->finite = false;
@@ -110,6 +110,9 @@ static void run(void *args)
 	reduce_fn *reduce = reduce_kernel(m->server->isa, m->grad);
 	bool norm = sums_final(m, j->stage, j->chunk);
 
+	if (operands == 1 && j->stage == SUMS_LOCAL &&
+	    m->gather.pre != 1) /* in place: the arena is the daemon's until the verdict */
+		dst = store_arena(m->store, m->gather.local[0].slot, j->chunk);
 	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++)
 		if (!layout_frozen(l, s))
 			sum_segment(j, s, dst, reduce, norm);

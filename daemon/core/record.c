@@ -81,6 +81,14 @@ static void hyper_at(double h[HYPER_NR], const struct record_conf *conf, const d
 		h[conf->optim->hyper[HYPER_BETA1].name ? HYPER_BETA1 : HYPER_MOMENTUM] = momentum;
 }
 
+/* What the reduced gradient is divided by to be the mean: a lone rank's was not divided before. */
+static double divisor(const struct record *r, const struct record_conf *conf)
+{
+	double all = r->loss_scale * r->weight_sum;
+
+	return r->world.size > 1 && conf->predivide != 0 ? all / conf->predivide : all;
+}
+
 static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf, const double *lr, double norm)
 {
 	double h[HYPER_NR];
@@ -92,7 +100,7 @@ static void record_apply(struct record *r, const struct record *prev, const stru
 	r->grad_norm = norm;
 	if (conf->clip > 0 && conf->clip / (norm + CLIP_EPS) < 1)
 		r->clip_factor = conf->clip / (norm + CLIP_EPS);
-	mult = (float)(r->clip_factor / (r->loss_scale * r->weight_sum));
+	mult = (float)(r->clip_factor / divisor(r, conf));
 	for (uint32_t g = 0; g < conf->groups_nr; g++) {
 		hyper_at(h, conf, lr, g, r->applied);
 		optim_args_set(&r->args[g], conf->optim, h, r->applied, mult);
@@ -129,7 +137,7 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	r->loss_scale = prev->scaler.scale;
 	r->weight_sum = weights_sum(world);
 	sum = squares_sum(votes, &finite);
-	norm = sqrt(sum) / (r->loss_scale * r->weight_sum);
+	norm = sqrt(sum) / divisor(r, conf);
 	/* a weight sum of zero or an overflow of the norm would put a non-finite multiplier into every weight */
 	finite = finite && isfinite(norm) && r->weight_sum > 0;
 	if (!finite)

@@ -71,6 +71,7 @@ struct record_conf {
 	struct schedule_conf schedule;           /* SCHEDULE_NONE: lr is hyper's */
 	double lr_factor[CORE_GROUPS_MAX];       /* of the schedule's; hyper's has it already */
 	double clip;                             /* max_norm; 0: off */
+	double predivide;                        /* of each gradient before a sum of several ranks; 0: 1 */
 	bool dynamic_scale, consecutive_hysteresis;
 	double initial_scale, min_scale;
 	int32_t scale_window, hysteresis;

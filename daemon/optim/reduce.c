@@ -31,13 +31,21 @@ INLINE float store(enum shard_dtype dt, void *dst, size_t i, float x)
 	return dt == SHARD_BF16 ? dtype_from_bf16(h) : dtype_from_f16(h);
 }
 
-INLINE float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i)
+INLINE float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, float pre, size_t i)
 {
+	const bool scaled = pre != 1;
 	float x = load(dt, src[0], i);
 
-	for (uint32_t s = 1; s < k; s++)
-		x += load(dt, src[s], i);
-	return k > 1 ? store(dt, dst, i, x) : x;
+	if (scaled)
+		x *= pre;
+	for (uint32_t s = 1; s < k; s++) {
+		float y = load(dt, src[s], i);
+
+		if (scaled)
+			y *= pre;
+		x += y;
+	}
+	return k > 1 || scaled ? store(dt, dst, i, x) : x;
 }
 
 static double fold(double lane[REDUCE_LANES])
@@ -48,19 +56,20 @@ static double fold(double lane[REDUCE_LANES])
 	return lane[0];
 }
 
-INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, float pre,
+				   bool norm)
 {
 	struct reduce_sum r = {0, true};
 
-	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || k == 1));
-	if (k == 1 && dst && dst != src[0])
+	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && pre == 1)));
+	if (k == 1 && pre == 1 && dst && dst != src[0])
 		memcpy(dst, src[0], n * dtype_bytes(dt));
 	for (size_t at = 0; at < n; at += REDUCE_BLOCK) {
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK;
 		double lane[REDUCE_LANES] = {0};
 
 		for (size_t i = at; i < end; i++) {
-			float x = sum(dt, k, src, dst, i);
+			float x = sum(dt, k, src, dst, pre, i);
 			double d = x;
 
 			r.finite &= dtype_finite(x);
@@ -73,19 +82,19 @@ INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, co
 	return r;
 }
 
-static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)
 {
-	return reduce_dt(SHARD_F32, n, k, src, dst, norm);
+	return reduce_dt(SHARD_F32, n, k, src, dst, pre, norm);
 }
 
-static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)
 {
-	return reduce_dt(SHARD_BF16, n, k, src, dst, norm);
+	return reduce_dt(SHARD_BF16, n, k, src, dst, pre, norm);
 }
 
-static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)
 {
-	return reduce_dt(SHARD_F16, n, k, src, dst, norm);
+	return reduce_dt(SHARD_F16, n, k, src, dst, pre, norm);
 }
 
 const struct reduce_kernels reduce_scalar = {{reduce_f32, reduce_bf16, reduce_f16}};

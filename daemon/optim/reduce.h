@@ -20,8 +20,9 @@ struct reduce_sum {
 };
 
 /* One segment of n elements from k sources, 1 <= k <= REDUCE_MAX, added in the order of src. dst may be any one of the sources
- * exactly, may overlap none otherwise, and may be NULL when k is 1. One source: its bits are kept. */
-typedef struct reduce_sum reduce_fn(size_t n, uint32_t k, const void *const *src, void *dst, bool norm);
+ * exactly, may overlap none otherwise, and may be NULL when k is 1 and pre is 1. Each source is multiplied by pre before it is added;
+ * 1: it is not, and one source's bits are kept. */
+typedef struct reduce_sum reduce_fn(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm);
 
 reduce_fn *reduce_kernel(enum isa isa, enum shard_dtype dt); /* CHECKs isa_has(isa) */
 

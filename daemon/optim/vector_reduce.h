@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vector_reduce.h: the sum of reduce.h for whatever vector the including file has defined. Works on REDUCE_LANES elements at a time
  * (vec is one or two of them per turn); what is left over at the end of a block is copied into a padded line, so that one
- * arithmetic serves both. The number of sources is a constant for up to four, so that their loop disappears. */
+ * arithmetic serves both. The number of sources is a constant for up to four, so that their loop disappears; not where they are
+ * multiplied first, which is rare. `scaled` is a constant everywhere. */
 #ifndef SHARD_OPTIM_VECTOR_REDUCE_H
 #define SHARD_OPTIM_VECTOR_REDUCE_H
 
@@ -60,18 +61,30 @@ INLINE void look(vec x, bool norm, int part, struct rlanes *l)
 		l->finite[part] = vmask_and(l->finite[part], vec_finite(x));
 }
 
+struct rhow { /* what is done to each element; constants but for pre */
+	bool scaled, norm, stream;
+	vec pre;
+};
+
+INLINE vec operand(enum shard_dtype dt, const void *src, size_t i, const struct rhow *how)
+{
+	vec x = rload(dt, src, i);
+
+	return how->scaled ? vec_mul(x, how->pre) : x;
+}
+
 /* REDUCE_LANES elements from i on. */
-INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, bool norm, bool stream,
+INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, const struct rhow *how,
 		 struct rlanes *l)
 {
 	for (int part = 0; part < PARTS; part++, i += VEC_LANES) {
-		vec x = rload(dt, src[0], i);
+		vec x = operand(dt, src[0], i, how);
 
 		for (uint32_t s = 1; s < k; s++)
-			x = vec_add(x, rload(dt, src[s], i));
-		if (k > 1)
-			x = rstore(dt, dst, i, x, stream);
-		look(x, norm, part, l);
+			x = vec_add(x, operand(dt, src[s], i, how));
+		if (k > 1 || how->scaled)
+			x = rstore(dt, dst, i, x, how->stream);
+		look(x, how->norm, part, l);
 	}
 }
 
@@ -88,8 +101,8 @@ INLINE double fold(const struct rlanes *l)
 }
 
 /* nr < REDUCE_LANES elements from i on: zeros behind them change neither a sum of squares nor the finite flag. */
-static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, size_t nr, bool norm,
-		       struct rlanes *l)
+static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, size_t nr,
+		       const struct rhow *how, struct rlanes *l)
 {
 	_Alignas(64) char in[REDUCE_LANES * DTYPE_BYTES_MAX] = {0}, out[REDUCE_LANES * DTYPE_BYTES_MAX];
 	size_t size = dtype_bytes(dt), at = i * size, bytes = nr * size;
@@ -97,18 +110,18 @@ static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, 
 
 	memcpy(in, (const char *)src[0] + at, bytes);
 	for (int part = 0; part < PARTS; part++)
-		x[part] = rload(dt, in, (size_t)part * VEC_LANES);
+		x[part] = operand(dt, in, (size_t)part * VEC_LANES, how);
 	for (uint32_t s = 1; s < k; s++) {
 		memcpy(in, (const char *)src[s] + at, bytes);
 		for (int part = 0; part < PARTS; part++)
-			x[part] = vec_add(x[part], rload(dt, in, (size_t)part * VEC_LANES));
+			x[part] = vec_add(x[part], operand(dt, in, (size_t)part * VEC_LANES, how));
 	}
 	for (int part = 0; part < PARTS; part++) {
-		if (k > 1)
+		if (k > 1 || how->scaled)
 			x[part] = rstore(dt, out, (size_t)part * VEC_LANES, x[part], false);
-		look(x[part], norm, part, l);
+		look(x[part], how->norm, part, l);
 	}
-	if (k > 1)
+	if (k > 1 || how->scaled)
 		memcpy((char *)dst + at, out, bytes);
 }
 
@@ -135,6 +148,7 @@ INLINE bool lanes_finite(const struct rlanes *l)
 INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, struct reduce_sum *r)
 {
 	const size_t pair = 2 * REDUCE_BLOCK, size = dtype_bytes(dt);
+	const struct rhow how = {.norm = true, .pre = vec_all(1)};
 	struct rlanes one, two;
 	size_t at = 0;
 
@@ -144,8 +158,8 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, 
 		for (size_t i = at; i < at + REDUCE_BLOCK; i += REDUCE_LANES) {
 			__builtin_prefetch((const char *)src[0] + (i + pair) * size);
 			__builtin_prefetch((const char *)src[0] + (i + pair + REDUCE_BLOCK) * size);
-			line(dt, 1, src, NULL, i, true, false, &one);
-			line(dt, 1, src, NULL, i + REDUCE_BLOCK, true, false, &two);
+			line(dt, 1, src, NULL, i, &how, &one);
+			line(dt, 1, src, NULL, i + REDUCE_BLOCK, &how, &two);
 		}
 		r->sq += fold(&one);
 		r->sq += fold(&two);
@@ -154,63 +168,67 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, 
 }
 
 /* The last sum of a large segment is read again only after the commit: its lines need not be fetched to be overwritten. */
-INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool scaled,
+				  float pre, bool norm)
 {
 	struct reduce_sum r = {0, true};
-	const bool stream = k > 1 && norm && n >= SUM_STREAM_MIN && (uintptr_t)dst % 64 == 0;
+	const struct rhow how = {scaled, norm, k > 1 && norm && n >= SUM_STREAM_MIN && (uintptr_t)dst % 64 == 0, vec_all(pre)};
 	struct rlanes l;
 
-	for (size_t at = k == 1 && norm ? norm_pairs(dt, n, src, &r) : 0; at < n; at += REDUCE_BLOCK) {
+	for (size_t at = k == 1 && norm && !scaled ? norm_pairs(dt, n, src, &r) : 0; at < n; at += REDUCE_BLOCK) {
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK, i = at;
 
 		lanes_zero(&l);
 		for (; i + REDUCE_LANES <= end; i += REDUCE_LANES) {
-			line(dt, k, src, dst, i, norm, stream, &l);
+			line(dt, k, src, dst, i, &how, &l);
 		}
 		if (i < end)
-			short_line(dt, k, src, dst, i, end - i, norm, &l);
+			short_line(dt, k, src, dst, i, end - i, &how, &l);
 		if (norm)
 			r.sq += fold(&l);
 		r.finite = r.finite && lanes_finite(&l);
 	}
-	if (stream)
+	if (how.stream)
 		_mm_sfence(); /* before anybody hears that the sum is there */
 	if (norm)
 		r.finite = r.sq - r.sq == 0;
 	return r;
 }
 
-INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool norm)
+INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, float pre,
+				   bool norm)
 {
-	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || k == 1));
+	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && pre == 1)));
+	if (pre != 1)
+		return norm ? reduce_k(dt, n, k, src, dst, true, pre, true) : reduce_k(dt, n, k, src, dst, true, pre, false);
 	switch (k) {
 	case 1:
 		if (dst && dst != src[0])
 			memcpy(dst, src[0], n * dtype_bytes(dt));
-		return norm ? reduce_k(dt, n, 1, src, dst, true) : reduce_k(dt, n, 1, src, dst, false);
+		return norm ? reduce_k(dt, n, 1, src, dst, false, 1, true) : reduce_k(dt, n, 1, src, dst, false, 1, false);
 	case 2:
-		return norm ? reduce_k(dt, n, 2, src, dst, true) : reduce_k(dt, n, 2, src, dst, false);
+		return norm ? reduce_k(dt, n, 2, src, dst, false, 1, true) : reduce_k(dt, n, 2, src, dst, false, 1, false);
 	case 3:
-		return norm ? reduce_k(dt, n, 3, src, dst, true) : reduce_k(dt, n, 3, src, dst, false);
+		return norm ? reduce_k(dt, n, 3, src, dst, false, 1, true) : reduce_k(dt, n, 3, src, dst, false, 1, false);
 	case 4:
-		return norm ? reduce_k(dt, n, 4, src, dst, true) : reduce_k(dt, n, 4, src, dst, false);
+		return norm ? reduce_k(dt, n, 4, src, dst, false, 1, true) : reduce_k(dt, n, 4, src, dst, false, 1, false);
 	default:
-		return norm ? reduce_k(dt, n, k, src, dst, true) : reduce_k(dt, n, k, src, dst, false);
+		return norm ? reduce_k(dt, n, k, src, dst, false, 1, true) : reduce_k(dt, n, k, src, dst, false, 1, false);
 	}
 }
 
 #define REDUCE_DEFINE(table)                                                                                                       \
-	static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)                    \
+	static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)         \
 	{                                                                                                                          \
-		return reduce_dt(SHARD_F32, n, k, src, dst, norm);                                                                 \
+		return reduce_dt(SHARD_F32, n, k, src, dst, pre, norm);                                                            \
 	}                                                                                                                          \
-	static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)                   \
+	static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)        \
 	{                                                                                                                          \
-		return reduce_dt(SHARD_BF16, n, k, src, dst, norm);                                                                \
+		return reduce_dt(SHARD_BF16, n, k, src, dst, pre, norm);                                                           \
 	}                                                                                                                          \
-	static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst, bool norm)                    \
+	static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)         \
 	{                                                                                                                          \
-		return reduce_dt(SHARD_F16, n, k, src, dst, norm);                                                                 \
+		return reduce_dt(SHARD_F16, n, k, src, dst, pre, norm);                                                            \
 	}                                                                                                                          \
 	const struct reduce_kernels table = {{reduce_f32, reduce_bf16, reduce_f16}};
 

@@ -13,6 +13,7 @@ struct reduce_case {
 	uint32_t k;
 	int dst;    /* source that is also the destination; -1: a buffer of its own; -2: none */
 	size_t off; /* elements by which all buffers are moved */
+	float pre;  /* 0: 1 */
 };
 
 struct memory {
@@ -45,11 +46,17 @@ static struct reduce_sum plain(const struct reduce_case *c, const char *const *s
 	double lane[REDUCE_LANES] = {0};
 
 	for (size_t i = 0; i < c->n; i++) {
-		volatile float sum = get(c->dt, src[0] + i * size);
+		volatile float sum = get(c->dt, src[0] + i * size), next;
 
-		for (uint32_t s = 1; s < c->k; s++)
-			sum = sum + get(c->dt, src[s] + i * size);
-		if (c->k == 1) {
+		if (c->pre != 0)
+			sum = sum * c->pre;
+		for (uint32_t s = 1; s < c->k; s++) {
+			next = get(c->dt, src[s] + i * size);
+			if (c->pre != 0)
+				next = next * c->pre;
+			sum = sum + next;
+		}
+		if (c->k == 1 && c->pre == 0) {
 			memcpy(dst + i * size, src[0] + i * size, size);
 		} else {
 			float x = sum != sum ? dtype_float(0x7fc00000) : sum;
@@ -104,7 +111,7 @@ static void compare(const struct reduce_case *c, enum isa isa, unsigned mode, bo
 		src[s] = m.src[s] + at;
 	unsigned before = mode_set(mode);
 	struct reduce_sum w = plain(c, src, want);
-	struct reduce_sum g = reduce_kernel(isa, c->dt)(c->n, c->k, (const void *const *)src, dst, norm);
+	struct reduce_sum g = reduce_kernel(isa, c->dt)(c->n, c->k, (const void *const *)src, dst, c->pre != 0 ? c->pre : 1, norm);
 	_mm_setcsr(before);
 
 	w.sq = norm ? w.sq : 0;
@@ -127,7 +134,7 @@ static void lengths(enum isa isa)
 	for (int dt = 1; dt <= DTYPE_NR; dt++)
 		for (size_t i = 0; i < 258 + NR(long_n); i++)
 			for (uint32_t k = 1; k <= 5; k++) {
-				c = (struct reduce_case){(enum shard_dtype)dt, i < 258 ? i : long_n[i - 258], k, -1, 0};
+				c = (struct reduce_case){(enum shard_dtype)dt, i < 258 ? i : long_n[i - 258], k, -1, 0, 0};
 				compare(&c, isa, (unsigned)i % MODES, k % 2 || i % 3, i % 4 == 1);
 				c.dst = (int)(i % k);
 				compare(&c, isa, 3, true, i % 2);
@@ -141,14 +148,14 @@ static void corners(enum isa isa)
 	if (!isa_has(isa))
 		skip();
 	for (int dt = 1; dt <= DTYPE_NR; dt++) {
-		struct reduce_case c = {(enum shard_dtype)dt, 77, 1, -2, 0};
+		struct reduce_case c = {(enum shard_dtype)dt, 77, 1, -2, 0, 0};
 
 		for (unsigned mode = 0; mode < MODES; mode++) {
 			compare(&c, isa, mode, true, true); /* the norm alone */
 			compare(&c, isa, mode, false, true);
 		}
 		for (size_t i = 0; i < NR(many); i++) {
-			c = (struct reduce_case){(enum shard_dtype)dt, 201, many[i], i % 2 ? -1 : 5, 0};
+			c = (struct reduce_case){(enum shard_dtype)dt, 201, many[i], i % 2 ? -1 : 5, 0, 0};
 			compare(&c, isa, (unsigned)i, true, false);
 		}
 		for (c.off = 0; c.off < 64; c.off++) { /* every alignment */
@@ -158,6 +165,26 @@ static void corners(enum isa isa)
 			compare(&c, isa, (unsigned)c.off % MODES, true, true);
 		}
 	}
+}
+
+/* Operands that are multiplied before they are added: also a single one, which then loses its bits. */
+static void divided(enum isa isa)
+{
+	static const float pre[] = {0.125f, 1.0f / 3, 1e-6f, 3.0f, 1e6f};
+	static const size_t n[] = {1, 15, 16, 17, 100, 4096, 4097, 8192 + 17};
+
+	if (!isa_has(isa))
+		skip();
+	for (int dt = 1; dt <= DTYPE_NR; dt++)
+		for (size_t i = 0; i < NR(n) * NR(pre); i++)
+			for (uint32_t k = 1; k <= 6; k++) {
+				struct reduce_case c = {(enum shard_dtype)dt, n[i / NR(pre)], k, -1, 0, pre[i % NR(pre)]};
+
+				compare(&c, isa, (unsigned)(i + k) % MODES, k % 2 || i % 3, i % 2);
+				c.dst = (int)(i % k); /* over one of them, as a node with one rank does */
+				compare(&c, isa, (unsigned)i % MODES, i % 2, true);
+				compare(&c, isa, 3, true, false);
+			}
 }
 
 /* Two sources, all patterns of a 16-bit type against the awkward numbers. */
@@ -171,7 +198,7 @@ static void patterns(enum isa isa)
 		skip();
 	for (int dt = SHARD_BF16; dt <= DTYPE_NR; dt++)
 		for (unsigned turn = 0; turn < STATES * MODES; turn++) {
-			struct reduce_case c = {(enum shard_dtype)dt, N, 2, -1, 0};
+			struct reduce_case c = {(enum shard_dtype)dt, N, 2, -1, 0, 0};
 
 			for (uint32_t i = 0; i < N; i++) {
 				float y = dtype_float(awkward[(i + turn / MODES) % NR(awkward)]);
@@ -182,8 +209,8 @@ static void patterns(enum isa isa)
 			}
 			unsigned before = mode_set(turn % MODES);
 			struct reduce_sum w = turn < 8 ? plain(&c, (const char *const *)src, (char *)want)
-						       : reduce_kernel(ISA_SCALAR, c.dt)(N, 2, src, want, true);
-			struct reduce_sum g = reduce_kernel(isa, c.dt)(N, 2, src, got, true);
+						       : reduce_kernel(ISA_SCALAR, c.dt)(N, 2, src, want, 1, true);
+			struct reduce_sum g = reduce_kernel(isa, c.dt)(N, 2, src, got, 1, true);
 			_mm_setcsr(before);
 
 			same("sum", want, got, N, 2);
@@ -196,13 +223,13 @@ static void patterns(enum isa isa)
 static void large_one(enum shard_dtype dt, uint32_t k, char *const *at, size_t n)
 {
 	const void *const src[] = {at[0], at[1], at[2]};
-	struct reduce_sum want = reduce_kernel(ISA_SCALAR, dt)(n, k, src, at[3], true), got;
+	struct reduce_sum want = reduce_kernel(ISA_SCALAR, dt)(n, k, src, at[3], 1, true), got;
 
 	for (enum isa isa = ISA_AVX2; isa < ISA_NR; isa++) {
 		if (!isa_has(isa))
 			continue;
 		memset(at[4], 0, n * dtype_bytes(dt));
-		got = reduce_kernel(isa, dt)(n, k, src, at[4], true);
+		got = reduce_kernel(isa, dt)(n, k, src, at[4], 1, true);
 		assert_memory_equal(at[3], at[4], n * dtype_bytes(dt));
 		assert_memory_equal(&want.sq, &got.sq, sizeof(want.sq));
 		assert_int_equal(want.finite, got.finite);
@@ -240,14 +267,14 @@ static void by_hand(void **state)
 		if (!isa_has((enum isa)isa))
 			continue;
 		reduce_fn *f = reduce_kernel((enum isa)isa, SHARD_BF16);
-		struct reduce_sum r = f(2, 2, (const void *const[]){one, eps}, dst, true);
+		struct reduce_sum r = f(2, 2, (const void *const[]){one, eps}, dst, 1, true);
 
 		assert_int_equal(dst[0], 0x3f80);
 		assert_int_equal(dst[1], 0x8000); /* -0 + -0 stays -0 */
 		assert_true(r.sq == 1.0 && r.finite);
-		f(2, 2, (const void *const[]){odd, eps}, dst, true);
+		f(2, 2, (const void *const[]){odd, eps}, dst, 1, true);
 		assert_int_equal(dst[0], 0x3f82);
-		f(2, 3, (const void *const[]){one, eps, eps}, dst, true);
+		f(2, 3, (const void *const[]){one, eps, eps}, dst, 1, true);
 		assert_int_equal(dst[0], 0x3f81); /* rounded once, not after each source */
 	}
 }
@@ -270,6 +297,7 @@ static void by_hand(void **state)
 	}
 PER_ISA(lengths)
 PER_ISA(corners)
+PER_ISA(divided)
 PER_ISA(patterns)
 
 int main(void)
@@ -277,6 +305,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lengths_scalar),  cmocka_unit_test(lengths_avx2),  cmocka_unit_test(lengths_avx512),
 		cmocka_unit_test(corners_scalar),  cmocka_unit_test(corners_avx2),  cmocka_unit_test(corners_avx512),
+		cmocka_unit_test(divided_scalar),  cmocka_unit_test(divided_avx2),  cmocka_unit_test(divided_avx512),
 		cmocka_unit_test(patterns_scalar), cmocka_unit_test(patterns_avx2), cmocka_unit_test(patterns_avx512),
 		cmocka_unit_test(by_hand),         cmocka_unit_test(large),
 	};

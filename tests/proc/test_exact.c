@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Training through two real daemons equals the in-process reference, every master weight and moment of every tensor, byte by byte: for
- * each optimizer and element type, for chunks that the loop computes and chunks that workers compute, for ranks spread over nodes in
+ * each optimizer and element type, with gradients divided before their sum, for chunks that the loop computes and chunks that workers compute, for ranks spread over nodes in
  * several ways, and when a trainer is killed in mid-run and comes again. One flipped gradient bit is found. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,6 +88,17 @@ static void ranks_spread_over_nodes(void **state)
 	exact("5,4 --dtype fp32 --settings 'chunk_elems=1024 lr=0.1'");
 }
 
+/* Divided before the sum and multiplied after it; 3 has no exact reciprocal, and a lone rank's gradient is left alone. */
+static void divided_before_the_sum(void **state)
+{
+	(void)state;
+	exact("4,4 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 predivide=8 clip=1 loss_scale=65536'"); /* with 1 all overflow */
+	exact("3,1 --dtype fp32 --settings 'chunk_elems=1024 predivide=3'");
+	exact("1,1 --settings 'chunk_elems=1024 predivide=3'");
+	exact("1,0 --settings 'chunk_elems=1024 predivide=3'");
+	exact("1,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=65536 predivide=7'");
+}
+
 static void chunks_for_workers(void **state)
 {
 	(void)state;
@@ -125,6 +136,7 @@ int main(void)
 		cmocka_unit_test(schedules),
 		cmocka_unit_test(every_pair_of_element_types),
 		cmocka_unit_test(ranks_spread_over_nodes),
+		cmocka_unit_test(divided_before_the_sum),
 		cmocka_unit_test(chunks_for_workers),
 		cmocka_unit_test(a_killed_trainer_changes_nothing),
 		cmocka_unit_test(one_flipped_bit_is_found),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a trainer may ask for beside the plain step, through the library and real daemons: its own learning rate per group, weights per
- * rank, schedules, frozen tensors, accumulation. Two trainers, on one node or on two, over unix sockets or tcp; SGD and small numbers, so that
+ * rank, division before the sum, schedules, frozen tensors, accumulation. Two trainers, on one node or on two, over unix sockets or tcp; SGD and small numbers, so that
  * every weight is known exactly. One thread drives both trainers: nothing here waits for the other but begin and result. */
 #include "base/check.h"
 #include "lib/inproc.h"
 #include "lib/trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -224,6 +225,34 @@ static void bad_lr(void **state)
 	stop(&p);
 }
 
+/* 40000 + 40000 is beyond fp16. Divided by 8 before, it is 10000; norm, clip and update are those of the true mean. */
+static void predivide(void **state)
+{
+	static const float grad[] = {40000, 40000}, small[] = {8, 24};
+	struct shard_result r;
+	struct pair p;
+
+	(void)state;
+	for (size_t i = 0; i < NR(places); i++) {
+		start(&p, &places[i], SHARD_F16, "loss_scale=1 lr=0.0001220703125");
+		r = step(&p, NULL, NULL, grad);
+		assert_int_equal(r.outcome, SHARD_SKIPPED_NONFINITE);
+		check(&p, 0, 0);
+		stop(&p);
+		start(&p, &places[i], SHARD_F16, "loss_scale=1 lr=0.0001220703125 predivide=8");
+		r = step(&p, NULL, NULL, grad);
+		assert_int_equal(r.outcome, SHARD_APPLIED);
+		assert_true(fabs(r.grad_norm - 40000 * sqrt(2070)) < 1e-6 * r.grad_norm);
+		check(&p, 40000 * 0.0001220703125f, 20000 * 0.0001220703125f);
+		stop(&p);
+		start(&p, &places[i], SHARD_F32, "lr=1 clip=1 predivide=4");
+		r = step(&p, NULL, NULL, small); /* the mean is 16 everywhere */
+		assert_true(fabs(r.grad_norm - 16 * sqrt(2070)) < 1e-9 * r.grad_norm);
+		assert_true(fabs(r.clip_factor * r.grad_norm - 1) < 1e-6);
+		stop(&p);
+	}
+}
+
 /* The update uses sum(g) / sum(weight). */
 static void weights(void **state)
 {
@@ -420,9 +449,9 @@ static void adding_threads(void **state) /* as many as there are layers whose ba
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(own_lr),       cmocka_unit_test(odd_lr),         cmocka_unit_test(bad_lr),
-		cmocka_unit_test(weights),      cmocka_unit_test(schedule),       cmocka_unit_test(frozen),
-		cmocka_unit_test(accumulation), cmocka_unit_test(adding_threads),
+		cmocka_unit_test(own_lr),    cmocka_unit_test(odd_lr),       cmocka_unit_test(bad_lr),
+		cmocka_unit_test(predivide), cmocka_unit_test(weights),      cmocka_unit_test(schedule),
+		cmocka_unit_test(frozen),    cmocka_unit_test(accumulation), cmocka_unit_test(adding_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

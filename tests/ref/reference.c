@@ -28,6 +28,7 @@ struct extra {                                         /* options that gpt does 
 struct state { /* of one tensor */
 	float *master, *moment[2];
 	void *image, *grad[RANKS_MAX]; /* grad[0] ends up as the reduced gradient */
+	void *old;                     /* with max_staleness = 1: the image of the step before; trainers compute on it */
 	uint64_t start;                /* element in the model's element space */
 };
 
@@ -68,7 +69,8 @@ static enum shard_status allocate(struct reference *r)
 		s->moment[0] = calloc(n, sizeof(float));
 		s->moment[1] = calloc(n, sizeof(float));
 		s->image = calloc(n, dtype_bytes(r->cli.image));
-		if (!s->master || !s->moment[0] || !s->moment[1] || !s->image)
+		s->old = calloc(n, dtype_bytes(r->cli.image));
+		if (!s->master || !s->moment[0] || !s->moment[1] || !s->image || !s->old)
 			return no_memory(r);
 		for (uint32_t k = 0; k < r->extra.ranks_nr; k++) {
 			if (!(s->grad[k] = calloc(n, dtype_bytes(r->cli.grad))))
@@ -76,6 +78,7 @@ static enum shard_status allocate(struct reference *r)
 		}
 		transformer_initial(&r->net, i, r->cli.seed, s->master);
 		dtype_convert(s->image, r->cli.image, s->master, SHARD_F32, n);
+		memcpy(s->old, s->image, n * dtype_bytes(r->cli.image));
 	}
 	return SHARD_OK;
 }
@@ -87,7 +90,7 @@ static void release(struct reference *r)
 
 		for (uint32_t k = 0; k < RANKS_MAX; k++)
 			free(s->grad[k]);
-		free(s->master), free(s->moment[0]), free(s->moment[1]), free(s->image);
+		free(s->master), free(s->moment[0]), free(s->moment[1]), free(s->image), free(s->old);
 	}
 	free(r->state);
 	transformer_deinit(&r->net);
@@ -136,7 +139,7 @@ static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 	double loss = 0;
 
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
-		transformer_load(&r->net, i, r->state[i].image, r->cli.image);
+		transformer_load(&r->net, i, r->conf.max_staleness == 1 ? r->state[i].old : r->state[i].image, r->cli.image);
 	*weight_sum = 0;
 	for (r->rank = 0; r->rank < ranks; r->rank++) {
 		uint64_t first, count;
@@ -154,6 +157,8 @@ static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 /* Ranks of a node in rank order, rounded; then nodes in order, rounded. Ranks are numbered along the nodes. */
 static void reduce(struct reference *r)
 {
+	const float factor = r->extra.ranks_nr > 1 ? (float)(1 / r->conf.predivide) : 1;
+
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
 		struct state *s = &r->state[i];
 		const uint64_t n = r->net.tensors[i].numel;
@@ -161,11 +166,12 @@ static void reduce(struct reference *r)
 		uint32_t rank = 0;
 
 		for (uint32_t node = 0; node < r->extra.nodes_nr; node++) {
-			refmath_sum(s->grad[rank], (const void *const *)&s->grad[rank], r->extra.nodes[node], r->cli.grad, n);
+			refmath_sum(s->grad[rank], (const void *const *)&s->grad[rank], r->extra.nodes[node], r->cli.grad, factor,
+				    n);
 			of_node[node] = s->grad[rank];
 			rank += r->extra.nodes[node];
 		}
-		refmath_sum(s->grad[0], of_node, r->extra.nodes_nr, r->cli.grad, n);
+		refmath_sum(s->grad[0], of_node, r->extra.nodes_nr, r->cli.grad, 1, n);
 	}
 }
 
@@ -218,11 +224,15 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	double divisor;
 
 	line.loss = gradients(r, step, &res->weight_sum);
+	for (uint32_t i = 0; i < r->net.tensors_nr; i++) /* whatever becomes of this step: the next one lags by one more */
+		memcpy(r->state[i].old, r->state[i].image, r->net.tensors[i].numel * dtype_bytes(r->cli.image));
 	reduce(r);
 	res->loss_scale = r->scale.scale;
 	res->attempts = 1;
 	res->lr = refschedule_lr(&r->conf.schedule, r->conf.hyper[HYPER_LR], r->applied + 1);
 	divisor = res->loss_scale * res->weight_sum;
+	if (r->extra.ranks_nr > 1)
+		divisor /= r->conf.predivide;
 	res->grad_norm = sqrt(square(r, &finite)) / divisor;
 	finite = finite && isfinite(res->grad_norm);
 	res->clip_factor = finite ? refmath_clip(&r->conf, res->grad_norm) : 1;

@@ -16,23 +16,24 @@ static const void *element(const void *p, enum shard_dtype dt, uint64_t i)
 	return (const char *)p + i * dtype_bytes(dt);
 }
 
-void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt, uint64_t n)
+void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt, float factor, uint64_t n)
 {
 	float total[RUN], next[RUN];
 
 	CHECK(nr >= 1);
-	if (nr == 1) {
+	if (nr == 1 && factor == 1) {
 		memmove(out, grads[0], n * dtype_bytes(dt));
 		return;
 	}
 	for (uint64_t i = 0; i < n; i += RUN) {
 		uint64_t run = n - i < RUN ? n - i : RUN;
 
-		dtype_convert(total, SHARD_F32, element(grads[0], dt, i), dt, run);
-		for (uint32_t k = 1; k < nr; k++) {
+		for (uint32_t k = 0; k < nr; k++) {
 			dtype_convert(next, SHARD_F32, element(grads[k], dt, i), dt, run);
 			for (uint64_t j = 0; j < run; j++)
-				total[j] += next[j];
+				next[j] = factor == 1 ? next[j] : next[j] * factor;
+			for (uint64_t j = 0; j < run; j++)
+				total[j] = k == 0 ? next[j] : total[j] + next[j];
 		}
 		dtype_convert((char *)out + i * dtype_bytes(dt), dt, total, SHARD_F32, run);
 	}

@@ -6,8 +6,9 @@
 
 #include "ref/refsettings.h"
 
-/* out = the sum of nr gradients in order, rounded to dtype once; one gradient keeps its bits. out may be any of them. */
-void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt, uint64_t n);
+/* out = the sum of nr gradients in order, each times `factor` before, rounded to dtype once; one gradient with factor 1 keeps its
+ * bits. out may be any of them. */
+void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt, float factor, uint64_t n);
 
 /* Sum of squares of elements [first, first + n) of a gradient: one segment. */
 double refmath_square(const void *grad, enum shard_dtype dt, uint64_t first, uint64_t n);

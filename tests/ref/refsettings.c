@@ -78,6 +78,8 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 		double *to;
 	} plain[] = {
 		{"clip", &s->clip},
+		{"predivide", &s->predivide},
+		{"max_staleness", &s->max_staleness},
 		{"loss_scale", &s->loss_scale},
 		{"initial_scale_power", &s->initial_scale_power},
 		{"loss_scale_window", &s->loss_scale_window},
@@ -137,6 +139,7 @@ enum shard_status refsettings_parse(struct refsettings *s, const char *text, enu
 	s->hysteresis = 2;
 	s->min_loss_scale = 1;
 	s->max_skips = 20;
+	s->predivide = 1;
 	s->chunk_elems = 1 << 20;
 	if (at)
 		sscanf(at, "optimizer=%31[^ ]", name);
