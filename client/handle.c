@@ -189,14 +189,16 @@ static enum shard_status define_send(struct request *r, const struct shard_spec 
 	return rc;
 }
 
-static enum shard_status define_reply(struct shard_model *m, const struct request *r)
+static enum shard_status cannot_be_read(const struct request *r)
 {
-	Shard__Defined *d = shard__defined__unpack(NULL, r->body_bytes, r->body);
+	return text_fail(SHARD_PROTOCOL, "shardd at %s answered %s with what cannot be read", r->c->address, wire_op(r->op)->name);
+}
+
+static enum shard_status take_defined(struct shard_model *m, const struct request *r, const Shard__Defined *d)
+{
 	enum shard_status rc;
 	struct err e;
 
-	if (d == NULL)
-		return text_fail(SHARD_PROTOCOL, "shardd at %s answered DEFINE with what cannot be read", m->client->address);
 	m->id = d->model;
 	m->generation = r->head.generation;
 	m->defined = true;
@@ -206,8 +208,17 @@ static enum shard_status define_reply(struct shard_model *m, const struct reques
 	m->sealed_step = d->step;
 	m->timeout_ms = d->timeout_ms > 0 && d->timeout_ms < INT64_MAX / 2 ? (int64_t)d->timeout_ms : CLIENT_REQUEST_MS;
 	rc = space_chunks(&m->space, d->chunk_elems, &e);
-	shard__defined__free_unpacked(d, NULL);
 	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
+}
+
+static enum shard_status define_reply(struct shard_model *m, const struct request *r)
+{
+	Shard__Defined *d = shard__defined__unpack(NULL, r->body_bytes, r->body);
+	enum shard_status rc = d ? take_defined(m, r, d) : cannot_be_read(r);
+
+	if (d != NULL)
+		shard__defined__free_unpacked(d, NULL);
+	return rc;
 }
 
 static enum shard_status define_ask(struct shard_model *m, const struct shard_spec *s)
@@ -231,9 +242,12 @@ static enum shard_status define_ask(struct shard_model *m, const struct shard_sp
 	return rc;
 }
 
-static enum shard_status handle_new(struct shard_model **out, struct shard_client *c, const struct shard_spec *s)
+/* The layout is the caller's (s), or what the daemon says (w). */
+static enum shard_status handle_new(struct shard_model **out, struct shard_client *c, const struct shard_spec *s,
+				    const Shard__Spec *w)
 {
 	struct shard_model *m = calloc(1, sizeof(*m));
+	enum shard_status rc;
 	struct err e;
 
 	if (m == NULL)
@@ -243,9 +257,10 @@ static enum shard_status handle_new(struct shard_model **out, struct shard_clien
 	m->arena.fd = m->image.fd = -1;
 	atomic_flag_clear(&m->busy);
 	pthread_mutex_init(&m->adding, NULL);
-	if (space_init(&m->space, s, &e) != SHARD_OK) {
+	if ((rc = s ? space_init(&m->space, s, &e) : space_init_wire(&m->space, w, &e)) != SHARD_OK) {
+		pthread_mutex_destroy(&m->adding);
 		free(m);
-		errno = ENOMEM;
+		errno = rc == SHARD_SYSTEM ? ENOMEM : errno;
 		return text_fail_err(&e);
 	}
 	*out = m;
@@ -283,7 +298,7 @@ enum shard_status shard_define(shard_client *c, const struct shard_spec *spec, s
 		return text_fail_err(&e);
 	if ((rc = client_enter(c)) != SHARD_OK)
 		return rc;
-	if ((rc = handle_new(&m, c, &s)) != SHARD_OK)
+	if ((rc = handle_new(&m, c, &s, NULL)) != SHARD_OK)
 		goto out;
 	if ((rc = not_twice(c, m)) == SHARD_OK)
 		list_push(&c->models, &m->node); /* id 0 finds nothing until the reply is here */
@@ -297,6 +312,27 @@ enum shard_status shard_define(shard_client *c, const struct shard_spec *spec, s
 	*out = m;
 out:
 	client_leave(c);
+	return rc;
+}
+
+enum shard_status handle_of_reply(struct shard_client *c, const struct request *r, struct shard_model **out)
+{
+	Shard__Defined *d = shard__defined__unpack(NULL, r->body_bytes, r->body);
+	struct shard_model *m = NULL;
+	enum shard_status rc;
+
+	if (d == NULL || d->spec == NULL)
+		rc = cannot_be_read(r);
+	else if ((rc = handle_new(&m, c, NULL, d->spec)) == SHARD_OK && (rc = not_twice(c, m)) == SHARD_OK)
+		rc = take_defined(m, r, d);
+	if (d != NULL)
+		shard__defined__free_unpacked(d, NULL);
+	if (rc == SHARD_OK) {
+		list_push(&c->models, &m->node);
+		*out = m;
+	} else if (m != NULL) {
+		handle_free(m);
+	}
 	return rc;
 }
 

@@ -5,54 +5,12 @@
 #define SHARD_HANDLE_H
 
 #include "adds.h"
+#include "attempt.h"
 #include "client.h"
 #include "cover.h"
 #include "net/shm.h"
 
 #include "shard.pb-c.h"
-
-enum {
-	MODEL_WHY_BYTES = 256,
-	MODEL_VERDICTS = 4,   /* how many commits shard_result() remembers */
-	MODEL_TICKETS = 1024, /* not done at one time */
-};
-
-enum phase {                  /* of the attempt in hand */
-	     PHASE_NONE,      /* nothing begun yet */
-	     PHASE_OPEN,      /* shard_begin() returned it: pushes are welcome */
-	     PHASE_COMMITTED, /* committed or voted to skip: waits for the verdict */
-	     PHASE_ABANDONED, /* this trainer gave it up: waits for its end */
-	     PHASE_DECIDED,   /* RESULT came */
-	     PHASE_ENDED,     /* ENDED came: without effect */
-};
-
-struct attempt {             /* an ATTEMPT frame */
-	uint64_t no;         /* counts them; 0: none came */
-	struct wire_head id; /* term, seq, step, attempt, generation, model */
-	uint32_t rank, world_size, local_rank, local_size;
-	double loss_scale;
-};
-
-struct verdict {
-	uint64_t no;         /* of the attempt */
-	shard_ticket ticket; /* of its commit */
-	bool decided, ended, diverged;
-	enum shard_status ended_as; /* SHARD_WORLD_CHANGED, or what all ranks are told: SHARD_MISMATCH */
-	struct shard_result result;
-	char why[MODEL_WHY_BYTES];
-};
-
-enum ticket_kind { TICKET_PULL, TICKET_COMMIT };
-struct ticket {
-	shard_ticket no;
-	enum ticket_kind kind;
-	bool done; /* before those in front of it */
-	uint32_t tensor;
-	uint64_t first, count, step; /* pull */
-	void *dst;
-	enum shard_dtype dtype;
-	uint64_t attempt; /* commit */
-};
 
 struct shard_model {
 	struct list node;
@@ -114,6 +72,8 @@ void handle_waits_text(struct shard_model *m, char *text, size_t bytes); /* asks
 struct shard_model *handle_find(struct shard_client *c, const struct wire_head *h);
 void handle_reap(struct shard_client *c); /* frees what was detached, when the stream is done with it */
 void handle_free(struct shard_model *m);
+/* A handle on the model that a reply of ATTACH or RESTORE describes. SHARD_EXISTS: this connection has one. */
+enum shard_status handle_of_reply(struct shard_client *c, const struct request *r, struct shard_model **out);
 void handle_forget(struct shard_model *m); /* in a forked child: closes descriptors, touches nothing else */
 void handle_lost(struct shard_model *m, const char *why);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Checks a caller's shard_spec and lays its tensors one after the other, each start aligned to 64 elements. Called by
- * shard_define(); read by everybody. Everything that a caller can get wrong is refused here with the tensor's name and both values;
- * otherwise only memory can be missing. */
+ * shard_define(), and for the daemon's description by shard_attach() and shard_restore(); read by everybody. Everything that a caller
+ * can get wrong is refused here with the tensor's name and both values; otherwise only memory can be missing. */
 #include "space.h"
 
 #include "base/check.h"
@@ -135,6 +135,48 @@ enum shard_status space_init(struct space *l, const struct shard_spec *s, struct
 		}
 	}
 	return SHARD_OK;
+}
+
+static enum shard_status tensor_of_wire(struct shard_tensor *t, const Shard__Tensor *w, struct err *e)
+{
+	if (w->n_shape > NR(t->shape))
+		return err_set(e, SHARD_PROTOCOL, "shardd says that tensor \"%.200s\" has %zu dimensions", w->name, w->n_shape);
+	*t = (struct shard_tensor){.name = w->name, .ndim = (uint32_t)w->n_shape, .group = w->group, .flags = w->flags};
+	for (size_t d = 0; d < w->n_shape; d++)
+		t->shape[d] = w->shape[d];
+	return SHARD_OK;
+}
+
+enum shard_status space_init_wire(struct space *l, const Shard__Spec *s, struct err *e)
+{
+	struct shard_tensor *tensors = calloc(s->n_tensors + 1, sizeof(*tensors));
+	struct shard_group *groups = calloc(s->n_groups + 1, sizeof(*groups));
+	struct shard_spec spec = {.size = sizeof(spec),
+				  .name = s->name,
+				  .tensors = tensors,
+				  .tensors_nr = (uint32_t)s->n_tensors,
+				  .groups = groups,
+				  .groups_nr = (uint32_t)s->n_groups,
+				  .image = (enum shard_dtype)s->image,
+				  .grad = (enum shard_dtype)s->grad};
+	enum shard_status rc = SHARD_OK;
+	struct err why;
+
+	memset(l, 0, sizeof(*l));
+	if (tensors == NULL || groups == NULL)
+		rc = err_set(e, SHARD_SYSTEM, "out of memory for %zu tensors", s->n_tensors);
+	for (size_t i = 0; i < s->n_groups && rc == SHARD_OK; i++)
+		groups[i] = (struct shard_group){s->groups[i]->name, s->groups[i]->settings};
+	for (size_t i = 0; i < s->n_tensors && rc == SHARD_OK; i++)
+		rc = tensor_of_wire(&tensors[i], s->tensors[i], e);
+	if (rc == SHARD_OK && (rc = space_check(&spec, &why)) != SHARD_OK)
+		rc = err_set(e, rc == SHARD_SYSTEM ? rc : SHARD_PROTOCOL, "shardd describes a model that cannot be: %.400s",
+			     why.text);
+	if (rc == SHARD_OK)
+		rc = space_init(l, &spec, e);
+	free(tensors);
+	free(groups);
+	return rc;
 }
 
 enum shard_status space_chunks(struct space *l, uint32_t chunk_elems, struct err *e)

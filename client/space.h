@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* space.h: where each tensor lies in the model's element space and which chunks it touches. Made from a shard_spec that was
- * checked; never changes afterwards, so any thread may read it. */
+ * checked, or from what the daemon says; never changes afterwards, so any thread may read it. */
 #ifndef SHARD_SPACE_H
 #define SHARD_SPACE_H
 
 #include "base/status.h"
+
+#include "shard.pb-c.h"
 
 #include <stdbool.h>
 
@@ -34,6 +36,8 @@ struct space {
 enum shard_status space_check(const struct shard_spec *s, struct err *e);
 enum shard_status space_init(struct space *l, const struct shard_spec *s, struct err *e); /* s passed space_check() */
 enum shard_status space_chunks(struct space *l, uint32_t chunk_elems, struct err *e);     /* when the daemon said how large */
+/* Both, of a model that the daemon describes; what it got wrong is SHARD_PROTOCOL. */
+enum shard_status space_init_wire(struct space *l, const Shard__Spec *s, struct err *e);
 void space_deinit(struct space *l);
 uint64_t space_chunk_elems(const struct space *l,
 			   uint32_t chunk); /* the last one may be shorter, still a multiple of SPACE_ALIGN */
