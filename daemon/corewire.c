@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "wire/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 static void *take(struct arena *a, size_t n, size_t bytes)
@@ -187,6 +188,35 @@ static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
 	return SHARD_OK;
 }
 
+static void pack_tune(Shard__Tune *out, const struct core_tune *t)
+{
+	shard__tune__init(out);
+	out->paused = t->paused;
+	out->has_lr = t->has_lr;
+	out->has_clip = t->has_clip;
+	out->lr = t->lr;
+	out->clip = t->clip;
+	out->resumed_step = t->resumed_step;
+	out->resumed_skips = t->resumed_skips;
+}
+
+static enum shard_status unpack_tune(struct core_tune *t, const Shard__Tune *in, struct err *e)
+{
+	if (!isfinite(in->lr) || !isfinite(in->clip) || in->lr < 0 || in->clip < 0)
+		return err_set(e, SHARD_PROTOCOL, "a view with lr %g and clip %g: neither may be negative or not finite", in->lr,
+			       in->clip);
+	*t = (struct core_tune){
+		.paused = in->paused,
+		.has_lr = in->has_lr,
+		.has_clip = in->has_clip,
+		.lr = in->lr,
+		.clip = in->clip,
+		.resumed_step = in->resumed_step,
+		.resumed_skips = in->resumed_skips,
+	};
+	return SHARD_OK;
+}
+
 enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a, Shard__View *out)
 {
 	shard__view__init(out);
@@ -196,6 +226,10 @@ enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a,
 	out->n_incarnation = v->nodes_nr;
 	out->incarnation = (uint64_t *)(uintptr_t)v->incarnation;
 	out->sealed = v->sealed;
+	out->restoring = v->restoring;
+	if ((out->tune = take(a, 1, sizeof(*out->tune))) == NULL)
+		return SHARD_AGAIN;
+	pack_tune(out->tune, &v->tune);
 	if (v->sealed && (out->record = pack_record(&v->record, a)) == NULL)
 		return SHARD_AGAIN;
 	return SHARD_OK;
@@ -204,17 +238,24 @@ enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a,
 enum shard_status corewire_unpack_view(const Shard__View *in, const struct corewire_limits *l, struct arena *a, struct core_view *v,
 				       struct err *e)
 {
+	enum shard_status st;
+
 	(void)a;
 	if (in->n_incarnation != l->nodes_nr || in->sealed != (in->record != NULL))
 		return err_set(e, SHARD_PROTOCOL, "a view of %zu nodes (this cluster has %u), sealed %d, record %d",
 			       in->n_incarnation, l->nodes_nr, in->sealed, in->record != NULL);
+	if (in->sealed && in->restoring)
+		return err_set(e, SHARD_PROTOCOL, "a view that is sealed and restoring");
 	memset(v, 0, sizeof(*v));
+	if (in->tune != NULL && (st = unpack_tune(&v->tune, in->tune, e)) != SHARD_OK)
+		return st;
 	v->term = in->term;
 	v->seq = in->seq;
 	v->generation = in->generation;
 	v->nodes_nr = l->nodes_nr;
 	memcpy(v->incarnation, in->incarnation, in->n_incarnation * sizeof(v->incarnation[0]));
 	v->sealed = in->sealed;
+	v->restoring = in->restoring;
 	return v->sealed ? unpack_record(&v->record, in->record, l, e) : SHARD_OK;
 }
 

@@ -387,11 +387,34 @@ static void act_credit(struct model *m, const struct core_action *a)
 		gather_credit(m, a->node);
 }
 
+static void ckpt_held(struct model *m, const struct record *r) /* nobody holds yet */
+{
+	(void)m;
+	(void)r;
+}
+
+static void manage_tuned(struct model *m) /* nobody tunes yet */
+{
+	(void)m;
+}
+
+static void act_held(struct model *m, const struct core_action *a)
+{
+	ckpt_held(m, a->record);
+}
+
+static void act_tuned(struct model *m, const struct core_action *a)
+{
+	(void)a;
+	manage_tuned(m);
+}
+
 static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_SEND] = act_send,     [CORE_ACT_PERSIST] = act_persist, [CORE_ACT_BEGIN] = act_begin,
 	[CORE_ACT_CREDIT] = act_credit, [CORE_ACT_OPEN] = act_open,       [CORE_ACT_APPLY] = act_apply,
 	[CORE_ACT_RESULT] = act_result, [CORE_ACT_ENDED] = act_ended,     [CORE_ACT_SEAL] = act_seal,
 	[CORE_ACT_LOST] = act_lost,     [CORE_ACT_EXPEL] = act_expel,     [CORE_ACT_LEFT] = act_left,
+	[CORE_ACT_HELD] = act_held,     [CORE_ACT_TUNED] = act_tuned,
 };
 
 void model_run(struct model *m, const struct core_event *ev)

@@ -34,7 +34,7 @@ static bool coord_all_voted(const struct core *c)
 	return true;
 }
 
-static bool coord_all_done(const struct core *c)
+bool coord_all_done(const struct core *c)
 {
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
 		if (!c->coord.node[i].done)
@@ -52,6 +52,9 @@ static void coord_check(const struct core *c)
 	CHECK(!co->undecided || (co->state == COORD_OPEN && co->has_last && co->view.sealed));
 	CHECK(!co->undecided || co->id.step == co->last.id.step + 1);
 	CHECK(!co->undecided || !coord_all_voted(c)); /* the last vote decides, at once */
+	CHECK(!co->held || (co->hold && co->has_last && c->step.part != CORE_PREPARED));
+	CHECK(!co->undecided || !co->view.tune.paused);
+	CHECK(!co->view.restoring || !co->view.sealed);
 	CHECK(co->state != COORD_OPEN || co->view.term == c->conf.incarnation);
 	CHECK(co->trainers_nr <= NR(co->trainer));
 }
@@ -183,6 +186,7 @@ void coord_decide(struct core *c, const struct core_id *id, const struct core_wo
 				     .finite = core_at(c, c->at_all_finite),
 				     .chunks_nr = c->conf.chunks_nr,
 				     .lr = co->lr_nr ? co->lr : NULL,
+				     .tune = &co->view.tune,
 				     .skip = co->skip,
 				     .bad_tensor = co->bad_tensor,
 				     .bad_rank = co->bad_rank};
@@ -196,7 +200,7 @@ static void coord_commit(struct ctx *x)
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 
-	CHECK(co->undecided && coord_all_voted(c));
+	CHECK(co->undecided && coord_all_voted(c) && !co->held);
 	co->undecided = false;
 	coord_decide(c, &co->id, &co->world);
 	timer_start(c, &co->timer, x->now);
@@ -322,11 +326,19 @@ static void coord_send_waits(struct ctx *x)
 	}
 }
 
-static bool coord_short(const struct core *c) /* of trainers, and some wait: on every node they want to hear for how many */
+bool coord_paused(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
-	return co->state == COORD_OPEN && co->view.sealed && !co->undecided && co->trainers_nr > 0 && !world_enough(c);
+	return co->view.tune.paused || (co->has_last && record_pauses(&co->last, &co->view.tune));
+}
+
+static bool coord_short(const struct core *c) /* trainers wait, of more or of an operator: on every node they want to hear of it */
+{
+	const struct coord *co = &c->coord;
+
+	return co->state == COORD_OPEN && co->view.sealed && !co->undecided && co->trainers_nr > 0 &&
+	       (coord_paused(c) || !world_enough(c));
 }
 
 static void coord_repeat(struct ctx *x)
@@ -352,7 +364,7 @@ void coord_on_tick(struct ctx *x)
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 
-	if (co->undecided && x->now >= co->begun_ns + c->conf.step_timeout_ns)
+	if (co->undecided && !co->held && x->now >= co->begun_ns + c->conf.step_timeout_ns)
 		waits_expel(x);
 	if (x->now < co->timer.at)
 		return;
@@ -368,7 +380,7 @@ static bool coord_may_begin(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
-	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last && !co->last.diverged &&
+	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last && !co->tune_due && !coord_paused(c) &&
 	       coord_all_linked(c);
 }
 
@@ -385,6 +397,7 @@ void coord_settle(struct ctx *x)
 	}
 	recover_settle(x);
 	world_sweep(x);
+	orders_settle(x);
 	if (coord_may_begin(c) && world_make(c, &co->world))
 		coord_begin(x);
 	if (coord_short(c) && co->timer.at == UINT64_MAX)
@@ -394,7 +407,7 @@ void coord_settle(struct ctx *x)
 
 bool coord_due(const struct core *c)
 {
-	return (coord_may_begin(c) && world_enough(c)) || recover_due(c);
+	return (coord_may_begin(c) && world_enough(c)) || recover_due(c) || orders_due(c);
 }
 
 uint64_t coord_deadline(const struct core *c)
@@ -404,7 +417,7 @@ uint64_t coord_deadline(const struct core *c)
 
 	if (co->state == COORD_OFF)
 		return UINT64_MAX;
-	if (co->undecided && co->begun_ns + c->conf.step_timeout_ns < at)
+	if (co->undecided && !co->held && co->begun_ns + c->conf.step_timeout_ns < at)
 		at = co->begun_ns + c->conf.step_timeout_ns;
 	return lost < at ? lost : at;
 }

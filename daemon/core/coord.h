@@ -22,11 +22,17 @@ struct coord {
 	bool has_view, has_last, undecided, want_seal, skip;
 	bool prepared_differs; /* RECOVER: its votes differ in lr */
 	bool has_lr;           /* .lr: of the first node with ranks that voted */
+	bool hold, held;       /* CORE_EV_HOLD is on; and CORE_ACT_HELD was given */
+	bool tune_due;         /* .tune waits for a boundary */
+	bool tune_tell;        /* CORE_ACT_TUNED when the view in hand is adopted by all */
+	bool checkpoint;       /* there is one to come back to */
+	bool rollback;         /* CORE_EV_ROLLBACK waits until views may change */
+	bool has_restored;     /* .restored: of CORE_EV_WRITTEN */
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
 	struct core_view view; /* durable, or in COORD_PERSIST on its way to disk */
 	struct core_id id;     /* the attempt, or the last one */
-	uint64_t begun_ns, seal_step;
+	uint64_t begun_ns, seal_step, held_ns;
 	uint32_t attempt; /* the highest used for the next step */
 	int64_t bad_tensor;
 	int32_t bad_rank;
@@ -37,7 +43,9 @@ struct coord {
 	struct core_trainer trainer[CORE_RANKS_MAX]; /* joined: first the last world in rank order, then the others */
 	uint32_t trainers_nr;
 	struct coord_node node[CORE_NODES_MAX];
-	char lost[CORE_WHY_BYTES], aborted[CORE_WHY_BYTES];
+	struct core_tune tune;
+	struct core_restored restored;
+	char lost[CORE_WHY_BYTES], aborted[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES];
 	enum shard_status aborted_status;
 };
 
@@ -65,7 +73,9 @@ void coord_abort(struct ctx *x, enum shard_status status, const char *why); /* a
 /* false: malformed. *differs: a sentence where its trainers gave other learning rates than those before; else NULL. */
 bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w, const char **differs);
 void coord_decide(struct core *c, const struct core_id *id, const struct core_world *w);
-bool coord_due(const struct core *c); /* coord_settle would do more now */
+bool coord_all_done(const struct core *c);
+bool coord_paused(const struct core *c); /* by an operator, or the last record diverged */
+bool coord_due(const struct core *c);    /* coord_settle would do more now */
 uint64_t coord_deadline(const struct core *c);
 
 /* world.c */
@@ -75,7 +85,17 @@ void world_lost_node(struct ctx *x, uint16_t node, const char *why);
 bool world_enough(const struct core *c);
 bool world_make(struct core *c, struct core_world *w); /* false: fewer than min_world */
 void world_sweep(struct ctx *x);                       /* who asked to leave, between attempts */
-void world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why);
+bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why); /* false: it is not there */
+
+/* orders.c */
+void orders_on_hold(struct ctx *x, const struct core_event *e);
+void orders_on_tune(struct ctx *x, const struct core_event *e);
+void orders_on_kick(struct ctx *x, const struct core_event *e);
+void orders_on_checkpoint(struct ctx *x, const struct core_event *e);
+void orders_on_rollback(struct ctx *x, const struct core_event *e);
+void orders_settle(struct ctx *x); /* HELD, when it can be */
+bool orders_due(const struct core *c);
+void orders_forget(struct core *c); /* a generation ended */
 
 /* waits.c */
 void waits_text(const struct core *c, char *text, size_t bytes); /* empty: nobody is waited for */

@@ -232,6 +232,11 @@ static void (*const events[])(struct ctx *, const struct core_event *) = {
 	[CORE_EV_GONE] = local_gone,
 	[CORE_EV_ABANDON] = local_abandon,
 	[CORE_EV_WRITTEN] = recover_on_written,
+	[CORE_EV_HOLD] = orders_on_hold,
+	[CORE_EV_TUNE] = orders_on_tune,
+	[CORE_EV_KICK] = orders_on_kick,
+	[CORE_EV_CHECKPOINT] = orders_on_checkpoint,
+	[CORE_EV_ROLLBACK] = orders_on_rollback,
 };
 
 static void deliver_own(struct ctx *x)
@@ -335,6 +340,10 @@ void core_state(const struct core *c, struct core_state *s)
 	s->coordinator = coordinates;
 	s->recovering = coordinates ? c->coord.state != COORD_OPEN : !m->term;
 	s->sealed = m->sealed;
+	s->held = c->coord.held;
+	s->restoring = m->restoring;
+	s->tune = m->tune;
+	s->paused = m->tune.paused;
 	s->term = m->term;
 	s->seq = m->seq;
 	s->generation = m->generation;
@@ -344,7 +353,7 @@ void core_state(const struct core *c, struct core_state *s)
 	if (c->step.has_record) {
 		s->record = &c->step.record;
 		s->committed = c->step.record.id.step;
-		s->paused = c->step.record.diverged;
+		s->paused = s->paused || record_pauses(&c->step.record, &m->tune);
 	}
 	if (coordinates)
 		waits_text(c, s->waits, sizeof(s->waits));

@@ -78,7 +78,9 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	struct core *c = x->c;
 	struct member *m = &c->member;
 	struct core_action *a;
-	const char *why = m->next_why[0] ? m->next_why : "the model was LOST: write all weights and seal again";
+	const char *why = m->next_why[0] ? m->next_why
+			  : v->restoring ? "the model was LOST: it comes back from its newest checkpoint"
+					 : "the model was LOST: write all weights and seal again";
 	bool tell = m->generation || m->next_why[0];
 
 	step_drop(x, SHARD_WORLD_CHANGED, core_text(c, "%s", why));
@@ -89,6 +91,7 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	a = core_act(x, CORE_ACT_LOST);
 	a->id = (struct core_id){.term = v->term, .seq = v->seq, .generation = v->generation};
 	a->why = core_text(c, "%s", why);
+	a->status = v->restoring ? SHARD_ROLLED_BACK : SHARD_LOST;
 }
 
 /* A copy of a chunk can only follow records one by one; a view that skips one cannot be adopted by who holds chunks. */
@@ -130,6 +133,8 @@ void member_resume(struct ctx *x)
 	m->term = v->term;
 	m->seq = v->seq;
 	m->sealed = v->sealed;
+	m->restoring = v->restoring;
+	m->tune = v->tune;
 	member_ok(x);
 	if (new_term)
 		local_tell_again(x);

@@ -22,7 +22,8 @@ struct member {
 	uint64_t promised; /* no lower term is heeded */
 	uint64_t term;     /* of the view adopted here, 0: none */
 	uint32_t seq, generation;
-	bool sealed, has_next; /* has_next: a VIEW that waits for APPLYING to end */
+	bool sealed, restoring, has_next; /* has_next: a VIEW that waits for APPLYING to end */
+	struct core_tune tune;
 	struct core_view next;
 	struct timer timer; /* of the trainers' JOIN and GONE */
 	struct peer peer[CORE_NODES_MAX];

@@ -65,14 +65,17 @@ static double squares_sum(const struct record_votes *v, bool *finite) /* in chun
 	return sum;
 }
 
-/* One group's hyper-parameters in applied step t. lr: the trainers' own, of all groups, or NULL. */
-static void hyper_at(double h[HYPER_NR], const struct record_conf *conf, const double *lr, uint32_t g, uint64_t t)
+/* One group's hyper-parameters in applied step t. The trainers' own lr comes first, then an operator's. */
+static void hyper_at(double h[HYPER_NR], const struct record_conf *conf, const struct record_votes *votes, uint32_t g, uint64_t t)
 {
+	const double *lr = votes->lr;
 	double momentum;
 
 	memcpy(h, conf->hyper[g], HYPER_NR * sizeof(h[0]));
 	if (lr)
 		h[HYPER_LR] = lr[g];
+	else if (votes->tune && votes->tune->has_lr)
+		h[HYPER_LR] = votes->tune->lr * conf->lr_factor[g];
 	if (conf->schedule.id == SCHEDULE_NONE)
 		return;
 	if (!lr)
@@ -89,20 +92,21 @@ static double divisor(const struct record *r, const struct record_conf *conf)
 	return r->world.size > 1 && conf->predivide != 0 ? all / conf->predivide : all;
 }
 
-static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf, const double *lr, double norm)
+static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf,
+			 const struct record_votes *votes, double norm)
 {
-	double h[HYPER_NR];
+	double h[HYPER_NR], clip = votes->tune && votes->tune->has_clip ? votes->tune->clip : conf->clip;
 	float mult;
 
 	r->outcome = RECORD_APPLIED;
 	r->applied = prev->applied + 1;
 	r->skipped_in_row = 0;
 	r->grad_norm = norm;
-	if (conf->clip > 0 && conf->clip / (norm + CLIP_EPS) < 1)
-		r->clip_factor = conf->clip / (norm + CLIP_EPS);
+	if (clip > 0 && clip / (norm + CLIP_EPS) < 1)
+		r->clip_factor = clip / (norm + CLIP_EPS);
 	mult = (float)(r->clip_factor / divisor(r, conf));
 	for (uint32_t g = 0; g < conf->groups_nr; g++) {
-		hyper_at(h, conf, lr, g, r->applied);
+		hyper_at(h, conf, votes, g, r->applied);
 		optim_args_set(&r->args[g], conf->optim, h, r->applied, mult);
 	}
 }
@@ -114,6 +118,20 @@ static void record_skip(struct record *r, const struct record *prev, enum record
 	r->skipped_in_row = prev->skipped_in_row + 1;
 	r->grad_norm = (double)NAN;
 	memcpy(r->args, prev->args, sizeof(r->args));
+}
+
+bool record_pauses(const struct record *r, const struct core_tune *tune)
+{
+	return r->diverged && r->id.step > tune->resumed_step;
+}
+
+/* Skips in a row, less those that an operator has seen and resumed after. */
+static uint64_t record_skips(const struct record *r, const struct core_tune *tune)
+{
+	bool since = tune && r->id.step > tune->resumed_step &&
+		     r->skipped_in_row == tune->resumed_skips + (r->id.step - tune->resumed_step); /* the row is unbroken */
+
+	return since ? r->skipped_in_row - tune->resumed_skips : r->skipped_in_row;
 }
 
 void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf, const struct core_id *id,
@@ -129,7 +147,7 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	r->groups_nr = conf->groups_nr;
 	r->world = *world;
 	r->clip_factor = 1;
-	hyper_at(h, conf, votes->lr, 0, prev->applied + 1); /* of a skipped step: what it would have had, and the next one has */
+	hyper_at(h, conf, votes, 0, prev->applied + 1); /* of a skipped step: what it would have had, and the next one has */
 	r->lr = h[HYPER_LR];
 	r->bad_tensor = votes->bad_tensor;
 	r->bad_rank = votes->bad_rank;
@@ -145,10 +163,10 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	else if (votes->skip)
 		record_skip(r, prev, RECORD_SKIP);
 	else
-		record_apply(r, prev, conf, votes->lr, norm);
+		record_apply(r, prev, conf, votes, norm);
 	/* a skip that a trainer asked for says nothing about the scale */
 	if (r->outcome != RECORD_SKIP && !scaler_update(&r->scaler, conf, r->outcome == RECORD_NONFINITE))
 		r->diverged = true;
-	if (conf->max_skips && r->skipped_in_row >= conf->max_skips)
+	if (conf->max_skips && record_skips(r, votes->tune) >= conf->max_skips)
 		r->diverged = true;
 }

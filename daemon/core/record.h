@@ -82,13 +82,15 @@ struct record_votes {        /* of every member, merged */
 	const double *sumsq; /* [chunks_nr], chunk order */
 	const uint8_t *finite;
 	uint32_t chunks_nr;
-	const double *lr; /* [groups_nr] the trainers' own; NULL: the settings' */
+	const double *lr;             /* [groups_nr] the trainers' own; NULL: the settings' */
+	const struct core_tune *tune; /* of the view; NULL: nothing is changed */
 	bool skip;
 	int64_t bad_tensor;
 	int32_t bad_rank;
 };
 
 void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id);
+bool record_pauses(const struct record *r, const struct core_tune *tune); /* no step follows it before a resume */
 /* id.attempt counts from 1; world carries the weights */
 void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf, const struct core_id *id,
 		   const struct core_world *world, const struct record_votes *votes);

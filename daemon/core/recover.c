@@ -48,6 +48,11 @@ static uint32_t first_chunk(const struct core *c, uint16_t node)
 	return i;
 }
 
+static const char *recover_remedy(const struct core *c)
+{
+	return c->coord.checkpoint ? "it comes back from its newest checkpoint" : "write all weights and seal again";
+}
+
 static bool recover_lost(struct ctx *x) /* keeps the sentence */
 {
 	struct core *c = x->c;
@@ -56,11 +61,10 @@ static bool recover_lost(struct ctx *x) /* keeps the sentence */
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
 		if (!node_lost(c, i, x->now))
 			continue;
-		core_copy_text(
-			c->coord.lost, sizeof(c->coord.lost),
-			core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first): write all weights and seal again",
-				  c->conf.node_names[i], node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i],
-				  c->conf.chunks_nr, first_chunk(c, i)));
+		core_copy_text(c->coord.lost, sizeof(c->coord.lost),
+			       core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first): %s", c->conf.node_names[i],
+					 node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i], c->conf.chunks_nr,
+					 first_chunk(c, i), recover_remedy(c)));
 		return true;
 	}
 	return false;
@@ -74,6 +78,11 @@ static void recover_persist(struct ctx *x)
 	co->has_view = true;
 	co->view.term = x->c->conf.incarnation;
 	co->view.seq++;
+	if (co->tune_due) {
+		co->view.tune = co->tune;
+		co->tune_due = false;
+		co->tune_tell = true;
+	}
 	co->state = COORD_PERSIST;
 	timer_stop(&co->timer);
 	for (uint16_t i = 0; i < x->c->conf.nodes_nr; i++)
@@ -97,8 +106,11 @@ static void recover_change(struct ctx *x, bool lost) /* the next view, of the me
 		co->want_seal = co->want_seal && first;
 		co->view.generation = generation + 1;
 		co->view.sealed = co->has_last = false;
+		co->view.restoring = co->checkpoint && !first;
 		memset(&co->last, 0, sizeof(co->last));
 		co->attempt = 0;
+		if (!first)
+			orders_forget(c);
 	}
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
 		uint64_t now = node_incarnation(c, i);
@@ -142,8 +154,9 @@ static bool recover_rule(struct ctx *x)
 			core_copy_text(co->lost, sizeof(co->lost),
 				       core_text(c,
 						 "step %llu may have been decided, but the weight of %s went with its node, "
-						 "which started again: write all weights and seal again",
-						 (unsigned long long)co->id.step, core_rank_name(c, &co->prepared, i)));
+						 "which started again: %s",
+						 (unsigned long long)co->id.step, core_rank_name(c, &co->prepared, i),
+						 recover_remedy(c)));
 			return false;
 		}
 	}
@@ -189,42 +202,95 @@ static void recover_seal(struct ctx *x)
 		.term = co->view.term, .seq = co->view.seq + 1, .generation = co->view.generation, .step = co->seal_step};
 
 	record_seal(&co->last, &c->conf.record, &id);
+	co->view.tune.resumed_step = co->view.tune.resumed_skips = 0; /* of steps that are no more */
+	if (co->has_restored) {
+		co->last.applied = co->restored.applied;
+		co->last.skipped_in_row = co->restored.skipped_in_row;
+		co->last.scaler = co->restored.scaler;
+		co->last.loss_scale = co->restored.scaler.scale;
+		co->view.tune = co->restored.tune;
+	}
 	co->has_last = true;
 	co->want_seal = false;
 	co->attempt = 0;
 	co->lost[0] = 0;
 	co->view.sealed = true;
+	co->view.restoring = false;
 	co->view.record = co->last;
 	recover_persist(x);
+}
+
+/* Ordered: back to a checkpoint, or no longer on the way there. */
+static bool recover_ordered(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	return (co->rollback && co->view.sealed && co->checkpoint) || (co->view.restoring && !co->checkpoint);
+}
+
+static bool recover_tune_due(const struct core *c) /* at a boundary */
+{
+	return c->coord.state == COORD_OPEN && c->coord.tune_due && !c->coord.undecided && coord_all_done(c);
+}
+
+static void recover_again(struct ctx *x) /* the coordinator that was restoring started again: what it had written is not known */
+{
+	struct core *c = x->c;
+
+	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
+		       core_text(c, "the coordinator started again while it restored the model: %s", recover_remedy(c)));
+}
+
+static void recover_open(struct ctx *x)
+{
+	struct coord *co = &x->c->coord;
+
+	co->state = COORD_OPEN;
+	timer_stop(&co->timer);
+	for (uint16_t i = 0; i < x->c->conf.nodes_nr; i++)
+		co->node[i].done = true; /* who adopted the view has finished its record */
+	if (co->tune_tell && !co->tune_due)
+		core_act(x, CORE_ACT_TUNED);
+	co->tune_tell = false;
+}
+
+static void recover_leave(struct ctx *x, bool lost) /* the view in hand */
+{
+	struct coord *co = &x->c->coord;
+
+	coord_abort(x, SHARD_WORLD_CHANGED, lost ? core_text(x->c, "%s", co->lost) : "a node started again");
+	recover_change(x, lost);
 }
 
 void recover_settle(struct ctx *x)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
+	bool may_change = co->state == COORD_VIEW || co->state == COORD_OPEN;
 
 	if (co->state == COORD_RECOVER && recover_complete(c, x->now)) {
 		bool lost = recover_lost(x) || (co->view.sealed && !recover_rule(x));
 
-		recover_change(x, lost);
-	} else if ((co->state == COORD_VIEW || co->state == COORD_OPEN) && recover_changed(c, x->now)) {
-		bool lost = recover_lost(x);
-
-		coord_abort(x, SHARD_WORLD_CHANGED, lost ? core_text(c, "%s", co->lost) : "a node started again");
-		recover_change(x, lost);
+		if (!lost && co->view.restoring)
+			recover_again(x);
+		recover_change(x, lost || co->view.restoring);
+	} else if (may_change && recover_changed(c, x->now)) {
+		recover_leave(x, recover_lost(x));
+	} else if (may_change && recover_ordered(c)) {
+		core_copy_text(co->lost, sizeof(co->lost), core_text(c, "%s: %s", co->order_why, recover_remedy(c)));
+		recover_leave(x, true);
 	} else if (co->state == COORD_VIEW && recover_adopted(c)) {
-		co->state = COORD_OPEN;
-		timer_stop(&co->timer);
-		for (uint16_t i = 0; i < c->conf.nodes_nr; i++)
-			co->node[i].done = true; /* who adopted the view has finished its record */
+		recover_open(x);
 	}
 	if (co->state == COORD_OPEN && co->want_seal && !co->view.sealed)
 		recover_seal(x);
+	else if (recover_tune_due(c))
+		recover_change(x, false);
 }
 
 bool recover_due(const struct core *c)
 {
-	return c->coord.state == COORD_VIEW && recover_adopted(c);
+	return (c->coord.state == COORD_VIEW && recover_adopted(c)) || recover_tune_due(c);
 }
 
 void recover_send(struct ctx *x, uint16_t node)
@@ -319,8 +385,13 @@ void recover_on_written(struct ctx *x, const struct core_event *e)
 
 	if (c->coord.state == COORD_OFF || c->coord.view.sealed || c->member.generation != c->coord.view.generation)
 		return;
+	if (e->id.generation && e->id.generation != c->coord.view.generation)
+		return;
 	c->coord.want_seal = true;
 	c->coord.seal_step = e->step;
+	c->coord.has_restored = e->restored != NULL;
+	if (e->restored)
+		c->coord.restored = *e->restored;
 }
 
 uint64_t recover_deadline(const struct core *c)

@@ -31,7 +31,7 @@ static void step_move(struct ctx *x, enum core_part to)
 	step_check(x->c);
 }
 
-static bool step_complete(const struct core *c)
+bool step_complete(const struct core *c)
 {
 	return c->step.chunks_staged == c->held_nr[c->conf.self] && c->step.ranks_ready == c->step.ranks_nr;
 }
@@ -96,11 +96,11 @@ static void step_send_vote(struct ctx *x)
 	step_vote_fill(c, &core_send(x, c->conf.coordinator, CORE_VOTE, &c->step.id)->vote);
 }
 
-static void step_vote(struct ctx *x) /* when the last of what the vote waits for has come */
+void step_vote(struct ctx *x) /* when the last of what the vote waits for has come */
 {
 	struct step *s = &x->c->step;
 
-	if (s->part != CORE_STAGING || !step_complete(x->c))
+	if (s->part != CORE_STAGING || !step_complete(x->c) || x->c->coord.hold)
 		return;
 	core_act(x, CORE_ACT_OPEN)->id = s->id;
 	step_move(x, CORE_PREPARED);

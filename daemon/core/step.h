@@ -64,7 +64,9 @@ void step_abandon(struct ctx *x, enum shard_status status,
 /* Do two ranks, or the ranks of two nodes, give the same learning rates? else a sentence. */
 const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank, const double *lr, uint32_t nr,
 			    uint32_t other_rank, const double *other, uint32_t other_nr);
-void step_forget(struct ctx *x); /* a new generation: no record, no waiting BEGIN */
+void step_forget(struct ctx *x);          /* a new generation: no record, no waiting BEGIN */
+void step_vote(struct ctx *x);            /* if it is STAGING, complete, and not held */
+bool step_complete(const struct core *c); /* everything that the vote waits for has come */
 void step_vote_fill(struct core *c, struct core_vote *v);
 int32_t step_rank(const struct core_world *w, uint16_t node, uint64_t session); /* -1: not in it */
 void step_check(const struct core *c);

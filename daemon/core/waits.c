@@ -38,11 +38,18 @@ static bool words_room(struct words *w) /* for one more name; the rest is only c
 	return true;
 }
 
+static bool node_voted(const struct core *c, uint16_t node) /* or would have, were it not held */
+{
+	return c->coord.node[node].voted || (c->coord.hold && node == c->conf.self && step_complete(c) &&
+					     c->step.part == CORE_STAGING && !core_id_cmp(&c->step.id, &c->coord.id));
+}
+
 static bool rank_missing(const struct core *c, uint32_t rank)
 {
-	const struct coord_node *n = &c->coord.node[c->coord.world.rank[rank].node];
+	uint16_t node = c->coord.world.rank[rank].node;
+	const struct coord_node *n = &c->coord.node[node];
 
-	return !n->voted && (!n->reported || n->waits.ranks[rank / 64] >> (rank % 64) & 1);
+	return !node_voted(c, node) && (!n->reported || n->waits.ranks[rank / 64] >> (rank % 64) & 1);
 }
 
 static void waits_nodes(const struct core *c, struct words *w)
@@ -66,7 +73,7 @@ static void waits_attempt(const struct core *c, struct words *w)
 	uint32_t staged = 0;
 
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++)
-		staged += co->node[i].voted ? c->held_nr[i] : co->node[i].reported ? co->node[i].waits.chunks_staged : 0;
+		staged += node_voted(c, i) ? c->held_nr[i] : co->node[i].reported ? co->node[i].waits.chunks_staged : 0;
 	for (uint32_t i = 0; i < co->world.size; i++) {
 		const struct core_rank *r = &co->world.rank[i];
 
@@ -74,8 +81,12 @@ static void waits_attempt(const struct core *c, struct words *w)
 			words_add(w, "rank %u (pid %u, node %s)", i, r->pid, c->conf.node_names[r->node]);
 	}
 	for (uint16_t i = 0; i < c->conf.nodes_nr && !w->names_nr; i++) {
-		if (!co->node[i].voted && words_room(w))
+		if (!node_voted(c, i) && words_room(w))
 			words_add(w, "node %s", c->conf.node_names[i]);
+	}
+	if (!w->names_nr && co->held) {
+		words_add(w, "a checkpoint of step %llu is being written", (unsigned long long)co->last.id.step);
+		return;
 	}
 	if (w->names_nr > WAITS_NAMES_MAX)
 		words_add(w, " and %u more", w->names_nr - WAITS_NAMES_MAX);
@@ -94,7 +105,11 @@ void waits_text(const struct core *c, char *text, size_t bytes)
 		return;
 	if (co->undecided)
 		waits_attempt(c, &w);
-	else if (!co->last.diverged && missing)
+	else if (co->view.tune.paused)
+		words_add(&w, "an operator paused the model");
+	else if (coord_paused(c))
+		words_add(&w, "the model is paused since step %llu diverged", (unsigned long long)co->last.id.step);
+	else if (missing)
 		words_add(&w, "%u more trainer%s: %u of at least %u joined", missing, missing == 1 ? "" : "s", co->trainers_nr,
 			  c->conf.min_world);
 }

@@ -119,16 +119,17 @@ void world_lost_node(struct ctx *x, uint16_t node, const char *why)
 	}
 }
 
-void world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why)
+bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why)
 {
 	struct core *c = x->c;
 	struct core_trainer *known = world_find(c, w->rank[rank].node, w->rank[rank].session), t;
 
 	if (!known)
-		return;
+		return false;
 	t = *known;
 	world_remove(c, known);
 	world_echo(x, CORE_GONE, &t, why);
+	return true;
 }
 
 static bool world_before(const struct core *c, const struct core_trainer *a, const struct core_trainer *b)

@@ -212,8 +212,8 @@ static void on_credit(struct sim *s, uint16_t n, const struct core_action *a)
 static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct sim_node *nd = &s->node[n];
-	static const char *const act[] = {"?",      "SEND",  "PERSIST", "BEGIN", "CREDIT", "OPEN", "APPLY",
-					  "RESULT", "ENDED", "SEAL",    "LOST",  "EXPEL",  "LEFT"};
+	static const char *const act[] = {"?",     "SEND", "PERSIST", "BEGIN", "CREDIT", "OPEN", "APPLY", "RESULT",
+					  "ENDED", "SEAL", "LOST",    "EXPEL", "LEFT",   "HELD", "TUNED"};
 	char id[64];
 
 	if (a->type != CORE_ACT_SEND)
@@ -260,6 +260,9 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		if (shell_trainer(s, n, a->session))
 			truth_expelled(s, (uint32_t)(shell_trainer(s, n, a->session) - s->trainer), a->why);
 		trainer_closed(s, n, a->session, a->why);
+		break;
+	case CORE_ACT_HELD:
+	case CORE_ACT_TUNED:
 		break;
 	case CORE_ACT_LEFT:
 		trainer_closed(s, n, a->session, a->why);

@@ -305,6 +305,8 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 		if (!a->why || !a->why[0])
 			sim_fail(s, "deadline_named", "n%u: action %d without a reason", n, a->type);
 		break;
+	case CORE_ACT_HELD:
+	case CORE_ACT_TUNED:
 	case CORE_ACT_PERSIST:
 	case CORE_ACT_BEGIN:
 	case CORE_ACT_CREDIT:

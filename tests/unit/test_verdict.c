@@ -12,6 +12,7 @@
 #include "core/core.c"
 #include "core/local.c"
 #include "core/member.c"
+#include "core/orders.c"
 #include "core/record.c"
 #include "core/recover.c"
 #include "core/scaler.c"
