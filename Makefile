@@ -86,6 +86,7 @@ $(B)/%.o: %.c | $(PB)
 	$(compile)
 
 $(B)/daemon/obs/page.o: daemon/obs/page.html # .incbin: no compiler sees this
+$(B)/client/spawn.o: CPPFLAGS += -DSHARD_PREFIX='"$(PREFIX)"' # where it looks for shardd
 
 ar = @mkdir -p $(@D); rm -f $@; $(AR) rcs $@ $^
 $(PROTO_A): $(call objs,$(PROTO_C)) $(B)/gen/shard.pb-c.o

@@ -5,6 +5,7 @@
  * parent's connection is only dropped: nothing is sent, the socket is not shut down, no map is removed (there is none). */
 #include "handle.h"
 #include "image.h"
+#include "spawn.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -208,13 +209,37 @@ static enum shard_status introduce(struct shard_client *c, struct wait *w) /* di
 	return rc == SHARD_OK ? pump_start(c) : rc;
 }
 
+struct connecting {
+	const struct shard_connect_opts *o;
+	bool tcp;
+	uint64_t deadline_ns;
+	struct shard_client *c; /* NULL after a failure */
+};
+
+static enum shard_status connect_once(void *arg)
+{
+	struct connecting *a = arg;
+	uint64_t now = clock_ns();
+	enum shard_status rc = client_new(&a->c, a->o->address, a->o);
+	struct wait w;
+
+	if (rc == SHARD_OK) {
+		a->c->tcp = a->tcp;
+		wait_begin(a->c, &w, a->deadline_ns > now ? (int64_t)((a->deadline_ns - now) / NS_PER_MS) + 1 : 1);
+		rc = introduce(a->c, &w);
+	}
+	if (rc != SHARD_OK && a->c != NULL) {
+		client_free(a->c);
+		a->c = NULL;
+	}
+	return rc;
+}
+
 enum shard_status shard_connect(shard_client **out, const struct shard_connect_opts *opts)
 {
 	struct shard_connect_opts o = {.size = sizeof(o)};
-	struct shard_client *c = NULL;
+	struct connecting a = {.o = &o};
 	enum shard_status rc;
-	struct wait w;
-	bool tcp;
 
 	if (out == NULL)
 		return text_fail(SHARD_BAD_ARG, "shard_connect: where should the connection go? the first argument is NULL");
@@ -225,22 +250,16 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 		o.address = secure_getenv("SHARD_ADDRESS");
 	if (o.address == NULL || o.address[0] == 0)
 		o.address = DEFAULT_ADDRESS;
-	if ((rc = dial_check(o.address, &tcp)) != SHARD_OK)
+	if ((rc = dial_check(o.address, &a.tcp)) != SHARD_OK)
 		return rc;
 	if (o.secret != NULL)
 		return text_fail(SHARD_UNSUPPORTED, "secret \"%.200s\": secrets come in a later release", o.secret);
-	if ((rc = client_new(&c, o.address, &o)) == SHARD_OK) {
-		c->tcp = tcp;
-		wait_begin(c, &w, o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS);
-		rc = introduce(c, &w);
-	}
-	if (rc != SHARD_OK) {
-		if (c != NULL)
-			client_free(c);
+	a.deadline_ns = clock_ns() + (uint64_t)(o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS) * NS_PER_MS;
+	rc = spawn_is(o.address) ? spawn_connect(o.address, a.deadline_ns, connect_once, &a) : connect_once(&a);
+	if (rc != SHARD_OK)
 		return rc;
-	}
-	client_log(c, 6, "connected", shard_version());
-	*out = c;
+	client_log(a.c, 6, "connected", shard_version());
+	*out = a.c;
 	return SHARD_OK;
 }
 

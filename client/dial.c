@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reaching a daemon at "unix:/path" or "tcp://host:port". Called by shard_connect() before there is a handle. Fails with
- * SHARD_BAD_ARG for what is no address, SHARD_UNSUPPORTED for spawn:, and SHARD_UNREACHABLE with the errno's name and what to do.
+ * SHARD_BAD_ARG for what is no address, and SHARD_UNREACHABLE with the errno's name and what to do. "spawn:NAME" is the socket of that
+ * name; starting a daemon is spawn.c's.
  * Only resolving a name can take longer than the deadline: that is the resolver's own timeout. */
 #include "client.h"
 
 #include "net/address.h"
+#include "spawn.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -18,13 +20,13 @@
 enum shard_status dial_check(const char *address, bool *tcp)
 {
 	struct conn_address a;
+	struct spawn s;
 	struct err e;
-	enum shard_status rc;
 
-	if (strncmp(address, "spawn:", 6) == 0)
-		return text_fail(SHARD_UNSUPPORTED, "address \"%.200s\": spawn: comes in a later release: choose unix: or tcp://",
-				 address);
-	if ((rc = conn_address_parse(&a, address, &e)) != SHARD_OK)
+	*tcp = false;
+	if (spawn_is(address))
+		return spawn_find(&s, address, &e) == SHARD_OK ? SHARD_OK : text_fail_err(&e);
+	if (conn_address_parse(&a, address, &e) != SHARD_OK)
 		return text_fail_err(&e);
 	*tcp = !a.unix_path;
 	return SHARD_OK;
@@ -107,12 +109,16 @@ static enum shard_status dial_name(const char *address, const struct conn_addres
 
 enum shard_status dial(const char *address, uint64_t deadline_ns, int *fd)
 {
+	const bool spawned = spawn_is(address);
 	struct address_sock sock;
 	struct conn_address a;
+	struct spawn s;
 	struct err e;
 	int error;
 
-	if (conn_address_parse(&a, address, &e) != SHARD_OK)
+	if (spawned && spawn_find(&s, address, &e) != SHARD_OK)
+		return text_fail_err(&e);
+	if (conn_address_parse(&a, spawned ? s.address : address, &e) != SHARD_OK)
 		return text_fail_err(&e);
 	if (!address_numeric(&a, &sock))
 		return dial_name(address, &a, deadline_ns, fd);

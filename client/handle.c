@@ -6,6 +6,7 @@
 #include "handle.h"
 #include "image.h"
 #include "push.h"
+#include "spawn.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -238,6 +239,8 @@ static enum shard_status define_ask(struct shard_model *m, const struct shard_sp
 	else if (rc == SHARD_TIMEOUT)
 		text_fail(rc, "definition of \"%s\" waited %.1f s for shardd at %s: disconnect before you try again", s->name,
 			  wait_seconds(&w), c->address);
+	else if (rc == SHARD_BUDGET && spawn_is(c->address))
+		spawn_advise(c->address);
 	request_free(r);
 	return rc;
 }

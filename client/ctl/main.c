@@ -4,6 +4,7 @@
  * the exit code (ctl.h). */
 #include "base/check.h"
 #include "ctl/ctl.h"
+#include "spawn.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -24,7 +25,8 @@ static const struct ctl_command commands[] = {
 enum { OPT_TIMEOUT = 256, OPT_JSON };
 
 static const struct argp_option argp_rows[] = {
-	{"address", 'a', "ADDRESS", 0, "unix:/path or host:port (default: $SHARD_ADDRESS, then " DEFAULT_ADDRESS ")", 0},
+	{"address", 'a', "ADDRESS", 0, "unix:/path, host:port or spawn:NAME (default: $SHARD_ADDRESS, then " DEFAULT_ADDRESS ")",
+	 0},
 	{"timeout", OPT_TIMEOUT, "SECONDS", 0, "give up after this (default: 5)", 0},
 	{"json", OPT_JSON, NULL, 0, "print JSON", 0},
 	{"version", 'V', NULL, 0, "print the version and exit", 0},
@@ -169,9 +171,17 @@ int main(int argc, char **argv)
 		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS, .timeout_ns = 5000000000ull},
 	};
 
+	struct spawn spawn;
+	struct err e;
+
 	argp_err_exit_status = CTL_USAGE;
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &p) != 0)
 		return CTL_USAGE;
 	p.options.words = p.word;
+	if (strcmp(p.command->name, "bench") != 0 && spawn_is(p.options.address)) {
+		if (spawn_find(&spawn, p.options.address, &e) != SHARD_OK)
+			return (int)ctl_fail(ctl_exit_of(e.status), "%s", e.text);
+		p.options.address = spawn.address; /* looking at a daemon does not start one */
+	}
 	return (int)p.command->run(&p.options);
 }

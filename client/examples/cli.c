@@ -42,7 +42,7 @@ static const struct argp_option options[] = {
 	{"settings", OPT_SETTINGS, "TEXT", 0, "Settings of the model: \"optimizer=adamw lr=6e-3 clip=1.0\"", 2},
 	{"name", OPT_NAME, "NAME", 0, "Of the model (gpt)", 2},
 	{"address", OPT_ADDRESS, "ADDRESS", 0,
-	 "Of the daemon: unix:/path or tcp://host:port ($SHARD_ADDRESS, /run/shardd/shardd.sock)", 3},
+	 "Of the daemon: unix:/path, tcp://host:port or spawn:NAME ($SHARD_ADDRESS, /run/shardd/shardd.sock)", 3},
 	{"rank-hint", OPT_RANK_HINT, "N", 0, "Which rank to ask for (any)", 3},
 	{"world", OPT_WORLD, "MIN[,MAX]", 0, "How many trainers a step has (as configured)", 3},
 	{"log", OPT_LOG, "FILE", 0, "One line of key=value per step (standard output)", 4},
