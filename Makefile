@@ -112,7 +112,7 @@ $(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
 
 # for who links statically: the client with what it needs of proto/, in one object whose only global names are shard.h's
-$(B)/libshard-whole.a: $(call objs,$(CLIENT_C) $(PROTO_C)) $(B)/gen/shard.pb-c.o
+$(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
@@ -177,7 +177,7 @@ help:
 	  'make bench' 'figures beside what the machine can do' \
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
 	  'make tidy' 'include rules, sizes, format; format: formats; tidy-ratchet: records sizes that shrank' \
-	  'make install' 'DESTDIR, PREFIX, LIBDIR; and uninstall' \
+	  'make install' 'DESTDIR, PREFIX, LIBDIR, MANDIR; and uninstall; man: the manual alone, into build/man' \
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
 	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \

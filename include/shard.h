@@ -114,9 +114,9 @@ SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor); /* 
 SHARD_API enum shard_status shard_commit(shard_model *, shard_ticket *);     /* [one] all pushed, else MISSING (count, first three names) */
 SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* [one] in place of commit: nobody applies this step */
 SHARD_API enum shard_status shard_abandon(shard_model *, const char *why);   /* [one] my gradients are bad: same step, next attempt, all */
-SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] 0: step in hand
-        * OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED: *result is
-        * filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns is 0 for now */
+SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] 0 is the
+        * step in hand. OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED:
+        * *result is filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns is 0 for now */
 SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds
         * step - 1, unchanged before this trainer's own shard_commit. NULL unless joined: observers use shard_read(SHARD_IMAGE) */
 SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,

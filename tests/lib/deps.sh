@@ -10,7 +10,8 @@ packages=(
 	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
 	libcmocka-dev procps                                        # tests
 	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format
-	iperf3                                                      # a figure beside ours in make bench
+	python3 mandoc groff-base                                   # the manual, and two that read it critically
+	iperf3 fio                                                  # figures beside ours in make bench
 )
 missing=()
 for p in "${packages[@]}"; do

@@ -1,43 +1,79 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh BUILD: what `make install` leaves: the header alone is C11 and C++17, a program links with the shared and with the static library
-# by pkg-config, the library exports shard_* and nothing else, and `make uninstall` takes all of it away.
+# install.sh BUILD: what `make install` leaves. README's trainer compiles with -Werror as C11 and as C++17, links by pkg-config with
+# libshard.so and, by --static, with libshard.a, and trains with the installed daemon each time; the installed configuration is taken;
+# man finds the pages; `make uninstall` leaves the tree as it was.
 set -eu
 cd "$(dirname "$0")/../.."
 B=$1
-dir=$(mktemp -d /tmp/shard-install-XXXXXX)
-trap 'rm -rf "$dir"' EXIT
-root=$dir/root
-args=(--no-print-directory "DESTDIR=$root" PREFIX=/usr LIBDIR=/usr/lib/shard-test)
+dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-install.XXXXXX")
+daemon=
+trap '[ -z "$daemon" ] || kill -9 $daemon 2>/dev/null; rm -rf "$dir"' EXIT
+unset "${!SHARD_@}"
+root=$dir/root lib=$dir/root/usr/lib/shard-test
+args=(--no-print-directory "B=$B" "DESTDIR=$root" PREFIX=/usr LIBDIR=/usr/lib/shard-test)
 fail() { echo "install: $*"; exit 1; }
 
+# somebody else's files in the same folders stay
+install -d "$root/usr/share/man/man3" "$root/usr/bin" "$root/usr/share/shardd"
+touch "$root/usr/share/man/man3/shard_other.3" "$root/usr/bin/shardx" "$root/usr/share/shardd/mine"
+find "$root" ! -type d | sort >"$dir/before"
 "${MAKE:-make}" "${args[@]}" install >"$dir/log" 2>&1 || { cat "$dir/log"; fail "make install failed"; }
-cat >"$dir/t.c" <<'C'
-#include <shard.h>
-#include <stdio.h>
-int main(void)
-{
-	puts(shard_version());
-	return shard_name(SHARD_OK)[0] != 'S';
-}
-C
-cp "$dir/t.c" "$dir/t.cc"
-export PKG_CONFIG_PATH=$root/usr/lib/shard-test/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
-read -ra flags < <(pkg-config --cflags libshard)
-read -ra libs < <(pkg-config --libs libshard)
-read -ra private < <(pkg-config --libs --static libshard)
-warn=(-Wall -Wextra -Wpedantic -Werror)
-gcc -std=c11 "${warn[@]}" "${flags[@]}" "$dir/t.c" "${libs[@]}" -o "$dir/t" || fail "a C program does not link with libshard.so"
-[ "$(LD_LIBRARY_PATH=$root/usr/lib/shard-test "$dir/t")" ] || fail "the program does not run with libshard.so"
-g++ -std=c++17 "${warn[@]}" "${flags[@]}" -fsyntax-only "$dir/t.cc" || fail "shard.h is not C++17"
-for f in "${!private[@]}"; do [ "${private[f]}" != -lshard ] || private[f]=$root/usr/lib/shard-test/libshard.a; done
-gcc -std=c11 "${warn[@]}" "${flags[@]}" "$dir/t.c" "${private[@]}" -o "$dir/t" || fail "a C program does not link with libshard.a"
-"$dir/t" >/dev/null || fail "the program does not run with libshard.a"
-others=$(nm -D --defined-only "$root/usr/lib/shard-test/libshard.so.0" | awk '$3 !~ /^shard_/ { print $3 }')
-[ -z "$others" ] || fail "libshard.so exports more than shard_*:" $others
+installed=$(find "$root" ! -type d | wc -l)
+
 for f in shardd shardctl; do "$root/usr/bin/$f" --version >/dev/null || fail "$f --version"; done
 "$root/usr/bin/shardctl" config check "$root/usr/share/shardd/shardd.conf" >/dev/null || fail "the installed shardd.conf is refused"
-"${MAKE:-make}" "${args[@]}" uninstall >"$dir/log" 2>&1 || fail "make uninstall failed"
-left=$(find "$root" -type f -o -type l)
-[ -z "$left" ] || fail "make uninstall leaves" $left
-echo "install: header, libraries, programs: fine; exports $(nm -D --defined-only "$B/libshard.so.0" | wc -l) names, all shard_*"
+[ "$(readlink "$lib/libshard.so")" = libshard.so.0 ] || fail "libshard.so is no link to libshard.so.0"
+if command -v python3 >/dev/null; then
+	for page in man1/shardctl.1 man3/shard_push.3 man5/shardd.conf.5 man8/shardd.8; do
+		[ -s "$root/usr/share/man/$page" ] || fail "no $page"
+	done
+fi
+
+# the trainers
+awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' README.md >"$dir/loop.c"
+[ -s "$dir/loop.c" ] || fail "README has no C block"
+export PKG_CONFIG_PATH=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
+read -ra flags < <(pkg-config --cflags libshard)
+read -ra shared < <(pkg-config --libs libshard)
+read -ra static < <(pkg-config --libs --static libshard)
+sources=("$dir/loop.c" tests/proc/readme_main.c)
+# trainer NAME COMPILER... -- LIBRARIES...
+trainer()
+{
+	local name=$1 compiler=()
+
+	shift
+	while [ "$1" != -- ]; do compiler+=("$1"); shift; done
+	shift
+	"${compiler[@]}" -Wall -Wextra -Werror "${flags[@]}" "${sources[@]}" -x none "$@" -o "$dir/$name" >"$dir/cc.log" 2>&1 ||
+		{ cat "$dir/cc.log"; fail "README's trainer does not become $name"; }
+}
+trainer c-shared gcc -std=c11 -- "${shared[@]}"
+trainer c++-shared g++ -std=c++17 -x c++ -- "${shared[@]}"
+trainer c-static gcc -std=c11 -- -Wl,-Bstatic "${static[@]}" -Wl,-Bdynamic # ours and protobuf-c, within a program that uses libc.so
+trainer c++-static g++ -std=c++17 -x c++ -- -Wl,-Bstatic "${static[@]}" -Wl,-Bdynamic
+trainer c-all-static gcc -std=c11 -- -static "${static[@]}"
+printf '#include <shard.h>\n' | gcc -std=c11 -Wpedantic -Wall -Wextra -Werror "${flags[@]}" -fsyntax-only -xc - || fail "shard.h is not C11"
+printf '#include <shard.h>\n' | g++ -std=c++17 -Wpedantic -Wall -Wextra -Werror "${flags[@]}" -fsyntax-only -xc++ - || fail "shard.h is not C++17"
+for t in c-static c++-static c-all-static; do
+	! readelf -d "$dir/$t" | grep -q 'libshard\|libprotobuf-c' || fail "$t still needs a shared library of ours"
+done
+
+"$root/usr/bin/shardd" --listen 127.0.0.1:0 --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB >"$dir/daemon.log" 2>&1 &
+daemon=$!
+tail -n +1 -F "$dir/daemon.log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/daemon.log"; fail "shardd did not start"; }
+last=0
+for t in c-shared c++-shared c-static c++-static c-all-static; do # the model outlives them: each goes on for 30 steps more
+	last=$((last + 30))
+	SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH=$lib timeout 60 "$dir/$t" $last >"$dir/$t.out" 2>&1 || { cat "$dir/$t.out" "$dir/daemon.log"; fail "$t failed"; }
+	[ "$(tail -n 1 "$dir/$t.out" | cut -d' ' -f1,2)" = "step $last" ] || { cat "$dir/$t.out"; fail "$t did not train to step $last"; }
+done
+kill -TERM $daemon
+wait $daemon || fail "shardd ended with status $?"
+daemon=
+
+"${MAKE:-make}" "${args[@]}" uninstall >"$dir/log" 2>&1 || { cat "$dir/log"; fail "make uninstall failed"; }
+find "$root" ! -type d | sort >"$dir/after"
+diff "$dir/before" "$dir/after" >"$dir/diff" || { cat "$dir/diff"; fail "make uninstall leaves, or takes, files"; }
+echo "install: $((installed - $(wc -l <"$dir/before"))) files; trainers in C and C++, shared and static, train; all are gone again"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What README's training loop leaves to the user: a model of two tensors whose gradient is the distance to a target, so that the loss
- * must fall. readme.sh compiles it together with the loop. */
+ * must fall. readme.sh and install.sh compile it together with the loop, as C11 and as C++17. */
 #include <shard.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@ double forward_backward(shard_model *m, uint64_t first, uint64_t count, double l
 	(void)first;
 	for (uint32_t i = shard_tensors(m); i-- > 0;) {
 		struct shard_info info = SHARD_INIT(struct shard_info);
-		const float *w = shard_image(m, i);
-		float *g = shard_grad(m, i);
+		const float *w = (const float *)shard_image(m, i);
+		float *g = (float *)shard_grad(m, i);
 
 		if (shard_tensor_info(m, i, &info) != SHARD_OK || w == NULL || g == NULL)
 			exit(3);
@@ -36,21 +36,20 @@ double forward_backward(shard_model *m, uint64_t first, uint64_t count, double l
 	return loss;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	static float matrix[ROWS * COLS], bias[COLS];
-	const struct shard_tensor tensors[] = {
-		{.name = "matrix", .ndim = 2, .shape = {ROWS, COLS}},
-		{.name = "bias", .ndim = 1, .shape = {COLS}},
-	};
+	static struct shard_tensor tensors[2]; /* zeros */
 	const uint64_t numel[] = {ROWS * COLS, COLS};
 	float *const weights[] = {matrix, bias};
 	struct shard_spec spec = SHARD_INIT(struct shard_spec);
 
+	tensors[0].name = "matrix", tensors[0].ndim = 2, tensors[0].shape[0] = ROWS, tensors[0].shape[1] = COLS;
+	tensors[1].name = "bias", tensors[1].ndim = 1, tensors[1].shape[0] = COLS;
 	spec.name = "readme";
 	spec.tensors = tensors;
 	spec.tensors_nr = 2;
 	spec.image = spec.grad = SHARD_F32;
 	spec.settings = "optimizer=adamw lr=0.05 min_world=1 max_world=1";
-	return train(&spec, numel, weights, 30, 8);
+	return train(&spec, numel, weights, argc > 1 ? strtoull(argv[1], NULL, 10) : 30, 8);
 }

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# man.sh BUILD: the manual that `make man` makes: neither mandoc nor groff has a warning about any page, each function of shard.h has one,
+# each reference between the pages leads to one, and each option and command that --help has is in it.
+set -eu
+build=${1:?usage: man.sh BUILD}
+cd "$(dirname "$0")/../.."
+here=$PWD
+export LC_ALL=C
+fail()
+{
+	echo "not ok man: $*"
+	exit 1
+}
+command -v python3 mandoc groff >/dev/null || { echo "ok man: skipped, python3, mandoc or groff is not here"; exit 0; }
+"${MAKE:-make}" --no-print-directory B="$build" man >/dev/null || fail "make man"
+cd "$build/man"
+said=$(for f in man?/*; do
+	read -r first <"$f"
+	if [[ $first = .so* ]]; then # mandoc advises links instead: what matters is that it leads somewhere
+		[ -f "${first#.so }" ] || echo "$f: ${first#.so } is not there"
+	else
+		mandoc -Tlint -W warning "$f" || true
+		groff -ww -man -Tascii "$f" 2>&1 >/dev/null || true
+	fi
+done)
+[ -z "$said" ] || fail "warnings:
+$said"
+diff <(python3 "$here/deploy/man.py" --list | sort) <(ls man?/* | sort) || fail "make install would install other pages"
+grep -oE '^SHARD_(CALL|API)[^(]*\(' "$here/include/shard.h" | grep -oE 'shard_[a-z_]+\(' | tr -d '(' | while read -r f; do
+	[ -f "man3/$f.3" ] || fail "$f has no page"
+done
+grep -hoE '(\\fBshard[a-z_.]*\\fR|^\.BR shard[a-z_.]*) ?\([1-8]\)' man?/* | sed -E 's/\\f.|^\.BR| //g' | sort -u | while read -r ref; do
+	section=${ref: -2:1}
+	[ -f "man$section/${ref%(*}.$section" ] || fail "no page $ref, which is referred to"
+done
+text() { mandoc -Tascii "$1" | sed 's/.\x08//g' | tr -s ' \n' '  '; }
+text man5/shardd.conf.5 >conf.txt
+"$here/$build/shardd" --help 2>/dev/null | sed -n '/^\[daemon\]/,/^Exit/s/^  \([a-z_0-9][a-z_0-9]*\) .*/\1/p' | while read -r key; do
+	grep -q " $key " conf.txt || fail "shardd.conf(5) lacks $key"
+done
+text man1/shardctl.1 >ctl.txt
+"$here/$build/shardctl" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]\)/\1/p' | sed 's/   *.*//' | while read -r command; do
+	grep -qF "$command" ctl.txt || fail "shardctl(1) lacks $command"
+done
+rm -f conf.txt ctl.txt
+echo "ok man: $(ls man?/* | wc -l) pages, no warning"
