@@ -29,7 +29,8 @@ struct shard_model {
 	struct attempt offered, begun;                /* the newest ATTEMPT; the one in hand */
 	bool offered_over;                            /* it ended before it was begun */
 	enum phase phase;
-	bool changed; /* SHARD_WORLD_CHANGED until shard_world_get() */
+	bool changed;     /* SHARD_WORLD_CHANGED until shard_world_get() */
+	bool rolled_back; /* or rather SHARD_ROLLED_BACK */
 	char why[MODEL_WHY_BYTES], why_shown[MODEL_WHY_BYTES];
 	struct attempt seen; /* rank and size that the caller knows */
 	struct verdict verdicts[MODEL_VERDICTS];
@@ -59,6 +60,7 @@ struct shard_model {
 	struct ticket tickets[MODEL_TICKETS];
 	uint32_t tickets_first, tickets_nr;
 	_Atomic uint64_t ticket_last, ticket_done; /* given; all up to it are done */
+	_Atomic uint64_t void_first, void_last;    /* those in between ended with their generation */
 };
 
 /* --- handle.c --- */

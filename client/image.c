@@ -69,6 +69,23 @@ void image_deinit(struct shard_model *m)
 	atomic_store(&m->ticket_done, atomic_load(&m->ticket_last));
 }
 
+/* The daemon changes the generation in the shared page before the versions, and both before the bytes: who looks at them in the other
+ * order cannot take a version of one generation for that of another. */
+static bool same_generation(const struct shard_model *m)
+{
+	const struct image_head *h = m->image.base;
+
+	return m->own_version != NULL || __atomic_load_n(&h->generation, __ATOMIC_ACQUIRE) == m->generation;
+}
+
+void image_anew(struct shard_model *m)
+{
+	for (uint32_t c = 0; m->own_version != NULL && c < m->space.chunks_nr; c++) {
+		atomic_store_explicit(&m->own_version[c], NONE, memory_order_release);
+		m->own_part[c] = 0;
+	}
+}
+
 bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, uint64_t step, uint32_t *chunk)
 {
 	uint32_t last = (uint32_t)((first + count - 1) / m->space.chunk_elems);
@@ -82,7 +99,7 @@ bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, ui
 			*chunk = c;
 		return false;
 	}
-	return true;
+	return same_generation(m);
 }
 
 /* --- tcp: parts as they come --- */
@@ -186,7 +203,7 @@ static bool pull_copy(struct shard_model *m, const struct ticket *t)
 		if (atomic_load_explicit(v, memory_order_relaxed) != before || !stable(m, before, &again) || again != open)
 			return false;
 	}
-	return true;
+	return same_generation(m);
 }
 
 static bool ticket_ready(struct shard_model *m, const struct ticket *t, uint32_t *chunk)
@@ -217,6 +234,29 @@ void ticket_settle(struct shard_model *m)
 	done = m->tickets_nr > 0 ? m->tickets[m->tickets_first].no - 1 : atomic_load(&m->ticket_last);
 	if (done > atomic_load(&m->ticket_done))
 		atomic_store(&m->ticket_done, done);
+}
+
+void ticket_void(struct shard_model *m)
+{
+	uint64_t last = atomic_load(&m->ticket_last);
+
+	if (m->tickets_nr == 0)
+		return;
+	if (atomic_load(&m->void_last) == 0)
+		atomic_store(&m->void_first, m->tickets[m->tickets_first].no);
+	atomic_store(&m->void_last, last);
+	m->tickets_nr = 0;
+	atomic_store(&m->ticket_done, last);
+}
+
+/* Done, or over: the status says which. */
+static enum shard_status ticket_end(const struct shard_model *m, shard_ticket no)
+{
+	if (no == 0 || no > atomic_load(&m->void_last) || no < atomic_load(&m->void_first))
+		return SHARD_OK;
+	return text_fail(SHARD_ROLLED_BACK,
+			 "ticket %llu of \"%s\" is of before the model was rolled back: what it waited for is gone", (ull)no,
+			 m->space.name);
 }
 
 /* One ticket, whatever stands before it. What is neither in the ring nor to come is done. */
@@ -261,6 +301,8 @@ static enum shard_status pull_check(struct shard_model *m, uint32_t tensor, uint
 		return text_fail(SHARD_BAD_STATE,
 				 "shard_pull() of \"%s\", which is not joined: observers use shard_read(SHARD_IMAGE)",
 				 m->space.name);
+	if (m->rolled_back)
+		return world_changed(m);
 	if (space_range(&m->space, "pull", tensor, first, count, &e) != SHARD_OK)
 		return text_fail_err(&e);
 	if (dst != NULL && !dtype_ok(dtype))
@@ -323,7 +365,7 @@ enum shard_status shard_wait(shard_model *m, shard_ticket ticket, int64_t timeou
 	struct wait w;
 
 	if (m != NULL && !client_forked(m->client) && atomic_load(&m->ticket_done) >= ticket)
-		return SHARD_OK; /* also when the connection is over by now */
+		return ticket_end(m, ticket); /* also when the connection is over by now */
 	if ((rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	if (ticket > atomic_load(&m->ticket_last))
@@ -331,8 +373,10 @@ enum shard_status shard_wait(shard_model *m, shard_ticket ticket, int64_t timeou
 	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
 	while (rc == SHARD_OK) {
 		ticket_settle(m);
-		if (atomic_load(&m->ticket_done) >= ticket)
+		if (atomic_load(&m->ticket_done) >= ticket) {
+			rc = ticket_end(m, ticket);
 			break;
+		}
 		rc = m->changed ? world_changed(m) : handle_wait(m, &w);
 	}
 	if (rc == SHARD_TIMEOUT)
@@ -350,13 +394,13 @@ enum shard_status shard_test(shard_model *m, shard_ticket ticket)
 	if (client_forked(m->client))
 		return text_fail(SHARD_FORKED, "this model belongs to the parent process: connect again here");
 	if (atomic_load(&m->ticket_done) >= ticket)
-		return SHARD_OK;
+		return ticket_end(m, ticket);
 	if (ticket > atomic_load(&m->ticket_last))
 		return no_ticket(m, ticket);
 	if (pthread_mutex_trylock(&m->client->lock) != 0)
 		return SHARD_AGAIN; /* whoever has it settles */
 	if (ticket_done_alone(m, ticket))
-		rc = SHARD_OK;
+		rc = ticket_end(m, ticket);
 	else if (m->client->over.status != SHARD_OK)
 		rc = text_fail_err(&m->client->over);
 	else if (m->lost.status != SHARD_OK)

@@ -74,7 +74,7 @@ static enum shard_status on_result(struct shard_client *c, struct shard_model *m
 	return SHARD_OK;
 }
 
-/* Names the generation that begins: every handle of an older one is over. */
+/* Names the generation that begins: every handle of an older one is over, unless the weights are back already. */
 static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
 				 struct err *e)
 {
@@ -84,7 +84,11 @@ static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, 
 		return malformed(h, e);
 	list_each(it, &c->models) {
 		m = list_of(it, struct shard_model, node);
-		if (m->defined && m->id == h->model && m->generation < h->generation)
+		if (!m->defined || m->id != h->model || m->generation >= h->generation)
+			continue;
+		if (x->status == SHARD_ROLLED_BACK && m->lost.status == SHARD_OK)
+			world_rolled_back(m, h, x->why);
+		else
 			handle_lost(m, x->why);
 	}
 	shard__why__free_unpacked(x, NULL);

@@ -398,10 +398,11 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 	else if (v != NULL && v->decided)
 		rc = result_say(m, v, result);
 	else if (v != NULL && v->ended)
-		rc = v->ended_as != SHARD_WORLD_CHANGED
+		rc = v->ended_as == SHARD_MISMATCH
 			     ? text_fail(v->ended_as, "%s; step %llu may begin again", v->why, (ull)m->begun.id.step)
-		     : no == m->begun.no ? world_changed(m)
-					 : text_fail(SHARD_WORLD_CHANGED, "%s", v->why);
+		     : no == m->begun.no && (m->changed || v->ended_as == SHARD_WORLD_CHANGED)
+			     ? world_changed(m)
+			     : text_fail(v->ended_as, "%s", v->why);
 	else if (rc == SHARD_TIMEOUT)
 		rc = result_timeout(m, &w, timeout_ms);
 	client_leave(m->client);

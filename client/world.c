@@ -29,7 +29,7 @@ static struct wire_head id_of(const struct wire_head *h)
 
 static void why_set(struct shard_model *m, const char *why)
 {
-	if (why != NULL && why[0] != 0)
+	if (why != NULL && why[0] != 0 && !m->rolled_back) /* that says more than what ended or began since */
 		snprintf(m->why, sizeof(m->why), "%s", why);
 }
 
@@ -72,6 +72,36 @@ void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard
 	why_set(m, a->why);
 }
 
+/* The attempt in hand is over, and so are image, tickets and whatever else was of the old generation. Until the first ATTEMPT of the new
+ * one the world is as it was, and its step the one after the restored one. */
+static void world_back(struct shard_model *m, uint64_t step, const char *why)
+{
+	struct wire_head begun = m->begun.id;
+
+	m->rolled_back = false; /* a second time: the newer reason counts */
+	if (m->begun.no != 0)
+		world_ended(m, &begun, SHARD_ROLLED_BACK, why);
+	why_set(m, why);
+	m->offered.no = ++m->attempts;
+	m->offered.id.generation = m->generation;
+	m->offered.id.step = step + 1;
+	m->offered_over = true;
+	m->changed = m->rolled_back = m->introduced;
+	m->committed_step = step;
+	image_anew(m);
+	ticket_void(m);
+	push_drop(m);
+}
+
+void world_rolled_back(struct shard_model *m, const struct wire_head *h, const char *why)
+{
+	m->generation = h->generation;
+	m->sealed = true;
+	m->sealed_step = h->step;
+	if (m->joined)
+		world_back(m, h->step, why && why[0] ? why : "the model was lost");
+}
+
 static bool offer_stands(const struct shard_model *m)
 {
 	return m->offered.no > m->begun.no && !m->offered_over;
@@ -81,6 +111,9 @@ enum shard_status world_changed(struct shard_model *m)
 {
 	const char *why = m->why[0] ? m->why : "the world changed";
 
+	if (m->rolled_back)
+		return text_fail(SHARD_ROLLED_BACK, "%s; \"%s\" is rolled back to step %llu, step %llu begins next", why,
+				 m->space.name, (ull)m->offered.id.step - 1, (ull)m->offered.id.step);
 	if (offer_stands(m))
 		return text_fail(SHARD_WORLD_CHANGED, "%s; world is now %u, this is rank %u, step %llu begins again", why,
 				 m->offered.world_size, m->offered.rank, (ull)m->offered.id.step);
@@ -219,7 +252,7 @@ static void world_fill(struct shard_model *m, struct shard_world *theirs)
 	struct shard_world w = {.size = sizeof(w)};
 
 	m->seen = *a;
-	m->changed = false;
+	m->changed = m->rolled_back = false;
 	snprintf(m->why_shown, sizeof(m->why_shown), "%s", m->why);
 	w.rank = a->rank;
 	w.world_size = a->world_size;
@@ -331,7 +364,7 @@ enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 	if (rc == SHARD_OK) {
 		world_unmap(m);
 		push_drop(m);
-		m->joined = m->introduced = m->changed = m->offered_over = false;
+		m->joined = m->introduced = m->changed = m->rolled_back = m->offered_over = false;
 		m->offered = m->begun = m->seen = (struct attempt){0};
 		m->phase = PHASE_NONE;
 	} else if (rc == SHARD_TIMEOUT) {

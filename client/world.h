@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* world.h: who trains: what an ATTEMPT and an ENDED frame change, and SHARD_WORLD_CHANGED. */
+/* world.h: who trains: what an ATTEMPT, an ENDED and a LOST frame change, SHARD_WORLD_CHANGED and SHARD_ROLLED_BACK. */
 #ifndef SHARD_CLIENT_WORLD_H
 #define SHARD_CLIENT_WORLD_H
 
@@ -7,6 +7,7 @@
 
 void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard__Attempt *a);
 void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_status status, const char *why);
-enum shard_status world_changed(struct shard_model *m); /* SHARD_WORLD_CHANGED with its text */
+void world_rolled_back(struct shard_model *m, const struct wire_head *h, const char *why); /* h: new generation, step restored */
+enum shard_status world_changed(struct shard_model *m); /* SHARD_WORLD_CHANGED, or SHARD_ROLLED_BACK, with its text */
 
 #endif
