@@ -37,9 +37,10 @@ struct crew {
 
 void crew_init(struct crew *c, const char *name);
 struct crew_member *crew_add(struct crew *c, const char *address,
-			     uint32_t node);    /* ranks in order; nodes in order of lowest rank */
-void crew_start(struct crew *c, uint64_t last); /* UINT64_MAX: until crew_finish() */
-uint64_t crew_step(struct crew *c);             /* furthest step begun */
+			     uint32_t node);                 /* ranks in order; nodes in order of lowest rank */
+void crew_start(struct crew *c, uint64_t last);              /* UINT64_MAX: until crew_finish() */
+void crew_run(struct crew *c, uint32_t rank, uint64_t last); /* one of them, in this thread: the others are other processes' */
+uint64_t crew_step(struct crew *c);                          /* furthest step begun */
 void crew_wait_step(struct crew *c, uint64_t step);
 uint64_t crew_finish(struct crew *c);                                /* they end after a step that nobody has begun yet: which */
 void crew_check(struct crew *c, const char *address, uint64_t step); /* master, moments and image of every tensor, bit by bit */

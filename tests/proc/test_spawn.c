@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spawn:NAME with real daemons: one for all who race, an end after the last one, a new one after that or after a kill -9, nothing of it
+ * to be seen in the process that started it, and a sentence for each way to fail. Daemons are started through a script that writes down
+ * their pids. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/crew.h"
+#include "lib/proc.h"
+#include "lib/tool.h"
+#include "lib/trainer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { STARTS_MAX = 256, RANKS = 8, LAST = 6, ENDS_MS = 15000 };
+
+static char dir[64]; /* cmocka's groups have one state; this is simpler */
+
+static void in_dir(char path[200], const char *name)
+{
+	snprintf(path, 200, "%s/%s", dir, name);
+}
+
+static void put(const char *name, const char *text, mode_t mode)
+{
+	char path[200];
+	FILE *f;
+
+	in_dir(path, name);
+	f = fopen(path, "we");
+	CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0 && chmod(path, mode) == 0);
+}
+
+/* A clean folder, a script that notes who was started, and the environment of a user. */
+static int begin(void **state)
+{
+	char script[1000], shardd[600], path[200];
+
+	(void)state;
+	strcpy(dir, "/tmp/shard-spawn-XXXXXX");
+	CHECK(mkdtemp(dir) != NULL);
+	proc_beside(shardd, sizeof(shardd), "shardd");
+	snprintf(script, sizeof(script), "#!/bin/sh\necho $$ >> %s/starts\nexec %s \"$@\"\n", dir, shardd);
+	put("starter", script, 0755);
+	in_dir(path, "starter");
+	CHECK(setenv("XDG_RUNTIME_DIR", dir, 1) == 0 && setenv("SHARD_DAEMON", path, 1) == 0);
+	CHECK(setenv("SHARD_LINGER", "100ms", 1) == 0 && setenv("SHARD_MEMORY", "64MiB", 1) == 0);
+	return 0;
+}
+
+static int started(pid_t pids[STARTS_MAX])
+{
+	char path[200];
+	FILE *f;
+	int n = 0;
+
+	in_dir(path, "starts");
+	f = fopen(path, "re");
+	while (f && n < STARTS_MAX && fscanf(f, "%d", &pids[n]) == 1)
+		n++;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static void must_end(pid_t pid)
+{
+	struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+
+	if (p.fd < 0 && errno == ESRCH)
+		return;
+	CHECK(p.fd >= 0);
+	if (poll(&p, 1, ENDS_MS) != 1)
+		fail_msg("shardd (pid %d) did not end", (int)pid);
+	close(p.fd);
+}
+
+static int end(void **state)
+{
+	char command[100];
+	pid_t pids[STARTS_MAX];
+	int n = started(pids);
+
+	(void)state;
+	for (int i = 0; i < n; i++)
+		must_end(pids[i]);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
+	return system(command);
+}
+
+static shard_client *connected(const char *address)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	shard_client *c;
+
+	o.address = address;
+	EXPECT(SHARD_OK, shard_connect(&c, &o));
+	return c;
+}
+
+static enum shard_status try_connect(const char *address, int ms)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	enum shard_status rc;
+	shard_client *c;
+
+	o.address = address;
+	o.timeout_ms = ms;
+	rc = shard_connect(&c, &o);
+	shard_disconnect(&c);
+	return rc;
+}
+
+/* --- many at once --- */
+
+struct rank {
+	uint32_t rank;
+	int gate;
+};
+
+static int race(void *arg)
+{
+	struct crew *crew = calloc(1, sizeof(*crew));
+	struct rank *r = arg;
+	shard_client *stays;
+	char byte;
+
+	CHECK(crew && read(r->gate, &byte, 1) == 0); /* all begin at once */
+	crew_init(crew, "race");
+	for (int i = 0; i < RANKS; i++)
+		crew_add(crew, "spawn:race", 0);
+	stays = crew_connect("spawn:race"); /* so that the daemon is there for the check */
+	crew_run(crew, r->rank, LAST);
+	if (r->rank == 0)
+		crew_check(crew, "spawn:race", LAST);
+	shard_disconnect(&stays);
+	free(crew);
+	return 0;
+}
+
+static void test_race(void **state)
+{
+	struct rank rank[RANKS];
+	pid_t pid[RANKS], daemons[STARTS_MAX];
+	char path[200];
+	int gate[2];
+
+	(void)state;
+	CHECK(pipe2(gate, O_CLOEXEC) == 0);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		rank[i] = (struct rank){i, gate[0]};
+		pid[i] = fork();
+		CHECK(pid[i] >= 0);
+		if (pid[i] == 0) {
+			close(gate[1]);
+			_exit(race(&rank[i]));
+		}
+	}
+	close(gate[0]);
+	close(gate[1]);
+	for (int i = 0; i < RANKS; i++)
+		proc_expect_exit(pid[i], 0, 30000);
+	assert_int_equal(started(daemons), 1);
+	must_end(daemons[0]); /* after the last one */
+	in_dir(path, "shardd/race/shardd.sock");
+	assert_int_equal(access(path, F_OK), -1);
+}
+
+static void test_names(void **state)
+{
+	shard_client *a = connected("spawn:a"), *b = connected("spawn:b"), *again = connected("spawn:a");
+	pid_t pids[STARTS_MAX];
+	char words[300];
+
+	(void)state;
+	assert_int_equal(started(pids), 2);
+	assert_int_not_equal(pids[0], pids[1]);
+	snprintf(words, sizeof(words), "--address spawn:b status");
+	tool_expect(0, "node local", "shardctl", words);
+	tool_expect(3, "shardd/c/shardd.sock", "shardctl", "--address spawn:c status"); /* looking starts nothing */
+	tool_expect(2, "a name has", "shardctl", "--address spawn:C status");
+	assert_int_equal(started(pids), 2);
+	shard_disconnect(&a);
+	shard_disconnect(&b);
+	shard_disconnect(&again);
+	CHECK(setenv("SHARD_ADDRESS", "spawn:d", 1) == 0);
+	EXPECT(SHARD_OK, shard_connect(&a, NULL));
+	unsetenv("SHARD_ADDRESS");
+	shard_disconnect(&a);
+	assert_int_equal(started(pids), 3);
+}
+
+/* --- ends --- */
+
+static void test_kill(void **state)
+{
+	pid_t pids[STARTS_MAX];
+	struct trainer t;
+	char path[200];
+
+	(void)state;
+	trainer_join(&t, "spawn:k", SHARD_F32, SHARD_F32);
+	assert_true(t.created);
+	assert_int_equal(started(pids), 1);
+	CHECK(kill(pids[0], SIGKILL) == 0);
+	must_end(pids[0]);
+	EXPECT(SHARD_CLOSED, shard_progress(t.client));
+	in_dir(path, "shardd/k/shardd.sock");
+	assert_int_equal(access(path, F_OK), 0); /* stale, and so is what it knew */
+	shard_disconnect(&t.client);
+	trainer_join(&t, "spawn:k", SHARD_F32, SHARD_F32);
+	assert_true(t.created);
+	assert_int_equal(started(pids), 2);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	EXPECT(SHARD_OK, shard_result(t.model, 0, 10000, &SHARD_INIT(struct shard_result)));
+	trainer_end(&t);
+}
+
+/* Connecting while the daemon is about to end: it serves, or a new one does. Who comes is never turned away. */
+static void test_last_moment(void **state)
+{
+	pid_t pids[STARTS_MAX];
+	int n;
+
+	(void)state;
+	CHECK(setenv("SHARD_LINGER", "16ms", 1) == 0); /* looked at each 2 ms */
+	for (int i = 0; i < 50; i++) {
+		shard_client *c = connected("spawn:moment");
+
+		shard_disconnect(&c);
+		(void)poll(NULL, 0, 12 + i % 10); /* not for a result: to hit all moments around its end */
+	}
+	n = started(pids);
+	assert_in_range(n, 2, 50); /* some were new */
+	for (int i = 0; i + 1 < n; i++)
+		must_end(pids[i]); /* but never two at a time for long */
+}
+
+/* --- what the host sees --- */
+
+static volatile sig_atomic_t children_ended;
+
+static void on_child(int number)
+{
+	(void)number;
+	children_ended = children_ended + 1;
+}
+
+static int wait_for_end(void *arg)
+{
+	char byte;
+
+	(void)arg;
+	pause();
+	return read(0, &byte, 1) < 0;
+}
+
+static void check_descriptors(pid_t pid)
+{
+	char path[300], name[32], target[300], log[200];
+	struct dirent *entry;
+	DIR *fds;
+
+	in_dir(log, "shardd/clean/log");
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	fds = opendir(path);
+	CHECK(fds);
+	while ((entry = readdir(fds)) != NULL) {
+		ssize_t n;
+
+		snprintf(name, sizeof(name), "%.20s", entry->d_name);
+		snprintf(path, sizeof(path), "/proc/%d/fd/%s", (int)pid, name);
+		n = readlink(path, target, sizeof(target) - 1);
+		if (name[0] == '.' || n < 0)
+			continue;
+		target[n] = 0;
+		if (strcmp(name, "0") == 0 || strcmp(name, "1") == 0)
+			assert_string_equal(target, "/dev/null");
+		else if (strcmp(name, "2") == 0)
+			assert_string_equal(target, log);
+		else if (strncmp(target, "pipe:", 5) == 0) /* the loop has one for signals */
+			assert_true(atoi(name) < 30);
+		else if (strstr(target, "/inherited") || strstr(target, "/clean/lock"))
+			fail_msg("shardd has descriptor %s: %s", name, target);
+	}
+	closedir(fds);
+}
+
+static void test_host(void **state)
+{
+	struct sigaction act = {.sa_handler = on_child}, now;
+	pid_t mine, pids[STARTS_MAX];
+	shard_client *c;
+	char path[200];
+	int fd, pipes[2];
+
+	(void)state;
+	in_dir(path, "inherited");
+	fd = open(path, O_RDWR | O_CREAT, 0600); /* without O_CLOEXEC, as hosts do */
+	CHECK(fd >= 0 && pipe(pipes) == 0 && dup2(pipes[0], 40) == 40 && dup2(pipes[1], 41) == 41 && dup2(fd, 42) == 42);
+	mine = proc_fork(wait_for_end, NULL);
+	CHECK(sigaction(SIGCHLD, &act, NULL) == 0);
+	signal(SIGUSR1, SIG_IGN);
+	c = connected("spawn:clean");
+	assert_int_equal(started(pids), 1);
+	assert_int_equal(children_ended, 0);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), 0); /* only mine, which lives */
+	CHECK(sigaction(SIGCHLD, NULL, &now) == 0 && now.sa_handler == on_child);
+	assert_int_equal(getsid(pids[0]), pids[0]);
+	check_descriptors(pids[0]);
+	CHECK(kill(pids[0], SIGUSR1) == 0); /* what the host ignores is normal there: it ends */
+	must_end(pids[0]);
+	assert_int_equal(children_ended, 0);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG | __WALL), 0);
+	shard_disconnect(&c);
+	signal(SIGCHLD, SIG_IGN);
+	c = connected("spawn:clean");
+	assert_int_equal(started(pids), 2);
+	shard_disconnect(&c);
+	signal(SIGUSR1, SIG_DFL);
+	signal(SIGCHLD, SIG_DFL);
+	kill(mine, SIGKILL);
+	waitpid(mine, NULL, 0);
+	for (int i = 40; i < 43; i++)
+		close(i);
+	close(fd);
+	close(pipes[0]);
+	close(pipes[1]);
+}
+
+/* --- what cannot work --- */
+
+static void test_program(void **state)
+{
+	char path[200], shardd[600];
+	shard_client *c;
+
+	(void)state;
+	CHECK(setenv("SHARD_DAEMON", "/nonexistent/shardd", 1) == 0);
+	EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
+	EXPECT_TEXT("SHARD_DAEMON = /nonexistent/shardd cannot be run (No such file or directory)");
+	put("plain", "no program", 0644);
+	in_dir(path, "plain");
+	CHECK(setenv("SHARD_DAEMON", path, 1) == 0);
+	EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
+	EXPECT_TEXT("cannot be run (Permission denied)");
+	CHECK(chmod(path, 0755) == 0);
+	EXPECT(SHARD_SYSTEM, try_connect("spawn:p", 5000));
+	EXPECT_TEXT("plain cannot be run: Exec format error");
+	CHECK(setenv("SHARD_DAEMON", dir, 1) == 0);
+	EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
+	unsetenv("SHARD_DAEMON");
+	char *old = strdup(getenv("PATH"));
+	CHECK(old);
+	if (access("/usr/local/bin/shardd", F_OK) != 0 && access("/usr/local/libexec/shardd/shardd", F_OK) != 0) {
+		CHECK(setenv("PATH", "/nonexistent:/usr", 1) == 0);
+		EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
+		EXPECT_TEXT("SHARD_DAEMON is not set, it is not in /");
+		EXPECT_TEXT("and not in PATH: install it, or set SHARD_DAEMON to its path");
+		proc_beside(shardd, sizeof(shardd), "shardd");
+		*strrchr(shardd, '/') = 0;
+		CHECK(setenv("PATH", shardd, 1) == 0);
+		c = connected("spawn:p");
+		shard_disconnect(&c);
+	}
+	CHECK(setenv("PATH", old, 1) == 0);
+	free(old);
+}
+
+static void test_last_words(void **state)
+{
+	pid_t pids[STARTS_MAX];
+	char path[200];
+
+	(void)state;
+	CHECK(setenv("SHARD_MEMORY", "lots", 1) == 0);
+	EXPECT(SHARD_SYSTEM, try_connect("spawn:w", 5000));
+	EXPECT_TEXT("ended at once: shardd: SHARD_MEMORY in the environment: [daemon] memory = lots: choose auto or a size");
+	CHECK(setenv("SHARD_MEMORY", "64MiB", 1) == 0);
+	CHECK(setenv("SHARD_DAEMON", "/bin/false", 1) == 0);
+	EXPECT(SHARD_SYSTEM, try_connect("spawn:w", 5000));
+	EXPECT_TEXT("/bin/false ended at once: without a word");
+	put("sleeper", "#!/bin/sh\necho $$ >> ${0%/*}/starts\nexec sleep 60\n", 0755);
+	in_dir(path, "sleeper");
+	CHECK(setenv("SHARD_DAEMON", path, 1) == 0);
+	EXPECT(SHARD_TIMEOUT, try_connect("spawn:w", 500));
+	EXPECT_TEXT("was started, but has not answered in 0.");
+	int n = started(pids);
+	assert_true(n > 0);
+	CHECK(kill(pids[n - 1], SIGKILL) == 0);
+}
+
+static void test_budget(void **state)
+{
+	static const struct shard_tensor big = {.name = "w", .ndim = 1, .shape = {1 << 20}};
+	struct shard_spec s = SHARD_INIT(struct shard_spec);
+	shard_model *m;
+	shard_client *c;
+	int created;
+
+	(void)state;
+	CHECK(setenv("SHARD_MEMORY", "1MiB", 1) == 0);
+	c = connected("spawn:b");
+	s.name = "big";
+	s.tensors = &big;
+	s.tensors_nr = 1;
+	s.image = s.grad = SHARD_BF16;
+	EXPECT(SHARD_BUDGET, shard_define(c, &s, &m, &created));
+	EXPECT_TEXT("\"big\" needs ");
+	EXPECT_TEXT("SHARD_MEMORY=SIZE, in the environment of the process that starts spawn:b, raises it");
+	shard_disconnect(&c);
+}
+
+/* The lock, in the hand of somebody who does not get on. */
+static void test_locked(void **state)
+{
+	char path[200];
+	shard_client *c;
+	int fd;
+
+	(void)state;
+	in_dir(path, "shardd");
+	CHECK(mkdir(path, 0700) == 0);
+	in_dir(path, "shardd/l");
+	CHECK(mkdir(path, 0700) == 0);
+	in_dir(path, "shardd/l/lock");
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+	EXPECT(SHARD_TIMEOUT, try_connect("spawn:l", 100));
+	EXPECT_TEXT("another process has kept ");
+	close(fd);
+	c = connected("spawn:l"); /* a lock that nobody holds is no obstacle */
+	shard_disconnect(&c);
+}
+
+static void test_folder(void **state)
+{
+	char path[200], other[200];
+
+	(void)state;
+	in_dir(path, "shardd");
+	CHECK(mkdir(path, 0700) == 0 && chmod(path, 0755) == 0);
+	EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
+	EXPECT_TEXT("chmod 700");
+	CHECK(chmod(path, 0700) == 0);
+	if (geteuid() == 0) {
+		CHECK(chown(path, 65534, 65534) == 0);
+		EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
+		EXPECT_TEXT("belongs to user 65534, this process runs as 0");
+	}
+	CHECK(rmdir(path) == 0);
+	in_dir(other, "elsewhere");
+	CHECK(mkdir(other, 0700) == 0 && symlink(other, path) == 0);
+	EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
+	EXPECT_TEXT("is no folder but a link: remove it");
+	CHECK(unlink(path) == 0 && mkdir(path, 0700) == 0);
+	in_dir(path, "shardd/f");
+	CHECK(symlink(other, path) == 0);
+	EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
+	CHECK(unlink(path) == 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+	static const struct CMUnitTest tests[] = {
+		TEST(test_race),    TEST(test_names),      TEST(test_kill),   TEST(test_last_moment), TEST(test_host),
+		TEST(test_program), TEST(test_last_words), TEST(test_budget), TEST(test_locked),      TEST(test_folder),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
