@@ -11,6 +11,7 @@
 #include "blobs.h"
 #include "corewire.h"
 #include "define.h"
+#include "note.h"
 #include "obs/scrape.h"
 #include "peer.h"
 #include "session.h"
@@ -175,18 +176,6 @@ static void act_persist(struct model *m, const struct core_action *a)
 		 (unsigned long)a->view->term, a->view->seq, a->view->generation, a->view->sealed,
 		 (unsigned long)(a->view->sealed ? a->view->record.id.step : 0));
 	model_event(m, &(struct core_event){.type = CORE_EV_PERSISTED});
-}
-
-/* A line when who trains is not who trained before. */
-static void note_world(const struct model *m, const struct core_world *w)
-{
-	bool same = m->world.size == w->size;
-
-	for (uint32_t r = 0; r < w->size && same; r++)
-		same = m->world.rank[r].node == w->rank[r].node && m->world.rank[r].session == w->rank[r].session;
-	if (!same)
-		log_line(m->server->log, LOG_LEVEL_INFO, "event=world model=%s step=%lu attempt=%u size=%u before=%u", m->name,
-			 (unsigned long)m->id_now.step, m->id_now.attempt, w->size, m->world.size);
 }
 
 static void act_begin(struct model *m, const struct core_action *a)
