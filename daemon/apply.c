@@ -128,6 +128,8 @@ void apply_image_sent(struct model *m)
 	CHECK(m->image_sends > 0);
 	if (--m->image_sends > 0)
 		return;
+	if (m->dropping)
+		server_wake(m->server, 1);
 	maybe_applied(m);
 	while (m->staged_later_nr > 0 && m->image_sends == 0)
 		model_stage(m, m->staged_later[--m->staged_later_nr]);

@@ -5,10 +5,12 @@
  * most heartbeat_timeout. A node that restarted hears MODEL again before anything else. seal.c does the rest. */
 #include "define.h"
 
+#include "access.h"
 #include "apply.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "blobs.h"
+#include "drop.h"
 #include "model.h"
 #include "peer.h"
 #include "seal.h"
@@ -25,7 +27,7 @@ struct waiting { /* a DEFINE that waits for a node's link */
 	struct list link;
 	struct model_asker asker;
 	uint64_t since_ns;
-	Shard__Spec *spec; /* owned */
+	Shard__Define *define; /* owned */
 };
 
 static void answer_refuse(struct server *s, const struct model_asker *a, const struct err *e)
@@ -38,6 +40,18 @@ static void answer_refuse(struct server *s, const struct model_asker *a, const s
 		session_refuse(t, a->tag, e);
 }
 
+void define_say(const struct model *m, Shard__Defined *body)
+{
+	body->model = m->id;
+	body->sealed = m->sealed;
+	body->step = m->step;
+	body->chunk_elems = m->layout->chunk_elems;
+	body->optimizer = (char *)(uintptr_t)m->set.optim->name;
+	body->settings = m->settings_text;
+	body->timeout_ms = m->set.timeout_ns / NS_PER_MS;
+	body->max_staleness = m->set.max_staleness;
+}
+
 static void answer(struct model *m, const struct model_asker *a)
 {
 	struct server *s = m->server;
@@ -47,14 +61,8 @@ static void answer(struct model *m, const struct model_asker *a)
 
 	if (a->node == s->self && t == NULL)
 		return;
-	body.model = m->id;
+	define_say(m, &body);
 	body.created = !m->sealed && m->writer_session == 0;
-	body.sealed = m->sealed;
-	body.step = m->step;
-	body.chunk_elems = m->layout->chunk_elems;
-	body.optimizer = (char *)(uintptr_t)m->set.optim->name;
-	body.settings = m->settings_text;
-	body.timeout_ms = m->set.timeout_ns / NS_PER_MS;
 	if (body.created) {
 		m->writer_node = a->node;
 		m->writer_session = a->session;
@@ -147,17 +155,17 @@ static enum shard_status add_asker(struct model *m, const struct model_asker *fr
 	return SHARD_OK;
 }
 
-static enum shard_status make_everywhere(struct server *s, const struct model_asker *a, const Shard__Spec *spec,
+static enum shard_status make_everywhere(struct server *s, const struct model_asker *a, const Shard__Define *d,
 					 const struct model_settings *set, struct err *e)
 {
 	Shard__Model *ms;
 	struct model *m;
-	enum shard_status st = spec_model(&ms, s, spec, set, e);
+	enum shard_status st = spec_model(&ms, s, d->spec, d->cred, set, e);
 
 	if (st == SHARD_OK)
 		st = model_make(&m, s, ms, NULL, e);
 	if (st != SHARD_OK) {
-		log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", spec->name, e->text);
+		log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", d->spec->name, e->text);
 		return st;
 	}
 	s->next_model = m->id;
@@ -187,7 +195,7 @@ static const struct peer *first_down(const struct server *s)
 	return NULL;
 }
 
-static enum shard_status hold(struct server *s, const struct model_asker *a, const Shard__Spec *spec, struct err *e)
+static enum shard_status hold(struct server *s, const struct model_asker *a, const Shard__Define *d, struct err *e)
 {
 	struct waiting *w;
 
@@ -199,7 +207,7 @@ static enum shard_status hold(struct server *s, const struct model_asker *a, con
 				       server_node_name(s, first_down(s)->node));
 	}
 	w = calloc(1, sizeof(*w));
-	if (w != NULL && (w->spec = spec_copy(&spec->base)) != NULL) {
+	if (w != NULL && (w->define = spec_copy(&d->base)) != NULL) {
 		w->asker = *a;
 		w->since_ns = clock_ns();
 		list_push(&s->defines, &w->link);
@@ -212,7 +220,7 @@ static enum shard_status hold(struct server *s, const struct model_asker *a, con
 static void drop_held(struct waiting *w)
 {
 	list_remove(&w->link);
-	shard__spec__free_unpacked(w->spec, NULL);
+	shard__define__free_unpacked(w->define, NULL);
 	free(w);
 }
 
@@ -224,9 +232,10 @@ static enum shard_status down(const struct server *s, const char *name, struct e
 		       server_node_name(s, p->node), s->conf->node_list[p->node].address.text, p->why);
 }
 
-static enum shard_status define_here(struct server *s, const struct model_asker *a, const Shard__Spec *spec, bool may_wait,
+static enum shard_status define_here(struct server *s, const struct model_asker *a, const Shard__Define *d, bool may_wait,
 				     struct err *e)
 {
+	const Shard__Spec *spec = d->spec;
 	struct model *m = spec != NULL ? model_by_name(s, spec->name) : NULL;
 	struct model_settings set;
 	enum shard_status st;
@@ -239,47 +248,52 @@ static enum shard_status define_here(struct server *s, const struct model_asker 
 		return err_set(e, SHARD_BAD_ARG, "max_world %u, local_world %u: at most %d and %d", set.max_world, set.local_world,
 			       CORE_RANKS_MAX, GATHER_LOCAL_MAX);
 	if (m != NULL) {
-		if ((st = spec_compare(m, spec, &set, e)) != SHARD_OK)
+		if ((st = access_check(m, d->cred, false, e)) != SHARD_OK || (st = spec_compare(m, spec, &set, e)) != SHARD_OK)
 			return st;
 		if (m->defining)
 			return add_asker(m, a, e);
 		answer(m, a);
 		return SHARD_OK;
 	}
+	if (drop_in_hand(s, spec->name))
+		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped: try again", spec->name);
 	if (first_down(s) == NULL)
-		return make_everywhere(s, a, spec, &set, e);
+		return make_everywhere(s, a, d, &set, e);
 	if (may_wait)
-		return hold(s, a, spec, e);
+		return hold(s, a, d, e);
 	return down(s, spec->name, e);
 }
 
 /* To the coordinator, once its link is up. */
-static enum shard_status pass_on(struct server *s, const struct model_asker *a, Shard__Spec *spec, bool may_wait, struct err *e)
+static enum shard_status pass_on(struct server *s, const struct model_asker *a, const Shard__Define *d, bool may_wait,
+				 struct err *e)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = a->tag};
-	Shard__Define body = SHARD__DEFINE__INIT;
 	struct session *t = session_find(s, a->session);
 
 	if (t == NULL)
 		return SHARD_OK;
-	if (spec == NULL)
+	if (d->spec == NULL)
 		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
 	if (!s->peer[s->coordinator]->up)
-		return may_wait ? hold(s, a, spec, e) : down(s, spec->name, e);
-	body.spec = spec;
-	body.session = t->id;
-	body.pid = t->pid;
-	return relay_request(t, s->coordinator, &h, &body.base, e);
+		return may_wait ? hold(s, a, d, e) : down(s, d->spec->name, e);
+	return relay_request(t, s->coordinator, &h, &d->base, e);
 }
 
 enum shard_status define_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
 	struct server *s = t->server;
-	const Shard__Define *body = (const Shard__Define *)msg;
 	struct model_asker a = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
+	Shard__Define body = *(const Shard__Define *)msg;
+	uint32_t groups[ACCESS_GROUPS_MAX];
+	Shard__Cred cred;
 
 	t->defined = true;
-	return s->self == s->coordinator ? define_here(s, &a, body->spec, true, e) : pass_on(s, &a, body->spec, true, e);
+	access_cred(t, &cred, groups);
+	body.cred = &cred;
+	body.session = t->id;
+	body.pid = t->pid;
+	return s->self == s->coordinator ? define_here(s, &a, &body, true, e) : pass_on(s, &a, &body, true, e);
 }
 
 enum shard_status define_node_request(struct peer *p, const struct wire_head *h, const Shard__Define *body, struct err *e)
@@ -288,7 +302,7 @@ enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
 
 	if (p->server->self != p->server->coordinator)
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate", server_node_name(p->server, p->server->self));
-	return define_here(p->server, &a, body->spec, true, e);
+	return define_here(p->server, &a, body, true, e);
 }
 
 void define_detached(struct server *s, uint16_t node, uint64_t session)
@@ -332,6 +346,7 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 		st = copy != NULL ? model_make(&m, s, copy, NULL, e) : err_set(e, SHARD_SYSTEM, "no memory for a definition");
 		if (st == SHARD_OK) {
 			m->generation = body->generation;
+			memcpy(m->from, p->uuid, sizeof(m->from));
 			finish(m);
 		}
 	} else if (strcmp(m->name, body->spec->name) != 0) {
@@ -344,18 +359,12 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 	return st;
 }
 
-void define_model_drop(struct peer *p, const struct wire_head *h)
-{
-	struct model *m = model_find(p->server, h->model);
-
-	if (m != NULL && !m->sealed && p->node == p->server->coordinator)
-		model_free(&m);
-}
-
 void define_answered(struct server *s, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e)
 {
 	struct model *m = model_find(s, r->model);
 
+	if (r->op == OP_MODEL_DROP)
+		drop_answered(s, r, e);
 	if (m == NULL)
 		return;
 	if (r->op == OP_WRITTEN) {
@@ -398,8 +407,8 @@ static void retry_held(struct server *s, uint64_t now_ns)
 		if (!may_go(s) && now_ns - w->since_ns < s->conf->heartbeat_timeout_ns)
 			continue;
 		list_remove(&w->link);
-		st = s->self == s->coordinator ? define_here(s, &w->asker, w->spec, false, &e)
-					       : pass_on(s, &w->asker, w->spec, false, &e);
+		st = s->self == s->coordinator ? define_here(s, &w->asker, w->define, false, &e)
+					       : pass_on(s, &w->asker, w->define, false, &e);
 		if (st != SHARD_OK)
 			answer_refuse(s, &w->asker, &e);
 		list_init(&w->link);
@@ -426,6 +435,8 @@ void define_node_up(struct server *s, uint16_t node)
 		model_event(m,
 			    &(struct core_event){.type = CORE_EV_LINK_UP, .node = node, .incarnation = s->peer[node]->incarnation});
 	}
+	if (node == s->coordinator)
+		drop_compare(s);
 	retry_held(s, clock_ns());
 }
 

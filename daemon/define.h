@@ -20,13 +20,14 @@ enum shard_status define_node_seal(struct peer *p, const struct wire_head *h, co
 void define_detached(struct server *s, uint16_t node, uint64_t session);
 /* what the coordinator asks of nodes */
 enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body, struct err *e);
-void define_model_drop(struct peer *p, const struct wire_head *h);
 enum shard_status define_written(struct peer *p, const struct wire_head *h, struct err *e);
 void define_answered(struct server *s, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e);
 
 void define_node_up(struct server *s, uint16_t node);
 void define_node_down(struct server *s, uint16_t node, const struct err *e);
 void define_lost(struct model *m);
+void define_fail(struct model *m, const struct err *e);       /* seals and reads that wait */
+void define_say(const struct model *m, Shard__Defined *body); /* all but created and spec */
 void define_beat(struct server *s, uint64_t now_ns);
 enum shard_status define_load(struct server *s, struct err *e); /* the coordinator's models, after a restart */
 void define_free(struct server *s);

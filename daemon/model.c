@@ -11,6 +11,7 @@
 #include "blobs.h"
 #include "corewire.h"
 #include "define.h"
+#include "manage.h"
 #include "note.h"
 #include "obs/scrape.h"
 #include "peer.h"
@@ -76,7 +77,7 @@ void model_head(const struct model *m, struct wire_head *h, uint16_t op, const s
 
 static void reclaim(struct model *m)
 {
-	if (m->orphans == 0 || m->busy > 0 || m->applying || m->attempt_on)
+	if (m->orphans == 0 || m->busy > 0 || m->applying || m->attempt_on || m->dropping)
 		return;
 	for (uint32_t slot = 0; slot < GATHER_LOCAL_MAX; slot++)
 		if (m->orphans >> slot & 1)
@@ -96,6 +97,8 @@ void model_release(struct model *m)
 	CHECK(m->busy > 0);
 	if (--m->busy > 0)
 		return;
+	if (m->dropping)
+		server_wake(m->server, 1);
 	if (m->drain_due) {
 		m->drain_due = false;
 		model_event(m, &(struct core_event){.type = CORE_EV_DRAINED, .id = m->drain_id});
@@ -217,7 +220,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 	}
 }
 
-static void close_attempt(struct model *m)
+void model_close_attempt(struct model *m)
 {
 	uint32_t outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
 
@@ -232,7 +235,7 @@ static void act_ended(struct model *m, const struct core_action *a)
 	Shard__Why body = SHARD__WHY__INIT;
 	bool was_on = m->attempt_on;
 
-	close_attempt(m);
+	model_close_attempt(m);
 	if (m->voted) {
 		m->voted = false;
 		store_image_whole(m->store); /* opened, never written */
@@ -263,7 +266,7 @@ static void act_result(struct model *m, const struct core_action *a)
 	const struct record *r = a->record;
 	Shard__Result body = SHARD__RESULT__INIT;
 
-	close_attempt(m);
+	model_close_attempt(m);
 	m->why[0] = m->waits[0] = 0;
 	m->last_reduce_ns = m->gather.reduce_ns;
 	m->last_contrib_in = m->contrib_in;
@@ -301,7 +304,7 @@ static void act_lost(struct model *m, const struct core_action *a)
 {
 	Shard__Why body = SHARD__WHY__INIT;
 
-	close_attempt(m);
+	model_close_attempt(m);
 	m->voted = false;
 	m->sealed = m->sealing = false;
 	m->generation = a->id.generation;
@@ -328,6 +331,7 @@ static void act_lost(struct model *m, const struct core_action *a)
 		session_detach(t);
 	}
 	define_lost(m);
+	manage_lost(m, a->status, m->lost);
 }
 
 static void act_expel(struct model *m, const struct core_action *a)
@@ -382,11 +386,6 @@ static void ckpt_held(struct model *m, const struct record *r) /* nobody holds y
 	(void)r;
 }
 
-static void manage_tuned(struct model *m) /* nobody tunes yet */
-{
-	(void)m;
-}
-
 static void act_held(struct model *m, const struct core_action *a)
 {
 	ckpt_held(m, a->record);
@@ -421,8 +420,10 @@ void model_run(struct model *m, const struct core_event *ev)
 
 void model_event(struct model *m, const struct core_event *ev)
 {
+	if (m->dropping)
+		return;
 	if (m->server->in_event) {
-		CHECK(ev->msg == NULL && ev->why == NULL && ev->lr == NULL);
+		CHECK(ev->msg == NULL && ev->why == NULL && ev->lr == NULL && ev->tune == NULL && ev->restored == NULL);
 		server_later(m->server, m, ev);
 		return;
 	}

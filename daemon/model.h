@@ -5,23 +5,13 @@
 #define SHARD_MODEL_H
 
 #include "gather.h"
+#include "model_parts.h"
 #include "obs/metrics.h"
 #include "outbox.h"
 #include "settings.h"
 #include "shard.pb-c.h"
 #include "state.h"
 #include "store/store.h"
-
-struct model_asker { /* who waits for an answer: a session here, or a node that relays for one there */
-	struct list link;
-	uint16_t node;
-	uint64_t session;
-	uint32_t tag, pid;
-};
-
-struct model_flow { /* tensor bytes that came from other nodes for one step */
-	uint64_t began_ns, ended_ns, bytes;
-};
 
 struct model {
 	struct list link; /* in server.models */
@@ -83,6 +73,9 @@ struct model {
 	bool defining;
 	uint64_t nodes_asked; /* MODEL or WRITTEN sent, not yet answered */
 	struct list askers;   /* of DEFINE while defining; of SEAL while sealing */
+	struct model_manage manage;
+	bool dropping;                   /* on server.drops: nothing finds it, its memory is about to go */
+	uint8_t from[STATIC_UUID_BYTES]; /* not the coordinator: whose MODEL it is */
 	struct model_asker *sealer;
 	uint64_t seal_step;
 	struct store_missing missing;
@@ -106,6 +99,7 @@ void model_beat(struct model *m, uint64_t now_ns); /* about once a second */
 
 /* A transfer or job that read an attempt's buffers is over. */
 void model_release(struct model *m);
+void model_close_attempt(struct model *m);         /* nothing of it is taken or sent any more */
 void model_orphan(struct model *m, uint32_t slot); /* its trainer is gone; closed when nobody reads it */
 void model_stage(struct model *m, uint32_t chunk); /* gather: the reduced gradient of a chunk held here is ready */
 void model_seal_progress(struct model *m);         /* a SEAL may be answerable */

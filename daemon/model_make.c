@@ -174,6 +174,7 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 	list_init(&m->link);
 	list_init(&m->reads);
 	list_init(&m->askers);
+	list_init(&m->manage.waiting);
 	m->server = s;
 	m->spec = spec;
 	m->id = spec->model;

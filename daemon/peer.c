@@ -177,6 +177,8 @@ static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello
 		return err_set(e, SHARD_STALE, "connections of two incarnations (%lu, %lu) of node %s",
 			       (unsigned long)p->incarnation, (unsigned long)hello->incarnation, hello->node);
 	p->incarnation = hello->incarnation;
+	if (hello->uuid.len == sizeof(p->uuid))
+		memcpy(p->uuid, hello->uuid.data, sizeof(p->uuid));
 	pc->greeted = true;
 	stream_set_body_max(conn_stream(pc->conn), WIRE_CONTROL_MAX);
 	conn_set_silence(pc->conn, p->server->conf->heartbeat_timeout_ns);

@@ -20,6 +20,7 @@ struct peer {
 	struct server *server;
 	uint16_t node;
 	uint64_t incarnation; /* of the link; 0: never linked */
+	uint8_t uuid[STATIC_UUID_BYTES];
 	uint64_t since_ns, redial_ns, backoff_ns;
 	uint64_t past_in_bytes, past_out_bytes, downs; /* of connections that are gone; times that it was lost */
 	bool up;

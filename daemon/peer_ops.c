@@ -7,6 +7,8 @@
 #include "apply.h"
 #include "blobs.h"
 #include "define.h"
+#include "drop.h"
+#include "manage.h"
 #include "model.h"
 #include "relay.h"
 #include "transfer.h"
@@ -36,9 +38,14 @@ static enum shard_status on_model(struct peer *p, const struct wire_head *h, con
 
 static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
-	(void)msg, (void)e;
-	define_model_drop(p, h);
+	(void)e;
+	drop_told(p, h, (const Shard__Why *)msg);
 	return SHARD_OK;
+}
+
+static enum shard_status on_manage(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	return manage_node_request(p, h, (const Shard__Manage *)msg, e);
 }
 
 static enum shard_status on_written(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
@@ -78,8 +85,10 @@ static enum shard_status on_contrib(struct peer *p, const struct wire_head *h, c
 
 static enum shard_status on_ping(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
-	(void)p, (void)h, (void)msg, (void)e;
-	return SHARD_OK; /* both ends send them; being heard is all they are for */
+	(void)msg, (void)e;
+	if (h->model != 0)
+		drop_unknown(p, h->model);
+	return SHARD_OK; /* both ends send them; being heard is what they are for */
 }
 
 static enum shard_status on_error(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
@@ -102,7 +111,8 @@ static const struct peer_op {
 	[OP_SEAL] = {on_seal, &shard__seal__descriptor, true},
 	[OP_READ] = {on_read, &shard__read__descriptor, true},
 	[OP_MODEL] = {on_model, &shard__model__descriptor, true},
-	[OP_MODEL_DROP] = {on_model_drop, NULL, false},
+	[OP_MODEL_DROP] = {on_model_drop, &shard__why__descriptor, false},
+	[OP_MANAGE] = {on_manage, &shard__manage__descriptor, true},
 	[OP_WRITTEN] = {on_written, NULL, true},
 	[OP_DETACHED] = {on_detached, &shard__trainer__descriptor, false},
 	[OP_IMAGE_ASK] = {on_image_ask, &shard__chunks__descriptor, false},

@@ -15,6 +15,8 @@
 
 #include <stdlib.h>
 
+#define MODELS_SHIFT 10 /* models that one incarnation of the coordinator defines before it runs into the numbers of the next */
+
 static void count_missing(struct model *m, struct store_missing *missing)
 {
 	store_missing_init(missing);
@@ -108,6 +110,8 @@ enum shard_status define_seal_request(struct session *t, const struct wire_head 
 
 	if (m == NULL || m->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model %u here", h->model);
+	if (access_session(m, t, true, e) != SHARD_OK)
+		return e->status;
 	if (t->seal_model != NULL)
 		return err_set(e, SHARD_BUSY, "this connection is sealing \"%s\"", t->seal_model->name);
 	if (s->self == s->coordinator)
@@ -187,17 +191,22 @@ void define_lost(struct model *m)
 	struct err e;
 
 	err_set(&e, SHARD_LOST, "%s", m->lost);
+	define_fail(m, &e);
+}
+
+void define_fail(struct model *m, const struct err *e)
+{
 	if (m->sealer != NULL)
-		done(m, &e);
+		done(m, e);
 	list_each(it, &m->server->sessions) {
 		struct session *t = list_of(it, struct session, link);
 
 		if (t->seal_model != m)
 			continue;
 		t->seal_model = NULL;
-		session_refuse(t, t->seal_tag, &e);
+		session_refuse(t, t->seal_tag, e);
 	}
-	transfer_fail(m, &e);
+	transfer_fail(m, e);
 }
 
 /* --- after a restart: the definitions and views that act_persist() saved --- */
@@ -234,5 +243,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 
 enum shard_status define_load(struct server *s, struct err *e)
 {
+	/* a number means one model for ever, also one that was dropped and that a node which was away still has */
+	s->next_model = (uint32_t)((s->incarnation - 1) << MODELS_SHIFT) & INT32_MAX;
 	return static_load(s->dir, load_one, s, e);
 }

@@ -9,7 +9,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "define.h"
+#include "drop.h"
 #include "hello.h"
+#include "manage.h"
 #include "model.h"
 #include "obs/http.h"
 #include "obs/scrape.h"
@@ -181,6 +183,8 @@ static void on_beat(uv_timer_t *timer)
 		model_beat(list_of(it, struct model, link), now);
 	hello_beat(s, now);
 	define_beat(s, now);
+	manage_beat(s, now);
+	drop_beat(s, now);
 	if (s->stopping)
 		check_stopped(s);
 	else
@@ -310,6 +314,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	list_init(&s->models);
 	list_init(&s->relays);
 	list_init(&s->defines);
+	list_init(&s->drops);
 	st = start(s, e);
 	if (st != SHARD_OK) {
 		struct worker_pool *pool = s->pool;
@@ -476,6 +481,7 @@ void server_free(struct server **sp)
 		return;
 	*sp = NULL;
 	define_free(s);
+	drop_free(s);
 	while (!list_empty(&s->models)) {
 		struct model *m = list_of(s->models.next, struct model, link);
 

@@ -5,10 +5,12 @@
  * connection. A lost connection is a lost trainer: its rank leaves the world, its arena waits until nobody reads it. */
 #include "session.h"
 
+#include "attach.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "blobs.h"
 #include "define.h"
+#include "manage.h"
 #include "model.h"
 #include "obs/status.h"
 #include "peer.h"
@@ -175,6 +177,8 @@ static enum shard_status on_join(struct session *t, const struct wire_head *h, c
 	if (m == NULL || m->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s: define it first", h->model,
 			       server_node_name(t->server, t->server->self));
+	if ((st = access_session(m, t, true, e)) != SHARD_OK)
+		return st;
 	if (t->model != NULL || t->join_model != NULL)
 		return err_set(e, SHARD_BAD_STATE, "this connection has joined \"%s\" already",
 			       (t->model ? t->model : t->join_model)->name);
@@ -356,6 +360,8 @@ static const struct session_op {
 	[OP_LEAVE] = {on_leave, NULL, true},
 	[OP_STATUS] = {on_status, NULL, true},
 	[OP_WAITS] = {on_waits, NULL, true},
+	[OP_ATTACH] = {attach_request, &shard__attach__descriptor, true},
+	[OP_MANAGE] = {manage_request, &shard__manage__descriptor, true},
 	[OP_BLOB] = {blobs_request, &shard__blob__descriptor, true},
 	[OP_PUSH] = {on_push, &shard__push__descriptor, false},
 	[OP_READY] = {on_ready, &shard__ready__descriptor, false},

@@ -125,8 +125,8 @@ static enum shard_status place_new(uint32_t **runs, size_t *runs_nr, uint32_t ch
 	return SHARD_OK;
 }
 
-enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec, const struct model_settings *set,
-			     struct err *e)
+enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec, Shard__Cred *owner,
+			     const struct model_settings *set, struct err *e)
 {
 	Shard__Model temp = SHARD__MODEL__INIT, *m;
 	char text[SETTINGS_TEXT_BYTES];
@@ -144,6 +144,7 @@ enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__
 	named.settings = text;
 	temp.model = s->next_model + 1;
 	temp.spec = &named;
+	temp.owner = owner;
 	temp.chunk_elems = set->chunk_elems;
 	temp.generation = 1;
 	st = place_new(&runs, &temp.n_owner_runs, l->chunks_nr, s->nodes_nr, e);

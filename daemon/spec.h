@@ -11,9 +11,9 @@ enum shard_status spec_settings(struct model_settings *set, struct server *s, co
 				struct err *e);
 /* The first difference from a model that is there: SHARD_MISMATCH. */
 enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec, const struct model_settings *set, struct err *e);
-/* With number, effective settings and placement; the caller owns *out. */
-enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec, const struct model_settings *set,
-			     struct err *e);
+/* With number, effective settings and placement; the caller owns *out. owner NULL: nobody. */
+enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec, Shard__Cred *owner,
+			     const struct model_settings *set, struct err *e);
 void *spec_copy(const ProtobufCMessage *msg); /* deep, with malloc's memory; NULL: none left */
 
 #endif

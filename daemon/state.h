@@ -40,7 +40,7 @@ struct server {
 	struct conn_listener *tcp, *local;
 	struct http *http; /* NULL: off */
 	bool http_closing;
-	struct list greetings, sessions, models, relays, defines;
+	struct list greetings, sessions, models, relays, defines, drops;
 	struct peer *peer[CONFIG_NODES_MAX]; /* NULL: self */
 	uint64_t next_session;
 	uint32_t next_tag, next_model, greetings_nr, sessions_nr, relays_nr;

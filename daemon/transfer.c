@@ -63,6 +63,8 @@ enum shard_status transfer_write_head(struct session *t, const struct wire_head 
 	enum shard_status st = writable(m, h, &why);
 
 	(void)e;
+	if (st == SHARD_OK)
+		st = access_session(m, t, true, &why);
 	if (st == SHARD_OK && holder(m, h->step) == t->server->self)
 		st = write_place(m, h, to, &why);
 	else if (st == SHARD_OK && (*to = malloc(h->body_bytes)) == NULL)
@@ -113,6 +115,8 @@ enum shard_status transfer_write_frame(struct session *t, const struct wire_head
 		pass_write(t, m, h);
 		return SHARD_OK;
 	}
+	free(t->passing); /* it was dropped while the body came in */
+	t->passing = NULL;
 	if (writable(m, h, &why) != SHARD_OK) /* sealed or lost while the body came in */
 		session_refuse(t, h->attempt, &why);
 	else
@@ -247,7 +251,7 @@ enum shard_status transfer_read_request(struct session *t, const struct wire_hea
 			    .step = body->step};
 	enum shard_status st = read_check(m, h, body, e);
 
-	if (st != SHARD_OK)
+	if (st != SHARD_OK || (st = access_session(m, t, false, e)) != SHARD_OK)
 		return st;
 	if (body->kind != SHARD_IMAGE && holder(m, body->first) != t->server->self)
 		return relay_request(t, holder(m, body->first), h, msg, e);

@@ -59,6 +59,8 @@ uint64_t stream_frame_ns(const struct stream *s,
 			 uint32_t per_s); /* when it began, plus its body's time at so many bytes a second */
 /* While held, stream_read() delivers nothing: also from inside a callback, where it ends the loop after the frame in hand. */
 void stream_hold(struct stream *s, bool hold);
+/* The body in hand is of this model and on its way into its owner's memory: the rest goes nowhere, and no handler hears of the frame. */
+bool stream_discard(struct stream *s, uint32_t model, struct wire_head *h);
 bool stream_ready(const struct stream *s); /* the next header is here already: stream_read() now, not when readable */
 
 /* Queue a frame. h: op, flags, model... set by the caller, magic, version, sums and body_bytes by the stream. body is not copied:

@@ -156,6 +156,19 @@ static enum shard_status deliver(struct stream *s)
 	return SHARD_OK;
 }
 
+bool stream_discard(struct stream *s, uint32_t model, struct wire_head *h)
+{
+	if (!s->in_body || s->into != INTO_OWNER || head(s)->model != model)
+		return false;
+	*h = *head(s);
+	s->into = INTO_NOWHERE;
+	if (own_fits(s, OWN_BYTES))
+		s->body = s->own;
+	else
+		stream_fail(s, SHARD_SYSTEM, "no memory to read what nobody wants any more");
+	return true;
+}
+
 /* A whole header is here: judge it, ask where its body goes. */
 static enum shard_status take_head(struct stream *s)
 {

@@ -28,7 +28,7 @@ static const struct type_row types[OP_CORE] = {
 	[OP_DETACHED] = {M(trainer), NULL}, [OP_CONTRIB] = {M(push), NULL},    [OP_ATTACH] = {M(attach), M(defined)},
 	[OP_MANAGE] = {M(manage), NULL},    [OP_SAVE] = {M(save), M(saved)},   [OP_RESTORE] = {M(restore), M(defined)},
 	[OP_BLOB] = {M(blob), M(blob_is)},  [OP_PROGRESS] = {M(progress), NULL}, [OP_SAVE_PART] = {M(save_part), M(part_file)},
-	[OP_LOAD_PART] = {M(load_part), NULL},
+	[OP_LOAD_PART] = {M(load_part), NULL}, [OP_MODEL_DROP] = {M(why), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)

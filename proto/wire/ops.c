@@ -57,7 +57,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_LOST] = {"lost", CTRL, 0, 0, SMALL},
 
 	[OP_MODEL] = {"model", CTRL, N, 2, WHOLE},
-	[OP_MODEL_DROP] = {"model_drop", NO, N, 0, 0},
+	[OP_MODEL_DROP] = {"model_drop", CTRL, N, 0, SMALL},
 	[OP_WRITTEN] = {"written", CTRL, N, 0, SMALL},
 	[OP_DETACHED] = {"detached", CTRL, N, 0, SMALL},
 	[OP_CONTRIB_DATA] = {"contrib_data", BULK, N, 2, PART},

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MANAGE. A session's node fills in who asks and passes the request to the coordinator, which checks the write permission and acts by a
+ * table. drop.c drops; set, pause and resume become one core_tune, which the core makes durable in a view before it says CORE_ACT_TUNED:
+ * several may wait for that, and are answered together; kick is one event. Ways to fail: what the asker got wrong, SHARD_DENIED, a
+ * node out of reach (after heartbeat_timeout, by name: a change stays wanted and holds when the node is back), a model that is lost. */
+#include "manage.h"
+
+#include "access.h"
+#include "attach.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "drop.h"
+#include "peer.h"
+#include "relay.h"
+#include "session.h"
+#include "value.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAITING_MAX 256 /* for one model */
+#define RANKS_NAMED 3
+
+struct waiting {          /* for CORE_ACT_TUNED */
+	struct list link; /* in model.manage.waiting */
+	struct model_asker asker;
+	uint64_t since_ns;
+};
+
+struct ask {
+	struct server *s;
+	struct model *m;
+	const struct model_asker *from;
+	const Shard__Manage *body;
+	char who[ACCESS_TEXT_BYTES];
+};
+
+void manage_answer(struct server *s, const struct model_asker *a, const struct err *e)
+{
+	struct wire_head h = {.op = OP_MANAGE, .flags = WIRE_REPLY, .attempt = a->tag};
+	struct session *t = a->node == s->self ? session_find(s, a->session) : NULL;
+
+	if (a->node != s->self && e != NULL)
+		peer_refuse(s->peer[a->node], a->tag, e);
+	else if (a->node != s->self)
+		(void)peer_send(s, a->node, &h, NULL, NULL);
+	else if (t != NULL && e != NULL)
+		session_refuse(t, a->tag, e);
+	else if (t != NULL)
+		session_reply(t, OP_MANAGE, a->tag, NULL, NULL);
+}
+
+/* --- drop --- */
+
+static enum shard_status has_trainers(const struct ask *a, const struct core_state *c, struct err *e)
+{
+	char ranks[256] = "";
+	size_t used = 0;
+	uint32_t n = 0;
+
+	for (; c->world != NULL && n < c->world->size && n < RANKS_NAMED && used < sizeof(ranks); n++)
+		used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, "%s rank %u (pid %u, node %s)", n > 0 ? "," : ":", n,
+					 c->world->rank[n].pid, server_node_name(a->s, c->world->rank[n].node));
+	return err_set(e, SHARD_BUSY, "\"%s\" has %u joined trainers%s%s: let them leave, or drop it with force", a->m->name,
+		       c->joined, ranks, n < c->joined && n > 0 ? " ..." : "");
+}
+
+static enum shard_status drop(const struct ask *a, struct err *e)
+{
+	struct core_state c;
+	char why[128];
+
+	core_state(a->m->core, &c);
+	if (!a->body->force && c.joined > 0)
+		return has_trainers(a, &c, e);
+	for (uint16_t n = 0; n < a->s->nodes_nr && !a->body->force; n++) {
+		const struct peer *p = a->s->peer[n];
+
+		if (p != NULL && !p->up)
+			return err_set(
+				e, SHARD_UNREACHABLE,
+				"\"%s\" cannot be dropped on node %s, which is down: %.200s; with force it is told when it is back",
+				a->m->name, server_node_name(a->s, n), p->why);
+	}
+	snprintf(why, sizeof(why), "\"%s\" was dropped by %s", a->m->name, a->who);
+	return drop_everywhere(a->m, a->from, a->body->force, why, e);
+}
+
+/* --- what the core takes from the next step on --- */
+
+static bool same(const struct core_tune *x, const struct core_tune *y)
+{
+	return x->paused == y->paused && x->has_lr == y->has_lr && x->has_clip == y->has_clip && (!x->has_lr || x->lr == y->lr) &&
+	       (!x->has_clip || x->clip == y->clip) && x->resumed_step == y->resumed_step && x->resumed_skips == y->resumed_skips;
+}
+
+/* What holds, and what others wait for. */
+static struct core_tune wanted(const struct model *m)
+{
+	struct core_state c;
+
+	if (m->manage.tuning)
+		return m->manage.wanted;
+	core_state(m->core, &c);
+	return c.tune;
+}
+
+static enum shard_status tune(const struct ask *a, const struct core_tune *to, struct err *e)
+{
+	struct core_tune from = wanted(a->m);
+	struct waiting *w;
+	uint32_t nr = 0;
+
+	if (same(&from, to) && !a->m->manage.tuning) {
+		manage_answer(a->s, a->from, NULL);
+		return SHARD_OK;
+	}
+	list_each(it, &a->m->manage.waiting)
+		nr++;
+	if (nr >= WAITING_MAX)
+		return err_set(e, SHARD_BUSY, "%u changes of \"%s\" wait already: try again", nr, a->m->name);
+	if ((w = malloc(sizeof(*w))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	w->asker = *a->from;
+	w->since_ns = clock_ns();
+	list_push(&a->m->manage.waiting, &w->link);
+	a->m->manage.wanted = *to;
+	a->m->manage.tuning = true;
+	model_event(a->m, &(struct core_event){.type = CORE_EV_TUNE, .tune = to});
+	return SHARD_OK;
+}
+
+static enum shard_status set(const struct ask *a, struct err *e)
+{
+	struct core_tune to = wanted(a->m);
+	const char *key = a->body->key, *value = a->body->value;
+	bool lr = strcmp(key, "lr") == 0, given = strcmp(value, "default") != 0;
+	double x = 0;
+
+	if (!lr && strcmp(key, "clip") != 0)
+		return err_set(e, SHARD_BAD_ARG, "%.60s cannot be set while a model exists: choose lr or clip", key);
+	if (given && (settings_check(key, value, false, e) != SHARD_OK || !value_double(value, &x)))
+		return e->status != SHARD_OK ? e->status : err_set(e, SHARD_BAD_ARG, "%s = %.60s: choose a number", key, value);
+	if (lr && given && a->m->set.schedule.id != SCHEDULE_NONE)
+		return err_set(e, SHARD_BAD_STATE, "lr of \"%s\" comes from schedule = %s: define it without a schedule to set it",
+			       a->m->name, schedule_row(a->m->set.schedule.id)->name);
+	if (lr) {
+		to.has_lr = given;
+		to.lr = x;
+	} else {
+		to.has_clip = given;
+		to.clip = x;
+	}
+	return tune(a, &to, e);
+}
+
+static enum shard_status pause_it(const struct ask *a, struct err *e)
+{
+	struct core_tune to = wanted(a->m);
+
+	to.paused = true;
+	return tune(a, &to, e);
+}
+
+static enum shard_status resume(const struct ask *a, struct err *e)
+{
+	struct core_tune to = wanted(a->m);
+	struct core_state c;
+
+	core_state(a->m->core, &c);
+	to.paused = false;
+	if (c.record != NULL && c.record->diverged) {
+		to.resumed_step = c.record->id.step;
+		to.resumed_skips = c.record->skipped_in_row;
+	}
+	return tune(a, &to, e);
+}
+
+static enum shard_status kick(const struct ask *a, struct err *e)
+{
+	struct core_state c;
+	uint32_t size;
+	char why[256];
+
+	core_state(a->m->core, &c);
+	size = c.world != NULL && c.joined > 0 ? c.world->size : 0;
+	if (a->body->rank >= size)
+		return err_set(e, SHARD_RANGE, "\"%s\" has no rank %u: its world has %u", a->m->name, a->body->rank, size);
+	snprintf(why, sizeof(why), "put out by %s%s%.120s", a->who, a->body->why[0] != 0 ? ": " : "", a->body->why);
+	model_event(a->m, &(struct core_event){.type = CORE_EV_KICK, .rank = a->body->rank, .why = why});
+	manage_answer(a->s, a->from, NULL);
+	return SHARD_OK;
+}
+
+/* --- requests --- */
+
+static const struct {
+	const char *name;
+	enum shard_status (*run)(const struct ask *a, struct err *e); /* answers, at once or later, unless it fails */
+} actions[MANAGE_NR] = {
+	[MANAGE_DROP] = {"drop", drop},       [MANAGE_SET] = {"set", set},    [MANAGE_PAUSE] = {"pause", pause_it},
+	[MANAGE_RESUME] = {"resume", resume}, [MANAGE_KICK] = {"kick", kick},
+};
+
+static enum shard_status manage_here(struct server *s, const struct model_asker *from, const Shard__Manage *body, struct err *e)
+{
+	struct ask a = {.s = s, .from = from, .body = body};
+	enum shard_status st;
+
+	e->status = SHARD_OK;
+	if (body->action == 0 || body->action >= MANAGE_NR)
+		return err_set(e, SHARD_UNSUPPORTED, "action %u on a model: node %s is of an older release", body->action,
+			       server_node_name(s, s->self));
+	if (drop_in_hand(s, body->name) && model_by_name(s, body->name) == NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped", body->name);
+	if ((st = attach_find(&a.m, s, body->name, e)) != SHARD_OK || (st = access_check(a.m, body->cred, true, e)) != SHARD_OK)
+		return st;
+	access_text(a.who, body->cred);
+	log_line(s->log, LOG_LEVEL_INFO, "event=manage model=%s action=%s key=%s value=%s rank=%u force=%d by=\"%s\" node=%s",
+		 a.m->name, actions[body->action].name, body->key, body->value, body->rank, body->force, a.who,
+		 server_node_name(s, from->node));
+	return actions[body->action].run(&a, e);
+}
+
+enum shard_status manage_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	struct server *s = t->server;
+	Shard__Manage body = *(const Shard__Manage *)msg;
+	struct model_asker from = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
+	uint32_t groups[ACCESS_GROUPS_MAX];
+	Shard__Cred cred;
+
+	access_cred(t, &cred, groups);
+	body.cred = &cred;
+	if (s->self == s->coordinator)
+		return manage_here(s, &from, &body, e);
+	return relay_request(t, s->coordinator, h, &body.base, e);
+}
+
+enum shard_status manage_node_request(struct peer *p, const struct wire_head *h, const Shard__Manage *body, struct err *e)
+{
+	struct model_asker from = {.node = p->node, .tag = h->attempt};
+
+	if (p->server->self != p->server->coordinator)
+		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate", server_node_name(p->server, p->server->self));
+	return manage_here(p->server, &from, body, e);
+}
+
+/* --- answers that wait --- */
+
+static void done(struct model *m, struct waiting *w, const struct err *e)
+{
+	manage_answer(m->server, &w->asker, e);
+	list_remove(&w->link);
+	free(w);
+}
+
+void manage_tuned(struct model *m)
+{
+	struct core_state c;
+
+	core_state(m->core, &c);
+	if (!same(&c.tune, &m->manage.wanted))
+		return; /* of an earlier wish: the last one is on its way */
+	m->manage.tuning = false;
+	log_line(m->server->log, LOG_LEVEL_INFO, "event=tuned model=%s paused=%d lr=%s%.9g clip=%s%.9g", m->name, c.tune.paused,
+		 c.tune.has_lr ? "" : "default:", c.tune.lr, c.tune.has_clip ? "" : "default:", c.tune.clip);
+	list_each(it, &m->manage.waiting)
+		done(m, list_of(it, struct waiting, link), NULL);
+}
+
+void manage_fail(struct model *m, const struct err *e)
+{
+	list_each(it, &m->manage.waiting)
+		done(m, list_of(it, struct waiting, link), e);
+}
+
+void manage_lost(struct model *m, enum shard_status st, const char *why)
+{
+	struct err e;
+
+	if (st == SHARD_ROLLED_BACK)
+		return; /* the core takes the wish along */
+	m->manage.tuning = false;
+	err_set(&e, SHARD_LOST, "%s", why);
+	manage_fail(m, &e);
+}
+
+/* The node that a change of m waits for, if it is away for too long. */
+static const struct peer *away(const struct server *s, uint64_t since_ns, uint64_t now_ns)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		const struct peer *p = s->peer[n];
+		uint64_t from = p == NULL || p->since_ns < since_ns ? since_ns : p->since_ns;
+
+		if (p != NULL && !p->up && now_ns - from > s->conf->heartbeat_timeout_ns)
+			return p;
+	}
+	return NULL;
+}
+
+/* The sentence of a wait that is over; SHARD_OK: it goes on. */
+static enum shard_status overdue(const struct model *m, const struct waiting *w, uint64_t now_ns, struct err *e)
+{
+	const struct server *s = m->server;
+	const struct peer *p = away(s, w->since_ns, now_ns);
+
+	if (p != NULL)
+		return err_set(e, SHARD_UNREACHABLE,
+			       "node %s is down: %.200s; the change of \"%s\" stays wanted and holds when it is back",
+			       server_node_name(s, p->node), p->why, m->name);
+	if (now_ns - w->since_ns > s->conf->step_timeout_ns + 2 * s->conf->heartbeat_timeout_ns)
+		return err_set(e, SHARD_TIMEOUT,
+			       "the change of \"%s\" does not hold after %.1f s, but stays wanted: step %lu waits for %s", m->name,
+			       (double)(now_ns - w->since_ns) / NS_PER_SEC, (unsigned long)m->id_now.step,
+			       m->waits[0] != 0 ? m->waits : "its decision");
+	return SHARD_OK;
+}
+
+void manage_beat(struct server *s, uint64_t now_ns)
+{
+	list_each(mit, &s->models) {
+		struct model *m = list_of(mit, struct model, link);
+
+		list_each(it, &m->manage.waiting) {
+			struct waiting *w = list_of(it, struct waiting, link);
+			struct err e;
+
+			if (overdue(m, w, now_ns, &e) != SHARD_OK)
+				done(m, w, &e);
+		}
+	}
+}
