@@ -30,8 +30,9 @@ struct coord {
 	bool has_restored;     /* .restored: of CORE_EV_WRITTEN */
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
-	struct core_view view; /* durable, or in COORD_PERSIST on its way to disk */
-	struct core_id id;     /* the attempt, or the last one */
+	struct core_view view;    /* durable, or in COORD_PERSIST on its way to disk */
+	struct core_view durable; /* what VIEW carries: .view may become the next one in the same call */
+	struct core_id id;        /* the attempt, or the last one */
 	uint64_t begun_ns, seal_step, held_ns;
 	uint32_t attempt; /* the highest used for the next step */
 	int64_t bad_tensor;
@@ -96,6 +97,7 @@ void orders_on_rollback(struct ctx *x, const struct core_event *e);
 void orders_settle(struct ctx *x); /* HELD, when it can be */
 bool orders_due(const struct core *c);
 void orders_forget(struct core *c); /* a generation ended */
+void orders_lost(struct core *c);   /* and the shell is told: it takes the hold for off */
 
 /* waits.c */
 void waits_text(const struct core *c, char *text, size_t bytes); /* empty: nobody is waited for */

@@ -88,6 +88,7 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	m->generation = v->generation;
 	if (!tell)
 		return;
+	orders_lost(c);
 	a = core_act(x, CORE_ACT_LOST);
 	a->id = (struct core_id){.term = v->term, .seq = v->seq, .generation = v->generation};
 	a->why = core_text(c, "%s", why);

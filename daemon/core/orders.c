@@ -34,7 +34,12 @@ void orders_settle(struct ctx *x)
 
 void orders_forget(struct core *c)
 {
-	c->coord.hold = c->coord.held = c->coord.rollback = false;
+	c->coord.held = c->coord.rollback = false;
+}
+
+void orders_lost(struct core *c)
+{
+	c->coord.hold = false;
 }
 
 void orders_on_hold(struct ctx *x, const struct core_event *e)

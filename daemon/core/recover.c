@@ -107,7 +107,6 @@ static void recover_change(struct ctx *x, bool lost) /* the next view, of the me
 		co->view.generation = generation + 1;
 		co->view.sealed = co->has_last = false;
 		co->view.restoring = co->checkpoint && !first;
-		memset(&co->last, 0, sizeof(co->last));
 		co->attempt = 0;
 		if (!first)
 			orders_forget(c);
@@ -119,7 +118,10 @@ static void recover_change(struct ctx *x, bool lost) /* the next view, of the me
 			co->view.incarnation[i] = now;
 	}
 	co->view.nodes_nr = c->conf.nodes_nr;
-	co->view.record = co->last;
+	if (co->has_last)
+		co->view.record = co->last;
+	else
+		memset(&co->view.record, 0, sizeof(co->view.record)); /* .last itself may be in a message of this call */
 	recover_persist(x);
 }
 
@@ -303,9 +305,10 @@ void recover_send(struct ctx *x, uint16_t node)
 	if (co->state == COORD_RECOVER && !co->node[node].answered) {
 		id.seq = 0;
 		core_send(x, node, CORE_ASK, &id);
-	} else if (co->state == COORD_VIEW && !co->node[node].view_ok) {
+	} else if (co->state == COORD_VIEW && !co->node[node].view_ok &&
+		   node_incarnation(c, node) == co->durable.incarnation[node]) { /* else the next view is for it */
 		m = core_send(x, node, CORE_VIEW, &id);
-		m->view = &co->view;
+		m->view = &co->durable;
 		m->why = co->lost[0] ? core_text(c, "%s", co->lost) : NULL;
 	}
 }
@@ -317,6 +320,7 @@ void recover_on_persisted(struct ctx *x, const struct core_event *e)
 	(void)e;
 	CHECK(c->coord.state == COORD_PERSIST);
 	c->coord.state = COORD_VIEW;
+	c->coord.durable = c->coord.view;
 	timer_start(c, &c->coord.timer, x->now);
 	for (uint16_t i = 0; i < c->conf.nodes_nr; i++)
 		recover_send(x, i);

@@ -6,6 +6,7 @@
 #include "sim/cluster.h"
 
 struct sim;
+struct truth;
 
 /* shell.c: one node */
 void node_start(struct sim *s, uint16_t n);
@@ -48,12 +49,26 @@ void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);
 void fault_watch(struct sim *s);
 
+/* orders.c: the operator, and who writes checkpoints */
+void orders_event(struct sim *s, const struct sim_event *e);
+void orders_started(struct sim *s); /* the coordinator */
+void orders_crashed(struct sim *s);
+uint64_t orders_number(const struct core_tune *t);
+
+/* truth_orders.c: their checkers */
+void truth_order(struct sim *s, uint16_t n, const struct core_action *a);
+void truth_tuned(struct sim *s, const struct record *prev, const struct record *r, double norm);
+void truth_view(struct sim *s, const struct core_view *v);
+void truth_seal(struct sim *s, struct truth *t, const struct record *r);
+void truth_orders_end(struct sim *s);
+
 /* truth.c: the checkers */
 void truth_action(struct sim *s, uint16_t n, const struct core_action *a);
 void truth_durable(struct sim *s, const struct core_view *v);
 void truth_record(struct sim *s, const struct record *r);
 void truth_applied(struct sim *s, uint16_t n, uint32_t chunk);
 uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk);
+struct truth *truth_of(struct sim *s, uint32_t generation);
 void truth_end(struct sim *s);
 void truth_expelled(struct sim *s, uint32_t trainer, const char *why);
 

@@ -34,6 +34,8 @@ static void fault_shape(struct sim *s)
 	s->loss = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 80) : 0;
 	s->copy = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 80) : 0;
 	s->late = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 60) : 0;
+	s->orders.on = sim_chance(s, 700);
+	s->max_skips = s->orders.on && sim_chance(s, 300) ? (uint32_t)sim_between(s, 1, 3) : 0;
 }
 
 static void fault_plain(struct sim *s) /* two nodes that share everything, three trainers, nothing goes wrong */
@@ -46,7 +48,8 @@ static void fault_plain(struct sim *s) /* two nodes that share everything, three
 		s->trainer[i].node = i % 2;
 	}
 	s->reorder = false;
-	s->loss = s->copy = s->late = 0;
+	s->loss = s->copy = s->late = s->max_skips = 0;
+	s->orders.on = true;
 }
 
 void fault_start(struct sim *s)
@@ -62,6 +65,8 @@ void fault_start(struct sim *s)
 		trainer_spawn(s, t);
 	sim_at(s, 5 * MS, SIM_WRITE, NODES);
 	sim_at(s, SEC, SIM_WATCH, NODES);
+	if (s->orders.on)
+		sim_at(s, 10 * MS, SIM_ORDER, NODES);
 	if (s->faults)
 		sim_at(s, 20 * MS, SIM_FAULT, NODES);
 }

@@ -62,7 +62,9 @@ void node_start(struct sim *s, uint16_t n)
 					   .initial_scale = s->fp16 ? 65536 : 1,
 					   .min_scale = 0x1p-40,
 					   .scale_window = 4,
-					   .hysteresis = 2};
+					   .hysteresis = 2,
+					   .max_skips = s->max_skips};
+	conf.record.lr_factor[0] = 1;
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
 	free(nd->memory);
 	nd->memory = aligned_alloc(64, (core_bytes(&conf) + 63) & ~(size_t)63);
@@ -71,6 +73,8 @@ void node_start(struct sim *s, uint16_t n)
 	nd->incarnation = conf.incarnation;
 	nd->alive = true;
 	nd->core = core_init(nd->memory, &conf, nd->has_disk ? &nd->disk : NULL);
+	if (n == 0)
+		orders_started(s);
 	sim_trace(s, "n%u STARTS incarnation %llu", n, (unsigned long long)nd->incarnation);
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
 		if (i != n)
@@ -85,6 +89,8 @@ void node_crash(struct sim *s, uint16_t n)
 
 	sim_trace(s, "n%u CRASHES", n);
 	s->restarts++;
+	if (n == 0)
+		orders_crashed(s);
 	if (nd->persisting && sim_chance(s, 500)) { /* the write may have reached the disk without anybody having heard */
 		was.disk = nd->pending;
 		was.has_disk = true;
@@ -198,6 +204,10 @@ static void on_lost(struct sim *s, uint16_t n, const struct core_action *a)
 	memset(nd->written, 0, sizeof(nd->written));
 	memset(nd->version, 0, sizeof(nd->version));
 	memset(nd->image, 0, sizeof(nd->image));
+	for (uint32_t t = 0; t < s->trainers_nr && a->status == SHARD_LOST; t++) {
+		if (s->trainer[t].node == n)
+			trainer_die(s, t, "joins anew");
+	}
 }
 
 static void on_credit(struct sim *s, uint16_t n, const struct core_action *a)
@@ -274,6 +284,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 void shell_write(struct sim *s)
 {
 	struct sim_node *nd = &s->node[0];
+	const struct sim_checkpoint *from = &s->orders.newest;
 	struct core_event written = {.type = CORE_EV_WRITTEN, .step = 0};
 	struct core_state st;
 	bool all = true;
@@ -282,7 +293,7 @@ void shell_write(struct sim *s)
 	if (!nd->alive || nd->paused)
 		return;
 	core_state(nd->core, &st);
-	if (!st.generation || st.sealed)
+	if (!st.generation || st.sealed || (st.restoring && !from->has))
 		return;
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
 		struct core_state other;
@@ -298,12 +309,13 @@ void shell_write(struct sim *s)
 				continue;
 			all = false;
 			s->node[i].written[c] = true;
-			s->node[i].weights[c] = sim_mix(st.generation, c);
+			s->node[i].weights[c] = st.restoring ? from->weights[c] : sim_mix(st.generation, c);
 		}
 	}
 	if (!all)
 		return; /* next time: then it was all there for a while */
-	written.step = 10 * st.generation;
+	written.step = st.restoring ? from->step : 10 * st.generation;
+	written.restored = st.restoring ? &from->restored : NULL;
 	written.id.generation = st.generation;
 	sim_trace(s, "n0 WRITTEN generation %u step %llu", st.generation, (unsigned long long)written.step);
 	node_event(s, 0, &written);

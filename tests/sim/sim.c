@@ -215,6 +215,7 @@ static const struct {
 	[SIM_FAULT] = {fault_event, 0},
 	[SIM_WRITE] = {on_write, 0},
 	[SIM_WATCH] = {on_watch, 0},
+	[SIM_ORDER] = {orders_event, 0},
 };
 
 static void sim_step(struct sim *s)

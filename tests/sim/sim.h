@@ -27,6 +27,8 @@ struct truth { /* of one generation */
 	uint64_t seal_step, last;
 	struct record record[2];     /* by step % 2: last and the one before */
 	uint64_t weights[2][CHUNKS]; /* after them */
+	bool restoring;              /* until sealed: from .checkpoint */
+	struct sim_checkpoint checkpoint;
 };
 
 struct sim {
@@ -54,8 +56,11 @@ struct sim {
 	struct {             /* views that were durable, the newest last */
 		uint64_t term, incarnation[NODES];
 		uint32_t seq;
+		struct core_tune tune;
 	} view[VIEWS];
 	uint32_t views_nr;
+	uint32_t max_skips;
+	struct sim_orders orders;
 	uint64_t commits, forwards, aborts, losts, restarts, progress_at, healed_commits;
 	struct core_out out;
 	bool verbose;

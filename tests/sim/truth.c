@@ -41,7 +41,7 @@ static bool records_equal(const struct record *a, const struct record *b)
 	return memcmp(a->args, b->args, sizeof(a->args)) == 0;
 }
 
-static struct truth *truth_of(struct sim *s, uint32_t generation)
+struct truth *truth_of(struct sim *s, uint32_t generation)
 {
 	if (generation >= GENERATIONS)
 		sim_fail(s, "liveness", "generation %u", generation);
@@ -135,6 +135,7 @@ static void truth_pure(struct sim *s, const struct record *prev, const struct re
 	norm = sqrt(squares) / (prev->scaler.scale * weight_sum);
 	if (r->outcome == RECORD_APPLIED && (!bits_equal(norm, r->grad_norm) || !bits_equal(weight_sum, r->weight_sum)))
 		sim_fail(s, "record_pure", "%s: norm %a, but its votes give %a", sim_id(&r->id, a), r->grad_norm, norm);
+	truth_tuned(s, prev, r, norm);
 }
 
 static void truth_weights(struct sim *s, struct truth *t, const struct record *r)
@@ -163,7 +164,8 @@ void truth_record(struct sim *s, const struct record *r)
 		t->seal_step = t->last = r->id.step;
 		t->record[r->id.step % 2] = *r;
 		for (uint32_t c = 0; c < s->chunks_nr; c++)
-			t->weights[r->id.step % 2][c] = sim_mix(r->id.generation, c);
+			t->weights[r->id.step % 2][c] = t->restoring ? t->checkpoint.weights[c] : sim_mix(r->id.generation, c);
+		truth_seal(s, t, r);
 		return;
 	}
 	if (!t->sealed)
@@ -221,7 +223,9 @@ void truth_durable(struct sim *s, const struct core_view *v)
 	s->view[s->views_nr % VIEWS].seq = v->seq;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		s->view[s->views_nr % VIEWS].incarnation[n] = v->incarnation[n];
+	s->view[s->views_nr % VIEWS].tune = v->tune;
 	s->views_nr++;
+	truth_view(s, v);
 	if (!v->sealed)
 		return;
 	t = truth_of(s, v->generation);
@@ -246,6 +250,8 @@ static void truth_send(struct sim *s, uint16_t n, const struct core_msg *m)
 
 	if (coordinator && n == 0 && !view_durable(s, &m->id) && !(m->record && m->op == CORE_COMMIT))
 		sim_fail(s, "durable_view", "n%u sends %s of a view that is not durable", n, sim_id(&m->id, a));
+	if (m->view && (m->view->seq != m->id.seq || m->view->generation != m->id.generation))
+		sim_fail(s, "durable_view", "n%u sends a view as %s, which it is not", n, sim_id(&m->id, a));
 	if (m->record && m->record->outcome != RECORD_SEAL)
 		truth_record(s, m->record);
 	if (m->op == CORE_VOTE && !same(&s->node[n].open, &m->id))
@@ -285,6 +291,7 @@ static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 
 void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 {
+	truth_order(s, n, a);
 	switch (a->type) {
 	case CORE_ACT_SEND:
 		truth_send(s, n, &a->msg);
@@ -326,4 +333,5 @@ void truth_end(struct sim *s)
 {
 	if (s->healed_commits < HEALED_COMMITS)
 		sim_fail(s, "liveness", "the run ended by itself");
+	truth_orders_end(s);
 }

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checkers of what operators and checkpoints ask of a model: held (nothing is decided, nobody is expelled, while a checkpoint is
+ * written), tuned (each decision takes the tune of its view; an answered tune stays), paused, kicked, restored (a LOST model with a
+ * checkpoint comes back as it was written, and its trainers stay). */
+#include "sim/sim.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool same_tune(const struct core_tune *a, const struct core_tune *b)
+{
+	return a->paused == b->paused && a->has_lr == b->has_lr && a->has_clip == b->has_clip && !memcmp(&a->lr, &b->lr, 8) &&
+	       !memcmp(&a->clip, &b->clip, 8) && a->resumed_step == b->resumed_step && a->resumed_skips == b->resumed_skips;
+}
+
+static const struct core_tune *tune_of(const struct sim *s, const struct core_id *id) /* of the view; NULL: long ago */
+{
+	for (uint32_t i = s->views_nr; i-- > 0 && i + VIEWS > s->views_nr;) {
+		if (s->view[i % VIEWS].term == id->term && s->view[i % VIEWS].seq == id->seq)
+			return &s->view[i % VIEWS].tune;
+	}
+	return NULL;
+}
+
+/* A decision takes the tune of its view, and nothing else of it. */
+void truth_tuned(struct sim *s, const struct record *prev, const struct record *r, double norm)
+{
+	const struct core_tune *t = tune_of(s, &r->id);
+	double lr = 1e-3, clip = 1, factor = 1, h[HYPER_NR];
+	uint64_t row = r->outcome == RECORD_APPLIED ? 0 : prev->skipped_in_row + 1, since;
+	struct optim_args args;
+	char a[64];
+
+	if (!t)
+		return;
+	optim_defaults(optim_row(OPTIM_ADAMW), h);
+	lr = t->has_lr ? t->lr : h[HYPER_LR];
+	clip = t->has_clip ? t->clip : clip;
+	if (clip > 0 && norm + 1e-6 > clip)
+		factor = clip / (norm + 1e-6);
+	if (memcmp(&lr, &r->lr, 8))
+		sim_fail(s, "tuned", "%s: lr %a, but its view says %a", sim_id(&r->id, a), r->lr, lr);
+	h[HYPER_LR] = lr;
+	optim_args_set(&args, optim_row(OPTIM_ADAMW), h, r->applied, (float)(factor / (r->loss_scale * r->weight_sum)));
+	if (r->outcome == RECORD_APPLIED && (memcmp(&factor, &r->clip_factor, 8) || memcmp(&args, &r->args[0], sizeof(args))))
+		sim_fail(s, "tuned", "%s: clip factor %a, but its view makes it %a", sim_id(&r->id, a), r->clip_factor, factor);
+	since = r->id.step - t->resumed_step; /* of a row that is longer, the rest was before the resume */
+	if (t->resumed_step && row > since)
+		row = since;
+	if (r->diverged != (s->max_skips && row >= s->max_skips))
+		sim_fail(s, "paused", "%s: diverged is %d after %llu skips since the resume", sim_id(&r->id, a), r->diverged,
+			 (unsigned long long)row);
+	if (same_tune(t, &s->node[0].disk.tune) && t->paused)
+		sim_fail(s, "paused", "%s is committed to a paused model", sim_id(&r->id, a));
+	if (!core_id_cmp(&r->id, &s->orders.kicked))
+		sim_fail(s, "kicked", "%s is committed with a rank that was put out", sim_id(&r->id, a));
+	if (s->orders.held && r->id.generation == s->orders.held_id.generation)
+		sim_fail(s, "held", "%s is committed while step %llu is held", sim_id(&r->id, a),
+			 (unsigned long long)s->orders.held_id.step);
+}
+
+static void order_held(struct sim *s, const struct record *r)
+{
+	struct sim_orders *o = &s->orders;
+	const struct truth *t = truth_of(s, r->id.generation);
+	struct core_state st;
+	char a[64];
+
+	core_state(s->node[0].core, &st);
+	if (!o->hold || o->held)
+		sim_fail(s, "held", "%s is held, but nobody asked", sim_id(&r->id, a));
+	if (r->id.generation != s->generation || t->last != r->id.step || st.part == CORE_PREPARED || !st.held)
+		sim_fail(s, "held", "%s is held, but step %llu was decided, or may be", sim_id(&r->id, a),
+			 (unsigned long long)t->last);
+	o->held = true;
+	o->held_id = r->id;
+	o->helds++;
+}
+
+static void order_tuned(struct sim *s)
+{
+	struct sim_orders *o = &s->orders;
+	struct core_state st;
+
+	if (!same_tune(&s->node[0].disk.tune, &o->tune))
+		sim_fail(s, "tuned", "tune %llu is answered without being in the durable view", (unsigned long long)o->tunes_nr);
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (!s->node[n].alive)
+			continue;
+		core_state(s->node[n].core, &st);
+		if (st.term && !same_tune(&st.tune, &o->tune))
+			sim_fail(s, "tuned", "tune %llu is answered, but n%u has another", (unsigned long long)o->tunes_nr, n);
+	}
+	o->tuned_lr = o->tunes_nr;
+	o->tuneds++;
+}
+
+static void order_begin(struct sim *s, const struct core_id *id)
+{
+	const struct core_tune *tune = tune_of(s, id);
+	const struct truth *t = truth_of(s, id->generation);
+	const struct record *last = &t->record[t->last % 2];
+	char a[64];
+
+	if (!tune || t->last + 1 != id->step)
+		return;
+	if (tune->paused)
+		sim_fail(s, "paused", "%s begins in a paused model", sim_id(id, a));
+	if (last->diverged && last->id.step > tune->resumed_step)
+		sim_fail(s, "paused", "%s begins though step %llu diverged", sim_id(id, a), (unsigned long long)last->id.step);
+}
+
+static void order_lost(struct sim *s, uint16_t n, const struct core_action *a)
+{
+	bool restoring = truth_of(s, a->id.generation)->restoring;
+
+	if ((a->status == SHARD_ROLLED_BACK) != restoring || (a->status == SHARD_LOST) == restoring)
+		sim_fail(s, "restored", "n%u tells of generation %u with status %d, restoring %d", n, a->id.generation, a->status,
+			 restoring);
+	if (restoring && strstr(a->why, "write all weights"))
+		sim_fail(s, "restored", "n%u asks for weights that come from the checkpoint: %s", n, a->why);
+	if (n == 0)
+		s->orders.hold = s->orders.held = false;
+}
+
+void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
+{
+	const struct sim_node *nd = &s->node[0];
+
+	if (a->type == CORE_ACT_HELD)
+		order_held(s, a->record);
+	else if (a->type == CORE_ACT_TUNED)
+		order_tuned(s);
+	else if (a->type == CORE_ACT_BEGIN)
+		order_begin(s, &a->id);
+	else if (a->type == CORE_ACT_LOST)
+		order_lost(s, n, a);
+	else if (a->type == CORE_ACT_PERSIST && a->view->generation > (nd->has_disk ? nd->disk.generation : 0) &&
+		 a->view->restoring != (nd->has_disk && s->orders.told))
+		sim_fail(s, "restored", "generation %u: restoring is %d, checkpoint %d", a->view->generation, a->view->restoring,
+			 s->orders.told);
+	else if (n == 0 && s->orders.held && ((a->type == CORE_ACT_SEND && a->msg.op == CORE_GONE) || a->type == CORE_ACT_EXPEL) &&
+		 strstr(a->type == CORE_ACT_SEND ? a->msg.why ? a->msg.why : "" : a->why, " waited "))
+		sim_fail(s, "held", "a deadline passes while a checkpoint is written");
+}
+
+/* A tune that was answered is in every later view, short of a return to a checkpoint that is older. */
+void truth_view(struct sim *s, const struct core_view *v)
+{
+	struct truth *t = truth_of(s, v->generation);
+
+	if (!v->sealed && v->restoring && !t->restoring) {
+		t->restoring = true;
+		t->checkpoint = s->orders.newest;
+	}
+	if (v->sealed && !t->sealed && t->restoring)
+		s->orders.tuned_lr = orders_number(&t->checkpoint.restored.tune);
+	if (orders_number(&v->tune) < s->orders.tuned_lr)
+		sim_fail(s, "tuned", "tune %llu was answered, but a view has %llu", (unsigned long long)s->orders.tuned_lr,
+			 (unsigned long long)orders_number(&v->tune));
+}
+
+void truth_seal(struct sim *s, struct truth *t, const struct record *r)
+{
+	const struct core_restored *c = &t->checkpoint.restored;
+
+	if (!t->restoring)
+		return;
+	s->orders.restores++;
+	if (r->id.step != t->checkpoint.step || r->applied != c->applied || r->skipped_in_row != c->skipped_in_row ||
+	    memcmp(&r->scaler.scale, &c->scaler.scale, 8) || memcmp(&r->loss_scale, &c->scaler.scale, 8) ||
+	    r->scaler.iter != c->scaler.iter || r->scaler.hysteresis != c->scaler.hysteresis ||
+	    r->scaler.last_overflow != c->scaler.last_overflow)
+		sim_fail(s, "restored", "generation %u begins at step %llu, the checkpoint is of %llu", r->id.generation,
+			 (unsigned long long)r->id.step, (unsigned long long)t->checkpoint.step);
+}
+
+void truth_orders_end(struct sim *s)
+{
+	if (!s->seed && (s->orders.phase != 4 || s->orders.helds != 1 || s->orders.restores != 1 || s->generation != 2))
+		sim_fail(s, "restored", "the script stops in phase %u", s->orders.phase);
+	if (!s->seed && s->sessions_nr != s->trainers_nr)
+		sim_fail(s, "restored", "the trainers did not stay: %u sessions", s->sessions_nr);
+}
