@@ -94,10 +94,14 @@ struct shard_model *handle_find(struct shard_client *c, const struct wire_head *
 	return NULL;
 }
 
-void handle_lost(struct shard_model *m, const char *why)
+void handle_lost(struct shard_model *m, uint32_t status, const char *why)
 {
 	if (m->lost.status != SHARD_OK)
 		return;
+	if (status == SHARD_NOT_FOUND) {
+		err_set(&m->lost, SHARD_NOT_FOUND, "%.300s (shard_detach() it; shard_define() makes a new one)", why);
+		return;
+	}
 	err_set(&m->lost, SHARD_LOST, "\"%s\" is lost: %.300s (shard_detach() and shard_define() first)", m->space.name, why);
 }
 

@@ -77,6 +77,6 @@ void handle_free(struct shard_model *m);
 /* A handle on the model that a reply of ATTACH or RESTORE describes. SHARD_EXISTS: this connection has one. */
 enum shard_status handle_of_reply(struct shard_client *c, const struct request *r, struct shard_model **out);
 void handle_forget(struct shard_model *m); /* in a forked child: closes descriptors, touches nothing else */
-void handle_lost(struct shard_model *m, const char *why);
+void handle_lost(struct shard_model *m, uint32_t status, const char *why); /* SHARD_NOT_FOUND: it was dropped */
 
 #endif

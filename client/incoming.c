@@ -89,7 +89,7 @@ static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, 
 		if (x->status == SHARD_ROLLED_BACK && m->lost.status == SHARD_OK)
 			world_rolled_back(m, h, x->why);
 		else
-			handle_lost(m, x->why);
+			handle_lost(m, x->status, x->why);
 	}
 	shard__why__free_unpacked(x, NULL);
 	return SHARD_OK;

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* manage.h: what the library and shardctl ask about a model as a whole. */
+#ifndef SHARD_CLIENT_MANAGE_H
+#define SHARD_CLIENT_MANAGE_H
+
+#include "client.h"
+
+#include "shard.pb-c.h"
+
+enum manage_action { MANAGE_DROP = 1, MANAGE_SET, MANAGE_PAUSE, MANAGE_RESUME, MANAGE_KICK };
+
+/* One MANAGE, answered when it holds on every node. The client's lock is not held. */
+enum shard_status manage_request(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms);
+
+#endif
