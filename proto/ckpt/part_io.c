@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bulk files: O_DIRECT where the file system has it, ordinary I/O where it refuses (tmpfs), and a few threads that take one piece after the other
+ * and end before the call returns. The first failure stops all; its text and errno are the caller's. */
+#include "ckpt/part_impl.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum shard_status part_no_memory(struct err *e, const char *what)
+{
+	errno = ENOMEM;
+	return err_set(e, SHARD_SYSTEM, "no memory for %s", what);
+}
+
+enum shard_status part_open(struct part_fd *f, const char *path, int flags, struct err *e)
+{
+	f->direct = true;
+	f->fd = open(path, flags | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0644);
+	if (f->fd < 0 && errno == EINVAL) {
+		f->direct = false;
+		if (flags & O_EXCL)
+			(void)unlink(path); /* some file systems make it first and refuse then */
+		f->fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0644);
+	}
+	if (f->fd >= 0)
+		return SHARD_OK;
+	if (errno == ENOENT && !(flags & O_CREAT))
+		return err_set(e, SHARD_NOT_FOUND, "%s: is not there: is the folder of checkpoints shared by all nodes?", path);
+	return err_set(e, SHARD_SYSTEM, "%s: cannot be opened: %s", path, strerror(errno));
+}
+
+void part_close(struct part_fd *f)
+{
+	int error = errno;
+
+	if (f->fd >= 0)
+		close(f->fd);
+	f->fd = -1;
+	errno = error;
+}
+
+static size_t padded(size_t bytes)
+{
+	return (bytes + PART_ALIGN - 1) & ~(size_t)(PART_ALIGN - 1);
+}
+
+/* O_DIRECT was refused for this access: everybody goes on without. */
+static bool buffered_instead(struct part_fd *f)
+{
+	int flags = fcntl(f->fd, F_GETFL);
+
+	if (errno != EINVAL || !f->direct || flags < 0 || fcntl(f->fd, F_SETFL, flags & ~O_DIRECT) != 0)
+		return false;
+	f->direct = false;
+	return true;
+}
+
+ssize_t part_pread(struct part_fd *f, void *to, size_t bytes, uint64_t offset)
+{
+	size_t got = 0;
+
+	while (got < bytes) {
+		ssize_t n = pread(f->fd, (char *)to + got, f->direct ? padded(bytes - got) : bytes - got, (off_t)(offset + got));
+
+		if (n > 0)
+			got += (size_t)n;
+		else if (n == 0)
+			break;
+		else if (errno != EINTR && !buffered_instead(f))
+			return -1;
+	}
+	return (ssize_t)(got < bytes ? got : bytes);
+}
+
+ssize_t part_pwrite(struct part_fd *f, const void *from, size_t bytes, uint64_t offset)
+{
+	size_t put = 0;
+
+	while (put < bytes) {
+		ssize_t n = pwrite(f->fd, (const char *)from + put, f->direct ? padded(bytes - put) : bytes - put,
+				   (off_t)(offset + put));
+
+		if (n > 0)
+			put += (size_t)n;
+		else if (n == 0)
+			return errno = ENOSPC, -1;
+		else if (errno != EINTR && !buffered_instead(f))
+			return -1;
+	}
+	return (ssize_t)bytes;
+}
+
+/* --- threads --- */
+
+static void failed(struct part_job *j, enum shard_status st, int error, const struct err *e)
+{
+	pthread_mutex_lock(&j->lock);
+	if (j->st == SHARD_OK) {
+		j->st = st;
+		j->error = error;
+		j->err = *e;
+	}
+	pthread_mutex_unlock(&j->lock);
+	j->stop = true;
+}
+
+static void *work(void *arg)
+{
+	struct part_job *j = arg;
+	struct err e = {.status = SHARD_OK};
+	void *buffer = aligned_alloc(PART_ALIGN, PART_PIECE_BYTES);
+
+	if (!buffer)
+		failed(j, part_no_memory(&e, "a buffer of 8 MiB"), ENOMEM, &e);
+	while (!j->stop) {
+		enum shard_status st = SHARD_OK;
+		uint64_t done = 0, i = j->next++;
+
+		if (i >= j->nr)
+			break;
+		if (j->progress && j->progress->cancel)
+			st = err_set(&e, SHARD_INTERRUPTED, "cancelled");
+		errno = 0;
+		if (st == SHARD_OK)
+			st = j->item(j, i, buffer, &done, &e);
+		if (st != SHARD_OK)
+			failed(j, st, errno, &e);
+		else if (j->progress)
+			j->progress->done_bytes += done;
+	}
+	free(buffer);
+	return NULL;
+}
+
+enum shard_status part_run(struct part_job *j, struct err *e)
+{
+	pthread_t thread[PART_THREADS - 1];
+	uint32_t threads = 0;
+	sigset_t all, before;
+
+	CHECK(j->item != NULL && j->st == SHARD_OK);
+	pthread_mutex_init(&j->lock, NULL);
+	sigfillset(&all); /* signals are for the threads that the program knows of */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	while (threads < PART_THREADS - 1 && threads + 1 < j->nr && pthread_create(&thread[threads], NULL, work, j) == 0)
+		threads++;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	work(j);
+	while (threads > 0)
+		pthread_join(thread[--threads], NULL);
+	pthread_mutex_destroy(&j->lock);
+	if (j->st != SHARD_OK) {
+		err_set(e, j->st, "%s", j->err.text);
+		errno = j->error;
+	}
+	return j->st;
+}

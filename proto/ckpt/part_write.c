@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file is a list of sources (header, runs, blobs), cut
+ * into pieces of PART_PIECE_BYTES → each piece is gathered, summed and written by whichever thread is free → cut to its length, synced.
+ * Fails with what the file system says (path, offset, tensor, reason), or cancelled; the file is removed then. */
+#include "ckpt/part_impl.h"
+
+#include "base/check.h"
+#include "wire/xxh.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct source {
+	uint64_t offset, bytes; /* in the file */
+	const void *data;
+};
+
+struct writer {
+	struct part_fd fd;
+	char path[PART_PATH_BYTES];
+	struct safetensors_entry *entry;
+	char *names;
+	struct source *source;
+	uint32_t entries_nr, sources_nr;
+	void *header;
+	uint64_t header_bytes, bytes;
+	uint64_t *sums;
+};
+
+static const char *const metadata[][2] = {{"format", "shardd part 1"}};
+
+const char *part_kind_name(enum shard_kind kind)
+{
+	switch (kind) {
+	case SHARD_MASTER:
+		return "master";
+	case SHARD_EXP_AVG:
+		return "exp_avg";
+	case SHARD_EXP_AVG_SQ:
+		return "exp_avg_sq";
+	case SHARD_MOMENTUM:
+		return "momentum";
+	case SHARD_IMAGE:
+	case SHARD_GRAD:
+		break;
+	}
+	return "?";
+}
+
+static bool follows(const struct part_run *a, const struct part_run *b)
+{
+	return a->kind == b->kind && a->first + a->count == b->first && strcmp(a->tensor, b->tensor) == 0;
+}
+
+/* Names and entries of runs, then of blobs. */
+static enum shard_status make_entries(struct writer *w, const struct part_run *runs, uint32_t runs_nr,
+				      const struct part_blob *blobs, uint32_t blobs_nr, struct err *e)
+{
+	size_t room = (size_t)blobs_nr * 64 + 1;
+	char *at;
+
+	for (uint32_t i = 0; i < runs_nr; i++)
+		room += strlen(runs[i].tensor) + 64;
+	w->entry = calloc((size_t)runs_nr + blobs_nr + 1, sizeof(*w->entry));
+	w->names = at = malloc(room);
+	if (!w->entry || !at)
+		return part_no_memory(e, "a checkpoint's list of tensors");
+	for (uint32_t i = 0, n; i < runs_nr; i += n) {
+		struct safetensors_entry *x = &w->entry[w->entries_nr++];
+		uint64_t end = runs[i].first + runs[i].count;
+
+		for (n = 1; i + n < runs_nr && follows(&runs[i + n - 1], &runs[i + n]); n++)
+			end += runs[i + n].count;
+		*x = (struct safetensors_entry){.name = at, .dtype = SHARD_F32, .dtype_name = "F32", .ndim = 1};
+		x->shape[0] = end - runs[i].first;
+		x->bytes = x->shape[0] * 4;
+		at += sprintf(at, "%s/%s[%" PRIu64 ":%" PRIu64 "]", part_kind_name(runs[i].kind), runs[i].tensor, runs[i].first,
+			      end) +
+		      1;
+	}
+	for (uint32_t i = 0; i < blobs_nr; i++) {
+		struct safetensors_entry *x = &w->entry[w->entries_nr++];
+
+		*x = (struct safetensors_entry){.name = at, .dtype_name = "U8", .ndim = 1, .shape = {blobs[i].bytes}};
+		x->bytes = blobs[i].bytes;
+		at += sprintf(at, "blob/%u[%" PRIu64 "]", blobs[i].rank, blobs[i].step) + 1;
+	}
+	return SHARD_OK;
+}
+
+static void add_source(struct writer *w, const void *data, uint64_t bytes)
+{
+	if (bytes > 0)
+		w->source[w->sources_nr++] = (struct source){w->bytes, bytes, data};
+	w->bytes += bytes;
+}
+
+static enum shard_status lay_out(struct writer *w, const struct part_run *runs, uint32_t runs_nr, struct part_blob *blobs,
+				 uint32_t blobs_nr, struct err *e)
+{
+	enum shard_status st = make_entries(w, runs, runs_nr, blobs, blobs_nr, e);
+	size_t bytes = 0;
+
+	if (st == SHARD_OK)
+		st = safetensors_make(&w->header, &bytes, w->entry, w->entries_nr, metadata, 1, e);
+	if (st != SHARD_OK)
+		return st;
+	w->header_bytes = bytes;
+	w->source = calloc((size_t)runs_nr + blobs_nr + 1, sizeof(*w->source));
+	if (!w->source)
+		return part_no_memory(e, "a checkpoint's list of tensors");
+	add_source(w, w->header, bytes);
+	for (uint32_t i = 0; i < runs_nr; i++)
+		add_source(w, runs[i].at, runs[i].count * 4);
+	for (uint32_t i = 0; i < blobs_nr; i++) {
+		blobs[i].offset = w->bytes;
+		add_source(w, blobs[i].data, blobs[i].bytes);
+	}
+	return SHARD_OK;
+}
+
+static void writer_free(struct writer *w)
+{
+	int error = errno;
+
+	part_close(&w->fd);
+	free(w->entry);
+	free(w->names);
+	free(w->source);
+	free(w->header);
+	free(w->sums);
+	errno = error;
+}
+
+uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct part_blob *blobs, uint32_t blobs_nr)
+{
+	struct writer w = {.fd.fd = -1};
+	void *header = NULL;
+	size_t header_bytes = 0;
+	uint64_t bytes = 0;
+
+	if (make_entries(&w, runs, runs_nr, blobs, blobs_nr, NULL) == SHARD_OK)
+		(void)safetensors_make(&header, &header_bytes, w.entry, w.entries_nr, metadata, 1, NULL);
+	bytes = header_bytes;
+	for (uint32_t i = 0; i < w.entries_nr; i++)
+		bytes += w.entry[i].bytes;
+	free(header);
+	writer_free(&w);
+	return bytes;
+}
+
+/* --- pieces --- */
+
+static const char *name_at(const struct writer *w, uint64_t offset)
+{
+	uint32_t low = 0, high = w->entries_nr;
+
+	if (offset < w->header_bytes || w->entries_nr == 0)
+		return "the header";
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (w->entry[middle].offset <= offset)
+			low = middle;
+		else
+			high = middle;
+	}
+	return w->entry[low].name;
+}
+
+static void gather(const struct writer *w, char *to, uint64_t offset, size_t bytes)
+{
+	uint32_t low = 0, high = w->sources_nr;
+
+	while (high - low > 1) { /* the last source that begins at or before offset */
+		uint32_t middle = low + (high - low) / 2;
+
+		if (w->source[middle].offset <= offset)
+			low = middle;
+		else
+			high = middle;
+	}
+	for (size_t done = 0; done < bytes; low++) {
+		const struct source *s = &w->source[low];
+		uint64_t skip = offset + done - s->offset;
+		size_t n = s->bytes - skip < bytes - done ? (size_t)(s->bytes - skip) : bytes - done;
+
+		CHECK(low < w->sources_nr && skip < s->bytes);
+		memcpy(to + done, (const char *)s->data + skip, n);
+		done += n;
+	}
+}
+
+static enum shard_status write_piece(struct part_job *j, uint64_t i, void *buffer, uint64_t *done, struct err *e)
+{
+	struct writer *w = j->owner;
+	uint64_t offset = i * PART_PIECE_BYTES;
+	size_t bytes = w->bytes - offset < PART_PIECE_BYTES ? (size_t)(w->bytes - offset) : PART_PIECE_BYTES;
+	size_t pad = (PART_ALIGN - bytes % PART_ALIGN) % PART_ALIGN;
+
+	gather(w, buffer, offset, bytes);
+	memset((char *)buffer + bytes, 0, pad);
+	w->sums[i] = xxh_sum(buffer, bytes, 0);
+	if (part_pwrite(&w->fd, buffer, bytes, offset) < 0)
+		return err_set(e, SHARD_SYSTEM, "%s: writing %zu bytes at offset %" PRIu64 " (%.128s): %s%s", w->path, bytes,
+			       offset, name_at(w, offset), strerror(errno),
+			       errno == ENOSPC || errno == EDQUOT ? ": make room, or choose another folder" : "");
+	*done = bytes;
+	return SHARD_OK;
+}
+
+static enum shard_status open_for(struct writer *w, struct err *e)
+{
+	enum shard_status st;
+
+	if (unlink(w->path) != 0 && errno != ENOENT)
+		return err_set(e, SHARD_SYSTEM, "%s: an older file cannot be removed: %s", w->path, strerror(errno));
+	if ((st = part_open(&w->fd, w->path, O_RDWR | O_CREAT | O_EXCL, e)) != SHARD_OK)
+		return st;
+	/* A full disk shows at once, where the file system can reserve. Bytes are not written for that. */
+	if (fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+		return err_set(e, SHARD_SYSTEM, "%s: %" PRIu64 " bytes are needed: %s: make room, or choose another folder",
+			       w->path, w->bytes, strerror(errno));
+	return SHARD_OK;
+}
+
+static enum shard_status write_all(struct writer *w, uint32_t pieces, struct part_progress *p, struct err *e)
+{
+	struct part_job j = {.nr = pieces, .progress = p, .item = write_piece, .owner = w};
+	enum shard_status st = open_for(w, e);
+	int fd = w->fd.fd;
+
+	if (st == SHARD_OK)
+		st = part_run(&j, e);
+	if (st != SHARD_OK)
+		return st;
+	if (ftruncate(fd, (off_t)w->bytes) != 0 || fsync(fd) != 0)
+		return err_set(e, SHARD_SYSTEM, "%s: its %" PRIu64 " bytes did not reach the disk: %s", w->path, w->bytes,
+			       strerror(errno));
+	w->fd.fd = -1;
+	if (close(fd) != 0)
+		return err_set(e, SHARD_SYSTEM, "%s: closing it: %s", w->path, strerror(errno));
+	return SHARD_OK;
+}
+
+enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs, uint32_t runs_nr,
+			     struct part_blob *blobs, uint32_t blobs_nr, struct part_file *out, struct part_progress *p,
+			     struct err *e)
+{
+	struct writer w = {.fd.fd = -1};
+	enum shard_status st = lay_out(&w, runs, runs_nr, blobs, blobs_nr, e);
+	uint32_t pieces;
+
+	CHECK(strlen(name) < sizeof(out->name));
+	*out = (struct part_file){.piece_bytes = PART_PIECE_BYTES};
+	if (st != SHARD_OK)
+		goto end;
+	part_path(w.path, dir, name);
+	pieces = (uint32_t)((w.bytes + PART_PIECE_BYTES - 1) / PART_PIECE_BYTES);
+	st = SHARD_SYSTEM;
+	if (!(w.sums = calloc(pieces, sizeof(*w.sums)))) {
+		part_no_memory(e, "a checkpoint's sums");
+		goto end;
+	}
+	st = write_all(&w, pieces, p, e);
+	if (st != SHARD_OK) {
+		int error = errno;
+
+		(void)unlink(w.path);
+		errno = error;
+		goto end;
+	}
+	strcpy(out->name, name);
+	out->bytes = w.bytes;
+	out->header_bytes = w.header_bytes;
+	out->sums = w.sums;
+	out->sums_nr = pieces;
+	w.sums = NULL;
+end:
+	writer_free(&w);
+	return st;
+}
+
+void part_file_free(struct part_file *f)
+{
+	free(f->sums);
+	*f = (struct part_file){.bytes = 0};
+}
