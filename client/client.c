@@ -107,17 +107,17 @@ static void client_forget(struct shard_client *c)
 static void client_free(struct shard_client *c)
 {
 	stream_free(&c->stream); /* gives queued bodies back, so before requests and models */
-	list_each(it, &c->requests) {
-		struct request *r = list_of(it, struct request, node);
-
-		r->answered = r->sent = true;
-		request_free(r);
-	}
 	c->landing = NULL;
 	list_each(it, &c->models)
 		handle_free(list_of(it, struct shard_model, node));
 	list_each(it, &c->zombies)
 		handle_free(list_of(it, struct shard_model, node));
+	list_each(it, &c->requests) { /* of nobody any more: models give up what they wait for */
+		struct request *r = list_of(it, struct request, node);
+
+		r->answered = r->sent = true;
+		request_free(r);
+	}
 	pthread_cond_destroy(&c->moved);
 	pthread_mutex_destroy(&c->lock);
 	close_all(c);

@@ -90,11 +90,12 @@ struct request {
 	struct shard_client *c;
 	uint32_t tag;
 	uint16_t op;
-	bool answered, sent, dropped; /* dropped: nobody waits; freed when answered and sent */
-	struct wire_head head;        /* of the reply */
-	struct err err;               /* what the reply refused with */
-	unsigned char *body;          /* control reply, malloc'ed */
-	uint32_t body_bytes;          /* of the reply */
+	bool answered, sent, dropped;               /* dropped: nobody waits; freed when answered and sent */
+	struct wire_head head;                      /* of the reply */
+	struct err err;                             /* what the reply refused with */
+	unsigned char *body;                        /* control reply, malloc'ed */
+	uint32_t body_bytes;                        /* of the reply */
+	uint64_t heard_ns, done_bytes, total_bytes; /* of the last PROGRESS */
 	int fds[2], fds_nr;
 	uint32_t data_bytes; /* room in data: bulk to send, or where a bulk reply lands */
 	unsigned char data[];

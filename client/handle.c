@@ -4,6 +4,7 @@
  * wrote, what the daemon refuses (SHARD_MISMATCH, SHARD_BUDGET ... in its words), memory. A detached model whose arena or image the
  * stream still uses stays as a zombie until that is over. */
 #include "handle.h"
+#include "ckpt.h"
 #include "image.h"
 #include "push.h"
 #include "spawn.h"
@@ -121,6 +122,7 @@ void handle_free(struct shard_model *m)
 	list_remove(&m->node);
 	request_free(m->join_request);
 	request_free(m->leave_request);
+	ckpt_forget(m);
 	shm_unmap(&m->arena);
 	shm_unmap(&m->image);
 	image_deinit(m);
@@ -131,6 +133,7 @@ void handle_free(struct shard_model *m)
 	free(m->forced);
 	free(m->absent);
 	free(m->lr);
+	free(m->blob);
 	space_deinit(&m->space);
 	free(m);
 }
@@ -260,6 +263,7 @@ static enum shard_status handle_new(struct shard_model **out, struct shard_clien
 	if (m == NULL)
 		return text_no_memory("a model");
 	list_init(&m->node);
+	list_init(&m->saves);
 	m->client = c;
 	m->arena.fd = m->image.fd = -1;
 	atomic_flag_clear(&m->busy);

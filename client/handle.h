@@ -59,6 +59,15 @@ struct shard_model {
 	uint64_t committed_step; /* newest step that this trainer has committed: images before it may be overwritten */
 	struct ticket tickets[MODEL_TICKETS];
 	uint32_t tickets_first, tickets_nr;
+	/* blob.c */
+	unsigned char *blob; /* made at the first use */
+	uint32_t blob_bytes;
+	bool blob_due; /* READY brings it, until blob_step is decided */
+	uint64_t blob_step;
+	/* ckpt.c */
+	struct list saves; /* under way, and how the last ones ended */
+	uint32_t saves_nr;
+	_Atomic uint64_t save_last;                /* newest ticket of a save */
 	_Atomic uint64_t ticket_last, ticket_done; /* given; all up to it are done */
 	_Atomic uint64_t void_first, void_last;    /* those in between ended with their generation */
 };

@@ -6,6 +6,7 @@
  * tickets, deadlines. */
 #include "image.h"
 
+#include "ckpt.h"
 #include "step.h"
 #include "world.h"
 
@@ -364,6 +365,9 @@ enum shard_status shard_wait(shard_model *m, shard_ticket ticket, int64_t timeou
 	enum shard_status rc;
 	struct wait w;
 
+	if (m != NULL && !client_forked(m->client) && atomic_load(&m->save_last) >= ticket && ticket != 0 &&
+	    ckpt_wait(m, ticket, timeout_ms, &rc))
+		return rc;
 	if (m != NULL && !client_forked(m->client) && atomic_load(&m->ticket_done) >= ticket)
 		return ticket_end(m, ticket); /* also when the connection is over by now */
 	if ((rc = handle_enter(m)) != SHARD_OK)
@@ -393,6 +397,8 @@ enum shard_status shard_test(shard_model *m, shard_ticket ticket)
 		return text_fail(SHARD_BAD_ARG, "the model is NULL");
 	if (client_forked(m->client))
 		return text_fail(SHARD_FORKED, "this model belongs to the parent process: connect again here");
+	if (atomic_load(&m->save_last) >= ticket && ticket != 0 && ckpt_test(m, ticket, &rc))
+		return rc;
 	if (atomic_load(&m->ticket_done) >= ticket)
 		return ticket_end(m, ticket);
 	if (ticket > atomic_load(&m->ticket_last))

@@ -2,6 +2,7 @@
 /* What the daemon sends, one row per op. Called by the stream with the client's lock, from whichever thread pumps. A reply finds its
  * request by tag; the rest finds its model by id and generation, and is dropped where the model is gone: frames of a detached
  * or lost model are still under way then. What is malformed ends the connection. */
+#include "ckpt.h"
 #include "handle.h"
 #include "image.h"
 #include "step.h"
@@ -125,13 +126,26 @@ static enum shard_status on_image(struct shard_client *c, struct shard_model *m,
 	return SHARD_OK;
 }
 
+static enum shard_status on_progress(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
+				     struct err *e)
+{
+	Shard__Progress *x = shard__progress__unpack(NULL, h->body_bytes, body);
+
+	(void)m;
+	if (x == NULL)
+		return malformed(h, e);
+	(void)ckpt_heard(c, h, x);
+	shard__progress__free_unpacked(x, NULL);
+	return SHARD_OK;
+}
+
 static const struct frame_row {
 	frame_fn fn;
 	bool of_model;
 } rows[OP_NR] = {
 	[OP_PING] = {on_ping, false},          [OP_ERROR] = {on_error, false},     [OP_ATTEMPT] = {on_attempt, true},
 	[OP_RESULT] = {on_result, true},       [OP_ENDED] = {on_ended, true},      [OP_LOST] = {on_lost, false},
-	[OP_PUBLISHED] = {on_published, true}, [OP_IMAGE_DATA] = {on_image, true},
+	[OP_PUBLISHED] = {on_published, true}, [OP_IMAGE_DATA] = {on_image, true}, [OP_PROGRESS] = {on_progress, false},
 };
 
 static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)

@@ -6,6 +6,7 @@
  * fail: what the caller did wrong (RANGE, DUPLICATE, DTYPE, BAD_STATE, STALE), an attempt that is over (WORLD_CHANGED). */
 #include "push.h"
 
+#include "blob.h"
 #include "image.h"
 #include "world.h"
 
@@ -177,6 +178,7 @@ static enum shard_status send_ready(struct shard_model *m)
 	r.why = m->ready_why;
 	r.n_lr = m->lr_given ? m->space.groups_nr : 0;
 	r.lr = m->lr;
+	blob_ready(m, &r);
 	return stream_send_control(m->client->stream, &h, &r.base);
 }
 

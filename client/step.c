@@ -5,6 +5,7 @@
  * pushes, a world that changed, deadlines, whose texts name whom the step waits for. */
 #include "step.h"
 
+#include "blob.h"
 #include "image.h"
 #include "push.h"
 #include "world.h"
@@ -68,6 +69,7 @@ void step_result(struct shard_model *m, const struct wire_head *h, const Shard__
 		.slowest_rank = r->slowest_rank,
 	};
 	m->pulled_bytes = 0;
+	blob_decided(m, h->step);
 	m->phase = PHASE_DECIDED;
 	push_drop(m);
 	ticket_settle(m);

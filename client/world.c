@@ -5,6 +5,7 @@
  * gives up on its deadline may be made again: its request is still under way and is found again. */
 #include "world.h"
 
+#include "blob.h"
 #include "image.h"
 #include "push.h"
 #include "step.h"
@@ -91,6 +92,7 @@ static void world_back(struct shard_model *m, uint64_t step, const char *why)
 	image_anew(m);
 	ticket_void(m);
 	push_drop(m);
+	blob_drop(m);
 }
 
 void world_rolled_back(struct shard_model *m, const struct wire_head *h, const char *why)
@@ -364,6 +366,7 @@ enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 	if (rc == SHARD_OK) {
 		world_unmap(m);
 		push_drop(m);
+		blob_drop(m);
 		m->joined = m->introduced = m->changed = m->rolled_back = m->offered_over = false;
 		m->offered = m->begun = m->seen = (struct attempt){0};
 		m->phase = PHASE_NONE;
