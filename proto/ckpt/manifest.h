@@ -11,6 +11,7 @@
 #define MANIFEST_VERSION   1
 #define MANIFEST_FILES_MAX 4096
 #define MANIFEST_BYTES_MAX (1u << 30)
+enum { MANIFEST_GROUPS_MAX = 16, MANIFEST_TENSORS_MAX = 1 << 24, MANIFEST_BLOBS_MAX = 1 << 16, MANIFEST_SETTINGS_MAX = 16383 };
 
 struct manifest_blob {
 	uint32_t rank, bytes, file; /* file: index into files */
@@ -50,6 +51,10 @@ struct manifest {
 enum shard_status manifest_write(const char *dir, struct manifest *m, struct err *e);
 /* SHARD_NOT_FOUND: none there (an unfinished checkpoint, or none); SHARD_PROTOCOL: damaged, or of a later version: named. */
 enum shard_status manifest_read(const char *dir, struct manifest **out, struct err *e);
+/* The same from memory; path is for texts. */
+enum shard_status manifest_parse(struct manifest **out, const char *text, size_t bytes, const char *path, struct err *e);
+/* Reads one blob, of m->blobs[blob].bytes, and compares it with its sum (XXH3-64 of its bytes). */
+enum shard_status manifest_blob(const char *dir, const struct manifest *m, uint32_t blob, void *to, struct err *e);
 void manifest_free(struct manifest **m); /* what it points to too */
 
 #endif

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads manifest.json. Happy path: the file's bytes → the sum at its end equals them → JSON → every member in its place, of its type, within its
+ * range. Fails with SHARD_PROTOCOL naming the file and the member: nothing is guessed; a later version is named, too. */
+#include "ckpt/manifest.h"
+#include "ckpt/manifest_impl.h"
+
+#include "base/check.h"
+#include "wire/dtype.h"
+#include "wire/xxh.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct reader {
+	const char *path;
+	struct err *e;
+	enum shard_status st; /* of the first thing that was wrong */
+};
+
+static void wrong(struct reader *r, const char *where, const char *key, const char *why)
+{
+	if (r->st == SHARD_OK)
+		r->st = err_set(r->e, SHARD_PROTOCOL, "%s: %s%s%s %s", r->path, where, where[0] ? "." : "", key, why);
+}
+
+static void no_memory(struct reader *r)
+{
+	if (r->st == SHARD_OK)
+		r->st = part_no_memory(r->e, "a checkpoint's manifest");
+}
+
+/* --- members --- */
+
+static int64_t take_i64(struct reader *r, const json_t *o, const char *where, const char *key, int64_t min, int64_t max)
+{
+	const json_t *j = json_object_get(o, key);
+
+	if (json_is_integer(j) && json_integer_value(j) >= min && json_integer_value(j) <= max)
+		return json_integer_value(j);
+	wrong(r, where, key, "is no whole number that can be there");
+	return min;
+}
+
+static uint64_t take_u64(struct reader *r, const json_t *o, const char *where, const char *key)
+{
+	return (uint64_t)take_i64(r, o, where, key, 0, INT64_MAX);
+}
+
+static uint32_t take_u32(struct reader *r, const json_t *o, const char *where, const char *key)
+{
+	return (uint32_t)take_i64(r, o, where, key, 0, UINT32_MAX);
+}
+
+static double take_double(struct reader *r, const json_t *o, const char *where, const char *key)
+{
+	const json_t *j = json_object_get(o, key);
+
+	if (json_is_real(j) && isfinite(json_real_value(j)))
+		return json_real_value(j);
+	wrong(r, where, key, "is no number");
+	return 0;
+}
+
+static const char *take_text(struct reader *r, const json_t *o, const char *where, const char *key, size_t max)
+{
+	const char *text = json_string_value(json_object_get(o, key));
+
+	if (!text || strlen(text) > max) {
+		wrong(r, where, key, "is no text, or too long");
+		return "";
+	}
+	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+		if (*p >= 0x20 && *p != 0x7f && !(*p == 0xc2 && p[1] < 0xa0))
+			continue;
+		wrong(r, where, key, "has control characters");
+		return "";
+	}
+	return text;
+}
+
+static void take_field(struct reader *r, const json_t *o, const char *key, char *to, size_t room)
+{
+	snprintf(to, room, "%s", take_text(r, o, "", key, room - 1));
+}
+
+static char *take_copy(struct reader *r, const json_t *o, const char *where, const char *key, size_t max)
+{
+	char *copy = strdup(take_text(r, o, where, key, max));
+
+	if (!copy)
+		no_memory(r);
+	return copy;
+}
+
+static const json_t *take_list(struct reader *r, const json_t *o, const char *key, size_t max, size_t element, void **to)
+{
+	const json_t *j = json_object_get(o, key);
+
+	if (!json_is_array(j) || json_array_size(j) > max) {
+		wrong(r, "", key, "is no list, or too long");
+		return NULL;
+	}
+	if (!(*to = calloc(json_array_size(j) + 1, element)))
+		no_memory(r);
+	return *to ? j : NULL;
+}
+
+static bool take_hex(const char *p, uint64_t *out)
+{
+	*out = 0;
+	for (int i = 0; i < 16; i++) {
+		const char *digits = "0123456789abcdef", *d = p[i] ? strchr(digits, p[i]) : NULL;
+
+		if (!d)
+			return false;
+		*out = *out << 4 | (uint64_t)(d - digits);
+	}
+	return true;
+}
+
+/* --- parts of the manifest --- */
+
+static void take_counters(struct reader *r, struct manifest *m, const json_t *root)
+{
+	const json_t *scaler = json_object_get(root, "scaler"), *tune = json_object_get(root, "tune");
+	const json_t *owner = json_object_get(root, "owner");
+
+	take_field(r, root, "release", m->release, sizeof(m->release));
+	take_field(r, root, "created", m->created, sizeof(m->created));
+	take_field(r, root, "name", m->name, sizeof(m->name));
+	take_field(r, root, "run_id", m->run_id, sizeof(m->run_id));
+	if (m->name[0] == 0 || strspn(m->name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(m->name))
+		wrong(r, "", "name", "is no name of a model");
+	m->step = take_u64(r, root, "", "step");
+	m->applied = take_u64(r, root, "", "applied");
+	m->skipped_in_row = take_u64(r, root, "", "skipped_in_row");
+	m->scaler.scale = take_double(r, scaler, "scaler", "scale");
+	m->scaler.hysteresis = (int32_t)take_i64(r, scaler, "scaler", "hysteresis", INT32_MIN, INT32_MAX);
+	m->scaler.last_overflow = take_i64(r, scaler, "scaler", "last_overflow", INT64_MIN, INT64_MAX);
+	m->scaler.iter = take_i64(r, scaler, "scaler", "iter", INT64_MIN, INT64_MAX);
+	if (!json_is_boolean(json_object_get(tune, "paused")))
+		wrong(r, "tune", "paused", "is neither true nor false");
+	m->tune.paused = json_is_true(json_object_get(tune, "paused"));
+	m->tune.has_lr = json_object_get(tune, "lr") != NULL;
+	m->tune.has_clip = json_object_get(tune, "clip") != NULL;
+	m->tune.lr = m->tune.has_lr ? take_double(r, tune, "tune", "lr") : 0;
+	m->tune.clip = m->tune.has_clip ? take_double(r, tune, "tune", "clip") : 0;
+	m->owner_known = owner != NULL;
+	if (owner) {
+		m->owner_uid = take_u32(r, owner, "owner", "uid");
+		m->owner_gid = take_u32(r, owner, "owner", "gid");
+	}
+}
+
+static void take_types(struct reader *r, struct manifest *m, const json_t *root)
+{
+	const json_t *kinds = json_object_get(root, "kinds");
+
+	m->settings = take_copy(r, root, "", "settings", MANIFEST_SETTINGS_MAX);
+	m->optimizer = take_copy(r, root, "", "optimizer", 64);
+	if (!dtype_parse(take_text(r, root, "", "image", 8), &m->image))
+		wrong(r, "", "image", "is neither fp32, bf16 nor fp16");
+	if (!dtype_parse(take_text(r, root, "", "grad", 8), &m->grad))
+		wrong(r, "", "grad", "is neither fp32, bf16 nor fp16");
+	if (!json_is_array(kinds) || json_array_size(kinds) < 1 || json_array_size(kinds) > NR(m->kinds)) {
+		wrong(r, "", "kinds", "is no list of one to four");
+		return;
+	}
+	for (m->kinds_nr = 0; m->kinds_nr < json_array_size(kinds); m->kinds_nr++) {
+		const char *name = json_string_value(json_array_get(kinds, m->kinds_nr));
+		enum shard_kind *to = &m->kinds[m->kinds_nr];
+
+		for (int k = SHARD_MASTER; name && k <= SHARD_MOMENTUM; k++)
+			if (strcmp(name, part_kind_name((enum shard_kind)k)) == 0)
+				*to = (enum shard_kind)k;
+		if (*to == 0 || (m->kinds_nr == 0) != (*to == SHARD_MASTER))
+			wrong(r, "", "kinds", "names none, or not master first");
+	}
+}
+
+static void take_tensor(struct reader *r, const struct manifest *m, struct shard_tensor *t, const json_t *j)
+{
+	const json_t *shape = json_object_get(j, "shape");
+	uint64_t elems = 1;
+
+	t->name = take_copy(r, j, "tensors", "name", 255);
+	t->group = take_u32(r, j, "tensors", "group");
+	t->flags = take_u32(r, j, "tensors", "flags");
+	if (t->group >= (m->groups_nr ? m->groups_nr : 1) || (t->flags & ~(uint32_t)SHARD_FROZEN))
+		wrong(r, "tensors", "group", "or its flags are none that there are");
+	if (!t->name || t->name[0] == 0 || !json_is_array(shape) || json_array_size(shape) > NR(t->shape)) {
+		wrong(r, "tensors", "shape", "is no list of at most eight, or its name is empty");
+		return;
+	}
+	t->ndim = (uint32_t)json_array_size(shape);
+	for (uint32_t d = 0; d < t->ndim; d++) {
+		const json_t *n = json_array_get(shape, d);
+
+		if (!json_is_integer(n) || json_integer_value(n) < 1 ||
+		    __builtin_mul_overflow(elems, (uint64_t)json_integer_value(n), &elems) || elems > 1ull << 44)
+			wrong(r, "tensors", "shape", "has a dimension below 1, or more than 2^44 elements");
+		t->shape[d] = (uint64_t)json_integer_value(n);
+	}
+}
+
+static void take_layout(struct reader *r, struct manifest *m, const json_t *root)
+{
+	const json_t *groups = take_list(r, root, "groups", MANIFEST_GROUPS_MAX, sizeof(*m->groups), (void **)&m->groups), *tensors;
+
+	for (size_t i = 0; groups && i < json_array_size(groups); i++) {
+		const json_t *j = json_array_get(groups, i);
+
+		m->groups[m->groups_nr++] = (struct shard_group){take_copy(r, j, "groups", "name", 64),
+								 take_copy(r, j, "groups", "settings", MANIFEST_SETTINGS_MAX)};
+	}
+	tensors = take_list(r, root, "tensors", MANIFEST_TENSORS_MAX, sizeof(*m->tensors), (void **)&m->tensors);
+	for (size_t i = 0; tensors && r->st == SHARD_OK && i < json_array_size(tensors); i++)
+		take_tensor(r, m, &m->tensors[m->tensors_nr++], json_array_get(tensors, i));
+	if (m->tensors_nr == 0)
+		wrong(r, "", "tensors", "is empty");
+}
+
+static void take_file(struct reader *r, struct part_file *f, const json_t *j)
+{
+	const char *name = take_text(r, j, "files", "name", sizeof(f->name) - 1);
+	const char *sums = json_string_value(json_object_get(j, "sums"));
+	size_t digits = sums ? strlen(sums) : 0;
+
+	snprintf(f->name, sizeof(f->name), "%s", name);
+	if (f->name[0] == 0 || f->name[0] == '.' || strchr(f->name, '/') || strcmp(f->name, MANIFEST_NAME) == 0)
+		wrong(r, "files", "name", "is no name of a file in this folder");
+	f->bytes = take_u64(r, j, "files", "bytes");
+	f->header_bytes = take_u64(r, j, "files", "header_bytes");
+	f->piece_bytes = take_u32(r, j, "files", "piece_bytes");
+	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES || f->piece_bytes % PART_ALIGN || f->header_bytes < 10 ||
+	    f->header_bytes > f->bytes || f->bytes > 1ull << 62 || digits % 16 ||
+	    digits / 16 != (f->bytes + f->piece_bytes - 1) / (f->piece_bytes ? f->piece_bytes : 1)) {
+		wrong(r, "files", f->name, "contradicts itself: bytes, header, pieces and sums");
+		return;
+	}
+	if (!(f->sums = malloc(digits / 2))) {
+		no_memory(r);
+		return;
+	}
+	for (f->sums_nr = 0; f->sums_nr < digits / 16; f->sums_nr++)
+		if (!take_hex(sums + (size_t)f->sums_nr * 16, &f->sums[f->sums_nr]))
+			wrong(r, "files", "sums", "are no hexadecimal digits");
+}
+
+static void take_files(struct reader *r, struct manifest *m, const json_t *root)
+{
+	const json_t *files = take_list(r, root, "files", MANIFEST_FILES_MAX, sizeof(*m->files), (void **)&m->files), *blobs;
+
+	for (size_t i = 0; files && r->st == SHARD_OK && i < json_array_size(files); i++) {
+		take_file(r, &m->files[m->files_nr++], json_array_get(files, i));
+		for (size_t k = 0; k < i; k++)
+			if (strcmp(m->files[k].name, m->files[i].name) == 0)
+				wrong(r, "files", m->files[i].name, "is there twice");
+	}
+	blobs = take_list(r, root, "blobs", MANIFEST_BLOBS_MAX, sizeof(*m->blobs), (void **)&m->blobs);
+	for (size_t i = 0; blobs && r->st == SHARD_OK && i < json_array_size(blobs); i++) {
+		const json_t *j = json_array_get(blobs, i);
+		struct manifest_blob *b = &m->blobs[m->blobs_nr++];
+		const char *sum = take_text(r, j, "blobs", "sum", 16);
+
+		b->rank = take_u32(r, j, "blobs", "rank");
+		b->bytes = (uint32_t)take_i64(r, j, "blobs", "bytes", 0, PART_BLOB_BYTES);
+		b->file = take_u32(r, j, "blobs", "file");
+		b->step = take_u64(r, j, "blobs", "step");
+		b->offset = take_u64(r, j, "blobs", "offset");
+		if (!take_hex(sum, &b->sum) || b->file >= m->files_nr || b->offset > m->files[b->file].bytes ||
+		    b->bytes > m->files[b->file].bytes - b->offset)
+			wrong(r, "blobs", "offset", "lies outside of its file, or its sum is none");
+	}
+}
+
+static void take_all(struct reader *r, struct manifest *m, const json_t *root)
+{
+	const char *format = take_text(r, root, "", "format", 64);
+	int64_t version = take_i64(r, root, "", "version", 0, INT64_MAX);
+
+	if (r->st == SHARD_OK && strcmp(format, MANIFEST_FORMAT) != 0)
+		wrong(r, "", "format", "says that this is no checkpoint");
+	if (r->st == SHARD_OK && version != MANIFEST_VERSION)
+		r->st = err_set(r->e, SHARD_PROTOCOL,
+				"%s: is of version %lld of the format, this release (" SHARD_RELEASE ") reads version %d", r->path,
+				(long long)version, MANIFEST_VERSION);
+	if (r->st == SHARD_OK)
+		take_counters(r, m, root);
+	if (r->st == SHARD_OK)
+		take_types(r, m, root);
+	if (r->st == SHARD_OK)
+		take_layout(r, m, root);
+	if (r->st == SHARD_OK)
+		take_files(r, m, root);
+}
+
+enum shard_status manifest_parse(struct manifest **out, const char *text, size_t bytes, const char *path, struct err *e)
+{
+	struct reader r = {.path = path, .e = e, .st = SHARD_OK};
+	char tail[MANIFEST_TAIL_BYTES + 1];
+	struct manifest *m;
+	json_error_t why;
+	json_t *root;
+	uint64_t sum;
+
+	*out = NULL;
+	if (bytes < MANIFEST_TAIL_BYTES || bytes > MANIFEST_BYTES_MAX)
+		return err_set(e, SHARD_PROTOCOL, "%s: damaged: it has %zu bytes", path, bytes);
+	sum = xxh_sum(text, bytes - MANIFEST_TAIL_BYTES, 0);
+	snprintf(tail, sizeof(tail), MANIFEST_TAIL, sum);
+	if (memcmp(text + bytes - MANIFEST_TAIL_BYTES, tail, MANIFEST_TAIL_BYTES) != 0)
+		return err_set(e, SHARD_PROTOCOL, "%s: damaged: its end is not the sum of its %zu bytes", path, bytes);
+	if (!(root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why))) {
+		if (json_error_code(&why) == json_error_out_of_memory)
+			return part_no_memory(e, "a checkpoint's manifest");
+		return err_set(e, SHARD_PROTOCOL, "%s: is no JSON: %s at byte %d", path, why.text, why.position);
+	}
+	if (!(m = calloc(1, sizeof(*m))))
+		no_memory(&r);
+	else
+		take_all(&r, m, root);
+	json_decref(root);
+	if (r.st != SHARD_OK) {
+		manifest_free(&m);
+		return r.st;
+	}
+	m->sum = sum;
+	*out = m;
+	return SHARD_OK;
+}
+
+/* --- files --- */
+
+static enum shard_status read_text(const char *path, char **text, size_t *bytes, struct err *e)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	enum shard_status st = SHARD_OK;
+	struct stat s;
+	size_t got = 0;
+
+	*text = NULL;
+	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+		return err_set(e, SHARD_NOT_FOUND, "%s: is not there: no checkpoint, or one that was not finished", path);
+	if (fd < 0 || fstat(fd, &s) != 0)
+		st = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path, strerror(errno));
+	else if (!S_ISREG(s.st_mode) || s.st_size > (off_t)MANIFEST_BYTES_MAX)
+		st = err_set(e, SHARD_PROTOCOL, "%s: is no file of at most %u bytes", path, MANIFEST_BYTES_MAX);
+	else if (!(*text = malloc((size_t)s.st_size + 1)))
+		st = part_no_memory(e, "a checkpoint's manifest");
+	while (st == SHARD_OK && got < (size_t)s.st_size) {
+		ssize_t n = read(fd, *text + got, (size_t)s.st_size - got);
+
+		if (n == 0)
+			break;
+		if (n < 0 && errno != EINTR)
+			st = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path, strerror(errno));
+		got += n > 0 ? (size_t)n : 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	*bytes = got;
+	return st;
+}
+
+enum shard_status manifest_read(const char *dir, struct manifest **out, struct err *e)
+{
+	char path[PART_PATH_BYTES], *text;
+	size_t bytes = 0;
+	enum shard_status st;
+
+	*out = NULL;
+	part_path(path, dir, MANIFEST_NAME);
+	st = read_text(path, &text, &bytes, e);
+	if (st == SHARD_OK)
+		st = manifest_parse(out, text, bytes, path, e);
+	free(text);
+	return st;
+}
+
+enum shard_status manifest_blob(const char *dir, const struct manifest *m, uint32_t blob, void *to, struct err *e)
+{
+	const struct manifest_blob *b = &m->blobs[blob];
+	struct part_fd f = {.fd = -1};
+	enum shard_status st;
+	size_t got = 0;
+
+	CHECK(blob < m->blobs_nr && b->bytes <= PART_BLOB_BYTES);
+	if ((st = part_open_file(&f, dir, &m->files[b->file], e)) != SHARD_OK)
+		return st;
+	(void)fcntl(f.fd, F_SETFL, 0); /* its place is not aligned: not O_DIRECT */
+	while (got < b->bytes) {
+		ssize_t n = pread(f.fd, (char *)to + got, b->bytes - got, (off_t)(b->offset + got));
+
+		if (n == 0 || (n < 0 && errno != EINTR))
+			break;
+		got += n > 0 ? (size_t)n : 0;
+	}
+	part_close(&f);
+	if (got < b->bytes || xxh_sum(to, b->bytes, 0) != b->sum)
+		st = err_set(e, SHARD_PROTOCOL,
+			     "%s/%s: damaged: the blob of rank %u at offset %" PRIu64 " is not what the manifest says", dir,
+			     m->files[b->file].name, b->rank, b->offset);
+	return st;
+}
+
+void manifest_free(struct manifest **m)
+{
+	struct manifest *x = *m;
+
+	*m = NULL;
+	if (!x)
+		return;
+	for (uint32_t i = 0; i < x->tensors_nr; i++)
+		free((char *)(uintptr_t)x->tensors[i].name);
+	for (uint32_t i = 0; i < x->groups_nr; i++) {
+		free((char *)(uintptr_t)x->groups[i].name);
+		free((char *)(uintptr_t)x->groups[i].settings);
+	}
+	for (uint32_t i = 0; i < x->files_nr; i++)
+		part_file_free(&x->files[i]);
+	free(x->settings);
+	free(x->optimizer);
+	free(x->tensors);
+	free(x->groups);
+	free(x->files);
+	free(x->blobs);
+	free(x);
+}
