@@ -229,7 +229,7 @@ static void skipped(FILE *f, const char *name, const struct model *m)
 
 static void state(FILE *f, const char *name, const struct model *m)
 {
-	static const char *const states[] = {"defining", "unsealed", "recovering", "open", "paused", "lost"};
+	static const char *const states[] = {"defining", "unsealed", "recovering", "open", "paused", "lost", "restoring"};
 	const char *now = status_model_state(m);
 
 	for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)

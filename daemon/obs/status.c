@@ -103,14 +103,16 @@ const char *status_model_state(const struct model *m)
 
 	if (m->defining)
 		return "defining";
+	core_state(m->core, &c);
+	if (c.restoring)
+		return "restoring";
 	if (m->lost[0] != 0)
 		return "lost";
-	core_state(m->core, &c);
 	if (c.recovering)
 		return "recovering";
 	if (!m->sealed)
 		return "unsealed";
-	return m->record.diverged ? "paused" : "open";
+	return c.paused ? "paused" : "open";
 }
 
 static json_t *memory_json(const struct budget_need *need)
@@ -189,6 +191,30 @@ static void waits_sentence(const struct model *m, char *out, size_t bytes)
 		snprintf(out, bytes, "%s", who);
 }
 
+/* Who owns it, who may do what, and what operators changed since it was defined. */
+static void life_json(json_t *o, const struct model *m, const struct core_state *c)
+{
+	const Shard__Cred *owner = m->spec->owner;
+	json_t *groups = json_array();
+	char mode[8];
+
+	snprintf(mode, sizeof(mode), "%04o", m->set.mode);
+	for (size_t g = 0; g < m->spec->spec->n_groups; g++)
+		json_array_append_new(groups, json_string(m->spec->spec->groups[g]->name));
+	json_object_set_new(o, "owner",
+			    owner != NULL && owner->known
+				    ? json_pack("{s:I, s:I}", "uid", (json_int_t)owner->uid, "gid", (json_int_t)owner->gid)
+				    : json_null());
+	json_object_set_new(o, "mode", json_string(mode));
+	json_object_set_new(o, "paused", json_boolean(c->tune.paused));
+	json_object_set_new(o, "diverged", json_boolean(c->paused && !c->tune.paused));
+	json_object_set_new(o, "tuned",
+			    json_pack("{s:o, s:o}", "lr", c->tune.has_lr ? json_real(c->tune.lr) : json_null(), "clip",
+				      c->tune.has_clip ? json_real(c->tune.clip) : json_null()));
+	json_object_set_new(o, "tensors", json_integer((json_int_t)m->layout->tensors_nr));
+	json_object_set_new(o, "groups", groups);
+}
+
 static json_t *model_json(const struct model *m)
 {
 	static const char *const phases[CORE_PART_NR] = {"free", "staging", "prepared", "applying"};
@@ -208,6 +234,8 @@ static json_t *model_json(const struct model *m)
 		      "chunks", chunks_json(m), "numel", (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings",
 		      m->settings_text, "memory", memory_json(&m->need), "waits", waits, "kept_elements", (json_int_t)m->kept_total,
 		      "pages", shm_pages_name(store_pages(m->store)), "loss_scale", m->record.scaler.scale);
+	if (o != NULL)
+		life_json(o, m, &c);
 	if (o != NULL)
 		json_object_set_new(o, "last_step", last_step_json(m));
 	if (o != NULL)
@@ -242,11 +270,12 @@ char *status_json(const struct server *s)
 	list_each(it, (struct list *)(uintptr_t)&s->models)
 		json_array_append_new(models, model_json(list_of(it, struct model, link)));
 	status_counts(s, &refused, &copied);
-	o = json_pack("{s:s, s:s, s:i, s:f, s:I, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node", server_node_name(s, s->self),
-		      "release", SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns), "incarnation",
-		      (json_int_t)s->incarnation, "nodes", nodes_json(s), "budget", "total", (json_int_t)s->budget.total, "used",
-		      (json_int_t)s->budget.used, "connections", (int)(s->sessions_nr + s->greetings_nr), "refused_frames",
-		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
+	o = json_pack("{s:s, s:s, s:s, s:i, s:f, s:I, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node", server_node_name(s, s->self),
+		      "run_id", s->conf->run_id, "release", SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns),
+		      "incarnation", (json_int_t)s->incarnation, "nodes", nodes_json(s), "budget", "total",
+		      (json_int_t)s->budget.total, "used", (json_int_t)s->budget.used, "connections",
+		      (int)(s->sessions_nr + s->greetings_nr), "refused_frames", (json_int_t)refused, "copied_bytes",
+		      (json_int_t)copied, "models", models);
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;
