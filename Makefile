@@ -169,6 +169,7 @@ help:
 	@printf '  %-26s %s\n' \
 	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
 	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process' \
+	  'make demo-kill' 'the same while trainers die at random moments: KILLS=n SEED=k; the replayed history must agree' \
 	  'make check' 'install what is missing, build, run all tests' \
 	  'make unit' 'build and run unit, kernel and process tests only' \
 	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \

@@ -16,9 +16,17 @@ MAKEFLAGS += --question
 endif
 without_q = MAKEFLAGS='$(subst q,,$(firstword $(MAKEFLAGS))) $(wordlist 2,99,$(MAKEFLAGS))'
 
-.PHONY: demo demo-run
+.PHONY: demo demo-run demo-kill demo-kill-run
 demo: # makes of their own, so that nothing is built before what it needs is there
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory deps
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory demo-run || exit 1
 demo-run: all $(DEMO)
 	@BREAK='$(BREAK)' KEEP='$(KEEP)' tests/demo/demo.sh $(B)
+
+# `make demo-kill KILLS=n SEED=k STEPS=n`: trainers are killed with -9 and started again; the replayed history must give the same bits.
+demo-kill:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory demo-kill-run
+demo-kill-run: all $(DEMO)
+	@BREAK='$(BREAK)' KEEP='$(KEEP)' KILLS='$(KILLS)' STEPS='$(STEPS)' SEED='$(if $(findstring file,$(origin SEED)),,$(SEED))' \
+	  tests/demo/kill.sh $(B)

@@ -10,31 +10,32 @@
 #include "examples/dump.h"
 #include "examples/steplog.h"
 #include "optim/kernels.h"
+#include "ref/history.h"
 #include "ref/refmath.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NODES_MAX    64
-#define RANKS_MAX    256
 #define TENSOR_ALIGN 64 /* elements */
 
-struct extra {                                         /* options that gpt does not have */
-	uint32_t nodes[NODES_MAX], nodes_nr, ranks_nr; /* nodes[i]: ranks on node i; nodes are in the order of their lowest rank */
-	uint64_t chunk_elems;                          /* 0: from the settings */
+struct extra {                       /* options that gpt does not have */
+	const char *nodes, *history; /* who trains on which node: always, or step by step */
+	uint64_t chunk_elems;        /* 0: from the settings */
 };
 
 struct state { /* of one tensor */
 	float *master, *moment[2];
-	void *image, *grad[RANKS_MAX]; /* grad[0] ends up as the reduced gradient */
-	void *old;                     /* with max_staleness = 1: the image of the step before; trainers compute on it */
-	uint64_t start;                /* element in the model's element space */
+	void *image, *grad[HISTORY_RANKS_MAX]; /* grad[0] ends up as the reduced gradient */
+	void *old;                             /* with max_staleness = 1: the image of the step before; trainers compute on it */
+	uint64_t start;                        /* element in the model's element space */
 };
 
 struct reference {
 	struct cli cli;
 	struct extra extra;
+	struct history history;
+	const struct history_world *world; /* of the step in hand */
 	struct refsettings conf;
 	struct refscale scale;
 	struct transformer net;
@@ -72,7 +73,7 @@ static enum shard_status allocate(struct reference *r)
 		s->old = calloc(n, dtype_bytes(r->cli.image));
 		if (!s->master || !s->moment[0] || !s->moment[1] || !s->image || !s->old)
 			return no_memory(r);
-		for (uint32_t k = 0; k < r->extra.ranks_nr; k++) {
+		for (uint32_t k = 0; k < r->history.size_max; k++) {
 			if (!(s->grad[k] = calloc(n, dtype_bytes(r->cli.grad))))
 				return no_memory(r);
 		}
@@ -88,13 +89,14 @@ static void release(struct reference *r)
 	for (uint32_t i = 0; r->state && i < r->net.tensors_nr; i++) {
 		struct state *s = &r->state[i];
 
-		for (uint32_t k = 0; k < RANKS_MAX; k++)
+		for (uint32_t k = 0; k < HISTORY_RANKS_MAX; k++)
 			free(s->grad[k]);
 		free(s->master), free(s->moment[0]), free(s->moment[1]), free(s->image), free(s->old);
 	}
 	free(r->state);
 	transformer_deinit(&r->net);
 	data_deinit(&r->data);
+	history_deinit(&r->history);
 	steplog_close(&r->log);
 }
 
@@ -107,9 +109,13 @@ static enum shard_status start(struct reference *r)
 		return st;
 	if (r->extra.chunk_elems)
 		r->conf.chunk_elems = (double)r->extra.chunk_elems;
-	if (r->extra.ranks_nr > r->cli.batch)
+	st = r->extra.history ? history_read(&r->history, r->extra.history, &r->err)
+			      : history_fixed(&r->history, r->extra.nodes, &r->err);
+	if (st != SHARD_OK)
+		return st;
+	if (r->history.size_max > r->cli.batch)
 		return err_set(&r->err, SHARD_BAD_ARG, "--batch %" PRIu64 " is smaller than the world of %u ranks", r->cli.batch,
-			       r->extra.ranks_nr);
+			       r->history.size_max);
 	refscale_start(&r->scale, &r->conf);
 	if ((st = data_load(&r->data, r->cli.data, &r->err)) != SHARD_OK)
 		return st;
@@ -135,7 +141,7 @@ static bool keep(void *arg, uint32_t tensor, const float *grad)
 /* The gradient of every rank, each rounded to the wire; returns the mean loss of the global batch. */
 static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 {
-	const uint32_t seq = r->cli.shape.seq, ranks = r->extra.ranks_nr;
+	const uint32_t seq = r->cli.shape.seq, ranks = r->world->size;
 	double loss = 0;
 
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
@@ -154,24 +160,30 @@ static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 	return loss / (double)r->cli.batch;
 }
 
-/* Ranks of a node in rank order, rounded; then nodes in order, rounded. Ranks are numbered along the nodes. */
+/* Ranks of a node in rank order, rounded; then nodes in the order of their lowest rank, rounded. */
 static void reduce(struct reference *r)
 {
-	const float factor = r->extra.ranks_nr > 1 ? (float)(1 / r->conf.predivide) : 1;
+	const struct history_world *w = r->world;
+	const float factor = w->size > 1 ? (float)(1 / r->conf.predivide) : 1;
 
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
 		struct state *s = &r->state[i];
 		const uint64_t n = r->net.tensors[i].numel;
-		const void *of_node[NODES_MAX];
-		uint32_t rank = 0;
+		const void *of_node[HISTORY_NODES_MAX];
 
-		for (uint32_t node = 0; node < r->extra.nodes_nr; node++) {
-			refmath_sum(s->grad[rank], (const void *const *)&s->grad[rank], r->extra.nodes[node], r->cli.grad, factor,
-				    n);
-			of_node[node] = s->grad[rank];
-			rank += r->extra.nodes[node];
+		for (uint32_t node = 0; node < w->nodes_nr; node++) {
+			const void *local[HISTORY_RANKS_MAX];
+			uint32_t local_nr = 0, lowest = 0;
+
+			for (uint32_t k = w->size; k-- > 0;)
+				lowest = w->node[k] == node ? k : lowest;
+			for (uint32_t k = lowest; k < w->size; k++)
+				if (w->node[k] == node)
+					local[local_nr++] = s->grad[k];
+			refmath_sum(s->grad[lowest], local, local_nr, r->cli.grad, factor, n);
+			of_node[node] = s->grad[lowest];
 		}
-		refmath_sum(s->grad[0], of_node, r->extra.nodes_nr, r->cli.grad, 1, n);
+		refmath_sum(s->grad[0], of_node, w->nodes_nr, r->cli.grad, 1, n);
 	}
 }
 
@@ -217,12 +229,15 @@ static void apply(struct reference *r, const struct optim_args *a)
 
 static enum shard_status one_step(struct reference *r, uint64_t step)
 {
-	struct steplog_line line = {.step = step, .world = r->extra.ranks_nr, .samples = r->cli.batch};
+	struct steplog_line line = {.step = step, .samples = r->cli.batch};
 	struct shard_result *res = &line.result;
 	uint64_t start_ns = clock_ns();
 	bool finite;
 	double divisor;
 
+	if (!(r->world = history_at(&r->history, step)))
+		return err_set(&r->err, SHARD_BAD_ARG, "history %s: nobody trained step %" PRIu64, r->extra.history, step);
+	line.world = r->world->size;
 	line.loss = gradients(r, step, &res->weight_sum);
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++) /* whatever becomes of this step: the next one lags by one more */
 		memcpy(r->state[i].old, r->state[i].image, r->net.tensors[i].numel * dtype_bytes(r->cli.image));
@@ -231,7 +246,7 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	res->attempts = 1;
 	res->lr = refschedule_lr(&r->conf.schedule, r->conf.hyper[HYPER_LR], r->applied + 1);
 	divisor = res->loss_scale * res->weight_sum;
-	if (r->extra.ranks_nr > 1)
+	if (r->world->size > 1)
 		divisor /= r->conf.predivide;
 	res->grad_norm = sqrt(square(r, &finite)) / divisor;
 	finite = finite && isfinite(res->grad_norm);
@@ -279,15 +294,10 @@ static error_t option(int key, char *arg, struct argp_state *s)
 
 	switch (key) {
 	case 'n':
-		x->nodes_nr = x->ranks_nr = 0;
-		for (char *one = strtok(arg, ","); one; one = strtok(NULL, ",")) {
-			if (x->nodes_nr == NODES_MAX)
-				argp_error(s, "--nodes: more than %d nodes", NODES_MAX);
-			x->nodes[x->nodes_nr] = (uint32_t)cli_number(s, "--nodes", one, 1, RANKS_MAX);
-			x->ranks_nr += x->nodes[x->nodes_nr++];
-		}
-		if (!x->ranks_nr || x->ranks_nr > RANKS_MAX)
-			argp_error(s, "--nodes: choose 1 to %d ranks, as 2,2", RANKS_MAX);
+		x->nodes = arg;
+		return 0;
+	case 'h':
+		x->history = arg;
 		return 0;
 	case 'c':
 		x->chunk_elems = cli_number(s, "--chunk-elems", arg, 1024, 1u << 30);
@@ -303,12 +313,13 @@ int main(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
 		{"nodes", 'n', "N,N...", 0, "Ranks on each node (1)", 5},
+		{"history", 'h', "FILE", 0, "Lines with step=N and nodes=a:2,b:1: who trained from a step on", 5},
 		{"chunk-elems", 'c', "N", 0, "Elements of a chunk (chunk_elems of the settings, or 1048576)", 5},
 		{0},
 	};
 	static const struct argp argp = {options, option, NULL, NULL, NULL, NULL, NULL};
 	static const struct argp_child more[] = {{&argp, 0, "Only for the reference:", 5}, {0}};
-	struct reference r = {.extra = {.nodes = {1}, .nodes_nr = 1, .ranks_nr = 1}};
+	struct reference r = {.extra = {.nodes = "1"}};
 	enum shard_status st;
 
 	cli_parse(&r.cli, argc, argv, "Train as gpt does, in one process without a daemon.", more, &r.extra);

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# kill.sh BUILD: two daemons, four trainers that are killed with -9 at random moments, alone, together, while they join, and started
+# again; the worlds grow and shrink between one and four. Then the history of worlds, which daemon a has logged, is replayed in one process
+# and every master weight and moment compared, byte by byte, and every figure that any trainer was told. Ends with "demo: exact", status 0.
+# KILLS=n SEED=k STEPS=n: how often, which moments, how long. BREAK=1 leaves one world out of the replay: status 1. KEEP=1 keeps the folder.
+name=demo
+build=$(cd "${1:?usage: kill.sh BUILD}" && pwd)
+kills=${KILLS:-20} seed=${SEED:-$(($(date +%s) % 30000))} steps=${STEPS:-800}
+model=(--layers "${LAYERS:-2}" --dim "${DIM:-64}" --heads 4 --seq 64 --batch 16 --seed 1 --dtype bf16 --steps "$steps"
+	--settings "optimizer=adamw lr=6e-3 beta2=0.95 clip=1.0 chunk_elems=16384")
+stall_s=60
+. "${BASH_SOURCE%/*}/cluster.sh"
+RANDOM=$seed
+
+nodes=(a a b b)
+life=(0 0 0 0) # of each trainer: how often it was started
+deaths=0
+
+trainer() # K
+{
+	local k=$1
+
+	life[k]=$((life[k] + 1))
+	start "trainer-$k.${life[k]}" "$build/gpt" --data "$dir/text" "${model[@]}" --world 1,4 --rank-hint "$k" \
+		--address "unix:$dir/${nodes[k]}.sock" --log "$dir/trainer-$k.${life[k]}.log" --dump "$dir/daemons"
+}
+
+ms() # MILLISECONDS
+{
+	read -rt "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))" <>"$dir/never"
+}
+
+last_step()
+{
+	tail -qn 1 "$dir"/trainer-?.*.log 2>/dev/null | sed -n 's/^step=\([0-9]*\) .*/\1/p' | sort -n | tail -n 1
+}
+
+# those of TRAINERS... that still live are killed in one go
+kill_them()
+{
+	local k pids=() of
+
+	for k in "$@"; do
+		of=trainer-$k.${life[k]}
+		[ -n "${pid_of[$of]:-}" ] || continue
+		running "$of" || finish "$of" # a trainer that ended by itself must have ended well
+		[ -z "${pid_of[$of]:-}" ] || pids+=("${pid_of[$of]}")
+		deaths=$((deaths + 1))
+	done
+	[ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null
+	for k in "$@"; do
+		of=trainer-$k.${life[k]}
+		[ -z "${pid_of[$of]:-}" ] || wait "${pid_of[$of]}" 2>/dev/null
+		unset "pid_of[$of]"
+	done
+}
+
+await_step() # STEP
+{
+	local since=$SECONDS seen=0 now k
+
+	while now=$(last_step); [ "${now:-0}" -lt "$1" ]; do
+		[ "${now:-0}" = $seen ] || since=$SECONDS
+		seen=${now:-0}
+		[ $((SECONDS - since)) -lt $stall_s ] || fail "no step for $stall_s s, after step $seen"
+		for k in a b; do
+			running "daemon-$k" || fail "daemon-$k ended while training"
+		done
+		for k in 0 1 2 3; do
+			running "trainer-$k.${life[k]}" || finish "trainer-$k.${life[k]}"
+		done
+		ms 5
+	done
+}
+
+# one moment: some trainers die, and come again after a while; one in three dies once more while it joins
+strike() # WHEN
+{
+	local k victims=() rest=(0 1 2 3) n=$((RANDOM % 8)) again=
+
+	n=$((n < 4 ? 1 : n < 6 ? 2 : n < 7 ? 3 : 4))
+	while [ ${#victims[@]} -lt $n ]; do
+		k=$((RANDOM % ${#rest[@]}))
+		victims+=("${rest[k]}")
+		rest=("${rest[@]:0:k}" "${rest[@]:k+1}")
+	done
+	await_step "$1"
+	ms $((RANDOM % 40)) # anywhere in a step
+	kill_them "${victims[@]}"
+	ms $((RANDOM % 200))
+	for k in "${victims[@]}"; do
+		trainer "$k"
+	done
+	if [ $((RANDOM % 3)) = 0 ]; then
+		again=", and ${victims[0]} again while it joined"
+		ms $((RANDOM % 30))
+		kill_them "${victims[0]}"
+		trainer "${victims[0]}"
+	fi
+	echo "step $1 of $steps: killed ${victims[*]}$again"
+}
+
+mkfifo "$dir/never"
+text
+start_daemons
+echo "demo: SEED=$seed: $kills moments at which trainers of two daemons are killed with -9"
+for k in 0 1 2 3; do
+	trainer $k
+done
+for ((i = 0; i < kills; i++)); do # the last one early enough to come back before the end
+	strike $((steps / 20 + (steps * 8 / 10) * i / kills + RANDOM % (steps * 8 / 10 / kills + 1)))
+done
+await_step "$steps"
+for k in 0 1 2 3; do
+	[ -z "${pid_of[trainer-$k.${life[k]}]:-}" ] || finish "trainer-$k.${life[k]}"
+done
+stop_daemons
+
+grep -o ' event=world .*' "$dir/daemon-a.out" >"$dir/worlds" || fail "daemon a logged no worlds"
+if [ "${BREAK:-}" = 1 ]; then # a world that lasted, from the middle: as if nobody had come or gone then
+	awk '{ match($0, /step=[0-9]+/); from[NR] = substr($0, RSTART + 5, RLENGTH - 5) + 0; nodes[NR] = $NF; line[NR] = $0 }
+		END { for (i = 2 + int(NR / 3); i < NR && (from[i + 1] <= from[i] || nodes[i] == nodes[i - 1]); i++) {}
+			for (k = 1; k <= NR; k++) if (k != i) print line[k] }' \
+		"$dir/worlds" >"$dir/wrong"
+	mv "$dir/wrong" "$dir/worlds"
+fi
+echo "demo: $deaths killed; $(grep -c '' "$dir/worlds") worlds, of $(sed 's/.* size=\([0-9]*\) .*/\1/' "$dir/worlds" | sort -n | uniq -c |
+	awk '{ printf "%s%d (%d times)", sep, $2, $1; sep = ", " }') trainers; the same history in one process:"
+"$build/reference" --data "$dir/text" "${model[@]}" --history "$dir/worlds" --log "$dir/reference.log" --dump "$dir/reference" \
+	>"$dir/reference.out" 2>&1 || fail "the reference failed"
+if ! "$build/dumpcmp" "$dir/daemons" "$dir/reference"; then
+	echo "demo: not exact"
+	exit 1
+fi
+# what any trainer in any of its lives was told about a step is what the reference computed
+told()
+{
+	cat "$@" | sed -E 's/ (rank|samples|loss|pushed|pulled|ns|attempts)=[^ ]*//g' | LC_ALL=C sort -u
+}
+LC_ALL=C comm -23 <(told "$dir"/trainer-?.*.log) <(told "$dir/reference.log") >"$dir/odd"
+if [ -s "$dir/odd" ]; then
+	head -n 3 "$dir/odd"
+	echo "demo: not exact: trainers were told other figures than the reference's"
+	exit 1
+fi
+echo "demo: exact"
