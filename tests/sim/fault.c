@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a seed decides: the shape of the cluster, and what goes wrong for the first seconds: processes crash, stop and start again,
- * links break, trainers die, leave and hang. Then everything heals, and the run must get on (liveness). Seed 0 has no faults. */
+ * links break, trainers die, leave and hang. Then everything heals, and the run must get on (liveness). Seed 0 has no faults and no orders, seed 1 no faults. */
 #include "sim/sim.h"
 
 #include <string.h>
@@ -49,15 +49,15 @@ static void fault_plain(struct sim *s) /* two nodes that share everything, three
 	}
 	s->reorder = false;
 	s->loss = s->copy = s->late = s->max_skips = 0;
-	s->orders.on = true;
+	s->orders.on = s->orders.script = s->seed == 1;
 }
 
 void fault_start(struct sim *s)
 {
 	fault_shape(s);
-	if (!s->seed)
+	if (s->seed <= 1)
 		fault_plain(s);
-	s->faults = s->seed != 0;
+	s->faults = s->seed > 1;
 	s->faults_end = s->faults ? sim_between(s, 3, 8) * SEC : 0;
 	for (uint16_t i = 0; i < s->nodes_nr; i++)
 		node_start(s, i);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim [--seeds N] [--seed K] [--until CHECKER]: runs seeds K .. K+N-1 (seed 0 is fault-free) and some of them a second time, to see
+/* sim [--seeds N] [--seed K] [--until CHECKER]: runs seeds K .. K+N-1 (seeds 0 and 1 are fault-free) and some of them a second time, to see
  * that a seed replays exactly. On a failure it prints the seed, the checker and the last trace lines; exit 1. With --until it goes
  * on until that checker finds something: a planted mistake is often found by several. */
 #include "sim/sim.h"

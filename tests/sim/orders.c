@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the coordinator's shell is asked to do while everything else goes on: hold still while a checkpoint is read from all nodes, take
  * another tune, pause and resume, put a trainer out, come back from the checkpoint, or find that it cannot be read. A coordinator
- * that starts again is told of the checkpoint and of nothing else. Seed 0 goes through a script. */
+ * that starts again is told of the checkpoint and of nothing else. Seed 1 goes through a script. */
 #include "sim/sim.h"
 
 #include <string.h>
@@ -134,7 +134,7 @@ static void orders_rollback(struct sim *s)
 	node_event(s, 0, &e);
 }
 
-static void orders_script(struct sim *s, const struct core_state *st) /* of the seed without faults */
+static void orders_script(struct sim *s, const struct core_state *st) /* of the seed in which nothing goes wrong */
 {
 	struct sim_orders *o = &s->orders;
 
@@ -180,13 +180,13 @@ void orders_event(struct sim *s, const struct sim_event *e)
 	struct core_state st;
 
 	(void)e;
-	sim_at(s, s->orders.hold || !s->seed ? 10 * MS : sim_between(s, 20 * MS, 200 * MS), SIM_ORDER, NODES);
+	sim_at(s, s->orders.hold || s->orders.script ? 10 * MS : sim_between(s, 20 * MS, 200 * MS), SIM_ORDER, NODES);
 	if (!nd->alive || nd->paused)
 		return;
 	core_state(nd->core, &st);
 	if (s->orders.hold)
 		orders_held(s, &st);
-	if (!s->seed)
+	if (s->orders.script)
 		orders_script(s, &st);
 	else
 		orders_draw(s, &st);

@@ -177,8 +177,8 @@ void truth_seal(struct sim *s, struct truth *t, const struct record *r)
 
 void truth_orders_end(struct sim *s)
 {
-	if (!s->seed && (s->orders.phase != 4 || s->orders.helds != 1 || s->orders.restores != 1 || s->generation != 2))
+	if (s->orders.script && (s->orders.phase != 4 || s->orders.helds != 1 || s->orders.restores != 1 || s->generation != 2))
 		sim_fail(s, "restored", "the script stops in phase %u", s->orders.phase);
-	if (!s->seed && s->sessions_nr != s->trainers_nr)
+	if (s->orders.script && s->sessions_nr != s->trainers_nr)
 		sim_fail(s, "restored", "the trainers did not stay: %u sessions", s->sessions_nr);
 }
