@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a folder of checkpoints holds: listed, searched for the newest complete one, and pruned. Each manifest is read, and the lengths of the
+ * files looked at; their bytes are not (part_verify). Fails where the folder cannot be read; a damaged checkpoint is a line of the list. */
+#include "ckpt/checkpoint.h"
+#include "ckpt/folder_impl.h"
+
+#include "base/check.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool by_step_name(const char *tag)
+{
+	const char *digits = tag + strlen("global_step");
+
+	return strncmp(tag, "global_step", strlen("global_step")) == 0 && *digits && strspn(digits, "0123456789") == strlen(digits);
+}
+
+static int newest_first(const void *a, const void *b)
+{
+	const struct checkpoint_found *x = a, *y = b;
+
+	if (x->step != y->step)
+		return x->step > y->step ? -1 : 1;
+	return strcmp(x->tag, y->tag);
+}
+
+/* Looks at DIR/tag; false: no checkpoint at all, or of another model. */
+static bool look(struct checkpoint_found *f, const char *dir, const char *tag, const char *model)
+{
+	char path[CHECKPOINT_PATH_MAX];
+	struct manifest *m;
+	struct err e = {.text = ""};
+	struct stat s;
+	enum shard_status st;
+	bool ours = true;
+
+	*f = (struct checkpoint_found){.complete = false};
+	if (checkpoint_path(path, dir, tag, NULL) != SHARD_OK || lstat(path, &s) != 0 || !S_ISDIR(s.st_mode))
+		return false;
+	strcpy(f->tag, tag);
+	st = manifest_read(path, &m, &e);
+	if (st == SHARD_OK) {
+		memcpy(f->name, m->name, sizeof(f->name));
+		memcpy(f->created, m->created, sizeof(f->created));
+		f->step = m->step;
+		for (uint32_t i = 0; i < m->files_nr; i++)
+			f->bytes += m->files[i].bytes;
+		ours = !model || strcmp(model, m->name) == 0;
+		f->complete = checkpoint_lengths(path, m, &e) == SHARD_OK;
+		manifest_free(&m);
+	} else {
+		ours = st != SHARD_NOT_FOUND || by_step_name(tag);
+		if (by_step_name(tag))
+			f->step = strtoull(tag + strlen("global_step"), NULL, 10);
+	}
+	if (!f->complete)
+		snprintf(f->why, sizeof(f->why), "%.*s", (int)sizeof(f->why) - 1, e.text);
+	return ours;
+}
+
+enum shard_status checkpoint_list(const char *dir, const char *model, struct checkpoint_found **found, uint32_t *nr, struct err *e)
+{
+	char latest[CHECKPOINT_TAG_MAX + 1] = "";
+	uint32_t room = 0;
+	struct dirent *entry;
+	DIR *d = opendir(dir);
+
+	*found = NULL;
+	*nr = 0;
+	if (!d && errno == ENOENT)
+		return err_set(e, SHARD_NOT_FOUND, "%s: there is no such folder", dir);
+	if (!d)
+		return err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", dir, strerror(errno));
+	(void)checkpoint_latest(dir, latest, NULL);
+	while ((entry = readdir(d))) {
+		if (*nr == room) {
+			struct checkpoint_found *more = realloc(*found, (room + 64) * sizeof(*more));
+
+			if (!more) {
+				closedir(d);
+				free(*found);
+				*found = NULL;
+				return err_set(e, SHARD_SYSTEM, "no memory for the checkpoints in %s", dir);
+			}
+			*found = more;
+			room += 64;
+		}
+		if (!look(&(*found)[*nr], dir, entry->d_name, model))
+			continue;
+		(*found)[*nr].latest = strcmp(latest, entry->d_name) == 0;
+		(*nr)++;
+	}
+	closedir(d);
+	if (*nr > 0)
+		qsort(*found, *nr, sizeof(**found), newest_first);
+	return SHARD_OK;
+}
+
+enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t before_step, char tag[CHECKPOINT_TAG_MAX + 1],
+				    uint64_t *step, struct err *e)
+{
+	struct checkpoint_found *found;
+	uint32_t nr, i;
+	enum shard_status st = checkpoint_list(dir, model, &found, &nr, e);
+
+	if (st != SHARD_OK)
+		return st;
+	for (i = 0; i < nr; i++)
+		if (found[i].complete && (before_step == UINT64_MAX || found[i].step < before_step))
+			break;
+	if (i < nr) {
+		strcpy(tag, found[i].tag);
+		*step = found[i].step;
+	}
+	free(found);
+	if (i < nr)
+		return SHARD_OK;
+	return err_set(e, SHARD_NOT_FOUND, "%s: holds no complete checkpoint%s%s%s%s", dir, model ? " of model \"" : "",
+		       model ? model : "", model ? "\"" : "", before_step == UINT64_MAX ? "" : " that is older");
+}
+
+/* --- pruning --- */
+
+/* Takes the name away at once, the bytes then: a crash leaves nothing that looks like a checkpoint. */
+static enum shard_status drop(const char *dir, const char *tag, struct err *e)
+{
+	char path[CHECKPOINT_PATH_MAX], aside[CHECKPOINT_PATH_MAX];
+	enum shard_status st = checkpoint_path(path, dir, tag, e);
+
+	folder_temporary(aside, dir, tag);
+	if (st == SHARD_OK)
+		st = folder_remove(aside, e);
+	if (st == SHARD_OK && rename(path, aside) != 0)
+		st = err_set(e, SHARD_SYSTEM, "%s: cannot be renamed: %s", path, strerror(errno));
+	return st == SHARD_OK ? folder_remove(aside, e) : st;
+}
+
+/* Leftovers of a crash, if they are this model's. */
+static void sweep(const char *dir, const char *model)
+{
+	DIR *d = opendir(dir);
+	struct dirent *entry;
+
+	while (d && (entry = readdir(d))) {
+		char path[CHECKPOINT_PATH_MAX + NAME_MAX], whose[65];
+		size_t n = strlen(entry->d_name);
+
+		if (entry->d_name[0] != '.' || n < 6 ||
+		    (strcmp(entry->d_name + n - 4, ".tmp") != 0 && (n < 10 || strcmp(entry->d_name + n - 8, ".tmp.old") != 0)))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+		if (strlen(path) < CHECKPOINT_PATH_MAX && folder_owner(path, whose) && strcmp(whose, model) == 0)
+			(void)folder_remove(path, NULL);
+	}
+	if (d)
+		closedir(d);
+}
+
+enum shard_status checkpoint_prune(const char *dir, const char *model, uint32_t keep, uint32_t *removed, struct err *e)
+{
+	struct checkpoint_found *found;
+	uint32_t nr, kept = 0, gone = 0;
+	enum shard_status st = checkpoint_list(dir, model, &found, &nr, e);
+
+	if (removed)
+		*removed = 0;
+	if (st != SHARD_OK)
+		return st;
+	sweep(dir, model);
+	for (uint32_t i = 0; st == SHARD_OK && i < nr; i++) {
+		if (!found[i].complete || !by_step_name(found[i].tag))
+			continue;
+		if (keep == 0 || kept < keep || found[i].latest) {
+			kept++;
+			continue;
+		}
+		st = drop(dir, found[i].tag, e);
+		gone += st == SHARD_OK;
+	}
+	if (st == SHARD_OK && gone > 0)
+		st = folder_sync(dir, e);
+	if (removed)
+		*removed = gone;
+	free(found);
+	return st;
+}
