@@ -10,9 +10,9 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --timeout | --config | --set | --interval) ((i++)) ;;
+		-a | --address | --timeout | --config | --set | --interval | --why) ((i++)) ;;
 		-* | =) ;;
-		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub=${COMP_WORDS[i]}; fi ;;
+		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
 		esac
 	done
 	case $prev in
@@ -22,14 +22,23 @@ _shardctl()
 	--huge-pages) words="yes no" ;;
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700" ;;
-	--timeout | --set | --interval | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors) return ;;
+	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors) return ;;
 	*)
 		case $command in
-		"") words="status top plan doctor config $common" ;;
+		"") words="status top model plan doctor config $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors
 			--huge-pages $common" ;;
 		doctor) words="--config $common" ;;
+		model)
+			words="--force --why --tensors $common"
+			case $sub in
+			"") words="list show drop set pause resume kick $words" ;;
+			show | drop | set | pause | resume | kick)
+				[[ $cur == -* ]] || words=$("${COMP_WORDS[0]}" model list --json --timeout 1 2>/dev/null | grep -o '"name":"[^"]*"' | cut -d'"' -f4) ;;
+			set\ *\ *) words="default $words" ;;
+			set\ *) words="lr clip $words" ;;
+			esac ;;
 		config)
 			words="--config --set $common"
 			if [ -z "$sub" ]; then

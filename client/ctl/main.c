@@ -14,10 +14,17 @@
 #define DEFAULT_ADDRESS "unix:/run/shardd/shardd.sock"
 
 static const struct ctl_command commands[] = {
-	{"status", "", "nodes, models, chunks, step, world, and who is waited for", 0, 0, ctl_status, NULL},
+	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
 	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan, ctl_plan_options},
 	{"doctor", "", "is this machine fit for shardd? with the remedies", 0, 0, ctl_doctor, ctl_doctor_options},
+	{"model", "list", "models: owner, mode, step, state, bytes", 1, 4, ctl_model, ctl_model_options},
+	{"model", "show NAME", "all about one: settings, groups, placement, tensors", 1, 4, ctl_model, ctl_model_options},
+	{"model", "drop NAME", "frees its memory on every node, for ever", 1, 4, ctl_model, ctl_model_options},
+	{"model", "set NAME KEY VALUE", "lr or clip, from the next step on (or: default)", 1, 4, ctl_model, ctl_model_options},
+	{"model", "pause NAME", "no step after the one in hand", 1, 4, ctl_model, ctl_model_options},
+	{"model", "resume NAME", "goes on, also after it diverged", 1, 4, ctl_model, ctl_model_options},
+	{"model", "kick NAME RANK", "puts a trainer out of the world", 1, 4, ctl_model, ctl_model_options},
 	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config, ctl_config_options},
 	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config, ctl_config_options},
 };
@@ -147,7 +154,7 @@ static char *help_filter(int key, const char *text, void *input)
 	fprintf(f, "Commands (`shardctl COMMAND --help` lists the options of one):\n");
 	for (size_t i = 0; i < NR(commands); i++) {
 		snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].words);
-		fprintf(f, "  %-18s %s\n", left, commands[i].help);
+		fprintf(f, "  %-24s %s\n", left, commands[i].help);
 	}
 	fprintf(f, "\nExit status: 0 ok, 1 failed or differs, 2 usage, 3 unreachable,\n4 configuration, 5 refused.");
 	fclose(f);

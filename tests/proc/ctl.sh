@@ -59,6 +59,7 @@ plan --params 1M
 config check $dir/conf
 config explain $dir/conf
 doctor --config $dir/conf
+model list
 EOF
 
 # --- exit codes ---
@@ -85,6 +86,15 @@ c.sendall(b"SSH-2.0-other\r\n" * 20)
 c.recv(1 << 20)' 2>/dev/null; }
 read -r -u "${other[0]}" elsewhere
 exits 5 status -a "127.0.0.1:$elsewhere" # another program listens there
+exits 2 model
+exits 2 model frob -a "$at"
+exits 2 model drop -a "$at"
+exits 2 model kick m x -a "$at"
+exits 3 model list -a "unix:$dir/nobody"
+for words in "show m" "show m --tensors" "drop m --force" "set m lr 0.1" "pause m" "resume m" "kick m 0 --why because"; do
+	exits 5 model $words -a "$at"
+	check "model $words: no name of what is missing" grep -q 'SHARD_NOT_FOUND: no model "m": none is defined' "$dir/out"
+done
 kill -STOP $daemon
 exits 3 status -a "$at" --timeout 0.3
 kill -CONT $daemon
@@ -107,6 +117,8 @@ done
 check "config's words" same "$(complete_words shardctl config c)" "check "
 check "dtype" same "$(complete_words shardctl plan --dtype = b)" "bf16 "
 check "behind options" same "$(complete_words shardctl --timeout 3 -a x sta)" "status "
+check "model's words" same "$(complete_words shardctl model s)" "set show "
+check "model's keys" same "$(complete_words shardctl model set m c)" "clip "
 check "files" same "$(complete_words shardctl config check README)" "README.md "
 
 echo "$([ $wrong = 0 ] && echo ok || echo not ok) ctl: $checks checks, $wrong wrong"

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl model`: the life of models: list and show look at a daemon's own JSON; drop, set, pause, resume and kick are one request each, which
+ * the coordinator answers when it holds on every node. Subcommands are rows. Fails with the daemon's sentence and the exit code for its
+ * status (ctl_exit_of): 5 for what it refuses. */
+#include "ctl/ctl.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "manage.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FORCE, WHY, TENSORS };
+
+const struct argp_option ctl_model_options[] = {
+	{"force", CTL_KEY + FORCE, NULL, 0, "drop: joined trainers are put out; a node that is away is told when it is back", 0},
+	{"why", CTL_KEY + WHY, "TEXT", 0, "kick: what the trainer and its world are told", 0},
+	{"tensors", CTL_KEY + TENSORS, NULL, 0, "show: each tensor, too", 0},
+	{0},
+};
+
+struct subcommand {
+	const char *name, *words;
+	int words_nr; /* behind the name */
+	enum ctl_exit (*run)(const struct ctl_options *o, shard_client *c, const struct subcommand *s);
+	enum manage_action action;
+	const char *done; /* "NAME is ..." */
+};
+
+static enum ctl_exit failed(enum shard_status st)
+{
+	return ctl_fail(ctl_exit_of(st), "%s: %s", shard_name(st), shard_error());
+}
+
+/* --- what the daemon says --- */
+
+static const char *text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "";
+}
+
+static long long whole(const json_t *o, const char *key)
+{
+	return (long long)json_integer_value(json_object_get(o, key));
+}
+
+static enum shard_status stats(shard_client *c, json_t **out)
+{
+	size_t bytes = 1 << 16;
+	enum shard_status st;
+	char *json = NULL;
+
+	do { /* it may have grown meanwhile */
+		free(json);
+		json = malloc(bytes);
+		st = json ? shard_stats(c, json, &bytes) : text_no_memory("an answer");
+	} while (st == SHARD_RANGE);
+	*out = st == SHARD_OK ? json_loads(json, 0, NULL) : NULL;
+	if (st == SHARD_OK && *out == NULL)
+		st = text_fail(SHARD_PROTOCOL, "the daemon's answer is no JSON");
+	free(json);
+	return st;
+}
+
+/* For people: whether it goes on, and if not, why. */
+static const char *state(const json_t *m)
+{
+	const char *s = text(m, "state"), *phase = text(m, "phase");
+
+	if (strcmp(s, "paused") == 0)
+		return json_is_true(json_object_get(m, "diverged")) ? "diverged" : "paused";
+	if (strcmp(s, "open") == 0)
+		return strcmp(phase, "free") == 0 || whole(m, "attempt") == 0 ? "waiting" : "training";
+	return s;
+}
+
+static const char *owner(const json_t *m, char out[32])
+{
+	const json_t *o = json_object_get(m, "owner");
+
+	if (json_is_object(o))
+		snprintf(out, 32, "%lld:%lld", whole(o, "uid"), whole(o, "gid"));
+	else
+		snprintf(out, 32, "nobody");
+	return out;
+}
+
+/* The few things that list says, as JSON. */
+static json_t *brief(const json_t *m)
+{
+	json_t *o = json_object();
+
+	for (size_t i = 0; i < 6; i++) {
+		static const char *const keys[] = {"name", "owner", "mode", "step", "generation", "waits"};
+		json_t *v = json_object_get(m, keys[i]);
+
+		if (v)
+			json_object_set(o, keys[i], v);
+	}
+	json_object_set_new(o, "world", json_integer((json_int_t)json_array_size(json_object_get(m, "world"))));
+	json_object_set_new(o, "state", json_string(state(m)));
+	json_object_set_new(o, "bytes", json_integer(whole(json_object_get(m, "memory"), "total")));
+	return o;
+}
+
+static void print_json(json_t *o)
+{
+	char *out = o ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+
+	printf("%s\n", out ? out : "{}");
+	free(out);
+	json_decref(o);
+}
+
+static enum ctl_exit list(const struct ctl_options *o, shard_client *c, const struct subcommand *sub)
+{
+	char who[32], bytes[CTL_NUMBER_BYTES];
+	json_t *root, *m, *all = json_array();
+	enum shard_status st = stats(c, &root);
+	size_t i;
+
+	(void)sub;
+	if (st == SHARD_OK && !o->json)
+		printf("%-24s %-12s %-5s %10s %4s %6s %-10s %s\n", "NAME", "OWNER", "MODE", "STEP", "GEN", "WORLD", "STATE",
+		       "BYTES HERE");
+	json_array_foreach(json_object_get(root, "models"), i, m) {
+		json_t *b = brief(m);
+
+		if (!o->json)
+			printf("%-24s %-12s %-5s %10lld %4lld %6lld %-10s %s\n", text(b, "name"), owner(m, who), text(b, "mode"),
+			       whole(b, "step"), whole(b, "generation"), whole(b, "world"), text(b, "state"),
+			       ctl_bytes(bytes, (double)whole(b, "bytes")));
+		json_array_append_new(all, b);
+	}
+	json_decref(root);
+	if (st == SHARD_OK && o->json)
+		print_json(all);
+	else
+		json_decref(all);
+	return st == SHARD_OK ? CTL_OK : failed(st);
+}
+
+/* --- show --- */
+
+static json_t *tensor_json(const struct shard_info *t)
+{
+	json_t *shape = json_array();
+
+	for (uint32_t d = 0; d < t->ndim; d++)
+		json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
+	return json_pack("{s:s, s:o, s:I, s:i, s:b}", "name", t->name, "shape", shape, "numel", (json_int_t)t->numel, "group",
+			 (int)t->group, "frozen", (t->flags & SHARD_FROZEN) != 0);
+}
+
+static enum shard_status tensors(shard_client *c, const char *name, json_t **out)
+{
+	struct shard_info t = SHARD_INIT(struct shard_info);
+	shard_model *m = NULL;
+	enum shard_status st = shard_attach(c, name, &m);
+
+	*out = json_array();
+	for (uint32_t i = 0; st == SHARD_OK && i < shard_tensors(m); i++)
+		if ((st = shard_tensor_info(m, i, &t)) == SHARD_OK)
+			json_array_append_new(*out, tensor_json(&t));
+	shard_detach(&m);
+	return st;
+}
+
+static void print_tensors(const json_t *list)
+{
+	size_t i, d;
+	json_t *t, *n;
+
+	json_array_foreach((json_t *)(uintptr_t)list, i, t) {
+		printf("  %-40s group %lld%s [", text(t, "name"), whole(t, "group"),
+		       json_is_true(json_object_get(t, "frozen")) ? ", frozen" : "");
+		json_array_foreach(json_object_get(t, "shape"), d, n)
+			printf("%s%lld", d > 0 ? ", " : "", (long long)json_integer_value(n));
+		printf("]\n");
+	}
+}
+
+static void print_tuned(const json_t *tuned, const char *key)
+{
+	const json_t *v = json_object_get(tuned, key);
+
+	if (json_is_number(v))
+		printf("tuned:      %s = %.9g, from the next step after it was set\n", key, json_number_value(v));
+}
+
+static void print_model(const json_t *m, const json_t *root)
+{
+	const json_t *chunks = json_object_get(m, "chunks"), *tuned = json_object_get(m, "tuned");
+	char who[32], bytes[CTL_NUMBER_BYTES];
+	const char *node;
+	size_t i;
+	json_t *v;
+
+	printf("model:      %s, run %s\n", text(m, "name"), text(root, "run_id"));
+	printf("owner:      %s, mode %s\n", owner(m, who), text(m, "mode"));
+	printf("state:      %s, step %lld (%lld applied, %lld skipped), generation %lld, world %zu\n", state(m), whole(m, "step"),
+	       whole(m, "applied"), whole(m, "skipped"), whole(m, "generation"), json_array_size(json_object_get(m, "world")));
+	if (text(m, "lost")[0])
+		printf("lost:       %s\n", text(m, "lost"));
+	if (text(m, "waits")[0])
+		printf("waits:      %s\n", text(m, "waits"));
+	printf("parameters: %lld in %lld tensors, gradients %s\n", whole(m, "numel"), whole(m, "tensors"), text(m, "grad"));
+	printf("groups:    ");
+	json_array_foreach(json_object_get(m, "groups"), i, v)
+		printf(" %s", json_string_value(v));
+	printf("%s\nplacement:  %lld chunks of %lld elements:", json_array_size(json_object_get(m, "groups")) ? "" : " none",
+	       whole(chunks, "nr"), whole(chunks, "elems"));
+	json_object_foreach(json_object_get(chunks, "per_node"), node, v)
+		printf(" %s %lld", node, (long long)json_integer_value(v));
+	printf("\nmemory:     %s on node %s\n", ctl_bytes(bytes, (double)whole(json_object_get(m, "memory"), "total")),
+	       text(root, "node"));
+	print_tuned(tuned, "lr");
+	print_tuned(tuned, "clip");
+	printf("settings:\n");
+	for (const char *at = text(m, "settings"); *at; at += strspn(at, " ")) { /* no value has a blank */
+		size_t n = strcspn(at, " ");
+
+		printf("  %.*s\n", (int)n, at);
+		at += n;
+	}
+}
+
+static enum ctl_exit show(const struct ctl_options *o, shard_client *c, const struct subcommand *sub)
+{
+	json_t *root = NULL, *m, *found = NULL, *listed = NULL;
+	const char *name = o->words[1];
+	enum shard_status st = stats(c, &root);
+	size_t i;
+
+	(void)sub;
+	json_array_foreach(json_object_get(root, "models"), i, m)
+		if (strcmp(text(m, "name"), name) == 0)
+			found = m;
+	if (st == SHARD_OK && (!found || o->value[TENSORS])) /* what there is, the daemon says better */
+		st = tensors(c, name, &listed);
+	if (st == SHARD_OK && !found)
+		st = text_fail(SHARD_AGAIN, "\"%s\" was defined a moment ago: ask again", name);
+	if (st == SHARD_OK && o->json) {
+		json_object_set_new(found, "state_now", json_string(state(found)));
+		json_object_set(found, "run_id", json_object_get(root, "run_id"));
+		if (listed)
+			json_object_set(found, "tensor_list", listed);
+		print_json(json_incref(found));
+	} else if (st == SHARD_OK) {
+		print_model(found, root);
+		if (listed)
+			printf("tensors:\n"), print_tensors(listed);
+	}
+	json_decref(listed);
+	json_decref(root);
+	return st == SHARD_OK ? CTL_OK : failed(st);
+}
+
+/* --- what changes something --- */
+
+static enum ctl_exit change(const struct ctl_options *o, shard_client *c, const struct subcommand *sub)
+{
+	Shard__Manage m = SHARD__MANAGE__INIT;
+	enum shard_status st;
+	char *end = NULL;
+
+	m.name = o->words[1];
+	m.action = sub->action;
+	m.force = o->value[FORCE] != NULL;
+	m.why = (char *)(uintptr_t)(o->value[WHY] ? o->value[WHY] : "");
+	if (sub->action == MANAGE_SET) {
+		m.key = o->words[2];
+		m.value = o->words[3];
+	}
+	if (sub->action == MANAGE_KICK) {
+		m.rank = (uint32_t)strtoul(o->words[2], &end, 10);
+		if (end == o->words[2] || *end || o->words[2][0] == '-')
+			return ctl_fail(CTL_USAGE, "kick: rank \"%s\": choose a number", o->words[2]);
+	}
+	st = manage_request(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
+	if (st != SHARD_OK)
+		return failed(st);
+	if (o->json)
+		print_json(json_pack("{s:s, s:s}", "name", m.name, "done", sub->name));
+	else
+		printf("%s is %s\n", m.name, sub->done);
+	return CTL_OK;
+}
+
+static const struct subcommand rows[] = {
+	{"list", "", 0, list, 0, NULL},
+	{"show", "NAME", 1, show, 0, NULL},
+	{"drop", "NAME", 1, change, MANAGE_DROP, "dropped"},
+	{"set", "NAME KEY VALUE", 3, change, MANAGE_SET, "set: it holds from the next step on"},
+	{"pause", "NAME", 1, change, MANAGE_PAUSE, "paused"},
+	{"resume", "NAME", 1, change, MANAGE_RESUME, "not paused"},
+	{"kick", "NAME RANK", 2, change, MANAGE_KICK, "rid of that rank"},
+};
+
+enum ctl_exit ctl_model(const struct ctl_options *o)
+{
+	struct shard_connect_opts opts = SHARD_INIT(struct shard_connect_opts);
+	const struct subcommand *s = NULL;
+	shard_client *c = NULL;
+	enum shard_status st;
+	enum ctl_exit rc;
+
+	for (size_t i = 0; i < NR(rows) && !s; i++)
+		if (strcmp(rows[i].name, o->words[0]) == 0)
+			s = &rows[i];
+	if (!s)
+		return ctl_fail(CTL_USAGE, "model %s: choose list, show, drop, set, pause, resume or kick", o->words[0]);
+	if (o->words_nr != 1 + s->words_nr)
+		return ctl_fail(CTL_USAGE, "write model %s%s%s", s->name, s->words[0] ? " " : "", s->words);
+	opts.address = o->address;
+	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS);
+	if ((st = shard_connect(&c, &opts)) != SHARD_OK)
+		return failed(st);
+	c->timeout_ms = opts.timeout_ms;
+	rc = s->run(o, c, s);
+	shard_disconnect(&c);
+	return rc;
+}
