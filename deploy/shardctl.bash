@@ -17,19 +17,20 @@ _shardctl()
 	done
 	case $prev in
 	--config) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--dtype | --grad-dtype) words="bf16 fp16 fp32" ;;
+	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
 	--optimizer) words="adamw adam sgd adagrad lion" ;;
 	--huge-pages) words="yes no" ;;
 	-a | --address)
-		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700" ;;
-	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors) return ;;
+		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
+	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --steps) return ;;
 	*)
 		case $command in
-		"") words="status top model plan doctor config $common" ;;
+		"") words="status top model plan doctor bench config $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors
 			--huge-pages $common" ;;
 		doctor) words="--config $common" ;;
+		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;
 		model)
 			words="--force --why --tensors $common"
 			case $sub in

@@ -32,11 +32,13 @@ struct ctl_command {
 enum ctl_exit ctl_status(const struct ctl_options *o);
 enum ctl_exit ctl_config(const struct ctl_options *o);
 enum ctl_exit ctl_plan(const struct ctl_options *o);
+enum ctl_exit ctl_bench(const struct ctl_options *o);
 enum ctl_exit ctl_top(const struct ctl_options *o);
 enum ctl_exit ctl_doctor(const struct ctl_options *o);
 enum ctl_exit ctl_model(const struct ctl_options *o);
 extern const struct argp_option ctl_model_options[];
 extern const struct argp_option ctl_plan_options[], ctl_top_options[], ctl_config_options[], ctl_doctor_options[];
+extern const struct argp_option ctl_bench_options[];
 
 enum ctl_exit ctl_shardd(const char *const *args); /* becomes shardd with these arguments; returns only if it cannot */
 

@@ -17,6 +17,7 @@ static const struct ctl_command commands[] = {
 	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
 	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan, ctl_plan_options},
+	{"bench", "", "steps of a made-up model against what this machine can do", 0, 0, ctl_bench, ctl_bench_options},
 	{"doctor", "", "is this machine fit for shardd? with the remedies", 0, 0, ctl_doctor, ctl_doctor_options},
 	{"model", "list", "models: owner, mode, step, state, bytes", 1, 4, ctl_model, ctl_model_options},
 	{"model", "show NAME", "all about one: settings, groups, placement, tensors", 1, 4, ctl_model, ctl_model_options},
@@ -185,7 +186,7 @@ int main(int argc, char **argv)
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &p) != 0)
 		return CTL_USAGE;
 	p.options.words = p.word;
-	if (strcmp(p.command->name, "bench") != 0 && spawn_is(p.options.address)) {
+	if (p.command->run != ctl_bench && spawn_is(p.options.address)) {
 		if (spawn_find(&spawn, p.options.address, &e) != SHARD_OK)
 			return (int)ctl_fail(ctl_exit_of(e.status), "%s", e.text);
 		p.options.address = spawn.address; /* looking at a daemon does not start one */

@@ -55,6 +55,7 @@ while read -r command; do
 done <<EOF
 status
 top --once --interval 0.05
+bench --params 10K --steps 2
 plan --params 1M
 config check $dir/conf
 config explain $dir/conf
