@@ -120,6 +120,7 @@ static void maybe_applied(struct model *m)
 	if (m->record.outcome == RECORD_APPLIED)
 		histogram_add(&m->metrics.apply, m->apply_ns);
 	transfer_retry(m);
+	ckpt_boundary(m);
 	model_event(m, &(struct core_event){.type = CORE_EV_APPLIED, .id = m->record.id});
 }
 

@@ -62,7 +62,7 @@ static void answer(struct model *m, const struct model_asker *a)
 	if (a->node == s->self && t == NULL)
 		return;
 	define_say(m, &body);
-	body.created = !m->sealed && m->writer_session == 0;
+	body.created = !m->sealed && m->writer_session == 0 && !ckpt_restoring(m);
 	if (body.created) {
 		m->writer_node = a->node;
 		m->writer_session = a->session;
@@ -101,6 +101,12 @@ static void finish(struct model *m)
 		 (unsigned long)b[BUDGET_ARENAS], (unsigned long)b[BUDGET_SLOTS], (unsigned long)b[BUDGET_SUMS],
 		 (unsigned long)b[BUDGET_FIXED], shm_pages_name(store_pages(m->store)));
 	links_up(m);
+	if (!ckpt_defined(m))
+		define_answer(m);
+}
+
+void define_answer(struct model *m)
+{
 	list_each(it, &m->askers) {
 		struct model_asker *a = list_of(it, struct model_asker, link);
 
@@ -126,6 +132,7 @@ static void abandon(struct model *m, const struct err *e)
 		free(a);
 	}
 	log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", m->name, e->text);
+	ckpt_refused(m, e);
 	model_free(&m);
 }
 
@@ -155,7 +162,7 @@ static enum shard_status add_asker(struct model *m, const struct model_asker *fr
 	return SHARD_OK;
 }
 
-static enum shard_status make_everywhere(struct server *s, const struct model_asker *a, const Shard__Define *d,
+static enum shard_status make_everywhere(struct server *s, const struct model_asker *a, struct ckpt_op *op, const Shard__Define *d,
 					 const struct model_settings *set, struct err *e)
 {
 	Shard__Model *ms;
@@ -170,7 +177,9 @@ static enum shard_status make_everywhere(struct server *s, const struct model_as
 	}
 	s->next_model = m->id;
 	m->defining = true;
-	if ((st = add_asker(m, a, e)) != SHARD_OK) {
+	if (op != NULL)
+		ckpt_made(op, m);
+	else if ((st = add_asker(m, a, e)) != SHARD_OK) {
 		model_free(&m);
 		return st;
 	}
@@ -185,6 +194,33 @@ static enum shard_status make_everywhere(struct server *s, const struct model_as
 	else if (m->nodes_asked == 0)
 		finish(m);
 	return SHARD_OK;
+}
+
+enum shard_status define_restored(struct server *s, struct ckpt_op *op, const Shard__Define *d, const struct model_settings *set,
+				  struct err *e)
+{
+	if (drop_in_hand(s, d->spec->name))
+		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped: try again", d->spec->name);
+	return make_everywhere(s, NULL, op, d, set, e);
+}
+
+/* Its weights cannot come: nobody gets it. */
+void define_abandon(struct model *m, const struct err *e)
+{
+	struct model_asker nobody = {.node = m->server->self};
+	struct server *s = m->server;
+	struct err why;
+
+	list_each(it, &m->askers) {
+		struct model_asker *a = list_of(it, struct model_asker, link);
+
+		answer_refuse(s, a, e);
+		list_remove(&a->link);
+		free(a);
+	}
+	ckpt_refused(m, e);
+	if (drop_everywhere(m, &nobody, true, e->text, &why) != SHARD_OK)
+		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_failed model=%s why=%s", m->name, why.text);
 }
 
 static const struct peer *first_down(const struct server *s)
@@ -250,7 +286,7 @@ static enum shard_status define_here(struct server *s, const struct model_asker 
 	if (m != NULL) {
 		if ((st = access_check(m, d->cred, false, e)) != SHARD_OK || (st = spec_compare(m, spec, &set, e)) != SHARD_OK)
 			return st;
-		if (m->defining)
+		if (m->defining || (ckpt_restoring(m) && !m->ckpt.rolled_back)) /* soon it is known what is in it */
 			return add_asker(m, a, e);
 		answer(m, a);
 		return SHARD_OK;
@@ -258,7 +294,7 @@ static enum shard_status define_here(struct server *s, const struct model_asker 
 	if (drop_in_hand(s, spec->name))
 		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped: try again", spec->name);
 	if (first_down(s) == NULL)
-		return make_everywhere(s, a, d, &set, e);
+		return make_everywhere(s, a, NULL, d, &set, e);
 	if (may_wait)
 		return hold(s, a, d, e);
 	return down(s, spec->name, e);
@@ -367,6 +403,10 @@ void define_answered(struct server *s, const struct relay *r, const struct wire_
 		drop_answered(s, r, e);
 	if (m == NULL)
 		return;
+	if (r->op == OP_SAVE_PART || r->op == OP_LOAD_PART) {
+		ckpt_answered(m, r, h, body, e);
+		return;
+	}
 	if (r->op == OP_WRITTEN) {
 		seal_answered(m, r->node, h, body, e);
 		return;
@@ -442,6 +482,7 @@ void define_node_up(struct server *s, uint16_t node)
 
 void define_node_down(struct server *s, uint16_t node, const struct err *e)
 {
+	ckpt_node_gone(s, node);
 	relay_node_gone(s, node, e); /* fails definitions that wait for it */
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);

@@ -105,6 +105,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	list_push(&s->drops, &d->link);
 	stop_landings(m, &e);
 	model_close_attempt(m);
+	ckpt_cancel(m, &e);
 	define_fail(m, &e);
 	manage_fail(m, &e);
 	list_each(it, &s->sessions) {
@@ -276,7 +277,7 @@ void drop_unknown(struct peer *p, uint32_t model)
 
 static bool idle(const struct model *m)
 {
-	return m->busy == 0 && m->image_sends == 0;
+	return m->busy == 0 && m->image_sends == 0 && ckpt_quiet(m);
 }
 
 void drop_beat(struct server *s, uint64_t now_ns)

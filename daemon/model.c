@@ -11,6 +11,7 @@
 #include "blobs.h"
 #include "corewire.h"
 #include "define.h"
+#include "lost.h"
 #include "manage.h"
 #include "note.h"
 #include "obs/scrape.h"
@@ -104,6 +105,7 @@ void model_release(struct model *m)
 		model_event(m, &(struct core_event){.type = CORE_EV_DRAINED, .id = m->drain_id});
 	}
 	reclaim(m);
+	ckpt_boundary(m);
 }
 
 void model_stage(struct model *m, uint32_t chunk)
@@ -160,6 +162,7 @@ static void act_persist(struct model *m, const struct core_action *a)
 	CHECK(corewire_pack_view(a->view, &s->tx, &view) == SHARD_OK); /* the scratch holds a view */
 	file.model = m->spec;
 	file.view = &view;
+	file.checkpoint_dir = m->ckpt.dir;
 	bytes = shard__model_file__get_packed_size(&file);
 	buffer = malloc(bytes);
 	if (buffer == NULL) {
@@ -169,12 +172,13 @@ static void act_persist(struct model *m, const struct core_action *a)
 		st = static_save(s->dir, m->id, buffer, bytes, &e);
 	}
 	arena_reset(&s->tx);
-	free(buffer);
 	if (st != SHARD_OK) {
+		free(buffer);
 		/* without a durable view there is no view: the core goes on asking, nothing is decided meanwhile */
 		log_line(s->log, LOG_LEVEL_ERROR, "event=view_not_durable model=%s why=%s", m->name, e.text);
 		return;
 	}
+	ckpt_persisted(m, buffer, bytes);
 	log_line(s->log, LOG_LEVEL_INFO, "event=view model=%s term=%lu seq=%u generation=%u sealed=%d step=%lu", m->name,
 		 (unsigned long)a->view->term, a->view->seq, a->view->generation, a->view->sealed,
 		 (unsigned long)(a->view->sealed ? a->view->record.id.step : 0));
@@ -300,40 +304,6 @@ static void act_result(struct model *m, const struct core_action *a)
 	}
 }
 
-static void act_lost(struct model *m, const struct core_action *a)
-{
-	Shard__Why body = SHARD__WHY__INIT;
-
-	model_close_attempt(m);
-	m->voted = false;
-	m->sealed = m->sealing = false;
-	m->generation = a->id.generation;
-	m->apply_left = m->image_lacking = 0;
-	m->writer_session = 0;
-	snprintf(m->lost, sizeof(m->lost), "%s", a->why != NULL ? a->why : "");
-	log_line(m->server->log, LOG_LEVEL_ERROR, "event=lost model=%s generation=%u why=%s", m->name, m->generation, m->lost);
-	blobs_reset(m);
-	store_reset(m->store);
-	store_image_generation(m->store, m->generation);
-	body.why = m->lost;
-	body.status = SHARD_LOST;
-	list_each(it, &m->server->sessions) {
-		struct session *t = list_of(it, struct session, link);
-
-		if (t->role != ROLE_TRAINER || !t->defined)
-			continue;
-		session_event(t, OP_LOST, m, &a->id, &body.base);
-		if (t->join_model == m)
-			t->join_model = NULL;
-		if (t->model != m)
-			continue;
-		session_gone(t, false, NULL); /* it joins anew, if it does */
-		session_detach(t);
-	}
-	define_lost(m);
-	manage_lost(m, a->status, m->lost);
-}
-
 static void act_expel(struct model *m, const struct core_action *a)
 {
 	struct session *t = session_trainer(m->server, a->session);
@@ -364,13 +334,14 @@ static void act_apply(struct model *m, const struct core_action *a)
 {
 	scrape_decided(m, a->record);
 	apply_start(m, a->record);
+	ckpt_decided(m, a->record);
 }
 
 static void act_seal(struct model *m, const struct core_action *a)
 {
 	log_line(m->server->log, LOG_LEVEL_INFO, "event=sealed model=%s generation=%u step=%lu", m->name, a->record->id.generation,
 		 (unsigned long)a->record->id.step);
-	m->lost[0] = 0;
+	lost_sealed(m, a->record);
 	apply_seal(m, a->record);
 }
 
@@ -378,12 +349,6 @@ static void act_credit(struct model *m, const struct core_action *a)
 {
 	if (m->attempt_on && core_id_cmp(&a->id, &m->id_now) == 0)
 		gather_credit(m, a->node);
-}
-
-static void ckpt_held(struct model *m, const struct record *r) /* nobody holds yet */
-{
-	(void)m;
-	(void)r;
 }
 
 static void act_held(struct model *m, const struct core_action *a)
@@ -401,7 +366,7 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_SEND] = act_send,     [CORE_ACT_PERSIST] = act_persist, [CORE_ACT_BEGIN] = act_begin,
 	[CORE_ACT_CREDIT] = act_credit, [CORE_ACT_OPEN] = act_open,       [CORE_ACT_APPLY] = act_apply,
 	[CORE_ACT_RESULT] = act_result, [CORE_ACT_ENDED] = act_ended,     [CORE_ACT_SEAL] = act_seal,
-	[CORE_ACT_LOST] = act_lost,     [CORE_ACT_EXPEL] = act_expel,     [CORE_ACT_LEFT] = act_left,
+	[CORE_ACT_LOST] = lost_act,     [CORE_ACT_EXPEL] = act_expel,     [CORE_ACT_LEFT] = act_left,
 	[CORE_ACT_HELD] = act_held,     [CORE_ACT_TUNED] = act_tuned,
 };
 
@@ -471,12 +436,12 @@ void model_seal_progress(struct model *m)
 {
 	if (!apply_image_whole(m))
 		return;
+	ckpt_whole(m);
 	list_each(it, &m->server->sessions) {
 		struct session *t = list_of(it, struct session, link);
 
 		if (t->seal_model != m || m->step < t->seal_step)
 			continue;
-		session_reply(t, OP_SEAL, t->seal_tag, m, NULL);
-		t->seal_model = NULL;
+		define_seal_answer(t, m);
 	}
 }

@@ -4,6 +4,7 @@
 #ifndef SHARD_MODEL_H
 #define SHARD_MODEL_H
 
+#include "ckpt/ckpt.h"
 #include "gather.h"
 #include "model_parts.h"
 #include "obs/metrics.h"
@@ -74,6 +75,7 @@ struct model {
 	uint64_t nodes_asked; /* MODEL or WRITTEN sent, not yet answered */
 	struct list askers;   /* of DEFINE while defining; of SEAL while sealing */
 	struct model_manage manage;
+	struct ckpt_model ckpt;
 	bool dropping;                   /* on server.drops: nothing finds it, its memory is about to go */
 	uint8_t from[STATIC_UUID_BYTES]; /* not the coordinator: whose MODEL it is */
 	struct model_asker *sealer;

@@ -16,7 +16,7 @@
 static enum shard_status make_settings(struct model *m, struct err *e)
 {
 	const Shard__Spec *spec = m->spec->spec;
-	struct settings_layer layer = {spec->settings, "the definition", NULL, false, NULL};
+	struct settings_layer layer = {spec->settings, "the definition", NULL, false, NULL, false};
 	const char *groups[SETTINGS_GROUPS_MAX];
 
 	m->grad = (enum shard_dtype)spec->grad;
@@ -175,6 +175,7 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 	list_init(&m->reads);
 	list_init(&m->askers);
 	list_init(&m->manage.waiting);
+	ckpt_init(m);
 	m->server = s;
 	m->spec = spec;
 	m->id = spec->model;
@@ -198,6 +199,7 @@ void model_free(struct model **mp)
 		return;
 	*mp = NULL;
 	CHECK(m->busy == 0);
+	ckpt_free(m);
 	outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
 	transfer_fail(m, &(struct err){SHARD_NOT_FOUND, "the model is gone"});
 	blobs_free(m);

@@ -48,6 +48,20 @@ static enum shard_status on_manage(struct peer *p, const struct wire_head *h, co
 	return manage_node_request(p, h, (const Shard__Manage *)msg, e);
 }
 
+static enum shard_status on_progress(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	(void)e;
+	relay_progress(p->server, p->node, h, (const Shard__Progress *)msg);
+	return SHARD_OK;
+}
+
+static enum shard_status on_part_cancel(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	(void)msg, (void)e;
+	ckpt_part_cancel(p, h);
+	return SHARD_OK;
+}
+
 static enum shard_status on_written(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
 	(void)msg;
@@ -114,6 +128,12 @@ static const struct peer_op {
 	[OP_MODEL_DROP] = {on_model_drop, &shard__why__descriptor, false},
 	[OP_MANAGE] = {on_manage, &shard__manage__descriptor, true},
 	[OP_WRITTEN] = {on_written, NULL, true},
+	[OP_SAVE] = {ckpt_node_save, &shard__save__descriptor, true},
+	[OP_RESTORE] = {ckpt_node_restore, &shard__restore__descriptor, true},
+	[OP_PROGRESS] = {on_progress, &shard__progress__descriptor, false},
+	[OP_SAVE_PART] = {ckpt_save_part, &shard__save_part__descriptor, true},
+	[OP_LOAD_PART] = {ckpt_load_part, &shard__load_part__descriptor, true},
+	[OP_PART_CANCEL] = {on_part_cancel, NULL, false},
 	[OP_DETACHED] = {on_detached, &shard__trainer__descriptor, false},
 	[OP_IMAGE_ASK] = {on_image_ask, &shard__chunks__descriptor, false},
 	[OP_BLOB] = {on_blob, &shard__blob__descriptor, true},

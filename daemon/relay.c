@@ -4,6 +4,7 @@
 #include "relay.h"
 
 #include "define.h"
+#include "model.h"
 #include "peer.h"
 #include "session.h"
 #include "wire/ops.h"
@@ -109,6 +110,8 @@ void relay_answer(struct server *s, struct relay *r, const struct wire_head *h, 
 		define_answered(s, r, h, body, NULL);
 	else if (t != NULL && r->op == OP_SEAL)
 		define_seal_accepted(t, r->model, r->session_tag, h->step);
+	else if (t != NULL && r->op == OP_RESTORE)
+		define_restore_accepted(t, r->session_tag, h, body);
 	else if (t != NULL)
 		send_on(t, h, body, r);
 	free(r->buffer);
@@ -126,6 +129,22 @@ void relay_refuse(struct server *s, struct relay *r, const struct err *e)
 		session_refuse(t, r->session_tag, e);
 	free(r->buffer);
 	free(r);
+}
+
+void relay_progress(struct server *s, uint16_t node, const struct wire_head *h, const Shard__Progress *body)
+{
+	struct relay *r = relay_find(s, node, h->attempt);
+	struct session *t = r != NULL && r->session != 0 ? session_find(s, r->session) : NULL;
+	struct model *m = model_find(s, h->model);
+	struct core_id id = {.generation = h->generation};
+
+	if (r == NULL || m == NULL)
+		return;
+	id.attempt = r->session_tag;
+	if (r->session == 0)
+		ckpt_progress(m, node, r->tag, body->done_bytes, body->total_bytes);
+	else if (t != NULL)
+		session_event(t, OP_PROGRESS, m, &id, &body->base);
 }
 
 void relay_node_gone(struct server *s, uint16_t node, const struct err *e)

@@ -3,6 +3,7 @@
 #ifndef SHARD_RELAY_H
 #define SHARD_RELAY_H
 
+#include "shard.pb-c.h"
 #include "state.h"
 #include "wire/frame.h"
 
@@ -27,6 +28,8 @@ enum shard_status relay_request(struct session *t, uint16_t node, const struct w
 /* An answer came; body is packed bytes. Sends it on to the session, if that is still there. */
 void relay_answer(struct server *s, struct relay *r, const struct wire_head *h, const void *body);
 void relay_refuse(struct server *s, struct relay *r, const struct err *e);
+/* PROGRESS of a request: to the session that made it, or to the operation here. */
+void relay_progress(struct server *s, uint16_t node, const struct wire_head *h, const Shard__Progress *body);
 void relay_node_gone(struct server *s, uint16_t node, const struct err *e);
 
 /* Sends a copy or a buffer that is freed when sent. */

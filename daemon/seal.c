@@ -14,6 +14,7 @@
 #include "wire/ops.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define MODELS_SHIFT 10 /* models that one incarnation of the coordinator defines before it runs into the numbers of the next */
 
@@ -73,6 +74,8 @@ static enum shard_status seal_here(struct model *m, const struct model_asker *fr
 	struct model_asker *a;
 	enum shard_status st = SHARD_OK;
 
+	if (ckpt_restoring(m))
+		return err_set(e, SHARD_BUSY, "\"%s\" is being restored", m->name);
 	if (m->sealed)
 		return err_set(e, SHARD_BAD_STATE, "\"%s\" is sealed already, at step %lu", m->name, (unsigned long)m->step);
 	if (m->sealer != NULL)
@@ -142,6 +145,33 @@ void define_seal_accepted(struct session *t, uint32_t model, uint32_t tag, uint6
 	model_seal_progress(m);
 }
 
+void define_restore_accepted(struct session *t, uint32_t tag, const struct wire_head *h, const void *body)
+{
+	struct model *m = model_find(t->server, h->model);
+	struct err e;
+
+	if (m == NULL || t->seal_model != NULL || (t->seal_body = malloc(h->body_bytes + 1)) == NULL) {
+		err_set(&e, m == NULL ? SHARD_NOT_FOUND : SHARD_BUSY,
+			"the restored model is gone, or this connection seals another one");
+		session_refuse(t, tag, &e);
+		return;
+	}
+	memcpy(t->seal_body, body, h->body_bytes);
+	t->seal_head = *h;
+	t->seal_head.attempt = tag;
+	define_seal_accepted(t, h->model, tag, h->step);
+}
+
+void define_seal_answer(struct session *t, struct model *m)
+{
+	t->seal_model = NULL;
+	if (t->seal_body != NULL)
+		relay_send_owned(t->conn, &t->seal_head, t->seal_body, t->seal_head.body_bytes);
+	else
+		session_reply(t, OP_SEAL, t->seal_tag, m, NULL);
+	t->seal_body = NULL;
+}
+
 enum shard_status define_written(struct peer *p, const struct wire_head *h, struct err *e)
 {
 	struct model *m = model_find(p->server, h->model);
@@ -186,11 +216,11 @@ void seal_answered(struct model *m, uint16_t node, const struct wire_head *h, co
 		decide(m);
 }
 
-void define_lost(struct model *m)
+void define_lost(struct model *m, enum shard_status st)
 {
 	struct err e;
 
-	err_set(&e, SHARD_LOST, "%s", m->lost);
+	err_set(&e, st, "%s", m->lost);
 	define_fail(m, &e);
 }
 
@@ -204,6 +234,8 @@ void define_fail(struct model *m, const struct err *e)
 		if (t->seal_model != m)
 			continue;
 		t->seal_model = NULL;
+		free(t->seal_body);
+		t->seal_body = NULL;
 		session_refuse(t, t->seal_tag, e);
 	}
 	transfer_fail(m, e);
@@ -231,6 +263,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 		file->model = NULL; /* taken over */
 	}
 	if (st == SHARD_OK) {
+		ckpt_loaded(m, file->checkpoint_dir, view, bytes, bytes_nr);
 		s->next_model = id > s->next_model ? id : s->next_model;
 		log_line(s->log, LOG_LEVEL_INFO, "event=model_loaded model=%s generation=%u step=%lu", m->name, view->generation,
 			 (unsigned long)(view->sealed ? view->record.id.step : 0));

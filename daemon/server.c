@@ -184,6 +184,7 @@ static void on_beat(uv_timer_t *timer)
 	hello_beat(s, now);
 	define_beat(s, now);
 	manage_beat(s, now);
+	ckpt_beat(s, now);
 	drop_beat(s, now);
 	if (s->stopping)
 		check_stopped(s);
@@ -315,6 +316,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	list_init(&s->relays);
 	list_init(&s->defines);
 	list_init(&s->drops);
+	list_init(&s->ckpts);
 	st = start(s, e);
 	if (st != SHARD_OK) {
 		struct worker_pool *pool = s->pool;
@@ -354,6 +356,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s", conf->listen.text,
 			 "allow_unauthenticated = yes: anyone who reaches this address can read and change models");
 	server_wake(s, 0);
+	ckpt_start(s);
 	server_deadline(s);
 	*out = s;
 	return SHARD_OK;
@@ -412,7 +415,7 @@ static void check_stopped(struct server *s)
 			return; /* on_beat comes again */
 		close_connections(s);
 	}
-	if (!links_closed(s))
+	if (!links_closed(s) || !ckpt_stopped(s))
 		return;
 	if (s->http != NULL) {
 		s->http_closing = true;
@@ -462,6 +465,7 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 	}
 	if (list_empty(&s->models))
 		log_line(s->log, LOG_LEVEL_INFO, "event=stopping why=%s", why);
+	ckpt_stop(s);
 	conn_listener_close(&s->tcp);
 	conn_listener_close(&s->local);
 	uv_timer_start(&s->beat, stop_tick, 1, 5);

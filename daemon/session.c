@@ -362,6 +362,8 @@ static const struct session_op {
 	[OP_WAITS] = {on_waits, NULL, true},
 	[OP_ATTACH] = {attach_request, &shard__attach__descriptor, true},
 	[OP_MANAGE] = {manage_request, &shard__manage__descriptor, true},
+	[OP_SAVE] = {ckpt_save_request, &shard__save__descriptor, true},
+	[OP_RESTORE] = {ckpt_restore_request, &shard__restore__descriptor, true},
 	[OP_BLOB] = {blobs_request, &shard__blob__descriptor, true},
 	[OP_PUSH] = {on_push, &shard__push__descriptor, false},
 	[OP_READY] = {on_ready, &shard__ready__descriptor, false},
@@ -432,6 +434,7 @@ static void session_closed(void *owner, struct conn *c, const struct err *why)
 		define_detached(s, s->self, t->id);
 	transfer_session_gone(s, t->id);
 	free(t->passing);
+	free(t->seal_body);
 	outbox_free(&t->image);
 	server_forget_conn(s, c);
 	free(t);

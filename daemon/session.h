@@ -34,6 +34,8 @@ struct session {
 	struct model *seal_model; /* a SEAL to be answered when the image is whole, or NULL */
 	uint32_t seal_tag;
 	uint64_t seal_step;
+	void *seal_body; /* it was a RESTORE: its answer, with this head */
+	struct wire_head seal_head;
 	void *passing; /* body of a WRITE that another node holds, being received */
 };
 

@@ -72,6 +72,8 @@ static enum shard_status put_one(struct merge *m, uint32_t place, enum settings_
 
 	if (entry->origin && entry->layer == m->layer_nr)
 		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: %s is there twice", row->name, text, row->name);
+	if (m->layer->yields && (is_pinned(m, row->name) || (beta && is_pinned(m, "betas"))))
+		return SHARD_OK;
 	if (m->layer->trainer && (is_pinned(m, row->name) || (beta && is_pinned(m, "betas"))))
 		return err_set(e, SHARD_DENIED, "%s = %.64s: %s pins this key%s%s", row->name, text, m->entry[0][KEY_PINNED].origin,
 			       entry->origin ? " to " : "", entry->origin ? entry->text : "");

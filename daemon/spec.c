@@ -37,8 +37,8 @@ enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint
 }
 
 /* Layers: [model], [model "name"], what the trainer says, then each group's. origin: of the trainer's. */
-enum shard_status spec_settings(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin,
-				struct err *e)
+static enum shard_status settings_of(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin,
+				     bool yields, struct err *e)
 {
 	struct settings_layer layers[3 + 3 * SETTINGS_GROUPS_MAX];
 	const char *groups[SETTINGS_GROUPS_MAX];
@@ -55,16 +55,28 @@ enum shard_status spec_settings(struct model_settings *set, struct server *s, co
 	for (size_t g = 0; g < spec->n_groups; g++)
 		groups[g] = spec->groups[g]->name;
 	if ((c = config_model(s->conf, "", "")) != NULL)
-		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false, c->origins};
+		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false, c->origins, false};
 	if ((c = config_model(s->conf, spec->name, "")) != NULL)
-		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false, c->origins};
+		layers[nr++] = (struct settings_layer){c->settings, c->where, NULL, false, c->origins, false};
 	for (size_t g = 0; g < spec->n_groups; g++)
 		if ((c = config_model(s->conf, spec->name, groups[g])) != NULL)
-			layers[nr++] = (struct settings_layer){c->settings, c->where, groups[g], false, c->origins};
-	layers[nr++] = (struct settings_layer){spec->settings, origin, NULL, true, NULL};
+			layers[nr++] = (struct settings_layer){c->settings, c->where, groups[g], false, c->origins, false};
+	layers[nr++] = (struct settings_layer){spec->settings, origin, NULL, true, NULL, yields};
 	for (size_t g = 0; g < spec->n_groups; g++)
-		layers[nr++] = (struct settings_layer){spec->groups[g]->settings, origin, groups[g], true, NULL};
+		layers[nr++] = (struct settings_layer){spec->groups[g]->settings, origin, groups[g], true, NULL, yields};
 	return settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups, (enum shard_dtype)spec->grad, e);
+}
+
+enum shard_status spec_settings(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin,
+				struct err *e)
+{
+	return settings_of(set, s, spec, origin, false, e);
+}
+
+enum shard_status spec_settings_kept(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin,
+				     struct err *e)
+{
+	return settings_of(set, s, spec, origin, true, e);
 }
 
 enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec, const struct model_settings *set, struct err *e)

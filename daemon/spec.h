@@ -9,6 +9,9 @@ enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint
 /* Layers: [model], [model "name"], what the trainer says, then each group's. origin: of the trainer's. */
 enum shard_status spec_settings(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin,
 				struct err *e);
+/* The same of what a checkpoint says: a key that is pinned stays as it is pinned. */
+enum shard_status spec_settings_kept(struct model_settings *set, struct server *s, const Shard__Spec *spec, const char *origin,
+				     struct err *e);
 /* The first difference from a model that is there: SHARD_MISMATCH. */
 enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec, const struct model_settings *set, struct err *e);
 /* With number, effective settings and placement; the caller owns *out. owner NULL: nobody. */

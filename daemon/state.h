@@ -40,7 +40,7 @@ struct server {
 	struct conn_listener *tcp, *local;
 	struct http *http; /* NULL: off */
 	bool http_closing;
-	struct list greetings, sessions, models, relays, defines, drops;
+	struct list greetings, sessions, models, relays, defines, drops, ckpts;
 	struct peer *peer[CONFIG_NODES_MAX]; /* NULL: self */
 	uint64_t next_session;
 	uint32_t next_tag, next_model, greetings_nr, sessions_nr, relays_nr;
@@ -67,7 +67,8 @@ struct server {
 	char stop_why[128];
 	void (*stopped)(void *arg);
 	void *stopped_arg;
-	unsigned closing; /* handles still to close */
+	unsigned closing;       /* handles still to close */
+	unsigned closing_parts; /* shares of checkpoints, until their timers are closed */
 };
 
 /* The scratch arenas hold at least this; called when a model is made, never on the step path. */

@@ -31,6 +31,8 @@ static enum shard_status writable(const struct model *m, const struct wire_head 
 	if (m->sealed)
 		return err_set(e, SHARD_BAD_STATE, "\"%s\" is sealed at step %lu: weights are written before the seal", m->name,
 			       (unsigned long)m->step);
+	if (m->ckpt.reset_due || ckpt_restoring(m) || !ckpt_quiet(m))
+		return err_set(e, SHARD_BUSY, "\"%s\" is being restored", m->name);
 	if (h->generation != m->generation)
 		return err_set(e, SHARD_STALE, "generation %u of \"%s\" is over, this is %u: define it again", h->generation,
 			       m->name, m->generation);

@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every save and restore does, on the coordinator: one job at a time off the loop, a share asked of every node, their progress
+ * summed up and passed to who asked, the first failure kept while the others are waited for. save.c and restore.c build on it. Every
+ * wait ends: an answer, a lost link, or CKPT_STALL_NS (and heartbeat_timeout) without a byte, after which shares are given up. */
+#include "ckpt/op.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "core/core.h"
+#include "peer.h"
+#include "relay.h"
+#include "session.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum shard_status ckpt_dir(char *out, const char *asked, const char *checkpoint_dir, const char *name, struct err *e)
+{
+	int n;
+
+	if (asked != NULL && asked[0] != 0)
+		n = snprintf(out, CHECKPOINT_PATH_MAX, "%s", asked);
+	else if (checkpoint_dir[0] != 0)
+		n = snprintf(out, CHECKPOINT_PATH_MAX, "%s/%s", checkpoint_dir, name);
+	else
+		return err_set(e, SHARD_BAD_ARG, "no folder for \"%s\": name one, or set checkpoint_dir in its settings", name);
+	while (n > 1 && n < CHECKPOINT_PATH_MAX && out[n - 1] == '/')
+		out[--n] = 0;
+	if (out[0] != '/')
+		return err_set(e, SHARD_BAD_ARG,
+			       "folder %s: an absolute path, please: every node opens it, whatever its own folder is", out);
+	if (n + CHECKPOINT_TAG_MAX + 16 >= CHECKPOINT_PATH_MAX)
+		return err_set(e, SHARD_BAD_ARG, "folder %.64s...: a path of at most %d bytes", out,
+			       CHECKPOINT_PATH_MAX - CHECKPOINT_TAG_MAX - 17);
+	return SHARD_OK;
+}
+
+time_t ckpt_time(const char *rfc3339)
+{
+	struct tm tm = {0};
+
+	return strptime(rfc3339, "%Y-%m-%dT%H:%M:%S", &tm) != NULL ? timegm(&tm) : 0;
+}
+
+/* --- life --- */
+
+void ckpt_op_attach(struct ckpt_op *op, struct model *m)
+{
+	CHECK(m->ckpt.op == NULL && op->m == NULL);
+	op->m = m;
+	m->ckpt.op = op;
+	snprintf(op->name, sizeof(op->name), "%s", m->name);
+}
+
+enum shard_status ckpt_op_new(struct ckpt_op **out, struct server *s, struct model *m, enum ckpt_kind kind, struct err *e)
+{
+	struct ckpt_op *op = calloc(1, sizeof(*op));
+
+	*out = NULL;
+	if (op == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a checkpoint");
+	op->server = s;
+	op->kind = kind;
+	op->began_ns = op->moved_ns = clock_ns();
+	list_push(&s->ckpts, &op->link);
+	if (m != NULL)
+		ckpt_op_attach(op, m);
+	*out = op;
+	return SHARD_OK;
+}
+
+static void free_made_of(struct manifest *c)
+{
+	for (uint32_t i = 0; i < c->files_nr; i++)
+		part_file_free(&c->files[i]);
+	free(c->files);
+	free(c->blobs);
+	free(c->tensors);
+	free(c->groups);
+	free(c->optimizer);
+	free(c->settings);
+}
+
+void ckpt_op_free(struct ckpt_op *op)
+{
+	CHECK(!op->working && !op->held);
+	if (op->m != NULL)
+		op->m->ckpt.op = NULL;
+	list_remove(&op->link);
+	manifest_free(&op->manifest);
+	free_made_of(&op->made_of);
+	if (op->spec != NULL)
+		shard__spec__free_unpacked(op->spec, NULL);
+	if (op->owner != NULL)
+		shard__cred__free_unpacked(op->owner, NULL);
+	for (uint32_t i = 0; i < op->blobs_nr; i++)
+		free(op->blobs[i].data);
+	free(op->blobs);
+	free(op);
+}
+
+static void work_run(uv_work_t *w)
+{
+	struct ckpt_op *op = w->data;
+
+	op->run(op);
+}
+
+static void work_done(uv_work_t *w, int status)
+{
+	struct ckpt_op *op = w->data;
+
+	if (status != 0)
+		op->st = err_set(&op->why, SHARD_INTERRUPTED, "cancelled");
+	op->working = false;
+	op->moved_ns = clock_ns();
+	op->done(op);
+}
+
+void ckpt_op_work(struct ckpt_op *op, void (*run)(struct ckpt_op *), void (*done)(struct ckpt_op *))
+{
+	CHECK(!op->working && op->out_nr == 0);
+	op->working = true;
+	op->run = run;
+	op->done = done;
+	op->st = SHARD_OK;
+	op->moved_ns = clock_ns();
+	op->work.data = op;
+	CHECK(uv_queue_work(op->server->loop, &op->work, work_run, work_done) == 0);
+}
+
+/* --- who asked --- */
+
+struct session *ckpt_op_session(const struct ckpt_op *op)
+{
+	return op->asked && op->asker.node == op->server->self ? session_find(op->server, op->asker.session) : NULL;
+}
+
+void ckpt_op_refuse(struct ckpt_op *op, const struct err *e)
+{
+	struct server *s = op->server;
+	struct session *t = ckpt_op_session(op);
+
+	if (!op->asked)
+		return;
+	if (op->asker.node != s->self)
+		peer_refuse(s->peer[op->asker.node], op->asker.tag, e);
+	else if (t != NULL)
+		session_refuse(t, op->asker.tag, e);
+	op->asked = false;
+}
+
+static void tell_progress(struct ckpt_op *op)
+{
+	struct server *s = op->server;
+	struct session *t = ckpt_op_session(op);
+	Shard__Progress body = SHARD__PROGRESS__INIT;
+	struct wire_head h = {.op = OP_PROGRESS, .model = op->m->id, .attempt = op->asker.tag};
+	struct core_id id = {.generation = op->m->generation, .attempt = op->asker.tag};
+	uint64_t now = clock_ns();
+
+	if (!op->asked || now - op->told_ns < CKPT_PROGRESS_NS)
+		return;
+	op->told_ns = now;
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		body.done_bytes += op->share[n].done;
+		body.total_bytes += op->share[n].total;
+	}
+	if (t != NULL)
+		session_event(t, OP_PROGRESS, op->m, &id, &body.base);
+	else if (op->asker.node != s->self)
+		(void)peer_send(s, op->asker.node, &h, &body.base, NULL);
+}
+
+void ckpt_op_note_failure(struct ckpt_op *op)
+{
+	struct server *s = op->server;
+
+	if (op->m != NULL) {
+		op->m->ckpt.failures++;
+		snprintf(op->m->ckpt.last_error, sizeof(op->m->ckpt.last_error), "%s", op->why.text);
+	}
+	log_line(s->log, LOG_LEVEL_ERROR, "event=%s_failed model=%s path=%s seconds=%.1f why=%s",
+		 op->kind == CKPT_SAVE ? "save" : "restore", op->name, op->path[0] != 0 ? op->path : op->dir,
+		 (double)(clock_ns() - op->began_ns) / NS_PER_SEC, op->why.text);
+}
+
+const char *ckpt_op_text(const struct ckpt_op *op, char out[CHECKPOINT_PATH_MAX + 64])
+{
+	const char *path = op->path[0] != 0 ? op->path : op->dir;
+
+	snprintf(out, CHECKPOINT_PATH_MAX + 64, "%s %s", op->kind == CKPT_SAVE ? "is being saved to" : "is being restored from",
+		 path[0] != 0 ? path : "its newest checkpoint");
+	return out;
+}
+
+/* --- holding --- */
+
+void ckpt_op_hold(struct ckpt_op *op, bool on)
+{
+	if (op->held == on)
+		return;
+	op->held = on;
+	if (on)
+		op->held_ns = clock_ns();
+	else
+		op->hold_ns = clock_ns() - op->held_ns;
+	if (op->m != NULL)
+		model_event(op->m, &(struct core_event){.type = CORE_EV_HOLD, .on = on});
+}
+
+/* --- shares --- */
+
+void ckpt_op_cancel(struct ckpt_op *op)
+{
+	struct server *s = op->server;
+
+	if (op->cancelled || op->m == NULL)
+		return;
+	op->cancelled = true;
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		struct wire_head h = {.op = OP_PART_CANCEL, .model = op->m->id, .attempt = op->share[n].tag};
+
+		if (op->share[n].out && n == s->self)
+			ckpt_part_end(op->m, n, 0);
+		else if (op->share[n].out)
+			(void)peer_send(s, n, &h, NULL, NULL);
+	}
+}
+
+void ckpt_op_fail(struct ckpt_op *op, const struct err *e)
+{
+	if (!op->failed) {
+		op->failed = true;
+		op->why = *e;
+	}
+	ckpt_op_cancel(op);
+}
+
+void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *body, void (*shares_done)(struct ckpt_op *))
+{
+	struct server *s = op->server;
+	struct err e;
+	enum shard_status st = SHARD_OK;
+
+	CHECK(op->out_nr == 0 && op->m != NULL);
+	memset(op->share, 0, sizeof(op->share));
+	op->cancelled = op->shares_bad = false;
+	op->shares_done = shares_done;
+	op->moved_ns = clock_ns();
+	op->share[s->self].out = true;
+	op->out_nr = 1;
+	ckpt_part_begin(op->m, s->self, 0, wire_op, op->m->generation, op->path,
+			wire_op == OP_SAVE_PART ? op->step : op->manifest->sum);
+	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
+		struct wire_head h = {.op = wire_op, .model = op->m->id, .generation = op->m->generation};
+		struct relay *r;
+
+		if (n == s->self || (st = relay_new(&r, s, wire_op, n, op->m->id, &e)) != SHARD_OK)
+			continue;
+		h.attempt = r->tag;
+		if ((st = peer_send(s, n, &h, body, &e)) != SHARD_OK) {
+			relay_drop(s, r);
+			continue;
+		}
+		op->share[n] = (struct ckpt_share){.out = true, .tag = r->tag};
+		op->out_nr++;
+	}
+	if (st != SHARD_OK)
+		ckpt_op_fail(op, &e);
+}
+
+void ckpt_share_done(struct model *m, uint16_t node, uint32_t tag, bool bad, const struct err *e)
+{
+	struct ckpt_op *op = m->ckpt.op;
+	struct err why;
+
+	if (op == NULL || !op->share[node].out || op->share[node].tag != tag)
+		return;
+	op->share[node].out = false;
+	op->out_nr--;
+	op->moved_ns = clock_ns();
+	if (e != NULL) {
+		op->shares_bad = op->shares_bad || (bad && !op->failed);
+		err_set(&why, e->status, "node %s: %s", server_node_name(op->server, node), e->text);
+		ckpt_op_fail(op, &why);
+	} else {
+		op->share[node].done = op->share[node].total;
+	}
+	if (op->out_nr == 0)
+		op->shares_done(op);
+}
+
+void ckpt_progress(struct model *m, uint16_t node, uint32_t tag, uint64_t done, uint64_t total)
+{
+	struct ckpt_op *op = m->ckpt.op;
+
+	if (op == NULL || !op->share[node].out || op->share[node].tag != tag)
+		return;
+	if (done != op->share[node].done)
+		op->moved_ns = clock_ns();
+	op->done_bytes += done - op->share[node].done;
+	op->share[node].done = done;
+	op->share[node].total = total;
+	tell_progress(op);
+}
+
+/* --- answers of nodes --- */
+
+static enum shard_status take_file(struct ckpt_op *op, uint16_t node, const Shard__PartFile *body, struct err *e)
+{
+	struct manifest_blob *blobs = calloc(body->n_blobs + 1, sizeof(*blobs));
+	struct part_file f = {.bytes = body->bytes,
+			      .header_bytes = body->header_bytes,
+			      .piece_bytes = body->piece_bytes,
+			      .sums_nr = (uint32_t)body->n_sums,
+			      .sums = malloc((body->n_sums + 1) * sizeof(*f.sums))};
+	char want[80];
+
+	snprintf(want, sizeof(want), "node-%s.safetensors", server_node_name(op->server, node));
+	if (blobs == NULL || f.sums == NULL || (body->name[0] != 0 && strcmp(body->name, want) != 0)) {
+		bool memory = blobs == NULL || f.sums == NULL;
+
+		free(blobs);
+		free(f.sums);
+		return memory ? err_set(e, SHARD_SYSTEM, "no memory for a manifest")
+			      : err_set(e, SHARD_PROTOCOL, "it wrote a file %s, not %s", body->name, want);
+	}
+	snprintf(f.name, sizeof(f.name), "%s", body->name);
+	for (size_t i = 0; i < body->n_sums; i++)
+		f.sums[i] = body->sums[i];
+	for (size_t i = 0; i < body->n_blobs; i++)
+		blobs[i] = (struct manifest_blob){.rank = body->blobs[i]->rank,
+						  .bytes = body->blobs[i]->data_bytes,
+						  .step = body->blobs[i]->step,
+						  .offset = body->blobs[i]->offset,
+						  .sum = body->blobs[i]->sum};
+	ckpt_save_part_is(op, node, &f, blobs, (uint32_t)body->n_blobs);
+	part_file_free(&f);
+	return SHARD_OK;
+}
+
+static enum shard_status take_answer(struct ckpt_op *op, uint16_t node, const struct wire_head *h, const void *body, struct err *e)
+{
+	const ProtobufCMessage *msg;
+	struct arena a;
+	void *memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes));
+	enum shard_status st;
+
+	if (memory == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for an answer of %u bytes", h->body_bytes);
+	arena_init(&a, memory, CONTROL_ARENA_BYTES(h->body_bytes));
+	st = control_unpack(&msg, &shard__part_file__descriptor, body, h->body_bytes, &a, e);
+	if (st == SHARD_OK)
+		st = take_file(op, node, (const Shard__PartFile *)msg, e);
+	free(memory);
+	return st;
+}
+
+void ckpt_answered(struct model *m, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e)
+{
+	struct ckpt_op *op = m->ckpt.op;
+	struct peer *p = m->server->peer[r->node];
+	bool link = !p->up; /* it is the link that ended, not the share */
+	struct err why;
+
+	if (op == NULL || !op->share[r->node].out || op->share[r->node].tag != r->tag)
+		return;
+	if (h != NULL && r->op == OP_SAVE_PART && take_answer(op, r->node, h, body, &why) != SHARD_OK)
+		e = &why;
+	ckpt_share_done(m, r->node, r->tag,
+			e != NULL && !link && e->status != SHARD_INTERRUPTED && e->status != SHARD_STALE && e->status != SHARD_BUSY,
+			e);
+}
+
+void ckpt_node_gone(struct server *s, uint16_t node)
+{
+	if (node != s->coordinator)
+		return;
+	list_each(it, &s->models)
+		ckpt_part_end(list_of(it, struct model, link), node, 0);
+}
+
+/* --- time --- */
+
+static void give_up_shares(struct ckpt_op *op)
+{
+	memset(op->share, 0, sizeof(op->share));
+	op->out_nr = 0;
+	op->shares_done(op);
+}
+
+static void stalled(struct ckpt_op *op, double seconds)
+{
+	struct server *s = op->server;
+	struct err e;
+
+	err_set(&e, SHARD_TIMEOUT, "\"%s\": %s made no progress for %.0f s%s", op->name,
+		op->kind == CKPT_SAVE ? "the save" : "the restore", seconds,
+		op->phase == CKPT_HOLDING ? ": the step in hand is not decided" : "");
+	log_line(s->log, LOG_LEVEL_ERROR, "event=checkpoint_stalled model=%s phase=%d why=%s", op->name, op->phase, e.text);
+	op->moved_ns = clock_ns();
+	ckpt_op_hold(op, false); /* training goes on, whatever hangs */
+	if (op->failed && op->out_nr > 0) {
+		give_up_shares(op);
+		return;
+	}
+	ckpt_op_fail(op, &e);
+	if (op->phase == CKPT_HOLDING)
+		ckpt_save_lost(op);
+}
+
+static void end_restore(struct ckpt_op *op)
+{
+	struct err e = op->why;
+
+	ckpt_restore_end(op, &e);
+}
+
+void ckpt_beat(struct server *s, uint64_t now_ns)
+{
+	uint64_t limit = CKPT_STALL_NS + s->conf->heartbeat_timeout_ns;
+
+	list_each(it, &s->ckpts) {
+		struct ckpt_op *op = list_of(it, struct ckpt_op, link);
+		bool waits = op->out_nr > 0 || op->phase == CKPT_HOLDING || (op->working && op->held);
+
+		if (op->failed && !op->working && op->out_nr == 0) {
+			if (op->kind == CKPT_SAVE)
+				ckpt_save_lost(op);
+			else
+				end_restore(op);
+			continue;
+		}
+		if (waits && now_ns > op->moved_ns + limit)
+			stalled(op, (double)limit / NS_PER_SEC);
+		else if (op->kind != CKPT_SAVE && !op->working && op->out_nr == 0)
+			ckpt_restore_beat(op, now_ns);
+	}
+}
+
+bool ckpt_stopped(const struct server *s)
+{
+	return list_empty(&s->ckpts) && s->closing_parts == 0;
+}
+
+void ckpt_stop(struct server *s)
+{
+	struct err e;
+
+	err_set(&e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
+	list_each(it, &s->models)
+		ckpt_cancel(list_of(it, struct model, link), &e);
+	list_each(it, &s->ckpts) {
+		struct ckpt_op *op = list_of(it, struct ckpt_op, link);
+
+		ckpt_op_fail(op, &e);
+		if (op->working || op->out_nr > 0)
+			continue;
+		if (op->kind == CKPT_SAVE)
+			ckpt_save_lost(op);
+		else
+			ckpt_restore_end(op, &e);
+	}
+}
+
+/* --- of a model --- */
+
+void ckpt_init(struct model *m)
+{
+	list_init(&m->ckpt.parts);
+}
+
+void ckpt_free(struct model *m)
+{
+	struct ckpt_op *op = m->ckpt.op;
+	struct err e;
+
+	CHECK(ckpt_quiet(m));
+	free(m->ckpt.file);
+	if (op == NULL)
+		return;
+	err_set(&e, SHARD_NOT_FOUND, "\"%s\" was dropped", m->name);
+	ckpt_op_fail(op, &e);
+	op->m = NULL;
+	op->held = false; /* its core is gone, too */
+	op->out_nr = 0;
+	m->ckpt.op = NULL;
+	if (op->working)
+		return; /* its job's end is its end */
+	if (op->kind == CKPT_SAVE)
+		ckpt_save_lost(op);
+	else
+		ckpt_restore_end(op, &e);
+}
+
+void ckpt_status(const struct model *m, struct ckpt_status *st)
+{
+	static const char *const names[] = {[CKPT_HOLDING] = "holding",
+					    [CKPT_BEGINNING] = "holding",
+					    [CKPT_WRITING] = "writing",
+					    [CKPT_FINISHING] = "finishing",
+					    [CKPT_ENDING] = "finishing"};
+	const struct ckpt_op *op = m->ckpt.op;
+
+	*st = (struct ckpt_status){.state = m->ckpt.rolled_back ? "restoring" : "idle"};
+	if (op == NULL)
+		return;
+	st->state = op->kind == CKPT_SAVE ? names[op->phase] : "restoring";
+	st->step = op->kind == CKPT_SAVE ? op->step : op->manifest != NULL ? op->manifest->step : 0;
+	for (uint16_t n = 0; n < op->server->nodes_nr; n++) {
+		st->done_bytes += op->share[n].done;
+		st->total_bytes += op->share[n].total;
+	}
+}
+
+bool ckpt_restoring(const struct model *m)
+{
+	return m->ckpt.rolled_back || (m->ckpt.op != NULL && m->ckpt.op->kind != CKPT_SAVE);
+}
+
+/* --- what the coordinator keeps --- */
+
+void ckpt_persisted(struct model *m, void *file, size_t bytes)
+{
+	free(m->ckpt.file);
+	m->ckpt.file = file;
+	m->ckpt.file_bytes = bytes;
+}
+
+/* As act_persist() does, on the loop: an older view must never overtake a newer one. Once per folder, not per save. */
+void ckpt_persist_dir(struct model *m, const char *dir)
+{
+	struct server *s = m->server;
+	Shard__ModelFile *file;
+	uint8_t *packed = NULL;
+	size_t bytes = 0;
+	struct err e;
+
+	if (strcmp(m->ckpt.dir, dir) == 0)
+		return;
+	snprintf(m->ckpt.dir, sizeof(m->ckpt.dir), "%s", dir);
+	file = m->ckpt.file != NULL ? shard__model_file__unpack(NULL, m->ckpt.file_bytes, m->ckpt.file) : NULL;
+	if (file != NULL) {
+		char *before = file->checkpoint_dir;
+
+		file->checkpoint_dir = m->ckpt.dir;
+		bytes = shard__model_file__get_packed_size(file);
+		if ((packed = malloc(bytes)) != NULL)
+			shard__model_file__pack(file, packed);
+		file->checkpoint_dir = before;
+		shard__model_file__free_unpacked(file, NULL);
+	}
+	if (packed == NULL || static_save(s->dir, m->id, packed, bytes, &e) != SHARD_OK)
+		log_line(s->log, LOG_LEVEL_ERROR, "event=checkpoint_dir_not_durable model=%s dir=%s why=%s", m->name, dir,
+			 packed == NULL ? "no memory, or no view yet" : e.text);
+	if (packed != NULL)
+		ckpt_persisted(m, packed, bytes);
+}

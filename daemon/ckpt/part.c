@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* This node's share of a checkpoint: what it holds of a model, written into one file or read from those of any nodes. The coordinator
+ * asks (SAVE_PART, LOAD_PART). Happy path: wait until the weights stand still (as of the step asked for; or, before a load, until
+ * nobody uses the memory), list the runs, one job by uv_queue_work straight from or into the store, PROGRESS meanwhile, then the
+ * answer. Shares of a model run one after the other. Cancelled, the coordinator's link lost, another generation: the job ends soon
+ * and its answer says why. The model's memory stays until ckpt_quiet(). */
+#include "apply.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "blobs.h"
+#include "ckpt/op.h"
+#include "peer.h"
+#include "wire/ops.h"
+#include "wire/xxh.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POLL_MS 10
+
+struct ckpt_part {
+	struct list link; /* in model.ckpt.parts */
+	struct model *m;
+	struct server *server;
+	uv_work_t work;
+	uv_timer_t timer;
+	uint16_t asker, op;
+	uint32_t tag, generation;
+	bool running, ended;
+	char path[CHECKPOINT_PATH_MAX], name[80];
+	uint64_t step, sum; /* of a save, of a load */
+	struct part_run *runs;
+	struct part_blob *blobs;
+	uint8_t *blob_bytes;
+	uint32_t runs_nr, blobs_nr;
+	struct part_file file;
+	struct part_progress progress;
+	uint64_t total_bytes, told_ns, told_bytes;
+	enum shard_status st;
+	struct err why;
+};
+
+/* --- what is held here --- */
+
+static void add_runs(struct ckpt_part *p, enum shard_kind kind, int state)
+{
+	struct model *m = p->m;
+	const struct layout *l = m->layout;
+
+	for (uint32_t c = 0; c < l->chunks_nr; c++) {
+		float *base;
+
+		if (!store_holds(m->store, c))
+			continue;
+		base = state < 0 ? store_master(m->store, c) : store_state(m->store, c, (uint32_t)state);
+		for (uint32_t s = l->chunk_segment[c]; base != NULL && s < l->chunk_segment[c + 1]; s++) {
+			const struct layout_tensor *t = &l->tensor[l->segment_tensor[s]];
+
+			if (state >= 0 && layout_frozen(l, s))
+				continue;
+			p->runs[p->runs_nr++] = (struct part_run){
+				.kind = kind,
+				.tensor = t->name,
+				.first = layout_chunk_start(l, c) + l->segment[s].start - t->offset,
+				.count = l->segment[s].n,
+				.at = base + l->segment[s].start,
+			};
+		}
+	}
+}
+
+static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
+{
+	const struct optim_row *optim = p->m->set.optim;
+
+	p->runs = calloc((size_t)p->m->layout->segments_nr * (1 + optim->states_nr) + 1, sizeof(*p->runs));
+	if (p->runs == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to list what node %s holds of \"%s\"",
+			       server_node_name(p->server, p->server->self), p->m->name);
+	add_runs(p, SHARD_MASTER, -1);
+	for (uint32_t i = 0; i < optim->states_nr; i++)
+		add_runs(p, optim->states[i], (int)i);
+	return SHARD_OK;
+}
+
+/* Copies: the next verdict may change them while the file is written. */
+static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
+{
+	uint32_t room = CORE_RANKS_MAX;
+	size_t bytes = 0, at = 0;
+
+	p->blobs = calloc(room, sizeof(*p->blobs));
+	if (p->blobs == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to list blobs");
+	p->blobs_nr = blobs_committed(p->m, p->blobs, room);
+	for (uint32_t i = 0; i < p->blobs_nr; i++)
+		bytes += p->blobs[i].bytes;
+	p->blob_bytes = malloc(bytes + 1);
+	if (p->blob_bytes == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %zu bytes of blobs", bytes);
+	for (uint32_t i = 0; i < p->blobs_nr; i++) {
+		memcpy(p->blob_bytes + at, p->blobs[i].data, p->blobs[i].bytes);
+		p->blobs[i].data = p->blob_bytes + at;
+		at += p->blobs[i].bytes;
+	}
+	return SHARD_OK;
+}
+
+/* --- the jobs --- */
+
+static void run_save(uv_work_t *w)
+{
+	struct ckpt_part *p = w->data;
+
+	p->st = part_write(p->path, p->name, p->runs, p->runs_nr, p->blobs, p->blobs_nr, &p->file, &p->progress, &p->why);
+}
+
+/* A checkpoint that is no good: is there another one? */
+static void offer(struct ckpt_part *p, const char *name)
+{
+	char dir[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1], *slash;
+	const char *mine;
+	struct err other;
+	uint64_t step;
+	size_t used = strlen(p->why.text);
+
+	snprintf(dir, sizeof(dir), "%s", p->path);
+	slash = strrchr(dir, '/');
+	if (slash == NULL || slash == dir || strstr(p->why.text, "restore --tag") != NULL)
+		return;
+	*slash = 0;
+	mine = slash + 1;
+	if (checkpoint_newest(dir, name, UINT64_MAX, tag, &step, &other) != SHARD_OK)
+		return;
+	if (strcmp(tag, mine) == 0 && checkpoint_newest(dir, name, step, tag, &step, &other) != SHARD_OK)
+		return;
+	snprintf(p->why.text + used, sizeof(p->why.text) - used, "; the newest complete checkpoint is %s: restore --tag %s", tag,
+		 tag);
+}
+
+static enum shard_status check_loaded(struct ckpt_part *p, struct err *e)
+{
+	const struct model *m = p->m;
+	struct store_missing missing;
+	uint64_t nr;
+	uint32_t t;
+
+	store_missing_init(&missing);
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		if (store_holds(m->store, c))
+			store_missing(m->store, c, &missing);
+	nr = missing.unwritten + missing.nonfinite;
+	if (nr == 0)
+		return SHARD_OK;
+	t = layout_tensor_at(m->layout, missing.first);
+	return err_set(e, SHARD_PROTOCOL, "%s: %lu weights are not finite, the first in tensor \"%s\" at %lu", p->path,
+		       (unsigned long)nr, t != UINT32_MAX ? m->layout->tensor[t].name : "?",
+		       (unsigned long)(t != UINT32_MAX ? missing.first - m->layout->tensor[t].offset : missing.first));
+}
+
+static void run_load(uv_work_t *w)
+{
+	struct ckpt_part *p = w->data;
+	struct manifest *c = NULL;
+
+	if (p->runs_nr == 0)
+		return; /* it holds nothing, and needs no sight of the folder */
+	p->st = manifest_read(p->path, &c, &p->why);
+	if (p->st == SHARD_OK && c->sum != p->sum)
+		p->st = err_set(&p->why, SHARD_MISMATCH,
+				"%s/%s is another one on node %s than on the coordinator: all nodes must see the same folder",
+				p->path, MANIFEST_NAME, server_node_name(p->server, p->server->self));
+	if (p->st == SHARD_OK)
+		p->st = part_load(p->path, c->files, c->files_nr, p->runs, p->runs_nr, c->kinds_nr == 1, &p->progress, &p->why);
+	if (p->st == SHARD_OK)
+		p->st = check_loaded(p, &p->why);
+	if (p->st == SHARD_PROTOCOL || p->st == SHARD_NOT_FOUND)
+		offer(p, p->m->name);
+	manifest_free(&c);
+}
+
+/* --- answers --- */
+
+static bool for_self(const struct ckpt_part *p)
+{
+	return p->asker == p->server->self;
+}
+
+static void answer_file(struct ckpt_part *p)
+{
+	struct wire_head h = {.op = p->op, .flags = WIRE_REPLY, .model = p->m->id, .attempt = p->tag};
+	Shard__PartFile body = SHARD__PART_FILE__INIT;
+	Shard__BlobIs *is = calloc(p->blobs_nr + 1, sizeof(*is)), **list = calloc(p->blobs_nr + 1, sizeof(*list));
+	struct err e;
+
+	if (is == NULL || list == NULL) {
+		peer_refuse(p->server->peer[p->asker], p->tag, &(struct err){SHARD_SYSTEM, "no memory for an answer"});
+	} else {
+		body.name = p->file.name;
+		body.bytes = p->file.bytes;
+		body.header_bytes = p->file.header_bytes;
+		body.piece_bytes = p->file.piece_bytes;
+		body.sums = p->file.sums;
+		body.n_sums = p->file.sums_nr;
+		for (uint32_t i = 0; i < p->blobs_nr; i++) {
+			shard__blob_is__init(&is[i]);
+			is[i].rank = p->blobs[i].rank;
+			is[i].step = p->blobs[i].step;
+			is[i].offset = p->blobs[i].offset;
+			is[i].data_bytes = p->blobs[i].bytes;
+			is[i].sum = xxh_sum(p->blobs[i].data, p->blobs[i].bytes, 0);
+			list[i] = &is[i];
+		}
+		body.blobs = list;
+		body.n_blobs = p->blobs_nr;
+		if (peer_send(p->server, p->asker, &h, &body.base, &e) != SHARD_OK)
+			peer_refuse(p->server->peer[p->asker], p->tag, &e);
+	}
+	free(is);
+	free(list);
+}
+
+static void keep_file(struct ckpt_part *p)
+{
+	struct manifest_blob *blobs = calloc(p->blobs_nr + 1, sizeof(*blobs));
+
+	if (blobs == NULL) {
+		p->st = err_set(&p->why, SHARD_SYSTEM, "no memory for a manifest");
+		return;
+	}
+	for (uint32_t i = 0; i < p->blobs_nr; i++)
+		blobs[i] = (struct manifest_blob){.rank = p->blobs[i].rank,
+						  .bytes = p->blobs[i].bytes,
+						  .step = p->blobs[i].step,
+						  .offset = p->blobs[i].offset,
+						  .sum = xxh_sum(p->blobs[i].data, p->blobs[i].bytes, 0)};
+	if (p->m->ckpt.op != NULL)
+		ckpt_save_part_is(p->m->ckpt.op, p->asker, &p->file, blobs, p->blobs_nr);
+	else
+		free(blobs);
+}
+
+static bool bad_files(enum shard_status st)
+{
+	return st == SHARD_PROTOCOL || st == SHARD_NOT_FOUND || st == SHARD_MISMATCH || st == SHARD_SYSTEM;
+}
+
+static void answer(struct ckpt_part *p)
+{
+	struct wire_head h = {.op = p->op, .flags = WIRE_REPLY, .model = p->m->id, .attempt = p->tag};
+
+	if (p->op == OP_SAVE_PART && p->st == SHARD_OK && for_self(p))
+		keep_file(p);
+	if (for_self(p))
+		ckpt_share_done(p->m, p->asker, p->tag, bad_files(p->st), p->st != SHARD_OK ? &p->why : NULL);
+	else if (p->st != SHARD_OK)
+		peer_refuse(p->server->peer[p->asker], p->tag, &p->why);
+	else if (p->op == OP_SAVE_PART)
+		answer_file(p);
+	else
+		(void)peer_send(p->server, p->asker, &h, NULL, NULL);
+}
+
+static void timer_closed(uv_handle_t *h)
+{
+	struct ckpt_part *p = h->data;
+
+	p->server->closing_parts--;
+	part_file_free(&p->file);
+	free(p->runs);
+	free(p->blobs);
+	free(p->blob_bytes);
+	free(p);
+}
+
+static void end(struct ckpt_part *p)
+{
+	struct model *m = p->m;
+
+	CHECK(!p->running && !p->ended);
+	p->ended = true;
+	if (p->st != SHARD_OK)
+		log_line(p->server->log, p->st == SHARD_INTERRUPTED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
+			 "event=checkpoint_share_failed model=%s op=%s why=%s", m->name, wire_op(p->op)->name, p->why.text);
+	list_remove(&p->link);
+	answer(p);
+	uv_close((uv_handle_t *)&p->timer, timer_closed);
+	ckpt_boundary(m); /* the next one, or a reset that waited */
+}
+
+static void after(uv_work_t *w, int status)
+{
+	struct ckpt_part *p = w->data;
+
+	if (status != 0)
+		p->st = err_set(&p->why, SHARD_INTERRUPTED, "cancelled");
+	p->running = false;
+	end(p);
+}
+
+/* --- begin --- */
+
+static enum shard_status stale(const struct ckpt_part *p, struct err *e)
+{
+	return err_set(e, SHARD_STALE, "node %s: \"%s\" is at generation %u step %lu, not %u and %lu any more",
+		       server_node_name(p->server, p->server->self), p->m->name, p->m->generation, (unsigned long)p->m->step,
+		       p->generation, (unsigned long)p->step);
+}
+
+/* SHARD_AGAIN: not yet. */
+static enum shard_status may_begin(const struct ckpt_part *p, struct err *e)
+{
+	const struct model *m = p->m;
+	bool save = p->op == OP_SAVE_PART;
+
+	if (atomic_load(&p->progress.cancel))
+		return err_set(e, SHARD_INTERRUPTED, "cancelled");
+	if (m->generation > p->generation || (save && m->sealed && m->step > p->step))
+		return stale(p, e);
+	if (m->ckpt.parts.next != &p->link || m->generation < p->generation)
+		return SHARD_AGAIN;
+	if (save)
+		return m->sealed && m->step == p->step && !m->applying && !m->sealing ? SHARD_OK : SHARD_AGAIN;
+	if (m->sealed)
+		return stale(p, e);
+	return m->busy == 0 && m->image_sends == 0 && !m->applying && !m->ckpt.reset_due ? SHARD_OK : SHARD_AGAIN;
+}
+
+static enum shard_status prepare(struct ckpt_part *p, struct err *e)
+{
+	enum shard_status st = list_runs(p, e);
+
+	if (st == SHARD_OK && p->op == OP_SAVE_PART)
+		st = list_blobs(p, e);
+	if (st != SHARD_OK)
+		return st;
+	if (p->op == OP_SAVE_PART)
+		p->total_bytes = part_bytes(p->runs, p->runs_nr, p->blobs, p->blobs_nr);
+	for (uint32_t i = 0; p->op == OP_LOAD_PART && i < p->runs_nr; i++)
+		p->total_bytes += p->runs[i].count * sizeof(float);
+	if (p->op == OP_LOAD_PART)
+		snprintf(p->m->ckpt.from, sizeof(p->m->ckpt.from), "%s", p->path);
+	return SHARD_OK;
+}
+
+static void try_begin(struct ckpt_part *p)
+{
+	if (p->running || p->ended)
+		return;
+	p->st = may_begin(p, &p->why);
+	if (p->st == SHARD_AGAIN)
+		return;
+	if (p->st == SHARD_OK)
+		p->st = prepare(p, &p->why);
+	if (p->st != SHARD_OK || (p->op == OP_SAVE_PART && p->runs_nr == 0 && p->blobs_nr == 0)) {
+		end(p); /* holding nothing, it writes nothing: a file without a name */
+		return;
+	}
+	p->running = true;
+	p->work.data = p;
+	CHECK(uv_queue_work(p->server->loop, &p->work, p->op == OP_SAVE_PART ? run_save : run_load, after) == 0);
+}
+
+static void tell_progress(struct ckpt_part *p)
+{
+	uint64_t done = atomic_load(&p->progress.done_bytes), now = clock_ns();
+	struct wire_head h = {.op = OP_PROGRESS, .model = p->m->id, .attempt = p->tag};
+	Shard__Progress body = SHARD__PROGRESS__INIT;
+
+	if (now - p->told_ns < CKPT_PROGRESS_NS || (p->told_ns != 0 && done == p->told_bytes))
+		return;
+	p->told_ns = now;
+	p->told_bytes = done;
+	body.done_bytes = done;
+	body.total_bytes = p->total_bytes;
+	if (for_self(p))
+		ckpt_progress(p->m, p->asker, p->tag, done, p->total_bytes);
+	else
+		(void)peer_send(p->server, p->asker, &h, &body.base, NULL);
+}
+
+static void tick(uv_timer_t *timer)
+{
+	struct ckpt_part *p = timer->data;
+
+	if (p->running)
+		tell_progress(p);
+	else
+		try_begin(p);
+}
+
+void ckpt_part_begin(struct model *m, uint16_t asker, uint32_t tag, uint16_t wire_op, uint32_t generation, const char *path,
+		     uint64_t step_or_sum)
+{
+	struct ckpt_part *p = calloc(1, sizeof(*p));
+	struct err e;
+
+	if (p == NULL) {
+		err_set(&e, SHARD_SYSTEM, "node %s: no memory for a share of a checkpoint",
+			server_node_name(m->server, m->server->self));
+		if (asker == m->server->self)
+			ckpt_share_done(m, asker, tag, false, &e);
+		else
+			peer_refuse(m->server->peer[asker], tag, &e);
+		return;
+	}
+	p->m = m;
+	p->server = m->server;
+	p->asker = asker;
+	p->tag = tag;
+	p->op = wire_op;
+	p->generation = generation;
+	p->step = wire_op == OP_SAVE_PART ? step_or_sum : 0;
+	p->sum = wire_op == OP_LOAD_PART ? step_or_sum : 0;
+	snprintf(p->path, sizeof(p->path), "%s", path);
+	snprintf(p->name, sizeof(p->name), "node-%s.safetensors", server_node_name(m->server, m->server->self));
+	ckpt_part_end(m, UINT16_MAX, 0); /* what the coordinator does not know of any more */
+	list_push(&m->ckpt.parts, &p->link);
+	m->server->closing_parts++;
+	uv_timer_init(m->server->loop, &p->timer);
+	p->timer.data = p;
+	uv_timer_start(&p->timer, tick, 0, POLL_MS);
+}
+
+void ckpt_part_end(struct model *m, uint16_t asker, uint32_t tag)
+{
+	list_each(it, &m->ckpt.parts) {
+		struct ckpt_part *p = list_of(it, struct ckpt_part, link);
+
+		if (asker == UINT16_MAX || (p->asker == asker && (tag == 0 || p->tag == tag)))
+			atomic_store(&p->progress.cancel, true);
+	}
+}
+
+/* --- of the model --- */
+
+bool ckpt_quiet(const struct model *m)
+{
+	return list_empty(&m->ckpt.parts);
+}
+
+void ckpt_cancel(struct model *m, const struct err *why)
+{
+	ckpt_part_end(m, UINT16_MAX, 0);
+	if (m->ckpt.op != NULL)
+		ckpt_op_fail(m->ckpt.op, why);
+}
+
+void ckpt_reset(struct model *m)
+{
+	ckpt_part_end(m, UINT16_MAX, 0);
+	m->ckpt.reset_due = m->busy > 0 || !ckpt_quiet(m);
+	if (!m->ckpt.reset_due)
+		store_reset(m->store);
+}
+
+void ckpt_boundary(struct model *m)
+{
+	if (m->ckpt.reset_due && m->busy == 0 && ckpt_quiet(m)) {
+		m->ckpt.reset_due = false;
+		store_reset(m->store);
+	}
+	if (!ckpt_quiet(m))
+		try_begin(list_of(m->ckpt.parts.next, struct ckpt_part, link));
+}
+
+/* --- requests of the coordinator --- */
+
+static enum shard_status asked(struct peer *p, const struct wire_head *h, const char *path, struct model **out, struct err *e)
+{
+	struct server *s = p->server;
+
+	*out = model_find(s, h->model);
+	if (*out == NULL || (*out)->defining || p->node != s->coordinator)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model, server_node_name(s, s->self));
+	if (path == NULL || path[0] != '/' || strlen(path) >= CHECKPOINT_PATH_MAX)
+		return err_set(e, SHARD_BAD_ARG, "a checkpoint without an absolute path");
+	return SHARD_OK;
+}
+
+enum shard_status ckpt_save_part(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	const Shard__SavePart *body = (const Shard__SavePart *)msg;
+	struct model *m;
+	enum shard_status st = asked(p, h, body->path, &m, e);
+
+	if (st == SHARD_OK)
+		ckpt_part_begin(m, p->node, h->attempt, OP_SAVE_PART, h->generation, body->path, body->step);
+	return st;
+}
+
+enum shard_status ckpt_load_part(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	const Shard__LoadPart *body = (const Shard__LoadPart *)msg;
+	struct model *m;
+	enum shard_status st = asked(p, h, body->path, &m, e);
+
+	if (st == SHARD_OK)
+		ckpt_part_begin(m, p->node, h->attempt, OP_LOAD_PART, h->generation, body->path, body->sum);
+	return st;
+}
+
+void ckpt_part_cancel(struct peer *p, const struct wire_head *h)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	if (m != NULL)
+		ckpt_part_end(m, p->node, h->attempt);
+}

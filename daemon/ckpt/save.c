@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A save, the coordinator's side. Happy path: a request, checked → the core HOLDs: nothing after a step is decided → the folder, under
+ * its temporary name → every node writes its share, trainers compute meanwhile → the core goes on → manifest, sync, rename,
+ * `latest` → Saved. One save or restore of a model at a time. Whatever fails (a full disk, a lost link, LOST, no progress): the other
+ * shares end, the core goes on at once, the temporary folder goes, and who asked hears why; the checkpoints before it stay. Who
+ * asked may go: the save does not. */
+#include "access.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "ckpt/op.h"
+#include "peer.h"
+#include "relay.h"
+#include "session.h"
+#include "spec.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void finish(struct ckpt_op *op);
+
+/* --- the end --- */
+
+static void abandoned(struct ckpt_op *op)
+{
+	ckpt_op_note_failure(op);
+	ckpt_op_refuse(op, &op->why);
+	ckpt_op_free(op);
+}
+
+static void run_abandon(struct ckpt_op *op)
+{
+	checkpoint_abandon(op->dir, op->tag);
+}
+
+static void end_failed(struct ckpt_op *op)
+{
+	enum ckpt_phase was = op->phase;
+
+	CHECK(op->failed && !op->working && op->out_nr == 0);
+	ckpt_op_hold(op, false);
+	if (was == CKPT_HOLDING || was == CKPT_ENDING) {
+		abandoned(op);
+		return;
+	}
+	op->phase = CKPT_ENDING;
+	ckpt_op_work(op, run_abandon, abandoned);
+}
+
+void ckpt_save_lost(struct ckpt_op *op)
+{
+	if (op->working || op->out_nr > 0)
+		return; /* it hears of it when they end */
+	end_failed(op);
+}
+
+static void answer_saved(struct ckpt_op *op)
+{
+	struct server *s = op->server;
+	struct session *t = ckpt_op_session(op);
+	const struct ckpt_last *l = &op->m->ckpt.last;
+	struct wire_head h = {.op = OP_SAVE, .flags = WIRE_REPLY, .model = op->m->id, .attempt = op->asker.tag, .step = op->step};
+	Shard__Saved body = SHARD__SAVED__INIT;
+
+	body.path = (char *)(uintptr_t)l->path;
+	body.step = l->step;
+	body.bytes = l->bytes;
+	body.write_ns = l->write_ns;
+	body.hold_ns = l->hold_ns;
+	if (t != NULL)
+		session_reply(t, OP_SAVE, op->asker.tag, op->m, &body.base);
+	else if (op->asked && op->asker.node != s->self)
+		(void)peer_send(s, op->asker.node, &h, &body.base, NULL);
+}
+
+static void finished(struct ckpt_op *op)
+{
+	struct model *m = op->m;
+	struct ckpt_last *l = m != NULL ? &m->ckpt.last : NULL;
+
+	if (op->st != SHARD_OK) {
+		op->failed = true;
+		end_failed(op);
+		return;
+	}
+	if (l == NULL) { /* dropped meanwhile; the checkpoint is good */
+		ckpt_op_refuse(op, &op->why);
+		ckpt_op_free(op);
+		return;
+	}
+	snprintf(l->path, sizeof(l->path), "%s", op->path);
+	l->step = op->step;
+	l->bytes = op->bytes;
+	l->write_ns = clock_ns() - op->held_ns;
+	l->hold_ns = op->hold_ns;
+	l->at = ckpt_time(op->made_of.created);
+	m->ckpt.last_error[0] = 0;
+	log_line(op->server->log, LOG_LEVEL_INFO, "event=saved model=%s path=%s step=%lu bytes=%lu seconds=%.3f held=%.3f", m->name,
+		 l->path, (unsigned long)l->step, (unsigned long)l->bytes, (double)l->write_ns / NS_PER_SEC,
+		 (double)l->hold_ns / NS_PER_SEC);
+	ckpt_persist_dir(m, op->dir);
+	answer_saved(op);
+	ckpt_op_free(op);
+	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+}
+
+/* --- the manifest --- */
+
+static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
+{
+	struct manifest *c = &op->made_of;
+
+	op->spec = spec_copy(&op->m->spec->spec->base); /* the model may be dropped before the manifest is written */
+	if (op->spec == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a manifest");
+	c->tensors_nr = (uint32_t)op->spec->n_tensors;
+	c->groups_nr = (uint32_t)op->spec->n_groups;
+	c->tensors = calloc(c->tensors_nr + 1, sizeof(*c->tensors));
+	c->groups = calloc(c->groups_nr + 1, sizeof(*c->groups));
+	c->settings = strdup(op->m->settings_text);
+	c->optimizer = strdup(op->m->set.optim->name);
+	c->files = calloc(op->server->nodes_nr, sizeof(*c->files));
+	if (c->tensors == NULL || c->groups == NULL || c->settings == NULL || c->optimizer == NULL || c->files == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a manifest");
+	for (uint32_t i = 0; i < c->tensors_nr; i++) {
+		const Shard__Tensor *t = op->spec->tensors[i];
+
+		c->tensors[i] =
+			(struct shard_tensor){.name = t->name, .ndim = (uint32_t)t->n_shape, .group = t->group, .flags = t->flags};
+		memcpy(c->tensors[i].shape, t->shape, t->n_shape * sizeof(t->shape[0]));
+	}
+	for (uint32_t i = 0; i < c->groups_nr; i++)
+		c->groups[i] = (struct shard_group){op->spec->groups[i]->name, op->spec->groups[i]->settings};
+	return SHARD_OK;
+}
+
+/* All but the files: those come with the shares. */
+static enum shard_status describe(struct ckpt_op *op, const struct record *r, struct err *e)
+{
+	struct manifest *c = &op->made_of;
+	const struct model *m = op->m;
+	const Shard__Cred *owner = m->spec->owner;
+	time_t now = time(NULL);
+	struct core_state core;
+	struct tm tm;
+
+	core_state(m->core, &core);
+	snprintf(c->name, sizeof(c->name), "%s", m->name);
+	snprintf(c->run_id, sizeof(c->run_id), "%s", op->server->conf->run_id);
+	snprintf(c->release, sizeof(c->release), "%s", SHARD_RELEASE);
+	strftime(c->created, sizeof(c->created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+	c->step = r->id.step;
+	c->applied = r->applied;
+	c->skipped_in_row = r->skipped_in_row;
+	c->scaler.scale = r->scaler.scale;
+	c->scaler.hysteresis = r->scaler.hysteresis;
+	c->scaler.last_overflow = r->scaler.last_overflow;
+	c->scaler.iter = r->scaler.iter;
+	c->tune.paused = core.tune.paused;
+	c->tune.has_lr = core.tune.has_lr;
+	c->tune.has_clip = core.tune.has_clip;
+	c->tune.lr = core.tune.lr;
+	c->tune.clip = core.tune.clip;
+	c->owner_known = owner != NULL && owner->known;
+	c->owner_uid = owner != NULL ? owner->uid : 0;
+	c->owner_gid = owner != NULL ? owner->gid : 0;
+	c->image = m->image;
+	c->grad = m->grad;
+	c->kinds[c->kinds_nr++] = SHARD_MASTER;
+	for (uint32_t i = 0; i < m->set.optim->states_nr; i++)
+		c->kinds[c->kinds_nr++] = m->set.optim->states[i];
+	return copy_layout(op, e);
+}
+
+void ckpt_save_part_is(struct ckpt_op *op, uint16_t node, struct part_file *file, struct manifest_blob *blobs, uint32_t blobs_nr)
+{
+	struct manifest *c = &op->made_of;
+	struct manifest_blob *all = realloc(c->blobs, (c->blobs_nr + blobs_nr + 1) * sizeof(*all));
+	bool other = op->kind != CKPT_SAVE || op->phase != CKPT_WRITING || c->files_nr >= op->server->nodes_nr;
+	struct err e;
+
+	(void)node;
+	if (all != NULL)
+		c->blobs = all;
+	if (all == NULL)
+		ckpt_op_fail(op, (err_set(&e, SHARD_SYSTEM, "no memory for a manifest"), &e));
+	if (all == NULL || other || file->name[0] == 0) {
+		free(blobs);
+		return;
+	}
+	for (uint32_t i = 0; i < blobs_nr; i++) {
+		bool newer = true;
+
+		for (uint32_t k = 0; k < c->blobs_nr && newer; k++) { /* a rank moved: of several nodes' the greatest step counts */
+			if (c->blobs[k].rank != blobs[i].rank)
+				continue;
+			newer = false;
+			blobs[i].file = c->files_nr;
+			if (c->blobs[k].step < blobs[i].step)
+				c->blobs[k] = blobs[i];
+		}
+		blobs[i].file = c->files_nr;
+		if (newer)
+			c->blobs[c->blobs_nr++] = blobs[i];
+	}
+	free(blobs);
+	c->files[c->files_nr++] = *file;
+	op->bytes += file->bytes;
+	file->sums = NULL; /* handed over */
+}
+
+/* --- the way there --- */
+
+static void run_finish(struct ckpt_op *op)
+{
+	struct err e;
+	uint32_t removed;
+
+	op->st = checkpoint_finish(op->dir, op->tag, &op->made_of, &op->why);
+	if (op->st == SHARD_OK && op->keep > 0 && checkpoint_prune(op->dir, op->name, op->keep, &removed, &e) != SHARD_OK)
+		log_line(op->server->log, LOG_LEVEL_WARN, "event=prune_failed dir=%s why=%s", op->dir, e.text);
+}
+
+static void finish(struct ckpt_op *op)
+{
+	ckpt_op_hold(op, false); /* at once: the weights may move again */
+	if (op->failed) {
+		end_failed(op);
+		return;
+	}
+	op->phase = CKPT_FINISHING;
+	ckpt_op_work(op, run_finish, finished);
+}
+
+static void run_begin(struct ckpt_op *op)
+{
+	char path[CHECKPOINT_PATH_MAX];
+
+	op->st = checkpoint_begin(path, op->dir, op->tag, op->name, &op->why);
+	if (op->st == SHARD_OK)
+		snprintf(op->path, sizeof(op->path), "%s", path); /* the temporary name, until the shares are there */
+}
+
+static void shares_done(struct ckpt_op *op)
+{
+	(void)checkpoint_path(op->path, op->dir, op->tag, NULL);
+	finish(op);
+}
+
+static void begun(struct ckpt_op *op)
+{
+	Shard__SavePart body = SHARD__SAVE_PART__INIT;
+
+	if (op->st != SHARD_OK && !op->failed) {
+		op->failed = true;
+		op->phase = CKPT_HOLDING; /* there is nothing to remove */
+	}
+	if (op->failed || op->m == NULL) {
+		end_failed(op);
+		return;
+	}
+	op->phase = CKPT_WRITING;
+	body.path = op->path;
+	body.step = op->step;
+	ckpt_op_ask(op, OP_SAVE_PART, &body.base, shares_done);
+}
+
+void ckpt_held(struct model *m, const struct record *r)
+{
+	struct ckpt_op *op = m->ckpt.op;
+	struct err e;
+
+	if (op == NULL || op->kind != CKPT_SAVE || op->phase != CKPT_HOLDING)
+		return;
+	op->step = r->id.step;
+	if (op->tag[0] == 0)
+		checkpoint_tag(op->tag, op->step);
+	if (describe(op, r, &e) != SHARD_OK || checkpoint_path(op->path, op->dir, op->tag, &e) != SHARD_OK) {
+		ckpt_op_fail(op, &e);
+		end_failed(op);
+		return;
+	}
+	op->phase = CKPT_BEGINNING;
+	log_line(op->server->log, LOG_LEVEL_INFO, "event=saving model=%s path=%s step=%lu", m->name, op->path,
+		 (unsigned long)op->step);
+	ckpt_op_work(op, run_begin, begun);
+}
+
+enum shard_status ckpt_save_begin(struct model *m, const struct model_asker *a, const char *dir, const char *tag, uint32_t keep,
+				  struct err *e)
+{
+	char own[CHECKPOINT_PATH_MAX], text[CHECKPOINT_PATH_MAX + 64];
+	struct ckpt_op *op;
+	enum shard_status st = ckpt_dir(own, dir, m->set.checkpoint_dir, m->name, e);
+
+	if (st != SHARD_OK)
+		return st;
+	if (tag != NULL && tag[0] != 0 && !checkpoint_tag_ok(tag))
+		return err_set(e, SHARD_BAD_ARG, "tag \"%.80s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot", tag,
+			       CHECKPOINT_TAG_MAX);
+	if (m->ckpt.op != NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name, ckpt_op_text(m->ckpt.op, text));
+	if (!m->sealed)
+		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights to save: it was %s", m->name,
+			       m->lost[0] != 0 ? m->lost : "not sealed");
+	if ((st = ckpt_op_new(&op, m->server, m, CKPT_SAVE, e)) != SHARD_OK)
+		return st;
+	op->asked = a != NULL;
+	if (a != NULL)
+		op->asker = *a;
+	op->keep = keep;
+	snprintf(op->dir, sizeof(op->dir), "%s", own);
+	snprintf(op->tag, sizeof(op->tag), "%s", tag != NULL ? tag : "");
+	op->phase = CKPT_HOLDING;
+	ckpt_op_hold(op, true);
+	return SHARD_OK;
+}
+
+/* --- requests --- */
+
+static enum shard_status save_here(struct server *s, const struct model_asker *a, const Shard__Save *body, struct err *e)
+{
+	struct model *m = model_by_name(s, body->name);
+	enum shard_status st;
+
+	if (m == NULL || m->defining)
+		return err_set(e, SHARD_NOT_FOUND, "no model \"%s\" here", body->name);
+	if ((st = access_check(m, body->cred, true, e)) != SHARD_OK)
+		return st;
+	return ckpt_save_begin(m, a, body->dir, body->tag, 0, e);
+}
+
+enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	struct server *s = t->server;
+	struct model_asker a = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
+	Shard__Save body = *(const Shard__Save *)msg;
+	Shard__Cred cred = SHARD__CRED__INIT;
+	uint32_t groups[ACCESS_GROUPS_MAX];
+
+	access_cred(t, &cred, groups);
+	body.cred = &cred;
+	return s->self == s->coordinator ? save_here(s, &a, &body, e) : relay_request(t, s->coordinator, h, &body.base, e);
+}
+
+enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	struct model_asker a = {.node = p->node, .tag = h->attempt};
+
+	if (p->server->self != p->server->coordinator)
+		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate", server_node_name(p->server, p->server->self));
+	return save_here(p->server, &a, (const Shard__Save *)msg, e);
+}
