@@ -279,7 +279,8 @@ void recover_settle(struct ctx *x)
 	} else if (may_change && recover_changed(c, x->now)) {
 		recover_leave(x, recover_lost(x));
 	} else if (may_change && recover_ordered(c)) {
-		core_copy_text(co->lost, sizeof(co->lost), core_text(c, "%s: %s", co->order_why, recover_remedy(c)));
+		core_copy_text(co->lost, sizeof(co->lost),
+			       core_text(c, co->checkpoint ? "%s" : "%s: write all weights and seal again", co->order_why));
 		recover_leave(x, true);
 	} else if (co->state == COORD_VIEW && recover_adopted(c)) {
 		recover_open(x);

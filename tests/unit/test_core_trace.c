@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Golden traces: two nodes with one chunk and one trainer each go through a step that commits, and through one whose trainer dies.
- * Every event, message and action is one line; the lines are compared with tests/trace. TRACE_UPDATE=1 writes the files anew:
+ * Holds, tunes and a return to a checkpoint have theirs. Every event, message and action is one line; the lines are compared with tests/trace. TRACE_UPDATE=1 writes the files anew:
  * then read the difference, it is the review. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,8 +93,8 @@ static void keep(struct queued *q, const struct core_msg *m)
 
 static const char *const op_names[CORE_MSG_NR] = {"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
 						  "COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
-static const char *const act_names[] = {"?",      "SEND",  "PERSIST", "BEGIN", "CREDIT", "OPEN", "APPLY",
-					"RESULT", "ENDED", "SEAL",    "LOST",  "EXPEL",  "LEFT"};
+static const char *const act_names[] = {"?",     "SEND", "PERSIST", "BEGIN", "CREDIT", "OPEN", "APPLY", "RESULT",
+					"ENDED", "SEAL", "LOST",    "EXPEL", "LEFT",   "HELD", "TUNED"};
 
 static void trace_action(struct pair *p, unsigned n, const struct core_action *a)
 {
@@ -111,10 +111,10 @@ static void trace_action(struct pair *p, unsigned n, const struct core_action *a
 		     a->view->sealed);
 	else if (a->type == CORE_ACT_SEND)
 		line(p, " %s", id_text(&a->msg.id, text));
-	else if (a->type == CORE_ACT_APPLY || a->type == CORE_ACT_RESULT || a->type == CORE_ACT_SEAL)
+	else if (a->record && a->type != CORE_ACT_BEGIN)
 		line(p, " %s outcome %d applied %llu", id_text(&a->record->id, text), a->record->outcome,
 		     (unsigned long long)a->record->applied);
-	else if (a->type != CORE_ACT_LEFT && a->type != CORE_ACT_EXPEL)
+	else if (a->type != CORE_ACT_LEFT && a->type != CORE_ACT_EXPEL && a->type != CORE_ACT_TUNED)
 		line(p, " %s", id_text(&a->id, text));
 	if (a->world)
 		line(p, " world of %u", a->world->size);
@@ -181,6 +181,7 @@ static void pair_init(struct pair *p)
 					   .min_scale = 1,
 					   .scale_window = 1,
 					   .hysteresis = 1};
+	conf.record.lr_factor[0] = 1;
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
 	for (uint16_t n = 0; n < 2; n++) {
 		conf.self = n;
@@ -292,9 +293,189 @@ static void test_abort(void **state)
 	pair_deinit(&p);
 }
 
+static void hold(struct pair *p, bool on)
+{
+	event(p, 0, on ? "hold" : "hold off", (struct core_event){.type = CORE_EV_HOLD, .on = on});
+}
+
+static void tick_at(struct pair *p, unsigned n, uint64_t at)
+{
+	p->now = at;
+	event(p, n, "tick", (struct core_event){.type = CORE_EV_TICK});
+}
+
+static void test_hold(void **state)
+{
+	struct pair p;
+	struct core_state s;
+
+	(void)state;
+	pair_init(&p);
+	up_to_first_begin(&p);
+	hold(&p, true); /* STAGING: at once */
+	compute(&p, 0, true, true);
+	core_state(p.core[0], &s);
+	assert_true(s.held && s.part == CORE_STAGING);
+	assert_string_equal(s.waits, "rank 1 (pid 221, node b): 1 of 2 chunks");
+	compute(&p, 1, true, true);
+	core_state(p.core[0], &s);
+	assert_true(s.held && s.part == CORE_STAGING);
+	assert_string_equal(s.waits, "a checkpoint of step 4 is being written");
+	hold(&p, false);
+	core_state(p.core[0], &s);
+	assert_true(!s.held && s.committed == 5);
+	event(&p, 0, "applied", (struct core_event){.type = CORE_EV_APPLIED});
+	event(&p, 1, "applied", (struct core_event){.type = CORE_EV_APPLIED});
+	compute(&p, 0, true, true);
+	hold(&p, true); /* PREPARED: the verdict comes first */
+	core_state(p.core[0], &s);
+	assert_true(!s.held && s.part == CORE_PREPARED);
+	compute(&p, 1, true, true);
+	core_state(p.core[0], &s);
+	assert_true(s.held && s.committed == 6);
+	compare(&p, "tests/trace/hold.txt");
+	pair_deinit(&p);
+}
+
+static void test_hold_deadline(void **state) /* 300 s: it does not run while held, and goes on where it was */
+{
+	const uint64_t second = 1000000000ull;
+	struct pair p;
+	struct core_state s;
+	uint64_t begun;
+
+	(void)state;
+	pair_init(&p);
+	up_to_first_begin(&p);
+	begun = p.now;
+	p.now = begun + 100 * second;
+	hold(&p, true);
+	tick_at(&p, 0, begun + 900 * second);
+	p.now = begun + 1000 * second;
+	hold(&p, false);
+	tick_at(&p, 0, begun + 1199 * second);
+	core_state(p.core[0], &s);
+	assert_true(s.joined == 2 && s.id.attempt == 1);
+	tick_at(&p, 0, begun + 1201 * second);
+	core_state(p.core[0], &s);
+	assert_int_equal(s.joined, 0);
+	pair_deinit(&p);
+}
+
+static void tune(struct pair *p, const char *what, struct core_tune t)
+{
+	event(p, 0, what, (struct core_event){.type = CORE_EV_TUNE, .tune = &t});
+}
+
+static void step_by_both(struct pair *p)
+{
+	compute(p, 0, true, true);
+	compute(p, 1, true, true);
+	event(p, 0, "applied", (struct core_event){.type = CORE_EV_APPLIED});
+	event(p, 1, "applied", (struct core_event){.type = CORE_EV_APPLIED});
+}
+
+static void test_tune(void **state)
+{
+	struct core_tune t = {.has_lr = true, .lr = 0.25, .has_clip = true};
+	struct pair p;
+	struct core_state s;
+
+	(void)state;
+	pair_init(&p);
+	up_to_first_begin(&p);
+	tune(&p, "tune lr 0.25, no clip", t);
+	step_by_both(&p); /* begun before: as it was */
+	core_state(p.core[1], &s);
+	assert_true(s.record->lr == 1e-3 && s.record->clip_factor < 1 && !s.tune.has_lr);
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	core_state(p.core[1], &s);
+	assert_true(s.tune.has_lr && s.id.step == 6);
+	step_by_both(&p);
+	core_state(p.core[1], &s);
+	assert_true(s.record->lr == 0.25 && s.record->clip_factor == 1);
+	t.paused = true;
+	tune(&p, "tune paused", t);
+	step_by_both(&p);
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	core_state(p.core[0], &s);
+	assert_true(s.paused && s.part == CORE_FREE);
+	assert_string_equal(s.waits, "an operator paused the model");
+	tick_at(&p, 0, p.now + 1000000000ull);
+	t.paused = false;
+	tune(&p, "tune resumed", t);
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	core_state(p.core[0], &s);
+	assert_true(!s.paused && s.part == CORE_STAGING);
+	compare(&p, "tests/trace/tune.txt");
+	pair_deinit(&p);
+}
+
+static void checkpoint(struct pair *p, bool on)
+{
+	event(p, 0, on ? "checkpoint" : "checkpoint off",
+	      (struct core_event){.type = CORE_EV_CHECKPOINT, .on = on, .why = on ? NULL : "step 4 of it is torn"});
+}
+
+static void test_rollback(void **state)
+{
+	struct core_restored restored = {
+		.applied = 3, .skipped_in_row = 1, .scaler = {.scale = 8, .hysteresis = 1}, .tune = {.has_clip = true}};
+	struct pair p;
+	struct core_state s;
+
+	(void)state;
+	pair_init(&p);
+	up_to_first_begin(&p);
+	event(&p, 0, "rollback", (struct core_event){.type = CORE_EV_ROLLBACK, .why = "to what?"}); /* no checkpoint: nothing */
+	checkpoint(&p, true);
+	step_by_both(&p);
+	event(&p, 0, "rollback", (struct core_event){.type = CORE_EV_ROLLBACK, .why = "an operator asked"});
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	core_state(p.core[1], &s);
+	assert_true(s.restoring && !s.sealed && s.generation == 2);
+	event(&p, 0, "written", (struct core_event){.type = CORE_EV_WRITTEN, .step = 4, .restored = &restored});
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	event(&p, 0, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[0]});
+	event(&p, 1, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[1]});
+	core_state(p.core[1], &s);
+	assert_true(!s.restoring && s.sealed && s.tune.has_clip && s.part == CORE_STAGING && s.id.step == 5 && s.world->size == 2);
+	assert_true(s.record->applied == 3 && s.record->skipped_in_row == 1 && s.record->loss_scale == 8);
+	event(&p, 0, "rollback", (struct core_event){.type = CORE_EV_ROLLBACK, .why = "an operator asked again"});
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	checkpoint(&p, false); /* it cannot be read: LOST for good */
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	core_state(p.core[1], &s);
+	assert_true(!s.restoring && !s.sealed && s.generation == 4);
+	compare(&p, "tests/trace/rollback.txt");
+	pair_deinit(&p);
+}
+
+static void test_kick(void **state)
+{
+	struct pair p;
+	struct core_state s;
+
+	(void)state;
+	pair_init(&p);
+	up_to_first_begin(&p);
+	event(&p, 0, "kick 7", (struct core_event){.type = CORE_EV_KICK, .rank = 7}); /* nobody */
+	core_state(p.core[0], &s);
+	assert_true(s.joined == 2 && s.part == CORE_STAGING);
+	event(&p, 0, "kick 1", (struct core_event){.type = CORE_EV_KICK, .rank = 1, .why = "an operator put it out"});
+	event(&p, 0, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[0]});
+	core_state(p.core[0], &s);
+	assert_true(s.joined == 1 && s.id.attempt == 2 && s.world->size == 1);
+	compare(&p, "tests/trace/kick.txt");
+	pair_deinit(&p);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_step), cmocka_unit_test(test_abort)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_step), cmocka_unit_test(test_abort),
+					   cmocka_unit_test(test_hold), cmocka_unit_test(test_hold_deadline),
+					   cmocka_unit_test(test_tune), cmocka_unit_test(test_rollback),
+					   cmocka_unit_test(test_kick)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -287,6 +287,78 @@ static void test_limits(void **state)
 	assert_int_equal(d.r.outcome, RECORD_NONFINITE);
 }
 
+/* What an operator changed: lr before the groups' factors, and only where nobody else gives one; clip; and the skips he has seen. */
+static void test_tune(void **state)
+{
+	struct core_tune tune = {.has_lr = true, .has_clip = true, .lr = 0.5, .clip = 1e9};
+	const double own[2] = {0.25, 0.125};
+	struct optim_args a;
+	struct decided d;
+	double h[HYPER_NR];
+
+	(void)state;
+	decided_init(&d);
+	d.conf.lr_factor[0] = 1;
+	d.conf.lr_factor[1] = 0.5;
+	d.votes.tune = &tune;
+	decide(&d);
+	assert_true(d.r.lr == 0.5 && d.r.clip_factor == 1);
+	memcpy(h, d.conf.hyper[1], sizeof(h));
+	h[HYPER_LR] = 0.25;
+	optim_args_set(&a, d.conf.optim, h, 9, (float)(1 / (16.0 * 6.0)));
+	assert_memory_equal(&d.r.args[1], &a, sizeof(a));
+	d.votes.lr = own; /* the trainers' own comes first */
+	decide(&d);
+	assert_true(d.r.lr == 0.25);
+	d.votes.lr = NULL;
+	tune.clip = 0; /* off */
+	decide(&d);
+	assert_true(d.r.clip_factor == 1);
+	tune.has_lr = tune.has_clip = false;
+	decide(&d);
+	assert_true(d.r.lr == 1e-2 && d.r.clip_factor < 1);
+	tune.has_lr = true;
+	d.conf.schedule = (struct schedule_conf){.id = SCHEDULE_WARMUP};
+	decide(&d);
+	assert_true(d.r.lr != 0.5);
+}
+
+static void decide_skip(struct decided *d, bool skips, bool diverges)
+{
+	d->votes.skip = skips;
+	decide(d);
+	assert_int_equal(d->r.diverged, diverges);
+	d->prev = d->r;
+	d->id.step++;
+}
+
+static void test_resume(void **state)
+{
+	struct core_tune tune = {0};
+	struct decided d;
+
+	(void)state;
+	decided_init(&d);
+	d.votes.tune = &tune;
+	d.conf.max_skips = 3;
+	for (int i = 1; i <= 3; i++)
+		decide_skip(&d, true, i == 3);
+	assert_true(record_pauses(&d.prev, &tune));
+	tune.resumed_step = d.prev.id.step;
+	tune.resumed_skips = d.prev.skipped_in_row;
+	assert_false(record_pauses(&d.prev, &tune));
+	for (int i = 1; i <= 3; i++)
+		decide_skip(&d, true, i == 3); /* three more */
+	assert_int_equal(d.prev.skipped_in_row, 6);
+	assert_true(record_pauses(&d.prev, &tune));
+	tune.resumed_step = d.prev.id.step;
+	tune.resumed_skips = d.prev.skipped_in_row;
+	decide_skip(&d, true, false);
+	decide_skip(&d, false, false); /* the row is broken: from here on all count */
+	for (int i = 1; i <= 3; i++)
+		decide_skip(&d, true, i == 3);
+}
+
 static void test_order(void **state)
 {
 	struct core_id a = {.generation = 1, .term = 5, .seq = 2, .step = 9, .attempt = 1}, b = a;
@@ -312,7 +384,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_scaler_table), cmocka_unit_test(test_scaler_second), cmocka_unit_test(test_scaler_static),
 		cmocka_unit_test(test_applied),      cmocka_unit_test(test_pure),          cmocka_unit_test(test_skips),
-		cmocka_unit_test(test_limits),       cmocka_unit_test(test_order),
+		cmocka_unit_test(test_limits),       cmocka_unit_test(test_order),         cmocka_unit_test(test_tune),
+		cmocka_unit_test(test_resume),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
