@@ -13,6 +13,7 @@ enum {
 	MODEL_WHY_BYTES = 256,
 	MODEL_VERDICTS = 4,   /* how many commits shard_result() remembers */
 	MODEL_TICKETS = 1024, /* not done at one time */
+	MODEL_IMAGES = 2,     /* most that there are: max_staleness + 1 */
 };
 
 enum phase {                  /* of the attempt in hand */
@@ -29,6 +30,7 @@ struct attempt {             /* an ATTEMPT frame */
 	struct wire_head id; /* term, seq, step, attempt, generation, model */
 	uint32_t rank, world_size, local_rank, local_size;
 	double loss_scale;
+	uint64_t weights, newest; /* max_staleness = 1: steps that wrote the weights to compute on, and those of the step before */
 };
 
 struct verdict {

@@ -14,8 +14,8 @@ enum { BLOB_BYTES_MAX = 64 << 10 };
 
 void blob_ready(struct shard_model *m, Shard__Ready *r)
 {
-	r->has_blob = m->blob_due;
-	r->blob.len = m->blob_due ? m->blob_bytes : 0;
+	r->has_blob = m->blob_due && m->blob_step <= m->begun.id.step; /* not one of the step ahead, when that is over */
+	r->blob.len = r->has_blob ? m->blob_bytes : 0;
 	r->blob.data = m->blob;
 }
 

@@ -214,7 +214,11 @@ static enum shard_status take_defined(struct shard_model *m, const struct reques
 	m->sealed = d->sealed;
 	m->scheduled = strstr(d->settings, "schedule=") != NULL && strstr(d->settings, "schedule=none") == NULL;
 	m->sealed_step = d->step;
+	m->staleness = d->max_staleness;
 	m->timeout_ms = d->timeout_ms > 0 && d->timeout_ms < INT64_MAX / 2 ? (int64_t)d->timeout_ms : CLIENT_REQUEST_MS;
+	if (d->max_staleness >= MODEL_IMAGES)
+		return text_fail(SHARD_PROTOCOL, "\"%s\" has max_staleness = %u: this library knows 0 and 1", m->space.name,
+				 d->max_staleness);
 	rc = space_chunks(&m->space, d->chunk_elems, &e);
 	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
 }

@@ -29,8 +29,14 @@ struct shard_model {
 	struct attempt offered, begun;                /* the newest ATTEMPT; the one in hand */
 	bool offered_over;                            /* it ended before it was begun */
 	enum phase phase;
-	bool changed;     /* SHARD_WORLD_CHANGED until shard_world_get() */
-	bool rolled_back; /* or rather SHARD_ROLLED_BACK */
+	uint64_t committed_no; /* newest attempt that was committed or voted to skip */
+	/* ahead.c */
+	uint32_t staleness;    /* the model's max_staleness */
+	struct attempt flight; /* committed and undecided, while `begun` is the step after it; no 0: none */
+	bool ahead;            /* `begun` had no ATTEMPT yet: nothing of it is sent */
+	bool abandon_due;      /* ABANDON goes out when it has */
+	bool changed;          /* SHARD_WORLD_CHANGED until shard_world_get() */
+	bool rolled_back;      /* or rather SHARD_ROLLED_BACK */
 	char why[MODEL_WHY_BYTES], why_shown[MODEL_WHY_BYTES];
 	struct attempt seen; /* rank and size that the caller knows */
 	struct verdict verdicts[MODEL_VERDICTS];
@@ -51,12 +57,16 @@ struct shard_model {
 	uint32_t sends_out; /* parts of the arena that the stream still reads */
 	uint64_t pushed_bytes, pulled_bytes, wait_ns;
 	/* image.c */
-	uint64_t image_data;       /* offset of element 0 */
-	_Atomic uint64_t *version; /* [chunks_nr] in the shared image, or own_version */
+	uint64_t image_data;             /* offset of element 0 */
+	uint64_t image_half, arena_half; /* to the second one of each */
+	_Atomic uint64_t *version;       /* [staleness + 1][chunks_nr] in the shared image, or own_version */
 	_Atomic uint64_t *own_version;
 	uint32_t *own_part;      /* [chunks_nr] parts of the version being received */
 	uint64_t *own_coming;    /* [chunks_nr] that version */
 	uint64_t committed_step; /* newest step that this trainer has committed: images before it may be overwritten */
+	uint64_t known_step,
+		wrote[2]; /* weights.c: the last decided step; who wrote the weights of the one before it, and its own */
+	uint64_t landed[MODEL_IMAGES]; /* tcp: what the images have, or are getting */
 	struct ticket tickets[MODEL_TICKETS];
 	uint32_t tickets_first, tickets_nr;
 	/* blob.c */

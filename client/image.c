@@ -8,6 +8,7 @@
 
 #include "ckpt.h"
 #include "step.h"
+#include "weights.h"
 #include "world.h"
 
 #include "wire/dtype.h"
@@ -23,7 +24,8 @@ typedef unsigned long long ull;
 static enum shard_status image_shared(struct shard_model *m, struct err *e)
 {
 	struct image_head *h = m->image.base;
-	uint64_t need = sizeof(*h) + m->space.chunks_nr * sizeof(h->version[0]);
+	uint64_t need = sizeof(*h) + (uint64_t)m->space.chunks_nr * (m->staleness + 1) * sizeof(h->version[0]);
+	uint64_t half = m->staleness ? m->image_half : 0, theirs = h->slot_bytes;
 	struct image_head copy;
 
 	if (m->image_data < need || (m->image_data & 63) != 0)
@@ -34,6 +36,9 @@ static enum shard_status image_shared(struct shard_model *m, struct err *e)
 		return err_set(e, SHARD_PROTOCOL,
 			       "the image has magic 0x%x, %llu chunks, data at %llu: 0x%x, %u and %llu were expected", copy.magic,
 			       (ull)copy.chunks_nr, (ull)copy.data_offset, IMAGE_MAGIC, m->space.chunks_nr, (ull)m->image_data);
+	if (theirs != half)
+		return err_set(e, SHARD_PROTOCOL, "the second image is %llu bytes behind the first, %llu were expected",
+			       (ull)theirs, (ull)half);
 	m->version = h->version;
 	return SHARD_OK;
 }
@@ -44,15 +49,16 @@ enum shard_status image_init(struct shard_model *m, struct err *e)
 
 	if (!m->client->tcp)
 		return image_shared(m, e);
-	m->own_version = calloc(nr, sizeof(*m->own_version));
+	m->own_version = calloc((size_t)nr * (m->staleness + 1), sizeof(*m->own_version));
 	m->own_part = calloc(nr, sizeof(*m->own_part));
 	m->own_coming = calloc(nr, sizeof(*m->own_coming));
 	if (m->own_version == NULL || m->own_part == NULL || m->own_coming == NULL) {
 		image_deinit(m);
 		return err_set(e, SHARD_SYSTEM, "out of memory for the versions of %u chunks", nr);
 	}
-	for (uint32_t c = 0; c < nr; c++)
+	for (size_t c = 0; c < (size_t)nr * (m->staleness + 1); c++)
 		atomic_init(&m->own_version[c], NONE);
+	weights_anew(m);
 	m->version = m->own_version;
 	return SHARD_OK;
 }
@@ -81,16 +87,20 @@ static bool same_generation(const struct shard_model *m)
 
 void image_anew(struct shard_model *m)
 {
-	for (uint32_t c = 0; m->own_version != NULL && c < m->space.chunks_nr; c++) {
+	for (size_t c = 0; m->own_version != NULL && c < (size_t)m->space.chunks_nr * (m->staleness + 1); c++) {
 		atomic_store_explicit(&m->own_version[c], NONE, memory_order_release);
-		m->own_part[c] = 0;
+		m->own_part[c % m->space.chunks_nr] = 0;
 	}
+	weights_anew(m);
 }
 
 bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, uint64_t step, uint32_t *chunk)
 {
 	uint32_t last = (uint32_t)((first + count - 1) / m->space.chunk_elems);
+	uint64_t wrote;
 
+	if (m->staleness > 0)
+		return weights_at(m, step, &wrote) && weights_here(m, first, count, wrote, chunk) && same_generation(m);
 	for (uint32_t c = (uint32_t)(first / m->space.chunk_elems); c <= last; c++) {
 		uint64_t v = atomic_load_explicit(&m->version[c], memory_order_acquire);
 
@@ -108,7 +118,7 @@ bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, ui
 enum shard_status image_part(struct shard_model *m, const struct wire_head *h, void **to, struct err *e)
 {
 	uint64_t elem = dtype_bytes(m->space.image), bytes, at;
-	uint32_t part = WIRE_PART(h->flags), c = h->chunk;
+	uint32_t part = WIRE_PART(h->flags), c = h->chunk, slot;
 
 	if (c >= m->space.chunks_nr)
 		return err_set(e, SHARD_PROTOCOL, "image chunk %u of \"%s\", which has %u", c, m->space.name, m->space.chunks_nr);
@@ -122,8 +132,9 @@ enum shard_status image_part(struct shard_model *m, const struct wire_head *h, v
 			       part, (ull)h->step, c, m->own_part[c], (ull)m->own_coming[c]);
 	m->own_part[c] = part;
 	m->own_coming[c] = h->step;
-	atomic_store_explicit(&m->own_version[c], NONE, memory_order_relaxed);
-	*to = (char *)m->image.base + (uint64_t)c * m->space.chunk_elems * elem + at;
+	slot = weights_landing(m, h->step);
+	atomic_store_explicit(&m->own_version[(size_t)slot * m->space.chunks_nr + c], NONE, memory_order_relaxed);
+	*to = (char *)m->image.base + slot * m->image_half + (uint64_t)c * m->space.chunk_elems * elem + at;
 	return SHARD_OK;
 }
 
@@ -135,13 +146,14 @@ void image_part_came(struct shard_model *m, const struct wire_head *h)
 	if (++m->own_part[h->chunk] * (uint64_t)WIRE_PART_BYTES < bytes)
 		return;
 	m->own_part[h->chunk] = 0;
-	atomic_store_explicit(&m->own_version[h->chunk], h->step, memory_order_release);
+	atomic_store_explicit(&m->own_version[(size_t)weights_landing(m, h->step) * m->space.chunks_nr + h->chunk], h->step,
+			      memory_order_release);
 	ticket_settle(m);
 }
 
 void image_skipped(struct shard_model *m, uint64_t step)
 {
-	for (uint32_t c = 0; m->own_version != NULL && c < m->space.chunks_nr; c++)
+	for (uint32_t c = 0; m->own_version != NULL && m->staleness == 0 && c < m->space.chunks_nr; c++)
 		if (atomic_load(&m->own_version[c]) == step - 1)
 			atomic_store_explicit(&m->own_version[c], step, memory_order_release);
 }
@@ -178,7 +190,7 @@ static bool stable(struct shard_model *m, uint64_t version, uint64_t *open)
 	const struct image_head *h = m->image.base;
 
 	*open = 0;
-	if (version >= m->committed_step)
+	if (m->staleness > 0 ? m->known_step + (version == m->wrote[1]) >= m->committed_step : version >= m->committed_step)
 		return true;
 	if (m->own_version != NULL)
 		return true; /* received under the lock that the copy holds; a chunk in the middle has no version */
@@ -193,13 +205,20 @@ static bool pull_copy(struct shard_model *m, const struct ticket *t)
 	char *dst = t->dst;
 
 	for (uint64_t n; at < end; at += n, dst += n * to) {
-		_Atomic uint64_t *v = &m->version[at / m->space.chunk_elems];
-		uint64_t before = atomic_load_explicit(v, memory_order_acquire), open, again;
+		uint32_t chunk = (uint32_t)(at / m->space.chunk_elems), slot = 0;
+		uint64_t before, open, again;
+		_Atomic uint64_t *v;
 
 		n = space_piece(&m->space, at, end);
+		if (m->staleness > 0 &&
+		    (!weights_at(m, t->step, &before) || (slot = weights_slot(m, chunk, before)) == MODEL_IMAGES))
+			return false;
+		v = &m->version[(size_t)slot * m->space.chunks_nr + chunk];
+		before = atomic_load_explicit(v, memory_order_acquire);
 		if (!stable(m, before, &open))
 			return false;
-		dtype_convert(dst, t->dtype, (const char *)m->image.base + m->image_data + at * from, m->space.image, n);
+		dtype_convert(dst, t->dtype, (const char *)m->image.base + m->image_data + slot * m->image_half + at * from,
+			      m->space.image, n);
 		atomic_signal_fence(memory_order_acquire); /* x86 keeps the order of loads; the compiler has to */
 		if (atomic_load_explicit(v, memory_order_relaxed) != before || !stable(m, before, &again) || again != open)
 			return false;
@@ -288,7 +307,7 @@ const void *shard_image(shard_model *m, uint32_t tensor)
 	else if (tensor >= m->space.tensors_nr)
 		text_fail(SHARD_RANGE, "tensor %u of \"%s\", which has %u", tensor, m->space.name, m->space.tensors_nr);
 	else
-		p = (const char *)m->image.base + m->image_data + m->space.tensors[tensor].offset * dtype_bytes(m->space.image);
+		p = weights_image(m) + m->space.tensors[tensor].offset * dtype_bytes(m->space.image);
 	client_leave(m->client);
 	return p;
 }

@@ -5,6 +5,7 @@
 #include "ckpt.h"
 #include "handle.h"
 #include "image.h"
+#include "push.h"
 #include "step.h"
 #include "world.h"
 
@@ -112,7 +113,8 @@ static enum shard_status on_ended(struct shard_client *c, struct shard_model *m,
 static enum shard_status on_published(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
 				      struct err *e)
 {
-	(void)c, (void)m, (void)h, (void)body, (void)e; /* the shared page says what moved; waiters look at it */
+	(void)c, (void)h, (void)body, (void)e; /* the shared page says what moved; waiters look at it */
+	push_flush(m);                         /* a READY may wait for the weights */
 	return SHARD_OK;
 }
 
@@ -123,6 +125,7 @@ static enum shard_status on_image(struct shard_client *c, struct shard_model *m,
 	if (c->landing == m) /* else it belonged to a handle that was detached meanwhile */
 		image_part_came(m, h);
 	c->landing = NULL;
+	push_flush(m);
 	return SHARD_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "blob.h"
 #include "image.h"
+#include "weights.h"
 #include "world.h"
 
 #include "wire/dtype.h"
@@ -20,7 +21,11 @@
 
 typedef unsigned long long ull;
 
-static void push_flush(struct shard_model *m);
+/* Of the step in hand: they take turns. */
+static char *arena_half(const struct shard_model *m)
+{
+	return (char *)m->arena.base + m->begun.id.step % (m->staleness + 1) * m->arena_half;
+}
 
 enum shard_status push_init(struct shard_model *m, struct err *e)
 {
@@ -58,13 +63,13 @@ static void on_complete(void *arg, uint32_t chunk)
 
 void push_begin(struct shard_model *m)
 {
-	CHECK(m->copying == 0 && m->sends_out == 0);
+	CHECK(m->copying == 0 && (m->sends_out == 0 || m->ahead)); /* the step in flight has the other half */
 	push_drop(m);
 	memset(m->forced, 0, m->space.chunks_nr);
 	m->pushed_bytes = 0;
 	adds_reset(&m->adds);
 	if (m->guard)
-		(void)mprotect(m->arena.base, m->arena.bytes, PROT_READ | PROT_WRITE);
+		(void)mprotect(arena_half(m), m->staleness ? m->arena_half : m->arena.bytes, PROT_READ | PROT_WRITE);
 	cover_reset(&m->cover, on_complete, m);
 	push_flush(m);
 	pump_kick(m->client);
@@ -138,8 +143,7 @@ static enum shard_status send_parts(struct shard_model *m, uint32_t chunk)
 			continue;
 		h.flags = WIRE_PART_FLAG(m->queue_part);
 		m->sends_out++;
-		rc = stream_send(m->client->stream, &h, (const char *)m->arena.base + at * elem, (uint32_t)((stop - at) * elem),
-				 on_part_sent, m);
+		rc = stream_send(m->client->stream, &h, arena_half(m) + at * elem, (uint32_t)((stop - at) * elem), on_part_sent, m);
 		if (rc != SHARD_OK) {
 			m->sends_out--;
 			return rc;
@@ -182,11 +186,29 @@ static enum shard_status send_ready(struct shard_model *m)
 	return stream_send_control(m->client->stream, &h, &r.base);
 }
 
-/* What does not fit stays queued: every turn of the pump comes back here. */
-static void push_flush(struct shard_model *m)
+static enum shard_status send_abandon(struct shard_model *m)
 {
-	if (m->client->over.status != SHARD_OK || m->lost.status != SHARD_OK)
+	Shard__Why x = SHARD__WHY__INIT;
+	struct wire_head h = m->begun.id;
+
+	h.op = OP_ABANDON;
+	x.why = m->ready_why;
+	return stream_send_control(m->client->stream, &h, &x.base);
+}
+
+/* A decision about this step may overwrite the weights of two steps before: nobody may need those of one step before from elsewhere. */
+static bool ready_may(const struct shard_model *m)
+{
+	return m->ready_due && (m->staleness == 0 || weights_here(m, 0, m->space.elems, m->begun.newest, NULL));
+}
+
+/* What does not fit stays queued: every turn of the pump comes back here. */
+void push_flush(struct shard_model *m)
+{
+	if (m->client->over.status != SHARD_OK || m->lost.status != SHARD_OK || m->ahead)
 		return;
+	if (m->abandon_due && send_abandon(m) == SHARD_OK)
+		m->abandon_due = false;
 	while (m->queue_nr > 0) {
 		if (send_chunk(m, m->queue[m->queue_first]) != SHARD_OK)
 			return;
@@ -194,8 +216,10 @@ static void push_flush(struct shard_model *m)
 		m->queue_nr--;
 		m->queue_part = 0;
 	}
-	if (m->ready_due && send_ready(m) == SHARD_OK)
+	if (ready_may(m) && send_ready(m) == SHARD_OK) {
 		m->ready_due = false;
+		m->client->news = true; /* a begin of the step after it may wait for this */
+	}
 }
 
 bool push_flush_all(struct shard_client *c)
@@ -206,7 +230,7 @@ bool push_flush_all(struct shard_client *c)
 		struct shard_model *m = list_of(it, struct shard_model, node);
 
 		push_flush(m);
-		more |= m->queue_nr > 0 || m->ready_due;
+		more |= !m->ahead && (m->queue_nr > 0 || ready_may(m) || m->abandon_due);
 	}
 	return more;
 }
@@ -266,7 +290,7 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 
 static void guard_range(struct shard_model *m, uint64_t at, uint64_t bytes)
 {
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)m->arena.base;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)arena_half(m);
 	uintptr_t from = (base + at + page - 1) / page * page, to = (base + at + bytes) / page * page;
 
 	if (m->guard && to > from)
@@ -292,7 +316,7 @@ static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_
 
 static char *arena_at(struct shard_model *m, uint32_t tensor, uint64_t first)
 {
-	return (char *)m->arena.base + (m->space.tensors[tensor].offset + first) * dtype_bytes(m->space.grad);
+	return arena_half(m) + (m->space.tensors[tensor].offset + first) * dtype_bytes(m->space.grad);
 }
 
 /* --- accumulation --- */
@@ -451,7 +475,7 @@ void *shard_grad(shard_model *m, uint32_t tensor)
 	else if (tensor >= m->space.tensors_nr)
 		text_fail(SHARD_RANGE, "tensor %u of \"%s\", which has %u", tensor, m->space.name, m->space.tensors_nr);
 	else
-		p = (char *)m->arena.base + m->space.tensors[tensor].offset * dtype_bytes(m->space.grad);
+		p = arena_half(m) + m->space.tensors[tensor].offset * dtype_bytes(m->space.grad);
 	client_leave(m->client);
 	return p;
 }

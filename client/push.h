@@ -10,6 +10,7 @@ void push_begin(struct shard_model *m);                             /* the arena
 void push_drop(struct shard_model *m);                              /* the attempt is over: what is not sent needs not be */
 void push_rest_absent(struct shard_model *m);                       /* vote_skip */
 void push_ready(struct shard_model *m, bool skip, const char *why); /* READY, behind the last chunk */
+void push_flush(struct shard_model *m);                             /* sends what may go and has room */
 bool push_flush_all(struct shard_client *c);                        /* true: the stream has no room for all */
 
 #endif

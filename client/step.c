@@ -5,9 +5,11 @@
  * pushes, a world that changed, deadlines, whose texts name whom the step waits for. */
 #include "step.h"
 
+#include "ahead.h"
 #include "blob.h"
 #include "image.h"
 #include "push.h"
+#include "weights.h"
 #include "world.h"
 
 #include "wire/dtype.h"
@@ -38,11 +40,13 @@ static enum shard_outcome outcome_of(uint32_t n)
 
 void step_result(struct shard_model *m, const struct wire_head *h, const Shard__Result *r)
 {
-	struct verdict *v = step_verdict(m, m->begun.no);
+	bool flight = m->flight.no != 0 && step_same(h, &m->flight.id);
+	struct verdict *v = step_verdict(m, flight ? m->flight.no : m->begun.no);
 
+	weights_decided(m, h->step, outcome_of(r->outcome) == SHARD_APPLIED);
 	if (outcome_of(r->outcome) != SHARD_APPLIED)
 		image_skipped(m, h->step);
-	if (v == NULL || !step_same(h, &m->begun.id) || v->decided || v->ended)
+	if (v == NULL || !step_same(h, flight ? &m->flight.id : &m->begun.id) || v->decided || v->ended)
 		return;
 	v->decided = true;
 	v->diverged = r->diverged;
@@ -70,8 +74,12 @@ void step_result(struct shard_model *m, const struct wire_head *h, const Shard__
 	};
 	m->pulled_bytes = 0;
 	blob_decided(m, h->step);
-	m->phase = PHASE_DECIDED;
-	push_drop(m);
+	if (flight) {
+		m->flight.no = 0; /* the step in hand is the one after it */
+	} else {
+		m->phase = PHASE_DECIDED;
+		push_drop(m);
+	}
 	ticket_settle(m);
 }
 
@@ -126,8 +134,12 @@ static bool begin_ready(struct shard_model *m, uint32_t *chunk)
 {
 	uint64_t first = (uint64_t)*chunk * m->space.chunk_elems;
 
+	if (m->phase == PHASE_COMMITTED)
+		return ahead_may(m, chunk);
 	if (!offer_usable(m) || m->copying > 0 || m->sends_out > 0)
 		return false;
+	if (m->staleness > 0)
+		return weights_here(m, first, m->space.elems - first, m->offered.weights, chunk);
 	return m->offered.id.step == 0 || image_holds(m, first, m->space.elems - first, m->offered.id.step - 1, chunk);
 }
 
@@ -154,11 +166,15 @@ static bool world_differs(const struct shard_model *m)
 static void begin_take(struct shard_model *m, const struct shard_begin_opts *o, struct shard_step *theirs)
 {
 	struct shard_step s = {.size = sizeof(s)};
+	uint64_t before = m->begun.id.step;
 	struct verdict *v;
 
-	if (!m->client->tcp && m->offered.id.step != m->begun.id.step)
+	if (m->phase == PHASE_COMMITTED)
+		ahead_begin(m);
+	else
+		m->begun = m->offered;
+	if (!m->client->tcp && m->begun.id.step != before)
 		m->pulled_bytes += m->space.elems * dtype_bytes(m->space.image); /* the image that is read in place now */
-	m->begun = m->offered;
 	m->phase = PHASE_OPEN;
 	m->weight = o->weight == 0 ? 1.0 : o->weight;
 	m->adds.micro_steps = o->micro_steps ? o->micro_steps : 1;
@@ -200,7 +216,7 @@ enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opt
 		if (m->changed)
 			rc = world_changed(m);
 	}
-	if (rc == SHARD_OK && world_differs(m)) {
+	if (rc == SHARD_OK && m->phase != PHASE_COMMITTED && world_differs(m)) {
 		m->changed = true;
 		rc = world_changed(m);
 	}
@@ -257,6 +273,7 @@ enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
 			       m->space.name);
 	if (rc == SHARD_OK) {
 		m->phase = PHASE_COMMITTED;
+		m->committed_no = m->begun.no;
 		m->committed_step = m->begun.id.step;
 		if (t != NULL) {
 			t->kind = TICKET_COMMIT;
@@ -277,6 +294,7 @@ enum shard_status shard_vote_skip(shard_model *m, const char *why)
 		return rc;
 	if ((rc = step_open(m, "shard_vote_skip()")) == SHARD_OK) {
 		m->phase = PHASE_COMMITTED;
+		m->committed_no = m->begun.no;
 		m->committed_step = m->begun.id.step;
 		push_rest_absent(m);
 		push_ready(m, true, why);
@@ -299,6 +317,12 @@ enum shard_status shard_abandon(shard_model *m, const char *why)
 	wait_begin(m->client, &w, m->timeout_ms);
 	snprintf(text, sizeof(text), "%s", why ? why : "");
 	x.why = text;
+	if (rc == SHARD_OK && m->ahead) { /* its ATTEMPT is not there: ABANDON follows it */
+		m->phase = PHASE_ABANDONED;
+		push_drop(m);
+		m->abandon_due = true;
+		snprintf(m->ready_why, sizeof(m->ready_why), "%s", text);
+	}
 	while (rc == SHARD_OK && m->phase == PHASE_OPEN) {
 		h = m->begun.id;
 		h.op = OP_ABANDON;
@@ -327,9 +351,11 @@ enum shard_status shard_abandon(shard_model *m, const char *why)
 static enum shard_status result_find(struct shard_model *m, shard_ticket ticket, struct verdict **out)
 {
 	if (ticket == 0) {
-		if (m->begun.no == 0 || m->phase == PHASE_OPEN)
+		uint64_t no = m->phase == PHASE_OPEN && m->staleness > 0 ? m->committed_no : m->begun.no;
+
+		if (no == 0 || (m->phase == PHASE_OPEN && m->staleness == 0))
 			return text_fail(SHARD_BAD_STATE, "shard_result(): no step of \"%s\" is committed", m->space.name);
-		*out = step_verdict(m, m->begun.no);
+		*out = step_verdict(m, no);
 		CHECK(*out != NULL);
 		return SHARD_OK;
 	}

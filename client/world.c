@@ -7,8 +7,10 @@
 
 #include "blob.h"
 #include "image.h"
+#include "ahead.h"
 #include "push.h"
 #include "step.h"
+#include "weights.h"
 
 #include "wire/dtype.h"
 
@@ -38,6 +40,8 @@ void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_st
 {
 	if (m->offered.no != 0 && step_same(h, &m->offered.id))
 		m->offered_over = true;
+	if (m->flight.no != 0 && step_same(h, &m->flight.id))
+		ahead_back(m, status, why);
 	if (m->begun.no == 0 || !step_same(h, &m->begun.id) || m->phase == PHASE_DECIDED || m->phase == PHASE_ENDED) {
 		why_set(m, why);
 		return;
@@ -58,17 +62,27 @@ void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_st
 
 void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard__Attempt *a)
 {
-	if (m->begun.no != 0 && (m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED || m->phase == PHASE_ABANDONED))
-		world_ended(m, &m->begun.id, SHARD_WORLD_CHANGED, a->why); /* a new one without a verdict on the old */
-	m->offered = (struct attempt){
-		.no = ++m->attempts,
+	struct attempt next = {
 		.id = id_of(h),
 		.rank = a->rank,
 		.world_size = a->world_size,
 		.local_rank = a->local_rank,
 		.local_size = a->local_size,
 		.loss_scale = a->loss_scale,
+		.weights = a->weights,
+		.newest = a->newest,
 	};
+	struct wire_head old = m->flight.no != 0 ? m->flight.id : m->begun.id;
+
+	weights_attempt(m, &next);
+	if (m->ahead && m->flight.no == 0 && ahead_attempt(m, &next, a->why)) {
+		push_flush(m);
+		return;
+	}
+	if (m->begun.no != 0 && (m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED || m->phase == PHASE_ABANDONED))
+		world_ended(m, &old, SHARD_WORLD_CHANGED, a->why); /* a new one without a verdict on the old */
+	m->offered = next;
+	m->offered.no = ++m->attempts;
 	m->offered_over = false;
 	why_set(m, a->why);
 }
@@ -77,7 +91,7 @@ void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard
  * one the world is as it was, and its step the one after the restored one. */
 static void world_back(struct shard_model *m, uint64_t step, const char *why)
 {
-	struct wire_head begun = m->begun.id;
+	struct wire_head begun = m->flight.no != 0 ? m->flight.id : m->begun.id;
 
 	m->rolled_back = false; /* a second time: the newer reason counts */
 	if (m->begun.no != 0)
@@ -128,7 +142,8 @@ enum shard_status world_changed(struct shard_model *m)
 static enum shard_status map_shared(struct shard_model *m, struct request *r, const Shard__Joined *j, struct err *e)
 {
 	const struct space *l = &m->space;
-	uint64_t arena = l->elems * dtype_bytes(l->grad), image = l->elems * dtype_bytes(l->image);
+	uint64_t arena = l->elems * dtype_bytes(l->grad) + m->staleness * m->arena_half;
+	uint64_t image = l->elems * dtype_bytes(l->image) + m->staleness * m->image_half;
 	enum shard_status rc;
 
 	if (r->fds_nr != 2)
@@ -149,11 +164,11 @@ static enum shard_status map_shared(struct shard_model *m, struct request *r, co
 /* Over tcp: memory of this process, there before JOIN is sent, because the image may follow the reply at once. */
 static enum shard_status map_private(struct shard_model *m, struct err *e)
 {
-	enum shard_status rc = shm_private(&m->arena, m->space.elems * dtype_bytes(m->space.grad), SHM_HUGE_TRY, e);
+	enum shard_status rc = shm_private(&m->arena, m->arena_half * (m->staleness + 1), SHM_HUGE_TRY, e);
 
 	m->image_data = 0;
 	if (rc == SHARD_OK)
-		rc = shm_private(&m->image, m->space.elems * dtype_bytes(m->space.image), SHM_HUGE_TRY, e);
+		rc = shm_private(&m->image, m->image_half * (m->staleness + 1), SHM_HUGE_TRY, e);
 	return rc == SHARD_OK ? image_init(m, e) : rc;
 }
 
@@ -216,6 +231,8 @@ static enum shard_status join_send(struct shard_model *m, int rank_hint, struct 
 
 	if (r == NULL)
 		return SHARD_SYSTEM;
+	m->arena_half = shm_half_bytes(m->space.elems * dtype_bytes(m->space.grad));
+	m->image_half = shm_half_bytes(m->space.elems * dtype_bytes(m->space.image));
 	if (m->client->tcp && map_private(m, &e) != SHARD_OK) {
 		request_free(r);
 		return join_failed(m, &e);
@@ -326,6 +343,10 @@ static enum shard_status leave_wait(struct shard_model *m, struct wait *w)
 	struct request *r = m->leave_request;
 	enum shard_status rc = SHARD_OK;
 
+	while (rc == SHARD_OK && m->ahead && m->phase == PHASE_COMMITTED) /* or its gradients would stay behind */
+		rc = handle_wait(m, w);
+	if (rc != SHARD_OK)
+		return rc;
 	if (r == NULL) {
 		if ((r = request_new(m->client, OP_LEAVE, 0)) == NULL)
 			return SHARD_SYSTEM;
@@ -368,7 +389,8 @@ enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 		push_drop(m);
 		blob_drop(m);
 		m->joined = m->introduced = m->changed = m->rolled_back = m->offered_over = false;
-		m->offered = m->begun = m->seen = (struct attempt){0};
+		m->offered = m->begun = m->seen = m->flight = (struct attempt){0};
+		m->ahead = m->abandon_due = false;
 		m->phase = PHASE_NONE;
 	} else if (rc == SHARD_TIMEOUT) {
 		double seconds = wait_seconds(&w);

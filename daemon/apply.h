@@ -16,6 +16,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 void apply_session_image(struct model *m, struct session *t); /* a TCP trainer is in the world now: it needs the whole image */
 void apply_turn(void *server);                                /* worker.h's turn() */
 bool apply_image_whole(const struct model *m);
+uint64_t apply_version(const struct model *m); /* what a chunk of the newest image says of itself when it is there */
 void apply_node_gone(struct model *m, uint16_t node);
 void apply_node_back(struct model *m, uint16_t node);
 

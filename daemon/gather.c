@@ -302,7 +302,7 @@ enum shard_status gather_push_head(struct session *t, const struct wire_head *h,
 		return st;
 	if (m->gather.push_parts[t->local_index * m->layout->chunks_nr + h->chunk] == GATHER_CLOSED)
 		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already", h->chunk, (unsigned long)h->step);
-	*to = (uint8_t *)store_arena(m->store, t->slot, h->chunk) + (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
+	*to = (uint8_t *)store_arena(m->store, t->slot, h->step, h->chunk) + (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
 	return SHARD_OK;
 }
 

@@ -63,7 +63,7 @@ void lost_act(struct model *m, const struct core_action *a)
 	m->voted = false;
 	m->sealed = m->sealing = false;
 	m->generation = a->id.generation;
-	m->apply_left = m->image_lacking = 0;
+	m->apply_left = m->image_lacking = m->old_lacking = 0;
 	m->writer_session = 0;
 	log_line(m->server->log, LOG_LEVEL_ERROR, "event=lost model=%s generation=%u restoring=%d why=%s", m->name, m->generation,
 		 back, m->lost);

@@ -218,6 +218,10 @@ static void act_begin(struct model *m, const struct core_action *a)
 		body.local_rank = t->local_index;
 		body.local_size = m->gather.local_nr;
 		body.loss_scale = m->record.scaler.scale;
+		if (m->set.max_staleness > 0) {
+			body.weights = m->content_old;
+			body.newest = m->content_step;
+		}
 		body.why = m->why;
 		session_event(t, OP_ATTEMPT, m, &a->id, &body.base);
 		apply_session_image(m, t);
@@ -428,7 +432,7 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 
 void model_beat(struct model *m, uint64_t now_ns)
 {
-	if (m->sealed && m->image_lacking > 0 && now_ns - m->image_asked_ns > NS_PER_SEC)
+	if (m->sealed && (m->image_lacking > 0 || m->old_lacking > 0) && now_ns - m->image_asked_ns > NS_PER_SEC)
 		apply_image_ask(m, now_ns);
 }
 

@@ -47,6 +47,7 @@ static enum shard_status make_store(struct model *m, struct err *e)
 				  .self = s->self,
 				  .nodes_nr = s->nodes_nr,
 				  .local_world = m->set.local_world,
+				  .staleness = m->set.max_staleness,
 				  .max_world = m->set.max_world,
 				  .huge = s->conf->huge_pages};
 	enum shard_status st;
@@ -132,7 +133,7 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks", chunks);
 	for (uint32_t i = 0; i < outs; i++)
 		if ((st = outbox_init(&m->contrib_out[i], m, OUTBOX_CONTRIB, chunks, e)) != SHARD_OK ||
-		    (st = outbox_init(&m->image_out[i], m, OUTBOX_IMAGE, chunks, e)) != SHARD_OK)
+		    (st = outbox_init(&m->image_out[i], m, OUTBOX_IMAGE, chunks * (m->set.max_staleness + 1), e)) != SHARD_OK)
 			return st;
 	if ((st = gather_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
 	    (st = server_later_room(s, chunks + 16, e)) != SHARD_OK)

@@ -70,13 +70,14 @@ static enum shard_status send_part(struct outbox *o, uint32_t chunk)
 	struct model *m = o->model;
 	bool image = o->kind == OUTBOX_IMAGE;
 	uint32_t bytes = model_part_bytes(m, chunk, image ? m->image_bytes : m->grad_bytes, o->part);
-	const uint8_t *base = image ? store_image(m->store, chunk) : gather_contribution(m, chunk);
+	uint32_t slot = o->ring[o->head] & OUTBOX_SLOT ? 1 : 0;
+	const uint8_t *base = image ? store_image(m->store, slot, chunk) : gather_contribution(m, chunk);
 	struct wire_head h;
 	enum shard_status st;
 
 	model_head(m, &h, image ? OP_IMAGE_DATA : OP_CONTRIB_DATA, image ? &m->record.id : &m->id_now);
 	if (image)
-		h.step = m->content_step;
+		h.step = m->slot_content[slot];
 	h.chunk = chunk;
 	h.flags = WIRE_PART_FLAG(o->part);
 	st = stream_send(conn_stream(o->conn), &h, base + (size_t)o->part * WIRE_PART_BYTES, bytes, outbox_sent, o);
@@ -119,7 +120,7 @@ static enum shard_status send_close(struct outbox *o, uint32_t chunk)
 static enum shard_status send_next(struct outbox *o)
 {
 	struct model *m = o->model;
-	uint32_t chunk = o->ring[o->head];
+	uint32_t chunk = o->ring[o->head] & ~OUTBOX_SLOT;
 	bool image = o->kind == OUTBOX_IMAGE;
 	uint32_t parts = model_parts(m, chunk, image ? m->image_bytes : m->grad_bytes);
 	enum shard_status st = SHARD_OK;

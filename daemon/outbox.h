@@ -13,12 +13,13 @@ struct model;
 struct outbox;
 
 enum outbox_kind { OUTBOX_CONTRIB, OUTBOX_IMAGE };
+#define OUTBOX_SLOT (1u << 31) /* beside the number of an image's chunk: it is in the second image */
 
 struct outbox {
 	struct model *model;
 	struct conn *conn; /* NULL: nowhere to send */
 	enum outbox_kind kind;
-	uint32_t *ring; /* [cap] chunks */
+	uint32_t *ring; /* [cap] chunks, or chunk | OUTBOX_SLOT */
 	uint32_t cap, head, nr;
 	uint32_t part;     /* next part of the chunk at head */
 	uint32_t inflight; /* frames given to the connection and not yet sent() */

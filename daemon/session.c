@@ -133,7 +133,7 @@ static enum shard_status join_image_room(struct session *t, struct model *m, str
 	if (t->image.inflight > 0)
 		return err_set(e, SHARD_BUSY, "the image of the model joined before is still on its way: try again");
 	outbox_free(&t->image);
-	return outbox_init(&t->image, m, OUTBOX_IMAGE, m->layout->chunks_nr, e);
+	return outbox_init(&t->image, m, OUTBOX_IMAGE, m->layout->chunks_nr * (m->set.max_staleness + 1), e);
 }
 
 static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t hint)
@@ -150,7 +150,7 @@ static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t h
 	t->rank = -1;
 	body.arena_bytes = arena->bytes;
 	body.image_bytes = image->bytes;
-	body.image_data = image_data_offset(m->layout->chunks_nr);
+	body.image_data = image_data_offset((uint64_t)m->layout->chunks_nr * (m->set.max_staleness + 1));
 	body.image_step = m->step;
 	st = t->local ? stream_send_fds(conn_stream(t->conn), &h, &body.base, fds, 2)
 		      : stream_send_control(conn_stream(t->conn), &h, &body.base);

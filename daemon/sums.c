@@ -27,7 +27,7 @@ static const uint8_t *operand(const struct model *m, enum sums_stage stage, uint
 	const struct gather *g = &m->gather;
 
 	if (stage == SUMS_LOCAL)
-		return store_arena(m->store, g->local[i].slot, chunk);
+		return store_arena(m->store, g->local[i].slot, m->id_now.step, chunk);
 	if (g->node[i] != m->server->self)
 		return store_slot(m->store, chunk, g->node[i]);
 	return gather_contribution(m, chunk);
@@ -37,7 +37,7 @@ const uint8_t *gather_contribution(const struct model *m, uint32_t chunk)
 {
 	if (m->gather.local_nr > 1)
 		return store_sum(m->store, chunk);
-	return store_arena(m->store, m->gather.local[0].slot, chunk);
+	return store_arena(m->store, m->gather.local[0].slot, m->id_now.step, chunk);
 }
 
 static int32_t bad_rank_in(const struct sums_job *j, uint32_t place)
@@ -112,7 +112,7 @@ static void run(void *args)
 
 	if (operands == 1 && j->stage == SUMS_LOCAL &&
 	    m->gather.pre != 1) /* in place: the arena is the daemon's until the verdict */
-		dst = store_arena(m->store, m->gather.local[0].slot, j->chunk);
+		dst = store_arena(m->store, m->gather.local[0].slot, m->id_now.step, j->chunk);
 	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++)
 		if (!layout_frozen(l, s))
 			sum_segment(j, s, dst, reduce, norm);

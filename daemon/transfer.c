@@ -5,6 +5,8 @@
  * or asks for a step not yet decided here, waits for the boundary. Not on the step path, so buffers come from malloc. */
 #include "transfer.h"
 
+#include "apply.h"
+
 #include "base/check.h"
 #include "model.h"
 #include "peer.h"
@@ -198,7 +200,7 @@ static enum shard_status read_may(const struct model *m, const struct reading *r
 			       m->lost[0] != 0 ? m->lost : "not sealed");
 	if (m->applying || m->sealing || r->step > m->step)
 		return SHARD_AGAIN;
-	if (r->kind == SHARD_IMAGE && store_image_chunk(m->store, (uint32_t)chunk) != m->step)
+	if (r->kind == SHARD_IMAGE && store_image_chunk(m->store, m->slot, (uint32_t)chunk) != apply_version(m))
 		return SHARD_AGAIN;
 	if (r->step != 0 && r->step < m->step)
 		return err_set(e, SHARD_STALE, "step %lu of \"%s\" is gone: this is step %lu", (unsigned long)r->step, m->name,

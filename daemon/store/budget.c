@@ -36,8 +36,10 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 		s->reduced = pages(s->held_elems * grad);
 	if (conf->local_world > 1)
 		s->sums = pages((l->elems - s->held_elems) * grad);
-	s->image = image_data_offset(l->chunks_nr) + pages(l->elems * dtype_bytes(conf->image));
-	s->arena = pages(l->elems * grad);
+	s->image_half = shm_half_bytes(l->elems * dtype_bytes(conf->image));
+	s->arena_half = shm_half_bytes(l->elems * grad);
+	s->image = image_data_offset((uint64_t)l->chunks_nr * (conf->staleness + 1)) + s->image_half * (conf->staleness + 1);
+	s->arena = s->arena_half * (conf->staleness + 1);
 }
 
 const char *budget_item_name(enum budget_item item)

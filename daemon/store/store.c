@@ -29,10 +29,10 @@ struct store {
 	struct store_conf conf;
 	struct store_sizes sizes;
 	struct shm state, slots, sums, image;
-	uint64_t *held_at;   /* [chunks_nr] first element among those held here; NOT_HELD */
-	uint64_t *moment_at; /* [chunks_nr] first element of its moments; NOT_HELD: none, also because all of it is frozen */
-	uint64_t *else_at;   /* [chunks_nr] the same among those held elsewhere */
-	uint32_t owned;
+	uint64_t *held_at;      /* [chunks_nr] first element among those held here; NOT_HELD */
+	uint64_t *moment_at;    /* [chunks_nr] first element of its moments; NOT_HELD: none, also because all of it is frozen */
+	uint64_t *else_at;      /* [chunks_nr] the same among those held elsewhere */
+	uint32_t owned, newest; /* newest: image */
 	struct arena_slot arena[];
 };
 
@@ -108,7 +108,8 @@ static enum shard_status map_image(struct store *st, struct err *e)
 		return rc;
 	struct image_head *h = image_head(st);
 	h->chunks_nr = st->conf.layout->chunks_nr;
-	h->data_offset = image_data_offset(h->chunks_nr);
+	h->data_offset = image_data_offset(h->chunks_nr * (st->conf.staleness + 1));
+	h->slot_bytes = st->conf.staleness ? st->sizes.image_half : 0;
 	h->magic = IMAGE_MAGIC;
 	return SHARD_OK;
 }
@@ -119,7 +120,8 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	enum shard_status rc;
 	struct store *st;
 
-	CHECK(conf->self < conf->nodes_nr && conf->local_world > 0 && dtype_ok(conf->image) && dtype_ok(conf->grad));
+	CHECK(conf->self < conf->nodes_nr && conf->local_world > 0 && conf->staleness <= 1 && dtype_ok(conf->image) &&
+	      dtype_ok(conf->grad));
 	st = calloc(1, sizeof(*st) + conf->local_world * sizeof(st->arena[0]));
 	if (!st)
 		return err_set(e, SHARD_SYSTEM, "no memory for model \"%s\"", conf->name);
@@ -230,11 +232,12 @@ void *store_sum(struct store *st, uint32_t chunk)
 	return st->sizes.sums ? (char *)st->sums.base + st->sizes.reduced + st->else_at[chunk] * size : NULL;
 }
 
-void *store_image(struct store *st, uint32_t chunk)
+void *store_image(struct store *st, uint32_t slot, uint32_t chunk)
 {
 	const struct store_conf *conf = &st->conf;
 
-	return (char *)st->image.base + image_head(st)->data_offset +
+	CHECK(slot <= conf->staleness);
+	return (char *)st->image.base + image_head(st)->data_offset + slot * st->sizes.image_half +
 	       layout_chunk_start(conf->layout, chunk) * dtype_bytes(conf->image);
 }
 
@@ -259,10 +262,28 @@ void store_image_whole(struct store *st)
 		atomic_store(&image_head(st)->open, open + 1);
 }
 
-void store_image_version(struct store *st, uint32_t chunk, uint64_t step)
+static _Atomic uint64_t *version_of(const struct store *st, uint32_t slot, uint32_t chunk)
 {
-	CHECK(chunk < st->conf.layout->chunks_nr);
-	atomic_store_explicit(&image_head(st)->version[chunk], step, memory_order_release);
+	CHECK(chunk < st->conf.layout->chunks_nr && slot <= st->conf.staleness);
+	return &image_head(st)->version[(size_t)slot * st->conf.layout->chunks_nr + chunk];
+}
+
+void store_image_version(struct store *st, uint32_t slot, uint32_t chunk, uint64_t step)
+{
+	atomic_store_explicit(version_of(st, slot, chunk), step, memory_order_release);
+}
+
+void store_image_newest(struct store *st, uint32_t slot)
+{
+	CHECK(slot <= st->conf.staleness);
+	st->newest = slot;
+}
+
+static void no_versions(struct store *st)
+{
+	for (uint32_t slot = 0; slot <= st->conf.staleness; slot++)
+		for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+			store_image_version(st, slot, c, NO_VERSION);
 }
 
 void store_image_published(struct store *st)
@@ -273,14 +294,12 @@ void store_image_published(struct store *st)
 void store_image_generation(struct store *st, uint32_t generation)
 {
 	image_head(st)->generation = generation;
-	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
-		store_image_version(st, c, NO_VERSION);
+	no_versions(st);
 }
 
-uint64_t store_image_chunk(const struct store *st, uint32_t chunk)
+uint64_t store_image_chunk(const struct store *st, uint32_t slot, uint32_t chunk)
 {
-	CHECK(chunk < st->conf.layout->chunks_nr);
-	return atomic_load_explicit(&image_head(st)->version[chunk], memory_order_relaxed);
+	return atomic_load_explicit(version_of(st, slot, chunk), memory_order_relaxed);
 }
 
 /* The old memory goes before the new one comes: the budget holds one per slot. */
@@ -320,10 +339,11 @@ const struct shm *store_arena_shm(const struct store *st, uint32_t slot)
 	return &st->arena[slot].shm;
 }
 
-void *store_arena(struct store *st, uint32_t slot, uint32_t chunk)
+void *store_arena(struct store *st, uint32_t slot, uint64_t step, uint32_t chunk)
 {
 	CHECK(slot < st->conf.local_world && st->arena[slot].use == ARENA_USED);
-	return (char *)st->arena[slot].shm.base + layout_chunk_start(st->conf.layout, chunk) * dtype_bytes(st->conf.grad);
+	return (char *)st->arena[slot].shm.base + step % (st->conf.staleness + 1) * st->sizes.arena_half +
+	       layout_chunk_start(st->conf.layout, chunk) * dtype_bytes(st->conf.grad);
 }
 
 static enum shard_status check_inside_chunk(const struct store *st, uint64_t first, uint32_t count, struct err *e)
@@ -375,7 +395,7 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
 	if (kind == SHARD_IMAGE) {
 		if ((rc = check_inside_chunk(st, first, count, e)) != SHARD_OK)
 			return rc;
-		const char *base = store_image(st, (uint32_t)(first / st->conf.layout->chunk_elems));
+		const char *base = store_image(st, st->newest, (uint32_t)(first / st->conf.layout->chunk_elems));
 		base += (first & (st->conf.layout->chunk_elems - 1)) * dtype_bytes(st->conf.image);
 		dtype_convert(dst, SHARD_F32, base, st->conf.image, count);
 		return SHARD_OK;
@@ -394,8 +414,7 @@ void store_reset(struct store *st)
 		word[i] = STORE_UNWRITTEN;
 	if (st->sizes.moment)
 		memset((char *)st->state.base + st->sizes.master, 0, states * st->sizes.moment);
-	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
-		store_image_version(st, c, NO_VERSION);
+	no_versions(st);
 }
 
 void store_missing_init(struct store_missing *m)
@@ -426,12 +445,12 @@ void store_missing(struct store *st, uint32_t chunk, struct store_missing *m)
 	}
 }
 
-void store_seal_chunk(struct store *st, uint32_t chunk)
+void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)
 {
 	const struct layout *l = st->conf.layout;
 	const float *master = store_master(st, chunk);
 	size_t size = dtype_bytes(st->conf.image);
-	char *image = store_image(st, chunk);
+	char *image = store_image(st, slot, chunk);
 
 	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
 		uint32_t start = l->segment[s].start;

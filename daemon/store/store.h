@@ -17,6 +17,7 @@ struct store_conf {
 	const uint16_t *owner; /* [chunks_nr], outlives the store */
 	uint16_t self, nodes_nr;
 	uint32_t local_world; /* arenas */
+	uint32_t staleness;   /* 0 or 1: so many more images, and halves of each arena */
 	uint32_t max_world;   /* of the budget: ranks that may keep a blob */
 	enum shm_huge huge;
 };
@@ -38,22 +39,23 @@ void *store_slot(struct store *st, uint32_t chunk,
 		 uint16_t node);                   /* where that node's contribution lands; held here, node != self */
 void *store_sum(struct store *st, uint32_t chunk); /* any chunk: local sum if not held here, reduced gradient if it is; NULL: never
 						    * more than one operand in this configuration, so it has no place */
-void *store_image(struct store *st, uint32_t chunk);
+void *store_image(struct store *st, uint32_t slot, uint32_t chunk); /* slot: which image, at most staleness */
 
 /* Image versions (net/shm.h). open: odd from the vote until everything is published. */
 const struct shm *store_image_shm(const struct store *st);
-void store_image_open(struct store *st);                                   /* harmless twice */
-void store_image_whole(struct store *st);                                  /* harmless twice */
-void store_image_version(struct store *st, uint32_t chunk, uint64_t step); /* release order: after the chunk's bytes */
-void store_image_published(struct store *st);                              /* wakes who watches the counter */
-void store_image_generation(struct store *st, uint32_t generation);        /* all versions: none */
-uint64_t store_image_chunk(const struct store *st, uint32_t chunk);        /* its version */
+void store_image_open(struct store *st);                                                  /* harmless twice */
+void store_image_whole(struct store *st);                                                 /* harmless twice */
+void store_image_version(struct store *st, uint32_t slot, uint32_t chunk, uint64_t step); /* release order: after the bytes */
+void store_image_published(struct store *st);                                             /* wakes who watches the counter */
+void store_image_generation(struct store *st, uint32_t generation);                       /* all versions: none */
+uint64_t store_image_chunk(const struct store *st, uint32_t slot, uint32_t chunk);        /* its version */
+void store_image_newest(struct store *st, uint32_t slot); /* the one that SHARD_IMAGE is read from */
 
 /* Arenas: one per local trainer. Each session gets memory that no other process has ever mapped. */
 enum shard_status store_arena_open(struct store *st, uint32_t *slot, struct err *e); /* SHARD_BUSY: all local_world in use */
 void store_arena_close(struct store *st, uint32_t slot); /* not before workers and sockets have done with it */
 const struct shm *store_arena_shm(const struct store *st, uint32_t slot);
-void *store_arena(struct store *st, uint32_t slot, uint32_t chunk);
+void *store_arena(struct store *st, uint32_t slot, uint64_t step, uint32_t chunk); /* the half that the step's gradients go to */
 
 /* Weights before a seal. Ranges are elements of the element space, inside one tensor and one chunk. kind: SHARD_MASTER or one of
  * optim->states. SHARD_NOT_FOUND: the chunk is held elsewhere or the optimizer has no such state; SHARD_RANGE as layout_range. */
@@ -68,6 +70,6 @@ struct store_missing {
 };
 void store_missing(struct store *st, uint32_t chunk, struct store_missing *m); /* scans; a worker may run it. Adds to *m */
 void store_missing_init(struct store_missing *m);
-void store_seal_chunk(struct store *st, uint32_t chunk); /* image = master, rounded; a worker may run it */
+void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk); /* image = master, rounded; a worker may run it */
 
 #endif

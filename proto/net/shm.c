@@ -250,7 +250,12 @@ const char *shm_pages_name(enum shm_pages p)
 	return "?";
 }
 
-size_t image_data_offset(uint64_t chunks_nr)
+size_t image_data_offset(uint64_t versions)
 {
-	return round_up(sizeof(struct image_head) + chunks_nr * sizeof(uint64_t), 4096);
+	return round_up(sizeof(struct image_head) + versions * sizeof(uint64_t), 4096);
+}
+
+size_t shm_half_bytes(uint64_t bytes)
+{
+	return round_up(bytes, 4096);
 }

@@ -32,16 +32,20 @@ void shm_unmap(struct shm *m); /* harmless twice */
 const char *shm_pages_name(enum shm_pages p);
 
 /* The first bytes of an image: what version each chunk has. A reader outside the world copies a chunk, then checks that
- * its version did not move and was not open (odd counters are open). */
+ * its version did not move and was not open (odd counters are open). With max_staleness = 1 there are two images behind one another,
+ * and version[chunk] of the first is followed by version[chunk] of the second: the step whose record wrote these very bytes. */
 struct image_head {
 	uint32_t magic, generation;
 	uint64_t chunks_nr, data_offset; /* bytes from the start of the image to element 0 */
 	_Atomic uint64_t open;           /* grows by one when a step opens the image and by one when it is whole again */
 	_Atomic uint64_t published;      /* grows at each publication: what waiters watch */
-	uint64_t reserved[3];
-	_Atomic uint64_t version[]; /* [chunks_nr] step whose parameters the chunk holds; UINT64_MAX: none yet */
+	uint64_t slot_bytes;             /* from element 0 of the first image to that of the second; 0: there is one */
+	uint64_t reserved[2];
+	_Atomic uint64_t version[]; /* [images][chunks_nr] step whose parameters the chunk holds; UINT64_MAX: none yet */
 };
 #define IMAGE_MAGIC 0x494d4731u
-size_t image_data_offset(uint64_t chunks_nr); /* page-aligned */
+size_t image_data_offset(uint64_t versions); /* chunks of all images; page-aligned */
+/* From one half of an arena, or one image, to the next: whole pages. */
+size_t shm_half_bytes(uint64_t bytes);
 
 #endif

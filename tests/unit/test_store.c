@@ -286,10 +286,10 @@ static void no_overlap(void **state)
 			uint32_t n = layout_chunk_elems(m.layout, c);
 			bool held = store_holds(m.store, c);
 			void *at[] = {
-				store_image(m.store, c),
+				store_image(m.store, 0, c),
 				store_sum(m.store, c),
-				store_arena(m.store, a, c),
-				store_arena(m.store, b, c),
+				store_arena(m.store, a, 1, c),
+				store_arena(m.store, b, 1, c),
 				held ? store_slot(m.store, c, 0) : NULL,
 				held ? store_slot(m.store, c, 2) : NULL,
 				held ? store_master(m.store, c) : NULL,
@@ -350,7 +350,7 @@ static void writing(void **state)
 	assert_true(got[0] == 3 && got[1] == 4);
 	assert_int_equal(store_read(m.store, SHARD_EXP_AVG_SQ, 0, 100, got, &e), SHARD_OK);
 	assert_true(got[99] == 0);
-	store_seal_chunk(m.store, 0);
+	store_seal_chunk(m.store, 0, 0);
 	assert_int_equal(store_read(m.store, SHARD_IMAGE, 3, 2, got, &e), SHARD_OK);
 	assert_true(got[0] == 3 && got[1] == 4);
 	store_reset(m.store);
@@ -422,12 +422,12 @@ static void arenas(void **state)
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY);
 	assert_string_equal(e.text,
 			    "model \"gpt\" has 2 trainers on this node already: raise local_world, or wait for one to leave");
-	memset(store_arena(m.store, a, 0), 0x5a, 2048);
+	memset(store_arena(m.store, a, 1, 0), 0x5a, 2048);
 	store_arena_close(m.store, a);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_OK);
 	assert_int_equal(c, a);
 	for (int i = 0; i < 2048; i++)
-		assert_int_equal(((unsigned char *)store_arena(m.store, c, 0))[i], 0); /* fresh memory, not the old session's */
+		assert_int_equal(((unsigned char *)store_arena(m.store, c, 1, 0))[i], 0); /* fresh memory, not the old session's */
 	assert_true(store_arena_shm(m.store, c)->fd >= 0);
 	close_store(&m);
 }
@@ -443,21 +443,21 @@ static void image_versions(void **state)
 	assert_int_equal(h->magic, IMAGE_MAGIC);
 	assert_int_equal(h->chunks_nr, 4);
 	assert_int_equal(h->data_offset % 4096, 0);
-	assert_true(store_image_chunk(m.store, 3) == UINT64_MAX);
+	assert_true(store_image_chunk(m.store, 0, 3) == UINT64_MAX);
 	store_image_generation(m.store, 2);
 	assert_int_equal(h->generation, 2);
 	store_image_open(m.store);
 	store_image_open(m.store);
 	assert_int_equal(h->open, 1);
-	store_image_version(m.store, 3, 12);
-	assert_int_equal(store_image_chunk(m.store, 3), 12);
+	store_image_version(m.store, 0, 3, 12);
+	assert_int_equal(store_image_chunk(m.store, 0, 3), 12);
 	store_image_published(m.store);
 	assert_int_equal(h->published, 1);
 	store_image_whole(m.store);
 	store_image_whole(m.store);
 	assert_int_equal(h->open, 2);
 	store_image_generation(m.store, 3);
-	assert_true(store_image_chunk(m.store, 3) == UINT64_MAX);
+	assert_true(store_image_chunk(m.store, 0, 3) == UINT64_MAX);
 	assert_int_equal(store_pages(m.store), SHM_PAGES_NORMAL);
 	close_store(&m);
 }
