@@ -98,6 +98,8 @@ struct fake *fake_start(const struct fake_conf *conf)
 	f->conf.world_size = conf->world_size ? conf->world_size : 1;
 	f->conf.timeout_ms = conf->timeout_ms ? conf->timeout_ms : 20000;
 	f->arena.fd = f->shared.fd = -1;
+	f->generation = FAKE_GENERATION;
+	f->saved = calloc(FAKE_ELEMS_MAX, 4);
 	f->master = calloc(FAKE_ELEMS_MAX, 4);
 	f->moment = calloc(FAKE_ELEMS_MAX, 4);
 	f->landing = calloc(WIRE_PART_BYTES, 1);
@@ -138,6 +140,8 @@ void fake_stop(struct fake *f)
 	unlink(path);
 	rmdir(f->dir);
 	free(f->master);
+	free(f->saved);
+	free(f->spec);
 	free(f->moment);
 	free(f->landing);
 	free(f->tensor_absent);
@@ -186,6 +190,30 @@ void fake_ended(struct fake *f, const char *why)
 void fake_lost(struct fake *f, const char *why)
 {
 	send_why(f, OP_LOST, why);
+}
+
+void fake_rolled_back(struct fake *f, uint64_t step, const char *why)
+{
+	fake_lock(f);
+	fake_roll_back(f, step, why);
+	fake_unlock(f);
+}
+
+void fake_progress(struct fake *f, const struct wire_head *request, uint64_t done, uint64_t total)
+{
+	struct wire_head h = {.op = OP_PROGRESS, .attempt = request->attempt};
+	Shard__Progress p = SHARD__PROGRESS__INIT;
+
+	p.done_bytes = done;
+	p.total_bytes = total;
+	fake_send(f, &h, &p.base);
+}
+
+void fake_saved(struct fake *f, const struct wire_head *request, enum shard_status st, const char *text)
+{
+	fake_lock(f);
+	fake_answer_save(f, request, st, text);
+	fake_unlock(f);
 }
 
 void fake_attempt(struct fake *f, const char *why)

@@ -12,7 +12,7 @@
 
 #include <pthread.h>
 
-enum { FAKE_ELEMS_MAX = 1 << 18, FAKE_MODEL = 7, FAKE_GENERATION = 3, FAKE_TERM = 11 };
+enum { FAKE_ELEMS_MAX = 1 << 18, FAKE_MODEL = 7, FAKE_GENERATION = 3, FAKE_TERM = 11, FAKE_BLOB_MAX = 64 << 10 };
 
 struct fake_conf { /* constant while it runs */
 	bool tcp;
@@ -45,7 +45,15 @@ struct fake {
 	struct wire_head last[OP_NR]; /* newest header of each op */
 	char ready_why[256], abandon_why[256];
 	double ready_weight;
-	bool ready_skip;
+	bool ready_skip, ready_has_blob;
+	struct fake_blob {
+		uint64_t step; /* 0: none */
+		uint32_t bytes;
+		unsigned char data[FAKE_BLOB_MAX];
+	} ready_blob, blob; /* of the newest READY; committed, of this rank */
+	char save_dir[64], save_tag[64];
+	uint8_t *spec; /* packed, of the newest DEFINE: what RESTORE answers with */
+	size_t spec_bytes;
 
 	/* the model */
 	uint64_t elems;
@@ -53,8 +61,8 @@ struct fake {
 	enum shard_dtype image, grad;
 	bool defined, created, sealed, joined;
 	uint64_t step; /* committed */
-	uint32_t attempt;
-	float *master, *moment, *landing;
+	uint32_t attempt, generation;
+	float *master, *moment, *landing, *saved; /* saved: master as of the last SAVE */
 	uint64_t landing_first;
 	struct shm arena, shared;    /* over tcp: private */
 	unsigned char *chunk_pushed; /* [chunks_nr] */
@@ -77,6 +85,11 @@ void fake_ended(struct fake *f, const char *why);        /* ENDED for the attemp
 void fake_attempt(struct fake *f, const char *why);      /* ATTEMPT for the next attempt, with conf's rank and world */
 void fake_result(struct fake *f);                        /* for a muted READY */
 void fake_lost(struct fake *f, const char *why);
+/* LOST with SHARD_ROLLED_BACK: master is as saved last, its step is step; the image follows, no ATTEMPT does. */
+void fake_rolled_back(struct fake *f, uint64_t step, const char *why);
+void fake_progress(struct fake *f, const struct wire_head *request, uint64_t done, uint64_t total);
+/* The answer to a muted SAVE: Saved, or a refusal. */
+void fake_saved(struct fake *f, const struct wire_head *request, enum shard_status st, const char *text);
 void fake_error(struct fake *f, enum shard_status st, const char *text); /* ERROR, then close */
 void fake_close(struct fake *f);
 void fake_raw(struct fake *f, const void *bytes, size_t nr); /* straight into the socket */

@@ -10,5 +10,7 @@ void fake_control(struct fake *f, const struct wire_head *h, const ProtobufCMess
 void fake_send_attempt(struct fake *f, const char *why);
 void fake_decide(struct fake *f);
 void fake_unjoin(struct fake *f);
+void fake_answer_save(struct fake *f, const struct wire_head *h, enum shard_status st, const char *text);
+void fake_roll_back(struct fake *f, uint64_t step, const char *why);
 
 #endif

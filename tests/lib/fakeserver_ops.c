@@ -25,7 +25,7 @@ void fake_control(struct fake *f, const struct wire_head *h, const ProtobufCMess
 static void reply(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg)
 {
 	struct wire_head r = {
-		.op = h->op, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = FAKE_GENERATION};
+		.op = h->op, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = f->generation};
 
 	fake_control(f, &r, msg);
 }
@@ -44,7 +44,7 @@ struct wire_head fake_head(struct fake *f, uint16_t op)
 {
 	return (struct wire_head){.op = op,
 				  .model = FAKE_MODEL,
-				  .generation = FAKE_GENERATION,
+				  .generation = f->generation,
 				  .term = FAKE_TERM,
 				  .seq = 1,
 				  .step = f->step + 1,
@@ -135,6 +135,10 @@ void fake_decide(struct fake *f)
 		apply(f);
 	fake_control(f, &h, &r.base);
 	f->step++;
+	if (f->ready_has_blob) {
+		f->blob = f->ready_blob;
+		f->blob.step = f->step;
+	}
 	f->attempt = 0;
 	if (!skip || !f->conf.tcp)
 		publish(f);
@@ -186,6 +190,11 @@ static void on_define(struct fake *f, const struct wire_head *h, const void *bod
 	r.chunk_elems = f->conf.chunk_elems;
 	r.timeout_ms = f->conf.timeout_ms;
 	f->defined = true;
+	free(f->spec);
+	f->spec_bytes = shard__spec__get_packed_size(q->spec);
+	f->spec = malloc(f->spec_bytes);
+	CHECK(f->spec != NULL);
+	shard__spec__pack(q->spec, f->spec);
 	reply(f, h, &r.base);
 	shard__define__free_unpacked(q, NULL);
 }
@@ -217,7 +226,7 @@ static void on_read(struct fake *f, const struct wire_head *h, const void *body)
 			      .flags = WIRE_REPLY,
 			      .attempt = h->attempt,
 			      .model = FAKE_MODEL,
-			      .generation = FAKE_GENERATION,
+			      .generation = f->generation,
 			      .step = f->step};
 
 	CHECK(q != NULL && q->first + q->count <= f->elems);
@@ -241,7 +250,7 @@ static void on_join(struct fake *f, const struct wire_head *h, const void *body)
 	size_t data = image_data_offset(f->chunks_nr), arena = f->elems * dtype_bytes(f->grad),
 	       bytes = data + f->elems * dtype_bytes(f->image);
 	struct wire_head r = {
-		.op = OP_JOIN, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = FAKE_GENERATION};
+		.op = OP_JOIN, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = f->generation};
 	Shard__Joined j = SHARD__JOINED__INIT;
 
 	(void)body;
@@ -250,7 +259,7 @@ static void on_join(struct fake *f, const struct wire_head *h, const void *body)
 	CHECK(shm_create(&f->arena, "arena", arena, 1, SHM_HUGE_NO, NULL) == SHARD_OK);
 	CHECK(shm_create(&f->shared, "image", bytes, 0, SHM_HUGE_NO, NULL) == SHARD_OK);
 	image(f)->magic = IMAGE_MAGIC;
-	image(f)->generation = FAKE_GENERATION;
+	image(f)->generation = f->generation;
 	image(f)->chunks_nr = f->chunks_nr;
 	image(f)->data_offset = data;
 	f->joined = true;
@@ -314,6 +323,11 @@ static void on_ready(struct fake *f, const struct wire_head *h, const void *body
 	f->ready_weight = q->weight;
 	f->ready_skip = q->skip;
 	snprintf(f->ready_why, sizeof(f->ready_why), "%s", q->why);
+	CHECK(q->blob.len <= FAKE_BLOB_MAX && (q->has_blob || q->blob.len == 0));
+	f->ready_has_blob = q->has_blob;
+	f->ready_blob.bytes = (uint32_t)q->blob.len;
+	if (q->blob.len > 0)
+		memcpy(f->ready_blob.data, q->blob.data, q->blob.len);
 	shard__ready__free_unpacked(q, NULL);
 	if (!in_hand(f, h))
 		return;
@@ -332,6 +346,99 @@ static void on_abandon(struct fake *f, const struct wire_head *h, const void *bo
 	shard__why__free_unpacked(q, NULL);
 }
 
+/* --- checkpoints and blobs --- */
+
+void fake_answer_save(struct fake *f, const struct wire_head *h, enum shard_status st, const char *text)
+{
+	Shard__Saved s = SHARD__SAVED__INIT;
+	char path[200];
+
+	if (st != SHARD_OK) {
+		refuse(f, h, st, text);
+		return;
+	}
+	snprintf(path, sizeof(path), "%s/%s", f->save_dir, f->save_tag);
+	s.path = path;
+	s.step = f->step;
+	s.bytes = f->elems * 12;
+	reply(f, h, &s.base);
+}
+
+static void on_save(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Save *q = shard__save__unpack(NULL, h->body_bytes, body);
+
+	CHECK(q != NULL);
+	snprintf(f->save_dir, sizeof(f->save_dir), "%s", q->dir);
+	snprintf(f->save_tag, sizeof(f->save_tag), "%s", q->tag);
+	shard__save__free_unpacked(q, NULL);
+	memcpy(f->saved, f->master, f->elems * 4);
+	if (!f->knobs.mute[OP_SAVE])
+		fake_answer_save(f, h, SHARD_OK, NULL);
+}
+
+static void on_restore(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Restore *q = shard__restore__unpack(NULL, h->body_bytes, body);
+	Shard__Defined r = SHARD__DEFINED__INIT;
+
+	CHECK(q != NULL && f->spec != NULL);
+	if (strcmp(q->tag, "damaged") == 0) {
+		refuse(f, h, SHARD_PROTOCOL, "global_step2/node-a.safetensors: piece 0 differs");
+	} else {
+		r.model = FAKE_MODEL;
+		r.sealed = true;
+		r.step = f->step;
+		r.chunk_elems = f->conf.chunk_elems;
+		r.timeout_ms = f->conf.timeout_ms;
+		if (strcmp(q->tag, "nameless") != 0)
+			r.spec = shard__spec__unpack(NULL, f->spec_bytes, f->spec);
+		reply(f, h, &r.base);
+		if (r.spec != NULL)
+			shard__spec__free_unpacked(r.spec, NULL);
+	}
+	shard__restore__free_unpacked(q, NULL);
+}
+
+static void on_blob(struct fake *f, const struct wire_head *h, const void *body)
+{
+	Shard__Blob *q = shard__blob__unpack(NULL, h->body_bytes, body);
+	Shard__BlobIs r = SHARD__BLOB_IS__INIT;
+
+	CHECK(q != NULL);
+	if (f->blob.step == 0 || q->rank != f->conf.rank) {
+		refuse(f, h, SHARD_NOT_FOUND, "no blob of that rank was committed");
+	} else {
+		r.rank = q->rank;
+		r.step = f->blob.step;
+		r.data.len = f->blob.bytes;
+		r.data.data = f->blob.data;
+		reply(f, h, &r.base);
+	}
+	shard__blob__free_unpacked(q, NULL);
+}
+
+void fake_roll_back(struct fake *f, uint64_t step, const char *why)
+{
+	Shard__Why w = SHARD__WHY__INIT;
+	struct wire_head h = {.op = OP_LOST, .model = FAKE_MODEL, .step = step};
+
+	f->generation++;
+	f->step = step;
+	f->attempt = 0;
+	memcpy(f->master, f->saved, f->elems * 4);
+	if (f->joined) {
+		image(f)->generation = f->generation;
+		for (uint32_t c = 0; c < f->chunks_nr; c++)
+			atomic_store(&image(f)->version[c], UINT64_MAX);
+	}
+	h.generation = f->generation;
+	w.why = (char *)(uintptr_t)why;
+	w.status = SHARD_ROLLED_BACK;
+	fake_control(f, &h, &w.base);
+	publish(f);
+}
+
 static void on_nothing(struct fake *f, const struct wire_head *h, const void *body)
 {
 	(void)f, (void)h, (void)body;
@@ -345,7 +452,8 @@ static const struct row {
 	[OP_SEAL] = {on_seal, true},          [OP_READ] = {on_read, true},          [OP_JOIN] = {on_join, true},
 	[OP_LEAVE] = {on_leave, true},        [OP_WAITS] = {on_waits, true},        [OP_PUSH] = {on_push, false},
 	[OP_READY] = {on_ready, false},       [OP_ABANDON] = {on_abandon, false},   [OP_PONG] = {on_nothing, false},
-	[OP_IMAGE_ASK] = {on_nothing, false}, [OP_PUSH_DATA] = {on_nothing, false},
+	[OP_IMAGE_ASK] = {on_nothing, false}, [OP_PUSH_DATA] = {on_nothing, false}, [OP_SAVE] = {on_save, false},
+	[OP_RESTORE] = {on_restore, true},    [OP_BLOB] = {on_blob, true},
 };
 
 static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)

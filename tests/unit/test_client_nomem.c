@@ -87,6 +87,8 @@ static enum shard_status session(struct trainer *t, const char *address)
 	enum shard_status rc;
 	struct shard_spec s;
 	float back[8];
+	char blob[8];
+	size_t blob_bytes = sizeof(blob);
 	uint64_t step = 0;
 	shard_ticket ticket;
 
@@ -108,9 +110,15 @@ static enum shard_status session(struct trainer *t, const char *address)
 	for (uint32_t i = 1; i < TRAINER_TENSORS; i++)
 		STEP(shard_push_none(t->model, i));
 	STEP(shard_pull(t->model, 0, 0, 1, 0, back, SHARD_F32, &ticket));
+	STEP(shard_set_blob(t->model, "cursor", 6));
 	STEP(shard_commit(t->model, &ticket));
 	STEP(shard_result(t->model, ticket, 5000, &r));
+	STEP(shard_blob(t->model, 0, blob, &blob_bytes, &step));
+	STEP(shard_save(t->model, "/ckpt", NULL, &ticket));
+	STEP(shard_wait(t->model, ticket, 5000));
 	STEP(shard_leave(t->model, 5000));
+	shard_detach(&t->model);
+	STEP(shard_restore(t->client, "/ckpt", NULL, NULL, &t->model));
 	return SHARD_OK;
 }
 
