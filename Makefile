@@ -18,9 +18,13 @@ VERSION  := 0.1.0
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wwrite-strings \
           -Wundef -Wvla -Wformat=2 -Wswitch-enum $(if $(WERROR),-Werror)
 STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off -fno-strict-overflow -fPIC -fvisibility=hidden -pthread
-# libshard is small: what it does not call goes, what does not loop over elements is built for size
+# libshard is small: what it does not call goes, what does not loop over elements is not unrolled, the client is built for size; but its
+# copies are long ones, for which the C library knows better than `rep movsb`
 SECTIONS := -ffunction-sections -fdata-sections
-small   = $(if $(SAN),,$(if $(filter-out client/adds.c client/ctl/% client/examples/%,$(filter client/%.c,$1)),-Os))
+LOOPS   := client/adds.c client/ctl/% client/examples/% proto/wire/dtype%
+COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign
+SIZE    := -Os $(shell $(CC) $(COPIES) -E -x c /dev/null >/dev/null 2>&1 && echo '$(COPIES)')
+small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/%,$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
 SANF   := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSHARD_DEBUG)
 DEBUGF := $(if $(DEBUG),-DSHARD_DEBUG)
 INC    := -Iinclude -Iproto -I$(B)/gen
