@@ -3,7 +3,7 @@
  * nodes, so that a state is small, and since its memory is flat a copy of the bytes is a copy of the state. Messages go into a
  * set and may be delivered at any time, any number of times, or never: loss, copies and any order. The coordinator holds no
  * chunk and starts again once at any moment, with or without the view that it was writing; an attempt is abandoned once; a
- * link breaks once. Safety: no two attempts of the step are ever committed, and what is committed is never dropped. */
+ * link breaks once; a checkpoint holds it once. Safety: no two attempts of the step are ever committed, and what is committed is never dropped. */
 #define CORE_NODES_MAX   3
 #define CORE_RANKS_MAX   3
 #define CORE_GROUPS_MAX  1
@@ -16,9 +16,7 @@
 #include "core/record.c"
 #include "core/recover.c"
 #include "core/scaler.c"
-#if __has_include("core/schedule.c")
 #include "core/schedule.c"
-#endif
 #include "core/slots.c"
 #include "core/step.c"
 #include "core/waits.c"
@@ -52,19 +50,7 @@ static uint64_t state_hash(const struct search *q, struct state *s)
 	if (s->has_pending)
 		h = mix_id(mix(mix(h, s->pending.term), s->pending.seq), &s->pending.record.id);
 	h = mix(mix(mix(h, (uint64_t)s->restarts), (uint64_t)s->abandons), (uint64_t)s->flaps);
-	return mix_id(mix(h, s->has_committed * 2u + s->down), &s->committed);
-}
-
-static bool seen_before(struct search *q, uint64_t h) /* open addressing; 0 is free */
-{
-	size_t at = h & (((size_t)1 << q->seen_bits) - 1);
-
-	for (; q->seen[at]; at = (at + 1) & (((size_t)1 << q->seen_bits) - 1)) {
-		if (q->seen[at] == h)
-			return true;
-	}
-	q->seen[at] = h ? h : 1;
-	return false;
+	return mix_id(mix(mix(h, (uint64_t)s->holds * 2u + s->held), s->has_committed * 2u + s->down), &s->committed);
 }
 
 /* Time stands still: a timer is on or off, and how long ago things happened is forgotten. */
@@ -79,6 +65,7 @@ static void canonical(struct core *c)
 	for (uint16_t i = 0; i < CORE_NODES_MAX; i++)
 		c->coord.node[i].absent_since = c->coord.node[i].absent_since ? 1 : 0;
 	c->coord.begun_ns = 1;
+	c->coord.held_ns = c->coord.held;
 	c->texts_used = 0;
 	memset(c->texts, 0, sizeof(c->texts));
 	memset(&c->member.answer, 0, sizeof(c->member.answer));
@@ -175,6 +162,8 @@ static void committed(struct search *q, struct state *s, const struct record *r)
 		if (core_id_cmp(&s->prepared[n], &r->id))
 			violated(q, "an attempt is committed for which a node never voted");
 	}
+	if (s->held && !s->has_committed)
+		violated(q, "a step is committed while the one before is held");
 	s->has_committed = true;
 	s->committed = r->id;
 }
@@ -200,6 +189,10 @@ static void action(struct search *q, struct state *s, uint16_t n, const struct c
 		if (s->has_committed && !core_id_cmp(&s->committed, &a->id))
 			violated(q, "a committed attempt is dropped");
 		s->draining[n] = a->id;
+	} else if (a->type == CORE_ACT_HELD) {
+		if (s->has_committed != (a->record->id.step == FIRST_STEP))
+			violated(q, "what is held is not what was decided last");
+		s->held = true;
 	} else if (a->type == CORE_ACT_LOST) {
 		violated(q, "LOST, though no chunk was lost");
 	}
@@ -318,7 +311,7 @@ static bool may_restart(struct search *q, struct state *s, bool written)
 	if (written)
 		s->disk = s->pending;
 	s->has_pending = false;
-	s->down = false;
+	s->down = s->held = false;
 	s->draining[0] = (struct core_id){0};
 	start(q, s, 0);
 	feed(q, s, 0, &(struct core_event){.type = CORE_EV_TICK});
@@ -344,6 +337,19 @@ static bool may_flap(struct search *q, struct state *s) /* the link between 0 an
 	return true;
 }
 
+static bool may_hold(struct search *q, struct state *s)
+{
+	struct core_event e = {.type = CORE_EV_HOLD, .on = !core_of(s, 0)->coord.hold};
+
+	if (e.on && !s->holds)
+		return false;
+	s->holds -= e.on;
+	s->held = false;
+	feed(q, s, 0, &e);
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "hold %s", e.on ? "on" : "off");
+	return true;
+}
+
 static bool may(struct search *q, struct state *s, uint32_t what)
 {
 	uint32_t work = 6u * q->shape.nodes_nr;
@@ -357,7 +363,9 @@ static bool may(struct search *q, struct state *s, uint32_t what)
 		return may_restart(q, s, what == 2);
 	if (what == 3)
 		return may_flap(q, s);
-	return may_deliver(q, s, what - 4);
+	if (what == 4)
+		return may_hold(q, s);
+	return may_deliver(q, s, what - 5);
 }
 
 static void explore(struct search *q)
@@ -367,7 +375,7 @@ static void explore(struct search *q)
 	CHECK(q->depth + 2 < DEPTH_MAX);
 	if (q->depth > q->deepest)
 		q->deepest = q->depth;
-	for (uint32_t what = 0; what < 6u * q->shape.nodes_nr + 4 + q->messages_nr && !q->failed && q->states_nr < q->limit;
+	for (uint32_t what = 0; what < 6u * q->shape.nodes_nr + 5 + q->messages_nr && !q->failed && q->states_nr < q->limit;
 	     what++) {
 		*next = *s;
 		if (!may(q, next, what))
@@ -413,6 +421,7 @@ static void first_state(struct search *q, struct state *s) /* sealed, trainers j
 	s->restarts = q->shape.restarts;
 	s->abandons = q->shape.abandons;
 	s->flaps = q->shape.flaps;
+	s->holds = q->shape.holds;
 	memset(s->sent, 0, sizeof(s->sent));
 	for (uint32_t i = 0; i < q->messages_nr; i++) {
 		if (q->message[i].msg.op == CORE_BEGIN)
@@ -436,8 +445,10 @@ static void enumerate(const struct shape *shape, size_t limit)
 	assert_null(q->failed);
 	assert_true(core_of(&q->at[0], 0)->coord.undecided);
 	explore(q);
-	printf("verdict: %u nodes, %d restarts, %d abandoned, %d link losses: %zu states, %zu transitions, depth %u: %s\n",
-	       shape->nodes_nr, shape->restarts, shape->abandons, shape->flaps, q->states_nr, q->transitions_nr, q->deepest,
+	printf("verdict: %u nodes, %d restarts, %d abandoned, %d link losses, %d holds: %zu states, %zu transitions, depth %u: "
+	       "%s\n",
+	       shape->nodes_nr, shape->restarts, shape->abandons, shape->flaps, shape->holds, q->states_nr, q->transitions_nr,
+	       q->deepest,
 	       q->failed              ? q->failed
 	       : q->states_nr < limit ? "safe"
 				      : "cut off");
@@ -456,6 +467,8 @@ static void test_two_nodes(void **state)
 	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 1, .abandons = 1, .flaps = 1},
 		  STATES_MAX);
 	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 2, .abandons = 1}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 1, .abandons = 1, .holds = 1},
+		  STATES_MAX);
 }
 
 static void test_three_nodes(void **state)

@@ -15,7 +15,7 @@ struct shape {
 	uint16_t nodes_nr;
 	uint32_t chunks_nr;
 	uint16_t owner[2];
-	int restarts, abandons, flaps;
+	int restarts, abandons, flaps, holds;
 	bool lr_differs; /* in every first attempt: it must never be committed */
 };
 
@@ -27,8 +27,8 @@ struct state { /* of the cluster; compared by its bytes */
 	struct core_view disk;
 	bool has_pending, persisted_heard;
 	struct core_view pending;
-	int restarts, abandons, flaps; /* left */
-	bool has_committed, down;      /* down: the flapping link */
+	int restarts, abandons, flaps, holds; /* left */
+	bool has_committed, held, down;       /* down: the flapping link */
 	struct core_id committed;
 	struct core_id draining[CORE_NODES_MAX], prepared[CORE_NODES_MAX];
 };
@@ -83,6 +83,18 @@ static uint64_t hash_bytes(const void *p, size_t bytes) /* a multiple of 32 */
 		}
 	}
 	return mix(mix(h[0], h[1]), mix(h[2], h[3]));
+}
+
+static bool seen_before(struct search *q, uint64_t h) /* open addressing; 0 is free */
+{
+	size_t at = h & (((size_t)1 << q->seen_bits) - 1);
+
+	for (; q->seen[at]; at = (at + 1) & (((size_t)1 << q->seen_bits) - 1)) {
+		if (q->seen[at] == h)
+			return true;
+	}
+	q->seen[at] = h ? h : 1;
+	return false;
 }
 
 #endif
