@@ -17,7 +17,7 @@ static const struct ctl_command commands[] = {
 	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
 	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan, ctl_plan_options},
-	{"bench", "", "steps of a made-up model against what this machine can do", 0, 0, ctl_bench, ctl_bench_options},
+	{"bench", "", "a made-up model's steps beside the machine's limits", 0, 0, ctl_bench, ctl_bench_options},
 	{"doctor", "", "is this machine fit for shardd? with the remedies", 0, 0, ctl_doctor, ctl_doctor_options},
 	{"model", "list", "models: owner, mode, step, state, bytes", 1, 4, ctl_model, ctl_model_options},
 	{"model", "show NAME", "all about one: settings, groups, placement, tensors", 1, 4, ctl_model, ctl_model_options},
@@ -26,6 +26,9 @@ static const struct ctl_command commands[] = {
 	{"model", "pause NAME", "no step after the one in hand", 1, 4, ctl_model, ctl_model_options},
 	{"model", "resume NAME", "goes on, also after it diverged", 1, 4, ctl_model, ctl_model_options},
 	{"model", "kick NAME RANK", "puts a trainer out of the world", 1, 4, ctl_model, ctl_model_options},
+	{"checkpoints", "DIR", "what a folder of checkpoints holds; --verify", 1, 1, ctl_checkpoints, ctl_checkpoints_options},
+	{"export", "DIR OUT", "weights of a checkpoint as Hugging Face's files", 2, 2, ctl_export, ctl_export_options},
+	{"import", "SRC DIR", "a checkpoint from Hugging Face's files", 2, 2, ctl_import, ctl_import_options},
 	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config, ctl_config_options},
 	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config, ctl_config_options},
 };

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl import SRC DIR --name NAME`: a checkpoint of ours from safetensors files, whoever wrote them. Happy path: SRC is a file, an index, or a
+ * folder with one of them → headers → tensors in the order of files and offsets → fp32 parts of bounded size → manifest with the layout, the
+ * master weights alone: moments begin at zero. Fails (exit 1) on a dtype that no weights have, a name twice, a shard that is missing, an index
+ * that contradicts its files: named; nothing is left behind. */
+#include "ctl/bar.h"
+#include "ctl/ctl.h"
+#include "ctl/source.h"
+
+#include "base/check.h"
+#include "ckpt/checkpoint.h"
+#include "wire/dtype.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG };
+
+#define PART_ELEMS (64ull << 20) /* 256 MiB are in memory at a time; more only where there would be too many files */
+
+const struct argp_option ctl_import_options[] = {
+	{"name", CTL_KEY + NAME, "NAME", 0, "of the model: 1 to 64 of [a-z0-9._-]", 0},
+	{"settings", CTL_KEY + SETTINGS, "TEXT", 0, "as in \"optimizer=adamw lr=3e-4\": keys of [model]", 0},
+	{"image", CTL_KEY + IMAGE, "TYPE", 0, "of parameters: bf16, fp16 or fp32 (default: bf16)", 0},
+	{"grad", CTL_KEY + GRAD, "TYPE", 0, "of gradients (default: as --image)", 0},
+	{"step", CTL_KEY + STEP, "N", 0, "that the weights are of (default: 0)", 0},
+	{"tag", CTL_KEY + TAG, "TAG", 0, "of the checkpoint (default: global_step{N})", 0},
+	{0},
+};
+
+struct job {
+	const char *dir;
+	char tag[CHECKPOINT_TAG_MAX + 1], path[CHECKPOINT_PATH_MAX];
+	struct source *source;
+	struct manifest m;
+	uint64_t elems, part_elems, done;
+	float *part;
+	struct bar bar;
+	struct err e;
+};
+
+static bool text_of(char **to, const char *from, size_t bytes)
+{
+	*to = strndup(from, bytes);
+	return *to != NULL;
+}
+
+/* The optimizer is a word of the settings. */
+static bool take_settings(struct job *j, const char *text)
+{
+	const char *optimizer = "adamw";
+	size_t n = 5;
+
+	for (const char *at = text; *(at += strspn(at, " \t")); at += strcspn(at, " \t")) {
+		size_t word = strcspn(at, " \t");
+
+		if (!memchr(at, '=', word) || *at == '=') {
+			ctl_fail(CTL_USAGE, "import: --settings: \"%.*s\": write key=value", (int)word, at);
+			return false;
+		}
+		if (strncmp(at, "optimizer=", 10) == 0) {
+			optimizer = at + 10;
+			n = word - 10;
+		}
+	}
+	if (strlen(text) > MANIFEST_SETTINGS_MAX || n > 64) {
+		ctl_fail(CTL_USAGE, "import: --settings: is too long");
+		return false;
+	}
+	return text_of(&j->m.settings, text, strlen(text)) && text_of(&j->m.optimizer, optimizer, n);
+}
+
+static bool take_dtype(const struct ctl_options *o, int option, enum shard_dtype *to)
+{
+	if (!o->value[option] || dtype_parse(o->value[option], to))
+		return true;
+	ctl_fail(CTL_USAGE, "import: --%s %s: choose bf16, fp16 or fp32", ctl_import_options[option].name, o->value[option]);
+	return false;
+}
+
+static bool take_options(struct job *j, const struct ctl_options *o)
+{
+	const char *name = o->value[NAME] ? o->value[NAME] : "", *step = o->value[STEP];
+	char *end;
+
+	if (strlen(name) < 1 || strlen(name) > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(name)) {
+		ctl_fail(CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
+		return false;
+	}
+	strcpy(j->m.name, name);
+	if (step) {
+		errno = 0;
+		j->m.step = strtoull(step, &end, 10);
+		if (*step < '0' || *step > '9' || *end || errno || j->m.step > 1ull << 62) {
+			ctl_fail(CTL_USAGE, "import: --step %s: choose a whole number", step);
+			return false;
+		}
+	}
+	checkpoint_tag(j->tag, j->m.step);
+	if (o->value[TAG] && !checkpoint_tag_ok(o->value[TAG])) {
+		ctl_fail(CTL_USAGE, "import: --tag %s: 1 to 64 of [A-Za-z0-9._-], not starting with a dot", o->value[TAG]);
+		return false;
+	}
+	if (o->value[TAG])
+		strcpy(j->tag, o->value[TAG]);
+	j->m.image = SHARD_BF16;
+	if (!take_dtype(o, IMAGE, &j->m.image))
+		return false;
+	j->m.grad = j->m.image;
+	return take_dtype(o, GRAD, &j->m.grad) && take_settings(j, o->value[SETTINGS] ? o->value[SETTINGS] : "");
+}
+
+/* --- layout --- */
+
+static bool make_manifest(struct job *j)
+{
+	struct manifest *m = &j->m;
+	uint64_t id[2] = {0, 0};
+	uint32_t most;
+
+	if (getrandom(id, sizeof(id), 0) != sizeof(id))
+		id[0] = (uint64_t)getpid();
+	snprintf(m->run_id, sizeof(m->run_id), "%016llx%016llx", (unsigned long long)id[0], (unsigned long long)id[1]);
+	snprintf(m->release, sizeof(m->release), "%s", SHARD_RELEASE);
+	m->kinds[0] = SHARD_MASTER;
+	m->kinds_nr = 1;
+	m->applied = 0;
+	m->owner_known = true;
+	m->owner_uid = getuid();
+	m->owner_gid = getgid();
+	m->tensors_nr = j->source->tensors_nr;
+	m->tensors = calloc(m->tensors_nr, sizeof(*m->tensors));
+	if (!m->tensors)
+		return false;
+	for (uint32_t i = 0; i < m->tensors_nr; i++) {
+		const struct safetensors_entry *x = j->source->tensor[i].entry;
+		struct shard_tensor *t = &m->tensors[i];
+
+		t->name = x->name;
+		t->ndim = x->ndim;
+		memcpy(t->shape, x->shape, sizeof(t->shape));
+		j->elems += x->bytes / dtype_bytes(x->dtype);
+	}
+	j->part_elems = j->elems / (MANIFEST_FILES_MAX - 8) > PART_ELEMS ? j->elems / (MANIFEST_FILES_MAX - 8) : PART_ELEMS;
+	if (j->part_elems > j->elems)
+		j->part_elems = j->elems;
+	most = (uint32_t)(j->elems / j->part_elems + 1);
+	m->files = calloc(most, sizeof(*m->files));
+	j->part = malloc(j->part_elems * sizeof(float));
+	return m->files && j->part;
+}
+
+/* --- parts --- */
+
+static bool put_part(struct job *j, const struct part_run *runs, uint32_t runs_nr)
+{
+	char name[64];
+
+	if (runs_nr == 0)
+		return true;
+	snprintf(name, sizeof(name), "import-%05u.safetensors", j->m.files_nr + 1);
+	if (part_write(j->path, name, runs, runs_nr, NULL, 0, &j->m.files[j->m.files_nr], NULL, &j->e) != SHARD_OK)
+		return false;
+	j->m.files_nr++;
+	return true;
+}
+
+static bool put_parts(struct job *j, struct part_run *runs)
+{
+	uint32_t nr = 0;
+	uint64_t used = 0;
+
+	for (uint32_t i = 0; i < j->source->tensors_nr; i++) {
+		const struct safetensors_entry *x = j->source->tensor[i].entry;
+		uint64_t all = x->bytes / dtype_bytes(x->dtype);
+
+		for (uint64_t at = 0, n; at < all; at += n) {
+			n = all - at < j->part_elems - used ? all - at : j->part_elems - used;
+			if (source_read(j->source, i, at, n, j->part + used, &j->e) != SHARD_OK)
+				return false;
+			runs[nr++] = (struct part_run){SHARD_MASTER, x->name, at, n, j->part + used};
+			used += n;
+			bar_set(&j->bar, j->done += n * dtype_bytes(x->dtype));
+			if (used < j->part_elems)
+				continue;
+			if (!put_part(j, runs, nr))
+				return false;
+			nr = 0;
+			used = 0;
+		}
+	}
+	return put_part(j, runs, nr);
+}
+
+static enum ctl_exit run(struct job *j, bool json)
+{
+	struct part_run *runs = calloc((size_t)j->source->tensors_nr + 1, sizeof(*runs));
+	enum shard_status st;
+	bool ok;
+
+	if (!runs || !make_manifest(j)) {
+		free(runs);
+		return ctl_fail(CTL_FAILED, "import: no memory");
+	}
+	st = checkpoint_begin(j->path, j->dir, j->tag, j->m.name, &j->e);
+	if (st != SHARD_OK) {
+		free(runs);
+		return ctl_fail(st == SHARD_EXISTS ? CTL_REFUSED : CTL_FAILED, "import: %s", j->e.text);
+	}
+	bar_init(&j->bar, "import", j->source->bytes, isatty(2));
+	ok = put_parts(j, runs);
+	bar_done(&j->bar);
+	free(runs);
+	if (!ok || checkpoint_finish(j->dir, j->tag, &j->m, &j->e) != SHARD_OK) {
+		checkpoint_abandon(j->dir, j->tag);
+		return ctl_fail(CTL_FAILED, "import: %s", j->e.text);
+	}
+	if (json)
+		printf("{\"model\": \"%s\", \"tag\": \"%s\", \"step\": %llu, \"tensors\": %u, \"elements\": %llu, \"files\": %u}\n",
+		       j->m.name, j->tag, (unsigned long long)j->m.step, j->m.tensors_nr, (unsigned long long)j->elems,
+		       j->m.files_nr);
+	else
+		printf("%s, step %llu: %u tensors, %llu elements in %s/%s\n", j->m.name, (unsigned long long)j->m.step,
+		       j->m.tensors_nr, (unsigned long long)j->elems, j->dir, j->tag);
+	return CTL_OK;
+}
+
+enum ctl_exit ctl_import(const struct ctl_options *o)
+{
+	struct job j = {.dir = o->words[1]};
+	enum ctl_exit rc = CTL_USAGE;
+
+	if (take_options(&j, o)) {
+		rc = source_open(&j.source, o->words[0], &j.e) == SHARD_OK ? run(&j, o->json)
+									   : ctl_fail(CTL_FAILED, "import: %s", j.e.text);
+	}
+	source_close(&j.source);
+	for (uint32_t i = 0; i < j.m.files_nr; i++)
+		part_file_free(&j.m.files[i]);
+	free(j.m.files);
+	free(j.m.tensors);
+	free(j.m.settings);
+	free(j.m.optimizer);
+	free(j.part);
+	return rc;
+}
