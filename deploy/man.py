@@ -268,13 +268,14 @@ def section1(out, shardctl):
     lines = help_of(shardctl)
     body = ".SH SYNOPSIS\n.B shardctl\n.RI [ OPTION \" ...] \" COMMAND \" [\" WORD \" ...]\"\n.SH DESCRIPTION\n" + described(lines)
     body += ".SH OPTIONS\nOf all commands:\n" + option_list(options(lines)) + ".SH COMMANDS\n"
-    shown = None
-    for line in after(lines, "Commands")[1:]:
-        m = re.match(r"^  (\S.*?) {2,}(.*)$", line)
-        if not m:
+    shown, rows = None, after(lines, "Commands")[1:]
+    column = re.match(r"  \S+ +", rows[0]).end()
+    for line in rows:
+        if not re.match(r"  \S", line):
             break
-        body += ".SS %s\n%s\n" % (esc(m.group(1)), sentence(m.group(2)))
-        words = re.match(r"[a-z]+(?: [a-z]+)*", m.group(1)).group(0).split()
+        command = line[2:column].strip()
+        body += ".SS %s\n%s\n" % (esc(command), sentence(line[column:]))
+        words = re.match(r"[a-z]+(?: [a-z]+)*", command).group(0).split()
         own = help_of(shardctl, *words)
         own = own[:next((i for i, l in enumerate(own) if "Options of all commands" in l), len(own))]
         pairs = options(own)

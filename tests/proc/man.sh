@@ -40,7 +40,8 @@ text man5/shardd.conf.5 >conf.txt
 	grep -q " $key " conf.txt || fail "shardd.conf(5) lacks $key"
 done
 text man1/shardctl.1 >ctl.txt
-"$here/$build/shardctl" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]\)/\1/p' | sed 's/   *.*//' | while read -r command; do
+"$here/$build/shardctl" --help | awk '/^Commands/ { on = 1; next } on && !/^  / { exit }
+	on { if (!c) { match($0, /^  [a-z]+ +/); c = RLENGTH } s = substr($0, 3, c - 2); sub(/ +$/, "", s); print s }' | while read -r command; do
 	grep -qF "$command" ctl.txt || fail "shardctl(1) lacks $command"
 done
 rm -f conf.txt ctl.txt
