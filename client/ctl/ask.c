@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One question to a daemon. Happy path: dial, HELLO as a tool, the daemon's HELLO, the request, its answer; then the connection is closed.
- * Everything before the deadline; poll(2) is the only wait. Fails: SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_CLOSED, SHARD_PROTOCOL, or
+/* One question to a daemon. Happy path: dial, HELLO as a tool, the daemon's HELLO, the request (unless that was all), its answer; then the
+ * connection is closed. Everything before the deadline; poll(2) is the only wait. Fails: SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_CLOSED, SHARD_PROTOCOL, or
  * with what the daemon answered in an ERROR. */
 #include "ctl/ctl.h"
+#include "ctl/greet.h"
 
 #include "base/arena.h"
 #include "base/clock.h"
@@ -31,6 +32,8 @@ struct question {
 	bool greeted, answered;
 	char *text;
 	uint64_t deadline_ns;
+	ctl_heard_fn heard; /* NULL: HELLO is only the way to the question */
+	void *heard_arg;
 };
 
 static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
@@ -68,6 +71,8 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 		stream_features(s, ((const Shard__Hello *)(const void *)m)->features);
 		stream_set_body_max(s, BODY_MAX);
 		q->greeted = true;
+		if (q->heard)
+			q->heard(q->heard_arg, (const Shard__Hello *)(const void *)m);
 	} else if (h->op == q->op && (h->flags & WIRE_REPLY) && h->attempt == REQUEST_TAG && m &&
 		   type == &shard__text__descriptor) {
 		q->text = strdup(((const Shard__Text *)(const void *)m)->text);
@@ -121,7 +126,7 @@ static enum shard_status talk(struct question *q, struct err *e)
 	hello.release = (char *)(uintptr_t)SHARD_RELEASE;
 	if ((st = stream_send_control(q->stream, &h, &hello.base)) != SHARD_OK)
 		return err_set(e, st, "HELLO cannot be sent");
-	if ((st = move(q, &q->greeted, "HELLO", e)) != SHARD_OK)
+	if ((st = move(q, &q->greeted, "HELLO", e)) != SHARD_OK || q->heard)
 		return st;
 	h = (struct wire_head){.op = q->op, .attempt = REQUEST_TAG};
 	if ((st = stream_send_control(q->stream, &h, NULL)) != SHARD_OK)
@@ -129,29 +134,43 @@ static enum shard_status talk(struct question *q, struct err *e)
 	return move(q, &q->answered, wire_op(q->op)->name, e);
 }
 
-enum shard_status ctl_ask(const struct ctl_options *o, uint16_t op, char **text, struct err *e)
+static enum shard_status ask(struct question *q, struct err *e)
 {
 	static const struct stream_handler handler = {on_head, on_frame};
-	struct question q = {.o = o, .op = op, .deadline_ns = clock_ns() + o->timeout_ns};
 	size_t arena_bytes = CONTROL_ARENA_BYTES(BODY_MAX);
 	void *memory = malloc(arena_bytes);
-	struct stream_conf conf = {.queue_max = 8, .body_max = WIRE_HELLO_MAX, .handler = &handler, .owner = &q};
+	struct stream_conf conf = {.queue_max = 8, .body_max = WIRE_HELLO_MAX, .handler = &handler, .owner = q};
 	enum shard_status st;
 
-	*text = NULL;
 	if (!memory)
 		return err_set(e, SHARD_SYSTEM, "no memory for an answer");
-	arena_init(&q.arena, memory, arena_bytes);
-	st = dial(o->address, q.deadline_ns, &conf.fd);
+	arena_init(&q->arena, memory, arena_bytes);
+	st = dial(q->o->address, q->deadline_ns, &conf.fd);
 	if (st != SHARD_OK) {
 		err_set(e, st, "%s", shard_error());
-	} else if ((st = stream_open(&q.stream, &conf, e)) != SHARD_OK) {
+	} else if ((st = stream_open(&q->stream, &conf, e)) != SHARD_OK) {
 		close(conf.fd);
 	} else {
-		st = talk(&q, e);
-		stream_free(&q.stream);
+		st = talk(q, e);
+		stream_free(&q->stream);
 	}
 	free(memory);
+	return st;
+}
+
+enum shard_status ctl_greet(const struct ctl_options *o, ctl_heard_fn heard, void *arg, struct err *e)
+{
+	struct question q = {.o = o, .op = OP_HELLO, .deadline_ns = clock_ns() + o->timeout_ns, .heard = heard, .heard_arg = arg};
+
+	return ask(&q, e);
+}
+
+enum shard_status ctl_ask(const struct ctl_options *o, uint16_t op, char **text, struct err *e)
+{
+	struct question q = {.o = o, .op = op, .deadline_ns = clock_ns() + o->timeout_ns};
+	enum shard_status st = ask(&q, e);
+
+	*text = NULL;
 	if (st == SHARD_OK)
 		*text = q.text;
 	else

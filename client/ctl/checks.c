@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `shardctl doctor` looks at on this machine: versions, memory, limits, pages, clock, folders. doctor.c calls each row once. A file
- * that is not there is no finding of its own: the check says what it could not learn. Ports and links are in checks_net.c. */
+ * that is not there is no finding of its own: the check says what it could not learn. Ports and links are in checks_net.c,
+ * what several nodes must agree on in checks_nodes.c. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -279,11 +280,14 @@ static void look_state(const struct doctor *d, struct finding *f)
 }
 
 const struct doctor_check doctor_checks[] = {
-	{"config", look_config, false}, {"versions", look_versions, false}, {"memory", look_memory, true},
-	{"cgroup", look_cgroup, true},  {"memlock", look_memlock, true},    {"huge_pages", look_huge, true},
-	{"shmem", look_shmem, true},    {"clock", look_clock, false},       {"mtu", doctor_mtu, false},
-	{"socket", look_socket, true},  {"state", look_state, true},        {"port", doctor_port, true},
-	{"http", doctor_http, true},
+	{"config", look_config, false},  {"versions", look_versions, false},
+	{"memory", look_memory, true},   {"cgroup", look_cgroup, true},
+	{"memlock", look_memlock, true}, {"huge_pages", look_huge, true},
+	{"shmem", look_shmem, true},     {"clock", look_clock, false},
+	{"mtu", doctor_mtu, false},      {"socket", look_socket, true},
+	{"state", look_state, true},     {"port", doctor_port, true},
+	{"http", doctor_http, true},     {"nodes", doctor_nodes, true},
+	{"ntp", doctor_ntp, false},      {"environment", doctor_environment, true},
 };
 
 const size_t doctor_checks_nr = NR(doctor_checks);

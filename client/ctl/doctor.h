@@ -30,12 +30,15 @@ struct doctor_check {
 	bool needs_config;
 };
 
-/* checks.c, checks_net.c */
+/* checks.c, checks_net.c, checks_nodes.c */
 extern const struct doctor_check doctor_checks[];
 extern const size_t doctor_checks_nr;
 void doctor_port(const struct doctor *d, struct finding *f);
 void doctor_http(const struct doctor *d, struct finding *f);
 void doctor_mtu(const struct doctor *d, struct finding *f);
+void doctor_nodes(const struct doctor *d, struct finding *f);
+void doctor_ntp(const struct doctor *d, struct finding *f);
+void doctor_environment(const struct doctor *d, struct finding *f);
 
 /* ok, warn or fail with what was found; the remedy comes second, "" if there is none. */
 __attribute__((format(printf, 3, 4))) void doctor_found(struct finding *f, enum doctor_result result, const char *fmt, ...);

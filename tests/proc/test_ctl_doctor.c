@@ -6,6 +6,7 @@
 #include "lib/tool.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +19,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+enum { CHECKS = 16 };
 
 #define THP   "sys/kernel/mm/transparent_hugepage/"
 #define CLOCK "sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -59,6 +62,7 @@ static void put_machine(void)
 	put("root/" THP "enabled", "always [madvise] never\n");
 	put("root/" THP "shmem_enabled", "always within_size [advise] never deny force\n");
 	put("root/" CLOCK, "tsc\n");
+	put("root/adjtimex", "8193 1500\n"); /* what the kernel would say: STA_PLL and STA_NANO, within 1.5 ms */
 	put("root/sys/class/net/lo/operstate", "unknown\n");
 	put("root/sys/class/net/lo/mtu", "100\n");
 	put("root/sys/class/net/eth0/operstate", "up\n");
@@ -120,6 +124,9 @@ static void test_files(void **state)
 		{THP "shmem_enabled", "always within_size advise [never] deny force\n", "shmem", "warn", "echo advise >"},
 		{THP "shmem_enabled", "always within_size advise never [deny] force\n", "shmem", "warn", "deny"},
 		{CLOCK, "hpet\n", "clock", "warn", "dmesg"},
+		{"adjtimex", "8193 2500\n", "ntp", "ok", "within 2.5 ms"},
+		{"adjtimex", "64 16000000\n", "ntp", "warn", "systemctl enable --now systemd-timesyncd"},
+		{"adjtimex", "\n", "ntp", "warn", "timedatectl"},
 		{"sys/class/net/eth0/mtu", "1280\n", "mtu", "warn", "ip link set eth0 mtu 1500"},
 		{"sys/class/net/eth0/mtu", "1460\n", "mtu", "ok", "9000 is faster"},
 		{"sys/class/net/eth0/operstate", "down\n", "mtu", "ok", "no link"},
@@ -130,8 +137,8 @@ static void test_files(void **state)
 	(void)state;
 	put_machine();
 	o = examine(0, "shardctl", "");
-	assert_int_equal(json_integer_value(json_object_get(o, "ok")), 13);
-	assert_int_equal(json_array_size(json_object_get(o, "checks")), 13);
+	assert_int_equal(json_integer_value(json_object_get(o, "ok")), CHECKS);
+	assert_int_equal(json_array_size(json_object_get(o, "checks")), CHECKS);
 	json_decref(o);
 	for (size_t i = 0; i < NR(rows); i++) {
 		put_machine();
@@ -139,7 +146,7 @@ static void test_files(void **state)
 		put(name, rows[i].content);
 		o = examine(strcmp(rows[i].result, "fail") == 0, "shardctl", "");
 		is(o, rows[i].check, rows[i].result, rows[i].text);
-		assert_int_equal(json_integer_value(json_object_get(o, "ok")), strcmp(rows[i].result, "ok") == 0 ? 13 : 12);
+		assert_int_equal(json_integer_value(json_object_get(o, "ok")), CHECKS - (strcmp(rows[i].result, "ok") != 0));
 		json_decref(o);
 	}
 }
@@ -268,6 +275,113 @@ static void test_low_port(void **state)
 	free(out);
 }
 
+static int run_shell(void *command)
+{
+	execl("/bin/sh", "sh", "-c", (const char *)command, (char *)NULL);
+	return 97;
+}
+
+static void test_environment(void **state)
+{
+	json_t *o;
+
+	(void)state;
+	put_machine();
+	CHECK(setenv("SHARD_WORKER", "3", 1) == 0 && setenv("SHARD_GUARD", "1", 1) == 0);
+	o = examine(0, "shardctl", "");
+	is(o, "environment", "warn", "nothing reads SHARD_WORKER");
+	unsetenv("SHARD_WORKER");
+	json_decref(o);
+	o = examine(0, "shardctl", "");
+	is(o, "environment", "ok", "no SHARD_* variable is unknown");
+	unsetenv("SHARD_GUARD");
+	json_decref(o);
+}
+
+/* Node a is this machine's; b, a real daemon, and c, whatever a test makes of it. */
+static void put_nodes(uint16_t a, uint16_t b, uint16_t c, const char *more)
+{
+	char text[600];
+	int n = snprintf(text, sizeof(text), "listen = 127.0.0.1:%u\n[nodes]\na = 127.0.0.1:%u\nb = 127.0.0.1:%u\n", a, a, b);
+
+	if (c > 0)
+		n += snprintf(text + n, sizeof(text) - (size_t)n, "c = 127.0.0.1:%u\n", c);
+	snprintf(text + n, sizeof(text) - (size_t)n, "%s", more);
+	put_conf(text);
+}
+
+static void nodes_are(int rc, const char *more, const char *result, const char *text)
+{
+	json_t *o = examine(rc, "shardctl", more);
+
+	is(o, "nodes", result, text);
+	json_decref(o);
+}
+
+static void test_nodes(void **state)
+{
+	struct cluster *c = cluster_start(2, NULL, NULL);
+	struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	const uint16_t a = c->node[0].port, b = c->node[1].port;
+	socklen_t bytes = sizeof(in);
+	char at[200], text[200];
+	int full[6];
+
+	(void)state;
+	put_machine();
+	snprintf(at, sizeof(at), "--timeout 0.5 -a %s", c->node[0].unix_address); /* port a is that daemon's */
+	put_nodes(a, b, 0, "[cluster]\nrun_id = test\n");
+	nodes_are(0, at, "ok", "1 of 1 others answer");
+	put_nodes(a, b, 0, "[cluster]\nrun_id = other\n");
+	nodes_are(1, at, "fail", "b: cluster.run_id is test there, other here");
+	put_nodes(a, b, 0, "[cluster]\nrun_id = test\nheartbeat_timeout = 7s\n");
+	nodes_are(1, at, "fail", "b: cluster.heartbeat_timeout is 5s there, 7s here");
+	put_nodes(a, b, proc_free_port(), "[cluster]\nrun_id = test\n");
+	nodes_are(0, at, "warn", "c: no shardd runs at 127.0.0.1:");
+	snprintf(text, sizeof(text),
+		 "listen = 127.0.0.1:%u\n[nodes]\na = 127.0.0.1:%u\nx = 127.0.0.1:%u\n[cluster]\nrun_id = test\n", a, a, b);
+	put_conf(text);
+	nodes_are(1, at, "fail", "x: node b answers there");
+	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, bytes) == 0 && listen(fd, 5) == 0); /* accepts, and never says a word */
+	CHECK(getsockname(fd, (struct sockaddr *)&in, &bytes) == 0);
+	put_nodes(a, ntohs(in.sin_port), 0, "[cluster]\nrun_id = test\n");
+	nodes_are(1, at, "fail", "did not answer HELLO in 0.5 s");
+	CHECK(listen(fd, 0) == 0);
+	for (int i = 0; i < 6; i++) { /* its queue is full: what comes now is dropped, as by a firewall */
+		full[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		CHECK(full[i] >= 0 && (connect(full[i], (struct sockaddr *)&in, bytes) == 0 || errno == EINPROGRESS));
+	}
+	nodes_are(1, at, "fail", "(ETIMEDOUT)");
+	for (int i = 0; i < 6; i++)
+		close(full[i]);
+	close(fd);
+	cluster_stop(c);
+}
+
+/* A daemon of another release: the same one, with another number written into it. */
+static void test_other_release(void **state)
+{
+	struct cluster *c = cluster_make(2, NULL, NULL);
+	char from[600], command[1500], at[200];
+	pid_t pid;
+
+	(void)state;
+	put_machine();
+	proc_beside(from, sizeof(from), "shardd");
+	snprintf(command, sizeof(command), "sed 's/%s/9%s/g' %s > %s/old && chmod 755 %s/old", SHARD_RELEASE, SHARD_RELEASE + 1,
+		 from, dir, dir);
+	assert_int_equal(system(command), 0);
+	snprintf(command, sizeof(command), "exec %s/old --config %s 2>%s", dir, c->node[1].conf, c->node[1].log);
+	pid = proc_fork(run_shell, command);
+	c->node[1].pid = pid;
+	cluster_ready(c, 1);
+	snprintf(at, sizeof(at), "--timeout 2 -a unix:/nonexistent");
+	put_nodes(c->node[0].port, c->node[1].port, 0, "[cluster]\nrun_id = test\n");
+	nodes_are(0, at, "warn", "b: runs shardd 9");
+	cluster_stop(c);
+}
+
 static void test_versions(void **state)
 {
 	char from[600], copy[700], command[1400];
@@ -305,7 +419,7 @@ static void test_text(void **state)
 	put_machine();
 	put("root/" CLOCK, "jiffies\n");
 	snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", dir, dir);
-	tool_expect(0, "12 ok, 1 warn, 0 fail", "shardctl", words);
+	tool_expect(0, "15 ok, 1 warn, 0 fail", "shardctl", words);
 	tool_expect(0, "-> see `dmesg", "shardctl", words);
 	tool_expect(2, "write doctor", "shardctl", "doctor word");
 }
@@ -328,9 +442,10 @@ static int end(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_files),    cmocka_unit_test(test_options),  cmocka_unit_test(test_folders),
-		cmocka_unit_test(test_ports),    cmocka_unit_test(test_versions), cmocka_unit_test(test_text),
-		cmocka_unit_test(test_low_port),
+		cmocka_unit_test(test_files),         cmocka_unit_test(test_options),     cmocka_unit_test(test_folders),
+		cmocka_unit_test(test_ports),         cmocka_unit_test(test_versions),    cmocka_unit_test(test_text),
+		cmocka_unit_test(test_low_port),      cmocka_unit_test(test_environment), cmocka_unit_test(test_nodes),
+		cmocka_unit_test(test_other_release),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);
