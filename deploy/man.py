@@ -274,7 +274,7 @@ def section1(out, shardctl):
         if not re.match(r"  \S", line):
             break
         command = line[2:column].strip()
-        body += ".SS %s\n%s\n" % (esc(command), sentence(line[column:]))
+        body += ".SS %s\n%s.\n" % (esc(command), esc(line[column:]))
         words = re.match(r"[a-z]+(?: [a-z]+)*", command).group(0).split()
         own = help_of(shardctl, *words)
         own = own[:next((i for i, l in enumerate(own) if "Options of all commands" in l), len(own))]
