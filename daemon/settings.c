@@ -63,6 +63,17 @@ static bool is_pinned(const struct merge *m, const char *key)
 	return false;
 }
 
+/* Where and how often a model is saved is its daemons' business: no trainer is refused for it, and a restored model does not bring it. */
+static bool is_keeping(const char *key, size_t n)
+{
+	static const char *const keys[] = {"checkpoint_dir", "checkpoint_every", "keep_latest", "restore_at_start"};
+
+	for (size_t i = 0; i < NR(keys); i++)
+		if (strlen(keys[i]) == n && memcmp(keys[i], key, n) == 0)
+			return true;
+	return false;
+}
+
 static enum shard_status put_one(struct merge *m, uint32_t place, enum settings_key key, const char *text,
 				 const struct settings_value *value, struct err *e)
 {
@@ -72,7 +83,8 @@ static enum shard_status put_one(struct merge *m, uint32_t place, enum settings_
 
 	if (entry->origin && entry->layer == m->layer_nr)
 		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: %s is there twice", row->name, text, row->name);
-	if (m->layer->yields && (is_pinned(m, row->name) || (beta && is_pinned(m, "betas"))))
+	if (m->layer->yields && (is_pinned(m, row->name) || (beta && is_pinned(m, "betas")) ||
+				 (entry->origin && is_keeping(row->name, strlen(row->name)))))
 		return SHARD_OK;
 	if (m->layer->trainer && (is_pinned(m, row->name) || (beta && is_pinned(m, "betas"))))
 		return err_set(e, SHARD_DENIED, "%s = %.64s: %s pins this key%s%s", row->name, text, m->entry[0][KEY_PINNED].origin,
@@ -404,10 +416,19 @@ enum shard_status settings_check(const char *key, const char *text, bool group, 
 	return settings_value(k, text, &value, e);
 }
 
+static const char *skip_keeping(const char *text)
+{
+	while (*text && is_keeping(text, strcspn(text, "= "))) {
+		text += strcspn(text, " ");
+		text += *text == ' ';
+	}
+	return text;
+}
+
 enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs, const char *theirs_name,
 				   struct err *e)
 {
-	while (*mine || *theirs) {
+	while (mine = skip_keeping(mine), theirs = skip_keeping(theirs), *mine || *theirs) {
 		size_t a = strcspn(mine, " "), b = strcspn(theirs, " ");
 		size_t key_a = strcspn(mine, "= "), key_b = strcspn(theirs, "= ");
 

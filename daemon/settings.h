@@ -51,7 +51,7 @@ struct settings_layer {
 	const char *group;                     /* NULL or "": the model; else every key is this group's */
 	bool trainer;                          /* may not set what an earlier layer's `pinned` names */
 	const struct settings_origin *origins; /* NULL, or of each word of text */
-	bool yields;                           /* a trainer's that is not refused for a pinned key: it stays as it is pinned */
+	bool yields; /* a trainer's that is not refused for a pinned key: it stays as it is pinned, and where to save as the file says */
 };
 
 /* groups: names of the model's tensor groups, groups_nr 0..SETTINGS_GROUPS_MAX; grad decides the default of loss_scale.

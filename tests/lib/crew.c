@@ -187,7 +187,9 @@ void crew_check(struct crew *c, const char *address, uint64_t step)
 
 static bool went_on(struct crew_member *b, enum shard_status st, const char *what) /* false: connect again */
 {
-	if (st == SHARD_OK || st == SHARD_WORLD_CHANGED)
+	if (st == SHARD_ROLLED_BACK)
+		atomic_fetch_add(&b->rolled_back, 1);
+	if (st == SHARD_OK || st == SHARD_WORLD_CHANGED || st == SHARD_ROLLED_BACK)
 		return true;
 	if (b->reconnects && (st >= SHARD_UNREACHABLE || st == SHARD_TIMEOUT || st == SHARD_BUSY) && st != SHARD_LOST)
 		return false;

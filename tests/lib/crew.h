@@ -22,7 +22,7 @@ struct crew_member {
 	uint32_t rank;
 	bool reconnects;       /* a lost connection is begun again, as often as it takes */
 	_Atomic uint64_t step; /* in hand */
-	_Atomic uint32_t retries, reconnected;
+	_Atomic uint32_t retries, reconnected, rolled_back;
 };
 
 struct crew {

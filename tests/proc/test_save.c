@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Saving while trainers train: what the files hold is the reference's state of that step, bit by bit, and training afterwards is as if
+ * nothing had been saved. Two saves at once, saves by themselves, a full disk, a killed coordinator, a node lost meanwhile. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/crew.h"
+#include "lib/keep.h"
+#include "lib/proc.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
+
+struct yard {
+	struct cluster *cluster, *other;
+	struct keep keep;
+	struct crew crew, copy;
+};
+
+static int setup(void **state)
+{
+	struct yard *y = calloc(1, sizeof(*y));
+
+	keep_init(&y->keep);
+	*state = y;
+	return 0;
+}
+
+static void put_away(struct cluster *c)
+{
+	if (c == NULL)
+		return;
+	cluster_dump(c); /* the test did not come to its end */
+	for (int i = 0; i < c->nodes_nr; i++)
+		if (c->node[i].pid > 0) {
+			cluster_signal(c, i, SIGKILL);
+			cluster_wait(c, i, 5000);
+		}
+	cluster_stop(c);
+}
+
+static int teardown(void **state)
+{
+	struct yard *y = *state;
+
+	put_away(y->cluster);
+	put_away(y->other);
+	keep_free(&y->keep);
+	free(y);
+	return 0;
+}
+
+static void crew_of(struct yard *y, struct crew *crew, struct cluster *c, int a, int b, int d)
+{
+	int per[3] = {a, b, d};
+
+	(void)y;
+	crew_init(crew, "m");
+	for (int n = 0; n < 3; n++)
+		for (int i = 0; i < per[n]; i++)
+			crew_add(crew, c->node[n].unix_address, (uint32_t)n)->reconnects = true;
+}
+
+static void done(struct cluster **c)
+{
+	cluster_stop(*c);
+	*c = NULL;
+}
+
+/* The checkpoint's bits, as another cluster reads them, against the reference of its step. */
+static void check_saved(struct yard *y, uint64_t step)
+{
+	y->copy = y->crew;
+	y->other = cluster_start(1, NULL, NULL);
+	keep_must_restore(y->other->node[0].unix_address, y->keep.dir, NULL, NULL);
+	crew_check(&y->copy, y->other->node[0].unix_address, step);
+	done(&y->other);
+}
+
+static void saves_while_training(void **state)
+{
+	struct yard *y = *state;
+	uint64_t step, last;
+	char tag[65];
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_of(y, &y->crew, y->cluster, 2, 1, 0);
+	crew_start(&y->crew, UINT64_MAX);
+	crew_wait_step(&y->crew, 5);
+	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir, NULL); /* by way of a node that does not coordinate */
+	step = keep_newest(y->keep.dir, tag);
+	assert_true(step >= 4);
+	crew_wait_step(&y->crew, step + 5);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "mine");
+	assert_int_equal(keep_count(y->keep.dir), 2);
+	last = crew_finish(&y->crew);
+	assert_true(keep_newest(y->keep.dir, tag) > step);
+	assert_string_equal(tag, "mine");
+	check_saved(y, keep_newest(y->keep.dir, tag));
+	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
+	done(&y->cluster);
+}
+
+static void saves_by_itself(void **state)
+{
+	struct yard *y = *state;
+	char model[256], dir[128], tag[65];
+	uint64_t last;
+
+	snprintf(model, sizeof(model), "checkpoint_dir = %s\ncheckpoint_every = 5\nkeep_latest = 2\n", y->keep.dir);
+	snprintf(dir, sizeof(dir), "%s/m", y->keep.dir);
+	y->cluster = cluster_start(2, model, BEAT);
+	crew_of(y, &y->crew, y->cluster, 1, 1, 0);
+	crew_start(&y->crew, 60);
+	last = crew_finish(&y->crew);
+	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
+	for (int i = 0; i < 100 && keep_newest(dir, tag) < 5; i++)
+		usleep(20000);
+	assert_int_equal(keep_newest(dir, tag) % 5, 0);
+	assert_true(keep_count(dir) >= 1 && keep_count(dir) <= 2);
+	done(&y->cluster);
+}
+
+static void two_at_once(void **state)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	struct yard *y = *state;
+	uint32_t ok = 0, busy = 0;
+	shard_client *client;
+	shard_ticket t[8];
+	shard_model *m;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_of(y, &y->crew, y->cluster, 1, 1, 0);
+	crew_start(&y->crew, UINT64_MAX);
+	crew_wait_step(&y->crew, 2);
+	o.address = y->cluster->node[0].unix_address;
+	MUST(shard_connect(&client, &o));
+	MUST(shard_attach(client, "m", &m));
+	for (int i = 0; i < 8; i++)
+		MUST(shard_save(m, y->keep.dir, NULL, &t[i]));
+	for (int i = 0; i < 8; i++) {
+		enum shard_status rc = shard_wait(m, t[i], 20000);
+
+		ok += rc == SHARD_OK;
+		busy += rc == SHARD_BUSY;
+		if (rc == SHARD_BUSY && strstr(shard_error(), "is being saved to") == NULL)
+			fail_msg("%s", shard_error());
+	}
+	assert_int_equal(ok + busy, 8);
+	assert_true(ok >= 1 && busy >= 1);
+	shard_disconnect(&client);
+	crew_finish(&y->crew);
+	done(&y->cluster);
+}
+
+/* A file system of 128 KiB: the model needs more. */
+static void full_disk(void **state)
+{
+	struct yard *y = *state;
+	char small[128], tag[65];
+	enum shard_status rc;
+	uint64_t step, last;
+
+	snprintf(small, sizeof(small), "%s/small", y->keep.dir);
+	if (mkdir(small, 0755) != 0 || mount("none", small, "tmpfs", 0, "size=160k") != 0)
+		skip();
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_of(y, &y->crew, y->cluster, 1, 1, 0);
+	crew_start(&y->crew, UINT64_MAX);
+	crew_wait_step(&y->crew, 3);
+	keep_must_save(y->cluster->node[0].unix_address, "m", small, NULL);
+	step = keep_newest(small, tag);
+	crew_wait_step(&y->crew, step + 3);
+	rc = keep_save(y->cluster->node[0].unix_address, "m", small, NULL);
+	assert_int_equal(rc, SHARD_SYSTEM);
+	if (strstr(shard_error(), small) == NULL || strstr(shard_error(), "No space left") == NULL)
+		fail_msg("%s", shard_error());
+	crew_wait_step(&y->crew, step + 10); /* it goes on */
+	last = crew_finish(&y->crew);
+	assert_int_equal(keep_count(small), 1);
+	assert_int_equal(keep_newest(small, tag), step);
+	y->copy = y->crew;
+	y->other = cluster_start(1, NULL, NULL);
+	keep_must_restore(y->other->node[0].unix_address, small, NULL, NULL);
+	crew_check(&y->copy, y->other->node[0].unix_address, step);
+	done(&y->other);
+	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
+	done(&y->cluster);
+	umount(small);
+}
+
+struct asking {
+	const char *address, *dir;
+	enum shard_status rc;
+	char text[512];
+};
+
+static void *ask(void *arg)
+{
+	struct asking *a = arg;
+
+	a->rc = keep_save(a->address, "m", a->dir, NULL);
+	snprintf(a->text, sizeof(a->text), "%s", shard_error());
+	return NULL;
+}
+
+/* In the middle of a save a node that is stopped keeps it open; then it is killed. */
+static void a_node_is_lost(void **state)
+{
+	struct yard *y = *state;
+	struct asking a = {.dir = y->keep.dir};
+	pthread_t thread;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_of(y, &y->crew, y->cluster, 2, 0, 0);
+	crew_start(&y->crew, 20);
+	crew_finish(&y->crew);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
+	cluster_signal(y->cluster, 1, SIGSTOP);
+	a.address = y->cluster->node[0].unix_address;
+	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	usleep(100000);
+	cluster_signal(y->cluster, 1, SIGKILL);
+	cluster_wait(y->cluster, 1, 5000);
+	pthread_join(thread, NULL);
+	assert_int_not_equal(a.rc, SHARD_OK);
+	if (strstr(a.text, "node b") == NULL)
+		fail_msg("%s", a.text);
+	assert_int_equal(keep_count(y->keep.dir), 1);
+	done(&y->cluster);
+}
+
+/* kill -9 of the coordinator: nothing that looks complete is left, and the next save works. */
+static void the_coordinator_is_killed(void **state)
+{
+	struct yard *y = *state;
+	struct asking a = {.dir = y->keep.dir};
+	pthread_t thread;
+	uint64_t last;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_of(y, &y->crew, y->cluster, 2, 0, 0);
+	crew_start(&y->crew, 20);
+	last = crew_finish(&y->crew);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
+	cluster_signal(y->cluster, 1, SIGSTOP);
+	a.address = y->cluster->node[0].unix_address;
+	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	usleep(100000);
+	cluster_signal(y->cluster, 0, SIGKILL);
+	cluster_wait(y->cluster, 0, 5000);
+	cluster_signal(y->cluster, 1, SIGCONT);
+	pthread_join(thread, NULL);
+	assert_int_not_equal(a.rc, SHARD_OK);
+	assert_int_equal(keep_count(y->keep.dir), 1);
+	cluster_spawn(y->cluster, 0);
+	cluster_ready(y->cluster, 0);
+	/* its chunks are gone: LOST, and back as of "first" by itself */
+	for (int i = 0; i < 200; i++) {
+		if (keep_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "second") == SHARD_OK)
+			break;
+		usleep(50000);
+	}
+	assert_int_equal(keep_count(y->keep.dir), 2);
+	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
+	done(&y->cluster);
+}
+
+static void bad_arguments(void **state)
+{
+	struct yard *y = *state;
+	const char *at;
+
+	y->cluster = cluster_start(1, NULL, BEAT);
+	at = y->cluster->node[0].unix_address;
+	crew_of(y, &y->crew, y->cluster, 1, 0, 0);
+	crew_start(&y->crew, 3);
+	crew_finish(&y->crew);
+	assert_int_equal(keep_save(at, "m", NULL, NULL), SHARD_BAD_ARG);
+	assert_non_null(strstr(shard_error(), "checkpoint_dir"));
+	assert_int_equal(keep_save(at, "m", "here", NULL), SHARD_BAD_ARG);
+	assert_non_null(strstr(shard_error(), "absolute"));
+	assert_int_equal(keep_save(at, "m", y->keep.dir, ".x/y"), SHARD_BAD_ARG);
+	assert_int_equal(keep_save(at, "m", "/proc/nowhere", NULL), SHARD_SYSTEM);
+	assert_non_null(strstr(shard_error(), "/proc/nowhere"));
+	keep_must_save(at, "m", y->keep.dir, NULL);
+	done(&y->cluster);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(saves_while_training, setup, teardown),
+		cmocka_unit_test_setup_teardown(saves_by_itself, setup, teardown),
+		cmocka_unit_test_setup_teardown(two_at_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_node_is_lost, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, setup, teardown),
+		cmocka_unit_test_setup_teardown(bad_arguments, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
