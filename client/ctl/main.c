@@ -29,6 +29,8 @@ static const struct ctl_command commands[] = {
 	{"checkpoints", "DIR", "what a folder of checkpoints holds; --verify", 1, 1, ctl_checkpoints, ctl_checkpoints_options},
 	{"export", "DIR OUT", "weights of a checkpoint as Hugging Face's files", 2, 2, ctl_export, ctl_export_options},
 	{"import", "SRC DIR", "a checkpoint from Hugging Face's files", 2, 2, ctl_import, ctl_import_options},
+	{"save", "NAME", "a checkpoint of a model, while it trains", 1, 1, ctl_save, ctl_save_options},
+	{"restore", "DIR", "a model comes back from a checkpoint", 1, 1, ctl_restore, ctl_restore_options},
 	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config, ctl_config_options},
 	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config, ctl_config_options},
 };

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl save`: asks the daemons for a checkpoint of a model and shows how far they are. Training goes on meanwhile. Fails with the
+ * daemon's sentence (a path with ENOSPC, a model that has no weights) and the exit code for its status; --timeout is of silence. */
+#include "ctl/saves.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DIR_OPTION, TAG };
+
+const struct argp_option ctl_save_options[] = {
+	{"dir", CTL_KEY + DIR_OPTION, "DIR", 0, "shared by all nodes (default: the model's checkpoint_dir)", 0},
+	{"tag", CTL_KEY + TAG, "TAG", 0, "name of the checkpoint (default: global_stepN)", 0},
+	{0},
+};
+
+void saves_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+	struct bar *b = arg;
+
+	bar_total(b, total_bytes);
+	bar_set(b, done_bytes);
+}
+
+const char *saves_dir(char out[SAVES_DIR_BYTES], const char *dir)
+{
+	char here[SAVES_DIR_BYTES];
+
+	if (dir == NULL || dir[0] == '/' || getcwd(here, sizeof(here)) == NULL)
+		return dir;
+	return snprintf(out, SAVES_DIR_BYTES, "%s/%s", here, dir) < SAVES_DIR_BYTES ? out : dir;
+}
+
+enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c)
+{
+	struct shard_connect_opts opts = SHARD_INIT(struct shard_connect_opts);
+	enum shard_status rc;
+
+	opts.address = o->address;
+	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
+	rc = shard_connect(c, &opts);
+	return rc == SHARD_OK ? CTL_OK : ctl_fail(ctl_exit_of(rc), "%s", shard_error());
+}
+
+int64_t saves_silence_ms(const struct ctl_options *o)
+{
+	return o->timeout_ns == CTL_TIMEOUT_NS ? SAVES_SILENCE_MS : (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
+}
+
+enum ctl_exit saves_print(json_t *j)
+{
+	bool ok = j != NULL && json_dumpf(j, stdout, JSON_INDENT(2)) == 0 && putchar('\n') == '\n';
+
+	json_decref(j);
+	return ok ? CTL_OK : ctl_fail(CTL_FAILED, "the answer cannot be printed");
+}
+
+static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answer *a, double seconds)
+{
+	char bytes[CTL_NUMBER_BYTES], rate[CTL_NUMBER_BYTES];
+
+	if (o->json)
+		return saves_print(json_pack("{s:s, s:s, s:I, s:I, s:f, s:f}", "name", o->words[0], "path", a->path, "step",
+					     (json_int_t)a->step, "bytes", (json_int_t)a->bytes, "seconds", seconds, "hold_seconds",
+					     (double)a->hold_ns / 1e9));
+	printf("%s: step %llu of \"%s\", %s in %.1f s (%s/s); training was held for %.3f s\n", a->path, (unsigned long long)a->step,
+	       o->words[0], ctl_bytes(bytes, (double)a->bytes), seconds,
+	       ctl_bytes(rate, seconds > 0 ? (double)a->bytes / seconds : 0), (double)a->hold_ns / 1e9);
+	return CTL_OK;
+}
+
+enum ctl_exit ctl_save(const struct ctl_options *o)
+{
+	char dir[SAVES_DIR_BYTES];
+	struct bar bar;
+	struct ckpt_ask ask = {.name = o->words[0],
+			       .dir = saves_dir(dir, o->value[DIR_OPTION]),
+			       .tag = o->value[TAG],
+			       .timeout_ms = saves_silence_ms(o),
+			       .progress = o->json ? NULL : saves_progress,
+			       .arg = &bar};
+	struct ckpt_answer answer;
+	uint64_t began = clock_ns();
+	shard_client *c = NULL;
+	enum ctl_exit exit = saves_connect(o, &c);
+	enum shard_status rc;
+
+	if (exit != CTL_OK)
+		return exit;
+	bar_init(&bar, "save", 0, isatty(STDERR_FILENO) == 1);
+	pthread_mutex_lock(&c->lock);
+	rc = ckpt_save(c, &ask, &answer);
+	pthread_mutex_unlock(&c->lock);
+	bar_done(&bar);
+	exit = rc == SHARD_OK ? report(o, &answer, (double)(clock_ns() - began) / 1e9)
+			      : ctl_fail(ctl_exit_of(rc), "save: %s: %s", shard_name(rc), shard_error());
+	shard_disconnect(&c);
+	return exit;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* saves.h: what `shardctl save` and `shardctl restore` share. */
+#ifndef SHARD_CTL_SAVES_H
+#define SHARD_CTL_SAVES_H
+
+#include "ckpt.h"
+#include "ctl/bar.h"
+#include "ctl/ctl.h"
+
+#include <jansson.h>
+
+enum { SAVES_DIR_BYTES = 1024, SAVES_SILENCE_MS = 300000 };
+#define CTL_TIMEOUT_NS 5000000000ull /* the default of --timeout: meant for questions, not for bytes */
+
+void saves_progress(void *bar, uint64_t done_bytes, uint64_t total_bytes);
+const char *saves_dir(char out[SAVES_DIR_BYTES], const char *dir); /* as seen from /: daemons have folders of their own */
+enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c);
+int64_t saves_silence_ms(const struct ctl_options *o);
+enum ctl_exit saves_print(json_t *j); /* takes it over; NULL: no memory */
+
+#endif
