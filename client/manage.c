@@ -52,7 +52,7 @@ enum shard_status shard_attach(shard_client *c, const char *name, shard_model **
 	return rc;
 }
 
-enum shard_status manage_request(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms)
+enum shard_status manage_ask(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms)
 {
 	static const char *const words[] = {"?", "dropped", "set", "paused", "resumed", "rid of that rank"};
 	struct request *r = NULL;
@@ -83,7 +83,7 @@ enum shard_status shard_drop(shard_client *c, const char *name, int force)
 	m.name = (char *)(uintptr_t)name;
 	m.action = MANAGE_DROP;
 	m.force = force != 0;
-	return manage_request(c, &m, c->timeout_ms);
+	return manage_ask(c, &m, c->timeout_ms);
 }
 
 enum shard_status shard_set(shard_model *model, const char *key, const char *value)
@@ -100,7 +100,7 @@ enum shard_status shard_set(shard_model *model, const char *key, const char *val
 	m.action = MANAGE_SET;
 	m.key = (char *)(uintptr_t)key;
 	m.value = (char *)(uintptr_t)value;
-	return manage_request(model->client, &m, model->timeout_ms);
+	return manage_ask(model->client, &m, model->timeout_ms);
 }
 
 static enum shard_status stats_take(const struct request *r, char *json, size_t *bytes)

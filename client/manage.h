@@ -10,6 +10,6 @@
 enum manage_action { MANAGE_DROP = 1, MANAGE_SET, MANAGE_PAUSE, MANAGE_RESUME, MANAGE_KICK };
 
 /* One MANAGE, answered when it holds on every node. The client's lock is not held. */
-enum shard_status manage_request(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms);
+enum shard_status manage_ask(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms);
 
 #endif

@@ -282,7 +282,7 @@ static enum ctl_exit change(const struct ctl_options *o, shard_client *c, const 
 		if (end == o->words[2] || *end || o->words[2][0] == '-')
 			return ctl_fail(CTL_USAGE, "kick: rank \"%s\": choose a number", o->words[2]);
 	}
-	st = manage_request(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
+	st = manage_ask(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
 	if (st != SHARD_OK)
 		return failed(st);
 	if (o->json)
