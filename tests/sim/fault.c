@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a seed decides: the shape of the cluster, and what goes wrong for the first seconds: processes crash, stop and start again,
- * links break, trainers die, leave and hang. Then everything heals, and the run must get on (liveness). Seed 0 has no faults and no orders, seed 1 no faults. */
+ * links break, trainers die, leave and hang. Then everything heals, and the run must get on (liveness). Seed 0 has no faults and no
+ * orders, seed 1 has no faults. */
 #include "sim/sim.h"
 
 #include <string.h>

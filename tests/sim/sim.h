@@ -10,6 +10,7 @@
 #include "core/core.h"
 #include "sim/actors.h"
 #include "sim/cluster.h"
+#include "sim/orders.h"
 
 #include <setjmp.h>
 

@@ -3,7 +3,8 @@
  * nodes, so that a state is small, and since its memory is flat a copy of the bytes is a copy of the state. Messages go into a
  * set and may be delivered at any time, any number of times, or never: loss, copies and any order. The coordinator holds no
  * chunk and starts again once at any moment, with or without the view that it was writing; an attempt is abandoned once; a
- * link breaks once; a checkpoint holds it once. Safety: no two attempts of the step are ever committed, and what is committed is never dropped. */
+ * link breaks once; a checkpoint holds it once. Safety: no two attempts of the step are ever committed, and what is committed is
+ * never dropped. */
 #define CORE_NODES_MAX   3
 #define CORE_RANKS_MAX   3
 #define CORE_GROUPS_MAX  1
