@@ -477,6 +477,7 @@ void define_node_up(struct server *s, uint16_t node)
 	}
 	if (node == s->coordinator)
 		drop_compare(s);
+	server_wake(s, 0); /* restores that wait */
 	retry_held(s, clock_ns());
 }
 

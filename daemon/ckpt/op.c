@@ -94,8 +94,8 @@ void ckpt_op_free(struct ckpt_op *op)
 	free_made_of(&op->made_of);
 	if (op->spec != NULL)
 		shard__spec__free_unpacked(op->spec, NULL);
-	if (op->owner != NULL)
-		shard__cred__free_unpacked(op->owner, NULL);
+	if (op->request != NULL)
+		shard__restore__free_unpacked(op->request, NULL);
 	for (uint32_t i = 0; i < op->blobs_nr; i++)
 		free(op->blobs[i].data);
 	free(op->blobs);

@@ -14,7 +14,8 @@
 enum ckpt_kind { CKPT_SAVE = 1, CKPT_RESTORE, CKPT_START /* of a definition */, CKPT_RETURN /* after LOST */ };
 
 enum ckpt_phase {
-	CKPT_HOLDING = 1, /* save: until the core says of which step the weights are  */
+	CKPT_PASSING = 1, /* restore: not the coordinator, whose link is awaited     */
+	CKPT_HOLDING,     /* save: until the core says of which step the weights are  */
 	CKPT_BEGINNING,   /* save: the folder is being made                          */
 	CKPT_WRITING,     /* save: every node writes its share                       */
 	CKPT_FINISHING,   /* save: manifest, sync, rename                            */
@@ -49,7 +50,7 @@ struct ckpt_op {
 	char name[65], dir[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1], path[CHECKPOINT_PATH_MAX];
 	bool asked, force, made; /* made: the model is this restore's */
 	struct model_asker asker;
-	Shard__Cred *owner; /* of a model that it makes */
+	Shard__Restore *request; /* as it came */
 	uint32_t uid;
 	uv_work_t work;
 	bool working;

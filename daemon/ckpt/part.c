@@ -119,24 +119,26 @@ static void run_save(uv_work_t *w)
 /* A checkpoint that is no good: is there another one? */
 static void offer(struct ckpt_part *p, const char *name)
 {
-	char dir[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1], *slash;
-	const char *mine;
-	struct err other;
-	uint64_t step;
+	char dir[CHECKPOINT_PATH_MAX], *slash;
+	struct checkpoint_found *found = NULL;
 	size_t used = strlen(p->why.text);
+	uint32_t nr = 0;
 
 	snprintf(dir, sizeof(dir), "%s", p->path);
 	slash = strrchr(dir, '/');
-	if (slash == NULL || slash == dir || strstr(p->why.text, "restore --tag") != NULL)
+	if (slash == NULL || slash == dir || strstr(p->why.text, "newest complete") != NULL)
 		return;
 	*slash = 0;
-	mine = slash + 1;
-	if (checkpoint_newest(dir, name, UINT64_MAX, tag, &step, &other) != SHARD_OK)
-		return;
-	if (strcmp(tag, mine) == 0 && checkpoint_newest(dir, name, step, tag, &step, &other) != SHARD_OK)
-		return;
-	snprintf(p->why.text + used, sizeof(p->why.text) - used, "; the newest complete checkpoint is %s: restore --tag %s", tag,
-		 tag);
+	if (checkpoint_list(dir, name, &found, &nr, NULL) != SHARD_OK)
+		nr = 0;
+	for (uint32_t i = 0; i < nr; i++) {
+		if (!found[i].complete || strcmp(found[i].tag, slash + 1) == 0)
+			continue;
+		snprintf(p->why.text + used, sizeof(p->why.text) - used, "; the newest complete checkpoint there is %s",
+			 found[i].tag);
+		break;
+	}
+	free(found);
 }
 
 static enum shard_status check_loaded(struct ckpt_part *p, struct err *e)

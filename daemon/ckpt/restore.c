@@ -11,6 +11,7 @@
 #include "ckpt/op.h"
 #include "ckpt/spec_of.h"
 #include "define.h"
+#include "drop.h"
 #include "peer.h"
 #include "relay.h"
 #include "session.h"
@@ -251,8 +252,10 @@ static void define(struct ckpt_op *op)
 	enum shard_status st;
 
 	op->phase = CKPT_DEFINING;
-	if (p != NULL && clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns)
+	if ((p != NULL || drop_in_hand(s, op->name)) && clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns) {
+		server_wake(s, clock_ns() + 20 * NS_PER_MS);
 		return; /* the beat comes again */
+	}
 	if (p != NULL)
 		st = err_set(&e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s is down: %s", op->manifest->name,
 			     server_node_name(s, p->node), p->why);
@@ -271,7 +274,8 @@ static enum shard_status take(struct ckpt_op *op, struct model *m, struct err *e
 		return err_set(e, SHARD_BUSY, "\"%s\" is being defined: try again", m->name);
 	if (m->ckpt.op != NULL)
 		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name, ckpt_op_text(m->ckpt.op, text));
-	if ((st = access_check(m, op->owner, true, e)) != SHARD_OK || (st = ckpt_restore_compare(m, op->manifest, e)) != SHARD_OK)
+	if ((st = access_check(m, op->request->cred, true, e)) != SHARD_OK ||
+	    (st = ckpt_restore_compare(m, op->manifest, e)) != SHARD_OK)
 		return st;
 	if (m->sealed && !op->force)
 		return err_set(e, SHARD_EXISTS, "\"%s\" has weights, of step %lu: restoring gives them up, ask for that by force",
@@ -309,19 +313,6 @@ static void opened(struct ckpt_op *op)
 	} else {
 		ckpt_restore_load(op);
 	}
-}
-
-void ckpt_restore_beat(struct ckpt_op *op, uint64_t now_ns)
-{
-	(void)now_ns;
-	if (op->phase == CKPT_DEFINING && op->m == NULL)
-		define(op);
-	else if (op->phase == CKPT_GIVING_UP && op->m->sealed)
-		give_up(op); /* it may have been recovering */
-	else if (op->phase == CKPT_LINKS)
-		ckpt_restore_load(op);
-	else if (op->phase == CKPT_SEALING)
-		ckpt_restore_written(op);
 }
 
 /* --- what the core says --- */
@@ -416,7 +407,7 @@ static enum shard_status restore_here(struct server *s, const struct model_asker
 	op->force = body->force;
 	op->uid = body->cred != NULL && body->cred->known ? body->cred->uid : UINT32_MAX;
 	op->phase = CKPT_LOOKING;
-	if (body->cred != NULL && (op->owner = spec_copy(&body->cred->base)) == NULL)
+	if ((op->request = spec_copy(&body->base)) == NULL)
 		st = err_set(e, SHARD_SYSTEM, "no memory for a request");
 	if (st == SHARD_OK)
 		st = folder(s, op, body, e);
@@ -427,6 +418,44 @@ static enum shard_status restore_here(struct server *s, const struct model_asker
 	op->asked = true;
 	ckpt_op_work(op, run_open, opened);
 	return SHARD_OK;
+}
+
+/* A cluster that has just been started: the link to the coordinator may be a moment away. */
+static enum shard_status pass_on(struct session *t, const struct wire_head *h, Shard__Restore *body, struct err *e)
+{
+	struct server *s = t->server;
+	struct ckpt_op *op;
+	enum shard_status st;
+
+	if (s->peer[s->coordinator]->up)
+		return relay_request(t, s->coordinator, h, &body->base, e);
+	if ((st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, e)) != SHARD_OK)
+		return st;
+	if ((op->request = spec_copy(&body->base)) == NULL) {
+		ckpt_op_free(op);
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	}
+	op->phase = CKPT_PASSING;
+	op->asked = true;
+	op->asker = (struct model_asker){.node = s->self, .session = t->id, .tag = h->attempt};
+	snprintf(op->name, sizeof(op->name), "%s", body->name);
+	snprintf(op->dir, sizeof(op->dir), "%.512s", body->dir);
+	return SHARD_OK;
+}
+
+static void pass_now(struct ckpt_op *op)
+{
+	struct server *s = op->server;
+	struct wire_head h = {.op = OP_RESTORE, .attempt = op->asker.tag};
+	struct session *t = ckpt_op_session(op);
+	struct err e;
+
+	if (!s->peer[s->coordinator]->up && clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns)
+		return;
+	if (t == NULL || relay_request(t, s->coordinator, &h, &op->request->base, &e) == SHARD_OK)
+		ckpt_op_free(op);
+	else
+		ckpt_restore_end(op, &e);
 }
 
 enum shard_status ckpt_restore_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
@@ -444,7 +473,22 @@ enum shard_status ckpt_restore_request(struct session *t, const struct wire_head
 	body.pid = t->pid;
 	body.session = t->id;
 	t->defined = true;
-	return s->self == s->coordinator ? restore_here(s, &a, &body, e) : relay_request(t, s->coordinator, h, &body.base, e);
+	return s->self == s->coordinator ? restore_here(s, &a, &body, e) : pass_on(t, h, &body, e);
+}
+
+void ckpt_restore_beat(struct ckpt_op *op, uint64_t now_ns)
+{
+	(void)now_ns;
+	if (op->phase == CKPT_PASSING)
+		pass_now(op);
+	else if (op->phase == CKPT_DEFINING && op->m == NULL)
+		define(op);
+	else if (op->phase == CKPT_GIVING_UP && op->m->sealed)
+		give_up(op); /* it may have been recovering */
+	else if (op->phase == CKPT_LINKS)
+		ckpt_restore_load(op);
+	else if (op->phase == CKPT_SEALING)
+		ckpt_restore_written(op);
 }
 
 enum shard_status ckpt_node_restore(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)

@@ -60,7 +60,7 @@ enum shard_status ckpt_spec_define(struct ckpt_op *op, struct err *e)
 	} else {
 		fill(&spec, c, t, tp, g, gp);
 		d.spec = &spec;
-		d.cred = op->owner;
+		d.cred = op->request->cred;
 		st = spec_settings_kept(&set, op->server, &spec, "the checkpoint", e);
 		if (st == SHARD_OK)
 			st = define_restored(op->server, op, &d, &set, e);
