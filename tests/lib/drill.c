@@ -245,6 +245,8 @@ static enum shard_status do_cmd(struct trainee *t, const struct drill_cmd *c)
 		return do_write(t);
 	case DRILL_SEAL:
 		return shard_seal(t->model, c->step);
+	case DRILL_ATTACH:
+		return shard_attach(t->client, c->text, &t->model);
 	case DRILL_DETACH:
 		shard_detach(&t->model);
 		return SHARD_OK;
@@ -379,9 +381,7 @@ struct drill_reply *drill_do(struct drill *t, struct drill_cmd cmd)
 struct drill_reply *drill_expect(struct drill *t, enum shard_status want, struct drill_cmd cmd)
 {
 	drill_do(t, cmd);
-	if (t->last.rc != want)
-		fail_msg("trainer %d, command %d: %s: %s, expected %s", (int)t->pid, (int)cmd.op, shard_name(t->last.rc),
-			 t->last.error, shard_name(want));
+	check_status(t, want);
 	return &t->last;
 }
 

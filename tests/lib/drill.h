@@ -17,6 +17,7 @@ enum drill_op {
 	DRILL_DEFINE, /* .layout .image .grad .text: settings; reply.created */
 	DRILL_WRITE,  /* every weight */
 	DRILL_SEAL,   /* .step */
+	DRILL_ATTACH, /* .text: the model's name */
 	DRILL_DETACH,
 	DRILL_JOIN, /* .hint .timeout_ms */
 	DRILL_WORLD,
@@ -91,7 +92,6 @@ struct drill_reply *drill_expect(struct drill *t, enum shard_status want, struct
 struct drill_reply *drill_get(struct drill *t, enum shard_status want); /* drill_recv with 20 s and a status */
 uint64_t drill_kill(struct drill *t);                                   /* -9; when, in clock_ns() */
 void drill_end(struct drill *t);                                        /* disconnects and ends */
-
 #define DRILL(t, want, ...) drill_expect((t), (want), (struct drill_cmd){__VA_ARGS__})
 #define DRILL_SEND(t, ...)  drill_send((t), (struct drill_cmd){__VA_ARGS__})
 void drill_text(const char *text, const char *part); /* part must be in it */
