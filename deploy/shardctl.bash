@@ -22,12 +22,12 @@ _shardctl()
 	--huge-pages) words="yes no" ;;
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
-	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --steps) return ;;
+	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps) return ;;
 	*)
 		case $command in
 		"") words="status top model plan doctor bench config $common" ;;
 		top) words="--once --interval $common" ;;
-		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors
+		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
 		doctor) words="--config $common" ;;
 		bench) words="--params --ranks --steps --optimizer --image --grad $common" ;;

@@ -82,7 +82,8 @@ static uint64_t mapped(const struct memory_spec *m, uint64_t bytes)
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
 	uint64_t elems = up(m->params + (m->tensors - 1) * (ALIGN_ELEMS / 2), ALIGN_ELEMS), last, held, others, segments;
-	uint64_t grad = m->grad_bytes;
+	uint64_t grad = m->grad_bytes, copies = m->staleness + 1;
+	uint64_t image = up(elems * m->image_bytes, PAGE_BYTES), arena = up(elems * grad, PAGE_BYTES);
 
 	CHECK(m->params > 0 && m->tensors > 0 && m->nodes > 0 && m->local > 0 && m->chunk_elems >= ALIGN_ELEMS);
 	*out = (struct memory_node){.chunks = (elems + m->chunk_elems - 1) / m->chunk_elems};
@@ -94,9 +95,11 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	segments = m->tensors + out->chunks - 1;
 	out->held_elems = held;
 	out->bytes[MEMORY_STATE] = mapped(m, up(held * 4, PAGE_BYTES) * (1 + m->states));
-	out->bytes[MEMORY_IMAGE] =
-		mapped(m, up(sizeof(struct image_head) + out->chunks * 8, PAGE_BYTES) + up(elems * m->image_bytes, PAGE_BYTES));
-	out->bytes[MEMORY_ARENAS] = m->local * mapped(m, up(elems * grad, PAGE_BYTES));
+	out->bytes[MEMORY_IMAGE] = mapped(m, up(sizeof(struct image_head) + copies * out->chunks * 8, PAGE_BYTES) + copies * image);
+	out->bytes[MEMORY_ARENAS] = m->local * mapped(m, copies * arena);
+	if (m->staleness > 0)
+		out->stale = out->bytes[MEMORY_IMAGE] + out->bytes[MEMORY_ARENAS] - m->local * mapped(m, arena) -
+			     mapped(m, up(sizeof(struct image_head) + out->chunks * 8, PAGE_BYTES) + image);
 	out->bytes[MEMORY_SLOTS] = mapped(m, up(held * grad, PAGE_BYTES) * (m->nodes - 1));
 	out->bytes[MEMORY_SUMS] =
 		mapped(m, (m->nodes > 1 || m->local > 1 ? up(held * grad, PAGE_BYTES) : 0) + up(others * grad, PAGE_BYTES));

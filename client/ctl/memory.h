@@ -14,6 +14,7 @@ struct memory_spec {
 	uint32_t states;                  /* moments of the optimizer */
 	uint32_t chunk_elems;             /* power of two */
 	bool huge;                        /* mappings end on a huge page */
+	uint32_t staleness;               /* 0 or 1: so many more images and halves of arenas */
 };
 
 /* stage 0: data parallel. As the ZeRO paper counts: 16-bit parameters have an fp32 master beside their moments. */
@@ -32,6 +33,7 @@ enum memory_item { MEMORY_STATE, MEMORY_IMAGE, MEMORY_ARENAS, MEMORY_SLOTS, MEMO
 struct memory_node {
 	uint64_t bytes[MEMORY_ITEMS], total;
 	uint64_t chunks, held_elems;
+	uint64_t stale; /* of total: what staleness costs */
 };
 
 const char *memory_item_name(enum memory_item item);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PARAMS, RANKS, NODES, LOCAL, DTYPE, GRAD_DTYPE, OPTIMIZER, CHUNK_ELEMS, REPLICAS, LAYER, TENSORS, HUGE };
+enum { PARAMS, RANKS, NODES, LOCAL, DTYPE, GRAD_DTYPE, OPTIMIZER, CHUNK_ELEMS, REPLICAS, LAYER, TENSORS, HUGE, STALENESS };
 
 const struct argp_option ctl_plan_options[] = {
 	{"params", CTL_KEY + PARAMS, "N", 0, "parameters, as in 7.5B or 350M", 0},
@@ -27,6 +27,7 @@ const struct argp_option ctl_plan_options[] = {
 	{"layer", CTL_KEY + LAYER, "N", 0, "parameters of the largest layer (default: a 32nd of all)", 0},
 	{"tensors", CTL_KEY + TENSORS, "N", 0, "tensors of the model (default: 1)", 0},
 	{"huge-pages", CTL_KEY + HUGE, "yes|no", 0, "does shardd use them? (default: yes)", 0},
+	{"max-staleness", CTL_KEY + STALENESS, "0|1", 0, "1: two images and arenas, for the delayed update (default: 0)", 0},
 	{0},
 };
 
@@ -155,6 +156,13 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 		ctl_fail(CTL_USAGE, "plan: --huge-pages %s: choose yes or no", huge);
 		return false;
 	}
+	if (o->value[STALENESS] && strcmp(o->value[STALENESS], "0") != 0) {
+		m->staleness = 1;
+		if (strcmp(o->value[STALENESS], "1") != 0) {
+			ctl_fail(CTL_USAGE, "plan: --max-staleness %s: choose 0 or 1", o->value[STALENESS]);
+			return false;
+		}
+	}
 	if (!take_sizes(o, m) || !take_world(o, m) || !take_dtype(o, DTYPE, &m->image_bytes))
 		return false;
 	m->grad_bytes = m->image_bytes;
@@ -182,6 +190,8 @@ static void print_node(const struct memory_spec *m, const struct memory_node *n)
 		printf("%s%s %s", comma, memory_item_name((enum memory_item)i), ctl_bytes(text, (double)n->bytes[i]));
 		comma = ", ";
 	}
+	if (n->stale > 0)
+		printf("; %s of it for max_staleness = 1", ctl_bytes(text, (double)n->stale));
 	printf("\n%llu chunks of %u elements; the fullest node holds %llu parameters\n", (unsigned long long)n->chunks,
 	       m->chunk_elems, (unsigned long long)n->held_elems);
 	printf("one update reads and writes %u bytes per parameter: %s on that node\n", memory_update_bytes(m),

@@ -77,6 +77,15 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	need->bytes[BUDGET_STATE] = mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
 	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge);
 	need->bytes[BUDGET_ARENAS] = conf->local_world * mapped(s.arena, conf->huge);
+	if (conf->staleness > 0) {
+		struct store_conf sync = *conf;
+		struct budget_need less;
+
+		sync.staleness = 0;
+		budget_need(&less, &sync);
+		need->stale = need->bytes[BUDGET_IMAGE] - less.bytes[BUDGET_IMAGE] + need->bytes[BUDGET_ARENAS] -
+			      less.bytes[BUDGET_ARENAS];
+	}
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (conf->nodes_nr - 1u), conf->huge);
 	need->bytes[BUDGET_SUMS] = mapped(s.reduced + s.sums, conf->huge);
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf);
@@ -102,6 +111,8 @@ static enum shard_status refuse(const struct budget *b, const struct budget_need
 	for (int i = 0; i < BUDGET_ITEMS; i++)
 		used += (size_t)snprintf(items + used, sizeof(items) - used, "%s%s %.1f", i ? ", " : "",
 					 budget_item_name((enum budget_item)i), (double)need->bytes[i] / unit);
+	if (need->stale > 0)
+		snprintf(items + used, sizeof(items) - used, "; %.1f of it for max_staleness = 1", (double)need->stale / unit);
 	return err_set(e, SHARD_BUDGET, "\"%s\" needs %.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
 		       (double)need->total / unit, units[u].name, node, items, (double)left / unit, (double)b->total / unit,
 		       units[u].name);

@@ -11,6 +11,7 @@ enum budget_item { BUDGET_STATE, BUDGET_IMAGE, BUDGET_ARENAS, BUDGET_SLOTS, BUDG
 
 struct budget_need {
 	uint64_t bytes[BUDGET_ITEMS], total;
+	uint64_t stale; /* of these, for max_staleness = 1: the second image and the second halves of the arenas */
 };
 
 struct budget {

@@ -49,12 +49,13 @@ static double resident(pid_t pid)
 	return 1024.0 * (double)(anon + shmem);
 }
 
-static void define(shard_client **client, shard_model **model, const char *address)
+static void define(shard_client **client, shard_model **model, const char *address, int staleness)
 {
 	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {NUMEL}};
 	struct shard_spec spec = SHARD_INIT(struct shard_spec);
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	float *weights = calloc(NUMEL, sizeof(*weights));
+	char settings[128];
 	int created;
 
 	assert_non_null(weights);
@@ -63,7 +64,9 @@ static void define(shard_client **client, shard_model **model, const char *addre
 	spec.tensors = &t;
 	spec.tensors_nr = 1;
 	spec.image = spec.grad = SHARD_BF16;
-	spec.settings = "optimizer=adamw max_world=4 local_world=2 chunk_elems=65536";
+	snprintf(settings, sizeof(settings), "optimizer=adamw max_world=4 local_world=2 chunk_elems=65536 max_staleness=%d",
+		 staleness);
+	spec.settings = settings;
 	EXPECT(SHARD_OK, shard_connect(client, &o));
 	EXPECT(SHARD_OK, shard_define(*client, &spec, model, &created));
 	assert_true(created);
@@ -78,7 +81,7 @@ static void close_to(double got, double want, double part, const char *what)
 		fail_msg("%s: %.0f, planned were %.0f: %+.2f %%", what, got, want, 100 * (got / want - 1));
 }
 
-static void test_real(void **state)
+static void real(int staleness)
 {
 	struct cluster *c = cluster_start(2, NULL, "[daemon]\nhuge_pages = no");
 	char words[400];
@@ -87,11 +90,14 @@ static void test_real(void **state)
 	double before[2], planned;
 	json_t *plan, *status;
 
-	(void)state;
 	for (int n = 0; n < 2; n++)
 		before[n] = resident(c->node[n].pid);
-	define(&client, &model, c->node[0].unix_address);
-	plan = ask("plan --params 3000000 --ranks 4 --nodes 2 --local 2 --dtype bf16 --chunk-elems 64Ki --huge-pages no --json");
+	define(&client, &model, c->node[0].unix_address, staleness);
+	snprintf(words, sizeof(words),
+		 "plan --params 3000000 --ranks 4 --nodes 2 --local 2 --dtype bf16 --chunk-elems 64Ki --huge-pages no --json "
+		 "--max-staleness %d",
+		 staleness);
+	plan = ask(words);
 	planned = (double)json_integer_value(
 		json_object_get(json_object_get(json_object_get(plan, "shardd"), "node_bytes"), "total"));
 	assert_true(planned > 12 * NUMEL / 2);
@@ -110,6 +116,13 @@ static void test_real(void **state)
 	shard_detach(&model);
 	shard_disconnect(&client);
 	cluster_stop(c);
+}
+
+static void test_real(void **state)
+{
+	(void)state;
+	real(0);
+	real(1);
 }
 
 static void test_texts(void **state)

@@ -159,6 +159,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 				  .nodes_nr = (uint16_t)m->nodes,
 				  .local_world = m->local,
 				  .max_world = m->ranks,
+				  .staleness = m->staleness,
 				  .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
 	uint16_t members[PLACE_NODES_MAX], *owner;
 	struct layout *l = NULL;
@@ -183,6 +184,8 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 		conf.self = n;
 		budget_need(&need, &conf);
 		most = need.total > most ? need.total : most;
+		assert_int_equal(need.stale, mine.stale);
+		assert_true((need.stale > 0) == (m->staleness > 0));
 		for (int i = 0; n == 0 && i < MEMORY_ITEMS; i++) {
 			if (need.bytes[i] != mine.bytes[i])
 				fail_msg("%s: %lu, the budget says %lu (%lu parameters, %u nodes, %u local)",
@@ -212,6 +215,7 @@ static void budget_rows(void **state)
 				m.nodes = nodes;
 				m.local = local;
 				m.huge = local != 3;
+				m.staleness = (uint32_t)p % 2;
 				check_budget(&m, "adamw", SHARD_BF16, SHARD_F16);
 				m.chunk_elems = 1024 << nodes;
 				m.image_bytes = 4;
