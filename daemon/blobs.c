@@ -352,7 +352,8 @@ void blobs_answered(struct model *m, const struct relay *r, const struct wire_he
 			a->lacking = why;
 		arena_reset(&m->server->tx);
 	} else {
-		a->lacking = *e;
+		err_set(&a->lacking, SHARD_UNREACHABLE, "node %s does not answer: %.300s", server_node_name(m->server, r->node),
+			e->text);
 	}
 	if (--a->left == 0)
 		ask_done(m, a);
