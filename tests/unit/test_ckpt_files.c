@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of checkpoints: what was saved comes back as the same bits whatever the boundaries; a damaged, short or missing file is refused and
+ * named, for every byte of a small checkpoint; manifests keep every number; headers that others wrote are judged. */
+#include "base/check.h"
+#include "ckpt/safetensors.h"
+#include "lib/ckpts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MUST(x)                                                                                                                    \
+	do {                                                                                                                       \
+		enum shard_status st_ = (x);                                                                                       \
+		if (st_ != SHARD_OK)                                                                                               \
+			fail_msg("%s: %s: %s", #x, status_name(st_), e.text);                                                      \
+	} while (0)
+
+static void test_round_trips(void **state)
+{
+	static const uint64_t chunks[] = {1024, 64, 5000, 128}, runs[] = {5000, 63, 1, 1000};
+	struct err e = {.text = ""};
+	char dir[64];
+
+	(void)state;
+	ckpts_folder(dir);
+	for (size_t c = 0; c < NR(chunks); c++) {
+		MUST(ckpts_save(dir, "gpt", 100 + c, 1 + (int)c % 3, chunks[c], &e));
+		for (size_t r = 0; r < NR(runs); r++) {
+			char tag[CHECKPOINT_TAG_MAX + 1];
+
+			checkpoint_tag(tag, 100 + c);
+			MUST(ckpts_load(dir, tag, "gpt", runs[r], &e));
+		}
+	}
+	ckpts_remove(dir);
+}
+
+/* --- many pieces: progress, cancel, elements across pieces --- */
+
+enum { BIG = 5 * (PART_PIECE_BYTES / 4) + 12345 };
+
+static void test_pieces(void **state)
+{
+	float *a = malloc((size_t)BIG * 4), *b = calloc(BIG, 4);
+	struct part_progress p = {0};
+	struct part_file f;
+	struct err e = {.text = ""};
+	uint64_t bytes;
+	char dir[64];
+
+	(void)state;
+	ckpts_folder(dir);
+	for (uint32_t i = 0; i < BIG; i++)
+		a[i] = (float)(i * 7 % 16777213);
+	struct part_run out[] = {{SHARD_MASTER, "w", 10, BIG / 2, a},
+				 {SHARD_MASTER, "w", 10 + BIG / 2, BIG - BIG / 2, a + BIG / 2}};
+	struct part_run in[] = {{SHARD_MASTER, "w", 1000000, BIG - 1000000 + 10, b},
+				{SHARD_MASTER, "w", 10, 999990, b + BIG - 999990}};
+	struct part_run few[] = {{SHARD_MASTER, "w", PART_PIECE_BYTES / 4, 1, b}};
+
+	MUST(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e));
+	assert_int_equal(p.done_bytes, f.bytes);
+	assert_int_equal(f.bytes, part_bytes(out, 2, NULL, 0));
+	assert_int_equal(f.sums_nr, 6);
+	MUST(part_load_bytes(dir, &f, 1, in, 2, &bytes, &e));
+	assert_int_equal(bytes, f.bytes);
+	p.done_bytes = 0;
+	MUST(part_load(dir, &f, 1, in, 2, false, &p, &e));
+	assert_int_equal(p.done_bytes, bytes);
+	assert_memory_equal(b, a + 999990, ((size_t)BIG - 999990) * 4);
+	assert_memory_equal(b + BIG - 999990, a, 999990 * 4);
+	MUST(part_load_bytes(dir, &f, 1, few, 1, &bytes, &e));
+	assert_int_equal(bytes, PART_PIECE_BYTES);
+	p.cancel = true;
+	assert_int_equal(part_load(dir, &f, 1, in, 2, false, &p, &e), SHARD_INTERRUPTED);
+	assert_int_equal(part_verify(dir, &f, 1, &p, &e), SHARD_INTERRUPTED);
+	part_file_free(&f);
+	assert_int_equal(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e), SHARD_INTERRUPTED);
+	assert_int_equal(rmdir(dir), 0); /* the file is gone */
+	free(a);
+	free(b);
+}
+
+static void test_what_is_not_there(void **state)
+{
+	float x[64] = {1}, y[64];
+	struct part_run out = {SHARD_MASTER, "w", 64, 64, x};
+	struct part_run gap = {SHARD_MASTER, "w", 63, 2, y}, moment = {SHARD_EXP_AVG, "w", 64, 64, y},
+			other = {SHARD_MASTER, "v", 64, 1, y};
+	struct part_file f[2];
+	struct err e = {.text = ""};
+	char dir[64];
+
+	(void)state;
+	ckpts_folder(dir);
+	MUST(part_write(dir, "x.safetensors", &out, 1, NULL, 0, &f[0], NULL, &e));
+	MUST(part_write(dir, "y.safetensors", &out, 1, NULL, 0, &f[1], NULL, &e));
+	assert_int_equal(part_load(dir, f, 1, &gap, 1, true, NULL, &e), SHARD_NOT_FOUND);
+	assert_non_null(strstr(e.text, "master/w[63:64]"));
+	assert_int_equal(part_load(dir, f, 1, &other, 1, true, NULL, &e), SHARD_NOT_FOUND);
+	assert_non_null(strstr(e.text, "master/v[64:65]"));
+	assert_int_equal(part_load(dir, f, 1, &moment, 1, false, NULL, &e), SHARD_NOT_FOUND);
+	memset(y, 1, sizeof(y));
+	MUST(part_load(dir, f, 1, &moment, 1, true, NULL, &e));
+	for (int i = 0; i < 64; i++)
+		assert_true(y[i] == 0);
+	assert_int_equal(part_load(dir, f, 2, &out, 1, false, NULL, &e), SHARD_PROTOCOL);
+	assert_non_null(strstr(e.text, "both hold master/w[64]"));
+	part_file_free(&f[0]);
+	part_file_free(&f[1]);
+	ckpts_remove(dir);
+}
+
+/* --- damage --- */
+
+static long size_of(const char *path)
+{
+	struct stat s;
+
+	assert_int_equal(stat(path, &s), 0);
+	return (long)s.st_size;
+}
+
+static void must_refuse(const char *dir, const char *what, long at)
+{
+	struct err e = {.text = ""};
+	enum shard_status st = ckpts_load(dir, "global_step9", "gpt", 4096, &e);
+
+	if (st != SHARD_PROTOCOL && st != SHARD_NOT_FOUND)
+		fail_msg("%s, byte %ld: %s %s", what, at, status_name(st), e.text);
+	if (!strstr(e.text, dir))
+		fail_msg("%s, byte %ld: names no path: %s", what, at, e.text);
+	if (!strstr(e.text, "global_step5"))
+		fail_msg("%s, byte %ld: does not offer the other checkpoint: %s", what, at, e.text);
+}
+
+static void must_refuse_part(const char *dir, const char *what, long at)
+{
+	struct err e = {.text = ""};
+	enum shard_status st = ckpts_load(dir, "global_step9", "gpt", 4096, &e);
+
+	if (st != SHARD_PROTOCOL && st != SHARD_NOT_FOUND)
+		fail_msg("%s, byte %ld: %s %s", what, at, status_name(st), e.text);
+	if (!strstr(e.text, dir) || !strstr(e.text, what))
+		fail_msg("%s, byte %ld: names no path: %s", what, at, e.text);
+}
+
+static void each_byte(const char *dir, const char *file, long step, void (*must)(const char *, const char *, long))
+{
+	char path[CHECKPOINT_PATH_MAX];
+	long n;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/global_step9/%s", dir, file);
+	n = size_of(path);
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0);
+	for (long i = 0; i < n; i += i < 4096 + 64 || i > n - 64 ? 1 : step) {
+		unsigned char was, now;
+
+		assert_int_equal(pread(fd, &was, 1, i), 1);
+		now = was ^ (unsigned char)(1u << (i % 8));
+		assert_int_equal(pwrite(fd, &now, 1, i), 1);
+		must(dir, file, i);
+		assert_int_equal(pwrite(fd, &was, 1, i), 1);
+	}
+	close(fd);
+}
+
+static void each_length(const char *dir, const char *file, long step)
+{
+	char path[CHECKPOINT_PATH_MAX], *all;
+	long n;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/global_step9/%s", dir, file);
+	n = size_of(path);
+	all = malloc((size_t)n + 1);
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0 && pread(fd, all, (size_t)n, 0) == n);
+	for (long i = 0; i < n; i += step) {
+		assert_int_equal(ftruncate(fd, i), 0);
+		must_refuse(dir, file, i);
+		assert_int_equal(pwrite(fd, all, (size_t)n, 0), n);
+	}
+	assert_int_equal(pwrite(fd, "x", 1, n), 1);
+	must_refuse(dir, file, n);
+	assert_int_equal(ftruncate(fd, n), 0);
+	close(fd);
+	free(all);
+}
+
+static void test_damage(void **state)
+{
+	struct err e = {.text = ""};
+	char dir[64], path[128], aside[128];
+
+	(void)state;
+	ckpts_folder(dir);
+	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+	MUST(ckpts_save(dir, "gpt", 9, 2, 2048, &e));
+	each_byte(dir, MANIFEST_NAME, 1, must_refuse);
+	each_byte(dir, "node-b.safetensors", 997, must_refuse_part);
+	each_length(dir, MANIFEST_NAME, 1);
+	each_length(dir, "node-a.safetensors", 331);
+	snprintf(path, sizeof(path), "%s/global_step9/node-a.safetensors", dir);
+	snprintf(aside, sizeof(aside), "%s/x", dir);
+	assert_int_equal(rename(path, aside), 0);
+	must_refuse(dir, "missing", 0);
+	assert_int_equal(symlink(aside, path), 0);
+	must_refuse(dir, "a link", 0);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rename(aside, path), 0);
+	MUST(ckpts_load(dir, "global_step9", "gpt", 4096, &e));
+	assert_int_equal(ckpts_load(dir, "global_step9", "bert", 4096, &e), SHARD_MISMATCH);
+	assert_non_null(strstr(e.text, "\"gpt\""));
+	assert_int_equal(ckpts_load(dir, "global_step7", "gpt", 4096, &e), SHARD_NOT_FOUND);
+	assert_non_null(strstr(e.text, "global_step9"));
+	ckpts_remove(dir);
+}
+
+/* --- manifests --- */
+
+static void check_double(double v)
+{
+	struct part_file f = {.name = "x.safetensors", .bytes = 4096, .header_bytes = 4096, .piece_bytes = 4096, .sums_nr = 1};
+	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {1}};
+	struct manifest m = {.name = "m", .image = SHARD_F32, .grad = SHARD_F32, .kinds = {SHARD_MASTER}, .kinds_nr = 1}, *back;
+	struct err e = {.text = ""};
+	char dir[64];
+
+	f.sums = calloc(1, sizeof(uint64_t));
+	m.settings = strdup("a=\"b\" \\");
+	m.optimizer = strdup("adamw");
+	m.tensors = &t;
+	m.files = &f;
+	m.tensors_nr = m.files_nr = 1;
+	m.tune.has_lr = m.tune.has_clip = true;
+	m.scaler.scale = m.tune.lr = v;
+	m.tune.clip = -v;
+	m.scaler.last_overflow = INT64_MIN + 1;
+	m.step = m.applied = INT64_MAX;
+	ckpts_folder(dir);
+	MUST(manifest_write(dir, &m, &e));
+	MUST(manifest_read(dir, &back, &e));
+	assert_memory_equal(&m.scaler, &back->scaler, sizeof(m.scaler));
+	assert_memory_equal(&m.tune.lr, &back->tune.lr, 2 * sizeof(double));
+	assert_true(back->step == m.step && back->applied == m.applied && back->sum == m.sum);
+	assert_string_equal(m.settings, back->settings);
+	manifest_free(&back);
+	ckpts_remove(dir);
+	free(f.sums);
+	free(m.settings);
+	free(m.optimizer);
+}
+
+static void test_doubles(void **state)
+{
+	const double values[] = {0.0,
+				 -0.0,
+				 1,
+				 65536,
+				 0.1,
+				 3e-4,
+				 DBL_MAX,
+				 DBL_MIN,
+				 4.9406564584124654e-324,
+				 2.2250738585072009e-308,
+				 1e16,
+				 1e22,
+				 123456789012345678,
+				 0.30000000000000004,
+				 1 + DBL_EPSILON};
+
+	(void)state;
+	for (size_t i = 0; i < NR(values); i++)
+		check_double(values[i]);
+}
+
+/* --- headers that others wrote --- */
+
+static void header(const char *json, uint64_t data, enum shard_status want, const char *text)
+{
+	struct safetensors *s = NULL;
+	struct err e = {.text = ""};
+	enum shard_status st = safetensors_parse(&s, json, strlen(json), 8 + strlen(json) + data, "/f", &e);
+
+	if (st != want || (text && !strstr(e.text, text)))
+		fail_msg("%s: %s: %s", json, status_name(st), e.text);
+	safetensors_free(&s);
+}
+
+static void test_headers(void **state)
+{
+	static const uint8_t huge[8] = {0, 0, 0, 0, 0, 0, 0, 0x80}, none[8] = {0};
+	struct err e;
+	uint64_t bytes;
+
+	(void)state;
+	header("{}", 0, SHARD_OK, NULL);
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}   ", 8, SHARD_OK, NULL);
+	header("{\"a\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"X9\",\"shape\":[0],\"data_"
+	       "offsets\":[8,8]}}",
+	       8, SHARD_OK, NULL);
+	header("{\"__metadata__\":{\"a\":\"b\"},\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, SHARD_OK,
+	       NULL);
+	header(" {}", 0, SHARD_PROTOCOL, "begin with {");
+	header("{\"a\"", 0, SHARD_PROTOCOL, "no JSON");
+	header("{} x", 0, SHARD_PROTOCOL, "no JSON");
+	header("{\"a\":1}", 0, SHARD_PROTOCOL, "no shape");
+	header("{\"a\":{},\"a\":{}}", 0, SHARD_PROTOCOL, "no JSON");
+	header("{\"\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "name");
+	header("{\"\\u001b[2J\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "control");
+	header("{\"\\u009b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "control");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "do not fill");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, SHARD_PROTOCOL, "tensors end");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, SHARD_PROTOCOL, "data_offsets");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, SHARD_PROTOCOL, "begins at");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8, SHARD_PROTOCOL, "data_offsets");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "dimension 0");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, SHARD_PROTOCOL,
+	       "dimension 1");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0, SHARD_PROTOCOL,
+	       "do not fill");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "dimensions");
+	header("{\"a\":{\"dtype\":\"LONGDTYPE\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "dtype");
+	assert_int_equal(safetensors_header_bytes(huge, 1000, "/f", &bytes, &e), SHARD_PROTOCOL);
+	assert_int_equal(safetensors_header_bytes(none, 1000, "/f", &bytes, &e), SHARD_PROTOCOL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_round_trips), cmocka_unit_test(test_pieces),  cmocka_unit_test(test_what_is_not_there),
+		cmocka_unit_test(test_damage),      cmocka_unit_test(test_doubles), cmocka_unit_test(test_headers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
