@@ -234,8 +234,7 @@ def table(lines):
 def section58(out, shardd, conf):
     lines = help_of(shardd)
     body = ".SH SYNOPSIS\n.B shardd\n.RI [ OPTION ...]\n.SH DESCRIPTION\n" + described(lines)
-    body += (".PP\nOne runs on each node. It stays in the foreground, logs lines of key=value to standard error, and tells systemd when it is "
-             "ready.\nSIGTERM stops it: trainers are told, and it ends with status 0.\n.SH OPTIONS\n" + option_list(options(lines)))
+    body += (".PP\nOne runs on each node. It stays in the foreground and logs lines of key=value to standard error.\nSIGTERM stops it: trainers are told, and it ends with status 0.\n.SH OPTIONS\n" + option_list(options(lines)))
     said = after(lines, "Options of the configuration file")
     intro = []
     for line in said:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # readme.sh BUILD: README's training loop, taken from README, compiled with -Werror against the installed library, run against an
-# installed daemon; its loss must fall. One line per check; status 0 if all passed.
+# installed daemon; its loss must fall. Then each command between its marks "run" and "/run", in their order, against the model that this
+# left; each must succeed. One line per check; status 0 if all passed.
 set -eu
 build=$(cd "${1:?usage: readme.sh BUILD}" && pwd)
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -30,7 +31,20 @@ daemon=$!
 tail -n +1 -F "$dir/log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/log"; fail "shardd did not start"; }
 SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH="$dir/root/usr/lib" timeout 60 "$dir/loop" >"$dir/out" 2>&1 || { cat "$dir/out" "$dir/log"; fail "the loop failed"; }
 awk '/^step/ {n++; if (n == 1) first = $4; last = $4} END {exit !(n == 30 && last < first / 2)}' "$dir/out" || { cat "$dir/out"; fail "the loss did not fall"; }
+
+# what an operator types: README's model and folder become ours
+export PATH="$dir/root/usr/bin:$PATH" SHARD_ADDRESS="unix:$dir/sock" LC_ALL=C
+awk '/^<!-- run -->$/ {on = 1; next} /^<!-- \/run -->$/ {on = 0} on && /^    / {sub(/^    /, ""); sub(/  +#.*/, ""); print}' "$here/README.md" |
+	sed "s| gpt\b| readme|g; s|/srv/checkpoints|$dir/checkpoints|g" >"$dir/commands"
+[ "$(grep -c . "$dir/commands")" -ge 10 ] || fail "README has too few commands to run"
+while read -r -a command; do
+	[ "${command[0]:-}" = shardctl ] || fail "README runs something else than shardctl: ${command[*]}"
+	status=0
+	timeout 60 "${command[@]}" >"$dir/said" 2>&1 </dev/null || status=$?
+	# doctor may find this machine unfit
+	[ $status = 0 ] || [ "${command[1]} $status" = "doctor 1" ] || { cat "$dir/said"; tail -n 5 "$dir/log"; fail "${command[*]}: status $status"; }
+done <"$dir/commands"
 kill -TERM $daemon
 wait $daemon || fail "shardd ended with status $?"
 daemon=
-echo "ok readme: $(tail -n 1 "$dir/out")"
+echo "ok readme: $(tail -n 1 "$dir/out"), $(grep -c . "$dir/commands") commands"
