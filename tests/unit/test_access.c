@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Who may read and who may change a model: every mode for every kind of asker against the rule of files, and the sentence of a refusal. */
+#include "access.h"
+#include "base/check.h"
+#include "model.h"
+#include "session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { OWNER = 4001, GROUP = 4100, STRANGER = 4002 }; /* none of them runs this test */
+
+static Shard__Cred cred(uint32_t uid, uint32_t gid, uint32_t *groups, size_t nr)
+{
+	Shard__Cred c = SHARD__CRED__INIT;
+
+	c.known = true;
+	c.uid = uid;
+	c.gid = gid;
+	c.groups = groups;
+	c.n_groups = nr;
+	return c;
+}
+
+static void test_every_mode(void **state)
+{
+	uint32_t with[] = {7, GROUP, 9}, without[] = {7, 9};
+	Shard__Cred unknown = SHARD__CRED__INIT, owner = cred(OWNER, GROUP, NULL, 0);
+	const struct {
+		Shard__Cred who;
+		int shift; /* -1: always */
+	} asks[] = {
+		{owner, 6},
+		{cred(OWNER, 1, without, 2), 6},
+		{cred(STRANGER, GROUP, without, 2), 3},
+		{cred(STRANGER, 1, with, 3), 3},
+		{cred(STRANGER, 1, without, 2), 0},
+		{unknown, 0},
+		{cred(0, 0, NULL, 0), -1},
+		{cred(geteuid(), 1, NULL, 0), -1},
+	};
+
+	(void)state;
+	unknown.uid = OWNER; /* what is not known does not count, whatever is in it */
+	for (uint32_t mode = 0; mode <= 0777; mode++)
+		for (size_t i = 0; i < NR(asks); i++)
+			for (int write = 0; write < 2; write++) {
+				int bits = asks[i].shift < 0 ? 7 : (int)(mode >> asks[i].shift & 7),
+				    want = bits >> (write ? 1 : 2) & 1;
+
+				if (access_allowed(mode, &owner, &asks[i].who, write) != (want == 1))
+					fail_msg("mode %04o, asker %zu, write %d: not %d", mode, i, write, want);
+			}
+	for (uint32_t mode = 0; mode <= 0777; mode++) { /* nobody's: all are others, but for root */
+		assert_int_equal(access_allowed(mode, NULL, &owner, true), mode >> 1 & 1);
+		assert_int_equal(access_allowed(mode, &unknown, &owner, false), mode >> 2 & 1);
+		assert_int_equal(access_allowed(mode, &unknown, NULL, false), mode >> 2 & 1);
+		assert_true(access_allowed(mode, NULL, &asks[6].who, true));
+	}
+}
+
+static void test_sentence(void **state)
+{
+	Shard__Cred owner = cred(OWNER, GROUP, NULL, 0), who = cred(STRANGER, 5, NULL, 0);
+	Shard__Model spec = SHARD__MODEL__INIT;
+	struct model m = {.name = (char *)(uintptr_t) "gpt", .spec = &spec, .set = {.mode = 0640}};
+	struct session t = {.who = {.known = true, .uid = STRANGER, .gid = GROUP}};
+	struct err e;
+
+	(void)state;
+	spec.owner = &owner;
+	assert_int_equal(access_check(&m, &who, false, &e), SHARD_DENIED);
+	assert_string_equal(e.text,
+			    "\"gpt\" belongs to uid 4001 (gid 4100) with mode 0640, and uid 4002 (gid 5) asks to read it: ask the "
+			    "owner, or define it with a wider `mode`");
+	assert_int_equal(access_session(&m, &t, false, &e), SHARD_OK);
+	assert_int_equal(access_session(&m, &t, true, &e), SHARD_DENIED);
+	t.who.known = false;
+	assert_int_equal(access_session(&m, &t, false, &e), SHARD_DENIED);
+	assert_non_null(strstr(e.text, "somebody over TCP asks to read it: connect through the unix socket"));
+	spec.owner = NULL;
+	assert_int_equal(access_check(&m, &owner, true, &e), SHARD_DENIED);
+	assert_non_null(strstr(e.text, "belongs to nobody (it was defined over TCP)"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_mode), cmocka_unit_test(test_sentence)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
