@@ -5,7 +5,8 @@
  * hears of. So, as posix_spawn() does inside: clone() with CLONE_VM and CLONE_VFORK, twice, without an exit signal: this thread sleeps
  * while a process in between makes the real one, which sets itself up and execs; then the one in between ends and is waited for
  * (__WCLONE: the host's own wait calls do not see it), and init inherits the other. Both run on stacks of their own with all signals
- * blocked, call only what is async-signal-safe, and write to nothing but *l. */
+ * blocked, call only what is async-signal-safe, and write to nothing but *l. The variables of the host go along as they are at that
+ * moment: setenv() in another thread at the same time is a mistake, as with every getenv(). */
 #include "spawn.h"
 
 #include <errno.h>
@@ -53,7 +54,7 @@ static int become(void *arg)
 		(void)execve(l->path, l->argv, l->envp);
 	}
 	l->error = errno;
-	_exit(127);
+	return 127; /* ends this process */
 }
 
 static int between(void *arg)
@@ -63,7 +64,7 @@ static int between(void *arg)
 	s->l->pid = clone(become, s->inner, CLONE_VM | CLONE_VFORK, s);
 	if (s->l->pid < 0)
 		s->l->error = errno;
-	_exit(0);
+	return 0;
 }
 
 int launch(struct launch *l)

@@ -3,7 +3,7 @@
  * one handle; [one] one thread at a time per handle: a second one gets SHARD_BUSY, never a race. Handles, and all pointers they gave, end
  * with shard_detach() or shard_disconnect(), which no other call may overlap; what a caller passes in is used during the call only,
  * except dst of shard_pull(), which is written until its ticket is done. The library exits, prints and aborts never; installs no signal
- * handler; starts no thread for unix:, one for tcp: (all signals blocked); sets CLOEXEC and MADV_DONTFORK; in a forked child every call
+ * handler; starts no thread but one for tcp: (all signals blocked); sets CLOEXEC and MADV_DONTFORK; in a forked child every call
  * is SHARD_FORKED, and shard_disconnect() only frees. timeout_ms: 0 polls, SHARD_DEFAULT takes the model's `timeout`; there is no "for
  * ever". A call that fails leaves one sentence in shard_error(): what, which tensor/rank/node, since when, what to do. Any may return
  * BAD_ARG, SYSTEM (no memory), FORKED, CLOSED or PROTOCOL (connection over: connect again); on a model LOST (detach, define again); where
@@ -63,7 +63,8 @@ struct shard_result { size_t size; enum shard_outcome outcome; uint64_t step, ap
 SHARD_CALL const char *shard_version(void);                 /* [any] "0.1.0 wire 1-1 abi 0" */
 SHARD_CALL const char *shard_name(enum shard_status);       /* [any] "SHARD_WORLD_CHANGED" */
 SHARD_CALL const char *shard_error(void);                   /* [any] last failure of the calling thread, valid until its next */
-SHARD_API enum shard_status shard_connect(shard_client **, const struct shard_connect_opts *); /* [any] opts may be NULL */
+SHARD_API enum shard_status shard_connect(shard_client **, const struct shard_connect_opts *); /* [any] opts may be NULL. spawn:NAME: a
+        * private daemon, started if there is none; ends after its last connection. NOT_FOUND: no shardd to start. DENIED: folder not yours */
 SHARD_CALL void shard_disconnect(shard_client **);          /* NULLs it; detaches its models; a joined one counts as lost trainer */
 SHARD_CALL int shard_fd(const shard_client *);              /* [any] readable when a ticket or event may be ready: epoll it, never read it */
 SHARD_API enum shard_status shard_progress(shard_client *); /* [one] handles what arrived, without waiting; makes shard_fd unreadable */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One question to a daemon. Happy path: dial, HELLO as a tool, the daemon's HELLO, the request (unless that was all), its answer; then the
- * connection is closed. Everything before the deadline; poll(2) is the only wait. Fails: SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_CLOSED, SHARD_PROTOCOL, or
- * with what the daemon answered in an ERROR. */
+ * connection is closed. Everything before the deadline; poll(2) is the only wait. Fails: SHARD_UNREACHABLE, SHARD_TIMEOUT,
+ * SHARD_CLOSED, SHARD_PROTOCOL, or with what the daemon answered in an ERROR. */
 #include "ctl/ctl.h"
 #include "ctl/greet.h"
 

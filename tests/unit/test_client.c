@@ -59,7 +59,7 @@ static void test_addresses(void **state)
 	memcpy(big, "unix:/", 6);
 	big[sizeof(big) - 1] = 0;
 	EXPECT(SHARD_BAD_ARG, try_connect(big));
-	EXPECT(SHARD_UNSUPPORTED, try_connect("spawn:test"));
+	EXPECT(SHARD_BAD_ARG, try_connect("spawn:Test"));
 	EXPECT(SHARD_UNREACHABLE, try_connect("unix:/nonexistent/s"));
 	assert_string_equal(shard_error(), "no shardd at unix:/nonexistent/s (ENOENT): is it running? systemctl status shardd");
 	assert_int_equal(errno, ENOENT);

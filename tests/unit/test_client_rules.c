@@ -375,6 +375,7 @@ static void test_symbols(void **state)
 						"raise",          "kill",
 						"system",         "__register_atfork"};
 	char path[600], command[700], *text = malloc(1 << 20), *line, *save = NULL;
+	bool launches = false;
 	uint32_t seen = 0;
 
 	(void)state;
@@ -382,10 +383,12 @@ static void test_symbols(void **state)
 	snprintf(command, sizeof(command), "nm -u -P %s", path);
 	assert_int_equal(run_text(command, text, 1 << 20), 0);
 	for (line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+		if (strchr(line, '[')) /* libshard.a[launch.o]: what that calls in the daemon-to-be does not count */
+			launches = strstr(line, "[launch.o]") != NULL;
 		line[strcspn(line, " ")] = 0;
 		seen++;
 		for (size_t i = 0; i < NR(forbidden); i++)
-			if (strcmp(line, forbidden[i]) == 0)
+			if (strcmp(line, forbidden[i]) == 0 && !(launches && strcmp(line, "sigaction") == 0))
 				fail_msg("libshard uses %s", line);
 	}
 	assert_true(seen > 50);
@@ -422,7 +425,8 @@ static void test_shared_object(void **state)
 	snprintf(command, sizeof(command), "nm -D --defined-only -P %s", path);
 	assert_int_equal(run_text(command, text, sizeof(text)), 0);
 	for (line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save))
-		assert_memory_equal(line, "shard_", 6);
+		if (strncmp(line, "SHARD_", 6) != 0) /* the name of a version */
+			assert_memory_equal(line, "shard_", 6);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 	snprintf(command, sizeof(command), "strip -o %s.stripped %s", path, path);
 	assert_int_equal(run_text(command, text, sizeof(text)), 0);
