@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A model that loses weights comes back from its newest checkpoint by itself: trainers stay, are told ROLLED_BACK, and what they train from
+ * there is the reference's. Any node killed, all nodes restarted, a damaged newest checkpoint, none that is good; weights given up
+ * on request; a model dropped while it is saved. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "client/ckpt.h"
+#include "lib/crew.h"
+#include "lib/keep.h"
+#include "lib/proc.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
+
+struct yard {
+	struct cluster *cluster;
+	struct keep keep;
+	struct crew crew;
+};
+
+static int setup(void **state)
+{
+	struct yard *y = calloc(1, sizeof(*y));
+
+	keep_init(&y->keep);
+	*state = y;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct yard *y = *state;
+
+	if (y->cluster != NULL) { /* the test did not come to its end */
+		cluster_dump(y->cluster);
+		for (int i = 0; i < y->cluster->nodes_nr; i++)
+			if (y->cluster->node[i].pid > 0) {
+				cluster_signal(y->cluster, i, SIGKILL);
+				cluster_wait(y->cluster, i, 5000);
+			}
+		cluster_stop(y->cluster);
+	}
+	keep_free(&y->keep);
+	free(y);
+	return 0;
+}
+
+static void done(struct yard *y)
+{
+	cluster_stop(y->cluster);
+	y->cluster = NULL;
+}
+
+static void begin(struct yard *y, int nodes, const int *per, const char *model)
+{
+	y->cluster = cluster_start(nodes, model, BEAT);
+	crew_init(&y->crew, "m");
+	for (int n = 0; n < nodes; n++)
+		for (int i = 0; i < per[n]; i++)
+			crew_add(&y->crew, y->cluster->node[n].unix_address, (uint32_t)n)->reconnects = true;
+	crew_start(&y->crew, UINT64_MAX);
+	crew_wait_step(&y->crew, 4);
+}
+
+static void kill_and_start(struct yard *y, int node)
+{
+	cluster_signal(y->cluster, node, SIGKILL);
+	cluster_wait(y->cluster, node, 5000);
+	cluster_spawn(y->cluster, node);
+	cluster_ready(y->cluster, node);
+}
+
+static void wait_rolled_back(struct yard *y, uint32_t rank, uint32_t times)
+{
+	uint64_t until = clock_ns() + 15 * NS_PER_SEC;
+
+	while (atomic_load(&y->crew.member[rank].rolled_back) < times) {
+		if (clock_ns() > until)
+			fail_msg("rank %u was told ROLLED_BACK %u times, not %u", rank,
+				 atomic_load(&y->crew.member[rank].rolled_back), times);
+		usleep(2000);
+	}
+}
+
+static uint64_t saved_step(struct yard *y)
+{
+	char tag[65];
+
+	return keep_newest(y->keep.dir, tag);
+}
+
+/* Some steps after they are back, all of them. */
+static void finish(struct yard *y)
+{
+	uint64_t last;
+
+	crew_wait_step(&y->crew, saved_step(y) + 8);
+	last = crew_finish(&y->crew);
+	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
+	done(y);
+}
+
+static void a_node_is_killed(void **state)
+{
+	struct yard *y = *state;
+
+	begin(y, 2, (const int[]){2, 1}, NULL);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	crew_wait_step(&y->crew, saved_step(y) + 4);
+	kill_and_start(y, 1);
+	wait_rolled_back(y, 0, 1);
+	wait_rolled_back(y, 1, 1);
+	finish(y);
+}
+
+static void the_coordinator_is_killed(void **state)
+{
+	struct yard *y = *state;
+
+	begin(y, 2, (const int[]){1, 2}, NULL);
+	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir, NULL);
+	crew_wait_step(&y->crew, saved_step(y) + 4);
+	kill_and_start(y, 0);
+	wait_rolled_back(y, 1, 1);
+	wait_rolled_back(y, 2, 1);
+	finish(y);
+}
+
+/* Everybody at once; the trainers connect again and find it there. */
+static void all_are_restarted(void **state)
+{
+	struct yard *y = *state;
+
+	begin(y, 3, (const int[]){1, 1, 0}, NULL);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	crew_wait_step(&y->crew, saved_step(y) + 4);
+	for (int n = 0; n < 3; n++)
+		cluster_signal(y->cluster, n, SIGKILL);
+	for (int n = 0; n < 3; n++)
+		cluster_wait(y->cluster, n, 5000);
+	for (int n = 0; n < 3; n++)
+		cluster_spawn(y->cluster, n);
+	for (int n = 0; n < 3; n++)
+		cluster_ready(y->cluster, n);
+	finish(y);
+}
+
+static void killed_while_it_comes_back(void **state)
+{
+	struct yard *y = *state;
+
+	begin(y, 3, (const int[]){2, 0, 0}, NULL);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	crew_wait_step(&y->crew, saved_step(y) + 4);
+	for (int n = 2; n > 0; n--)
+		kill_and_start(y, n);
+	kill_and_start(y, 2);
+	wait_rolled_back(y, 0, 1);
+	finish(y);
+}
+
+static void a_damaged_one(void **state)
+{
+	struct yard *y = *state;
+	uint64_t good;
+	char tag[65];
+
+	begin(y, 2, (const int[]){2, 0}, NULL);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	good = saved_step(y);
+	crew_wait_step(&y->crew, good + 3);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	assert_true(keep_newest(y->keep.dir, tag) > good);
+	keep_flip(y->keep.dir, tag, "node-b.safetensors", -7);
+	kill_and_start(y, 1);
+	wait_rolled_back(y, 0, 1);
+	{
+		char *log = cluster_log(y->cluster, 0);
+
+		assert_non_null(strstr(log, "event=checkpoint_bad"));
+		free(log);
+	}
+	finish(y);
+}
+
+static void none_is_good(void **state)
+{
+	struct yard *y = *state;
+	shard_client *c;
+	shard_model *m;
+	struct shard_spec s;
+	char tag[65], settings[256];
+	int created = 0;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_init(&y->crew, "m");
+	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
+	crew_start(&y->crew, 5);
+	crew_finish(&y->crew);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	keep_newest(y->keep.dir, tag);
+	keep_flip(y->keep.dir, tag, "node-b.safetensors", -7);
+	kill_and_start(y, 1);
+	c = crew_connect(y->cluster->node[0].unix_address);
+	crew_spec(&s, "m", settings, sizeof(settings), 1);
+	for (int i = 0; i < 200 && !created; i++) { /* LOST for good: somebody may write it anew */
+		MUST(shard_define(c, &s, &m, &created));
+		if (!created) {
+			shard_detach(&m);
+			usleep(30000);
+		}
+	}
+	assert_int_equal(created, 1);
+	shard_disconnect(&c);
+	done(y);
+}
+
+/* Never saved: as ever. */
+static void nothing_saved(void **state)
+{
+	struct yard *y = *state;
+	char *log;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_init(&y->crew, "m");
+	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
+	crew_start(&y->crew, 5);
+	crew_finish(&y->crew);
+	kill_and_start(y, 1);
+	for (int i = 0; i < 300; i++) {
+		log = cluster_log(y->cluster, 0);
+		if (strstr(log, "event=lost") != NULL && strstr(log, "restoring=0") != NULL)
+			break;
+		free(log);
+		log = NULL;
+		usleep(20000);
+	}
+	assert_non_null(log);
+	free(log);
+	done(y);
+}
+
+static enum shard_status ask_restore(const char *at, const struct yard *y, bool force)
+{
+	struct ckpt_ask ask = {.dir = y->keep.dir, .name = "m", .force = force, .timeout_ms = 15000};
+	struct ckpt_answer answer;
+	shard_client *c = crew_connect(at);
+	enum shard_status rc = ckpt_restore(c, &ask, &answer, NULL);
+
+	shard_disconnect(&c);
+	return rc;
+}
+
+static void given_up_by_force(void **state)
+{
+	struct yard *y = *state;
+	const char *at;
+
+	begin(y, 2, (const int[]){2, 1}, NULL);
+	at = y->cluster->node[1].unix_address;
+	keep_must_save(at, "m", y->keep.dir, NULL);
+	crew_wait_step(&y->crew, saved_step(y) + 4);
+	assert_int_equal(ask_restore(at, y, false), SHARD_EXISTS);
+	if (ask_restore(at, y, true) != SHARD_OK)
+		fail_msg("%s", shard_error());
+	for (uint32_t r = 0; r < 3; r++)
+		wait_rolled_back(y, r, 1);
+	finish(y);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_node_is_killed, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, setup, teardown),
+		cmocka_unit_test_setup_teardown(all_are_restarted, setup, teardown),
+		cmocka_unit_test_setup_teardown(killed_while_it_comes_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_damaged_one, setup, teardown),
+		cmocka_unit_test_setup_teardown(none_is_good, setup, teardown),
+		cmocka_unit_test_setup_teardown(nothing_saved, setup, teardown),
+		cmocka_unit_test_setup_teardown(given_up_by_force, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
