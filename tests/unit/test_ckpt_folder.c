@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders of checkpoints: a crash before each system call that changes a file system leaves the older complete checkpoint or the newer one,
+ * and the next save works; a full disk leaves what was there; lists, the newest, `latest` and pruning. The calls are wrapped (tests/ckpt.mk). */
+#include "base/check.h"
+#include "lib/ckpts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MUST(x)                                                                                                                    \
+	do {                                                                                                                       \
+		enum shard_status st_ = (x);                                                                                       \
+		if (st_ != SHARD_OK)                                                                                               \
+			fail_msg("%s: %s: %s", #x, status_name(st_), e.text);                                                      \
+	} while (0)
+
+/* --- the calls --- */
+
+static struct {
+	uint32_t calls, stop_at; /* from the stop_at-th on nothing happens any more; 0: never */
+	uint64_t bytes_left;     /* of the disk, when full is set */
+	bool full, no_exchange;
+} disk;
+
+static bool stopped(void)
+{
+	__atomic_add_fetch(&disk.calls, 1, __ATOMIC_RELAXED);
+	errno = EIO;
+	return disk.stop_at > 0 && disk.calls >= disk.stop_at;
+}
+
+#define WRAP(name, params, args)                                                                                                   \
+	int __real_##name params;                                                                                                  \
+	int __wrap_##name params;                                                                                                  \
+	int __wrap_##name params                                                                                                   \
+	{                                                                                                                          \
+		return stopped() ? -1 : __real_##name args;                                                                        \
+	}
+
+WRAP(fsync, (int fd), (fd))
+WRAP(rename, (const char *a, const char *b), (a, b))
+WRAP(unlink, (const char *a), (a))
+WRAP(unlinkat, (int fd, const char *a, int flags), (fd, a, flags))
+WRAP(rmdir, (const char *a), (a))
+WRAP(mkdir, (const char *a, mode_t mode), (a, mode))
+WRAP(ftruncate, (int fd, off_t n), (fd, n))
+
+int __real_renameat2(int fd, const char *a, int to, const char *b, unsigned flags);
+int __wrap_renameat2(int fd, const char *a, int to, const char *b, unsigned flags);
+int __wrap_renameat2(int fd, const char *a, int to, const char *b, unsigned flags)
+{
+	if (stopped())
+		return -1;
+	if (disk.no_exchange) {
+		errno = EINVAL;
+		return -1;
+	}
+	return __real_renameat2(fd, a, to, b, flags);
+}
+
+int __wrap_fallocate(int fd, int mode, off_t at, off_t n);
+int __wrap_fallocate(int fd, int mode, off_t at, off_t n)
+{
+	(void)fd;
+	(void)mode;
+	(void)at;
+	(void)n;
+	errno = EOPNOTSUPP; /* so that a full disk shows in the middle */
+	return -1;
+}
+
+ssize_t __real_pwrite(int fd, const void *p, size_t n, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *p, size_t n, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	if (stopped())
+		return -1;
+	if (disk.full && n > disk.bytes_left)
+		n = disk.bytes_left & ~4095ull;
+	if (disk.full && n == 0) {
+		errno = ENOSPC;
+		return -1;
+	}
+	disk.bytes_left -= disk.full ? n : 0;
+	return __real_pwrite(fd, p, n, at);
+}
+
+ssize_t __real_write(int fd, const void *p, size_t n);
+ssize_t __wrap_write(int fd, const void *p, size_t n);
+ssize_t __wrap_write(int fd, const void *p, size_t n)
+{
+	if (fd <= 2)
+		return __real_write(fd, p, n);
+	if (stopped())
+		return -1;
+	if (disk.full && disk.bytes_left == 0) {
+		errno = ENOSPC;
+		return -1;
+	}
+	return __real_write(fd, p, n);
+}
+
+/* --- crashes --- */
+
+/* What a reader finds must be whole: either checkpoint, and whatever a name says. */
+static void check_whole(const char *dir, uint64_t older, uint64_t newer, uint32_t at)
+{
+	struct checkpoint_found *found;
+	struct err e = {.text = ""};
+	char tag[CHECKPOINT_TAG_MAX + 1];
+	uint64_t step = 0;
+	uint32_t nr;
+
+	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
+	for (uint32_t i = 0; i < nr; i++)
+		if (!found[i].complete)
+			fail_msg("crash at call %u: %s: %s", at, found[i].tag, found[i].why);
+	free(found);
+	MUST(checkpoint_newest(dir, "gpt", UINT64_MAX, tag, &step, &e));
+	if (step != older && step != newer)
+		fail_msg("crash at call %u: the newest is of step %llu", at, (unsigned long long)step);
+	MUST(ckpts_load(dir, tag, "gpt", 4096, &e));
+	MUST(checkpoint_latest(dir, tag, &e));
+	MUST(ckpts_load(dir, tag, "gpt", 4096, &e));
+}
+
+static uint32_t entries(const char *dir)
+{
+	char text[200];
+	uint32_t nr = 0;
+	FILE *f;
+
+	snprintf(text, sizeof(text), "ls -A %s | wc -l", dir);
+	f = popen(text, "r");
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%u", &nr), 1);
+	pclose(f);
+	return nr;
+}
+
+/* Saves `newer` beside or over `older`, with a crash before each call, and again without. */
+static void walk(uint64_t older, uint64_t newer)
+{
+	bool done = false;
+
+	for (uint32_t at = 1; !done; at++) {
+		struct err e = {.text = ""};
+		char dir[64];
+
+		ckpts_folder(dir);
+		MUST(ckpts_save(dir, "gpt", older, 2, 1024, &e));
+		disk.calls = 0;
+		disk.stop_at = at;
+		done = ckpts_save(dir, "gpt", newer, 1, 2048, &e) == SHARD_OK && disk.calls < at;
+		disk.stop_at = 0;
+		check_whole(dir, older, newer, at);
+		MUST(ckpts_save(dir, "gpt", newer, 1, 4096, &e)); /* what the crash left is no hindrance */
+		check_whole(dir, newer, newer, at);
+		assert_int_equal(entries(dir), older == newer ? 2 : 3);
+		ckpts_remove(dir);
+		assert_true(at < 200);
+	}
+}
+
+static void test_crash(void **state)
+{
+	(void)state;
+	walk(5, 9);
+}
+
+static void test_crash_same_tag(void **state)
+{
+	(void)state;
+	walk(5, 5);
+}
+
+/* Where names cannot be exchanged, a save over one of its own tag works, too. */
+static void test_no_exchange(void **state)
+{
+	struct err e = {.text = ""};
+	char dir[64];
+
+	(void)state;
+	ckpts_folder(dir);
+	disk.no_exchange = true;
+	MUST(ckpts_save(dir, "gpt", 5, 2, 1024, &e));
+	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+	disk.no_exchange = false;
+	check_whole(dir, 5, 5, 0);
+	assert_int_equal(entries(dir), 2);
+	ckpts_remove(dir);
+}
+
+static void test_full_disk(void **state)
+{
+	struct err e = {.text = ""};
+	char dir[64];
+
+	(void)state;
+	ckpts_folder(dir);
+	MUST(ckpts_save(dir, "gpt", 5, 2, 1024, &e));
+	for (uint64_t bytes = 0; bytes <= 32768; bytes += 8192) {
+		disk.full = true;
+		disk.bytes_left = bytes;
+		errno = 0;
+		assert_int_equal(ckpts_save(dir, "gpt", 9, 2, 1024, &e), SHARD_SYSTEM);
+		disk.full = false;
+		if (!strstr(e.text, dir) || !strstr(e.text, strerror(ENOSPC)))
+			fail_msg("%s", e.text);
+		check_whole(dir, 5, 5, 0);
+		assert_int_equal(entries(dir), 2);
+	}
+	ckpts_remove(dir);
+}
+
+/* --- lists and pruning --- */
+
+static void make_file(const char *dir, const char *name, const char *text)
+{
+	char path[256];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+static void test_list_and_prune(void **state)
+{
+	char dir[64], path[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1];
+	struct checkpoint_found *found;
+	struct err e = {.text = ""};
+	uint32_t nr, removed;
+	uint64_t step;
+
+	(void)state;
+	ckpts_folder(dir);
+	assert_int_equal(checkpoint_newest(dir, NULL, UINT64_MAX, tag, &step, &e), SHARD_NOT_FOUND);
+	assert_int_equal(checkpoint_latest(dir, tag, &e), SHARD_NOT_FOUND);
+	for (uint64_t s = 8; s <= 12; s++)
+		MUST(ckpts_save(dir, "gpt", s, 1, 1024, &e));
+	MUST(ckpts_save(dir, "bert", 99, 1, 1024, &e));
+	snprintf(path, sizeof(path), "%s/global_step11/node-a.safetensors", dir);
+	assert_int_equal(truncate(path, 100), 0);
+	snprintf(path, sizeof(path), "%s/global_step7", dir);
+	assert_int_equal(mkdir(path, 0755), 0);
+	snprintf(path, sizeof(path), "%s/notes", dir);
+	assert_int_equal(mkdir(path, 0755), 0);
+	make_file(dir, "notes/x", "mine");
+	make_file(dir, "readme", "mine");
+	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
+	assert_int_equal(nr, 6); /* 7 is empty and nobody's */
+	assert_string_equal(found[0].tag, "global_step12");
+	assert_true(found[0].complete && found[0].step == 12 && found[0].bytes > 0 && !found[0].latest);
+	assert_true(!found[1].complete && strstr(found[1].why, "100 bytes"));
+	assert_true(!found[5].complete && found[5].name[0] == 0);
+	free(found);
+	MUST(checkpoint_newest(dir, "gpt", 12, tag, &step, &e));
+	assert_string_equal(tag, "global_step10");
+	MUST(checkpoint_newest(dir, NULL, UINT64_MAX, tag, &step, &e));
+	assert_int_equal(step, 99);
+	MUST(checkpoint_latest(dir, tag, &e));
+	assert_string_equal(tag, "global_step99");
+	MUST(checkpoint_begin(path, dir, "global_step13", "gpt", &e)); /* a crash's leftover, and a save of another model */
+	MUST(checkpoint_begin(path, dir, "global_step14", "bert", &e));
+	MUST(checkpoint_prune(dir, "gpt", 0, &removed, &e));
+	assert_int_equal(removed, 0);
+	MUST(checkpoint_prune(dir, "gpt", 2, &removed, &e));
+	assert_int_equal(removed, 2); /* 9 and 8; 11 is not complete, and stays to be looked at */
+	assert_int_equal(access(path, F_OK), 0);
+	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
+	assert_int_equal(nr, 4);
+	free(found);
+	assert_int_equal(entries(dir), 9); /* 7 10 11 12 99 notes readme latest .14 */
+	ckpts_remove(dir);
+}
+
+static void test_whose(void **state)
+{
+	char dir[64], path[CHECKPOINT_PATH_MAX], other[128];
+	struct err e = {.text = ""};
+
+	(void)state;
+	ckpts_folder(dir);
+	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+	assert_int_equal(checkpoint_begin(path, dir, "global_step5", "bert", &e), SHARD_EXISTS);
+	assert_non_null(strstr(e.text, "\"gpt\""));
+	MUST(checkpoint_begin(path, dir, "global_step6", "gpt", &e));
+	assert_int_equal(checkpoint_begin(path, dir, "global_step6", "bert", &e), SHARD_EXISTS);
+	snprintf(other, sizeof(other), "%s/mine", dir);
+	assert_int_equal(mkdir(other, 0755), 0);
+	assert_int_equal(checkpoint_begin(path, dir, "mine", "gpt", &e), SHARD_EXISTS);
+	assert_int_equal(checkpoint_begin(path, dir, "../x", "gpt", &e), SHARD_BAD_ARG);
+	assert_int_equal(checkpoint_begin(path, dir, ".x", "gpt", &e), SHARD_BAD_ARG);
+	assert_int_equal(checkpoint_begin(path, dir, "latest", "gpt", &e), SHARD_BAD_ARG);
+	/* A folder or a link in an unfinished one: nothing is followed, nothing else is removed. */
+	make_file(dir, "precious", "mine");
+	MUST(checkpoint_begin(path, dir, "global_step6", "gpt", &e));
+	snprintf(other, sizeof(other), "%s/.global_step6.tmp/sub", dir);
+	assert_int_equal(symlink("../precious", other), 0);
+	assert_int_equal(checkpoint_begin(path, dir, "global_step6", "gpt", &e), SHARD_SYSTEM);
+	assert_non_null(strstr(e.text, "no plain file"));
+	snprintf(other, sizeof(other), "%s/precious", dir);
+	assert_int_equal(access(other, F_OK), 0);
+	ckpts_remove(dir);
+}
+
+/* A damaged checkpoint of the same tag does not stop training from saving it again. */
+static void test_over_damage(void **state)
+{
+	struct err e = {.text = ""};
+	char dir[64], path[128];
+
+	(void)state;
+	ckpts_folder(dir);
+	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+	snprintf(path, sizeof(path), "%s/global_step5/manifest.json", dir);
+	assert_int_equal(truncate(path, 50), 0);
+	assert_int_equal(ckpts_load(dir, "global_step5", "gpt", 4096, &e), SHARD_PROTOCOL);
+	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+	check_whole(dir, 5, 5, 0);
+	ckpts_remove(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_crash),       cmocka_unit_test(test_crash_same_tag), cmocka_unit_test(test_no_exchange),
+		cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_list_and_prune), cmocka_unit_test(test_whose),
+		cmocka_unit_test(test_over_damage),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
