@@ -91,9 +91,9 @@ SHARD_API enum shard_status shard_set(shard_model *, const char *key, const char
 SHARD_API enum shard_status shard_save(shard_model *, const char *dir, const char *tag, shard_ticket *); /* [any] daemons write a checkpoint of
         * the last step decided (the caller's own last result, between it and commit) while training goes on. dir: shared by all nodes;
         * NULL: the model's checkpoint_dir. tag NULL: global_step{N}. shard_wait(ticket) returns how it ended: SYSTEM keeps errno */
-SHARD_API enum shard_status shard_restore(shard_client *, const char *dir, const char *tag, const char *name, shard_model **); /* [any] defines and
-        * seals a model as the checkpoint has it, on any number of nodes. tag NULL: the newest; name NULL: the saved one. EXISTS: it has
-        * weights. What is damaged, missing or of another model is named: MISMATCH, NOT_FOUND, PROTOCOL */
+SHARD_API enum shard_status shard_restore(shard_client *, const char *dir, const char *tag, const char *name, shard_model **); /* [any]
+        * defines and seals a model as the checkpoint has it, on any number of nodes. tag NULL: the newest; name NULL: the saved one.
+        * EXISTS: it has weights. What is damaged, missing or of another model is named: MISMATCH, NOT_FOUND, PROTOCOL */
 /* --- world --- */
 SHARD_API enum shard_status shard_join(shard_model *, int rank_hint, int64_t timeout_ms, struct shard_world *); /* [one] waits for min_world */
 SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *); /* [one] also acknowledges SHARD_WORLD_CHANGED */
@@ -132,7 +132,7 @@ SHARD_API enum shard_status shard_blob(shard_model *, uint32_t rank, void *, siz
         * a rank, after any rejoin, resize or restore. *bytes: room, then size; too small: RANGE, and *bytes says. NOT_FOUND: none */
 SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] joined; GRAD or IMAGE: what
         * shard_grad and shard_image point into: cudaHostRegister it */
-SHARD_API enum shard_status shard_stats(shard_client *, char *json, size_t *bytes); /* [any] what `shardctl status --json` shows; as shard_blob */
+SHARD_API enum shard_status shard_stats(shard_client *, char *json, size_t *bytes); /* [any] what `shardctl status --json` shows */
 #ifdef __cplusplus
 }
 #endif

@@ -32,6 +32,13 @@ tail -n +1 -F "$dir/log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || 
 SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH="$dir/root/usr/lib" timeout 60 "$dir/loop" >"$dir/out" 2>&1 || { cat "$dir/out" "$dir/log"; fail "the loop failed"; }
 awk '/^step/ {n++; if (n == 1) first = $4; last = $4} END {exit !(n == 30 && last < first / 2)}' "$dir/out" || { cat "$dir/out"; fail "the loss did not fall"; }
 
+# every key of the configuration is in README's table, with the words of --help
+"$dir/root/usr/bin/shardd" --help | awk '/^\[daemon\]/ { on = 1 } /^Exit/ { on = 0 } !on { next }
+	/^  [a-z]/ { if (line) print line; line = $0; next } /^     / { if (line) { sub(/^ +/, " "); line = line $0 } next } { if (line) print line; line = "" }
+	END { if (line) print line }' | while read -r key text; do
+	grep -qF "| \`$key\` | ${text//|/\\|} |" "$here/README.md" || fail "README's configuration lacks \`$key\`: $text"
+done
+
 # what an operator types: README's model and folder become ours
 export PATH="$dir/root/usr/bin:$PATH" SHARD_ADDRESS="unix:$dir/sock" LC_ALL=C
 awk '/^<!-- run -->$/ {on = 1; next} /^<!-- \/run -->$/ {on = 0} on && /^    / {sub(/^    /, ""); sub(/  +#.*/, ""); print}' "$here/README.md" |
