@@ -52,7 +52,12 @@ struct fake {
 		unsigned char data[FAKE_BLOB_MAX];
 	} ready_blob, blob; /* of the newest READY; committed, of this rank */
 	char save_dir[64], save_tag[64];
-	uint8_t *spec; /* packed, of the newest DEFINE: what RESTORE answers with */
+	struct { /* the newest MANAGE */
+		uint32_t action;
+		bool force;
+		char name[72], key[72], value[72];
+	} manage;
+	uint8_t *spec; /* packed, of the newest DEFINE: what ATTACH and RESTORE answer with */
 	size_t spec_bytes;
 
 	/* the model */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fakeserver_impl.h: what the two sources of the scripted daemon share; call with the lock. */
+/* fakeserver_impl.h: what the sources of the scripted daemon share; call with the lock. */
 #ifndef SHARD_TESTS_FAKESERVER_IMPL_H
 #define SHARD_TESTS_FAKESERVER_IMPL_H
 
@@ -11,6 +11,10 @@ void fake_send_attempt(struct fake *f, const char *why);
 void fake_decide(struct fake *f);
 void fake_unjoin(struct fake *f);
 void fake_answer_save(struct fake *f, const struct wire_head *h, enum shard_status st, const char *text);
+/* --- fakeserver_life.c --- */
+void fake_on_attach(struct fake *f, const struct wire_head *h, const void *body);
+void fake_on_manage(struct fake *f, const struct wire_head *h, const void *body);
+void fake_on_status(struct fake *f, const struct wire_head *h, const void *body);
 void fake_roll_back(struct fake *f, uint64_t step, const char *why);
 
 #endif

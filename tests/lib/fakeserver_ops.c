@@ -453,7 +453,8 @@ static const struct row {
 	[OP_LEAVE] = {on_leave, true},        [OP_WAITS] = {on_waits, true},        [OP_PUSH] = {on_push, false},
 	[OP_READY] = {on_ready, false},       [OP_ABANDON] = {on_abandon, false},   [OP_PONG] = {on_nothing, false},
 	[OP_IMAGE_ASK] = {on_nothing, false}, [OP_PUSH_DATA] = {on_nothing, false}, [OP_SAVE] = {on_save, false},
-	[OP_RESTORE] = {on_restore, true},    [OP_BLOB] = {on_blob, true},
+	[OP_RESTORE] = {on_restore, true},    [OP_BLOB] = {on_blob, true},          [OP_ATTACH] = {fake_on_attach, true},
+	[OP_MANAGE] = {fake_on_manage, true}, [OP_STATUS] = {fake_on_status, true},
 };
 
 static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)

@@ -87,8 +87,8 @@ static enum shard_status session(struct trainer *t, const char *address)
 	enum shard_status rc;
 	struct shard_spec s;
 	float back[8];
-	char blob[8];
-	size_t blob_bytes = sizeof(blob);
+	char blob[8], json[64];
+	size_t blob_bytes = sizeof(blob), json_bytes = sizeof(json);
 	uint64_t step = 0;
 	shard_ticket ticket;
 
@@ -119,6 +119,11 @@ static enum shard_status session(struct trainer *t, const char *address)
 	STEP(shard_leave(t->model, 5000));
 	shard_detach(&t->model);
 	STEP(shard_restore(t->client, "/ckpt", NULL, NULL, &t->model));
+	shard_detach(&t->model);
+	STEP(shard_attach(t->client, "m", &t->model));
+	STEP(shard_set(t->model, "lr", "0.5"));
+	STEP(shard_stats(t->client, json, &json_bytes));
+	STEP(shard_drop(t->client, "other", 0));
 	return SHARD_OK;
 }
 
