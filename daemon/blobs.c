@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Blobs of one model on this node: one place per local rank for what READY brought (pending), one per rank for what a verdict made of it
  * (kept), in a mapping that is reserved with the model and touched when used. session.c and model.c bring the step's events; a trainer's
- * OP_BLOB is answered from here if it is of the newest step, else every other node is asked and the greatest step is the answer. Ways to
- * fail: nobody has one (SHARD_NOT_FOUND), a node that could have a newer one is out of reach (SHARD_UNREACHABLE, by name). */
+ * OP_BLOB is answered from here if it is of the newest step, else every other node is asked, answers when it is as far as who asks,
+ * and the greatest step is the answer. Ways to fail: nobody has one (SHARD_NOT_FOUND), a node that could have a newer one is out of reach (SHARD_UNREACHABLE, by name). */
 #include "blobs.h"
 
 #include "base/check.h"
@@ -40,9 +40,17 @@ struct ask { /* a trainer's, while other nodes look */
 	struct err lacking; /* status: a node did not answer, and why */
 };
 
+struct parked { /* a node's, which knows of a later step than this node: the blob may be about to be committed here */
+	struct list link;
+	uint16_t node;
+	uint32_t tag, rank;
+	uint64_t step;
+};
+
 struct blobs {
 	uint32_t local_nr, ranks_nr, next_ask, asks_nr;
-	struct list asks;
+	uint32_t parked_nr;
+	struct list asks, parked;
 	uint8_t *memory; /* [local_nr + ranks_nr] places */
 	size_t memory_bytes;
 	struct pending *pending; /* [local_nr] */
@@ -69,6 +77,7 @@ enum shard_status blobs_init(struct model *m, struct err *e)
 	if (b == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the blobs of \"%s\"", m->name);
 	list_init(&b->asks);
+	list_init(&b->parked);
 	b->local_nr = m->set.local_world;
 	b->ranks_nr = m->set.max_world;
 	b->pending = calloc(b->local_nr, sizeof(*b->pending));
@@ -119,16 +128,6 @@ void blobs_restore(struct model *m, uint32_t rank, uint64_t step, const void *da
 		memcpy(kept_at(m->blobs, rank), data, bytes);
 }
 
-void blobs_commit(struct model *m, uint64_t step)
-{
-	const struct blobs *b = m->blobs;
-
-	for (uint32_t i = 0; i < m->gather.local_nr; i++)
-		if (b->pending[i].has)
-			blobs_restore(m, m->gather.local[i].rank, step, pending_at(b, i), b->pending[i].bytes);
-	blobs_drop(m);
-}
-
 uint32_t blobs_committed(const struct model *m, struct part_blob *out, uint32_t room)
 {
 	const struct blobs *b = m->blobs;
@@ -155,6 +154,13 @@ static void ask_free(struct blobs *b, struct ask *a)
 	free(a);
 }
 
+static void parked_free(struct blobs *b, struct parked *p)
+{
+	list_remove(&p->link);
+	b->parked_nr--;
+	free(p);
+}
+
 static void fail_asks(struct model *m, const struct err *e)
 {
 	struct blobs *b = m->blobs;
@@ -166,6 +172,12 @@ static void fail_asks(struct model *m, const struct err *e)
 		if (t != NULL)
 			session_refuse(t, a->tag, e);
 		ask_free(b, a);
+	}
+	list_each(it, &b->parked) {
+		struct parked *p = list_of(it, struct parked, link);
+
+		peer_refuse(m->server->peer[p->node], p->tag, e);
+		parked_free(b, p);
 	}
 }
 
@@ -240,7 +252,7 @@ static void ask_nodes(struct model *m, struct ask *a)
 
 	body.rank = a->rank;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		struct wire_head h = {.op = OP_BLOB, .model = m->id, .generation = m->generation};
+		struct wire_head h = {.op = OP_BLOB, .model = m->id, .generation = m->generation, .step = m->step};
 		struct relay *r = NULL;
 
 		if (n == s->self)
@@ -296,18 +308,51 @@ enum shard_status blobs_request(struct session *t, const struct wire_head *h, co
 	return SHARD_OK;
 }
 
+static enum shard_status node_answer(struct model *m, uint16_t node, uint32_t tag, uint32_t rank, struct err *e)
+{
+	struct wire_head reply = {.op = OP_BLOB, .flags = WIRE_REPLY, .model = m->id, .generation = m->generation, .attempt = tag};
+	Shard__BlobIs is;
+
+	blob_is(m->blobs, rank, &is);
+	return peer_send(m->server, node, &reply, &is.base, e);
+}
+
 enum shard_status blobs_node_request(struct peer *p, const struct wire_head *h, const Shard__Blob *body, struct err *e)
 {
 	struct model *m = model_find(p->server, h->model);
-	struct wire_head reply = {
-		.op = OP_BLOB, .flags = WIRE_REPLY, .model = h->model, .generation = h->generation, .attempt = h->attempt};
-	Shard__BlobIs is;
+	struct parked *k;
 
 	if (m == NULL || m->generation != h->generation || body->rank >= m->blobs->ranks_nr)
 		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u",
 			       server_node_name(p->server, p->server->self), h->generation, h->model);
-	blob_is(m->blobs, body->rank, &is);
-	return peer_send(p->server, p->node, &reply, &is.base, e);
+	if (h->step <= m->step)
+		return node_answer(m, p->node, h->attempt, body->rank, e);
+	if (m->blobs->parked_nr >= ASKS_MAX)
+		return err_set(e, SHARD_BUSY, "%u blobs are being looked for", ASKS_MAX);
+	if ((k = malloc(sizeof(*k))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	*k = (struct parked){.node = p->node, .tag = h->attempt, .rank = body->rank, .step = h->step};
+	list_push(&m->blobs->parked, &k->link);
+	m->blobs->parked_nr++;
+	return SHARD_OK;
+}
+
+void blobs_decided(struct model *m, uint64_t step, bool in_hand)
+{
+	struct blobs *b = m->blobs;
+
+	for (uint32_t i = 0; in_hand && i < m->gather.local_nr; i++)
+		if (b->pending[i].has)
+			blobs_restore(m, m->gather.local[i].rank, step, pending_at(b, i), b->pending[i].bytes);
+	blobs_drop(m);
+	list_each(it, &b->parked) {
+		struct parked *k = list_of(it, struct parked, link);
+
+		if (k->step > step)
+			continue;
+		(void)node_answer(m, k->node, k->tag, k->rank, NULL); /* a link that fell asks again */
+		parked_free(b, k);
+	}
 }
 
 static struct ask *ask_find(const struct blobs *b, uint32_t id)

@@ -25,9 +25,10 @@ void blobs_free(struct model *m);
 /* The step. i: local index in the attempt in hand. */
 enum shard_status blobs_check(const Shard__Ready *body, struct err *e); /* SHARD_RANGE: too large */
 void blobs_pending(struct model *m, uint32_t i, const Shard__Ready *body);
-void blobs_commit(struct model *m, uint64_t step); /* the verdict is here, whatever it is */
-void blobs_drop(struct model *m);                  /* the attempt is over without effect, or a new one begins */
-void blobs_reset(struct model *m);                 /* LOST: nothing of the older generation counts */
+/* The verdict on that step is here, whatever it is; in_hand: on the attempt whose READYs are pending. */
+void blobs_decided(struct model *m, uint64_t step, bool in_hand);
+void blobs_drop(struct model *m);  /* the attempt is over without effect, or a new one begins */
+void blobs_reset(struct model *m); /* LOST: nothing of the older generation counts */
 
 /* For checkpoints. Fills at most room of what is committed here and returns how many there are; data are good until the next verdict. */
 uint32_t blobs_committed(const struct model *m, struct part_blob *out, uint32_t room);

@@ -278,8 +278,7 @@ static void act_result(struct model *m, const struct core_action *a)
 	m->why[0] = m->waits[0] = 0;
 	m->last_reduce_ns = m->gather.reduce_ns;
 	m->last_contrib_in = m->contrib_in;
-	if (core_id_cmp(&r->id, &m->id_now) == 0) /* else the blobs are of another attempt than the verdict */
-		blobs_commit(m, r->id.step);
+	blobs_decided(m, r->id.step, core_id_cmp(&r->id, &m->id_now) == 0);
 	body.outcome = r->outcome;
 	body.applied = r->applied;
 	body.attempts = r->attempts;
