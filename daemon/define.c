@@ -62,7 +62,7 @@ static void answer(struct model *m, const struct model_asker *a)
 	if (a->node == s->self && t == NULL)
 		return;
 	define_say(m, &body);
-	body.created = !m->sealed && m->writer_session == 0 && !ckpt_restoring(m);
+	body.created = !m->sealed && m->writer_session == 0 && !ckpt_restoring(m) && !m->ckpt.loaded;
 	if (body.created) {
 		m->writer_node = a->node;
 		m->writer_session = a->session;

@@ -166,6 +166,7 @@ void ckpt_loaded(struct model *m, const char *dir, const struct core_view *view,
 	}
 	snprintf(m->ckpt.dir, sizeof(m->ckpt.dir), "%s", dir);
 	m->ckpt.resume = view->restoring;
+	m->ckpt.loaded = view->sealed || view->restoring;
 	if (view->restoring)
 		snprintf(m->lost, sizeof(m->lost), "the coordinator started again while the weights were being restored");
 }

@@ -39,6 +39,7 @@ struct ckpt_model {                     /* of one model */
 	/* coordinator */
 	char dir[CHECKPOINT_PATH_MAX]; /* where it was saved last, kept on disk; empty: nowhere */
 	bool resume;                   /* it was being restored when this coordinator ended */
+	bool loaded; /* weights were there before this start, and the core has not said yet what became of them */
 	void *file;                    /* ModelFile as it is on disk */
 	size_t file_bytes;
 	struct ckpt_last last;

@@ -323,6 +323,7 @@ void ckpt_lost(struct model *m, bool rolled_back)
 	struct err e;
 
 	m->ckpt.rolled_back = rolled_back;
+	m->ckpt.loaded = false;
 	err_set(&e, SHARD_LOST, "\"%s\" was lost meanwhile: %.300s", m->name, m->lost);
 	if (op != NULL && op->kind == CKPT_SAVE) {
 		ckpt_op_fail(op, &e);
@@ -342,7 +343,7 @@ void ckpt_sealed(struct model *m)
 {
 	struct ckpt_op *op = m->ckpt.op;
 
-	m->ckpt.rolled_back = false;
+	m->ckpt.rolled_back = m->ckpt.loaded = false;
 	if (op != NULL && op->phase == CKPT_SEALING)
 		op->phase = CKPT_PUBLISHING;
 }
