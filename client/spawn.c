@@ -275,6 +275,18 @@ static enum shard_status run(struct start *t, int null_fd, int log_fd)
 	return SHARD_OK;
 }
 
+/* Not 0, 1 or 2, which a host may have closed: they would be overwritten by each other. */
+static int open_high(const char *path, int flags)
+{
+	int fd = open(path, flags | O_CLOEXEC, 0600), high = fd;
+
+	if (fd >= 0 && fd <= STDERR_FILENO) {
+		high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		close(fd);
+	}
+	return high;
+}
+
 static enum shard_status start_daemon(struct start *t)
 {
 	char log[SPAWN_DIR_BYTES + 8];
@@ -284,8 +296,8 @@ static enum shard_status start_daemon(struct start *t)
 	if ((rc = find_program(t)) != SHARD_OK || (rc = clear(t)) != SHARD_OK)
 		return rc;
 	snprintf(log, sizeof(log), "%s/log", t->where.dir);
-	log_fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-	null_fd = log_fd < 0 ? -1 : open("/dev/null", O_RDWR | O_CLOEXEC);
+	log_fd = open_high(log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW);
+	null_fd = log_fd < 0 ? -1 : open_high("/dev/null", O_RDWR);
 	if (null_fd < 0)
 		rc = text_fail(SHARD_SYSTEM, "spawn:%s: %s cannot be opened: %s", t->where.name, log_fd < 0 ? log : "/dev/null",
 			       strerror(errno));

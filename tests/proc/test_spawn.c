@@ -234,6 +234,35 @@ static void test_kill(void **state)
 	trainer_end(&t);
 }
 
+/* As long as somebody holds the lock, who may be about to connect, it does not end; then it does. */
+static void test_hold(void **state)
+{
+	struct pollfd p = {.events = POLLIN};
+	pid_t pids[STARTS_MAX];
+	shard_client *c;
+	char path[200];
+	int fd;
+
+	(void)state;
+	CHECK(setenv("SHARD_LINGER", "20ms", 1) == 0);
+	c = connected("spawn:h");
+	assert_int_equal(started(pids), 1);
+	in_dir(path, "shardd/h/lock");
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+	shard_disconnect(&c);
+	p.fd = (int)syscall(SYS_pidfd_open, pids[0], 0);
+	CHECK(p.fd >= 0);
+	assert_int_equal(poll(&p, 1, 300), 0);
+	c = connected("spawn:h"); /* needs no lock where there is a daemon */
+	close(fd);
+	assert_int_equal(poll(&p, 1, 100), 0);
+	shard_disconnect(&c);
+	assert_int_equal(poll(&p, 1, ENDS_MS), 1);
+	close(p.fd);
+	assert_int_equal(started(pids), 1);
+}
+
 /* Connecting while the daemon is about to end: it serves, or a new one does. Who comes is never turned away. */
 static void test_last_moment(void **state)
 {
@@ -344,6 +373,40 @@ static void test_host(void **state)
 	close(fd);
 	close(pipes[0]);
 	close(pipes[1]);
+}
+
+/* A host that has closed its own three. */
+static int without_three(void *arg)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	shard_client *c;
+
+	(void)arg;
+	for (int i = 0; i < 3; i++)
+		close(i);
+	o.address = "spawn:clean";
+	if (shard_connect(&c, &o) != SHARD_OK)
+		return 1;
+	shard_disconnect(&c);
+	return 0;
+}
+
+static void test_closed(void **state)
+{
+	pid_t pids[STARTS_MAX];
+	char path[200], line[300] = "";
+	FILE *log;
+
+	(void)state;
+	CHECK(setenv("SHARD_LINGER", "2s", 1) == 0); /* so that its descriptors can be looked at */
+	proc_expect_exit(proc_fork(without_three, NULL), 0, 10000);
+	assert_int_equal(started(pids), 1);
+	check_descriptors(pids[0]);
+	in_dir(path, "shardd/clean/log");
+	log = fopen(path, "re");
+	CHECK(log && fgets(line, sizeof(line), log) && fclose(log) == 0);
+	assert_non_null(strstr(line, "event=start"));
+	CHECK(kill(pids[0], SIGTERM) == 0);
 }
 
 /* --- what cannot work --- */
@@ -482,8 +545,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 	static const struct CMUnitTest tests[] = {
-		TEST(test_race),    TEST(test_names),      TEST(test_kill),   TEST(test_last_moment), TEST(test_host),
-		TEST(test_program), TEST(test_last_words), TEST(test_budget), TEST(test_locked),      TEST(test_folder),
+		TEST(test_race),       TEST(test_names),  TEST(test_kill),   TEST(test_last_moment),
+		TEST(test_hold),       TEST(test_host),   TEST(test_closed), TEST(test_program),
+		TEST(test_last_words), TEST(test_budget), TEST(test_locked), TEST(test_folder),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
