@@ -186,6 +186,13 @@ void ckpt_start(struct server *s)
 	}
 }
 
+double ckpt_age(const struct model *m)
+{
+	time_t now = time(NULL);
+
+	return m->ckpt.last.at != 0 && now > m->ckpt.last.at ? (double)(now - m->ckpt.last.at) : 0;
+}
+
 /* --- restore_at_start --- */
 
 bool ckpt_auto_start(struct model *m)

@@ -39,7 +39,7 @@ struct ckpt_model {                     /* of one model */
 	/* coordinator */
 	char dir[CHECKPOINT_PATH_MAX]; /* where it was saved last, kept on disk; empty: nowhere */
 	bool resume;                   /* it was being restored when this coordinator ended */
-	bool loaded; /* weights were there before this start, and the core has not said yet what became of them */
+	bool loaded;                   /* weights were there before this start, and the core has not said yet what became of them */
 	void *file;                    /* ModelFile as it is on disk */
 	size_t file_bytes;
 	struct ckpt_last last;
@@ -64,6 +64,7 @@ void ckpt_start(struct server *s); /* models are loaded, timers work */
 void ckpt_stop(struct server *s);
 bool ckpt_stopped(const struct server *s); /* nothing in hand */
 void ckpt_status(const struct model *m, struct ckpt_status *st);
+double ckpt_age(const struct model *m); /* of the newest checkpoint, in seconds */
 
 /* the core's words */
 void ckpt_held(struct model *m, const struct record *r);

@@ -296,6 +296,22 @@ static void lag(FILE *f, const char *name, const struct model *m)
 	}
 }
 
+/* The coordinator's: of a model that was never saved there are no figures but the failures. */
+#define CHECKPOINT(fn, when, value)                                                                                                \
+	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
+	{                                                                                                                          \
+		if (m->server->self == m->server->coordinator && (when))                                                           \
+			metrics_sample(f, name, MODEL(m), (value));                                                                \
+	}
+
+CHECKPOINT(checkpoint_age, m->ckpt.last.path[0] != 0, ckpt_age(m))
+CHECKPOINT(checkpoint_step, true, (double)m->ckpt.last.step)
+CHECKPOINT(checkpoint_bytes, m->ckpt.last.path[0] != 0, (double)m->ckpt.last.bytes)
+CHECKPOINT(checkpoint_write, m->ckpt.last.path[0] != 0, seconds(m->ckpt.last.write_ns))
+CHECKPOINT(checkpoint_hold, m->ckpt.last.path[0] != 0, seconds(m->ckpt.last.hold_ns))
+CHECKPOINT(checkpoint_failures, true, (double)m->ckpt.failures)
+CHECKPOINT(checkpoint_every, true, (double)m->set.checkpoint_every)
+
 static const struct family families[] = {
 	{"shardd_model_state", METRICS_GAUGE, "1 for the state that the model is in.", state},
 	{"shardd_model_memory_bytes", METRICS_GAUGE, "Memory reserved for the model on this node.", memory},
@@ -324,6 +340,15 @@ static const struct family families[] = {
 	{"shardd_loss_scale", METRICS_GAUGE, "Loss scale of the next step.", loss_scale},
 	{"shardd_diverged", METRICS_GAUGE, "1: too many skipped steps or a scale at its floor; the model is paused.", diverged},
 	{"shardd_kept_elements_total", METRICS_COUNTER, "Elements kept because their new value was not finite.", kept},
+	{"shardd_checkpoint_age_seconds", METRICS_GAUGE, "Since the newest checkpoint was written.", checkpoint_age},
+	{"shardd_checkpoint_last_step", METRICS_GAUGE, "Step of the newest checkpoint; 0: none.", checkpoint_step},
+	{"shardd_checkpoint_bytes", METRICS_GAUGE, "Size of the newest checkpoint.", checkpoint_bytes},
+	{"shardd_checkpoint_write_seconds", METRICS_GAUGE, "What writing the newest checkpoint took, from hold to rename.",
+	 checkpoint_write},
+	{"shardd_checkpoint_hold_seconds", METRICS_GAUGE, "How long no step was decided for the newest checkpoint.",
+	 checkpoint_hold},
+	{"shardd_checkpoint_failures_total", METRICS_COUNTER, "Saves and restores that failed.", checkpoint_failures},
+	{"shardd_checkpoint_every_steps", METRICS_GAUGE, "checkpoint_every; 0: only when asked.", checkpoint_every},
 };
 
 static void model_metrics(FILE *f, const struct server *s)

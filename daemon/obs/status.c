@@ -215,6 +215,27 @@ static void life_json(json_t *o, const struct model *m, const struct core_state 
 	json_object_set_new(o, "groups", groups);
 }
 
+/* Of the save or restore in hand, and of the newest checkpoint; the coordinator knows. */
+static json_t *checkpoint_json(const struct model *m)
+{
+	const struct ckpt_last *l = &m->ckpt.last;
+	struct ckpt_status st;
+	json_t *o;
+
+	ckpt_status(m, &st);
+	o = json_pack("{s:s, s:I, s:I, s:I}", "state", st.state, "step", (json_int_t)st.step, "done_bytes",
+		      (json_int_t)st.done_bytes, "total_bytes", (json_int_t)st.total_bytes);
+	json_object_set_new(o, "last",
+			    l->path[0] == 0
+				    ? json_null()
+				    : json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "path", l->path, "step", (json_int_t)l->step,
+						"bytes", (json_int_t)l->bytes, "write_seconds", (double)l->write_ns / NS_PER_SEC,
+						"hold_seconds", (double)l->hold_ns / NS_PER_SEC, "age_seconds", ckpt_age(m)));
+	json_object_set_new(o, "failures", json_integer((json_int_t)m->ckpt.failures));
+	json_object_set_new(o, "last_error", json_string(m->ckpt.last_error));
+	return o;
+}
+
 static json_t *model_json(const struct model *m)
 {
 	static const char *const phases[CORE_PART_NR] = {"free", "staging", "prepared", "applying"};
@@ -238,6 +259,8 @@ static json_t *model_json(const struct model *m)
 		life_json(o, m, &c);
 	if (o != NULL)
 		json_object_set_new(o, "last_step", last_step_json(m));
+	if (o != NULL)
+		json_object_set_new(o, "checkpoint", checkpoint_json(m));
 	if (o != NULL)
 		json_object_set_new(o, "grad", json_string(dtype_name(m->grad)));
 	if (o != NULL && m->lost[0] != 0)
