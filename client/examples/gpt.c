@@ -2,23 +2,31 @@
 /* gpt.c: the example trainer: trains a small transformer on the bytes of a file, with weights and optimizer in the daemon. One
  * process is one rank; start as many as the world needs. It connects, defines the model (the first to come writes the initial
  * weights), joins, and then every step: begin, read the image, backward with a push per tensor, commit, result. When the world
- * changes it begins the same step again with its new share of the batch. Any other failure ends it with one sentence, status 1. */
+ * changes it begins the same step again with its new share of the batch. Its place in the data is committed with each step, as a blob:
+ * whoever joins a model in mid-run, or is rolled back, goes on from there. Any other failure ends it with one sentence, status 1. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "examples/cli.h"
 #include "examples/data.h"
 #include "examples/dump.h"
+#include "examples/saver.h"
 #include "examples/steplog.h"
 #include "wire/dtype.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+struct cursor {           /* the blob */
+	uint64_t samples; /* of all steps and ranks so far */
+};
+
 struct gpt {
 	struct cli cli;
+	struct cursor cursor;
 	struct transformer net;
 	struct data data;
 	FILE *log;
+	struct saver saver;
 	shard_client *client;
 	shard_model *model;
 	struct shard_world world;
@@ -76,6 +84,34 @@ static enum shard_status write_weights(struct gpt *g)
 	return st == SHARD_OK ? library(g, shard_seal(g->model, 0), "seal") : st;
 }
 
+/* Where the run stands in its data: rank 0 is in every world, so that its blob is of the last step. */
+static enum shard_status seek(struct gpt *g)
+{
+	const uint64_t due = (g->world.step - 1) * g->cli.batch;
+	size_t bytes = sizeof(g->cursor);
+	enum shard_status st;
+	uint64_t step;
+
+	g->cursor.samples = 0;
+	if (g->world.step == 1)
+		return SHARD_OK;
+	st = shard_blob(g->model, 0, &g->cursor, &bytes, &step);
+	if (st == SHARD_NOT_FOUND) { /* weights that came from elsewhere */
+		fprintf(stderr, "gpt: nobody left a place in the data: step %" PRIu64 " begins after %" PRIu64 " samples\n",
+			g->world.step, due);
+		g->cursor.samples = due;
+		return SHARD_OK;
+	}
+	if (st != SHARD_OK)
+		return library(g, st, "place in the data");
+	if (bytes != sizeof(g->cursor) || step != g->world.step - 1 || g->cursor.samples != due)
+		return err_set(&g->err, SHARD_MISMATCH,
+			       "place in the data: %" PRIu64 " samples (%zu bytes, of step %" PRIu64 "), and step %" PRIu64
+			       " begins after %" PRIu64 ": has --batch changed?",
+			       g->cursor.samples, bytes, step, g->world.step, due);
+	return SHARD_OK;
+}
+
 static enum shard_status start(struct gpt *g)
 {
 	struct shard_connect_opts opts = SHARD_INIT(struct shard_connect_opts);
@@ -99,7 +135,8 @@ static enum shard_status start(struct gpt *g)
 		return st;
 	if (created && (st = write_weights(g)) != SHARD_OK)
 		return st;
-	return library(g, shard_join(g->model, g->cli.rank_hint, SHARD_DEFAULT, &g->world), "join");
+	st = library(g, shard_join(g->model, g->cli.rank_hint, SHARD_DEFAULT, &g->world), "join");
+	return st == SHARD_OK ? seek(g) : st;
 }
 
 /* --- one step --- */
@@ -181,7 +218,7 @@ static enum shard_status one_step(struct gpt *g)
 	struct steplog_line line = {.result = SHARD_INIT(struct shard_result)};
 	uint64_t first, count, start_ns = clock_ns();
 	shard_ticket ticket = 0;
-	enum shard_status st;
+	enum shard_status st, was;
 
 	if ((st = shard_samples(&g->world, g->cli.batch, &first, &count)) != SHARD_OK)
 		return library(g, st, "samples");
@@ -193,6 +230,11 @@ static enum shard_status one_step(struct gpt *g)
 	g->step = SHARD_INIT(struct shard_step);
 	if ((st = shard_begin(g->model, &begin, &g->step)) == SHARD_OK)
 		st = forward_backward(g, first, count, &line.loss);
+	if (st == SHARD_OK) {
+		const struct cursor after = {g->cursor.samples + g->cli.batch};
+
+		st = shard_set_blob(g->model, &after, sizeof(after));
+	}
 	if (st == SHARD_OK)
 		st = shard_commit(g->model, &ticket);
 	if (st == SHARD_OK)
@@ -203,14 +245,17 @@ static enum shard_status one_step(struct gpt *g)
 		line.world = g->step.world_size;
 		line.samples = count;
 		line.ns = clock_ns() - start_ns;
-		st = steplog_write(g->log, &line, &g->err);
-		if (st != SHARD_OK)
+		g->cursor.samples += g->cli.batch;
+		if ((st = steplog_write(g->log, &line, &g->err)) != SHARD_OK)
 			return st;
+		saver_step(&g->saver, g->model, g->step.rank, g->step.step);
 	} else if (st != SHARD_WORLD_CHANGED && st != SHARD_ROLLED_BACK) {
 		return library(g, st, "step");
 	}
-	return library(g, shard_world_get(g->model, &g->world),
-		       "world"); /* rank, size and step may be new: no special case elsewhere */
+	was = st;
+	/* rank, size and step may be new: no special case elsewhere, but for data that has to be found again */
+	st = library(g, shard_world_get(g->model, &g->world), "world");
+	return st == SHARD_OK && was != SHARD_OK ? seek(g) : st;
 }
 
 /* --- end --- */
@@ -262,8 +307,12 @@ static enum shard_status train(struct gpt *g)
 {
 	enum shard_status st = start(g);
 
+	g->saver.every = g->cli.save_every;
+	g->saver.dir = g->cli.dir;
 	while (st == SHARD_OK && g->world.step <= g->cli.steps)
 		st = one_step(g);
+	if (st == SHARD_OK)
+		saver_end(&g->saver, g->model);
 	if (st == SHARD_OK && g->cli.dump && g->world.rank == 0)
 		st = dump(g);
 	return st == SHARD_OK ? library(g, shard_leave(g->model, SHARD_DEFAULT), "leave") : st;

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # kill.sh BUILD: two daemons, four trainers that are killed with -9 at random moments, alone, together, while they join, and started
 # again; the worlds grow and shrink between one and four. Then the history of worlds, which daemon a has logged, is replayed in one process
-# and every master weight and moment compared, byte by byte, and every figure that any trainer was told. Ends with "demo: exact", status 0.
+# and every master weight and moment compared, byte by byte, and every figure that any trainer was told; each
+# life of a trainer has checked that the place in the data which its predecessors committed is the step's. Ends with "demo: exact", status 0.
 # KILLS=n SEED=k STEPS=n: how often, which moments, how long. BREAK=1 leaves one world out of the replay: status 1. KEEP=1 keeps the folder.
 name=demo
 build=$(cd "${1:?usage: kill.sh BUILD}" && pwd)
@@ -116,6 +117,7 @@ for k in 0 1 2 3; do
 	[ -z "${pid_of[trainer-$k.${life[k]}]:-}" ] || finish "trainer-$k.${life[k]}"
 done
 stop_daemons
+! grep -q 'nobody left a place' "$dir"/trainer-?.*.out || fail "a trainer that came again found no place in the data"
 
 grep -o ' event=world .*' "$dir/daemon-a.out" >"$dir/worlds" || fail "daemon a logged no worlds"
 if [ "${BREAK:-}" = 1 ]; then # a world that lasted, from the middle: as if nobody had come or gone then
