@@ -102,7 +102,7 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t g
 /* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over,
  * without effect: shard_world_get(), then begin. Tickets grow by one per call that gives one; except for pull, a place may be NULL --- */
 SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
-        * before is decided and in the image. opts NULL: defaults. BAD_STATE */
+        * before is decided and in the image (max_staleness = 1: until the one before that is). opts NULL: defaults. BAD_STATE */
 SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
         * begin (max_staleness > 0 alternates buffers). Write until its push; from then to the result it is the daemon's and must not
         * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit, not a step. NULL unless joined */
@@ -119,7 +119,7 @@ SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t ti
         * step in hand. OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED:
         * *result is filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns is 0 for now */
 SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds
-        * step - 1, unchanged before this trainer's own shard_commit. NULL unless joined: observers use shard_read(SHARD_IMAGE) */
+        * step - 1 (max_staleness = 1: step - 2), unchanged before this trainer's own shard_commit. NULL unless joined: observers use shard_read(SHARD_IMAGE) */
 SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,
                                        enum shard_dtype, shard_ticket *);    /* [any] dst NULL: only until the image holds `step`.
         * AGAIN: 1024 tickets are waiting, nothing was taken. dst is written inside later calls on the model */
