@@ -369,17 +369,18 @@ static enum shard_status result_find(struct shard_model *m, shard_ticket ticket,
 			 (int)MODEL_VERDICTS, m->space.name);
 }
 
-static enum shard_status result_timeout(struct shard_model *m, const struct wait *w, int64_t timeout_ms)
+static enum shard_status result_timeout(struct shard_model *m, const struct wait *w, int64_t timeout_ms, uint64_t no)
 {
+	const struct wire_head *id = m->flight.no == no ? &m->flight.id : &m->begun.id;
 	double seconds = wait_seconds(w);
 	char waits[300];
 
 	if (timeout_ms == 0)
-		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided", (ull)m->begun.id.step,
-				 m->begun.id.attempt, m->space.name);
+		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided", (ull)id->step, id->attempt,
+				 m->space.name);
 	handle_waits_text(m, waits, sizeof(waits));
-	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s", (ull)m->begun.id.step,
-			 m->begun.id.attempt, m->space.name, seconds, waits);
+	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s", (ull)id->step, id->attempt,
+			 m->space.name, seconds, waits);
 }
 
 static enum shard_status result_say(struct shard_model *m, const struct verdict *v, struct shard_result *theirs)
@@ -432,7 +433,7 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 			     ? world_changed(m)
 			     : text_fail(v->ended_as, "%s", v->why);
 	else if (rc == SHARD_TIMEOUT)
-		rc = result_timeout(m, &w, timeout_ms);
+		rc = result_timeout(m, &w, timeout_ms, no);
 	client_leave(m->client);
 	return rc;
 }

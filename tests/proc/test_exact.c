@@ -99,6 +99,19 @@ static void divided_before_the_sum(void **state)
 	exact("1,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=65536 predivide=7'");
 }
 
+/* gpt waits for every result; which weights a step is computed on does not depend on that. */
+static void weights_of_two_steps_before(void **state)
+{
+	(void)state;
+	exact("2,2 --settings 'chunk_elems=1024 clip=0.5 max_staleness=1'");
+	exact("1,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=65536 max_staleness=1'");
+	/* with skipped steps */
+	exact("2,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 loss_scale_window=2 hysteresis=1 "
+	      "initial_scale_power=20 max_staleness=1'");
+	if (run("KILL=1", "2,2 --steps 40 --settings 'chunk_elems=1024 max_staleness=1'", "") != 0)
+		fail_msg("not exact with a trainer that is killed");
+}
+
 static void chunks_for_workers(void **state)
 {
 	(void)state;
@@ -137,6 +150,7 @@ int main(void)
 		cmocka_unit_test(every_pair_of_element_types),
 		cmocka_unit_test(ranks_spread_over_nodes),
 		cmocka_unit_test(divided_before_the_sum),
+		cmocka_unit_test(weights_of_two_steps_before),
 		cmocka_unit_test(chunks_for_workers),
 		cmocka_unit_test(a_killed_trainer_changes_nothing),
 		cmocka_unit_test(one_flipped_bit_is_found),

@@ -30,7 +30,7 @@ static const struct shard_tensor tensors[TENSORS] = {
 struct how {
 	uint32_t nodes;
 	unsigned tcp; /* bit: rank */
-	bool ahead, skips, dies;
+	bool ahead, skips, dies, micro;
 	const char *settings;
 };
 
@@ -122,7 +122,11 @@ static enum shard_status compute(struct rank *r, struct trainer *t)
 			g[i] = gradient(step, r->nr, at + i, image[i]);
 		if (k == 0 && r->nr == 1 && nonfinite(r->run->how, step))
 			g[5] = INFINITY;
-		if ((rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, 0, &ticket)) != SHARD_OK)
+		if (!r->run->how->micro)
+			rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, 0, &ticket);
+		else if ((rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, SHARD_ADD, &ticket)) == SHARD_OK)
+			rc = shard_push_none(t->model, k); /* the second micro-step has none */
+		if (rc != SHARD_OK)
 			return rc;
 	}
 	return SHARD_OK;
@@ -145,8 +149,11 @@ struct committed { /* and its result not yet asked for; step 0: none */
 static enum shard_status one(struct rank *r, struct trainer *t, const struct committed *before, struct committed *now)
 {
 	struct shard_result res = SHARD_INIT(struct shard_result);
-	enum shard_status rc = shard_begin(t->model, NULL, &t->step);
+	struct shard_begin_opts o = SHARD_INIT(struct shard_begin_opts);
+	enum shard_status rc;
 
+	o.micro_steps = r->run->how->micro ? 2 : 1;
+	rc = shard_begin(t->model, &o, &t->step);
 	if (rc != SHARD_OK)
 		return rc;
 	CHECK(t->step.rank == r->nr);
@@ -297,13 +304,19 @@ static void every_way(void **state)
 		{.nodes = 2, .tcp = 7, .ahead = true},
 		{.nodes = 2, .tcp = 2, .ahead = true, .skips = true},
 		{.nodes = 1, .tcp = 1, .skips = true},
-		{.nodes = 2, .ahead = true, .skips = true},
+		{.nodes = 2, .ahead = true, .skips = true, .micro = true},
+		{.nodes = 2, .tcp = 5, .ahead = true, .micro = true},
 	};
 
 	(void)state;
 	for (size_t i = 0; i < NR(ways); i++) {
 		const struct inproc_conf conf = {.nodes = ways[i].nodes};
 		struct run run;
+
+		if (i == 1) /* a late write into what was pushed would stop this process */
+			setenv("SHARD_GUARD", "1", 1);
+		else
+			unsetenv("SHARD_GUARD");
 
 		start(&run, &ways[i], STEPS, &conf);
 		stop(&run);
@@ -333,11 +346,253 @@ static void trainers_die(void **state)
 	}
 }
 
+/* The connection between the nodes is cut in the middle of a frame, again and again: what was lacking is asked for. */
+static void links_fall(void **state)
+{
+	static const struct how ways[] = {
+		{.nodes = 2, .ahead = true, .skips = true},
+		{.nodes = 2, .tcp = 3, .ahead = true},
+		{.nodes = 2},
+	};
+	static const uint32_t at[] = {40, 70, 55, 90, 33, 61, 75, 48};
+
+	(void)state;
+	for (size_t i = 0; i < NR(ways); i++) {
+		struct inproc_conf conf = {.nodes = 2, .host_in_nodes = {"127.0.0.2"}};
+		struct proxy_fault fault[NR(at)];
+		struct proxy proxy;
+		struct run run;
+
+		for (size_t k = 0; k < NR(at); k++)
+			fault[k] = (struct proxy_fault){.kind = PROXY_CUT, .back = (k + i) % 2, .frame = at[k] + (uint32_t)i * 3};
+		conf.port[0] = inproc_free_port();
+		proxy_start(&proxy, "127.0.0.2", conf.port[0], conf.port[0], fault, NR(at));
+		start(&run, &ways[i], 2 * STEPS, &conf);
+		stop(&run);
+		assert_true(atomic_load(&proxy.next) > 3);
+		proxy_stop(&proxy);
+	}
+}
+
+/* --- two trainers, one thread: every end of a step ahead --- */
+
+struct pair {
+	struct inproc cluster;
+	struct trainer t[2];
+	shard_ticket ticket[2];
+};
+
+static void pair_join(struct pair *p, int i, int64_t timeout_ms, enum shard_status want)
+{
+	EXPECT(want, shard_join(p->t[i].model, i, timeout_ms, &p->t[i].world));
+}
+
+static void pair_define(struct pair *p, int i, bool tcp, const char *more)
+{
+	struct shard_spec s;
+	char settings[256];
+
+	snprintf(settings, sizeof(settings), "optimizer=sgd lr=1 min_world=2 max_world=2 max_staleness=1 %s", more);
+	trainer_connect(&p->t[i], tcp ? p->cluster.node[0].tcp_address : p->cluster.node[0].unix_address);
+	trainer_spec(&s, SHARD_F32, SHARD_F16);
+	s.settings = settings;
+	EXPECT(SHARD_OK, shard_define(p->t[i].client, &s, &p->t[i].model, &p->t[i].created));
+	for (uint32_t k = 0; k < TRAINER_TENSORS && p->t[i].created; k++) {
+		float w[3000] = {0};
+
+		EXPECT(SHARD_OK, shard_write(p->t[i].model, SHARD_MASTER, k, 0, trainer_numel[k], SHARD_F32, w));
+	}
+	if (p->t[i].created)
+		EXPECT(SHARD_OK, shard_seal(p->t[i].model, 0));
+}
+
+static void pair_start(struct pair *p, bool tcp, const char *more)
+{
+	const struct inproc_conf conf = {.nodes = 1};
+
+	memset(p, 0, sizeof(*p));
+	inproc_start(&p->cluster, &conf);
+	for (int i = 0; i < 2; i++)
+		pair_define(p, i, tcp, more);
+	pair_join(p, 0, 0, SHARD_TIMEOUT);
+	pair_join(p, 1, 10000, SHARD_OK);
+	pair_join(p, 0, 10000, SHARD_OK);
+}
+
+static void pair_stop(struct pair *p)
+{
+	for (int i = 0; i < 2; i++)
+		trainer_end(&p->t[i]);
+	inproc_stop(&p->cluster);
+}
+
+static void pair_step(struct pair *p, int i, uint64_t step, float value)
+{
+	trainer_begin(&p->t[i]);
+	assert_int_equal(p->t[i].step.step, step);
+	trainer_push_all(&p->t[i], value);
+	EXPECT(SHARD_OK, shard_commit(p->t[i].model, &p->ticket[i]));
+}
+
+static void pair_result(struct pair *p, int i, shard_ticket ticket, enum shard_status want, uint64_t step,
+			enum shard_outcome outcome)
+{
+	struct shard_result r = SHARD_INIT(struct shard_result);
+
+	EXPECT(want, shard_result(p->t[i].model, ticket, 10000, &r));
+	if (want != SHARD_OK)
+		return;
+	assert_int_equal(r.step, step);
+	assert_int_equal(r.outcome, outcome);
+}
+
+static void pair_again(struct pair *p, int i, uint64_t step)
+{
+	EXPECT(SHARD_OK, shard_world_get(p->t[i].model, &p->t[i].world));
+	assert_int_equal(p->t[i].world.step, step);
+}
+
+/* What was computed ahead has the old scale in it. */
+static void the_scale_changes(void **state)
+{
+	struct pair p;
+
+	(void)state;
+	for (int tcp = 0; tcp < 2; tcp++) {
+		shard_ticket first[2];
+
+		pair_start(&p, tcp, "hysteresis=1 initial_scale_power=4");
+		for (int i = 0; i < 2; i++)
+			pair_step(&p, i, 1, INFINITY);
+		for (int i = 0; i < 2; i++) {
+			first[i] = p.ticket[i];
+			trainer_begin(&p.t[i]); /* rank 1's step 1 may be decided by now: then it knows the new scale */
+			if (p.t[i].step.loss_scale == 16) {
+				trainer_push_all(&p.t[i], 16);
+				EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
+			}
+			pair_result(&p, i, first[i], SHARD_OK, 1, SHARD_SKIPPED_NONFINITE);
+			if (p.t[i].step.loss_scale == 16) {
+				pair_result(&p, i, p.ticket[i], SHARD_WORLD_CHANGED, 0, 0);
+				EXPECT_TEXT("the loss scale is 8 now, and was 16 when the step began; ");
+				pair_again(&p, i, 2);
+				trainer_begin(&p.t[i]);
+			}
+			assert_int_equal(p.t[i].step.step, 2);
+			assert_true(p.t[i].step.loss_scale == 8);
+			trainer_push_all(&p.t[i], 8);
+			EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
+		}
+		for (int i = 0; i < 2; i++)
+			pair_result(&p, i, p.ticket[i], SHARD_OK, 2, SHARD_APPLIED);
+		pair_stop(&p);
+	}
+}
+
+static void one_ahead_is_the_most(void **state)
+{
+	struct pair p;
+
+	(void)state;
+	for (int tcp = 0; tcp < 2; tcp++) {
+		shard_ticket first;
+
+		pair_start(&p, tcp, "loss_scale=1 timeout=1s");
+		pair_step(&p, 0, 1, 2);
+		first = p.ticket[0];
+		pair_step(&p, 0, 2, 2);
+		EXPECT(SHARD_TIMEOUT, shard_begin(p.t[0].model, NULL, &p.t[0].step));
+		EXPECT_TEXT("begin after step 2 of \"gpt\" waited ");
+		EXPECT(SHARD_TIMEOUT, shard_result(p.t[0].model, first, 0, &SHARD_INIT(struct shard_result)));
+		EXPECT_TEXT("step 1 attempt 1 of \"gpt\" is undecided");
+		pair_step(&p, 1, 1, 2);
+		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
+		pair_result(&p, 1, 0, SHARD_OK, 1, SHARD_APPLIED);
+		pair_step(&p, 1, 2, 2);
+		for (int i = 0; i < 2; i++)
+			pair_result(&p, i, p.ticket[i], SHARD_OK, 2, SHARD_APPLIED);
+		for (int i = 0; i < 2; i++) { /* step 3 is computed on the weights of step 1 */
+			trainer_begin(&p.t[i]);
+			assert_true(trainer_image_at(&p.t[i], SHARD_F32, 0, 77) == -2);
+		}
+		pair_stop(&p);
+	}
+}
+
+static void given_up_ahead(void **state)
+{
+	struct pair p;
+
+	(void)state;
+	for (int tcp = 0; tcp < 2; tcp++) {
+		shard_ticket first;
+
+		pair_start(&p, tcp, "loss_scale=1");
+		pair_step(&p, 0, 1, 2);
+		first = p.ticket[0];
+		trainer_begin(&p.t[0]);
+		assert_int_equal(p.t[0].step.step, 2);
+		EXPECT(SHARD_OK, shard_abandon(p.t[0].model, "bad data"));
+		pair_step(&p, 1, 1, 2);
+		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
+		pair_result(&p, 1, p.ticket[1], SHARD_OK, 1, SHARD_APPLIED);
+		trainer_begin(&p.t[0]); /* the next attempt, without a word about the one it gave up */
+		assert_int_equal(p.t[0].step.step, 2);
+		assert_true(p.t[0].step.attempt > 1);
+		trainer_push_all(&p.t[0], 2);
+		EXPECT(SHARD_OK, shard_commit(p.t[0].model, &p.ticket[0]));
+		while (shard_begin(p.t[1].model, NULL, &p.t[1].step) != SHARD_OK)
+			pair_again(&p, 1, 2);
+		trainer_push_all(&p.t[1], 2);
+		EXPECT(SHARD_OK, shard_commit(p.t[1].model, &p.ticket[1]));
+		for (int i = 0; i < 2; i++)
+			pair_result(&p, i, p.ticket[i], SHARD_OK, 2, SHARD_APPLIED);
+		pair_stop(&p);
+	}
+}
+
+/* The step in flight ends with the other trainer: so does the one ahead, and both are begun again. */
+static void both_end(void **state)
+{
+	struct pair p;
+
+	(void)state;
+	for (int tcp = 0; tcp < 2; tcp++) {
+		shard_ticket first;
+
+		pair_start(&p, tcp, "loss_scale=1");
+		pair_step(&p, 0, 1, 2);
+		first = p.ticket[0];
+		pair_step(&p, 0, 2, 2);
+		trainer_begin(&p.t[1]);
+		trainer_end(&p.t[1]);
+		pair_result(&p, 0, first, SHARD_WORLD_CHANGED, 0, 0);
+		EXPECT_TEXT("closed its socket");
+		pair_result(&p, 0, p.ticket[0], SHARD_WORLD_CHANGED, 0, 0);
+		pair_again(&p, 0, 1);
+		pair_define(&p, 1, tcp, "loss_scale=1");
+		pair_join(&p, 1, 10000, SHARD_OK);
+		while (shard_begin(p.t[0].model, NULL, &p.t[0].step) != SHARD_OK)
+			pair_again(&p, 0, 1);
+		trainer_push_all(&p.t[0], 2);
+		EXPECT(SHARD_OK, shard_commit(p.t[0].model, &p.ticket[0]));
+		first = p.ticket[0];
+		pair_step(&p, 0, 2, 4);
+		pair_step(&p, 1, 1, 2);
+		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
+		pair_step(&p, 1, 2, 4);
+		EXPECT(SHARD_OK, shard_leave(p.t[0].model, 10000)); /* the gradients of step 2 go before */
+		pair_result(&p, 1, p.ticket[1], SHARD_OK, 2, SHARD_APPLIED);
+		pair_stop(&p);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_way),
-		cmocka_unit_test(trainers_die),
+		cmocka_unit_test(every_way),         cmocka_unit_test(trainers_die),          cmocka_unit_test(links_fall),
+		cmocka_unit_test(the_scale_changes), cmocka_unit_test(one_ahead_is_the_most), cmocka_unit_test(given_up_ahead),
+		cmocka_unit_test(both_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
