@@ -310,7 +310,11 @@ static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_
 	m->pushed_bytes += count * elem;
 	cover_fill(&m->cover, tensor, first, count, on_complete, m);
 	push_flush(m);
-	pump_kick(m->client);
+	if (m->ahead && !m->client->tcp)
+		(void)pump_once(
+			m->client); /* its ATTEMPT may be here: what is reduced now overlaps with the rest of the backward pass */
+	else
+		pump_kick(m->client);
 	return SHARD_OK;
 }
 
