@@ -8,6 +8,7 @@ packages=(
 	libuv1-dev libinih-dev libjansson-dev                       # the daemon: loop, configuration, status
 	libmicrohttpd-dev                                           # /metrics, /status and the page, on a thread of its own
 	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
+	python3-venv                                                # export and import against the package safetensors
 	libcmocka-dev procps                                        # tests
 	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format
 	python3 mandoc groff-base                                   # the manual, and two that read it critically

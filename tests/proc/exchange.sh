@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# exchange.sh BUILD: shardctl's import, export and checkpoints against the Python package `safetensors` (tests/python). Fails where that cannot be
+# installed. Status 0 if nothing is wrong.
+set -u
+B=$(cd "${1:?usage: exchange.sh BUILD}" && pwd)
+cd "$(dirname "$0")/../.." || exit 1
+${MAKE:-make} --no-print-directory python || exit 1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/shard-exchange.XXXXXX")
+trap 'rm -rf "$dir"' EXIT
+unset "${!SHARD_@}"
+build/python/bin/python3 tests/python/exchange.py "$B/shardctl" "$dir"
