@@ -26,6 +26,8 @@ enum {
 	OPT_LOG,
 	OPT_DUMP,
 	OPT_BREAK,
+	OPT_SAVE_EVERY,
+	OPT_DIR,
 };
 
 static const struct argp_option options[] = {
@@ -47,6 +49,8 @@ static const struct argp_option options[] = {
 	{"world", OPT_WORLD, "MIN[,MAX]", 0, "How many trainers a step has (as configured)", 3},
 	{"log", OPT_LOG, "FILE", 0, "One line of key=value per step (standard output)", 4},
 	{"dump", OPT_DUMP, "DIR", 0, "After the last step rank 0 writes master weights and moments there", 4},
+	{"save-every", OPT_SAVE_EVERY, "N", 0, "A checkpoint after every N-th step; training goes on meanwhile", 4},
+	{"dir", OPT_DIR, "DIR", 0, "Where, for all nodes (the model's checkpoint_dir)", 4},
 	{"break", OPT_BREAK, "STEP", 0, "Flip one bit of one gradient in this step: a check of the checks", 4},
 	{0},
 };
@@ -182,6 +186,12 @@ static error_t option(int key, char *arg, struct argp_state *s)
 		return 0;
 	case OPT_WORLD:
 		world(s, c, arg);
+		return 0;
+	case OPT_DIR:
+		text(s, "--dir", arg, &c->dir);
+		return 0;
+	case OPT_SAVE_EVERY:
+		c->save_every = cli_number(s, "--save-every", arg, 1, 1ull << 40);
 		return 0;
 	case OPT_BREAK:
 		c->break_step = cli_number(s, "--break", arg, 1, 1ull << 40);

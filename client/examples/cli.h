@@ -11,11 +11,12 @@
 #define CLI_USAGE  2 /* exit status: the command line was wrong */
 
 struct cli {
-	const char *data, *address, *name, *settings, *log, *dump; /* of argv; NULL: not given */
+	const char *data, *address, *name, *settings, *log, *dump, *dir; /* of argv; NULL: not given */
 	struct transformer_shape shape;
 	uint64_t batch; /* sequences per step, of all ranks together */
 	uint64_t steps, seed;
 	uint64_t break_step; /* 0: none */
+	uint64_t save_every; /* steps; 0: never */
 	enum shard_dtype image, grad;
 	int32_t rank_hint;
 	uint32_t world_min, world_max; /* 0: as the daemon is configured */
