@@ -94,8 +94,10 @@ static enum shard_status one_step(struct training *t, shard_client *c, shard_mod
 		if (st == SHARD_OK && (i % 512 == 511 || i + 1 == t->spec.tensors_nr))
 			st = shard_wait(m, ticket, SHARD_DEFAULT);
 	}
-	t->result->pushed = s.rank == 0 ? r.pushed_bytes : t->result->pushed;
-	t->result->pulled = s.rank == 0 ? r.pulled_bytes : t->result->pulled;
+	if (st == SHARD_OK && s.rank == 0) {
+		t->result->pushed = r.pushed_bytes;
+		t->result->pulled = r.pulled_bytes;
+	}
 	return st;
 }
 

@@ -399,13 +399,18 @@ static void test_closed(void **state)
 
 	(void)state;
 	CHECK(setenv("SHARD_LINGER", "2s", 1) == 0); /* so that its descriptors can be looked at */
+	CHECK(setenv("SHARD_TYPO", "1", 1) == 0);
 	proc_expect_exit(proc_fork(without_three, NULL), 0, 10000);
 	assert_int_equal(started(pids), 1);
 	check_descriptors(pids[0]);
 	in_dir(path, "shardd/clean/log");
 	log = fopen(path, "re");
-	CHECK(log && fgets(line, sizeof(line), log) && fclose(log) == 0);
-	assert_non_null(strstr(line, "event=start"));
+	CHECK(log && fgets(line, sizeof(line), log));
+	assert_non_null(strstr(line, "event=start "));
+	assert_non_null(strstr(line, " listen=off "));
+	CHECK(fgets(line, sizeof(line), log) && fclose(log) == 0);
+	assert_non_null(strstr(line, "level=warn node=local event=unknown_variables names=SHARD_TYPO "));
+	unsetenv("SHARD_TYPO");
 	CHECK(kill(pids[0], SIGTERM) == 0);
 }
 
