@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
 #include "lib/crew.h"
+#include "lib/drill.h"
 #include "lib/keep.h"
 #include "lib/proc.h"
 
@@ -213,7 +214,7 @@ static void another_layout(void **state)
 static void at_the_start(void **state)
 {
 	struct yard *y = *state;
-	char model[256], wrong[256], dir[128];
+	char model[256], dir[128];
 	const char *at;
 
 	snprintf(model, sizeof(model), "checkpoint_dir = %s\nrestore_at_start = yes\n", y->keep.dir);
@@ -245,7 +246,108 @@ static void at_the_start(void **state)
 			fail_msg("%s", shard_error());
 		shard_disconnect(&c);
 	}
-	(void)wrong;
+	done(y);
+}
+
+/* --- what is not weights: counters, loss scale, schedule, what operators tuned --- */
+
+struct told { /* of one step */
+	double scale, lr;
+	uint64_t applied, outcome;
+};
+
+#define FP16                                                                                                                       \
+	"optimizer=adamw chunk_elems=1024 timeout=20s min_world=2 max_world=2 initial_scale_power=4 loss_scale_window=2 "          \
+	"min_loss_scale=1 schedule=WarmupLR warmup_num_steps=6 warmup_max_lr=0.5 clip=1"
+
+static void half(struct drill_yard *y, struct told *told, int from, int to, float *w)
+{
+	static const bool overflow[8] = {true, true, false, false, false, true, true, false};
+	struct drill_cmd define = {.op = DRILL_DEFINE, .grad = SHARD_F16, .text = FP16};
+	struct drill *t[2];
+
+	for (int i = 0; i < 2; i++) {
+		t[i] = drill_new(y, y->cluster->node[i % y->cluster->nodes_nr].unix_address);
+		drill_expect(t[i], SHARD_OK, define);
+		assert_int_equal(t[i]->last.created, from == 0 && i == 0);
+		if (t[i]->last.created) {
+			DRILL(t[i], SHARD_OK, .op = DRILL_WRITE);
+			DRILL(t[i], SHARD_OK, .op = DRILL_SEAL);
+		}
+		DRILL_SEND(t[i], .op = DRILL_JOIN, .hint = i);
+	}
+	for (int i = 0; i < 2; i++)
+		drill_get(t[i], SHARD_OK);
+	assert_int_equal(t[0]->last.world.step, from + 1);
+	for (int s = from; s < to; s++) {
+		for (int i = 0; i < 2; i++)
+			DRILL(t[i], SHARD_OK, .op = DRILL_BEGIN);
+		for (int i = 0; i < 2; i++) {
+			DRILL(t[i], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 0, .count = 1,
+			      .spoil = overflow[s] && i == 1, .bad = 1e6f);
+			DRILL(t[i], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 1, .count = 3);
+		}
+		for (int i = 0; i < 2; i++)
+			DRILL(t[i], SHARD_OK, .op = DRILL_COMMIT);
+		for (int i = 0; i < 2; i++)
+			DRILL(t[i], SHARD_OK, .op = DRILL_RESULT);
+		told[s] = (struct told){t[0]->last.result.next_loss_scale, t[0]->last.result.lr, t[0]->last.result.applied,
+					(uint64_t)t[0]->last.result.outcome};
+	}
+	DRILL(t[1], SHARD_OK, .op = DRILL_READ, .kind = SHARD_MASTER);
+	memcpy(w, t[1]->shared->w, DRILL_NUMEL * sizeof(*w));
+	for (int i = 0; i < 2; i++)
+		drill_end(t[i]);
+}
+
+static void counters_scale_and_schedule(void **state)
+{
+	static float whole[DRILL_NUMEL], halves[DRILL_NUMEL];
+	struct told a[8], b[8];
+	struct drill_yard *y = *state;
+	struct keep keep;
+
+	keep_init(&keep);
+	y->cluster = cluster_start(2, NULL, NULL);
+	half(y, a, 0, 8, whole);
+	cluster_stop(y->cluster);
+	y->cluster = cluster_start(2, NULL, NULL);
+	half(y, b, 0, 5, halves);
+	keep_must_save(y->cluster->node[0].unix_address, "m", keep.dir, NULL);
+	cluster_stop(y->cluster);
+	y->cluster = cluster_start(2, NULL, NULL); /* two: the sums of the whole run, too, were taken over two nodes */
+	keep_must_restore(y->cluster->node[0].unix_address, keep.dir, NULL, NULL);
+	half(y, b, 5, 8, halves);
+	cluster_stop(y->cluster);
+	y->cluster = NULL;
+	for (int s = 0; s < 8; s++)
+		if (memcmp(&a[s], &b[s], sizeof(a[s])) != 0)
+			fail_msg("step %d: scale %g, lr %g, applied %lu, outcome %lu; through a checkpoint %g, %g, %lu, %lu", s + 1,
+				 a[s].scale, a[s].lr, (unsigned long)a[s].applied, (unsigned long)a[s].outcome, b[s].scale, b[s].lr,
+				 (unsigned long)b[s].applied, (unsigned long)b[s].outcome);
+	assert_memory_equal(whole, halves, sizeof(whole));
+	keep_free(&keep);
+}
+
+/* A key that the file pins stays as it is pinned; where to save is the file's, too. */
+static void pinned(void **state)
+{
+	struct yard *y = *state;
+	shard_client *c;
+	char json[65536];
+	size_t bytes = sizeof(json);
+
+	save_seven(y, "checkpoint_dir = /tmp/elsewhere\n");
+	y->cluster = cluster_start(1, "weight_decay = 0.25\nclip = 3\npinned = weight_decay\ncheckpoint_dir = /tmp/here\n", NULL);
+	keep_must_restore(y->cluster->node[0].unix_address, y->keep.dir, NULL, NULL);
+	c = crew_connect(y->cluster->node[0].unix_address);
+	MUST(shard_stats(c, json, &bytes));
+	shard_disconnect(&c);
+	assert_non_null(strstr(json, "weight_decay=0.25"));
+	assert_non_null(strstr(json, "checkpoint_dir=/tmp/here"));
+	assert_non_null(strstr(json, "clip=0")); /* a default of the file only */
+	assert_non_null(strstr(json, "\"state\":\"idle\""));
+	assert_non_null(strstr(json, "global_step7"));
 	done(y);
 }
 
@@ -257,6 +359,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(damage, setup, teardown),
 		cmocka_unit_test_setup_teardown(another_layout, setup, teardown),
 		cmocka_unit_test_setup_teardown(at_the_start, setup, teardown),
+		cmocka_unit_test_setup_teardown(pinned, setup, teardown),
+		cmocka_unit_test_setup_teardown(counters_scale_and_schedule, drill_setup, drill_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -277,6 +277,103 @@ static void given_up_by_force(void **state)
 	finish(y);
 }
 
+/* Over TCP: the whole image goes to them again. */
+static void trainers_over_tcp(void **state)
+{
+	struct yard *y = *state;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	crew_init(&y->crew, "m");
+	for (int i = 0; i < 2; i++)
+		crew_add(&y->crew, y->cluster->node[0].tcp_address, 0);
+	crew_start(&y->crew, UINT64_MAX);
+	crew_wait_step(&y->crew, 4);
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
+	crew_wait_step(&y->crew, saved_step(y) + 4);
+	kill_and_start(y, 1);
+	wait_rolled_back(y, 0, 1);
+	wait_rolled_back(y, 1, 1);
+	finish(y);
+}
+
+struct asking {
+	const char *address, *dir;
+	enum shard_status rc;
+	char text[512];
+};
+
+static void *ask(void *arg)
+{
+	struct asking *a = arg;
+
+	a->rc = keep_save(a->address, "m", a->dir, NULL);
+	snprintf(a->text, sizeof(a->text), "%s", shard_error());
+	return NULL;
+}
+
+/* Node b does not move, so the save does not end. */
+static void dropped_while_it_is_saved(void **state)
+{
+	struct yard *y = *state;
+	struct asking a = {.dir = y->keep.dir};
+	shard_client *c;
+	pthread_t thread;
+
+	y->cluster = cluster_start(2, NULL, "[cluster]\nheartbeat_timeout = 5s\n");
+	crew_init(&y->crew, "m");
+	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
+	crew_start(&y->crew, 5);
+	crew_finish(&y->crew);
+	cluster_signal(y->cluster, 1, SIGSTOP);
+	a.address = y->cluster->node[0].unix_address;
+	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	for (int i = 0; i < 500; i++) {
+		char *log = cluster_log(y->cluster, 0);
+		bool begun = strstr(log, "event=saving") != NULL;
+
+		free(log);
+		if (begun)
+			break;
+		usleep(5000);
+	}
+	c = crew_connect(y->cluster->node[0].unix_address);
+	if (shard_drop(c, "m", true) != SHARD_OK) /* node b gives its memory back later */
+		assert_non_null(strstr(shard_error(), "node b"));
+	pthread_join(thread, NULL);
+	assert_int_not_equal(a.rc, SHARD_OK);
+	if (strstr(a.text, "dropped") == NULL)
+		fail_msg("%s", a.text);
+	assert_int_equal(keep_count(y->keep.dir), 0);
+	shard_disconnect(&c);
+	cluster_signal(y->cluster, 1, SIGCONT);
+	done(y);
+}
+
+/* SIGTERM in the middle of a save: the daemon ends as it should, nothing that looks complete is left. */
+static void stopped_while_it_is_saved(void **state)
+{
+	struct yard *y = *state;
+	struct asking a = {.dir = y->keep.dir};
+	pthread_t thread;
+
+	y->cluster = cluster_start(2, NULL, "[cluster]\nheartbeat_timeout = 5s\n");
+	crew_init(&y->crew, "m");
+	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
+	crew_start(&y->crew, 5);
+	crew_finish(&y->crew);
+	cluster_signal(y->cluster, 1, SIGSTOP);
+	a.address = y->cluster->node[0].unix_address;
+	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	usleep(100000);
+	cluster_signal(y->cluster, 0, SIGTERM);
+	assert_int_equal(cluster_wait(y->cluster, 0, 10000), 0);
+	pthread_join(thread, NULL);
+	assert_int_not_equal(a.rc, SHARD_OK);
+	assert_int_equal(keep_count(y->keep.dir), 0);
+	cluster_signal(y->cluster, 1, SIGCONT);
+	done(y);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -288,6 +385,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(none_is_good, setup, teardown),
 		cmocka_unit_test_setup_teardown(nothing_saved, setup, teardown),
 		cmocka_unit_test_setup_teardown(given_up_by_force, setup, teardown),
+		cmocka_unit_test_setup_teardown(trainers_over_tcp, setup, teardown),
+		cmocka_unit_test_setup_teardown(dropped_while_it_is_saved, setup, teardown),
+		cmocka_unit_test_setup_teardown(stopped_while_it_is_saved, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
