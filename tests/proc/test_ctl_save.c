@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+/* `shardctl save` and `shardctl restore` on two nodes with a trainer in the middle of its run: what they print, how they are refused, and what
+ * the trainer sees of it: nothing of a save; SHARD_ROLLED_BACK of a forced restore, with its weights and its blob as they were. */
+#include "base/check.h"
+#include "lib/proc.h"
+#include "lib/tool.h"
+#include "lib/trainer.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static void one_step(struct trainer *t)
+{
+	struct shard_result r = SHARD_INIT(struct shard_result);
+
+	trainer_begin(t);
+	trainer_push_all(t, 1);
+	EXPECT(SHARD_OK, shard_set_blob(t->model, &t->step.step, sizeof(t->step.step)));
+	EXPECT(SHARD_OK, shard_commit(t->model, NULL));
+	EXPECT(SHARD_OK, shard_result(t->model, 0, 20000, &r));
+}
+
+static void expect_blob(struct trainer *t, uint64_t want)
+{
+	uint64_t got = 0, step = 0;
+	size_t bytes = sizeof(got);
+
+	EXPECT(SHARD_OK, shard_blob(t->model, 0, &got, &bytes, &step));
+	assert_int_equal(step, want);
+	assert_int_equal(got, want);
+}
+
+static json_t *ask(const char *words)
+{
+	json_error_t wrong;
+	json_t *o;
+	char *out;
+
+	if (tool_run(&out, "shardctl", words) != 0)
+		fail_msg("%s: %s", words, out);
+	if ((o = json_loads(out, 0, &wrong)) == NULL)
+		fail_msg("%s: %s:\n%s", words, wrong.text, out);
+	free(out);
+	return o;
+}
+
+static void test_save_restore(void **state)
+{
+	struct cluster *c = cluster_start(2, "min_world = 1\nmax_world = 2\nchunk_elems = 1024", NULL);
+	char dir[100], words[400];
+	struct trainer t;
+	json_t *o;
+
+	(void)state;
+	snprintf(dir, sizeof(dir), "%s/ckpt", c->dir);
+	assert_int_equal(mkdir(dir, 0777), 0);
+	trainer_join(&t, c->node[1].unix_address, SHARD_BF16, SHARD_BF16); /* the other one coordinates */
+	one_step(&t);
+	one_step(&t);
+#define RUN(rc, text, ...)                                                                                                         \
+	do {                                                                                                                       \
+		snprintf(words, sizeof(words), __VA_ARGS__);                                                                       \
+		tool_expect(rc, text, "shardctl", words);                                                                          \
+	} while (0)
+	RUN(0, "global_step2: step 2 of \"gpt\"", "save gpt --dir %s --address %s", dir, c->node[0].unix_address);
+	one_step(&t); /* nothing happened to it */
+	snprintf(words, sizeof(words), "save gpt --json --dir %s --tag three --address %s", dir, c->node[1].unix_address);
+	o = ask(words);
+	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
+	assert_true(json_integer_value(json_object_get(o, "bytes")) >= 5508 * 4);
+	assert_true(json_number_value(json_object_get(o, "seconds")) > 0);
+	assert_non_null(strstr(json_string_value(json_object_get(o, "path")), "/ckpt/three"));
+	json_decref(o);
+	one_step(&t);
+	RUN(5, "EXISTS", "restore %s --address %s", dir, c->node[0].unix_address);
+	RUN(5, "NOT_FOUND", "save nobody --dir %s --address %s", dir, c->node[0].unix_address);
+	RUN(5, "NOT_FOUND", "restore %s --tag nowhere --address %s", dir, c->node[0].unix_address);
+	RUN(2, "", "save --address %s", c->node[0].unix_address);
+	RUN(3, "", "save gpt --dir %s --address unix:%s/nobody", dir, c->dir);
+	one_step(&t);
+	RUN(0, "\"gpt\" is at step 2", "restore %s --force --tag global_step2 --address %s", dir, c->node[0].unix_address);
+	EXPECT(SHARD_ROLLED_BACK, shard_begin(t.model, NULL, &t.step));
+	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+	assert_int_equal(t.world.step, 3);
+	expect_blob(&t, 2);
+	trainer_begin(&t);
+	assert_int_equal(t.step.step, 3);
+	trainer_check_image(&t, SHARD_BF16, 2);
+	EXPECT(SHARD_OK, shard_abandon(t.model, "only to look"));
+	one_step(&t);
+	trainer_begin(&t);
+	trainer_check_image(&t, SHARD_BF16, 3);
+	expect_blob(&t, 3);
+	trainer_end(&t);
+	snprintf(words, sizeof(words), "restore %s --json --force --tag three --address %s", dir, c->node[1].unix_address);
+	o = ask(words);
+	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
+	assert_string_equal(json_string_value(json_object_get(o, "name")), "gpt");
+	json_decref(o);
+	cluster_stop(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_save_restore)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
