@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # bash completion for shardctl; installed as share/bash-completion/completions/shardctl. tests/proc/ctl.sh compares it with --help.
+_shardctl_models()
+{
+	"${COMP_WORDS[0]}" model list --json --timeout 1 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
+}
 _shardctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= sub= i
@@ -10,22 +14,27 @@ _shardctl()
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --timeout | --config | --set | --interval | --why) ((i++)) ;;
+		-a | --address | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | \
+			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
 		esac
 	done
 	case $prev in
 	--config) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--dir) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	--tag) # of the folder that was named
+		[ -d "$sub" ] && words=$(cd "$sub" && printf '%s\n' */manifest.json | sed -n 's,/manifest.json$,,p' | grep -v '^\*$') ;;
 	--dtype | --grad-dtype | --image | --grad) words="bf16 fp16 fp32" ;;
 	--optimizer) words="adamw adam sgd adagrad lion" ;;
 	--huge-pages) words="yes no" ;;
 	-a | --address)
 		words="unix:${SHARD_SOCKET:-/run/shardd/shardd.sock} 127.0.0.1:29700 spawn:" ;;
-	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps) return ;;
+	--timeout | --set | --interval | --why | --params | --ranks | --nodes | --local | --chunk-elems | --replicas | --layer | --tensors | --max-staleness | --steps | \
+		--name | --model | --settings | --step | --max-shard-size) return ;;
 	*)
 		case $command in
-		"") words="status top model plan doctor bench config $common" ;;
+		"") words="status top model save restore checkpoints export import plan doctor bench config $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
@@ -36,10 +45,24 @@ _shardctl()
 			case $sub in
 			"") words="list show drop set pause resume kick $words" ;;
 			show | drop | set | pause | resume | kick)
-				[[ $cur == -* ]] || words=$("${COMP_WORDS[0]}" model list --json --timeout 1 2>/dev/null | grep -o '"name":"[^"]*"' | cut -d'"' -f4) ;;
+				[[ $cur == -* ]] || words=$(_shardctl_models) ;;
 			set\ *\ *) words="default $words" ;;
 			set\ *) words="lr clip $words" ;;
 			esac ;;
+		save)
+			words="--dir --tag $common"
+			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
+		restore | checkpoints | export | import)
+			case $command in
+			restore) words="--tag --name --force $common" ;;
+			checkpoints) words="--model --verify $common" ;;
+			export) words="--tag --dtype --max-shard-size --force $common" ;;
+			import) words="--name --settings --image --grad --step --tag $common" ;;
+			esac
+			if [[ $cur != -* ]]; then
+				mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+				return
+			fi ;;
 		config)
 			words="--config --set $common"
 			if [ -z "$sub" ]; then
