@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spawn:NAME with real daemons: one for all who race, an end after the last one, a new one after that or after a kill -9, nothing of it
- * to be seen in the process that started it, and a sentence for each way to fail. Daemons are started through a script that writes down
- * their pids. */
+/* spawn:NAME with real daemons: one for all who race, an end after the last one, a new one after that or after a kill -9, and nothing of it
+ * to be seen in the process that started it. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/proc.h"
+#include "lib/spawned.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
 
@@ -28,104 +28,7 @@
 
 #include <cmocka.h>
 
-enum { STARTS_MAX = 256, RANKS = 8, LAST = 6, ENDS_MS = 15000 };
-
-static char dir[64]; /* cmocka's groups have one state; this is simpler */
-
-static void in_dir(char path[200], const char *name)
-{
-	snprintf(path, 200, "%s/%s", dir, name);
-}
-
-static void put(const char *name, const char *text, mode_t mode)
-{
-	char path[200];
-	FILE *f;
-
-	in_dir(path, name);
-	f = fopen(path, "we");
-	CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0 && chmod(path, mode) == 0);
-}
-
-/* A clean folder, a script that notes who was started, and the environment of a user. */
-static int begin(void **state)
-{
-	char script[1000], shardd[600], path[200];
-
-	(void)state;
-	strcpy(dir, "/tmp/shard-spawn-XXXXXX");
-	CHECK(mkdtemp(dir) != NULL);
-	proc_beside(shardd, sizeof(shardd), "shardd");
-	snprintf(script, sizeof(script), "#!/bin/sh\necho $$ >> %s/starts\nexec %s \"$@\"\n", dir, shardd);
-	put("starter", script, 0755);
-	in_dir(path, "starter");
-	CHECK(setenv("XDG_RUNTIME_DIR", dir, 1) == 0 && setenv("SHARD_DAEMON", path, 1) == 0);
-	CHECK(setenv("SHARD_LINGER", "100ms", 1) == 0 && setenv("SHARD_MEMORY", "64MiB", 1) == 0);
-	return 0;
-}
-
-static int started(pid_t pids[STARTS_MAX])
-{
-	char path[200];
-	FILE *f;
-	int n = 0;
-
-	in_dir(path, "starts");
-	f = fopen(path, "re");
-	while (f && n < STARTS_MAX && fscanf(f, "%d", &pids[n]) == 1)
-		n++;
-	if (f)
-		fclose(f);
-	return n;
-}
-
-static void must_end(pid_t pid)
-{
-	struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-
-	if (p.fd < 0 && errno == ESRCH)
-		return;
-	CHECK(p.fd >= 0);
-	if (poll(&p, 1, ENDS_MS) != 1)
-		fail_msg("shardd (pid %d) did not end", (int)pid);
-	close(p.fd);
-}
-
-static int end(void **state)
-{
-	char command[100];
-	pid_t pids[STARTS_MAX];
-	int n = started(pids);
-
-	(void)state;
-	for (int i = 0; i < n; i++)
-		must_end(pids[i]);
-	snprintf(command, sizeof(command), "rm -rf %s", dir);
-	return system(command);
-}
-
-static shard_client *connected(const char *address)
-{
-	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
-	shard_client *c;
-
-	o.address = address;
-	EXPECT(SHARD_OK, shard_connect(&c, &o));
-	return c;
-}
-
-static enum shard_status try_connect(const char *address, int ms)
-{
-	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
-	enum shard_status rc;
-	shard_client *c;
-
-	o.address = address;
-	o.timeout_ms = ms;
-	rc = shard_connect(&c, &o);
-	shard_disconnect(&c);
-	return rc;
-}
+enum { RANKS = 8, LAST = 6 };
 
 /* --- many at once --- */
 
@@ -157,8 +60,8 @@ static int race(void *arg)
 static void test_race(void **state)
 {
 	struct rank rank[RANKS];
-	pid_t pid[RANKS], daemons[STARTS_MAX];
-	char path[200];
+	pid_t pid[RANKS], daemons[SPAWNED_MAX];
+	char path[SPAWNED_PATH];
 	int gate[2];
 
 	(void)state;
@@ -176,26 +79,26 @@ static void test_race(void **state)
 	close(gate[1]);
 	for (int i = 0; i < RANKS; i++)
 		proc_expect_exit(pid[i], 0, 30000);
-	assert_int_equal(started(daemons), 1);
-	must_end(daemons[0]); /* after the last one */
-	in_dir(path, "shardd/race/shardd.sock");
+	assert_int_equal(spawned_started(daemons), 1);
+	spawned_must_end(daemons[0]); /* after the last one */
+	spawned_path(path, "shardd/race/shardd.sock");
 	assert_int_equal(access(path, F_OK), -1);
 }
 
 static void test_names(void **state)
 {
-	shard_client *a = connected("spawn:a"), *b = connected("spawn:b"), *again = connected("spawn:a");
-	pid_t pids[STARTS_MAX];
+	shard_client *a = spawned_connect("spawn:a"), *b = spawned_connect("spawn:b"), *again = spawned_connect("spawn:a");
+	pid_t pids[SPAWNED_MAX];
 	char words[300];
 
 	(void)state;
-	assert_int_equal(started(pids), 2);
+	assert_int_equal(spawned_started(pids), 2);
 	assert_int_not_equal(pids[0], pids[1]);
 	snprintf(words, sizeof(words), "--address spawn:b status");
 	tool_expect(0, "node local", "shardctl", words);
 	tool_expect(3, "shardd/c/shardd.sock", "shardctl", "--address spawn:c status"); /* looking starts nothing */
 	tool_expect(2, "a name has", "shardctl", "--address spawn:C status");
-	assert_int_equal(started(pids), 2);
+	assert_int_equal(spawned_started(pids), 2);
 	shard_disconnect(&a);
 	shard_disconnect(&b);
 	shard_disconnect(&again);
@@ -203,30 +106,30 @@ static void test_names(void **state)
 	EXPECT(SHARD_OK, shard_connect(&a, NULL));
 	unsetenv("SHARD_ADDRESS");
 	shard_disconnect(&a);
-	assert_int_equal(started(pids), 3);
+	assert_int_equal(spawned_started(pids), 3);
 }
 
 /* --- ends --- */
 
 static void test_kill(void **state)
 {
-	pid_t pids[STARTS_MAX];
+	pid_t pids[SPAWNED_MAX];
 	struct trainer t;
-	char path[200];
+	char path[SPAWNED_PATH];
 
 	(void)state;
 	trainer_join(&t, "spawn:k", SHARD_F32, SHARD_F32);
 	assert_true(t.created);
-	assert_int_equal(started(pids), 1);
+	assert_int_equal(spawned_started(pids), 1);
 	CHECK(kill(pids[0], SIGKILL) == 0);
-	must_end(pids[0]);
+	spawned_must_end(pids[0]);
 	EXPECT(SHARD_CLOSED, shard_progress(t.client));
-	in_dir(path, "shardd/k/shardd.sock");
+	spawned_path(path, "shardd/k/shardd.sock");
 	assert_int_equal(access(path, F_OK), 0); /* stale, and so is what it knew */
 	shard_disconnect(&t.client);
 	trainer_join(&t, "spawn:k", SHARD_F32, SHARD_F32);
 	assert_true(t.created);
-	assert_int_equal(started(pids), 2);
+	assert_int_equal(spawned_started(pids), 2);
 	trainer_begin(&t);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
@@ -238,49 +141,49 @@ static void test_kill(void **state)
 static void test_hold(void **state)
 {
 	struct pollfd p = {.events = POLLIN};
-	pid_t pids[STARTS_MAX];
+	pid_t pids[SPAWNED_MAX];
 	shard_client *c;
-	char path[200];
+	char path[SPAWNED_PATH];
 	int fd;
 
 	(void)state;
 	CHECK(setenv("SHARD_LINGER", "20ms", 1) == 0);
-	c = connected("spawn:h");
-	assert_int_equal(started(pids), 1);
-	in_dir(path, "shardd/h/lock");
+	c = spawned_connect("spawn:h");
+	assert_int_equal(spawned_started(pids), 1);
+	spawned_path(path, "shardd/h/lock");
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
 	shard_disconnect(&c);
 	p.fd = (int)syscall(SYS_pidfd_open, pids[0], 0);
 	CHECK(p.fd >= 0);
 	assert_int_equal(poll(&p, 1, 300), 0);
-	c = connected("spawn:h"); /* needs no lock where there is a daemon */
+	c = spawned_connect("spawn:h"); /* needs no lock where there is a daemon */
 	close(fd);
 	assert_int_equal(poll(&p, 1, 100), 0);
 	shard_disconnect(&c);
-	assert_int_equal(poll(&p, 1, ENDS_MS), 1);
+	assert_int_equal(poll(&p, 1, SPAWNED_ENDS_MS), 1);
 	close(p.fd);
-	assert_int_equal(started(pids), 1);
+	assert_int_equal(spawned_started(pids), 1);
 }
 
 /* Connecting while the daemon is about to end: it serves, or a new one does. Who comes is never turned away. */
 static void test_last_moment(void **state)
 {
-	pid_t pids[STARTS_MAX];
+	pid_t pids[SPAWNED_MAX];
 	int n;
 
 	(void)state;
 	CHECK(setenv("SHARD_LINGER", "16ms", 1) == 0); /* looked at each 2 ms */
 	for (int i = 0; i < 50; i++) {
-		shard_client *c = connected("spawn:moment");
+		shard_client *c = spawned_connect("spawn:moment");
 
 		shard_disconnect(&c);
 		(void)poll(NULL, 0, 12 + i % 10); /* not for a result: to hit all moments around its end */
 	}
-	n = started(pids);
+	n = spawned_started(pids);
 	assert_in_range(n, 2, 50); /* some were new */
 	for (int i = 0; i + 1 < n; i++)
-		must_end(pids[i]); /* but never two at a time for long */
+		spawned_must_end(pids[i]); /* but never two at a time for long */
 }
 
 /* --- what the host sees --- */
@@ -308,7 +211,7 @@ static void check_descriptors(pid_t pid)
 	struct dirent *entry;
 	DIR *fds;
 
-	in_dir(log, "shardd/clean/log");
+	spawned_path(log, "shardd/clean/log");
 	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
 	fds = opendir(path);
 	CHECK(fds);
@@ -336,33 +239,33 @@ static void check_descriptors(pid_t pid)
 static void test_host(void **state)
 {
 	struct sigaction act = {.sa_handler = on_child}, now;
-	pid_t mine, pids[STARTS_MAX];
+	pid_t mine, pids[SPAWNED_MAX];
 	shard_client *c;
-	char path[200];
+	char path[SPAWNED_PATH];
 	int fd, pipes[2];
 
 	(void)state;
-	in_dir(path, "inherited");
+	spawned_path(path, "inherited");
 	fd = open(path, O_RDWR | O_CREAT, 0600); /* without O_CLOEXEC, as hosts do */
 	CHECK(fd >= 0 && pipe(pipes) == 0 && dup2(pipes[0], 40) == 40 && dup2(pipes[1], 41) == 41 && dup2(fd, 42) == 42);
 	mine = proc_fork(wait_for_end, NULL);
 	CHECK(sigaction(SIGCHLD, &act, NULL) == 0);
 	signal(SIGUSR1, SIG_IGN);
-	c = connected("spawn:clean");
-	assert_int_equal(started(pids), 1);
+	c = spawned_connect("spawn:clean");
+	assert_int_equal(spawned_started(pids), 1);
 	assert_int_equal(children_ended, 0);
 	assert_int_equal(waitpid(-1, NULL, WNOHANG), 0); /* only mine, which lives */
 	CHECK(sigaction(SIGCHLD, NULL, &now) == 0 && now.sa_handler == on_child);
 	assert_int_equal(getsid(pids[0]), pids[0]);
 	check_descriptors(pids[0]);
 	CHECK(kill(pids[0], SIGUSR1) == 0); /* what the host ignores is normal there: it ends */
-	must_end(pids[0]);
+	spawned_must_end(pids[0]);
 	assert_int_equal(children_ended, 0);
 	assert_int_equal(waitpid(-1, NULL, WNOHANG | __WALL), 0);
 	shard_disconnect(&c);
 	signal(SIGCHLD, SIG_IGN);
-	c = connected("spawn:clean");
-	assert_int_equal(started(pids), 2);
+	c = spawned_connect("spawn:clean");
+	assert_int_equal(spawned_started(pids), 2);
 	shard_disconnect(&c);
 	signal(SIGUSR1, SIG_DFL);
 	signal(SIGCHLD, SIG_DFL);
@@ -393,17 +296,17 @@ static int without_three(void *arg)
 
 static void test_closed(void **state)
 {
-	pid_t pids[STARTS_MAX];
-	char path[200], line[300] = "";
+	pid_t pids[SPAWNED_MAX];
+	char path[SPAWNED_PATH], line[300] = "";
 	FILE *log;
 
 	(void)state;
 	CHECK(setenv("SHARD_LINGER", "2s", 1) == 0); /* so that its descriptors can be looked at */
 	CHECK(setenv("SHARD_TYPO", "1", 1) == 0);
 	proc_expect_exit(proc_fork(without_three, NULL), 0, 10000);
-	assert_int_equal(started(pids), 1);
+	assert_int_equal(spawned_started(pids), 1);
 	check_descriptors(pids[0]);
-	in_dir(path, "shardd/clean/log");
+	spawned_path(path, "shardd/clean/log");
 	log = fopen(path, "re");
 	CHECK(log && fgets(line, sizeof(line), log));
 	assert_non_null(strstr(line, "event=start "));
@@ -414,145 +317,12 @@ static void test_closed(void **state)
 	CHECK(kill(pids[0], SIGTERM) == 0);
 }
 
-/* --- what cannot work --- */
-
-static void test_program(void **state)
-{
-	char path[200], shardd[600];
-	shard_client *c;
-
-	(void)state;
-	CHECK(setenv("SHARD_DAEMON", "/nonexistent/shardd", 1) == 0);
-	EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
-	EXPECT_TEXT("SHARD_DAEMON = /nonexistent/shardd cannot be run (No such file or directory)");
-	put("plain", "no program", 0644);
-	in_dir(path, "plain");
-	CHECK(setenv("SHARD_DAEMON", path, 1) == 0);
-	EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
-	EXPECT_TEXT("cannot be run (Permission denied)");
-	CHECK(chmod(path, 0755) == 0);
-	EXPECT(SHARD_SYSTEM, try_connect("spawn:p", 5000));
-	EXPECT_TEXT("plain cannot be run: Exec format error");
-	CHECK(setenv("SHARD_DAEMON", dir, 1) == 0);
-	EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
-	unsetenv("SHARD_DAEMON");
-	char *old = strdup(getenv("PATH"));
-	CHECK(old);
-	if (access("/usr/local/bin/shardd", F_OK) != 0 && access("/usr/local/libexec/shardd/shardd", F_OK) != 0) {
-		CHECK(setenv("PATH", "/nonexistent:/usr", 1) == 0);
-		EXPECT(SHARD_NOT_FOUND, try_connect("spawn:p", 5000));
-		EXPECT_TEXT("SHARD_DAEMON is not set, it is not in /");
-		EXPECT_TEXT("and not in PATH: install it, or set SHARD_DAEMON to its path");
-		proc_beside(shardd, sizeof(shardd), "shardd");
-		*strrchr(shardd, '/') = 0;
-		CHECK(setenv("PATH", shardd, 1) == 0);
-		c = connected("spawn:p");
-		shard_disconnect(&c);
-	}
-	CHECK(setenv("PATH", old, 1) == 0);
-	free(old);
-}
-
-static void test_last_words(void **state)
-{
-	pid_t pids[STARTS_MAX];
-	char path[200];
-
-	(void)state;
-	CHECK(setenv("SHARD_MEMORY", "lots", 1) == 0);
-	EXPECT(SHARD_SYSTEM, try_connect("spawn:w", 5000));
-	EXPECT_TEXT("ended at once: shardd: SHARD_MEMORY in the environment: [daemon] memory = lots: choose auto or a size");
-	CHECK(setenv("SHARD_MEMORY", "64MiB", 1) == 0);
-	CHECK(setenv("SHARD_DAEMON", "/bin/false", 1) == 0);
-	EXPECT(SHARD_SYSTEM, try_connect("spawn:w", 5000));
-	EXPECT_TEXT("/bin/false ended at once: without a word");
-	put("sleeper", "#!/bin/sh\necho $$ >> ${0%/*}/starts\nexec sleep 60\n", 0755);
-	in_dir(path, "sleeper");
-	CHECK(setenv("SHARD_DAEMON", path, 1) == 0);
-	EXPECT(SHARD_TIMEOUT, try_connect("spawn:w", 500));
-	EXPECT_TEXT("was started, but has not answered in 0.");
-	int n = started(pids);
-	assert_true(n > 0);
-	CHECK(kill(pids[n - 1], SIGKILL) == 0);
-}
-
-static void test_budget(void **state)
-{
-	static const struct shard_tensor big = {.name = "w", .ndim = 1, .shape = {1 << 20}};
-	struct shard_spec s = SHARD_INIT(struct shard_spec);
-	shard_model *m;
-	shard_client *c;
-	int created;
-
-	(void)state;
-	CHECK(setenv("SHARD_MEMORY", "1MiB", 1) == 0);
-	c = connected("spawn:b");
-	s.name = "big";
-	s.tensors = &big;
-	s.tensors_nr = 1;
-	s.image = s.grad = SHARD_BF16;
-	EXPECT(SHARD_BUDGET, shard_define(c, &s, &m, &created));
-	EXPECT_TEXT("\"big\" needs ");
-	EXPECT_TEXT("SHARD_MEMORY=SIZE, in the environment of the process that starts spawn:b, raises it");
-	shard_disconnect(&c);
-}
-
-/* The lock, in the hand of somebody who does not get on. */
-static void test_locked(void **state)
-{
-	char path[200];
-	shard_client *c;
-	int fd;
-
-	(void)state;
-	in_dir(path, "shardd");
-	CHECK(mkdir(path, 0700) == 0);
-	in_dir(path, "shardd/l");
-	CHECK(mkdir(path, 0700) == 0);
-	in_dir(path, "shardd/l/lock");
-	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
-	EXPECT(SHARD_TIMEOUT, try_connect("spawn:l", 100));
-	EXPECT_TEXT("another process has kept ");
-	close(fd);
-	c = connected("spawn:l"); /* a lock that nobody holds is no obstacle */
-	shard_disconnect(&c);
-}
-
-static void test_folder(void **state)
-{
-	char path[200], other[200];
-
-	(void)state;
-	in_dir(path, "shardd");
-	CHECK(mkdir(path, 0700) == 0 && chmod(path, 0755) == 0);
-	EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
-	EXPECT_TEXT("chmod 700");
-	CHECK(chmod(path, 0700) == 0);
-	if (geteuid() == 0) {
-		CHECK(chown(path, 65534, 65534) == 0);
-		EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
-		EXPECT_TEXT("belongs to user 65534, this process runs as 0");
-	}
-	CHECK(rmdir(path) == 0);
-	in_dir(other, "elsewhere");
-	CHECK(mkdir(other, 0700) == 0 && symlink(other, path) == 0);
-	EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
-	EXPECT_TEXT("is no folder but a link: remove it");
-	CHECK(unlink(path) == 0 && mkdir(path, 0700) == 0);
-	in_dir(path, "shardd/f");
-	CHECK(symlink(other, path) == 0);
-	EXPECT(SHARD_DENIED, try_connect("spawn:f", 5000));
-	CHECK(unlink(path) == 0);
-}
-
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, spawned_begin, spawned_end)
 	static const struct CMUnitTest tests[] = {
-		TEST(test_race),       TEST(test_names),  TEST(test_kill),   TEST(test_last_moment),
-		TEST(test_hold),       TEST(test_host),   TEST(test_closed), TEST(test_program),
-		TEST(test_last_words), TEST(test_budget), TEST(test_locked), TEST(test_folder),
+		TEST(test_race), TEST(test_names), TEST(test_kill),   TEST(test_last_moment),
+		TEST(test_hold), TEST(test_host),  TEST(test_closed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
