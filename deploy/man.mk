@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # The manual: part of `make install` and `make uninstall`; `make man` makes it alone, into build/man. Without python3 there is none.
 MANDIR   ?= $(PREFIX)/share/man
-PYTHON   ?= $(shell command -v python3)
+MAN_PYTHON   ?= $(shell command -v python3)
 MAN_DATE ?= 2026-11-21
 MAN      := $(B)/man/done
 
 .PHONY: man install-man uninstall-man
-man: $(if $(PYTHON),$(MAN))
-	$(if $(PYTHON),,@echo 'man: no (python3 is not here)')
+man: $(if $(MAN_PYTHON),$(MAN))
+	$(if $(MAN_PYTHON),,@echo 'man: no (python3 is not here)')
 $(MAN): deploy/man.py include/shard.h deploy/shardd.conf $(B)/shardd $(B)/shardctl
 	$(call say,man,$(@D))
 	@rm -rf $(@D); mkdir -p $(@D)
-	$(Q)$(PYTHON) deploy/man.py $(@D) $(VERSION) $(MAN_DATE) include/shard.h $(B)/shardd $(B)/shardctl deploy/shardd.conf
+	$(Q)$(MAN_PYTHON) deploy/man.py $(@D) $(VERSION) $(MAN_DATE) include/shard.h $(B)/shardd $(B)/shardctl deploy/shardd.conf
 	@touch $@
 install: install-man
 install-man: man
-	@$(if $(PYTHON),for f in $$($(PYTHON) deploy/man.py --list); do install -D -m 644 $(B)/man/$$f $(DESTDIR)$(MANDIR)/$$f || exit 1; done,:)
+	@$(if $(MAN_PYTHON),for f in $$($(MAN_PYTHON) deploy/man.py --list); do install -D -m 644 $(B)/man/$$f $(DESTDIR)$(MANDIR)/$$f || exit 1; done,:)
 uninstall: uninstall-man
 uninstall-man:
-	@$(if $(PYTHON),for f in $$($(PYTHON) deploy/man.py --list); do rm -f $(DESTDIR)$(MANDIR)/$$f; done,:)
+	@$(if $(MAN_PYTHON),for f in $$($(MAN_PYTHON) deploy/man.py --list); do rm -f $(DESTDIR)$(MANDIR)/$$f; done,:)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # demo_kill.sh BUILD: `make demo-kill` in small: it is exact, and when one world is left out of the replay that is found.
 set -eu
-build=$(cd "${1:?usage: demo_kill.sh BUILD}" && pwd)
+build=${1:?usage: demo_kill.sh BUILD}
 cd "$(dirname "$0")/../.."
-"${MAKE:-make}" --no-print-directory B="$build" "$build/reference" "$build/dumpcmp" >/dev/null
+"${MAKE:-make}" --no-print-directory B="$build" "$build/reference" "$build/dumpcmp" >/dev/null # B as it is: dependencies name it
 export LAYERS=1 DIM=32 STEPS=150 KILLS=4
 out=$(mktemp "${TMPDIR:-/tmp}/shardd-demo-kill.XXXXXX")
 trap 'rm -f "$out"' EXIT
