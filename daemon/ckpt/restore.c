@@ -82,18 +82,18 @@ static void done(struct ckpt_op *op)
 void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 {
 	struct model *m = op->m;
-	struct err why;
+	struct err why; /* e may be op's, and op goes */
 
 	CHECK(!op->working && op->out_nr == 0);
 	if (e == NULL) {
 		done(op);
 		return;
 	}
+	why = *e;
 	if (m != NULL && op->made) {
-		define_abandon(m, e); /* ckpt_refused() comes back without the model */
+		define_abandon(m, &why); /* ckpt_refused() comes back without the model */
 		return;
 	}
-	why = *e;
 	if (m != NULL && op->kind == CKPT_RESTORE)
 		err_set(&why, e->status, "%s; %s", e->text,
 			m->ckpt.rolled_back ? "its newest checkpoint is being restored instead"
@@ -186,8 +186,10 @@ void ckpt_restore_written(struct ckpt_op *op)
 			 .clip = c->tune.clip},
 	};
 
-	model_event(op->m,
-		    &(struct core_event){.type = CORE_EV_WRITTEN, .step = c->step, .restored = c->kinds_nr == 1 ? NULL : &r});
+	model_event(op->m, &(struct core_event){.type = CORE_EV_WRITTEN,
+						.id.generation = op->m->generation,
+						.step = c->step,
+						.restored = c->kinds_nr == 1 ? NULL : &r});
 }
 
 static void loaded(struct ckpt_op *op)

@@ -128,7 +128,8 @@ static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
 
 		c->tensors[i] =
 			(struct shard_tensor){.name = t->name, .ndim = (uint32_t)t->n_shape, .group = t->group, .flags = t->flags};
-		memcpy(c->tensors[i].shape, t->shape, t->n_shape * sizeof(t->shape[0]));
+		if (t->n_shape > 0)
+			memcpy(c->tensors[i].shape, t->shape, t->n_shape * sizeof(t->shape[0]));
 	}
 	for (uint32_t i = 0; i < c->groups_nr; i++)
 		c->groups[i] = (struct shard_group){op->spec->groups[i]->name, op->spec->groups[i]->settings};
