@@ -2,7 +2,8 @@
 /* Blobs of one model on this node: one place per local rank for what READY brought (pending), one per rank for what a verdict made of it
  * (kept), in a mapping that is reserved with the model and touched when used. session.c and model.c bring the step's events; a trainer's
  * OP_BLOB is answered from here if it is of the newest step, else every other node is asked, answers when it is as far as who asks,
- * and the greatest step is the answer. Ways to fail: nobody has one (SHARD_NOT_FOUND), a node that could have a newer one is out of reach (SHARD_UNREACHABLE, by name). */
+ * and the greatest step is the answer. Ways to fail: nobody has one (SHARD_NOT_FOUND), a node that could have a newer one is out of
+ * reach (SHARD_UNREACHABLE, by name). */
 #include "blobs.h"
 
 #include "base/check.h"

@@ -90,17 +90,17 @@ SHARD_API enum shard_status shard_set(shard_model *, const char *key, const char
         * "default" takes it back. BAD_STATE: lr while a schedule sets it. DENIED */
 SHARD_API enum shard_status shard_save(shard_model *, const char *dir, const char *tag, shard_ticket *); /* [any] daemons write a checkpoint of
         * the last step decided (the caller's own last result, between it and commit) while training goes on. dir: shared by all nodes;
-        * NULL: the model's checkpoint_dir. tag NULL: global_step{N}. shard_wait(ticket) returns how it ended: SYSTEM keeps errno */
+        * NULL: the model's checkpoint_dir. tag NULL: global_step{N}. shard_wait(ticket): this one alone, and how it ended (SYSTEM: errno) */
 SHARD_API enum shard_status shard_restore(shard_client *, const char *dir, const char *tag, const char *name, shard_model **); /* [any]
         * defines and seals a model as the checkpoint has it, on any number of nodes. tag NULL: the newest; name NULL: the saved one.
         * EXISTS: it has weights. What is damaged, missing or of another model is named: MISMATCH, NOT_FOUND, PROTOCOL */
 /* --- world --- */
 SHARD_API enum shard_status shard_join(shard_model *, int rank_hint, int64_t timeout_ms, struct shard_world *); /* [one] waits for min_world */
-SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *); /* [one] also acknowledges SHARD_WORLD_CHANGED */
+SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *); /* [one] acknowledges WORLD_CHANGED, ROLLED_BACK */
 SHARD_API enum shard_status shard_leave(shard_model *, int64_t timeout_ms);       /* [one] at the next boundary; others continue */
 SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t global_batch, uint64_t *first, uint64_t *count); /* [any] */
 /* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over,
- * without effect: shard_world_get(), then begin. Tickets grow by one per call that gives one; except for pull, a place may be NULL --- */
+ * without effect: shard_world_get(), then begin. ROLLED_BACK: tickets too. They grow by one per call that gives one; only pull needs a place --- */
 SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
         * before is decided and in the image (max_staleness = 1: until the one before that is). opts NULL: defaults. BAD_STATE */
 SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
