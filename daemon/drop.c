@@ -12,6 +12,7 @@
 #include "define.h"
 #include "manage.h"
 #include "peer.h"
+#include "persist.h"
 #include "relay.h"
 #include "session.h"
 #include "transfer.h"
@@ -30,7 +31,8 @@ struct drop {
 		force; /* asked: somebody wants to hear; manage: a MANAGE of asker, else MODEL_DROP of the coordinator */
 	struct model_asker asker;
 	uint64_t nodes_asked, since_ns;
-	struct err e; /* of a node that fell */
+	bool file_due;
+	struct err e; /* of a node that fell, or of the disk */
 };
 
 /* --- here --- */
@@ -193,7 +195,8 @@ enum shard_status drop_everywhere(struct model *m, const struct model_asker *ask
 		return err_set(e, SHARD_BUSY, "%u requests to other nodes are open already: try again", s->relays_nr);
 	if ((d = calloc(1, sizeof(*d))) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
-	if ((st = static_drop(s->dir, m->id, e)) != SHARD_OK) {
+	d->file_due = persist_busy(m); /* else its thread would make it again */
+	if (!d->file_due && (st = static_drop(s->dir, m->id, e)) != SHARD_OK) {
 		free(d);
 		return st;
 	}
@@ -277,7 +280,7 @@ void drop_unknown(struct peer *p, uint32_t model)
 
 static bool idle(const struct model *m)
 {
-	return m->busy == 0 && m->image_sends == 0 && ckpt_quiet(m);
+	return m->busy == 0 && m->image_sends == 0 && !persist_busy(m) && ckpt_quiet(m);
 }
 
 void drop_beat(struct server *s, uint64_t now_ns)
@@ -285,6 +288,11 @@ void drop_beat(struct server *s, uint64_t now_ns)
 	list_each(it, &s->drops) {
 		struct drop *d = list_of(it, struct drop, link);
 
+		if (d->file_due && !persist_busy(d->m)) {
+			d->file_due = false;
+			if (static_drop(s->dir, d->id, &d->e) != SHARD_OK)
+				log_line(s->log, LOG_LEVEL_ERROR, "event=drop_file model=%s why=%s", d->name, d->e.text);
+		}
 		if (d->m != NULL && idle(d->m))
 			give_memory_back(d);
 		if (d->asked && d->manage && now_ns - d->since_ns > s->conf->heartbeat_timeout_ns &&

@@ -16,6 +16,7 @@
 #include "note.h"
 #include "obs/scrape.h"
 #include "peer.h"
+#include "persist.h"
 #include "session.h"
 #include "wire/control.h"
 #include "wire/ops.h"
@@ -151,38 +152,7 @@ static void act_send(struct model *m, const struct core_action *a)
 
 static void act_persist(struct model *m, const struct core_action *a)
 {
-	struct server *s = m->server;
-	Shard__ModelFile file = SHARD__MODEL_FILE__INIT;
-	Shard__View view;
-	enum shard_status st = SHARD_SYSTEM;
-	struct err e;
-	size_t bytes;
-	uint8_t *buffer;
-
-	CHECK(corewire_pack_view(a->view, &s->tx, &view) == SHARD_OK); /* the scratch holds a view */
-	file.model = m->spec;
-	file.view = &view;
-	file.checkpoint_dir = m->ckpt.dir;
-	bytes = shard__model_file__get_packed_size(&file);
-	buffer = malloc(bytes);
-	if (buffer == NULL) {
-		err_set(&e, SHARD_SYSTEM, "no memory for %zu bytes", bytes);
-	} else {
-		shard__model_file__pack(&file, buffer);
-		st = static_save(s->dir, m->id, buffer, bytes, &e);
-	}
-	arena_reset(&s->tx);
-	if (st != SHARD_OK) {
-		free(buffer);
-		/* without a durable view there is no view: the core goes on asking, nothing is decided meanwhile */
-		log_line(s->log, LOG_LEVEL_ERROR, "event=view_not_durable model=%s why=%s", m->name, e.text);
-		return;
-	}
-	ckpt_persisted(m, buffer, bytes);
-	log_line(s->log, LOG_LEVEL_INFO, "event=view model=%s term=%lu seq=%u generation=%u sealed=%d step=%lu", m->name,
-		 (unsigned long)a->view->term, a->view->seq, a->view->generation, a->view->sealed,
-		 (unsigned long)(a->view->sealed ? a->view->record.id.step : 0));
-	model_event(m, &(struct core_event){.type = CORE_EV_PERSISTED});
+	persist_view(m, a->view);
 }
 
 static void act_begin(struct model *m, const struct core_action *a)
@@ -431,6 +401,7 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 
 void model_beat(struct model *m, uint64_t now_ns)
 {
+	persist_beat(m);
 	if (m->sealed && (m->image_lacking > 0 || m->old_lacking > 0) && now_ns - m->image_asked_ns > NS_PER_SEC)
 		apply_image_ask(m, now_ns);
 }

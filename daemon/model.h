@@ -28,6 +28,7 @@ struct model {
 	struct store *store;
 	struct budget_need need;
 	void *core_memory;
+	struct persist *persist; /* coordinator: a view on its way to disk */
 	const char **node_names; /* the core's */
 	struct core *core;
 	/* the attempt in hand */

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "blobs.h"
 #include "model.h"
+#include "persist.h"
 #include "session.h"
 #include "spec.h"
 #include "transfer.h"
@@ -200,6 +201,7 @@ void model_free(struct model **mp)
 		return;
 	*mp = NULL;
 	CHECK(m->busy == 0);
+	persist_free(m);
 	ckpt_free(m);
 	outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
 	transfer_fail(m, &(struct err){SHARD_NOT_FOUND, "the model is gone"});

@@ -56,7 +56,7 @@ static void decide(struct model *m)
 	struct err e;
 
 	if (nr == 0) {
-		model_event(m, &(struct core_event){.type = CORE_EV_WRITTEN, .step = m->seal_step});
+		model_event(m, &(struct core_event){.type = CORE_EV_WRITTEN, .step = m->seal_step, .id.generation = m->generation});
 		done(m, NULL);
 		return;
 	}

@@ -415,7 +415,7 @@ static void check_stopped(struct server *s)
 			return; /* on_beat comes again */
 		close_connections(s);
 	}
-	if (!links_closed(s) || !ckpt_stopped(s))
+	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0)
 		return;
 	if (s->http != NULL) {
 		s->http_closing = true;

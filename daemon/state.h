@@ -68,6 +68,7 @@ struct server {
 	void (*stopped)(void *arg);
 	void *stopped_arg;
 	unsigned closing;       /* handles still to close */
+	unsigned persists;      /* files of models that a thread writes */
 	unsigned closing_parts; /* shares of checkpoints, until their timers are closed */
 };
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "core/core.h"
 #include "peer.h"
+#include "persist.h"
 #include "relay.h"
 #include "session.h"
 #include "wire/control.h"
@@ -543,6 +544,8 @@ void ckpt_persist_dir(struct model *m, const char *dir)
 	if (strcmp(m->ckpt.dir, dir) == 0)
 		return;
 	snprintf(m->ckpt.dir, sizeof(m->ckpt.dir), "%s", dir);
+	if (persist_dir(m))
+		return;
 	file = m->ckpt.file != NULL ? shard__model_file__unpack(NULL, m->ckpt.file_bytes, m->ckpt.file) : NULL;
 	if (file != NULL) {
 		char *before = file->checkpoint_dir;

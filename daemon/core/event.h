@@ -24,7 +24,7 @@ enum core_event_type {
 	CORE_EV_GONE,      /* .trainer .why, local                                                                   */
 	CORE_EV_ABANDON,   /* .session .why, local                                                                   */
 	/* coordinator only: */
-	CORE_EV_WRITTEN, /* all nodes hold all weights of generation .id.generation (0: the newest); seal as .step, with the
+	CORE_EV_WRITTEN, /* all nodes hold all weights of generation .id.generation (0: the one adopted here); seal as .step, with the
 			     * counters of .restored if there are any                                               */
 	CORE_EV_HOLD, /* .on: decide nothing until .on is false, so that all weights stay as of one step; CORE_ACT_HELD says which */
 	CORE_EV_TUNE,       /* .tune from the next step on, which waits for it; CORE_ACT_TUNED when all nodes have adopted it   */

@@ -383,14 +383,14 @@ void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 		co->node[m->from].view_ok = true;
 }
 
-/* The writer speaks of the generation that this node has adopted; a newer one may be on its way to disk. */
+/* The writer speaks of a generation: a newer one may be on its way to disk. The first one may be, too, and then it is meant. */
 void recover_on_written(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
+	uint32_t generation = e->id.generation ? e->id.generation : c->member.generation;
+	bool first = !c->coord.has_view && generation == 1;
 
-	if (c->coord.state == COORD_OFF || c->coord.view.sealed || c->member.generation != c->coord.view.generation)
-		return;
-	if (e->id.generation && e->id.generation != c->coord.view.generation)
+	if (c->coord.state == COORD_OFF || c->coord.view.sealed || (generation != c->coord.view.generation && !first))
 		return;
 	c->coord.want_seal = true;
 	c->coord.seal_step = e->step;

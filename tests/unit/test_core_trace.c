@@ -362,6 +362,24 @@ static void test_hold_deadline(void **state) /* 300 s: it does not run while hel
 	pair_deinit(&p);
 }
 
+static void test_written_early(void **state) /* while the first view is still on its way to disk */
+{
+	struct pair p;
+	struct core_state s;
+
+	(void)state;
+	pair_init(&p);
+	event(&p, 0, "tick", (struct core_event){.type = CORE_EV_TICK});
+	feed(&p, 1, &(struct core_event){.type = CORE_EV_LINK_UP, .node = 0, .incarnation = 7});
+	event(&p, 0, "link up b", (struct core_event){.type = CORE_EV_LINK_UP, .node = 1, .incarnation = 8});
+	event(&p, 0, "written", (struct core_event){.type = CORE_EV_WRITTEN, .step = 4, .id.generation = 1});
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	core_state(p.core[1], &s);
+	assert_true(s.sealed && s.committed == 4);
+	pair_deinit(&p);
+}
+
 static void tune(struct pair *p, const char *what, struct core_tune t)
 {
 	event(p, 0, what, (struct core_event){.type = CORE_EV_TUNE, .tune = &t});
@@ -475,7 +493,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_step), cmocka_unit_test(test_abort),
 					   cmocka_unit_test(test_hold), cmocka_unit_test(test_hold_deadline),
 					   cmocka_unit_test(test_tune), cmocka_unit_test(test_rollback),
-					   cmocka_unit_test(test_kick)};
+					   cmocka_unit_test(test_kick), cmocka_unit_test(test_written_early)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
