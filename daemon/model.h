@@ -50,14 +50,11 @@ struct model {
 	uint32_t generation;
 	uint64_t step;         /* of record */
 	uint64_t content_step; /* last step that changed weights: what image frames are named by */
-	/* with max_staleness = 1: two images, numbered by the step that changed their weights */
-	uint32_t slot;            /* the image that has content_step */
-	uint64_t slot_content[2]; /* what each has, or is getting; UINT64_MAX: nothing */
-	uint64_t
-		content_old; /* of the weights of `step` - 1, on which the step after next but one, counted from there, is computed */
-	uint32_t old_lacking;     /* chunks of other nodes that have not arrived of it */
-	bool tell_due, tell_held; /* trainers here are to hear of published chunks; but not yet */
-	uint32_t apply_left;      /* chunks held here that are still being updated */
+	/* max_staleness = 1: what each image has or is getting (UINT64_MAX: nothing), and of step - 1, on which step + 1 is computed */
+	uint64_t slot_content[2], content_old;
+	uint32_t slot, old_lacking; /* the image that has content_step; chunks of other nodes that lack in the other one */
+	bool tell_due, tell_held;   /* trainers here are to hear of published chunks; but not yet */
+	uint32_t apply_left;        /* chunks held here that are still being updated */
 	bool applying, sealing;
 	uint32_t image_sends;   /* image parts on their way from here to other nodes and trainers */
 	uint32_t image_lacking; /* chunks of other nodes that have not arrived for `step` */

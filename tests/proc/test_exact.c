@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Training through two real daemons equals the in-process reference, every master weight and moment of every tensor, byte by byte: for
- * each optimizer and element type, with gradients divided before their sum, for chunks that the loop computes and chunks that workers compute, for ranks spread over nodes in
- * several ways, and when a trainer is killed in mid-run and comes again. One flipped gradient bit is found. */
+ * each optimizer and element type, with gradients divided before their sum, on weights of two steps before, for chunks that the loop
+ * computes and chunks that workers compute, for ranks spread over nodes in several ways, and when a trainer is killed in mid-run and
+ * comes again. One flipped gradient bit is found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a trainer may ask for beside the plain step, through the library and real daemons: its own learning rate per group, weights per
- * rank, division before the sum, schedules, frozen tensors, accumulation. Two trainers, on one node or on two, over unix sockets or tcp; SGD and small numbers, so that
- * every weight is known exactly. One thread drives both trainers: nothing here waits for the other but begin and result. */
+ * rank, division before the sum, schedules, frozen tensors, accumulation. Two trainers, on one node or on two, over unix sockets or
+ * tcp; SGD and small numbers, so that every weight is known exactly. One thread drives both trainers: nothing here waits for the
+ * other but begin and result. */
 #include "base/check.h"
 #include "lib/inproc.h"
 #include "lib/trainer.h"

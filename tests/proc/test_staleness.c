@@ -4,9 +4,9 @@
  * that fall. Gradients depend on the weights that the trainer reads, so that one wrong image changes the result, which is compared bit
  * by bit with the same arithmetic done here. */
 #include "base/check.h"
-#include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
+#include "lib/keep.h"
 #include "lib/proxy.h"
 #include "lib/trainer.h"
 
@@ -49,7 +49,7 @@ struct run {
 	const struct how *how;
 	struct inproc cluster;
 	struct rank rank[RANKS];
-	uint64_t last;
+	uint64_t last, restored; /* restored: the step that the weights came back as; 0: they did not */
 };
 
 static float weight(uint32_t i)
@@ -209,7 +209,7 @@ static void *train(void *arg)
 }
 
 /* The same arithmetic; late: 2, or another number for a test of this test. */
-static void reference(const struct how *h, uint64_t last, int late, float *p)
+static void reference(const struct how *h, uint64_t last, uint64_t restored, int late, float *p)
 {
 	static float image[3][NUMEL]; /* of the step before, of two steps before ... */
 
@@ -234,6 +234,8 @@ static void reference(const struct how *h, uint64_t last, int late, float *p)
 			memcpy(p, image[2], sizeof(image[2]));
 		memcpy(image[1], image[0], sizeof(image[0]));
 		memcpy(image[0], p, sizeof(image[0]));
+		if (step == restored) /* the only weights there are */
+			memcpy(image[1], p, sizeof(image[0]));
 	}
 }
 
@@ -244,7 +246,7 @@ static void check(struct run *run, int late, bool equal)
 	struct rank r = run->rank[0];
 	uint64_t at = 0;
 
-	reference(run->how, run->last, late, want);
+	reference(run->how, run->last, run->restored, late, want);
 	memset(&t, 0, sizeof(t));
 	{
 		struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -272,12 +274,8 @@ static void check(struct run *run, int late, bool equal)
 	trainer_end(&t);
 }
 
-static void start(struct run *run, const struct how *h, uint64_t last, const struct inproc_conf *conf)
+static void start_ranks(struct run *run)
 {
-	memset(run, 0, sizeof(*run));
-	run->how = h;
-	run->last = last;
-	inproc_start(&run->cluster, conf);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		run->rank[i].run = run;
 		run->rank[i].nr = i;
@@ -285,10 +283,24 @@ static void start(struct run *run, const struct how *h, uint64_t last, const str
 	}
 }
 
-static void stop(struct run *run)
+static void start(struct run *run, const struct how *h, uint64_t last, const struct inproc_conf *conf)
+{
+	memset(run, 0, sizeof(*run));
+	run->how = h;
+	run->last = last;
+	inproc_start(&run->cluster, conf);
+	start_ranks(run);
+}
+
+static void join_ranks(struct run *run)
 {
 	for (uint32_t i = 0; i < RANKS; i++)
 		pthread_join(run->rank[i].thread, NULL);
+}
+
+static void stop(struct run *run)
+{
+	join_ranks(run);
 	check(run, 2, true);
 	check(run, 1, false); /* nothing here would notice one step less otherwise */
 	inproc_stop(&run->cluster);
@@ -374,249 +386,43 @@ static void links_fall(void **state)
 	}
 }
 
-/* --- two trainers, one thread: every end of a step ahead --- */
-
-struct pair {
-	struct inproc cluster;
-	struct trainer t[2];
-	shard_ticket ticket[2];
-};
-
-static void pair_join(struct pair *p, int i, int64_t timeout_ms, enum shard_status want)
+/* Both steps after a restored one are computed on its weights. */
+static void restored(void **state)
 {
-	EXPECT(want, shard_join(p->t[i].model, i, timeout_ms, &p->t[i].world));
-}
-
-static void pair_define(struct pair *p, int i, bool tcp, const char *more)
-{
-	struct shard_spec s;
-	char settings[256];
-
-	snprintf(settings, sizeof(settings), "optimizer=sgd lr=1 min_world=2 max_world=2 max_staleness=1 %s", more);
-	trainer_connect(&p->t[i], tcp ? p->cluster.node[0].tcp_address : p->cluster.node[0].unix_address);
-	trainer_spec(&s, SHARD_F32, SHARD_F16);
-	s.settings = settings;
-	EXPECT(SHARD_OK, shard_define(p->t[i].client, &s, &p->t[i].model, &p->t[i].created));
-	for (uint32_t k = 0; k < TRAINER_TENSORS && p->t[i].created; k++) {
-		float w[3000] = {0};
-
-		EXPECT(SHARD_OK, shard_write(p->t[i].model, SHARD_MASTER, k, 0, trainer_numel[k], SHARD_F32, w));
-	}
-	if (p->t[i].created)
-		EXPECT(SHARD_OK, shard_seal(p->t[i].model, 0));
-}
-
-static void pair_start(struct pair *p, bool tcp, const char *more)
-{
-	const struct inproc_conf conf = {.nodes = 1};
-
-	memset(p, 0, sizeof(*p));
-	inproc_start(&p->cluster, &conf);
-	for (int i = 0; i < 2; i++)
-		pair_define(p, i, tcp, more);
-	pair_join(p, 0, 0, SHARD_TIMEOUT);
-	pair_join(p, 1, 10000, SHARD_OK);
-	pair_join(p, 0, 10000, SHARD_OK);
-}
-
-static void pair_stop(struct pair *p)
-{
-	for (int i = 0; i < 2; i++)
-		trainer_end(&p->t[i]);
-	inproc_stop(&p->cluster);
-}
-
-static void pair_step(struct pair *p, int i, uint64_t step, float value)
-{
-	trainer_begin(&p->t[i]);
-	assert_int_equal(p->t[i].step.step, step);
-	trainer_push_all(&p->t[i], value);
-	EXPECT(SHARD_OK, shard_commit(p->t[i].model, &p->ticket[i]));
-}
-
-static void pair_result(struct pair *p, int i, shard_ticket ticket, enum shard_status want, uint64_t step,
-			enum shard_outcome outcome)
-{
-	struct shard_result r = SHARD_INIT(struct shard_result);
-
-	EXPECT(want, shard_result(p->t[i].model, ticket, 10000, &r));
-	if (want != SHARD_OK)
-		return;
-	assert_int_equal(r.step, step);
-	assert_int_equal(r.outcome, outcome);
-}
-
-static void pair_again(struct pair *p, int i, uint64_t step)
-{
-	EXPECT(SHARD_OK, shard_world_get(p->t[i].model, &p->t[i].world));
-	assert_int_equal(p->t[i].world.step, step);
-}
-
-static void pair_redo(struct pair *p, int i, uint64_t step, float value)
-{
-	do
-		pair_again(p, i, step);
-	while (shard_begin(p->t[i].model, NULL, &p->t[i].step) != SHARD_OK);
-	trainer_push_all(&p->t[i], value);
-	EXPECT(SHARD_OK, shard_commit(p->t[i].model, &p->ticket[i]));
-}
-
-/* Of the newest step of both. Nothing of a step ahead goes out of a unix socket but in a call, and one thread is in both: by turns. */
-static void pair_results(struct pair *p, uint64_t step)
-{
-	uint64_t deadline = clock_ns() + 20 * NS_PER_SEC;
-	bool done[2] = {false, false};
-
-	for (int i = 0; !done[0] || !done[1]; i = !i) {
-		struct shard_result r = SHARD_INIT(struct shard_result);
-		enum shard_status rc = done[i] ? SHARD_TIMEOUT : shard_result(p->t[i].model, p->ticket[i], 1, &r);
-
-		if (rc == SHARD_TIMEOUT && clock_ns() < deadline)
-			continue;
-		if (rc == SHARD_WORLD_CHANGED) { /* it had begun what the other gave up */
-			pair_redo(p, i, step, 2);
-			continue;
-		}
-		EXPECT(SHARD_OK, rc);
-		assert_int_equal(r.step, step);
-		assert_int_equal(r.outcome, SHARD_APPLIED);
-		done[i] = true;
-	}
-}
-
-/* What was computed ahead has the old scale in it. */
-static void the_scale_changes(void **state)
-{
-	struct pair p;
+	static const struct how ways[] = {{.nodes = 2, .ahead = true, .skips = true}, {.nodes = 1, .tcp = 2, .ahead = true}};
+	struct keep keep;
 
 	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first[2];
+	keep_init(&keep);
+	for (size_t i = 0; i < NR(ways); i++) {
+		const struct inproc_conf conf = {.nodes = ways[i].nodes};
+		char tag[16];
+		struct run run;
 
-		pair_start(&p, tcp, "hysteresis=1 initial_scale_power=4");
-		for (int i = 0; i < 2; i++)
-			pair_step(&p, i, 1, INFINITY);
-		for (int i = 0; i < 2; i++) {
-			first[i] = p.ticket[i];
-			trainer_begin(&p.t[i]); /* rank 1's step 1 may be decided by now: then it knows the new scale */
-			if (p.t[i].step.loss_scale == 16) {
-				trainer_push_all(&p.t[i], 16);
-				EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
-			}
-			pair_result(&p, i, first[i], SHARD_OK, 1, SHARD_SKIPPED_NONFINITE);
-			if (p.t[i].step.loss_scale == 16) {
-				pair_result(&p, i, p.ticket[i], SHARD_WORLD_CHANGED, 0, 0);
-				EXPECT_TEXT("the loss scale is 8 now, and was 16 when the step began; ");
-				pair_again(&p, i, 2);
-				trainer_begin(&p.t[i]);
-			}
-			assert_int_equal(p.t[i].step.step, 2);
-			assert_true(p.t[i].step.loss_scale == 8);
-			trainer_push_all(&p.t[i], 8);
-			EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
-		}
-		pair_results(&p, 2);
-		pair_stop(&p);
+		snprintf(tag, sizeof(tag), "run%zu", i);
+		start(&run, &ways[i], STEPS, &conf);
+		join_ranks(&run);
+		keep_must_save(run.cluster.node[0].unix_address, "stale", keep.dir, tag);
+		inproc_stop(&run.cluster);
+		memset(&run, 0, sizeof(run));
+		run.how = &ways[i];
+		run.restored = STEPS;
+		run.last = STEPS + 10;
+		inproc_start(&run.cluster, &conf);
+		keep_must_restore(run.cluster.node[0].unix_address, keep.dir, tag, "stale");
+		start_ranks(&run);
+		stop(&run);
 	}
-}
-
-static void one_ahead_is_the_most(void **state)
-{
-	struct pair p;
-
-	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first;
-
-		pair_start(&p, tcp, "loss_scale=1 timeout=1s");
-		pair_step(&p, 0, 1, 2);
-		first = p.ticket[0];
-		pair_step(&p, 0, 2, 2);
-		EXPECT(SHARD_TIMEOUT, shard_begin(p.t[0].model, NULL, &p.t[0].step));
-		EXPECT_TEXT("begin after step 2 of \"gpt\" waited ");
-		EXPECT(SHARD_TIMEOUT, shard_result(p.t[0].model, first, 0, &SHARD_INIT(struct shard_result)));
-		EXPECT_TEXT("step 1 attempt 1 of \"gpt\" is undecided");
-		pair_step(&p, 1, 1, 2);
-		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
-		pair_result(&p, 1, 0, SHARD_OK, 1, SHARD_APPLIED);
-		pair_step(&p, 1, 2, 2);
-		pair_results(&p, 2);
-		for (int i = 0; i < 2; i++) { /* step 3 is computed on the weights of step 1 */
-			trainer_begin(&p.t[i]);
-			assert_true(trainer_image_at(&p.t[i], SHARD_F32, 0, 77) == -2);
-		}
-		pair_stop(&p);
-	}
-}
-
-static void given_up_ahead(void **state)
-{
-	struct pair p;
-
-	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first;
-
-		pair_start(&p, tcp, "loss_scale=1");
-		pair_step(&p, 0, 1, 2);
-		first = p.ticket[0];
-		trainer_begin(&p.t[0]);
-		assert_int_equal(p.t[0].step.step, 2);
-		EXPECT(SHARD_OK, shard_abandon(p.t[0].model, "bad data"));
-		pair_step(&p, 1, 1, 2);
-		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
-		pair_result(&p, 1, p.ticket[1], SHARD_OK, 1, SHARD_APPLIED);
-		trainer_begin(&p.t[0]); /* the next attempt, without a word about the one it gave up */
-		assert_int_equal(p.t[0].step.step, 2);
-		assert_true(p.t[0].step.attempt > 1);
-		trainer_push_all(&p.t[0], 2);
-		EXPECT(SHARD_OK, shard_commit(p.t[0].model, &p.ticket[0]));
-		pair_redo(&p, 1, 2, 2);
-		pair_results(&p, 2);
-		pair_stop(&p);
-	}
-}
-
-/* The step in flight ends with the other trainer: so does the one ahead, and both are begun again. */
-static void both_end(void **state)
-{
-	struct pair p;
-
-	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first;
-
-		pair_start(&p, tcp, "loss_scale=1");
-		pair_step(&p, 0, 1, 2);
-		first = p.ticket[0];
-		pair_step(&p, 0, 2, 2);
-		trainer_begin(&p.t[1]);
-		trainer_end(&p.t[1]);
-		pair_result(&p, 0, first, SHARD_WORLD_CHANGED, 0, 0);
-		EXPECT_TEXT("closed its socket");
-		pair_result(&p, 0, p.ticket[0], SHARD_WORLD_CHANGED, 0, 0);
-		pair_again(&p, 0, 1);
-		pair_define(&p, 1, tcp, "loss_scale=1");
-		pair_join(&p, 1, 10000, SHARD_OK);
-		pair_redo(&p, 0, 1, 2);
-		first = p.ticket[0];
-		pair_step(&p, 0, 2, 4);
-		pair_step(&p, 1, 1, 2);
-		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
-		pair_step(&p, 1, 2, 4);
-		while (shard_leave(p.t[0].model, 1) == SHARD_TIMEOUT) /* the gradients of step 2 go before */
-			(void)!shard_result(p.t[1].model, p.ticket[1], 1, &SHARD_INIT(struct shard_result));
-		pair_result(&p, 1, p.ticket[1], SHARD_OK, 2, SHARD_APPLIED);
-		pair_stop(&p);
-	}
+	keep_free(&keep);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_way),         cmocka_unit_test(trainers_die),          cmocka_unit_test(links_fall),
-		cmocka_unit_test(the_scale_changes), cmocka_unit_test(one_ahead_is_the_most), cmocka_unit_test(given_up_ahead),
-		cmocka_unit_test(both_end),
+		cmocka_unit_test(every_way),
+		cmocka_unit_test(trainers_die),
+		cmocka_unit_test(links_fall),
+		cmocka_unit_test(restored),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
