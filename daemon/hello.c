@@ -122,6 +122,8 @@ static enum shard_status take_over(struct server *s, struct conn *c, uint32_t ta
 
 	if (st != SHARD_OK)
 		return st;
+	if (s->stopping) /* before it is answered: who was let in relies on it */
+		return err_set(e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
 	hello_fill(s, &mine, &text, ROLE_NODE, hello->connection);
 	if (hello->role == ROLE_NODE)
 		return peer_greeted(s, c, hello, e);

@@ -474,7 +474,7 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 uint32_t server_connected(const struct server *s, uint64_t *ever)
 {
 	*ever = s->next_session;
-	return s->sessions_nr;
+	return s->sessions_nr + s->greetings_nr;
 }
 
 void server_free(struct server **sp)

@@ -15,7 +15,7 @@ struct server;
 enum shard_status server_init(struct server **out, const struct config *conf, struct log *log, uv_loop_t *loop, struct err *e);
 /* Finish what is decided, abort what is not and say so, close everything; then stopped(arg), once, on the loop. */
 void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg);
-uint32_t server_connected(const struct server *s, uint64_t *ever); /* sessions now, and how many there have been */
+uint32_t server_connected(const struct server *s, uint64_t *ever); /* connections now; how many sessions there have been */
 void server_free(struct server **s);                               /* after stopped, and after the loop ran out of handles */
 
 #endif

@@ -186,6 +186,39 @@ static void test_last_moment(void **state)
 		spawned_must_end(pids[i]); /* but never two at a time for long */
 }
 
+/* The same from several sides, and who was let in can use it. */
+static int come_and_go(void *arg)
+{
+	unsigned random = *(const unsigned *)arg;
+	struct shard_spec s;
+
+	trainer_spec(&s, SHARD_F32, SHARD_F32);
+	for (int i = 0; i < 60; i++) {
+		shard_client *c = crew_connect("spawn:crowd");
+		shard_model *m;
+		int created;
+
+		MUST(shard_define(c, &s, &m, &created));
+		shard_disconnect(&c);
+		random = random * 1103515245 + 12345;
+		(void)poll(NULL, 0, (int)(random >> 16) % 45); /* for the moments, again */
+	}
+	return 0;
+}
+
+static void test_crowd(void **state)
+{
+	unsigned seeds[4] = {1, 2, 3, 4};
+	pid_t pid[4];
+
+	(void)state;
+	CHECK(setenv("SHARD_LINGER", "10ms", 1) == 0);
+	for (int i = 0; i < 4; i++)
+		pid[i] = proc_fork(come_and_go, &seeds[i]);
+	for (int i = 0; i < 4; i++)
+		proc_expect_exit(pid[i], 0, 30000);
+}
+
 /* --- what the host sees --- */
 
 static volatile sig_atomic_t children_ended;
@@ -321,8 +354,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, spawned_begin, spawned_end)
 	static const struct CMUnitTest tests[] = {
-		TEST(test_race), TEST(test_names), TEST(test_kill),   TEST(test_last_moment),
-		TEST(test_hold), TEST(test_host),  TEST(test_closed),
+		TEST(test_race),  TEST(test_names), TEST(test_kill), TEST(test_last_moment),
+		TEST(test_crowd), TEST(test_hold),  TEST(test_host), TEST(test_closed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
