@@ -116,6 +116,17 @@ void define_answer(struct model *m)
 	}
 }
 
+static void refuse_askers(struct model *m, const struct err *e)
+{
+	list_each(it, &m->askers) {
+		struct model_asker *a = list_of(it, struct model_asker, link);
+
+		answer_refuse(m->server, a, e);
+		list_remove(&a->link);
+		free(a);
+	}
+}
+
 static void abandon(struct model *m, const struct err *e)
 {
 	struct wire_head h = {.op = OP_MODEL_DROP, .model = m->id};
@@ -124,13 +135,7 @@ static void abandon(struct model *m, const struct err *e)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (n != s->self)
 			(void)peer_send(s, n, &h, NULL, NULL);
-	list_each(it, &m->askers) {
-		struct model_asker *a = list_of(it, struct model_asker, link);
-
-		answer_refuse(s, a, e);
-		list_remove(&a->link);
-		free(a);
-	}
+	refuse_askers(m, e);
 	log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", m->name, e->text);
 	ckpt_refused(m, e);
 	model_free(&m);
@@ -199,8 +204,6 @@ static enum shard_status make_everywhere(struct server *s, const struct model_as
 enum shard_status define_restored(struct server *s, struct ckpt_op *op, const Shard__Define *d, const struct model_settings *set,
 				  struct err *e)
 {
-	if (drop_in_hand(s, d->spec->name))
-		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped: try again", d->spec->name);
 	return make_everywhere(s, NULL, op, d, set, e);
 }
 
@@ -211,13 +214,7 @@ void define_abandon(struct model *m, const struct err *e)
 	struct server *s = m->server;
 	struct err why;
 
-	list_each(it, &m->askers) {
-		struct model_asker *a = list_of(it, struct model_asker, link);
-
-		answer_refuse(s, a, e);
-		list_remove(&a->link);
-		free(a);
-	}
+	refuse_askers(m, e);
 	ckpt_refused(m, e);
 	if (drop_everywhere(m, &nobody, true, e->text, &why) != SHARD_OK)
 		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_failed model=%s why=%s", m->name, why.text);

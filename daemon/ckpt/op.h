@@ -5,6 +5,7 @@
 #define SHARD_CKPT_OP_H
 
 #include "ckpt/ckpt.h"
+#include "ckpt/share.h"
 #include "model.h"
 
 #define CKPT_STALL_NS    (60 * NS_PER_SEC) /* and heartbeat_timeout: no byte for so long ends it */
@@ -33,12 +34,6 @@ struct ckpt_blob {
 	uint32_t rank, bytes;
 	uint64_t step;
 	uint8_t *data;
-};
-
-struct ckpt_share {
-	bool out; /* not answered yet */
-	uint32_t tag;
-	uint64_t done, total;
 };
 
 struct ckpt_op {
@@ -86,6 +81,7 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 /* The first failure counts; shares that are out are cancelled. */
 void ckpt_op_fail(struct ckpt_op *op, const struct err *e);
 void ckpt_op_cancel(struct ckpt_op *op);
+void ckpt_op_tell(struct ckpt_op *op); /* PROGRESS to who asked */
 void ckpt_op_hold(struct ckpt_op *op, bool on);
 void ckpt_op_refuse(struct ckpt_op *op, const struct err *e); /* answers who asked; once */
 void ckpt_op_note_failure(struct ckpt_op *op);
@@ -116,12 +112,5 @@ void ckpt_auto_next(struct ckpt_op *op); /* that one was bad */
 void ckpt_auto_dirs(struct ckpt_op *op, const struct model *m);
 void ckpt_auto_return(struct model *m);
 bool ckpt_auto_start(struct model *m); /* true: it looks for one */
-
-/* part.c: on this node */
-void ckpt_part_begin(struct model *m, uint16_t asker, uint32_t tag, uint16_t wire_op, uint32_t generation, const char *path,
-		     uint64_t step_or_sum);
-void ckpt_part_end(struct model *m, uint16_t asker, uint32_t tag); /* cancel; UINT16_MAX: all */
-/* op.c: this node's own share is over */
-void ckpt_share_done(struct model *m, uint16_t node, uint32_t tag, bool bad, const struct err *e);
 
 #endif

@@ -122,32 +122,7 @@ void ckpt_refused(struct model *m, const struct err *e)
 	ckpt_restore_end(op, e);
 }
 
-/* --- reading and comparing --- */
-
-enum shard_status ckpt_restore_compare(const struct model *m, const struct manifest *c, struct err *e)
-{
-	struct layout *there;
-	struct shard_tensor *t = calloc(c->tensors_nr + 1, sizeof(*t));
-	bool import = c->kinds_nr == 1; /* it knows names and shapes only */
-	enum shard_status st;
-
-	if (t == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory to compare a layout");
-	memcpy(t, c->tensors, c->tensors_nr * sizeof(*t));
-	for (uint32_t i = 0; import && i < c->tensors_nr && i < m->layout->tensors_nr; i++) {
-		t[i].group = m->layout->tensor[i].group;
-		t[i].flags = m->layout->tensor[i].flags;
-	}
-	st = layout_init(&there, t, c->tensors_nr, import ? m->set.groups_nr : c->groups_nr, m->layout->chunk_elems, e);
-	free(t);
-	if (st != SHARD_OK)
-		return st;
-	st = layout_compare(m->layout, there, "in the checkpoint", e);
-	layout_free(&there);
-	if (st == SHARD_OK && !import && strcmp(c->optimizer, m->set.optim->name) != 0)
-		st = err_set(e, SHARD_MISMATCH, "optimizer = %s here, %s in the checkpoint", m->set.optim->name, c->optimizer);
-	return st;
-}
+/* --- reading --- */
 
 /* Takes op->manifest's place as the loop will see it. In a job. */
 void ckpt_read_manifest(struct ckpt_op *op, const char *name)
@@ -258,7 +233,9 @@ static void define(struct ckpt_op *op)
 		server_wake(s, clock_ns() + 20 * NS_PER_MS);
 		return; /* the beat comes again */
 	}
-	if (p != NULL)
+	if (p == NULL && drop_in_hand(s, op->name))
+		st = err_set(&e, SHARD_BUSY, "\"%s\" is being dropped: try again", op->name);
+	else if (p != NULL)
 		st = err_set(&e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s is down: %s", op->manifest->name,
 			     server_node_name(s, p->node), p->why);
 	else

@@ -85,6 +85,31 @@ void ckpt_spec_dir(struct server *s, const char *name, char *dir, size_t bytes)
 		snprintf(dir, bytes, "%s", set.checkpoint_dir);
 }
 
+enum shard_status ckpt_restore_compare(const struct model *m, const struct manifest *c, struct err *e)
+{
+	struct layout *there;
+	struct shard_tensor *t = calloc(c->tensors_nr + 1, sizeof(*t));
+	bool import = c->kinds_nr == 1; /* it knows names and shapes only */
+	enum shard_status st;
+
+	if (t == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to compare a layout");
+	memcpy(t, c->tensors, c->tensors_nr * sizeof(*t));
+	for (uint32_t i = 0; import && i < c->tensors_nr && i < m->layout->tensors_nr; i++) {
+		t[i].group = m->layout->tensor[i].group;
+		t[i].flags = m->layout->tensor[i].flags;
+	}
+	st = layout_init(&there, t, c->tensors_nr, import ? m->set.groups_nr : c->groups_nr, m->layout->chunk_elems, e);
+	free(t);
+	if (st != SHARD_OK)
+		return st;
+	st = layout_compare(m->layout, there, "in the checkpoint", e);
+	layout_free(&there);
+	if (st == SHARD_OK && !import && strcmp(c->optimizer, m->set.optim->name) != 0)
+		st = err_set(e, SHARD_MISMATCH, "optimizer = %s here, %s in the checkpoint", m->set.optim->name, c->optimizer);
+	return st;
+}
+
 static enum shard_status read_blob(const char *path, const struct manifest *c, const struct manifest_blob *b, struct ckpt_blob *out,
 				   struct err *e)
 {
