@@ -112,10 +112,4 @@ void model_seal_progress(struct model *m);         /* a SEAL may be answerable *
 
 void model_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id);
 
-void model_flow_add(struct model_flow *f, uint32_t bytes); /* 0: its first header is here */
-
-/* parts of a chunk on the wire */
-uint32_t model_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes);
-uint32_t model_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes, uint32_t part);
-
 #endif

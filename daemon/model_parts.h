@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_parts.h: small pieces of struct model. */
+/* model_parts.h: small pieces of struct model, and how chunks are cut for the wire. */
 #ifndef SHARD_MODEL_PARTS_H
 #define SHARD_MODEL_PARTS_H
 
@@ -22,5 +22,12 @@ struct model_manage {        /* manage.c, on the coordinator */
 	struct core_tune wanted;
 	bool tuning; /* wanted does not hold yet */
 };
+
+struct model;
+void model_flow_add(struct model_flow *f, uint32_t bytes); /* 0: its first header is here */
+
+/* parts of a chunk on the wire */
+uint32_t model_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes);
+uint32_t model_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes, uint32_t part);
 
 #endif

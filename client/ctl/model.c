@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl model`: the life of models: list and show look at a daemon's own JSON; drop, set, pause, resume and kick are one request each, which
- * the coordinator answers when it holds on every node. Subcommands are rows. Fails with the daemon's sentence and the exit code for its
- * status (ctl_exit_of): 5 for what it refuses. */
+/* `shardctl model`: the life of models: list and show look at a daemon's own JSON; drop, set, pause, resume and kick are one request
+ * each, which the coordinator answers when it holds on every node. Subcommands are rows. Fails with the daemon's sentence and
+ * the exit code for its status (ctl_exit_of): 5 for what it refuses. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"

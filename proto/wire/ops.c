@@ -15,10 +15,10 @@
 #define BULK BODY_BULK
 
 enum {
-	SMALL = 4096,           /* a message of a few numbers and one sentence */
+	SMALL = 4096,              /* a message of a few numbers and one sentence */
 	BLOB = (64 << 10) + SMALL, /* and what one trainer keeps with a step */
-	LIST = 1 << 20,         /* tensors of a chunk, or runs of chunks */
-	PART = WIRE_PART_BYTES, /* tensor bytes */
+	LIST = 1 << 20,            /* tensors of a chunk, or runs of chunks */
+	PART = WIRE_PART_BYTES,    /* tensor bytes */
 	WHOLE = WIRE_CONTROL_MAX,
 };
 

@@ -42,10 +42,10 @@ enum wire_op {
 	OP_IMAGE_ASK,    /* Chunks: who lacks a committed chunk asks its holder; trainer over TCP -> daemon: after join */
 	OP_LOST,         /* daemon -> trainer: Why; the model's generation is over                                 */
 	/* node <-> node */
-	OP_MODEL = 50,   /* Model -> empty: reserve                                                                */
-	OP_MODEL_DROP,   /* coordinator -> node: Why; it was dropped, or another node refused it -> empty, when the memory is free */
-	OP_WRITTEN,      /* coordinator -> node -> Written                                                         */
-	OP_DETACHED,     /* node -> coordinator: Trainer; a session that had created=1 is gone                       */
+	OP_MODEL = 50, /* Model -> empty: reserve                                                                */
+	OP_MODEL_DROP, /* coordinator -> node: Why; it was dropped, or another node refused it -> empty, when the memory is free */
+	OP_WRITTEN,    /* coordinator -> node -> Written                                                         */
+	OP_DETACHED,   /* node -> coordinator: Trainer; a session that had created=1 is gone                       */
 	OP_CONTRIB_DATA, /* bulk: part of this node's contribution for head.chunk                                  */
 	OP_CONTRIB,      /* the contribution for head.chunk is complete; Push                                      */
 	OP_SAVE_PART,    /* coordinator -> node: SavePart -> PartFile                                              */
