@@ -50,6 +50,7 @@ void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_st
 
 	m->changed = m->phase != PHASE_ABANDONED; /* who gave up knows it */
 	m->phase = PHASE_ENDED;
+	m->ahead = m->abandon_due = false;
 	snprintf(m->why, sizeof(m->why), "%s", why && why[0] ? why : "the attempt ended");
 	if (v != NULL) {
 		v->ended = true;

@@ -119,8 +119,7 @@ SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t ti
         * step in hand. OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED:
         * *result is filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns is 0 for now */
 SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds
-        * step - 1 (max_staleness = 1: step - 2), unchanged before this trainer's own shard_commit. NULL unless joined: observers use
-        * shard_read(SHARD_IMAGE) */
+        * step - 1 (max_staleness = 1: step - 2), unchanged before this trainer's own shard_commit. NULL unless joined: shard_read() */
 SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,
                                        enum shard_dtype, shard_ticket *);    /* [any] dst NULL: only until the image holds `step`.
         * AGAIN: 1024 tickets are waiting, nothing was taken. dst is written inside later calls on the model */
