@@ -100,7 +100,7 @@ SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *)
 SHARD_API enum shard_status shard_leave(shard_model *, int64_t timeout_ms);       /* [one] at the next boundary; others continue */
 SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t global_batch, uint64_t *first, uint64_t *count); /* [any] */
 /* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over,
- * without effect: shard_world_get(), then begin. ROLLED_BACK: tickets too. They grow by one per call that gives one; only pull needs a place --- */
+ * without effect: shard_world_get(), then begin. ROLLED_BACK: tickets too. They grow by one per call that gives one; only pull needs it --- */
 SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
         * before is decided and in the image (max_staleness = 1: until the one before that is). opts NULL: defaults. BAD_STATE */
 SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
@@ -130,8 +130,7 @@ SHARD_API enum shard_status shard_set_blob(shard_model *, const void *, size_t b
         * with the step whose shard_commit follows; kept from step to step until it is set again. RANGE; BAD_STATE: not begun */
 SHARD_API enum shard_status shard_blob(shard_model *, uint32_t rank, void *, size_t *bytes, uint64_t *step); /* [any] newest committed one of
         * a rank, after any rejoin, resize or restore. *bytes: room, then size; too small: RANGE, and *bytes says. NOT_FOUND: none */
-SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] joined; GRAD or IMAGE: what
-        * shard_grad and shard_image point into: cudaHostRegister it */
+SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] GRAD, IMAGE: for cudaHostRegister */
 SHARD_API enum shard_status shard_stats(shard_client *, char *json, size_t *bytes); /* [any] what `shardctl status --json` shows */
 #ifdef __cplusplus
 }
