@@ -130,7 +130,8 @@ SHARD_API enum shard_status shard_set_blob(shard_model *, const void *, size_t b
         * with the step whose shard_commit follows; kept from step to step until it is set again. RANGE; BAD_STATE: not begun */
 SHARD_API enum shard_status shard_blob(shard_model *, uint32_t rank, void *, size_t *bytes, uint64_t *step); /* [any] newest committed one of
         * a rank, after any rejoin, resize or restore. *bytes: room, then size; too small: RANGE, and *bytes says. NOT_FOUND: none */
-SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] GRAD, IMAGE: for cudaHostRegister */
+SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] joined; GRAD or IMAGE: what
+        * shard_grad and shard_image point into: cudaHostRegister it */
 SHARD_API enum shard_status shard_stats(shard_client *, char *json, size_t *bytes); /* [any] what `shardctl status --json` shows */
 #ifdef __cplusplus
 }
