@@ -355,8 +355,12 @@ static void *saves_and_blobs(void *arg)
 		enum shard_status rc = shard_save(w->t->model, NULL, NULL, &ticket);
 
 		if (rc == SHARD_OK && (i & 1))
-			while ((rc = shard_test(w->t->model, ticket)) == SHARD_AGAIN)
+			while ((rc = shard_test(w->t->model, ticket)) == SHARD_AGAIN) {
+				struct pollfd p = {.fd = shard_fd(w->t->client), .events = POLLIN};
+
+				(void)poll(&p, 1, 1); /* without it the threads may keep the lock from who reads the socket */
 				(void)!shard_progress(w->t->client);
+			}
 		else if (rc == SHARD_OK)
 			rc = shard_wait(w->t->model, ticket, 10000);
 		w->failed += rc != SHARD_OK;
