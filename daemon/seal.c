@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sealing. A trainer's SEAL reaches the coordinator; it counts what is not written (or not finite) in its own chunks, asks every other
  * node for the same (WRITTEN), and gives the core CORE_EV_WRITTEN when nothing is missing. The trainer's own node answers it
- * when the image is whole there. One seal of a model at a time. A node that falls, or a tensor that lacks weights, refuses it. */
+ * when the image is whole there. Each counts in slices, one per turn of the loop. One seal of a model at a time. A node that
+ * falls, or a tensor that lacks weights, refuses it. */
 #include "seal.h"
 
 #include "base/check.h"
@@ -16,14 +17,72 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define COUNT_ELEMS  (4u << 20) /* looked at in one turn of the loop: a few milliseconds */
 #define MODELS_SHIFT 10 /* models that one incarnation of the coordinator defines before it runs into the numbers of the next */
 
-static void count_missing(struct model *m, struct store_missing *missing)
+struct count { /* of what is not written here: for a seal of this coordinator, or for a WRITTEN of another */
+	struct model *m;
+	struct model_asker asker; /* of the seal; of WRITTEN: its node and tag */
+	bool written;
+	uint32_t generation, chunk; /* chunk: the next one */
+	struct store_missing missing;
+};
+
+static void counted(struct count *c);
+
+static bool count_void(const struct count *c) /* nobody waits for it any more */
 {
-	store_missing_init(missing);
-	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		if (m->owner[c] == m->server->self)
-			store_missing(m->store, c, missing);
+	const struct model *m = c->m;
+
+	if (m->dropping || m->generation != c->generation || m->server->stopping)
+		return true;
+	return !c->written && (m->sealer == NULL || m->sealer->tag != c->asker.tag || m->sealer->node != c->asker.node ||
+			       m->sealer->session != c->asker.session);
+}
+
+static void count_turn(void *args)
+{
+	(void)args; /* the loop has had its turn: that is all */
+}
+
+/* A slice per turn of the loop: gigabytes of weights may not cost a heartbeat. On the loop, since trainers still write. */
+static void count_go(void *owner, void *args)
+{
+	struct worker_job next = {.run = count_turn, .done = count_go, .owner = owner};
+	struct count *c = owner;
+	struct model *m = c->m;
+	uint64_t elems = 0;
+
+	(void)args;
+	for (; !count_void(c) && c->chunk < m->layout->chunks_nr; c->chunk++) {
+		if (m->owner[c->chunk] != m->server->self)
+			continue;
+		if (elems > 0 && elems + layout_chunk_elems(m->layout, c->chunk) > COUNT_ELEMS &&
+		    worker_submit(m->server->pool, &next) == SHARD_OK)
+			return;
+		elems += layout_chunk_elems(m->layout, c->chunk);
+		store_missing(m->store, c->chunk, &c->missing);
+	}
+	if (!count_void(c))
+		counted(c);
+	free(c);
+	model_release(m);
+}
+
+static enum shard_status count_start(struct model *m, const struct model_asker *asker, bool written, struct err *e)
+{
+	struct count *c = calloc(1, sizeof(*c));
+
+	if (c == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	c->m = m;
+	c->asker = *asker;
+	c->written = written;
+	c->generation = m->generation;
+	store_missing_init(&c->missing);
+	m->busy++;
+	count_go(c, NULL);
+	return SHARD_OK;
 }
 
 static void done(struct model *m, const struct err *e)
@@ -68,6 +127,34 @@ static void decide(struct model *m)
 	done(m, &e);
 }
 
+static void seal_add(struct model *m, uint16_t node, const struct store_missing *w)
+{
+	m->missing.unwritten += w->unwritten;
+	m->missing.nonfinite += w->nonfinite;
+	if (w->unwritten + w->nonfinite > 0 && w->first < m->missing.first)
+		m->missing.first = w->first;
+	m->nodes_asked &= ~(1ull << node);
+	if (m->nodes_asked == 0)
+		decide(m);
+}
+
+static void counted(struct count *c)
+{
+	struct model *m = c->m;
+	struct wire_head reply = {
+		.op = OP_WRITTEN, .flags = WIRE_REPLY, .model = m->id, .generation = m->generation, .attempt = c->asker.tag};
+	Shard__Written body = SHARD__WRITTEN__INIT;
+
+	if (!c->written) {
+		seal_add(m, m->server->self, &c->missing);
+		return;
+	}
+	body.missing = c->missing.unwritten;
+	body.nonfinite = c->missing.nonfinite;
+	body.element = c->missing.first;
+	(void)peer_send(m->server, c->asker.node, &reply, &body.base, NULL); /* without a link nobody waits */
+}
+
 static enum shard_status seal_here(struct model *m, const struct model_asker *from, uint64_t step, struct err *e)
 {
 	struct server *s = m->server;
@@ -85,7 +172,8 @@ static enum shard_status seal_here(struct model *m, const struct model_asker *fr
 	*a = *from;
 	m->sealer = a;
 	m->seal_step = step;
-	count_missing(m, &m->missing);
+	store_missing_init(&m->missing);
+	m->nodes_asked = 1ull << s->self;
 	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
 		struct wire_head h = {.op = OP_WRITTEN, .model = m->id, .generation = m->generation};
 		struct relay *r;
@@ -97,10 +185,10 @@ static enum shard_status seal_here(struct model *m, const struct model_asker *fr
 		if ((st = peer_send(s, n, &h, NULL, e)) != SHARD_OK)
 			relay_drop(s, r);
 	}
+	if (st == SHARD_OK)
+		st = count_start(m, a, false, e);
 	if (st != SHARD_OK)
 		done(m, e);
-	else if (m->nodes_asked == 0)
-		decide(m);
 	return SHARD_OK;
 }
 
@@ -175,23 +263,18 @@ void define_seal_answer(struct session *t, struct model *m)
 enum shard_status define_written(struct peer *p, const struct wire_head *h, struct err *e)
 {
 	struct model *m = model_find(p->server, h->model);
-	struct wire_head reply = {.op = OP_WRITTEN, .flags = WIRE_REPLY, .model = h->model, .attempt = h->attempt};
-	Shard__Written body = SHARD__WRITTEN__INIT;
-	struct store_missing missing;
+	struct model_asker asker = {.node = p->node, .tag = h->attempt};
 
 	if (m == NULL || m->generation != h->generation)
 		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u",
 			       server_node_name(p->server, p->server->self), h->generation, h->model);
-	count_missing(m, &missing);
-	body.missing = missing.unwritten;
-	body.nonfinite = missing.nonfinite;
-	body.element = missing.first;
-	return peer_send(p->server, p->node, &reply, &body.base, e);
+	return count_start(m, &asker, true, e);
 }
 
 void seal_answered(struct model *m, uint16_t node, const struct wire_head *h, const void *body, const struct err *e)
 {
 	const Shard__Written *w;
+	struct store_missing missing;
 	struct err why;
 
 	if (m->sealer == NULL || !(m->nodes_asked >> node & 1))
@@ -206,14 +289,9 @@ void seal_answered(struct model *m, uint16_t node, const struct wire_head *h, co
 		done(m, &why);
 		return;
 	}
-	m->missing.unwritten += w->missing;
-	m->missing.nonfinite += w->nonfinite;
-	if (w->missing + w->nonfinite > 0 && w->element < m->missing.first)
-		m->missing.first = w->element;
+	missing = (struct store_missing){.unwritten = w->missing, .nonfinite = w->nonfinite, .first = w->element};
 	arena_reset(&m->server->tx);
-	m->nodes_asked &= ~(1ull << node);
-	if (m->nodes_asked == 0)
-		decide(m);
+	seal_add(m, node, &missing);
 }
 
 void define_lost(struct model *m, enum shard_status st)
