@@ -81,9 +81,8 @@ struct sim_node {
 	void *memory;
 	struct core *core;
 	/* disk */
-	bool has_disk;
+	bool has_disk, persisting;
 	struct core_view disk, pending;
-	bool persisting;
 	/* links as this node sees them: epoch of the current connection, 0: none */
 	uint32_t link[NODES];
 	/* the attempt in hand */
