@@ -13,6 +13,7 @@ enum {
 	MODEL_WHY_BYTES = 256,
 	MODEL_VERDICTS = 4,   /* how many commits shard_result() remembers */
 	MODEL_TICKETS = 1024, /* not done at one time */
+	MODEL_SAVES = 160,    /* under way, and ended but remembered */
 	MODEL_IMAGES = 2,     /* most that there are: max_staleness + 1 */
 };
 

@@ -25,6 +25,7 @@ typedef unsigned long long ull;
 struct save {
 	struct list node;
 	shard_ticket no;
+	uint32_t slot;     /* in save_no */
 	struct request *r; /* NULL: it ended */
 	struct err end;
 };
@@ -201,6 +202,7 @@ static void save_free(struct shard_model *m, struct save *s)
 {
 	request_free(s->r);
 	list_remove(&s->node);
+	atomic_store(&m->save_no[s->slot], 0);
 	m->saves_nr--;
 	free(s);
 }
@@ -238,6 +240,27 @@ static uint32_t saves_settle(struct shard_model *m)
 		ended--;
 	}
 	return open;
+}
+
+static void save_note(struct shard_model *m, struct save *s)
+{
+	static_assert(MODEL_SAVES > SAVES_OPEN + SAVES_KEPT, "there is always a free place");
+	while (s->slot < MODEL_SAVES && atomic_load(&m->save_no[s->slot]) != 0)
+		s->slot++;
+	CHECK(s->slot < MODEL_SAVES);
+	atomic_store(&m->save_no[s->slot], s->no);
+	atomic_store(&m->save_last, s->no);
+	list_push(&m->saves, &s->node);
+	m->saves_nr++;
+}
+
+/* Without the lock, so that the other tickets need none either. */
+static bool save_known(struct shard_model *m, shard_ticket no)
+{
+	for (uint32_t i = 0; i < MODEL_SAVES && no != 0 && no <= atomic_load(&m->save_last); i++)
+		if (atomic_load(&m->save_no[i]) == no)
+			return true;
+	return false;
 }
 
 static struct save *save_find(struct shard_model *m, shard_ticket no)
@@ -286,9 +309,7 @@ enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, s
 	rc = save_send(m, &a, s);
 	if (rc == SHARD_OK && ticket != NULL) {
 		*ticket = s->no = ticket_done_now(m); /* for the others it is */
-		atomic_store(&m->save_last, s->no);
-		list_push(&m->saves, &s->node);
-		m->saves_nr++;
+		save_note(m, s);
 	} else { /* or nobody wants to know */
 		if (rc == SHARD_TIMEOUT)
 			text_fail(rc, "shard_save() of \"%s\" found no room to send in %.1f s", a.name, (double)a.timeout_ms / 1e3);
@@ -305,6 +326,8 @@ bool ckpt_wait(struct shard_model *m, shard_ticket ticket, int64_t timeout_ms, e
 	struct save *s;
 	struct wait w;
 
+	if (!save_known(m, ticket))
+		return false;
 	pthread_mutex_lock(&c->lock); /* not client_enter(): how it ended is known also when the connection is over */
 	wait_begin(c, &w, handle_timeout(m, timeout_ms));
 	*rc = SHARD_OK;
@@ -326,6 +349,8 @@ bool ckpt_test(struct shard_model *m, shard_ticket ticket, enum shard_status *rc
 {
 	struct save *s;
 
+	if (!save_known(m, ticket))
+		return false;
 	*rc = SHARD_AGAIN;
 	if (pthread_mutex_trylock(&m->client->lock) != 0)
 		return true; /* whoever has it settles */

@@ -77,9 +77,9 @@ struct shard_model {
 	/* ckpt.c */
 	struct list saves; /* under way, and how the last ones ended */
 	uint32_t saves_nr;
-	_Atomic uint64_t save_last;                /* newest ticket of a save */
-	_Atomic uint64_t ticket_last, ticket_done; /* given; all up to it are done */
-	_Atomic uint64_t void_first, void_last;    /* those in between ended with their generation */
+	_Atomic uint64_t save_last, save_no[MODEL_SAVES]; /* newest ticket of a save; all that are remembered, 0: free */
+	_Atomic uint64_t ticket_last, ticket_done;        /* given; all up to it are done */
+	_Atomic uint64_t void_first, void_last;           /* those in between ended with their generation */
 };
 
 /* --- handle.c --- */

@@ -384,8 +384,7 @@ enum shard_status shard_wait(shard_model *m, shard_ticket ticket, int64_t timeou
 	enum shard_status rc;
 	struct wait w;
 
-	if (m != NULL && !client_forked(m->client) && atomic_load(&m->save_last) >= ticket && ticket != 0 &&
-	    ckpt_wait(m, ticket, timeout_ms, &rc))
+	if (m != NULL && !client_forked(m->client) && ckpt_wait(m, ticket, timeout_ms, &rc))
 		return rc;
 	if (m != NULL && !client_forked(m->client) && atomic_load(&m->ticket_done) >= ticket)
 		return ticket_end(m, ticket); /* also when the connection is over by now */
@@ -416,7 +415,7 @@ enum shard_status shard_test(shard_model *m, shard_ticket ticket)
 		return text_fail(SHARD_BAD_ARG, "the model is NULL");
 	if (client_forked(m->client))
 		return text_fail(SHARD_FORKED, "this model belongs to the parent process: connect again here");
-	if (atomic_load(&m->save_last) >= ticket && ticket != 0 && ckpt_test(m, ticket, &rc))
+	if (ckpt_test(m, ticket, &rc))
 		return rc;
 	if (atomic_load(&m->ticket_done) >= ticket)
 		return ticket_end(m, ticket);
