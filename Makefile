@@ -37,7 +37,7 @@ compile = $(Q)$(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPP
 # daemon/ and client/ never see each other's headers; tests see all
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
-LIBS_DAEMON := -luv -linih -ljansson -lmicrohttpd -lm
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(if $(HAVE_SYSTEMD),-lsystemd) -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
@@ -67,11 +67,22 @@ HAVE_MAIN := $(wildcard daemon/main.c)
 # --- what is optional: found or not, said, and never needed ---
 RDMA ?= $(if $(wildcard /usr/include/infiniband/verbs.h),found,)
 CUDA ?= $(if $(wildcard /usr/local/cuda/include/cuda.h),found,)
+SYSTEMD ?= $(if $(wildcard /usr/include/systemd/sd-daemon.h),found,)
+HAVE_SYSTEMD := $(filter-out 0,$(SYSTEMD))
 part  = @echo '$1: no ($(if $(filter 0,$2),$3=0,$(if $2,$4 is here$(comma) but this release has no code for it,$4 is not here)))'
 all: parts
 parts:
 	$(call part,rdma,$(RDMA),RDMA,libibverbs)
 	$(call part,cuda,$(CUDA),CUDA,the CUDA toolkit)
+	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
+
+# the three that know of libsystemd, made anew when it comes or goes
+SYSTEMD_O := $(patsubst %,$(B)/%.o,daemon/notify daemon/journal tests/proc/test_notify)
+SYSTEMD_MARK := $(B)/systemd-$(if $(HAVE_SYSTEMD),yes,no)
+$(SYSTEMD_O): CPPFLAGS += $(if $(HAVE_SYSTEMD),-DSHARD_SYSTEMD)
+$(SYSTEMD_O): $(SYSTEMD_MARK)
+$(SYSTEMD_MARK):
+	@mkdir -p $(@D); rm -f $(B)/systemd-*; touch $@
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a)
 
@@ -123,7 +134,7 @@ $(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
 
 # every test, bench and the simulator may use everything
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
-TEST_L    := -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
+TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
 $(B)/sim: $(call objs,$(SIM_C)) $(TEST_LIBS)
@@ -186,7 +197,7 @@ help:
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
 	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
-	  'RDMA=0 CUDA=0' 'leave optional parts out'
+	  'RDMA=0 CUDA=0 SYSTEMD=0' 'leave optional parts out'
 
 .PHONY: all parts install uninstall deps check check-run tests unit tidy tidy-ratchet format help clean
 clean:

@@ -82,6 +82,13 @@ enum shard_status config_load(struct config *c, const struct config_args *args, 
 enum shard_status config_load_text(struct config *c, const char *name, const char *text, size_t bytes, struct err *e);
 void config_free(struct config *c);
 
+struct config_changes { /* "daemon.log_level, [model]"; empty: none */
+	char taken[CONFIG_UNKNOWN_BYTES], left[CONFIG_UNKNOWN_BYTES];
+};
+/* Reads all of it again. Failure: c stays as it is. Else c has the options that may change while a daemon runs, and [model ...], for
+ * models that are defined from now on; what else differs is left for the next start. */
+enum shard_status config_reload(struct config *c, const struct config_args *args, struct config_changes *what, struct err *e);
+
 /* Settings of a section for a model: [model] (name "", group ""), [model "name"], [model "name" group "g"]. NULL: none. */
 const struct config_model *config_model(const struct config *c, const char *name, const char *group);
 void config_help(FILE *out);                          /* the option table, for --help */

@@ -20,46 +20,47 @@ static const char *const membership_words[] = {"static", NULL};
 
 static const struct config_option options[CONFIG_KEY_NR] = {
 	[CONFIG_DAEMON_NODE] = {"daemon", "node", CONFIG_NAME, AT(node), "", 0, 0, NULL, NULL,
-				"this node's name in [nodes]; default: the host's name"},
+				"this node's name in [nodes]; default: the host's name", false},
 	[CONFIG_DAEMON_LISTEN] =
 		{"daemon", "listen", CONFIG_ADDRESS_OR_OFF, AT(listen), "", 0, 0, NULL, NULL,
-		 "host:port for nodes and remote trainers; off: none; default: this node's entry in [nodes], else 127.0.0.1:29700"},
+		 "host:port for nodes and remote trainers; off: none; default: this node's entry in [nodes], else 127.0.0.1:29700",
+		 false},
 	[CONFIG_DAEMON_HTTP] = {"daemon", "http", CONFIG_ADDRESS_OR_OFF, AT(http), "127.0.0.1:29701", 0, 0, NULL, NULL,
-				"host:port for /metrics, /status, /healthz and a page; off: none"},
+				"host:port for /metrics, /status, /healthz and a page; off: none", false},
 	[CONFIG_DAEMON_SOCKET] = {"daemon", "socket", CONFIG_PATH, AT(socket), "/run/shardd/shardd.sock", 0, 107, NULL, NULL,
-				  "unix socket for trainers on this node"},
+				  "unix socket for trainers on this node", false},
 	[CONFIG_DAEMON_SOCKET_MODE] = {"daemon", "socket_mode", CONFIG_OCTAL, AT(socket_mode), "0660", 0, 0777, NULL, NULL,
-				       "who may train: permissions of the socket, octal"},
+				       "who may train: permissions of the socket, octal", false},
 	[CONFIG_DAEMON_STATE] = {"daemon", "state", CONFIG_PATH, AT(state), "/var/lib/shardd", 0, CONFIG_PATH_BYTES - 1, NULL, NULL,
-				 "directory for identity, incarnation and views"},
+				 "directory for identity, incarnation and views", false},
 	[CONFIG_DAEMON_MEMORY] = {"daemon", "memory", CONFIG_BYTES_OR_AUTO, AT(memory), "auto", 1 << 20, 1ull << 60, NULL, NULL,
-				  "budget for all models, as in 64GiB; auto: 80 % of the cgroup's limit or of the memory"},
+				  "budget for all models, as in 64GiB; auto: 80 % of the cgroup's limit or of the memory", false},
 	[CONFIG_DAEMON_HUGE_PAGES] = {"daemon", "huge_pages", CONFIG_CHOICE, AT(huge_pages), "try", 0, 0, huge_words, NULL,
-				      "for masters, moments, image and arenas"},
+				      "for masters, moments, image and arenas", false},
 	[CONFIG_DAEMON_WORKERS] = {"daemon", "workers", CONFIG_COUNT_OR_AUTO, AT(workers), "auto", 1, 256, NULL, NULL,
-				   "compute threads; auto: one per processor in the affinity mask"},
+				   "compute threads; auto: one per processor in the affinity mask", false},
 	[CONFIG_DAEMON_LOG_LEVEL] = {"daemon", "log_level", CONFIG_CHOICE, AT(log_level), "info", 0, 0, level_words, NULL,
-				     "least urgent lines that are logged"},
+				     "least urgent lines that are logged", true},
 	[CONFIG_DAEMON_ALLOW_UNAUTHENTICATED] = {"daemon", "allow_unauthenticated", CONFIG_BOOL, AT(allow_unauthenticated), "no", 0,
-						 0, NULL, NULL, "needed to listen on anything but loopback"},
+						 0, NULL, NULL, "needed to listen on anything but loopback", false},
 	[CONFIG_DAEMON_CONNECTIONS_MAX] = {"daemon", "connections_max", CONFIG_COUNT, AT(connections_max), "256", 4, 65536, NULL,
-					   NULL, "accepted connections at a time; more are refused"},
+					   NULL, "accepted connections at a time; more are refused", true},
 	[CONFIG_DAEMON_LINGER] = {"daemon", "linger", CONFIG_DURATION, AT(linger_ns), "0s", 0, 86400 * S, NULL, NULL,
-				  "stop when nothing has been connected for this long; 0s: never"},
+				  "stop when nothing has been connected for this long; 0s: never", false},
 	[CONFIG_NET_TRANSPORT] = {"net", "transport", CONFIG_CHOICE, AT(transport), "auto", 0, 0, transport_words, "rdma",
-				  "between nodes"},
+				  "between nodes", false},
 	[CONFIG_NET_CONNECTIONS] = {"net", "connections", CONFIG_COUNT, AT(connections), "1", 1, 16, NULL, NULL,
-				    "TCP connections per peer"},
+				    "TCP connections per peer", false},
 	[CONFIG_NET_BODY_CHECKSUM] = {"net", "body_checksum", CONFIG_BOOL, AT(body_checksum), "yes", 0, 0, NULL, NULL,
-				      "a sum over each tensor body between nodes"},
+				      "a sum over each tensor body between nodes", false},
 	[CONFIG_CLUSTER_RUN_ID] = {"cluster", "run_id", CONFIG_NAME, AT(run_id), "default", 0, 0, NULL, NULL,
-				   "nodes and trainers with another run_id are refused"},
+				   "nodes and trainers with another run_id are refused", false},
 	[CONFIG_CLUSTER_MEMBERSHIP] = {"cluster", "membership", CONFIG_CHOICE, AT(membership), "static", 0, 0, membership_words,
-				       "etcd", "who the nodes are: [nodes]"},
+				       "etcd", "who the nodes are: [nodes]", false},
 	[CONFIG_CLUSTER_HEARTBEAT_TIMEOUT] = {"cluster", "heartbeat_timeout", CONFIG_DURATION, AT(heartbeat_timeout_ns), "5s",
-					      S / 10, 3600 * S, NULL, NULL, "a silent peer or trainer is lost after this"},
+					      S / 10, 3600 * S, NULL, NULL, "a silent peer or trainer is lost after this", false},
 	[CONFIG_CLUSTER_STEP_TIMEOUT] = {"cluster", "step_timeout", CONFIG_DURATION, AT(step_timeout_ns), "300s", S / 10, 86400 * S,
-					 NULL, NULL, "an undecided step is given up after this, and says who is missing"},
+					 NULL, NULL, "an undecided step is given up after this, and says who is missing", false},
 };
 
 const struct config_option *config_option(enum config_key key)
@@ -263,7 +264,9 @@ void config_help(FILE *out)
 		for (int w = 0; o->words && o->words[w]; w++)
 			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s", w ? " | " : ": ", o->words[w]);
 		if (o->fallback[0])
-			snprintf(text + used, sizeof(text) - used, " (default: %s)", o->fallback);
+			used += (size_t)snprintf(text + used, sizeof(text) - used, " (default: %s)", o->fallback);
+		if (o->reloadable)
+			snprintf(text + used, sizeof(text) - used, "; SIGHUP brings it");
 		value_help(out, o->key, text);
 	}
 	fprintf(out, "[nodes]\n");

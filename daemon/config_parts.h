@@ -54,6 +54,7 @@ struct config_option {
 	const char *const *words; /* choices, NULL-terminated */
 	const char *refused;      /* a word that is a choice of other builds: said so */
 	const char *help;
+	bool reloadable; /* taken by config_reload(); others wait for the next start */
 };
 
 const struct config_option *config_option(enum config_key key);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process: options, configuration, signals, one server on one loop. Happy path: parse, load, server_init, run until SIGTERM or SIGINT,
- * server_stop, exit 0; a second signal ends it at once. Ways to fail: usage (exit 2), configuration (4), a server that cannot
+ * server_stop, exit 0; a second signal ends it at once; SIGHUP reads the configuration again. Ways to fail: usage (exit 2), configuration (4), a server that cannot
  * start (1). Everything it says goes to stderr as log lines, except what --help, --version and --check print on stdout. */
 #include "base/check.h"
 #include "config.h"
+#include "journal.h"
 #include "linger.h"
+#include "notify.h"
 #include "server.h"
 
 #include <argp.h>
@@ -121,10 +123,13 @@ static char *help_filter(int key, const char *text, void *input)
 
 struct daemon {
 	uv_loop_t loop;
-	uv_signal_t term, interrupt;
+	uv_signal_t term, interrupt, hangup;
 	struct server *server;
 	struct linger_watch linger;
+	struct notify notify;
 	struct log log;
+	struct config *conf;
+	const struct config_args *args;
 	bool stopping;
 };
 
@@ -134,7 +139,9 @@ static void on_stopped(void *arg)
 
 	uv_close((uv_handle_t *)&d->term, NULL);
 	uv_close((uv_handle_t *)&d->interrupt, NULL);
+	uv_close((uv_handle_t *)&d->hangup, NULL);
 	linger_close(&d->linger);
+	notify_close(&d->notify);
 }
 
 static void on_signal(uv_signal_t *h, int number)
@@ -147,7 +154,31 @@ static void on_signal(uv_signal_t *h, int number)
 		_exit(EXIT_FAILED);
 	}
 	d->stopping = true;
+	notify_stopping(&d->notify, name);
 	server_stop(d->server, name, on_stopped, d);
+}
+
+/* What is wrong is said, and changes nothing: a daemon never ends for a file. */
+static void on_hangup(uv_signal_t *h, int number)
+{
+	struct daemon *d = h->data;
+	struct config_changes what;
+	struct err e = {.status = SHARD_OK, .text = ""};
+
+	(void)number;
+	if (d->stopping)
+		return;
+	notify_reloading(&d->notify);
+	if (config_reload(d->conf, d->args, &what, &e) != SHARD_OK) {
+		log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
+	} else {
+		d->log.level = d->conf->log_level;
+		log_line(&d->log, LOG_LEVEL_INFO, "event=reload taken=%s", what.taken[0] ? what.taken : "nothing has changed");
+		if (what.left[0])
+			log_line(&d->log, LOG_LEVEL_WARN, "event=reload_left options=%s why=%s", what.left,
+				 "they are taken at a start only: restart shardd");
+	}
+	notify_reloaded(&d->notify);
 }
 
 static void on_unused(void *arg)
@@ -157,22 +188,24 @@ static void on_unused(void *arg)
 	if (d->stopping)
 		return;
 	d->stopping = true;
+	notify_stopping(&d->notify, "nothing is connected");
 	server_stop(d->server, "linger: nothing is connected", on_stopped, d);
 }
 
-static void catch_signal(struct daemon *d, uv_signal_t *h, int number)
+static void catch_signal(struct daemon *d, uv_signal_t *h, int number, uv_signal_cb cb)
 {
 	CHECK(uv_signal_init(&d->loop, h) == 0);
 	h->data = d;
-	CHECK(uv_signal_start(h, on_signal, number) == 0);
+	CHECK(uv_signal_start(h, cb, number) == 0);
 }
 
-static int run(const struct config *conf)
+static int run(struct config *conf, const struct config_args *args)
 {
-	struct daemon d = {.stopping = false};
+	struct daemon d = {.conf = conf, .args = args};
 	struct err e = {.status = SHARD_OK, .text = ""};
 
 	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
+	(void)journal_use(&d.log);
 	signal(SIGPIPE, SIG_IGN);
 	CHECK(uv_loop_init(&d.loop) == 0);
 	if (server_init(&d.server, conf, &d.log, &d.loop, &e) != SHARD_OK) {
@@ -181,8 +214,10 @@ static int run(const struct config *conf)
 		uv_loop_close(&d.loop);
 		return EXIT_FAILED;
 	}
-	catch_signal(&d, &d.term, SIGTERM);
-	catch_signal(&d, &d.interrupt, SIGINT);
+	catch_signal(&d, &d.term, SIGTERM, on_signal);
+	catch_signal(&d, &d.interrupt, SIGINT, on_signal);
+	catch_signal(&d, &d.hangup, SIGHUP, on_hangup);
+	notify_start(&d.notify, d.server, &d.loop, &d.log);
 	linger_start(&d.linger, conf, d.server, &d.loop, on_unused, &d);
 	uv_run(&d.loop, UV_RUN_DEFAULT);
 	server_free(&d.server);
@@ -212,18 +247,16 @@ int main(int argc, char **argv)
 		rc = config_explain(&args, o.json, stdout, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
 	else
 		rc = config_load(&conf, &args, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
+	if (rc != EXIT_OK)
+		fprintf(stderr, "shardd: %s\n", e.text);
+	if (rc == EXIT_OK && !o.explain) {
+		if (o.check)
+			config_print(&conf, stdout);
+		else
+			rc = run(&conf, &args);
+		config_free(&conf);
+	}
 	for (uint32_t i = 0; i < o.set_nr; i++)
 		free(o.made[i]);
-	if (rc != EXIT_OK) {
-		fprintf(stderr, "shardd: %s\n", e.text);
-		return rc;
-	}
-	if (o.explain)
-		return rc;
-	if (o.check)
-		config_print(&conf, stdout);
-	else
-		rc = run(&conf);
-	config_free(&conf);
 	return rc;
 }

@@ -303,3 +303,41 @@ char *status_json(const struct server *s)
 	json_decref(o);
 	return text;
 }
+
+/* One model of the line; false: no room. */
+static bool add_model(const struct model *m, const char *glue, char *out, size_t *used, size_t bytes)
+{
+	const char *state = status_model_state(m);
+	bool open = strcmp(state, "open") == 0;
+	int n;
+
+	if (m->defining)
+		n = snprintf(out + *used, bytes - *used, "%s%s (defining)", glue, m->name);
+	else
+		n = snprintf(out + *used, bytes - *used, "%s%s (step %lu, world %u%s%s)", glue, m->name, (unsigned long)m->step,
+			     m->world.size, open ? "" : ", ", open ? "" : state);
+	if (n < 0 || (size_t)n >= bytes - *used)
+		return false;
+	*used += (size_t)n;
+	return true;
+}
+
+void status_line(const struct server *s, char *out, size_t bytes)
+{
+	size_t used, room = bytes - 16; /* for " and 123456 more" */
+	uint32_t nr = 0, left = 0;
+	unsigned up = 0;
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		up += s->peer[n] == NULL || s->peer[n]->up;
+	used = (size_t)snprintf(out, bytes, "nodes %u of %u, ", up, s->nodes_nr);
+	list_each(it, (struct list *)(uintptr_t)&s->models)
+		if (left > 0 || !add_model(list_of(it, struct model, link), nr++ ? ", " : "models ", out, &used, room))
+			left++;
+	if (nr == 0)
+		snprintf(out + used, bytes - used, "no models");
+	else if (left > 0)
+		snprintf(out + used, bytes - used, " and %u more", left);
+	else
+		out[used] = 0;
+}

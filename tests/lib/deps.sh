@@ -7,8 +7,10 @@ packages=(
 	build-essential pkg-config                                  # compiler, make, the installed library's test
 	libuv1-dev libinih-dev libjansson-dev                       # the daemon: loop, configuration, status
 	libmicrohttpd-dev                                           # /metrics, /status and the page, on a thread of its own
+	libsystemd-dev systemd                                      # the service: notify, watchdog, journal; what reads the unit critically
 	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
 	python3-venv                                                # export and import against the package safetensors
+	libssl-dev                                                  # the cluster's secret: headers; the library is loaded at run time
 	libcmocka-dev procps                                        # tests
 	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format
 	python3 mandoc groff-base                                   # the manual, and two that read it critically
