@@ -33,7 +33,7 @@ void outbox_push(struct outbox *o, uint32_t chunk)
 {
 	CHECK(o->nr < o->cap);
 	o->ring[(o->head + o->nr++) % o->cap] = chunk;
-	if (o->kind == OUTBOX_IMAGE)
+	if (o->kind != OUTBOX_CONTRIB)
 		o->model->image_sends++;
 }
 
@@ -42,7 +42,7 @@ static void outbox_pop(struct outbox *o)
 	o->head = (o->head + 1) % o->cap;
 	o->nr--;
 	o->part = 0;
-	if (o->kind == OUTBOX_IMAGE)
+	if (o->kind != OUTBOX_CONTRIB)
 		apply_image_sent(o->model);
 }
 
@@ -57,7 +57,7 @@ static void outbox_sent(void *arg, enum shard_status st)
 	struct outbox *o = arg;
 
 	o->inflight--;
-	if (o->kind == OUTBOX_IMAGE)
+	if (o->kind != OUTBOX_CONTRIB)
 		apply_image_sent(o->model);
 	else
 		model_release(o->model);
@@ -68,7 +68,7 @@ static void outbox_sent(void *arg, enum shard_status st)
 static enum shard_status send_part(struct outbox *o, uint32_t chunk)
 {
 	struct model *m = o->model;
-	bool image = o->kind == OUTBOX_IMAGE;
+	bool image = o->kind != OUTBOX_CONTRIB;
 	uint32_t bytes = model_part_bytes(m, chunk, image ? m->image_bytes : m->grad_bytes, o->part);
 	uint32_t slot = o->ring[o->head] & OUTBOX_SLOT ? 1 : 0;
 	const uint8_t *base = image ? store_image(m->store, slot, chunk) : gather_contribution(m, chunk);
@@ -76,8 +76,8 @@ static enum shard_status send_part(struct outbox *o, uint32_t chunk)
 	enum shard_status st;
 
 	model_head(m, &h, image ? OP_IMAGE_DATA : OP_CONTRIB_DATA, image ? &m->record.id : &m->id_now);
-	if (image)
-		h.step = m->slot_content[slot];
+	if (image) /* a skipped step may have moved the version on: trainers wait for it, nodes for the bytes */
+		h.step = o->kind == OUTBOX_TRAINER ? store_image_chunk(m->store, slot, chunk) : m->slot_content[slot];
 	h.chunk = chunk;
 	h.flags = WIRE_PART_FLAG(o->part);
 	st = stream_send(conn_stream(o->conn), &h, base + (size_t)o->part * WIRE_PART_BYTES, bytes, outbox_sent, o);
@@ -121,7 +121,7 @@ static enum shard_status send_next(struct outbox *o)
 {
 	struct model *m = o->model;
 	uint32_t chunk = o->ring[o->head] & ~OUTBOX_SLOT;
-	bool image = o->kind == OUTBOX_IMAGE;
+	bool image = o->kind != OUTBOX_CONTRIB;
 	uint32_t parts = model_parts(m, chunk, image ? m->image_bytes : m->grad_bytes);
 	enum shard_status st = SHARD_OK;
 

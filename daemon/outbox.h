@@ -12,7 +12,7 @@
 struct model;
 struct outbox;
 
-enum outbox_kind { OUTBOX_CONTRIB, OUTBOX_IMAGE };
+enum outbox_kind { OUTBOX_CONTRIB, OUTBOX_IMAGE, OUTBOX_TRAINER }; /* image: to a node; trainer: an image too */
 #define OUTBOX_SLOT (1u << 31) /* beside the number of an image's chunk: it is in the second image */
 
 struct outbox {

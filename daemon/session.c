@@ -133,7 +133,7 @@ static enum shard_status join_image_room(struct session *t, struct model *m, str
 	if (t->image.inflight > 0)
 		return err_set(e, SHARD_BUSY, "the image of the model joined before is still on its way: try again");
 	outbox_free(&t->image);
-	return outbox_init(&t->image, m, OUTBOX_IMAGE, m->layout->chunks_nr * (m->set.max_staleness + 1), e);
+	return outbox_init(&t->image, m, OUTBOX_TRAINER, m->layout->chunks_nr * (m->set.max_staleness + 1), e);
 }
 
 static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t hint)
