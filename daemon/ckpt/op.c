@@ -246,7 +246,7 @@ void ckpt_beat(struct server *s, uint64_t now_ns)
 		if (waits && now_ns > op->moved_ns + limit)
 			stalled(op, (double)limit / NS_PER_SEC);
 		else if (op->kind != CKPT_SAVE && !op->working && op->out_nr == 0)
-			ckpt_restore_beat(op, now_ns);
+			ckpt_restore_beat(op);
 	}
 }
 

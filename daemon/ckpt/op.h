@@ -57,6 +57,7 @@ struct ckpt_op {
 	uint32_t out_nr;
 	bool cancelled, shares_bad; /* bad: the files were, not a link */
 	void (*shares_done)(struct ckpt_op *op);
+	uint64_t incarnation[CORE_NODES_MAX]; /* of each node when it was asked */
 	uint64_t done_bytes, moved_ns, told_ns, began_ns, noted_ns;
 	struct manifest *manifest;
 	/* save */
@@ -103,7 +104,7 @@ void ckpt_restore_load(struct ckpt_op *op);                     /* the manifest 
 void ckpt_restore_end(struct ckpt_op *op, const struct err *e); /* e NULL: done */
 enum shard_status ckpt_restore_compare(const struct model *m, const struct manifest *c, struct err *e);
 void ckpt_restore_written(struct ckpt_op *op);
-void ckpt_restore_beat(struct ckpt_op *op, uint64_t now_ns);
+void ckpt_restore_beat(struct ckpt_op *op);
 void ckpt_read_manifest(struct ckpt_op *op, const char *name); /* in a job: op->dir, op->tag */
 
 /* auto.c */

@@ -144,23 +144,40 @@ static void run_open(struct ckpt_op *op)
 
 /* --- the way there --- */
 
+/* A node that was started again since has read nothing. */
+static bool as_loaded(const struct ckpt_op *op)
+{
+	const struct server *s = op->server;
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && (!s->peer[n]->up || s->peer[n]->incarnation != op->incarnation[n]))
+			return false;
+	return true;
+}
+
+/* Sealed in the call, or not at all: the view in force is of the nodes that have read. */
 void ckpt_restore_written(struct ckpt_op *op)
 {
+	struct core_state core;
 	const struct manifest *c = op->manifest;
 	struct core_restored r = {
 		.applied = c->applied,
 		.skipped_in_row = c->skipped_in_row,
-		.scaler = {.scale = c->scaler.scale,
-			   .hysteresis = c->scaler.hysteresis,
-			   .last_overflow = c->scaler.last_overflow,
-			   .iter = c->scaler.iter},
-		.tune = {.paused = c->tune.paused,
-			 .has_lr = c->tune.has_lr,
-			 .has_clip = c->tune.has_clip,
-			 .lr = c->tune.lr,
-			 .clip = c->tune.clip},
+		.scaler = {c->scaler.scale, c->scaler.hysteresis, c->scaler.last_overflow, c->scaler.iter},
+		.tune = {c->tune.paused, c->tune.has_lr, c->tune.has_clip, c->tune.lr, c->tune.clip, 0, 0},
 	};
 
+	if (!as_loaded(op)) {
+		op->phase = CKPT_LINKS;
+		server_wake(op->server, 0);
+		return;
+	}
+	core_state(op->m->core, &core);
+	if (core.recovering) {
+		server_deadline(op->server); /* a model just made has not heard anything yet */
+		server_wake(op->server, clock_ns() + 5 * NS_PER_MS);
+		return;
+	}
 	model_event(op->m, &(struct core_event){.type = CORE_EV_WRITTEN,
 						.id.generation = op->m->generation,
 						.step = c->step,
@@ -197,10 +214,12 @@ void ckpt_restore_load(struct ckpt_op *op)
 	const struct peer *p = away(s);
 
 	if (p != NULL && op->m->ckpt.rolled_back) {
-		if (op->noted_ns == 0 || clock_ns() - op->noted_ns > NOTE_NS)
+		bool due = op->noted_ns == 0 || clock_ns() - op->noted_ns > NOTE_NS;
+
+		if (due)
 			log_line(s->log, LOG_LEVEL_WARN, "event=restore_waits model=%s path=%s node=%s why=%s", op->m->name,
 				 op->path, server_node_name(s, p->node), p->why);
-		op->noted_ns = op->noted_ns == 0 || clock_ns() - op->noted_ns > NOTE_NS ? clock_ns() : op->noted_ns;
+		op->noted_ns = due ? clock_ns() : op->noted_ns;
 		op->phase = CKPT_LINKS;
 		return;
 	}
@@ -456,9 +475,8 @@ enum shard_status ckpt_restore_request(struct session *t, const struct wire_head
 	return s->self == s->coordinator ? restore_here(s, &a, &body, e) : pass_on(t, h, &body, e);
 }
 
-void ckpt_restore_beat(struct ckpt_op *op, uint64_t now_ns)
+void ckpt_restore_beat(struct ckpt_op *op)
 {
-	(void)now_ns;
 	if (op->phase == CKPT_PASSING)
 		pass_now(op);
 	else if (op->phase == CKPT_DEFINING && op->m == NULL)

@@ -94,6 +94,7 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 			continue;
 		}
 		op->share[n] = (struct ckpt_share){.out = true, .tag = r->tag};
+		op->incarnation[n] = s->peer[n]->incarnation;
 		op->out_nr++;
 	}
 	if (st != SHARD_OK)

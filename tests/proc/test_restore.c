@@ -227,7 +227,7 @@ static void at_the_start(void **state)
 	done(y);
 	y->cluster = cluster_start(3, model, NULL);
 	y->next = y->crew;
-	crew_check(&y->next, y->cluster->node[2].unix_address, 5); /* defines: and finds it there */
+	crew_check(&y->next, y->cluster->node[0].unix_address, 5); /* defines: and finds it there */
 	train(y, &y->next, (const int[]){1, 0, 1}, 9);
 	crew_check(&y->next, y->cluster->node[1].unix_address, 9);
 	done(y);
