@@ -429,7 +429,7 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 	else if (v != NULL && v->ended)
 		rc = v->ended_as == SHARD_MISMATCH
 			     ? text_fail(v->ended_as, "%s; step %llu may begin again", v->why, (ull)m->begun.id.step)
-		     : no == m->begun.no && (m->changed || v->ended_as == SHARD_WORLD_CHANGED)
+		     : m->changed || (no == m->begun.no && v->ended_as == SHARD_WORLD_CHANGED) /* of both steps in hand */
 			     ? world_changed(m)
 			     : text_fail(v->ended_as, "%s", v->why);
 	else if (rc == SHARD_TIMEOUT)
