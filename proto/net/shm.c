@@ -9,6 +9,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +26,11 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-#define HUGE_BYTES ((size_t)2 << 20)
-#define SEALS      (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define HUGE_BYTES  ((size_t)2 << 20)
+#define TOUCH_BYTES ((size_t)64 << 20) /* worth a thread */
+#define SEALS       (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+enum { TOUCH_THREADS = 8 };
 
 static size_t round_up(size_t bytes, size_t to)
 {
@@ -66,7 +71,7 @@ static bool thp_allowed(const char *path)
 }
 
 /* Every page is there afterwards, or errno says why not. */
-static int touch(void *base, size_t bytes)
+static int touch_all(void *base, size_t bytes)
 {
 	if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
 		return 0;
@@ -75,6 +80,56 @@ static int touch(void *base, size_t bytes)
 	for (size_t at = 0; at < bytes; at += page_bytes()) /* kernels before 5.14 */
 		((volatile char *)base)[at] = 0;
 	return 0;
+}
+
+struct touched {
+	pthread_t thread;
+	void *base;
+	size_t bytes;
+	int error;
+};
+
+static void *touch_part(void *arg)
+{
+	struct touched *t = arg;
+
+	t->error = touch_all(t->base, t->bytes) == 0 ? 0 : errno;
+	return NULL;
+}
+
+static size_t touch_parts(size_t bytes)
+{
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	size_t parts = processors < 1 ? 1 : processors < TOUCH_THREADS ? (size_t)processors : TOUCH_THREADS;
+
+	return bytes / TOUCH_BYTES < parts ? bytes / TOUCH_BYTES : parts;
+}
+
+/* In threads: making pages is mostly clearing them, which one processor does at a fraction of the memory's speed. The last part, and
+ * those that no thread could be made for, are this one's. */
+static int touch(void *base, size_t bytes)
+{
+	struct touched t[TOUCH_THREADS];
+	size_t parts = touch_parts(bytes), each = parts > 1 ? bytes / parts / HUGE_BYTES * HUGE_BYTES : 0, made = 0;
+	sigset_t all, before;
+	int error;
+
+	sigfillset(&all); /* signals are for the threads that the program knows of */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	while (made + 1 < parts) {
+		t[made] = (struct touched){.base = (char *)base + made * each, .bytes = each};
+		if (pthread_create(&t[made].thread, NULL, touch_part, &t[made]) != 0)
+			break;
+		made++;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	error = touch_all((char *)base + made * each, bytes - made * each) == 0 ? 0 : errno;
+	while (made > 0) {
+		pthread_join(t[--made].thread, NULL);
+		error = t[made].error ? t[made].error : error;
+	}
+	errno = error;
+	return error ? -1 : 0;
 }
 
 static enum shard_status no_huge(const char *name, size_t bytes, struct err *e)

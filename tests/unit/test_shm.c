@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -71,6 +72,27 @@ static void test_arena(void **state)
 	assert_int_equal(((char *)m.base)[4999], 'x');
 	shm_unmap(&there);
 	shm_unmap(&m);
+}
+
+/* Large enough for several threads to touch it, and no multiple of their parts. */
+static void test_touched_large(void **state)
+{
+	const size_t bytes = ((size_t)200 << 20) + 12345, pages = (bytes + 4095) / 4096;
+	unsigned char *in_core = calloc(pages, 1);
+	struct shm m;
+
+	(void)state;
+	assert_non_null(in_core);
+	for (int shared = 0; shared < 2; shared++) {
+		assert_int_equal(shared ? shm_create(&m, "image", bytes, 1, SHM_HUGE_NO, NULL)
+					: shm_private(&m, bytes, SHM_HUGE_NO, NULL),
+				 SHARD_OK);
+		assert_int_equal(mincore(m.base, bytes, in_core), 0);
+		for (size_t i = 0; i < pages; i++)
+			assert_true(in_core[i] & 1);
+		shm_unmap(&m);
+	}
+	free(in_core);
 }
 
 static void test_not_forked(void **state)
@@ -183,8 +205,13 @@ static void test_image_head(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_image_is_read_only), cmocka_unit_test(test_arena),       cmocka_unit_test(test_not_forked),
-		cmocka_unit_test(test_map_refuses),        cmocka_unit_test(test_huge_policy), cmocka_unit_test(test_touched),
+		cmocka_unit_test(test_image_is_read_only),
+		cmocka_unit_test(test_arena),
+		cmocka_unit_test(test_touched_large),
+		cmocka_unit_test(test_not_forked),
+		cmocka_unit_test(test_map_refuses),
+		cmocka_unit_test(test_huge_policy),
+		cmocka_unit_test(test_touched),
 		cmocka_unit_test(test_image_head),
 	};
 
