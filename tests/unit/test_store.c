@@ -346,6 +346,12 @@ static void writing(void **state)
 	assert_int_equal(missing.unwritten, 1);
 	assert_int_equal(missing.nonfinite, 1);
 	assert_int_equal(missing.first, 7);
+	at[700] = NAN; /* far from the chunk's start */
+	store_missing_init(&missing);
+	store_missing(m.store, 1, &missing);
+	assert_int_equal(missing.unwritten, 1);
+	assert_int_equal(missing.nonfinite, 1);
+	assert_int_equal(missing.first, 1024 + 700);
 	assert_int_equal(store_read(m.store, SHARD_MASTER, 3, 2, got, &e), SHARD_OK);
 	assert_true(got[0] == 3 && got[1] == 4);
 	assert_int_equal(store_read(m.store, SHARD_EXP_AVG_SQ, 0, 100, got, &e), SHARD_OK);
