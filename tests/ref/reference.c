@@ -294,6 +294,12 @@ static error_t option(int key, char *arg, struct argp_state *s)
 
 	switch (key) {
 	case 'n':
+		for (const char *at = arg; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+			char one[16];
+
+			snprintf(one, sizeof(one), "%.*s", (int)strcspn(at, ","), at);
+			(void)cli_number(s, "--nodes", one, 1, HISTORY_RANKS_MAX);
+		}
 		x->nodes = arg;
 		return 0;
 	case 'h':

@@ -31,17 +31,27 @@ static void knob(struct fake *f, bool *which, bool value)
 	fake_unlock(f);
 }
 
+static uint32_t pongs_seen(struct fake *f)
+{
+	uint32_t nr;
+
+	fake_lock(f);
+	nr = f->frames[OP_PONG];
+	fake_unlock(f);
+	return nr;
+}
+
 /* The client has handled everything that was sent so far. */
 static void settle(struct fake *f, struct trainer *t)
 {
 	struct wire_head ping = {.op = OP_PING};
-	uint32_t pongs = f->frames[OP_PONG];
+	uint32_t pongs = pongs_seen(f);
 
 	fake_send(f, &ping, NULL);
 	if (!f->conf.tcp) {
 		struct pollfd p = {.fd = shard_fd(t->client), .events = POLLIN};
 
-		while (f->frames[OP_PONG] == pongs && poll(&p, 1, 2000) == 1)
+		while (pongs_seen(f) == pongs && poll(&p, 1, 2000) == 1)
 			EXPECT(SHARD_OK, shard_progress(t->client));
 	}
 	fake_await(f, OP_PONG, pongs + 1);
