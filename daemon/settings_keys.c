@@ -315,7 +315,8 @@ enum shard_status settings_value(enum settings_key key, const char *text, struct
 		v->whole = strcmp(text, "linear") == 0 ? SCHEDULE_LINEAR : SCHEDULE_LOG;
 		return v->whole || strcmp(text, "log") == 0 ? SHARD_OK : wrong(row, text, "choose log or linear", e);
 	case TYPE_PATH:
-		return text[0] == '/' || strcmp(text, "none") == 0 ? SHARD_OK : wrong(row, text, "choose an absolute path, or none", e);
+		return text[0] == '/' || strcmp(text, "none") == 0 ? SHARD_OK
+								   : wrong(row, text, "choose an absolute path, or none", e);
 	case TYPE_OCTAL:
 		if (!value_octal(text, &permissions) || permissions > (uint32_t)row->max)
 			return wrong(row, text, "choose octal permissions, as in 0660", e);

@@ -74,6 +74,27 @@ static void put_param(struct out *o, const struct model_settings *s, enum schedu
 		put_double(o, "", row->name, x);
 }
 
+/* Where and when it is saved. false: another key. */
+static bool put_checkpoints(struct out *o, const struct model_settings *s, enum settings_key key)
+{
+	switch ((int)key) {
+	case KEY_CHECKPOINT_DIR:
+		put(o, " checkpoint_dir=%s", s->checkpoint_dir[0] ? s->checkpoint_dir : "none");
+		return true;
+	case KEY_CHECKPOINT_EVERY:
+		put(o, " checkpoint_every=%llu", (unsigned long long)s->checkpoint_every);
+		return true;
+	case KEY_KEEP_LATEST:
+		put_count(o, key, s->keep_latest);
+		return true;
+	case KEY_RESTORE_AT_START:
+		put(o, " restore_at_start=%s", s->restore_at_start ? "yes" : "no");
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* A key of the whole model that is no hyper-parameter. */
 static void put_key(struct out *o, const struct model_settings *s, enum settings_key key)
 {
@@ -82,12 +103,6 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 	switch ((int)key) {
 	case KEY_OPTIMIZER:
 		put(o, "optimizer=%s", s->optim->name);
-		break;
-	case KEY_CHECKPOINT_DIR:
-		put(o, " checkpoint_dir=%s", s->checkpoint_dir[0] ? s->checkpoint_dir : "none");
-		break;
-	case KEY_CHECKPOINT_EVERY:
-		put(o, " checkpoint_every=%llu", (unsigned long long)s->checkpoint_every);
 		break;
 	case KEY_CHUNK_ELEMS:
 		put_count(o, key, s->chunk_elems);
@@ -104,9 +119,6 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 	case KEY_INITIAL_SCALE_POWER:
 	case KEY_LOSS_SCALE:
 		put_scale(o, s, key);
-		break;
-	case KEY_KEEP_LATEST:
-		put_count(o, key, s->keep_latest);
 		break;
 	case KEY_LOCAL_WORLD:
 		put_count(o, key, s->local_world);
@@ -141,9 +153,6 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 	case KEY_REPLICAS:
 		put(o, " replicas=1");
 		break;
-	case KEY_RESTORE_AT_START:
-		put(o, " restore_at_start=%s", s->restore_at_start ? "yes" : "no");
-		break;
 	case KEY_SCHEDULE:
 		put(o, " schedule=%s", schedule_row(s->schedule.id)->name);
 		break;
@@ -152,7 +161,8 @@ static void put_key(struct out *o, const struct model_settings *s, enum settings
 		put(o, " timeout=%s", text);
 		break;
 	default: /* others are written elsewhere, or are the file's business and not the model's */
-		CHECK(key == KEY_BETAS || key == KEY_LR_FACTOR || key == KEY_PINNED);
+		if (!put_checkpoints(o, s, key))
+			CHECK(key == KEY_BETAS || key == KEY_LR_FACTOR || key == KEY_PINNED);
 	}
 }
 

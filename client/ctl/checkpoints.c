@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl checkpoints DIR`: what a folder of checkpoints holds, read from the files themselves: no daemon is asked. Happy path: list → table or
- * JSON; --verify reads every byte and compares it with the sums of the manifest. Fails (exit 1) where there is no such folder, and where --verify finds
- * damage; the line of the checkpoint says what is wrong. */
+/* `shardctl checkpoints DIR`: what a folder of checkpoints holds, read from the files themselves: no daemon is asked. Happy
+ * path: list → table or JSON; --verify reads every byte and compares it with the sums of the manifest. Fails (exit 1) where
+ * there is no such folder, and where --verify finds damage; the line of the checkpoint says what is wrong. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl export DIR OUT`: the master weights of a checkpoint as safetensors files that Hugging Face's libraries read. Happy path: manifest →
- * tensors dealt to shards in their order → each shard: header, then elements read (compared with their sums), rounded and written in batches,
- * under a temporary name → synced → all renamed, the index last. Fails where the checkpoint is damaged (exit 1, named), where OUT has such
- * files already (exit 5), or as the file system says; what was written is removed. */
+/* `shardctl export DIR OUT`: the master weights of a checkpoint as safetensors files that Hugging Face's libraries read. Happy
+ * path: manifest → tensors dealt to shards in their order → each shard: header, then elements read (compared with their sums),
+ * rounded and written in batches, under a temporary name → synced → all renamed, the index last. Fails where the checkpoint is
+ * damaged (exit 1, named), where OUT has such files already (exit 5), or as the file system says; what was written is removed. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 

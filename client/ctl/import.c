@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl import SRC DIR --name NAME`: a checkpoint of ours from safetensors files, whoever wrote them. Happy path: SRC is a file, an index, or a
- * folder with one of them → headers → tensors in the order of files and offsets → fp32 parts of bounded size → manifest with the layout, the
- * master weights alone: moments begin at zero. Fails (exit 1) on a dtype that no weights have, a name twice, a shard that is missing, an index
- * that contradicts its files: named; nothing is left behind. */
+/* `shardctl import SRC DIR --name NAME`: a checkpoint of ours from safetensors files, whoever wrote them. Happy path: SRC is a
+ * file, an index, or a folder with one of them → headers → tensors in the order of files and offsets → fp32 parts of bounded
+ * size → manifest with the layout, the master weights alone: moments begin at zero. Fails (exit 1) on a dtype that no weights
+ * have, a name twice, a shard that is missing, an index that contradicts its files: named; nothing is left behind. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 #include "ctl/source.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads safetensors files that others wrote. Happy path: what is it (a folder, an index, a file)? → the names of the shards, in order → their
- * headers → one list of tensors, each once, with elements, of a dtype that weights have → the index agrees with it. Fails on each of these,
- * named. */
+/* Reads safetensors files that others wrote. Happy path: what is it (a folder, an index, a file)? → the names of the shards, in
+ * order → their headers → one list of tensors, each once, with elements, of a dtype that weights have → the index agrees with
+ * it. Fails on each of these, named. */
 #include "ctl/source.h"
 
 #include "base/check.h"

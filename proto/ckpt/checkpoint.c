@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One checkpoint's way into a folder. Happy path: begin → DIR/.TAG.tmp → the nodes write their parts → finish: lengths, manifest, sync of the
- * folder, exchange with DIR/TAG, sync of DIR, `latest`, and what was there before is removed. A crash at any moment leaves the older complete
- * checkpoint or the newer one under DIR/TAG, and at most a DIR/.TAG.tmp that the next begin, or pruning, removes. Fails with what the
- * file system says; what was there stays. */
+/* One checkpoint's way into a folder. Happy path: begin → DIR/.TAG.tmp → the nodes write their parts → finish: lengths,
+ * manifest, sync of the folder, exchange with DIR/TAG, sync of DIR, `latest`, and what was there before is removed. A crash at
+ * any moment leaves the older complete checkpoint or the newer one under DIR/TAG, and at most a DIR/.TAG.tmp that the next
+ * begin, or pruning, removes. Fails with what the file system says; what was there stays. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/folder_impl.h"
 

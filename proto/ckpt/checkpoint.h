@@ -14,7 +14,8 @@ bool checkpoint_tag_ok(const char *tag);
 void checkpoint_tag(char tag[CHECKPOINT_TAG_MAX + 1], uint64_t step); /* global_step812 */
 enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, struct err *e);
 
-/* Makes DIR where it is missing and DIR/.TAG.tmp anew; path gets its name. SHARD_EXISTS: DIR/TAG is there and is not a checkpoint of `model`. */
+/* Makes DIR where it is missing and DIR/.TAG.tmp anew; path gets its name. SHARD_EXISTS: DIR/TAG is there and is not a
+ * checkpoint of `model`. */
 enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, const char *model,
 				   struct err *e);
 /* Are the files there, as long as m says? (Each node wrote its own: is the folder shared?) Then manifest, sync, rename to DIR/TAG in place of

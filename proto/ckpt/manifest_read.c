@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads manifest.json. Happy path: the file's bytes → the sum at its end equals them → JSON → every member in its place, of its type, within its
- * range. Fails with SHARD_PROTOCOL naming the file and the member: nothing is guessed; a later version is named, too. */
+/* Reads manifest.json. Happy path: the file's bytes → the sum at its end equals them → JSON → every member in its place, of its
+ * type, within its range. Fails with SHARD_PROTOCOL naming the file and the member: nothing is guessed; a later version is
+ * named, too. */
 #include "ckpt/manifest.h"
 #include "ckpt/manifest_impl.h"
 

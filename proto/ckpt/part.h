@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* part.h: one node's file of a checkpoint: runs of elements of master and moments as fp32, then blobs as bytes, in a safetensors file. Entries are
- * named "master/h.0.attn.weight[0:1048576]" and "blob/3[812]" (rank 3, committed with step 812). Written and read with O_DIRECT where the
- * file system can, in pieces of PART_PIECE_BYTES over the whole file, header included, each with an XXH3-64 that the manifest
- * keeps. Calls block and use threads of their own: never call them on a loop. */
+/* part.h: one node's file of a checkpoint: runs of elements of master and moments as fp32, then blobs as bytes, in a safetensors
+ * file. Entries are named "master/h.0.attn.weight[0:1048576]" and "blob/3[812]" (rank 3, committed with step 812). Written and
+ * read with O_DIRECT where the file system can, in pieces of PART_PIECE_BYTES over the whole file, header included, each with an
+ * XXH3-64 that the manifest keeps. Calls block and use threads of their own: never call them on a loop. */
 #ifndef SHARD_CKPT_PART_H
 #define SHARD_CKPT_PART_H
 

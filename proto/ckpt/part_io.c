@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bulk files: O_DIRECT where the file system has it, ordinary I/O where it refuses (tmpfs), and a few threads that take one piece after the other
- * and end before the call returns. The first failure stops all; its text and errno are the caller's. */
+/* Bulk files: O_DIRECT where the file system has it, ordinary I/O where it refuses (tmpfs), and a few threads that take one
+ * piece after the other and end before the call returns. The first failure stops all; its text and errno are the caller's. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"

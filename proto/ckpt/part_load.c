@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fills memory from the files of a checkpoint, and compares files with their sums. Happy path: the index of all files → each run becomes wants
- * (file, offset, bytes, where to) → sorted, they become the list of pieces → each is read, compared and copied by whichever thread is
- * free. Fails where elements are in no file (tensor and range), where a piece differs (path, offset, tensor), or cancelled. */
+/* Fills memory from the files of a checkpoint, and compares files with their sums. Happy path: the index of all files → each run
+ * becomes wants (file, offset, bytes, where to) → sorted, they become the list of pieces → each is read, compared and copied by
+ * whichever thread is free. Fails where elements are in no file (tensor and range), where a piece differs (path, offset,
+ * tensor), or cancelled. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"

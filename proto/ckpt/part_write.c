@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file is a list of sources (header, runs, blobs), cut
- * into pieces of PART_PIECE_BYTES → each piece is gathered, summed and written by whichever thread is free → cut to its length, synced.
- * Fails with what the file system says (path, offset, tensor, reason), or cancelled; the file is removed then. */
+/* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file is a list of sources (header,
+ * runs, blobs), cut into pieces of PART_PIECE_BYTES → each piece is gathered, summed and written by whichever thread is free →
+ * cut to its length, synced. Fails with what the file system says (path, offset, tensor, reason), or cancelled; the file is
+ * removed then. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers of safetensors files, for parts of checkpoints and for export and import. Happy path of reading: JSON → one entry per member →
- * sorted by offset → they must follow each other without a gap and end with the file. Of writing: offsets in the order given, JSON, blanks up to
- * the alignment. Fails on what is no such header, with path, tensor and both values, and without memory. */
+/* Headers of safetensors files, for parts of checkpoints and for export and import. Happy path of reading: JSON → one entry per
+ * member → sorted by offset → they must follow each other without a gap and end with the file. Of writing: offsets in the order
+ * given, JSON, blanks up to the alignment. Fails on what is no such header, with path, tensor and both values, and without
+ * memory. */
 #include "ckpt/safetensors.h"
 
 #include "base/check.h"

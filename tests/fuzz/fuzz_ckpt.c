@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer target: what is parsed of a checkpoint. An input that begins with "{" is a manifest without its last line: the sum is added here, so
- * that the fuzzer gets behind it. Else it is a safetensors file: its first 8 bytes, the header; the data that it announces is taken to
- * be there where the ninth byte says so. What was accepted must hold together. */
+/* libFuzzer target: what is parsed of a checkpoint. An input that begins with "{" is a manifest without its last line: the sum
+ * is added here, so that the fuzzer gets behind it. Else it is a safetensors file: its first 8 bytes, the header; the data that
+ * it announces is taken to be there where the ninth byte says so. What was accepted must hold together. */
 // covers: proto/ckpt/safetensors.c proto/ckpt/manifest_read.c
 #include "base/check.h"
 #include "ckpt/manifest.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders of checkpoints: a crash before each system call that changes a file system leaves the older complete checkpoint or the newer one,
- * and the next save works; a full disk leaves what was there; lists, the newest, `latest` and pruning. The calls are wrapped (tests/ckpt.mk). */
+/* Folders of checkpoints: a crash before each system call that changes a file system leaves the older complete checkpoint or the
+ * newer one, and the next save works; a full disk leaves what was there; lists, the newest, `latest` and pruning. The calls are
+ * wrapped (tests/ckpt.mk). */
 #include "base/check.h"
 #include "lib/ckpts.h"
 
