@@ -19,11 +19,11 @@ WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpoin
           -Wundef -Wvla -Wformat=2 -Wswitch-enum $(if $(WERROR),-Werror)
 STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off -fno-strict-overflow -fPIC -fvisibility=hidden -pthread
 # libshard is small: what it does not call goes, what does not loop over elements is not unrolled, the client is built for size; but its
-# copies are long ones, for which the C library knows better than `rep movsb`
+# copies are long ones, for which the C library knows better than `rep movsb`. Unwind tables go: debuggers have their own
 SECTIONS := -ffunction-sections -fdata-sections
 LOOPS   := client/adds.c client/ctl/% client/examples/% proto/wire/dtype%
 COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign
-SIZE    := -Os $(shell $(CC) $(COPIES) -E -x c /dev/null >/dev/null 2>&1 && echo '$(COPIES)')
+SIZE    := -Os -fno-asynchronous-unwind-tables $(shell $(CC) $(COPIES) -E -x c /dev/null >/dev/null 2>&1 && echo '$(COPIES)')
 small   = $(if $(SAN),,$(if $(filter-out $(LOOPS),$(filter client/%,$1)),$(SIZE),$(if $(filter-out $(LOOPS),$(filter proto/%,$1)),-O2)))
 SANF   := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DSHARD_DEBUG)
 DEBUGF := $(if $(DEBUG),-DSHARD_DEBUG)

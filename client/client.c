@@ -5,6 +5,7 @@
  * parent's connection is only dropped: nothing is sent, the socket is not shut down, no map is removed (there is none). */
 #include "handle.h"
 #include "image.h"
+#include "net/auth.h"
 #include "spawn.h"
 
 #include <errno.h>
@@ -146,51 +147,7 @@ static enum shard_status open_stream(struct shard_client *c, int fd)
 	return c->tcp ? SHARD_OK : watch(c, fd); /* the thread alone reads a tcp socket */
 }
 
-static enum shard_status hello_reply(struct shard_client *c, const struct request *r)
-{
-	Shard__Hello *h = shard__hello__unpack(NULL, r->body_bytes, r->body);
-	enum shard_status rc = SHARD_OK;
-
-	if (h == NULL)
-		return text_fail(SHARD_PROTOCOL, "shardd at %s answered HELLO with what cannot be read", c->address);
-	if (h->wire_min > WIRE_VERSION || h->wire_max < WIRE_VERSION)
-		rc = text_fail(SHARD_VERSION,
-			       "shardd %.40s at %s speaks wire %u-%u, this library %s speaks 1-1: upgrade the older one",
-			       h->release, c->address, h->wire_min, h->wire_max, SHARD_RELEASE);
-	stream_features(c->stream, h->features | FEATURE_BODY_SUM); /* off only where both left it out, and hello() never does */
-	stream_set_body_max(c->stream, WIRE_CONTROL_MAX);
-	shard__hello__free_unpacked(h, NULL);
-	return rc;
-}
-
-static enum shard_status hello(struct shard_client *c, struct wait *w)
-{
-	Shard__Hello h = SHARD__HELLO__INIT;
-	struct request *r = request_new(c, OP_HELLO, 0);
-	enum shard_status rc;
-
-	if (r == NULL)
-		return SHARD_SYSTEM;
-	h.wire_min = h.wire_max = WIRE_VERSION;
-	h.features = FEATURE_BODY_SUM;
-	h.role = ROLE_TRAINER;
-	h.pid = (uint32_t)getpid();
-	h.release = (char *)(uintptr_t)SHARD_RELEASE; /* protobuf-c's structs are not const; packing only reads */
-	rc = request_send(r, (struct wire_head){0}, &h.base, w);
-	if (rc == SHARD_OK)
-		rc = request_wait(r, w);
-	if (rc == SHARD_OK)
-		rc = hello_reply(c, r);
-	else if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "shardd at %s accepted the connection, but did not answer HELLO in %.1f s", c->address,
-			  wait_seconds(w));
-	else if (rc == SHARD_CLOSED && c->last_words.status != SHARD_OK)
-		rc = text_fail(c->last_words.status, "shardd at %s refused HELLO: %.380s", c->address, c->last_words.text);
-	request_free(r);
-	return rc;
-}
-
-static enum shard_status introduce(struct shard_client *c, struct wait *w) /* dial, HELLO, thread */
+static enum shard_status introduce(struct shard_client *c, const struct auth *auth, struct wait *w) /* dial, HELLO, thread */
 {
 	enum shard_status rc;
 	int fd;
@@ -203,7 +160,7 @@ static enum shard_status introduce(struct shard_client *c, struct wait *w) /* di
 
 	c->tcp = false; /* until the thread runs, this call pumps */
 	pthread_mutex_lock(&c->lock);
-	rc = hello(c, w);
+	rc = hello_say(c, auth, w);
 	c->tcp = tcp;
 	pthread_mutex_unlock(&c->lock);
 	return rc == SHARD_OK ? pump_start(c) : rc;
@@ -211,6 +168,7 @@ static enum shard_status introduce(struct shard_client *c, struct wait *w) /* di
 
 struct connecting {
 	const struct shard_connect_opts *o;
+	struct auth *auth; /* NULL: no secret */
 	bool tcp;
 	uint64_t deadline_ns;
 	struct shard_client *c; /* NULL after a failure */
@@ -226,7 +184,7 @@ static enum shard_status connect_once(void *arg)
 	if (rc == SHARD_OK) {
 		a->c->tcp = a->tcp;
 		wait_begin(a->c, &w, a->deadline_ns > now ? (int64_t)((a->deadline_ns - now) / NS_PER_MS) + 1 : 1);
-		rc = introduce(a->c, &w);
+		rc = introduce(a->c, a->auth, &w);
 	}
 	if (rc != SHARD_OK && a->c != NULL) {
 		client_free(a->c);
@@ -240,6 +198,7 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 	struct shard_connect_opts o = {.size = sizeof(o)};
 	struct connecting a = {.o = &o};
 	enum shard_status rc;
+	struct err e;
 
 	if (out == NULL)
 		return text_fail(SHARD_BAD_ARG, "shard_connect: where should the connection go? the first argument is NULL");
@@ -252,10 +211,13 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 		o.address = DEFAULT_ADDRESS;
 	if ((rc = dial_check(o.address, &a.tcp)) != SHARD_OK)
 		return rc;
-	if (o.secret != NULL)
-		return text_fail(SHARD_UNSUPPORTED, "secret \"%.200s\": secrets come in a later release", o.secret);
+	if (o.secret == NULL)
+		o.secret = secure_getenv("SHARD_SECRET");
+	if (a.tcp && o.secret != NULL && o.secret[0] != 0 && auth_open(&a.auth, o.secret, &e) != SHARD_OK)
+		return text_fail_err(&e);
 	a.deadline_ns = clock_ns() + (uint64_t)(o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS) * NS_PER_MS;
 	rc = spawn_is(o.address) ? spawn_connect(o.address, a.deadline_ns, connect_once, &a) : connect_once(&a);
+	auth_close(&a.auth);
 	if (rc != SHARD_OK)
 		return rc;
 	client_log(a.c, 6, "connected", shard_version());

@@ -64,6 +64,11 @@ enum shard_status dial_check(const char *address, bool *tcp); /* before anything
 /* A connected, close-on-exec, non-blocking socket in *fd. */
 enum shard_status dial(const char *address, uint64_t deadline_ns, int *fd);
 
+/* --- hello.c --- */
+struct auth;
+struct wait;
+enum shard_status hello_say(struct shard_client *c, const struct auth *auth, struct wait *w); /* auth NULL: there is no secret */
+
 /* --- pump.c: who reads the socket, and how a call waits --- */
 struct wait { /* of one call */
 	uint64_t began_ns, deadline_ns, interrupts;

@@ -265,7 +265,7 @@ static void config_defaults(struct config_loader *l)
 }
 
 /* Those that libshard and shardctl read. */
-static const char *const client_variables[] = {"SHARD_ADDRESS", "SHARD_DAEMON", "SHARD_GUARD"};
+static const char *const client_variables[] = {"SHARD_ADDRESS", "SHARD_DAEMON", "SHARD_GUARD", "SHARD_SECRET"};
 
 static void note_unknown(struct config *c, const char *name, size_t n)
 {

@@ -56,6 +56,7 @@ struct config {
 	bool body_checksum;
 	/* [cluster] */
 	char run_id[CONFIG_NAME_BYTES];
+	char secret[CONFIG_PATH_BYTES]; /* a file; empty: none */
 	enum config_membership membership;
 	uint64_t heartbeat_timeout_ns, step_timeout_ns;
 	/* [nodes]: in the order of the file; the first coordinates. Without the section: this node alone. */

@@ -126,13 +126,14 @@ static enum shard_status finish_listen(struct config_loader *l, struct err *e)
 		snprintf(c->node_list[0].where, sizeof(c->node_list[0].where), "%s", where);
 		c->node_list[0].address = c->listen;
 	}
-	c->listen_open = c->listen.host[0] != 0 && !conn_address_loopback(&c->listen);
+	c->listen_open = c->listen.host[0] != 0 && !conn_address_loopback(&c->listen) && !c->secret[0];
 	if (c->listen_open && !c->allow_unauthenticated)
-		return err_set(e, SHARD_BAD_ARG,
-			       "%s: [daemon] listen = %s: not loopback, and connections are not authenticated in this release: "
-			       "choose 127.0.0.1:PORT, "
-			       "or set allow_unauthenticated = yes if everybody who can reach it may train",
-			       where, c->listen.text);
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"%s: [daemon] listen = %s: not loopback, and there is no [cluster] secret: set one (`shardctl secret new "
+			"FILE`), choose 127.0.0.1:PORT, "
+			"or set allow_unauthenticated = yes if everybody who can reach it may train",
+			where, c->listen.text);
 	return SHARD_OK;
 }
 

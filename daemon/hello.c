@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first frame of every connection. The listeners hand over descriptors; until HELLO is through a connection may send nothing else,
- * at most WIRE_HELLO_MAX bytes, within SERVER_HELLO_NS. Then it becomes a session or part of a link. What cannot work is refused
+/* The first frames of every connection. The listeners hand over descriptors; until HELLO, and over TCP the proof that it knows the cluster's
+ * secret (secret.c), is through a connection may send nothing else, at most WIRE_HELLO_MAX bytes each, within SERVER_HELLO_NS
+ * together. Then it becomes a session or part of a link. What cannot work is refused
  * here with a sentence: wire version, run_id, configuration. Connections beyond connections_max take the place
  * of the oldest that has not said hello; where all have, they are closed at once. */
 #include "hello.h"
@@ -8,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "peer.h"
+#include "secret.h"
 #include "session.h"
 #include "wire/control.h"
 
@@ -22,6 +24,7 @@ struct greeting {
 	struct conn *conn;
 	uint64_t since_ns;
 	bool evicted; /* not counted any more */
+	struct prove prove;
 };
 
 static void add_setting(void *arg, const char *key, const char *value)
@@ -61,12 +64,21 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 	config_shared(s->conf, add_setting, arg);
 }
 
-enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs, struct conn *c, struct err *e)
+static enum shard_status check_version(const struct server *s, const Shard__Hello *theirs, struct err *e)
 {
 	if (theirs->wire_min > WIRE_VERSION || theirs->wire_max < WIRE_VERSION)
 		return err_set(e, SHARD_VERSION, "node %s (release %s) speaks wire version %u, the peer (release %s) %u to %u",
 			       server_node_name(s, s->self), SHARD_RELEASE, WIRE_VERSION, theirs->release, theirs->wire_min,
 			       theirs->wire_max);
+	return SHARD_OK;
+}
+
+enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs, struct conn *c, struct err *e)
+{
+	enum shard_status st = check_version(s, theirs, e);
+
+	if (st != SHARD_OK)
+		return st;
 	if (theirs->run_id[0] != 0 && strcmp(theirs->run_id, s->conf->run_id) != 0)
 		return err_set(e, SHARD_MISMATCH, "run_id is \"%s\" on node %s, \"%s\" at the peer: another cluster",
 			       s->conf->run_id, server_node_name(s, s->self), theirs->run_id);
@@ -107,32 +119,62 @@ enum shard_status hello_check_node(const struct server *s, const Shard__Hello *t
 
 static enum shard_status greeting_head(void *owner, struct stream *st, const struct wire_head *h, void **to, struct err *e)
 {
-	(void)owner, (void)st, (void)to;
-	if (h->op != OP_HELLO || (h->flags & WIRE_REPLY))
-		return err_set(e, SHARD_PROTOCOL, "frame %s before hello", wire_op(h->op)->name);
+	struct greeting *g = owner;
+
+	(void)st, (void)to;
+	if (h->op != (g->prove.asked ? OP_AUTH : OP_HELLO) || (h->flags & WIRE_REPLY))
+		return err_set(e, SHARD_PROTOCOL, "frame %s before %s", wire_op(h->op)->name, g->prove.asked ? "auth" : "hello");
 	return SHARD_OK;
 }
 
-static enum shard_status take_over(struct server *s, struct conn *c, uint32_t tag, const Shard__Hello *hello, struct err *e)
+enum shard_status hello_answer(struct server *s, struct conn *c, const struct hello_asked *asked, const Shard__Hello *theirs,
+			       struct err *e)
 {
-	struct wire_head h = {.op = OP_HELLO, .flags = WIRE_REPLY, .attempt = tag};
+	struct wire_head h = {.op = OP_HELLO, .flags = WIRE_REPLY, .attempt = asked->tag};
 	struct hello_text text;
 	Shard__Hello mine;
+
+	hello_fill(s, &mine, &text, ROLE_NODE, theirs->connection);
+	if (asked->prove != NULL) {
+		h.op = OP_AUTH;
+		return secret_prove(s, c, asked->prove, &h, &mine, e);
+	}
+	if (stream_send_control(conn_stream(c), &h, &mine.base) != SHARD_OK)
+		return err_set(e, SHARD_SYSTEM, "no room to answer hello");
+	conn_kick(c);
+	return SHARD_OK;
+}
+
+static enum shard_status take_over(struct server *s, struct conn *c, const struct hello_asked *asked, const Shard__Hello *hello,
+				   struct err *e)
+{
 	enum shard_status st = hello_check(s, hello, c, e);
 
 	if (st != SHARD_OK)
 		return st;
 	if (s->stopping) /* before it is answered: who was let in relies on it */
 		return err_set(e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
-	hello_fill(s, &mine, &text, ROLE_NODE, hello->connection);
 	if (hello->role == ROLE_NODE)
-		return peer_greeted(s, c, hello, e);
+		return peer_greeted(s, c, asked, hello, e);
 	if (hello->role != ROLE_TRAINER && hello->role != ROLE_CTL)
 		return err_set(e, SHARD_PROTOCOL, "hello with role %u", hello->role);
-	if (stream_send_control(conn_stream(c), &h, &mine.base) != SHARD_OK)
-		return err_set(e, SHARD_SYSTEM, "no room to answer hello");
-	conn_kick(c);
+	if ((st = hello_answer(s, c, asked, hello, e)) != SHARD_OK)
+		return st;
 	return session_greeted(s, c, hello, e);
+}
+
+/* HELLO: where a proof is asked for, that is all for now. Before it only versions are compared: the rest is for who belongs here. */
+static enum shard_status said_hello(struct greeting *g, const struct wire_head *h, const void *body, const Shard__Hello *hello,
+				    struct err *e)
+{
+	struct server *s = g->server;
+	enum shard_status st = check_version(s, hello, e);
+
+	if (st == SHARD_OK)
+		st = secret_hello(s, g->conn, &g->prove, h, body, hello, e);
+	if (st == SHARD_OK && !g->prove.asked)
+		st = take_over(s, g->conn, &(struct hello_asked){h->attempt, NULL}, hello, e);
+	return st;
 }
 
 static enum shard_status greeting_frame(void *owner, struct stream *stream, const struct wire_head *h, const void *body,
@@ -140,17 +182,26 @@ static enum shard_status greeting_frame(void *owner, struct stream *stream, cons
 {
 	struct greeting *g = owner;
 	struct server *s = g->server;
+	const Shard__Hello *hello;
 	const ProtobufCMessage *msg;
 	void *memory; /* the scratch is the models', who may hear of a link that this hello completes */
-	enum shard_status st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e);
+	enum shard_status st;
 
 	(void)stream;
-	if (st == SHARD_OK)
-		st = take_over(s, g->conn, h->attempt, (const Shard__Hello *)msg, e);
+	if (h->op == OP_AUTH) {
+		st = secret_auth(s, g->conn, &g->prove, h, body, &hello, &memory, e);
+		if (st == SHARD_OK)
+			st = take_over(s, g->conn, &(struct hello_asked){h->attempt, &g->prove}, hello, e);
+	} else {
+		st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e);
+		if (st == SHARD_OK)
+			st = said_hello(g, h, body, (const Shard__Hello *)msg, e);
+	}
 	free(memory);
-	if (st != SHARD_OK)
+	if (st != SHARD_OK || (h->op == OP_HELLO && g->prove.asked))
 		return st;
 	CHECK(!g->evicted); /* a connection that is closing delivers nothing */
+	prove_end(&g->prove);
 	list_remove(&g->link);
 	s->greetings_nr--;
 	free(g);
@@ -161,9 +212,11 @@ static void greeting_closed(void *owner, struct conn *c, const struct err *why)
 {
 	struct greeting *g = owner;
 
-	log_limited(g->server->log, &g->server->refused_bucket, clock_ns(), LOG_LEVEL_WARN, "event=hello_failed from=%s why=%s",
-		    conn_name(c), why->text);
+	if (!g->prove.denied)
+		log_limited(g->server->log, &g->server->refused_bucket, clock_ns(), LOG_LEVEL_WARN,
+			    "event=hello_failed from=%s why=%s", conn_name(c), why->text);
 	list_remove(&g->link);
+	prove_end(&g->prove);
 	g->server->greetings_nr -= !g->evicted;
 	server_forget_conn(g->server, c);
 	free(g);
@@ -236,7 +289,8 @@ void hello_beat(struct server *s, uint64_t now_ns)
 
 		if (now_ns - g->since_ns < SERVER_HELLO_NS)
 			continue;
-		err_set(&e, SHARD_TIMEOUT, "no hello within %.0f s", (double)SERVER_HELLO_NS / NS_PER_SEC);
+		err_set(&e, SHARD_TIMEOUT, "no %s within %.0f s", g->prove.asked ? "proof of the secret" : "hello",
+			(double)SERVER_HELLO_NS / NS_PER_SEC);
 		conn_close(g->conn, &e, 0);
 	}
 }

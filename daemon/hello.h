@@ -17,6 +17,14 @@ struct hello_text { /* memory of a Hello being sent */
 	char text[16384];
 	size_t used;
 };
+struct prove;
+struct hello_asked { /* what a whole Hello answers */
+	uint32_t tag;
+	struct prove *prove; /* it was proved: the answer is AUTH with a proof; NULL: it is HELLO */
+};
+/* This node's whole Hello to who said theirs. */
+enum shard_status hello_answer(struct server *s, struct conn *c, const struct hello_asked *asked, const Shard__Hello *theirs,
+			       struct err *e);
 void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *t, enum wire_role role, uint32_t connection);
 /* Wire versions, run_id, features. On success the conn uses the features that both want. */
 enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs, struct conn *c, struct err *e);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process: options, configuration, signals, one server on one loop. Happy path: parse, load, server_init, run until SIGTERM or SIGINT,
- * server_stop, exit 0; a second signal ends it at once; SIGHUP reads the configuration again. Ways to fail: usage (exit 2), configuration (4), a server that cannot
+ * server_stop, exit 0; a second signal ends it at once; SIGHUP reads the configuration and the secret again. Ways to fail: usage (exit 2), configuration (4), a server that cannot
  * start (1). Everything it says goes to stderr as log lines, except what --help, --version and --check print on stdout. */
 #include "base/check.h"
 #include "config.h"
@@ -169,7 +169,7 @@ static void on_hangup(uv_signal_t *h, int number)
 	if (d->stopping)
 		return;
 	notify_reloading(&d->notify);
-	if (config_reload(d->conf, d->args, &what, &e) != SHARD_OK) {
+	if (config_reload(d->conf, d->args, &what, &e) != SHARD_OK || server_reload_secret(d->server, &e) != SHARD_OK) {
 		log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
 	} else {
 		d->log.level = d->conf->log_level;

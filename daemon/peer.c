@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between nodes. The node with the higher index dials each connection of a link and says HELLO; the other answers. When HELLO is
- * through on all of them with one incarnation the link is up and every model's core hears it; when any of them closes, all
+/* Links between nodes. The node with the higher index dials each connection of a link and says HELLO; the other answers. When HELLO, and
+ * where there is a secret AUTH, is through on all of them with one incarnation the link is up and every model's core hears it; when any of them closes, all
  * close, the cores hear that, and the dialler tries again with back-off. PINGs keep silence from looking like death. What
  * frames say is for peer_ops.c; the coordinator sends MODEL first after each link-up. */
 #include "peer.h"
@@ -12,6 +12,7 @@
 #include "model.h"
 #include "peer_ops.h"
 #include "relay.h"
+#include "secret.h"
 #include "wire/control.h"
 
 #include <stdio.h>
@@ -100,10 +101,10 @@ static enum shard_status peer_head(void *owner, struct stream *st, const struct 
 
 	(void)st;
 	if (!pc->greeted)
-		return h->op == OP_ERROR || (h->op == OP_HELLO && reply)
+		return h->op == OP_ERROR || (h->op == (pc->prove.asked ? OP_AUTH : OP_HELLO) && reply)
 			       ? SHARD_OK
 			       : err_set(e, SHARD_PROTOCOL, "frame %s before hello", row->name);
-	if (!(row->from & BIT(ROLE_NODE)) || h->op == OP_HELLO)
+	if (!(row->from & BIT(ROLE_NODE)) || h->op == OP_HELLO || h->op == OP_AUTH)
 		return err_set(e, SHARD_PROTOCOL, "frame %s from a node", row->name);
 	CHECK(pc->peer->up); /* else it is paused */
 	if (row->body == BODY_BULK || (row->body == BODY_REPLY_BULK && reply))
@@ -124,13 +125,13 @@ static enum shard_status peer_frame(void *owner, struct stream *st, const struct
 static void peer_opened(void *owner, struct conn *c)
 {
 	struct peer_conn *pc = owner;
-	struct wire_head h = {.op = OP_HELLO};
 	struct hello_text text;
 	Shard__Hello hello;
+	struct err e;
 
 	hello_fill(pc->peer->server, &hello, &text, ROLE_NODE, pc->index);
-	if (stream_send_control(conn_stream(c), &h, &hello.base) == SHARD_OK)
-		conn_kick(c);
+	if (secret_greet(pc->peer->server, c, &pc->prove, &hello, &e) != SHARD_OK)
+		conn_close(c, &e, 0);
 }
 
 static void peer_closed(void *owner, struct conn *c, const struct err *why)
@@ -145,6 +146,7 @@ static void peer_closed(void *owner, struct conn *c, const struct err *why)
 	p->past_out_bytes += conn_stats(c)->bytes_out;
 	pc->conn = NULL;
 	pc->greeted = false;
+	prove_end(&pc->prove);
 	p->redial_ns = clock_ns() + p->backoff_ns;
 	p->backoff_ns = p->backoff_ns * 2 > PEER_BACKOFF_MAX_NS ? PEER_BACKOFF_MAX_NS : p->backoff_ns * 2;
 	if (!was_up) {
@@ -187,11 +189,31 @@ static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello
 	return SHARD_OK;
 }
 
+static enum shard_status check_name(struct peer_conn *pc, const Shard__Hello *hello, struct err *e)
+{
+	const char *name = server_node_name(pc->peer->server, pc->peer->node);
+
+	if (strcmp(hello->node, name) == 0)
+		return SHARD_OK;
+	return err_set(e, SHARD_MISMATCH, "%s is node \"%s\", not \"%s\": check [nodes]", conn_name(pc->conn), hello->node, name);
+}
+
+/* The brief HELLO of a node that asks for a proof: it is who this one dialled, so it gets the proof. */
+static enum shard_status prove(struct peer_conn *pc, struct err *e)
+{
+	struct wire_head h = {.op = OP_AUTH};
+	struct hello_text text;
+	Shard__Hello mine;
+
+	hello_fill(pc->peer->server, &mine, &text, ROLE_NODE, pc->index);
+	return secret_prove(pc->peer->server, pc->conn, &pc->prove, &h, &mine, e);
+}
+
 static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head *h, const void *body, struct err *e)
 {
 	struct server *s = pc->peer->server;
 	const ProtobufCMessage *msg;
-	const Shard__Hello *hello;
+	const Shard__Hello *hello = NULL;
 	enum shard_status st;
 	void *memory;
 
@@ -203,11 +225,20 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 		arena_reset(&s->rx);
 		return st;
 	}
-	st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e); /* in memory: link_up() uses the scratch */
-	hello = (const Shard__Hello *)msg;
-	if (st == SHARD_OK && strcmp(hello->node, server_node_name(s, pc->peer->node)) != 0)
-		st = err_set(e, SHARD_MISMATCH, "%s is node \"%s\", not \"%s\": check [nodes]", conn_name(pc->conn), hello->node,
-			     server_node_name(s, pc->peer->node));
+	if (h->op == OP_AUTH) { /* in memory: link_up() uses the scratch */
+		st = secret_auth(s, pc->conn, &pc->prove, h, body, &hello, &memory, e);
+	} else {
+		st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e);
+		hello = (const Shard__Hello *)msg;
+	}
+	if (st == SHARD_OK)
+		st = check_name(pc, hello, e);
+	if (st == SHARD_OK && h->op == OP_HELLO)
+		st = secret_answered(s, pc->conn, &pc->prove, h, body, hello, e);
+	if (st == SHARD_OK && h->op == OP_HELLO && pc->prove.asked) {
+		free(memory);
+		return prove(pc, e);
+	}
 	if (st == SHARD_OK)
 		st = hello_check(s, hello, pc->conn, e);
 	if (st == SHARD_OK)
@@ -224,13 +255,11 @@ static struct peer *peer_named(struct server *s, const char *name)
 	return NULL;
 }
 
-enum shard_status peer_greeted(struct server *s, struct conn *c, const Shard__Hello *hello, struct err *e)
+enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked, const Shard__Hello *hello,
+			       struct err *e)
 {
-	struct wire_head h = {.op = OP_HELLO, .flags = WIRE_REPLY};
 	struct peer *p = peer_named(s, hello->node);
-	struct hello_text text;
 	struct peer_conn *pc;
-	Shard__Hello mine;
 	enum shard_status st;
 
 	if (p == NULL || p->node < s->self)
@@ -246,12 +275,10 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const Shard__He
 		peer_close(p, &(struct err){SHARD_CLOSED, "node dialled again"});
 		return err_set(e, SHARD_BUSY, "the connection before this one is being closed: dial again");
 	}
-	hello_fill(s, &mine, &text, ROLE_NODE, hello->connection);
-	if (stream_send_control(conn_stream(c), &h, &mine.base) != SHARD_OK)
-		return err_set(e, SHARD_SYSTEM, "no room to answer hello");
+	if ((st = hello_answer(s, c, asked, hello, e)) != SHARD_OK)
+		return st;
 	pc->conn = c;
 	conn_set_owner(c, &peer_handler, pc);
-	conn_kick(c);
 	return greeted(pc, hello, e);
 }
 

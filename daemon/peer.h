@@ -4,6 +4,7 @@
 #ifndef SHARD_PEER_H
 #define SHARD_PEER_H
 
+#include "net/prove.h"
 #include "state.h"
 #include "shard.pb-c.h"
 
@@ -14,6 +15,7 @@ struct peer_conn {
 	struct conn *conn; /* NULL: none */
 	uint32_t index;
 	bool greeted;
+	struct prove prove; /* while it is being dialled */
 };
 
 struct peer {
@@ -34,7 +36,9 @@ enum shard_status peer_init(struct server *s, uint16_t node, struct err *e);
 void peer_free(struct peer **p);
 void peer_beat(struct peer *p, uint64_t now_ns); /* dials, pings */
 /* A connection said HELLO as node p->node: takes it over, answers. */
-enum shard_status peer_greeted(struct server *s, struct conn *c, const Shard__Hello *hello, struct err *e);
+struct hello_asked;
+enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked, const Shard__Hello *hello,
+			       struct err *e);
 void peer_close(struct peer *p, const struct err *why); /* every connection of it */
 struct conn *peer_control(struct peer *p);              /* NULL: down */
 /* SHARD_UNREACHABLE with since when and why, if it is down. */

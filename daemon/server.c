@@ -16,6 +16,7 @@
 #include "obs/http.h"
 #include "obs/scrape.h"
 #include "peer.h"
+#include "secret.h"
 #include "session.h"
 #include "wire/control.h"
 #include "wire/ops.h"
@@ -39,7 +40,7 @@ const char *server_node_name(const struct server *s, uint16_t node)
 enum shard_status server_unpack(struct server *s, const struct wire_head *h, const ProtobufCMessageDescriptor *type,
 				const void *body, const ProtobufCMessage **msg, void **memory, struct err *e)
 {
-	bool large = h->op == OP_HELLO || h->op == OP_DEFINE || h->op == OP_MODEL;
+	bool large = h->op == OP_HELLO || h->op == OP_AUTH || h->op == OP_DEFINE || h->op == OP_MODEL;
 	struct arena own, *a = large ? &own : &s->rx;
 
 	*msg = NULL;
@@ -254,6 +255,8 @@ static enum shard_status start(struct server *s, struct err *e)
 		.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX, .pin = true, .turn = apply_turn, .turn_arg = s};
 	enum shard_status st;
 
+	if ((st = secret_open(s, e)) != SHARD_OK)
+		return st;
 	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)
 		return st;
 	s->incarnation = static_incarnation(s->dir);
@@ -282,6 +285,7 @@ static void release(struct server *s)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		peer_free(&s->peer[n]);
 	static_close(&s->dir);
+	auth_close(&s->auth);
 	free(s->tx.base);
 	free(s->rx.base);
 	free(s->later);

@@ -16,6 +16,8 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 /* Finish what is decided, abort what is not and say so, close everything; then stopped(arg), once, on the loop. */
 void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg);
 uint32_t server_connected(const struct server *s, uint64_t *ever); /* connections now; how many sessions there have been */
-void server_free(struct server **s);                               /* after stopped, and after the loop ran out of handles */
+/* The file of [cluster] secret again, for connections from now on; failure keeps what it had. Without a secret: nothing. */
+enum shard_status server_reload_secret(struct server *s, struct err *e);
+void server_free(struct server **s); /* after stopped, and after the loop ran out of handles */
 
 #endif

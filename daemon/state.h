@@ -32,6 +32,7 @@ struct server {
 	uv_loop_t *loop;
 	struct static_dir *dir;
 	struct budget budget;
+	struct auth *auth; /* the cluster's secret; NULL: none */
 	struct worker_pool *pool;
 	enum isa isa;
 	uint16_t self, nodes_nr, coordinator; /* indices into conf->node_list */
@@ -56,7 +57,8 @@ struct server {
 	struct arena tx, rx;  /* control messages being packed, being read; reset for each */
 	size_t scratch_bytes; /* of each */
 
-	struct log_bucket refused_bucket, accept_bucket;
+	struct log_bucket refused_bucket, accept_bucket, auth_bucket;
+	uint64_t auth_refused; /* connections whose other end did not prove that it knows the secret */
 	uint64_t refused_frames, copied_bytes, past_in_bytes,
 		past_out_bytes; /* of connections that are gone; status adds the live ones */
 	uint64_t core_due, beat_due, beat_ns;
@@ -81,7 +83,7 @@ void server_later(struct server *s, struct model *m, const struct core_event *ev
 void server_run_later(struct server *s);
 enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e); /* when a model is made */
 const char *server_node_name(const struct server *s, uint16_t node);
-/* A control body: in the scratch rx, or, of HELLO, DEFINE and MODEL (as large as a model has tensors; not on the step path), in *memory,
+/* A control body: in the scratch rx, or, of HELLO, AUTH, DEFINE and MODEL (as large as a model has tensors; not on the step path), in *memory,
  * which the caller frees in any case. type NULL: *msg is NULL. */
 enum shard_status server_unpack(struct server *s, const struct wire_head *h, const ProtobufCMessageDescriptor *type,
 				const void *body, const ProtobufCMessage **msg, void **memory, struct err *e);

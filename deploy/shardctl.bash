@@ -7,21 +7,21 @@ _shardctl_models()
 _shardctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= sub= i
-	local common="--address --json --timeout --help --usage --version" words=
+	local common="--address --secret --json --timeout --help --usage --version" words=
 	COMPREPLY=()
 	# readline splits at = : the option is one or two words back
 	[ "$prev" = = ] && prev=${COMP_WORDS[COMP_CWORD-2]}
 	[ "$cur" = = ] && cur=
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-a | --address | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | \
+		-a | --address | --secret | --timeout | --config | --set | --interval | --why | --tag | --dir | --name | --model | --settings | --step | --image | \
 			--grad | --dtype | --max-shard-size) ((i++)) ;;
 		-* | =) ;;
 		*) if [ -z "$command" ]; then command=${COMP_WORDS[i]}; else sub+=${sub:+ }${COMP_WORDS[i]}; fi ;;
 		esac
 	done
 	case $prev in
-	--config) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--config | --secret) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--dir) mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--tag) # of the folder that was named
 		[ -d "$sub" ] && words=$(cd "$sub" && printf '%s\n' */manifest.json | sed -n 's,/manifest.json$,,p' | grep -v '^\*$') ;;
@@ -34,7 +34,7 @@ _shardctl()
 		--name | --model | --settings | --step | --max-shard-size) return ;;
 	*)
 		case $command in
-		"") words="status top model save restore checkpoints export import plan doctor bench config $common" ;;
+		"") words="status top model save restore checkpoints export import plan doctor bench config secret $common" ;;
 		top) words="--once --interval $common" ;;
 		plan) words="--params --ranks --nodes --local --dtype --grad-dtype --optimizer --chunk-elems --replicas --layer --tensors --max-staleness
 			--huge-pages $common" ;;
@@ -67,6 +67,14 @@ _shardctl()
 			words="--config --set $common"
 			if [ -z "$sub" ]; then
 				words="check explain $words"
+			elif [[ $cur != -* ]]; then
+				mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+				return
+			fi ;;
+		secret)
+			words="--force $common"
+			if [ -z "$sub" ]; then
+				words="new $words"
 			elif [[ $cur != -* ]]; then
 				mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 				return

@@ -36,7 +36,7 @@ typedef struct shard_client shard_client; typedef struct shard_model shard_model
 typedef uint64_t shard_ticket;             /* grows by one per model; 0 = nothing to wait for */
 struct shard_connect_opts { size_t size;
     const char *address;   /* unix:/p, tcp://host:port, spawn:NAME; NULL: $SHARD_ADDRESS, then unix:/run/shardd/shardd.sock */
-    const char *secret; int64_t timeout_ms; /* file with the cluster secret, tcp only; <= 0: 10 s */
+    const char *secret; int64_t timeout_ms; /* file with the cluster secret, tcp only; NULL: $SHARD_SECRET. <= 0: 10 s */
     void (*log)(void *arg, int level, const char *line); void *log_arg; }; /* called inside calls, without any lock */
 struct shard_tensor { const char *name; uint32_t ndim, group, flags; uint64_t shape[8], reserved[4]; /* zero, checked */ };
 enum { SHARD_FROZEN = 1 };                 /* tensor flag: image only; no gradient, no state, no decay */

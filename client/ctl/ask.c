@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One question to a daemon. Happy path: dial, HELLO as a tool, the daemon's HELLO, the request (unless that was all), its answer; then the
+/* One question to a daemon. Happy path: dial, HELLO as a tool, the daemon's HELLO, over tcp the
+ * proofs of the secret, the request (unless that was all), its answer; then the
  * connection is closed. Everything before the deadline; poll(2) is the only wait. Fails: SHARD_UNREACHABLE, SHARD_TIMEOUT,
  * SHARD_CLOSED, SHARD_PROTOCOL, or with what the daemon answered in an ERROR. */
 #include "ctl/ctl.h"
@@ -8,6 +9,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "client.h"
+#include "net/prove.h"
 #include "net/stream.h"
 #include "shard.pb-c.h"
 #include "wire/control.h"
@@ -32,6 +34,9 @@ struct question {
 	bool greeted, answered;
 	char *text;
 	uint64_t deadline_ns;
+	struct auth *auth; /* NULL: no secret */
+	struct prove prove;
+	Shard__Hello hello; /* this end's */
 	ctl_heard_fn heard; /* NULL: HELLO is only the way to the question */
 	void *heard_arg;
 };
@@ -53,6 +58,52 @@ static enum shard_status on_error(const Shard__Error *m, struct err *e)
 	return err_set(e, st, "%.480s", m->text);
 }
 
+static enum shard_status on_greeted(struct question *q, const Shard__Hello *theirs)
+{
+	stream_features(q->stream, theirs->features | q->hello.features);
+	stream_set_body_max(q->stream, BODY_MAX);
+	q->greeted = true;
+	if (q->heard)
+		q->heard(q->heard_arg, theirs);
+	return SHARD_OK;
+}
+
+static enum shard_status on_hello(struct question *q, const struct wire_head *h, const void *body, const Shard__Hello *theirs,
+				  struct err *e)
+{
+	struct wire_head reply = {.op = OP_AUTH, .attempt = HELLO_TAG};
+	enum shard_status st;
+	Shard__Auth mine;
+
+	if (!q->auth && (theirs->features & FEATURE_AUTH))
+		return err_set(e, SHARD_DENIED, "the daemon at %s asks for the cluster secret: --secret FILE", q->o->address);
+	if (!q->auth)
+		return on_greeted(q, theirs);
+	if (!(theirs->features & FEATURE_AUTH))
+		return err_set(e, SHARD_DENIED,
+			       "the daemon at %s asks for no secret: set [cluster] secret there, or give none here", q->o->address);
+	if ((st = prove_heard(&q->prove, q->auth, theirs, body, h->body_bytes, e)) != SHARD_OK ||
+	    (st = prove_own(&q->prove, q->auth, &q->hello, &mine, e)) != SHARD_OK)
+		return st;
+	st = stream_send_control(q->stream, &reply, &mine.base);
+	return st == SHARD_OK ? st : err_set(e, st, "AUTH cannot be sent");
+}
+
+static enum shard_status on_auth(struct question *q, const Shard__Auth *theirs, struct err *e)
+{
+	const ProtobufCMessage *m;
+	enum shard_status st;
+
+	if (!prove_theirs(&q->prove, q->auth, theirs))
+		return err_set(
+			e, SHARD_DENIED,
+			"the daemon at %s did not prove that it knows the secret: something else answers there, or HELLO was "
+			"changed on the way",
+			q->o->address);
+	st = control_unpack(&m, &shard__hello__descriptor, theirs->hello.data, theirs->hello.len, &q->arena, e);
+	return st == SHARD_OK ? on_greeted(q, (const Shard__Hello *)(const void *)m) : st;
+}
+
 static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
 {
 	struct question *q = owner;
@@ -60,6 +111,7 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 	const ProtobufCMessage *m = NULL;
 	enum shard_status st = SHARD_OK;
 
+	(void)s;
 	arena_reset(&q->arena);
 	if (type)
 		st = control_unpack(&m, type, body, h->body_bytes, &q->arena, e);
@@ -67,12 +119,10 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 		return st;
 	if (h->op == OP_ERROR)
 		return m ? on_error((const Shard__Error *)(const void *)m, e) : SHARD_PROTOCOL;
-	if (h->op == OP_HELLO && (h->flags & WIRE_REPLY) && m) {
-		stream_features(s, ((const Shard__Hello *)(const void *)m)->features);
-		stream_set_body_max(s, BODY_MAX);
-		q->greeted = true;
-		if (q->heard)
-			q->heard(q->heard_arg, (const Shard__Hello *)(const void *)m);
+	if (h->op == OP_HELLO && (h->flags & WIRE_REPLY) && m && !q->greeted && !q->prove.asked) {
+		return on_hello(q, h, body, (const Shard__Hello *)(const void *)m, e);
+	} else if (h->op == OP_AUTH && (h->flags & WIRE_REPLY) && m && !q->greeted && q->prove.asked) {
+		return on_auth(q, (const Shard__Auth *)(const void *)m, e);
 	} else if (h->op == q->op && (h->flags & WIRE_REPLY) && h->attempt == REQUEST_TAG && m &&
 		   type == &shard__text__descriptor) {
 		q->text = strdup(((const Shard__Text *)(const void *)m)->text);
@@ -115,16 +165,20 @@ static enum shard_status move(struct question *q, const bool *done, const char *
 
 static enum shard_status talk(struct question *q, struct err *e)
 {
-	Shard__Hello hello = SHARD__HELLO__INIT;
 	struct wire_head h = {.op = OP_HELLO, .attempt = HELLO_TAG};
+	Shard__Hello *hello = &q->hello, brief;
 	enum shard_status st;
 
-	hello.wire_min = hello.wire_max = WIRE_VERSION;
-	hello.features = FEATURE_BODY_SUM;
-	hello.role = ROLE_CTL;
-	hello.pid = (uint32_t)getpid();
-	hello.release = (char *)(uintptr_t)SHARD_RELEASE;
-	if ((st = stream_send_control(q->stream, &h, &hello.base)) != SHARD_OK)
+	shard__hello__init(hello);
+	hello->wire_min = hello->wire_max = WIRE_VERSION;
+	hello->features = FEATURE_BODY_SUM;
+	hello->role = ROLE_CTL;
+	hello->pid = (uint32_t)getpid();
+	hello->release = (char *)(uintptr_t)SHARD_RELEASE;
+	prove_begin(&q->prove, AUTH_DIALLER);
+	if (q->auth && (st = prove_brief(&q->prove, q->auth, hello, &brief, e)) != SHARD_OK)
+		return st;
+	if ((st = stream_send_control(q->stream, &h, q->auth ? &brief.base : &hello->base)) != SHARD_OK)
 		return err_set(e, st, "HELLO cannot be sent");
 	if ((st = move(q, &q->greeted, "HELLO", e)) != SHARD_OK || q->heard)
 		return st;
@@ -132,6 +186,19 @@ static enum shard_status talk(struct question *q, struct err *e)
 	if ((st = stream_send_control(q->stream, &h, NULL)) != SHARD_OK)
 		return err_set(e, st, "%s cannot be sent", wire_op(q->op)->name);
 	return move(q, &q->answered, wire_op(q->op)->name, e);
+}
+
+/* Over a unix socket nobody asks for it. */
+static enum shard_status open_secret(struct question *q, struct err *e)
+{
+	enum shard_status st;
+	bool tcp;
+
+	if (!q->o->secret)
+		return SHARD_OK;
+	if ((st = dial_check(q->o->address, &tcp)) != SHARD_OK)
+		return err_set(e, st, "%s", shard_error());
+	return tcp ? auth_open(&q->auth, q->o->secret, e) : SHARD_OK;
 }
 
 static enum shard_status ask(struct question *q, struct err *e)
@@ -145,15 +212,17 @@ static enum shard_status ask(struct question *q, struct err *e)
 	if (!memory)
 		return err_set(e, SHARD_SYSTEM, "no memory for an answer");
 	arena_init(&q->arena, memory, arena_bytes);
-	st = dial(q->o->address, q->deadline_ns, &conf.fd);
-	if (st != SHARD_OK) {
+	st = open_secret(q, e);
+	if (st == SHARD_OK && (st = dial(q->o->address, q->deadline_ns, &conf.fd)) != SHARD_OK) {
 		err_set(e, st, "%s", shard_error());
-	} else if ((st = stream_open(&q->stream, &conf, e)) != SHARD_OK) {
+	} else if (st == SHARD_OK && (st = stream_open(&q->stream, &conf, e)) != SHARD_OK) {
 		close(conf.fd);
-	} else {
+	} else if (st == SHARD_OK) {
 		st = talk(q, e);
 		stream_free(&q->stream);
 	}
+	prove_end(&q->prove);
+	auth_close(&q->auth);
 	free(memory);
 	return st;
 }

@@ -142,7 +142,10 @@ static bool take_options(const struct ctl_options *o, struct bench_conf *b, uint
 {
 	uint64_t ranks = 1, steps = 20;
 
-	*b = (struct bench_conf){.address = o->address, .what = "bench", .timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS) + 1};
+	*b = (struct bench_conf){.address = o->address,
+				 .secret = o->secret,
+				 .what = "bench",
+				 .timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS) + 1};
 	b->params = 64u << 20;
 	b->image = SHARD_BF16;
 	b->progress = !o->json && isatty(STDERR_FILENO);

@@ -12,8 +12,8 @@
 enum { BENCH_RANKS_MAX = 64, BENCH_STEPS_MAX = 100000, BENCH_WARM = 2 /* steps that are not counted */ };
 
 struct bench_conf {
-	const char *address, *optimizer, *what; /* what: for the progress line */
-	int64_t timeout_ms;                     /* of connecting */
+	const char *address, *secret, *optimizer, *what; /* what: for the progress line */
+	int64_t timeout_ms;                              /* of connecting */
 	uint64_t params;
 	uint32_t ranks, steps;
 	enum shard_dtype image, grad;

@@ -132,6 +132,7 @@ static void *rank_main(void *arg)
 	int created;
 
 	o.address = t->b->address;
+	o.secret = t->b->secret;
 	o.timeout_ms = t->b->timeout_ms;
 	if (failed(t, shard_connect(&c, &o), "connect") == SHARD_OK) {
 		atomic_store(&k->client, c);
@@ -286,6 +287,7 @@ enum shard_status bench_train(const struct bench_conf *b, struct bench_result *r
 	sigaddset(&signals, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &signals, &before); /* threads inherit it: only watch() takes them */
 	o.address = b->address;
+	o.secret = b->secret;
 	o.timeout_ms = b->timeout_ms;
 	st = describe(t, &t->err);
 	if (st == SHARD_OK && (st = failed(t, shard_connect(&c, &o), "connect")) == SHARD_OK) {

@@ -86,11 +86,17 @@ static void ask_node(struct probe *p, const char *address)
 	struct err e;
 
 	o.address = address;
+	if (!o.secret && doctor_value(p->d, "cluster", "secret")[0])
+		o.secret = doctor_value(p->d, "cluster", "secret");
 	o.timeout_ns = o.timeout_ns < ASK_NS ? o.timeout_ns : ASK_NS;
 	if (ctl_greet(&o, heard, p, &e) == SHARD_OK)
 		return;
 	if (strstr(e.text, "(ECONNREFUSED)"))
 		wrong(p, DOCTOR_WARN, "start shardd there: systemctl start shardd", "no shardd runs at %.100s", address);
+	else if (strncmp(e.text, "secret ", 7) == 0)
+		wrong(p, DOCTOR_WARN, "run doctor as who may read the secret, or give it with --secret FILE", "%.250s", e.text);
+	else if (e.status == SHARD_DENIED)
+		wrong(p, DOCTOR_FAIL, "set the same [cluster] secret on all nodes", "%.250s", e.text);
 	else if (e.status == SHARD_UNREACHABLE)
 		wrong(p, DOCTOR_FAIL, "correct [nodes], or open the port in the firewall; `nc -vz HOST PORT` tries it", "%.250s",
 		      e.text);

@@ -15,6 +15,7 @@ enum { CTL_VALUES = 16, CTL_WORDS = 8, CTL_KEY = 512 };
 
 struct ctl_options {
 	const char *address; /* unix:/path or host:port */
+	const char *secret;  /* file with the cluster's secret, for tcp; NULL: none */
 	uint64_t timeout_ns;
 	bool json;
 	int words_nr; /* after the subcommand */
@@ -44,7 +45,8 @@ enum ctl_exit ctl_export(const struct ctl_options *o);
 enum ctl_exit ctl_import(const struct ctl_options *o);
 extern const struct argp_option ctl_model_options[], ctl_checkpoints_options[], ctl_export_options[], ctl_import_options[];
 extern const struct argp_option ctl_plan_options[], ctl_top_options[], ctl_config_options[], ctl_doctor_options[];
-extern const struct argp_option ctl_bench_options[];
+enum ctl_exit ctl_secret(const struct ctl_options *o);
+extern const struct argp_option ctl_bench_options[], ctl_secret_options[];
 
 enum ctl_exit ctl_shardd(const char *const *args); /* becomes shardd with these arguments; returns only if it cannot */
 

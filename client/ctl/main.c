@@ -31,15 +31,17 @@ static const struct ctl_command commands[] = {
 	{"import", "SRC DIR", "a checkpoint from Hugging Face's files", 2, 2, ctl_import, ctl_import_options},
 	{"save", "NAME", "a checkpoint of a model, while it trains", 1, 1, ctl_save, ctl_save_options},
 	{"restore", "DIR", "a model comes back from a checkpoint", 1, 1, ctl_restore, ctl_restore_options},
+	{"secret", "new [FILE]", "a new cluster secret, into FILE or printed", 1, 2, ctl_secret, ctl_secret_options},
 	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config, ctl_config_options},
 	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config, ctl_config_options},
 };
 
-enum { OPT_TIMEOUT = 256, OPT_JSON };
+enum { OPT_TIMEOUT = 256, OPT_JSON, OPT_SECRET };
 
 static const struct argp_option argp_rows[] = {
 	{"address", 'a', "ADDRESS", 0, "unix:/path, host:port or spawn:NAME (default: $SHARD_ADDRESS, then " DEFAULT_ADDRESS ")",
 	 0},
+	{"secret", OPT_SECRET, "FILE", 0, "the cluster's secret, for host:port (default: $SHARD_SECRET)", 0},
 	{"timeout", OPT_TIMEOUT, "SECONDS", 0, "give up after this (default: 5)", 0},
 	{"json", OPT_JSON, NULL, 0, "print JSON", 0},
 	{"version", 'V', NULL, 0, "print the version and exit", 0},
@@ -61,6 +63,9 @@ static error_t on_common(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case 'a':
 		p->options.address = arg;
+		return 0;
+	case OPT_SECRET:
+		p->options.secret = arg;
 		return 0;
 	case OPT_TIMEOUT:
 		seconds = strtod(arg, &end);
@@ -179,9 +184,11 @@ int main(int argc, char **argv)
 		help_filter,
 		NULL,
 	};
-	const char *from_env = getenv("SHARD_ADDRESS");
+	const char *from_env = getenv("SHARD_ADDRESS"), *secret = getenv("SHARD_SECRET");
 	struct parsed p = {
-		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS, .timeout_ns = 5000000000ull},
+		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS,
+			    .secret = secret && *secret ? secret : NULL,
+			    .timeout_ns = 5000000000ull},
 	};
 
 	struct spawn spawn;

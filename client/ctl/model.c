@@ -318,6 +318,7 @@ enum ctl_exit ctl_model(const struct ctl_options *o)
 	if (o->words_nr != 1 + s->words_nr)
 		return ctl_fail(CTL_USAGE, "write model %s%s%s", s->name, s->words[0] ? " " : "", s->words);
 	opts.address = o->address;
+	opts.secret = o->secret;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS);
 	if ((st = shard_connect(&c, &opts)) != SHARD_OK)
 		return failed(st);

@@ -161,6 +161,9 @@ static void server_metrics(FILE *f, const struct server *s)
 	status_counts(s, &refused, &copied);
 	metrics_family(f, "shardd_refused_frames_total", METRICS_COUNTER, "Frames refused: header, sum or legality.");
 	metrics_count(f, "shardd_refused_frames_total", NULL, refused);
+	metrics_family(f, "shardd_auth_refused_total", METRICS_COUNTER,
+		       "Connections whose other end did not prove that it knows the cluster's secret.");
+	metrics_count(f, "shardd_auth_refused_total", NULL, s->auth_refused);
 	metrics_family(f, "shardd_copied_bytes_total", METRICS_COUNTER,
 		       "Tensor bytes that had to be copied on the way; 0 is right.");
 	metrics_count(f, "shardd_copied_bytes_total", NULL, copied);

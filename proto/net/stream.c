@@ -149,10 +149,10 @@ const char *stream_name(const struct stream *s)
 	return s->name;
 }
 
-/* HELLO settles whether bodies are summed, and ERROR may come before or after: these two always are. */
+/* HELLO settles whether bodies are summed, and AUTH and ERROR may come before or after: these always are. */
 bool stream_sums(const struct stream *s, uint16_t op)
 {
-	return s->body_sum || op == OP_HELLO || op == OP_ERROR;
+	return s->body_sum || op == OP_HELLO || op == OP_AUTH || op == OP_ERROR;
 }
 
 void stream_features(struct stream *s, uint64_t features)

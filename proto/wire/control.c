@@ -21,6 +21,7 @@ struct type_row {
 static const struct type_row types[OP_CORE] = {
 	[OP_HELLO] = {M(hello), M(hello)},
 	[OP_ERROR] = {M(error), M(error)},
+	[OP_AUTH] = {M(auth), M(auth)},
 	[OP_DEFINE] = {M(define), M(defined)},
 	[OP_SEAL] = {M(seal), NULL},
 	[OP_READ] = {M(read), NULL},

@@ -17,6 +17,7 @@
 #define WIRE_PART(flags)     ((flags) >> 16) /* flags bits 16-31: index of this part of the chunk */
 #define WIRE_PART_FLAG(part) ((uint32_t)(part) << 16)
 #define FEATURE_BODY_SUM     1ull
+#define FEATURE_AUTH         2ull /* in a HELLO over TCP: the sender has a secret; proofs follow, or the connection ends */
 
 struct wire_head { /* little-endian; this code runs on little-endian machines only, checked in frame.c */
 	uint32_t magic;

@@ -28,6 +28,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_ERROR] = {"error", CTRL, T | N | C, 0, SMALL},
 	[OP_PING] = {"ping", NO, T | N | C, 0, 0},
 	[OP_PONG] = {"pong", NO, T | N | C, 0, 0},
+	[OP_AUTH] = {"auth", CTRL, T | N | C, 34, WIRE_HELLO_MAX},
 
 	[OP_DEFINE] = {"define", CTRL, T | N, 2, WHOLE},
 	[OP_WRITE] = {"write", BULK, T | N, 4, PART},

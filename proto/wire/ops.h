@@ -14,6 +14,7 @@ enum wire_op {
 	OP_ERROR,
 	OP_PING,
 	OP_PONG,
+	OP_AUTH, /* dialler -> listener, who asked for a proof in HELLO: Auth -> Auth */
 	/* trainer or tool -> daemon, answered by the same op with WIRE_REPLY and the same tag (head.attempt) */
 	OP_DEFINE = 10, /* Define -> Defined; relayed to the coordinator                                          */
 	OP_WRITE,       /* bulk f32: head.chunk = kind, head.step = first element of the element space -> empty     */

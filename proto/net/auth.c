@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cluster's secret and the proofs made with it. daemon/prove.c, the client library and shardctl call; each loads the secret once. Happy
+ * path: open the file, note both HELLOs, prove, check. HMAC-SHA256, SHA-256 and the comparison are libcrypto's, loaded at run
+ * time: libshard needs no library for who uses no secret. Fails with a sentence about the file, or that libcrypto is not here. */
+#include "net/auth.h"
+
+#include "base/check.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/sha.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TEXT(x)     TEXT_OF(x)
+#define TEXT_OF(x)  #x
+#define LIBCRYPTO   "libcrypto.so." TEXT(OPENSSL_SHLIB_VERSION)
+#define CREDENTIALS "${CREDENTIALS_DIRECTORY}"
+#define FILE_MAX    512 /* of a file with two secrets and generous line breaks */
+
+/* They end in their NUL, so that neither is the beginning of anything else that is hashed. */
+static const char dialler_label[] = "shardd auth 1 dialler", listener_label[] = "shardd auth 1 listener";
+
+struct auth {
+	void *library; /* stays loaded: others in the process may use it too */
+	__typeof__(&HMAC) hmac;
+	__typeof__(&SHA256) sha256;
+	__typeof__(&EVP_sha256) evp_sha256;
+	__typeof__(&CRYPTO_memcmp) compare;
+	uint32_t keys_nr;
+	unsigned char key[AUTH_KEYS_MAX][AUTH_BYTES];
+};
+
+static bool symbol(struct auth *a, const char *name, void *to, size_t bytes)
+{
+	void *p = dlsym(a->library, name);
+
+	CHECK(bytes == sizeof(p));
+	memcpy(to, &p, sizeof(p)); /* C has no conversion from void * to a function */
+	return p != NULL;
+}
+
+static enum shard_status load(struct auth *a, const char *path, struct err *e)
+{
+	a->library = dlopen(LIBCRYPTO, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (a->library && symbol(a, "HMAC", &a->hmac, sizeof(a->hmac)) && symbol(a, "SHA256", &a->sha256, sizeof(a->sha256)) &&
+	    symbol(a, "EVP_sha256", &a->evp_sha256, sizeof(a->evp_sha256)) &&
+	    symbol(a, "CRYPTO_memcmp", &a->compare, sizeof(a->compare)))
+		return SHARD_OK;
+	return err_set(e, SHARD_SYSTEM, "secret %.200s: %s cannot be loaded (%.150s): install libssl%s", path, LIBCRYPTO,
+		       a->library ? "it lacks HMAC or SHA256" : dlerror(), TEXT(OPENSSL_SHLIB_VERSION));
+}
+
+/* --- the file --- */
+
+static enum shard_status expand(char *out, size_t bytes, const char *path, bool *credential, struct err *e)
+{
+	const char *folder = secure_getenv("CREDENTIALS_DIRECTORY");
+	bool named = strncmp(path, CREDENTIALS, strlen(CREDENTIALS)) == 0;
+	int n;
+
+	if (named && (folder == NULL || folder[0] == 0))
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"secret %.200s: CREDENTIALS_DIRECTORY is not set: systemd sets it for a unit with LoadCredential=", path);
+	n = snprintf(out, bytes, "%s%s", named ? folder : "", path + (named ? strlen(CREDENTIALS) : 0));
+	if (n < 0 || (size_t)n >= bytes)
+		return err_set(e, SHARD_BAD_ARG, "secret %.200s: a path of at most %zu bytes", path, bytes - 1);
+	*credential = folder != NULL && folder[0] != 0 && strncmp(out, folder, strlen(folder)) == 0 && out[strlen(folder)] == '/';
+	return SHARD_OK;
+}
+
+static int hex(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static bool parse_key(unsigned char key[AUTH_BYTES], const char *line, size_t n)
+{
+	bool good = n == 2 * AUTH_BYTES;
+
+	for (size_t i = 0; good && i < n; i++) {
+		int digit = hex(line[i]);
+
+		good = digit >= 0;
+		key[i / 2] = (unsigned char)(i % 2 ? key[i / 2] | (digit & 15) : (digit & 15) << 4);
+	}
+	return good;
+}
+
+static enum shard_status parse(struct auth *a, const char *path, const char *text, struct err *e)
+{
+	uint32_t line = 0;
+
+	for (const char *at = text; *at; line++) {
+		size_t n = strcspn(at, "\r\n");
+
+		if (n > 0 && a->keys_nr == AUTH_KEYS_MAX)
+			return err_set(e, SHARD_BAD_ARG,
+				       "secret %.200s:%u: more than %d secrets: keep the newest, and the one before it", path,
+				       line + 1, AUTH_KEYS_MAX);
+		if (n > 0 && !parse_key(a->key[a->keys_nr], at, n))
+			return err_set(e, SHARD_BAD_ARG,
+				       "secret %.200s:%u: not a secret of 64 hex digits: `shardctl secret new FILE` makes one",
+				       path, line + 1);
+		a->keys_nr += n > 0;
+		at += n;
+		at += *at == '\r';
+		at += *at == '\n';
+	}
+	if (a->keys_nr == 0)
+		return err_set(e, SHARD_BAD_ARG, "secret %.200s: there is none in it: `shardctl secret new FILE` makes one", path);
+	return SHARD_OK;
+}
+
+static enum shard_status check_file(int fd, const char *path, bool credential, struct err *e)
+{
+	mode_t others = credential ? S_IRWXO : S_IRWXG | S_IRWXO;
+	struct stat info;
+
+	if (fstat(fd, &info) != 0)
+		return err_set(e, SHARD_SYSTEM, "secret %.200s: %s", path, strerror(errno));
+	if (!S_ISREG(info.st_mode))
+		return err_set(e, SHARD_BAD_ARG, "secret %.200s: not a file", path);
+	if (info.st_mode & others)
+		return err_set(e, SHARD_BAD_ARG, "secret %.200s: its mode is %04o, so that others may read or change it: chmod 600",
+			       path, (unsigned)(info.st_mode & 07777));
+	if (info.st_size > FILE_MAX)
+		return err_set(e, SHARD_BAD_ARG, "secret %.200s: %lld bytes: one or two lines of 64 hex digits are expected", path,
+			       (long long)info.st_size);
+	return SHARD_OK;
+}
+
+static enum shard_status read_file(struct auth *a, const char *given, struct err *e)
+{
+	char path[4096], text[FILE_MAX + 1];
+	bool credential = false;
+	enum shard_status st = expand(path, sizeof(path), given, &credential, e);
+	size_t got = 0;
+	ssize_t n = 0;
+	int fd;
+
+	if (st != SHARD_OK)
+		return st;
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* it may be a pipe, which must not keep anybody waiting */
+	if (fd < 0)
+		return err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be opened: %s", path, strerror(errno));
+	st = check_file(fd, path, credential, e);
+	while (st == SHARD_OK && got < FILE_MAX && (n = read(fd, text + got, FILE_MAX - got)) > 0)
+		got += (size_t)n;
+	if (st == SHARD_OK && n < 0)
+		st = err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be read: %s", path, strerror(errno));
+	close(fd);
+	text[got] = 0;
+	if (st == SHARD_OK)
+		st = strlen(text) == got ? parse(a, path, text, e)
+					 : err_set(e, SHARD_BAD_ARG, "secret %.200s: not a text of 64 hex digits", path);
+	explicit_bzero(text, sizeof(text));
+	return st;
+}
+
+enum shard_status auth_open(struct auth **out, const char *path, struct err *e)
+{
+	struct auth *a = calloc(1, sizeof(*a));
+	enum shard_status st;
+
+	*out = NULL;
+	if (a == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a secret");
+	st = read_file(a, path, e);
+	if (st == SHARD_OK)
+		st = load(a, path, e);
+	if (st != SHARD_OK) {
+		auth_close(&a);
+		return st;
+	}
+	*out = a;
+	return SHARD_OK;
+}
+
+void auth_close(struct auth **a)
+{
+	if (*a != NULL) {
+		if ((*a)->library)
+			dlclose((*a)->library);
+		explicit_bzero(*a, sizeof(**a));
+	}
+	free(*a);
+	*a = NULL;
+}
+
+uint32_t auth_keys(const struct auth *a)
+{
+	return a->keys_nr;
+}
+
+enum shard_status auth_random(unsigned char out[AUTH_BYTES], struct err *e)
+{
+	ssize_t n;
+
+	do
+		n = getrandom(out, AUTH_BYTES, 0);
+	while (n < 0 && errno == EINTR);
+	return n == AUTH_BYTES ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no random numbers: %s", n < 0 ? strerror(errno) : "too few");
+}
+
+enum shard_status auth_new_secret(char out[2 * AUTH_BYTES + 2], struct err *e)
+{
+	unsigned char key[AUTH_BYTES];
+	enum shard_status st = auth_random(key, e);
+
+	for (size_t i = 0; i < 2 * AUTH_BYTES; i++)
+		out[i] = "0123456789abcdef"[i % 2 ? key[i / 2] & 15 : key[i / 2] >> 4];
+	memcpy(out + 2 * AUTH_BYTES, "\n", 2);
+	explicit_bzero(key, sizeof(key));
+	return st;
+}
+
+/* --- proofs --- */
+
+bool auth_said(const struct auth *a, struct auth_talk *t, enum auth_side side, const void *body, size_t bytes)
+{
+	return a->sha256(body, bytes, t->said[side]) != NULL;
+}
+
+static bool prove_with(const struct auth *a, const struct auth_talk *t, enum auth_side side, uint32_t key,
+		       const unsigned char hello[AUTH_BYTES], unsigned char proof[AUTH_BYTES])
+{
+	const char *label = side == AUTH_DIALLER ? dialler_label : listener_label;
+	size_t n = side == AUTH_DIALLER ? sizeof(dialler_label) : sizeof(listener_label);
+	unsigned char text[sizeof(listener_label) + 5 * AUTH_BYTES];
+	unsigned bytes = 0;
+
+	CHECK(key < AUTH_KEYS_MAX);
+	memcpy(text, label, n);
+	memcpy(text + n, t->nonce, sizeof(t->nonce));
+	n += sizeof(t->nonce);
+	memcpy(text + n, t->said, sizeof(t->said));
+	n += sizeof(t->said);
+	memcpy(text + n, hello, AUTH_BYTES);
+	n += AUTH_BYTES;
+	CHECK(n <= sizeof(text));
+	return a->hmac(a->evp_sha256(), a->key[key], AUTH_BYTES, text, n, proof, &bytes) != NULL && bytes == AUTH_BYTES;
+}
+
+bool auth_prove(const struct auth *a, const struct auth_talk *t, enum auth_side side, const void *hello, size_t hello_bytes,
+		unsigned char proof[AUTH_BYTES])
+{
+	unsigned char sum[AUTH_BYTES];
+
+	return a->sha256(hello, hello_bytes, sum) != NULL && prove_with(a, t, side, side == AUTH_LISTENER ? t->key : 0, sum, proof);
+}
+
+bool auth_right(const struct auth *a, struct auth_talk *t, enum auth_side side, const void *hello, size_t hello_bytes,
+		const void *proof, size_t proof_bytes)
+{
+	unsigned char sum[AUTH_BYTES], want[AUTH_BYTES];
+	bool right = false;
+
+	if (proof_bytes != AUTH_BYTES || a->sha256(hello, hello_bytes, sum) == NULL)
+		return false;
+	for (uint32_t k = 0; k < a->keys_nr && !right; k++) {
+		if (side == AUTH_LISTENER && k != t->key)
+			continue; /* it answers with the key that it was asked with */
+		right = prove_with(a, t, side, k, sum, want) && a->compare(want, proof, AUTH_BYTES) == 0;
+		if (right)
+			t->key = k;
+	}
+	explicit_bzero(want, sizeof(want));
+	return right;
+}
