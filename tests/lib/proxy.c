@@ -62,6 +62,20 @@ static void reseal(unsigned char *frame, uint32_t ordinal)
 	memcpy(frame + offsetof(struct wire_head, head_sum), &sum, sizeof(sum));
 }
 
+static void forge(const struct proxy_fault *f, unsigned char *frame, size_t bytes, uint32_t ordinal)
+{
+	unsigned char *body = frame + sizeof(struct wire_head), *at;
+	size_t body_bytes = bytes - sizeof(struct wire_head);
+	uint64_t sum;
+
+	at = memmem(body, body_bytes, f->find, strlen(f->find));
+	CHECK(at != NULL && strlen(f->put) == strlen(f->find));
+	memcpy(at, f->put, strlen(f->put));
+	sum = xxh_sum(body, body_bytes, 0);
+	memcpy(frame + offsetof(struct wire_head, body_sum), &sum, sizeof(sum));
+	reseal(frame, ordinal);
+}
+
 /* What the other end gets instead of the frame. */
 static void damage(struct pair *q, struct way *w, unsigned char *frame, size_t bytes)
 {
@@ -102,6 +116,9 @@ static void damage(struct pair *q, struct way *w, unsigned char *frame, size_t b
 		write_all(q, w->to, frame, bytes / 2);
 		q->over = true;
 		return;
+	case PROXY_FORGE:
+		forge(f, frame, bytes, w->frames);
+		break;
 	case PROXY_KINDS:
 		CHECK(!"a kind");
 	}

@@ -16,8 +16,9 @@ enum proxy_kind {
 	PROXY_OVERSIZED, /* 2 GiB announced, correctly sealed */
 	PROXY_DROP,
 	PROXY_TWICE,
-	PROXY_SWAP, /* with the frame behind it */
-	PROXY_CUT,  /* half of it, then the end */
+	PROXY_SWAP,  /* with the frame behind it */
+	PROXY_CUT,   /* half of it, then the end */
+	PROXY_FORGE, /* puts .put where .find stands in the body, with sums that are right */
 	PROXY_KINDS
 };
 
@@ -26,6 +27,7 @@ struct proxy_fault {
 	bool back;      /* a frame of the end that was dialled; else of the one that dials */
 	uint32_t frame; /* the first of that direction, from 0, that may be it */
 	uint32_t bit;
+	const char *find, *put; /* of one length */
 };
 
 struct proxy {
