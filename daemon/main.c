@@ -10,6 +10,7 @@
 #include "server.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,6 +256,10 @@ int main(int argc, char **argv)
 		else
 			rc = run(&conf, &args);
 		config_free(&conf);
+	}
+	if (rc == EXIT_OK && (o.explain || o.check) && (fflush(stdout) != 0 || ferror(stdout))) {
+		fprintf(stderr, "shardd: the standard output cannot be written: %s\n", strerror(errno));
+		rc = EXIT_FAILED;
 	}
 	for (uint32_t i = 0; i < o.set_nr; i++)
 		free(o.made[i]);

@@ -7,6 +7,7 @@
 #include "spawn.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,6 +173,14 @@ static char *help_filter(int key, const char *text, void *input)
 	return out;
 }
 
+/* What could not be printed was not done. */
+static enum ctl_exit said(enum ctl_exit rc)
+{
+	bool ok = fflush(stdout) == 0 && !ferror(stdout);
+
+	return ok || rc != CTL_OK ? rc : ctl_fail(CTL_FAILED, "the standard output cannot be written: %s", strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp_child children[] = {{&common, 0, NULL, 0}, {0}};
@@ -203,5 +212,5 @@ int main(int argc, char **argv)
 			return (int)ctl_fail(ctl_exit_of(e.status), "%s", e.text);
 		p.options.address = spawn.address; /* looking at a daemon does not start one */
 	}
-	return (int)p.command->run(&p.options);
+	return (int)said(p.command->run(&p.options));
 }

@@ -91,6 +91,10 @@ exits 2 model
 exits 2 model frob -a "$at"
 exits 2 model drop -a "$at"
 exits 2 model kick m x -a "$at"
+exits 2 model kick m 4294967296 -a "$at" # which is no other way to write 0
+for words in status "model list" "config explain" "plan --params 1B"; do
+	check "$words: exit 0 with a full disk behind" bash -c '! "$@" -a "$0" >/dev/full 2>&1' "$at" "$B/shardctl" $words
+done
 exits 3 model list -a "unix:$dir/nobody"
 for words in "show m" "show m --tensors" "drop m --force" "set m lr 0.1" "pause m" "resume m" "kick m 0 --why because"; do
 	exits 5 model $words -a "$at"
