@@ -278,9 +278,11 @@ static enum ctl_exit change(const struct ctl_options *o, shard_client *c, const 
 		m.value = o->words[3];
 	}
 	if (sub->action == MANAGE_KICK) {
-		m.rank = (uint32_t)strtoul(o->words[2], &end, 10);
-		if (end == o->words[2] || *end || o->words[2][0] == '-')
+		unsigned long rank = strtoul(o->words[2], &end, 10);
+
+		if (end == o->words[2] || *end || o->words[2][0] < '0' || o->words[2][0] > '9' || rank > UINT32_MAX)
 			return ctl_fail(CTL_USAGE, "kick: rank \"%s\": choose a number", o->words[2]);
+		m.rank = (uint32_t)rank;
 	}
 	st = manage_ask(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
 	if (st != SHARD_OK)
