@@ -219,8 +219,8 @@ void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body
 	struct drop *d;
 
 	if (m != NULL && (p->node != s->coordinator || memcmp(m->from, p->uuid, sizeof(m->from)) != 0)) {
-		log_line(s->log, LOG_LEVEL_ERROR,
-			 "event=drop_refused model=%s why=the coordinator that defined it had another state directory", m->name);
+		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_refused model=%s why=%s", m->name,
+			 "the coordinator that defined it had another state directory");
 		return;
 	}
 	d = m != NULL ? calloc(1, sizeof(*d)) : NULL;

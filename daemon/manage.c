@@ -218,7 +218,7 @@ static enum shard_status manage_here(struct server *s, const struct model_asker 
 	if ((st = attach_find(&a.m, s, body->name, e)) != SHARD_OK || (st = access_check(a.m, body->cred, true, e)) != SHARD_OK)
 		return st;
 	access_text(a.who, body->cred);
-	log_line(s->log, LOG_LEVEL_INFO, "event=manage model=%s action=%s key=%s value=%s rank=%u force=%d by=\"%s\" node=%s",
+	log_line(s->log, LOG_LEVEL_INFO, "event=manage model=%s action=%s key=%s value=%s rank=%u force=%d by=%s node=%s",
 		 a.m->name, actions[body->action].name, body->key, body->value, body->rank, body->force, a.who,
 		 server_node_name(s, from->node));
 	return actions[body->action].run(&a, e);
@@ -257,16 +257,25 @@ static void done(struct model *m, struct waiting *w, const struct err *e)
 	free(w);
 }
 
+static const char *as_set(char out[32], bool has, double x)
+{
+	if (!has)
+		return "default";
+	snprintf(out, 32, "%.9g", x);
+	return out;
+}
+
 void manage_tuned(struct model *m)
 {
 	struct core_state c;
+	char lr[32], clip[32];
 
 	core_state(m->core, &c);
 	if (!same(&c.tune, &m->manage.wanted))
 		return; /* of an earlier wish: the last one is on its way */
 	m->manage.tuning = false;
-	log_line(m->server->log, LOG_LEVEL_INFO, "event=tuned model=%s paused=%d lr=%s%.9g clip=%s%.9g", m->name, c.tune.paused,
-		 c.tune.has_lr ? "" : "default:", c.tune.lr, c.tune.has_clip ? "" : "default:", c.tune.clip);
+	log_line(m->server->log, LOG_LEVEL_INFO, "event=tuned model=%s paused=%d lr=%s clip=%s", m->name, c.tune.paused,
+		 as_set(lr, c.tune.has_lr, c.tune.lr), as_set(clip, c.tune.has_clip, c.tune.clip));
 	list_each(it, &m->manage.waiting)
 		done(m, list_of(it, struct waiting, link), NULL);
 }

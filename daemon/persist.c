@@ -132,7 +132,7 @@ void persist_view(struct model *m, const struct core_view *v)
 		pack(p, v);
 	}
 	if (p == NULL || p->file == NULL) {
-		log_line(m->server->log, LOG_LEVEL_ERROR, "event=view_not_durable model=%s why=no memory", m->name);
+		log_line(m->server->log, LOG_LEVEL_ERROR, "event=view_not_durable model=%s why=%s", m->name, "no memory");
 		free(p);
 		return;
 	}

@@ -224,7 +224,7 @@ void ckpt_decided(struct model *m, const struct record *r)
 	    m->set.checkpoint_dir[0] == 0)
 		return;
 	if (m->ckpt.op != NULL) {
-		log_line(m->server->log, LOG_LEVEL_WARN, "event=save_skipped model=%s step=%lu why=it %s still", m->name,
+		log_line(m->server->log, LOG_LEVEL_WARN, "event=save_skipped model=%s step=%lu why=%s", m->name,
 			 (unsigned long)r->id.step, ckpt_op_text(m->ckpt.op, text));
 		return;
 	}

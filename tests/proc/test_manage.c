@@ -82,6 +82,8 @@ static void test_set(void **state)
 	pair_rest_of_step(&p);
 	proc_expect_exit(pid[0], 0, 10000);
 	proc_expect_exit(pid[1], 0, 10000);
+	pair_await_log(&p, 0, " by=\"uid ");
+	pair_await_log(&p, 0, "event=tuned model=m paused=0 lr=0.375 clip=default\n");
 	BOTH(&p, .op = DRILL_TRAIN, .step = 9);
 	for (uint64_t s = 7; s <= 9; s++)
 		reference(r.w, s, s <= 7 ? 0.25 : 0.375, s <= 7 ? 3 : 0);
