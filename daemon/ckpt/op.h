@@ -82,7 +82,8 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 /* The first failure counts; shares that are out are cancelled. */
 void ckpt_op_fail(struct ckpt_op *op, const struct err *e);
 void ckpt_op_cancel(struct ckpt_op *op);
-void ckpt_op_tell(struct ckpt_op *op); /* PROGRESS to who asked */
+void ckpt_op_tell(struct ckpt_op *op);           /* PROGRESS to who asked */
+uint64_t ckpt_op_tell_whole(struct ckpt_op *op); /* the last one, of all bytes of the checkpoint: how many */
 void ckpt_op_hold(struct ckpt_op *op, bool on);
 void ckpt_op_refuse(struct ckpt_op *op, const struct err *e); /* answers who asked; once */
 void ckpt_op_note_failure(struct ckpt_op *op);

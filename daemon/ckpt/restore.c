@@ -65,9 +65,7 @@ static void done(struct ckpt_op *op)
 
 	snprintf(l->path, sizeof(l->path), "%s", op->path);
 	l->step = op->manifest->step;
-	l->bytes = 0;
-	for (uint32_t i = 0; i < op->manifest->files_nr; i++)
-		l->bytes += op->manifest->files[i].bytes;
+	l->bytes = ckpt_op_tell_whole(op);
 	l->at = ckpt_time(op->manifest->created);
 	m->ckpt.last_error[0] = 0;
 	log_line(op->server->log, LOG_LEVEL_INFO, "event=restored model=%s path=%s step=%lu bytes=%lu seconds=%.3f", m->name,

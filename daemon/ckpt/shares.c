@@ -41,6 +41,19 @@ void ckpt_op_tell(struct ckpt_op *op)
 		(void)peer_send(s, op->asker.node, &h, &body.base, NULL);
 }
 
+uint64_t ckpt_op_tell_whole(struct ckpt_op *op)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < op->manifest->files_nr; i++)
+		bytes += op->manifest->files[i].bytes;
+	memset(op->share, 0, sizeof(op->share));
+	op->share[0] = (struct ckpt_share){.done = bytes, .total = bytes};
+	op->told_ns = 0; /* however soon after the one before */
+	ckpt_op_tell(op);
+	return bytes;
+}
+
 void ckpt_op_cancel(struct ckpt_op *op)
 {
 	struct server *s = op->server;

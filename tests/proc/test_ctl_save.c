@@ -103,6 +103,7 @@ static void test_save_restore(void **state)
 	o = ask(words);
 	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
 	assert_string_equal(json_string_value(json_object_get(o, "name")), "gpt");
+	assert_true(json_integer_value(json_object_get(o, "bytes")) > 0); /* however fast it was */
 	json_decref(o);
 	cluster_stop(c);
 }
