@@ -288,7 +288,8 @@ void config_print(const struct config *c, FILE *out)
 		if (strcmp(section, options[i].section) != 0)
 			fprintf(out, "[%s]\n", section = options[i].section);
 		config_get(c, (enum config_key)i, value, sizeof(value));
-		fprintf(out, "%s = %s\n", options[i].key, value);
+		if (value[0]) /* a path that nobody set */
+			fprintf(out, "%s = %s\n", options[i].key, value);
 	}
 	fprintf(out, "[nodes]\n");
 	for (uint32_t i = 0; i < c->nodes_nr; i++)

@@ -170,7 +170,7 @@ static void on_hangup(uv_signal_t *h, int number)
 	if (d->stopping)
 		return;
 	notify_reloading(&d->notify);
-	if (config_reload(d->conf, d->args, &what, &e) != SHARD_OK || server_reload_secret(d->server, &e) != SHARD_OK) {
+	if (config_reload(d->conf, d->args, &what, &e) != SHARD_OK) {
 		log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
 	} else {
 		d->log.level = d->conf->log_level;
@@ -178,6 +178,8 @@ static void on_hangup(uv_signal_t *h, int number)
 		if (what.left[0])
 			log_line(&d->log, LOG_LEVEL_WARN, "event=reload_left options=%s why=%s", what.left,
 				 "they are taken at a start only: restart shardd");
+		if (server_reload_secret(d->server, &e) != SHARD_OK)
+			log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
 	}
 	notify_reloaded(&d->notify);
 }

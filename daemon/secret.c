@@ -22,6 +22,8 @@ enum shard_status secret_open(struct server *s, struct err *e)
 		return st;
 	auth_close(&s->auth);
 	s->auth = a;
+	if (a != NULL)
+		log_line(s->log, LOG_LEVEL_INFO, "event=secret file=%s accepted=%u", s->conf->secret, auth_keys(a));
 	return SHARD_OK;
 }
 
