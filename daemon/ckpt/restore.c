@@ -128,7 +128,7 @@ void ckpt_read_manifest(struct ckpt_op *op, const char *name)
 	op->st = checkpoint_open(op->dir, op->tag, name, &op->manifest, &op->why);
 	if (op->st == SHARD_OK)
 		op->st = checkpoint_path(op->path, op->dir, op->tag, &op->why);
-	if (op->st == SHARD_OK)
+	if (op->st == SHARD_OK && (op->st = ckpt_counters_check(op->manifest, op->path, &op->why)) == SHARD_OK)
 		op->st = ckpt_read_blobs(op->path, op->manifest, &op->blobs, &op->blobs_nr, &op->why);
 }
 

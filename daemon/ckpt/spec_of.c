@@ -110,6 +110,19 @@ enum shard_status ckpt_restore_compare(const struct model *m, const struct manif
 	return st;
 }
 
+enum shard_status ckpt_counters_check(const struct manifest *c, const char *path, struct err *e)
+{
+	const char *what = NULL;
+
+	if (c->kinds_nr > 1 && !(c->scaler.scale > 0)) /* else it was imported, and begins with its own */
+		what = "a loss scale that is not above 0";
+	else if ((c->tune.has_lr && !(c->tune.lr >= 0)) || (c->tune.has_clip && !(c->tune.clip >= 0)))
+		what = "lr or clip below 0";
+	else if (c->step > INT64_MAX / 2 || c->applied > c->step || c->skipped_in_row > c->step)
+		what = "steps that cannot be";
+	return what == NULL ? SHARD_OK : err_set(e, SHARD_PROTOCOL, "%s: has %s: no daemon wrote that", path, what);
+}
+
 static enum shard_status read_blob(const char *path, const struct manifest *c, const struct manifest_blob *b, struct ckpt_blob *out,
 				   struct err *e)
 {

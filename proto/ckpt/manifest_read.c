@@ -276,6 +276,8 @@ static void take_files(struct reader *r, struct manifest *m, const json_t *root)
 		b->file = take_u32(r, j, "blobs", "file");
 		b->step = take_u64(r, j, "blobs", "step");
 		b->offset = take_u64(r, j, "blobs", "offset");
+		if (b->step == 0 || b->step > m->step)
+			wrong(r, "blobs", "step", "is none that was committed by then");
 		if (!take_hex(sum, &b->sum) || b->file >= m->files_nr || b->offset > m->files[b->file].bytes ||
 		    b->bytes > m->files[b->file].bytes - b->offset)
 			wrong(r, "blobs", "offset", "lies outside of its file, or its sum is none");

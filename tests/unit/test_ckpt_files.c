@@ -3,6 +3,7 @@
  * named, for every byte of a small checkpoint; manifests keep every number; headers that others wrote are judged. */
 #include "base/check.h"
 #include "ckpt/safetensors.h"
+#include "ckpt/spec_of.h"
 #include "lib/ckpts.h"
 
 #include <errno.h>
@@ -288,6 +289,42 @@ static void test_doubles(void **state)
 		check_double(values[i]);
 }
 
+/* What has the right sum may still be nothing that a daemon wrote. */
+static void test_numbers(void **state)
+{
+	const struct manifest good = {.kinds_nr = 3, .step = 9, .applied = 8, .scaler.scale = 1, .tune = {.has_lr = true, .lr = 1}};
+	struct manifest bad[7], *back;
+	struct err e = {.text = ""};
+	char dir[64], path[128];
+
+	(void)state;
+	for (size_t i = 0; i < NR(bad); i++)
+		bad[i] = good;
+	bad[0].scaler.scale = 0;
+	bad[1].scaler.scale = -65536;
+	bad[2].tune.lr = -1;
+	bad[3].tune.has_clip = true, bad[3].tune.clip = -1;
+	bad[4].step = INT64_MAX;
+	bad[5].applied = 10;
+	bad[6].skipped_in_row = 10;
+	MUST(ckpt_counters_check(&good, "/p", &e));
+	for (size_t i = 0; i < NR(bad); i++)
+		if (ckpt_counters_check(&bad[i], "/p", &e) != SHARD_PROTOCOL)
+			fail_msg("manifest %zu is taken", i);
+	ckpts_folder(dir);
+	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+	snprintf(path, sizeof(path), "%s/global_step5", dir);
+	MUST(manifest_read(path, &back, &e));
+	assert_true(back->blobs_nr > 0);
+	for (uint64_t step = 0; step < 7; step += 6) { /* of a blob: none, and one to come; what is written is read again */
+		back->blobs[0].step = step;
+		assert_int_equal(manifest_write(path, back, &e), SHARD_PROTOCOL);
+		assert_non_null(strstr(e.text, "blobs.step"));
+	}
+	manifest_free(&back);
+	ckpts_remove(dir);
+}
+
 /* --- headers that others wrote --- */
 
 static void header(const char *json, uint64_t data, enum shard_status want, const char *text)
@@ -344,6 +381,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trips), cmocka_unit_test(test_pieces),  cmocka_unit_test(test_what_is_not_there),
 		cmocka_unit_test(test_damage),      cmocka_unit_test(test_doubles), cmocka_unit_test(test_headers),
+		cmocka_unit_test(test_numbers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
