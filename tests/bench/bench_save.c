@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* save, restore, save_pause: one daemon, one trainer, 64 Mi parameters with AdamW: 768 MiB of master weights and moments. save is their bytes
- * over the time from shard_save() until its ticket is done, restore over the time of shard_restore(); each beside fio's sequential
- * write and read of as many bytes with O_DIRECT on the same file system, round by round, medians. Files are dropped from the page cache
- * before they are read. save_pause: the longest step that was in hand during a save over the median of all others. The checkpoints lie
- * in the build folder, for /tmp may be memory; without fio, and where there is no O_DIRECT, there is no limit and no figure. --quick: one
- * round of 4 Mi parameters. */
+/* save, restore, save_pause: one daemon, one trainer, 64 Mi parameters with AdamW: 768 MiB of master weights and moments. save
+ * is their bytes over the time from shard_save() until its ticket is done: on the disk, manifest and `latest` too. restore is
+ * their bytes over the time of shard_restore() into a daemon that does not know the model: its memory is made, read, compared,
+ * looked through and sealed, and its image is whole. Each beside fio's sequential write and read of as many bytes on the same
+ * file system with O_DIRECT, 8 MiB at a time, four in flight as in a save: to a new file as a save's is, sync at the end. A
+ * round does both, and rounds take turns in who is first; before either the file system is at rest (what was removed is gone,
+ * nothing is dirty) and nothing of a file in the page cache; medians. save_pause: the longest step that was in hand during a
+ * save over the median of all others: a save holds the weights while it writes, and this trainer computes nothing meanwhile. The
+ * checkpoints lie in the build folder, for /tmp may be memory; without fio, and where there is no O_DIRECT, there is no limit
+ * and no figure. --quick: one round of 4 Mi parameters. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -18,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 5, TENSORS = 16, STATE_BYTES = 12, STEPS_MAX = 100000 };
+enum { ROUNDS = 9, TENSORS = 16, STATE_BYTES = 12, STEPS_MAX = 100000 };
 
 #define TRY(call)                                                                                                                  \
 	do {                                                                                                                       \
@@ -41,29 +45,6 @@ static void shell(const char *command)
 {
 	if (system(command) != 0)
 		bench_fail("%s", command);
-}
-
-/* GB/s of fio; 0: it is not here, or the file system has no O_DIRECT. */
-static double fio(const struct saver *s, const char *way)
-{
-	char command[2000];
-	json_error_t je;
-	json_t *all;
-	double rate = 0;
-	FILE *f;
-
-	snprintf(command, sizeof(command),
-		 "fio --name=limit --filename=%s/fio --rw=%s --bs=8M --size=%llu --direct=1 --ioengine=libaio --iodepth=4 "
-		 "--end_fsync=1 "
-		 "--output-format=json 2>%s/fio.log",
-		 s->dir, way, (unsigned long long)(s->numel * TENSORS * STATE_BYTES), s->dir);
-	f = popen(command, "r");
-	all = f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &je) : NULL;
-	if (f != NULL && pclose(f) == 0 && all != NULL)
-		rate = json_number_value(
-			json_object_get(json_object_get(json_array_get(json_object_get(all, "jobs"), 0), way), "bw_bytes"));
-	json_decref(all);
-	return rate * 1e-9;
 }
 
 static void define(struct saver *s)
@@ -119,7 +100,7 @@ static double step(struct saver *s)
 	return (double)(clock_ns() - start) * 1e-6;
 }
 
-/* Nothing of a checkpoint stays in the page cache. */
+/* Nothing of its files stays in the page cache. */
 static void forget(const char *folder)
 {
 	DIR *d = opendir(folder);
@@ -143,11 +124,48 @@ static void forget(const char *folder)
 	closedir(d);
 }
 
+/* Blocks of files that are gone may be discarded in somebody else's fsync otherwise. */
+static void rest(const struct saver *s)
+{
+	int fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || syncfs(fd) != 0)
+		bench_fail("%s: %s", s->dir, strerror(errno));
+	close(fd);
+	forget(s->dir);
+}
+
+/* GB/s of fio; 0: it is not here, or the file system has no O_DIRECT. */
+static double fio(const struct saver *s, const char *way)
+{
+	char command[2000];
+	json_error_t je;
+	json_t *all;
+	double rate = 0;
+	FILE *f;
+
+	rest(s);
+	snprintf(command, sizeof(command),
+		 "fio --name=limit --filename=%s/fio --rw=%s --bs=8M --size=%llu --direct=1 --ioengine=libaio --iodepth=4 "
+		 "--end_fsync=1 "
+		 "--output-format=json 2>%s/fio.log",
+		 s->dir, way, (unsigned long long)(s->numel * TENSORS * STATE_BYTES), s->dir);
+	f = popen(command, "r");
+	all = f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &je) : NULL;
+	if (f != NULL && pclose(f) == 0 && all != NULL)
+		rate = json_number_value(
+			json_object_get(json_object_get(json_array_get(json_object_get(all, "jobs"), 0), way), "bw_bytes"));
+	json_decref(all);
+	return rate * 1e-9;
+}
+
 static double save_rate(struct saver *s, const char *tag)
 {
-	uint64_t start = clock_ns();
 	shard_ticket t;
+	uint64_t start;
 
+	rest(s);
+	start = clock_ns();
 	TRY(shard_save(s->m, s->dir, tag, &t));
 	TRY(shard_wait(s->m, t, 300000));
 	return (double)(s->numel * TENSORS * STATE_BYTES) / (double)(clock_ns() - start);
@@ -173,7 +191,7 @@ static double restore_rate(struct saver *s, const char *tag)
 	TRY(shard_leave(s->m, 60000));
 	shard_detach(&s->m);
 	TRY(shard_drop(s->c, "bench", 0));
-	forget(s->dir);
+	rest(s);
 	start = clock_ns();
 	TRY(shard_restore(s->c, s->dir, tag, NULL, &s->m));
 	rate = (double)(s->numel * TENSORS * STATE_BYTES) / (double)(clock_ns() - start);
@@ -212,10 +230,16 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 3; i++)
 		(void)step(s);
 	for (int i = 0; i < rounds; i++) {
-		write_limit[i] = fio(s, "write");
-		save[i] = save_rate(s, "quiet");
-		read_limit[i] = fio(s, "read");
-		restore[i] = restore_rate(s, "quiet");
+		for (int k = 0; k < 2; k++)
+			if (k == i % 2)
+				write_limit[i] = fio(s, "write");
+			else
+				save[i] = save_rate(s, "quiet");
+		for (int k = 0; k < 2; k++)
+			if (k == i % 2)
+				read_limit[i] = fio(s, "read");
+			else
+				restore[i] = restore_rate(s, "quiet");
 		save_while_training(s, "busy");
 		snprintf(command, sizeof(command), "rm -rf %s/*", s->dir);
 		shell(command);
