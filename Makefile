@@ -203,5 +203,5 @@ help:
 clean:
 	rm -rf build
 .SECONDARY:
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
 -include tests/*.mk deploy/*.mk
