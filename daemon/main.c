@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process: options, configuration, signals, one server on one loop. Happy path: parse, load, server_init, run until SIGTERM or SIGINT,
- * server_stop, exit 0; a second signal ends it at once; SIGHUP reads the configuration and the secret again. Ways to fail: usage (exit 2), configuration (4), a server that cannot
- * start (1). Everything it says goes to stderr as log lines, except what --help, --version and --check print on stdout. */
+ * server_stop, exit 0; a second signal ends it at once; SIGHUP reads the configuration and the secret again. Ways to fail: usage
+ * (exit 2), configuration (4), a server that cannot start (1). Everything it says goes to stderr as log lines, except what --help,
+ * --version and --check print on stdout. */
 #include "base/check.h"
 #include "config.h"
 #include "journal.h"

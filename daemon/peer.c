@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between nodes. The node with the higher index dials each connection of a link and says HELLO; the other answers. When HELLO, and
- * where there is a secret AUTH, is through on all of them with one incarnation the link is up and every model's core hears it; when any of them closes, all
- * close, the cores hear that, and the dialler tries again with back-off. PINGs keep silence from looking like death. What
- * frames say is for peer_ops.c; the coordinator sends MODEL first after each link-up. */
+/* Links between nodes. The node with the higher index dials each connection of a link and says HELLO; the other answers. When HELLO, and AUTH
+ * where there is a secret, is through on all of them with one incarnation the link is up and every model's core hears it; when any of
+ * them closes, all close, the cores hear that, and the dialler tries again with back-off. PINGs keep silence from looking like death.
+ * What frames say is for peer_ops.c; the coordinator sends MODEL first after each link-up. */
 #include "peer.h"
 
 #include "base/check.h"

@@ -276,7 +276,8 @@ static void contradictions(void **state)
 		"one");
 	refused(HEAD "listen = 10.0.0.1:3\n",
 		"shardd.conf:3: [daemon] listen = 10.0.0.1:3: not loopback, and there is no [cluster] secret: set one "
-		"(`shardctl secret new FILE`), choose 127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can reach it may train");
+		"(`shardctl secret new FILE`), choose 127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can "
+		"reach it may train");
 	refused(HEAD "http = 10.0.0.1:4\n",
 		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not authenticated: choose "
 		"127.0.0.1:PORT or off, "
@@ -292,7 +293,8 @@ static void contradictions(void **state)
 		"shardd.conf:3: [daemon] http = unix:/x: choose host:port, or off; `socket` is for unix sockets");
 	refused(HEAD "[nodes]\na = 10.0.0.1:3\n",
 		"shardd.conf:4: [daemon] listen = 10.0.0.1:3: not loopback, and there is no [cluster] secret: set one "
-		"(`shardctl secret new FILE`), choose 127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can reach it may train");
+		"(`shardctl secret new FILE`), choose 127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can "
+		"reach it may train");
 	refused(HEAD "[nodes]\na = 127.0.0.1:1\na = 127.0.0.1:2\n",
 		"shardd.conf:5: [nodes] a = 127.0.0.1:2: this node is there already (shardd.conf:4)");
 	refused(HEAD "[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:1\n",
