@@ -114,7 +114,7 @@ static enum shard_status keep_errno(enum shard_status rc)
 	static const int known[] = {ENOSPC, EDQUOT, EROFS, EACCES, EPERM, ENOENT, EIO, ENOTDIR, EEXIST, EMFILE, ENOMEM, ESTALE};
 
 	for (size_t i = 0; rc == SHARD_SYSTEM && i < NR(known); i++)
-		if (strstr(shard_error(), strerrorname_np(known[i])) != NULL) {
+		if (strstr(shard_error(), strerrordesc_np(known[i])) != NULL) {
 			errno = known[i];
 			break;
 		}

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <ftw.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,12 +53,15 @@ enum shard_status keep_save(const char *address, const char *model, const char *
 	shard_model *m = NULL;
 	shard_ticket ticket;
 	enum shard_status rc = shard_attach(c, model, &m);
+	int error;
 
 	if (rc == SHARD_OK)
 		rc = shard_save(m, dir, tag, &ticket);
 	if (rc == SHARD_OK)
 		rc = shard_wait(m, ticket, 20000);
+	error = errno; /* of a disk */
 	shard_disconnect(&c);
+	errno = error;
 	return rc;
 }
 

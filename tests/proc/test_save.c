@@ -8,6 +8,7 @@
 #include "lib/proc.h"
 
 #include <signal.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,6 +185,7 @@ static void full_disk(void **state)
 	crew_wait_step(&y->crew, step + 3);
 	rc = keep_save(y->cluster->node[0].unix_address, "m", small, NULL);
 	assert_int_equal(rc, SHARD_SYSTEM);
+	assert_int_equal(errno, ENOSPC);
 	if (strstr(shard_error(), small) == NULL || strstr(shard_error(), "No space left") == NULL)
 		fail_msg("%s", shard_error());
 	crew_wait_step(&y->crew, step + 10); /* it goes on */
