@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file is a list of sources (header,
- * runs, blobs), cut into pieces of PART_PIECE_BYTES → each piece is gathered, summed and written by whichever thread is free →
- * cut to its length, synced. Fails with what the file system says (path, offset, tensor, reason), or cancelled; the file is
- * removed then. */
+ * runs, blobs), cut into pieces of PART_PIECE_BYTES → each piece is summed and written by whichever thread is free, from where it
+ * lies when that is one run, else gathered first → cut to its length, synced. Fails with what the file system says (path, offset,
+ * tensor, reason), or cancelled; the file is removed then. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -94,9 +94,14 @@ static enum shard_status make_entries(struct writer *w, const struct part_run *r
 	return SHARD_OK;
 }
 
+/* What follows in memory as it does in the file is one source. */
 static void add_source(struct writer *w, const void *data, uint64_t bytes)
 {
-	if (bytes > 0)
+	struct source *last = w->sources_nr > 0 ? &w->source[w->sources_nr - 1] : NULL;
+
+	if (last && (const char *)last->data + last->bytes == data)
+		last->bytes += bytes;
+	else if (bytes > 0)
 		w->source[w->sources_nr++] = (struct source){w->bytes, bytes, data};
 	w->bytes += bytes;
 }
@@ -174,11 +179,11 @@ static const char *name_at(const struct writer *w, uint64_t offset)
 	return w->entry[low].name;
 }
 
-static void gather(const struct writer *w, char *to, uint64_t offset, size_t bytes)
+static uint32_t source_at(const struct writer *w, uint64_t offset) /* the last one that begins at or before it */
 {
 	uint32_t low = 0, high = w->sources_nr;
 
-	while (high - low > 1) { /* the last source that begins at or before offset */
+	while (high - low > 1) {
 		uint32_t middle = low + (high - low) / 2;
 
 		if (w->source[middle].offset <= offset)
@@ -186,6 +191,23 @@ static void gather(const struct writer *w, char *to, uint64_t offset, size_t byt
 		else
 			high = middle;
 	}
+	return low;
+}
+
+/* Where these bytes lie as one run that can be written as it is; NULL: they must be gathered. */
+static const void *in_place(const struct writer *w, uint64_t offset, size_t bytes)
+{
+	const struct source *s = &w->source[source_at(w, offset)];
+	const char *at = (const char *)s->data + (offset - s->offset);
+	bool whole = offset - s->offset + bytes <= s->bytes && bytes % PART_ALIGN == 0;
+
+	return whole && (uintptr_t)at % PART_ALIGN == 0 ? at : NULL;
+}
+
+static void gather(const struct writer *w, char *to, uint64_t offset, size_t bytes)
+{
+	uint32_t low = source_at(w, offset);
+
 	for (size_t done = 0; done < bytes; low++) {
 		const struct source *s = &w->source[low];
 		uint64_t skip = offset + done - s->offset;
@@ -203,11 +225,15 @@ static enum shard_status write_piece(struct part_job *j, uint64_t i, void *buffe
 	uint64_t offset = i * PART_PIECE_BYTES;
 	size_t bytes = w->bytes - offset < PART_PIECE_BYTES ? (size_t)(w->bytes - offset) : PART_PIECE_BYTES;
 	size_t pad = (PART_ALIGN - bytes % PART_ALIGN) % PART_ALIGN;
+	const void *from = in_place(w, offset, bytes);
 
-	gather(w, buffer, offset, bytes);
-	memset((char *)buffer + bytes, 0, pad);
-	w->sums[i] = xxh_sum(buffer, bytes, 0);
-	if (part_pwrite(&w->fd, buffer, bytes, offset) < 0)
+	if (!from) {
+		gather(w, buffer, offset, bytes);
+		memset((char *)buffer + bytes, 0, pad);
+		from = buffer;
+	}
+	w->sums[i] = xxh_sum(from, bytes, 0);
+	if (part_pwrite(&w->fd, from, bytes, offset) < 0)
 		return err_set(e, SHARD_SYSTEM, "%s: writing %zu bytes at offset %" PRIu64 " (%.128s): %s%s", w->path, bytes,
 			       offset, name_at(w, offset), strerror(errno),
 			       errno == ENOSPC || errno == EDQUOT ? ": make room, or choose another folder" : "");

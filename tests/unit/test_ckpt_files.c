@@ -93,6 +93,40 @@ static void test_pieces(void **state)
 	free(b);
 }
 
+/* Pages of memory that follow each other go out as they lie; an end inside a page, and what lies elsewhere, do not. */
+static void test_in_place(void **state)
+{
+	const uint64_t w = PART_PIECE_BYTES / 2, v = 64 * 1000, u = PART_PIECE_BYTES / 4 + 1; /* elements */
+	const size_t near_bytes = (w + v) * 4;
+	float *near = aligned_alloc(4096, (near_bytes + 4095) & ~(size_t)4095), *far = malloc(u * 4), *back = calloc(w + v + u, 4);
+	struct part_file f;
+	struct err e = {.text = ""};
+	char dir[64];
+
+	(void)state;
+	assert_true(near && far && back && near_bytes % 4096 != 0);
+	ckpts_folder(dir);
+	for (uint64_t i = 0; i < w + v; i++)
+		near[i] = (float)(i * 5 % 16777213);
+	for (uint64_t i = 0; i < u; i++)
+		far[i] = -(float)(i * 3 % 16777213);
+	struct part_run out[] = {
+		{SHARD_MASTER, "w", 0, w, near}, {SHARD_MASTER, "v", 0, v, near + w}, {SHARD_MASTER, "u", 7, u, far}};
+	struct part_run in[] = {
+		{SHARD_MASTER, "w", 0, w, back}, {SHARD_MASTER, "v", 0, v, back + w}, {SHARD_MASTER, "u", 7, u, back + w + v}};
+
+	MUST(part_write(dir, "x.safetensors", out, 3, NULL, 0, &f, NULL, &e));
+	MUST(part_verify(dir, &f, 1, NULL, &e));
+	MUST(part_load(dir, &f, 1, in, 3, false, NULL, &e));
+	assert_memory_equal(back, near, near_bytes);
+	assert_memory_equal(back + w + v, far, u * 4);
+	part_file_free(&f);
+	ckpts_remove(dir);
+	free(near);
+	free(far);
+	free(back);
+}
+
 static void test_what_is_not_there(void **state)
 {
 	float x[64] = {1}, y[64];
@@ -379,9 +413,9 @@ static void test_headers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trips), cmocka_unit_test(test_pieces),  cmocka_unit_test(test_what_is_not_there),
-		cmocka_unit_test(test_damage),      cmocka_unit_test(test_doubles), cmocka_unit_test(test_headers),
-		cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_round_trips),       cmocka_unit_test(test_pieces),  cmocka_unit_test(test_in_place),
+		cmocka_unit_test(test_what_is_not_there), cmocka_unit_test(test_damage),  cmocka_unit_test(test_doubles),
+		cmocka_unit_test(test_headers),           cmocka_unit_test(test_numbers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
