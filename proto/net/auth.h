@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* auth.h: the proof that both ends of a TCP connection know the cluster's secret: keyed hashes over what both said in HELLO, with a
  * number of each that is used once. No I/O but reading the file; the wire's README says what travels. It proves who opened the
- * connection, not who sends what comes later: frames are neither encrypted nor signed. TLS would stand below stream.h, whose
- * reads and writes of the socket are the two places to change, and its exporter would go into what is proved here. */
+ * connection, not who sends what comes later: frames are neither encrypted nor signed. TLS has its place below the
+ * frames (struct stream_conf), and its exporter among what is hashed here. */
 #ifndef SHARD_NET_AUTH_H
 #define SHARD_NET_AUTH_H
 

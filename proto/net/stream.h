@@ -36,7 +36,8 @@ struct stream_stats {
 };
 
 struct stream_conf {
-	int fd;             /* taken over if stream_open() succeeds; made non-blocking and close-on-exec */
+	int fd; /* taken over if stream_open() succeeds; made non-blocking and close-on-exec. TLS will come in beside it, as what
+		 * reads and writes it in place of the system calls; frames, HELLO and AUTH stay as they are inside */
 	uint32_t queue_max; /* frames that may wait to be sent */
 	uint32_t body_max;  /* largest control body accepted now (stream_set_body_max) */
 	const struct stream_handler *handler;

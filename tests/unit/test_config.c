@@ -69,6 +69,25 @@ static void defaults(void **state)
 	config_free(&c);
 }
 
+/* The file is looked at when the daemon starts: CREDENTIALS_DIRECTORY is the service's. */
+static void secret(void **state)
+{
+	struct config c = loaded(HEAD "listen = 10.0.0.1:3\n[cluster]\nsecret = ${CREDENTIALS_DIRECTORY}/shard-secret\n");
+
+	(void)state;
+	assert_string_equal(c.secret, "${CREDENTIALS_DIRECTORY}/shard-secret");
+	assert_false(c.listen_open || c.allow_unauthenticated);
+	config_free(&c);
+	c = loaded(HEAD "listen = 10.0.0.1:3\nallow_unauthenticated = yes\n");
+	assert_true(c.secret[0] == 0 && c.listen_open);
+	config_free(&c);
+	refused(HEAD "[cluster]\nsecret =\n", "shardd.conf:4: [cluster] secret = : choose a path of 1 to 511 bytes");
+	refused(HEAD "http = 10.0.0.1:4\n[cluster]\nsecret = /s\n", /* it is not asked for over HTTP */
+		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not authenticated: choose "
+		"127.0.0.1:PORT or off, "
+		"or set allow_unauthenticated = yes if everybody who can reach it may see models and nodes");
+}
+
 static void everything(void **state)
 {
 	struct config c = loaded("\xef\xbb\xbf; a comment\n"
@@ -383,11 +402,17 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults),          cmocka_unit_test(everything),
-		cmocka_unit_test(printed),           cmocka_unit_test(hash),
-		cmocka_unit_test(refused_lines),     cmocka_unit_test(refused_values),
-		cmocka_unit_test(refused_structure), cmocka_unit_test(refused_quietly_cut),
-		cmocka_unit_test(contradictions),    cmocka_unit_test(sources),
+		cmocka_unit_test(secret),
+		cmocka_unit_test(defaults),
+		cmocka_unit_test(everything),
+		cmocka_unit_test(printed),
+		cmocka_unit_test(hash),
+		cmocka_unit_test(refused_lines),
+		cmocka_unit_test(refused_values),
+		cmocka_unit_test(refused_structure),
+		cmocka_unit_test(refused_quietly_cut),
+		cmocka_unit_test(contradictions),
+		cmocka_unit_test(sources),
 		cmocka_unit_test(no_memory),
 	};
 
