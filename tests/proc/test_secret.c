@@ -206,6 +206,17 @@ static void reload(struct cluster *c, const char *secret, uint32_t times)
 	lines(c, "event=reload taken", times);
 }
 
+/* It comes with the node's own secret, and so hears what the other node says to nobody else. */
+static void doctor(struct cluster *c)
+{
+	char words[192], *out;
+
+	snprintf(words, sizeof(words), "doctor --config %s", c->node[0].conf);
+	tool_run(&out, "shardctl", words);
+	assert_non_null(strstr(out, "1 of 1 others answer, with the same shared options"));
+	free(out);
+}
+
 static void test_rotation(void **state)
 {
 	char extra[128];
@@ -219,6 +230,7 @@ static void test_rotation(void **state)
 	at = c->node[0].tcp_address;
 	secrets_meet(SHARD_OK, at, f.right, "");
 	secrets_meet(SHARD_DENIED, at, f.wrong, "did not prove");
+	doctor(c);
 	reload(c, SECRETS_RIGHT SECRETS_WRONG, 1);
 	secrets_meet(SHARD_OK, at, f.right, "");
 	secrets_meet(SHARD_OK, at, f.wrong, "");
