@@ -194,6 +194,7 @@ help:
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
 	  'make tidy' 'include rules, sizes, format; format: formats; tidy-ratchet: records sizes that shrank' \
 	  'make install' 'DESTDIR, PREFIX, LIBDIR, MANDIR; and uninstall; man: the manual alone, into build/man' \
+	  'make deb' 'Debian packages into build/deb, read by lintian; installs what that needs' \
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
 	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \

@@ -16,6 +16,7 @@ packages=(
 	python3 mandoc groff-base                                   # the manual, and two that read it critically
 	iperf3 fio                                                  # figures beside ours in make bench
 )
+[ "${1:-}" != deb ] || packages+=(debhelper dpkg-dev po-debconf lintian) # for make deb
 missing=()
 for p in "${packages[@]}"; do
 	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing+=("$p")

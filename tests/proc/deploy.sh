@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # deploy.sh BUILD: alert rules, dashboard and README speak of metrics that the daemon has, and of each of its own at least once in README;
-# promtool reads the rules where it is installed.
+# promtool reads the rules where it is installed. The unit is what systemd understands and is exposed no more than it has to be; shardd.conf
+# names every option and nothing else, and is taken; users, sysctls and limits are of the form that their readers know.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 wrong=0
@@ -28,5 +29,50 @@ if command -v promtool >/dev/null; then
 	promtool test rules tests/proc/alerts.test.yml || bad "alerts fire where they must not, or do not where they must"
 	note=
 fi
+
+# the service
+B=$1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-deploy.XXXXXX")
+trap 'rm -rf "$dir"' EXIT
+sed "s,@BINDIR@,$PWD/$B," deploy/shardd.service | grep -v ^Documentation= >"$dir/shardd.service" # verify asks man for pages
+if command -v systemd-analyze >/dev/null; then
+	exposure=$(systemd-analyze security --offline=true "$dir/shardd.service" 2>/dev/null | sed -n 's/.*Overall exposure level for .*: \([0-9.]*\) .*/\1/p')
+	awk -v e="${exposure:-10}" 'BEGIN { exit !(e <= 1.6) }' || bad "deploy/shardd.service: exposure ${exposure:-not said}, at most 1.6"
+	said=$(SYSTEMD_LOG_TARGET=console systemd-analyze verify --man=no "$dir/shardd.service" 2>&1 | grep -F shardd) && bad "systemd-analyze verify: $said"
+	note="$note; exposure $exposure"
+else
+	bad "systemd-analyze is not here: make deps"
+fi
+for line in Type=notify 'WatchdogSec=.' Restart=on-failure 'StartLimitBurst=.' User=shardd Group=shardd StateDirectory=shardd RuntimeDirectory=shardd \
+	RuntimeDirectoryMode=0750 LimitMEMLOCK=infinity 'LimitNOFILE=.' 'OOMPolicy=.' 'OOMScoreAdjust=-.' 'ExecReload=.*-HUP' 'TimeoutStopSec=.' \
+	'DeviceAllow=char-infiniband_verbs rw' 'DeviceAllow=/dev/infiniband/rdma_cm rw' 'RestrictAddressFamilies=.*AF_NETLINK'; do
+	grep -qE "^$line" deploy/shardd.service || bad "deploy/shardd.service: no $line"
+done
+if command -v systemd-sysusers >/dev/null; then
+	mkdir -p "$dir/root/etc"
+	: >"$dir/root/etc/passwd"
+	systemd-sysusers --root="$dir/root" "$PWD/deploy/shardd.sysusers" >"$dir/said" 2>&1 || bad "systemd-sysusers: $(cat "$dir/said")"
+	grep -q '^shardd:.*:/var/lib/shardd:/usr/sbin/nologin$' "$dir/root/etc/passwd" && grep -q '^shardd:' "$dir/root/etc/group" ||
+		bad "deploy/shardd.sysusers makes no user and group shardd"
+fi
+while read -r key _; do
+	[ ! -e /proc/sys ] || [ -e "/proc/sys/${key//./\/}" ] || bad "deploy/90-shardd.sysctl.conf: $key: no such sysctl"
+done < <(grep -E '^[a-z]' deploy/90-shardd.sysctl.conf)
+
+# shardd.conf: option for option, section for section; every line is taken when it is no comment
+options() { awk '/^\[(daemon|net|cluster)\]/ { s = $1; next } /^\[/ { s = "" } s && /^  [a-z_]+( |$)/ { print s, $1 }' <("$B/shardd" --help) | sort; }
+named() { awk '/^\[/ { s = $1 ~ /^\[(daemon|net|cluster)\]$/ ? $1 : "" } s && match($0, /^;[a-z_]+ = /) { print s, substr($0, 2, RLENGTH - 4) }' deploy/shardd.conf | sort; }
+[ "$(options | wc -l)" -ge 20 ] || bad "only $(options | wc -l) options found in shardd --help"
+diff <(options) <(named) >"$dir/diff" || bad "shardd --help (<) and deploy/shardd.conf (>): $(grep '^[<>]' "$dir/diff" | tr '\n' ' ')"
+"$B/shardd" --config deploy/shardd.conf --check >/dev/null || bad "deploy/shardd.conf is refused"
+
+# the packages: names in control have a list of files, and the version is the Makefile's
+for p in $(sed -n 's/^Package: //p' deploy/debian/control); do
+	[ -s "deploy/debian/$p.install" ] || bad "deploy/debian: $p has no list of files"
+done
+version=$(sed -n 's/^VERSION *:= *//p' Makefile)
+head -1 deploy/debian/changelog | grep -qF "shardd ($version" || bad "deploy/debian/changelog is not of version $version"
+for f in deploy/debian/shardd.{config,postinst,postrm} deploy/debian/tests/train; do sh -n "$f" || bad "$f: wrong"; done
+
 [ $wrong = 0 ] && echo "deploy: ${#has[@]} metrics, each explained, none made up$note"
 [ $wrong = 0 ]
