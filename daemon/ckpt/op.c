@@ -220,6 +220,36 @@ static void stalled(struct ckpt_op *op, double seconds)
 		ckpt_save_lost(op);
 }
 
+const struct peer *ckpt_away(const struct server *s)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && !s->peer[n]->up)
+			return s->peer[n];
+	return NULL;
+}
+
+/* What was given up comes back when it can, without a deadline; who asked for it has one. */
+static void tell_waits(struct ckpt_op *op, uint64_t now_ns)
+{
+	const struct peer *p = ckpt_away(op->server);
+	uint64_t limit = op->server->conf->heartbeat_timeout_ns + (p == NULL ? CKPT_STALL_NS : 0);
+	bool waits =
+		op->phase == CKPT_GIVING_UP || op->phase == CKPT_LINKS || op->phase == CKPT_SEALING || op->phase == CKPT_PUBLISHING;
+	struct err e;
+
+	if (!op->asked || !waits || now_ns < op->moved_ns + limit)
+		return;
+	if (p != NULL)
+		err_set(&e, SHARD_UNREACHABLE,
+			"\"%s\" waits for node %s, which is down: %.200s; it is restored when the node is back", op->name,
+			server_node_name(op->server, p->node), p->why);
+	else
+		err_set(&e, SHARD_TIMEOUT, "\"%s\" is read, but not sealed after %.0f s; the restore goes on", op->name,
+			(double)limit / NS_PER_SEC);
+	log_line(op->server->log, LOG_LEVEL_WARN, "event=restore_waits model=%s path=%s why=%s", op->name, op->path, e.text);
+	ckpt_op_refuse(op, &e);
+}
+
 static void end_restore(struct ckpt_op *op)
 {
 	struct err e = op->why;
@@ -242,6 +272,7 @@ void ckpt_beat(struct server *s, uint64_t now_ns)
 				end_restore(op);
 			continue;
 		}
+		tell_waits(op, now_ns);
 		ckpt_op_tell(op); /* who asked sees that it lives, also where no byte moves */
 		if (waits && now_ns > op->moved_ns + limit)
 			stalled(op, (double)limit / NS_PER_SEC);

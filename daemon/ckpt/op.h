@@ -89,6 +89,7 @@ void ckpt_op_refuse(struct ckpt_op *op, const struct err *e); /* answers who ask
 void ckpt_op_note_failure(struct ckpt_op *op);
 const char *ckpt_op_text(const struct ckpt_op *op, char out[CHECKPOINT_PATH_MAX + 64]); /* "being saved to /ckpt/x" */
 struct session *ckpt_op_session(const struct ckpt_op *op);
+const struct peer *ckpt_away(const struct server *s); /* a node without a link, or NULL */
 void ckpt_persist_dir(struct model *m, const char *dir);
 /* dir as asked, or the model's own, into out[CHECKPOINT_PATH_MAX] */
 enum shard_status ckpt_dir(char *out, const char *asked, const char *checkpoint_dir, const char *name, struct err *e);

@@ -25,14 +25,6 @@
 
 #define NOTE_NS (10 * NS_PER_SEC)
 
-static const struct peer *away(const struct server *s)
-{
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && !s->peer[n]->up)
-			return s->peer[n];
-	return NULL;
-}
-
 /* --- the end --- */
 
 static void answer(struct ckpt_op *op)
@@ -209,7 +201,7 @@ void ckpt_restore_load(struct ckpt_op *op)
 {
 	Shard__LoadPart body = SHARD__LOAD_PART__INIT;
 	struct server *s = op->server;
-	const struct peer *p = away(s);
+	const struct peer *p = ckpt_away(s);
 
 	if (p != NULL && op->m->ckpt.rolled_back) {
 		bool due = op->noted_ns == 0 || clock_ns() - op->noted_ns > NOTE_NS;
@@ -241,7 +233,7 @@ static void give_up(struct ckpt_op *op)
 static void define(struct ckpt_op *op)
 {
 	struct server *s = op->server;
-	const struct peer *p = away(s);
+	const struct peer *p = ckpt_away(s);
 	struct err e;
 	enum shard_status st;
 

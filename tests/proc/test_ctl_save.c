@@ -7,6 +7,7 @@
 #include "lib/trainer.h"
 
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,9 +109,30 @@ static void test_save_restore(void **state)
 	cluster_stop(c);
 }
 
+/* Who asks does not wait for a node for ever; the model does. */
+static void test_away(void **state)
+{
+	struct cluster *c =
+		cluster_start(2, "min_world = 1\nmax_world = 2\nchunk_elems = 1024", "[cluster]\nheartbeat_timeout = 1s\n");
+	char dir[100], words[400];
+	struct trainer t;
+
+	(void)state;
+	snprintf(dir, sizeof(dir), "%s/ckpt", c->dir);
+	assert_int_equal(mkdir(dir, 0777), 0);
+	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	one_step(&t);
+	RUN(0, "step 1 of", "save gpt --dir %s --address %s", dir, c->node[0].unix_address);
+	trainer_end(&t);
+	cluster_signal(c, 1, SIGKILL);
+	(void)cluster_wait(c, 1, 5000);
+	RUN(3, "\"gpt\" waits for node ", "restore %s --force --address %s", dir, c->node[0].unix_address);
+	cluster_stop(c);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_save_restore)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_save_restore), cmocka_unit_test(test_away)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
