@@ -30,11 +30,14 @@ struct ckpt_last { /* the newest checkpoint known: saved by, or restored on, thi
 	time_t at;
 };
 
-struct ckpt_model {                     /* of one model */
-	struct ckpt_op *op;             /* coordinator: the save or restore in hand */
-	struct list parts;              /* this node's shares; the first one works */
-	bool reset_due;                 /* LOST, and somebody still uses the memory: it is reset when nobody does */
-	bool rolled_back;               /* LOST, and a restore brings the weights */
+struct ckpt_model {         /* of one model */
+	struct ckpt_op *op; /* coordinator: the save or restore in hand */
+	struct list parts;  /* this node's shares; the first one works */
+	bool reset_due;     /* LOST, and somebody still uses the memory: it is reset when nobody does */
+	bool rolled_back;   /* LOST, and a restore brings the weights */
+	bool read;          /* a LOAD_PART left something in the memory, which no seal has taken yet */
+	uint16_t read_for;  /* who asked for it */
+	uint32_t read_tag;
 	char from[CHECKPOINT_PATH_MAX]; /* what LOAD_PART read last, for texts */
 	/* coordinator */
 	char dir[CHECKPOINT_PATH_MAX]; /* where it was saved last, kept on disk; empty: nowhere */

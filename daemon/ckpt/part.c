@@ -276,6 +276,16 @@ static void timer_closed(uv_handle_t *h)
 	free(p);
 }
 
+/* What was read for a restore that failed, here or elsewhere, is not what anybody wrote. */
+static void forget_read(struct model *m, uint16_t asker, uint32_t tag)
+{
+	if (!m->ckpt.read || m->sealed || m->busy > 0 || (asker != UINT16_MAX && asker != m->ckpt.read_for) ||
+	    (tag != 0 && tag != m->ckpt.read_tag))
+		return;
+	m->ckpt.read = false;
+	store_reset(m->store);
+}
+
 static void end(struct ckpt_part *p)
 {
 	struct model *m = p->m;
@@ -286,6 +296,13 @@ static void end(struct ckpt_part *p)
 		log_line(p->server->log, p->st == SHARD_INTERRUPTED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
 			 "event=checkpoint_share_failed model=%s op=%s why=%s", m->name, wire_op(p->op)->name, p->why.text);
 	list_remove(&p->link);
+	if (p->op == OP_LOAD_PART && p->total_bytes > 0 && m->generation == p->generation) {
+		m->ckpt.read_for = p->asker;
+		m->ckpt.read_tag = p->tag;
+		m->ckpt.read = true;
+		if (p->st != SHARD_OK)
+			forget_read(m, p->asker, p->tag);
+	}
 	answer(p);
 	uv_close((uv_handle_t *)&p->timer, timer_closed);
 	ckpt_boundary(m); /* the next one, or a reset that waited */
@@ -433,6 +450,8 @@ void ckpt_part_end(struct model *m, uint16_t asker, uint32_t tag)
 		if (asker == UINT16_MAX || (p->asker == asker && (tag == 0 || p->tag == tag)))
 			atomic_store(&p->progress.cancel, true);
 	}
+	if (ckpt_quiet(m))
+		forget_read(m, asker, tag);
 }
 
 /* --- of the model --- */

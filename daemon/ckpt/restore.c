@@ -168,6 +168,8 @@ void ckpt_restore_written(struct ckpt_op *op)
 		server_wake(op->server, clock_ns() + 5 * NS_PER_MS);
 		return;
 	}
+	for (uint16_t n = 0; n < op->server->nodes_nr; n++)
+		op->share[n].asked = false; /* from here on it is the model's */
 	model_event(op->m, &(struct core_event){.type = CORE_EV_WRITTEN,
 						.id.generation = op->m->generation,
 						.step = c->step,
@@ -331,7 +333,7 @@ void ckpt_sealed(struct model *m)
 {
 	struct ckpt_op *op = m->ckpt.op;
 
-	m->ckpt.rolled_back = m->ckpt.loaded = false;
+	m->ckpt.rolled_back = m->ckpt.loaded = m->ckpt.read = false;
 	if (op != NULL && op->phase == CKPT_SEALING)
 		op->phase = CKPT_PUBLISHING;
 }

@@ -11,7 +11,7 @@
 struct model;
 
 struct ckpt_share {
-	bool out; /* not answered yet */
+	bool asked, out; /* out: not answered yet */
 	uint32_t tag;
 	uint64_t done, total;
 };

@@ -64,9 +64,10 @@ void ckpt_op_cancel(struct ckpt_op *op)
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		struct wire_head h = {.op = OP_PART_CANCEL, .model = op->m->id, .attempt = op->share[n].tag};
 
-		if (op->share[n].out && n == s->self)
+		/* a load that has ended as well: what it brought belongs to no model now */
+		if (n == s->self && op->share[n].asked)
 			ckpt_part_end(op->m, n, 0);
-		else if (op->share[n].out)
+		else if (op->share[n].asked)
 			(void)peer_send(s, n, &h, NULL, NULL);
 	}
 }
@@ -91,7 +92,7 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 	op->cancelled = op->shares_bad = false;
 	op->shares_done = shares_done;
 	op->moved_ns = clock_ns();
-	op->share[s->self].out = true;
+	op->share[s->self].out = op->share[s->self].asked = true;
 	op->out_nr = 1;
 	ckpt_part_begin(op->m, s->self, 0, wire_op, op->m->generation, op->path,
 			wire_op == OP_SAVE_PART ? op->step : op->manifest->sum);
@@ -106,7 +107,7 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 			relay_drop(s, r);
 			continue;
 		}
-		op->share[n] = (struct ckpt_share){.out = true, .tag = r->tag};
+		op->share[n] = (struct ckpt_share){.out = true, .asked = true, .tag = r->tag};
 		op->incarnation[n] = s->peer[n]->incarnation;
 		op->out_nr++;
 	}

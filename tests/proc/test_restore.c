@@ -9,6 +9,7 @@
 #include "lib/proc.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,6 +212,75 @@ static void another_layout(void **state)
 	done(y);
 }
 
+/* DIR/nan: what DIR/global_step7 has, but the last weight is not a number. Its sums are right. */
+static void save_nan(struct yard *y)
+{
+	char from[CHECKPOINT_PATH_MAX], to[CHECKPOINT_PATH_MAX];
+	struct part_progress progress = {.done_bytes = 0};
+	struct part_run run[64];
+	struct part_file file;
+	struct manifest *m;
+	uint32_t nr = 0;
+	struct err e;
+
+	assert_int_equal(checkpoint_open(y->keep.dir, "global_step7", "m", &m, &e), SHARD_OK);
+	assert_int_equal(checkpoint_path(from, y->keep.dir, "global_step7", &e), SHARD_OK);
+	assert_int_equal(checkpoint_begin(to, y->keep.dir, "nan", "m", &e), SHARD_OK);
+	for (uint32_t k = m->kinds_nr; k-- > 0;) {
+		for (uint32_t t = 0; t < m->tensors_nr; t++) {
+			uint64_t numel = 1;
+
+			for (uint32_t d = 0; d < m->tensors[t].ndim; d++)
+				numel *= m->tensors[t].shape[d];
+			assert_true(nr < NR(run));
+			run[nr++] = (struct part_run){m->kinds[k], m->tensors[t].name, 0, numel, calloc(numel, sizeof(float))};
+		}
+	}
+	assert_int_equal(part_load(from, m->files, m->files_nr, run, nr, false, &progress, &e), SHARD_OK);
+	assert_int_equal(run[nr - 1].kind, SHARD_MASTER);
+	run[nr - 1].at[run[nr - 1].count - 1] = NAN;
+	assert_int_equal(part_write(to, "node-a.safetensors", run, nr, NULL, 0, &file, &progress, &e), SHARD_OK);
+	for (uint32_t i = 0; i < m->files_nr; i++)
+		part_file_free(&m->files[i]);
+	m->files[0] = file;
+	m->files_nr = 1;
+	m->blobs_nr = 0;
+	assert_int_equal(checkpoint_finish(y->keep.dir, "nan", m, &e), SHARD_OK);
+	while (nr > 0)
+		free(run[--nr].at);
+	manifest_free(&m);
+}
+
+/* All was read when the last weight turned out to be no number: nothing of it counts as written. */
+static void nothing_of_a_failed_one_counts(void **state)
+{
+	struct yard *y = *state;
+	struct shard_spec s;
+	char settings[512];
+	shard_client *c;
+	shard_model *m;
+	const char *at;
+	int created;
+
+	save_seven(y, NULL);
+	save_nan(y);
+	y->cluster = cluster_start(1, NULL, NULL);
+	at = y->cluster->node[0].unix_address;
+	c = crew_connect(at);
+	crew_spec(&s, "m", settings, sizeof(settings), y->crew.nr);
+	MUST(shard_define(c, &s, &m, &created));
+	assert_int_equal(created, 1);
+	shard_disconnect(&c);
+	refused(at, y->keep.dir, "nan", NULL, SHARD_PROTOCOL, "not finite", "the newest complete checkpoint");
+	c = crew_connect(at);
+	MUST(shard_define(c, &s, &m, &created));
+	assert_int_equal(created, 1);
+	crew_must(shard_seal(m, 0), SHARD_MISSING, "seal");
+	assert_non_null(strstr(shard_error(), "\"wte\" at 0"));
+	shard_disconnect(&c);
+	done(y);
+}
+
 static void at_the_start(void **state)
 {
 	struct yard *y = *state;
@@ -358,6 +428,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_step_off_is_seen, setup, teardown),
 		cmocka_unit_test_setup_teardown(damage, setup, teardown),
 		cmocka_unit_test_setup_teardown(another_layout, setup, teardown),
+		cmocka_unit_test_setup_teardown(nothing_of_a_failed_one_counts, setup, teardown),
 		cmocka_unit_test_setup_teardown(at_the_start, setup, teardown),
 		cmocka_unit_test_setup_teardown(pinned, setup, teardown),
 		cmocka_unit_test_setup_teardown(counters_scale_and_schedule, drill_setup, drill_teardown),
