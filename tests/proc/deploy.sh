@@ -34,7 +34,7 @@ fi
 B=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-deploy.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
-sed "s,@BINDIR@,$PWD/$B," deploy/shardd.service | grep -v ^Documentation= >"$dir/shardd.service" # verify asks man for pages
+sed "s,@BINDIR@,$(cd "$B" && pwd)," deploy/shardd.service | grep -v ^Documentation= >"$dir/shardd.service" # verify asks man for pages
 if command -v systemd-analyze >/dev/null; then
 	exposure=$(systemd-analyze security --offline=true "$dir/shardd.service" 2>/dev/null | sed -n 's/.*Overall exposure level for .*: \([0-9.]*\) .*/\1/p')
 	awk -v e="${exposure:-10}" 'BEGIN { exit !(e <= 1.6) }' || bad "deploy/shardd.service: exposure ${exposure:-not said}, at most 1.6"
