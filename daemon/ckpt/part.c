@@ -116,31 +116,6 @@ static void run_save(uv_work_t *w)
 	p->st = part_write(p->path, p->name, p->runs, p->runs_nr, p->blobs, p->blobs_nr, &p->file, &p->progress, &p->why);
 }
 
-/* A checkpoint that is no good: is there another one? */
-static void offer(struct ckpt_part *p, const char *name)
-{
-	char dir[CHECKPOINT_PATH_MAX], *slash;
-	struct checkpoint_found *found = NULL;
-	size_t used = strlen(p->why.text);
-	uint32_t nr = 0;
-
-	snprintf(dir, sizeof(dir), "%s", p->path);
-	slash = strrchr(dir, '/');
-	if (slash == NULL || slash == dir || strstr(p->why.text, "newest complete") != NULL)
-		return;
-	*slash = 0;
-	if (checkpoint_list(dir, name, &found, &nr, NULL) != SHARD_OK)
-		nr = 0;
-	for (uint32_t i = 0; i < nr; i++) {
-		if (!found[i].complete || strcmp(found[i].tag, slash + 1) == 0)
-			continue;
-		snprintf(p->why.text + used, sizeof(p->why.text) - used, "; the newest complete checkpoint there is %s",
-			 found[i].tag);
-		break;
-	}
-	free(found);
-}
-
 static enum shard_status check_loaded(struct ckpt_part *p, struct err *e)
 {
 	const struct model *m = p->m;
@@ -178,7 +153,7 @@ static void run_load(uv_work_t *w)
 	if (p->st == SHARD_OK)
 		p->st = check_loaded(p, &p->why);
 	if (p->st == SHARD_PROTOCOL || p->st == SHARD_NOT_FOUND)
-		offer(p, p->m->name);
+		ckpt_offer(p->path, p->m->name, &p->why);
 	manifest_free(&c);
 }
 

@@ -114,16 +114,6 @@ void ckpt_refused(struct model *m, const struct err *e)
 
 /* --- reading --- */
 
-/* Takes op->manifest's place as the loop will see it. In a job. */
-void ckpt_read_manifest(struct ckpt_op *op, const char *name)
-{
-	op->st = checkpoint_open(op->dir, op->tag, name, &op->manifest, &op->why);
-	if (op->st == SHARD_OK)
-		op->st = checkpoint_path(op->path, op->dir, op->tag, &op->why);
-	if (op->st == SHARD_OK && (op->st = ckpt_counters_check(op->manifest, op->path, &op->why)) == SHARD_OK)
-		op->st = ckpt_read_blobs(op->path, op->manifest, &op->blobs, &op->blobs_nr, &op->why);
-}
-
 static void run_open(struct ckpt_op *op)
 {
 	if (op->tag[0] == 0)
@@ -275,6 +265,21 @@ static enum shard_status take(struct ckpt_op *op, struct model *m, struct err *e
 	return SHARD_OK;
 }
 
+static void checked(struct ckpt_op *op)
+{
+	struct err e;
+
+	if (op->failed || op->st != SHARD_OK) {
+		e = op->why;
+		ckpt_restore_end(op, &e);
+	} else if (op->m->sealed) {
+		op->phase = CKPT_GIVING_UP;
+		give_up(op);
+	} else { /* it was LOST meanwhile */
+		ckpt_restore_load(op);
+	}
+}
+
 static void opened(struct ckpt_op *op)
 {
 	struct server *s = op->server;
@@ -297,12 +302,10 @@ static void opened(struct ckpt_op *op)
 		return;
 	}
 	ckpt_op_attach(op, m);
-	if (m->sealed) {
-		op->phase = CKPT_GIVING_UP;
-		give_up(op);
-	} else {
+	if (m->sealed)
+		ckpt_op_work(op, ckpt_check_files, checked);
+	else
 		ckpt_restore_load(op);
-	}
 }
 
 /* --- what the core says --- */

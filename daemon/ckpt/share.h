@@ -20,6 +20,8 @@ struct ckpt_share {
 void ckpt_part_begin(struct model *m, uint16_t asker, uint32_t tag, uint16_t wire_op, uint32_t generation, const char *path,
 		     uint64_t step_or_sum);
 void ckpt_part_end(struct model *m, uint16_t asker, uint32_t tag); /* cancel; UINT16_MAX: all */
+/* A checkpoint that is no good: is there another one? Appended to why. In a job. */
+void ckpt_offer(const char *path, const char *name, struct err *why);
 /* op.c: this node's own share is over */
 void ckpt_share_done(struct model *m, uint16_t node, uint32_t tag, bool bad, const struct err *e);
 

@@ -78,6 +78,7 @@ void ckpt_op_fail(struct ckpt_op *op, const struct err *e)
 		op->failed = true;
 		op->why = *e;
 	}
+	atomic_store(&op->checking.cancel, true);
 	ckpt_op_cancel(op);
 }
 

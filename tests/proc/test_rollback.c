@@ -270,6 +270,15 @@ static void given_up_by_force(void **state)
 	keep_must_save(at, "m", y->keep.dir, NULL);
 	crew_wait_step(&y->crew, saved_step(y) + 4);
 	assert_int_equal(ask_restore(at, y, false), SHARD_EXISTS);
+	/* not for a checkpoint whose data are damaged */
+	keep_must_save(at, "m", y->keep.dir, "later");
+	keep_flip(y->keep.dir, "later", "node-b.safetensors", -5);
+	if (ask_restore(at, y, true) != SHARD_PROTOCOL || strstr(shard_error(), "nothing has changed") == NULL ||
+	    strstr(shard_error(), "the newest complete checkpoint") == NULL)
+		fail_msg("%s", shard_error());
+	for (uint32_t r = 0; r < 3; r++)
+		assert_int_equal(atomic_load(&y->crew.member[r].rolled_back), 0);
+	keep_flip(y->keep.dir, "later", "node-b.safetensors", -5); /* whole again */
 	if (ask_restore(at, y, true) != SHARD_OK)
 		fail_msg("%s", shard_error());
 	for (uint32_t r = 0; r < 3; r++)
