@@ -107,6 +107,35 @@ static void test_prepared(void **state)
 	finish(&c);
 }
 
+/* The same at a node that does not coordinate: its own trainer hears it from the node, the others that the attempt is over and why. */
+static void test_undecided_elsewhere(void **state)
+{
+	struct crowd c;
+
+	start(&c, state);
+	for (int i = 0; i < 3; i++) {
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_BEGIN);
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH);
+	}
+	for (int i = 0; i < 2; i++) {
+		DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
+		DRILL_SEND(c.t[i], .op = DRILL_RESULT);
+	}
+	cluster_signal(c.y->cluster, 1, SIGTERM); /* it has not voted: rank 2 has not committed */
+	stopped(&c, 1);
+	logged(&c, 1, "not decided, it is aborted");
+	drill_do(c.t[2], (struct drill_cmd){.op = DRILL_COMMIT}); /* a commit is told, not answered */
+	if (c.t[2]->last.rc == SHARD_OK)
+		DRILL(c.t[2], SHARD_CLOSED, .op = DRILL_RESULT);
+	drill_text(c.t[2]->last.error, "node b stops: SIGTERM");
+	for (int i = 0; i < 2; i++) {
+		drill_recv(c.t[i], 20000);
+		assert_int_not_equal(c.t[i]->last.rc, SHARD_OK);
+		drill_text(c.t[i]->last.error, "node b");
+	}
+	finish(&c);
+}
+
 /* Wherever in a step it comes: both stop, cleanly, and in time. */
 static void test_while_training(void **state)
 {
@@ -175,6 +204,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_undecided, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_undecided_elsewhere, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_prepared, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_while_training, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_second_daemon, drill_setup, drill_teardown),
