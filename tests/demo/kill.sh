@@ -120,11 +120,13 @@ stop_daemons
 ! grep -q 'nobody left a place' "$dir"/trainer-?.*.out || fail "a trainer that came again found no place in the data"
 
 grep -o ' event=world .*' "$dir/daemon-a.out" >"$dir/worlds" || fail "daemon a logged no worlds"
-if [ "${BREAK:-}" = 1 ]; then # a world that lasted, from the middle: as if nobody had come or gone then
-	awk '{ match($0, /step=[0-9]+/); from[NR] = substr($0, RSTART + 5, RLENGTH - 5) + 0; nodes[NR] = $NF; line[NR] = $0 }
-		END { for (i = 2 + int(NR / 3); i < NR && (from[i + 1] <= from[i] || nodes[i] == nodes[i - 1]); i++) {}
-			for (k = 1; k <= NR; k++) if (k != i) print line[k] }' \
-		"$dir/worlds" >"$dir/wrong"
+if [ "${BREAK:-}" = 1 ]; then # the world that lasted longest, but for the first: as if nobody had come or gone then
+	awk -v steps="$steps" '{ match($0, /step=[0-9]+/); from[NR] = substr($0, RSTART + 5, RLENGTH - 5) + 0; nodes[NR] = $NF; line[NR] = $0 }
+		END { from[NR + 1] = steps + 1
+			for (i = 2; i <= NR; i++)
+				if (nodes[i] != nodes[i - 1] && from[i + 1] - from[i] > longest) { longest = from[i + 1] - from[i]; out = i }
+			for (k = 1; k <= NR; k++) if (k != out) print line[k]
+			exit !out }' "$dir/worlds" >"$dir/wrong" || fail "there was but one world: nothing to leave out"
 	mv "$dir/wrong" "$dir/worlds"
 fi
 echo "demo: $deaths killed; $(grep -c '' "$dir/worlds") worlds, of $(sed 's/.* size=\([0-9]*\) .*/\1/' "$dir/worlds" | sort -n | uniq -c |

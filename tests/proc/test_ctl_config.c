@@ -91,8 +91,8 @@ static void test_all(void **state)
 	int options[2] = {0, 0};
 
 	(void)state;
-	assert_int_equal(tool_run(&checked, "shardd", "--check --set daemon.node=a"), 0);
-	assert_int_equal(tool_run(&explained, "shardd", "--explain --set daemon.node=a"), 0);
+	assert_int_equal(tool_run(&checked, "shardd", "--check --set daemon.node=a --set cluster.secret=/etc/x"), 0);
+	assert_int_equal(tool_run(&explained, "shardd", "--explain --set daemon.node=a --set cluster.secret=/etc/x"), 0);
 	for (at = checked; (at = strstr(at, " = ")) != NULL; at++)
 		options[0]++;
 	for (at = explained; (at = strstr(at, " = ")) != NULL; at++)
