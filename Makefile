@@ -78,11 +78,12 @@ parts:
 
 # the three that know of libsystemd, made anew when it comes or goes
 SYSTEMD_O := $(patsubst %,$(B)/%.o,daemon/notify daemon/journal tests/proc/test_notify)
-SYSTEMD_MARK := $(B)/systemd-$(if $(HAVE_SYSTEMD),yes,no)
 $(SYSTEMD_O): CPPFLAGS += $(if $(HAVE_SYSTEMD),-DSHARD_SYSTEMD)
-$(SYSTEMD_O): $(SYSTEMD_MARK)
-$(SYSTEMD_MARK):
-	@mkdir -p $(@D); rm -f $(B)/systemd-*; touch $@
+$(SYSTEMD_O): $(B)/with-systemd
+$(B)/with-systemd: systemd-look # looked at always, newer only when it differs
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_SYSTEMD),yes,no)' ] || echo '$(if $(HAVE_SYSTEMD),yes,no)' >$@
+.PHONY: systemd-look
+systemd-look:
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a)
 
