@@ -296,7 +296,7 @@ static void on_waits(struct fake *f, const struct wire_head *h, const void *body
 
 static bool in_hand(struct fake *f, const struct wire_head *h)
 {
-	return h->term == FAKE_TERM && h->step == f->step + 1 && h->attempt == f->attempt;
+	return h->term == FAKE_TERM && h->generation == f->generation && h->step == f->step + 1 && h->attempt == f->attempt;
 }
 
 static void on_push(struct fake *f, const struct wire_head *h, const void *body)
