@@ -67,7 +67,7 @@ struct ckpt_op {
 	Shard__Spec *spec;
 	uint32_t keep; /* prune after it; 0: nothing */
 	/* restore */
-	struct part_progress checking; /* before a sealed model is given up */
+	struct part_progress checking;
 	struct ckpt_blob *blobs;
 	uint32_t blobs_nr, dirs_nr, from_dir;
 	char dirs[CKPT_DIRS][CHECKPOINT_PATH_MAX]; /* to look in, when nobody named a checkpoint */
@@ -108,16 +108,13 @@ void ckpt_restore_end(struct ckpt_op *op, const struct err *e); /* e NULL: done 
 enum shard_status ckpt_restore_compare(const struct model *m, const struct manifest *c, struct err *e);
 void ckpt_restore_written(struct ckpt_op *op);
 void ckpt_restore_beat(struct ckpt_op *op);
-
-/* look.c: in a job */
+/* look.c, in a job */
 void ckpt_read_manifest(struct ckpt_op *op, const char *name); /* of op->dir, op->tag */
 void ckpt_check_files(struct ckpt_op *op);                     /* every byte, before weights are given up for it */
-
 /* auto.c */
 void ckpt_auto_pick(struct ckpt_op *op); /* the newest that is left in op->dirs */
 void ckpt_auto_next(struct ckpt_op *op); /* that one was bad */
 void ckpt_auto_dirs(struct ckpt_op *op, const struct model *m);
 void ckpt_auto_return(struct model *m);
 bool ckpt_auto_start(struct model *m); /* true: it looks for one */
-
 #endif
