@@ -19,6 +19,7 @@ struct fake_conf { /* constant while it runs */
 	uint32_t chunk_elems; /* 0: 1024 */
 	uint32_t rank, world_size;
 	uint64_t timeout_ms; /* of the model; 0: 20 s */
+	uint32_t staleness;  /* max_staleness */
 };
 
 struct fake_knobs {       /* changed with the lock: fake_lock() */
@@ -28,6 +29,9 @@ struct fake_knobs {       /* changed with the lock: fake_lock() */
 	const char *waits;    /* text of WAITS; NULL: not answered */
 	bool no_next_attempt; /* after a result */
 	bool skip_nonfinite;  /* the next result is a skip */
+	uint32_t more_ranks;  /* of the next ATTEMPT's world */
+	double loss_scale;    /* of it; 0: 8 */
+	uint32_t ready_us;    /* until READY is looked at */
 	bool diverged;
 };
 
@@ -65,8 +69,9 @@ struct fake {
 	uint32_t chunks_nr;
 	enum shard_dtype image, grad;
 	bool defined, created, sealed, joined;
-	uint64_t step; /* committed */
-	uint32_t attempt, generation;
+	uint64_t step;                      /* committed */
+	uint32_t attempt, generation, slot; /* slot: image that has the newest weights */
+	uint64_t wrote[2];                  /* steps that wrote the weights of the step before the committed one, and its own */
 	float *master, *moment, *landing, *saved; /* saved: master as of the last SAVE */
 	uint64_t landing_first;
 	struct shm arena, shared;    /* over tcp: private */

@@ -11,11 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct image_head *image(struct fake *f)
-{
-	return f->shared.base;
-}
-
 void fake_control(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg)
 {
 	if (f->stream != NULL)
@@ -61,58 +56,13 @@ void fake_send_attempt(struct fake *f, const char *why)
 	memset(f->tensor_absent, 0, sizeof(f->tensors) / sizeof(f->tensors[0]));
 	h = fake_head(f, OP_ATTEMPT);
 	a.rank = f->conf.rank;
-	a.world_size = f->conf.world_size;
+	a.world_size = f->conf.world_size + f->knobs.more_ranks;
 	a.local_size = 1;
-	a.loss_scale = 8;
+	a.loss_scale = f->knobs.loss_scale > 0 ? f->knobs.loss_scale : 8;
+	a.weights = f->wrote[0];
+	a.newest = f->wrote[1];
 	a.why = (char *)(uintptr_t)why;
 	fake_control(f, &h, &a.base);
-}
-
-/* Chunks become the committed step's: in the shared page, or as parts over tcp. */
-static void publish(struct fake *f)
-{
-	struct wire_head h = fake_head(f, OP_PUBLISHED);
-	size_t elem = dtype_bytes(f->image);
-	char *data = (char *)f->shared.base + image_data_offset(f->chunks_nr);
-
-	if (!f->joined)
-		return;
-	atomic_fetch_add(&image(f)->open, 1);
-	dtype_convert(data, f->image, f->master, SHARD_F32, f->elems);
-	for (uint32_t c = 0; c < f->chunks_nr; c++)
-		atomic_store(&image(f)->version[c], f->step);
-	atomic_fetch_add(&image(f)->open, 1);
-	if (!f->conf.tcp) {
-		fake_control(f, &h, NULL);
-		return;
-	}
-	for (uint64_t c = 0, at = 0; c < f->chunks_nr; c++, at += f->conf.chunk_elems) {
-		uint64_t bytes = (f->elems - at < f->conf.chunk_elems ? f->elems - at : f->conf.chunk_elems) * elem;
-
-		for (uint64_t p = 0; p * WIRE_PART_BYTES < bytes; p++) {
-			uint64_t n = bytes - p * WIRE_PART_BYTES;
-
-			h = fake_head(f, OP_IMAGE_DATA);
-			h.flags = WIRE_PART_FLAG(p);
-			h.chunk = (uint32_t)c;
-			h.step = f->step;
-			CHECK(stream_send(f->stream, &h, data + at * elem + p * WIRE_PART_BYTES,
-					  (uint32_t)(n < WIRE_PART_BYTES ? n : WIRE_PART_BYTES), NULL, NULL) == SHARD_OK);
-		}
-	}
-}
-
-static void apply(struct fake *f)
-{
-	for (uint32_t t = 0; t < f->tensors_nr; t++)
-		for (uint64_t i = f->tensors[t].offset; i < f->tensors[t].offset + f->tensors[t].numel; i++) {
-			float g;
-
-			if (f->tensor_absent[t])
-				continue;
-			dtype_convert(&g, SHARD_F32, (char *)f->arena.base + i * dtype_bytes(f->grad), f->grad, 1);
-			f->master[i] -= g;
-		}
 }
 
 void fake_decide(struct fake *f)
@@ -132,7 +82,7 @@ void fake_decide(struct fake *f)
 	r.diverged = f->knobs.diverged;
 	f->knobs.skip_nonfinite = false;
 	if (!skip)
-		apply(f);
+		fake_apply(f);
 	fake_control(f, &h, &r.base);
 	f->step++;
 	if (f->ready_has_blob) {
@@ -140,8 +90,7 @@ void fake_decide(struct fake *f)
 		f->blob.step = f->step;
 	}
 	f->attempt = 0;
-	if (!skip || !f->conf.tcp)
-		publish(f);
+	fake_decided(f, !skip);
 	if (!f->knobs.no_next_attempt)
 		fake_send_attempt(f, "");
 }
@@ -189,6 +138,7 @@ static void on_define(struct fake *f, const struct wire_head *h, const void *bod
 	r.step = f->step;
 	r.chunk_elems = f->conf.chunk_elems;
 	r.timeout_ms = f->conf.timeout_ms;
+	r.max_staleness = f->conf.staleness;
 	f->defined = true;
 	free(f->spec);
 	f->spec_bytes = shard__spec__get_packed_size(q->spec);
@@ -214,7 +164,7 @@ static void on_seal(struct fake *f, const struct wire_head *h, const void *body)
 
 	CHECK(q != NULL);
 	f->sealed = true;
-	f->step = q->step;
+	f->step = f->wrote[0] = f->wrote[1] = q->step;
 	reply(f, h, NULL);
 	shard__seal__free_unpacked(q, NULL);
 }
@@ -238,40 +188,23 @@ static void on_read(struct fake *f, const struct wire_head *h, const void *body)
 	shard__read__free_unpacked(q, NULL);
 }
 
-void fake_unjoin(struct fake *f)
-{
-	shm_unmap(&f->arena);
-	shm_unmap(&f->shared);
-	f->joined = false;
-}
-
 static void on_join(struct fake *f, const struct wire_head *h, const void *body)
 {
-	size_t data = image_data_offset(f->chunks_nr), arena = f->elems * dtype_bytes(f->grad),
-	       bytes = data + f->elems * dtype_bytes(f->image);
 	struct wire_head r = {
 		.op = OP_JOIN, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = f->generation};
 	Shard__Joined j = SHARD__JOINED__INIT;
 
 	(void)body;
-	if (f->joined)
-		fake_unjoin(f);
-	CHECK(shm_create(&f->arena, "arena", arena, 1, SHM_HUGE_NO, NULL) == SHARD_OK);
-	CHECK(shm_create(&f->shared, "image", bytes, 0, SHM_HUGE_NO, NULL) == SHARD_OK);
-	image(f)->magic = IMAGE_MAGIC;
-	image(f)->generation = f->generation;
-	image(f)->chunks_nr = f->chunks_nr;
-	image(f)->data_offset = data;
-	f->joined = true;
+	fake_map(f);
 	j.arena_bytes = f->arena.bytes;
 	j.image_bytes = f->shared.bytes;
-	j.image_data = data;
+	j.image_data = image_data_offset(f->chunks_nr * (f->conf.staleness + 1));
 	j.image_step = f->step;
 	if (f->conf.tcp)
 		fake_control(f, &r, &j.base);
 	else
 		CHECK(stream_send_fds(f->stream, &r, &j.base, (int[]){f->arena.fd, f->shared.fd}, 2) == SHARD_OK);
-	publish(f);
+	fake_publish(f);
 	if (f->knobs.waits == NULL || strstr(f->knobs.waits, "trainers") == NULL) /* else the world is not complete */
 		fake_send_attempt(f, "");
 }
@@ -333,6 +266,8 @@ static void on_ready(struct fake *f, const struct wire_head *h, const void *body
 		return;
 	for (uint32_t c = 0; c < f->chunks_nr; c++)
 		CHECK(f->chunk_pushed[c]);
+	if (f->knobs.ready_us > 0)
+		usleep(f->knobs.ready_us);
 	if (!f->knobs.mute[OP_READY])
 		fake_decide(f);
 }
@@ -391,6 +326,7 @@ static void on_restore(struct fake *f, const struct wire_head *h, const void *bo
 		r.step = f->step;
 		r.chunk_elems = f->conf.chunk_elems;
 		r.timeout_ms = f->conf.timeout_ms;
+		r.max_staleness = f->conf.staleness;
 		if (strcmp(q->tag, "nameless") != 0)
 			r.spec = shard__spec__unpack(NULL, f->spec_bytes, f->spec);
 		reply(f, h, &r.base);
@@ -416,27 +352,6 @@ static void on_blob(struct fake *f, const struct wire_head *h, const void *body)
 		reply(f, h, &r.base);
 	}
 	shard__blob__free_unpacked(q, NULL);
-}
-
-void fake_roll_back(struct fake *f, uint64_t step, const char *why)
-{
-	Shard__Why w = SHARD__WHY__INIT;
-	struct wire_head h = {.op = OP_LOST, .model = FAKE_MODEL, .step = step};
-
-	f->generation++;
-	f->step = step;
-	f->attempt = 0;
-	memcpy(f->master, f->saved, f->elems * 4);
-	if (f->joined) {
-		image(f)->generation = f->generation;
-		for (uint32_t c = 0; c < f->chunks_nr; c++)
-			atomic_store(&image(f)->version[c], UINT64_MAX);
-	}
-	h.generation = f->generation;
-	w.why = (char *)(uintptr_t)why;
-	w.status = SHARD_ROLLED_BACK;
-	fake_control(f, &h, &w.base);
-	publish(f);
 }
 
 static void on_nothing(struct fake *f, const struct wire_head *h, const void *body)
@@ -470,7 +385,7 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 			      (uint64_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
 
 		CHECK(at + h->body_bytes <= f->elems * dtype_bytes(f->grad));
-		*to = in_hand(f, h) ? (char *)f->arena.base + at : STREAM_DISCARD;
+		*to = in_hand(f, h) ? fake_arena(f) + at : STREAM_DISCARD;
 	}
 	return SHARD_OK;
 }
