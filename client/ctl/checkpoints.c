@@ -141,7 +141,8 @@ static void print_table(const struct checkpoint_found *found, uint32_t nr, bool 
 		       : verified   ? "complete, verified"
 				    : "complete");
 	}
-	printf("%s\n", nr ? "* is what `latest` names" : "no checkpoints");
+	printf("%s\n", nr ? "* is what `latest` names"
+			  : "no checkpoints; in a checkpoint_dir each model has a folder of its own: name that");
 }
 
 enum ctl_exit ctl_checkpoints(const struct ctl_options *o)
