@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes manifest.json: JSON by hand, so that the order is fixed and numbers keep their bits (17 digits), its sum as the last member, read back
- * before it is believed, then synced. Fails with what the file system says, without memory, or where something cannot be said (a text that
- * is no UTF-8). */
+/* Writes manifest.json: JSON with its sum as the last member, read back before it is believed, then synced. Fails with what the
+ * file system says, without memory, or where something cannot be said (a text that is no UTF-8). */
 #include "ckpt/manifest.h"
 #include "ckpt/manifest_impl.h"
 
@@ -12,138 +11,138 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static void put_text(FILE *f, const char *key, const char *text)
+static json_t *hex(uint64_t sum)
 {
-	fprintf(f, "\"%s\":\"", key);
-	for (; *text; text++) {
-		if (*text == '"' || *text == '\\')
-			putc('\\', f);
-		if ((unsigned char)*text < 0x20)
-			fprintf(f, "\\u%04x", (unsigned)*text);
-		else
-			putc(*text, f);
-	}
-	putc('"', f);
+	return json_sprintf("%016" PRIx64, sum);
 }
 
-/* 17 digits say a double exactly; the point keeps -0 and whole numbers real ones. */
-static void put_double(FILE *f, const char *key, double v)
+static json_t *scaler_of(const struct manifest *m)
 {
-	char text[40];
-
-	snprintf(text, sizeof(text), "%.17g", v);
-	fprintf(f, "\"%s\":%s%s", key, text, strpbrk(text, ".en") ? "" : ".0");
+	return json_pack("{s:f, s:i, s:I, s:I}", "scale", m->scaler.scale, "hysteresis", (int)m->scaler.hysteresis, "last_overflow",
+			 (json_int_t)m->scaler.last_overflow, "iter", (json_int_t)m->scaler.iter);
 }
 
-static void put_head(FILE *f, const struct manifest *m)
+static json_t *tune_of(const struct manifest *m)
 {
-	fprintf(f, "{\"format\":\"" MANIFEST_FORMAT "\",\"version\":%d,\n", MANIFEST_VERSION);
-	put_text(f, "release", m->release);
-	putc(',', f);
-	put_text(f, "created", m->created);
-	fputs(",\n", f);
-	put_text(f, "name", m->name);
-	putc(',', f);
-	put_text(f, "run_id", m->run_id);
-	fprintf(f, ",\n\"step\":%" PRIu64 ",\"applied\":%" PRIu64 ",\"skipped_in_row\":%" PRIu64 ",\n\"scaler\":{", m->step,
-		m->applied, m->skipped_in_row);
-	put_double(f, "scale", m->scaler.scale);
-	fprintf(f, ",\"hysteresis\":%" PRId32 ",\"last_overflow\":%" PRId64 ",\"iter\":%" PRId64 "},\n\"tune\":{\"paused\":%s",
-		m->scaler.hysteresis, m->scaler.last_overflow, m->scaler.iter, m->tune.paused ? "true" : "false");
-	if (m->tune.has_lr) {
-		putc(',', f);
-		put_double(f, "lr", m->tune.lr);
-	}
-	if (m->tune.has_clip) {
-		putc(',', f);
-		put_double(f, "clip", m->tune.clip);
-	}
-	fputs("},\n", f);
-	if (m->owner_known)
-		fprintf(f, "\"owner\":{\"uid\":%u,\"gid\":%u},\n", m->owner_uid, m->owner_gid);
-	put_text(f, "settings", m->settings);
-	fputs(",\n", f);
-	put_text(f, "optimizer", m->optimizer);
-	fprintf(f, ",\"image\":\"%s\",\"grad\":\"%s\",\"kinds\":[", dtype_name(m->image), dtype_name(m->grad));
+	json_t *tune = json_pack("{s:b}", "paused", m->tune.paused);
+
+	if (m->tune.has_lr)
+		json_object_set_new(tune, "lr", json_real(m->tune.lr));
+	if (m->tune.has_clip)
+		json_object_set_new(tune, "clip", json_real(m->tune.clip));
+	return tune;
+}
+
+static json_t *kinds_of(const struct manifest *m)
+{
+	json_t *kinds = json_array();
+
 	for (uint32_t i = 0; i < m->kinds_nr; i++)
-		fprintf(f, "%s\"%s\"", i ? "," : "", part_kind_name(m->kinds[i]));
-	fputs("],\n", f);
+		json_array_append_new(kinds, json_string(part_kind_name(m->kinds[i])));
+	return kinds;
 }
 
-static void put_layout(FILE *f, const struct manifest *m)
+static json_t *groups_of(const struct manifest *m)
 {
-	fputs("\"groups\":[", f);
-	for (uint32_t i = 0; i < m->groups_nr; i++) {
-		fputs(i ? ",\n{" : "{", f);
-		put_text(f, "name", m->groups[i].name);
-		putc(',', f);
-		put_text(f, "settings", m->groups[i].settings ? m->groups[i].settings : "");
-		putc('}', f);
-	}
-	fputs("],\n\"tensors\":[", f);
+	json_t *groups = json_array();
+
+	for (uint32_t i = 0; i < m->groups_nr; i++)
+		json_array_append_new(groups, json_pack("{s:s, s:s}", "name", m->groups[i].name, "settings",
+							m->groups[i].settings ? m->groups[i].settings : ""));
+	return groups;
+}
+
+static json_t *tensors_of(const struct manifest *m)
+{
+	json_t *tensors = json_array();
+
 	for (uint32_t i = 0; i < m->tensors_nr; i++) {
 		const struct shard_tensor *t = &m->tensors[i];
+		json_t *shape = json_array();
 
-		fputs(i ? ",\n{" : "\n{", f);
-		put_text(f, "name", t->name);
-		fputs(",\"shape\":[", f);
 		for (uint32_t d = 0; d < t->ndim; d++)
-			fprintf(f, "%s%" PRIu64, d ? "," : "", t->shape[d]);
-		fprintf(f, "],\"group\":%u,\"flags\":%u}", t->group, t->flags);
+			json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
+		json_array_append_new(tensors, json_pack("{s:s, s:o, s:I, s:I}", "name", t->name, "shape", shape, "group",
+							 (json_int_t)t->group, "flags", (json_int_t)t->flags));
 	}
-	fputs("],\n", f);
+	return tensors;
 }
 
-static void put_files(FILE *f, const struct manifest *m)
+static json_t *files_of(const struct manifest *m)
 {
-	fputs("\"files\":[", f);
+	json_t *files = json_array();
+
 	for (uint32_t i = 0; i < m->files_nr; i++) {
 		const struct part_file *p = &m->files[i];
+		char *sums = malloc(p->sums_nr * 16ull + 1);
 
-		fputs(i ? ",\n{" : "\n{", f);
-		put_text(f, "name", p->name);
-		fprintf(f, ",\"bytes\":%" PRIu64 ",\"header_bytes\":%" PRIu64 ",\"piece_bytes\":%u,\"sums\":\"", p->bytes,
-			p->header_bytes, p->piece_bytes);
-		for (uint32_t s = 0; s < p->sums_nr; s++)
-			fprintf(f, "%016" PRIx64, p->sums[s]);
-		fputs("\"}", f);
+		for (uint32_t s = 0; sums && s < p->sums_nr; s++)
+			snprintf(sums + 16ull * s, 17, "%016" PRIx64, p->sums[s]);
+		json_array_append_new(files, json_pack("{s:s, s:I, s:I, s:I, s:s}", "name", p->name, "bytes", (json_int_t)p->bytes,
+						       "header_bytes", (json_int_t)p->header_bytes, "piece_bytes",
+						       (json_int_t)p->piece_bytes, "sums", sums));
+		free(sums);
 	}
-	fputs("],\n\"blobs\":[", f);
+	return files;
+}
+
+static json_t *blobs_of(const struct manifest *m)
+{
+	json_t *blobs = json_array();
+
 	for (uint32_t i = 0; i < m->blobs_nr; i++) {
 		const struct manifest_blob *b = &m->blobs[i];
 
-		fprintf(f,
-			"%s\n{\"rank\":%u,\"bytes\":%u,\"file\":%u,\"step\":%" PRIu64 ",\"offset\":%" PRIu64
-			",\"sum\":\"%016" PRIx64 "\"}",
-			i ? "," : "", b->rank, b->bytes, b->file, b->step, b->offset, b->sum);
+		json_array_append_new(blobs, json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "rank", (json_int_t)b->rank, "bytes",
+						       (json_int_t)b->bytes, "file", (json_int_t)b->file, "step",
+						       (json_int_t)b->step, "offset", (json_int_t)b->offset, "sum", hex(b->sum)));
 	}
-	fputs("],\n", f);
+	return blobs;
 }
 
+static json_t *json_of(const struct manifest *m)
+{
+	json_t *root = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "format", MANIFEST_FORMAT, "version",
+				 MANIFEST_VERSION, "release", m->release, "created", m->created, "name", m->name, "run_id",
+				 m->run_id, "step", (json_int_t)m->step, "applied", (json_int_t)m->applied, "skipped_in_row",
+				 (json_int_t)m->skipped_in_row, "scaler", scaler_of(m), "tune", tune_of(m));
+	json_t *rest = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "settings", m->settings, "optimizer",
+				 m->optimizer, "image", dtype_name(m->image), "grad", dtype_name(m->grad), "kinds", kinds_of(m),
+				 "groups", groups_of(m), "tensors", tensors_of(m), "files", files_of(m), "blobs", blobs_of(m));
+
+	if (m->owner_known)
+		json_object_set_new(root, "owner",
+				    json_pack("{s:I, s:I}", "uid", (json_int_t)m->owner_uid, "gid", (json_int_t)m->owner_gid));
+	if (!root || !rest || json_object_update(root, rest) != 0) {
+		json_decref(root);
+		root = NULL;
+	}
+	json_decref(rest);
+	return root;
+}
+
+/* 17 digits say a double exactly. What jansson could not take (a text that is no UTF-8) lacks, and is missed when it is read back. */
 static enum shard_status make_text(const struct manifest *m, char **text, size_t *bytes, uint64_t *sum, struct err *e)
 {
-	FILE *f = open_memstream(text, bytes);
-	bool failed;
+	json_t *root = json_of(m);
+	char *body = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+	size_t n = body ? strlen(body) : 0;
 
-	if (!f)
-		return part_no_memory(e, "a checkpoint's manifest");
-	put_head(f, m);
-	put_layout(f, m);
-	put_files(f, m);
-	fflush(f);
-	*sum = xxh_sum(*text, *bytes, 0);
-	fprintf(f, MANIFEST_TAIL, *sum);
-	failed = ferror(f);
-	if (fclose(f) == 0 && !failed)
-		return SHARD_OK;
-	free(*text);
 	*text = NULL;
+	json_decref(root);
+	if (n > 0 && (*text = realloc(body, n + MANIFEST_TAIL_BYTES + 1)) != NULL) {
+		(*text)[n - 1] = ','; /* for the sum: the last member, over all bytes before it */
+		*sum = xxh_sum(*text, n, 0);
+		*bytes = n + (size_t)snprintf(*text + n, MANIFEST_TAIL_BYTES + 1, MANIFEST_TAIL, *sum);
+		return SHARD_OK;
+	}
+	free(body);
 	return part_no_memory(e, "a checkpoint's manifest");
 }
 

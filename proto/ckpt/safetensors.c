@@ -209,82 +209,67 @@ void safetensors_free(struct safetensors **s)
 
 /* --- writing --- */
 
-static void put_string(FILE *f, const char *text)
+static bool put_entry(json_t *root, const struct safetensors_entry *entry, uint64_t at)
 {
-	putc('"', f);
-	for (; *text; text++) {
-		if (*text == '"' || *text == '\\')
-			putc('\\', f);
-		if ((unsigned char)*text < 0x20)
-			fprintf(f, "\\u%04x", (unsigned)*text);
-		else
-			putc(*text, f);
-	}
-	putc('"', f);
+	json_t *shape = json_array();
+
+	for (uint32_t d = 0; d < entry->ndim; d++)
+		json_array_append_new(shape, json_integer((json_int_t)entry->shape[d]));
+	return json_object_set_new(root, entry->name,
+				   json_pack("{s:s, s:o, s:[I, I]}", "dtype", entry->dtype_name, "shape", shape, "data_offsets",
+					     (json_int_t)at, (json_int_t)(at + entry->bytes))) == 0;
 }
 
-static void put_all(FILE *f, const struct safetensors_entry *entry, uint32_t entries_nr, const char *const (*metadata)[2],
+/* NULL: no memory, or a name that is no UTF-8. */
+static char *dumped(const struct safetensors_entry *entry, uint32_t entries_nr, const char *const (*metadata)[2],
 		    uint32_t metadata_nr)
 {
+	json_t *root = json_object(), *about = json_object();
 	uint64_t at = 0;
+	bool ok = root && about;
+	char *text = NULL;
 
-	fwrite("\0\0\0\0\0\0\0\0{", 1, 9, f);
-	for (uint32_t i = 0; i < metadata_nr; i++) {
-		fputs(i == 0 ? "\"__metadata__\":{" : ",", f);
-		put_string(f, metadata[i][0]);
-		putc(':', f);
-		put_string(f, metadata[i][1]);
-	}
-	fputs(metadata_nr ? "}" : "", f);
-	for (uint32_t i = 0; i < entries_nr; i++) {
-		fputs(i == 0 && metadata_nr == 0 ? "" : ",", f);
-		put_string(f, entry[i].name);
-		fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", entry[i].dtype_name);
-		for (uint32_t d = 0; d < entry[i].ndim; d++)
-			fprintf(f, "%s%" PRIu64, d ? "," : "", entry[i].shape[d]);
-		fprintf(f, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, at + entry[i].bytes);
+	for (uint32_t i = 0; ok && i < metadata_nr; i++)
+		ok = json_object_set_new(about, metadata[i][0], json_string(metadata[i][1])) == 0;
+	if (ok && metadata_nr > 0)
+		ok = json_object_set(root, "__metadata__", about) == 0;
+	for (uint32_t i = 0; ok && i < entries_nr; i++) {
+		ok = put_entry(root, &entry[i], at);
 		at += entry[i].bytes;
 	}
-	putc('}', f);
+	if (ok)
+		text = json_dumps(root, JSON_COMPACT);
+	json_decref(about);
+	json_decref(root);
+	return text;
 }
 
 enum shard_status safetensors_make(void **out, size_t *bytes, struct safetensors_entry *entry, uint32_t entries_nr,
 				   const char *const (*metadata)[2], uint32_t metadata_nr, struct err *e)
 {
-	char *text = NULL;
-	size_t n = 0, padded;
-	uint64_t at;
-	FILE *f = open_memstream(&text, &n);
-	bool failed;
+	char *json = dumped(entry, entries_nr, metadata, metadata_nr), *text;
+	size_t n = json ? strlen(json) : 0, padded = (8 + n + SAFETENSORS_ALIGN - 1) & ~(size_t)(SAFETENSORS_ALIGN - 1);
+	uint64_t at = padded;
 
 	*out = NULL;
-	if (!f)
+	text = json ? malloc(padded) : NULL;
+	if (text)
+		memset((char *)memcpy(text + 8, json, n) + n, ' ', padded - 8 - n);
+	free(json);
+	if (!text)
 		return no_memory(e, "safetensors");
-	put_all(f, entry, entries_nr, metadata, metadata_nr);
-	fflush(f);
-	for (padded = (n + SAFETENSORS_ALIGN - 1) & ~(size_t)(SAFETENSORS_ALIGN - 1); n < padded;) {
-		fprintf(f, "%*s", (int)(padded - n), "");
-		if (fflush(f) != 0)
-			break;
-	}
-	failed = ferror(f);
-	if (fclose(f) != 0 || failed || n != padded) {
+	if (padded - 8 > SAFETENSORS_HEADER_MAX) {
 		free(text);
-		return no_memory(e, "safetensors");
-	}
-	if (n - 8 > SAFETENSORS_HEADER_MAX) {
-		free(text);
-		return err_set(e, SHARD_RANGE, "a safetensors header of %zu bytes for %u tensors: the format allows %u", n - 8,
+		return err_set(e, SHARD_RANGE, "a safetensors header of %zu bytes for %u tensors: the format allows %u", padded - 8,
 			       entries_nr, SAFETENSORS_HEADER_MAX);
 	}
 	for (int i = 0; i < 8; i++)
-		text[i] = (char)((n - 8) >> (8 * i));
-	at = n;
+		text[i] = (char)((padded - 8) >> (8 * i));
 	for (uint32_t i = 0; i < entries_nr; i++) {
 		entry[i].offset = at;
 		at += entry[i].bytes;
 	}
 	*out = text;
-	*bytes = n;
+	*bytes = padded;
 	return SHARD_OK;
 }
