@@ -445,13 +445,7 @@ int drill_teardown(void **state)
 		if (y->t[i].shared != NULL)
 			munmap(y->t[i].shared, sizeof(*y->t[i].shared));
 	}
-	if (y->cluster != NULL) { /* the test did not come to its end */
-		cluster_dump(y->cluster);
-		for (int i = 0; i < y->cluster->nodes_nr; i++)
-			if (y->cluster->node[i].pid > 0 && kill(y->cluster->node[i].pid, SIGKILL) == 0)
-				(void)waitpid(y->cluster->node[i].pid, NULL, 0), y->cluster->node[i].pid = 0;
-		cluster_stop(y->cluster);
-	}
+	cluster_put_away(&y->cluster);
 	free(y);
 	return 0;
 }

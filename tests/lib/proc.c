@@ -287,3 +287,24 @@ void cluster_stop(struct cluster *c)
 	remove_tree(c->dir);
 	free(c);
 }
+
+void cluster_done(struct cluster **c)
+{
+	cluster_stop(*c);
+	*c = NULL;
+}
+
+void cluster_put_away(struct cluster **c)
+{
+	struct cluster *it = *c;
+
+	if (it == NULL)
+		return;
+	cluster_dump(it);
+	for (int i = 0; i < it->nodes_nr; i++)
+		if (it->node[i].pid > 0) {
+			cluster_signal(it, i, SIGKILL);
+			cluster_wait(it, i, 5000);
+		}
+	cluster_done(c);
+}

@@ -33,6 +33,8 @@ void cluster_ready(struct cluster *c, int node);                                
 void cluster_signal(struct cluster *c, int node, int signal);
 int cluster_wait(struct cluster *c, int node, int ms); /* its wait status; fails the test after ms */
 void cluster_stop(struct cluster *c);                  /* SIGTERM to all that run: each must exit with 0 within 10 s; frees c */
+void cluster_done(struct cluster **c);                 /* the same, and *c is NULL */
+void cluster_put_away(struct cluster **c);             /* for a teardown: of a test that did not come to its end; *c may be NULL */
 char *cluster_log(struct cluster *c, int node);        /* malloc'ed text */
 void cluster_dump(struct cluster *c);                  /* logs to stderr, for a failed test's teardown */
 

@@ -3,10 +3,8 @@
  * and schedule included. What is damaged, short, missing or of another model is named, and the newest good checkpoint offered. */
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
-#include "lib/crew.h"
 #include "lib/drill.h"
-#include "lib/keep.h"
-#include "lib/proc.h"
+#include "lib/yard.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -20,66 +18,15 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-struct yard {
-	struct cluster *cluster;
-	struct keep keep;
-	struct crew crew, next;
-};
-
-static int setup(void **state)
-{
-	struct yard *y = calloc(1, sizeof(*y));
-
-	keep_init(&y->keep);
-	*state = y;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct yard *y = *state;
-
-	if (y->cluster != NULL) { /* the test did not come to its end */
-		cluster_dump(y->cluster);
-		for (int i = 0; i < y->cluster->nodes_nr; i++)
-			if (y->cluster->node[i].pid > 0) {
-				cluster_signal(y->cluster, i, SIGKILL);
-				cluster_wait(y->cluster, i, 5000);
-			}
-		cluster_stop(y->cluster);
-	}
-	keep_free(&y->keep);
-	free(y);
-	return 0;
-}
-
-static void done(struct yard *y)
-{
-	cluster_stop(y->cluster);
-	y->cluster = NULL;
-}
-
-static void train(struct yard *y, struct crew *crew, const int *per, uint64_t last)
-{
-	struct cluster *c = y->cluster;
-
-	crew->nr = 0;
-	for (int n = 0; n < c->nodes_nr; n++)
-		for (int i = 0; i < per[n]; i++)
-			crew_add(crew, c->node[n].unix_address, (uint32_t)n);
-	crew_start(crew, last);
-	crew_finish(crew);
-}
-
 /* Two nodes, three ranks, seven steps. */
 static void save_seven(struct yard *y, const char *model)
 {
 	y->cluster = cluster_start(2, model, NULL);
 	crew_init(&y->crew, "m");
-	train(y, &y->crew, (const int[]){2, 1, 0}, 7);
+	yard_train(&y->crew, y->cluster, (const int[]){2, 1, 0}, 7);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
 	crew_check(&y->crew, y->cluster->node[1].unix_address, 7);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 static void go_on(struct yard *y, int nodes, const int *per, int ask)
@@ -91,9 +38,9 @@ static void go_on(struct yard *y, int nodes, const int *per, int ask)
 	keep_must_restore(at, y->keep.dir, NULL, NULL);
 	y->next = y->crew;
 	crew_check(&y->next, at, 7);
-	train(y, &y->next, per, 17);
+	yard_train(&y->next, y->cluster, per, 17);
 	crew_check(&y->next, at, 17);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 static void on_one_and_three_nodes(void **state)
@@ -122,7 +69,7 @@ static void a_step_off_is_seen(void **state)
 	MUST(shard_attach(c, "m", &m));
 	crew_must(shard_read(m, SHARD_MASTER, 0, 0, 1, SHARD_F32, w, &step), SHARD_STALE, "an old step");
 	shard_disconnect(&c);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 /* --- what is wrong with a checkpoint --- */
@@ -146,7 +93,7 @@ static void damage(void **state)
 	y->cluster = cluster_start(2, NULL, NULL);
 	at = y->cluster->node[0].unix_address;
 	crew_init(&y->crew, "m");
-	train(y, &y->crew, (const int[]){1, 1, 0}, 4);
+	yard_train(&y->crew, y->cluster, (const int[]){1, 1, 0}, 4);
 	keep_must_save(at, "m", y->keep.dir, NULL); /* global_step4 is good */
 	for (int i = 0; i < 9; i++) {
 		char tag[8];
@@ -154,7 +101,7 @@ static void damage(void **state)
 		snprintf(tag, sizeof(tag), "bad%d", i);
 		keep_must_save(at, "m", y->keep.dir, tag);
 	}
-	done(y);
+	cluster_done(&y->cluster);
 	y->cluster = cluster_start(2, NULL, NULL);
 	for (int i = 0; i < 3; i++) {
 		char tag[3][8];
@@ -180,7 +127,7 @@ static void damage(void **state)
 	keep_must_restore(at, y->keep.dir, "global_step4", "m"); /* nothing of all that was left behind */
 	crew_check(&y->crew, at, 4);
 	refused(at, y->keep.dir, "global_step4", "m", SHARD_EXISTS, "force", NULL);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 /* Into a model that is defined and has no weights: its layout counts. */
@@ -209,7 +156,7 @@ static void another_layout(void **state)
 	refused(at, y->keep.dir, NULL, NULL, SHARD_MISMATCH, "tensor", NULL); /* said before who writes it counts */
 	shard_disconnect(&c);
 	refused(at, y->keep.dir, NULL, NULL, SHARD_MISMATCH, "tensor", NULL);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 /* DIR/nan: what DIR/global_step7 has, but the last weight is not a number. Its sums are right. */
@@ -278,7 +225,7 @@ static void nothing_of_a_failed_one_counts(void **state)
 	crew_must(shard_seal(m, 0), SHARD_MISSING, "seal");
 	assert_non_null(strstr(shard_error(), "\"wte\" at 0"));
 	shard_disconnect(&c);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 static void at_the_start(void **state)
@@ -292,15 +239,15 @@ static void at_the_start(void **state)
 	y->cluster = cluster_start(2, model, NULL); /* nothing there: it begins at 0 */
 	at = y->cluster->node[0].unix_address;
 	crew_init(&y->crew, "m");
-	train(y, &y->crew, (const int[]){1, 1, 0}, 5);
+	yard_train(&y->crew, y->cluster, (const int[]){1, 1, 0}, 5);
 	keep_must_save(at, "m", NULL, NULL);
-	done(y);
+	cluster_done(&y->cluster);
 	y->cluster = cluster_start(3, model, NULL);
 	y->next = y->crew;
 	crew_check(&y->next, y->cluster->node[0].unix_address, 5); /* defines: and finds it there */
-	train(y, &y->next, (const int[]){1, 0, 1}, 9);
+	yard_train(&y->next, y->cluster, (const int[]){1, 0, 1}, 9);
 	crew_check(&y->next, y->cluster->node[1].unix_address, 9);
-	done(y);
+	cluster_done(&y->cluster);
 	keep_flip(dir, "global_step5", "node-a.safetensors", -9);
 	y->cluster = cluster_start(1, model, NULL); /* there is one, and it is no good: not silently from 0 */
 	{
@@ -316,7 +263,7 @@ static void at_the_start(void **state)
 			fail_msg("%s", shard_error());
 		shard_disconnect(&c);
 	}
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 /* --- what is not weights: counters, loss scale, schedule, what operators tuned --- */
@@ -388,8 +335,7 @@ static void counters_scale_and_schedule(void **state)
 	y->cluster = cluster_start(2, NULL, NULL); /* two: the sums of the whole run, too, were taken over two nodes */
 	keep_must_restore(y->cluster->node[0].unix_address, keep.dir, NULL, NULL);
 	half(y, b, 5, 8, halves);
-	cluster_stop(y->cluster);
-	y->cluster = NULL;
+	cluster_done(&y->cluster);
 	for (int s = 0; s < 8; s++)
 		if (memcmp(&a[s], &b[s], sizeof(a[s])) != 0)
 			fail_msg("step %d: scale %g, lr %g, applied %lu, outcome %lu; through a checkpoint %g, %g, %lu, %lu", s + 1,
@@ -418,19 +364,19 @@ static void pinned(void **state)
 	assert_non_null(strstr(json, "clip=0")); /* a default of the file only */
 	assert_non_null(strstr(json, "\"state\":\"idle\""));
 	assert_non_null(strstr(json, "global_step7"));
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(on_one_and_three_nodes, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_step_off_is_seen, setup, teardown),
-		cmocka_unit_test_setup_teardown(damage, setup, teardown),
-		cmocka_unit_test_setup_teardown(another_layout, setup, teardown),
-		cmocka_unit_test_setup_teardown(nothing_of_a_failed_one_counts, setup, teardown),
-		cmocka_unit_test_setup_teardown(at_the_start, setup, teardown),
-		cmocka_unit_test_setup_teardown(pinned, setup, teardown),
+		cmocka_unit_test_setup_teardown(on_one_and_three_nodes, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(a_step_off_is_seen, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(damage, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(another_layout, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(nothing_of_a_failed_one_counts, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(at_the_start, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(pinned, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(counters_scale_and_schedule, drill_setup, drill_teardown),
 	};
 

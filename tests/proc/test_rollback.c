@@ -5,9 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "client/ckpt.h"
-#include "lib/crew.h"
-#include "lib/keep.h"
-#include "lib/proc.h"
+#include "lib/yard.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -21,54 +19,24 @@
 
 #define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
 
-struct yard {
-	struct cluster *cluster;
-	struct keep keep;
-	struct crew crew;
-};
-
-static int setup(void **state)
+/* They train for good; over tcp they do not connect again. */
+static void begin(struct yard *y, int nodes, const int *per, bool tcp)
 {
-	struct yard *y = calloc(1, sizeof(*y));
-
-	keep_init(&y->keep);
-	*state = y;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct yard *y = *state;
-
-	if (y->cluster != NULL) { /* the test did not come to its end */
-		cluster_dump(y->cluster);
-		for (int i = 0; i < y->cluster->nodes_nr; i++)
-			if (y->cluster->node[i].pid > 0) {
-				cluster_signal(y->cluster, i, SIGKILL);
-				cluster_wait(y->cluster, i, 5000);
-			}
-		cluster_stop(y->cluster);
-	}
-	keep_free(&y->keep);
-	free(y);
-	return 0;
-}
-
-static void done(struct yard *y)
-{
-	cluster_stop(y->cluster);
-	y->cluster = NULL;
-}
-
-static void begin(struct yard *y, int nodes, const int *per, const char *model)
-{
-	y->cluster = cluster_start(nodes, model, BEAT);
+	y->cluster = cluster_start(nodes, NULL, BEAT);
 	crew_init(&y->crew, "m");
-	for (int n = 0; n < nodes; n++)
-		for (int i = 0; i < per[n]; i++)
-			crew_add(&y->crew, y->cluster->node[n].unix_address, (uint32_t)n)->reconnects = true;
+	yard_add(&y->crew, y->cluster, per, !tcp);
+	for (uint32_t i = 0; tcp && i < y->crew.nr; i++)
+		y->crew.member[i].address = y->cluster->node[y->crew.member[i].node].tcp_address;
 	crew_start(&y->crew, UINT64_MAX);
 	crew_wait_step(&y->crew, 4);
+}
+
+/* Five steps, and nobody trains any more. */
+static void five_steps(struct yard *y, const char *extra)
+{
+	y->cluster = cluster_start(2, NULL, extra);
+	crew_init(&y->crew, "m");
+	yard_train(&y->crew, y->cluster, (const int[]){1, 0}, 5);
 }
 
 static void kill_and_start(struct yard *y, int node)
@@ -106,33 +74,41 @@ static void finish(struct yard *y)
 	crew_wait_step(&y->crew, saved_step(y) + 8);
 	last = crew_finish(&y->crew);
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
-	done(y);
+	cluster_done(&y->cluster);
+}
+
+/* And saves, by way of a node, and goes on from there. */
+static void begin_saved(struct yard *y, int nodes, const int *per, bool tcp, int by)
+{
+	begin(y, nodes, per, tcp);
+	keep_must_save(y->cluster->node[by].unix_address, "m", y->keep.dir, NULL);
+	crew_wait_step(&y->crew, saved_step(y) + 4);
+}
+
+/* Of two nodes; told: the first of two ranks that hear of it. */
+static void killed(struct yard *y, const int *per, bool tcp, int by, int node, uint32_t told)
+{
+	begin_saved(y, 2, per, tcp, by);
+	kill_and_start(y, node);
+	wait_rolled_back(y, told, 1);
+	wait_rolled_back(y, told + 1, 1);
+	finish(y);
 }
 
 static void a_node_is_killed(void **state)
 {
-	struct yard *y = *state;
-
-	begin(y, 2, (const int[]){2, 1}, NULL);
-	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
-	crew_wait_step(&y->crew, saved_step(y) + 4);
-	kill_and_start(y, 1);
-	wait_rolled_back(y, 0, 1);
-	wait_rolled_back(y, 1, 1);
-	finish(y);
+	killed(*state, (const int[]){2, 1}, false, 0, 1, 0);
 }
 
 static void the_coordinator_is_killed(void **state)
 {
-	struct yard *y = *state;
+	killed(*state, (const int[]){1, 2}, false, 1, 0, 1);
+}
 
-	begin(y, 2, (const int[]){1, 2}, NULL);
-	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir, NULL);
-	crew_wait_step(&y->crew, saved_step(y) + 4);
-	kill_and_start(y, 0);
-	wait_rolled_back(y, 1, 1);
-	wait_rolled_back(y, 2, 1);
-	finish(y);
+/* Over TCP: the whole image goes to them again. */
+static void trainers_over_tcp(void **state)
+{
+	killed(*state, (const int[]){2, 0}, true, 0, 1, 0);
 }
 
 /* Everybody at once; the trainers connect again and find it there. */
@@ -140,9 +116,7 @@ static void all_are_restarted(void **state)
 {
 	struct yard *y = *state;
 
-	begin(y, 3, (const int[]){1, 1, 0}, NULL);
-	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
-	crew_wait_step(&y->crew, saved_step(y) + 4);
+	begin_saved(y, 3, (const int[]){1, 1, 0}, false, 0);
 	for (int n = 0; n < 3; n++)
 		cluster_signal(y->cluster, n, SIGKILL);
 	for (int n = 0; n < 3; n++)
@@ -158,9 +132,7 @@ static void killed_while_it_comes_back(void **state)
 {
 	struct yard *y = *state;
 
-	begin(y, 3, (const int[]){2, 0, 0}, NULL);
-	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
-	crew_wait_step(&y->crew, saved_step(y) + 4);
+	begin_saved(y, 3, (const int[]){2, 0, 0}, false, 0);
 	for (int n = 2; n > 0; n--)
 		kill_and_start(y, n);
 	kill_and_start(y, 2);
@@ -174,7 +146,7 @@ static void a_damaged_one(void **state)
 	uint64_t good;
 	char tag[65];
 
-	begin(y, 2, (const int[]){2, 0}, NULL);
+	begin(y, 2, (const int[]){2, 0}, false);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
 	good = saved_step(y);
 	crew_wait_step(&y->crew, good + 3);
@@ -201,11 +173,7 @@ static void none_is_good(void **state)
 	char tag[65], settings[256];
 	int created = 0;
 
-	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_init(&y->crew, "m");
-	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
-	crew_start(&y->crew, 5);
-	crew_finish(&y->crew);
+	five_steps(y, BEAT);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
 	keep_newest(y->keep.dir, tag);
 	keep_flip(y->keep.dir, tag, "node-b.safetensors", -7);
@@ -221,7 +189,7 @@ static void none_is_good(void **state)
 	}
 	assert_int_equal(created, 1);
 	shard_disconnect(&c);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 /* Never saved: as ever. */
@@ -230,11 +198,7 @@ static void nothing_saved(void **state)
 	struct yard *y = *state;
 	char *log;
 
-	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_init(&y->crew, "m");
-	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
-	crew_start(&y->crew, 5);
-	crew_finish(&y->crew);
+	five_steps(y, BEAT);
 	kill_and_start(y, 1);
 	for (int i = 0; i < 300; i++) {
 		log = cluster_log(y->cluster, 0);
@@ -246,7 +210,7 @@ static void nothing_saved(void **state)
 	}
 	assert_non_null(log);
 	free(log);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 static enum shard_status ask_restore(const char *at, const struct yard *y, bool force)
@@ -265,10 +229,8 @@ static void given_up_by_force(void **state)
 	struct yard *y = *state;
 	const char *at;
 
-	begin(y, 2, (const int[]){2, 1}, NULL);
+	begin_saved(y, 2, (const int[]){2, 1}, false, 1);
 	at = y->cluster->node[1].unix_address;
-	keep_must_save(at, "m", y->keep.dir, NULL);
-	crew_wait_step(&y->crew, saved_step(y) + 4);
 	assert_int_equal(ask_restore(at, y, false), SHARD_EXISTS);
 	/* not for a checkpoint whose data are damaged */
 	keep_must_save(at, "m", y->keep.dir, "later");
@@ -283,25 +245,6 @@ static void given_up_by_force(void **state)
 		fail_msg("%s", shard_error());
 	for (uint32_t r = 0; r < 3; r++)
 		wait_rolled_back(y, r, 1);
-	finish(y);
-}
-
-/* Over TCP: the whole image goes to them again. */
-static void trainers_over_tcp(void **state)
-{
-	struct yard *y = *state;
-
-	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_init(&y->crew, "m");
-	for (int i = 0; i < 2; i++)
-		crew_add(&y->crew, y->cluster->node[0].tcp_address, 0);
-	crew_start(&y->crew, UINT64_MAX);
-	crew_wait_step(&y->crew, 4);
-	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
-	crew_wait_step(&y->crew, saved_step(y) + 4);
-	kill_and_start(y, 1);
-	wait_rolled_back(y, 0, 1);
-	wait_rolled_back(y, 1, 1);
 	finish(y);
 }
 
@@ -328,11 +271,7 @@ static void dropped_while_it_is_saved(void **state)
 	shard_client *c;
 	pthread_t thread;
 
-	y->cluster = cluster_start(2, NULL, "[cluster]\nheartbeat_timeout = 3s\n");
-	crew_init(&y->crew, "m");
-	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
-	crew_start(&y->crew, 5);
-	crew_finish(&y->crew);
+	five_steps(y, "[cluster]\nheartbeat_timeout = 3s\n");
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL); /* no step is in hand any more */
 	cluster_signal(y->cluster, 1, SIGSTOP);
 	a.address = y->cluster->node[0].unix_address;
@@ -358,7 +297,7 @@ static void dropped_while_it_is_saved(void **state)
 	assert_int_equal(keep_count(y->keep.dir), 1);
 	shard_disconnect(&c);
 	cluster_signal(y->cluster, 1, SIGCONT);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 /* SIGTERM in the middle of a save: the daemon ends as it should, nothing that looks complete is left. */
@@ -368,11 +307,7 @@ static void stopped_while_it_is_saved(void **state)
 	struct asking a = {.dir = y->keep.dir};
 	pthread_t thread;
 
-	y->cluster = cluster_start(2, NULL, "[cluster]\nheartbeat_timeout = 5s\n");
-	crew_init(&y->crew, "m");
-	crew_add(&y->crew, y->cluster->node[0].unix_address, 0);
-	crew_start(&y->crew, 5);
-	crew_finish(&y->crew);
+	five_steps(y, "[cluster]\nheartbeat_timeout = 5s\n");
 	cluster_signal(y->cluster, 1, SIGSTOP);
 	a.address = y->cluster->node[0].unix_address;
 	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
@@ -383,23 +318,23 @@ static void stopped_while_it_is_saved(void **state)
 	assert_int_not_equal(a.rc, SHARD_OK);
 	assert_int_equal(keep_count(y->keep.dir), 0);
 	cluster_signal(y->cluster, 1, SIGCONT);
-	done(y);
+	cluster_done(&y->cluster);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_node_is_killed, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, setup, teardown),
-		cmocka_unit_test_setup_teardown(all_are_restarted, setup, teardown),
-		cmocka_unit_test_setup_teardown(killed_while_it_comes_back, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_damaged_one, setup, teardown),
-		cmocka_unit_test_setup_teardown(none_is_good, setup, teardown),
-		cmocka_unit_test_setup_teardown(nothing_saved, setup, teardown),
-		cmocka_unit_test_setup_teardown(given_up_by_force, setup, teardown),
-		cmocka_unit_test_setup_teardown(trainers_over_tcp, setup, teardown),
-		cmocka_unit_test_setup_teardown(dropped_while_it_is_saved, setup, teardown),
-		cmocka_unit_test_setup_teardown(stopped_while_it_is_saved, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_node_is_killed, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(all_are_restarted, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(killed_while_it_comes_back, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(a_damaged_one, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(none_is_good, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(nothing_saved, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(given_up_by_force, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(trainers_over_tcp, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(dropped_while_it_is_saved, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(stopped_while_it_is_saved, yard_setup, yard_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

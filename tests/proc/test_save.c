@@ -3,9 +3,7 @@
  * nothing had been saved. Two saves at once, saves by themselves, a full disk, a killed coordinator, a node lost meanwhile. */
 #include "base/check.h"
 #include "base/clock.h"
-#include "lib/crew.h"
-#include "lib/keep.h"
-#include "lib/proc.h"
+#include "lib/yard.h"
 
 #include <signal.h>
 #include <errno.h>
@@ -22,70 +20,20 @@
 
 #define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
 
-struct yard {
-	struct cluster *cluster, *other;
-	struct keep keep;
-	struct crew crew, copy;
-};
-
-static int setup(void **state)
+static void crew_of(struct yard *y, const int *per)
 {
-	struct yard *y = calloc(1, sizeof(*y));
-
-	keep_init(&y->keep);
-	*state = y;
-	return 0;
-}
-
-static void put_away(struct cluster *c)
-{
-	if (c == NULL)
-		return;
-	cluster_dump(c); /* the test did not come to its end */
-	for (int i = 0; i < c->nodes_nr; i++)
-		if (c->node[i].pid > 0) {
-			cluster_signal(c, i, SIGKILL);
-			cluster_wait(c, i, 5000);
-		}
-	cluster_stop(c);
-}
-
-static int teardown(void **state)
-{
-	struct yard *y = *state;
-
-	put_away(y->cluster);
-	put_away(y->other);
-	keep_free(&y->keep);
-	free(y);
-	return 0;
-}
-
-static void crew_of(struct yard *y, struct crew *crew, struct cluster *c, int a, int b, int d)
-{
-	int per[3] = {a, b, d};
-
-	(void)y;
-	crew_init(crew, "m");
-	for (int n = 0; n < 3; n++)
-		for (int i = 0; i < per[n]; i++)
-			crew_add(crew, c->node[n].unix_address, (uint32_t)n)->reconnects = true;
-}
-
-static void done(struct cluster **c)
-{
-	cluster_stop(*c);
-	*c = NULL;
+	crew_init(&y->crew, "m");
+	yard_add(&y->crew, y->cluster, per, true);
 }
 
 /* The checkpoint's bits, as another cluster reads them, against the reference of its step. */
-static void check_saved(struct yard *y, uint64_t step)
+static void check_saved(struct yard *y, const char *dir, uint64_t step)
 {
-	y->copy = y->crew;
+	y->next = y->crew;
 	y->other = cluster_start(1, NULL, NULL);
-	keep_must_restore(y->other->node[0].unix_address, y->keep.dir, NULL, NULL);
-	crew_check(&y->copy, y->other->node[0].unix_address, step);
-	done(&y->other);
+	keep_must_restore(y->other->node[0].unix_address, dir, NULL, NULL);
+	crew_check(&y->next, y->other->node[0].unix_address, step);
+	cluster_done(&y->other);
 }
 
 static void saves_while_training(void **state)
@@ -95,7 +43,7 @@ static void saves_while_training(void **state)
 	char tag[65];
 
 	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_of(y, &y->crew, y->cluster, 2, 1, 0);
+	crew_of(y, (const int[]){2, 1});
 	crew_start(&y->crew, UINT64_MAX);
 	crew_wait_step(&y->crew, 5);
 	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir, NULL); /* by way of a node that does not coordinate */
@@ -107,9 +55,9 @@ static void saves_while_training(void **state)
 	last = crew_finish(&y->crew);
 	assert_true(keep_newest(y->keep.dir, tag) > step);
 	assert_string_equal(tag, "mine");
-	check_saved(y, keep_newest(y->keep.dir, tag));
+	check_saved(y, y->keep.dir, keep_newest(y->keep.dir, tag));
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
-	done(&y->cluster);
+	cluster_done(&y->cluster);
 }
 
 static void saves_by_itself(void **state)
@@ -121,7 +69,7 @@ static void saves_by_itself(void **state)
 	snprintf(model, sizeof(model), "checkpoint_dir = %s\ncheckpoint_every = 5\nkeep_latest = 2\n", y->keep.dir);
 	snprintf(dir, sizeof(dir), "%s/m", y->keep.dir);
 	y->cluster = cluster_start(2, model, BEAT);
-	crew_of(y, &y->crew, y->cluster, 1, 1, 0);
+	crew_of(y, (const int[]){1, 1});
 	crew_start(&y->crew, 60);
 	last = crew_finish(&y->crew);
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
@@ -129,7 +77,7 @@ static void saves_by_itself(void **state)
 		usleep(20000);
 	assert_int_equal(keep_newest(dir, tag) % 5, 0);
 	assert_true(keep_count(dir) >= 1 && keep_count(dir) <= 2);
-	done(&y->cluster);
+	cluster_done(&y->cluster);
 }
 
 static void two_at_once(void **state)
@@ -142,7 +90,7 @@ static void two_at_once(void **state)
 	shard_model *m;
 
 	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_of(y, &y->crew, y->cluster, 1, 1, 0);
+	crew_of(y, (const int[]){1, 1});
 	crew_start(&y->crew, UINT64_MAX);
 	crew_wait_step(&y->crew, 2);
 	o.address = y->cluster->node[0].unix_address;
@@ -162,7 +110,7 @@ static void two_at_once(void **state)
 	assert_true(ok >= 1 && busy >= 1);
 	shard_disconnect(&client);
 	crew_finish(&y->crew);
-	done(&y->cluster);
+	cluster_done(&y->cluster);
 }
 
 /* A file system of 128 KiB: the model needs more. */
@@ -177,7 +125,7 @@ static void full_disk(void **state)
 	if (mkdir(small, 0755) != 0 || mount("none", small, "tmpfs", 0, "size=160k") != 0)
 		skip();
 	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_of(y, &y->crew, y->cluster, 1, 1, 0);
+	crew_of(y, (const int[]){1, 1});
 	crew_start(&y->crew, UINT64_MAX);
 	crew_wait_step(&y->crew, 3);
 	keep_must_save(y->cluster->node[0].unix_address, "m", small, NULL);
@@ -192,13 +140,9 @@ static void full_disk(void **state)
 	last = crew_finish(&y->crew);
 	assert_int_equal(keep_count(small), 1);
 	assert_int_equal(keep_newest(small, tag), step);
-	y->copy = y->crew;
-	y->other = cluster_start(1, NULL, NULL);
-	keep_must_restore(y->other->node[0].unix_address, small, NULL, NULL);
-	crew_check(&y->copy, y->other->node[0].unix_address, step);
-	done(&y->other);
+	check_saved(y, small, step);
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
-	done(&y->cluster);
+	cluster_done(&y->cluster);
 	umount(small);
 }
 
@@ -225,7 +169,7 @@ static void a_node_is_lost(void **state)
 	pthread_t thread;
 
 	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_of(y, &y->crew, y->cluster, 2, 0, 0);
+	crew_of(y, (const int[]){2, 0});
 	crew_start(&y->crew, 20);
 	crew_finish(&y->crew);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
@@ -240,7 +184,7 @@ static void a_node_is_lost(void **state)
 	if (strstr(a.text, "node b") == NULL)
 		fail_msg("%s", a.text);
 	assert_int_equal(keep_count(y->keep.dir), 1);
-	done(&y->cluster);
+	cluster_done(&y->cluster);
 }
 
 /* kill -9 of the coordinator: nothing that looks complete is left, and the next save works. */
@@ -252,7 +196,7 @@ static void the_coordinator_is_killed(void **state)
 	uint64_t last;
 
 	y->cluster = cluster_start(2, NULL, BEAT);
-	crew_of(y, &y->crew, y->cluster, 2, 0, 0);
+	crew_of(y, (const int[]){2, 0});
 	crew_start(&y->crew, 20);
 	last = crew_finish(&y->crew);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
@@ -276,7 +220,7 @@ static void the_coordinator_is_killed(void **state)
 	}
 	assert_int_equal(keep_count(y->keep.dir), 2);
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
-	done(&y->cluster);
+	cluster_done(&y->cluster);
 }
 
 static void bad_arguments(void **state)
@@ -286,7 +230,7 @@ static void bad_arguments(void **state)
 
 	y->cluster = cluster_start(1, NULL, BEAT);
 	at = y->cluster->node[0].unix_address;
-	crew_of(y, &y->crew, y->cluster, 1, 0, 0);
+	crew_of(y, (const int[]){1, 0});
 	crew_start(&y->crew, 3);
 	crew_finish(&y->crew);
 	assert_int_equal(keep_save(at, "m", NULL, NULL), SHARD_BAD_ARG);
@@ -297,19 +241,19 @@ static void bad_arguments(void **state)
 	assert_int_equal(keep_save(at, "m", "/proc/nowhere", NULL), SHARD_SYSTEM);
 	assert_non_null(strstr(shard_error(), "/proc/nowhere"));
 	keep_must_save(at, "m", y->keep.dir, NULL);
-	done(&y->cluster);
+	cluster_done(&y->cluster);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(saves_while_training, setup, teardown),
-		cmocka_unit_test_setup_teardown(saves_by_itself, setup, teardown),
-		cmocka_unit_test_setup_teardown(two_at_once, setup, teardown),
-		cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_node_is_lost, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, setup, teardown),
-		cmocka_unit_test_setup_teardown(bad_arguments, setup, teardown),
+		cmocka_unit_test_setup_teardown(saves_while_training, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(saves_by_itself, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(two_at_once, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(full_disk, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(a_node_is_lost, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(bad_arguments, yard_setup, yard_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,15 +222,7 @@ static int teardown(void **state)
 {
 	struct yard *y = *state;
 
-	if (y->cluster != NULL) { /* the test did not come to its end */
-		cluster_dump(y->cluster);
-		for (int i = 0; i < y->cluster->nodes_nr; i++)
-			if (y->cluster->node[i].pid > 0) {
-				cluster_signal(y->cluster, i, SIGKILL);
-				cluster_wait(y->cluster, i, 5000);
-			}
-		cluster_stop(y->cluster);
-	}
+	cluster_put_away(&y->cluster);
 	keep_free(&y->keep);
 	free(y);
 	return 0;
@@ -310,8 +302,7 @@ static void finish(struct yard *y, uint64_t restored)
 	assert_memory_not_equal(want, got, sizeof(want));
 	for (int i = 0; i < RANKS; i++)
 		assert_true(y->rank[i].ahead_nr > 0);
-	cluster_stop(y->cluster);
-	y->cluster = NULL;
+	cluster_done(&y->cluster);
 }
 
 static void given_up(struct yard *y, bool tcp)

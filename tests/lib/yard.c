@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clusters, a folder and crews for tests of saving, restoring and coming back: see yard.h. Failures end the test. */
+#include "lib/yard.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+
+int yard_setup(void **state)
+{
+	struct yard *y = calloc(1, sizeof(*y));
+
+	CHECK(y != NULL);
+	keep_init(&y->keep);
+	*state = y;
+	return 0;
+}
+
+int yard_teardown(void **state)
+{
+	struct yard *y = *state;
+
+	cluster_put_away(&y->cluster);
+	cluster_put_away(&y->other);
+	keep_free(&y->keep);
+	free(y);
+	return 0;
+}
+
+void yard_add(struct crew *crew, const struct cluster *c, const int *per, bool reconnects)
+{
+	for (int n = 0; n < c->nodes_nr; n++)
+		for (int i = 0; i < per[n]; i++)
+			crew_add(crew, c->node[n].unix_address, (uint32_t)n)->reconnects = reconnects;
+}
+
+void yard_train(struct crew *crew, const struct cluster *c, const int *per, uint64_t last)
+{
+	crew->nr = 0;
+	yard_add(crew, c, per, false);
+	crew_start(crew, last);
+	crew_finish(crew);
+}
