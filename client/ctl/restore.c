@@ -6,9 +6,6 @@
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { TAG, NAME, FORCE };
 
@@ -37,29 +34,10 @@ enum ctl_exit ctl_restore(const struct ctl_options *o)
 {
 	char memory[SAVES_DIR_BYTES];
 	const char *dir = saves_dir(memory, o->words[0]);
-	struct bar bar;
-	struct ckpt_ask ask = {.name = o->value[NAME],
-			       .dir = dir,
-			       .tag = o->value[TAG],
-			       .force = o->value[FORCE] != NULL,
-			       .timeout_ms = saves_silence_ms(o),
-			       .progress = o->json ? NULL : saves_progress,
-			       .arg = &bar};
+	struct ckpt_ask ask = {.name = o->value[NAME], .dir = dir, .tag = o->value[TAG], .force = o->value[FORCE] != NULL};
 	struct ckpt_answer answer;
-	uint64_t began = clock_ns();
-	shard_client *c = NULL;
-	enum ctl_exit exit = saves_connect(o, &c);
-	enum shard_status rc;
+	double seconds;
+	enum ctl_exit exit = saves_run(o, true, &ask, &answer, &seconds);
 
-	if (exit != CTL_OK)
-		return exit;
-	bar_init(&bar, "restore", 0, isatty(STDERR_FILENO) == 1);
-	pthread_mutex_lock(&c->lock);
-	rc = ckpt_restore(c, &ask, &answer, NULL);
-	pthread_mutex_unlock(&c->lock);
-	bar_done(&bar);
-	exit = rc == SHARD_OK ? report(o, dir, &answer, (double)(clock_ns() - began) / 1e9)
-			      : ctl_fail(ctl_exit_of(rc), "restore: %s: %s", shard_name(rc), shard_error());
-	shard_disconnect(&c);
-	return exit;
+	return exit == CTL_OK ? report(o, dir, &answer, seconds) : exit;
 }

@@ -17,7 +17,7 @@ const struct argp_option ctl_save_options[] = {
 	{0},
 };
 
-void saves_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+static void progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct bar *b = arg;
 
@@ -34,7 +34,7 @@ const char *saves_dir(char out[SAVES_DIR_BYTES], const char *dir)
 	return snprintf(out, SAVES_DIR_BYTES, "%s/%s", here, dir) < SAVES_DIR_BYTES ? out : dir;
 }
 
-enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c)
+static enum ctl_exit connect_to(const struct ctl_options *o, shard_client **c)
 {
 	struct shard_connect_opts opts = SHARD_INIT(struct shard_connect_opts);
 	enum shard_status rc;
@@ -46,9 +46,36 @@ enum ctl_exit saves_connect(const struct ctl_options *o, shard_client **c)
 	return rc == SHARD_OK ? CTL_OK : ctl_fail(ctl_exit_of(rc), "%s", shard_error());
 }
 
-int64_t saves_silence_ms(const struct ctl_options *o)
+static int64_t silence_ms(const struct ctl_options *o)
 {
 	return o->timeout_ns == CTL_TIMEOUT_NS ? SAVES_SILENCE_MS : (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
+}
+
+enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_ask *ask, struct ckpt_answer *answer,
+			double *seconds)
+{
+	const char *what = restore ? "restore" : "save";
+	uint64_t began = clock_ns();
+	shard_client *c = NULL;
+	enum ctl_exit exit = connect_to(o, &c);
+	enum shard_status rc;
+	struct bar bar;
+
+	if (exit != CTL_OK)
+		return exit;
+	ask->timeout_ms = silence_ms(o);
+	ask->progress = o->json ? NULL : progress;
+	ask->arg = &bar;
+	bar_init(&bar, what, 0, isatty(STDERR_FILENO) == 1);
+	pthread_mutex_lock(&c->lock);
+	rc = restore ? ckpt_restore(c, ask, answer, NULL) : ckpt_save(c, ask, answer);
+	pthread_mutex_unlock(&c->lock);
+	bar_done(&bar);
+	*seconds = (double)(clock_ns() - began) / 1e9;
+	if (rc != SHARD_OK)
+		exit = ctl_fail(ctl_exit_of(rc), "%s: %s: %s", what, shard_name(rc), shard_error());
+	shard_disconnect(&c);
+	return exit;
 }
 
 enum ctl_exit saves_print(json_t *j)
@@ -76,28 +103,10 @@ static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answe
 enum ctl_exit ctl_save(const struct ctl_options *o)
 {
 	char dir[SAVES_DIR_BYTES];
-	struct bar bar;
-	struct ckpt_ask ask = {.name = o->words[0],
-			       .dir = saves_dir(dir, o->value[DIR_OPTION]),
-			       .tag = o->value[TAG],
-			       .timeout_ms = saves_silence_ms(o),
-			       .progress = o->json ? NULL : saves_progress,
-			       .arg = &bar};
+	struct ckpt_ask ask = {.name = o->words[0], .dir = saves_dir(dir, o->value[DIR_OPTION]), .tag = o->value[TAG]};
 	struct ckpt_answer answer;
-	uint64_t began = clock_ns();
-	shard_client *c = NULL;
-	enum ctl_exit exit = saves_connect(o, &c);
-	enum shard_status rc;
+	double seconds;
+	enum ctl_exit exit = saves_run(o, false, &ask, &answer, &seconds);
 
-	if (exit != CTL_OK)
-		return exit;
-	bar_init(&bar, "save", 0, isatty(STDERR_FILENO) == 1);
-	pthread_mutex_lock(&c->lock);
-	rc = ckpt_save(c, &ask, &answer);
-	pthread_mutex_unlock(&c->lock);
-	bar_done(&bar);
-	exit = rc == SHARD_OK ? report(o, &answer, (double)(clock_ns() - began) / 1e9)
-			      : ctl_fail(ctl_exit_of(rc), "save: %s: %s", shard_name(rc), shard_error());
-	shard_disconnect(&c);
-	return exit;
+	return exit == CTL_OK ? report(o, &answer, seconds) : exit;
 }
