@@ -7,6 +7,13 @@
 
 enum { TRAINER_TENSORS = 4 }; /* "wte" [30, 100], "h.0.ln_1.weight" [7], "h.0.attn.weight" [50, 50], "ln_f.weight" [1] */
 
+/* Two entries of a table of tests: *state is NULL in the first, which is for a socket, and not in the second, over tcp. */
+#define OVER_BOTH(fn)                                                                                                              \
+	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
+	{                                                                                                                          \
+#fn " tcp", fn, NULL, NULL, (void *)1                                                                              \
+	}
+
 struct trainer {
 	shard_client *client;
 	shard_model *model;

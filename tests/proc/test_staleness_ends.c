@@ -73,6 +73,18 @@ static void pair_step(struct pair *p, int i, uint64_t step, float value)
 	EXPECT(SHARD_OK, shard_commit(p->t[i].model, &p->ticket[i]));
 }
 
+/* Rank 0 has committed step 1, whose ticket this is, and step 2; rank 1 has begun nothing. */
+static shard_ticket pair_ahead(struct pair *p, bool tcp, const char *more)
+{
+	shard_ticket first;
+
+	pair_start(p, tcp, more);
+	pair_step(p, 0, 1, 2);
+	first = p->ticket[0];
+	pair_step(p, 0, 2, 2);
+	return first;
+}
+
 static void pair_result(struct pair *p, int i, shard_ticket ticket, enum shard_status want, uint64_t step,
 			enum shard_outcome outcome)
 {
@@ -126,137 +138,119 @@ static void pair_results(struct pair *p, uint64_t step)
 /* What was computed ahead has the old scale in it. */
 static void the_scale_changes(void **state)
 {
+	bool tcp = *state != NULL;
+	shard_ticket first[2];
 	struct pair p;
 
-	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first[2];
-
-		pair_start(&p, tcp, "hysteresis=1 initial_scale_power=4");
-		for (int i = 0; i < 2; i++)
-			pair_step(&p, i, 1, INFINITY);
-		for (int i = 0; i < 2; i++) {
-			first[i] = p.ticket[i];
-			trainer_begin(&p.t[i]); /* rank 1's step 1 may be decided by now: then it knows the new scale */
-			if (p.t[i].step.loss_scale == 16) {
-				trainer_push_all(&p.t[i], 16);
-				EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
-			}
-			pair_result(&p, i, first[i], SHARD_OK, 1, SHARD_SKIPPED_NONFINITE);
-			if (p.t[i].step.loss_scale == 16) {
-				pair_result(&p, i, p.ticket[i], SHARD_WORLD_CHANGED, 0, 0);
-				EXPECT_TEXT("the loss scale is 8 now, and was 16 when the step began; ");
-				pair_again(&p, i, 2);
-				trainer_begin(&p.t[i]);
-			}
-			assert_int_equal(p.t[i].step.step, 2);
-			assert_true(p.t[i].step.loss_scale == 8);
-			trainer_push_all(&p.t[i], 8);
+	pair_start(&p, tcp, "hysteresis=1 initial_scale_power=4");
+	for (int i = 0; i < 2; i++)
+		pair_step(&p, i, 1, INFINITY);
+	for (int i = 0; i < 2; i++) {
+		first[i] = p.ticket[i];
+		trainer_begin(&p.t[i]); /* rank 1's step 1 may be decided by now: then it knows the new scale */
+		if (p.t[i].step.loss_scale == 16) {
+			trainer_push_all(&p.t[i], 16);
 			EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
 		}
-		pair_results(&p, 2);
-		pair_stop(&p);
+		pair_result(&p, i, first[i], SHARD_OK, 1, SHARD_SKIPPED_NONFINITE);
+		if (p.t[i].step.loss_scale == 16) {
+			pair_result(&p, i, p.ticket[i], SHARD_WORLD_CHANGED, 0, 0);
+			EXPECT_TEXT("the loss scale is 8 now, and was 16 when the step began; ");
+			pair_again(&p, i, 2);
+			trainer_begin(&p.t[i]);
+		}
+		assert_int_equal(p.t[i].step.step, 2);
+		assert_true(p.t[i].step.loss_scale == 8);
+		trainer_push_all(&p.t[i], 8);
+		EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
 	}
+	pair_results(&p, 2);
+	pair_stop(&p);
 }
 
 static void one_ahead_is_the_most(void **state)
 {
+	bool tcp = *state != NULL;
+	shard_ticket first;
 	struct pair p;
 
-	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first;
-
-		pair_start(&p, tcp, "loss_scale=1 timeout=1s");
-		pair_step(&p, 0, 1, 2);
-		first = p.ticket[0];
-		pair_step(&p, 0, 2, 2);
-		EXPECT(SHARD_TIMEOUT, shard_begin(p.t[0].model, NULL, &p.t[0].step));
-		EXPECT_TEXT("begin after step 2 of \"gpt\" waited ");
-		EXPECT(SHARD_TIMEOUT, shard_result(p.t[0].model, first, 0, &SHARD_INIT(struct shard_result)));
-		EXPECT_TEXT("step 1 attempt 1 of \"gpt\" is undecided");
-		pair_step(&p, 1, 1, 2);
-		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
-		pair_result(&p, 1, 0, SHARD_OK, 1, SHARD_APPLIED);
-		pair_step(&p, 1, 2, 2);
-		pair_results(&p, 2);
-		for (int i = 0; i < 2; i++) { /* step 3 is computed on the weights of step 1 */
-			trainer_begin(&p.t[i]);
-			assert_true(trainer_image_at(&p.t[i], SHARD_F32, 0, 77) == -2);
-		}
-		pair_stop(&p);
+	first = pair_ahead(&p, tcp, "loss_scale=1 timeout=1s");
+	EXPECT(SHARD_TIMEOUT, shard_begin(p.t[0].model, NULL, &p.t[0].step));
+	EXPECT_TEXT("begin after step 2 of \"gpt\" waited ");
+	EXPECT(SHARD_TIMEOUT, shard_result(p.t[0].model, first, 0, &SHARD_INIT(struct shard_result)));
+	EXPECT_TEXT("step 1 attempt 1 of \"gpt\" is undecided");
+	pair_step(&p, 1, 1, 2);
+	pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
+	pair_result(&p, 1, 0, SHARD_OK, 1, SHARD_APPLIED);
+	pair_step(&p, 1, 2, 2);
+	pair_results(&p, 2);
+	for (int i = 0; i < 2; i++) { /* step 3 is computed on the weights of step 1 */
+		trainer_begin(&p.t[i]);
+		assert_true(trainer_image_at(&p.t[i], SHARD_F32, 0, 77) == -2);
 	}
+	pair_stop(&p);
 }
 
 static void given_up_ahead(void **state)
 {
+	bool tcp = *state != NULL;
+	shard_ticket first;
 	struct pair p;
 
-	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first;
-
-		pair_start(&p, tcp, "loss_scale=1");
-		pair_step(&p, 0, 1, 2);
-		first = p.ticket[0];
-		trainer_begin(&p.t[0]);
-		assert_int_equal(p.t[0].step.step, 2);
-		EXPECT(SHARD_OK, shard_abandon(p.t[0].model, "bad data"));
-		pair_step(&p, 1, 1, 2);
-		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
-		pair_result(&p, 1, p.ticket[1], SHARD_OK, 1, SHARD_APPLIED);
-		trainer_begin(&p.t[0]); /* the next attempt, without a word about the one it gave up */
-		assert_int_equal(p.t[0].step.step, 2);
-		assert_true(p.t[0].step.attempt > 1);
-		trainer_push_all(&p.t[0], 2);
-		EXPECT(SHARD_OK, shard_commit(p.t[0].model, &p.ticket[0]));
-		pair_redo(&p, 1, 2, 2);
-		pair_results(&p, 2);
-		pair_stop(&p);
-	}
+	pair_start(&p, tcp, "loss_scale=1");
+	pair_step(&p, 0, 1, 2);
+	first = p.ticket[0];
+	trainer_begin(&p.t[0]);
+	assert_int_equal(p.t[0].step.step, 2);
+	EXPECT(SHARD_OK, shard_abandon(p.t[0].model, "bad data"));
+	pair_step(&p, 1, 1, 2);
+	pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
+	pair_result(&p, 1, p.ticket[1], SHARD_OK, 1, SHARD_APPLIED);
+	trainer_begin(&p.t[0]); /* the next attempt, without a word about the one it gave up */
+	assert_int_equal(p.t[0].step.step, 2);
+	assert_true(p.t[0].step.attempt > 1);
+	trainer_push_all(&p.t[0], 2);
+	EXPECT(SHARD_OK, shard_commit(p.t[0].model, &p.ticket[0]));
+	pair_redo(&p, 1, 2, 2);
+	pair_results(&p, 2);
+	pair_stop(&p);
 }
 
 /* The step in flight ends with the other trainer: so does the one ahead, and both are begun again. */
 static void both_end(void **state)
 {
+	bool tcp = *state != NULL;
+	shard_ticket first;
 	struct pair p;
 
-	(void)state;
-	for (int tcp = 0; tcp < 2; tcp++) {
-		shard_ticket first;
-
-		pair_start(&p, tcp, "loss_scale=1");
-		pair_step(&p, 0, 1, 2);
-		first = p.ticket[0];
-		pair_step(&p, 0, 2, 2);
-		trainer_begin(&p.t[1]);
-		trainer_end(&p.t[1]);
-		pair_result(&p, 0, first, SHARD_WORLD_CHANGED, 0, 0);
-		EXPECT_TEXT("closed its socket");
-		pair_result(&p, 0, p.ticket[0], SHARD_WORLD_CHANGED, 0, 0);
-		pair_again(&p, 0, 1);
-		pair_define(&p, 1, tcp, "loss_scale=1");
-		pair_join(&p, 1, 10000, SHARD_OK);
-		pair_redo(&p, 0, 1, 2);
-		first = p.ticket[0];
-		pair_step(&p, 0, 2, 4);
-		pair_step(&p, 1, 1, 2);
-		pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
-		pair_step(&p, 1, 2, 4);
-		while (shard_leave(p.t[0].model, 1) == SHARD_TIMEOUT) /* the gradients of step 2 go before */
-			(void)!shard_result(p.t[1].model, p.ticket[1], 1, &SHARD_INIT(struct shard_result));
-		pair_result(&p, 1, p.ticket[1], SHARD_OK, 2, SHARD_APPLIED);
-		pair_stop(&p);
-	}
+	first = pair_ahead(&p, tcp, "loss_scale=1");
+	trainer_begin(&p.t[1]);
+	trainer_end(&p.t[1]);
+	pair_result(&p, 0, first, SHARD_WORLD_CHANGED, 0, 0);
+	EXPECT_TEXT("closed its socket");
+	pair_result(&p, 0, p.ticket[0], SHARD_WORLD_CHANGED, 0, 0);
+	pair_again(&p, 0, 1);
+	pair_define(&p, 1, tcp, "loss_scale=1");
+	pair_join(&p, 1, 10000, SHARD_OK);
+	pair_redo(&p, 0, 1, 2);
+	first = p.ticket[0];
+	pair_step(&p, 0, 2, 4);
+	pair_step(&p, 1, 1, 2);
+	pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
+	pair_step(&p, 1, 2, 4);
+	while (shard_leave(p.t[0].model, 1) == SHARD_TIMEOUT) /* the gradients of step 2 go before */
+		(void)!shard_result(p.t[1].model, p.ticket[1], 1, &SHARD_INIT(struct shard_result));
+	pair_result(&p, 1, p.ticket[1], SHARD_OK, 2, SHARD_APPLIED);
+	pair_stop(&p);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_scale_changes),
-		cmocka_unit_test(one_ahead_is_the_most),
-		cmocka_unit_test(given_up_ahead),
-		cmocka_unit_test(both_end),
+		OVER_BOTH(the_scale_changes),
+		OVER_BOTH(one_ahead_is_the_most),
+		OVER_BOTH(given_up_ahead),
+		OVER_BOTH(both_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -377,25 +377,11 @@ static void test_ping(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_texts),
-		cmocka_unit_test(test_addresses),
-		BOTH(test_connect),
-		cmocka_unit_test(test_bad_specs),
-		BOTH(test_define),
-		BOTH(test_write_read),
-		BOTH(test_write_bf16),
-		BOTH(test_give_up),
-		BOTH(test_closed),
-		BOTH(test_garbage),
-		cmocka_unit_test(test_unasked),
-		cmocka_unit_test(test_ping),
+		cmocka_unit_test(test_texts),     cmocka_unit_test(test_addresses), OVER_BOTH(test_connect),
+		cmocka_unit_test(test_bad_specs), OVER_BOTH(test_define),           OVER_BOTH(test_write_read),
+		OVER_BOTH(test_write_bf16),       OVER_BOTH(test_give_up),          OVER_BOTH(test_closed),
+		OVER_BOTH(test_garbage),          cmocka_unit_test(test_unasked),   cmocka_unit_test(test_ping),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -483,16 +483,11 @@ static void many_push(void **state)
 	fake_stop(f);
 }
 
-#define BOTH(fn)                                                                                                                   \
-	cmocka_unit_test(fn),                                                                                                      \
-	{                                                                                                                          \
-#fn " over tcp", fn, NULL, NULL, (void *)1                                                                         \
-	}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		BOTH(every_phase_and_frame), BOTH(the_same_attempt), BOTH(deadlines), BOTH(interrupted), BOTH(many_push),
+		OVER_BOTH(every_phase_and_frame), OVER_BOTH(the_same_attempt), OVER_BOTH(deadlines),
+		OVER_BOTH(interrupted),           OVER_BOTH(many_push),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

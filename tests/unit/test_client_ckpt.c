@@ -399,15 +399,9 @@ static void test_threads(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_save), BOTH(test_save_limits),      BOTH(test_restore), BOTH(test_restore_silent),
-		BOTH(test_blob), BOTH(test_blob_rolled_back), BOTH(test_threads),
+		OVER_BOTH(test_save), OVER_BOTH(test_save_limits),      OVER_BOTH(test_restore), OVER_BOTH(test_restore_silent),
+		OVER_BOTH(test_blob), OVER_BOTH(test_blob_rolled_back), OVER_BOTH(test_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

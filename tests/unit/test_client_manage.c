@@ -208,14 +208,9 @@ static void test_dropped(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_attach), BOTH(test_refused), BOTH(test_manage), BOTH(test_stats), BOTH(test_region), BOTH(test_dropped),
+		OVER_BOTH(test_attach), OVER_BOTH(test_refused), OVER_BOTH(test_manage),
+		OVER_BOTH(test_stats),  OVER_BOTH(test_region),  OVER_BOTH(test_dropped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,6 +83,18 @@ static void three_steps(struct fake *f, struct trainer *t)
 	knob(f, &f->knobs.no_next_attempt, false);
 }
 
+/* And the fourth: it is ready, and no result comes. */
+static void undecided(struct fake *f, struct trainer *t)
+{
+	three_steps(f, t);
+	fake_attempt(f, "");
+	trainer_begin(t);
+	knob(f, &f->knobs.mute[OP_READY], true);
+	trainer_push_all(t, 1);
+	EXPECT(SHARD_OK, shard_commit(t->model, NULL));
+	fake_await(f, OP_READY, 4);
+}
+
 /* It was told; from here on everything is as after a join at step 1. */
 static void goes_on(struct fake *f, struct trainer *t)
 {
@@ -165,13 +177,7 @@ static void test_ended(void **state) /* as it goes with real daemons: the attemp
 	struct shard_result r = SHARD_INIT(struct shard_result);
 	struct trainer t;
 
-	three_steps(f, &t);
-	fake_attempt(f, "");
-	trainer_begin(&t);
-	knob(f, &f->knobs.mute[OP_READY], true);
-	trainer_push_all(&t, 1);
-	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
-	fake_await(f, OP_READY, 4);
+	undecided(f, &t);
 	fake_ended(f, "node b was lost");
 	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, 10000, &r));
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
@@ -282,13 +288,7 @@ static void test_in_result(void **state)
 	struct fake *f = start(*state != NULL);
 	struct trainer t;
 
-	three_steps(f, &t);
-	fake_attempt(f, "");
-	trainer_begin(&t);
-	knob(f, &f->knobs.mute[OP_READY], true);
-	trainer_push_all(&t, 1);
-	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
-	fake_await(f, OP_READY, 4);
+	undecided(f, &t);
 	for (int i = 0; i < 3; i++)
 		launch(&w[i], &t, i < 2 ? in_result : in_wait);
 	fake_rolled_back(f, 1, WHY);
@@ -468,16 +468,10 @@ static void test_image_first(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_decided), BOTH(test_joined),    BOTH(test_open),     BOTH(test_ended),
-		BOTH(test_twice),   BOTH(test_in_result), BOTH(test_in_begin), BOTH(test_in_push),
-		BOTH(test_in_join), BOTH(test_attached),  BOTH(test_tickets),  cmocka_unit_test(test_image_first),
+		OVER_BOTH(test_decided), OVER_BOTH(test_joined),    OVER_BOTH(test_open),     OVER_BOTH(test_ended),
+		OVER_BOTH(test_twice),   OVER_BOTH(test_in_result), OVER_BOTH(test_in_begin), OVER_BOTH(test_in_push),
+		OVER_BOTH(test_in_join), OVER_BOTH(test_attached),  OVER_BOTH(test_tickets),  cmocka_unit_test(test_image_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

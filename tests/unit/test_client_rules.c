@@ -438,23 +438,12 @@ static void test_shared_object(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_threads),
-		BOTH(test_descriptors),
-		BOTH(test_no_print),
-		BOTH(test_signals),
-		BOTH(test_fork),
-		BOTH(test_fork_any_time),
-		BOTH(test_guard),
-		BOTH(test_interrupt),
-		cmocka_unit_test(test_symbols),
-		cmocka_unit_test(test_shared_object),
+		OVER_BOTH(test_threads),        OVER_BOTH(test_descriptors),
+		OVER_BOTH(test_no_print),       OVER_BOTH(test_signals),
+		OVER_BOTH(test_fork),           OVER_BOTH(test_fork_any_time),
+		OVER_BOTH(test_guard),          OVER_BOTH(test_interrupt),
+		cmocka_unit_test(test_symbols), cmocka_unit_test(test_shared_object),
 		cmocka_unit_test(test_header),
 	};
 

@@ -344,15 +344,9 @@ static void test_fd(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_steps),     BOTH(test_push_ways),  BOTH(test_misuse), BOTH(test_bad_pushes),
-		BOTH(test_late_push), BOTH(test_skip_votes), BOTH(test_pull),   BOTH(test_fd),
+		OVER_BOTH(test_steps),     OVER_BOTH(test_push_ways),  OVER_BOTH(test_misuse), OVER_BOTH(test_bad_pushes),
+		OVER_BOTH(test_late_push), OVER_BOTH(test_skip_votes), OVER_BOTH(test_pull),   OVER_BOTH(test_fd),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -319,17 +319,11 @@ static void test_reads(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_crew),
-		BOTH(test_busy),
-		BOTH(test_waiters),
-		BOTH(test_reads),
+		OVER_BOTH(test_crew),
+		OVER_BOTH(test_busy),
+		OVER_BOTH(test_waiters),
+		OVER_BOTH(test_reads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

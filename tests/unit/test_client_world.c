@@ -300,16 +300,10 @@ static void test_samples(void **state)
 
 int main(void)
 {
-	static int tcp;
-#define BOTH(fn)                                                                                                                   \
-	{#fn " unix", fn, NULL, NULL, NULL},                                                                                       \
-	{                                                                                                                          \
-#fn " tcp", fn, NULL, NULL, &tcp                                                                                   \
-	}
 	const struct CMUnitTest tests[] = {
-		BOTH(test_world_changed),       BOTH(test_ended_unbegun),  BOTH(test_abandon),
-		BOTH(test_join_waits),          BOTH(test_begin_waits),    BOTH(test_lost),
-		BOTH(test_closed_in_step),      BOTH(test_detach_in_step), BOTH(test_decided_stays),
+		OVER_BOTH(test_world_changed),  OVER_BOTH(test_ended_unbegun),  OVER_BOTH(test_abandon),
+		OVER_BOTH(test_join_waits),     OVER_BOTH(test_begin_waits),    OVER_BOTH(test_lost),
+		OVER_BOTH(test_closed_in_step), OVER_BOTH(test_detach_in_step), OVER_BOTH(test_decided_stays),
 		cmocka_unit_test(test_samples),
 	};
 
