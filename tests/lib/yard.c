@@ -4,7 +4,13 @@
 
 #include "base/check.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
 
 int yard_setup(void **state)
 {
@@ -40,4 +46,26 @@ void yard_train(struct crew *crew, const struct cluster *c, const int *per, uint
 	yard_add(crew, c, per, false);
 	crew_start(crew, last);
 	crew_finish(crew);
+}
+
+static void *save(void *arg)
+{
+	struct yard_save *s = arg;
+
+	s->rc = keep_save(s->address, "m", s->dir, s->tag);
+	snprintf(s->text, sizeof(s->text), "%s", shard_error());
+	return NULL;
+}
+
+void yard_save_stuck(struct yard *y, const char *tag, struct yard_save *s)
+{
+	*s = (struct yard_save){.address = y->cluster->node[0].unix_address, .dir = y->keep.dir, .tag = tag};
+	cluster_signal(y->cluster, 1, SIGSTOP);
+	CHECK(pthread_create(&s->thread, NULL, save, s) == 0);
+}
+
+void yard_save_failed(struct yard_save *s)
+{
+	pthread_join(s->thread, NULL);
+	assert_int_not_equal(s->rc, SHARD_OK);
 }

@@ -21,4 +21,14 @@ void yard_add(struct crew *crew, const struct cluster *c, const int *per, bool r
 /* The same from the first rank on, until they have trained step last. */
 void yard_train(struct crew *crew, const struct cluster *c, const int *per, uint64_t last);
 
+struct yard_save { /* one that does not come to its end */
+	pthread_t thread;
+	const char *address, *dir, *tag;
+	enum shard_status rc; /* both once yard_save_failed() is back */
+	char text[512];
+};
+
+void yard_save_stuck(struct yard *y, const char *tag, struct yard_save *s); /* stops node b, and asks node a from a thread */
+void yard_save_failed(struct yard_save *s);                                 /* waits; the test fails if it did not */
+
 #endif

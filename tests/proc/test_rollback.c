@@ -248,34 +248,16 @@ static void given_up_by_force(void **state)
 	finish(y);
 }
 
-struct asking {
-	const char *address, *dir;
-	enum shard_status rc;
-	char text[512];
-};
-
-static void *ask(void *arg)
-{
-	struct asking *a = arg;
-
-	a->rc = keep_save(a->address, "m", a->dir, "second");
-	snprintf(a->text, sizeof(a->text), "%s", shard_error());
-	return NULL;
-}
-
 /* Node b does not move, so the save does not end. */
 static void dropped_while_it_is_saved(void **state)
 {
 	struct yard *y = *state;
-	struct asking a = {.dir = y->keep.dir};
+	struct yard_save a;
 	shard_client *c;
-	pthread_t thread;
 
 	five_steps(y, "[cluster]\nheartbeat_timeout = 3s\n");
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL); /* no step is in hand any more */
-	cluster_signal(y->cluster, 1, SIGSTOP);
-	a.address = y->cluster->node[0].unix_address;
-	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	yard_save_stuck(y, "second", &a);
 	for (int i = 0; i < 500; i++) {
 		char *log = cluster_log(y->cluster, 0);
 		const char *first = strstr(log, "event=saving");
@@ -290,8 +272,7 @@ static void dropped_while_it_is_saved(void **state)
 	if (shard_drop(c, "m", true) != SHARD_OK &&
 	    strstr(shard_error(), "dropped") == NULL) /* node b gives its memory back later */
 		fail_msg("%s", shard_error());
-	pthread_join(thread, NULL);
-	assert_int_not_equal(a.rc, SHARD_OK);
+	yard_save_failed(&a);
 	if (strstr(a.text, "dropped") == NULL)
 		fail_msg("%s", a.text);
 	assert_int_equal(keep_count(y->keep.dir), 1);
@@ -304,18 +285,14 @@ static void dropped_while_it_is_saved(void **state)
 static void stopped_while_it_is_saved(void **state)
 {
 	struct yard *y = *state;
-	struct asking a = {.dir = y->keep.dir};
-	pthread_t thread;
+	struct yard_save a;
 
 	five_steps(y, "[cluster]\nheartbeat_timeout = 5s\n");
-	cluster_signal(y->cluster, 1, SIGSTOP);
-	a.address = y->cluster->node[0].unix_address;
-	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	yard_save_stuck(y, "second", &a);
 	usleep(100000);
 	cluster_signal(y->cluster, 0, SIGTERM);
 	assert_int_equal(cluster_wait(y->cluster, 0, 10000), 0);
-	pthread_join(thread, NULL);
-	assert_int_not_equal(a.rc, SHARD_OK);
+	yard_save_failed(&a);
 	assert_int_equal(keep_count(y->keep.dir), 0);
 	cluster_signal(y->cluster, 1, SIGCONT);
 	cluster_done(&y->cluster);

@@ -146,41 +146,22 @@ static void full_disk(void **state)
 	umount(small);
 }
 
-struct asking {
-	const char *address, *dir;
-	enum shard_status rc;
-	char text[512];
-};
-
-static void *ask(void *arg)
-{
-	struct asking *a = arg;
-
-	a->rc = keep_save(a->address, "m", a->dir, NULL);
-	snprintf(a->text, sizeof(a->text), "%s", shard_error());
-	return NULL;
-}
-
 /* In the middle of a save a node that is stopped keeps it open; then it is killed. */
 static void a_node_is_lost(void **state)
 {
 	struct yard *y = *state;
-	struct asking a = {.dir = y->keep.dir};
-	pthread_t thread;
+	struct yard_save a;
 
 	y->cluster = cluster_start(2, NULL, BEAT);
 	crew_of(y, (const int[]){2, 0});
 	crew_start(&y->crew, 20);
 	crew_finish(&y->crew);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
-	cluster_signal(y->cluster, 1, SIGSTOP);
-	a.address = y->cluster->node[0].unix_address;
-	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	yard_save_stuck(y, NULL, &a);
 	usleep(100000);
 	cluster_signal(y->cluster, 1, SIGKILL);
 	cluster_wait(y->cluster, 1, 5000);
-	pthread_join(thread, NULL);
-	assert_int_not_equal(a.rc, SHARD_OK);
+	yard_save_failed(&a);
 	if (strstr(a.text, "node b") == NULL)
 		fail_msg("%s", a.text);
 	assert_int_equal(keep_count(y->keep.dir), 1);
@@ -191,8 +172,7 @@ static void a_node_is_lost(void **state)
 static void the_coordinator_is_killed(void **state)
 {
 	struct yard *y = *state;
-	struct asking a = {.dir = y->keep.dir};
-	pthread_t thread;
+	struct yard_save a;
 	uint64_t last;
 
 	y->cluster = cluster_start(2, NULL, BEAT);
@@ -200,15 +180,12 @@ static void the_coordinator_is_killed(void **state)
 	crew_start(&y->crew, 20);
 	last = crew_finish(&y->crew);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
-	cluster_signal(y->cluster, 1, SIGSTOP);
-	a.address = y->cluster->node[0].unix_address;
-	CHECK(pthread_create(&thread, NULL, ask, &a) == 0);
+	yard_save_stuck(y, NULL, &a);
 	usleep(100000);
 	cluster_signal(y->cluster, 0, SIGKILL);
 	cluster_wait(y->cluster, 0, 5000);
 	cluster_signal(y->cluster, 1, SIGCONT);
-	pthread_join(thread, NULL);
-	assert_int_not_equal(a.rc, SHARD_OK);
+	yard_save_failed(&a);
 	assert_int_equal(keep_count(y->keep.dir), 1);
 	cluster_spawn(y->cluster, 0);
 	cluster_ready(y->cluster, 0);
