@@ -306,12 +306,11 @@ void coord_on_link_up(struct ctx *x, uint16_t node)
 void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
 {
 	struct core *c = x->c;
-	const char *text = core_text(c, "node %s is out of reach: %s", c->conf.node_names[node], why ? why : "no link");
 
 	c->coord.node[node].absent_since = x->now ? x->now : 1;
-	world_lost_node(x, node, text);
+	world_lost_node(x, node, why);
 	if (c->coord.undecided && !c->coord.node[node].voted)
-		coord_abort(x, SHARD_WORLD_CHANGED, text);
+		coord_abort(x, SHARD_WORLD_CHANGED, why);
 }
 
 static void coord_send_waits(struct ctx *x)
@@ -381,7 +380,7 @@ static bool coord_may_begin(const struct core *c)
 	const struct coord *co = &c->coord;
 
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last && !co->tune_due && !coord_paused(c) &&
-	       coord_all_linked(c);
+	       coord_all_linked(c) && !c->stopping;
 }
 
 void coord_settle(struct ctx *x)

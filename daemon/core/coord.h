@@ -94,7 +94,9 @@ void orders_on_tune(struct ctx *x, const struct core_event *e);
 void orders_on_kick(struct ctx *x, const struct core_event *e);
 void orders_on_checkpoint(struct ctx *x, const struct core_event *e);
 void orders_on_rollback(struct ctx *x, const struct core_event *e);
-void orders_settle(struct ctx *x); /* HELD, when it can be */
+void orders_on_stop(struct ctx *x, const struct core_event *e); /* any member */
+bool orders_unheard(const struct core *c);                      /* a linked node has not said DONE of the last record */
+void orders_settle(struct ctx *x);                              /* HELD, when it can be */
 bool orders_due(const struct core *c);
 void orders_forget(struct core *c); /* a generation ended */
 void orders_lost(struct core *c);   /* and the shell is told: it takes the hold for off */

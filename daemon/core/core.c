@@ -183,14 +183,17 @@ static void on_msg(struct ctx *x, const struct core_event *e)
 static void on_link_down(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
+	const char *why;
 
 	CHECK(e->node < c->conf.nodes_nr && e->node != c->conf.self);
 	if (!c->member.peer[e->node].linked)
 		return;
 	c->member.peer[e->node].linked = false;
-	step_on_link_down(x, e->node, e->why);
+	why = e->on ? core_text(c, "%s", e->why)
+		    : core_text(c, "node %s is out of reach: %s", c->conf.node_names[e->node], e->why ? e->why : "no link");
+	step_on_link_down(x, e->node, why);
 	if (core_coordinates(c))
-		coord_on_link_down(x, e->node, e->why);
+		coord_on_link_down(x, e->node, why);
 }
 
 static void on_link_up(struct ctx *x, const struct core_event *e)
@@ -231,6 +234,7 @@ static void (*const events[])(struct ctx *, const struct core_event *) = {
 	[CORE_EV_JOIN] = local_join,
 	[CORE_EV_GONE] = local_gone,
 	[CORE_EV_ABANDON] = local_abandon,
+	[CORE_EV_STOP] = orders_on_stop,
 	[CORE_EV_WRITTEN] = recover_on_written,
 	[CORE_EV_HOLD] = orders_on_hold,
 	[CORE_EV_TUNE] = orders_on_tune,
@@ -342,6 +346,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->sealed = m->sealed;
 	s->held = c->coord.held;
 	s->restoring = m->restoring;
+	s->unheard = orders_unheard(c);
 	s->tune = m->tune;
 	s->paused = m->tune.paused;
 	s->term = m->term;

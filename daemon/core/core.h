@@ -38,6 +38,7 @@ struct core_state {
 	bool paused; /* an operator paused it, or the last record diverged: no further step */
 	bool held;   /* coordinator: CORE_ACT_HELD is in effect */
 	bool restoring;
+	bool unheard;          /* coordinator: a node that is linked has not said DONE of the last record */
 	struct core_tune tune; /* of the view adopted here */
 	uint64_t term;
 	uint32_t seq, generation; /* of the view adopted here; 0: none yet */

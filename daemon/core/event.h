@@ -14,7 +14,7 @@ enum core_event_type {
 	CORE_EV_MSG = 1,   /* .msg from another node (or from self: delivered by the core itself, never by the caller)   */
 	CORE_EV_TICK,      /* time has passed core_deadline()                                                        */
 	CORE_EV_LINK_UP,   /* .node .incarnation: HELLO exchanged on a fresh connection                               */
-	CORE_EV_LINK_DOWN, /* .node .why                                                                            */
+	CORE_EV_LINK_DOWN, /* .node .why; .on: the node said that it leaves, .why is the whole sentence                 */
 	CORE_EV_PERSISTED, /* the view of the last CORE_ACT_PERSIST is on disk                                        */
 	CORE_EV_STAGED,    /* .chunk .sumsq .finite .bad_tensor .bad_rank: reduced gradient of a chunk held here       */
 	CORE_EV_READY,     /* .session .weight .skip .lr: a local rank called commit or vote_skip                          */
@@ -23,6 +23,8 @@ enum core_event_type {
 	CORE_EV_JOIN,      /* .trainer, local                                                                        */
 	CORE_EV_GONE,      /* .trainer .why, local                                                                   */
 	CORE_EV_ABANDON,   /* .session .why, local                                                                   */
+	CORE_EV_STOP,      /* this process is about to end, .why: what is undecided and not voted for is dropped, what this node
+			    * coordinates aborted, nothing is begun any more                                     */
 	/* coordinator only: */
 	CORE_EV_WRITTEN, /* all nodes hold all weights of generation .id.generation (0: the one adopted here); seal as .step, with the
 			     * counters of .restored if there are any                                               */

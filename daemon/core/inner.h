@@ -24,6 +24,7 @@ struct core {
 	struct step step;
 	struct member member;
 	struct coord coord;
+	bool stopping; /* CORE_EV_STOP came: for the rest of this process, not of its memory */
 	size_t texts_used;
 	char texts[CORE_TEXTS_BYTES];
 };

@@ -3,7 +3,7 @@
  * Happy paths: HOLD -> the own participant votes for nothing, so no verdict can fall anywhere -> HELD with the last record -> off, and
  * what was complete meanwhile is voted for. TUNE -> no further BEGIN; every node done -> a view with it (recover.c) -> TUNED.
  * Ways to fail: HOLD while PREPARED waits for the verdict or the end of that attempt; a generation that ends takes hold and
- * rollback with it. Members that are no coordinator ignore all of it. */
+ * rollback with it. Members that are no coordinator ignore all of it, but STOP: who has voted stays PREPARED, who has not drops. */
 #include "core/coord.h"
 
 #include "core/inner.h"
@@ -98,4 +98,28 @@ void orders_on_rollback(struct ctx *x, const struct core_event *e)
 		return;
 	co->rollback = true;
 	core_copy_text(co->order_why, sizeof(co->order_why), e->why ? e->why : "an operator rolled the model back");
+}
+
+/* The coordinator's own vote can be taken back: it alone decides, and it has not. */
+void orders_on_stop(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+	const char *why = core_text(c, "%s", e->why ? e->why : "the daemon stops");
+
+	c->stopping = true;
+	if (c->coord.undecided)
+		coord_abort(x, SHARD_WORLD_CHANGED, why);
+	else if (c->step.part == CORE_STAGING)
+		step_abandon(x, SHARD_WORLD_CHANGED, why);
+}
+
+bool orders_unheard(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	for (uint16_t i = 0; i < c->conf.nodes_nr && co->state == COORD_OPEN && co->has_last; i++) {
+		if (!co->node[i].done && core_linked(c, i))
+			return true;
+	}
+	return false;
 }

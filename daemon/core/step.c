@@ -217,7 +217,7 @@ static void step_resume(struct ctx *x)
 {
 	struct step *s = &x->c->step;
 
-	if (!s->has_next || s->part != CORE_FREE || s->draining)
+	if (!s->has_next || s->part != CORE_FREE || s->draining || x->c->stopping)
 		return;
 	/* the attempt may have become void while it waited: of an older view, aborted, or behind the record */
 	if (!member_adopted(x->c, &s->next_id) || core_id_cmp(&s->next_id, &s->aborted) <= 0 || !s->has_record ||
@@ -437,8 +437,7 @@ void step_on_link_down(struct ctx *x, uint16_t node, const char *why)
 	if (node == c->conf.coordinator)
 		s->has_next = false;
 	if (s->part == CORE_STAGING && (node == c->conf.coordinator || needed))
-		step_abandon(x, SHARD_WORLD_CHANGED,
-			     core_text(c, "node %s is out of reach: %s", c->conf.node_names[node], why ? why : "no link"));
+		step_abandon(x, SHARD_WORLD_CHANGED, why);
 }
 
 void step_on_link_up(struct ctx *x, uint16_t node)
