@@ -6,6 +6,7 @@
  * the end of the connection; the last is remembered and every later call says it again. */
 #include "handle.h"
 #include "push.h"
+#include "world.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -89,6 +90,7 @@ static void pump_over(struct shard_client *c, const struct err *e)
 	else
 		err_set(&c->over, st, "connection to shardd at %s is over: %.380s", c->address, e->text);
 	c->news = true;
+	world_over(c);
 	list_each(it, &c->requests) { /* the stream may still hold their bodies: they stay on the list */
 		struct request *r = list_of(it, struct request, node);
 

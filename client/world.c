@@ -181,6 +181,16 @@ static void world_unmap(struct shard_model *m)
 	image_deinit(m);
 }
 
+/* A daemon that was killed may come back to the memory it had, and finish a step with the gradients in these arenas (a warm restart). So what
+ * a trainer writes from now on, through pointers that it still holds, goes to memory of its own. */
+void world_over(struct shard_client *c)
+{
+	list_each(it, &c->models)
+		shm_cut(&list_of(it, struct shard_model, node)->arena);
+	list_each(it, &c->zombies)
+		shm_cut(&list_of(it, struct shard_model, node)->arena);
+}
+
 static enum shard_status ask_image(struct shard_model *m, struct wait *w)
 {
 	Shard__Chunks all = SHARD__CHUNKS__INIT;

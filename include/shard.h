@@ -104,8 +104,8 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t g
 SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
         * before is decided and in the image (max_staleness = 1: until the one before that is). opts NULL: defaults. BAD_STATE */
 SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
-        * begin (max_staleness > 0 alternates buffers). Write until its push; from then to the result it is the daemon's and must not
-        * change: SHARD_GUARD=1 maps it read-only, so that a late write stops the culprit, not a step. NULL unless joined */
+        * begin (max_staleness > 0 alternates buffers). Write until its push, never from then to the result: SHARD_GUARD=1 maps it read-only,
+        * so that a late write stops the culprit, not a step. Connection over: still memory, of zeros, that nobody reads. NULL unless joined */
 enum { SHARD_ADD = 1, SHARD_CAST = 2 };
 SHARD_API enum shard_status shard_push(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
                                        enum shard_dtype, uint32_t flags, shard_ticket *);    /* [any]
@@ -131,7 +131,7 @@ SHARD_API enum shard_status shard_set_blob(shard_model *, const void *, size_t b
 SHARD_API enum shard_status shard_blob(shard_model *, uint32_t rank, void *, size_t *bytes, uint64_t *step); /* [any] newest committed one of
         * a rank, after any rejoin, resize or restore. *bytes: room, then size; too small: RANGE, and *bytes says. NOT_FOUND: none */
 SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] joined; GRAD or IMAGE: what
-        * shard_grad and shard_image point into: cudaHostRegister it */
+        * shard_grad and shard_image point into: cudaHostRegister it after each join, unregister it when the connection is over */
 SHARD_API enum shard_status shard_stats(shard_client *, char *json, size_t *bytes); /* [any] what `shardctl status --json` shows */
 #ifdef __cplusplus
 }

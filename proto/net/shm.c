@@ -292,6 +292,17 @@ void shm_unmap(struct shm *m)
 	m->fd = -1;
 }
 
+void shm_cut(struct shm *m)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+
+	if (!m->base || m->fd < 0 || mmap(m->base, m->bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+		return;
+	(void)madvise(m->base, m->bytes, MADV_DONTFORK);
+	close(m->fd);
+	m->fd = -1;
+}
+
 const char *shm_pages_name(enum shm_pages p)
 {
 	switch (p) {

@@ -29,6 +29,9 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 /* Client side: checks seals and size before it maps (a shrinkable memfd would be a SIGBUS later). Takes over fd. */
 enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e);
 void shm_unmap(struct shm *m); /* harmless twice */
+/* Client side, when the peer is gone: the same addresses are private memory from now on, zero, made at the first touch; what others share is
+ * out of reach, whoever still writes. Where the kernel refuses, all stays as it is. */
+void shm_cut(struct shm *m);
 const char *shm_pages_name(enum shm_pages p);
 
 /* The first bytes of an image: what version each chunk has. A reader outside the world copies a chunk, then checks that

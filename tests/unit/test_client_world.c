@@ -242,6 +242,42 @@ static void test_closed_in_step(void **state)
 	fake_stop(f);
 }
 
+/* What was pushed is as it was, whatever a trainer still writes where it used to be: a daemon may come back to it. */
+static void test_closed_arena(void **state)
+{
+	struct fake *f = start(false);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	unsigned char *before, *grad;
+	shard_ticket ticket;
+	struct trainer t;
+	uint64_t bytes;
+
+	(void)state;
+	trainer_join(&t, f->address, SHARD_F32, SHARD_F32);
+	fake_lock(f);
+	f->knobs.mute[OP_READY] = true;
+	fake_unlock(f);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	grad = shard_grad(t.model, 0);
+	bytes = 3000 * sizeof(float);
+	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
+	fake_await(f, OP_READY, 1);
+	fake_close(f);
+	EXPECT(SHARD_CLOSED, shard_result(t.model, ticket, SHARD_DEFAULT, &r));
+	before = malloc(f->arena.bytes);
+	memcpy(before, f->arena.base, f->arena.bytes);
+	assert_true(*(const float *)f->arena.base == 1);
+	assert_true(*(const float *)(const void *)grad == 0);
+	memset(grad, 9, bytes);
+	assert_int_equal(grad[bytes - 1], 9);
+	assert_memory_equal(f->arena.base, before, f->arena.bytes);
+	free(before);
+	shard_detach(&t.model);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 static void test_decided_stays(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -301,10 +337,10 @@ static void test_samples(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		OVER_BOTH(test_world_changed),  OVER_BOTH(test_ended_unbegun),  OVER_BOTH(test_abandon),
-		OVER_BOTH(test_join_waits),     OVER_BOTH(test_begin_waits),    OVER_BOTH(test_lost),
-		OVER_BOTH(test_closed_in_step), OVER_BOTH(test_detach_in_step), OVER_BOTH(test_decided_stays),
-		cmocka_unit_test(test_samples),
+		OVER_BOTH(test_world_changed),       OVER_BOTH(test_ended_unbegun),  OVER_BOTH(test_abandon),
+		OVER_BOTH(test_join_waits),          OVER_BOTH(test_begin_waits),    OVER_BOTH(test_lost),
+		OVER_BOTH(test_closed_in_step),      OVER_BOTH(test_detach_in_step), OVER_BOTH(test_decided_stays),
+		cmocka_unit_test(test_closed_arena), cmocka_unit_test(test_samples),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

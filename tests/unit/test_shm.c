@@ -54,6 +54,42 @@ static void test_image_is_read_only(void **state)
 	shm_unmap(&m);
 }
 
+/* Who had it mapped keeps the addresses; what it writes there is nobody's. */
+static void test_cut(void **state)
+{
+	uint32_t before = frames_open_fds();
+	struct shm m, there;
+	unsigned char *p;
+	struct err e;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(shm_create(&m, "arena", 100000, 1, SHM_HUGE_NO, &e), SHARD_OK);
+	assert_int_equal(shm_map(&there, fcntl(m.fd, F_DUPFD_CLOEXEC, 0), 100000, 1, &e), SHARD_OK);
+	p = there.base;
+	memset(p, 5, 100000);
+	shm_cut(&there);
+	shm_cut(&there);
+	assert_ptr_equal(there.base, p);
+	assert_int_equal(frames_open_fds(), before + 1); /* m's own */
+	assert_int_equal(p[99999], 0);
+	memset(p, 6, there.bytes);
+	for (int i = 0; i < 100000; i++)
+		assert_int_equal(((unsigned char *)m.base)[i], 5);
+	pid = fork();
+	if (pid == 0) { /* still not a child's */
+		unsigned char in;
+
+		_exit(mincore(p, 1, &in) != 0 && errno == ENOMEM ? 0 : 1);
+	}
+	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+	assert_int_equal(status, 0);
+	shm_unmap(&there);
+	shm_unmap(&m);
+	assert_int_equal(frames_open_fds(), before);
+}
+
 static void test_arena(void **state)
 {
 	struct shm m, there;
@@ -205,14 +241,9 @@ static void test_image_head(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_image_is_read_only),
-		cmocka_unit_test(test_arena),
-		cmocka_unit_test(test_touched_large),
-		cmocka_unit_test(test_not_forked),
-		cmocka_unit_test(test_map_refuses),
-		cmocka_unit_test(test_huge_policy),
-		cmocka_unit_test(test_touched),
-		cmocka_unit_test(test_image_head),
+		cmocka_unit_test(test_image_is_read_only), cmocka_unit_test(test_cut),        cmocka_unit_test(test_arena),
+		cmocka_unit_test(test_touched_large),      cmocka_unit_test(test_not_forked), cmocka_unit_test(test_map_refuses),
+		cmocka_unit_test(test_huge_policy),        cmocka_unit_test(test_touched),    cmocka_unit_test(test_image_head),
 	};
 
 	return cmocka_run_group_tests_name("shm", tests, NULL, NULL);
