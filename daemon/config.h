@@ -19,7 +19,7 @@
 #define CONFIG_UNKNOWN_BYTES 300
 
 enum config_membership { CONFIG_MEMBERSHIP_STATIC };
-enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_TCP };
+enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_TCP, CONFIG_TRANSPORT_RDMA };
 
 struct config_node {
 	char name[CONFIG_NAME_BYTES];
@@ -54,6 +54,11 @@ struct config {
 	enum config_transport transport;
 	uint32_t connections; /* TCP connections per peer */
 	bool body_checksum;
+	char rdma_device[CONFIG_NAME_BYTES]; /* "auto": any */
+	int32_t rdma_gid_index;              /* -1: the best one */
+	uint32_t rdma_queue_pairs;           /* per peer */
+	uint32_t rdma_busy_poll_us;
+	bool rdma_checksum;
 	/* [cluster] */
 	char run_id[CONFIG_NAME_BYTES];
 	char secret[CONFIG_PATH_BYTES]; /* a file; empty: none */
@@ -97,7 +102,7 @@ void config_print(const struct config *c, FILE *out); /* effective values, in th
 /* Loads, and prints each option with its value and who set it: "default", "host name", FILE:LINE, a variable, "command line". */
 enum shard_status config_explain(const struct config_args *args, bool json, FILE *out, struct err *e);
 
-/* What must be equal on all nodes: run_id, node list, transport settings. fn is called once per key, in a fixed order. */
+/* What must be equal on all nodes: run_id, node list, connections between them. fn is called once per key, in a fixed order. */
 void config_shared(const struct config *c, void (*fn)(void *arg, const char *key, const char *value), void *arg);
 uint64_t config_hash(const struct config *c);
 

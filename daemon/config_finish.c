@@ -203,8 +203,8 @@ enum shard_status config_finish(struct config_loader *l, struct err *e)
 void config_shared(const struct config *c, void (*fn)(void *arg, const char *key, const char *value), void *arg)
 {
 	static const enum config_key keys[] = {
-		CONFIG_CLUSTER_RUN_ID, CONFIG_CLUSTER_MEMBERSHIP, CONFIG_CLUSTER_HEARTBEAT_TIMEOUT, CONFIG_CLUSTER_STEP_TIMEOUT,
-		CONFIG_NET_TRANSPORT,  CONFIG_NET_CONNECTIONS,    CONFIG_NET_BODY_CHECKSUM,
+		CONFIG_CLUSTER_RUN_ID,       CONFIG_CLUSTER_MEMBERSHIP, CONFIG_CLUSTER_HEARTBEAT_TIMEOUT,
+		CONFIG_CLUSTER_STEP_TIMEOUT, CONFIG_NET_CONNECTIONS,    CONFIG_NET_BODY_CHECKSUM,
 	};
 	char key[64], value[CONFIG_PATH_BYTES];
 

@@ -15,7 +15,7 @@
 
 static const char *const huge_words[] = {[SHM_HUGE_TRY] = "try", [SHM_HUGE_REQUIRE] = "require", [SHM_HUGE_NO] = "no", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
-static const char *const transport_words[] = {"auto", "tcp", NULL};
+static const char *const transport_words[] = {"auto", "tcp", "rdma", NULL};
 static const char *const membership_words[] = {"static", NULL};
 
 static const struct config_option options[CONFIG_KEY_NR] = {
@@ -49,12 +49,25 @@ static const struct config_option options[CONFIG_KEY_NR] = {
 					   NULL, "accepted connections at a time; more are refused", true},
 	[CONFIG_DAEMON_LINGER] = {"daemon", "linger", CONFIG_DURATION, AT(linger_ns), "0s", 0, 86400 * S, NULL, NULL,
 				  "stop when nothing has been connected for this long; 0s: never", false},
-	[CONFIG_NET_TRANSPORT] = {"net", "transport", CONFIG_CHOICE, AT(transport), "auto", 0, 0, transport_words, "rdma",
-				  "between nodes", false},
+	[CONFIG_NET_TRANSPORT] = {"net", "transport", CONFIG_CHOICE, AT(transport), "auto", 0, 0, transport_words, NULL,
+				  "of tensors between nodes; auto is rdma where both can, else tcp", false},
 	[CONFIG_NET_CONNECTIONS] = {"net", "connections", CONFIG_COUNT, AT(connections), "1", 1, 16, NULL, NULL,
 				    "TCP connections per peer", false},
 	[CONFIG_NET_BODY_CHECKSUM] = {"net", "body_checksum", CONFIG_BOOL, AT(body_checksum), "yes", 0, 0, NULL, NULL,
-				      "a sum over each tensor body between nodes", false},
+				      "a sum over each tensor body between nodes over tcp", false},
+	[CONFIG_NET_RDMA_DEVICE] =
+		{"net", "rdma_device", CONFIG_NAME, AT(rdma_device), "auto", 0, 0, NULL, NULL,
+		 "as `ibv_devices` names it; auto: one with an active port, of the address of `listen` if there is one", false},
+	[CONFIG_NET_RDMA_GID_INDEX] = {"net", "rdma_gid_index", CONFIG_INDEX_OR_AUTO, AT(rdma_gid_index), "auto", 0, 4095, NULL,
+				       NULL,
+				       "of the device's port; auto: RoCE v2 with the address of `listen`, or any other IPv4 one",
+				       false},
+	[CONFIG_NET_RDMA_QUEUE_PAIRS] = {"net", "rdma_queue_pairs", CONFIG_COUNT, AT(rdma_queue_pairs), "4", 1, 16, NULL, NULL,
+					 "per peer; the smaller number of the two nodes counts", false},
+	[CONFIG_NET_RDMA_CHECKSUM] = {"net", "rdma_checksum", CONFIG_BOOL, AT(rdma_checksum), "yes", 0, 0, NULL, NULL,
+				      "a sum over each tensor body over RDMA; no: unless the other node wants it", false},
+	[CONFIG_NET_RDMA_BUSY_POLL_US] = {"net", "rdma_busy_poll_us", CONFIG_COUNT, AT(rdma_busy_poll_us), "0", 0, 1000000, NULL,
+					  NULL, "after a completion, look for more for so long before sleeping; 0: never", false},
 	[CONFIG_CLUSTER_RUN_ID] = {"cluster", "run_id", CONFIG_NAME, AT(run_id), "default", 0, 0, NULL, NULL,
 				   "nodes and trainers with another run_id are refused", false},
 	[CONFIG_CLUSTER_SECRET] =
@@ -138,6 +151,21 @@ static enum shard_status set_number(const struct config_option *o, uint32_t *to,
 	return SHARD_OK;
 }
 
+static enum shard_status set_index(const struct config_option *o, int32_t *to, const char *value, struct err *e)
+{
+	uint64_t n;
+
+	if (strcmp(value, "auto") == 0) {
+		*to = -1;
+		return SHARD_OK;
+	}
+	if (!value_u64(value, &n) || n < o->min || n > o->max)
+		return err_set(e, SHARD_BAD_ARG, "choose auto or a whole number from %llu to %llu", (unsigned long long)o->min,
+			       (unsigned long long)o->max);
+	*to = (int32_t)n;
+	return SHARD_OK;
+}
+
 static enum shard_status set_bytes(const struct config_option *o, uint64_t *to, const char *value, struct err *e)
 {
 	if (strcmp(value, "auto") == 0) {
@@ -201,6 +229,8 @@ enum shard_status config_set(struct config *c, enum config_key key, const char *
 	case CONFIG_COUNT:
 	case CONFIG_COUNT_OR_AUTO:
 		return set_number(o, to, value, e);
+	case CONFIG_INDEX_OR_AUTO:
+		return set_index(o, to, value, e);
 	case CONFIG_BOOL:
 		return value_bool(value, to) ? SHARD_OK : err_set(e, SHARD_BAD_ARG, "choose yes or no");
 	case CONFIG_OCTAL:
@@ -238,6 +268,12 @@ void config_get(const struct config *c, enum config_key key, char *out, size_t b
 	case CONFIG_COUNT:
 	case CONFIG_COUNT_OR_AUTO:
 		snprintf(text, sizeof(text), "%u", *(const uint32_t *)from);
+		break;
+	case CONFIG_INDEX_OR_AUTO:
+		if (*(const int32_t *)from < 0)
+			snprintf(text, sizeof(text), "auto");
+		else
+			snprintf(text, sizeof(text), "%d", *(const int32_t *)from);
 		break;
 	case CONFIG_BOOL:
 		snprintf(text, sizeof(text), "%s", *(const bool *)from ? "yes" : "no");

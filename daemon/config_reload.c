@@ -32,6 +32,7 @@ static void take(struct config *c, const struct config *fresh, enum config_key k
 	case CONFIG_BYTES_OR_AUTO:
 	case CONFIG_DURATION:
 	case CONFIG_COUNT_OR_AUTO:
+	case CONFIG_INDEX_OR_AUTO:
 	case CONFIG_BOOL:
 	case CONFIG_OCTAL:
 		break;

@@ -341,7 +341,7 @@ static void bad_line(const char *text, const char *part)
 static void test_lines(void **state)
 {
 	(void)state;
-	bad_line("[daemon]\nnode = a\n[net]\ntransport = rmda\n", "4: [net] transport = rmda: choose auto or tcp");
+	bad_line("[daemon]\nnode = a\n[net]\ntransport = rmda\n", "4: [net] transport = rmda: choose auto, tcp or rdma");
 	bad_line("[daemon]\nnode = a\nlog_level = loud\n", "3: [daemon] log_level = loud: choose error, warn, info or debug");
 	bad_line("[daemon]\nnode = a\nmemroy = 1GiB\n", "3: [daemon] memroy = 1GiB: unknown key: did you mean memory");
 	bad_line("[deamon]\n", "1: [deamon]");

@@ -57,7 +57,9 @@ static void defaults(void **state)
 	assert_false(c.allow_unauthenticated || c.listen_open);
 	assert_int_equal(c.transport, CONFIG_TRANSPORT_AUTO);
 	assert_int_equal(c.connections, 1);
-	assert_true(c.body_checksum);
+	assert_true(c.body_checksum && c.rdma_checksum);
+	assert_string_equal(c.rdma_device, "auto");
+	assert_true(c.rdma_gid_index == -1 && c.rdma_queue_pairs == 4 && c.rdma_busy_poll_us == 0);
 	assert_true(c.heartbeat_timeout_ns == 5000000000ull && c.step_timeout_ns == 300000000000ull);
 	assert_int_equal(c.nodes_nr, 1);
 	assert_string_equal(c.node_list[0].name, "a");
@@ -110,6 +112,11 @@ static void everything(void **state)
 				 "transport = tcp\n"
 				 "connections = 4\n"
 				 "body_checksum = no\n"
+				 "rdma_device = mlx5_0\n"
+				 "rdma_gid_index = 3\n"
+				 "rdma_queue_pairs = 8\n"
+				 "rdma_checksum = no\n"
+				 "rdma_busy_poll_us = 50\n"
 				 "[cluster]\n"
 				 "run_id = demo\n"
 				 "membership = static\n"
@@ -138,15 +145,17 @@ static void everything(void **state)
 	assert_true(c.allow_unauthenticated && c.listen_open && !c.body_checksum);
 	assert_int_equal(c.connections_max, 12);
 	assert_int_equal(c.transport, CONFIG_TRANSPORT_TCP);
+	assert_string_equal(c.rdma_device, "mlx5_0");
+	assert_true(c.rdma_gid_index == 3 && c.rdma_queue_pairs == 8 && c.rdma_busy_poll_us == 50 && !c.rdma_checksum);
 	assert_string_equal(c.run_id, "demo");
 	assert_true(c.heartbeat_timeout_ns == 200000000ull && c.step_timeout_ns == 120000000000ull);
 	assert_int_equal(c.nodes_nr, 2);
 	assert_int_equal(c.self, 1);
 	assert_string_equal(c.node_list[0].name, "a");
-	assert_string_equal(c.node_list[1].where, FILE_NAME ":28");
+	assert_string_equal(c.node_list[1].where, FILE_NAME ":33");
 	assert_int_equal(c.models_nr, 3);
 	assert_string_equal(config_model(&c, "", "")->settings, "clip=1.0 betas=0.9,0.95 pinned=clip,replicas");
-	assert_string_equal(config_model(&c, "", "")->where, FILE_NAME ":30");
+	assert_string_equal(config_model(&c, "", "")->where, FILE_NAME ":35");
 	assert_string_equal(config_model(&c, "gpt-7b", "")->settings, "lr=0.5");
 	assert_string_equal(config_model(&c, "gpt-7b", "norm")->settings, "weight_decay=0");
 	assert_null(config_model(&c, "gpt", ""));
@@ -201,8 +210,10 @@ static void hash(void **state)
 static void refused_lines(void **state)
 {
 	(void)state;
-	refused("\n\n[net]\ntransport = rmda\n", "shardd.conf:4: [net] transport = rmda: choose auto or tcp");
-	refused("[net]\ntransport = rdma\n", "shardd.conf:2: [net] transport = rdma: not in this build: choose auto or tcp");
+	refused("\n\n[net]\ntransport = rmda\n", "shardd.conf:4: [net] transport = rmda: choose auto, tcp or rdma");
+	refused("[net]\nrdma_gid_index = first\n",
+		"shardd.conf:2: [net] rdma_gid_index = first: choose auto or a whole number from 0 to 4095");
+	refused("[net]\nrdma_queue_pairs = 0\n", "shardd.conf:2: [net] rdma_queue_pairs = 0: choose a whole number from 1 to 16");
 	refused("[cluster]\nmembership = etcd\n", "shardd.conf:2: [cluster] membership = etcd: not in this build: choose static");
 	refused("[daemon]\nlog_lvel = info\n", "shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
 }
@@ -364,10 +375,10 @@ static void sources(void **state)
 	assert_string_equal(e.text,
 			    "SHARD_LOG_LEVEL in the environment: [daemon] log_level = loud: choose error, warn, info or debug");
 	args.environ_ = NULL;
-	args.set = (const char *const[]){"net.transport=rdma"};
+	args.set = (const char *const[]){"cluster.membership=etcd"};
 	args.set_nr = 1;
 	assert_int_equal(config_load(&c, &args, &e), SHARD_UNSUPPORTED);
-	assert_string_equal(e.text, "command line: [net] transport = rdma: not in this build: choose auto or tcp");
+	assert_string_equal(e.text, "command line: [cluster] membership = etcd: not in this build: choose static");
 	args.set = (const char *const[]){"transport=tcp"};
 	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
 	assert_string_equal(e.text, "command line: transport=tcp: write section.key=value, as in net.transport=tcp");
@@ -377,6 +388,52 @@ static void sources(void **state)
 	args.file = "/tmp";
 	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
 	assert_string_equal(e.text, "/tmp: not a file");
+}
+
+static void credential_says(const char *text, const char *file, const char *line, const char *want)
+{
+	char folder[] = "/tmp/shard-config-XXXXXX", variable[64], path[64], conf[64];
+	const char *const env[] = {"HOME=/x", variable, NULL};
+	struct config_args args = {.file = conf, .environ_ = env, .set = &line, .set_nr = line ? 1 : 0};
+	struct config c;
+	struct err e;
+	FILE *f;
+
+	assert_non_null(mkdtemp(folder));
+	snprintf(variable, sizeof(variable), "CREDENTIALS_DIRECTORY=%s", folder);
+	snprintf(path, sizeof(path), "%s/shardd.secret", folder);
+	snprintf(conf, sizeof(conf), "%s/conf", folder);
+	if (text) {
+		f = fopen(path, "w");
+		assert_true(f && fputs(text, f) >= 0 && fclose(f) == 0);
+	}
+	f = fopen(conf, "w");
+	assert_true(f && fputs(file, f) >= 0 && fclose(f) == 0);
+	if (config_load(&c, &args, &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	assert_string_equal(c.secret, want);
+	config_free(&c);
+	unlink(path);
+	unlink(conf);
+	rmdir(folder);
+}
+
+/* What the unit loads is the secret unless somebody names another; the unit's "none", a blank one or no file are none. */
+static void credential(void **state)
+{
+	static const char name[] = "${CREDENTIALS_DIRECTORY}/shardd.secret";
+
+	(void)state;
+	credential_says("00\n", HEAD, NULL, name);
+	credential_says("not a secret", HEAD, NULL, name); /* that is said when it is used */
+	credential_says("none", HEAD, NULL, "");
+	credential_says("none\n", HEAD, NULL, "");
+	credential_says("\n", HEAD, NULL, "");
+	credential_says("", HEAD, NULL, "");
+	credential_says(NULL, HEAD, NULL, "");
+	credential_says("00\n", HEAD "[cluster]\nsecret = /s\n", NULL, "/s");
+	credential_says("00\n", HEAD, "cluster.secret=/t", "/t");
+	credential_says("00\n", HEAD "listen = 10.0.0.1:3\n", NULL, name);
 }
 
 static void no_memory(void **state)
@@ -413,6 +470,7 @@ int main(void)
 		cmocka_unit_test(refused_quietly_cut),
 		cmocka_unit_test(contradictions),
 		cmocka_unit_test(sources),
+		cmocka_unit_test(credential),
 		cmocka_unit_test(no_memory),
 	};
 
