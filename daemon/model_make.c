@@ -99,6 +99,7 @@ static enum shard_status make_core(struct model *m, const struct core_view *view
 				   .nodes_nr = s->nodes_nr,
 				   .coordinator = s->coordinator,
 				   .incarnation = s->incarnation,
+				   .term = s->incarnation,
 				   .chunks_nr = m->layout->chunks_nr,
 				   .owner = m->owner,
 				   .node_names = names,
@@ -113,7 +114,7 @@ static enum shard_status make_core(struct model *m, const struct core_view *view
 		st = err_set(e, SHARD_SYSTEM, "no memory for \"%s\"", m->name);
 	} else {
 		memset(m->core_memory, 0, core_bytes(conf));
-		m->core = core_init(m->core_memory, conf, view);
+		m->core = core_init(m->core_memory, conf, view, NULL);
 	}
 	free(conf);
 	return st;

@@ -55,7 +55,7 @@ static void coord_check(const struct core *c)
 	CHECK(!co->held || (co->hold && co->has_last && c->step.part != CORE_PREPARED));
 	CHECK(!co->undecided || !co->view.tune.paused);
 	CHECK(!co->view.restoring || !co->view.sealed);
-	CHECK(co->state != COORD_OPEN || co->view.term == c->conf.incarnation);
+	CHECK(co->state != COORD_OPEN || co->view.term == c->conf.term);
 	CHECK(co->trainers_nr <= NR(co->trainer));
 }
 

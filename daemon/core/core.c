@@ -6,6 +6,7 @@
 #include "core/core.h"
 
 #include "core/inner.h"
+#include "core/warm.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -235,6 +236,7 @@ static void (*const events[])(struct ctx *, const struct core_event *) = {
 	[CORE_EV_GONE] = local_gone,
 	[CORE_EV_ABANDON] = local_abandon,
 	[CORE_EV_STOP] = orders_on_stop,
+	[CORE_EV_WARM] = warm_on_start,
 	[CORE_EV_WRITTEN] = recover_on_written,
 	[CORE_EV_HOLD] = orders_on_hold,
 	[CORE_EV_TUNE] = orders_on_tune,
@@ -311,13 +313,14 @@ size_t core_bytes(const struct core_conf *conf)
 	return core_layout(conf, &sizes);
 }
 
-struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view)
+struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view, const void *warm)
 {
 	struct core *c = memory;
 	uint32_t *index;
 
 	CHECK(conf->nodes_nr > 0 && conf->nodes_nr <= CORE_NODES_MAX && conf->self < conf->nodes_nr);
-	CHECK(conf->coordinator < conf->nodes_nr && conf->chunks_nr > 0 && conf->incarnation > 0 && conf->repeat_ns > 0);
+	CHECK(conf->coordinator < conf->nodes_nr && conf->chunks_nr > 0 && conf->incarnation > 0 && conf->term > 0);
+	CHECK(conf->repeat_ns > 0);
 	CHECK(conf->min_world > 0 && conf->min_world <= conf->max_world && conf->max_world <= CORE_RANKS_MAX);
 	c->conf = *conf;
 	core_layout(conf, c);
@@ -331,6 +334,10 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	timer_stop(&c->coord.timer);
 	if (core_coordinates(c))
 		recover_init(c, view);
+	if (warm && !warm_load(c, warm, view)) {
+		memset(memory, 0, core_bytes(conf));
+		return NULL;
+	}
 	return c;
 }
 

@@ -14,7 +14,8 @@
 
 struct core_conf {
 	uint16_t self, nodes_nr, coordinator;
-	uint64_t incarnation; /* of this node; also the term when this node coordinates */
+	uint64_t incarnation; /* of this member: a warm start keeps that of the start before it (warm.h) */
+	uint64_t term;        /* of a coordinator: grows with each start, the warm ones too */
 	uint32_t chunks_nr;
 	const uint16_t *owner;         /* [chunks_nr] node that holds each chunk */
 	const char *const *node_names; /* [nodes_nr], for texts */
@@ -25,9 +26,15 @@ struct core_conf {
 
 struct core; /* opaque: caller gives core_bytes() of zeroed, 16-byte aligned memory */
 size_t core_bytes(const struct core_conf *conf);
-/* view: what was durable (coordinator after a restart), or NULL for a model defined just now. conf is copied, its pointers kept. */
-struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view);
+/* view: what was durable (coordinator after a restart), or NULL for a model defined just now. conf is copied, its pointers kept.
+ * warm: what core_warm_save() left in memory that outlived the process, or NULL. CORE_EV_WARM is then the first event. NULL comes
+ * back, and memory zeroed, only if warm cannot be trusted: the shell starts cold. */
+struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view, const void *warm);
 void core_event(struct core *c, const struct core_event *e, uint64_t now_ns, struct core_out *out);
+/* What must outlive the process, into .to (core_warm_bytes(), 64-byte aligned): after each core_event(), before its actions. false:
+ * nothing of it changed since the last time, nothing is written. When it counts and what follows a warm start: warm.h. */
+size_t core_warm_bytes(const struct core_conf *conf);
+bool core_warm_save(struct core *c, void *to);
 uint64_t core_deadline(const struct core *c); /* now_ns at which CORE_EV_TICK is due; UINT64_MAX: never */
 
 /* what others may look at */

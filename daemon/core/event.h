@@ -25,6 +25,7 @@ enum core_event_type {
 	CORE_EV_ABANDON,   /* .session .why, local                                                                   */
 	CORE_EV_STOP,      /* this process is about to end, .why: what is undecided and not voted for is dropped, what this node
 			    * coordinates aborted, nothing is begun any more                                     */
+	CORE_EV_WARM, /* the first one after core_init() with what outlived the process: goes on where that stopped, see warm.h */
 	/* coordinator only: */
 	CORE_EV_WRITTEN, /* all nodes hold all weights of generation .id.generation (0: the one adopted here); seal as .step, with the
 			     * counters of .restored if there are any                                               */

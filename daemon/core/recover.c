@@ -76,7 +76,7 @@ static void recover_persist(struct ctx *x)
 
 	CHECK(!co->undecided);
 	co->has_view = true;
-	co->view.term = x->c->conf.incarnation;
+	co->view.term = x->c->conf.term;
 	co->view.seq++;
 	if (co->tune_due) {
 		co->view.tune = co->tune;
@@ -300,7 +300,7 @@ void recover_send(struct ctx *x, uint16_t node)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
-	struct core_id id = {.term = c->conf.incarnation, .seq = co->view.seq, .generation = co->view.generation};
+	struct core_id id = {.term = c->conf.term, .seq = co->view.seq, .generation = co->view.generation};
 	struct core_msg *m;
 
 	if (co->state == COORD_RECOVER && !co->node[node].answered) {
@@ -358,7 +358,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 	struct coord_node *n = &co->node[m->from];
 	const struct core_answer *a = m->answer;
 
-	if (co->state != COORD_RECOVER || m->id.term != c->conf.incarnation || !a || n->answered)
+	if (co->state != COORD_RECOVER || m->id.term != c->conf.term || !a || n->answered)
 		return;
 	if (a->prepared && !core_world_ok(c, &a->world))
 		return;

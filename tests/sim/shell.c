@@ -54,7 +54,7 @@ void node_start(struct sim *s, uint16_t n)
 				 .heartbeat_timeout_ns = 2 * SEC,
 				 .repeat_ns = 30 * MS};
 
-	conf.incarnation = nd->incarnation + 1;
+	conf.incarnation = conf.term = nd->incarnation + 1;
 	conf.record = (struct record_conf){.optim = optim_row(OPTIM_ADAMW),
 					   .groups_nr = 1,
 					   .clip = 1,
@@ -72,7 +72,7 @@ void node_start(struct sim *s, uint16_t n)
 	memset(nd->memory, 0, core_bytes(&conf));
 	nd->incarnation = conf.incarnation;
 	nd->alive = true;
-	nd->core = core_init(nd->memory, &conf, nd->has_disk ? &nd->disk : NULL);
+	nd->core = core_init(nd->memory, &conf, nd->has_disk ? &nd->disk : NULL, NULL);
 	if (n == 0)
 		orders_started(s);
 	sim_trace(s, "n%u STARTS incarnation %llu", n, (unsigned long long)nd->incarnation);

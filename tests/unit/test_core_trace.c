@@ -185,11 +185,11 @@ static void pair_init(struct pair *p)
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
 	for (uint16_t n = 0; n < 2; n++) {
 		conf.self = n;
-		conf.incarnation = 7 + n;
+		conf.incarnation = conf.term = 7 + n;
 		p->memory[n] = aligned_alloc(64, (core_bytes(&conf) + 63) & ~(size_t)63);
 		assert_non_null(p->memory[n]);
 		memset(p->memory[n], 0, core_bytes(&conf));
-		p->core[n] = core_init(p->memory[n], &conf, NULL);
+		p->core[n] = core_init(p->memory[n], &conf, NULL, NULL);
 	}
 }
 

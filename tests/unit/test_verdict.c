@@ -21,6 +21,7 @@
 #include "core/slots.c"
 #include "core/step.c"
 #include "core/waits.c"
+#include "core/warm.c"
 #include "core/world.c"
 
 #include "unit/verdict.h"
@@ -215,6 +216,7 @@ static void start(struct search *q, struct state *s, uint16_t n)
 	struct core_conf conf = {.self = n,
 				 .nodes_nr = q->shape.nodes_nr,
 				 .incarnation = ++s->incarnation[n],
+				 .term = s->incarnation[n],
 				 .chunks_nr = q->shape.chunks_nr,
 				 .owner = q->shape.owner,
 				 .node_names = names,
@@ -228,7 +230,7 @@ static void start(struct search *q, struct state *s, uint16_t n)
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
 	CHECK(core_bytes(&conf) <= CORE_ROOM);
 	memset(s->memory[n], 0, CORE_ROOM);
-	core_init(s->memory[n], &conf, s->disk.term ? &s->disk : NULL);
+	core_init(s->memory[n], &conf, s->disk.term ? &s->disk : NULL, NULL);
 	canonical(core_of(s, n));
 	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
 }
