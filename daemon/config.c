@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts a node's configuration together. main.c calls config_load() once, before anything is opened. Happy path: defaults from the table, the
- * file (config_file.c), SHARD_* variables, the command line, each through config_put(); then config_finish() works out what is left
- * open (names, addresses, memory, workers) and looks for contradictions. Every error names place, section, key, value and
- * what may be chosen; nothing is kept after one. */
+ * service manager's secret, the file (config_file.c), SHARD_* variables, the command line, each through config_put(); then config_finish()
+ * works out what is left open (names, addresses, memory, workers) and looks for contradictions. Every error names place, section, key, value
+ * and what may be chosen; nothing is kept after one. */
 #include "config_parts.h"
 
 #include "base/check.h"
@@ -18,8 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CONFIG_FILE     "/etc/shardd/shardd.conf"
-#define CONFIG_FILE_MAX (1u << 20)
+#define CONFIG_FILE       "/etc/shardd/shardd.conf"
+#define CONFIG_FILE_MAX   (1u << 20)
+#define CONFIG_CREDENTIAL "shardd.secret"
 
 static const char *const sections[] = {"daemon", "net", "cluster", "nodes", "model", NULL};
 
@@ -364,12 +365,42 @@ static enum shard_status read_file(struct config_loader *l, const char *path, bo
 	return st;
 }
 
+/* The secret that the service manager hands over, before all else: who names another wins. The unit's word for "there is none" counts as
+ * that, and so does a blank file. What else is in it is looked at when it is used. */
+static enum shard_status put_credential(struct config_loader *l, const char *const *env, struct err *e)
+{
+	static const char variable[] = "CREDENTIALS_DIRECTORY=";
+	char path[CONFIG_PATH_BYTES], text[8] = "";
+	FILE *f;
+
+	while (env && *env && strncmp(*env, variable, sizeof(variable) - 1) != 0)
+		env++;
+	if (!env || !*env ||
+	    snprintf(path, sizeof(path), "%s/" CONFIG_CREDENTIAL, *env + sizeof(variable) - 1) >= (int)sizeof(path))
+		return SHARD_OK;
+	f = fopen(path, "re");
+	if (!f && errno == ENOENT)
+		return SHARD_OK;
+	if (f) {
+		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
+		fclose(f);
+		text[strcspn(text, "\r\n")] = 0;
+		if (text[0] == 0 || strcmp(text, "none") == 0)
+			return SHARD_OK;
+		explicit_bzero(text, sizeof(text));
+	}
+	return config_put(l, "credential " CONFIG_CREDENTIAL, 0, "cluster", "secret", "${CREDENTIALS_DIRECTORY}/" CONFIG_CREDENTIAL,
+			  e);
+}
+
 enum shard_status config_load_into(struct config_loader *l, const struct config_args *args, struct err *e)
 {
 	enum shard_status st;
 
 	config_defaults(l);
-	st = read_file(l, args->file ? args->file : CONFIG_FILE, args->file != NULL, e);
+	st = put_credential(l, args->environ_, e);
+	if (st == SHARD_OK)
+		st = read_file(l, args->file ? args->file : CONFIG_FILE, args->file != NULL, e);
 	if (st == SHARD_OK)
 		st = put_environment(l, args->environ_, e);
 	for (uint32_t i = 0; st == SHARD_OK && i < args->set_nr; i++)
