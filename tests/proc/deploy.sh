@@ -45,6 +45,7 @@ else
 fi
 for line in Type=notify 'WatchdogSec=.' Restart=on-failure 'StartLimitBurst=.' User=shardd Group=shardd StateDirectory=shardd RuntimeDirectory=shardd \
 	RuntimeDirectoryMode=0750 LimitMEMLOCK=infinity 'LimitNOFILE=.' 'OOMPolicy=.' 'OOMScoreAdjust=-.' 'ExecReload=.*-HUP' 'TimeoutStopSec=.' \
+	'FileDescriptorStoreMax=[1-9][0-9]{3}' 'LoadCredential=shardd.secret:/etc/shardd/secret' 'SetCredential=shardd.secret:none' 'PrivateDevices=no' \
 	'DeviceAllow=char-infiniband_verbs rw' 'DeviceAllow=/dev/infiniband/rdma_cm rw' 'RestrictAddressFamilies=.*AF_NETLINK'; do
 	grep -qE "^$line" deploy/shardd.service || bad "deploy/shardd.service: no $line"
 done
