@@ -37,13 +37,16 @@ compile = $(Q)$(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPP
 # daemon/ and client/ never see each other's headers; tests see all
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
-LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(if $(HAVE_SYSTEMD),-lsystemd) -lm
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
 objs      = $(patsubst %.c,$(B)/%.o,$1)
 PB       := $(B)/gen/shard.pb-c.c
-PROTO_C  := $(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c)
+RDMA ?= $(if $(wildcard /usr/include/infiniband/verbs.h),found,)
+HAVE_RDMA := $(filter-out 0,$(RDMA))
+RDMA_C   := $(filter-out proto/net/rdma_none.c,$(wildcard proto/net/rdma*.c))
+PROTO_C  := $(filter-out $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
 DAEMON_C := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c)
 CTL_C    := $(wildcard client/ctl/*.c)
@@ -51,6 +54,9 @@ GPT_C    := $(filter-out client/examples/gpt.c,$(wildcard client/examples/*.c))
 TESTLIB_C:= $(wildcard tests/lib/*.c)
 SIM_C    := $(wildcard tests/sim/*.c)
 UNIT_C   := $(wildcard tests/unit/test_*.c tests/kernel/test_*.c tests/proc/test_*.c)
+UNIT_C   := $(if $(HAVE_RDMA),$(UNIT_C),$(filter-out tests/unit/test_rdma% tests/proc/test_rdma%,$(UNIT_C)))
+FAKE_C   := $(if $(HAVE_RDMA),$(wildcard tests/rdma/fake*.c))
+VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(wildcard tests/bench/bench_*.c)
 REF_C    := $(wildcard tests/ref/*.c)
 UNIT     := $(patsubst %.c,$(B)/%,$(UNIT_C))
@@ -65,14 +71,13 @@ BINS    := $(B)/shardd $(B)/shardctl $(B)/gpt
 HAVE_MAIN := $(wildcard daemon/main.c)
 
 # --- what is optional: found or not, said, and never needed ---
-RDMA ?= $(if $(wildcard /usr/include/infiniband/verbs.h),found,)
 CUDA ?= $(if $(wildcard /usr/local/cuda/include/cuda.h),found,)
 SYSTEMD ?= $(if $(wildcard /usr/include/systemd/sd-daemon.h),found,)
 HAVE_SYSTEMD := $(filter-out 0,$(SYSTEMD))
 part  = @echo '$1: no ($(if $(filter 0,$2),$3=0,$(if $2,$4 is here$(comma) but this release has no code for it,$4 is not here)))'
 all: parts
 parts:
-	$(call part,rdma,$(RDMA),RDMA,libibverbs)
+	@echo 'rdma: $(if $(HAVE_RDMA),yes (libibverbs),no ($(if $(RDMA),RDMA=0,libibverbs is not here)))'
 	$(call part,cuda,$(CUDA),CUDA,the CUDA toolkit)
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
@@ -84,6 +89,11 @@ $(B)/with-systemd: systemd-look # looked at always, newer only when it differs
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_SYSTEMD),yes,no)' ] || echo '$(if $(HAVE_SYSTEMD),yes,no)' >$@
 .PHONY: systemd-look
 systemd-look:
+
+# what rdma.h is made of changes when libibverbs comes or goes
+$(B)/with-rdma: systemd-look
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_RDMA),yes,no)' ] || echo '$(if $(HAVE_RDMA),yes,no)' >$@
+$(B)/libshardproto.a: $(B)/with-rdma
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a)
 
@@ -104,7 +114,7 @@ $(B)/%.o: %.c | $(PB)
 $(B)/daemon/obs/page.o: daemon/obs/page.html # .incbin: no compiler sees this
 $(B)/client/spawn.o: CPPFLAGS += -DSHARD_PREFIX='"$(PREFIX)"' # where it looks for shardd
 
-ar = @mkdir -p $(@D); rm -f $@; $(AR) rcs $@ $^
+ar = @mkdir -p $(@D); rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 $(PROTO_A): $(call objs,$(PROTO_C)) $(B)/gen/shard.pb-c.o
 	$(ar)
 $(DAEMON_A): $(call objs,$(DAEMON_C))
@@ -137,6 +147,16 @@ $(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
+	$(link) $^ $(TEST_L)
+# test_rdma*: on verbs of their own, in one process (tests/rdma/fake.h); the programs of tests/rdma are for a real device
+FAKE_A   := $(B)/libfakeverbs.a
+FAKED    := $(filter $(B)/tests/unit/test_rdma% $(B)/tests/proc/test_rdma%,$(UNIT))
+VERBS    := $(patsubst %.c,$(B)/%,$(VERBS_C))
+$(FAKE_A): $(call objs,$(FAKE_C))
+	$(ar)
+$(FAKED): $(FAKE_A)
+$(FAKED): TEST_L = $(FAKE_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
+$(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
 $(B)/sim: $(call objs,$(SIM_C)) $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
@@ -172,7 +192,7 @@ check: deps
 	@$(MAKE) --no-print-directory check-run WERROR=1
 check-run:
 	@MAKE='$(MAKE)' tests/lib/check.sh $(B)
-tests: all $(UNIT) $(BENCH) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
+tests: all $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
 unit: $(UNIT)
 	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(UNIT)
 tidy:

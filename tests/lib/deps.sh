@@ -10,13 +10,19 @@ packages=(
 	libsystemd-dev systemd                                      # the service: notify, watchdog, journal; what reads the unit critically
 	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
 	python3-venv                                                # export and import against the package safetensors
+	libibverbs-dev                                              # RDMA between nodes
 	libssl-dev                                                  # the cluster's secret: headers; the library is loaded at run time
 	libcmocka-dev procps                                        # tests
 	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format
 	python3 mandoc groff-base                                   # the manual, and two that read it critically
 	iperf3 fio                                                  # figures beside ours in make bench
 )
-[ "${1:-}" != deb ] || packages+=(debhelper dpkg-dev po-debconf lintian) # for make deb
+[[ ${1:-} != @(deb|vm) ]] || packages+=(debhelper dpkg-dev po-debconf lintian) # for make deb
+[ "${1:-}" != vm ] || packages+=(                                  # for make vm
+	qemu-system-x86 busybox-static cpio kmod e2fsprogs iproute2 # guests, what they boot from, their network
+	debootstrap                                                 # and their Debian root
+	rdma-core ibverbs-providers ibverbs-utils perftest          # verbs, and figures beside ours
+)
 missing=()
 for p in "${packages[@]}"; do
 	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing+=("$p")
