@@ -49,7 +49,8 @@ struct config {
 	enum log_level log_level;
 	bool allow_unauthenticated;
 	uint32_t connections_max;
-	uint64_t linger_ns; /* 0: never ends by itself */
+	uint64_t linger_ns;       /* 0: never ends by itself */
+	uint64_t stop_timeout_ns; /* a stop waits so long for a step that is voted for or decided */
 	/* [net] */
 	enum config_transport transport;
 	uint32_t connections; /* TCP connections per peer */

@@ -49,6 +49,8 @@ static const struct config_option options[CONFIG_KEY_NR] = {
 					   NULL, "accepted connections at a time; more are refused", true},
 	[CONFIG_DAEMON_LINGER] = {"daemon", "linger", CONFIG_DURATION, AT(linger_ns), "0s", 0, 86400 * S, NULL, NULL,
 				  "stop when nothing has been connected for this long; 0s: never", false},
+	[CONFIG_DAEMON_STOP_TIMEOUT] = {"daemon", "stop_timeout", CONFIG_DURATION, AT(stop_timeout_ns), "20s", 0, 3600 * S, NULL, NULL,
+					"how long SIGTERM waits for a step that is decided or voted for", false},
 	[CONFIG_NET_TRANSPORT] = {"net", "transport", CONFIG_CHOICE, AT(transport), "auto", 0, 0, transport_words, NULL,
 				  "of tensors between nodes; auto is rdma where both can, else tcp", false},
 	[CONFIG_NET_CONNECTIONS] = {"net", "connections", CONFIG_COUNT, AT(connections), "1", 1, 16, NULL, NULL,

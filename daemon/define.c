@@ -489,7 +489,7 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 			m->writer_session = 0;
 		apply_node_gone(m, node);
 		if (!m->defining)
-			model_event(m, &(struct core_event){.type = CORE_EV_LINK_DOWN, .node = node, .why = e->text});
+			model_link_down(m, s->peer[node], e->text);
 	}
 }
 

@@ -20,7 +20,8 @@
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 4 };
 
-#define SET_MAX 128
+#define SET_MAX      128
+#define STOP_MORE_NS (10ull * 1000000000) /* to close everything, once nothing is waited for */
 
 struct options {
 	const char *file;
@@ -156,8 +157,8 @@ static void on_signal(uv_signal_t *h, int number)
 		_exit(EXIT_FAILED);
 	}
 	d->stopping = true;
-	notify_stopping(&d->notify, name);
 	server_stop(d->server, name, on_stopped, d);
+	notify_stopping(&d->notify, d->conf->stop_timeout_ns + STOP_MORE_NS);
 }
 
 /* What is wrong is said, and changes nothing: a daemon never ends for a file. */
@@ -192,8 +193,8 @@ static void on_unused(void *arg)
 	if (d->stopping)
 		return;
 	d->stopping = true;
-	notify_stopping(&d->notify, "nothing is connected");
 	server_stop(d->server, "linger: nothing is connected", on_stopped, d);
+	notify_stopping(&d->notify, d->conf->stop_timeout_ns + STOP_MORE_NS);
 }
 
 static void catch_signal(struct daemon *d, uv_signal_t *h, int number, uv_signal_cb cb)

@@ -372,6 +372,11 @@ void model_event(struct model *m, const struct core_event *ev)
 	server_deadline(m->server);
 }
 
+void model_link_down(struct model *m, const struct peer *p, const char *why)
+{
+	model_event(m, &(struct core_event){.type = CORE_EV_LINK_DOWN, .node = p->node, .why = why, .on = p->leaves});
+}
+
 void model_tick(struct model *m, uint64_t now_ns)
 {
 	if (core_deadline(m->core) <= now_ns)

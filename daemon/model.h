@@ -98,6 +98,7 @@ void model_free(struct model **m);
 /* Gives the core an event and carries out what it asks for. Pointers in ev live for the call. */
 void model_event(struct model *m, const struct core_event *ev);
 void model_run(struct model *m, const struct core_event *ev); /* server.c: no other event is in hand */
+void model_link_down(struct model *m, const struct peer *p, const char *why);
 void model_tick(struct model *m, uint64_t now_ns);
 enum shard_status model_core_frame(struct model *m, struct peer *p, const struct wire_head *h, const Shard__Core *body,
 				   struct err *e);

@@ -122,14 +122,16 @@ void notify_reloaded(struct notify *n)
 		tell("READY=1");
 }
 
-void notify_stopping(struct notify *n, const char *why)
+void notify_stopping(struct notify *n, uint64_t limit_ns)
 {
-	char line[160];
+	const char *text = server_stopping(n->server);
+	char line[NOTIFY_STATUS_BYTES];
 
 	if (!n->started || n->over)
 		return;
 	n->over = true;
-	snprintf(line, sizeof(line), "STOPPING=1\nSTATUS=stopping: %.100s", why);
+	snprintf(line, sizeof(line), "STOPPING=1\nSTATUS=%.320s\nEXTEND_TIMEOUT_USEC=%lu", text != NULL ? text : "stopping",
+		 (unsigned long)(limit_ns / NS_PER_US));
 	tell(line);
 }
 

@@ -20,7 +20,8 @@ struct notify {
 void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop, const struct log *log); /* ready */
 void notify_reloading(struct notify *n);
 void notify_reloaded(struct notify *n);
-void notify_stopping(struct notify *n, const char *why);
+/* It may take so long. */
+void notify_stopping(struct notify *n, uint64_t limit_ns);
 void notify_close(struct notify *n); /* the memory is the caller's again when the loop has run out of handles */
 
 #endif

@@ -59,6 +59,24 @@ void peer_close(struct peer *p, const struct err *why)
 			conn_close(p->conns[i].conn, why, 0);
 }
 
+void peer_leave(struct peer *p, const struct err *why)
+{
+	struct wire_head h = {.op = OP_ERROR};
+	Shard__Error body = SHARD__ERROR__INIT;
+
+	body.status = why->status;
+	body.text = (char *)(uintptr_t)why->text;
+	for (uint32_t i = 0; i < p->conns_nr; i++) {
+		struct peer_conn *pc = &p->conns[i];
+
+		if (pc->conn == NULL)
+			continue;
+		if (p->up) /* on each: whichever ends first ends the link */
+			(void)stream_send_control(conn_stream(pc->conn), &h, &body.base);
+		conn_close(pc->conn, why, p->up ? SERVER_LINGER_MS : 0);
+	}
+}
+
 static void link_down(struct peer *p, const struct err *why)
 {
 	struct server *s = p->server;
@@ -81,6 +99,7 @@ static void link_up(struct peer *p)
 	for (uint32_t i = 0; i < p->conns_nr; i++)
 		conn_pause(p->conns[i].conn, false);
 	p->up = true;
+	p->leaves = false;
 	p->since_ns = clock_ns();
 	p->backoff_ns = PEER_BACKOFF_MIN_NS;
 	p->why[0] = 0;
@@ -336,7 +355,7 @@ void peer_beat(struct peer *p, uint64_t now_ns)
 	for (uint32_t i = 0; i < p->conns_nr; i++) {
 		struct peer_conn *pc = &p->conns[i];
 
-		if (idle && p->node < p->server->self && !p->server->stopping) {
+		if (idle && p->node < p->server->self && !p->server->conns_closed) { /* a stop may wait for its word */
 			if (now_ns >= p->redial_ns)
 				dial(p, pc);
 			else

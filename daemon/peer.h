@@ -25,8 +25,8 @@ struct peer {
 	uint8_t uuid[STATIC_UUID_BYTES];
 	uint64_t since_ns, redial_ns, backoff_ns;
 	uint64_t past_in_bytes, past_out_bytes, downs; /* of connections that are gone; times that it was lost */
-	bool up;
-	char why[ERR_TEXT_BYTES]; /* it is down */
+	bool up, leaves;                               /* leaves: it said so, which is why it is down */
+	char why[ERR_TEXT_BYTES];                      /* it is down */
 	struct log_bucket bucket;
 	uint32_t conns_nr;
 	struct peer_conn conns[PEER_CONNECTIONS_MAX];
@@ -40,6 +40,7 @@ struct hello_asked;
 enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked, const Shard__Hello *hello,
 			       struct err *e);
 void peer_close(struct peer *p, const struct err *why); /* every connection of it */
+void peer_leave(struct peer *p, const struct err *why); /* the same, and it hears why */
 struct conn *peer_control(struct peer *p);              /* NULL: down */
 /* SHARD_UNREACHABLE with since when and why, if it is down. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);

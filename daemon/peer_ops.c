@@ -110,6 +110,10 @@ static enum shard_status on_error(struct peer *p, const struct wire_head *h, con
 	const Shard__Error *body = (const Shard__Error *)msg;
 
 	(void)h;
+	if (body->status == SHARD_CLOSED) { /* not this node's fault: the other one leaves */
+		p->leaves = true;
+		return err_set(e, SHARD_CLOSED, "%s", body->text);
+	}
 	return err_set(e, SHARD_CLOSED, "node %s refused: %s", server_node_name(p->server, p->node), body->text);
 }
 

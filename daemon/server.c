@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One daemon: what it owns, how it starts and stops. main.c and tests call. Start: state directory and incarnation, workers, links, what
- * the coordinator kept, listeners last. Two timers drive everything that is not a frame: the cores' next deadline, and a beat
- * of about a second for heartbeats, dialling and held requests. Stop: listeners close, an undecided attempt ends with a sentence, a
- * decided step is finished, then every connection and handle closes. Failing start leaves nothing behind. */
+/* One daemon: what it owns and how it starts; how it stops is stop.c's. main.c and tests call. Start: state directory and incarnation,
+ * workers, links, what the coordinator kept, listeners last. Two timers drive everything that is not a frame: the cores' next
+ * deadline, and a beat of about a second for heartbeats, dialling and held requests. Failing start leaves nothing behind. */
 #include "state.h"
 
 #include "apply.h"
@@ -28,9 +27,6 @@
 #define SERVER_BEAT_MAX_NS NS_PER_SEC
 #define SERVER_SCRATCH     (1u << 20)
 #define SERVER_JOBS_MAX    4096
-#define SERVER_STOP_NS     (3 * NS_PER_SEC) /* a decided step is finished within this, or left */
-
-static void check_stopped(struct server *s);
 
 const char *server_node_name(const struct server *s, uint16_t node)
 {
@@ -163,14 +159,10 @@ void server_deadline(struct server *s)
 		uv_timer_start(&s->core_timer, on_core_timer, due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0, 0);
 }
 
-static void on_beat(uv_timer_t *timer)
+void server_alive(struct server *s, uint64_t now)
 {
-	struct server *s = timer->data;
-	uint64_t now = clock_ns();
 	struct wire_head ping = {.op = OP_PING};
 
-	s->beat_due = 0;
-	(void)server_core_ns(s); /* it runs */
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL)
 			peer_beat(s->peer[n], now);
@@ -180,6 +172,16 @@ static void on_beat(uv_timer_t *timer)
 		if (!t->local && stream_send_control(conn_stream(t->conn), &ping, NULL) == SHARD_OK)
 			conn_kick(t->conn);
 	}
+}
+
+static void on_beat(uv_timer_t *timer)
+{
+	struct server *s = timer->data;
+	uint64_t now = clock_ns();
+
+	s->beat_due = 0;
+	(void)server_core_ns(s); /* it runs */
+	server_alive(s, now);
 	list_each(it, &s->models)
 		model_beat(list_of(it, struct model, link), now);
 	hello_beat(s, now);
@@ -187,10 +189,7 @@ static void on_beat(uv_timer_t *timer)
 	manage_beat(s, now);
 	ckpt_beat(s, now);
 	drop_beat(s, now);
-	if (s->stopping)
-		check_stopped(s);
-	else
-		server_wake(s, now + s->beat_ns);
+	server_wake(s, now + s->beat_ns);
 }
 
 void server_wake(struct server *s, uint64_t at_ns)
@@ -241,14 +240,6 @@ static enum shard_status start_http(struct server *s, struct err *e)
 	return http_open(&s->http, &conf, e);
 }
 
-static void http_closed(void *arg)
-{
-	struct server *s = arg;
-
-	s->http_closing = false;
-	check_stopped(s);
-}
-
 static enum shard_status start(struct server *s, struct err *e)
 {
 	struct worker_conf workers = {
@@ -270,14 +261,6 @@ static enum shard_status start(struct server *s, struct err *e)
 	if ((st = listen_all(s, e)) != SHARD_OK || (st = start_http(s, e)) != SHARD_OK)
 		return st;
 	return s->self == s->coordinator ? define_load(s, e) : SHARD_OK;
-}
-
-static void pool_closed(void *arg)
-{
-	struct server *s = arg;
-
-	s->pool_open = false;
-	check_stopped(s);
 }
 
 static void release(struct server *s)
@@ -364,115 +347,6 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	server_deadline(s);
 	*out = s;
 	return SHARD_OK;
-}
-
-/* --- stop --- */
-
-static void handle_closed(uv_handle_t *h)
-{
-	struct server *s = h->data;
-
-	s->closing--;
-	check_stopped(s);
-}
-
-static bool step_in_hand(const struct server *s)
-{
-	list_each(it, &s->models) {
-		const struct model *m = list_of(it, struct model, link);
-
-		if (m->applying || m->busy > 0 || m->voted) /* voted: the verdict may be on its way */
-			return true;
-	}
-	return false;
-}
-
-static void close_connections(struct server *s)
-{
-	struct err e;
-
-	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
-	list_each(it, &s->sessions)
-		session_close(list_of(it, struct session, link), SHARD_CLOSED, e.text);
-	hello_close_all(s);
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL)
-			peer_close(s->peer[n], &e);
-	s->conns_closed = true;
-}
-
-static bool links_closed(const struct server *s)
-{
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		for (uint32_t i = 0; s->peer[n] != NULL && i < s->peer[n]->conns_nr; i++)
-			if (s->peer[n]->conns[i].conn != NULL)
-				return false;
-	return list_empty(&s->sessions) && list_empty(&s->greetings);
-}
-
-static void check_stopped(struct server *s)
-{
-	if (!s->stopping || s->closing > 0)
-		return;
-	if (!s->conns_closed) {
-		if (step_in_hand(s) && clock_ns() < s->stop_by_ns)
-			return; /* on_beat comes again */
-		close_connections(s);
-	}
-	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0)
-		return;
-	if (s->http != NULL) {
-		s->http_closing = true;
-		http_close(&s->http, http_closed, s);
-	}
-	if (s->pool != NULL) {
-		worker_close(&s->pool, pool_closed, s);
-		return;
-	}
-	if (s->pool_open || s->http_closing)
-		return;
-	if (!s->stopped_all) {
-		s->stopped_all = true;
-		s->closing = 2;
-		uv_close((uv_handle_t *)&s->core_timer, handle_closed);
-		uv_close((uv_handle_t *)&s->beat, handle_closed);
-		return;
-	}
-	log_line(s->log, LOG_LEVEL_INFO, "event=stopped why=%s", s->stop_why);
-	s->stopping = false;
-	s->stopped(s->stopped_arg);
-}
-
-static void stop_tick(uv_timer_t *timer)
-{
-	(void)server_core_ns(timer->data); /* it runs */
-	check_stopped(timer->data);
-}
-
-void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg)
-{
-	CHECK(!s->stopping);
-	s->stopping = true;
-	s->stopped = stopped;
-	s->stopped_arg = arg;
-	s->stop_by_ns = clock_ns() + SERVER_STOP_NS;
-	snprintf(s->stop_why, sizeof(s->stop_why), "%s", why);
-	list_each(it, &s->models) {
-		struct model *m = list_of(it, struct model, link);
-
-		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s", m->name,
-			 (unsigned long)m->step,
-			 m->applying     ? "applying: the decided step is finished first"
-			 : m->attempt_on ? "attempt: not decided, it is aborted"
-					 : "free",
-			 why);
-	}
-	if (list_empty(&s->models))
-		log_line(s->log, LOG_LEVEL_INFO, "event=stopping why=%s", why);
-	ckpt_stop(s);
-	conn_listener_close(&s->tcp);
-	conn_listener_close(&s->local);
-	uv_timer_start(&s->beat, stop_tick, 1, 5);
 }
 
 uint32_t server_connected(const struct server *s, uint64_t *ever)

@@ -40,8 +40,11 @@ struct session *session_trainer(struct server *s, uint64_t trainer)
 
 static void send_or_close(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg)
 {
-	enum shard_status st = stream_send_control(conn_stream(t->conn), h, msg);
+	enum shard_status st;
 
+	if (t->leaves) /* what it was told is the last word */
+		return;
+	st = stream_send_control(conn_stream(t->conn), h, msg);
 	if (st != SHARD_OK)
 		session_close(t, SHARD_CLOSED, "does not read what it is sent");
 	else
@@ -427,7 +430,7 @@ static void session_closed(void *owner, struct conn *c, const struct err *why)
 	if (t->model != NULL) {
 		gather_session_gone(t->model,
 				    t); /* what ends the attempt is told to the others only: this one has no stream any more */
-		session_gone(t, false, why->status == SHARD_CLOSED ? "closed its socket" : why->text);
+		session_gone(t, false, why->status == SHARD_CLOSED && !s->stopping ? "closed its socket" : why->text);
 		session_detach(t);
 	}
 	if (t->defined)

@@ -17,6 +17,7 @@ struct session {
 	struct access_who who;
 	uint8_t role; /* enum wire_role */
 	bool local;   /* unix socket: shares memory */
+	bool leaves;  /* told that this daemon stops */
 	bool defined; /* asked for a model: the coordinator hears when it goes */
 
 	struct model *model; /* joined, or NULL; one at a time */

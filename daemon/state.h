@@ -66,7 +66,7 @@ struct server {
 	uint64_t ran_ns;                 /* when this process was last seen to run, by the clock */
 	bool stopping, conns_closed, pool_open, stopped_all;
 	uint64_t stop_by_ns;
-	char stop_why[128];
+	char stop_why[128], stop_text[320]; /* who asked; what that means for the models, in words */
 	void (*stopped)(void *arg);
 	void *stopped_arg;
 	unsigned closing;       /* handles still to close */
@@ -79,6 +79,7 @@ enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e);
 void server_deadline(struct server *s);             /* some core's deadline may have moved */
 uint64_t server_core_ns(struct server *s);          /* now, for the cores; notices a sleep */
 void server_wake(struct server *s, uint64_t at_ns); /* a beat no later than this */
+void server_alive(struct server *s, uint64_t now);  /* tells who waits for a word; dials */
 void server_later(struct server *s, struct model *m, const struct core_event *ev);
 void server_run_later(struct server *s);
 enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e); /* when a model is made */

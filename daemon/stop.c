@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a daemon ends when it is told to. main.c and tests call server_stop(). Happy path: listeners close; every core hears STOP, so that
+ * what is not decided is aborted by who decides it, and nothing is begun; trainers of a model that has nothing in hand hear who stops
+ * and why. A decided step is finished: every chunk updated, its image sent, DONE said, and on the coordinator every node's DONE heard.
+ * Who has voted cannot take that back and waits for the verdict. Then nodes hear the same sentence, connections, workers and handles
+ * close. Ways to fail: what is in hand does not end within [daemon] stop_timeout: the log says which step is left, and what that means. */
+#include "state.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "hello.h"
+#include "model.h"
+#include "obs/http.h"
+#include "peer.h"
+#include "session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define STOP_TICK_MS 5
+
+static void check_stopped(struct server *s);
+
+enum in_hand { NOTHING, UNDECIDED, VOTED, DECIDED, UNHEARD };
+
+static enum in_hand in_hand(const struct model *m)
+{
+	struct core_state c;
+
+	if (m->defining || m->dropping)
+		return NOTHING;
+	core_state(m->core, &c);
+	if (c.part == CORE_APPLYING || m->applying)
+		return DECIDED;
+	if (c.part == CORE_PREPARED && !c.coordinator)
+		return VOTED;
+	if (c.part != CORE_FREE) /* until the core hears STOP */
+		return UNDECIDED;
+	return c.unheard ? UNHEARD : NOTHING;
+}
+
+static bool waits(enum in_hand h)
+{
+	return h == VOTED || h == DECIDED || h == UNHEARD;
+}
+
+static void phase_words(const struct model *m, char *out, size_t bytes)
+{
+	unsigned long next = (unsigned long)m->id_now.step, step = (unsigned long)m->step;
+
+	switch (in_hand(m)) {
+	case NOTHING:
+		snprintf(out, bytes, "free: no step is in hand");
+		return;
+	case UNDECIDED:
+		snprintf(out, bytes, "attempt %u at step %lu: not decided, it is aborted", m->id_now.attempt, next);
+		return;
+	case VOTED:
+		snprintf(out, bytes, "prepared: step %lu is voted for, the verdict of node %s is waited for", next,
+			 server_node_name(m->server, m->server->coordinator));
+		return;
+	case DECIDED:
+		snprintf(out, bytes, "applying: the decided step is finished first");
+		return;
+	case UNHEARD:
+		snprintf(out, bytes, "decided: first every node is to have applied step %lu", step);
+		return;
+	}
+}
+
+/* --- what is left --- */
+
+/* The time is over. What it means is said by who knows what was decided: a vote stands, whatever becomes of who gave it. */
+static void log_undone(struct server *s, const struct model *m, enum in_hand h)
+{
+	double seconds = (double)s->conf->stop_timeout_ns / NS_PER_SEC;
+	const char *event = "stop_unheard", *means = "the step is committed; a node may learn it only from who has it";
+	uint64_t step = m->step;
+	char why[200];
+
+	if (h == VOTED) {
+		event = "stop_undecided";
+		means = "this node has voted: the step may be committed all the same";
+		step = m->id_now.step;
+		snprintf(why, sizeof(why), "no verdict of node %s within %.1f s", server_node_name(s, s->coordinator), seconds);
+	} else if (h == DECIDED) {
+		event = "stop_unfinished";
+		means = "the step is committed, and its weights here are not whole";
+		snprintf(why, sizeof(why), "%u chunks to do and %u parts of the image on their way after %.1f s", m->apply_left,
+			 m->image_sends, seconds);
+	} else {
+		snprintf(why, sizeof(why), "not every node has said within %.1f s that it applied the step", seconds);
+	}
+	log_line(s->log, LOG_LEVEL_WARN, "event=%s model=%s step=%lu why=%s means=%s", event, m->name, (unsigned long)step, why,
+		 means);
+}
+
+/* What ends with this process. */
+static void log_left(struct server *s, const struct model *m)
+{
+	uint32_t held = m->store != NULL ? store_owned(m->store) : 0;
+	char why[160];
+
+	if (!m->sealed || m->defining || held == 0)
+		return;
+	snprintf(why, sizeof(why), "what memory holds ends with this process");
+	if (m->ckpt.last.path[0] != 0)
+		snprintf(why + strlen(why), sizeof(why) - strlen(why), "; the newest checkpoint is of step %lu",
+			 (unsigned long)m->ckpt.last.step);
+	log_line(s->log, LOG_LEVEL_INFO, "event=left model=%s step=%lu chunks=%u of=%u why=%s", m->name, (unsigned long)m->step,
+		 held, m->layout->chunks_nr, why);
+}
+
+/* --- the way out --- */
+
+/* Of models that have nothing in hand. Each hears it once. */
+static void close_sessions(struct server *s, bool all)
+{
+	struct err e;
+
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
+	list_each(it, &s->sessions) {
+		struct session *t = list_of(it, struct session, link);
+		enum in_hand h = t->model != NULL ? in_hand(t->model) : NOTHING;
+
+		if (t->leaves || (!all && (h == VOTED || h == DECIDED)))
+			continue;
+		t->leaves = true;
+		session_close(t, SHARD_CLOSED, e.text);
+	}
+}
+
+static bool step_in_hand(struct server *s, bool late)
+{
+	bool any = false;
+
+	list_each(it, &s->models) {
+		const struct model *m = list_of(it, struct model, link);
+		enum in_hand h = in_hand(m);
+
+		if (!waits(h))
+			continue;
+		any = true;
+		if (late)
+			log_undone(s, m, h);
+	}
+	return any && !late;
+}
+
+static void close_connections(struct server *s)
+{
+	struct err e;
+
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
+	list_each(it, &s->models)
+		log_left(s, list_of(it, struct model, link));
+	close_sessions(s, true);
+	hello_close_all(s);
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL)
+			peer_leave(s->peer[n], &e);
+	s->conns_closed = true;
+}
+
+static bool links_closed(const struct server *s)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		for (uint32_t i = 0; s->peer[n] != NULL && i < s->peer[n]->conns_nr; i++)
+			if (s->peer[n]->conns[i].conn != NULL)
+				return false;
+	return list_empty(&s->sessions) && list_empty(&s->greetings);
+}
+
+static void handle_closed(uv_handle_t *h)
+{
+	struct server *s = h->data;
+
+	s->closing--;
+	check_stopped(s);
+}
+
+static void http_closed(void *arg)
+{
+	struct server *s = arg;
+
+	s->http_closing = false;
+	check_stopped(s);
+}
+
+static void pool_closed(void *arg)
+{
+	struct server *s = arg;
+
+	s->pool_open = false;
+	check_stopped(s);
+}
+
+static void check_stopped(struct server *s)
+{
+	if (!s->stopping || s->closing > 0)
+		return;
+	if (!s->conns_closed) {
+		close_sessions(s, false);
+		if (step_in_hand(s, clock_ns() >= s->stop_by_ns))
+			return; /* stop_tick comes again */
+		close_connections(s);
+	}
+	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0)
+		return;
+	if (s->http != NULL) {
+		s->http_closing = true;
+		http_close(&s->http, http_closed, s);
+	}
+	if (s->pool != NULL) {
+		worker_close(&s->pool, pool_closed, s);
+		return;
+	}
+	if (s->pool_open || s->http_closing)
+		return;
+	if (!s->stopped_all) {
+		s->stopped_all = true;
+		s->closing = 2;
+		uv_close((uv_handle_t *)&s->core_timer, handle_closed);
+		uv_close((uv_handle_t *)&s->beat, handle_closed);
+		return;
+	}
+	log_line(s->log, LOG_LEVEL_INFO, "event=stopped why=%s", s->stop_why);
+	s->stopping = false;
+	s->stopped(s->stopped_arg);
+}
+
+/* Who waits for a verdict must not fall silent meanwhile. */
+static void stop_tick(uv_timer_t *timer)
+{
+	struct server *s = timer->data;
+	uint64_t now = clock_ns();
+
+	(void)server_core_ns(s); /* it runs */
+	if (!s->conns_closed && now >= s->beat_due) {
+		s->beat_due = now + s->beat_ns;
+		server_alive(s, now);
+	}
+	check_stopped(s);
+}
+
+static void tell_core(struct server *s, struct model *m)
+{
+	struct err e;
+
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
+	if (!m->defining)
+		model_event(m, &(struct core_event){.type = CORE_EV_STOP, .why = e.text});
+}
+
+void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg)
+{
+	size_t used;
+
+	CHECK(!s->stopping);
+	s->stopping = true;
+	s->stopped = stopped;
+	s->stopped_arg = arg;
+	s->stop_by_ns = clock_ns() + s->conf->stop_timeout_ns;
+	s->beat_due = 0;
+	snprintf(s->stop_why, sizeof(s->stop_why), "%s", why);
+	used = (size_t)snprintf(s->stop_text, sizeof(s->stop_text), "stopping: %s", s->stop_why);
+	list_each(it, &s->models) {
+		const struct model *m = list_of(it, struct model, link);
+		char phase[160];
+
+		phase_words(m, phase, sizeof(phase));
+		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s", m->name,
+			 (unsigned long)m->step, phase, why);
+		if (in_hand(m) != NOTHING && used < sizeof(s->stop_text))
+			used += (size_t)snprintf(s->stop_text + used, sizeof(s->stop_text) - used, "; %s: %s", m->name, phase);
+	}
+	if (list_empty(&s->models))
+		log_line(s->log, LOG_LEVEL_INFO, "event=stopping why=%s", why);
+	close_sessions(s, false); /* who is told that the attempt is over is told why by this */
+	list_each(it, &s->models)
+		tell_core(s, list_of(it, struct model, link));
+	ckpt_stop(s);
+	conn_listener_close(&s->tcp);
+	conn_listener_close(&s->local);
+	uv_timer_start(&s->beat, stop_tick, 1, STOP_TICK_MS);
+}
+
+const char *server_stopping(const struct server *s)
+{
+	return s->stop_text[0] != 0 ? s->stop_text : NULL;
+}
