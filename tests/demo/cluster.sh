@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cluster.sh: daemons and trainers of a demonstration or a test, in a folder of their own. Sourced by scripts that have set `name` and
-# `build`. Whatever happens, every process that was started here is gone when the script ends. KEEP=1 keeps the folder.
+# `build`. Whatever happens, every process that was started here is gone when the script ends. KEEP=1 keeps the folder. CONF is more of the
+# daemons' configuration; SLOW=n: the machine is so many times slower than others, and deadlines are longer.
 set -u
 unset "${!SHARD_@}"
 
@@ -101,17 +102,18 @@ config() # NODE
 		[nodes]
 		a = 127.0.0.1:$port_a
 		b = 127.0.0.1:$port_b
+		${CONF:-}
 	END
 }
 
 wait_for_socket() # NODE
 {
-	for _ in $(seq 200); do
+	for _ in $(seq $((200 * ${SLOW:-1}))); do
 		[ -S "$dir/$1.sock" ] && return
 		running "daemon-$1" || finish "daemon-$1"
 		sleep 0.05
 	done
-	fail "daemon-$1 made no socket within 10 s"
+	fail "daemon-$1 made no socket within $((10 * ${SLOW:-1})) s"
 }
 
 text() # the licence texts that every Debian has
@@ -122,12 +124,12 @@ text() # the licence texts that every Debian has
 
 wait_for_link() # NODE: its connection to the other one
 {
-	for _ in $(seq 200); do
+	for _ in $(seq $((200 * ${SLOW:-1}))); do
 		grep -q 'event=link_up' "$dir/daemon-$1.out" && return
 		running "daemon-$1" || finish "daemon-$1"
 		sleep 0.05
 	done
-	fail "daemon-$1 found no other daemon within 10 s"
+	fail "daemon-$1 found no other daemon within $((10 * ${SLOW:-1})) s"
 }
 
 start_daemons() # a on the first port, b on the second; they know each other and their sockets are there when it returns

@@ -3,14 +3,14 @@
 # exact.sh BUILD TRAINERS-ON-A,TRAINERS-ON-B [options of gpt...]: a short run through two daemons equals the reference, byte by byte.
 # Status 0 and no word: equal. It is the demo without its show, for the tests: other element types, optimizers, chunks and worlds.
 # BREAK=1: the last trainer flips one bit of one gradient, which has to be found. KILL=K: trainer K is killed with -9 in mid-run and
-# started again; the others wait for it, and nothing of the result may change.
+# started again; the others wait for it, and nothing of the result may change. OUT=FOLDER keeps what was dumped and the daemons' logs there.
 name=exact
 build=$(cd "${1:?usage: exact.sh BUILD N,N [options]}" && pwd)
 on=${2:?usage: exact.sh BUILD N,N [options]}
 shift 2
 . "${BASH_SOURCE%/*}/cluster.sh"
 
-deadline_s=30
+deadline_s=$((30 * ${SLOW:-1}))
 text
 start_daemons
 ranks=$((${on%,*} + ${on#*,}))
@@ -41,6 +41,7 @@ for ((k = 0; k < ranks; k++)); do
 	finish trainer-$k
 done
 stop_daemons
+[ -z "${OUT:-}" ] || cp -r "$dir/daemons" "$dir"/daemon-?.out "$OUT"
 [ "${on%,*}" = 0 ] && on=${on#*,}
 "$build/reference" "${run[@]}" --nodes "${on%,0}" --log "$dir/reference.log" --dump "$dir/reference" >"$dir/reference.out" 2>&1 ||
 	fail "the reference failed"

@@ -1,7 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by run.sh; vm.sh says what the words mean.
 # a.sh: one guest: RDMA on real verbs, the demo over it, bits as on this machine
+demo=(--layers 1 --dim 32 --steps 10) # and what tests/demo/exact.sh has
+slow="[cluster]
+heartbeat_timeout = 60s"
+
 must "a guest" guest_run g
 
-devices() { on g ibv_devinfo -d rxe0 | tee /dev/stderr | grep -o 'PORT_ACTIVE'; }
-t devices "a device that verbs know" devices
+devices() { on g ibv_devinfo -d rxe0 | tee "$here/devices" | grep -q PORT_ACTIVE && echo "rxe0: PORT_ACTIVE"; }
+t devices "verbs know a device" devices
+
+write_bw()
+{
+	on g 'ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50 >/tmp/bw & sleep 1; ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50 127.0.0.1 && wait $!' |
+		awk '$1 == 65536 { bw = $4 } END { print bw " MB/s"; exit !(bw > 0) }'
+}
+t write_bw "ib_write_bw between two processes" write_bw
+
+demo_in() # GUEST|here FOLDER CONF
+{
+	mkdir -p "$(job g)/$2"
+	case $1 in
+	here) CONF=$3 OUT=$(job g)/$2 tests/demo/exact.sh "$VM_HERE" 1,1 "${demo[@]}" ;;
+	*) ON_S=300 on g "SLOW=10 CONF='$3' OUT=/vm/job/$2 tests/demo/exact.sh $VM_SEES 1,1 ${demo[*]}" ;;
+	esac
+}
+isa() { sed -n 's/.* isa=\([^ ]*\).*/\1/p' "$(job g)/$1/daemon-a.out"; }
+same() { "$VM_HERE/dumpcmp" "$(job g)/$1/daemons" "$(job g)/$2/daemons"; }
+
+demo_tcp()
+{
+	demo_in g tcp "$slow"
+	[ "$(isa tcp)" = avx2 ] || { echo "the guest computes with $(isa tcp), not with AVX2"; return 1; }
+	echo "demo: exact"
+}
+t demo_tcp "the demo over TCP" demo_tcp
+
+bits_host()
+{
+	demo_in here host ""
+	[ -d "$(job g)/tcp" ] || demo_in g tcp "$slow"
+	same tcp host
+	echo "$(isa tcp) there, $(isa host) here"
+}
+t bits_host "the guest's bits are this machine's" bits_host
+
