@@ -169,6 +169,28 @@ static void test_status(void **state)
 	ended(y);
 }
 
+/* In STAGING: what becomes of the attempt, and how long it may take. */
+static void test_stopping(void **state)
+{
+	struct drill_yard *y = *state;
+	struct cluster *c = started(y);
+	struct drill *t = drill_joining(y, c->node[0].unix_address, 0, SGD);
+
+	drill_get(t, SHARD_OK);
+	DRILL(t, SHARD_OK, .op = DRILL_BEGIN);
+	DRILL(t, SHARD_OK, .op = DRILL_PUSH);
+	cluster_signal(c, 0, SIGTERM);
+	hears("STOPPING=1\n");
+	drill_text(manager.text, "STATUS=stopping: SIGTERM; m: attempt 1 at step 1: not decided, it is aborted\n");
+	drill_text(manager.text, "EXTEND_TIMEOUT_USEC=70000000");
+	assert_int_equal(cluster_wait(c, 0, 10000), 0);
+	drill_do(t, (struct drill_cmd){.op = DRILL_COMMIT}); /* a commit is told, not answered */
+	if (t->last.rc == SHARD_OK)
+		DRILL(t, SHARD_CLOSED, .op = DRILL_RESULT);
+	drill_text(t->last.error, "node a stops: SIGTERM");
+	ended(y);
+}
+
 static void test_watchdog(void **state)
 {
 	struct drill_yard *y = *state;
@@ -273,6 +295,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_ready, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_not_ready, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stopping, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_watchdog, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_reload, setup, teardown),
 	};

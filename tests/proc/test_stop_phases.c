@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+/* SIGTERM in PREPARED and in APPLYING, which a test cannot hit by chance: chunks are large enough for workers, whose threads are held
+ * still. A decided step is whole on every node before its process ends, on the coordinator as on another node; who has voted waits for
+ * the verdict, and says which one it did not get; a coordinator that stops is itself the verdict. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/drill.h"
+#include "lib/hold.h"
+#include "lib/rawpeer.h"
+#include "lib/trainer.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { A, B, NODES, CHUNK = 32768, NUMEL = NODES * CHUNK };
+
+struct duo { /* one trainer on each of two nodes, a chunk on each */
+	struct drill_yard *y;
+	struct trainer t[NODES];
+	struct raw eye[NODES];
+	float w[NUMEL];
+};
+
+static float weight(uint32_t i)
+{
+	return (float)(i % 97) - 48.0f;
+}
+
+static void define(struct duo *d, int node)
+{
+	static const struct shard_tensor tensor[] = {{.name = "w", .ndim = 2, .shape = {NODES, CHUNK}}};
+	struct shard_spec s = SHARD_INIT(struct shard_spec);
+	struct trainer *t = &d->t[node];
+
+	s.name = "m";
+	s.tensors = tensor;
+	s.tensors_nr = 1;
+	s.image = s.grad = SHARD_F32;
+	s.settings = "optimizer=sgd lr=1 chunk_elems=32768 timeout=20s min_world=2 max_world=2";
+	trainer_connect(t, d->y->cluster->node[node].unix_address);
+	EXPECT(SHARD_OK, shard_define(t->client, &s, &t->model, &t->created));
+	if (!t->created)
+		return;
+	for (uint32_t i = 0; i < NUMEL; i++)
+		d->w[i] = weight(i);
+	EXPECT(SHARD_OK, shard_write(t->model, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, d->w));
+	EXPECT(SHARD_OK, shard_seal(t->model, 0));
+}
+
+/* Both have pushed gradients whose mean is 2; nobody has committed. */
+static struct duo *begun(void **state, const char *conf)
+{
+	struct duo *d = calloc(1, sizeof(*d));
+
+	CHECK(d != NULL);
+	d->y = *state;
+	d->y->cluster = cluster_start(NODES, NULL, conf);
+	for (int n = 0; n < NODES; n++) {
+		define(d, n);
+		raw_connect(&d->eye[n], d->y->cluster->node[n].unix_address);
+		raw_hello(&d->eye[n], ROLE_CTL);
+	}
+	/* rank 0 joins first; the world is complete with rank 1 */
+	EXPECT(SHARD_TIMEOUT, shard_join(d->t[A].model, 0, 0, &d->t[A].world));
+	EXPECT(SHARD_OK, shard_join(d->t[B].model, 1, 10000, &d->t[B].world));
+	EXPECT(SHARD_OK, shard_join(d->t[A].model, 0, 10000, &d->t[A].world));
+	for (int n = 0; n < NODES; n++) {
+		shard_ticket ticket;
+
+		trainer_begin(&d->t[n]);
+		for (uint32_t i = 0; i < NUMEL; i++)
+			d->w[i] = n == A ? 1.0f : 3.0f;
+		EXPECT(SHARD_OK, shard_push(d->t[n].model, 0, 0, NUMEL, d->w, SHARD_F32, 0, &ticket));
+		EXPECT(SHARD_OK, shard_wait(d->t[n].model, ticket, 10000));
+	}
+	return d;
+}
+
+static void commit(struct duo *d, int node)
+{
+	shard_ticket ticket;
+
+	EXPECT(SHARD_OK, shard_commit(d->t[node].model, &ticket));
+}
+
+/* Its status says so; the messages that bring it there are on their way. */
+static void in_phase(struct duo *d, int node, const char *phase)
+{
+	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+	char want[40];
+	bool there;
+
+	snprintf(want, sizeof(want), "\"phase\":\"%s\"", phase);
+	do {
+		char *text = raw_status(&d->eye[node]);
+
+		there = strstr(text, want) != NULL;
+		if (!there && clock_ns() > by)
+			fail_msg("node %s is not %s: %s", d->y->cluster->node[node].name, phase, text);
+		free(text);
+		if (!there)
+			(void)poll(NULL, 0, 2);
+	} while (!there);
+}
+
+static void wait_logged(struct duo *d, int node, const char *part)
+{
+	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+	bool there;
+
+	do {
+		char *text = cluster_log(d->y->cluster, node);
+
+		there = strstr(text, part) != NULL;
+		free(text);
+		if (!there && clock_ns() > by)
+			fail_msg("node %s did not log \"%s\"", d->y->cluster->node[node].name, part);
+		if (!there)
+			(void)poll(NULL, 0, 2);
+	} while (!there);
+}
+
+static void ended(struct duo *d, int node)
+{
+	int status = cluster_wait(d->y->cluster, node, 15000);
+
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void result_is(struct duo *d, int node, enum shard_status want, const char *text)
+{
+	struct shard_result r = SHARD_INIT(struct shard_result);
+
+	EXPECT(want, shard_result(d->t[node].model, 0, 10000, &r));
+	if (text != NULL)
+		EXPECT_TEXT(text);
+	if (want == SHARD_OK) {
+		assert_int_equal(r.outcome, SHARD_APPLIED);
+		assert_int_equal(r.step, 1);
+	}
+}
+
+/* The image of step 1, whose chunks come from both nodes. */
+static void whole(struct duo *d, int node)
+{
+	shard_ticket ticket;
+
+	EXPECT(SHARD_OK, shard_pull(d->t[node].model, 0, 0, NUMEL, 1, d->w, SHARD_F32, &ticket));
+	EXPECT(SHARD_OK, shard_wait(d->t[node].model, ticket, 10000));
+	for (uint32_t i = 0; i < NUMEL; i++)
+		assert_true(d->w[i] == weight(i) - 2.0f);
+}
+
+static void finish(struct duo *d)
+{
+	for (int n = 0; n < NODES; n++) {
+		trainer_end(&d->t[n]);
+		raw_close(&d->eye[n]);
+	}
+	cluster_done(&d->y->cluster);
+	free(d);
+}
+
+/* `node` has voted and its workers stand still when the other one's vote decides: it is told to stop with its chunk not yet updated. */
+static void applying(void **state, int node)
+{
+	struct duo *d = begun(state, NULL);
+	struct cluster *c = d->y->cluster;
+	int other = !node;
+	char text[64];
+	struct hold h;
+
+	commit(d, node);
+	in_phase(d, node, "prepared");
+	hold_threads(&h, c->node[node].pid, "shardd-w");
+	commit(d, other);
+	for (int n = 0; n < NODES; n++)
+		result_is(d, n, SHARD_OK, NULL);
+	in_phase(d, node, "applying");
+	cluster_signal(c, node, SIGTERM);
+	wait_logged(d, node, "applying: the decided step is finished first");
+	assert_int_equal(waitpid(c->node[node].pid, NULL, WNOHANG), 0);
+	hold_release(&h);
+	ended(d, node);
+	wait_logged(d, node, "event=stopped");
+	whole(d, other); /* what it sent before it ended */
+	snprintf(text, sizeof(text), "why=\"node %s stops: SIGTERM\"", c->node[node].name);
+	wait_logged(d, other, text);
+	finish(d);
+}
+
+static void test_applying_coordinator(void **state)
+{
+	applying(state, A);
+}
+
+static void test_applying_other(void **state)
+{
+	applying(state, B);
+}
+
+/* The verdict does not come: after stop_timeout it leaves, and the log says what it leaves. */
+static void test_no_verdict(void **state)
+{
+	struct duo *d = begun(state, "[daemon]\nstop_timeout = 700ms");
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	enum shard_status st;
+	shard_ticket ticket;
+	uint64_t at;
+
+	commit(d, B);
+	in_phase(d, B, "prepared");
+	at = clock_ns();
+	cluster_signal(d->y->cluster, B, SIGTERM);
+	wait_logged(d, B, "prepared: step 1 is voted for, the verdict of node a is waited for");
+	ended(d, B);
+	assert_true(clock_ns() - at >= 700 * NS_PER_MS);
+	wait_logged(d, B, "event=stop_undecided model=m step=1 why=\"no verdict of node a within 0.7 s\"");
+	result_is(d, B, SHARD_CLOSED, "node b stops: SIGTERM");
+	wait_logged(d, A, "event=attempt_ended model=m step=1 attempt=1");
+	st = shard_commit(d->t[A].model, &ticket); /* told, not answered */
+	if (st == SHARD_OK)
+		st = shard_result(d->t[A].model, ticket, 10000, &r);
+	assert_int_equal(st, SHARD_WORLD_CHANGED);
+	EXPECT_TEXT("rank 1 (pid ");
+	EXPECT_TEXT("is lost: node b stops: SIGTERM");
+	finish(d);
+}
+
+/* The coordinator has not decided, so its stop decides: nobody waits. */
+static void test_coordinator_is_the_verdict(void **state)
+{
+	struct duo *d = begun(state, "[daemon]\nstop_timeout = 60s");
+	uint64_t at;
+
+	commit(d, B);
+	in_phase(d, B, "prepared");
+	at = clock_ns();
+	cluster_signal(d->y->cluster, B, SIGTERM);
+	wait_logged(d, B, "the verdict of node a is waited for");
+	cluster_signal(d->y->cluster, A, SIGTERM);
+	ended(d, A);
+	ended(d, B);
+	assert_true(clock_ns() - at < 10 * NS_PER_SEC);
+	wait_logged(d, B, "event=attempt_ended model=m step=1 attempt=1 why=\"node a stops: SIGTERM\"");
+	finish(d);
+}
+
+/* It waits for longer than a silent node is borne: it is not silent. */
+static void test_long_wait(void **state)
+{
+	struct duo *d = begun(state, "[cluster]\nheartbeat_timeout = 300ms\n[daemon]\nstop_timeout = 60s");
+	char *text;
+
+	commit(d, B);
+	in_phase(d, B, "prepared");
+	cluster_signal(d->y->cluster, B, SIGTERM);
+	wait_logged(d, B, "the verdict of node a is waited for");
+	(void)poll(NULL, 0, 1000); /* not for something to happen: for nothing to */
+	commit(d, A);
+	for (int n = 0; n < NODES; n++)
+		result_is(d, n, SHARD_OK, NULL);
+	ended(d, B);
+	whole(d, A);
+	text = cluster_log(d->y->cluster, A);
+	assert_null(strstr(text, "silent"));
+	free(text);
+	finish(d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_applying_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_applying_other, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_no_verdict, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_coordinator_is_the_verdict, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_long_wait, drill_setup, drill_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
