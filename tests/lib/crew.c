@@ -25,7 +25,6 @@ static const struct shard_tensor tensors[CREW_TENSORS] = {
 	{.name = "proj", .ndim = 2, .shape = {64, 50}},
 	{.name = "scale", .ndim = 0},
 };
-static const uint32_t numel[CREW_TENSORS] = {37 * 64, 50, 64 * 50, 1};
 #define LR    0.01
 #define BETA1 0.9
 #define BETA2 0.95
@@ -79,6 +78,16 @@ void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t by
 				 .settings = settings};
 }
 
+static void spec_of(const struct crew *c, struct shard_spec *s, char *settings, size_t bytes)
+{
+	size_t used;
+
+	crew_spec(s, c->name, settings, bytes, c->nr);
+	used = strlen(settings);
+	snprintf(settings + used, bytes - used, " %s", c->extra ? c->extra : "");
+	s->tensors = c->tensors;
+}
+
 /* --- the right result --- */
 
 static float node_sum(const struct crew *c, uint64_t step, uint32_t node, uint32_t i, bool *any)
@@ -123,7 +132,7 @@ static void reference_step(struct crew *c)
 	float one1 = (float)(1 - BETA1), one2 = (float)(1 - BETA2), eps = (float)EPS;
 	float step_size = (float)(LR / (1 - pow(BETA1, (double)t))), bc2 = (float)sqrt(1 - pow(BETA2, (double)t));
 
-	for (uint32_t i = 0; i < CREW_NUMEL; i++) {
+	for (uint32_t i = 0; i < c->total; i++) {
 		float g = reduced(c, t, i) * mult, m = fmaf(one1, g - c->m[i], c->m[i]);
 		float v = fmaf(one2 * g, g, b2 * c->v[i]), d = sqrtf(v) / bc2 + eps;
 
@@ -133,16 +142,17 @@ static void reference_step(struct crew *c)
 	}
 }
 
-static void compare(shard_model *m, enum shard_kind kind, const char *what, const float *want, uint64_t step)
+static void compare(const struct crew *c, shard_model *m, enum shard_kind kind, const char *what, const float *want, uint64_t step)
 {
-	float got[37 * 64 > 64 * 50 ? 37 * 64 : 64 * 50];
+	float *got = malloc(c->total * sizeof(*got));
 	uint32_t at = 0;
 
-	for (uint32_t t = 0; t < CREW_TENSORS; at += numel[t++]) {
+	CHECK(got != NULL);
+	for (uint32_t t = 0; t < CREW_TENSORS; at += c->numel[t++]) {
 		uint64_t is = step;
 
-		MUST(shard_read(m, kind, t, 0, numel[t], SHARD_F32, got, &is));
-		for (uint32_t i = 0; i < numel[t]; i++) {
+		MUST(shard_read(m, kind, t, 0, c->numel[t], SHARD_F32, got, &is));
+		for (uint32_t i = 0; i < c->numel[t]; i++) {
 			float w = kind == SHARD_IMAGE ? dtype_from_bf16(dtype_to_bf16(want[at + i])) : want[at + i];
 
 			if (memcmp(&w, &got[i], sizeof(w)) != 0)
@@ -150,6 +160,7 @@ static void compare(shard_model *m, enum shard_kind kind, const char *what, cons
 					 (unsigned long)step, (double)got[i], (double)w);
 		}
 	}
+	free(got);
 }
 
 shard_client *crew_connect(const char *address)
@@ -170,16 +181,16 @@ void crew_check(struct crew *c, const char *address, uint64_t step)
 	char settings[256];
 	int created;
 
-	crew_spec(&s, c->name, settings, sizeof(settings), c->nr);
+	spec_of(c, &s, settings, sizeof(settings));
 	MUST(shard_define(client, &s, &m, &created));
 	assert_int_equal(created, 0);
 	while (c->ref_step < step)
 		reference_step(c);
 	assert_int_equal(c->ref_step, step);
-	compare(m, SHARD_MASTER, "master", c->p, step);
-	compare(m, SHARD_EXP_AVG, "exp_avg", c->m, step);
-	compare(m, SHARD_EXP_AVG_SQ, "exp_avg_sq", c->v, step);
-	compare(m, SHARD_IMAGE, "image", c->p, step);
+	compare(c, m, SHARD_MASTER, "master", c->p, step);
+	compare(c, m, SHARD_EXP_AVG, "exp_avg", c->m, step);
+	compare(c, m, SHARD_EXP_AVG_SQ, "exp_avg_sq", c->v, step);
+	compare(c, m, SHARD_IMAGE, "image", c->p, step);
 	shard_disconnect(&client);
 }
 
@@ -207,19 +218,20 @@ static bool went_on(struct crew_member *b, enum shard_status st, const char *wha
 static bool push_all(struct crew_member *b, shard_model *m, uint64_t step, enum shard_status *out)
 {
 	enum shard_status st = SHARD_OK;
-	uint32_t at = CREW_NUMEL;
+	const struct crew *c = b->crew;
+	uint32_t at = c->total;
 
 	for (uint32_t t = CREW_TENSORS; t-- > 0 && st == SHARD_OK;) {
 		uint16_t *g = shard_grad(m, t);
 
-		at -= numel[t];
+		at -= c->numel[t];
 		if (g == NULL) {
 			st = SHARD_WORLD_CHANGED;
 			break;
 		}
-		for (uint32_t i = 0; i < numel[t]; i++)
+		for (uint32_t i = 0; i < c->numel[t]; i++)
 			g[i] = gradient(step, b->rank, at + i);
-		GO(shard_push(m, t, 0, numel[t], NULL, SHARD_BF16, 0, NULL));
+		GO(shard_push(m, t, 0, c->numel[t], NULL, SHARD_BF16, 0, NULL));
 	}
 	*out = st;
 	return true;
@@ -253,15 +265,16 @@ static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *
 
 static bool write_weights(struct crew_member *b, shard_model *m)
 {
-	float *w = malloc(CREW_NUMEL * sizeof(*w));
+	const struct crew *c = b->crew;
+	float *w = malloc(c->total * sizeof(*w));
 	enum shard_status st = SHARD_OK;
 	uint32_t at = 0;
 
 	CHECK(w != NULL);
-	for (uint32_t i = 0; i < CREW_NUMEL; i++)
+	for (uint32_t i = 0; i < c->total; i++)
 		w[i] = weight(i);
-	for (uint32_t t = 0; t < CREW_TENSORS && st == SHARD_OK; at += numel[t++])
-		st = shard_write(m, SHARD_MASTER, t, 0, numel[t], SHARD_F32, w + at);
+	for (uint32_t t = 0; t < CREW_TENSORS && st == SHARD_OK; at += c->numel[t++])
+		st = shard_write(m, SHARD_MASTER, t, 0, c->numel[t], SHARD_F32, w + at);
 	free(w);
 	if (st == SHARD_OK)
 		st = shard_seal(m, 0);
@@ -281,7 +294,7 @@ static bool session(struct crew_member *b, shard_client **client)
 
 	o.address = b->address;
 	GO(shard_connect(client, &o));
-	crew_spec(&s, b->crew->name, settings, sizeof(settings), b->crew->nr);
+	spec_of(b->crew, &s, settings, sizeof(settings));
 	GO(shard_define(*client, &s, &m, &created));
 	if (created && !write_weights(b, m))
 		return false;
@@ -320,7 +333,23 @@ void crew_init(struct crew *c, const char *name)
 {
 	memset(c, 0, sizeof(*c));
 	c->name = name;
-	for (uint32_t i = 0; i < CREW_NUMEL; i++)
+	crew_larger(c, 1);
+}
+
+void crew_larger(struct crew *c, uint32_t scale)
+{
+	CHECK(scale >= 1 && scale <= CREW_SCALE_MAX && c->ref_step == 0);
+	memcpy(c->tensors, tensors, sizeof(tensors));
+	c->total = 0;
+	for (uint32_t t = 0; t < CREW_TENSORS; t++) {
+		if (tensors[t].ndim == 2)
+			c->tensors[t].shape[0] *= scale;
+		c->numel[t] = 1;
+		for (uint32_t d = 0; d < tensors[t].ndim; d++)
+			c->numel[t] *= (uint32_t)c->tensors[t].shape[d];
+		c->total += c->numel[t];
+	}
+	for (uint32_t i = 0; i < c->total; i++)
 		c->p[i] = weight(i);
 }
 

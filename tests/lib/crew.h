@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { CREW_MAX = 8, CREW_TENSORS = 4, CREW_NUMEL = 37 * 64 + 50 + 64 * 50 + 1 };
+enum { CREW_MAX = 8, CREW_TENSORS = 4, CREW_SCALE_MAX = 16, CREW_NUMEL_MAX = CREW_SCALE_MAX * (37 * 64 + 64 * 50) + 50 + 1 };
 
 struct crew;
 
@@ -26,16 +26,19 @@ struct crew_member {
 };
 
 struct crew {
-	const char *name; /* of the model */
-	uint32_t nr;
+	const char *name;  /* of the model */
+	const char *extra; /* settings beside crew_spec()'s, and instead of them; NULL: none */
+	uint32_t nr, numel[CREW_TENSORS], total;
+	struct shard_tensor tensors[CREW_TENSORS];
 	struct crew_member member[CREW_MAX];
 	_Atomic uint64_t last; /* step after which they leave */
 	/* the right result */
 	uint64_t ref_step;
-	float p[CREW_NUMEL], m[CREW_NUMEL], v[CREW_NUMEL];
+	float p[CREW_NUMEL_MAX], m[CREW_NUMEL_MAX], v[CREW_NUMEL_MAX];
 };
 
 void crew_init(struct crew *c, const char *name);
+void crew_larger(struct crew *c, uint32_t scale); /* after crew_init(): matrices of so many times the elements */
 struct crew_member *crew_add(struct crew *c, const char *address,
 			     uint32_t node);                 /* ranks in order; nodes in order of lowest rank */
 void crew_start(struct crew *c, uint64_t last);              /* UINT64_MAX: until crew_finish() */
@@ -45,6 +48,7 @@ void crew_wait_step(struct crew *c, uint64_t step);
 uint64_t crew_finish(struct crew *c);                                /* they end after a step that nobody has begun yet: which */
 void crew_check(struct crew *c, const char *address, uint64_t step); /* master, moments and image of every tensor, bit by bit */
 
+/* What crew_init() makes it, under the settings that every crew has. */
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes, uint32_t world);
 shard_client *crew_connect(const char *address); /* or the process ends with the sentence */
 

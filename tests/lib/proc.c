@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/fdstore.h"
 #include "shard.h"
 
 #include <arpa/inet.h>
@@ -155,23 +156,55 @@ struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 	return c;
 }
 
+void cluster_warm(struct cluster *c, enum cluster_warm how)
+{
+	static const char *const words[CLUSTER_WARM_NR] = {[CLUSTER_SYSTEMD] = "systemd", [CLUSTER_TMPFS] = "tmpfs"};
+
+	strcpy(c->warm_dir, "/dev/shm/shard-proc-XXXXXX");
+	CHECK(mkdtemp(c->warm_dir) != NULL);
+	for (int i = 0; i < c->nodes_nr; i++) {
+		struct cluster_node *n = &c->node[i];
+		FILE *f = fopen(n->conf, "ae");
+		char path[128];
+
+		CHECK(f != NULL);
+		fprintf(f, "\n[daemon]\nwarm_restart = %s\nwarm_dir = %s\n", words[how], c->warm_dir);
+		CHECK(fclose(f) == 0);
+		snprintf(path, sizeof(path), "%s/%s.notify", c->dir, n->name);
+		if (how == CLUSTER_SYSTEMD)
+			n->store = fdstore_start(path, FDSTORE_MAX);
+	}
+}
+
+struct exec_daemon {
+	const char *daemon;
+	const struct cluster_node *n;
+};
+
 static int exec_daemon(void *arg)
 {
-	const struct cluster_node *n = arg;
+	const struct exec_daemon *x = arg;
+	const struct cluster_node *n = x->n;
 	int fd = open(n->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	char path[600];
 
-	proc_beside(path, sizeof(path), "shardd");
+	proc_beside(path, sizeof(path), x->daemon ? x->daemon : "shardd");
 	if (fd < 0 || dup2(fd, 2) < 0 || dup2(fd, 1) < 0)
 		return 98;
+	if (n->store != NULL)
+		fdstore_child(n->store);
 	execl(path, "shardd", "--config", n->conf, (char *)NULL);
 	return 97;
 }
 
 void cluster_spawn(struct cluster *c, int node)
 {
+	struct exec_daemon x = {.daemon = c->daemon, .n = &c->node[node]};
+
 	CHECK(node < c->nodes_nr && c->node[node].pid == 0);
-	c->node[node].pid = proc_fork(exec_daemon, &c->node[node]);
+	if (x.n->store != NULL)
+		fdstore_begin(x.n->store);
+	c->node[node].pid = proc_fork(exec_daemon, &x);
 }
 
 static bool still_there(struct cluster_node *n)
@@ -216,6 +249,15 @@ struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra
 void cluster_signal(struct cluster *c, int node, int signal)
 {
 	CHECK(c->node[node].pid > 0 && kill(c->node[node].pid, signal) == 0);
+}
+
+void cluster_kill(struct cluster *c, int node)
+{
+	int status;
+
+	cluster_signal(c, node, SIGKILL);
+	status = cluster_wait(c, node, 10000);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 int cluster_wait(struct cluster *c, int node, int ms)
@@ -284,7 +326,11 @@ void cluster_stop(struct cluster *c)
 			cluster_dump(c);
 			fail_msg("node %s ended with wait status 0x%x after SIGTERM", c->node[i].name, (unsigned)status[i]);
 		}
+	for (int i = 0; i < c->nodes_nr; i++)
+		fdstore_stop(&c->node[i].store);
 	remove_tree(c->dir);
+	if (c->warm_dir[0] != 0)
+		remove_tree(c->warm_dir);
 	free(c);
 }
 

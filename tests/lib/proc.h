@@ -9,7 +9,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct fdstore;
+
 enum { CLUSTER_NODES_MAX = 4 };
+enum cluster_warm { CLUSTER_SYSTEMD, CLUSTER_TMPFS, CLUSTER_WARM_NR }; /* where memory outlives a daemon */
 
 struct cluster_node {
 	pid_t pid; /* 0: not running */
@@ -17,10 +20,12 @@ struct cluster_node {
 	char name[8]; /* "a", "b" ...; a coordinates */
 	char conf[128], socket[128], log[128], state[128];
 	char unix_address[140], tcp_address[64];
+	struct fdstore *store; /* its service manager; NULL: none */
 };
 
 struct cluster {
-	char dir[64];
+	char dir[64], warm_dir[64]; /* warm_dir: on a tmpfs; empty: none was made */
+	const char *daemon;         /* NULL: shardd */
 	int nodes_nr;
 	struct cluster_node node[CLUSTER_NODES_MAX];
 };
@@ -28,9 +33,11 @@ struct cluster {
 /* Writes configurations; model: lines for [model], extra: further lines at the end of the file ("[net]\n..."); both may be NULL. */
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra);
 struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra); /* and spawns all, waits until they answer */
-void cluster_spawn(struct cluster *c, int node);                                   /* appends to its log */
-void cluster_ready(struct cluster *c, int node);                                   /* a trainer can connect; 10 s */
+void cluster_warm(struct cluster *c, enum cluster_warm how); /* after cluster_make(): restarts are warm. Without it they are not */
+void cluster_spawn(struct cluster *c, int node);             /* appends to its log */
+void cluster_ready(struct cluster *c, int node);             /* a trainer can connect; 10 s */
 void cluster_signal(struct cluster *c, int node, int signal);
+void cluster_kill(struct cluster *c, int node);        /* -9, and gone */
 int cluster_wait(struct cluster *c, int node, int ms); /* its wait status; fails the test after ms */
 void cluster_stop(struct cluster *c);                  /* SIGTERM to all that run: each must exit with 0 within 10 s; frees c */
 void cluster_done(struct cluster **c);                 /* the same, and *c is NULL */
