@@ -18,6 +18,7 @@
 #define CONFIG_WHERE_BYTES   160
 #define CONFIG_UNKNOWN_BYTES 300
 
+enum config_warm { CONFIG_WARM_AUTO, CONFIG_WARM_SYSTEMD, CONFIG_WARM_TMPFS, CONFIG_WARM_OFF };
 enum config_membership { CONFIG_MEMBERSHIP_STATIC };
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_TCP, CONFIG_TRANSPORT_RDMA };
 
@@ -51,6 +52,8 @@ struct config {
 	uint32_t connections_max;
 	uint64_t linger_ns;       /* 0: never ends by itself */
 	uint64_t stop_timeout_ns; /* a stop waits so long for a step that is voted for or decided */
+	enum config_warm warm;    /* where memory outlives the process: park.h */
+	char warm_dir[CONFIG_PATH_BYTES];
 	/* [net] */
 	enum config_transport transport;
 	uint32_t connections; /* TCP connections per peer */

@@ -14,6 +14,11 @@
 #define S         1000000000ull
 
 static const char *const huge_words[] = {[SHM_HUGE_TRY] = "try", [SHM_HUGE_REQUIRE] = "require", [SHM_HUGE_NO] = "no", NULL};
+static const char *const warm_words[] = {[CONFIG_WARM_AUTO] = "auto",
+					 [CONFIG_WARM_SYSTEMD] = "systemd",
+					 [CONFIG_WARM_TMPFS] = "tmpfs",
+					 [CONFIG_WARM_OFF] = "off",
+					 NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
 static const char *const transport_words[] = {"auto", "tcp", "rdma", NULL};
 static const char *const membership_words[] = {"static", NULL};
@@ -49,8 +54,12 @@ static const struct config_option options[CONFIG_KEY_NR] = {
 					   NULL, "accepted connections at a time; more are refused", true},
 	[CONFIG_DAEMON_LINGER] = {"daemon", "linger", CONFIG_DURATION, AT(linger_ns), "0s", 0, 86400 * S, NULL, NULL,
 				  "stop when nothing has been connected for this long; 0s: never", false},
-	[CONFIG_DAEMON_STOP_TIMEOUT] = {"daemon", "stop_timeout", CONFIG_DURATION, AT(stop_timeout_ns), "60s", 0, 3600 * S, NULL,
+	[CONFIG_DAEMON_STOP_TIMEOUT] = {"daemon", "stop_timeout", CONFIG_DURATION, AT(stop_timeout_ns), "20s", 0, 3600 * S, NULL,
 					NULL, "how long SIGTERM waits for a step that is decided or voted for", false},
+	[CONFIG_DAEMON_WARM_RESTART] = {"daemon", "warm_restart", CONFIG_CHOICE, AT(warm), "off", 0, 0, warm_words, NULL,
+					"where models outlive the process", false},
+	[CONFIG_DAEMON_WARM_DIR] = {"daemon", "warm_dir", CONFIG_PATH, AT(warm_dir), "/dev/shm", 0, 255, NULL, NULL,
+				    "tmpfs or hugetlbfs folder in which warm_restart = tmpfs makes its own", false},
 	[CONFIG_NET_TRANSPORT] = {"net", "transport", CONFIG_CHOICE, AT(transport), "auto", 0, 0, transport_words, NULL,
 				  "of tensors between nodes; auto is rdma where both can, else tcp", false},
 	[CONFIG_NET_CONNECTIONS] = {"net", "connections", CONFIG_COUNT, AT(connections), "1", 1, 16, NULL, NULL,
