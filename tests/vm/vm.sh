@@ -224,7 +224,7 @@ t()
 
 must()
 {
-	local what=$1 log="$here/log/must" start=$SECONDS
+	local what=$1 log="$here/log/$2" start=$SECONDS
 
 	shift
 	if ! "$@" >"$log" 2>&1; then
