@@ -213,6 +213,7 @@ help:
 	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
 	  'make bench' 'figures beside what the machine can do' \
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
+	  'make vm' 'RDMA and the service in QEMU guests, up to 25 min: vm-a one guest, vm-b two, vm-c systemd; ONLY=name' \
 	  'make tidy' 'include rules, sizes, format; format: formats; tidy-ratchet: records sizes that shrank' \
 	  'make install' 'DESTDIR, PREFIX, LIBDIR, MANDIR; and uninstall; man: the manual alone, into build/man' \
 	  'make deb' 'Debian packages into build/deb, read by lintian; installs what that needs' \
