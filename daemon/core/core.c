@@ -256,6 +256,7 @@ void core_event(struct core *c, const struct core_event *e, uint64_t now_ns, str
 	struct ctx x;
 
 	CHECK(e->type > 0 && e->type < NR(events) && events[e->type]);
+	CHECK(!c->warm_due || e->type == CORE_EV_WARM);
 	x.c = c;
 	x.out = out;
 	x.now = now_ns;

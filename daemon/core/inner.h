@@ -16,6 +16,7 @@
 #endif
 #define CORE_INBOX_NR  (CORE_RANKS_MAX + 16) /* one message to ourselves per trainer, and the verdict's */
 #define CORE_SECOND_NS 1000000000ull         /* repeats slow down to one a second */
+#define WARM_WORDS     17                    /* that tell one state which must survive from the next: warm.c */
 
 struct core {
 	struct core_conf conf;
@@ -24,7 +25,9 @@ struct core {
 	struct step step;
 	struct member member;
 	struct coord coord;
-	bool stopping; /* CORE_EV_STOP came: for the rest of this process, not of its memory */
+	bool stopping;                  /* CORE_EV_STOP came: for the rest of this process, not of its memory */
+	bool warm_due;                  /* CORE_EV_WARM has to come first */
+	uint64_t warm_word[WARM_WORDS]; /* of what was saved last */
 	size_t texts_used;
 	char texts[CORE_TEXTS_BYTES];
 };

@@ -30,10 +30,11 @@ static void slots_borrow(struct ctx *x, uint16_t node)
 }
 
 /* A lender that has not lent for the attempt in hand. Who has voted may still owe its contribution: its own chunks are staged, or it
- * holds none, while the lender was late, for example with its updates of the step before. */
+ * holds none, while the lender was late, for example with its updates of the step before. After a warm start nothing is owed: if
+ * a lender still waited, the attempt cannot commit without the trainers that died here. */
 static bool slots_wanted(const struct core *c, uint16_t node)
 {
-	bool open = c->step.part == CORE_STAGING || c->step.part == CORE_PREPARED;
+	bool open = c->step.part == CORE_STAGING || (c->step.part == CORE_PREPARED && !c->step.kept);
 
 	return node != c->conf.self && c->held_nr[node] && c->step.ranks_nr && open &&
 	       core_id_cmp(&c->member.peer[node].credit, &c->step.id);

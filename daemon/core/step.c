@@ -186,7 +186,7 @@ static void step_enter(struct ctx *x)
 	const char *missing;
 
 	CHECK(s->has_next && s->part == CORE_FREE && !s->draining);
-	s->has_next = s->dropped = s->skip = false;
+	s->has_next = s->dropped = s->skip = s->kept = false;
 	s->id = s->drained = s->next_id;
 	s->drained.attempt--; /* what was begun before has drained, what was not begun never left */
 	s->world = s->next_world;

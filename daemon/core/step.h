@@ -23,6 +23,7 @@ struct step {
 	bool draining;             /* .id was dropped and its transfers and workers have not finished */
 	bool dropped;              /* this node dropped .id by itself; the coordinator may not know */
 	bool has_record, has_next; /* has_next: a BEGIN that waits for APPLYING or draining to end */
+	bool kept; /* PREPARED by the process before this one: its trainers are gone, and it sends nothing of .id any more */
 	bool skip;
 	uint32_t chunks_staged, ranks_ready, ranks_nr; /* ranks: local ones of .world */
 	int64_t bad_tensor;

@@ -1,32 +1,289 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving and loading what a core must not forget (warm.h says what and why). */
+/* What of a core outlives its process: saving it after each event that changed it, and taking it up again. The shell calls both through
+ * core.h; warm.h says what counts and when. Happy path: a word that matters moved -> everything is written, with a sum over it ->
+ * the process dies -> it is copied, checked, and the step goes on where it was. Ways to fail: what is found cannot be (torn, of
+ * another model, of another member, states that do not fit together): refused as a whole, since half a memory is none. */
 #include "core/warm.h"
 
 #include "core/inner.h"
+#include "wire/xxh.h"
+
+#include <string.h>
+
+#define WARM_MAGIC 0x316d726177647273ull /* "srdwarm1": the number at its end grows with each change of struct warm */
+
+enum { WARM_SEALED = 1, WARM_RESTORING = 2, WARM_RECORD = 4, WARM_SKIP = 8, WARM_FLAGS_ALL = 15 };
+
+struct warm {                /* behind it, PREPARED: the sums of squares of the chunks held here, then whether each is finite */
+	uint64_t magic, sum; /* of everything behind it */
+	uint64_t incarnation;
+	uint16_t self, nodes_nr, coordinator, groups_nr;
+	uint32_t chunks_nr, held_nr;
+	uint64_t promised, term;
+	uint32_t seq, generation, part, flags;
+	struct core_id id, aborted;
+	struct core_tune tune;
+	int64_t bad_tensor;
+	int32_t bad_rank;
+	uint32_t lr_nr, lr_rank;
+	double lr[CORE_GROUPS_MAX];
+	struct core_world world;
+	struct record record;
+};
 
 size_t core_warm_bytes(const struct core_conf *conf)
 {
-	(void)conf;
-	return 64;
+	size_t held = 0;
+
+	for (uint32_t i = 0; i < conf->chunks_nr; i++)
+		held += conf->owner[i] == conf->self;
+	return (sizeof(struct warm) + held * (sizeof(double) + 1) + 63) & ~(size_t)63;
+}
+
+static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_t *finite)
+{
+	size_t at = offsetof(struct warm, incarnation);
+	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at, WARM_MAGIC);
+
+	if (w->part != CORE_PREPARED)
+		return sum;
+	sum = xxh_sum(sumsq, w->held_nr * sizeof(*sumsq), sum);
+	return xxh_sum(finite, w->held_nr, sum);
+}
+
+/* --- saving --- */
+
+static uint64_t *words_id(uint64_t *to, const struct core_id *id)
+{
+	*to++ = id->term;
+	*to++ = id->step;
+	*to++ = (uint64_t)id->seq << 32 | id->attempt;
+	*to++ = id->generation;
+	return to;
+}
+
+/* Everything else follows from these: a view from its number, a record and the votes from the attempt and the part. */
+static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
+{
+	const struct core_id none = {0};
+	const struct step *s = &c->step;
+	const struct member *m = &c->member;
+	uint64_t *to = word;
+
+	*to++ = WARM_MAGIC; /* never what an empty memory has */
+	*to++ = m->promised;
+	*to++ = m->term;
+	*to++ = (uint64_t)m->seq << 32 | m->generation;
+	*to++ = s->part;
+	to = words_id(to, &s->id);
+	to = words_id(to, &s->aborted);
+	to = words_id(to, s->has_record ? &s->record.id : &none);
+	CHECK(to == word + WARM_WORDS);
+}
+
+static void warm_fill(struct core *c, struct warm *w)
+{
+	const struct step *s = &c->step;
+	const struct member *m = &c->member;
+
+	memset(w, 0, offsetof(struct warm, world));
+	w->magic = WARM_MAGIC;
+	w->incarnation = c->conf.incarnation;
+	w->self = c->conf.self;
+	w->nodes_nr = c->conf.nodes_nr;
+	w->coordinator = c->conf.coordinator;
+	w->groups_nr = (uint16_t)c->conf.record.groups_nr;
+	w->chunks_nr = c->conf.chunks_nr;
+	w->held_nr = c->held_nr[c->conf.self];
+	w->promised = m->promised;
+	w->term = m->term;
+	w->seq = m->seq;
+	w->generation = m->generation;
+	w->part = s->part;
+	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) | (s->has_record ? WARM_RECORD : 0u) |
+		   (s->skip ? WARM_SKIP : 0u);
+	w->id = s->id;
+	w->aborted = s->aborted;
+	w->tune = m->tune;
+	w->bad_tensor = s->bad_tensor;
+	w->bad_rank = s->bad_rank;
+	w->lr_nr = s->lr_nr;
+	w->lr_rank = s->lr_rank;
+	memcpy(w->lr, s->lr, sizeof(w->lr));
+	w->world = s->world;
+	w->record = s->record;
 }
 
 bool core_warm_save(struct core *c, void *to)
 {
-	(void)c;
-	(void)to;
-	return false;
+	uint64_t word[WARM_WORDS];
+	struct warm *w = to;
+	double *sumsq = (double *)(void *)(w + 1);
+	uint8_t *finite = (uint8_t *)(sumsq + c->held_nr[c->conf.self]);
+
+	CHECK((uintptr_t)to % 64 == 0);
+	warm_words(c, word);
+	if (!memcmp(word, c->warm_word, sizeof(word)))
+		return false;
+	memcpy(c->warm_word, word, sizeof(word));
+	warm_fill(c, w);
+	if (w->part == CORE_PREPARED && w->held_nr) {
+		memcpy(sumsq, core_at(c, c->at_sumsq), w->held_nr * sizeof(*sumsq));
+		memcpy(finite, core_at(c, c->at_finite), w->held_nr);
+	}
+	w->sum = warm_sum(w, sumsq, finite);
+	return true;
+}
+
+/* --- loading: .w is a copy, which nobody changes any more, of something that anybody may have written --- */
+
+static bool bool_ok(const bool *b)
+{
+	return *(const unsigned char *)(const void *)b <= 1;
+}
+
+static bool warm_of_this(const struct core *c, const struct warm *w)
+{
+	return w->magic == WARM_MAGIC && w->incarnation == c->conf.incarnation && w->self == c->conf.self &&
+	       w->nodes_nr == c->conf.nodes_nr && w->coordinator == c->conf.coordinator &&
+	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
+	       w->held_nr == c->held_nr[c->conf.self];
+}
+
+static bool warm_view_ok(const struct core *c, const struct warm *w, const struct core_view *view)
+{
+	bool sealed = w->flags & WARM_SEALED;
+
+	if (w->flags & ~(uint32_t)WARM_FLAGS_ALL || !bool_ok(&w->tune.paused) || !bool_ok(&w->tune.has_lr) ||
+	    !bool_ok(&w->tune.has_clip))
+		return false;
+	if (w->promised < w->term || sealed != ((w->flags & WARM_RECORD) != 0) || (sealed && w->flags & WARM_RESTORING) ||
+	    !w->term != !w->generation || (!w->term && (sealed || w->part != CORE_FREE)))
+		return false;
+	if (!core_coordinates(c))
+		return true;
+	if (c->conf.term <= w->promised)
+		return false;
+	return !w->term || (view && view->generation >= w->generation &&
+			    (view->term > w->term || (view->term == w->term && view->seq >= w->seq)));
+}
+
+static bool warm_record_ok(const struct core *c, const struct warm *w)
+{
+	const struct record *r = &w->record;
+
+	if (!(w->flags & WARM_RECORD))
+		return true;
+	if ((unsigned)r->outcome > RECORD_SKIP || !bool_ok(&r->diverged) || r->groups_nr != c->conf.record.groups_nr ||
+	    r->id.generation != w->generation || r->id.term > w->term)
+		return false;
+	return r->outcome == RECORD_SEAL ? r->world.size == 0 : core_world_ok(c, &r->world);
+}
+
+static bool warm_step_ok(const struct core *c, const struct warm *w)
+{
+	const struct core_id *id = &w->id, *last = &w->record.id;
+	const uint8_t *finite = core_at((struct core *)(uintptr_t)c, c->at_finite);
+
+	if (w->part >= CORE_PART_NR || (w->world.size && !core_world_ok(c, &w->world)))
+		return false;
+	if (w->part == CORE_FREE)
+		return true;
+	if (!(w->flags & WARM_RECORD) || !w->world.size || !id->step || id->term != w->term || id->seq != w->seq ||
+	    id->generation != w->generation || !id->attempt)
+		return false;
+	if (w->part == CORE_APPLYING)
+		return !core_id_cmp(last, id);
+	if (last->step + 1 != id->step || core_id_cmp(id, &w->aborted) <= 0 ||
+	    (w->lr_nr && (w->lr_nr != w->groups_nr || w->lr_rank >= w->world.size)))
+		return false;
+	for (uint32_t i = 0; w->part == CORE_PREPARED && i < w->held_nr; i++) {
+		if (finite[i] > 1)
+			return false;
+	}
+	return true;
+}
+
+static void warm_take(struct core *c, const struct warm *w)
+{
+	struct step *s = &c->step;
+	struct member *m = &c->member;
+
+	m->promised = w->promised;
+	m->term = w->term;
+	m->seq = w->seq;
+	m->generation = w->generation;
+	m->sealed = w->flags & WARM_SEALED;
+	m->restoring = w->flags & WARM_RESTORING;
+	m->tune = w->tune;
+	s->part = (enum core_part)w->part;
+	s->id = s->drained = w->id; /* whatever was on its way died with the process */
+	s->aborted = w->aborted;
+	s->has_record = w->flags & WARM_RECORD;
+	s->skip = w->flags & WARM_SKIP;
+	s->bad_tensor = w->bad_tensor;
+	s->bad_rank = w->bad_rank;
+	s->lr_nr = w->lr_nr;
+	s->lr_rank = w->lr_rank;
+	memcpy(s->lr, w->lr, sizeof(s->lr));
+	s->world = w->world;
+	s->record = w->record;
+	if (s->part == CORE_FREE)
+		return;
+	if (s->part == CORE_STAGING) { /* it never voted, and its trainers are gone */
+		s->part = CORE_FREE;
+		s->aborted = s->id;
+		s->dropped = true;
+		core_copy_text(s->why, sizeof(s->why), core_text(c, "node %s started again", c->conf.node_names[c->conf.self]));
+		return;
+	}
+	s->drained.attempt--;
+	s->kept = true;
+	s->chunks_staged = w->held_nr;
+	s->ranks_nr = s->ranks_ready = core_local_ranks(&s->world, c->conf.self);
 }
 
 bool warm_load(struct core *c, const void *from, const struct core_view *view)
 {
-	(void)c;
-	(void)from;
-	(void)view;
-	return false;
+	struct warm w;
+	uint32_t held = c->held_nr[c->conf.self];
+	const char *votes = (const char *)from + sizeof(w);
+
+	memcpy(&w, from, sizeof(w));
+	if (!warm_of_this(c, &w) || w.part >= CORE_PART_NR)
+		return false;
+	if (held) {
+		memcpy(core_at(c, c->at_sumsq), votes, held * sizeof(double));
+		memcpy(core_at(c, c->at_finite), votes + held * sizeof(double), held);
+	}
+	if (w.sum != warm_sum(&w, core_at(c, c->at_sumsq), core_at(c, c->at_finite)) || !warm_view_ok(c, &w, view) ||
+	    !warm_record_ok(c, &w) || !warm_step_ok(c, &w))
+		return false;
+	warm_take(c, &w);
+	c->warm_due = true;
+	step_check(c);
+	return true;
 }
 
 void warm_on_start(struct ctx *x, const struct core_event *e)
 {
-	(void)x;
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	struct core_action *a;
+
 	(void)e;
+	CHECK(c->warm_due);
+	c->warm_due = false;
+	if (s->has_record && s->part != CORE_APPLYING)
+		core_act(x, CORE_ACT_SEAL)->record = &s->record;
+	if (s->part == CORE_PREPARED || s->dropped) /* told again until it is answered, as before */
+		timer_start(c, &s->timer, x->now);
+	if (s->part == CORE_FREE)
+		return;
+	core_act(x, CORE_ACT_OPEN)->id = s->id;
+	if (s->part != CORE_APPLYING)
+		return;
+	a = core_act(x, CORE_ACT_APPLY);
+	a->id = s->id;
+	a->record = &s->record;
 }

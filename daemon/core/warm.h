@@ -13,7 +13,7 @@
  *   participant among them, and the recovery rule decides over their answers. Its durable view may be newer than the one that its
  *   participant adopted, never older: then the memory is not of this state folder and is refused.
  *
- * The shell: after each core_event() and before the first of its actions, core_warm_save() into the buffer that does not count; if it
+ * The shell: after core_init(), and after each core_event() before the first of its actions, core_warm_save() into the buffer that does not count; if it
  * returned true, that one counts from then on (one word is switched). So whatever left was saved before, and what was saved but
  * did not leave is a lost message. Without a model's whole memory the shell does not call with warm != NULL.
  * After core_init() with warm, CORE_EV_WARM comes first, before CORE_EV_CHECKPOINT, any link or message; it gives
@@ -28,8 +28,6 @@
 #define SHARD_CORE_WARM_H
 
 #include "core/step.h"
-
-#define WARM_WORDS 18 /* what tells one state that must survive from the next */
 
 bool warm_load(struct core *c, const void *from, const struct core_view *view); /* false: it cannot be; c is undefined then */
 void warm_on_start(struct ctx *x, const struct core_event *e);                  /* CORE_EV_WARM */

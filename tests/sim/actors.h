@@ -8,10 +8,15 @@
 struct sim;
 struct truth;
 
-/* shell.c: one node */
+/* life.c: a node starts and dies */
 void node_start(struct sim *s, uint16_t n);
-void node_crash(struct sim *s, uint16_t n);
+void node_crash(struct sim *s, uint16_t n, bool whole); /* whole: its memory outlives it */
+void node_save(struct sim_node *nd);
+void node_free(struct sim_node *nd);
+
+/* shell.c: one node */
 void node_event(struct sim *s, uint16_t n, const struct core_event *e);
+void shell_timer(struct sim *s, uint16_t n);
 void shell_write(struct sim *s);
 void shell_settle_drain(struct sim *s, uint16_t n);
 
@@ -48,6 +53,7 @@ void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);
 void fault_watch(struct sim *s);
+void fault_crash(struct sim *s, uint16_t n); /* and it starts again soon, as who it was or as another */
 
 /* orders.c: the operator, and who writes checkpoints */
 void orders_event(struct sim *s, const struct sim_event *e);
@@ -61,6 +67,10 @@ void truth_tuned(struct sim *s, const struct record *prev, const struct record *
 void truth_view(struct sim *s, const struct core_view *v);
 void truth_seal(struct sim *s, struct truth *t, const struct record *r);
 void truth_orders_end(struct sim *s);
+
+/* truth_warm.c: their checkers of what outlives a process */
+void truth_whole(struct sim *s, uint16_t n, const struct record *r);
+void truth_lost(struct sim *s, const struct core_view *v); /* about to be: is there a reason? */
 
 /* truth.c: the checkers */
 void truth_action(struct sim *s, uint16_t n, const struct core_action *a);

@@ -76,7 +76,7 @@ void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk) /* to its owner, 
 					   .id = nd->id,
 					   .nan = nd->sum[chunk].nan,
 					   .epoch = nd->link[to],
-					   .src_incarnation = nd->incarnation};
+					   .src_start = nd->starts};
 	nd->sent[to][chunk] = true;
 	nd->transfers++;
 	e = sim_at(s, s->faults && sim_chance(s, s->late) ? sim_between(s, MS, 800 * MS) : sim_between(s, 100000, 4 * MS),
@@ -130,7 +130,7 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 		if (same(&t->id, &dst->id))
 			shell_stage_try(s, t->dst, t->chunk);
 	}
-	if (src->alive && src->incarnation == t->src_incarnation && !t->flushed) {
+	if (src->alive && src->starts == t->src_start && !t->flushed) {
 		src->transfers--;
 		shell_settle_drain(s, t->src);
 	}
@@ -143,7 +143,7 @@ void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer)
 	for (uint32_t i = 0; i < TRANSFERS; i++) {
 		struct transfer *t = &s->transfer[i];
 
-		if (!t->used || t->src != n || t->dst != peer || t->flushed || t->src_incarnation != nd->incarnation ||
+		if (!t->used || t->src != n || t->dst != peer || t->flushed || t->src_start != nd->starts ||
 		    t->epoch != nd->link[peer])
 			continue;
 		t->flushed = true;

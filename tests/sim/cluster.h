@@ -6,8 +6,9 @@
 #include "core/core.h"
 
 enum { NODES = 4, TRAINERS = 6, CHUNKS = 6, SESSIONS = 4096, TRANSFERS = 256, GENERATIONS = 64, VIEWS = 64, HEALED_COMMITS = 6 };
-#define MS  1000000ull
-#define SEC 1000000000ull
+#define MS      1000000ull
+#define SEC     1000000000ull
+#define AWAY_NS (2 * SEC) /* a node that is away for so long is given up */
 
 enum sim_kind {
 	SIM_DELIVER = 1,
@@ -44,7 +45,7 @@ struct sim_event {
 	enum sim_kind kind;
 	uint16_t node, peer;
 	uint32_t chunk, epoch, trainer;
-	uint64_t incarnation, session;
+	uint64_t start, session;
 	struct core_id id;
 	struct flight *flight;
 };
@@ -63,7 +64,7 @@ struct conn {                     /* between two nodes, i < j */
 struct transfer {
 	bool used;
 	uint16_t src, dst;
-	uint64_t src_incarnation;
+	uint64_t src_start;
 	uint32_t chunk, epoch;
 	struct core_id id;
 	bool nan, flushed; /* flushed: the source's end of the connection is gone */
@@ -77,9 +78,15 @@ struct cell { /* a gradient in an arena or a landing slot */
 
 struct sim_node {
 	bool alive, paused;
-	uint64_t incarnation, resume_at, tick_at;
+	bool whole;           /* not alive: its memory is, so that it comes back as the member that it was */
+	bool warming;         /* in CORE_EV_WARM */
+	uint64_t incarnation; /* of the member */
+	uint64_t starts;      /* of processes: ever more */
+	uint64_t resume_at, tick_at;
 	void *memory;
 	struct core *core;
+	void *parked[2]; /* what the core saves, in turns */
+	uint32_t parked_at;
 	/* disk */
 	bool has_disk, persisting;
 	struct core_view disk, pending;
@@ -102,6 +109,7 @@ struct sim_node {
 	bool written[CHUNKS];
 	uint64_t version[CHUNKS], weights[CHUNKS], image[CHUNKS];
 	struct core_id prepared; /* survives restarts: what the checkers know */
+	uint64_t away_since;     /* the coordinator has no link to it since then; 0: it has one */
 };
 
 enum trainer_state { TR_DEAD, TR_IDLE, TR_READING, TR_COMPUTING, TR_READY };

@@ -36,6 +36,8 @@ static void fault_shape(struct sim *s)
 	s->copy = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 80) : 0;
 	s->late = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 60) : 0;
 	s->orders.on = sim_chance(s, 700);
+	s->warm = sim_chance(s, 700) ? (uint32_t)sim_between(s, 300, 1300) : 0;
+	s->dies = s->warm && sim_chance(s, 700) ? (uint32_t)sim_between(s, 1, 10) : 0;
 	s->max_skips = s->orders.on && sim_chance(s, 300) ? (uint32_t)sim_between(s, 1, 3) : 0;
 }
 
@@ -49,7 +51,7 @@ static void fault_plain(struct sim *s) /* two nodes that share everything, three
 		s->trainer[i].node = i % 2;
 	}
 	s->reorder = false;
-	s->loss = s->copy = s->late = s->max_skips = 0;
+	s->loss = s->copy = s->late = s->max_skips = s->warm = s->dies = 0;
 	s->orders.on = s->orders.script = s->seed == 1;
 }
 
@@ -87,11 +89,14 @@ static void fault_heal(struct sim *s)
 	link_heal(s);
 }
 
-static void fault_crash(struct sim *s, uint16_t n)
+/* Without what it held only where the seed lets holders lose it, and the coordinator, which may hold nothing. */
+void fault_crash(struct sim *s, uint16_t n)
 {
+	bool whole = sim_chance(s, s->warm) || !(s->holders_crash || n == 0);
+
 	if (!s->node[n].alive || s->node[n].paused)
 		return;
-	node_crash(s, n);
+	node_crash(s, n, whole);
 	sim_at(s, sim_between(s, 0, sim_chance(s, 250) ? 4 * SEC : 200 * MS), SIM_START, NODES)->node = n;
 }
 
@@ -138,7 +143,7 @@ void fault_event(struct sim *s, const struct sim_event *e)
 		fault_heal(s);
 		return;
 	}
-	if (what < 8 && s->holders_crash)
+	if (what < 8 && (s->holders_crash || s->warm))
 		fault_crash(s, n);
 	else if (what < 16)
 		fault_crash(s, 0);

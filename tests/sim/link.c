@@ -124,6 +124,8 @@ void link_up(struct sim *s, const struct sim_event *e)
 	if (n->link[e->peer])
 		shell_link_lost(s, e->node, e->peer);
 	n->link[e->peer] = e->epoch;
+	if (e->node == 0)
+		s->node[e->peer].away_since = 0;
 	sim_trace(s, "n%u LINK UP n%u epoch %u", e->node, e->peer, e->epoch);
 	node_event(s, e->node, &up);
 }
@@ -137,6 +139,8 @@ void link_down(struct sim *s, const struct sim_event *e)
 		return;
 	shell_link_lost(s, e->node, e->peer);
 	n->link[e->peer] = 0;
+	if (e->node == 0)
+		s->node[e->peer].away_since = s->now;
 	sim_trace(s, "n%u LINK DOWN n%u epoch %u", e->node, e->peer, e->epoch);
 	node_event(s, e->node, &down);
 }

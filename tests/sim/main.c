@@ -55,7 +55,7 @@ int main(int argc, char **argv)
 	struct sim *s = calloc(1, sizeof(*s));
 	const char *until = NULL;
 	uint64_t seed = 0, seeds = 1, hash, commits = 0, forwards = 0, aborts = 0, losts = 0, restarts = 0, events = 0, helds = 0,
-		 tuneds = 0, restores = 0;
+		 tuneds = 0, restores = 0, warms = 0;
 
 	for (int i = 1; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--seeds"))
@@ -79,6 +79,7 @@ int main(int argc, char **argv)
 		forwards += s->forwards;
 		losts += s->losts;
 		restarts += s->restarts;
+		warms += s->warms;
 		helds += s->orders.helds;
 		tuneds += s->orders.tuneds;
 		restores += s->orders.restores;
@@ -91,11 +92,13 @@ int main(int argc, char **argv)
 			return 1;
 		}
 	}
-	printf("sim: %llu seeds from %llu: %llu commits (%llu by recovery), %llu attempts ended, %llu restarts, %llu times LOST, "
+	printf("sim: %llu seeds from %llu: %llu commits (%llu by recovery), %llu attempts ended, %llu restarts (%llu warm), %llu "
+	       "times LOST, "
 	       "%llu holds, %llu tunes, %llu restored, %llu events, last hash %016llx\n",
 	       (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)commits, (unsigned long long)forwards,
-	       (unsigned long long)aborts, (unsigned long long)restarts, (unsigned long long)losts, (unsigned long long)helds,
-	       (unsigned long long)tuneds, (unsigned long long)restores, (unsigned long long)events, (unsigned long long)s->hash);
+	       (unsigned long long)aborts, (unsigned long long)restarts, (unsigned long long)warms, (unsigned long long)losts,
+	       (unsigned long long)helds, (unsigned long long)tuneds, (unsigned long long)restores, (unsigned long long)events,
+	       (unsigned long long)s->hash);
 	free(s);
 	return 0;
 }

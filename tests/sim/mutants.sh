@@ -7,7 +7,7 @@ set -u
 seeds=${SEEDS:-2000}
 work=$B/mutants
 flags="-std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -w ${SANF:-} -Iinclude -Iproto -I$B/gen"
-libs=$(ls "$B"/daemon/optim/*.o "$B"/proto/base/*.o "$B"/proto/wire/dtype*.o)
+libs=$(ls "$B"/daemon/optim/*.o "$B"/proto/base/*.o "$B"/proto/wire/{dtype,xxh}*.o)
 others="$(ls "$B"/tests/sim/*.o) $libs"
 failed=0
 total=0

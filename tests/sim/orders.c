@@ -73,7 +73,8 @@ void orders_started(struct sim *s)
 
 void orders_crashed(struct sim *s)
 {
-	s->orders.hold = s->orders.held = s->orders.told = false;
+	s->orders.hold = s->orders.held = s->orders.told = s->orders.rolled = false;
+	s->orders.kicked = (struct core_id){0}; /* nobody may have heard */
 }
 
 /* Reads the weights of all nodes once all have applied the step that is held. */
@@ -83,6 +84,8 @@ static bool orders_save(struct sim *s, const struct core_state *st)
 	const struct truth *t = truth_of(s, o->held_id.generation);
 	uint64_t step = o->held_id.step;
 
+	if (o->held_id.generation != s->generation) /* on the way back to another one */
+		return false;
 	for (uint32_t c = 0; c < s->chunks_nr; c++) {
 		struct sim_node *nd = &s->node[s->owner[c]];
 
@@ -112,6 +115,8 @@ static void orders_held(struct sim *s, const struct core_state *st)
 		sim_fail(s, "held", "the hold that began at %.6f is not in effect", (double)o->hold_since / (double)SEC);
 	if (saved && !o->told)
 		orders_told(s, true, NULL);
+	if (!s->node[0].alive)
+		return;
 	if (s->now >= o->hold_until || (saved && o->hold_until < o->hold_since + 4 * SEC))
 		orders_hold(s, false);
 }
@@ -120,7 +125,7 @@ static void orders_kick(struct sim *s, const struct core_state *st)
 {
 	struct core_event e = {.type = CORE_EV_KICK, .rank = (uint32_t)sim_between(s, 0, TRAINERS - 1), .why = "an operator asked"};
 
-	if ((st->part == CORE_STAGING || st->part == CORE_PREPARED) && e.rank < st->world->size)
+	if (!st->recovering && (st->part == CORE_STAGING || st->part == CORE_PREPARED) && e.rank < st->world->size)
 		s->orders.kicked = st->id;
 	sim_trace(s, "n0 KICK rank %u", e.rank);
 	node_event(s, 0, &e);
@@ -130,6 +135,7 @@ static void orders_rollback(struct sim *s)
 {
 	struct core_event e = {.type = CORE_EV_ROLLBACK, .why = "an operator asked"};
 
+	s->orders.rolled = true;
 	sim_trace(s, "n0 ROLLBACK");
 	node_event(s, 0, &e);
 }
@@ -186,6 +192,8 @@ void orders_event(struct sim *s, const struct sim_event *e)
 	core_state(nd->core, &st);
 	if (s->orders.hold)
 		orders_held(s, &st);
+	if (!nd->alive)
+		return;
 	if (s->orders.script)
 		orders_script(s, &st);
 	else

@@ -13,6 +13,7 @@ struct sim_checkpoint { /* the newest one, on a disk that all nodes share */
 
 struct sim_orders {                        /* what the coordinator's shell was asked to do */
 	bool on, script, hold, held, told; /* told: the coordinator knows of .newest */
+	bool rolled;                       /* back, or soon */
 	uint64_t hold_since, hold_until;
 	struct core_id held_id;
 	struct sim_checkpoint newest;

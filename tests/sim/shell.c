@@ -3,14 +3,11 @@
  * bulk.c), and says when a dropped attempt has drained. */
 #include "sim/sim.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-static const char *const names[NODES] = {"a", "b", "c", "d"};
 
 static void shell_action(struct sim *s, uint16_t n, const struct core_action *a);
 
-static void shell_timer(struct sim *s, uint16_t n)
+void shell_timer(struct sim *s, uint16_t n)
 {
 	struct sim_node *nd = &s->node[n];
 	uint64_t at = core_deadline(nd->core);
@@ -25,91 +22,37 @@ static void shell_timer(struct sim *s, uint16_t n)
 	sim_at(s, at - s->now, SIM_TICK, n);
 }
 
+/* The process may die in the event: before what it changed is saved, or with only the first actions done. */
+static uint32_t shell_dies(struct sim *s)
+{
+	if (!s->faults || !sim_chance(s, s->dies))
+		return UINT32_MAX;
+	return (uint32_t)sim_between(s, 0, s->out.nr + 1);
+}
+
 void node_event(struct sim *s, uint16_t n, const struct core_event *e)
 {
 	struct sim_node *nd = &s->node[n];
+	uint32_t dies, done = 0;
 
-	CHECK(nd->alive && !nd->paused);
+	if (!nd->alive) /* it died in an event of this very instant */
+		return;
+	CHECK(!nd->paused);
 	core_event(nd->core, e, s->now, &s->out);
-	for (uint32_t i = 0; i < s->out.nr; i++) {
-		s->hash = sim_mix(s->hash, (uint64_t)s->out.act[i].type * 64 + (uint64_t)s->out.act[i].msg.op);
-		truth_action(s, n, &s->out.act[i]);
-		shell_action(s, n, &s->out.act[i]);
+	dies = shell_dies(s);
+	if (dies > 0)
+		node_save(nd);
+	for (; done < s->out.nr && done + 1 < dies; done++) {
+		s->hash = sim_mix(s->hash, (uint64_t)s->out.act[done].type * 64 + (uint64_t)s->out.act[done].msg.op);
+		truth_action(s, n, &s->out.act[done]);
+		shell_action(s, n, &s->out.act[done]);
 	}
-	shell_timer(s, n);
-}
-
-void node_start(struct sim *s, uint16_t n)
-{
-	struct sim_node *nd = &s->node[n];
-	struct core_conf conf = {.self = n,
-				 .nodes_nr = s->nodes_nr,
-				 .coordinator = 0,
-				 .chunks_nr = s->chunks_nr,
-				 .owner = s->owner,
-				 .node_names = names,
-				 .min_world = s->min_world,
-				 .max_world = s->max_world,
-				 .step_timeout_ns = 4 * SEC,
-				 .heartbeat_timeout_ns = 2 * SEC,
-				 .repeat_ns = 30 * MS};
-
-	conf.incarnation = conf.term = nd->incarnation + 1;
-	conf.record = (struct record_conf){.optim = optim_row(OPTIM_ADAMW),
-					   .groups_nr = 1,
-					   .clip = 1,
-					   .dynamic_scale = s->fp16,
-					   .initial_scale = s->fp16 ? 65536 : 1,
-					   .min_scale = 0x1p-40,
-					   .scale_window = 4,
-					   .hysteresis = 2,
-					   .max_skips = s->max_skips};
-	conf.record.lr_factor[0] = 1;
-	optim_defaults(conf.record.optim, conf.record.hyper[0]);
-	free(nd->memory);
-	nd->memory = aligned_alloc(64, (core_bytes(&conf) + 63) & ~(size_t)63);
-	CHECK(nd->memory);
-	memset(nd->memory, 0, core_bytes(&conf));
-	nd->incarnation = conf.incarnation;
-	nd->alive = true;
-	nd->core = core_init(nd->memory, &conf, nd->has_disk ? &nd->disk : NULL, NULL);
-	if (n == 0)
-		orders_started(s);
-	sim_trace(s, "n%u STARTS incarnation %llu", n, (unsigned long long)nd->incarnation);
-	for (uint16_t i = 0; i < s->nodes_nr; i++) {
-		if (i != n)
-			link_break(s, n, i);
+	if (dies == UINT32_MAX) {
+		shell_timer(s, n);
+		return;
 	}
-	shell_timer(s, n);
-}
-
-void node_crash(struct sim *s, uint16_t n)
-{
-	struct sim_node *nd = &s->node[n], was = *nd;
-
-	sim_trace(s, "n%u CRASHES", n);
-	s->restarts++;
-	if (n == 0)
-		orders_crashed(s);
-	if (nd->persisting && sim_chance(s, 500)) { /* the write may have reached the disk without anybody having heard */
-		was.disk = nd->pending;
-		was.has_disk = true;
-		truth_durable(s, &was.disk);
-	}
-	for (uint32_t t = 0; t < s->trainers_nr; t++) {
-		if (s->trainer[t].state != TR_DEAD && s->trainer[t].node == n)
-			trainer_closed(s, n, s->trainer[t].session, "daemon");
-	}
-	memset(nd, 0, sizeof(*nd));
-	nd->incarnation = was.incarnation;
-	nd->memory = was.memory;
-	nd->has_disk = was.has_disk;
-	nd->disk = was.disk;
-	nd->prepared = was.prepared;
-	for (uint16_t i = 0; i < s->nodes_nr; i++) {
-		if (i != n)
-			link_break(s, n, i);
-	}
+	sim_trace(s, "n%u dies %s, with %u of %u actions done", n, dies ? "after it saved" : "before it saved", done, s->out.nr);
+	fault_crash(s, n);
 }
 
 void shell_settle_drain(struct sim *s, uint16_t n)
@@ -143,7 +86,7 @@ static void on_apply(struct sim *s, uint16_t n, const struct core_action *a)
 	nd->record = *a->record;
 	nd->chunks_left = 0;
 	for (uint32_t c = 0; c < s->chunks_nr; c++) {
-		if (s->owner[c] != n)
+		if (s->owner[c] != n || (nd->warming && nd->version[c] == a->record->id.step)) /* before it died */
 			continue;
 		nd->chunks_left++;
 		sim_at(s, sim_between(s, 50000, n == s->slow ? 150 * MS : 20 * MS), SIM_APPLY, n)->chunk = c;
@@ -186,9 +129,13 @@ static void on_seal(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct sim_node *nd = &s->node[n];
 
+	if (nd->warming)
+		truth_whole(s, n, a->record);
 	nd->generation = a->record->id.generation;
 	for (uint32_t c = 0; c < s->chunks_nr; c++) {
 		nd->version[c] = nd->image[c] = a->record->id.step;
+		if (nd->warming && s->owner[c] != n)
+			nd->image[c] = 0; /* made anew from the masters here; what others hold is asked for */
 		if (s->owner[c] == n && !nd->written[c])
 			sim_fail(s, "no_tear", "n%u seals chunk %u that nobody wrote", n, c);
 	}

@@ -121,7 +121,7 @@ struct sim_event *sim_at(struct sim *s, uint64_t delay, enum sim_kind kind, uint
 	uint32_t at;
 
 	if (node < NODES)
-		e.incarnation = s->node[node].incarnation;
+		e.start = s->node[node].starts;
 	at = sim_push(s, &e);
 	return &s->heap[at];
 }
@@ -224,7 +224,7 @@ static void sim_step(struct sim *s)
 	struct sim_node *n = e.node < NODES ? &s->node[e.node] : NULL;
 
 	s->now = e.at;
-	if (kinds[e.kind].where & AT_NODE && (!n->alive || n->incarnation != e.incarnation))
+	if (kinds[e.kind].where & AT_NODE && (!n->alive || n->starts != e.start))
 		return;
 	if (kinds[e.kind].where & AT_CPU && n->alive && n->paused) {
 		if (e.kind == SIM_TICK)
@@ -245,8 +245,8 @@ void sim_free(struct sim *s)
 	for (uint32_t i = 0; i < s->heap_nr; i++)
 		free(s->heap[i].flight);
 	free(s->heap);
-	for (uint32_t i = 0; i < NODES; i++)
-		free(s->node[i].memory);
+	for (uint16_t i = 0; i < NODES; i++)
+		node_free(&s->node[i]);
 	s->heap = NULL;
 	s->heap_nr = s->heap_cap = 0;
 }

@@ -45,6 +45,8 @@ struct sim {
 	/* faults, in 1/1000 */
 	bool faults, reorder, fp16, holders_crash;
 	uint32_t loss, copy, late;
+	uint32_t warm,
+		dies; /* a process that dies leaves its memory whole; it dies in an event, with only some of its actions done */
 	uint64_t faults_end, healed_at;
 	struct sim_node node[NODES];
 	struct sim_trainer trainer[TRAINERS];
@@ -62,7 +64,7 @@ struct sim {
 	uint32_t views_nr;
 	uint32_t max_skips;
 	struct sim_orders orders;
-	uint64_t commits, forwards, aborts, losts, restarts, progress_at, healed_commits;
+	uint64_t commits, forwards, aborts, losts, restarts, warms, progress_at, healed_commits;
 	struct core_out out;
 	bool verbose;
 	const char *failed; /* checker */

@@ -51,7 +51,7 @@ struct truth *truth_of(struct sim *s, uint32_t generation)
 /* A new coordinator decides over the members that answered as who they were: one that started again has left the view. */
 static bool truth_left(const struct sim *s, uint16_t n, const struct record *r)
 {
-	if (s->node[0].incarnation <= r->id.term)
+	if (s->node[0].starts <= r->id.term)
 		return false;
 	for (uint32_t i = s->views_nr; i-- > 0 && i + VIEWS > s->views_nr;) {
 		if (s->view[i % VIEWS].term == r->id.term && s->view[i % VIEWS].seq == r->id.seq)
@@ -265,7 +265,7 @@ static void truth_open(struct sim *s, uint16_t n, const struct core_action *a)
 	struct sim_node *nd = &s->node[n];
 	char id[64];
 
-	if (!same(&nd->id, &a->id) || !nd->running)
+	if (!same(&nd->id, &a->id) || (!nd->running && !nd->warming))
 		sim_fail(s, "image_open", "n%u opens its image for %s", n, sim_id(&a->id, id));
 	for (uint32_t i = 0; i < nd->world.size; i++) {
 		const struct core_rank *k = &nd->world.rank[i];
@@ -312,9 +312,11 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 		if (!a->why || !a->why[0])
 			sim_fail(s, "deadline_named", "n%u: action %d without a reason", n, a->type);
 		break;
+	case CORE_ACT_PERSIST:
+		truth_lost(s, a->view);
+		break;
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
-	case CORE_ACT_PERSIST:
 	case CORE_ACT_BEGIN:
 	case CORE_ACT_CREDIT:
 	case CORE_ACT_LEFT:

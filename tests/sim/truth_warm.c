@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checkers of a process that dies and comes back with its memory: warm_whole (what it finds is what its record says, chunk by chunk),
+ * warm_keeps (no model is LOST because of that alone). That no step is lost, applied twice or told otherwise is watched by all the
+ * others (truth.c), who do not know the difference. */
+#include "sim/sim.h"
+
+/* Masters here are published as of .r: right after a warm start they have to be. */
+void truth_whole(struct sim *s, uint16_t n, const struct record *r)
+{
+	struct sim_node *nd = &s->node[n];
+	char a[64];
+
+	for (uint32_t c = 0; c < s->chunks_nr; c++) {
+		if (s->owner[c] != n || r->outcome == RECORD_SEAL)
+			continue;
+		if (nd->version[c] != r->id.step || nd->generation != r->id.generation)
+			sim_fail(s, "warm_whole", "n%u comes back after %s with chunk %u as of step %llu of generation %u", n,
+				 sim_id(&r->id, a), c, (unsigned long long)nd->version[c], nd->generation);
+	}
+}
+
+void truth_lost(struct sim *s, const struct core_view *v)
+{
+	const struct sim_node *nd = &s->node[0];
+	bool reason = !nd->has_disk || nd->disk.restoring || s->orders.rolled;
+
+	if (nd->has_disk && v->generation == nd->disk.generation)
+		return;
+	for (uint16_t i = 0; i < s->nodes_nr && !reason; i++) {
+		uint64_t since = i == 0 ? 0 : s->node[i].away_since;
+
+		reason = s->node[i].incarnation != nd->disk.incarnation[i] || (since && s->now >= since + AWAY_NS);
+	}
+	if (!reason)
+		sim_fail(s, "warm_keeps", "generation %u of a model of which every member kept its memory", v->generation);
+	s->orders.rolled = false;
+}
