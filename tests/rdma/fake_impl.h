@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fake_impl.h: what fake.c (objects, faults) and fake_rc.c (queue pairs at work) share. */
+#ifndef SHARD_TESTS_FAKE_IMPL_H
+#define SHARD_TESTS_FAKE_IMPL_H
+
+#include "rdma/fake.h"
+
+#include <pthread.h>
+
+enum { FAKE_MRS = 4096, FAKE_QPS = 256, FAKE_CQS = 64, FAKE_CONTEXTS = 16, FAKE_EVENTS = 64 };
+
+struct fake_dev {
+	struct ibv_device device;
+	struct fake_device conf;
+	char name[32];
+	union ibv_gid gid[FAKE_GIDS_MAX];
+	uint16_t lid;
+	bool removed;
+};
+
+struct fake_context {
+	struct ibv_context c;
+	struct fake_dev *dev;
+	struct ibv_async_event events[FAKE_EVENTS];
+	uint32_t first, nr, users;
+};
+
+struct fake_channel {
+	struct ibv_comp_channel ch;
+	uint32_t queues;
+};
+
+struct fake_pd {
+	struct ibv_pd pd;
+	uint32_t users;
+};
+
+struct fake_mr {
+	struct ibv_mr mr;
+	int access;
+};
+
+struct fake_qp;
+struct fake_cqe {
+	struct ibv_wc wc;
+	struct fake_qp *qp;
+	uint64_t frees; /* requests of the send queue below this number */
+};
+
+struct fake_cq {
+	struct ibv_cq cq;
+	struct fake_cqe *ring;
+	uint32_t first, nr, pending, unacked, users;
+	bool armed;
+};
+
+struct fake_request {
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	unsigned char inlined[256];
+};
+
+struct fake_qp {
+	struct ibv_qp qp;
+	struct ibv_qp_cap cap;
+	struct ibv_qp_attr attr; /* as modified so far */
+	bool cut;
+	struct fake_request *sq;
+	uint64_t freed, next, posted; /* requests: below freed their place is free, below next they were carried out */
+	struct ibv_recv_wr *rq;
+	struct ibv_sge *rq_sge;
+	uint64_t received, waiting; /* receives: used, posted */
+};
+
+struct fake { /* the one of this process: its functions have no argument that could lead to another */
+	pthread_mutex_t lock;
+	struct fake_dev dev[FAKE_DEVICES_MAX];
+	uint32_t devs;
+	struct fake_context *contexts[FAKE_CONTEXTS];
+	struct fake_mr *mrs[FAKE_MRS];
+	struct fake_cq *cqs[FAKE_CQS];
+	struct fake_qp *qps[FAKE_QPS];
+	struct fake_live live;
+	uint32_t calls[FAKE_CALLS], fail_in[FAKE_CALLS], rnr, work, fail_work, next_qpn, next_key, unacked;
+	int fail_with[FAKE_CALLS], always[FAKE_CALLS];
+	enum ibv_wc_status fail_status;
+	size_t memlock, registered;
+	bool hold, cut_all;
+	fake_hook_fn hook;
+	void *hook_arg;
+};
+extern struct fake fake;
+
+#define FAKE_PUT(table, what)  (fake.table[fake_place(fake.table, sizeof(fake.table), NULL)] = (what))
+#define FAKE_TAKE(table, what) (fake.table[fake_place(fake.table, sizeof(fake.table), (what))] = NULL)
+size_t fake_place(const void *table, size_t bytes, const void *what); /* where it is; NULL: the first that is free */
+void *fake_made(size_t bytes);
+int fake_may(enum fake_call call,
+	     struct ibv_context *c); /* with the lock: the call's own failure, or that of a device that is gone */
+void fake_unlock_with(int rc);       /* as errno */
+void fake_lock(void);
+void fake_unlock(void);
+int fake_enter(enum fake_call call); /* with the lock; counts; != 0: the call fails with it */
+__attribute__((noreturn, format(printf, 1, 2))) void fake_misuse(const char *fmt, ...);
+void fake_push_event(struct fake_context *c, const struct ibv_async_event *ev);
+void fake_completed(struct fake_cq *cq, const struct fake_cqe *e); /* wakes the channel if armed */
+struct fake_qp *fake_find_qp(uint32_t qpn);
+struct fake_context *fake_context_of(struct ibv_context *c);
+void fake_pump(void);               /* carries out what can be */
+void fake_flush(struct fake_qp *q); /* into the error state */
+bool fake_one(struct fake_qp *q);   /* its next request; false: it has none that could go */
+int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int fake_poll_cq(struct ibv_cq *cq, int nr, struct ibv_wc *wc);
+int fake_req_notify(struct ibv_cq *cq, int solicited);
+
+#endif

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of libibverbs that rdma.h is built on: devices, domains, registrations, events. Each that may fail asks fake_enter() first; what
+ * frees never fails, and ends the program where something is still in use. */
+#include "rdma/fake_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#undef ibv_reg_mr
+#undef ibv_query_port
+
+void *fake_made(size_t bytes)
+{
+	void *p = calloc(1, bytes);
+
+	if (!p)
+		fake_misuse("no memory");
+	return p;
+}
+
+/* With the lock: the call's own failure, or that of a device that is gone. */
+int fake_may(enum fake_call call, struct ibv_context *c)
+{
+	int rc = fake_enter(call);
+
+	return rc == 0 && c && fake_context_of(c)->dev->removed ? EIO : rc;
+}
+
+void fake_unlock_with(int rc)
+{
+	fake_unlock();
+	if (rc != 0)
+		errno = rc;
+}
+
+struct ibv_device **ibv_get_device_list(int *nr)
+{
+	struct ibv_device **all = NULL;
+	int rc;
+
+	fake_lock();
+	rc = fake_enter(FAKE_GET_DEVICE_LIST);
+	*nr = 0;
+	if (rc == 0) {
+		all = fake_made((FAKE_DEVICES_MAX + 1) * sizeof(all[0]));
+		for (uint32_t i = 0; i < fake.devs; i++)
+			if (!fake.dev[i].removed)
+				all[(*nr)++] = &fake.dev[i].device;
+	}
+	fake_unlock_with(rc);
+	return all;
+}
+
+void ibv_free_device_list(struct ibv_device **all)
+{
+	free(all);
+}
+
+const char *ibv_get_device_name(struct ibv_device *d)
+{
+	return ((struct fake_dev *)(void *)d)->name;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *d)
+{
+	struct fake_dev *dev = (struct fake_dev *)(void *)d;
+	struct fake_context *c = NULL;
+	int rc;
+
+	fake_lock();
+	rc = fake_enter(FAKE_OPEN_DEVICE);
+	rc = rc ? rc : dev->conf.open_error;
+	if (rc == 0) {
+		c = fake_made(sizeof(*c));
+		c->dev = dev;
+		c->c.device = d;
+		c->c.async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+		c->c.ops.poll_cq = fake_poll_cq;
+		c->c.ops.req_notify_cq = fake_req_notify;
+		c->c.ops.post_send = fake_post_send;
+		c->c.ops.post_recv = fake_post_recv;
+		FAKE_PUT(contexts, c);
+		fake.live.devices++;
+	}
+	fake_unlock_with(rc);
+	return c ? &c->c : NULL;
+}
+
+int ibv_close_device(struct ibv_context *ic)
+{
+	struct fake_context *c = fake_context_of(ic);
+
+	fake_lock();
+	if (c->users > 0)
+		fake_misuse("a device is closed that %u objects are on", c->users);
+	FAKE_TAKE(contexts, c);
+	fake.live.devices--;
+	close(ic->async_fd);
+	free(c);
+	fake_unlock();
+	return 0;
+}
+
+int ibv_query_device(struct ibv_context *ic, struct ibv_device_attr *a)
+{
+	const struct fake_device *conf = &fake_context_of(ic)->dev->conf;
+	int rc;
+
+	fake_lock();
+	rc = fake_may(FAKE_QUERY_DEVICE, ic);
+	memset(a, 0, sizeof(*a));
+	a->phys_port_cnt = 1;
+	a->max_qp_wr = conf->max_qp_wr ? conf->max_qp_wr : 16384;
+	a->max_cqe = conf->max_cqe ? conf->max_cqe : 65536;
+	fake_unlock();
+	return rc;
+}
+
+int ibv_query_port(struct ibv_context *ic, uint8_t port, struct _compat_ibv_port_attr *compat)
+{
+	struct ibv_port_attr *a = (void *)compat; /* a program of now gives one of these */
+	const struct fake_dev *d = fake_context_of(ic)->dev;
+	uint32_t mtu = d->conf.mtu ? d->conf.mtu : 1024;
+	int rc;
+
+	fake_lock();
+	rc = port == 1 ? fake_may(FAKE_QUERY_PORT, ic) : EINVAL;
+	a->state = d->conf.down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
+	a->active_mtu = (enum ibv_mtu)(__builtin_ctz(mtu) - 7);
+	a->gid_tbl_len = FAKE_GIDS_MAX;
+	a->link_layer = d->conf.infiniband ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
+	a->lid = d->conf.infiniband ? d->lid : 0;
+	fake_unlock();
+	return rc;
+}
+
+int ibv_query_gid(struct ibv_context *ic, uint8_t port, int index, union ibv_gid *gid)
+{
+	int rc;
+
+	fake_lock();
+	rc = port == 1 && index >= 0 && index < FAKE_GIDS_MAX ? fake_may(FAKE_QUERY_GID, ic) : EINVAL;
+	if (rc == 0)
+		*gid = fake_context_of(ic)->dev->gid[index];
+	fake_unlock_with(rc);
+	return rc ? -1 : 0;
+}
+
+ssize_t _ibv_query_gid_table(struct ibv_context *ic, struct ibv_gid_entry *e, size_t max, uint32_t flags, size_t entry_bytes)
+{
+	const struct fake_dev *d = fake_context_of(ic)->dev;
+	static const union ibv_gid zero;
+	ssize_t nr = 0;
+	int rc;
+
+	(void)flags;
+	fake_lock();
+	rc = entry_bytes == sizeof(*e) ? fake_may(FAKE_QUERY_GID_TABLE, ic) : EINVAL;
+	for (uint32_t i = 0; rc == 0 && i < FAKE_GIDS_MAX && (size_t)nr < max; i++)
+		if (memcmp(&d->gid[i], &zero, sizeof(zero)) != 0)
+			e[nr++] = (struct ibv_gid_entry){
+				.gid = d->gid[i], .gid_index = i, .port_num = 1, .gid_type = d->conf.gid[i].type};
+	fake_unlock();
+	return rc ? -rc : nr;
+}
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *ic)
+{
+	struct fake_pd *p = NULL;
+	int rc;
+
+	fake_lock();
+	rc = fake_may(FAKE_ALLOC_PD, ic);
+	if (rc == 0) {
+		p = fake_made(sizeof(*p));
+		p->pd.context = ic;
+		fake_context_of(ic)->users++;
+		fake.live.domains++;
+	}
+	fake_unlock_with(rc);
+	return p ? &p->pd : NULL;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+	struct fake_pd *p = (struct fake_pd *)(void *)pd;
+
+	fake_lock();
+	if (p->users > 0)
+		fake_misuse("a protection domain is freed that %u objects are in", p->users);
+	fake_context_of(pd->context)->users--;
+	fake.live.domains--;
+	free(p);
+	fake_unlock();
+	return 0;
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned int access)
+{
+	struct fake_mr *m = NULL;
+	int rc;
+
+	fake_lock();
+	rc = fake_may(FAKE_REG_MR, pd->context);
+	if (rc == 0 && fake.memlock > 0 && fake.registered + bytes > fake.memlock)
+		rc = ENOMEM;
+	if (rc == 0 && (iova != (uintptr_t)addr || ((access & IBV_ACCESS_REMOTE_WRITE) && !(access & IBV_ACCESS_LOCAL_WRITE))))
+		rc = EINVAL;
+	if (rc == 0) {
+		m = fake_made(sizeof(*m));
+		m->mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = addr, .length = bytes};
+		m->mr.lkey = m->mr.rkey = fake.next_key += 0x101;
+		m->access = (int)access;
+		((struct fake_pd *)(void *)pd)->users++;
+		FAKE_PUT(mrs, m);
+		fake.registered += bytes;
+		fake.live.regions++;
+	}
+	fake_unlock_with(rc);
+	return m ? &m->mr : NULL;
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, bytes, (uintptr_t)addr, (unsigned int)access);
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	struct fake_mr *m = (struct fake_mr *)(void *)mr;
+
+	fake_lock();
+	FAKE_TAKE(mrs, m);
+	((struct fake_pd *)(void *)mr->pd)->users--;
+	fake.registered -= mr->length;
+	fake.live.regions--;
+	free(m);
+	fake_unlock();
+	return 0;
+}
+
+int ibv_get_async_event(struct ibv_context *ic, struct ibv_async_event *ev)
+{
+	struct fake_context *c = fake_context_of(ic);
+	uint64_t one;
+	int rc;
+
+	fake_lock();
+	rc = fake_enter(FAKE_GET_ASYNC_EVENT);
+	if (rc == 0 && c->nr == 0)
+		rc = EAGAIN;
+	if (rc == 0) {
+		if (read(ic->async_fd, &one, sizeof(one)) != sizeof(one))
+			fake_misuse("an event is lost");
+		*ev = c->events[c->first];
+		c->first = (c->first + 1) % FAKE_EVENTS;
+		c->nr--;
+		fake.unacked++;
+	}
+	fake_unlock_with(rc);
+	return rc ? -1 : 0;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *ev)
+{
+	(void)ev;
+	fake_lock();
+	if (fake.unacked-- == 0)
+		fake_misuse("more events are acknowledged than there were");
+	fake_unlock();
+}
+
+const char *ibv_wc_status_str(enum ibv_wc_status status)
+{
+	static const char *const text[] = {[IBV_WC_SUCCESS] = "success",
+					   [IBV_WC_LOC_LEN_ERR] = "local length error",
+					   [IBV_WC_LOC_PROT_ERR] = "local protection error",
+					   [IBV_WC_WR_FLUSH_ERR] = "Work Request Flushed Error",
+					   [IBV_WC_REM_INV_REQ_ERR] = "remote invalid request error",
+					   [IBV_WC_REM_ACCESS_ERR] = "remote access error",
+					   [IBV_WC_RETRY_EXC_ERR] = "transport retry counter exceeded",
+					   [IBV_WC_RNR_RETRY_EXC_ERR] = "RNR retry counter exceeded"};
+
+	return (size_t)status < sizeof(text) / sizeof(text[0]) && text[status] ? text[status] : "unknown";
+}
+
+const char *ibv_event_type_str(enum ibv_event_type event)
+{
+	return event == IBV_EVENT_DEVICE_FATAL ? "local catastrophic error"
+	       : event == IBV_EVENT_QP_FATAL   ? "local work queue catastrophic error"
+					       : "event";
+}
