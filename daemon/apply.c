@@ -59,6 +59,11 @@ uint64_t apply_version(const struct model *m)
 	return m->set.max_staleness > 0 ? m->content_step : m->step;
 }
 
+uint32_t apply_slot(const struct model *m, const struct record *r)
+{
+	return m->set.max_staleness > 0 ? r->applied & 1 : 0;
+}
+
 bool apply_image_whole(const struct model *m)
 {
 	return m->sealed && m->apply_left == 0 && m->image_lacking == 0;
@@ -246,7 +251,8 @@ void apply_start(struct model *m, const struct record *r)
 	m->content_step = m->step;
 	if (m->set.max_staleness > 0) {
 		m->old_lacking = m->image_lacking;
-		m->slot ^= 1;
+		CHECK(m->slot != apply_slot(m, r));
+		m->slot = apply_slot(m, r);
 		store_image_newest(m->store, m->slot);
 	}
 	m->slot_content[m->slot] = m->step;
@@ -263,6 +269,8 @@ void apply_seal(struct model *m, const struct record *r)
 	m->sealing = true;
 	m->generation = r->id.generation;
 	m->step = m->content_step = m->content_old = r->id.step;
+	m->slot = apply_slot(m, r);
+	store_image_newest(m->store, m->slot);
 	m->slot_content[m->slot] = m->step;
 	m->slot_content[m->slot ^ 1] = UINT64_MAX;
 	m->old_lacking = 0;

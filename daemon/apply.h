@@ -17,6 +17,8 @@ void apply_session_image(struct model *m, struct session *t); /* a TCP trainer i
 void apply_turn(void *server);                                /* worker.h's turn() */
 bool apply_image_whole(const struct model *m);
 uint64_t apply_version(const struct model *m); /* what a chunk of the newest image says of itself when it is there */
+/* The image that has the record's weights: the same one on every node, so that a node knows where another's is. */
+uint32_t apply_slot(const struct model *m, const struct record *r);
 void apply_node_gone(struct model *m, uint16_t node);
 void apply_node_back(struct model *m, uint16_t node);
 
