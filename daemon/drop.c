@@ -13,6 +13,7 @@
 #include "manage.h"
 #include "peer.h"
 #include "persist.h"
+#include "regions.h"
 #include "relay.h"
 #include "session.h"
 #include "transfer.h"
@@ -121,6 +122,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	list_each(it, &s->sessions)
 		put_out(m, list_of(it, struct session, link), &e);
 	close_outboxes(m);
+	regions_drop(m);
 	log_line(s->log, LOG_LEVEL_WARN, "event=drop model=%s id=%u generation=%u step=%lu why=%s", m->name, m->id, m->generation,
 		 (unsigned long)m->step, why);
 	server_deadline(s);
@@ -280,7 +282,7 @@ void drop_unknown(struct peer *p, uint32_t model)
 
 static bool idle(const struct model *m)
 {
-	return m->busy == 0 && m->image_sends == 0 && !persist_busy(m) && ckpt_quiet(m);
+	return m->busy == 0 && m->image_sends == 0 && !persist_busy(m) && ckpt_quiet(m) && regions_quiet(m, clock_ns());
 }
 
 void drop_beat(struct server *s, uint64_t now_ns)

@@ -59,6 +59,8 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 	hello->connection = connection;
 	hello->config_hash = config_hash(s->conf);
 	hello->release = (char *)(uintptr_t)SHARD_RELEASE;
+	if (role == ROLE_NODE)
+		rails_hello(s, hello);
 	t->used = 0;
 	hello->config = t->list;
 	config_shared(s->conf, add_setting, arg);

@@ -217,7 +217,7 @@ static int run(struct config *conf, const struct config_args *args)
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s", status_name(e.status), e.text);
 		uv_run(&d.loop, UV_RUN_DEFAULT); /* what a failed start closed */
 		uv_loop_close(&d.loop);
-		return EXIT_FAILED;
+		return e.status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
 	}
 	catch_signal(&d, &d.term, SIGTERM, on_signal);
 	catch_signal(&d, &d.interrupt, SIGINT, on_signal);

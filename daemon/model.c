@@ -17,6 +17,7 @@
 #include "obs/scrape.h"
 #include "peer.h"
 #include "persist.h"
+#include "regions.h"
 #include "session.h"
 #include "wire/control.h"
 #include "wire/ops.h"
@@ -83,7 +84,7 @@ static void reclaim(struct model *m)
 		return;
 	for (uint32_t slot = 0; slot < GATHER_LOCAL_MAX; slot++)
 		if (m->orphans >> slot & 1)
-			store_arena_close(m->store, slot);
+			regions_arena_closed(m, slot), store_arena_close(m->store, slot);
 	m->orphans = 0;
 	session_join_waiting(m);
 }

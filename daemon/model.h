@@ -36,6 +36,7 @@ struct model {
 	struct core_world world;
 	struct gather gather;
 	struct blobs *blobs;
+	struct regions *regions; /* its memory, for RDMA */
 	uint32_t epoch;   /* grows with each attempt: late jobs of an older one are told by it */
 	uint32_t busy;    /* jobs and sends that still read arenas, slots or sums of an attempt */
 	bool attempt_on;  /* between BEGIN and result or end */

@@ -6,6 +6,7 @@
 #include "blobs.h"
 #include "model.h"
 #include "persist.h"
+#include "regions.h"
 #include "session.h"
 #include "spec.h"
 #include "transfer.h"
@@ -137,7 +138,9 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 		if ((st = outbox_init(&m->contrib_out[i], m, OUTBOX_CONTRIB, chunks, e)) != SHARD_OK ||
 		    (st = outbox_init(&m->image_out[i], m, OUTBOX_IMAGE, chunks * (m->set.max_staleness + 1), e)) != SHARD_OK)
 			return st;
-	if ((st = gather_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
+	for (uint32_t i = 0; i < outs; i++)
+		m->contrib_out[i].peer = m->image_out[i].peer = s->peer[i / s->conf->connections];
+	if ((st = gather_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK || (st = regions_init(m, e)) != SHARD_OK ||
 	    (st = server_later_room(s, chunks + 16, e)) != SHARD_OK)
 		return st;
 	return server_scratch(s, 96 * (size_t)chunks + 32 * (size_t)m->layout->segments_nr + (1u << 20), e);
@@ -189,6 +192,7 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 		return st;
 	}
 	list_push(&s->models, &m->link);
+	regions_made(m);
 	*out = m;
 	return SHARD_OK;
 }
@@ -215,6 +219,7 @@ void model_free(struct model **mp)
 			outbox_free(&m->image_out[i]);
 	}
 	gather_free(m);
+	regions_free(m);
 	store_free(&m->store);
 	layout_free(&m->layout);
 	budget_release(&m->server->budget, &m->need);

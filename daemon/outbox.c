@@ -6,6 +6,8 @@
 #include "apply.h"
 #include "base/check.h"
 #include "model.h"
+#include "peer.h"
+#include "regions.h"
 #include "wire/ops.h"
 
 #include <stdlib.h>
@@ -42,6 +44,7 @@ static void outbox_pop(struct outbox *o)
 	o->head = (o->head + 1) % o->cap;
 	o->nr--;
 	o->part = 0;
+	o->chosen = false;
 	if (o->kind != OUTBOX_CONTRIB)
 		apply_image_sent(o->model);
 }
@@ -65,6 +68,14 @@ static void outbox_sent(void *arg, enum shard_status st)
 		outbox_pump(o);
 }
 
+static void outbox_arrived(void *arg, enum shard_status st)
+{
+	struct outbox *o = arg;
+
+	regions_sent(o->model, o->peer->node);
+	outbox_sent(o, st);
+}
+
 static enum shard_status send_part(struct outbox *o, uint32_t chunk)
 {
 	struct model *m = o->model;
@@ -80,9 +91,16 @@ static enum shard_status send_part(struct outbox *o, uint32_t chunk)
 		h.step = o->kind == OUTBOX_TRAINER ? store_image_chunk(m->store, slot, chunk) : m->slot_content[slot];
 	h.chunk = chunk;
 	h.flags = WIRE_PART_FLAG(o->part);
-	st = stream_send(conn_stream(o->conn), &h, base + (size_t)o->part * WIRE_PART_BYTES, bytes, outbox_sent, o);
+	base += (size_t)o->part * WIRE_PART_BYTES;
+	if (o->by_rail)
+		st = rdma_rail_send(o->route.rail, o->route.qp, &h, o->route.from, base, bytes,
+				    o->route.remote + (uint64_t)o->part * WIRE_PART_BYTES, o->route.rkey, outbox_arrived, o);
+	else
+		st = stream_send(conn_stream(o->conn), &h, base, bytes, outbox_sent, o);
 	if (st != SHARD_OK)
 		return st;
+	if (o->by_rail)
+		regions_posted(m, o->peer->node);
 	o->inflight++;
 	if (image)
 		m->image_sends++;
@@ -111,9 +129,28 @@ static enum shard_status send_close(struct outbox *o, uint32_t chunk)
 	}
 	model_head(m, &h, OP_CONTRIB, &m->id_now);
 	h.chunk = chunk;
-	st = stream_send_control(conn_stream(o->conn), &h, &push.base);
+	if (o->by_rail)
+		st = rdma_rail_control(o->route.rail, o->route.qp, &h, &push.base);
+	else
+		st = stream_send_control(conn_stream(o->conn), &h, &push.base);
 	arena_reset(&m->server->tx);
 	return st;
+}
+
+/* By RDMA whole, or over the connection whole: its frames must arrive in order. */
+static void choose(struct outbox *o, uint32_t chunk)
+{
+	uint32_t slot = o->ring[o->head] & OUTBOX_SLOT ? 1 : 0;
+
+	if (o->chosen)
+		return;
+	o->chosen = true;
+	if (o->peer == NULL)
+		o->by_rail = false;
+	else if (o->kind == OUTBOX_CONTRIB)
+		o->by_rail = regions_contribution(o->model, o->peer, chunk, &o->route);
+	else
+		o->by_rail = regions_image(o->model, o->peer, slot, chunk, &o->route);
 }
 
 /* One frame of the chunk at head; SHARD_AGAIN: the connection is full. */
@@ -142,13 +179,21 @@ static enum shard_status send_next(struct outbox *o)
 
 void outbox_pump(struct outbox *o)
 {
+	uint32_t qps = 0;
 	bool any = false;
 
-	while (o->conn != NULL && o->nr > 0 && stream_queued(conn_stream(o->conn)) < OUTBOX_QUEUED_MAX) {
+	while (o->conn != NULL && o->nr > 0) {
+		choose(o, o->ring[o->head] & ~OUTBOX_SLOT);
+		if (!o->by_rail && stream_queued(conn_stream(o->conn)) >= OUTBOX_QUEUED_MAX)
+			break;
+		any |= !o->by_rail;
+		qps |= o->by_rail ? BIT(o->route.qp) : 0;
 		if (send_next(o) != SHARD_OK)
-			break; /* parts in flight pull again; a full queue without any of ours is a link about to fall */
-		any = true;
+			break; /* parts in flight pull again, and room; a full queue without any of ours is a link about to fall */
 	}
+	for (uint32_t qp = 0; qps != 0; qp++, qps >>= 1)
+		if (qps & 1 && rail_queues(o->peer) != NULL)
+			rdma_rail_kick(rail_queues(o->peer), qp);
 	if (any)
 		conn_kick(o->conn);
 }

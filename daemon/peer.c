@@ -5,6 +5,7 @@
  * What frames say is for peer_ops.c; the coordinator sends MODEL first after each link-up. */
 #include "peer.h"
 
+#include "apply.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "define.h"
@@ -86,6 +87,9 @@ static void link_down(struct peer *p, const struct err *why)
 	p->since_ns = clock_ns();
 	snprintf(p->why, sizeof(p->why), "%s", why->text);
 	log_line(s->log, LOG_LEVEL_WARN, "event=link_down peer=%s why=%s", server_node_name(s, p->node), why->text);
+	list_each(it, &s->models)
+		apply_node_gone(list_of(it, struct model, link), p->node); /* what comes back from RDMA now sends no more */
+	rail_link_down(p);
 	define_node_down(s, p->node, why);
 }
 
@@ -106,6 +110,7 @@ static void link_up(struct peer *p)
 	log_line(s->log, LOG_LEVEL_INFO, "event=link_up peer=%s incarnation=%lu connections=%u", server_node_name(s, p->node),
 		 (unsigned long)p->incarnation, p->conns_nr);
 	define_node_up(s, p->node);
+	rail_link_up(p);
 }
 
 /* --- frames --- */
@@ -190,6 +195,7 @@ static const struct conn_handler peer_handler = {
 static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello, struct err *e)
 {
 	struct peer *p = pc->peer;
+	enum shard_status st;
 	bool first = true;
 
 	for (uint32_t i = 0; i < p->conns_nr; i++)
@@ -197,7 +203,11 @@ static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello
 	if (!first && p->incarnation != hello->incarnation)
 		return err_set(e, SHARD_STALE, "connections of two incarnations (%lu, %lu) of node %s",
 			       (unsigned long)p->incarnation, (unsigned long)hello->incarnation, hello->node);
+	if ((st = rails_check(p->server, hello, e)) != SHARD_OK)
+		return st;
 	p->incarnation = hello->incarnation;
+	p->features = hello->features;
+	p->rdma_queue_pairs = hello->rdma_queue_pairs;
 	if (hello->uuid.len == sizeof(p->uuid))
 		memcpy(p->uuid, hello->uuid.data, sizeof(p->uuid));
 	pc->greeted = true;
@@ -350,6 +360,7 @@ void peer_beat(struct peer *p, uint64_t now_ns)
 	struct wire_head ping = {.op = OP_PING};
 	bool idle = true;
 
+	rail_beat(p, now_ns);
 	for (uint32_t i = 0; i < p->conns_nr; i++)
 		idle = idle && p->conns[i].conn == NULL;
 	for (uint32_t i = 0; i < p->conns_nr; i++) {

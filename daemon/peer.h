@@ -5,6 +5,7 @@
 #define SHARD_PEER_H
 
 #include "net/prove.h"
+#include "rail.h"
 #include "state.h"
 #include "shard.pb-c.h"
 
@@ -27,6 +28,9 @@ struct peer {
 	uint64_t past_in_bytes, past_out_bytes, downs; /* of connections that are gone; times that it was lost */
 	bool up, leaves;                               /* leaves: it said so, which is why it is down */
 	char why[ERR_TEXT_BYTES];                      /* it is down */
+	uint64_t features;                             /* as HELLO said */
+	uint32_t rdma_queue_pairs;
+	struct rail rail;
 	struct log_bucket bucket;
 	uint32_t conns_nr;
 	struct peer_conn conns[PEER_CONNECTIONS_MAX];

@@ -10,6 +10,7 @@
 #include "drop.h"
 #include "manage.h"
 #include "model.h"
+#include "regions.h"
 #include "relay.h"
 #include "transfer.h"
 #include "wire/control.h"
@@ -97,6 +98,17 @@ static enum shard_status on_contrib(struct peer *p, const struct wire_head *h, c
 	return m != NULL ? gather_contrib(m, p, h, (const Shard__Push *)msg, e) : SHARD_OK;
 }
 
+static enum shard_status on_rail(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	(void)h;
+	return rail_told(p, (const Shard__Rail *)msg, e);
+}
+
+static enum shard_status on_region(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+{
+	return regions_told(p, h, (const Shard__Regions *)msg, e);
+}
+
 static enum shard_status on_ping(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
 {
 	(void)msg, (void)e;
@@ -142,6 +154,8 @@ static const struct peer_op {
 	[OP_IMAGE_ASK] = {on_image_ask, &shard__chunks__descriptor, false},
 	[OP_BLOB] = {on_blob, &shard__blob__descriptor, true},
 	[OP_CONTRIB] = {on_contrib, &shard__push__descriptor, false},
+	[OP_RAIL] = {on_rail, &shard__rail__descriptor, false},
+	[OP_REGION] = {on_region, &shard__regions__descriptor, false},
 };
 
 enum shard_status peer_ops_bulk_head(struct peer *p, const struct wire_head *h, void **to, struct err *e)

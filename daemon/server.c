@@ -258,6 +258,8 @@ static enum shard_status start(struct server *s, struct err *e)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (n != s->self && (st = peer_init(s, n, e)) != SHARD_OK)
 			return st;
+	if ((st = rails_open(s, e)) != SHARD_OK)
+		return st;
 	if ((st = listen_all(s, e)) != SHARD_OK || (st = start_http(s, e)) != SHARD_OK)
 		return st;
 	return s->self == s->coordinator ? define_load(s, e) : SHARD_OK;
@@ -267,6 +269,7 @@ static void release(struct server *s)
 {
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		peer_free(&s->peer[n]);
+	rails_free(s);
 	static_close(&s->dir);
 	auth_close(&s->auth);
 	free(s->tx.base);
@@ -304,6 +307,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	list_init(&s->defines);
 	list_init(&s->drops);
 	list_init(&s->ckpts);
+	list_init(&s->regions);
 	st = start(s, e);
 	if (st != SHARD_OK) {
 		struct worker_pool *pool = s->pool;

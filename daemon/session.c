@@ -14,6 +14,7 @@
 #include "model.h"
 #include "obs/status.h"
 #include "peer.h"
+#include "regions.h"
 #include "transfer.h"
 #include "wire/control.h"
 #include "wire/ops.h"
@@ -162,6 +163,7 @@ static void join_now(struct session *t, struct model *m, uint32_t tag, int32_t h
 		return;
 	}
 	conn_kick(t->conn);
+	regions_arena_opened(m, t->slot);
 	log_line(t->server->log, LOG_LEVEL_INFO, "event=join model=%s session=%lu pid=%u hint=%d", m->name, (unsigned long)t->id,
 		 t->pid, hint);
 	model_event(m, &(struct core_event){

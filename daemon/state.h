@@ -32,6 +32,7 @@ struct server {
 	uv_loop_t *loop;
 	struct static_dir *dir;
 	struct budget budget;
+	struct rails *rails; /* RDMA */
 	struct auth *auth; /* the cluster's secret; NULL: none */
 	struct worker_pool *pool;
 	enum isa isa;
@@ -41,7 +42,7 @@ struct server {
 	struct conn_listener *tcp, *local;
 	struct http *http; /* NULL: off */
 	bool http_closing;
-	struct list greetings, sessions, models, relays, defines, drops, ckpts;
+	struct list greetings, sessions, models, relays, defines, drops, ckpts, regions;
 	struct peer *peer[CONFIG_NODES_MAX]; /* NULL: self */
 	uint64_t next_session;
 	uint32_t next_tag, next_model, greetings_nr, sessions_nr, relays_nr;

@@ -205,7 +205,7 @@ static void check_stopped(struct server *s)
 			return; /* stop_tick comes again */
 		close_connections(s);
 	}
-	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0)
+	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0 || !rails_closed(s))
 		return;
 	if (s->http != NULL) {
 		s->http_closing = true;

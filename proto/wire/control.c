@@ -49,6 +49,8 @@ static const struct type_row types[OP_CORE] = {
 	[OP_SAVE_PART] = {M(save_part), M(part_file)},
 	[OP_LOAD_PART] = {M(load_part), NULL},
 	[OP_MODEL_DROP] = {M(why), NULL},
+	[OP_RAIL] = {M(rail), NULL},
+	[OP_REGION] = {M(regions), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)

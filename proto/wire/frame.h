@@ -18,6 +18,8 @@
 #define WIRE_PART_FLAG(part) ((uint32_t)(part) << 16)
 #define FEATURE_BODY_SUM     1ull
 #define FEATURE_AUTH         2ull /* in a HELLO over TCP: the sender has a secret; proofs follow, or the connection ends */
+#define FEATURE_RDMA         4ull /* of a node: it knows RAIL and REGION, and wants them */
+#define FEATURE_RDMA_SUM     8ull /* beside it: bodies over RDMA are summed, unless both left it out */
 
 struct wire_head { /* little-endian; this code runs on little-endian machines only, checked in frame.c */
 	uint32_t magic;

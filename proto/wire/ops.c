@@ -19,6 +19,7 @@ enum {
 	BLOB = (64 << 10) + SMALL, /* and what one trainer keeps with a step */
 	LIST = 1 << 20,            /* tensors of a chunk, or runs of chunks */
 	PART = WIRE_PART_BYTES,    /* tensor bytes */
+	REGIONS = 16 << 10,        /* of one model */
 	WHOLE = WIRE_CONTROL_MAX,
 };
 
@@ -66,6 +67,8 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_SAVE_PART] = {"save_part", CTRL, N, 2, WHOLE},
 	[OP_LOAD_PART] = {"load_part", CTRL, N, 2, SMALL},
 	[OP_PART_CANCEL] = {"part_cancel", NO, N, 0, 0},
+	[OP_RAIL] = {"rail", CTRL, N, 2, SMALL},
+	[OP_REGION] = {"region", CTRL, N, 0, REGIONS},
 
 	/* in the order of enum core_op in daemon/core/core.h: a unit test compares the count */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},

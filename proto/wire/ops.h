@@ -52,6 +52,8 @@ enum wire_op {
 	OP_SAVE_PART,    /* coordinator -> node: SavePart -> PartFile                                              */
 	OP_LOAD_PART,    /* coordinator -> node: LoadPart -> empty                                                 */
 	OP_PART_CANCEL,  /* coordinator -> node: the SAVE_PART or LOAD_PART with this tag is not wanted any more   */
+	OP_RAIL,         /* node of the higher index -> the other: Rail, an offer of RDMA; back: the answer; and what ends it */
+	OP_REGION,       /* Regions: where the receiver may write by RDMA for a model                              */
 	OP_CORE = 100,   /* + enum core_op: Core                                                                   */
 	OP_NR = 128
 };

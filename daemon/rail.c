@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of RDMA between this node and its peers. server.c opens the device and closes it, peer.c tells of links and beats, frames come by
+ * peer_ops.c and by the rail itself. Happy path: the link is up; the node with the higher index makes queue pairs and offers their ends;
+ * the other makes its own, connects and answers; then both tell each other their memory (regions.c), and outbox.c has chunks
+ * written there. What arrives on a rail goes where frames over TCP go. Ways to fail: no device, no peer that can, no offer that is
+ * taken: TCP, and the log says why once. A rail that fails in mid-run takes its link with it, so that the attempt ends as when a
+ * cable is pulled, and stays off for a time that grows while the link, back by itself, goes on over TCP. */
+#include "rail.h"
+
+#include "apply.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "model.h"
+#include "peer.h"
+#include "peer_ops.h"
+#include "regions.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- off --- */
+
+static void say(struct peer *p)
+{
+	struct rail *r = &p->rail;
+
+	if (strcmp(r->why, r->said) == 0)
+		return;
+	memcpy(r->said, r->why, sizeof(r->said));
+	log_line(p->server->log, LOG_LEVEL_INFO, "event=rdma_fallback peer=%s why=%s", server_node_name(p->server, p->node),
+		 r->why);
+}
+
+static void stay_off(struct peer *p, uint64_t at_least_ns)
+{
+	struct rail *r = &p->rail;
+	uint64_t now = clock_ns();
+
+	if (r->state == RAIL_UP && now - r->since_ns > RAILS_BACKOFF_MAX_NS)
+		r->backoff_ns = 0; /* it worked for long */
+	r->backoff_ns = rails_longer(r->backoff_ns);
+	r->again_ns = now + (r->backoff_ns > at_least_ns ? r->backoff_ns : at_least_ns);
+	server_wake(p->server, r->again_ns);
+}
+
+static void free_queues(struct peer *p)
+{
+	struct rail *r = &p->rail;
+
+	if (r->queues != NULL) {
+		const struct rdma_stats *st = rdma_rail_stats(r->queues);
+
+		r->past_in_bytes += st->tensor_bytes_in;
+		r->past_out_bytes += st->tensor_bytes_out;
+		rdma_rail_free(&r->queues);
+	}
+	r->state = RAIL_OFF;
+	regions_rail_down(p);
+}
+
+/* An offer that came to nothing. */
+static void not_now(struct peer *p, uint64_t at_least_ns, const char *why)
+{
+	snprintf(p->rail.why, sizeof(p->rail.why), "%s", why);
+	p->rail.failures++;
+	stay_off(p, at_least_ns);
+	free_queues(p);
+	say(p);
+}
+
+/* --- the rail's callbacks --- */
+
+static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_head *h, void **to, struct err *e)
+{
+	struct peer *p = owner;
+	struct model *m;
+	enum shard_status st;
+
+	(void)qp;
+	if ((h->op != OP_CONTRIB_DATA && h->op != OP_IMAGE_DATA && h->op != OP_CONTRIB) || (h->flags & WIRE_REPLY))
+		return err_set(e, SHARD_PROTOCOL, "frame %s by RDMA", wire_op(h->op)->name);
+	if (h->op == OP_CONTRIB)
+		return SHARD_OK;
+	if (h->body_bytes == 0)
+		return err_set(e, SHARD_PROTOCOL, "frame %s by RDMA, of no byte", wire_op(h->op)->name);
+	st = peer_ops_bulk_head(p, h, to, e);
+	if (st != SHARD_OK || *to == STREAM_DISCARD)
+		return st;
+	m = model_find(p->server, h->model);
+	CHECK(m != NULL);
+	if (regions_has(m, p->node, *to, h->body_bytes))
+		return SHARD_OK;
+	return err_set(e, SHARD_PROTOCOL, "frame %s by RDMA of chunk %u of \"%s\", for which no memory was told",
+		       wire_op(h->op)->name, h->chunk, m->name);
+}
+
+static enum shard_status on_frame(void *owner, uint32_t qp, const struct wire_head *h, const void *body, struct err *e)
+{
+	(void)qp;
+	return peer_ops_frame(owner, h, body, e);
+}
+
+static void on_fail(void *owner, const struct err *why)
+{
+	struct peer *p = owner;
+	struct rail *r = &p->rail;
+	struct err e;
+
+	if (r->failed)
+		return;
+	r->failed = true;
+	r->failures++;
+	stay_off(p, 0);
+	err_set(&e, SHARD_CLOSED, "RDMA with node %s failed: %.400s", server_node_name(p->server, p->node), why->text);
+	snprintf(r->why, sizeof(r->why), "%s", e.text);
+	log_line(p->server->log, LOG_LEVEL_WARN, "event=rdma_down peer=%s again_s=%.1f why=%s",
+		 server_node_name(p->server, p->node), (double)(r->again_ns - clock_ns()) / NS_PER_SEC, why->text);
+	peer_close(p, &e);
+}
+
+static void on_room(void *owner, uint32_t qp)
+{
+	struct peer *p = owner;
+	uint32_t connections = p->server->conf->connections;
+
+	(void)qp;
+	list_each(it, &p->server->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		for (uint32_t i = 0; i < connections; i++) {
+			outbox_pump(&m->contrib_out[p->node * connections + i]);
+			outbox_pump(&m->image_out[p->node * connections + i]);
+		}
+	}
+}
+
+static const struct rdma_handler handler = {.on_head = on_head, .on_frame = on_frame, .on_fail = on_fail, .on_room = on_room};
+
+/* --- offers --- */
+
+static bool checksum(const struct peer *p)
+{
+	return p->server->conf->rdma_checksum || (p->features & FEATURE_RDMA_SUM);
+}
+
+static uint32_t queue_pairs(const struct peer *p)
+{
+	uint32_t mine = p->server->conf->rdma_queue_pairs;
+
+	return p->rdma_queue_pairs < mine ? p->rdma_queue_pairs : mine;
+}
+
+/* Why not even try; NULL: try. */
+static const char *cannot(const struct peer *p)
+{
+	if (!rails_here(p->server))
+		return p->server->rails->why;
+	if (!(p->features & FEATURE_RDMA) || p->rdma_queue_pairs == 0)
+		return "the other node wants no RDMA: its [net] transport is tcp, or its release knows none";
+	return NULL;
+}
+
+static enum shard_status make_queues(struct peer *p, struct err *e)
+{
+	struct rail *r = &p->rail;
+	struct rdma_rail_conf conf = {.handler = &handler,
+				      .owner = p,
+				      .qps_nr = queue_pairs(p),
+				      .checksum = checksum(p),
+				      .deadline_ns = p->server->conf->heartbeat_timeout_ns};
+	enum shard_status st = SHARD_OK;
+
+	CHECK(r->queues == NULL);
+	if (r->domain == NULL)
+		st = rdma_domain_new(&r->domain, p->server->rails->device, e);
+	conf.domain = r->domain;
+	if (st == SHARD_OK)
+		st = rdma_rail_new(&r->queues, &conf, e);
+	if (st == SHARD_OK)
+		r->qps_nr = conf.qps_nr;
+	return st;
+}
+
+static void send_rail(struct peer *p, uint32_t offer, const char *why, uint64_t again_ns)
+{
+	struct wire_head h = {.op = OP_RAIL};
+	Shard__Rail body = SHARD__RAIL__INIT;
+	struct rdma_ends ends;
+
+	body.offer = offer;
+	if (why != NULL) {
+		body.why = (char *)(uintptr_t)why;
+		body.again_ms = (again_ns + NS_PER_MS - 1) / NS_PER_MS;
+	} else {
+		rdma_rail_ends(p->rail.queues, &ends);
+		body.n_qpn = body.n_psn = ends.qps_nr;
+		body.qpn = ends.qpn;
+		body.psn = ends.psn;
+		body.gid = (ProtobufCBinaryData){sizeof(ends.gid), ends.gid};
+		body.lid = ends.lid;
+		body.mtu = ends.mtu;
+	}
+	(void)peer_send(p->server, p->node, &h, &body.base, NULL); /* no room for it: the offer is given up after a while */
+}
+
+static bool ends_of(const Shard__Rail *body, struct rdma_ends *ends)
+{
+	*ends = (struct rdma_ends){.qps_nr = (uint32_t)body->n_qpn, .lid = body->lid, .mtu = body->mtu};
+	if (body->n_qpn == 0 || body->n_qpn > RDMA_QPS_MAX || body->n_psn != body->n_qpn || body->gid.len != sizeof(ends->gid))
+		return false;
+	memcpy(ends->qpn, body->qpn, body->n_qpn * sizeof(ends->qpn[0]));
+	memcpy(ends->psn, body->psn, body->n_psn * sizeof(ends->psn[0]));
+	memcpy(ends->gid, body->gid.data, sizeof(ends->gid));
+	return true;
+}
+
+static void up(struct peer *p)
+{
+	struct rail *r = &p->rail;
+
+	r->state = RAIL_UP;
+	r->since_ns = clock_ns();
+	r->why[0] = r->said[0] = 0;
+	log_line(p->server->log, LOG_LEVEL_INFO, "event=rdma_up peer=%s queue_pairs=%u checksum=%s",
+		 server_node_name(p->server, p->node), r->qps_nr, checksum(p) ? "yes" : "no");
+	regions_rail_up(p);
+}
+
+static void offer(struct peer *p)
+{
+	struct err e;
+
+	if (make_queues(p, &e) != SHARD_OK) {
+		not_now(p, 0, e.text);
+		return;
+	}
+	p->rail.offer++;
+	p->rail.state = RAIL_OFFERED;
+	p->rail.since_ns = clock_ns();
+	snprintf(p->rail.why, sizeof(p->rail.why), "RDMA was offered, node %s has not answered",
+		 server_node_name(p->server, p->node));
+	send_rail(p, p->rail.offer, NULL, 0);
+}
+
+static enum shard_status offered(struct peer *p, const Shard__Rail *body, struct err *e)
+{
+	struct rail *r = &p->rail;
+	uint64_t now = clock_ns();
+	const char *why = cannot(p);
+	struct rdma_ends theirs;
+	char text[ERR_TEXT_BYTES];
+	struct err no;
+
+	if (r->failed)
+		return SHARD_OK; /* this link is over */
+	if (r->queues != NULL && body->why[0] == 0 && regions_heard(p))
+		return err_set(e, SHARD_PROTOCOL, "an offer of RDMA while it is up");
+	if (r->queues != NULL || body->why[0] != 0) { /* it came to nothing over there */
+		snprintf(r->why, sizeof(r->why), "%s", body->why[0] != 0 ? body->why : "RDMA is offered anew");
+		free_queues(p);
+		say(p);
+	}
+	if (body->why[0] != 0)
+		return SHARD_OK;
+	if (why == NULL && now < r->again_ns) {
+		snprintf(text, sizeof(text), "off for %.1f s: %.450s", (double)(r->again_ns - now) / NS_PER_SEC, r->why);
+		send_rail(p, body->offer, text, r->again_ns - now);
+		return SHARD_OK;
+	}
+	if (why == NULL && !ends_of(body, &theirs))
+		return err_set(e, SHARD_PROTOCOL, "an offer of RDMA with %zu queue pairs, %zu numbers and a GID of %zu bytes",
+			       body->n_qpn, body->n_psn, body->gid.len);
+	if (why == NULL && (make_queues(p, &no) != SHARD_OK || rdma_rail_connect(r->queues, &theirs, &no) != SHARD_OK)) {
+		not_now(p, 0, no.text);
+		why = no.text;
+	}
+	if (why != NULL) {
+		send_rail(p, body->offer, why, 0);
+		return SHARD_OK;
+	}
+	send_rail(p, body->offer, NULL, 0);
+	up(p);
+	return SHARD_OK;
+}
+
+static enum shard_status answered(struct peer *p, const Shard__Rail *body, struct err *e)
+{
+	struct rail *r = &p->rail;
+	struct rdma_ends theirs;
+	char text[ERR_TEXT_BYTES];
+	struct err no;
+
+	if (r->state != RAIL_OFFERED || body->offer != r->offer)
+		return SHARD_OK; /* to one that was given up */
+	if (body->why[0] != 0) {
+		snprintf(text, sizeof(text), "node %s: %.400s", server_node_name(p->server, p->node), body->why);
+		not_now(p, body->again_ms < 60000 ? body->again_ms * NS_PER_MS : RAILS_BACKOFF_MAX_NS, text);
+		return SHARD_OK;
+	}
+	if (!ends_of(body, &theirs))
+		return err_set(e, SHARD_PROTOCOL, "RDMA with %zu queue pairs, %zu numbers and a GID of %zu bytes", body->n_qpn,
+			       body->n_psn, body->gid.len);
+	if (rdma_rail_connect(r->queues, &theirs, &no) != SHARD_OK) {
+		not_now(p, 0, no.text);
+		send_rail(p, body->offer, no.text, 0);
+		return SHARD_OK;
+	}
+	up(p);
+	return SHARD_OK;
+}
+
+static bool offers(const struct peer *p)
+{
+	return p->server->self > p->node;
+}
+
+enum shard_status rail_told(struct peer *p, const Shard__Rail *body, struct err *e)
+{
+	return offers(p) ? answered(p, body, e) : offered(p, body, e);
+}
+
+/* --- the link --- */
+
+static void look(struct peer *p, uint64_t now_ns)
+{
+	struct rail *r = &p->rail;
+	const char *why = cannot(p);
+
+	if (!p->up || r->state != RAIL_OFF || r->failed)
+		return;
+	if (why != NULL) {
+		snprintf(r->why, sizeof(r->why), "%s", why);
+		say(p);
+	} else if (offers(p) && now_ns >= r->again_ns) {
+		offer(p);
+	} else if (offers(p)) {
+		server_wake(p->server, r->again_ns);
+	} else if (r->why[0] == 0) {
+		snprintf(r->why, sizeof(r->why), "node %s has not offered RDMA yet", server_node_name(p->server, p->node));
+	}
+}
+
+void rail_link_up(struct peer *p)
+{
+	p->rail.failed = false;
+	look(p, clock_ns());
+}
+
+void rail_link_down(struct peer *p)
+{
+	if (!p->rail.failed)
+		p->rail.why[0] = 0;
+	free_queues(p);
+}
+
+void rail_beat(struct peer *p, uint64_t now_ns)
+{
+	struct rail *r = &p->rail;
+
+	rails_beat(p->server, now_ns);
+	if (r->state == RAIL_OFFERED && now_ns - r->since_ns > p->server->conf->heartbeat_timeout_ns) {
+		send_rail(p, r->offer, "the answer came too late", 0);
+		not_now(p, 0, "the other node has not answered an offer of RDMA");
+	}
+	look(p, now_ns);
+	if (r->state == RAIL_UP)
+		regions_beat(p, now_ns);
+}
+
+struct rdma_rail *rail_queues(const struct peer *p)
+{
+	return p->rail.state == RAIL_UP && !p->rail.failed ? p->rail.queues : NULL;
+}
+
+struct rdma_domain *rail_domain(const struct peer *p)
+{
+	return rails_here(p->server) && !p->server->stopping ? p->rail.domain : NULL;
+}
+
+bool rail_carries(const struct peer *p, const char **why)
+{
+	*why = rail_queues(p) != NULL ? regions_why(p) : p->rail.why;
+	return rail_queues(p) != NULL && *why == NULL;
+}
+
+void rail_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
+{
+	const struct rdma_stats *st = p->rail.queues != NULL ? rdma_rail_stats(p->rail.queues) : NULL;
+
+	*in = p->rail.past_in_bytes + (st != NULL ? st->tensor_bytes_in : 0);
+	*out = p->rail.past_out_bytes + (st != NULL ? st->tensor_bytes_out : 0);
+}
