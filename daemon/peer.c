@@ -23,6 +23,18 @@
 #define PEER_BACKOFF_MIN_NS (50 * NS_PER_MS)
 #define PEER_BACKOFF_MAX_NS NS_PER_SEC
 
+void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
+{
+	*in = p->past_tensor_in;
+	*out = p->past_tensor_out;
+	for (uint32_t i = 0; i < p->conns_nr; i++) {
+		if (p->conns[i].conn == NULL)
+			continue;
+		*in += conn_stats(p->conns[i].conn)->tensor_bytes_in;
+		*out += conn_stats(p->conns[i].conn)->tensor_bytes_out;
+	}
+}
+
 struct conn *peer_control(struct peer *p)
 {
 	return p->up ? p->conns[0].conn : NULL;
@@ -168,6 +180,8 @@ static void peer_closed(void *owner, struct conn *c, const struct err *why)
 	server_forget_conn(p->server, c);
 	p->past_in_bytes += conn_stats(c)->bytes_in;
 	p->past_out_bytes += conn_stats(c)->bytes_out;
+	p->past_tensor_in += conn_stats(c)->tensor_bytes_in;
+	p->past_tensor_out += conn_stats(c)->tensor_bytes_out;
 	pc->conn = NULL;
 	pc->greeted = false;
 	prove_end(&pc->prove);

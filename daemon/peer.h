@@ -28,7 +28,8 @@ struct peer {
 	uint64_t past_in_bytes, past_out_bytes, downs; /* of connections that are gone; times that it was lost */
 	bool up, leaves;                               /* leaves: it said so, which is why it is down */
 	char why[ERR_TEXT_BYTES];                      /* it is down */
-	uint64_t features;                             /* as HELLO said */
+	uint64_t past_tensor_in, past_tensor_out;
+	uint64_t features; /* as HELLO said */
 	uint32_t rdma_queue_pairs;
 	struct rail rail;
 	struct log_bucket bucket;
@@ -43,9 +44,10 @@ void peer_beat(struct peer *p, uint64_t now_ns); /* dials, pings */
 struct hello_asked;
 enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked, const Shard__Hello *hello,
 			       struct err *e);
-void peer_close(struct peer *p, const struct err *why); /* every connection of it */
-void peer_leave(struct peer *p, const struct err *why); /* the same, and it hears why */
-struct conn *peer_control(struct peer *p);              /* NULL: down */
+void peer_close(struct peer *p, const struct err *why);                    /* every connection of it */
+void peer_leave(struct peer *p, const struct err *why);                    /* the same, and it hears why */
+void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* over its connections */
+struct conn *peer_control(struct peer *p);                                 /* NULL: down */
 /* SHARD_UNREACHABLE with since when and why, if it is down. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e);
 void peer_refuse(struct peer *p, uint32_t tag, const struct err *e); /* answers a request of it */

@@ -118,6 +118,35 @@ static void sample_bytes(FILE *f, const char *name, const struct server *s, uint
 	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "out"}), out);
 }
 
+static void sample_transport(FILE *f, const char *name, const struct server *s, uint16_t n)
+{
+	const char *why;
+	bool rdma = s->peer[n]->up && rail_carries(s->peer[n], &why);
+
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "rdma"}), rdma);
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "tcp"}), s->peer[n]->up && !rdma);
+}
+
+static void sample_tensor_bytes(FILE *f, const char *name, const struct server *s, uint16_t n)
+{
+	static const char *const transports[] = {"rdma", "tcp"};
+	uint64_t in[2], out[2];
+
+	rail_bytes(s->peer[n], &in[0], &out[0]);
+	peer_tensor_bytes(s->peer[n], &in[1], &out[1]);
+	for (int i = 0; i < 2; i++) {
+		metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]}, {"direction", "in"}),
+			      in[i]);
+		metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]}, {"direction", "out"}),
+			      out[i]);
+	}
+}
+
+static void sample_rdma_failures(FILE *f, const char *name, const struct server *s, uint16_t n)
+{
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->rail.failures);
+}
+
 /* Whatever was not a link: trainers and tools. */
 static void session_bytes(const struct server *s, uint64_t *in, uint64_t *out)
 {
@@ -178,6 +207,14 @@ static void server_metrics(FILE *f, const struct server *s)
 	each_peer(f, s, "shardd_link_up", sample_link);
 	metrics_family(f, "shardd_link_downs_total", METRICS_COUNTER, "Times that the link to that node was lost.");
 	each_peer(f, s, "shardd_link_downs_total", sample_downs);
+	metrics_family(f, "shardd_transport", METRICS_GAUGE, "1 for what carries tensors from and to that node.");
+	each_peer(f, s, "shardd_transport", sample_transport);
+	metrics_family(f, "shardd_tensor_bytes_total", METRICS_COUNTER,
+		       "Tensor bytes from and to each other node, by what carried them.");
+	each_peer(f, s, "shardd_tensor_bytes_total", sample_tensor_bytes);
+	metrics_family(f, "shardd_rdma_failures_total", METRICS_COUNTER,
+		       "Times that RDMA with that node failed, or was not to be had.");
+	each_peer(f, s, "shardd_rdma_failures_total", sample_rdma_failures);
 }
 
 /* --- models: one row per family --- */

@@ -21,6 +21,21 @@ static double seconds(uint64_t since_ns)
 	return (double)(clock_ns() - since_ns) / (double)NS_PER_SEC;
 }
 
+/* What carries tensors to and from a peer, and why it is not RDMA. */
+static void transport_json(json_t *o, const struct peer *p)
+{
+	uint64_t in, out;
+	const char *why;
+
+	rail_bytes(p, &in, &out);
+	json_object_set_new(o, "transport", json_string(rail_carries(p, &why) ? "rdma" : "tcp"));
+	if (why != NULL)
+		json_object_set_new(o, "tcp_why", json_string(why));
+	json_object_set_new(o, "rdma_in_bytes", json_integer((json_int_t)in));
+	json_object_set_new(o, "rdma_out_bytes", json_integer((json_int_t)out));
+	json_object_set_new(o, "rdma_failures", json_integer((json_int_t)p->rail.failures));
+}
+
 static json_t *nodes_json(const struct server *s)
 {
 	json_t *list = json_array();
@@ -44,6 +59,8 @@ static json_t *nodes_json(const struct server *s)
 			scrape_peer_bytes(p, &in, &out);
 			json_object_set_new(o, "in_bytes", json_integer((json_int_t)in));
 			json_object_set_new(o, "out_bytes", json_integer((json_int_t)out));
+			if (p->up)
+				transport_json(o, p);
 		}
 		json_array_append_new(list, o);
 	}
