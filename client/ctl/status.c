@@ -57,6 +57,8 @@ static void print_nodes(const json_t *list)
 		       json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
 		if (text(n, "why")[0])
 			printf(": %s", text(n, "why"));
+		if (text(n, "transport")[0])
+			printf(", tensors by %s%s%s", text(n, "transport"), text(n, "tcp_why")[0] ? ": " : "", text(n, "tcp_why"));
 		printf("\n");
 	}
 }
