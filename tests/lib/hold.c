@@ -3,8 +3,11 @@
 #include "lib/hold.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <dirent.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +65,61 @@ void hold_threads(struct hold *h, pid_t pid, const char *name)
 	closedir(dir);
 	if (h->nr == 0)
 		fail_msg("process %d has no thread \"%s...\"", (int)pid, name);
+}
+
+void hold_main(struct hold *h, pid_t pid)
+{
+	h->nr = 0;
+	hold_one(h, pid);
+}
+
+/* Stands still again (true), or has not come to it after idle_ms. */
+static bool stood(pid_t tid, int idle_ms)
+{
+	uint64_t until = clock_ns() + (uint64_t)idle_ms * NS_PER_MS;
+	int status;
+	pid_t got;
+
+	while ((got = waitpid(tid, &status, __WALL | WNOHANG)) == 0 && clock_ns() < until)
+		sched_yield();
+	CHECK(got == 0 || (got == tid && WIFSTOPPED(status)));
+	return got == tid;
+}
+
+static uint64_t go_on(struct hold *h, long request, uint64_t nr, int idle_ms)
+{
+	CHECK(h->nr > 0);
+	for (uint64_t i = 0; i < nr; i++) {
+		CHECK(ptrace((enum __ptrace_request)request, h->tid[0], NULL, NULL) == 0);
+		if (!stood(h->tid[0], idle_ms))
+			return i;
+	}
+	return nr;
+}
+
+uint64_t hold_steps(struct hold *h, uint64_t instructions, int idle_ms)
+{
+	return go_on(h, PTRACE_SINGLESTEP, instructions, idle_ms);
+}
+
+uint64_t hold_calls(struct hold *h, uint64_t stops, int idle_ms)
+{
+	return go_on(h, PTRACE_SYSCALL, stops, idle_ms);
+}
+
+void hold_kill(struct hold *h, pid_t pid)
+{
+	CHECK(kill(pid, SIGKILL) == 0);
+	for (; h->nr > 0; h->nr--) { /* the dead that are traced are this thread's to take; of the first one its parent hears */
+		pid_t tid = h->tid[h->nr - 1];
+		int status = 0;
+
+		while (tid != pid && !WIFSIGNALED(status)) {
+			CHECK(waitpid(tid, &status, __WALL) == tid);
+			if (WIFEXITED(status))
+				break;
+		}
+	}
 }
 
 void hold_release(struct hold *h)

@@ -16,6 +16,12 @@ struct hold {
 
 /* All whose name begins with it ("shardd-w"), and at least one, else the test fails; none of them runs when this returns. */
 void hold_threads(struct hold *h, pid_t pid, const char *name);
+void hold_main(struct hold *h, pid_t pid); /* the first thread alone: a daemon's loop */
 void hold_release(struct hold *h);
+/* The first of those held goes on by so many instructions, or to the entry or return of so many system calls, and stands still again. Fewer
+ * when it sleeps for idle_ms: how many it made; then it stands nowhere, and only hold_kill() may follow. */
+uint64_t hold_steps(struct hold *h, uint64_t instructions, int idle_ms);
+uint64_t hold_calls(struct hold *h, uint64_t stops, int idle_ms);
+void hold_kill(struct hold *h, pid_t pid); /* -9 for the whole process; its end is still to be waited for */
 
 #endif

@@ -27,6 +27,7 @@
 #include <cmocka.h>
 
 #define READY_MS 10000
+#define WARM_IS  "warm_restart = "
 
 uint16_t proc_free_port(void)
 {
@@ -121,7 +122,7 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 	CHECK(f != NULL);
 	fprintf(f, "[daemon]\nnode = %s\nsocket = %s\nstate = %s\nmemory = 256MiB\nworkers = 1\nlog_level = debug\nhttp = off\n",
 		n->name, n->socket, n->state);
-	fprintf(f, "[cluster]\nrun_id = test\n[nodes]\n");
+	fprintf(f, WARM_IS "off    \n[cluster]\nrun_id = test\n[nodes]\n"); /* room for any other word */
 	for (int i = 0; i < c->nodes_nr; i++)
 		fprintf(f, "%s = 127.0.0.1:%u\n", c->node[i].name, c->node[i].port);
 	if (model != NULL)
@@ -156,6 +157,23 @@ struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 	return c;
 }
 
+static void conf_warm(const struct cluster *c, const struct cluster_node *n, const char *word)
+{
+	FILE *f = fopen(n->conf, "r+e");
+	char text[4096];
+	size_t bytes;
+	char *at;
+
+	CHECK(f != NULL);
+	bytes = fread(text, 1, sizeof(text) - 1, f);
+	text[bytes] = 0;
+	at = strstr(text, WARM_IS);
+	CHECK(at != NULL && fseek(f, at - text + (long)strlen(WARM_IS), SEEK_SET) == 0);
+	CHECK(fputs(word, f) >= 0 && fseek(f, 0, SEEK_END) == 0);
+	fprintf(f, "\n[daemon]\nwarm_dir = %s\n", c->warm_dir);
+	CHECK(fclose(f) == 0);
+}
+
 void cluster_warm(struct cluster *c, enum cluster_warm how)
 {
 	static const char *const words[CLUSTER_WARM_NR] = {[CLUSTER_SYSTEMD] = "systemd", [CLUSTER_TMPFS] = "tmpfs"};
@@ -164,12 +182,9 @@ void cluster_warm(struct cluster *c, enum cluster_warm how)
 	CHECK(mkdtemp(c->warm_dir) != NULL);
 	for (int i = 0; i < c->nodes_nr; i++) {
 		struct cluster_node *n = &c->node[i];
-		FILE *f = fopen(n->conf, "ae");
 		char path[128];
 
-		CHECK(f != NULL);
-		fprintf(f, "\n[daemon]\nwarm_restart = %s\nwarm_dir = %s\n", words[how], c->warm_dir);
-		CHECK(fclose(f) == 0);
+		conf_warm(c, n, words[how]);
 		snprintf(path, sizeof(path), "%s/%s.notify", c->dir, n->name);
 		if (how == CLUSTER_SYSTEMD)
 			n->store = fdstore_start(path, FDSTORE_MAX);
