@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `shardctl doctor` looks at on this machine: versions, memory, limits, pages, clock, folders. doctor.c calls each row once. A file
  * that is not there is no finding of its own: the check says what it could not learn. Ports and links are in checks_net.c,
- * what several nodes must agree on in checks_nodes.c. */
+ * RDMA in checks_rdma.c, the service in checks_unit.c, what several nodes must agree on in checks_nodes.c. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -125,28 +125,6 @@ static void look_cgroup(const struct doctor *d, struct finding *f)
 		doctor_found(f, DOCTOR_OK, "no memory limit");
 }
 
-static void look_memlock(const struct doctor *d, struct finding *f)
-{
-	FILE *limits = doctor_open(d, "/proc/self/limits");
-	char line[200], soft[32] = "", have[CTL_NUMBER_BYTES];
-	uint64_t bytes;
-
-	while (limits && fgets(line, sizeof(line), limits))
-		(void)sscanf(line, "Max locked memory %31s", soft);
-	if (limits)
-		fclose(limits);
-	bytes = strtoull(soft, NULL, 10);
-	if (!soft[0])
-		return;
-	if (strcmp(soft, "unlimited") == 0 || bytes >= doctor_memory(d)) {
-		doctor_found(f, DOCTOR_OK, "%s", strcmp(soft, "unlimited") == 0 ? soft : ctl_bytes(have, (double)bytes));
-		return;
-	}
-	doctor_found(f, DOCTOR_WARN, "%s may be locked, less than the budget: page-locked arenas for a GPU or RDMA will not fit",
-		     ctl_bytes(have, (double)bytes));
-	doctor_remedy(f, "LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` for a shell; TCP and CPU trainers do without");
-}
-
 /* --- huge pages --- */
 
 /* Of the words of a file like "always [madvise] never". */
@@ -234,14 +212,30 @@ static void existing(char *path)
 	}
 }
 
+/* The path that --address leads to, if it is one that somebody chose; else the configured one. */
+static const char *socket_path(const struct doctor *d)
+{
+	const char *address = d->options->address;
+
+	if (strcmp(address, CTL_ADDRESS) == 0)
+		return doctor_value(d, "daemon", "socket");
+	if (strncmp(address, "unix:", 5) == 0)
+		return address + 5;
+	return address[0] == '/' ? address : doctor_value(d, "daemon", "socket");
+}
+
 static void look_socket(const struct doctor *d, struct finding *f)
 {
-	const char *socket = doctor_value(d, "daemon", "socket"), *mode = doctor_value(d, "daemon", "socket_mode");
-	char copy[600], *dir;
+	const char *socket = socket_path(d), *mode = doctor_value(d, "daemon", "socket_mode");
+	char copy[600], now[16], *dir;
 	struct stat info;
 
 	snprintf(copy, sizeof(copy), "%s", socket);
 	dir = dirname(copy);
+	if (stat(socket, &info) == 0 && S_ISSOCK(info.st_mode)) { /* it may be another daemon's than the configuration's */
+		snprintf(now, sizeof(now), "%04o", (unsigned)info.st_mode & 07777);
+		mode = now;
+	}
 	if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode)) {
 		doctor_found(f, DOCTOR_FAIL, "%s: %s is no folder", socket, dir);
 		doctor_remedy(f, "mkdir -p %s, or RuntimeDirectory=shardd in the unit", dir);
@@ -249,7 +243,7 @@ static void look_socket(const struct doctor *d, struct finding *f)
 		doctor_found(f, DOCTOR_FAIL, "%s: this user may not write to %s", socket, dir);
 		doctor_remedy(f, "run as the daemon's user, or chown %s", dir);
 	} else if (strtoul(mode, NULL, 8) & 2) {
-		doctor_found(f, DOCTOR_WARN, "%s: socket_mode = %s lets every user of this machine train", socket, mode);
+		doctor_found(f, DOCTOR_WARN, "%s: mode %s lets every user of this machine train", socket, mode);
 		doctor_remedy(f, "socket_mode = 0660, and the trainers' users in the socket's group");
 	} else {
 		doctor_found(f, DOCTOR_OK, "%s, mode %s", socket, mode);
@@ -280,14 +274,17 @@ static void look_state(const struct doctor *d, struct finding *f)
 }
 
 const struct doctor_check doctor_checks[] = {
-	{"config", look_config, false},  {"versions", look_versions, false},
-	{"memory", look_memory, true},   {"cgroup", look_cgroup, true},
-	{"memlock", look_memlock, true}, {"huge_pages", look_huge, true},
-	{"shmem", look_shmem, true},     {"clock", look_clock, false},
-	{"mtu", doctor_mtu, false},      {"socket", look_socket, true},
-	{"state", look_state, true},     {"port", doctor_port, true},
-	{"http", doctor_http, true},     {"nodes", doctor_nodes, true},
-	{"ntp", doctor_ntp, false},      {"environment", doctor_environment, true},
+	{"config", look_config, false},      {"versions", look_versions, false},
+	{"memory", look_memory, true},       {"cgroup", look_cgroup, true},
+	{"memlock", doctor_memlock, true},   {"huge_pages", look_huge, true},
+	{"shmem", look_shmem, true},         {"clock", look_clock, false},
+	{"mtu", doctor_mtu, false},          {"socket", look_socket, true},
+	{"state", look_state, true},         {"port", doctor_port, true},
+	{"http", doctor_http, true},         {"nodes", doctor_nodes, true},
+	{"ntp", doctor_ntp, false},          {"environment", doctor_environment, true},
+	{"rdma", doctor_rdma, true},         {"verbs", doctor_verbs, true},
+	{"unit", doctor_unit, false},        {"watchdog", doctor_watchdog, false},
+	{"fd_store", doctor_fd_store, true},
 };
 
 const size_t doctor_checks_nr = NR(doctor_checks);

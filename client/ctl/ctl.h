@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define CTL_ADDRESS "unix:/run/shardd/shardd.sock" /* unless something else is said */
+
 enum ctl_exit { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2, CTL_UNREACHABLE = 3, CTL_CONFIG = 4, CTL_REFUSED = 5 };
 
 enum { CTL_VALUES = 16, CTL_WORDS = 8, CTL_KEY = 512 };

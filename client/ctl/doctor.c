@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `shardctl doctor`: is this machine fit for shardd as it is configured? Happy path: shardd says its version and configuration, a daemon
- * that runs its status, then each row of checks.c looks and says ok, warn or fail with the remedy. Nothing is changed. Exit 0: no
- * fail; 1: at least one; 4: the configuration is wrong (what does not depend on it is looked at all the same). */
+ * that runs its status, systemd how the service is, then each row of checks.c looks and says ok, warn or fail with the remedy. Nothing
+ * is changed. Exit 0: no fail; 1: at least one; 4: the configuration is wrong (what does not depend on it is looked at all the same). */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -91,8 +91,19 @@ bool doctor_line(const struct doctor *d, const char *path, char *line, size_t by
 	return got;
 }
 
-/* What shardd prints with these arguments, stdout or, if it fails, stderr; -1: it does not run. */
-static int shardd_says(const char *const *args, char **text)
+static int as_systemctl(const char *const *args)
+{
+	execvp("systemctl", (char *const *)(uintptr_t)args);
+	return 1;
+}
+
+static int as_shardd(const char *const *args)
+{
+	return (int)ctl_shardd(args);
+}
+
+/* What a program prints with these arguments, stdout or, if it fails, stderr; -1: it does not run. */
+static int says(int (*become)(const char *const *), const char *const *args, char **text)
 {
 	size_t bytes = 0;
 	int ends[2], status = -1;
@@ -106,7 +117,7 @@ static int shardd_says(const char *const *args, char **text)
 	if (pid == 0) {
 		if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0)
 			_exit(1);
-		_exit((int)ctl_shardd(args));
+		_exit(become(args));
 	}
 	close(ends[1]);
 	f = fdopen(ends[0], "re");
@@ -126,10 +137,10 @@ static void ask_shardd(struct doctor *d, const char *file)
 {
 	char *text, *colon;
 
-	if (shardd_says((const char *[]){"--version", NULL}, &text) == 0)
+	if (says(as_shardd, (const char *[]){"--version", NULL}, &text) == 0)
 		snprintf(d->shardd_version, sizeof(d->shardd_version), "%.*s", (int)strcspn(text, "\n"), text);
 	free(text);
-	if (shardd_says((const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL}, &text) == 0)
+	if (says(as_shardd, (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL}, &text) == 0)
 		d->config = json_loads(text, 0, NULL);
 	colon = strstr(text, "shardd: ");
 	if (!d->config)
@@ -146,6 +157,31 @@ static void ask_daemon(struct doctor *d)
 	if (ctl_ask(d->options, OP_STATUS, &text, &e) == SHARD_OK)
 		d->status = json_loads(text, 0, NULL);
 	free(text);
+}
+
+/* A made-up machine has systemd's answer in a file. */
+static void ask_systemd(struct doctor *d)
+{
+	static const char *const show[] = {
+		"systemctl", "show", "shardd.service",
+		"--property=LoadState,ActiveState,SubState,Result,ExecMainStatus,NRestarts,MainPID,UnitFileState,"
+		"WatchdogUSec,FileDescriptorStoreMax,NFileDescriptorStore,LimitMEMLOCK",
+		NULL};
+	FILE *f = d->root[0] ? doctor_open(d, "/systemctl") : NULL;
+	size_t bytes = 0;
+
+	if (!d->root[0] && access("/run/systemd/system", F_OK) == 0) {
+		if (says(as_systemctl, show, &d->unit) != 0 && d->unit)
+			d->unit[0] = 0;
+	} else if (f && getdelim(&d->unit, &bytes, 0, f) < 0) {
+		free(d->unit);
+		d->unit = NULL;
+	}
+	if (f)
+		fclose(f);
+	if (!d->unit)
+		d->unit = strdup("");
+	CHECK(d->unit);
 }
 
 /* --- results --- */
@@ -200,9 +236,11 @@ enum ctl_exit ctl_doctor(const struct ctl_options *o)
 
 	ask_shardd(&d, o->value[CONFIG]);
 	ask_daemon(&d);
+	ask_systemd(&d);
 	examine(&d, count);
 	rc = !d.config && d.shardd_version[0] ? CTL_CONFIG : count[DOCTOR_FAIL] > 0 ? CTL_FAILED : CTL_OK;
 	json_decref(d.config);
 	json_decref(d.status);
+	free(d.unit);
 	return rc;
 }

@@ -22,6 +22,7 @@ struct doctor {
 	json_t *status;           /* of the daemon at --address; NULL: none answers */
 	char config_text[400];    /* why it is wrong */
 	char shardd_version[100]; /* "": it does not run */
+	char *unit;               /* `systemctl show` of the service; "": systemd does not run */
 };
 
 struct doctor_check {
@@ -30,7 +31,7 @@ struct doctor_check {
 	bool needs_config;
 };
 
-/* checks.c, checks_net.c, checks_nodes.c */
+/* checks.c, checks_net.c, checks_nodes.c, checks_rdma.c, checks_unit.c */
 extern const struct doctor_check doctor_checks[];
 extern const size_t doctor_checks_nr;
 void doctor_port(const struct doctor *d, struct finding *f);
@@ -39,6 +40,12 @@ void doctor_mtu(const struct doctor *d, struct finding *f);
 void doctor_nodes(const struct doctor *d, struct finding *f);
 void doctor_ntp(const struct doctor *d, struct finding *f);
 void doctor_environment(const struct doctor *d, struct finding *f);
+void doctor_rdma(const struct doctor *d, struct finding *f);
+void doctor_verbs(const struct doctor *d, struct finding *f);
+void doctor_unit(const struct doctor *d, struct finding *f);
+void doctor_watchdog(const struct doctor *d, struct finding *f);
+void doctor_fd_store(const struct doctor *d, struct finding *f);
+void doctor_memlock(const struct doctor *d, struct finding *f);
 
 /* ok, warn or fail with what was found; the remedy comes second, "" if there is none. */
 __attribute__((format(printf, 3, 4))) void doctor_found(struct finding *f, enum doctor_result result, const char *fmt, ...);

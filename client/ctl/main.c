@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_ADDRESS "unix:/run/shardd/shardd.sock"
-
 static const struct ctl_command commands[] = {
 	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
@@ -40,8 +38,7 @@ static const struct ctl_command commands[] = {
 enum { OPT_TIMEOUT = 256, OPT_JSON, OPT_SECRET };
 
 static const struct argp_option argp_rows[] = {
-	{"address", 'a', "ADDRESS", 0, "unix:/path, host:port or spawn:NAME (default: $SHARD_ADDRESS, then " DEFAULT_ADDRESS ")",
-	 0},
+	{"address", 'a', "ADDRESS", 0, "unix:/path, host:port or spawn:NAME (default: $SHARD_ADDRESS, then " CTL_ADDRESS ")", 0},
 	{"secret", OPT_SECRET, "FILE", 0, "the cluster's secret, for host:port (default: $SHARD_SECRET)", 0},
 	{"timeout", OPT_TIMEOUT, "SECONDS", 0, "give up after this (default: 5)", 0},
 	{"json", OPT_JSON, NULL, 0, "print JSON", 0},
@@ -195,7 +192,7 @@ int main(int argc, char **argv)
 	};
 	const char *from_env = getenv("SHARD_ADDRESS"), *secret = getenv("SHARD_SECRET");
 	struct parsed p = {
-		.options = {.address = from_env && *from_env ? from_env : DEFAULT_ADDRESS,
+		.options = {.address = from_env && *from_env ? from_env : CTL_ADDRESS,
 			    .secret = secret && *secret ? secret : NULL,
 			    .timeout_ns = 5000000000ull},
 	};
