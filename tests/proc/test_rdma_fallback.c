@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Where RDMA cannot be had, from the start or of one model's memory: a crew trains over TCP, the status says why, and when the reason is gone
+ * RDMA is there. transport = rdma refuses to start. Verbs are rdma/fake.h's. */
+#include "base/check.h"
+#include "lib/crewed.h"
+#include "lib/linked.h"
+#include "rdma/fake.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static void cannot(const struct inproc_conf *conf, const char *why, void (*mend)(void))
+{
+	struct crewed *r = crewed_begin(conf);
+
+	crew_start(&r->crew, UINT64_MAX);
+	crewed_steps(r, 3);
+	linked_await(&r->cluster.node[0], "b", "tcp_why", why);
+	linked_await(&r->cluster.node[1], "a", "transport", "tcp");
+	if (mend != NULL) {
+		mend();
+		linked_by_rdma(&r->cluster);
+		crewed_steps(r, 3);
+	}
+	crewed_end(r);
+}
+
+static void unlock(void)
+{
+	fake_memlock(0);
+}
+
+static void memlock(void **state)
+{
+	(void)state;
+	fake_reset();
+	fake_memlock(4096);
+	cannot(NULL, "memlock", unlock);
+}
+
+static void allow(void)
+{
+	fake_fail_always(FAKE_REG_MR, 0);
+}
+
+static void registration_refused(void **state)
+{
+	(void)state;
+	fake_reset();
+	fake_fail_always(FAKE_REG_MR, EPERM);
+	cannot(NULL, "", allow);
+}
+
+static void no_device(void **state)
+{
+	(void)state;
+	fake_reset();
+	fake_devices(NULL, 0);
+	cannot(NULL, "no RDMA device", NULL);
+}
+
+static void not_wanted(void **state)
+{
+	(void)state;
+	fake_reset();
+	cannot(&(struct inproc_conf){.net = "transport = tcp"}, "transport = tcp", NULL);
+}
+
+/* The queue pairs may be had, the model's memory not. */
+static void memory_of_the_model(void **state)
+{
+	struct crewed *r;
+
+	(void)state;
+	fake_reset();
+	r = crewed_begin(NULL);
+	linked_by_rdma(&r->cluster);
+	fake_memlock(1);
+	crew_start(&r->crew, UINT64_MAX);
+	crewed_steps(r, 3);
+	linked_await(&r->cluster.node[0], "b", "tcp_why", "memlock");
+	fake_memlock(0);
+	linked_by_rdma(&r->cluster);
+	crewed_steps(r, 3);
+	assert_true(linked_figure(&r->cluster.node[0], "b", "rdma_in_bytes") > 0);
+	crewed_end(r);
+}
+
+static void insists(void **state)
+{
+	struct inproc c;
+
+	(void)state;
+	fake_reset();
+	fake_devices(NULL, 0);
+	inproc_prepare(&c, &(struct inproc_conf){.net = "transport = rdma"});
+	assert_int_equal(inproc_node_start(&c.node[0]), SHARD_BAD_ARG);
+	assert_non_null(strstr(c.node[0].why.text, "[net] transport = rdma: no RDMA device"));
+	fake_reset();
+	assert_int_equal(inproc_node_start(&c.node[0]), SHARD_OK);
+	inproc_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(memlock),    cmocka_unit_test(registration_refused), cmocka_unit_test(no_device),
+		cmocka_unit_test(not_wanted), cmocka_unit_test(memory_of_the_model),  cmocka_unit_test(insists),
+	};
+
+	return cmocka_run_group_tests_name("rdma_fallback", tests, NULL, NULL);
+}
