@@ -231,11 +231,12 @@ static void offer(struct peer *p)
 {
 	struct err e;
 
+	p->rail.offer++;
 	if (make_queues(p, &e) != SHARD_OK) {
 		not_now(p, 0, e.text);
+		send_rail(p, p->rail.offer, e.text, 0);
 		return;
 	}
-	p->rail.offer++;
 	p->rail.state = RAIL_OFFERED;
 	p->rail.since_ns = clock_ns();
 	snprintf(p->rail.why, sizeof(p->rail.why), "RDMA was offered, node %s has not answered",
@@ -253,11 +254,12 @@ static enum shard_status offered(struct peer *p, const Shard__Rail *body, struct
 	struct err no;
 
 	if (r->failed)
-		return SHARD_OK; /* this link is over */
-	if (r->queues != NULL && body->why[0] == 0 && regions_heard(p))
-		return err_set(e, SHARD_PROTOCOL, "an offer of RDMA while it is up");
+		return SHARD_OK;                   /* this link is over */
+	if (r->queues != NULL && regions_heard(p)) /* what is written goes by it: it may end with the link only */
+		return err_set(e, SHARD_PROTOCOL, "RDMA is offered anew, or taken back, while it is up");
 	if (r->queues != NULL || body->why[0] != 0) { /* it came to nothing over there */
-		snprintf(r->why, sizeof(r->why), "%s", body->why[0] != 0 ? body->why : "RDMA is offered anew");
+		snprintf(r->why, sizeof(r->why), "node %s: %.400s", server_node_name(p->server, p->node),
+			 body->why[0] != 0 ? body->why : "RDMA is offered anew");
 		free_queues(p);
 		say(p);
 	}

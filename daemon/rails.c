@@ -30,7 +30,7 @@ static void on_gone(void *owner, const struct err *why)
 
 	a->gone = true;
 	snprintf(a->why, sizeof(a->why), "%s", why->text);
-	log_line(s->log, LOG_LEVEL_ERROR, "event=rdma_gone device=\"%s\" why=%s", rdma_name(a->device), why->text);
+	log_line(s->log, LOG_LEVEL_ERROR, "event=rdma_gone device=%s why=%s", rdma_name(a->device), why->text);
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL && s->peer[n]->rail.queues != NULL)
 			peer_close(s->peer[n], why);
@@ -58,7 +58,7 @@ static enum shard_status open_device(struct server *s, struct err *e)
 
 	if (st == SHARD_OK) {
 		a->why[0] = 0;
-		log_line(s->log, LOG_LEVEL_INFO, "event=rdma device=\"%s\"", rdma_name(a->device));
+		log_line(s->log, LOG_LEVEL_INFO, "event=rdma device=%s", rdma_name(a->device));
 		return SHARD_OK;
 	}
 	a->device = NULL;
