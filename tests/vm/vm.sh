@@ -224,11 +224,11 @@ t()
 
 must()
 {
-	local what=$1 log="$here/log/$2" start=$SECONDS
+	local what=$1 log="$here/log/${2##*/}" start=$SECONDS
 
 	shift
 	if ! "$@" >"$log" 2>&1; then
-		took FAIL "$1" "$what" $((SECONDS - start))
+		took FAIL "${1##*/}" "$what" $((SECONDS - start))
 		printf 'FAIL %-34s %s\n' "$part" "$what: part $part ends here"
 		tail -n "${TAIL:-40}" "$log" | sed 's/^/     | /'
 		exit 1
