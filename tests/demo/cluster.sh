@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # cluster.sh: daemons and trainers of a demonstration or a test, in a folder of their own. Sourced by scripts that have set `name` and
 # `build`. Whatever happens, every process that was started here is gone when the script ends. KEEP=1 keeps the folder. CONF is more of the
-# daemons' configuration; SLOW=n: the machine is so many times slower than others, and deadlines are longer.
+# daemons' configuration; SLOW=n: the machine is so many times slower than others, and deadlines are longer. WARM=1: what daemons hold
+# outlives them, on a tmpfs.
 set -u
 unset "${!SHARD_@}"
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-$name.XXXXXX")
+warm=
+[ "${WARM:-}" = 1 ] && warm=$(mktemp -d "/dev/shm/shardd-$name.XXXXXX")
 declare -A pid_of=()
 
 cleanup()
@@ -21,6 +24,7 @@ cleanup()
 	else
 		rm -rf "$dir"
 	fi
+	[ -z "$warm" ] || rm -rf "$warm"
 }
 trap cleanup EXIT
 trap 'exit 130' INT
@@ -96,6 +100,8 @@ config() # NODE
 		socket = $dir/$1.sock
 		state = $dir/state-$1
 		memory = 1GiB
+		warm_restart = $([ -n "$warm" ] && echo tmpfs || echo off)
+		warm_dir = ${warm:-/dev/shm}
 		[cluster]
 		run_id = $name
 		membership = static

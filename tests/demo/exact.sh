@@ -3,11 +3,14 @@
 # exact.sh BUILD TRAINERS-ON-A,TRAINERS-ON-B [options of gpt...]: a short run through two daemons equals the reference, byte by byte.
 # Status 0 and no word: equal. It is the demo without its show, for the tests: other element types, optimizers, chunks and worlds.
 # BREAK=1: the last trainer flips one bit of one gradient, which has to be found. KILL=K: trainer K is killed with -9 in mid-run and
-# started again; the others wait for it, and nothing of the result may change. OUT=FOLDER keeps what was dumped and the daemons' logs there.
+# started again; the others wait for it, and nothing of the result may change. DAEMONS="a,b a": so many times, daemons are killed with -9 in
+# mid-run, here both and then the first, and come back with what they held; their trainers end and are started again.
+# OUT=FOLDER keeps what was dumped and the daemons' logs there.
 name=exact
 build=$(cd "${1:?usage: exact.sh BUILD N,N [options]}" && pwd)
 on=${2:?usage: exact.sh BUILD N,N [options]}
 shift 2
+[ -n "${DAEMONS:-}" ] && WARM=1
 . "${BASH_SOURCE%/*}/cluster.sh"
 
 deadline_s=$((30 * ${SLOW:-1}))
@@ -25,8 +28,52 @@ trainer() # K LOG
 		--dump "$dir/daemons" "${flip[@]}"
 }
 
+last_step()
+{
+	cat "$dir"/*.log 2>/dev/null | sed -n 's/^step=\([0-9]*\) .*/\1/p' | sort -n | tail -n 1
+}
+
+declare -A again=() # trainers that were started again
+deaths=0
+die() # NODE...
+{
+	local n k
+
+	for n in "$@"; do
+		kill -9 "${pid_of[daemon-$n]}"
+	done
+	for n in "$@"; do
+		wait "${pid_of[daemon-$n]}" 2>/dev/null
+		rm -f "$dir/$n.sock"
+		mv "$dir/daemon-$n.out" "$dir/daemon-$n.$((++deaths)).out"
+		start daemon-$n "$build/shardd" --config "$dir/$n.conf"
+	done
+	for n in "$@"; do
+		wait_for_socket $n
+	done
+	for ((k = 0; k < ranks; k++)); do
+		n=$([ $k -lt "${on%,*}" ] && echo a || echo b)
+		[[ " $* " == *" $n "* ]] && [ -n "${pid_of[trainer-$k]:-}" ] || continue
+		wait "${pid_of[trainer-$k]}" && unset "pid_of[trainer-$k]" && continue
+		grep -qE 'SHARD_(CLOSED|UNREACHABLE)' "$dir/trainer-$k.out" || fail "trainer $k ended otherwise than with its daemon"
+		again[$k]=1
+		trainer $k "$dir/trainer-$k.$deaths.log"
+	done
+}
+
 for ((k = 0; k < ranks; k++)); do
 	trainer $k "$dir/trainer-$k.log"
+done
+for nodes in ${DAEMONS:-}; do
+	step=$(last_step)
+	wanted=$((${step:-0} + 4))
+	until step=$(last_step) && [ "${step:-0}" -ge $wanted ]; do
+		for ((k = 0; k < ranks; k++)); do
+			running "trainer-$k" || finish "trainer-$k"
+		done
+		sleep 0.01
+	done
+	die ${nodes//,/ }
 done
 if [ -n "${KILL:-}" ]; then
 	until [ "$(grep -c '' "$dir/trainer-$KILL.log" 2>/dev/null)" -ge 5 ] 2>/dev/null; do
@@ -38,7 +85,7 @@ if [ -n "${KILL:-}" ]; then
 	trainer "$KILL" "$dir/again.log"
 fi
 for ((k = 0; k < ranks; k++)); do
-	finish trainer-$k
+	[ -z "${pid_of[trainer-$k]:-}" ] || finish trainer-$k
 done
 stop_daemons
 [ -z "${OUT:-}" ] || cp -r "$dir/daemons" "$dir"/daemon-?.out "$OUT"
@@ -52,6 +99,6 @@ told()
 	sed -E 's/ (rank|samples|loss|pushed|pulled|ns|attempts)=[^ ]*//g' "$1"
 }
 for ((k = 0; k < ranks; k++)); do
-	[ $k != "${KILL:-}" ] || continue # it may have died between a commit and its line
+	[ $k != "${KILL:-}" ] && [ -z "${again[$k]:-}" ] || continue # it may have died between a commit and its line
 	cmp -s <(told "$dir/trainer-$k.log") <(told "$dir/reference.log") || fail "trainer $k was told other norms than the reference's"
 done
