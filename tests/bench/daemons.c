@@ -4,6 +4,7 @@
 #include "bench/daemons.h"
 
 #include "base/check.h"
+#include "lib/fdstore.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -67,6 +68,9 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 	fprintf(f,
 		"[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = %s/%c.state\nmemory = 8GiB\nhttp = off\n",
 		'a' + i, port[i], d->dir, 'a' + i, d->dir, 'a' + i);
+	fprintf(f, "warm_restart = %s\n", d->warm ? d->warm : "off");
+	if (d->warm_dir[0] != 0)
+		fprintf(f, "warm_dir = %s\n", d->warm_dir);
 	if (workers > 0)
 		fprintf(f, "workers = %u\n", workers);
 	fprintf(f, "[cluster]\nrun_id = bench\n[nodes]\n");
@@ -75,13 +79,15 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 	fclose(f);
 }
 
-static void launch(struct daemons *d, int i)
+void daemons_launch(struct daemons *d, int i)
 {
 	char program[600], conf[128], log[128];
 
 	snprintf(program, sizeof(program), "%s/shardd", d->build);
 	snprintf(conf, sizeof(conf), "%s/%c.conf", d->dir, 'a' + i);
 	snprintf(log, sizeof(log), "%s/%c.log", d->dir, 'a' + i);
+	if (d->store[i] != NULL)
+		fdstore_begin(d->store[i]);
 	fflush(NULL); /* the child flushes its copies too */
 	d->pid[i] = fork();
 	if (d->pid[i] < 0)
@@ -93,11 +99,13 @@ static void launch(struct daemons *d, int i)
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* whatever becomes of the benchmark */
 	if (freopen(log, "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL)
 		_exit(126);
+	if (d->store[i] != NULL)
+		fdstore_child(d->store[i]);
 	execl(program, program, "--config", conf, (char *)NULL);
 	_exit(127);
 }
 
-static void wait_up(const struct daemons *d, int i)
+void daemons_wait(const struct daemons *d, int i)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	shard_client *c;
@@ -112,43 +120,67 @@ static void wait_up(const struct daemons *d, int i)
 	shard_disconnect(&c);
 }
 
-void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers)
+void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers, const char *warm)
 {
 	uint16_t port[DAEMONS_MAX];
-	char self[512];
+	char self[512], path[128];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
 	CHECK(nr >= 1 && nr <= DAEMONS_MAX);
 	if (n <= 0)
 		bench_fail("%s: where is it?", argv0);
 	self[n] = 0;
-	*d = (struct daemons){.nr = nr};
+	*d = (struct daemons){.nr = nr, .warm = warm};
 	snprintf(d->build, sizeof(d->build), "%s/../..", dirname(self));
 	snprintf(d->dir, sizeof(d->dir), "/tmp/shardd-bench.XXXXXX");
 	if (mkdtemp(d->dir) == NULL)
 		bench_fail("%s: %s", d->dir, strerror(errno));
+	if (warm != NULL && strcmp(warm, "tmpfs") == 0) {
+		snprintf(d->warm_dir, sizeof(d->warm_dir), "/dev/shm/shardd-bench.XXXXXX");
+		if (mkdtemp(d->warm_dir) == NULL)
+			bench_fail("%s: %s", d->warm_dir, strerror(errno));
+	}
 	for (int i = 0; i < nr; i++)
 		port[i] = free_port();
 	for (int i = 0; i < nr; i++) {
 		snprintf(d->address[i], sizeof(d->address[i]), "unix:%s/%c.sock", d->dir, 'a' + i);
+		snprintf(path, sizeof(path), "%s/%c.notify", d->dir, 'a' + i);
+		if (warm != NULL && strcmp(warm, "systemd") == 0)
+			d->store[i] = fdstore_start(path, FDSTORE_MAX);
 		configure(d, i, port, workers);
-		launch(d, i);
 	}
+}
+
+void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers)
+{
+	daemons_make(d, argv0, nr, workers, NULL);
 	for (int i = 0; i < nr; i++)
-		wait_up(d, i);
+		daemons_launch(d, i);
+	for (int i = 0; i < nr; i++)
+		daemons_wait(d, i);
+}
+
+void daemons_kill(struct daemons *d, int i)
+{
+	if (kill(d->pid[i], SIGKILL) != 0 || waitpid(d->pid[i], NULL, 0) != d->pid[i])
+		bench_fail("shardd of node %c cannot be killed", 'a' + i);
+	d->pid[i] = 0;
 }
 
 void daemons_stop(struct daemons *d)
 {
-	char command[128];
+	char command[160];
 	int status;
 
 	for (int i = 0; i < d->nr; i++)
-		kill(d->pid[i], SIGTERM);
-	for (int i = 0; i < d->nr; i++)
-		if (waitpid(d->pid[i], &status, 0) != d->pid[i] || status != 0)
+		if (d->pid[i] > 0)
+			kill(d->pid[i], SIGTERM);
+	for (int i = 0; i < d->nr; i++) {
+		if (d->pid[i] > 0 && (waitpid(d->pid[i], &status, 0) != d->pid[i] || status != 0))
 			bench_fail("shardd of node %c ended with status 0x%x: see %s", 'a' + i, status, d->dir);
-	snprintf(command, sizeof(command), "rm -rf %s", d->dir);
+		fdstore_stop(&d->store[i]);
+	}
+	snprintf(command, sizeof(command), "rm -rf %s %s", d->dir, d->warm_dir);
 	if (system(command) != 0)
 		bench_fail("cannot remove %s", d->dir);
 }

@@ -10,17 +10,27 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+struct fdstore;
+
 enum { DAEMONS_MAX = 2, FLEET_MAX = 2, FLEET_TENSORS_MAX = 256 };
 
 struct daemons {
 	char dir[64], build[512], address[DAEMONS_MAX][128];
+	const char *warm;                   /* warm_restart; NULL: off */
+	char warm_dir[64];                  /* empty: none was made */
+	struct fdstore *store[DAEMONS_MAX]; /* service managers, if warm is "systemd" */
 	pid_t pid[DAEMONS_MAX];
 	int nr;
 };
 
 /* With two nodes, each has half of the processors, so that the scheduler cannot put them now on one, now on two. */
 void daemons_start(struct daemons *d, const char *argv0, int nr, uint32_t workers);
-void daemons_stop(struct daemons *d);
+/* The same in steps. warm may be NULL. */
+void daemons_make(struct daemons *d, const char *argv0, int nr, uint32_t workers, const char *warm);
+void daemons_launch(struct daemons *d, int i);
+void daemons_wait(const struct daemons *d, int i); /* until it answers */
+void daemons_kill(struct daemons *d, int i);       /* -9, and gone */
+void daemons_stop(struct daemons *d);              /* whoever runs */
 /* A figure of the first model in a daemon's status, by path ("last_step.apply_s"); of the daemon itself with a leading "/". */
 double daemons_figure(const struct daemons *d, int i, const char *path);
 
