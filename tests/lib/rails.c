@@ -118,6 +118,19 @@ void rails_init(struct rails *r, const struct rails_conf *conf)
 	}
 }
 
+enum shard_status rails_rail(struct rails *r, int i, bool checksum, struct err *e)
+{
+	struct rails_end *end = &r->end[i];
+	struct rdma_rail_conf rail = {.domain = end->domain,
+				      .handler = &handler,
+				      .owner = end,
+				      .qps_nr = r->conf.qps_nr,
+				      .checksum = checksum,
+				      .deadline_ns = r->conf.deadline_ns};
+
+	return rdma_rail_new(&end->rail, &rail, e);
+}
+
 static enum shard_status open_end(struct rails *r, int i, struct err *e)
 {
 	struct rails_end *end = &r->end[i];
@@ -127,11 +140,6 @@ static enum shard_status open_end(struct rails *r, int i, struct err *e)
 				.busy_poll_us = r->conf.busy_poll_us,
 				.gone = on_gone,
 				.owner = end};
-	struct rdma_rail_conf rail = {.handler = &handler,
-				      .owner = end,
-				      .qps_nr = r->conf.qps_nr,
-				      .checksum = !r->conf.no_checksum,
-				      .deadline_ns = r->conf.deadline_ns};
 	enum shard_status rc = rdma_open(&end->rdma, &r->loop, &dev, e);
 
 	if (rc == SHARD_OK)
@@ -140,10 +148,7 @@ static enum shard_status open_end(struct rails *r, int i, struct err *e)
 		rc = rdma_register(&end->source, end->domain, end->source_at, r->area, false, e);
 	if (rc == SHARD_OK)
 		rc = rdma_register(&end->land, end->domain, end->land_at, r->area, true, e);
-	rail.domain = end->domain;
-	if (rc == SHARD_OK)
-		rc = rdma_rail_new(&end->rail, &rail, e);
-	return rc;
+	return rc == SHARD_OK ? rails_rail(r, i, !r->conf.no_checksum, e) : rc;
 }
 
 enum shard_status rails_open(struct rails *r, struct err *e)

@@ -44,8 +44,9 @@ struct rails {
 	size_t area; /* bytes of source_at, and of land_at */
 };
 
-void rails_init(struct rails *r, const struct rails_conf *conf); /* no verbs yet */
-enum shard_status rails_open(struct rails *r, struct err *e);    /* devices, domains, regions, rails */
+void rails_init(struct rails *r, const struct rails_conf *conf);                    /* no verbs yet */
+enum shard_status rails_open(struct rails *r, struct err *e);                       /* devices, domains, regions, rails */
+enum shard_status rails_rail(struct rails *r, int i, bool checksum, struct err *e); /* one more, after the last was freed */
 enum shard_status rails_connect(struct rails *r, struct err *e);
 void rails_begin(struct rails *r, const struct rails_conf *conf); /* all three, and asserts */
 void rails_close(struct rails *r);                                /* whatever there is; the loop ends */

@@ -84,8 +84,9 @@ void fake_break_qp(uint32_t qpn); /* as after an error: everything is flushed */
 void fake_remove(const char *device);
 void fake_set_gid(const char *device, uint32_t index, const char *address);
 
-/* Called before a request is carried out; it may look and write memory, and calls nothing of this file. NULL: nothing is called. */
-typedef void (*fake_hook_fn)(void *arg, uint32_t qpn, const struct ibv_send_wr *wr);
+/* Called before a request is carried out; it may look, change the request and write memory, and calls nothing of this file. wr->sg_list
+ * is the bytes to be sent. NULL: nothing is called. */
+typedef void (*fake_hook_fn)(void *arg, uint32_t qpn, struct ibv_send_wr *wr);
 void fake_hook(fake_hook_fn fn, void *arg);
 uint32_t fake_qps(uint32_t *qpn, uint32_t max); /* numbers of those that live, oldest first */
 struct ibv_qp *fake_qp(uint32_t qpn);           /* to post by hand what no honest sender would */

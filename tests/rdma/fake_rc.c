@@ -98,7 +98,7 @@ static enum ibv_wc_status carry_out(struct fake_qp *q, struct fake_request *r, s
 	bool inlined = r->wr.send_flags & IBV_SEND_INLINE,
 	     write = r->wr.opcode != IBV_WR_SEND && r->wr.opcode != IBV_WR_SEND_WITH_IMM;
 	uint32_t bytes = r->wr.num_sge > 0 ? r->sge.length : 0;
-	const void *from = inlined ? r->inlined : (const void *)(uintptr_t)r->sge.addr;
+	const void *from = (const void *)(uintptr_t)r->sge.addr;
 
 	if (bytes > 0 && !inlined && !find_mr(r->sge.lkey, q->qp.pd, r->sge.addr, bytes, 0))
 		return IBV_WC_LOC_PROT_ERR;
@@ -190,13 +190,14 @@ static int post_one(struct fake_qp *q, const struct ibv_send_wr *wr)
 		fake_misuse("a send queue of %u holds no more requests", q->cap.max_send_wr);
 	r->wr = *wr;
 	r->wr.next = NULL;
-	if (wr->num_sge > 0)
-		r->sge = *wr->sg_list;
+	r->wr.sg_list = &r->sge; /* what a hook may look at, and change */
+	r->sge = wr->num_sge > 0 ? *wr->sg_list : (struct ibv_sge){0};
 	if (wr->send_flags & IBV_SEND_INLINE) {
 		if (wr->num_sge > 0 && (r->sge.length > q->cap.max_inline_data || r->sge.length > sizeof(r->inlined)))
 			fake_misuse("%u bytes inline, of at most %u", r->sge.length, q->cap.max_inline_data);
 		if (wr->num_sge > 0)
 			memcpy(r->inlined, (const void *)(uintptr_t)r->sge.addr, r->sge.length);
+		r->sge.addr = (uintptr_t)r->inlined;
 	}
 	q->posted++;
 	return 0;
