@@ -16,7 +16,7 @@
 #endif
 #define CORE_INBOX_NR  (CORE_RANKS_MAX + 16) /* one message to ourselves per trainer, and the verdict's */
 #define CORE_SECOND_NS 1000000000ull         /* repeats slow down to one a second */
-#define WARM_WORDS     17                    /* that tell one state which must survive from the next: warm.c */
+#define WARM_WORDS     13                    /* that tell one state which must survive from the next: warm.c */
 
 struct core {
 	struct core_conf conf;

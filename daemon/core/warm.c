@@ -62,10 +62,10 @@ static uint64_t *words_id(uint64_t *to, const struct core_id *id)
 	return to;
 }
 
-/* Everything else follows from these: a view from its number, a record and the votes from the attempt and the part. */
+/* Nothing else moves unless one of these does: a view has a number, a record comes with a view or makes PREPARED APPLYING, and votes are
+ * final in PREPARED. */
 static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 {
-	const struct core_id none = {0};
 	const struct step *s = &c->step;
 	const struct member *m = &c->member;
 	uint64_t *to = word;
@@ -77,7 +77,6 @@ static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 	*to++ = s->part;
 	to = words_id(to, &s->id);
 	to = words_id(to, &s->aborted);
-	to = words_id(to, s->has_record ? &s->record.id : &none);
 	CHECK(to == word + WARM_WORDS);
 }
 

@@ -11,7 +11,7 @@ struct truth;
 /* life.c: a node starts and dies */
 void node_start(struct sim *s, uint16_t n);
 void node_crash(struct sim *s, uint16_t n, bool whole); /* whole: its memory outlives it */
-void node_save(struct sim_node *nd);
+void node_save(struct sim_node *nd, bool torn);
 void node_free(struct sim_node *nd);
 
 /* shell.c: one node */
@@ -69,6 +69,8 @@ void truth_seal(struct sim *s, struct truth *t, const struct record *r);
 void truth_orders_end(struct sim *s);
 
 /* truth_warm.c: their checkers of what outlives a process */
+void truth_seen(struct sim *s, uint16_t n); /* this is what it has to come back as */
+void truth_same(struct sim *s, uint16_t n); /* has it? */
 void truth_whole(struct sim *s, uint16_t n, const struct record *r);
 void truth_lost(struct sim *s, const struct core_view *v); /* about to be: is there a reason? */
 

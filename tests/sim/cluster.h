@@ -76,17 +76,28 @@ struct cell { /* a gradient in an arena or a landing slot */
 	bool nan;
 };
 
+struct sim_seen { /* of a core, when it last saved */
+	enum core_part part;
+	bool sealed, restoring;
+	uint64_t term, committed;
+	uint32_t seq, generation;
+	struct core_tune tune;
+	struct core_id id;
+};
+
 struct sim_node {
 	bool alive, paused;
 	bool whole;           /* not alive: its memory is, so that it comes back as the member that it was */
 	bool warming;         /* in CORE_EV_WARM */
-	uint64_t incarnation; /* of the member */
+	uint64_t incarnation; /* of the member, as it says */
+	uint64_t member;      /* and as it is: the start that began with nothing */
 	uint64_t starts;      /* of processes: ever more */
 	uint64_t resume_at, tick_at;
 	void *memory;
 	struct core *core;
 	void *parked[2]; /* what the core saves, in turns */
 	uint32_t parked_at;
+	struct sim_seen seen;
 	/* disk */
 	bool has_disk, persisting;
 	struct core_view disk, pending;

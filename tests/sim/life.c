@@ -55,9 +55,16 @@ void node_free(struct sim_node *nd)
 	free(nd->parked[1]);
 }
 
-void node_save(struct sim_node *nd)
+/* Into the buffer that does not count, which then does. torn: the process dies in the middle of it. */
+void node_save(struct sim_node *nd, bool torn)
 {
-	if (core_warm_save(nd->core, nd->parked[1 - nd->parked_at]))
+	void *idle = nd->parked[1 - nd->parked_at];
+
+	if (!core_warm_save(nd->core, idle))
+		return;
+	if (torn)
+		memset((char *)idle + 64, 0xa5, 64);
+	else
 		nd->parked_at = 1 - nd->parked_at;
 }
 
@@ -92,6 +99,8 @@ void node_start(struct sim *s, uint16_t n)
 
 	nd->starts++;
 	if (!warm)
+		nd->member = nd->starts;
+	if (!warm)
 		nd->incarnation = nd->starts;
 	conf = node_conf(s, n);
 	free(nd->memory);
@@ -107,7 +116,10 @@ void node_start(struct sim *s, uint16_t n)
 		  (unsigned long long)nd->starts);
 	if (!nd->core)
 		sim_fail(s, "warm_whole", "n%u: what it saved is refused", n);
-	node_save(nd);
+	if (warm)
+		truth_same(s, n);
+	node_save(nd, false);
+	truth_seen(s, n);
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
 		if (i != n)
 			link_break(s, n, i);
@@ -156,11 +168,13 @@ void node_crash(struct sim *s, uint16_t n, bool whole)
 	}
 	memset(nd, 0, sizeof(*nd));
 	nd->incarnation = was.incarnation;
+	nd->member = was.member;
 	nd->starts = was.starts;
 	nd->memory = was.memory;
 	nd->parked[0] = was.parked[0];
 	nd->parked[1] = was.parked[1];
 	nd->parked_at = was.parked_at;
+	nd->seen = was.seen;
 	nd->has_disk = was.has_disk;
 	nd->disk = was.disk;
 	nd->prepared = was.prepared;

@@ -22,7 +22,7 @@ void shell_timer(struct sim *s, uint16_t n)
 	sim_at(s, at - s->now, SIM_TICK, n);
 }
 
-/* The process may die in the event: before what it changed is saved, or with only the first actions done. */
+/* The process may die in the event: before what it changed is saved as a whole, or with only the first actions done. */
 static uint32_t shell_dies(struct sim *s)
 {
 	if (!s->faults || !sim_chance(s, s->dies))
@@ -40,8 +40,9 @@ void node_event(struct sim *s, uint16_t n, const struct core_event *e)
 	CHECK(!nd->paused);
 	core_event(nd->core, e, s->now, &s->out);
 	dies = shell_dies(s);
+	node_save(nd, dies == 0);
 	if (dies > 0)
-		node_save(nd);
+		truth_seen(s, n);
 	for (; done < s->out.nr && done + 1 < dies; done++) {
 		s->hash = sim_mix(s->hash, (uint64_t)s->out.act[done].type * 64 + (uint64_t)s->out.act[done].msg.op);
 		truth_action(s, n, &s->out.act[done]);
@@ -51,7 +52,7 @@ void node_event(struct sim *s, uint16_t n, const struct core_event *e)
 		shell_timer(s, n);
 		return;
 	}
-	sim_trace(s, "n%u dies %s, with %u of %u actions done", n, dies ? "after it saved" : "before it saved", done, s->out.nr);
+	sim_trace(s, "n%u dies %s, with %u of %u actions done", n, dies ? "after it saved" : "while it saves", done, s->out.nr);
 	fault_crash(s, n);
 }
 

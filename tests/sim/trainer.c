@@ -33,6 +33,7 @@ void trainer_spawn(struct sim *s, uint32_t t)
 	tr->state = TR_IDLE;
 	tr->stopped = false;
 	tr->session = ++s->sessions_nr;
+	tr->id = (struct core_id){0};
 	memset(tr->arena, 0, sizeof(tr->arena));
 	s->session[tr->session] = (struct sim_session){.node = tr->node, .trainer = t};
 	join.trainer = (struct core_trainer){
@@ -206,6 +207,9 @@ void trainer_event(struct sim *s, const struct sim_event *e)
 		trainer_read(s, t);
 		return;
 	}
+	if (e->kind == SIM_TRAINER_RESULT && !tr->id.step)
+		sim_fail(s, "told_stays_true", "trainer %u is told of step %llu, in which it had no part", t,
+			 (unsigned long long)e->id.step);
 	if (!same(&tr->id, &e->id))
 		return;
 	if (e->kind == SIM_TRAINER_READ && tr->state == TR_READING)

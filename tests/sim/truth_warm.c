@@ -1,8 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkers of a process that dies and comes back with its memory: warm_whole (what it finds is what its record says, chunk by chunk),
- * warm_keeps (no model is LOST because of that alone). That no step is lost, applied twice or told otherwise is watched by all the
+/* The checkers of a process that dies and comes back with its memory: warm_same (it goes on where it was), warm_whole (what it finds is
+ * what its record says, chunk by chunk), warm_keeps (no model is LOST because of that alone). That no step is lost, applied twice or told otherwise is watched by all the
  * others (truth.c), who do not know the difference. */
 #include "sim/sim.h"
+
+static struct sim_seen seen_of(const struct core *c)
+{
+	struct core_state st;
+
+	core_state(c, &st);
+	return (struct sim_seen){.part = st.part,
+				 .sealed = st.sealed,
+				 .restoring = st.restoring,
+				 .term = st.term,
+				 .committed = st.committed,
+				 .seq = st.seq,
+				 .generation = st.generation,
+				 .tune = st.tune,
+				 .id = st.id};
+}
+
+void truth_seen(struct sim *s, uint16_t n)
+{
+	s->node[n].seen = seen_of(s->node[n].core);
+}
+
+void truth_same(struct sim *s, uint16_t n)
+{
+	struct sim_seen was = s->node[n].seen, is = seen_of(s->node[n].core);
+	char a[64], b[64];
+
+	if (was.part == CORE_STAGING) /* its trainers are gone */
+		was.part = CORE_FREE;
+	if (was.part != is.part || core_id_cmp(&was.id, &is.id) || was.committed != is.committed)
+		sim_fail(s, "warm_same", "n%u was %d of %s after step %llu and comes back as %d of %s after step %llu", n, was.part,
+			 sim_id(&was.id, a), (unsigned long long)was.committed, is.part, sim_id(&is.id, b),
+			 (unsigned long long)is.committed);
+	if (was.term != is.term || was.seq != is.seq || was.generation != is.generation || was.sealed != is.sealed ||
+	    was.restoring != is.restoring || orders_number(&was.tune) != orders_number(&is.tune))
+		sim_fail(s, "warm_same", "n%u had view %llu.%u and comes back with %llu.%u", n, (unsigned long long)was.term,
+			 was.seq, (unsigned long long)is.term, is.seq);
+}
 
 /* Masters here are published as of .r: right after a warm start they have to be. */
 void truth_whole(struct sim *s, uint16_t n, const struct record *r)
@@ -29,7 +67,7 @@ void truth_lost(struct sim *s, const struct core_view *v)
 	for (uint16_t i = 0; i < s->nodes_nr && !reason; i++) {
 		uint64_t since = i == 0 ? 0 : s->node[i].away_since;
 
-		reason = s->node[i].incarnation != nd->disk.incarnation[i] || (since && s->now >= since + AWAY_NS);
+		reason = s->node[i].member != nd->disk.incarnation[i] || (since && s->now >= since + AWAY_NS);
 	}
 	if (!reason)
 		sim_fail(s, "warm_keeps", "generation %u of a model of which every member kept its memory", v->generation);
