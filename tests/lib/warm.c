@@ -86,7 +86,7 @@ static float *right(const struct warm *w, uint64_t step)
 		out[i] = start_weight(i);
 		for (uint64_t s = 1; s <= step; s++)
 			for (uint32_t r = 0; r < w->ranks && !w->skipped[s]; r++)
-				out[i] -= part(r, s, i);
+				out[i] -= part(r, s, i) * (w->halved_from != 0 && s >= w->halved_from ? 0.5f : 1.0f);
 	}
 	return out;
 }

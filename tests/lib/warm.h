@@ -28,7 +28,8 @@ struct warm {
 	uint32_t numel, ranks;
 	enum shard_dtype image, grad;
 	struct warm_rank r[WARM_RANKS];
-	bool skipped[WARM_STEPS]; /* not in the weights */
+	bool skipped[WARM_STEPS]; /* not in the weights: rank 0's gradient is not finite */
+	uint64_t halved_from;     /* step from which on lr is 0.5; 0: never */
 };
 
 /* A test for each place where memory can be: *state is the place, then struct warm. */
