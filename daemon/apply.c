@@ -266,7 +266,7 @@ void apply_seal(struct model *m, const struct record *r)
 {
 	m->record = *r;
 	m->sealed = true;
-	m->sealing = true;
+	m->sealing = store_owned(m->store) > 0; /* else nothing ends it */
 	m->generation = r->id.generation;
 	m->step = m->content_step = m->content_old = r->id.step;
 	m->slot = apply_slot(m, r);
