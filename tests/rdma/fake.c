@@ -126,6 +126,7 @@ void fake_reset(void)
 	memset(fake.fail_in, 0, sizeof(fake.fail_in));
 	memset(fake.always, 0, sizeof(fake.always));
 	fake.rnr = fake.work = fake.fail_work = 0;
+	fake.next_qpn = 17;
 	fake.memlock = 0;
 	fake.hold = fake.cut_all = false;
 	fake.hook = NULL;
