@@ -108,19 +108,6 @@ static enum shard_status answer_wait(struct request *r, const struct ckpt_ask *a
 	return request_wait(r, w);
 }
 
-/* The daemon names the reason; errno says it to a program. */
-static enum shard_status keep_errno(enum shard_status rc)
-{
-	static const int known[] = {ENOSPC, EDQUOT, EROFS, EACCES, EPERM, ENOENT, EIO, ENOTDIR, EEXIST, EMFILE, ENOMEM, ESTALE};
-
-	for (size_t i = 0; rc == SHARD_SYSTEM && i < NR(known); i++)
-		if (strstr(shard_error(), strerrordesc_np(known[i])) != NULL) {
-			errno = known[i];
-			break;
-		}
-	return rc;
-}
-
 static enum shard_status silent(const char *what, const struct ckpt_ask *a, const struct request *r, const struct wait *w)
 {
 	return text_fail(SHARD_TIMEOUT,
@@ -158,7 +145,7 @@ enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a, st
 		shard__saved__free_unpacked(s, NULL);
 	}
 	request_free(r);
-	return keep_errno(rc);
+	return rc;
 }
 
 static enum shard_status restore_answer(const struct request *r, struct ckpt_answer *out)
@@ -193,7 +180,7 @@ enum shard_status ckpt_restore(struct shard_client *c, const struct ckpt_ask *a,
 	if (rc == SHARD_OK && m != NULL)
 		rc = handle_of_reply(c, r, m);
 	request_free(r);
-	return keep_errno(rc);
+	return rc;
 }
 
 /* --- saves with tickets --- */
@@ -273,7 +260,7 @@ static struct save *save_find(struct shard_model *m, shard_ticket no)
 
 static enum shard_status save_ended(const struct save *s)
 {
-	return s->end.status == SHARD_OK ? SHARD_OK : keep_errno(text_fail_err(&s->end));
+	return s->end.status == SHARD_OK ? SHARD_OK : text_fail_err(&s->end);
 }
 
 static enum shard_status save_send(struct shard_model *m, const struct ckpt_ask *a, struct save *s)

@@ -147,6 +147,7 @@ static void answer_error(struct request *r, const void *body, uint32_t bytes)
 	enum shard_status st = m && m->status != SHARD_OK ? (enum shard_status)m->status : SHARD_PROTOCOL;
 
 	err_set(&r->err, st, "%.*s", ERR_TEXT_BYTES - 1, m ? m->text : "shardd refused, and its reason cannot be read");
+	r->err.sys = m && st == SHARD_SYSTEM ? (int)m->sys : 0;
 	if (m)
 		shard__error__free_unpacked(m, NULL);
 }

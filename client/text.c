@@ -38,6 +38,8 @@ enum shard_status text_fail(enum shard_status st, const char *fmt, ...)
 enum shard_status text_fail_err(const struct err *e)
 {
 	last = *e;
+	if (e->status == SHARD_SYSTEM && e->sys > 0) /* as if the call had failed here */
+		errno = e->sys;
 	return e->status;
 }
 

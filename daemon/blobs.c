@@ -186,7 +186,7 @@ void blobs_reset(struct model *m)
 {
 	blobs_drop(m);
 	memset(m->blobs->kept, 0, m->blobs->ranks_nr * sizeof(*m->blobs->kept));
-	fail_asks(m, &(struct err){SHARD_STALE, "the model's generation is over, its blobs with it: ask again"});
+	fail_asks(m, &(struct err){.status = SHARD_STALE, .text = "the model's generation is over, its blobs with it: ask again"});
 }
 
 void blobs_free(struct model *m)
@@ -195,7 +195,7 @@ void blobs_free(struct model *m)
 
 	if (b == NULL)
 		return;
-	fail_asks(m, &(struct err){SHARD_NOT_FOUND, "the model is gone"});
+	fail_asks(m, &(struct err){.status = SHARD_NOT_FOUND, .text = "the model is gone"});
 	if (b->memory != NULL)
 		munmap(b->memory, b->memory_bytes);
 	free(b->pending);

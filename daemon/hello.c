@@ -300,5 +300,6 @@ void hello_beat(struct server *s, uint64_t now_ns)
 void hello_close_all(struct server *s)
 {
 	list_each(it, &s->greetings)
-		conn_close(list_of(it, struct greeting, link)->conn, &(struct err){SHARD_CLOSED, "the daemon stops"}, 0);
+		conn_close(list_of(it, struct greeting, link)->conn,
+			   &(struct err){.status = SHARD_CLOSED, .text = "the daemon stops"}, 0);
 }

@@ -209,7 +209,7 @@ void model_free(struct model **mp)
 	persist_free(m);
 	ckpt_free(m);
 	outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
-	transfer_fail(m, &(struct err){SHARD_NOT_FOUND, "the model is gone"});
+	transfer_fail(m, &(struct err){.status = SHARD_NOT_FOUND, .text = "the model is gone"});
 	blobs_free(m);
 	list_remove(&m->link);
 	for (uint32_t i = 0; i < outs; i++) {

@@ -62,6 +62,7 @@ void peer_refuse(struct peer *p, uint32_t tag, const struct err *e)
 
 	body.status = e->status;
 	body.text = (char *)(uintptr_t)e->text;
+	body.sys = (uint32_t)e->sys;
 	(void)peer_send(p->server, p->node, &h, &body.base, NULL);
 }
 
@@ -315,7 +316,7 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const struct he
 			       server_node_name(s, s->self), hello->connection + 1, hello->node);
 	pc = &p->conns[hello->connection];
 	if (pc->conn != NULL) { /* its old connection is dead and this node has not noticed; it dials again in a moment */
-		peer_close(p, &(struct err){SHARD_CLOSED, "node dialled again"});
+		peer_close(p, &(struct err){.status = SHARD_CLOSED, .text = "node dialled again"});
 		return err_set(e, SHARD_BUSY, "the connection before this one is being closed: dial again");
 	}
 	if ((st = hello_answer(s, c, asked, hello, e)) != SHARD_OK)

@@ -207,7 +207,10 @@ static enum shard_status answered(struct peer *p, const struct wire_head *h, con
 	}
 	st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes, &s->rx, e);
 	if (st == SHARD_OK) {
-		err_set(&why, (enum shard_status)((const Shard__Error *)msg)->status, "%s", ((const Shard__Error *)msg)->text);
+		const Shard__Error *x = (const Shard__Error *)msg;
+
+		err_set(&why, (enum shard_status)x->status, "%s", x->text);
+		why.sys = (int)x->sys;
 		arena_reset(&s->rx);
 		relay_refuse(s, r, &why);
 	}

@@ -92,7 +92,8 @@ static void send_on(struct session *t, const struct wire_head *h, const void *bo
 	if (owned == NULL && h->body_bytes > 0) {
 		owned = malloc(h->body_bytes);
 		if (owned == NULL) {
-			session_refuse(t, r->session_tag, &(struct err){SHARD_SYSTEM, "no memory to pass an answer on"});
+			session_refuse(t, r->session_tag,
+				       &(struct err){.status = SHARD_SYSTEM, .text = "no memory to pass an answer on"});
 			return;
 		}
 		memcpy(owned, body, h->body_bytes);

@@ -71,6 +71,7 @@ void session_refuse(struct session *t, uint32_t tag, const struct err *e)
 
 	body.status = e->status;
 	body.text = (char *)(uintptr_t)e->text;
+	body.sys = (uint32_t)e->sys;
 	send_or_close(t, &h, &body.base);
 }
 

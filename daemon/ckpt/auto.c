@@ -128,7 +128,7 @@ static void picked(struct ckpt_op *op)
 		return;
 	}
 	if (op->st == SHARD_OK && op->kind == CKPT_START) { /* another model of that name: the difference is the answer */
-		err_set(&e, op->why.status, "restore_at_start, %.200s: %.280s", op->path, op->why.text);
+		err_wrap(&e, &op->why, "restore_at_start, %.200s: %.280s", op->path, op->why.text);
 		ckpt_restore_end(op, &e);
 		return;
 	}

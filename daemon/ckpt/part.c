@@ -172,7 +172,8 @@ static void answer_file(struct ckpt_part *p)
 	struct err e;
 
 	if (is == NULL || list == NULL) {
-		peer_refuse(p->server->peer[p->asker], p->tag, &(struct err){SHARD_SYSTEM, "no memory for an answer"});
+		peer_refuse(p->server->peer[p->asker], p->tag,
+			    &(struct err){.status = SHARD_SYSTEM, .text = "no memory for an answer"});
 	} else {
 		body.name = p->file.name;
 		body.bytes = p->file.bytes;

@@ -85,10 +85,10 @@ void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 		return;
 	}
 	if (m != NULL && op->kind == CKPT_RESTORE)
-		err_set(&why, e->status, "%s; %s", e->text,
-			m->ckpt.rolled_back ? "its newest checkpoint is being restored instead"
-			: m->sealed         ? "nothing has changed"
-					    : "the model stays without weights");
+		err_wrap(&why, e, "%s; %s", e->text,
+			 m->ckpt.rolled_back ? "its newest checkpoint is being restored instead"
+			 : m->sealed         ? "nothing has changed"
+					     : "the model stays without weights");
 	op->why = why;
 	op->failed = true;
 	ckpt_op_note_failure(op);

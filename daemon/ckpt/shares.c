@@ -128,7 +128,7 @@ void ckpt_share_done(struct model *m, uint16_t node, uint32_t tag, bool bad, con
 	op->moved_ns = clock_ns();
 	if (e != NULL) {
 		op->shares_bad = op->shares_bad || (bad && !op->failed);
-		err_set(&why, e->status, "node %s: %s", server_node_name(op->server, node), e->text);
+		err_wrap(&why, e, "node %s: %s", server_node_name(op->server, node), e->text);
 		ckpt_op_fail(op, &why);
 	} else {
 		op->share[node].done = op->share[node].total;

@@ -137,7 +137,7 @@ static enum shard_status read_blob(const char *path, const struct manifest *c, c
 	fd = open(name, O_RDONLY | O_CLOEXEC);
 	n = fd >= 0 ? pread(fd, out->data, b->bytes, (off_t)b->offset) : -1;
 	if (n < 0)
-		err_set(e, SHARD_SYSTEM, "%s: %s", name, strerror(errno));
+		err_sys(e, errno, "%s: %s", name, strerror(errno));
 	if (fd >= 0)
 		close(fd);
 	if (n < 0)

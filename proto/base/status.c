@@ -48,6 +48,7 @@ enum shard_status err_setv(struct err *e, enum shard_status st, const char *fmt,
 {
 	if (e != NULL) {
 		e->status = st;
+		e->sys = 0;
 		vsnprintf(e->text, sizeof(e->text), fmt, ap);
 	}
 	return st;
@@ -60,5 +61,31 @@ enum shard_status err_set(struct err *e, enum shard_status st, const char *fmt, 
 	va_start(ap, fmt);
 	err_setv(e, st, fmt, ap);
 	va_end(ap);
+	return st;
+}
+
+enum shard_status err_sys(struct err *e, int error, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	err_setv(e, SHARD_SYSTEM, fmt, ap);
+	va_end(ap);
+	if (e != NULL)
+		e->sys = error;
+	return SHARD_SYSTEM;
+}
+
+enum shard_status err_wrap(struct err *e, const struct err *from, const char *fmt, ...)
+{
+	enum shard_status st = from->status;
+	int error = from->sys;
+	va_list ap;
+
+	va_start(ap, fmt);
+	err_setv(e, st, fmt, ap);
+	va_end(ap);
+	if (e != NULL)
+		e->sys = error;
 	return st;
 }

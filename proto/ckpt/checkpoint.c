@@ -52,7 +52,7 @@ static enum shard_status may_replace(const char *path, const char *model, struct
 	char name[65];
 
 	if (lstat(path, &s) != 0)
-		return errno == ENOENT ? SHARD_OK : err_set(e, SHARD_SYSTEM, "%s: %s", path, strerror(errno));
+		return errno == ENOENT ? SHARD_OK : err_sys(e, errno, "%s: %s", path, strerror(errno));
 	st = S_ISDIR(s.st_mode) ? manifest_read(path, &m, &why) : SHARD_NOT_FOUND;
 	if (st == SHARD_PROTOCOL)
 		return SHARD_OK;
@@ -60,7 +60,7 @@ static enum shard_status may_replace(const char *path, const char *model, struct
 		return err_set(e, SHARD_EXISTS, "%s: is there and is no checkpoint: choose another tag or folder, or remove it",
 			       path);
 	if (st != SHARD_OK)
-		return err_set(e, st, "%s", why.text);
+		return err_wrap(e, &why, "%s", why.text);
 	memcpy(name, m->name, sizeof(name));
 	manifest_free(&m);
 	if (strcmp(name, model) != 0)
@@ -88,7 +88,7 @@ enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *d
 	if ((st = folder_remove(path, e)) != SHARD_OK)
 		return st;
 	if (mkdir(path, 0755) != 0)
-		return err_set(e, SHARD_SYSTEM, "%s: cannot be made: %s", path, strerror(errno));
+		return err_sys(e, errno, "%s: cannot be made: %s", path, strerror(errno));
 	snprintf(owner, sizeof(owner), "%s/%s", path, FOLDER_OWNER);
 	snprintf(draft, sizeof(draft), "%s/%s.tmp", path, FOLDER_OWNER);
 	return folder_put_text(owner, draft, model, e);
@@ -115,7 +115,7 @@ enum shard_status checkpoint_lengths(const char *path, const struct manifest *m,
 			if (errno == ENOENT)
 				return err_set(e, SHARD_NOT_FOUND,
 					       "%s: is not there: is the folder of checkpoints shared by all nodes?", file);
-			return err_set(e, SHARD_SYSTEM, "%s: %s", file, strerror(errno));
+			return err_sys(e, errno, "%s: %s", file, strerror(errno));
 		}
 		if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != m->files[i].bytes)
 			return err_set(e, SHARD_PROTOCOL, "%s: has %lld bytes, the manifest says %" PRIu64 ": it is damaged", file,
@@ -155,7 +155,7 @@ enum shard_status checkpoint_finish(const char *dir, const char *tag, struct man
 		return st;
 	snprintf(owner, sizeof(owner), "%s/%s", path, FOLDER_OWNER);
 	if (unlink(owner) != 0 && errno != ENOENT)
-		return err_set(e, SHARD_SYSTEM, "%s: cannot be removed: %s", owner, strerror(errno));
+		return err_sys(e, errno, "%s: cannot be removed: %s", owner, strerror(errno));
 	if ((st = folder_sync(path, e)) != SHARD_OK || (st = may_replace(final, m->name, e)) != SHARD_OK ||
 	    (st = folder_swap(path, final, e)) != SHARD_OK || (st = folder_sync(dir, e)) != SHARD_OK ||
 	    (st = put_latest(dir, tag, e)) != SHARD_OK)
@@ -199,9 +199,9 @@ enum shard_status checkpoint_open(const char *dir, const char *tag, const char *
 	error = errno;
 	manifest_free(m);
 	if (checkpoint_newest(dir, model, UINT64_MAX, newest, &step, NULL) == SHARD_OK && strcmp(newest, tag) != 0)
-		err_set(e, st, "%.400s; the newest complete checkpoint there is %s", why.text, newest);
+		err_wrap(e, &why, "%.400s; the newest complete checkpoint there is %s", why.text, newest);
 	else
-		err_set(e, st, "%s", why.text);
+		err_wrap(e, &why, "%s", why.text);
 	errno = error;
 	return st;
 }

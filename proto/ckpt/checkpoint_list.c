@@ -76,7 +76,7 @@ enum shard_status checkpoint_list(const char *dir, const char *model, struct che
 	if (!d && errno == ENOENT)
 		return err_set(e, SHARD_NOT_FOUND, "%s: there is no such folder", dir);
 	if (!d)
-		return err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", dir, strerror(errno));
+		return err_sys(e, errno, "%s: cannot be read: %s", dir, strerror(errno));
 	(void)checkpoint_latest(dir, latest, NULL);
 	while ((entry = readdir(d))) {
 		if (*nr == room) {
@@ -137,7 +137,7 @@ static enum shard_status drop(const char *dir, const char *tag, struct err *e)
 	if (st == SHARD_OK)
 		st = folder_remove(aside, e);
 	if (st == SHARD_OK && rename(path, aside) != 0)
-		st = err_set(e, SHARD_SYSTEM, "%s: cannot be renamed: %s", path, strerror(errno));
+		st = err_sys(e, errno, "%s: cannot be renamed: %s", path, strerror(errno));
 	return st == SHARD_OK ? folder_remove(aside, e) : st;
 }
 

@@ -14,7 +14,7 @@
 
 static enum shard_status failed(struct err *e, const char *path, const char *what)
 {
-	return err_set(e, SHARD_SYSTEM, "%s: %s: %s", path, what, strerror(errno));
+	return err_sys(e, errno, "%s: %s: %s", path, what, strerror(errno));
 }
 
 enum shard_status folder_sync(const char *path, struct err *e)

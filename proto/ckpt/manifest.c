@@ -168,7 +168,7 @@ static enum shard_status write_text(const char *path, const char *text, size_t b
 	if (ok)
 		return SHARD_OK;
 	errno = error;
-	return err_set(e, SHARD_SYSTEM, "%s: cannot be written: %s", path, strerror(error));
+	return err_sys(e, error, "%s: cannot be written: %s", path, strerror(error));
 }
 
 enum shard_status manifest_write(const char *dir, struct manifest *m, struct err *e)

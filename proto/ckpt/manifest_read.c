@@ -353,7 +353,7 @@ static enum shard_status read_text(const char *path, char **text, size_t *bytes,
 	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
 		return err_set(e, SHARD_NOT_FOUND, "%s: is not there: no checkpoint, or one that was not finished", path);
 	if (fd < 0 || fstat(fd, &s) != 0)
-		st = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path, strerror(errno));
+		st = err_sys(e, errno, "%s: cannot be read: %s", path, strerror(errno));
 	else if (!S_ISREG(s.st_mode) || s.st_size > (off_t)MANIFEST_BYTES_MAX)
 		st = err_set(e, SHARD_PROTOCOL, "%s: is no file of at most %u bytes", path, MANIFEST_BYTES_MAX);
 	else if (!(*text = malloc((size_t)s.st_size + 1)))
@@ -364,7 +364,7 @@ static enum shard_status read_text(const char *path, char **text, size_t *bytes,
 		if (n == 0)
 			break;
 		if (n < 0 && errno != EINTR)
-			st = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path, strerror(errno));
+			st = err_sys(e, errno, "%s: cannot be read: %s", path, strerror(errno));
 		got += n > 0 ? (size_t)n : 0;
 	}
 	if (fd >= 0)

@@ -58,7 +58,7 @@ enum shard_status part_open_file(struct part_fd *f, const char *dir, const struc
 	if (st != SHARD_OK)
 		return st;
 	if (fstat(f->fd, &s) != 0) {
-		st = err_set(e, SHARD_SYSTEM, "%s: %s", path, strerror(errno));
+		st = err_sys(e, errno, "%s: %s", path, strerror(errno));
 		part_close(f);
 	} else if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != file->bytes) {
 		st = err_set(e, SHARD_PROTOCOL, "%s: has %lld bytes, the manifest says %" PRIu64 ": it is damaged", path,
@@ -80,7 +80,7 @@ enum shard_status part_read_piece(struct part_fd *f, const char *dir, const stru
 	got = part_pread(f, buffer, *bytes, offset);
 	part_path(path, dir, file->name);
 	if (got < 0)
-		return err_set(e, SHARD_SYSTEM, "%s: reading %zu bytes at offset %" PRIu64 " (%.128s): %s", path, *bytes, offset,
+		return err_sys(e, errno, "%s: reading %zu bytes at offset %" PRIu64 " (%.128s): %s", path, *bytes, offset,
 			       part_name_at(h, offset), strerror(errno));
 	if ((size_t)got < *bytes)
 		return err_set(e, SHARD_PROTOCOL, "%s: ends at offset %" PRIu64 ", the manifest says %" PRIu64 ": it is damaged",

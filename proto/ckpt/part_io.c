@@ -22,7 +22,7 @@ static_assert(PART_PIECE_BYTES % LARGE_PAGE == 0, "a piece is whole large pages"
 enum shard_status part_no_memory(struct err *e, const char *what)
 {
 	errno = ENOMEM;
-	return err_set(e, SHARD_SYSTEM, "no memory for %s", what);
+	return err_sys(e, ENOMEM, "no memory for %s", what);
 }
 
 enum shard_status part_open(struct part_fd *f, const char *path, int flags, struct err *e)
@@ -39,7 +39,7 @@ enum shard_status part_open(struct part_fd *f, const char *path, int flags, stru
 		return SHARD_OK;
 	if (errno == ENOENT && !(flags & O_CREAT))
 		return err_set(e, SHARD_NOT_FOUND, "%s: is not there: is the folder of checkpoints shared by all nodes?", path);
-	return err_set(e, SHARD_SYSTEM, "%s: cannot be opened: %s", path, strerror(errno));
+	return err_sys(e, errno, "%s: cannot be opened: %s", path, strerror(errno));
 }
 
 void part_close(struct part_fd *f)

@@ -234,8 +234,8 @@ static enum shard_status write_piece(struct part_job *j, uint64_t i, void *buffe
 	}
 	w->sums[i] = xxh_sum(from, bytes, 0);
 	if (part_pwrite(&w->fd, from, bytes, offset) < 0)
-		return err_set(e, SHARD_SYSTEM, "%s: writing %zu bytes at offset %" PRIu64 " (%.128s): %s%s", w->path, bytes,
-			       offset, name_at(w, offset), strerror(errno),
+		return err_sys(e, errno, "%s: writing %zu bytes at offset %" PRIu64 " (%.128s): %s%s", w->path, bytes, offset,
+			       name_at(w, offset), strerror(errno),
 			       errno == ENOSPC || errno == EDQUOT ? ": make room, or choose another folder" : "");
 	*done = bytes;
 	return SHARD_OK;
@@ -246,13 +246,13 @@ static enum shard_status open_for(struct writer *w, struct err *e)
 	enum shard_status st;
 
 	if (unlink(w->path) != 0 && errno != ENOENT)
-		return err_set(e, SHARD_SYSTEM, "%s: an older file cannot be removed: %s", w->path, strerror(errno));
+		return err_sys(e, errno, "%s: an older file cannot be removed: %s", w->path, strerror(errno));
 	if ((st = part_open(&w->fd, w->path, O_RDWR | O_CREAT | O_EXCL, e)) != SHARD_OK)
 		return st;
 	/* A full disk shows at once, where the file system can reserve. Bytes are not written for that. */
 	if (fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-		return err_set(e, SHARD_SYSTEM, "%s: %" PRIu64 " bytes are needed: %s: make room, or choose another folder",
-			       w->path, w->bytes, strerror(errno));
+		return err_sys(e, errno, "%s: %" PRIu64 " bytes are needed: %s: make room, or choose another folder", w->path,
+			       w->bytes, strerror(errno));
 	return SHARD_OK;
 }
 
@@ -267,11 +267,11 @@ static enum shard_status write_all(struct writer *w, uint32_t pieces, struct par
 	if (st != SHARD_OK)
 		return st;
 	if (ftruncate(fd, (off_t)w->bytes) != 0 || fsync(fd) != 0)
-		return err_set(e, SHARD_SYSTEM, "%s: its %" PRIu64 " bytes did not reach the disk: %s", w->path, w->bytes,
+		return err_sys(e, errno, "%s: its %" PRIu64 " bytes did not reach the disk: %s", w->path, w->bytes,
 			       strerror(errno));
 	w->fd.fd = -1;
 	if (close(fd) != 0)
-		return err_set(e, SHARD_SYSTEM, "%s: closing it: %s", w->path, strerror(errno));
+		return err_sys(e, errno, "%s: closing it: %s", w->path, strerror(errno));
 	return SHARD_OK;
 }
 

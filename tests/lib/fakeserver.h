@@ -56,7 +56,8 @@ struct fake {
 		unsigned char data[FAKE_BLOB_MAX];
 	} ready_blob, blob; /* of the newest READY; committed, of this rank */
 	char save_dir[64], save_tag[64];
-	struct { /* the newest MANAGE */
+	uint32_t sys; /* errno of what it refuses with SHARD_SYSTEM */
+	struct {      /* the newest MANAGE */
 		uint32_t action;
 		bool force;
 		char name[72], key[72], value[72];

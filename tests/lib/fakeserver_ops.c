@@ -32,6 +32,7 @@ static void refuse(struct fake *f, const struct wire_head *h, enum shard_status 
 
 	e.status = st;
 	e.text = (char *)(uintptr_t)text;
+	e.sys = st == SHARD_SYSTEM ? f->sys : 0;
 	fake_control(f, &r, &e.base);
 }
 
