@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* After a rail is connected nothing is allocated, mapped or registered: each of these is counted here while frames go both ways, are
+ * refused for want of room, and credits go alone. Registering is done on several threads at a time. */
+#include "base/check.h"
+#include "lib/rails.h"
+#include "rdma/fake.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CAN_COUNT 1
+static atomic_bool counting;
+static atomic_uint allocations;
+
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t nr, size_t bytes);
+extern void *__libc_realloc(void *p, size_t bytes);
+extern void *__libc_memalign(size_t align, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+	allocations += counting;
+	return __libc_malloc(bytes);
+}
+
+void *calloc(size_t nr, size_t bytes)
+{
+	allocations += counting;
+	return __libc_calloc(nr, bytes);
+}
+
+void *realloc(void *p, size_t bytes)
+{
+	allocations += counting;
+	return __libc_realloc(p, bytes);
+}
+
+void *aligned_alloc(size_t align, size_t bytes)
+{
+	allocations += counting;
+	return __libc_memalign(align, bytes);
+}
+
+static void frames(struct rails *r, uint32_t nr)
+{
+	for (uint32_t i = 0; i < nr; i++) {
+		int from = i / 200 % 2; /* long runs of one side, in which credits come alone */
+
+		while (rails_send(r, from, i % 2, 500, i) == SHARD_AGAIN || rails_control(r, from, 0, 100) == SHARD_AGAIN) {
+			rails_kick(r, from);
+			rails_turn(r, 1);
+		}
+		if (i % 10 == 0) {
+			rails_kick(r, from);
+			rails_turn(r, 1);
+		}
+	}
+	rails_kick(r, 0);
+	rails_kick(r, 1);
+	rails_turn(r, 20);
+}
+
+static void nothing_is_allocated(void **state)
+{
+	void *volatile seen;
+	uint32_t registered, calls;
+	struct rails r;
+
+	(void)state;
+	rails_begin(&r, NULL);
+	frames(&r, 100);
+	registered = fake_calls(FAKE_REG_MR);
+	calls = fake_calls(FAKE_ANY);
+	assert_true(registered > 0 && allocations == 0);
+	counting = true;
+	seen = malloc(1);
+	free(seen);
+	assert_int_equal(allocations, 1); /* it is seen */
+	allocations = 0;
+	frames(&r, 1000);
+	counting = false;
+	assert_int_equal(allocations, 0);
+	assert_int_equal(fake_calls(FAKE_REG_MR), registered);
+	assert_true(fake_calls(FAKE_ANY) > calls + 200);
+	assert_true(r.end[0].sent_ok + r.end[1].sent_ok > 1000);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(r.end[i].fails + r.end[i].bad, 0);
+		assert_int_equal(r.end[i].sent_ok, r.end[1 - i].frames);
+	}
+	rails_close(&r);
+	fake_reset();
+}
+#endif
+
+struct job {
+	struct rdma_domain *domain;
+	unsigned char *at;
+	struct rdma_region *region;
+	enum shard_status rc;
+};
+
+static void *registers(void *arg)
+{
+	struct job *j = arg;
+
+	for (int i = 0; i < 50; i++) {
+		rdma_deregister(&j->region);
+		j->rc = rdma_register(&j->region, j->domain, j->at, 65536, i % 2, NULL);
+		if (j->rc != SHARD_OK)
+			break;
+	}
+	return NULL;
+}
+
+static void threads_register(void **state)
+{
+	struct job job[4];
+	pthread_t thread[4];
+	struct rails r;
+
+	(void)state;
+	rails_begin(&r, NULL);
+	for (int i = 0; i < 4; i++) {
+		job[i] = (struct job){.domain = r.end[0].domain, .at = r.end[0].land_at + i * 65536};
+		assert_int_equal(pthread_create(&thread[i], NULL, registers, &job[i]), 0);
+	}
+	for (int i = 0; i < 200; i++) { /* the loop's thread goes on meanwhile */
+		(void)rails_send(&r, i % 2, 0, 100, 1);
+		rails_kick(&r, i % 2);
+		rails_turn(&r, 1);
+	}
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(thread[i], NULL), 0);
+		assert_int_equal(job[i].rc, SHARD_OK);
+		assert_true(rdma_region_has(job[i].region, job[i].at, 65536));
+		assert_true(rdma_region_has(job[i].region, job[i].at + 65535, 1));
+		assert_false(rdma_region_has(job[i].region, job[i].at + 65535, 2));
+		assert_false(rdma_region_has(job[i].region, job[i].at - 1, 1));
+		assert_false(rdma_region_has(job[i].region, job[i].at + 1, (size_t)-1));
+		rdma_deregister(&job[i].region);
+	}
+	assert_int_equal(r.end[0].fails + r.end[1].fails, 0);
+	rails_close(&r);
+	fake_reset();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#ifdef CAN_COUNT
+		cmocka_unit_test(nothing_is_allocated),
+#endif
+		cmocka_unit_test(threads_register),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
