@@ -207,10 +207,9 @@ static const struct conn_handler peer_handler = {
 
 /* --- HELLO --- */
 
-static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello, struct err *e)
+/* May who says this be part of the link? Before the connection is taken over. */
+static enum shard_status check_link(const struct peer *p, const Shard__Hello *hello, struct err *e)
 {
-	struct peer *p = pc->peer;
-	enum shard_status st;
 	bool first = true;
 
 	for (uint32_t i = 0; i < p->conns_nr; i++)
@@ -218,8 +217,13 @@ static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello
 	if (!first && p->incarnation != hello->incarnation)
 		return err_set(e, SHARD_STALE, "connections of two incarnations (%lu, %lu) of node %s",
 			       (unsigned long)p->incarnation, (unsigned long)hello->incarnation, hello->node);
-	if ((st = rails_check(p->server, hello, e)) != SHARD_OK)
-		return st;
+	return rails_check(p->server, hello, e);
+}
+
+static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
+{
+	struct peer *p = pc->peer;
+
 	p->incarnation = hello->incarnation;
 	p->features = hello->features;
 	p->rdma_queue_pairs = hello->rdma_queue_pairs;
@@ -230,7 +234,6 @@ static enum shard_status greeted(struct peer_conn *pc, const Shard__Hello *hello
 	conn_set_silence(pc->conn, p->server->conf->heartbeat_timeout_ns);
 	conn_pause(pc->conn, true); /* the other end may be up, and talk, before the last HELLO of the link is here */
 	link_up(p);
-	return SHARD_OK;
 }
 
 static enum shard_status check_name(struct peer_conn *pc, const Shard__Hello *hello, struct err *e)
@@ -286,7 +289,9 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 	if (st == SHARD_OK)
 		st = hello_check(s, hello, pc->conn, e);
 	if (st == SHARD_OK)
-		st = greeted(pc, hello, e);
+		st = check_link(pc->peer, hello, e);
+	if (st == SHARD_OK)
+		greeted(pc, hello);
 	free(memory);
 	return st;
 }
@@ -319,11 +324,16 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const struct he
 		peer_close(p, &(struct err){.status = SHARD_CLOSED, .text = "node dialled again"});
 		return err_set(e, SHARD_BUSY, "the connection before this one is being closed: dial again");
 	}
+	if ((st = check_link(p, hello, e)) != SHARD_OK) {
+		peer_close(p, e); /* the other connections of the link, which are of no use */
+		return st;
+	}
 	if ((st = hello_answer(s, c, asked, hello, e)) != SHARD_OK)
 		return st;
 	pc->conn = c;
 	conn_set_owner(c, &peer_handler, pc);
-	return greeted(pc, hello, e);
+	greeted(pc, hello);
+	return SHARD_OK;
 }
 
 /* --- life --- */
