@@ -37,7 +37,9 @@ static void *verify_thread(void *arg)
 {
 	struct verify *v = arg;
 
-	v->st = part_verify(v->path, v->m->files, v->m->files_nr, &v->progress, &v->e);
+	v->st = checkpoint_fits(v->path, v->m, &v->e);
+	if (v->st == SHARD_OK)
+		v->st = part_verify(v->path, v->m->files, v->m->files_nr, &v->progress, &v->e);
 	v->over = true;
 	return NULL;
 }

@@ -350,7 +350,8 @@ enum ctl_exit ctl_export(const struct ctl_options *o)
 		strcpy(tag, o->value[TAG]);
 	else if (checkpoint_newest(dir, NULL, UINT64_MAX, tag, &step, &j.e) != SHARD_OK)
 		return ctl_fail(CTL_FAILED, "export: %s", j.e.text);
-	if (checkpoint_open(dir, tag, NULL, &j.m, &j.e) != SHARD_OK || checkpoint_path(j.path, dir, tag, &j.e) != SHARD_OK)
+	if (checkpoint_open(dir, tag, NULL, &j.m, &j.e) != SHARD_OK || checkpoint_path(j.path, dir, tag, &j.e) != SHARD_OK ||
+	    checkpoint_fits(j.path, j.m, &j.e) != SHARD_OK)
 		return ctl_fail(CTL_FAILED, "export: %s", j.e.text);
 	if (!j.dtype)
 		j.dtype = j.m->image;

@@ -12,9 +12,13 @@
 /* Takes op->manifest's place as the loop will see it. In a job. */
 void ckpt_read_manifest(struct ckpt_op *op, const char *name)
 {
+	struct err why;
+
 	op->st = checkpoint_open(op->dir, op->tag, name, &op->manifest, &op->why);
 	if (op->st == SHARD_OK)
 		op->st = checkpoint_path(op->path, op->dir, op->tag, &op->why);
+	if (op->st == SHARD_OK && checkpoint_fits(op->path, op->manifest, &why) == SHARD_MISMATCH)
+		op->st = err_wrap(&op->why, &why, "%s", why.text); /* damage is found, and named, by who reads */
 	if (op->st == SHARD_OK && (op->st = ckpt_counters_check(op->manifest, op->path, &op->why)) == SHARD_OK)
 		op->st = ckpt_read_blobs(op->path, op->manifest, &op->blobs, &op->blobs_nr, &op->why);
 }

@@ -5,6 +5,7 @@
  * begin, or pruning, removes. Fails with what the file system says; what was there stays. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/folder_impl.h"
+#include "ckpt/part_impl.h"
 
 #include "base/check.h"
 
@@ -122,6 +123,32 @@ enum shard_status checkpoint_lengths(const char *path, const struct manifest *m,
 				       (long long)s.st_size, m->files[i].bytes);
 	}
 	return SHARD_OK;
+}
+
+enum shard_status checkpoint_fits(const char *path, const struct manifest *m, struct err *e)
+{
+	struct part_index x;
+	enum shard_status st = part_index_open(&x, path, m->files, m->files_nr, e);
+
+	if (st != SHARD_OK)
+		return st;
+	for (uint64_t i = 0; i < (uint64_t)m->tensors_nr * m->kinds_nr && st == SHARD_OK; i++) {
+		const struct shard_tensor *t = &m->tensors[i / m->kinds_nr];
+		enum shard_kind kind = m->kinds[i % m->kinds_nr];
+		const struct part_span *s;
+		uint64_t elems = 1;
+
+		for (uint32_t d = 0; d < t->ndim; d++)
+			elems *= t->shape[d]; /* at most 2^44: manifest_parse() */
+		s = part_index_find(&x, kind, t->name, elems);
+		if (s != NULL)
+			st = err_set(e, SHARD_MISMATCH,
+				     "%s/%.79s: holds %s/%.128s[%" PRIu64 ":%" PRIu64
+				     "], and its shape in the manifest has %" PRIu64 " elements: they are not of one checkpoint",
+				     path, m->files[s->file].name, part_kind_name(kind), t->name, s->first, s->end, elems);
+	}
+	part_index_close(&x);
+	return st;
 }
 
 static enum shard_status put_latest(const char *dir, const char *tag, struct err *e)

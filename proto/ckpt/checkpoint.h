@@ -41,5 +41,8 @@ enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX
 enum shard_status checkpoint_open(const char *dir, const char *tag, const char *model, struct manifest **m, struct err *e);
 /* Removes the oldest complete checkpoints of `model` named global_step*, until `keep` are left; *removed may be NULL. */
 enum shard_status checkpoint_prune(const char *dir, const char *model, uint32_t keep, uint32_t *removed, struct err *e);
+/* Do the files hold no more of any tensor than its shape says? Reads their headers. SHARD_MISMATCH: of which, and
+ * both numbers. */
+enum shard_status checkpoint_fits(const char *path, const struct manifest *m, struct err *e);
 
 #endif
