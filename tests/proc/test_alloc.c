@@ -1,114 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nothing on the step path allocates: two daemons in this process, a trainer of each in the main thread, and an allocator that counts what
- * every other thread asks for. After a few steps the count must stand still over a hundred. */
-#include "base/check.h"
-#include "lib/inproc.h"
-#include "lib/trainer.h"
-
-#include <execinfo.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+/* Nothing on the step path allocates: after a few steps of two daemons the count of lib/calm.h must stand still over a hundred. */
+#include "lib/calm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { WARM = 10, STEPS = 100 };
-
-static _Atomic bool counting;
-static _Atomic uint64_t count;
-static _Thread_local bool mine; /* the trainers' thread; or inside the counter */
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t nr, size_t bytes);
-void *__libc_realloc(void *p, size_t bytes);
-
-static void counted(void)
-{
-	void *at[16];
-
-	if (!atomic_load_explicit(&counting, memory_order_relaxed) || mine)
-		return;
-	mine = true;
-	if (atomic_fetch_add(&count, 1) == 0)
-		backtrace_symbols_fd(at, backtrace(at, 16), STDERR_FILENO); /* the first one, for whoever has to find it */
-	mine = false;
-}
-
-__attribute__((visibility("default"))) void *malloc(size_t bytes)
-{
-	counted();
-	return __libc_malloc(bytes);
-}
-
-__attribute__((visibility("default"))) void *calloc(size_t nr, size_t bytes)
-{
-	counted();
-	return __libc_calloc(nr, bytes);
-}
-
-__attribute__((visibility("default"))) void *realloc(void *p, size_t bytes)
-{
-	counted();
-	return __libc_realloc(p, bytes);
-}
-#define CAN_COUNT true
-#else
-#define CAN_COUNT false
-#endif
-
-static void steps(struct trainer t[2], int nr)
-{
-	struct shard_result r = SHARD_INIT(struct shard_result);
-
-	for (int i = 0; i < nr; i++) {
-		for (int k = 0; k < 2; k++) {
-			trainer_begin(&t[k]);
-			trainer_push_all(&t[k], 1);
-			EXPECT(SHARD_OK, shard_commit(t[k].model, NULL));
-		}
-		for (int k = 0; k < 2; k++)
-			EXPECT(SHARD_OK, shard_result(t[k].model, 0, 10000, &r));
-	}
-}
-
-static void *join_main(void *arg)
-{
-	struct trainer *t = arg;
-
-	EXPECT(SHARD_OK, shard_join(t->model, 1, 10000, &t->world));
-	return NULL;
-}
-
 static void no_allocation_in_a_step(void **state)
 {
-	struct inproc c;
-	struct trainer t[2];
-	pthread_t other;
-	void *at[1];
-
 	(void)state;
-	if (!CAN_COUNT)
+	if (!calm_can())
 		skip();
-	mine = true;
-	(void)backtrace(at, 1); /* it loads a library when it is first called */
-	inproc_start(&c, &(struct inproc_conf){.tail = "[model]\nmin_world = 2\nmax_world = 2\nchunk_elems = 1024\nclip = 1\n"});
-	trainer_define(&t[0], c.node[0].unix_address, SHARD_BF16, SHARD_BF16);
-	trainer_define(&t[1], c.node[1].unix_address, SHARD_BF16, SHARD_BF16);
-	assert_int_equal(0, pthread_create(&other, NULL, join_main, &t[1]));
-	EXPECT(SHARD_OK, shard_join(t[0].model, 0, 10000, &t[0].world));
-	pthread_join(other, NULL);
-	steps(t, WARM);
-	atomic_store(&counting, true);
-	steps(t, STEPS);
-	atomic_store(&counting, false);
-	assert_int_equal(0, atomic_load(&count));
-	trainer_end(&t[0]);
-	trainer_end(&t[1]);
-	inproc_stop(&c);
+	assert_int_equal(0, calm_steps("transport = tcp", NULL, NULL, NULL));
 }
 
 int main(void)
