@@ -16,16 +16,17 @@ uninstall: uninstall-service
 uninstall-service:
 	rm -f $(addprefix $(DESTDIR),$(SERVICE_FILES))
 
-# Debian packages of the tree as it is, into build/deb; installs what that needs
-DEB := build/deb/shardd-$(VERSION)
+# Debian packages of the tree as it is, into DEB_DIR; installs what that needs
+DEB_DIR ?= build/deb
+DEB = $(DEB_DIR)/shardd-$(VERSION)
 deb:
 	@tests/lib/deps.sh deb
-	rm -rf build/deb
+	rm -rf $(DEB_DIR)
 	mkdir -p $(DEB)
 	git ls-files -co --exclude-standard -z | tar -c --null --verbatim-files-from -T - | tar -xC $(DEB)
 	mv $(DEB)/deploy/debian $(DEB)/debian
 	cp deploy/libshard0.symbols deploy/shardd.sysusers $(DEB)/debian/
 	cd $(DEB) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEB_BUILD_OPTIONS="nocheck parallel=$$(nproc) $(DEB_BUILD_OPTIONS)" dpkg-buildpackage -us -uc -b
-	cd build/deb && lintian --allow-root --fail-on error *.changes
-	@ls build/deb/*.deb
+	cd $(DEB_DIR) && lintian --allow-root --fail-on error *.changes
+	@ls $(DEB_DIR)/*.deb
 .PHONY: install-service uninstall-service deb

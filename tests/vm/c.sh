@@ -1,11 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by run.sh; vm.sh says what the words mean.
+# Sourced by run.sh; vm.sh says what the words mean. What happens inside the guest is in service.sh.
 # c.sh: the packages as a service on a Debian root with systemd as PID 1
 . tests/vm/root.sh
-must "a Debian root" root_image "$here/root.ext4"
-must "a guest that boots it" guest_boot g "$here/root.ext4"
+built=$here/packages
 
-booted() { on g 'systemctl is-system-running --wait; systemctl list-units --failed --no-legend; cat /proc/1/comm; ibv_devices; df -h / | tail -n 1'; }
-t booted "systemd is PID 1" booted
-again() { on g 'echo kept >/root/mark' && guest_reboot g && on g 'cat /root/mark'; }
-t reboot "the image outlives a reboot" again
+# This version's packages, and those of a next one whose only news is its number
+packages()
+{
+	local version tree="$built/2/tree"
+
+	version=$(sed -n 's/^VERSION *:= *//p' Makefile)
+	env -u MAKEFLAGS -u MFLAGS "${MAKE:-make}" --no-print-directory deb DEB_DIR="$built/1"
+	mkdir "$built/2"
+	mv "$built/1/shardd-$version" "$tree"
+	(
+		cd "$tree" || exit
+		sed -i "s/^VERSION *:= .*/&.1/" Makefile
+		grep -rlw SHARD_RELEASE --include='*.c' daemon client proto | xargs touch
+		sed "1,/^ -- /{s/(\(.*\))/(\1.1)/;s/^  \* .*/  * The next one./}" debian/changelog | sed '/^ -- /q' | cat - debian/changelog >debian/changelog.new
+		mv debian/changelog.new debian/changelog
+		DEB_BUILD_OPTIONS="nocheck noddebs parallel=$(nproc)" dpkg-buildpackage -us -uc -b -nc
+	)
+	rm -f "$built"/*/*dbgsym*
+	ls "$built"/1/*.deb "$built"/2/*.deb
+}
+
+# What every trainer has to end with, computed here
+references()
+{
+	local steps
+
+	for steps in 12 120; do
+		"$VM_HERE/reference" --data README.md --layers 1 --dim 32 --heads 2 --seq 32 --batch 4 --seed 1 --steps $steps --nodes 1 --dump "$here/reference-$steps"
+	done
+}
+exact() # NAME STEPS
+{
+	"$VM_HERE/dumpcmp" "$(job c)/$1" "$here/reference-$2"
+}
+
+prepared()
+{
+	local f
+
+	for f in 1 2; do
+		mkdir -p "$(job c)/$f"
+		cp "$built/$f"/*.deb "$(job c)/$f/"
+	done
+	cp README.md "$(job c)/text"
+}
+
+inside() # FUNCTION of service.sh, in the guest
+{
+	on c "build=$VM_SEES job=/vm/job; . tests/vm/service.sh; $*"
+}
+
+mkdir "$built"
+packages >"$here/log/packages" 2>&1 &
+building=$!
+must "a Debian root" root_image "$here/root.ext4"
+must "a guest that boots it" guest_boot c "$here/root.ext4"
+must "what trainers must end with" references
+TAIL=60 must "the packages (log/packages)" wait $building
+must "what the guest needs" prepared
+
+t install "the packages install, and open no port to others" inside install_packages
+t ready "enabled and READY; users, folders, limits" inside ready
+t service_start "from the start of the process to READY" inside service_start
+trains() { inside trains && exact trains 12; }
+t trains "a user of the group trains, exactly; systemctl status tells of it" trains
+t refused "a user outside of the group is refused" inside refused
+t journal "fields of the journal" inside journal_fields
+t reload "a reload with a bad file: it goes on and says why" inside reload_bad
+t stop_staging "a stop in STAGING aborts the step and says so" inside staging
+t stop_applying "a stop in APPLYING finishes the step" inside applying
+full() { inside full_state && exact full 12 && exact late 12; }
+t full_state "a full state folder" full
+secret() { inside secret && exact secret 12; }
+t secret "the cluster's secret by credential: wrong, missing, rotated" secret
+reboot() { inside saves && guest_reboot c && inside restored && exact saved 12; }
+t reboot "a reboot of the guest: the checkpoint is restored" reboot
+t spawn "what autopkgtest runs: spawn:, ten steps" inside spawns
+t remove "apt remove" inside removed
+t purge "apt purge keeps checkpoints" inside purged
+t purge_all "apt purge removes checkpoints when answered so" inside purged_all

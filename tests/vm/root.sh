@@ -5,6 +5,8 @@
 root_packages=(
 	systemd systemd-sysv dbus udev libpam-systemd iproute2 procps kmod adduser passwd debconf init-system-helpers e2fsprogs
 	rdma-core ibverbs-providers ibverbs-utils libibverbs1 librdmacm1
+	gcc libc6-dev pkg-config libprotobuf-c-dev # who builds a trainer with libshard-dev
+	libcmocka0                                 # tests/vm/phases.c
 	libuv1 libinih1 libjansson4 libmicrohttpd12 libprotobuf-c1 libsystemd0 libssl3 libxxhash0
 )
 
