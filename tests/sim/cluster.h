@@ -82,7 +82,8 @@ struct sim_seen { /* of a core, when it last saved */
 	uint64_t term, committed;
 	uint32_t seq, generation;
 	struct core_tune tune;
-	struct core_id id;
+	struct core_id id, aborted;
+	uint64_t promised;
 };
 
 struct sim_node {

@@ -4,6 +4,8 @@
  * others (truth.c), who do not know the difference. */
 #include "sim/sim.h"
 
+#include "core/inner.h"
+
 static struct sim_seen seen_of(const struct core *c)
 {
 	struct core_state st;
@@ -17,7 +19,9 @@ static struct sim_seen seen_of(const struct core *c)
 				 .seq = st.seq,
 				 .generation = st.generation,
 				 .tune = st.tune,
-				 .id = st.id};
+				 .id = st.id,
+				 .aborted = c->step.aborted,
+				 .promised = c->member.promised};
 }
 
 void truth_seen(struct sim *s, uint16_t n)
@@ -30,12 +34,18 @@ void truth_same(struct sim *s, uint16_t n)
 	struct sim_seen was = s->node[n].seen, is = seen_of(s->node[n].core);
 	char a[64], b[64];
 
-	if (was.part == CORE_STAGING) /* its trainers are gone */
+	if (was.part == CORE_STAGING) { /* its trainers are gone */
 		was.part = CORE_FREE;
+		was.aborted = was.id;
+	}
 	if (was.part != is.part || core_id_cmp(&was.id, &is.id) || was.committed != is.committed)
 		sim_fail(s, "warm_same", "n%u was %d of %s after step %llu and comes back as %d of %s after step %llu", n, was.part,
 			 sim_id(&was.id, a), (unsigned long long)was.committed, is.part, sim_id(&is.id, b),
 			 (unsigned long long)is.committed);
+	if (was.promised != is.promised || core_id_cmp(&was.aborted, &is.aborted))
+		sim_fail(s, "warm_same", "n%u had promised term %llu and dropped %s, and comes back with %llu and %s", n,
+			 (unsigned long long)was.promised, sim_id(&was.aborted, a), (unsigned long long)is.promised,
+			 sim_id(&is.aborted, b));
 	if (was.term != is.term || was.seq != is.seq || was.generation != is.generation || was.sealed != is.sealed ||
 	    was.restoring != is.restoring || orders_number(&was.tune) != orders_number(&is.tune))
 		sim_fail(s, "warm_same", "n%u had view %llu.%u and comes back with %llu.%u", n, (unsigned long long)was.term,

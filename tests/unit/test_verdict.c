@@ -25,6 +25,7 @@
 #include "core/world.c"
 
 #include "unit/verdict.h"
+#include "unit/verdict_set.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -44,14 +45,14 @@ static uint64_t state_hash(const struct search *q, struct state *s)
 	for (size_t i = 0; i < NR(s->sent); i++)
 		h = mix(h, s->sent[i]);
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
-		h = mix_id(mix(mix(h, s->hash[n]), s->incarnation[n]), &s->draining[n]);
+		h = mix_id(mix(mix(mix(h, s->hash[n]), s->warm_hash[n]), s->starts[n]), &s->draining[n]);
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
-		h = mix_id(h, &s->prepared[n]);
+		h = mix(mix_id(h, &s->prepared[n]), s->incarnation[n]);
 	h = mix_id(mix(mix(h, s->disk.term), s->disk.seq), &s->disk.record.id);
 	h = mix(h, s->has_pending);
 	if (s->has_pending)
 		h = mix_id(mix(mix(h, s->pending.term), s->pending.seq), &s->pending.record.id);
-	h = mix(mix(mix(h, (uint64_t)s->restarts), (uint64_t)s->abandons), (uint64_t)s->flaps);
+	h = mix(mix(mix(h, (uint64_t)s->restarts * 16u + (uint64_t)s->warms), (uint64_t)s->abandons), (uint64_t)s->flaps);
 	return mix_id(mix(mix(h, (uint64_t)s->holds * 2u + s->held), s->has_committed * 2u + s->down), &s->committed);
 }
 
@@ -77,79 +78,10 @@ static void canonical(struct core *c)
 	c->member.waits_id = (struct core_id){0};
 }
 
-static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, double *weights, double *lr)
-{
-	for (uint32_t i = 0; i < v->chunks_nr; i++) {
-		sumsq[i] = v->sumsq[i];
-		finite[i] = v->finite[i];
-	}
-	for (uint32_t i = 0; i < v->ranks_nr; i++)
-		weights[i] = v->weights[i];
-	v->sumsq = sumsq;
-	v->finite = finite;
-	v->weights = weights;
-	if (v->lr_nr)
-		*lr = v->lr[0];
-	v->lr = lr;
-}
-
 static void violated(struct search *q, const char *what)
 {
 	if (!q->failed)
 		q->failed = what;
-}
-
-static void put_message(struct search *q, struct state *s, const struct core_msg *m)
-{
-	static struct message k; /* zeroed each time, so that equal messages have equal bytes */
-	uint64_t h = mix(mix(mix(m->op, m->from), m->to), m->from_incarnation);
-	uint32_t i = 0;
-
-	/* slots and who is waited for have no part in the verdict */
-	if (m->op == CORE_WAITING || m->op == CORE_GRANT || m->op == CORE_DRAINED || m->id.step > FIRST_STEP)
-		return;
-	memset(&k, 0, sizeof(k));
-	h = mix_id(h, &m->id);
-	h = mix(mix(h, m->trainer.session), m->trainer.leave);
-	if (m->record)
-		h = mix_id(h, &m->record->id);
-	if (m->view)
-		h = mix(mix_id(h, &m->view->record.id), m->view->sealed);
-	if (m->answer)
-		h = mix_id(mix_id(mix(h, m->answer->prepared * 2u + m->answer->has_record), &m->answer->id), &m->answer->record.id);
-	for (uint32_t r = 0; m->world && r < m->world->size; r++)
-		h = mix(h, m->world->rank[r].session);
-	while (i < q->messages_nr && q->message[i].hash != h)
-		i++;
-	CHECK(i < MESSAGES_MAX);
-	s->sent[i / 64] |= 1ull << (i % 64);
-	if (i < q->messages_nr)
-		return;
-	q->messages_nr++;
-	k.hash = h;
-	q->message[i] = k;
-	q->message[i].msg = *m;
-	if (m->world) {
-		q->message[i].world = *m->world;
-		q->message[i].msg.world = &q->message[i].world;
-	}
-	if (m->record) {
-		q->message[i].record = *m->record;
-		q->message[i].msg.record = &q->message[i].record;
-	}
-	if (m->view) {
-		q->message[i].view = *m->view;
-		q->message[i].msg.view = &q->message[i].view;
-	}
-	copy_vote(&q->message[i].msg.vote, q->message[i].sumsq, q->message[i].finite, q->message[i].weights, &q->message[i].lr);
-	if (m->answer) {
-		q->message[i].answer = *m->answer;
-		q->message[i].msg.answer = &q->message[i].answer;
-		copy_vote(&q->message[i].answer.vote, q->message[i].answer_sumsq, q->message[i].answer_finite,
-			  q->message[i].answer_weights, &q->message[i].answer_lr);
-	}
-	core_copy_text(q->message[i].why, sizeof(q->message[i].why), m->why);
-	q->message[i].msg.why = m->why ? q->message[i].why : NULL;
 }
 
 static void committed(struct search *q, struct state *s, const struct record *r)
@@ -200,23 +132,32 @@ static void action(struct search *q, struct state *s, uint16_t n, const struct c
 	}
 }
 
+static void save(struct search *q, struct state *s, uint16_t n)
+{
+	if (!core_warm_save(core_of(s, n), q->idle))
+		return;
+	memcpy(s->warm[n], q->idle, WARM_ROOM);
+	s->warm_hash[n] = hash_bytes(q->idle, WARM_ROOM);
+}
+
 static void feed(struct search *q, struct state *s, uint16_t n, const struct core_event *e)
 {
 	struct core *c = core_of(s, n);
 
 	core_event(c, e, 1 + (e->type == CORE_EV_TICK), &q->out);
+	save(q, s, n);
 	for (uint32_t i = 0; i < q->out.nr; i++)
 		action(q, s, n, &q->out.act[i]);
 	canonical(c);
 	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
 }
 
-static void start(struct search *q, struct state *s, uint16_t n)
+static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 {
 	struct core_conf conf = {.self = n,
 				 .nodes_nr = q->shape.nodes_nr,
-				 .incarnation = ++s->incarnation[n],
-				 .term = s->incarnation[n],
+				 .incarnation = warm ? s->incarnation[n] : s->starts[n] + 1,
+				 .term = ++s->starts[n],
 				 .chunks_nr = q->shape.chunks_nr,
 				 .owner = q->shape.owner,
 				 .node_names = names,
@@ -228,11 +169,25 @@ static void start(struct search *q, struct state *s, uint16_t n)
 
 	conf.record = (struct record_conf){.optim = optim_row(OPTIM_SGD), .groups_nr = 1, .initial_scale = 1};
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
-	CHECK(core_bytes(&conf) <= CORE_ROOM);
+	CHECK(core_bytes(&conf) <= CORE_ROOM && core_warm_bytes(&conf) <= WARM_ROOM);
+	s->incarnation[n] = conf.incarnation;
 	memset(s->memory[n], 0, CORE_ROOM);
-	core_init(s->memory[n], &conf, s->disk.term ? &s->disk : NULL, NULL);
+	if (!core_init(s->memory[n], &conf, s->disk.term ? &s->disk : NULL, warm ? s->warm[n] : NULL))
+		violated(q, "what was saved is refused");
+	save(q, s, n);
 	canonical(core_of(s, n));
 	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
+}
+
+static uint64_t session(const struct state *s, uint16_t n) /* of the trainer of this process */
+{
+	return 10u * s->starts[n] + n;
+}
+
+static void join(struct search *q, struct state *s, uint16_t n)
+{
+	feed(q, s, n,
+	     &(struct core_event){.type = CORE_EV_JOIN, .trainer = {.session = session(s, n), .pid = n, .hint = -1, .node = n}});
 }
 
 static void link_up(struct search *q, struct state *s, uint16_t a, uint16_t b)
@@ -241,12 +196,15 @@ static void link_up(struct search *q, struct state *s, uint16_t a, uint16_t b)
 	feed(q, s, b, &(struct core_event){.type = CORE_EV_LINK_UP, .node = a, .incarnation = s->incarnation[a]});
 }
 
-/* --- what may happen next; each returns false where it cannot --- */
+/* --- what may happen next; each returns false where it cannot. Messages outlive their connection, but those about trainers: else each
+ * old JOIN would bring a further attempt. --- */
 static bool may_deliver(struct search *q, struct state *s, uint32_t i)
 {
 	const struct core_msg *m = &q->message[i].msg;
 
-	if (!(s->sent[i / 64] >> (i % 64) & 1) || !core_linked(core_of(s, m->to), m->from))
+	uint64_t t = m->trainer.session;
+
+	if (!(s->sent[i / 64] >> (i % 64) & 1) || !core_linked(core_of(s, m->to), m->from) || (t && t != session(s, t % 10)))
 		return false;
 	feed(q, s, m->to, &(struct core_event){.type = CORE_EV_MSG, .msg = m});
 	snprintf(q->path[q->depth], sizeof(q->path[0]), "%u hears %u from %u, attempt %u", m->to, m->op, m->from, m->id.attempt);
@@ -258,7 +216,7 @@ static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t wha
 	struct core *c = core_of(s, n);
 	struct core_event e = {.id = c->step.id, .sumsq = 4, .finite = true, .bad_tensor = -1, .weight = 1};
 	const uint8_t *staged = core_at(c, c->at_staged);
-	int32_t rank = step_rank(&c->step.world, n, 10u + n);
+	int32_t rank = step_rank(&c->step.world, n, session(s, n));
 	double lr = c->step.id.attempt == 1 ? n : 1;
 
 	if (what < q->shape.chunks_nr) {
@@ -270,7 +228,7 @@ static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t wha
 		if (c->step.part != CORE_STAGING || rank < 0 || c->step.ready[0] >> rank & 1)
 			return false;
 		e.type = CORE_EV_READY;
-		e.session = 10u + n;
+		e.session = session(s, n);
 		e.lr = &lr;
 		e.lr_nr = q->shape.lr_differs;
 	} else if (what == 3) {
@@ -288,7 +246,7 @@ static bool may_work(struct search *q, struct state *s, uint16_t n, uint32_t wha
 			return false;
 		s->abandons--;
 		e.type = CORE_EV_ABANDON;
-		e.session = 10u + n;
+		e.session = session(s, n);
 	}
 	feed(q, s, n, &e);
 	snprintf(q->path[q->depth], sizeof(q->path[0]), "%u event %d", n, e.type);
@@ -316,11 +274,34 @@ static bool may_restart(struct search *q, struct state *s, bool written)
 	s->has_pending = false;
 	s->down = s->held = false;
 	s->draining[0] = (struct core_id){0};
-	start(q, s, 0);
+	start(q, s, 0, false);
 	feed(q, s, 0, &(struct core_event){.type = CORE_EV_TICK});
 	for (uint16_t n = 1; n < q->shape.nodes_nr; n++)
 		link_up(q, s, 0, n);
 	snprintf(q->path[q->depth], sizeof(q->path[0]), "0 starts again");
+	return true;
+}
+
+/* Dies and comes back with what its core saved. To die before its last messages left is to have them lost. */
+static bool may_warm(struct search *q, struct state *s, uint16_t n)
+{
+	if (!s->warms)
+		return false;
+	s->warms--;
+	s->draining[n] = (struct core_id){0};
+	if (n == 0)
+		s->has_pending = s->held = false;
+	start(q, s, n, true);
+	feed(q, s, n, &(struct core_event){.type = CORE_EV_WARM});
+	if (n == 0)
+		feed(q, s, n, &(struct core_event){.type = CORE_EV_TICK});
+	for (uint16_t i = 0; i < q->shape.nodes_nr; i++) {
+		if (i != n && !(s->down && i + n == 1))
+			link_up(q, s, n, i);
+	}
+	if (n)
+		join(q, s, n);
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "%u comes back warm", n);
 	return true;
 }
 
@@ -368,7 +349,9 @@ static bool may(struct search *q, struct state *s, uint32_t what)
 		return may_flap(q, s);
 	if (what == 4)
 		return may_hold(q, s);
-	return may_deliver(q, s, what - 5);
+	if (what < 5 + q->shape.nodes_nr)
+		return may_warm(q, s, (uint16_t)(what - 5));
+	return may_deliver(q, s, what - 5 - q->shape.nodes_nr);
 }
 
 static void explore(struct search *q)
@@ -378,7 +361,7 @@ static void explore(struct search *q)
 	CHECK(q->depth + 2 < DEPTH_MAX);
 	if (q->depth > q->deepest)
 		q->deepest = q->depth;
-	for (uint32_t what = 0; what < 6u * q->shape.nodes_nr + 5 + q->messages_nr && !q->failed && q->states_nr < q->limit;
+	for (uint32_t what = 0; what < 7u * q->shape.nodes_nr + 5 + q->messages_nr && !q->failed && q->states_nr < q->limit;
 	     what++) {
 		*next = *s;
 		if (!may(q, next, what))
@@ -401,15 +384,14 @@ static void first_state(struct search *q, struct state *s) /* sealed, trainers j
 {
 	memset(s, 0, sizeof(*s));
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
-		start(q, s, n);
+		start(q, s, n, false);
 	feed(q, s, 0, &(struct core_event){.type = CORE_EV_TICK});
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++) {
 		for (uint16_t m = n + 1u; m < q->shape.nodes_nr; m++)
 			link_up(q, s, n, m);
 	}
 	for (uint16_t n = 1; n < q->shape.nodes_nr; n++)
-		feed(q, s, n,
-		     &(struct core_event){.type = CORE_EV_JOIN, .trainer = {.session = 10u + n, .pid = n, .hint = -1, .node = n}});
+		join(q, s, n);
 	for (uint32_t round = 0; round < 20; round++) { /* everything arrives, in order */
 		uint32_t sent = q->messages_nr;
 
@@ -422,6 +404,7 @@ static void first_state(struct search *q, struct state *s) /* sealed, trainers j
 			feed(q, s, 0, &(struct core_event){.type = CORE_EV_WRITTEN, .step = FIRST_STEP - 1});
 	}
 	s->restarts = q->shape.restarts;
+	s->warms = q->shape.warms;
 	s->abandons = q->shape.abandons;
 	s->flaps = q->shape.flaps;
 	s->holds = q->shape.holds;
@@ -434,9 +417,10 @@ static void first_state(struct search *q, struct state *s) /* sealed, trainers j
 
 static void enumerate(const struct shape *shape, size_t limit)
 {
-	struct search *q = calloc(1, sizeof(*q));
+	struct search *q = aligned_alloc(64, sizeof(*q)); /* its size is a multiple of 64: of its alignment */
 
 	assert_non_null(q);
+	memset(q, 0, sizeof(*q));
 	q->shape = *shape;
 	q->limit = limit;
 	q->seen_bits = 23;
@@ -448,10 +432,11 @@ static void enumerate(const struct shape *shape, size_t limit)
 	assert_null(q->failed);
 	assert_true(core_of(&q->at[0], 0)->coord.undecided);
 	explore(q);
-	printf("verdict: %u nodes, %d restarts, %d abandoned, %d link losses, %d holds: %zu states, %zu transitions, depth %u: "
+	printf("verdict: %u nodes, %d restarts, %d abandoned, %d link losses, %d holds, %d warm: %zu states, %zu transitions, "
+	       "depth %u: "
 	       "%s\n",
-	       shape->nodes_nr, shape->restarts, shape->abandons, shape->flaps, shape->holds, q->states_nr, q->transitions_nr,
-	       q->deepest,
+	       shape->nodes_nr, shape->restarts, shape->abandons, shape->flaps, shape->holds, shape->warms, q->states_nr,
+	       q->transitions_nr, q->deepest,
 	       q->failed              ? q->failed
 	       : q->states_nr < limit ? "safe"
 				      : "cut off");
@@ -482,6 +467,14 @@ static void test_three_nodes(void **state)
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .restarts = 1, .lr_differs = true}, 60000);
 }
 
+static void test_warm(void **state) /* any of them at any moment */
+{
+	(void)state;
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .abandons = 1, .warms = 1}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {0}, .abandons = 1, .warms = 1}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .warms = 1}, 8000);
+}
+
 static void test_more(void **state) /* minutes: VERDICT_FULL=1 */
 {
 	(void)state;
@@ -489,11 +482,15 @@ static void test_more(void **state) /* minutes: VERDICT_FULL=1 */
 		  STATES_MAX);
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .abandons = 2}, STATES_MAX);
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .restarts = 1, .lr_differs = true}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {1}, .restarts = 1, .warms = 1}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 2, .chunks_nr = 1, .owner = {0}, .warms = 2}, STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .warms = 1}, STATES_MAX);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_nodes), cmocka_unit_test(test_three_nodes)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_nodes), cmocka_unit_test(test_three_nodes),
+					   cmocka_unit_test(test_warm)};
 	const struct CMUnitTest more[] = {cmocka_unit_test(test_more)};
 
 	if (getenv("VERDICT_FULL"))

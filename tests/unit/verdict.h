@@ -10,25 +10,28 @@
 #define DEPTH_MAX    200
 #define STATES_MAX   6000000
 #define CORE_ROOM    10944
+#define WARM_ROOM    1536
 
 struct shape {
 	uint16_t nodes_nr;
 	uint32_t chunks_nr;
 	uint16_t owner[2];
-	int restarts, abandons, flaps, holds;
+	int restarts, abandons, flaps, holds, warms;
 	bool lr_differs; /* in every first attempt: it must never be committed */
 };
 
 struct state { /* of the cluster; compared by its bytes */
 	_Alignas(16) unsigned char memory[CORE_NODES_MAX][CORE_ROOM];
-	uint64_t hash[CORE_NODES_MAX]; /* of memory */
-	uint64_t incarnation[CORE_NODES_MAX];
+	unsigned char warm[CORE_NODES_MAX][WARM_ROOM]; /* saved last */
+	uint64_t hash[CORE_NODES_MAX];                 /* of memory */
+	uint64_t warm_hash[CORE_NODES_MAX];
+	uint64_t incarnation[CORE_NODES_MAX], starts[CORE_NODES_MAX];
 	uint64_t sent[MESSAGES_MAX / 64];
 	struct core_view disk;
 	bool has_pending, persisted_heard;
 	struct core_view pending;
-	int restarts, abandons, flaps, holds; /* left */
-	bool has_committed, held, down;       /* down: the flapping link */
+	int restarts, abandons, flaps, holds, warms; /* left */
+	bool has_committed, held, down;              /* down: the flapping link */
 	struct core_id committed;
 	struct core_id draining[CORE_NODES_MAX], prepared[CORE_NODES_MAX];
 };
@@ -53,6 +56,7 @@ struct search {
 	uint64_t *seen;
 	size_t seen_bits, states_nr, transitions_nr, limit;
 	struct core_out out;
+	_Alignas(64) unsigned char idle[WARM_ROOM];
 	const char *failed;
 	char path[DEPTH_MAX][48];
 	uint32_t depth, deepest, commits, losts;
