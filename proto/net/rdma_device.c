@@ -49,7 +49,7 @@ static void turn_all(struct rdma *r)
 {
 	for (struct list *it = r->rails.next; it != &r->rails; it = r->turn_next) {
 		r->turn_next = it->next;
-		rdma_rail_turn(list_of(it, struct rdma_rail, node), false);
+		(void)rdma_rail_turn(list_of(it, struct rdma_rail, node), false);
 	}
 	r->turn_next = NULL;
 }
@@ -93,8 +93,10 @@ static void on_completions(uv_poll_t *p, int status, int events)
 {
 	struct rdma *r = p->data;
 
+	uint32_t nr = 0;
+
 	(void)events;
-	for (int i = 0; i < 64 && !r->over; i++) { /* the others on the loop want their turn */
+	while (nr < RDMA_TURN && !r->over) { /* the descriptor stays readable for those that are left */
 		struct ibv_cq *cq = NULL;
 		void *rail = NULL;
 
@@ -106,7 +108,7 @@ static void on_completions(uv_poll_t *p, int status, int events)
 			return;
 		}
 		ibv_ack_cq_events(cq, 1);
-		rdma_rail_turn(rail, true);
+		nr += rdma_rail_turn(rail, true) + 1;
 	}
 }
 

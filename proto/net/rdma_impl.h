@@ -21,6 +21,7 @@ enum {
 	RDMA_COUNTS = 4, /* counts alone that are posted at a time */
 	RDMA_SENDS = 2 * RDMA_QUEUE + RDMA_COUNTS,
 	RDMA_CHAIN = 16, /* frames of one ibv_post_send */
+	RDMA_TURN = 64,  /* completions of one turn: others on the loop want theirs */
 	RDMA_SLOT = sizeof(struct wire_head) + RDMA_BODY_MAX,
 };
 
@@ -77,10 +78,9 @@ struct rdma_qp {
 	uint32_t counts_out;
 	bool completed; /* in this turn: on_room() is due */
 	struct rdma_out out[RDMA_QUEUE];
-	unsigned char *slots; /* RDMA_QUEUE of RDMA_SLOT bytes, then RDMA_RECVS */
-	/* receiving: frames taken; what the other side was told of it; receives to post again */
-	uint64_t taken, told;
-	struct ibv_recv_wr recv[RDMA_RECVS], *again, **again_end;
+	unsigned char *slots;                                     /* RDMA_QUEUE of RDMA_SLOT bytes, then RDMA_RECVS */
+	uint64_t taken, told;                                     /* receiving: frames taken; what the other side was told of it */
+	struct ibv_recv_wr recv[RDMA_RECVS], *again, **again_end; /* again: to post anew */
 	struct ibv_sge recv_sge[RDMA_RECVS];
 	uint32_t again_frames;
 };
@@ -94,7 +94,7 @@ struct rdma_rail {
 	struct ibv_mr *mr;
 	unsigned char *memory;
 	size_t memory_bytes;
-	bool connected, in_callback, more, failed_told, only_flushed;
+	bool connected, in_callback, failed_told, only_flushed;
 	struct err dead; /* status != SHARD_OK: over */
 	struct rdma_stats stats;
 	char there[64]; /* the peer's place */
@@ -107,7 +107,7 @@ void rdma_want_turn(struct rdma *r);                /* rails are looked at in th
 void rdma_want_timer(struct rdma *r, uint64_t due); /* and at this time at the latest */
 enum shard_status rdma_no_memory(struct err *e, const struct rdma *r, int error, const char *what, size_t bytes);
 __attribute__((format(printf, 3, 4))) void rdma_rail_fail(struct rdma_rail *l, enum shard_status st, const char *fmt, ...);
-void rdma_rail_turn(struct rdma_rail *l, bool armed); /* looks at completions and deadlines, tells what became of them */
+uint32_t rdma_rail_turn(struct rdma_rail *l, bool armed); /* at completions and deadlines; returns how many completions */
 void rdma_rail_died(struct rdma_rail *l, const struct rdma_qp *q, const struct ibv_wc *wc);
 void rdma_send_post(struct rdma_qp *q);
 void rdma_send_done(struct rdma_qp *q, const struct ibv_wc *wc);

@@ -16,7 +16,6 @@
 #include <sys/random.h>
 
 enum {
-	TURN_MAX = 64,    /* completions of one turn: others on the loop want theirs */
 	BATCH = 16,       /* completions taken at a time; RDMA_SPARE counts on receives that are posted again after each */
 	ACK_TIMEOUT = 16, /* 4.096 us << 16 = 268 ms */
 	RETRIES = 7,      /* of it */
@@ -111,7 +110,7 @@ static void settle(struct rdma_rail *l)
 	}
 }
 
-static void read_completions(struct rdma_rail *l)
+static uint32_t read_completions(struct rdma_rail *l)
 {
 	struct ibv_wc wc[BATCH];
 	int n, nr = 0;
@@ -125,13 +124,14 @@ static void read_completions(struct rdma_rail *l)
 		if (n > 0)
 			settle(l);
 		nr += n > 0 ? n : 0;
-	} while (n == BATCH && nr < TURN_MAX);
+	} while (n == BATCH && nr < RDMA_TURN);
 	if (n == BATCH)
 		rdma_want_turn(l->rdma);
 	if (nr > 0 && l->rdma->conf.busy_poll_us > 0) {
 		l->rdma->spin_ns = clock_ns() + l->rdma->conf.busy_poll_us * 1000ull;
 		rdma_want_turn(l->rdma);
 	}
+	return (uint32_t)nr;
 }
 
 static void judge_deadlines(struct rdma_rail *l)
@@ -165,15 +165,17 @@ static void stop(struct rdma_rail *l)
 		(void)ibv_modify_qp(l->qp[i].qp, &a, IBV_QP_STATE);
 }
 
-void rdma_rail_turn(struct rdma_rail *l, bool armed)
+uint32_t rdma_rail_turn(struct rdma_rail *l, bool armed)
 {
+	uint32_t nr;
+
 	CHECK(!l->in_callback);
 	if (l->failed_told)
-		return;
+		return 0;
 	l->in_callback = true;
 	if (armed && ibv_req_notify_cq(l->cq, 0) != 0)
 		rdma_rail_fail(l, SHARD_SYSTEM, "RDMA completions of %s cannot be waited for", l->there);
-	read_completions(l);
+	nr = read_completions(l);
 	if (l->dead.status == SHARD_OK)
 		judge_deadlines(l);
 	if (l->dead.status != SHARD_OK) {
@@ -182,6 +184,7 @@ void rdma_rail_turn(struct rdma_rail *l, bool armed)
 		l->conf.handler->on_fail(l->conf.owner, &l->dead);
 	}
 	l->in_callback = false;
+	return nr;
 }
 
 static enum shard_status no(struct rdma_rail *l, struct err *e, const char *what, uint32_t qp)

@@ -95,6 +95,8 @@ static void on_sent(void *arg, enum shard_status st)
 		e->sent_ok++;
 	else
 		e->sent_closed++;
+	if (e->on_sent)
+		e->on_sent(e, st);
 }
 
 void rails_init(struct rails *r, const struct rails_conf *conf)
@@ -107,10 +109,10 @@ void rails_init(struct rails *r, const struct rails_conf *conf)
 	r->conf.part_bytes = r->conf.part_bytes ? r->conf.part_bytes : 4096;
 	r->conf.deadline_ns = r->conf.deadline_ns ? r->conf.deadline_ns : 10 * NS_PER_SEC;
 	r->area = (size_t)r->conf.qps_nr * RAILS_SLOTS * r->conf.part_bytes;
-	CHECK(uv_loop_init(&r->loop) == 0);
 	for (int i = 0; i < 2; i++) {
 		struct rails_end *e = &r->end[i];
 
+		CHECK(uv_loop_init(&r->loop[i]) == 0);
 		e->rails = r;
 		e->source_at = mmap(NULL, 2 * r->area, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 		CHECK(e->source_at != MAP_FAILED);
@@ -140,7 +142,7 @@ static enum shard_status open_end(struct rails *r, int i, struct err *e)
 				.busy_poll_us = r->conf.busy_poll_us,
 				.gone = on_gone,
 				.owner = end};
-	enum shard_status rc = rdma_open(&end->rdma, &r->loop, &dev, e);
+	enum shard_status rc = rdma_open(&end->rdma, &r->loop[i], &dev, e);
 
 	if (rc == SHARD_OK)
 		rc = rdma_domain_new(&end->domain, end->rdma, e);
@@ -191,10 +193,11 @@ void rails_close(struct rails *r)
 		rdma_domain_free(&e->domain);
 		rdma_close(&e->rdma);
 	}
-	CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
-	CHECK(uv_loop_close(&r->loop) == 0);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
+		CHECK(uv_run(&r->loop[i], UV_RUN_DEFAULT) == 0);
+		CHECK(uv_loop_close(&r->loop[i]) == 0);
 		munmap(r->end[i].source_at, 2 * r->area);
+	}
 }
 
 enum shard_status rails_send(struct rails *r, int from, uint32_t qp, uint32_t bytes, uint64_t seed)
@@ -240,10 +243,17 @@ void rails_kick(struct rails *r, int from)
 		rdma_rail_kick(r->end[from].rail, i);
 }
 
+void rails_turn_end(struct rails *r, int i)
+{
+	(void)uv_run(&r->loop[i], UV_RUN_NOWAIT);
+}
+
 void rails_turn(struct rails *r, uint32_t times)
 {
-	while (times-- > 0)
-		(void)uv_run(&r->loop, UV_RUN_NOWAIT);
+	while (times-- > 0) {
+		rails_turn_end(r, 0);
+		rails_turn_end(r, 1);
+	}
 }
 
 bool rails_until(struct rails *r, const uint64_t *what, uint64_t much, uint32_t ms)
@@ -251,6 +261,6 @@ bool rails_until(struct rails *r, const uint64_t *what, uint64_t much, uint32_t 
 	uint64_t end = clock_ns() + ms * NS_PER_MS;
 
 	while (*what < much && clock_ns() < end)
-		(void)uv_run(&r->loop, UV_RUN_NOWAIT);
+		rails_turn(r, 1);
 	return *what >= much;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rails.h: two ends of an RDMA rail on one loop, of one process, with memory to send from and land in; over the fake verbs or a real
+/* rails.h: two ends of an RDMA rail, a loop for each, of one process, with memory to send from and land in; over the fake verbs or a real
  * device. What arrives is judged by its header, which has the body's sum and its number on its queue pair. */
 #ifndef SHARD_TESTS_RAILS_H
 #define SHARD_TESTS_RAILS_H
@@ -34,11 +34,12 @@ struct rails_end {
 	bool keep_credit;         /* on_frame does not answer; unused by the harness itself */
 	void (*on_frame)(struct rails_end *e, uint32_t qp, const struct wire_head *h);
 	void (*on_room)(struct rails_end *e, uint32_t qp);
+	void (*on_sent)(struct rails_end *e, enum shard_status st);
 	void *arg;
 };
 
 struct rails {
-	uv_loop_t loop;
+	uv_loop_t loop[2];
 	struct rails_conf conf;
 	struct rails_end end[2];
 	size_t area; /* bytes of source_at, and of land_at */
@@ -49,15 +50,16 @@ enum shard_status rails_open(struct rails *r, struct err *e);                   
 enum shard_status rails_rail(struct rails *r, int i, bool checksum, struct err *e); /* one more, after the last was freed */
 enum shard_status rails_connect(struct rails *r, struct err *e);
 void rails_begin(struct rails *r, const struct rails_conf *conf); /* all three, and asserts */
-void rails_close(struct rails *r);                                /* whatever there is; the loop ends */
+void rails_close(struct rails *r);                                /* whatever there is; the loops end */
 
 /* A bulk frame with a body made of seed, from its slot to the other end's; not kicked. */
 enum shard_status rails_send(struct rails *r, int from, uint32_t qp, uint32_t bytes, uint64_t seed);
 /* One with a control body of a text. */
 enum shard_status rails_control(struct rails *r, int from, uint32_t qp, uint32_t text_bytes);
 void rails_kick(struct rails *r, int from);
-/* Turns the loop until *what is at least so much; false: not within ms. */
+/* Turns both loops until *what is at least so much; false: not within ms. */
 bool rails_until(struct rails *r, const uint64_t *what, uint64_t much, uint32_t ms);
 void rails_turn(struct rails *r, uint32_t times);
+void rails_turn_end(struct rails *r, int i); /* that loop alone, once */
 
 #endif

@@ -117,7 +117,8 @@ static void storm(uint64_t seed, uint32_t qps, bool checksum, bool hold, uint64_
 		rdma_rail_kick(r.end[from].rail, qp);
 		if (hold)
 			(void)fake_deliver((uint32_t)rng_below(&rng, 100), &draw);
-		rails_turn(&r, (uint32_t)rng_below(&rng, 3));
+		for (uint64_t turns = rng_below(&rng, 6); turns > 0; turns--)
+			rails_turn_end(&r, rng_below(&rng, 16) < 8 + seed % 7 ? 0 : 1); /* one of them is slower */
 		for (int i = 0; i < 2; i++)
 			got[i] = r.end[i].frames + r.end[i].controls;
 	}
@@ -167,23 +168,64 @@ static void one_way(void **state)
 	end_well(&r);
 }
 
-/* The receiver does not look: its receives are never overrun, and frames go on when it looks again. */
+/* The receiver does not look, and the sender goes on: its receives are never overrun, and frames go on when it looks again. */
 static void receiver_sleeps(void **state)
 {
-	struct rails_conf conf = {.qps_nr = 1};
+	struct rails_conf conf = {.qps_nr = RDMA_QPS_MAX};
+	uint64_t sent = 0;
 	struct rails r;
 
 	(void)state;
 	rails_begin(&r, &conf);
-	for (int i = 0; i < RAILS_SLOTS; i++)
-		assert_int_equal(rails_send(&r, 0, 0, 64, (uint64_t)i), SHARD_OK);
-	rails_kick(&r, 0); /* all 64 are carried out: the other end has not had a turn */
-	assert_int_equal(fake_work(), 2 * RAILS_SLOTS);
-	assert_int_equal(rails_send(&r, 0, 0, 64, 0), SHARD_AGAIN);
-	assert_true(rails_until(&r, &r.end[1].frames, RAILS_SLOTS, 5000));
-	assert_int_equal(rails_send(&r, 0, 0, 64, 99), SHARD_OK);
+	for (int times = 0; times < 4; times++) {
+		for (uint32_t qp = 0; qp < RDMA_QPS_MAX; qp++)
+			while (rails_send(&r, 0, qp, 64, sent) == SHARD_OK)
+				sent++;
+		rails_kick(&r, 0);
+		for (int i = 0; i < 5; i++)
+			rails_turn_end(&r, 0); /* what was carried out is completed there */
+	}
+	assert_int_equal(r.end[0].sent_ok, RDMA_QPS_MAX * RAILS_SLOTS); /* one window of each */
+	assert_int_equal(sent, 2 * RDMA_QPS_MAX * RAILS_SLOTS);         /* another waits */
+	assert_int_equal(r.end[1].frames, 0);
+	assert_int_equal(fake_rnr(), 0);
+	rails_turn_end(&r, 1);
+	assert_in_range(r.end[1].frames, 1, 200); /* others on its loop have their turn */
+	for (int i = 0; i < 40; i++)
+		rails_turn_end(&r, 1); /* no event comes for the rest */
+	assert_int_equal(r.end[1].frames, RDMA_QPS_MAX * RAILS_SLOTS);
+	assert_true(rails_until(&r, &r.end[1].frames, sent, 5000));
+	end_well(&r);
+}
+
+/* Both send as much as there is credit for, from inside each frame that comes; neither posts its receives anew meanwhile. */
+static void answer(struct rails_end *e, uint32_t qp, const struct wire_head *h)
+{
+	int me = e == &e->rails->end[1];
+
+	(void)h;
+	while (rails_send(e->rails, me, qp, 16, 3) == SHARD_OK && e->next_out[qp] % 8 != 0)
+		;
+	rdma_rail_kick(e->rail, qp);
+}
+
+static void answers(void **state)
+{
+	struct rails_conf conf = {.qps_nr = 2};
+	struct rails r;
+
+	(void)state;
+	rails_begin(&r, &conf);
+	r.end[0].on_frame = r.end[1].on_frame = answer;
+	assert_int_equal(rails_send(&r, 0, 0, 64, 1), SHARD_OK);
+	assert_int_equal(rails_send(&r, 1, 1, 64, 1), SHARD_OK);
 	rails_kick(&r, 0);
-	assert_true(rails_until(&r, &r.end[1].frames, RAILS_SLOTS + 1, 5000));
+	rails_kick(&r, 1);
+	assert_true(rails_until(&r, &r.end[0].frames, 3000, 5000));
+	r.end[0].on_frame = r.end[1].on_frame = NULL;
+	rails_turn(&r, 50);
+	assert_int_equal(r.end[0].frames, r.end[1].sent_ok);
+	assert_int_equal(r.end[1].frames, r.end[0].sent_ok);
 	end_well(&r);
 }
 
@@ -261,7 +303,7 @@ int main(void)
 		cmocka_unit_test_setup(storms, reset),         cmocka_unit_test_setup(many_queue_pairs, reset),
 		cmocka_unit_test_setup(one_way, reset),        cmocka_unit_test_setup(receiver_sleeps, reset),
 		cmocka_unit_test_setup(discarded, reset),      cmocka_unit_test_setup(other_devices, reset),
-		cmocka_unit_test_setup(polls_busily, reset),
+		cmocka_unit_test_setup(polls_busily, reset),   cmocka_unit_test_setup(answers, reset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
