@@ -82,7 +82,7 @@ parts:
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # the three that know of libsystemd, made anew when it comes or goes
-SYSTEMD_O := $(patsubst %,$(B)/%.o,daemon/notify daemon/journal tests/proc/test_notify tests/unit/test_fdstore)
+SYSTEMD_O := $(patsubst %,$(B)/%.o,daemon/notify daemon/journal daemon/park_place tests/proc/test_notify tests/unit/test_fdstore)
 $(SYSTEMD_O): CPPFLAGS += $(if $(HAVE_SYSTEMD),-DSHARD_SYSTEMD)
 $(SYSTEMD_O): $(B)/with-systemd
 $(B)/with-systemd: systemd-look # looked at always, newer only when it differs

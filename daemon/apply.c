@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "peer.h"
 #include "session.h"
+#include "tile.h"
 #include "transfer.h"
 #include "wire/ops.h"
 
@@ -30,7 +31,7 @@ static_assert(sizeof(struct apply_job) <= WORKER_ARGS_BYTES, "a job travels by v
 static void apply_run(void *args)
 {
 	struct apply_job *j = args;
-	const struct model *m = j->m;
+	struct model *m = j->m;
 	const struct layout *l = m->layout;
 	const struct gather_chunk *c = &m->gather.chunk[j->chunk];
 	optim_apply *kernel = optim_kernel(m->set.optim, m->server->isa, m->grad, m->image);
@@ -40,6 +41,10 @@ static void apply_run(void *args)
 
 	if (j->seal) {
 		store_seal_chunk(m->store, j->slot, j->chunk);
+		return;
+	}
+	if (model_parked(m)) {
+		j->kept = tile_apply(m, j->chunk, j->slot);
 		return;
 	}
 	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++) {
@@ -218,11 +223,27 @@ static void slot_takes(struct model *m, uint32_t slot, uint64_t content)
 		m->old_lacking = 0;
 }
 
+/* From here on a start that finds this memory knows what is in it: before the first tile moves. */
+static void keep_mark(struct model *m, bool moves)
+{
+	struct meta_mark mark = m->meta.mark;
+
+	mark.id = m->record.id;
+	mark.step = m->step;
+	mark.content_step = m->content_step;
+	mark.content_old = m->content_old;
+	mark.stamp += moves;
+	mark.cleared = m->generation;
+	if (model_parked(m))
+		meta_mark(&m->meta, &mark);
+}
+
 /* No weight moves: versions do, of every chunk that is here. */
 static void apply_skip(struct model *m, uint64_t before)
 {
 	m->content_old = m->content_step;
 	m->old_lacking = 0;
+	keep_mark(m, false);
 	for (uint32_t c = 0; m->set.max_staleness == 0 && c < m->layout->chunks_nr; c++)
 		if (store_image_chunk(m->store, 0, c) == before)
 			store_image_version(m->store, 0, c, m->step);
@@ -247,6 +268,12 @@ void apply_start(struct model *m, const struct record *r)
 		return;
 	}
 	m->steps_applied++;
+	if (m->again && core_id_cmp(&m->meta.mark.id, &r->id) == 0) { /* resume.c has brought the tiles there that lacked */
+		m->image_asked_ns = clock_ns();
+		count_lacking(m);
+		maybe_applied(m);
+		return;
+	}
 	m->content_old = m->content_step;
 	m->content_step = m->step;
 	if (m->set.max_staleness > 0) {
@@ -258,6 +285,7 @@ void apply_start(struct model *m, const struct record *r)
 	m->slot_content[m->slot] = m->step;
 	m->image_asked_ns = clock_ns();
 	count_lacking(m);
+	keep_mark(m, true);
 	submit_all(m, false);
 	maybe_applied(m); /* nothing held here */
 }
@@ -276,6 +304,7 @@ void apply_seal(struct model *m, const struct record *r)
 	m->old_lacking = 0;
 	store_image_generation(m->store, m->generation);
 	count_lacking(m);
+	keep_mark(m, false);
 	submit_all(m, true);
 	apply_image_ask(m, clock_ns());
 }

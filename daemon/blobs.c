@@ -15,6 +15,7 @@
 #include "wire/ops.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,7 +25,7 @@
 static_assert(BLOB_BYTES_MAX == BUDGET_BLOB_BYTES, "the budget counts a place per blob");
 
 struct pending {
-	bool has;
+	_Atomic uint32_t has; /* set last */
 	uint32_t bytes;
 };
 
@@ -52,10 +53,11 @@ struct blobs {
 	uint32_t local_nr, ranks_nr, next_ask, asks_nr;
 	uint32_t parked_nr;
 	struct list asks, parked;
-	uint8_t *memory; /* [local_nr + ranks_nr] places */
-	size_t memory_bytes;
-	struct pending *pending; /* [local_nr] */
+	void *own; /* NULL: the memory is in m->meta, and outlives the process */
+	struct core_id *pending_id;
+	struct pending *pending; /* [local_nr] of the attempt .pending_id */
 	struct kept *kept;       /* [ranks_nr] */
+	uint8_t *memory;         /* [local_nr + ranks_nr] places */
 };
 
 static uint8_t *pending_at(const struct blobs *b, uint32_t i)
@@ -70,9 +72,33 @@ static uint8_t *kept_at(const struct blobs *b, uint32_t rank)
 	return b->memory + (size_t)(b->local_nr + rank) * BLOB_BYTES_MAX;
 }
 
+static size_t tables_bytes(uint32_t local_nr, uint32_t ranks_nr)
+{
+	size_t bytes = 64 + local_nr * sizeof(struct pending) + ranks_nr * sizeof(struct kept);
+
+	return (bytes + 4095) / 4096 * 4096;
+}
+
+size_t blobs_bytes(uint32_t local_nr, uint32_t ranks_nr)
+{
+	return tables_bytes(local_nr, ranks_nr) + (size_t)(local_nr + ranks_nr) * BLOB_BYTES_MAX;
+}
+
+static void *map_own(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		return NULL;
+	(void)madvise(memory, bytes, MADV_NOHUGEPAGE); /* most ranks keep a page or two, if any */
+	return memory;
+}
+
 enum shard_status blobs_init(struct model *m, struct err *e)
 {
+	size_t bytes = blobs_bytes(m->set.local_world, m->set.max_world);
 	struct blobs *b = calloc(1, sizeof(*b));
+	uint8_t *at = m->meta.blobs;
 
 	m->blobs = b;
 	if (b == NULL)
@@ -81,18 +107,35 @@ enum shard_status blobs_init(struct model *m, struct err *e)
 	list_init(&b->parked);
 	b->local_nr = m->set.local_world;
 	b->ranks_nr = m->set.max_world;
-	b->pending = calloc(b->local_nr, sizeof(*b->pending));
-	b->kept = calloc(b->ranks_nr, sizeof(*b->kept));
-	b->memory_bytes = (size_t)(b->local_nr + b->ranks_nr) * BLOB_BYTES_MAX;
-	b->memory = mmap(NULL, b->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (b->memory == MAP_FAILED)
-		b->memory = NULL;
-	if (b->memory != NULL && b->pending != NULL && b->kept != NULL) {
-		(void)madvise(b->memory, b->memory_bytes, MADV_NOHUGEPAGE); /* most ranks keep a page or two, if any */
+	if (at == NULL)
+		at = b->own = map_own(bytes);
+	if (at == NULL) {
+		blobs_free(m);
+		return err_set(e, SHARD_SYSTEM, "no memory for %zu bytes of blobs of \"%s\"", bytes, m->name);
+	}
+	b->pending_id = (struct core_id *)(void *)at;
+	b->kept = (struct kept *)(void *)(at + 64);
+	b->pending = (struct pending *)(void *)(b->kept + b->ranks_nr);
+	b->memory = at + tables_bytes(b->local_nr, b->ranks_nr);
+	return SHARD_OK;
+}
+
+/* What READY brought for this attempt stays, if its trainers' places are the same: world and order are the attempt's. */
+enum shard_status blobs_again(struct model *m, const struct core_id *id, struct err *e)
+{
+	struct blobs *b = m->blobs;
+
+	for (uint32_t r = 0; r < b->ranks_nr; r++)
+		if (b->kept[r].bytes > BLOB_BYTES_MAX)
+			return err_set(e, SHARD_MISMATCH, "the blob of rank %u has %u bytes", r, b->kept[r].bytes);
+	if (id == NULL || core_id_cmp(b->pending_id, id) != 0) {
+		blobs_drop(m);
 		return SHARD_OK;
 	}
-	blobs_free(m);
-	return err_set(e, SHARD_SYSTEM, "no memory for %zu bytes of blobs of \"%s\"", b->memory_bytes, m->name);
+	for (uint32_t i = 0; i < b->local_nr; i++)
+		if (b->pending[i].has > 1 || b->pending[i].bytes > BLOB_BYTES_MAX)
+			return err_set(e, SHARD_MISMATCH, "a blob that is to be committed has %u bytes", b->pending[i].bytes);
+	return SHARD_OK;
 }
 
 /* --- the step --- */
@@ -109,14 +152,23 @@ void blobs_pending(struct model *m, uint32_t i, const Shard__Ready *body)
 	struct blobs *b = m->blobs;
 
 	CHECK(i < b->local_nr && body->blob.len <= BLOB_BYTES_MAX);
-	b->pending[i] = (struct pending){body->has_blob, (uint32_t)body->blob.len};
+	atomic_store(&b->pending[i].has, 0);
 	if (body->blob.len > 0)
 		memcpy(pending_at(b, i), body->blob.data, body->blob.len);
+	b->pending[i].bytes = (uint32_t)body->blob.len;
+	atomic_store(&b->pending[i].has, body->has_blob);
 }
 
 void blobs_drop(struct model *m)
 {
-	memset(m->blobs->pending, 0, m->blobs->local_nr * sizeof(*m->blobs->pending));
+	for (uint32_t i = 0; i < m->blobs->local_nr; i++)
+		atomic_store(&m->blobs->pending[i].has, 0);
+}
+
+void blobs_begin(struct model *m)
+{
+	blobs_drop(m);
+	*m->blobs->pending_id = m->id_now;
 }
 
 void blobs_restore(struct model *m, uint32_t rank, uint64_t step, const void *data, uint32_t bytes)
@@ -185,7 +237,7 @@ static void fail_asks(struct model *m, const struct err *e)
 void blobs_reset(struct model *m)
 {
 	blobs_drop(m);
-	memset(m->blobs->kept, 0, m->blobs->ranks_nr * sizeof(*m->blobs->kept));
+	memset((void *)m->blobs->kept, 0, m->blobs->ranks_nr * sizeof(*m->blobs->kept));
 	fail_asks(m, &(struct err){.status = SHARD_STALE, .text = "the model's generation is over, its blobs with it: ask again"});
 }
 
@@ -196,10 +248,8 @@ void blobs_free(struct model *m)
 	if (b == NULL)
 		return;
 	fail_asks(m, &(struct err){.status = SHARD_NOT_FOUND, .text = "the model is gone"});
-	if (b->memory != NULL)
-		munmap(b->memory, b->memory_bytes);
-	free(b->pending);
-	free(b->kept);
+	if (b->own != NULL)
+		munmap(b->own, blobs_bytes(b->local_nr, b->ranks_nr));
 	free(b);
 	m->blobs = NULL;
 }

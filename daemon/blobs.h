@@ -16,10 +16,14 @@ struct peer;
 struct relay;
 struct session;
 struct blobs;
+struct core_id;
 
 #define BLOB_BYTES_MAX PART_BLOB_BYTES
 
+size_t blobs_bytes(uint32_t local_nr, uint32_t ranks_nr);
 enum shard_status blobs_init(struct model *m, struct err *e);
+/* In memory of a process before this one: what was kept stays; what was brought for attempt id, if that may still be committed. */
+enum shard_status blobs_again(struct model *m, const struct core_id *id, struct err *e);
 void blobs_free(struct model *m);
 
 /* The step. i: local index in the attempt in hand. */
@@ -27,7 +31,8 @@ enum shard_status blobs_check(const Shard__Ready *body, struct err *e); /* SHARD
 void blobs_pending(struct model *m, uint32_t i, const Shard__Ready *body);
 /* The verdict on that step is here, whatever it is; in_hand: on the attempt whose READYs are pending. */
 void blobs_decided(struct model *m, uint64_t step, bool in_hand);
-void blobs_drop(struct model *m);  /* the attempt is over without effect, or a new one begins */
+void blobs_begin(struct model *m); /* the attempt m->id_now */
+void blobs_drop(struct model *m);  /* it is over without effect */
 void blobs_reset(struct model *m); /* LOST: nothing of the older generation counts */
 
 /* For checkpoints. Fills at most room of what is committed here and returns how many there are; data are good until the next verdict. */

@@ -13,6 +13,7 @@
 #include "drop.h"
 #include "model.h"
 #include "peer.h"
+#include "resume.h"
 #include "seal.h"
 #include "session.h"
 #include "spec.h"
@@ -175,7 +176,7 @@ static enum shard_status make_everywhere(struct server *s, const struct model_as
 	enum shard_status st = spec_model(&ms, s, d->spec, d->cred, set, e);
 
 	if (st == SHARD_OK)
-		st = model_make(&m, s, ms, NULL, e);
+		st = model_make(&m, s, ms, NULL, NULL, e);
 	if (st != SHARD_OK) {
 		log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", d->spec->name, e->text);
 		return st;
@@ -376,20 +377,19 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate", server_node_name(s, p->node));
 	if (m == NULL) {
 		copy = spec_copy(&body->base);
-		st = copy != NULL ? model_make(&m, s, copy, NULL, e) : err_set(e, SHARD_SYSTEM, "no memory for a definition");
-		if (st == SHARD_OK) {
-			m->generation = body->generation;
-			memcpy(m->from, p->uuid, sizeof(m->from));
+		st = copy != NULL ? model_make(&m, s, copy, NULL, NULL, e) : err_set(e, SHARD_SYSTEM, "no memory for a definition");
+		if (st == SHARD_OK)
 			finish(m);
-		}
 	} else if (strcmp(m->name, body->spec->name) != 0) {
 		st = err_set(e, SHARD_EXISTS,
 			     "model %u is \"%s\" on node %s and \"%s\" on the coordinator: stop one of them and clear its state",
 			     m->id, m->name, server_node_name(s, s->self), body->spec->name);
 	}
-	if (st == SHARD_OK)
-		(void)peer_send(s, p->node, &reply, NULL, NULL);
-	return st;
+	if (st != SHARD_OK)
+		return st;
+	resume_from(m, p);
+	(void)peer_send(s, p->node, &reply, NULL, NULL);
+	return SHARD_OK;
 }
 
 void define_answered(struct server *s, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e)

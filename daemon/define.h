@@ -40,7 +40,6 @@ enum shard_status define_restored(struct server *s, struct ckpt_op *op, const Sh
 void define_answer(struct model *m);
 void define_abandon(struct model *m, const struct err *e);
 void define_beat(struct server *s, uint64_t now_ns);
-enum shard_status define_load(struct server *s, struct err *e); /* the coordinator's models, after a restart */
 void define_free(struct server *s);
 
 #endif

@@ -117,6 +117,48 @@ void gather_begin(struct model *m)
 	memset(g->bad_rank_in, -1, nodes * chunks * sizeof(*g->bad_rank_in));
 }
 
+void gather_keep(struct model *m)
+{
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		struct meta_fact *f = &m->meta.fact[c];
+		enum store_region region;
+
+		if (m->owner[c] != m->server->self)
+			continue;
+		CHECK(store_where(m->store, m->gather.chunk[c].base, &region, &f->offset));
+		f->region = region;
+	}
+	memcpy(m->meta.zero, m->gather.zero, m->layout->segments_nr);
+	*m->meta.facts_id = m->id_now;
+}
+
+enum shard_status gather_again(struct model *m, struct err *e)
+{
+	struct gather *g = &m->gather;
+
+	if (core_id_cmp(m->meta.facts_id, &m->id_now) != 0)
+		return err_set(e, SHARD_MISMATCH, "its gradients are of step %lu attempt %u, not of step %lu attempt %u",
+			       (unsigned long)m->meta.facts_id->step, m->meta.facts_id->attempt, (unsigned long)m->id_now.step,
+			       m->id_now.attempt);
+	gather_begin(m);
+	memset(g->parts_in, 0xff, (size_t)m->server->nodes_nr * m->layout->chunks_nr * sizeof(*g->parts_in)); /* GATHER_CLOSED */
+	for (uint32_t s = 0; s < m->layout->segments_nr; s++)
+		g->zero[s] = m->meta.zero[s] != 0;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		struct meta_fact f = m->meta.fact[c];
+		uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, c) * m->grad_bytes;
+
+		if (m->owner[c] != m->server->self)
+			continue;
+		g->chunk[c].base = store_at(m->store, f.region, f.offset, bytes);
+		if (g->chunk[c].base == NULL)
+			return err_set(e, SHARD_MISMATCH, "the gradient of chunk %u is where there is none", c);
+		g->chunk[c].reduced = true;
+		g->chunk[c].arrived = UINT64_MAX;
+	}
+	return SHARD_OK;
+}
+
 void gather_session_gone(struct model *m, struct session *t)
 {
 	for (uint32_t i = 0; i < m->gather.local_nr; i++)

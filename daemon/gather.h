@@ -57,6 +57,9 @@ struct gather {
 enum shard_status gather_init(struct model *m, struct err *e);
 void gather_free(struct model *m);
 void gather_begin(struct model *m); /* m->world, m->id_now are set */
+/* About to vote: what is needed to apply it outlives the process. And the same found again, of attempt m->id_now of m->world. */
+void gather_keep(struct model *m);
+enum shard_status gather_again(struct model *m, struct err *e);
 
 enum shard_status gather_push_head(struct session *t, const struct wire_head *h, void **to, struct err *e);
 enum shard_status gather_push_data(struct session *t, const struct wire_head *h, struct err *e);

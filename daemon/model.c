@@ -171,7 +171,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 		if (list_of(it, struct session, link)->model == m)
 			list_of(it, struct session, link)->rank = -1;
 	gather_begin(m);
-	blobs_drop(m);
+	blobs_begin(m);
 	log_line(m->server->log, LOG_LEVEL_DEBUG, "event=begin model=%s step=%lu attempt=%u world=%u", m->name,
 		 (unsigned long)a->id.step, a->id.attempt, a->world->size);
 	list_each(it, &m->server->sessions) {
@@ -308,11 +308,16 @@ static void act_apply(struct model *m, const struct core_action *a)
 {
 	scrape_decided(m, a->record);
 	apply_start(m, a->record);
-	ckpt_decided(m, a->record);
+	if (!m->again)
+		ckpt_decided(m, a->record);
 }
 
 static void act_seal(struct model *m, const struct core_action *a)
 {
+	if (m->again) { /* resume.c has done so */
+		ckpt_sealed(m);
+		return;
+	}
 	log_line(m->server->log, LOG_LEVEL_INFO, "event=sealed model=%s generation=%u step=%lu", m->name, a->record->id.generation,
 		 (unsigned long)a->record->id.step);
 	lost_sealed(m, a->record);
@@ -344,6 +349,31 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_HELD] = act_held,     [CORE_ACT_TUNED] = act_tuned,
 };
 
+bool model_parked(const struct model *m)
+{
+	return m->meta.shm.base != NULL;
+}
+
+/* Before anything of it leaves: what was promised, voted or decided, and first what a vote says is here. */
+static void save_core(struct model *m, const struct core_out *out)
+{
+	for (uint32_t i = 0; i < out->nr && !m->again; i++)
+		if (out->act[i].type == CORE_ACT_OPEN)
+			gather_keep(m);
+	if (core_warm_save(m->core, meta_core_next(&m->meta)))
+		meta_core_switch(&m->meta);
+}
+
+void model_reset(struct model *m)
+{
+	struct meta_mark mark = m->meta.mark;
+
+	store_reset(m->store);
+	mark.cleared = m->generation;
+	if (model_parked(m))
+		meta_mark(&m->meta, &mark);
+}
+
 void model_run(struct model *m, const struct core_event *ev)
 {
 	struct core_out *out = &m->server->out;
@@ -351,6 +381,8 @@ void model_run(struct model *m, const struct core_event *ev)
 	out->nr = 0;
 	m->server->core_seen_ns = server_core_ns(m->server);
 	core_event(m->core, ev, m->server->core_seen_ns, out);
+	if (model_parked(m))
+		save_core(m, out);
 	for (uint32_t i = 0; i < out->nr; i++) {
 		CHECK(out->act[i].type < NR(acts) && acts[out->act[i].type] != NULL);
 		acts[out->act[i].type](m, &out->act[i]);

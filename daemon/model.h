@@ -6,6 +6,7 @@
 
 #include "ckpt/ckpt.h"
 #include "gather.h"
+#include "meta.h"
 #include "model_parts.h"
 #include "obs/metrics.h"
 #include "outbox.h"
@@ -26,32 +27,32 @@ struct model {
 	uint32_t grad_bytes, image_bytes; /* per element */
 	uint16_t *owner;                  /* [chunks_nr] */
 	struct store *store;
+	struct meta meta; /* what outlives the process beside the store's regions */
+	bool again, keep; /* it is taken up again: what its core says was done before; it is freed, and outlives this process */
 	struct budget_need need;
-	void *core_memory;
 	struct persist *persist; /* coordinator: a view on its way to disk */
-	const char **node_names; /* the core's */
+	const char **node_names;
+	void *core_memory;
 	struct core *core;
-	/* the attempt in hand */
-	struct core_id id_now;
+	struct core_id id_now; /* the attempt in hand, and of it: */
 	struct core_world world;
 	struct gather gather;
 	struct blobs *blobs;
 	struct regions *regions; /* its memory, for RDMA */
-	uint32_t epoch;   /* grows with each attempt: late jobs of an older one are told by it */
-	uint32_t busy;    /* jobs and sends that still read arenas, slots or sums of an attempt */
-	bool attempt_on;  /* between BEGIN and result or end */
-	bool voted;       /* PREPARED: the image is open, early image chunks are legal */
-	uint64_t orphans; /* arenas (bit: slot) of trainers that are gone, still read */
-	bool drain_due;   /* the core waits for CORE_EV_DRAINED */
+	uint32_t epoch;          /* grows with each attempt: late jobs of an older one are told by it */
+	uint32_t busy;           /* jobs and sends that still read arenas, slots or sums of an attempt */
+	bool attempt_on;         /* between BEGIN and result or end */
+	bool voted;              /* PREPARED: the image is open, early image chunks are legal */
+	uint64_t orphans;        /* arenas (bit: slot) of trainers that are gone, still read */
 	struct core_id drain_id;
+	bool drain_due; /* the core waits for CORE_EV_DRAINED of it */
 	uint64_t began_ns, voted_ns;
 	/* what is committed here */
 	struct record record; /* last decided */
-	bool sealed;
 	uint32_t generation;
-	uint64_t step;         /* of record */
-	uint64_t content_step; /* last step that changed weights: what image frames are named by */
-	/* max_staleness = 1: what each image has or is getting (UINT64_MAX: nothing), and of step - 1, on which step + 1 is computed */
+	bool sealed;
+	uint64_t step, content_step; /* of record; last step that changed weights: what image frames are named by */
+	/* max_staleness = 1: what each image has or gets (UINT64_MAX: nothing), and of step - 1, on which step + 1 is computed */
 	uint64_t slot_content[2], content_old;
 	uint32_t slot, old_lacking; /* the image that has content_step; chunks of other nodes that lack in the other one */
 	bool tell_due, tell_held;   /* trainers here are to hear of published chunks; but not yet */
@@ -71,9 +72,8 @@ struct model {
 	struct metrics_model metrics;
 	struct list reads; /* READs that wait for a step boundary */
 	uint64_t steps_applied, steps_skipped, attempts_ended;
-	char waits[512]; /* last word of the coordinator on who is waited for */
-	char why[512];   /* why the last attempt ended */
-	char lost[512];  /* why the generation before this one was lost; empty: it was not */
+	char waits[512], why[512]; /* last word of the coordinator on who is waited for; why the last attempt ended */
+	char lost[512];            /* why the generation before this one was lost; empty: it was not */
 
 	/* coordinator: definition and seal */
 	bool defining;
@@ -84,16 +84,19 @@ struct model {
 	bool dropping;                   /* on server.drops: nothing finds it, its memory is about to go */
 	uint8_t from[STATIC_UUID_BYTES]; /* not the coordinator: whose MODEL it is */
 	struct model_asker *sealer;
-	uint64_t seal_step;
 	struct store_missing missing;
-	uint16_t writer_node; /* who got created=1 */
-	uint64_t writer_session;
+	uint64_t seal_step, writer_session; /* writer: who got created=1 */
+	uint16_t writer_node;
 };
 
 struct model *model_find(struct server *s, uint32_t id);
 struct model *model_by_name(struct server *s, const char *name);
-/* Everything a model needs on this node; spec is taken over. view: what was durable, coordinator only. */
-enum shard_status model_make(struct model **out, struct server *s, Shard__Model *spec, const struct core_view *view, struct err *e);
+/* Everything a model needs on this node; takes spec over. view: what was durable, coordinator only. found: of a start before this one, its
+ * .shm is taken over, or NULL; SHARD_MISMATCH: it cannot be. */
+enum shard_status model_make(struct model **out, struct server *s, Shard__Model *spec, const struct core_view *view,
+			     const struct meta_found *found, struct err *e);
+bool model_parked(const struct model *m); /* it outlives the process */
+void model_reset(struct model *m);        /* store_reset(), for good */
 void model_free(struct model **m);
 
 /* Gives the core an event and carries out what it asks for. Pointers in ev live for the call. */

@@ -17,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNT_ELEMS  (4u << 20) /* looked at in one turn of the loop: a few milliseconds */
-#define MODELS_SHIFT 10 /* models that one incarnation of the coordinator defines before it runs into the numbers of the next */
+#define COUNT_ELEMS (4u << 20) /* looked at in one turn of the loop: a few milliseconds */
 
 struct count { /* of what is not written here: for a seal of this coordinator, or for a WRITTEN of another */
 	struct model *m;
@@ -317,44 +316,4 @@ void define_fail(struct model *m, const struct err *e)
 		session_refuse(t, t->seal_tag, e);
 	}
 	transfer_fail(m, e);
-}
-
-/* --- after a restart: the definitions and views that act_persist() saved --- */
-
-static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr, struct err *e)
-{
-	struct server *s = arg;
-	Shard__ModelFile *file = shard__model_file__unpack(NULL, bytes_nr, bytes);
-	struct core_view *view = calloc(1, sizeof(*view));
-	struct corewire_limits limits = {.nodes_nr = s->nodes_nr};
-	enum shard_status st = SHARD_OK;
-	struct model *m;
-
-	if (file == NULL || view == NULL || file->model == NULL || file->model->spec == NULL || file->view == NULL) {
-		st = err_set(e, SHARD_PROTOCOL, "model file %u in %s is not one of this release", id, s->conf->state);
-	} else {
-		limits.groups_nr = file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
-		st = corewire_unpack_view(file->view, &limits, &s->rx, view, e);
-	}
-	if (st == SHARD_OK) {
-		st = model_make(&m, s, file->model, view, e);
-		file->model = NULL; /* taken over */
-	}
-	if (st == SHARD_OK) {
-		ckpt_loaded(m, file->checkpoint_dir, view, bytes, bytes_nr);
-		s->next_model = id > s->next_model ? id : s->next_model;
-		log_line(s->log, LOG_LEVEL_INFO, "event=model_loaded model=%s generation=%u step=%lu", m->name, view->generation,
-			 (unsigned long)(view->sealed ? view->record.id.step : 0));
-	}
-	if (file != NULL)
-		shard__model_file__free_unpacked(file, NULL);
-	free(view);
-	return st;
-}
-
-enum shard_status define_load(struct server *s, struct err *e)
-{
-	/* a number means one model for ever, also one that was dropped and that a node which was away still has */
-	s->next_model = (uint32_t)((s->incarnation - 1) << MODELS_SHIFT) & INT32_MAX;
-	return static_load(s->dir, load_one, s, e);
 }

@@ -14,7 +14,9 @@
 #include "model.h"
 #include "obs/http.h"
 #include "obs/scrape.h"
+#include "park.h"
 #include "peer.h"
+#include "resume.h"
 #include "secret.h"
 #include "session.h"
 #include "wire/control.h"
@@ -244,13 +246,18 @@ static enum shard_status start(struct server *s, struct err *e)
 {
 	struct worker_conf workers = {
 		.threads = s->conf->workers, .jobs_max = SERVER_JOBS_MAX, .pin = true, .turn = apply_turn, .turn_arg = s};
+	struct park_conf park;
 	enum shard_status st;
 
 	if ((st = secret_open(s, e)) != SHARD_OK)
 		return st;
 	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)
 		return st;
-	s->incarnation = static_incarnation(s->dir);
+	s->incarnation = s->start = static_start(s->dir);
+	park = (struct park_conf){
+		.conf = s->conf, .log = s->log, .uuid = static_uuid(s->dir), .start = s->start, .member = static_member(s->dir)};
+	if ((st = park_open(&s->park, &park, e)) != SHARD_OK)
+		return st;
 	if ((st = server_scratch(s, SERVER_SCRATCH, e)) != SHARD_OK || (st = server_later_room(s, 64, e)) != SHARD_OK)
 		return st;
 	if ((st = worker_init(&s->pool, &workers, s->loop, e)) != SHARD_OK)
@@ -262,7 +269,7 @@ static enum shard_status start(struct server *s, struct err *e)
 		return st;
 	if ((st = listen_all(s, e)) != SHARD_OK || (st = start_http(s, e)) != SHARD_OK)
 		return st;
-	return s->self == s->coordinator ? define_load(s, e) : SHARD_OK;
+	return resume_load(s, e);
 }
 
 static void release(struct server *s)
@@ -270,6 +277,7 @@ static void release(struct server *s)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		peer_free(&s->peer[n]);
 	rails_free(s);
+	park_close(&s->park);
 	static_close(&s->dir);
 	auth_close(&s->auth);
 	free(s->tx.base);
@@ -315,6 +323,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 		while (!list_empty(&s->models)) {
 			struct model *m = list_of(s->models.next, struct model, link);
 
+			m->keep = true;
 			model_free(&m);
 		}
 		conn_listener_close(&s->tcp);
@@ -347,6 +356,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 		log_line(log, LOG_LEVEL_WARN, "event=unauthenticated listen=%s why=%s", conf->listen.text,
 			 "allow_unauthenticated = yes: anyone who reaches this address can read and change models");
 	server_wake(s, 0);
+	resume_begin(s);
 	ckpt_start(s);
 	server_deadline(s);
 	*out = s;
@@ -355,7 +365,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 
 uint32_t server_connected(const struct server *s, uint64_t *ever)
 {
-	*ever = s->next_session;
+	*ever = s->next_session - s->first_session;
 	return s->sessions_nr + s->greetings_nr;
 }
 
@@ -371,6 +381,7 @@ void server_free(struct server **sp)
 	while (!list_empty(&s->models)) {
 		struct model *m = list_of(s->models.next, struct model, link);
 
+		m->keep = true;
 		model_free(&m);
 	}
 	release(s);

@@ -25,6 +25,7 @@
 struct peer;
 struct session;
 struct model;
+struct park;
 
 struct server {
 	const struct config *conf;
@@ -33,18 +34,20 @@ struct server {
 	struct static_dir *dir;
 	struct budget budget;
 	struct rails *rails; /* RDMA */
-	struct auth *auth; /* the cluster's secret; NULL: none */
+	struct auth *auth;   /* the cluster's secret; NULL: none */
 	struct worker_pool *pool;
 	enum isa isa;
 	uint16_t self, nodes_nr, coordinator; /* indices into conf->node_list */
-	uint64_t incarnation, started_ns;
+	uint64_t incarnation, start;          /* of this member; which start of this node it is: the term of a coordinator */
+	uint64_t started_ns;
+	struct park *park; /* memory that outlives the process; NULL: none does */
 
 	struct conn_listener *tcp, *local;
 	struct http *http; /* NULL: off */
 	bool http_closing;
 	struct list greetings, sessions, models, relays, defines, drops, ckpts, regions;
 	struct peer *peer[CONFIG_NODES_MAX]; /* NULL: self */
-	uint64_t next_session;
+	uint64_t next_session, first_session;
 	uint32_t next_tag, next_model, greetings_nr, sessions_nr, relays_nr;
 
 	uv_timer_t core_timer, beat;

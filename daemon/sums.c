@@ -100,19 +100,29 @@ bool sums_final(const struct model *m, enum sums_stage stage, uint32_t chunk)
 	return stage == SUMS_NODES || (m->gather.nodes_nr == 1 && m->owner[chunk] == m->server->self);
 }
 
+/* Where a result goes; NULL: nowhere, the only operand is it. An arena does not outlive the process, what is voted for must. */
+static uint8_t *destination(const struct sums_job *j)
+{
+	struct model *m = j->m;
+	uint32_t operands = j->stage == SUMS_LOCAL ? m->gather.local_nr : m->gather.nodes_nr;
+	bool arena = m->gather.local_nr == 1 && (j->stage == SUMS_LOCAL || m->gather.node[0] == m->server->self);
+
+	if (operands > 1 || (arena && model_parked(m) && sums_final(m, j->stage, j->chunk)))
+		return store_sum(m->store, j->chunk);
+	if (j->stage == SUMS_LOCAL && m->gather.pre != 1) /* in place: the arena is the daemon's until the verdict */
+		return store_arena(m->store, m->gather.local[0].slot, m->id_now.step, j->chunk);
+	return NULL;
+}
+
 static void run(void *args)
 {
 	struct sums_job *j = args;
 	const struct model *m = j->m;
 	const struct layout *l = m->layout;
-	uint32_t operands = j->stage == SUMS_LOCAL ? m->gather.local_nr : m->gather.nodes_nr;
-	uint8_t *dst = operands > 1 ? store_sum(m->store, j->chunk) : NULL;
+	uint8_t *dst = destination(j);
 	reduce_fn *reduce = reduce_kernel(m->server->isa, m->grad);
 	bool norm = sums_final(m, j->stage, j->chunk);
 
-	if (operands == 1 && j->stage == SUMS_LOCAL &&
-	    m->gather.pre != 1) /* in place: the arena is the daemon's until the verdict */
-		dst = store_arena(m->store, m->gather.local[0].slot, m->id_now.step, j->chunk);
 	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++)
 		if (!layout_frozen(l, s))
 			sum_segment(j, s, dst, reduce, norm);
@@ -132,10 +142,9 @@ static void done(void *owner, void *args)
 		c->bad_tensor = j->bad_tensor;
 		c->bad_rank = j->bad_rank;
 		if (sums_final(m, j->stage, j->chunk)) {
-			uint32_t operands = j->stage == SUMS_LOCAL ? m->gather.local_nr : m->gather.nodes_nr;
+			uint8_t *dst = destination(j);
 
-			c->base = operands > 1 ? store_sum(m->store, j->chunk)
-					       : (uint8_t *)(uintptr_t)operand(m, j->stage, 0, j->chunk);
+			c->base = dst != NULL ? dst : (uint8_t *)(uintptr_t)operand(m, j->stage, 0, j->chunk);
 			c->reduced = true;
 			model_stage(m, j->chunk);
 		} else {

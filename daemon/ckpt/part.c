@@ -449,14 +449,14 @@ void ckpt_reset(struct model *m)
 	ckpt_part_end(m, UINT16_MAX, 0);
 	m->ckpt.reset_due = m->busy > 0 || !ckpt_quiet(m);
 	if (!m->ckpt.reset_due)
-		store_reset(m->store);
+		model_reset(m);
 }
 
 void ckpt_boundary(struct model *m)
 {
 	if (m->ckpt.reset_due && m->busy == 0 && ckpt_quiet(m)) {
 		m->ckpt.reset_due = false;
-		store_reset(m->store);
+		model_reset(m);
 	}
 	if (!ckpt_quiet(m))
 		try_begin(list_of(m->ckpt.parts.next, struct ckpt_part, link));

@@ -30,7 +30,7 @@ struct file_head {
 
 struct static_dir {
 	int fd, lock;
-	uint64_t incarnation;
+	uint64_t start, member;
 	uint8_t uuid[STATIC_UUID_BYTES];
 	char path[PATH_BYTES];
 };
@@ -218,15 +218,23 @@ static enum shard_status take_uuid(struct static_dir *d, struct err *e)
 	return save(d, "uuid", d->uuid, sizeof(d->uuid), e);
 }
 
-/* On disk before anyone hears the new number: a term that is used twice would undo what it protects. */
-static enum shard_status raise_incarnation(struct static_dir *d, struct err *e)
+/* On disk before anyone hears the new number: a term that is used twice would undo what it protects. The file has the name that it got when
+ * every start was an incarnation. */
+static enum shard_status raise_start(struct static_dir *d, struct err *e)
 {
-	enum shard_status st = load_exactly(d, "incarnation", &d->incarnation, sizeof(d->incarnation), e);
+	enum shard_status st = load_exactly(d, "incarnation", &d->start, sizeof(d->start), e);
 
 	if (st != SHARD_OK && st != SHARD_NOT_FOUND)
 		return st;
-	d->incarnation++;
-	return save(d, "incarnation", &d->incarnation, sizeof(d->incarnation), e);
+	d->start++;
+	return save(d, "incarnation", &d->start, sizeof(d->start), e);
+}
+
+static enum shard_status take_member(struct static_dir *d, struct err *e)
+{
+	enum shard_status st = load_exactly(d, "member", &d->member, sizeof(d->member), e);
+
+	return st == SHARD_NOT_FOUND ? SHARD_OK : st;
 }
 
 enum shard_status static_open(struct static_dir **out, const char *path, struct err *e)
@@ -246,7 +254,8 @@ enum shard_status static_open(struct static_dir **out, const char *path, struct 
 		st = err_set(e, SHARD_SYSTEM, "state directory %s cannot be opened: %s", path, strerror(errno));
 		goto err_dir;
 	}
-	if ((st = take_lock(d, e)) != SHARD_OK || (st = take_uuid(d, e)) != SHARD_OK || (st = raise_incarnation(d, e)) != SHARD_OK)
+	if ((st = take_lock(d, e)) != SHARD_OK || (st = take_uuid(d, e)) != SHARD_OK || (st = raise_start(d, e)) != SHARD_OK ||
+	    (st = take_member(d, e)) != SHARD_OK)
 		goto err_dir;
 	*out = d;
 	return SHARD_OK;
@@ -274,9 +283,23 @@ const uint8_t *static_uuid(const struct static_dir *d)
 	return d->uuid;
 }
 
-uint64_t static_incarnation(const struct static_dir *d)
+uint64_t static_start(const struct static_dir *d)
 {
-	return d->incarnation;
+	return d->start;
+}
+
+uint64_t static_member(const struct static_dir *d)
+{
+	return d->member;
+}
+
+enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, struct err *e)
+{
+	enum shard_status st = incarnation == d->member ? SHARD_OK : save(d, "member", &incarnation, sizeof(incarnation), e);
+
+	if (st == SHARD_OK)
+		d->member = incarnation;
+	return st;
 }
 
 static void model_name(char name[NAME_BYTES], uint32_t model)

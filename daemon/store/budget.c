@@ -32,7 +32,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 	s->master = pages(s->held_elems * sizeof(float));
 	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
-	if (conf->nodes_nr > 1 || conf->local_world > 1)
+	if (conf->nodes_nr > 1 || conf->local_world > 1 || (conf->park && conf->park->copy))
 		s->reduced = pages(s->held_elems * grad);
 	if (conf->local_world > 1)
 		s->sums = pages((l->elems - s->held_elems) * grad);
@@ -64,8 +64,11 @@ static uint64_t fixed_bytes(const struct store_conf *conf)
 {
 	const struct layout *l = conf->layout;
 
-	return (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull + l->chunks_nr * 192ull +
-	       ((uint64_t)conf->local_world + conf->max_world) * BUDGET_BLOB_BYTES;
+	uint64_t tables = (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull + l->chunks_nr * 192ull;
+
+	if (conf->park) /* blobs are in there */
+		return tables + mapped(conf->park->meta, conf->huge);
+	return tables + ((uint64_t)conf->local_world + conf->max_world) * BUDGET_BLOB_BYTES;
 }
 
 void budget_need(struct budget_need *need, const struct store_conf *conf)

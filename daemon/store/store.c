@@ -1,41 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One model's memory on one node. model.c makes it after the budget agreed (budget.c mirrors the sizes here) and frees it with the
  * model; in between only arenas are made anew, one per joining session. Each kind of buffer is one mapping, so that huge pages
- * have a chance; chunks held here lie in it one after the other. A master element that nobody has written holds STORE_UNWRITTEN, a
- * NaN: weights must be finite anyway, so that finding what is missing needs no bitmap. Fails: no memory or pages (SHARD_SYSTEM), and
+ * have a chance; chunks held here lie in it one after the other. Fails: no memory or pages (SHARD_SYSTEM), and
  * ranges that came from outside; a chunk number or slot that is not ours to touch is a CHECK. */
 #include "store/store.h"
 
 #include "base/check.h"
-#include "store/sizes.h"
+#include "store/store_impl.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define STORE_UNWRITTEN 0x7fb5eadeu
-#define NOT_HELD        UINT64_MAX
-#define NO_VERSION      UINT64_MAX
-#define LOOK_ELEMS      256u /* looked through at once for what is missing */
-
-enum arena_use { ARENA_FRESH, ARENA_USED, ARENA_SPENT }; /* never mapped elsewhere, with a session, had one */
-
-struct arena_slot {
-	enum arena_use use;
-	struct shm shm;
-};
-
-struct store {
-	struct store_conf conf;
-	struct store_sizes sizes;
-	struct shm state, slots, sums, image;
-	uint64_t *held_at;      /* [chunks_nr] first element among those held here; NOT_HELD */
-	uint64_t *moment_at;    /* [chunks_nr] first element of its moments; NOT_HELD: none, also because all of it is frozen */
-	uint64_t *else_at;      /* [chunks_nr] the same among those held elsewhere */
-	uint32_t owned, newest; /* newest: image */
-	struct arena_slot arena[];
-};
 
 static void unmap(struct shm *m)
 {
@@ -44,9 +20,14 @@ static void unmap(struct shm *m)
 	m->base = NULL;
 }
 
-static enum shard_status map_private(struct shm *m, uint64_t bytes, const struct store_conf *conf, struct err *e)
+static enum shard_status map_region(struct store *st, enum store_region what, uint64_t bytes, struct err *e)
 {
-	return bytes ? shm_private(m, bytes, conf->huge, e) : SHARD_OK;
+	const struct store_park *park = st->conf.park;
+
+	if (bytes == 0)
+		return SHARD_OK;
+	return park ? park->map(park->arg, what, bytes, &st->region[what], e)
+		    : shm_private(&st->region[what], bytes, st->conf.huge, e);
 }
 
 static enum shard_status map_shared(struct shm *m, const char *what, uint64_t bytes, int writable, const struct store_conf *conf,
@@ -115,6 +96,13 @@ static enum shard_status map_image(struct store *st, struct err *e)
 	return SHARD_OK;
 }
 
+static void no_versions(struct store *st)
+{
+	for (uint32_t slot = 0; slot <= st->conf.staleness; slot++)
+		for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
+			store_image_version(st, slot, c, NO_VERSION);
+}
+
 enum shard_status store_init(struct store **out, const struct store_conf *conf, struct err *e)
 {
 	uint32_t chunks_nr = conf->layout->chunks_nr;
@@ -136,15 +124,19 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 		goto err_store;
 	}
 	index_chunks(st);
-	if ((rc = map_private(&st->state, st->sizes.master + st->sizes.moment * conf->optim->states_nr, conf, e)) != SHARD_OK ||
-	    (rc = map_private(&st->slots, st->sizes.slot * (conf->nodes_nr - 1u), conf, e)) != SHARD_OK ||
-	    (rc = map_private(&st->sums, st->sizes.reduced + st->sizes.sums, conf, e)) != SHARD_OK ||
+	if ((rc = map_region(st, STORE_STATE, st->sizes.master + st->sizes.moment * conf->optim->states_nr, e)) != SHARD_OK ||
+	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (conf->nodes_nr - 1u), e)) != SHARD_OK ||
+	    (rc = map_region(st, STORE_SUMS, st->sizes.reduced + st->sizes.sums, e)) != SHARD_OK ||
 	    (rc = map_image(st, e)) != SHARD_OK)
 		goto err_store;
 	for (uint32_t i = 0; i < conf->local_world; i++)
 		if ((rc = map_arena(st, i, e)) != SHARD_OK)
 			goto err_store;
-	store_reset(st);
+	if (conf->park && conf->park->there)
+		no_versions(st);
+	else
+		store_reset(st);
+	st->conf.park = NULL;
 	*out = st;
 	return SHARD_OK;
 err_store:
@@ -162,9 +154,8 @@ void store_free(struct store **stp)
 	for (uint32_t i = 0; i < st->conf.local_world; i++)
 		unmap(&st->arena[i].shm);
 	unmap(&st->image);
-	unmap(&st->sums);
-	unmap(&st->slots);
-	unmap(&st->state);
+	for (int i = 0; i < STORE_REGIONS; i++)
+		unmap(&st->region[i]);
 	free(st->held_at);
 	free(st->moment_at);
 	free(st->else_at);
@@ -174,7 +165,7 @@ void store_free(struct store **stp)
 enum shm_pages store_pages(const struct store *st)
 {
 	enum shm_pages worst = st->image.got;
-	const struct shm *all[] = {&st->state, &st->slots, &st->sums, &st->arena[0].shm};
+	const struct shm *all[] = {&st->region[STORE_STATE], &st->region[STORE_SLOTS], &st->region[STORE_SUMS], &st->arena[0].shm};
 
 	for (uint32_t i = 0; i < NR(all); i++)
 		if (all[i]->base && all[i]->got < worst)
@@ -184,8 +175,10 @@ enum shm_pages store_pages(const struct store *st)
 
 uint64_t store_bytes(const struct store *st)
 {
-	uint64_t sum = st->state.bytes + st->slots.bytes + st->sums.bytes + st->image.bytes;
+	uint64_t sum = st->image.bytes;
 
+	for (int i = 0; i < STORE_REGIONS; i++)
+		sum += st->region[i].bytes;
 	for (uint32_t i = 0; i < st->conf.local_world; i++)
 		sum += st->arena[i].shm.base ? st->arena[i].shm.bytes : 0;
 	return sum;
@@ -205,7 +198,7 @@ bool store_holds(const struct store *st, uint32_t chunk)
 float *store_master(struct store *st, uint32_t chunk)
 {
 	CHECK(store_holds(st, chunk));
-	return (float *)st->state.base + st->held_at[chunk];
+	return (float *)st->region[STORE_STATE].base + st->held_at[chunk];
 }
 
 float *store_state(struct store *st, uint32_t chunk, uint32_t i)
@@ -213,7 +206,8 @@ float *store_state(struct store *st, uint32_t chunk, uint32_t i)
 	CHECK(store_holds(st, chunk) && i < OPTIM_STATES_MAX);
 	if (i >= st->conf.optim->states_nr || st->moment_at[chunk] == NOT_HELD)
 		return NULL;
-	return (float *)(void *)((char *)st->state.base + st->sizes.master + i * st->sizes.moment) + st->moment_at[chunk];
+	return (float *)(void *)((char *)st->region[STORE_STATE].base + st->sizes.master + i * st->sizes.moment) +
+	       st->moment_at[chunk];
 }
 
 void *store_slot(struct store *st, uint32_t chunk, uint16_t node)
@@ -221,7 +215,7 @@ void *store_slot(struct store *st, uint32_t chunk, uint16_t node)
 	uint32_t i = node < st->conf.self ? node : node - 1u;
 
 	CHECK(store_holds(st, chunk) && node < st->conf.nodes_nr && node != st->conf.self);
-	return (char *)st->slots.base + i * st->sizes.slot + st->held_at[chunk] * dtype_bytes(st->conf.grad);
+	return (char *)st->region[STORE_SLOTS].base + i * st->sizes.slot + st->held_at[chunk] * dtype_bytes(st->conf.grad);
 }
 
 void *store_sum(struct store *st, uint32_t chunk)
@@ -229,8 +223,8 @@ void *store_sum(struct store *st, uint32_t chunk)
 	size_t size = dtype_bytes(st->conf.grad);
 
 	if (store_holds(st, chunk))
-		return st->sizes.reduced ? (char *)st->sums.base + st->held_at[chunk] * size : NULL;
-	return st->sizes.sums ? (char *)st->sums.base + st->sizes.reduced + st->else_at[chunk] * size : NULL;
+		return st->sizes.reduced ? (char *)st->region[STORE_SUMS].base + st->held_at[chunk] * size : NULL;
+	return st->sizes.sums ? (char *)st->region[STORE_SUMS].base + st->sizes.reduced + st->else_at[chunk] * size : NULL;
 }
 
 void *store_image(struct store *st, uint32_t slot, uint32_t chunk)
@@ -240,6 +234,35 @@ void *store_image(struct store *st, uint32_t slot, uint32_t chunk)
 	CHECK(slot <= conf->staleness);
 	return (char *)st->image.base + image_head(st)->data_offset + slot * st->sizes.image_half +
 	       layout_chunk_start(conf->layout, chunk) * dtype_bytes(conf->image);
+}
+
+const struct shm *store_region(const struct store *st, enum store_region what)
+{
+	return &st->region[what];
+}
+
+bool store_where(const struct store *st, const void *at, enum store_region *region, uint64_t *offset)
+{
+	for (int i = STORE_SUMS; i < STORE_REGIONS; i++) {
+		const char *base = st->region[i].base;
+
+		if (base == NULL || (const char *)at < base || (const char *)at >= base + st->region[i].bytes)
+			continue;
+		*region = (enum store_region)i;
+		*offset = (uint64_t)((const char *)at - base);
+		return true;
+	}
+	return false;
+}
+
+void *store_at(const struct store *st, uint32_t region, uint64_t offset, uint64_t bytes)
+{
+	if (region != STORE_SUMS && region != STORE_SLOTS)
+		return NULL;
+	if (st->region[region].base == NULL || offset > st->region[region].bytes || bytes > st->region[region].bytes - offset ||
+	    offset % 64 != 0)
+		return NULL;
+	return (char *)st->region[region].base + offset;
 }
 
 const struct shm *store_image_shm(const struct store *st)
@@ -278,13 +301,6 @@ void store_image_newest(struct store *st, uint32_t slot)
 {
 	CHECK(slot <= st->conf.staleness);
 	st->newest = slot;
-}
-
-static void no_versions(struct store *st)
-{
-	for (uint32_t slot = 0; slot <= st->conf.staleness; slot++)
-		for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++)
-			store_image_version(st, slot, c, NO_VERSION);
 }
 
 void store_image_published(struct store *st)
@@ -408,59 +424,14 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
 
 void store_reset(struct store *st)
 {
-	uint32_t *word = st->state.base;
+	uint32_t *word = st->region[STORE_STATE].base;
 	uint32_t states = st->conf.optim->states_nr;
 
 	for (uint64_t i = 0; i < st->sizes.held_elems; i++)
 		word[i] = STORE_UNWRITTEN;
 	if (st->sizes.moment)
-		memset((char *)st->state.base + st->sizes.master, 0, states * st->sizes.moment);
+		memset((char *)st->region[STORE_STATE].base + st->sizes.master, 0, states * st->sizes.moment);
 	no_versions(st);
-}
-
-void store_missing_init(struct store_missing *m)
-{
-	*m = (struct store_missing){.first = UINT64_MAX};
-}
-
-/* Without a branch, as fast as memory: most often there is nothing to find. A carry into the top bit: exponent of ones alone. */
-static bool all_finite(const float *at, uint32_t n)
-{
-	uint32_t carry = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		carry |= (dtype_bits(at[i]) & 0x7fffffffu) + 0x00800000u;
-	return carry >> 31 == 0;
-}
-
-static void count_missing(const float *at, uint64_t element, uint32_t n, struct store_missing *m)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		if (dtype_finite(at[i]))
-			continue;
-		if (dtype_bits(at[i]) == STORE_UNWRITTEN)
-			m->unwritten++;
-		else
-			m->nonfinite++;
-		if (element + i < m->first)
-			m->first = element + i;
-	}
-}
-
-void store_missing(struct store *st, uint32_t chunk, struct store_missing *m)
-{
-	const struct layout *l = st->conf.layout;
-	const float *master = store_master(st, chunk);
-
-	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
-		const struct segment *seg = &l->segment[s];
-
-		for (uint32_t i = seg->start, n; i < seg->start + seg->n; i += n) {
-			n = seg->start + seg->n - i < LOOK_ELEMS ? seg->start + seg->n - i : LOOK_ELEMS;
-			if (!all_finite(master + i, n))
-				count_missing(master + i, layout_chunk_start(l, chunk) + i, n, m);
-		}
-	}
 }
 
 void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)

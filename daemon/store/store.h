@@ -9,6 +9,16 @@
 #include "optim/optim.h"
 #include "store/layout.h"
 
+enum store_region { STORE_STATE, STORE_SUMS, STORE_SLOTS, STORE_REGIONS };
+
+struct store_park { /* where regions are that outlive the process */
+	enum shard_status (*map)(void *arg, enum store_region what, uint64_t bytes, struct shm *m, struct err *e);
+	void *arg;
+	bool there;    /* they are of a process before this one, with what it wrote */
+	bool copy;     /* arenas do not outlive it: a chunk's only operand is copied to where sums are */
+	uint64_t meta; /* bytes of a region that is the model's own: for the budget */
+};
+
 struct store_conf {
 	const char *name;            /* of the model, for texts */
 	const struct layout *layout; /* outlives the store */
@@ -20,6 +30,7 @@ struct store_conf {
 	uint32_t staleness;   /* 0 or 1: so many more images, and halves of each arena */
 	uint32_t max_world;   /* of the budget: ranks that may keep a blob */
 	enum shm_huge huge;
+	const struct store_park *park; /* NULL: private memory. Until store_init() returns */
 };
 
 struct store; /* opaque */
@@ -40,6 +51,11 @@ void *store_slot(struct store *st, uint32_t chunk,
 void *store_sum(struct store *st, uint32_t chunk); /* any chunk: local sum if not held here, reduced gradient if it is; NULL: never
 						    * more than one operand in this configuration, so it has no place */
 void *store_image(struct store *st, uint32_t slot, uint32_t chunk); /* slot: which image, at most staleness */
+
+/* Of a pointer into sums or slots: which, and where in it; false: it is elsewhere. And back: NULL if it is not all inside. */
+bool store_where(const struct store *st, const void *at, enum store_region *region, uint64_t *offset);
+void *store_at(const struct store *st, uint32_t region, uint64_t offset, uint64_t bytes);
+const struct shm *store_region(const struct store *st, enum store_region what);
 
 /* Image versions (net/shm.h). open: odd from the vote until everything is published. */
 const struct shm *store_image_shm(const struct store *st);

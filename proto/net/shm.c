@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -25,6 +26,10 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+
+#define SHMEM_HUGE     "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+#define TMPFS_TYPE     0x01021994
+#define HUGETLBFS_TYPE 0x958458f6
 
 #define HUGE_BYTES  ((size_t)2 << 20)
 #define TOUCH_BYTES ((size_t)64 << 20) /* worth a thread */
@@ -193,7 +198,7 @@ static int create_once(struct shm *m, const char *name, size_t bytes, int writab
 
 	if (fd < 0)
 		return -1;
-	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : "/sys/kernel/mm/transparent_hugepage/shmem_enabled") != 0)
+	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE) != 0)
 		goto err_fd;
 	/* The image: this mapping stays writable, no later one can be. */
 	if (fcntl(fd, F_ADD_SEALS, SEALS | (writable_by_peer ? 0 : F_SEAL_FUTURE_WRITE)) != 0)
@@ -249,6 +254,84 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 	if (map_touched(m, -1, bytes, flags, huge, "/sys/kernel/mm/transparent_hugepage/enabled") == 0)
 		return SHARD_OK;
 	return no_memory("private memory", bytes, e);
+}
+
+/* 0: fd is not memory; else the size of its pages. */
+static size_t memory_pages(int fd)
+{
+	struct statfs fs;
+
+	if (fstatfs(fd, &fs) != 0 || (fs.f_type != TMPFS_TYPE && fs.f_type != HUGETLBFS_TYPE))
+		return 0;
+	return fs.f_type == HUGETLBFS_TYPE ? (size_t)fs.f_bsize : page_bytes();
+}
+
+static enum shard_status map_file(struct shm *m, int fd, const char *name, size_t bytes, enum shm_huge huge, struct err *e)
+{
+	bool tlb = memory_pages(fd) > page_bytes();
+	enum shard_status st = SHARD_OK;
+
+	if (map_touched(m, fd, bytes, MAP_SHARED, tlb ? SHM_HUGE_NO : huge, SHMEM_HUGE) != 0) {
+		st = no_memory(name, bytes, e);
+		close(fd);
+		memset(m, 0, sizeof(*m));
+		m->fd = -1;
+		return st;
+	}
+	m->fd = fd;
+	if (tlb)
+		m->got = SHM_PAGES_HUGETLB;
+	return st;
+}
+
+/* All of it now, since a full tmpfs is a SIGBUS later. Touching says so too, in threads, but with kernels before 5.14. */
+static int make_bytes(int fd, size_t bytes)
+{
+	return madvise(NULL, 0, MADV_POPULATE_WRITE) == 0 ? ftruncate(fd, (off_t)bytes) : fallocate(fd, 0, 0, (off_t)bytes);
+}
+
+enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes, enum shm_huge huge, struct err *e)
+{
+	int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	size_t unit = fd >= 0 ? memory_pages(fd) : 0;
+	enum shard_status st;
+
+	CHECK(bytes > 0);
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+	if (fd < 0)
+		return err_set(e, SHARD_SYSTEM, "%s: cannot be made: %s", name, strerror(errno));
+	bytes = unit > 0 ? round_up(bytes, unit) : bytes;
+	if (unit == 0)
+		st = err_set(e, SHARD_SYSTEM, "%s: not on a tmpfs or hugetlbfs", name);
+	else if (huge == SHM_HUGE_REQUIRE && unit == page_bytes())
+		st = err_set(e, SHARD_BUDGET,
+			     "%s: huge_pages = require, and this is a tmpfs: name a hugetlbfs, or set huge_pages = try", name);
+	else if (make_bytes(fd, bytes) != 0)
+		st = no_memory(name, bytes, e);
+	else
+		return map_file(m, fd, name, bytes, huge, e);
+	close(fd);
+	return st;
+}
+
+enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enum shm_huge huge, struct err *e)
+{
+	size_t unit = memory_pages(fd);
+	struct stat st;
+
+	memset(m, 0, sizeof(*m));
+	m->fd = -1;
+	if (unit == 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+		err_set(e, SHARD_MISMATCH, "it is not memory");
+	else if (sealed ? (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS : st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+		err_set(e, SHARD_MISMATCH, "%s", sealed ? "it lacks seals" : "others may write it");
+	else if (bytes == 0 || (uint64_t)st.st_size != round_up(bytes, unit))
+		err_set(e, SHARD_MISMATCH, "it has %lld bytes, not %zu", (long long)st.st_size, round_up(bytes, unit));
+	else
+		return map_file(m, fd, "memory of the start before this one", (size_t)st.st_size, huge, e);
+	close(fd);
+	return SHARD_MISMATCH;
 }
 
 enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e)

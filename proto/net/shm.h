@@ -26,6 +26,11 @@ enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, int 
 			     struct err *e);
 /* Private memory with the same huge page policy: masters, moments, landing slots. */
 enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, struct err *e);
+/* Memory that outlives the process: a new file of a tmpfs or hugetlbfs folder; hugetlbfs: REQUIRE is met, else it is not. */
+enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes, enum shm_huge huge, struct err *e);
+/* Such a file again, or (sealed) a memfd of shm_create(): its type, owner, seals and size are checked before it is mapped, nothing of
+ * what is in it. SHARD_MISMATCH: it is not that. Takes over fd. */
+enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enum shm_huge huge, struct err *e);
 /* Client side: checks seals and size before it maps (a shrinkable memfd would be a SIGBUS later). Takes over fd. */
 enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e);
 void shm_unmap(struct shm *m); /* harmless twice */

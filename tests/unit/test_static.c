@@ -67,7 +67,7 @@ static void identity(void **state)
 	struct stat info;
 
 	memcpy(uuid, static_uuid(d), sizeof(uuid));
-	assert_int_equal(static_incarnation(d), 1);
+	assert_int_equal(static_start(d), 1);
 	assert_int_equal(uuid[6] >> 4, 4);
 	assert_int_equal(stat(((struct place *)*state)->dir, &info), 0);
 	assert_int_equal(info.st_mode & 0777, 0700);
@@ -76,7 +76,7 @@ static void identity(void **state)
 	static_close(&d);
 	for (uint64_t i = 2; i < 5; i++) {
 		d = opened(*state);
-		assert_int_equal(static_incarnation(d), i);
+		assert_int_equal(static_start(d), i);
 		assert_memory_equal(uuid, static_uuid(d), sizeof(uuid));
 		static_close(&d);
 	}
@@ -94,7 +94,7 @@ static void locked(void **state)
 	assert_string_equal(e.text, want);
 	static_close(&d);
 	d = opened(p);
-	assert_int_equal(static_incarnation(d), 2); /* the refused one did not count */
+	assert_int_equal(static_start(d), 2); /* the refused one did not count */
 	static_close(&d);
 }
 
@@ -225,7 +225,7 @@ static void no_memory(void **state)
 {
 	struct place *p = *state;
 	struct static_dir *d = opened(p);
-	uint64_t before = static_incarnation(d);
+	uint64_t before = static_start(d);
 	struct loaded l;
 	struct fault f;
 	struct err e;
@@ -248,7 +248,7 @@ static void no_memory(void **state)
 		static_close(&d);
 	}
 	d = opened(p);
-	assert_true(static_incarnation(d) > before + 1);
+	assert_true(static_start(d) > before + 1);
 	static_close(&d);
 }
 

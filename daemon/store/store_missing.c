@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a seal looks for: master elements that nobody has written, or that are not finite. A master element that nobody has written holds
+ * STORE_UNWRITTEN, a NaN: weights must be finite anyway, so that finding what is missing needs no bitmap. seal.c calls. Cannot fail. */
+#include "store/store_impl.h"
+
+#define LOOK_ELEMS 256u /* looked through at once */
+
+void store_missing_init(struct store_missing *m)
+{
+	*m = (struct store_missing){.first = UINT64_MAX};
+}
+
+/* Without a branch, as fast as memory: most often there is nothing to find. A carry into the top bit: exponent of ones alone. */
+static bool all_finite(const float *at, uint32_t n)
+{
+	uint32_t carry = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		carry |= (dtype_bits(at[i]) & 0x7fffffffu) + 0x00800000u;
+	return carry >> 31 == 0;
+}
+
+static void count_missing(const float *at, uint64_t element, uint32_t n, struct store_missing *m)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (dtype_finite(at[i]))
+			continue;
+		if (dtype_bits(at[i]) == STORE_UNWRITTEN)
+			m->unwritten++;
+		else
+			m->nonfinite++;
+		if (element + i < m->first)
+			m->first = element + i;
+	}
+}
+
+void store_missing(struct store *st, uint32_t chunk, struct store_missing *m)
+{
+	const struct layout *l = st->conf.layout;
+	const float *master = store_master(st, chunk);
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		const struct segment *seg = &l->segment[s];
+
+		for (uint32_t i = seg->start, n; i < seg->start + seg->n; i += n) {
+			n = seg->start + seg->n - i < LOOK_ELEMS ? seg->start + seg->n - i : LOOK_ELEMS;
+			if (!all_finite(master + i, n))
+				count_missing(master + i, layout_chunk_start(l, chunk) + i, n, m);
+		}
+	}
+}
