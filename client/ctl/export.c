@@ -11,6 +11,7 @@
 #include "ckpt/safetensors.h"
 #include "wire/dtype.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -253,6 +254,28 @@ static bool rename_one(struct job *j, const char *name)
 	return false;
 }
 
+/* Shards of an older export with another number of them: nothing names them any more, and they would be taken for a part of this one. */
+static void remove_older(const struct job *j)
+{
+	DIR *dir = opendir(j->out);
+	struct dirent *entry;
+
+	while (dir != NULL && (entry = readdir(dir)) != NULL) {
+		char name[64], path[CHECKPOINT_PATH_MAX];
+		unsigned shard, of;
+
+		if (sscanf(entry->d_name, "model-%5u-of-%5u.safetensors", &shard, &of) != 2 || (of == j->shards_nr && of > 1))
+			continue;
+		snprintf(name, sizeof(name), "model-%05u-of-%05u.safetensors", shard, of);
+		if (strcmp(name, entry->d_name) != 0)
+			continue;
+		path_of(j, name, false, path);
+		(void)unlink(path);
+	}
+	if (dir != NULL)
+		closedir(dir);
+}
+
 static bool rename_all(struct job *j)
 {
 	char name[64], other[CHECKPOINT_PATH_MAX];
@@ -267,6 +290,8 @@ static bool rename_all(struct job *j)
 		return false;
 	path_of(j, j->shards_nr > 1 ? "model.safetensors" : INDEX_NAME, false, other);
 	(void)unlink(other); /* of an older export, with --force: readers would take it instead */
+	if (j->force)
+		remove_older(j);
 	fd = open(j->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd >= 0) {
 		(void)fsync(fd);

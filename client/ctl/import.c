@@ -2,7 +2,8 @@
 /* `shardctl import SRC DIR --name NAME`: a checkpoint of ours from safetensors files, whoever wrote them. Happy path: SRC is a
  * file, an index, or a folder with one of them → headers → tensors in the order of files and offsets → fp32 parts of bounded
  * size → manifest with the layout, the master weights alone: moments begin at zero. Fails (exit 1) on a dtype that no weights
- * have, a name twice, a shard that is missing, an index that contradicts its files: named; nothing is left behind. */
+ * have, a weight that is inf or nan, a name twice, a shard that is missing, an index that contradicts its files: named; nothing
+ * is left behind. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 #include "ctl/source.h"
@@ -12,13 +13,14 @@
 #include "wire/dtype.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG };
+enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG, NONFINITE };
 
 #define PART_ELEMS (64ull << 20) /* 256 MiB are in memory at a time; more only where there would be too many files */
 
@@ -29,6 +31,7 @@ const struct argp_option ctl_import_options[] = {
 	{"grad", CTL_KEY + GRAD, "TYPE", 0, "of gradients (default: as --image)", 0},
 	{"step", CTL_KEY + STEP, "N", 0, "that the weights are of (default: 0)", 0},
 	{"tag", CTL_KEY + TAG, "TAG", 0, "of the checkpoint (default: global_step{N})", 0},
+	{"allow-nonfinite", CTL_KEY + NONFINITE, NULL, 0, "take weights that are inf or nan as they are", 0},
 	{0},
 };
 
@@ -37,7 +40,8 @@ struct job {
 	char tag[CHECKPOINT_TAG_MAX + 1], path[CHECKPOINT_PATH_MAX];
 	struct source *source;
 	struct manifest m;
-	uint64_t elems, part_elems, done;
+	uint64_t elems, part_elems, done, nonfinite;
+	bool allow_nonfinite;
 	float *part;
 	struct bar bar;
 	struct err e;
@@ -169,6 +173,25 @@ static bool put_part(struct job *j, const struct part_run *runs, uint32_t runs_n
 	return true;
 }
 
+/* A weight that is none would make every step's gradient one, too: it is found here, by name. */
+static bool all_finite(struct job *j, const char *tensor, uint64_t first, const float *w, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		if (isfinite(w[i]))
+			continue;
+		j->nonfinite++;
+		if (j->allow_nonfinite)
+			continue;
+		err_set(&j->e, SHARD_BAD_ARG, "tensor %.200s: element %llu is %s: no weight; --allow-nonfinite takes it as it is",
+			tensor, (unsigned long long)(first + i),
+			isnan(w[i]) ? "nan"
+			: w[i] > 0  ? "inf"
+				    : "-inf");
+		return false;
+	}
+	return true;
+}
+
 static bool put_parts(struct job *j, struct part_run *runs)
 {
 	uint32_t nr = 0;
@@ -180,7 +203,8 @@ static bool put_parts(struct job *j, struct part_run *runs)
 
 		for (uint64_t at = 0, n; at < all; at += n) {
 			n = all - at < j->part_elems - used ? all - at : j->part_elems - used;
-			if (source_read(j->source, i, at, n, j->part + used, &j->e) != SHARD_OK)
+			if (source_read(j->source, i, at, n, j->part + used, &j->e) != SHARD_OK ||
+			    !all_finite(j, x->name, at, j->part + used, n))
 				return false;
 			runs[nr++] = (struct part_run){SHARD_MASTER, x->name, at, n, j->part + used};
 			used += n;
@@ -220,18 +244,21 @@ static enum ctl_exit run(struct job *j, bool json)
 		return ctl_fail(CTL_FAILED, "import: %s", j->e.text);
 	}
 	if (json)
-		printf("{\"model\": \"%s\", \"tag\": \"%s\", \"step\": %llu, \"tensors\": %u, \"elements\": %llu, \"files\": %u}\n",
+		printf("{\"model\": \"%s\", \"tag\": \"%s\", \"step\": %llu, \"tensors\": %u, \"elements\": %llu, \"files\": %u, "
+		       "\"nonfinite\": %llu}\n",
 		       j->m.name, j->tag, (unsigned long long)j->m.step, j->m.tensors_nr, (unsigned long long)j->elems,
-		       j->m.files_nr);
+		       j->m.files_nr, (unsigned long long)j->nonfinite);
 	else
 		printf("%s, step %llu: %u tensors, %llu elements in %s/%s\n", j->m.name, (unsigned long long)j->m.step,
 		       j->m.tensors_nr, (unsigned long long)j->elems, j->dir, j->tag);
+	if (j->nonfinite > 0)
+		fprintf(stderr, "shardctl: import: %llu weights are inf or nan\n", (unsigned long long)j->nonfinite);
 	return CTL_OK;
 }
 
 enum ctl_exit ctl_import(const struct ctl_options *o)
 {
-	struct job j = {.dir = o->words[1]};
+	struct job j = {.dir = o->words[1], .allow_nonfinite = o->value[NONFINITE] != NULL};
 	enum ctl_exit rc = CTL_USAGE;
 
 	if (take_options(&j, o)) {

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl import` and `export` on files that other tools never write: weights that are no numbers, and what an older export left. (What
+ * they write is read by Hugging Face's package in exchange.sh.) */
+#include "base/check.h"
+#include "lib/ckpts.h"
+#include "lib/tool.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* One file of two tensors; element 5 of "b" is x. */
+static void write_source(const char *path, float x)
+{
+	static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
+				     "\"b\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[16,48]}}";
+	uint64_t bytes = sizeof(header) - 1;
+	float w[12];
+	FILE *f = fopen(path, "we");
+
+	for (int i = 0; i < 12; i++)
+		w[i] = (float)i;
+	w[4 + 5] = x;
+	CHECK(f && fwrite(&bytes, 8, 1, f) == 1 && fwrite(header, bytes, 1, f) == 1 && fwrite(w, sizeof(w), 1, f) == 1);
+	CHECK(fclose(f) == 0);
+}
+
+static void test_nonfinite(void **state)
+{
+	static const struct {
+		float x;
+		const char *text;
+	} rows[] = {
+		{NAN, "tensor b: element 5 is nan"},
+		{INFINITY, "tensor b: element 5 is inf"},
+		{-INFINITY, "tensor b: element 5 is -inf"},
+	};
+	char dir[64], source[100], words[300];
+
+	(void)state;
+	ckpts_folder(dir);
+	snprintf(source, sizeof(source), "%s/x.safetensors", dir);
+	for (size_t i = 0; i < NR(rows); i++) {
+		write_source(source, rows[i].x);
+		snprintf(words, sizeof(words), "import %s %s/none --name gpt", source, dir);
+		tool_expect(1, rows[i].text, "shardctl", words);
+		tool_expect(1, "--allow-nonfinite", "shardctl", words);
+		snprintf(words, sizeof(words), "import %s %s/some --name gpt --step %zu --allow-nonfinite --json", source, dir, i);
+		tool_expect(0, "\"nonfinite\": 1", "shardctl", words);
+	}
+	write_source(source, 0);
+	snprintf(words, sizeof(words), "import %s %s/all --name gpt --json", source, dir);
+	tool_expect(0, "\"nonfinite\": 0", "shardctl", words);
+	ckpts_remove(dir);
+}
+
+/* Files of an export, beside those of nobody's. */
+static void has(const char *dir, int shards)
+{
+	struct dirent *d;
+	int nr = 0, of;
+	DIR *o = opendir(dir);
+
+	CHECK(o);
+	while ((d = readdir(o)) != NULL) {
+		if (strstr(d->d_name, ".keep") || sscanf(d->d_name, "model-%*5d-of-%5d.safetensors", &of) != 1)
+			continue;
+		assert_int_equal(of, shards);
+		nr++;
+	}
+	closedir(o);
+	assert_int_equal(nr, shards == 1 ? 0 : shards);
+}
+
+static void test_export_again(void **state)
+{
+	static const struct {
+		const char *size;
+		int shards;
+	} rows[] = {{"2KB", 4}, {"9KB", 2}, {"1GB", 1}, {"9KB", 2}};
+	char dir[64], out[100], words[300], other[140];
+	struct err e;
+	FILE *f;
+
+	(void)state;
+	ckpts_folder(dir);
+	CHECK(ckpts_save(dir, "gpt", 1, 2, 100, &e) == SHARD_OK);
+	snprintf(out, sizeof(out), "%s/out", dir);
+	for (size_t i = 0; i < NR(rows); i++) {
+		snprintf(words, sizeof(words), "export %s %s --dtype bf16 --max-shard-size %s", dir, out, rows[i].size);
+		if (i > 0)
+			tool_expect(5, "or --force", "shardctl", words);
+		strcat(words, " --force --json");
+		snprintf(other, sizeof(other), "\"files\": %d", rows[i].shards);
+		tool_expect(0, other, "shardctl", words);
+		has(out, rows[i].shards);
+		snprintf(other, sizeof(other), "%s/model-00001-of-00009.safetensors.keep", out);
+		f = fopen(other, i == 0 ? "we" : "re"); /* not ours */
+		CHECK(f && fclose(f) == 0);
+	}
+	ckpts_remove(dir);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_nonfinite),
+		cmocka_unit_test(test_export_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
