@@ -4,7 +4,8 @@
 # Status 0 and no word: equal. It is the demo without its show, for the tests: other element types, optimizers, chunks and worlds.
 # BREAK=1: the last trainer flips one bit of one gradient, which has to be found. KILL=K: trainer K is killed with -9 in mid-run and
 # started again; the others wait for it, and nothing of the result may change. DAEMONS="a,b a": so many times, daemons are killed with -9 in
-# mid-run, here both and then the first, and come back with what they held; their trainers end and are started again.
+# mid-run, each EVERY=n steps after the ones before (15), here both and then the first, and come back with what they held; their trainers
+# end and are started again.
 # OUT=FOLDER keeps what was dumped and the daemons' logs there.
 name=exact
 build=$(cd "${1:?usage: exact.sh BUILD N,N [options]}" && pwd)
@@ -66,7 +67,7 @@ for ((k = 0; k < ranks; k++)); do
 done
 for nodes in ${DAEMONS:-}; do
 	step=$(last_step)
-	wanted=$((${step:-0} + 4))
+	wanted=$((${step:-0} + ${EVERY:-15}))
 	until step=$(last_step) && [ "${step:-0}" -ge $wanted ]; do
 		for ((k = 0; k < ranks; k++)); do
 			running "trainer-$k" || finish "trainer-$k"
@@ -75,6 +76,7 @@ for nodes in ${DAEMONS:-}; do
 	done
 	die ${nodes//,/ }
 done
+[ -z "${DAEMONS:-}" ] || [ ${#again[@]} -gt 0 ] || fail "all was over before a daemon died: more --steps"
 if [ -n "${KILL:-}" ]; then
 	until [ "$(grep -c '' "$dir/trainer-$KILL.log" 2>/dev/null)" -ge 5 ] 2>/dev/null; do
 		running "trainer-$KILL" || finish "trainer-$KILL"
