@@ -203,7 +203,7 @@ double daemons_figure(const struct daemons *d, int i, const char *path)
 		size_t n = strcspn(p, ".");
 
 		snprintf(word, sizeof(word), "%.*s", (int)n, p);
-		at = json_object_get(at, word);
+		at = json_is_array(at) ? json_array_get(at, strtoul(word, NULL, 10)) : json_object_get(at, word);
 		p += n + (p[n] == '.');
 	}
 	if (!json_is_number(at))

@@ -31,7 +31,8 @@ void daemons_launch(struct daemons *d, int i);
 void daemons_wait(const struct daemons *d, int i); /* until it answers */
 void daemons_kill(struct daemons *d, int i);       /* -9, and gone */
 void daemons_stop(struct daemons *d);              /* whoever runs */
-/* A figure of the first model in a daemon's status, by path ("last_step.apply_s"); of the daemon itself with a leading "/". */
+/* A figure of the first model in a daemon's status, by path ("last_step.apply_s"); of the daemon itself with a leading "/"
+ * ("/nodes.1.rdma_in_bytes"). */
 double daemons_figure(const struct daemons *d, int i, const char *path);
 
 /* Trainers, each a thread of this process with a connection of its own, that go through steps together. */
