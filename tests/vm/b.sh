@@ -2,13 +2,11 @@
 # Sourced by run.sh; vm.sh says what the words mean.
 # b.sh: two guests on a wire: a daemon on each, RDMA between them, and what happens when it ends
 ip_a=10.9.0.1 ip_b=10.9.0.2
-model=(--layers 1 --dim 32 --heads 2 --seq 32 --batch 9 --world 2)
-data=/tmp/text
+model=(--layers 1 --dim 32 --heads 2 --seq 32 --batch 9 --world 2 --settings chunk_elems=4096) # six chunks, on both nodes
+data=/vm/job/text
 
 must "two guests" guest_pair a b
-for g in a b; do
-	must "a text for $g" on $g "find /usr/share/common-licenses -type f -print0 | LC_ALL=C sort -z | xargs -0 cat >$data; cp $data /vm/job/text"
-done
+find /usr/share/common-licenses -type f -print0 | LC_ALL=C sort -z | xargs -0 cat >"$here/text"
 must "a secret" "$VM_HERE/shardctl" secret new "$here/secret"
 
 # --- daemons and trainers ---
@@ -19,36 +17,42 @@ daemon() # NODE: starts it; its log is this machine's $(job NODE)/daemon
 	await "daemon $1's socket" on "$1" "test -S /tmp/shardd.sock"
 }
 
+node_files() # NODE: its text, secret and configuration
+{
+	cp "$here"/{text,secret,conf} "$(job "$1")/"
+	on "$1" "sed 's/^node = .*/node = $1/' /vm/job/conf >/tmp/shardd.conf; install -m 600 /vm/job/secret /tmp/secret; mkdir -p /vm/job/state"
+}
+
 daemons() # TRANSPORT: fresh ones on both
 {
 	local g
 
+	cat >"$here/conf" <<-END
+		[daemon]
+		node = a
+		http = 127.0.0.1:29701
+		socket = /tmp/shardd.sock
+		state = /vm/job/state
+		memory = 256MiB
+		[net]
+		transport = $1
+		[cluster]
+		secret = /tmp/secret
+		heartbeat_timeout = ${BEAT:-60s}
+		[nodes]
+		a = $ip_a:29700
+		b = $ip_b:29700
+	END
 	for g in a b; do
-		on $g 'kill -9 $(cat /tmp/*.pid 2>/dev/null) 2>/dev/null; rm -rf /tmp/state /tmp/shardd.sock /vm/job/daemon /vm/job/trainer* /vm/job/dump; mkdir /tmp/state; ulimit -l'
-		cp "$here/secret" "$(job $g)/secret"
-		cat >"$(job $g)/conf" <<-END
-			[daemon]
-			node = $g
-			http = 127.0.0.1:29701
-			socket = /tmp/shardd.sock
-			state = /tmp/state
-			memory = 256MiB
-			[net]
-			transport = $1
-			[cluster]
-			secret = /tmp/secret
-			heartbeat_timeout = ${BEAT:-60s}
-			[nodes]
-			a = $ip_a:29700
-			b = $ip_b:29700
-		END
-		on $g 'cp /vm/job/conf /tmp/shardd.conf; install -m 600 /vm/job/secret /tmp/secret'
+		on $g 'kill -9 $(cat /tmp/*.pid 2>/dev/null) 2>/dev/null; rm -rf /tmp/shardd.sock /dev/shm/* /vm/job/{state,daemon,trainer*,dump}'
+		node_files $g
 	done
 	daemon a
 	daemon b
 	for g in a b; do
 		await "link_up in daemon $g's log" grep -q event=link_up "$(job $g)/daemon"
 	done
+	[ "$1" = tcp ] || await "rdma between the daemons" carried a rdma
 }
 
 await() # WHAT COMMAND...: until it succeeds, ${AWAIT_S:-60} s
@@ -87,12 +91,32 @@ carried() # NODE TRANSPORT
 	grep '^shardd_.*transport.*1$' "$here/metrics" | grep "\"$2\"" || { echo "daemon $1 does not say that $2 carries tensors:"; grep transport "$here/metrics"; return 1; }
 }
 
+tensors() # NODE TRANSPORT: bytes so far, in and out
+{
+	metrics "$1" >"$here/metrics"
+	awk -v of="transport=\"$2\"" '/^shardd_tensor_bytes_total/ && index($0, of) { n += $NF } END { printf "%d\n", n }' "$here/metrics"
+}
+
+# by NODE TRANSPORT: in this daemon's life tensors went by it; of rdma's by tcp too, what was sent before the memory of both was registered
+by()
+{
+	local rdma tcp
+
+	rdma=$(tensors "$1" rdma)
+	tcp=$(tensors "$1" tcp)
+	echo "daemon $1: $rdma bytes of tensors by rdma, $tcp by tcp"
+	case $2 in
+	tcp) [ "$rdma" = 0 ] && [ "$tcp" -gt 0 ] ;;
+	rdma) [ "$rdma" -gt $((3 * tcp)) ] ;;
+	esac
+}
+
 # the trainers' weights and moments are those of one process here
 exact() # STEPS
 {
 	local of="$here/reference-$1"
 
-	[ -d "$of" ] || "$VM_HERE/reference" --data "$(job a)/text" "${model[@]}" --steps "$1" --nodes 1,1 --log "$of.log" --dump "$of" >"$of.out" 2>&1
+	[ -d "$of" ] || "$VM_HERE/reference" --data "$here/text" "${model[@]}" --steps "$1" --nodes 1,1 --log "$of.log" --dump "$of" >"$of.out" 2>&1
 	"$VM_HERE/dumpcmp" "$(job a)/dump" "$of" && echo "exact, $1 steps"
 }
 
@@ -110,7 +134,7 @@ ended() # PID...: trainers, well
 wire()
 {
 	on a 'ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50' >"$here/bw" &
-	on b 'sleep 2; ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50 10.9.0.1' | awk '$1 == 65536 { bw = $4 } END { print bw " MB/s"; exit !(bw > 0) }'
+	on b 'sleep 2; ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50 10.9.1.1' | awk '$1 == 65536 { bw = $4 } END { print bw " MB/s"; exit !(bw > 0) }'
 	wait $!
 }
 t wire "ib_write_bw from guest to guest" wire
@@ -123,8 +147,8 @@ train() # TRANSPORT
 	trainer a 10 & pids+=($!)
 	trainer b 10 & pids+=($!)
 	ended "${pids[@]}"
-	carried a "$1"
-	carried b "$1"
+	by a "$1"
+	by b "$1"
 	exact 10
 }
 t train_tcp "two nodes train over TCP" train tcp
@@ -142,7 +166,62 @@ trainer_kill()
 	! wait $second
 	trainer b 40 & second=$!
 	ended $first $second
-	carried a rdma
+	by a rdma
 	exact 40
 }
 t trainer_kill "a trainer is killed and comes again" trainer_kill
+
+link_goes()
+{
+	local first second before
+
+	daemons auto
+	trainer a 60 & first=$!
+	trainer b 60 & second=$!
+	await "step 10" step_is a 10
+	carried a rdma
+	on b 'rdma link del rxe0 & ip link set eth1 down; wait' # waits until nobody has it open
+	echo "rxe0 is deleted at step $(step_of a)"
+	await "tcp between the daemons" carried a tcp
+	await "tcp between the daemons" carried b tcp
+	metrics b | grep '^shardd_rdma_failures_total.* [1-9]'
+	await "step 25" step_is a 25
+	on b 'kill -STOP $(cat /tmp/trainer.pid)' # the run waits
+	before=$(tensors b rdma)
+	on b 'ip link set eth1 up && rdma link add rxe0 type rxe netdev eth1'
+	echo "rxe0 is there again at step $(step_of a)"
+	await "rdma between the daemons" carried b rdma
+	on b 'kill -CONT $(cat /tmp/trainer.pid)'
+	ended $first $second
+	[ "$(tensors b rdma)" -gt "$before" ] || { echo "RDMA came back, and carried nothing"; return 1; }
+	exact 60
+}
+t link_goes "the RDMA link is deleted in mid-run, and comes back" link_goes
+
+# The power of b is cut: a gives up its attempt and lives. b comes back without memory: what only it held is lost, and both train again.
+power_cut()
+{
+	local first second
+
+	BEAT=15s daemons rdma
+	trainer a 1000 & first=$!
+	trainer b 1000 & second=$!
+	await "step 10" step_is a 10
+	guest_cut b
+	! wait $second
+	await "end of the link in daemon a's log" grep -q 'event=link_down peer=b' "$(job a)/daemon"
+	await "end of the attempt in daemon a's log" grep -q 'event=attempt_ended' "$(job a)/daemon"
+	guest_again b
+	node_files b
+	daemon b
+	await "rdma between the daemons" carried a rdma
+	! wait $first
+	tail -n 1 "$(job a)/trainer"
+	on a "$VM_SEES/shardctl --address unix:/tmp/shardd.sock model drop gpt --force"
+	rm -rf "$(job a)"/{dump,trainer*} "$(job b)"/trainer*
+	trainer a 10 & first=$!
+	trainer b 10 & second=$!
+	ended $first $second
+	exact 10
+}
+t power_cut "the power of one is cut" power_cut

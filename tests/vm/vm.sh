@@ -4,7 +4,8 @@
 # programs in it are those of this build: $VM_SEES/shardd. It has AVX2 and no AVX-512, two processors, and soft-RoCE on device rxe0.
 #
 #   guest_run G                one guest; its / is this machine's, what it changes there is forgotten; fresh /tmp, /run; rxe0 on dummy0, 10.9.0.1
-#   guest_pair G H             two such guests on a wire of their own, 10.9.0.1 and 10.9.0.2, rxe0 on each
+#   guest_pair G H             two such guests on wires of their own: eth0, 10.9.0.1 and 10.9.0.2; eth1, 10.9.1.1 and 10.9.1.2, with rxe0
+#   guest_again H              the second of a pair boots anew, after guest_cut or guest_stop
 #   guest_boot G IMAGE         systemd as PID 1 on an ext4 image that is written (root_image FILE makes one, root.sh); rxe0 on dummy0, 10.9.0.1
 #   guest_reboot G             shuts down in good order and boots again; guest_stop G: shuts down; guest_cut G: takes the power away
 #   on G COMMAND...            runs it in the guest (bash, as root); its output and its status, 124 after $ON_S (default 120) seconds, 125
@@ -80,19 +81,37 @@ guest_run()
 	guest_ready "$1"
 }
 
+# guest_wired G IP server=on|off: eth0 for everything, eth1 for soft-RoCE
+guest_wired()
+{
+	local i options=()
+
+	for i in 0 1; do
+		options+=(-netdev "stream,id=n$i,$3,addr.type=unix,addr.path=$VM_SHORT/wire-$part-$i" \
+			-device "virtio-net-pci,netdev=n$i,mac=52:54:00:00:0$i:0${2##*.}")
+	done
+	guest_start "$1" root wire "$2" "${options[@]}"
+}
+
 guest_pair()
 {
-	local wire="$VM_SHORT/wire-$1"
-
 	guest_new "$1"
 	guest_new "$2"
-	guest_start "$1" root wire 10.9.0.1 -netdev "stream,id=n,server=on,addr.type=unix,addr.path=$wire" -device virtio-net-pci,netdev=n,mac=52:54:00:00:00:01
-	until [ -S "$wire" ]; do
-		guest_lives "$1" || break
+	rm -f "$VM_SHORT"/wire-*
+	echo server=on >"$here/$1/wire"
+	echo server=off >"$here/$2/wire"
+	guest_wired "$1" 10.9.0.1 server=on
+	until [ -S "$VM_SHORT/wire-$part-1" ] || ! guest_lives "$1"; do
 		pause 0.05
 	done
-	guest_start "$2" root wire 10.9.0.2 -netdev "stream,id=n,server=off,addr.type=unix,addr.path=$wire" -device virtio-net-pci,netdev=n,mac=52:54:00:00:00:02
+	guest_wired "$2" 10.9.0.2 server=off
 	guest_ready "$1" && guest_ready "$2"
+}
+
+guest_again()
+{
+	guest_wired "$1" "$(sed -n 's/^IP=//p' "$here/$1/env")" "$(cat "$here/$1/wire")"
+	guest_ready "$1"
 }
 
 guest_boot()
