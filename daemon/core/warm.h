@@ -19,7 +19,8 @@
  * After core_init() with warm, CORE_EV_WARM comes first, before CORE_EV_CHECKPOINT, any link or message; it gives
  *   FREE, with a record:     SEAL .record                        masters here are as of .record.step: make the image of them
  *   PREPARED:                SEAL of the record before, OPEN .id  its reduced gradients are kept; VOTE is repeated over each new link
- *   APPLYING:                OPEN .id, APPLY .record              chunks that have it already are left as they are; no RESULT again
+ *   APPLYING:                OPEN .id, APPLY .record              chunks that have it already are left as they are; no RESULT again,
+ *                                                                which may not have been carried out: nobody is left to tell
  * What was STAGING is FREE and told as an abandon. A BEGIN or VIEW that waited is repeated by the coordinator. Of a generation that is
  * not sealed there is no action: core_state() tells it, and if the shell's own memory is of an older one, CORE_ACT_LOST was
  * decided but not carried out: nothing that is written there counts. Sessions are never used twice by one member: the shell puts
