@@ -56,6 +56,7 @@ static enum shard_status send_save(struct request *r, struct wire_head h, const 
 	q.name = word(a->name);
 	q.dir = word(a->dir);
 	q.tag = word(a->tag);
+	q.fresh = a->fresh;
 	return request_send(r, h, &q.base, w);
 }
 

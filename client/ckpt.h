@@ -11,6 +11,7 @@ typedef void (*ckpt_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_
 struct ckpt_ask {
 	const char *name, *dir, *tag; /* NULL: as in shard_save() and shard_restore() */
 	bool force;                   /* restore: gives up the weights that the model has */
+	bool fresh;                   /* save: a tag that is there with another step is SHARD_EXISTS */
 	int64_t timeout_ms;           /* without a sign of life */
 	ckpt_progress_fn progress;    /* NULL: nobody looks */
 	void *arg;

@@ -50,7 +50,7 @@ _shardctl()
 			set\ *) words="lr clip $words" ;;
 			esac ;;
 		save)
-			words="--dir --tag $common"
+			words="--dir --tag --force $common"
 			[[ $cur == -* || -n $sub ]] || words=$(_shardctl_models) ;;
 		restore | checkpoints | export | import)
 			case $command in

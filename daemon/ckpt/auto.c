@@ -228,7 +228,7 @@ void ckpt_decided(struct model *m, const struct record *r)
 			 (unsigned long)r->id.step, ckpt_op_text(m->ckpt.op, text));
 		return;
 	}
-	if (ckpt_save_begin(m, NULL, NULL, NULL, m->set.keep_latest, &e) != SHARD_OK)
+	if (ckpt_save_begin(m, NULL, NULL, NULL, m->set.keep_latest, false, &e) != SHARD_OK)
 		log_line(m->server->log, LOG_LEVEL_ERROR, "event=save_failed model=%s step=%lu why=%s", m->name,
 			 (unsigned long)r->id.step, e.text);
 }

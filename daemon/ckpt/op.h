@@ -43,7 +43,7 @@ struct ckpt_op {
 	enum ckpt_kind kind;
 	enum ckpt_phase phase;
 	char name[65], dir[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1], path[CHECKPOINT_PATH_MAX];
-	bool asked, force, made; /* made: the model is this restore's */
+	bool asked, force, made, fresh; /* made: the model is this restore's; fresh: a save replaces no other step */
 	struct model_asker asker;
 	Shard__Restore *request; /* as it came */
 	uint32_t uid;
@@ -98,7 +98,7 @@ time_t ckpt_time(const char *rfc3339);
 
 /* save.c */
 enum shard_status ckpt_save_begin(struct model *m, const struct model_asker *a, const char *dir, const char *tag, uint32_t keep,
-				  struct err *e);
+				  bool fresh, struct err *e);
 void ckpt_save_lost(struct ckpt_op *op); /* its model is LOST, or gone */
 void ckpt_save_part_is(struct ckpt_op *op, uint16_t node, struct part_file *file, struct manifest_blob *blobs, uint32_t blobs_nr);
 

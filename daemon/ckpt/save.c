@@ -234,10 +234,28 @@ static void finish(struct ckpt_op *op)
 	ckpt_op_work(op, run_finish, finished);
 }
 
+/* The same step again is the same checkpoint. What cannot be read is none. */
+static enum shard_status replaces_none(struct ckpt_op *op)
+{
+	struct manifest *there;
+	uint64_t step;
+
+	if (manifest_read(op->path, &there, NULL) != SHARD_OK)
+		return SHARD_OK;
+	step = there->step;
+	manifest_free(&there);
+	if (step == op->step)
+		return SHARD_OK;
+	return err_set(&op->why, SHARD_EXISTS, "%s: is there already, of step %lu, not %lu: choose another tag, or --force",
+		       op->path, (unsigned long)step, (unsigned long)op->step);
+}
+
 static void run_begin(struct ckpt_op *op)
 {
 	char path[CHECKPOINT_PATH_MAX];
 
+	if (op->fresh && (op->st = replaces_none(op)) != SHARD_OK)
+		return;
 	op->st = checkpoint_begin(path, op->dir, op->tag, op->name, &op->why);
 	if (op->st == SHARD_OK)
 		snprintf(op->path, sizeof(op->path), "%s", path); /* the temporary name, until the shares are there */
@@ -289,7 +307,7 @@ void ckpt_held(struct model *m, const struct record *r)
 }
 
 enum shard_status ckpt_save_begin(struct model *m, const struct model_asker *a, const char *dir, const char *tag, uint32_t keep,
-				  struct err *e)
+				  bool fresh, struct err *e)
 {
 	char own[CHECKPOINT_PATH_MAX], text[CHECKPOINT_PATH_MAX + 64];
 	struct ckpt_op *op;
@@ -311,6 +329,7 @@ enum shard_status ckpt_save_begin(struct model *m, const struct model_asker *a, 
 	if (a != NULL)
 		op->asker = *a;
 	op->keep = keep;
+	op->fresh = fresh;
 	snprintf(op->dir, sizeof(op->dir), "%s", own);
 	snprintf(op->tag, sizeof(op->tag), "%s", tag != NULL ? tag : "");
 	op->phase = CKPT_HOLDING;
@@ -329,7 +348,7 @@ static enum shard_status save_here(struct server *s, const struct model_asker *a
 		return err_set(e, SHARD_NOT_FOUND, "no model \"%s\" here", body->name);
 	if ((st = access_check(m, body->cred, true, e)) != SHARD_OK)
 		return st;
-	return ckpt_save_begin(m, a, body->dir, body->tag, 0, e);
+	return ckpt_save_begin(m, a, body->dir, body->tag, 0, body->fresh, e);
 }
 
 enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)

@@ -79,7 +79,14 @@ static void test_save_restore(void **state)
 	assert_true(json_number_value(json_object_get(o, "seconds")) > 0);
 	assert_non_null(strstr(json_string_value(json_object_get(o, "path")), "/ckpt/three"));
 	json_decref(o);
+	RUN(0, "three: step 3", "save gpt --dir %s --tag three --address %s", dir,
+	    c->node[0].unix_address); /* the same once more */
 	one_step(&t);
+	RUN(5, "three: is there already, of step 3, not 4: choose another tag, or --force",
+	    "save gpt --dir %s --tag three --address %s", dir, c->node[0].unix_address);
+	RUN(0, "best: step 4", "save gpt --dir %s --tag best --address %s", dir, c->node[0].unix_address);
+	one_step(&t);
+	RUN(0, "best: step 5", "save gpt --dir %s --tag best --force --address %s", dir, c->node[1].unix_address);
 	RUN(5, "EXISTS", "restore %s --address %s", dir, c->node[0].unix_address);
 	RUN(5, "NOT_FOUND", "save nobody --dir %s --address %s", dir, c->node[0].unix_address);
 	RUN(5, "NOT_FOUND", "restore %s --tag nowhere --address %s", dir, c->node[0].unix_address);
