@@ -17,8 +17,8 @@
 
 enum {
 	BATCH = 16,       /* completions taken at a time; RDMA_SPARE counts on receives that are posted again after each */
-	ACK_TIMEOUT = 16, /* 4.096 us << 16 = 268 ms */
-	RETRIES = 7,      /* of it */
+	ACK_TIMEOUT = 17, /* 4.096 us << 17 = 0.54 s */
+	RETRIES = 6,      /* of it; 7 would be for ever on some devices */
 	RNR_RETRIES = 6,  /* none is ever needed: there are receives for everything that may come */
 	RNR_TIMER = 12,   /* 0.64 ms */
 	HOP_LIMIT = 64,

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { PATIENCE_MS = 60000 }; /* of a machine that may be emulated */
+enum { PATIENCE_MS = 50000 }; /* of a machine that may be emulated */
 
 struct device {
 	const char *name;
