@@ -349,7 +349,7 @@ static bool may(struct search *q, struct state *s, uint32_t what)
 		return may_flap(q, s);
 	if (what == 4)
 		return may_hold(q, s);
-	if (what < 5 + q->shape.nodes_nr)
+	if (what < 5u + q->shape.nodes_nr)
 		return may_warm(q, s, (uint16_t)(what - 5));
 	return may_deliver(q, s, what - 5 - q->shape.nodes_nr);
 }
