@@ -327,9 +327,9 @@ void warm_check(struct warm *w, uint64_t step)
 	free(want);
 }
 
-void warm_phase(struct warm *w, int node, const char *phase)
+bool warm_in_phase(struct warm *w, int node, const char *phase, int ms)
 {
-	uint64_t by = clock_ns() + LIMIT_MS * NS_PER_MS;
+	uint64_t by = clock_ns() + (uint64_t)ms * NS_PER_MS;
 	char want[40];
 	struct raw eye;
 	bool there;
@@ -341,13 +341,18 @@ void warm_phase(struct warm *w, int node, const char *phase)
 		char *text = raw_status(&eye);
 
 		there = strstr(text, want) != NULL;
-		if (!there && clock_ns() > by)
-			fail_msg("node %s is not %s: %s", w->cluster->node[node].name, phase, text);
 		free(text);
 		if (!there)
 			(void)poll(NULL, 0, 1);
-	} while (!there);
+	} while (!there && clock_ns() < by);
 	raw_close(&eye);
+	return there;
+}
+
+void warm_phase(struct warm *w, int node, const char *phase)
+{
+	if (!warm_in_phase(w, node, phase, LIMIT_MS))
+		fail_msg("node %s is not %s", w->cluster->node[node].name, phase);
 }
 
 uint32_t warm_logged(struct warm *w, int node, const char *part_of_it)

@@ -58,9 +58,10 @@ void warm_kill(struct warm *w, unsigned nodes);
 /* After a restart of these nodes: their trainers connect, define and join again, whose daemon stayed give up what they have in hand. The step
  * to begin next. */
 uint64_t warm_back(struct warm *w, unsigned nodes);
-void warm_check(struct warm *w, uint64_t step);                   /* masters and image of step, at every node */
-void warm_phase(struct warm *w, int node, const char *phase);     /* waits until its status says so */
-uint32_t warm_logged(struct warm *w, int node, const char *part); /* how often */
+void warm_check(struct warm *w, uint64_t step);                          /* masters and image of step, at every node */
+bool warm_in_phase(struct warm *w, int node, const char *phase, int ms); /* its status says so within ms */
+void warm_phase(struct warm *w, int node, const char *phase);            /* waits until its status says so */
+uint32_t warm_logged(struct warm *w, int node, const char *part);        /* how often */
 void warm_wait_log(struct warm *w, int node, const char *part, uint32_t times);
 
 #endif

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+/* kill -9 in each phase of a step, of a node that coordinates and of one that does not, of both, and of the only one; with one rank on a node,
+ * whose gradient exists nowhere but where the trainer wrote it, and with two. Nobody hears that the model is lost, a step that anybody was
+ * told of stays, and training goes on from there with weights that are right to the last bit. */
+#include "lib/hold.h"
+#include "lib/trainer.h"
+#include "lib/warm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define BEAT "[cluster]\nheartbeat_timeout = 2s\n"
+
+enum phase { IDLE, STAGING, PREPARED, APPLYING, APPLIED, PHASES };
+
+static bool dies(const struct warm *w, unsigned victims, uint32_t rank)
+{
+	return victims >> w->r[rank].node & 1;
+}
+
+static void results(struct warm *w)
+{
+	for (uint32_t r = 0; r < w->ranks; r++)
+		EXPECT(SHARD_OK, warm_result(w, r));
+}
+
+/* All have pushed. The first victim's workers stand still, and its chunks are decided: by the last commit, which is one of a survivor, if there is
+ * one. Alone, a node votes with its last commit too, if all its sums are made by then: else it is as if nothing had happened. */
+static bool applying(struct warm *w, unsigned victims, struct hold *h)
+{
+	uint32_t last = w->ranks - 1;
+	int first = 0;
+
+	while (!(victims >> first & 1))
+		first++;
+	for (uint32_t r = 0; r < w->ranks; r++)
+		if (!dies(w, victims, r))
+			last = r;
+	for (uint32_t r = 0; r < w->ranks; r++)
+		if (r != last)
+			warm_commit(w, r);
+	if (w->cluster->nodes_nr > 1)
+		warm_phase(w, first, "prepared");
+	hold_threads(h, w->cluster->node[first].pid, "shardd-w");
+	warm_commit(w, last);
+	if (warm_in_phase(w, first, "applying", 2000))
+		return true;
+	hold_release(h);
+	return false;
+}
+
+/* To where the victims are when they are killed. The newest step that a trainer was told is committed. */
+static uint64_t advance(struct warm *w, unsigned victims, enum phase phase, struct hold *h)
+{
+	uint64_t step = w->r[0].world.step;
+
+	h->nr = 0;
+	if (phase == IDLE)
+		return step - 1;
+	for (uint32_t r = 0; r < w->ranks; r++)
+		warm_begin(w, r);
+	if (phase == STAGING)
+		return step - 1;
+	if (phase == PREPARED) { /* decided, if they are all that there is */
+		for (uint32_t r = 0; r < w->ranks; r++)
+			if (dies(w, victims, r))
+				warm_commit(w, r);
+		for (int n = 0; n < w->cluster->nodes_nr && victims != (1u << w->cluster->nodes_nr) - 1; n++)
+			if (victims >> n & 1)
+				warm_phase(w, n, "prepared");
+		return step - 1;
+	}
+	if (phase == APPLIED)
+		for (uint32_t r = 0; r < w->ranks; r++)
+			warm_commit(w, r);
+	if (phase == APPLIED || applying(w, victims, h)) {
+		results(w);
+		return step;
+	}
+	results(w);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		EXPECT(SHARD_OK, shard_world_get(w->r[r].model, &w->r[r].world));
+	return advance(w, victims, phase, h);
+}
+
+static void die(struct warm *w, unsigned victims, struct hold *h)
+{
+	int first = 0;
+
+	while (!(victims >> first & 1))
+		first++;
+	if (h->nr == 0) {
+		warm_kill(w, victims);
+		return;
+	}
+	hold_kill(h, w->cluster->node[first].pid);
+	cluster_wait(w->cluster, first, 10000);
+	warm_kill(w, victims & ~(1u << first));
+}
+
+static void one(struct warm *w, unsigned victims, enum phase phase)
+{
+	struct hold h;
+	uint64_t told = advance(w, victims, phase, &h), next;
+
+	die(w, victims, &h);
+	warm_spawn(w, victims);
+	next = warm_back(w, victims);
+	assert_in_range(next, told + 1, told + 2);
+	if (phase != PREPARED)
+		assert_int_equal(next, told + 1);
+	warm_check(w, next - 1);
+	warm_train(w, next);
+	warm_check(w, next);
+	for (int n = 0; n < w->cluster->nodes_nr; n++)
+		assert_int_equal(warm_logged(w, n, "event=lost"), 0);
+}
+
+static void deaths(struct warm *w, int nodes, const int *on, const unsigned *victims)
+{
+	warm_start(w, nodes, on, BEAT);
+	warm_all(w);
+	warm_train(w, 2);
+	for (; *victims != 0; victims++)
+		for (int phase = IDLE; phase < PHASES; phase++)
+			one(w, *victims, (enum phase)phase);
+	warm_finish(w);
+}
+
+static void test_member(void **state)
+{
+	deaths(*state, 2, (int[]){1, 1}, (unsigned[]){2, 0});
+}
+
+static void test_member_of_two(void **state)
+{
+	deaths(*state, 2, (int[]){2, 2}, (unsigned[]){2, 0});
+}
+
+static void test_coordinator(void **state)
+{
+	deaths(*state, 2, (int[]){1, 1}, (unsigned[]){1, 0});
+}
+
+static void test_both(void **state)
+{
+	deaths(*state, 2, (int[]){1, 1}, (unsigned[]){3, 0});
+}
+
+static void test_only(void **state)
+{
+	deaths(*state, 1, (int[]){1}, (unsigned[]){1, 0});
+}
+
+static void test_only_with_two(void **state)
+{
+	deaths(*state, 1, (int[]){2}, (unsigned[]){1, 0});
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {WARM_BOTH(test_member), WARM_BOTH(test_member_of_two), WARM_BOTH(test_coordinator),
+					   WARM_BOTH(test_both),   WARM_BOTH(test_only),          WARM_BOTH(test_only_with_two)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
