@@ -81,8 +81,9 @@ static void process_metrics(FILE *f)
 
 void scrape_peer_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
 {
-	*in = p->past_in_bytes;
-	*out = p->past_out_bytes;
+	rail_bytes(p, in, out);
+	*in += p->past_in_bytes;
+	*out += p->past_out_bytes;
 	for (uint32_t i = 0; i < p->conns_nr; i++) {
 		if (p->conns[i].conn == NULL)
 			continue;
@@ -201,7 +202,7 @@ static void server_metrics(FILE *f, const struct server *s)
 		       "Bytes from and to trainers and tools over sockets, not shared memory.");
 	metrics_count(f, "shardd_trainer_bytes_total", LABELS({"direction", "in"}), in);
 	metrics_count(f, "shardd_trainer_bytes_total", LABELS({"direction", "out"}), out);
-	metrics_family(f, "shardd_peer_bytes_total", METRICS_COUNTER, "Bytes from and to each other node.");
+	metrics_family(f, "shardd_peer_bytes_total", METRICS_COUNTER, "Bytes from and to each other node, by any transport.");
 	each_peer(f, s, "shardd_peer_bytes_total", sample_bytes);
 	metrics_family(f, "shardd_link_up", METRICS_GAUGE, "1: the link to that node is up.");
 	each_peer(f, s, "shardd_link_up", sample_link);
