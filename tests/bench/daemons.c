@@ -113,7 +113,7 @@ void daemons_wait(const struct daemons *d, int i)
 
 	o.address = d->address[i];
 	for (int tries = 0; shard_connect(&c, &o) != SHARD_OK; tries++) {
-		if (tries == 100 || waitpid(d->pid[i], &status, WNOHANG) != 0)
+		if (tries == 600 || waitpid(d->pid[i], &status, WNOHANG) != 0)
 			bench_fail("shardd of node %c does not start: see %s", 'a' + i, d->dir);
 		usleep(50000);
 	}
