@@ -54,7 +54,7 @@ static const struct config_option options[CONFIG_KEY_NR] = {
 					   NULL, "accepted connections at a time; more are refused", true},
 	[CONFIG_DAEMON_LINGER] = {"daemon", "linger", CONFIG_DURATION, AT(linger_ns), "0s", 0, 86400 * S, NULL, NULL,
 				  "stop when nothing has been connected for this long; 0s: never", false},
-	[CONFIG_DAEMON_STOP_TIMEOUT] = {"daemon", "stop_timeout", CONFIG_DURATION, AT(stop_timeout_ns), "20s", 0, 3600 * S, NULL,
+	[CONFIG_DAEMON_STOP_TIMEOUT] = {"daemon", "stop_timeout", CONFIG_DURATION, AT(stop_timeout_ns), "60s", 0, 3600 * S, NULL,
 					NULL, "how long SIGTERM waits for a step that is decided or voted for", false},
 	[CONFIG_DAEMON_WARM_RESTART] = {"daemon", "warm_restart", CONFIG_CHOICE, AT(warm), "off", 0, 0, warm_words, NULL,
 					"where models outlive the process", false},

@@ -11,6 +11,7 @@
 #include "hello.h"
 #include "model.h"
 #include "obs/http.h"
+#include "park.h"
 #include "peer.h"
 #include "session.h"
 
@@ -70,45 +71,52 @@ static void phase_words(const struct model *m, char *out, size_t bytes)
 
 /* --- what is left --- */
 
-/* The time is over. What it means is said by who knows what was decided: a vote stands, whatever becomes of who gave it. */
+struct undone {
+	const char *event, *means, *kept; /* kept: what it means if the model's memory outlives the process */
+};
+
+/* The time is over. What that means is said by who knows what was decided: a vote stands, whatever becomes of who gave it. */
 static void log_undone(struct server *s, const struct model *m, enum in_hand h)
 {
+	static const struct undone words[] = {
+		[VOTED] = {"stop_undecided", "this node has voted: the step may be committed all the same",
+			   "the vote is kept: the next start hears the verdict"},
+		[DECIDED] = {"stop_unfinished", "the step is committed, and its weights here are not whole",
+			     "the step is committed: the next start finishes it"},
+		[UNHEARD] = {"stop_unheard", "the step is committed; a node may learn it only from who has it",
+			     "the step is committed; who has not heard of it hears it from the next start"},
+	};
 	double seconds = (double)s->conf->stop_timeout_ns / NS_PER_SEC;
-	const char *event = "stop_unheard", *means = "the step is committed; a node may learn it only from who has it";
-	uint64_t step = m->step;
 	char why[200];
 
-	if (h == VOTED) {
-		event = "stop_undecided";
-		means = "this node has voted: the step may be committed all the same";
-		step = m->id_now.step;
+	if (h == VOTED)
 		snprintf(why, sizeof(why), "no verdict of node %s within %.1f s", server_node_name(s, s->coordinator), seconds);
-	} else if (h == DECIDED) {
-		event = "stop_unfinished";
-		means = "the step is committed, and its weights here are not whole";
+	else if (h == DECIDED)
 		snprintf(why, sizeof(why), "%u chunks to do and %u parts of the image on their way after %.1f s", m->apply_left,
 			 m->image_sends, seconds);
-	} else {
+	else
 		snprintf(why, sizeof(why), "not every node has said within %.1f s that it applied the step", seconds);
-	}
-	log_line(s->log, LOG_LEVEL_WARN, "event=%s model=%s step=%lu why=%s means=%s", event, m->name, (unsigned long)step, why,
-		 means);
+	log_line(s->log, LOG_LEVEL_WARN, "event=%s model=%s step=%lu why=%s means=%s", words[h].event, m->name,
+		 (unsigned long)(h == VOTED ? m->id_now.step : m->step), why, model_parked(m) ? words[h].kept : words[h].means);
 }
 
-/* What ends with this process. */
+/* What becomes of the weights. */
 static void log_left(struct server *s, const struct model *m)
 {
 	uint32_t held = m->store != NULL ? store_owned(m->store) : 0;
-	char why[160];
+	char why[320];
 
 	if (!m->sealed || m->defining || held == 0)
 		return;
-	snprintf(why, sizeof(why), "what memory holds ends with this process");
+	if (model_parked(m))
+		snprintf(why, sizeof(why), "kept for the next start in %.200s", park_place(s->park));
+	else
+		snprintf(why, sizeof(why), "what memory holds ends with this process");
 	if (m->ckpt.last.path[0] != 0)
 		snprintf(why + strlen(why), sizeof(why) - strlen(why), "; the newest checkpoint is of step %lu",
 			 (unsigned long)m->ckpt.last.step);
-	log_line(s->log, LOG_LEVEL_INFO, "event=left model=%s step=%lu chunks=%u of=%u why=%s", m->name, (unsigned long)m->step,
-		 held, m->layout->chunks_nr, why);
+	log_line(s->log, LOG_LEVEL_INFO, "event=left model=%s step=%lu chunks=%u of=%u kept=%d why=%s", m->name,
+		 (unsigned long)m->step, held, m->layout->chunks_nr, model_parked(m), why);
 }
 
 /* --- the way out --- */

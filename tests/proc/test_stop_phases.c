@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* SIGTERM in PREPARED and in APPLYING, which a test cannot hit by chance: chunks are large enough for workers, whose threads are held
  * still. A decided step is whole on every node before its process ends, on the coordinator as on another node; who has voted waits for
- * the verdict, and says which one it did not get; a coordinator that stops is itself the verdict. */
+ * the verdict, and says which one it did not get; a coordinator that stops is itself the verdict. With
+ * warm_restart the next start of any of them goes on with exact weights. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
@@ -55,23 +56,17 @@ static void define(struct duo *d, int node)
 	EXPECT(SHARD_OK, shard_seal(t->model, 0));
 }
 
-/* Both have pushed gradients whose mean is 2; nobody has committed. */
-static struct duo *begun(void **state, const char *conf)
+static void joined(struct duo *d)
 {
-	struct duo *d = calloc(1, sizeof(*d));
-
-	CHECK(d != NULL);
-	d->y = *state;
-	d->y->cluster = cluster_start(NODES, NULL, conf);
-	for (int n = 0; n < NODES; n++) {
-		define(d, n);
-		raw_connect(&d->eye[n], d->y->cluster->node[n].unix_address);
-		raw_hello(&d->eye[n], ROLE_CTL);
-	}
 	/* rank 0 joins first; the world is complete with rank 1 */
 	EXPECT(SHARD_TIMEOUT, shard_join(d->t[A].model, 0, 0, &d->t[A].world));
 	EXPECT(SHARD_OK, shard_join(d->t[B].model, 1, 10000, &d->t[B].world));
 	EXPECT(SHARD_OK, shard_join(d->t[A].model, 0, 10000, &d->t[A].world));
+}
+
+/* Gradients whose mean is 2; nobody has committed. */
+static void pushed(struct duo *d)
+{
 	for (int n = 0; n < NODES; n++) {
 		shard_ticket ticket;
 
@@ -81,6 +76,27 @@ static struct duo *begun(void **state, const char *conf)
 		EXPECT(SHARD_OK, shard_push(d->t[n].model, 0, 0, NUMEL, d->w, SHARD_F32, 0, &ticket));
 		EXPECT(SHARD_OK, shard_wait(d->t[n].model, ticket, 10000));
 	}
+}
+
+static struct duo *begun(void **state, bool warm, const char *conf)
+{
+	struct duo *d = calloc(1, sizeof(*d));
+
+	CHECK(d != NULL);
+	d->y = *state;
+	d->y->cluster = cluster_make(NODES, NULL, conf);
+	if (warm)
+		cluster_warm(d->y->cluster, CLUSTER_TMPFS);
+	for (int n = 0; n < NODES; n++)
+		cluster_spawn(d->y->cluster, n);
+	for (int n = 0; n < NODES; n++) {
+		cluster_ready(d->y->cluster, n);
+		define(d, n);
+		raw_connect(&d->eye[n], d->y->cluster->node[n].unix_address);
+		raw_hello(&d->eye[n], ROLE_CTL);
+	}
+	joined(d);
+	pushed(d);
 	return d;
 }
 
@@ -136,7 +152,7 @@ static void ended(struct duo *d, int node)
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void result_is(struct duo *d, int node, enum shard_status want, const char *text)
+static void result_is(struct duo *d, int node, enum shard_status want, const char *text, uint64_t step)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
@@ -145,19 +161,48 @@ static void result_is(struct duo *d, int node, enum shard_status want, const cha
 		EXPECT_TEXT(text);
 	if (want == SHARD_OK) {
 		assert_int_equal(r.outcome, SHARD_APPLIED);
-		assert_int_equal(r.step, 1);
+		assert_int_equal(r.step, step);
 	}
 }
 
-/* The image of step 1, whose chunks come from both nodes. */
-static void whole(struct duo *d, int node)
+/* The image of a step, whose chunks come from both nodes. */
+static void whole(struct duo *d, int node, uint64_t step)
 {
 	shard_ticket ticket;
 
-	EXPECT(SHARD_OK, shard_pull(d->t[node].model, 0, 0, NUMEL, 1, d->w, SHARD_F32, &ticket));
+	EXPECT(SHARD_OK, shard_pull(d->t[node].model, 0, 0, NUMEL, step, d->w, SHARD_F32, &ticket));
 	EXPECT(SHARD_OK, shard_wait(d->t[node].model, ticket, 10000));
 	for (uint32_t i = 0; i < NUMEL; i++)
-		assert_true(d->w[i] == weight(i) - 2.0f);
+		assert_true(d->w[i] == weight(i) - 2.0f * (float)step);
+}
+
+/* With memory that outlives the process: it comes back with the weights of `step`, and the next step is right, too. */
+static void goes_on(struct duo *d, int node, uint64_t step)
+{
+	struct cluster *c = d->y->cluster;
+	uint64_t at = step;
+
+	cluster_spawn(c, node);
+	cluster_ready(c, node);
+	wait_logged(d, node, "event=warm_start");
+	for (int n = 0; n < NODES; n++) {
+		trainer_end(&d->t[n]);
+		define(d, n);
+		assert_false(d->t[n].created);
+	}
+	joined(d); /* so all are linked */
+	for (int n = 0; n < NODES; n++) {
+		EXPECT(SHARD_OK, shard_read(d->t[n].model, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, d->w, &at));
+		for (uint32_t i = 0; i < NUMEL; i++)
+			assert_true(d->w[i] == weight(i) - 2.0f * (float)step);
+	}
+	pushed(d);
+	commit(d, A);
+	commit(d, B);
+	for (int n = 0; n < NODES; n++)
+		result_is(d, n, SHARD_OK, NULL, step + 1);
+	whole(d, A, step + 1);
+	whole(d, B, step + 1);
 }
 
 static void finish(struct duo *d)
@@ -171,9 +216,9 @@ static void finish(struct duo *d)
 }
 
 /* `node` has voted and its workers stand still when the other one's vote decides: it is told to stop with its chunk not yet updated. */
-static void applying(void **state, int node)
+static void applying(void **state, int node, bool warm)
 {
-	struct duo *d = begun(state, NULL);
+	struct duo *d = begun(state, warm, NULL);
 	struct cluster *c = d->y->cluster;
 	int other = !node;
 	char text[64];
@@ -184,7 +229,7 @@ static void applying(void **state, int node)
 	hold_threads(&h, c->node[node].pid, "shardd-w");
 	commit(d, other);
 	for (int n = 0; n < NODES; n++)
-		result_is(d, n, SHARD_OK, NULL);
+		result_is(d, n, SHARD_OK, NULL, 1);
 	in_phase(d, node, "applying");
 	cluster_signal(c, node, SIGTERM);
 	wait_logged(d, node, "applying: the decided step is finished first");
@@ -192,26 +237,75 @@ static void applying(void **state, int node)
 	hold_release(&h);
 	ended(d, node);
 	wait_logged(d, node, "event=stopped");
-	whole(d, other); /* what it sent before it ended */
+	whole(d, other, 1); /* what it sent before it ended */
 	snprintf(text, sizeof(text), "why=\"node %s stops: SIGTERM\"", c->node[node].name);
 	wait_logged(d, other, text);
+	wait_logged(d, node, warm ? "kept=1" : "kept=0");
+	if (warm)
+		goes_on(d, node, 1);
 	finish(d);
 }
 
 static void test_applying_coordinator(void **state)
 {
-	applying(state, A);
+	applying(state, A, false);
 }
 
 static void test_applying_other(void **state)
 {
-	applying(state, B);
+	applying(state, B, false);
+}
+
+static void test_applying_coordinator_warm(void **state)
+{
+	applying(state, A, true);
+}
+
+static void test_applying_other_warm(void **state)
+{
+	applying(state, B, true);
+}
+
+/* Nothing is decided: the attempt is gone, the weights are not. */
+static void staging_warm(void **state, int node)
+{
+	struct duo *d = begun(state, true, NULL);
+
+	cluster_signal(d->y->cluster, node, SIGTERM);
+	wait_logged(d, node, "not decided, it is aborted");
+	ended(d, node);
+	goes_on(d, node, 0);
+	finish(d);
+}
+
+static void test_staging_coordinator_warm(void **state)
+{
+	staging_warm(state, A);
+}
+
+static void test_staging_other_warm(void **state)
+{
+	staging_warm(state, B);
+}
+
+/* Who has voted leaves without the verdict, and hears it when it is back. */
+static void test_prepared_warm(void **state)
+{
+	struct duo *d = begun(state, true, "[daemon]\nstop_timeout = 200ms\n");
+
+	commit(d, B);
+	in_phase(d, B, "prepared");
+	cluster_signal(d->y->cluster, B, SIGTERM);
+	ended(d, B);
+	wait_logged(d, B, "means=\"the vote is kept: the next start hears the verdict\"");
+	goes_on(d, B, 0);
+	finish(d);
 }
 
 /* The verdict does not come: after stop_timeout it leaves, and the log says what it leaves. */
 static void test_no_verdict(void **state)
 {
-	struct duo *d = begun(state, "[daemon]\nstop_timeout = 700ms");
+	struct duo *d = begun(state, false, "[daemon]\nstop_timeout = 700ms");
 	struct shard_result r = SHARD_INIT(struct shard_result);
 	enum shard_status st;
 	shard_ticket ticket;
@@ -225,7 +319,7 @@ static void test_no_verdict(void **state)
 	ended(d, B);
 	assert_true(clock_ns() - at >= 700 * NS_PER_MS);
 	wait_logged(d, B, "event=stop_undecided model=m step=1 why=\"no verdict of node a within 0.7 s\"");
-	result_is(d, B, SHARD_CLOSED, "node b stops: SIGTERM");
+	result_is(d, B, SHARD_CLOSED, "node b stops: SIGTERM", 0);
 	wait_logged(d, A, "event=attempt_ended model=m step=1 attempt=1");
 	st = shard_commit(d->t[A].model, &ticket); /* told, not answered */
 	if (st == SHARD_OK)
@@ -239,7 +333,7 @@ static void test_no_verdict(void **state)
 /* The coordinator has not decided, so its stop decides: nobody waits. */
 static void test_coordinator_is_the_verdict(void **state)
 {
-	struct duo *d = begun(state, "[daemon]\nstop_timeout = 60s");
+	struct duo *d = begun(state, false, "[daemon]\nstop_timeout = 60s");
 	uint64_t at;
 
 	commit(d, B);
@@ -258,7 +352,7 @@ static void test_coordinator_is_the_verdict(void **state)
 /* It waits for longer than a silent node is borne: it is not silent. */
 static void test_long_wait(void **state)
 {
-	struct duo *d = begun(state, "[cluster]\nheartbeat_timeout = 300ms\n[daemon]\nstop_timeout = 60s");
+	struct duo *d = begun(state, false, "[cluster]\nheartbeat_timeout = 300ms\n[daemon]\nstop_timeout = 60s");
 	char *text;
 
 	commit(d, B);
@@ -268,9 +362,9 @@ static void test_long_wait(void **state)
 	(void)poll(NULL, 0, 1000); /* not for something to happen: for nothing to */
 	commit(d, A);
 	for (int n = 0; n < NODES; n++)
-		result_is(d, n, SHARD_OK, NULL);
+		result_is(d, n, SHARD_OK, NULL, 1);
 	ended(d, B);
-	whole(d, A);
+	whole(d, A, 1);
 	text = cluster_log(d->y->cluster, A);
 	assert_null(strstr(text, "silent"));
 	free(text);
@@ -282,6 +376,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_applying_coordinator, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_applying_other, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_applying_coordinator_warm, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_applying_other_warm, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_staging_coordinator_warm, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_staging_other_warm, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_prepared_warm, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_no_verdict, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_coordinator_is_the_verdict, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_long_wait, drill_setup, drill_teardown),
