@@ -44,7 +44,9 @@ programs()
 	cat "$work/$name" >>"$results" 2>/dev/null
 }
 
-built() { for c in "${@:2}"; do [ -x "$1/${c%.c}" ] && echo "$1/${c%.c}"; done; }
+# test_rdma*: only where there is libibverbs, and not with RDMA=0
+here() { [[ $1 != */test_rdma* ]] || [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ]; }
+built() { for c in "${@:2}"; do here "$c" && [ -x "$1/${c%.c}" ] && echo "$1/${c%.c}"; done; }
 
 sanitized() # KIND
 {
@@ -52,7 +54,7 @@ sanitized() # KIND
 	local programs=(tests/unit/test_*.c tests/proc/test_smoke*.c) targets=()
 	for c in "${programs[@]}"; do
 		[ "$1,$c" != thread,tests/unit/test_verdict.c ] || continue # one thread, and long
-		[ -f "$c" ] && targets+=("$dir/${c%.c}")
+		here "$c" && [ -f "$c" ] && targets+=("$dir/${c%.c}")
 	done
 	# instrumented code makes gcc warn of what cannot be: errors are for the plain build
 	step "san-build-$1" "build with $1" "$make" --no-print-directory -j"$jobs" SAN="$1" WERROR= all "$dir/sim" "${targets[@]}" || return 0
