@@ -45,3 +45,27 @@ bits_host()
 }
 t bits_host "the guest's bits are this machine's" bits_host
 
+demo_rdma()
+{
+	demo_in g rdma "$slow
+[net]
+transport = rdma"
+	grep -h 'event=rdma_up' "$(job g)"/rdma/daemon-?.out
+	[ -d "$(job g)/tcp" ] || demo_in g tcp "$slow"
+	same rdma tcp
+	echo "demo: exact, the bits of TCP"
+}
+t demo_rdma "the demo over RDMA" demo_rdma
+
+# shellcheck disable=SC2086 # several words
+programs g $VERBS
+
+# against ib_write_bw with 1 MiB, in the same guest: without sums at least 0.80 of it
+bench()
+{
+	set -o pipefail
+	ON_S=500 on g "$VM_SEES/tests/bench/bench_rdma" | tee "$here/bench"
+	awk '/^bench: rdma_(push|pull) / { n++; if ($8 < 0.80) low = low " " $2 } /^bench: rdma_/ { said = said " " substr($2, 6) " " $8 }
+		END { print "ratios:" said (low ? "; below 0.80:" low : ""); exit n != 2 || low != "" }' "$here/bench"
+}
+t rdma_bench "rdma_push, rdma_pull beside ib_write_bw" bench
