@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of RDMA between this node and its peers. server.c opens the device and closes it, peer.c tells of links and beats, frames come by
- * peer_ops.c and by the rail itself. Happy path: the link is up; the node with the higher index makes queue pairs and offers their ends;
- * the other makes its own, connects and answers; then both tell each other their memory (regions.c), and outbox.c has chunks
- * written there. What arrives on a rail goes where frames over TCP go. Ways to fail: no device, no peer that can, no offer that is
- * taken: TCP, and the log says why once. A rail that fails in mid-run takes its link with it, so that the attempt ends as when a
- * cable is pulled, and stays off for a time that grows while the link, back by itself, goes on over TCP. */
+/* The life of RDMA between this node and its peers. server.c opens the device and closes it, peer.c tells of links and beats,
+ * frames come by peer_ops.c and by the rail itself. Happy path: the link is up; the node with the higher index makes queue pairs
+ * and offers their ends; the other makes its own, connects and answers; then both tell each other their memory (regions.c), and
+ * outbox.c has chunks written there. What arrives on a rail goes where frames over TCP go. Ways to fail: no device, no peer that
+ * can, no offer that is taken: TCP, and the log says why once. A rail that fails in mid-run takes its link with it, so that the
+ * attempt ends as when a cable is pulled, and stays off for a time that grows while the link, back by itself, goes on over TCP. */
 #include "rail.h"
 
 #include "apply.h"

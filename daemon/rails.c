@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The RDMA device of this node. server.c opens it at the start and closes it at the end; rail.c looks after it with every beat. Happy path:
- * there is one, its queue pairs come and go with links. Ways to fail: there is none, or memlock forbids it: with transport = rdma
- * the start fails, else HELLO and the log say why and it is looked for again; it goes while it is used: every link with queue
- * pairs is closed, and when no registration is left the device is closed and looked for anew. */
+/* The RDMA device of this node. server.c opens it at the start and closes it at the end; rail.c looks after it with every beat.
+ * Happy path: there is one, its queue pairs come and go with links. Ways to fail: there is none, or memlock forbids it: with
+ * transport = rdma the start fails, else HELLO and the log say why and it is looked for again; it goes while it is used: every
+ * link with queue pairs is closed, and when no registration is left the device is closed and looked for anew. */
 #include "rail.h"
 
 #include "base/check.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory of models, for each peer in its own protection domain. model_make.c makes and frees, rail.c says when there are queue
- * pairs, session.c and model.c which arenas are in use. Happy path: the rail is up → a job on a thread of libuv's pool registers what lacks
- * → it is kept as long as its memory lasts, over links → the peer is told where it may write. What was unmapped, or belongs to a device
- * that is gone, while a thread was at it is given back when the thread comes home. Ways to fail: memlock, or a device that refuses:
- * the model's tensors go by TCP, the log says why, and it is tried again after a time that grows. */
+/* Registered memory of models, for each peer in its own protection domain. model_make.c makes and frees, rail.c says when there
+ * are queue pairs, session.c and model.c which arenas are in use. Happy path: the rail is up → a job on a thread of libuv's pool
+ * registers what lacks → it is kept as long as its memory lasts, over links → the peer is told where it may write. What was
+ * unmapped, or belongs to a device that is gone, while a thread was at it is given back when the thread comes home. Ways to
+ * fail: memlock, or a device that refuses: the model's tensors go by TCP, the log says why, and it is tried again after a time
+ * that grows. */
 #include "regions.h"
 
 #include "base/check.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of other nodes that this one may write, as they told it, and which chunks can go there. peer_ops.c brings REGION frames, outbox.c
- * asks for the way of a chunk. Happy path: a region per kind of memory that holds every place in it which is ever computed here; so
- * no number of the peer needs to be looked at again. Ways to fail: regions that are too small or of chunks that there are not end the
- * link; a model that this node does not have yet is told again when it has. A chunk of which any place or source is not registered
- * goes by TCP, whole. */
+/* Memory of other nodes that this one may write, as they told it, and which chunks can go there. peer_ops.c brings REGION
+ * frames, outbox.c asks for the way of a chunk. Happy path: a region per kind of memory that holds every place in it which is
+ * ever computed here; so no number of the peer needs to be looked at again. Ways to fail: regions that are too small or of
+ * chunks that there are not end the link; a model that this node does not have yet is told again when it has. A chunk of which
+ * any place or source is not registered goes by TCP, whole. */
 #include "regions.h"
 
 #include "base/check.h"

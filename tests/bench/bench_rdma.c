@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdma_push, rdma_pull: goodput of tensor bytes between two daemons over a real RDMA device of this machine, which may be soft-RoCE: in a guest of
- * `make vm`, where there is nothing else to be measured. One model with one fp32 chunk, which node a holds, and a trainer on each
- * node. b's trainer pushes first, a's holds back: between the first and the last of b's parts nothing else is done. After the
- * commit one worker of a updates the chunk, then the image goes to b, and again nothing else is done. Bytes and times are those that the
- * receiving daemon's loop saw, from the header of the first part to that of the last; so the first part is not counted. The limit is
- * `ib_write_bw` with 1 MiB on the same device, round by round. Names that end in _sum: with rdma_checksum. Without a device there is
- * nothing to measure, and the status is 1. --quick: fewer rounds. */
+/* rdma_push, rdma_pull: goodput of tensor bytes between two daemons over a real RDMA device of this machine, which may be soft-
+ * RoCE: in a guest of `make vm`, where there is nothing else to be measured. One model with one fp32 chunk, which node a holds,
+ * and a trainer on each node. b's trainer pushes first, a's holds back: between the first and the last of b's parts nothing else
+ * is done. After the commit one worker of a updates the chunk, then the image goes to b, and again nothing else is done. Bytes
+ * and times are those that the receiving daemon's loop saw, from the header of the first part to that of the last; so the first
+ * part is not counted. The limit is `ib_write_bw` with 1 MiB on the same device, round by round. Names that end in _sum: with
+ * rdma_checksum. Without a device there is nothing to measure, and the status is 1. --quick: fewer rounds. */
 #include "bench/daemons.h"
 #include "wire/ops.h"
 

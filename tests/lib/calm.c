@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Steps whose allocations are counted. Tests call, once per program; the first allocation that is counted says where it was, on standard
- * error. What goes wrong is the test's failure. */
+/* Steps whose allocations are counted. Tests call, once per program; the first allocation that is counted says where it was, on
+ * standard error. What goes wrong is the test's failure. */
 #include "lib/calm.h"
 
 #include "lib/trainer.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Bits over RDMA are bits over TCP: the same training by whole daemons with transport = tcp and with verbs of this process (rdma/fake.h), which carry
- * every tensor byte once they are connected. Gradients depend on the image that the trainer reads, so that one wrong byte of either
- * direction changes what is compared: masters, and the image of every node. */
+/* Bits over RDMA are bits over TCP: the same training by whole daemons with transport = tcp and with verbs of this process
+ * (rdma/fake.h), which carry every tensor byte once they are connected. Gradients depend on the image that the trainer reads, so
+ * that one wrong byte of either direction changes what is compared: masters, and the image of every node. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

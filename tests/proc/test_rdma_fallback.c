@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where RDMA cannot be had, from the start or of one model's memory: a crew trains over TCP, the status says why, and when the reason is gone
- * RDMA is there. transport = rdma refuses to start. Verbs are rdma/fake.h's. */
+/* Where RDMA cannot be had, from the start or of one model's memory: a crew trains over TCP, the status says why, and when the
+ * reason is gone RDMA is there. transport = rdma refuses to start. Verbs are rdma/fake.h's. */
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"

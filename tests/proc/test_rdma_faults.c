@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* RDMA fails in mid-run, in every way that verbs know, while a crew trains: the log says so, the attempt is made again over TCP, RDMA is back after
- * its time, and the bits are the right ones. Verbs are rdma/fake.h's. */
+/* RDMA fails in mid-run, in every way that verbs know, while a crew trains: the log says so, the attempt is made again over TCP,
+ * RDMA is back after its time, and the bits are the right ones. Verbs are rdma/fake.h's. */
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"

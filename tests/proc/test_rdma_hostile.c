@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* RAIL and REGION frames of a node that means harm, frame by frame: each ends the link with a sentence, nothing of it is used, and the daemon goes
- * on. The node is this test; verbs are rdma/fake.h's. */
+/* RAIL and REGION frames of a node that means harm, frame by frame: each ends the link with a sentence, nothing of it is used,
+ * and the daemon goes on. The node is this test; verbs are rdma/fake.h's. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* For every N the N-th call of the verbs library fails while two daemons start and a crew trains: with transport = auto they start, train
- * and stop all the same, with the right bits, and nothing stays behind. Calls of a step that runs are like those of the step
- * before: of them not every one is tried. */
+/* For every N the N-th call of the verbs library fails while two daemons start and a crew trains: with transport = auto they
+ * start, train and stop all the same, with the right bits, and nothing stays behind. Calls of a step that runs are like those of
+ * the step before: of them not every one is tried. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crewed.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Real daemons over a real RDMA device, which may be soft-RoCE: a crew trains the same bits over TCP and over RDMA; RDMA is back after a node was
- * killed -9; transport = rdma refuses a device that there is not. Fails where there is no device: `make vm` has one. */
+/* Real daemons over a real RDMA device, which may be soft-RoCE: a crew trains the same bits over TCP and over RDMA; RDMA is back
+ * after a node was killed -9; transport = rdma refuses a device that there is not. Fails where there is no device: `make vm` has
+ * one. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
