@@ -74,7 +74,7 @@ struct server {
 	void (*stopped)(void *arg);
 	void *stopped_arg;
 	unsigned closing;       /* handles still to close */
-	unsigned persists;      /* files of models that a thread writes */
+	unsigned persists;      /* files of models that a thread writes, or reads for their figures */
 	unsigned closing_parts; /* shares of checkpoints, until their timers are closed */
 };
 

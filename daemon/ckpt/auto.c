@@ -179,6 +179,8 @@ void ckpt_start(struct server *s)
 
 		if (m->ckpt.dir[0] != 0 || m->ckpt.resume)
 			model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+		if (m->ckpt.dir[0] != 0)
+			ckpt_known(m);
 		if (m->ckpt.resume) {
 			m->ckpt.rolled_back = true;
 			ckpt_auto_return(m);

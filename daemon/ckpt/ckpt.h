@@ -64,6 +64,7 @@ void ckpt_reset(struct model *m);                         /* store_reset(), now 
 void ckpt_boundary(struct model *m);                      /* a step is applied, a job over: shares may begin, a reset may be due */
 void ckpt_beat(struct server *s, uint64_t now_ns);
 void ckpt_start(struct server *s); /* models are loaded, timers work */
+void ckpt_known(struct model *m);  /* it was saved before this start: what there is, from its folder */
 void ckpt_stop(struct server *s);
 bool ckpt_stopped(const struct server *s); /* nothing in hand */
 void ckpt_status(const struct model *m, struct ckpt_status *st);

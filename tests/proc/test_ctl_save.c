@@ -2,6 +2,7 @@
 /* `shardctl save` and `shardctl restore` on two nodes with a trainer in the middle of its run: what they print, how they are refused, and what
  * the trainer sees of it: nothing of a save; SHARD_ROLLED_BACK of a forced restore, with its weights and its blob as they were. */
 #include "base/check.h"
+#include "base/clock.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
@@ -137,9 +138,45 @@ static void test_away(void **state)
 	cluster_stop(c);
 }
 
+/* A coordinator that comes back with its models knows what was saved before. */
+static void test_known(void **state)
+{
+	struct cluster *c = cluster_make(1, "min_world = 1\nmax_world = 1\nchunk_elems = 1024", NULL);
+	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+	char dir[100], words[400], want[200];
+	struct trainer t;
+	bool known;
+	char *out;
+
+	(void)state;
+	cluster_warm(c, CLUSTER_TMPFS);
+	cluster_spawn(c, 0);
+	cluster_ready(c, 0);
+	snprintf(dir, sizeof(dir), "%s/ckpt", c->dir);
+	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	one_step(&t);
+	RUN(0, "step 1 of", "save gpt --dir %s --address %s", dir, c->node[0].unix_address);
+	one_step(&t);
+	trainer_end(&t);
+	cluster_signal(c, 0, SIGKILL);
+	(void)cluster_wait(c, 0, 5000);
+	cluster_spawn(c, 0);
+	cluster_ready(c, 0);
+	snprintf(words, sizeof(words), "status --json --address %s", c->node[0].unix_address);
+	snprintf(want, sizeof(want), "%s/global_step1", dir);
+	do { /* a thread reads it */
+		assert_int_equal(tool_run(&out, "shardctl", words), 0);
+		known = strstr(out, want) != NULL;
+		free(out);
+	} while (!known && clock_ns() < by);
+	assert_true(known);
+	cluster_stop(c);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_save_restore), cmocka_unit_test(test_away)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_save_restore), cmocka_unit_test(test_away),
+					   cmocka_unit_test(test_known)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A trainer that joins over tcp gets the image as it stands, also where the last steps changed nothing (skipped by vote, or because a
- * gradient was not finite), and also where its own daemon lacked chunks when they were skipped. Every join is followed by steps, which it
- * begins on the weights that are right. */
+ * gradient was not finite), on the node that coordinates and on another one. Every join is followed by steps, which it begins on the
+ * weights that are right. */
 #include "base/check.h"
-#include "base/clock.h"
 #include "lib/inproc.h"
-#include "lib/proxy.h"
 #include "lib/trainer.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
