@@ -41,10 +41,12 @@ static void apply_run(void *args)
 
 	if (j->seal) {
 		store_seal_chunk(m->store, j->slot, j->chunk);
+		store_image_keep(m->store, j->slot, j->chunk);
 		return;
 	}
 	if (model_parked(m)) {
 		j->kept = tile_apply(m, j->chunk, j->slot);
+		store_image_keep(m->store, j->slot, j->chunk);
 		return;
 	}
 	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++) {

@@ -126,7 +126,7 @@ static uint32_t undo_places(const struct model *m)
 static enum shard_status map_region(void *arg, enum store_region what, uint64_t bytes, struct shm *m, struct err *e)
 {
 	static const enum park_region regions[] = {
-		[STORE_STATE] = PARK_STATE, [STORE_SUMS] = PARK_SUMS, [STORE_SLOTS] = PARK_SLOTS};
+		[STORE_STATE] = PARK_STATE, [STORE_SUMS] = PARK_SUMS, [STORE_SLOTS] = PARK_SLOTS, [STORE_IMAGES] = PARK_IMAGES};
 	struct server *s = ((struct make *)arg)->m->server;
 
 	return park_map(s->park, ((struct make *)arg)->m->id, regions[what], bytes, s->conf->huge_pages, m, e);
@@ -155,9 +155,7 @@ static enum shard_status plan_park(struct make *k, struct err *e)
 		.map = map_region, .arg = k, .there = k->found != NULL, .copy = true, .meta = meta_bytes(&k->meta)};
 	k->store.park = &k->park;
 	budget_need(&need, &k->store);
-	if (k->found != NULL ||
-	    (st = park_room(s->park, need.bytes[BUDGET_STATE] + need.bytes[BUDGET_SUMS] + need.bytes[BUDGET_SLOTS] + k->park.meta,
-			    m->name, e)) == SHARD_OK)
+	if (k->found != NULL || (st = park_room(s->park, need.parked, m->name, e)) == SHARD_OK)
 		return SHARD_OK;
 	if (s->conf->warm != CONFIG_WARM_AUTO)
 		return st;
@@ -270,7 +268,8 @@ static enum shard_status keep(struct model *m, struct err *e)
 	const struct shm regions[PARK_REGIONS] = {[PARK_META] = m->meta.shm,
 						  [PARK_STATE] = *store_region(m->store, STORE_STATE),
 						  [PARK_SUMS] = *store_region(m->store, STORE_SUMS),
-						  [PARK_SLOTS] = *store_region(m->store, STORE_SLOTS)};
+						  [PARK_SLOTS] = *store_region(m->store, STORE_SLOTS),
+						  [PARK_IMAGES] = *store_region(m->store, STORE_IMAGES)};
 
 	meta_mark(&m->meta, &mark);
 	return park_keep(m->server->park, m->id, regions, e);

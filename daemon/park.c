@@ -52,7 +52,7 @@ struct park {
 	bool warm;
 };
 
-static const char *const region_names[PARK_REGIONS] = {"meta", "state", "sums", "slots"};
+static const char *const region_names[PARK_REGIONS] = {"meta", "state", "sums", "slots", "images"};
 
 static void region_name(char name[PARK_NAME_BYTES], uint32_t model, enum park_region what)
 {

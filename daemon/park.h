@@ -12,7 +12,7 @@
 #define PARK_MODELS_MAX 1024
 
 enum park_mode { PARK_SYSTEMD, PARK_TMPFS };
-enum park_region { PARK_META, PARK_STATE, PARK_SUMS, PARK_SLOTS, PARK_REGIONS };
+enum park_region { PARK_META, PARK_STATE, PARK_SUMS, PARK_SLOTS, PARK_IMAGES, PARK_REGIONS };
 
 struct park; /* opaque */
 

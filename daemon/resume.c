@@ -38,7 +38,7 @@ void resume_from(struct model *m, const struct peer *p)
 
 struct settle {
 	struct model *m;
-	bool apply; /* tiles that lack the record's step get it */
+	bool apply, old; /* tiles that lack the record's step get it; there is an image before the newest */
 	_Atomic uint32_t next;
 	_Atomic uint64_t kept;
 };
@@ -56,7 +56,12 @@ static void *settle_chunks(void *arg)
 		if (s->apply)
 			atomic_fetch_add(&s->kept, tile_apply(m, c, m->slot));
 		store_seal_chunk(m->store, m->slot, c);
+		store_image_keep(m->store, m->slot, c);
 		store_image_version(m->store, m->slot, c, apply_version(m));
+		if (!s->old)
+			continue;
+		store_image_again(m->store, m->slot ^ 1, c);
+		store_image_version(m->store, m->slot ^ 1, c, m->content_old);
 	}
 	ftz_restore(before);
 	return NULL;
@@ -65,7 +70,7 @@ static void *settle_chunks(void *arg)
 /* Before the loop runs, so nobody waits for it. A thread that cannot be made is one less. */
 static void settle_all(struct model *m, bool apply)
 {
-	struct settle s = {.m = m, .apply = apply};
+	struct settle s = {.m = m, .apply = apply, .old = m->set.max_staleness > 0 && m->content_old != m->content_step};
 	pthread_t thread[WORKER_MAX];
 	uint32_t nr = 0, want = m->server->conf->workers - 1;
 	sigset_t all, before;
@@ -142,6 +147,10 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 	m->slot_content[m->slot] = m->content_step;
 	m->slot_content[m->slot ^ 1] = UINT64_MAX;
 	m->image_lacking = m->layout->chunks_nr - store_owned(m->store);
+	if (m->set.max_staleness > 0 && m->content_old != m->content_step) {
+		m->slot_content[m->slot ^ 1] = m->content_old;
+		m->old_lacking = m->image_lacking;
+	}
 	settle_all(m, moves && begun);
 	return SHARD_OK;
 }

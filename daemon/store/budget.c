@@ -36,6 +36,8 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 		s->reduced = pages(s->held_elems * grad);
 	if (conf->local_world > 1)
 		s->sums = pages((l->elems - s->held_elems) * grad);
+	if (conf->park && conf->staleness > 0)
+		s->images = 2 * pages(s->held_elems * dtype_bytes(conf->image));
 	s->image_half = shm_half_bytes(l->elems * dtype_bytes(conf->image));
 	s->arena_half = shm_half_bytes(l->elems * grad);
 	s->image = image_data_offset((uint64_t)l->chunks_nr * (conf->staleness + 1)) + s->image_half * (conf->staleness + 1);
@@ -78,7 +80,7 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	store_sizes(&s, conf);
 	*need = (struct budget_need){.total = 0};
 	need->bytes[BUDGET_STATE] = mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
-	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge);
+	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge) + mapped(s.images, conf->huge);
 	need->bytes[BUDGET_ARENAS] = conf->local_world * mapped(s.arena, conf->huge);
 	if (conf->staleness > 0) {
 		struct store_conf sync = *conf;
@@ -94,6 +96,9 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf);
 	for (int i = 0; i < BUDGET_ITEMS; i++)
 		need->total += need->bytes[i];
+	if (conf->park)
+		need->parked = need->bytes[BUDGET_STATE] + need->bytes[BUDGET_SLOTS] + need->bytes[BUDGET_SUMS] +
+			       mapped(s.images, conf->huge) + mapped(conf->park->meta, conf->huge);
 }
 
 static enum shard_status refuse(const struct budget *b, const struct budget_need *need, const char *model, const char *node,

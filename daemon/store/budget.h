@@ -11,7 +11,8 @@ enum budget_item { BUDGET_STATE, BUDGET_IMAGE, BUDGET_ARENAS, BUDGET_SLOTS, BUDG
 
 struct budget_need {
 	uint64_t bytes[BUDGET_ITEMS], total;
-	uint64_t stale; /* of these, for max_staleness = 1: the second image and the second halves of the arenas */
+	uint64_t parked; /* of these, what outlives the process (park.h) */
+	uint64_t stale;  /* of these, for max_staleness = 1: the second image and the second halves of the arenas */
 };
 
 struct budget {

@@ -127,7 +127,7 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	if ((rc = map_region(st, STORE_STATE, st->sizes.master + st->sizes.moment * conf->optim->states_nr, e)) != SHARD_OK ||
 	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (conf->nodes_nr - 1u), e)) != SHARD_OK ||
 	    (rc = map_region(st, STORE_SUMS, st->sizes.reduced + st->sizes.sums, e)) != SHARD_OK ||
-	    (rc = map_image(st, e)) != SHARD_OK)
+	    (rc = map_region(st, STORE_IMAGES, st->sizes.images, e)) != SHARD_OK || (rc = map_image(st, e)) != SHARD_OK)
 		goto err_store;
 	for (uint32_t i = 0; i < conf->local_world; i++)
 		if ((rc = map_arena(st, i, e)) != SHARD_OK)
@@ -241,9 +241,38 @@ const struct shm *store_region(const struct store *st, enum store_region what)
 	return &st->region[what];
 }
 
+static void *kept_image(const struct store *st, uint32_t slot, uint32_t chunk)
+{
+	CHECK(slot <= st->conf.staleness && store_holds(st, chunk));
+	return st->sizes.images == 0 ? NULL
+				     : (char *)st->region[STORE_IMAGES].base + slot * (st->sizes.images / 2) +
+					       st->held_at[chunk] * dtype_bytes(st->conf.image);
+}
+
+static size_t chunk_image_bytes(const struct store *st, uint32_t chunk)
+{
+	return layout_chunk_elems(st->conf.layout, chunk) * dtype_bytes(st->conf.image);
+}
+
+void store_image_keep(struct store *st, uint32_t slot, uint32_t chunk)
+{
+	void *kept = kept_image(st, slot, chunk);
+
+	if (kept != NULL)
+		memcpy(kept, store_image(st, slot, chunk), chunk_image_bytes(st, chunk));
+}
+
+void store_image_again(struct store *st, uint32_t slot, uint32_t chunk)
+{
+	const void *kept = kept_image(st, slot, chunk);
+
+	if (kept != NULL)
+		memcpy(store_image(st, slot, chunk), kept, chunk_image_bytes(st, chunk));
+}
+
 bool store_where(const struct store *st, const void *at, enum store_region *region, uint64_t *offset)
 {
-	for (int i = STORE_SUMS; i < STORE_REGIONS; i++) {
+	for (int i = STORE_SUMS; i <= STORE_SLOTS; i++) {
 		const char *base = st->region[i].base;
 
 		if (base == NULL || (const char *)at < base || (const char *)at >= base + st->region[i].bytes)

@@ -9,7 +9,7 @@
 #include "optim/optim.h"
 #include "store/layout.h"
 
-enum store_region { STORE_STATE, STORE_SUMS, STORE_SLOTS, STORE_REGIONS };
+enum store_region { STORE_STATE, STORE_SUMS, STORE_SLOTS, STORE_IMAGES, STORE_REGIONS };
 
 struct store_park { /* where regions are that outlive the process */
 	enum shard_status (*map)(void *arg, enum store_region what, uint64_t bytes, struct shm *m, struct err *e);
@@ -56,6 +56,11 @@ void *store_image(struct store *st, uint32_t slot, uint32_t chunk); /* slot: whi
 bool store_where(const struct store *st, const void *at, enum store_region *region, uint64_t *offset);
 void *store_at(const struct store *st, uint32_t region, uint64_t offset, uint64_t bytes);
 const struct shm *store_region(const struct store *st, enum store_region what);
+
+/* max_staleness = 1: the image before the newest cannot be made again from the masters. A chunk held here, from its image to what outlives
+ * the process, and back; nothing happens where there is one image, or nothing outlives. */
+void store_image_keep(struct store *st, uint32_t slot, uint32_t chunk);
+void store_image_again(struct store *st, uint32_t slot, uint32_t chunk);
 
 /* Image versions (net/shm.h). open: odd from the vote until everything is published. */
 const struct shm *store_image_shm(const struct store *st);
