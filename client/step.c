@@ -67,6 +67,7 @@ void step_result(struct shard_model *m, const struct wire_head *h, const Shard__
 		.bad_rank = r->bad_rank,
 		.wait_ns = m->wait_ns,
 		.reduce_ns = r->reduce_ns,
+		.apply_ns = r->apply_ns,
 		.pushed_bytes = m->pushed_bytes,
 		.pulled_bytes = m->pulled_bytes,
 		.world_size = r->world_size,

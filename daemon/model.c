@@ -263,6 +263,7 @@ static void act_result(struct model *m, const struct core_action *a)
 	body.bad_tensor = r->bad_tensor;
 	body.bad_rank = r->bad_rank;
 	body.reduce_ns = m->gather.reduce_ns;
+	body.apply_ns = m->apply_ns;
 	body.world_size = r->world.size;
 	body.diverged = r->diverged;
 	if (r->outcome != RECORD_APPLIED || r->diverged)

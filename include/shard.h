@@ -117,7 +117,7 @@ SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* 
 SHARD_API enum shard_status shard_abandon(shard_model *, const char *why);   /* [one] my gradients are bad: same step, next attempt, all */
 SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] 0 is the
         * step in hand. OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED:
-        * *result is filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns is 0 for now */
+        * *result is filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns: of step - 1 */
 SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds
         * step - 1 (max_staleness = 1: step - 2), unchanged before this trainer's own shard_commit. NULL unless joined: shard_read() */
 SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,

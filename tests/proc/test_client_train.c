@@ -92,6 +92,8 @@ static int train(void *arg)
 			rc = shard_result(t.model, ticket, SHARD_DEFAULT, &r);
 		if (rc == SHARD_OK && (r.outcome != SHARD_APPLIED || r.step != t.step.step))
 			return 1;
+		if (rc == SHARD_OK && r.step > 1 && (r.apply_ns == 0 || r.apply_ns > 20 * NS_PER_SEC)) /* of the step before */
+			return 1;
 		if (rc == SHARD_OK && task->report >= 0 && write(task->report, "x", 1) != 1)
 			return 1;
 		if (rc != SHARD_OK && rc != SHARD_WORLD_CHANGED)
