@@ -356,6 +356,8 @@ static void coord_repeat(struct ctx *x)
 	}
 	if (co->undecided || coord_short(c))
 		coord_send_waits(x);
+	if (co->state == COORD_OPEN)
+		world_repeat(x);
 }
 
 void coord_on_tick(struct ctx *x)
@@ -367,7 +369,8 @@ void coord_on_tick(struct ctx *x)
 		waits_expel(x);
 	if (x->now < co->timer.at)
 		return;
-	if (co->state == COORD_PERSIST || (co->state == COORD_OPEN && !co->undecided && coord_all_done(c) && !coord_short(c))) {
+	if (co->state == COORD_PERSIST ||
+	    (co->state == COORD_OPEN && !co->undecided && coord_all_done(c) && !coord_short(c) && !co->expelled_nr)) {
 		timer_stop(&co->timer);
 		return;
 	}
@@ -399,7 +402,7 @@ void coord_settle(struct ctx *x)
 	orders_settle(x);
 	if (coord_may_begin(c) && world_make(c, &co->world))
 		coord_begin(x);
-	if (coord_short(c) && co->timer.at == UINT64_MAX)
+	if ((coord_short(c) || (co->state == COORD_OPEN && co->expelled_nr)) && co->timer.at == UINT64_MAX)
 		timer_start(c, &co->timer, x->now);
 	coord_check(c);
 }

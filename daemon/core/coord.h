@@ -43,10 +43,12 @@ struct coord {
 	struct record last;                          /* the last decision, or the seal */
 	struct core_trainer trainer[CORE_RANKS_MAX]; /* joined: first the last world in rank order, then the others */
 	uint32_t trainers_nr;
+	struct core_trainer expelled[CORE_RANKS_MAX]; /* whose nodes have not said that they heard */
+	uint32_t expelled_nr;
 	struct coord_node node[CORE_NODES_MAX];
 	struct core_tune tune;
 	struct core_restored restored;
-	char lost[CORE_WHY_BYTES], aborted[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES];
+	char lost[CORE_WHY_BYTES], aborted[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES], expelled_why[CORE_WHY_BYTES];
 	enum shard_status aborted_status;
 };
 
@@ -83,6 +85,7 @@ uint64_t coord_deadline(const struct core *c);
 void world_on_join(struct ctx *x, const struct core_msg *m);
 void world_on_gone(struct ctx *x, const struct core_msg *m);
 void world_lost_node(struct ctx *x, uint16_t node, const char *why);
+void world_repeat(struct ctx *x); /* to who may not know that its trainer is out */
 bool world_enough(const struct core *c);
 bool world_make(struct core *c, struct core_world *w); /* false: fewer than min_world */
 void world_sweep(struct ctx *x);                       /* who asked to leave, between attempts */

@@ -109,13 +109,17 @@ void local_on_join(struct ctx *x, const struct core_msg *m)
 		l->told = true;
 }
 
-/* For a trainer that left or is lost: heard. For one that is well: the coordinator expels it. */
+/* For a trainer that left or is lost: heard. For one that is well: the coordinator expels it, until it has heard the same. */
 void local_on_gone(struct ctx *x, const struct core_msg *m)
 {
 	struct local *l = local_find(x->c, m->trainer.session);
 	struct core_action *a;
 
-	if (!l || m->id.term != x->c->member.term)
+	if (m->id.term != x->c->member.term)
+		return;
+	if (m->why && !core_coordinates(x->c)) /* it was put out: heard */
+		core_send(x, x->c->conf.coordinator, CORE_GONE, &m->id)->trainer = m->trainer;
+	if (!l)
 		return;
 	if (l->live) {
 		a = core_act(x, l->t.leave ? CORE_ACT_LEFT : CORE_ACT_EXPEL);

@@ -2,7 +2,7 @@
 /* Which trainers contribute, and in which order: the coordinator's table of joined trainers and the worlds made from it. Nodes tell
  * of their trainers by JOIN and GONE, which are echoed once they are heard, so that a copy of either changes nothing. A world
  * is made at the start of an attempt: survivors keep their order, joiners follow by (hint, node, session), and hints that are
- * exactly a numbering are the ranks. A lost trainer ends an undecided attempt; one that leaves is taken out between attempts. */
+ * exactly a numbering are the ranks. A trainer that is put out is one until its node says GONE of it. A lost trainer ends an undecided attempt; one that leaves is taken out between attempts. */
 #include "core/coord.h"
 
 #include "core/inner.h"
@@ -45,6 +45,43 @@ static void world_echo(struct ctx *x, enum core_op op, const struct core_trainer
 	m->why = why;
 }
 
+static void world_put_out(struct core *c, const struct core_trainer *t, const char *why)
+{
+	struct coord *co = &c->coord;
+
+	core_copy_text(co->expelled_why, sizeof(co->expelled_why), why);
+	if (t->node != c->conf.self && co->expelled_nr < NR(co->expelled))
+		co->expelled[co->expelled_nr++] = *t;
+}
+
+static bool world_is_out(const struct core *c, uint16_t node, uint64_t session)
+{
+	for (uint32_t i = 0; i < c->coord.expelled_nr; i++) {
+		if (c->coord.expelled[i].node == node && c->coord.expelled[i].session == session)
+			return true;
+	}
+	return false;
+}
+
+static void world_heard(struct core *c, uint16_t node, const uint64_t *session) /* NULL: of all there */
+{
+	struct coord *co = &c->coord;
+
+	for (uint32_t i = co->expelled_nr; i-- > 0;) {
+		if (co->expelled[i].node == node && (!session || co->expelled[i].session == *session))
+			co->expelled[i] = co->expelled[--co->expelled_nr];
+	}
+}
+
+void world_repeat(struct ctx *x)
+{
+	struct core *c = x->c;
+	const char *why = core_text(c, "%s", c->coord.expelled_why);
+
+	for (uint32_t i = 0; i < c->coord.expelled_nr && i < CORE_NODES_MAX; i++) /* the others when these have heard */
+		world_echo(x, CORE_GONE, &c->coord.expelled[i], why);
+}
+
 void world_on_join(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
@@ -53,6 +90,10 @@ void world_on_join(struct ctx *x, const struct core_msg *m)
 
 	t.node = m->from;
 	t.leave = false;
+	if (world_is_out(c, m->from, t.session)) {
+		world_echo(x, CORE_GONE, &t, core_text(c, "%s", co->expelled_why));
+		return;
+	}
 	if (!world_find(c, m->from, t.session)) {
 		if (co->trainers_nr == NR(co->trainer))
 			return; /* it is repeated until there is room */
@@ -85,6 +126,7 @@ void world_on_gone(struct ctx *x, const struct core_msg *m)
 	struct core_trainer t = m->trainer, *known;
 
 	t.node = m->from;
+	world_heard(c, m->from, &t.session);
 	known = world_find(c, m->from, t.session);
 	if (t.leave && world_in_attempt(c, m->from, t.session)) {
 		if (known)
@@ -113,6 +155,7 @@ void world_lost_node(struct ctx *x, uint16_t node, const char *why)
 {
 	struct core *c = x->c;
 
+	world_heard(c, node, NULL); /* it tells of its trainers anew, if it comes back */
 	for (uint32_t i = c->coord.trainers_nr; i-- > 0;) {
 		if (c->coord.trainer[i].node == node)
 			world_lost(x, node, c->coord.trainer[i].session, core_text(c, "is lost: %s", why));
@@ -128,6 +171,7 @@ bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const
 		return false;
 	t = *known;
 	world_remove(c, known);
+	world_put_out(c, &t, why);
 	world_echo(x, CORE_GONE, &t, why);
 	return true;
 }

@@ -37,7 +37,7 @@ static void fault_shape(struct sim *s)
 	s->late = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 60) : 0;
 	s->orders.on = sim_chance(s, 700);
 	s->warm = sim_chance(s, 700) ? (uint32_t)sim_between(s, 300, 1300) : 0;
-	s->dies = s->warm && sim_chance(s, 700) ? (uint32_t)sim_between(s, 1, 10) : 0;
+	s->dies = sim_chance(s, 600) ? (uint32_t)sim_between(s, 1, 6) : 0;
 	s->max_skips = s->orders.on && sim_chance(s, 300) ? (uint32_t)sim_between(s, 1, 3) : 0;
 }
 

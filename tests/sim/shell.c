@@ -25,7 +25,13 @@ void shell_timer(struct sim *s, uint16_t n)
 /* The process may die in the event: before what it changed is saved as a whole, or with only the first actions done. */
 static uint32_t shell_dies(struct sim *s)
 {
-	if (!s->faults || !sim_chance(s, s->dies))
+	uint32_t chance = s->dies;
+
+	for (uint32_t i = 0; i < s->out.nr; i++) { /* the instants that matter most */
+		if (s->out.act[i].type == CORE_ACT_OPEN || s->out.act[i].type == CORE_ACT_APPLY)
+			chance = 6 * s->dies;
+	}
+	if (!s->faults || !sim_chance(s, chance))
 		return UINT32_MAX;
 	return (uint32_t)sim_between(s, 0, s->out.nr + 1);
 }

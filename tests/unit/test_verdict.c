@@ -134,7 +134,7 @@ static void action(struct search *q, struct state *s, uint16_t n, const struct c
 
 static void save(struct search *q, struct state *s, uint16_t n)
 {
-	if (!core_warm_save(core_of(s, n), q->idle))
+	if (!q->shape.warms || !core_warm_save(core_of(s, n), q->idle))
 		return;
 	memcpy(s->warm[n], q->idle, WARM_ROOM);
 	s->warm_hash[n] = hash_bytes(q->idle, WARM_ROOM);

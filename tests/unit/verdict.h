@@ -9,7 +9,7 @@
 #define MESSAGES_MAX 256
 #define DEPTH_MAX    200
 #define STATES_MAX   6000000
-#define CORE_ROOM    10944
+#define CORE_ROOM    11264
 #define WARM_ROOM    1536
 
 struct shape {
