@@ -28,11 +28,12 @@ packages()
 # What every trainer has to end with, computed here
 references()
 {
-	local steps
+	local steps one=("$VM_HERE/reference" --data "$here/text" --layers 1 --dim 32 --heads 2 --seq 32 --batch 4 --seed 1)
 
 	for steps in 12 120; do
-		"$VM_HERE/reference" --data README.md --layers 1 --dim 32 --heads 2 --seq 32 --batch 4 --seed 1 --steps $steps --nodes 1 --dump "$here/reference-$steps"
+		"${one[@]}" --steps $steps --nodes 1 --dump "$here/reference-$steps"
 	done
+	"${one[@]}" --steps 12 --nodes 1,1 --dump "$here/reference-12-on-2"
 }
 exact() # NAME STEPS
 {
@@ -47,7 +48,7 @@ prepared()
 		mkdir -p "$(job c)/$f"
 		cp "$built/$f"/*.deb "$(job c)/$f/"
 	done
-	cp README.md "$(job c)/text"
+	cp "$here/text" "$(job c)/text"
 }
 
 inside() # FUNCTION of service.sh, in the guest
@@ -56,6 +57,7 @@ inside() # FUNCTION of service.sh, in the guest
 }
 
 mkdir "$built"
+cp README.md "$here/text"
 packages >"$here/log/packages" 2>&1 &
 building=$!
 must "a Debian root" root_image "$here/root.ext4"
@@ -78,6 +80,8 @@ full() { inside full_state && exact full 12 && exact late 12; }
 t full_state "a full state folder" full
 secret() { inside secret && exact secret 12; }
 t secret "the cluster's secret by credential: wrong, missing, rotated" secret
+rdma() { inside rdma && exact rdma 12-on-2; }
+t rdma "RDMA under the unit's confinement" rdma
 reboot() { inside saves && guest_reboot c && inside restored && exact saved 12; }
 t reboot "a reboot of the guest: the checkpoint is restored" reboot
 t spawn "what autopkgtest runs: spawn:, ten steps" inside spawns

@@ -372,6 +372,35 @@ secret()
 	cat $work/tool
 }
 
+# --- RDMA as the unit confines it: the service is node a, and b is a daemon without a unit ---
+
+rdma()
+{
+	local b
+
+	clean
+	shardctl secret new /etc/shardd/secret
+	install -m 600 /etc/shardd/secret $work/secret
+	printf '%s\n' '[net]' 'transport = rdma' '[cluster]' 'heartbeat_timeout = 60s' '[nodes]' 'a = 10.9.0.1:29700' 'b = 10.9.0.1:29710' >$work/nodes
+	printf '%s\n' '[daemon]' 'node = a' | cat - $work/nodes >$conf
+	printf '%s\n' '[daemon]' 'node = b' 'http = off' "socket = $work/b.sock" 'socket_mode = 0666' "state = $work/b" 'memory = 256MiB' |
+		sed "\$r $work/nodes" >$work/b.conf
+	systemctl restart shardd
+	"$build/shardd" --config $work/b.conf --set cluster.secret=$work/secret >$work/b.out 2>&1 &
+	b=$!
+	wait_for 60 "RDMA to node b" eval 'shardctl status | grep "^b .*tensors by rdma"'
+	train rdma --world 2 --rank-hint 0
+	train rdma_b --name rdma --world 2 --rank-hint 1 --address unix:$work/b.sock
+	ended rdma 0
+	ended rdma_b 0
+	is "refused frames" 0 "$(shardctl status --json | grep -o '"refused_frames": *[0-9]*' | grep -o '[0-9]*$')"
+	shardctl status | grep '^b '
+	shardctl model drop rdma --force
+	kill $b
+	wait $b
+	cp $work.conf $conf
+}
+
 # --- checkpoints, the guest's reboot, the packages ---
 
 saves()
