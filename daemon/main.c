@@ -21,6 +21,7 @@
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 4 };
 
 #define SET_MAX      128
+#define HELD_S       30
 #define STOP_MORE_NS (10ull * 1000000000) /* to close everything, once nothing is waited for */
 
 struct options {
@@ -204,20 +205,19 @@ static void catch_signal(struct daemon *d, uv_signal_t *h, int number, uv_signal
 	CHECK(uv_signal_start(h, cb, number) == 0);
 }
 
-static int run(struct config *conf, const struct config_args *args)
+static int run(struct config *conf, const struct config_args *args, struct err *e)
 {
 	struct daemon d = {.conf = conf, .args = args};
-	struct err e = {.status = SHARD_OK, .text = ""};
 
 	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
 	(void)journal_use(&d.log);
 	signal(SIGPIPE, SIG_IGN);
 	CHECK(uv_loop_init(&d.loop) == 0);
-	if (server_init(&d.server, conf, &d.log, &d.loop, &e) != SHARD_OK) {
-		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s", status_name(e.status), e.text);
+	if (server_init(&d.server, conf, &d.log, &d.loop, e) != SHARD_OK) {
+		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s", status_name(e->status), e->text);
 		uv_run(&d.loop, UV_RUN_DEFAULT); /* what a failed start closed */
 		uv_loop_close(&d.loop);
-		return e.status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
+		return e->status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
 	}
 	catch_signal(&d, &d.term, SIGTERM, on_signal);
 	catch_signal(&d, &d.interrupt, SIGINT, on_signal);
@@ -228,6 +228,17 @@ static int run(struct config *conf, const struct config_args *args)
 	server_free(&d.server);
 	CHECK(uv_loop_close(&d.loop) == 0);
 	return EXIT_OK;
+}
+
+/* systemd gives up a unit that fails five times in two minutes, or for its configuration, and with it the memory of models that it keeps for
+ * the next start. So a start that fails with such memory takes its time, and ends as one that may be tried again. */
+static int fail_slowly(const struct err *e)
+{
+	notify_failed(e->text);
+	fprintf(stderr, "shardd: the models in memory are kept: tried again in %d s, or at once by `systemctl restart shardd`\n",
+		HELD_S);
+	sleep(HELD_S);
+	return EXIT_FAILED;
 }
 
 int main(int argc, char **argv)
@@ -241,7 +252,8 @@ int main(int argc, char **argv)
 	struct options o = {.file = NULL};
 	struct config_args args;
 	struct config conf;
-	struct err e;
+	struct err e = {.status = SHARD_OK, .text = ""};
+	bool parked = notify_parked();
 	int rc;
 
 	argp_err_exit_status = EXIT_USAGE;
@@ -258,13 +270,15 @@ int main(int argc, char **argv)
 		if (o.check)
 			config_print(&conf, stdout);
 		else
-			rc = run(&conf, &args);
+			rc = run(&conf, &args, &e);
 		config_free(&conf);
 	}
 	if (rc == EXIT_OK && (o.explain || o.check) && (fflush(stdout) != 0 || ferror(stdout))) {
 		fprintf(stderr, "shardd: the standard output cannot be written: %s\n", strerror(errno));
 		rc = EXIT_FAILED;
 	}
+	if (rc != EXIT_OK && parked && !o.explain && !o.check)
+		rc = fail_slowly(&e);
 	for (uint32_t i = 0; i < o.set_nr; i++)
 		free(o.made[i]);
 	return rc;

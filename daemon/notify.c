@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LOOK_NS   NS_PER_SEC
 #define NS_PER_US 1000ull
@@ -132,6 +133,21 @@ void notify_stopping(struct notify *n, uint64_t limit_ns)
 	n->over = true;
 	snprintf(line, sizeof(line), "STOPPING=1\nSTATUS=%.320s\nEXTEND_TIMEOUT_USEC=%lu", text != NULL ? text : "stopping",
 		 (unsigned long)(limit_ns / NS_PER_US));
+	tell(line);
+}
+
+bool notify_parked(void)
+{
+	const char *nr = getenv("LISTEN_FDS"), *pid = getenv("LISTEN_PID");
+
+	return nr != NULL && atoi(nr) > 0 && pid != NULL && atol(pid) == (long)getpid();
+}
+
+void notify_failed(const char *why)
+{
+	char line[NOTIFY_STATUS_BYTES];
+
+	snprintf(line, sizeof(line), "STATUS=not started, the models are kept: %.400s", why);
 	tell(line);
 }
 

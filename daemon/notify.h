@@ -22,6 +22,10 @@ void notify_reloading(struct notify *n);
 void notify_reloaded(struct notify *n);
 /* It may take so long. */
 void notify_stopping(struct notify *n, uint64_t limit_ns);
+/* Is there memory of the process before this one in the service manager's store? Before server_init(), which takes it. */
+bool notify_parked(void);
+/* A start that failed, told to who asks for the unit's status. */
+void notify_failed(const char *why);
 void notify_close(struct notify *n); /* the memory is the caller's again when the loop has run out of handles */
 
 #endif
