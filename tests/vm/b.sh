@@ -144,8 +144,10 @@ train() # TRANSPORT
 	local pids=()
 
 	daemons "$1"
-	trainer a 10 & pids+=($!)
-	trainer b 10 & pids+=($!)
+	trainer a 10 &
+	pids+=($!)
+	trainer b 10 &
+	pids+=($!)
 	ended "${pids[@]}"
 	by a "$1"
 	by b "$1"
@@ -159,25 +161,56 @@ trainer_kill()
 	local first second
 
 	daemons rdma
-	trainer a 40 & first=$!
-	trainer b 40 & second=$!
+	trainer a 40 &
+	first=$!
+	trainer b 40 &
+	second=$!
 	await "step 10" step_is a 10
 	on b 'kill -9 $(cat /tmp/trainer.pid)'
 	! wait $second
-	trainer b 40 & second=$!
+	trainer b 40 &
+	second=$!
 	ended $first $second
 	by a rdma
 	exact 40
 }
 t trainer_kill "a trainer is killed and comes again" trainer_kill
 
+# A daemon is killed, the second node's and then the coordinator's: its trainer ends, what it held does not
+daemon_kill()
+{
+	local g other first second
+
+	daemons rdma
+	trainer a 60 &
+	first=$!
+	trainer b 60 &
+	second=$!
+	for g in b a; do
+		[ $g = b ] && await "step 10" step_is a 10 || await "step 30" step_is b 30
+		on $g 'kill -9 $(cat /tmp/daemon.pid); rm /tmp/shardd.sock'
+		[ $g = b ] && other=$second || other=$first
+		! wait "$other"
+		tail -n 1 "$(job $g)/trainer"
+		daemon $g
+		trainer $g 60 &
+		[ $g = b ] && second=$! || first=$!
+		await "rdma between the daemons" carried a rdma
+	done
+	ended $first $second
+	exact 60
+}
+t daemon_kill "a daemon is killed, and starts with what it held" daemon_kill
+
 link_goes()
 {
 	local first second before
 
 	daemons auto
-	trainer a 60 & first=$!
-	trainer b 60 & second=$!
+	trainer a 60 &
+	first=$!
+	trainer b 60 &
+	second=$!
 	await "step 10" step_is a 10
 	carried a rdma
 	on b 'rdma link del rxe0 & ip link set eth1 down; wait' # waits until nobody has it open
@@ -204,8 +237,10 @@ power_cut()
 	local first second
 
 	BEAT=15s daemons rdma
-	trainer a 1000 & first=$!
-	trainer b 1000 & second=$!
+	trainer a 1000 &
+	first=$!
+	trainer b 1000 &
+	second=$!
 	await "step 10" step_is a 10
 	guest_cut b
 	! wait $second
@@ -219,8 +254,10 @@ power_cut()
 	tail -n 1 "$(job a)/trainer"
 	on a "$VM_SEES/shardctl --address unix:/tmp/shardd.sock model drop gpt --force"
 	rm -rf "$(job a)"/{dump,trainer*} "$(job b)"/trainer*
-	trainer a 10 & first=$!
-	trainer b 10 & second=$!
+	trainer a 10 &
+	first=$!
+	trainer b 10 &
+	second=$!
 	ended $first $second
 	exact 10
 }
