@@ -90,7 +90,7 @@ SHARD_API enum shard_status shard_set(shard_model *, const char *key, const char
         * "default" takes it back. BAD_STATE: lr while a schedule sets it. DENIED */
 SHARD_API enum shard_status shard_save(shard_model *, const char *dir, const char *tag, shard_ticket *); /* [any] daemons write a checkpoint of
         * the last step decided (the caller's own last result, between it and commit) while training goes on. dir: shared by all nodes;
-        * NULL: checkpoint_dir. tag NULL: global_step{N}; replaced when a new one is complete. shard_wait(ticket): how it ended (SYSTEM: errno) */
+        * NULL: checkpoint_dir. tag NULL: global_step{N}; replaced once a new one is whole. shard_wait(ticket): how it ended (SYSTEM: errno) */
 SHARD_API enum shard_status shard_restore(shard_client *, const char *dir, const char *tag, const char *name, shard_model **); /* [any]
         * defines and seals a model as the checkpoint has it, on any number of nodes. tag NULL: the newest; name NULL: the saved one.
         * EXISTS: it has weights. What is damaged, missing or of another model is named: MISMATCH, NOT_FOUND, PROTOCOL */
