@@ -97,6 +97,43 @@ static void killed(void **state)
 	cluster_done(c);
 }
 
+/* Its memory is there when it is back, so that the crew goes on where it was; its trainer connects anew. */
+static void killed_and_warm(void **state)
+{
+	struct cluster **cluster = (struct cluster **)state;
+	struct crew *c = calloc(1, sizeof(*c));
+	struct inproc_node a;
+	uint64_t last;
+
+	CHECK(c != NULL);
+	*cluster = cluster_make(2, NULL, SLOW);
+	cluster_warm(*cluster, CLUSTER_TMPFS);
+	for (int i = 0; i < 2; i++)
+		cluster_spawn(*cluster, i);
+	for (int i = 0; i < 2; i++)
+		cluster_ready(*cluster, i);
+	a = at(*cluster, 0);
+	linked_await(&a, "b", "transport", "rdma");
+	crew_init(c, "m");
+	for (int i = 0; i < 2; i++)
+		crew_add(c, (*cluster)->node[i].unix_address, (uint32_t)i)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	crew_wait_step(c, STEPS);
+	cluster_kill(*cluster, 1);
+	linked_await(&a, "b", "state", "down");
+	cluster_spawn(*cluster, 1);
+	cluster_ready(*cluster, 1);
+	linked_await(&a, "b", "transport", "rdma");
+	crew_wait_step(c, crew_step(c) + STEPS);
+	last = crew_finish(c);
+	for (int i = 0; i < 2; i++)
+		crew_check(c, (*cluster)->node[i].unix_address, last);
+	a = at(*cluster, 1);
+	assert_true(linked_figure(&a, "a", "rdma_in_bytes") > 0);
+	cluster_done(cluster);
+	free(c);
+}
+
 static void refuses(void **state)
 {
 	struct cluster **c = (struct cluster **)state;
@@ -125,7 +162,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(bits_over_tcp, put_away),     cmocka_unit_test_teardown(bits_over_rdma, put_away),
 		cmocka_unit_test_teardown(bits_without_sums, put_away), cmocka_unit_test_teardown(killed, put_away),
-		cmocka_unit_test_teardown(refuses, put_away),
+		cmocka_unit_test_teardown(killed_and_warm, put_away),   cmocka_unit_test_teardown(refuses, put_away),
 	};
 	struct ibv_device **devices;
 	int nr = 0;
