@@ -80,12 +80,19 @@ void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t by
 
 static void spec_of(const struct crew *c, struct shard_spec *s, char *settings, size_t bytes)
 {
-	size_t used;
+	const char *extra = c->extra ? c->extra : "";
+	char *end;
 
 	crew_spec(s, c->name, settings, bytes, c->nr);
-	used = strlen(settings);
-	snprintf(settings + used, bytes - used, " %s", c->extra ? c->extra : "");
 	s->tensors = c->tensors;
+	if (strstr(extra, "chunk_elems=") != NULL) { /* none may be there twice */
+		char *at = strstr(settings, "chunk_elems=");
+
+		end = at + strcspn(at, " ");
+		memmove(at, end, strlen(end) + 1);
+	}
+	end = settings + strlen(settings);
+	snprintf(end, bytes - (size_t)(end - settings), " %s", extra);
 }
 
 /* --- the right result --- */

@@ -132,6 +132,14 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 	CHECK(fclose(f) == 0);
 }
 
+static bool port_taken(const struct cluster *c, int node)
+{
+	for (int i = 0; i < node; i++)
+		if (c->node[i].port == c->node[node].port)
+			return true;
+	return false;
+}
+
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 {
 	struct cluster *c = calloc(1, sizeof(*c));
@@ -143,7 +151,9 @@ struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 	for (int i = 0; i < nodes_nr; i++) {
 		struct cluster_node *n = &c->node[i];
 
-		n->port = proc_free_port();
+		do /* the kernel may hand one out twice */
+			n->port = proc_free_port();
+		while (port_taken(c, i));
 		snprintf(n->name, sizeof(n->name), "%c", 'a' + i);
 		snprintf(n->conf, sizeof(n->conf), "%s/%s.conf", c->dir, n->name);
 		snprintf(n->socket, sizeof(n->socket), "%s/%s.sock", c->dir, n->name);
