@@ -45,13 +45,6 @@ static uint32_t tiles_held(const struct meta_conf *c, uint32_t *tile_at)
 	return nr;
 }
 
-static size_t undo_bytes(const struct meta_conf *c)
-{
-	uint32_t n = c->layout->chunk_elems < META_TILE_ELEMS ? c->layout->chunk_elems : META_TILE_ELEMS;
-
-	return sizeof(struct meta_undo) + (size_t)(1 + c->states_nr) * n * sizeof(float);
-}
-
 static uint64_t part(uint64_t *at, uint64_t bytes, uint64_t align)
 {
 	uint64_t start = (*at + align - 1) / align * align;
@@ -71,7 +64,7 @@ static void plan(const struct meta_conf *c, uint64_t at[AT_NR])
 	at[AT_FACTS] = part(&end, l->chunks_nr * sizeof(struct meta_fact), 64);
 	at[AT_ZERO] = part(&end, l->segments_nr, 64);
 	at[AT_VERSIONS] = part(&end, tiles_held(c, NULL) * sizeof(uint64_t), 64);
-	at[AT_UNDO] = part(&end, c->undo_nr * undo_bytes(c), PAGE);
+	at[AT_UNDO] = part(&end, c->undo_nr * sizeof(struct meta_undo), 64);
 	at[AT_BLOBS] = part(&end, c->blobs_bytes, PAGE);
 	at[AT_END] = part(&end, 0, PAGE);
 }
@@ -103,8 +96,6 @@ static enum shard_status attach(struct meta *m, const struct meta_conf *c, struc
 	m->version = in(m, AT_VERSIONS);
 	m->blobs = in(m, AT_BLOBS);
 	m->undo_nr = c->undo_nr;
-	m->undo_bytes = undo_bytes(c);
-	m->states_nr = c->states_nr;
 	return SHARD_OK;
 }
 
@@ -217,7 +208,7 @@ void meta_mark(struct meta *m, const struct meta_mark *mark)
 struct meta_undo *meta_undo(const struct meta *m, uint32_t i)
 {
 	CHECK(i < m->undo_nr);
-	return (struct meta_undo *)(void *)((char *)in(m, AT_UNDO) + i * m->undo_bytes);
+	return (struct meta_undo *)in(m, AT_UNDO) + i;
 }
 
 uint32_t meta_undo_take(struct meta *m)

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* meta.h: what must outlive the process of a model beside its tensors, in one region (park.h): its definition, its core twice, what is
- * applied, where reduced gradients are that were voted for, which tiles have which step, tiles as they were before an update, blobs. A kill
+ * applied, where reduced gradients are that were voted for, which tiles have which step, what is being overwritten, blobs. A kill
  * keeps every store that was executed, in order; each thing here is whole after a kill between any two of them. */
 #ifndef SHARD_META_H
 #define SHARD_META_H
 
 #include "core/record.h"
 #include "net/shm.h"
+#include "optim/optim.h"
 #include "store/store.h"
 
 #include <stdbool.h>
 
-#define META_TILE_ELEMS 8192u /* updated together: with moments 96 KiB, which a processor's cache holds twice */
+#define META_TILE_ELEMS 8192u /* of which one word says whether they are updated */
 #define META_UNDO_MAX   257   /* every worker, and the loop */
 
 struct meta_conf {
 	const struct layout *layout;
 	const uint16_t *owner;
 	uint16_t self;
-	uint32_t states_nr, undo_nr;
+	uint32_t undo_nr;
 	uint64_t core_bytes, spec_bytes, blobs_bytes;
 };
 
@@ -35,11 +36,11 @@ struct meta_fact { /* of a chunk that is voted for */
 	uint64_t offset; /* bytes, in enum store_region */
 };
 
-struct meta_undo {             /* .data: master and moments of a tile, each .n elements, as they were */
-	_Atomic uint64_t tile; /* number among the model's + 1; 0: none */
-	uint32_t chunk, first, n, reserved;
-	uint64_t spare[5];
-	float data[];
+struct meta_undo { /* of one thread: where it is in a chunk, with what it overwrites there */
+	uint64_t stamp;
+	uint32_t chunk;
+	uint32_t spare[13];
+	struct optim_undo undo; /* positions: elements of the chunk */
 };
 
 struct meta_found { /* what a start before this one left, before it is known whether it can be */
@@ -61,8 +62,7 @@ struct meta {
 	struct meta_fact *fact;    /* [chunks_nr] */
 	uint8_t *zero;             /* [segments_nr] */
 	void *blobs;
-	uint32_t tiles_nr, undo_nr, states_nr;
-	size_t undo_bytes;
+	uint32_t tiles_nr, undo_nr;
 	_Atomic uint8_t *undo_used; /* [undo_nr] by a job of this process */
 };
 

@@ -146,7 +146,6 @@ static enum shard_status plan_park(struct make *k, struct err *e)
 	k->meta = (struct meta_conf){.layout = m->layout,
 				     .owner = m->owner,
 				     .self = s->self,
-				     .states_nr = m->set.optim->states_nr,
 				     .undo_nr = k->found != NULL ? k->found->undo_nr : undo_places(m),
 				     .core_bytes = core_warm_bytes(k->core),
 				     .spec_bytes = k->found != NULL ? k->found->spec_bytes : shard__model__get_packed_size(m->spec),

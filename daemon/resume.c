@@ -134,8 +134,7 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 	bool begun, moves = core->part == CORE_APPLYING && r->outcome == RECORD_APPLIED;
 	enum shard_status st;
 
-	if ((st = agree(m, core, &begun, e)) != SHARD_OK || (st = attempt_again(m, core, e)) != SHARD_OK ||
-	    (st = tile_put_back(m, e)) != SHARD_OK)
+	if ((st = agree(m, core, &begun, e)) != SHARD_OK || (st = attempt_again(m, core, e)) != SHARD_OK)
 		return st;
 	m->sealed = true;
 	m->record = *r;
@@ -151,8 +150,11 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 		m->slot_content[m->slot ^ 1] = m->content_old;
 		m->old_lacking = m->image_lacking;
 	}
-	settle_all(m, moves && begun);
-	return SHARD_OK;
+	m->applying = moves && begun; /* by threads, or by this one, as if a worker did */
+	if ((st = tile_finish(m, e)) == SHARD_OK)
+		settle_all(m, m->applying);
+	m->applying = false; /* until its core says so */
+	return st;
 }
 
 static enum shard_status settle(struct model *m, struct err *e)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles. For each: master and moments are copied to an undo place, the place is marked, the kernel runs over the segments inside, the
- * tile gets the record's stamp, the mark goes. Killed before the mark: nothing has changed. Killed between mark and stamp: put back.
- * Killed after the stamp: done. Stores count in the order in which they are here, hence the fences; what is copied is about to be read by
- * the kernel anyway, and the copy stays in the cache. Who applies again takes what has no stamp yet, with the same kernel, record and
- * gradients, so that the bits are the same. */
+/* Tiles: runs of a chunk with a word each, the stamp of the record that they have. A thread names its chunk and stamp in an undo place, then
+ * the kernel keeps there each vector that it overwrites (optim/undo.h), then the tile gets its stamp. Killed before the first vector:
+ * nothing has changed. Killed between: the vector is put back, and the same kernel with the same record and gradients goes on from there,
+ * so that the bits are the same. Killed after the stamp: done. Whoever applies again takes what has no stamp yet. */
 #include "tile.h"
 
 #include "base/check.h"
@@ -16,96 +15,112 @@ static float *tensor(const struct model *m, uint32_t chunk, uint32_t i) /* 0: ma
 	return i == 0 ? store_master(m->store, chunk) : store_state(m->store, chunk, i - 1);
 }
 
-static uint32_t tile_elems(const struct model *m, uint32_t chunk, uint32_t first)
+static uint32_t tile_end(const struct model *m, uint32_t chunk, uint32_t first)
 {
-	uint32_t left = layout_chunk_elems(m->layout, chunk) - first;
+	uint32_t elems = layout_chunk_elems(m->layout, chunk);
 
-	return left < META_TILE_ELEMS ? left : META_TILE_ELEMS;
+	return elems - first < META_TILE_ELEMS ? elems : first + META_TILE_ELEMS;
 }
 
-static void save(const struct model *m, struct meta_undo *u, uint32_t chunk, uint32_t first, uint32_t n)
+static _Atomic uint64_t *version(const struct model *m, uint32_t chunk, uint32_t first)
 {
-	for (uint32_t i = 0; i <= m->meta.states_nr; i++) {
-		const float *from = tensor(m, chunk, i);
-
-		if (from != NULL)
-			memcpy(u->data + (size_t)i * n, from + first, n * sizeof(*from));
-	}
-	u->chunk = chunk;
-	u->first = first;
-	u->n = n;
-	atomic_store(&u->tile, (uint64_t)m->meta.tile_at[chunk] + first / META_TILE_ELEMS + 1);
+	return &m->meta.version[m->meta.tile_at[chunk] + first / META_TILE_ELEMS];
 }
 
-/* The part of a segment that is in [first, first + n) of its chunk. */
-static uint64_t run(const struct model *m, uint32_t chunk, uint32_t slot, uint32_t s, uint32_t first, uint32_t n)
+/* The part of a segment that is in [from, to) of its chunk. */
+static uint64_t run(const struct model *m, struct meta_undo *u, uint32_t slot, uint32_t s, uint32_t from, uint32_t to)
 {
 	const struct segment *g = &m->layout->segment[s];
-	const struct gather_chunk *c = &m->gather.chunk[chunk];
-	optim_apply *kernel = optim_kernel(m->set.optim, m->server->isa, m->grad, m->image);
-	uint32_t from = g->start > first ? g->start : first, to = g->start + g->n < first + n ? g->start + g->n : first + n;
-	float *s1 = tensor(m, chunk, 1), *s2 = m->meta.states_nr > 1 ? tensor(m, chunk, 2) : NULL;
-	uint8_t *image = store_image(m->store, slot, chunk);
+	const uint8_t *grad = m->gather.zero[s] ? NULL : m->gather.chunk[u->chunk].base;
+	optim_apply_undo *kernel = optim_kernel_undo(m->set.optim, m->server->isa, m->grad, m->image);
+	float *s1 = tensor(m, u->chunk, 1), *s2 = tensor(m, u->chunk, 2);
+	uint8_t *image = store_image(m->store, slot, u->chunk);
 
+	from = g->start > from ? g->start : from;
+	to = g->start + g->n < to ? g->start + g->n : to;
 	if (from >= to || layout_frozen(m->layout, s))
 		return 0;
-	return kernel(&m->record.args[g->group], to - from, m->gather.zero[s] ? NULL : c->base + (size_t)from * m->grad_bytes,
-		      tensor(m, chunk, 0) + from, s1 != NULL ? s1 + from : NULL, s2 != NULL ? s2 + from : NULL,
-		      image + (size_t)from * m->image_bytes);
+	u->undo.origin = from;
+	return kernel(&m->record.args[g->group], to - from, grad != NULL ? grad + (size_t)from * m->grad_bytes : NULL,
+		      tensor(m, u->chunk, 0) + from, s1 != NULL ? s1 + from : NULL, s2 != NULL ? s2 + from : NULL,
+		      image + (size_t)from * m->image_bytes, &u->undo);
+}
+
+/* From `from` to the end of its tile. *s: no segment before it reaches into that. */
+static uint64_t finish(const struct model *m, struct meta_undo *u, uint32_t slot, uint32_t *s, uint32_t from)
+{
+	const struct layout *l = m->layout;
+	uint32_t end = l->chunk_segment[u->chunk + 1], to = tile_end(m, u->chunk, from / META_TILE_ELEMS * META_TILE_ELEMS);
+	uint64_t kept = 0;
+
+	while (*s < end && l->segment[*s].start + l->segment[*s].n <= from)
+		++*s;
+	for (uint32_t i = *s; i < end && l->segment[i].start < to; i++)
+		kept += run(m, u, slot, i, from, to);
+	UNDO_ORDER();
+	atomic_store_explicit(version(m, u->chunk, from), u->stamp, memory_order_release);
+	return kept;
 }
 
 uint64_t tile_apply(struct model *m, uint32_t chunk, uint32_t slot)
 {
-	const struct layout *l = m->layout;
-	uint32_t place = meta_undo_take(&m->meta), s = l->chunk_segment[chunk], end = l->chunk_segment[chunk + 1];
+	uint32_t place = meta_undo_take(&m->meta), s = m->layout->chunk_segment[chunk];
 	struct meta_undo *u = meta_undo(&m->meta, place);
-	_Atomic uint64_t *version = &m->meta.version[m->meta.tile_at[chunk]];
 	uint64_t kept = 0, stamp = m->meta.mark.stamp;
 
-	for (uint32_t first = 0, n; first < layout_chunk_elems(l, chunk); first += n, version++) {
-		n = tile_elems(m, chunk, first);
-		while (s < end && l->segment[s].start + l->segment[s].n <= first)
-			s++;
-		if (atomic_load(version) == stamp)
-			continue;
-		save(m, u, chunk, first, n);
-		atomic_thread_fence(memory_order_seq_cst); /* the mark is there before the first store of the kernel */
-		for (uint32_t i = s; i < end && l->segment[i].start < first + n; i++)
-			kept += run(m, chunk, slot, i, first, n);
-		atomic_thread_fence(memory_order_seq_cst);
-		atomic_store_explicit(version, stamp, memory_order_release);
-		atomic_store_explicit(&u->tile, 0, memory_order_release);
-	}
+	atomic_store_explicit(&u->undo.at, 0, memory_order_relaxed);
+	UNDO_ORDER();
+	u->chunk = chunk;
+	u->stamp = stamp;
+	for (uint32_t first = 0; first < layout_chunk_elems(m->layout, chunk); first = tile_end(m, chunk, first))
+		if (atomic_load_explicit(version(m, chunk, first), memory_order_relaxed) != stamp)
+			kept += finish(m, u, slot, &s, first);
 	meta_undo_give(&m->meta, place);
 	return kept;
 }
 
-static enum shard_status put_back(struct model *m, struct meta_undo *u, struct err *e)
-{
-	uint64_t tile = atomic_load(&u->tile) - 1;
-	uint32_t chunk = u->chunk, first = u->first, n = u->n;
+/* --- at a start --- */
 
-	if (tile >= m->meta.tiles_nr || chunk >= m->layout->chunks_nr || !store_holds(m->store, chunk) ||
-	    first >= layout_chunk_elems(m->layout, chunk) || first % META_TILE_ELEMS != 0 || n != tile_elems(m, chunk, first) ||
-	    tile != (uint64_t)m->meta.tile_at[chunk] + first / META_TILE_ELEMS)
-		return err_set(e, SHARD_MISMATCH, "a tile of chunk %u is to be put back where there is none", chunk);
-	for (uint32_t i = 0; m->meta.version[tile] != m->meta.mark.stamp && i <= m->meta.states_nr; i++) {
+static enum shard_status put_back(struct model *m, const struct meta_undo *u, uint64_t at, struct err *e)
+{
+	uint64_t position = undo_position(at);
+	uint32_t lanes = undo_lanes(at), chunk = u->chunk;
+
+	if (lanes == 0 || lanes > UNDO_LANES || chunk >= m->layout->chunks_nr || !store_holds(m->store, chunk) ||
+	    position >= layout_chunk_elems(m->layout, chunk) || lanes > layout_chunk_elems(m->layout, chunk) - position)
+		return err_set(e, SHARD_MISMATCH, "%u elements at %llu of chunk %u are to be put back, where there are none", lanes,
+			       (unsigned long long)position, chunk);
+	if (atomic_load(version(m, chunk, (uint32_t)position)) == u->stamp)
+		return SHARD_OK;
+	for (uint32_t i = 0; i < 3; i++) {
 		float *to = tensor(m, chunk, i);
 
 		if (to != NULL)
-			memcpy(to + first, u->data + (size_t)i * n, n * sizeof(*to));
+			memcpy(to + position, u->undo.place[undo_place(at)][i], lanes * sizeof(*to));
 	}
-	atomic_thread_fence(memory_order_seq_cst);
-	atomic_store(&u->tile, 0);
 	return SHARD_OK;
 }
 
-enum shard_status tile_put_back(struct model *m, struct err *e)
+enum shard_status tile_finish(struct model *m, struct err *e)
 {
-	enum shard_status st = SHARD_OK;
+	enum shard_status st;
 
-	for (uint32_t i = 0; i < m->meta.undo_nr && st == SHARD_OK; i++)
-		if (atomic_load(&meta_undo(&m->meta, i)->tile) != 0)
-			st = put_back(m, meta_undo(&m->meta, i), e);
-	return st;
+	for (uint32_t i = 0; i < m->meta.undo_nr; i++) {
+		struct meta_undo *u = meta_undo(&m->meta, i);
+		uint64_t at = atomic_load(&u->undo.at);
+		uint32_t s;
+
+		if (at == 0 || u->stamp != m->meta.mark.stamp)
+			continue;
+		if ((st = put_back(m, u, at, e)) != SHARD_OK)
+			return st;
+		s = m->layout->chunk_segment[u->chunk];
+		if (atomic_load(version(m, u->chunk, (uint32_t)undo_position(at))) == u->stamp)
+			continue;
+		if (!m->applying)
+			return err_set(e, SHARD_MISMATCH, "chunk %u has not all of step %lu", u->chunk,
+				       (unsigned long)m->meta.mark.step);
+		m->kept_total += finish(m, u, m->slot, &s, (uint32_t)undo_position(at));
+	}
+	return SHARD_OK;
 }

@@ -8,6 +8,7 @@
 
 struct optim_kernels {
 	optim_apply *apply[OPTIM_NR][DTYPE_NR][DTYPE_NR]; /* [optimizer][gradient - 1][image - 1] */
+	optim_apply_undo *undo[OPTIM_NR][DTYPE_NR][DTYPE_NR];
 };
 extern const struct optim_kernels optim_scalar, optim_avx2, optim_avx512;
 
@@ -18,11 +19,15 @@ extern const struct reduce_kernels reduce_scalar, reduce_avx2, reduce_avx512;
 
 #define KERNEL_ARGS const struct optim_args *a, size_t n, const void *grad, float *p, float *s1, float *s2, void *image
 
-/* The nine functions of one optimizer: each inlines `run` with constants for the rule and both element types. */
+/* The nine functions of one optimizer, and nine with undo: each inlines `run` with constants for the rule and both element types. */
 #define KERNEL(opt, states, id, g, i)                                                                                              \
 	static uint64_t opt##_##g##_##i(KERNEL_ARGS)                                                                               \
 	{                                                                                                                          \
-		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image);                                   \
+		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image, NULL);                             \
+	}                                                                                                                          \
+	static uint64_t opt##_undo_##g##_##i(KERNEL_ARGS, struct optim_undo *undo)                                                 \
+	{                                                                                                                          \
+		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image, undo);                             \
 	}
 #define KERNELS_OF(opt, states, id)                                                                                                \
 	KERNEL(opt, states, id, F32, F32)                                                                                          \
@@ -41,20 +46,20 @@ extern const struct reduce_kernels reduce_scalar, reduce_avx2, reduce_avx512;
 			opt##_F16_F32, opt##_F16_BF16, opt##_F16_F16                                                               \
 		}                                                                                                                  \
 	}
+#define KERNEL_TABLES(kind)                                                                                                        \
+	{                                                                                                                          \
+		[OPTIM_ADAMW] = KERNEL_TABLE(adamw##kind), [OPTIM_ADAM] = KERNEL_TABLE(adam##kind),                                \
+		[OPTIM_SGD] = KERNEL_TABLE(sgd##kind), [OPTIM_ADAGRAD] = KERNEL_TABLE(adagrad##kind),                              \
+		[OPTIM_LION] = KERNEL_TABLE(lion##kind),                                                                           \
+	}
 
-/* Every instruction set fills its table with this, after defining run() and the five rules. */
+/* Every instruction set fills its tables with this, after defining run() and the five rules. */
 #define KERNELS_DEFINE(table)                                                                                                      \
 	KERNELS_OF(adamw, 2, OPTIM_ADAMW)                                                                                          \
 	KERNELS_OF(adam, 2, OPTIM_ADAM)                                                                                            \
 	KERNELS_OF(sgd, 1, OPTIM_SGD)                                                                                              \
 	KERNELS_OF(adagrad, 1, OPTIM_ADAGRAD)                                                                                      \
 	KERNELS_OF(lion, 1, OPTIM_LION)                                                                                            \
-	const struct optim_kernels table = {{                                                                                      \
-		[OPTIM_ADAMW] = KERNEL_TABLE(adamw),                                                                               \
-		[OPTIM_ADAM] = KERNEL_TABLE(adam),                                                                                 \
-		[OPTIM_SGD] = KERNEL_TABLE(sgd),                                                                                   \
-		[OPTIM_ADAGRAD] = KERNEL_TABLE(adagrad),                                                                           \
-		[OPTIM_LION] = KERNEL_TABLE(lion),                                                                                 \
-	}};
+	const struct optim_kernels table = {.apply = KERNEL_TABLES(), .undo = KERNEL_TABLES(_undo)};
 
 #endif

@@ -125,7 +125,7 @@ enum shard_status optim_hyper_check(const struct optim_row *row, const double h[
 	return SHARD_OK;
 }
 
-optim_apply *optim_kernel(const struct optim_row *row, enum isa isa, enum shard_dtype grad, enum shard_dtype image)
+static const struct optim_kernels *kernels(enum isa isa, enum shard_dtype grad, enum shard_dtype image)
 {
 	static const struct optim_kernels *const sets[ISA_NR] = {
 		[ISA_SCALAR] = &optim_scalar,
@@ -135,5 +135,15 @@ optim_apply *optim_kernel(const struct optim_row *row, enum isa isa, enum shard_
 
 	CHECK(isa_has(isa));
 	CHECK(dtype_ok(grad) && dtype_ok(image));
-	return sets[isa]->apply[row->id][grad - 1][image - 1];
+	return sets[isa];
+}
+
+optim_apply *optim_kernel(const struct optim_row *row, enum isa isa, enum shard_dtype grad, enum shard_dtype image)
+{
+	return kernels(isa, grad, image)->apply[row->id][grad - 1][image - 1];
+}
+
+optim_apply_undo *optim_kernel_undo(const struct optim_row *row, enum isa isa, enum shard_dtype grad, enum shard_dtype image)
+{
+	return kernels(isa, grad, image)->undo[row->id][grad - 1][image - 1];
 }

@@ -6,6 +6,7 @@
 
 #include "base/isa.h"
 #include "base/status.h"
+#include "optim/undo.h"
 #include "wire/dtype.h"
 
 enum optim_id { OPTIM_ADAMW, OPTIM_ADAM, OPTIM_SGD, OPTIM_ADAGRAD, OPTIM_LION, OPTIM_NR };
@@ -54,6 +55,10 @@ enum { OPTIM_ARGS_WORDS = sizeof(struct optim_args) / 4 };
 typedef uint64_t optim_apply(const struct optim_args *a, size_t n, const void *grad, float *master, float *s1, float *s2,
 			     void *image);
 
+/* The same bits, for memory that outlives the process. */
+typedef uint64_t optim_apply_undo(const struct optim_args *a, size_t n, const void *grad, float *master, float *s1, float *s2,
+				  void *image, struct optim_undo *undo);
+
 struct optim_row {
 	const char *name;
 	enum optim_id id;
@@ -76,5 +81,6 @@ enum shard_status optim_hyper_check(const struct optim_row *row, const double h[
 void optim_args_set(struct optim_args *a, const struct optim_row *row, const double h[HYPER_NR], uint64_t t, float mult);
 
 optim_apply *optim_kernel(const struct optim_row *row, enum isa isa, enum shard_dtype grad, enum shard_dtype image);
+optim_apply_undo *optim_kernel_undo(const struct optim_row *row, enum isa isa, enum shard_dtype grad, enum shard_dtype image);
 
 #endif

@@ -78,8 +78,18 @@ INLINE void store(void *image, enum shard_dtype dt, size_t i, float p)
 		((uint16_t *)image)[i] = dt == SHARD_BF16 ? dtype_to_bf16(p) : dtype_to_f16(p);
 }
 
-INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, KERNEL_ARGS)
+static void keep(struct optim_undo *undo, uint64_t position, uint32_t place, struct elem old)
 {
+	undo->place[place][0][0] = old.p;
+	undo->place[place][1][0] = old.s1;
+	undo->place[place][2][0] = old.s2;
+	undo_keep(undo, position, place, 1);
+}
+
+INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, KERNEL_ARGS,
+		    struct optim_undo *undo)
+{
+	uint32_t place = undo ? undo_place(undo->at) : 0;
 	uint64_t kept = 0;
 
 	(void)id; /* the wide kernels need it to find their scalar sibling */
@@ -92,6 +102,8 @@ INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtyp
 			e = old;
 			kept++;
 		}
+		if (undo)
+			keep(undo, undo->origin + i, place ^= 1, old);
 		p[i] = e.p;
 		if (states > 0)
 			s1[i] = e.s1;
