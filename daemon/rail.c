@@ -32,7 +32,7 @@ static void say(struct peer *p)
 		 r->why);
 }
 
-static void stay_off(struct peer *p, uint64_t at_least_ns)
+static void stay_off(struct peer *p)
 {
 	struct rail *r = &p->rail;
 	uint64_t now = clock_ns();
@@ -40,7 +40,7 @@ static void stay_off(struct peer *p, uint64_t at_least_ns)
 	if (r->state == RAIL_UP && now - r->since_ns > RAILS_BACKOFF_MAX_NS)
 		r->backoff_ns = 0; /* it worked for long */
 	r->backoff_ns = rails_longer(r->backoff_ns);
-	r->again_ns = now + (r->backoff_ns > at_least_ns ? r->backoff_ns : at_least_ns);
+	r->again_ns = now + r->backoff_ns;
 	server_wake(p->server, r->again_ns);
 }
 
@@ -59,14 +59,19 @@ static void free_queues(struct peer *p)
 	regions_rail_down(p);
 }
 
-/* An offer that came to nothing. */
-static void not_now(struct peer *p, uint64_t at_least_ns, const char *why)
+static void give_up(struct peer *p, const char *why)
 {
 	snprintf(p->rail.why, sizeof(p->rail.why), "%s", why);
-	p->rail.failures++;
-	stay_off(p, at_least_ns);
 	free_queues(p);
 	say(p);
+}
+
+/* An offer that came to nothing. */
+static void not_now(struct peer *p, const char *why)
+{
+	p->rail.failures++;
+	stay_off(p);
+	give_up(p, why);
 }
 
 /* --- the rail's callbacks --- */
@@ -111,7 +116,7 @@ static void on_fail(void *owner, const struct err *why)
 		return;
 	r->failed = true;
 	r->failures++;
-	stay_off(p, 0);
+	stay_off(p);
 	err_set(&e, SHARD_CLOSED, "RDMA with node %s failed: %.400s", server_node_name(p->server, p->node), why->text);
 	snprintf(r->why, sizeof(r->why), "%s", e.text);
 	log_line(p->server->log, LOG_LEVEL_WARN, "event=rdma_down peer=%s again_s=%.1f why=%s",
@@ -233,7 +238,7 @@ static void offer(struct peer *p)
 
 	p->rail.offer++;
 	if (make_queues(p, &e) != SHARD_OK) {
-		not_now(p, 0, e.text);
+		not_now(p, e.text);
 		send_rail(p, p->rail.offer, e.text, 0);
 		return;
 	}
@@ -258,10 +263,9 @@ static enum shard_status offered(struct peer *p, const Shard__Rail *body, struct
 	if (r->queues != NULL && regions_heard(p)) /* what is written goes by it: it may end with the link only */
 		return err_set(e, SHARD_PROTOCOL, "RDMA is offered anew, or taken back, while it is up");
 	if (r->queues != NULL || body->why[0] != 0) { /* it came to nothing over there */
-		snprintf(r->why, sizeof(r->why), "node %s: %.400s", server_node_name(p->server, p->node),
+		snprintf(text, sizeof(text), "node %s: %.400s", server_node_name(p->server, p->node),
 			 body->why[0] != 0 ? body->why : "RDMA is offered anew");
-		free_queues(p);
-		say(p);
+		give_up(p, text);
 	}
 	if (body->why[0] != 0)
 		return SHARD_OK;
@@ -274,7 +278,7 @@ static enum shard_status offered(struct peer *p, const Shard__Rail *body, struct
 		return err_set(e, SHARD_PROTOCOL, "an offer of RDMA with %zu queue pairs, %zu numbers and a GID of %zu bytes",
 			       body->n_qpn, body->n_psn, body->gid.len);
 	if (why == NULL && (make_queues(p, &no) != SHARD_OK || rdma_rail_connect(r->queues, &theirs, &no) != SHARD_OK)) {
-		not_now(p, 0, no.text);
+		not_now(p, no.text);
 		why = no.text;
 	}
 	if (why != NULL) {
@@ -297,14 +301,20 @@ static enum shard_status answered(struct peer *p, const Shard__Rail *body, struc
 		return SHARD_OK; /* to one that was given up */
 	if (body->why[0] != 0) {
 		snprintf(text, sizeof(text), "node %s: %.400s", server_node_name(p->server, p->node), body->why);
-		not_now(p, body->again_ms < 60000 ? body->again_ms * NS_PER_MS : RAILS_BACKOFF_MAX_NS, text);
+		if (body->again_ms == 0) {
+			not_now(p, text);
+			return SHARD_OK;
+		}
+		give_up(p, text); /* it is off over there, and this is how long */
+		r->again_ns = clock_ns() + (body->again_ms < 60000 ? body->again_ms * NS_PER_MS : RAILS_BACKOFF_MAX_NS);
+		server_wake(p->server, r->again_ns);
 		return SHARD_OK;
 	}
 	if (!ends_of(body, &theirs))
 		return err_set(e, SHARD_PROTOCOL, "RDMA with %zu queue pairs, %zu numbers and a GID of %zu bytes", body->n_qpn,
 			       body->n_psn, body->gid.len);
 	if (rdma_rail_connect(r->queues, &theirs, &no) != SHARD_OK) {
-		not_now(p, 0, no.text);
+		not_now(p, no.text);
 		send_rail(p, body->offer, no.text, 0);
 		return SHARD_OK;
 	}
@@ -363,7 +373,7 @@ void rail_beat(struct peer *p, uint64_t now_ns)
 	rails_beat(p->server, now_ns);
 	if (r->state == RAIL_OFFERED && now_ns - r->since_ns > p->server->conf->heartbeat_timeout_ns) {
 		send_rail(p, r->offer, "the answer came too late", 0);
-		not_now(p, 0, "the other node has not answered an offer of RDMA");
+		not_now(p, "the other node has not answered an offer of RDMA");
 	}
 	look(p, now_ns);
 	if (r->state == RAIL_UP)
