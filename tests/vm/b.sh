@@ -34,6 +34,7 @@ daemons() # TRANSPORT: fresh ones on both
 		socket = /tmp/shardd.sock
 		state = /vm/job/state
 		memory = 256MiB
+		warm_restart = tmpfs
 		[net]
 		transport = $1
 		[cluster]

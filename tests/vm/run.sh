@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD PART...: `make vm`, after everything it needs has been installed and built. Runs the parts a, b and c in guests (vm.sh says what
 # those are) and ends with "N passed, N failed, N skipped"; fails if anything failed, and where nothing ran. Logs, consoles and
-# results.xml (JUnit) stay in BUILD/vm. A part may take PART_S seconds. ONLY="name ..." runs only these tests. Kept for the next time,
-# in ~/.cache/shardd-vm or $VM_CACHE: the kernel and part c's root. VM_KVM=0: software emulation even where KVM is there.
+# results.xml (JUnit) stay in BUILD/vm. Ends after LIMIT_S seconds (default: 25 minutes). ONLY="name ..." runs only these tests. Kept for the
+# next time, in ~/.cache/shardd-vm or $VM_CACHE: the kernel and part c's root. VM_KVM=0: software emulation even where KVM is there.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=${1:?usage: run.sh BUILD PART...}
 shift
-began=$SECONDS
+began=$SECONDS limit_s=${LIMIT_S:-1500}
 
 say() { echo "vm: $*"; }
 die() { say "$*" >&2; exit 2; }
@@ -37,9 +37,18 @@ mkdir -p "$VM_DIR" "$VM_CACHE"
 VM_SHORT=$(mktemp -d /tmp/shardd-vm.XXXXXX) || exit 1 # the names of sockets are short
 export VM_SHORT
 child=
+guests_end() # of a part that could not do it itself
+{
+	local f
+
+	for f in "$VM_DIR"/*/*/pid; do
+		[ ! -f "$f" ] || { kill -9 "$(cat "$f")" && rm "$f"; } 2>/dev/null
+	done
+}
 ended()
 {
 	[ -z "$child" ] || { kill "$child" && wait "$child"; } 2>/dev/null
+	guests_end
 	rm -rf "$VM_SHORT"
 }
 trap ended EXIT
@@ -54,27 +63,25 @@ flock -u 8
 [[ $VM_ACCEL = *kvm* ]] && how=KVM || how="software emulation"
 say "kernel $(basename "$(dirname "$VM_KERNEL")" | cut -d- -f2-), $how, $((SECONDS - began)) s"
 
-limit() # PART: seconds; what they take with software emulation, and half as much again
-{
-	echo "${PART_S:-$(case $1 in a) echo 660 ;; b) echo 360 ;; c) echo 900 ;; esac)}"
-}
-
 for p in "$@"; do
+	part_began=$SECONDS
 	[ -f "tests/vm/$p.sh" ] || die "there is no part $p"
 	say "part $p: $(sed -n "3s/^# $p.sh: //p" "tests/vm/$p.sh")"
-	VM_PART=$p timeout --foreground -k 10 "$(limit "$p")" bash -c ". tests/vm/vm.sh && . tests/vm/$p.sh" 8>&- 9>&- &
+	left_s=$((limit_s - SECONDS + began))
+	VM_PART=$p timeout --foreground -k 10 $((left_s > 0 ? left_s : 1)) bash -c ". tests/vm/vm.sh && . tests/vm/$p.sh" 8>&- 9>&- &
 	child=$!
 	wait $child
 	rc=$?
 	child=
+	guests_end
 	if [ $rc != 0 ] && ! grep -q '^FAIL' "$VM_DIR/$p/results" 2>/dev/null; then
 		mkdir -p "$VM_DIR/$p"
 		what="ended with status $rc"
-		[ $rc != 124 ] || what="over $(limit "$p") s"
+		[ $rc != 124 ] || what="the job took $limit_s s"
 		printf 'FAIL\t%s\t%s\t%s\n' "part" "$what" 0 >>"$VM_DIR/$p/results"
 		echo "FAIL $p: $what"
 	fi
-	say "part $p took until $((SECONDS - began)) s"
+	say "part $p took $((SECONDS - part_began)) s; $((SECONDS - began)) s since the start"
 done
 
 xml() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g; s/"/\&quot;/g'; }

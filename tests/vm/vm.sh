@@ -165,7 +165,7 @@ guests_end()
 	local f
 
 	for f in "$here"/*/pid; do
-		[ ! -f "$f" ] || kill -9 "$(cat "$f")" 2>/dev/null
+		[ ! -f "$f" ] || { kill -9 "$(cat "$f")" && rm "$f"; } 2>/dev/null
 	done
 	rm -f "$VM_SHORT"/wire-*
 }
@@ -210,7 +210,7 @@ took() # KIND NAME WHAT SECONDS: a result, for run.sh
 # every 30 s: a long test is still the one that runs
 ticking() # NAME
 {
-	while pause 30; do # no process of its own, which would outlive this one
+	while pause 30 && kill -0 $$; do # no sleep, which would outlive this
 		printf '     %s: %d s\n' "$1" $((SECONDS - start))
 	done
 }
