@@ -43,7 +43,7 @@ size_t core_warm_bytes(const struct core_conf *conf)
 static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_t *finite)
 {
 	size_t at = offsetof(struct warm, incarnation);
-	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at, WARM_MAGIC);
+	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at, sizeof(*w)); /* of another layout it is another */
 
 	if (w->part != CORE_PREPARED)
 		return sum;

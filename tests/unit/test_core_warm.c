@@ -214,6 +214,41 @@ static void test_coordinator(void **state)
 	duo_deinit(&p);
 }
 
+/* Both voted, nobody heard, both die: the record takes the learning rate that the trainers gave, their weights and their wish to skip. */
+static void test_votes(void **state)
+{
+	const double lr = 0.25;
+	struct duo p;
+	struct record got;
+
+	(void)state;
+	for (unsigned skip = 0; skip < 2; skip++) {
+		duo_init(&p);
+		duo_first_begin(&p);
+		for (unsigned n = 0; n < 2; n++) {
+			duo_compute(&p, n, true, false);
+			duo_feed(&p, n,
+				 &(struct core_event){.type = CORE_EV_READY,
+						      .session = n ? 21 : 11,
+						      .weight = 3,
+						      .id = p.id[n],
+						      .lr = &lr,
+						      .lr_nr = 1,
+						      .skip = skip && n});
+			p.head = p.tail;
+		}
+		duo_dies(&p, 1);
+		duo_dies(&p, 0);
+		duo_link(&p);
+		persisted(&p);
+		got = record(&p, 1);
+		assert_int_equal(got.id.step, 5);
+		assert_true(got.lr == 0.25 && got.weight_sum == 6);
+		assert_int_equal(got.outcome, skip ? RECORD_SKIP : RECORD_APPLIED);
+		duo_deinit(&p);
+	}
+}
+
 static void test_cheap(void **state) /* what changes nothing that must survive writes nothing */
 {
 	struct duo p;
@@ -377,11 +412,11 @@ static void test_mutated(void **state) /* with a good sum: taken or refused, it 
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_prepared), cmocka_unit_test(test_aborted),
-					   cmocka_unit_test(test_applying), cmocka_unit_test(test_staging),
-					   cmocka_unit_test(test_cheap),    cmocka_unit_test(test_coordinator),
-					   cmocka_unit_test(test_refused),  cmocka_unit_test(test_refused_coordinator),
-					   cmocka_unit_test(test_mutated)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_prepared),    cmocka_unit_test(test_aborted), cmocka_unit_test(test_applying),
+		cmocka_unit_test(test_staging),     cmocka_unit_test(test_cheap),   cmocka_unit_test(test_votes),
+		cmocka_unit_test(test_coordinator), cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_coordinator),
+		cmocka_unit_test(test_mutated)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
