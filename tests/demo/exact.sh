@@ -34,17 +34,19 @@ last_step()
 	cat "$dir"/*.log 2>/dev/null | sed -n 's/^step=\([0-9]*\) .*/\1/p' | sort -n | tail -n 1
 }
 
-declare -A again=() # trainers that were started again
+declare -A again=() # trainers that were started again, and how often
 deaths=0
 die() # NODE...
 {
-	local n k
+	local n
 
 	for n in "$@"; do
 		kill -9 "${pid_of[daemon-$n]}"
 	done
 	for n in "$@"; do
-		wait "${pid_of[daemon-$n]}" 2>/dev/null
+		wait "${pid_of[daemon-$n]}"
+	done 2>/dev/null
+	for n in "$@"; do
 		rm -f "$dir/$n.sock"
 		mv "$dir/daemon-$n.out" "$dir/daemon-$n.$((++deaths)).out"
 		start daemon-$n "$build/shardd" --config "$dir/$n.conf"
@@ -52,13 +54,23 @@ die() # NODE...
 	for n in "$@"; do
 		wait_for_socket $n
 	done
+}
+
+look() # who has ended because a daemon did, its own or one that keeps its place in the data, is started again
+{
+	local k
+
 	for ((k = 0; k < ranks; k++)); do
-		n=$([ $k -lt "${on%,*}" ] && echo a || echo b)
-		[[ " $* " == *" $n "* ]] && [ -n "${pid_of[trainer-$k]:-}" ] || continue
-		wait "${pid_of[trainer-$k]}" && unset "pid_of[trainer-$k]" && continue
-		grep -qE 'SHARD_(CLOSED|UNREACHABLE)' "$dir/trainer-$k.out" || fail "trainer $k ended otherwise than with its daemon"
-		again[$k]=1
-		trainer $k "$dir/trainer-$k.$deaths.log"
+		[ -n "${pid_of[trainer-$k]:-}" ] && ! running "trainer-$k" || continue
+		if { wait "${pid_of[trainer-$k]}"; } 2>/dev/null; then
+			unset "pid_of[trainer-$k]"
+			continue
+		fi
+		grep -qE 'SHARD_(CLOSED|UNREACHABLE)|: connection to .* is over' "$dir/trainer-$k.out" ||
+			fail "trainer $k ended otherwise than with a daemon"
+		again[$k]=$((${again[$k]:-0} + 1))
+		[ "${again[$k]}" -le 20 ] || fail "trainer $k ended again and again"
+		trainer $k "$dir/trainer-$k.${again[$k]}.log"
 	done
 }
 
@@ -68,13 +80,15 @@ done
 for nodes in ${DAEMONS:-}; do
 	step=$(last_step)
 	wanted=$((${step:-0} + ${EVERY:-15}))
-	until step=$(last_step) && [ "${step:-0}" -ge $wanted ]; do
-		for ((k = 0; k < ranks; k++)); do
-			running "trainer-$k" || finish "trainer-$k"
-		done
+	until step=$(last_step) && [ "${step:-0}" -ge $wanted ] || [ -z "${pid_of[trainer-0]:-}" ]; do
+		look
 		sleep 0.01
 	done
 	die ${nodes//,/ }
+done
+while [ -n "${DAEMONS:-}" ] && [[ " ${!pid_of[*]}" == *" trainer-"* ]]; do
+	look
+	sleep 0.01
 done
 [ -z "${DAEMONS:-}" ] || [ ${#again[@]} -gt 0 ] || fail "all was over before a daemon died: more --steps"
 if [ -n "${KILL:-}" ]; then
