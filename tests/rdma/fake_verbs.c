@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of libibverbs that rdma.h is built on: devices, domains, registrations, events. Each that may fail asks fake_enter() first; what
- * frees never fails, and ends the program where something is still in use. */
+/* The functions of libibverbs that rdma.h is built on: devices, domains, registrations, events. Each that may fail asks fake_enter()
+ * first; what frees never fails, and ends the program where something is still in use. */
 #include "rdma/fake_impl.h"
 
 #include <errno.h>
