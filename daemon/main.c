@@ -8,6 +8,7 @@
 #include "journal.h"
 #include "linger.h"
 #include "notify.h"
+#include "park.h"
 #include "server.h"
 
 #include <argp.h>
@@ -29,10 +30,22 @@ struct options {
 	const char *set[SET_MAX];
 	char *made[SET_MAX]; /* of which these are ours to free */
 	uint32_t set_nr;
-	bool check, explain, json;
+	bool check, explain, json, forget;
 };
 
-enum { OPT_LOG_LEVEL = 256, OPT_CHECK, OPT_EXPLAIN, OPT_JSON, OPT_SET, OPT_SOCKET, OPT_STATE, OPT_LISTEN, OPT_NODE, OPT_LINGER };
+enum {
+	OPT_LOG_LEVEL = 256,
+	OPT_CHECK,
+	OPT_EXPLAIN,
+	OPT_JSON,
+	OPT_SET,
+	OPT_SOCKET,
+	OPT_STATE,
+	OPT_LISTEN,
+	OPT_NODE,
+	OPT_LINGER,
+	OPT_FORGET
+};
 
 static const struct argp_option argp_rows[] = {
 	{"config", 'c', "FILE", 0, "configuration file (default: /etc/shardd/shardd.conf if it is there)", 1},
@@ -46,6 +59,8 @@ static const struct argp_option argp_rows[] = {
 	{"check", OPT_CHECK, NULL, 0, "print the effective configuration and exit", 3},
 	{"explain", OPT_EXPLAIN, NULL, 0, "print each option with who set it and exit", 3},
 	{"json", OPT_JSON, NULL, 0, "with --explain: as JSON", 3},
+	{"forget-memory", OPT_FORGET, NULL, 0,
+	 "of a node that is stopped: give back what warm_restart = tmpfs keeps for its next start", 3},
 	{"version", 'V', NULL, 0, "print the version and exit", 3},
 	{0},
 };
@@ -97,6 +112,9 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_JSON:
 		o->json = true;
+		return 0;
+	case OPT_FORGET:
+		o->forget = true;
 		return 0;
 	case 'V':
 		printf("shardd %s\n", SHARD_RELEASE);
@@ -241,6 +259,20 @@ static int fail_slowly(const struct err *e)
 	return EXIT_FAILED;
 }
 
+static int forget(const struct config *conf)
+{
+	struct static_dir *dir;
+	struct err e;
+
+	if (static_open(&dir, conf->state, &e) != SHARD_OK) {
+		fprintf(stderr, "shardd: %s\n", e.text);
+		return EXIT_FAILED;
+	}
+	park_forget_all(conf, static_uuid(dir));
+	static_close(&dir);
+	return EXIT_OK;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -270,7 +302,7 @@ int main(int argc, char **argv)
 		if (o.check)
 			config_print(&conf, stdout);
 		else
-			rc = run(&conf, &args, &e);
+			rc = o.forget ? forget(&conf) : run(&conf, &args, &e);
 		config_free(&conf);
 	}
 	if (rc == EXIT_OK && (o.explain || o.check) && (fflush(stdout) != 0 || ferror(stdout))) {

@@ -238,6 +238,8 @@ void park_close(struct park **pp)
 		return;
 	if (p->page != NULL)
 		p->page->tries = 0; /* it did not die of it */
+	if (p->page != NULL && park_models(p, NULL, 0) == 0)
+		park_place_empty(&p->place); /* nothing to take up */
 	shm_unmap(&p->shm);
 	park_place_close(&p->place);
 	free(p);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "model.h"
+#include "park.h"
 #include "obs/metrics.h"
 #include "obs/status.h"
 #include "peer.h"
@@ -180,7 +181,11 @@ static void server_metrics(FILE *f, const struct server *s)
 		      LABELS({"release", SHARD_RELEASE}, {"isa", isa_name(s->isa)}, {"node", server_node_name(s, s->self)}), 1);
 	metrics_family(f, "shardd_uptime_seconds", METRICS_GAUGE, "Time since the daemon started.");
 	metrics_sample(f, "shardd_uptime_seconds", NULL, seconds(clock_ns() - s->started_ns));
-	gauge(f, "shardd_incarnation", "Grows with each start of this node.", s->incarnation);
+	gauge(f, "shardd_incarnation", "Number of the start that began without memory.", s->incarnation);
+	gauge(f, "shardd_starts", "Starts of this node, ever.", s->start);
+	gauge(f, "shardd_warm_starts", "Starts since shardd_incarnation that took up the models of the one before.",
+	      s->park != NULL ? park_warm_starts(s->park) : 0);
+	gauge(f, "shardd_parked_bytes", "Memory that outlives this process.", s->park != NULL ? park_bytes(s->park) : 0);
 	gauge(f, "shardd_coordinator", "1 on the node that coordinates.", s->self == s->coordinator);
 	gauge(f, "shardd_budget_bytes", "Memory that models may take on this node.", s->budget.total);
 	gauge(f, "shardd_budget_used_bytes", "Memory that models have reserved on this node.", s->budget.used);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "model.h"
+#include "park.h"
 #include "obs/scrape.h"
 #include "peer.h"
 #include "session.h"
@@ -301,6 +302,14 @@ void status_counts(const struct server *s, uint64_t *refused, uint64_t *copied)
 				*copied += conn_stats(s->peer[n]->conns[i].conn)->copied_bytes;
 }
 
+static json_t *park_json(const struct server *s)
+{
+	if (s->park == NULL)
+		return json_pack("{s:s}", "place", "off");
+	return json_pack("{s:s, s:I, s:I}", "place", park_place(s->park), "starts", (json_int_t)park_warm_starts(s->park), "bytes",
+			 (json_int_t)park_bytes(s->park));
+}
+
 char *status_json(const struct server *s)
 {
 	json_t *models = json_array(), *o;
@@ -310,12 +319,12 @@ char *status_json(const struct server *s)
 	list_each(it, (struct list *)(uintptr_t)&s->models)
 		json_array_append_new(models, model_json(list_of(it, struct model, link)));
 	status_counts(s, &refused, &copied);
-	o = json_pack("{s:s, s:s, s:s, s:i, s:f, s:I, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node", server_node_name(s, s->self),
-		      "run_id", s->conf->run_id, "release", SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns),
-		      "incarnation", (json_int_t)s->incarnation, "nodes", nodes_json(s), "budget", "total",
-		      (json_int_t)s->budget.total, "used", (json_int_t)s->budget.used, "connections",
-		      (int)(s->sessions_nr + s->greetings_nr), "refused_frames", (json_int_t)refused, "copied_bytes",
-		      (json_int_t)copied, "models", models);
+	o = json_pack("{s:s, s:s, s:s, s:i, s:f, s:I, s:I, s:o, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node",
+		      server_node_name(s, s->self), "run_id", s->conf->run_id, "release", SHARD_RELEASE, "pid", (int)getpid(),
+		      "uptime_s", seconds(s->started_ns), "incarnation", (json_int_t)s->incarnation, "start", (json_int_t)s->start,
+		      "warm_restart", park_json(s), "nodes", nodes_json(s), "budget", "total", (json_int_t)s->budget.total, "used",
+		      (json_int_t)s->budget.used, "connections", (int)(s->sessions_nr + s->greetings_nr), "refused_frames",
+		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;

@@ -194,6 +194,8 @@ static void write_text(struct inproc *c, struct inproc_node *n, const struct inp
 	CHECK(f != NULL);
 	fprintf(f, "[daemon]\nnode = %s\nlisten = 127.0.0.1:%u\nsocket = %s\nstate = %s/state-%s\nmemory = 256MiB\nhttp = off\n",
 		n->name, n->port, n->socket, c->dir, n->name);
+	if (conf->daemon == NULL || strstr(conf->daemon, "warm_restart") == NULL)
+		fprintf(f, "warm_restart = off\n");
 	fprintf(f, "workers = 2\nhuge_pages = no\n%s\n[net]\n%s\n[cluster]\nrun_id = test\n%s\n[nodes]\n",
 		conf->daemon ? conf->daemon : "", conf->net ? conf->net : "", conf->cluster ? conf->cluster : "");
 	for (uint32_t i = 0; i < c->nodes; i++)

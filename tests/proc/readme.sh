@@ -26,7 +26,7 @@ flags=$(pkg-config --cflags --libs libshard) || fail "pkg-config libshard"
 ${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$dir/loop" "$dir/loop.c" "$here/tests/proc/readme_main.c" $flags 2>"$dir/cc.log" ||
 	{ cat "$dir/cc.log"; fail "README's loop does not compile"; }
 
-"$dir/root/usr/bin/shardd" --listen 127.0.0.1:0 --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB >"$dir/log" 2>&1 &
+"$dir/root/usr/bin/shardd" --listen 127.0.0.1:0 --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB --set daemon.warm_restart=off >"$dir/log" 2>&1 &
 daemon=$!
 tail -n +1 -F "$dir/log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/log"; fail "shardd did not start"; }
 SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH="$dir/root/usr/lib" timeout 60 "$dir/loop" >"$dir/out" 2>&1 || { cat "$dir/out" "$dir/log"; fail "the loop failed"; }

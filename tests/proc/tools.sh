@@ -27,7 +27,7 @@ conf() # NAME LINE...
 {
 	local name=$1
 	shift
-	printf '%s\n' '[daemon]' "node = $name" "socket = $dir/$name.sock" "state = $dir/$name.state" 'memory = 64MiB' 'http = off' "$@" >"$dir/$name.conf"
+	printf '%s\n' '[daemon]' "node = $name" "socket = $dir/$name.sock" "state = $dir/$name.state" 'memory = 64MiB' 'http = off' 'warm_restart = off' "$@" >"$dir/$name.conf"
 }
 
 # start NAME PORT: waits until its socket answers
