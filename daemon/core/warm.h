@@ -13,9 +13,9 @@
  *   participant among them, and the recovery rule decides over their answers. Its durable view may be newer than the one that its
  *   participant adopted, never older: then the memory is not of this state folder and is refused.
  *
- * The shell: after core_init(), and after each core_event() before the first of its actions, core_warm_save() into the buffer that does not count; if it
- * returned true, that one counts from then on (one word is switched). So whatever left was saved before, and what was saved but
- * did not leave is a lost message. Without a model's whole memory the shell does not call with warm != NULL.
+ * The shell: after core_init(), and after each core_event() before the first of its actions, core_warm_save() into the buffer that
+ * does not count; if it returned true, that one counts from then on (one word is switched). So whatever left was saved before, and
+ * what was saved but did not leave is a lost message. Where a model's memory is not whole, core_init() is called without warm.
  * After core_init() with warm, CORE_EV_WARM comes first, before CORE_EV_CHECKPOINT, any link or message; it gives
  *   FREE, with a record:     SEAL .record                        masters here are as of .record.step: make the image of them
  *   PREPARED:                SEAL of the record before, OPEN .id  its reduced gradients are kept; VOTE is repeated over each new link

@@ -2,7 +2,8 @@
 /* Which trainers contribute, and in which order: the coordinator's table of joined trainers and the worlds made from it. Nodes tell
  * of their trainers by JOIN and GONE, which are echoed once they are heard, so that a copy of either changes nothing. A world
  * is made at the start of an attempt: survivors keep their order, joiners follow by (hint, node, session), and hints that are
- * exactly a numbering are the ranks. A trainer that is put out is one until its node says GONE of it. A lost trainer ends an undecided attempt; one that leaves is taken out between attempts. */
+ * exactly a numbering are the ranks. A lost trainer ends an undecided attempt; one that leaves is taken out between attempts. Who is
+ * put out is told so until its node says GONE of it. */
 #include "core/coord.h"
 
 #include "core/inner.h"

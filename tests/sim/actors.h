@@ -3,7 +3,7 @@
 #ifndef SIM_ACTORS_H
 #define SIM_ACTORS_H
 
-#include "sim/cluster.h"
+#include "sim/node.h"
 
 struct sim;
 struct truth;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checkers of a process that dies and comes back with its memory: warm_same (it goes on where it was), warm_whole (what it finds is
- * what its record says, chunk by chunk), warm_keeps (no model is LOST because of that alone). That no step is lost, applied twice or told otherwise is watched by all the
- * others (truth.c), who do not know the difference. */
+ * what its record says, chunk by chunk), warm_keeps (no model is LOST because of that alone). That no step is lost, applied twice or
+ * told otherwise is watched by all the others (truth.c), who do not know the difference. */
 #include "sim/sim.h"
 
 #include "core/inner.h"
