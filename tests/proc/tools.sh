@@ -68,7 +68,7 @@ conf a
 expect 0 "node = a" "$B/shardd" --config "$dir/a.conf" --check
 expect 0 "node = a" "$B/shardctl" config check "$dir/a.conf"
 conf bad 'log_lvl = info'
-expect 4 "bad.conf:7: [daemon] log_lvl = info: unknown key: did you mean log_level" "$B/shardctl" config check "$dir/bad.conf"
+expect 4 "bad.conf:8: [daemon] log_lvl = info: unknown key: did you mean log_level" "$B/shardctl" config check "$dir/bad.conf"
 expect 3 "SHARD_UNREACHABLE" "$B/shardctl" -a "unix:$dir/a.sock" status
 expect 3 "SHARD_UNREACHABLE" "$B/shardctl" -a 127.0.0.1:1 status
 
