@@ -54,6 +54,7 @@ void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);
 void fault_watch(struct sim *s);
 void fault_crash(struct sim *s, uint16_t n); /* and it starts again soon, as who it was or as another */
+void fault_end(struct sim *s, uint16_t n);   /* of a process that heard SIGTERM */
 
 /* orders.c: the operator, and who writes checkpoints */
 void orders_event(struct sim *s, const struct sim_event *e);

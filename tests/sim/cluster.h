@@ -32,6 +32,7 @@ enum sim_kind {
 	SIM_GONE,
 	SIM_SPAWN,
 	SIM_START,
+	SIM_END,
 	SIM_RESUME,
 	SIM_FAULT,
 	SIM_WRITE,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a seed decides: the shape of the cluster, and what goes wrong for the first seconds: processes crash, stop and start again,
- * links break, trainers die, leave and hang. Then everything heals, and the run must get on (liveness). Seed 0 has no faults and no
- * orders, seed 1 has no faults. */
+/* What a seed decides: the shape of the cluster, and what goes wrong for the first seconds: processes crash, end when asked, stop and start
+ * again, links break, trainers die, leave and hang. Then everything heals, and the run must get on (liveness). Seed 0 has no faults
+ * and no orders, seed 1 has no faults. */
 #include "sim/sim.h"
 
 #include <string.h>
@@ -83,10 +83,42 @@ static void fault_heal(struct sim *s)
 	s->healed_at = s->now;
 	s->progress_at = s->now;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (s->node[n].alive && s->node[n].stopping)
+			node_crash(s, n, true);
 		if (!s->node[n].alive)
 			node_start(s, n);
 	}
 	link_heal(s);
+}
+
+/* SIGTERM first: the core hears it, and the process ends before long, whatever it still waits for. */
+static void fault_term(struct sim *s, uint16_t n)
+{
+	struct core_event stop = {.type = CORE_EV_STOP, .why = "SIGTERM"};
+
+	sim_trace(s, "n%u HEARS SIGTERM", n);
+	s->node[n].stopping = true;
+	node_event(s, n, &stop);
+	sim_at(s, sim_between(s, 0, 400 * MS), SIM_END, NODES)->node = n;
+}
+
+static void fault_die(struct sim *s, uint16_t n)
+{
+	bool asked =
+		s->seed % 8 == 7 && s->node[n].alive && !s->node[n].paused && !s->node[n].stopping; /* other seeds: as they were */
+
+	if (asked)
+		fault_term(s, n);
+	else
+		fault_crash(s, n);
+}
+
+void fault_end(struct sim *s, uint16_t n)
+{
+	if (s->node[n].alive && s->node[n].stopping && !s->node[n].paused)
+		fault_crash(s, n);
+	else if (s->node[n].alive && s->node[n].stopping)
+		sim_at(s, 10 * MS, SIM_END, NODES)->node = n;
 }
 
 /* Without what it held only where the seed lets holders lose it, and the coordinator, which may hold nothing. */
@@ -144,9 +176,9 @@ void fault_event(struct sim *s, const struct sim_event *e)
 		return;
 	}
 	if (what < 8 && (s->holders_crash || s->warm))
-		fault_crash(s, n);
+		fault_die(s, n);
 	else if (what < 16)
-		fault_crash(s, 0);
+		fault_die(s, 0);
 	else if (what < 28)
 		fault_stop(s, sim_chance(s, 400) ? 0 : n);
 	else if (what < 48 && n != m)

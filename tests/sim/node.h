@@ -16,12 +16,12 @@ struct sim_seen { /* of a core, when it last saved */
 };
 
 struct sim_node {
-	bool alive, paused;
-	bool whole;           /* not alive: its memory is, so that it comes back as the member that it was */
-	bool warming;         /* in CORE_EV_WARM */
-	uint64_t incarnation; /* of the member, as it says */
-	uint64_t member;      /* and as it is: the start that began with nothing */
-	uint64_t starts;      /* of processes: ever more */
+	bool alive, paused, stopping; /* stopping: SIGTERM came, it ends soon */
+	bool whole;                   /* not alive: its memory is, so that it comes back as the member that it was */
+	bool warming;                 /* in CORE_EV_WARM */
+	uint64_t incarnation;         /* of the member, as it says */
+	uint64_t member;              /* and as it is: the start that began with nothing */
+	uint64_t starts;              /* of processes: ever more */
 	uint64_t resume_at, tick_at;
 	void *memory;
 	struct core *core;

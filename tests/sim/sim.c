@@ -162,6 +162,11 @@ static void on_start(struct sim *s, const struct sim_event *e)
 		node_start(s, e->node);
 }
 
+static void on_end(struct sim *s, const struct sim_event *e)
+{
+	fault_end(s, e->node);
+}
+
 static void on_resume(struct sim *s, const struct sim_event *e)
 {
 	s->node[e->node].paused = false;
@@ -211,6 +216,7 @@ static const struct {
 	[SIM_GONE] = {trainer_event, AT_NODE | AT_CPU},
 	[SIM_SPAWN] = {on_spawn, 0},
 	[SIM_START] = {on_start, 0},
+	[SIM_END] = {on_end, 0},
 	[SIM_RESUME] = {on_resume, 0},
 	[SIM_FAULT] = {fault_event, 0},
 	[SIM_WRITE] = {on_write, 0},
