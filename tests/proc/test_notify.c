@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
+#include "lib/fdstore.h"
 #include "lib/tool.h"
 
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -89,6 +91,15 @@ static void hears(const char *part)
 	fail_msg("\"%s\" was not said; the last word was \"%s\"", part, manager.text);
 }
 
+static bool in_log(struct cluster *c, const char *part)
+{
+	char *text = cluster_log(c, 0);
+	bool in = strstr(text, part) != NULL;
+
+	free(text);
+	return in;
+}
+
 static void logged(struct cluster *c, const char *part, bool want)
 {
 	char *text = cluster_log(c, 0);
@@ -140,6 +151,31 @@ static void test_not_ready(void **state)
 	cluster_spawn(y->cluster, 0);
 	assert_int_equal(WEXITSTATUS(cluster_wait(y->cluster, 0, 10000)), 4);
 	assert_false(heard(0));
+	ended(y);
+}
+
+/* systemd would give up both it and the memory that it keeps for the next start: a start that fails then is slow to end. */
+static void test_kept(void **state)
+{
+	struct drill_yard *y = *state;
+	struct cluster *c = y->cluster = cluster_make(1, NULL, NULL);
+	char path[96];
+	int fd = memfd_create("kept", MFD_CLOEXEC);
+
+	snprintf(path, sizeof(path), "%.60s/kept", manager.dir);
+	c->node[0].store = fdstore_start(path, 8);
+	CHECK(c->node[0].store != NULL && fd >= 0);
+	fdstore_put(c->node[0].store, "shardd-kept", fd);
+	drill_conf(c, 0, "[net]\nconnections = 17");
+	cluster_spawn(c, 0);
+	for (int i = 0; i < 1000 && !in_log(c, "the models in memory are kept"); i++)
+		(void)poll(NULL, 0, 10);
+	logged(c, "connections = 17: ", true);
+	logged(c, "the models in memory are kept: tried again in 30 s", true);
+	assert_int_equal(waitpid(c->node[0].pid, NULL, WNOHANG), 0);
+	assert_int_equal(fdstore_count(c->node[0].store), 1);
+	cluster_signal(c, 0, SIGTERM);
+	assert_int_equal(WTERMSIG(cluster_wait(c, 0, 10000)), SIGTERM);
 	ended(y);
 }
 
@@ -294,6 +330,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_ready, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_not_ready, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_kept, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stopping, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_watchdog, setup, teardown),
