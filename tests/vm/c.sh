@@ -30,7 +30,7 @@ references()
 {
 	local steps one=("$VM_HERE/reference" --data "$here/text" --layers 1 --dim 32 --heads 2 --seq 32 --batch 4 --seed 1)
 
-	for steps in 12 120; do
+	for steps in 12 60 200; do
 		"${one[@]}" --steps $steps --nodes 1 --dump "$here/reference-$steps"
 	done
 	"${one[@]}" --steps 12 --nodes 1,1 --dump "$here/reference-12-on-2"
@@ -76,6 +76,12 @@ t journal "fields of the journal" inside journal_fields
 t reload "a reload with a bad file: it goes on and says why" inside reload_bad
 t stop_staging "a stop in STAGING aborts the step and says so" inside staging
 t stop_applying "a stop in APPLYING finishes the step" inside applying
+kill9() { inside killed && exact killed 60; }
+t kill9 "kill -9 of the daemon: a warm restart, training goes on, exactly" kill9
+stands_still() { inside watchdog && exact watched 60; }
+t watchdog "SIGSTOP: the watchdog restarts it" stands_still
+held() { inside held && exact held 60; }
+t held "a restart with a bad file: the models wait for a good one" held
 full() { inside full_state && exact full 12 && exact late 12; }
 t full_state "a full state folder" full
 secret() { inside secret && exact secret 12; }
@@ -84,6 +90,8 @@ rdma() { inside rdma && exact rdma 12-on-2; }
 t rdma "RDMA under the unit's confinement" rdma
 reboot() { inside saves && guest_reboot c && inside restored && exact saved 12; }
 t reboot "a reboot of the guest: the checkpoint is restored" reboot
+upgrade() { inside upgraded && exact upgraded 200; }
+t upgrade "an upgrade of the packages keeps the model; training goes on, exactly" upgrade
 t spawn "what autopkgtest runs: spawn:, ten steps" inside spawns
 t remove "apt remove" inside removed
 t purge "apt purge keeps checkpoints" inside purged
