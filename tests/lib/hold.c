@@ -46,13 +46,12 @@ static void hold_one(struct hold *h, pid_t tid)
 	h->tid[h->nr++] = tid;
 }
 
-void hold_threads(struct hold *h, pid_t pid, const char *name)
+static void hold_named(struct hold *h, pid_t pid, const char *name)
 {
 	struct dirent *d;
 	char path[64];
 	DIR *dir;
 
-	h->nr = 0;
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
 	dir = opendir(path);
 	CHECK(dir != NULL);
@@ -63,8 +62,20 @@ void hold_threads(struct hold *h, pid_t pid, const char *name)
 			hold_one(h, tid);
 	}
 	closedir(dir);
-	if (h->nr == 0)
-		fail_msg("process %d has no thread \"%s...\"", (int)pid, name);
+}
+
+void hold_threads(struct hold *h, pid_t pid, const char *name)
+{
+	uint64_t by = clock_ns() + 5 * NS_PER_SEC;
+
+	h->nr = 0;
+	do { /* a thread says its name itself, once it runs */
+		hold_named(h, pid, name);
+		if (h->nr == 0 && clock_ns() > by)
+			fail_msg("process %d has no thread \"%s...\"", (int)pid, name);
+		if (h->nr == 0)
+			sched_yield();
+	} while (h->nr == 0);
 }
 
 void hold_main(struct hold *h, pid_t pid)
