@@ -63,6 +63,7 @@ struct shard_model {
 	_Atomic uint64_t *own_version;
 	uint32_t *own_part;      /* [chunks_nr] parts of the version being received */
 	uint64_t *own_coming;    /* [chunks_nr] that version */
+	bool *own_same;          /* [chunks_nr] it is here already: its bytes go nowhere */
 	uint64_t committed_step; /* newest step that this trainer has committed: images before it may be overwritten */
 	uint64_t known_step,
 		wrote[2]; /* weights.c: the last decided step; who wrote the weights of the one before it, and its own */

@@ -52,7 +52,8 @@ enum shard_status image_init(struct shard_model *m, struct err *e)
 	m->own_version = calloc((size_t)nr * (m->staleness + 1), sizeof(*m->own_version));
 	m->own_part = calloc(nr, sizeof(*m->own_part));
 	m->own_coming = calloc(nr, sizeof(*m->own_coming));
-	if (m->own_version == NULL || m->own_part == NULL || m->own_coming == NULL) {
+	m->own_same = calloc(nr, sizeof(*m->own_same));
+	if (m->own_version == NULL || m->own_part == NULL || m->own_coming == NULL || m->own_same == NULL) {
 		image_deinit(m);
 		return err_set(e, SHARD_SYSTEM, "out of memory for the versions of %u chunks", nr);
 	}
@@ -69,9 +70,11 @@ void image_deinit(struct shard_model *m)
 	free(m->own_version);
 	free(m->own_part);
 	free(m->own_coming);
+	free(m->own_same);
 	m->own_version = NULL;
 	m->own_part = NULL;
 	m->own_coming = NULL;
+	m->own_same = NULL;
 	m->tickets_nr = 0; /* what was pulled stays as it is: who leaves waits for nothing more */
 	atomic_store(&m->ticket_done, atomic_load(&m->ticket_last));
 }
@@ -115,6 +118,8 @@ bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, ui
 
 /* --- tcp: parts as they come --- */
 
+/* After a change of the world the whole image comes again. What is here already is the same, bit by bit, and may be read at this moment by
+ * a trainer that has not heard of the change: it is not written again. */
 enum shard_status image_part(struct shard_model *m, const struct wire_head *h, void **to, struct err *e)
 {
 	uint64_t elem = dtype_bytes(m->space.image), bytes, at;
@@ -130,8 +135,15 @@ enum shard_status image_part(struct shard_model *m, const struct wire_head *h, v
 	if (part != 0 && (part != m->own_part[c] || h->step != m->own_coming[c]))
 		return err_set(e, SHARD_PROTOCOL, "part %u of step %llu of image chunk %u came where part %u of step %llu was due",
 			       part, (ull)h->step, c, m->own_part[c], (ull)m->own_coming[c]);
-	m->own_part[c] = part;
+	if (part == 0)
+		m->own_same[c] = weights_slot(m, c, h->step) < MODEL_IMAGES;
 	m->own_coming[c] = h->step;
+	if (m->own_same[c]) {
+		m->own_part[c] = at + h->body_bytes < bytes ? part + 1 : 0;
+		*to = STREAM_DISCARD;
+		return SHARD_OK;
+	}
+	m->own_part[c] = part;
 	slot = weights_landing(m, h->step);
 	atomic_store_explicit(&m->own_version[(size_t)slot * m->space.chunks_nr + c], NONE, memory_order_relaxed);
 	*to = (char *)m->image.base + slot * m->image_half + (uint64_t)c * m->space.chunk_elems * elem + at;

@@ -179,7 +179,7 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 		*to = STREAM_DISCARD;
 		return SHARD_OK;
 	}
-	c->landing = m;
+	c->landing = m; /* looked at when the frame is there, which one that is discarded never is */
 	return image_part(m, h, to, e);
 }
 
