@@ -2,7 +2,7 @@
 /* Joining, and each way in which an attempt, a model or a connection can end, as the caller sees it. */
 #include "base/check.h"
 #include "base/clock.h"
-#include "lib/fakeserver.h"
+#include "lib/fakeserver_impl.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
 
@@ -317,6 +317,32 @@ static void test_detach_in_step(void **state)
 	fake_stop(f);
 }
 
+/* A change of the world sends the image once more, to a trainer that may be reading it: what is there already stays untouched. Bytes that
+ * could not be, under a version that is here, show it. */
+static void test_image_again(void **state)
+{
+	struct fake *f = start(true);
+	struct trainer t;
+	float before;
+
+	(void)state;
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	trainer_begin(&t);
+	before = trainer_image_at(&t, SHARD_BF16, 2, 5);
+	fake_lock(f);
+	f->master[f->tensors[2].offset + 5] += 8;
+	fake_publish(f);
+	fake_unlock(f);
+	settle(f, &t, 1);
+	assert_true(trainer_image_at(&t, SHARD_BF16, 2, 5) == before);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	trainer_begin(&t); /* the next version is taken */
+	assert_true(trainer_image_at(&t, SHARD_BF16, 2, 5) == before + 8 - 1);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 static void test_samples(void **state)
 {
 	struct shard_world w = SHARD_INIT(struct shard_world);
@@ -340,7 +366,7 @@ int main(void)
 		OVER_BOTH(test_world_changed),       OVER_BOTH(test_ended_unbegun),  OVER_BOTH(test_abandon),
 		OVER_BOTH(test_join_waits),          OVER_BOTH(test_begin_waits),    OVER_BOTH(test_lost),
 		OVER_BOTH(test_closed_in_step),      OVER_BOTH(test_detach_in_step), OVER_BOTH(test_decided_stays),
-		cmocka_unit_test(test_closed_arena), cmocka_unit_test(test_samples),
+		cmocka_unit_test(test_closed_arena), cmocka_unit_test(test_samples), cmocka_unit_test(test_image_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
