@@ -78,6 +78,32 @@ void hold_threads(struct hold *h, pid_t pid, const char *name)
 	} while (h->nr == 0);
 }
 
+bool hold_asleep(pid_t pid, const char *name)
+{
+	char path[300], line[256];
+	bool all = true;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	CHECK(dir != NULL);
+	for (struct dirent *d; (d = readdir(dir)) != NULL;) {
+		const char *state;
+		FILE *f;
+
+		if (atoi(d->d_name) <= 0 || !named(pid, (pid_t)atoi(d->d_name), name))
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, d->d_name);
+		f = fopen(path, "re");
+		CHECK(f != NULL && fgets(line, sizeof(line), f) != NULL);
+		fclose(f);
+		state = strrchr(line, ')'); /* "tid (name) S ..." */
+		all &= state != NULL && state[2] == 'S';
+	}
+	closedir(dir);
+	return all;
+}
+
 void hold_main(struct hold *h, pid_t pid)
 {
 	h->nr = 0;

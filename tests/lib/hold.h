@@ -4,6 +4,7 @@
 #ifndef SHARD_TESTS_HOLD_H
 #define SHARD_TESTS_HOLD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -16,7 +17,8 @@ struct hold {
 
 /* All whose name begins with it ("shardd-w"), and at least one, else the test fails; none of them runs when this returns. */
 void hold_threads(struct hold *h, pid_t pid, const char *name);
-void hold_main(struct hold *h, pid_t pid); /* the first thread alone: a daemon's loop */
+bool hold_asleep(pid_t pid, const char *name); /* do all of them wait for something? */
+void hold_main(struct hold *h, pid_t pid);     /* the first thread alone: a daemon's loop */
 void hold_release(struct hold *h);
 /* The first of those held goes on by so many instructions, or to the entry or return of so many system calls, and stands still again. Fewer
  * when it sleeps for idle_ms: how many it made; then it stands nowhere, and only hold_kill() may follow. */

@@ -83,10 +83,16 @@ static float *right(const struct warm *w, uint64_t step)
 
 	CHECK(out != NULL && step < WARM_STEPS);
 	for (uint32_t i = 0; i < w->numel; i++) {
+		float moment = 0;
+
 		out[i] = start_weight(i);
-		for (uint64_t s = 1; s <= step; s++)
+		for (uint64_t s = 1; s <= step; s++) {
+			moment *= w->skipped[s] ? 1 : w->momentum;
 			for (uint32_t r = 0; r < w->ranks && !w->skipped[s]; r++)
-				out[i] -= part(r, s, i) * (w->halved_from != 0 && s >= w->halved_from ? 0.5f : 1.0f);
+				moment += part(r, s, i);
+			if (!w->skipped[s])
+				out[i] -= moment * (w->halved_from != 0 && s >= w->halved_from ? 0.5f : 1.0f);
+		}
 	}
 	return out;
 }
@@ -327,26 +333,32 @@ void warm_check(struct warm *w, uint64_t step)
 	free(want);
 }
 
-bool warm_in_phase(struct warm *w, int node, const char *phase, int ms)
+bool warm_says(struct warm *w, int node, const char *text_of_it, int ms)
 {
 	uint64_t by = clock_ns() + (uint64_t)ms * NS_PER_MS;
-	char want[40];
 	struct raw eye;
 	bool there;
 
 	raw_connect(&eye, w->cluster->node[node].unix_address);
 	raw_hello(&eye, ROLE_CTL);
-	snprintf(want, sizeof(want), "\"phase\":\"%s\"", phase);
 	do {
 		char *text = raw_status(&eye);
 
-		there = strstr(text, want) != NULL;
+		there = strstr(text, text_of_it) != NULL;
 		free(text);
 		if (!there)
 			(void)poll(NULL, 0, 1);
 	} while (!there && clock_ns() < by);
 	raw_close(&eye);
 	return there;
+}
+
+bool warm_in_phase(struct warm *w, int node, const char *phase, int ms)
+{
+	char want[40];
+
+	snprintf(want, sizeof(want), "\"phase\":\"%s\"", phase);
+	return warm_says(w, node, want, ms);
 }
 
 void warm_phase(struct warm *w, int node, const char *phase)

@@ -30,6 +30,7 @@ struct warm {
 	struct warm_rank r[WARM_RANKS];
 	bool skipped[WARM_STEPS]; /* not in the weights: rank 0's gradient is not finite */
 	uint64_t halved_from;     /* step from which on lr is 0.5; 0: never */
+	float momentum;           /* as in the settings; a power of two, and few steps: exact */
 };
 
 /* A test for each place where memory can be: *state is the place, then struct warm. */
@@ -59,6 +60,7 @@ void warm_kill(struct warm *w, unsigned nodes);
  * to begin next. */
 uint64_t warm_back(struct warm *w, unsigned nodes);
 void warm_check(struct warm *w, uint64_t step);                          /* masters and image of step, at every node */
+bool warm_says(struct warm *w, int node, const char *text, int ms);      /* its status, within ms */
 bool warm_in_phase(struct warm *w, int node, const char *phase, int ms); /* its status says so within ms */
 void warm_phase(struct warm *w, int node, const char *phase);            /* waits until its status says so */
 uint32_t warm_logged(struct warm *w, int node, const char *part);        /* how often */
