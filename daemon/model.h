@@ -28,7 +28,8 @@ struct model {
 	uint16_t *owner;                  /* [chunks_nr] */
 	struct store *store;
 	struct meta meta; /* what outlives the process beside the store's regions */
-	bool again, keep; /* it is taken up again: what its core says was done before; it is freed, and outlives this process */
+	bool again, keep,
+		outside; /* taken up again: what its core says was done before; freed, and outlives this process; does not */
 	struct budget_need need;
 	struct persist *persist; /* coordinator: a view on its way to disk */
 	const char **node_names;

@@ -159,6 +159,7 @@ static enum shard_status plan_park(struct make *k, struct err *e)
 	if (s->conf->warm != CONFIG_WARM_AUTO)
 		return st;
 	park_void(s->park, e->text);
+	m->outside = true;
 	k->store.park = NULL;
 	return SHARD_OK;
 }
@@ -354,6 +355,8 @@ void model_free(struct model **mp)
 	regions_free(m);
 	store_free(&m->store);
 	meta_free(&m->meta);
+	if (m->outside && !m->keep)
+		park_unvoid(m->server->park);
 	if (m->server->park != NULL && !m->keep)
 		park_forget(m->server->park, m->id);
 	layout_free(&m->layout);

@@ -425,9 +425,13 @@ enum shard_status park_cold(struct park *p, const char *why, struct err *e)
 
 void park_void(struct park *p, const char *why)
 {
-	if (p->page->voided)
-		return;
 	snprintf(p->page->void_why, sizeof(p->page->void_why), "%s", why);
-	atomic_store(&p->page->voided, 1);
+	atomic_fetch_add(&p->page->voided, 1);
 	log_line(p->conf.log, LOG_LEVEL_WARN, "event=warm_restart_void why=%s", why);
+}
+
+void park_unvoid(struct park *p)
+{
+	CHECK(p->page->voided > 0);
+	atomic_fetch_sub(&p->page->voided, 1);
 }

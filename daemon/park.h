@@ -53,5 +53,6 @@ void park_begun(struct park *p); /* the start came through: what is left of no m
 /* nothing of it may be mapped: all goes, this start is a new member */
 enum shard_status park_cold(struct park *p, const char *why, struct err *e);
 void park_void(struct park *p, const char *why); /* something that counts is not in it: the next start is cold */
+void park_unvoid(struct park *p);                /* it is gone */
 
 #endif

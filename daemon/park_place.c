@@ -196,6 +196,8 @@ static enum shard_status open_folder(struct park_place *p, bool make, struct err
 	if ((st = check_folder(p->dir, p->path, 077, e)) != SHARD_OK) {
 		close(p->dir);
 		p->dir = -1;
+		if (make)
+			(void)rmdir(p->path); /* if it was made here it is empty */
 	}
 	return st;
 }

@@ -20,6 +20,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -75,15 +78,15 @@ static bool thp_allowed(const char *path)
 	       strstr(line, "[force]");
 }
 
-/* Every page is there afterwards, or errno says why not. */
-static int touch_all(void *base, size_t bytes)
+/* Every page is there afterwards, or errno says why not. how: of what was there before, reading maps many pages at once, to write too. */
+static int touch_all(void *base, size_t bytes, int how)
 {
-	if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
+	if (madvise(base, bytes, how) == 0)
 		return 0;
 	if (errno != EINVAL)
 		return -1;
 	for (size_t at = 0; at < bytes; at += page_bytes()) /* kernels before 5.14 */
-		((volatile char *)base)[at] = 0;
+		how == MADV_POPULATE_READ ? (void)((volatile char *)base)[at] : (void)(((volatile char *)base)[at] = 0);
 	return 0;
 }
 
@@ -91,14 +94,14 @@ struct touched {
 	pthread_t thread;
 	void *base;
 	size_t bytes;
-	int error;
+	int how, error;
 };
 
 static void *touch_part(void *arg)
 {
 	struct touched *t = arg;
 
-	t->error = touch_all(t->base, t->bytes) == 0 ? 0 : errno;
+	t->error = touch_all(t->base, t->bytes, t->how) == 0 ? 0 : errno;
 	return NULL;
 }
 
@@ -112,7 +115,7 @@ static size_t touch_parts(size_t bytes)
 
 /* In threads: making pages is mostly clearing them, which one processor does at a fraction of the memory's speed. The last part, and
  * those that no thread could be made for, are this one's. */
-static int touch(void *base, size_t bytes)
+static int touch(void *base, size_t bytes, int how)
 {
 	struct touched t[TOUCH_THREADS];
 	size_t parts = touch_parts(bytes), each = parts > 1 ? bytes / parts / HUGE_BYTES * HUGE_BYTES : 0, made = 0;
@@ -122,13 +125,13 @@ static int touch(void *base, size_t bytes)
 	sigfillset(&all); /* signals are for the threads that the program knows of */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (made + 1 < parts) {
-		t[made] = (struct touched){.base = (char *)base + made * each, .bytes = each};
+		t[made] = (struct touched){.base = (char *)base + made * each, .bytes = each, .how = how};
 		if (pthread_create(&t[made].thread, NULL, touch_part, &t[made]) != 0)
 			break;
 		made++;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	error = touch_all((char *)base + made * each, bytes - made * each) == 0 ? 0 : errno;
+	error = touch_all((char *)base + made * each, bytes - made * each, how) == 0 ? 0 : errno;
 	while (made > 0) {
 		pthread_join(t[--made].thread, NULL);
 		error = t[made].error ? t[made].error : error;
@@ -155,7 +158,7 @@ static enum shard_status no_memory(const char *name, size_t bytes, struct err *e
 }
 
 /* Maps and touches; huge pages advised unless NO. Undoes itself. */
-static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_huge huge, const char *thp)
+static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_huge huge, const char *thp, int how)
 {
 	int error;
 
@@ -169,7 +172,7 @@ static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_
 	if (!(flags & MAP_HUGETLB) && thp && huge != SHM_HUGE_NO && bytes >= HUGE_BYTES && thp_allowed(thp) &&
 	    madvise(m->base, bytes, MADV_HUGEPAGE) == 0)
 		m->got = SHM_PAGES_THP;
-	if (touch(m->base, bytes) == 0)
+	if (touch(m->base, bytes, how) == 0)
 		return 0;
 	error = errno;
 	munmap(m->base, bytes);
@@ -198,7 +201,7 @@ static int create_once(struct shm *m, const char *name, size_t bytes, int writab
 
 	if (fd < 0)
 		return -1;
-	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE) != 0)
+	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE, MADV_POPULATE_WRITE) != 0)
 		goto err_fd;
 	/* The image: this mapping stays writable, no later one can be. */
 	if (fcntl(fd, F_ADD_SEALS, SEALS | (writable_by_peer ? 0 : F_SEAL_FUTURE_WRITE)) != 0)
@@ -243,7 +246,7 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 	memset(m, 0, sizeof(*m));
 	m->fd = -1;
 	if (huge == SHM_HUGE_REQUIRE || (huge == SHM_HUGE_TRY && bytes >= HUGE_BYTES)) {
-		if (map_touched(m, -1, round_up(bytes, HUGE_BYTES), flags | MAP_HUGETLB, huge, NULL) == 0) {
+		if (map_touched(m, -1, round_up(bytes, HUGE_BYTES), flags | MAP_HUGETLB, huge, NULL, MADV_POPULATE_WRITE) == 0) {
 			m->got = SHM_PAGES_HUGETLB;
 			return SHARD_OK;
 		}
@@ -251,7 +254,7 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 			return no_huge("private memory", round_up(bytes, HUGE_BYTES), e);
 	}
 	bytes = round_up(bytes, page_bytes());
-	if (map_touched(m, -1, bytes, flags, huge, "/sys/kernel/mm/transparent_hugepage/enabled") == 0)
+	if (map_touched(m, -1, bytes, flags, huge, "/sys/kernel/mm/transparent_hugepage/enabled", MADV_POPULATE_WRITE) == 0)
 		return SHARD_OK;
 	return no_memory("private memory", bytes, e);
 }
@@ -266,12 +269,12 @@ static size_t memory_pages(int fd)
 	return fs.f_type == HUGETLBFS_TYPE ? (size_t)fs.f_bsize : page_bytes();
 }
 
-static enum shard_status map_file(struct shm *m, int fd, const char *name, size_t bytes, enum shm_huge huge, struct err *e)
+static enum shard_status map_file(struct shm *m, int fd, const char *name, size_t bytes, enum shm_huge huge, int how, struct err *e)
 {
 	bool tlb = memory_pages(fd) > page_bytes();
 	enum shard_status st = SHARD_OK;
 
-	if (map_touched(m, fd, bytes, MAP_SHARED, tlb ? SHM_HUGE_NO : huge, SHMEM_HUGE) != 0) {
+	if (map_touched(m, fd, bytes, MAP_SHARED, tlb ? SHM_HUGE_NO : huge, SHMEM_HUGE, how) != 0) {
 		st = no_memory(name, bytes, e);
 		close(fd);
 		memset(m, 0, sizeof(*m));
@@ -310,7 +313,7 @@ enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t byte
 	else if (make_bytes(fd, bytes) != 0)
 		st = no_memory(name, bytes, e);
 	else
-		return map_file(m, fd, name, bytes, huge, e);
+		return map_file(m, fd, name, bytes, huge, MADV_POPULATE_WRITE, e);
 	close(fd);
 	return st;
 }
@@ -329,7 +332,7 @@ enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enu
 	else if (bytes == 0 || (uint64_t)st.st_size != round_up(bytes, unit))
 		err_set(e, SHARD_MISMATCH, "it has %lld bytes, not %zu", (long long)st.st_size, round_up(bytes, unit));
 	else
-		return map_file(m, fd, "memory of the start before this one", (size_t)st.st_size, huge, e);
+		return map_file(m, fd, "memory of the start before this one", (size_t)st.st_size, huge, MADV_POPULATE_READ, e);
 	close(fd);
 	return SHARD_MISMATCH;
 }
