@@ -27,9 +27,8 @@ struct model {
 	uint32_t grad_bytes, image_bytes; /* per element */
 	uint16_t *owner;                  /* [chunks_nr] */
 	struct store *store;
-	struct meta meta; /* what outlives the process beside the store's regions */
-	bool again, keep,
-		outside; /* taken up again: what its core says was done before; freed, and outlives this process; does not */
+	struct meta meta;          /* what outlives the process beside the store's regions */
+	bool again, keep, outside; /* taken up again: its core says what is done; freed, and outlives this process; does not */
 	struct budget_need need;
 	struct persist *persist; /* coordinator: a view on its way to disk */
 	const char **node_names;
