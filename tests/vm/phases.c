@@ -161,7 +161,8 @@ static void applying(void **state)
 	run("systemctl stop --no-block shardd");
 	/* it says so and waits: STOPPING is what systemd calls deactivating */
 	run("for i in $(seq 100); do [ \"$(systemctl show -P ActiveState shardd)\" != deactivating ] || "
-	    "! systemctl show -P StatusText shardd | grep -q applying || exit 0; sleep 0.1; done; systemctl status --no-pager shardd; exit 1");
+	    "! systemctl show -P StatusText shardd | grep -q applying || exit 0; sleep 0.1; done; systemctl status --no-pager "
+	    "shardd; exit 1");
 	run("sleep 1; [ \"$(systemctl show -P ActiveState shardd)\" = deactivating ]");
 	hold_release(&h);
 	for (int k = 0; k < 2; k++) {
