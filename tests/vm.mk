@@ -15,4 +15,4 @@ vm $(VM_PARTS): deps-vm
 	@$(MAKE) --no-print-directory vm-run PARTS='$(if $(filter vm,$@),a b c,$(@:vm-%=%))'
 vm-run: all $(DEMO) $(VERBS) $(VM_BENCH) $(VM_IN)
 	@$(if $(VERBS),,echo 'vm: built without RDMA: libibverbs-dev is not here, or RDMA=0 was given' >&2; exit 1;) \
-	MAKE='$(MAKE)' ONLY='$(ONLY)' VERBS='$(filter $(B)/tests/rdma/test_%,$(VERBS))' tests/vm/run.sh $(B) $(PARTS)
+	MAKE='$(MAKE_COMMAND)' ONLY='$(ONLY)' VERBS='$(filter $(B)/tests/rdma/test_%,$(VERBS))' tests/vm/run.sh $(B) $(PARTS)
