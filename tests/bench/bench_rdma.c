@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 5, ELEMS = 4 << 20, WARM_MAX = 20 };
+enum { ROUNDS = 3, ELEMS = 4 << 20, WARM_MAX = 20 };
 
 struct device {
 	char name[64];

@@ -77,7 +77,7 @@ kernel_accel()
 	VM_ACCEL="-accel tcg,thread=multi -cpu max"
 	if [ "${VM_KVM:-1}" = 1 ] && [ -r /dev/kvm ] && [ -w /dev/kvm ] &&
 		timeout 20 qemu-system-x86_64 -accel kvm -cpu "$cpu" -m 512 -nodefaults -no-user-config -kernel "$VM_KERNEL" -initrd "$VM_INITRD" \
-			-append "console=ttyS0 quiet panic=-1 vm.probe" -display none -serial stdio -no-reboot </dev/null 2>/dev/null |
+			-append "console=ttyS0 quiet panic=-1 no_timer_check vm.probe" -display none -serial stdio -no-reboot </dev/null 2>/dev/null |
 		grep -q 'vm: guest is up'; then
 		VM_ACCEL="-accel kvm -cpu $cpu"
 	fi

@@ -37,7 +37,7 @@ guest_start()
 	cp tests/vm/agent "$dir/agent"
 	# shellcheck disable=SC2086 # several words
 	qemu-system-x86_64 $VM_ACCEL -m "$memory" -smp 2 -nodefaults -no-user-config -no-reboot -display none \
-		-kernel "$VM_KERNEL" -initrd "$VM_INITRD" -append "console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0" \
+		-kernel "$VM_KERNEL" -initrd "$VM_INITRD" -append "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off systemd.show_status=0" \
 		-chardev "file,id=console,path=$here/log/console-$g,append=on" -serial chardev:console \
 		-virtfs "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap" \
 		-virtfs "local,path=$PWD,mount_tag=src,security_model=none,readonly=on,multidevs=remap" \
