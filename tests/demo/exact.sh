@@ -31,7 +31,7 @@ trainer() # K LOG
 
 last_step()
 {
-	cat "$dir"/*.log 2>/dev/null | sed -n 's/^step=\([0-9]*\) .*/\1/p' | sort -n | tail -n 1
+	tail -qn 1 "$dir"/*.log 2>/dev/null | sed -n 's/^step=\([0-9]*\) .*/\1/p' | sort -n | tail -n 1
 }
 
 declare -A again=() # trainers that were started again, and how often
