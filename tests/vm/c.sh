@@ -56,6 +56,21 @@ inside() # FUNCTION of service.sh, in the guest
 	on c "build=$VM_SEES job=/vm/job; . tests/vm/service.sh; $*"
 }
 
+exactly() # FUNCTION of service.sh, and each NAME STEPS of a trainer that must have ended with exact weights
+{
+	local said rc=0
+
+	said=$(inside "$1") || rc=$?
+	echo "$said"
+	[ $rc = 0 ]
+	shift
+	while [ $# -gt 0 ]; do
+		exact "$1" "$2"
+		shift 2
+	done
+	echo "$(tail -n 1 <<<"$said"); exact"
+}
+
 mkdir "$built"
 cp README.md "$here/text"
 packages >"$here/log/packages" 2>&1 &
@@ -69,29 +84,21 @@ must "what the guest needs" prepared
 t install "the packages install, and open no port to others" inside install_packages
 t ready "enabled and READY; users, folders, limits" inside ready
 t service_start "from the start of the process to READY" inside service_start
-trains() { inside trains && exact trains 12; }
-t trains "a user of the group trains, exactly; systemctl status tells of it" trains
+t trains "a user of the group trains, exactly; systemctl status tells of it" exactly trains trains 12
 t refused "a user outside of the group is refused" inside refused
 t journal "fields of the journal" inside journal_fields
 t reload "a reload with a bad file: it goes on and says why" inside reload_bad
 t stop_staging "a stop in STAGING aborts the step and says so" inside staging
 t stop_applying "a stop in APPLYING finishes the step" inside applying
-kill9() { inside killed && exact killed 60; }
-t kill9 "kill -9 of the daemon: a warm restart, training goes on, exactly" kill9
-stands_still() { inside watchdog && exact watched 60; }
-t watchdog "SIGSTOP: the watchdog restarts it" stands_still
-held() { inside held && exact held 60; }
-t held "a restart with a bad file: the models wait for a good one" held
-full() { inside full_state && exact full 12 && exact late 12; }
-t full_state "a full state folder" full
-secret() { inside secret && exact secret 12; }
-t secret "the cluster's secret by credential: wrong, missing, rotated" secret
-rdma() { inside rdma && exact rdma 12-on-2; }
-t rdma "RDMA under the unit's confinement" rdma
-reboot() { inside saves && guest_reboot c && inside restored && exact saved 12; }
+t kill9 "kill -9 of the daemon: a warm restart, training goes on, exactly" exactly killed killed 60
+t watchdog "SIGSTOP: the watchdog restarts it" exactly watchdog watched 60
+t held "a restart with a bad file: the models wait for a good one" exactly held held 60
+t full_state "a full state folder" exactly full_state full 12 late 12
+t secret "the cluster's secret by credential: wrong, missing, rotated" exactly secret secret 12
+t rdma "RDMA under the unit's confinement" exactly rdma rdma 12-on-2
+reboot() { inside saves && guest_reboot c && exactly restored saved 12; }
 t reboot "a reboot of the guest: the checkpoint is restored" reboot
-upgrade() { inside upgraded && exact upgraded 200; }
-t upgrade "an upgrade of the packages keeps the model; training goes on, exactly" upgrade
+t upgrade "an upgrade of the packages keeps the model; training goes on, exactly" exactly upgraded upgraded 200
 t spawn "what autopkgtest runs: spawn:, ten steps" inside spawns
 t remove "apt remove" inside removed
 t purge "apt purge keeps checkpoints" inside purged

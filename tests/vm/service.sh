@@ -61,10 +61,27 @@ said() # FIELD=VALUE... of one entry since the mark; prints the newest's text
 	echo "$n"
 }
 
+users()
+{
+	local u
+
+	for u in alice bob; do
+		id $u >/dev/null 2>&1 || useradd -m $u
+	done
+}
+
+installed() # the packages, if they are not
+{
+	users
+	systemctl cat shardd >/dev/null 2>&1 || dpkg -i "$job"/1/*.deb >/dev/null 2>&1
+	id -nG alice | grep -qw shardd || adduser -q alice shardd
+}
+
 clean() # the service as it is after an installation, without models, with all its starts before it
 {
 	local f changed=
 
+	installed
 	mkdir -p $work
 	rm -rf $work/*
 	chown alice $work
@@ -123,8 +140,7 @@ ended() # NAME STATUS [SECONDS]
 
 install_packages()
 {
-	useradd -m alice
-	useradd -m bob
+	users
 	ss -Hltnu | awk '{ print $1, $5 }' | sort >/tmp/before
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$job"/1/*.deb 2>&1 | tail -n 15
 	adduser -q alice shardd
@@ -137,6 +153,7 @@ install_packages()
 
 ready()
 {
+	installed
 	is "enabled" enabled "$(systemctl is-enabled shardd)"
 	is "active" active "$(systemctl is-active shardd)"
 	is "type" notify "$(prop Type)"
@@ -157,6 +174,7 @@ service_start() # how long from the start of the process to READY
 {
 	local i ms=()
 
+	installed
 	for i in 1 2 3; do
 		systemctl reset-failed shardd
 		systemctl stop shardd
@@ -501,20 +519,15 @@ upgraded()
 # What autopkgtest runs, as alice: README's trainer is built against libshard-dev and trains ten steps with spawn:
 spawns()
 {
+	installed
 	rm -rf /tmp/spawns
 	mkdir /tmp/spawns
 	chown alice /tmp/spawns
 	runuser -u alice -- env HOME=/tmp AUTOPKGTEST_TMP=/tmp/spawns sh deploy/debian/tests/train
 }
 
-installed() # the packages, if they are not
-{
-	systemctl cat shardd >/dev/null 2>&1 || dpkg -i "$job"/1/*.deb >/dev/null 2>&1
-}
-
 removed()
 {
-	installed
 	clean
 	DEBIAN_FRONTEND=noninteractive apt-get remove -y -q shardd 2>&1 | tail -n 5
 	is "the process" "" "$(pgrep -x shardd || :)"
@@ -529,7 +542,6 @@ removed()
 
 leave_traces()
 {
-	installed
 	clean
 	shardctl secret new /etc/shardd/secret
 	mkdir -p $state/checkpoints/m
