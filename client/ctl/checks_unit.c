@@ -114,7 +114,7 @@ void doctor_fd_store(const struct doctor *d, struct finding *f)
 	} else if (room == 0) {
 		doctor_found(f, strcmp(warm, "systemd") == 0 ? DOCTOR_FAIL : DOCTOR_WARN,
 			     "warm_restart = %s, but FileDescriptorStoreMax=0: a restart loses what memory holds", warm);
-		doctor_remedy(f, "FileDescriptorStoreMax=512 by `systemctl edit shardd`, or warm_restart = tmpfs");
+		doctor_remedy(f, "FileDescriptorStoreMax=4097 by `systemctl edit shardd`, or warm_restart = tmpfs");
 	} else if (strtoul(nr, NULL, 10) >= room) {
 		doctor_found(f, DOCTOR_WARN, "%s of %s descriptors are parked: no model more survives a restart", nr, max);
 		doctor_remedy(f, "a larger FileDescriptorStoreMax by `systemctl edit shardd`");
