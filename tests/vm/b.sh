@@ -81,7 +81,7 @@ trainer() # NODE STEPS
 		--address unix:/tmp/shardd.sock --log /vm/job/trainer.log --dump /vm/job/dump >>/vm/job/trainer 2>&1"
 }
 
-# The same, started again when its daemon, or the one that knows its place in the data, is away.
+# The same, started again when its daemon, or the one that knows its place in the data, is away for a moment.
 patient() # NODE STEPS
 {
 	local i
@@ -219,9 +219,9 @@ link_goes()
 	local first second before
 
 	daemons auto
-	trainer a 60 &
+	patient a 60 &
 	first=$!
-	trainer b 60 &
+	patient b 60 &
 	second=$!
 	await "step 10" step_is a 10
 	carried a rdma
