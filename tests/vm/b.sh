@@ -46,6 +46,7 @@ daemons() # TRANSPORT: fresh ones on both
 	END
 	for g in a b; do
 		on $g 'kill -9 $(cat /tmp/*.pid 2>/dev/null) 2>/dev/null; rm -rf /tmp/shardd.sock /dev/shm/* /vm/job/{state,daemon,trainer*,dump}'
+		on $g 'rdma link show rxe0/1 >/dev/null 2>&1 || { ip link set eth1 up && rdma link add rxe0 type rxe netdev eth1; }' # a test may have ended between
 		node_files $g
 	done
 	daemon a
