@@ -280,6 +280,23 @@ static enum shard_status make_loaded(struct server *s, Shard__ModelFile *file, u
 	return make(s, spec, view, &found, m, e);
 }
 
+/* Its chunks are on nodes that are no more, or not on those that are new: what it had comes back from a checkpoint. */
+static enum shard_status leave(struct server *s, uint32_t id, const Shard__ModelFile *file, struct err *e)
+{
+	char name[64];
+	struct err why;
+	enum shard_status st = static_leave(s->dir, id, name, sizeof(name), e);
+
+	if (st != SHARD_OK)
+		return st;
+	(void)err_set(&why, SHARD_MISMATCH,
+		      "it was made for %zu nodes and [nodes] has %u; its definition stays as %s/%s: bring the model back by "
+		      "`shardctl restore`",
+		      file->view->n_incarnation, s->nodes_nr, s->conf->state, name);
+	log_line(s->log, LOG_LEVEL_WARN, "event=model_left model=%s why=%s", file->model->spec->name, why.text);
+	return SHARD_OK;
+}
+
 static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr, struct err *e)
 {
 	struct server *s = arg;
@@ -291,6 +308,11 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 
 	if (file == NULL || view == NULL || file->model == NULL || file->model->spec == NULL || file->view == NULL) {
 		st = err_set(e, SHARD_PROTOCOL, "model file %u in %s is not one of this release", id, s->conf->state);
+	} else if (file->view->n_incarnation != s->nodes_nr) {
+		st = leave(s, id, file, e);
+		shard__model_file__free_unpacked(file, NULL);
+		free(view);
+		return st;
 	} else {
 		limits.groups_nr = file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
 		st = corewire_unpack_view(file->view, &limits, &s->rx, view, e);

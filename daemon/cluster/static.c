@@ -330,6 +330,19 @@ enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *
 	return SHARD_OK;
 }
 
+enum shard_status static_leave(struct static_dir *d, uint32_t model, char *name, size_t name_bytes, struct err *e)
+{
+	char from[NAME_BYTES];
+
+	model_name(from, model);
+	snprintf(name, name_bytes, "left-%s", from);
+	if (renameat(d->fd, from, d->fd, name) != 0)
+		return sys_error(d, from, "cannot be renamed", e);
+	if (fsync(d->fd) != 0)
+		return sys_error(d, ".", "cannot be synced", e);
+	return SHARD_OK;
+}
+
 static bool is_model_name(const char *name, uint32_t *model)
 {
 	char again[NAME_BYTES];

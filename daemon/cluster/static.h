@@ -26,6 +26,8 @@ enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, 
 
 enum shard_status static_save(struct static_dir *d, uint32_t model, const void *bytes, size_t bytes_nr, struct err *e);
 enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *e); /* none there: SHARD_OK */
+/* It is found no more, but stays, as what .name says from then on. */
+enum shard_status static_leave(struct static_dir *d, uint32_t model, char *name, size_t name_bytes, struct err *e);
 /* Each model's file, by number. fn's failure ends it. A truncated or corrupt file: SHARD_PROTOCOL, named, before fn sees it. */
 typedef enum shard_status static_load_fn(void *arg, uint32_t model, const void *bytes, size_t bytes_nr, struct err *e);
 enum shard_status static_load(struct static_dir *d, static_load_fn *fn, void *arg, struct err *e);

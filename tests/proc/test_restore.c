@@ -53,6 +53,52 @@ static void on_one_and_three_nodes(void **state)
 	go_on(y, 2, (const int[]){1, 2, 0}, 1);
 }
 
+static void without_node_b(const struct cluster *c)
+{
+	char command[512];
+
+	snprintf(command, sizeof(command), "sed -i '/^b = /d' %s", c->node[0].conf);
+	assert_int_equal(system(command), 0);
+}
+
+/* The same state folder, one node less: what it knows of the model is put aside, and the checkpoint makes it anew. */
+static void where_there_were_more_nodes(void **state)
+{
+	struct yard *y = *state;
+	const char *at;
+	char *log;
+
+	y->cluster = cluster_start(2, NULL, NULL);
+	at = y->cluster->node[0].unix_address;
+	crew_init(&y->crew, "m");
+	yard_train(&y->crew, y->cluster, (const int[]){2, 1}, 7);
+	keep_must_save(at, "m", y->keep.dir, NULL);
+	crew_check(&y->crew, at, 7);
+	for (int i = 1; i >= 0; i--) {
+		cluster_signal(y->cluster, i, SIGTERM);
+		assert_int_equal(cluster_wait(y->cluster, i, 10000), 0);
+	}
+	without_node_b(y->cluster);
+	for (int start = 0; start < 2; start++) { /* put aside once, and not met again */
+		cluster_spawn(y->cluster, 0);
+		cluster_ready(y->cluster, 0);
+		if (start == 0) {
+			cluster_signal(y->cluster, 0, SIGTERM);
+			assert_int_equal(cluster_wait(y->cluster, 0, 10000), 0);
+		}
+	}
+	log = cluster_log(y->cluster, 0);
+	assert_non_null(strstr(log, "event=model_left model=m why=\"it was made for 2 nodes and [nodes] has 1"));
+	assert_null(strstr(strstr(log, "event=model_left") + 1, "event=model_left"));
+	free(log);
+	keep_must_restore(at, y->keep.dir, NULL, NULL);
+	y->next = y->crew;
+	crew_check(&y->next, at, 7);
+	yard_train(&y->next, y->cluster, (const int[]){3, 0}, 17);
+	crew_check(&y->next, at, 17);
+	cluster_done(&y->cluster);
+}
+
 /* The comparison can fail: a checkpoint of step 7 is not the reference of step 6. */
 static void a_step_off_is_seen(void **state)
 {
@@ -371,6 +417,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(on_one_and_three_nodes, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(where_there_were_more_nodes, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(a_step_off_is_seen, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(damage, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(another_layout, yard_setup, yard_teardown),

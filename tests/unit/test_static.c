@@ -120,6 +120,7 @@ static void models(void **state)
 	struct static_dir *d = opened(*state);
 	struct loaded l = {.nr = 0};
 	struct err e;
+	char left[64];
 
 	assert_int_equal(static_save(d, 300, "three", 5, &e), SHARD_OK);
 	assert_int_equal(static_save(d, 7, "old", 3, &e), SHARD_OK);
@@ -142,6 +143,12 @@ static void models(void **state)
 	l = (struct loaded){.nr = 0};
 	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
 	assert_int_equal(l.nr, 2);
+	assert_int_equal(static_leave(d, 300, left, sizeof(left), &e), SHARD_OK);
+	assert_int_equal(access(file_path(*state, left), R_OK), 0);
+	assert_int_equal(static_leave(d, 300, left, sizeof(left), &e), SHARD_SYSTEM); /* it is not there any more */
+	l = (struct loaded){.nr = 0};
+	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
+	assert_int_equal(l.nr, 1);
 	static_close(&d);
 }
 
