@@ -2,7 +2,8 @@
 /* step_local_1, step_local_2: one daemon and one or two trainers that write their gradients in place, tensor by tensor as a backward pass
  * does, and push each when it is written: 64 Mi parameters, bf16, AdamW, clipping on. The clock runs from the last push to the
  * image complete at every trainer. step_burst_1, step_burst_2: nothing is written, everything is pushed at once and the clock runs
- * from the first push, so that sum and norm of every chunk are in the figure. The limit is the bare kernel over as many parameters
+ * from the first push, so that sum and norm of every chunk are in the figure. Both with memory that outlives the daemon, as it is unless
+ * switched off; step_local_unkept_1 and _2: warm_restart = off. The limit is the bare kernel over as many parameters
  * in this process, with as many threads taking chunks from one counter, in the same pages as the daemon's (image and gradient in
  * shared memory). Rounds are interleaved, figures are medians. --quick: 4 Mi parameters, few rounds. */
 #include "base/check.h"
@@ -127,7 +128,7 @@ static void bare_end(struct bare *b)
 	shm_unmap(&b->image);
 }
 
-static void measure(const char *argv0, int trainers, bool burst, uint32_t chunks_nr, int rounds)
+static void measure(const char *argv0, int trainers, bool burst, const char *warm, uint32_t chunks_nr, int rounds)
 {
 	struct fleet_spec spec = {.name = "bench",
 				  .tensors_nr = chunks_nr,
@@ -137,7 +138,7 @@ static void measure(const char *argv0, int trainers, bool burst, uint32_t chunks
 				  .write = !burst};
 	double ours[ROUNDS_MAX], limit[ROUNDS_MAX], reduce[ROUNDS_MAX], apply[ROUNDS_MAX], o, l;
 	uint32_t workers = worker_processors();
-	const char *name = burst ? "burst" : "local";
+	const char *name = burst ? "burst" : warm != NULL ? "local" : "local_unkept";
 	char settings[128];
 	struct fleet_times t;
 	struct daemons d;
@@ -146,7 +147,9 @@ static void measure(const char *argv0, int trainers, bool burst, uint32_t chunks
 
 	snprintf(settings, sizeof(settings), "optimizer=adamw lr=1e-3 clip=1.0 min_world=%d local_world=%d", trainers, trainers);
 	spec.settings = settings;
-	daemons_start(&d, argv0, 1, workers);
+	daemons_make(&d, argv0, 1, workers, warm);
+	daemons_launch(&d, 0);
+	daemons_wait(&d, 0);
 	f = fleet_begin(&d, &spec);
 	bare_begin(&b, chunks_nr, workers);
 	bare_round(&b);
@@ -171,12 +174,16 @@ static void measure(const char *argv0, int trainers, bool burst, uint32_t chunks
 
 int main(int argc, char **argv)
 {
+	static const struct {
+		bool burst;
+		const char *warm;
+	} way[] = {{false, "tmpfs"}, {true, "tmpfs"}, {false, NULL}};
 	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
 	int only = argc > 2 ? atoi(argv[1]) : 0, rounds = argc > 2 ? atoi(argv[2]) : ROUNDS; /* to look closely: TRAINERS ROUNDS */
 
 	CHECK(rounds > 0 && rounds <= ROUNDS_MAX);
 	for (int trainers = 1; trainers <= 2; trainers++)
-		for (int burst = 0; burst <= 1 && (only == 0 || only == trainers); burst++)
-			measure(argv[0], trainers, burst, quick ? 4 : 64, quick ? 3 : rounds);
+		for (uint32_t i = 0; i < NR(way) && (only == 0 || only == trainers); i++)
+			measure(argv[0], trainers, way[i].burst, way[i].warm, quick ? 4 : 64, quick ? 3 : rounds);
 	return 0;
 }
