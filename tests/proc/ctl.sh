@@ -69,7 +69,7 @@ check "--help does not document the exit codes: $documented" [ "${documented% }"
 	"0 ok, 1 failed or differs, 2 usage, 3 unreachable, 4 configuration, 5 refused." ]
 exits 0 status -a "127.0.0.1:$port"
 printf '%s\n' '[daemon]' 'node = a' "socket = $dir/none/s" "state = $dir/state" 'memory = 64MiB' >"$dir/bad_folder"
-exits 1 doctor --config "$dir/bad_folder" -a "$at"
+exits 1 doctor --config "$dir/bad_folder"
 exits 2 status word
 exits 2 --nothing
 exits 3 status -a "unix:$dir/nobody"
