@@ -17,6 +17,10 @@ VERSION  := 0.1.0
 # --- flags: the baseline instruction set everywhere; a kernel file that needs more says so in its name ---
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wwrite-strings \
           -Wundef -Wvla -Wformat=2 -Wswitch-enum $(if $(WERROR),-Werror)
+# what makes a mistake in memory harder to use; sanitizers look themselves, and without optimization FORTIFY cannot
+X86    := $(filter x86_64,$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
+HARDEN := $(if $(SAN),,-fstack-protector-strong $(if $(X86),-fcf-protection) $(if $(filter-out -O0,$(filter -O%,$(CFLAGS))),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+HARDEN_LD := -Wl,-z,relro,-z,now,-z,noexecstack
 STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off -fno-strict-overflow -fPIC -fvisibility=hidden -pthread
 # libshard is small: what it does not call goes, what does not loop over elements is not unrolled, the client is built for size; but its
 # copies are long ones, for which the C library knows better than `rep movsb`. Unwind tables go: debuggers have their own
@@ -33,7 +37,7 @@ ISA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 isa     = $(if $(filter %_avx512.c,$1),$(ISA_avx512),$(if $(filter %_avx2.c,$1),$(ISA_avx2)))
 Q      := $(if $(V),,@)
 say     = @$(if $(V),:,echo '  $1' $2)
-compile = $(Q)$(CC) $(STD) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(SECTIONS) $(call small,$<) $(call isa,$<) -MMD -MP -c $< -o $@
+compile = $(Q)$(CC) $(STD) $(HARDEN) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(SECTIONS) $(call small,$<) $(call isa,$<) -MMD -MP -c $< -o $@
 # daemon/ and client/ never see each other's headers; tests see all
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
@@ -46,9 +50,10 @@ PB       := $(B)/gen/shard.pb-c.c
 RDMA ?= $(if $(wildcard /usr/include/infiniband/verbs.h),found,)
 HAVE_RDMA := $(filter-out 0,$(RDMA))
 RDMA_C   := $(filter-out proto/net/rdma_none.c,$(wildcard proto/net/rdma*.c))
-PROTO_C  := $(filter-out $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
-DAEMON_C := $(filter-out daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
-CLIENT_C := $(wildcard client/*.c)
+NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # kernels for wide registers
+PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
+DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
+CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
 CTL_C    := $(wildcard client/ctl/*.c)
 GPT_C    := $(filter-out client/examples/gpt.c,$(wildcard client/examples/*.c))
 TESTLIB_C:= $(wildcard tests/lib/*.c)
@@ -82,13 +87,18 @@ parts:
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
 # the three that know of libsystemd, made anew when it comes or goes
-SYSTEMD_O := $(patsubst %,$(B)/%.o,daemon/notify daemon/journal daemon/park_place tests/proc/test_notify tests/unit/test_fdstore)
+SYSTEMD_O := $(patsubst %,$(B)/%.o,daemon/notify daemon/journal daemon/warm/place tests/proc/test_notify tests/unit/test_fdstore)
 $(SYSTEMD_O): CPPFLAGS += $(if $(HAVE_SYSTEMD),-DSHARD_SYSTEMD)
 $(SYSTEMD_O): $(B)/with-systemd
 $(B)/with-systemd: systemd-look # looked at always, newer only when it differs
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_SYSTEMD),yes,no)' ] || echo '$(if $(HAVE_SYSTEMD),yes,no)' >$@
 .PHONY: systemd-look
 systemd-look:
+
+# the programs and the library are made anew when they are hardened otherwise
+$(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
+$(B)/hardening: systemd-look
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(HARDEN)' ] || echo '$(HARDEN)' >$@
 
 # what rdma.h is made of changes when libibverbs comes or goes
 $(B)/with-rdma: systemd-look
@@ -105,14 +115,20 @@ $(PB): proto/wire/shard.proto
 
 $(B)/gen/%.o: $(B)/gen/%.c
 	$(call say,cc,$<)
-	$(Q)$(CC) $(STD) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -Os $(SECTIONS) -c $< -o $@
+	$(Q)$(CC) $(STD) $(HARDEN) $(SANF) -Wno-undef $(INC) $(CPPFLAGS) $(CFLAGS) -Os $(SECTIONS) -c $< -o $@
 $(B)/%.o: %.c | $(PB)
 	@mkdir -p $(@D)
 	$(call say,cc,$<)
 	$(compile)
 
 $(B)/daemon/obs/page.o: daemon/obs/page.html # .incbin: no compiler sees this
-$(B)/client/spawn.o: CPPFLAGS += -DSHARD_PREFIX='"$(PREFIX)"' # where it looks for shardd
+# what the page's Content-Security-Policy lets run: its one script, by the hash of the bytes between the tags
+$(B)/daemon/obs/http.o: $(B)/gen/page_hash.h
+$(B)/gen/page_hash.h: daemon/obs/page.html
+	@mkdir -p $(@D)
+	$(Q)hex=$$({ echo; sed -n '/^<script>$$/,/^<\/script>$$/{//!p}' $<; } | sha256sum | cut -c1-64); \
+	  printf '#define PAGE_SCRIPT_HASH "sha256-%s"\n' "$$(printf "$$(sed 's/../\\x&/g' <<<"$$hex")" | base64)" >$@
+$(B)/client/spawn/spawn.o: CPPFLAGS += -DSHARD_PREFIX='"$(PREFIX)"' # where it looks for shardd
 
 ar = @mkdir -p $(@D); rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 $(PROTO_A): $(call objs,$(PROTO_C)) $(B)/gen/shard.pb-c.o
@@ -126,13 +142,13 @@ $(GPT_A): $(call objs,$(GPT_C))
 $(TEST_A): $(call objs,$(TESTLIB_C))
 	$(ar)
 
-link = $(if $(V),,@echo '  link' $@;) $(CC) -pthread $(SANF) $(LDFLAGS) -o $@
+link = $(if $(V),,@echo '  link' $@;) $(CC) -pthread $(HARDEN_LD) $(SANF) $(LDFLAGS) -o $@
 $(B)/shardd: $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
-	$(link) $^ $(LIBS_DAEMON) $(LIBS_PROTO)
+	$(link) -pie $^ $(LIBS_DAEMON) $(LIBS_PROTO)
 $(B)/shardctl: $(call objs,$(CTL_C)) $(CLIENT_A) $(PROTO_A)
-	$(link) $^ $(LIBS_CLIENT) -ljansson -linih -lm
+	$(link) -pie $^ $(LIBS_CLIENT) -ljansson -linih -lm
 $(B)/gpt: $(B)/client/examples/gpt.o $(GPT_A) $(CLIENT_A) $(PROTO_A)
-	$(link) $^ $(LIBS_CLIENT) -lm
+	$(link) -pie $^ $(LIBS_CLIENT) -lm
 $(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
@@ -192,6 +208,10 @@ check: deps
 	@$(MAKE) --no-print-directory check-run WERROR=1
 check-run:
 	@MAKE='$(MAKE)' tests/lib/check.sh $(B)
+check-all: deps
+	@$(MAKE) --no-print-directory check-all-run WERROR=1
+check-all-run:
+	@MAKE='$(MAKE)' tests/lib/check.sh $(B) all
 tests: all $(UNIT) $(BENCH) $(VERBS) $(if $(SIM_C),$(B)/sim) $(if $(REF_C),$(B)/reference)
 unit: $(UNIT)
 	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(UNIT)
@@ -206,15 +226,20 @@ help:
 	  'make' 'build shardd, shardctl, libshard and the example trainer into build/' \
 	  'make demo' 'install what is missing, train a small GPT through two daemons, compare with one process' \
 	  'make demo-kill' 'the same while trainers die at random moments: KILLS=n SEED=k; the replayed history must agree' \
-	  'make check' 'install what is missing, build, run all tests' \
+	  'make check' 'install what is missing, build, run the tests: a few minutes on two cores' \
+	  'make check-all' 'all tests: the long ones, fuzzers, mutants and sanitizer builds, too' \
+	  'make check-arm' 'the unit tests for aarch64, under qemu-user; installs a cross compiler' \
 	  'make unit' 'build and run unit, kernel and process tests only' \
 	  'make sim SEEDS=n SEED=k' 'the simulated cluster with seeds k to k+n-1' \
 	  'make sim-mutants' 'planted mistakes, each of which a checker must find' \
+	  'make chaos SECONDS=n SEED=k' 'real daemons and trainers under faults; a replay computes all of it again; FAULTS="a b"' \
 	  'make fuzz SECONDS=n' 'each fuzzer for n seconds; fuzz-replay: the corpora; fuzz-coverage: what they reach' \
+	  'make hostile SECONDS=n' 'peers that lie in every role, against sanitizer builds: SEED=k ONLY=name; each known attack first' \
 	  'make bench' 'figures beside what the machine can do' \
 	  'make page' 'the page of a running daemon in a headless browser; skipped without chromium' \
 	  'make vm' 'RDMA and the service in QEMU guests, up to 25 min: vm-a one guest, vm-b two, vm-c systemd; ONLY=name' \
-	  'make tidy' 'include rules, sizes, format; format: formats; tidy-ratchet: records sizes that shrank' \
+	  'make tidy' 'include rules, sizes, links, format; format: formats; tidy-ratchet: records sizes that shrank' \
+	  'make config-readme' 'writes daemon/config/README.md from the tables of options and settings' \
 	  'make install' 'DESTDIR, PREFIX, LIBDIR, MANDIR; and uninstall; man: the manual alone, into build/man' \
 	  'make deb' 'Debian packages into build/deb, read by lintian; installs what that needs' \
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
@@ -222,7 +247,7 @@ help:
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
 	  'RDMA=0 CUDA=0 SYSTEMD=0' 'leave optional parts out'
 
-.PHONY: all parts install uninstall deps check check-run tests unit tidy tidy-ratchet format help clean
+.PHONY: all parts install uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
 clean:
 	rm -rf build
 .SECONDARY:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The bookkeeping of SHARD_ADD. Called by push.c: claims with the client's lock and the model's adding lock, sums with the latter only, so
- * that the operands of an element are added in the order of the pushes. A sum starts with its first operand, is kept in fp32 and
- * rounded once. Ways to fail: more pushes of an element than micro-steps, memory. */
+/* The bookkeeping of SHARD_ADD. Called by push.c. Claims are made with the client's lock and the
+model's adding lock, sums with the latter only, so that the operands of an element are added in the
+order of the pushes. A sum starts with its first operand, is kept in fp32 and rounded once. Ways to
+fail: more pushes of an element than micro-steps, memory. */
 #include "adds.h"
 
 #include "base/check.h"
@@ -14,20 +15,21 @@ typedef unsigned long long ull;
 
 enum { BLOCK = 1024 };
 
-enum shard_status adds_init(struct adds *a, const struct space *l, struct err *e)
+enum shard_status adds_init(struct adds *a, const struct layout *l, struct err *e)
 {
-	a->space = l;
+	a->layout = l;
 	a->tensors = calloc(l->tensors_nr, sizeof(*a->tensors));
 	a->sum = malloc(l->elems * sizeof(*a->sum));
 	if (a->tensors != NULL && a->sum != NULL)
 		return SHARD_OK;
 	adds_deinit(a);
-	return err_set(e, SHARD_SYSTEM, "out of memory for the sums of micro-steps: %llu bytes", (ull)(l->elems * sizeof(*a->sum)));
+	return err_set(e, SHARD_SYSTEM, "out of memory for the sums of micro-steps: %llu bytes",
+		       (ull)(l->elems * sizeof(*a->sum)));
 }
 
 void adds_deinit(struct adds *a)
 {
-	for (uint32_t t = 0; a->tensors != NULL && t < a->space->tensors_nr; t++) {
+	for (uint32_t t = 0; a->tensors != NULL && t < a->layout->tensors_nr; t++) {
 		free(a->tensors[t].spans);
 		free(a->tensors[t].spare);
 	}
@@ -38,7 +40,7 @@ void adds_deinit(struct adds *a)
 
 void adds_reset(struct adds *a)
 {
-	for (uint32_t t = 0; a->tensors != NULL && t < a->space->tensors_nr; t++)
+	for (uint32_t t = 0; a->tensors != NULL && t < a->layout->tensors_nr; t++)
 		a->tensors[t].none = a->tensors[t].spans_nr = 0;
 }
 
@@ -58,7 +60,8 @@ static bool grow(struct adds_tensor *t, uint32_t room)
 	return true;
 }
 
-static uint32_t put(struct adds_span *list, uint32_t nr, uint64_t first, uint64_t end, uint32_t times)
+static uint32_t put(struct adds_span *list, uint32_t nr, uint64_t first, uint64_t end,
+		    uint32_t times)
 {
 	if (first >= end)
 		return nr;
@@ -124,26 +127,30 @@ static uint32_t times_at(const struct adds *a, uint32_t tensor, uint64_t at, uin
 		else
 			low = mid + 1;
 	}
-	*until = a->space->tensors[tensor].numel;
+	*until = a->layout->tensor[tensor].numel;
 	if (low == t->spans_nr)
 		return 0;
 	*until = t->spans[low].first > at ? t->spans[low].first : t->spans[low].end;
 	return t->spans[low].first > at ? 0 : t->spans[low].times;
 }
 
-enum shard_status adds_claim(struct adds *a, uint32_t tensor, uint64_t first, uint64_t count, struct err *e)
+enum shard_status adds_claim(struct adds *a, uint32_t tensor, uint64_t first, uint64_t count,
+			     struct err *e)
 {
 	struct adds_tensor *t = &a->tensors[tensor];
 	uint64_t end = first + count, until;
 
-	CHECK(count > 0 && end <= a->space->tensors[tensor].numel);
+	CHECK(count > 0 && end <= a->layout->tensor[tensor].numel);
 	for (uint64_t at = first; at < end; at = until)
 		if (times_at(a, tensor, at, &until) + t->none >= a->micro_steps)
 			return err_set(e, SHARD_DUPLICATE,
-				       "push of \"%.200s\": elements %llu to %llu were pushed in all %u micro-steps already",
-				       a->space->tensors[tensor].name, (ull)at, (ull)smaller(until, end) - 1, a->micro_steps);
+				       "push of \"%.200s\": elements %llu to %llu were pushed in "
+				       "all %u micro-steps already",
+				       a->layout->tensor[tensor].name, (ull)at,
+				       (ull)smaller(until, end) - 1, a->micro_steps);
 	if (!grow(t, 2 * t->spans_nr + 3))
-		return err_set(e, SHARD_SYSTEM, "out of memory for the parts of \"%.200s\"", a->space->tensors[tensor].name);
+		return err_set(e, SHARD_SYSTEM, "out of memory for the parts of \"%.200s\"",
+			       a->layout->tensor[tensor].name);
 	count_range(t, first, end);
 	return SHARD_OK;
 }
@@ -157,8 +164,9 @@ enum shard_status adds_claim_none(struct adds *a, uint32_t tensor, struct err *e
 		most = t->spans[i].times > most ? t->spans[i].times : most;
 	if (most + t->none >= a->micro_steps)
 		return err_set(e, SHARD_DUPLICATE,
-			       "shard_push_none() of \"%.200s\", of which elements were pushed in all %u micro-steps already",
-			       a->space->tensors[tensor].name, a->micro_steps);
+			       "shard_push_none() of \"%.200s\", of which elements were pushed in "
+			       "all %u micro-steps already",
+			       a->layout->tensor[tensor].name, a->micro_steps);
 	t->none++;
 	return SHARD_OK;
 }
@@ -176,9 +184,10 @@ static void add(float *sum, const void *src, enum shard_dtype dtype, uint64_t n)
 	}
 }
 
-void adds_add(struct adds *a, uint32_t tensor, uint64_t first, uint64_t count, const void *src, enum shard_dtype dtype)
+void adds_add(struct adds *a, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
+	      enum shard_dtype dtype)
 {
-	float *sum = a->sum + a->space->tensors[tensor].offset;
+	float *sum = a->sum + a->layout->tensor[tensor].offset;
 	uint64_t end = first + count, until;
 
 	for (uint64_t at = first; at < end; at = until) {
@@ -199,9 +208,11 @@ bool adds_complete(const struct adds *a, uint32_t tensor, uint64_t at, uint64_t 
 	return times_at(a, tensor, at, until) + a->tensors[tensor].none == a->micro_steps;
 }
 
-void adds_round(const struct adds *a, uint32_t tensor, uint64_t first, uint64_t count, void *dst, enum shard_dtype dtype)
+void adds_round(const struct adds *a, uint32_t tensor, uint64_t first, uint64_t count, void *dst,
+		enum shard_dtype dtype)
 {
-	dtype_convert(dst, dtype, a->sum + a->space->tensors[tensor].offset + first, SHARD_F32, count);
+	dtype_convert(dst, dtype, a->sum + a->layout->tensor[tensor].offset + first, SHARD_F32,
+		      count);
 }
 
 bool adds_absent(const struct adds *a, uint32_t tensor)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attempt.h: the step in hand as a handle keeps it: the attempt, what became of its commit, and tickets. */
+/* attempt.h: the step in hand as a handle keeps it: the attempt, what became of its commit, and
+ * tickets. */
 #ifndef SHARD_CLIENT_ATTEMPT_H
 #define SHARD_CLIENT_ATTEMPT_H
 
@@ -11,48 +12,65 @@
 
 enum {
 	MODEL_WHY_BYTES = 256,
-	MODEL_VERDICTS = 4,   /* how many commits shard_result() remembers */
-	MODEL_TICKETS = 1024, /* not done at one time */
-	MODEL_SAVES = 160,    /* under way, and ended but remembered */
+	MODEL_VERDICTS = 4,   /* how many attempts shard_result() remembers */
+	MODEL_TICKETS = 1024, /* how many may wait at one time */
+	MODEL_SAVES = 160,    /* how many are under way, or ended and remembered */
+	MODEL_VOIDS = 16,     /* rollbacks whose tickets are told apart */
 	MODEL_IMAGES = 2,     /* most that there are: max_staleness + 1 */
 };
 
 enum phase {                  /* of the attempt in hand */
-	     PHASE_NONE,      /* nothing begun yet */
-	     PHASE_OPEN,      /* shard_begin() returned it: pushes are welcome */
-	     PHASE_COMMITTED, /* committed or voted to skip: waits for the verdict */
-	     PHASE_ABANDONED, /* this trainer gave it up: waits for its end */
-	     PHASE_DECIDED,   /* RESULT came */
-	     PHASE_ENDED,     /* ENDED came: without effect */
+	     PHASE_NONE,      /* Nothing was begun yet. */
+	     PHASE_OPEN,      /* shard_begin() returned it: pushes are welcome. */
+	     PHASE_COMMITTED, /* Committed, or voted to skip: it waits for the verdict. */
+	     PHASE_ABANDONED, /* This trainer gave it up: it waits for its end. */
+	     PHASE_DECIDED,   /* RESULT came. */
+	     PHASE_ENDED,     /* ENDED came: it had no effect. */
 };
 
-struct attempt {             /* an ATTEMPT frame */
+struct attempt {             /* what an ATTEMPT frame said */
 	uint64_t no;         /* counts them; 0: none came */
 	struct wire_head id; /* term, seq, step, attempt, generation, model */
 	uint32_t rank, world_size, local_rank, local_size;
 	double loss_scale;
-	uint64_t weights, newest; /* max_staleness = 1: steps that wrote the weights to compute on, and those of the step before */
+	uint64_t weights; /* max_staleness = 1: the step that wrote the weights to compute on */
+	uint64_t newest;  /* max_staleness = 1: the step that wrote those of the step before */
 };
 
-struct verdict {
-	uint64_t no;         /* of the attempt */
-	shard_ticket ticket; /* of its commit */
-	bool decided, ended, diverged;
-	enum shard_status ended_as; /* SHARD_WORLD_CHANGED, or what all ranks are told: SHARD_MISMATCH */
+struct verdict {                    /* what became of an attempt */
+	uint64_t no;                /* of the attempt */
+	shard_ticket ticket;        /* of its commit; 0: it has none */
+	bool decided;               /* RESULT came. */
+	bool ended;                 /* It had no effect. */
+	bool diverged;              /* The model is paused now. */
+	enum shard_status ended_as; /* SHARD_WORLD_CHANGED, SHARD_ROLLED_BACK or SHARD_MISMATCH */
 	struct shard_result result;
 	char why[MODEL_WHY_BYTES];
+};
+
+struct shard_model;
+struct ticket;
+/* Is it done? If not, *chunk is the chunk that a pull lacks, if it lacks one. chunk may be NULL. */
+typedef bool (*ticket_ready_fn)(struct shard_model *m, const struct ticket *t, uint32_t *chunk);
+
+struct void_range { /* Tickets that waited when the model was rolled back. */
+	shard_ticket first, last;
 };
 
 enum ticket_kind { TICKET_PULL, TICKET_COMMIT };
 struct ticket {
 	shard_ticket no;
 	enum ticket_kind kind;
-	bool done; /* before those in front of it */
+	ticket_ready_fn ready;
+	bool done; /* Found done while others stand before it. */
+	/* A pull. */
 	uint32_t tensor;
-	uint64_t first, count, step; /* pull */
-	void *dst;
+	uint64_t first, count; /* elements of the tensor */
+	uint64_t step;         /* The weights of this step are wanted. */
+	void *dst;             /* NULL: they are read in place. */
 	enum shard_dtype dtype;
-	uint64_t attempt; /* commit */
+	/* A commit. */
+	uint64_t attempt; /* its number */
 };
 
 #endif

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a trainer keeps with a step: shard_set_blob() copies it, READY carries it, the step's verdict makes it the rank's; shard_blob() asks
- * the daemon, which asks the other nodes. A blob goes with the step for which it was set, and again with the next attempt at it;
- * in steps without a new one the rank keeps the older blob with its older step. Ways to fail: too large, no step begun, none was
- * ever committed, no room for it. */
+/* What a trainer keeps with a step. shard_set_blob() copies it, READY carries it, and the step's
+verdict makes it the rank's. shard_blob() asks the daemon, which asks the other nodes. A blob goes
+with the step for which it was set, and again with the next attempt at it. In steps without a new
+one the rank keeps the older blob with its older step. Ways to fail: too large, no step begun, none
+was ever committed, no room for it. */
 #include "blob.h"
-
-#include "world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,9 @@ enum { BLOB_BYTES_MAX = 64 << 10 };
 
 void blob_ready(struct shard_model *m, Shard__Ready *r)
 {
-	r->has_blob = m->blob_due && m->blob_step <= m->begun.id.step; /* not one of the step ahead, when that is over */
+	r->has_blob =
+		m->blob_due &&
+		m->blob_step <= m->begun.id.step; /* not one of the step ahead, when that is over */
 	r->blob.len = r->has_blob ? m->blob_bytes : 0;
 	r->blob.data = m->blob;
 }
@@ -35,13 +36,16 @@ static enum shard_status set_check(struct shard_model *m, const void *data, size
 	if (data == NULL && bytes > 0)
 		return text_fail(SHARD_BAD_ARG, "shard_set_blob(): %zu bytes at NULL", bytes);
 	if (bytes > BLOB_BYTES_MAX)
-		return text_fail(SHARD_RANGE, "shard_set_blob(): %zu bytes, at most %d are kept with a step", bytes,
-				 (int)BLOB_BYTES_MAX);
+		return text_fail(SHARD_RANGE,
+				 "shard_set_blob(): %zu bytes, at most %d are kept with a step",
+				 bytes, (int)BLOB_BYTES_MAX);
 	if (m->changed)
-		return world_changed(m);
+		return handle_changed(m);
 	if (m->phase != PHASE_OPEN)
 		return text_fail(SHARD_BAD_STATE,
-				 "shard_set_blob() of \"%s\": between shard_begin() and shard_commit() of its step", m->space.name);
+				 "shard_set_blob() of \"%s\": between shard_begin() and "
+				 "shard_commit() of its step",
+				 m->spec.name);
 	if (m->blob == NULL && (m->blob = malloc(BLOB_BYTES_MAX)) == NULL)
 		return text_no_memory("a blob");
 	return SHARD_OK;
@@ -64,22 +68,26 @@ enum shard_status shard_set_blob(shard_model *m, const void *data, size_t bytes)
 	return rc;
 }
 
-static enum shard_status blob_take(struct shard_model *m, const struct request *r, uint32_t rank, void *data, size_t *bytes,
-				   uint64_t *step)
+static enum shard_status blob_take(struct shard_model *m, const struct request *r, uint32_t rank,
+				   void *data, size_t *bytes, uint64_t *step)
 {
 	Shard__BlobIs *is = shard__blob_is__unpack(NULL, r->body_bytes, r->body);
 	size_t room = *bytes;
 	enum shard_status rc = SHARD_OK;
 
 	if (is == NULL || is->rank != rank || is->step == 0 || is->data.len > BLOB_BYTES_MAX) {
-		rc = text_fail(SHARD_PROTOCOL, "shardd at %s answered BLOB with what cannot be read", m->client->address);
+		rc = text_fail(SHARD_PROTOCOL,
+			       "shardd at %s answered BLOB with what cannot be read",
+			       m->client->address);
 	} else {
 		*bytes = is->data.len;
 		if (step != NULL)
 			*step = is->step;
 		if (is->data.len > room)
-			rc = text_fail(SHARD_RANGE, "the blob of rank %u of \"%s\" has %zu bytes, there is room for %zu", rank,
-				       m->space.name, is->data.len, room);
+			rc = text_fail(SHARD_RANGE,
+				       "the blob of rank %u of \"%s\" has %zu bytes, there is room "
+				       "for %zu",
+				       rank, m->spec.name, is->data.len, room);
 		else if (is->data.len > 0)
 			memcpy(data, is->data.data, is->data.len);
 	}
@@ -88,7 +96,8 @@ static enum shard_status blob_take(struct shard_model *m, const struct request *
 	return rc;
 }
 
-enum shard_status shard_blob(shard_model *m, uint32_t rank, void *data, size_t *bytes, uint64_t *step)
+enum shard_status shard_blob(shard_model *m, uint32_t rank, void *data, size_t *bytes,
+			     uint64_t *step)
 {
 	Shard__Blob q = SHARD__BLOB__INIT;
 	enum shard_status rc;
@@ -110,8 +119,8 @@ enum shard_status shard_blob(shard_model *m, uint32_t rank, void *data, size_t *
 	if (rc == SHARD_OK)
 		rc = blob_take(m, r, rank, data, bytes, step);
 	else if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "the blob of rank %u of \"%s\" waited %.1f s for shardd at %s", rank, m->space.name, wait_seconds(&w),
-			  m->client->address);
+		text_fail(rc, "the blob of rank %u of \"%s\" waited %.1f s for shardd at %s", rank,
+			  m->spec.name, wait_seconds(&w), m->client->address);
 	request_free(r);
 	client_leave(m->client);
 	return rc;

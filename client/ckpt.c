@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Saving and restoring. The daemons do it; this file asks, and waits. A save has a ticket of its own beside the others: it may take hours, so
- * nobody but who asks for just this ticket waits for it, and a handle or connection that goes does not either. A restore is waited for
- * as long as the daemon says how far it is. Ways to fail: the daemon's refusal in its words (a path with ENOSPC, a damaged file, a
- * model that has weights), silence, the end of the connection. */
+/* Saving and restoring. The daemons do it, and this file asks and waits. A save may take hours, so
+its ticket is apart from the others: only a caller that asks for just this ticket waits for it, and
+a handle or connection that goes does not. A restore is waited for as long as the daemon says how
+far it is. Ways to fail: the daemon's refusal in its words (a path with ENOSPC, a damaged file, a
+model that has weights), silence, the end of the connection. */
 #include "ckpt.h"
 
-#include "image.h"
-#include "world.h"
+#include "ticket.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -39,17 +39,20 @@ static enum shard_status ask_check(const struct ckpt_ask *a, const char *what)
 
 	for (size_t i = 0; i < NR(texts); i++)
 		if (texts[i] != NULL && strlen(texts[i]) > PATH_MAX_BYTES)
-			return text_fail(SHARD_BAD_ARG, "%s: %s has %zu bytes, at most %d are possible", what, names[i],
-					 strlen(texts[i]), (int)PATH_MAX_BYTES);
+			return text_fail(SHARD_BAD_ARG,
+					 "%s: %s has %zu bytes, at most %d are possible", what,
+					 names[i], strlen(texts[i]), (int)PATH_MAX_BYTES);
 	return SHARD_OK;
 }
 
-static char *word(const char *s) /* protobuf-c's structs are not const; packing only reads */
+/* protobuf-c's structs are not const, but packing only reads. */
+static char *word(const char *s)
 {
 	return (char *)(uintptr_t)(s ? s : "");
 }
 
-static enum shard_status send_save(struct request *r, struct wire_head h, const struct ckpt_ask *a, struct wait *w)
+static enum shard_status send_save(struct request *r, struct wire_head h, const struct ckpt_ask *a,
+				   struct wait *w)
 {
 	Shard__Save q = SHARD__SAVE__INIT;
 
@@ -103,28 +106,35 @@ static enum shard_status answer_wait(struct request *r, const struct ckpt_ask *a
 			if (a->progress != NULL)
 				a->progress(a->arg, r->done_bytes, r->total_bytes);
 		}
-		if ((rc = pump_wait(r->c, w)) != SHARD_OK && !r->answered)
+		if ((rc = request_pump(r, w)) != SHARD_OK && !r->answered)
 			return rc;
 	}
 	return request_wait(r, w);
 }
 
-static enum shard_status silent(const char *what, const struct ckpt_ask *a, const struct request *r, const struct wait *w)
+static enum shard_status silent(const char *what, const struct ckpt_ask *a, const struct request *r,
+				const struct wait *w)
 {
 	return text_fail(SHARD_TIMEOUT,
-			 "%s of \"%s\" waited %.1f s, the last %.1f without a word from shardd at %s: %llu of %llu bytes", what,
+			 "%s of \"%s\" waited %.1f s, the last %.1f without a word from shardd at "
+			 "%s: %llu of %llu bytes",
+			 what,
 			 a->name  ? a->name
 			 : a->dir ? a->dir
 				  : "?",
-			 wait_seconds(w), (double)a->timeout_ms / 1e3, r->c->address, (ull)r->done_bytes, (ull)r->total_bytes);
+			 wait_seconds(w),
+			 (double)(clock_ns() - (r->heard_ns > 0 ? r->heard_ns : w->began_ns)) / 1e9,
+			 r->c->address, (ull)r->done_bytes, (ull)r->total_bytes);
 }
 
 static enum shard_status no_answer(const struct request *r)
 {
-	return text_fail(SHARD_PROTOCOL, "shardd at %s answered %s with what cannot be read", r->c->address, wire_op(r->op)->name);
+	return text_fail(SHARD_PROTOCOL, "shardd at %s answered %s with what cannot be read",
+			 r->c->address, wire_op(r->op)->name);
 }
 
-enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a, struct ckpt_answer *out)
+enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a,
+			    struct ckpt_answer *out)
 {
 	struct request *r = NULL;
 	Shard__Saved *s = NULL;
@@ -141,7 +151,10 @@ enum shard_status ckpt_save(struct shard_client *c, const struct ckpt_ask *a, st
 	else if (rc == SHARD_TIMEOUT)
 		silent("save", a, r, &w);
 	if (s != NULL) {
-		*out = (struct ckpt_answer){.step = s->step, .bytes = s->bytes, .write_ns = s->write_ns, .hold_ns = s->hold_ns};
+		*out = (struct ckpt_answer){.step = s->step,
+					    .bytes = s->bytes,
+					    .write_ns = s->write_ns,
+					    .hold_ns = s->hold_ns};
 		snprintf(out->path, sizeof(out->path), "%s", s->path);
 		shard__saved__free_unpacked(s, NULL);
 	}
@@ -163,7 +176,8 @@ static enum shard_status restore_answer(const struct request *r, struct ckpt_ans
 	return rc;
 }
 
-enum shard_status ckpt_restore(struct shard_client *c, const struct ckpt_ask *a, struct ckpt_answer *out, struct shard_model **m)
+enum shard_status ckpt_restore(struct shard_client *c, const struct ckpt_ask *a,
+			       struct ckpt_answer *out, struct request **reply)
 {
 	enum shard_status rc = ask_check(a, "restore");
 	struct request *r = NULL;
@@ -178,9 +192,10 @@ enum shard_status ckpt_restore(struct shard_client *c, const struct ckpt_ask *a,
 		silent("restore", a, r, &w);
 	if (rc == SHARD_OK)
 		rc = restore_answer(r, out);
-	if (rc == SHARD_OK && m != NULL)
-		rc = handle_of_reply(c, r, m);
-	request_free(r);
+	if (rc == SHARD_OK && reply != NULL)
+		*reply = r;
+	else
+		request_free(r);
 	return rc;
 }
 
@@ -201,7 +216,8 @@ void ckpt_forget(struct shard_model *m)
 		save_free(m, list_of(it, struct save, node));
 }
 
-/* What was answered has ended; of those that did, the oldest go. Returns how many are under way. */
+/* Saves that were answered have ended, and the oldest of these are forgotten. Returns how many are
+ * under way. */
 static uint32_t saves_settle(struct shard_model *m)
 {
 	uint32_t open = 0, ended;
@@ -269,14 +285,17 @@ static enum shard_status save_send(struct shard_model *m, const struct ckpt_ask 
 	struct wait w;
 
 	if (m->rolled_back)
-		return world_changed(m);
+		return handle_changed(m);
 	if (saves_settle(m) >= SAVES_OPEN)
-		return text_fail(SHARD_AGAIN, "%d saves of \"%s\" are under way: shard_wait() for one first", (int)SAVES_OPEN,
-				 m->space.name);
+		return text_fail(SHARD_AGAIN,
+				 "%d saves of \"%s\" are under way: shard_wait() for one first",
+				 (int)SAVES_OPEN, m->spec.name);
 	if ((s->r = request_new(m->client, OP_SAVE, 0)) == NULL)
 		return SHARD_SYSTEM;
 	wait_begin(m->client, &w, a->timeout_ms);
-	return send_save(s->r, handle_head(m), a, &w); /* before the READY of a later commit: so it is of the step before that */
+	return send_save(
+		s->r, handle_head(m), a,
+		&w); /* before the READY of a later commit: so it is of the step before that */
 }
 
 enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, shard_ticket *ticket)
@@ -287,7 +306,7 @@ enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, s
 
 	if (rc != SHARD_OK || (rc = handle_enter(m)) != SHARD_OK)
 		return rc;
-	a.name = m->space.name;
+	a.name = m->spec.name;
 	a.timeout_ms = m->timeout_ms;
 	if ((s = calloc(1, sizeof(*s))) == NULL) {
 		client_leave(m->client);
@@ -296,11 +315,12 @@ enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, s
 	list_init(&s->node);
 	rc = save_send(m, &a, s);
 	if (rc == SHARD_OK && ticket != NULL) {
-		*ticket = s->no = ticket_done_now(m); /* for the others it is */
+		*ticket = s->no = ticket_done_now(m); /* for calls that wait for other tickets */
 		save_note(m, s);
 	} else { /* or nobody wants to know */
 		if (rc == SHARD_TIMEOUT)
-			text_fail(rc, "shard_save() of \"%s\" found no room to send in %.1f s", a.name, (double)a.timeout_ms / 1e3);
+			text_fail(rc, "shard_save() of \"%s\" found no room to send in %.1f s",
+				  a.name, (double)a.timeout_ms / 1e3);
 		request_free(s->r);
 		free(s);
 	}
@@ -308,7 +328,8 @@ enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, s
 	return rc;
 }
 
-bool ckpt_wait(struct shard_model *m, shard_ticket ticket, int64_t timeout_ms, enum shard_status *rc)
+bool ckpt_wait(struct shard_model *m, shard_ticket ticket, int64_t timeout_ms,
+	       enum shard_status *rc)
 {
 	struct shard_client *c = m->client;
 	struct save *s;
@@ -316,7 +337,8 @@ bool ckpt_wait(struct shard_model *m, shard_ticket ticket, int64_t timeout_ms, e
 
 	if (!save_known(m, ticket))
 		return false;
-	pthread_mutex_lock(&c->lock); /* not client_enter(): how it ended is known also when the connection is over */
+	/* Not client_enter(): how it ended is known also when the connection is over. */
+	pthread_mutex_lock(&c->lock);
 	wait_begin(c, &w, handle_timeout(m, timeout_ms));
 	*rc = SHARD_OK;
 	saves_settle(m);
@@ -327,8 +349,11 @@ bool ckpt_wait(struct shard_model *m, shard_ticket ticket, int64_t timeout_ms, e
 	if (s != NULL && s->r == NULL)
 		*rc = save_ended(s);
 	else if (s != NULL && *rc == SHARD_TIMEOUT)
-		text_fail(*rc, "save of \"%s\" (ticket %llu) waited %.1f s: %llu of %llu bytes are written", m->space.name,
-			  (ull)ticket, wait_seconds(&w), (ull)s->r->done_bytes, (ull)s->r->total_bytes);
+		text_fail(*rc,
+			  "save of \"%s\" (ticket %llu) waited %.1f s: %llu of %llu bytes are "
+			  "written",
+			  m->spec.name, (ull)ticket, wait_seconds(&w), (ull)s->r->done_bytes,
+			  (ull)s->r->total_bytes);
 	pthread_mutex_unlock(&c->lock);
 	return s != NULL || *rc != SHARD_OK;
 }
@@ -341,28 +366,11 @@ bool ckpt_test(struct shard_model *m, shard_ticket ticket, enum shard_status *rc
 		return false;
 	*rc = SHARD_AGAIN;
 	if (pthread_mutex_trylock(&m->client->lock) != 0)
-		return true; /* whoever has it settles */
+		return true; /* The thread that has the lock settles. */
 	saves_settle(m);
 	s = save_find(m, ticket);
 	if (s != NULL && s->r == NULL)
 		*rc = save_ended(s);
 	pthread_mutex_unlock(&m->client->lock);
 	return s != NULL;
-}
-
-enum shard_status shard_restore(shard_client *c, const char *dir, const char *tag, const char *name, shard_model **out)
-{
-	struct ckpt_ask a = {.name = name, .dir = dir, .tag = tag};
-	struct ckpt_answer answer;
-	enum shard_status rc;
-
-	if (c == NULL || out == NULL || dir == NULL)
-		return text_fail(SHARD_BAD_ARG, "shard_restore: the connection, dir or the model's place is NULL");
-	*out = NULL;
-	if ((rc = client_enter(c)) != SHARD_OK)
-		return rc;
-	a.timeout_ms = c->timeout_ms;
-	rc = ckpt_restore(c, &a, &answer, out);
-	client_leave(c);
-	return rc;
 }

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A connection: made by shard_connect() (dial, HELLO, on tcp the thread), ended by shard_disconnect(), watched through
- * shard_fd() and shard_progress(). Nothing here is shared between connections, so a process may have several. It fails with
- * SHARD_BAD_ARG, SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_SYSTEM, or with the daemon's own refusal of HELLO. In a forked child the
- * parent's connection is only dropped: nothing is sent, the socket is not shut down, no map is removed (there is none). */
-#include "handle.h"
-#include "image.h"
+/* A connection: made by shard_connect() (dial, HELLO, on tcp the thread), ended by
+ * shard_disconnect(), watched through shard_fd() and shard_progress(). Nothing here is shared
+ * between connections, so a process may have several. It fails with SHARD_BAD_ARG,
+ * SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_SYSTEM, or with the daemon's own refusal of HELLO. In a
+ * forked child the parent's connection is only dropped: nothing is sent, the socket is not shut
+ * down, no map is removed (there is none). */
+#include "define.h"
+#include "push.h"
+#include "spawn/spawn.h"
+#include "ticket.h"
+#include "world.h"
+
 #include "net/auth.h"
-#include "spawn.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +23,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define CONNECT_TRIES   5
 #define DEFAULT_ADDRESS "unix:/run/shardd/shardd.sock"
 
 static enum shard_status no_system(const char *what)
@@ -30,9 +37,16 @@ static void client_log(struct shard_client *c, int level, const char *event, con
 
 	if (c->log == NULL)
 		return;
-	snprintf(line, sizeof(line), "event=%s address=%s what=\"%.300s\"", event, c->address, what);
+	snprintf(line, sizeof(line), "event=%s address=%s what=\"%.300s\"", event, c->address,
+		 what);
 	c->log(c->log_arg, level, line);
 }
+
+static const struct client_events events = {
+	.flush = push_flush_all,
+	.over = world_over,
+	.turned = handle_reap,
+};
 
 static void locks_init(struct shard_client *c)
 {
@@ -47,7 +61,8 @@ static void locks_init(struct shard_client *c)
 }
 
 /* Memory, the page that a fork wipes, the descriptors. */
-static enum shard_status client_new(struct shard_client **out, const char *address, const struct shard_connect_opts *o)
+static enum shard_status client_new(struct shard_client **out, const char *address,
+				    const struct shard_connect_opts *o)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	struct shard_client *c = calloc(1, sizeof(*c));
@@ -56,9 +71,11 @@ static enum shard_status client_new(struct shard_client **out, const char *addre
 		return text_no_memory("a connection");
 	c->wake_fd = c->event_fd = c->epoll_fd = -1;
 	snprintf(c->address, sizeof(c->address), "%s", address);
+	c->events = &events;
 	c->log = o->log;
 	c->log_arg = o->log_arg;
 	c->timeout_ms = CLIENT_REQUEST_MS;
+	c->silent_ms = CLIENT_CONNECT_MS;
 	list_init(&c->requests);
 	list_init(&c->models);
 	list_init(&c->zombies);
@@ -95,8 +112,8 @@ static void close_all(struct shard_client *c)
 		munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
 }
 
-/* In a forked child another thread of the parent may have been in the middle of anything: the descriptors are closed, the memory is left
- * as it is until the child ends or execs. */
+/* In a forked child another thread of the parent may have been in the middle of anything: the
+ * descriptors are closed, the memory is left as it is until the child ends or execs. */
 static void client_forget(struct shard_client *c)
 {
 	close_fd(stream_fd(c->stream));
@@ -129,13 +146,18 @@ static enum shard_status watch(struct shard_client *c, int fd)
 {
 	struct epoll_event ev = {.events = EPOLLIN};
 
-	return epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0 ? SHARD_OK : no_system("cannot watch a descriptor");
+	return epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0
+		       ? SHARD_OK
+		       : no_system("cannot watch a descriptor");
 }
 
 static enum shard_status open_stream(struct shard_client *c, int fd)
 {
-	struct stream_conf conf = {
-		.fd = fd, .queue_max = CLIENT_QUEUE_MAX, .body_max = WIRE_HELLO_MAX, .handler = &incoming_handler, .owner = c};
+	struct stream_conf conf = {.fd = fd,
+				   .queue_max = CLIENT_QUEUE_MAX,
+				   .body_max = WIRE_HELLO_MAX,
+				   .handler = &incoming_handler,
+				   .owner = c};
 	struct err e;
 
 	if (stream_open(&c->stream, &conf, &e) != SHARD_OK) {
@@ -147,7 +169,8 @@ static enum shard_status open_stream(struct shard_client *c, int fd)
 	return c->tcp ? SHARD_OK : watch(c, fd); /* the thread alone reads a tcp socket */
 }
 
-static enum shard_status introduce(struct shard_client *c, const struct auth *auth, struct wait *w) /* dial, HELLO, thread */
+static enum shard_status introduce(struct shard_client *c, const struct auth *auth,
+				   struct wait *w) /* dial, HELLO, thread */
 {
 	enum shard_status rc;
 	int fd;
@@ -183,12 +206,30 @@ static enum shard_status connect_once(void *arg)
 
 	if (rc == SHARD_OK) {
 		a->c->tcp = a->tcp;
-		wait_begin(a->c, &w, a->deadline_ns > now ? (int64_t)((a->deadline_ns - now) / NS_PER_MS) + 1 : 1);
+		wait_begin(a->c, &w,
+			   a->deadline_ns > now ? (int64_t)((a->deadline_ns - now) / NS_PER_MS) + 1
+						: 1);
 		rc = introduce(a->c, a->auth, &w);
 	}
 	if (rc != SHARD_OK && a->c != NULL) {
 		client_free(a->c);
 		a->c = NULL;
+	}
+	return rc;
+}
+
+/* A daemon at which a crowd knocks makes room by closing connections that have not said who they
+ * are yet. Over TCP that may hit this one, so an opening that ends without a word is tried again, a
+ * few times. */
+static enum shard_status connect_tries(struct connecting *a)
+{
+	enum shard_status rc = connect_once(a);
+
+	for (int tries = 1; tries < CONNECT_TRIES && rc == SHARD_CLOSED && a->tcp; tries++) {
+		if (clock_ns() >= a->deadline_ns)
+			break;
+		(void)poll(NULL, 0, 5 << tries);
+		rc = connect_once(a);
 	}
 	return rc;
 }
@@ -201,9 +242,11 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 	struct err e;
 
 	if (out == NULL)
-		return text_fail(SHARD_BAD_ARG, "shard_connect: where should the connection go? the first argument is NULL");
+		return text_fail(SHARD_BAD_ARG, "shard_connect: where should the connection go? "
+						"the first argument is NULL");
 	*out = NULL;
-	if (opts != NULL && (rc = text_struct_in(&o, sizeof(o), opts, "shard_connect_opts")) != SHARD_OK)
+	if (opts != NULL &&
+	    (rc = text_struct_in(&o, sizeof(o), opts, "shard_connect_opts")) != SHARD_OK)
 		return rc;
 	if (o.address == NULL)
 		o.address = secure_getenv("SHARD_ADDRESS");
@@ -213,10 +256,13 @@ enum shard_status shard_connect(shard_client **out, const struct shard_connect_o
 		return rc;
 	if (o.secret == NULL)
 		o.secret = secure_getenv("SHARD_SECRET");
-	if (a.tcp && o.secret != NULL && o.secret[0] != 0 && auth_open(&a.auth, o.secret, &e) != SHARD_OK)
+	if (a.tcp && o.secret != NULL && o.secret[0] != 0 &&
+	    auth_open(&a.auth, o.secret, &e) != SHARD_OK)
 		return text_fail_err(&e);
-	a.deadline_ns = clock_ns() + (uint64_t)(o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS) * NS_PER_MS;
-	rc = spawn_is(o.address) ? spawn_connect(o.address, a.deadline_ns, connect_once, &a) : connect_once(&a);
+	a.deadline_ns = clock_ns() +
+			(uint64_t)(o.timeout_ms > 0 ? o.timeout_ms : CLIENT_CONNECT_MS) * NS_PER_MS;
+	rc = spawn_is(o.address) ? spawn_connect(o.address, a.deadline_ns, connect_once, &a)
+				 : connect_tries(&a);
 	auth_close(&a.auth);
 	if (rc != SHARD_OK)
 		return rc;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reaching a daemon at "unix:/path" or "tcp://host:port". Called by shard_connect() before there is a handle. Fails with
- * SHARD_BAD_ARG for what is no address, and SHARD_UNREACHABLE with the errno's name and what to do. "spawn:NAME" is the socket of that
- * name; starting a daemon is spawn.c's.
+/* Reaching a daemon at "unix:/path" or "tcp://host:port". Called by shard_connect() before there is
+ * a handle. Fails with SHARD_BAD_ARG for what is no address, and SHARD_UNREACHABLE with the errno's
+ * name and what to do. "spawn:NAME" is the socket of that name; starting a daemon is spawn.c's.
  * Only resolving a name can take longer than the deadline: that is the resolver's own timeout. */
 #include "client.h"
 
 #include "net/address.h"
-#include "spawn.h"
+#include "spawn/spawn.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -44,13 +44,15 @@ static enum shard_status unreachable(const char *address, int error, bool tcp)
 		hint = tcp ? "is it running there, and is `listen` set in its shardd.conf?"
 			   : "is it running? systemctl status shardd";
 	errno = error;
-	return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s (%s): %s", address, name ? name : "?", hint);
+	return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s (%s): %s", address,
+			 name ? name : "?", hint);
 }
 
 static int finish_connect(int fd, uint64_t deadline_ns) /* 0 or errno */
 {
 	for (;;) {
-		uint64_t now = clock_ns(), left_ms = now >= deadline_ns ? 0 : (deadline_ns - now) / NS_PER_MS + 1;
+		uint64_t now = clock_ns(),
+			 left_ms = now >= deadline_ns ? 0 : (deadline_ns - now) / NS_PER_MS + 1;
 		struct pollfd p = {.fd = fd, .events = POLLOUT};
 		int n = poll(&p, 1, left_ms > 60000 ? 60000 : (int)left_ms), error = 0;
 		socklen_t bytes = sizeof(error);
@@ -64,9 +66,11 @@ static int finish_connect(int fd, uint64_t deadline_ns) /* 0 or errno */
 	}
 }
 
-static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadline_ns, int *fd) /* 0 or errno */
+static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadline_ns,
+		    int *fd) /* 0 or errno */
 {
-	int error = 0, s = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
+	int error = 0, s = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+	    one = 1;
 
 	if (s < 0)
 		return errno;
@@ -76,12 +80,14 @@ static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadlin
 			error = finish_connect(s, deadline_ns);
 			break;
 		}
-		if (error != EAGAIN || clock_ns() >= deadline_ns) /* EAGAIN: a unix socket's backlog is full */
+		if (error != EAGAIN ||
+		    clock_ns() >= deadline_ns) /* EAGAIN: a unix socket's backlog is full */
 			break;
 		error = 0;
 		(void)poll(NULL, 0, 5);
 	}
-	if (error == 0 && sa->sa_family != AF_UNIX && setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)
+	if (error == 0 && sa->sa_family != AF_UNIX &&
+	    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)
 		error = errno;
 	if (error != 0)
 		close(s);
@@ -90,16 +96,20 @@ static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadlin
 	return error;
 }
 
-static enum shard_status dial_name(const char *address, const struct conn_address *a, uint64_t deadline_ns, int *fd)
+static enum shard_status dial_name(const char *address, const struct conn_address *a,
+				   uint64_t deadline_ns, int *fd)
 {
-	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *all = NULL;
+	struct addrinfo hints = {.ai_family = AF_UNSPEC,
+				 .ai_socktype = SOCK_STREAM,
+				 .ai_flags = AI_NUMERICSERV},
+			*all = NULL;
 	char port[8];
 	int n, error = EADDRNOTAVAIL;
 
 	snprintf(port, sizeof(port), "%u", a->port);
 	if ((n = getaddrinfo(a->host, port, &hints, &all)) != 0)
-		return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s: host \"%s\": %s", address, a->host,
-				 n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n));
+		return text_fail(SHARD_UNREACHABLE, "no shardd at %.200s: host \"%s\": %s", address,
+				 a->host, n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n));
 	for (struct addrinfo *i = all; i != NULL; i = i->ai_next)
 		if ((error = dial_one(i->ai_addr, i->ai_addrlen, deadline_ns, fd)) == 0)
 			break;
@@ -123,5 +133,9 @@ enum shard_status dial(const char *address, uint64_t deadline_ns, int *fd)
 	if (!address_numeric(&a, &sock))
 		return dial_name(address, &a, deadline_ns, fd);
 	error = dial_one((const struct sockaddr *)&sock.sa, sock.bytes, deadline_ns, fd);
+	if (error == 0 && spawned && spawn_peer(address, *fd, &e) != SHARD_OK) {
+		close(*fd);
+		return text_fail_err(&e);
+	}
 	return error == 0 ? SHARD_OK : unreachable(address, error, !a.unix_path);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle.h: one attachment to one model, as the files of the library see it. Layout and names never change; everything else
- * is touched with the client's lock, except what is atomic and the arena, which belongs to whoever pushes. */
+/* handle.h: one attachment to one model, as the files of the library see it. Layout and names never
+ * change. Everything else is touched with the client's lock, except what is atomic and the arena,
+ * which belongs to whoever pushes. The file that a group of fields is named after keeps them. */
 #ifndef SHARD_HANDLE_H
 #define SHARD_HANDLE_H
 
@@ -8,95 +9,132 @@
 #include "attempt.h"
 #include "client.h"
 #include "cover.h"
+#include "request.h"
+#include "spec.h"
+
 #include "net/shm.h"
 
 #include "shard.pb-c.h"
 
 struct shard_model {
-	struct list node;
+	struct list node; /* in the client's models, or its zombies once it is detached */
 	struct shard_client *client;
-	struct space space;
-	uint32_t id, generation, pid;
-	bool defined, created, sealed; /* defined: id and generation are known */
-	int64_t timeout_ms;
-	uint64_t sealed_step; /* as of define or seal */
-	atomic_flag busy;     /* a [one] call is in progress */
-	struct err lost;      /* status: every call says so */
+	struct spec spec;
+	struct layout *layout;
+	/* define.c */
+	uint32_t id, generation; /* as the daemon numbers them */
+	bool defined;            /* The daemon has answered: id and generation are valid. */
+	bool created;            /* This session is the one that writes the weights. */
+	bool sealed;             /* The model has weights. */
+	uint64_t sealed_step;    /* the step that they were of when it was defined or sealed */
+	uint32_t staleness;      /* the model's max_staleness */
+	bool scheduled;          /* A schedule gives the learning rates, not shard_begin(). */
+	int64_t timeout_ms;      /* of calls that name none */
+	atomic_flag busy;        /* A call is in progress that only one thread may make. */
+	struct err lost;         /* Once it has a status, every call answers with it. */
 	/* world.c */
-	struct request *join_request, *leave_request; /* outlive a call that timed out */
-	bool joined, introduced;                      /* introduced: shard_join() has returned a world */
-	uint64_t attempts;                            /* ATTEMPT frames seen */
-	struct attempt offered, begun;                /* the newest ATTEMPT; the one in hand */
-	bool offered_over;                            /* it ended before it was begun */
-	enum phase phase;
-	uint64_t committed_no; /* newest attempt that was committed or voted to skip */
-	/* ahead.c */
-	uint32_t staleness;    /* the model's max_staleness */
-	struct attempt flight; /* committed and undecided, while `begun` is the step after it; no 0: none */
-	bool ahead;            /* `begun` had no ATTEMPT yet: nothing of it is sent */
-	bool abandon_due;      /* ABANDON goes out when it has */
-	bool changed;          /* SHARD_WORLD_CHANGED until shard_world_get() */
-	bool rolled_back;      /* or rather SHARD_ROLLED_BACK */
-	char why[MODEL_WHY_BYTES], why_shown[MODEL_WHY_BYTES];
-	struct attempt seen; /* rank and size that the caller knows */
+	struct request *join_request;  /* It outlives a shard_join() that timed out. */
+	struct request *leave_request; /* It outlives a shard_leave() that timed out. */
+	bool joined;                   /* The daemon has taken this trainer into the model. */
+	bool introduced;               /* shard_join() has returned a world to the caller. */
+	uint64_t attempts;             /* how many attempts were numbered so far */
+	struct attempt offered;        /* the newest ATTEMPT */
+	bool offered_over;             /* It ended before it was begun. */
+	struct attempt begun;          /* the attempt in hand */
+	enum phase phase;              /* of the attempt in hand */
+	struct attempt
+		flight;   /* max_staleness = 1: undecided while `begun` follows it; no 0: none */
+	bool ahead;       /* `begun` has no ATTEMPT yet, so nothing of it is sent. */
+	bool abandon_due; /* ABANDON goes out when the ATTEMPT of `begun` is here. */
+	bool changed;     /* Calls answer handle_changed() until shard_world_get(). */
+	bool rolled_back; /* They answer SHARD_ROLLED_BACK then. */
+	char why[MODEL_WHY_BYTES];       /* why the world changed */
+	char why_shown[MODEL_WHY_BYTES]; /* what struct shard_world points to */
+	struct attempt seen;             /* rank and size of the world that the caller knows */
+	/* step.c, verdict.c */
+	uint64_t committed_no;   /* the newest attempt that was committed or voted to skip */
+	uint64_t committed_step; /* its step; the daemon may overwrite images before it */
 	struct verdict verdicts[MODEL_VERDICTS];
-	double weight, *lr;       /* lr: [space.groups_nr] of the step in hand; made at the first use */
-	bool lr_given, scheduled; /* scheduled: the model's settings name a schedule */
+	double weight;    /* of the step in hand */
+	bool lr_given;    /* shard_begin() gave learning rates. */
+	double *lr;       /* [spec.groups_nr] those; made at the first use */
+	uint64_t wait_ns; /* how long calls have waited since shard_begin() */
 	/* push.c */
-	struct shm arena, image;
+	struct shm arena;
+	uint64_t arena_half; /* bytes from the first half to the second */
 	struct cover cover;
-	struct adds adds;                       /* of steps with more than one; sums made at the first */
-	pthread_mutex_t adding;                 /* order: adding, then the client's lock */
-	uint32_t *queue, queue_first, queue_nr; /* complete chunks that are not sent yet, at most chunks_nr */
-	uint32_t queue_part;                    /* of the first one, over tcp */
-	unsigned char *forced;                  /* [chunks_nr] vote_skip sends it as wholly absent */
-	uint32_t *absent;                       /* room for one PUSH */
-	bool guard, ready_due, ready_skip;      /* ready_due: READY follows the last chunk */
-	char ready_why[MODEL_WHY_BYTES];
-	uint32_t copying;   /* pushes that are between claim and fill */
-	uint32_t sends_out; /* parts of the arena that the stream still reads */
-	uint64_t pushed_bytes, pulled_bytes, wait_ns;
+	struct adds adds;       /* of steps with more than one micro-step; made at the first */
+	pthread_mutex_t adding; /* It is taken before the client's lock. */
+	uint32_t *queue;        /* [chunks_nr] ring of complete chunks that are not sent yet */
+	uint32_t queue_first, queue_nr;
+	uint32_t queue_part;   /* tcp: parts of the first one that are sent */
+	unsigned char *forced; /* [chunks_nr] vote_skip sends the chunk as wholly absent. */
+	uint32_t *absent;      /* [tensors_nr] room for one PUSH */
+	bool guard;            /* SHARD_GUARD=1: what was pushed is write-protected. */
+	bool ready_due;        /* READY follows the last chunk. */
+	bool ready_skip;       /* It votes to skip the step. */
+	char ready_why[MODEL_WHY_BYTES];     /* the reason that READY or ABANDON gives */
+	uint32_t copying;                    /* pushes that are between claim and fill */
+	uint32_t sends_out;                  /* parts of the arena that the stream still reads */
+	uint64_t pushed_bytes, pulled_bytes; /* for struct shard_result */
 	/* image.c */
-	uint64_t image_data;             /* offset of element 0 */
-	uint64_t image_half, arena_half; /* to the second one of each */
-	_Atomic uint64_t *version;       /* [staleness + 1][chunks_nr] in the shared image, or own_version */
-	_Atomic uint64_t *own_version;
-	uint32_t *own_part;      /* [chunks_nr] parts of the version being received */
-	uint64_t *own_coming;    /* [chunks_nr] that version */
-	bool *own_same;          /* [chunks_nr] it is here already: its bytes go nowhere */
-	uint64_t committed_step; /* newest step that this trainer has committed: images before it may be overwritten */
-	uint64_t known_step,
-		wrote[2]; /* weights.c: the last decided step; who wrote the weights of the one before it, and its own */
+	struct shm image;
+	uint64_t image_data;           /* offset of element 0 */
+	uint64_t image_half;           /* bytes from the first image to the second */
+	_Atomic uint64_t *version;     /* [staleness + 1][chunks_nr] the daemon's, or own_version */
+	_Atomic uint64_t *own_version; /* tcp: what the chunks here hold */
+	uint32_t *own_part;   /* tcp: [chunks_nr] parts of a coming version received so far */
+	uint64_t *own_coming; /* tcp: [chunks_nr] that version */
+	bool *own_same;       /* tcp: [chunks_nr] It is here already: its bytes are dropped. */
+	uint64_t known_step;  /* the last step whose outcome is known */
+	uint64_t wrote[2];    /* who wrote the weights of the step before it, and its own */
 	uint64_t landed[MODEL_IMAGES]; /* tcp: what the images have, or are getting */
-	struct ticket tickets[MODEL_TICKETS];
+	/* ticket.c */
+	struct ticket tickets[MODEL_TICKETS]; /* ring of those that wait */
 	uint32_t tickets_first, tickets_nr;
+	_Atomic uint64_t ticket_last;         /* the last number that was given */
+	_Atomic uint64_t ticket_done;         /* All tickets up to this one are done. */
+	_Atomic uint64_t void_last;           /* newest void ticket; 0: none was */
+	struct void_range voids[MODEL_VOIDS]; /* one of each rollback, in their order */
+	uint32_t voids_nr;
 	/* blob.c */
 	unsigned char *blob; /* made at the first use */
 	uint32_t blob_bytes;
-	bool blob_due; /* READY brings it, until blob_step is decided */
-	uint64_t blob_step;
+	uint64_t blob_step; /* the step that it was set in */
+	bool blob_due;      /* READY brings it until blob_step is decided. */
 	/* ckpt.c */
-	struct list saves; /* under way, and how the last ones ended */
+	struct list saves; /* those under way, and how the last ones ended */
 	uint32_t saves_nr;
-	_Atomic uint64_t save_last, save_no[MODEL_SAVES]; /* newest ticket of a save; all that are remembered, 0: free */
-	_Atomic uint64_t ticket_last, ticket_done;        /* given; all up to it are done */
-	_Atomic uint64_t void_first, void_last;           /* those in between ended with their generation */
+	_Atomic uint64_t save_last;            /* newest ticket of a save */
+	_Atomic uint64_t save_no[MODEL_SAVES]; /* all tickets that are remembered; 0: free */
 };
 
-/* --- handle.c --- */
-enum shard_status handle_enter(struct shard_model *m);     /* as client_enter(); also SHARD_LOST, and NULL is refused */
-enum shard_status handle_enter_one(struct shard_model *m); /* also SHARD_BUSY */
+/* As client_enter(). Also SHARD_LOST, and NULL is refused. */
+enum shard_status handle_enter(struct shard_model *m);
+/* Also SHARD_BUSY: another thread is in such a call. */
+enum shard_status handle_enter_one(struct shard_model *m);
 void handle_leave_one(struct shard_model *m);
+/* An attempt was offered that is newer than the one in hand, and has not ended. */
+bool handle_offered(const struct shard_model *m);
+/* SHARD_WORLD_CHANGED or SHARD_ROLLED_BACK with its sentence, until shard_world_get(). */
+enum shard_status handle_changed(struct shard_model *m);
+/* SHARD_RANGE with its sentence unless the tensor exists and [first, first + count) is inside it
+ * and not empty. what: the call, for the sentence. */
+enum shard_status handle_range(const struct shard_model *m, const char *what, uint32_t tensor,
+			       uint64_t first, uint64_t count);
+/* For calls that only say where the arena or the image is: mapped memory stays until the handle
+ * leaves or is detached, so the end of the connection and LOST are no reason to refuse. */
+enum shard_status handle_enter_joined(struct shard_model *m, const char *what);
 struct wire_head handle_head(const struct shard_model *m);
-int64_t handle_timeout(const struct shard_model *m, int64_t timeout_ms); /* SHARD_DEFAULT, and below: the model's */
-enum shard_status handle_wait(struct shard_model *m, struct wait *w);    /* pump_wait(), and SHARD_LOST; counts the time */
-void handle_waits_text(struct shard_model *m, char *text, size_t bytes); /* asks whom the model waits for */
+/* What the caller gave; the model's own for SHARD_DEFAULT and anything below 0. */
+int64_t handle_timeout(const struct shard_model *m, int64_t timeout_ms);
+/* As pump_wait(). Also SHARD_LOST, and counts the time. */
+enum shard_status handle_wait(struct shard_model *m, struct wait *w);
+/* Asks whom the model waits for. False: shardd did not say, and text says that. */
+bool handle_waits_text(struct shard_model *m, char *text, size_t bytes);
+/* The handle that a frame is for, or NULL. */
 struct shard_model *handle_find(struct shard_client *c, const struct wire_head *h);
-void handle_reap(struct shard_client *c); /* frees what was detached, when the stream is done with it */
-void handle_free(struct shard_model *m);
-/* A handle on the model that a reply of ATTACH or RESTORE describes. SHARD_EXISTS: this connection has one. */
-enum shard_status handle_of_reply(struct shard_client *c, const struct request *r, struct shard_model **out);
-void handle_forget(struct shard_model *m); /* in a forked child: closes descriptors, touches nothing else */
-void handle_lost(struct shard_model *m, uint32_t status, const char *why); /* SHARD_NOT_FOUND: it was dropped */
+/* LOST came. status SHARD_NOT_FOUND: the model was dropped. */
+void handle_lost(struct shard_model *m, uint32_t status, const char *why);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the daemon sends, one row per op. Called by the stream with the client's lock, from whichever thread pumps. A reply finds its
- * request by tag; the rest finds its model by id and generation, and is dropped where the model is gone: frames of a detached
- * or lost model are still under way then. What is malformed ends the connection. */
+/* What the daemon sends, one row per op. Called by the stream with the client's lock, from the
+thread that pumps. A reply finds its request by tag. Every other frame finds its model by id and
+generation, and is dropped if there is none: frames of a detached or lost model are still under way
+then. What is malformed ends the connection. */
 #include "ckpt.h"
 #include "handle.h"
 #include "image.h"
@@ -12,8 +13,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-typedef enum shard_status (*frame_fn)(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				      struct err *e);
+typedef enum shard_status (*frame_fn)(struct shard_client *c, struct shard_model *m,
+				      const struct wire_head *h, const void *body, struct err *e);
 
 static enum shard_status malformed(const struct wire_head *h, struct err *e)
 {
@@ -22,31 +23,41 @@ static enum shard_status malformed(const struct wire_head *h, struct err *e)
 	return err_set(e, SHARD_PROTOCOL, "the body of %s cannot be read", row ? row->name : "?");
 }
 
-static enum shard_status on_ping(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				 struct err *e)
+static enum shard_status on_ping(struct shard_client *c, struct shard_model *m,
+				 const struct wire_head *h, const void *body, struct err *e)
 {
 	struct wire_head pong = {.op = OP_PONG, .attempt = h->attempt};
 	enum shard_status rc = stream_send_control(c->stream, &pong, NULL);
 
-	(void)m, (void)body, (void)e; /* a full queue is a sign of life too: the frames in it are under way */
+	(void)m, (void)body,
+		(void)e; /* a full queue is a sign of life too: the frames in it are under way */
 	return rc == SHARD_AGAIN || rc == SHARD_OK ? SHARD_OK : rc;
 }
 
-static enum shard_status on_error(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				  struct err *e)
+static enum shard_status on_pong(struct shard_client *c, struct shard_model *m,
+				 const struct wire_head *h, const void *body, struct err *e)
+{
+	(void)c, (void)m, (void)h, (void)body,
+		(void)e; /* the stream knows when it heard something */
+	return SHARD_OK;
+}
+
+static enum shard_status on_error(struct shard_client *c, struct shard_model *m,
+				  const struct wire_head *h, const void *body, struct err *e)
 {
 	Shard__Error *x = shard__error__unpack(NULL, h->body_bytes, body);
 
 	(void)m, (void)e;
 	if (x == NULL)
 		return malformed(h, e);
-	err_set(&c->last_words, x->status ? (enum shard_status)x->status : SHARD_CLOSED, "%.400s", x->text);
+	err_set(&c->last_words, x->status ? (enum shard_status)x->status : SHARD_CLOSED, "%.400s",
+		x->text);
 	shard__error__free_unpacked(x, NULL);
 	return SHARD_OK;
 }
 
-static enum shard_status on_attempt(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				    struct err *e)
+static enum shard_status on_attempt(struct shard_client *c, struct shard_model *m,
+				    const struct wire_head *h, const void *body, struct err *e)
 {
 	Shard__Attempt *x = shard__attempt__unpack(NULL, h->body_bytes, body);
 
@@ -63,8 +74,8 @@ static enum shard_status on_attempt(struct shard_client *c, struct shard_model *
 	return rc;
 }
 
-static enum shard_status on_result(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				   struct err *e)
+static enum shard_status on_result(struct shard_client *c, struct shard_model *m,
+				   const struct wire_head *h, const void *body, struct err *e)
 {
 	Shard__Result *x = shard__result__unpack(NULL, h->body_bytes, body);
 
@@ -76,9 +87,10 @@ static enum shard_status on_result(struct shard_client *c, struct shard_model *m
 	return SHARD_OK;
 }
 
-/* Names the generation that begins: every handle of an older one is over, unless the weights are back already. */
-static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				 struct err *e)
+/* Names the generation that begins: every handle of an older one is over, unless the weights are
+ * back already. */
+static enum shard_status on_lost(struct shard_client *c, struct shard_model *m,
+				 const struct wire_head *h, const void *body, struct err *e)
 {
 	Shard__Why *x = shard__why__unpack(NULL, h->body_bytes, body);
 
@@ -97,29 +109,31 @@ static enum shard_status on_lost(struct shard_client *c, struct shard_model *m, 
 	return SHARD_OK;
 }
 
-static enum shard_status on_ended(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				  struct err *e)
+static enum shard_status on_ended(struct shard_client *c, struct shard_model *m,
+				  const struct wire_head *h, const void *body, struct err *e)
 {
 	Shard__Why *x = shard__why__unpack(NULL, h->body_bytes, body);
 
 	(void)c;
 	if (x == NULL)
 		return malformed(h, e);
-	world_ended(m, h, x->status == SHARD_MISMATCH ? SHARD_MISMATCH : SHARD_WORLD_CHANGED, x->why);
+	world_ended(m, h, x->status == SHARD_MISMATCH ? SHARD_MISMATCH : SHARD_WORLD_CHANGED,
+		    x->why);
 	shard__why__free_unpacked(x, NULL);
 	return SHARD_OK;
 }
 
-static enum shard_status on_published(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				      struct err *e)
+static enum shard_status on_published(struct shard_client *c, struct shard_model *m,
+				      const struct wire_head *h, const void *body, struct err *e)
 {
-	(void)c, (void)h, (void)body, (void)e; /* the shared page says what moved; waiters look at it */
-	push_flush(m);                         /* a READY may wait for the weights */
+	(void)c, (void)h, (void)body,
+		(void)e; /* the shared page says what moved; waiters look at it */
+	push_flush(m);   /* a READY may wait for the weights */
 	return SHARD_OK;
 }
 
-static enum shard_status on_image(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				  struct err *e)
+static enum shard_status on_image(struct shard_client *c, struct shard_model *m,
+				  const struct wire_head *h, const void *body, struct err *e)
 {
 	(void)body, (void)e;
 	if (c->landing == m) /* else it belonged to a handle that was detached meanwhile */
@@ -129,8 +143,8 @@ static enum shard_status on_image(struct shard_client *c, struct shard_model *m,
 	return SHARD_OK;
 }
 
-static enum shard_status on_progress(struct shard_client *c, struct shard_model *m, const struct wire_head *h, const void *body,
-				     struct err *e)
+static enum shard_status on_progress(struct shard_client *c, struct shard_model *m,
+				     const struct wire_head *h, const void *body, struct err *e)
 {
 	Shard__Progress *x = shard__progress__unpack(NULL, h->body_bytes, body);
 
@@ -146,12 +160,15 @@ static const struct frame_row {
 	frame_fn fn;
 	bool of_model;
 } rows[OP_NR] = {
-	[OP_PING] = {on_ping, false},          [OP_ERROR] = {on_error, false},     [OP_ATTEMPT] = {on_attempt, true},
-	[OP_RESULT] = {on_result, true},       [OP_ENDED] = {on_ended, true},      [OP_LOST] = {on_lost, false},
-	[OP_PUBLISHED] = {on_published, true}, [OP_IMAGE_DATA] = {on_image, true}, [OP_PROGRESS] = {on_progress, false},
+	[OP_PING] = {on_ping, false},          [OP_ERROR] = {on_error, false},
+	[OP_ATTEMPT] = {on_attempt, true},     [OP_RESULT] = {on_result, true},
+	[OP_ENDED] = {on_ended, true},         [OP_LOST] = {on_lost, false},
+	[OP_PUBLISHED] = {on_published, true}, [OP_IMAGE_DATA] = {on_image, true},
+	[OP_PROGRESS] = {on_progress, false},  [OP_PONG] = {on_pong, false},
 };
 
-static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h,
+				 void **to, struct err *e)
 {
 	struct shard_client *c = owner;
 	struct request *r;
@@ -161,11 +178,13 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 	if (h->flags & WIRE_REPLY) {
 		r = request_find(c, h);
 		if (r == NULL)
-			return err_set(e, SHARD_PROTOCOL, "a reply that nobody asked for (tag %u)", h->attempt);
+			return err_set(e, SHARD_PROTOCOL, "a reply that nobody asked for (tag %u)",
+				       h->attempt);
 		if (h->op == OP_READ) {
 			if (h->body_bytes > r->data_bytes)
-				return err_set(e, SHARD_PROTOCOL, "a reply of %u bytes where %u were asked for", h->body_bytes,
-					       r->data_bytes);
+				return err_set(e, SHARD_PROTOCOL,
+					       "a reply of %u bytes where %u were asked for",
+					       h->body_bytes, r->data_bytes);
 			*to = r->data;
 		}
 		return SHARD_OK;
@@ -179,11 +198,12 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 		*to = STREAM_DISCARD;
 		return SHARD_OK;
 	}
-	c->landing = m; /* looked at when the frame is there, which one that is discarded never is */
+	c->landing = m; /* for on_image(), which is not called for what is discarded */
 	return image_part(m, h, to, e);
 }
 
-static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct shard_client *c = owner;
 	struct shard_model *m = NULL;

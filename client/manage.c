@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Models as a whole: attach to one by name, drop it, set its lr and clip, ask the daemon for its figures, and say where an attachment's memory
- * lies. Each is one request (or none) on the connection, made and answered under the client's lock. Ways to fail: what the daemon
- * refuses, in its words (no such model, no permission, joined trainers), the deadline, no memory. */
+/* Models as a whole: attach to one by name, drop it, set its lr and clip, ask the daemon for its
+ * figures, and say where an attachment's memory lies. Each is one request (or none) on the
+ * connection, made and answered under the client's lock. Ways to fail: what the daemon refuses, in
+ * its words (no such model, no permission, joined trainers), the deadline, no memory. */
 #include "manage.h"
 
-#include "handle.h"
+#include "ckpt.h"
+#include "define.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static enum shard_status name_check(const char *call, const char *name)
 {
-	size_t n = name ? strnlen(name, 65) : 0;
-
-	if (n >= 1 && n <= 64 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") == n)
+	if (layout_model_name_ok(name))
 		return SHARD_OK;
-	return text_fail(SHARD_BAD_ARG, "%s: model name \"%.80s\": 1 to 64 of a-z 0-9 . _ - are possible", call,
+	return text_fail(SHARD_BAD_ARG,
+			 "%s: model name \"%.80s\": 1 to 64 of a-z 0-9 . _ - are possible", call,
 			 name ? name : "(null)");
 }
 
-/* With the lock: sends and waits; *out is the caller's in any case. */
-static enum shard_status ask(struct shard_client *c, uint16_t op, const ProtobufCMessage *msg, struct wait *w, struct request **out)
+/* With the lock: sends and waits; *out is the caller's in any case. of: the model, for the text. */
+static enum shard_status ask(struct shard_client *c, uint16_t op, const ProtobufCMessage *msg,
+			     const char *of, struct wait *w, struct request **out)
 {
 	struct request *r = *out = request_new(c, op, 0);
 	enum shard_status rc = r ? request_send(r, (struct wire_head){0}, msg, w) : SHARD_SYSTEM;
 
-	return rc == SHARD_OK ? request_wait(r, w) : rc;
+	return rc == SHARD_OK ? request_wait_alive(r, w, of) : rc;
 }
 
 enum shard_status shard_attach(shard_client *c, const char *name, shard_model **out)
@@ -36,17 +38,41 @@ enum shard_status shard_attach(shard_client *c, const char *name, shard_model **
 	struct wait w;
 
 	if (c == NULL || out == NULL)
-		return text_fail(SHARD_BAD_ARG, "shard_attach: the connection or the model's place is NULL");
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_attach: the connection or the model's place is NULL");
 	*out = NULL;
-	if ((rc = name_check("shard_attach", name)) != SHARD_OK || (rc = client_enter(c)) != SHARD_OK)
+	if ((rc = name_check("shard_attach", name)) != SHARD_OK ||
+	    (rc = client_enter(c)) != SHARD_OK)
 		return rc;
 	wait_begin(c, &w, c->timeout_ms);
-	body.name = (char *)(uintptr_t)name; /* protobuf-c's structs are not const; packing only reads */
-	rc = ask(c, OP_ATTACH, &body.base, &w, &r);
+	body.name = (char *)(uintptr_t)
+		name; /* protobuf-c's structs are not const; packing only reads */
+	rc = ask(c, OP_ATTACH, &body.base, name, &w, &r);
 	if (rc == SHARD_OK)
 		rc = handle_of_reply(c, r, out);
-	else if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "attaching to \"%s\" waited %.1f s for shardd at %s", name, wait_seconds(&w), c->address);
+	request_free(r);
+	client_leave(c);
+	return rc;
+}
+
+enum shard_status shard_restore(shard_client *c, const char *dir, const char *tag, const char *name,
+				shard_model **out)
+{
+	struct ckpt_ask a = {.name = name, .dir = dir, .tag = tag};
+	struct request *r = NULL;
+	struct ckpt_answer answer;
+	enum shard_status rc;
+
+	if (c == NULL || out == NULL || dir == NULL)
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_restore: the connection, dir or the model's place is NULL");
+	*out = NULL;
+	if ((rc = client_enter(c)) != SHARD_OK)
+		return rc;
+	a.timeout_ms = c->timeout_ms;
+	rc = ckpt_restore(c, &a, &answer, &r);
+	if (rc == SHARD_OK)
+		rc = handle_of_reply(c, r, out);
 	request_free(r);
 	client_leave(c);
 	return rc;
@@ -54,7 +80,8 @@ enum shard_status shard_attach(shard_client *c, const char *name, shard_model **
 
 enum shard_status manage_ask(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms)
 {
-	static const char *const words[] = {"?", "dropped", "set", "paused", "resumed", "rid of that rank"};
+	static const char *const words[] = {"?",      "dropped", "set",
+					    "paused", "resumed", "rid of that rank"};
 	struct request *r = NULL;
 	enum shard_status rc = client_enter(c);
 	struct wait w;
@@ -62,10 +89,13 @@ enum shard_status manage_ask(struct shard_client *c, const Shard__Manage *what, 
 	if (rc != SHARD_OK)
 		return rc;
 	wait_begin(c, &w, timeout_ms);
-	rc = ask(c, OP_MANAGE, &what->base, &w, &r);
-	if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "\"%.64s\" is not %s yet after %.1f s, but stays asked for: a step in hand is decided first",
-			  what->name, words[what->action < NR(words) ? what->action : 0], wait_seconds(&w));
+	rc = ask(c, OP_MANAGE, &what->base, what->name, &w, &r);
+	if (rc == SHARD_TIMEOUT && clock_ns() >= w.deadline_ns)
+		text_fail(rc,
+			  "\"%.64s\" is not %s yet after %.1f s, but stays asked for: a step in "
+			  "hand is decided first",
+			  what->name, words[what->action < NR(words) ? what->action : 0],
+			  wait_seconds(&w));
 	request_free(r);
 	client_leave(c);
 	return rc;
@@ -92,11 +122,12 @@ enum shard_status shard_set(shard_model *model, const char *key, const char *val
 	enum shard_status rc;
 
 	if (key == NULL || value == NULL || strlen(key) > 64 || strlen(value) > 64)
-		return text_fail(SHARD_BAD_ARG, "shard_set: choose lr or clip, and a number or \"default\"");
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_set: choose lr or clip, and a number or \"default\"");
 	if ((rc = handle_enter(model)) != SHARD_OK)
 		return rc;
 	client_leave(model->client);
-	m.name = model->space.name;
+	m.name = model->spec.name;
 	m.action = MANAGE_SET;
 	m.key = (char *)(uintptr_t)key;
 	m.value = (char *)(uintptr_t)value;
@@ -110,12 +141,16 @@ static enum shard_status stats_take(const struct request *r, char *json, size_t 
 	enum shard_status rc = SHARD_OK;
 
 	if (t == NULL)
-		return text_fail(SHARD_PROTOCOL, "shardd at %s answered STATUS with what cannot be read", r->c->address);
+		return text_fail(SHARD_PROTOCOL,
+				 "shardd at %s answered STATUS with what cannot be read",
+				 r->c->address);
 	need = strlen(t->text) + 1;
 	*bytes = need;
 	if (json == NULL || need > room)
-		rc = text_fail(SHARD_RANGE, "shard_stats: the text has %zu bytes with its end, and there is room for %zu", need,
-			       json ? room : 0);
+		rc = text_fail(SHARD_RANGE,
+			       "shard_stats: the text has %zu bytes with its end, and there is "
+			       "room for %zu",
+			       need, json ? room : 0);
 	else
 		memcpy(json, t->text, need);
 	shard__text__free_unpacked(t, NULL);
@@ -129,15 +164,14 @@ enum shard_status shard_stats(shard_client *c, char *json, size_t *bytes)
 	struct wait w;
 
 	if (c == NULL || bytes == NULL)
-		return text_fail(SHARD_BAD_ARG, "shard_stats: the connection or the number of bytes is NULL");
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_stats: the connection or the number of bytes is NULL");
 	if ((rc = client_enter(c)) != SHARD_OK)
 		return rc;
 	wait_begin(c, &w, c->timeout_ms);
-	rc = ask(c, OP_STATUS, NULL, &w, &r);
+	rc = ask(c, OP_STATUS, NULL, "of the daemon", &w, &r);
 	if (rc == SHARD_OK)
 		rc = stats_take(r, json, bytes);
-	else if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "shard_stats waited %.1f s for shardd at %s", wait_seconds(&w), c->address);
 	request_free(r);
 	client_leave(c);
 	return rc;
@@ -145,15 +179,14 @@ enum shard_status shard_stats(shard_client *c, char *json, size_t *bytes)
 
 enum shard_status shard_region(shard_model *m, enum shard_kind kind, void **base, size_t *bytes)
 {
-	enum shard_status rc = handle_enter(m);
+	enum shard_status rc = handle_enter_joined(m, "shard_region()");
 
 	if (rc != SHARD_OK)
 		return rc;
 	if (base == NULL || bytes == NULL || (kind != SHARD_GRAD && kind != SHARD_IMAGE)) {
-		rc = text_fail(SHARD_BAD_ARG, base && bytes ? "shard_region: choose SHARD_GRAD or SHARD_IMAGE"
-							    : "shard_region: the place of base or bytes is NULL");
-	} else if (!m->joined) {
-		rc = text_fail(SHARD_BAD_STATE, "shard_region() of \"%s\", which is not joined", m->space.name);
+		rc = text_fail(SHARD_BAD_ARG,
+			       base && bytes ? "shard_region: choose SHARD_GRAD or SHARD_IMAGE"
+					     : "shard_region: the place of base or bytes is NULL");
 	} else {
 		*base = kind == SHARD_GRAD ? m->arena.base : (char *)m->image.base + m->image_data;
 		*bytes = kind == SHARD_GRAD ? m->arena.bytes : m->image.bytes - m->image_data;

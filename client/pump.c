@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who reads the socket, and how a call waits. On a unix socket there is no thread: the first call that has to wait becomes the
- * pumper, sits in poll(2) without the lock and handles what arrives for everybody; the others wait on a condition and one of them
- * takes over when it leaves. On tcp the library's one thread pumps, and every call waits on the condition. Whoever queues a frame
- * writes it at once; only if the socket is full the pumper is woken to wait for room. Ways to fail: a deadline, shard_interrupt(),
- * the end of the connection; the last is remembered and every later call says it again. */
-#include "handle.h"
-#include "push.h"
-#include "world.h"
+/* Who reads the socket, and how a call waits. A unix socket has no thread of its own: the first
+call that has to wait becomes the pumper. It sits in poll(2) without the lock and handles what
+arrives for all, while the others wait on a condition, and one of them takes over when it leaves. On
+tcp the library's one thread pumps, and every call waits on the condition. A call that queues a
+frame writes it at once. Only if the socket is full does it wake the pumper, which then waits for
+room. What happens is told to the layers above through struct client_events. Ways to fail: a
+deadline, shard_interrupt(), the end of the connection, which every later call reports again. */
+#include "request.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -22,14 +22,21 @@ bool client_forked(const struct shard_client *c)
 enum shard_status client_enter(struct shard_client *c)
 {
 	if (client_forked(c))
-		return text_fail(SHARD_FORKED, "this connection to %s belongs to the parent process: connect again here",
-				 c->address);
+		return text_fail(
+			SHARD_FORKED,
+			"this connection to %s belongs to the parent process: connect again here",
+			c->address);
 	pthread_mutex_lock(&c->lock);
 	if (c->over.status == SHARD_OK)
 		return SHARD_OK;
 	text_fail_err(&c->over);
 	pthread_mutex_unlock(&c->lock);
 	return c->over.status; /* never changes again */
+}
+
+enum shard_status client_alive(const struct shard_client *c)
+{
+	return c->over.status == SHARD_OK ? SHARD_OK : text_fail_err(&c->over);
 }
 
 void client_leave(struct shard_client *c)
@@ -69,7 +76,8 @@ static void wake_clear(struct shard_client *c)
 	(void)n;
 }
 
-static void say_event(struct shard_client *c) /* for whoever polls shard_fd() while another thread handled the frame */
+/* For a caller that polls shard_fd() while another thread handles the frame. */
+static void say_event(struct shard_client *c)
 {
 	uint64_t one = 1;
 
@@ -83,15 +91,20 @@ static void pump_over(struct shard_client *c, const struct err *e)
 {
 	if (c->over.status != SHARD_OK)
 		return;
-	enum shard_status st = e->status == SHARD_PROTOCOL || e->status == SHARD_VERSION ? e->status : SHARD_CLOSED;
+	enum shard_status st = e->status == SHARD_PROTOCOL || e->status == SHARD_VERSION
+				       ? e->status
+				       : SHARD_CLOSED;
 
 	if (c->last_words.status != SHARD_OK)
-		err_set(&c->over, SHARD_CLOSED, "shardd at %s ended the connection: %.380s", c->address, c->last_words.text);
+		err_set(&c->over, SHARD_CLOSED, "shardd at %s ended the connection: %.380s",
+			c->address, c->last_words.text);
 	else
-		err_set(&c->over, st, "connection to shardd at %s is over: %.380s", c->address, e->text);
+		err_set(&c->over, st, "connection to shardd at %s is over: %.380s", c->address,
+			e->text);
 	c->news = true;
-	world_over(c);
-	list_each(it, &c->requests) { /* the stream may still hold their bodies: they stay on the list */
+	c->events->over(c);
+	/* The stream may still hold their bodies, so they stay on the list. */
+	list_each(it, &c->requests) {
 		struct request *r = list_of(it, struct request, node);
 
 		if (r->answered)
@@ -106,17 +119,18 @@ void pump_moved(struct shard_client *c)
 {
 	pthread_cond_broadcast(&c->moved);
 	if (c->pumping && !c->tcp)
-		wake(c); /* the pumper may be waiting for just this */
+		wake(c); /* The pumper may be waiting for just this. */
 }
 
-/* What does not fit the stream's queue waits in the models: both must be empty, or the socket full, before anybody waits. */
+/* What does not fit the stream's queue waits in the models: both must be empty, or the socket full,
+ * before anybody waits. */
 static enum shard_status write_out(struct shard_client *c, struct err *e)
 {
 	enum shard_status rc;
 	bool more;
 
 	do {
-		more = push_flush_all(c);
+		more = c->events->flush(c);
 		rc = stream_write(c->stream, e);
 	} while (rc == SHARD_OK && more);
 	return rc;
@@ -141,8 +155,19 @@ enum shard_status pump_once(struct shard_client *c)
 		pump_over(c, &e);
 		return text_fail_err(&c->over);
 	}
-	handle_reap(c);
+	c->events->turned(c);
 	return SHARD_OK;
+}
+
+/* Whoever sits in poll(2) for all does not wake for what is read here, nor do those who wait for
+ * its turn to end, nor who polls shard_fd(). */
+enum shard_status pump_look(struct shard_client *c)
+{
+	enum shard_status rc = pump_once(c);
+
+	say_event(c);
+	pump_moved(c);
+	return rc;
 }
 
 void pump_kick(struct shard_client *c)
@@ -157,11 +182,13 @@ void pump_kick(struct shard_client *c)
 		if (c->pumping)
 			wake(c); /* so that its poll asks for room too */
 	} else if (rc != SHARD_OK) {
-		/* What the daemon said before it closed is still to be read: its words explain more than EPIPE. */
+		/* What the daemon said before it closed is still to be read: its words explain more
+		 * than EPIPE. */
 		struct err r = {.status = SHARD_OK};
 
 		e.status = rc;
-		while (c->last_words.status == SHARD_OK && stream_read(c->stream, CLIENT_READ_BYTES, &r) == SHARD_OK && c->news)
+		while (c->last_words.status == SHARD_OK &&
+		       stream_read(c->stream, CLIENT_READ_BYTES, &r) == SHARD_OK && c->news)
 			c->news = false;
 		pump_over(c, &e);
 	}
@@ -170,7 +197,8 @@ void pump_kick(struct shard_client *c)
 /* Sits in poll(2) for everybody. Enters and leaves with the lock. */
 static void pump_round(struct shard_client *c, int timeout_ms)
 {
-	struct pollfd p[2] = {{.fd = stream_fd(c->stream), .events = POLLIN}, {.fd = c->wake_fd, .events = POLLIN}};
+	struct pollfd p[2] = {{.fd = stream_fd(c->stream), .events = POLLIN},
+			      {.fd = c->wake_fd, .events = POLLIN}};
 	int n;
 
 	if (stream_queued(c->stream) > 0)
@@ -185,13 +213,16 @@ static void pump_round(struct shard_client *c, int timeout_ms)
 	if (n > 0 && p[0].revents && !c->stop)
 		(void)pump_once(c);
 	say_event(c);
-	pthread_cond_broadcast(&c->moved); /* whoever waits looks again, and one of them pumps if this thread has what it wants */
+	/* All that wait look again, and one of them pumps if this thread has what it wants. */
+	pthread_cond_broadcast(&c->moved);
 }
 
 static void wait_moved(struct shard_client *c, uint64_t deadline_ns)
 {
-	uint64_t cap = clock_ns() + 3600 * NS_PER_SEC, until = deadline_ns < cap ? deadline_ns : cap;
-	struct timespec ts = {.tv_sec = (time_t)(until / NS_PER_SEC), .tv_nsec = (long)(until % NS_PER_SEC)};
+	uint64_t cap = clock_ns() + 3600 * NS_PER_SEC,
+		 until = deadline_ns < cap ? deadline_ns : cap;
+	struct timespec ts = {.tv_sec = (time_t)(until / NS_PER_SEC),
+			      .tv_nsec = (long)(until % NS_PER_SEC)};
 
 	pthread_cond_timedwait(&c->moved, &c->lock, &ts);
 }
@@ -203,7 +234,9 @@ enum shard_status pump_wait(struct shard_client *c, struct wait *w)
 	if (c->over.status != SHARD_OK)
 		return text_fail_err(&c->over);
 	if (atomic_load(&c->interrupts) != w->interrupts)
-		return text_fail(SHARD_INTERRUPTED, "shard_interrupt() was called after %.1f s of waiting", wait_seconds(w));
+		return text_fail(SHARD_INTERRUPTED,
+				 "shard_interrupt() was called after %.1f s of waiting",
+				 wait_seconds(w));
 	if (now >= w->deadline_ns && (w->polled || c->tcp || c->pumping))
 		return SHARD_TIMEOUT;
 	w->polled = true;
@@ -214,6 +247,20 @@ enum shard_status pump_wait(struct shard_client *c, struct wait *w)
 	left_ms = now >= w->deadline_ns ? 0 : (w->deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS;
 	pump_round(c, left_ms > 3600000 ? 3600000 : (int)left_ms);
 	return SHARD_OK;
+}
+
+enum shard_status pump_pause(struct shard_client *c, const struct wait *w, uint64_t ns)
+{
+	uint64_t until = clock_ns() + ns;
+	struct wait part = *w;
+	enum shard_status rc;
+
+	part.deadline_ns = until < w->deadline_ns ? until : w->deadline_ns;
+	part.polled = false;
+	do
+		rc = pump_wait(c, &part);
+	while (rc == SHARD_OK);
+	return rc == SHARD_TIMEOUT && clock_ns() < w->deadline_ns ? SHARD_OK : rc;
 }
 
 static void *pump_thread(void *arg)
@@ -240,7 +287,8 @@ enum shard_status pump_start(struct shard_client *c)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error != 0) {
 		errno = error;
-		return text_fail(SHARD_SYSTEM, "cannot start the connection's thread: %s", strerror(error));
+		return text_fail(SHARD_SYSTEM, "cannot start the connection's thread: %s",
+				 strerror(error));
 	}
 	c->thread_runs = true;
 	return SHARD_OK;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Gradients: the arena, shard_push(), shard_push_none(), and the sending of chunks as they become complete. A push claims its range
- * under the lock, copies or converts into the arena without it (unless the bytes are there already), and fills it; what that
- * completes goes into a queue of chunk numbers that can never be full, and from there to the stream as far as it has room: over a
- * unix socket one PUSH per chunk, over tcp the parts of the arena that hold gradients first. READY follows the last chunk. Ways to
- * fail: what the caller did wrong (RANGE, DUPLICATE, DTYPE, BAD_STATE, STALE), an attempt that is over (WORLD_CHANGED). */
+/* Gradients: the arena, shard_push(), shard_push_none(), and the sending of chunks as they become
+complete. A push claims its range under the lock, copies or converts into the arena without it
+(unless the bytes are there already), and fills it. The chunks that this completes go into a queue
+of chunk numbers that can never be full, and from there to the stream as far as that has room. A
+unix socket carries one PUSH per chunk, tcp the parts of the arena that hold gradients before it.
+READY follows the last chunk. Ways to fail: what the caller did wrong (RANGE, DUPLICATE, DTYPE,
+BAD_STATE, STALE), an attempt that is over (WORLD_CHANGED). */
 #include "push.h"
 
 #include "blob.h"
 #include "image.h"
-#include "weights.h"
-#include "world.h"
+#include "ticket.h"
 
+#include "wire/control.h"
 #include "wire/dtype.h"
 
 #include <stdio.h>
@@ -29,18 +31,18 @@ static char *arena_half(const struct shard_model *m)
 
 enum shard_status push_init(struct shard_model *m, struct err *e)
 {
-	uint32_t chunks = m->space.chunks_nr;
+	uint32_t chunks = m->layout->chunks_nr;
 	const char *guard = getenv("SHARD_GUARD");
 
 	m->guard = guard != NULL && guard[0] == '1';
 	if (m->queue == NULL) { /* else it joined before */
-		enum shard_status rc = cover_init(&m->cover, &m->space, e);
+		enum shard_status rc = cover_init(&m->cover, m->layout, e);
 
 		if (rc != SHARD_OK)
 			return rc;
 		m->queue = malloc(chunks * sizeof(*m->queue));
 		m->forced = calloc(chunks, 1);
-		m->absent = malloc(m->space.tensors_nr * sizeof(*m->absent));
+		m->absent = malloc(m->layout->tensors_nr * sizeof(*m->absent));
 	}
 	if (m->queue != NULL && m->forced != NULL && m->absent != NULL)
 		return SHARD_OK;
@@ -57,19 +59,21 @@ static void on_complete(void *arg, uint32_t chunk)
 {
 	struct shard_model *m = arg;
 
-	CHECK(m->queue_nr < m->space.chunks_nr);
-	m->queue[(m->queue_first + m->queue_nr++) % m->space.chunks_nr] = chunk;
+	CHECK(m->queue_nr < m->layout->chunks_nr);
+	m->queue[(m->queue_first + m->queue_nr++) % m->layout->chunks_nr] = chunk;
 }
 
 void push_begin(struct shard_model *m)
 {
-	CHECK(m->copying == 0 && (m->sends_out == 0 || m->ahead)); /* the step in flight has the other half */
+	CHECK(m->copying == 0 &&
+	      (m->sends_out == 0 || m->ahead)); /* the step in flight has the other half */
 	push_drop(m);
-	memset(m->forced, 0, m->space.chunks_nr);
+	memset(m->forced, 0, m->layout->chunks_nr);
 	m->pushed_bytes = 0;
 	adds_reset(&m->adds);
 	if (m->guard)
-		(void)mprotect(arena_half(m), m->staleness ? m->arena_half : m->arena.bytes, PROT_READ | PROT_WRITE);
+		(void)mprotect(arena_half(m), m->staleness ? m->arena_half : m->arena.bytes,
+			       PROT_READ | PROT_WRITE);
 	cover_reset(&m->cover, on_complete, m);
 	push_flush(m);
 	pump_kick(m->client);
@@ -83,7 +87,7 @@ void push_drop(struct shard_model *m)
 
 void push_rest_absent(struct shard_model *m)
 {
-	for (uint32_t c = 0; c < m->space.chunks_nr; c++)
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
 		if (m->cover.left[c] > 0)
 			m->forced[c] = 1;
 	cover_rest(&m->cover, on_complete, m);
@@ -93,7 +97,7 @@ void push_ready(struct shard_model *m, bool skip, const char *why)
 {
 	m->ready_due = true;
 	m->ready_skip = skip;
-	snprintf(m->ready_why, sizeof(m->ready_why), "%s", why ? why : "");
+	control_clean(m->ready_why, sizeof(m->ready_why), why ? why : "");
 	push_flush(m);
 	pump_kick(m->client);
 }
@@ -108,11 +112,16 @@ static bool chunk_tensor_absent(const struct shard_model *m, uint32_t chunk, uin
 /* Does [at, end) of the element space, inside chunk, hold a gradient? */
 static bool holds_gradient(const struct shard_model *m, uint32_t chunk, uint64_t at, uint64_t end)
 {
-	const struct space *l = &m->space;
+	const struct layout *l = m->layout;
+	uint64_t start = layout_chunk_start(l, chunk);
 
-	for (uint32_t t = l->chunk_tensor[chunk]; t < l->tensors_nr && l->tensors[t].offset < end; t++)
-		if (l->tensors[t].offset + l->tensors[t].numel > at && !chunk_tensor_absent(m, chunk, t))
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		const struct segment *g = &l->segment[s];
+
+		if (start + g->start < end && start + g->start + g->n > at &&
+		    !chunk_tensor_absent(m, chunk, l->segment_tensor[s]))
 			return true;
+	}
 	return false;
 }
 
@@ -128,14 +137,16 @@ static void on_part_sent(void *arg, enum shard_status st)
 
 static enum shard_status send_parts(struct shard_model *m, uint32_t chunk)
 {
-	size_t elem = dtype_bytes(m->space.grad);
-	uint64_t part_elems = WIRE_PART_BYTES / elem, start = (uint64_t)chunk * m->space.chunk_elems;
-	uint64_t end = start + space_chunk_elems(&m->space, chunk);
+	size_t elem = dtype_bytes(m->spec.grad);
+	uint64_t part_elems = WIRE_PART_BYTES / elem,
+		 start = (uint64_t)chunk * m->layout->chunk_elems;
+	uint64_t end = start + layout_chunk_elems(m->layout, chunk);
 	struct wire_head h = m->begun.id;
 
 	h.op = OP_PUSH_DATA;
 	h.chunk = chunk;
-	for (uint64_t at = start + m->queue_part * part_elems; at < end; at += part_elems, m->queue_part++) {
+	for (uint64_t at = start + m->queue_part * part_elems; at < end;
+	     at += part_elems, m->queue_part++) {
 		uint64_t stop = at + part_elems < end ? at + part_elems : end;
 		enum shard_status rc;
 
@@ -143,7 +154,8 @@ static enum shard_status send_parts(struct shard_model *m, uint32_t chunk)
 			continue;
 		h.flags = WIRE_PART_FLAG(m->queue_part);
 		m->sends_out++;
-		rc = stream_send(m->client->stream, &h, arena_half(m) + at * elem, (uint32_t)((stop - at) * elem), on_part_sent, m);
+		rc = stream_send(m->client->stream, &h, arena_half(m) + at * elem,
+				 (uint32_t)((stop - at) * elem), on_part_sent, m);
 		if (rc != SHARD_OK) {
 			m->sends_out--;
 			return rc;
@@ -154,17 +166,16 @@ static enum shard_status send_parts(struct shard_model *m, uint32_t chunk)
 
 static enum shard_status send_chunk(struct shard_model *m, uint32_t chunk)
 {
-	const struct space *l = &m->space;
-	uint64_t end = (uint64_t)chunk * l->chunk_elems + space_chunk_elems(l, chunk);
+	const struct layout *l = m->layout;
 	struct wire_head h = m->begun.id;
 	Shard__Push p = SHARD__PUSH__INIT;
 	enum shard_status rc;
 
 	if (m->client->tcp && (rc = send_parts(m, chunk)) != SHARD_OK)
 		return rc;
-	for (uint32_t t = l->chunk_tensor[chunk]; t < l->tensors_nr && l->tensors[t].offset < end; t++)
-		if (chunk_tensor_absent(m, chunk, t))
-			m->absent[p.n_absent++] = t;
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
+		if (chunk_tensor_absent(m, chunk, l->segment_tensor[s]))
+			m->absent[p.n_absent++] = l->segment_tensor[s];
 	p.absent = m->absent;
 	h.op = OP_PUSH;
 	h.chunk = chunk;
@@ -180,7 +191,7 @@ static enum shard_status send_ready(struct shard_model *m)
 	r.weight = m->weight;
 	r.skip = m->ready_skip;
 	r.why = m->ready_why;
-	r.n_lr = m->lr_given ? m->space.groups_nr : 0;
+	r.n_lr = m->lr_given ? m->spec.groups_nr : 0;
 	r.lr = m->lr;
 	blob_ready(m, &r);
 	return stream_send_control(m->client->stream, &h, &r.base);
@@ -196,10 +207,12 @@ static enum shard_status send_abandon(struct shard_model *m)
 	return stream_send_control(m->client->stream, &h, &x.base);
 }
 
-/* A decision about this step may overwrite the weights of two steps before: nobody may need those of one step before from elsewhere. */
+/* A decision about this step may overwrite the weights of two steps before: nobody may need those
+ * of one step before from elsewhere. */
 static bool ready_may(const struct shard_model *m)
 {
-	return m->ready_due && (m->staleness == 0 || weights_here(m, 0, m->space.elems, m->begun.newest, NULL));
+	return m->ready_due &&
+	       (m->staleness == 0 || image_has(m, 0, m->layout->elems, m->begun.newest, NULL));
 }
 
 /* What does not fit stays queued: every turn of the pump comes back here. */
@@ -212,7 +225,7 @@ void push_flush(struct shard_model *m)
 	while (m->queue_nr > 0) {
 		if (send_chunk(m, m->queue[m->queue_first]) != SHARD_OK)
 			return;
-		m->queue_first = (m->queue_first + 1) % m->space.chunks_nr;
+		m->queue_first = (m->queue_first + 1) % m->layout->chunks_nr;
 		m->queue_nr--;
 		m->queue_part = 0;
 	}
@@ -239,50 +252,65 @@ bool push_flush_all(struct shard_client *c)
 
 static enum shard_status push_open(struct shard_model *m, const char *what, uint32_t tensor)
 {
-	const char *name = tensor < m->space.tensors_nr ? m->space.tensors[tensor].name : "?";
+	const char *name = tensor < m->layout->tensors_nr ? m->layout->tensor[tensor].name : "?";
 	ull step = m->begun.id.step;
 
 	if (m->changed)
-		return world_changed(m);
+		return handle_changed(m);
 	switch (m->phase) {
 	case PHASE_OPEN:
 		return SHARD_OK;
 	case PHASE_COMMITTED:
-		return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": step %llu is committed already", what, name, step);
+		return text_fail(SHARD_BAD_STATE,
+				 "%s of \"%.200s\": step %llu is committed already", what, name,
+				 step);
 	case PHASE_ABANDONED:
 	case PHASE_ENDED:
-		return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": attempt %u at step %llu was abandoned", what, name,
-				 m->begun.id.attempt, step);
+		return text_fail(SHARD_BAD_STATE,
+				 "%s of \"%.200s\": attempt %u at step %llu was abandoned", what,
+				 name, m->begun.id.attempt, step);
 	case PHASE_DECIDED:
-		return text_fail(SHARD_STALE, "%s of \"%.200s\": step %llu is decided, shard_begin() the next", what, name, step);
+		return text_fail(SHARD_STALE,
+				 "%s of \"%.200s\": step %llu is decided, shard_begin() the next",
+				 what, name, step);
 	case PHASE_NONE:
 		break;
 	}
-	return text_fail(SHARD_BAD_STATE, "%s of \"%.200s\": no step is begun: shard_join() and shard_begin() first", what, name);
+	return text_fail(SHARD_BAD_STATE,
+			 "%s of \"%.200s\": no step is begun: shard_join() and shard_begin() first",
+			 what, name);
 }
 
-static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
-				    enum shard_dtype dtype, uint32_t flags)
+static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint64_t first,
+				    uint64_t count, const void *src, enum shard_dtype dtype,
+				    uint32_t flags)
 {
 	enum shard_status rc = push_open(m, "push", tensor);
 	struct err e;
 
 	if (rc != SHARD_OK)
 		return rc;
-	if (space_range(&m->space, "push", tensor, first, count, &e) != SHARD_OK)
-		return text_fail_err(&e);
+	if ((rc = handle_range(m, "push", tensor, first, count)) != SHARD_OK)
+		return rc;
 	if (m->adds.micro_steps > 1 && !(flags & SHARD_ADD))
-		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\" without SHARD_ADD in a step of %u micro-steps: pass it",
-				 m->space.tensors[tensor].name, m->adds.micro_steps);
+		return text_fail(
+			SHARD_BAD_ARG,
+			"push of \"%.200s\" without SHARD_ADD in a step of %u micro-steps: pass it",
+			m->layout->tensor[tensor].name, m->adds.micro_steps);
 	if (flags & ~(uint32_t)(SHARD_ADD | SHARD_CAST))
-		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\": unknown flags 0x%x", m->space.tensors[tensor].name, flags);
-	if (!dtype_ok(dtype) || (dtype != m->space.grad && (src == NULL || !(flags & SHARD_CAST))))
-		return text_fail(SHARD_DTYPE, "push of \"%.200s\": %s is given, gradients of \"%s\" are %s: %s",
-				 m->space.tensors[tensor].name, dtype_name(dtype), m->space.name, dtype_name(m->space.grad),
-				 src ? "convert, or pass SHARD_CAST" : "what lies in the arena has that dtype");
-	if (m->space.tensors[tensor].flags & SHARD_FROZEN)
-		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\", which is frozen: it takes no gradient",
-				 m->space.tensors[tensor].name);
+		return text_fail(SHARD_BAD_ARG, "push of \"%.200s\": unknown flags 0x%x",
+				 m->layout->tensor[tensor].name, flags);
+	if (!dtype_ok(dtype) || (dtype != m->spec.grad && (src == NULL || !(flags & SHARD_CAST))))
+		return text_fail(SHARD_DTYPE,
+				 "push of \"%.200s\": %s is given, gradients of \"%s\" are %s: %s",
+				 m->layout->tensor[tensor].name, dtype_name(dtype), m->spec.name,
+				 dtype_name(m->spec.grad),
+				 src ? "convert, or pass SHARD_CAST"
+				     : "what lies in the arena has that dtype");
+	if (m->layout->tensor[tensor].flags & SHARD_FROZEN)
+		return text_fail(SHARD_BAD_ARG,
+				 "push of \"%.200s\", which is frozen: it takes no gradient",
+				 m->layout->tensor[tensor].name);
 	rc = m->adds.micro_steps > 1 ? adds_claim(&m->adds, tensor, first, count, &e)
 				     : cover_claim(&m->cover, tensor, first, count, &e);
 	return rc == SHARD_OK ? SHARD_OK : text_fail_err(&e);
@@ -291,28 +319,31 @@ static enum shard_status push_check(struct shard_model *m, uint32_t tensor, uint
 static void guard_range(struct shard_model *m, uint64_t at, uint64_t bytes)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)arena_half(m);
-	uintptr_t from = (base + at + page - 1) / page * page, to = (base + at + bytes) / page * page;
+	uintptr_t from = (base + at + page - 1) / page * page,
+		  to = (base + at + bytes) / page * page;
 
 	if (m->guard && to > from)
-		(void)mprotect((void *)from, to - from, PROT_READ); /* huge pages may refuse: a guard, not a promise */
+		(void)mprotect((void *)from, to - from,
+			       PROT_READ); /* Huge pages may refuse, which is no error. */
 }
 
 /* The bytes are in the arena, unless the attempt ended meanwhile: then nobody wants them. */
-static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_t tensor, uint64_t first, uint64_t count)
+static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_t tensor,
+				     uint64_t first, uint64_t count)
 {
-	size_t elem = dtype_bytes(m->space.grad);
+	size_t elem = dtype_bytes(m->spec.grad);
 
 	if (m->lost.status != SHARD_OK)
 		return text_fail_err(&m->lost);
 	if (m->begun.no != no || m->phase != PHASE_OPEN)
 		return push_open(m, "push", tensor);
-	guard_range(m, (m->space.tensors[tensor].offset + first) * elem, count * elem);
+	guard_range(m, (m->layout->tensor[tensor].offset + first) * elem, count * elem);
 	m->pushed_bytes += count * elem;
 	cover_fill(&m->cover, tensor, first, count, on_complete, m);
 	push_flush(m);
 	if (m->ahead && !m->client->tcp)
-		(void)pump_once(
-			m->client); /* its ATTEMPT may be here: what is reduced now overlaps with the rest of the backward pass */
+		/* Its ATTEMPT may be here. What is reduced now overlaps with the backward pass. */
+		(void)pump_look(m->client);
 	else
 		pump_kick(m->client);
 	return SHARD_OK;
@@ -320,12 +351,14 @@ static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_
 
 static char *arena_at(struct shard_model *m, uint32_t tensor, uint64_t first)
 {
-	return arena_half(m) + (m->space.tensors[tensor].offset + first) * dtype_bytes(m->space.grad);
+	return arena_half(m) +
+	       (m->layout->tensor[tensor].offset + first) * dtype_bytes(m->spec.grad);
 }
 
 /* --- accumulation --- */
 
-/* Pushes with SHARD_ADD are made one at a time: an element's operands are added in their order. Taken before the client's lock. */
+/* Pushes with SHARD_ADD are made one at a time: an element's operands are added in their order.
+ * Taken before the client's lock. */
 static bool adding_lock(struct shard_model *m)
 {
 	if (m == NULL || client_forked(m->client))
@@ -342,12 +375,14 @@ static void round_complete(struct shard_model *m, uint32_t tensor, uint64_t firs
 
 		until = until < end ? until : end;
 		if (complete)
-			adds_round(&m->adds, tensor, at, until - at, arena_at(m, tensor, at), m->space.grad);
+			adds_round(&m->adds, tensor, at, until - at, arena_at(m, tensor, at),
+				   m->spec.grad);
 	}
 }
 
 /* And goes on like any other push. */
-static enum shard_status fill_complete(struct shard_model *m, uint64_t no, uint32_t tensor, uint64_t first, uint64_t end)
+static enum shard_status fill_complete(struct shard_model *m, uint64_t no, uint32_t tensor,
+				       uint64_t first, uint64_t end)
 {
 	enum shard_status rc = SHARD_OK;
 	struct err e;
@@ -359,13 +394,14 @@ static enum shard_status fill_complete(struct shard_model *m, uint64_t no, uint3
 		if (!complete)
 			continue;
 		rc = cover_claim(&m->cover, tensor, at, until - at, &e);
-		rc = rc == SHARD_OK ? push_filled(m, no, tensor, at, until - at) : text_fail_err(&e);
+		rc = rc == SHARD_OK ? push_filled(m, no, tensor, at, until - at)
+				    : text_fail_err(&e);
 	}
 	return rc;
 }
 
-static enum shard_status push_add(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
-				  enum shard_dtype dtype)
+static enum shard_status push_add(struct shard_model *m, uint32_t tensor, uint64_t first,
+				  uint64_t count, const void *src, enum shard_dtype dtype)
 {
 	uint64_t no = m->begun.no;
 
@@ -383,10 +419,10 @@ static enum shard_status push_add(struct shard_model *m, uint32_t tensor, uint64
 	return fill_complete(m, no, tensor, first, first + count);
 }
 
-/* One micro-step without a gradient of this tensor; the last one may make the others' sum complete. */
+/* One micro-step without a gradient of this tensor. It may make the sum of the others complete. */
 static enum shard_status add_none(struct shard_model *m, uint32_t tensor)
 {
-	uint64_t numel = m->space.tensors[tensor].numel;
+	uint64_t numel = m->layout->tensor[tensor].numel;
 	struct err e;
 
 	if (adds_claim_none(&m->adds, tensor, &e) != SHARD_OK)
@@ -400,8 +436,9 @@ static enum shard_status add_none(struct shard_model *m, uint32_t tensor)
 
 /* --- the calls --- */
 
-enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
-			     enum shard_dtype dtype, uint32_t flags, shard_ticket *ticket)
+enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, uint64_t count,
+			     const void *src, enum shard_dtype dtype, uint32_t flags,
+			     shard_ticket *ticket)
 {
 	bool adding = (flags & SHARD_ADD) && adding_lock(m);
 	enum shard_status rc = handle_enter(m);
@@ -421,8 +458,9 @@ enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, ui
 	if (src != NULL && src != dst) {
 		m->copying++;
 		client_leave(m->client);
-		dtype_convert(dst, m->space.grad, src, dtype, count);
-		pthread_mutex_lock(&m->client->lock); /* not handle_enter(): copying must be counted down in any case */
+		dtype_convert(dst, m->spec.grad, src, dtype, count);
+		/* Not handle_enter(): copying must be counted down in any case. */
+		pthread_mutex_lock(&m->client->lock);
 		if (--m->copying == 0)
 			pump_moved(m->client);
 	}
@@ -447,16 +485,16 @@ enum shard_status shard_push_none(shard_model *m, uint32_t tensor)
 	if (rc != SHARD_OK)
 		goto out_adding;
 	rc = push_open(m, "shard_push_none()", tensor);
-	if (rc == SHARD_OK && space_range(&m->space, "shard_push_none()", tensor, 0, 1, &e) != SHARD_OK)
-		rc = text_fail_err(&e);
-	if (rc == SHARD_OK && (m->space.tensors[tensor].flags & SHARD_FROZEN))
+	if (rc == SHARD_OK)
+		rc = handle_range(m, "shard_push_none()", tensor, 0, 1);
+	if (rc == SHARD_OK && (m->layout->tensor[tensor].flags & SHARD_FROZEN))
 		goto out; /* it has none anyway */
 	if (rc == SHARD_OK && m->adds.micro_steps > 1)
 		rc = add_none(m, tensor);
 	else if (rc == SHARD_OK && cover_claim_absent(&m->cover, tensor, &e) != SHARD_OK)
 		rc = text_fail_err(&e);
 	if (rc == SHARD_OK && (m->adds.micro_steps <= 1 || adds_absent(&m->adds, tensor))) {
-		cover_fill(&m->cover, tensor, 0, m->space.tensors[tensor].numel, on_complete, m);
+		cover_fill(&m->cover, tensor, 0, m->layout->tensor[tensor].numel, on_complete, m);
 		push_flush(m);
 		pump_kick(m->client);
 	}
@@ -472,14 +510,13 @@ void *shard_grad(shard_model *m, uint32_t tensor)
 {
 	void *p = NULL;
 
-	if (handle_enter(m) != SHARD_OK)
+	if (handle_enter_joined(m, "shard_grad()") != SHARD_OK)
 		return NULL;
-	if (!m->joined)
-		text_fail(SHARD_BAD_STATE, "shard_grad() of \"%s\", which is not joined", m->space.name);
-	else if (tensor >= m->space.tensors_nr)
-		text_fail(SHARD_RANGE, "tensor %u of \"%s\", which has %u", tensor, m->space.name, m->space.tensors_nr);
+	if (tensor >= m->layout->tensors_nr)
+		text_fail(SHARD_RANGE, "tensor %u of \"%s\", which has %u", tensor, m->spec.name,
+			  m->layout->tensors_nr);
 	else
-		p = arena_half(m) + m->space.tensors[tensor].offset * dtype_bytes(m->space.grad);
+		p = arena_half(m) + m->layout->tensor[tensor].offset * dtype_bytes(m->spec.grad);
 	client_leave(m->client);
 	return p;
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Requests: a frame with a tag, and the reply that carries the same tag. Made and waited for by the calls that ask the daemon for
- * something, answered by incoming.c. Happy path: new, send, wait, use head, body or data, free. A caller may free a request that has
- * not been answered (deadline, interrupt): it then stays on the list, owning the memory that the stream still reads or writes, and
- * goes when the stream and the daemon are done with it. Ways to fail: no memory, the end of the connection, the daemon's refusal. */
-#include "client.h"
+/* Requests: a frame with a tag, and the reply that carries the same tag. The calls that ask the
+daemon for something make one and wait for it, and incoming.c answers it. Happy path: new, send,
+wait, use head, body or data, free. A caller may free a request that has not been answered, after a
+deadline or an interrupt. It then stays on the list and owns the memory that the stream still reads
+or writes, until the stream and the daemon are done with it. Ways to fail: no memory, the end of the
+connection, the daemon's refusal. */
+#include "request.h"
 
 #include "shard.pb-c.h"
+#include "wire/control.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -51,7 +54,7 @@ static void on_sent(void *arg, enum shard_status st)
 {
 	struct request *r = arg;
 
-	(void)st; /* a stream that could not send is over, and says so itself */
+	(void)st; /* A stream that could not send says itself that it is over. */
 	r->sent = true;
 	if (r->dropped && r->answered)
 		request_destroy(r);
@@ -85,14 +88,19 @@ static enum shard_status send_refused(enum shard_status rc, const struct request
 	const struct wire_op_row *row = wire_op(r->op);
 
 	return rc == SHARD_SYSTEM ? text_no_memory("a frame")
-				  : text_fail(rc, "cannot send %s: %s", row ? row->name : "?", status_name(rc));
+				  : text_fail(rc, "cannot send %s: %s", row ? row->name : "?",
+					      status_name(rc));
 }
 
-enum shard_status request_send(struct request *r, struct wire_head h, const ProtobufCMessage *msg, struct wait *w)
+enum shard_status request_send(struct request *r, struct wire_head h, const ProtobufCMessage *msg,
+			       struct wait *w)
 {
 	struct shard_client *c = r->c;
 	enum shard_status rc;
+	struct err e;
 
+	if (msg != NULL && control_texts(msg, &e) != SHARD_OK)
+		return text_fail(e.status, "%s: %.400s", wire_op(r->op)->name, e.text);
 	request_begin(r, &h);
 	while ((rc = stream_send_control(c->stream, &h, msg)) == SHARD_AGAIN)
 		if ((rc = pump_wait(c, w)) != SHARD_OK)
@@ -102,7 +110,8 @@ enum shard_status request_send(struct request *r, struct wire_head h, const Prot
 	return send_done(r, rc);
 }
 
-enum shard_status request_send_bulk(struct request *r, struct wire_head h, uint32_t bytes, struct wait *w)
+enum shard_status request_send_bulk(struct request *r, struct wire_head h, uint32_t bytes,
+				    struct wait *w)
 {
 	struct shard_client *c = r->c;
 	enum shard_status rc;
@@ -129,6 +138,51 @@ enum shard_status request_wait(struct request *r, struct wait *w)
 	return r->err.status == SHARD_OK ? SHARD_OK : text_fail_err(&r->err);
 }
 
+enum shard_status request_pump(struct request *r, struct wait *w)
+{
+	const struct wire_head ping = {.op = OP_PING};
+	struct shard_client *c = r->c;
+	uint64_t now = clock_ns(), due_ns, heard_ns = stream_heard_ns(c->stream);
+	struct wait part = *w;
+	enum shard_status rc;
+
+	if (heard_ns < w->began_ns)
+		heard_ns = w->began_ns;
+	due_ns = (r->pinged_ns > heard_ns ? r->pinged_ns : heard_ns) + c->silent_ms * NS_PER_MS;
+	if (now >= due_ns && r->pinged_ns > heard_ns)
+		return SHARD_TIMEOUT;
+	if (now >= due_ns) {
+		r->pinged_ns = now;
+		due_ns = now + c->silent_ms * NS_PER_MS;
+		(void)stream_send_control(c->stream, &ping,
+					  NULL); /* none fits: it has enough to answer */
+		pump_kick(c);
+	}
+	part.deadline_ns = due_ns < w->deadline_ns ? due_ns : w->deadline_ns;
+	rc = pump_wait(c, &part);
+	w->polled = part.polled;
+	return rc == SHARD_TIMEOUT && clock_ns() < w->deadline_ns ? SHARD_OK : rc;
+}
+
+enum shard_status request_wait_alive(struct request *r, struct wait *w, const char *of)
+{
+	enum shard_status rc = SHARD_OK;
+
+	while (!r->answered && rc == SHARD_OK)
+		rc = request_pump(r, w);
+	if (r->answered)
+		return request_wait(r, w);
+	if (rc != SHARD_TIMEOUT)
+		return rc;
+	return text_fail(rc,
+			 "%s %s waited %.1f s for shardd at %s%s: disconnect before you try again",
+			 wire_op(r->op)->name, of, wait_seconds(w), r->c->address,
+			 clock_ns() < w->deadline_ns
+				 ? ", which does not answer a PING either (is it stopped, or does "
+				   "it hang? see its log)"
+				 : "");
+}
+
 struct request *request_find(struct shard_client *c, const struct wire_head *h)
 {
 	list_each(it, &c->requests) {
@@ -140,13 +194,16 @@ struct request *request_find(struct shard_client *c, const struct wire_head *h)
 	return NULL;
 }
 
-/* A refusal keeps the daemon's status and sentence; a status that this library does not know is still a failure. */
+/* A refusal keeps the daemon's status and sentence. A status that this library does not know is a
+ * failure as well. */
 static void answer_error(struct request *r, const void *body, uint32_t bytes)
 {
 	Shard__Error *m = shard__error__unpack(NULL, bytes, body);
-	enum shard_status st = m && m->status != SHARD_OK ? (enum shard_status)m->status : SHARD_PROTOCOL;
+	enum shard_status st =
+		m && m->status != SHARD_OK ? (enum shard_status)m->status : SHARD_PROTOCOL;
 
-	err_set(&r->err, st, "%.*s", ERR_TEXT_BYTES - 1, m ? m->text : "shardd refused, and its reason cannot be read");
+	err_set(&r->err, st, "%.*s", ERR_TEXT_BYTES - 1,
+		m ? m->text : "shardd refused, and its reason cannot be read");
 	r->err.sys = m && st == SHARD_SYSTEM ? (int)m->sys : 0;
 	if (m)
 		shard__error__free_unpacked(m, NULL);
@@ -161,7 +218,8 @@ void request_answer(struct request *r, const struct wire_head *h, const void *bo
 	} else if (body != r->data && h->body_bytes > 0) {
 		r->body = malloc(h->body_bytes);
 		if (r->body == NULL)
-			err_set(&r->err, SHARD_SYSTEM, "out of memory for a reply of %u bytes", h->body_bytes);
+			err_set(&r->err, SHARD_SYSTEM, "out of memory for a reply of %u bytes",
+				h->body_bytes);
 		else
 			memcpy(r->body, body, h->body_bytes);
 	}

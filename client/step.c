@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A step from shard_begin() to its result. Begin waits for an ATTEMPT newer than the one in hand, until nothing of the old one uses
- * the arena and until the image holds the step before. Commit (or vote_skip) puts READY behind the last chunk; the daemon answers
- * RESULT or ENDED, which shard_result() reports; abandon gives the attempt up for all. Ways to fail: calls out of order, missing
- * pushes, a world that changed, deadlines, whose texts name whom the step waits for. */
+/* A step from shard_begin() to its result. Begin waits for an ATTEMPT newer than the one in hand,
+until nothing of the old one uses the arena, and until the image holds the step before. Commit (or
+vote_skip) puts READY behind the last chunk. The daemon answers with RESULT or ENDED, which
+shard_result() reports. Abandon gives the attempt up for all. Ways to fail: calls out of order,
+missing pushes, a world that changed, deadlines, whose texts name whom the step waits for. */
 #include "step.h"
 
-#include "ahead.h"
 #include "blob.h"
 #include "image.h"
 #include "push.h"
-#include "weights.h"
+#include "ticket.h"
+#include "verdict.h"
 #include "world.h"
 
+#include "wire/control.h"
 #include "wire/dtype.h"
 
 #include <math.h>
@@ -21,32 +23,21 @@
 
 typedef unsigned long long ull;
 
-bool step_same(const struct wire_head *a, const struct wire_head *b)
-{
-	return a->term == b->term && a->seq == b->seq && a->step == b->step && a->attempt == b->attempt;
-}
-
-struct verdict *step_verdict(struct shard_model *m, uint64_t attempt_no)
-{
-	struct verdict *v = &m->verdicts[attempt_no % MODEL_VERDICTS];
-
-	return attempt_no != 0 && v->no == attempt_no ? v : NULL;
-}
-
 static enum shard_outcome outcome_of(uint32_t n)
 {
-	return n == SHARD_APPLIED ? SHARD_APPLIED : n == SHARD_SKIPPED_VOTE ? SHARD_SKIPPED_VOTE : SHARD_SKIPPED_NONFINITE;
+	return n == SHARD_APPLIED        ? SHARD_APPLIED
+	       : n == SHARD_SKIPPED_VOTE ? SHARD_SKIPPED_VOTE
+					 : SHARD_SKIPPED_NONFINITE;
 }
 
 void step_result(struct shard_model *m, const struct wire_head *h, const Shard__Result *r)
 {
-	bool flight = m->flight.no != 0 && step_same(h, &m->flight.id);
-	struct verdict *v = step_verdict(m, flight ? m->flight.no : m->begun.no);
+	bool flight = m->flight.no != 0 && verdict_same(h, &m->flight.id);
+	struct verdict *v = verdict_find(m, flight ? m->flight.no : m->begun.no);
 
-	weights_decided(m, h->step, outcome_of(r->outcome) == SHARD_APPLIED);
-	if (outcome_of(r->outcome) != SHARD_APPLIED)
-		image_skipped(m, h->step);
-	if (v == NULL || !step_same(h, flight ? &m->flight.id : &m->begun.id) || v->decided || v->ended)
+	image_decided(m, h->step, outcome_of(r->outcome) == SHARD_APPLIED);
+	if (v == NULL || !verdict_same(h, flight ? &m->flight.id : &m->begun.id) || v->decided ||
+	    v->ended)
 		return;
 	v->decided = true;
 	v->diverged = r->diverged;
@@ -91,13 +82,17 @@ static enum shard_status begin_check_lr(struct shard_model *m, const double *lr)
 	if (lr == NULL)
 		return SHARD_OK;
 	if (m->scheduled)
-		return text_fail(SHARD_BAD_ARG, "shard_begin(): lr, but the settings of \"%s\" name a schedule: choose one of them",
-				 m->space.name);
-	for (uint32_t g = 0; g < m->space.groups_nr; g++)
+		return text_fail(SHARD_BAD_ARG,
+				 "shard_begin(): lr, but the settings of \"%s\" name a schedule: "
+				 "choose one of them",
+				 m->spec.name);
+	for (uint32_t g = 0; g < m->spec.groups_nr; g++)
 		if (!(lr[g] >= 0) || lr[g] > 1e30)
-			return text_fail(SHARD_BAD_ARG, "shard_begin(): lr[%u] is %g: a finite number of at least 0 is needed", g,
-					 lr[g]);
-	if (m->lr == NULL && (m->lr = calloc(m->space.groups_nr, sizeof(*m->lr))) == NULL)
+			return text_fail(SHARD_BAD_ARG,
+					 "shard_begin(): lr[%u] is %g: a finite number of at least "
+					 "0 is needed",
+					 g, lr[g]);
+	if (m->lr == NULL && (m->lr = calloc(m->spec.groups_nr, sizeof(*m->lr))) == NULL)
 		return text_no_memory("learning rates");
 	return SHARD_OK;
 }
@@ -107,55 +102,94 @@ static enum shard_status begin_check(struct shard_model *m, const struct shard_b
 	struct err e;
 
 	if (m->changed)
-		return world_changed(m);
+		return handle_changed(m);
 	if (!m->introduced)
-		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is not joined: shard_join() first",
-				 m->space.name);
+		return text_fail(SHARD_BAD_STATE,
+				 "shard_begin() of \"%s\", which is not joined: shard_join() first",
+				 m->spec.name);
 	if (m->leave_request != NULL)
-		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is being left", m->space.name);
+		return text_fail(SHARD_BAD_STATE, "shard_begin() of \"%s\", which is being left",
+				 m->spec.name);
 	if (m->phase == PHASE_OPEN)
 		return text_fail(SHARD_BAD_STATE,
-				 "step %llu of \"%s\" is begun already: shard_commit() or shard_abandon() it first",
-				 (ull)m->begun.id.step, m->space.name);
+				 "step %llu of \"%s\" is begun already: shard_commit() or "
+				 "shard_abandon() it first",
+				 (ull)m->begun.id.step, m->spec.name);
 	if (!(o->weight >= 0) || isinf(o->weight))
-		return text_fail(SHARD_BAD_ARG, "shard_begin(): weight %g: a finite number above 0 is needed (0 takes 1.0)",
-				 o->weight);
-	if (o->micro_steps > 1 && m->adds.sum == NULL && adds_init(&m->adds, &m->space, &e) != SHARD_OK)
+		return text_fail(
+			SHARD_BAD_ARG,
+			"shard_begin(): weight %g: a finite number above 0 is needed (0 takes 1.0)",
+			o->weight);
+	if (o->micro_steps > 1 && m->adds.sum == NULL &&
+	    adds_init(&m->adds, m->layout, &e) != SHARD_OK)
 		return text_fail_err(&e);
 	return begin_check_lr(m, o->lr);
 }
 
-static bool offer_usable(const struct shard_model *m)
+/* The weights that a begin waits for, and the chunk that was not there yet. */
+struct look {
+	uint64_t weights; /* UINT64_MAX: it has not looked yet */
+	uint32_t chunk;
+};
+
+static uint64_t weights_awaited(const struct shard_model *m)
 {
-	return m->offered.no > m->begun.no && !m->offered_over;
+	if (m->phase == PHASE_COMMITTED)
+		return m->begun.newest;
+	return m->staleness > 0 ? m->offered.weights : m->offered.id.step;
 }
 
-/* chunk: where to look first, and which one is not there yet; versions only grow, so nobody looks at a chunk twice. */
-static bool begin_ready(struct shard_model *m, uint32_t *chunk)
+/* Versions only grow, so nobody looks twice at a chunk for the same weights. The attempt may change
+ * while a begin waits, and the step with it: then what was seen says nothing. */
+static bool begin_ready(struct shard_model *m, struct look *look)
 {
-	uint64_t first = (uint64_t)*chunk * m->space.chunk_elems;
+	uint32_t *chunk = &look->chunk;
+	uint64_t first, weights = weights_awaited(m);
 
+	if (weights != look->weights)
+		*look = (struct look){.weights = weights};
+	first = (uint64_t)*chunk * m->layout->chunk_elems;
 	if (m->phase == PHASE_COMMITTED)
-		return ahead_may(m, chunk);
-	if (!offer_usable(m) || m->copying > 0 || m->sends_out > 0)
+		return world_ahead_may(m, chunk);
+	if (!handle_offered(m) || m->copying > 0 || m->sends_out > 0)
 		return false;
 	if (m->staleness > 0)
-		return weights_here(m, first, m->space.elems - first, m->offered.weights, chunk);
-	return m->offered.id.step == 0 || image_holds(m, first, m->space.elems - first, m->offered.id.step - 1, chunk);
+		return image_has(m, first, m->layout->elems - first, m->offered.weights, chunk);
+	return m->offered.id.step == 0 ||
+	       image_holds(m, first, m->layout->elems - first, m->offered.id.step - 1, chunk);
 }
 
-static enum shard_status begin_timeout(struct shard_model *m, const struct wait *w, uint32_t chunk)
+/* The chunk that a begin waited for last: its attempt may end just before the begin gives up. */
+struct late {
+	uint64_t step; /* 0: no attempt waited for a chunk */
+	uint32_t chunk;
+};
+
+static void begin_look(const struct shard_model *m, uint32_t chunk, struct late *late)
+{
+	if (handle_offered(m) && m->copying == 0 && m->sends_out == 0)
+		*late = (struct late){m->offered.id.step, chunk};
+}
+
+static enum shard_status begin_timeout(struct shard_model *m, const struct wait *w,
+				       const struct late *late)
 {
 	double seconds = wait_seconds(w);
-	char waits[300];
+	char waits[300], ended[300] = "";
+	bool said;
 
-	if (offer_usable(m) && m->copying == 0 && m->sends_out == 0)
-		return text_fail(
-			SHARD_TIMEOUT, "begin of step %llu of \"%s\" waited %.1f s for chunk %u of %u of the image of step %llu",
-			(ull)m->offered.id.step, m->space.name, seconds, chunk, m->space.chunks_nr, (ull)m->offered.id.step - 1);
-	handle_waits_text(m, waits, sizeof(waits));
-	return text_fail(SHARD_TIMEOUT, "begin after step %llu of \"%s\" waited %.1f s: %s", (ull)m->begun.id.step, m->space.name,
-			 seconds, waits);
+	if (late->step != 0 && !handle_offered(m) && m->why[0] != 0)
+		snprintf(ended, sizeof(ended), "; its attempt has ended: %.260s", m->why);
+	said = handle_waits_text(m, waits, sizeof(waits));
+	if (late->step == 0)
+		return text_fail(SHARD_TIMEOUT, "begin after step %llu of \"%s\" waited %.1f s: %s",
+				 (ull)m->begun.id.step, m->spec.name, seconds, waits);
+	return text_fail(SHARD_TIMEOUT,
+			 "begin of step %llu of \"%s\" waited %.1f s for chunk %u of %u of the "
+			 "image of step %llu%s%s%s",
+			 (ull)late->step, m->spec.name, seconds, late->chunk, m->layout->chunks_nr,
+			 (ull)late->step - 1, ended, said ? "; shardd waits for " : "",
+			 said ? waits : "");
 }
 
 static bool world_differs(const struct shard_model *m)
@@ -164,28 +198,28 @@ static bool world_differs(const struct shard_model *m)
 }
 
 /* The attempt is in hand from here on. */
-static void begin_take(struct shard_model *m, const struct shard_begin_opts *o, struct shard_step *theirs)
+static void begin_take(struct shard_model *m, const struct shard_begin_opts *o,
+		       struct shard_step *theirs)
 {
 	struct shard_step s = {.size = sizeof(s)};
 	uint64_t before = m->begun.id.step;
-	struct verdict *v;
 
 	if (m->phase == PHASE_COMMITTED)
-		ahead_begin(m);
+		world_ahead_begin(m);
 	else
 		m->begun = m->offered;
 	if (!m->client->tcp && m->begun.id.step != before)
-		m->pulled_bytes += m->space.elems * dtype_bytes(m->space.image); /* the image that is read in place now */
+		m->pulled_bytes +=
+			m->layout->elems *
+			dtype_bytes(m->spec.image); /* the image that is read in place now */
 	m->phase = PHASE_OPEN;
 	m->weight = o->weight == 0 ? 1.0 : o->weight;
 	m->adds.micro_steps = o->micro_steps ? o->micro_steps : 1;
 	m->lr_given = o->lr != NULL;
 	if (m->lr_given)
-		memcpy(m->lr, o->lr, m->space.groups_nr * sizeof(*m->lr));
+		memcpy(m->lr, o->lr, m->spec.groups_nr * sizeof(*m->lr));
 	m->why[0] = 0;
-	v = &m->verdicts[m->begun.no % MODEL_VERDICTS];
-	memset(v, 0, sizeof(*v));
-	v->no = m->begun.no;
+	verdict_open(m, m->begun.no);
 	push_begin(m);
 	s.step = m->begun.id.step;
 	s.attempt = m->begun.id.attempt;
@@ -195,11 +229,13 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o, 
 	text_struct_out(theirs, &s, sizeof(s));
 }
 
-enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opts, struct shard_step *step)
+enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opts,
+			      struct shard_step *step)
 {
 	struct shard_begin_opts o = {.size = sizeof(o)};
 	enum shard_status rc = text_struct_ok(step, "shard_step");
-	uint32_t chunk = 0;
+	struct look look = {.weights = UINT64_MAX};
+	struct late late = {0};
 	struct wait w;
 
 	if (rc == SHARD_OK && opts != NULL)
@@ -207,24 +243,27 @@ enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opt
 	if (rc != SHARD_OK || (rc = handle_enter_one(m)) != SHARD_OK)
 		return rc;
 	if (!m->client->tcp)
-		rc = pump_once(m->client); /* what came while nobody waited: the attempt may be over already */
+		rc = pump_look(m->client); /* The attempt may be over already. */
 	if (rc == SHARD_OK)
 		rc = begin_check(m, &o);
 	m->wait_ns = 0;
 	wait_begin(m->client, &w, m->timeout_ms);
-	while (rc == SHARD_OK && !begin_ready(m, &chunk)) {
+	while (rc == SHARD_OK && !begin_ready(m, &look)) {
+		begin_look(m, look.chunk, &late);
 		rc = handle_wait(m, &w);
 		if (m->changed)
-			rc = world_changed(m);
+			rc = handle_changed(m);
 	}
+	if (rc == SHARD_OK)
+		rc = client_alive(m->client);
 	if (rc == SHARD_OK && m->phase != PHASE_COMMITTED && world_differs(m)) {
 		m->changed = true;
-		rc = world_changed(m);
+		rc = handle_changed(m);
 	}
 	if (rc == SHARD_OK)
 		begin_take(m, &o, step);
 	else if (rc == SHARD_TIMEOUT)
-		begin_timeout(m, &w, chunk);
+		begin_timeout(m, &w, &late);
 	handle_leave_one(m);
 	return rc;
 }
@@ -241,19 +280,30 @@ static enum shard_status step_open(struct shard_model *m, const char *what)
 	while (m->copying > 0 && rc == SHARD_OK)
 		rc = handle_wait(m, &w);
 	if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "%s waited %.1f s for %u pushes that other threads are in", what, wait_seconds(&w), m->copying);
+		text_fail(rc, "%s waited %.1f s for %u pushes that other threads are in", what,
+			  wait_seconds(&w), m->copying);
 	if (rc != SHARD_OK)
 		return rc;
 	if (m->changed)
-		return world_changed(m);
+		return handle_changed(m);
 	if (m->phase == PHASE_OPEN)
 		return SHARD_OK;
 	if (m->phase == PHASE_NONE)
-		return text_fail(SHARD_BAD_STATE, "%s: no step of \"%s\" is begun", what, m->space.name);
-	return text_fail(SHARD_BAD_STATE, "%s: step %llu of \"%s\" is %s", what, (ull)m->begun.id.step, m->space.name,
+		return text_fail(SHARD_BAD_STATE, "%s: no step of \"%s\" is begun", what,
+				 m->spec.name);
+	return text_fail(SHARD_BAD_STATE, "%s: step %llu of \"%s\" is %s", what,
+			 (ull)m->begun.id.step, m->spec.name,
 			 m->phase == PHASE_COMMITTED ? "committed already"
 			 : m->phase == PHASE_DECIDED ? "decided"
 						     : "abandoned");
+}
+
+static bool commit_ready(struct shard_model *m, const struct ticket *t, uint32_t *chunk)
+{
+	const struct verdict *v = verdict_find(m, t->attempt);
+
+	(void)chunk;
+	return v == NULL || v->decided || v->ended;
 }
 
 enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
@@ -267,11 +317,13 @@ enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
 	rc = step_open(m, "shard_commit()");
 	if (rc == SHARD_OK && cover_missing(&m->cover, &e) != SHARD_OK)
 		rc = m->adds.micro_steps > 1
-			     ? text_fail(SHARD_MISSING, "%.400s, in each of %u micro-steps", e.text, m->adds.micro_steps)
+			     ? text_fail(SHARD_MISSING, "%.400s, in each of %u micro-steps", e.text,
+					 m->adds.micro_steps)
 			     : text_fail_err(&e);
-	if (rc == SHARD_OK && ticket != NULL && (t = ticket_new(m)) == NULL)
-		rc = text_fail(SHARD_AGAIN, "%u tickets of \"%s\" are waiting: shard_wait() for one first", m->tickets_nr,
-			       m->space.name);
+	if (rc == SHARD_OK && ticket != NULL && (t = ticket_new(m, commit_ready)) == NULL)
+		rc = text_fail(SHARD_AGAIN,
+			       "%u tickets of \"%s\" are waiting: shard_wait() for one first",
+			       m->tickets_nr, m->spec.name);
 	if (rc == SHARD_OK) {
 		m->phase = PHASE_COMMITTED;
 		m->committed_no = m->begun.no;
@@ -279,7 +331,7 @@ enum shard_status shard_commit(shard_model *m, shard_ticket *ticket)
 		if (t != NULL) {
 			t->kind = TICKET_COMMIT;
 			t->attempt = m->begun.no;
-			*ticket = step_verdict(m, m->begun.no)->ticket = t->no;
+			*ticket = verdict_find(m, m->begun.no)->ticket = t->no;
 		}
 		push_ready(m, false, NULL);
 	}
@@ -316,7 +368,7 @@ enum shard_status shard_abandon(shard_model *m, const char *why)
 		return rc;
 	rc = step_open(m, "shard_abandon()");
 	wait_begin(m->client, &w, m->timeout_ms);
-	snprintf(text, sizeof(text), "%s", why ? why : "");
+	control_clean(text, sizeof(text), why ? why : "");
 	x.why = text;
 	if (rc == SHARD_OK && m->ahead) { /* its ATTEMPT is not there: ABANDON follows it */
 		m->phase = PHASE_ABANDONED;
@@ -335,28 +387,34 @@ enum shard_status shard_abandon(shard_model *m, const char *why)
 		} else if (rc == SHARD_AGAIN) {
 			rc = handle_wait(m, &w);
 		} else {
-			text_fail(rc, "shard_abandon() of step %llu of \"%s\": %s", (ull)h.step, m->space.name, status_name(rc));
+			text_fail(rc, "shard_abandon() of step %llu of \"%s\": %s", (ull)h.step,
+				  m->spec.name, status_name(rc));
 		}
 	}
 	if (rc == SHARD_OK && m->changed)
-		rc = world_changed(m); /* it ended by itself meanwhile */
+		rc = handle_changed(m); /* it ended by itself meanwhile */
 	else if (rc == SHARD_TIMEOUT)
-		text_fail(rc, "shard_abandon() of step %llu of \"%s\" found no room to send in %.1f s", (ull)m->begun.id.step,
-			  m->space.name, wait_seconds(&w));
+		text_fail(rc,
+			  "shard_abandon() of step %llu of \"%s\" found no room to send in %.1f s",
+			  (ull)m->begun.id.step, m->spec.name, wait_seconds(&w));
 	handle_leave_one(m);
 	return rc;
 }
 
 /* --- result --- */
 
-static enum shard_status result_find(struct shard_model *m, shard_ticket ticket, struct verdict **out)
+static enum shard_status result_find(struct shard_model *m, shard_ticket ticket,
+				     struct verdict **out)
 {
 	if (ticket == 0) {
-		uint64_t no = m->phase == PHASE_OPEN && m->staleness > 0 ? m->committed_no : m->begun.no;
+		uint64_t no =
+			m->phase == PHASE_OPEN && m->staleness > 0 ? m->committed_no : m->begun.no;
 
 		if (no == 0 || (m->phase == PHASE_OPEN && m->staleness == 0))
-			return text_fail(SHARD_BAD_STATE, "shard_result(): no step of \"%s\" is committed", m->space.name);
-		*out = step_verdict(m, no);
+			return text_fail(SHARD_BAD_STATE,
+					 "shard_result(): no step of \"%s\" is committed",
+					 m->spec.name);
+		*out = verdict_find(m, no);
 		CHECK(*out != NULL);
 		return SHARD_OK;
 	}
@@ -366,35 +424,41 @@ static enum shard_status result_find(struct shard_model *m, shard_ticket ticket,
 			return SHARD_OK;
 		}
 	return text_fail(ticket > atomic_load(&m->ticket_last) ? SHARD_BAD_ARG : SHARD_STALE,
-			 "shard_result(): ticket %llu is of no commit among the last %d of \"%s\"", (ull)ticket,
-			 (int)MODEL_VERDICTS, m->space.name);
+			 "shard_result(): ticket %llu is of no commit among the last %d of \"%s\"",
+			 (ull)ticket, (int)MODEL_VERDICTS, m->spec.name);
 }
 
-static enum shard_status result_timeout(struct shard_model *m, const struct wait *w, int64_t timeout_ms, uint64_t no)
+static enum shard_status result_timeout(struct shard_model *m, const struct wait *w,
+					int64_t timeout_ms, uint64_t no)
 {
 	const struct wire_head *id = m->flight.no == no ? &m->flight.id : &m->begun.id;
 	double seconds = wait_seconds(w);
 	char waits[300];
 
 	if (timeout_ms == 0)
-		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided", (ull)id->step, id->attempt,
-				 m->space.name);
+		return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" is undecided",
+				 (ull)id->step, id->attempt, m->spec.name);
 	handle_waits_text(m, waits, sizeof(waits));
-	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s", (ull)id->step, id->attempt,
-			 m->space.name, seconds, waits);
+	return text_fail(SHARD_TIMEOUT, "step %llu attempt %u of \"%s\" waits %.1f s for %s",
+			 (ull)id->step, id->attempt, m->spec.name, seconds, waits);
 }
 
-static enum shard_status result_say(struct shard_model *m, const struct verdict *v, struct shard_result *theirs)
+static enum shard_status result_say(struct shard_model *m, const struct verdict *v,
+				    struct shard_result *theirs)
 {
 	text_struct_out(theirs, &v->result, sizeof(v->result));
 	if (!v->diverged)
 		return SHARD_OK;
-	return text_fail(SHARD_DIVERGED, "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the model is paused",
-			 (ull)v->result.step, m->space.name, (ull)v->result.skipped_in_row, v->result.next_loss_scale);
+	return text_fail(SHARD_DIVERGED,
+			 "step %llu of \"%s\": %llu steps skipped in a row, loss scale %g: the "
+			 "model is paused",
+			 (ull)v->result.step, m->spec.name, (ull)v->result.skipped_in_row,
+			 v->result.next_loss_scale);
 }
 
 /* What is decided stays so, and is told, also when the connection or the model is gone by now. */
-static bool result_known(struct shard_model *m, shard_ticket ticket, struct shard_result *theirs, enum shard_status *rc)
+static bool result_known(struct shard_model *m, shard_ticket ticket, struct shard_result *theirs,
+			 enum shard_status *rc)
 {
 	struct verdict *v = NULL;
 	bool known;
@@ -409,14 +473,16 @@ static bool result_known(struct shard_model *m, shard_ticket ticket, struct shar
 	return known;
 }
 
-enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t timeout_ms, struct shard_result *result)
+enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t timeout_ms,
+			       struct shard_result *result)
 {
 	enum shard_status rc = text_struct_ok(result, "shard_result");
 	struct verdict *v = NULL;
 	uint64_t no;
 	struct wait w;
 
-	if (rc != SHARD_OK || result_known(m, ticket, result, &rc) || (rc = handle_enter(m)) != SHARD_OK)
+	if (rc != SHARD_OK || result_known(m, ticket, result, &rc) ||
+	    (rc = handle_enter(m)) != SHARD_OK)
 		return rc;
 	rc = result_find(m, ticket, &v);
 	no = v ? v->no : 0;
@@ -424,14 +490,18 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 	while (rc == SHARD_OK && v->no == no && !v->decided && !v->ended)
 		rc = handle_wait(m, &w);
 	if (v != NULL && v->no != no)
-		rc = text_fail(SHARD_STALE, "shard_result(): other threads went on by %d steps", (int)MODEL_VERDICTS);
+		rc = text_fail(SHARD_STALE, "shard_result(): other threads went on by %d steps",
+			       (int)MODEL_VERDICTS);
 	else if (v != NULL && v->decided)
 		rc = result_say(m, v, result);
 	else if (v != NULL && v->ended)
 		rc = v->ended_as == SHARD_MISMATCH
-			     ? text_fail(v->ended_as, "%s; step %llu may begin again", v->why, (ull)m->begun.id.step)
-		     : m->changed || (no == m->begun.no && v->ended_as == SHARD_WORLD_CHANGED) /* of both steps in hand */
-			     ? world_changed(m)
+			     ? text_fail(v->ended_as, "%s; step %llu may begin again", v->why,
+					 (ull)m->begun.id.step)
+		     : m->changed || (no == m->begun.no &&
+				      v->ended_as ==
+					      SHARD_WORLD_CHANGED) /* of both steps in hand */
+			     ? handle_changed(m)
 			     : text_fail(v->ended_as, "%s", v->why);
 	else if (rc == SHARD_TIMEOUT)
 		rc = result_timeout(m, &w, timeout_ms, no);

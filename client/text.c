@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The words of the library: names, the version, and the one sentence that a failing call leaves in its thread. The sentence is the
- * only variable that outlives a call outside of a handle; it is thread-local, fixed in size and can neither fail nor be overrun.
- * Also the rule for structs that grow: whoever is older decides how many bytes are read and written. */
+/* The words of the library: names, the version, and the one sentence that a failing call leaves in
+its thread. The sentence is the only variable that outlives a call outside of a handle. It is
+thread-local and fixed in size, and setting it can neither fail nor overrun it. Structs that grow
+are copied here, too: the older side decides how many bytes are read and written. */
 #include "client.h"
 
 #include <errno.h>
@@ -57,11 +58,14 @@ enum shard_status text_struct_ok(const void *theirs, const char *name)
 		return text_fail(SHARD_BAD_ARG, "struct %s is NULL", name);
 	memcpy(&size, theirs, sizeof(size));
 	if (size < sizeof(size) || size > 4096)
-		return text_fail(SHARD_BAD_ARG, "struct %s has size %zu: start it with SHARD_INIT(struct %s)", name, size, name);
+		return text_fail(SHARD_BAD_ARG,
+				 "struct %s has size %zu: start it with SHARD_INIT(struct %s)",
+				 name, size, name);
 	return SHARD_OK;
 }
 
-enum shard_status text_struct_in(void *ours, size_t ours_bytes, const void *theirs, const char *name)
+enum shard_status text_struct_in(void *ours, size_t ours_bytes, const void *theirs,
+				 const char *name)
 {
 	enum shard_status rc = text_struct_ok(theirs, name);
 	size_t size;

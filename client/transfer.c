@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Weights and moments in and out: shard_write(), shard_seal(), shard_read(). A range of a tensor travels as fp32 in parts of at most
- * 256 KiB that do not cross a chunk, with several under way; each part has a buffer of its own, so that a call can give up
- * (deadline, interrupt) while the stream still uses it. Not on the step path. A read covers several chunks only if all answered
- * with the same step; with *step = 0 it begins again a few times before it says SHARD_STALE. */
+/* Weights and moments in and out: shard_write(), shard_seal(), shard_read(). A range of a tensor
+travels as fp32 in parts of at most 256 KiB that do not cross a chunk, with several under way. Each
+part has a buffer of its own, so that a call can give up (deadline, interrupt) while the stream
+still uses it. None of this is on the step path. A read covers several chunks only if all answered
+with the same step. With *step = 0 it begins again a few times before it says SHARD_STALE. */
 #include "handle.h"
 
 #include "wire/dtype.h"
@@ -14,14 +15,16 @@ enum {
 	WINDOW = 8, /* parts under way */
 	PART_ELEMS = WIRE_PART_BYTES / 4,
 	STALE_TRIES = 5,
-	BUSY_TRIES = 100,
+	BUSY_TRIES = 100,    /* Of one part: some 6 s. */
+	BUSY_PAUSE_MS = 1,   /* Before the first of them; twice as long before each next one, */
+	BUSY_PAUSE_MAX = 64, /* up to this. */
 };
 
 typedef unsigned long long ull;
 
 struct transfer {
 	struct shard_model *m;
-	const struct space_tensor *t;
+	const struct layout_tensor *t;
 	enum shard_kind kind;
 	enum shard_dtype dtype;
 	uint64_t at, end; /* element space: next part, end of the range */
@@ -30,7 +33,8 @@ struct transfer {
 	char *dst;
 	uint64_t step;   /* read: of the data, when known */
 	bool step_known; /* asked for, or fixed by the first reply */
-	uint32_t busy;   /* parts that the daemon had no room to answer */
+	uint32_t busy;   /* Times in a row that the daemon had no room to answer. */
+	struct err full; /* Its words then. */
 	struct wait wait;
 	struct part {
 		struct request *r;
@@ -42,7 +46,8 @@ struct transfer {
 
 static const char *kind_name(enum shard_kind k)
 {
-	static const char *const names[] = {"?", "image", "master", "exp_avg", "exp_avg_sq", "momentum", "grad"};
+	static const char *const names[] = {"?",          "image",    "master", "exp_avg",
+					    "exp_avg_sq", "momentum", "grad"};
 
 	return names[k >= SHARD_IMAGE && k <= SHARD_GRAD ? k : 0];
 }
@@ -78,21 +83,25 @@ static enum shard_status send_read(struct transfer *x, struct part *p)
 static enum shard_status take_read(struct transfer *x, const struct part *p)
 {
 	if (p->r->body_bytes != p->count * 4)
-		return text_fail(SHARD_PROTOCOL, "read of \"%.200s\": %u bytes came where %u were asked for", x->t->name,
-				 p->r->body_bytes, p->count * 4);
+		return text_fail(SHARD_PROTOCOL,
+				 "read of \"%.200s\": %u bytes came where %u were asked for",
+				 x->t->name, p->r->body_bytes, p->count * 4);
 	if (!x->step_known)
 		x->step = p->r->head.step;
 	x->step_known = true;
 	if (p->r->head.step != x->step)
-		return text_fail(SHARD_STALE, "read of %s of \"%.200s\": part is of step %llu, step %llu was asked for",
-				 kind_name(x->kind), x->t->name, (ull)p->r->head.step, (ull)x->step);
-	dtype_convert(x->dst + (p->first - x->start) * dtype_bytes(x->dtype), x->dtype, p->r->data, SHARD_F32, p->count);
+		return text_fail(
+			SHARD_STALE,
+			"read of %s of \"%.200s\": part is of step %llu, step %llu was asked for",
+			kind_name(x->kind), x->t->name, (ull)p->r->head.step, (ull)x->step);
+	dtype_convert(x->dst + (p->first - x->start) * dtype_bytes(x->dtype), x->dtype, p->r->data,
+		      SHARD_F32, p->count);
 	return SHARD_OK;
 }
 
 static enum shard_status send_next(struct transfer *x)
 {
-	uint64_t n = space_piece(&x->m->space, x->at, x->end);
+	uint64_t n = layout_piece(x->m->layout, x->at, x->end);
 	struct part *p = &x->window[(x->first + x->nr) % WINDOW];
 	enum shard_status rc;
 
@@ -108,7 +117,24 @@ static enum shard_status send_next(struct transfer *x)
 	return SHARD_OK;
 }
 
-/* Parts are answered in order; the window moves on with each. Reads ask for the first part alone if its reply fixes the step. */
+/* Frames for this process filled the daemon's queue, or its workers are behind: asked again at once
+ * it would only be told so again. */
+static enum shard_status read_again(struct transfer *x, struct part *p)
+{
+	uint64_t ms = BUSY_PAUSE_MS;
+	enum shard_status rc;
+
+	x->full = p->r->err;
+	request_free(p->r);
+	p->r = NULL;
+	for (uint32_t i = 1; i < x->busy && ms < BUSY_PAUSE_MAX; i++)
+		ms *= 2;
+	rc = pump_pause(x->m->client, &x->wait, ms * NS_PER_MS);
+	return rc == SHARD_OK ? send_read(x, p) : rc;
+}
+
+/* Parts are answered in order, and the window moves on with each. Reads ask for the first part
+ * alone if its reply fixes the step. */
 static enum shard_status transfer_run(struct transfer *x)
 {
 	enum shard_status rc = SHARD_OK;
@@ -122,15 +148,14 @@ static enum shard_status transfer_run(struct transfer *x)
 			continue;
 		}
 		rc = request_wait(p->r, &x->wait);
-		if (rc == SHARD_BUSY && x->dst &&
-		    x->busy++ < BUSY_TRIES) { /* frames for us filled its queue; they came before this answer */
-			request_free(p->r);
-			p->r = NULL;
-			rc = send_read(x, p);
+		if (rc == SHARD_BUSY && x->dst && x->busy++ < BUSY_TRIES) {
+			rc = read_again(x, p);
 			continue;
 		}
 		if (rc == SHARD_OK && x->dst)
 			rc = take_read(x, p);
+		if (rc == SHARD_OK)
+			x->busy = 0; /* it goes on, if only one part at a time */
 		request_free(p->r);
 		x->first = (x->first + 1) % WINDOW;
 		x->nr--;
@@ -143,28 +168,30 @@ static enum shard_status transfer_run(struct transfer *x)
 	return rc;
 }
 
-static enum shard_status transfer_check(struct transfer *x, const char *what, uint32_t tensor, uint64_t first, uint64_t count,
-					const void *memory)
+static enum shard_status transfer_check(struct transfer *x, const char *what, uint32_t tensor,
+					uint64_t first, uint64_t count, const void *memory)
 {
 	struct shard_model *m = x->m;
 	char label[64];
-	struct err e;
+	enum shard_status rc;
 
 	snprintf(label, sizeof(label), "%s of %s", what, kind_name(x->kind));
 	if (!dtype_ok(x->dtype))
-		return text_fail(SHARD_BAD_ARG, "%s: dtype %d: choose SHARD_F32, SHARD_BF16 or SHARD_F16", label, (int)x->dtype);
+		return text_fail(SHARD_BAD_ARG,
+				 "%s: dtype %d: choose SHARD_F32, SHARD_BF16 or SHARD_F16", label,
+				 (int)x->dtype);
 	if (memory == NULL)
 		return text_fail(SHARD_BAD_ARG, "%s: the memory is NULL", label);
-	if (space_range(&m->space, label, tensor, first, count, &e) != SHARD_OK)
-		return text_fail_err(&e);
-	x->t = &m->space.tensors[tensor];
+	if ((rc = handle_range(m, label, tensor, first, count)) != SHARD_OK)
+		return rc;
+	x->t = &m->layout->tensor[tensor];
 	x->start = x->at = x->t->offset + first;
 	x->end = x->at + count;
 	return SHARD_OK;
 }
 
-enum shard_status shard_write(shard_model *m, enum shard_kind kind, uint32_t tensor, uint64_t first, uint64_t count,
-			      enum shard_dtype dtype, const void *src)
+enum shard_status shard_write(shard_model *m, enum shard_kind kind, uint32_t tensor, uint64_t first,
+			      uint64_t count, enum shard_dtype dtype, const void *src)
 {
 	struct transfer x = {.m = m, .kind = kind, .dtype = dtype, .src = src};
 	enum shard_status rc = handle_enter(m);
@@ -173,20 +200,24 @@ enum shard_status shard_write(shard_model *m, enum shard_kind kind, uint32_t ten
 		return rc;
 	if (kind < SHARD_MASTER || kind > SHARD_MOMENTUM)
 		rc = text_fail(SHARD_BAD_ARG,
-			       "write of kind %d: choose SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM",
+			       "write of kind %d: choose SHARD_MASTER, SHARD_EXP_AVG, "
+			       "SHARD_EXP_AVG_SQ or SHARD_MOMENTUM",
 			       (int)kind);
 	else if (m->sealed)
 		rc = text_fail(SHARD_BAD_STATE,
-			       "write of \"%s\", which is sealed (step %llu): from then on only training changes it", m->space.name,
-			       (ull)m->sealed_step);
+			       "write of \"%s\", which is sealed (step %llu): from then on only "
+			       "training changes it",
+			       m->spec.name, (ull)m->sealed_step);
 	else
 		rc = transfer_check(&x, "write", tensor, first, count, src);
 	if (rc == SHARD_OK) {
 		wait_begin(m->client, &x.wait, m->timeout_ms);
 		rc = transfer_run(&x);
 		if (rc == SHARD_TIMEOUT)
-			text_fail(rc, "write of %s of \"%.200s\" waited %.1f s at element %llu of %llu", kind_name(kind), x.t->name,
-				  wait_seconds(&x.wait), (ull)(x.at - x.start), (ull)count);
+			text_fail(rc,
+				  "write of %s of \"%.200s\" waited %.1f s at element %llu of %llu",
+				  kind_name(kind), x.t->name, wait_seconds(&x.wait),
+				  (ull)(x.at - x.start), (ull)count);
 	}
 	client_leave(m->client);
 	return rc;
@@ -213,16 +244,16 @@ enum shard_status shard_seal(shard_model *m, uint64_t step)
 		m->sealed = true;
 		m->sealed_step = step;
 	} else if (rc == SHARD_TIMEOUT) {
-		text_fail(rc, "seal of \"%s\" at step %llu waited %.1f s for shardd at %s", m->space.name, (ull)step,
-			  wait_seconds(&w), m->client->address);
+		text_fail(rc, "seal of \"%s\" at step %llu waited %.1f s for shardd at %s",
+			  m->spec.name, (ull)step, wait_seconds(&w), m->client->address);
 	}
 	request_free(r);
 	client_leave(m->client);
 	return rc;
 }
 
-enum shard_status shard_read(shard_model *m, enum shard_kind kind, uint32_t tensor, uint64_t first, uint64_t count,
-			     enum shard_dtype dtype, void *dst, uint64_t *step)
+enum shard_status shard_read(shard_model *m, enum shard_kind kind, uint32_t tensor, uint64_t first,
+			     uint64_t count, enum shard_dtype dtype, void *dst, uint64_t *step)
 {
 	struct transfer x = {.m = m, .kind = kind, .dtype = dtype, .dst = dst};
 	enum shard_status rc = handle_enter(m);
@@ -232,7 +263,8 @@ enum shard_status shard_read(shard_model *m, enum shard_kind kind, uint32_t tens
 		return rc;
 	if (step == NULL || kind < SHARD_IMAGE || kind > SHARD_MOMENTUM)
 		rc = text_fail(SHARD_BAD_ARG,
-			       step ? "read of kind %d: choose SHARD_IMAGE to SHARD_MOMENTUM" : "read of kind %d: step is NULL",
+			       step ? "read of kind %d: choose SHARD_IMAGE to SHARD_MOMENTUM"
+				    : "read of kind %d: step is NULL",
 			       (int)kind);
 	else
 		rc = transfer_check(&x, "read", tensor, first, count, dst);
@@ -250,8 +282,13 @@ enum shard_status shard_read(shard_model *m, enum shard_kind kind, uint32_t tens
 		if (rc == SHARD_OK)
 			*step = x.step;
 		else if (rc == SHARD_TIMEOUT)
-			text_fail(rc, "read of %s of \"%.200s\" waited %.1f s at element %llu of %llu", kind_name(kind), x.t->name,
-				  wait_seconds(&x.wait), (ull)(x.at - x.start), (ull)count);
+			text_fail(rc,
+				  "read of %s of \"%.200s\" waited %.1f s at element %llu of "
+				  "%llu%s%.200s",
+				  kind_name(kind), x.t->name, wait_seconds(&x.wait),
+				  (ull)(x.at - x.start), (ull)count,
+				  x.busy > 0 ? ", and shardd was busy: " : "",
+				  x.busy > 0 ? x.full.text : "");
 	}
 	client_leave(m->client);
 	return rc;

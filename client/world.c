@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who trains: shard_join(), shard_world_get(), shard_leave(), shard_samples(), and the ATTEMPT and ENDED frames that say what the world
- * is. Joining maps the arena and the image (unix) or makes private memory for both (tcp) and waits for the first ATTEMPT. An
- * attempt in hand that ends without effect makes every waiting call return SHARD_WORLD_CHANGED until shard_world_get(). A call that
- * gives up on its deadline may be made again: its request is still under way and is found again. */
+/* Who trains: shard_join(), shard_world_get(), shard_leave(), shard_samples(), and the ATTEMPT and
+ * ENDED frames that say what the world is. Joining maps the arena and the image (unix) or makes
+ * private memory for both (tcp) and waits for the first ATTEMPT. An attempt in hand that ends
+ * without effect makes every waiting call return SHARD_WORLD_CHANGED until shard_world_get(). A
+ * call that gives up on its deadline may be made again: its request is still under way and is found
+ * again. */
 #include "world.h"
 
 #include "blob.h"
 #include "image.h"
-#include "ahead.h"
 #include "push.h"
-#include "step.h"
-#include "weights.h"
+#include "ticket.h"
+#include "verdict.h"
 
 #include "wire/dtype.h"
 
@@ -32,33 +33,104 @@ static struct wire_head id_of(const struct wire_head *h)
 
 static void why_set(struct shard_model *m, const char *why)
 {
-	if (why != NULL && why[0] != 0 && !m->rolled_back) /* that says more than what ended or began since */
+	if (why != NULL && why[0] != 0 &&
+	    !m->rolled_back) /* that says more than what ended or began since */
 		snprintf(m->why, sizeof(m->why), "%s", why);
 }
 
-void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_status status, const char *why)
+/* --- a step before its turn --- */
+
+/* Only where the model has max_staleness = 1. Happy path: step t is committed and all of it is
+ * sent. Then t + 1 begins on the weights that t's ATTEMPT called the newest, with world and loss
+ * scale as t has them. RESULT comes for t, and the ATTEMPT of t + 1 says the same as was assumed:
+ * what was pushed meanwhile goes out. Otherwise the work was for another world or scale, the caller
+ * is told SHARD_WORLD_CHANGED, and begins the step again. At most one step is ahead. */
+bool world_ahead_may(const struct shard_model *m, uint32_t *chunk)
 {
-	if (m->offered.no != 0 && step_same(h, &m->offered.id))
+	uint64_t first = (uint64_t)*chunk * m->layout->chunk_elems;
+
+	return m->staleness > 0 && m->phase == PHASE_COMMITTED && !m->ahead && m->copying == 0 &&
+	       m->queue_nr == 0 && !m->ready_due &&
+	       image_has(m, first, m->layout->elems - first, m->begun.newest, chunk);
+}
+
+void world_ahead_begin(struct shard_model *m)
+{
+	m->flight = m->begun;
+	m->ahead = true;
+	m->abandon_due = false;
+	m->begun.no = ++m->attempts;
+	m->begun.id.step++;
+	m->begun.id.attempt = 0;
+	m->begun.weights = m->flight.newest;
+}
+
+/* The step in flight ended without effect, and so did the one ahead: the former is the one in hand
+ * again. */
+static void ahead_back(struct shard_model *m, enum shard_status status, const char *why)
+{
+	verdict_end(m, m->begun.no, status == SHARD_MISMATCH ? SHARD_WORLD_CHANGED : status,
+		    why && why[0] ? why : "the step before it ended");
+	m->begun = m->flight;
+	m->flight.no = 0;
+	m->ahead = m->abandon_due = false;
+	m->phase = PHASE_COMMITTED;
+}
+
+/* --- what the daemon says --- */
+
+void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_status status,
+		 const char *why)
+{
+	if (m->offered.no != 0 && verdict_same(h, &m->offered.id))
 		m->offered_over = true;
-	if (m->flight.no != 0 && step_same(h, &m->flight.id))
+	if (m->flight.no != 0 && verdict_same(h, &m->flight.id))
 		ahead_back(m, status, why);
-	if (m->begun.no == 0 || !step_same(h, &m->begun.id) || m->phase == PHASE_DECIDED || m->phase == PHASE_ENDED) {
+	if (m->begun.no == 0 || !verdict_same(h, &m->begun.id) || m->phase == PHASE_DECIDED ||
+	    m->phase == PHASE_ENDED) {
 		why_set(m, why);
 		return;
 	}
-	struct verdict *v = step_verdict(m, m->begun.no);
-
-	m->changed = m->phase != PHASE_ABANDONED; /* who gave up knows it */
+	m->changed = m->phase != PHASE_ABANDONED; /* Its caller knows it. */
 	m->phase = PHASE_ENDED;
 	m->ahead = m->abandon_due = false;
 	snprintf(m->why, sizeof(m->why), "%s", why && why[0] ? why : "the attempt ended");
-	if (v != NULL) {
-		v->ended = true;
-		v->ended_as = status;
-		snprintf(v->why, sizeof(v->why), "%s", m->why);
-	}
+	verdict_end(m, m->begun.no, status, m->why);
 	push_drop(m);
 	ticket_settle(m);
+}
+
+/* An ATTEMPT. True: it is that of the step ahead, which is now like any other. False: if one was in
+ * hand it is over. */
+static bool ahead_attempt(struct shard_model *m, const struct attempt *a, const char *why)
+{
+	const struct attempt *b = &m->begun;
+	struct wire_head id = b->id;
+	char text[MODEL_WHY_BYTES];
+
+	if (a->id.step == b->id.step && a->rank == b->rank && a->world_size == b->world_size &&
+	    a->loss_scale == b->loss_scale && a->weights == b->weights &&
+	    a->id.generation == b->id.generation) {
+		uint64_t no = b->no;
+
+		m->begun = *a;
+		m->begun.no = no;
+		m->offered = m->begun;
+		m->offered_over = false;
+		m->ahead = false;
+		return true;
+	}
+	if (why != NULL && why[0] != 0)
+		snprintf(text, sizeof(text), "%s", why);
+	else if (a->loss_scale != b->loss_scale)
+		snprintf(text, sizeof(text),
+			 "the loss scale is %g now, and was %g when the step began", a->loss_scale,
+			 b->loss_scale);
+	else
+		snprintf(text, sizeof(text), "the world changed");
+	m->ahead = m->abandon_due = false;
+	world_ended(m, &id, SHARD_WORLD_CHANGED, text);
+	return false;
 }
 
 void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard__Attempt *a)
@@ -75,21 +147,24 @@ void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard
 	};
 	struct wire_head old = m->flight.no != 0 ? m->flight.id : m->begun.id;
 
-	weights_attempt(m, &next);
+	image_attempt(m, &next);
 	if (m->ahead && m->flight.no == 0 && ahead_attempt(m, &next, a->why)) {
 		push_flush(m);
 		return;
 	}
-	if (m->begun.no != 0 && (m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED || m->phase == PHASE_ABANDONED))
-		world_ended(m, &old, SHARD_WORLD_CHANGED, a->why); /* a new one without a verdict on the old */
+	if (m->begun.no != 0 &&
+	    (m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED || m->phase == PHASE_ABANDONED))
+		world_ended(m, &old, SHARD_WORLD_CHANGED,
+			    a->why); /* a new one without a verdict on the old */
 	m->offered = next;
 	m->offered.no = ++m->attempts;
 	m->offered_over = false;
 	why_set(m, a->why);
 }
 
-/* The attempt in hand is over, and so are image, tickets and whatever else was of the old generation. Until the first ATTEMPT of the new
- * one the world is as it was, and its step the one after the restored one. */
+/* The attempt in hand is over, and so are image, tickets and whatever else was of the old
+ * generation. Until the first ATTEMPT of the new one the world is as it was, and its step the one
+ * after the restored one. */
 static void world_back(struct shard_model *m, uint64_t step, const char *why)
 {
 	struct wire_head begun = m->flight.no != 0 ? m->flight.id : m->begun.id;
@@ -119,39 +194,27 @@ void world_rolled_back(struct shard_model *m, const struct wire_head *h, const c
 		world_back(m, h->step, why && why[0] ? why : "the model was lost");
 }
 
-static bool offer_stands(const struct shard_model *m)
-{
-	return m->offered.no > m->begun.no && !m->offered_over;
-}
-
-enum shard_status world_changed(struct shard_model *m)
-{
-	const char *why = m->why[0] ? m->why : "the world changed";
-
-	if (m->rolled_back)
-		return text_fail(SHARD_ROLLED_BACK, "%s; \"%s\" is rolled back to step %llu, step %llu begins next", why,
-				 m->space.name, (ull)m->offered.id.step - 1, (ull)m->offered.id.step);
-	if (offer_stands(m))
-		return text_fail(SHARD_WORLD_CHANGED, "%s; world is now %u, this is rank %u, step %llu begins again", why,
-				 m->offered.world_size, m->offered.rank, (ull)m->offered.id.step);
-	return text_fail(SHARD_WORLD_CHANGED, "%s; step %llu begins again", why, (ull)m->begun.id.step);
-}
-
 /* --- join --- */
 
 /* Over a unix socket: the daemon's memory. */
-static enum shard_status map_shared(struct shard_model *m, struct request *r, const Shard__Joined *j, struct err *e)
+static enum shard_status map_shared(struct shard_model *m, struct request *r,
+				    const Shard__Joined *j, struct err *e)
 {
-	const struct space *l = &m->space;
-	uint64_t arena = l->elems * dtype_bytes(l->grad) + m->staleness * m->arena_half;
-	uint64_t image = l->elems * dtype_bytes(l->image) + m->staleness * m->image_half;
+	const struct layout *l = m->layout;
+	uint64_t arena = l->elems * dtype_bytes(m->spec.grad) + m->staleness * m->arena_half;
+	uint64_t image = l->elems * dtype_bytes(m->spec.image) + m->staleness * m->image_half;
 	enum shard_status rc;
 
 	if (r->fds_nr != 2)
-		return err_set(e, SHARD_PROTOCOL, "JOIN brought %d descriptors, 2 are needed", r->fds_nr);
-	if (j->arena_bytes < arena || j->image_data > j->image_bytes || j->image_bytes - j->image_data < image)
-		return err_set(e, SHARD_PROTOCOL, "arena of %llu bytes, image of %llu at %llu: \"%s\" needs %llu and %llu",
-			       (ull)j->arena_bytes, (ull)j->image_bytes, (ull)j->image_data, l->name, (ull)arena, (ull)image);
+		return err_set(e, SHARD_PROTOCOL, "JOIN brought %d descriptors, 2 are needed",
+			       r->fds_nr);
+	if (j->arena_bytes < arena || j->image_data > j->image_bytes ||
+	    j->image_bytes - j->image_data < image)
+		return err_set(
+			e, SHARD_PROTOCOL,
+			"arena of %llu bytes, image of %llu at %llu: \"%s\" needs %llu and %llu",
+			(ull)j->arena_bytes, (ull)j->image_bytes, (ull)j->image_data, m->spec.name,
+			(ull)arena, (ull)image);
 	m->image_data = j->image_data;
 	r->fds_nr = 0; /* shm_map() takes them over */
 	if ((rc = shm_map(&m->arena, r->fds[0], j->arena_bytes, 1, e)) != SHARD_OK) {
@@ -162,10 +225,12 @@ static enum shard_status map_shared(struct shard_model *m, struct request *r, co
 	return shm_map(&m->image, r->fds[1], j->image_bytes, 0, e);
 }
 
-/* Over tcp: memory of this process, there before JOIN is sent, because the image may follow the reply at once. */
+/* Over tcp: memory of this process, there before JOIN is sent, because the image may follow the
+ * reply at once. */
 static enum shard_status map_private(struct shard_model *m, struct err *e)
 {
-	enum shard_status rc = shm_private(&m->arena, m->arena_half * (m->staleness + 1), SHM_HUGE_TRY, e);
+	enum shard_status rc =
+		shm_private(&m->arena, m->arena_half * (m->staleness + 1), SHM_HUGE_TRY, e);
 
 	m->image_data = 0;
 	if (rc == SHARD_OK)
@@ -179,10 +244,12 @@ static void world_unmap(struct shard_model *m)
 	shm_unmap(&m->image);
 	m->arena.fd = m->image.fd = -1;
 	image_deinit(m);
+	ticket_drop(m); /* what was pulled stays as it is */
 }
 
-/* A daemon that was killed may come back to the memory it had, and finish a step with the gradients in these arenas (a warm restart). So what
- * a trainer writes from now on, through pointers that it still holds, goes to memory of its own. */
+/* A daemon that put this trainer out may still send on what was pushed, straight from the arena. So
+ * what the trainer writes from now on, through pointers that it still holds, goes to memory of its
+ * own. */
 void world_over(struct shard_client *c)
 {
 	list_each(it, &c->models)
@@ -202,7 +269,8 @@ static enum shard_status ask_image(struct shard_model *m, struct wait *w)
 		if ((rc = handle_wait(m, w)) != SHARD_OK)
 			return rc;
 	if (rc != SHARD_OK)
-		return text_fail(rc, "cannot ask for the image of \"%s\": %s", m->space.name, status_name(rc));
+		return text_fail(rc, "cannot ask for the image of \"%s\": %s", m->spec.name,
+				 status_name(rc));
 	pump_kick(m->client);
 	return SHARD_OK;
 }
@@ -220,7 +288,9 @@ static enum shard_status join_reply(struct shard_model *m, struct request *r, st
 	struct err e;
 
 	if (j == NULL)
-		rc = err_set(&e, SHARD_PROTOCOL, "shardd at %s answered JOIN with what cannot be read", m->client->address);
+		rc = err_set(&e, SHARD_PROTOCOL,
+			     "shardd at %s answered JOIN with what cannot be read",
+			     m->client->address);
 	else if (!m->client->tcp && (rc = map_shared(m, r, j, &e)) == SHARD_OK)
 		rc = image_init(m, &e);
 	if (rc == SHARD_OK)
@@ -242,8 +312,8 @@ static enum shard_status join_send(struct shard_model *m, int rank_hint, struct 
 
 	if (r == NULL)
 		return SHARD_SYSTEM;
-	m->arena_half = shm_half_bytes(m->space.elems * dtype_bytes(m->space.grad));
-	m->image_half = shm_half_bytes(m->space.elems * dtype_bytes(m->space.image));
+	m->arena_half = shm_half_bytes(m->layout->elems * dtype_bytes(m->spec.grad));
+	m->image_half = shm_half_bytes(m->layout->elems * dtype_bytes(m->spec.image));
 	if (m->client->tcp && map_private(m, &e) != SHARD_OK) {
 		request_free(r);
 		return join_failed(m, &e);
@@ -268,7 +338,7 @@ static enum shard_status join_ask(struct shard_model *m, int rank_hint, struct w
 	if (rc != SHARD_OK)
 		return rc; /* the request stays: the next shard_join() waits for its answer */
 	m->join_request = NULL;
-	if ((rc = request_wait(r, w)) == SHARD_OK)
+	if ((rc = request_wait(r, w)) == SHARD_OK && (rc = client_alive(m->client)) == SHARD_OK)
 		rc = join_reply(m, r, w);
 	else
 		world_unmap(m);
@@ -295,7 +365,8 @@ static void world_fill(struct shard_model *m, struct shard_world *theirs)
 	text_struct_out(theirs, &w, sizeof(w));
 }
 
-enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms, struct shard_world *world)
+enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms,
+			     struct shard_world *world)
 {
 	enum shard_status rc = text_struct_ok(world, "shard_world");
 	char waits[300];
@@ -305,23 +376,24 @@ enum shard_status shard_join(shard_model *m, int rank_hint, int64_t timeout_ms, 
 		return rc;
 	if (m->introduced || m->leave_request != NULL) {
 		rc = text_fail(SHARD_BAD_STATE,
-			       m->introduced ? "\"%s\" is joined already, as rank %u" : "\"%s\" is being left (rank %u)",
-			       m->space.name, m->seen.rank);
+			       m->introduced ? "\"%s\" is joined already, as rank %u"
+					     : "\"%s\" is being left (rank %u)",
+			       m->spec.name, m->seen.rank);
 		goto out;
 	}
 	wait_begin(m->client, &w, handle_timeout(m, timeout_ms));
 	if (!m->joined)
 		rc = join_ask(m, rank_hint, &w);
-	while (rc == SHARD_OK && !offer_stands(m))
+	while (rc == SHARD_OK && !handle_offered(m))
 		rc = handle_wait(m, &w);
-	if (rc == SHARD_OK) {
+	if (rc == SHARD_OK && (rc = client_alive(m->client)) == SHARD_OK) {
 		m->introduced = true;
 		world_fill(m, world);
 	} else if (rc == SHARD_TIMEOUT) {
 		double seconds = wait_seconds(&w);
 
 		handle_waits_text(m, waits, sizeof(waits));
-		text_fail(rc, "join of \"%s\" waited %.1f s: %s", m->space.name, seconds, waits);
+		text_fail(rc, "join of \"%s\" waited %.1f s: %s", m->spec.name, seconds, waits);
 	}
 out:
 	handle_leave_one(m);
@@ -330,7 +402,8 @@ out:
 
 static enum shard_status not_joined(struct shard_model *m, const char *what)
 {
-	return text_fail(SHARD_BAD_STATE, "%s of \"%s\", which is not joined: shard_join() first", what, m->space.name);
+	return text_fail(SHARD_BAD_STATE, "%s of \"%s\", which is not joined: shard_join() first",
+			 what, m->spec.name);
 }
 
 enum shard_status shard_world_get(shard_model *m, struct shard_world *world)
@@ -354,7 +427,8 @@ static enum shard_status leave_wait(struct shard_model *m, struct wait *w)
 	struct request *r = m->leave_request;
 	enum shard_status rc = SHARD_OK;
 
-	while (rc == SHARD_OK && m->ahead && m->phase == PHASE_COMMITTED) /* or its gradients would stay behind */
+	while (rc == SHARD_OK && m->ahead &&
+	       m->phase == PHASE_COMMITTED) /* or its gradients would stay behind */
 		rc = handle_wait(m, w);
 	if (rc != SHARD_OK)
 		return rc;
@@ -368,7 +442,8 @@ static enum shard_status leave_wait(struct shard_model *m, struct wait *w)
 		m->leave_request = r;
 	}
 	/* the stream may still read the arena, or fill the image */
-	while (rc == SHARD_OK && (!r->answered || m->sends_out > 0 || m->client->landing == m || m->copying > 0))
+	while (rc == SHARD_OK &&
+	       (!r->answered || m->sends_out > 0 || m->client->landing == m || m->copying > 0))
 		rc = handle_wait(m, w);
 	if (rc != SHARD_OK)
 		return rc;
@@ -391,8 +466,9 @@ enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 		rc = not_joined(m, "shard_leave()");
 	else if (m->phase == PHASE_OPEN)
 		rc = text_fail(SHARD_BAD_STATE,
-			       "shard_leave() in the middle of step %llu of \"%s\": shard_commit() or shard_abandon() it first",
-			       (ull)m->begun.id.step, m->space.name);
+			       "shard_leave() in the middle of step %llu of \"%s\": shard_commit() "
+			       "or shard_abandon() it first",
+			       (ull)m->begun.id.step, m->spec.name);
 	else
 		rc = leave_wait(m, &w);
 	if (rc == SHARD_OK) {
@@ -407,13 +483,15 @@ enum shard_status shard_leave(shard_model *m, int64_t timeout_ms)
 		double seconds = wait_seconds(&w);
 
 		handle_waits_text(m, waits, sizeof(waits));
-		text_fail(rc, "leaving \"%s\" waited %.1f s for a boundary: %s", m->space.name, seconds, waits);
+		text_fail(rc, "leaving \"%s\" waited %.1f s for a boundary: %s", m->spec.name,
+			  seconds, waits);
 	}
 	handle_leave_one(m);
 	return rc;
 }
 
-enum shard_status shard_samples(const struct shard_world *world, uint64_t global_batch, uint64_t *first, uint64_t *count)
+enum shard_status shard_samples(const struct shard_world *world, uint64_t global_batch,
+				uint64_t *first, uint64_t *count)
 {
 	struct shard_world w;
 	enum shard_status rc = text_struct_in(&w, sizeof(w), world, "shard_world");
@@ -422,8 +500,10 @@ enum shard_status shard_samples(const struct shard_world *world, uint64_t global
 	if (rc != SHARD_OK)
 		return rc;
 	if (first == NULL || count == NULL || w.world_size == 0 || w.rank >= w.world_size)
-		return text_fail(SHARD_BAD_ARG, "shard_samples: rank %u in a world of %u: fill the world by shard_join()", w.rank,
-				 w.world_size);
+		return text_fail(
+			SHARD_BAD_ARG,
+			"shard_samples: rank %u in a world of %u: fill the world by shard_join()",
+			w.rank, w.world_size);
 	each = global_batch / w.world_size;
 	rest = global_batch % w.world_size; /* the first ranks take one more */
 	*first = w.rank * each + (w.rank < rest ? w.rank : rest);

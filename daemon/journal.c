@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The journal as the log's sink. main.c turns it on when systemd connected stderr to the journal; then each line leaves as one entry with
- * fields. Happy path: log.c's line is cut into its key=value words, each of which becomes SHARDD_KEY, unquoted, and sent. An entry that
- * the journal does not take is written to stderr as a line. Called from any thread: there is no state. */
+/* The journal as the log's sink. main.c turns it on when systemd connected stderr to the journal;
+ * then each line leaves as one entry with fields. Happy path: log.c's line is cut into its
+ * key=value words, each of which becomes SHARDD_KEY, unquoted, and sent. An entry that the journal
+ * does not take is written to stderr as a line. Called from any thread: there is no state. */
 #include "journal.h"
 
 #include "base/check.h"
@@ -35,7 +36,8 @@ static void end_field(struct journal_entry *e, size_t from, bool whole)
 		e->used = from;
 		return;
 	}
-	e->field[e->fields_nr++] = (struct iovec){.iov_base = e->bytes + from, .iov_len = e->used - from};
+	e->field[e->fields_nr++] =
+		(struct iovec){.iov_base = e->bytes + from, .iov_len = e->used - from};
 }
 
 static void add(struct journal_entry *e, const char *name, const char *value, size_t n)
@@ -80,7 +82,9 @@ static const char *add_word(struct journal_entry *e, const char *at)
 	for (size_t i = 0; i < key; i++) {
 		char c = at[i];
 
-		c = c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ? c : '_';
+		c = c >= 'a' && c <= 'z'                               ? (char)(c - 'a' + 'A')
+		    : (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ? c
+								       : '_';
 		fits = fits && put(e, &c, 1);
 	}
 	fits = fits && put(e, "=", 1);
@@ -107,7 +111,8 @@ static bool starts(const char *at, const char *with)
 
 void journal_entry_make(struct journal_entry *e, enum log_level level, const char *line)
 {
-	static const char *const priority[LOG_LEVEL_NR] = {"3", "4", "6", "7"}; /* syslog.h's err, warning, info, debug */
+	static const char *const priority[LOG_LEVEL_NR] = {
+		"3", "4", "6", "7"}; /* syslog.h's err, warning, info, debug */
 
 	CHECK((unsigned)level < LOG_LEVEL_NR);
 	e->fields_nr = 0;
@@ -137,15 +142,16 @@ static void to_journal(void *arg, enum log_level level, const char *line)
 		dprintf(STDERR_FILENO, "%s\n", line);
 }
 
-/* $JOURNAL_STREAM is DEVICE:INODE of the socket. A daemon whose stderr went elsewhere since must not write to the journal. */
+/* $JOURNAL_STREAM is DEVICE:INODE of the socket. A daemon whose stderr went elsewhere since must
+ * not write to the journal. */
 bool journal_use(struct log *l)
 {
 	const char *stream = getenv("JOURNAL_STREAM");
 	unsigned long device, inode;
 	struct stat info;
 
-	if (stream == NULL || sscanf(stream, "%lu:%lu", &device, &inode) != 2 || fstat(STDERR_FILENO, &info) != 0 ||
-	    info.st_dev != device || info.st_ino != inode)
+	if (stream == NULL || sscanf(stream, "%lu:%lu", &device, &inode) != 2 ||
+	    fstat(STDERR_FILENO, &info) != 0 || info.st_dev != device || info.st_ino != inode)
 		return false;
 	l->sink = to_journal;
 	return true;

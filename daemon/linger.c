@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a daemon that nobody uses. main.c owns one. Happy path: a timer looks a few times within the linger; when no session has been
- * there for as long, the file "lock" in the socket's folder is locked and over() is called. Whoever starts such daemons (libshard, for
- * spawn:NAME) holds that lock while it starts one or connects to it, so nobody is sent to a daemon that is ending: while the lock is
- * somebody else's the daemon goes on, and once it has it the daemon keeps it until the process is gone. Without such a file there is
- * nobody to agree with. A file that cannot be opened for other reasons keeps the daemon alive. */
+/* The end of a daemon that nobody uses. main.c owns one. Happy path: a timer looks a few times
+ * within the linger; when no session has been there for as long, the file "lock" in the socket's
+ * folder is locked and over() is called. Whoever starts such daemons (libshard, for spawn:NAME)
+ * holds that lock while it starts one or connects to it, so nobody is sent to a daemon that is
+ * ending: while the lock is somebody else's the daemon goes on, and once it has it the daemon keeps
+ * it until the process is gone. Without such a file there is nobody to agree with. A file that
+ * cannot be opened for other reasons keeps the daemon alive. */
 #include "linger.h"
 
 #include "base/check.h"
@@ -47,17 +49,21 @@ static void look(uv_timer_t *timer)
 	l->over(l->arg);
 }
 
-void linger_start(struct linger_watch *l, const struct config *conf, const struct server *server, uv_loop_t *loop,
-		  void (*over)(void *arg), void *arg)
+void linger_start(struct linger_watch *l, const struct config *conf, const struct server *server,
+		  uv_loop_t *loop, void (*over)(void *arg), void *arg)
 {
 	const char *slash = strrchr(conf->socket, '/');
 	uint64_t ms = conf->linger_ns / NS_PER_MS / LOOKS;
 
-	*l = (struct linger_watch){
-		.server = server, .linger_ns = conf->linger_ns, .since_ns = clock_ns(), .over = over, .arg = arg};
+	*l = (struct linger_watch){.server = server,
+				   .linger_ns = conf->linger_ns,
+				   .since_ns = clock_ns(),
+				   .over = over,
+				   .arg = arg};
 	if (conf->linger_ns == 0)
 		return;
-	snprintf(l->lock, sizeof(l->lock), "%.*slock", slash ? (int)(slash + 1 - conf->socket) : 0, conf->socket);
+	snprintf(l->lock, sizeof(l->lock), "%.*slock", slash ? (int)(slash + 1 - conf->socket) : 0,
+		 conf->socket);
 	ms = ms < MIN_MS ? MIN_MS : ms > MAX_MS ? MAX_MS : ms;
 	CHECK(uv_timer_init(loop, &l->timer) == 0);
 	l->timer.data = l;

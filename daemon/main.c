@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process: options, configuration, signals, one server on one loop. Happy path: parse, load, server_init, run until SIGTERM or SIGINT,
- * server_stop, exit 0; a second signal ends it at once; SIGHUP reads the configuration and the secret again. Ways to fail: usage
- * (exit 2), configuration (4), a server that cannot start (1). Everything it says goes to stderr as log lines, except what --help,
+/* The process: options, configuration, signals, one server on one loop. Happy path: parse, load,
+ * server_init, run until SIGTERM or SIGINT, server_stop, exit 0; a second signal ends it at once;
+ * SIGHUP reads the configuration and the secret again. Ways to fail: usage (exit 2), configuration
+ * (4), a server that cannot start (1). Everything it says goes to stderr as log lines, except what
+ * --help,
  * --version and --check print on stdout. */
 #include "base/check.h"
-#include "config.h"
+#include "config/config.h"
 #include "journal.h"
 #include "linger.h"
+#include "node/limits.h"
 #include "notify.h"
-#include "park.h"
+#include "warm/warm.h"
 #include "server.h"
 
 #include <argp.h>
@@ -48,11 +51,15 @@ enum {
 };
 
 static const struct argp_option argp_rows[] = {
-	{"config", 'c', "FILE", 0, "configuration file (default: /etc/shardd/shardd.conf if it is there)", 1},
-	{"set", OPT_SET, "SECTION.KEY=VALUE", 0, "any option of the configuration file; may be repeated", 1},
+	{"config", 'c', "FILE", 0,
+	 "configuration file (default: /etc/shardd/shardd.conf if it is there)", 1},
+	{"set", OPT_SET, "SECTION.KEY=VALUE", 0,
+	 "any option of the configuration file; may be repeated", 1},
 	{"node", OPT_NODE, "NAME", 0, "this node's name in [nodes]", 2},
-	{"listen", OPT_LISTEN, "HOST:PORT", 0, "where nodes and remote trainers connect; off: nowhere", 2},
-	{"linger", OPT_LINGER, "TIME", 0, "stop when nothing has been connected for this long, as in 2s", 2},
+	{"listen", OPT_LISTEN, "HOST:PORT", 0,
+	 "where nodes and remote trainers connect; off: nowhere", 2},
+	{"linger", OPT_LINGER, "TIME", 0,
+	 "stop when nothing has been connected for this long, as in 2s", 2},
 	{"socket", OPT_SOCKET, "PATH", 0, "unix socket for trainers on this node", 2},
 	{"state", OPT_STATE, "DIR", 0, "identity, incarnation, views", 2},
 	{"log-level", OPT_LOG_LEVEL, "LEVEL", 0, "error, warn, info or debug", 2},
@@ -60,7 +67,8 @@ static const struct argp_option argp_rows[] = {
 	{"explain", OPT_EXPLAIN, NULL, 0, "print each option with who set it and exit", 3},
 	{"json", OPT_JSON, NULL, 0, "with --explain: as JSON", 3},
 	{"forget-memory", OPT_FORGET, NULL, 0,
-	 "of a node that is stopped: give back what warm_restart = tmpfs keeps for its next start", 3},
+	 "of a node that is stopped: give back what warm_restart = tmpfs keeps for its next start",
+	 3},
 	{"version", 'V', NULL, 0, "print the version and exit", 3},
 	{0},
 };
@@ -69,8 +77,9 @@ static const struct {
 	int option;
 	const char *key;
 } shorthands[] = {
-	{OPT_NODE, "daemon.node"},   {OPT_LISTEN, "daemon.listen"},       {OPT_SOCKET, "daemon.socket"},
-	{OPT_STATE, "daemon.state"}, {OPT_LOG_LEVEL, "daemon.log_level"}, {OPT_LINGER, "daemon.linger"},
+	{OPT_NODE, "daemon.node"},           {OPT_LISTEN, "daemon.listen"},
+	{OPT_SOCKET, "daemon.socket"},       {OPT_STATE, "daemon.state"},
+	{OPT_LOG_LEVEL, "daemon.log_level"}, {OPT_LINGER, "daemon.linger"},
 };
 
 static void add_set(struct options *o, struct argp_state *state, const char *key, const char *value)
@@ -145,6 +154,7 @@ static char *help_filter(int key, const char *text, void *input)
 
 struct daemon {
 	uv_loop_t loop;
+	uv_work_t pool;
 	uv_signal_t term, interrupt, hangup;
 	struct server *server;
 	struct linger_watch linger;
@@ -195,10 +205,11 @@ static void on_hangup(uv_signal_t *h, int number)
 		log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
 	} else {
 		d->log.level = d->conf->log_level;
-		log_line(&d->log, LOG_LEVEL_INFO, "event=reload taken=%s", what.taken[0] ? what.taken : "nothing has changed");
+		log_line(&d->log, LOG_LEVEL_INFO, "event=reload taken=%s",
+			 what.taken[0] ? what.taken : "nothing has changed");
 		if (what.left[0])
-			log_line(&d->log, LOG_LEVEL_WARN, "event=reload_left options=%s why=%s", what.left,
-				 "they are taken at a start only: restart shardd");
+			log_line(&d->log, LOG_LEVEL_WARN, "event=reload_left options=%s why=%s",
+				 what.left, "they are taken at a start only: restart shardd");
 		if (server_reload_secret(d->server, &e) != SHARD_OK)
 			log_line(&d->log, LOG_LEVEL_ERROR, "event=reload_failed why=%s", e.text);
 	}
@@ -230,9 +241,16 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
 	(void)journal_use(&d.log);
 	signal(SIGPIPE, SIG_IGN);
+	if (limits_open(conf, &d.log, e) != SHARD_OK) {
+		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
+			 status_name(e->status), e->text);
+		return EXIT_FAILED;
+	}
 	CHECK(uv_loop_init(&d.loop) == 0);
+	limits_start_pool(&d.loop, &d.pool);
 	if (server_init(&d.server, conf, &d.log, &d.loop, e) != SHARD_OK) {
-		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s", status_name(e->status), e->text);
+		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
+			 status_name(e->status), e->text);
 		uv_run(&d.loop, UV_RUN_DEFAULT); /* what a failed start closed */
 		uv_loop_close(&d.loop);
 		return e->status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
@@ -248,12 +266,15 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 	return EXIT_OK;
 }
 
-/* systemd gives up a unit that fails five times in two minutes, or for its configuration, and with it the memory of models that it keeps for
- * the next start. So a start that fails with such memory takes its time, and ends as one that may be tried again. */
+/* systemd gives up a unit that fails five times in two minutes, or for its configuration, and with
+ * it the memory of models that it keeps for the next start. So a start that fails with such memory
+ * takes its time, and ends as one that may be tried again. */
 static int fail_slowly(const struct err *e)
 {
 	notify_failed(e->text);
-	fprintf(stderr, "shardd: the models in memory are kept: tried again in %d s, or at once by `systemctl restart shardd`\n",
+	fprintf(stderr,
+		"shardd: the models in memory are kept: tried again in %d s, or at once by "
+		"`systemctl restart shardd`\n",
 		HELD_S);
 	sleep(HELD_S);
 	return EXIT_FAILED;
@@ -261,37 +282,44 @@ static int fail_slowly(const struct err *e)
 
 static int forget(const struct config *conf)
 {
-	struct static_dir *dir;
+	struct static_dir *dir = NULL;
 	struct err e;
+	enum shard_status st = static_open(&dir, conf->state, &e);
 
-	if (static_open(&dir, conf->state, &e) != SHARD_OK) {
+	if (st == SHARD_OK)
+		st = warm_forget_all(conf, dir, &e);
+	if (st != SHARD_OK)
 		fprintf(stderr, "shardd: %s\n", e.text);
-		return EXIT_FAILED;
-	}
-	park_forget_all(conf, static_uuid(dir));
 	static_close(&dir);
-	return EXIT_OK;
+	return st == SHARD_OK ? EXIT_OK : EXIT_FAILED;
 }
 
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
-		argp_rows, on_option,
-		NULL,      "shardd holds a training job's weights and optimizer state. Trainers use it through libshard.",
-		NULL,      help_filter,
+		argp_rows,
+		on_option,
+		NULL,
+		"shardd holds a training job's weights and optimizer state. Trainers use it "
+		"through libshard.",
+		NULL,
+		help_filter,
 		NULL,
 	};
 	struct options o = {.file = NULL};
 	struct config_args args;
 	struct config conf;
 	struct err e = {.status = SHARD_OK, .text = ""};
-	bool parked = notify_parked();
+	bool parked = warm_parked();
 	int rc;
 
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
 		return EXIT_USAGE;
-	args = (struct config_args){.file = o.file, .set = o.set, .set_nr = o.set_nr, .environ_ = (const char *const *)environ};
+	args = (struct config_args){.file = o.file,
+				    .set = o.set,
+				    .set_nr = o.set_nr,
+				    .environ_ = (const char *const *)environ};
 	if (o.explain)
 		rc = config_explain(&args, o.json, stdout, &e) == SHARD_OK ? EXIT_OK : EXIT_CONFIG;
 	else
@@ -306,7 +334,8 @@ int main(int argc, char **argv)
 		config_free(&conf);
 	}
 	if (rc == EXIT_OK && (o.explain || o.check) && (fflush(stdout) != 0 || ferror(stdout))) {
-		fprintf(stderr, "shardd: the standard output cannot be written: %s\n", strerror(errno));
+		fprintf(stderr, "shardd: the standard output cannot be written: %s\n",
+			strerror(errno));
 		rc = EXIT_FAILED;
 	}
 	if (rc != EXIT_OK && parked && !o.explain && !o.check)

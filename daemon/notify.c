@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service manager's view of a daemon. main.c owns one. Happy path: READY=1 once the server listens; a timer on the loop says STATUS= when
- * its text has changed, at most once a second, and WATCHDOG=1 at half of WATCHDOG_USEC: a loop that does not run does not say it, and
- * systemd ends the process. SIGHUP and SIGTERM are announced by main.c. A message that cannot be sent is lost: systemd's
- * own time limits speak then. */
+/* The service manager's view of a daemon. main.c owns one. Happy path: READY=1 once the server
+ * listens; a timer on the loop says STATUS= when its text has changed, at most once a second, and
+ * WATCHDOG=1 at half of WATCHDOG_USEC: a loop that does not run does not say it, and systemd ends
+ * the process. SIGHUP and SIGTERM are announced by main.c. A message that cannot be sent is lost:
+ * systemd's own time limits speak then. */
 #include "notify.h"
 
 #include "base/check.h"
@@ -52,7 +53,8 @@ static bool can_tell(const struct log *log)
 {
 	if (getenv("NOTIFY_SOCKET") != NULL)
 		log_line(log, LOG_LEVEL_WARN, "event=not_notified why=%s",
-			 "this shardd is built without libsystemd: a unit of Type=notify will time out; use Type=exec");
+			 "this shardd is built without libsystemd: a unit of Type=notify will time "
+			 "out; use Type=exec");
 	return false;
 }
 #endif
@@ -85,7 +87,8 @@ static void look(uv_timer_t *timer)
 		say_status(n, now);
 }
 
-void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop, const struct log *log)
+void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop,
+		  const struct log *log)
 {
 	char line[NOTIFY_STATUS_BYTES + 64];
 	uint64_t ms = LOOK_NS / NS_PER_MS;
@@ -96,9 +99,11 @@ void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop
 	n->watchdog_ns = watchdog();
 	n->alive_ns = n->said_ns = clock_ns();
 	status_line(server, n->said, sizeof(n->said));
-	snprintf(line, sizeof(line), "READY=1\nSTATUS=%s%s", n->said, n->watchdog_ns > 0 ? "\nWATCHDOG=1" : "");
+	snprintf(line, sizeof(line), "READY=1\nSTATUS=%s%s", n->said,
+		 n->watchdog_ns > 0 ? "\nWATCHDOG=1" : "");
 	tell(line);
-	/* looked at four times within half of the watchdog's time: a beat comes late by a quarter of that at most */
+	/* looked at four times within half of the watchdog's time: a beat comes late by a quarter
+	 * of that at most */
 	if (n->watchdog_ns > 0 && n->watchdog_ns / 4 < LOOK_NS)
 		ms = n->watchdog_ns / 4 / NS_PER_MS + 1;
 	CHECK(uv_timer_init(loop, &n->timer) == 0);
@@ -113,7 +118,8 @@ void notify_reloading(struct notify *n)
 
 	if (!n->started || n->over)
 		return;
-	snprintf(line, sizeof(line), "RELOADING=1\nMONOTONIC_USEC=%lu", (unsigned long)(clock_ns() / NS_PER_US));
+	snprintf(line, sizeof(line), "RELOADING=1\nMONOTONIC_USEC=%lu",
+		 (unsigned long)(clock_ns() / NS_PER_US));
 	tell(line);
 }
 
@@ -131,16 +137,9 @@ void notify_stopping(struct notify *n, uint64_t limit_ns)
 	if (!n->started || n->over)
 		return;
 	n->over = true;
-	snprintf(line, sizeof(line), "STOPPING=1\nSTATUS=%.320s\nEXTEND_TIMEOUT_USEC=%lu", text != NULL ? text : "stopping",
-		 (unsigned long)(limit_ns / NS_PER_US));
+	snprintf(line, sizeof(line), "STOPPING=1\nSTATUS=%.320s\nEXTEND_TIMEOUT_USEC=%lu",
+		 text != NULL ? text : "stopping", (unsigned long)(limit_ns / NS_PER_US));
 	tell(line);
-}
-
-bool notify_parked(void)
-{
-	const char *nr = getenv("LISTEN_FDS"), *pid = getenv("LISTEN_PID");
-
-	return nr != NULL && atoi(nr) > 0 && pid != NULL && atol(pid) == (long)getpid();
 }
 
 void notify_failed(const char *why)

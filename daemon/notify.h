@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* notify.h: what systemd hears from a daemon of Type=notify: ready, its status, reloading, stopping, and that its loop runs. */
+/* notify.h: what systemd hears from a daemon of Type=notify: ready, its status, reloading,
+ * stopping, and that its loop runs. */
 #ifndef SHARD_NOTIFY_H
 #define SHARD_NOTIFY_H
 
@@ -17,15 +18,15 @@ struct notify {
 };
 
 /* Without $NOTIFY_SOCKET, all of these do nothing. */
-void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop, const struct log *log); /* ready */
+void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop,
+		  const struct log *log); /* ready */
 void notify_reloading(struct notify *n);
 void notify_reloaded(struct notify *n);
 /* It may take so long. */
 void notify_stopping(struct notify *n, uint64_t limit_ns);
-/* Is there memory of the process before this one in the service manager's store? Before server_init(), which takes it. */
-bool notify_parked(void);
 /* A start that failed, told to who asks for the unit's status. */
 void notify_failed(const char *why);
-void notify_close(struct notify *n); /* the memory is the caller's again when the loop has run out of handles */
+void notify_close(struct notify *n); /* the memory is the caller's again when the loop has run out
+					of handles */
 
 #endif

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a daemon ends when it is told to. main.c and tests call server_stop(). Happy path: listeners close; every core hears STOP, so that
- * what is not decided is aborted by who decides it, and nothing is begun; trainers of a model that has nothing in hand hear who stops
- * and why. A decided step is finished: every chunk updated, its image sent, DONE said, and on the coordinator every node's DONE heard.
- * Who has voted cannot take that back and waits for the verdict. Then nodes hear the same sentence, connections, workers and handles
- * close. Ways to fail: what is in hand does not end within [daemon] stop_timeout: the log says which step is left, and what that means. */
-#include "state.h"
+/* How a daemon ends when it is told to. main.c and tests call server_stop(). Happy path: listeners
+ * close; every core hears STOP, so that what is not decided is aborted by who decides it, and
+ * nothing is begun; trainers of a model that has nothing in hand hear who stops and why. A decided
+ * step is finished: every chunk updated, its image sent, DONE said, and on the coordinator every
+ * node's DONE heard. Who has voted cannot take that back and waits for the verdict. Then nodes hear
+ * the same sentence, connections, workers and handles close. Ways to fail: what is in hand does not
+ * end within [daemon] stop_timeout: the log says which step is left, and what that means. */
+#include "node/state.h"
+#include "ckpt/ckpt.h"
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "hello.h"
-#include "model.h"
+#include "link/accept.h"
+#include "model/model.h"
 #include "obs/http.h"
-#include "park.h"
-#include "peer.h"
-#include "session.h"
+#include "warm/warm.h"
+#include "link/peer.h"
+#include "data/trainer.h"
+#include "link/session.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +35,7 @@ static enum in_hand in_hand(const struct model *m)
 	if (m->defining || m->dropping)
 		return NOTHING;
 	core_state(m->core, &c);
-	if (c.part == CORE_APPLYING || m->applying)
+	if (c.part == CORE_APPLYING || m->img.applying)
 		return DECIDED;
 	if (c.part == CORE_PREPARED && !c.coordinator)
 		return VOTED;
@@ -47,18 +51,20 @@ static bool waits(enum in_hand h)
 
 static void phase_words(const struct model *m, char *out, size_t bytes)
 {
-	unsigned long next = (unsigned long)m->id_now.step, step = (unsigned long)m->step;
+	unsigned long next = (unsigned long)m->attempt.id.step, step = (unsigned long)m->step;
 
 	switch (in_hand(m)) {
 	case NOTHING:
 		snprintf(out, bytes, "free: no step is in hand");
 		return;
 	case UNDECIDED:
-		snprintf(out, bytes, "attempt %u at step %lu: not decided, it is aborted", m->id_now.attempt, next);
+		snprintf(out, bytes, "attempt %u at step %lu: not decided, it is aborted",
+			 m->attempt.id.attempt, next);
 		return;
 	case VOTED:
-		snprintf(out, bytes, "prepared: step %lu is voted for, the verdict of node %s is waited for", next,
-			 server_node_name(m->server, m->server->coordinator));
+		snprintf(out, bytes,
+			 "prepared: step %lu is voted for, the verdict of node %s is waited for",
+			 next, server_node_name(m->server, m->server->coordinator));
 		return;
 	case DECIDED:
 		snprintf(out, bytes, "applying: the decided step is finished first");
@@ -72,32 +78,43 @@ static void phase_words(const struct model *m, char *out, size_t bytes)
 /* --- what is left --- */
 
 struct undone {
-	const char *event, *means, *kept; /* kept: what it means if the model's memory outlives the process */
+	const char *event, *means,
+		*kept; /* kept: what it means if the model's memory outlives the process */
 };
 
-/* The time is over. What that means is said by who knows what was decided: a vote stands, whatever becomes of who gave it. */
+/* The time is over. What that means is said by who knows what was decided: a vote stands, whatever
+ * becomes of who gave it. */
 static void log_undone(struct server *s, const struct model *m, enum in_hand h)
 {
 	static const struct undone words[] = {
-		[VOTED] = {"stop_undecided", "this node has voted: the step may be committed all the same",
+		[VOTED] = {"stop_undecided",
+			   "this node has voted: the step may be committed all the same",
 			   "the vote is kept: the next start hears the verdict"},
-		[DECIDED] = {"stop_unfinished", "the step is committed, and its weights here are not whole",
+		[DECIDED] = {"stop_unfinished",
+			     "the step is committed, and its weights here are not whole",
 			     "the step is committed: the next start finishes it"},
-		[UNHEARD] = {"stop_unheard", "the step is committed; a node may learn it only from who has it",
-			     "the step is committed; who has not heard of it hears it from the next start"},
+		[UNHEARD] = {"stop_unheard",
+			     "the step is committed; a node may learn it only from who has it",
+			     "the step is committed; who has not heard of it hears it from the "
+			     "next start"},
 	};
 	double seconds = (double)s->conf->stop_timeout_ns / NS_PER_SEC;
 	char why[200];
 
 	if (h == VOTED)
-		snprintf(why, sizeof(why), "no verdict of node %s within %.1f s", server_node_name(s, s->coordinator), seconds);
+		snprintf(why, sizeof(why), "no verdict of node %s within %.1f s",
+			 server_node_name(s, s->coordinator), seconds);
 	else if (h == DECIDED)
-		snprintf(why, sizeof(why), "%u chunks to do and %u parts of the image on their way after %.1f s", m->apply_left,
-			 m->image_sends, seconds);
+		snprintf(why, sizeof(why),
+			 "%u chunks to do and %u parts of the image on their way after %.1f s",
+			 m->img.apply_left, m->img.sends, seconds);
 	else
-		snprintf(why, sizeof(why), "not every node has said within %.1f s that it applied the step", seconds);
-	log_line(s->log, LOG_LEVEL_WARN, "event=%s model=%s step=%lu why=%s means=%s", words[h].event, m->name,
-		 (unsigned long)(h == VOTED ? m->id_now.step : m->step), why, model_parked(m) ? words[h].kept : words[h].means);
+		snprintf(why, sizeof(why),
+			 "not every node has said within %.1f s that it applied the step", seconds);
+	log_line(s->log, LOG_LEVEL_WARN, "event=%s model=%s step=%lu why=%s means=%s",
+		 words[h].event, m->name,
+		 (unsigned long)(h == VOTED ? m->attempt.id.step : m->step), why,
+		 meta_persistent(&m->meta) ? words[h].kept : words[h].means);
 }
 
 /* What becomes of the weights. */
@@ -108,15 +125,19 @@ static void log_left(struct server *s, const struct model *m)
 
 	if (!m->sealed || m->defining || held == 0)
 		return;
-	if (model_parked(m))
-		snprintf(why, sizeof(why), "kept for the next start in %.200s", park_place(s->park));
+	if (meta_persistent(&m->meta))
+		snprintf(why, sizeof(why), "kept for the next start in %.200s",
+			 warm_place(s->warm));
 	else
 		snprintf(why, sizeof(why), "what memory holds ends with this process");
-	if (m->ckpt.last.path[0] != 0)
-		snprintf(why + strlen(why), sizeof(why) - strlen(why), "; the newest checkpoint is of step %lu",
-			 (unsigned long)m->ckpt.last.step);
-	log_line(s->log, LOG_LEVEL_INFO, "event=left model=%s step=%lu chunks=%u of=%u kept=%d why=%s", m->name,
-		 (unsigned long)m->step, held, m->layout->chunks_nr, model_parked(m), why);
+	if (m->ckpt->last.path[0] != 0)
+		snprintf(why + strlen(why), sizeof(why) - strlen(why),
+			 "; the newest checkpoint is of step %lu",
+			 (unsigned long)m->ckpt->last.step);
+	log_line(s->log, LOG_LEVEL_INFO,
+		 "event=left model=%s step=%lu chunks=%u of=%u kept=%d why=%s", m->name,
+		 (unsigned long)m->step, held, m->layout->chunks_nr, meta_persistent(&m->meta),
+		 why);
 }
 
 /* --- the way out --- */
@@ -129,7 +150,7 @@ static void close_sessions(struct server *s, bool all)
 	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
 	list_each(it, &s->sessions) {
 		struct session *t = list_of(it, struct session, link);
-		enum in_hand h = t->model != NULL ? in_hand(t->model) : NOTHING;
+		enum in_hand h = t->trainer->model != NULL ? in_hand(t->trainer->model) : NOTHING;
 
 		if (t->leaves || (!all && (h == VOTED || h == DECIDED)))
 			continue;
@@ -159,11 +180,12 @@ static void close_connections(struct server *s)
 {
 	struct err e;
 
+	CHECK(s->stopping);
 	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
 	list_each(it, &s->models)
 		log_left(s, list_of(it, struct model, link));
 	close_sessions(s, true);
-	hello_close_all(s);
+	accept_close_all(s);
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL)
 			peer_leave(s->peer[n], &e);
@@ -176,7 +198,7 @@ static bool links_closed(const struct server *s)
 		for (uint32_t i = 0; s->peer[n] != NULL && i < s->peer[n]->conns_nr; i++)
 			if (s->peer[n]->conns[i].conn != NULL)
 				return false;
-	return list_empty(&s->sessions) && list_empty(&s->greetings);
+	return list_empty(&s->sessions) && list_empty(&s->openings);
 }
 
 static void handle_closed(uv_handle_t *h)
@@ -205,6 +227,7 @@ static void pool_closed(void *arg)
 
 static void check_stopped(struct server *s)
 {
+	CHECK(s->stopping);
 	if (!s->stopping || s->closing > 0)
 		return;
 	if (!s->conns_closed) {
@@ -213,7 +236,8 @@ static void check_stopped(struct server *s)
 			return; /* stop_tick comes again */
 		close_connections(s);
 	}
-	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0 || !rails_closed(s))
+	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0 || !job_idle(s, JOB_MEMORY) ||
+	    !rdma_local_closed(s))
 		return;
 	if (s->http != NULL) {
 		s->http_closing = true;
@@ -255,6 +279,7 @@ static void tell_core(struct server *s, struct model *m)
 {
 	struct err e;
 
+	CHECK(s->stopping);
 	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
 	if (!m->defining)
 		model_event(m, &(struct core_event){.type = CORE_EV_STOP, .why = e.text});
@@ -277,16 +302,19 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 		char phase[160];
 
 		phase_words(m, phase, sizeof(phase));
-		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s", m->name,
-			 (unsigned long)m->step, phase, why);
+		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s",
+			 m->name, (unsigned long)m->step, phase, why);
 		if (in_hand(m) != NOTHING && used < sizeof(s->stop_text))
-			used += (size_t)snprintf(s->stop_text + used, sizeof(s->stop_text) - used, "; %s: %s", m->name, phase);
+			used += (size_t)snprintf(s->stop_text + used, sizeof(s->stop_text) - used,
+						 "; %s: %s", m->name, phase);
 	}
 	if (list_empty(&s->models))
 		log_line(s->log, LOG_LEVEL_INFO, "event=stopping why=%s", why);
 	close_sessions(s, false); /* who is told that the attempt is over is told why by this */
 	list_each(it, &s->models)
 		tell_core(s, list_of(it, struct model, link));
+	list_each(it, &s->makings)
+		model_give_up(list_of(it, struct model, link));
 	ckpt_stop(s);
 	conn_listener_close(&s->tcp);
 	conn_listener_close(&s->local);

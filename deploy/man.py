@@ -1,34 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""man.py OUT VERSION DATE SHARD.H SHARDD SHARDCTL SHARDD.CONF, or --list: the manual, from what there is already: section 3 from the declarations
-and comments of shard.h, shardd(8), shardctl(1) and shardd.conf(5) from what the programs say to --help. Called by deploy/man.mk. Fails
-if a function of shard.h is on no page, or a page names one that is not there. Why not help2man: it knows neither commands of commands
-nor tables of options of a file."""
+"""man.py OUT VERSION DATE SHARD.H SHARDD SHARDCTL SHARDD.CONF, or --list: the manual, from what there is already. Section 3 comes from the
+comment blocks of shard.h: shard(3) and one page per function. shardd(8), shardctl(1) and shardd.conf(5) come from what the programs say to
+--help. Called by deploy/man.mk. Fails where a block of shard.h lacks a section, an argument or a type, or names a status that is not there.
+Why not help2man: it knows neither commands of commands nor tables of options of a file.
+
+A block of shard.h begins with "NAME - what", or with the name of a group in capitals. Its headings are lines in capitals. "KEY: text",
+with further lines indented by two, is an item; lines that begin with a tab are code; the rest is paragraphs. "Also the errors of X, and
+of Y." stands for the items under ERRORS OF X and ERRORS OF Y."""
 import os
 import re
 import subprocess
 import sys
 import textwrap
 
-# A page per concept: its functions, the types it shows, one line, and an introduction.
-PAGES = [
-    ("shard_connect", "connect disconnect fd progress interrupt", "shard_connect_opts", "a connection to the daemon of this node", ""),
-    ("shard_error", "error name version", "shard_status", "statuses and their texts", ""),
-    ("shard_define", "define attach detach drop set", "shard_spec shard_tensor shard_group shard_dtype",
-     "models: made once, they outlive every trainer", ""),
-    ("shard_tensors", "tensors tensor_info find", "shard_info", "the tensors of a model", ""),
-    ("shard_write", "write seal read", "shard_kind shard_dtype", "write initial weights, read weights and optimizer state", ""),
-    ("shard_save", "save restore", "", "checkpoints", ""),
-    ("shard_join", "join world_get leave samples", "shard_world", "the world of a model: who trains with whom", ""),
-    ("shard_step", "begin grad push push_none commit vote_skip abandon result", "shard_begin_opts shard_step shard_result",
-     "one step: begin, push, commit, result", ""),
-    ("shard_pull", "image pull wait test", "", "parameters of a step, and waiting for tickets", ""),
-    ("shard_blob", "set_blob blob", "", "bytes of a trainer that are committed with its step", ""),
-    ("shard_region", "region", "", "the memory that gradients and image lie in", ""),
-    ("shard_stats", "stats", "", "what the daemon counts", ""),
-]
-STATUS = set()  # names without SHARD_
-FUNCTIONS = {}  # name: Function
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def esc(text):
@@ -36,76 +22,210 @@ def esc(text):
     return re.sub(r"^([.'])", r"\\&\1", text, flags=re.M)
 
 
-def rich(text):
-    """Statuses and functions in bold, functions with the section they are in."""
-    def one(m):
-        word = m.group(0)
-        name = word.removesuffix("()")
-        if name in FUNCTIONS:
-            return "\x01" + name + "\x02(3)"
-        if name.removeprefix("SHARD_") in STATUS:
-            return "\x01SHARD_" + name.removeprefix("SHARD_") + "\x02"
-        return word
-    text = re.sub(r"\b(?:shard_[a-z_]+(?:\(\))?|(?:SHARD_)?[A-Z]{2}[A-Z_]*)(?![A-Za-z0-9_=])", one, text)
-    return esc(text).replace("\x01", "\\fB").replace("\x02", "\\fR")
+class Block:
+    """A comment: its sections, each a list of lines, and the declaration behind it."""
+    def __init__(self, comment, declaration):
+        lines = [line[3:] if line.startswith(" * ") else line[2:] for line in comment.splitlines()]
+        self.title, self.sections, heading = lines[0], {}, "DESCRIPTION"
+        for line in lines[1:]:
+            if re.fullmatch("[A-Z]+( [A-Z]+)*", line):
+                heading = line
+            else:
+                self.sections.setdefault(heading, []).append(line)
+        self.group, self.example = None, None
+        self.declaration = " ".join(declaration.split())
+
+    def name(self):
+        return self.title.split(" - ")[0]
+
+    def what(self):
+        return self.title.split(" - ")[1]
+
+    def text(self):
+        return "\n".join(line for lines in self.sections.values() for line in lines if not line.startswith("\t"))
 
 
-def comment_text(text):
-    """Of a comment: without its stars, on one line, ended like a sentence."""
-    text = re.sub(r"\s*\n\s*\*? ?", " ", text).strip()
-    return text if not text or text[-1] in ".:!?" else text + "."
+class Type:
+    """A struct or enum: (declaration of a field or value, its comment) each."""
+    def __init__(self, what, intro, body):
+        self.what, self.intro, self.members = what, intro, []
+        for m in re.finditer(r"\t/\*(.*?)\*/\n\t([^\n]*)", body, re.S):
+            self.members.append((m.group(2).rstrip(",;").split(" = ")[0], " ".join(re.sub(r"\n\t \*", " ", m.group(1)).split())))
+        lines = [line for line in re.sub(r"/\*.*?\*/", "", body, flags=re.S).splitlines() if line.strip()]
+        if len(lines) != len(self.members):
+            sys.exit("man.py: %s: %d fields, %d comments: one each" % (what, len(lines), len(self.members)))
+
+    def render(self, manual):
+        return ".SS %s\n%s\n" % ("Flags" if self.what == "enum" else esc(self.what), manual.rich(self.intro)) + "".join(
+            ".TP\n.B %s\n%s\n" % (esc(member), manual.rich(text)) for member, text in self.members)
 
 
-class Function:
-    def __init__(self, declaration, comment):
-        declaration = " ".join(declaration.split())
-        self.name = re.search(r"(shard_[a-z_]+)\(", declaration).group(1)
-        self.returns, self.arguments = re.match(r"(.*?)shard_[a-z_]+\((.*)\)$", declaration).groups()
-        marks = re.match(r"\[(any|one)([^\]]*)\] ?", comment)
-        self.marks = marks.group(0).strip() if marks else ""
-        self.text = comment_text(comment[marks.end() if marks else 0:])
+class Manual:
+    def __init__(self, path):
+        text = open(path, encoding="ascii").read()
+        self.types = [Type(m.group(2).strip(), m.group(1), m.group(3)) for m in re.finditer(
+            r"^/\* ([^\n]*) \*/\n((?:struct|enum) ?\w*) \{\n(.*?)^\};", text, re.S | re.M)]
+        self.status = {t.what: t for t in self.types}["enum shard_status"]
+        self.shard, self.groups, self.functions = None, [], {}
+        for m in re.finditer(r"^/\*\n((?: \*[^/\n]?[^\n]*\n)+?) \*/\n((?:SHARD_(?:CALL|API)[^;]*;)?)", text, re.S | re.M):
+            b = Block(m.group(1), m.group(2))
+            if b.title.startswith("shard - "):
+                self.shard = b
+            elif b.declaration:
+                b.group = self.groups[-1]
+                b.group.members.append(b)
+                self.functions[b.name()] = b
+                self.check(b)
+            else:
+                b.members = []
+                self.groups.append(b)
 
-    def synopsis(self):
-        args = [re.sub(r"(\w+)$", r"\\fI\1\\fB", a) if re.search(r"[ *]\w+$", a) and not re.match(r"(enum|struct) \w+$", a) else a
-                for a in map(esc, self.arguments.split(", "))]
-        lines, line = [], "\\fB" + esc(self.returns) + self.name + "("
+    def check(self, b):
+        declared = re.search(r"(shard_\w+)\(", b.declaration).group(1)
+        arguments = [a for a in self.arguments(b) if a != "void"]
+        names = [re.search(r"(\w+)$", a).group(1) for a in arguments]
+        items = re.findall(r"^(\w+): ", "\n".join(b.sections.get("ARGUMENTS", [])), re.M)
+        wrong = [w for w in re.findall(r"^(SHARD_\w+): ", "\n".join(b.sections.get("ERRORS", [])), re.M)
+                 if w not in [name for name, _ in self.status.members]]
+        if declared != b.name() or items != names:
+            sys.exit("man.py: %s: the block is of %s and describes %s, the declaration has %s" % (declared, b.name(), items, names))
+        if wrong:
+            sys.exit("man.py: %s: no such status: %s" % (declared, " ".join(wrong)))
+        for heading in ("DESCRIPTION", "ERRORS", "THREADS"):
+            if heading not in b.sections:
+                sys.exit("man.py: %s: no %s" % (declared, heading))
+
+    @staticmethod
+    def arguments(b):
+        return re.search(r"shard_\w+\((.*)\);", b.declaration).group(1).split(", ")
+
+    def rich(self, text, own=None):
+        """Statuses, functions and what stands between backquotes."""
+        def one(m):
+            word = m.group(0)
+            if word[0] == "`":
+                return "\x03" + word[1:-1] + "\x02"
+            if word.startswith("SHARD_"):
+                return "\x01" + word + "\x02"
+            name = word[:-2]
+            return "\x01" + name + ("\x02()" if name == own or name not in self.functions else "\x02(3)")
+        text = re.sub(r"`[^`]+`|\bshard_\w+\(\)|(?<![$\w])SHARD_\w+", one, text)
+        return esc(text).replace("\x01", "\\fB").replace("\x02", "\\fR").replace("\x03", "\\fI")
+
+    def shared(self, sentence):
+        """The items of ERRORS OF A CONNECTION and so on that a sentence names."""
+        items = {}
+        for what in re.findall(r"of a [a-z ]+", sentence):
+            for status, text in re.findall(r"^(SHARD_\w+): (.*(?:\n  .*)*)", "\n".join(self.shard.sections["ERRORS " + what.strip().upper()]), re.M):
+                items[status] = text
+        return items
+
+    def prose(self, lines, own=None):
+        body = ""
+        for part in re.split(r"\n{2,}", "\n".join(lines).strip("\n")):
+            body += (".PP\n" if body else "") + self.rich(" ".join(part.split()), own) + "\n"
+        return body
+
+    def item(self, key, text, own, names):
+        """With a capital, unless it begins with the name of an argument or of ours."""
+        text = " ".join(text.split())
+        first = re.match(r"\w+", text)
+        if first and first.group(0) not in names and not first.group(0).startswith("shard"):
+            text = text[0].upper() + text[1:]
+        return ".TP\n.B %s\n%s\n" % (esc(key), self.rich(text, own))
+
+    def items(self, lines, own=None, names=()):
+        """Items, paragraphs between them, and what "Also the errors of" stands for, as far as it is not there yet."""
+        body, said = "", {}
+        for part in re.split(r"\n(?! )", "\n".join(lines)):
+            key, _, text = part.partition(": ")
+            if re.fullmatch(r"\w+", key) and text:
+                said[key] = " ".join(text.split())
+                body += self.item(key, text, own, names)
+            elif part.startswith("Also the errors"):
+                part, _, rest = part.partition(".")
+                for status, text in self.shared(part).items():
+                    if not said.get(status, "as below.").endswith("as below."):
+                        continue
+                    body += self.item(status, text, own, names)
+                if rest:
+                    body += ".PP\n" + self.rich(rest.strip(), own) + "\n"
+            elif part:
+                body += (".PP\n" if body else "") + self.rich(part, own) + "\n"
+        return body
+
+    def synopsis(self, b):
+        returns, arguments = re.match(r"SHARD_(?:CALL|API) (.*?)shard_\w+\(", b.declaration).group(1), self.arguments(b)
+        args = [re.sub(r"(\w+)$", r"\\fI\1\\fB", a) if a != "void" else a for a in map(esc, arguments)]
+        lines, line = [], "\\fB" + esc(returns) + b.name() + "("
         for i, a in enumerate(args):
-            last = i == len(args) - 1
             if len(re.sub(r"\\f.|\\", "", line + a)) > 74:
                 lines.append(line.rstrip())
                 line = "    "
-            line += a + (");\\fR" if last else ", ")
-        return "\n".join(lines + [line])
+            line += a + (");\\fR" if i == len(args) - 1 else ", ")
+        return ".SH SYNOPSIS\n.nf\n.B #include <shard.h>\n.PP\n" + "\n".join(lines + [line]) + "\n.fi\n"
+
+    def shown(self, b):
+        """The types that somebody who calls the function needs."""
+        found, text = [], b.declaration + b.text()
+        for _ in range(3):
+            for t in self.types:
+                uses = re.search(r"\b%s\b" % t.what, text) if t.what != "enum" else any(re.search(r"\b%s\b" % m, text) for m, _ in t.members)
+                if uses and t is not self.status and t not in found:
+                    found.append(t)
+                    text += " ".join(m + " " + words for m, words in t.members)
+        return found
+
+    def example(self, b):
+        lines = [line[1:] for line in b.sections["EXAMPLE"] if line.startswith("\t") or not line]
+        lines = "\n".join(re.sub("^\t+", lambda m: " " * 4 * len(m.group(0)), line) for line in lines).strip("\n")
+        return ".SH EXAMPLE\n.nf\n" + esc(lines) + "\n.fi\n"
+
+    def function(self, out, b):
+        own, s = b.name(), b.sections
+        names = [re.search(r"\w+$", a).group(0) for a in self.arguments(b)]
+        body = self.synopsis(b) + ".SH DESCRIPTION\n" + self.prose(s["DESCRIPTION"], own)
+        body += ".SH ARGUMENTS\n" + (self.items(s["ARGUMENTS"], own, names) if "ARGUMENTS" in s else "None.\n")
+        types = self.shown(b)
+        if types:
+            body += ".SH TYPES\n" + "".join(t.render(self) for t in types)
+        if "RETURN VALUE" in s:
+            body += ".SH RETURN VALUE\n" + self.prose(s["RETURN VALUE"], own)
+        elif "enum shard_status shard" in b.declaration:
+            body += (".SH RETURN VALUE\n\\fBSHARD_OK\\fR, or a status of the list below. \\fBshard_error\\fR(3) then has a sentence with the reason.\n"
+                     "Below 20 it is normal life, and from 60 on the handle is dead.\n")
+        body += ".SH ERRORS\n" + self.items(s["ERRORS"], own, names) + ".SH THREADS\n" + self.prose(s["THREADS"], own)
+        others = [f.name() for f in b.group.members if f is not b]
+        others += [n for n in dict.fromkeys(re.findall(r"(shard_\w+)\(\)", b.text())) if n in self.functions and n != own and n not in others]
+        page(out, own, 3, "libshard", b.what(), body + self.example(b.group) + see([(n, 3) for n in others + ["shard"]]))
+
+    def overview(self, out):
+        s = self.shard.sections
+        body = ".SH SYNOPSIS\n.nf\n.B #include <shard.h>\n.PP\ncc \\-o trainer trainer.c $(pkg\\-config \\-\\-cflags \\-\\-libs libshard)\n.fi\n"
+        for heading in s:
+            if heading.startswith("ERRORS OF"):
+                body += ".SS %s\n" % heading.capitalize() + self.items(s[heading])
+            elif heading != "EXAMPLE":
+                body += ".SH %s\n" % heading + self.prose(s[heading])
+        body += ".SH FUNCTIONS\n"
+        for g in self.groups:
+            body += ".SS %s\n%s" % (g.title.capitalize(), self.prose(g.sections["DESCRIPTION"]))
+            body += "".join(".TP\n.BR %s (3)\n%s\n" % (f.name(), sentence(f.what())) for f in g.members)
+        body += ".SH STATUSES\n" + "".join(".TP\n.B %s\n%s\n" % (name, self.rich(text)) for name, text in self.status.members)
+        page(out, "shard", 3, "libshard", self.shard.what(), body + self.example(self.shard) +
+             see([(n, 3) for n in self.functions] + [("shardd", 8), ("shardctl", 1), ("shardd.conf", 5)]))
 
 
-def parse_header(path):
-    text = open(path, encoding="ascii").read()
-    intro = re.search(r"\n/\* shard\.h: (.*?)\*/\n", text, re.S).group(1)
-    status = re.search(r"enum shard_status \{.*?\};", text, re.S).group(0)
-    STATUS.update(re.findall(r"\bSHARD_([A-Z_]+)\b", re.sub(r"/\*.*?\*/", "", status, flags=re.S)))
-    for m in re.finditer(r"^SHARD_(?:CALL|API) ([^;]*?);(?:\s*/\*(?! ---)(.*?)\*/|\n\s+\*(.*?)\*/)?", text, re.S | re.M):
-        f = Function(m.group(1), (m.group(2) or m.group(3) or "").strip())
-        FUNCTIONS[f.name] = f
-    types = {m.group(1): m.group(0) for m in re.finditer(r"^(?:struct|enum) (shard_[a-z_]+) \{.*?\};[^\n]*", text, re.S | re.M)}
-    step = re.search(r"/\* --- (step: .*?) --- \*/", text, re.S).group(1)
-    return comment_text(intro), types, comment_text(step)
-
-
-def page(out, name, section, title, what, body, names=None):
-    names = names or [name]
+def page(out, name, section, title, what, body):
     head = '.\\" SPDX-License-Identifier: Apache-2.0\n.\\" made by deploy/man.py\n.TH %s %d "%s" "%s" "%s"\n' % (
         name.upper(), section, DATE, "shardd " + VERSION, title)
     folder = os.path.join(out, "man%d" % section)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "%s.%d" % (name, section)), "w", encoding="ascii") as f:
-        f.write(head + ".SH NAME\n" + ", ".join(map(esc, names)) + " \\- " + esc(what) + "\n" + body)
-    for other in names:
-        if other != name:
-            with open(os.path.join(folder, "%s.%d" % (other, section)), "w", encoding="ascii") as f:
-                f.write(".so man%d/%s.%d\n" % (section, name, section))
+        f.write(head + ".nh\n.ad l\n.SH NAME\n" + esc(name) + " \\- " + esc(what) + "\n" + body)
 
 
-def see(names, section=3):
+def see(names):
     return ".SH SEE ALSO\n" + ",\n".join(".BR %s (%s)" % (esc(n), s) for n, s in names).replace("),\n", ") ,\n") + "\n"
 
 
@@ -116,44 +236,10 @@ def code(text):
 
 
 def section3(out, header):
-    intro, types, step = parse_header(header)
-    seen = set()
-    every = [p[0] for p in PAGES]
-    for name, functions, shown, what, _ in PAGES:
-        names = ["shard_" + f for f in functions.split()]
-        seen.update(names)
-        missing = [n for n in names if n not in FUNCTIONS]
-        if missing:
-            sys.exit("man.py: %s: not in shard.h: %s" % (name, " ".join(missing)))
-        body = ".SH SYNOPSIS\n.nf\n.B #include <shard.h>\n.PP\n" + "\n".join(FUNCTIONS[n].synopsis() for n in names) + "\n.fi\n"
-        body += ".SH DESCRIPTION\n"
-        if name == "shard_step":
-            body += rich(step.replace("step: begin", "Begin", 1)) + "\n"
-        for n in names:
-            f = FUNCTIONS[n]
-            body += ".TP\n.BR %s ()\n%s\n" % (n, rich(f.text or what.capitalize() + "."))
-        if shown:
-            body += ".SH TYPES\n" + ".PP\n".join(code(types[t]) for t in shown.split())
-        returns = [n for n in names if "enum shard_status" in FUNCTIONS[n].returns]
-        if returns:
-            body += (".SH RETURN VALUE\n\\fBSHARD_OK\\fR or another status; below 20: normal life, go on; from 60 on: the handle is dead.\n"
-                     "After a failure \\fBshard_error\\fR(3) has a sentence with the reason.\n"
-                     "\\fBshard\\fR(3) lists what every function may return.\n")
-        body += ".SH THREADS\n" + "".join(
-            ".TP\n.BR %s ()\n%s\n" % (n, {"a": "any thread, concurrently", "o": "one thread at a time per handle"}.get(
-                FUNCTIONS[n].marks[1:2], "ends a handle: no other call on it may overlap") +
-                (", and in a signal handler" if "signal" in FUNCTIONS[n].marks else "") + ".") for n in names)
-        others = [("shard", 3)] + [(n, 3) for n in every if n != name] + [("shardd", 8)]
-        page(out, name, 3, "libshard", what, body + see(others), sorted(set(names) | {name}, key=lambda n: (n != name, names.index(n) if n in names else 0)))
-    lost = set(FUNCTIONS) - seen
-    if lost:
-        sys.exit("man.py: on no page: %s" % " ".join(sorted(lost)))
-    body = ".SH SYNOPSIS\n.nf\n.B #include <shard.h>\n.PP\ncc \\-o trainer trainer.c $(pkg\\-config \\-\\-cflags \\-\\-libs libshard)\n.fi\n"
-    body += ".SH DESCRIPTION\n" + rich(intro[0].upper() + intro[1:]) + "\n.SH PAGES\n"
-    for name, functions, _, what, _ in PAGES:
-        body += ".TP\n.BR %s (3)\n%s: %s.\n" % (name, esc(what), ", ".join("\\fBshard_%s\\fR" % f for f in functions.split()))
-    page(out, "shard", 3, "libshard", "push gradients to, and pull parameters from, the shardd on this node", body +
-         ".SH STATUSES\n" + code(types["shard_status"]) + see([(n, 3) for n in every] + [("shardd", 8), ("shardctl", 1)]))
+    manual = Manual(header)
+    for b in manual.functions.values():
+        manual.function(out, b)
+    manual.overview(out)
 
 
 # --- what programs say to --help ---
@@ -288,7 +374,7 @@ def section1(out, shardctl):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--list"]:  # what there will be, below share/man
         print("\n".join(["man1/shardctl.1", "man5/shardd.conf.5", "man8/shardd.8", "man3/shard.3"] + sorted(
-            "man3/%s.3" % n for n in {p[0] for p in PAGES} | {"shard_" + f for p in PAGES for f in p[1].split()})))
+            "man3/%s.3" % n for n in Manual(os.path.join(HERE, "..", "include", "shard.h")).functions)))
         sys.exit()
     OUT, VERSION, DATE = sys.argv[1:4]
     section3(OUT, sys.argv[4])

@@ -1,139 +1,1955 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shard.h: push gradients to, and pull parameters from, the shardd on this node. Marks: [any] any thread, concurrently, also on
- * one handle; [one] one thread at a time per handle: a second one gets SHARD_BUSY, never a race. Handles, and all pointers they gave, end
- * with shard_detach() or shard_disconnect(), which no other call may overlap; what a caller passes in is used during the call only,
- * except dst of shard_pull(), which is written until its ticket is done. The library exits, prints and aborts never; installs no signal
- * handler; starts no thread but one for tcp: (all signals blocked); sets CLOEXEC and MADV_DONTFORK; in a forked child every call
- * is SHARD_FORKED, and shard_disconnect() only frees. timeout_ms: 0 polls, SHARD_DEFAULT takes the model's `timeout`; there is no "for
- * ever". A call that fails leaves one sentence in shard_error(): what, which tensor/rank/node, since when, what to do. Any may return
- * BAD_ARG, SYSTEM (no memory), FORKED, CLOSED or PROTOCOL (connection over: connect again); on a model LOST (detach, define again); where
- * it waits TIMEOUT and INTERRUPTED (nothing is undone: call again). Structs: set .size by SHARD_INIT; the smaller of both sizes counts. */
+/*
+ * shard - push gradients to, and pull parameters from, the shardd on this node
+ *
+ * DESCRIPTION
+ * A daemon, shardd, runs on each node of a training job. Together the daemons hold the fp32 master
+ * weights and the optimizer state of every model. A trainer links this library, connects to the
+ * daemon of its own node, pushes gradients, and reads the updated parameters. It holds nothing that
+ * cannot be lost.
+ *
+ * A connection (shard_client) is made by shard_connect(). An attachment to a model (shard_model)
+ * is made on it by shard_define(), shard_attach() or shard_restore(). Training is a loop: join the
+ * world, begin a step, push the gradient of each tensor, commit, take the result, read the new
+ * parameters from the image. A step is applied on all nodes or on none. When another trainer dies
+ * or joins, calls return SHARD_WORLD_CHANGED: ask for the new world and begin the same step again.
+ *
+ * The library never exits, prints or aborts because of what a daemon, a peer or a caller did. It
+ * installs no signal handler and sets close-on-exec on its descriptors. Over a unix socket it has
+ * no thread of its own: calls handle what arrives. Over TCP it has one thread per connection, with
+ * all signals blocked. After a fork() the handles of the parent are unusable in the child: every
+ * call there returns SHARD_FORKED, and shard_disconnect() only frees what it can. Memory that is
+ * shared with the daemon is not mapped in the child.
+ *
+ * OWNERSHIP
+ * A handle, and every pointer that it gave, ends with shard_detach() or shard_disconnect(). What a
+ * caller passes in is used during the call only. The one exception is dst of shard_pull(), which is
+ * written until its ticket is done. Names and texts that are passed in are copied. log_arg of
+ * struct shard_connect_opts is passed on until shard_disconnect() has returned.
+ *
+ * Structs begin with their size. Start each of them with SHARD_INIT(struct NAME), which sets size
+ * and zeroes the rest. A library of another release then knows which fields the caller has, and the
+ * smaller of both sizes counts.
+ *
+ * THREADS
+ * Most functions may be called by any thread, and by several at once, also on one handle. Some may
+ * be called by any thread, but by one at a time: a second caller gets SHARD_BUSY, and nothing else
+ * happens. Each function says which of the two it is. No call may overlap with shard_detach() of
+ * its model or with shard_disconnect() of its connection.
+ *
+ * WAITING
+ * timeout_ms is in milliseconds. 0 looks once and does not wait. SHARD_DEFAULT, or any other number
+ * below 0, takes the `timeout` of the model. There is no "for ever". Calls on a model that have no
+ * such argument wait for the model's `timeout`, and calls on a connection for 300 s. Where a call
+ * asks the daemon to do something about a model as a whole, a daemon from which nothing is heard
+ * for about 20 s, not even the answer to a question whether it runs, is waited for no longer.
+ *
+ * A call that gave up undoes nothing: make it again, and it goes on waiting for the same thing.
+ *What is done once goes on without its caller: meanwhile shard_seal(), shard_save(),
+ *shard_restore() and shard_drop() answer a second call with SHARD_BUSY, and afterwards with what is
+ *then true, as SHARD_BAD_STATE for a model that is sealed.
+ *
+ * ERRORS
+ * A status below 20 is normal life: the caller goes on. From 20 to 59 this call failed, and the
+ * handle is as it was. From 60 on the handle is dead: detach it, or disconnect. Every call that
+ * fails leaves one sentence in shard_error(): what, which tensor, rank or node, since when, and
+ * what to do. Each function lists what it may return. Three lists are shared.
+ *
+ * ERRORS OF A CONNECTION
+ * SHARD_BAD_ARG: a handle, or the place of a result, is NULL.
+ * SHARD_SYSTEM: the system has no memory or no descriptor left; errno says which.
+ * SHARD_FORKED: the handle belongs to the parent process. Connect again in this one.
+ * SHARD_CLOSED: the connection is over, because the daemon stopped, died or ended it. The text has
+ *   its words. Connect again.
+ * SHARD_PROTOCOL: the daemon sent what cannot be read. The connection is over if the text says so.
+ *
+ * ERRORS OF A MODEL
+ * SHARD_BAD_ARG: a handle, or the place of a result, is NULL.
+ * SHARD_SYSTEM: the system has no memory or no descriptor left; errno says which.
+ * SHARD_FORKED: the handle belongs to the parent process. Connect again in this one.
+ * SHARD_CLOSED: the connection is over, because the daemon stopped, died or ended it. The text has
+ *   its words. Connect again.
+ * SHARD_PROTOCOL: the daemon sent what cannot be read. The connection is over if the text says so.
+ * SHARD_LOST: the weights of the model are gone, and no checkpoint brought them back. The text says
+ *   how it goes on. Detach the handle.
+ * SHARD_NOT_FOUND: the model was dropped. Detach the handle.
+ *
+ * ERRORS OF A CALL THAT WAITS
+ * SHARD_TIMEOUT: it has not happened in time. The text says for whom or what the call waited. Make
+ *   it again, unless the text says to disconnect first.
+ * SHARD_INTERRUPTED: shard_interrupt() was called meanwhile. Make it again.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *	#include <stdio.h>
+ *
+ *	// Reads shard_image(), writes shard_grad(), and pushes each tensor.
+ *	enum shard_status forward_backward(shard_model *m, uint64_t first, uint64_t count);
+ *
+ *	enum shard_status train(const char *name, uint64_t last, uint64_t batch)
+ *	{
+ *		struct shard_world w = SHARD_INIT(struct shard_world);
+ *		struct shard_result r = SHARD_INIT(struct shard_result);
+ *		struct shard_step s = SHARD_INIT(struct shard_step);
+ *		uint64_t first, count;
+ *		enum shard_status rc;
+ *		shard_client *c;
+ *		shard_model *m;
+ *
+ *		if ((rc = shard_connect(&c, NULL)) != SHARD_OK)
+ *			return rc;
+ *		if ((rc = shard_attach(c, name, &m)) == SHARD_OK)
+ *			rc = shard_join(m, -1, SHARD_DEFAULT, &w);
+ *		while (rc == SHARD_OK && w.step <= last) {
+ *			struct shard_begin_opts b = SHARD_INIT(struct shard_begin_opts);
+ *
+ *			if ((rc = shard_samples(&w, batch, &first, &count)) != SHARD_OK)
+ *				break;
+ *			b.weight = (double)count;
+ *			if ((rc = shard_begin(m, &b, &s)) == SHARD_OK)
+ *				rc = forward_backward(m, first, count);
+ *			if (rc == SHARD_OK)
+ *				rc = shard_commit(m, NULL);
+ *			if (rc == SHARD_OK)
+ *				rc = shard_result(m, 0, SHARD_DEFAULT, &r);
+ *			if (rc == SHARD_OK || rc == SHARD_WORLD_CHANGED || rc == SHARD_ROLLED_BACK)
+ *				rc = shard_world_get(m, &w);
+ *		}
+ *		if (rc == SHARD_OK)
+ *			rc = shard_leave(m, SHARD_DEFAULT);
+ *		if (rc != SHARD_OK)
+ *			fprintf(stderr, "train: %s: %s\n", shard_name(rc), shard_error());
+ *		shard_disconnect(&c);
+ *		return rc;
+ *	}
+ */
 #ifndef SHARD_H
 #define SHARD_H
+
 #include <stddef.h>
 #include <stdint.h>
-/* clang-format off */
+
 #define SHARD_CALL __attribute__((visibility("default")))
-#define SHARD_API __attribute__((visibility("default"), warn_unused_result))
+#define SHARD_API  __attribute__((visibility("default"), warn_unused_result))
 #ifdef __cplusplus
 extern "C" {
-#define SHARD_INIT(T) ([] { T t_{}; t_.size = sizeof(t_); return t_; }())
+#define SHARD_INIT(T)                                                                              \
+	([] {                                                                                      \
+		T t_{};                                                                            \
+		t_.size = sizeof(t_);                                                              \
+		return t_;                                                                         \
+	}())
 #else
-#define SHARD_INIT(T) ((T){ .size = sizeof(T) })
+#define SHARD_INIT(T) ((T){.size = sizeof(T)})
 #endif
+
+/* As timeout_ms: the `timeout` of the model. */
 #define SHARD_DEFAULT (-1)
-enum shard_status { /* numbers never change; 1..19: normal life, go on; 20..: this call failed; 60..: handle is dead */
-    SHARD_OK = 0, SHARD_AGAIN = 1, SHARD_TIMEOUT = 2, SHARD_INTERRUPTED = 3,
-    SHARD_WORLD_CHANGED = 10, /* this attempt is over: shard_world_get(), then shard_begin() the same step again           */
-    SHARD_ROLLED_BACK = 11,   /* model was LOST and restored: shard_world_get() .step went back; re-seek your data            */
-    SHARD_BAD_ARG = 20, SHARD_BAD_STATE, SHARD_RANGE, SHARD_DUPLICATE, SHARD_DTYPE, SHARD_MISSING, SHARD_STALE,
-    SHARD_MISMATCH, SHARD_BUDGET, SHARD_DENIED, SHARD_NOT_FOUND, SHARD_EXISTS, SHARD_BUSY, SHARD_UNSUPPORTED,
-    SHARD_SYSTEM /* errno kept */, SHARD_DIVERGED /* scale at its floor or max_skips in a row: model is paused */,
-    SHARD_UNREACHABLE = 60, SHARD_CLOSED, SHARD_VERSION, SHARD_PROTOCOL, SHARD_LOST, SHARD_FORKED };
-enum shard_dtype { SHARD_F32 = 1, SHARD_BF16 = 2, SHARD_F16 = 3 };
-enum shard_kind { SHARD_IMAGE = 1, SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ, SHARD_MOMENTUM, SHARD_GRAD };
-typedef struct shard_client shard_client; typedef struct shard_model shard_model; /* a connection to a daemon; an attachment to a model */
-typedef uint64_t shard_ticket;             /* grows by one per model; 0 = nothing to wait for */
-struct shard_connect_opts { size_t size;
-    const char *address;   /* unix:/p, tcp://host:port, spawn:NAME; NULL: $SHARD_ADDRESS, then unix:/run/shardd/shardd.sock */
-    const char *secret; int64_t timeout_ms; /* file with the cluster secret, tcp only; NULL: $SHARD_SECRET. <= 0: 10 s */
-    void (*log)(void *arg, int level, const char *line); void *log_arg; }; /* called inside calls, without any lock */
-struct shard_tensor { const char *name; uint32_t ndim, group, flags; uint64_t shape[8], reserved[4]; /* zero, checked */ };
-enum { SHARD_FROZEN = 1 };                 /* tensor flag: image only; no gradient, no state, no decay */
-struct shard_group { const char *name, *settings; };                   /* "lr_factor=0.1 weight_decay=0": strings, so no ABI */
-struct shard_spec { size_t size; const char *name; /* [a-z0-9._-]{1,64} */
-    const struct shard_tensor *tensors; uint32_t tensors_nr; const struct shard_group *groups; uint32_t groups_nr;
-    enum shard_dtype image, grad;
-    const char *settings; /* "optimizer=adamw lr=3e-4 clip=1.0 schedule=WarmupLR ...": keys of shardd.conf [model] */ };
-struct shard_info { size_t size; const char *name; uint64_t offset, numel; uint32_t group, flags, ndim; uint64_t shape[8]; };
-struct shard_world { size_t size; uint32_t rank, world_size, local_rank, local_size; uint64_t term, seq;
-    uint64_t step;         /* the step to begin next = committed + 1 */
-    const char *why; };    /* "rank 3 (pid 712 on node b) closed its socket"; lives until the next call on the model */
-struct shard_begin_opts { size_t size;
-    double weight;         /* update uses sum(grad_i) / sum(weight_i); samples or tokens; 0 = 1.0 = mean over ranks */
-    uint32_t micro_steps;  /* pushes with SHARD_ADD per element; 0 = 1. More: fp32 sums in this process, 4 bytes per element */
-    const double *lr;      /* own schedule: one per group, equal on all ranks (else shard_result() is MISMATCH and names the odd one) */ };
-struct shard_step { size_t size; uint64_t step, attempt; uint32_t rank, world_size; double loss_scale; };
-enum shard_outcome { SHARD_APPLIED = 1, SHARD_SKIPPED_NONFINITE, SHARD_SKIPPED_VOTE };
-struct shard_result { size_t size; enum shard_outcome outcome; uint64_t step, applied /* = Adam's t */, attempts, skipped_in_row;
-    double grad_norm /* unscaled, before the clip; inf/nan if skipped */, clip_factor, weight_sum, loss_scale, next_loss_scale, lr;
-    int64_t bad_tensor; int32_t bad_rank;                              /* first non-finite gradient, -1 = none */
-    uint64_t wait_ns, reduce_ns, apply_ns, pushed_bytes, pulled_bytes; uint32_t world_size, slowest_rank; };
-/* --- texts and connection --- */
-SHARD_CALL const char *shard_version(void);                 /* [any] "0.1.0 wire 1-1 abi 0" */
-SHARD_CALL const char *shard_name(enum shard_status);       /* [any] "SHARD_WORLD_CHANGED" */
-SHARD_CALL const char *shard_error(void);                   /* [any] last failure of the calling thread, valid until its next */
-SHARD_API enum shard_status shard_connect(shard_client **, const struct shard_connect_opts *); /* [any] opts may be NULL. spawn:NAME: a
-        * private daemon, started if there is none; ends after its last connection. NOT_FOUND: no shardd to start. DENIED: folder not yours */
-SHARD_CALL void shard_disconnect(shard_client **);          /* NULLs it; detaches its models; a joined one counts as lost trainer */
-SHARD_CALL int shard_fd(const shard_client *);              /* [any] readable when a ticket or event may be ready: epoll it, never read it */
-SHARD_API enum shard_status shard_progress(shard_client *); /* [one] handles what arrived, without waiting; makes shard_fd unreadable */
-SHARD_CALL void shard_interrupt(shard_client *);            /* [any, signal-safe] calls that wait now return SHARD_INTERRUPTED */
-/* --- model: made once, outlives every trainer --- */
-SHARD_API enum shard_status shard_define(shard_client *, const struct shard_spec *, shard_model **, int *created); /* [any]
-        * equal layout and settings: attach; else MISMATCH (tensor, field, both values). BUDGET: figures per node. EXISTS: this connection
-        * has it. created=1 to exactly one caller: it writes the weights; if it dies before shard_seal the next caller gets created=1 */
-SHARD_API enum shard_status shard_attach(shard_client *, const char *name, shard_model **); /* [any] layout comes from the daemon. NOT_FOUND */
-SHARD_CALL void shard_detach(shard_model **);               /* NULLs it; in the middle of a step: abandons it and leaves */
-SHARD_CALL uint32_t shard_tensors(const shard_model *);                                                     /* [any] */
-SHARD_API enum shard_status shard_tensor_info(const shard_model *, uint32_t tensor, struct shard_info *);   /* [any] RANGE */
-SHARD_API enum shard_status shard_find(const shard_model *, const char *tensor, uint32_t *index);           /* [any] NOT_FOUND */
-SHARD_API enum shard_status shard_write(shard_model *, enum shard_kind, uint32_t tensor, uint64_t first, uint64_t count,
-                                        enum shard_dtype, const void *); /* [any] master or moments; after shard_seal BAD_STATE; RANGE */
-SHARD_API enum shard_status shard_seal(shard_model *, uint64_t step); /* [any] all written, else MISSING names one; image is of `step` */
-SHARD_API enum shard_status shard_read(shard_model *, enum shard_kind, uint32_t tensor, uint64_t first, uint64_t count,
-                                       enum shard_dtype, void *dst, uint64_t *step); /* [any] *step: 0 asks for the newest, and is set;
-        * moved on: STALE. A kind that the optimizer does not keep: NOT_FOUND. dst is undefined after a failure */
-SHARD_API enum shard_status shard_drop(shard_client *, const char *name, int force); /* [any] frees it on all nodes. BUSY: joined trainers,
-        * UNREACHABLE: a node; force: they are put out. DENIED: neither owner nor root, and its `mode` does not let you */
-SHARD_API enum shard_status shard_set(shard_model *, const char *key, const char *value); /* [any] lr, clip: from the next step, recorded;
-        * "default" takes it back. BAD_STATE: lr while a schedule sets it. DENIED */
-SHARD_API enum shard_status shard_save(shard_model *, const char *dir, const char *tag, shard_ticket *); /* [any] daemons write a checkpoint of
-        * the last step decided (the caller's own last result, between it and commit) while training goes on. dir: shared by all nodes;
-        * NULL: checkpoint_dir. tag NULL: global_step{N}; replaced once a new one is whole. shard_wait(ticket): how it ended (SYSTEM: errno) */
-SHARD_API enum shard_status shard_restore(shard_client *, const char *dir, const char *tag, const char *name, shard_model **); /* [any]
-        * defines and seals a model as the checkpoint has it, on any number of nodes. tag NULL: the newest; name NULL: the saved one.
-        * EXISTS: it has weights. What is damaged, missing or of another model is named: MISMATCH, NOT_FOUND, PROTOCOL */
-/* --- world --- */
-SHARD_API enum shard_status shard_join(shard_model *, int rank_hint, int64_t timeout_ms, struct shard_world *); /* [one] waits for min_world */
-SHARD_API enum shard_status shard_world_get(shard_model *, struct shard_world *); /* [one] acknowledges WORLD_CHANGED, ROLLED_BACK */
-SHARD_API enum shard_status shard_leave(shard_model *, int64_t timeout_ms);       /* [one] at the next boundary; others continue */
-SHARD_API enum shard_status shard_samples(const struct shard_world *, uint64_t global_batch, uint64_t *first, uint64_t *count); /* [any] */
-/* --- step: begin, push (any order, any thread), commit, result, pull. WORLD_CHANGED from any of them: the attempt in hand is over,
- * without effect: shard_world_get(), then begin. ROLLED_BACK: tickets too. They grow by one per call that gives one; only pull needs it --- */
-SHARD_API enum shard_status shard_begin(shard_model *, const struct shard_begin_opts *, struct shard_step *); /* [one] waits until the step
-        * before is decided and in the image (max_staleness = 1: until the one before that is). opts NULL: defaults. BAD_STATE */
-SHARD_CALL void *shard_grad(shard_model *, uint32_t tensor);   /* [any] arena, grad dtype, 128-byte aligned, contiguous; ask again after each
-        * begin (max_staleness > 0 alternates buffers). Write until its push, never from then to the result: SHARD_GUARD=1 maps it read-only,
-        * so that a late write stops the culprit, not a step. Connection over: still memory, of zeros, that nobody reads. NULL unless joined */
-enum { SHARD_ADD = 1, SHARD_CAST = 2 };
-SHARD_API enum shard_status shard_push(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, const void *src,
-                                       enum shard_dtype, uint32_t flags, shard_ticket *);    /* [any]
-        * src NULL: already in the arena, no copy. Ticket done = src may be reused. CAST: src dtype differs, else DTYPE. ADD: fp32 sum in
-        * push order, rounded once. Each element micro_steps times: else DUPLICATE, RANGE; before begin, after commit BAD_STATE; later STALE */
-SHARD_API enum shard_status shard_push_none(shard_model *, uint32_t tensor); /* [any] in one micro-step: as zero, no bytes; DUPLICATE */
-SHARD_API enum shard_status shard_commit(shard_model *, shard_ticket *);     /* [one] all pushed, else MISSING (count, first three names) */
-SHARD_API enum shard_status shard_vote_skip(shard_model *, const char *why); /* [one] in place of commit: nobody applies this step */
-SHARD_API enum shard_status shard_abandon(shard_model *, const char *why);   /* [one] my gradients are bad: same step, next attempt, all */
-SHARD_API enum shard_status shard_result(shard_model *, shard_ticket, int64_t timeout_ms, struct shard_result *); /* [any] 0 is the
-        * step in hand. OK: committed. TIMEOUT: undecided, text names who is missing; call again. STALE: older than four commits. DIVERGED:
-        * *result is filled too. MISMATCH: lr differed, begin again. Retries in one world stay inside (.attempts). apply_ns: of step - 1 */
-SHARD_CALL const void *shard_image(shard_model *, uint32_t tensor); /* [any] PROT_READ, image dtype; ask again after each begin. Holds
-        * step - 1 (max_staleness = 1: step - 2), unchanged before this trainer's own shard_commit. NULL unless joined: shard_read() */
-SHARD_API enum shard_status shard_pull(shard_model *, uint32_t tensor, uint64_t first, uint64_t count, uint64_t step, void *dst,
-                                       enum shard_dtype, shard_ticket *);    /* [any] dst NULL: only until the image holds `step`.
-        * AGAIN: 1024 tickets are waiting, nothing was taken. dst is written inside later calls on the model */
-SHARD_API enum shard_status shard_wait(shard_model *, shard_ticket, int64_t timeout_ms); /* [any] this ticket and all before it */
-SHARD_API enum shard_status shard_test(shard_model *, shard_ticket); /* [any] this ticket alone: OK or AGAIN, no system call.
-        * Over unix: a commit's ticket moves on in shard_progress() and in calls that wait */
-SHARD_API enum shard_status shard_set_blob(shard_model *, const void *, size_t bytes); /* [one] <= 64 KiB (RNG, cursor), copied; committed
-        * with the step whose shard_commit follows; kept from step to step until it is set again. RANGE; BAD_STATE: not begun */
-SHARD_API enum shard_status shard_blob(shard_model *, uint32_t rank, void *, size_t *bytes, uint64_t *step); /* [any] newest committed one of
-        * a rank, after any rejoin, resize or restore. *bytes: room, then size; too small: RANGE, and *bytes says. NOT_FOUND: none */
-SHARD_API enum shard_status shard_region(shard_model *, enum shard_kind, void **base, size_t *bytes); /* [any] joined; GRAD or IMAGE: what
-        * shard_grad and shard_image point into: cudaHostRegister it after each join, unregister it when the connection is over */
-SHARD_API enum shard_status shard_stats(shard_client *, char *json, size_t *bytes); /* [any] what `shardctl status --json` shows */
+
+/* A connection to one daemon, with its own socket. A process may have several. */
+typedef struct shard_client shard_client;
+/* An attachment of a connection to a model. */
+typedef struct shard_model shard_model;
+/* The number of something that will be done. Grows by one per model with each call that gives one,
+ * and 0 is nothing to wait for. */
+typedef uint64_t shard_ticket;
+
+/* How a call ended. The numbers never change. */
+enum shard_status {
+	/* The call did what it is for. */
+	SHARD_OK = 0,
+	/* It cannot be done now, and nothing was taken. Call again later. */
+	SHARD_AGAIN = 1,
+	/* It has not happened in time. Nothing is undone: call again to go on waiting. */
+	SHARD_TIMEOUT = 2,
+	/* shard_interrupt() was called. Nothing is undone: call again to go on waiting. */
+	SHARD_INTERRUPTED = 3,
+	/* This attempt at the step is over, without effect. Call shard_world_get(), then begin the
+	 * same step again. */
+	SHARD_WORLD_CHANGED = 10,
+	/* The model was lost, and came back from a checkpoint. The step that shard_world_get() says
+	 * is an older one: seek in the data accordingly. */
+	SHARD_ROLLED_BACK = 11,
+	/* An argument cannot be what it is. */
+	SHARD_BAD_ARG = 20,
+	/* The call does not fit the state of the handle or the model. */
+	SHARD_BAD_STATE,
+	/* A number is outside what there is, or a buffer is too small. */
+	SHARD_RANGE,
+	/* An element was pushed already. */
+	SHARD_DUPLICATE,
+	/* Elements have another type than they have to have. */
+	SHARD_DTYPE,
+	/* Something was not pushed or not written. */
+	SHARD_MISSING,
+	/* What was asked for was there, and is not there any more. */
+	SHARD_STALE,
+	/* Two that have to be equal are not. */
+	SHARD_MISMATCH,
+	/* The memory of a node is too small for it. The text has the figures. */
+	SHARD_BUDGET,
+	/* The caller may not do it. */
+	SHARD_DENIED,
+	/* There is none of that name. */
+	SHARD_NOT_FOUND,
+	/* There is one already. */
+	SHARD_EXISTS,
+	/* Somebody else is doing it, or there is no room for one more. */
+	SHARD_BUSY,
+	/* The daemon is too old for it. */
+	SHARD_UNSUPPORTED,
+	/* The system refused. errno is as the system call left it. */
+	SHARD_SYSTEM,
+	/* The loss scale is at its floor, or max_skips steps in a row were skipped. The model is
+	 * paused until somebody resumes it. */
+	SHARD_DIVERGED,
+	/* A daemon cannot be reached. */
+	SHARD_UNREACHABLE = 60,
+	/* The connection is over. */
+	SHARD_CLOSED,
+	/* Daemon and library have no version of the protocol in common. */
+	SHARD_VERSION,
+	/* Something cannot be read: a frame, or a file of a checkpoint. */
+	SHARD_PROTOCOL,
+	/* The weights of the model are gone. */
+	SHARD_LOST,
+	/* The handle belongs to the parent process. */
+	SHARD_FORKED
+};
+
+/* Types of elements. */
+enum shard_dtype {
+	/* IEEE 754 binary32. */
+	SHARD_F32 = 1,
+	/* bfloat16, the upper half of an fp32. */
+	SHARD_BF16 = 2,
+	/* IEEE 754 binary16. */
+	SHARD_F16 = 3
+};
+
+/* What there is of each element of a model. */
+enum shard_kind {
+	/* The parameters as trainers read them, in the model's image dtype. */
+	SHARD_IMAGE = 1,
+	/* The fp32 weights that the optimizer updates. */
+	SHARD_MASTER,
+	/* The first moment of Adam, AdamW and Lion. */
+	SHARD_EXP_AVG,
+	/* The second moment of Adam and AdamW, and the sum of squares of Adagrad. */
+	SHARD_EXP_AVG_SQ,
+	/* The momentum of SGD. */
+	SHARD_MOMENTUM,
+	/* Gradients, in the model's grad dtype. */
+	SHARD_GRAD
+};
+
+/* Flags of a tensor. */
+enum {
+	/* It is in the image only: it takes no gradient, has no state and no decay. */
+	SHARD_FROZEN = 1
+};
+
+/* Flags of shard_push(). */
+enum {
+	/* Add to what was pushed in earlier micro-steps. */
+	SHARD_ADD = 1,
+	/* src has another dtype than the model's gradients: convert it. */
+	SHARD_CAST = 2
+};
+
+/* What became of a committed step. */
+enum shard_outcome {
+	/* The weights were updated. */
+	SHARD_APPLIED = 1,
+	/* A gradient was Inf or NaN, and the weights are as they were. */
+	SHARD_SKIPPED_NONFINITE,
+	/* A rank voted to skip the step, and the weights are as they were. */
+	SHARD_SKIPPED_VOTE
+};
+
+/* How to connect. */
+struct shard_connect_opts {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* unix:/path, tcp://host:port or spawn:NAME. NULL takes $SHARD_ADDRESS, and without that
+	 * unix:/run/shardd/shardd.sock. */
+	const char *address;
+	/* Over TCP only: the file with the cluster secret. NULL takes $SHARD_SECRET, and without
+	 * that there is none. */
+	const char *secret;
+	/* How long connecting may take, in milliseconds. 0 or less: 10 s. */
+	int64_t timeout_ms;
+	/* Called by shard_connect() and shard_disconnect(), in the caller's thread and without any
+	 * lock. line ends when the function returns; level is as in syslog. NULL: none. */
+	void (*log)(void *arg, int level, const char *line);
+	/* Passed to log. */
+	void *log_arg;
+};
+
+/* One tensor of a model that is being defined. */
+struct shard_tensor {
+	/* 1 to 255 bytes of UTF-8 without blanks, double quotes and control characters. */
+	const char *name;
+	/* Dimensions, from 0 (a scalar) to 8. */
+	uint32_t ndim;
+	/* Index into shard_spec.groups; 0 if there are none. */
+	uint32_t group;
+	/* 0 or SHARD_FROZEN. */
+	uint32_t flags;
+	/* Elements in each dimension; none is 0. */
+	uint64_t shape[8];
+	/* Must be zero. */
+	uint64_t reserved[4];
+};
+
+/* Tensors that share settings. */
+struct shard_group {
+	/* 1 to 64 of a-z 0-9 . _ - */
+	const char *name;
+	/* Its own settings, as "lr_factor=0.1 weight_decay=0"; NULL: none. */
+	const char *settings;
+};
+
+/* A model that is being defined. */
+struct shard_spec {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* 1 to 64 of a-z 0-9 . _ - */
+	const char *name;
+	/* Its tensors. Everybody knows them by their index from here on. */
+	const struct shard_tensor *tensors;
+	/* How many tensors there are, 1 to 2^20, with at most 2^44 elements together. */
+	uint32_t tensors_nr;
+	/* Its groups, or NULL. */
+	const struct shard_group *groups;
+	/* How many groups there are, 0 to 16. With 0 all tensors are in one. */
+	uint32_t groups_nr;
+	/* What trainers read. */
+	enum shard_dtype image;
+	/* What trainers push. */
+	enum shard_dtype grad;
+	/* "optimizer=adamw lr=3e-4 clip=1.0 schedule=WarmupLR ...": the keys of [model] in
+	 * shardd.conf, separated by blanks. NULL: none. */
+	const char *settings;
+};
+
+/* One tensor of a model that exists. */
+struct shard_info {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* Its name, which lives as long as the handle. */
+	const char *name;
+	/* Where it begins in the element space, in elements: the distance from the base that
+	 * shard_region() gives is this times the size of an element. */
+	uint64_t offset;
+	/* Its elements. */
+	uint64_t numel;
+	/* The index of its group. */
+	uint32_t group;
+	/* 0 or SHARD_FROZEN. */
+	uint32_t flags;
+	/* Its dimensions. */
+	uint32_t ndim;
+	/* Elements in each of them. */
+	uint64_t shape[8];
+};
+
+/* Who trains, as one trainer sees it. */
+struct shard_world {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* This trainer, from 0 on. */
+	uint32_t rank;
+	/* All trainers. */
+	uint32_t world_size;
+	/* This trainer among those of this node, from 0 on. */
+	uint32_t local_rank;
+	/* All trainers of this node. */
+	uint32_t local_size;
+	/* The daemons' view in which the attempt was made: the term of whoever coordinates. */
+	uint64_t term;
+	/* The view's number within the term. */
+	uint64_t seq;
+	/* The step to begin next: the last one that was committed, plus one. */
+	uint64_t step;
+	/* Why the world changed, as "rank 3 (pid 712 on node b) closed its socket"; empty if it did
+	 * not. It lives until the next call on the model. */
+	const char *why;
+};
+
+/* What this trainer brings to a step. */
+struct shard_begin_opts {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* The update uses the sum of all gradients divided by the sum of all weights. Give the
+	 * number of samples or tokens that the gradient is a sum over. 0 is 1.0, which makes the
+	 * mean over the ranks of gradients that are means themselves. */
+	double weight;
+	/* How often each element is pushed, with SHARD_ADD, in this step. 0 is 1. More than one
+	 * costs fp32 sums in this process, 4 bytes per element. */
+	uint32_t micro_steps;
+	/* A schedule of the caller's own: one learning rate per group, equal on all ranks. NULL
+	 * takes the model's. */
+	const double *lr;
+};
+
+/* A step that has begun. */
+struct shard_step {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* Which step, counted from the seal on. */
+	uint64_t step;
+	/* Which attempt at it; 0 if the step before is undecided (max_staleness = 1). */
+	uint64_t attempt;
+	/* This trainer. */
+	uint32_t rank;
+	/* All trainers. */
+	uint32_t world_size;
+	/* Multiply the loss by it before the backward pass. The daemons divide by it. */
+	double loss_scale;
+};
+
+/* A step that was decided. */
+struct shard_result {
+	/* Bytes of this struct; SHARD_INIT() sets it. */
+	size_t size;
+	/* Whether it changed the weights. */
+	enum shard_outcome outcome;
+	/* Which step. */
+	uint64_t step;
+	/* How many steps were applied so far: the t of Adam's bias correction. */
+	uint64_t applied;
+	/* The number of the attempt that was committed. */
+	uint64_t attempts;
+	/* How many steps in a row were skipped, this one included. 0 if it was applied. */
+	uint64_t skipped_in_row;
+	/* The global norm of the gradient, without loss scale and before the clip. NaN if the step
+	 * was skipped. */
+	double grad_norm;
+	/* What the gradient was multiplied by to keep its norm at most `clip`. */
+	double clip_factor;
+	/* The sum of the weights that the ranks gave to shard_begin(). */
+	double weight_sum;
+	/* The loss scale of this step. */
+	double loss_scale;
+	/* The loss scale of the next one. */
+	double next_loss_scale;
+	/* The learning rate of group 0; of a skipped step, what it would have been. */
+	double lr;
+	/* The first tensor with a gradient that is Inf or NaN; -1: none. */
+	int64_t bad_tensor;
+	/* The first rank that pushed it; -1: none. */
+	int32_t bad_rank;
+	/* How long this trainer's calls on the model waited since shard_begin(), in nanoseconds. */
+	uint64_t wait_ns;
+	/* From the first sum of gradients on this node to the last, in nanoseconds. */
+	uint64_t reduce_ns;
+	/* How long it took to apply the step before this one, in nanoseconds. */
+	uint64_t apply_ns;
+	/* Gradients that this trainer pushed in this attempt, in bytes. */
+	uint64_t pushed_bytes;
+	/* Parameters that came to this trainer since the result before, in bytes. */
+	uint64_t pulled_bytes;
+	/* All trainers of this step. */
+	uint32_t world_size;
+	/* The rank that took longest from the beginning of the attempt to its commit; UINT32_MAX:
+	 * it is not known. */
+	uint32_t slowest_rank;
+};
+
+/*
+ * TEXTS
+ *
+ * What a status is called, why the last call failed, and which release this is.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *	#include <stdio.h>
+ *
+ *	// Says why a call failed. True: the handle is dead, connect again.
+ *	int handle_is_dead(enum shard_status st)
+ *	{
+ *		if (st >= SHARD_BAD_ARG)
+ *			fprintf(stderr, "%s: %s\n", shard_name(st), shard_error());
+ *		return st >= SHARD_UNREACHABLE;
+ *	}
+ */
+
+/*
+ * shard_version - say which release of the library this is
+ *
+ * DESCRIPTION
+ * The release, the versions of the protocol that it speaks, and the number of its ABI, as
+ * "0.1.0 wire 1-1 abi 0".
+ *
+ * RETURN VALUE
+ * A constant text.
+ *
+ * ERRORS
+ * None.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_CALL const char *shard_version(void);
+
+/*
+ * shard_name - say what a status is called
+ *
+ * DESCRIPTION
+ * The name of a status as it stands in shard.h, as "SHARD_WORLD_CHANGED".
+ *
+ * ARGUMENTS
+ * status: any number. One that this library does not know has a text, too.
+ *
+ * RETURN VALUE
+ * A constant text.
+ *
+ * ERRORS
+ * None.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_CALL const char *shard_name(enum shard_status status);
+
+/*
+ * shard_error - say why the last call of this thread failed
+ *
+ * DESCRIPTION
+ * One sentence for whoever reads the log: what failed, which tensor, rank or node, since when, and
+ * what to do. A call that succeeds leaves the sentence as it was.
+ *
+ * RETURN VALUE
+ * A text of the calling thread, which is valid until its next call that fails. Empty if none has
+ * failed yet.
+ *
+ * ERRORS
+ * None.
+ *
+ * THREADS
+ * Any thread may call it, and several at once. Each thread has a sentence of its own.
+ */
+SHARD_CALL const char *shard_error(void);
+
+/*
+ * CONNECTION
+ *
+ * A connection leads to one daemon, by default to the one of this node. Over a unix socket
+ * gradients and parameters lie in memory that is shared with the daemon. Over TCP they are sent.
+ *
+ * EXAMPLE
+ *
+ *	#include <poll.h>
+ *	#include <shard.h>
+ *
+ *	// A private daemon, which is started if it does not run, and an event loop of the caller's.
+ *	enum shard_status watch(int *stop)
+ *	{
+ *		struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+ *		enum shard_status rc;
+ *		shard_client *c;
+ *
+ *		o.address = "spawn:demo";
+ *		o.timeout_ms = 5000;
+ *		if ((rc = shard_connect(&c, &o)) != SHARD_OK)
+ *			return rc;
+ *		while (rc == SHARD_OK && !*stop) {
+ *			struct pollfd p = {shard_fd(c), POLLIN, 0};
+ *
+ *			if (poll(&p, 1, 1000) > 0)
+ *				rc = shard_progress(c); // then shard_test() the tickets
+ *		}
+ *		shard_disconnect(&c);
+ *		return rc;
+ *	}
+ */
+
+/*
+ * shard_connect - connect to a daemon
+ *
+ * DESCRIPTION
+ * Opens a socket, agrees on the version of the protocol and, over TCP with a secret, proves on both
+ * sides that the secret is known.
+ *
+ * The address spawn:NAME stands for a private daemon of this user. If none runs under that name it
+ * is started, and it ends a moment after its last connection (`SHARD_LINGER`). All processes of the
+ * user that name it share it. The program is looked for at $SHARD_DAEMON, beside the library, and
+ * in $PATH.
+ *
+ * ARGUMENTS
+ * client: where the connection is put. The caller ends it with shard_disconnect(). NULL after a
+ *   failure.
+ * opts: how to connect. NULL takes the defaults, which are the daemon of this node and 10 s.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: client is NULL, opts were not started with SHARD_INIT(), the address is none, or
+ *   the file of the secret is no key, or others may read it.
+ * SHARD_SYSTEM: no memory, no descriptor, no thread, the file of the secret cannot be read, or a
+ *   private daemon cannot be started or ended at once; errno is kept.
+ * SHARD_UNREACHABLE: nobody listens at the address, the host is not known, or this user may not
+ *   open the socket.
+ * SHARD_TIMEOUT: the daemon accepted the connection and did not answer in time, or a private daemon
+ *   did not start in time.
+ * SHARD_DENIED: the secret is another one, or only one side has a secret. With spawn: the folder or
+ *   the daemon is another user's, or others could get in.
+ * SHARD_NOT_FOUND: with spawn: there is no shardd to start.
+ * SHARD_BUSY: the daemon has as many connections as it may have, of all or of this user.
+ * SHARD_VERSION: daemon and library have no version of the protocol in common.
+ * SHARD_CLOSED: the daemon ended the connection before it answered, because it stops, for example.
+ * SHARD_PROTOCOL: what answered does not speak the protocol.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_connect(shard_client **client,
+					  const struct shard_connect_opts *opts);
+
+/*
+ * shard_disconnect - end a connection
+ *
+ * DESCRIPTION
+ * Detaches all models of the connection, closes it and frees everything. A trainer that is joined
+ * counts as lost: its attempt ends, and the others go on without it. Call shard_leave() first to
+ * go without that. Pulls that wait do not write to their dst any more. In a forked child it closes
+ * the descriptors and tells the daemon nothing.
+ *
+ * ARGUMENTS
+ * client: where the connection is. It is set to NULL. NULL, or a connection that is NULL, is fine.
+ *
+ * ERRORS
+ * None.
+ *
+ * THREADS
+ * Any thread may call it. No other call on the connection or on its models may overlap with it.
+ */
+SHARD_CALL void shard_disconnect(shard_client **client);
+
+/*
+ * shard_fd - a descriptor that says when to look
+ *
+ * DESCRIPTION
+ * The descriptor is readable when something arrived, so that a ticket may be done or an event may
+ * be there. Watch it with poll() or epoll, and call shard_progress() when it is readable. Never
+ * read it, write it or close it.
+ *
+ * ARGUMENTS
+ * client: the connection, which owns the descriptor.
+ *
+ * RETURN VALUE
+ * The descriptor, or -1, and shard_error() says why.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: client is NULL.
+ * SHARD_FORKED: the connection belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_CALL int shard_fd(const shard_client *client);
+
+/*
+ * shard_progress - handle what arrived, without waiting
+ *
+ * DESCRIPTION
+ * Reads and writes what is possible now, completes tickets, and makes shard_fd() unreadable. A loop
+ * that never waits in this library has to call it. Calls that wait do the same for themselves.
+ *
+ * ARGUMENTS
+ * client: the connection.
+ *
+ * ERRORS
+ * SHARD_BUSY: another thread is in shard_progress() of this connection.
+ * Also the errors of a connection.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each connection.
+ */
+SHARD_API enum shard_status shard_progress(shard_client *client);
+
+/*
+ * shard_interrupt - make calls that wait return
+ *
+ * DESCRIPTION
+ * All calls that wait now, on the connection and on its models, return SHARD_INTERRUPTED. Calls
+ * that begin later are not affected. Nothing is undone: what they waited for is still under way.
+ *
+ * ARGUMENTS
+ * client: the connection. NULL is fine.
+ *
+ * ERRORS
+ * None.
+ *
+ * THREADS
+ * Any thread may call it, several at once, and also a signal handler: it is async-signal-safe and
+ * keeps errno.
+ */
+SHARD_CALL void shard_interrupt(shard_client *client);
+
+/*
+ * MODEL
+ *
+ * A model is made once, by the first trainer that defines it, and outlives every trainer. Whoever
+ * defines it later with an equal layout and equal settings is attached to it. One caller, the one
+ * that gets created = 1, writes the initial weights and seals the model. From then on only training
+ * changes it.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// Two tensors, of which the second has no weight decay. Every trainer runs this.
+ *	enum shard_status open_model(shard_client *c, const float *const w[2], shard_model **m)
+ *	{
+ *		static const struct shard_tensor tensors[] = {
+ *			{"linear.weight", 2, 0, 0, {256, 512}, {0}},
+ *			{"linear.bias", 1, 1, 0, {256}, {0}},
+ *		};
+ *		static const struct shard_group groups[] = {
+ *			{"decay", NULL},
+ *			{"none", "weight_decay=0"},
+ *		};
+ *		struct shard_spec s = SHARD_INIT(struct shard_spec);
+ *		enum shard_status rc;
+ *		int created;
+ *
+ *		s.name = "linear";
+ *		s.tensors = tensors;
+ *		s.tensors_nr = 2;
+ *		s.groups = groups;
+ *		s.groups_nr = 2;
+ *		s.image = s.grad = SHARD_BF16;
+ *		s.settings = "optimizer=adamw lr=3e-4 weight_decay=0.1 clip=1.0";
+ *		if ((rc = shard_define(c, &s, m, &created)) != SHARD_OK || !created)
+ *			return rc;
+ *		rc = shard_write(*m, SHARD_MASTER, 0, 0, 256 * 512, SHARD_F32, w[0]);
+ *		if (rc == SHARD_OK)
+ *			rc = shard_write(*m, SHARD_MASTER, 1, 0, 256, SHARD_F32, w[1]);
+ *		return rc == SHARD_OK ? shard_seal(*m, 0) : rc;
+ *	}
+ */
+
+/*
+ * shard_define - define a model, or attach to the equal one that there is
+ *
+ * DESCRIPTION
+ * If no model has the name, it is made on all nodes: everything that it needs is computed, compared
+ * with the memory budget of each node, and reserved. If one has it, its layout and settings are
+ * compared with spec. Settings of shardd.conf count where spec does not name them.
+ *
+ * The caller that gets *created = 1 alone writes the weights, with shard_write(), and ends with
+ * shard_seal(). If it ends before that, everything that it wrote counts as unwritten, and whoever
+ * defines the model next gets created = 1. With `restore_at_start` the model comes from its newest
+ * checkpoint, and nobody gets it. Weights that are lost are never begun anew by accident: that is
+ * SHARD_LOST, unless `when_lost` says otherwise.
+ *
+ * ARGUMENTS
+ * client: the connection.
+ * spec: the model. It is copied.
+ * model: where the attachment is put. The caller ends it with shard_detach(). NULL after a failure.
+ * created: set to 1 if this caller has to write the weights and seal, else to 0. Not NULL.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, a name, shape, dtype, flag or group is impossible, two tensors
+ *   have one name, a setting is not known or its value is outside its range, or a text is not
+ *   UTF-8.
+ * SHARD_RANGE: the model has more chunks than the 2^20 that are possible (raise chunk_elems), or
+ *   its definition has more than 16 MiB.
+ * SHARD_MISMATCH: the model that there is, or its checkpoint (`restore_at_start`), differs. The
+ *   text names tensor, field or setting, and both values.
+ * SHARD_BUDGET: a node has too little memory. The text has what it needs and what is free.
+ * SHARD_EXISTS: this connection is attached to the model already, or nodes disagree about which
+ *   model has its number.
+ * SHARD_LOST: its weights are gone. The text says how it goes on.
+ * SHARD_DENIED: shardd.conf pins a setting that spec gives, the model belongs to somebody else and
+ *   its `mode` does not let the caller in, or the caller may not use checkpoint_dir or what is in
+ *   it.
+ * SHARD_BUSY: the model is still being dropped, or too many definitions wait already.
+ * SHARD_UNREACHABLE: a new model needs every node, and one is down.
+ * SHARD_PROTOCOL: `restore_at_start` is set, and no checkpoint that is there is good; or as below.
+ * SHARD_NOT_FOUND: the model was dropped while the caller waited for it.
+ * Also the errors of a connection, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_define(shard_client *client, const struct shard_spec *spec,
+					 shard_model **model, int *created);
+
+/*
+ * shard_attach - attach to a model that there is
+ *
+ * DESCRIPTION
+ * As shard_define(), but the layout comes from the daemon. Trainers may join with such a handle,
+ * and observers may read with it. It never gets the task of writing the weights.
+ *
+ * ARGUMENTS
+ * client: the connection.
+ * name: of the model.
+ * model: where the attachment is put. The caller ends it with shard_detach(). NULL after a failure.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or the name is none that a model can have.
+ * SHARD_NOT_FOUND: no model has the name. The text lists those that there are.
+ * SHARD_EXISTS: this connection is attached to the model already.
+ * SHARD_DENIED: the model belongs to somebody else, and its `mode` does not let the caller read it.
+ * Also the errors of a connection, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_attach(shard_client *client, const char *name,
+					 shard_model **model);
+
+/*
+ * shard_detach - end an attachment
+ *
+ * DESCRIPTION
+ * The handle, and every pointer that it gave, is not valid any more. The model stays as it is. A
+ * trainer that is joined leaves without waiting; in the middle of a step it gives up the attempt,
+ * and all make it again. Pulls that wait do not write to their dst any more. A save that is under
+ * way goes on.
+ *
+ * ARGUMENTS
+ * model: where the attachment is. It is set to NULL. NULL, or an attachment that is NULL, is fine.
+ *
+ * ERRORS
+ * None.
+ *
+ * THREADS
+ * Any thread may call it. No other call on the model may overlap with it.
+ */
+SHARD_CALL void shard_detach(shard_model **model);
+
+/*
+ * shard_drop - free a model on all nodes
+ *
+ * DESCRIPTION
+ * Weights, optimizer state and definition are gone when it returns. Checkpoints stay. A step in
+ * hand is decided first. All handles of the model, also this connection's, say SHARD_NOT_FOUND.
+ *
+ * ARGUMENTS
+ * client: the connection.
+ * name: of the model.
+ * force: not 0: trainers that are joined are put out, and a node that is down is told when it is
+ *   back. 0: either is a reason to refuse.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: client is NULL, or the name is none that a model can have.
+ * SHARD_NOT_FOUND: no model has the name. The text lists those that there are.
+ * SHARD_BUSY: trainers are joined and force is 0, the model is being dropped already, or too many
+ *   requests wait.
+ * SHARD_UNREACHABLE: a node is down and force is 0, or the node that coordinates is.
+ * SHARD_DENIED: the caller is neither the owner nor root, and the `mode` of the model does not let
+ *   him change it.
+ * Also the errors of a connection, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_drop(shard_client *client, const char *name, int force);
+
+/*
+ * shard_set - change the learning rate or the clip of a model
+ *
+ * DESCRIPTION
+ * Holds from the next step on, for all trainers, and is recorded with the step.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * key: "lr" or "clip".
+ * value: a number as text, or "default", which takes the setting of the model again.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: key is another one, or value is no number that it can have.
+ * SHARD_BAD_STATE: a schedule sets the learning rate.
+ * SHARD_DENIED: the `mode` of the model does not let the caller change it.
+ * SHARD_BUSY: too many changes wait already, or the model is being dropped.
+ * SHARD_UNREACHABLE: a node is down. If the text says that the change stays wanted, it holds when
+ *   the node is back.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_set(shard_model *model, const char *key, const char *value);
+
+/*
+ * TENSORS
+ *
+ * The layout of a model never changes. These calls only look it up in this process, and also work
+ * when the connection is over.
+ *
+ * EXAMPLE
+ *
+ *	#include <inttypes.h>
+ *	#include <shard.h>
+ *	#include <stdio.h>
+ *
+ *	enum shard_status list(const shard_model *m)
+ *	{
+ *		for (uint32_t i = 0; i < shard_tensors(m); i++) {
+ *			struct shard_info t = SHARD_INIT(struct shard_info);
+ *			enum shard_status rc = shard_tensor_info(m, i, &t);
+ *
+ *			if (rc != SHARD_OK)
+ *				return rc;
+ *			printf("%s: %" PRIu64 " elements%s\n", t.name, t.numel,
+ *			       t.flags & SHARD_FROZEN ? ", frozen" : "");
+ *		}
+ *		return SHARD_OK;
+ *	}
+ */
+
+/*
+ * shard_tensors - count the tensors of a model
+ *
+ * DESCRIPTION
+ * Tensors are numbered from 0 in the order in which the model was defined.
+ *
+ * ARGUMENTS
+ * model: the model.
+ *
+ * RETURN VALUE
+ * How many there are. 0 after a failure, and shard_error() says why.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_CALL uint32_t shard_tensors(const shard_model *model);
+
+/*
+ * shard_tensor_info - describe a tensor
+ *
+ * DESCRIPTION
+ * Fills a struct with name, place, shape, group and flags of a tensor.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * tensor: the index of the tensor.
+ * info: filled in. Start it with SHARD_INIT(). Its name belongs to the handle.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or info was not started with SHARD_INIT().
+ * SHARD_RANGE: there is no tensor of that number.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_tensor_info(const shard_model *model, uint32_t tensor,
+					      struct shard_info *info);
+
+/*
+ * shard_find - find a tensor by its name
+ *
+ * DESCRIPTION
+ * Looks at one tensor after the other: keep the index rather than asking in each step.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * tensor: the name.
+ * index: set to the index of the tensor. It stays as it is after a failure.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL.
+ * SHARD_NOT_FOUND: no tensor has the name.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_find(const shard_model *model, const char *tensor,
+				       uint32_t *index);
+
+/*
+ * WEIGHTS
+ *
+ * Weights and moments go in before the model is sealed, and can be read at any time after that.
+ * They travel as fp32 in parts of 256 KiB. None of this is meant for the path of a step: trainers
+ * read the image.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// Reads the fp32 weights of one tensor, while others train.
+ *	enum shard_status peek(shard_client *c, const char *name, float *to, uint64_t numel)
+ *	{
+ *		enum shard_status rc;
+ *		uint64_t step = 0; // the newest
+ *		shard_model *m;
+ *		uint32_t i;
+ *
+ *		if ((rc = shard_attach(c, name, &m)) != SHARD_OK)
+ *			return rc;
+ *		if ((rc = shard_find(m, "linear.weight", &i)) == SHARD_OK)
+ *			rc = shard_read(m, SHARD_MASTER, i, 0, numel, SHARD_F32, to, &step);
+ *		shard_detach(&m);
+ *		return rc;
+ *	}
+ */
+
+/*
+ * shard_write - write initial weights or moments
+ *
+ * DESCRIPTION
+ * Only the caller that got created = 1 from shard_define() may write, and only until it seals the
+ * model. Every element of SHARD_MASTER has to be written. Moments that nobody writes are zero.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * kind: SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM.
+ * tensor: the index of the tensor.
+ * first: the first element, counted from the beginning of the tensor.
+ * count: how many elements; not 0.
+ * dtype: of the elements at src.
+ * src: the elements. They are read during the call only.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or kind or dtype is none that can be written.
+ * SHARD_RANGE: there is no such tensor, or it has no such elements.
+ * SHARD_BAD_STATE: the model is sealed, or nobody writes its weights now: define it anew.
+ * SHARD_BUSY: another caller writes the weights (the text has its pid and node), the model is being
+ *   restored, or too much waits to be sent to a node.
+ * SHARD_STALE: somebody else has begun to write the weights since: define it anew.
+ * SHARD_NOT_FOUND: the optimizer keeps nothing of that kind, or the tensor is frozen; or as below.
+ * SHARD_UNREACHABLE: the node that holds the elements, or the one that coordinates, is down.
+ * SHARD_DENIED: the `mode` of the model does not let the caller change it.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once, also for one tensor.
+ */
+SHARD_API enum shard_status shard_write(shard_model *model, enum shard_kind kind, uint32_t tensor,
+					uint64_t first, uint64_t count, enum shard_dtype dtype,
+					const void *src);
+
+/*
+ * shard_seal - say that the weights are complete
+ *
+ * DESCRIPTION
+ * Looks on all nodes whether every weight was written and is finite, makes the first image, and
+ * lets the training begin. Returns when the image is whole on this node.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * step: the step that these weights are of, at most 2^62. Training begins with the one after it. 0
+ *   for weights that are new.
+ *
+ * ERRORS
+ * SHARD_MISSING: elements were not written or are not finite. The text counts them and names the
+ *   first one.
+ * SHARD_RANGE: step is too large.
+ * SHARD_BAD_STATE: the model is sealed already, or nobody writes its weights now: define it anew.
+ * SHARD_BUSY: another caller writes the weights, the model is being sealed or restored, this
+ *   connection is sealing another one, or too many requests wait.
+ * SHARD_STALE: somebody else has begun to write the weights since: define it anew.
+ * SHARD_UNREACHABLE: a node is down.
+ * SHARD_DENIED: the `mode` of the model does not let the caller change it.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, when all writes have returned.
+ */
+SHARD_API enum shard_status shard_seal(shard_model *model, uint64_t step);
+
+/*
+ * shard_read - read weights or moments
+ *
+ * DESCRIPTION
+ * Whoever is attached may read, also without having joined, and while others train. All elements
+ * are of one step: with *step = 0 the call begins again, a few times, when the model moves on in
+ * the middle.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * kind: SHARD_IMAGE, SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ or SHARD_MOMENTUM.
+ * tensor: the index of the tensor.
+ * first: the first element, counted from the beginning of the tensor.
+ * count: how many elements; not 0.
+ * dtype: what the elements are converted to.
+ * dst: where they are put. What is there after a failure is undefined.
+ * step: the step that is asked for; 0 asks for the newest. It is set to the one that was read.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or kind or dtype is none that can be read.
+ * SHARD_RANGE: there is no such tensor, or it has no such elements.
+ * SHARD_STALE: the model has moved on from the step that was asked for, or with *step = 0 moved on
+ *   each time.
+ * SHARD_BAD_STATE: the model is not sealed.
+ * SHARD_NOT_FOUND: the optimizer keeps nothing of that kind, or the tensor is frozen; or as below.
+ * SHARD_MISSING: a node has found its weights gone. The model is about to be given up there.
+ * SHARD_BUSY: the daemon had no room to answer for some seconds, or too many reads wait for a step.
+ * SHARD_UNREACHABLE: the node that holds the elements is down.
+ * SHARD_DENIED: the `mode` of the model does not let the caller read it.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_read(shard_model *model, enum shard_kind kind, uint32_t tensor,
+				       uint64_t first, uint64_t count, enum shard_dtype dtype,
+				       void *dst, uint64_t *step);
+
+/*
+ * CHECKPOINTS
+ *
+ * The daemons write and read checkpoints themselves, each node its own chunks, in a folder that all
+ * nodes share. A checkpoint can be restored on any number of nodes.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// Goes on from the newest checkpoint, or says that there is none.
+ *	enum shard_status go_on(shard_client *c, const char *dir, shard_model **m)
+ *	{
+ *		return shard_restore(c, dir, NULL, NULL, m);
+ *	}
+ *
+ *	// Between shard_result() and shard_commit(): saves the step of that result, and waits.
+ *	enum shard_status save_now(shard_model *m)
+ *	{
+ *		shard_ticket t;
+ *		enum shard_status rc = shard_save(m, NULL, NULL, &t);
+ *
+ *		return rc == SHARD_OK ? shard_wait(m, t, 3600 * 1000) : rc;
+ *	}
+ */
+
+/*
+ * shard_save - have the daemons write a checkpoint
+ *
+ * DESCRIPTION
+ * The checkpoint is of the last step that was decided: between shard_result() and the next
+ * shard_commit() of the caller it is the step of that result. Training goes on meanwhile. One rank
+ * asks. A folder of the same tag is replaced once the new one is whole.
+ *
+ * The call returns when the request is on its way. shard_wait() or shard_test() of the ticket says
+ * how the save ended. Nobody else waits for it: it holds up no other ticket, and it goes on when
+ * the handle is detached.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * dir: an absolute path of at most 1023 bytes, the same on all nodes. NULL: checkpoint_dir.
+ * tag: the name of the checkpoint in the folder, from A-Z a-z 0-9 . _ - and not beginning with a
+ *   dot; "latest" is taken. NULL: global_step and the number of the step.
+ * ticket: set to the ticket of the save. NULL: nobody wants to know how it ends.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL, or a text is too long or not UTF-8.
+ * SHARD_AGAIN: 64 saves of this handle are under way: wait for one first.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint: shard_world_get() first.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * How the save ended, as shard_wait() and shard_test() say it:
+ *
+ * SHARD_BAD_ARG: no folder is named and checkpoint_dir is not set, the path is not absolute, or the
+ *   tag is impossible.
+ * SHARD_BAD_STATE: the model is not sealed, or weights are not finite: such are never saved.
+ * SHARD_BUSY: another save or restore of the model is under way, or too many requests wait.
+ * SHARD_STALE: the model moved on before a node had written its chunks.
+ * SHARD_RANGE: the description of the checkpoint is larger than the format allows.
+ * SHARD_DENIED: the folder is outside of those that checkpoints may go to, leads through a link,
+ *   belongs to somebody else, or the `mode` of the model does not let the caller save it.
+ * SHARD_EXISTS: the folder is a checkpoint itself, or what is there is none and is not replaced.
+ * SHARD_NOT_FOUND: the folder cannot be found, or the model was dropped.
+ * SHARD_SYSTEM: a file cannot be written. errno is the disk's, and the text has the path.
+ * SHARD_TIMEOUT: the save made no progress for long, or the caller's own wait ended first.
+ * SHARD_UNREACHABLE: a node is down.
+ * SHARD_LOST: the model was lost meanwhile.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_save(shard_model *model, const char *dir, const char *tag,
+				       shard_ticket *ticket);
+
+/*
+ * shard_restore - define and seal a model as a checkpoint has it
+ *
+ * DESCRIPTION
+ * In place of shard_define(), shard_write() and shard_seal(): join it right away. The nodes may be
+ * more or fewer than those that saved it. It waits for as long as the daemon says how far it is. A
+ * model of that name that has weights is not touched; `shardctl restore --force` gives them up.
+ *
+ * ARGUMENTS
+ * client: the connection.
+ * dir: the folder of checkpoints, an absolute path of at most 1023 bytes. Not NULL.
+ * tag: which one. NULL: the newest.
+ * name: what the model is called from now on. NULL: what it was called.
+ * model: where the attachment is put. The caller ends it with shard_detach(). NULL after a failure.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, a path is not absolute or too long, or a tag or name is
+ *   impossible.
+ * SHARD_NOT_FOUND: there is no such folder, or no complete checkpoint in it.
+ * SHARD_PROTOCOL: a file of the checkpoint is damaged, which the text names; or as below.
+ * SHARD_MISMATCH: the model that there is differs from the checkpoint, or nodes see different
+ *   folders.
+ * SHARD_EXISTS: the model has weights, or this connection is attached to it already.
+ * SHARD_BUSY: the model is being written, sealed, saved, restored or dropped, or too many requests
+ *   wait.
+ * SHARD_BUDGET: a node has too little memory.
+ * SHARD_DENIED: the folder or the checkpoint is not for this caller, or shardd.conf pins another
+ *   value of a setting.
+ * SHARD_UNREACHABLE: a node is down. If the text says so, the restore goes on when it is back.
+ * SHARD_STALE: the model went on in the meantime, or what was read is not what was written.
+ * SHARD_RANGE: the model has more chunks than are possible.
+ * SHARD_LOST: it was lost while it was restored.
+ * Also the errors of a connection, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_restore(shard_client *client, const char *dir, const char *tag,
+					  const char *name, shard_model **model);
+
+/*
+ * WORLD
+ *
+ * The world of a model is the trainers that contribute to its next step. A trainer joins it, learns
+ * of each change by SHARD_WORLD_CHANGED, and leaves it. A connection can have joined one model at a
+ * time.
+ *
+ * EXAMPLE
+ *
+ *	#include <inttypes.h>
+ *	#include <shard.h>
+ *	#include <stdio.h>
+ *
+ *	// Joins, and says which samples of a global batch of 1024 are this trainer's.
+ *	enum shard_status enter(shard_model *m, struct shard_world *w)
+ *	{
+ *		uint64_t first, count;
+ *		enum shard_status rc;
+ *
+ *		*w = SHARD_INIT(struct shard_world);
+ *		while ((rc = shard_join(m, -1, 10000, w)) == SHARD_TIMEOUT)
+ *			fprintf(stderr, "%s\n", shard_error()); // says for whom it waits
+ *		if (rc != SHARD_OK)
+ *			return rc;
+ *		if ((rc = shard_samples(w, 1024, &first, &count)) == SHARD_OK)
+ *			printf("step %" PRIu64 ": samples from %" PRIu64 " on\n", w->step, first);
+ *		return rc;
+ *	}
+ */
+
+/*
+ * shard_join - join the world of a model
+ *
+ * DESCRIPTION
+ * Gets the memory for gradients and image, and waits for the first attempt that this trainer is
+ * part of: until the model is sealed, min_world trainers have joined, there is room in the world
+ * (max_world), and a step that others have in hand is over. After SHARD_TIMEOUT or
+ * SHARD_INTERRUPTED the trainer stays on the way in: call again.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * rank_hint: the rank that this trainer would like to have, or -1. If the hints of all trainers are
+ *   the numbers from 0 on, each once, they are the ranks.
+ * timeout_ms: how long to wait, in milliseconds. 0 does not wait, SHARD_DEFAULT takes the `timeout`
+ *   of the model.
+ * world: filled in. Start it with SHARD_INIT().
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or world was not started with SHARD_INIT().
+ * SHARD_BAD_STATE: the model is joined already, or being left, or this connection has joined
+ *   another one.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time, this node
+ *   has local_world trainers already, or the image of the model that this connection joined before
+ *   is still on its way.
+ * SHARD_DENIED: the `mode` of the model does not let the caller change it.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_join(shard_model *model, int rank_hint, int64_t timeout_ms,
+				       struct shard_world *world);
+
+/*
+ * shard_world_get - ask for the world as it is now
+ *
+ * DESCRIPTION
+ * Says rank, size and the step to begin next, and acknowledges SHARD_WORLD_CHANGED and
+ * SHARD_ROLLED_BACK: until it is called, most calls on the model return that status again. It does
+ * not wait.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * world: filled in. Start it with SHARD_INIT(). Its why lives until the next call on the model.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or world was not started with SHARD_INIT().
+ * SHARD_BAD_STATE: the model is not joined.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * Also the errors of a model.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_world_get(shard_model *model, struct shard_world *world);
+
+/*
+ * shard_leave - leave the world of a model
+ *
+ * DESCRIPTION
+ * Waits for a boundary between two steps, so that no attempt ends because of it. The others go on
+ * in a smaller world. The memory of gradients and image goes back: no pointer that shard_grad(),
+ * shard_image() or shard_region() gave is valid any more. Tickets that wait count as done, and
+ * their dst stays as it is. The handle stays, and may join again.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * timeout_ms: how long to wait, in milliseconds. 0 does not wait, SHARD_DEFAULT takes the `timeout`
+ *   of the model.
+ *
+ * ERRORS
+ * SHARD_BAD_STATE: the model is not joined, or a step has begun: commit or abandon it first.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_leave(shard_model *model, int64_t timeout_ms);
+
+/*
+ * shard_samples - say which part of a batch is this trainer's
+ *
+ * DESCRIPTION
+ * Cuts a global batch into one run of samples per rank. The runs differ by at most one sample, and
+ * the first ranks have the longer ones. It only computes.
+ *
+ * ARGUMENTS
+ * world: as shard_join() or shard_world_get() filled it in.
+ * global_batch: samples of one step, of all ranks together.
+ * first: set to the first sample of this rank, counted from the beginning of the batch.
+ * count: set to how many there are. It is 0 for the last ranks of a world that is larger than the
+ *   batch. Mind that shard_begin() takes a weight of 0 for 1.0.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or the world is not filled in.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_samples(const struct shard_world *world, uint64_t global_batch,
+					  uint64_t *first, uint64_t *count);
+
+/*
+ * STEP
+ *
+ * A step is shard_begin(), the push of every tensor in any order and from any thread,
+ * shard_commit(), and shard_result(). It may take more than one attempt. When any of these calls
+ * returns SHARD_WORLD_CHANGED, the attempt in hand is over and had no effect: ask
+ * shard_world_get(), and begin again. SHARD_ROLLED_BACK says the same, and the step is an older
+ * one.
+ *
+ * With max_staleness = 1 the next step may begin right after shard_commit(). It is computed on the
+ * weights of two steps before, while the step between is still being decided.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// The caller's: puts the gradient of a tensor, of all samples, where it is told to.
+ *	void backward(uint32_t tensor, uint64_t first, uint64_t count, double scale, void *grad);
+ *
+ *	// Of a model with bf16 gradients.
+ *	enum shard_status one_step(shard_model *m, const struct shard_world *w, uint64_t batch)
+ *	{
+ *		struct shard_begin_opts b = SHARD_INIT(struct shard_begin_opts);
+ *		struct shard_result r = SHARD_INIT(struct shard_result);
+ *		struct shard_step s = SHARD_INIT(struct shard_step);
+ *		uint64_t first, count;
+ *		enum shard_status rc;
+ *		shard_ticket t;
+ *
+ *		if ((rc = shard_samples(w, batch, &first, &count)) != SHARD_OK)
+ *			return rc;
+ *		b.weight = (double)count;
+ *		if ((rc = shard_begin(m, &b, &s)) != SHARD_OK)
+ *			return rc;
+ *		for (uint32_t i = shard_tensors(m); i-- > 0 && rc == SHARD_OK;) {
+ *			struct shard_info info = SHARD_INIT(struct shard_info);
+ *
+ *			if ((rc = shard_tensor_info(m, i, &info)) != SHARD_OK)
+ *				break;
+ *			backward(i, first, count, s.loss_scale, shard_grad(m, i));
+ *			rc = shard_push(m, i, 0, info.numel, NULL, SHARD_BF16, 0, NULL);
+ *		}
+ *		if (rc == SHARD_OK)
+ *			rc = shard_commit(m, &t);
+ *		return rc == SHARD_OK ? shard_result(m, t, SHARD_DEFAULT, &r) : rc;
+ *	}
+ */
+
+/*
+ * shard_begin - begin a step
+ *
+ * DESCRIPTION
+ * Waits until the step before is decided and the image of this node has its weights. With
+ * max_staleness = 1 that is the step before that. Pointers from shard_grad() and shard_image() are
+ * asked for again after each begin.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * opts: what this trainer brings. It is copied. NULL: weight 1, one micro-step, the model's lr.
+ * step: filled in. Start it with SHARD_INIT().
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, a struct was not started with SHARD_INIT(), weight or a
+ *   learning rate is negative or not finite, or lr is given where the model has a schedule.
+ * SHARD_BAD_STATE: the model is not joined or is being left, or a step has begun already.
+ * SHARD_WORLD_CHANGED: the world is another one than shard_world_get() said last.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_begin(shard_model *model, const struct shard_begin_opts *opts,
+					struct shard_step *step);
+
+/*
+ * shard_grad - where the gradient of a tensor is written
+ *
+ * DESCRIPTION
+ * The arena is memory for the gradients of one step, in the model's grad dtype. Each tensor is
+ * contiguous and begins at a multiple of 128 bytes. Over a unix socket it is shared with the
+ * daemon, and pushing from it copies nothing. Ask again after each begin: with max_staleness = 1
+ * there are two that take turns.
+ *
+ * Write a tensor until it is pushed, and never from then on until the result. In a trainer with
+ * SHARD_GUARD=1 in its environment pushed pages are read-only, so that a late write stops whoever
+ * does it and spoils no step. When the connection is over or the model is lost it is still memory,
+ * which nobody reads any more, until shard_detach() or shard_leave().
+ *
+ * ARGUMENTS
+ * model: the model, joined.
+ * tensor: the index of the tensor.
+ *
+ * RETURN VALUE
+ * Where the first element is; it belongs to the handle. NULL after a failure, and shard_error()
+ * says why.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL.
+ * SHARD_BAD_STATE: the model is not joined.
+ * SHARD_RANGE: there is no such tensor.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_CALL void *shard_grad(shard_model *model, uint32_t tensor);
+
+/*
+ * shard_push - give the gradient of a tensor, or of a part of it
+ *
+ * DESCRIPTION
+ * Chunks go to the daemon as soon as all of their elements were pushed, while the backward pass
+ * goes on. In a step each element is pushed once, or with SHARD_ADD as often as the step has
+ * micro_steps: then it is summed in fp32, in the order of the pushes, and rounded once.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * tensor: the index of the tensor.
+ * first: the first element, counted from the beginning of the tensor.
+ * count: how many elements; not 0.
+ * src: the gradient. It is copied during the call. NULL: it is in the arena already.
+ * dtype: of the elements at src; with src NULL the model's grad dtype.
+ * flags: 0, or SHARD_ADD and SHARD_CAST. SHARD_CAST converts where dtype is not the model's.
+ *   SHARD_ADD is needed where the step has more than one micro-step.
+ * ticket: set to a ticket that is done when src may be used again. NULL: none.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL, a flag is not known, SHARD_ADD is missing, or the tensor is frozen.
+ * SHARD_RANGE: there is no such tensor, or it has no such elements.
+ * SHARD_DTYPE: dtype is not the model's, and SHARD_CAST is not given or src is NULL.
+ * SHARD_DUPLICATE: elements were pushed already, in this step or in all of its micro-steps, or
+ *   shard_push_none() was called for the tensor.
+ * SHARD_BAD_STATE: no step has begun, or it is committed or abandoned.
+ * SHARD_STALE: the step is decided: begin the next.
+ * SHARD_WORLD_CHANGED: the attempt is over.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * Also the errors of a model.
+ *
+ * THREADS
+ * Any thread may call it, and several at once, also for parts of one tensor. Pushes with SHARD_ADD
+ * take turns.
+ */
+SHARD_API enum shard_status shard_push(shard_model *model, uint32_t tensor, uint64_t first,
+				       uint64_t count, const void *src, enum shard_dtype dtype,
+				       uint32_t flags, shard_ticket *ticket);
+
+/*
+ * shard_push_none - say that a tensor has no gradient
+ *
+ * DESCRIPTION
+ * Counts as a gradient of zero for all of the tensor, and no bytes are sent for it. In a step of
+ * several micro-steps it stands for one of them. For a frozen tensor it does nothing.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * tensor: the index of the tensor.
+ *
+ * ERRORS
+ * SHARD_RANGE: there is no such tensor.
+ * SHARD_DUPLICATE: elements of it were pushed already, in this step or in all of its micro-steps.
+ * SHARD_BAD_STATE: no step has begun, or it is committed or abandoned.
+ * SHARD_STALE: the step is decided: begin the next.
+ * SHARD_WORLD_CHANGED: the attempt is over.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * Also the errors of a model.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_push_none(shard_model *model, uint32_t tensor);
+
+/*
+ * shard_commit - say that the gradients of this trainer are complete
+ *
+ * DESCRIPTION
+ * When all ranks have committed, the step is decided: shard_result() says how. The call does not
+ * wait for that. It waits for pushes that other threads are in.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * ticket: set to a ticket for shard_result(), shard_wait() and shard_test(). NULL: none is needed.
+ *
+ * ERRORS
+ * SHARD_MISSING: tensors were not pushed, or not in each micro-step. The text counts them and names
+ *   the first three. Push them, or call shard_push_none().
+ * SHARD_AGAIN: 1024 tickets wait: wait for one first.
+ * SHARD_BAD_STATE: no step has begun, or it is committed, abandoned or decided.
+ * SHARD_WORLD_CHANGED: the attempt is over.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_commit(shard_model *model, shard_ticket *ticket);
+
+/*
+ * shard_vote_skip - commit, and ask that nobody applies the step
+ *
+ * DESCRIPTION
+ * In place of shard_commit(): the step counts, and the weights stay as they are. One vote is
+ * enough. What was not pushed need not be. shard_result() with ticket 0 says how it ended.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * why: the reason, for logs. It is copied, up to 255 bytes. NULL: none.
+ *
+ * ERRORS
+ * SHARD_BAD_STATE: no step has begun, or it is committed, abandoned or decided.
+ * SHARD_WORLD_CHANGED: the attempt is over.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_vote_skip(shard_model *model, const char *why);
+
+/*
+ * shard_abandon - give up the attempt at a step
+ *
+ * DESCRIPTION
+ * For gradients that are wrong and were pushed already. The attempt ends for all ranks, and all
+ * make the next one at the same step. This trainer calls shard_begin() next; the others get
+ * SHARD_WORLD_CHANGED.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * why: the reason, for logs and for the others. It is copied, up to 255 bytes. NULL: none.
+ *
+ * ERRORS
+ * SHARD_BAD_STATE: no step has begun, or it is committed, abandoned or decided.
+ * SHARD_WORLD_CHANGED: the attempt is over.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_abandon(shard_model *model, const char *why);
+
+/*
+ * shard_result - wait for the decision about a step
+ *
+ * DESCRIPTION
+ * SHARD_OK says that the step is committed and will not be undone, whether it changed the weights
+ * (outcome) or was skipped. It is told before the image has the new weights. A result that is known
+ * is told again, also when the connection is over by now.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * ticket: of one of the last four commits. 0: the step in hand, or with max_staleness = 1 the last
+ *   one that was committed.
+ * timeout_ms: how long to wait, in milliseconds. 0 does not wait, SHARD_DEFAULT takes the `timeout`
+ *   of the model.
+ * result: filled in with SHARD_OK and with SHARD_DIVERGED. Start it with SHARD_INIT().
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, result was not started with SHARD_INIT(), or the ticket was not
+ *   given yet.
+ * SHARD_BAD_STATE: ticket is 0, and no step is committed.
+ * SHARD_STALE: the ticket is of no commit, or of one that is more than four commits old.
+ * SHARD_DIVERGED: the step is decided, and the model is paused: the loss scale is at its floor, or
+ *   max_skips steps in a row were skipped. `shardctl model resume` lets it go on.
+ * SHARD_MISMATCH: the ranks gave different learning rates. The text names who differs. Begin again.
+ * SHARD_WORLD_CHANGED: the attempt is over, without effect.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_result(shard_model *model, shard_ticket ticket,
+					 int64_t timeout_ms, struct shard_result *result);
+
+/*
+ * PARAMETERS
+ *
+ * The image has the parameters that a step is computed on. Over a unix socket it is shared by all
+ * trainers of the node, and reading it copies nothing. A pull copies a range of it when it is new
+ * enough. A ticket stands for something that will be done: a pull, a commit, a save.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	// Copies one tensor into memory of the caller's, as soon as the step is in the image.
+ *	enum shard_status fetch(shard_model *m, uint32_t tensor, uint64_t step, float *to)
+ *	{
+ *		struct shard_info i = SHARD_INIT(struct shard_info);
+ *		enum shard_status rc = shard_tensor_info(m, tensor, &i);
+ *		shard_ticket t;
+ *
+ *		if (rc == SHARD_OK)
+ *			rc = shard_pull(m, tensor, 0, i.numel, step, to, SHARD_F32, &t);
+ *		return rc == SHARD_OK ? shard_wait(m, t, SHARD_DEFAULT) : rc;
+ *	}
+ */
+
+/*
+ * shard_image - where the parameters of a tensor are read
+ *
+ * DESCRIPTION
+ * Read-only memory in the model's image dtype. Between shard_begin() and the caller's own
+ * shard_commit() it has the weights that the step before left, with max_staleness = 1 those that
+ * the step before that left, and does not change. Ask again after each begin. When the connection
+ * is over or the model is lost it is still memory, until shard_detach() or shard_leave(). Who has
+ * not joined reads with shard_read().
+ *
+ * ARGUMENTS
+ * model: the model, joined.
+ * tensor: the index of the tensor.
+ *
+ * RETURN VALUE
+ * Where the first element is; it belongs to the handle. NULL after a failure, and shard_error()
+ * says why.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL.
+ * SHARD_BAD_STATE: the model is not joined.
+ * SHARD_RANGE: there is no such tensor.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_CALL const void *shard_image(shard_model *model, uint32_t tensor);
+
+/*
+ * shard_pull - copy parameters of a step when they are there
+ *
+ * DESCRIPTION
+ * Returns at once. The copy is made inside later calls on the model, when the image has the weights
+ * that the step left, or newer ones, for the whole range.
+ *
+ * ARGUMENTS
+ * model: the model, joined.
+ * tensor: the index of the tensor.
+ * first: the first element, counted from the beginning of the tensor.
+ * count: how many elements; not 0.
+ * step: the weights that this step left. 0 takes what there is.
+ * dst: where they are put. It is the library's until the ticket is done. NULL: nothing is copied,
+ *   and the ticket is done when the image has them.
+ * dtype: what the elements are converted to. Not looked at if dst is NULL.
+ * ticket: set to the ticket. Not NULL.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or dtype is none.
+ * SHARD_RANGE: there is no such tensor, or it has no such elements.
+ * SHARD_BAD_STATE: the model is not joined.
+ * SHARD_AGAIN: 1024 tickets wait, and nothing was taken: wait for one first.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint: shard_world_get() first.
+ * Also the errors of a model.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_pull(shard_model *model, uint32_t tensor, uint64_t first,
+				       uint64_t count, uint64_t step, void *dst,
+				       enum shard_dtype dtype, shard_ticket *ticket);
+
+/*
+ * shard_wait - wait for a ticket and all before it
+ *
+ * DESCRIPTION
+ * Of a save only the ticket itself is waited for, and the status says how the save ended. Of a
+ * commit, shard_result() says how it ended. A ticket that is done is done, also when the connection
+ * is over by now.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * ticket: as a call gave it. 0 is done.
+ * timeout_ms: how long to wait, in milliseconds. 0 does not wait, SHARD_DEFAULT takes the `timeout`
+ *   of the model.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: model is NULL, or the ticket was not given yet.
+ * SHARD_WORLD_CHANGED: the attempt is over: shard_world_get() first.
+ * SHARD_ROLLED_BACK: what the ticket stood for is gone with a rollback, or shard_world_get() is
+ *   due.
+ * Also the errors of a model, and of a call that waits. For a save also those that shard_save()
+ * lists.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_wait(shard_model *model, shard_ticket ticket, int64_t timeout_ms);
+
+/*
+ * shard_test - ask whether a ticket is done
+ *
+ * DESCRIPTION
+ * Of this ticket alone, without waiting and without a system call. Over a unix socket nothing
+ * arrives by itself: call shard_progress(), or any call that waits, in between.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * ticket: as a call gave it. 0 is done.
+ *
+ * RETURN VALUE
+ * SHARD_OK if it is done, SHARD_AGAIN if it is not, or why it will never be.
+ *
+ * ERRORS
+ * SHARD_AGAIN: it is not done yet, or another thread is at work on it.
+ * SHARD_BAD_ARG: model is NULL, or the ticket was not given yet.
+ * SHARD_ROLLED_BACK: what the ticket stood for is gone with a rollback.
+ * Also the errors of a model. For a save also those that shard_save() lists.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_test(shard_model *model, shard_ticket ticket);
+
+/*
+ * BLOBS
+ *
+ * What a trainer has to find again with the weights: the state of its random numbers, its place in
+ * the data. A blob counts when its step is committed, and not before. The daemons keep the newest
+ * one of each rank, and checkpoints have them too.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *
+ *	struct place {
+ *		uint64_t sample, random[4];
+ *	};
+ *
+ *	// In each step, before shard_commit().
+ *	enum shard_status keep(shard_model *m, const struct place *p)
+ *	{
+ *		return shard_set_blob(m, p, sizeof(*p));
+ *	}
+ *
+ *	// After shard_join(). A rank that has none begins anew.
+ *	enum shard_status find_again(shard_model *m, uint32_t rank, struct place *p)
+ *	{
+ *		size_t bytes = sizeof(*p);
+ *		uint64_t step;
+ *		enum shard_status rc = shard_blob(m, rank, p, &bytes, &step);
+ *
+ *		if (rc == SHARD_NOT_FOUND) {
+ *			*p = (struct place){0, {1, 2, 3, 4}};
+ *			rc = SHARD_OK;
+ *		}
+ *		return rc;
+ *	}
+ */
+
+/*
+ * shard_set_blob - keep bytes with a step
+ *
+ * DESCRIPTION
+ * Between shard_begin() and shard_commit(). The blob is committed with the step, also if the step
+ * takes another attempt, and is the rank's from then on, from step to step, until it is set again.
+ *
+ * ARGUMENTS
+ * model: the model.
+ * data: the bytes. They are copied. It may be NULL if there are none.
+ * bytes: how many there are, at most 65536.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL.
+ * SHARD_RANGE: there are more than 65536 bytes.
+ * SHARD_BAD_STATE: no step has begun, or it is committed already.
+ * SHARD_WORLD_CHANGED: the attempt is over.
+ * SHARD_ROLLED_BACK: the model went back to a checkpoint.
+ * SHARD_BUSY: another thread is in a call on the model that only one may make at a time.
+ * Also the errors of a model.
+ *
+ * THREADS
+ * Any thread may call it, but one at a time for each model.
+ */
+SHARD_API enum shard_status shard_set_blob(shard_model *model, const void *data, size_t bytes);
+
+/*
+ * shard_blob - get the bytes that a rank kept
+ *
+ * DESCRIPTION
+ * The newest blob of a rank that was committed, wherever that trainer ran: it is found again after
+ * a restart, in a larger or smaller world, and after a restore. A rank that did not set one in the
+ * last step has an older one: compare *step with the last step.
+ *
+ * ARGUMENTS
+ * model: the model. It need not be joined.
+ * rank: whose.
+ * data: where the bytes are put. It may be NULL if *bytes is 0.
+ * bytes: the room at data, in bytes. Set to the size of the blob.
+ * step: set to the step that the blob was committed with. NULL: it is not told.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL.
+ * SHARD_RANGE: the blob does not fit, and *bytes says how large it is; or no world of the model can
+ *   have such a rank.
+ * SHARD_NOT_FOUND: the rank has none; or as below.
+ * SHARD_UNREACHABLE: a node that could have a newer one does not answer.
+ * SHARD_BUSY: too many blobs are being looked for: call again.
+ * SHARD_STALE: the model went back to a checkpoint meanwhile: call again.
+ * SHARD_DENIED: the `mode` of the model does not let the caller read it.
+ * Also the errors of a model, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_blob(shard_model *model, uint32_t rank, void *data, size_t *bytes,
+				       uint64_t *step);
+
+/*
+ * OBSERVATION
+ *
+ * Where gradients and image lie, for devices that want to know, and what the daemon counts.
+ *
+ * EXAMPLE
+ *
+ *	#include <shard.h>
+ *	#include <stdio.h>
+ *	#include <stdlib.h>
+ *
+ *	// Registers the arena with a device, as by cudaHostRegister(). After each join.
+ *	enum shard_status pin(shard_model *m, int (*host_register)(void *base, size_t bytes))
+ *	{
+ *		enum shard_status rc;
+ *		size_t bytes;
+ *		void *base;
+ *
+ *		if ((rc = shard_region(m, SHARD_GRAD, &base, &bytes)) != SHARD_OK)
+ *			return rc;
+ *		return host_register(base, bytes) == 0 ? SHARD_OK : SHARD_UNSUPPORTED;
+ *	}
+ *
+ *	// Prints what `shardctl status --json` shows.
+ *	enum shard_status show(shard_client *c)
+ *	{
+ *		size_t bytes = 0, room;
+ *		enum shard_status rc = shard_stats(c, NULL, &bytes);
+ *		char *json = NULL;
+ *
+ *		while (rc == SHARD_RANGE) { // the text may have grown since
+ *			free(json);
+ *			room = bytes + 1024;
+ *			if ((json = malloc(bytes = room)) == NULL)
+ *				return SHARD_SYSTEM;
+ *			rc = shard_stats(c, json, &bytes);
+ *		}
+ *		if (rc == SHARD_OK)
+ *			puts(json);
+ *		free(json);
+ *		return rc;
+ *	}
+ */
+
+/*
+ * shard_region - say where gradients or image lie
+ *
+ * DESCRIPTION
+ * One range of memory that shard_grad() and shard_image() point into, with both halves where there
+ * are two. Register it with a device after each join, and take the registration back when the
+ * connection is over, before shard_leave() or shard_detach().
+ *
+ * ARGUMENTS
+ * model: the model, joined.
+ * kind: SHARD_GRAD or SHARD_IMAGE.
+ * base: set to its beginning. It belongs to the handle.
+ * bytes: set to its length in bytes.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: a pointer is NULL, or kind is another one.
+ * SHARD_BAD_STATE: the model is not joined.
+ * SHARD_FORKED: the handle belongs to the parent process.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_region(shard_model *model, enum shard_kind kind, void **base,
+					 size_t *bytes);
+
+/*
+ * shard_stats - get what the daemon counts, as JSON
+ *
+ * DESCRIPTION
+ * The text that `shardctl status --json` shows: nodes, models, steps, worlds, and whom each waits
+ * for. Of models that the caller may not read it has little.
+ *
+ * ARGUMENTS
+ * client: the connection.
+ * json: where the text is put, with a zero at its end. NULL only asks for the size.
+ * bytes: the room at json, in bytes. Set to the size of the text with its zero.
+ *
+ * ERRORS
+ * SHARD_BAD_ARG: client or bytes is NULL.
+ * SHARD_RANGE: the text does not fit, or json is NULL. *bytes says how large it is.
+ * Also the errors of a connection, and of a call that waits.
+ *
+ * THREADS
+ * Any thread may call it, and several at once.
+ */
+SHARD_API enum shard_status shard_stats(shard_client *client, char *json, size_t *bytes);
+
 #ifdef __cplusplus
 }
 #endif
+
 #endif

@@ -6,5 +6,5 @@ SEED  ?= 0
 SIM_CORE := $(wildcard daemon/core/*.c)
 sim: $(B)/sim
 	$(B)/sim --seed $(SEED) --seeds $(SEEDS)
-sim-mutants: $(B)/sim
+sim-mutants: $(B)/sim $(B)/tests/lib/duo.o $(B)/tests/lib/lone.o
 	CC="$(CC)" B="$(B)" SANF="$(SANF)" bash tests/sim/mutants.sh

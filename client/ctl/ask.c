@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One question to a daemon. Happy path: dial, HELLO as a tool, the daemon's HELLO, over tcp the
  * proofs of the secret, the request (unless that was all), its answer; then the
- * connection is closed. Everything before the deadline; poll(2) is the only wait. Fails: SHARD_UNREACHABLE, SHARD_TIMEOUT,
- * SHARD_CLOSED, SHARD_PROTOCOL, or with what the daemon answered in an ERROR. */
+ * connection is closed. Everything before the deadline; poll(2) is the only wait. Fails:
+ * SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_CLOSED, SHARD_PROTOCOL, or with what the daemon answered
+ * in an ERROR. */
 #include "ctl/ctl.h"
 #include "ctl/greet.h"
 
@@ -41,19 +42,22 @@ struct question {
 	void *heard_arg;
 };
 
-static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h,
+				 void **to, struct err *e)
 {
 	const struct wire_op_row *row = wire_op(h->op);
 
 	(void)owner, (void)s, (void)to;
 	if (!row || row->body == BODY_BULK)
-		return err_set(e, SHARD_PROTOCOL, "the daemon sent a frame that was not asked for (op %u)", h->op);
+		return err_set(e, SHARD_PROTOCOL,
+			       "the daemon sent a frame that was not asked for (op %u)", h->op);
 	return SHARD_OK;
 }
 
 static enum shard_status on_error(const Shard__Error *m, struct err *e)
 {
-	enum shard_status st = m->status > 0 && m->status < 100 ? (enum shard_status)m->status : SHARD_PROTOCOL;
+	enum shard_status st =
+		m->status > 0 && m->status < 100 ? (enum shard_status)m->status : SHARD_PROTOCOL;
 
 	return err_set(e, st, "%.480s", m->text);
 }
@@ -68,20 +72,24 @@ static enum shard_status on_greeted(struct question *q, const Shard__Hello *thei
 	return SHARD_OK;
 }
 
-static enum shard_status on_hello(struct question *q, const struct wire_head *h, const void *body, const Shard__Hello *theirs,
-				  struct err *e)
+static enum shard_status on_hello(struct question *q, const struct wire_head *h, const void *body,
+				  const Shard__Hello *theirs, struct err *e)
 {
 	struct wire_head reply = {.op = OP_AUTH, .attempt = HELLO_TAG};
 	enum shard_status st;
 	Shard__Auth mine;
 
 	if (!q->auth && (theirs->features & FEATURE_AUTH))
-		return err_set(e, SHARD_DENIED, "the daemon at %s asks for the cluster secret: --secret FILE", q->o->address);
+		return err_set(e, SHARD_DENIED,
+			       "the daemon at %s asks for the cluster secret: --secret FILE",
+			       q->o->address);
 	if (!q->auth)
 		return on_greeted(q, theirs);
 	if (!(theirs->features & FEATURE_AUTH))
 		return err_set(e, SHARD_DENIED,
-			       "the daemon at %s asks for no secret: set [cluster] secret there, or give none here", q->o->address);
+			       "the daemon at %s asks for no secret: set [cluster] secret there, "
+			       "or give none here",
+			       q->o->address);
 	if ((st = prove_heard(&q->prove, q->auth, theirs, body, h->body_bytes, e)) != SHARD_OK ||
 	    (st = prove_own(&q->prove, q->auth, &q->hello, &mine, e)) != SHARD_OK)
 		return st;
@@ -95,16 +103,27 @@ static enum shard_status on_auth(struct question *q, const Shard__Auth *theirs, 
 	enum shard_status st;
 
 	if (!prove_theirs(&q->prove, q->auth, theirs))
-		return err_set(
-			e, SHARD_DENIED,
-			"the daemon at %s did not prove that it knows the secret: something else answers there, or HELLO was "
-			"changed on the way",
-			q->o->address);
-	st = control_unpack(&m, &shard__hello__descriptor, theirs->hello.data, theirs->hello.len, &q->arena, e);
+		return err_set(e, SHARD_DENIED,
+			       "the daemon at %s did not prove that it knows the secret: something "
+			       "else answers there, or HELLO was "
+			       "changed on the way",
+			       q->o->address);
+	st = control_unpack(&m, &shard__hello__descriptor, theirs->hello.data, theirs->hello.len,
+			    &q->arena, e);
 	return st == SHARD_OK ? on_greeted(q, (const Shard__Hello *)(const void *)m) : st;
 }
 
-static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+/* Over tcp the daemon closes who is silent, also while an answer takes its time. */
+static enum shard_status on_ping(struct question *q, const struct wire_head *h)
+{
+	struct wire_head pong = {.op = OP_PONG, .attempt = h->attempt};
+	enum shard_status st = stream_send_control(q->stream, &pong, NULL);
+
+	return st == SHARD_AGAIN ? SHARD_OK : st; /* what fills the queue is a sign of life too */
+}
+
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct question *q = owner;
 	const ProtobufCMessageDescriptor *type = control_type(h->op, (h->flags & WIRE_REPLY) != 0);
@@ -119,9 +138,12 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 		return st;
 	if (h->op == OP_ERROR)
 		return m ? on_error((const Shard__Error *)(const void *)m, e) : SHARD_PROTOCOL;
+	if (h->op == OP_PING)
+		return on_ping(q, h);
 	if (h->op == OP_HELLO && (h->flags & WIRE_REPLY) && m && !q->greeted && !q->prove.asked) {
 		return on_hello(q, h, body, (const Shard__Hello *)(const void *)m, e);
-	} else if (h->op == OP_AUTH && (h->flags & WIRE_REPLY) && m && !q->greeted && q->prove.asked) {
+	} else if (h->op == OP_AUTH && (h->flags & WIRE_REPLY) && m && !q->greeted &&
+		   q->prove.asked) {
 		return on_auth(q, (const Shard__Auth *)(const void *)m, e);
 	} else if (h->op == q->op && (h->flags & WIRE_REPLY) && h->attempt == REQUEST_TAG && m &&
 		   type == &shard__text__descriptor) {
@@ -146,17 +168,23 @@ static enum shard_status move(struct question *q, const bool *done, const char *
 		if (sent != SHARD_OK && sent != SHARD_AGAIN) {
 			struct err last = *e; /* the daemon may have said why before it closed */
 
-			return stream_read(q->stream, SIZE_MAX, e) == SHARD_OK ? err_set(e, last.status, "%.480s", last.text)
-									       : e->status;
+			return stream_read(q->stream, SIZE_MAX, e) == SHARD_OK
+				       ? err_set(e, last.status, "%.480s", last.text)
+				       : e->status;
 		}
 		if (now >= q->deadline_ns)
-			return err_set(e, SHARD_TIMEOUT, "the daemon at %s did not answer %s in %.1f s", q->o->address, what,
-				       (double)q->o->timeout_ns / 1e9);
+			return err_set(e, SHARD_TIMEOUT,
+				       "the daemon at %s did not answer %s in %.1f s: is it "
+				       "stopped, or does it hang? see its log, or give it more "
+				       "time by --timeout",
+				       q->o->address, what, (double)q->o->timeout_ns / 1e9);
 		if (sent == SHARD_AGAIN)
 			p.events |= POLLOUT;
-		if (poll(&p, 1, (int)((q->deadline_ns - now) / NS_PER_MS) + 1) < 0 && errno != EINTR)
+		if (poll(&p, 1, (int)((q->deadline_ns - now) / NS_PER_MS) + 1) < 0 &&
+		    errno != EINTR)
 			return err_set(e, SHARD_SYSTEM, "poll: %s", strerror(errno));
-		st = p.revents & (POLLIN | POLLHUP | POLLERR) ? stream_read(q->stream, SIZE_MAX, e) : SHARD_OK;
+		st = p.revents & (POLLIN | POLLHUP | POLLERR) ? stream_read(q->stream, SIZE_MAX, e)
+							      : SHARD_OK;
 		if (st != SHARD_OK)
 			return *done ? SHARD_OK : st;
 	}
@@ -175,10 +203,11 @@ static enum shard_status talk(struct question *q, struct err *e)
 	hello->role = ROLE_CTL;
 	hello->pid = (uint32_t)getpid();
 	hello->release = (char *)(uintptr_t)SHARD_RELEASE;
-	prove_begin(&q->prove, AUTH_DIALLER);
+	prove_begin(&q->prove, AUTH_DIALLER, AUTH_FOR_CLIENT);
 	if (q->auth && (st = prove_brief(&q->prove, q->auth, hello, &brief, e)) != SHARD_OK)
 		return st;
-	if ((st = stream_send_control(q->stream, &h, q->auth ? &brief.base : &hello->base)) != SHARD_OK)
+	if ((st = stream_send_control(q->stream, &h, q->auth ? &brief.base : &hello->base)) !=
+	    SHARD_OK)
 		return err_set(e, st, "HELLO cannot be sent");
 	if ((st = move(q, &q->greeted, "HELLO", e)) != SHARD_OK || q->heard)
 		return st;
@@ -203,10 +232,11 @@ static enum shard_status open_secret(struct question *q, struct err *e)
 
 static enum shard_status ask(struct question *q, struct err *e)
 {
-	static const struct stream_handler handler = {on_head, on_frame};
+	static const struct stream_handler handler = {.on_head = on_head, .on_frame = on_frame};
 	size_t arena_bytes = CONTROL_ARENA_BYTES(BODY_MAX);
 	void *memory = malloc(arena_bytes);
-	struct stream_conf conf = {.queue_max = 8, .body_max = WIRE_HELLO_MAX, .handler = &handler, .owner = q};
+	struct stream_conf conf = {
+		.queue_max = 8, .body_max = WIRE_HELLO_MAX, .handler = &handler, .owner = q};
 	enum shard_status st;
 
 	if (!memory)
@@ -227,9 +257,14 @@ static enum shard_status ask(struct question *q, struct err *e)
 	return st;
 }
 
-enum shard_status ctl_greet(const struct ctl_options *o, ctl_heard_fn heard, void *arg, struct err *e)
+enum shard_status ctl_greet(const struct ctl_options *o, ctl_heard_fn heard, void *arg,
+			    struct err *e)
 {
-	struct question q = {.o = o, .op = OP_HELLO, .deadline_ns = clock_ns() + o->timeout_ns, .heard = heard, .heard_arg = arg};
+	struct question q = {.o = o,
+			     .op = OP_HELLO,
+			     .deadline_ns = clock_ns() + o->timeout_ns,
+			     .heard = heard,
+			     .heard_arg = arg};
 
 	return ask(&q, e);
 }

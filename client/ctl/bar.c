@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The progress of save, restore, export and import: `export 42 % [########------------] 1.2 GiB of 2.9 GiB, 812 MiB/s, 0:02 left`. The rate is
- * the mean since the beginning, so that the time left does not jump. Standard output stays free for results. Cannot fail. */
+/* The progress of save, restore, export and import: `export 42 % [########------------] 1.2 GiB
+ * of 2.9 GiB, 812 MiB/s, 0:02 left`. The rate is the mean since the beginning, so that the time
+ * left does not jump. Standard output stays free for results. Cannot fail. */
 #include "ctl/bar.h"
 
 #include "base/clock.h"
@@ -39,8 +40,10 @@ static void time_left(char *out, size_t room, double seconds)
 
 void bar_line(char out[BAR_LINE_BYTES], const struct bar *b, uint64_t elapsed_ns)
 {
-	char done[CTL_NUMBER_BYTES], total[CTL_NUMBER_BYTES], rate[CTL_NUMBER_BYTES], left[32], cells[CELLS + 1];
-	double share = b->total ? (double)b->done / (double)b->total : 0, s = (double)elapsed_ns * 1e-9;
+	char done[CTL_NUMBER_BYTES], total[CTL_NUMBER_BYTES], rate[CTL_NUMBER_BYTES], left[32],
+		cells[CELLS + 1];
+	double share = b->total ? (double)b->done / (double)b->total : 0,
+	       s = (double)elapsed_ns * 1e-9;
 	double per_s = s > 0 ? (double)b->done / s : 0;
 
 	share = share > 1 ? 1 : share;
@@ -54,11 +57,13 @@ void bar_line(char out[BAR_LINE_BYTES], const struct bar *b, uint64_t elapsed_ns
 		snprintf(out, BAR_LINE_BYTES, "%s: %s, %s/s", b->what, done, rate);
 	} else if (b->done >= b->total) {
 		time_left(left, sizeof(left), s);
-		snprintf(out, BAR_LINE_BYTES, "%s: 100 %% [%s] %s in %s, %s/s", b->what, cells, total, left, rate);
+		snprintf(out, BAR_LINE_BYTES, "%s: 100 %% [%s] %s in %s, %s/s", b->what, cells,
+			 total, left, rate);
 	} else {
-		time_left(left, sizeof(left), per_s > 0 ? (double)(b->total - b->done) / per_s : 1e9);
-		snprintf(out, BAR_LINE_BYTES, "%s: %2d %% [%s] %s of %s, %s/s, %s left", b->what, (int)(share * 100), cells, done,
-			 total, rate, per_s > 0 ? left : "?");
+		time_left(left, sizeof(left),
+			  per_s > 0 ? (double)(b->total - b->done) / per_s : 1e9);
+		snprintf(out, BAR_LINE_BYTES, "%s: %2d %% [%s] %s of %s, %s/s, %s left", b->what,
+			 (int)(share * 100), cells, done, total, rate, per_s > 0 ? left : "?");
 	}
 }
 

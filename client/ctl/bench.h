@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench.h: what `shardctl bench` measures: steps of a model of its own, trained with made-up gradients by threads of this process, and how
- * fast this machine's memory is. */
+/* bench.h: what `shardctl bench` measures: steps of a model of its own, trained with made-up
+ * gradients by threads of this process, and how fast this machine's memory is. */
 #ifndef SHARD_CTL_BENCH_H
 #define SHARD_CTL_BENCH_H
 
@@ -9,7 +9,11 @@
 
 #include <stdbool.h>
 
-enum { BENCH_RANKS_MAX = 64, BENCH_STEPS_MAX = 100000, BENCH_WARM = 2 /* steps that are not counted */ };
+enum {
+	BENCH_RANKS_MAX = 64,
+	BENCH_STEPS_MAX = 100000,
+	BENCH_WARM = 2 /* steps that are not counted */
+};
 
 struct bench_conf {
 	const char *address, *secret, *optimizer, *what; /* what: for the progress line */
@@ -21,13 +25,15 @@ struct bench_conf {
 };
 
 struct bench_result {
-	double median_s, min_s, max_s; /* one step, as rank 0 sees it: begin to result, all of the image there */
-	uint64_t pushed, pulled;       /* bytes per rank and step */
+	double median_s, min_s,
+		max_s; /* one step, as rank 0 sees it: begin to result, all of the image there */
+	uint64_t pushed, pulled; /* bytes per rank and step */
 };
 
-/* Defines a model under a name that nobody has, trains it, drops it; that also after a failure, and after SIGINT, SIGTERM or SIGHUP
- * (SHARD_INTERRUPTED). */
+/* Defines a model under a name that nobody has, trains it, drops it; that also after a failure, and
+ * after SIGINT, SIGTERM or SIGHUP (SHARD_INTERRUPTED). */
 enum shard_status bench_train(const struct bench_conf *b, struct bench_result *r, struct err *e);
-double bench_memory(void); /* bytes/s read and written by all processors of the affinity mask; 0: no memory for it */
+double bench_memory(void); /* bytes/s read and written by all processors of the affinity mask; 0: no
+			      memory for it */
 
 #endif

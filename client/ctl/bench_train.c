@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training of `shardctl bench`. Happy path: this thread defines, writes and seals a model under a name of its own; one thread per rank
- * connects, joins and makes steps, each with the whole gradient pushed from the arena; this thread shows how far they are, and drops the
- * model. The first failure of any of them stops all, and so does a signal: they are interrupted until they have ended. Gradients are
- * written once: what is measured is the way of a gradient, not its making. */
+/* The training of `shardctl bench`. Happy path: this thread defines, writes and seals a model under
+ * a name of its own; one thread per rank connects, joins and makes steps, each with the whole
+ * gradient pushed from the arena; this thread shows how far they are, and drops the model. The
+ * first failure of any of them stops all, and so does a signal: they are interrupted until they
+ * have ended. Gradients are written once: what is measured is the way of a gradient, not its
+ * making. */
 #include "ctl/bench.h"
 
 #include "base/check.h"
@@ -66,8 +68,10 @@ static void fill(struct training *t, shard_model *m)
 		char *to = shard_grad(m, i);
 
 		for (uint64_t at = 0, n; to != NULL && at < t->tensors[i].shape[0]; at += n) {
-			n = t->tensors[i].shape[0] - at < NR(part) ? t->tensors[i].shape[0] - at : NR(part);
-			dtype_convert(to + at * dtype_bytes(t->b->grad), t->b->grad, part, SHARD_F32, n);
+			n = t->tensors[i].shape[0] - at < NR(part) ? t->tensors[i].shape[0] - at
+								   : NR(part);
+			dtype_convert(to + at * dtype_bytes(t->b->grad), t->b->grad, part,
+				      SHARD_F32, n);
 		}
 	}
 }
@@ -82,15 +86,19 @@ static enum shard_status one_step(struct training *t, shard_client *c, shard_mod
 	if (st == SHARD_OK && first)
 		fill(t, m);
 	for (uint32_t i = t->spec.tensors_nr; st == SHARD_OK && i-- > 0; last = ticket)
-		while ((st = shard_push(m, i, 0, t->tensors[i].shape[0], NULL, t->b->grad, 0, &ticket)) == SHARD_AGAIN)
-			if ((st = last ? shard_wait(m, last, SHARD_DEFAULT) : shard_progress(c)) != SHARD_OK)
+		while ((st = shard_push(m, i, 0, t->tensors[i].shape[0], NULL, t->b->grad, 0,
+					&ticket)) == SHARD_AGAIN)
+			if ((st = last ? shard_wait(m, last, SHARD_DEFAULT) : shard_progress(c)) !=
+			    SHARD_OK)
 				return st;
 	if (st == SHARD_OK)
 		st = shard_commit(m, &ticket);
 	if (st == SHARD_OK)
 		st = shard_result(m, ticket, SHARD_DEFAULT, &r);
-	for (uint32_t i = 0; st == SHARD_OK && i < t->spec.tensors_nr; i++) { /* what a trainer needs next */
-		st = shard_pull(m, i, 0, t->tensors[i].shape[0], r.step, NULL, t->b->image, &ticket);
+	for (uint32_t i = 0; st == SHARD_OK && i < t->spec.tensors_nr;
+	     i++) { /* what a trainer needs next */
+		st = shard_pull(m, i, 0, t->tensors[i].shape[0], r.step, NULL, t->b->image,
+				&ticket);
 		if (st == SHARD_OK && (i % 512 == 511 || i + 1 == t->spec.tensors_nr))
 			st = shard_wait(m, ticket, SHARD_DEFAULT);
 	}
@@ -152,7 +160,8 @@ static void show(const struct training *t, bool end)
 	if (end)
 		fprintf(stderr, "\r\033[K");
 	else
-		fprintf(stderr, "\r\033[K%s: step %u of %u", t->b->what, atomic_load(&((struct training *)(uintptr_t)t)->step),
+		fprintf(stderr, "\r\033[K%s: step %u of %u", t->b->what,
+			atomic_load(&((struct training *)(uintptr_t)t)->step),
 			t->b->steps + BENCH_WARM);
 	fflush(stderr);
 }
@@ -165,11 +174,13 @@ static void watch(struct training *t, uint32_t ranks, const sigset_t *signals)
 		if (sigtimedwait(signals, NULL, &wait) > 0) {
 			pthread_mutex_lock(&t->lock);
 			if (!atomic_exchange(&t->stop, true))
-				err_set(&t->err, SHARD_INTERRUPTED, "interrupted at step %u; the model is dropped",
+				err_set(&t->err, SHARD_INTERRUPTED,
+					"interrupted at step %u; the model is dropped",
 					atomic_load(&t->step));
 			pthread_mutex_unlock(&t->lock);
 		}
-		for (uint32_t i = 0; i < ranks && atomic_load(&t->stop); i++) /* who waits, or began to since the last time */
+		for (uint32_t i = 0; i < ranks && atomic_load(&t->stop);
+		     i++) /* who waits, or began to since the last time */
 			if (atomic_load(&t->rank[i].client) != NULL)
 				shard_interrupt(atomic_load(&t->rank[i].client));
 		show(t, false);
@@ -208,16 +219,18 @@ static enum shard_status describe(struct training *t, struct err *e)
 	t->names = t->tensors ? calloc(nr, sizeof(*t->names)) : NULL;
 	t->step_ns = calloc(b->steps, sizeof(*t->step_ns));
 	if (!t->names || !t->step_ns)
-		return err_set(e, SHARD_SYSTEM, "no memory for a description of %llu parameters", (unsigned long long)b->params);
+		return err_set(e, SHARD_SYSTEM, "no memory for a description of %llu parameters",
+			       (unsigned long long)b->params);
 	for (uint64_t i = 0; i < nr; i++) {
 		snprintf(t->names[i], sizeof(t->names[i]), "t%llu", (unsigned long long)i);
 		t->tensors[i].name = t->names[i];
 		t->tensors[i].ndim = 1;
 		t->tensors[i].shape[0] = i + 1 < nr ? TENSOR_ELEMS : b->params - i * TENSOR_ELEMS;
 	}
-	snprintf(t->name, sizeof(t->name), "bench-%d-%llx", (int)getpid(), (unsigned long long)clock_ns());
-	snprintf(t->settings, sizeof(t->settings), "optimizer=%s lr=1e-6 min_world=%u max_world=%u", b->optimizer, b->ranks,
-		 b->ranks);
+	snprintf(t->name, sizeof(t->name), "bench-%d-%llx", (int)getpid(),
+		 (unsigned long long)clock_ns());
+	snprintf(t->settings, sizeof(t->settings), "optimizer=%s lr=1e-6 min_world=%u max_world=%u",
+		 b->optimizer, b->ranks, b->ranks);
 	t->spec = (struct shard_spec){.size = sizeof(t->spec),
 				      .name = t->name,
 				      .tensors = t->tensors,
@@ -242,7 +255,9 @@ static enum shard_status make(struct training *t, shard_client *c)
 	for (uint32_t i = 0; i < TENSOR_ELEMS; i++)
 		w[i] = 0.01f;
 	for (uint32_t i = 0; i < t->spec.tensors_nr && st == SHARD_OK; i++)
-		st = failed(t, shard_write(m, SHARD_MASTER, i, 0, t->tensors[i].shape[0], SHARD_F32, w), "write");
+		st = failed(
+			t, shard_write(m, SHARD_MASTER, i, 0, t->tensors[i].shape[0], SHARD_F32, w),
+			"write");
 	free(w);
 	if (st == SHARD_OK)
 		st = failed(t, shard_seal(m, 0), "seal");
@@ -285,7 +300,8 @@ enum shard_status bench_train(const struct bench_conf *b, struct bench_result *r
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, &signals, &before); /* threads inherit it: only watch() takes them */
+	pthread_sigmask(SIG_BLOCK, &signals,
+			&before); /* threads inherit it: only watch() takes them */
 	o.address = b->address;
 	o.secret = b->secret;
 	o.timeout_ms = b->timeout_ms;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl checkpoints DIR`: what a folder of checkpoints holds, read from the files themselves: no daemon is asked. Happy
- * path: list → table or JSON; --verify reads every byte and compares it with the sums of the manifest. Fails (exit 1) where
- * there is no such folder, and where --verify finds damage; the line of the checkpoint says what is wrong. */
+/* `shardctl checkpoints DIR`: what a folder of checkpoints holds, read from the files themselves:
+ * no daemon is asked. Happy path: list → table or JSON; --verify reads every byte and compares it
+ * with the sums of the manifest. Fails (exit 1) where there is no such folder, and where --verify
+ * finds damage; the line of the checkpoint says what is wrong. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 
@@ -62,7 +63,8 @@ static enum shard_status verify_watched(struct verify *v, struct bar *bar, uint6
 	return v->st;
 }
 
-static void verify_one(const char *dir, struct checkpoint_found *f, struct bar *bar, uint64_t before)
+static void verify_one(const char *dir, struct checkpoint_found *f, struct bar *bar,
+		       uint64_t before)
 {
 	struct verify v = {.st = SHARD_OK};
 	char path[CHECKPOINT_PATH_MAX];
@@ -70,7 +72,8 @@ static void verify_one(const char *dir, struct checkpoint_found *f, struct bar *
 
 	if (!f->complete)
 		return;
-	if (checkpoint_path(path, dir, f->tag, &v.e) != SHARD_OK || checkpoint_open(dir, f->tag, NULL, &m, &v.e) != SHARD_OK) {
+	if (checkpoint_path(path, dir, f->tag, &v.e) != SHARD_OK ||
+	    checkpoint_open(dir, f->tag, NULL, &m, &v.e) != SHARD_OK) {
 		f->complete = false;
 	} else {
 		char blob[PART_BLOB_BYTES];
@@ -103,15 +106,17 @@ static void verify_all(const char *dir, struct checkpoint_found *found, uint32_t
 	bar_done(&bar);
 }
 
-static void print_json(const char *dir, const struct checkpoint_found *found, uint32_t nr, bool verified)
+static void print_json(const char *dir, const struct checkpoint_found *found, uint32_t nr,
+		       bool verified)
 {
 	json_t *root = json_object(), *list = json_array();
 
 	json_object_set_new(root, "dir", json_string(dir));
 	for (uint32_t i = 0; i < nr; i++) {
 		const struct checkpoint_found *f = &found[i];
-		json_t *o = json_pack("{ss ss sI sI ss sb sb sb}", "tag", f->tag, "model", f->name, "step", (json_int_t)f->step,
-				      "bytes", (json_int_t)f->bytes, "created", f->created, "complete", f->complete, "latest",
+		json_t *o = json_pack("{ss ss sI sI ss sb sb sb}", "tag", f->tag, "model", f->name,
+				      "step", (json_int_t)f->step, "bytes", (json_int_t)f->bytes,
+				      "created", f->created, "complete", f->complete, "latest",
 				      f->latest, "verified", verified && f->complete);
 
 		if (!f->complete)
@@ -132,19 +137,22 @@ static void print_table(const struct checkpoint_found *found, uint32_t nr, bool 
 		tag = (int)strlen(found[i].tag) > tag ? (int)strlen(found[i].tag) : tag;
 		model = (int)strlen(found[i].name) > model ? (int)strlen(found[i].name) : model;
 	}
-	printf("  %-*s %10s  %-*s %11s  %-20s  %s\n", tag, "TAG", "STEP", model, "MODEL", "SIZE", "CREATED", "STATE");
+	printf("  %-*s %10s  %-*s %11s  %-20s  %s\n", tag, "TAG", "STEP", model, "MODEL", "SIZE",
+	       "CREATED", "STATE");
 	for (uint32_t i = 0; i < nr; i++) {
 		const struct checkpoint_found *f = &found[i];
 		char size[CTL_NUMBER_BYTES];
 
-		printf("%c %-*s %10llu  %-*s %11s  %-20s  %s\n", f->latest ? '*' : ' ', tag, f->tag, (unsigned long long)f->step,
-		       model, f->name[0] ? f->name : "?", ctl_bytes(size, (double)f->bytes), f->created[0] ? f->created : "?",
+		printf("%c %-*s %10llu  %-*s %11s  %-20s  %s\n", f->latest ? '*' : ' ', tag, f->tag,
+		       (unsigned long long)f->step, model, f->name[0] ? f->name : "?",
+		       ctl_bytes(size, (double)f->bytes), f->created[0] ? f->created : "?",
 		       !f->complete ? f->why
 		       : verified   ? "complete, verified"
 				    : "complete");
 	}
 	printf("%s\n", nr ? "* is what `latest` names"
-			  : "no checkpoints; in a checkpoint_dir each model has a folder of its own: name that");
+			  : "no checkpoints; in a checkpoint_dir each model has a folder of its "
+			    "own: name that");
 }
 
 enum ctl_exit ctl_checkpoints(const struct ctl_options *o)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at on this machine: versions, memory, limits, pages, clock, folders. doctor.c calls each row once. A file
- * that is not there is no finding of its own: the check says what it could not learn. Ports and links are in checks_net.c,
- * RDMA in checks_rdma.c, the service in checks_unit.c, what several nodes must agree on in checks_nodes.c. */
+/* What `shardctl doctor` looks at on this machine: versions, memory, limits, pages, clock, folders.
+ * doctor.c calls each row once. A file that is not there is no finding of its own: the check says
+ * what it could not learn. Ports and links are in checks_net.c, RDMA in checks_rdma.c, the service
+ * in checks_unit.c, what several nodes must agree on in checks_nodes.c. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -18,7 +19,8 @@
 static void look_config(const struct doctor *d, struct finding *f)
 {
 	if (d->config) {
-		doctor_found(f, DOCTOR_OK, "accepted; `shardctl config explain` shows each value's origin");
+		doctor_found(f, DOCTOR_OK,
+			     "accepted; `shardctl config explain` shows each value's origin");
 		return;
 	}
 	doctor_found(f, DOCTOR_FAIL, "%s", d->config_text);
@@ -36,13 +38,15 @@ static void look_versions(const struct doctor *d, struct finding *f)
 		doctor_found(f, DOCTOR_WARN, "shardctl %s, %s", SHARD_RELEASE, d->shardd_version);
 		doctor_remedy(f, "install both from one release");
 	} else if (running && strcmp(running, SHARD_RELEASE) != 0) {
-		doctor_found(f, DOCTOR_WARN, "installed %s, but the daemon that runs is %s", SHARD_RELEASE, running);
+		doctor_found(f, DOCTOR_WARN, "installed %s, but the daemon that runs is %s",
+			     SHARD_RELEASE, running);
 		doctor_remedy(f, "restart the daemon when no model is in use");
 	} else if (running) {
 		doctor_found(f, DOCTOR_OK, "%s, running with pid %lld", SHARD_RELEASE,
 			     (long long)json_integer_value(json_object_get(d->status, "pid")));
 	} else {
-		doctor_found(f, DOCTOR_OK, "%s; no daemon answers at %s", SHARD_RELEASE, d->options->address);
+		doctor_found(f, DOCTOR_OK, "%s; no daemon answers at %s", SHARD_RELEASE,
+			     d->options->address);
 	}
 }
 
@@ -62,7 +66,8 @@ static uint64_t meminfo(const struct doctor *d, const char *key)
 	return n;
 }
 
-static void compare_memory(const struct doctor *d, struct finding *f, uint64_t limit, const char *what)
+static void compare_memory(const struct doctor *d, struct finding *f, uint64_t limit,
+			   const char *what)
 {
 	char have[CTL_NUMBER_BYTES], want[CTL_NUMBER_BYTES];
 	uint64_t memory = doctor_memory(d);
@@ -73,7 +78,9 @@ static void compare_memory(const struct doctor *d, struct finding *f, uint64_t l
 		doctor_found(f, DOCTOR_FAIL, "memory = %s, but %s %s", want, what, have);
 		doctor_remedy(f, "lower [daemon] memory below %s, or raise the limit", have);
 	} else if ((double)memory > 0.9 * (double)limit) {
-		doctor_found(f, DOCTOR_WARN, "memory = %s, and %s %s: little is left for anything else", want, what, have);
+		doctor_found(f, DOCTOR_WARN,
+			     "memory = %s, and %s %s: little is left for anything else", want, what,
+			     have);
 		doctor_remedy(f, "lower [daemon] memory to 80 %% of it");
 	} else {
 		doctor_found(f, DOCTOR_OK, "memory = %s; %s %s", want, what, have);
@@ -88,7 +95,8 @@ static void look_memory(const struct doctor *d, struct finding *f)
 		compare_memory(d, f, total, "the machine has");
 }
 
-/* The smallest limit between this process's cgroup and the root; 0: none. The daemon's own cgroup may have another. */
+/* The smallest limit between this process's cgroup and the root; 0: none. The daemon's own cgroup
+ * may have another. */
 static uint64_t cgroup_limit(const struct doctor *d)
 {
 	FILE *f = doctor_open(d, "/proc/self/cgroup");
@@ -105,7 +113,8 @@ static uint64_t cgroup_limit(const struct doctor *d)
 		uint64_t n;
 
 		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", line + 3);
-		n = doctor_line(d, path, text, sizeof(text)) ? strtoull(text, NULL, 10) : 0; /* "max": 0 */
+		n = doctor_line(d, path, text, sizeof(text)) ? strtoull(text, NULL, 10)
+							     : 0; /* "max": 0 */
 		if (n > 0 && (least == 0 || n < least))
 			least = n;
 		if (!slash || slash[1] == 0)
@@ -145,7 +154,9 @@ static bool reserved(const struct doctor *d, uint64_t *bytes)
 	return *bytes >= doctor_memory(d);
 }
 
-static void look_transparent(const struct doctor *d, struct finding *f, const char *file, const char *write)
+/* pool: reserved pages would do as well. They do not for memory that trainers write. */
+static void look_transparent(const struct doctor *d, struct finding *f, const char *file,
+			     const char *write, bool pool)
 {
 	const char *policy = doctor_value(d, "daemon", "huge_pages"), *word;
 	char line[200], path[100], have[CTL_NUMBER_BYTES];
@@ -155,12 +166,16 @@ static void look_transparent(const struct doctor *d, struct finding *f, const ch
 	word = doctor_line(d, path, line, sizeof(line)) ? chosen(line) : "not there";
 	if (strcmp(policy, "no") == 0) {
 		doctor_found(f, DOCTOR_OK, "huge_pages = no");
-	} else if (reserved(d, &bytes)) {
-		doctor_found(f, DOCTOR_OK, "%s of huge pages are reserved and free", ctl_bytes(have, (double)bytes));
-	} else if (strcmp(policy, "require") == 0) {
-		doctor_found(f, DOCTOR_FAIL, "huge_pages = require, but only %s of them are free", ctl_bytes(have, (double)bytes));
-		doctor_remedy(f, "sysctl vm.nr_hugepages=%llu", (unsigned long long)((doctor_memory(d) >> 21) + 1));
-	} else if (strcmp(word, "never") == 0 || strcmp(word, "deny") == 0 || strcmp(word, "not there") == 0) {
+	} else if (pool && reserved(d, &bytes)) {
+		doctor_found(f, DOCTOR_OK, "%s of huge pages are reserved and free",
+			     ctl_bytes(have, (double)bytes));
+	} else if (pool && strcmp(policy, "require") == 0) {
+		doctor_found(f, DOCTOR_FAIL, "huge_pages = require, but only %s of them are free",
+			     ctl_bytes(have, (double)bytes));
+		doctor_remedy(f, "sysctl vm.nr_hugepages=%llu",
+			      (unsigned long long)((doctor_memory(d) >> 21) + 1));
+	} else if (strcmp(word, "never") == 0 || strcmp(word, "deny") == 0 ||
+		   strcmp(word, "not there") == 0) {
 		doctor_found(f, DOCTOR_WARN, "%s: small pages cost bandwidth", word);
 		doctor_remedy(f, "echo %s > %s", write, path);
 	} else {
@@ -170,12 +185,12 @@ static void look_transparent(const struct doctor *d, struct finding *f, const ch
 
 static void look_huge(const struct doctor *d, struct finding *f)
 {
-	look_transparent(d, f, "enabled", "madvise");
+	look_transparent(d, f, "enabled", "madvise", true);
 }
 
 static void look_shmem(const struct doctor *d, struct finding *f)
 {
-	look_transparent(d, f, "shmem_enabled", "advise");
+	look_transparent(d, f, "shmem_enabled", "advise", false);
 }
 
 /* --- clock --- */
@@ -184,13 +199,14 @@ static void look_clock(const struct doctor *d, struct finding *f)
 {
 	char line[64];
 
-	if (!doctor_line(d, "/sys/devices/system/clocksource/clocksource0/current_clocksource", line, sizeof(line)))
+	if (!doctor_line(d, "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+			 line, sizeof(line)))
 		return;
-	if (strcmp(line, "hpet") == 0 || strcmp(line, "acpi_pm") == 0 || strcmp(line, "jiffies") == 0 ||
-	    strcmp(line, "refined-jiffies") == 0) {
+	if (strcmp(line, "hpet") == 0 || strcmp(line, "acpi_pm") == 0 ||
+	    strcmp(line, "jiffies") == 0 || strcmp(line, "refined-jiffies") == 0) {
 		doctor_found(f, DOCTOR_WARN, "%s: reading the time is a slow call", line);
-		doctor_remedy(
-			f, "see `dmesg | grep -i tsc` for why the kernel gave up tsc; boot with tsc=reliable if the machine's is");
+		doctor_remedy(f, "see `dmesg | grep -i tsc` for why the kernel gave up tsc; boot "
+				 "with tsc=reliable if the machine's is");
 	} else {
 		doctor_found(f, DOCTOR_OK, "%s", line);
 	}
@@ -232,7 +248,8 @@ static void look_socket(const struct doctor *d, struct finding *f)
 
 	snprintf(copy, sizeof(copy), "%s", socket);
 	dir = dirname(copy);
-	if (stat(socket, &info) == 0 && S_ISSOCK(info.st_mode)) { /* it may be another daemon's than the configuration's */
+	if (stat(socket, &info) == 0 &&
+	    S_ISSOCK(info.st_mode)) { /* it may be another daemon's than the configuration's */
 		snprintf(now, sizeof(now), "%04o", (unsigned)info.st_mode & 07777);
 		mode = now;
 	}
@@ -243,8 +260,10 @@ static void look_socket(const struct doctor *d, struct finding *f)
 		doctor_found(f, DOCTOR_FAIL, "%s: this user may not write to %s", socket, dir);
 		doctor_remedy(f, "run as the daemon's user, or chown %s", dir);
 	} else if (strtoul(mode, NULL, 8) & 2) {
-		doctor_found(f, DOCTOR_WARN, "%s: mode %s lets every user of this machine train", socket, mode);
-		doctor_remedy(f, "socket_mode = 0660, and the trainers' users in the socket's group");
+		doctor_found(f, DOCTOR_WARN, "%s: mode %s lets every user of this machine train",
+			     socket, mode);
+		doctor_remedy(f,
+			      "socket_mode = 0660, and the trainers' users in the socket's group");
 	} else {
 		doctor_found(f, DOCTOR_OK, "%s, mode %s", socket, mode);
 	}
@@ -263,13 +282,19 @@ static void look_state(const struct doctor *d, struct finding *f)
 		doctor_remedy(f, "choose another [daemon] state, or move the file away");
 	} else if (access(dir, W_OK | X_OK) != 0) {
 		doctor_found(f, DOCTOR_FAIL, "%s: this user may not write to %s", state, dir);
-		doctor_remedy(f, "run as the daemon's user, or chown %s; StateDirectory=shardd in the unit does it", dir);
+		doctor_remedy(f,
+			      "run as the daemon's user, or chown %s; StateDirectory=shardd in the "
+			      "unit does it",
+			      dir);
 	} else if (strcmp(dir, state) == 0 && (info.st_mode & 022) != 0) {
-		doctor_found(f, DOCTOR_WARN, "%s: mode %04o: others may change what the daemon knows of the cluster", state,
-			     (unsigned)info.st_mode & 07777);
+		doctor_found(
+			f, DOCTOR_WARN,
+			"%s: mode %04o: others may change what the daemon knows of the cluster",
+			state, (unsigned)info.st_mode & 07777);
 		doctor_remedy(f, "chmod 0700 %s", state);
 	} else {
-		doctor_found(f, DOCTOR_OK, "%s%s", state, strcmp(dir, state) == 0 ? "" : ", will be made");
+		doctor_found(f, DOCTOR_OK, "%s%s", state,
+			     strcmp(dir, state) == 0 ? "" : ", will be made");
 	}
 }
 

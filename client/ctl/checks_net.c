@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at on the network: may the daemon have its ports, and how large are the frames of the links. A port is tried
- * by binding it, and given back at once; one that a daemon at --address has is fine. */
+/* What `shardctl doctor` looks at on the network: may the daemon have its ports, and how large are
+ * the frames of the links. A port is tried by binding it, and given back at once; one that a daemon
+ * at --address has is fine. */
 #include "ctl/doctor.h"
 
 #include <dirent.h>
@@ -57,7 +58,8 @@ static void look_port(const struct doctor *d, struct finding *f, const char *opt
 		doctor_found(f, DOCTOR_OK, "%s is in use, and a daemon runs (pid %lld)", address,
 			     (long long)json_integer_value(json_object_get(d->status, "pid")));
 	} else if (rc == EADDRINUSE) {
-		doctor_found(f, DOCTOR_FAIL, "%s is in use, and no daemon answers at %s", address, d->options->address);
+		doctor_found(f, DOCTOR_FAIL, "%s is in use, and no daemon answers at %s", address,
+			     d->options->address);
 		doctor_remedy(f, "`ss -ltnp` says by whom; choose another [daemon] %s", option);
 	} else if (rc == EADDRNOTAVAIL) {
 		doctor_found(f, DOCTOR_FAIL, "%s is no address of this machine", address);
@@ -106,8 +108,12 @@ void doctor_mtu(const struct doctor *d, struct finding *f)
 	if (least == 0) {
 		doctor_found(f, DOCTOR_OK, "no link but loopback is up");
 	} else if (least < MTU_SMALL) {
-		doctor_found(f, DOCTOR_WARN, "%lu on %s: each frame carries little", least, least_name);
-		doctor_remedy(f, "ip link set %s mtu 1500, or 9000 where every switch on the way takes it", least_name);
+		doctor_found(f, DOCTOR_WARN, "%lu on %s: each frame carries little", least,
+			     least_name);
+		doctor_remedy(
+			f,
+			"ip link set %s mtu 1500, or 9000 where every switch on the way takes it",
+			least_name);
 	} else {
 		doctor_found(f, DOCTOR_OK, "%lu on %s%s", least, least_name,
 			     least < 9000 ? "; 9000 is faster where all links take it" : "");

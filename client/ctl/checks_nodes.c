@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at beyond this machine, or between two: do the other nodes of [nodes] answer, as the node that they should be
- * and with the same shared options; does the clock follow the world's; and is there a SHARD_* variable that nothing reads. Each node
- * is asked for its HELLO, one after the other, each within a second. The most urgent result counts; all that is wrong is named. */
+/* What `shardctl doctor` looks at beyond this machine, or between two: do the other nodes of
+ * [nodes] answer, as the node that they should be and with the same shared options; does the clock
+ * follow the world's; and is there a SHARD_* variable that nothing reads. Each node is asked for
+ * its HELLO, one after the other, each within a second. The most urgent result counts; all that is
+ * wrong is named. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "ctl/greet.h"
+#include "wire/frame.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +25,8 @@ struct probe {
 	const char *remedy;
 };
 
-__attribute__((format(printf, 4, 5))) static void wrong(struct probe *p, enum doctor_result result, const char *remedy,
-							const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void wrong(struct probe *p, enum doctor_result result,
+							const char *remedy, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -44,8 +47,10 @@ static void node_line(const struct doctor *d, unsigned long n, char *out, size_t
 
 	out[0] = 0;
 	json_array_foreach(json_object_get(d->config, "options"), i, o)
-		if (strcmp(json_string_value(json_object_get(o, "section")), "nodes") == 0 && n-- == 0)
-			snprintf(out, bytes, "%s = %s", json_string_value(json_object_get(o, "key")),
+		if (strcmp(json_string_value(json_object_get(o, "section")), "nodes") == 0 &&
+		    n-- == 0)
+			snprintf(out, bytes, "%s = %s",
+				 json_string_value(json_object_get(o, "key")),
 				 json_string_value(json_object_get(o, "value")));
 }
 
@@ -54,7 +59,9 @@ static void compare(struct probe *p, const char *key, const char *theirs)
 	const char *dot = strchr(key, '.'), *mine;
 	char section[64], line[256];
 
-	if (strncmp(key, "nodes[", 6) == 0) {
+	if (strcmp(key, "the wire between nodes") == 0) {
+		mine = WIRE_NODES;
+	} else if (strncmp(key, "nodes[", 6) == 0) {
 		node_line(p->d, strtoul(key + 6, NULL, 10), line, sizeof(line));
 		mine = line;
 	} else {
@@ -62,7 +69,9 @@ static void compare(struct probe *p, const char *key, const char *theirs)
 		mine = dot ? doctor_value(p->d, section, dot + 1) : "";
 	}
 	if (strcmp(mine, theirs) != 0)
-		wrong(p, DOCTOR_FAIL, "make [cluster], [net] and [nodes] equal on all nodes, and restart the one that is changed",
+		wrong(p, DOCTOR_FAIL,
+		      "make [cluster], [net] and [nodes] equal on all nodes, and restart the one "
+		      "that is changed",
 		      "%.60s is %.80s there, %.80s here", key, theirs, mine[0] ? mine : "not set");
 }
 
@@ -71,13 +80,13 @@ static void heard(void *arg, const Shard__Hello *h)
 	struct probe *p = arg;
 
 	if (strcmp(h->node, p->node) != 0)
-		wrong(p, DOCTOR_FAIL, "correct the address in [nodes], or [daemon] node over there", "node %.64s answers there",
-		      h->node);
+		wrong(p, DOCTOR_FAIL, "correct the address in [nodes], or [daemon] node over there",
+		      "node %.64s answers there", h->node);
 	for (size_t i = 0; i < h->n_config; i++)
 		compare(p, h->config[i]->key, h->config[i]->value);
 	if (strcmp(h->release, SHARD_RELEASE) != 0)
-		wrong(p, DOCTOR_WARN, "install one release on all nodes", "runs shardd %.40s, this is %s", h->release,
-		      SHARD_RELEASE);
+		wrong(p, DOCTOR_WARN, "install one release on all nodes",
+		      "runs shardd %.40s, this is %s", h->release, SHARD_RELEASE);
 }
 
 static void ask_node(struct probe *p, const char *address)
@@ -86,23 +95,34 @@ static void ask_node(struct probe *p, const char *address)
 	struct err e;
 
 	o.address = address;
+	if (!o.secret && doctor_value(p->d, "cluster", "node_secret")[0])
+		o.secret = doctor_value(p->d, "cluster",
+					"node_secret"); /* It opens what tools may do, too. */
 	if (!o.secret && doctor_value(p->d, "cluster", "secret")[0])
 		o.secret = doctor_value(p->d, "cluster", "secret");
 	o.timeout_ns = o.timeout_ns < ASK_NS ? o.timeout_ns : ASK_NS;
 	if (ctl_greet(&o, heard, p, &e) == SHARD_OK)
 		return;
 	if (strstr(e.text, "(ECONNREFUSED)"))
-		wrong(p, DOCTOR_WARN, "start shardd there: systemctl start shardd", "no shardd runs at %.100s", address);
+		wrong(p, DOCTOR_WARN, "start shardd there: systemctl start shardd",
+		      "no shardd runs at %.100s", address);
 	else if (strncmp(e.text, "secret ", 7) == 0)
-		wrong(p, DOCTOR_WARN, "run doctor as who may read the secret, or give it with --secret FILE", "%.250s", e.text);
+		wrong(p, DOCTOR_WARN,
+		      "run doctor as who may read the secret, or give it with --secret FILE",
+		      "%.250s", e.text);
 	else if (e.status == SHARD_DENIED)
-		wrong(p, DOCTOR_FAIL, "set the same [cluster] secret on all nodes", "%.250s", e.text);
+		wrong(p, DOCTOR_FAIL, "set the same [cluster] node_secret on all nodes", "%.250s",
+		      e.text);
 	else if (e.status == SHARD_UNREACHABLE)
-		wrong(p, DOCTOR_FAIL, "correct [nodes], or open the port in the firewall; `nc -vz HOST PORT` tries it", "%.250s",
-		      e.text);
+		wrong(p, DOCTOR_FAIL,
+		      "correct [nodes], or open the port in the firewall; `nc -vz HOST PORT` tries "
+		      "it",
+		      "%.250s", e.text);
 	else
-		wrong(p, DOCTOR_FAIL, "`ss -ltnp` over there says what listens; shardd's log, why it does not answer", "%.250s",
-		      e.text);
+		wrong(p, DOCTOR_FAIL,
+		      "`ss -ltnp` over there says what listens; shardd's log, why it does not "
+		      "answer",
+		      "%.250s", e.text);
 }
 
 void doctor_nodes(const struct doctor *d, struct finding *f)
@@ -118,7 +138,8 @@ void doctor_nodes(const struct doctor *d, struct finding *f)
 		const char *name = json_string_value(json_object_get(o, "key"));
 		struct probe p = {.d = d, .node = name, .result = DOCTOR_OK};
 
-		if (strcmp(json_string_value(json_object_get(o, "section")), "nodes") != 0 || strcmp(name, self) == 0)
+		if (strcmp(json_string_value(json_object_get(o, "section")), "nodes") != 0 ||
+		    strcmp(name, self) == 0)
 			continue;
 		ask_node(&p, json_string_value(json_object_get(o, "value")));
 		others++;
@@ -128,7 +149,8 @@ void doctor_nodes(const struct doctor *d, struct finding *f)
 			remedy = p.remedy;
 		}
 		if (p.result != DOCTOR_OK && used < sizeof(all))
-			used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s: %s", used ? "; " : "", name, p.text);
+			used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s: %s",
+						 used ? "; " : "", name, p.text);
 	}
 	if (worst != DOCTOR_OK) {
 		doctor_found(f, worst, "%s", all);
@@ -136,18 +158,21 @@ void doctor_nodes(const struct doctor *d, struct finding *f)
 	} else if (others == 0) {
 		doctor_found(f, DOCTOR_OK, "no others in [nodes]");
 	} else {
-		doctor_found(f, DOCTOR_OK, "%d of %d others answer, with the same shared options", answer, others);
+		doctor_found(f, DOCTOR_OK, "%d of %d others answer, with the same shared options",
+			     answer, others);
 	}
 }
 
-/* A made-up machine has the kernel's answer in a file: status, and the largest error in microseconds. */
+/* A made-up machine has the kernel's answer in a file: status, and the largest error in
+ * microseconds. */
 static bool kernel_clock(const struct doctor *d, int *status, long *error_us)
 {
 	struct timex t = {.modes = 0};
 	char line[64];
 
 	if (d->root[0])
-		return doctor_line(d, "/adjtimex", line, sizeof(line)) && sscanf(line, "%d %ld", status, error_us) == 2;
+		return doctor_line(d, "/adjtimex", line, sizeof(line)) &&
+		       sscanf(line, "%d %ld", status, error_us) == 2;
 	if (adjtimex(&t) < 0)
 		return false;
 	*status = t.status;
@@ -161,10 +186,13 @@ void doctor_ntp(const struct doctor *d, struct finding *f)
 	int status;
 
 	if (!kernel_clock(d, &status, &error_us)) {
-		doctor_found(f, DOCTOR_WARN, "the kernel does not say whether its clock is synchronised");
+		doctor_found(f, DOCTOR_WARN,
+			     "the kernel does not say whether its clock is synchronised");
 		doctor_remedy(f, "look with `timedatectl` or `chronyc tracking`");
 	} else if (status & STA_UNSYNC) {
-		doctor_found(f, DOCTOR_WARN, "the clock is not synchronised: log lines of two nodes cannot be put in order");
+		doctor_found(f, DOCTOR_WARN,
+			     "the clock is not synchronised: log lines of two nodes cannot be put "
+			     "in order");
 		doctor_remedy(f, "systemctl enable --now systemd-timesyncd, or chrony");
 	} else {
 		doctor_found(f, DOCTOR_OK, "synchronised, within %.1f ms", (double)error_us / 1e3);

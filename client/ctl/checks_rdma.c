@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at of RDMA: which device, port and GID shardd would take, and why; may it open them. Read from sysfs, so
- * that shardctl needs no verbs library; the choice is the daemon's (proto/net/rdma_place.c): the first device with an active port,
- * or a later one whose GID is the address of [daemon] listen; RoCE v2 before anything else. Without a device: TCP. */
+/* What `shardctl doctor` looks at of RDMA: which device, port and GID shardd would take, and why;
+ * may it open them. Read from sysfs, so that shardctl needs no verbs library; the choice is the
+ * daemon's (proto/net/rdma_place.c): the first device with an active port, or a later one whose GID
+ * is the address of [daemon] listen; RoCE v2 before anything else. Without a device: TCP. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -78,7 +79,8 @@ static bool listens(const struct doctor *d, uint8_t gid[16])
 	return inet_pton(AF_INET6, host, gid) == 1 && memcmp(gid, any, 16) != 0;
 }
 
-static enum fit fits(const uint8_t raw[16], bool v2, unsigned index, long wanted_index, const uint8_t *address)
+static enum fit fits(const uint8_t raw[16], bool v2, unsigned index, long wanted_index,
+		     const uint8_t *address)
 {
 	static const uint8_t zero[16] = {0};
 
@@ -106,9 +108,11 @@ static void best_gid(const struct doctor *d, struct port *p, const uint8_t *addr
 			return;
 		if (inet_pton(AF_INET6, line, raw) != 1)
 			continue;
-		snprintf(path, sizeof(path), IB "/%s/ports/%u/gid_attrs/types/%u", p->device, p->number, i);
+		snprintf(path, sizeof(path), IB "/%s/ports/%u/gid_attrs/types/%u", p->device,
+			 p->number, i);
 		(void)doctor_line(d, path, g.type, sizeof(g.type));
-		snprintf(path, sizeof(path), IB "/%s/ports/%u/gid_attrs/ndevs/%u", p->device, p->number, i);
+		snprintf(path, sizeof(path), IB "/%s/ports/%u/gid_attrs/ndevs/%u", p->device,
+			 p->number, i);
 		(void)doctor_line(d, path, g.interface, sizeof(g.interface));
 		g.fit = fits(raw, strcmp(g.type, "RoCE v2") == 0, i, wanted, address);
 		p->gids += g.fit != FIT_NONE;
@@ -171,7 +175,8 @@ static void choose(const struct doctor *d, struct choice *c, const uint8_t *addr
 		if (p.gid.fit == FIT_NONE) {
 			if (!c->bare.device[0])
 				c->bare = p;
-		} else if (!c->port.device[0] || (p.gid.fit == FIT_ADDRESS && c->port.gid.fit != FIT_ADDRESS)) {
+		} else if (!c->port.device[0] ||
+			   (p.gid.fit == FIT_ADDRESS && c->port.gid.fit != FIT_ADDRESS)) {
 			c->port = p;
 		}
 	}
@@ -187,21 +192,26 @@ static void found_none(const struct doctor *d, struct finding *f, const struct c
 		doctor_found(f, DOCTOR_OK, "no RDMA device: nodes use TCP");
 	} else if (c->devices == 0) {
 		doctor_found(f, bad, "transport = rdma, but there is no RDMA device");
-		doctor_remedy(f,
-			      "load its driver; without hardware `rdma link add rxe0 type rxe netdev eth0`; or transport = auto");
+		doctor_remedy(f, "load its driver; without hardware `rdma link add rxe0 type rxe "
+				 "netdev eth0`; or transport = auto");
 	} else if (c->named == 0) {
 		doctor_found(f, bad, "rdma_device = %s is none of the %d here", device, c->devices);
-		doctor_remedy(f, "`ls " IB "` lists them; correct [net] rdma_device, or let it be auto");
-	} else if (c->bare.device[0] && strcmp(doctor_value(d, "net", "rdma_gid_index"), "auto") != 0) {
+		doctor_remedy(f, "`ls " IB
+				 "` lists them; correct [net] rdma_device, or let it be auto");
+	} else if (c->bare.device[0] &&
+		   strcmp(doctor_value(d, "net", "rdma_gid_index"), "auto") != 0) {
 		doctor_found(f, bad, "%s port %u has no GID %s", c->bare.device, c->bare.number,
 			     doctor_value(d, "net", "rdma_gid_index"));
-		doctor_remedy(f, "`rdma link` and `ibv_devinfo -v` list them; correct [net] rdma_gid_index, or let it be auto");
+		doctor_remedy(f, "`rdma link` and `ibv_devinfo -v` list them; correct [net] "
+				 "rdma_gid_index, or let it be auto");
 	} else if (c->bare.device[0]) {
 		doctor_found(f, bad, "%s port %u has no GID", c->bare.device, c->bare.number);
 		doctor_remedy(f, "give its interface an address: ip addr add");
 	} else {
-		doctor_found(f, bad, "%s has no active port%s", c->down, must ? "" : ": nodes use TCP");
-		doctor_remedy(f, "is its cable in, is its interface up (ip link set up), does a subnet manager run (InfiniBand)?");
+		doctor_found(f, bad, "%s has no active port%s", c->down,
+			     must ? "" : ": nodes use TCP");
+		doctor_remedy(f, "is its cable in, is its interface up (ip link set up), does a "
+				 "subnet manager run (InfiniBand)?");
 	}
 }
 
@@ -223,19 +233,27 @@ void doctor_rdma(const struct doctor *d, struct finding *f)
 		found_none(d, f, &c);
 		return;
 	}
-	snprintf(what, sizeof(what), "%.30s port %u gid %u of %u (%s%s%s%s%s), %s", p->device, p->number, p->gid.index, p->gids,
-		 p->gid.address, p->gid.type[0] ? ", " : "", p->gid.type, p->gid.interface[0] ? ", " : "", p->gid.interface,
-		 p->rate);
-	if (strcmp(doctor_value(d, "net", "rdma_gid_index"), "auto") != 0 && doctor_value(d, "net", "rdma_gid_index")[0]) {
+	snprintf(what, sizeof(what), "%.30s port %u gid %u of %u (%s%s%s%s%s), %s", p->device,
+		 p->number, p->gid.index, p->gids, p->gid.address, p->gid.type[0] ? ", " : "",
+		 p->gid.type, p->gid.interface[0] ? ", " : "", p->gid.interface, p->rate);
+	if (strcmp(doctor_value(d, "net", "rdma_gid_index"), "auto") != 0 &&
+	    doctor_value(d, "net", "rdma_gid_index")[0]) {
 		doctor_found(f, DOCTOR_OK, "%s: rdma_gid_index chooses it", what);
 	} else if (p->gid.fit == FIT_ADDRESS) {
 		doctor_found(f, DOCTOR_OK, "%s: it has the address of `listen`", what);
 	} else if (p->gid.fit == FIT_ANY && strcmp(p->link, "InfiniBand") != 0) {
-		doctor_found(f, DOCTOR_WARN, "%s: no GID of RoCE v2 with an IPv4 address: routers do not pass this one", what);
+		doctor_found(
+			f, DOCTOR_WARN,
+			"%s: no GID of RoCE v2 with an IPv4 address: routers do not pass this one",
+			what);
 		doctor_remedy(f, "give its interface an IPv4 address");
 	} else if (wanted) {
-		doctor_found(f, DOCTOR_WARN, "%s: none has the address of `listen`, so RDMA takes another way than TCP", what);
-		doctor_remedy(f, "listen on the address of the interface of that device, or set [net] rdma_device");
+		doctor_found(
+			f, DOCTOR_WARN,
+			"%s: none has the address of `listen`, so RDMA takes another way than TCP",
+			what);
+		doctor_remedy(f, "listen on the address of the interface of that device, or set "
+				 "[net] rdma_device");
 	} else {
 		doctor_found(f, DOCTOR_OK, "%s: the first that fits", what);
 	}
@@ -264,12 +282,15 @@ void doctor_verbs(const struct doctor *d, struct finding *f)
 	}
 	snprintf(whole, sizeof(whole), "%s%s", d->root, path);
 	if (!path[0] || stat(whole, &info) != 0) {
-		doctor_found(f, DOCTOR_WARN, "%s: %s", c.port.device, path[0] ? path : "no device of verbs is made for it");
+		doctor_found(f, DOCTOR_WARN, "%s: %s", c.port.device,
+			     path[0] ? path : "no device of verbs is made for it");
 		doctor_remedy(f, "modprobe ib_uverbs, and udev makes /dev/infiniband/uverbs*");
 	} else if ((info.st_mode & 0006) != 0006) {
-		doctor_found(f, DOCTOR_WARN, "%s: mode %04o, so that the user shardd may not open it", path,
+		doctor_found(f, DOCTOR_WARN,
+			     "%s: mode %04o, so that the user shardd may not open it", path,
 			     (unsigned)info.st_mode & 07777);
-		doctor_remedy(f, "install rdma-core, whose udev rules give it mode 0666, or put shardd into its group");
+		doctor_remedy(f, "install rdma-core, whose udev rules give it mode 0666, or put "
+				 "shardd into its group");
 	} else {
 		doctor_found(f, DOCTOR_OK, "%s", path);
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at of the service: does systemd run it, does it start at boot, has it fallen, does the watchdog look after it,
- * may it park memory for a warm restart, and how much may it lock, which is not what a shell may. One `systemctl show` answers it
- * all. Without systemd, or without the unit, there is nothing to say: a daemon may be run otherwise. */
+/* What `shardctl doctor` looks at of the service: does systemd run it, does it start at boot, has
+ * it fallen, does the watchdog look after it, may it park memory for a warm restart, and how much
+ * may it lock, which is not what a shell may. One `systemctl show` answers it all. Without systemd,
+ * or without the unit, there is nothing to say: a daemon may be run otherwise. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -41,10 +42,12 @@ static bool loaded(const struct doctor *d)
 static void remedy_of_exit(struct finding *f, const char *status)
 {
 	if (strcmp(status, "4") == 0)
-		doctor_remedy(f, "the configuration is refused: `shardctl config check`, then systemctl reset-failed shardd; "
+		doctor_remedy(f, "the configuration is refused: `shardctl config check`, then "
+				 "systemctl reset-failed shardd; "
 				 "systemctl start shardd");
 	else
-		doctor_remedy(f, "journalctl -u shardd -n 50 says why; then systemctl reset-failed shardd; systemctl start shardd");
+		doctor_remedy(f, "journalctl -u shardd -n 50 says why; then systemctl reset-failed "
+				 "shardd; systemctl start shardd");
 }
 
 void doctor_unit(const struct doctor *d, struct finding *f)
@@ -65,20 +68,28 @@ void doctor_unit(const struct doctor *d, struct finding *f)
 	if (!loaded(d)) {
 		doctor_found(f, DOCTOR_OK, "systemd has no " UNIT ": shardd is run otherwise");
 	} else if (strcmp(active, "failed") == 0) {
-		doctor_found(f, DOCTOR_FAIL, "failed: %s, exit status %s, after %s restarts", result, status, restarts);
+		doctor_found(f, DOCTOR_FAIL, "failed: %s, exit status %s, after %s restarts",
+			     result, status, restarts);
 		remedy_of_exit(f, status);
 	} else if (strcmp(sub, "auto-restart") == 0) {
-		doctor_found(f, DOCTOR_FAIL, "falls again and again: %s, exit status %s, %s restarts", result, status, restarts);
+		doctor_found(f, DOCTOR_FAIL,
+			     "falls again and again: %s, exit status %s, %s restarts", result,
+			     status, restarts);
 		remedy_of_exit(f, status);
 	} else if (strcmp(active, "active") != 0) {
 		doctor_found(f, DOCTOR_WARN, "%s (%s), %s", active, sub, file);
 		doctor_remedy(f, "systemctl enable --now shardd");
-	} else if (strcmp(file, "enabled") != 0 && strcmp(file, "enabled-runtime") != 0 && strcmp(file, "static") != 0) {
-		doctor_found(f, DOCTOR_WARN, "active, pid %s, but %s: it does not start at boot", pid, file);
+	} else if (strcmp(file, "enabled") != 0 && strcmp(file, "enabled-runtime") != 0 &&
+		   strcmp(file, "static") != 0) {
+		doctor_found(f, DOCTOR_WARN, "active, pid %s, but %s: it does not start at boot",
+			     pid, file);
 		doctor_remedy(f, "systemctl enable shardd");
 	} else if (strtoul(restarts, NULL, 10) > 0) {
-		doctor_found(f, DOCTOR_WARN, "active, pid %s; it fell %s times since it was started", pid, restarts);
-		doctor_remedy(f, "journalctl -u shardd -p warning says why; systemctl reset-failed shardd counts anew");
+		doctor_found(f, DOCTOR_WARN,
+			     "active, pid %s; it fell %s times since it was started", pid,
+			     restarts);
+		doctor_remedy(f, "journalctl -u shardd -p warning says why; systemctl reset-failed "
+				 "shardd counts anew");
 	} else {
 		doctor_found(f, DOCTOR_OK, "active, pid %s, %s, no restarts", pid, file);
 	}
@@ -110,16 +121,23 @@ void doctor_fd_store(const struct doctor *d, struct finding *f)
 	room = strtoul(unit(d, "FileDescriptorStoreMax", max), NULL, 10);
 	unit(d, "NFileDescriptorStore", nr);
 	if (strcmp(warm, "off") == 0 || strcmp(warm, "tmpfs") == 0) {
-		doctor_found(f, DOCTOR_OK, "warm_restart = %s: nothing is parked with systemd", warm);
+		doctor_found(f, DOCTOR_OK, "warm_restart = %s: nothing is parked with systemd",
+			     warm);
 	} else if (room == 0) {
 		doctor_found(f, strcmp(warm, "systemd") == 0 ? DOCTOR_FAIL : DOCTOR_WARN,
-			     "warm_restart = %s, but FileDescriptorStoreMax=0: a restart loses what memory holds", warm);
-		doctor_remedy(f, "FileDescriptorStoreMax=4097 by `systemctl edit shardd`, or warm_restart = tmpfs");
+			     "warm_restart = %s, but FileDescriptorStoreMax=0: a restart loses "
+			     "what memory holds",
+			     warm);
+		doctor_remedy(f, "FileDescriptorStoreMax=4097 by `systemctl edit shardd`, or "
+				 "warm_restart = tmpfs");
 	} else if (strtoul(nr, NULL, 10) >= room) {
-		doctor_found(f, DOCTOR_WARN, "%s of %s descriptors are parked: no model more survives a restart", nr, max);
+		doctor_found(f, DOCTOR_WARN,
+			     "%s of %s descriptors are parked: no model more survives a restart",
+			     nr, max);
 		doctor_remedy(f, "a larger FileDescriptorStoreMax by `systemctl edit shardd`");
 	} else {
-		doctor_found(f, DOCTOR_OK, "%s of %s descriptors are parked", nr[0] ? nr : "0", max);
+		doctor_found(f, DOCTOR_OK, "%s of %s descriptors are parked", nr[0] ? nr : "0",
+			     max);
 	}
 }
 
@@ -142,7 +160,8 @@ static bool limit_of(const struct doctor *d, const char *pid, char soft[32])
 
 static bool enough(const struct doctor *d, const char *limit)
 {
-	return strcmp(limit, "unlimited") == 0 || strcmp(limit, "infinity") == 0 || strtoull(limit, NULL, 10) >= doctor_memory(d);
+	return strcmp(limit, "unlimited") == 0 || strcmp(limit, "infinity") == 0 ||
+	       strtoull(limit, NULL, 10) >= doctor_memory(d);
 }
 
 static const char *limit_text(const char *limit, char out[CTL_NUMBER_BYTES])
@@ -154,21 +173,25 @@ static const char *limit_text(const char *limit, char out[CTL_NUMBER_BYTES])
 	return out;
 }
 
-/* What counts is the daemon's own limit: of its process, else what the unit would give it, else this shell's. */
+/* What counts is the daemon's own limit: of its process, else what the unit would give it, else
+ * this shell's. */
 void doctor_memlock(const struct doctor *d, struct finding *f)
 {
-	char shell[32], under[64], pid[64], have[CTL_NUMBER_BYTES], here[CTL_NUMBER_BYTES], beside[80] = "";
+	char shell[32], under[64], pid[64], have[CTL_NUMBER_BYTES], here[CTL_NUMBER_BYTES],
+		beside[80] = "";
 	const char *limit = shell, *whose = "";
 
 	if (!limit_of(d, "self", shell))
 		return;
 	if (loaded(d)) {
-		bool runs = strcmp(unit(d, "MainPID", pid), "0") != 0 && pid[0] && limit_of(d, pid, under);
+		bool runs = strcmp(unit(d, "MainPID", pid), "0") != 0 && pid[0] &&
+			    limit_of(d, pid, under);
 
 		if (runs || unit(d, "LimitMEMLOCK", under)[0]) {
 			limit = under;
 			whose = runs ? " for the service that runs" : " under the unit";
-			snprintf(beside, sizeof(beside), "; %s in this shell", limit_text(shell, here));
+			snprintf(beside, sizeof(beside), "; %s in this shell",
+				 limit_text(shell, here));
 		}
 	}
 	limit_text(limit, have);
@@ -176,9 +199,12 @@ void doctor_memlock(const struct doctor *d, struct finding *f)
 		doctor_found(f, DOCTOR_OK, "%s%s%s", have, whose, beside);
 		return;
 	}
-	doctor_found(f, DOCTOR_WARN, "%s may be locked%s, less than the budget: arenas for a GPU or RDMA will not fit%s", have,
-		     whose, beside);
-	doctor_remedy(f, "%s; TCP and CPU trainers do without",
-		      whose[0] ? "LimitMEMLOCK=infinity by `systemctl edit shardd`, then restart it"
-			       : "LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` for a shell");
+	doctor_found(
+		f, DOCTOR_WARN,
+		"%s may be locked%s, less than the budget: arenas for a GPU or RDMA will not fit%s",
+		have, whose, beside);
+	doctor_remedy(
+		f, "%s; TCP and CPU trainers do without",
+		whose[0] ? "LimitMEMLOCK=infinity by `systemctl edit shardd`, then restart it"
+			 : "LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` for a shell");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl config check FILE` and `config explain`: the daemon's own parser decides, so the daemon is what runs, with --check or --explain:
- * the one that lies beside shardctl if there is one, else from PATH. Its messages and its exit code (4: the configuration is wrong)
- * become ours. */
+/* `shardctl config check FILE` and `config explain`: the daemon's own parser decides, so the daemon
+ * is what runs, with --check or --explain: the one that lies beside shardctl if there is one, else
+ * from PATH. Its messages and its exit code (4: the configuration is wrong) become ours. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
@@ -17,7 +17,8 @@
 enum { CONFIG, SET };
 
 const struct argp_option ctl_config_options[] = {
-	{"config", CTL_KEY + CONFIG, "FILE", 0, "explain: this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	{"config", CTL_KEY + CONFIG, "FILE", 0,
+	 "explain: this file (default: /etc/shardd/shardd.conf if it is there)", 0},
 	{"set", CTL_KEY + SET, "SECTION.KEY=VALUE", 0, "explain: as with shardd --set", 0},
 	{0},
 };
@@ -52,7 +53,8 @@ enum ctl_exit ctl_shardd(const char *const *args)
 	else
 		execvp("shardd", copy);
 	return ctl_fail(CTL_FAILED,
-			"shardd cannot be run to read the configuration: %s: is it installed beside shardctl, or in PATH?",
+			"shardd cannot be run to read the configuration: %s: is it installed "
+			"beside shardctl, or in PATH?",
 			strerror(errno));
 }
 
@@ -61,7 +63,8 @@ static enum ctl_exit check(const struct ctl_options *o)
 	if (o->words_nr != 2)
 		return ctl_fail(CTL_USAGE, "write config check FILE");
 	if (o->json)
-		return ctl_shardd((const char *[]){"--explain", "--json", "--config", o->words[1], NULL});
+		return ctl_shardd(
+			(const char *[]){"--explain", "--json", "--config", o->words[1], NULL});
 	return ctl_shardd((const char *[]){"--check", "--config", o->words[1], NULL});
 }
 
@@ -90,5 +93,7 @@ enum ctl_exit ctl_config(const struct ctl_options *o)
 		return check(o);
 	if (strcmp(o->words[0], "explain") == 0)
 		return explain(o);
-	return ctl_fail(CTL_USAGE, "config %s: unknown: choose config check FILE or config explain [FILE]", o->words[0]);
+	return ctl_fail(CTL_USAGE,
+			"config %s: unknown: choose config check FILE or config explain [FILE]",
+			o->words[0]);
 }

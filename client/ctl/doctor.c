@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl doctor`: is this machine fit for shardd as it is configured? Happy path: shardd says its version and configuration, a daemon
- * that runs its status, systemd how the service is, then each row of checks.c looks and says ok, warn or fail with the remedy. Nothing
- * is changed. Exit 0: no fail; 1: at least one; 4: the configuration is wrong (what does not depend on it is looked at all the same). */
+/* `shardctl doctor`: is this machine fit for shardd as it is configured? Happy path: shardd says
+ * its version and configuration, a daemon that runs its status, systemd how the service is, then
+ * each row of checks.c looks and says ok, warn or fail with the remedy. Nothing is changed. Exit 0:
+ * no fail; 1: at least one; 4: the configuration is wrong (what does not depend on it is looked at
+ * all the same). */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -17,7 +19,8 @@
 enum { CONFIG, ROOT };
 
 const struct argp_option ctl_doctor_options[] = {
-	{"config", CTL_KEY + CONFIG, "FILE", 0, "for this file (default: /etc/shardd/shardd.conf if it is there)", 0},
+	{"config", CTL_KEY + CONFIG, "FILE", 0,
+	 "for this file (default: /etc/shardd/shardd.conf if it is there)", 0},
 	{"root", CTL_KEY + ROOT, "DIR", OPTION_HIDDEN, "read DIR/proc and DIR/sys", 0},
 	{0},
 };
@@ -51,7 +54,8 @@ const char *doctor_value(const struct doctor *d, const char *section, const char
 	json_t *o;
 
 	json_array_foreach(json_object_get(d->config, "options"), i, o) {
-		const char *s = json_string_value(json_object_get(o, "section")), *k = json_string_value(json_object_get(o, "key"));
+		const char *s = json_string_value(json_object_get(o, "section")),
+			   *k = json_string_value(json_object_get(o, "key"));
 		const char *value = json_string_value(json_object_get(o, "value"));
 
 		if (s && k && value && strcmp(s, section) == 0 && strcmp(k, key) == 0)
@@ -102,7 +106,8 @@ static int as_shardd(const char *const *args)
 	return (int)ctl_shardd(args);
 }
 
-/* What a program prints with these arguments, stdout or, if it fails, stderr; -1: it does not run. */
+/* What a program prints with these arguments, stdout or, if it fails, stderr; -1: it does not run.
+ */
 static int says(int (*become)(const char *const *), const char *const *args, char **text)
 {
 	size_t bytes = 0;
@@ -138,14 +143,17 @@ static void ask_shardd(struct doctor *d, const char *file)
 	char *text, *colon;
 
 	if (says(as_shardd, (const char *[]){"--version", NULL}, &text) == 0)
-		snprintf(d->shardd_version, sizeof(d->shardd_version), "%.*s", (int)strcspn(text, "\n"), text);
+		snprintf(d->shardd_version, sizeof(d->shardd_version), "%.*s",
+			 (int)strcspn(text, "\n"), text);
 	free(text);
-	if (says(as_shardd, (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL}, &text) == 0)
+	if (says(as_shardd,
+		 (const char *[]){"--explain", "--json", file ? "--config" : NULL, file, NULL},
+		 &text) == 0)
 		d->config = json_loads(text, 0, NULL);
 	colon = strstr(text, "shardd: ");
 	if (!d->config)
-		snprintf(d->config_text, sizeof(d->config_text), "%.*s", (int)strcspn(colon ? colon + 8 : text, "\n"),
-			 colon ? colon + 8 : text);
+		snprintf(d->config_text, sizeof(d->config_text), "%.*s",
+			 (int)strcspn(colon ? colon + 8 : text, "\n"), colon ? colon + 8 : text);
 	free(text);
 }
 
@@ -164,7 +172,8 @@ static void ask_systemd(struct doctor *d)
 {
 	static const char *const show[] = {
 		"systemctl", "show", "shardd.service",
-		"--property=LoadState,ActiveState,SubState,Result,ExecMainStatus,NRestarts,MainPID,UnitFileState,"
+		"--property=LoadState,ActiveState,SubState,Result,ExecMainStatus,NRestarts,MainPID,"
+		"UnitFileState,"
 		"WatchdogUSec,FileDescriptorStoreMax,NFileDescriptorStore,LimitMEMLOCK",
 		NULL};
 	FILE *f = d->root[0] ? doctor_open(d, "/systemctl") : NULL;
@@ -195,8 +204,8 @@ static void print_finding(const char *name, const struct finding *f)
 
 static json_t *finding_json(const char *name, const struct finding *f)
 {
-	return json_pack("{s:s, s:s, s:s, s:s}", "check", name, "result", result_words[f->result], "found", f->found, "remedy",
-			 f->result == DOCTOR_OK ? "" : f->remedy);
+	return json_pack("{s:s, s:s, s:s, s:s}", "check", name, "result", result_words[f->result],
+			 "found", f->found, "remedy", f->result == DOCTOR_OK ? "" : f->remedy);
 }
 
 static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
@@ -216,14 +225,15 @@ static void examine(const struct doctor *d, int count[DOCTOR_RESULTS])
 		else
 			print_finding(doctor_checks[i].name, &f);
 	}
-	root = json_pack("{s:o, s:i, s:i, s:i}", "checks", list, "ok", count[DOCTOR_OK], "warn", count[DOCTOR_WARN], "fail",
-			 count[DOCTOR_FAIL]);
+	root = json_pack("{s:o, s:i, s:i, s:i}", "checks", list, "ok", count[DOCTOR_OK], "warn",
+			 count[DOCTOR_WARN], "fail", count[DOCTOR_FAIL]);
 	CHECK(root);
 	if (d->options->json) {
 		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		printf("\n");
 	} else {
-		printf("%d ok, %d warn, %d fail\n", count[DOCTOR_OK], count[DOCTOR_WARN], count[DOCTOR_FAIL]);
+		printf("%d ok, %d warn, %d fail\n", count[DOCTOR_OK], count[DOCTOR_WARN],
+		       count[DOCTOR_FAIL]);
 	}
 	json_decref(root);
 }
@@ -238,7 +248,9 @@ enum ctl_exit ctl_doctor(const struct ctl_options *o)
 	ask_daemon(&d);
 	ask_systemd(&d);
 	examine(&d, count);
-	rc = !d.config && d.shardd_version[0] ? CTL_CONFIG : count[DOCTOR_FAIL] > 0 ? CTL_FAILED : CTL_OK;
+	rc = !d.config && d.shardd_version[0] ? CTL_CONFIG
+	     : count[DOCTOR_FAIL] > 0         ? CTL_FAILED
+					      : CTL_OK;
 	json_decref(d.config);
 	json_decref(d.status);
 	free(d.unit);

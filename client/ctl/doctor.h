@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor.h: what `shardctl doctor` looks at: one row and one function per thing, all of them from the same few sources. */
+/* doctor.h: what `shardctl doctor` looks at: one row and one function per thing, all of them from
+ * the same few sources. */
 #ifndef SHARD_CTL_DOCTOR_H
 #define SHARD_CTL_DOCTOR_H
 
@@ -48,12 +49,16 @@ void doctor_fd_store(const struct doctor *d, struct finding *f);
 void doctor_memlock(const struct doctor *d, struct finding *f);
 
 /* ok, warn or fail with what was found; the remedy comes second, "" if there is none. */
-__attribute__((format(printf, 3, 4))) void doctor_found(struct finding *f, enum doctor_result result, const char *fmt, ...);
+__attribute__((format(printf, 3, 4))) void doctor_found(struct finding *f,
+							enum doctor_result result, const char *fmt,
+							...);
 __attribute__((format(printf, 2, 3))) void doctor_remedy(struct finding *f, const char *fmt, ...);
 
-const char *doctor_value(const struct doctor *d, const char *section, const char *key); /* "": not there */
-uint64_t doctor_memory(const struct doctor *d);                                         /* [daemon] memory, bytes */
-FILE *doctor_open(const struct doctor *d, const char *path);                            /* below root; NULL: not there */
-bool doctor_line(const struct doctor *d, const char *path, char *line, size_t bytes);   /* its first line */
+const char *doctor_value(const struct doctor *d, const char *section,
+			 const char *key);                   /* "": not there */
+uint64_t doctor_memory(const struct doctor *d);              /* [daemon] memory, bytes */
+FILE *doctor_open(const struct doctor *d, const char *path); /* below root; NULL: not there */
+bool doctor_line(const struct doctor *d, const char *path, char *line,
+		 size_t bytes); /* its first line */
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl export DIR OUT`: the master weights of a checkpoint as safetensors files that Hugging Face's libraries read. Happy
- * path: manifest → tensors dealt to shards in their order → each shard: header, then elements read (compared with their sums),
- * rounded and written in batches, under a temporary name → synced → all renamed, the index last. Fails where the checkpoint is
- * damaged (exit 1, named), where OUT has such files already (exit 5), or as the file system says; what was written is removed. */
+/* `shardctl export DIR OUT`: the master weights of a checkpoint as safetensors files that Hugging
+ * Face's libraries read. Happy path: manifest → tensors dealt to shards in their order → each
+ * shard: header, then elements read (compared with their sums), rounded and written in batches,
+ * under a temporary name → synced → all renamed, the index last. Fails where the checkpoint is
+ * damaged (exit 1, named), where OUT has such files already (exit 5), or as the file system says;
+ * what was written is removed. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 
@@ -29,8 +31,10 @@ enum { TAG, DTYPE, SIZE, FORCE };
 
 const struct argp_option ctl_export_options[] = {
 	{"tag", CTL_KEY + TAG, "TAG", 0, "the checkpoint (default: the newest complete one)", 0},
-	{"dtype", CTL_KEY + DTYPE, "TYPE", 0, "fp32, bf16 or fp16 (default: as the model's image)", 0},
-	{"max-shard-size", CTL_KEY + SIZE, "SIZE", 0, "of one file, as in 5GB or 500MiB (default: 5GB)", 0},
+	{"dtype", CTL_KEY + DTYPE, "TYPE", 0, "fp32, bf16 or fp16 (default: as the model's image)",
+	 0},
+	{"max-shard-size", CTL_KEY + SIZE, "SIZE", 0,
+	 "of one file, as in 5GB or 500MiB (default: 5GB)", 0},
 	{"force", CTL_KEY + FORCE, NULL, 0, "replace an older export", 0},
 	{0},
 };
@@ -80,9 +84,11 @@ static void name_of(const struct job *j, uint32_t shard, char name[64])
 		snprintf(name, 64, "model-%05u-of-%05u.safetensors", shard + 1, j->shards_nr);
 }
 
-static void path_of(const struct job *j, const char *name, bool draft, char path[CHECKPOINT_PATH_MAX])
+static void path_of(const struct job *j, const char *name, bool draft,
+		    char path[CHECKPOINT_PATH_MAX])
 {
-	snprintf(path, CHECKPOINT_PATH_MAX, "%.900s/%s%s%s", j->out, draft ? "." : "", name, draft ? ".tmp" : "");
+	snprintf(path, CHECKPOINT_PATH_MAX, "%.900s/%s%s%s", j->out, draft ? "." : "", name,
+		 draft ? ".tmp" : "");
 }
 
 /* Tensors in their order, a new shard where the next one would not fit. */
@@ -115,7 +121,8 @@ static bool put(struct job *j, int fd, const char *path, const void *from, size_
 		ssize_t n = write(fd, (const char *)from + done, bytes - done);
 
 		if (n < 0 && errno != EINTR) {
-			err_set(&j->e, SHARD_SYSTEM, "%s: cannot be written: %s", path, strerror(errno));
+			err_set(&j->e, SHARD_SYSTEM, "%s: cannot be written: %s", path,
+				strerror(errno));
 			return false;
 		}
 		done += n > 0 ? (size_t)n : 0;
@@ -123,14 +130,17 @@ static bool put(struct job *j, int fd, const char *path, const void *from, size_
 	return true;
 }
 
-static bool put_batch(struct job *j, int fd, const char *path, const struct part_run *runs, uint32_t runs_nr, uint64_t elems)
+static bool put_batch(struct job *j, int fd, const char *path, const struct part_run *runs,
+		      uint32_t runs_nr, uint64_t elems)
 {
 	if (runs_nr == 0)
 		return true;
-	if (part_load(j->path, j->m->files, j->m->files_nr, runs, runs_nr, false, NULL, &j->e) != SHARD_OK)
+	if (part_load(j->path, j->m->files, j->m->files_nr, runs, runs_nr, false, NULL, &j->e) !=
+	    SHARD_OK)
 		return false;
 	for (uint64_t at = 0; at < elems; at += PIECE_ELEMS) {
-		size_t n = elems - at < PIECE_ELEMS ? (size_t)(elems - at) : PIECE_ELEMS, bytes = n * dtype_bytes(j->dtype);
+		size_t n = elems - at < PIECE_ELEMS ? (size_t)(elems - at) : PIECE_ELEMS,
+		       bytes = n * dtype_bytes(j->dtype);
 
 		dtype_convert(j->piece, j->dtype, j->batch + at, SHARD_F32, n);
 		if (!put(j, fd, path, j->piece, bytes))
@@ -153,7 +163,8 @@ static bool put_tensors(struct job *j, int fd, const char *path, uint32_t first,
 
 		for (uint64_t at = 0, n; at < all; at += n) {
 			n = all - at < BATCH_ELEMS - elems ? all - at : BATCH_ELEMS - elems;
-			runs[nr++] = (struct part_run){SHARD_MASTER, t->name, at, n, j->batch + elems};
+			runs[nr++] =
+				(struct part_run){SHARD_MASTER, t->name, at, n, j->batch + elems};
 			elems += n;
 			if (nr < NR(runs) && elems < BATCH_ELEMS)
 				continue;
@@ -168,7 +179,9 @@ static bool put_tensors(struct job *j, int fd, const char *path, uint32_t first,
 
 static bool make_header(struct job *j, uint32_t first, uint32_t end, void **header, size_t *bytes)
 {
-	static const char *const metadata[][2] = {{"format", "pt"}}, *const names[] = {"", "F32", "BF16", "F16"};
+	static const char *const metadata[][2] = {{"format", "pt"}}, *const names[] = {"", "F32",
+										       "BF16",
+										       "F16"};
 	struct safetensors_entry *entry = calloc(end - first, sizeof(*entry));
 	enum shard_status st;
 
@@ -208,7 +221,8 @@ static bool put_shard(struct job *j, uint32_t shard)
 	path_of(j, name, true, path);
 	if (!make_header(j, first, end, &header, &bytes))
 		return false;
-	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+	(void)unlink(path); /* a draft of an export that was killed; opening a pipe would wait */
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
 	ok = fd >= 0 && put(j, fd, path, header, bytes) && put_tensors(j, fd, path, first, end);
 	free(header);
 	if (fd < 0 || (ok && fsync(fd) != 0)) {
@@ -227,12 +241,14 @@ static bool put_index(struct job *j)
 	bool ok;
 
 	path_of(j, INDEX_NAME, true, path);
-	json_object_set_new(root, "metadata", json_pack("{sI}", "total_size", (json_int_t)j->total));
+	json_object_set_new(root, "metadata",
+			    json_pack("{sI}", "total_size", (json_int_t)j->total));
 	for (uint32_t i = 0; i < j->m->tensors_nr; i++) {
 		name_of(j, j->shard[i], name);
 		json_object_set_new(map, j->m->tensors[i].name, json_string(name));
 	}
 	json_object_set_new(root, "weight_map", map);
+	(void)unlink(path);
 	ok = json_dump_file(root, path, JSON_INDENT(2)) == 0;
 	json_decref(root);
 	if (!ok)
@@ -254,7 +270,8 @@ static bool rename_one(struct job *j, const char *name)
 	return false;
 }
 
-/* Shards of an older export with another number of them: nothing names them any more, and they would be taken for a part of this one. */
+/* Shards of an older export with another number of them: nothing names them any more, and they
+ * would be taken for a part of this one. */
 static void remove_older(const struct job *j)
 {
 	DIR *dir = opendir(j->out);
@@ -264,7 +281,8 @@ static void remove_older(const struct job *j)
 		char name[64], path[CHECKPOINT_PATH_MAX];
 		unsigned shard, of;
 
-		if (sscanf(entry->d_name, "model-%5u-of-%5u.safetensors", &shard, &of) != 2 || (of == j->shards_nr && of > 1))
+		if (sscanf(entry->d_name, "model-%5u-of-%5u.safetensors", &shard, &of) != 2 ||
+		    (of == j->shards_nr && of > 1))
 			continue;
 		snprintf(name, sizeof(name), "model-%05u-of-%05u.safetensors", shard, of);
 		if (strcmp(name, entry->d_name) != 0)
@@ -319,11 +337,15 @@ static enum ctl_exit check_out(struct job *j)
 	char path[CHECKPOINT_PATH_MAX];
 
 	if (mkdir(j->out, 0755) != 0 && errno != EEXIST)
-		return ctl_fail(CTL_FAILED, "export: %s: cannot be made: %s", j->out, strerror(errno));
+		return ctl_fail(CTL_FAILED, "export: %s: cannot be made: %s", j->out,
+				strerror(errno));
 	for (size_t i = 0; i < NR(names) && !j->force; i++) {
 		path_of(j, names[i], false, path);
 		if (access(path, F_OK) == 0)
-			return ctl_fail(CTL_REFUSED, "export: %s: is there already: choose another folder, or --force", path);
+			return ctl_fail(
+				CTL_REFUSED,
+				"export: %s: is there already: choose another folder, or --force",
+				path);
 	}
 	return CTL_OK;
 }
@@ -346,36 +368,44 @@ static enum ctl_exit run(struct job *j, bool json)
 		return ctl_fail(CTL_FAILED, "export: %s", j->e.text);
 	}
 	if (json)
-		printf("{\"model\": \"%s\", \"step\": %llu, \"tensors\": %u, \"files\": %u, \"dtype\": \"%s\", \"bytes\": %llu}\n",
-		       j->m->name, (unsigned long long)j->m->step, j->m->tensors_nr, j->shards_nr, dtype_name(j->dtype),
-		       (unsigned long long)j->total);
+		printf("{\"model\": \"%s\", \"step\": %llu, \"tensors\": %u, \"files\": %u, "
+		       "\"dtype\": \"%s\", \"bytes\": %llu}\n",
+		       j->m->name, (unsigned long long)j->m->step, j->m->tensors_nr, j->shards_nr,
+		       dtype_name(j->dtype), (unsigned long long)j->total);
 	else
-		printf("%s, step %llu: %u tensors as %s in %u file%s in %s\n", j->m->name, (unsigned long long)j->m->step,
-		       j->m->tensors_nr, dtype_name(j->dtype), j->shards_nr, j->shards_nr == 1 ? "" : "s", j->out);
+		printf("%s, step %llu: %u tensors as %s in %u file%s in %s\n", j->m->name,
+		       (unsigned long long)j->m->step, j->m->tensors_nr, dtype_name(j->dtype),
+		       j->shards_nr, j->shards_nr == 1 ? "" : "s", j->out);
 	return CTL_OK;
 }
 
 enum ctl_exit ctl_export(const struct ctl_options *o)
 {
 	const char *dir = o->words[0];
-	struct job j = {.out = o->words[1], .force = o->value[FORCE] != NULL, .shard_bytes = 5000000000ull};
+	struct job j = {
+		.out = o->words[1], .force = o->value[FORCE] != NULL, .shard_bytes = 5000000000ull};
 	char tag[CHECKPOINT_TAG_MAX + 1];
 	enum ctl_exit rc;
 	uint64_t step;
 
 	if (o->value[DTYPE] && !dtype_parse(o->value[DTYPE], &j.dtype))
-		return ctl_fail(CTL_USAGE, "export: --dtype %s: choose fp32, bf16 or fp16", o->value[DTYPE]);
+		return ctl_fail(CTL_USAGE, "export: --dtype %s: choose fp32, bf16 or fp16",
+				o->value[DTYPE]);
 	if (o->value[SIZE] && !take_size(o->value[SIZE], &j.shard_bytes))
-		return ctl_fail(CTL_USAGE, "export: --max-shard-size %s: choose a size, as in 5GB or 500MiB", o->value[SIZE]);
+		return ctl_fail(CTL_USAGE,
+				"export: --max-shard-size %s: choose a size, as in 5GB or 500MiB",
+				o->value[SIZE]);
 	if (o->value[TAG] && !checkpoint_tag_ok(o->value[TAG]))
-		return ctl_fail(CTL_USAGE, "export: --tag %s: is no tag of a checkpoint", o->value[TAG]);
+		return ctl_fail(CTL_USAGE, "export: --tag %s: is no tag of a checkpoint",
+				o->value[TAG]);
 	if (strlen(j.out) > 900)
 		return ctl_fail(CTL_USAGE, "export: the path of the folder is too long");
 	if (o->value[TAG])
 		strcpy(tag, o->value[TAG]);
 	else if (checkpoint_newest(dir, NULL, UINT64_MAX, tag, &step, &j.e) != SHARD_OK)
 		return ctl_fail(CTL_FAILED, "export: %s", j.e.text);
-	if (checkpoint_open(dir, tag, NULL, &j.m, &j.e) != SHARD_OK || checkpoint_path(j.path, dir, tag, &j.e) != SHARD_OK ||
+	if (checkpoint_open(dir, tag, NULL, &j.m, &j.e) != SHARD_OK ||
+	    checkpoint_path(j.path, dir, tag, &j.e) != SHARD_OK ||
 	    checkpoint_fits(j.path, j.m, &j.e) != SHARD_OK)
 		return ctl_fail(CTL_FAILED, "export: %s", j.e.text);
 	if (!j.dtype)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two snapshots of a daemon become rates. top.c calls figures_make() once per interval and prints what it returns, as JSON or through
- * figures_print(). A field that an older daemon does not send is left out or 0. Bytes of a rank are the gradients that it pushed;
- * bytes of a node are what its connections carried. */
+/* Two snapshots of a daemon become rates. top.c calls figures_make() once per interval and prints
+ * what it returns, as JSON or through figures_print(). A field that an older daemon does not send
+ * is left out or 0. Bytes of a rank are the gradients that it pushed; bytes of a node are what its
+ * connections carried. */
 #include "ctl/figures.h"
 
 #include "ctl/ctl.h"
@@ -45,15 +46,20 @@ static double rate(double before, double now, double seconds)
 
 static json_t *node_make(const json_t *before, const json_t *n, double seconds)
 {
-	json_t *o = json_pack("{s:s, s:s, s:b, s:f}", "name", text(n, "name"), "state", text(n, "state"), "coordinator",
-			      json_is_true(json_object_get(n, "coordinator")), "since_s", real(n, "since_s"));
+	json_t *o = json_pack("{s:s, s:s, s:b, s:f}", "name", text(n, "name"), "state",
+			      text(n, "state"), "coordinator",
+			      json_is_true(json_object_get(n, "coordinator")), "since_s",
+			      real(n, "since_s"));
 
 	if (!before)
 		before = n;
 	if (json_object_get(n, "in_bytes")) {
-		json_object_set_new(o, "in_bytes_per_s", json_real(rate(real(before, "in_bytes"), real(n, "in_bytes"), seconds)));
-		json_object_set_new(o, "out_bytes_per_s",
-				    json_real(rate(real(before, "out_bytes"), real(n, "out_bytes"), seconds)));
+		json_object_set_new(
+			o, "in_bytes_per_s",
+			json_real(rate(real(before, "in_bytes"), real(n, "in_bytes"), seconds)));
+		json_object_set_new(
+			o, "out_bytes_per_s",
+			json_real(rate(real(before, "out_bytes"), real(n, "out_bytes"), seconds)));
 	}
 	return o;
 }
@@ -61,7 +67,8 @@ static json_t *node_make(const json_t *before, const json_t *n, double seconds)
 /* Chunks that a rank has pushed since the model's first step. */
 static double chunks_ever(const json_t *model, const json_t *rank)
 {
-	return real(model, "step") * real(json_object_get(model, "chunks"), "nr") + real(rank, "chunks_pushed");
+	return real(model, "step") * real(json_object_get(model, "chunks"), "nr") +
+	       real(rank, "chunks_pushed");
 }
 
 static const json_t *same_rank(const json_t *before, const json_t *rank)
@@ -70,17 +77,19 @@ static const json_t *same_rank(const json_t *before, const json_t *rank)
 	json_t *r;
 
 	json_array_foreach(json_object_get(before, "world"), i, r)
-		if (whole(r, "rank") == whole(rank, "rank") && whole(r, "pid") == whole(rank, "pid"))
+		if (whole(r, "rank") == whole(rank, "rank") &&
+		    whole(r, "pid") == whole(rank, "pid"))
 			return r;
 	return NULL;
 }
 
 static json_t *rank_make(const json_t *before, const json_t *m, const json_t *r, double seconds)
 {
-	double elem = strcmp(text(m, "grad"), "fp32") == 0 ? 4 : 2, nr = real(json_object_get(m, "chunks"), "nr");
+	double elem = strcmp(text(m, "grad"), "fp32") == 0 ? 4 : 2,
+	       nr = real(json_object_get(m, "chunks"), "nr");
 	const json_t *then = same_rank(before, r);
-	json_t *o = json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)whole(r, "rank"), "node", text(r, "node"), "pid",
-			      (json_int_t)whole(r, "pid"));
+	json_t *o = json_pack("{s:I, s:s, s:I}", "rank", (json_int_t)whole(r, "rank"), "node",
+			      text(r, "node"), "pid", (json_int_t)whole(r, "pid"));
 
 	if (!json_object_get(r, "chunks_pushed"))
 		return o; /* a rank of another node: that daemon knows */
@@ -88,8 +97,9 @@ static json_t *rank_make(const json_t *before, const json_t *m, const json_t *r,
 	json_object_set_new(o, "chunks_pushed", json_integer(whole(r, "chunks_pushed")));
 	json_object_set_new(o, "wait_s", json_real(real(r, "wait_s")));
 	json_object_set_new(o, "bytes_per_s",
-			    json_real(then && nr > 0 ? rate(chunks_ever(before, then), chunks_ever(m, r), seconds) / nr *
-							       real(m, "numel") * elem
+			    json_real(then && nr > 0 ? rate(chunks_ever(before, then),
+							    chunks_ever(m, r), seconds) /
+							       nr * real(m, "numel") * elem
 						     : 0));
 	return o;
 }
@@ -104,11 +114,12 @@ static json_t *model_make(const json_t *before, const json_t *m, double seconds)
 		before = NULL;
 	json_array_foreach(json_object_get(m, "world"), i, r)
 		json_array_append_new(ranks, rank_make(before, m, r, seconds));
-	o = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:o}", "name", text(m, "name"), "state", text(m, "state"),
-		      "step", (json_int_t)whole(m, "step"), "attempt", (json_int_t)whole(m, "attempt"), "phase", text(m, "phase"),
-		      "chunks", (json_int_t)whole(json_object_get(m, "chunks"), "nr"), "steps_per_s",
-		      before ? rate(real(before, "step"), real(m, "step"), seconds) : 0.0, "step_s", real(last, "step_s"), "wait_s",
-		      real(last, "wait_s"), "ranks", ranks);
+	o = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:f, s:f, s:f, s:o}", "name", text(m, "name"),
+		      "state", text(m, "state"), "step", (json_int_t)whole(m, "step"), "attempt",
+		      (json_int_t)whole(m, "attempt"), "phase", text(m, "phase"), "chunks",
+		      (json_int_t)whole(json_object_get(m, "chunks"), "nr"), "steps_per_s",
+		      before ? rate(real(before, "step"), real(m, "step"), seconds) : 0.0, "step_s",
+		      real(last, "step_s"), "wait_s", real(last, "wait_s"), "ranks", ranks);
 	if (o && text(m, "waits")[0])
 		json_object_set_new(o, "waits", json_string(text(m, "waits")));
 	if (o && text(m, "lost")[0])
@@ -125,13 +136,19 @@ json_t *figures_make(const json_t *before, const json_t *now, double seconds)
 	if (before && whole(before, "incarnation") != whole(now, "incarnation"))
 		before = NULL;
 	json_array_foreach(json_object_get(now, "nodes"), i, x)
-		json_array_append_new(nodes, node_make(named(json_object_get(before, "nodes"), text(x, "name")), x, seconds));
+		json_array_append_new(
+			nodes, node_make(named(json_object_get(before, "nodes"), text(x, "name")),
+					 x, seconds));
 	json_array_foreach(json_object_get(now, "models"), i, x)
-		json_array_append_new(models, model_make(named(json_object_get(before, "models"), text(x, "name")), x, seconds));
-	return json_pack("{s:s, s:I, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "node", text(now, "node"), "pid",
-			 (json_int_t)whole(now, "pid"), "uptime_s", real(now, "uptime_s"), "connections",
-			 (json_int_t)whole(now, "connections"), "memory_used", (json_int_t)whole(budget, "used"), "memory_total",
-			 (json_int_t)whole(budget, "total"), "interval_s", seconds, "nodes", nodes, "models", models);
+		json_array_append_new(models, model_make(named(json_object_get(before, "models"),
+							       text(x, "name")),
+							 x, seconds));
+	return json_pack("{s:s, s:I, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "node", text(now, "node"),
+			 "pid", (json_int_t)whole(now, "pid"), "uptime_s", real(now, "uptime_s"),
+			 "connections", (json_int_t)whole(now, "connections"), "memory_used",
+			 (json_int_t)whole(budget, "used"), "memory_total",
+			 (json_int_t)whole(budget, "total"), "interval_s", seconds, "nodes", nodes,
+			 "models", models);
 }
 
 /* --- as text --- */
@@ -152,24 +169,27 @@ static void print_model(const json_t *m, FILE *out)
 	size_t i;
 	json_t *r;
 
-	fprintf(out, "\nmodel \"%s\": %s, step %lld, %.2f step/s, attempt %lld, %s, last step %.3f s, waits %.3f s\n",
-		text(m, "name"), text(m, "state"), whole(m, "step"), real(m, "steps_per_s"), whole(m, "attempt"), text(m, "phase"),
-		real(m, "step_s"), real(m, "wait_s"));
+	fprintf(out,
+		"\nmodel \"%s\": %s, step %lld, %.2f step/s, attempt %lld, %s, last step %.3f s, "
+		"waits %.3f s\n",
+		text(m, "name"), text(m, "state"), whole(m, "step"), real(m, "steps_per_s"),
+		whole(m, "attempt"), text(m, "phase"), real(m, "step_s"), real(m, "wait_s"));
 	if (text(m, "lost")[0])
 		fprintf(out, "lost: %s\n", text(m, "lost"));
 	if (text(m, "waits")[0])
 		fprintf(out, "%s\n", text(m, "waits"));
 	if (json_array_size(ranks) > 0)
-		fprintf(out, "%4s %-16s %8s %-10s %15s %9s %12s\n", "RANK", "NODE", "PID", "STATE", "CHUNKS PUSHED", "WAIT",
-			"BYTES/S");
+		fprintf(out, "%4s %-16s %8s %-10s %15s %9s %12s\n", "RANK", "NODE", "PID", "STATE",
+			"CHUNKS PUSHED", "WAIT", "BYTES/S");
 	json_array_foreach((json_t *)(uintptr_t)ranks, i, r) {
-		fprintf(out, "%4lld %-16.16s %8lld ", whole(r, "rank"), text(r, "node"), whole(r, "pid"));
+		fprintf(out, "%4lld %-16.16s %8lld ", whole(r, "rank"), text(r, "node"),
+			whole(r, "pid"));
 		if (!json_object_get(r, "state")) {
 			fprintf(out, "(its node knows)\n");
 			continue;
 		}
-		fprintf(out, "%-10s %7lld/%-7lld %7.1f s", text(r, "state"), whole(r, "chunks_pushed"), whole(m, "chunks"),
-			real(r, "wait_s"));
+		fprintf(out, "%-10s %7lld/%-7lld %7.1f s", text(r, "state"),
+			whole(r, "chunks_pushed"), whole(m, "chunks"), real(r, "wait_s"));
 		print_rate(out, r, "bytes_per_s");
 		fprintf(out, "\n");
 	}
@@ -182,9 +202,9 @@ void figures_print(const json_t *f, FILE *out)
 	size_t i;
 	json_t *x;
 
-	fprintf(out, "node %s: pid %lld, up %.0f s, %lld connections, %s of %s promised\n", text(f, "node"), whole(f, "pid"),
-		real(f, "uptime_s"), whole(f, "connections"), ctl_bytes(used, real(f, "memory_used")),
-		ctl_bytes(total, real(f, "memory_total")));
+	fprintf(out, "node %s: pid %lld, up %.0f s, %lld connections, %s of %s promised\n",
+		text(f, "node"), whole(f, "pid"), real(f, "uptime_s"), whole(f, "connections"),
+		ctl_bytes(used, real(f, "memory_used")), ctl_bytes(total, real(f, "memory_total")));
 	fprintf(out, "\n%-16s %-6s %12s %12s  %s\n", "NODE", "STATE", "IN/S", "OUT/S", "SINCE");
 	json_array_foreach((json_t *)(uintptr_t)nodes, i, x) {
 		fprintf(out, "%-16.16s %-6s", text(x, "name"), text(x, "state"));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* figures.h: what `shardctl top` shows, from two answers of a daemon to STATUS. Pure: JSON in, JSON or text out. */
+/* figures.h: what `shardctl top` shows, from two answers of a daemon to STATUS. Pure: JSON in, JSON
+ * or text out. */
 #ifndef SHARD_CTL_FIGURES_H
 #define SHARD_CTL_FIGURES_H
 

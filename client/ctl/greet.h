@@ -7,9 +7,12 @@
 
 #include "shard.pb-c.h"
 
-typedef void (*ctl_heard_fn)(void *arg, const Shard__Hello *hello); /* hello is there during the call only */
+typedef void (*ctl_heard_fn)(void *arg,
+			     const Shard__Hello *hello); /* hello is there during the call only */
 
-/* Connects to o->address, says HELLO and hears the answer, by o->timeout_ns. Fails as ctl_ask() does. */
-enum shard_status ctl_greet(const struct ctl_options *o, ctl_heard_fn heard, void *arg, struct err *e);
+/* Connects to o->address, says HELLO and hears the answer, by o->timeout_ns. Fails as ctl_ask()
+ * does. */
+enum shard_status ctl_greet(const struct ctl_options *o, ctl_heard_fn heard, void *arg,
+			    struct err *e);
 
 #endif

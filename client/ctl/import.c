@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl import SRC DIR --name NAME`: a checkpoint of ours from safetensors files, whoever wrote them. Happy path: SRC is a
- * file, an index, or a folder with one of them → headers → tensors in the order of files and offsets → fp32 parts of bounded
- * size → manifest with the layout, the master weights alone: moments begin at zero. Fails (exit 1) on a dtype that no weights
- * have, a weight that is inf or nan, a name twice, a shard that is missing, an index that contradicts its files: named; nothing
- * is left behind. */
+/* `shardctl import SRC DIR --name NAME`: a checkpoint of ours from safetensors files, whoever wrote
+ * them. Happy path: SRC is a file, an index, or a folder with one of them → headers → tensors in
+ * the order of files and offsets → fp32 parts of bounded size → manifest with the layout, the
+ * master weights alone: moments begin at zero. Fails (exit 1) on a dtype that no weights have, a
+ * weight that is inf or nan, a name twice, a shard that is missing, an index that contradicts its
+ * files: named; nothing is left behind. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 #include "ctl/source.h"
@@ -22,16 +23,21 @@
 
 enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG, NONFINITE };
 
-#define PART_ELEMS (64ull << 20) /* 256 MiB are in memory at a time; more only where there would be too many files */
+#define PART_ELEMS                                                                                 \
+	(64ull << 20) /* 256 MiB are in memory at a time; more only where there would be too many  \
+			 files */
 
 const struct argp_option ctl_import_options[] = {
 	{"name", CTL_KEY + NAME, "NAME", 0, "of the model: 1 to 64 of [a-z0-9._-]", 0},
-	{"settings", CTL_KEY + SETTINGS, "TEXT", 0, "as in \"optimizer=adamw lr=3e-4\": keys of [model]", 0},
-	{"image", CTL_KEY + IMAGE, "TYPE", 0, "of parameters: bf16, fp16 or fp32 (default: bf16)", 0},
+	{"settings", CTL_KEY + SETTINGS, "TEXT", 0,
+	 "as in \"optimizer=adamw lr=3e-4\": keys of [model]", 0},
+	{"image", CTL_KEY + IMAGE, "TYPE", 0, "of parameters: bf16, fp16 or fp32 (default: bf16)",
+	 0},
 	{"grad", CTL_KEY + GRAD, "TYPE", 0, "of gradients (default: as --image)", 0},
 	{"step", CTL_KEY + STEP, "N", 0, "that the weights are of (default: 0)", 0},
 	{"tag", CTL_KEY + TAG, "TAG", 0, "of the checkpoint (default: global_step{N})", 0},
-	{"allow-nonfinite", CTL_KEY + NONFINITE, NULL, 0, "take weights that are inf or nan as they are", 0},
+	{"allow-nonfinite", CTL_KEY + NONFINITE, NULL, 0,
+	 "take weights that are inf or nan as they are", 0},
 	{0},
 };
 
@@ -63,7 +69,8 @@ static bool take_settings(struct job *j, const char *text)
 		size_t word = strcspn(at, " \t");
 
 		if (!memchr(at, '=', word) || *at == '=') {
-			ctl_fail(CTL_USAGE, "import: --settings: \"%.*s\": write key=value", (int)word, at);
+			ctl_fail(CTL_USAGE, "import: --settings: \"%.*s\": write key=value",
+				 (int)word, at);
 			return false;
 		}
 		if (strncmp(at, "optimizer=", 10) == 0) {
@@ -75,14 +82,16 @@ static bool take_settings(struct job *j, const char *text)
 		ctl_fail(CTL_USAGE, "import: --settings: is too long");
 		return false;
 	}
-	return text_of(&j->m.settings, text, strlen(text)) && text_of(&j->m.optimizer, optimizer, n);
+	return text_of(&j->m.settings, text, strlen(text)) &&
+	       text_of(&j->m.optimizer, optimizer, n);
 }
 
 static bool take_dtype(const struct ctl_options *o, int option, enum shard_dtype *to)
 {
 	if (!o->value[option] || dtype_parse(o->value[option], to))
 		return true;
-	ctl_fail(CTL_USAGE, "import: --%s %s: choose bf16, fp16 or fp32", ctl_import_options[option].name, o->value[option]);
+	ctl_fail(CTL_USAGE, "import: --%s %s: choose bf16, fp16 or fp32",
+		 ctl_import_options[option].name, o->value[option]);
 	return false;
 }
 
@@ -91,7 +100,8 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 	const char *name = o->value[NAME] ? o->value[NAME] : "", *step = o->value[STEP];
 	char *end;
 
-	if (strlen(name) < 1 || strlen(name) > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(name)) {
+	if (strlen(name) < 1 || strlen(name) > 64 ||
+	    strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(name)) {
 		ctl_fail(CTL_USAGE, "import: --name %s: write 1 to 64 of [a-z0-9._-]", name);
 		return false;
 	}
@@ -106,7 +116,9 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 	}
 	checkpoint_tag(j->tag, j->m.step);
 	if (o->value[TAG] && !checkpoint_tag_ok(o->value[TAG])) {
-		ctl_fail(CTL_USAGE, "import: --tag %s: 1 to 64 of [A-Za-z0-9._-], not starting with a dot", o->value[TAG]);
+		ctl_fail(CTL_USAGE,
+			 "import: --tag %s: 1 to 64 of [A-Za-z0-9._-], not starting with a dot",
+			 o->value[TAG]);
 		return false;
 	}
 	if (o->value[TAG])
@@ -115,7 +127,8 @@ static bool take_options(struct job *j, const struct ctl_options *o)
 	if (!take_dtype(o, IMAGE, &j->m.image))
 		return false;
 	j->m.grad = j->m.image;
-	return take_dtype(o, GRAD, &j->m.grad) && take_settings(j, o->value[SETTINGS] ? o->value[SETTINGS] : "");
+	return take_dtype(o, GRAD, &j->m.grad) &&
+	       take_settings(j, o->value[SETTINGS] ? o->value[SETTINGS] : "");
 }
 
 /* --- layout --- */
@@ -128,7 +141,8 @@ static bool make_manifest(struct job *j)
 
 	if (getrandom(id, sizeof(id), 0) != sizeof(id))
 		id[0] = (uint64_t)getpid();
-	snprintf(m->run_id, sizeof(m->run_id), "%016llx%016llx", (unsigned long long)id[0], (unsigned long long)id[1]);
+	snprintf(m->run_id, sizeof(m->run_id), "%016llx%016llx", (unsigned long long)id[0],
+		 (unsigned long long)id[1]);
 	snprintf(m->release, sizeof(m->release), "%s", SHARD_RELEASE);
 	m->kinds[0] = SHARD_MASTER;
 	m->kinds_nr = 1;
@@ -149,7 +163,9 @@ static bool make_manifest(struct job *j)
 		memcpy(t->shape, x->shape, sizeof(t->shape));
 		j->elems += x->bytes / dtype_bytes(x->dtype);
 	}
-	j->part_elems = j->elems / (MANIFEST_FILES_MAX - 8) > PART_ELEMS ? j->elems / (MANIFEST_FILES_MAX - 8) : PART_ELEMS;
+	j->part_elems = j->elems / (MANIFEST_FILES_MAX - 8) > PART_ELEMS
+				? j->elems / (MANIFEST_FILES_MAX - 8)
+				: PART_ELEMS;
 	if (j->part_elems > j->elems)
 		j->part_elems = j->elems;
 	most = (uint32_t)(j->elems / j->part_elems + 1);
@@ -167,14 +183,16 @@ static bool put_part(struct job *j, const struct part_run *runs, uint32_t runs_n
 	if (runs_nr == 0)
 		return true;
 	snprintf(name, sizeof(name), "import-%05u.safetensors", j->m.files_nr + 1);
-	if (part_write(j->path, name, runs, runs_nr, NULL, 0, &j->m.files[j->m.files_nr], NULL, &j->e) != SHARD_OK)
+	if (part_write(j->path, name, runs, runs_nr, NULL, 0, &j->m.files[j->m.files_nr], NULL,
+		       &j->e) != SHARD_OK)
 		return false;
 	j->m.files_nr++;
 	return true;
 }
 
 /* A weight that is none would make every step's gradient one, too: it is found here, by name. */
-static bool all_finite(struct job *j, const char *tensor, uint64_t first, const float *w, uint64_t n)
+static bool all_finite(struct job *j, const char *tensor, uint64_t first, const float *w,
+		       uint64_t n)
 {
 	for (uint64_t i = 0; i < n; i++) {
 		if (isfinite(w[i]))
@@ -182,7 +200,9 @@ static bool all_finite(struct job *j, const char *tensor, uint64_t first, const 
 		j->nonfinite++;
 		if (j->allow_nonfinite)
 			continue;
-		err_set(&j->e, SHARD_BAD_ARG, "tensor %.200s: element %llu is %s: no weight; --allow-nonfinite takes it as it is",
+		err_set(&j->e, SHARD_BAD_ARG,
+			"tensor %.200s: element %llu is %s: no weight; --allow-nonfinite takes it "
+			"as it is",
 			tensor, (unsigned long long)(first + i),
 			isnan(w[i]) ? "nan"
 			: w[i] > 0  ? "inf"
@@ -206,7 +226,8 @@ static bool put_parts(struct job *j, struct part_run *runs)
 			if (source_read(j->source, i, at, n, j->part + used, &j->e) != SHARD_OK ||
 			    !all_finite(j, x->name, at, j->part + used, n))
 				return false;
-			runs[nr++] = (struct part_run){SHARD_MASTER, x->name, at, n, j->part + used};
+			runs[nr++] =
+				(struct part_run){SHARD_MASTER, x->name, at, n, j->part + used};
 			used += n;
 			bar_set(&j->bar, j->done += n * dtype_bytes(x->dtype));
 			if (used < j->part_elems)
@@ -224,35 +245,44 @@ static enum ctl_exit run(struct job *j, bool json)
 {
 	struct part_run *runs = calloc((size_t)j->source->tensors_nr + 1, sizeof(*runs));
 	enum shard_status st;
+	int held;
 	bool ok;
 
 	if (!runs || !make_manifest(j)) {
 		free(runs);
 		return ctl_fail(CTL_FAILED, "import: no memory");
 	}
-	st = checkpoint_begin(j->path, j->dir, j->tag, j->m.name, &j->e);
+	st = checkpoint_begin(j->path, j->dir, j->tag, j->m.name, &held, &j->e);
 	if (st != SHARD_OK) {
 		free(runs);
-		return ctl_fail(st == SHARD_EXISTS ? CTL_REFUSED : CTL_FAILED, "import: %s", j->e.text);
+		return ctl_fail(st == SHARD_EXISTS ? CTL_REFUSED : CTL_FAILED, "import: %s",
+				j->e.text);
 	}
 	bar_init(&j->bar, "import", j->source->bytes, isatty(2));
 	ok = put_parts(j, runs);
 	bar_done(&j->bar);
 	free(runs);
-	if (!ok || checkpoint_finish(j->dir, j->tag, &j->m, &j->e) != SHARD_OK) {
+	ok = ok && checkpoint_finish(j->dir, j->tag, &j->m, &j->e) == SHARD_OK;
+	if (!ok)
 		checkpoint_abandon(j->dir, j->tag);
+	if (held >= 0)
+		close(held);
+	if (!ok)
 		return ctl_fail(CTL_FAILED, "import: %s", j->e.text);
-	}
 	if (json)
-		printf("{\"model\": \"%s\", \"tag\": \"%s\", \"step\": %llu, \"tensors\": %u, \"elements\": %llu, \"files\": %u, "
+		printf("{\"model\": \"%s\", \"tag\": \"%s\", \"step\": %llu, \"tensors\": %u, "
+		       "\"elements\": %llu, \"files\": %u, "
 		       "\"nonfinite\": %llu}\n",
-		       j->m.name, j->tag, (unsigned long long)j->m.step, j->m.tensors_nr, (unsigned long long)j->elems,
-		       j->m.files_nr, (unsigned long long)j->nonfinite);
+		       j->m.name, j->tag, (unsigned long long)j->m.step, j->m.tensors_nr,
+		       (unsigned long long)j->elems, j->m.files_nr,
+		       (unsigned long long)j->nonfinite);
 	else
-		printf("%s, step %llu: %u tensors, %llu elements in %s/%s\n", j->m.name, (unsigned long long)j->m.step,
-		       j->m.tensors_nr, (unsigned long long)j->elems, j->dir, j->tag);
+		printf("%s, step %llu: %u tensors, %llu elements in %s/%s\n", j->m.name,
+		       (unsigned long long)j->m.step, j->m.tensors_nr, (unsigned long long)j->elems,
+		       j->dir, j->tag);
 	if (j->nonfinite > 0)
-		fprintf(stderr, "shardctl: import: %llu weights are inf or nan\n", (unsigned long long)j->nonfinite);
+		fprintf(stderr, "shardctl: import: %llu weights are inf or nan\n",
+			(unsigned long long)j->nonfinite);
 	return CTL_OK;
 }
 
@@ -262,8 +292,9 @@ enum ctl_exit ctl_import(const struct ctl_options *o)
 	enum ctl_exit rc = CTL_USAGE;
 
 	if (take_options(&j, o)) {
-		rc = source_open(&j.source, o->words[0], &j.e) == SHARD_OK ? run(&j, o->json)
-									   : ctl_fail(CTL_FAILED, "import: %s", j.e.text);
+		rc = source_open(&j.source, o->words[0], &j.e) == SHARD_OK
+			     ? run(&j, o->json)
+			     : ctl_fail(CTL_FAILED, "import: %s", j.e.text);
 	}
 	source_close(&j.source);
 	for (uint32_t i = 0; i < j.m.files_nr; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shardctl: looks at a running daemon and checks configurations. Subcommands are rows. Options that all of them have may stand before
- * or behind the command's name, its own behind it. What it finds goes to stdout, what went wrong to stderr as one sentence; scripts read
- * the exit code (ctl.h). */
+/* shardctl: looks at a running daemon and checks configurations. Subcommands are rows. Options that
+ * all of them have may stand before or behind the command's name, its own behind it. What it finds
+ * goes to stdout, what went wrong to stderr as one sentence; scripts read the exit code (ctl.h). */
 #include "base/check.h"
 #include "ctl/ctl.h"
-#include "spawn.h"
+#include "spawn/spawn.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -15,31 +15,52 @@
 static const struct ctl_command commands[] = {
 	{"status", "", "nodes, models, world, and who is waited for", 0, 0, ctl_status, NULL},
 	{"top", "", "the same in place: ranks, waits, rates", 0, 0, ctl_top, ctl_top_options},
-	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan, ctl_plan_options},
-	{"bench", "", "a made-up model's steps beside the machine's limits", 0, 0, ctl_bench, ctl_bench_options},
-	{"doctor", "", "is this machine fit for shardd? with the remedies", 0, 0, ctl_doctor, ctl_doctor_options},
-	{"model", "list", "models: owner, mode, step, state, bytes", 1, 4, ctl_model, ctl_model_options},
-	{"model", "show NAME", "all about one: settings, groups, placement, tensors", 1, 4, ctl_model, ctl_model_options},
-	{"model", "drop NAME", "frees its memory on every node, for ever", 1, 4, ctl_model, ctl_model_options},
-	{"model", "set NAME KEY VALUE", "lr or clip, from the next step on (or: default)", 1, 4, ctl_model, ctl_model_options},
-	{"model", "pause NAME", "no step after the one in hand", 1, 4, ctl_model, ctl_model_options},
-	{"model", "resume NAME", "goes on, also after it diverged", 1, 4, ctl_model, ctl_model_options},
-	{"model", "kick NAME RANK", "puts a trainer out of the world", 1, 4, ctl_model, ctl_model_options},
-	{"checkpoints", "DIR", "what a folder of checkpoints holds; --verify", 1, 1, ctl_checkpoints, ctl_checkpoints_options},
-	{"export", "DIR OUT", "weights of a checkpoint as Hugging Face's files", 2, 2, ctl_export, ctl_export_options},
-	{"import", "SRC DIR", "a checkpoint from Hugging Face's files", 2, 2, ctl_import, ctl_import_options},
-	{"save", "NAME", "a checkpoint of a model, while it trains", 1, 1, ctl_save, ctl_save_options},
-	{"restore", "DIR", "a model comes back from a checkpoint", 1, 1, ctl_restore, ctl_restore_options},
-	{"secret", "new [FILE]", "a new cluster secret, into FILE or printed", 1, 2, ctl_secret, ctl_secret_options},
-	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config, ctl_config_options},
-	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config, ctl_config_options},
+	{"plan", "", "bytes per device and node: ZeRO, and with shardd", 0, 0, ctl_plan,
+	 ctl_plan_options},
+	{"bench", "", "a made-up model's steps beside the machine's limits", 0, 0, ctl_bench,
+	 ctl_bench_options},
+	{"doctor", "", "is this machine fit for shardd? with the remedies", 0, 0, ctl_doctor,
+	 ctl_doctor_options},
+	{"model", "list", "models: owner, mode, step, state, bytes", 1, 4, ctl_model,
+	 ctl_model_options},
+	{"model", "show NAME", "all about one: settings, groups, placement, tensors", 1, 4,
+	 ctl_model, ctl_model_options},
+	{"model", "drop NAME", "frees its memory on every node, for ever", 1, 4, ctl_model,
+	 ctl_model_options},
+	{"model", "set NAME KEY VALUE", "lr or clip, from the next step on (or: default)", 1, 4,
+	 ctl_model, ctl_model_options},
+	{"model", "pause NAME", "no step after the one in hand", 1, 4, ctl_model,
+	 ctl_model_options},
+	{"model", "resume NAME", "goes on, also after it diverged", 1, 4, ctl_model,
+	 ctl_model_options},
+	{"model", "kick NAME RANK", "puts a trainer out of the world", 1, 4, ctl_model,
+	 ctl_model_options},
+	{"checkpoints", "DIR", "what a folder of checkpoints holds; --verify", 1, 1,
+	 ctl_checkpoints, ctl_checkpoints_options},
+	{"export", "DIR OUT", "weights of a checkpoint as Hugging Face's files", 2, 2, ctl_export,
+	 ctl_export_options},
+	{"import", "SRC DIR", "a checkpoint from Hugging Face's files", 2, 2, ctl_import,
+	 ctl_import_options},
+	{"save", "NAME", "a checkpoint of a model, while it trains", 1, 1, ctl_save,
+	 ctl_save_options},
+	{"restore", "DIR", "a model comes back from a checkpoint", 1, 1, ctl_restore,
+	 ctl_restore_options},
+	{"secret", "new [FILE]",
+	 "a new key for [cluster] secret or node_secret, into FILE or printed", 1, 2, ctl_secret,
+	 ctl_secret_options},
+	{"config", "check FILE", "is FILE a configuration that shardd takes?", 1, 2, ctl_config,
+	 ctl_config_options},
+	{"config", "explain", "every option with its value and who set it", 1, 2, ctl_config,
+	 ctl_config_options},
 };
 
 enum { OPT_TIMEOUT = 256, OPT_JSON, OPT_SECRET };
 
 static const struct argp_option argp_rows[] = {
-	{"address", 'a', "ADDRESS", 0, "unix:/path, host:port or spawn:NAME (default: $SHARD_ADDRESS, then " CTL_ADDRESS ")", 0},
-	{"secret", OPT_SECRET, "FILE", 0, "the cluster's secret, for host:port (default: $SHARD_SECRET)", 0},
+	{"address", 'a', "ADDRESS", 0,
+	 "unix:/path, host:port or spawn:NAME (default: $SHARD_ADDRESS, then " CTL_ADDRESS ")", 0},
+	{"secret", OPT_SECRET, "FILE", 0,
+	 "the cluster's secret, for host:port (default: $SHARD_SECRET)", 0},
 	{"timeout", OPT_TIMEOUT, "SECONDS", 0, "give up after this (default: 5)", 0},
 	{"json", OPT_JSON, NULL, 0, "print JSON", 0},
 	{"version", 'V', NULL, 0, "print the version and exit", 0},
@@ -104,8 +125,10 @@ static error_t on_own(int key, char *arg, struct argp_state *state)
 		p->word[p->options.words_nr++] = arg;
 		return 0;
 	case ARGP_KEY_END:
-		if (p->options.words_nr < p->command->words_min || p->options.words_nr > p->command->words_max)
-			argp_error(state, "write %s%s%s", p->command->name, p->command->words[0] ? " " : "", p->command->words);
+		if (p->options.words_nr < p->command->words_min ||
+		    p->options.words_nr > p->command->words_max)
+			argp_error(state, "write %s%s%s", p->command->name,
+				   p->command->words[0] ? " " : "", p->command->words);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -115,7 +138,13 @@ static error_t on_own(int key, char *arg, struct argp_state *state)
 static void parse_own(struct parsed *p, struct argp_state *state)
 {
 	const struct argp_child children[] = {{&common, 0, "Options of all commands:", 10}, {0}};
-	const struct argp argp = {p->command->options, on_own, p->command->words, p->command->help, children, NULL, NULL};
+	const struct argp argp = {p->command->options,
+				  on_own,
+				  p->command->words,
+				  p->command->help,
+				  children,
+				  NULL,
+				  NULL};
 	char name[64];
 
 	snprintf(name, sizeof(name), "shardctl %s", p->command->name);
@@ -137,7 +166,8 @@ static error_t on_first(int key, char *arg, struct argp_state *state)
 	case ARGP_KEY_ARG:
 		for (size_t i = 0; i < NR(commands) && !p->command; i++)
 			if (strcmp(commands[i].name, arg) == 0)
-				p->command = &commands[i]; /* a second row with this name is for --help */
+				p->command = &commands[i]; /* a second row with this name is for
+							      --help */
 		if (!p->command)
 			argp_error(state, "%s: no such command", arg);
 		parse_own(p, state);
@@ -165,7 +195,8 @@ static char *help_filter(int key, const char *text, void *input)
 		snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].words);
 		fprintf(f, "  %-24s %s\n", left, commands[i].help);
 	}
-	fprintf(f, "\nExit status: 0 ok, 1 failed or differs, 2 usage, 3 unreachable,\n4 configuration, 5 refused.");
+	fprintf(f, "\nExit status: 0 ok, 1 failed or differs, 2 usage, 3 unreachable,\n4 "
+		   "configuration, 5 refused.");
 	fclose(f);
 	return out;
 }
@@ -175,7 +206,10 @@ static enum ctl_exit said(enum ctl_exit rc)
 {
 	bool ok = fflush(stdout) == 0 && !ferror(stdout);
 
-	return ok || rc != CTL_OK ? rc : ctl_fail(CTL_FAILED, "the standard output cannot be written: %s", strerror(errno));
+	return ok || rc != CTL_OK
+		       ? rc
+		       : ctl_fail(CTL_FAILED, "the standard output cannot be written: %s",
+				  strerror(errno));
 }
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic of `shardctl plan`. Pure: a specification in, bytes out; nothing can fail. What this system takes mirrors the daemon's
- * budget to the page (its unit test compares the two); the rest are the published formulas, with names for their factors. */
+/* The arithmetic of `shardctl plan`. Pure: a specification in, bytes out; nothing can fail. What
+ * this system takes mirrors the daemon's budget to the page (its unit test compares the two); the
+ * rest are the published formulas, with names for their factors. */
 #include "ctl/memory.h"
 
 #include "base/check.h"
@@ -11,7 +12,8 @@
 #define HUGE_BYTES  (2ull << 20)
 #define BLOB_BYTES  (64ull << 10)
 
-/* Bytes per parameter that only the optimizer needs: moments, and the fp32 master of 16-bit parameters. 12 for Adam. */
+/* Bytes per parameter that only the optimizer needs: moments, and the fp32 master of 16-bit
+ * parameters. 12 for Adam. */
 static double optimizer_bytes(const struct memory_spec *m)
 {
 	return 4.0 * m->states + (m->image_bytes < 4 ? 4.0 : 0.0);
@@ -19,10 +21,12 @@ static double optimizer_bytes(const struct memory_spec *m)
 
 double memory_zero(const struct memory_spec *m, int stage)
 {
-	double psi = (double)m->params, n = m->ranks, params = m->image_bytes, grads = m->grad_bytes, rest = optimizer_bytes(m);
+	double psi = (double)m->params, n = m->ranks, params = m->image_bytes,
+	       grads = m->grad_bytes, rest = optimizer_bytes(m);
 
 	CHECK(stage >= 0 && stage <= 3 && m->ranks > 0);
-	return psi * (params / (stage >= 3 ? n : 1) + grads / (stage >= 2 ? n : 1) + rest / (stage >= 1 ? n : 1));
+	return psi * (params / (stage >= 3 ? n : 1) + grads / (stage >= 2 ? n : 1) +
+		      rest / (stage >= 1 ? n : 1));
 }
 
 double memory_zeropp(const struct memory_spec *m)
@@ -35,7 +39,8 @@ static double greater(double a, double b)
 	return a > b ? a : b;
 }
 
-void memory_deepspeed(const struct memory_spec *m, int stage, enum memory_offload offload, bool init, double *host, double *device)
+void memory_deepspeed(const struct memory_spec *m, int stage, enum memory_offload offload,
+		      bool init, double *host, double *device)
 {
 	const double buffers = 1.5, psi = (double)m->params, layer = 4.0 * (double)m->layer;
 	double per_node = m->local, ranks = m->ranks, share = 1.0 / m->nodes, held;
@@ -61,7 +66,8 @@ void memory_deepspeed(const struct memory_spec *m, int stage, enum memory_offloa
 
 const char *memory_item_name(enum memory_item item)
 {
-	static const char *const names[MEMORY_ITEMS] = {"state", "image", "arenas", "landing slots", "node sums", "fixed"};
+	static const char *const names[MEMORY_ITEMS] = {"state",         "image",     "arenas",
+							"landing slots", "node sums", "fixed"};
 
 	CHECK((unsigned)item < MEMORY_ITEMS);
 	return names[item];
@@ -77,15 +83,19 @@ static uint64_t mapped(const struct memory_spec *m, uint64_t bytes)
 	return up(bytes, m->huge && bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES);
 }
 
-/* Chunks go to nodes in turn, so the first node holds most: the last chunk, which may be shorter, is its own only if no other node has
- * as many. Every tensor but the first may be up to 63 elements further on than the sum of those before: half of that is counted. */
+/* Chunks go to nodes in turn, so the first node holds most: the last chunk, which may be shorter,
+ * is its own only if no other node has as many. Every tensor but the first may be up to 63 elements
+ * further on than the sum of those before: half of that is counted. */
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
-	uint64_t elems = up(m->params + (m->tensors - 1) * (ALIGN_ELEMS / 2), ALIGN_ELEMS), last, held, others, segments;
+	uint64_t elems = up(m->params + (m->tensors - 1) * (ALIGN_ELEMS / 2), ALIGN_ELEMS), last,
+		 held, others, segments;
 	uint64_t grad = m->grad_bytes, copies = m->staleness + 1;
-	uint64_t image = up(elems * m->image_bytes, PAGE_BYTES), arena = up(elems * grad, PAGE_BYTES);
+	uint64_t image = up(elems * m->image_bytes, PAGE_BYTES),
+		 arena = up(elems * grad, PAGE_BYTES);
 
-	CHECK(m->params > 0 && m->tensors > 0 && m->nodes > 0 && m->local > 0 && m->chunk_elems >= ALIGN_ELEMS);
+	CHECK(m->params > 0 && m->tensors > 0 && m->nodes > 0 && m->local > 0 &&
+	      m->chunk_elems >= ALIGN_ELEMS);
 	*out = (struct memory_node){.chunks = (elems + m->chunk_elems - 1) / m->chunk_elems};
 	last = elems - (out->chunks - 1) * m->chunk_elems;
 	held = (out->chunks + m->nodes - 1) / m->nodes * m->chunk_elems;
@@ -95,15 +105,20 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	segments = m->tensors + out->chunks - 1;
 	out->held_elems = held;
 	out->bytes[MEMORY_STATE] = mapped(m, up(held * 4, PAGE_BYTES) * (1 + m->states));
-	out->bytes[MEMORY_IMAGE] = mapped(m, up(sizeof(struct image_head) + copies * out->chunks * 8, PAGE_BYTES) + copies * image);
-	out->bytes[MEMORY_ARENAS] = m->local * mapped(m, copies * arena);
+	out->bytes[MEMORY_IMAGE] =
+		mapped(m, up(sizeof(struct image_head) + copies * out->chunks * 8, PAGE_BYTES) +
+				  copies * image);
+	out->bytes[MEMORY_ARENAS] = m->local * copies * arena; /* never reserved huge pages */
 	if (m->staleness > 0)
-		out->stale = out->bytes[MEMORY_IMAGE] + out->bytes[MEMORY_ARENAS] - m->local * mapped(m, arena) -
-			     mapped(m, up(sizeof(struct image_head) + out->chunks * 8, PAGE_BYTES) + image);
+		out->stale =
+			out->bytes[MEMORY_IMAGE] + out->bytes[MEMORY_ARENAS] - m->local * arena -
+			mapped(m,
+			       up(sizeof(struct image_head) + out->chunks * 8, PAGE_BYTES) + image);
 	out->bytes[MEMORY_SLOTS] = mapped(m, up(held * grad, PAGE_BYTES) * (m->nodes - 1));
 	out->bytes[MEMORY_SUMS] =
-		mapped(m, (m->nodes > 1 || m->local > 1 ? up(held * grad, PAGE_BYTES) : 0) + up(others * grad, PAGE_BYTES));
-	out->bytes[MEMORY_FIXED] = (256ull << 10) + m->tensors * 320ull + segments * 24ull + out->chunks * 192ull +
+		mapped(m, up(held * grad, PAGE_BYTES) + up(others * grad, PAGE_BYTES));
+	out->bytes[MEMORY_FIXED] = (256ull << 10) + m->tensors * 320ull + segments * 24ull +
+				   out->chunks * 192ull +
 				   ((uint64_t)m->local + m->ranks) * BLOB_BYTES;
 	for (int i = 0; i < MEMORY_ITEMS; i++)
 		out->total += out->bytes[i];
@@ -114,7 +129,8 @@ double memory_device(const struct memory_spec *m, int stage)
 	double psi = (double)m->params, layer = (double)m->layer;
 
 	CHECK(stage >= 1 && stage <= 3);
-	return m->image_bytes * (stage == 3 ? layer : psi) + m->grad_bytes * (stage == 1 ? psi : layer);
+	return m->image_bytes * (stage == 3 ? layer : psi) +
+	       m->grad_bytes * (stage == 1 ? psi : layer);
 }
 
 /* --- traffic --- */
@@ -124,16 +140,19 @@ double memory_traffic_zero(const struct memory_spec *m, int stage)
 	double psi = (double)m->params;
 
 	CHECK(stage >= 0 && stage <= 3);
-	return psi * (stage == 3 ? 2.0 * m->image_bytes + m->grad_bytes : (double)m->image_bytes + m->grad_bytes);
+	return psi * (stage == 3 ? 2.0 * m->image_bytes + m->grad_bytes
+				 : (double)m->image_bytes + m->grad_bytes);
 }
 
-/* Of 16-bit elements: int8 parameters in the forward gather, a copy inside the node in the backward gather, int4 gradients. */
+/* Of 16-bit elements: int8 parameters in the forward gather, a copy inside the node in the backward
+ * gather, int4 gradients. */
 double memory_traffic_zeropp(const struct memory_spec *m)
 {
 	return 2.0 * (0.5 + 0.0 + 0.25) * (double)m->params;
 }
 
-/* Contributions to chunks held elsewhere go out once per node; each chunk held here goes to every other node. */
+/* Contributions to chunks held elsewhere go out once per node; each chunk held here goes to every
+ * other node. */
 double memory_traffic_node(const struct memory_spec *m)
 {
 	double psi = (double)m->params, share = 1.0 / m->nodes;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl model`: the life of models: list and show look at a daemon's own JSON; drop, set, pause, resume and kick are one request
- * each, which the coordinator answers when it holds on every node. Subcommands are rows. Fails with the daemon's sentence and
- * the exit code for its status (ctl_exit_of): 5 for what it refuses. */
+/* `shardctl model`: the life of models: list and show look at a daemon's own JSON; drop, set,
+ * pause, resume and kick are one request each, which the coordinator answers when it holds on every
+ * node. Subcommands are rows. Fails with the daemon's sentence and the exit code for its status
+ * (ctl_exit_of): 5 for what it refuses. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
@@ -16,7 +17,8 @@
 enum { FORCE, WHY, TENSORS };
 
 const struct argp_option ctl_model_options[] = {
-	{"force", CTL_KEY + FORCE, NULL, 0, "drop: joined trainers are put out; a node that is away is told when it is back", 0},
+	{"force", CTL_KEY + FORCE, NULL, 0,
+	 "drop: joined trainers are put out; a node that is away is told when it is back", 0},
 	{"why", CTL_KEY + WHY, "TEXT", 0, "kick: what the trainer and its world are told", 0},
 	{"tensors", CTL_KEY + TENSORS, NULL, 0, "show: each tensor, too", 0},
 	{0},
@@ -25,7 +27,8 @@ const struct argp_option ctl_model_options[] = {
 struct subcommand {
 	const char *name, *words;
 	int words_nr; /* behind the name */
-	enum ctl_exit (*run)(const struct ctl_options *o, shard_client *c, const struct subcommand *s);
+	enum ctl_exit (*run)(const struct ctl_options *o, shard_client *c,
+			     const struct subcommand *s);
 	enum manage_action action;
 	const char *done; /* "NAME is ..." */
 };
@@ -75,7 +78,8 @@ static const char *state(const json_t *m)
 	if (strcmp(s, "paused") == 0)
 		return json_is_true(json_object_get(m, "diverged")) ? "diverged" : "paused";
 	if (strcmp(s, "open") == 0)
-		return strcmp(phase, "free") == 0 || whole(m, "attempt") == 0 ? "waiting" : "training";
+		return strcmp(phase, "free") == 0 || whole(m, "attempt") == 0 ? "waiting"
+									      : "training";
 	return s;
 }
 
@@ -96,13 +100,15 @@ static json_t *brief(const json_t *m)
 	json_t *o = json_object();
 
 	for (size_t i = 0; i < 6; i++) {
-		static const char *const keys[] = {"name", "owner", "mode", "step", "generation", "waits"};
+		static const char *const keys[] = {"name", "owner",      "mode",
+						   "step", "generation", "waits"};
 		json_t *v = json_object_get(m, keys[i]);
 
 		if (v)
 			json_object_set(o, keys[i], v);
 	}
-	json_object_set_new(o, "world", json_integer((json_int_t)json_array_size(json_object_get(m, "world"))));
+	json_object_set_new(o, "world",
+			    json_integer((json_int_t)json_array_size(json_object_get(m, "world"))));
 	json_object_set_new(o, "state", json_string(state(m)));
 	json_object_set_new(o, "bytes", json_integer(whole(json_object_get(m, "memory"), "total")));
 	return o;
@@ -117,7 +123,8 @@ static void print_json(json_t *o)
 	json_decref(o);
 }
 
-static enum ctl_exit list(const struct ctl_options *o, shard_client *c, const struct subcommand *sub)
+static enum ctl_exit list(const struct ctl_options *o, shard_client *c,
+			  const struct subcommand *sub)
 {
 	char who[32], bytes[CTL_NUMBER_BYTES];
 	json_t *root, *m, *all = json_array();
@@ -126,14 +133,15 @@ static enum ctl_exit list(const struct ctl_options *o, shard_client *c, const st
 
 	(void)sub;
 	if (st == SHARD_OK && !o->json)
-		printf("%-24s %-12s %-5s %10s %4s %6s %-10s %s\n", "NAME", "OWNER", "MODE", "STEP", "GEN", "WORLD", "STATE",
-		       "BYTES HERE");
+		printf("%-24s %-12s %-5s %10s %4s %6s %-10s %s\n", "NAME", "OWNER", "MODE", "STEP",
+		       "GEN", "WORLD", "STATE", "BYTES HERE");
 	json_array_foreach(json_object_get(root, "models"), i, m) {
 		json_t *b = brief(m);
 
 		if (!o->json)
-			printf("%-24s %-12s %-5s %10lld %4lld %6lld %-10s %s\n", text(b, "name"), owner(m, who), text(b, "mode"),
-			       whole(b, "step"), whole(b, "generation"), whole(b, "world"), text(b, "state"),
+			printf("%-24s %-12s %-5s %10lld %4lld %6lld %-10s %s\n", text(b, "name"),
+			       owner(m, who), text(b, "mode"), whole(b, "step"),
+			       whole(b, "generation"), whole(b, "world"), text(b, "state"),
 			       ctl_bytes(bytes, (double)whole(b, "bytes")));
 		json_array_append_new(all, b);
 	}
@@ -153,8 +161,9 @@ static json_t *tensor_json(const struct shard_info *t)
 
 	for (uint32_t d = 0; d < t->ndim; d++)
 		json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
-	return json_pack("{s:s, s:o, s:I, s:i, s:b}", "name", t->name, "shape", shape, "numel", (json_int_t)t->numel, "group",
-			 (int)t->group, "frozen", (t->flags & SHARD_FROZEN) != 0);
+	return json_pack("{s:s, s:o, s:I, s:i, s:b}", "name", t->name, "shape", shape, "numel",
+			 (json_int_t)t->numel, "group", (int)t->group, "frozen",
+			 (t->flags & SHARD_FROZEN) != 0);
 }
 
 static enum shard_status tensors(shard_client *c, const char *name, json_t **out)
@@ -190,7 +199,8 @@ static void print_tuned(const json_t *tuned, const char *key)
 	const json_t *v = json_object_get(tuned, key);
 
 	if (json_is_number(v))
-		printf("tuned:      %s = %.9g, from the next step after it was set\n", key, json_number_value(v));
+		printf("tuned:      %s = %.9g, from the next step after it was set\n", key,
+		       json_number_value(v));
 }
 
 static void print_model(const json_t *m, const json_t *root)
@@ -203,26 +213,32 @@ static void print_model(const json_t *m, const json_t *root)
 
 	printf("model:      %s, run %s\n", text(m, "name"), text(root, "run_id"));
 	printf("owner:      %s, mode %s\n", owner(m, who), text(m, "mode"));
-	printf("state:      %s, step %lld (%lld applied, %lld skipped), generation %lld, world %zu\n", state(m), whole(m, "step"),
-	       whole(m, "applied"), whole(m, "skipped"), whole(m, "generation"), json_array_size(json_object_get(m, "world")));
+	printf("state:      %s, step %lld (%lld applied, %lld skipped), generation %lld, world "
+	       "%zu\n",
+	       state(m), whole(m, "step"), whole(m, "applied"), whole(m, "skipped"),
+	       whole(m, "generation"), json_array_size(json_object_get(m, "world")));
 	if (text(m, "lost")[0])
 		printf("lost:       %s\n", text(m, "lost"));
 	if (text(m, "waits")[0])
 		printf("waits:      %s\n", text(m, "waits"));
-	printf("parameters: %lld in %lld tensors, gradients %s\n", whole(m, "numel"), whole(m, "tensors"), text(m, "grad"));
+	printf("parameters: %lld in %lld tensors, gradients %s\n", whole(m, "numel"),
+	       whole(m, "tensors"), text(m, "grad"));
 	printf("groups:    ");
 	json_array_foreach(json_object_get(m, "groups"), i, v)
 		printf(" %s", json_string_value(v));
-	printf("%s\nplacement:  %lld chunks of %lld elements:", json_array_size(json_object_get(m, "groups")) ? "" : " none",
-	       whole(chunks, "nr"), whole(chunks, "elems"));
+	printf("%s\nplacement:  %lld chunks of %lld elements:",
+	       json_array_size(json_object_get(m, "groups")) ? "" : " none", whole(chunks, "nr"),
+	       whole(chunks, "elems"));
 	json_object_foreach(json_object_get(chunks, "per_node"), node, v)
 		printf(" %s %lld", node, (long long)json_integer_value(v));
-	printf("\nmemory:     %s on node %s\n", ctl_bytes(bytes, (double)whole(json_object_get(m, "memory"), "total")),
+	printf("\nmemory:     %s on node %s\n",
+	       ctl_bytes(bytes, (double)whole(json_object_get(m, "memory"), "total")),
 	       text(root, "node"));
 	print_tuned(tuned, "lr");
 	print_tuned(tuned, "clip");
 	printf("settings:\n");
-	for (const char *at = text(m, "settings"); *at; at += strspn(at, " ")) { /* no value has a blank */
+	for (const char *at = text(m, "settings"); *at;
+	     at += strspn(at, " ")) { /* no value has a blank */
 		size_t n = strcspn(at, " ");
 
 		printf("  %.*s\n", (int)n, at);
@@ -230,7 +246,8 @@ static void print_model(const json_t *m, const json_t *root)
 	}
 }
 
-static enum ctl_exit show(const struct ctl_options *o, shard_client *c, const struct subcommand *sub)
+static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
+			  const struct subcommand *sub)
 {
 	json_t *root = NULL, *m, *found = NULL, *listed = NULL;
 	const char *name = o->words[1];
@@ -239,9 +256,10 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c, const st
 
 	(void)sub;
 	json_array_foreach(json_object_get(root, "models"), i, m)
-		if (strcmp(text(m, "name"), name) == 0)
+		if (strcmp(text(m, "name"), name) == 0 && strcmp(text(m, "state"), "private") != 0)
 			found = m;
-	if (st == SHARD_OK && (!found || o->value[TENSORS])) /* what there is, the daemon says better */
+	if (st == SHARD_OK &&
+	    (!found || o->value[TENSORS])) /* what there is, the daemon says better */
 		st = tensors(c, name, &listed);
 	if (st == SHARD_OK && !found)
 		st = text_fail(SHARD_AGAIN, "\"%s\" was defined a moment ago: ask again", name);
@@ -263,7 +281,8 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c, const st
 
 /* --- what changes something --- */
 
-static enum ctl_exit change(const struct ctl_options *o, shard_client *c, const struct subcommand *sub)
+static enum ctl_exit change(const struct ctl_options *o, shard_client *c,
+			    const struct subcommand *sub)
 {
 	Shard__Manage m = SHARD__MANAGE__INIT;
 	enum shard_status st;
@@ -280,8 +299,10 @@ static enum ctl_exit change(const struct ctl_options *o, shard_client *c, const 
 	if (sub->action == MANAGE_KICK) {
 		unsigned long rank = strtoul(o->words[2], &end, 10);
 
-		if (end == o->words[2] || *end || o->words[2][0] < '0' || o->words[2][0] > '9' || rank > UINT32_MAX)
-			return ctl_fail(CTL_USAGE, "kick: rank \"%s\": choose a number", o->words[2]);
+		if (end == o->words[2] || *end || o->words[2][0] < '0' || o->words[2][0] > '9' ||
+		    rank > UINT32_MAX)
+			return ctl_fail(CTL_USAGE, "kick: rank \"%s\": choose a number",
+					o->words[2]);
 		m.rank = (uint32_t)rank;
 	}
 	st = manage_ask(c, &m, (int64_t)(o->timeout_ns / NS_PER_MS));
@@ -316,9 +337,12 @@ enum ctl_exit ctl_model(const struct ctl_options *o)
 		if (strcmp(rows[i].name, o->words[0]) == 0)
 			s = &rows[i];
 	if (!s)
-		return ctl_fail(CTL_USAGE, "model %s: choose list, show, drop, set, pause, resume or kick", o->words[0]);
+		return ctl_fail(CTL_USAGE,
+				"model %s: choose list, show, drop, set, pause, resume or kick",
+				o->words[0]);
 	if (o->words_nr != 1 + s->words_nr)
-		return ctl_fail(CTL_USAGE, "write model %s%s%s", s->name, s->words[0] ? " " : "", s->words);
+		return ctl_fail(CTL_USAGE, "write model %s%s%s", s->name, s->words[0] ? " " : "",
+				s->words);
 	opts.address = o->address;
 	opts.secret = o->secret;
 	opts.timeout_ms = (int64_t)(o->timeout_ns / NS_PER_MS);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl plan`: what a model takes per device and per node, before anything is started: data parallel, ZeRO, DeepSpeed's estimates, and
- * this system. Happy path: options → struct memory_spec → rows → a table or JSON. memory.c has the formulas. Nothing is asked
- * of a daemon. Fails: an option that cannot be (exit 2, with what may be chosen). */
+/* `shardctl plan`: what a model takes per device and per node, before anything is started: data
+ * parallel, ZeRO, DeepSpeed's estimates, and this system. Happy path: options → struct memory_spec
+ * → rows → a table or JSON. memory.c has the formulas. Nothing is asked of a daemon. Fails: an
+ * option that cannot be (exit 2, with what may be chosen). */
 #include "ctl/ctl.h"
 #include "ctl/memory.h"
 
@@ -12,22 +13,43 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PARAMS, RANKS, NODES, LOCAL, DTYPE, GRAD_DTYPE, OPTIMIZER, CHUNK_ELEMS, REPLICAS, LAYER, TENSORS, HUGE, STALENESS };
+enum {
+	PARAMS,
+	RANKS,
+	NODES,
+	LOCAL,
+	DTYPE,
+	GRAD_DTYPE,
+	OPTIMIZER,
+	CHUNK_ELEMS,
+	REPLICAS,
+	LAYER,
+	TENSORS,
+	HUGE,
+	STALENESS
+};
 
 const struct argp_option ctl_plan_options[] = {
 	{"params", CTL_KEY + PARAMS, "N", 0, "parameters, as in 7.5B or 350M", 0},
-	{"ranks", CTL_KEY + RANKS, "N", 0, "trainers, one device each (default: nodes times local, else 1)", 0},
+	{"ranks", CTL_KEY + RANKS, "N", 0,
+	 "trainers, one device each (default: nodes times local, else 1)", 0},
 	{"nodes", CTL_KEY + NODES, "N", 0, "nodes, one shardd each (default: 1)", 0},
-	{"local", CTL_KEY + LOCAL, "N", 0, "trainers on one node (default: ranks over nodes, rounded up)", 0},
-	{"dtype", CTL_KEY + DTYPE, "TYPE", 0, "of parameters: bf16, fp16 or fp32 (default: bf16)", 0},
+	{"local", CTL_KEY + LOCAL, "N", 0,
+	 "trainers on one node (default: ranks over nodes, rounded up)", 0},
+	{"dtype", CTL_KEY + DTYPE, "TYPE", 0, "of parameters: bf16, fp16 or fp32 (default: bf16)",
+	 0},
 	{"grad-dtype", CTL_KEY + GRAD_DTYPE, "TYPE", 0, "of gradients (default: as --dtype)", 0},
-	{"optimizer", CTL_KEY + OPTIMIZER, "NAME", 0, "adamw, adam, sgd, adagrad or lion (default: adamw)", 0},
-	{"chunk-elems", CTL_KEY + CHUNK_ELEMS, "N", 0, "a power of two from 1024 on (default: 1Mi)", 0},
+	{"optimizer", CTL_KEY + OPTIMIZER, "NAME", 0,
+	 "adamw, adam, sgd, adagrad or lion (default: adamw)", 0},
+	{"chunk-elems", CTL_KEY + CHUNK_ELEMS, "N", 0, "a power of two from 1024 on (default: 1Mi)",
+	 0},
 	{"replicas", CTL_KEY + REPLICAS, "N", 0, "copies of each chunk: 1 in this release", 0},
-	{"layer", CTL_KEY + LAYER, "N", 0, "parameters of the largest layer (default: a 32nd of all)", 0},
+	{"layer", CTL_KEY + LAYER, "N", 0,
+	 "parameters of the largest layer (default: a 32nd of all)", 0},
 	{"tensors", CTL_KEY + TENSORS, "N", 0, "tensors of the model (default: 1)", 0},
 	{"huge-pages", CTL_KEY + HUGE, "yes|no", 0, "does shardd use them? (default: yes)", 0},
-	{"max-staleness", CTL_KEY + STALENESS, "0|1", 0, "1: two images and arenas, for the delayed update (default: 0)", 0},
+	{"max-staleness", CTL_KEY + STALENESS, "0|1", 0,
+	 "1: two images and arenas, for the delayed update (default: 0)", 0},
 	{0},
 };
 
@@ -55,7 +77,8 @@ static const struct row deepspeed_rows[] = {
 	{"ZeRO-2", "zero2", 2, OFFLOAD_NONE, false},
 	{"ZeRO-3, all offloaded, zero.Init", "zero3_offload_params_init", 3, OFFLOAD_PARAMS, true},
 	{"ZeRO-3, all offloaded", "zero3_offload_params", 3, OFFLOAD_PARAMS, false},
-	{"ZeRO-3, optimizer offloaded, zero.Init", "zero3_offload_init", 3, OFFLOAD_OPTIMIZER, true},
+	{"ZeRO-3, optimizer offloaded, zero.Init", "zero3_offload_init", 3, OFFLOAD_OPTIMIZER,
+	 true},
 	{"ZeRO-3, optimizer offloaded", "zero3_offload", 3, OFFLOAD_OPTIMIZER, false},
 	{"ZeRO-3, zero.Init", "zero3_init", 3, OFFLOAD_NONE, true},
 	{"ZeRO-3", "zero3", 3, OFFLOAD_NONE, false},
@@ -67,8 +90,8 @@ static bool take_count(const struct ctl_options *o, int option, uint64_t max, ui
 {
 	if (!o->value[option] || ctl_count(o->value[option], max, to))
 		return true;
-	ctl_fail(CTL_USAGE, "plan: --%s %s: choose a number from 1 to %llu, as in 8, 350M or 7.5B", ctl_plan_options[option].name,
-		 o->value[option], (unsigned long long)max);
+	ctl_fail(CTL_USAGE, "plan: --%s %s: choose a number from 1 to %llu, as in 8, 350M or 7.5B",
+		 ctl_plan_options[option].name, o->value[option], (unsigned long long)max);
 	return false;
 }
 
@@ -79,7 +102,8 @@ static bool take_dtype(const struct ctl_options *o, int option, uint32_t *bytes)
 	if (!o->value[option])
 		return true;
 	if (!dtype_parse(o->value[option], &dt)) {
-		ctl_fail(CTL_USAGE, "plan: --%s %s: choose bf16, fp16 or fp32", ctl_plan_options[option].name, o->value[option]);
+		ctl_fail(CTL_USAGE, "plan: --%s %s: choose bf16, fp16 or fp32",
+			 ctl_plan_options[option].name, o->value[option]);
 		return false;
 	}
 	*bytes = (uint32_t)dtype_bytes(dt);
@@ -110,8 +134,11 @@ static bool take_world(const struct ctl_options *o, struct memory_spec *m)
 	if (local == 0)
 		local = (ranks + nodes - 1) / nodes;
 	if (ranks > nodes * local || ranks < nodes || ranks < local || ranks > 1u << 20) {
-		ctl_fail(CTL_USAGE, "plan: %llu ranks on %llu nodes with at most %llu each: choose numbers that agree",
-			 (unsigned long long)ranks, (unsigned long long)nodes, (unsigned long long)local);
+		ctl_fail(CTL_USAGE,
+			 "plan: %llu ranks on %llu nodes with at most %llu each: choose numbers "
+			 "that agree",
+			 (unsigned long long)ranks, (unsigned long long)nodes,
+			 (unsigned long long)local);
 		return false;
 	}
 	m->ranks = (uint32_t)ranks;
@@ -128,18 +155,22 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 		ctl_fail(CTL_USAGE, "plan: write --params N, as in --params 7.5B");
 		return false;
 	}
-	if (!take_count(o, PARAMS, 1ull << 44, &m->params) || !take_count(o, CHUNK_ELEMS, 1u << 30, &chunk) ||
+	if (!take_count(o, PARAMS, 1ull << 44, &m->params) ||
+	    !take_count(o, CHUNK_ELEMS, 1u << 30, &chunk) ||
 	    !take_count(o, REPLICAS, 64, &replicas) || !take_count(o, TENSORS, 1u << 20, &tensors))
 		return false;
 	m->layer = (m->params + 31) / 32;
 	if (!take_count(o, LAYER, m->params, &m->layer))
 		return false;
 	if (chunk < 1024 || (chunk & (chunk - 1)) != 0) {
-		ctl_fail(CTL_USAGE, "plan: --chunk-elems %s: choose a power of two from 1024 on", o->value[CHUNK_ELEMS]);
+		ctl_fail(CTL_USAGE, "plan: --chunk-elems %s: choose a power of two from 1024 on",
+			 o->value[CHUNK_ELEMS]);
 		return false;
 	}
 	if (replicas != 1) {
-		ctl_fail(CTL_USAGE, "plan: --replicas %s: this release keeps one copy of each chunk: choose 1", o->value[REPLICAS]);
+		ctl_fail(CTL_USAGE,
+			 "plan: --replicas %s: this release keeps one copy of each chunk: choose 1",
+			 o->value[REPLICAS]);
 		return false;
 	}
 	m->chunk_elems = (uint32_t)chunk;
@@ -159,7 +190,8 @@ static bool take_all(const struct ctl_options *o, struct memory_spec *m)
 	if (o->value[STALENESS] && strcmp(o->value[STALENESS], "0") != 0) {
 		m->staleness = 1;
 		if (strcmp(o->value[STALENESS], "1") != 0) {
-			ctl_fail(CTL_USAGE, "plan: --max-staleness %s: choose 0 or 1", o->value[STALENESS]);
+			ctl_fail(CTL_USAGE, "plan: --max-staleness %s: choose 0 or 1",
+				 o->value[STALENESS]);
 			return false;
 		}
 	}
@@ -176,8 +208,17 @@ static void print_row(const char *name, double device, double host, double traff
 {
 	char d[CTL_NUMBER_BYTES], h[CTL_NUMBER_BYTES], t[CTL_NUMBER_BYTES];
 
-	printf("  %-40s %12s %12s %12s\n", name, ctl_bytes(d, device), host > 0 ? ctl_bytes(h, host) : "-",
-	       traffic > 0 ? ctl_bytes(t, traffic) : "-");
+	printf("  %-40s %12s %12s %12s\n", name, ctl_bytes(d, device),
+	       host > 0 ? ctl_bytes(h, host) : "-", traffic > 0 ? ctl_bytes(t, traffic) : "-");
+}
+
+/* Beside models a daemon sets memory aside for what waits to be sent: a sixteenth of its budget,
+ * and no more than this with the default connections_max. */
+static uint64_t with_queues(const struct memory_spec *m, uint64_t bytes)
+{
+	uint64_t most = (64ull << 20) + (256ull + m->nodes) * (256u << 10), share = bytes / 15 + 1;
+
+	return bytes + (share < most ? share : most);
 }
 
 static void print_node(const struct memory_spec *m, const struct memory_node *n)
@@ -187,30 +228,36 @@ static void print_node(const struct memory_spec *m, const struct memory_node *n)
 
 	printf("\na node's %s: ", ctl_bytes(text, (double)n->total));
 	for (int i = 0; i < MEMORY_ITEMS; i++) {
-		printf("%s%s %s", comma, memory_item_name((enum memory_item)i), ctl_bytes(text, (double)n->bytes[i]));
+		printf("%s%s %s", comma, memory_item_name((enum memory_item)i),
+		       ctl_bytes(text, (double)n->bytes[i]));
 		comma = ", ";
 	}
 	if (n->stale > 0)
 		printf("; %s of it for max_staleness = 1", ctl_bytes(text, (double)n->stale));
-	printf("\n%llu chunks of %u elements; the fullest node holds %llu parameters\n", (unsigned long long)n->chunks,
-	       m->chunk_elems, (unsigned long long)n->held_elems);
-	printf("one update reads and writes %u bytes per parameter: %s on that node\n", memory_update_bytes(m),
+	printf("\n%llu chunks of %u elements; the fullest node holds %llu parameters\n",
+	       (unsigned long long)n->chunks, m->chunk_elems, (unsigned long long)n->held_elems);
+	printf("one update reads and writes %u bytes per parameter: %s on that node\n",
+	       memory_update_bytes(m),
 	       ctl_bytes(text, (double)memory_update_bytes(m) * (double)n->held_elems));
 	printf("in shardd.conf: memory = %lluMiB; model settings: max_world=%u local_world=%u\n",
-	       (unsigned long long)((n->total + (1 << 20) - 1) >> 20), m->ranks, m->local);
+	       (unsigned long long)((with_queues(m, n->total) + (1 << 20) - 1) >> 20), m->ranks,
+	       m->local);
 }
 
 static void print_table(const struct memory_spec *m, const struct memory_node *n)
 {
-	static const char *const stages[] = {"", "shardd, trainer as ZeRO-1", "shardd, trainer as ZeRO-2",
+	static const char *const stages[] = {"", "shardd, trainer as ZeRO-1",
+					     "shardd, trainer as ZeRO-2",
 					     "shardd, trainer as ZeRO-3"};
 	double host, device;
 
-	printf("%llu parameters (largest layer %llu), %u ranks on %u nodes, %u on one\n\n", (unsigned long long)m->params,
-	       (unsigned long long)m->layer, m->ranks, m->nodes, m->local);
+	printf("%llu parameters (largest layer %llu), %u ranks on %u nodes, %u on one\n\n",
+	       (unsigned long long)m->params, (unsigned long long)m->layer, m->ranks, m->nodes,
+	       m->local);
 	printf("  %-40s %12s %12s %12s\n", "", "PER DEVICE", "PER NODE", "RANK'S STEP");
 	for (size_t i = 0; i < NR(zero_rows); i++)
-		print_row(zero_rows[i].name, memory_zero(m, zero_rows[i].stage), 0, memory_traffic_zero(m, zero_rows[i].stage));
+		print_row(zero_rows[i].name, memory_zero(m, zero_rows[i].stage), 0,
+			  memory_traffic_zero(m, zero_rows[i].stage));
 	print_row("ZeRO++ (across nodes)", memory_zeropp(m), 0, memory_traffic_zeropp(m));
 	printf("DeepSpeed's own estimate (16-bit, Adam, buffers of half as much again)\n");
 	for (size_t i = 0; i < NR(deepspeed_rows); i++) {
@@ -229,7 +276,8 @@ static void print_table(const struct memory_spec *m, const struct memory_node *n
 
 static json_t *row_json(const struct row *r, double device, double host)
 {
-	return json_pack("{s:s, s:f, s:f}", "name", r->key, "device_bytes", device, "node_bytes", host);
+	return json_pack("{s:s, s:f, s:f}", "name", r->key, "device_bytes", device, "node_bytes",
+			 host);
 }
 
 static json_t *node_json(const struct memory_node *n)
@@ -237,7 +285,8 @@ static json_t *node_json(const struct memory_node *n)
 	json_t *o = json_object();
 
 	for (int i = 0; i < MEMORY_ITEMS; i++)
-		json_object_set_new(o, memory_item_name((enum memory_item)i), json_integer((json_int_t)n->bytes[i]));
+		json_object_set_new(o, memory_item_name((enum memory_item)i),
+				    json_integer((json_int_t)n->bytes[i]));
 	json_object_set_new(o, "total", json_integer((json_int_t)n->total));
 	return o;
 }
@@ -249,7 +298,8 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 
 	for (size_t i = 0; i < NR(zero_rows); i++) {
 		row = row_json(&zero_rows[i], memory_zero(m, zero_rows[i].stage), 0);
-		json_object_set_new(row, "rank_traffic_bytes", json_real(memory_traffic_zero(m, zero_rows[i].stage)));
+		json_object_set_new(row, "rank_traffic_bytes",
+				    json_real(memory_traffic_zero(m, zero_rows[i].stage)));
 		json_array_append_new(zero, row);
 	}
 	for (size_t i = 0; i < NR(deepspeed_rows); i++) {
@@ -258,12 +308,16 @@ static void print_json(const struct memory_spec *m, const struct memory_node *n)
 		memory_deepspeed(m, r->stage, r->offload, r->init, &host, &device);
 		json_array_append_new(estimates, row_json(r, device, host));
 	}
-	root = json_pack("{s:I, s:I, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, f], s:f, s:i}}", "params",
-			 (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks", (int)m->ranks, "nodes", (int)m->nodes,
-			 "local", (int)m->local, "zero", zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m), "deepspeed",
-			 estimates, "shardd", "node_bytes", node_json(n), "chunks", (json_int_t)n->chunks, "held_elems",
-			 (json_int_t)n->held_elems, "device_bytes", memory_device(m, 1), memory_device(m, 2), memory_device(m, 3),
-			 "node_traffic_bytes", memory_traffic_node(m), "update_bytes_per_param", (int)memory_update_bytes(m));
+	root = json_pack("{s:I, s:I, s:i, s:i, s:i, s:o, s:f, s:o, s:{s:o, s:I, s:I, s:[f, f, f], "
+			 "s:f, s:i}}",
+			 "params", (json_int_t)m->params, "layer", (json_int_t)m->layer, "ranks",
+			 (int)m->ranks, "nodes", (int)m->nodes, "local", (int)m->local, "zero",
+			 zero, "zeropp_traffic_bytes", memory_traffic_zeropp(m), "deepspeed",
+			 estimates, "shardd", "node_bytes", node_json(n), "chunks",
+			 (json_int_t)n->chunks, "held_elems", (json_int_t)n->held_elems,
+			 "device_bytes", memory_device(m, 1), memory_device(m, 2),
+			 memory_device(m, 3), "node_traffic_bytes", memory_traffic_node(m),
+			 "update_bytes_per_param", (int)memory_update_bytes(m));
 	CHECK(root);
 	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 	printf("\n");
@@ -279,8 +333,10 @@ enum ctl_exit ctl_plan(const struct ctl_options *o)
 		return CTL_USAGE;
 	memory_node(&m, &n);
 	if (n.chunks > 1u << 20)
-		return ctl_fail(CTL_USAGE, "plan: %llu chunks, at most 1048576 are possible: raise --chunk-elems",
-				(unsigned long long)n.chunks);
+		return ctl_fail(
+			CTL_USAGE,
+			"plan: %llu chunks, at most 1048576 are possible: raise --chunk-elems",
+			(unsigned long long)n.chunks);
 	if (o->json)
 		print_json(&m, &n);
 	else

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl save`: asks the daemons for a checkpoint of a model and shows how far they are. Training goes on meanwhile. Fails with the
- * daemon's sentence (a path with ENOSPC, a model that has no weights) and the exit code for its status; --timeout is of silence. */
+/* `shardctl save`: asks the daemons for a checkpoint of a model and shows how far they are.
+ * Training goes on meanwhile. Fails with the daemon's sentence (a path with ENOSPC, a model that
+ * has no weights) and the exit code for its status; --timeout is of silence. */
 #include "ctl/saves.h"
 
 #include <jansson.h>
@@ -12,9 +13,11 @@
 enum { DIR_OPTION, TAG, FORCE };
 
 const struct argp_option ctl_save_options[] = {
-	{"dir", CTL_KEY + DIR_OPTION, "DIR", 0, "shared by all nodes (default: the model's checkpoint_dir)", 0},
+	{"dir", CTL_KEY + DIR_OPTION, "DIR", 0,
+	 "shared by all nodes (default: the model's checkpoint_dir)", 0},
 	{"tag", CTL_KEY + TAG, "TAG", 0, "name of the checkpoint (default: global_stepN)", 0},
-	{"force", CTL_KEY + FORCE, NULL, 0, "replace a checkpoint of that tag whatever its step is", 0},
+	{"force", CTL_KEY + FORCE, NULL, 0, "replace a checkpoint of that tag whatever its step is",
+	 0},
 	{0},
 };
 
@@ -49,11 +52,12 @@ static enum ctl_exit connect_to(const struct ctl_options *o, shard_client **c)
 
 static int64_t silence_ms(const struct ctl_options *o)
 {
-	return o->timeout_ns == CTL_TIMEOUT_NS ? SAVES_SILENCE_MS : (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
+	return o->timeout_ns == CTL_TIMEOUT_NS ? SAVES_SILENCE_MS
+					       : (int64_t)(o->timeout_ns / NS_PER_MS) + 1;
 }
 
-enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_ask *ask, struct ckpt_answer *answer,
-			double *seconds)
+enum ctl_exit saves_run(const struct ctl_options *o, bool restore, struct ckpt_ask *ask,
+			struct ckpt_answer *answer, double *seconds)
 {
 	const char *what = restore ? "restore" : "save";
 	uint64_t began = clock_ns();
@@ -87,17 +91,21 @@ enum ctl_exit saves_print(json_t *j)
 	return ok ? CTL_OK : ctl_fail(CTL_FAILED, "the answer cannot be printed");
 }
 
-static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answer *a, double seconds)
+static enum ctl_exit report(const struct ctl_options *o, const struct ckpt_answer *a,
+			    double seconds)
 {
 	char bytes[CTL_NUMBER_BYTES], rate[CTL_NUMBER_BYTES];
 
 	if (o->json)
-		return saves_print(json_pack("{s:s, s:s, s:I, s:I, s:f, s:f}", "name", o->words[0], "path", a->path, "step",
-					     (json_int_t)a->step, "bytes", (json_int_t)a->bytes, "seconds", seconds, "hold_seconds",
-					     (double)a->hold_ns / 1e9));
-	printf("%s: step %llu of \"%s\", %s in %.1f s (%s/s); training was held for %.3f s\n", a->path, (unsigned long long)a->step,
-	       o->words[0], ctl_bytes(bytes, (double)a->bytes), seconds,
-	       ctl_bytes(rate, seconds > 0 ? (double)a->bytes / seconds : 0), (double)a->hold_ns / 1e9);
+		return saves_print(json_pack("{s:s, s:s, s:I, s:I, s:f, s:f}", "name", o->words[0],
+					     "path", a->path, "step", (json_int_t)a->step, "bytes",
+					     (json_int_t)a->bytes, "seconds", seconds,
+					     "hold_seconds", (double)a->hold_ns / 1e9));
+	printf("%s: step %llu of \"%s\", %s in %.1f s (%s/s); training was held for %.3f s\n",
+	       a->path, (unsigned long long)a->step, o->words[0],
+	       ctl_bytes(bytes, (double)a->bytes), seconds,
+	       ctl_bytes(rate, seconds > 0 ? (double)a->bytes / seconds : 0),
+	       (double)a->hold_ns / 1e9);
 	return CTL_OK;
 }
 

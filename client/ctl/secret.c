@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl secret new`: makes a cluster secret. Into a file of its owner's alone, written beside it and moved there whole; or printed, for a
- * pipe. A file that is there stays, but with --force: losing a secret that nodes use locks them out of each other at their next start.
- * Fails: the file cannot be written, or the kernel has no random numbers. */
+/* `shardctl secret new`: makes a cluster secret. Into a file of its owner's alone, written beside
+ * it and moved there whole; or printed, for a pipe. A file that is there stays, but with --force:
+ * losing a secret that nodes use locks them out of each other at their next start. Fails: the file
+ * cannot be written, or the kernel has no random numbers. */
 #include "ctl/ctl.h"
 
 #include "net/auth.h"
@@ -43,12 +44,15 @@ static enum ctl_exit put(const char *path, const char *text, bool force)
 	int fd;
 
 	if (snprintf(part, sizeof(part), "%s.new", path) >= (int)sizeof(part))
-		return ctl_fail(CTL_USAGE, "secret new: a path of at most %zu bytes", sizeof(part) - 5);
+		return ctl_fail(CTL_USAGE, "secret new: a path of at most %zu bytes",
+				sizeof(part) - 5);
 	if (!force && access(path, F_OK) == 0)
-		return ctl_fail(CTL_FAILED, "secret new: %s is there already: --force replaces it", path);
+		return ctl_fail(CTL_FAILED, "secret new: %s is there already: --force replaces it",
+				path);
 	fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
-		return ctl_fail(CTL_FAILED, "secret new: %s cannot be made: %s", part, strerror(errno));
+		return ctl_fail(CTL_FAILED, "secret new: %s cannot be made: %s", part,
+				strerror(errno));
 	good = write_all(fd, text) && fsync(fd) == 0;
 	good = close(fd) == 0 && good;
 	/* link() fails where somebody else made the file meanwhile */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads safetensors files that others wrote. Happy path: what is it (a folder, an index, a file)? → the names of the shards, in
- * order → their headers → one list of tensors, each once, with elements, of a dtype that weights have → the index agrees with
- * it. Fails on each of these, named. */
+/* Reads safetensors files that others wrote. Happy path: what is it (a folder, an index, a file)? →
+ * the names of the shards, in order → their headers → one list of tensors, each once, with
+ * elements, of a dtype that weights have → the index agrees with it. Fails on each of these, named.
+ */
 #include "ctl/source.h"
 
 #include "base/check.h"
@@ -35,8 +36,8 @@ static enum shard_status open_file(struct source *s, struct source_file *f, stru
 	snprintf(path, sizeof(path), "%s/%s", s->dir, f->name);
 	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (f->fd < 0)
-		return err_set(e, errno == ENOENT ? SHARD_NOT_FOUND : SHARD_SYSTEM, "%s: cannot be opened: %s", path,
-			       strerror(errno));
+		return err_set(e, errno == ENOENT ? SHARD_NOT_FOUND : SHARD_SYSTEM,
+			       "%s: cannot be opened: %s", path, strerror(errno));
 	if (fstat(f->fd, &st) != 0 || !S_ISREG(st.st_mode) || pread(f->fd, first, 8, 0) != 8)
 		return err_set(e, SHARD_PROTOCOL, "%s: is no safetensors file", path);
 	rc = safetensors_header_bytes(first, (uint64_t)st.st_size, path, &bytes, e);
@@ -48,7 +49,8 @@ static enum shard_status open_file(struct source *s, struct source_file *f, stru
 		ssize_t n = pread(f->fd, json + got, bytes - got, (off_t)(8 + got));
 
 		if (n <= 0)
-			rc = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path, n ? strerror(errno) : "it ends early");
+			rc = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path,
+				     n ? strerror(errno) : "it ends early");
 		got += n > 0 ? (uint64_t)n : 0;
 	}
 	if (rc == SHARD_OK)
@@ -97,7 +99,9 @@ static enum shard_status read_index(struct source *s, const char *path, json_t *
 			const char *name = json_string_value(value);
 
 			if (!name || !name[0] || strchr(name, '/') || name[0] == '.')
-				st = err_set(e, SHARD_PROTOCOL, "%s: tensor %.128s: its file is no name of a file beside the index",
+				st = err_set(e, SHARD_PROTOCOL,
+					     "%s: tensor %.128s: its file is no name of a file "
+					     "beside the index",
 					     path, tensor);
 			if (st == SHARD_OK)
 				st = add_file(s, name, e);
@@ -112,18 +116,23 @@ static enum shard_status read_index(struct source *s, const char *path, json_t *
 	return st;
 }
 
-/* Every tensor of a file must be in the index with that file, and the numbers agree: then every tensor of the index is in its file. */
-static enum shard_status check_index(const struct source *s, const char *path, const json_t *map, struct err *e)
+/* Every tensor of a file must be in the index with that file, and the numbers agree: then every
+ * tensor of the index is in its file. */
+static enum shard_status check_index(const struct source *s, const char *path, const json_t *map,
+				     struct err *e)
 {
 	const char *tensor;
 	json_t *value;
 
 	for (uint32_t i = 0; i < s->tensors_nr; i++) {
-		const char *name = s->tensor[i].entry->name, *file = json_string_value(json_object_get(map, name));
+		const char *name = s->tensor[i].entry->name,
+			   *file = json_string_value(json_object_get(map, name));
 
 		if (!file || strcmp(file, s->file[s->tensor[i].file].name) != 0)
-			return err_set(e, SHARD_PROTOCOL, "%s: tensor %.128s is in %s, the index says %s", path, name,
-				       s->file[s->tensor[i].file].name, file ? file : "nothing about it");
+			return err_set(e, SHARD_PROTOCOL,
+				       "%s: tensor %.128s is in %s, the index says %s", path, name,
+				       s->file[s->tensor[i].file].name,
+				       file ? file : "nothing about it");
 	}
 	if (json_object_size(map) == s->tensors_nr)
 		return SHARD_OK;
@@ -133,7 +142,8 @@ static enum shard_status check_index(const struct source *s, const char *path, c
 		for (uint32_t i = 0; i < s->tensors_nr && !there; i++)
 			there = strcmp(s->tensor[i].entry->name, tensor) == 0;
 		if (!there)
-			return err_set(e, SHARD_PROTOCOL, "%s: tensor %.128s is not in %s", path, tensor, json_string_value(value));
+			return err_set(e, SHARD_PROTOCOL, "%s: tensor %.128s is not in %s", path,
+				       tensor, json_string_value(value));
 	}
 	return SHARD_OK;
 }
@@ -159,7 +169,9 @@ static enum shard_status check_twice(const struct source *s, struct err *e)
 	qsort(names, s->tensors_nr, sizeof(*names), by_text);
 	for (uint32_t i = 1; i < s->tensors_nr && st == SHARD_OK; i++)
 		if (strcmp(names[i - 1], names[i]) == 0)
-			st = err_set(e, SHARD_DUPLICATE, "%s: tensor %.128s is in more than one file", s->dir, names[i]);
+			st = err_set(e, SHARD_DUPLICATE,
+				     "%s: tensor %.128s is in more than one file", s->dir,
+				     names[i]);
 	free(names);
 	return st;
 }
@@ -171,7 +183,8 @@ static enum shard_status take_tensors(struct source *s, struct err *e)
 	for (uint32_t f = 0; f < s->files_nr; f++)
 		nr += s->file[f].header->entries_nr;
 	if (nr == 0 || nr > 1u << 24)
-		return err_set(e, SHARD_PROTOCOL, "%s: has %llu tensors", s->dir, (unsigned long long)nr);
+		return err_set(e, SHARD_PROTOCOL, "%s: has %llu tensors", s->dir,
+			       (unsigned long long)nr);
 	if (!(s->tensor = calloc(nr, sizeof(*s->tensor))))
 		return no_memory(e);
 	for (uint32_t f = 0; f < s->files_nr; f++) {
@@ -179,12 +192,15 @@ static enum shard_status take_tensors(struct source *s, struct err *e)
 			const struct safetensors_entry *x = &s->file[f].header->entry[i];
 
 			if (x->dtype == 0)
-				return err_set(e, SHARD_DTYPE, "%s/%s: tensor %.128s is %s: weights are F32, BF16 or F16", s->dir,
-					       s->file[f].name, x->name, x->dtype_name);
+				return err_set(
+					e, SHARD_DTYPE,
+					"%s/%s: tensor %.128s is %s: weights are F32, BF16 or F16",
+					s->dir, s->file[f].name, x->name, x->dtype_name);
 			if (x->bytes == 0 || strlen(x->name) > 255)
 				return err_set(e, SHARD_PROTOCOL,
-					       "%s/%s: tensor %.128s has no elements, or a name of more than 255 bytes", s->dir,
-					       s->file[f].name, x->name);
+					       "%s/%s: tensor %.128s has no elements, or a name of "
+					       "more than 255 bytes",
+					       s->dir, s->file[f].name, x->name);
 			s->tensor[s->tensors_nr].entry = x;
 			s->tensor[s->tensors_nr++].file = f;
 			s->bytes += x->bytes;
@@ -207,7 +223,9 @@ static enum shard_status find(struct source *s, const char *path, char name[256]
 		snprintf(try, sizeof(try), "%s/" INDEX_NAME, path);
 		strcpy(name, access(try, F_OK) == 0 ? INDEX_NAME : "model.safetensors");
 	} else {
-		s->dir = slash == path ? strdup("/") : slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+		s->dir = slash == path ? strdup("/")
+			 : slash       ? strndup(path, (size_t)(slash - path))
+				       : strdup(".");
 		snprintf(name, 256, "%s", slash ? slash + 1 : path);
 	}
 	return s->dir ? SHARD_OK : no_memory(e);
@@ -222,7 +240,8 @@ enum shard_status source_open(struct source **out, const char *path, struct err 
 	size_t n;
 
 	*out = s;
-	if (!s || !(s->file = calloc(FILES_MAX, sizeof(*s->file))) || !(s->buffer = malloc(PIECE_ELEMS * 4)))
+	if (!s || !(s->file = calloc(FILES_MAX, sizeof(*s->file))) ||
+	    !(s->buffer = malloc(PIECE_ELEMS * 4)))
 		return no_memory(e);
 	if ((st = find(s, path, name, e)) != SHARD_OK)
 		return st;
@@ -243,7 +262,8 @@ enum shard_status source_open(struct source **out, const char *path, struct err 
 	return st;
 }
 
-enum shard_status source_read(struct source *s, uint32_t tensor, uint64_t first, uint64_t count, float *to, struct err *e)
+enum shard_status source_read(struct source *s, uint32_t tensor, uint64_t first, uint64_t count,
+			      float *to, struct err *e)
 {
 	const struct safetensors_entry *x = s->tensor[tensor].entry;
 	const struct source_file *f = &s->file[s->tensor[tensor].file];
@@ -254,10 +274,13 @@ enum shard_status source_read(struct source *s, uint32_t tensor, uint64_t first,
 		size_t n = count < PIECE_ELEMS ? (size_t)count : PIECE_ELEMS;
 
 		for (size_t got = 0; got < n * size;) {
-			ssize_t r = pread(f->fd, (char *)s->buffer + got, n * size - got, (off_t)(x->offset + first * size + got));
+			ssize_t r = pread(f->fd, (char *)s->buffer + got, n * size - got,
+					  (off_t)(x->offset + first * size + got));
 
 			if (r == 0 || (r < 0 && errno != EINTR))
-				return err_set(e, SHARD_SYSTEM, "%s/%s: cannot be read (%.128s): %s", s->dir, f->name, x->name,
+				return err_set(e, SHARD_SYSTEM,
+					       "%s/%s: cannot be read (%.128s): %s", s->dir,
+					       f->name, x->name,
 					       r ? strerror(errno) : "it ends early");
 			got += r > 0 ? (size_t)r : 0;
 		}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl status`: one screen about a daemon: itself, its nodes, its models, the world of the step in hand, and who is waited for. The
- * daemon answers in JSON; --json prints that. A field that an older or newer daemon does not send is left out, not guessed. */
+/* `shardctl status`: one screen about a daemon: itself, its nodes, its models, the world of the
+ * step in hand, and who is waited for. The daemon answers in JSON; --json prints that. A field that
+ * an older or newer daemon does not send is left out, not guessed. */
 #include "ctl/ctl.h"
 
 #include "wire/ops.h"
@@ -36,13 +37,14 @@ static void print_daemon(const json_t *o)
 {
 	const json_t *budget = json_object_get(o, "budget");
 
-	printf("node %s: shardd %s, pid %lld, up %.0f s, incarnation %lld, %lld connections\n", text(o, "node"), text(o, "release"),
-	       whole(o, "pid"), json_number_value(json_object_get(o, "uptime_s")), whole(o, "incarnation"),
+	printf("node %s: shardd %s, pid %lld, up %.0f s, incarnation %lld, %lld connections\n",
+	       text(o, "node"), text(o, "release"), whole(o, "pid"),
+	       json_number_value(json_object_get(o, "uptime_s")), whole(o, "incarnation"),
 	       whole(o, "connections"));
 	print_bytes("memory: ", (double)whole(budget, "used"));
 	print_bytes(" of ", (double)whole(budget, "total"));
-	printf(" promised to models; %lld frames refused, %lld bytes copied\n", whole(o, "refused_frames"),
-	       whole(o, "copied_bytes"));
+	printf(" promised to models and queues; %lld frames refused, %lld bytes copied\n",
+	       whole(o, "refused_frames"), whole(o, "copied_bytes"));
 }
 
 static void print_nodes(const json_t *list)
@@ -52,13 +54,15 @@ static void print_nodes(const json_t *list)
 
 	printf("\n%-16s %-24s %-6s %11s  %s\n", "NODE", "ADDRESS", "STATE", "INCARNATION", "SINCE");
 	json_array_foreach(list, i, n) {
-		printf("%-16s %-24s %-6s %11lld  %.0f s%s", text(n, "name"), text(n, "address"), text(n, "state"),
-		       whole(n, "incarnation"), json_number_value(json_object_get(n, "since_s")),
+		printf("%-16s %-24s %-6s %11lld  %.0f s%s", text(n, "name"), text(n, "address"),
+		       text(n, "state"), whole(n, "incarnation"),
+		       json_number_value(json_object_get(n, "since_s")),
 		       json_is_true(json_object_get(n, "coordinator")) ? ", coordinates" : "");
 		if (text(n, "why")[0])
 			printf(": %s", text(n, "why"));
 		if (text(n, "transport")[0])
-			printf(", tensors by %s%s%s", text(n, "transport"), text(n, "tcp_why")[0] ? ": " : "", text(n, "tcp_why"));
+			printf(", tensors by %s%s%s", text(n, "transport"),
+			       text(n, "tcp_why")[0] ? ": " : "", text(n, "tcp_why"));
 		printf("\n");
 	}
 }
@@ -69,8 +73,8 @@ static void print_world(const json_t *world, long long chunks)
 	json_t *r;
 
 	json_array_foreach(world, i, r) {
-		printf("  rank %-3lld node %-12s pid %-8lld %s", whole(r, "rank"), text(r, "node"), whole(r, "pid"),
-		       text(r, "state"));
+		printf("  rank %-3lld node %-12s pid %-8lld %s", whole(r, "rank"), text(r, "node"),
+		       whole(r, "pid"), text(r, "state"));
 		if (json_object_get(r, "chunks_pushed"))
 			printf(", %lld of %lld chunks pushed", whole(r, "chunks_pushed"), chunks);
 		printf("\n");
@@ -79,15 +83,23 @@ static void print_world(const json_t *world, long long chunks)
 
 static void print_model(const json_t *m)
 {
-	const json_t *chunks = json_object_get(m, "chunks"), *per = json_object_get(chunks, "per_node");
+	const json_t *chunks = json_object_get(m, "chunks"),
+		     *per = json_object_get(chunks, "per_node");
 	const json_t *total = json_object_get(json_object_get(m, "memory"), "total");
 	const char *node;
 	json_t *nr;
 
-	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped), attempt %lld, %s\n", text(m, "name"), text(m, "state"),
-	       whole(m, "step"), whole(m, "applied"), whole(m, "skipped"), whole(m, "attempt"), text(m, "phase"));
-	printf("  %lld parameters, %s, generation %lld, %lld chunks of %lld elements (", whole(m, "numel"), text(m, "optimizer"),
-	       whole(m, "generation"), whole(chunks, "nr"), whole(chunks, "elems"));
+	if (strcmp(text(m, "state"), "private") == 0) {
+		printf("\nmodel \"%s\": private, mode %s: its owner, uid %lld, may see more\n",
+		       text(m, "name"), text(m, "mode"), whole(json_object_get(m, "owner"), "uid"));
+		return;
+	}
+	printf("\nmodel \"%s\": %s, step %lld (%lld applied, %lld skipped), attempt %lld, %s\n",
+	       text(m, "name"), text(m, "state"), whole(m, "step"), whole(m, "applied"),
+	       whole(m, "skipped"), whole(m, "attempt"), text(m, "phase"));
+	printf("  %lld parameters, %s, generation %lld, %lld chunks of %lld elements (",
+	       whole(m, "numel"), text(m, "optimizer"), whole(m, "generation"), whole(chunks, "nr"),
+	       whole(chunks, "elems"));
 	const char *comma = "";
 	json_object_foreach((json_t *)(uintptr_t)per, node, nr) {
 		printf("%s%s %lld", comma, node, (long long)json_integer_value(nr));
@@ -96,7 +108,8 @@ static void print_model(const json_t *m)
 	printf(")\n");
 	if (total) {
 		print_bytes("  ", (double)json_integer_value(total));
-		printf(" on this node%s%s\n", text(m, "pages")[0] ? ", pages: " : "", text(m, "pages"));
+		printf(" on this node%s%s\n", text(m, "pages")[0] ? ", pages: " : "",
+		       text(m, "pages"));
 	}
 	print_world(json_object_get(m, "world"), whole(chunks, "nr"));
 	if (text(m, "lost")[0])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The terminal of `shardctl top`. Happy path: term_enter() saves the settings, turns echo and line mode off and switches to the alternate
- * screen; term_show() and term_wait() in turn; term_leave() puts all of it back. SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGWINCH are
- * blocked and read from a descriptor, so that nothing ends the program between the two. Fails: no terminal. */
+/* The terminal of `shardctl top`. Happy path: term_enter() saves the settings, turns echo and line
+ * mode off and switches to the alternate screen; term_show() and term_wait() in turn; term_leave()
+ * puts all of it back. SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGWINCH are blocked and read from a
+ * descriptor, so that nothing ends the program between the two. Fails: no terminal. */
 #include "ctl/term.h"
 
 #include "base/check.h"
@@ -72,7 +73,9 @@ enum shard_status term_enter(struct term *t, int in, int out, struct err *e)
 
 	*t = (struct term){.in = in, .out = out};
 	if (!isatty(out))
-		return err_set(e, SHARD_SYSTEM, "the output is no terminal: write --once, or --json for a line per interval");
+		return err_set(e, SHARD_SYSTEM,
+			       "the output is no terminal: write --once, or --json for a line per "
+			       "interval");
 	caught(&set);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	t->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -118,7 +121,8 @@ void term_show(struct term *t, const char *text)
 
 		if (line++ > 0)
 			fputs("\r\n", f);
-		for (size_t i = 0; i < shown; i++) /* what a daemon says must not steer the terminal */
+		for (size_t i = 0; i < shown;
+		     i++) /* what a daemon says must not steer the terminal */
 			fputc((unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i], f);
 		fputs(n < columns ? END : "", f);
 		text += n + (text[n] == '\n');
@@ -147,7 +151,8 @@ static enum term_event on_signal(struct term *t)
 
 enum term_event term_wait(struct term *t, uint64_t ms, char *key)
 {
-	struct pollfd p[2] = {{.fd = t->signals, .events = POLLIN}, {.fd = t->keys ? t->in : -1, .events = POLLIN}};
+	struct pollfd p[2] = {{.fd = t->signals, .events = POLLIN},
+			      {.fd = t->keys ? t->in : -1, .events = POLLIN}};
 	int n;
 
 	CHECK(t->entered);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* term.h: a terminal that shows one changing screen: the alternate screen, keys without Enter, resizing, and everything put back. */
+/* term.h: a terminal that shows one changing screen: the alternate screen, keys without Enter,
+ * resizing, and everything put back. */
 #ifndef SHARD_CTL_TERM_H
 #define SHARD_CTL_TERM_H
 
@@ -22,11 +23,13 @@ enum term_event {
 	TERM_QUIT
 }; /* QUIT: a signal that ends the program, or no terminal any more */
 
-/* SHARD_SYSTEM: out is no terminal. Blocks the signals that would leave the terminal as it is now. */
+/* SHARD_SYSTEM: out is no terminal. Blocks the signals that would leave the terminal as it is now.
+ */
 enum shard_status term_enter(struct term *t, int in, int out, struct err *e);
-void term_leave(struct term *t);                                          /* as before term_enter(); harmless twice */
-void term_size(const struct term *t, unsigned *columns, unsigned *lines); /* 80 x 24 where the terminal does not say */
-void term_show(struct term *t, const char *text);                         /* cut to the size; newlines end lines */
+void term_leave(struct term *t); /* as before term_enter(); harmless twice */
+void term_size(const struct term *t, unsigned *columns,
+	       unsigned *lines);                  /* 80 x 24 where the terminal does not say */
+void term_show(struct term *t, const char *text); /* cut to the size; newlines end lines */
 enum term_event term_wait(struct term *t, uint64_t ms, char *key);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers and sentences as people write and read them, for all subcommands. Fails only by returning false: what is no number. */
+/* Numbers and sentences as people write and read them, for all subcommands. Fails only by returning
+ * false: what is no number. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
@@ -50,7 +51,11 @@ const char *ctl_bytes(char out[CTL_NUMBER_BYTES], double bytes)
 
 	for (; bytes >= 1024 && u < NR(units) - 1; u++)
 		bytes /= 1024;
-	snprintf(out, CTL_NUMBER_BYTES, "%.*f %s", u == 0 ? 0 : bytes < 10 ? 2 : 1, bytes, units[u]);
+	snprintf(out, CTL_NUMBER_BYTES, "%.*f %s",
+		 u == 0       ? 0
+		 : bytes < 10 ? 2
+			      : 1,
+		 bytes, units[u]);
 	return out;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl top`: what the daemon does, again each interval: on the alternate screen until q or ^C; with --json a line of JSON per interval;
- * with --once after one interval and then the end. Happy path: ask, wait, ask, figures, show. Fails: the first question as any
- * (ctl_exit_of); later ones are shown and asked again; no terminal (exit 2). */
+/* `shardctl top`: what the daemon does, again each interval: on the alternate screen until q or ^C;
+ * with --json a line of JSON per interval; with --once after one interval and then the end. Happy
+ * path: ask, wait, ask, figures, show. Fails: the first question as any (ctl_exit_of); later ones
+ * are shown and asked again; no terminal (exit 2). */
 #include "ctl/ctl.h"
 #include "ctl/figures.h"
 #include "ctl/term.h"
@@ -49,7 +50,8 @@ static enum shard_status look(struct top *t, struct err *e)
 	t->now = o;
 	t->now_ns = clock_ns();
 	json_decref(t->figures);
-	t->figures = figures_make(t->before, t->now, t->before ? (double)(t->now_ns - t->before_ns) / 1e9 : 0);
+	t->figures = figures_make(t->before, t->now,
+				  t->before ? (double)(t->now_ns - t->before_ns) / 1e9 : 0);
 	return t->figures ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no memory for the figures");
 }
 
@@ -61,7 +63,8 @@ static void show(struct top *t, struct term *term)
 
 	if (!f)
 		return;
-	fprintf(f, "shardctl top: %s%s   q: quit\n", t->options.address, t->trouble[0] ? "" : ", alive");
+	fprintf(f, "shardctl top: %s%s   q: quit\n", t->options.address,
+		t->trouble[0] ? "" : ", alive");
 	if (t->trouble[0])
 		fprintf(f, "%s\n", t->trouble);
 	figures_print(t->figures, f);
@@ -102,7 +105,8 @@ static enum ctl_exit on_screen(struct top *t, uint64_t interval_ns)
 	if (term_enter(&term, STDIN_FILENO, STDOUT_FILENO, &e) != SHARD_OK)
 		return ctl_fail(CTL_USAGE, "top: %s", e.text);
 	if (t->options.timeout_ns > NS_PER_SEC)
-		t->options.timeout_ns = NS_PER_SEC; /* a key should not wait for a daemon that hangs */
+		t->options.timeout_ns =
+			NS_PER_SEC; /* a key should not wait for a daemon that hangs */
 	do {
 		show(t, &term);
 		if (!idle(t, &term, clock_ns() + interval_ns))
@@ -149,10 +153,13 @@ enum ctl_exit ctl_top(const struct ctl_options *o)
 	if (o->value[INTERVAL]) {
 		seconds = strtod(o->value[INTERVAL], &end);
 		if (end == o->value[INTERVAL] || *end || !(seconds >= 0.05 && seconds <= 3600))
-			return ctl_fail(CTL_USAGE, "top: --interval %s: choose seconds from 0.05 to 3600", o->value[INTERVAL]);
+			return ctl_fail(CTL_USAGE,
+					"top: --interval %s: choose seconds from 0.05 to 3600",
+					o->value[INTERVAL]);
 	}
 	if (!once && !o->json && !isatty(STDOUT_FILENO))
-		return ctl_fail(CTL_USAGE, "top: the output is no terminal: write --once, or --json for a line per interval");
+		return ctl_fail(CTL_USAGE, "top: the output is no terminal: write --once, or "
+					   "--json for a line per interval");
 	if ((st = look(&t, &e)) != SHARD_OK)
 		return ctl_fail(ctl_exit_of(st), "%s: %s", status_name(st), e.text);
 	if (once || o->json)

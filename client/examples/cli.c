@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli.c: parses and checks the options that gpt and the in-process reference share. Called once at start. A wrong option ends the
- * process with a sentence and status 2; that is the only way to fail. */
+/* cli.c: parses and checks the options that gpt and the in-process reference share. Called once at
+ * start. A wrong option ends the process with a sentence and status 2; that is the only way to
+ * fail. */
 #include "examples/cli.h"
 #include "wire/dtype.h"
 #include <errno.h>
@@ -26,6 +27,7 @@ enum {
 	OPT_LOG,
 	OPT_DUMP,
 	OPT_BREAK,
+	OPT_DIE,
 	OPT_SAVE_EVERY,
 	OPT_DIR,
 };
@@ -39,23 +41,34 @@ static const struct argp_option options[] = {
 	{"batch", OPT_BATCH, "N", 0, "Sequences per step, of all ranks together (16)", 1},
 	{"steps", OPT_STEPS, "N", 0, "Last step (200)", 1},
 	{"seed", OPT_SEED, "N", 0, "Of initial weights and samples (1)", 1},
-	{"dtype", OPT_DTYPE, "TYPE", 0, "Parameters as trainers read them: fp32, bf16 or fp16 (bf16)", 2},
+	{"dtype", OPT_DTYPE, "TYPE", 0,
+	 "Parameters as trainers read them: fp32, bf16 or fp16 (bf16)", 2},
 	{"grad-dtype", OPT_GRAD_DTYPE, "TYPE", 0, "Gradients: fp32, bf16 or fp16 (as --dtype)", 2},
-	{"settings", OPT_SETTINGS, "TEXT", 0, "Settings of the model: \"optimizer=adamw lr=6e-3 clip=1.0\"", 2},
+	{"settings", OPT_SETTINGS, "TEXT", 0,
+	 "Settings of the model: \"optimizer=adamw lr=6e-3 clip=1.0\"", 2},
 	{"name", OPT_NAME, "NAME", 0, "Of the model (gpt)", 2},
 	{"address", OPT_ADDRESS, "ADDRESS", 0,
-	 "Of the daemon: unix:/path, tcp://host:port or spawn:NAME ($SHARD_ADDRESS, /run/shardd/shardd.sock)", 3},
+	 "Of the daemon: unix:/path, tcp://host:port or spawn:NAME ($SHARD_ADDRESS, "
+	 "/run/shardd/shardd.sock)",
+	 3},
 	{"rank-hint", OPT_RANK_HINT, "N", 0, "Which rank to ask for (any)", 3},
 	{"world", OPT_WORLD, "MIN[,MAX]", 0, "How many trainers a step has (as configured)", 3},
 	{"log", OPT_LOG, "FILE", 0, "One line of key=value per step (standard output)", 4},
-	{"dump", OPT_DUMP, "DIR", 0, "After the last step rank 0 writes master weights and moments there", 4},
-	{"save-every", OPT_SAVE_EVERY, "N", 0, "A checkpoint after every N-th step; training goes on meanwhile", 4},
+	{"dump", OPT_DUMP, "DIR", 0,
+	 "After the last step rank 0 writes master weights and moments there", 4},
+	{"save-every", OPT_SAVE_EVERY, "N", 0,
+	 "A checkpoint after every N-th step; training goes on meanwhile", 4},
 	{"dir", OPT_DIR, "DIR", 0, "Where, for all nodes (the model's checkpoint_dir)", 4},
-	{"break", OPT_BREAK, "STEP", 0, "Flip one bit of one gradient in this step: a check of the checks", 4},
+	{"break", OPT_BREAK, "STEP", 0,
+	 "Flip one bit of one gradient in this step: a check of the checks", 4},
+	{"die", OPT_DIE, "STEP", 0,
+	 "End by SIGKILL in this step, with half of the gradients pushed: a check of the daemon",
+	 4},
 	{0},
 };
 
-uint64_t cli_number(struct argp_state *state, const char *option, const char *text, uint64_t min, uint64_t max)
+uint64_t cli_number(struct argp_state *state, const char *option, const char *text, uint64_t min,
+		    uint64_t max)
 {
 	char *end;
 	unsigned long long n;
@@ -63,8 +76,8 @@ uint64_t cli_number(struct argp_state *state, const char *option, const char *te
 	errno = 0;
 	n = strtoull(text, &end, 10);
 	if (errno || end == text || *end || text[0] == '-' || n < min || n > max)
-		argp_error(state, "%s %s: choose a whole number from %llu to %llu", option, text, (unsigned long long)min,
-			   (unsigned long long)max);
+		argp_error(state, "%s %s: choose a whole number from %llu to %llu", option, text,
+			   (unsigned long long)min, (unsigned long long)max);
 	return n;
 }
 
@@ -88,7 +101,8 @@ static void world(struct argp_state *state, struct cli *c, const char *text)
 	memcpy(first, text, n < sizeof(first) ? n : 0);
 	first[n < sizeof(first) ? n : 0] = 0;
 	c->world_min = (uint32_t)cli_number(state, "--world", first, 1, 256);
-	c->world_max = comma ? (uint32_t)cli_number(state, "--world", comma + 1, c->world_min, 256) : c->world_min;
+	c->world_max = comma ? (uint32_t)cli_number(state, "--world", comma + 1, c->world_min, 256)
+			     : c->world_min;
 }
 
 static void text(struct argp_state *state, const char *option, const char *arg, const char **to)
@@ -103,13 +117,19 @@ static void finish(struct argp_state *state, const struct cli *c)
 	if (!c->data)
 		argp_error(state, "--data is missing: name a file with text to train on");
 	if (c->shape.dim % c->shape.heads)
-		argp_error(state, "--heads %u does not divide --dim %u", c->shape.heads, c->shape.dim);
+		argp_error(state, "--heads %u does not divide --dim %u", c->shape.heads,
+			   c->shape.dim);
 	if (c->world_max > c->batch)
-		argp_error(state, "--batch %llu is smaller than a world of %u trainers: each needs a sequence",
+		argp_error(state,
+			   "--batch %llu is smaller than a world of %u trainers: each needs a "
+			   "sequence",
 			   (unsigned long long)c->batch, c->world_max);
 	if (c->break_step > c->steps)
-		argp_error(state, "--break %llu is behind the last step, %llu", (unsigned long long)c->break_step,
-			   (unsigned long long)c->steps);
+		argp_error(state, "--break %llu is behind the last step, %llu",
+			   (unsigned long long)c->break_step, (unsigned long long)c->steps);
+	if (c->die_step > c->steps)
+		argp_error(state, "--die %llu is behind the last step, %llu",
+			   (unsigned long long)c->die_step, (unsigned long long)c->steps);
 }
 
 struct inputs { /* of the parser */
@@ -196,6 +216,9 @@ static error_t option(int key, char *arg, struct argp_state *s)
 	case OPT_BREAK:
 		c->break_step = cli_number(s, "--break", arg, 1, 1ull << 40);
 		return 0;
+	case OPT_DIE:
+		c->die_step = cli_number(s, "--die", arg, 1, 1ull << 40);
+		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(s, "\"%s\": every value needs its option, as --data %s", arg, arg);
 		return 0;
@@ -207,7 +230,8 @@ static error_t option(int key, char *arg, struct argp_state *s)
 	}
 }
 
-void cli_parse(struct cli *cli, int argc, char **argv, const char *doc, const struct argp_child *more, void *more_input)
+void cli_parse(struct cli *cli, int argc, char **argv, const char *doc,
+	       const struct argp_child *more, void *more_input)
 {
 	const struct argp argp = {options, option, NULL, doc, more, NULL, NULL};
 	struct inputs inputs = {cli, more_input, 0};

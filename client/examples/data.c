@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* data.c: owns the training text: loads it, draws samples, measures its order-0 entropy. Used by gpt.c and the in-process
- * reference. Fails only at load: a file that is not there, not a regular file, or does not fit in memory. */
+/* data.c: owns the training text: loads it, draws samples, measures its order-0 entropy. Used by
+ * gpt.c and the in-process reference. Fails only at load: a file that is not there, not a regular
+ * file, or does not fit in memory. */
 #include "examples/data.h"
 #include "base/check.h"
 #include "base/rng.h"
@@ -25,13 +26,14 @@ enum shard_status data_load(struct data *d, const char *path, struct err *e)
 	else if (!S_ISREG(st.st_mode))
 		rc = err_set(e, SHARD_SYSTEM, "data file %s is not a regular file", path);
 	else if (!(d->text = malloc((size_t)st.st_size + 1)))
-		rc = err_set(e, SHARD_SYSTEM, "data file %s: no memory for %lld bytes", path, (long long)st.st_size);
+		rc = err_set(e, SHARD_SYSTEM, "data file %s: no memory for %lld bytes", path,
+			     (long long)st.st_size);
 	if (rc == SHARD_OK) {
 		d->bytes = fread(d->text, 1, (size_t)st.st_size, f);
 		d->path = path;
 		if (d->bytes != (uint64_t)st.st_size)
-			rc = err_set(e, SHARD_SYSTEM, "data file %s: read %llu of %lld bytes", path, (unsigned long long)d->bytes,
-				     (long long)st.st_size);
+			rc = err_set(e, SHARD_SYSTEM, "data file %s: read %llu of %lld bytes", path,
+				     (unsigned long long)d->bytes, (long long)st.st_size);
 	}
 	if (rc != SHARD_OK)
 		data_deinit(d);
@@ -47,11 +49,13 @@ void data_deinit(struct data *d)
 
 const char *data_too_short(const struct data *d, uint32_t seq)
 {
-	return d->bytes < (uint64_t)seq + 1 ? "the text is shorter than one sequence and its last target: choose a smaller --seq"
+	return d->bytes < (uint64_t)seq + 1 ? "the text is shorter than one sequence and its last "
+					      "target: choose a smaller --seq"
 					    : NULL;
 }
 
-const uint8_t *data_sample(const struct data *d, uint32_t seq, uint64_t seed, uint64_t step, uint64_t index)
+const uint8_t *data_sample(const struct data *d, uint32_t seq, uint64_t seed, uint64_t step,
+			   uint64_t index)
 {
 	struct rng r = {seed};
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* dump.c: writes what a run ended with into files, for a comparison byte by byte. Used by gpt and the in-process reference after
- * their last step. Fails where the file system does; a file that could not be written in full is an error, never shorter. */
+/* dump.c: writes what a run ended with into files, for a comparison byte by byte. Used by gpt and
+ * the in-process reference after their last step. Fails where the file system does; a file that
+ * could not be written in full is an error, never shorter. */
 #include "examples/dump.h"
 #include "base/check.h"
 #include <errno.h>
@@ -11,8 +12,9 @@
 const char *dump_kind(enum shard_kind kind)
 {
 	static const char *const names[] = {
-		[SHARD_IMAGE] = "image",           [SHARD_MASTER] = "master",     [SHARD_EXP_AVG] = "exp_avg",
-		[SHARD_EXP_AVG_SQ] = "exp_avg_sq", [SHARD_MOMENTUM] = "momentum", [SHARD_GRAD] = "grad",
+		[SHARD_IMAGE] = "image",       [SHARD_MASTER] = "master",
+		[SHARD_EXP_AVG] = "exp_avg",   [SHARD_EXP_AVG_SQ] = "exp_avg_sq",
+		[SHARD_MOMENTUM] = "momentum", [SHARD_GRAD] = "grad",
 	};
 
 	CHECK(kind >= SHARD_IMAGE && kind <= SHARD_GRAD);
@@ -30,14 +32,15 @@ enum shard_status dump_open(const char *dir, struct err *e)
 	return SHARD_OK;
 }
 
-enum shard_status dump_tensor(const char *dir, const char *tensor, enum shard_kind kind, const float *values, uint64_t n,
-			      struct err *e)
+enum shard_status dump_tensor(const char *dir, const char *tensor, enum shard_kind kind,
+			      const float *values, uint64_t n, struct err *e)
 {
 	char path[4096];
 	FILE *f;
 	uint64_t done = 0;
 
-	if (snprintf(path, sizeof(path), "%s/%s.%s.bin", dir, tensor, dump_kind(kind)) >= (int)sizeof(path))
+	if (snprintf(path, sizeof(path), "%s/%s.%s.bin", dir, tensor, dump_kind(kind)) >=
+	    (int)sizeof(path))
 		return err_set(e, SHARD_SYSTEM, "dump folder %.80s...: the path is too long", dir);
 	f = fopen(path, "wbe");
 	if (f)

@@ -8,8 +8,8 @@
 /* Makes the last component of the path where it is missing. */
 enum shard_status dump_open(const char *dir, struct err *e);
 
-enum shard_status dump_tensor(const char *dir, const char *tensor, enum shard_kind kind, const float *values, uint64_t n,
-			      struct err *e);
+enum shard_status dump_tensor(const char *dir, const char *tensor, enum shard_kind kind,
+			      const float *values, uint64_t n, struct err *e);
 
 const char *dump_kind(enum shard_kind kind); /* "master", "exp_avg", ... */
 

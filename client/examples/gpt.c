@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gpt.c: the example trainer: trains a small transformer on the bytes of a file, with weights and optimizer in the daemon. One
- * process is one rank; start as many as the world needs. It connects, defines the model (the first to come writes the initial
- * weights), joins, and then every step: begin, read the image, backward with a push per tensor, commit, result. When the world
- * changes it begins the same step again with its new share of the batch. Its place in the data is committed with each step, as a blob:
- * whoever joins a model in mid-run, or is rolled back, goes on from there. Any other failure ends it with one sentence, status 1. */
+/* gpt.c: the example trainer: trains a small transformer on the bytes of a file, with weights and
+ * optimizer in the daemon. One process is one rank; start as many as the world needs. It connects,
+ * defines the model (the first to come writes the initial weights), joins, and then every step:
+ * begin, read the image, backward with a push per tensor, commit, result. When the world changes it
+ * begins the same step again with its new share of the batch. Its place in the data is committed
+ * with each step, as a blob: whoever joins a model in mid-run, or is rolled back, goes on from
+ * there. Any other failure ends it with one sentence, status 1. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "examples/cli.h"
@@ -13,6 +15,7 @@
 #include "examples/steplog.h"
 #include "wire/dtype.h"
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,9 +39,12 @@ struct gpt {
 	struct err err;              /* of our own; the library's sentence is in shard_error() */
 };
 
-static enum shard_status library(struct gpt *g, enum shard_status st, const char *doing) /* keeps the library's sentence */
+static enum shard_status library(struct gpt *g, enum shard_status st,
+				 const char *doing) /* keeps the library's sentence */
 {
-	return st == SHARD_OK ? st : err_set(&g->err, st, "%s: %s: %s", doing, shard_name(st), shard_error());
+	return st == SHARD_OK
+		       ? st
+		       : err_set(&g->err, st, "%s: %s: %s", doing, shard_name(st), shard_error());
 }
 
 /* --- start --- */
@@ -52,14 +58,16 @@ static enum shard_status define(struct gpt *g, int *created)
 	enum shard_status st;
 
 	if (!tensors)
-		return err_set(&g->err, SHARD_SYSTEM, "no memory for a list of %u tensors", t->tensors_nr);
+		return err_set(&g->err, SHARD_SYSTEM, "no memory for a list of %u tensors",
+			       t->tensors_nr);
 	for (uint32_t i = 0; i < t->tensors_nr; i++) {
 		tensors[i].name = t->tensors[i].name;
 		tensors[i].ndim = t->tensors[i].ndim;
 		memcpy(tensors[i].shape, t->tensors[i].shape, sizeof(t->tensors[i].shape));
 	}
 	if (g->cli.world_min)
-		snprintf(worlds, sizeof(worlds), "min_world=%u max_world=%u ", g->cli.world_min, g->cli.world_max);
+		snprintf(worlds, sizeof(worlds), "min_world=%u max_world=%u ", g->cli.world_min,
+			 g->cli.world_max);
 	snprintf(settings, sizeof(settings), "%s%s", worlds, g->cli.settings);
 	spec.name = g->cli.name;
 	spec.tensors = tensors;
@@ -78,13 +86,16 @@ static enum shard_status write_weights(struct gpt *g)
 
 	for (uint32_t i = 0; i < g->net.tensors_nr && st == SHARD_OK; i++) {
 		transformer_initial(&g->net, i, g->cli.seed, g->net.w[i]);
-		st = library(g, shard_write(g->model, SHARD_MASTER, i, 0, g->net.tensors[i].numel, SHARD_F32, g->net.w[i]),
+		st = library(g,
+			     shard_write(g->model, SHARD_MASTER, i, 0, g->net.tensors[i].numel,
+					 SHARD_F32, g->net.w[i]),
 			     "write");
 	}
 	return st == SHARD_OK ? library(g, shard_seal(g->model, 0), "seal") : st;
 }
 
-/* Where the run stands in its data: rank 0 is in every world, so that its blob is of the last step. */
+/* Where the run stands in its data: rank 0 is in every world, so that its blob is of the last step.
+ */
 static enum shard_status seek(struct gpt *g)
 {
 	const uint64_t due = (g->world.step - 1) * g->cli.batch;
@@ -97,7 +108,9 @@ static enum shard_status seek(struct gpt *g)
 		return SHARD_OK;
 	st = shard_blob(g->model, 0, &g->cursor, &bytes, &step);
 	if (st == SHARD_NOT_FOUND) { /* weights that came from elsewhere */
-		fprintf(stderr, "gpt: nobody left a place in the data: step %" PRIu64 " begins after %" PRIu64 " samples\n",
+		fprintf(stderr,
+			"gpt: nobody left a place in the data: step %" PRIu64
+			" begins after %" PRIu64 " samples\n",
 			g->world.step, due);
 		g->cursor.samples = due;
 		return SHARD_OK;
@@ -106,8 +119,9 @@ static enum shard_status seek(struct gpt *g)
 		return library(g, st, "place in the data");
 	if (bytes != sizeof(g->cursor) || step != g->world.step - 1 || g->cursor.samples != due)
 		return err_set(&g->err, SHARD_MISMATCH,
-			       "place in the data: %" PRIu64 " samples (%zu bytes, of step %" PRIu64 "), and step %" PRIu64
-			       " begins after %" PRIu64 ": has --batch changed?",
+			       "place in the data: %" PRIu64 " samples (%zu bytes, of step %" PRIu64
+			       "), and step %" PRIu64 " begins after %" PRIu64
+			       ": has --batch changed?",
 			       g->cursor.samples, bytes, step, g->world.step, due);
 	return SHARD_OK;
 }
@@ -166,12 +180,16 @@ static bool push(void *arg, uint32_t tensor, const float *grad)
 		g->push_said = SHARD_BAD_STATE;
 		return false;
 	}
+	if (g->cli.die_step == g->step.step && tensor == g->net.tensors_nr / 2)
+		raise(SIGKILL);
 	dtype_convert(to, g->cli.grad, grad, SHARD_F32, n);
 	if (g->cli.break_step == g->step.step && tensor == 0)
 		flip_a_bit(to, grad, n, g->cli.grad);
-	while ((st = shard_push(g->model, tensor, 0, n, NULL, g->cli.grad, 0, &ticket)) == SHARD_AGAIN) {
+	while ((st = shard_push(g->model, tensor, 0, n, NULL, g->cli.grad, 0, &ticket)) ==
+	       SHARD_AGAIN) {
 		/* the window is full: what is in it has to leave first */
-		st = g->pushed ? shard_wait(g->model, g->pushed, SHARD_DEFAULT) : shard_progress(g->client);
+		st = g->pushed ? shard_wait(g->model, g->pushed, SHARD_DEFAULT)
+			       : shard_progress(g->client);
 		if (st != SHARD_OK)
 			break;
 	}
@@ -192,8 +210,10 @@ static enum shard_status load_image(struct gpt *g)
 	return SHARD_OK;
 }
 
-/* Mean loss of this rank's sequences; the gradient is their sum, which the weight of `begin` makes a mean over all ranks. */
-static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_t count, double *loss)
+/* Mean loss of this rank's sequences; the gradient is their sum, which the weight of `begin` makes
+ * a mean over all ranks. */
+static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_t count,
+					  double *loss)
 {
 	const uint32_t seq = g->cli.shape.seq;
 	enum shard_status st = load_image(g);
@@ -204,9 +224,11 @@ static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_
 	g->push_said = SHARD_OK;
 	*loss = 0;
 	for (uint64_t i = 0; i < count; i++) {
-		const uint8_t *text = data_sample(&g->data, seq, g->cli.seed, g->step.step, first + i);
+		const uint8_t *text =
+			data_sample(&g->data, seq, g->cli.seed, g->step.step, first + i);
 
-		*loss += transformer_sequence(&g->net, text, (float)g->step.loss_scale, i + 1 == count ? push : NULL, g);
+		*loss += transformer_sequence(&g->net, text, (float)g->step.loss_scale,
+					      i + 1 == count ? push : NULL, g);
 	}
 	*loss /= (double)count;
 	return g->push_said;
@@ -224,8 +246,9 @@ static enum shard_status one_step(struct gpt *g)
 		return library(g, st, "samples");
 	if (!count)
 		return err_set(&g->err, SHARD_BAD_ARG,
-			       "--batch %" PRIu64 " is smaller than the world of %u trainers: each needs a sequence", g->cli.batch,
-			       g->world.world_size);
+			       "--batch %" PRIu64
+			       " is smaller than the world of %u trainers: each needs a sequence",
+			       g->cli.batch, g->world.world_size);
 	begin.weight = (double)count;
 	g->step = SHARD_INIT(struct shard_step);
 	if ((st = shard_begin(g->model, &begin, &g->step)) == SHARD_OK)
@@ -253,7 +276,8 @@ static enum shard_status one_step(struct gpt *g)
 		return library(g, st, "step");
 	}
 	was = st;
-	/* rank, size and step may be new: no special case elsewhere, but for data that has to be found again */
+	/* rank, size and step may be new: no special case elsewhere, but for data that has to be
+	 * found again */
 	st = library(g, shard_world_get(g->model, &g->world), "world");
 	return st == SHARD_OK && was != SHARD_OK ? seek(g) : st;
 }
@@ -295,9 +319,13 @@ static enum shard_status dump(struct gpt *g)
 		for (unsigned k = 0; k < 3 && kinds[k] && st == SHARD_OK; k++) {
 			uint64_t step = g->cli.steps;
 
-			st = library(g, shard_read(g->model, kinds[k], i, 0, d->numel, SHARD_F32, g->net.w[i], &step), "read");
+			st = library(g,
+				     shard_read(g->model, kinds[k], i, 0, d->numel, SHARD_F32,
+						g->net.w[i], &step),
+				     "read");
 			if (st == SHARD_OK)
-				st = dump_tensor(g->cli.dump, d->name, kinds[k], g->net.w[i], d->numel, &g->err);
+				st = dump_tensor(g->cli.dump, d->name, kinds[k], g->net.w[i],
+						 d->numel, &g->err);
 		}
 	}
 	return st;
@@ -331,7 +359,8 @@ int main(int argc, char **argv)
 
 	argp_program_version_hook = print_version;
 	cli_parse(&g.cli, argc, argv,
-		  "Train a small byte-level transformer as one rank of a world, with weights and optimizer state in shardd.\v"
+		  "Train a small byte-level transformer as one rank of a world, with weights and "
+		  "optimizer state in shardd.\v"
 		  "Exit status: 0 trained to the last step, 1 failed, 2 wrong options.",
 		  NULL, NULL);
 	transformer_fp_mode();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* layer.c: layer norm, linear, GELU, causal attention and cross-entropy, forward and backward. Called by transformer.c for one
- * sequence at a time. Nothing here allocates or fails; a value that is not finite travels through and is seen by the daemon. */
+/* layer.c: layer norm, linear, GELU, causal attention and cross-entropy, forward and backward.
+ * Called by transformer.c for one sequence at a time. Nothing here allocates or fails; a value that
+ * is not finite travels through and is seen by the daemon. */
 #include "examples/layer.h"
 #include "examples/matmul.h"
 #include <math.h>
@@ -13,7 +14,8 @@
 
 static inline float exp_inline(float x) /* within 2 ulp from -87 to 88, constant outside */
 {
-	const float round = 12582912.0f; /* 1.5 x 2^23: adding it leaves the nearest integer in the low bits */
+	const float round =
+		12582912.0f; /* 1.5 x 2^23: adding it leaves the nearest integer in the low bits */
 	float t, n, r, p;
 	int32_t bits;
 
@@ -40,7 +42,8 @@ float layer_exp(float x)
 
 static float lanes_sum(const float lane[LANES])
 {
-	return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+	return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+	       ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 static float sum(const float *a, size_t n)
@@ -97,12 +100,13 @@ void layer_norm(float *out, const float *in, const struct layer_norm *n, size_t 
 	}
 }
 
-void layer_norm_backward(float *d_in, float *d_weight, float *d_bias, const float *d_out, const float *in,
-			 const struct layer_norm *n, size_t rows, size_t dim)
+void layer_norm_backward(float *d_in, float *d_weight, float *d_bias, const float *d_out,
+			 const float *in, const struct layer_norm *n, size_t rows, size_t dim)
 {
 	for (size_t t = 0; t < rows; t++, in += dim, d_in += dim, d_out += dim) {
 		float mean = n->mean[t], rstd = n->rstd[t];
-		/* with h = (in - mean) rstd and e = d_out weight: d_in = rstd (e - mean(e) - h mean(e h)) */
+		/* with h = (in - mean) rstd and e = d_out weight: d_in = rstd (e - mean(e) - h
+		 * mean(e h)) */
 		float mean_e = dot(d_out, n->weight, dim) / (float)dim, mean_eh = 0;
 		float lane[LANES] = {0};
 
@@ -124,23 +128,27 @@ void layer_norm_backward(float *d_in, float *d_weight, float *d_bias, const floa
 
 /* --- linear --- */
 
-void layer_linear(float *out, const float *in, const float *weight, const float *bias, size_t rows, size_t from, size_t to,
-		  float *panel)
+void layer_linear(float *out, const float *in, const float *weight, const float *bias, size_t rows,
+		  size_t from, size_t to, float *panel)
 {
 	for (size_t t = 0; t < rows; t++)
 		memcpy(out + t * to, bias, to * sizeof(float));
-	matmul(out, to, matmul_rows(in, from), matmul_rows(weight, to), rows, to, from, true, panel);
+	matmul(out, to, matmul_rows(in, from), matmul_rows(weight, to), rows, to, from, true,
+	       panel);
 }
 
-void layer_linear_backward(float *d_in, float *d_weight, float *d_bias, const float *d_out, const float *in, const float *weight,
-			   size_t rows, size_t from, size_t to, float *panel)
+void layer_linear_backward(float *d_in, float *d_weight, float *d_bias, const float *d_out,
+			   const float *in, const float *weight, size_t rows, size_t from,
+			   size_t to, float *panel)
 {
 	for (size_t t = 0; t < rows; t++) {
 		for (size_t i = 0; i < to; i++)
 			d_bias[i] += d_out[t * to + i];
 	}
-	matmul(d_weight, to, matmul_transposed(in, from), matmul_rows(d_out, to), from, to, rows, true, panel);
-	matmul(d_in, from, matmul_rows(d_out, to), matmul_transposed(weight, to), rows, from, to, false, panel);
+	matmul(d_weight, to, matmul_transposed(in, from), matmul_rows(d_out, to), from, to, rows,
+	       true, panel);
+	matmul(d_in, from, matmul_rows(d_out, to), matmul_transposed(weight, to), rows, from, to,
+	       false, panel);
 }
 
 /* --- GELU, by its tanh form: x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3) --- */
@@ -161,7 +169,8 @@ void layer_gelu_backward(float *d_in, const float *d_out, const float *in, size_
 	for (size_t i = 0; i < n; i++) {
 		float x = in[i], s = gelu_gate(x);
 
-		d_in[i] = d_out[i] * (s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 3 * 0.044715f * x * x));
+		d_in[i] = d_out[i] *
+			  (s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 3 * 0.044715f * x * x));
 	}
 }
 
@@ -176,7 +185,8 @@ void layer_attention(float *out, const float *qkv, const struct layer_attention 
 		const float *q = qkv + h * head, *k = q + a->dim, *v = k + a->dim;
 		float *odds = a->odds + h * rows * rows;
 
-		matmul(odds, rows, matmul_rows(q, wide), matmul_transposed(k, wide), rows, rows, head, false, a->panel);
+		matmul(odds, rows, matmul_rows(q, wide), matmul_transposed(k, wide), rows, rows,
+		       head, false, a->panel);
 		for (size_t t = 0; t < rows; t++) {
 			float *row = odds + t * rows, top = largest(row, t + 1), whole;
 
@@ -185,13 +195,16 @@ void layer_attention(float *out, const float *qkv, const struct layer_attention 
 			whole = 1.0f / sum(row, t + 1);
 			for (size_t i = 0; i <= t; i++)
 				row[i] *= whole;
-			memset(row + t + 1, 0, (rows - t - 1) * sizeof(float)); /* nobody looks ahead */
+			memset(row + t + 1, 0,
+			       (rows - t - 1) * sizeof(float)); /* nobody looks ahead */
 		}
-		matmul(out + h * head, a->dim, matmul_rows(odds, rows), matmul_rows(v, wide), rows, head, rows, false, a->panel);
+		matmul(out + h * head, a->dim, matmul_rows(odds, rows), matmul_rows(v, wide), rows,
+		       head, rows, false, a->panel);
 	}
 }
 
-void layer_attention_backward(float *d_qkv, const float *d_out, const float *qkv, const struct layer_attention *a)
+void layer_attention_backward(float *d_qkv, const float *d_out, const float *qkv,
+			      const struct layer_attention *a)
 {
 	size_t rows = a->rows, dim = a->dim, wide = 3 * dim, head = dim / a->heads;
 	float scale = 1.0f / sqrtf((float)head), *ds = a->scratch;
@@ -201,8 +214,10 @@ void layer_attention_backward(float *d_qkv, const float *d_out, const float *qkv
 		const float *odds = a->odds + h * rows * rows;
 		float *dq = d_qkv + h * head;
 
-		matmul(dq + 2 * dim, wide, matmul_transposed(odds, rows), matmul_rows(dy, dim), rows, head, rows, false, a->panel);
-		matmul(ds, rows, matmul_rows(dy, dim), matmul_transposed(v, wide), rows, rows, head, false, a->panel);
+		matmul(dq + 2 * dim, wide, matmul_transposed(odds, rows), matmul_rows(dy, dim),
+		       rows, head, rows, false, a->panel);
+		matmul(ds, rows, matmul_rows(dy, dim), matmul_transposed(v, wide), rows, rows, head,
+		       false, a->panel);
 		for (size_t t = 0; t < rows; t++) {
 			const float *p = odds + t * rows;
 			float *d = ds + t * rows, mean = dot(d, p, t + 1);
@@ -211,14 +226,17 @@ void layer_attention_backward(float *d_qkv, const float *d_out, const float *qkv
 				d[i] = p[i] * (d[i] - mean) * scale;
 			memset(d + t + 1, 0, (rows - t - 1) * sizeof(float));
 		}
-		matmul(dq, wide, matmul_rows(ds, rows), matmul_rows(k, wide), rows, head, rows, false, a->panel);
-		matmul(dq + dim, wide, matmul_transposed(ds, rows), matmul_rows(q, wide), rows, head, rows, false, a->panel);
+		matmul(dq, wide, matmul_rows(ds, rows), matmul_rows(k, wide), rows, head, rows,
+		       false, a->panel);
+		matmul(dq + dim, wide, matmul_transposed(ds, rows), matmul_rows(q, wide), rows,
+		       head, rows, false, a->panel);
 	}
 }
 
 /* --- loss --- */
 
-double layer_cross_entropy(float *logits, const uint8_t *targets, size_t rows, size_t classes, float scale)
+double layer_cross_entropy(float *logits, const uint8_t *targets, size_t rows, size_t classes,
+			   float scale)
 {
 	float each = scale / (float)rows;
 	double loss = 0;
@@ -230,7 +248,8 @@ double layer_cross_entropy(float *logits, const uint8_t *targets, size_t rows, s
 		for (size_t i = 0; i < classes; i++)
 			row[i] = exp_inline(row[i] - top);
 		whole = sum(row, classes);
-		loss += log((double)whole) - right; /* log of the C library: for people only, no gradient depends on it */
+		loss += log((double)whole) - right; /* log of the C library: for people only, no
+						       gradient depends on it */
 		for (size_t i = 0; i < classes; i++)
 			row[i] = row[i] / whole * each;
 		row[targets[t]] -= each;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* matmul.c: a matrix product that is fast enough on the baseline instruction set. Called by layer.c and transformer.c.
- * Eight columns of b are copied to a panel that stays in the first cache, then four rows of a at a time run along it with
- * their 4 x 8 sums in registers. The vectors are of the compiler, so that their width, and with it every bit, is fixed.
- * It cannot fail; sizes and strides are the caller's. */
+/* matmul.c: a matrix product that is fast enough on the baseline instruction set. Called by layer.c
+ * and transformer.c. Eight columns of b are copied to a panel that stays in the first cache, then
+ * four rows of a at a time run along it with their 4 x 8 sums in registers. The vectors are of the
+ * compiler, so that their width, and with it every bit, is fixed. It cannot fail; sizes and strides
+ * are the caller's. */
 #include "examples/matmul.h"
 #include <string.h>
 
@@ -34,7 +35,8 @@ static void fill_panel(float *panel, struct matmul_view b, size_t first, size_t 
 	}
 }
 
-static void four_rows(float sum[ROWS][COLUMNS], const float *a, size_t row, size_t col, const float *panel, size_t k)
+static void four_rows(float sum[ROWS][COLUMNS], const float *a, size_t row, size_t col,
+		      const float *panel, size_t k)
 {
 	const float *a0 = a, *a1 = a + row, *a2 = a + 2 * row, *a3 = a + 3 * row;
 	v4 s00 = load(sum[0]), s01 = load(sum[0] + 4), s10 = load(sum[1]), s11 = load(sum[1] + 4);
@@ -68,8 +70,8 @@ static void one_row(float sum[COLUMNS], const float *a, size_t col, const float 
 	store(sum, s0), store(sum + 4, s1);
 }
 
-void matmul(float *c, size_t c_row, struct matmul_view a, struct matmul_view b, size_t m, size_t n, size_t k, bool add,
-	    float *panel)
+void matmul(float *c, size_t c_row, struct matmul_view a, struct matmul_view b, size_t m, size_t n,
+	    size_t k, bool add, float *panel)
 {
 	for (size_t j = 0; j < n; j += COLUMNS) {
 		size_t columns = n - j < COLUMNS ? n - j : COLUMNS;

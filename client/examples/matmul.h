@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul.h: one matrix product for everything that the example model multiplies. The operands are views with two strides, so
- * that a transposed matrix is the same memory with the strides exchanged. Every element of the result is the sum over
- * k = 0, 1, 2, ... in that order, whatever the blocking: its bits depend on the operands only. */
+/* matmul.h: one matrix product for everything that the example model multiplies. The operands are
+ * views with two strides, so that a transposed matrix is the same memory with the strides
+ * exchanged. Every element of the result is the sum over k = 0, 1, 2, ... in that order, whatever
+ * the blocking: its bits depend on the operands only. */
 #ifndef EXAMPLES_MATMUL_H
 #define EXAMPLES_MATMUL_H
 
@@ -14,15 +15,16 @@ struct matmul_view {
 };
 
 /* c[m][n] = a[m][k] b[k][n], or += when add. panel is scratch of matmul_panel(k) floats. */
-void matmul(float *c, size_t c_row, struct matmul_view a, struct matmul_view b, size_t m, size_t n, size_t k, bool add,
-	    float *panel);
+void matmul(float *c, size_t c_row, struct matmul_view a, struct matmul_view b, size_t m, size_t n,
+	    size_t k, bool add, float *panel);
 
 static inline size_t matmul_panel(size_t k)
 {
 	return k * 8;
 }
 
-static inline struct matmul_view matmul_rows(const float *p, size_t columns) /* p is stored row by row */
+static inline struct matmul_view matmul_rows(const float *p,
+					     size_t columns) /* p is stored row by row */
 {
 	return (struct matmul_view){p, columns, 1};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Asks for a checkpoint and looks now and then whether it is there: the ticket of a save is waited for by nobody else, so a slow disk
- * costs no step. One at a time: what comes due while one is being written is left out. A failure is one line on stderr. */
+/* Asks for a checkpoint and looks now and then whether it is there: the ticket of a save is waited
+ * for by nobody else, so a slow disk costs no step. One at a time: what comes due while one is
+ * being written is left out. A failure is one line on stderr. */
 #include "examples/saver.h"
 
 #include <stdbool.h>
@@ -8,7 +9,8 @@
 
 static void failed(enum shard_status st, unsigned long long step)
 {
-	fprintf(stderr, "gpt: no checkpoint of step %llu: %s: %s\n", step, shard_name(st), shard_error());
+	fprintf(stderr, "gpt: no checkpoint of step %llu: %s: %s\n", step, shard_name(st),
+		shard_error());
 }
 
 static bool under_way(struct saver *s, shard_model *m, int64_t timeout_ms)

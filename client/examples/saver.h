@@ -12,7 +12,8 @@ struct saver {
 	uint64_t step; /* of the save under way */
 };
 
-/* After each result, on every rank: rank 0 asks. A save that failed is told on stderr, and training goes on. */
+/* After each result, on every rank: rank 0 asks. A save that failed is told on stderr, and training
+ * goes on. */
 void saver_step(struct saver *s, shard_model *m, uint32_t rank, uint64_t step);
 void saver_end(struct saver *s, shard_model *m); /* waits for the one under way */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* steplog.h: one line of key=value per step, the same from the trainer and from the in-process reference, for people and for
- * the progress bar of `make demo`. */
+/* steplog.h: one line of key=value per step, the same from the trainer and from the in-process
+ * reference, for people and for the progress bar of `make demo`. */
 #ifndef EXAMPLES_STEPLOG_H
 #define EXAMPLES_STEPLOG_H
 

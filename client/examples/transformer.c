@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* transformer.c: owns the example model's tensors and activations. Used by gpt.c, which reads weights from the shared image and
- * pushes gradients, and by the in-process reference. One call of transformer_sequence runs one sequence forward and backward, so
- * that memory does not grow with the batch. Fails only at init: on a shape that makes no sense, or without memory. */
+/* transformer.c: owns the example model's tensors and activations. Used by gpt.c, which reads
+ * weights from the shared image and pushes gradients, and by the in-process reference. One call of
+ * transformer_sequence runs one sequence forward and backward, so that memory does not grow with
+ * the batch. Fails only at init: on a shape that makes no sense, or without memory. */
 #include "examples/transformer.h"
 #include "base/check.h"
 #include "base/rng.h"
@@ -12,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
 #include <xmmintrin.h>
+#endif
 
 #define FLUSH_TO_ZERO      0x8000u
 #define DENORMALS_ARE_ZERO 0x0040u
@@ -21,7 +24,9 @@ enum { WTE, WPE, FIRST_BLOCK };
 
 void transformer_fp_mode(void)
 {
+#ifdef __x86_64__
 	_mm_setcsr(_mm_getcsr() | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
+#endif
 }
 
 /* --- layout --- */
@@ -43,7 +48,8 @@ static uint32_t block_tensor(uint32_t block, uint32_t which)
 	return FIRST_BLOCK + block * BLOCK_TENSORS + which;
 }
 
-static void describe(struct transformer_tensor *d, const char *name, uint64_t rows, uint64_t columns)
+static void describe(struct transformer_tensor *d, const char *name, uint64_t rows,
+		     uint64_t columns)
 {
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	d->ndim = columns ? 2 : 1;
@@ -62,7 +68,8 @@ static void describe_all(struct transformer *t)
 	for (uint32_t l = 0; l < t->shape.layers; l++) {
 		for (uint32_t k = 0; k < BLOCK_TENSORS; k++) {
 			snprintf(name, sizeof(name), "h.%u.%s", l, block_rows[k].name);
-			describe(&t->tensors[block_tensor(l, k)], name, block_rows[k].from * dim, block_rows[k].to * dim);
+			describe(&t->tensors[block_tensor(l, k)], name, block_rows[k].from * dim,
+				 block_rows[k].to * dim);
 		}
 	}
 	describe(&t->tensors[t->tensors_nr - 2], "ln_f.weight", dim, 0);
@@ -106,7 +113,8 @@ static void lay_out(struct transformer *t)
 	t->d_stream = take(t, rows * dim), t->d_row = take(t, rows * dim);
 	t->d_wide = take(t, rows * 4 * dim), t->d_qkv = take(t, rows * 3 * dim);
 	t->square = take(t, rows * rows);
-	t->panel = take(t, matmul_panel(longest > TRANSFORMER_CLASSES ? longest : TRANSFORMER_CLASSES));
+	t->panel = take(
+		t, matmul_panel(longest > TRANSFORMER_CLASSES ? longest : TRANSFORMER_CLASSES));
 }
 
 static const char *shape_invalid(const struct transformer_shape *s)
@@ -122,14 +130,15 @@ static const char *shape_invalid(const struct transformer_shape *s)
 	return NULL;
 }
 
-enum shard_status transformer_init(struct transformer *t, const struct transformer_shape *shape, struct err *e)
+enum shard_status transformer_init(struct transformer *t, const struct transformer_shape *shape,
+				   struct err *e)
 {
 	const char *why = shape_invalid(shape);
 
 	memset(t, 0, sizeof(*t));
 	if (why)
-		return err_set(e, SHARD_BAD_ARG, "model of layers=%u dim=%u heads=%u seq=%u: %s", shape->layers, shape->dim,
-			       shape->heads, shape->seq, why);
+		return err_set(e, SHARD_BAD_ARG, "model of layers=%u dim=%u heads=%u seq=%u: %s",
+			       shape->layers, shape->dim, shape->heads, shape->seq, why);
 	t->shape = *shape;
 	t->tensors_nr = block_tensor(shape->layers, 0) + 2;
 	t->tensors = calloc(t->tensors_nr, sizeof(*t->tensors));
@@ -142,8 +151,10 @@ enum shard_status transformer_init(struct transformer *t, const struct transform
 		t->memory = aligned_alloc(64, t->memory_floats * sizeof(float));
 	}
 	if (!t->memory) {
-		enum shard_status st = err_set(e, SHARD_SYSTEM, "model of layers=%u dim=%u seq=%u: no memory for %zu MiB",
-					       shape->layers, shape->dim, shape->seq, t->memory_floats * sizeof(float) >> 20);
+		enum shard_status st = err_set(
+			e, SHARD_SYSTEM, "model of layers=%u dim=%u seq=%u: no memory for %zu MiB",
+			shape->layers, shape->dim, shape->seq,
+			t->memory_floats * sizeof(float) >> 20);
 		transformer_deinit(t);
 		return st;
 	}
@@ -175,7 +186,8 @@ void transformer_initial(const struct transformer *t, uint32_t tensor, uint64_t 
 {
 	const struct transformer_tensor *d = &t->tensors[tensor];
 	struct rng r = {seed};
-	/* uniform; positions start small, for the bytes themselves say most; what adds to the stream starts smaller with depth */
+	/* uniform; positions start small, for the bytes themselves say most; what adds to the
+	 * stream starts smaller with depth */
 	double width = tensor == WTE ? 0.2 : 0.005;
 
 	r.state = rng_next(&r) + tensor;
@@ -195,7 +207,8 @@ void transformer_initial(const struct transformer *t, uint32_t tensor, uint64_t 
 		out[i] = (float)((2 * rng_unit(&r) - 1) * width);
 }
 
-void transformer_load(struct transformer *t, uint32_t tensor, const void *image, enum shard_dtype dtype)
+void transformer_load(struct transformer *t, uint32_t tensor, const void *image,
+		      enum shard_dtype dtype)
 {
 	CHECK(tensor < t->tensors_nr);
 	dtype_convert(t->w[tensor], SHARD_F32, image, dtype, t->tensors[tensor].numel);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* transformer_run.c: one sequence through the example model, forward and backward. Called by gpt.c and by the in-process reference
- * through transformer_sequence. Backward walks the tensors in reverse layout order and hands each one to emit as soon as nothing
- * will be added to it, so that its push overlaps the rest. Nothing here can fail; emit may end it early. */
+/* transformer_run.c: one sequence through the example model, forward and backward. Called by gpt.c
+ * and by the in-process reference through transformer_sequence. Backward walks the tensors in
+ * reverse layout order and hands each one to emit as soon as nothing will be added to it, so that
+ * its push overlaps the rest. Nothing here can fail; emit may end it early. */
 #include "base/check.h"
 #include "examples/layer.h"
 #include "examples/matmul.h"
@@ -14,14 +15,17 @@ struct back { /* the way back of one sequence */
 	bool stopped;
 };
 
-static struct layer_norm norm_of(const struct transformer *t, uint32_t weight, float *mean, float *rstd)
+static struct layer_norm norm_of(const struct transformer *t, uint32_t weight, float *mean,
+				 float *rstd)
 {
 	return (struct layer_norm){t->w[weight], t->w[weight + 1], mean, rstd};
 }
 
-static struct layer_attention attention_of(const struct transformer *t, const struct transformer_block *b)
+static struct layer_attention attention_of(const struct transformer *t,
+					   const struct transformer_block *b)
 {
-	return (struct layer_attention){t->shape.seq, t->shape.dim, t->shape.heads, b->odds, t->square, t->panel};
+	return (struct layer_attention){t->shape.seq, t->shape.dim, t->shape.heads,
+					b->odds,      t->square,    t->panel};
 }
 
 static void add(float *to, const float *what, size_t n)
@@ -85,24 +89,25 @@ static void block_backward(struct transformer *t, uint32_t l, struct back *k)
 	struct layer_attention a = attention_of(t, b);
 	float *d = t->d_stream;
 
-	layer_linear_backward(t->d_wide, g[BLOCK_DOWN_W], g[BLOCK_DOWN_B], d, b->gelu, w[BLOCK_DOWN_W], rows, 4 * dim, dim,
-			      t->panel);
+	layer_linear_backward(t->d_wide, g[BLOCK_DOWN_W], g[BLOCK_DOWN_B], d, b->gelu,
+			      w[BLOCK_DOWN_W], rows, 4 * dim, dim, t->panel);
 	emit(t, k, first + BLOCK_DOWN_B);
 	emit(t, k, first + BLOCK_DOWN_W);
 	layer_gelu_backward(t->d_wide, t->d_wide, b->up, rows * 4 * dim);
-	layer_linear_backward(t->d_row, g[BLOCK_UP_W], g[BLOCK_UP_B], t->d_wide, b->ln2, w[BLOCK_UP_W], rows, dim, 4 * dim,
-			      t->panel);
+	layer_linear_backward(t->d_row, g[BLOCK_UP_W], g[BLOCK_UP_B], t->d_wide, b->ln2,
+			      w[BLOCK_UP_W], rows, dim, 4 * dim, t->panel);
 	emit(t, k, first + BLOCK_UP_B);
 	emit(t, k, first + BLOCK_UP_W);
 	layer_norm_backward(d, g[BLOCK_LN2_W], g[BLOCK_LN2_B], t->d_row, b->mid, &n2, rows, dim);
 	emit(t, k, first + BLOCK_LN2_B);
 	emit(t, k, first + BLOCK_LN2_W);
-	layer_linear_backward(t->d_row, g[BLOCK_MIX_W], g[BLOCK_MIX_B], d, b->mixed, w[BLOCK_MIX_W], rows, dim, dim, t->panel);
+	layer_linear_backward(t->d_row, g[BLOCK_MIX_W], g[BLOCK_MIX_B], d, b->mixed, w[BLOCK_MIX_W],
+			      rows, dim, dim, t->panel);
 	emit(t, k, first + BLOCK_MIX_B);
 	emit(t, k, first + BLOCK_MIX_W);
 	layer_attention_backward(t->d_qkv, t->d_row, b->qkv, &a);
-	layer_linear_backward(t->d_row, g[BLOCK_QKV_W], g[BLOCK_QKV_B], t->d_qkv, b->ln1, w[BLOCK_QKV_W], rows, dim, 3 * dim,
-			      t->panel);
+	layer_linear_backward(t->d_row, g[BLOCK_QKV_W], g[BLOCK_QKV_B], t->d_qkv, b->ln1,
+			      w[BLOCK_QKV_W], rows, dim, 3 * dim, t->panel);
 	emit(t, k, first + BLOCK_QKV_B);
 	emit(t, k, first + BLOCK_QKV_W);
 	layer_norm_backward(d, g[BLOCK_LN1_W], g[BLOCK_LN1_B], t->d_row, b->in, &n1, rows, dim);
@@ -110,21 +115,26 @@ static void block_backward(struct transformer *t, uint32_t l, struct back *k)
 	emit(t, k, first + BLOCK_LN1_W);
 }
 
-/* logits hold the gradient of the loss. The head is wte, so its gradient comes from both ends and leaves last. */
+/* logits hold the gradient of the loss. The head is wte, so its gradient comes from both ends and
+ * leaves last. */
 static void head_backward(struct transformer *t, struct back *k, const struct layer_norm *last)
 {
 	const size_t rows = t->shape.seq, dim = t->shape.dim, classes = TRANSFORMER_CLASSES;
 	const uint32_t weight = t->tensors_nr - 2;
 
-	matmul(t->g[0], dim, matmul_transposed(t->logits, classes), matmul_rows(t->last, dim), classes, dim, rows, true, t->panel);
-	matmul(t->d_row, dim, matmul_rows(t->logits, classes), matmul_rows(t->w[0], dim), rows, dim, classes, false, t->panel);
+	matmul(t->g[0], dim, matmul_transposed(t->logits, classes), matmul_rows(t->last, dim),
+	       classes, dim, rows, true, t->panel);
+	matmul(t->d_row, dim, matmul_rows(t->logits, classes), matmul_rows(t->w[0], dim), rows, dim,
+	       classes, false, t->panel);
 	memset(t->d_stream, 0, rows * dim * sizeof(float));
-	layer_norm_backward(t->d_stream, t->g[weight], t->g[weight + 1], t->d_row, t->stream, last, rows, dim);
+	layer_norm_backward(t->d_stream, t->g[weight], t->g[weight + 1], t->d_row, t->stream, last,
+			    rows, dim);
 	emit(t, k, weight + 1);
 	emit(t, k, weight);
 }
 
-double transformer_sequence(struct transformer *t, const uint8_t *text, float scale, transformer_emit *emit_to, void *arg)
+double transformer_sequence(struct transformer *t, const uint8_t *text, float scale,
+			    transformer_emit *emit_to, void *arg)
 {
 	const size_t rows = t->shape.seq, dim = t->shape.dim, classes = TRANSFORMER_CLASSES;
 	const uint32_t layers = t->shape.layers;
@@ -137,7 +147,8 @@ double transformer_sequence(struct transformer *t, const uint8_t *text, float sc
 	for (uint32_t l = 0; l < layers; l++)
 		block_forward(t, l, l + 1 < layers ? t->blocks[l + 1].in : t->stream);
 	layer_norm(t->last, t->stream, &last, rows, dim);
-	matmul(t->logits, classes, matmul_rows(t->last, dim), matmul_transposed(t->w[0], dim), rows, classes, dim, false, t->panel);
+	matmul(t->logits, classes, matmul_rows(t->last, dim), matmul_transposed(t->w[0], dim), rows,
+	       classes, dim, false, t->panel);
 	loss = layer_cross_entropy(t->logits, text + 1, rows, classes, scale);
 
 	head_backward(t, &k, &last);

@@ -1,27 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nobody asks for: a save every checkpoint_every steps; the way back after LOST; restore_at_start. For the last two the newest
- * complete checkpoint is looked for in the folder of the last save, then in checkpoint_dir; one that turns out damaged is logged
- * and the next older one is tried. None left: after LOST the core hears it and the model is LOST for good; a definition goes on
- * without, or is refused if there was one and it was no good. */
+/* What nobody asks for: a save every checkpoint_every steps; the way back after LOST;
+ * restore_at_start. For the last two pick.c looks for a checkpoint in the folder of the last save,
+ * then in checkpoint_dir; one that turns out damaged is logged and the next older one of the same
+ * run is tried. None left: after LOST the core hears it and the model is LOST for good; a
+ * definition is refused, and goes on without only where no checkpoint is at all. Both go on where
+ * they were when the coordinator starts again. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "ckpt/auto.h"
 #include "ckpt/op.h"
+#include "ckpt/spec_of.h"
 #include "core/msg.h"
-#include "define.h"
-#include "peer.h"
+#include "control/define.h"
+#include "model/lost.h"
+#include "link/peer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* --- looking --- */
 
-static void add_dir(struct ckpt_op *op, const char *dir)
+static void add_dir(struct ckpt_op *op, const char *dir, bool anywhere)
 {
+	struct ckpt_place *p = &op->dirs[op->dirs_nr];
+	struct err e;
+
+	CHECK(op->dirs_nr <= CKPT_DIRS);
+	if (ckpt_place_set(p, op->server, dir, anywhere, 0, &e) != SHARD_OK) {
+		log_line(op->server->log, LOG_LEVEL_ERROR,
+			 "event=checkpoint_dir_denied model=%s why=%s", op->name, e.text);
+		snprintf(op->newer, sizeof(op->newer), "%s", dir);
+		op->newer_why = e;
+		return;
+	}
 	for (uint32_t i = 0; i < op->dirs_nr; i++)
-		if (strcmp(op->dirs[i], dir) == 0)
+		if (strcmp(op->dirs[i].dir, p->dir) == 0)
 			return;
-	snprintf(op->dirs[op->dirs_nr++], CHECKPOINT_PATH_MAX, "%s", dir);
+	op->dirs_nr++;
 }
 
 void ckpt_auto_dirs(struct ckpt_op *op, const struct model *m)
@@ -29,84 +46,76 @@ void ckpt_auto_dirs(struct ckpt_op *op, const struct model *m)
 	char own[CHECKPOINT_PATH_MAX];
 
 	op->dirs_nr = 0;
-	if (op->kind == CKPT_RETURN && m->ckpt.dir[0] != 0)
-		add_dir(op, m->ckpt.dir);
+	if (op->kind == CKPT_RETURN && m->ckpt->dir[0] != 0)
+		add_dir(op, m->ckpt->dir, true); /* it was saved there */
 	if (ckpt_dir(own, NULL, m->set.checkpoint_dir, m->name, NULL) == SHARD_OK)
-		add_dir(op, own);
+		add_dir(op, own, ckpt_anywhere(op->server, m->spec->owner));
 }
 
-/* A run before this one may have left later steps in the folder: what `latest` names is where to begin. */
-static uint64_t first_bound(const char *dir, const char *name)
+/* A model that begins: there is nothing that it could go on from. */
+static void begins_anew(struct ckpt_op *op)
 {
-	char tag[CHECKPOINT_TAG_MAX + 1];
-	struct manifest *c = NULL;
-	uint64_t bound = UINT64_MAX;
+	struct model *m = op->m;
 
-	if (checkpoint_latest(dir, tag, NULL) == SHARD_OK && checkpoint_open(dir, tag, name, &c, NULL) == SHARD_OK)
-		bound = c->step + 1;
-	manifest_free(&c);
-	return bound;
+	CHECK(op->kind == CKPT_START);
+	log_line(op->server->log, LOG_LEVEL_INFO, "event=begins_anew model=%s dir=%s why=%s",
+		 m->name, op->dirs_nr > 0 ? op->dirs[0].dir : "", op->why.text);
+	op->made = false;
+	ckpt_op_free(op);
+	define_answer(m);
 }
 
-static void run_pick(struct ckpt_op *op)
+/* Weights may be there, and cannot be had: who defines it decides, and nothing begins by itself. */
+static void start_refused(struct ckpt_op *op)
 {
-	char tag[CHECKPOINT_TAG_MAX + 1];
-	uint64_t step, best = 0;
-	bool found = false;
+	enum shard_status st = op->why.status;
+	const char *dir = op->dirs_nr > 0 ? op->dirs[0].dir : "its checkpoint_dir";
+	struct err e;
 
-	for (uint32_t i = 0; i < op->dirs_nr; i++) {
-		if (op->bound[i] == 0)
-			op->bound[i] = first_bound(op->dirs[i], op->name);
-		if (checkpoint_newest(op->dirs[i], op->name, op->bound[i], tag, &step, NULL) != SHARD_OK || (found && step <= best))
-			continue;
-		found = true;
-		best = step;
-		op->from_dir = i;
-		snprintf(op->tag, sizeof(op->tag), "%s", tag);
-	}
-	manifest_free(&op->manifest);
-	if (!found) {
-		op->st = err_set(&op->why, SHARD_NOT_FOUND, "no complete checkpoint of \"%s\" in %s", op->name,
-				 op->dirs_nr > 0 ? op->dirs[0] : "any folder");
-		op->tag[0] = 0;
-		return;
-	}
-	snprintf(op->dir, sizeof(op->dir), "%s", op->dirs[op->from_dir]);
-	op->bound[op->from_dir] = best;
-	ckpt_read_manifest(op, op->name);
+	CHECK(op->kind == CKPT_START);
+	if (st != SHARD_DENIED && st != SHARD_SYSTEM)
+		st = SHARD_PROTOCOL;
+	err_set(&e, st,
+		"restore_at_start: no checkpoint in %.150s is good: %.250s: mend it, `shardctl "
+		"restore DIR --tag TAG` another one, or move the folder away to begin anew",
+		dir, op->why.text);
+	ckpt_restore_end(op, &e);
 }
 
 static void none_left(struct ckpt_op *op)
 {
 	struct model *m = op->m;
 	struct err e = op->why;
-	bool bad = op->shares_bad || m->ckpt.last_error[0] != 0;
 
-	if (op->kind == CKPT_START && !bad) { /* a model that begins */
-		op->made = false;
-		ckpt_op_free(op);
-		define_answer(m);
+	if (op->kind == CKPT_START && op->none) {
+		begins_anew(op);
 		return;
 	}
 	if (op->kind == CKPT_START) {
-		err_set(&e, SHARD_PROTOCOL, "restore_at_start: no checkpoint in %.200s is good: %.250s", op->dirs[0],
-			m->ckpt.last_error);
-		ckpt_restore_end(op, &e);
+		start_refused(op);
 		return;
 	}
-	log_line(op->server->log, LOG_LEVEL_ERROR, "event=no_way_back model=%s why=%s", m->name, e.text);
-	m->ckpt.rolled_back = false;
+	log_line(op->server->log, LOG_LEVEL_ERROR, "event=no_way_back model=%s why=%s", m->name,
+		 e.text);
+	lost_no_way_back(m, e.text);
 	ckpt_op_note_failure(op);
 	ckpt_op_free(op);
-	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = false});
+	model_event(m,
+		    &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = false, .why = e.text});
 }
 
 void ckpt_auto_next(struct ckpt_op *op)
 {
-	log_line(op->server->log, LOG_LEVEL_ERROR, "event=checkpoint_bad model=%s path=%s why=%s", op->name, op->path,
-		 op->why.text);
+	CHECK(op->kind != CKPT_SAVE && op->m != NULL);
+	log_line(op->server->log, LOG_LEVEL_ERROR, "event=checkpoint_bad model=%s path=%s why=%s",
+		 op->name, op->path, op->why.text);
 	if (op->m != NULL)
-		snprintf(op->m->ckpt.last_error, sizeof(op->m->ckpt.last_error), "%s", op->why.text);
+		snprintf(op->m->ckpt->last_error, sizeof(op->m->ckpt->last_error), "%s",
+			 op->why.text);
+	if (op->newer[0] == 0) {
+		snprintf(op->newer, sizeof(op->newer), "%s", op->path);
+		op->newer_why = op->why;
+	}
 	op->failed = false;
 	ckpt_auto_pick(op);
 }
@@ -123,11 +132,26 @@ static void picked(struct ckpt_op *op)
 		none_left(op);
 		return;
 	}
+	if (op->st == SHARD_OK)
+		op->st = ckpt_may_read(op->manifest, op->m->spec->owner, op->path, &op->why);
+	if (op->st == SHARD_OK)
+		op->st = ckpt_may_fill(op->m, op->manifest, op->path, &op->why);
+	if (op->st == SHARD_DENIED &&
+	    op->kind == CKPT_START) { /* somebody else's: neither his weights nor a fresh start */
+		err_wrap(&e, &op->why, "restore_at_start, %.500s", op->why.text);
+		ckpt_restore_end(op, &e);
+		return;
+	}
 	if (op->st == SHARD_OK && ckpt_restore_compare(op->m, op->manifest, &op->why) == SHARD_OK) {
+		if (op->newer[0] != 0)
+			log_line(op->server->log, LOG_LEVEL_WARN,
+				 "event=older_checkpoint model=%s path=%s newer=%s why=%s",
+				 op->name, op->path, op->newer, op->newer_why.text);
 		ckpt_restore_load(op);
 		return;
 	}
-	if (op->st == SHARD_OK && op->kind == CKPT_START) { /* another model of that name: the difference is the answer */
+	if (op->st == SHARD_OK &&
+	    op->kind == CKPT_START) { /* another model of that name: the difference is the answer */
 		err_wrap(&e, &op->why, "restore_at_start, %.200s: %.280s", op->path, op->why.text);
 		ckpt_restore_end(op, &e);
 		return;
@@ -137,8 +161,11 @@ static void picked(struct ckpt_op *op)
 
 void ckpt_auto_pick(struct ckpt_op *op)
 {
+	CHECK(op->kind != CKPT_SAVE && op->m != NULL);
 	op->phase = CKPT_LOOKING;
-	ckpt_op_work(op, run_pick, picked);
+	if (op->kind == CKPT_RETURN)
+		op->whose = op->m->ckpt->run;
+	ckpt_op_work(op, ckpt_pick, picked);
 }
 
 /* --- after LOST --- */
@@ -148,41 +175,95 @@ void ckpt_auto_return(struct model *m)
 	struct ckpt_op *op;
 	struct err e;
 
-	if (m->ckpt.op != NULL || m->server->self != m->server->coordinator || m->server->stopping)
+	/* A drop ends the return that is in hand, and no other one begins. */
+	if (m->dropping || m->ckpt->cut != NULL || m->ckpt->op != NULL ||
+	    m->server->self != m->server->coordinator || m->server->stopping)
 		return;
-	if (ckpt_op_new(&op, m->server, m, CKPT_RETURN, &e) != SHARD_OK)
+	if (ckpt_op_new(&op, m->server, m, CKPT_RETURN, &ckpt_restores, &e) != SHARD_OK)
 		return; /* the beat tries again */
 	ckpt_auto_dirs(op, m);
 	ckpt_auto_pick(op);
 }
 
-void ckpt_loaded(struct model *m, const char *dir, const struct core_view *view, const void *file, size_t bytes)
+static void cut_text(char *out, size_t bytes, const char *path)
 {
-	void *copy = malloc(bytes);
-
-	if (copy != NULL) {
-		memcpy(copy, file, bytes);
-		ckpt_persisted(m, copy, bytes);
-	}
-	snprintf(m->ckpt.dir, sizeof(m->ckpt.dir), "%s", dir);
-	m->ckpt.resume = view->restoring;
-	m->ckpt.loaded = view->sealed || view->restoring;
-	if (view->restoring)
-		snprintf(m->lost, sizeof(m->lost), "the coordinator started again while the weights were being restored");
+	snprintf(out, bytes,
+		 "the coordinator started again in the middle of its restore from %.300s: run that "
+		 "restore again",
+		 path);
 }
 
-/* A model that was saved, ever, has a way back; whether the files are still there is looked at when it is needed. */
+/* Nobody had its weights before that restore, and nobody begins it anew because that was cut. */
+void ckpt_cut(const Shard__ModelFile *file, struct core_view *view, char *lost, size_t bytes)
+{
+	snprintf(lost, bytes, "%s", file->lost);
+	if (view->sealed || view->restoring || file->restore[0] == 0)
+		return;
+	view->lost = true;
+	cut_text(lost, bytes, file->restore);
+}
+
+void ckpt_loaded(struct model *m, const Shard__ModelFile *file, const struct core_view *view,
+		 const void *bytes, size_t bytes_nr)
+{
+	const Shard__Run *run = file->run;
+	void *copy = malloc(bytes_nr);
+
+	CHECK(m->ckpt->file == NULL && bytes_nr > 0);
+	if (copy != NULL) {
+		memcpy(copy, bytes, bytes_nr);
+		ckpt_persisted(m, copy, bytes_nr);
+	}
+	if (run != NULL)
+		m->ckpt->run = (struct ckpt_run){.is = {{run->id_high, run->id_low}, run->line},
+						 .from_line = run->from_line,
+						 .from_step = run->from_step};
+	snprintf(m->ckpt->dir, sizeof(m->ckpt->dir), "%s", file->checkpoint_dir);
+	m->ckpt->resume = view->restoring;
+	m->ckpt->cut = view->restoring && file->restore[0] != 0 ? strdup(file->restore) : NULL;
+	m->ckpt->begins = !view->sealed && !view->restoring && !view->lost;
+	m->ckpt->loaded = view->sealed || view->restoring;
+	if (view->lost && file->restore[0] != 0 && !view->restoring)
+		log_line(m->server->log, LOG_LEVEL_ERROR,
+			 "event=restore_cut model=%s path=%s why=%s", m->name, file->restore,
+			 "this coordinator ended in the middle of that restore");
+	if (view->restoring)
+		snprintf(m->lost, sizeof(m->lost),
+			 "the coordinator started again while the weights were being restored");
+}
+
+/* An operator chose one checkpoint, and the weights before it are gone: only an operator chooses
+ * again. */
+static void stays_lost(struct model *m)
+{
+	char why[512];
+
+	cut_text(why, sizeof(why), m->ckpt->cut);
+	log_line(m->server->log, LOG_LEVEL_ERROR, "event=restore_cut model=%s path=%s why=%s",
+		 m->name, m->ckpt->cut, why);
+	m->rolled_back = true; /* nobody writes it before its core has said LOST */
+	m->ckpt->resume = false;
+	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = false, .why = why});
+}
+
+/* A model that was saved, ever, has a way back; whether the files are still there is looked at when
+ * it is needed. */
 void ckpt_start(struct server *s)
 {
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
 
-		if (m->ckpt.dir[0] != 0 || m->ckpt.resume)
-			model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
-		if (m->ckpt.dir[0] != 0)
+		if (m->ckpt->cut != NULL)
+			stays_lost(m);
+		else if (m->ckpt->dir[0] != 0 || m->ckpt->resume)
+			model_event(m,
+				    &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+		if (m->ckpt->dir[0] != 0)
 			ckpt_known(m);
-		if (m->ckpt.resume) {
-			m->ckpt.rolled_back = true;
+		if (m->ckpt->begins)
+			(void)ckpt_auto_start(m, true);
+		if (m->ckpt->resume) {
+			m->rolled_back = true;
 			ckpt_auto_return(m);
 		}
 	}
@@ -192,23 +273,28 @@ double ckpt_age(const struct model *m)
 {
 	time_t now = time(NULL);
 
-	return m->ckpt.last.at != 0 && now > m->ckpt.last.at ? (double)(now - m->ckpt.last.at) : 0;
+	return m->ckpt->last.at != 0 && now > m->ckpt->last.at ? (double)(now - m->ckpt->last.at)
+							       : 0;
 }
 
 /* --- restore_at_start --- */
 
-bool ckpt_auto_start(struct model *m)
+bool ckpt_auto_start(struct model *m, bool again)
 {
 	struct ckpt_op *op;
 	struct err e;
 
+	CHECK(m->ckpt->op == NULL);
 	if (!m->set.restore_at_start || m->set.checkpoint_dir[0] == 0)
 		return false;
-	if (ckpt_op_new(&op, m->server, m, CKPT_START, &e) != SHARD_OK) {
-		log_line(m->server->log, LOG_LEVEL_ERROR, "event=restore_failed model=%s why=%s", m->name, e.text);
-		return false;
+	if (ckpt_op_new(&op, m->server, m, CKPT_START, &ckpt_restores, &e) != SHARD_OK) {
+		log_line(m->server->log, LOG_LEVEL_ERROR, "event=restore_failed model=%s why=%s",
+			 m->name, e.text);
+		define_abandon(m, &e); /* rather than begin anew beside a checkpoint */
+		return true;
 	}
 	op->made = true;
+	op->again = again;
 	ckpt_auto_dirs(op, m);
 	ckpt_auto_pick(op);
 	return true;
@@ -222,15 +308,19 @@ void ckpt_decided(struct model *m, const struct record *r)
 	uint64_t every = m->set.checkpoint_every;
 	struct err e;
 
-	if (m->server->self != m->server->coordinator || every == 0 || r->id.step % every != 0 || m->server->stopping ||
-	    m->set.checkpoint_dir[0] == 0)
+	CHECK(r->id.generation == m->generation);
+	if (m->server->self != m->server->coordinator || every == 0 || r->id.step % every != 0 ||
+	    m->server->stopping || m->set.checkpoint_dir[0] == 0)
 		return;
-	if (m->ckpt.op != NULL) {
-		log_line(m->server->log, LOG_LEVEL_WARN, "event=save_skipped model=%s step=%lu why=%s", m->name,
-			 (unsigned long)r->id.step, ckpt_op_text(m->ckpt.op, text));
+	if (m->ckpt->op != NULL) {
+		log_line(m->server->log, LOG_LEVEL_WARN,
+			 "event=save_skipped model=%s step=%lu why=%s", m->name,
+			 (unsigned long)r->id.step, ckpt_op_text(m->ckpt->op, text));
 		return;
 	}
-	if (ckpt_save_begin(m, NULL, NULL, NULL, m->set.keep_latest, false, &e) != SHARD_OK)
-		log_line(m->server->log, LOG_LEVEL_ERROR, "event=save_failed model=%s step=%lu why=%s", m->name,
+	if (ckpt_save_begin(m, NULL, NULL, NULL, m->set.keep_latest, false,
+			    ckpt_anywhere(m->server, m->spec->owner), &e) != SHARD_OK)
+		log_line(m->server->log, LOG_LEVEL_ERROR,
+			 "event=save_failed model=%s step=%lu why=%s", m->name,
 			 (unsigned long)r->id.step, e.text);
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The newest checkpoint of a model that was there before this start: status and metrics name it again, though nobody has saved or restored
- * since. ckpt_start() calls, on the coordinator. Happy path: a job reads the manifest that `latest` names in the folder of the last
- * save, else of the newest complete one; on the loop its figures become ckpt.last, unless there are newer ones. How long it took to
- * write is not known any more. Without such a file, or memory, nothing is known and nothing is said. */
+/* The newest checkpoint of a model that was there before this start: status and metrics name it
+ * again, though nobody has saved or restored since. ckpt_start() calls, on the coordinator. Happy
+ * path: a job looks for the newest complete one of this model's own run in the folder of the last
+ * save; on the loop its figures become ckpt.last, unless there are newer ones. How long it took to
+ * write is not known any more. Without such a file, or memory, nothing is known and nothing is
+ * said. */
 #include "base/check.h"
+#include "ckpt/auto.h"
 #include "ckpt/op.h"
 
 #include <stdio.h>
@@ -11,43 +14,51 @@
 #include <string.h>
 
 struct known {
-	uv_work_t work;
+	struct job job;
 	struct server *server;
 	uint32_t model;
-	char name[65], dir[CHECKPOINT_PATH_MAX];
-	struct ckpt_last last; /* path empty: none was found */
+	char name[65];
+	struct ckpt_run run;
+	struct ckpt_place place; /* where it was saved */
+	struct ckpt_last last;   /* path empty: none was found */
 };
 
-static void run(uv_work_t *w)
+static void look(struct known *k, const char *dir)
 {
-	struct known *k = w->data;
-	char tag[CHECKPOINT_TAG_MAX + 1];
-	struct manifest *m = NULL;
-	uint64_t step;
+	struct checkpoint_found *found = NULL;
+	uint32_t nr = 0, i = 0;
 
-	if ((checkpoint_latest(k->dir, tag, NULL) != SHARD_OK || checkpoint_open(k->dir, tag, k->name, &m, NULL) != SHARD_OK) &&
-	    (checkpoint_newest(k->dir, k->name, UINT64_MAX, tag, &step, NULL) != SHARD_OK ||
-	     checkpoint_open(k->dir, tag, k->name, &m, NULL) != SHARD_OK))
+	if (checkpoint_list(dir, k->name, &found, &nr, NULL) != SHARD_OK)
 		return;
-	if (checkpoint_path(k->last.path, k->dir, tag, NULL) == SHARD_OK) {
-		k->last.step = m->step;
-		k->last.at = ckpt_time(m->created);
-		for (uint32_t i = 0; i < m->files_nr; i++)
-			k->last.bytes += m->files[i].bytes;
+	while (i < nr && !(found[i].complete && ckpt_own(&k->run, &found[i].run, found[i].step)))
+		i++;
+	if (i < nr && checkpoint_path(k->last.path, k->place.dir, found[i].tag, NULL) == SHARD_OK) {
+		k->last.step = found[i].step;
+		k->last.at = ckpt_time(found[i].created);
+		k->last.bytes = found[i].bytes;
 	}
-	manifest_free(&m);
+	free(found);
 }
 
-static void found(uv_work_t *w, int status)
+static void run(struct job *j)
 {
-	struct known *k = w->data;
+	struct known *k = list_of(j, struct known, job);
+
+	if (ckpt_place_open(&k->place, false, NULL) != SHARD_OK)
+		return;
+	look(k, k->place.at);
+	ckpt_place_close(&k->place, NULL);
+}
+
+static void found(struct job *j)
+{
+	struct known *k = list_of(j, struct known, job);
 	struct model *m = model_find(k->server, k->model);
 
-	(void)status; /* nobody cancels it */
 	CHECK(k->server->persists > 0);
 	k->server->persists--;
-	if (m != NULL && m->ckpt.last.path[0] == 0)
-		m->ckpt.last = k->last;
+	if (m != NULL && m->ckpt->last.path[0] == 0)
+		m->ckpt->last = k->last;
 	free(k);
 }
 
@@ -55,13 +66,17 @@ void ckpt_known(struct model *m)
 {
 	struct known *k = calloc(1, sizeof(*k));
 
+	CHECK(m->server->self == m->server->coordinator);
 	if (k == NULL)
 		return;
 	k->server = m->server;
 	k->model = m->id;
-	k->work.data = k;
+	k->run = m->ckpt->run;
 	snprintf(k->name, sizeof(k->name), "%s", m->name);
-	snprintf(k->dir, sizeof(k->dir), "%s", m->ckpt.dir);
+	if (ckpt_place_set(&k->place, k->server, m->ckpt->dir, true, 0, NULL) != SHARD_OK) {
+		free(k);
+		return;
+	}
 	k->server->persists++;
-	CHECK(uv_queue_work(k->server->loop, &k->work, run, found) == 0);
+	job_begin(&k->job, k->server, JOB_FILES, run, found);
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This node's share of a checkpoint: what it holds of a model, written into one file or read from those of any nodes. The coordinator
- * asks (SAVE_PART, LOAD_PART). Happy path: wait until the weights stand still (as of the step asked for; or, before a load, until
- * nobody uses the memory), list the runs, one job by uv_queue_work straight from or into the store, PROGRESS meanwhile, then the
- * answer. Shares of a model run one after the other. Cancelled, the coordinator's link lost, another generation: the job ends soon
- * and its answer says why. The model's memory stays until ckpt_quiet(). */
-#include "apply.h"
+/* This node's share of a checkpoint: what it holds of a model, written into one file or read from
+ * those of any nodes. The coordinator asks (SAVE_PART, LOAD_PART). Happy path: wait until the
+ * weights stand still (as of the step asked for; or, before a load, until nobody uses the memory),
+ * list the runs, one job straight from or into the store, PROGRESS meanwhile, then
+ * the answer. Shares of a model run one after the other. Cancelled, the coordinator's link lost,
+ * another generation: the job ends soon and its answer says why. The model's memory stays until
+ * ckpt_quiet(). */
+#include "data/apply.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "blobs.h"
+#include "data/blobs.h"
 #include "ckpt/op.h"
-#include "peer.h"
+#include "link/peer.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
 
@@ -23,12 +25,15 @@ struct ckpt_part {
 	struct list link; /* in model.ckpt.parts */
 	struct model *m;
 	struct server *server;
-	uv_work_t work;
+	struct job job;
 	uv_timer_t timer;
-	uint16_t asker, op;
-	uint32_t tag, generation;
+	struct caller who; /* The coordinator: this node, or over a link. */
+	uint16_t op;
+	uint32_t generation;
 	bool running, ended;
 	char path[CHECKPOINT_PATH_MAX], name[80];
+	struct ckpt_place place; /* path, as it may be opened */
+	bool anywhere;
 	uint64_t step, sum; /* of a save, of a load */
 	struct part_run *runs;
 	struct part_blob *blobs;
@@ -53,8 +58,10 @@ static void add_runs(struct ckpt_part *p, enum shard_kind kind, int state)
 
 		if (!store_holds(m->store, c))
 			continue;
-		base = state < 0 ? store_master(m->store, c) : store_state(m->store, c, (uint32_t)state);
-		for (uint32_t s = l->chunk_segment[c]; base != NULL && s < l->chunk_segment[c + 1]; s++) {
+		base = state < 0 ? store_master(m->store, c)
+				 : store_state(m->store, c, (uint32_t)state);
+		for (uint32_t s = l->chunk_segment[c]; base != NULL && s < l->chunk_segment[c + 1];
+		     s++) {
 			const struct layout_tensor *t = &l->tensor[l->segment_tensor[s]];
 
 			if (state >= 0 && layout_frozen(l, s))
@@ -74,7 +81,8 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 {
 	const struct optim_row *optim = p->m->set.optim;
 
-	p->runs = calloc((size_t)p->m->layout->segments_nr * (1 + optim->states_nr) + 1, sizeof(*p->runs));
+	p->runs = calloc((size_t)p->m->layout->segments_nr * (1 + optim->states_nr) + 1,
+			 sizeof(*p->runs));
 	if (p->runs == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to list what node %s holds of \"%s\"",
 			       server_node_name(p->server, p->server->self), p->m->name);
@@ -109,14 +117,9 @@ static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
 
 /* --- the jobs --- */
 
-static void run_save(uv_work_t *w)
-{
-	struct ckpt_part *p = w->data;
-
-	p->st = part_write(p->path, p->name, p->runs, p->runs_nr, p->blobs, p->blobs_nr, &p->file, &p->progress, &p->why);
-}
-
-static enum shard_status check_loaded(struct ckpt_part *p, struct err *e)
+/* Are all masters held here finite? Else the first one that is not is named. */
+static enum shard_status check_finite(struct ckpt_part *p, enum shard_status otherwise,
+				      const char *text, struct err *e)
 {
 	const struct model *m = p->m;
 	struct store_missing missing;
@@ -124,34 +127,65 @@ static enum shard_status check_loaded(struct ckpt_part *p, struct err *e)
 	uint32_t t;
 
 	store_missing_init(&missing);
-	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+	for (uint32_t c = 0; c < m->layout->chunks_nr && !atomic_load(&p->progress.cancel); c++)
 		if (store_holds(m->store, c))
 			store_missing(m->store, c, &missing);
 	nr = missing.unwritten + missing.nonfinite;
 	if (nr == 0)
 		return SHARD_OK;
 	t = layout_tensor_at(m->layout, missing.first);
-	return err_set(e, SHARD_PROTOCOL, "%s: %lu weights are not finite, the first in tensor \"%s\" at %lu", p->path,
-		       (unsigned long)nr, t != UINT32_MAX ? m->layout->tensor[t].name : "?",
-		       (unsigned long)(t != UINT32_MAX ? missing.first - m->layout->tensor[t].offset : missing.first));
+	return err_set(
+		e, otherwise, "%s: %lu weights are not finite, the first in tensor \"%s\" at %lu%s",
+		p->path, (unsigned long)nr, t != UINT32_MAX ? m->layout->tensor[t].name : "?",
+		(unsigned long)(t != UINT32_MAX ? missing.first - m->layout->tensor[t].offset
+						: missing.first),
+		text);
 }
 
-static void run_load(uv_work_t *w)
+static void run_save(struct job *j)
 {
-	struct ckpt_part *p = w->data;
+	struct ckpt_part *p = list_of(j, struct ckpt_part, job);
+
+	CHECK(p->op == OP_SAVE_PART);
+	p->st = check_finite(p, SHARD_BAD_STATE,
+			     ": such weights are not saved, the checkpoints before this one stay",
+			     &p->why);
+	if (p->st != SHARD_OK || (p->st = ckpt_place_open(&p->place, false, &p->why)) != SHARD_OK)
+		return;
+	if (!checkpoint_begun(p->place.at, p->m->name))
+		p->st = err_set(&p->why, SHARD_SYSTEM,
+				"%s: is no checkpoint of \"%s\" that was begun: is the folder of "
+				"checkpoints shared by all nodes?",
+				p->path, p->m->name);
+	if (p->st == SHARD_OK)
+		p->st = part_write(p->place.at, p->name, p->runs, p->runs_nr, p->blobs, p->blobs_nr,
+				   &p->file, &p->progress, &p->why);
+	ckpt_place_close(&p->place, p->st != SHARD_OK ? &p->why : NULL);
+}
+
+static void run_load(struct job *j)
+{
+	struct ckpt_part *p = list_of(j, struct ckpt_part, job);
 	struct manifest *c = NULL;
 
+	CHECK(p->op == OP_LOAD_PART);
 	if (p->runs_nr == 0)
 		return; /* it holds nothing, and needs no sight of the folder */
-	p->st = manifest_read(p->path, &c, &p->why);
+	if ((p->st = ckpt_place_open(&p->place, false, &p->why)) != SHARD_OK)
+		return;
+	p->st = manifest_read(p->place.at, &c, &p->why);
 	if (p->st == SHARD_OK && c->sum != p->sum)
 		p->st = err_set(&p->why, SHARD_MISMATCH,
-				"%s/%s is another one on node %s than on the coordinator: all nodes must see the same folder",
-				p->path, MANIFEST_NAME, server_node_name(p->server, p->server->self));
+				"%s/%s is another one on node %s than on the coordinator: all "
+				"nodes must see the same folder",
+				p->path, MANIFEST_NAME,
+				server_node_name(p->server, p->server->self));
 	if (p->st == SHARD_OK)
-		p->st = part_load(p->path, c->files, c->files_nr, p->runs, p->runs_nr, c->kinds_nr == 1, &p->progress, &p->why);
+		p->st = part_load(p->place.at, c->files, c->files_nr, p->runs, p->runs_nr,
+				  c->kinds_nr == 1, &p->progress, &p->why);
 	if (p->st == SHARD_OK)
-		p->st = check_loaded(p, &p->why);
+		p->st = check_finite(p, SHARD_PROTOCOL, "", &p->why);
+	ckpt_place_close(&p->place, p->st != SHARD_OK ? &p->why : NULL);
 	if (p->st == SHARD_PROTOCOL || p->st == SHARD_NOT_FOUND)
 		ckpt_offer(p->path, p->m->name, &p->why);
 	manifest_free(&c);
@@ -161,19 +195,21 @@ static void run_load(uv_work_t *w)
 
 static bool for_self(const struct ckpt_part *p)
 {
-	return p->asker == p->server->self;
+	return p->who.node == p->server->self;
 }
 
 static void answer_file(struct ckpt_part *p)
 {
-	struct wire_head h = {.op = p->op, .flags = WIRE_REPLY, .model = p->m->id, .attempt = p->tag};
+	struct wire_head h = {.op = p->op, .model = p->m->id};
 	Shard__PartFile body = SHARD__PART_FILE__INIT;
-	Shard__BlobIs *is = calloc(p->blobs_nr + 1, sizeof(*is)), **list = calloc(p->blobs_nr + 1, sizeof(*list));
-	struct err e;
+	Shard__BlobIs *is = calloc(p->blobs_nr + 1, sizeof(*is)),
+		      **list = calloc(p->blobs_nr + 1, sizeof(*list));
 
+	CHECK(p->op == OP_SAVE_PART && p->st == SHARD_OK);
 	if (is == NULL || list == NULL) {
-		peer_refuse(p->server->peer[p->asker], p->tag,
-			    &(struct err){.status = SHARD_SYSTEM, .text = "no memory for an answer"});
+		caller_refuse(
+			p->server, &p->who,
+			&(struct err){.status = SHARD_SYSTEM, .text = "no memory for an answer"});
 	} else {
 		body.name = p->file.name;
 		body.bytes = p->file.bytes;
@@ -192,8 +228,7 @@ static void answer_file(struct ckpt_part *p)
 		}
 		body.blobs = list;
 		body.n_blobs = p->blobs_nr;
-		if (peer_send(p->server, p->asker, &h, &body.base, &e) != SHARD_OK)
-			peer_refuse(p->server->peer[p->asker], p->tag, &e);
+		caller_answer(p->server, &p->who, &h, &body.base);
 	}
 	free(is);
 	free(list);
@@ -208,36 +243,36 @@ static void keep_file(struct ckpt_part *p)
 		return;
 	}
 	for (uint32_t i = 0; i < p->blobs_nr; i++)
-		blobs[i] = (struct manifest_blob){.rank = p->blobs[i].rank,
-						  .bytes = p->blobs[i].bytes,
-						  .step = p->blobs[i].step,
-						  .offset = p->blobs[i].offset,
-						  .sum = xxh_sum(p->blobs[i].data, p->blobs[i].bytes, 0)};
-	if (p->m->ckpt.op != NULL)
-		ckpt_save_part_is(p->m->ckpt.op, p->asker, &p->file, blobs, p->blobs_nr);
-	else
-		free(blobs);
+		blobs[i] = (struct manifest_blob){
+			.rank = p->blobs[i].rank,
+			.bytes = p->blobs[i].bytes,
+			.step = p->blobs[i].step,
+			.offset = p->blobs[i].offset,
+			.sum = xxh_sum(p->blobs[i].data, p->blobs[i].bytes, 0)};
+	ckpt_share_file(p->m, p->who.tag, &p->file, blobs, p->blobs_nr);
 }
 
 static bool bad_files(enum shard_status st)
 {
-	return st == SHARD_PROTOCOL || st == SHARD_NOT_FOUND || st == SHARD_MISMATCH || st == SHARD_SYSTEM;
+	return st == SHARD_PROTOCOL || st == SHARD_NOT_FOUND || st == SHARD_MISMATCH ||
+	       st == SHARD_SYSTEM;
 }
 
 static void answer(struct ckpt_part *p)
 {
-	struct wire_head h = {.op = p->op, .flags = WIRE_REPLY, .model = p->m->id, .attempt = p->tag};
+	struct wire_head h = {.op = p->op, .model = p->m->id};
 
 	if (p->op == OP_SAVE_PART && p->st == SHARD_OK && for_self(p))
 		keep_file(p);
 	if (for_self(p))
-		ckpt_share_done(p->m, p->asker, p->tag, bad_files(p->st), p->st != SHARD_OK ? &p->why : NULL);
+		ckpt_share_done(p->m, p->who.tag, bad_files(p->st),
+				p->st != SHARD_OK ? &p->why : NULL);
 	else if (p->st != SHARD_OK)
-		peer_refuse(p->server->peer[p->asker], p->tag, &p->why);
+		caller_refuse(p->server, &p->who, &p->why);
 	else if (p->op == OP_SAVE_PART)
 		answer_file(p);
 	else
-		(void)peer_send(p->server, p->asker, &h, NULL, NULL);
+		caller_answer(p->server, &p->who, &h, NULL);
 }
 
 static void timer_closed(uv_handle_t *h)
@@ -252,16 +287,6 @@ static void timer_closed(uv_handle_t *h)
 	free(p);
 }
 
-/* What was read for a restore that failed, here or elsewhere, is not what anybody wrote. */
-static void forget_read(struct model *m, uint16_t asker, uint32_t tag)
-{
-	if (!m->ckpt.read || m->sealed || m->busy > 0 || (asker != UINT16_MAX && asker != m->ckpt.read_for) ||
-	    (tag != 0 && tag != m->ckpt.read_tag))
-		return;
-	m->ckpt.read = false;
-	store_reset(m->store);
-}
-
 static void end(struct ckpt_part *p)
 {
 	struct model *m = p->m;
@@ -269,27 +294,25 @@ static void end(struct ckpt_part *p)
 	CHECK(!p->running && !p->ended);
 	p->ended = true;
 	if (p->st != SHARD_OK)
-		log_line(p->server->log, p->st == SHARD_INTERRUPTED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
-			 "event=checkpoint_share_failed model=%s op=%s why=%s", m->name, wire_op(p->op)->name, p->why.text);
+		log_line(p->server->log,
+			 p->st == SHARD_INTERRUPTED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
+			 "event=checkpoint_share_failed model=%s op=%s why=%s", m->name,
+			 wire_op(p->op)->name, p->why.text);
 	list_remove(&p->link);
-	if (p->op == OP_LOAD_PART && p->total_bytes > 0 && m->generation == p->generation) {
-		m->ckpt.read_for = p->asker;
-		m->ckpt.read_tag = p->tag;
-		m->ckpt.read = true;
-		if (p->st != SHARD_OK)
-			forget_read(m, p->asker, p->tag);
-	}
+	if (p->op == OP_LOAD_PART && m->generation == p->generation && p->st == SHARD_OK)
+		ckpt_load_read(m, p->who.node, p->who.tag);
+	else if (p->op == OP_LOAD_PART && m->generation == p->generation)
+		ckpt_load_forget(m, p->who.node,
+				 p->who.tag); /* what it brought is not what anybody wrote */
 	answer(p);
 	uv_close((uv_handle_t *)&p->timer, timer_closed);
 	ckpt_boundary(m); /* the next one, or a reset that waited */
 }
 
-static void after(uv_work_t *w, int status)
+static void after(struct job *j)
 {
-	struct ckpt_part *p = w->data;
+	struct ckpt_part *p = list_of(j, struct ckpt_part, job);
 
-	if (status != 0)
-		p->st = err_set(&p->why, SHARD_INTERRUPTED, "cancelled");
 	p->running = false;
 	end(p);
 }
@@ -298,9 +321,10 @@ static void after(uv_work_t *w, int status)
 
 static enum shard_status stale(const struct ckpt_part *p, struct err *e)
 {
-	return err_set(e, SHARD_STALE, "node %s: \"%s\" is at generation %u step %lu, not %u and %lu any more",
-		       server_node_name(p->server, p->server->self), p->m->name, p->m->generation, (unsigned long)p->m->step,
-		       p->generation, (unsigned long)p->step);
+	return err_set(e, SHARD_STALE,
+		       "node %s: \"%s\" is at generation %u step %lu, not %u and %lu any more",
+		       server_node_name(p->server, p->server->self), p->m->name, p->m->generation,
+		       (unsigned long)p->m->step, p->generation, (unsigned long)p->step);
 }
 
 /* SHARD_AGAIN: not yet. */
@@ -313,13 +337,17 @@ static enum shard_status may_begin(const struct ckpt_part *p, struct err *e)
 		return err_set(e, SHARD_INTERRUPTED, "cancelled");
 	if (m->generation > p->generation || (save && m->sealed && m->step > p->step))
 		return stale(p, e);
-	if (m->ckpt.parts.next != &p->link || m->generation < p->generation)
+	if (m->ckpt->parts.next != &p->link || m->generation < p->generation)
 		return SHARD_AGAIN;
 	if (save)
-		return m->sealed && m->step == p->step && !m->applying && !m->sealing ? SHARD_OK : SHARD_AGAIN;
+		return m->sealed && m->step == p->step && !m->img.applying && !m->img.sealing
+			       ? SHARD_OK
+			       : SHARD_AGAIN;
 	if (m->sealed)
 		return stale(p, e);
-	return m->busy == 0 && m->image_sends == 0 && !m->applying && !m->ckpt.reset_due ? SHARD_OK : SHARD_AGAIN;
+	return m->attempt.busy == 0 && m->img.sends == 0 && !m->img.applying && !m->reset_due
+		       ? SHARD_OK
+		       : SHARD_AGAIN;
 }
 
 static enum shard_status prepare(struct ckpt_part *p, struct err *e)
@@ -328,6 +356,8 @@ static enum shard_status prepare(struct ckpt_part *p, struct err *e)
 
 	if (st == SHARD_OK && p->op == OP_SAVE_PART)
 		st = list_blobs(p, e);
+	if (st == SHARD_OK && (p->runs_nr > 0 || p->blobs_nr > 0))
+		st = ckpt_place_set(&p->place, p->server, p->path, p->anywhere, 1, e);
 	if (st != SHARD_OK)
 		return st;
 	if (p->op == OP_SAVE_PART)
@@ -335,7 +365,7 @@ static enum shard_status prepare(struct ckpt_part *p, struct err *e)
 	for (uint32_t i = 0; p->op == OP_LOAD_PART && i < p->runs_nr; i++)
 		p->total_bytes += p->runs[i].count * sizeof(float);
 	if (p->op == OP_LOAD_PART)
-		snprintf(p->m->ckpt.from, sizeof(p->m->ckpt.from), "%s", p->path);
+		snprintf(p->m->restored_from, sizeof(p->m->restored_from), "%s", p->path);
 	return SHARD_OK;
 }
 
@@ -352,15 +382,17 @@ static void try_begin(struct ckpt_part *p)
 		end(p); /* holding nothing, it writes nothing: a file without a name */
 		return;
 	}
+	if (p->op == OP_LOAD_PART)
+		ckpt_load_begins(p->m, p->who.node, p->who.tag); /* before the first byte */
 	p->running = true;
-	p->work.data = p;
-	CHECK(uv_queue_work(p->server->loop, &p->work, p->op == OP_SAVE_PART ? run_save : run_load, after) == 0);
+	job_begin(&p->job, p->server, JOB_FILES, p->op == OP_SAVE_PART ? run_save : run_load,
+		  after);
 }
 
 static void tell_progress(struct ckpt_part *p)
 {
 	uint64_t done = atomic_load(&p->progress.done_bytes), now = clock_ns();
-	struct wire_head h = {.op = OP_PROGRESS, .model = p->m->id, .attempt = p->tag};
+	struct wire_head h = {.op = OP_PROGRESS, .model = p->m->id};
 	Shard__Progress body = SHARD__PROGRESS__INIT;
 
 	if (now - p->told_ns < CKPT_PROGRESS_NS || (p->told_ns != 0 && done == p->told_bytes))
@@ -370,9 +402,9 @@ static void tell_progress(struct ckpt_part *p)
 	body.done_bytes = done;
 	body.total_bytes = p->total_bytes;
 	if (for_self(p))
-		ckpt_progress(p->m, p->asker, p->tag, done, p->total_bytes);
+		ckpt_progress(p->m, p->who.tag, done, p->total_bytes);
 	else
-		(void)peer_send(p->server, p->asker, &h, &body.base, NULL);
+		caller_progress(p->server, &p->who, &h, &body.base);
 }
 
 static void tick(uv_timer_t *timer)
@@ -385,79 +417,94 @@ static void tick(uv_timer_t *timer)
 		try_begin(p);
 }
 
-void ckpt_part_begin(struct model *m, uint16_t asker, uint32_t tag, uint16_t wire_op, uint32_t generation, const char *path,
-		     uint64_t step_or_sum)
+void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op,
+		     uint32_t generation, const char *path, uint64_t step_or_sum, bool anywhere)
 {
 	struct ckpt_part *p = calloc(1, sizeof(*p));
 	struct err e;
 
+	CHECK(wire_op == OP_SAVE_PART || wire_op == OP_LOAD_PART);
 	if (p == NULL) {
 		err_set(&e, SHARD_SYSTEM, "node %s: no memory for a share of a checkpoint",
 			server_node_name(m->server, m->server->self));
-		if (asker == m->server->self)
-			ckpt_share_done(m, asker, tag, false, &e);
+		if (who->node == m->server->self)
+			ckpt_share_done(m, who->tag, false, &e);
 		else
-			peer_refuse(m->server->peer[asker], tag, &e);
+			caller_refuse(m->server, who, &e);
 		return;
 	}
 	p->m = m;
 	p->server = m->server;
-	p->asker = asker;
-	p->tag = tag;
+	p->who = *who;
 	p->op = wire_op;
 	p->generation = generation;
+	p->anywhere = anywhere;
 	p->step = wire_op == OP_SAVE_PART ? step_or_sum : 0;
 	p->sum = wire_op == OP_LOAD_PART ? step_or_sum : 0;
 	snprintf(p->path, sizeof(p->path), "%s", path);
-	snprintf(p->name, sizeof(p->name), "node-%s.safetensors", server_node_name(m->server, m->server->self));
+	snprintf(p->name, sizeof(p->name), "node-%s.safetensors",
+		 server_node_name(m->server, m->server->self));
 	ckpt_part_end(m, UINT16_MAX, 0); /* what the coordinator does not know of any more */
-	list_push(&m->ckpt.parts, &p->link);
+	if (wire_op == OP_LOAD_PART && m->generation == generation)
+		ckpt_load_superseded(m, who->node, who->tag);
+	list_push(&m->ckpt->parts, &p->link);
 	m->server->closing_parts++;
 	uv_timer_init(m->server->loop, &p->timer);
 	p->timer.data = p;
 	uv_timer_start(&p->timer, tick, 0, POLL_MS);
 }
 
-void ckpt_part_end(struct model *m, uint16_t asker, uint32_t tag)
+void ckpt_part_end(struct model *m, uint16_t requester, uint32_t tag)
 {
-	list_each(it, &m->ckpt.parts) {
+	list_each(it, &m->ckpt->parts) {
 		struct ckpt_part *p = list_of(it, struct ckpt_part, link);
 
-		if (asker == UINT16_MAX || (p->asker == asker && (tag == 0 || p->tag == tag)))
+		if (requester == UINT16_MAX ||
+		    (p->who.node == requester && (tag == 0 || p->who.tag == tag)))
 			atomic_store(&p->progress.cancel, true);
 	}
-	if (ckpt_quiet(m))
-		forget_read(m, asker, tag);
 }
 
 /* --- of the model --- */
 
 bool ckpt_quiet(const struct model *m)
 {
-	return list_empty(&m->ckpt.parts);
+	return list_empty(&m->ckpt->parts);
 }
 
 void ckpt_cancel(struct model *m, const struct err *why)
 {
+	CHECK(why->status != SHARD_OK);
 	ckpt_part_end(m, UINT16_MAX, 0);
-	if (m->ckpt.op != NULL)
-		ckpt_op_fail(m->ckpt.op, why);
+	if (m->ckpt->op != NULL)
+		ckpt_op_fail(m->ckpt->op, why);
+}
+
+static bool running(const struct model *m) /* they run one after the other, the first one first */
+{
+	return !ckpt_quiet(m) && list_of(m->ckpt->parts.next, struct ckpt_part, link)->running;
+}
+
+void ckpt_clear(struct model *m)
+{
+	CHECK(m->ckpt != NULL);
+	m->reset_due = m->attempt.busy > 0 || running(m);
+	if (!m->reset_due)
+		model_reset(m);
 }
 
 void ckpt_reset(struct model *m)
 {
 	ckpt_part_end(m, UINT16_MAX, 0);
-	m->ckpt.reset_due = m->busy > 0 || !ckpt_quiet(m);
-	if (!m->ckpt.reset_due)
-		model_reset(m);
+	ckpt_clear(m);
 }
 
 void ckpt_boundary(struct model *m)
 {
-	if (m->ckpt.reset_due && m->busy == 0 && ckpt_quiet(m)) {
-		m->ckpt.reset_due = false;
+	if (m->reset_due && !m->sealed && m->attempt.busy == 0 && !running(m)) {
+		m->reset_due = false;
 		model_reset(m);
 	}
 	if (!ckpt_quiet(m))
-		try_begin(list_of(m->ckpt.parts.next, struct ckpt_part, link));
+		try_begin(list_of(m->ckpt->parts.next, struct ckpt_part, link));
 }

@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A restore, the coordinator's side. Happy path: a request → the manifest is read (with latest, lengths, blobs) → the model is made from it
- * on every node, or one without weights is compared with it, or, with force, one that has weights gives them up (as LOST, rolled
- * back) → every node reads its share → the core seals with the checkpoint's counters → the image is whole: Defined. auto.c begins
- * the same for a model that was LOST and for a definition with restore_at_start. What is wrong with a checkpoint is named; a model
- * that was made for it goes again, one that was there stays without weights and the answer says so. */
-#include "access.h"
+/* A restore, the coordinator's side. Happy path: a request → the manifest is read (with latest,
+ * lengths, blobs) → the model is made from it on every node, or one without weights is compared
+ * with it, or, with force, one that has weights gives them up (as LOST, rolled back) → every node
+ * reads its share → the core seals with the checkpoint's counters → the image is whole: Defined.
+ * auto.c begins the same for a model that was LOST and for a definition with restore_at_start. What
+ * is wrong with a checkpoint is named; a model that was made for it goes again, one that was there
+ * stays without weights and the answer says so. */
+#include "control/access.h"
+#include "model/writer.h"
+#include "control/control.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "blobs.h"
+#include "data/blobs.h"
+#include "ckpt/auto.h"
 #include "ckpt/op.h"
 #include "ckpt/spec_of.h"
-#include "define.h"
-#include "drop.h"
-#include "peer.h"
-#include "relay.h"
-#include "session.h"
-#include "spec.h"
+#include "control/define.h"
+#include "control/drop.h"
+#include "link/peer.h"
+#include "link/call.h"
+#include "data/trainer.h"
+#include "link/session.h"
+#include "model/view_file.h"
+#include "model/spec.h"
 #include "wire/control.h"
+#include "wire/layout.h"
 #include "wire/ops.h"
 
 #include <stdio.h>
@@ -29,44 +37,51 @@
 
 static void answer(struct ckpt_op *op)
 {
-	struct server *s = op->server;
-	struct session *t = ckpt_op_session(op);
 	struct model *m = op->m;
-	struct wire_head h = {.op = OP_RESTORE,
-			      .flags = WIRE_REPLY,
-			      .model = m->id,
-			      .generation = m->generation,
-			      .step = m->step,
-			      .attempt = op->asker.tag};
+	struct wire_head h = {
+		.op = OP_RESTORE, .model = m->id, .generation = m->generation, .step = m->step};
 	Shard__Defined body = SHARD__DEFINED__INIT;
-	struct err e;
 
-	define_say(m, &body);
+	CHECK(op->kind != CKPT_SAVE);
+	spec_say(m, &body);
 	body.spec = m->spec->spec;
-	if (t != NULL)
-		session_reply(t, OP_RESTORE, op->asker.tag, m, &body.base);
-	else if (op->asked && op->asker.node != s->self && peer_send(s, op->asker.node, &h, &body.base, &e) != SHARD_OK)
-		log_line(s->log, LOG_LEVEL_WARN, "event=answer_dropped model=%s why=%s", m->name, e.text);
+	if (op->asked)
+		caller_answer(op->server, &op->requester, &h, &body.base);
 	op->asked = false;
+}
+
+static void noted(struct ckpt_op *op)
+{
+	struct model *m = op->m;
+
+	if (!ckpt_op_noted(op))
+		return;
+	answer(op);
+	ckpt_op_free(op);
+	define_answer(m);
+	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
 }
 
 static void done(struct ckpt_op *op)
 {
 	struct model *m = op->m;
-	struct ckpt_last *l = &m->ckpt.last;
+	struct ckpt_last *l = &m->ckpt->last;
 
+	CHECK(op->manifest != NULL && op->kind != CKPT_SAVE);
 	snprintf(l->path, sizeof(l->path), "%s", op->path);
 	l->step = op->manifest->step;
 	l->bytes = ckpt_op_tell_whole(op);
 	l->at = ckpt_time(op->manifest->created);
-	m->ckpt.last_error[0] = 0;
-	log_line(op->server->log, LOG_LEVEL_INFO, "event=restored model=%s path=%s step=%lu bytes=%lu seconds=%.3f", m->name,
-		 op->path, (unsigned long)l->step, (unsigned long)l->bytes, (double)(clock_ns() - op->began_ns) / NS_PER_SEC);
-	ckpt_persist_dir(m, op->dir);
-	answer(op);
-	ckpt_op_free(op);
-	define_answer(m);
-	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+	m->ckpt->last_error[0] = 0;
+	if (op->newer[0] != 0) /* it stands there until the next save or restore */
+		snprintf(m->ckpt->last_error, sizeof(m->ckpt->last_error),
+			 "the older %.200s was restored: %.250s", op->path, op->newer_why.text);
+	log_line(op->server->log, LOG_LEVEL_INFO,
+		 "event=restored model=%s path=%s step=%lu bytes=%lu seconds=%.3f", m->name,
+		 op->path, (unsigned long)l->step, (unsigned long)l->bytes,
+		 (double)(clock_ns() - op->began_ns) / NS_PER_SEC);
+	op->phase = CKPT_NOTING;
+	noted(op);
 }
 
 void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
@@ -74,21 +89,24 @@ void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 	struct model *m = op->m;
 	struct err why; /* e may be op's, and op goes */
 
-	CHECK(!op->working && op->out_nr == 0);
+	CHECK(!op->working && op->shares.out == 0);
 	if (e == NULL) {
 		done(op);
 		return;
 	}
 	why = *e;
+	if (m != NULL && m->dropping)
+		m = NULL; /* somebody else has ended it: its memory is all that there is to wait for
+			   */
 	if (m != NULL && op->made) {
 		define_abandon(m, &why); /* ckpt_refused() comes back without the model */
 		return;
 	}
 	if (m != NULL && op->kind == CKPT_RESTORE)
 		err_wrap(&why, e, "%s; %s", e->text,
-			 m->ckpt.rolled_back ? "its newest checkpoint is being restored instead"
-			 : m->sealed         ? "nothing has changed"
-					     : "the model stays without weights");
+			 m->rolled_back ? "its newest checkpoint is being restored instead"
+			 : m->sealed    ? "nothing has changed"
+					: "the model stays without weights");
 	op->why = why;
 	op->failed = true;
 	ckpt_op_note_failure(op);
@@ -96,19 +114,21 @@ void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 	ckpt_op_free(op);
 	if (m == NULL || m->server->stopping)
 		return;
+	if (m->ckpt->said)
+		ckpt_persist(m); /* who asked has heard that it failed */
 	define_answer(m);
-	if (m->ckpt.rolled_back)
+	if (m->rolled_back)
 		ckpt_auto_return(m);
 }
 
 void ckpt_refused(struct model *m, const struct err *e)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	struct ckpt_op *op = m->ckpt->op;
 
 	if (op == NULL || op->kind == CKPT_SAVE)
 		return;
 	op->m = NULL;
-	m->ckpt.op = NULL;
+	m->ckpt->op = NULL;
 	ckpt_restore_end(op, e);
 }
 
@@ -116,70 +136,86 @@ void ckpt_refused(struct model *m, const struct err *e)
 
 static void run_open(struct ckpt_op *op)
 {
+	CHECK(op->kind == CKPT_RESTORE);
+	if ((op->st = ckpt_place_open(&op->place, false, &op->why)) != SHARD_OK)
+		return;
 	if (op->tag[0] == 0)
-		op->st = checkpoint_latest(op->dir, op->tag, &op->why);
+		op->st = checkpoint_latest(op->place.at, op->tag, &op->why);
 	if (op->st == SHARD_OK)
 		ckpt_read_manifest(op, op->name[0] != 0 ? op->name : NULL);
+	ckpt_place_close(&op->place, op->st != SHARD_OK ? &op->why : NULL);
 }
 
 /* --- the way there --- */
 
-/* A node that was started again since has read nothing. */
+/* Nothing became of any link since its node was asked to read. */
 static bool as_loaded(const struct ckpt_op *op)
 {
 	const struct server *s = op->server;
 
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && (!s->peer[n]->up || s->peer[n]->incarnation != op->incarnation[n]))
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		const struct peer *p = s->peer[n];
+
+		if (p != NULL &&
+		    (!p->up || p->incarnation != op->incarnation[n] || p->downs != op->downs[n]))
 			return false;
+	}
 	return true;
 }
 
-/* Sealed in the call, or not at all: the view in force is of the nodes that have read. */
-void ckpt_restore_written(struct ckpt_op *op)
+/* Sealed in the call, or not at all: the view in force is of the nodes that have read. Once the
+ * core has taken it, nothing here goes back on it: the nodes keep what they have confirmed,
+ * whatever becomes of their links. */
+static void restore_written(struct ckpt_op *op)
 {
+	struct model *m = op->m;
 	struct core_state core;
 	const struct manifest *c = op->manifest;
+	struct ckpt_run before = m->ckpt->run;
 	struct core_restored r = {
 		.applied = c->applied,
 		.skipped_in_row = c->skipped_in_row,
-		.scaler = {c->scaler.scale, c->scaler.hysteresis, c->scaler.last_overflow, c->scaler.iter},
-		.tune = {c->tune.paused, c->tune.has_lr, c->tune.has_clip, c->tune.lr, c->tune.clip, 0, 0},
+		.scaler = {c->scaler.scale, c->scaler.hysteresis, c->scaler.last_overflow,
+			   c->scaler.iter},
+		.tune = {c->tune.paused, c->tune.has_lr, c->tune.has_clip, c->tune.lr, c->tune.clip,
+			 0, 0},
 	};
 
+	CHECK(op->phase == CKPT_SEALING);
+	core_state(m->core, &core);
+	if (core.seals)
+		return; /* until every node has adopted it */
 	if (!as_loaded(op)) {
 		op->phase = CKPT_LINKS;
 		server_wake(op->server, 0);
 		return;
 	}
-	core_state(op->m->core, &core);
 	if (core.recovering) {
 		server_deadline(op->server); /* a model just made has not heard anything yet */
 		server_wake(op->server, clock_ns() + 5 * NS_PER_MS);
 		return;
 	}
-	for (uint16_t n = 0; n < op->server->nodes_nr; n++)
+	ckpt_run_from(&m->ckpt->run, op); /* the view that seals it has it */
+	model_event(m, &(struct core_event){.type = CORE_EV_WRITTEN,
+					    .id.generation = m->generation,
+					    .step = c->step,
+					    .restored = c->kinds_nr == 1 ? NULL : &r});
+	core_state(m->core, &core);
+	if (!core.seals && !core.sealed)
+		m->ckpt->run = before;
+	for (uint16_t n = 0; n < m->server->nodes_nr && core.seals && m->ckpt->op == op; n++)
 		op->share[n].asked = false; /* from here on it is the model's */
-	model_event(op->m, &(struct core_event){.type = CORE_EV_WRITTEN,
-						.id.generation = op->m->generation,
-						.step = c->step,
-						.restored = c->kinds_nr == 1 ? NULL : &r});
 }
 
-static void loaded(struct ckpt_op *op)
+/* A share was not read, or is not there any more. */
+static void share_failed(struct ckpt_op *op)
 {
-	bool links = op->failed && !op->shares_bad;
+	bool links = !op->shares_bad;
 
-	if (!op->failed) {
-		for (uint32_t i = 0; i < op->blobs_nr; i++)
-			blobs_restore(op->m, op->blobs[i].rank, op->blobs[i].step, op->blobs[i].data, op->blobs[i].bytes);
-		op->phase = CKPT_SEALING;
-		ckpt_restore_written(op);
-		return;
-	}
 	if (op->server->stopping || op->m == NULL) {
 		ckpt_restore_end(op, &op->why);
-	} else if (links && op->m->ckpt.rolled_back) { /* nothing is wrong with the files: again, when all nodes are there */
+	} else if (links && (op->m->rolled_back || op->again)) { /* nothing is wrong with the
+							  files: again, when all nodes are there */
 		op->failed = false;
 		op->phase = CKPT_LINKS;
 	} else if (op->kind == CKPT_RESTORE || (links && op->kind == CKPT_START)) {
@@ -189,27 +225,87 @@ static void loaded(struct ckpt_op *op)
 	}
 }
 
+static void counted(struct ckpt_op *op)
+{
+	if (op->failed) {
+		share_failed(op);
+		return;
+	}
+	for (uint32_t i = 0; i < op->blobs_nr; i++)
+		blobs_restore(op->m, op->blobs[i].rank, op->blobs[i].step, op->blobs[i].data,
+			      op->blobs[i].bytes);
+	op->phase = CKPT_SEALING;
+	restore_written(op);
+}
+
+static void loaded(struct ckpt_op *op)
+{
+	if (op->failed) {
+		share_failed(op);
+		return;
+	}
+	op->phase = CKPT_COUNTING;
+	ckpt_op_count(op, counted);
+}
+
+/* Weights that nobody had yet are on their way: a coordinator that ends now says at its next start
+ * what was being restored, instead of letting the model begin anew. Nothing is read before that is
+ * on disk. */
+static bool durable(struct ckpt_op *op)
+{
+	struct model *m = op->m;
+	struct err e;
+
+	if ((m->ckpt->said || op->noting) && ckpt_noted(m))
+		return true;
+	op->phase = CKPT_LINKS;
+	if (!op->noting)
+		ckpt_persist(m);
+	op->noting = true;
+	if (!m->ckpt->note_failed) {
+		server_deadline(op->server); /* a model just made has not heard anything yet */
+		server_wake(op->server, clock_ns() + 5 * NS_PER_MS);
+		return false;
+	}
+	err_set(&e, SHARD_SYSTEM,
+		"\"%s\": the restore cannot be written down among the state of node %s, see its "
+		"log",
+		m->name, server_node_name(op->server, op->server->self));
+	ckpt_restore_end(op, &e);
+	return false;
+}
+
 void ckpt_restore_load(struct ckpt_op *op)
 {
 	Shard__LoadPart body = SHARD__LOAD_PART__INIT;
 	struct server *s = op->server;
-	const struct peer *p = ckpt_away(s);
+	const struct peer *p = ckpt_away(op);
 
-	if (p != NULL && op->m->ckpt.rolled_back) {
-		bool due = op->noted_ns == 0 || clock_ns() - op->noted_ns > NOTE_NS;
+	CHECK(op->m != NULL && op->manifest != NULL);
+	/* A node that makes its memory anew is soon there; one that is away ends a restore that
+	 * somebody asked for. */
+	if (p != NULL && (op->m->rolled_back || op->again || p->up)) {
+		bool due = op->noted_ns == 0 || op->noted_up != p->up ||
+			   clock_ns() - op->noted_ns > NOTE_NS;
 
 		if (due)
-			log_line(s->log, LOG_LEVEL_WARN, "event=restore_waits model=%s path=%s node=%s why=%s", op->m->name,
-				 op->path, server_node_name(s, p->node), p->why);
+			log_line(s->log, LOG_LEVEL_WARN,
+				 "event=restore_waits model=%s path=%s node=%s why=%s", op->m->name,
+				 op->path, server_node_name(s, p->node),
+				 p->up ? "it makes its memory anew" : p->why);
 		op->noted_ns = due ? clock_ns() : op->noted_ns;
+		op->noted_up = p->up;
 		op->phase = CKPT_LINKS;
 		return;
 	}
+	if (op->kind == CKPT_RESTORE && !op->m->rolled_back && !durable(op))
+		return;
 	op->phase = CKPT_LOADING;
-	log_line(s->log, LOG_LEVEL_INFO, "event=restoring model=%s path=%s step=%lu", op->m->name, op->path,
-		 (unsigned long)op->manifest->step);
+	log_line(s->log, LOG_LEVEL_INFO, "event=restoring model=%s path=%s step=%lu", op->m->name,
+		 op->path, (unsigned long)op->manifest->step);
 	body.path = op->path;
 	body.sum = op->manifest->sum;
+	body.anywhere = op->place.anywhere;
 	ckpt_op_ask(op, OP_LOAD_PART, &body.base, loaded);
 }
 
@@ -222,46 +318,73 @@ static void give_up(struct ckpt_op *op)
 	model_event(op->m, &(struct core_event){.type = CORE_EV_ROLLBACK, .why = why});
 }
 
+static void on_made(void *arg, struct model *m)
+{
+	struct ckpt_op *op = arg;
+
+	CHECK(op->m == NULL && op->kind == CKPT_RESTORE);
+	op->made = true;
+	ckpt_op_attach(op, m);
+}
+
 static void define(struct ckpt_op *op)
 {
 	struct server *s = op->server;
-	const struct peer *p = ckpt_away(s);
+	const struct peer *p = ckpt_away(op);
 	struct err e;
 	enum shard_status st;
 
+	CHECK(op->m == NULL && op->manifest != NULL);
 	op->phase = CKPT_DEFINING;
-	if ((p != NULL || drop_in_hand(s, op->name)) && clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns) {
+	if ((p != NULL || drop_in_hand(s, op->name)) &&
+	    clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns) {
 		server_wake(s, clock_ns() + 20 * NS_PER_MS);
 		return; /* the beat comes again */
 	}
 	if (p == NULL && drop_in_hand(s, op->name))
 		st = err_set(&e, SHARD_BUSY, "\"%s\" is being dropped: try again", op->name);
 	else if (p != NULL)
-		st = err_set(&e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s is down: %s", op->manifest->name,
+		st = err_set(&e, SHARD_UNREACHABLE,
+			     "\"%s\" needs every node, and node %s is down: %s", op->manifest->name,
 			     server_node_name(s, p->node), p->why);
-	else
-		st = ckpt_spec_define(op, &e);
+	else {
+		held_give(s, &op->kept); /* the model needs the memory now */
+		st = ckpt_spec_define(op, on_made, &e);
+	}
 	if (st != SHARD_OK)
 		ckpt_restore_end(op, &e);
 }
 
+#define MANIFEST_TENSOR_BYTES 256 /* of a manifest that was read, about */
+
 static enum shard_status take(struct ckpt_op *op, struct model *m, struct err *e)
 {
 	char text[CHECKPOINT_PATH_MAX + 64];
+	struct core_state core;
 	enum shard_status st;
 
+	CHECK(op->m == NULL && m != NULL);
 	if (m->defining)
 		return err_set(e, SHARD_BUSY, "\"%s\" is being defined: try again", m->name);
-	if (m->ckpt.op != NULL)
-		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name, ckpt_op_text(m->ckpt.op, text));
+	core_state(m->core, &core);
+	if (!m->sealed && (core.seals || m->control->sealer != NULL))
+		return err_set(e, SHARD_BUSY, "\"%s\" is being sealed: try again", m->name);
+	if (m->ckpt->op != NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name,
+			       ckpt_op_text(m->ckpt->op, text));
 	if ((st = access_check(m, op->request->cred, true, e)) != SHARD_OK ||
 	    (st = ckpt_restore_compare(m, op->manifest, e)) != SHARD_OK)
 		return st;
 	if (m->sealed && !op->force)
-		return err_set(e, SHARD_EXISTS, "\"%s\" has weights, of step %lu: restoring gives them up, ask for that by force",
+		return err_set(e, SHARD_EXISTS,
+			       "\"%s\" has weights, of step %lu: restoring gives them up, ask for "
+			       "that by force",
 			       m->name, (unsigned long)m->step);
-	if (!m->sealed && m->writer_session != 0)
-		return err_set(e, SHARD_BUSY, "a trainer is writing the weights of \"%s\": let it seal or end first", m->name);
+	if (!m->sealed && !writer_free(m))
+		return err_set(
+			e, SHARD_BUSY,
+			"a trainer is writing the weights of \"%s\": let it seal or end first",
+			m->name);
 	return SHARD_OK;
 }
 
@@ -280,19 +403,19 @@ static void checked(struct ckpt_op *op)
 	}
 }
 
-static void opened(struct ckpt_op *op)
+static struct model *there(const struct ckpt_op *op)
 {
-	struct server *s = op->server;
-	struct model *m;
+	struct model *m = model_by_name(op->server, op->name);
+
+	return m != NULL ? m : model_making_name(op->server, op->name);
+}
+
+/* Looks again each time: what waited for a link or a drop may not have been the only one. */
+static void find(struct ckpt_op *op)
+{
+	struct model *m = there(op);
 	struct err e;
 
-	if (op->failed || op->st != SHARD_OK) {
-		e = op->why;
-		ckpt_restore_end(op, &e);
-		return;
-	}
-	m = model_by_name(s, op->manifest->name);
-	snprintf(op->name, sizeof(op->name), "%s", op->manifest->name);
 	if (m == NULL) {
 		define(op);
 		return;
@@ -301,6 +424,7 @@ static void opened(struct ckpt_op *op)
 		ckpt_restore_end(op, &e);
 		return;
 	}
+	op->phase = CKPT_LOOKING;
 	ckpt_op_attach(op, m);
 	if (m->sealed)
 		ckpt_op_work(op, ckpt_check_files, checked);
@@ -308,77 +432,102 @@ static void opened(struct ckpt_op *op)
 		ckpt_restore_load(op);
 }
 
+static void opened(struct ckpt_op *op)
+{
+	struct server *s = op->server;
+	struct err e;
+
+	if (op->failed || op->st != SHARD_OK) {
+		e = op->why;
+		ckpt_restore_end(op, &e);
+		return;
+	}
+	if (ckpt_may_read(op->manifest, op->request->cred, op->path, &e) != SHARD_OK) {
+		ckpt_restore_end(op, &e);
+		return;
+	}
+	snprintf(op->name, sizeof(op->name), "%s", op->manifest->name);
+	held_give(s, &op->kept); /* with its manifest it is larger */
+	if (there(op) == NULL &&
+	    held_take(s, &op->kept, op->requester.node, op->request->cred,
+		      sizeof(*op) + op->manifest->tensors_nr * MANIFEST_TENSOR_BYTES,
+		      &e) != SHARD_OK)
+		ckpt_restore_end(op, &e);
+	else
+		find(op);
+}
+
 /* --- what the core says --- */
 
 void ckpt_lost(struct model *m, bool rolled_back)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	struct ckpt_op *op = m->ckpt->op;
 	struct err e;
 
-	m->ckpt.rolled_back = rolled_back;
-	m->ckpt.loaded = false;
+	m->rolled_back = rolled_back;
+	m->ckpt->loaded = false;
+	free(m->ckpt->cut); /* its text is the core's now */
+	m->ckpt->cut = NULL;
 	err_set(&e, SHARD_LOST, "\"%s\" was lost meanwhile: %.300s", m->name, m->lost);
 	if (op != NULL && op->kind == CKPT_SAVE) {
 		ckpt_op_fail(op, &e);
-		ckpt_save_lost(op);
+		op->doing->end(op);
 	} else if (op != NULL && !rolled_back) {
 		ckpt_op_fail(op, &e);
 		server_wake(m->server, 0); /* ends it: a drop cannot begin inside an event */
-	} else if (op != NULL && (op->phase == CKPT_GIVING_UP || op->phase == CKPT_SEALING || op->phase == CKPT_PUBLISHING)) {
+	} else if (op != NULL && (op->phase == CKPT_GIVING_UP || op->phase == CKPT_SEALING ||
+				  op->phase == CKPT_PUBLISHING)) {
 		op->phase = CKPT_LINKS;
 		server_wake(m->server, 0);
 	}
-	if (rolled_back && m->ckpt.op == NULL)
+	if (rolled_back && m->ckpt->op == NULL)
 		ckpt_auto_return(m); /* else when that has ended */
 }
 
 void ckpt_sealed(struct model *m)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	struct ckpt_op *op = m->ckpt->op;
 
-	m->ckpt.rolled_back = m->ckpt.loaded = m->ckpt.read = false;
+	m->rolled_back = m->ckpt->loaded = false;
+	ckpt_load_over(m);
 	if (op != NULL && op->phase == CKPT_SEALING)
 		op->phase = CKPT_PUBLISHING;
 }
 
 void ckpt_whole(struct model *m)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	struct ckpt_op *op = m->ckpt->op;
 
 	if (op != NULL && op->phase == CKPT_PUBLISHING)
 		ckpt_restore_end(op, NULL);
 }
 
-void ckpt_made(struct ckpt_op *op, struct model *m)
-{
-	op->made = true;
-	ckpt_op_attach(op, m);
-}
-
 bool ckpt_defined(struct model *m)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	struct ckpt_op *op = m->ckpt->op;
 
 	if (m->server->self != m->server->coordinator)
 		return false;
 	if (op == NULL)
-		return ckpt_auto_start(m);
+		return ckpt_auto_start(m, false);
 	ckpt_restore_load(op);
 	return true;
 }
 
 /* --- requests --- */
 
-static enum shard_status folder(struct server *s, struct ckpt_op *op, const Shard__Restore *body, struct err *e)
+static enum shard_status folder(struct server *s, struct ckpt_op *op, const Shard__Restore *body,
+				struct err *e)
 {
 	struct model *m = body->name[0] != 0 ? model_by_name(s, body->name) : NULL;
 	char dir[256] = "";
 
-	if (body->name[0] != 0 && !control_name_ok(body->name, 64))
+	if (body->name[0] != 0 && !layout_model_name_ok(body->name))
 		return err_set(e, SHARD_BAD_ARG, "a model's name is 1 to 64 of [a-z0-9._-]");
 	if (body->tag[0] != 0 && !checkpoint_tag_ok(body->tag))
-		return err_set(e, SHARD_BAD_ARG, "tag \"%.80s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot", body->tag,
-			       CHECKPOINT_TAG_MAX);
+		return err_set(e, SHARD_BAD_ARG,
+			       "tag \"%.80s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot",
+			       body->tag, CHECKPOINT_TAG_MAX);
 	if (body->dir[0] == 0 && body->name[0] == 0)
 		return err_set(e, SHARD_BAD_ARG, "neither a folder nor a model: name one of them");
 	if (m != NULL)
@@ -387,22 +536,37 @@ static enum shard_status folder(struct server *s, struct ckpt_op *op, const Shar
 		ckpt_spec_dir(s, body->name, dir, sizeof(dir));
 	snprintf(op->name, sizeof(op->name), "%s", body->name);
 	snprintf(op->tag, sizeof(op->tag), "%s", body->tag);
-	return ckpt_dir(op->dir, body->dir, dir, body->name, e);
+	if (ckpt_dir(op->dir, body->dir, dir, body->name, e) != SHARD_OK)
+		return e->status;
+	return ckpt_place_set(&op->place, s, op->dir, ckpt_anywhere(s, body->cred), 0, e);
 }
 
-static enum shard_status restore_here(struct server *s, const struct model_asker *a, const Shard__Restore *body, struct err *e)
+/* Before it is copied. */
+static enum shard_status keep_request(struct ckpt_op *op, uint16_t node, const Shard__Restore *body,
+				      struct err *e)
+{
+	uint64_t bytes = sizeof(*op) + shard__restore__get_packed_size(body);
+	enum shard_status st = held_take(op->server, &op->kept, node, body->cred, bytes, e);
+
+	if (st == SHARD_OK && (op->request = spec_copy(&body->base)) == NULL)
+		st = err_set(e, SHARD_SYSTEM, "no memory for a request");
+	return st;
+}
+
+static enum shard_status restore_here(struct server *s, const struct caller *a,
+				      const Shard__Restore *body, struct err *e)
 {
 	struct ckpt_op *op;
-	enum shard_status st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, e);
+	enum shard_status st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, &ckpt_restores, e);
 
+	CHECK(s->self == s->coordinator);
 	if (st != SHARD_OK)
 		return st;
-	op->asker = *a;
+	op->requester = *a;
 	op->force = body->force;
 	op->uid = body->cred != NULL && body->cred->known ? body->cred->uid : UINT32_MAX;
 	op->phase = CKPT_LOOKING;
-	if ((op->request = spec_copy(&body->base)) == NULL)
-		st = err_set(e, SHARD_SYSTEM, "no memory for a request");
+	st = keep_request(op, a->node, body, e);
 	if (st == SHARD_OK)
 		st = folder(s, op, body, e);
 	if (st != SHARD_OK) {
@@ -415,23 +579,25 @@ static enum shard_status restore_here(struct server *s, const struct model_asker
 }
 
 /* A cluster that has just been started: the link to the coordinator may be a moment away. */
-static enum shard_status pass_on(struct session *t, const struct wire_head *h, Shard__Restore *body, struct err *e)
+static enum shard_status pass_on(struct session *t, const struct wire_head *h, Shard__Restore *body,
+				 struct err *e)
 {
 	struct server *s = t->server;
 	struct ckpt_op *op;
 	enum shard_status st;
 
+	CHECK(s->self != s->coordinator);
 	if (s->peer[s->coordinator]->up)
-		return relay_request(t, s->coordinator, h, &body->base, e);
-	if ((st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, e)) != SHARD_OK)
+		return call_pass(t, s->coordinator, h, &body->base, &restore_passed, e);
+	if ((st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, &ckpt_restores, e)) != SHARD_OK)
 		return st;
-	if ((op->request = spec_copy(&body->base)) == NULL) {
+	if ((st = keep_request(op, s->self, body, e)) != SHARD_OK) {
 		ckpt_op_free(op);
-		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+		return st;
 	}
 	op->phase = CKPT_PASSING;
 	op->asked = true;
-	op->asker = (struct model_asker){.node = s->self, .session = t->id, .tag = h->attempt};
+	op->requester = caller_session(t, h->attempt);
 	snprintf(op->name, sizeof(op->name), "%s", body->name);
 	snprintf(op->dir, sizeof(op->dir), "%.512s", body->dir);
 	return SHARD_OK;
@@ -440,56 +606,80 @@ static enum shard_status pass_on(struct session *t, const struct wire_head *h, S
 static void pass_now(struct ckpt_op *op)
 {
 	struct server *s = op->server;
-	struct wire_head h = {.op = OP_RESTORE, .attempt = op->asker.tag};
-	struct session *t = ckpt_op_session(op);
+	struct wire_head h = {.op = OP_RESTORE, .attempt = op->requester.tag};
+	struct session *t = caller_here(s, &op->requester);
 	struct err e;
 
-	if (!s->peer[s->coordinator]->up && clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns)
+	CHECK(op->phase == CKPT_PASSING && op->request != NULL);
+	if (!s->peer[s->coordinator]->up &&
+	    clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns)
 		return;
-	if (t == NULL || relay_request(t, s->coordinator, &h, &op->request->base, &e) == SHARD_OK)
+	if (t == NULL ||
+	    call_pass(t, s->coordinator, &h, &op->request->base, &restore_passed, &e) == SHARD_OK)
 		ckpt_op_free(op);
 	else
 		ckpt_restore_end(op, &e);
 }
 
-enum shard_status ckpt_restore_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+enum shard_status ckpt_restore_request(struct session *t, const struct wire_head *h,
+				       const ProtobufCMessage *msg, struct err *e)
 {
 	struct server *s = t->server;
-	struct model_asker a = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
+	struct caller a = caller_session(t, h->attempt);
 	Shard__Restore body = *(const Shard__Restore *)msg;
 	Shard__Cred cred = SHARD__CRED__INIT;
-	uint32_t groups[ACCESS_GROUPS_MAX];
+	uint32_t groups[SESSION_GROUPS_MAX];
 
-	if (t->seal_model != NULL)
-		return err_set(e, SHARD_BUSY, "this connection is sealing \"%s\"", t->seal_model->name);
+	if (t->trainer->seal_model != NULL)
+		return err_set(e, SHARD_BUSY, "this connection is sealing \"%s\"",
+			       t->trainer->seal_model->name);
 	access_cred(t, &cred, groups);
 	body.cred = &cred;
 	body.pid = t->pid;
 	body.session = t->id;
-	t->defined = true;
+	t->uses = true;
 	return s->self == s->coordinator ? restore_here(s, &a, &body, e) : pass_on(t, h, &body, e);
 }
 
-void ckpt_restore_beat(struct ckpt_op *op)
+static void restore_beat(struct ckpt_op *op)
 {
-	if (op->phase == CKPT_PASSING)
+	if (op->phase == CKPT_NOTING)
+		noted(op);
+	else if (op->phase == CKPT_PASSING)
 		pass_now(op);
 	else if (op->phase == CKPT_DEFINING && op->m == NULL)
-		define(op);
+		find(op);
 	else if (op->phase == CKPT_GIVING_UP && op->m->sealed)
 		give_up(op); /* it may have been recovering */
 	else if (op->phase == CKPT_LINKS)
 		ckpt_restore_load(op);
 	else if (op->phase == CKPT_SEALING)
-		ckpt_restore_written(op);
+		restore_written(op);
 }
 
-enum shard_status ckpt_node_restore(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+static void restore_failed(struct ckpt_op *op)
+{
+	struct err e = op->why; /* which goes with op */
+
+	CHECK(op->failed);
+	if (op->phase == CKPT_NOTING)
+		noted(op);
+	else
+		ckpt_restore_end(op, &e);
+}
+
+const struct ckpt_doing ckpt_restores = {.end = restore_failed, .beat = restore_beat};
+
+enum shard_status ckpt_node_restore(struct peer *p, const struct wire_head *h,
+				    const ProtobufCMessage *msg, struct err *e)
 {
 	const Shard__Restore *body = (const Shard__Restore *)msg;
-	struct model_asker a = {.node = p->node, .session = body->session, .tag = h->attempt, .pid = body->pid};
+	struct caller a = caller_node(p, h->attempt);
 
+	a.session = body->session;
+	a.pid = body->pid;
 	if (p->server->self != p->server->coordinator)
-		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate", server_node_name(p->server, p->server->self));
+		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
+			       server_node_name(p->server, p->server->self));
 	return restore_here(p->server, &a, body, e);
 }

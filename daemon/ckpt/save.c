@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save, the coordinator's side. Happy path: a request, checked → the core HOLDs: nothing after a step is decided → the folder, under
- * its temporary name → every node writes its share, trainers compute meanwhile → the core goes on → manifest, sync, rename,
- * `latest` → Saved. One save or restore of a model at a time. Whatever fails (a full disk, a lost link, LOST, no progress): the other
- * shares end, the core goes on at once, the temporary folder goes, and who asked hears why; the checkpoints before it stay. Who
- * asked may go: the save does not. */
-#include "access.h"
+/* A save, the coordinator's side. Happy path: a request, checked → the core HOLDs: nothing after a
+ * step is decided → the folder, under its temporary name → every node writes its share, trainers
+ * compute meanwhile → the core goes on → manifest, sync, rename, `latest` → Saved. One save or
+ * restore of a model at a time. Whatever fails (a full disk, a lost link, LOST, no progress): the
+ * other shares end, the core goes on at once, the temporary folder goes, and who asked hears why;
+ * the checkpoints before it stay. Who asked may go: the save does not. */
+#include "control/access.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt/op.h"
-#include "peer.h"
-#include "relay.h"
-#include "session.h"
-#include "spec.h"
+#include "ckpt/spec_of.h"
+#include "model/lost.h"
+#include "link/peer.h"
+#include "link/call.h"
+#include "link/session.h"
+#include "model/spec.h"
 #include "wire/ops.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void finish(struct ckpt_op *op);
 
@@ -24,21 +29,35 @@ static void finish(struct ckpt_op *op);
 
 static void abandoned(struct ckpt_op *op)
 {
+	CHECK(op->failed);
 	ckpt_op_note_failure(op);
 	ckpt_op_refuse(op, &op->why);
 	ckpt_op_free(op);
 }
 
+static void let_go(struct ckpt_op *op) /* in a job: a file system may take its time */
+{
+	if (op->folder >= 0)
+		close(op->folder);
+	op->folder = -1;
+}
+
+/* What killed saves left may be why the disk is full: it goes also when this one has failed. */
 static void run_abandon(struct ckpt_op *op)
 {
-	checkpoint_abandon(op->dir, op->tag);
+	if (ckpt_place_open(&op->place, false, NULL) == SHARD_OK) {
+		checkpoint_abandon(op->place.at, op->tag);
+		checkpoint_sweep(op->place.at, op->name);
+		ckpt_place_close(&op->place, NULL);
+	}
+	let_go(op);
 }
 
 static void end_failed(struct ckpt_op *op)
 {
 	enum ckpt_phase was = op->phase;
 
-	CHECK(op->failed && !op->working && op->out_nr == 0);
+	CHECK(op->failed && !op->working && op->shares.out == 0);
 	ckpt_op_hold(op, false);
 	if (was == CKPT_HOLDING || was == CKPT_ENDING) {
 		abandoned(op);
@@ -48,37 +67,63 @@ static void end_failed(struct ckpt_op *op)
 	ckpt_op_work(op, run_abandon, abandoned);
 }
 
-void ckpt_save_lost(struct ckpt_op *op)
+static void save_lost(struct ckpt_op *op)
 {
-	if (op->working || op->out_nr > 0)
+	if (op->working || op->shares.out != 0)
 		return; /* it hears of it when they end */
 	end_failed(op);
 }
 
 static void answer_saved(struct ckpt_op *op)
 {
-	struct server *s = op->server;
-	struct session *t = ckpt_op_session(op);
-	const struct ckpt_last *l = &op->m->ckpt.last;
-	struct wire_head h = {.op = OP_SAVE, .flags = WIRE_REPLY, .model = op->m->id, .attempt = op->asker.tag, .step = op->step};
+	const struct ckpt_last *l = &op->m->ckpt->last;
+	struct wire_head h = {.op = OP_SAVE,
+			      .model = op->m->id,
+			      .generation = op->m->generation,
+			      .step = op->step};
 	Shard__Saved body = SHARD__SAVED__INIT;
 
+	CHECK(op->kind == CKPT_SAVE);
 	body.path = (char *)(uintptr_t)l->path;
 	body.step = l->step;
 	body.bytes = l->bytes;
 	body.write_ns = l->write_ns;
 	body.hold_ns = l->hold_ns;
-	if (t != NULL)
-		session_reply(t, OP_SAVE, op->asker.tag, op->m, &body.base);
-	else if (op->asked && op->asker.node != s->self)
-		(void)peer_send(s, op->asker.node, &h, &body.base, NULL);
+	if (op->asked)
+		caller_answer(op->server, &op->requester, &h, &body.base);
+}
+
+/* The end, in one turn of the loop: who reads of it in the log, or has the answer, may save again.
+ */
+static void noted(struct ckpt_op *op)
+{
+	struct model *m = op->m;
+	const struct ckpt_last *l;
+
+	if (!ckpt_op_noted(op))
+		return;
+	l = &m->ckpt->last;
+	log_line(m->server->log, LOG_LEVEL_INFO,
+		 "event=saved model=%s path=%s step=%lu bytes=%lu seconds=%.3f held=%.3f", m->name,
+		 l->path, (unsigned long)l->step, (unsigned long)l->bytes,
+		 (double)l->write_ns / NS_PER_SEC, (double)l->hold_ns / NS_PER_SEC);
+	answer_saved(op);
+	ckpt_op_free(op);
+	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+}
+
+static void save_beat(struct ckpt_op *op)
+{
+	if (op->phase == CKPT_NOTING)
+		noted(op);
 }
 
 static void finished(struct ckpt_op *op)
 {
 	struct model *m = op->m;
-	struct ckpt_last *l = m != NULL ? &m->ckpt.last : NULL;
+	struct ckpt_last *l = m != NULL ? &m->ckpt->last : NULL;
 
+	CHECK(op->phase == CKPT_FINISHING);
 	if (op->st != SHARD_OK) {
 		op->failed = true;
 		end_failed(op);
@@ -95,14 +140,9 @@ static void finished(struct ckpt_op *op)
 	l->write_ns = clock_ns() - op->held_ns;
 	l->hold_ns = op->hold_ns;
 	l->at = ckpt_time(op->made_of.created);
-	m->ckpt.last_error[0] = 0;
-	log_line(op->server->log, LOG_LEVEL_INFO, "event=saved model=%s path=%s step=%lu bytes=%lu seconds=%.3f held=%.3f", m->name,
-		 l->path, (unsigned long)l->step, (unsigned long)l->bytes, (double)l->write_ns / NS_PER_SEC,
-		 (double)l->hold_ns / NS_PER_SEC);
-	ckpt_persist_dir(m, op->dir);
-	answer_saved(op);
-	ckpt_op_free(op);
-	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+	m->ckpt->last_error[0] = 0;
+	op->phase = CKPT_NOTING;
+	noted(op);
 }
 
 /* --- the manifest --- */
@@ -111,7 +151,9 @@ static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
 {
 	struct manifest *c = &op->made_of;
 
-	op->spec = spec_copy(&op->m->spec->spec->base); /* the model may be dropped before the manifest is written */
+	op->spec = spec_copy(
+		&op->m->spec->spec
+			 ->base); /* the model may be dropped before the manifest is written */
 	if (op->spec == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a manifest");
 	c->tensors_nr = (uint32_t)op->spec->n_tensors;
@@ -121,18 +163,22 @@ static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
 	c->settings = strdup(op->m->settings_text);
 	c->optimizer = strdup(op->m->set.optim->name);
 	c->files = calloc(op->server->nodes_nr, sizeof(*c->files));
-	if (c->tensors == NULL || c->groups == NULL || c->settings == NULL || c->optimizer == NULL || c->files == NULL)
+	if (c->tensors == NULL || c->groups == NULL || c->settings == NULL ||
+	    c->optimizer == NULL || c->files == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a manifest");
 	for (uint32_t i = 0; i < c->tensors_nr; i++) {
 		const Shard__Tensor *t = op->spec->tensors[i];
 
-		c->tensors[i] =
-			(struct shard_tensor){.name = t->name, .ndim = (uint32_t)t->n_shape, .group = t->group, .flags = t->flags};
+		c->tensors[i] = (struct shard_tensor){.name = t->name,
+						      .ndim = (uint32_t)t->n_shape,
+						      .group = t->group,
+						      .flags = t->flags};
 		if (t->n_shape > 0)
 			memcpy(c->tensors[i].shape, t->shape, t->n_shape * sizeof(t->shape[0]));
 	}
 	for (uint32_t i = 0; i < c->groups_nr; i++)
-		c->groups[i] = (struct shard_group){op->spec->groups[i]->name, op->spec->groups[i]->settings};
+		c->groups[i] = (struct shard_group){op->spec->groups[i]->name,
+						    op->spec->groups[i]->settings};
 	return SHARD_OK;
 }
 
@@ -151,6 +197,7 @@ static enum shard_status describe(struct ckpt_op *op, const struct record *r, st
 	snprintf(c->run_id, sizeof(c->run_id), "%s", op->server->conf->run_id);
 	snprintf(c->release, sizeof(c->release), "%s", SHARD_RELEASE);
 	strftime(c->created, sizeof(c->created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+	c->run = m->ckpt->run.is;
 	c->step = r->id.step;
 	c->applied = r->applied;
 	c->skipped_in_row = r->skipped_in_row;
@@ -166,6 +213,9 @@ static enum shard_status describe(struct ckpt_op *op, const struct record *r, st
 	c->owner_known = owner != NULL && owner->known;
 	c->owner_uid = owner != NULL ? owner->uid : 0;
 	c->owner_gid = owner != NULL ? owner->gid : 0;
+	snprintf(c->owner_node, sizeof(c->owner_node), "%s", owner != NULL ? owner->node : "");
+	c->has_mode = true;
+	c->mode = m->set.mode;
 	c->image = m->image;
 	c->grad = m->grad;
 	c->kinds[c->kinds_nr++] = SHARD_MASTER;
@@ -174,14 +224,17 @@ static enum shard_status describe(struct ckpt_op *op, const struct record *r, st
 	return copy_layout(op, e);
 }
 
-void ckpt_save_part_is(struct ckpt_op *op, uint16_t node, struct part_file *file, struct manifest_blob *blobs, uint32_t blobs_nr)
+static void part_is(struct ckpt_op *op, uint16_t node, struct part_file *file,
+		    struct manifest_blob *blobs, uint32_t blobs_nr)
 {
 	struct manifest *c = &op->made_of;
 	struct manifest_blob *all = realloc(c->blobs, (c->blobs_nr + blobs_nr + 1) * sizeof(*all));
-	bool other = op->kind != CKPT_SAVE || op->phase != CKPT_WRITING || c->files_nr >= op->server->nodes_nr;
+	bool other = op->kind != CKPT_SAVE || op->phase != CKPT_WRITING ||
+		     c->files_nr >= op->server->nodes_nr;
 	struct err e;
 
 	(void)node;
+	CHECK(op->phase == CKPT_WRITING || op->failed);
 	if (all != NULL)
 		c->blobs = all;
 	if (all == NULL)
@@ -193,7 +246,8 @@ void ckpt_save_part_is(struct ckpt_op *op, uint16_t node, struct part_file *file
 	for (uint32_t i = 0; i < blobs_nr; i++) {
 		bool newer = true;
 
-		for (uint32_t k = 0; k < c->blobs_nr && newer; k++) { /* a rank moved: of several nodes' the greatest step counts */
+		for (uint32_t k = 0; k < c->blobs_nr && newer;
+		     k++) { /* a rank moved: of several nodes' the greatest step counts */
 			if (c->blobs[k].rank != blobs[i].rank)
 				continue;
 			newer = false;
@@ -218,9 +272,19 @@ static void run_finish(struct ckpt_op *op)
 	struct err e;
 	uint32_t removed;
 
-	op->st = checkpoint_finish(op->dir, op->tag, &op->made_of, &op->why);
-	if (op->st == SHARD_OK && op->keep > 0 && checkpoint_prune(op->dir, op->name, op->keep, &removed, &e) != SHARD_OK)
-		log_line(op->server->log, LOG_LEVEL_WARN, "event=prune_failed dir=%s why=%s", op->dir, e.text);
+	CHECK(op->kind == CKPT_SAVE);
+	if ((op->st = ckpt_place_open(&op->place, false, &op->why)) != SHARD_OK)
+		return;
+	op->st = checkpoint_finish(op->place.at, op->tag, &op->made_of, &op->why);
+	if (op->st == SHARD_OK) /* not before: the weights stood still until now */
+		checkpoint_sweep(op->place.at, op->name);
+	if (op->st == SHARD_OK && op->keep > 0 &&
+	    checkpoint_prune(op->place.at, &op->made_of, op->keep, &removed, &e) != SHARD_OK)
+		log_line(op->server->log, LOG_LEVEL_WARN, "event=prune_failed dir=%s why=%s",
+			 op->dir, e.text);
+	if (op->st == SHARD_OK)
+		let_go(op);
+	ckpt_place_close(&op->place, op->st != SHARD_OK ? &op->why : NULL);
 }
 
 static void finish(struct ckpt_op *op)
@@ -234,31 +298,77 @@ static void finish(struct ckpt_op *op)
 	ckpt_op_work(op, run_finish, finished);
 }
 
-/* The same step again is the same checkpoint. What cannot be read is none. */
+/* The same step again is the same checkpoint. */
 static enum shard_status replaces_none(struct ckpt_op *op)
 {
+	char path[CHECKPOINT_PATH_MAX];
 	struct manifest *there;
+	struct err e;
 	uint64_t step;
 
-	if (manifest_read(op->path, &there, NULL) != SHARD_OK)
+	if (checkpoint_path(path, op->place.at, op->tag, &op->why) != SHARD_OK)
+		return op->why.status;
+	if (access(path, F_OK) != 0 && errno == ENOENT)
 		return SHARD_OK;
+	if (manifest_read(path, &there, &e) != SHARD_OK)
+		return err_set(&op->why, SHARD_EXISTS,
+			       "%s: is there already, and is no checkpoint that can be read "
+			       "(%.300s): choose "
+			       "another tag, or remove it",
+			       op->path, e.text);
 	step = there->step;
 	manifest_free(&there);
 	if (step == op->step)
 		return SHARD_OK;
-	return err_set(&op->why, SHARD_EXISTS, "%s: is there already, of step %lu, not %lu: choose another tag, or --force",
+	return err_set(&op->why, SHARD_EXISTS,
+		       "%s: is there already, of step %lu, not %lu: choose another tag, or --force",
 		       op->path, (unsigned long)step, (unsigned long)op->step);
+}
+
+/* What is there under the tag, and what `latest` names, which the new one takes over: neither may
+ * be somebody else's. What cannot be read is nobody's. */
+static enum shard_status replaces_own(struct ckpt_op *op)
+{
+	char newest[CHECKPOINT_TAG_MAX + 1] = "";
+	const char *tags[] = {op->tag, newest};
+	enum shard_status st = SHARD_OK;
+
+	if (op->place.anywhere)
+		return SHARD_OK;
+	(void)checkpoint_latest(op->place.at, newest, NULL);
+	for (size_t i = 0; i < NR(tags) && st == SHARD_OK; i++) {
+		char path[CHECKPOINT_PATH_MAX];
+		struct manifest *there = NULL;
+
+		if (tags[i][0] != 0 &&
+		    checkpoint_path(path, op->place.at, tags[i], NULL) == SHARD_OK &&
+		    manifest_read(path, &there, NULL) == SHARD_OK)
+			st = ckpt_may_replace(there, &op->made_of, path, &op->why);
+		manifest_free(&there);
+	}
+	return st;
 }
 
 static void run_begin(struct ckpt_op *op)
 {
 	char path[CHECKPOINT_PATH_MAX];
 
-	if (op->fresh && (op->st = replaces_none(op)) != SHARD_OK)
+	CHECK(op->kind == CKPT_SAVE);
+	if ((op->st = ckpt_place_open(&op->place, true, &op->why)) != SHARD_OK)
 		return;
-	op->st = checkpoint_begin(path, op->dir, op->tag, op->name, &op->why);
+	op->st = replaces_own(op);
+	if (op->st == SHARD_OK && op->fresh)
+		op->st = replaces_none(op);
 	if (op->st == SHARD_OK)
-		snprintf(op->path, sizeof(op->path), "%s", path); /* the temporary name, until the shares are there */
+		op->st = checkpoint_begin(path, op->place.at, op->tag, op->name, &op->folder,
+					  &op->why);
+	if (op->st != SHARD_OK)
+		checkpoint_sweep(op->place.at, op->name); /* the disk may be full of what is left */
+	if (op->st == SHARD_OK) /* the temporary name, until the shares are there */
+		snprintf(op->path, sizeof(op->path), "%.*s%s",
+			 CHECKPOINT_PATH_MAX - CHECKPOINT_TAG_MAX - 17, op->place.dir,
+			 path + strlen(op->place.at));
+	ckpt_place_close(&op->place, op->st != SHARD_OK ? &op->why : NULL);
 }
 
 static void shares_done(struct ckpt_op *op)
@@ -282,12 +392,13 @@ static void begun(struct ckpt_op *op)
 	op->phase = CKPT_WRITING;
 	body.path = op->path;
 	body.step = op->step;
+	body.anywhere = op->place.anywhere;
 	ckpt_op_ask(op, OP_SAVE_PART, &body.base, shares_done);
 }
 
 void ckpt_held(struct model *m, const struct record *r)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	struct ckpt_op *op = m->ckpt->op;
 	struct err e;
 
 	if (op == NULL || op->kind != CKPT_SAVE || op->phase != CKPT_HOLDING)
@@ -295,41 +406,61 @@ void ckpt_held(struct model *m, const struct record *r)
 	op->step = r->id.step;
 	if (op->tag[0] == 0)
 		checkpoint_tag(op->tag, op->step);
-	if (describe(op, r, &e) != SHARD_OK || checkpoint_path(op->path, op->dir, op->tag, &e) != SHARD_OK) {
+	if (describe(op, r, &e) != SHARD_OK ||
+	    checkpoint_path(op->path, op->dir, op->tag, &e) != SHARD_OK) {
 		ckpt_op_fail(op, &e);
 		end_failed(op);
 		return;
 	}
 	op->phase = CKPT_BEGINNING;
-	log_line(op->server->log, LOG_LEVEL_INFO, "event=saving model=%s path=%s step=%lu", m->name, op->path,
-		 (unsigned long)op->step);
+	log_line(op->server->log, LOG_LEVEL_INFO, "event=saving model=%s path=%s step=%lu", m->name,
+		 op->path, (unsigned long)op->step);
 	ckpt_op_work(op, run_begin, begun);
 }
 
-enum shard_status ckpt_save_begin(struct model *m, const struct model_asker *a, const char *dir, const char *tag, uint32_t keep,
-				  bool fresh, struct err *e)
+static void save_end(struct ckpt_op *op)
 {
+	if (op->phase == CKPT_NOTING)
+		noted(op);
+	else
+		save_lost(op);
+}
+
+static const struct ckpt_doing saves = {.end = save_end, .beat = save_beat, .part_is = part_is};
+
+enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const char *dir,
+				  const char *tag, uint32_t keep, bool fresh, bool anywhere,
+				  struct err *e)
+{
+	struct ckpt_place place;
 	char own[CHECKPOINT_PATH_MAX], text[CHECKPOINT_PATH_MAX + 64];
 	struct ckpt_op *op;
 	enum shard_status st = ckpt_dir(own, dir, m->set.checkpoint_dir, m->name, e);
 
-	if (st != SHARD_OK)
+	CHECK(m->server->self == m->server->coordinator);
+	if (st != SHARD_OK ||
+	    (st = ckpt_place_set(&place, m->server, own, anywhere, 0, e)) != SHARD_OK)
 		return st;
 	if (tag != NULL && tag[0] != 0 && !checkpoint_tag_ok(tag))
-		return err_set(e, SHARD_BAD_ARG, "tag \"%.80s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot", tag,
-			       CHECKPOINT_TAG_MAX);
-	if (m->ckpt.op != NULL)
-		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name, ckpt_op_text(m->ckpt.op, text));
+		return err_set(e, SHARD_BAD_ARG,
+			       "tag \"%.80s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot",
+			       tag, CHECKPOINT_TAG_MAX);
+	if (m->ckpt->op != NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" %s: one at a time", m->name,
+			       ckpt_op_text(m->ckpt->op, text));
+	if (lost_check(m, e) != SHARD_OK)
+		return e->status;
 	if (!m->sealed)
-		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights to save: it was %s", m->name,
-			       m->lost[0] != 0 ? m->lost : "not sealed");
-	if ((st = ckpt_op_new(&op, m->server, m, CKPT_SAVE, e)) != SHARD_OK)
+		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights to save: it was %s",
+			       m->name, m->lost[0] != 0 ? m->lost : "not sealed");
+	if ((st = ckpt_op_new(&op, m->server, m, CKPT_SAVE, &saves, e)) != SHARD_OK)
 		return st;
 	op->asked = a != NULL;
 	if (a != NULL)
-		op->asker = *a;
+		op->requester = *a;
 	op->keep = keep;
 	op->fresh = fresh;
+	op->place = place;
 	snprintf(op->dir, sizeof(op->dir), "%s", own);
 	snprintf(op->tag, sizeof(op->tag), "%s", tag != NULL ? tag : "");
 	op->phase = CKPT_HOLDING;
@@ -339,36 +470,39 @@ enum shard_status ckpt_save_begin(struct model *m, const struct model_asker *a, 
 
 /* --- requests --- */
 
-static enum shard_status save_here(struct server *s, const struct model_asker *a, const Shard__Save *body, struct err *e)
+static enum shard_status save_here(struct server *s, const struct caller *a,
+				   const Shard__Save *body, struct err *e)
 {
 	struct model *m = model_by_name(s, body->name);
-	enum shard_status st;
 
 	if (m == NULL || m->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model \"%s\" here", body->name);
-	if ((st = access_check(m, body->cred, true, e)) != SHARD_OK)
-		return st;
-	return ckpt_save_begin(m, a, body->dir, body->tag, 0, body->fresh, e);
+	return ckpt_save_begin(m, a, body->dir, body->tag, 0, body->fresh,
+			       ckpt_anywhere(s, body->cred), e);
 }
 
-enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h,
+				    const ProtobufCMessage *msg, struct err *e)
 {
 	struct server *s = t->server;
-	struct model_asker a = {.node = s->self, .session = t->id, .tag = h->attempt, .pid = t->pid};
+	struct caller a = caller_session(t, h->attempt);
 	Shard__Save body = *(const Shard__Save *)msg;
 	Shard__Cred cred = SHARD__CRED__INIT;
-	uint32_t groups[ACCESS_GROUPS_MAX];
+	uint32_t groups[SESSION_GROUPS_MAX];
 
 	access_cred(t, &cred, groups);
 	body.cred = &cred;
-	return s->self == s->coordinator ? save_here(s, &a, &body, e) : relay_request(t, s->coordinator, h, &body.base, e);
+	return s->self == s->coordinator ? save_here(s, &a, &body, e)
+					 : call_pass(t, s->coordinator, h, &body.base, NULL, e);
 }
 
-enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
 {
-	struct model_asker a = {.node = p->node, .tag = h->attempt};
+	struct caller a = caller_node(p, h->attempt);
 
 	if (p->server->self != p->server->coordinator)
-		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate", server_node_name(p->server, p->server->self));
+		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
+			       server_node_name(p->server, p->server->self));
 	return save_here(p->server, &a, (const Shard__Save *)msg, e);
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shares of a save or restore: the coordinator asks every node for its own, sums up their progress, keeps the first failure and waits for
- * the others' end; a node's side of the asking is here too, the work is part.c's. An answer of a share that was given up is ignored.
- * A link that falls answers for its node. */
+/* Shares of a save or restore: the coordinator asks every node for its own, sums up their progress,
+ * keeps the first failure and waits for the others' end; a node's side of the asking is here too,
+ * the work is part.c's. An answer of a share that was given up is ignored. A link that falls
+ * answers for its node. */
 #include "ckpt/op.h"
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "define.h"
-#include "peer.h"
-#include "relay.h"
-#include "session.h"
+#include "control/define.h"
+#include "link/peer.h"
+#include "link/call.h"
+#include "control/seal.h"
+#include "link/session.h"
 #include "wire/control.h"
 #include "wire/ops.h"
 
@@ -20,31 +22,27 @@
 void ckpt_op_tell(struct ckpt_op *op)
 {
 	struct server *s = op->server;
-	struct session *t = ckpt_op_session(op);
 	Shard__Progress body = SHARD__PROGRESS__INIT;
-	struct wire_head h = {.op = OP_PROGRESS, .attempt = op->asker.tag};
-	struct core_id id = {.attempt = op->asker.tag};
+	struct wire_head h = {.op = OP_PROGRESS};
 	uint64_t now = clock_ns();
 
 	if (!op->asked || op->m == NULL || now - op->told_ns < CKPT_PROGRESS_NS)
 		return;
 	h.model = op->m->id;
-	id.generation = op->m->generation;
+	h.generation = op->m->generation;
 	op->told_ns = now;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		body.done_bytes += op->share[n].done;
 		body.total_bytes += op->share[n].total;
 	}
-	if (t != NULL)
-		session_event(t, OP_PROGRESS, op->m, &id, &body.base);
-	else if (op->asker.node != s->self)
-		(void)peer_send(s, op->asker.node, &h, &body.base, NULL);
+	caller_progress(s, &op->requester, &h, &body.base);
 }
 
 uint64_t ckpt_op_tell_whole(struct ckpt_op *op)
 {
 	uint64_t bytes = 0;
 
+	CHECK(op->manifest != NULL);
 	for (uint32_t i = 0; i < op->manifest->files_nr; i++)
 		bytes += op->manifest->files[i].bytes;
 	memset(op->share, 0, sizeof(op->share));
@@ -52,6 +50,12 @@ uint64_t ckpt_op_tell_whole(struct ckpt_op *op)
 	op->told_ns = 0; /* however soon after the one before */
 	ckpt_op_tell(op);
 	return bytes;
+}
+
+static void cancel(struct model *m, uint16_t requester, uint32_t tag)
+{
+	ckpt_part_end(m, requester, tag);
+	ckpt_load_forget(m, requester, tag);
 }
 
 void ckpt_op_cancel(struct ckpt_op *op)
@@ -62,18 +66,20 @@ void ckpt_op_cancel(struct ckpt_op *op)
 		return;
 	op->cancelled = true;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		struct wire_head h = {.op = OP_PART_CANCEL, .model = op->m->id, .attempt = op->share[n].tag};
+		struct wire_head h = {
+			.op = OP_PART_CANCEL, .model = op->m->id, .attempt = op->share[n].part};
 
 		/* a load that has ended as well: what it brought belongs to no model now */
 		if (n == s->self && op->share[n].asked)
-			ckpt_part_end(op->m, n, 0);
+			cancel(op->m, n, op->share[n].part);
 		else if (op->share[n].asked)
-			(void)peer_send(s, n, &h, NULL, NULL);
+			peer_tell(s, n, &h, NULL);
 	}
 }
 
 void ckpt_op_fail(struct ckpt_op *op, const struct err *e)
 {
+	CHECK(e->status != SHARD_OK);
 	if (!op->failed) {
 		op->failed = true;
 		op->why = *e;
@@ -82,49 +88,118 @@ void ckpt_op_fail(struct ckpt_op *op, const struct err *e)
 	ckpt_op_cancel(op);
 }
 
-void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *body, void (*shares_done)(struct ckpt_op *))
+static const struct round_ops shares; /* below, with what it needs */
+
+static void ask_begins(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *))
+{
+	CHECK(op->shares.out == 0 && op->m != NULL);
+	op->cancelled = op->shares_bad = false;
+	op->shares_done = shares_done;
+	op->moved_ns = clock_ns();
+	op->shares.ops = &shares;
+	round_own(&op->shares, op->server);
+}
+
+static enum shard_status ask_node(struct ckpt_op *op, uint16_t n, uint16_t wire_op,
+				  const ProtobufCMessage *body, struct err *e)
+{
+	struct wire_head h = {.op = wire_op, .model = op->m->id, .generation = op->m->generation};
+
+	CHECK(n < op->server->nodes_nr);
+	return round_ask(&op->shares, op->server, n, &h, body, &op->share[n].tag, e);
+}
+
+/* A node could not be asked, and this one was not asked yet: it waits for the others. */
+static void not_asked(struct ckpt_op *op, const struct err *e)
+{
+	(void)round_took(&op->shares, op->server->self);
+	ckpt_op_fail(op, e);
+	if (op->shares.out == 0)
+		op->shares_done(op);
+}
+
+void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *body,
+		 void (*shares_done)(struct ckpt_op *))
+{
+	struct server *s = op->server;
+	struct ckpt_share *own = &op->share[s->self];
+	struct caller here = {.node = s->self};
+	struct err e;
+	enum shard_status st = SHARD_OK;
+
+	CHECK(op->m != NULL && op->shares.out == 0 && shares_done != NULL);
+	memset(op->share, 0, sizeof(op->share));
+	ask_begins(op, shares_done);
+	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
+		if (n == s->self || (st = ask_node(op, n, wire_op, body, &e)) != SHARD_OK)
+			continue;
+		op->share[n].asked = true;
+		op->share[n].part = op->share[n].tag;
+		op->incarnation[n] = s->peer[n]->incarnation;
+		op->downs[n] = s->peer[n]->downs;
+	}
+	if (st != SHARD_OK) {
+		not_asked(op, &e);
+		return;
+	}
+	own->asked = true;
+	own->tag = own->part = ++s->next_tag;
+	here.tag = own->tag;
+	ckpt_part_begin(op->m, &here, wire_op, op->m->generation, op->path,
+			wire_op == OP_SAVE_PART ? op->step : op->manifest->sum, op->place.anywhere);
+}
+
+void ckpt_op_count(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *))
 {
 	struct server *s = op->server;
 	struct err e;
 	enum shard_status st = SHARD_OK;
 
-	CHECK(op->out_nr == 0 && op->m != NULL);
-	memset(op->share, 0, sizeof(op->share));
-	op->cancelled = op->shares_bad = false;
-	op->shares_done = shares_done;
-	op->moved_ns = clock_ns();
-	op->share[s->self].out = op->share[s->self].asked = true;
-	op->out_nr = 1;
-	ckpt_part_begin(op->m, s->self, 0, wire_op, op->m->generation, op->path,
-			wire_op == OP_SAVE_PART ? op->step : op->manifest->sum);
+	CHECK(op->m != NULL && op->shares.out == 0);
+	ask_begins(op, shares_done);
+	op->share[s->self].tag = ++s->next_tag;
 	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
-		struct wire_head h = {.op = wire_op, .model = op->m->id, .generation = op->m->generation};
-		struct relay *r;
+		Shard__Written body = SHARD__WRITTEN__INIT;
 
-		if (n == s->self || (st = relay_new(&r, s, wire_op, n, op->m->id, &e)) != SHARD_OK)
-			continue;
-		h.attempt = r->tag;
-		if ((st = peer_send(s, n, &h, body, &e)) != SHARD_OK) {
-			relay_drop(s, r);
-			continue;
-		}
-		op->share[n] = (struct ckpt_share){.out = true, .asked = true, .tag = r->tag};
-		op->incarnation[n] = s->peer[n]->incarnation;
-		op->out_nr++;
+		body.load = op->share[n].part;
+		if (n != s->self)
+			st = ask_node(op, n, OP_WRITTEN, &body.base, &e);
 	}
+	if (st == SHARD_OK)
+		st = seal_count_restored(op->m, op->share[s->self].part, ckpt_counted, &e);
 	if (st != SHARD_OK)
-		ckpt_op_fail(op, &e);
+		not_asked(op, &e);
 }
 
-void ckpt_share_done(struct model *m, uint16_t node, uint32_t tag, bool bad, const struct err *e)
+static enum shard_status count_ok(const struct model *m, const struct store_missing *w,
+				  struct err *e)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	if (w->unwritten + w->nonfinite == 0)
+		return SHARD_OK;
+	return err_set(
+		e, SHARD_STALE,
+		"%lu weights of \"%s\" are not there after the restore, and %lu are not finite",
+		(unsigned long)w->unwritten, m->name, (unsigned long)w->nonfinite);
+}
+
+void ckpt_counted(struct model *m, uint32_t load, const struct store_missing *w,
+		  const struct err *e)
+{
+	struct ckpt_op *op = m->ckpt->op;
 	struct err why;
 
-	if (op == NULL || !op->share[node].out || op->share[node].tag != tag)
+	if (op == NULL || op->phase != CKPT_COUNTING || op->share[m->server->self].part != load)
 		return;
-	op->share[node].out = false;
-	op->out_nr--;
+	if (e == NULL && count_ok(m, w, &why) != SHARD_OK)
+		e = &why;
+	ckpt_share_done(m, op->share[m->server->self].tag, false, e);
+}
+
+static void share_done(struct ckpt_op *op, uint16_t node, bool bad, const struct err *e)
+{
+	struct err why;
+
+	CHECK(node < op->server->nodes_nr && !(op->shares.out >> node & 1));
 	op->moved_ns = clock_ns();
 	if (e != NULL) {
 		op->shares_bad = op->shares_bad || (bad && !op->failed);
@@ -133,16 +208,31 @@ void ckpt_share_done(struct model *m, uint16_t node, uint32_t tag, bool bad, con
 	} else {
 		op->share[node].done = op->share[node].total;
 	}
-	if (op->out_nr == 0)
+	if (op->shares.out == 0)
 		op->shares_done(op);
 }
 
-void ckpt_progress(struct model *m, uint16_t node, uint32_t tag, uint64_t done, uint64_t total)
+/* The operation that this node's share with that tag is of. NULL: it was given up, and another one
+ * may be in hand. */
+static struct ckpt_op *own_share(const struct model *m, uint32_t tag)
 {
-	struct ckpt_op *op = m->ckpt.op;
+	struct ckpt_op *op = m->ckpt->op;
+	uint16_t self = m->server->self;
 
-	if (op == NULL || !op->share[node].out || op->share[node].tag != tag)
-		return;
+	return op != NULL && op->shares.out >> self & 1 && op->share[self].tag == tag ? op : NULL;
+}
+
+void ckpt_share_done(struct model *m, uint32_t tag, bool bad, const struct err *e)
+{
+	struct ckpt_op *op = own_share(m, tag);
+
+	if (op != NULL && round_took(&op->shares, m->server->self))
+		share_done(op, m->server->self, bad, e);
+}
+
+static void progress(struct ckpt_op *op, uint16_t node, uint64_t done, uint64_t total)
+{
+	CHECK(node < op->server->nodes_nr);
 	if (done != op->share[node].done)
 		op->moved_ns = clock_ns();
 	op->done_bytes += done - op->share[node].done;
@@ -151,9 +241,33 @@ void ckpt_progress(struct model *m, uint16_t node, uint32_t tag, uint64_t done, 
 	ckpt_op_tell(op);
 }
 
+void ckpt_progress(struct model *m, uint32_t tag, uint64_t done, uint64_t total)
+{
+	struct ckpt_op *op = own_share(m, tag);
+
+	if (op != NULL)
+		progress(op, m->server->self, done, total);
+}
+
+static void share_file(struct ckpt_op *op, uint16_t node, struct part_file *file,
+		       struct manifest_blob *blobs, uint32_t blobs_nr)
+{
+	if (op == NULL || op->doing->part_is == NULL)
+		free(blobs);
+	else
+		op->doing->part_is(op, node, file, blobs, blobs_nr);
+}
+
+void ckpt_share_file(struct model *m, uint32_t tag, struct part_file *file,
+		     struct manifest_blob *blobs, uint32_t blobs_nr)
+{
+	share_file(own_share(m, tag), m->server->self, file, blobs, blobs_nr);
+}
+
 /* --- answers of nodes --- */
 
-static enum shard_status take_file(struct ckpt_op *op, uint16_t node, const Shard__PartFile *body, struct err *e)
+static enum shard_status take_file(struct ckpt_op *op, uint16_t node, const Shard__PartFile *body,
+				   struct err *e)
 {
 	struct manifest_blob *blobs = calloc(body->n_blobs + 1, sizeof(*blobs));
 	struct part_file f = {.bytes = body->bytes,
@@ -163,14 +277,17 @@ static enum shard_status take_file(struct ckpt_op *op, uint16_t node, const Shar
 			      .sums = malloc((body->n_sums + 1) * sizeof(*f.sums))};
 	char want[80];
 
+	CHECK(node < op->server->nodes_nr);
 	snprintf(want, sizeof(want), "node-%s.safetensors", server_node_name(op->server, node));
-	if (blobs == NULL || f.sums == NULL || (body->name[0] != 0 && strcmp(body->name, want) != 0)) {
+	if (blobs == NULL || f.sums == NULL ||
+	    (body->name[0] != 0 && strcmp(body->name, want) != 0)) {
 		bool memory = blobs == NULL || f.sums == NULL;
 
 		free(blobs);
 		free(f.sums);
 		return memory ? err_set(e, SHARD_SYSTEM, "no memory for a manifest")
-			      : err_set(e, SHARD_PROTOCOL, "it wrote a file %s, not %s", body->name, want);
+			      : err_set(e, SHARD_PROTOCOL, "it wrote a file %s, not %s", body->name,
+					want);
 	}
 	snprintf(f.name, sizeof(f.name), "%s", body->name);
 	for (size_t i = 0; i < body->n_sums; i++)
@@ -181,42 +298,61 @@ static enum shard_status take_file(struct ckpt_op *op, uint16_t node, const Shar
 						  .step = body->blobs[i]->step,
 						  .offset = body->blobs[i]->offset,
 						  .sum = body->blobs[i]->sum};
-	ckpt_save_part_is(op, node, &f, blobs, (uint32_t)body->n_blobs);
+	share_file(op, node, &f, blobs, (uint32_t)body->n_blobs);
 	part_file_free(&f);
 	return SHARD_OK;
 }
 
-static enum shard_status take_answer(struct ckpt_op *op, uint16_t node, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status take_count(const struct ckpt_op *op, const Shard__Written *body,
+				    struct err *e)
 {
+	struct store_missing w = {
+		.unwritten = body->missing, .nonfinite = body->nonfinite, .first = body->element};
+
+	return count_ok(op->m, &w, e);
+}
+
+static enum shard_status take_answer(struct ckpt_op *op, const struct call *r,
+				     const struct wire_head *h, const void *body, struct err *e)
+{
+	bool file = r->op == OP_SAVE_PART;
 	const ProtobufCMessage *msg;
 	struct arena a;
-	void *memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes));
+	void *memory;
 	enum shard_status st;
 
+	if (!file && r->op != OP_WRITTEN)
+		return SHARD_OK;
+	memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes));
+
 	if (memory == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for an answer of %u bytes", h->body_bytes);
+		return err_set(e, SHARD_SYSTEM, "no memory for an answer of %u bytes",
+			       h->body_bytes);
 	arena_init(&a, memory, CONTROL_ARENA_BYTES(h->body_bytes));
-	st = control_unpack(&msg, &shard__part_file__descriptor, body, h->body_bytes, &a, e);
+	st = control_unpack(&msg,
+			    file ? &shard__part_file__descriptor : &shard__written__descriptor,
+			    body, h->body_bytes, &a, e);
 	if (st == SHARD_OK)
-		st = take_file(op, node, (const Shard__PartFile *)msg, e);
+		st = file ? take_file(op, r->node, (const Shard__PartFile *)msg, e)
+			  : take_count(op, (const Shard__Written *)msg, e);
 	free(memory);
 	return st;
 }
 
-void ckpt_answered(struct model *m, const struct relay *r, const struct wire_head *h, const void *body, const struct err *e)
+static void share_answered(struct round *r, struct server *s, const struct call *c,
+			   const struct wire_head *h, const void *body, const struct err *e)
 {
-	struct ckpt_op *op = m->ckpt.op;
-	struct peer *p = m->server->peer[r->node];
-	bool link = !p->up; /* it is the link that ended, not the share */
+	struct ckpt_op *op = list_of(r, struct ckpt_op, shares);
+	bool link = !s->peer[c->node]->up; /* it is the link that ended, not the share */
 	struct err why;
 
-	if (op == NULL || !op->share[r->node].out || op->share[r->node].tag != r->tag)
-		return;
-	if (h != NULL && r->op == OP_SAVE_PART && take_answer(op, r->node, h, body, &why) != SHARD_OK)
+	CHECK(op->m != NULL && op->share[c->node].tag == c->tag);
+	if (h != NULL && take_answer(op, c, h, body, &why) != SHARD_OK)
 		e = &why;
-	ckpt_share_done(m, r->node, r->tag,
-			e != NULL && !link && e->status != SHARD_INTERRUPTED && e->status != SHARD_STALE && e->status != SHARD_BUSY,
-			e);
+	share_done(op, c->node,
+		   e != NULL && !link && e->status != SHARD_INTERRUPTED &&
+			   e->status != SHARD_STALE && e->status != SHARD_BUSY,
+		   e);
 }
 
 void ckpt_node_gone(struct server *s, uint16_t node)
@@ -227,39 +363,59 @@ void ckpt_node_gone(struct server *s, uint16_t node)
 		ckpt_part_end(list_of(it, struct model, link), node, 0);
 }
 
+static void share_progress(struct round *r, struct server *s, const struct call *c,
+			   const Shard__Progress *body)
+{
+	(void)s;
+	progress(list_of(r, struct ckpt_op, shares), c->node, body->done_bytes, body->total_bytes);
+}
+
+static const struct round_ops shares = {.answered = share_answered, .progress = share_progress};
+
 /* --- requests of the coordinator --- */
 
-static enum shard_status asked(struct peer *p, const struct wire_head *h, const char *path, struct model **out, struct err *e)
+static enum shard_status asked(struct peer *p, const struct wire_head *h, const char *path,
+			       struct model **out, struct err *e)
 {
 	struct server *s = p->server;
 
 	*out = model_find(s, h->model);
+	if (*out == NULL && model_making(s, h->model) != NULL)
+		return err_set(e, SHARD_BUSY, "model %u is being made on node %s", h->model,
+			       server_node_name(s, s->self));
 	if (*out == NULL || (*out)->defining || p->node != s->coordinator)
-		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model, server_node_name(s, s->self));
+		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model,
+			       server_node_name(s, s->self));
 	if (path == NULL || path[0] != '/' || strlen(path) >= CHECKPOINT_PATH_MAX)
 		return err_set(e, SHARD_BAD_ARG, "a checkpoint without an absolute path");
 	return SHARD_OK;
 }
 
-enum shard_status ckpt_save_part(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+enum shard_status ckpt_save_part(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
 {
 	const Shard__SavePart *body = (const Shard__SavePart *)msg;
+	struct caller who = caller_node(p, h->attempt);
 	struct model *m;
 	enum shard_status st = asked(p, h, body->path, &m, e);
 
 	if (st == SHARD_OK)
-		ckpt_part_begin(m, p->node, h->attempt, OP_SAVE_PART, h->generation, body->path, body->step);
+		ckpt_part_begin(m, &who, OP_SAVE_PART, h->generation, body->path, body->step,
+				body->anywhere);
 	return st;
 }
 
-enum shard_status ckpt_load_part(struct peer *p, const struct wire_head *h, const ProtobufCMessage *msg, struct err *e)
+enum shard_status ckpt_load_part(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
 {
 	const Shard__LoadPart *body = (const Shard__LoadPart *)msg;
+	struct caller who = caller_node(p, h->attempt);
 	struct model *m;
 	enum shard_status st = asked(p, h, body->path, &m, e);
 
 	if (st == SHARD_OK)
-		ckpt_part_begin(m, p->node, h->attempt, OP_LOAD_PART, h->generation, body->path, body->sum);
+		ckpt_part_begin(m, &who, OP_LOAD_PART, h->generation, body->path, body->sum,
+				body->anywhere);
 	return st;
 }
 
@@ -268,5 +424,5 @@ void ckpt_part_cancel(struct peer *p, const struct wire_head *h)
 	struct model *m = model_find(p->server, h->model);
 
 	if (m != NULL)
-		ckpt_part_end(m, p->node, h->attempt);
+		cancel(m, p->node, h->attempt);
 }

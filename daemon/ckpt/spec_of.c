@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a manifest to a model: its layout and settings become a definition as a trainer's is, under the configuration's defaults, except
- * that a pinned key stays as it is pinned and is not refused; and its blobs become bytes. restore.c calls. Fails as a definition
- * does, or with the file and rank of a blob that is not what was written. */
+/* From a manifest to a model: its layout and settings become a definition as a trainer's is, under
+ * the configuration's defaults, except that a pinned key stays as it is pinned and is not refused;
+ * and its blobs become bytes. restore.c calls. Fails as a definition does, or with the file and
+ * rank of a blob that is not what was written. */
 #include "ckpt/spec_of.h"
 
+#include "control/access.h"
 #include "base/check.h"
-#include "define.h"
-#include "spec.h"
-#include "wire/xxh.h"
+#include "control/define.h"
+#include "model/spec.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Pointers into c and into the two arrays. */
-static void fill(Shard__Spec *spec, const struct manifest *c, Shard__Tensor *t, Shard__Tensor **tp, Shard__Group *g,
-		 Shard__Group **gp)
+static void fill(Shard__Spec *spec, const struct manifest *c, Shard__Tensor *t, Shard__Tensor **tp,
+		 Shard__Group *g, Shard__Group **gp)
 {
 	for (uint32_t i = 0; i < c->tensors_nr; i++) {
 		shard__tensor__init(&t[i]);
@@ -32,7 +30,9 @@ static void fill(Shard__Spec *spec, const struct manifest *c, Shard__Tensor *t, 
 	for (uint32_t i = 0; i < c->groups_nr; i++) {
 		shard__group__init(&g[i]);
 		g[i].name = (char *)(uintptr_t)c->groups[i].name;
-		g[i].settings = (char *)(uintptr_t)(c->settings[0] == 0 ? c->groups[i].settings : ""); /* settings have them all */
+		g[i].settings =
+			(char *)(uintptr_t)(c->settings[0] == 0 ? c->groups[i].settings
+								: ""); /* settings have them all */
 		gp[i] = &g[i];
 	}
 	spec->name = (char *)(uintptr_t)c->name;
@@ -45,25 +45,99 @@ static void fill(Shard__Spec *spec, const struct manifest *c, Shard__Tensor *t, 
 	spec->settings = c->settings;
 }
 
-enum shard_status ckpt_spec_define(struct ckpt_op *op, struct err *e)
+static void manifest_owner(const struct manifest *c, Shard__Cred *owner)
+{
+	shard__cred__init(owner);
+	owner->known = c->owner_known;
+	owner->uid = c->owner_uid;
+	owner->gid = c->owner_gid;
+	owner->node = (char *)(uintptr_t)c->owner_node;
+}
+
+enum shard_status ckpt_may_read(const struct manifest *c, const Shard__Cred *who, const char *path,
+				struct err *e)
+{
+	char asks[ACCESS_TEXT_BYTES], owns[ACCESS_TEXT_BYTES];
+	Shard__Cred owner;
+
+	manifest_owner(c, &owner);
+	if (!c->has_mode || access_allowed(c->mode, &owner, who, false))
+		return SHARD_OK;
+	return err_set(e, SHARD_DENIED,
+		       "%.400s: holds weights that belong to %s with mode %04o, and %s asks for "
+		       "them: ask the owner, or root of the "
+		       "node that coordinates",
+		       path,
+		       c->owner_known ? access_text(owns, &owner)
+				      : "nobody (the model was defined over TCP)",
+		       c->mode, access_text(asks, who));
+}
+
+static const char *whose(char out[ACCESS_TEXT_BYTES], const struct manifest *c,
+			 const Shard__Cred *owner)
+{
+	return c->owner_known ? access_text(out, owner) : "nobody (the model was defined over TCP)";
+}
+
+enum shard_status ckpt_may_replace(const struct manifest *there, const struct manifest *by,
+				   const char *path, struct err *e)
+{
+	char owns[ACCESS_TEXT_BYTES], asks[ACCESS_TEXT_BYTES];
+	Shard__Cred owner, who;
+
+	manifest_owner(there, &owner);
+	manifest_owner(by, &who);
+	if (!there->has_mode || access_allowed(there->mode, &owner, &who, true))
+		return SHARD_OK;
+	return err_set(e, SHARD_DENIED,
+		       "%.400s: belongs to %s with mode %04o, and \"%s\" belongs to %s: choose "
+		       "another folder",
+		       path, whose(owns, there, &owner), there->mode, by->name,
+		       whose(asks, by, &who));
+}
+
+enum shard_status ckpt_may_fill(const struct model *m, const struct manifest *c, const char *path,
+				struct err *e)
+{
+	char owns[ACCESS_TEXT_BYTES];
+	Shard__Cred owner;
+
+	manifest_owner(c, &owner);
+	if ((!c->has_mode && !c->foreign) ||
+	    access_allowed(m->set.mode, m->spec->owner, &owner, true))
+		return SHARD_OK;
+	return err_set(e, SHARD_DENIED,
+		       "%.300s: belongs to %s, who may not change \"%s\" (mode %04o): `shardctl "
+		       "restore` takes it all the same",
+		       path, whose(owns, c, &owner), m->name, m->set.mode);
+}
+
+enum shard_status ckpt_spec_define(struct ckpt_op *op, define_made_fn *made, struct err *e)
 {
 	const struct manifest *c = op->manifest;
-	Shard__Tensor *t = calloc(c->tensors_nr + 1, sizeof(*t)), **tp = calloc(c->tensors_nr + 1, sizeof(*tp));
-	Shard__Group *g = calloc(c->groups_nr + 1, sizeof(*g)), **gp = calloc(c->groups_nr + 1, sizeof(*gp));
+	Shard__Tensor *t = calloc(c->tensors_nr + 1, sizeof(*t)),
+		      **tp = calloc(c->tensors_nr + 1, sizeof(*tp));
+	Shard__Group *g = calloc(c->groups_nr + 1, sizeof(*g)),
+		     **gp = calloc(c->groups_nr + 1, sizeof(*gp));
 	Shard__Define d = SHARD__DEFINE__INIT;
 	Shard__Spec spec = SHARD__SPEC__INIT;
+	Shard__Cred owner;
 	struct model_settings set;
 	enum shard_status st;
 
+	CHECK(op->m == NULL && op->request != NULL);
 	if (t == NULL || tp == NULL || g == NULL || gp == NULL) {
 		st = err_set(e, SHARD_SYSTEM, "no memory for a definition");
 	} else {
 		fill(&spec, c, t, tp, g, gp);
+		manifest_owner(c, &owner);
 		d.spec = &spec;
-		d.cred = op->request->cred;
+		/* Whose it was, his it is; an import belongs to nobody yet. */
+		d.cred =
+			c->owner_known && (c->has_mode || !c->foreign) ? &owner : op->request->cred;
 		st = spec_settings_kept(&set, op->server, &spec, "the checkpoint", e);
 		if (st == SHARD_OK)
-			st = define_restored(op->server, op, &d, &set, e);
+			st = define_restored(op->server, made, op, &d, &set, e);
 	}
 	free(t);
 	free(tp);
@@ -85,7 +159,8 @@ void ckpt_spec_dir(struct server *s, const char *name, char *dir, size_t bytes)
 		snprintf(dir, bytes, "%s", set.checkpoint_dir);
 }
 
-enum shard_status ckpt_restore_compare(const struct model *m, const struct manifest *c, struct err *e)
+enum shard_status ckpt_restore_compare(const struct model *m, const struct manifest *c,
+				       struct err *e)
 {
 	struct layout *there;
 	struct shard_tensor *t = calloc(c->tensors_nr + 1, sizeof(*t));
@@ -99,14 +174,16 @@ enum shard_status ckpt_restore_compare(const struct model *m, const struct manif
 		t[i].group = m->layout->tensor[i].group;
 		t[i].flags = m->layout->tensor[i].flags;
 	}
-	st = layout_init(&there, t, c->tensors_nr, import ? m->set.groups_nr : c->groups_nr, m->layout->chunk_elems, e);
+	st = layout_init(&there, t, c->tensors_nr, import ? m->set.groups_nr : c->groups_nr,
+			 m->layout->chunk_elems, e);
 	free(t);
 	if (st != SHARD_OK)
 		return st;
 	st = layout_compare(m->layout, there, "in the checkpoint", e);
 	layout_free(&there);
 	if (st == SHARD_OK && !import && strcmp(c->optimizer, m->set.optim->name) != 0)
-		st = err_set(e, SHARD_MISMATCH, "optimizer = %s here, %s in the checkpoint", m->set.optim->name, c->optimizer);
+		st = err_set(e, SHARD_MISMATCH, "optimizer = %s here, %s in the checkpoint",
+			     m->set.optim->name, c->optimizer);
 	return st;
 }
 
@@ -114,42 +191,36 @@ enum shard_status ckpt_counters_check(const struct manifest *c, const char *path
 {
 	const char *what = NULL;
 
-	if (c->kinds_nr > 1 && !(c->scaler.scale > 0)) /* else it was imported, and begins with its own */
+	if (c->kinds_nr > 1 &&
+	    !(c->scaler.scale > 0)) /* else it was imported, and begins with its own */
 		what = "a loss scale that is not above 0";
-	else if ((c->tune.has_lr && !(c->tune.lr >= 0)) || (c->tune.has_clip && !(c->tune.clip >= 0)))
+	else if ((c->tune.has_lr && !(c->tune.lr >= 0)) ||
+		 (c->tune.has_clip && !(c->tune.clip >= 0)))
 		what = "lr or clip below 0";
 	else if (c->step > INT64_MAX / 2 || c->applied > c->step || c->skipped_in_row > c->step)
 		what = "steps that cannot be";
-	return what == NULL ? SHARD_OK : err_set(e, SHARD_PROTOCOL, "%s: has %s: no daemon wrote that", path, what);
+	return what == NULL
+		       ? SHARD_OK
+		       : err_set(e, SHARD_PROTOCOL, "%s: has %s: no daemon wrote that", path, what);
 }
 
-static enum shard_status read_blob(const char *path, const struct manifest *c, const struct manifest_blob *b, struct ckpt_blob *out,
-				   struct err *e)
+static enum shard_status read_blob(const char *path, const struct manifest *c, uint32_t i,
+				   struct ckpt_blob *out, struct err *e)
 {
-	char name[CHECKPOINT_PATH_MAX + 96];
-	ssize_t n;
-	int fd;
+	const struct manifest_blob *b = &c->blobs[i];
 
-	*out = (struct ckpt_blob){.rank = b->rank, .bytes = b->bytes, .step = b->step, .data = malloc((size_t)b->bytes + 1)};
-	snprintf(name, sizeof(name), "%s/%s", path, c->files[b->file].name);
+	CHECK(i < c->blobs_nr);
+	*out = (struct ckpt_blob){.rank = b->rank,
+				  .bytes = b->bytes,
+				  .step = b->step,
+				  .data = malloc((size_t)b->bytes + 1)};
 	if (out->data == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for %u bytes of a blob", b->bytes);
-	fd = open(name, O_RDONLY | O_CLOEXEC);
-	n = fd >= 0 ? pread(fd, out->data, b->bytes, (off_t)b->offset) : -1;
-	if (n < 0)
-		err_sys(e, errno, "%s: %s", name, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	if (n < 0)
-		return SHARD_SYSTEM;
-	if (n != (ssize_t)b->bytes || xxh_sum(out->data, b->bytes, 0) != b->sum)
-		return err_set(e, SHARD_PROTOCOL, "%s: the blob of rank %u, %u bytes at %lu, is damaged", name, b->rank, b->bytes,
-			       (unsigned long)b->offset);
-	return SHARD_OK;
+	return manifest_blob(path, c, i, out->data, e);
 }
 
-enum shard_status ckpt_read_blobs(const char *path, const struct manifest *c, struct ckpt_blob **blobs, uint32_t *blobs_nr,
-				  struct err *e)
+enum shard_status ckpt_read_blobs(const char *path, const struct manifest *c,
+				  struct ckpt_blob **blobs, uint32_t *blobs_nr, struct err *e)
 {
 	enum shard_status st = SHARD_OK;
 
@@ -162,8 +233,10 @@ enum shard_status ckpt_read_blobs(const char *path, const struct manifest *c, st
 		return err_set(e, SHARD_SYSTEM, "no memory for blobs");
 	for (uint32_t i = 0; i < c->blobs_nr && st == SHARD_OK; i++) {
 		if (c->blobs[i].file >= c->files_nr || c->blobs[i].bytes > PART_BLOB_BYTES)
-			return err_set(e, SHARD_PROTOCOL, "%s: a blob of rank %u that no file can have", path, c->blobs[i].rank);
-		st = read_blob(path, c, &c->blobs[i], &(*blobs)[i], e);
+			return err_set(e, SHARD_PROTOCOL,
+				       "%s: a blob of rank %u that no file can have", path,
+				       c->blobs[i].rank);
+		st = read_blob(path, c, i, &(*blobs)[i], e);
 		*blobs_nr = i + 1;
 	}
 	return st;

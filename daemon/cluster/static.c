@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state directory. The server opens it before anything else and saves a model's view here before any member hears of it. A file is
- * replaced whole: written beside, synced, renamed, the directory synced; so after a crash it is the old one or the new one. Each
- * begins with a magic, its length and a sum, so that what a disk or an editor did to it is found and named, and not acted on. Fails:
- * SHARD_BUSY (locked), SHARD_PROTOCOL (a damaged file), SHARD_SYSTEM (anything the file system says, with the path). */
+/* The state directory. The server opens it before anything else and saves a model's view here
+ * before any member hears of it. A file is replaced whole: written beside, synced, renamed, the
+ * directory synced; so after a crash it is the old one or the new one. Each begins with a magic,
+ * its length and a sum, so that what a disk or an editor did to it is found and named, and not
+ * acted on. Fails: SHARD_BUSY (locked), SHARD_PROTOCOL (a damaged file), SHARD_SYSTEM (anything the
+ * file system says, with the path). */
 #include "cluster/static.h"
 
 #include "base/check.h"
@@ -11,7 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,7 @@
 #define FILE_MAGIC 0x3154415453524853ull /* "SHRSTAT1" in memory order */
 #define PATH_BYTES 512
 #define NAME_BYTES 32
+#define FILE_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) /* a pipe there keeps nobody waiting */
 
 struct file_head {
 	uint64_t magic, bytes, sum;
@@ -35,7 +38,8 @@ struct static_dir {
 	char path[PATH_BYTES];
 };
 
-static enum shard_status sys_error(const struct static_dir *d, const char *name, const char *what, struct err *e)
+static enum shard_status sys_error(const struct static_dir *d, const char *name, const char *what,
+				   struct err *e)
 {
 	return err_set(e, SHARD_SYSTEM, "%s/%s: %s: %s", d->path, name, what, strerror(errno));
 }
@@ -74,14 +78,16 @@ static bool read_all(int fd, void *bytes, size_t nr)
 	return true;
 }
 
-static enum shard_status save(const struct static_dir *d, const char *name, const void *bytes, size_t nr, struct err *e)
+static enum shard_status save(const struct static_dir *d, const char *name, const void *bytes,
+			      size_t nr, struct err *e)
 {
-	struct file_head h = {.magic = FILE_MAGIC, .bytes = nr, .sum = xxh_sum(bytes, nr, FILE_MAGIC)};
+	struct file_head h = {
+		.magic = FILE_MAGIC, .bytes = nr, .sum = xxh_sum(bytes, nr, FILE_MAGIC)};
 	char tmp[NAME_BYTES + 4];
 	int fd;
 
 	snprintf(tmp, sizeof(tmp), "%s.tmp", name);
-	fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_TRUNC | FILE_FLAGS, 0600);
 	if (fd < 0)
 		return sys_error(d, tmp, "cannot be made", e);
 	if (!write_all(fd, &h, sizeof(h)) || !write_all(fd, bytes, nr) || fsync(fd) != 0) {
@@ -99,29 +105,34 @@ static enum shard_status save(const struct static_dir *d, const char *name, cons
 	return SHARD_OK;
 }
 
-static enum shard_status damaged(const struct static_dir *d, const char *name, const char *what, struct err *e)
+static enum shard_status damaged(const struct static_dir *d, const char *name, const char *what,
+				 struct err *e)
 {
 	return err_set(e, SHARD_PROTOCOL,
-		       "%s/%s is damaged (%s): restore it from a copy, or move it away if what it held is not needed", d->path,
-		       name, what);
+		       "%s/%s is damaged (%s): restore it from a copy, or move it away if what it "
+		       "held is not needed",
+		       d->path, name, what);
 }
 
 /* Allocates *bytes. Absent: SHARD_NOT_FOUND, without a text. */
-static enum shard_status load(const struct static_dir *d, const char *name, void **bytes, size_t *nr, struct err *e)
+static enum shard_status load(const struct static_dir *d, const char *name, void **bytes,
+			      size_t *nr, struct err *e)
 {
 	enum shard_status st = SHARD_OK;
 	struct file_head h;
 	struct stat info;
 	void *at = NULL;
-	int fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	int fd = openat(d->fd, name, O_RDONLY | FILE_FLAGS);
 
 	if (fd < 0)
-		return errno == ENOENT ? SHARD_NOT_FOUND : sys_error(d, name, "cannot be opened", e);
+		return errno == ENOENT ? SHARD_NOT_FOUND
+				       : sys_error(d, name, "cannot be opened", e);
 	if (fstat(fd, &info) != 0) {
 		st = sys_error(d, name, "cannot be read", e);
 		goto out;
 	}
-	if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size < sizeof(h) || !read_all(fd, &h, sizeof(h))) {
+	if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size < sizeof(h) ||
+	    !read_all(fd, &h, sizeof(h))) {
 		st = damaged(d, name, "too short", e);
 		goto out;
 	}
@@ -135,7 +146,8 @@ static enum shard_status load(const struct static_dir *d, const char *name, void
 	}
 	at = malloc(h.bytes + 1);
 	if (!at)
-		st = err_set(e, SHARD_SYSTEM, "%s/%s: no memory for %llu bytes", d->path, name, (unsigned long long)h.bytes);
+		st = err_set(e, SHARD_SYSTEM, "%s/%s: no memory for %llu bytes", d->path, name,
+			     (unsigned long long)h.bytes);
 	else if (!read_all(fd, at, h.bytes))
 		st = damaged(d, name, "it cannot be read to its end", e);
 	else if (xxh_sum(at, h.bytes, FILE_MAGIC) != h.sum)
@@ -151,21 +163,52 @@ out:
 	return SHARD_OK;
 }
 
-/* A small file of a fixed size. */
-static enum shard_status load_exactly(const struct static_dir *d, const char *name, void *to, size_t nr, struct err *e)
+/* A small file of nr bytes, or of `least` from a release that wrote fewer: the others are zeros. */
+static enum shard_status load_small(const struct static_dir *d, const char *name, void *to,
+				    size_t least, size_t nr, struct err *e)
 {
-	void *bytes;
-	size_t got;
+	void *bytes = NULL;
+	size_t got = 0;
 	enum shard_status st = load(d, name, &bytes, &got, e);
 
+	CHECK(least <= nr);
 	if (st != SHARD_OK)
 		return st;
-	if (got != nr)
+	if (got != nr && got != least) {
 		st = damaged(d, name, "its length is wrong", e);
-	else
-		memcpy(to, bytes, nr);
+	} else {
+		memset(to, 0, nr);
+		memcpy(to, bytes, got);
+	}
 	free(bytes);
 	return st;
+}
+
+static enum shard_status load_exactly(const struct static_dir *d, const char *name, void *to,
+				      size_t nr, struct err *e)
+{
+	return load_small(d, name, to, nr, nr, e);
+}
+
+/* So that the new name lasts. Not every file system can, or lets us look: the folder is used all
+ * the same. */
+static void sync_parent(const char *path)
+{
+	char parent[PATH_BYTES];
+	char *slash;
+	int fd;
+
+	snprintf(parent, sizeof(parent), "%s", path);
+	slash = strrchr(parent, '/');
+	if (slash == NULL)
+		strcpy(parent, ".");
+	else
+		slash[slash == parent] = 0;
+	fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	(void)fsync(fd);
+	close(fd);
 }
 
 static enum shard_status make_dirs(const char *path, struct err *e)
@@ -174,31 +217,59 @@ static enum shard_status make_dirs(const char *path, struct err *e)
 	size_t n = strlen(path);
 
 	if (n == 0 || n >= sizeof(part))
-		return err_set(e, SHARD_BAD_ARG, "state directory \"%.64s\": a path has 1 to %d bytes", path, PATH_BYTES - 1);
+		return err_set(e, SHARD_BAD_ARG,
+			       "state directory \"%.64s\": a path has 1 to %d bytes", path,
+			       PATH_BYTES - 1);
 	for (size_t i = 1; i <= n; i++) {
 		if (path[i] != '/' && path[i] != 0)
 			continue;
 		memcpy(part, path, i);
 		part[i] = 0;
-		if (mkdir(part, i == n ? 0700 : 0755) != 0 && errno != EEXIST)
-			return err_set(e, SHARD_SYSTEM, "state directory %s cannot be made: %s: %s", path, part, strerror(errno));
+		if (mkdir(part, i == n ? 0700 : 0755) == 0)
+			sync_parent(part);
+		else if (errno != EEXIST)
+			return err_set(e, SHARD_SYSTEM, "state directory %s cannot be made: %s: %s",
+				       path, part, strerror(errno));
 	}
 	return SHARD_OK;
 }
 
-static enum shard_status take_lock(struct static_dir *d, struct err *e)
+static enum shard_status in_use(int lock, const char *path, struct err *e)
 {
 	char pid[24] = "";
-	ssize_t n;
+	ssize_t n = pread(lock, pid, sizeof(pid) - 1, 0);
 
-	d->lock = openat(d->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	pid[n > 0 ? strspn(pid, "0123456789") : 0] = 0;
+	return err_set(e, SHARD_BUSY, "state directory %s is in use by pid %s", path,
+		       pid[0] ? pid : "?");
+}
+
+enum shard_status static_in_use(const char *path, struct err *e)
+{
+	char name[PATH_BYTES + 8];
+	enum shard_status st = SHARD_OK;
+	int lock;
+
+	snprintf(name, sizeof(name), "%.*s/lock", PATH_BYTES - 1, path);
+	lock = open(name, O_RDWR | FILE_FLAGS);
+	if (lock < 0)
+		return SHARD_OK; /* whoever opens it says what is wrong */
+	if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+		st = in_use(lock, path, e);
+	close(lock);
+	return st;
+}
+
+static enum shard_status take_lock(struct static_dir *d, struct err *e)
+{
+	char pid[24];
+	int n;
+
+	d->lock = openat(d->fd, "lock", O_RDWR | O_CREAT | FILE_FLAGS, 0600);
 	if (d->lock < 0)
 		return sys_error(d, "lock", "cannot be opened", e);
-	if (flock(d->lock, LOCK_EX | LOCK_NB) != 0) {
-		n = pread(d->lock, pid, sizeof(pid) - 1, 0);
-		pid[n > 0 ? strspn(pid, "0123456789") : 0] = 0;
-		return err_set(e, SHARD_BUSY, "state directory %s is in use by pid %s", d->path, pid[0] ? pid : "?");
-	}
+	if (flock(d->lock, LOCK_EX | LOCK_NB) != 0)
+		return in_use(d->lock, d->path, e);
 	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
 	if (ftruncate(d->lock, 0) != 0 || pwrite(d->lock, pid, (size_t)n, 0) != n)
 		return sys_error(d, "lock", "cannot be written", e);
@@ -218,16 +289,15 @@ static enum shard_status take_uuid(struct static_dir *d, struct err *e)
 	return save(d, "uuid", d->uuid, sizeof(d->uuid), e);
 }
 
-/* On disk before anyone hears the new number: a term that is used twice would undo what it protects. The file has the name that it got when
- * every start was an incarnation. */
-static enum shard_status raise_start(struct static_dir *d, struct err *e)
+/* The file has the name that it got when every start was an incarnation. */
+static enum shard_status take_start(struct static_dir *d, struct err *e)
 {
 	enum shard_status st = load_exactly(d, "incarnation", &d->start, sizeof(d->start), e);
 
 	if (st != SHARD_OK && st != SHARD_NOT_FOUND)
 		return st;
 	d->start++;
-	return save(d, "incarnation", &d->start, sizeof(d->start), e);
+	return SHARD_OK;
 }
 
 static enum shard_status take_member(struct static_dir *d, struct err *e)
@@ -251,17 +321,26 @@ enum shard_status static_open(struct static_dir **out, const char *path, struct 
 	snprintf(d->path, sizeof(d->path), "%s", path);
 	d->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (d->fd < 0) {
-		st = err_set(e, SHARD_SYSTEM, "state directory %s cannot be opened: %s", path, strerror(errno));
+		st = err_set(e, SHARD_SYSTEM, "state directory %s cannot be opened: %s", path,
+			     strerror(errno));
 		goto err_dir;
 	}
-	if ((st = take_lock(d, e)) != SHARD_OK || (st = take_uuid(d, e)) != SHARD_OK || (st = raise_start(d, e)) != SHARD_OK ||
-	    (st = take_member(d, e)) != SHARD_OK)
+	if ((st = take_lock(d, e)) != SHARD_OK || (st = take_uuid(d, e)) != SHARD_OK ||
+	    (st = take_start(d, e)) != SHARD_OK || (st = take_member(d, e)) != SHARD_OK)
 		goto err_dir;
 	*out = d;
 	return SHARD_OK;
 err_dir:
 	static_close(&d);
 	return st;
+}
+
+/* On disk before anyone hears the new number: a term that is used twice would undo what it
+ * protects. A start that is refused before does not count, so that it is refused again for the same
+ * reason. */
+enum shard_status static_count(struct static_dir *d, struct err *e)
+{
+	return save(d, "incarnation", &d->start, sizeof(d->start), e);
 }
 
 void static_close(struct static_dir **dp)
@@ -272,7 +351,8 @@ void static_close(struct static_dir **dp)
 	if (!d)
 		return;
 	if (d->lock >= 0)
-		close(d->lock); /* gives the lock back; the file stays: removing it would race with the next owner */
+		close(d->lock); /* gives the lock back; the file stays: removing it would race with
+				   the next owner */
 	if (d->fd >= 0)
 		close(d->fd);
 	free(d);
@@ -281,6 +361,23 @@ void static_close(struct static_dir **dp)
 const uint8_t *static_uuid(const struct static_dir *d)
 {
 	return d->uuid;
+}
+
+bool static_twin(const struct static_dir *d, const char *path)
+{
+	struct static_dir other = {.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+				   .lock = -1};
+	struct stat here, there;
+	bool twin;
+
+	if (other.fd < 0)
+		return false;
+	twin = fstat(d->fd, &here) == 0 && fstat(other.fd, &there) == 0 &&
+	       (here.st_dev != there.st_dev || here.st_ino != there.st_ino) &&
+	       load_exactly(&other, "uuid", other.uuid, sizeof(other.uuid), NULL) == SHARD_OK &&
+	       memcmp(d->uuid, other.uuid, sizeof(d->uuid)) == 0;
+	close(other.fd);
+	return twin;
 }
 
 uint64_t static_start(const struct static_dir *d)
@@ -295,11 +392,23 @@ uint64_t static_member(const struct static_dir *d)
 
 enum shard_status static_set_member(struct static_dir *d, uint64_t incarnation, struct err *e)
 {
-	enum shard_status st = incarnation == d->member ? SHARD_OK : save(d, "member", &incarnation, sizeof(incarnation), e);
+	enum shard_status st = incarnation == d->member
+				       ? SHARD_OK
+				       : save(d, "member", &incarnation, sizeof(incarnation), e);
 
 	if (st == SHARD_OK)
 		d->member = incarnation;
 	return st;
+}
+
+enum shard_status static_warm(struct static_dir *d, struct static_warm *w, struct err *e)
+{
+	return load_small(d, "warm", w, offsetof(struct static_warm, root), sizeof(*w), e);
+}
+
+enum shard_status static_set_warm(struct static_dir *d, const struct static_warm *w, struct err *e)
+{
+	return save(d, "warm", w, sizeof(*w), e);
 }
 
 static void model_name(char name[NAME_BYTES], uint32_t model)
@@ -307,14 +416,16 @@ static void model_name(char name[NAME_BYTES], uint32_t model)
 	snprintf(name, NAME_BYTES, "model-%08x", model);
 }
 
-enum shard_status static_save(struct static_dir *d, uint32_t model, const void *bytes, size_t bytes_nr, struct err *e)
+enum shard_status static_save(struct static_dir *d, uint32_t model, const void *bytes,
+			      size_t bytes_nr, struct err *e)
 {
 	char name[NAME_BYTES];
 
 	CHECK(bytes || bytes_nr == 0);
 	model_name(name, model);
 	if (bytes_nr > STATIC_FILE_MAX)
-		return err_set(e, SHARD_RANGE, "%s/%s: %zu bytes, at most %u are kept", d->path, name, bytes_nr, STATIC_FILE_MAX);
+		return err_set(e, SHARD_RANGE, "%s/%s: %zu bytes, at most %u are kept", d->path,
+			       name, bytes_nr, STATIC_FILE_MAX);
 	return save(d, name, bytes, bytes_nr, e);
 }
 
@@ -323,19 +434,38 @@ enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *
 	char name[NAME_BYTES];
 
 	model_name(name, model);
-	if (unlinkat(d->fd, name, 0) != 0)
-		return errno == ENOENT ? SHARD_OK : sys_error(d, name, "cannot be removed", e);
+	if (unlinkat(d->fd, name, 0) != 0 &&
+	    errno != ENOENT) /* absent: perhaps since a call whose sync failed */
+		return sys_error(d, name, "cannot be removed", e);
 	if (fsync(d->fd) != 0)
 		return sys_error(d, ".", "cannot be synced", e);
 	return SHARD_OK;
 }
 
-enum shard_status static_leave(struct static_dir *d, uint32_t model, char *name, size_t name_bytes, struct err *e)
+static void left_name(char *name, size_t bytes, uint32_t model)
 {
 	char from[NAME_BYTES];
 
 	model_name(from, model);
-	snprintf(name, name_bytes, "left-%s", from);
+	snprintf(name, bytes, "left-%s", from);
+}
+
+bool static_left(const struct static_dir *d, uint32_t model)
+{
+	char name[2 * NAME_BYTES];
+	struct stat s;
+
+	left_name(name, sizeof(name), model);
+	return fstatat(d->fd, name, &s, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+enum shard_status static_leave(struct static_dir *d, uint32_t model, char *name, size_t name_bytes,
+			       struct err *e)
+{
+	char from[NAME_BYTES];
+
+	model_name(from, model);
+	left_name(name, name_bytes, model);
 	if (renameat(d->fd, from, d->fd, name) != 0)
 		return sys_error(d, from, "cannot be renamed", e);
 	if (fsync(d->fd) != 0)
@@ -361,8 +491,18 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/* What is no plain file is nothing of ours: a folder that somebody made must not keep a daemon from
+ * starting. */
+static bool is_file(const struct static_dir *d, const char *name)
+{
+	struct stat s;
+
+	return fstatat(d->fd, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
+}
+
 /* Numbers of the model files in ascending order; allocates. */
-static enum shard_status list_models(const struct static_dir *d, uint32_t **out, size_t *nr, struct err *e)
+static enum shard_status list_models(const struct static_dir *d, uint32_t **out, size_t *nr,
+				     struct err *e)
 {
 	int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -380,14 +520,16 @@ static enum shard_status list_models(const struct static_dir *d, uint32_t **out,
 	for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
 		uint32_t model;
 
-		if (!is_model_name(entry->d_name, &model))
+		if (!is_model_name(entry->d_name, &model) || !is_file(d, entry->d_name))
 			continue;
 		if (*nr == room) {
-			uint32_t *more = realloc(*out, (room = room ? 2 * room : 16) * sizeof(**out));
+			uint32_t *more =
+				realloc(*out, (room = room ? 2 * room : 16) * sizeof(**out));
 
 			if (!more) {
 				closedir(dir);
-				return err_set(e, SHARD_SYSTEM, "no memory for the list of models in %s", d->path);
+				return err_set(e, SHARD_SYSTEM,
+					       "no memory for the list of models in %s", d->path);
 			}
 			*out = more;
 		}
@@ -407,8 +549,8 @@ enum shard_status static_load(struct static_dir *d, static_load_fn *fn, void *ar
 
 	for (size_t i = 0; i < nr && st == SHARD_OK; i++) {
 		char name[NAME_BYTES];
-		void *bytes;
-		size_t bytes_nr;
+		void *bytes = NULL;
+		size_t bytes_nr = 0;
 
 		model_name(name, models[i]);
 		st = load(d, name, &bytes, &bytes_nr, e);

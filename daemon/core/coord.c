@@ -1,289 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator and its attempts. Happy path: the model is sealed, every member is linked, a world can be formed -> BEGIN; the last
- * vote -> the record, COMMIT to all, and at once the next BEGIN; DONE from all. It commits when it holds the vote of every
- * member and aborts only while one is missing (DESIGN section 5).
- * Ways to fail: a trainer, a link or the deadline ends an undecided attempt: the own participant drops first, ABORT to all, the
- * next attempt follows as soon as every member is linked and enough trainers are there. Lost messages are repeated; a node that
- * asks about an attempt that is over is told how it ended. */
+/* The coordinator as a whole: what it does at the end of every event, at its timer, and when a link
+ * comes or goes. It owns the orders that hold still (HOLD) or put a trainer out (KICK), and the
+ * words about who is waited for. Happy path: views are settled (recover.c), a world is made
+ * (world.c), and an attempt begins (attempt.c), as long as every member is linked and nobody has
+ * ordered a pause. When the deadline of a step passes, whoever is waited for is expelled, so that
+ * nothing is tried again unchanged. Whatever was not answered is sent again at each tick. Nodes
+ * that are not the coordinator skip all of this: their state is COORD_OFF. */
 #include "core/coord.h"
 
 #include "core/inner.h"
 
-#include <string.h>
+#include <stdarg.h>
+#include <stdio.h>
 
-static bool coord_member(const struct core *c, const struct core_msg *m) /* of the open view, as the incarnation that is in it */
+const struct view_members *coord_members(const struct core *c)
 {
-	return c->coord.state == COORD_OPEN && m->from_incarnation == c->coord.view.incarnation[m->from];
+	return &c->coord.view.members;
 }
 
-static bool coord_all_linked(const struct core *c)
-{
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		if (!core_linked(c, i))
-			return false;
-	}
-	return true;
-}
-
-static bool coord_all_voted(const struct core *c)
-{
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		if (!c->coord.node[i].voted)
-			return false;
-	}
-	return true;
-}
-
-bool coord_all_done(const struct core *c)
-{
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		if (!c->coord.node[i].done)
-			return false;
-	}
-	return true;
-}
-
-static void coord_check(const struct core *c)
+void coord_check(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
 	CHECK(co->state < COORD_NR);
 	CHECK((co->state == COORD_OFF) == !core_coordinates(c));
-	CHECK(!co->undecided || (co->state == COORD_OPEN && co->has_last && co->view.sealed));
-	CHECK(!co->undecided || co->id.step == co->last.id.step + 1);
-	CHECK(!co->undecided || !coord_all_voted(c)); /* the last vote decides, at once */
-	CHECK(!co->held || (co->hold && co->has_last && c->step.part != CORE_PREPARED));
-	CHECK(!co->undecided || !co->view.tune.paused);
-	CHECK(!co->view.restoring || !co->view.sealed);
-	CHECK(co->state != COORD_OPEN || co->view.term == c->conf.term);
-	CHECK(co->trainers_nr <= NR(co->trainer));
+	CHECK(!co->held || (c->step.hold && co->has_last && c->step.part != CORE_PREPARED));
+	attempt_check(c);
+	world_check(c);
+	recover_check(c);
 }
 
-static void coord_send_begin(struct ctx *x, uint16_t node)
+/* Once may be the network, or a stray write. Twice in one step is a trainer that keeps writing, and
+ * the step would never end. */
+static void coord_damaged(struct ctx *x, const struct core_msg *m, const char *why)
 {
 	struct coord *co = &x->c->coord;
-	struct core_msg *m = core_send(x, node, CORE_BEGIN, &co->id);
+	uint32_t rank = (uint32_t)m->trainer.hint;
+	const struct core_rank *r = &co->world.rank[rank];
 
-	m->world = &co->world;
-	m->record = &co->last;
-}
-
-static void coord_send_commit(struct ctx *x, uint16_t node)
-{
-	struct coord *co = &x->c->coord;
-
-	core_send(x, node, CORE_COMMIT, &co->last.id)->record = &co->last;
-}
-
-static void coord_begin(struct ctx *x)
-{
-	struct core *c = x->c;
-	struct coord *co = &c->coord;
-
-	co->id = (struct core_id){.term = co->view.term,
-				  .seq = co->view.seq,
-				  .generation = co->view.generation,
-				  .step = co->last.id.step + 1,
-				  .attempt = ++co->attempt};
-	co->undecided = true;
-	co->begun_ns = x->now;
-	co->skip = co->has_lr = false;
-	co->lr_nr = 0;
-	co->bad_tensor = -1;
-	co->bad_rank = -1;
-	timer_start(c, &co->timer, x->now);
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		co->node[i].voted = co->node[i].begun = co->node[i].reported = false;
-		coord_send_begin(x, i);
-	}
-}
-
-static void coord_send_abort(struct ctx *x, uint16_t node, const struct core_id *id)
-{
-	struct core_msg *m = core_send(x, node, CORE_ABORT, id);
-
-	m->why = core_text(x->c, "%s", x->c->coord.aborted);
-	m->status = x->c->coord.aborted_status;
-}
-
-void coord_abort(struct ctx *x, enum shard_status status, const char *why)
-{
-	struct core *c = x->c;
-	struct coord *co = &c->coord;
-	struct core_msg own = {.op = CORE_ABORT, .id = co->id, .why = why, .status = status};
-
-	if (!co->undecided)
+	if (!m->trainer.session || rank >= co->world.size || r->session != m->trainer.session)
 		return;
-	CHECK(!coord_all_voted(c));
-	co->undecided = false;
-	timer_start(c, &co->timer, x->now);
-	core_copy_text(co->aborted, sizeof(co->aborted), why);
-	co->aborted_status = status;
-	step_on_abort(x, &own); /* first: from here on nobody on this node can take the attempt for committed */
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		if (i != c->conf.self)
-			coord_send_abort(x, i, &co->id);
-	}
-}
-
-/* The learning rates that the trainers of one node gave: the same as those of the nodes before? */
-static const char *coord_take_lr(struct core *c, uint16_t node, const struct core_vote *v, const struct core_world *w)
-{
-	struct coord *co = &c->coord;
-	uint32_t rank = 0;
-
-	if (!v->ranks_nr)
-		return NULL;
-	while (w->rank[rank].node != node)
-		rank++;
-	if (co->has_lr)
-		return step_lr_differs(c, w, rank, v->lr, v->lr_nr, co->lr_rank, co->lr, co->lr_nr);
-	co->has_lr = true;
-	co->lr_nr = v->lr_nr;
-	co->lr_rank = rank;
-	if (v->lr_nr)
-		memcpy(co->lr, v->lr, v->lr_nr * sizeof(co->lr[0]));
-	return NULL;
-}
-
-bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w, const char **differs)
-{
-	struct coord *co = &c->coord;
-	double *sumsq = core_at(c, c->at_all_sumsq);
-	uint8_t *finite = core_at(c, c->at_all_finite);
-	uint32_t nr = 0;
-
-	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != core_local_ranks(w, node) ||
-	    (v->chunks_nr && (!v->sumsq || !v->finite)) || (v->ranks_nr && !v->weights) ||
-	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
-		return false;
-	*differs = coord_take_lr(c, node, v, w);
-	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
-		if (c->conf.owner[i] != node)
-			continue;
-		sumsq[i] = v->sumsq[nr];
-		finite[i] = v->finite[nr++] != 0;
-	}
-	nr = 0;
-	for (uint32_t i = 0; i < w->size; i++) {
-		if (w->rank[i].node == node)
-			w->rank[i].weight = v->weights[nr++];
-	}
-	co->skip = co->skip || v->skip;
-	if (v->bad_tensor >= 0 && (co->bad_tensor < 0 || v->bad_tensor < co->bad_tensor ||
-				   (v->bad_tensor == co->bad_tensor && v->bad_rank < co->bad_rank))) {
-		co->bad_tensor = v->bad_tensor;
-		co->bad_rank = v->bad_rank;
-	}
-	return true;
-}
-
-void coord_decide(struct core *c, const struct core_id *id, const struct core_world *w)
-{
-	struct coord *co = &c->coord;
-	struct record prev = co->last;
-	struct record_votes votes = {.sumsq = core_at(c, c->at_all_sumsq),
-				     .finite = core_at(c, c->at_all_finite),
-				     .chunks_nr = c->conf.chunks_nr,
-				     .lr = co->lr_nr ? co->lr : NULL,
-				     .tune = &co->view.tune,
-				     .skip = co->skip,
-				     .bad_tensor = co->bad_tensor,
-				     .bad_rank = co->bad_rank};
-
-	record_decide(&co->last, &prev, &c->conf.record, id, w, &votes);
-	co->attempt = 0;
-}
-
-static void coord_commit(struct ctx *x)
-{
-	struct core *c = x->c;
-	struct coord *co = &c->coord;
-
-	CHECK(co->undecided && coord_all_voted(c) && !co->held);
-	co->undecided = false;
-	coord_decide(c, &co->id, &co->world);
-	timer_start(c, &co->timer, x->now);
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		co->node[i].done = false;
-		coord_send_commit(x, i);
-	}
-}
-
-/* A node speaks of an attempt that is over here: it missed how it ended. */
-static void coord_tell_end(struct ctx *x, const struct core_msg *m)
-{
-	struct core *c = x->c;
-	struct coord *co = &c->coord;
-
-	if (m->id.term != co->view.term || m->id.generation != co->view.generation)
-		return;
-	if (co->has_last && !core_id_cmp(&m->id, &co->last.id))
-		coord_send_commit(x, m->from);
-	else if (core_id_cmp(&m->id, &co->id) < 0 || (!co->undecided && !core_id_cmp(&m->id, &co->id)))
-		coord_send_abort(x, m->from, &m->id);
-}
-
-void coord_on_vote(struct ctx *x, const struct core_msg *m)
-{
-	struct core *c = x->c;
-	struct coord *co = &c->coord;
-	struct coord_node *n = &co->node[m->from];
-	const char *differs;
-
-	if (!coord_member(c, m))
-		return;
-	if (!co->undecided || core_id_cmp(&m->id, &co->id)) {
-		coord_tell_end(x, m);
-		return;
-	}
-	n->done = n->begun = true; /* who votes for a step has finished the one before */
-	if (n->voted || !coord_scatter(c, m->from, &m->vote, &co->world, &differs))
-		return;
-	if (differs) { /* a vote that may not count: so one is missing, and the attempt can end without effect */
-		coord_abort(x, SHARD_MISMATCH, differs);
-		return;
-	}
-	n->voted = true;
-	if (coord_all_voted(c))
-		coord_commit(x);
-}
-
-void coord_on_done(struct ctx *x, const struct core_msg *m)
-{
-	struct coord *co = &x->c->coord;
-
-	if (coord_member(x->c, m) && co->has_last && !core_id_cmp(&m->id, &co->last.id))
-		co->node[m->from].done = true;
+	if (co->damaged_step == co->id.step && co->damaged.session == r->session &&
+	    co->damaged.node == r->node)
+		world_expel(x, &co->world, rank, why);
+	co->damaged = *r;
+	co->damaged_step = co->id.step;
 }
 
 void coord_on_abandon(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
+	const char *why;
 
-	if (!coord_member(c, m))
+	if (!attempt_is_of(x, m) || co->node[m->from].voted)
 		return;
-	if (!co->undecided || core_id_cmp(&m->id, &co->id))
-		coord_tell_end(x, m);
-	else if (!co->node[m->from].voted)
-		coord_abort(x, m->status ? m->status : SHARD_WORLD_CHANGED,
-			    m->why ? core_text(c, "%s", m->why) : core_text(c, "node %s dropped it", c->conf.node_names[m->from]));
-}
-
-void coord_on_waiting(struct ctx *x, const struct core_msg *m)
-{
-	struct core *c = x->c;
-	struct coord *co = &c->coord;
-
-	if (!coord_member(c, m))
-		return;
-	if (!co->undecided || core_id_cmp(&m->id, &co->id)) {
-		coord_tell_end(x, m);
-		return;
-	}
-	co->node[m->from].begun = co->node[m->from].reported = co->node[m->from].done = true;
-	co->node[m->from].waits = m->waits;
+	why = m->why ? core_text(c, "%s", m->why)
+		     : core_text(c, "node %s dropped it", core_node_name(c, m->from));
+	coord_damaged(x, m, why);
+	attempt_abort(x, m->status ? m->status : SHARD_WORLD_CHANGED, why);
 }
 
 void coord_on_link_up(struct ctx *x, uint16_t node)
@@ -292,15 +67,15 @@ void coord_on_link_up(struct ctx *x, uint16_t node)
 	struct coord *co = &c->coord;
 
 	co->node[node].absent_since = 0;
-	if (co->node[node].answered && co->node[node].incarnation != c->member.peer[node].incarnation)
+	if (co->node[node].answered && co->node[node].incarnation != c->link[node].incarnation)
 		co->node[node].answered = co->node[node].is_prepared = false;
 	recover_send(x, node);
-	if (co->state != COORD_OPEN || c->member.peer[node].incarnation != co->view.incarnation[node])
+	if (co->state != COORD_OPEN || c->link[node].incarnation != co->view.incarnation[node])
 		return;
 	if (!co->node[node].done)
-		coord_send_commit(x, node);
+		attempt_send_commit(x, node);
 	if (co->undecided && !co->node[node].voted)
-		coord_send_begin(x, node);
+		attempt_send_begin(x, node);
 }
 
 void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
@@ -310,7 +85,298 @@ void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
 	c->coord.node[node].absent_since = x->now ? x->now : 1;
 	world_lost_node(x, node, why);
 	if (c->coord.undecided && !c->coord.node[node].voted)
-		coord_abort(x, SHARD_WORLD_CHANGED, why);
+		attempt_abort(x, SHARD_WORLD_CHANGED, why);
+}
+
+/* --- orders --- */
+
+static bool hold_can(const struct core *c) /* nothing that was voted for here is undecided */
+{
+	const struct coord *co = &c->coord;
+
+	return c->step.hold && !co->held && co->state == COORD_OPEN && co->view.sealed &&
+	       c->step.part != CORE_PREPARED;
+}
+
+static void hold_settle(struct ctx *x)
+{
+	struct coord *co = &x->c->coord;
+
+	if (!hold_can(x->c))
+		return;
+	CHECK(co->has_last);
+	co->held = true;
+	co->held_ns = x->now;
+	core_act(x, CORE_ACT_HELD)->record = &co->last;
+}
+
+/* A time, later by as much of the hold as came after it. */
+static uint64_t hold_later(uint64_t at, uint64_t held_ns, uint64_t now)
+{
+	return at + now - (at > held_ns ? at : held_ns);
+}
+
+void coord_on_hold(struct ctx *x, const struct core_event *e)
+{
+	struct coord *co = &x->c->coord;
+
+	if (co->state == COORD_OFF || x->c->step.hold == e->on)
+		return;
+	if (!e->on && co->held && co->undecided) { /* its deadline did not run meanwhile */
+		co->begun_ns = hold_later(co->begun_ns, co->held_ns, x->now);
+		co->behind_ns = hold_later(co->behind_ns, co->held_ns, x->now);
+	}
+	if (!e->on)
+		co->held = false;
+	step_hold(x, e->on);
+}
+
+void coord_on_kick(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	const char *why = core_text(c, "%s", e->why ? e->why : "an operator put it out");
+
+	if (co->state == COORD_OFF || e->rank >= co->world.size ||
+	    !world_expel(x, &co->world, e->rank, why))
+		return;
+	attempt_abort(x, SHARD_WORLD_CHANGED,
+		      core_text(c, "%s is out: %s", core_rank_name(c, &co->world, e->rank), why));
+}
+
+bool coord_unheard(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	if (co->state != COORD_OPEN || !co->has_last)
+		return false;
+	view_each(i, coord_members(c)) {
+		if (!co->node[i].done && core_linked(c, i))
+			return true;
+	}
+	return false;
+}
+
+static bool coord_paused(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	return co->view.tune.paused || (co->has_last && record_pauses(&co->last, &co->view.tune));
+}
+
+/* --- who is waited for, in words --- */
+
+#define WAITS_NAMES_MAX 3
+
+struct words {
+	char *text;
+	size_t used, bytes;
+	uint32_t names_nr;
+};
+
+__attribute__((format(printf, 2, 3))) static void words_add(struct words *w, const char *fmt, ...)
+{
+	va_list ap;
+	int nr;
+
+	va_start(ap, fmt);
+	nr = vsnprintf(w->text + w->used, w->bytes - w->used, fmt, ap);
+	va_end(ap);
+	if (nr > 0)
+		w->used = w->used + (size_t)nr < w->bytes ? w->used + (size_t)nr : w->bytes - 1;
+}
+
+static bool words_room(struct words *w) /* for one more name; the rest is only counted */
+{
+	if (w->names_nr++ >= WAITS_NAMES_MAX)
+		return false;
+	if (w->names_nr > 1)
+		words_add(w, ", ");
+	return true;
+}
+
+static bool node_voted(const struct core *c, uint16_t node) /* or would have, were it not held */
+{
+	return c->coord.node[node].voted ||
+	       (c->step.hold && node == c->conf.self && step_complete(c) &&
+		c->step.part == CORE_STAGING && !core_id_cmp(&c->step.id, &c->coord.id));
+}
+
+static bool rank_missing(const struct core *c, uint32_t rank)
+{
+	uint16_t node = c->coord.world.rank[rank].node;
+	const struct coord_node *n = &c->coord.node[node];
+
+	return !node_voted(c, node) &&
+	       (!n->reported || n->waits.ranks[rank / 64] >> (rank % 64) & 1);
+}
+
+/* Does the attempt wait for what no trainer can hasten? The node still applies the step before, or
+ * makes its image again after a restart. */
+static bool coord_behind(const struct core *c, uint16_t node)
+{
+	const struct coord_node *n = &c->coord.node[node];
+	uint32_t chunk = n->waits.image_chunk - 1;
+
+	if (n->voted || !n->done)
+		return !n->voted;
+	return n->reported && chunk < c->conf.chunks_nr && place_holds(core_place(c), chunk, node);
+}
+
+static bool coord_any_behind(const struct core *c)
+{
+	view_each(i, coord_members(c)) {
+		if (coord_behind(c, i))
+			return true;
+	}
+	return false;
+}
+
+/* When an undecided attempt ends. A node that is behind is waited for at least as long as one that
+ * is away. */
+static uint64_t coord_ends_ns(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+	uint64_t step = c->conf.step_timeout_ns, lost = c->conf.lost_timeout_ns;
+
+	if (coord_any_behind(c))
+		return co->begun_ns + (lost > step ? lost : step);
+	return co->behind_ns + step;
+}
+
+static void words_rank(const struct core *c, struct words *w, uint32_t rank)
+{
+	const struct core_rank *r = &c->coord.world.rank[rank];
+	const struct core_waits *its = &c->coord.node[r->node].waits;
+	uint32_t chunk = its->image_chunk - 1;
+
+	words_add(w, "rank %u (pid %u, node %s)", rank, r->pid, core_node_name(c, r->node));
+	if (!c->coord.node[r->node].done)
+		words_add(w, ", which still applies step %llu",
+			  (unsigned long long)c->coord.last.id.step);
+	if (!c->coord.node[r->node].reported || its->image_chunk == 0 || chunk >= c->conf.chunks_nr)
+		return;
+	words_add(w, ", which waits there for chunk %u of the image of step %llu, which ", chunk,
+		  (unsigned long long)its->image_step);
+	if (place_holds(core_place(c), chunk, r->node))
+		words_add(w, "is being made again after a restart");
+	else
+		words_add(w, "node %s holds",
+			  core_node_name(c, place_primary(core_place(c), chunk)));
+}
+
+/* All of its ranks are ready. Of its own chunks a node lacks the image only after a restart. */
+static void words_node(const struct core *c, struct words *w, uint16_t node)
+{
+	words_add(w, "node %s", core_node_name(c, node));
+	if (!c->coord.node[node].done)
+		words_add(w, ", which still applies step %llu",
+			  (unsigned long long)c->coord.last.id.step);
+	else if (coord_behind(c, node))
+		words_add(w, ", whose image is being made again after a restart");
+}
+
+static void waits_nodes(const struct core *c, struct words *w)
+{
+	const struct coord *co = &c->coord;
+
+	view_each(i, coord_members(c)) {
+		const char *what = !core_linked(c, i) ? "has no link"
+				   : co->state == COORD_RECOVER && !co->node[i].answered
+					   ? "has not answered"
+				   : co->state == COORD_VIEW && !co->node[i].view_ok
+					   ? "has not adopted the view"
+					   : NULL;
+
+		if (what && words_room(w))
+			words_add(w, "node %s, which %s", core_node_name(c, i), what);
+	}
+}
+
+static void waits_attempt(const struct core *c, struct words *w)
+{
+	const struct coord *co = &c->coord;
+	uint32_t staged = 0, ranks_nr;
+
+	view_each(i, coord_members(c))
+		staged += node_voted(c, i)       ? c->held_nr[i]
+			  : co->node[i].reported ? co->node[i].waits.chunks_staged
+						 : 0;
+	for (uint32_t i = 0; i < co->world.size; i++) {
+		if (rank_missing(c, i) && words_room(w))
+			words_rank(c, w, i);
+	}
+	ranks_nr = w->names_nr;
+	view_each(i, coord_members(c)) {
+		/* Ranks are named with what keeps their own node. */
+		bool behind = coord_behind(c, i) && core_local_ranks(&co->world, i) == 0;
+
+		if (!node_voted(c, i) && (ranks_nr == 0 || behind) && words_room(w))
+			words_node(c, w, i);
+	}
+	if (!w->names_nr && co->held) {
+		words_add(w, "a checkpoint of step %llu is being written",
+			  (unsigned long long)co->last.id.step);
+		return;
+	}
+	if (w->names_nr > WAITS_NAMES_MAX)
+		words_add(w, " and %u more", w->names_nr - WAITS_NAMES_MAX);
+	words_add(w, ": %u of %u chunks", staged, c->conf.chunks_nr);
+}
+
+void coord_waits(const struct core *c, char *text, size_t bytes)
+{
+	const struct coord *co = &c->coord;
+	struct words w = {.text = text, .bytes = bytes};
+	uint32_t missing =
+		co->trainers_nr < c->conf.min_world ? c->conf.min_world - co->trainers_nr : 0;
+
+	text[0] = 0;
+	if (co->state == COORD_PERSIST) {
+		words_add(&w, "its own disk: the view is being written");
+		return;
+	}
+	waits_nodes(c, &w);
+	if (w.names_nr || co->state != COORD_OPEN || !co->view.sealed)
+		return;
+	if (co->undecided)
+		waits_attempt(c, &w);
+	else if (co->view.tune.paused)
+		words_add(&w, "an operator paused the model");
+	else if (coord_paused(c))
+		words_add(&w, "the model is paused since step %llu diverged",
+			  (unsigned long long)co->last.id.step);
+	else if (missing)
+		words_add(&w, "%u more trainer%s: %u of at least %u joined", missing,
+			  missing == 1 ? "" : "s", co->trainers_nr, c->conf.min_world);
+}
+
+static void coord_expel(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	char text[512];
+	const char *why;
+	uint32_t expelled = 0;
+
+	coord_waits(c, text, sizeof(text));
+	why = core_text(c, "step %llu attempt %u waited %.1f s for %s",
+			(unsigned long long)co->id.step, co->id.attempt,
+			(double)(x->now - co->begun_ns) / (double)CORE_SECOND_NS, text);
+	for (uint32_t i = 0; i < co->world.size; i++) {
+		if (!rank_missing(c, i))
+			continue;
+		world_expel(x, &co->world, i, why);
+		expelled++;
+	}
+	for (uint32_t i = 0; i < co->world.size && !expelled;
+	     i++) { /* all ranks are ready, but chunks do not come together */
+		if (co->node[co->world.rank[i].node].voted && i + 1 < co->world.size)
+			continue;
+		world_expel(x, &co->world, i, why);
+		expelled++;
+	}
+	attempt_abort(x, SHARD_WORLD_CHANGED, why);
 }
 
 static void coord_send_waits(struct ctx *x)
@@ -318,26 +384,20 @@ static void coord_send_waits(struct ctx *x)
 	struct core *c = x->c;
 	char text[512];
 
-	waits_text(c, text, sizeof(text));
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	coord_waits(c, text, sizeof(text));
+	view_each(i, coord_members(c)) {
 		if (i != c->conf.self)
 			core_send(x, i, CORE_WAITING, &c->coord.id)->why = core_text(c, "%s", text);
 	}
 }
 
-bool coord_paused(const struct core *c)
+static bool coord_short(const struct core *c) /* trainers wait, of more or of an operator: on every
+						 node they want to hear of it */
 {
 	const struct coord *co = &c->coord;
 
-	return co->view.tune.paused || (co->has_last && record_pauses(&co->last, &co->view.tune));
-}
-
-static bool coord_short(const struct core *c) /* trainers wait, of more or of an operator: on every node they want to hear of it */
-{
-	const struct coord *co = &c->coord;
-
-	return co->state == COORD_OPEN && co->view.sealed && !co->undecided && co->trainers_nr > 0 &&
-	       (coord_paused(c) || !world_enough(c));
+	return co->state == COORD_OPEN && co->view.sealed && !co->undecided &&
+	       co->trainers_nr > 0 && (coord_paused(c) || !world_enough(c));
 }
 
 static void coord_repeat(struct ctx *x)
@@ -345,14 +405,14 @@ static void coord_repeat(struct ctx *x)
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		recover_send(x, i);
 		if (co->state != COORD_OPEN)
 			continue;
 		if (!co->node[i].done)
-			coord_send_commit(x, i);
+			attempt_send_commit(x, i);
 		if (co->undecided && !co->node[i].begun)
-			coord_send_begin(x, i);
+			attempt_send_begin(x, i);
 	}
 	if (co->undecided || coord_short(c))
 		coord_send_waits(x);
@@ -365,12 +425,13 @@ void coord_on_tick(struct ctx *x)
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 
-	if (co->undecided && !co->held && x->now >= co->begun_ns + c->conf.step_timeout_ns)
-		waits_expel(x);
+	if (co->undecided && !co->held && x->now >= coord_ends_ns(c))
+		coord_expel(x);
 	if (x->now < co->timer.at)
 		return;
 	if (co->state == COORD_PERSIST ||
-	    (co->state == COORD_OPEN && !co->undecided && coord_all_done(c) && !coord_short(c) && !co->expelled_nr)) {
+	    (co->state == COORD_OPEN && !co->undecided && attempt_all_done(c) && !coord_short(c) &&
+	     !co->expelled_nr)) {
 		timer_stop(&co->timer);
 		return;
 	}
@@ -382,8 +443,8 @@ static bool coord_may_begin(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
-	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last && !co->tune_due && !coord_paused(c) &&
-	       coord_all_linked(c) && !c->stopping;
+	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
+	       !co->tune_due && !coord_paused(c) && attempt_all_linked(c) && !c->stopping;
 }
 
 void coord_settle(struct ctx *x)
@@ -393,23 +454,26 @@ void coord_settle(struct ctx *x)
 
 	if (co->state == COORD_OFF)
 		return;
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		if (!core_linked(c, i) && !co->node[i].absent_since)
 			co->node[i].absent_since = x->now ? x->now : 1;
 	}
 	recover_settle(x);
 	world_sweep(x);
-	orders_settle(x);
+	hold_settle(x);
 	if (coord_may_begin(c) && world_make(c, &co->world))
-		coord_begin(x);
-	if ((coord_short(c) || (co->state == COORD_OPEN && co->expelled_nr)) && co->timer.at == UINT64_MAX)
+		attempt_begin(x);
+	if (co->undecided && coord_any_behind(c))
+		co->behind_ns = x->now;
+	if ((coord_short(c) || (co->state == COORD_OPEN && co->expelled_nr)) &&
+	    co->timer.at == UINT64_MAX)
 		timer_start(c, &co->timer, x->now);
 	coord_check(c);
 }
 
 bool coord_due(const struct core *c)
 {
-	return (coord_may_begin(c) && world_enough(c)) || recover_due(c) || orders_due(c);
+	return (coord_may_begin(c) && world_enough(c)) || recover_due(c) || hold_can(c);
 }
 
 uint64_t coord_deadline(const struct core *c)
@@ -419,7 +483,7 @@ uint64_t coord_deadline(const struct core *c)
 
 	if (co->state == COORD_OFF)
 		return UINT64_MAX;
-	if (co->undecided && !co->held && co->begun_ns + c->conf.step_timeout_ns < at)
-		at = co->begun_ns + c->conf.step_timeout_ns;
+	if (co->undecided && !co->held && coord_ends_ns(c) < at)
+		at = coord_ends_ns(c);
 	return lost < at ? lost : at;
 }

@@ -1,111 +1,103 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coord.h: the coordinator: views and recovery (recover.c), attempts and their verdict (coord.c), trainers and worlds (world.c), who
- * is waited for (waits.c). Private to daemon/core. */
+/* coord.h: the coordinator. Its memory is one struct, because one event often touches all of it:
+ * attempts and their verdicts (attempt.c), trainers and worlds (world.c), views (recover.c), and
+ * what ties them together (coord.c). Private to daemon/core. */
 #ifndef SHARD_CORE_COORD_H
 #define SHARD_CORE_COORD_H
 
-#include "core/member.h"
+#include "core/ctx.h"
 
 enum coord_state { COORD_OFF, COORD_RECOVER, COORD_PERSIST, COORD_VIEW, COORD_OPEN, COORD_NR };
 
 struct coord_node {
-	uint64_t absent_since; /* 0: linked */
-	uint64_t incarnation;  /* that answered */
-	uint32_t generation;   /* that it answered */
+	uint64_t absent_since; /* 0: it is linked. */
+	uint64_t incarnation;  /* That answered. */
+	uint32_t generation;   /* That it answered. */
 	struct core_id prepared;
 	bool answered, is_prepared, view_ok, voted, begun, done, reported;
-	struct core_waits waits; /* its last report about the attempt */
+	struct core_waits waits; /* Its last report about the attempt. */
 };
 
 struct coord {
 	enum coord_state state;
-	bool has_view, has_last, undecided, want_seal, skip;
-	bool prepared_differs; /* RECOVER: its votes differ in lr */
-	bool has_lr;           /* .lr: of the first node with ranks that voted */
-	bool hold, held;       /* CORE_EV_HOLD is on; and CORE_ACT_HELD was given */
-	bool tune_due;         /* .tune waits for a boundary */
-	bool tune_tell;        /* CORE_ACT_TUNED when the view in hand is adopted by all */
-	bool checkpoint;       /* there is one to come back to */
-	bool rollback;         /* CORE_EV_ROLLBACK waits until views may change */
-	bool has_restored;     /* .restored: of CORE_EV_WRITTEN */
+	struct timer timer;
+	struct coord_node node[CORE_NODES_MAX];
+
+	/* The last decision, and the attempt that follows it: attempt.c. */
+	bool has_last;
+	bool undecided; /* .id is open. */
+	bool skip;
+	bool has_lr;        /* .lr counts. It is that of the first node with ranks that voted. */
+	uint32_t attempt;   /* The highest number used for the next step. */
+	struct record last; /* The last decision, or the seal. */
+	struct core_id id;  /* The attempt in hand, or the last one. */
+	uint64_t begun_ns;
+	uint64_t behind_ns; /* When a node was last behind in it, or its beginning: from then on its
+			       trainers have step_timeout. */
+	struct core_world world; /* Of the attempt, with the weights as they were voted. */
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
-	struct core_view view;    /* durable, or in COORD_PERSIST on its way to disk */
-	struct core_view durable; /* what VIEW carries: .view may become the next one in the same call */
-	struct core_id id;        /* the attempt, or the last one */
-	uint64_t begun_ns, seal_step, held_ns;
-	uint32_t attempt; /* the highest used for the next step */
 	int64_t bad_tensor;
 	int32_t bad_rank;
-	struct timer timer;
-	struct core_world world;                     /* of the attempt; weights as they were voted */
-	struct core_world prepared;                  /* RECOVER: of the newest prepared attempt */
-	struct record last;                          /* the last decision, or the seal */
-	struct core_trainer trainer[CORE_RANKS_MAX]; /* joined: first the last world in rank order, then the others */
-	uint32_t trainers_nr;
-	struct core_trainer expelled[CORE_RANKS_MAX]; /* whose nodes have not said that they heard */
-	uint32_t expelled_nr;
-	struct coord_node node[CORE_NODES_MAX];
-	struct core_tune tune;
-	struct core_restored restored;
-	char lost[CORE_WHY_BYTES], aborted[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES], expelled_why[CORE_WHY_BYTES];
+	char aborted[CORE_WHY_BYTES]; /* Why the last attempt was aborted. */
 	enum shard_status aborted_status;
+
+	/* Trainers: world.c. */
+	uint32_t trainers_nr, expelled_nr;
+	struct core_trainer trainer[CORE_RANKS_MAX]; /* Joined: first the last world in rank order,
+							then the others. */
+	struct core_trainer
+		expelled[CORE_RANKS_MAX]; /* Their nodes have not said that they heard. */
+	char expelled_why[CORE_WHY_BYTES];
+
+	/* Views: recover.c. */
+	bool has_view;
+	bool want_seal;        /* CORE_EV_WRITTEN came: the next view seals the model. */
+	bool prepared_differs; /* RECOVER: the votes of .prepared differ in the learning rate. */
+	bool older;            /* RECOVER: a member has a newer view than this disk. */
+	bool tune_due;         /* .tune waits for a boundary. */
+	bool tune_tell;        /* CORE_ACT_TUNED is due when all have adopted the view in hand. */
+	bool resumes;          /* .tune resumes after .resumed_step, which diverged. */
+	bool checkpoint;       /* There is one to come back to. */
+	bool rollback;         /* CORE_EV_ROLLBACK waits until views may change. */
+	bool weights_void; /* The rollback needs no checkpoint: the weights are no good anyway. */
+	bool has_restored; /* .restored counts. It came with CORE_EV_WRITTEN. */
+	struct core_view view; /* Durable, or in COORD_PERSIST on its way to disk. */
+	/* What VIEW carries. In the same call .view may become the next one. */
+	struct core_view durable;
+	struct core_world prepared; /* RECOVER: of the newest prepared attempt. */
+	uint64_t seal_step;
+	struct core_tune tune; /* As the shell sent it. What it says of a resume does not count. */
+	uint64_t resumed_step, resumed_skips;
+	struct core_restored restored;
+	char lost[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES];
+
+	/* Orders, and what ties the parts together: coord.c. */
+	bool held; /* CORE_ACT_HELD was given. */
+	uint64_t held_ns;
+	struct core_rank damaged; /* Whose gradient of .damaged_step arrived damaged last. */
+	uint64_t damaged_step;
 };
 
-/* recover.c */
-void recover_init(struct core *c, const struct core_view *view);
-void recover_on_answer(struct ctx *x, const struct core_msg *m);
-void recover_on_view_ok(struct ctx *x, const struct core_msg *m);
-void recover_on_persisted(struct ctx *x, const struct core_event *e);
-void recover_on_written(struct ctx *x, const struct core_event *e);
-void recover_settle(struct ctx *x);              /* views: whatever is due, as far as it goes */
-bool recover_due(const struct core *c);          /* recover_settle would go on */
-void recover_send(struct ctx *x, uint16_t node); /* ASK or VIEW, if that node owes an answer */
-uint64_t recover_deadline(const struct core *c); /* an absent node's chunks are given up */
+/* Of the view in hand, which may be ahead of what this node has adopted. */
+const struct view_members *coord_members(const struct core *c);
 
-/* coord.c */
-void coord_on_vote(struct ctx *x, const struct core_msg *m);
-void coord_on_done(struct ctx *x, const struct core_msg *m);
+/* Messages to the coordinator. */
 void coord_on_abandon(struct ctx *x, const struct core_msg *m);
-void coord_on_waiting(struct ctx *x, const struct core_msg *m);
+
+/* Events. */
+void coord_on_hold(struct ctx *x, const struct core_event *e);
+void coord_on_kick(struct ctx *x, const struct core_event *e);
 void coord_on_link_up(struct ctx *x, uint16_t node);
 void coord_on_link_down(struct ctx *x, uint16_t node, const char *why);
 void coord_on_tick(struct ctx *x);
-void coord_settle(struct ctx *x);                                           /* at the end of every event */
-void coord_abort(struct ctx *x, enum shard_status status, const char *why); /* an undecided attempt */
-/* false: malformed. *differs: a sentence where its trainers gave other learning rates than those before; else NULL. */
-bool coord_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w, const char **differs);
-void coord_decide(struct core *c, const struct core_id *id, const struct core_world *w);
-bool coord_all_done(const struct core *c);
-bool coord_paused(const struct core *c); /* by an operator, or the last record diverged */
-bool coord_due(const struct core *c);    /* coord_settle would do more now */
+
+void coord_settle(struct ctx *x);     /* At the end of every event. */
+bool coord_due(const struct core *c); /* coord_settle() would do more now. */
 uint64_t coord_deadline(const struct core *c);
-
-/* world.c */
-void world_on_join(struct ctx *x, const struct core_msg *m);
-void world_on_gone(struct ctx *x, const struct core_msg *m);
-void world_lost_node(struct ctx *x, uint16_t node, const char *why);
-void world_repeat(struct ctx *x); /* to who may not know that its trainer is out */
-bool world_enough(const struct core *c);
-bool world_make(struct core *c, struct core_world *w); /* false: fewer than min_world */
-void world_sweep(struct ctx *x);                       /* who asked to leave, between attempts */
-bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why); /* false: it is not there */
-
-/* orders.c */
-void orders_on_hold(struct ctx *x, const struct core_event *e);
-void orders_on_tune(struct ctx *x, const struct core_event *e);
-void orders_on_kick(struct ctx *x, const struct core_event *e);
-void orders_on_checkpoint(struct ctx *x, const struct core_event *e);
-void orders_on_rollback(struct ctx *x, const struct core_event *e);
-void orders_on_stop(struct ctx *x, const struct core_event *e); /* any member */
-bool orders_unheard(const struct core *c);                      /* a linked node has not said DONE of the last record */
-void orders_settle(struct ctx *x);                              /* HELD, when it can be */
-bool orders_due(const struct core *c);
-void orders_forget(struct core *c); /* a generation ended */
-void orders_lost(struct core *c);   /* and the shell is told: it takes the hold for off */
-
-/* waits.c */
-void waits_text(const struct core *c, char *text, size_t bytes); /* empty: nobody is waited for */
-void waits_expel(struct ctx *x);                                 /* the deadline of an attempt */
+/* Who is waited for, in words. The empty text: nobody is. */
+void coord_waits(const struct core *c, char *text, size_t bytes);
+bool coord_unheard(const struct core *c); /* A linked node has not said DONE of the last record. */
+void coord_check(const struct core *c);
 
 #endif

@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This node as a member: it promises (ASK), adopts views, and answers. A view is adopted only when it is newer than the one in
- * hand and its term is not below the promise; the coordinator made it durable before sending it. Happy path: ASK -> promise, what
- * was not yet voted for is dropped, ANSWER; VIEW -> the last record in it resolves PREPARED, the rest is dropped -> VIEW_OK.
- * A step that is being applied finishes first. Ways to fail: a view of a new generation (the model was LOST): everything of
- * the old one is dropped and the trainers are told. */
+/* This node as a member: it promises, adopts views and answers the coordinator. A view is adopted
+ * only if it is newer than the one in hand and its term is not below the promise; the coordinator
+ * made it durable before it sent it. Happy path: ASK makes the promise, drops what was not voted
+ * for, and is answered with what this node holds; VIEW carries the last record, which resolves
+ * PREPARED, drops the rest, and is answered with VIEW_OK. A step that is being applied finishes
+ * first. A view of a new generation means that the model was LOST or rolled back: everything of the
+ * old generation is dropped, and the trainers are told. */
 #include "core/member.h"
 
 #include "core/inner.h"
 
 #include <string.h>
-
-bool member_adopted(const struct core *c, const struct core_id *id)
-{
-	const struct member *m = &c->member;
-
-	return m->term && id->term == m->term && id->seq == m->seq && id->generation == m->generation && id->term >= m->promised &&
-	       !m->has_next;
-}
 
 static void member_answer(struct ctx *x, const struct core_msg *ask)
 {
@@ -26,6 +20,8 @@ static void member_answer(struct ctx *x, const struct core_msg *ask)
 
 	memset(a, 0, sizeof(*a));
 	a->incarnation = c->conf.incarnation;
+	a->term = c->member.term;
+	a->seq = c->member.seq;
 	a->generation = c->member.generation;
 	a->has_record = s->has_record;
 	if (s->has_record)
@@ -47,9 +43,7 @@ void member_on_ask(struct ctx *x, const struct core_msg *m)
 	if (m->id.term < c->member.promised || m->id.term <= c->member.term)
 		return;
 	c->member.promised = m->id.term;
-	c->step.has_next = false;
-	if (c->step.part == CORE_STAGING)
-		step_drop(x, SHARD_WORLD_CHANGED, "a coordinator that started again asks for the state");
+	step_asked(x);
 	member_answer(x, m);
 }
 
@@ -58,19 +52,7 @@ static void member_ok(struct ctx *x)
 	struct member *m = &x->c->member;
 	struct core_id id = {.term = m->term, .seq = m->seq, .generation = m->generation};
 
-	core_send(x, x->c->conf.coordinator, CORE_VIEW_OK, &id);
-}
-
-/* A record that this node has no part in: the seal, or where a node without chunks joins in. */
-static void member_take_record(struct ctx *x, const struct core_view *v)
-{
-	struct step *s = &x->c->step;
-
-	if (s->has_record && !core_id_cmp(&s->record.id, &v->record.id))
-		return;
-	s->record = v->record;
-	s->has_record = true;
-	core_act(x, CORE_ACT_SEAL)->record = &s->record;
+	core_send(x, core_coordinator(x->c), CORE_VIEW_OK, &id);
 }
 
 static void member_new_generation(struct ctx *x, const struct core_view *v)
@@ -79,8 +61,9 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	struct member *m = &c->member;
 	struct core_action *a;
 	const char *why = m->next_why[0] ? m->next_why
-			  : v->restoring ? "the model was LOST: it comes back from its newest checkpoint"
-					 : "the model was LOST: write all weights and seal again";
+			  : v->restoring
+				  ? "the model was LOST: it comes back from its newest checkpoint"
+				  : "the model was LOST";
 	bool tell = m->generation || m->next_why[0];
 
 	step_drop(x, SHARD_WORLD_CHANGED, core_text(c, "%s", why));
@@ -88,14 +71,15 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	m->generation = v->generation;
 	if (!tell)
 		return;
-	orders_lost(c);
+	step_hold(x, false); /* the shell is told, and takes the hold for off */
 	a = core_act(x, CORE_ACT_LOST);
 	a->id = (struct core_id){.term = v->term, .seq = v->seq, .generation = v->generation};
 	a->why = core_text(c, "%s", why);
 	a->status = v->restoring ? SHARD_ROLLED_BACK : SHARD_LOST;
 }
 
-/* A copy of a chunk can only follow records one by one; a view that skips one cannot be adopted by who holds chunks. */
+/* A copy of a chunk can only follow records one by one; a view that skips one cannot be adopted by
+ * who holds chunks. */
 static bool member_follows(const struct core *c, const struct core_view *v)
 {
 	const struct step *s = &c->step;
@@ -107,7 +91,7 @@ static bool member_follows(const struct core *c, const struct core_view *v)
 	return v->record.outcome == RECORD_SEAL;
 }
 
-void member_resume(struct ctx *x)
+static void member_resume(struct ctx *x)
 {
 	struct core *c = x->c;
 	struct member *m = &c->member;
@@ -126,15 +110,16 @@ void member_resume(struct ctx *x)
 	if (v->generation != m->generation)
 		member_new_generation(x, v);
 	step_drop(x, SHARD_WORLD_CHANGED, "the view changed");
-	c->step.has_next = c->step.dropped = false;
-	timer_stop(&c->step.timer);
+	step_new_view(x);
 	if (v->sealed)
-		member_take_record(x, v);
+		step_take_record(x, &v->record);
 	new_term = v->term != m->term;
 	m->term = v->term;
 	m->seq = v->seq;
 	m->sealed = v->sealed;
 	m->restoring = v->restoring;
+	m->lost = v->lost;
+	m->members = v->members;
 	m->tune = v->tune;
 	member_ok(x);
 	if (new_term)
@@ -148,6 +133,11 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 
 	if (!v || v->term < m->promised || v->generation < m->generation)
 		return;
+	/* Who is voted out hears it elsewhere, and nobody hands the lead over by a view. */
+	if (!view_members_ok(&v->members, x->c->conf.members.nodes) ||
+	    !view_is_member(&v->members, x->c->conf.self) ||
+	    view_coordinator(&v->members) != msg->from)
+		return;
 	m->promised = v->term;
 	if (v->term == m->term && v->seq == m->seq) {
 		member_ok(x);
@@ -155,7 +145,8 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 	}
 	if (v->term < m->term || (v->term == m->term && v->seq < m->seq))
 		return;
-	if (m->has_next && (v->term < m->next.term || (v->term == m->next.term && v->seq <= m->next.seq)))
+	if (m->has_next &&
+	    (v->term < m->next.term || (v->term == m->next.term && v->seq <= m->next.seq)))
 		return;
 	m->next = *v;
 	m->has_next = true;
@@ -171,4 +162,12 @@ void member_on_waiting(struct ctx *x, const struct core_msg *msg)
 		return;
 	m->waits_id = msg->id;
 	core_copy_text(m->waits, sizeof(m->waits), msg->why);
+}
+
+void member_on_applied(struct ctx *x, const struct core_event *e)
+{
+	(void)e;
+	step_applied(x);
+	member_resume(x);
+	step_resume(x);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision about a step as a pure function (DESIGN section 5): the same votes, configuration and previous record give the same
- * record, bit for bit, whoever computes it and however the votes arrived. The coordinator calls it when it holds every vote, a
- * recovering coordinator when the recovery rule says that the old one may have committed. All libm of a step is here and in
- * optim's args; participants get bits. A step with a non-finite gradient, or a norm that is not finite, is decided as a skip:
- * it counts as a step, but neither as an applied one nor for the schedule. */
+/* The decision about a step as a pure function (DESIGN section 5): the same votes, configuration
+ * and previous record give the same record, bit for bit, whoever computes it and however the votes
+ * arrived. The coordinator calls it when it holds every vote, a recovering coordinator when the
+ * recovery rule says that the old one may have committed. All libm of a step is here and in optim's
+ * args; participants get bits. A step with a non-finite gradient, or a norm that is not finite, is
+ * decided as a skip: it counts as a step, but neither as an applied one nor for the schedule. */
 #include "core/record.h"
 
 #include "base/check.h"
@@ -29,13 +30,54 @@ int core_id_cmp(const struct core_id *a, const struct core_id *b)
 	return 0;
 }
 
+const char *core_world_wrong(const struct core_world *w, uint16_t nodes_nr, uint32_t max_world,
+			     uint32_t local_world)
+{
+	uint32_t local[CORE_NODES_MAX] = {0};
+
+	if (w->size == 0)
+		return "it has no rank";
+	if (w->size > CORE_RANKS_MAX || (max_world && w->size > max_world))
+		return "it has more ranks than max_world";
+	for (uint32_t i = 0; i < w->size; i++) {
+		const struct core_rank *r = &w->rank[i];
+
+		if (r->node >= nodes_nr)
+			return "a rank is on a node that there is not";
+		if (local_world && ++local[r->node] > local_world)
+			return "a node has more ranks than local_world";
+		for (uint32_t k = 0; k < i; k++) {
+			if (w->rank[k].session == r->session && w->rank[k].node == r->node)
+				return "a trainer is in it twice";
+		}
+	}
+	return NULL;
+}
+
+bool record_can_follow(const struct record *r, const struct record *prev,
+		       const struct core_world *world)
+{
+	if (r->content != (r->outcome == RECORD_APPLIED ? r->id.step : prev->content))
+		return false;
+	if (r->outcome == RECORD_SEAL || r->id.step != prev->id.step + 1 ||
+	    r->applied != prev->applied + (r->outcome == RECORD_APPLIED) ||
+	    r->world.size != world->size)
+		return false;
+	for (uint32_t i = 0; i < world->size; i++) {
+		if (r->world.rank[i].session != world->rank[i].session ||
+		    r->world.rank[i].node != world->rank[i].node)
+			return false;
+	}
+	return true;
+}
+
 void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id)
 {
 	CHECK(conf->groups_nr <= CORE_GROUPS_MAX);
 	memset(r, 0, sizeof(*r));
 	r->id = *id;
 	r->outcome = RECORD_SEAL;
-	r->applied = id->step;
+	r->content = r->applied = id->step;
 	r->clip_factor = 1;
 	r->bad_tensor = -1;
 	r->bad_rank = -1;
@@ -65,8 +107,10 @@ static double squares_sum(const struct record_votes *v, bool *finite) /* in chun
 	return sum;
 }
 
-/* One group's hyper-parameters in applied step t. The trainers' own lr comes first, then an operator's. */
-static void hyper_at(double h[HYPER_NR], const struct record_conf *conf, const struct record_votes *votes, uint32_t g, uint64_t t)
+/* One group's hyper-parameters in applied step t. The trainers' own lr comes first, then an
+ * operator's. */
+static void hyper_at(double h[HYPER_NR], const struct record_conf *conf,
+		     const struct record_votes *votes, uint32_t g, uint64_t t)
 {
 	const double *lr = votes->lr;
 	double momentum;
@@ -92,13 +136,16 @@ static double divisor(const struct record *r, const struct record_conf *conf)
 	return r->world.size > 1 && conf->predivide != 0 ? all / conf->predivide : all;
 }
 
-static void record_apply(struct record *r, const struct record *prev, const struct record_conf *conf,
-			 const struct record_votes *votes, double norm)
+static void record_apply(struct record *r, const struct record *prev,
+			 const struct record_conf *conf, const struct record_votes *votes,
+			 double norm)
 {
-	double h[HYPER_NR], clip = votes->tune && votes->tune->has_clip ? votes->tune->clip : conf->clip;
+	double h[HYPER_NR],
+		clip = votes->tune && votes->tune->has_clip ? votes->tune->clip : conf->clip;
 	float mult;
 
 	r->outcome = RECORD_APPLIED;
+	r->content = r->id.step;
 	r->applied = prev->applied + 1;
 	r->skipped_in_row = 0;
 	r->grad_norm = norm;
@@ -114,6 +161,7 @@ static void record_apply(struct record *r, const struct record *prev, const stru
 static void record_skip(struct record *r, const struct record *prev, enum record_outcome why)
 {
 	r->outcome = why;
+	r->content = prev->content;
 	r->applied = prev->applied;
 	r->skipped_in_row = prev->skipped_in_row + 1;
 	r->grad_norm = (double)NAN;
@@ -129,25 +177,38 @@ bool record_pauses(const struct record *r, const struct core_tune *tune)
 static uint64_t record_skips(const struct record *r, const struct core_tune *tune)
 {
 	bool since = tune && r->id.step > tune->resumed_step &&
-		     r->skipped_in_row == tune->resumed_skips + (r->id.step - tune->resumed_step); /* the row is unbroken */
+		     r->skipped_in_row ==
+			     tune->resumed_skips +
+				     (r->id.step - tune->resumed_step); /* the row is unbroken */
 
 	return since ? r->skipped_in_row - tune->resumed_skips : r->skipped_in_row;
 }
 
-void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf, const struct core_id *id,
-		   const struct core_world *world, const struct record_votes *votes)
+bool record_content_ok(const struct record *r)
+{
+	if (r->outcome == RECORD_SEAL || r->outcome == RECORD_APPLIED)
+		return r->content == r->id.step;
+	return r->content < r->id.step;
+}
+
+void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf,
+		   const struct core_id *id, const struct core_world *world,
+		   const struct record_votes *votes)
 {
 	bool finite;
 	double sum, norm, h[HYPER_NR];
 
-	CHECK(r != prev && world->size > 0 && votes->chunks_nr > 0 && conf->groups_nr <= CORE_GROUPS_MAX);
+	CHECK(r != prev && world->size > 0 && votes->chunks_nr > 0 &&
+	      conf->groups_nr <= CORE_GROUPS_MAX);
 	memset(r, 0, sizeof(*r));
 	r->id = *id;
 	r->attempts = id->attempt;
 	r->groups_nr = conf->groups_nr;
 	r->world = *world;
 	r->clip_factor = 1;
-	hyper_at(h, conf, votes, 0, prev->applied + 1); /* of a skipped step: what it would have had, and the next one has */
+	hyper_at(h, conf, votes, 0,
+		 prev->applied +
+			 1); /* of a skipped step: what it would have had, and the next one has */
 	r->lr = h[HYPER_LR];
 	r->bad_tensor = votes->bad_tensor;
 	r->bad_rank = votes->bad_rank;
@@ -156,7 +217,8 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	r->weight_sum = weights_sum(world);
 	sum = squares_sum(votes, &finite);
 	norm = sqrt(sum) / divisor(r, conf);
-	/* a weight sum of zero or an overflow of the norm would put a non-finite multiplier into every weight */
+	/* a weight sum of zero or an overflow of the norm would put a non-finite multiplier into
+	 * every weight */
 	finite = finite && isfinite(norm) && r->weight_sum > 0;
 	if (!finite)
 		record_skip(r, prev, RECORD_NONFINITE);
@@ -165,7 +227,8 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	else
 		record_apply(r, prev, conf, votes, norm);
 	/* a skip that a trainer asked for says nothing about the scale */
-	if (r->outcome != RECORD_SKIP && !scaler_update(&r->scaler, conf, r->outcome == RECORD_NONFINITE))
+	if (r->outcome != RECORD_SKIP &&
+	    !scaler_update(&r->scaler, conf, r->outcome == RECORD_NONFINITE))
 		r->diverged = true;
 	if (conf->max_skips && record_skips(r, votes->tune) >= conf->max_skips)
 		r->diverged = true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.h: what the coordinator decided for a step: the whole decision state, a pure function of the votes, the configuration
- * and the previous record (DESIGN section 5). Everything that needs libm is in it as bits; participants compute none of it. */
+/* record.h: what the coordinator decided for a step: the whole decision state, a pure function of
+ * the votes, the configuration and the previous record (DESIGN section 5). Everything that needs
+ * libm is in it as bits; participants compute none of it. */
 #ifndef SHARD_CORE_RECORD_H
 #define SHARD_CORE_RECORD_H
 
@@ -35,7 +36,12 @@ struct core_world { /* ranks in rank order */
 	struct core_rank rank[CORE_RANKS_MAX];
 };
 
-enum record_outcome { RECORD_SEAL = 0, RECORD_APPLIED = 1, RECORD_NONFINITE = 2, RECORD_SKIP = 3 }; /* 1-3 as enum shard_outcome */
+enum record_outcome {
+	RECORD_SEAL = 0,
+	RECORD_APPLIED = 1,
+	RECORD_NONFINITE = 2,
+	RECORD_SKIP = 3
+}; /* 1-3 as enum shard_outcome */
 
 struct scaler { /* DeepSpeed's DynamicLossScaler: scaler.c */
 	double scale;
@@ -47,7 +53,9 @@ struct scaler { /* DeepSpeed's DynamicLossScaler: scaler.c */
 struct record {
 	struct core_id id;
 	enum record_outcome outcome;
-	bool diverged; /* overflow with the scale at its floor, or max_skips in a row: the model is paused */
+	bool diverged; /* overflow with the scale at its floor, or max_skips in a row: the model is
+			  paused */
+	uint64_t content; /* last step that changed weights (a seal: its own); names the image */
 	uint64_t applied, skipped_in_row, attempts;
 	double grad_norm, clip_factor, weight_sum, loss_scale, lr;
 	int64_t bad_tensor;
@@ -58,20 +66,24 @@ struct record {
 	struct core_world world;
 };
 
-struct core_tune { /* what operators changed since the definition; part of the view, so that each decision in it takes the same */
+struct core_tune { /* what operators changed since the definition; part of the view, so that each
+		      decision in it takes the same */
 	bool paused, has_lr, has_clip;
-	double lr, clip; /* lr: before the groups' factors; only without a schedule. The trainers' own lr comes first */
-	uint64_t resumed_step, resumed_skips; /* last resume: a record up to this step does not pause; skips in a row until then */
+	double lr, clip; /* lr: before the groups' factors; only without a schedule. The trainers'
+			    own lr comes first */
+	uint64_t resumed_step, resumed_skips; /* last resume: a record up to this step does not
+						 pause; skips in a row until then */
 };
 
 struct record_conf {
 	const struct optim_row *optim;
 	uint32_t groups_nr;
-	double hyper[CORE_GROUPS_MAX][HYPER_NR]; /* lr, betas, eps, weight decay ... of each group */
-	struct schedule_conf schedule;           /* SCHEDULE_NONE: lr is hyper's */
-	double lr_factor[CORE_GROUPS_MAX];       /* of the schedule's; hyper's has it already */
-	double clip;                             /* max_norm; 0: off */
-	double predivide;                        /* of each gradient before a sum of several ranks; 0: 1 */
+	double hyper[CORE_GROUPS_MAX]
+		    [HYPER_NR];            /* lr, betas, eps, weight decay ... of each group */
+	struct schedule_conf schedule;     /* SCHEDULE_NONE: lr is hyper's */
+	double lr_factor[CORE_GROUPS_MAX]; /* of the schedule's; hyper's has it already */
+	double clip;                       /* max_norm; 0: off */
+	double predivide; /* of each gradient before a sum of several ranks; 0: 1 */
 	bool dynamic_scale, consecutive_hysteresis;
 	double initial_scale, min_scale;
 	int32_t scale_window, hysteresis;
@@ -89,10 +101,22 @@ struct record_votes {        /* of every member, merged */
 	int32_t bad_rank;
 };
 
+/* What came in a message, judged by itself: NULL, or what is wrong with it. At most max_world
+ * ranks, local_world of them on one node; 0: as many as there can be. */
+const char *core_world_wrong(const struct core_world *w, uint16_t nodes_nr, uint32_t max_world,
+			     uint32_t local_world);
+/* Can r be the decision about the step after prev, of an attempt with this world? Whoever applies
+ * it relies on these. */
+bool record_can_follow(const struct record *r, const struct record *prev,
+		       const struct core_world *world);
+
 void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id);
-bool record_pauses(const struct record *r, const struct core_tune *tune); /* no step follows it before a resume */
+bool record_content_ok(const struct record *r); /* of one that came from elsewhere */
+bool record_pauses(const struct record *r,
+		   const struct core_tune *tune); /* no step follows it before a resume */
 /* id.attempt counts from 1; world carries the weights */
-void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf, const struct core_id *id,
-		   const struct core_world *world, const struct record_votes *votes);
+void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf,
+		   const struct core_id *id, const struct core_world *world,
+		   const struct record_votes *votes);
 
 #endif

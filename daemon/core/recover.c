@@ -1,30 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator and its members: recovery and views. After a start it asks every listed node (ASK: a promise to heed no lower term),
- * applies the recovery rule of DESIGN section 5 to what they hold, makes the result durable as a view and only then sends it; when
- * all have adopted it the model is open. Later views: the seal, and a member that started again.
- * Ways to fail: a node that held chunks started again, or stays away for heartbeat_timeout: with one copy of each chunk the model
- * is LOST, its generation grows, and it must be written and sealed again. A node that does not answer is waited for. */
-#include "core/coord.h"
+/* The coordinator's views. After a start it asks every member (ASK binds each to heed no lower
+ * term), applies the recovery rule of DESIGN section 5 to what they hold, makes the result durable
+ * as a view and only then sends it; when all have adopted it the model is open. Later views seal
+ * the model, take in a member that started again, or carry out an order: another tune at a
+ * boundary, a rollback, the end of one. A node that held chunks and started again without them, or
+ * stays away for lost_timeout, takes the only copies with it: the model is LOST, its generation
+ * grows, and it comes back from a checkpoint or is written and sealed again. A node that merely
+ * does not answer is waited for. */
+#include "core/recover.h"
 
 #include "core/inner.h"
 
 #include <string.h>
 
+void recover_check(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	CHECK(!co->view.restoring || !co->view.sealed);
+	CHECK(co->state != COORD_OPEN || (co->has_view && co->view.term == c->conf.term));
+	CHECK(!co->tune_tell || co->has_view);
+}
+
 static uint64_t node_incarnation(const struct core *c, uint16_t node) /* as of now; 0: not known */
 {
 	if (node == c->conf.self)
 		return c->conf.incarnation;
-	if (c->member.peer[node].linked)
-		return c->member.peer[node].incarnation;
-	return c->coord.state == COORD_RECOVER && c->coord.node[node].answered ? c->coord.node[node].incarnation : 0;
+	if (c->link[node].linked)
+		return c->link[node].incarnation;
+	return c->coord.state == COORD_RECOVER && c->coord.node[node].answered
+		       ? c->coord.node[node].incarnation
+		       : 0;
 }
 
 static bool node_given_up(const struct core *c, uint16_t node, uint64_t now)
 {
 	uint64_t since = c->coord.node[node].absent_since;
 
-	return c->coord.view.sealed && c->held_nr[node] && c->coord.view.incarnation[node] && since && !core_linked(c, node) &&
-	       now >= since + c->conf.heartbeat_timeout_ns;
+	return c->coord.view.sealed && c->held_nr[node] && c->coord.view.incarnation[node] &&
+	       since && !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns;
 }
 
 static bool node_restarted(const struct core *c, uint16_t node)
@@ -34,23 +48,37 @@ static bool node_restarted(const struct core *c, uint16_t node)
 	return now && now != c->coord.view.incarnation[node];
 }
 
-static bool node_lost(const struct core *c, uint16_t node, uint64_t now) /* with the only copy of its chunks */
+static bool node_lost(const struct core *c, uint16_t node,
+		      uint64_t now) /* with the only copy of its chunks */
 {
-	return c->held_nr[node] && c->coord.view.incarnation[node] && (node_restarted(c, node) || node_given_up(c, node, now));
+	return c->held_nr[node] && c->coord.view.incarnation[node] &&
+	       (node_restarted(c, node) || node_given_up(c, node, now));
 }
 
 static uint32_t first_chunk(const struct core *c, uint16_t node)
 {
 	uint32_t i = 0;
 
-	while (i < c->conf.chunks_nr && c->conf.owner[i] != node)
+	while (i < c->conf.chunks_nr && !place_holds(core_place(c), i, node))
 		i++;
 	return i;
 }
 
 static const char *recover_remedy(const struct core *c)
 {
-	return c->coord.checkpoint ? "it comes back from its newest checkpoint" : "write all weights and seal again";
+	return c->coord.checkpoint ? "it comes back from its newest checkpoint"
+				   : "no checkpoint of it is known";
+}
+
+/* What happened to a node that is lost with the only copies of its chunks. */
+static const char *recover_end(struct core *c, uint16_t node)
+{
+	const char *why = c->link[node].why;
+
+	if (!node_restarted(c, node))
+		return "stayed away";
+	return why[0] ? core_text(c, "started again without its memory of this model (%s)", why)
+		      : "started again";
 }
 
 static bool recover_lost(struct ctx *x) /* keeps the sentence */
@@ -58,51 +86,142 @@ static bool recover_lost(struct ctx *x) /* keeps the sentence */
 	struct core *c = x->c;
 
 	c->coord.lost[0] = 0;
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		if (!node_lost(c, i, x->now))
 			continue;
-		core_copy_text(c->coord.lost, sizeof(c->coord.lost),
-			       core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first): %s", c->conf.node_names[i],
-					 node_restarted(c, i) ? "started again" : "stayed away", c->held_nr[i], c->conf.chunks_nr,
-					 first_chunk(c, i), recover_remedy(c)));
+		core_copy_text(
+			c->coord.lost, sizeof(c->coord.lost),
+			core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first): %s",
+				  core_node_name(c, i), recover_end(c, i), c->held_nr[i],
+				  c->conf.chunks_nr, first_chunk(c, i), recover_remedy(c)));
 		return true;
 	}
 	return false;
 }
 
+/* --- orders --- */
+
+static void orders_forget(struct core *c)
+{
+	struct coord *co = &c->coord;
+
+	co->held = co->rollback = co->weights_void = false;
+	/* A change that nobody was told of holds after the checkpoint's seal, which brings the tune
+	 * of its time. Without a checkpoint who asked for it is told that the model is LOST. */
+	co->tune_due = co->view.restoring && (co->tune_due || co->tune_tell);
+	co->tune_tell = false;
+	co->resumes = false; /* The steps that an operator resumed after are no more. */
+}
+
+/* The record that the shell shows as the last one, if it diverged and is of the generation in hand.
+ * Else NULL. */
+static const struct record *orders_diverged(const struct core *c)
+{
+	const struct record *r = &c->step.record;
+	const struct core_view *v = &c->coord.view;
+
+	if (!c->step.has_record || !r->diverged)
+		return NULL;
+	return v->sealed && r->id.generation == v->generation ? r : NULL;
+}
+
+void recover_on_tune(struct ctx *x, const struct core_event *e)
+{
+	struct coord *co = &x->c->coord;
+	const struct record *seen = orders_diverged(x->c);
+
+	CHECK(e->tune);
+	if (co->state == COORD_OFF)
+		return;
+	if (e->on && seen) {
+		co->resumes = true;
+		co->resumed_step = seen->id.step;
+		co->resumed_skips = seen->skipped_in_row;
+	}
+	co->tune = *e->tune;
+	co->tune_due = true;
+}
+
+static void orders_take_tune(struct core *c)
+{
+	struct coord *co = &c->coord;
+	struct core_tune to = co->tune;
+
+	CHECK(co->tune_due && !co->view.restoring);
+	CHECK(!co->resumes || (co->has_last && co->resumed_step <= co->last.id.step));
+	to.resumed_step = co->resumes ? co->resumed_step : co->view.tune.resumed_step;
+	to.resumed_skips = co->resumes ? co->resumed_skips : co->view.tune.resumed_skips;
+	co->view.tune = to;
+	co->tune_due = co->resumes = false;
+	co->tune_tell = true;
+}
+
+void recover_on_checkpoint(struct ctx *x, const struct core_event *e)
+{
+	struct coord *co = &x->c->coord;
+
+	if (co->state == COORD_OFF)
+		return;
+	co->checkpoint = e->on;
+	if (!e->on)
+		core_copy_text(co->order_why, sizeof(co->order_why),
+			       e->why ? e->why : "no checkpoint could be read");
+}
+
+void recover_on_rollback(struct ctx *x, const struct core_event *e)
+{
+	struct coord *co = &x->c->coord;
+
+	if (co->state == COORD_OFF || !co->view.sealed || (!co->checkpoint && !e->on))
+		return;
+	co->rollback = true;
+	co->weights_void = co->weights_void || e->on;
+	core_copy_text(co->order_why, sizeof(co->order_why),
+		       e->why ? e->why : "an operator rolled the model back");
+}
+
+/* --- views --- */
+
 static void recover_persist(struct ctx *x)
 {
 	struct coord *co = &x->c->coord;
+	struct core_action *a;
 
 	CHECK(!co->undecided);
 	co->has_view = true;
 	co->view.term = x->c->conf.term;
 	co->view.seq++;
-	if (co->tune_due) {
-		co->view.tune = co->tune;
-		co->tune_due = false;
-		co->tune_tell = true;
-	}
+	if (co->tune_due &&
+	    !co->view.restoring) /* the seal of a checkpoint brings the checkpoint's */
+		orders_take_tune(x->c);
 	co->state = COORD_PERSIST;
 	timer_stop(&co->timer);
-	for (uint16_t i = 0; i < x->c->conf.nodes_nr; i++)
+	view_each(i, coord_members(x->c))
 		co->node[i].view_ok = co->node[i].done = false;
-	core_act(x, CORE_ACT_PERSIST)->view = &co->view;
+	a = core_act(x, CORE_ACT_PERSIST);
+	a->view = &co->view;
+	a->why = co->view.lost && !co->view.restoring && co->lost[0] ? co->lost : NULL;
 }
 
-static void recover_change(struct ctx *x, bool lost) /* the next view, of the members as they are now */
+static void recover_change(struct ctx *x,
+			   bool lost) /* the next view, of the members as they are now */
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 	uint32_t generation = co->view.generation;
 
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
-		if (co->state == COORD_RECOVER && co->node[i].answered && co->node[i].generation > generation)
-			generation = co->node[i].generation; /* the view on this disk is an old one: what it knew is void */
+	view_each(i, coord_members(c)) {
+		if (co->state == COORD_RECOVER && co->node[i].answered &&
+		    co->node[i].generation > generation)
+			generation = co->node[i].generation; /* the view on this disk is an old one:
+								what it knew is void */
 	}
 	if (lost || !co->has_view || generation > co->view.generation) {
-		bool first = !lost && !co->has_view && generation == 0; /* all may be written before the first view is there */
+		bool first =
+			!lost && !co->has_view &&
+			generation == 0; /* all may be written before the first view is there */
 
+		co->view.lost |= co->view.sealed || generation > co->view.generation;
 		co->want_seal = co->want_seal && first;
 		co->view.generation = generation + 1;
 		co->view.sealed = co->has_last = false;
@@ -111,22 +230,23 @@ static void recover_change(struct ctx *x, bool lost) /* the next view, of the me
 		if (!first)
 			orders_forget(c);
 	}
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		uint64_t now = node_incarnation(c, i);
 
 		if (now || lost) /* who is away when the model is LOST may come back as anybody */
 			co->view.incarnation[i] = now;
 	}
-	co->view.nodes_nr = c->conf.nodes_nr;
 	if (co->has_last)
 		co->view.record = co->last;
 	else
-		memset(&co->view.record, 0, sizeof(co->view.record)); /* .last itself may be in a message of this call */
+		memset(&co->view.record, 0,
+		       sizeof(co->view.record)); /* .last itself may be in a message of this call */
 	recover_persist(x);
 }
 
-/* Over the members that answered as the ones they were: nobody has more than .last. If all are PREPARED for the step after it, in
- * the durable view, the old coordinator may have committed it. false: it may have, and the votes do not say what. */
+/* Over the members that answered as the ones they were: nobody has more than .last. If all are
+ * PREPARED for the step after it, in the durable view, the old coordinator may have committed it.
+ * false: it may have, and the votes do not say what. */
 static bool recover_rule(struct ctx *x)
 {
 	struct core *c = x->c;
@@ -138,7 +258,7 @@ static bool recover_rule(struct ctx *x)
 	co->attempt = co->id.attempt;
 	if (co->id.term != co->view.term || co->id.seq != co->view.seq)
 		return true;
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		const struct coord_node *n = &co->node[i];
 
 		if (!n->answered || n->incarnation != co->view.incarnation[i])
@@ -152,17 +272,20 @@ static bool recover_rule(struct ctx *x)
 	for (uint32_t i = 0; i < co->prepared.size; i++) {
 		uint16_t node = co->prepared.rank[i].node;
 
-		if (!co->node[node].answered || co->node[node].incarnation != co->view.incarnation[node]) {
+		if (!co->node[node].answered ||
+		    co->node[node].incarnation != co->view.incarnation[node]) {
 			core_copy_text(co->lost, sizeof(co->lost),
 				       core_text(c,
-						 "step %llu may have been decided, but the weight of %s went with its node, "
+						 "step %llu may have been decided, but the weight "
+						 "of %s went with its node, "
 						 "which started again: %s",
-						 (unsigned long long)co->id.step, core_rank_name(c, &co->prepared, i),
+						 (unsigned long long)co->id.step,
+						 core_rank_name(c, &co->prepared, i),
 						 recover_remedy(c)));
 			return false;
 		}
 	}
-	coord_decide(c, &co->id, &co->prepared);
+	attempt_decide(c, &co->id, &co->prepared);
 	return true;
 }
 
@@ -170,7 +293,7 @@ static bool recover_complete(const struct core *c, uint64_t now)
 {
 	bool all = true;
 
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		if (node_given_up(c, i, now))
 			return true;
 		all = all && c->coord.node[i].answered;
@@ -180,7 +303,7 @@ static bool recover_complete(const struct core *c, uint64_t now)
 
 static bool recover_changed(const struct core *c, uint64_t now)
 {
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		if (node_restarted(c, i) || node_given_up(c, i, now))
 			return true;
 	}
@@ -189,7 +312,7 @@ static bool recover_changed(const struct core *c, uint64_t now)
 
 static bool recover_adopted(const struct core *c)
 {
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		if (!c->coord.node[i].view_ok)
 			return false;
 	}
@@ -200,11 +323,12 @@ static void recover_seal(struct ctx *x)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
-	struct core_id id = {
-		.term = co->view.term, .seq = co->view.seq + 1, .generation = co->view.generation, .step = co->seal_step};
+	struct core_id id = {.term = co->view.term,
+			     .seq = co->view.seq + 1,
+			     .generation = co->view.generation,
+			     .step = co->seal_step};
 
 	record_seal(&co->last, &c->conf.record, &id);
-	co->view.tune.resumed_step = co->view.tune.resumed_skips = 0; /* of steps that are no more */
 	if (co->has_restored) {
 		co->last.applied = co->restored.applied;
 		co->last.skipped_in_row = co->restored.skipped_in_row;
@@ -212,12 +336,14 @@ static void recover_seal(struct ctx *x)
 		co->last.loss_scale = co->restored.scaler.scale;
 		co->view.tune = co->restored.tune;
 	}
+	co->view.tune.resumed_step = co->view.tune.resumed_skips =
+		0; /* of steps that are no more */
 	co->has_last = true;
 	co->want_seal = false;
 	co->attempt = 0;
 	co->lost[0] = 0;
 	co->view.sealed = true;
-	co->view.restoring = false;
+	co->view.restoring = co->view.lost = false;
 	co->view.record = co->last;
 	recover_persist(x);
 }
@@ -227,20 +353,28 @@ static bool recover_ordered(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
-	return (co->rollback && co->view.sealed && co->checkpoint) || (co->view.restoring && !co->checkpoint);
+	return (co->rollback && co->view.sealed && (co->checkpoint || co->weights_void)) ||
+	       (co->view.restoring && !co->checkpoint);
 }
 
 static bool recover_tune_due(const struct core *c) /* at a boundary */
 {
-	return c->coord.state == COORD_OPEN && c->coord.tune_due && !c->coord.undecided && coord_all_done(c);
+	return c->coord.state == COORD_OPEN && c->coord.tune_due && !c->coord.undecided &&
+	       !c->coord.view.restoring && attempt_all_done(c);
 }
 
-static void recover_again(struct ctx *x) /* the coordinator that was restoring started again: what it had written is not known */
+static void recover_again(struct ctx *x) /* the coordinator that was restoring started again: what
+					    it had written is not known */
 {
 	struct core *c = x->c;
 
+	if (!c->coord.checkpoint && c->coord.order_why[0]) {
+		core_copy_text(c->coord.lost, sizeof(c->coord.lost), c->coord.order_why);
+		return;
+	}
 	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
-		       core_text(c, "the coordinator started again while it restored the model: %s", recover_remedy(c)));
+		       core_text(c, "the coordinator started again while it restored the model: %s",
+				 recover_remedy(c)));
 }
 
 static void recover_open(struct ctx *x)
@@ -249,7 +383,7 @@ static void recover_open(struct ctx *x)
 
 	co->state = COORD_OPEN;
 	timer_stop(&co->timer);
-	for (uint16_t i = 0; i < x->c->conf.nodes_nr; i++)
+	view_each(i, coord_members(x->c))
 		co->node[i].done = true; /* who adopted the view has finished its record */
 	if (co->tune_tell && !co->tune_due)
 		core_act(x, CORE_ACT_TUNED);
@@ -260,7 +394,8 @@ static void recover_leave(struct ctx *x, bool lost) /* the view in hand */
 {
 	struct coord *co = &x->c->coord;
 
-	coord_abort(x, SHARD_WORLD_CHANGED, lost ? core_text(x->c, "%s", co->lost) : "a node started again");
+	attempt_abort(x, SHARD_WORLD_CHANGED,
+		      lost ? core_text(x->c, "%s", co->lost) : "a node started again");
 	recover_change(x, lost);
 }
 
@@ -271,16 +406,19 @@ void recover_settle(struct ctx *x)
 	bool may_change = co->state == COORD_VIEW || co->state == COORD_OPEN;
 
 	if (co->state == COORD_RECOVER && recover_complete(c, x->now)) {
-		bool lost = recover_lost(x) || (co->view.sealed && !recover_rule(x));
+		bool lost = co->older || recover_lost(x) || (co->view.sealed && !recover_rule(x));
 
 		if (!lost && co->view.restoring)
 			recover_again(x);
+		co->older = false;
 		recover_change(x, lost || co->view.restoring);
 	} else if (may_change && recover_changed(c, x->now)) {
 		recover_leave(x, recover_lost(x));
 	} else if (may_change && recover_ordered(c)) {
 		core_copy_text(co->lost, sizeof(co->lost),
-			       core_text(c, co->checkpoint ? "%s" : "%s: write all weights and seal again", co->order_why));
+			       core_text(c,
+					 co->checkpoint ? "%s" : "no checkpoint of it is good: %s",
+					 co->order_why));
 		recover_leave(x, true);
 	} else if (co->state == COORD_VIEW && recover_adopted(c)) {
 		recover_open(x);
@@ -300,14 +438,16 @@ void recover_send(struct ctx *x, uint16_t node)
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
-	struct core_id id = {.term = c->conf.term, .seq = co->view.seq, .generation = co->view.generation};
+	struct core_id id = {
+		.term = c->conf.term, .seq = co->view.seq, .generation = co->view.generation};
 	struct core_msg *m;
 
 	if (co->state == COORD_RECOVER && !co->node[node].answered) {
 		id.seq = 0;
 		core_send(x, node, CORE_ASK, &id);
 	} else if (co->state == COORD_VIEW && !co->node[node].view_ok &&
-		   node_incarnation(c, node) == co->durable.incarnation[node]) { /* else the next view is for it */
+		   node_incarnation(c, node) ==
+			   co->durable.incarnation[node]) { /* else the next view is for it */
 		m = core_send(x, node, CORE_VIEW, &id);
 		m->view = &co->durable;
 		m->why = co->lost[0] ? core_text(c, "%s", co->lost) : NULL;
@@ -323,7 +463,7 @@ void recover_on_persisted(struct ctx *x, const struct core_event *e)
 	c->coord.state = COORD_VIEW;
 	c->coord.durable = c->coord.view;
 	timer_start(c, &c->coord.timer, x->now);
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++)
+	view_each(i, coord_members(c))
 		recover_send(x, i);
 }
 
@@ -345,10 +485,39 @@ static void recover_prepared(struct ctx *x, uint16_t from, const struct core_ans
 	co->node[from].is_prepared = true;
 	if (core_id_cmp(&a->id, &co->id))
 		return;
-	if (!coord_scatter(c, from, &a->vote, &co->prepared, &differs))
+	if (!attempt_scatter(c, from, &a->vote, &co->prepared, &differs))
 		co->node[from].is_prepared = false;
 	else if (differs)
 		co->prepared_differs = true;
+}
+
+static bool view_before(const struct core_view *v, uint64_t term, uint32_t seq)
+{
+	return v->term < term || (v->term == term && v->seq < seq);
+}
+
+/* A member adopted a view that is newer than the one on this disk, or decided or voted in one. A
+ * view is durable before anybody hears of it, so that the one here must be an old copy. What was
+ * decided and ordered since is not known here as a whole. */
+static bool recover_is_older(const struct coord *co, const struct core_answer *a)
+{
+	return view_before(&co->view, a->term, a->seq) ||
+	       (a->has_record && view_before(&co->view, a->record.id.term, a->record.id.seq)) ||
+	       (a->prepared && view_before(&co->view, a->id.term, a->id.seq));
+}
+
+static void recover_older(struct ctx *x, uint16_t node)
+{
+	struct core *c = x->c;
+
+	c->coord.older = true;
+	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
+		       core_text(c,
+				 "the view on the disk of node %s is an old copy: node %s has a "
+				 "newer one. Was its state folder "
+				 "put back? %s",
+				 core_node_name(c, c->conf.self), core_node_name(c, node),
+				 recover_remedy(c)));
 }
 
 void recover_on_answer(struct ctx *x, const struct core_msg *m)
@@ -362,11 +531,14 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 		return;
 	if (a->prepared && !core_world_ok(c, &a->world))
 		return;
+	if (a->generation == co->view.generation && recover_is_older(co, a))
+		recover_older(x, m->from);
 	n->answered = true;
 	n->incarnation = m->from_incarnation;
 	n->generation = a->generation;
 	n->is_prepared = false;
-	if (a->generation != co->view.generation || n->incarnation != co->view.incarnation[m->from] || !co->view.sealed)
+	if (a->generation != co->view.generation ||
+	    n->incarnation != co->view.incarnation[m->from] || !co->view.sealed)
 		return;
 	if (a->has_record && core_id_cmp(&a->record.id, &co->last.id) > 0)
 		co->last = a->record;
@@ -383,14 +555,16 @@ void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 		co->node[m->from].view_ok = true;
 }
 
-/* The writer speaks of a generation: a newer one may be on its way to disk. The first one may be, too, and then it is meant. */
+/* The writer speaks of a generation: a newer one may be on its way to disk. The first one may be,
+ * too, and then it is meant. */
 void recover_on_written(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
 	uint32_t generation = e->id.generation ? e->id.generation : c->member.generation;
 	bool first = !c->coord.has_view && generation == 1;
 
-	if (c->coord.state == COORD_OFF || c->coord.view.sealed || (generation != c->coord.view.generation && !first))
+	if (c->coord.state == COORD_OFF || c->coord.view.sealed ||
+	    (generation != c->coord.view.generation && !first))
 		return;
 	c->coord.want_seal = true;
 	c->coord.seal_step = e->step;
@@ -405,11 +579,12 @@ uint64_t recover_deadline(const struct core *c)
 
 	if (c->coord.state == COORD_OFF || c->coord.state == COORD_PERSIST || !c->coord.view.sealed)
 		return at;
-	for (uint16_t i = 0; i < c->conf.nodes_nr; i++) {
+	view_each(i, coord_members(c)) {
 		uint64_t since = c->coord.node[i].absent_since;
 
-		if (c->held_nr[i] && c->coord.view.incarnation[i] && since && since + c->conf.heartbeat_timeout_ns < at)
-			at = since + c->conf.heartbeat_timeout_ns;
+		if (c->held_nr[i] && c->coord.view.incarnation[i] && since &&
+		    since + c->conf.lost_timeout_ns < at)
+			at = since + c->conf.lost_timeout_ns;
 	}
 	return at;
 }
@@ -422,8 +597,11 @@ void recover_init(struct core *c, const struct core_view *view)
 	co->bad_tensor = -1;
 	co->bad_rank = -1;
 	co->timer.at = 0; /* at the first tick it asks */
+	co->view.members = c->conf.members;
 	if (!view)
 		return;
+	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
+	      view_coordinator(&view->members) == c->conf.self);
 	co->has_view = true;
 	co->view = *view;
 	if (!view->sealed)

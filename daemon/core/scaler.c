@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The dynamic loss scale: a state machine of four numbers that lives in the record, so that a new coordinator continues it where
- * the old one stopped. The rules are DeepSpeed's (its DynamicLossScaler.update_scale): an overflow is tolerated `hysteresis` times
- * before the scale is halved, `scale_window` good steps double it. With a static scale nothing moves.
- * Failure: an overflow with the scale at its floor; training cannot go on by itself, the record says diverged. */
+/* The dynamic loss scale: a state machine of four numbers that lives in the record, so that a new
+ * coordinator continues it where the old one stopped. The rules are DeepSpeed's (its
+ * DynamicLossScaler.update_scale): an overflow is tolerated `hysteresis` times before the scale is
+ * halved, `scale_window` good steps double it. With a static scale nothing moves. Failure: an
+ * overflow with the scale at its floor; training cannot go on by itself, the record says diverged.
+ */
 #include "core/scaler.h"
 
 #include "base/check.h"

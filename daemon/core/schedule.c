@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The learning-rate schedules, one row and one function each. record.c calls them for the step that it decides; `last` is what DeepSpeed
- * calls last_batch_iteration: -1 before the first step, and grown by one with each applied step, so step t is computed with t - 2.
- * The order of operations is DeepSpeed's too: tests/golden compares the bits. Cannot fail: every parameter was checked when the
- * settings were made. A momentum that its decay would carry to 1 or beyond, where DeepSpeed's bias correction turns negative,
- * stops short of it. */
+/* The learning-rate schedules, one row and one function each. record.c calls them for the step that
+ * it decides; `last` is what DeepSpeed calls last_batch_iteration: -1 before the first step, and
+ * grown by one with each applied step, so step t is computed with t - 2. The order of operations is
+ * DeepSpeed's too: tests/golden compares the bits. Cannot fail: every parameter was checked when
+ * the settings were made. A momentum that its decay would carry to 1 or beyond, where DeepSpeed's
+ * bias correction turns negative, stops short of it. */
 #include "core/schedule.h"
 
 #include "base/check.h"
@@ -20,7 +21,8 @@ static double lr_range_test(const struct schedule_conf *s, double last)
 
 	if (s->param[SCHEDULE_LR_RANGE_TEST_STAIRCASE] != 0)
 		interval = floor(interval);
-	return s->param[SCHEDULE_LR_RANGE_TEST_MIN_LR] * (1 + s->param[SCHEDULE_LR_RANGE_TEST_STEP_RATE] * interval);
+	return s->param[SCHEDULE_LR_RANGE_TEST_MIN_LR] *
+	       (1 + s->param[SCHEDULE_LR_RANGE_TEST_STEP_RATE] * interval);
 }
 
 static double cycle_total(const struct schedule_conf *s)
@@ -31,7 +33,8 @@ static double cycle_total(const struct schedule_conf *s)
 /* How far along from minimum to maximum: 0 to 1 in the first half, back to 0 in the second. */
 static double cycle_scale(const struct schedule_conf *s, double last)
 {
-	double first = s->param[SCHEDULE_CYCLE_FIRST_STEP_SIZE], second = s->param[SCHEDULE_CYCLE_SECOND_STEP_SIZE];
+	double first = s->param[SCHEDULE_CYCLE_FIRST_STEP_SIZE],
+	       second = s->param[SCHEDULE_CYCLE_SECOND_STEP_SIZE];
 	double total = cycle_total(s), ratio = first / total, at = last + 1;
 	double x = 1 + at / total - floor(1 + at / total);
 	double scale, stairs, in_cycle = fmod(at, total);
@@ -46,7 +49,8 @@ static double cycle_scale(const struct schedule_conf *s, double last)
 	if (stairs == 0)
 		return scale;
 	/* from the count of steps: the quotient above may lie an ulp below an exact stair */
-	scale = in_cycle <= first ? in_cycle * stairs / first : (total - in_cycle) * stairs / second;
+	scale = in_cycle <= first ? in_cycle * stairs / first
+				  : (total - in_cycle) * stairs / second;
 	return floor(scale) / stairs;
 }
 
@@ -55,7 +59,8 @@ static double cycle_decay(const struct schedule_conf *s, double last, enum sched
 {
 	if (s->param[SCHEDULE_DECAY_STEP_SIZE] == 0 || s->param[rate] == 0)
 		return 1;
-	return 1 + s->param[rate] * ((last - cycle_total(s) + 1) / s->param[SCHEDULE_DECAY_STEP_SIZE]);
+	return 1 +
+	       s->param[rate] * ((last - cycle_total(s) + 1) / s->param[SCHEDULE_DECAY_STEP_SIZE]);
 }
 
 static double one_cycle(const struct schedule_conf *s, double last)
@@ -72,7 +77,8 @@ static double one_cycle_momentum(const struct schedule_conf *s, double last)
 	double min = s->param[SCHEDULE_CYCLE_MIN_MOM], max = s->param[SCHEDULE_CYCLE_MAX_MOM];
 
 	if (last < 0)
-		return min; /* the optimizer starts with it; the cycle itself begins at the maximum */
+		return min; /* the optimizer starts with it; the cycle itself begins at the maximum
+			     */
 	if (last < cycle_total(s))
 		return max - (max - min) * cycle_scale(s, last);
 	return max * cycle_decay(s, last, SCHEDULE_DECAY_MOM_RATE);
@@ -115,32 +121,34 @@ static double warmup_decay(const struct schedule_conf *s, double last)
 
 static double warmup_cosine(const struct schedule_conf *s, double last)
 {
-	double steps = warmup_steps(s), min = s->param[SCHEDULE_WARMUP_MIN_RATIO], floor_ = s->param[SCHEDULE_COS_MIN_RATIO];
+	double steps = warmup_steps(s), min = s->param[SCHEDULE_WARMUP_MIN_RATIO],
+	       floor_ = s->param[SCHEDULE_COS_MIN_RATIO];
 	double progress;
 
 	if (last < 0)
 		return 0;
 	if (last < steps)
 		return s->lr * (min + warmup_gamma(s, last) * (1 - min));
-	progress = fmin(1, (last - steps + 1) / fmax(1, s->param[SCHEDULE_TOTAL_NUM_STEPS] - steps));
+	progress =
+		fmin(1, (last - steps + 1) / fmax(1, s->param[SCHEDULE_TOTAL_NUM_STEPS] - steps));
 	return s->lr * fmax(0, floor_ + (1 - floor_) * ((1 + cos(PI * progress)) / 2));
 }
 
-#define VALUE(x)                                                                                                                   \
-	{                                                                                                                          \
-		SCHEDULE_VALUE, x, 0                                                                                               \
+#define VALUE(x)                                                                                   \
+	{                                                                                          \
+		SCHEDULE_VALUE, x, 0                                                               \
 	}
-#define AS(p)                                                                                                                      \
-	{                                                                                                                          \
-		SCHEDULE_AS_PARAM, 0, p                                                                                            \
+#define AS(p)                                                                                      \
+	{                                                                                          \
+		SCHEDULE_AS_PARAM, 0, p                                                            \
 	}
-#define REQUIRED                                                                                                                   \
-	{                                                                                                                          \
-		SCHEDULE_REQUIRED, 0, 0                                                                                            \
+#define REQUIRED                                                                                   \
+	{                                                                                          \
+		SCHEDULE_REQUIRED, 0, 0                                                            \
 	}
-#define AS_LR                                                                                                                      \
-	{                                                                                                                          \
-		SCHEDULE_AS_LR, 0, 0                                                                                               \
+#define AS_LR                                                                                      \
+	{                                                                                          \
+		SCHEDULE_AS_LR, 0, 0                                                               \
 	}
 
 static const struct schedule_row rows[SCHEDULE_NR] = {
@@ -157,9 +165,11 @@ static const struct schedule_row rows[SCHEDULE_NR] = {
 				 [SCHEDULE_CYCLE_MAX_LR] = REQUIRED,
 				 [SCHEDULE_DECAY_LR_RATE] = VALUE(0),
 				 [SCHEDULE_CYCLE_FIRST_STEP_SIZE] = VALUE(2000),
-				 [SCHEDULE_CYCLE_SECOND_STEP_SIZE] = AS(SCHEDULE_CYCLE_FIRST_STEP_SIZE),
+				 [SCHEDULE_CYCLE_SECOND_STEP_SIZE] =
+					 AS(SCHEDULE_CYCLE_FIRST_STEP_SIZE),
 				 [SCHEDULE_CYCLE_FIRST_STAIR_COUNT] = VALUE(0),
-				 [SCHEDULE_CYCLE_SECOND_STAIR_COUNT] = AS(SCHEDULE_CYCLE_FIRST_STAIR_COUNT),
+				 [SCHEDULE_CYCLE_SECOND_STAIR_COUNT] =
+					 AS(SCHEDULE_CYCLE_FIRST_STAIR_COUNT),
 				 [SCHEDULE_DECAY_STEP_SIZE] = VALUE(0),
 				 [SCHEDULE_CYCLE_MOMENTUM] = VALUE(1),
 				 [SCHEDULE_CYCLE_MIN_MOM] = VALUE(0.8),
@@ -191,14 +201,6 @@ const struct schedule_row *schedule_row(enum schedule_id id)
 {
 	CHECK((unsigned)id < SCHEDULE_NR);
 	return &rows[id];
-}
-
-const struct schedule_row *schedule_find(const char *name)
-{
-	for (int i = 0; i < SCHEDULE_NR; i++)
-		if (strcmp(rows[i].name, name) == 0)
-			return &rows[i];
-	return NULL;
 }
 
 enum schedule_id schedule_row_id(const struct schedule_row *row)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.h: learning rate and momentum as functions of how many steps were applied: the schedules of DeepSpeed 0.19 with their
- * names, parameters and defaults. The settings parser reads the rows, record.c asks for one step's values, once, on the coordinator:
- * log and cos give other bits on other machines. There is no state beside the count of applied steps, which the record carries. */
+/* schedule.h: learning rate and momentum as functions of how many steps were applied: the schedules
+ * of DeepSpeed 0.19 with their names, parameters and defaults. The settings parser reads the rows,
+ * record.c asks for one step's values, once, on the coordinator: log and cos give other bits on
+ * other machines. There is no state beside the count of applied steps, which the record carries. */
 #ifndef SHARD_CORE_SCHEDULE_H
 #define SHARD_CORE_SCHEDULE_H
 
@@ -18,31 +19,32 @@ enum schedule_id {
 	SCHEDULE_NR,
 };
 
-enum schedule_param { /* index into an array of SCHEDULE_PARAM_NR doubles */
-		      SCHEDULE_COS_MIN_RATIO,
-		      SCHEDULE_CYCLE_FIRST_STAIR_COUNT,
-		      SCHEDULE_CYCLE_FIRST_STEP_SIZE,
-		      SCHEDULE_CYCLE_MAX_LR,
-		      SCHEDULE_CYCLE_MAX_MOM,
-		      SCHEDULE_CYCLE_MIN_LR,
-		      SCHEDULE_CYCLE_MIN_MOM,
-		      SCHEDULE_CYCLE_MOMENTUM, /* 0 or 1 */
-		      SCHEDULE_CYCLE_SECOND_STAIR_COUNT,
-		      SCHEDULE_CYCLE_SECOND_STEP_SIZE,
-		      SCHEDULE_DECAY_LR_RATE,
-		      SCHEDULE_DECAY_MOM_RATE,
-		      SCHEDULE_DECAY_STEP_SIZE,
-		      SCHEDULE_LR_RANGE_TEST_MIN_LR,
-		      SCHEDULE_LR_RANGE_TEST_STAIRCASE, /* 0 or 1 */
-		      SCHEDULE_LR_RANGE_TEST_STEP_RATE,
-		      SCHEDULE_LR_RANGE_TEST_STEP_SIZE,
-		      SCHEDULE_TOTAL_NUM_STEPS,
-		      SCHEDULE_WARMUP_MAX_LR,
-		      SCHEDULE_WARMUP_MIN_LR,
-		      SCHEDULE_WARMUP_MIN_RATIO,
-		      SCHEDULE_WARMUP_NUM_STEPS,
-		      SCHEDULE_WARMUP_TYPE, /* enum schedule_warmup */
-		      SCHEDULE_PARAM_NR,
+/* index into an array of SCHEDULE_PARAM_NR doubles */
+enum schedule_param {
+	SCHEDULE_COS_MIN_RATIO,
+	SCHEDULE_CYCLE_FIRST_STAIR_COUNT,
+	SCHEDULE_CYCLE_FIRST_STEP_SIZE,
+	SCHEDULE_CYCLE_MAX_LR,
+	SCHEDULE_CYCLE_MAX_MOM,
+	SCHEDULE_CYCLE_MIN_LR,
+	SCHEDULE_CYCLE_MIN_MOM,
+	SCHEDULE_CYCLE_MOMENTUM, /* 0 or 1 */
+	SCHEDULE_CYCLE_SECOND_STAIR_COUNT,
+	SCHEDULE_CYCLE_SECOND_STEP_SIZE,
+	SCHEDULE_DECAY_LR_RATE,
+	SCHEDULE_DECAY_MOM_RATE,
+	SCHEDULE_DECAY_STEP_SIZE,
+	SCHEDULE_LR_RANGE_TEST_MIN_LR,
+	SCHEDULE_LR_RANGE_TEST_STAIRCASE, /* 0 or 1 */
+	SCHEDULE_LR_RANGE_TEST_STEP_RATE,
+	SCHEDULE_LR_RANGE_TEST_STEP_SIZE,
+	SCHEDULE_TOTAL_NUM_STEPS,
+	SCHEDULE_WARMUP_MAX_LR,
+	SCHEDULE_WARMUP_MIN_LR,
+	SCHEDULE_WARMUP_MIN_RATIO,
+	SCHEDULE_WARMUP_NUM_STEPS,
+	SCHEDULE_WARMUP_TYPE, /* enum schedule_warmup */
+	SCHEDULE_PARAM_NR,
 };
 
 enum schedule_warmup { SCHEDULE_LOG, SCHEDULE_LINEAR };
@@ -50,11 +52,18 @@ enum schedule_warmup { SCHEDULE_LOG, SCHEDULE_LINEAR };
 struct schedule_conf {
 	enum schedule_id id;
 	double lr;                       /* the optimizer's own */
-	double param[SCHEDULE_PARAM_NR]; /* those that the row takes; ranges are checked by the settings */
+	double param[SCHEDULE_PARAM_NR]; /* those that the row takes; ranges are checked by the
+					    settings */
 };
 
 struct schedule_default {
-	enum { SCHEDULE_ABSENT, SCHEDULE_VALUE, SCHEDULE_REQUIRED, SCHEDULE_AS_PARAM, SCHEDULE_AS_LR } from;
+	enum {
+		SCHEDULE_ABSENT,
+		SCHEDULE_VALUE,
+		SCHEDULE_REQUIRED,
+		SCHEDULE_AS_PARAM,
+		SCHEDULE_AS_LR
+	} from;
 	double value;
 	enum schedule_param as;
 };
@@ -62,16 +71,17 @@ struct schedule_default {
 struct schedule_row {
 	const char *name;
 	double (*lr)(const struct schedule_conf *s, double last);
-	struct schedule_default param[SCHEDULE_PARAM_NR]; /* SCHEDULE_ABSENT: this schedule has no such parameter */
+	struct schedule_default
+		param[SCHEDULE_PARAM_NR]; /* SCHEDULE_ABSENT: this schedule has no such parameter */
 };
 
 const struct schedule_row *schedule_row(enum schedule_id id); /* CHECKs id */
-const struct schedule_row *schedule_find(const char *name);   /* NULL: unknown */
 enum schedule_id schedule_row_id(const struct schedule_row *row);
 
 /* t counts applied steps, this one included, so it starts at 1. Not for SCHEDULE_NONE. */
 double schedule_lr(const struct schedule_conf *s, uint64_t t);
-/* false: this schedule leaves momentum (or beta1) alone. The value is always one that an optimizer can take. */
+/* false: this schedule leaves momentum (or beta1) alone. The value is always one that an optimizer
+ * can take. */
 bool schedule_momentum(const struct schedule_conf *s, uint64_t t, double *momentum);
 
 #endif

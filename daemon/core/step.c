@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The participant of the step transaction on one node. core.c calls it with messages and events. Happy path: BEGIN -> STAGING;
- * every chunk held here staged and every local rank ready -> the image is marked open, VOTE -> PREPARED: from here the node can no
- * longer fail; COMMIT -> APPLYING (a skip too: then only versions move); applied -> DONE -> FREE.
- * Ways to fail: before the vote anything drops the attempt without effect (a link that contributions came over, ABORT, a newer
- * attempt, ASK, a view); a drop of its own is told to the coordinator as ABANDON until it acts. PREPARED ends by a verdict only,
- * never by a deadline. A dropped attempt's arenas and slots are not used again before its transfers have drained. */
+/* The participant of the step transaction on one node, called by core.c, member.c and the
+ * coordinator's parts. Happy path: BEGIN makes it STAGING; when every chunk held here is staged and
+ * every local rank is ready it marks the image open, votes and is PREPARED, from where the node can
+ * no longer fail; COMMIT makes it APPLYING (for a skip, too: then only versions move), and DONE
+ * follows. Before the vote anything drops the attempt without effect: a link that contributions
+ * came over, ABORT, a newer attempt, ASK, a view. A drop of its own is told to the coordinator as
+ * ABANDON until it acts. PREPARED ends by a verdict only, never by a deadline. Arenas and slots of
+ * a dropped attempt are not used again before its transfers have drained. */
 #include "core/step.h"
 
 #include "core/inner.h"
@@ -33,7 +35,8 @@ static void step_move(struct ctx *x, enum core_part to)
 
 bool step_complete(const struct core *c)
 {
-	return c->step.chunks_staged == c->held_nr[c->conf.self] && c->step.ranks_ready == c->step.ranks_nr;
+	return c->step.chunks_staged == c->held_nr[c->conf.self] &&
+	       c->step.ranks_ready == c->step.ranks_nr;
 }
 
 void step_check(const struct core *c)
@@ -41,14 +44,15 @@ void step_check(const struct core *c)
 	const struct step *s = &c->step;
 
 	CHECK(s->part < CORE_PART_NR);
-	CHECK(s->part == CORE_FREE || (s->id.step > 0 && s->world.size > 0 && !s->draining && !s->dropped));
+	CHECK(s->part == CORE_FREE ||
+	      (s->id.step > 0 && s->world.size > 0 && !s->draining && !s->dropped));
 	CHECK(s->chunks_staged <= c->held_nr[c->conf.self] && s->ranks_ready <= s->ranks_nr);
 	CHECK(s->part != CORE_PREPARED || step_complete(c));
 	CHECK(s->part != CORE_APPLYING || (s->has_record && !core_id_cmp(&s->record.id, &s->id)));
 	CHECK(!step_undecided(s) || core_id_cmp(&s->id, &s->aborted) > 0);
 	CHECK(!step_undecided(s) || core_id_cmp(&s->id, &s->drained) > 0);
 	CHECK(!step_undecided(s) || (s->has_record && s->record.id.step + 1 == s->id.step));
-	CHECK(!s->has_next || core_id_cmp(&s->next_id, &s->id) > 0);
+	CHECK(!s->has_next || (!step_undecided(s) && core_id_cmp(&s->next_id, &s->id) > 0));
 }
 
 bool step_undecided(const struct step *s)
@@ -56,14 +60,124 @@ bool step_undecided(const struct step *s)
 	return s->part == CORE_STAGING || s->part == CORE_PREPARED;
 }
 
-int32_t step_rank(const struct core_world *w, uint16_t node, uint64_t session)
+/* --- landing slots --- */
+
+static void slots_lend(struct ctx *x, uint16_t node)
 {
-	for (uint32_t i = 0; i < w->size; i++) {
-		if (w->rank[i].node == node && w->rank[i].session == session)
-			return (int32_t)i;
-	}
-	return -1;
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	struct slots *p = &c->step.slots[node];
+
+	if (node == c->conf.self || s->part != CORE_STAGING ||
+	    s->chunks_staged == c->held_nr[c->conf.self])
+		return;
+	if (!c->link[node].linked || p->owes || !core_local_ranks(&s->world, node))
+		return;
+	p->granted = s->id;
+	core_send(x, node, CORE_GRANT, &s->id);
 }
+
+static void slots_borrow(struct ctx *x, uint16_t node)
+{
+	struct core_action *a = core_act(x, CORE_ACT_CREDIT);
+
+	a->node = node;
+	a->id = x->c->step.id;
+}
+
+/* A lender that has not lent for the attempt in hand. Who has voted may still owe its contribution:
+ * its own chunks are staged, or it holds none, while the lender was late, for example with its
+ * updates of the step before. After a warm start nothing is owed: if a lender still waited, the
+ * attempt cannot commit without the trainers that died here. */
+static bool slots_wanted(const struct core *c, uint16_t node)
+{
+	bool open =
+		c->step.part == CORE_STAGING || (c->step.part == CORE_PREPARED && !c->step.kept);
+
+	return node != c->conf.self && c->held_nr[node] && c->step.ranks_nr && open &&
+	       core_id_cmp(&c->step.slots[node].credit, &c->step.id);
+}
+
+static void slots_begin(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	view_each(i, core_members(c)) {
+		slots_lend(x, i);
+		if (i != c->conf.self && c->held_nr[i] && c->step.ranks_nr && !slots_wanted(c, i))
+			slots_borrow(x, i);
+	}
+}
+
+static void slots_dropped(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	view_each(i, core_members(c)) {
+		if (!core_id_cmp(&c->step.slots[i].granted, &c->step.id))
+			c->step.slots[i].owes = true;
+	}
+}
+
+void slots_on_grant(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct slots *p = &c->step.slots[m->from];
+	bool wanted = slots_wanted(c, m->from);
+
+	if (core_id_cmp(&m->id, &p->credit) <= 0)
+		return;
+	p->credit = m->id;
+	if (wanted && !slots_wanted(c, m->from))
+		slots_borrow(x, m->from);
+}
+
+void slots_on_drained(struct ctx *x, const struct core_msg *m)
+{
+	struct slots *p = &x->c->step.slots[m->from];
+
+	if (core_id_cmp(&m->id, &p->granted) >= 0)
+		p->owes = false;
+	slots_lend(x, m->from);
+}
+
+static void slots_drained(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	view_each(i, core_members(c)) {
+		if (i != c->conf.self && c->held_nr[i])
+			core_send(x, i, CORE_DRAINED, &c->step.drained);
+	}
+}
+
+static void slots_repeat(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	view_each(i, core_members(c)) {
+		if (slots_wanted(c, i))
+			core_send(x, i, CORE_DRAINED, &c->step.drained);
+	}
+}
+
+static void slots_link_down(struct ctx *x, uint16_t node)
+{
+	struct slots *p = &x->c->step.slots[node];
+
+	/* the connection is gone and with it whatever was on its way */
+	p->owes = false;
+	p->granted = p->credit = (struct core_id){0};
+}
+
+static void slots_link_up(struct ctx *x, uint16_t node)
+{
+	slots_lend(x, node);
+	if (slots_wanted(x->c, node))
+		core_send(x, node, CORE_DRAINED, &x->c->step.drained);
+}
+
+/* --- voting --- */
 
 void step_vote_fill(struct core *c, struct core_vote *v)
 {
@@ -93,25 +207,32 @@ static void step_send_vote(struct ctx *x)
 	struct core *c = x->c;
 
 	CHECK(c->step.part == CORE_PREPARED);
-	step_vote_fill(c, &core_send(x, c->conf.coordinator, CORE_VOTE, &c->step.id)->vote);
+	step_vote_fill(c, &core_send(x, core_coordinator(c), CORE_VOTE, &c->step.id)->vote);
 }
 
-void step_vote(struct ctx *x) /* when the last of what the vote waits for has come */
+static void step_vote(struct ctx *x) /* when the last of what the vote waits for has come */
 {
 	struct step *s = &x->c->step;
 
-	if (s->part != CORE_STAGING || !step_complete(x->c) || x->c->coord.hold)
+	if (s->part != CORE_STAGING || !step_complete(x->c) || x->c->step.hold)
 		return;
 	core_act(x, CORE_ACT_OPEN)->id = s->id;
 	step_move(x, CORE_PREPARED);
 	step_send_vote(x);
 }
 
+void step_hold(struct ctx *x, bool on)
+{
+	x->c->step.hold = on;
+	if (!on)
+		step_vote(x);
+}
+
 static void step_waiting(struct ctx *x)
 {
 	struct core *c = x->c;
 	struct step *s = &c->step;
-	struct core_waits *w = &core_send(x, c->conf.coordinator, CORE_WAITING, &s->id)->waits;
+	struct core_waits *w = &core_send(x, core_coordinator(c), CORE_WAITING, &s->id)->waits;
 
 	for (uint32_t i = 0; i < s->world.size; i++) {
 		if (s->world.rank[i].node == c->conf.self && !(s->ready[i / 64] >> (i % 64) & 1))
@@ -119,16 +240,23 @@ static void step_waiting(struct ctx *x)
 	}
 	w->chunks_staged = s->chunks_staged;
 	w->chunks_nr = c->held_nr[c->conf.self];
+	w->image_chunk = s->image_chunk;
+	w->image_step = s->image_step;
 	if (w->chunks_staged < w->chunks_nr)
 		w->nodes |= 1ull << c->conf.self;
 }
 
 static void step_tell_dropped(struct ctx *x)
 {
-	struct core_msg *m = core_send(x, x->c->conf.coordinator, CORE_ABANDON, &x->c->step.id);
+	struct step *s = &x->c->step;
+	struct core_msg *m = core_send(x, core_coordinator(x->c), CORE_ABANDON, &s->id);
 
-	m->why = core_text(x->c, "%s", x->c->step.why);
-	m->status = x->c->step.status;
+	m->why = core_text(x->c, "%s", s->why);
+	m->status = s->status;
+	if (s->blamed == 0)
+		return;
+	m->trainer.hint = (int32_t)s->blamed - 1;
+	m->trainer.session = s->world.rank[s->blamed - 1].session;
 }
 
 void step_drop(struct ctx *x, enum shard_status status, const char *why)
@@ -150,11 +278,12 @@ void step_drop(struct ctx *x, enum shard_status status, const char *why)
 }
 
 /* What the coordinator has to hear until it acts: an attempt that this node will never vote for. */
-static void step_refuse(struct ctx *x, enum shard_status status, const char *why)
+static void step_refuse(struct ctx *x, enum shard_status status, const char *why, uint32_t blamed)
 {
 	struct step *s = &x->c->step;
 
 	s->dropped = true;
+	s->blamed = blamed;
 	s->status = status;
 	core_copy_text(s->why, sizeof(s->why), why);
 	timer_start(x->c, &s->timer, x->now);
@@ -165,7 +294,7 @@ void step_abandon(struct ctx *x, enum shard_status status, const char *why)
 {
 	CHECK(x->c->step.part == CORE_STAGING);
 	step_drop(x, status, why);
-	step_refuse(x, status, why);
+	step_refuse(x, status, why, 0);
 }
 
 void step_forget(struct ctx *x)
@@ -176,6 +305,37 @@ void step_forget(struct ctx *x)
 	s->has_record = s->has_next = s->dropped = false;
 	memset(&s->record, 0, sizeof(s->record));
 	timer_stop(&s->timer);
+}
+
+void step_new_view(struct ctx *x)
+{
+	struct step *s = &x->c->step;
+
+	CHECK(s->part == CORE_FREE);
+	s->has_next = s->dropped = false;
+	timer_stop(&s->timer);
+}
+
+void step_take_record(struct ctx *x, const struct record *r)
+{
+	struct step *s = &x->c->step;
+
+	CHECK(s->part == CORE_FREE);
+	if (s->has_record && !core_id_cmp(&s->record.id, &r->id))
+		return;
+	s->record = *r;
+	s->has_record = true;
+	core_act(x, CORE_ACT_SEAL)->record = &s->record;
+}
+
+void step_asked(struct ctx *x)
+{
+	struct step *s = &x->c->step;
+
+	s->has_next = false;
+	if (s->part == CORE_STAGING)
+		step_drop(x, SHARD_WORLD_CHANGED,
+			  "a coordinator that started again asks for the state");
 }
 
 static void step_enter(struct ctx *x)
@@ -198,9 +358,10 @@ static void step_enter(struct ctx *x)
 	memset(core_at(c, c->at_staged), 0, (c->conf.chunks_nr + 7) / 8);
 	missing = local_missing(x, &s->world);
 	if (missing) {
-		s->aborted = s->drained = s->id; /* nothing of it ever leaves: lenders may lend again */
+		s->aborted = s->drained =
+			s->id; /* nothing of it ever leaves: lenders may lend again */
 		slots_drained(x);
-		step_refuse(x, SHARD_WORLD_CHANGED, missing);
+		step_refuse(x, SHARD_WORLD_CHANGED, missing, 0);
 		return;
 	}
 	step_move(x, CORE_STAGING);
@@ -213,15 +374,16 @@ static void step_enter(struct ctx *x)
 }
 
 /* A waiting BEGIN, once nothing is in its way. */
-static void step_resume(struct ctx *x)
+void step_resume(struct ctx *x)
 {
 	struct step *s = &x->c->step;
 
 	if (!s->has_next || s->part != CORE_FREE || s->draining || x->c->stopping)
 		return;
-	/* the attempt may have become void while it waited: of an older view, aborted, or behind the record */
-	if (!member_adopted(x->c, &s->next_id) || core_id_cmp(&s->next_id, &s->aborted) <= 0 || !s->has_record ||
-	    s->record.id.step + 1 != s->next_id.step) {
+	/* The attempt may be void, or have become so while it waited: of an older view, aborted, or
+	 * behind the record. */
+	if (!core_adopted(x->c, &s->next_id) || core_id_cmp(&s->next_id, &s->aborted) <= 0 ||
+	    !s->has_record || s->record.id.step + 1 != s->next_id.step) {
 		s->has_next = false;
 		return;
 	}
@@ -244,17 +406,19 @@ void step_on_begin(struct ctx *x, const struct core_msg *m)
 {
 	struct step *s = &x->c->step;
 
-	if (!core_world_ok(x->c, m->world) || !m->record || !m->id.attempt || !member_adopted(x->c, &m->id))
+	if (!core_world_ok(x->c, m->world) || !m->record || !m->id.step || !m->id.attempt ||
+	    !core_adopted(x->c, &m->id))
 		return;
 	if (!core_id_cmp(&m->id, &s->id)) {
 		step_answer_again(x);
 		return;
 	}
-	if (core_id_cmp(&m->id, &s->id) < 0 || core_id_cmp(&m->id, &s->aborted) <= 0 || m->id.step != m->record->id.step + 1)
+	if (core_id_cmp(&m->id, &s->id) < 0 || m->id.step != m->record->id.step + 1)
 		return;
 	if (!step_took(x, m->record))
 		step_drop(x, SHARD_WORLD_CHANGED,
-			  core_text(x->c, "step %llu attempt %u takes its place", (unsigned long long)m->id.step, m->id.attempt));
+			  core_text(x->c, "step %llu attempt %u takes its place",
+				    (unsigned long long)m->id.step, m->id.attempt));
 	if (s->has_next && core_id_cmp(&m->id, &s->next_id) <= 0)
 		return;
 	s->has_next = true;
@@ -268,7 +432,8 @@ bool step_took(struct ctx *x, const struct record *r)
 	struct step *s = &x->c->step;
 	struct core_action *a;
 
-	if (s->part != CORE_PREPARED || core_id_cmp(&r->id, &s->id))
+	if (s->part != CORE_PREPARED || core_id_cmp(&r->id, &s->id) ||
+	    !record_can_follow(r, &s->record, &s->world))
 		return false;
 	s->record = *r;
 	s->has_record = true;
@@ -284,7 +449,7 @@ void step_on_commit(struct ctx *x, const struct core_msg *m)
 {
 	struct step *s = &x->c->step;
 
-	if (!m->record || core_id_cmp(&m->record->id, &m->id) || !member_adopted(x->c, &m->id))
+	if (!m->record || core_id_cmp(&m->record->id, &m->id) || !core_adopted(x->c, &m->id))
 		return;
 	if (step_took(x, m->record))
 		return;
@@ -297,10 +462,8 @@ void step_on_abort(struct ctx *x, const struct core_msg *m)
 {
 	struct step *s = &x->c->step;
 
-	if (!member_adopted(x->c, &m->id))
+	if (!core_adopted(x->c, &m->id))
 		return;
-	if (s->has_next && core_id_cmp(&s->next_id, &m->id) <= 0)
-		s->has_next = false;
 	/* of a later step: then the one in hand was decided, and its verdict still has to come */
 	if (step_undecided(s) && s->id.step < m->id.step)
 		return;
@@ -321,7 +484,8 @@ static bool step_in_hand(const struct step *s, const struct core_id *id)
 	return s->part == CORE_STAGING && (!id->step || !core_id_cmp(id, &s->id));
 }
 
-static bool worse(int64_t tensor, int32_t rank, int64_t than_tensor, int32_t than_rank) /* the first in order names the step */
+static bool worse(int64_t tensor, int32_t rank, int64_t than_tensor,
+		  int32_t than_rank) /* the first in order names the step */
 {
 	if (tensor < 0 || than_tensor < 0)
 		return tensor >= 0;
@@ -335,7 +499,7 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	uint8_t *staged = core_at(c, c->at_staged);
 	uint32_t *index = core_at(c, c->at_index);
 
-	CHECK(e->chunk < c->conf.chunks_nr && c->conf.owner[e->chunk] == c->conf.self);
+	CHECK(e->chunk < c->conf.chunks_nr && place_holds(core_place(c), e->chunk, c->conf.self));
 	if (!step_in_hand(s, &e->id)) /* a worker was slower than the end of its attempt */
 		return;
 	CHECK(!(staged[e->chunk / 8] >> (e->chunk % 8) & 1));
@@ -350,21 +514,25 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	step_vote(x);
 }
 
-const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank, const double *lr, uint32_t nr,
-			    uint32_t other_rank, const double *other, uint32_t other_nr)
+const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank,
+			    const double *lr, uint32_t nr, uint32_t other_rank, const double *other,
+			    uint32_t other_nr)
 {
 	uint32_t g = 0;
 
 	if (nr != other_nr)
-		return core_text(c, "lr: %s gave %s, %s gave %s: give lr at shard_begin() on all ranks, or on none",
-				 core_rank_name(c, w, rank), nr ? "its own" : "none", core_rank_name(c, w, other_rank),
-				 other_nr ? "its own" : "none");
+		return core_text(c,
+				 "lr: %s gave %s, %s gave %s: give lr at shard_begin() on all "
+				 "ranks, or on none",
+				 core_rank_name(c, w, rank), nr ? "its own" : "none",
+				 core_rank_name(c, w, other_rank), other_nr ? "its own" : "none");
 	while (g < nr && lr[g] == other[g])
 		g++;
 	if (g == nr)
 		return NULL;
-	return core_text(c, "lr of group %u: %s gave %.17g, %s gave %.17g: give the same on all ranks", g,
-			 core_rank_name(c, w, rank), lr[g], core_rank_name(c, w, other_rank), other[g]);
+	return core_text(
+		c, "lr of group %u: %s gave %.17g, %s gave %.17g: give the same on all ranks", g,
+		core_rank_name(c, w, rank), lr[g], core_rank_name(c, w, other_rank), other[g]);
 }
 
 static const char *step_take_lr(struct core *c, const struct core_event *e, uint32_t rank)
@@ -373,7 +541,8 @@ static const char *step_take_lr(struct core *c, const struct core_event *e, uint
 
 	CHECK(e->lr_nr == 0 || (e->lr && e->lr_nr == c->conf.record.groups_nr));
 	if (s->ranks_ready > 0)
-		return step_lr_differs(c, &s->world, rank, e->lr, e->lr_nr, s->lr_rank, s->lr, s->lr_nr);
+		return step_lr_differs(c, &s->world, rank, e->lr, e->lr_nr, s->lr_rank, s->lr,
+				       s->lr_nr);
 	s->lr_nr = e->lr_nr;
 	s->lr_rank = rank;
 	if (e->lr_nr)
@@ -384,7 +553,7 @@ static const char *step_take_lr(struct core *c, const struct core_event *e, uint
 void step_on_ready(struct ctx *x, const struct core_event *e)
 {
 	struct step *s = &x->c->step;
-	int32_t rank = step_rank(&s->world, x->c->conf.self, e->session);
+	int32_t rank = core_rank_of(&s->world, x->c->conf.self, e->session);
 	const char *differs;
 
 	if (!step_in_hand(s, &e->id) || rank < 0 || s->ready[rank / 64] >> (rank % 64) & 1)
@@ -401,17 +570,24 @@ void step_on_ready(struct ctx *x, const struct core_event *e)
 	step_vote(x);
 }
 
-void step_on_applied(struct ctx *x, const struct core_event *e)
+/* The coordinator hears with the next WAITING. */
+void step_on_image(struct ctx *x, const struct core_event *e)
 {
 	struct step *s = &x->c->step;
 
-	(void)e;
+	CHECK(!e->on || e->chunk < x->c->conf.chunks_nr);
+	s->image_chunk = e->on ? e->chunk + 1 : 0;
+	s->image_step = e->on ? e->step : 0;
+}
+
+void step_applied(struct ctx *x)
+{
+	struct step *s = &x->c->step;
+
 	CHECK(s->part == CORE_APPLYING);
 	step_move(x, CORE_FREE);
 	s->drained = s->id; /* committed, so everything sent for it has arrived */
-	core_send(x, x->c->conf.coordinator, CORE_DONE, &s->id);
-	member_resume(x);
-	step_resume(x);
+	core_send(x, core_coordinator(x->c), CORE_DONE, &s->id);
 }
 
 void step_on_drained(struct ctx *x, const struct core_event *e)
@@ -426,17 +602,51 @@ void step_on_drained(struct ctx *x, const struct core_event *e)
 	step_resume(x);
 }
 
-/* The coordinator's verdict or the rest of the contributions cannot come any more: what is not yet promised ends here. */
+/* A contribution did not arrive as it was sent. Where the node has one rank it was read from that
+ * trainer's memory, which may have changed on the way: the coordinator hears whose it was. A sum of
+ * several lies in memory of the node's own. */
+void step_on_damaged(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	uint32_t rank = 0;
+	const char *why;
+
+	CHECK(e->node < CORE_NODES_MAX && e->chunk < c->conf.chunks_nr);
+	if (!step_in_hand(s, &e->id))
+		return;
+	if (core_local_ranks(&s->world, e->node) != 1) {
+		why = core_text(c,
+				"gradient of chunk %u from node %s arrived damaged: look at its "
+				"memory and network",
+				e->chunk, core_node_name(c, e->node));
+		step_abandon(x, SHARD_WORLD_CHANGED, why);
+		return;
+	}
+	while (s->world.rank[rank].node != e->node)
+		rank++;
+	why = core_text(c,
+			"gradient of chunk %u from %s arrived damaged: its trainer wrote to it "
+			"after the push "
+			"(SHARD_GUARD=1 finds where), or memory or network is bad",
+			e->chunk, core_rank_name(c, &s->world, rank));
+	step_drop(x, SHARD_WORLD_CHANGED, why);
+	step_refuse(x, SHARD_WORLD_CHANGED, why, rank + 1);
+}
+
+/* The coordinator's verdict or the rest of the contributions cannot come any more: what is not yet
+ * promised ends here. */
 void step_on_link_down(struct ctx *x, uint16_t node, const char *why)
 {
 	struct core *c = x->c;
 	struct step *s = &c->step;
-	bool needed = s->chunks_staged < c->held_nr[c->conf.self] && core_local_ranks(&s->world, node) > 0;
+	bool needed = s->chunks_staged < c->held_nr[c->conf.self] &&
+		      core_local_ranks(&s->world, node) > 0;
 
 	slots_link_down(x, node);
-	if (node == c->conf.coordinator)
+	if (node == core_coordinator(c))
 		s->has_next = false;
-	if (s->part == CORE_STAGING && (node == c->conf.coordinator || needed))
+	if (s->part == CORE_STAGING && (node == core_coordinator(c) || needed))
 		step_abandon(x, SHARD_WORLD_CHANGED, why);
 }
 
@@ -445,7 +655,7 @@ void step_on_link_up(struct ctx *x, uint16_t node)
 	struct core *c = x->c;
 
 	slots_link_up(x, node);
-	if (node != c->conf.coordinator)
+	if (node != core_coordinator(c))
 		return;
 	if (c->step.part == CORE_PREPARED)
 		step_send_vote(x);
@@ -469,4 +679,38 @@ void step_on_tick(struct ctx *x)
 		step_tell_dropped(x);
 	}
 	timer_next(x->c, &s->timer, x->now);
+}
+
+/* --- trainers of this node --- */
+
+static bool step_not_ready(const struct core *c, uint64_t session) /* STAGING waits for it */
+{
+	const struct step *s = &c->step;
+	int32_t rank = core_rank_of(&s->world, c->conf.self, session);
+
+	return s->part == CORE_STAGING && rank >= 0 && !(s->ready[rank / 64] >> (rank % 64) & 1);
+}
+
+void step_on_abandon(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+	int32_t rank = core_rank_of(&c->step.world, c->conf.self, e->session);
+
+	if (c->step.part == CORE_STAGING && rank >= 0)
+		step_abandon(x, SHARD_WORLD_CHANGED,
+			     core_text(c, "%s abandoned it: %s",
+				       core_rank_name(c, &c->step.world, (uint32_t)rank),
+				       e->why ? e->why : "no reason given"));
+}
+
+void step_on_gone(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+	int32_t rank = core_rank_of(&c->step.world, c->conf.self, e->trainer.session);
+	const char *why = local_gone(x, e);
+
+	if (why && step_not_ready(c, e->trainer.session))
+		step_abandon(x, SHARD_WORLD_CHANGED,
+			     core_text(c, "%s %s",
+				       core_rank_name(c, &c->step.world, (uint32_t)rank), why));
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a core outlives its process: saving it after each event that changed it, and taking it up again. The shell calls both through
- * core.h; warm.h says what counts and when. Happy path: a word that matters moved -> everything is written, with a sum over it ->
- * the process dies -> it is copied, checked, and the step goes on where it was. Ways to fail: what is found cannot be (torn, of
- * another model, of another member, states that do not fit together): refused as a whole, since half a memory is none. */
+/* What of a core outlives its process: saving it after each event that changed it, and taking it up
+ * again. The shell calls both through core.h; warm.h says what counts and when. Happy path: a word
+ * that matters moved -> everything is written, with a sum over it -> the process dies -> it is
+ * copied, checked, and the step goes on where it was. Ways to fail: what is found cannot be (torn,
+ * of another model, of another member, states that do not fit together): refused as a whole, since
+ * half a memory is none. */
 #include "core/warm.h"
 
 #include "core/inner.h"
@@ -10,14 +12,24 @@
 
 #include <string.h>
 
-#define WARM_MAGIC 0x316d726177647273ull /* "srdwarm1": the number at its end grows with each change of struct warm */
+/* "srdwarm3": its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x336d726177647273ull
 
-enum { WARM_SEALED = 1, WARM_RESTORING = 2, WARM_RECORD = 4, WARM_SKIP = 8, WARM_FLAGS_ALL = 15 };
+enum {
+	WARM_SEALED = 1,
+	WARM_RESTORING = 2,
+	WARM_RECORD = 4,
+	WARM_SKIP = 8,
+	WARM_LOST = 16,
+	WARM_FLAGS_ALL = 31
+};
 
-struct warm {                /* behind it, PREPARED: the sums of squares of the chunks held here, then whether each is finite */
+struct warm { /* behind it, PREPARED: the sums of squares of the chunks held here, then whether each
+		 is finite */
 	uint64_t magic, sum; /* of everything behind it */
 	uint64_t incarnation;
-	uint16_t self, nodes_nr, coordinator, groups_nr;
+	struct view_members members;
+	uint16_t self, groups_nr;
 	uint32_t chunks_nr, held_nr;
 	uint64_t promised, term;
 	uint32_t seq, generation, part, flags;
@@ -33,17 +45,16 @@ struct warm {                /* behind it, PREPARED: the sums of squares of the 
 
 size_t core_warm_bytes(const struct core_conf *conf)
 {
-	size_t held = 0;
+	size_t votes = conf->chunks_nr * (sizeof(double) + 1); /* of a view that gives it all */
 
-	for (uint32_t i = 0; i < conf->chunks_nr; i++)
-		held += conf->owner[i] == conf->self;
-	return (sizeof(struct warm) + held * (sizeof(double) + 1) + 63) & ~(size_t)63;
+	return (sizeof(struct warm) + votes + 63) & ~(size_t)63;
 }
 
 static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_t *finite)
 {
 	size_t at = offsetof(struct warm, incarnation);
-	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at, sizeof(*w)); /* of another layout it is another */
+	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at,
+			       sizeof(*w)); /* of another layout it is another */
 
 	if (w->part != CORE_PREPARED)
 		return sum;
@@ -62,8 +73,8 @@ static uint64_t *words_id(uint64_t *to, const struct core_id *id)
 	return to;
 }
 
-/* Nothing else moves unless one of these does: a view has a number, a record comes with a view or makes PREPARED APPLYING, and votes are
- * final in PREPARED. */
+/* Nothing else moves unless one of these does: a view has a number, a record comes with a view or
+ * makes PREPARED APPLYING, and votes are final in PREPARED. */
 static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 {
 	const struct step *s = &c->step;
@@ -89,8 +100,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->magic = WARM_MAGIC;
 	w->incarnation = c->conf.incarnation;
 	w->self = c->conf.self;
-	w->nodes_nr = c->conf.nodes_nr;
-	w->coordinator = c->conf.coordinator;
+	w->members = m->members;
 	w->groups_nr = (uint16_t)c->conf.record.groups_nr;
 	w->chunks_nr = c->conf.chunks_nr;
 	w->held_nr = c->held_nr[c->conf.self];
@@ -99,8 +109,9 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->seq = m->seq;
 	w->generation = m->generation;
 	w->part = s->part;
-	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) | (s->has_record ? WARM_RECORD : 0u) |
-		   (s->skip ? WARM_SKIP : 0u);
+	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) |
+		   (s->has_record ? WARM_RECORD : 0u) | (s->skip ? WARM_SKIP : 0u) |
+		   (m->lost ? WARM_LOST : 0u);
 	w->id = s->id;
 	w->aborted = s->aborted;
 	w->tune = m->tune;
@@ -134,17 +145,36 @@ bool core_warm_save(struct core *c, void *to)
 	return true;
 }
 
-/* --- loading: .w is a copy, which nobody changes any more, of something that anybody may have written --- */
+/* --- loading: .w is a copy, which nobody changes any more, of something that anybody may have
+ * written --- */
 
 static bool bool_ok(const bool *b)
 {
 	return *(const unsigned char *)(const void *)b <= 1;
 }
 
+bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
+{
+	const char *votes = (const char *)from + sizeof(struct warm);
+	struct warm w;
+
+	if (bytes < sizeof(w))
+		return false;
+	memcpy(&w, from, sizeof(w));
+	if (w.magic != WARM_MAGIC || w.held_nr > (bytes - sizeof(w)) / (sizeof(double) + 1) ||
+	    w.sum != warm_sum(&w, (const double *)(const void *)votes,
+			      (const uint8_t *)votes + w.held_nr * sizeof(double)))
+		return false;
+	*v = (struct core_warm_view){.term = w.term, .seq = w.seq, .generation = w.generation};
+	return true;
+}
+
 static bool warm_of_this(const struct core *c, const struct warm *w)
 {
-	return w->magic == WARM_MAGIC && w->incarnation == c->conf.incarnation && w->self == c->conf.self &&
-	       w->nodes_nr == c->conf.nodes_nr && w->coordinator == c->conf.coordinator &&
+	return w->magic == WARM_MAGIC && w->incarnation == c->conf.incarnation &&
+	       w->self == c->conf.self && view_members_ok(&w->members, c->conf.members.nodes) &&
+	       view_is_member(&w->members, w->self) &&
+	       view_coordinator(&w->members) == view_coordinator(&c->conf.members) &&
 	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
 	       w->held_nr == c->held_nr[c->conf.self];
 }
@@ -153,18 +183,20 @@ static bool warm_view_ok(const struct core *c, const struct warm *w, const struc
 {
 	bool sealed = w->flags & WARM_SEALED;
 
-	if (w->flags & ~(uint32_t)WARM_FLAGS_ALL || !bool_ok(&w->tune.paused) || !bool_ok(&w->tune.has_lr) ||
-	    !bool_ok(&w->tune.has_clip))
+	if (w->flags & ~(uint32_t)WARM_FLAGS_ALL || !bool_ok(&w->tune.paused) ||
+	    !bool_ok(&w->tune.has_lr) || !bool_ok(&w->tune.has_clip))
 		return false;
-	if (w->promised < w->term || sealed != ((w->flags & WARM_RECORD) != 0) || (sealed && w->flags & WARM_RESTORING) ||
-	    !w->term != !w->generation || (!w->term && (sealed || w->part != CORE_FREE)))
+	if (w->promised < w->term || sealed != ((w->flags & WARM_RECORD) != 0) ||
+	    (sealed && w->flags & (WARM_RESTORING | WARM_LOST)) || !w->term != !w->generation ||
+	    (!w->term && (sealed || w->part != CORE_FREE)))
 		return false;
 	if (!core_coordinates(c))
 		return true;
 	if (c->conf.term <= w->promised)
 		return false;
-	return !w->term || (view && view->generation >= w->generation &&
-			    (view->term > w->term || (view->term == w->term && view->seq >= w->seq)));
+	return !w->term ||
+	       (view && view->generation >= w->generation &&
+		(view->term > w->term || (view->term == w->term && view->seq >= w->seq)));
 }
 
 static bool warm_record_ok(const struct core *c, const struct warm *w)
@@ -173,8 +205,9 @@ static bool warm_record_ok(const struct core *c, const struct warm *w)
 
 	if (!(w->flags & WARM_RECORD))
 		return true;
-	if ((unsigned)r->outcome > RECORD_SKIP || !bool_ok(&r->diverged) || r->groups_nr != c->conf.record.groups_nr ||
-	    r->id.generation != w->generation || r->id.term > w->term)
+	if ((unsigned)r->outcome > RECORD_SKIP || !bool_ok(&r->diverged) ||
+	    r->groups_nr != c->conf.record.groups_nr || r->id.generation != w->generation ||
+	    r->id.term > w->term || !record_content_ok(r))
 		return false;
 	return r->outcome == RECORD_SEAL ? r->world.size == 0 : core_world_ok(c, &r->world);
 }
@@ -188,8 +221,8 @@ static bool warm_step_ok(const struct core *c, const struct warm *w)
 		return false;
 	if (w->part == CORE_FREE)
 		return true;
-	if (!(w->flags & WARM_RECORD) || !w->world.size || !id->step || id->term != w->term || id->seq != w->seq ||
-	    id->generation != w->generation || !id->attempt)
+	if (!(w->flags & WARM_RECORD) || !w->world.size || !id->step || id->term != w->term ||
+	    id->seq != w->seq || id->generation != w->generation || !id->attempt)
 		return false;
 	if (w->part == CORE_APPLYING)
 		return !core_id_cmp(last, id);
@@ -212,8 +245,10 @@ static void warm_take(struct core *c, const struct warm *w)
 	m->term = w->term;
 	m->seq = w->seq;
 	m->generation = w->generation;
+	m->members = w->members;
 	m->sealed = w->flags & WARM_SEALED;
 	m->restoring = w->flags & WARM_RESTORING;
+	m->lost = w->flags & WARM_LOST;
 	m->tune = w->tune;
 	s->part = (enum core_part)w->part;
 	s->id = s->drained = w->id; /* whatever was on its way died with the process */
@@ -233,7 +268,9 @@ static void warm_take(struct core *c, const struct warm *w)
 		s->part = CORE_FREE;
 		s->aborted = s->id;
 		s->dropped = true;
-		core_copy_text(s->why, sizeof(s->why), core_text(c, "node %s started again", c->conf.node_names[c->conf.self]));
+		core_copy_text(
+			s->why, sizeof(s->why),
+			core_text(c, "node %s started again", core_node_name(c, c->conf.self)));
 		return;
 	}
 	s->drained.attempt--;
@@ -255,8 +292,8 @@ bool warm_load(struct core *c, const void *from, const struct core_view *view)
 		memcpy(core_at(c, c->at_sumsq), votes, held * sizeof(double));
 		memcpy(core_at(c, c->at_finite), votes + held * sizeof(double), held);
 	}
-	if (w.sum != warm_sum(&w, core_at(c, c->at_sumsq), core_at(c, c->at_finite)) || !warm_view_ok(c, &w, view) ||
-	    !warm_record_ok(c, &w) || !warm_step_ok(c, &w))
+	if (w.sum != warm_sum(&w, core_at(c, c->at_sumsq), core_at(c, c->at_finite)) ||
+	    !warm_view_ok(c, &w, view) || !warm_record_ok(c, &w) || !warm_step_ok(c, &w))
 		return false;
 	warm_take(c, &w);
 	c->warm_due = true;

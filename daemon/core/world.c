@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which trainers contribute, and in which order: the coordinator's table of joined trainers and the worlds made from it. Nodes tell
- * of their trainers by JOIN and GONE, which are echoed once they are heard, so that a copy of either changes nothing. A world
- * is made at the start of an attempt: survivors keep their order, joiners follow by (hint, node, session), and hints that are
- * exactly a numbering are the ranks. A lost trainer ends an undecided attempt; one that leaves is taken out between attempts. Who is
- * put out is told so until its node says GONE of it. */
-#include "core/coord.h"
+/* Which trainers contribute, and in which order: the coordinator's table of joined trainers, and
+ * the worlds made of it. Nodes tell of their trainers by JOIN and GONE. Both are echoed once they
+ * are heard, so that a copy of either changes nothing. A world is made at the start of an attempt:
+ * survivors keep their order, joiners follow by (hint, node, session), and hints that are exactly a
+ * numbering are the ranks. A trainer that is lost ends an undecided attempt; one that leaves is
+ * taken out between attempts. A node is told that its trainer is out until it says GONE of it. */
+#include "core/world.h"
 
 #include "core/inner.h"
 
 #include <string.h>
+
+void world_check(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	CHECK(co->trainers_nr <= NR(co->trainer) && co->expelled_nr <= NR(co->expelled));
+	CHECK(!co->undecided || (co->world.size > 0 && co->world.size <= c->conf.max_world));
+}
 
 static struct core_trainer *world_find(struct core *c, uint16_t node, uint64_t session)
 {
@@ -28,7 +37,8 @@ static void world_remove(struct core *c, struct core_trainer *t)
 	*t = co->trainer[--co->trainers_nr];
 }
 
-static void world_echo(struct ctx *x, enum core_op op, const struct core_trainer *t, const char *why)
+static void world_echo(struct ctx *x, enum core_op op, const struct core_trainer *t,
+		       const char *why)
 {
 	struct core *c = x->c;
 	struct core_id id = {.term = c->coord.view.term};
@@ -64,12 +74,14 @@ static bool world_is_out(const struct core *c, uint16_t node, uint64_t session)
 	return false;
 }
 
-static void world_heard(struct core *c, uint16_t node, const uint64_t *session) /* NULL: of all there */
+static void world_heard(struct core *c, uint16_t node,
+			const uint64_t *session) /* NULL: of all there */
 {
 	struct coord *co = &c->coord;
 
 	for (uint32_t i = co->expelled_nr; i-- > 0;) {
-		if (co->expelled[i].node == node && (!session || co->expelled[i].session == *session))
+		if (co->expelled[i].node == node &&
+		    (!session || co->expelled[i].session == *session))
 			co->expelled[i] = co->expelled[--co->expelled_nr];
 	}
 }
@@ -79,8 +91,20 @@ void world_repeat(struct ctx *x)
 	struct core *c = x->c;
 	const char *why = core_text(c, "%s", c->coord.expelled_why);
 
-	for (uint32_t i = 0; i < c->coord.expelled_nr && i < CORE_NODES_MAX; i++) /* the others when these have heard */
+	for (uint32_t i = 0; i < c->coord.expelled_nr && i < CORE_NODES_MAX;
+	     i++) /* the others when these have heard */
 		world_echo(x, CORE_GONE, &c->coord.expelled[i], why);
+}
+
+/* A node says of no more trainers than it has arenas; those that leave are on their way out of
+ * theirs. */
+static bool world_full(const struct core *c, uint16_t node)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < c->coord.trainers_nr; i++)
+		nr += c->coord.trainer[i].node == node && !c->coord.trainer[i].leave;
+	return c->conf.local_world && nr >= c->conf.local_world;
 }
 
 void world_on_join(struct ctx *x, const struct core_msg *m)
@@ -96,7 +120,7 @@ void world_on_join(struct ctx *x, const struct core_msg *m)
 		return;
 	}
 	if (!world_find(c, m->from, t.session)) {
-		if (co->trainers_nr == NR(co->trainer))
+		if (co->trainers_nr == NR(co->trainer) || world_full(c, m->from))
 			return; /* it is repeated until there is room */
 		co->trainer[co->trainers_nr++] = t;
 	}
@@ -105,20 +129,22 @@ void world_on_join(struct ctx *x, const struct core_msg *m)
 
 static bool world_in_attempt(const struct core *c, uint16_t node, uint64_t session)
 {
-	return c->coord.undecided && step_rank(&c->coord.world, node, session) >= 0;
+	return c->coord.undecided && core_rank_of(&c->coord.world, node, session) >= 0;
 }
 
 static void world_lost(struct ctx *x, uint16_t node, uint64_t session, const char *why)
 {
 	struct core *c = x->c;
 	struct core_trainer *t = world_find(c, node, session);
-	int32_t rank = step_rank(&c->coord.world, node, session);
+	int32_t rank = core_rank_of(&c->coord.world, node, session);
 	bool ends = world_in_attempt(c, node, session);
 
 	if (t)
 		world_remove(c, t);
 	if (ends)
-		coord_abort(x, SHARD_WORLD_CHANGED, core_text(c, "%s %s", core_rank_name(c, &c->coord.world, (uint32_t)rank), why));
+		attempt_abort(x, SHARD_WORLD_CHANGED,
+			      core_text(c, "%s %s",
+					core_rank_name(c, &c->coord.world, (uint32_t)rank), why));
 }
 
 void world_on_gone(struct ctx *x, const struct core_msg *m)
@@ -159,7 +185,8 @@ void world_lost_node(struct ctx *x, uint16_t node, const char *why)
 	world_heard(c, node, NULL); /* it tells of its trainers anew, if it comes back */
 	for (uint32_t i = c->coord.trainers_nr; i-- > 0;) {
 		if (c->coord.trainer[i].node == node)
-			world_lost(x, node, c->coord.trainer[i].session, core_text(c, "is lost: %s", why));
+			world_lost(x, node, c->coord.trainer[i].session,
+				   core_text(c, "is lost: %s", why));
 	}
 }
 
@@ -177,9 +204,11 @@ bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const
 	return true;
 }
 
-static bool world_before(const struct core *c, const struct core_trainer *a, const struct core_trainer *b)
+static bool world_before(const struct core *c, const struct core_trainer *a,
+			 const struct core_trainer *b)
 {
-	int32_t ra = step_rank(&c->coord.world, a->node, a->session), rb = step_rank(&c->coord.world, b->node, b->session);
+	int32_t ra = core_rank_of(&c->coord.world, a->node, a->session),
+		rb = core_rank_of(&c->coord.world, b->node, b->session);
 
 	if (ra >= 0 || rb >= 0)
 		return rb < 0 || (ra >= 0 && ra < rb);
@@ -202,7 +231,8 @@ static void world_sort(struct core *c) /* mostly sorted already */
 	}
 }
 
-static bool world_hints(const struct core_trainer *t, uint32_t nr) /* are they exactly 0 .. nr - 1? */
+static bool world_hints(const struct core_trainer *t,
+			uint32_t nr) /* are they exactly 0 .. nr - 1? */
 {
 	uint64_t seen[(CORE_RANKS_MAX + 63) / 64] = {0};
 
@@ -237,7 +267,8 @@ bool world_make(struct core *c, struct core_world *w)
 		const struct core_trainer *t = &co->trainer[i];
 
 		CHECK(!t->leave);
-		w->rank[hints ? (uint32_t)t->hint : i] = (struct core_rank){.session = t->session, .pid = t->pid, .node = t->node};
+		w->rank[hints ? (uint32_t)t->hint : i] =
+			(struct core_rank){.session = t->session, .pid = t->pid, .node = t->node};
 	}
 	return true;
 }

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP beside the loop. libmicrohttpd's thread owns sockets and requests; the loop owns everything that is shown. Between them: one
- * snapshot under a mutex. Happy path: a request finds the snapshot older than a second → asks (uv_async_send) → the loop renders and
- * swaps it → the request is answered with a copy, so a slow reader holds nothing. A request waits at most a second, counted from the
- * first that asked: with a loop that is stuck nobody waits after that. Then the old snapshot will do, unless it is older than
- * stall_ns: 503. Ways to fail: the address is taken (at start), no memory (that connection is closed). */
+/* HTTP beside the loop. libmicrohttpd's thread owns sockets and requests; the loop owns everything
+ * that is shown. Between them: one snapshot under a mutex. Happy path: a request finds the snapshot
+ * older than a second → asks (uv_async_send) → the loop renders and swaps it → the request is
+ * answered with a copy, so a slow reader holds nothing. A request waits at most a second, counted
+ * from the first that asked: with a loop that is stuck nobody waits after that. Then the old
+ * snapshot will do, unless it is older than stall_ns: 503. Ways to fail: the address is taken (at
+ * start), no memory (that connection is closed). */
 #include "obs/http.h"
+#include "obs/metrics.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "obs/page.h"
+#include "page_hash.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -17,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #define HTTP_FRESH_NS    NS_PER_SEC
@@ -89,7 +95,8 @@ void http_close(struct http **hp, void (*closed)(void *arg), void *arg)
 	h->closed = closed;
 	h->closed_arg = arg;
 	pthread_mutex_lock(&h->lock);
-	h->closing = true; /* who waits for this thread is let go, since it will not render while it joins theirs */
+	h->closing = true; /* who waits for this thread is let go, since it will not render while it
+			      joins theirs */
 	pthread_cond_broadcast(&h->made);
 	pthread_mutex_unlock(&h->lock);
 	if (h->mhd != NULL)
@@ -101,7 +108,8 @@ void http_close(struct http **hp, void (*closed)(void *arg), void *arg)
 
 static struct timespec to_timespec(uint64_t ns)
 {
-	return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_SEC), .tv_nsec = (long)(ns % NS_PER_SEC)};
+	return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_SEC),
+				 .tv_nsec = (long)(ns % NS_PER_SEC)};
 }
 
 /* With the lock held: a snapshot to answer from, or a sentence why there is none. */
@@ -129,7 +137,8 @@ static bool snapshot_usable(struct http *h, char *why, size_t bytes)
 	if (h->closing)
 		snprintf(why, bytes, "the daemon stops");
 	else
-		snprintf(why, bytes, "the loop has not answered for %.1f s", (double)(now - h->asked_ns) / NS_PER_SEC);
+		snprintf(why, bytes, "the loop has not answered for %.1f s",
+			 (double)(now - h->asked_ns) / NS_PER_SEC);
 	return false;
 }
 
@@ -164,7 +173,10 @@ enum http_what { HTTP_PAGE, HTTP_METRICS, HTTP_STATUS, HTTP_HEALTH };
 static const struct {
 	const char *path;
 	enum http_what what;
-} paths[] = {{"/", HTTP_PAGE}, {"/metrics", HTTP_METRICS}, {"/status", HTTP_STATUS}, {"/healthz", HTTP_HEALTH}};
+} paths[] = {{"/", HTTP_PAGE},
+	     {"/metrics", HTTP_METRICS},
+	     {"/status", HTTP_STATUS},
+	     {"/healthz", HTTP_HEALTH}};
 
 static void answer_snapshot(struct http *h, enum http_what what, struct http_answer *a)
 {
@@ -191,10 +203,13 @@ static void answer(struct http *h, const char *path, const char *method, struct 
 	for (size_t i = 0; i < NR(paths); i++) {
 		if (strcmp(path, paths[i].path) != 0)
 			continue;
-		if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0) {
+		if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 &&
+		    strcmp(method, MHD_HTTP_METHOD_HEAD) != 0) {
 			say(a, MHD_HTTP_METHOD_NOT_ALLOWED, "GET or HEAD");
 		} else if (paths[i].what == HTTP_PAGE) {
-			*a = (struct http_answer){.code = MHD_HTTP_OK, .type = "text/html; charset=utf-8", .fixed = page_html};
+			*a = (struct http_answer){.code = MHD_HTTP_OK,
+						  .type = "text/html; charset=utf-8",
+						  .fixed = page_html};
 			a->bytes = (size_t)(page_html_end - page_html);
 		} else {
 			answer_snapshot(h, paths[i].what, a);
@@ -212,50 +227,124 @@ static const struct {
 	{"X-Content-Type-Options", "nosniff"},
 	{"Referrer-Policy", "no-referrer"},
 	{"Content-Security-Policy",
-	 "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-	 "img-src data:; frame-ancestors 'none'"},
+	 "default-src 'none'; style-src 'unsafe-inline'; script-src '" PAGE_SCRIPT_HASH
+	 "'; connect-src 'self'; img-src data:; frame-ancestors 'none'"},
 };
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method, const char *version,
-				  const char *upload, size_t *upload_bytes, void **state)
+/* --- whom it answers --- */
+
+/* "name" of "name", "name:port" and "[name]:port"; its length. */
+static size_t host_name(const char *host, const char **name)
 {
-	struct http_answer a = {0};
+	*name = host[0] == '[' ? host + 1 : host;
+	return host[0] == '[' ? strcspn(*name, "]") : strcspn(host, ":");
+}
+
+static bool is_name(const char *name, size_t n, const char *other)
+{
+	return strlen(other) == n && strncasecmp(name, other, n) == 0;
+}
+
+static bool is_numeric(const char *name, size_t n)
+{
+	unsigned char address[sizeof(struct in6_addr)];
+	char text[64];
+
+	if (n >= sizeof(text))
+		return false;
+	memcpy(text, name, n);
+	text[n] = 0;
+	return inet_pton(AF_INET, text, address) == 1 || inet_pton(AF_INET6, text, address) == 1;
+}
+
+/* A page in a browser of this network may ask here by a name that its author made point here: such
+ * names are not known. Numbers cannot be made to point anywhere. The machine's name may be followed
+ * by its domain. */
+static bool known_host(const struct http *h, const char *host)
+{
+	char machine[256] = "";
+	const char *name;
+	size_t n = host_name(host, &name), own;
+
+	if (is_numeric(name, n) || is_name(name, n, "localhost") ||
+	    is_name(name, n, h->conf.at->host))
+		return true;
+	if (gethostname(machine, sizeof(machine) - 1) != 0 || machine[0] == 0)
+		return false;
+	own = strlen(machine);
+	return is_name(name, n, machine) ||
+	       (n > own && name[own] == '.' && strncasecmp(name, machine, own) == 0);
+}
+
+/* What is wrong with a request whatever it asks for; code 0: nothing. */
+static void check_headers(const struct http *h, struct MHD_Connection *c, struct http_answer *a)
+{
+	const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+	const char *coding =
+		MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+
+	if (coding != NULL && strcasecmp(coding, "chunked") != 0)
+		say(a, MHD_HTTP_NOT_IMPLEMENTED,
+		    "of Transfer-Encoding there is chunked, and no other");
+	else if (host != NULL && !known_host(h, host))
+		say(a, MHD_HTTP_MISDIRECTED_REQUEST,
+		    "ask for this daemon by localhost, by an IP address, by the machine's name, or "
+		    "by the host in [daemon] http");
+}
+
+static enum MHD_Result reply(struct MHD_Connection *c, struct http_answer *a)
+{
 	struct MHD_Response *r;
 	enum MHD_Result rc;
 
+	if (a->text == NULL && a->fixed == NULL)
+		return MHD_NO; /* no memory: the connection closes */
+	r = a->fixed != NULL
+		    ? MHD_create_response_from_buffer(a->bytes, (void *)(uintptr_t)a->fixed,
+						      MHD_RESPMEM_PERSISTENT)
+		    : MHD_create_response_from_buffer(a->bytes, a->text, MHD_RESPMEM_MUST_FREE);
+	if (r == NULL) {
+		free(a->text);
+		return MHD_NO;
+	}
+	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, a->type);
+	for (size_t i = 0; i < NR(headers); i++)
+		(void)MHD_add_response_header(r, headers[i].name, headers[i].value);
+	if (a->code == MHD_HTTP_METHOD_NOT_ALLOWED)
+		(void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	rc = MHD_queue_response(c, a->code, r);
+	MHD_destroy_response(r);
+	return rc;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
+				  const char *method, const char *version, const char *upload,
+				  size_t *upload_bytes, void **state)
+{
+	struct http_answer a = {0};
+
 	(void)version, (void)upload;
-	if (*state == NULL) { /* headers are here; answer when the whole request is, so that the connection stays in step */
+	if (*state == NULL) { /* headers are here; answer when the whole request is, so that the
+				 connection stays in step */
 		*state = cls;
-		return MHD_YES;
+		check_headers(cls, c, &a);
+		return a.code != 0 ? reply(c, &a) : MHD_YES;
 	}
 	if (*upload_bytes > 0) { /* nobody wants it */
 		*upload_bytes = 0;
 		return MHD_YES;
 	}
 	answer(cls, url, method, &a);
-	if (a.text == NULL && a.fixed == NULL)
-		return MHD_NO; /* no memory: the connection closes */
-	r = a.fixed != NULL ? MHD_create_response_from_buffer(a.bytes, (void *)(uintptr_t)a.fixed, MHD_RESPMEM_PERSISTENT)
-			    : MHD_create_response_from_buffer(a.bytes, a.text, MHD_RESPMEM_MUST_FREE);
-	if (r == NULL) {
-		free(a.text);
-		return MHD_NO;
-	}
-	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, a.type);
-	for (size_t i = 0; i < NR(headers); i++)
-		(void)MHD_add_response_header(r, headers[i].name, headers[i].value);
-	if (a.code == MHD_HTTP_METHOD_NOT_ALLOWED)
-		(void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-	rc = MHD_queue_response(c, a.code, r);
-	MHD_destroy_response(r);
-	return rc;
+	return reply(c, &a);
 }
 
 /* --- start --- */
 
 static int listen_at(const struct conn_address *at, uint16_t *bound, struct err *e)
 {
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+				 .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+			*found = NULL;
 	struct sockaddr_storage sa;
 	socklen_t bytes = sizeof(sa);
 	char port[8], service[16];
@@ -271,11 +360,13 @@ static int listen_at(const struct conn_address *at, uint16_t *bound, struct err 
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
 	    bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 128) != 0 ||
 	    getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) {
-		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s: choose another address, or off", at->text, strerror(errno));
+		err_set(e, SHARD_SYSTEM, "[daemon] http = %s: %s: choose another address, or off",
+			at->text, strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		fd = -1;
-	} else if (getnameinfo((struct sockaddr *)&sa, bytes, NULL, 0, service, sizeof(service), NI_NUMERICSERV) == 0) {
+	} else if (getnameinfo((struct sockaddr *)&sa, bytes, NULL, 0, service, sizeof(service),
+			       NI_NUMERICSERV) == 0) {
 		*bound = (uint16_t)strtoul(service, NULL, 10);
 	}
 	freeaddrinfo(found);
@@ -306,14 +397,16 @@ enum shard_status http_open(struct http **out, const struct http_conf *conf, str
 	pthread_condattr_destroy(&attr);
 	CHECK(uv_async_init(conf->loop, &h->ask, on_ask) == 0);
 	h->ask.data = h;
-	h->mhd =
-		MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET,
-				 (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-				 HTTP_IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);
+	h->mhd = MHD_start_daemon(
+		MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, NULL, NULL, on_request, h,
+		MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT,
+		HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_S,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);
 	if (h->mhd == NULL) {
 		close(fd);
 		http_close(&h, NULL, NULL);
-		return err_set(e, SHARD_SYSTEM, "[daemon] http = %s: its thread cannot start: %s", conf->at->text, strerror(errno));
+		return err_set(e, SHARD_SYSTEM, "[daemon] http = %s: its thread cannot start: %s",
+			       conf->at->text, strerror(errno));
 	}
 	*out = h;
 	return SHARD_OK;

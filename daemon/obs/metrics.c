@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting, and Prometheus' text format 0.0.4: "name{label="value"} 1". model.c and apply.c count on the loop; scrape.c writes what they
- * counted, also on the loop, when somebody asked. Label values may hold anything: backslash, quote and newline are escaped. Nothing here
- * can fail but the stream that is written to, which its owner checks. */
+/* Counting, and Prometheus' text format 0.0.4: "name{label="value"} 1". model.c and apply.c count
+ * on the loop; scrape.c writes what they counted, also on the loop, when somebody asked. Label
+ * values may hold anything: backslash, quote and newline are escaped. Nothing here can fail but the
+ * stream that is written to, which its owner checks. */
 #include "obs/metrics.h"
 
 #include "base/check.h"
@@ -10,35 +11,10 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define US 1000ull
-#define MS 1000000ull
-#define S  1000000000ull
-
-static const uint64_t bounds[HISTOGRAM_BOUNDS] = {
-	100 * US, 250 * US, 500 * US, 1 * MS,    2500 * US, 5 * MS, 10 * MS, 25 * MS, 50 * MS, 100 * MS,
-	250 * MS, 500 * MS, 1 * S,    2500 * MS, 5 * S,     10 * S, 30 * S,  60 * S,  120 * S, 300 * S,
-};
-
-uint64_t histogram_bound_ns(uint32_t i)
-{
-	CHECK(i < HISTOGRAM_BOUNDS);
-	return bounds[i];
-}
-
-void histogram_add(struct histogram *h, uint64_t ns)
-{
-	uint32_t i = 0;
-
-	while (i < HISTOGRAM_BOUNDS && ns > bounds[i])
-		i++;
-	h->bucket[i]++;
-	h->count++;
-	h->sum_ns += ns;
-}
-
 const char *metrics_skip_name(enum metrics_skip reason)
 {
-	static const char *const names[METRICS_SKIPS] = {[METRICS_SKIP_NONFINITE] = "nonfinite", [METRICS_SKIP_VOTE] = "vote"};
+	static const char *const names[METRICS_SKIPS] = {
+		[METRICS_SKIP_NONFINITE] = "nonfinite", [METRICS_SKIP_VOTE] = "vote"};
 
 	CHECK((unsigned)reason < METRICS_SKIPS);
 	return names[reason];
@@ -46,8 +22,9 @@ const char *metrics_skip_name(enum metrics_skip reason)
 
 void metrics_family(FILE *f, const char *name, enum metrics_type type, const char *help)
 {
-	static const char *const words[] = {
-		[METRICS_COUNTER] = "counter", [METRICS_GAUGE] = "gauge", [METRICS_HISTOGRAM] = "histogram"};
+	static const char *const words[] = {[METRICS_COUNTER] = "counter",
+					    [METRICS_GAUGE] = "gauge",
+					    [METRICS_HISTOGRAM] = "histogram"};
 
 	fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, words[type]);
 }
@@ -65,7 +42,8 @@ static void escaped(FILE *f, const char *text)
 }
 
 /* le: a histogram's bound, in the same braces; NULL: none */
-static void head(FILE *f, const char *name, const char *suffix, const struct metrics_label *labels, const char *le)
+static void head(FILE *f, const char *name, const char *suffix, const struct metrics_label *labels,
+		 const char *le)
 {
 	const char *glue = "{";
 
@@ -100,14 +78,15 @@ void metrics_count(FILE *f, const char *name, const struct metrics_label *labels
 	fprintf(f, "%" PRIu64 "\n", value);
 }
 
-void metrics_histogram(FILE *f, const char *name, const struct metrics_label *labels, const struct histogram *h)
+void metrics_histogram(FILE *f, const char *name, const struct metrics_label *labels,
+		       const struct histogram *h)
 {
 	uint64_t sum = 0;
 	char le[32];
 
 	for (uint32_t i = 0; i <= HISTOGRAM_BOUNDS; i++) {
 		if (i < HISTOGRAM_BOUNDS)
-			snprintf(le, sizeof(le), "%g", (double)bounds[i] / NS_PER_SEC);
+			snprintf(le, sizeof(le), "%g", (double)histogram_bound_ns(i) / NS_PER_SEC);
 		else
 			snprintf(le, sizeof(le), "+Inf");
 		sum += h->bucket[i];

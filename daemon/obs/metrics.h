@@ -1,31 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics.h: counters and histograms as plain fields that the loop updates, and how they are written in Prometheus' text format.
- * Counting allocates nothing and takes no lock: it may happen in every step. */
+/* metrics.h: counters and histograms as plain fields that the loop updates, and how they are
+ * written in Prometheus' text format. Counting allocates nothing and takes no lock: it may happen
+ * in every step. */
 #ifndef SHARD_OBS_METRICS_H
 #define SHARD_OBS_METRICS_H
+
+#include "node/histogram.h"
 
 #include <stdint.h>
 #include <stdio.h>
 
-#define HISTOGRAM_BOUNDS 20
-
-struct histogram {                             /* of times */
-	uint64_t bucket[HISTOGRAM_BOUNDS + 1]; /* not cumulative; the last: beyond every bound */
-	uint64_t count, sum_ns;
-};
-
-void histogram_add(struct histogram *h, uint64_t ns); /* a time equal to a bound is within it */
-uint64_t histogram_bound_ns(uint32_t i);              /* i < HISTOGRAM_BOUNDS, growing */
-
 enum metrics_skip { METRICS_SKIP_NONFINITE, METRICS_SKIP_VOTE, METRICS_SKIPS };
 const char *metrics_skip_name(enum metrics_skip reason);
 
-#define METRICS_RANKS 64 /* per node, as GATHER_LOCAL_MAX */
+#define METRICS_RANKS 64 /* per node, as CONTRIB_LOCAL_MAX */
 
 struct metrics_model { /* of one model on this node, since the daemon started */
 	struct histogram step, wait, reduce, apply;
 	uint64_t applied, skipped[METRICS_SKIPS];
-	uint64_t contrib_in_bytes, image_in_bytes;
+	uint64_t contrib_in_bytes;
 	/* the last step decided */
 	uint64_t step_ns, wait_ns;
 	uint32_t ranks_nr;
@@ -44,7 +37,9 @@ struct metrics_label {
 /* HELP and TYPE, once before the samples of a family. */
 void metrics_family(FILE *f, const char *name, enum metrics_type type, const char *help);
 void metrics_sample(FILE *f, const char *name, const struct metrics_label *labels, double value);
-void metrics_count(FILE *f, const char *name, const struct metrics_label *labels, uint64_t value); /* every digit of it */
-void metrics_histogram(FILE *f, const char *name, const struct metrics_label *labels, const struct histogram *h);
+void metrics_count(FILE *f, const char *name, const struct metrics_label *labels,
+		   uint64_t value); /* every digit of it */
+void metrics_histogram(FILE *f, const char *name, const struct metrics_label *labels,
+		       const struct histogram *h);
 
 #endif

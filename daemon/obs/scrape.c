@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's state as Prometheus metrics and as a word on its health; status.c has the JSON. http.c asks, on the loop, at most once a
- * second; model.c counts. Each node tells of itself: its links, its models, its local ranks; a cluster's picture is the sum over
- * nodes. Names end in their unit; counters in _total. No memory: the text is missing and that request fails. */
+/* The daemon's state as Prometheus metrics and as a word on its health; status.c has the JSON.
+ * http.c asks, on the loop, at most once a second; model.c counts. Each node tells of itself: its
+ * links, its models, its local ranks; a cluster's picture is the sum over nodes. Names end in their
+ * unit; counters in _total. No memory: the text is missing and that request fails. */
 #include "obs/scrape.h"
+#include "base/check.h"
+#include "ckpt/ckpt.h"
 
 #include "base/clock.h"
-#include "model.h"
-#include "park.h"
+#include "model/model.h"
+#include "model/watch.h"
+#include "warm/warm.h"
 #include "obs/metrics.h"
 #include "obs/status.h"
-#include "peer.h"
-#include "session.h"
+#include "link/peer.h"
+#include "link/session.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,21 +30,23 @@ static double seconds(uint64_t ns)
 
 /* --- counting --- */
 
-void scrape_decided(struct model *m, const struct record *r)
+static void scrape_decided(struct model *m, const struct record *r)
 {
-	struct metrics_model *x = &m->metrics;
-	const struct gather *g = &m->gather;
+	struct metrics_model *x = m->metrics;
+	const struct contrib *g = &m->contrib;
 	uint64_t now = clock_ns(), first = UINT64_MAX;
 
+	CHECK(m->metrics != NULL);
 	if (r->outcome == RECORD_APPLIED)
 		x->applied++;
 	else if (r->outcome == RECORD_NONFINITE || r->outcome == RECORD_SKIP)
-		x->skipped[r->outcome == RECORD_SKIP ? METRICS_SKIP_VOTE : METRICS_SKIP_NONFINITE]++;
+		x->skipped[r->outcome == RECORD_SKIP ? METRICS_SKIP_VOTE
+						     : METRICS_SKIP_NONFINITE]++;
 	x->contrib_in_bytes += m->contrib_in.bytes;
 	x->ranks_nr = 0;
-	if (core_id_cmp(&r->id, &m->id_now) != 0 || m->began_ns == 0)
+	if (core_id_cmp(&r->id, &m->attempt.id) != 0 || m->attempt.began_ns == 0)
 		return; /* decided in another view: this attempt's times are not its */
-	histogram_add(&x->step, x->step_ns = now - m->began_ns);
+	histogram_add(&x->step, x->step_ns = now - m->attempt.began_ns);
 	histogram_add(&x->reduce, g->reduce_ns);
 	for (uint32_t i = 0; i < g->local_nr; i++)
 		if (g->local[i].pushed_ns != 0 && g->local[i].pushed_ns < first)
@@ -50,8 +56,37 @@ void scrape_decided(struct model *m, const struct record *r)
 	histogram_add(&x->wait, x->wait_ns = now - first);
 	for (uint32_t i = 0; i < g->local_nr && i < METRICS_RANKS; i++)
 		if (g->local[i].pushed_ns != 0)
-			x->rank[x->ranks_nr++] = (struct metrics_rank){g->local[i].rank, g->local[i].pushed_ns - first};
+			x->rank[x->ranks_nr++] = (struct metrics_rank){
+				g->local[i].rank, g->local[i].pushed_ns - first};
 }
+
+static void scrape_applied(struct model *m)
+{
+	if (m->record.outcome == RECORD_APPLIED)
+		histogram_add(&m->metrics->apply, m->img.apply_ns);
+}
+
+static enum shard_status scrape_made(struct model *m, struct err *e)
+{
+	CHECK(m->metrics == NULL);
+	m->metrics = calloc(1, sizeof(*m->metrics));
+	return m->metrics != NULL
+		       ? SHARD_OK
+		       : err_set(e, SHARD_SYSTEM, "no memory for the figures of a model");
+}
+
+static void scrape_going(struct model *m)
+{
+	free(m->metrics);
+	m->metrics = NULL;
+}
+
+const struct model_watch scrape_watch = {
+	.made = scrape_made,
+	.decided = scrape_decided,
+	.applied = scrape_applied,
+	.going = scrape_going,
+};
 
 /* --- the server --- */
 
@@ -73,16 +108,19 @@ static void process_metrics(FILE *f)
 	struct rusage u;
 
 	getrusage(RUSAGE_SELF, &u);
-	metrics_family(f, "process_cpu_seconds_total", METRICS_COUNTER, "User and system time of the daemon, all threads.");
+	metrics_family(f, "process_cpu_seconds_total", METRICS_COUNTER,
+		       "User and system time of the daemon, all threads.");
 	metrics_sample(f, "process_cpu_seconds_total", NULL,
-		       (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6);
-	metrics_family(f, "process_resident_memory_bytes", METRICS_GAUGE, "Resident memory of the daemon.");
+		       (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+			       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6);
+	metrics_family(f, "process_resident_memory_bytes", METRICS_GAUGE,
+		       "Resident memory of the daemon.");
 	metrics_count(f, "process_resident_memory_bytes", NULL, resident_bytes());
 }
 
 void scrape_peer_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
 {
-	rail_bytes(p, in, out);
+	rdma_link_bytes(p, in, out);
 	*in += p->past_in_bytes;
 	*out += p->past_out_bytes;
 	for (uint32_t i = 0; i < p->conns_nr; i++) {
@@ -115,6 +153,7 @@ static void sample_bytes(FILE *f, const char *name, const struct server *s, uint
 {
 	uint64_t in, out;
 
+	CHECK(n < s->nodes_nr && n != s->self);
 	scrape_peer_bytes(s->peer[n], &in, &out);
 	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "in"}), in);
 	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "out"}), out);
@@ -123,10 +162,13 @@ static void sample_bytes(FILE *f, const char *name, const struct server *s, uint
 static void sample_transport(FILE *f, const char *name, const struct server *s, uint16_t n)
 {
 	const char *why;
-	bool rdma = s->peer[n]->up && rail_carries(s->peer[n], &why);
+	bool rdma = s->peer[n]->up && rdma_link_carries(s->peer[n], &why);
 
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "rdma"}), rdma);
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "tcp"}), s->peer[n]->up && !rdma);
+	CHECK(n < s->nodes_nr && n != s->self);
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "rdma"}),
+		      rdma);
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "tcp"}),
+		      s->peer[n]->up && !rdma);
 }
 
 static void sample_tensor_bytes(FILE *f, const char *name, const struct server *s, uint16_t n)
@@ -134,19 +176,23 @@ static void sample_tensor_bytes(FILE *f, const char *name, const struct server *
 	static const char *const transports[] = {"rdma", "tcp"};
 	uint64_t in[2], out[2];
 
-	rail_bytes(s->peer[n], &in[0], &out[0]);
+	rdma_link_bytes(s->peer[n], &in[0], &out[0]);
 	peer_tensor_bytes(s->peer[n], &in[1], &out[1]);
 	for (int i = 0; i < 2; i++) {
-		metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]}, {"direction", "in"}),
+		metrics_count(f, name,
+			      LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]},
+				     {"direction", "in"}),
 			      in[i]);
-		metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]}, {"direction", "out"}),
+		metrics_count(f, name,
+			      LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]},
+				     {"direction", "out"}),
 			      out[i]);
 	}
 }
 
 static void sample_rdma_failures(FILE *f, const char *name, const struct server *s, uint16_t n)
 {
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->rail.failures);
+	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->rdma.failures);
 }
 
 /* Whatever was not a link: trainers and tools. */
@@ -178,42 +224,60 @@ static void server_metrics(FILE *f, const struct server *s)
 
 	metrics_family(f, "shardd_build_info", METRICS_GAUGE, "Always 1; labels say what runs.");
 	metrics_count(f, "shardd_build_info",
-		      LABELS({"release", SHARD_RELEASE}, {"isa", isa_name(s->isa)}, {"node", server_node_name(s, s->self)}), 1);
+		      LABELS({"release", SHARD_RELEASE}, {"isa", isa_name(s->isa)},
+			     {"node", server_node_name(s, s->self)}),
+		      1);
 	metrics_family(f, "shardd_uptime_seconds", METRICS_GAUGE, "Time since the daemon started.");
 	metrics_sample(f, "shardd_uptime_seconds", NULL, seconds(clock_ns() - s->started_ns));
-	gauge(f, "shardd_incarnation", "Number of the start that began without memory.", s->incarnation);
+	gauge(f, "shardd_incarnation", "Number of the start that began without memory.",
+	      s->incarnation);
 	gauge(f, "shardd_starts", "Starts of this node, ever.", s->start);
-	gauge(f, "shardd_warm_starts", "Starts since shardd_incarnation that took up the models of the one before.",
-	      s->park != NULL ? park_warm_starts(s->park) : 0);
-	gauge(f, "shardd_parked_bytes", "Memory that outlives this process.", s->park != NULL ? park_bytes(s->park) : 0);
-	gauge(f, "shardd_coordinator", "1 on the node that coordinates.", s->self == s->coordinator);
-	gauge(f, "shardd_budget_bytes", "Memory that models may take on this node.", s->budget.total);
-	gauge(f, "shardd_budget_used_bytes", "Memory that models have reserved on this node.", s->budget.used);
+	gauge(f, "shardd_warm_starts",
+	      "Starts since shardd_incarnation that took up the models of the one before.",
+	      s->warm != NULL ? warm_counted(s->warm) : 0);
+	gauge(f, "shardd_parked_bytes", "Memory that outlives this process.",
+	      s->warm != NULL ? warm_bytes(s->warm) : 0);
+	gauge(f, "shardd_coordinator", "1 on the node that coordinates.",
+	      s->self == s->coordinator);
+	gauge(f, "shardd_budget_bytes", "Memory that models may take on this node.",
+	      s->budget.total);
+	gauge(f, "shardd_budget_used_bytes",
+	      "Memory that models and queues have reserved on this node.", s->budget.used);
 	metrics_family(f, "shardd_connections", METRICS_GAUGE,
 		       "Accepted connections of trainers, tools and who has not said HELLO yet.");
 	metrics_count(f, "shardd_connections", LABELS({"state", "greeted"}), s->sessions_nr);
-	metrics_count(f, "shardd_connections", LABELS({"state", "greeting"}), s->greetings_nr);
+	metrics_count(f, "shardd_connections", LABELS({"state", "greeting"}), s->openings_nr);
 	status_counts(s, &refused, &copied);
-	metrics_family(f, "shardd_refused_frames_total", METRICS_COUNTER, "Frames refused: header, sum or legality.");
+	metrics_family(f, "shardd_refused_frames_total", METRICS_COUNTER,
+		       "Frames refused: header, sum or legality.");
 	metrics_count(f, "shardd_refused_frames_total", NULL, refused);
-	metrics_family(f, "shardd_auth_refused_total", METRICS_COUNTER,
-		       "Connections whose other end did not prove that it knows the cluster's secret.");
+	metrics_family(f, "shardd_queued_bytes", METRICS_GAUGE,
+		       "Bytes in memory that wait to be taken by trainers, "
+		       "tools and nodes.");
+	metrics_count(f, "shardd_queued_bytes", NULL, s->queued.bytes);
+	metrics_family(
+		f, "shardd_auth_refused_total", METRICS_COUNTER,
+		"Connections whose other end did not prove that it knows the cluster's secret.");
 	metrics_count(f, "shardd_auth_refused_total", NULL, s->auth_refused);
 	metrics_family(f, "shardd_copied_bytes_total", METRICS_COUNTER,
-		       "Tensor bytes that had to be copied on the way; 0 is right.");
+		       "Tensor bytes copied once more on the way: of weights written or read, "
+		       "never of a step.");
 	metrics_count(f, "shardd_copied_bytes_total", NULL, copied);
 	session_bytes(s, &in, &out);
 	metrics_family(f, "shardd_trainer_bytes_total", METRICS_COUNTER,
 		       "Bytes from and to trainers and tools over sockets, not shared memory.");
 	metrics_count(f, "shardd_trainer_bytes_total", LABELS({"direction", "in"}), in);
 	metrics_count(f, "shardd_trainer_bytes_total", LABELS({"direction", "out"}), out);
-	metrics_family(f, "shardd_peer_bytes_total", METRICS_COUNTER, "Bytes from and to each other node, by any transport.");
+	metrics_family(f, "shardd_peer_bytes_total", METRICS_COUNTER,
+		       "Bytes from and to each other node, by any transport.");
 	each_peer(f, s, "shardd_peer_bytes_total", sample_bytes);
 	metrics_family(f, "shardd_link_up", METRICS_GAUGE, "1: the link to that node is up.");
 	each_peer(f, s, "shardd_link_up", sample_link);
-	metrics_family(f, "shardd_link_downs_total", METRICS_COUNTER, "Times that the link to that node was lost.");
+	metrics_family(f, "shardd_link_downs_total", METRICS_COUNTER,
+		       "Times that the link to that node was lost.");
 	each_peer(f, s, "shardd_link_downs_total", sample_downs);
-	metrics_family(f, "shardd_transport", METRICS_GAUGE, "1 for what carries tensors from and to that node.");
+	metrics_family(f, "shardd_transport", METRICS_GAUGE,
+		       "1 for what carries tensors from and to that node.");
 	each_peer(f, s, "shardd_transport", sample_transport);
 	metrics_family(f, "shardd_tensor_bytes_total", METRICS_COUNTER,
 		       "Tensor bytes from and to each other node, by what carried them.");
@@ -233,20 +297,20 @@ struct family {
 };
 
 #define MODEL(m) LABELS({"model", (m)->name})
-#define COUNT(fn, value)                                                                                                           \
-	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
-	{                                                                                                                          \
-		metrics_count(f, name, MODEL(m), (value));                                                                         \
+#define COUNT(fn, value)                                                                           \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		metrics_count(f, name, MODEL(m), (value));                                         \
 	}
-#define NUMBER(fn, value)                                                                                                          \
-	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
-	{                                                                                                                          \
-		metrics_sample(f, name, MODEL(m), (value));                                                                        \
+#define NUMBER(fn, value)                                                                          \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		metrics_sample(f, name, MODEL(m), (value));                                        \
 	}
-#define TIMES(fn, field)                                                                                                           \
-	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
-	{                                                                                                                          \
-		metrics_histogram(f, name, MODEL(m), &m->metrics.field);                                                           \
+#define TIMES(fn, field)                                                                           \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		metrics_histogram(f, name, MODEL(m), &m->metrics->field);                          \
 	}
 
 TIMES(step_times, step)
@@ -255,37 +319,41 @@ TIMES(reduce_times, reduce)
 TIMES(apply_times, apply)
 COUNT(step_number, m->step)
 COUNT(generation, m->generation)
-COUNT(applied, m->metrics.applied)
+COUNT(applied, m->metrics->applied)
 COUNT(attempts_ended, m->attempts_ended)
-COUNT(kept, m->kept_total)
-COUNT(contrib_in, m->metrics.contrib_in_bytes)
-COUNT(image_in, m->metrics.image_in_bytes + m->image_in.bytes)
+COUNT(kept, m->img.kept)
+COUNT(contrib_in, m->metrics->contrib_in_bytes)
+COUNT(image_in, m->image_in.total)
 COUNT(diverged, m->record.diverged)
 NUMBER(loss_scale, m->record.scaler.scale)
 NUMBER(grad_norm, m->record.grad_norm)
 NUMBER(clip_factor, m->record.clip_factor)
 NUMBER(learning_rate, m->record.lr)
-NUMBER(attempt_age, m->attempt_on ? seconds(clock_ns() - m->began_ns) : 0)
+NUMBER(attempt_age, m->attempt.on ? seconds(clock_ns() - m->attempt.began_ns) : 0)
 
 static void skipped(FILE *f, const char *name, const struct model *m)
 {
 	for (enum metrics_skip i = 0; i < METRICS_SKIPS; i++)
-		metrics_count(f, name, LABELS({"model", m->name}, {"reason", metrics_skip_name(i)}), m->metrics.skipped[i]);
+		metrics_count(f, name, LABELS({"model", m->name}, {"reason", metrics_skip_name(i)}),
+			      m->metrics->skipped[i]);
 }
 
 static void state(FILE *f, const char *name, const struct model *m)
 {
-	static const char *const states[] = {"defining", "unsealed", "recovering", "open", "paused", "lost", "restoring"};
+	static const char *const states[] = {"defining", "unsealed", "recovering", "resuming",
+					     "open",     "paused",   "lost",       "restoring"};
 	const char *now = status_model_state(m);
 
 	for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
-		metrics_count(f, name, LABELS({"model", m->name}, {"state", states[i]}), strcmp(states[i], now) == 0);
+		metrics_count(f, name, LABELS({"model", m->name}, {"state", states[i]}),
+			      strcmp(states[i], now) == 0);
 }
 
 static void memory(FILE *f, const char *name, const struct model *m)
 {
 	for (enum budget_item i = 0; i < BUDGET_ITEMS; i++)
-		metrics_count(f, name, LABELS({"model", m->name}, {"item", budget_item_name(i)}), m->need.bytes[i]);
+		metrics_count(f, name, LABELS({"model", m->name}, {"item", budget_item_name(i)}),
+			      m->need.bytes[i]);
 }
 
 static void chunks(FILE *f, const char *name, const struct model *m)
@@ -293,31 +361,34 @@ static void chunks(FILE *f, const char *name, const struct model *m)
 	uint64_t nr[CONFIG_NODES_MAX] = {0}; /* one pass: there may be many chunks and many nodes */
 
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		nr[m->owner[c]]++;
+		nr[place_primary(&m->place, c)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
-		metrics_count(f, name, LABELS({"model", m->name}, {"owner", server_node_name(m->server, n)}), nr[n]);
+		metrics_count(f, name,
+			      LABELS({"model", m->name}, {"owner", server_node_name(m->server, n)}),
+			      nr[n]);
 }
 
 static void ranks(FILE *f, const char *name, const struct model *m,
-		  uint64_t (*value)(const struct model *m, const struct gather_rank *g))
+		  uint64_t (*value)(const struct model *m, const struct contrib_rank *g))
 {
-	for (uint32_t i = 0; m->attempt_on && i < m->gather.local_nr; i++) {
-		const struct gather_rank *g = &m->gather.local[i];
+	for (uint32_t i = 0; m->attempt.on && i < m->contrib.local_nr; i++) {
+		const struct contrib_rank *g = &m->contrib.local[i];
 		char rank[16], pid[16];
 
 		snprintf(rank, sizeof(rank), "%u", g->rank);
-		snprintf(pid, sizeof(pid), "%u", m->world.rank[g->rank].pid);
-		metrics_count(f, name, LABELS({"model", m->name}, {"rank", rank}, {"pid", pid}), value(m, g));
+		snprintf(pid, sizeof(pid), "%u", m->attempt.world.rank[g->rank].pid);
+		metrics_count(f, name, LABELS({"model", m->name}, {"rank", rank}, {"pid", pid}),
+			      value(m, g));
 	}
 }
 
-static uint64_t not_ready(const struct model *m, const struct gather_rank *g)
+static uint64_t not_ready(const struct model *m, const struct contrib_rank *g)
 {
 	(void)m;
 	return !g->ready;
 }
 
-static uint64_t chunks_missing(const struct model *m, const struct gather_rank *g)
+static uint64_t chunks_missing(const struct model *m, const struct contrib_rank *g)
 {
 	return m->layout->chunks_nr - g->chunks_pushed;
 }
@@ -334,67 +405,88 @@ static void missing(FILE *f, const char *name, const struct model *m)
 
 static void lag(FILE *f, const char *name, const struct model *m)
 {
-	for (uint32_t i = 0; i < m->metrics.ranks_nr; i++) {
+	for (uint32_t i = 0; i < m->metrics->ranks_nr; i++) {
 		char rank[16];
 
-		snprintf(rank, sizeof(rank), "%u", m->metrics.rank[i].rank);
-		metrics_sample(f, name, LABELS({"model", m->name}, {"rank", rank}), seconds(m->metrics.rank[i].lag_ns));
+		snprintf(rank, sizeof(rank), "%u", m->metrics->rank[i].rank);
+		metrics_sample(f, name, LABELS({"model", m->name}, {"rank", rank}),
+			       seconds(m->metrics->rank[i].lag_ns));
 	}
 }
 
 /* The coordinator's: of a model that was never saved there are no figures but the failures. */
-#define CHECKPOINT(fn, when, value)                                                                                                \
-	static void fn(FILE *f, const char *name, const struct model *m)                                                           \
-	{                                                                                                                          \
-		if (m->server->self == m->server->coordinator && (when))                                                           \
-			metrics_sample(f, name, MODEL(m), (value));                                                                \
+#define CHECKPOINT(fn, when, value)                                                                \
+	static void fn(FILE *f, const char *name, const struct model *m)                           \
+	{                                                                                          \
+		if (m->server->self == m->server->coordinator && (when))                           \
+			metrics_sample(f, name, MODEL(m), (value));                                \
 	}
 
-CHECKPOINT(checkpoint_age, m->ckpt.last.path[0] != 0, ckpt_age(m))
-CHECKPOINT(checkpoint_step, true, (double)m->ckpt.last.step)
-CHECKPOINT(checkpoint_bytes, m->ckpt.last.path[0] != 0, (double)m->ckpt.last.bytes)
-CHECKPOINT(checkpoint_write, m->ckpt.last.path[0] != 0, seconds(m->ckpt.last.write_ns))
-CHECKPOINT(checkpoint_hold, m->ckpt.last.path[0] != 0, seconds(m->ckpt.last.hold_ns))
-CHECKPOINT(checkpoint_failures, true, (double)m->ckpt.failures)
+CHECKPOINT(checkpoint_age, m->ckpt->last.path[0] != 0, ckpt_age(m))
+CHECKPOINT(checkpoint_step, true, (double)m->ckpt->last.step)
+CHECKPOINT(checkpoint_bytes, m->ckpt->last.path[0] != 0, (double)m->ckpt->last.bytes)
+CHECKPOINT(checkpoint_write, m->ckpt->last.path[0] != 0, seconds(m->ckpt->last.write_ns))
+CHECKPOINT(checkpoint_hold, m->ckpt->last.path[0] != 0, seconds(m->ckpt->last.hold_ns))
+CHECKPOINT(checkpoint_failures, true, (double)m->ckpt->failures)
 CHECKPOINT(checkpoint_every, true, (double)m->set.checkpoint_every)
 
 static const struct family families[] = {
 	{"shardd_model_state", METRICS_GAUGE, "1 for the state that the model is in.", state},
-	{"shardd_model_memory_bytes", METRICS_GAUGE, "Memory reserved for the model on this node.", memory},
-	{"shardd_model_chunks", METRICS_GAUGE, "Chunks of the model by the node that owns them.", chunks},
-	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.", generation},
+	{"shardd_model_memory_bytes", METRICS_GAUGE, "Memory reserved for the model on this node.",
+	 memory},
+	{"shardd_model_chunks", METRICS_GAUGE, "Chunks of the model by the node that owns them.",
+	 chunks},
+	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.",
+	 generation},
 	{"shardd_step", METRICS_GAUGE, "Last step that was decided.", step_number},
 	{"shardd_steps_applied_total", METRICS_COUNTER, "Steps that changed weights.", applied},
-	{"shardd_steps_skipped_total", METRICS_COUNTER, "Steps that changed nothing, by reason.", skipped},
-	{"shardd_attempts_ended_total", METRICS_COUNTER, "Attempts that ended without a decision.", attempts_ended},
-	{"shardd_step_seconds", METRICS_HISTOGRAM, "From the begin of a step's attempt to its decision.", step_times},
-	{"shardd_wait_seconds", METRICS_HISTOGRAM, "From the first local rank that had pushed everything to the decision.",
-	 wait_times},
-	{"shardd_reduce_seconds", METRICS_HISTOGRAM, "From the first sum of gradients on this node to the last.", reduce_times},
-	{"shardd_apply_seconds", METRICS_HISTOGRAM, "From the decision until every chunk here is updated and sent.", apply_times},
+	{"shardd_steps_skipped_total", METRICS_COUNTER, "Steps that changed nothing, by reason.",
+	 skipped},
+	{"shardd_attempts_ended_total", METRICS_COUNTER, "Attempts that ended without a decision.",
+	 attempts_ended},
+	{"shardd_step_seconds", METRICS_HISTOGRAM,
+	 "From the begin of a step's attempt to its decision.", step_times},
+	{"shardd_wait_seconds", METRICS_HISTOGRAM,
+	 "From the first local rank that had pushed everything to the decision.", wait_times},
+	{"shardd_reduce_seconds", METRICS_HISTOGRAM,
+	 "From the first sum of gradients on this node to the last.", reduce_times},
+	{"shardd_apply_seconds", METRICS_HISTOGRAM,
+	 "From the decision until every chunk here is updated and sent.", apply_times},
 	{"shardd_attempt_age_seconds", METRICS_GAUGE, "Age of the attempt in hand.", attempt_age},
-	{"shardd_waiting_for", METRICS_GAUGE, "1: the attempt in hand waits for this local rank.", waiting_for},
-	{"shardd_waiting_chunks", METRICS_GAUGE, "Chunks that this local rank has not pushed yet.", missing},
-	{"shardd_rank_lag_seconds", METRICS_GAUGE, "In the last step: last chunk of this rank after that of the first local rank.",
-	 lag},
-	{"shardd_contribution_received_bytes_total", METRICS_COUNTER, "Gradient bytes that came from other nodes.", contrib_in},
-	{"shardd_image_received_bytes_total", METRICS_COUNTER, "Parameter bytes that came from other nodes.", image_in},
-	{"shardd_grad_norm", METRICS_GAUGE, "Norm of the last gradient, unscaled, before the clip.", grad_norm},
-	{"shardd_clip_factor", METRICS_GAUGE, "What the last gradient was multiplied with by the clip; 1: not clipped.",
-	 clip_factor},
+	{"shardd_waiting_for", METRICS_GAUGE, "1: the attempt in hand waits for this local rank.",
+	 waiting_for},
+	{"shardd_waiting_chunks", METRICS_GAUGE, "Chunks that this local rank has not pushed yet.",
+	 missing},
+	{"shardd_rank_lag_seconds", METRICS_GAUGE,
+	 "In the last step: last chunk of this rank after that of the first local rank.", lag},
+	{"shardd_contribution_received_bytes_total", METRICS_COUNTER,
+	 "Gradient bytes that came from other nodes.", contrib_in},
+	{"shardd_image_received_bytes_total", METRICS_COUNTER,
+	 "Parameter bytes that came from other nodes.", image_in},
+	{"shardd_grad_norm", METRICS_GAUGE, "Norm of the last gradient, unscaled, before the clip.",
+	 grad_norm},
+	{"shardd_clip_factor", METRICS_GAUGE,
+	 "What the last gradient was multiplied with by the clip; 1: not clipped.", clip_factor},
 	{"shardd_learning_rate", METRICS_GAUGE, "Learning rate of the last step.", learning_rate},
 	{"shardd_loss_scale", METRICS_GAUGE, "Loss scale of the next step.", loss_scale},
-	{"shardd_diverged", METRICS_GAUGE, "1: too many skipped steps or a scale at its floor; the model is paused.", diverged},
-	{"shardd_kept_elements_total", METRICS_COUNTER, "Elements kept because their new value was not finite.", kept},
-	{"shardd_checkpoint_age_seconds", METRICS_GAUGE, "Since the newest checkpoint was written.", checkpoint_age},
-	{"shardd_checkpoint_last_step", METRICS_GAUGE, "Step of the newest checkpoint; 0: none.", checkpoint_step},
-	{"shardd_checkpoint_bytes", METRICS_GAUGE, "Size of the newest checkpoint.", checkpoint_bytes},
-	{"shardd_checkpoint_write_seconds", METRICS_GAUGE, "What writing the newest checkpoint took, from hold to rename.",
-	 checkpoint_write},
-	{"shardd_checkpoint_hold_seconds", METRICS_GAUGE, "How long no step was decided for the newest checkpoint.",
-	 checkpoint_hold},
-	{"shardd_checkpoint_failures_total", METRICS_COUNTER, "Saves and restores that failed.", checkpoint_failures},
-	{"shardd_checkpoint_every_steps", METRICS_GAUGE, "checkpoint_every; 0: only when asked.", checkpoint_every},
+	{"shardd_diverged", METRICS_GAUGE,
+	 "1: too many skipped steps or a scale at its floor; the model is paused.", diverged},
+	{"shardd_kept_elements_total", METRICS_COUNTER,
+	 "Elements kept because their new value was not finite.", kept},
+	{"shardd_checkpoint_age_seconds", METRICS_GAUGE, "Since the newest checkpoint was written.",
+	 checkpoint_age},
+	{"shardd_checkpoint_last_step", METRICS_GAUGE, "Step of the newest checkpoint; 0: none.",
+	 checkpoint_step},
+	{"shardd_checkpoint_bytes", METRICS_GAUGE, "Size of the newest checkpoint.",
+	 checkpoint_bytes},
+	{"shardd_checkpoint_write_seconds", METRICS_GAUGE,
+	 "What writing the newest checkpoint took, from hold to rename.", checkpoint_write},
+	{"shardd_checkpoint_hold_seconds", METRICS_GAUGE,
+	 "How long no step was decided for the newest checkpoint.", checkpoint_hold},
+	{"shardd_checkpoint_failures_total", METRICS_COUNTER, "Saves and restores that failed.",
+	 checkpoint_failures},
+	{"shardd_checkpoint_every_steps", METRICS_GAUGE, "checkpoint_every; 0: only when asked.",
+	 checkpoint_every},
 };
 
 static void model_metrics(FILE *f, const struct server *s)
@@ -416,7 +508,8 @@ static void ill(FILE *f, const struct server *s)
 {
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL && !s->peer[n]->up)
-			fprintf(f, "node %s is down: %s\n", server_node_name(s, n), s->peer[n]->why);
+			fprintf(f, "node %s is down: %s\n", server_node_name(s, n),
+				s->peer[n]->why);
 	list_each(it, (struct list *)(uintptr_t)&s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
@@ -452,6 +545,6 @@ static void all_metrics(FILE *f, const struct server *s)
 void scrape_render(void *server, struct http_snapshot *out)
 {
 	out->metrics = written(all_metrics, server);
-	out->status = status_json(server);
+	out->status = status_json(server, NULL); /* HTTP does not say who asks */
 	out->ill = written(ill, server);
 }

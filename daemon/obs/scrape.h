@@ -3,17 +3,17 @@
 #ifndef SHARD_OBS_SCRAPE_H
 #define SHARD_OBS_SCRAPE_H
 
-#include "core/core.h"
 #include "obs/http.h"
 
 struct server;
-struct model;
+struct model_watch;
 struct peer;
-struct record;
 
 void scrape_render(void *server, struct http_snapshot *out); /* http_conf.render */
-/* A step is decided on this node: counts it, with the times of the attempt in hand if it is that one. */
-void scrape_decided(struct model *m, const struct record *r);
-void scrape_peer_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* since the start, over all its connections */
+/* A step is decided on this node: counts it, with the times of the attempt in hand if it is that
+ * one. */
+extern const struct model_watch scrape_watch;
+void scrape_peer_bytes(const struct peer *p, uint64_t *in,
+		       uint64_t *out); /* since the start, over all its connections */
 
 #endif

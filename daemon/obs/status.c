@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's state as JSON, and who is waited for as a sentence. session.c asks, on the loop; nothing here changes anything. A node
- * knows its own links, its models and, by the coordinator's word, whom the attempt waits for. */
+/* The daemon's state as JSON, and who is waited for as a sentence. session.c asks, on the loop;
+ * nothing here changes anything. A node knows its own links, its models and, by the coordinator's
+ * word, whom the attempt waits for. */
 #include "obs/status.h"
+#include "obs/metrics.h"
+#include "ckpt/ckpt.h"
 
+#include "base/check.h"
+#include "control/access.h"
+#include "data/apply.h"
 #include "base/clock.h"
-#include "model.h"
-#include "park.h"
+#include "model/lost.h"
+#include "model/model.h"
+#include "model/writer.h"
+#include "warm/warm.h"
 #include "obs/scrape.h"
-#include "peer.h"
-#include "session.h"
+#include "link/peer.h"
+#include "data/trainer.h"
+#include "link/session.h"
 #include "wire/dtype.h"
 
 #include <jansson.h>
@@ -28,13 +37,14 @@ static void transport_json(json_t *o, const struct peer *p)
 	uint64_t in, out;
 	const char *why;
 
-	rail_bytes(p, &in, &out);
-	json_object_set_new(o, "transport", json_string(rail_carries(p, &why) ? "rdma" : "tcp"));
+	rdma_link_bytes(p, &in, &out);
+	json_object_set_new(o, "transport",
+			    json_string(rdma_link_carries(p, &why) ? "rdma" : "tcp"));
 	if (why != NULL)
 		json_object_set_new(o, "tcp_why", json_string(why));
 	json_object_set_new(o, "rdma_in_bytes", json_integer((json_int_t)in));
 	json_object_set_new(o, "rdma_out_bytes", json_integer((json_int_t)out));
-	json_object_set_new(o, "rdma_failures", json_integer((json_int_t)p->rail.failures));
+	json_object_set_new(o, "rdma_failures", json_integer((json_int_t)p->rdma.failures));
 }
 
 static json_t *nodes_json(const struct server *s)
@@ -43,14 +53,15 @@ static json_t *nodes_json(const struct server *s)
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
-		json_t *o = json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", server_node_name(s, n), "address",
-				      s->conf->node_list[n].address.text, "state",
-				      p == NULL ? "self"
-				      : p->up   ? "up"
-						: "down",
-				      "coordinator", n == s->coordinator, "incarnation",
-				      (json_int_t)(p == NULL ? s->incarnation : p->incarnation), "since_s",
-				      seconds(p == NULL ? s->started_ns : p->since_ns));
+		json_t *o =
+			json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", server_node_name(s, n),
+				  "address", s->conf->node_list[n].address.text, "state",
+				  p == NULL ? "self"
+				  : p->up   ? "up"
+					    : "down",
+				  "coordinator", n == s->coordinator, "incarnation",
+				  (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
+				  "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
 		if (p != NULL && !p->up)
 			json_object_set_new(o, "why", json_string(p->why));
@@ -68,49 +79,73 @@ static json_t *nodes_json(const struct server *s)
 	return list;
 }
 
+/* Nothing to compute on yet. */
+static bool starved(const struct model *m, const struct contrib_rank *g)
+{
+	uint32_t chunk;
+	uint64_t step;
+
+	if (g->chunks_pushed > 0)
+		return false;
+	return apply_image_awaited(m, &chunk, &step) ||
+	       (g->trainer != NULL && g->trainer->image.nr > 0);
+}
+
 static json_t *world_json(const struct model *m)
 {
 	json_t *list = json_array();
 
-	for (uint32_t r = 0; r < m->world.size; r++) {
-		json_t *o = json_pack("{s:i, s:i, s:s}", "rank", (int)r, "pid", (int)m->world.rank[r].pid, "node",
-				      server_node_name(m->server, m->world.rank[r].node));
+	CHECK(m->attempt.world.size <= CORE_RANKS_MAX);
+	for (uint32_t r = 0; r < m->attempt.world.size; r++) {
+		json_t *o = json_pack("{s:i, s:i, s:s}", "rank", (int)r, "pid",
+				      (int)m->attempt.world.rank[r].pid, "node",
+				      server_node_name(m->server, m->attempt.world.rank[r].node));
 
-		for (uint32_t i = 0; i < m->gather.local_nr; i++) {
-			const struct gather_rank *g = &m->gather.local[i];
+		for (uint32_t i = 0; i < m->contrib.local_nr; i++) {
+			const struct contrib_rank *g = &m->contrib.local[i];
 
 			if (g->rank != r)
 				continue;
 			json_object_set_new(o, "state",
-					    json_string(g->session == NULL ? "lost"
+					    json_string(g->trainer == NULL ? "lost"
 							: g->ready         ? "ready"
+							: starved(m, g)    ? "waits for the image"
 									   : "computing"));
 			json_object_set_new(o, "chunks_pushed", json_integer(g->chunks_pushed));
-			if (m->attempt_on && !g->ready) /* nothing has come from it for so long */
-				json_object_set_new(o, "wait_s", json_real(seconds(g->pushed_ns ? g->pushed_ns : m->began_ns)));
+			if (m->attempt.on && !g->ready) /* nothing has come from it for so long */
+				json_object_set_new(
+					o, "wait_s",
+					json_real(seconds(g->pushed_ns ? g->pushed_ns
+								       : m->attempt.began_ns)));
 		}
 		json_array_append_new(list, o);
 	}
 	return list;
 }
 
-/* Of the last step decided. What came from other nodes, and the time between its first and its last byte. */
+/* Of the last step decided. What came from other nodes, and the time between its first and its last
+ * byte. */
 static json_t *last_step_json(const struct model *m)
 {
 	static const char *const outcomes[] = {"seal", "applied", "nonfinite", "skipped"};
 	const struct model_flow *c = &m->last_contrib_in, *i = &m->image_in;
 	const struct record *r = &m->record;
-	json_t *o = json_pack("{s:f, s:f, s:I, s:f, s:I, s:f}", "reduce_s", (double)m->last_reduce_ns / NS_PER_SEC, "apply_s",
-			      (double)m->apply_ns / NS_PER_SEC, "contrib_in_bytes", (json_int_t)c->bytes, "contrib_in_s",
-			      (double)(c->ended_ns - c->began_ns) / NS_PER_SEC, "image_in_bytes", (json_int_t)i->bytes,
-			      "image_in_s", (double)(i->ended_ns - i->began_ns) / NS_PER_SEC);
+	json_t *o = json_pack("{s:f, s:f, s:I, s:f, s:I, s:f}", "reduce_s",
+			      (double)m->last_reduce_ns / NS_PER_SEC, "apply_s",
+			      (double)m->img.apply_ns / NS_PER_SEC, "contrib_in_bytes",
+			      (json_int_t)c->bytes, "contrib_in_s",
+			      (double)(c->ended_ns - c->began_ns) / NS_PER_SEC, "image_in_bytes",
+			      (json_int_t)i->bytes, "image_in_s",
+			      (double)(i->ended_ns - i->began_ns) / NS_PER_SEC);
 
 	json_object_set_new(o, "outcome", json_string(outcomes[r->outcome]));
-	json_object_set_new(o, "step_s", json_real((double)m->metrics.step_ns / NS_PER_SEC));
-	json_object_set_new(o, "wait_s", json_real((double)m->metrics.wait_ns / NS_PER_SEC));
+	json_object_set_new(o, "step_s", json_real((double)m->metrics->step_ns / NS_PER_SEC));
+	json_object_set_new(o, "wait_s", json_real((double)m->metrics->wait_ns / NS_PER_SEC));
 	json_object_set_new(o, "grad_norm",
-			    isfinite(r->grad_norm) ? json_real(r->grad_norm) : json_null()); /* JSON has no infinity */
-	json_object_set_new(o, "clip_factor", isfinite(r->clip_factor) ? json_real(r->clip_factor) : json_null());
+			    isfinite(r->grad_norm) ? json_real(r->grad_norm)
+						   : json_null()); /* JSON has no infinity */
+	json_object_set_new(o, "clip_factor",
+			    isfinite(r->clip_factor) ? json_real(r->clip_factor) : json_null());
 	json_object_set_new(o, "lr", json_real(r->lr));
 	return o;
 }
@@ -124,12 +159,14 @@ const char *status_model_state(const struct model *m)
 	core_state(m->core, &c);
 	if (c.restoring)
 		return "restoring";
-	if (m->lost[0] != 0)
+	if (lost_for_good(m))
 		return "lost";
 	if (c.recovering)
 		return "recovering";
 	if (!m->sealed)
 		return "unsealed";
+	if (m->memory.settle.on)
+		return "resuming";
 	return c.paused ? "paused" : "open";
 }
 
@@ -138,21 +175,24 @@ static json_t *memory_json(const struct budget_need *need)
 	json_t *o = json_object();
 
 	for (enum budget_item i = 0; i < BUDGET_ITEMS; i++)
-		json_object_set_new(o, budget_item_name(i), json_integer((json_int_t)need->bytes[i]));
+		json_object_set_new(o, budget_item_name(i),
+				    json_integer((json_int_t)need->bytes[i]));
 	json_object_set_new(o, "total", json_integer((json_int_t)need->total));
 	return o;
 }
 
 static json_t *chunks_json(const struct model *m)
 {
+	CHECK(m->layout != NULL);
 	json_int_t nr[CONFIG_NODES_MAX] = {0};
 	json_t *per = json_object();
 
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		nr[m->owner[c]]++;
+		nr[place_primary(&m->place, c)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		json_object_set_new(per, server_node_name(m->server, n), json_integer(nr[n]));
-	return json_pack("{s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems", (int)m->layout->chunk_elems, "per_node", per);
+	return json_pack("{s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
+			 (int)m->layout->chunk_elems, "per_node", per);
 }
 
 /* "rank 2 (pid 7, node b)" and the like: does the coordinator's word name more than so many? */
@@ -165,35 +205,88 @@ static bool names_more(const char *word, uint32_t ranks)
 	return nr > ranks || nr == 0 || strstr(word, " more") != NULL;
 }
 
-/* Whom a trainer here waits for: local ranks that have not committed, from what is known here; then the coordinator's word, if it says
- * more than that. Empty: nobody that is known. */
+static size_t image_words(const struct model *m, char *out, size_t bytes)
+{
+	uint32_t chunk, done, all;
+	uint64_t step;
+
+	apply_settled(m, &done, &all);
+	if (all > 0)
+		return (size_t)snprintf(out, bytes,
+					"its image, which is being made again after a restart: %u "
+					"of %u chunks of node %s",
+					done, all, server_node_name(m->server, m->server->self));
+	if (!apply_image_awaited(m, &chunk, &step))
+		return (size_t)snprintf(out, bytes, "its image over TCP");
+	return (size_t)snprintf(
+		out, bytes, "chunk %u of the image of step %lu, which node %s holds", chunk,
+		(unsigned long)step, server_node_name(m->server, place_primary(&m->place, chunk)));
+}
+
+/* Before the seal: the coordinator knows who writes, and the node of who does. */
+static void writer_words(const struct model *m, char *out, size_t bytes)
+{
+	const struct server *s = m->server;
+
+	CHECK(!m->sealed);
+	if (!writer_free(m))
+		snprintf(out, bytes, "its weights, which pid %u on node %s writes", m->writer.pid,
+			 server_node_name(s, m->writer.node));
+	else if (s->self == s->coordinator)
+		snprintf(out, bytes,
+			 "its weights, which nobody writes: who defines it next gets created = 1");
+	else
+		snprintf(out, bytes,
+			 "its weights: who got created = 1 for it writes and seals them");
+}
+
+/* Whom a trainer here waits for: local ranks that have not committed, from what is known here; then
+ * the coordinator's word, if it says more than that. Empty: nobody that is known. */
 void status_waits(const struct model *m, char *out, size_t bytes)
 {
 	const char *word;
 	struct core_state c;
-	uint32_t named = 0;
+	uint32_t named = 0, chunk;
 	size_t used = 0;
+	uint64_t step;
 
+	CHECK(bytes > 0);
 	out[0] = 0;
 	if (m->defining) {
 		snprintf(out, bytes, "every node to define it");
 		return;
 	}
 	core_state(m->core, &c);
-	for (uint32_t i = 0; m->attempt_on && i < m->gather.local_nr && used < bytes; i++) {
-		const struct gather_rank *g = &m->gather.local[i];
+	for (uint32_t i = 0; m->attempt.on && i < m->contrib.local_nr && used < bytes; i++) {
+		const struct contrib_rank *g = &m->contrib.local[i];
 
 		if (g->ready)
 			continue;
-		used += (size_t)snprintf(out + used, bytes - used, "%srank %u (pid %u, node %s): %u of %u chunks pushed",
-					 named++ > 0 ? "; " : "", g->rank, m->world.rank[g->rank].pid,
-					 server_node_name(m->server, m->server->self), g->chunks_pushed, m->layout->chunks_nr);
+		used += (size_t)snprintf(out + used, bytes - used, "%srank %u (pid %u, node %s)",
+					 named++ > 0 ? "; " : "", g->rank,
+					 m->attempt.world.rank[g->rank].pid,
+					 server_node_name(m->server, m->server->self));
+		if (used < bytes && starved(m, g)) {
+			used += (size_t)snprintf(out + used, bytes - used, ", which waits for ");
+			used += used < bytes ? image_words(m, out + used, bytes - used) : 0;
+			continue;
+		}
+		if (used < bytes)
+			used += (size_t)snprintf(out + used, bytes - used,
+						 ": %u of %u chunks pushed", g->chunks_pushed,
+						 m->layout->chunks_nr);
 		if (g->pushed_ns != 0 && used < bytes)
-			used += (size_t)snprintf(out + used, bytes - used, ", last %.1f s ago", seconds(g->pushed_ns));
+			used += (size_t)snprintf(out + used, bytes - used, ", last %.1f s ago",
+						 seconds(g->pushed_ns));
 	}
+	if (named == 0 && apply_image_awaited(m, &chunk, &step))
+		used += image_words(m, out, bytes);
 	word = c.waits[0] != 0 ? c.waits : m->waits;
 	if (used < bytes && word[0] != 0 && (named == 0 || names_more(word, named)))
-		snprintf(out + used, bytes - used, "%s%s", named > 0 ? "; on all nodes: " : "", word);
+		snprintf(out + used, bytes - used, "%s%s", used > 0 ? "; on all nodes: " : "",
+			 word);
+	if (out[0] == 0 && strcmp(status_model_state(m), "unsealed") == 0)
+		writer_words(m, out, bytes);
 }
 
 /* For people who look at the model and not at a call that waits: what waits, too. */
@@ -201,33 +294,44 @@ static void waits_sentence(const struct model *m, char *out, size_t bytes)
 {
 	char who[1024];
 
+	CHECK(bytes > 0);
 	status_waits(m, who, sizeof(who));
-	if (m->attempt_on && who[0] != 0)
-		snprintf(out, bytes, "step %lu attempt %u of \"%s\" waits %.1f s for %s", (unsigned long)m->id_now.step,
-			 m->id_now.attempt, m->name, seconds(m->began_ns), who);
+	if (m->attempt.on && who[0] != 0)
+		snprintf(out, bytes, "step %lu attempt %u of \"%s\" waits %.1f s for %s",
+			 (unsigned long)m->attempt.id.step, m->attempt.id.attempt, m->name,
+			 seconds(m->attempt.began_ns), who);
 	else
 		snprintf(out, bytes, "%s", who);
 }
 
-/* Who owns it, who may do what, and what operators changed since it was defined. */
-static void life_json(json_t *o, const struct model *m, const struct core_state *c)
+/* Who owns it, and who may do what. */
+static void owner_json(json_t *o, const struct model *m)
 {
 	const Shard__Cred *owner = m->spec->owner;
-	json_t *groups = json_array();
 	char mode[8];
 
 	snprintf(mode, sizeof(mode), "%04o", m->set.mode);
-	for (size_t g = 0; g < m->spec->spec->n_groups; g++)
-		json_array_append_new(groups, json_string(m->spec->spec->groups[g]->name));
 	json_object_set_new(o, "owner",
 			    owner != NULL && owner->known
-				    ? json_pack("{s:I, s:I}", "uid", (json_int_t)owner->uid, "gid", (json_int_t)owner->gid)
+				    ? json_pack("{s:I, s:I}", "uid", (json_int_t)owner->uid, "gid",
+						(json_int_t)owner->gid)
 				    : json_null());
 	json_object_set_new(o, "mode", json_string(mode));
+}
+
+/* And what operators changed since it was defined. */
+static void life_json(json_t *o, const struct model *m, const struct core_state *c)
+{
+	json_t *groups = json_array();
+
+	owner_json(o, m);
+	for (size_t g = 0; g < m->spec->spec->n_groups; g++)
+		json_array_append_new(groups, json_string(m->spec->spec->groups[g]->name));
 	json_object_set_new(o, "paused", json_boolean(c->tune.paused));
 	json_object_set_new(o, "diverged", json_boolean(c->paused && !c->tune.paused));
 	json_object_set_new(o, "tuned",
-			    json_pack("{s:o, s:o}", "lr", c->tune.has_lr ? json_real(c->tune.lr) : json_null(), "clip",
+			    json_pack("{s:o, s:o}", "lr",
+				      c->tune.has_lr ? json_real(c->tune.lr) : json_null(), "clip",
 				      c->tune.has_clip ? json_real(c->tune.clip) : json_null()));
 	json_object_set_new(o, "tensors", json_integer((json_int_t)m->layout->tensors_nr));
 	json_object_set_new(o, "groups", groups);
@@ -236,43 +340,63 @@ static void life_json(json_t *o, const struct model *m, const struct core_state 
 /* Of the save or restore in hand, and of the newest checkpoint; the coordinator knows. */
 static json_t *checkpoint_json(const struct model *m)
 {
-	const struct ckpt_last *l = &m->ckpt.last;
+	const struct ckpt_last *l = &m->ckpt->last;
 	struct ckpt_status st;
 	json_t *o;
 
 	ckpt_status(m, &st);
-	o = json_pack("{s:s, s:I, s:I, s:I}", "state", st.state, "step", (json_int_t)st.step, "done_bytes",
-		      (json_int_t)st.done_bytes, "total_bytes", (json_int_t)st.total_bytes);
+	o = json_pack("{s:s, s:I, s:I, s:I}", "state", st.state, "step", (json_int_t)st.step,
+		      "done_bytes", (json_int_t)st.done_bytes, "total_bytes",
+		      (json_int_t)st.total_bytes);
 	json_object_set_new(o, "last",
 			    l->path[0] == 0
 				    ? json_null()
-				    : json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "path", l->path, "step", (json_int_t)l->step,
-						"bytes", (json_int_t)l->bytes, "write_seconds", (double)l->write_ns / NS_PER_SEC,
-						"hold_seconds", (double)l->hold_ns / NS_PER_SEC, "age_seconds", ckpt_age(m)));
-	json_object_set_new(o, "failures", json_integer((json_int_t)m->ckpt.failures));
-	json_object_set_new(o, "last_error", json_string(m->ckpt.last_error));
+				    : json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "path", l->path,
+						"step", (json_int_t)l->step, "bytes",
+						(json_int_t)l->bytes, "write_seconds",
+						(double)l->write_ns / NS_PER_SEC, "hold_seconds",
+						(double)l->hold_ns / NS_PER_SEC, "age_seconds",
+						ckpt_age(m)));
+	json_object_set_new(o, "failures", json_integer((json_int_t)m->ckpt->failures));
+	json_object_set_new(o, "last_error", json_string(m->ckpt->last_error));
+	return o;
+}
+
+/* Of a model that the requester may not read: its name is taken, and who can say more. */
+static json_t *private_json(const struct model *m)
+{
+	json_t *o = json_pack("{s:s, s:s}", "name", m->name, "state", "private");
+
+	if (o != NULL)
+		owner_json(o, m);
 	return o;
 }
 
 static json_t *model_json(const struct model *m)
 {
 	static const char *const phases[CORE_PART_NR] = {"free", "staging", "prepared", "applying"};
-	uint32_t joined = 0;
+	uint32_t joined = 0, done, all;
 	char waits[1280];
-	struct core_state c;
+	struct core_state c = {.part = CORE_FREE};
 	json_t *o;
 
-	core_state(m->core, &c);
+	if (m->core != NULL)
+		core_state(m->core, &c);
 	list_each(it, &m->server->sessions)
-		joined += list_of(it, struct session, link)->model == m;
+		joined += list_of(it, struct session, link)->trainer->model == m;
 	waits_sentence(m, waits, sizeof(waits));
-	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, s:o, s:s, s:I, s:s, s:f}",
-		      "name", m->name, "id", (int)m->id, "generation", (int)m->generation, "state", status_model_state(m), "step",
-		      (json_int_t)m->step, "applied", (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped,
-		      "attempt", (int)m->id_now.attempt, "phase", phases[c.part], "world", world_json(m), "joined", (int)joined,
-		      "chunks", chunks_json(m), "numel", (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings",
-		      m->settings_text, "memory", memory_json(&m->need), "waits", waits, "kept_elements", (json_int_t)m->kept_total,
-		      "pages", shm_pages_name(store_pages(m->store)), "loss_scale", m->record.scaler.scale);
+	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, "
+		      "s:o, s:s, s:I, s:s, s:f}",
+		      "name", m->name, "id", (int)m->id, "generation", (int)m->generation, "state",
+		      status_model_state(m), "step", (json_int_t)m->step, "applied",
+		      (json_int_t)m->record.applied, "skipped", (json_int_t)m->steps_skipped,
+		      "attempt", (int)m->attempt.id.attempt, "phase", phases[c.part], "world",
+		      world_json(m), "joined", (int)joined, "chunks", chunks_json(m), "numel",
+		      (json_int_t)m->layout->numel, "optimizer", m->set.optim->name, "settings",
+		      m->settings_text, "memory", memory_json(&m->need), "waits", waits,
+		      "kept_elements", (json_int_t)m->img.kept, "pages",
+		      m->store != NULL ? shm_pages_name(store_pages(m->store)) : "none yet",
+		      "loss_scale", m->record.scaler.scale);
 	if (o != NULL)
 		life_json(o, m, &c);
 	if (o != NULL)
@@ -281,6 +405,10 @@ static json_t *model_json(const struct model *m)
 		json_object_set_new(o, "checkpoint", checkpoint_json(m));
 	if (o != NULL)
 		json_object_set_new(o, "grad", json_string(dtype_name(m->grad)));
+	apply_settled(m, &done, &all);
+	if (o != NULL && all > 0)
+		json_object_set_new(o, "resuming",
+				    json_pack("{s:i, s:i}", "done", (int)done, "chunks", (int)all));
 	if (o != NULL && m->lost[0] != 0)
 		json_object_set_new(o, "lost", json_string(m->lost));
 	return o;
@@ -302,36 +430,55 @@ void status_counts(const struct server *s, uint64_t *refused, uint64_t *copied)
 				*copied += conn_stats(s->peer[n]->conns[i].conn)->copied_bytes;
 }
 
-static json_t *park_json(const struct server *s)
+static json_t *warm_json(const struct server *s)
 {
-	if (s->park == NULL)
+	if (s->warm == NULL)
 		return json_pack("{s:s}", "place", "off");
-	return json_pack("{s:s, s:I, s:I}", "place", park_place(s->park), "starts", (json_int_t)park_warm_starts(s->park), "bytes",
-			 (json_int_t)park_bytes(s->park));
+	return json_pack("{s:s, s:I, s:I}", "place", warm_place(s->warm), "starts",
+			 (json_int_t)warm_counted(s->warm), "bytes",
+			 (json_int_t)warm_bytes(s->warm));
 }
 
-char *status_json(const struct server *s)
+static void models_json(json_t *models, const struct list *list, const Shard__Cred *who)
+{
+	struct err e;
+
+	list_each(it, (struct list *)(uintptr_t)list) {
+		const struct model *m = list_of(it, struct model, link);
+
+		json_array_append_new(models, access_check(m, who, false, &e) == SHARD_OK
+						      ? model_json(m)
+						      : private_json(m));
+	}
+}
+
+char *status_json(const struct server *s, const Shard__Cred *who)
 {
 	json_t *models = json_array(), *o;
 	uint64_t refused, copied;
 	char *text;
 
-	list_each(it, (struct list *)(uintptr_t)&s->models)
-		json_array_append_new(models, model_json(list_of(it, struct model, link)));
+	models_json(models, &s->models, who);
+	models_json(models, &s->makings, who);
 	status_counts(s, &refused, &copied);
-	o = json_pack("{s:s, s:s, s:s, s:i, s:f, s:I, s:I, s:o, s:o, s:{s:I, s:I}, s:i, s:I, s:I, s:o}", "node",
-		      server_node_name(s, s->self), "run_id", s->conf->run_id, "release", SHARD_RELEASE, "pid", (int)getpid(),
-		      "uptime_s", seconds(s->started_ns), "incarnation", (json_int_t)s->incarnation, "start", (json_int_t)s->start,
-		      "warm_restart", park_json(s), "nodes", nodes_json(s), "budget", "total", (json_int_t)s->budget.total, "used",
-		      (json_int_t)s->budget.used, "connections", (int)(s->sessions_nr + s->greetings_nr), "refused_frames",
-		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
+	o = json_pack("{s:s, s:s, s:s, s:i, s:f, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:i, s:I, "
+		      "s:I, s:o}",
+		      "node", server_node_name(s, s->self), "run_id", s->conf->run_id, "release",
+		      SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns),
+		      "incarnation", (json_int_t)s->incarnation, "start", (json_int_t)s->start,
+		      "warm_restart", warm_json(s), "nodes", nodes_json(s), "budget", "total",
+		      (json_int_t)s->budget.total, "used", (json_int_t)s->budget.used, "queues",
+		      (json_int_t)s->budget.queues, "connections",
+		      (int)(s->sessions_nr + s->openings_nr), "refused_frames", (json_int_t)refused,
+		      "copied_bytes", (json_int_t)copied, "models", models);
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;
 }
 
 /* One model of the line; false: no room. */
-static bool add_model(const struct model *m, const char *glue, char *out, size_t *used, size_t bytes)
+static bool add_model(const struct model *m, const char *glue, char *out, size_t *used,
+		      size_t bytes)
 {
 	const char *state = status_model_state(m);
 	bool open = strcmp(state, "open") == 0;
@@ -340,8 +487,9 @@ static bool add_model(const struct model *m, const char *glue, char *out, size_t
 	if (m->defining)
 		n = snprintf(out + *used, bytes - *used, "%s%s (defining)", glue, m->name);
 	else
-		n = snprintf(out + *used, bytes - *used, "%s%s (step %lu, world %u%s%s)", glue, m->name, (unsigned long)m->step,
-			     m->world.size, open ? "" : ", ", open ? "" : state);
+		n = snprintf(out + *used, bytes - *used, "%s%s (step %lu, world %u%s%s)", glue,
+			     m->name, (unsigned long)m->step, m->attempt.world.size,
+			     open ? "" : ", ", open ? "" : state);
 	if (n < 0 || (size_t)n >= bytes - *used)
 		return false;
 	*used += (size_t)n;
@@ -350,16 +498,20 @@ static bool add_model(const struct model *m, const char *glue, char *out, size_t
 
 void status_line(const struct server *s, char *out, size_t bytes)
 {
+	const struct list *const lists[] = {&s->models, &s->makings};
 	size_t used, room = bytes - 16; /* for " and 123456 more" */
 	uint32_t nr = 0, left = 0;
 	unsigned up = 0;
 
+	CHECK(bytes > 0);
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		up += s->peer[n] == NULL || s->peer[n]->up;
 	used = (size_t)snprintf(out, bytes, "nodes %u of %u, ", up, s->nodes_nr);
-	list_each(it, (struct list *)(uintptr_t)&s->models)
-		if (left > 0 || !add_model(list_of(it, struct model, link), nr++ ? ", " : "models ", out, &used, room))
-			left++;
+	for (size_t i = 0; i < NR(lists); i++)
+		list_each(it, (struct list *)(uintptr_t)lists[i])
+			if (left > 0 || !add_model(list_of(it, struct model, link),
+						   nr++ ? ", " : "models ", out, &used, room))
+				left++;
 	if (nr == 0)
 		snprintf(out + used, bytes - used, "no models");
 	else if (left > 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns hyper-parameters and the step count into the words that a kernel multiplies with. The coordinator calls it once per tensor
- * group and step, and the words travel as bits inside the record: libm's pow rounds differently from one machine to the next,
- * so nobody else may compute them. All arithmetic is in double and each word is rounded to float once. Cannot fail; hyper-
+/* Turns hyper-parameters and the step count into the words that a kernel multiplies with. The
+ * coordinator calls it once per tensor group and step, and the words travel as bits inside the
+ * record: libm's pow rounds differently from one machine to the next, so nobody else may compute
+ * them. All arithmetic is in double and each word is rounded to float once. Cannot fail; hyper-
  * parameters were checked by optim_hyper_check. */
 #include "optim/args.h"
 
@@ -10,7 +11,8 @@
 
 static void adam_words(struct optim_args *a, const double *h, uint64_t t)
 {
-	double bc1 = 1.0 - pow(h[HYPER_BETA1], (double)t), bc2 = 1.0 - pow(h[HYPER_BETA2], (double)t);
+	double bc1 = 1.0 - pow(h[HYPER_BETA1], (double)t),
+	       bc2 = 1.0 - pow(h[HYPER_BETA2], (double)t);
 
 	a->beta1 = (float)h[HYPER_BETA1];
 	a->one_minus_beta1 = (float)(1.0 - h[HYPER_BETA1]);
@@ -61,7 +63,8 @@ void args_lion(struct optim_args *a, const double *h, uint64_t t)
 	a->one_minus_beta2 = (float)(1.0 - h[HYPER_BETA2]);
 }
 
-void optim_args_set(struct optim_args *a, const struct optim_row *row, const double h[HYPER_NR], uint64_t t, float mult)
+void optim_args_set(struct optim_args *a, const struct optim_row *row, const double h[HYPER_NR],
+		    uint64_t t, float mult)
 {
 	CHECK(t >= 1);
 	*a = (struct optim_args){.mult = mult};

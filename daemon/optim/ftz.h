@@ -1,25 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ftz.h: flush-to-zero and denormals-are-zero for the calling thread. Every thread that runs a reduce or an optimizer kernel turns
- * both on first: a denormal operand costs ten times a normal one, and results depend on the mode, so it is part of the
- * arithmetic (wire/ARITHMETIC.md). A worker thread does it once; who has other work to do restores afterwards. */
+/* ftz.h: flush-to-zero and denormals-are-zero for the calling thread. Every thread that runs a
+ * reduce or an optimizer kernel turns both on first: a denormal operand costs ten times a normal
+ * one, and results depend on the mode, so it is part of the arithmetic (wire/ARITHMETIC.md). A
+ * worker thread does it once, and a thread that has other work to do restores it afterwards. */
 #ifndef SHARD_OPTIM_FTZ_H
 #define SHARD_OPTIM_FTZ_H
 
+#include <stdint.h>
+
+#ifdef __x86_64__
 #include <immintrin.h>
 
 enum { FTZ_BIT = 0x8000, DAZ_BIT = 0x0040 }; /* of MXCSR */
 
+static inline unsigned ftz_get(void)
+{
+	return _mm_getcsr();
+}
+
+static inline void ftz_set(unsigned mode)
+{
+	_mm_setcsr(mode);
+}
+#else
+enum { FTZ_BIT = 1 << 24, DAZ_BIT = 1 << 24 }; /* FZ of FPCR flushes operands and results */
+
+static inline unsigned ftz_get(void)
+{
+	uint64_t mode;
+
+	__asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+	return (unsigned)mode;
+}
+
+static inline void ftz_set(unsigned mode)
+{
+	__asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
+}
+#endif
+
 static inline unsigned ftz_on(void) /* returns what ftz_restore() wants */
 {
-	unsigned before = _mm_getcsr();
+	unsigned before = ftz_get();
 
-	_mm_setcsr(before | FTZ_BIT | DAZ_BIT);
+	ftz_set(before | FTZ_BIT | DAZ_BIT);
 	return before;
 }
 
 static inline void ftz_restore(unsigned before)
 {
-	_mm_setcsr((_mm_getcsr() & ~(unsigned)(FTZ_BIT | DAZ_BIT)) | (before & (FTZ_BIT | DAZ_BIT)));
+	unsigned bits = FTZ_BIT | DAZ_BIT;
+
+	ftz_set((ftz_get() & ~bits) | (before & bits));
 }
 
 #endif

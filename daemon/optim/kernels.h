@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels.h: the tables that each instruction set's file fills and optim.c reads. Private to this folder. */
+/* kernels.h: the tables that each instruction set's file fills and optim.c reads. Private to this
+ * folder. */
 #ifndef SHARD_OPTIM_KERNELS_H
 #define SHARD_OPTIM_KERNELS_H
 
@@ -17,49 +18,56 @@ struct reduce_kernels {
 };
 extern const struct reduce_kernels reduce_scalar, reduce_avx2, reduce_avx512;
 
-#define KERNEL_ARGS const struct optim_args *a, size_t n, const void *grad, float *p, float *s1, float *s2, void *image
+#define KERNEL_ARGS                                                                                \
+	const struct optim_args *a, size_t n, const void *grad, float *p, float *s1, float *s2,    \
+		void *image
 
-/* The nine functions of one optimizer, and nine with undo: each inlines `run` with constants for the rule and both element types. */
-#define KERNEL(opt, states, id, g, i)                                                                                              \
-	static uint64_t opt##_##g##_##i(KERNEL_ARGS)                                                                               \
-	{                                                                                                                          \
-		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image, NULL);                             \
-	}                                                                                                                          \
-	static uint64_t opt##_undo_##g##_##i(KERNEL_ARGS, struct optim_undo *undo)                                                 \
-	{                                                                                                                          \
-		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image, undo);                             \
+/* The nine functions of one optimizer, and nine with undo: each inlines `run` with constants for
+ * the rule and both element types. */
+#define KERNEL(opt, states, id, g, i)                                                              \
+	static uint64_t opt##_##g##_##i(KERNEL_ARGS)                                               \
+	{                                                                                          \
+		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image,    \
+			   NULL);                                                                  \
+	}                                                                                          \
+	static uint64_t opt##_undo_##g##_##i(KERNEL_ARGS, struct optim_undo *undo)                 \
+	{                                                                                          \
+		return run(opt, states, id, SHARD_##g, SHARD_##i, a, n, grad, p, s1, s2, image,    \
+			   undo);                                                                  \
 	}
-#define KERNELS_OF(opt, states, id)                                                                                                \
-	KERNEL(opt, states, id, F32, F32)                                                                                          \
-	KERNEL(opt, states, id, F32, BF16)                                                                                         \
-	KERNEL(opt, states, id, F32, F16)                                                                                          \
-	KERNEL(opt, states, id, BF16, F32)                                                                                         \
-	KERNEL(opt, states, id, BF16, BF16)                                                                                        \
-	KERNEL(opt, states, id, BF16, F16)                                                                                         \
-	KERNEL(opt, states, id, F16, F32)                                                                                          \
-	KERNEL(opt, states, id, F16, BF16)                                                                                         \
+#define KERNELS_OF(opt, states, id)                                                                \
+	KERNEL(opt, states, id, F32, F32)                                                          \
+	KERNEL(opt, states, id, F32, BF16)                                                         \
+	KERNEL(opt, states, id, F32, F16)                                                          \
+	KERNEL(opt, states, id, BF16, F32)                                                         \
+	KERNEL(opt, states, id, BF16, BF16)                                                        \
+	KERNEL(opt, states, id, BF16, F16)                                                         \
+	KERNEL(opt, states, id, F16, F32)                                                          \
+	KERNEL(opt, states, id, F16, BF16)                                                         \
 	KERNEL(opt, states, id, F16, F16)
-#define KERNEL_TABLE(opt)                                                                                                          \
-	{                                                                                                                          \
-		{opt##_F32_F32, opt##_F32_BF16, opt##_F32_F16}, {opt##_BF16_F32, opt##_BF16_BF16, opt##_BF16_F16},                 \
-		{                                                                                                                  \
-			opt##_F16_F32, opt##_F16_BF16, opt##_F16_F16                                                               \
-		}                                                                                                                  \
+#define KERNEL_TABLE(opt)                                                                          \
+	{                                                                                          \
+		{opt##_F32_F32, opt##_F32_BF16, opt##_F32_F16},                                    \
+			{opt##_BF16_F32, opt##_BF16_BF16, opt##_BF16_F16},                         \
+		{                                                                                  \
+			opt##_F16_F32, opt##_F16_BF16, opt##_F16_F16                               \
+		}                                                                                  \
 	}
-#define KERNEL_TABLES(kind)                                                                                                        \
-	{                                                                                                                          \
-		[OPTIM_ADAMW] = KERNEL_TABLE(adamw##kind), [OPTIM_ADAM] = KERNEL_TABLE(adam##kind),                                \
-		[OPTIM_SGD] = KERNEL_TABLE(sgd##kind), [OPTIM_ADAGRAD] = KERNEL_TABLE(adagrad##kind),                              \
-		[OPTIM_LION] = KERNEL_TABLE(lion##kind),                                                                           \
+#define KERNEL_TABLES(kind)                                                                        \
+	{                                                                                          \
+		[OPTIM_ADAMW] = KERNEL_TABLE(adamw##kind),                                         \
+		[OPTIM_ADAM] = KERNEL_TABLE(adam##kind), [OPTIM_SGD] = KERNEL_TABLE(sgd##kind),    \
+		[OPTIM_ADAGRAD] = KERNEL_TABLE(adagrad##kind),                                     \
+		[OPTIM_LION] = KERNEL_TABLE(lion##kind),                                           \
 	}
 
 /* Every instruction set fills its tables with this, after defining run() and the five rules. */
-#define KERNELS_DEFINE(table)                                                                                                      \
-	KERNELS_OF(adamw, 2, OPTIM_ADAMW)                                                                                          \
-	KERNELS_OF(adam, 2, OPTIM_ADAM)                                                                                            \
-	KERNELS_OF(sgd, 1, OPTIM_SGD)                                                                                              \
-	KERNELS_OF(adagrad, 1, OPTIM_ADAGRAD)                                                                                      \
-	KERNELS_OF(lion, 1, OPTIM_LION)                                                                                            \
+#define KERNELS_DEFINE(table)                                                                      \
+	KERNELS_OF(adamw, 2, OPTIM_ADAMW)                                                          \
+	KERNELS_OF(adam, 2, OPTIM_ADAM)                                                            \
+	KERNELS_OF(sgd, 1, OPTIM_SGD)                                                              \
+	KERNELS_OF(adagrad, 1, OPTIM_ADAGRAD)                                                      \
+	KERNELS_OF(lion, 1, OPTIM_LION)                                                            \
 	const struct optim_kernels table = {.apply = KERNEL_TABLES(), .undo = KERNEL_TABLES(_undo)};
 
 #endif

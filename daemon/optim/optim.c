@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of optimizers. The settings parser looks rows up by name and checks values, the budget counts states, the coordinator
- * makes step words (args.c) and workers ask for a kernel. Wrong names and values come from users and are a NULL or a status; a
- * wrong id, element type or absent instruction set is ours and is a CHECK. A new optimizer is one row here, one rule in
+/* The table of optimizers. The settings parser looks rows up by name and checks values, the budget
+ * counts states, the coordinator makes step words (args.c) and workers ask for a kernel. Wrong
+ * names and values come from users and are a NULL or a status; a wrong id, element type or absent
+ * instruction set is ours and is a CHECK. A new optimizer is one row here, one rule in
  * optim_scalar.c, one in vector_rules.h. */
 #include "optim/optim.h"
 
@@ -11,24 +12,25 @@
 #include <float.h>
 #include <math.h>
 
-#define LR(fallback)                                                                                                               \
-	{                                                                                                                          \
-		"lr", fallback, 0, FLT_MAX, false, false                                                                           \
+#define LR(fallback)                                                                               \
+	{                                                                                          \
+		"lr", fallback, 0, FLT_MAX, false, false                                           \
 	}
-#define BETA(name, fallback)                                                                                                       \
-	{                                                                                                                          \
-		name, fallback, 0, 1, true, false                                                                                  \
+#define BETA(name, fallback)                                                                       \
+	{                                                                                          \
+		name, fallback, 0, 1, true, false                                                  \
 	}
-#define EPS(fallback)                                                                                                              \
-	{                                                                                                                          \
-		"eps", fallback, 0, FLT_MAX, false, false                                                                          \
+#define EPS(fallback)                                                                              \
+	{                                                                                          \
+		"eps", fallback, 0, FLT_MAX, false, false                                          \
 	}
-#define DECAY(fallback)                                                                                                            \
-	{                                                                                                                          \
-		"weight_decay", fallback, 0, FLT_MAX, false, false                                                                 \
+#define DECAY(fallback)                                                                            \
+	{                                                                                          \
+		"weight_decay", fallback, 0, FLT_MAX, false, false                                 \
 	}
 
-/* Defaults are PyTorch's; Lion's are its paper's (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023). */
+/* Defaults are PyTorch's; Lion's are its paper's (Chen et al., "Symbolic Discovery of Optimization
+ * Algorithms", 2023). */
 static const struct optim_row optim_rows[OPTIM_NR] = {
 	[OPTIM_ADAMW] = {"adamw",
 			 OPTIM_ADAMW,
@@ -59,12 +61,13 @@ static const struct optim_row optim_rows[OPTIM_NR] = {
 			[HYPER_MOMENTUM] = {"momentum", 0, 0, FLT_MAX, false, false},
 			[HYPER_NESTEROV] = {"nesterov", 0, 0, 1, false, true}},
 		       args_sgd},
-	[OPTIM_ADAGRAD] = {"adagrad",
-			   OPTIM_ADAGRAD,
-			   1,
-			   {SHARD_EXP_AVG_SQ},
-			   {[HYPER_LR] = LR(1e-2), [HYPER_EPS] = EPS(1e-10), [HYPER_WEIGHT_DECAY] = DECAY(0)},
-			   args_adagrad},
+	[OPTIM_ADAGRAD] =
+		{"adagrad",
+		 OPTIM_ADAGRAD,
+		 1,
+		 {SHARD_EXP_AVG_SQ},
+		 {[HYPER_LR] = LR(1e-2), [HYPER_EPS] = EPS(1e-10), [HYPER_WEIGHT_DECAY] = DECAY(0)},
+		 args_adagrad},
 	[OPTIM_LION] = {"lion",
 			OPTIM_LION,
 			1,
@@ -90,11 +93,6 @@ const struct optim_row *optim_find(const char *name)
 	return NULL;
 }
 
-const char *optim_names(void)
-{
-	return "adamw, adam, sgd, adagrad, lion"; /* a test compares it with the rows */
-}
-
 void optim_defaults(const struct optim_row *row, double h[HYPER_NR])
 {
 	for (int i = 0; i < HYPER_NR; i++)
@@ -103,10 +101,12 @@ void optim_defaults(const struct optim_row *row, double h[HYPER_NR])
 
 static bool in_range(const struct optim_range *r, double x)
 {
-	return x >= r->min && (r->below_max ? x < r->max : x <= r->max) && (!r->whole || x == floor(x));
+	return x >= r->min && (r->below_max ? x < r->max : x <= r->max) &&
+	       (!r->whole || x == floor(x));
 }
 
-enum shard_status optim_hyper_check(const struct optim_row *row, const double h[HYPER_NR], struct err *e)
+enum shard_status optim_hyper_check(const struct optim_row *row, const double h[HYPER_NR],
+				    struct err *e)
 {
 	for (int i = 0; i < HYPER_NR; i++) {
 		const struct optim_range *r = &row->hyper[i];
@@ -116,21 +116,29 @@ enum shard_status optim_hyper_check(const struct optim_row *row, const double h[
 		if (r->whole)
 			return err_set(e, SHARD_BAD_ARG, "%s = %g: choose 0 or 1", r->name, h[i]);
 		if (r->max >= FLT_MAX)
-			return err_set(e, SHARD_BAD_ARG, "%s = %g: choose a finite number of at least %g", r->name, h[i], r->min);
-		return err_set(e, SHARD_BAD_ARG, "%s = %g: choose a number of at least %g and below %g", r->name, h[i], r->min,
-			       r->max);
+			return err_set(e, SHARD_BAD_ARG,
+				       "%s = %g: choose a finite number of at least %g", r->name,
+				       h[i], r->min);
+		return err_set(e, SHARD_BAD_ARG,
+			       "%s = %g: choose a number of at least %g and below %g", r->name,
+			       h[i], r->min, r->max);
 	}
 	if (row->hyper[HYPER_NESTEROV].name && h[HYPER_NESTEROV] != 0 && h[HYPER_MOMENTUM] == 0)
-		return err_set(e, SHARD_BAD_ARG, "nesterov = 1 with momentum = 0: choose a momentum above 0, or nesterov = 0");
+		return err_set(e, SHARD_BAD_ARG,
+			       "nesterov = 1 with momentum = 0: choose a momentum above 0, or "
+			       "nesterov = 0");
 	return SHARD_OK;
 }
 
-static const struct optim_kernels *kernels(enum isa isa, enum shard_dtype grad, enum shard_dtype image)
+static const struct optim_kernels *kernels(enum isa isa, enum shard_dtype grad,
+					   enum shard_dtype image)
 {
 	static const struct optim_kernels *const sets[ISA_NR] = {
 		[ISA_SCALAR] = &optim_scalar,
+#ifdef __x86_64__
 		[ISA_AVX2] = &optim_avx2,
 		[ISA_AVX512] = &optim_avx512,
+#endif
 	};
 
 	CHECK(isa_has(isa));
@@ -138,12 +146,14 @@ static const struct optim_kernels *kernels(enum isa isa, enum shard_dtype grad, 
 	return sets[isa];
 }
 
-optim_apply *optim_kernel(const struct optim_row *row, enum isa isa, enum shard_dtype grad, enum shard_dtype image)
+optim_apply *optim_kernel(const struct optim_row *row, enum isa isa, enum shard_dtype grad,
+			  enum shard_dtype image)
 {
 	return kernels(isa, grad, image)->apply[row->id][grad - 1][image - 1];
 }
 
-optim_apply_undo *optim_kernel_undo(const struct optim_row *row, enum isa isa, enum shard_dtype grad, enum shard_dtype image)
+optim_apply_undo *optim_kernel_undo(const struct optim_row *row, enum isa isa,
+				    enum shard_dtype grad, enum shard_dtype image)
 {
 	return kernels(isa, grad, image)->undo[row->id][grad - 1][image - 1];
 }

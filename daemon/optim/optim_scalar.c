@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference: each optimizer for one element, in the order of operations that wire/ARITHMETIC.md lists. Called through
- * optim_kernel() by the in-process reference, by tests, by the wide kernels for what is left over behind their last whole
- * vector, and by workers on a processor without AVX2. fmaf and sqrtf round exactly once, so they are the same everywhere. Cannot
- * fail: an element whose new values would not all be finite stays as it was, and is counted. */
+/* The reference: each optimizer for one element, in the order of operations that wire/ARITHMETIC.md
+ * lists. Called through optim_kernel() by the in-process reference, by tests, by the wide kernels
+ * for what is left over behind their last whole vector, and by workers on a processor without AVX2.
+ * fmaf and sqrtf round exactly once, so they are the same everywhere. Cannot fail: an element whose
+ * new values would not all be finite stays as it was, and is counted. */
 #include "optim/kernels.h"
 
 #include <math.h>
@@ -54,7 +55,9 @@ INLINE struct elem adagrad(const struct optim_args *a, float g, struct elem e)
 INLINE struct elem lion(const struct optim_args *a, float g, struct elem e)
 {
 	float c = fmaf(a->one_minus_beta1, g, a->beta1 * e.s1);
-	float step = c > 0 ? a->lr : c < 0 ? -a->lr : 0; /* NaN: no step; the state below is then NaN too */
+	float step = c > 0   ? a->lr
+		     : c < 0 ? -a->lr
+			     : 0; /* NaN: no step; the state below is then NaN too */
 	float m = fmaf(a->one_minus_beta2, g, a->beta2 * e.s1);
 
 	return (struct elem){e.p * a->decay - step, m, 0};
@@ -86,8 +89,8 @@ static void keep(struct optim_undo *undo, uint64_t position, uint32_t place, str
 	undo_keep(undo, position, place, 1);
 }
 
-INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, KERNEL_ARGS,
-		    struct optim_undo *undo)
+INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt,
+		    enum shard_dtype idt, KERNEL_ARGS, struct optim_undo *undo)
 {
 	uint32_t place = undo ? undo_place(undo->at) : 0;
 	uint64_t kept = 0;

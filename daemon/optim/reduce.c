@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scalar reduction, and the choice of a variant. Workers call it through reduce_kernel() for a node's sum, a primary's sum and
- * the norm; the scalar one is the reference that the others equal (wire/ARITHMETIC.md). Cannot fail. */
+/* The scalar reduction, and the choice of a variant. Workers call it through reduce_kernel() for a
+ * node's sum, a primary's sum and the norm; the scalar one is the reference that the others equal
+ * (wire/ARITHMETIC.md). Cannot fail. */
 #include "optim/reduce.h"
 
 #include "base/check.h"
@@ -16,8 +17,8 @@ INLINE float load(enum shard_dtype dt, const void *src, size_t i)
 	return dt == SHARD_BF16 ? dtype_from_bf16(h) : dtype_from_f16(h);
 }
 
-/* Stores x rounded to dt and returns what a reader of dst will see. Every NaN becomes the plain one: which operand's payload a
- * sum keeps is not defined. */
+/* Stores x rounded to dt and returns what a reader of dst will see. Every NaN becomes the plain
+ * one: which operand's payload a sum keeps is not defined. */
 INLINE float store(enum shard_dtype dt, void *dst, size_t i, float x)
 {
 	if ((dtype_bits(x) & 0x7fffffffu) > 0x7f800000u)
@@ -31,7 +32,8 @@ INLINE float store(enum shard_dtype dt, void *dst, size_t i, float x)
 	return dt == SHARD_BF16 ? dtype_from_bf16(h) : dtype_from_f16(h);
 }
 
-INLINE float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, float pre, size_t i)
+INLINE float sum(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, float pre,
+		 size_t i)
 {
 	const bool scaled = pre != 1;
 	float x = load(dt, src[0], i);
@@ -56,14 +58,17 @@ static double fold(double lane[REDUCE_LANES])
 	return lane[0];
 }
 
-INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, float pre,
-				   bool norm)
+INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
+				   const void *const *src, void *dst, float pre, bool norm)
 {
 	struct reduce_sum r = {0, true};
+	const void *copy = dst;
 
 	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && pre == 1)));
-	if (k == 1 && pre == 1 && dst && dst != src[0])
+	if (k == 1 && pre == 1 && dst && dst != src[0]) {
 		memcpy(dst, src[0], n * dtype_bytes(dt));
+		src = &copy; /* judged is what was copied: the original may have changed since */
+	}
 	for (size_t at = 0; at < n; at += REDUCE_BLOCK) {
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK;
 		double lane[REDUCE_LANES] = {0};
@@ -82,17 +87,20 @@ INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, co
 	return r;
 }
 
-static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)
+static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst,
+				    float pre, bool norm)
 {
 	return reduce_dt(SHARD_F32, n, k, src, dst, pre, norm);
 }
 
-static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)
+static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst,
+				     float pre, bool norm)
 {
 	return reduce_dt(SHARD_BF16, n, k, src, dst, pre, norm);
 }
 
-static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)
+static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst,
+				    float pre, bool norm)
 {
 	return reduce_dt(SHARD_F16, n, k, src, dst, pre, norm);
 }
@@ -103,8 +111,10 @@ reduce_fn *reduce_kernel(enum isa isa, enum shard_dtype dt)
 {
 	static const struct reduce_kernels *const sets[ISA_NR] = {
 		[ISA_SCALAR] = &reduce_scalar,
+#ifdef __x86_64__
 		[ISA_AVX2] = &reduce_avx2,
 		[ISA_AVX512] = &reduce_avx512,
+#endif
 	};
 
 	CHECK(isa_has(isa));

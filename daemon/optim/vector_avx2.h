@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_avx2.h: eight fp32 lanes, and the operations that vector_rules.h and vector_reduce.h are written in. A mask has all bits
- * of a chosen lane set. vec_finite and the conversions are integer arithmetic, so that no MXCSR bit reaches them. */
+/* vector_avx2.h: eight fp32 lanes, and the operations that vector_rules.h and vector_reduce.h are
+ * written in. A mask has all bits of a chosen lane set. vec_finite and the conversions are integer
+ * arithmetic, so that no MXCSR bit reaches them. */
 #ifndef SHARD_OPTIM_VECTOR_AVX2_H
 #define SHARD_OPTIM_VECTOR_AVX2_H
 
@@ -33,7 +34,8 @@ INLINE vmask vec_finite(vec x)
 {
 	__m256i inf = _mm256_set1_epi32(0x7f800000);
 
-	return _mm256_castsi256_ps(_mm256_cmpgt_epi32(inf, _mm256_and_si256(_mm256_castps_si256(x), inf)));
+	return _mm256_castsi256_ps(
+		_mm256_cmpgt_epi32(inf, _mm256_and_si256(_mm256_castps_si256(x), inf)));
 }
 
 INLINE vec vec_by_sign(vec c, vec above, vec below) /* 0 where c is 0 or NaN */
@@ -85,16 +87,19 @@ INLINE vec vec_plain_nan(vec x)
 	return _mm256_castsi256_ps(_mm256_blendv_epi8(_mm256_castps_si256(x), plain, vec_nan(x)));
 }
 
-INLINE vec vec_round_bf16(vec x, vec_half *h) /* both in one: the packed result, and what it is as fp32 */
+INLINE vec vec_round_bf16(vec x,
+			  vec_half *h) /* both in one: the packed result, and what it is as fp32 */
 {
-	__m256i r = _mm256_and_si256(vec_round16(_mm256_castps_si256(x)), _mm256_set1_epi32((int)0xffff0000));
+	__m256i r = _mm256_and_si256(vec_round16(_mm256_castps_si256(x)),
+				     _mm256_set1_epi32((int)0xffff0000));
 
 	r = _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7fc00000), vec_nan(x));
 	*h = vec_upper_half(r);
 	return _mm256_castsi256_ps(r);
 }
 
-struct vec_sq { /* one sum of squares per lane of a vec. The product of two floats is exact in double, so fma equals mul, add */
+struct vec_sq { /* one sum of squares per lane of a vec. The product of two floats is exact in
+		   double, so fma equals mul, add */
 	__m256d lo, hi;
 };
 
@@ -102,7 +107,8 @@ struct vec_sq { /* one sum of squares per lane of a vec. The product of two floa
 
 INLINE struct vec_sq vec_sq_add(struct vec_sq s, vec x)
 {
-	__m256d lo = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), hi = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+	__m256d lo = _mm256_cvtps_pd(_mm256_castps256_ps128(x)),
+		hi = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
 
 	return (struct vec_sq){_mm256_fmadd_pd(lo, lo, s.lo), _mm256_fmadd_pd(hi, hi, s.hi)};
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_avx512.h: sixteen fp32 lanes. The meaning of each operation is that of vector_avx2.h; included by *_avx512.c only. */
+/* vector_avx512.h: sixteen fp32 lanes. The meaning of each operation is that of vector_avx2.h;
+ * included by *_avx512.c only. */
 #ifndef SHARD_OPTIM_VECTOR_AVX512_H
 #define SHARD_OPTIM_VECTOR_AVX512_H
 
@@ -30,7 +31,8 @@ enum { VEC_LANES = 16 };
 
 INLINE vmask vec_finite(vec x)
 {
-	return (vmask)~_mm512_fpclass_ps_mask(x, 0x99); /* quiet NaN, +infinity, -infinity, signalling NaN */
+	return (vmask)~_mm512_fpclass_ps_mask(
+		x, 0x99); /* quiet NaN, +infinity, -infinity, signalling NaN */
 }
 
 INLINE vec vec_by_sign(vec c, vec above, vec below)
@@ -48,36 +50,42 @@ INLINE vec vec_from_bf16(__m256i h)
 
 INLINE __m512i vec_upper_words(void) /* indices that bring the upper halves of all lanes together */
 {
-	return _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1f001d, 0x1b0019, 0x170015, 0x130011, 0xf000d, 0xb0009, 0x70005, 0x30001);
+	return _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1f001d, 0x1b0019, 0x170015, 0x130011,
+				0xf000d, 0xb0009, 0x70005, 0x30001);
 }
 
 INLINE __m512i vec_round16(__m512i u) /* to nearest even at bit 16; the lower half is left over */
 {
 	__m512i x = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
 
-	return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), x, _mm512_set1_epi32(1));
+	return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), x,
+				     _mm512_set1_epi32(1));
 }
 
 INLINE vec_half vec_to_bf16(vec x)
 {
 	__m512i u = _mm512_castps_si512(x);
-	__m512i r = _mm512_mask_or_epi32(vec_round16(u), _mm512_fpclass_ps_mask(x, 0x81), u, _mm512_set1_epi32(0x400000));
+	__m512i r = _mm512_mask_or_epi32(vec_round16(u), _mm512_fpclass_ps_mask(x, 0x81), u,
+					 _mm512_set1_epi32(0x400000));
 
 	return _mm512_castsi512_si256(_mm512_permutexvar_epi16(vec_upper_words(), r));
 }
 
 INLINE vec vec_round_bf16(vec x, vec_half *h)
 {
-	__m512i r = _mm512_and_si512(vec_round16(_mm512_castps_si512(x)), _mm512_set1_epi32((int)0xffff0000));
+	__m512i r = _mm512_and_si512(vec_round16(_mm512_castps_si512(x)),
+				     _mm512_set1_epi32((int)0xffff0000));
 
-	r = _mm512_mask_mov_epi32(r, _mm512_fpclass_ps_mask(x, 0x81), _mm512_set1_epi32(0x7fc00000));
+	r = _mm512_mask_mov_epi32(r, _mm512_fpclass_ps_mask(x, 0x81),
+				  _mm512_set1_epi32(0x7fc00000));
 	*h = _mm512_castsi512_si256(_mm512_permutexvar_epi16(vec_upper_words(), r));
 	return _mm512_castsi512_ps(r);
 }
 
 INLINE vec vec_plain_nan(vec x)
 {
-	return _mm512_mask_mov_ps(x, _mm512_fpclass_ps_mask(x, 0x81), _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
+	return _mm512_mask_mov_ps(x, _mm512_fpclass_ps_mask(x, 0x81),
+				  _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
 }
 
 struct vec_sq {
@@ -88,7 +96,8 @@ struct vec_sq {
 
 INLINE struct vec_sq vec_sq_add(struct vec_sq s, vec x)
 {
-	__m512d lo = _mm512_cvtps_pd(_mm512_castps512_ps256(x)), hi = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+	__m512d lo = _mm512_cvtps_pd(_mm512_castps512_ps256(x)),
+		hi = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
 
 	return (struct vec_sq){_mm512_fmadd_pd(lo, lo, s.lo), _mm512_fmadd_pd(hi, hi, s.hi)};
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_reduce.h: the sum of reduce.h for whatever vector the including file has defined. Works on REDUCE_LANES elements at a time
- * (vec is one or two of them per turn); what is left over at the end of a block is copied into a padded line, so that one
- * arithmetic serves both. The number of sources is a constant for up to four, so that their loop disappears; not where they are
+/* vector_reduce.h: the sum of reduce.h for whatever vector the including file has defined. Works on
+ * REDUCE_LANES elements at a time (vec is one or two of them per turn); what is left over at the
+ * end of a block is copied into a padded line, so that one arithmetic serves both. The number of
+ * sources is a constant for up to four, so that their loop disappears; not where they are
  * multiplied first, which is rare. `scaled` is a constant everywhere. */
 #ifndef SHARD_OPTIM_VECTOR_REDUCE_H
 #define SHARD_OPTIM_VECTOR_REDUCE_H
@@ -23,10 +24,12 @@ INLINE vec rload(enum shard_dtype dt, const void *src, size_t i)
 {
 	if (dt == SHARD_F32)
 		return vec_load((const float *)src + i);
-	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)src + i) : vec_load_f16((const uint16_t *)src + i);
+	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)src + i)
+				: vec_load_f16((const uint16_t *)src + i);
 }
 
-/* Stores x rounded to dt, every NaN as the plain one, and returns what a reader of dst will see. `stream` writes past the caches. */
+/* Stores x rounded to dt, every NaN as the plain one, and returns what a reader of dst will see.
+ * `stream` writes past the caches. */
 INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x, bool stream)
 {
 	vec_half h;
@@ -52,7 +55,8 @@ INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x, bool stream)
 	return x;
 }
 
-/* The square of a finite float fits into a double, so with a norm the sum itself tells whether all was finite. */
+/* The square of a finite float fits into a double, so with a norm the sum itself tells whether all
+ * was finite. */
 INLINE void look(vec x, bool norm, int part, struct rlanes *l)
 {
 	if (norm)
@@ -74,8 +78,8 @@ INLINE vec operand(enum shard_dtype dt, const void *src, size_t i, const struct 
 }
 
 /* REDUCE_LANES elements from i on. */
-INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, const struct rhow *how,
-		 struct rlanes *l)
+INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i,
+		 const struct rhow *how, struct rlanes *l)
 {
 	for (int part = 0; part < PARTS; part++, i += VEC_LANES) {
 		vec x = operand(dt, src[0], i, how);
@@ -100,11 +104,13 @@ INLINE double fold(const struct rlanes *l)
 	return lane[0];
 }
 
-/* nr < REDUCE_LANES elements from i on: zeros behind them change neither a sum of squares nor the finite flag. */
-static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i, size_t nr,
-		       const struct rhow *how, struct rlanes *l)
+/* nr < REDUCE_LANES elements from i on: zeros behind them change neither a sum of squares nor the
+ * finite flag. */
+static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i,
+		       size_t nr, const struct rhow *how, struct rlanes *l)
 {
-	_Alignas(64) char in[REDUCE_LANES * DTYPE_BYTES_MAX] = {0}, out[REDUCE_LANES * DTYPE_BYTES_MAX];
+	_Alignas(64) char in[REDUCE_LANES * DTYPE_BYTES_MAX] = {0},
+					    out[REDUCE_LANES * DTYPE_BYTES_MAX];
 	size_t size = dtype_bytes(dt), at = i * size, bytes = nr * size;
 	vec x[PARTS];
 
@@ -142,10 +148,12 @@ INLINE bool lanes_finite(const struct rlanes *l)
 	return finite;
 }
 
-/* The norm of one source, two whole blocks at a time: a lane's additions wait for one another, those of different blocks do not. The
- * processor does not guess that reading goes on behind the other block, so the next pair is asked for. One core, 64 Mi bf16 from
- * memory: 4.3 ms block by block, 3.3 in pairs; with more sources it is the memory that counts, and pairs lose. */
-INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, struct reduce_sum *r)
+/* The norm of one source, two whole blocks at a time: a lane's additions wait for one another,
+ * those of different blocks do not. The processor does not guess that reading goes on behind the
+ * other block, so the next pair is asked for. One core, 64 Mi bf16 from memory: 4.3 ms block by
+ * block, 3.3 in pairs; with more sources it is the memory that counts, and pairs lose. */
+INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src,
+			 struct reduce_sum *r)
 {
 	const size_t pair = 2 * REDUCE_BLOCK, size = dtype_bytes(dt);
 	const struct rhow how = {.norm = true, .pre = vec_all(1)};
@@ -167,15 +175,19 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, 
 	return at;
 }
 
-/* The last sum of a large segment is read again only after the commit: its lines need not be fetched to be overwritten. */
-INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, bool scaled,
-				  float pre, bool norm)
+/* The last sum of a large segment is read again only after the commit: its lines need not be
+ * fetched to be overwritten. */
+INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src,
+				  void *dst, bool scaled, float pre, bool norm)
 {
 	struct reduce_sum r = {0, true};
-	const struct rhow how = {scaled, norm, k > 1 && norm && n >= SUM_STREAM_MIN && (uintptr_t)dst % 64 == 0, vec_all(pre)};
+	const struct rhow how = {scaled, norm,
+				 k > 1 && norm && n >= SUM_STREAM_MIN && (uintptr_t)dst % 64 == 0,
+				 vec_all(pre)};
 	struct rlanes l;
 
-	for (size_t at = k == 1 && norm && !scaled ? norm_pairs(dt, n, src, &r) : 0; at < n; at += REDUCE_BLOCK) {
+	for (size_t at = k == 1 && norm && !scaled ? norm_pairs(dt, n, src, &r) : 0; at < n;
+	     at += REDUCE_BLOCK) {
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK, i = at;
 
 		lanes_zero(&l);
@@ -195,41 +207,55 @@ INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, con
 	return r;
 }
 
-INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src, void *dst, float pre,
-				   bool norm)
+INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
+				   const void *const *src, void *dst, float pre, bool norm)
 {
+	const void *copy = dst;
+
 	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && pre == 1)));
 	if (pre != 1)
-		return norm ? reduce_k(dt, n, k, src, dst, true, pre, true) : reduce_k(dt, n, k, src, dst, true, pre, false);
+		return norm ? reduce_k(dt, n, k, src, dst, true, pre, true)
+			    : reduce_k(dt, n, k, src, dst, true, pre, false);
 	switch (k) {
 	case 1:
-		if (dst && dst != src[0])
+		if (dst && dst != src[0]) {
 			memcpy(dst, src[0], n * dtype_bytes(dt));
-		return norm ? reduce_k(dt, n, 1, src, dst, false, 1, true) : reduce_k(dt, n, 1, src, dst, false, 1, false);
+			src = &copy; /* judged is what was copied: the original may have changed
+					since */
+		}
+		return norm ? reduce_k(dt, n, 1, src, dst, false, 1, true)
+			    : reduce_k(dt, n, 1, src, dst, false, 1, false);
 	case 2:
-		return norm ? reduce_k(dt, n, 2, src, dst, false, 1, true) : reduce_k(dt, n, 2, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, 2, src, dst, false, 1, true)
+			    : reduce_k(dt, n, 2, src, dst, false, 1, false);
 	case 3:
-		return norm ? reduce_k(dt, n, 3, src, dst, false, 1, true) : reduce_k(dt, n, 3, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, 3, src, dst, false, 1, true)
+			    : reduce_k(dt, n, 3, src, dst, false, 1, false);
 	case 4:
-		return norm ? reduce_k(dt, n, 4, src, dst, false, 1, true) : reduce_k(dt, n, 4, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, 4, src, dst, false, 1, true)
+			    : reduce_k(dt, n, 4, src, dst, false, 1, false);
 	default:
-		return norm ? reduce_k(dt, n, k, src, dst, false, 1, true) : reduce_k(dt, n, k, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, k, src, dst, false, 1, true)
+			    : reduce_k(dt, n, k, src, dst, false, 1, false);
 	}
 }
 
-#define REDUCE_DEFINE(table)                                                                                                       \
-	static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)         \
-	{                                                                                                                          \
-		return reduce_dt(SHARD_F32, n, k, src, dst, pre, norm);                                                            \
-	}                                                                                                                          \
-	static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)        \
-	{                                                                                                                          \
-		return reduce_dt(SHARD_BF16, n, k, src, dst, pre, norm);                                                           \
-	}                                                                                                                          \
-	static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src, void *dst, float pre, bool norm)         \
-	{                                                                                                                          \
-		return reduce_dt(SHARD_F16, n, k, src, dst, pre, norm);                                                            \
-	}                                                                                                                          \
+#define REDUCE_DEFINE(table)                                                                       \
+	static struct reduce_sum reduce_f32(size_t n, uint32_t k, const void *const *src,          \
+					    void *dst, float pre, bool norm)                       \
+	{                                                                                          \
+		return reduce_dt(SHARD_F32, n, k, src, dst, pre, norm);                            \
+	}                                                                                          \
+	static struct reduce_sum reduce_bf16(size_t n, uint32_t k, const void *const *src,         \
+					     void *dst, float pre, bool norm)                      \
+	{                                                                                          \
+		return reduce_dt(SHARD_BF16, n, k, src, dst, pre, norm);                           \
+	}                                                                                          \
+	static struct reduce_sum reduce_f16(size_t n, uint32_t k, const void *const *src,          \
+					    void *dst, float pre, bool norm)                       \
+	{                                                                                          \
+		return reduce_dt(SHARD_F16, n, k, src, dst, pre, norm);                            \
+	}                                                                                          \
 	const struct reduce_kernels table = {{reduce_f32, reduce_bf16, reduce_f16}};
 
 #endif

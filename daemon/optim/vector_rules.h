@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_rules.h: the optimizers for one vector of elements and the loop around them, for whatever vector the including file has
- * defined (vec, vmask, VEC_LANES and the vec_* operations of vector_avx2.h or vector_avx512.h). The rules repeat optim_scalar.c
- * operation by operation; what is left over behind the last whole vector goes to the scalar kernel itself. */
+/* vector_rules.h: the optimizers for one vector of elements and the loop around them, for whatever
+ * vector the including file has defined (vec, vmask, VEC_LANES and the vec_* operations of
+ * vector_avx2.h or vector_avx512.h). The rules repeat optim_scalar.c operation by operation; what
+ * is left over behind the last whole vector goes to the scalar kernel itself. */
 #ifndef SHARD_OPTIM_VECTOR_RULES_H
 #define SHARD_OPTIM_VECTOR_RULES_H
 
@@ -16,7 +17,8 @@ struct velem {
 	vec p, s1, s2;
 };
 struct vargs {
-	vec mult, lr, minus_lr, decay, l2, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, minus_step, bc2_sqrt;
+	vec mult, lr, minus_lr, decay, l2, beta1, one_minus_beta1, beta2, one_minus_beta2, eps,
+		minus_step, bc2_sqrt;
 	bool nesterov;
 };
 typedef struct velem rule_fn(const struct vargs *a, vec g, struct velem e);
@@ -92,7 +94,8 @@ INLINE vec load(const void *grad, enum shard_dtype dt, size_t i)
 		return vec_all(0);
 	if (dt == SHARD_F32)
 		return vec_load((const float *)grad + i);
-	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)grad + i) : vec_load_f16((const uint16_t *)grad + i);
+	return dt == SHARD_BF16 ? vec_load_bf16((const uint16_t *)grad + i)
+				: vec_load_f16((const uint16_t *)grad + i);
 }
 
 /* `stream` writes past the caches; the image is then aligned to its vector. */
@@ -112,7 +115,8 @@ INLINE void store(void *image, enum shard_dtype dt, size_t i, vec p, bool stream
 }
 
 /* Nothing is read here, so it may reach behind the end. */
-INLINE void prefetch(const void *grad, enum shard_dtype dt, const float *p, const float *s1, const float *s2, int states)
+INLINE void prefetch(const void *grad, enum shard_dtype dt, const float *p, const float *s1,
+		     const float *s2, int states)
 {
 	if (grad)
 		_mm_prefetch((const char *)grad + AHEAD * dtype_bytes(dt), _MM_HINT_T0);
@@ -123,21 +127,23 @@ INLINE void prefetch(const void *grad, enum shard_dtype dt, const float *p, cons
 		_mm_prefetch((const char *)(s2 + AHEAD), _MM_HINT_T0);
 }
 
-INLINE uint64_t left_over(enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, size_t i, KERNEL_ARGS,
-			  struct optim_undo *undo)
+INLINE uint64_t left_over(enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, size_t i,
+			  KERNEL_ARGS, struct optim_undo *undo)
 {
 	const char *from = grad ? (const char *)grad + i * dtype_bytes(gdt) : NULL;
 	char *to = (char *)image + i * dtype_bytes(idt);
 
 	if (undo) {
 		undo->origin += i;
-		return optim_scalar.undo[id][gdt - 1][idt - 1](a, n - i, from, p + i, s1 ? s1 + i : NULL, s2 ? s2 + i : NULL, to,
-							       undo);
+		return optim_scalar.undo[id][gdt - 1][idt - 1](
+			a, n - i, from, p + i, s1 ? s1 + i : NULL, s2 ? s2 + i : NULL, to, undo);
 	}
-	return optim_scalar.apply[id][gdt - 1][idt - 1](a, n - i, from, p + i, s1 ? s1 + i : NULL, s2 ? s2 + i : NULL, to);
+	return optim_scalar.apply[id][gdt - 1][idt - 1](a, n - i, from, p + i, s1 ? s1 + i : NULL,
+							s2 ? s2 + i : NULL, to);
 }
 
-INLINE void keep(struct optim_undo *undo, uint64_t position, uint32_t place, struct velem old, int states)
+INLINE void keep(struct optim_undo *undo, uint64_t position, uint32_t place, struct velem old,
+		 int states)
 {
 	vec_store(undo->place[place][0], old.p);
 	if (states > 0)
@@ -147,11 +153,12 @@ INLINE void keep(struct optim_undo *undo, uint64_t position, uint32_t place, str
 	undo_keep(undo, position, place, VEC_LANES);
 }
 
-/* One pass, bound by memory. On two cores of an EPYC (Zen 5) with 64 Mi parameters, in GB/s of 28 bytes per parameter, streaming
- * the image gave 68.7 where ordinary stores gave 66.0 (they read each line before they overwrite it); one thread alone: 61.7
- * and 56.0, with prefetching 67.0. Streaming the state as well gained nothing: its lines are read anyway. */
-INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt, enum shard_dtype idt, KERNEL_ARGS,
-		    struct optim_undo *undo)
+/* One pass, bound by memory. On two cores of an EPYC (Zen 5) with 64 Mi parameters, in GB/s of 28
+ * bytes per parameter, streaming the image gave 68.7 where ordinary stores gave 66.0 (they read
+ * each line before they overwrite it); one thread alone: 61.7 and 56.0, with prefetching 67.0.
+ * Streaming the state as well gained nothing: its lines are read anyway. */
+INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt,
+		    enum shard_dtype idt, KERNEL_ARGS, struct optim_undo *undo)
 {
 	const struct vargs va = vargs_make(a);
 	const vec none = vec_all(0);
@@ -163,12 +170,13 @@ INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtyp
 
 	for (; i + VEC_LANES <= n; i += VEC_LANES) {
 		vec g = vec_mul(load(grad, gdt, i), va.mult);
-		struct velem old = {vec_load(p + i), states > 0 ? vec_load(s1 + i) : none, states > 1 ? vec_load(s2 + i) : none};
+		struct velem old = {vec_load(p + i), states > 0 ? vec_load(s1 + i) : none,
+				    states > 1 ? vec_load(s2 + i) : none};
 		struct velem e = rule(&va, g, old);
 		vmask ok = vec_finite(e.p);
 
-		prefetch(grad ? (const char *)grad + i * dtype_bytes(gdt) : NULL, gdt, p + i, states > 0 ? s1 + i : p,
-			 states > 1 ? s2 + i : p, states);
+		prefetch(grad ? (const char *)grad + i * dtype_bytes(gdt) : NULL, gdt, p + i,
+			 states > 0 ? s1 + i : p, states > 1 ? s2 + i : p, states);
 		if (states > 0)
 			ok = vmask_and(ok, vec_finite(e.s1));
 		if (states > 1)

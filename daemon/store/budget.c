@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adds up what a model will take on a node and keeps the account of what is promised. The coordinator asks before it defines a
- * model, for itself, and each node for itself when the coordinator tells it; store_init() then maps exactly these sizes. Fails
- * with SHARD_BUDGET and all figures; giving back more than was taken is a CHECK. */
+/* Adds up what a model will take on a node and keeps the account of what is promised. The
+ * coordinator asks before it defines a model, for itself, and each node for itself when the
+ * coordinator tells it; store_init() then maps exactly these sizes. Fails with SHARD_BUDGET and all
+ * figures; giving back more than was taken is a CHECK. */
 #include "store/budget.h"
 
 #include "base/check.h"
@@ -24,7 +25,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 
 	*s = (struct store_sizes){.held_elems = 0};
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
-		if (conf->owner[c] != conf->self)
+		if (!place_holds(&conf->place, c, conf->self))
 			continue;
 		s->held_elems += layout_chunk_elems(l, c);
 		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
@@ -32,21 +33,22 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 	s->master = pages(s->held_elems * sizeof(float));
 	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
-	if (conf->nodes_nr > 1 || conf->local_world > 1 || (conf->park && conf->park->copy))
-		s->reduced = pages(s->held_elems * grad);
+	s->reduced = pages(s->held_elems * grad);
 	if (conf->local_world > 1)
 		s->sums = pages((l->elems - s->held_elems) * grad);
-	if (conf->park && conf->staleness > 0)
+	if (conf->warm && conf->staleness > 0)
 		s->images = 2 * pages(s->held_elems * dtype_bytes(conf->image));
 	s->image_half = shm_half_bytes(l->elems * dtype_bytes(conf->image));
 	s->arena_half = shm_half_bytes(l->elems * grad);
-	s->image = image_data_offset((uint64_t)l->chunks_nr * (conf->staleness + 1)) + s->image_half * (conf->staleness + 1);
+	s->image = image_data_offset((uint64_t)l->chunks_nr * (conf->staleness + 1)) +
+		   s->image_half * (conf->staleness + 1);
 	s->arena = s->arena_half * (conf->staleness + 1);
 }
 
 const char *budget_item_name(enum budget_item item)
 {
-	static const char *const names[BUDGET_ITEMS] = {"state", "image", "arenas", "landing slots", "node sums", "fixed"};
+	static const char *const names[BUDGET_ITEMS] = {"state",         "image",     "arenas",
+							"landing slots", "node sums", "fixed"};
 
 	CHECK((unsigned)item < BUDGET_ITEMS);
 	return names[item];
@@ -60,16 +62,18 @@ static uint64_t mapped(uint64_t bytes, enum shm_huge huge)
 	return (bytes + unit - 1) / unit * unit;
 }
 
-/* Blobs: one place per trainer here for the step in hand, one per rank for what is committed. And tables beside the element buffers: layout,
- * chunk table, votes and gathering of this node. An upper bound, not a mirror. */
+/* Blobs: one place per trainer here for the step in hand, one per rank for what is committed. And
+ * tables beside the element buffers: layout, chunk table, votes and gathering of this node. An
+ * upper bound, not a mirror. */
 static uint64_t fixed_bytes(const struct store_conf *conf)
 {
 	const struct layout *l = conf->layout;
 
-	uint64_t tables = (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull + l->chunks_nr * 192ull;
+	uint64_t tables = (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull +
+			  l->chunks_nr * 192ull;
 
-	if (conf->park) /* blobs are in there */
-		return tables + mapped(conf->park->meta, conf->huge);
+	if (conf->warm) /* blobs are in there */
+		return tables + mapped(conf->warm->meta, conf->huge);
 	return tables + ((uint64_t)conf->local_world + conf->max_world) * BUDGET_BLOB_BYTES;
 }
 
@@ -79,30 +83,32 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 
 	store_sizes(&s, conf);
 	*need = (struct budget_need){.total = 0};
-	need->bytes[BUDGET_STATE] = mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
+	need->bytes[BUDGET_STATE] =
+		mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
 	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge) + mapped(s.images, conf->huge);
-	need->bytes[BUDGET_ARENAS] = conf->local_world * mapped(s.arena, conf->huge);
+	need->bytes[BUDGET_ARENAS] = conf->local_world * s.arena; /* never reserved huge pages */
 	if (conf->staleness > 0) {
 		struct store_conf sync = *conf;
 		struct budget_need less;
 
 		sync.staleness = 0;
 		budget_need(&less, &sync);
-		need->stale = need->bytes[BUDGET_IMAGE] - less.bytes[BUDGET_IMAGE] + need->bytes[BUDGET_ARENAS] -
-			      less.bytes[BUDGET_ARENAS];
+		need->stale = need->bytes[BUDGET_IMAGE] - less.bytes[BUDGET_IMAGE] +
+			      need->bytes[BUDGET_ARENAS] - less.bytes[BUDGET_ARENAS];
 	}
 	need->bytes[BUDGET_SLOTS] = mapped(s.slot * (conf->nodes_nr - 1u), conf->huge);
 	need->bytes[BUDGET_SUMS] = mapped(s.reduced + s.sums, conf->huge);
 	need->bytes[BUDGET_FIXED] = fixed_bytes(conf);
 	for (int i = 0; i < BUDGET_ITEMS; i++)
 		need->total += need->bytes[i];
-	if (conf->park)
-		need->parked = need->bytes[BUDGET_STATE] + need->bytes[BUDGET_SLOTS] + need->bytes[BUDGET_SUMS] +
-			       mapped(s.images, conf->huge) + mapped(conf->park->meta, conf->huge);
+	if (conf->warm)
+		need->parked = need->bytes[BUDGET_STATE] + need->bytes[BUDGET_SLOTS] +
+			       need->bytes[BUDGET_SUMS] + mapped(s.images, conf->huge) +
+			       mapped(conf->warm->meta, conf->huge);
 }
 
-static enum shard_status refuse(const struct budget *b, const struct budget_need *need, const char *model, const char *node,
-				struct err *e)
+static enum shard_status refuse(const struct budget *b, const struct budget_need *need,
+				const char *model, const char *node, struct err *e)
 {
 	static const struct {
 		uint64_t bytes;
@@ -117,17 +123,20 @@ static enum shard_status refuse(const struct budget *b, const struct budget_need
 		u++;
 	double unit = u == NR(units) - 1 ? 1024.0 : (double)units[u].bytes;
 	for (int i = 0; i < BUDGET_ITEMS; i++)
-		used += (size_t)snprintf(items + used, sizeof(items) - used, "%s%s %.1f", i ? ", " : "",
-					 budget_item_name((enum budget_item)i), (double)need->bytes[i] / unit);
+		used += (size_t)snprintf(items + used, sizeof(items) - used, "%s%s %.1f",
+					 i ? ", " : "", budget_item_name((enum budget_item)i),
+					 (double)need->bytes[i] / unit);
 	if (need->stale > 0)
-		snprintf(items + used, sizeof(items) - used, "; %.1f of it for max_staleness = 1", (double)need->stale / unit);
-	return err_set(e, SHARD_BUDGET, "\"%s\" needs %.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
-		       (double)need->total / unit, units[u].name, node, items, (double)left / unit, (double)b->total / unit,
-		       units[u].name);
+		snprintf(items + used, sizeof(items) - used, "; %.1f of it for max_staleness = 1",
+			 (double)need->stale / unit);
+	return err_set(e, SHARD_BUDGET,
+		       "\"%s\" needs %.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
+		       (double)need->total / unit, units[u].name, node, items, (double)left / unit,
+		       (double)b->total / unit, units[u].name);
 }
 
-enum shard_status budget_reserve(struct budget *b, const struct budget_need *need, const char *model, const char *node,
-				 struct err *e)
+enum shard_status budget_reserve(struct budget *b, const struct budget_need *need,
+				 const char *model, const char *node, struct err *e)
 {
 	if (b->used > b->total || need->total > b->total - b->used)
 		return refuse(b, need, model, node, e);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One model's memory on one node. model.c makes it after the budget agreed (budget.c mirrors the sizes here) and frees it with the
- * model; in between only arenas are made anew, one per joining session. Each kind of buffer is one mapping, so that huge pages
- * have a chance; chunks held here lie in it one after the other. Fails: no memory or pages (SHARD_SYSTEM), and
- * ranges that came from outside; a chunk number or slot that is not ours to touch is a CHECK. */
+/* One model's memory on one node. make.c makes it after the budget agreed (budget.c mirrors the
+ * sizes here) and frees it with the model, both in a thread; in between only arenas are made anew,
+ * one per joining session, for join.c. Each kind of buffer is one mapping, so that huge pages have
+ * a chance; chunks held here lie in it one after the other. Fails: no memory or pages, nobody wants
+ * it any more, and ranges that came from outside; a chunk number or slot that is not ours to touch
+ * is a CHECK. */
 #include "store/store.h"
 
 #include "base/check.h"
+#include "node/limits.h"
 #include "store/store_impl.h"
 
 #include <stdatomic.h>
@@ -20,32 +23,63 @@ static void unmap(struct shm *m)
 	m->base = NULL;
 }
 
-static enum shard_status map_region(struct store *st, enum store_region what, uint64_t bytes, struct err *e)
+/* Between two buffers: what is given up ends soon. */
+static enum shard_status given_up(const struct store_conf *conf, struct err *e)
 {
-	const struct store_park *park = st->conf.park;
+	if (conf->given_up == NULL || !atomic_load(conf->given_up))
+		return SHARD_OK;
+	return err_set(e, SHARD_CLOSED, "\"%s\" is given up", conf->name);
+}
+
+static enum shard_status map_region(struct store *st, enum store_region what, uint64_t bytes,
+				    struct err *e)
+{
+	const struct store_park *warm = st->conf.warm;
 
 	if (bytes == 0)
 		return SHARD_OK;
-	return park ? park->map(park->arg, what, bytes, &st->region[what], e)
+	if (given_up(&st->conf, e) != SHARD_OK)
+		return e->status;
+	return warm ? warm->map(warm->arg, what, bytes, &st->region[what], e)
 		    : shm_private(&st->region[what], bytes, st->conf.huge, e);
 }
 
-static enum shard_status map_shared(struct shm *m, const char *what, uint64_t bytes, int writable, const struct store_conf *conf,
-				    struct err *e)
+static void shared_name(char name[128], const struct store_conf *conf, const char *what)
 {
-	char name[128];
+	snprintf(name, 128, "shardd-%.64s-%s", conf->name, what);
+}
 
-	snprintf(name, sizeof(name), "shardd-%.64s-%s", conf->name, what);
-	return shm_create(m, name, bytes, writable, conf->huge, e);
+static enum shard_status map_shared(struct shm *m, const char *name, uint64_t bytes,
+				    enum shm_use use, enum shm_huge huge, struct err *e)
+{
+	enum shard_status st = shm_create(m, name, bytes, use, huge, e);
+
+	if (st != SHARD_OK || limits_spare(m->fd, 0))
+		return st;
+	shm_unmap(m);
+	return err_set(e, SHARD_BUDGET,
+		       "%s: %lu descriptors may be open, and what is left is kept for files: raise "
+		       "LimitNOFILE= of the service (`ulimit -n`), or lower max_world",
+		       name, (unsigned long)limits_files());
+}
+
+static void arena_name(char name[128], const struct store *st, uint32_t slot)
+{
+	char what[24];
+
+	snprintf(what, sizeof(what), "arena%u", slot);
+	shared_name(name, &st->conf, what);
 }
 
 static enum shard_status map_arena(struct store *st, uint32_t slot, struct err *e)
 {
-	char what[24];
-	enum shard_status rc;
+	char name[128];
+	enum shard_status rc = given_up(&st->conf, e);
 
-	snprintf(what, sizeof(what), "arena%u", slot);
-	rc = map_shared(&st->arena[slot].shm, what, st->sizes.arena, 1, &st->conf, e);
+	arena_name(name, st, slot);
+	if (rc == SHARD_OK)
+		rc = map_shared(&st->arena[slot].shm, name, st->sizes.arena, SHM_ARENA,
+				st->conf.huge, e);
 	if (rc == SHARD_OK)
 		st->arena[slot].use = ARENA_FRESH;
 	else
@@ -61,7 +95,7 @@ static void index_chunks(struct store *st)
 		uint32_t n = layout_chunk_elems(st->conf.layout, c);
 
 		st->held_at[c] = st->moment_at[c] = st->else_at[c] = NOT_HELD;
-		if (st->conf.owner[c] == st->conf.self) {
+		if (place_holds(&st->conf.place, c, st->conf.self)) {
 			st->held_at[c] = held;
 			held += n;
 			if (layout_trained(st->conf.layout, c)) {
@@ -84,8 +118,12 @@ static struct image_head *image_head(const struct store *st)
 
 static enum shard_status map_image(struct store *st, struct err *e)
 {
-	enum shard_status rc = map_shared(&st->image, "image", st->sizes.image, 0, &st->conf, e);
+	char name[128];
+	enum shard_status rc = given_up(&st->conf, e);
 
+	shared_name(name, &st->conf, "image");
+	if (rc == SHARD_OK)
+		rc = map_shared(&st->image, name, st->sizes.image, SHM_IMAGE, st->conf.huge, e);
 	if (rc != SHARD_OK)
 		return rc;
 	struct image_head *h = image_head(st);
@@ -109,8 +147,8 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	enum shard_status rc;
 	struct store *st;
 
-	CHECK(conf->self < conf->nodes_nr && conf->local_world > 0 && conf->staleness <= 1 && dtype_ok(conf->image) &&
-	      dtype_ok(conf->grad));
+	CHECK(conf->self < conf->nodes_nr && conf->local_world > 0 && conf->staleness <= 1 &&
+	      dtype_ok(conf->image) && dtype_ok(conf->grad));
 	st = calloc(1, sizeof(*st) + conf->local_world * sizeof(st->arena[0]));
 	if (!st)
 		return err_set(e, SHARD_SYSTEM, "no memory for model \"%s\"", conf->name);
@@ -120,23 +158,29 @@ enum shard_status store_init(struct store **out, const struct store_conf *conf, 
 	st->moment_at = calloc(chunks_nr, sizeof(uint64_t));
 	st->else_at = calloc(chunks_nr, sizeof(uint64_t));
 	if (!st->held_at || !st->moment_at || !st->else_at) {
-		rc = err_set(e, SHARD_SYSTEM, "no memory for the chunk table of model \"%s\"", conf->name);
+		rc = err_set(e, SHARD_SYSTEM, "no memory for the chunk table of model \"%s\"",
+			     conf->name);
 		goto err_store;
 	}
 	index_chunks(st);
-	if ((rc = map_region(st, STORE_STATE, st->sizes.master + st->sizes.moment * conf->optim->states_nr, e)) != SHARD_OK ||
-	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (conf->nodes_nr - 1u), e)) != SHARD_OK ||
+	if ((rc = map_region(st, STORE_STATE,
+			     st->sizes.master + st->sizes.moment * conf->optim->states_nr, e)) !=
+		    SHARD_OK ||
+	    (rc = map_region(st, STORE_SLOTS, st->sizes.slot * (conf->nodes_nr - 1u), e)) !=
+		    SHARD_OK ||
 	    (rc = map_region(st, STORE_SUMS, st->sizes.reduced + st->sizes.sums, e)) != SHARD_OK ||
-	    (rc = map_region(st, STORE_IMAGES, st->sizes.images, e)) != SHARD_OK || (rc = map_image(st, e)) != SHARD_OK)
+	    (rc = map_region(st, STORE_IMAGES, st->sizes.images, e)) != SHARD_OK ||
+	    (rc = map_image(st, e)) != SHARD_OK)
 		goto err_store;
 	for (uint32_t i = 0; i < conf->local_world; i++)
 		if ((rc = map_arena(st, i, e)) != SHARD_OK)
 			goto err_store;
-	if (conf->park && conf->park->there)
+	if (conf->warm && conf->warm->there)
 		no_versions(st);
 	else
 		store_reset(st);
-	st->conf.park = NULL;
+	st->conf.warm = NULL;
+	st->conf.given_up = NULL;
 	*out = st;
 	return SHARD_OK;
 err_store:
@@ -151,6 +195,7 @@ void store_free(struct store **stp)
 	*stp = NULL;
 	if (!st)
 		return;
+	CHECK(store_renewals(st) == 0);
 	for (uint32_t i = 0; i < st->conf.local_world; i++)
 		unmap(&st->arena[i].shm);
 	unmap(&st->image);
@@ -165,7 +210,8 @@ void store_free(struct store **stp)
 enum shm_pages store_pages(const struct store *st)
 {
 	enum shm_pages worst = st->image.got;
-	const struct shm *all[] = {&st->region[STORE_STATE], &st->region[STORE_SLOTS], &st->region[STORE_SUMS], &st->arena[0].shm};
+	const struct shm *all[] = {&st->region[STORE_STATE], &st->region[STORE_SLOTS],
+				   &st->region[STORE_SUMS], &st->arena[0].shm};
 
 	for (uint32_t i = 0; i < NR(all); i++)
 		if (all[i]->base && all[i]->got < worst)
@@ -206,7 +252,8 @@ float *store_state(struct store *st, uint32_t chunk, uint32_t i)
 	CHECK(store_holds(st, chunk) && i < OPTIM_STATES_MAX);
 	if (i >= st->conf.optim->states_nr || st->moment_at[chunk] == NOT_HELD)
 		return NULL;
-	return (float *)(void *)((char *)st->region[STORE_STATE].base + st->sizes.master + i * st->sizes.moment) +
+	return (float *)(void *)((char *)st->region[STORE_STATE].base + st->sizes.master +
+				 i * st->sizes.moment) +
 	       st->moment_at[chunk];
 }
 
@@ -215,7 +262,8 @@ void *store_slot(struct store *st, uint32_t chunk, uint16_t node)
 	uint32_t i = node < st->conf.self ? node : node - 1u;
 
 	CHECK(store_holds(st, chunk) && node < st->conf.nodes_nr && node != st->conf.self);
-	return (char *)st->region[STORE_SLOTS].base + i * st->sizes.slot + st->held_at[chunk] * dtype_bytes(st->conf.grad);
+	return (char *)st->region[STORE_SLOTS].base + i * st->sizes.slot +
+	       st->held_at[chunk] * dtype_bytes(st->conf.grad);
 }
 
 void *store_sum(struct store *st, uint32_t chunk)
@@ -223,8 +271,10 @@ void *store_sum(struct store *st, uint32_t chunk)
 	size_t size = dtype_bytes(st->conf.grad);
 
 	if (store_holds(st, chunk))
-		return st->sizes.reduced ? (char *)st->region[STORE_SUMS].base + st->held_at[chunk] * size : NULL;
-	return st->sizes.sums ? (char *)st->region[STORE_SUMS].base + st->sizes.reduced + st->else_at[chunk] * size : NULL;
+		return (char *)st->region[STORE_SUMS].base + st->held_at[chunk] * size;
+	return st->sizes.sums ? (char *)st->region[STORE_SUMS].base + st->sizes.reduced +
+					st->else_at[chunk] * size
+			      : NULL;
 }
 
 void *store_image(struct store *st, uint32_t slot, uint32_t chunk)
@@ -244,9 +294,10 @@ const struct shm *store_region(const struct store *st, enum store_region what)
 static void *kept_image(const struct store *st, uint32_t slot, uint32_t chunk)
 {
 	CHECK(slot <= st->conf.staleness && store_holds(st, chunk));
-	return st->sizes.images == 0 ? NULL
-				     : (char *)st->region[STORE_IMAGES].base + slot * (st->sizes.images / 2) +
-					       st->held_at[chunk] * dtype_bytes(st->conf.image);
+	return st->sizes.images == 0
+		       ? NULL
+		       : (char *)st->region[STORE_IMAGES].base + slot * (st->sizes.images / 2) +
+				 st->held_at[chunk] * dtype_bytes(st->conf.image);
 }
 
 static size_t chunk_image_bytes(const struct store *st, uint32_t chunk)
@@ -270,12 +321,14 @@ void store_image_again(struct store *st, uint32_t slot, uint32_t chunk)
 		memcpy(store_image(st, slot, chunk), kept, chunk_image_bytes(st, chunk));
 }
 
-bool store_where(const struct store *st, const void *at, enum store_region *region, uint64_t *offset)
+bool store_where(const struct store *st, const void *at, enum store_region *region,
+		 uint64_t *offset)
 {
 	for (int i = STORE_SUMS; i <= STORE_SLOTS; i++) {
 		const char *base = st->region[i].base;
 
-		if (base == NULL || (const char *)at < base || (const char *)at >= base + st->region[i].bytes)
+		if (base == NULL || (const char *)at < base ||
+		    (const char *)at >= base + st->region[i].bytes)
 			continue;
 		*region = (enum store_region)i;
 		*offset = (uint64_t)((const char *)at - base);
@@ -288,8 +341,8 @@ void *store_at(const struct store *st, uint32_t region, uint64_t offset, uint64_
 {
 	if (region != STORE_SUMS && region != STORE_SLOTS)
 		return NULL;
-	if (st->region[region].base == NULL || offset > st->region[region].bytes || bytes > st->region[region].bytes - offset ||
-	    offset % 64 != 0)
+	if (st->region[region].base == NULL || offset > st->region[region].bytes ||
+	    bytes > st->region[region].bytes - offset || offset % 64 != 0)
 		return NULL;
 	return (char *)st->region[region].base + offset;
 }
@@ -305,6 +358,8 @@ void store_image_open(struct store *st)
 
 	if (!(open & 1))
 		atomic_store(&image_head(st)->open, open + 1);
+	/* A reader that sees any byte written from now on also sees that the image is open. */
+	atomic_thread_fence(memory_order_release);
 }
 
 void store_image_whole(struct store *st)
@@ -339,8 +394,11 @@ void store_image_published(struct store *st)
 
 void store_image_generation(struct store *st, uint32_t generation)
 {
-	image_head(st)->generation = generation;
+	atomic_store_explicit(&image_head(st)->generation, generation, memory_order_release);
+	/* A reader that sees any version or byte of what follows also sees this generation. */
+	atomic_thread_fence(memory_order_release);
 	no_versions(st);
+	atomic_thread_fence(memory_order_release);
 }
 
 uint64_t store_image_chunk(const struct store *st, uint32_t slot, uint32_t chunk)
@@ -348,28 +406,18 @@ uint64_t store_image_chunk(const struct store *st, uint32_t slot, uint32_t chunk
 	return atomic_load_explicit(version_of(st, slot, chunk), memory_order_relaxed);
 }
 
-/* The old memory goes before the new one comes: the budget holds one per slot. */
-static enum shard_status renew_arena(struct store *st, uint32_t slot, struct err *e)
-{
-	unmap(&st->arena[slot].shm);
-	return map_arena(st, slot, e);
-}
-
 enum shard_status store_arena_open(struct store *st, uint32_t *slot, struct err *e)
 {
-	enum shard_status rc = SHARD_OK;
-
 	for (uint32_t i = 0; i < st->conf.local_world; i++) {
-		if (st->arena[i].use == ARENA_USED)
+		if (st->arena[i].use != ARENA_FRESH)
 			continue;
-		if (st->arena[i].use == ARENA_SPENT && (rc = renew_arena(st, i, e)) != SHARD_OK)
-			return rc;
 		st->arena[i].use = ARENA_USED;
 		*slot = i;
 		return SHARD_OK;
 	}
 	return err_set(e, SHARD_BUSY,
-		       "model \"%s\" has %u trainers on this node already: raise local_world, or wait for one to leave",
+		       "model \"%s\" has %u trainers on this node already: raise local_world, or "
+		       "wait for one to leave",
 		       st->conf.name, st->conf.local_world);
 }
 
@@ -377,6 +425,59 @@ void store_arena_close(struct store *st, uint32_t slot)
 {
 	CHECK(slot < st->conf.local_world && st->arena[slot].use == ARENA_USED);
 	st->arena[slot].use = ARENA_SPENT;
+}
+
+bool store_renewal_begin(struct store *st, struct store_renewal *r)
+{
+	uint32_t i = 0;
+
+	while (i < st->conf.local_world && st->arena[i].use != ARENA_SPENT)
+		i++;
+	if (i == st->conf.local_world)
+		return false;
+	*r = (struct store_renewal){.slot = i,
+				    .bytes = st->sizes.arena,
+				    .huge = st->conf.huge,
+				    .shm = st->arena[i].shm};
+	arena_name(r->name, st, i);
+	st->arena[i] = (struct arena_slot){.use = ARENA_RENEWING, .shm.fd = -1};
+	return true;
+}
+
+/* The old memory goes before the new one comes: the budget holds one per slot. */
+void store_renewal_run(struct store_renewal *r)
+{
+	unmap(&r->shm);
+	if (map_shared(&r->shm, r->name, r->bytes, SHM_ARENA, r->huge, &r->e) == SHARD_OK)
+		r->e.status = SHARD_OK;
+	else
+		r->shm.base = NULL;
+}
+
+void store_renewal_end(struct store *st, const struct store_renewal *r)
+{
+	struct arena_slot *a = &st->arena[r->slot];
+
+	CHECK(r->slot < st->conf.local_world && a->use == ARENA_RENEWING);
+	a->shm = r->shm;
+	a->use = r->e.status == SHARD_OK ? ARENA_FRESH : ARENA_SPENT;
+}
+
+uint32_t store_renewals(const struct store *st)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < st->conf.local_world; i++)
+		nr += st->arena[i].use == ARENA_RENEWING;
+	return nr;
+}
+
+bool store_renewable(const struct store *st)
+{
+	for (uint32_t i = 0; i < st->conf.local_world; i++)
+		if (st->arena[i].use == ARENA_SPENT || st->arena[i].use == ARENA_RENEWING)
+			return true;
+	return false;
 }
 
 const struct shm *store_arena_shm(const struct store *st, uint32_t slot)
@@ -388,18 +489,20 @@ const struct shm *store_arena_shm(const struct store *st, uint32_t slot)
 void *store_arena(struct store *st, uint32_t slot, uint64_t step, uint32_t chunk)
 {
 	CHECK(slot < st->conf.local_world && st->arena[slot].use == ARENA_USED);
-	return (char *)st->arena[slot].shm.base + step % (st->conf.staleness + 1) * st->sizes.arena_half +
+	return (char *)st->arena[slot].shm.base +
+	       step % (st->conf.staleness + 1) * st->sizes.arena_half +
 	       layout_chunk_start(st->conf.layout, chunk) * dtype_bytes(st->conf.grad);
 }
 
-static enum shard_status check_inside_chunk(const struct store *st, uint64_t first, uint32_t count, struct err *e)
+static enum shard_status check_inside_chunk(const struct store *st, uint64_t first, uint32_t count,
+					    struct err *e)
 {
 	uint32_t size = st->conf.layout->chunk_elems, in = (uint32_t)(first & (size - 1));
 	enum shard_status rc = layout_range(st->conf.layout, first, count, e);
 
 	if (rc == SHARD_OK && count > size - in)
-		rc = err_set(e, SHARD_RANGE, "%u elements from %llu on cross the end of chunk %u", count, (unsigned long long)first,
-			     (uint32_t)(first / size));
+		rc = err_set(e, SHARD_RANGE, "%u elements from %llu on cross the end of chunk %u",
+			     count, (unsigned long long)first, (uint32_t)(first / size));
 	return rc;
 }
 
@@ -413,7 +516,8 @@ static float *state_by_kind(struct store *st, enum shard_kind kind, uint32_t chu
 	return NULL;
 }
 
-enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t first, uint32_t count, float **at, struct err *e)
+enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t first,
+			      uint32_t count, float **at, struct err *e)
 {
 	enum shard_status rc = check_inside_chunk(st, first, count, e);
 	uint32_t chunk = (uint32_t)(first / st->conf.layout->chunk_elems);
@@ -422,18 +526,25 @@ enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t f
 	if (rc != SHARD_OK)
 		return rc;
 	if (!store_holds(st, chunk))
-		return err_set(e, SHARD_NOT_FOUND, "chunk %u of model \"%s\" is held by another node", chunk, st->conf.name);
-	if (kind != SHARD_MASTER && st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].flags & SHARD_FROZEN)
-		return err_set(e, SHARD_NOT_FOUND, "tensor \"%.200s\" is frozen: the optimizer keeps nothing for it",
-			       st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].name);
+		return err_set(e, SHARD_NOT_FOUND,
+			       "chunk %u of model \"%s\" is held by another node", chunk,
+			       st->conf.name);
+	if (kind != SHARD_MASTER &&
+	    st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].flags & SHARD_FROZEN)
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"tensor \"%.200s\" is frozen: the optimizer keeps nothing for it",
+			st->conf.layout->tensor[layout_tensor_at(st->conf.layout, first)].name);
 	base = state_by_kind(st, kind, chunk);
 	if (!base)
-		return err_set(e, SHARD_NOT_FOUND, "optimizer %s keeps no tensor of kind %d", st->conf.optim->name, (int)kind);
+		return err_set(e, SHARD_NOT_FOUND, "optimizer %s keeps no tensor of kind %d",
+			       st->conf.optim->name, (int)kind);
 	*at = base + (first & (st->conf.layout->chunk_elems - 1));
 	return SHARD_OK;
 }
 
-enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t first, uint32_t count, float *dst, struct err *e)
+enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t first, uint32_t count,
+			     float *dst, struct err *e)
 {
 	enum shard_status rc;
 	float *at;
@@ -441,7 +552,8 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
 	if (kind == SHARD_IMAGE) {
 		if ((rc = check_inside_chunk(st, first, count, e)) != SHARD_OK)
 			return rc;
-		const char *base = store_image(st, st->newest, (uint32_t)(first / st->conf.layout->chunk_elems));
+		const char *base = store_image(st, st->newest,
+					       (uint32_t)(first / st->conf.layout->chunk_elems));
 		base += (first & (st->conf.layout->chunk_elems - 1)) * dtype_bytes(st->conf.image);
 		dtype_convert(dst, SHARD_F32, base, st->conf.image, count);
 		return SHARD_OK;
@@ -451,16 +563,54 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
 	return rc;
 }
 
+/* The first weight of a chunk held here; NULL: no tensor has a part of it. */
+static uint32_t *void_word(struct store *st, uint32_t chunk)
+{
+	const struct layout *l = st->conf.layout;
+	uint32_t first = l->chunk_segment[chunk];
+
+	return first < l->chunk_segment[chunk + 1]
+		       ? (uint32_t *)(void *)(store_master(st, chunk) + l->segment[first].start)
+		       : NULL;
+}
+
+bool store_void(struct store *st, uint32_t chunk)
+{
+	const uint32_t *word = void_word(st, chunk);
+
+	return word != NULL && *word == STORE_VOID;
+}
+
 void store_reset(struct store *st)
 {
-	uint32_t *word = st->region[STORE_STATE].base;
-	uint32_t states = st->conf.optim->states_nr;
+	for (uint32_t c = 0; c < st->conf.layout->chunks_nr; c++) {
+		uint32_t *word = store_holds(st, c) ? void_word(st, c) : NULL;
 
-	for (uint64_t i = 0; i < st->sizes.held_elems; i++)
-		word[i] = STORE_UNWRITTEN;
-	if (st->sizes.moment)
-		memset((char *)st->region[STORE_STATE].base + st->sizes.master, 0, states * st->sizes.moment);
+		if (word != NULL)
+			*word = STORE_VOID;
+	}
 	no_versions(st);
+}
+
+/* The word that makes the chunk void goes last: a process that is killed before leaves it void to
+ * the next one. */
+void store_clear_chunk(struct store *st, uint32_t chunk)
+{
+	uint32_t n = layout_chunk_elems(st->conf.layout, chunk);
+	uint32_t *word = (uint32_t *)(void *)store_master(st, chunk), *last = void_word(st, chunk);
+
+	if (last != NULL)
+		*last = STORE_VOID;
+	atomic_signal_fence(memory_order_seq_cst);
+	for (uint32_t i = 0; i < st->conf.optim->states_nr; i++)
+		if (store_state(st, chunk, i) != NULL)
+			memset(store_state(st, chunk, i), 0, n * sizeof(float));
+	for (uint32_t i = 0; i < n; i++)
+		if (&word[i] != last)
+			word[i] = STORE_UNWRITTEN;
+	atomic_thread_fence(memory_order_seq_cst);
+	if (last != NULL)
+		*last = STORE_UNWRITTEN;
 }
 
 void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)
@@ -468,11 +618,18 @@ void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)
 	const struct layout *l = st->conf.layout;
 	const float *master = store_master(st, chunk);
 	size_t size = dtype_bytes(st->conf.image);
-	char *image = store_image(st, slot, chunk);
 
-	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
-		uint32_t start = l->segment[s].start;
+	for (uint32_t i = 0; i <= st->conf.staleness; i++) {
+		char *image = store_image(st, i, chunk);
 
-		dtype_convert(image + start * size, st->conf.image, master + start, SHARD_F32, l->segment[s].n);
+		for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+			const struct segment *g = &l->segment[s];
+
+			/* No step writes a frozen tensor: every image has to have it from the
+			 * start. */
+			if (i == slot || layout_frozen(l, s))
+				dtype_convert(image + g->start * size, st->conf.image,
+					      master + g->start, SHARD_F32, g->n);
+		}
 	}
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a seal looks for: master elements that nobody has written, or that are not finite. A master element that nobody has written holds
- * STORE_UNWRITTEN, a NaN: weights must be finite anyway, so that finding what is missing needs no bitmap. seal.c calls. Cannot fail. */
+/* What a seal looks for: master elements that nobody has written, or that are not finite. A master
+ * element that nobody has written holds STORE_UNWRITTEN, a NaN: weights must be finite anyway, so
+ * that finding what is missing needs no bitmap. Another NaN, STORE_VOID, in the first weight of a
+ * chunk says so of the whole chunk. seal.c calls. Cannot fail. */
 #include "store/store_impl.h"
 
 #define LOOK_ELEMS 256u /* looked through at once */
@@ -10,7 +12,8 @@ void store_missing_init(struct store_missing *m)
 	*m = (struct store_missing){.first = UINT64_MAX};
 }
 
-/* Without a branch, as fast as memory: most often there is nothing to find. A carry into the top bit: exponent of ones alone. */
+/* Without a branch, as fast as memory: most often there is nothing to find. A carry into the top
+ * bit: exponent of ones alone. */
 static bool all_finite(const float *at, uint32_t n)
 {
 	uint32_t carry = 0;
@@ -39,13 +42,31 @@ void store_missing(struct store *st, uint32_t chunk, struct store_missing *m)
 	const struct layout *l = st->conf.layout;
 	const float *master = store_master(st, chunk);
 
+	if (store_void(st, chunk)) {
+		store_missing_all(st, chunk, m);
+		return;
+	}
 	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
 		const struct segment *seg = &l->segment[s];
 
 		for (uint32_t i = seg->start, n; i < seg->start + seg->n; i += n) {
-			n = seg->start + seg->n - i < LOOK_ELEMS ? seg->start + seg->n - i : LOOK_ELEMS;
+			n = seg->start + seg->n - i < LOOK_ELEMS ? seg->start + seg->n - i
+								 : LOOK_ELEMS;
 			if (!all_finite(master + i, n))
 				count_missing(master + i, layout_chunk_start(l, chunk) + i, n, m);
 		}
+	}
+}
+
+void store_missing_all(const struct store *st, uint32_t chunk, struct store_missing *m)
+{
+	const struct layout *l = st->conf.layout;
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		uint64_t first = layout_chunk_start(l, chunk) + l->segment[s].start;
+
+		m->unwritten += l->segment[s].n;
+		if (first < m->first)
+			m->first = first;
 	}
 }

@@ -23,7 +23,8 @@ static inline void arena_reset(struct arena *a)
 	a->used = 0;
 }
 
-static inline void *arena_take(struct arena *a, size_t bytes) /* 16-byte aligned; NULL when it does not fit */
+static inline void *arena_take(struct arena *a,
+			       size_t bytes) /* 16-byte aligned; NULL when it does not fit */
 {
 	size_t start = (a->used + 15) & ~(size_t)15;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a process that found itself wrong: one line on stderr, then abort() so that a core file keeps the evidence. */
+/* The end of a process that found itself wrong: one line on stderr, then abort() so that a core
+ * file keeps the evidence. */
 #include "base/check.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h: monotonic nanoseconds. Modules that decide never call this: time reaches them as an argument (now_ns). */
+/* clock.h: monotonic nanoseconds. Modules that decide never call this: time reaches them as an
+ * argument (now_ns). */
 #ifndef SHARD_BASE_CLOCK_H
 #define SHARD_BASE_CLOCK_H
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asks the processor. Cheap enough to call before each array: the compiler's run-time support asks once per process and keeps the
- * answer (the instruction itself traps in a virtual machine: 20 us). It also knows whether the operating system saves the wide
- * registers. Cannot fail. */
+/* Asks the processor. Cheap enough to call before each array: the compiler's run-time support asks
+ * once per process and keeps the answer (the instruction itself traps in a virtual machine: 20 us).
+ * It also knows whether the operating system saves the wide registers. Cannot fail. */
 #include "base/isa.h"
 
 #include "base/check.h"
+#ifdef __x86_64__
 #ifdef __clang__ /* its list lacks F16C */
 #include <cpuid.h>
 #endif
@@ -31,13 +32,20 @@ bool isa_has(enum isa isa)
 	case ISA_AVX2:
 		return avx2;
 	case ISA_AVX512:
-		return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-		       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+		return avx2 && __builtin_cpu_supports("avx512f") &&
+		       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+		       __builtin_cpu_supports("avx512dq");
 	case ISA_NR:
 		break;
 	}
 	return false;
 }
+#else
+bool isa_has(enum isa isa)
+{
+	return isa == ISA_SCALAR;
+}
+#endif
 
 enum isa isa_best(void)
 {

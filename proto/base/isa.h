@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* isa.h: which instruction sets this processor and its kernel offer. Every routine that has a variant per set takes an enum
- * isa, so that a test can run all of them; the results never depend on the choice. */
+/* isa.h: which instruction sets this processor and its kernel offer. Every routine that has a
+ * variant per set takes an enum isa, so that a test can run all of them; the results never depend
+ * on the choice. */
 #ifndef SHARD_BASE_ISA_H
 #define SHARD_BASE_ISA_H
 

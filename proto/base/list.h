@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list.h: an intrusive doubly linked list. The head is a node that holds no element; a node that is in no list points at
- * itself, so that removing it twice is harmless. */
+/* list.h: an intrusive doubly linked list. The head is a node that holds no element; a node that is
+ * in no list points at itself, so that removing it twice is harmless. */
 #ifndef SHARD_BASE_LIST_H
 #define SHARD_BASE_LIST_H
 
@@ -36,7 +36,8 @@ static inline void list_remove(struct list *node)
 }
 
 #define list_of(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
-#define list_each(it, head)                                                                                                        \
-	for (struct list *it = (head)->next, *it##_next = it->next; it != (head); it = it##_next, it##_next = it->next)
+#define list_each(it, head)                                                                        \
+	for (struct list *it = (head)->next, *it##_next = it->next; it != (head);                  \
+	     it = it##_next, it##_next = it->next)
 
 #endif

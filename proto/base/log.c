@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes log lines; called by everything that acts, never by what decides. A line is built on the stack and leaves with one
- * write(2), so that lines of several processes on one descriptor do not mix. Formats are walked by hand because a %s is a value that
- * may come from a peer: it is quoted here, once, and no caller can forget it. A line that cannot be written is lost silently:
- * there is nobody left to tell. */
+/* Writes log lines; called by everything that acts, never by what decides. A line is built on the
+ * stack and leaves with one write(2), so that lines of several processes on one descriptor do not
+ * mix. Formats are walked by hand because a %s is a value that may come from a peer: it is quoted
+ * here, once, and no caller can forget it. A line that cannot be written is lost silently: there is
+ * nobody left to tell. */
 #include "base/log.h"
 
 #include "base/check.h"
@@ -38,7 +39,8 @@ static void put_text(struct line *l, const char *s)
 static bool is_plain(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if ((unsigned char)s[i] <= ' ' || s[i] == '"' || s[i] == '\\' || s[i] == '=' || s[i] == 0x7f)
+		if ((unsigned char)s[i] <= ' ' || s[i] == '"' || s[i] == '\\' || s[i] == '=' ||
+		    s[i] == 0x7f)
 			return false;
 	return n > 0;
 }
@@ -76,7 +78,8 @@ static void put_value(struct line *l, const char *s, size_t n)
 static void put_number(struct line *l, const char *spec, size_t spec_chars, va_list *ap)
 {
 	char one[32], out[400]; /* %f of 1e308 has 317 characters */
-	char conv = spec[spec_chars - 1], len = spec[spec_chars - 2], len2 = spec_chars > 2 ? spec[spec_chars - 3] : 0;
+	char conv = spec[spec_chars - 1], len = spec[spec_chars - 2],
+	     len2 = spec_chars > 2 ? spec[spec_chars - 3] : 0;
 
 	CHECK(spec_chars < sizeof(one));
 	memcpy(one, spec, spec_chars);
@@ -140,8 +143,9 @@ static void put_head(struct line *l, const struct log *log, enum log_level level
 
 	clock_gettime(CLOCK_REALTIME, &ts);
 	gmtime_r(&ts.tv_sec, &tm);
-	snprintf(text, sizeof(text), "ts=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ level=%s", tm.tm_year + 1900, tm.tm_mon + 1,
-		 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, ts.tv_nsec / 1000000, level_names[level]);
+	snprintf(text, sizeof(text), "ts=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ level=%s",
+		 tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
+		 ts.tv_nsec / 1000000, level_names[level]);
 	put_text(l, text);
 	if (log->node[0]) {
 		put_text(l, " node=");
@@ -237,7 +241,8 @@ static bool take_token(struct log_bucket *b, uint64_t now_ns)
 	return true;
 }
 
-void log_limited(const struct log *l, struct log_bucket *b, uint64_t now_ns, enum log_level level, const char *fmt, ...)
+void log_limited(const struct log *l, struct log_bucket *b, uint64_t now_ns, enum log_level level,
+		 const char *fmt, ...)
 {
 	struct line line = {.used = 0};
 	va_list ap;

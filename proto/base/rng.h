@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rng.h: a seeded generator for tests, jitter and initial weights; splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom
- * number generators", OOPSLA 2014). Not for secrets. */
+/* rng.h: a seeded generator for tests, jitter and initial weights; splitmix64 (Steele, Lea, Flood,
+ * "Fast splittable pseudorandom number generators", OOPSLA 2014). Not for secrets. */
 #ifndef SHARD_BASE_RNG_H
 #define SHARD_BASE_RNG_H
 
@@ -19,7 +19,8 @@ static inline uint64_t rng_next(struct rng *r)
 	return z ^ (z >> 31);
 }
 
-static inline uint64_t rng_below(struct rng *r, uint64_t n) /* n > 0; the bias of n / 2^64 does not matter to tests */
+static inline uint64_t rng_below(
+	struct rng *r, uint64_t n) /* n > 0; the bias of n / 2^64 does not matter to tests */
 {
 	return rng_next(r) % n;
 }

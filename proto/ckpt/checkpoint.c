@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One checkpoint's way into a folder. Happy path: begin → DIR/.TAG.tmp → the nodes write their parts → finish: lengths,
- * manifest, sync of the folder, exchange with DIR/TAG, sync of DIR, `latest`, and what was there before is removed. A crash at
- * any moment leaves the older complete checkpoint or the newer one under DIR/TAG, and at most a DIR/.TAG.tmp that the next
- * begin, or pruning, removes. Fails with what the file system says; what was there stays. */
+/* One checkpoint's way into a folder. Happy path: begin → DIR/.TAG.tmp → the nodes write their
+ * parts → finish: lengths, manifest, sync of the folder, exchange with DIR/TAG, sync of DIR,
+ * `latest`, and what was there before is removed. A crash at any moment leaves the older complete
+ * checkpoint or the newer one under DIR/TAG, and at most a DIR/.TAG.tmp that the next begin, or
+ * checkpoint_sweep(), removes. Fails with what the file system says; what was there stays, also
+ * under its name. Nothing but a checkpoint is ever replaced or removed. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/part_impl.h"
@@ -10,6 +12,7 @@
 #include "base/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +26,8 @@ bool checkpoint_tag_ok(const char *tag)
 	size_t n = strlen(tag);
 
 	return n >= 1 && n <= CHECKPOINT_TAG_MAX && tag[0] != '.' && strcmp(tag, "latest") != 0 &&
-	       strspn(tag, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == n;
+	       strspn(tag, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
+		       n;
 }
 
 void checkpoint_tag(char tag[CHECKPOINT_TAG_MAX + 1], uint64_t step)
@@ -31,10 +35,13 @@ void checkpoint_tag(char tag[CHECKPOINT_TAG_MAX + 1], uint64_t step)
 	snprintf(tag, CHECKPOINT_TAG_MAX + 1, "global_step%" PRIu64, step);
 }
 
-enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, struct err *e)
+enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag,
+				  struct err *e)
 {
 	if (!checkpoint_tag_ok(tag))
-		return err_set(e, SHARD_BAD_ARG, "tag \"%.64s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot, not `latest`",
+		return err_set(e, SHARD_BAD_ARG,
+			       "tag \"%.64s\": 1 to %d of [A-Za-z0-9._-], not starting with a dot, "
+			       "not `latest`",
 			       tag, CHECKPOINT_TAG_MAX);
 	if (dir[0] == 0 || strlen(dir) + CHECKPOINT_TAG_MAX + 16 >= CHECKPOINT_PATH_MAX)
 		return err_set(e, SHARD_BAD_ARG, "a folder of checkpoints has 1 to %d characters",
@@ -43,7 +50,8 @@ enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *di
 	return SHARD_OK;
 }
 
-/* May DIR/TAG be replaced by a checkpoint of `model`? One that cannot be read any more may. */
+/* May DIR/TAG be replaced by a checkpoint of `model`? One that cannot be read any more may, but
+ * nothing else than a checkpoint. */
 static enum shard_status may_replace(const char *path, const char *model, struct err *e)
 {
 	struct manifest *m;
@@ -53,28 +61,69 @@ static enum shard_status may_replace(const char *path, const char *model, struct
 	char name[65];
 
 	if (lstat(path, &s) != 0)
-		return errno == ENOENT ? SHARD_OK : err_sys(e, errno, "%s: %s", path, strerror(errno));
+		return errno == ENOENT ? SHARD_OK
+				       : err_sys(e, errno, "%s: %s", path, strerror(errno));
+	if (S_ISDIR(s.st_mode) && (st = folder_ours(path, e)) != SHARD_OK)
+		return st;
 	st = S_ISDIR(s.st_mode) ? manifest_read(path, &m, &why) : SHARD_NOT_FOUND;
 	if (st == SHARD_PROTOCOL)
 		return SHARD_OK;
 	if (st == SHARD_NOT_FOUND)
-		return err_set(e, SHARD_EXISTS, "%s: is there and is no checkpoint: choose another tag or folder, or remove it",
+		return err_set(e, SHARD_EXISTS,
+			       "%s: is there and is no checkpoint: choose another tag or folder, "
+			       "or remove it",
 			       path);
 	if (st != SHARD_OK)
 		return err_wrap(e, &why, "%s", why.text);
 	memcpy(name, m->name, sizeof(name));
 	manifest_free(&m);
 	if (strcmp(name, model) != 0)
-		return err_set(e, SHARD_EXISTS, "%s: is a checkpoint of model \"%s\", not of \"%s\": choose another tag or folder",
+		return err_set(e, SHARD_EXISTS,
+			       "%s: is a checkpoint of model \"%s\", not of \"%s\": choose another "
+			       "tag or folder",
 			       path, name, model);
 	return SHARD_OK;
 }
 
-enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, const char *model,
-				   struct err *e)
+enum shard_status checkpoint_make_dir(const char *dir, struct err *e)
 {
-	char final[CHECKPOINT_PATH_MAX], owner[CHECKPOINT_PATH_MAX + 16], draft[CHECKPOINT_PATH_MAX + 16], whose[65];
+	return folder_make(dir, e);
+}
+
+/* What an earlier save left under the temporary name. */
+static enum shard_status make_room(const char *path, const char *model, struct err *e)
+{
+	enum shard_status st;
+	char whose[65];
+	int held;
+
+	if (folder_owner(path, whose) && strcmp(whose, model) != 0)
+		return err_set(e, SHARD_EXISTS,
+			       "%s: model \"%s\" writes there, or died writing: choose another "
+			       "folder, or remove it",
+			       path, whose);
+	held = folder_hold(path);
+	if (held < 0 && errno == EWOULDBLOCK)
+		return err_set(
+			e, SHARD_BUSY,
+			"%s: another save of a model \"%s\" writes there now: wait for it, or "
+			"choose another tag or folder",
+			path, model);
+	st = folder_remove(path, e);
+	if (held >= 0)
+		close(held);
+	return st;
+}
+
+enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag,
+				   const char *model, int *held, struct err *e)
+{
+	char final[CHECKPOINT_PATH_MAX], owner[CHECKPOINT_PATH_MAX + 16],
+		draft[CHECKPOINT_PATH_MAX + 16];
 	enum shard_status st = checkpoint_path(final, dir, tag, e);
+
+	if (held != NULL)
+		*held = -1;
 
 	if (st == SHARD_OK)
 		st = folder_make(dir, e);
@@ -83,16 +132,32 @@ enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *d
 	if (st != SHARD_OK)
 		return st;
 	folder_temporary(path, dir, tag);
-	if (folder_owner(path, whose) && strcmp(whose, model) != 0)
-		return err_set(e, SHARD_EXISTS,
-			       "%s: model \"%s\" writes there, or died writing: choose another folder, or remove it", path, whose);
-	if ((st = folder_remove(path, e)) != SHARD_OK)
+	if ((st = make_room(path, model, e)) != SHARD_OK)
 		return st;
-	if (mkdir(path, 0755) != 0)
+	if (mkdir(path, 0700) != 0)
 		return err_sys(e, errno, "%s: cannot be made: %s", path, strerror(errno));
 	snprintf(owner, sizeof(owner), "%s/%s", path, FOLDER_OWNER);
 	snprintf(draft, sizeof(draft), "%s/%s.tmp", path, FOLDER_OWNER);
-	return folder_put_text(owner, draft, model, e);
+	if ((st = folder_put_draft(draft, model, e)) != SHARD_OK)
+		return st;
+	if (held != NULL)
+		*held = folder_hold(
+			path); /* before it says whose it is, so that nobody sweeps it */
+	if (rename(draft, owner) == 0)
+		return SHARD_OK;
+	st = err_sys(e, errno, "%s: cannot be written: %s", owner, strerror(errno));
+	if (held != NULL && *held >= 0)
+		close(*held);
+	if (held != NULL)
+		*held = -1;
+	return st;
+}
+
+bool checkpoint_begun(const char *path, const char *model)
+{
+	char whose[65];
+
+	return folder_owner(path, whose) && strcmp(whose, model) == 0;
 }
 
 void checkpoint_abandon(const char *dir, const char *tag)
@@ -115,12 +180,18 @@ enum shard_status checkpoint_lengths(const char *path, const struct manifest *m,
 		if (lstat(file, &s) != 0) {
 			if (errno == ENOENT)
 				return err_set(e, SHARD_NOT_FOUND,
-					       "%s: is not there: is the folder of checkpoints shared by all nodes?", file);
+					       "%s: is not there: is the folder of checkpoints "
+					       "shared by all nodes?",
+					       file);
 			return err_sys(e, errno, "%s: %s", file, strerror(errno));
 		}
-		if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != m->files[i].bytes)
-			return err_set(e, SHARD_PROTOCOL, "%s: has %lld bytes, the manifest says %" PRIu64 ": it is damaged", file,
-				       (long long)s.st_size, m->files[i].bytes);
+		if (!S_ISREG(s.st_mode))
+			return plain_refuse(file, e);
+		if ((uint64_t)s.st_size != m->files[i].bytes)
+			return err_set(e, SHARD_PROTOCOL,
+				       "%s: has %lld bytes, the manifest says %" PRIu64
+				       ": it is damaged",
+				       file, (long long)s.st_size, m->files[i].bytes);
 	}
 	return SHARD_OK;
 }
@@ -144,30 +215,139 @@ enum shard_status checkpoint_fits(const char *path, const struct manifest *m, st
 		if (s != NULL)
 			st = err_set(e, SHARD_MISMATCH,
 				     "%s/%.79s: holds %s/%.128s[%" PRIu64 ":%" PRIu64
-				     "], and its shape in the manifest has %" PRIu64 " elements: they are not of one checkpoint",
-				     path, m->files[s->file].name, part_kind_name(kind), t->name, s->first, s->end, elems);
+				     "], and its shape in the manifest has %" PRIu64
+				     " elements: they are not of one checkpoint",
+				     path, m->files[s->file].name, part_kind_name(kind), t->name,
+				     s->first, s->end, elems);
 	}
 	part_index_close(&x);
 	return st;
 }
 
-static enum shard_status put_latest(const char *dir, const char *tag, struct err *e)
-{
-	char path[CHECKPOINT_PATH_MAX], draft[CHECKPOINT_PATH_MAX], text[CHECKPOINT_TAG_MAX + 2];
-	enum shard_status st;
+/* --- who may read it --- */
 
-	snprintf(path, sizeof(path), "%s/latest", dir);
-	snprintf(draft, sizeof(draft), "%s/.latest.tmp", dir);
-	snprintf(text, sizeof(text), "%s\n", tag);
-	if ((st = folder_put_text(path, draft, text, e)) != SHARD_OK)
-		return st;
-	return folder_sync(dir, e);
+static void widen(const char *dir, const char *name, mode_t mode)
+{
+	char path[CHECKPOINT_PATH_MAX + 96];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return;
+	(void)fchmod(fd, mode); /* another node's, of another user: it stays as it is */
+	close(fd);
 }
 
-enum shard_status checkpoint_finish(const char *dir, const char *tag, struct manifest *m, struct err *e)
+/* Is what the daemon's group may read what the model's group may read? Where it can be, the folder
+ * is given to that group. */
+static bool group_is_owners(const char *path, const struct manifest *m)
 {
-	char path[CHECKPOINT_PATH_MAX], final[CHECKPOINT_PATH_MAX], owner[CHECKPOINT_PATH_MAX + 16];
+	if ((m->mode & 04) || m->owner_gid == getegid())
+		return true;
+	if (!m->owner_known || chown(path, (uid_t)-1, m->owner_gid) != 0)
+		return false;
+	for (uint32_t i = 0; i < m->files_nr; i++) {
+		char file[CHECKPOINT_PATH_MAX + 96];
+
+		snprintf(file, sizeof(file), "%s/%s", path, m->files[i].name);
+		if (lchown(file, (uid_t)-1, m->owner_gid) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* Files are made for the daemon alone. The group may read them where the model's mode lets it; what
+ * belongs to no model yet (an import) is as public as any file. */
+static void let_read(const char *path, const struct manifest *m)
+{
+	mode_t file = 0644, folder = 0755;
+
+	if (m->has_mode) {
+		if (!(m->mode & 040) || !group_is_owners(path, m))
+			return;
+		file = 0640;
+		folder = 0750;
+	}
+	for (uint32_t i = 0; i < m->files_nr; i++)
+		widen(path, m->files[i].name, file);
+	widen(path, MANIFEST_NAME, file);
+	widen(path, ".", folder);
+}
+
+/* --- the end --- */
+
+/* The new one has the tag's name, and does not count: what was there before has it again. */
+static void take_back(const char *path, const char *final)
+{
+	char aside[CHECKPOINT_PATH_MAX + 8];
+
+	if (access(path, F_OK) != 0) {
+		(void)rename(final, path); /* there was none */
+		return;
+	}
+	if (folder_swap(path, final, NULL) == SHARD_OK)
+		return;
+	snprintf(aside, sizeof(aside), "%s.old",
+		 path); /* out of the way of who removes `path` now */
+	(void)rename(path, aside);
+}
+
+/* All that can lack room is written before the exchange. */
+static enum shard_status take_name(const char *dir, const char *tag, const char *path,
+				   const char *final, struct err *e)
+{
+	char latest[CHECKPOINT_PATH_MAX], draft[CHECKPOINT_PATH_MAX], text[CHECKPOINT_TAG_MAX + 2];
+	enum shard_status st;
+
+	snprintf(latest, sizeof(latest), "%s/latest", dir);
+	snprintf(draft, sizeof(draft), "%s/.latest.tmp", dir);
+	snprintf(text, sizeof(text), "%s\n", tag);
+	if ((st = folder_put_draft(draft, text, e)) == SHARD_OK &&
+	    (st = folder_swap(path, final, e)) == SHARD_OK) {
+		if ((st = folder_sync(dir, e)) == SHARD_OK && rename(draft, latest) != 0)
+			st = err_sys(e, errno, "%s: cannot be written: %s", latest,
+				     strerror(errno));
+		if (st != SHARD_OK)
+			take_back(path, final);
+	}
+	if (st != SHARD_OK) {
+		int error = errno;
+
+		(void)unlink(draft);
+		errno = error;
+		return st;
+	}
+	(void)folder_sync(dir, NULL); /* the checkpoint is durable: after a loss of power `latest`
+					 may name the one before */
+	return SHARD_OK;
+}
+
+static enum shard_status publish(const char *dir, const char *tag, const char *path,
+				 const char *final, const struct manifest *m, struct err *e)
+{
+	char owner[CHECKPOINT_PATH_MAX + 16];
+	enum shard_status st;
+
+	snprintf(owner, sizeof(owner), "%s/%s", path, FOLDER_OWNER);
+	if (unlink(owner) != 0 && errno != ENOENT)
+		return err_sys(e, errno, "%s: cannot be removed: %s", owner, strerror(errno));
+	let_read(path, m);
+	if ((st = folder_sync(path, e)) != SHARD_OK ||
+	    (st = may_replace(final, m->name, e)) != SHARD_OK ||
+	    (st = take_name(dir, tag, path, final, e)) != SHARD_OK)
+		return st;
+	(void)folder_remove(path, NULL); /* what was there before, if anything; the next begin or
+					    sweep would do it, too */
+	return SHARD_OK;
+}
+
+enum shard_status checkpoint_finish(const char *dir, const char *tag, struct manifest *m,
+				    struct err *e)
+{
+	char path[CHECKPOINT_PATH_MAX], final[CHECKPOINT_PATH_MAX];
 	enum shard_status st = checkpoint_path(final, dir, tag, e);
+	int held;
 
 	if (st != SHARD_OK)
 		return st;
@@ -178,20 +358,18 @@ enum shard_status checkpoint_finish(const char *dir, const char *tag, struct man
 
 		strftime(m->created, sizeof(m->created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
 	}
-	if ((st = checkpoint_lengths(path, m, e)) != SHARD_OK || (st = manifest_write(path, m, e)) != SHARD_OK)
+	if ((st = checkpoint_lengths(path, m, e)) != SHARD_OK ||
+	    (st = manifest_write(path, m, e)) != SHARD_OK)
 		return st;
-	snprintf(owner, sizeof(owner), "%s/%s", path, FOLDER_OWNER);
-	if (unlink(owner) != 0 && errno != ENOENT)
-		return err_sys(e, errno, "%s: cannot be removed: %s", owner, strerror(errno));
-	if ((st = folder_sync(path, e)) != SHARD_OK || (st = may_replace(final, m->name, e)) != SHARD_OK ||
-	    (st = folder_swap(path, final, e)) != SHARD_OK || (st = folder_sync(dir, e)) != SHARD_OK ||
-	    (st = put_latest(dir, tag, e)) != SHARD_OK)
-		return st;
-	(void)folder_remove(path, NULL); /* what was there before, if anything; the next begin or prune would do it, too */
-	return SHARD_OK;
+	held = folder_hold_manifest(path); /* from now on this says whose it is */
+	st = publish(dir, tag, path, final, m, e);
+	if (held >= 0)
+		close(held);
+	return st;
 }
 
-enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX + 1], struct err *e)
+enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX + 1],
+				    struct err *e)
 {
 	char path[CHECKPOINT_PATH_MAX + 16], text[CHECKPOINT_TAG_MAX + 16];
 	enum shard_status st;
@@ -205,7 +383,8 @@ enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX
 	return SHARD_OK;
 }
 
-enum shard_status checkpoint_open(const char *dir, const char *tag, const char *model, struct manifest **m, struct err *e)
+enum shard_status checkpoint_open(const char *dir, const char *tag, const char *model,
+				  struct manifest **m, struct err *e)
 {
 	char path[CHECKPOINT_PATH_MAX], newest[CHECKPOINT_TAG_MAX + 1];
 	struct err why = {.text = ""};
@@ -218,15 +397,19 @@ enum shard_status checkpoint_open(const char *dir, const char *tag, const char *
 		return st;
 	st = manifest_read(path, m, &why);
 	if (st == SHARD_OK && model && strcmp((*m)->name, model) != 0)
-		st = err_set(&why, SHARD_MISMATCH, "%s: is a checkpoint of model \"%s\", not of \"%s\"", path, (*m)->name, model);
+		st = err_set(&why, SHARD_MISMATCH,
+			     "%s: is a checkpoint of model \"%s\", not of \"%s\"", path, (*m)->name,
+			     model);
 	if (st == SHARD_OK)
 		st = checkpoint_lengths(path, *m, &why);
 	if (st == SHARD_OK)
 		return st;
 	error = errno;
 	manifest_free(m);
-	if (checkpoint_newest(dir, model, UINT64_MAX, newest, &step, NULL) == SHARD_OK && strcmp(newest, tag) != 0)
-		err_wrap(e, &why, "%.400s; the newest complete checkpoint there is %s", why.text, newest);
+	if (checkpoint_newest(dir, model, UINT64_MAX, newest, &step, NULL) == SHARD_OK &&
+	    strcmp(newest, tag) != 0)
+		err_wrap(e, &why, "%.400s; the newest complete checkpoint there is %s", why.text,
+			 newest);
 	else
 		err_wrap(e, &why, "%s", why.text);
 	errno = error;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.h: a folder of checkpoints: DIR/global_step{N}/{manifest.json, node-*.safetensors} and DIR/latest, a text file with the tag of the
- * newest. A checkpoint is written under a temporary name, so that what has its own name is complete: files, manifest, sync of the
- * folder, rename, sync of DIR, then `latest` the same way. Calls block. */
+/* checkpoint.h: a folder of checkpoints: DIR/global_step{N}/{manifest.json, node-*.safetensors} and
+ * DIR/latest, a text file with the tag of the newest. A checkpoint is written under a temporary
+ * name, so that what has its own name is complete: files, manifest, sync of the folder, rename,
+ * sync of DIR, then `latest` the same way. Calls block. */
 #ifndef SHARD_CKPT_CHECKPOINT_H
 #define SHARD_CKPT_CHECKPOINT_H
 
@@ -12,37 +13,58 @@
 
 bool checkpoint_tag_ok(const char *tag);
 void checkpoint_tag(char tag[CHECKPOINT_TAG_MAX + 1], uint64_t step); /* global_step812 */
-enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, struct err *e);
+enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag,
+				  struct err *e);
 
-/* Makes DIR where it is missing and DIR/.TAG.tmp anew; path gets its name. SHARD_EXISTS: DIR/TAG is there and is not a
- * checkpoint of `model`. */
-enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag, const char *model,
-				   struct err *e);
-/* Are the files there, as long as m says? (Each node wrote its own: is the folder shared?) Then manifest, sync, rename to DIR/TAG in place of
- * an older one of that name, `latest`. */
-enum shard_status checkpoint_finish(const char *dir, const char *tag, struct manifest *m, struct err *e);
+enum shard_status checkpoint_make_dir(const char *dir,
+				      struct err *e); /* and those above it; all of them last */
+/* Makes DIR where it is missing and DIR/.TAG.tmp anew; path gets its name. SHARD_EXISTS: DIR/TAG is
+ * there and is not a checkpoint of `model`. SHARD_BUSY: another save of it writes there. *held, if
+ * it is asked for, is a descriptor that keeps other saves from sweeping the folder until it is
+ * closed: after finish or abandon. -1: the file system has no locks, and nobody sweeps there. */
+enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag,
+				   const char *model, int *held, struct err *e);
+/* Are the files there, as long as m says? (Each node wrote its own: is the folder shared?) Then
+ * manifest, sync, rename to DIR/TAG in place of an older one of that name, `latest`. */
+enum shard_status checkpoint_finish(const char *dir, const char *tag, struct manifest *m,
+				    struct err *e);
+/* Is path the unfinished folder that checkpoint_begin() made for `model`? */
+bool checkpoint_begun(const char *path, const char *model);
 void checkpoint_abandon(const char *dir, const char *tag); /* removes DIR/.TAG.tmp */
 
 struct checkpoint_found {
 	char tag[CHECKPOINT_TAG_MAX + 1], name[65], created[32];
 	uint64_t step, bytes;
-	bool complete, latest; /* complete: a sound manifest, and all files as long as it says */
-	char why[256];         /* not complete: what is wrong */
+	struct manifest_run run; /* 0 where the manifest cannot be read. */
+	bool complete, latest;   /* complete: a sound manifest, and all files as long as it says */
+	char why[256];           /* not complete: what is wrong */
 };
-/* All that DIR holds, by step, newest first; model NULL: of any. *found is malloc'ed. SHARD_NOT_FOUND: no such folder. */
-enum shard_status checkpoint_list(const char *dir, const char *model, struct checkpoint_found **found, uint32_t *nr, struct err *e);
-/* tag of the newest complete one of `model` (NULL: any); before_step: only older ones (UINT64_MAX: any). SHARD_NOT_FOUND. */
-enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t before_step, char tag[CHECKPOINT_TAG_MAX + 1],
-				    uint64_t *step, struct err *e);
+/* All that DIR holds, by step, newest first; model NULL: of any. *found is malloc'ed.
+ * SHARD_NOT_FOUND: no such folder. */
+enum shard_status checkpoint_list(const char *dir, const char *model,
+				  struct checkpoint_found **found, uint32_t *nr, struct err *e);
+/* tag of the newest complete one of `model` (NULL: any); before_step: only older ones (UINT64_MAX:
+ * any). SHARD_NOT_FOUND. */
+enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t before_step,
+				    char tag[CHECKPOINT_TAG_MAX + 1], uint64_t *step,
+				    struct err *e);
 /* What `latest` names; SHARD_NOT_FOUND: there is none. */
-enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX + 1], struct err *e);
-/* Reads the manifest of DIR/TAG and looks at the lengths of its files. A failure's text ends with the newest complete checkpoint, if there is
- * another one. */
-enum shard_status checkpoint_open(const char *dir, const char *tag, const char *model, struct manifest **m, struct err *e);
-/* Removes the oldest complete checkpoints of `model` named global_step*, until `keep` are left; *removed may be NULL. */
-enum shard_status checkpoint_prune(const char *dir, const char *model, uint32_t keep, uint32_t *removed, struct err *e);
-/* Do the files hold no more of any tensor than its shape says? Reads their headers. SHARD_MISMATCH: of which, and
- * both numbers. */
+enum shard_status checkpoint_latest(const char *dir, char tag[CHECKPOINT_TAG_MAX + 1],
+				    struct err *e);
+/* Reads the manifest of DIR/TAG and looks at the lengths of its files. A failure's text ends with
+ * the newest complete checkpoint, if there is another one. */
+enum shard_status checkpoint_open(const char *dir, const char *tag, const char *model,
+				  struct manifest **m, struct err *e);
+/* Removes the unfinished folders of `model` in DIR that nobody writes any more: their save was
+ * killed. */
+void checkpoint_sweep(const char *dir, const char *model);
+/* After a save of `of`: removes the oldest complete checkpoints named global_step* of the same
+ * model identity and of no later step, until `keep` are left (0: all). Another run's stay, and so
+ * does what `latest` names. *removed may be NULL. */
+enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, uint32_t keep,
+				   uint32_t *removed, struct err *e);
+/* Do the files hold no more of any tensor than its shape says? Reads their headers. SHARD_MISMATCH:
+ * of which, and both numbers. */
 enum shard_status checkpoint_fits(const char *path, const struct manifest *m, struct err *e);
 
 #endif

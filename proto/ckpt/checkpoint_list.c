@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a folder of checkpoints holds: listed, searched for the newest complete one, and pruned. Each manifest is read, and the lengths of the
- * files looked at; their bytes are not (part_verify). Fails where the folder cannot be read; a damaged checkpoint is a line of the list. */
+/* What a folder of checkpoints holds: listed, searched for the newest complete one, and pruned.
+ * Each manifest is read, and the lengths of the files looked at; their bytes are not (part_verify).
+ * Fails where the folder cannot be read; a damaged checkpoint is a line of the list. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/folder_impl.h"
 
@@ -13,12 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool by_step_name(const char *tag)
 {
 	const char *digits = tag + strlen("global_step");
 
-	return strncmp(tag, "global_step", strlen("global_step")) == 0 && *digits && strspn(digits, "0123456789") == strlen(digits);
+	return strncmp(tag, "global_step", strlen("global_step")) == 0 && *digits &&
+	       strspn(digits, "0123456789") == strlen(digits);
 }
 
 static int newest_first(const void *a, const void *b)
@@ -41,7 +44,8 @@ static bool look(struct checkpoint_found *f, const char *dir, const char *tag, c
 	bool ours = true;
 
 	*f = (struct checkpoint_found){.complete = false};
-	if (checkpoint_path(path, dir, tag, NULL) != SHARD_OK || lstat(path, &s) != 0 || !S_ISDIR(s.st_mode))
+	if (checkpoint_path(path, dir, tag, NULL) != SHARD_OK || lstat(path, &s) != 0 ||
+	    !S_ISDIR(s.st_mode))
 		return false;
 	strcpy(f->tag, tag);
 	st = manifest_read(path, &m, &e);
@@ -49,6 +53,7 @@ static bool look(struct checkpoint_found *f, const char *dir, const char *tag, c
 		memcpy(f->name, m->name, sizeof(f->name));
 		memcpy(f->created, m->created, sizeof(f->created));
 		f->step = m->step;
+		f->run = m->run;
 		for (uint32_t i = 0; i < m->files_nr; i++)
 			f->bytes += m->files[i].bytes;
 		ours = !model || strcmp(model, m->name) == 0;
@@ -64,7 +69,8 @@ static bool look(struct checkpoint_found *f, const char *dir, const char *tag, c
 	return ours;
 }
 
-enum shard_status checkpoint_list(const char *dir, const char *model, struct checkpoint_found **found, uint32_t *nr, struct err *e)
+enum shard_status checkpoint_list(const char *dir, const char *model,
+				  struct checkpoint_found **found, uint32_t *nr, struct err *e)
 {
 	char latest[CHECKPOINT_TAG_MAX + 1] = "";
 	uint32_t room = 0;
@@ -80,13 +86,15 @@ enum shard_status checkpoint_list(const char *dir, const char *model, struct che
 	(void)checkpoint_latest(dir, latest, NULL);
 	while ((entry = readdir(d))) {
 		if (*nr == room) {
-			struct checkpoint_found *more = realloc(*found, (room + 64) * sizeof(*more));
+			struct checkpoint_found *more =
+				realloc(*found, (room + 64) * sizeof(*more));
 
 			if (!more) {
 				closedir(d);
 				free(*found);
 				*found = NULL;
-				return err_set(e, SHARD_SYSTEM, "no memory for the checkpoints in %s", dir);
+				return err_set(e, SHARD_SYSTEM,
+					       "no memory for the checkpoints in %s", dir);
 			}
 			*found = more;
 			room += 64;
@@ -102,8 +110,8 @@ enum shard_status checkpoint_list(const char *dir, const char *model, struct che
 	return SHARD_OK;
 }
 
-enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t before_step, char tag[CHECKPOINT_TAG_MAX + 1],
-				    uint64_t *step, struct err *e)
+enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t before_step,
+				    char tag[CHECKPOINT_TAG_MAX + 1], uint64_t *step, struct err *e)
 {
 	struct checkpoint_found *found;
 	uint32_t nr, i;
@@ -121,13 +129,15 @@ enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t
 	free(found);
 	if (i < nr)
 		return SHARD_OK;
-	return err_set(e, SHARD_NOT_FOUND, "%s: holds no complete checkpoint%s%s%s%s", dir, model ? " of model \"" : "",
-		       model ? model : "", model ? "\"" : "", before_step == UINT64_MAX ? "" : " that is older");
+	return err_set(e, SHARD_NOT_FOUND, "%s: holds no complete checkpoint%s%s%s%s", dir,
+		       model ? " of model \"" : "", model ? model : "", model ? "\"" : "",
+		       before_step == UINT64_MAX ? "" : " that is older");
 }
 
 /* --- pruning --- */
 
-/* Takes the name away at once, the bytes then: a crash leaves nothing that looks like a checkpoint. */
+/* Takes the name away at once, the bytes then: a crash leaves nothing that looks like a checkpoint.
+ */
 static enum shard_status drop(const char *dir, const char *tag, struct err *e)
 {
 	char path[CHECKPOINT_PATH_MAX], aside[CHECKPOINT_PATH_MAX];
@@ -141,8 +151,7 @@ static enum shard_status drop(const char *dir, const char *tag, struct err *e)
 	return st == SHARD_OK ? folder_remove(aside, e) : st;
 }
 
-/* Leftovers of a crash, if they are this model's. */
-static void sweep(const char *dir, const char *model)
+void checkpoint_sweep(const char *dir, const char *model)
 {
 	DIR *d = opendir(dir);
 	struct dirent *entry;
@@ -150,31 +159,45 @@ static void sweep(const char *dir, const char *model)
 	while (d && (entry = readdir(d))) {
 		char path[CHECKPOINT_PATH_MAX + NAME_MAX], whose[65];
 		size_t n = strlen(entry->d_name);
+		int held;
 
 		if (entry->d_name[0] != '.' || n < 6 ||
-		    (strcmp(entry->d_name + n - 4, ".tmp") != 0 && (n < 10 || strcmp(entry->d_name + n - 8, ".tmp.old") != 0)))
+		    (strcmp(entry->d_name + n - 4, ".tmp") != 0 &&
+		     (n < 10 || strcmp(entry->d_name + n - 8, ".tmp.old") != 0)))
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-		if (strlen(path) < CHECKPOINT_PATH_MAX && folder_owner(path, whose) && strcmp(whose, model) == 0)
-			(void)folder_remove(path, NULL);
+		if (strlen(path) >= CHECKPOINT_PATH_MAX || !folder_owner(path, whose) ||
+		    strcmp(whose, model) != 0 || (held = folder_hold(path)) < 0)
+			continue;
+		(void)folder_remove(path, NULL);
+		close(held);
 	}
 	if (d)
 		closedir(d);
 }
 
-enum shard_status checkpoint_prune(const char *dir, const char *model, uint32_t keep, uint32_t *removed, struct err *e)
+/* A later step of the same model is one that it was set back from: an operator may want it. */
+static bool counts(const struct checkpoint_found *f, const struct manifest *of)
+{
+	const uint64_t *id = of->run.id;
+
+	return f->complete && by_step_name(f->tag) && (id[0] != 0 || id[1] != 0) &&
+	       memcmp(f->run.id, id, sizeof(f->run.id)) == 0 && f->step <= of->step;
+}
+
+enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, uint32_t keep,
+				   uint32_t *removed, struct err *e)
 {
 	struct checkpoint_found *found;
 	uint32_t nr, kept = 0, gone = 0;
-	enum shard_status st = checkpoint_list(dir, model, &found, &nr, e);
+	enum shard_status st = checkpoint_list(dir, of->name, &found, &nr, e);
 
 	if (removed)
 		*removed = 0;
 	if (st != SHARD_OK)
 		return st;
-	sweep(dir, model);
 	for (uint32_t i = 0; st == SHARD_OK && i < nr; i++) {
-		if (!found[i].complete || !by_step_name(found[i].tag))
+		if (!counts(&found[i], of))
 			continue;
 		if (keep == 0 || kept < keep || found[i].latest) {
 			kept++;

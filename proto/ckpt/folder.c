@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders: made, synced, exchanged and removed. Nothing here follows a symbolic link below the folder that it was given, and removal takes
- * plain files only: a folder that holds anything else stays, and is named. Fails with what the file system says. */
+/* Folders: made, synced, exchanged and removed. Nothing here follows a symbolic link below the
+ * folder that it was given, and removal takes a checkpoint's files only: a folder that holds
+ * anything else stays as it is, and is named. Fails with what the file system says. */
 #include "ckpt/folder_impl.h"
+#include "ckpt/manifest_impl.h"
+
+#include "base/check.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -9,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,7 +32,25 @@ enum shard_status folder_sync(const char *path, struct err *e)
 	error = errno;
 	close(fd);
 	errno = error;
-	return rc == 0 || errno == EINVAL ? SHARD_OK : failed(e, path, "cannot be synced"); /* EINVAL: it has nothing to sync */
+	return rc == 0 || errno == EINVAL
+		       ? SHARD_OK
+		       : failed(e, path, "cannot be synced"); /* EINVAL: it has nothing to sync */
+}
+
+/* What was just made in it lasts. Not every parent may be opened: what is in the folder itself is
+ * synced by who writes it. */
+static void sync_parent(const char *path)
+{
+	char parent[CHECKPOINT_PATH_MAX];
+	char *slash;
+
+	snprintf(parent, sizeof(parent), "%s", path);
+	slash = strrchr(parent, '/');
+	if (slash == NULL)
+		strcpy(parent, ".");
+	else
+		slash[slash == parent] = 0;
+	(void)folder_sync(parent, NULL);
 }
 
 enum shard_status folder_make(const char *path, struct err *e)
@@ -36,13 +59,16 @@ enum shard_status folder_make(const char *path, struct err *e)
 	size_t n = strlen(path);
 
 	if (n == 0 || n >= sizeof(part))
-		return err_set(e, SHARD_BAD_ARG, "a folder of checkpoints has 1 to %zu characters", sizeof(part) - 1);
+		return err_set(e, SHARD_BAD_ARG, "a folder of checkpoints has 1 to %zu characters",
+			       sizeof(part) - 1);
 	for (size_t i = 1; i <= n; i++) {
 		if (path[i] != '/' && path[i] != 0)
 			continue;
 		memcpy(part, path, i);
 		part[i] = 0;
-		if (mkdir(part, 0755) != 0 && errno != EEXIST && (path[i] == 0 || access(part, F_OK) != 0))
+		if (mkdir(part, 0755) == 0)
+			sync_parent(part);
+		else if (errno != EEXIST && (path[i] == 0 || access(part, F_OK) != 0))
 			return failed(e, part, "cannot be made");
 	}
 	return SHARD_OK;
@@ -55,14 +81,48 @@ void folder_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir, const cha
 
 /* --- removal --- */
 
-/* What says whose the folder is goes last, so that a crash in between leaves something that can be told. */
+/* What says whose the folder is goes last, so that a crash in between leaves something that can be
+ * told. */
 static bool says_whose(const char *name)
 {
 	return strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, FOLDER_OWNER) == 0;
 }
 
-static enum shard_status empty(DIR *d, const char *path, bool last, struct err *e)
+static bool ends_with(const char *name, const char *end)
 {
+	size_t n = strlen(name), m = strlen(end);
+
+	return n > m && strcmp(name + n - m, end) == 0;
+}
+
+/* The names that a checkpoint has, finished or not. */
+static bool of_checkpoint(const char *name)
+{
+	return says_whose(name) || strcmp(name, FOLDER_OWNER ".tmp") == 0 ||
+	       ends_with(name, ".safetensors");
+}
+
+/* Does the manifest in this folder begin as one of shardd does? Damage behind that does not matter.
+ */
+static bool claims(int dir)
+{
+	static const char begin[] = "{\"format\":\"" MANIFEST_FORMAT "\"";
+	char text[sizeof(begin)];
+	ssize_t n;
+	int fd;
+
+	if (plain_open(&fd, dir, MANIFEST_NAME, O_RDONLY, 0, NULL) != SHARD_OK)
+		return false;
+	n = read(fd, text, sizeof(begin) - 1);
+	close(fd);
+	return n == (ssize_t)sizeof(begin) - 1 && memcmp(text, begin, sizeof(begin) - 1) == 0;
+}
+
+/* Nothing of it is touched unless all of it is a checkpoint's: its names, plain files only, and one
+ * that says so. */
+static enum shard_status look(DIR *d, const char *path, struct err *e)
+{
+	bool said = claims(dirfd(d)), any = false;
 	const struct dirent *entry;
 	struct stat s;
 
@@ -70,31 +130,92 @@ static enum shard_status empty(DIR *d, const char *path, bool last, struct err *
 	while ((entry = readdir(d))) {
 		const char *name = entry->d_name;
 
-		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || says_whose(name) != last)
-			continue;
+		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+		    strncmp(name, ".nfs", 4) == 0)
+			continue; /* .nfs*: what was removed while it was open */
 		if (fstatat(dirfd(d), name, &s, AT_SYMLINK_NOFOLLOW) != 0)
 			return failed(e, path, "cannot be looked at");
 		if (!S_ISREG(s.st_mode))
-			return err_set(e, SHARD_SYSTEM, "%s: is not removed: %.64s in it is no plain file", path, name);
-		if (unlinkat(dirfd(d), name, 0) != 0)
+			return err_set(e, SHARD_EXISTS,
+				       "%s: is no checkpoint, %.64s in it is no plain file: choose "
+				       "another tag or "
+				       "folder, or remove it",
+				       path, name);
+		if (!of_checkpoint(name))
+			return err_set(e, SHARD_EXISTS,
+				       "%s: is no checkpoint, for it holds %.64s: choose another "
+				       "tag or folder, or "
+				       "remove it",
+				       path, name);
+		said = said ||
+		       strncmp(name, FOLDER_OWNER, strlen(FOLDER_OWNER)) == 0; /* or its draft */
+		any = true;
+	}
+	if (any && !said)
+		return err_set(e, SHARD_EXISTS,
+			       "%s: is there and is no checkpoint: choose another tag or folder, "
+			       "or remove it",
+			       path);
+	return SHARD_OK;
+}
+
+static enum shard_status empty(DIR *d, const char *path, bool last, struct err *e)
+{
+	const struct dirent *entry;
+
+	rewinddir(d);
+	while ((entry = readdir(d))) {
+		const char *name = entry->d_name;
+
+		if (of_checkpoint(name) && says_whose(name) == last &&
+		    unlinkat(dirfd(d), name, 0) != 0)
 			return failed(e, path, "cannot be emptied");
 	}
 	return SHARD_OK;
 }
 
-enum shard_status folder_remove(const char *path, struct err *e)
+/* SHARD_NOT_FOUND: it is not there. */
+static enum shard_status open_folder(DIR **d, const char *path, struct err *e)
 {
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0 && errno == ENOENT)
+		return SHARD_NOT_FOUND;
+	if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
+		return err_set(
+			e, SHARD_EXISTS,
+			"%s: is there and is no folder: choose another tag or folder, or remove it",
+			path);
+	if (fd < 0)
+		return failed(e, path, "cannot be opened");
+	if ((*d = fdopendir(fd)) != NULL)
+		return SHARD_OK;
+	close(fd);
+	return failed(e, path, "cannot be opened");
+}
+
+enum shard_status folder_ours(const char *path, struct err *e)
+{
 	enum shard_status st;
 	DIR *d;
 
-	if (fd < 0)
-		return errno == ENOENT ? SHARD_OK : failed(e, path, "cannot be removed");
-	if (!(d = fdopendir(fd))) {
-		close(fd);
-		return failed(e, path, "cannot be removed");
-	}
-	st = empty(d, path, false, e);
+	if ((st = open_folder(&d, path, e)) != SHARD_OK)
+		return st == SHARD_NOT_FOUND ? SHARD_OK : st;
+	st = look(d, path, e);
+	closedir(d);
+	return st;
+}
+
+enum shard_status folder_remove(const char *path, struct err *e)
+{
+	enum shard_status st;
+	DIR *d;
+
+	if ((st = open_folder(&d, path, e)) != SHARD_OK)
+		return st == SHARD_NOT_FOUND ? SHARD_OK : st;
+	st = look(d, path, e);
+	if (st == SHARD_OK)
+		st = empty(d, path, false, e);
 	if (st == SHARD_OK)
 		st = empty(d, path, true, e);
 	closedir(d);
@@ -127,34 +248,43 @@ enum shard_status folder_swap(const char *from, const char *to, struct err *e)
 
 /* --- short texts --- */
 
-enum shard_status folder_put_text(const char *path, const char *temporary, const char *text, struct err *e)
+enum shard_status folder_put_draft(const char *temporary, const char *text, struct err *e)
 {
-	int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
 	ssize_t n = (ssize_t)strlen(text);
+	enum shard_status st;
+	int fd, error;
 	bool ok;
-	int error;
 
-	if (fd < 0)
-		return failed(e, temporary, "cannot be made");
+	st = plain_open(&fd, AT_FDCWD, temporary, O_WRONLY | O_CREAT | O_TRUNC, 0640, e);
+	if (st != SHARD_OK)
+		return st;
 	errno = ENOSPC; /* of a write that is short */
 	ok = write(fd, text, (size_t)n) == n && fsync(fd) == 0;
 	error = errno;
-	ok = close(fd) == 0 && ok;
-	if (ok && rename(temporary, path) == 0)
+	if (close(fd) == 0 && ok)
 		return SHARD_OK;
 	errno = ok ? errno : error;
+	return failed(e, temporary, "cannot be written");
+}
+
+enum shard_status folder_put_text(const char *path, const char *temporary, const char *text,
+				  struct err *e)
+{
+	enum shard_status st = folder_put_draft(temporary, text, e);
+
+	if (st != SHARD_OK || rename(temporary, path) == 0)
+		return st;
 	return failed(e, path, "cannot be written");
 }
 
 enum shard_status folder_get_text(const char *path, char *text, size_t room, struct err *e)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	enum shard_status st;
 	ssize_t n;
+	int fd;
 
-	if (fd < 0 && errno == ENOENT)
-		return err_set(e, SHARD_NOT_FOUND, "%s: is not there", path);
-	if (fd < 0)
-		return failed(e, path, "cannot be read");
+	if ((st = plain_open(&fd, AT_FDCWD, path, O_RDONLY, 0, e)) != SHARD_OK)
+		return st;
 	n = read(fd, text, room - 1);
 	close(fd);
 	if (n < 0)
@@ -162,6 +292,43 @@ enum shard_status folder_get_text(const char *path, char *text, size_t room, str
 	text[n] = 0;
 	text[strcspn(text, "\n")] = 0;
 	return SHARD_OK;
+}
+
+/* What was unlinked meanwhile is not what the name says now. */
+static int hold_file(const char *path, const char *name)
+{
+	char file[CHECKPOINT_PATH_MAX + 16];
+	struct stat s;
+	int fd, error;
+
+	snprintf(file, sizeof(file), "%s/%s", path, name);
+	if (plain_open(&fd, AT_FDCWD, file, O_RDWR, 0, NULL) != SHARD_OK)
+		return -1; /* not O_RDONLY: NFS locks only what may be written */
+	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &s) == 0) {
+		if (s.st_nlink > 0)
+			return fd;
+		errno = EWOULDBLOCK;
+	}
+	error = errno;
+	close(fd);
+	errno = error;
+	return -1;
+}
+
+int folder_hold(const char *path)
+{
+	static const char *const names[] = {FOLDER_OWNER, FOLDER_OWNER ".tmp", MANIFEST_NAME};
+	int fd = -1;
+
+	for (size_t i = 0; fd < 0 && i < NR(names); i++)
+		if ((fd = hold_file(path, names[i])) < 0 && errno != ENOENT)
+			break;
+	return fd;
+}
+
+int folder_hold_manifest(const char *path)
+{
+	return hold_file(path, MANIFEST_NAME);
 }
 
 bool folder_owner(const char *path, char name[65])

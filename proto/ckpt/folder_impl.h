@@ -1,21 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder_impl.h: folders of checkpoints as the file system sees them: for the sources of checkpoint.h. */
+/* folder_impl.h: folders of checkpoints as the file system sees them: for the sources of
+ * checkpoint.h. */
 #ifndef SHARD_CKPT_FOLDER_IMPL_H
 #define SHARD_CKPT_FOLDER_IMPL_H
 
 #include "ckpt/checkpoint.h"
+#include "ckpt/plain.h"
+
+#include <sys/types.h>
 
 #define FOLDER_OWNER ".model" /* in an unfinished folder: whose it is */
 
-enum shard_status folder_sync(const char *path, struct err *e);   /* so that names in it last */
-enum shard_status folder_make(const char *path, struct err *e);   /* and those above it */
-enum shard_status folder_remove(const char *path, struct err *e); /* plain files and itself; OK: it is not there */
-enum shard_status folder_swap(const char *from, const char *to,
-			      struct err *e); /* from takes the place of to, which goes where from was */
+enum shard_status folder_sync(const char *path, struct err *e); /* so that names in it last */
+enum shard_status folder_make(const char *path, struct err *e); /* and those above it */
+/* Is it a checkpoint, finished or not, sound or damaged, and nothing else? SHARD_EXISTS names what
+ * is not. OK: it is not there. */
+enum shard_status folder_ours(const char *path, struct err *e);
+enum shard_status folder_remove(const char *path,
+				struct err *e); /* if it is ours: its files, and itself */
+enum shard_status folder_swap(
+	const char *from, const char *to,
+	struct err *e); /* from takes the place of to, which goes where from was */
 /* One short text, written beside `path` and renamed; SHARD_NOT_FOUND when there is none to read. */
-enum shard_status folder_put_text(const char *path, const char *temporary, const char *text, struct err *e);
+enum shard_status folder_put_text(const char *path, const char *temporary, const char *text,
+				  struct err *e);
+enum shard_status folder_put_draft(const char *temporary, const char *text,
+				   struct err *e); /* written, and not renamed yet */
 enum shard_status folder_get_text(const char *path, char *text, size_t room, struct err *e);
-void folder_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag); /* DIR/.TAG.tmp */
+void folder_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir,
+		      const char *tag); /* DIR/.TAG.tmp */
+/* The file that says whose the folder is, locked (flock), so that checkpoint_sweep() of another
+ * process spares it: until the descriptor is closed, or this process ends, however it does. -1 and
+ * errno: EWOULDBLOCK: somebody else has it; ENOENT: nothing says so; else it cannot be locked. */
+int folder_hold(const char *path);
+int folder_hold_manifest(const char *path);
 /* The model that an unfinished folder belongs to; false: it does not say. */
 bool folder_owner(const char *path, char name[65]);
 

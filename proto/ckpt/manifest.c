@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes manifest.json: JSON with its sum as the last member, read back before it is believed, then synced. Fails with what the
- * file system says, without memory, or where something cannot be said (a text that is no UTF-8). */
+/* Writes manifest.json: JSON with its sum as the last member, read back before it is believed, then
+ * synced. Fails with what the file system says, without memory, or where something cannot be said
+ * (a text that is no UTF-8). */
 #include "ckpt/manifest.h"
+#include "ckpt/folder_impl.h"
 #include "ckpt/manifest_impl.h"
 
 #include "base/check.h"
@@ -24,7 +26,8 @@ static json_t *hex(uint64_t sum)
 
 static json_t *scaler_of(const struct manifest *m)
 {
-	return json_pack("{s:f, s:i, s:I, s:I}", "scale", m->scaler.scale, "hysteresis", (int)m->scaler.hysteresis, "last_overflow",
+	return json_pack("{s:f, s:i, s:I, s:I}", "scale", m->scaler.scale, "hysteresis",
+			 (int)m->scaler.hysteresis, "last_overflow",
 			 (json_int_t)m->scaler.last_overflow, "iter", (json_int_t)m->scaler.iter);
 }
 
@@ -53,8 +56,9 @@ static json_t *groups_of(const struct manifest *m)
 	json_t *groups = json_array();
 
 	for (uint32_t i = 0; i < m->groups_nr; i++)
-		json_array_append_new(groups, json_pack("{s:s, s:s}", "name", m->groups[i].name, "settings",
-							m->groups[i].settings ? m->groups[i].settings : ""));
+		json_array_append_new(
+			groups, json_pack("{s:s, s:s}", "name", m->groups[i].name, "settings",
+					  m->groups[i].settings ? m->groups[i].settings : ""));
 	return groups;
 }
 
@@ -68,8 +72,10 @@ static json_t *tensors_of(const struct manifest *m)
 
 		for (uint32_t d = 0; d < t->ndim; d++)
 			json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
-		json_array_append_new(tensors, json_pack("{s:s, s:o, s:I, s:I}", "name", t->name, "shape", shape, "group",
-							 (json_int_t)t->group, "flags", (json_int_t)t->flags));
+		json_array_append_new(tensors,
+				      json_pack("{s:s, s:o, s:I, s:I}", "name", t->name, "shape",
+						shape, "group", (json_int_t)t->group, "flags",
+						(json_int_t)t->flags));
 	}
 	return tensors;
 }
@@ -84,9 +90,11 @@ static json_t *files_of(const struct manifest *m)
 
 		for (uint32_t s = 0; sums && s < p->sums_nr; s++)
 			snprintf(sums + 16ull * s, 17, "%016" PRIx64, p->sums[s]);
-		json_array_append_new(files, json_pack("{s:s, s:I, s:I, s:I, s:s}", "name", p->name, "bytes", (json_int_t)p->bytes,
-						       "header_bytes", (json_int_t)p->header_bytes, "piece_bytes",
-						       (json_int_t)p->piece_bytes, "sums", sums));
+		json_array_append_new(files,
+				      json_pack("{s:s, s:I, s:I, s:I, s:s}", "name", p->name,
+						"bytes", (json_int_t)p->bytes, "header_bytes",
+						(json_int_t)p->header_bytes, "piece_bytes",
+						(json_int_t)p->piece_bytes, "sums", sums));
 		free(sums);
 	}
 	return files;
@@ -99,26 +107,42 @@ static json_t *blobs_of(const struct manifest *m)
 	for (uint32_t i = 0; i < m->blobs_nr; i++) {
 		const struct manifest_blob *b = &m->blobs[i];
 
-		json_array_append_new(blobs, json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "rank", (json_int_t)b->rank, "bytes",
-						       (json_int_t)b->bytes, "file", (json_int_t)b->file, "step",
-						       (json_int_t)b->step, "offset", (json_int_t)b->offset, "sum", hex(b->sum)));
+		json_array_append_new(
+			blobs, json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "rank",
+					 (json_int_t)b->rank, "bytes", (json_int_t)b->bytes, "file",
+					 (json_int_t)b->file, "step", (json_int_t)b->step, "offset",
+					 (json_int_t)b->offset, "sum", hex(b->sum)));
 	}
 	return blobs;
 }
 
 static json_t *json_of(const struct manifest *m)
 {
-	json_t *root = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "format", MANIFEST_FORMAT, "version",
-				 MANIFEST_VERSION, "release", m->release, "created", m->created, "name", m->name, "run_id",
-				 m->run_id, "step", (json_int_t)m->step, "applied", (json_int_t)m->applied, "skipped_in_row",
-				 (json_int_t)m->skipped_in_row, "scaler", scaler_of(m), "tune", tune_of(m));
-	json_t *rest = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "settings", m->settings, "optimizer",
-				 m->optimizer, "image", dtype_name(m->image), "grad", dtype_name(m->grad), "kinds", kinds_of(m),
-				 "groups", groups_of(m), "tensors", tensors_of(m), "files", files_of(m), "blobs", blobs_of(m));
+	json_t *root = json_pack(
+		"{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "format",
+		MANIFEST_FORMAT, "version", MANIFEST_VERSION, "release", m->release, "created",
+		m->created, "name", m->name, "run_id", m->run_id, "step", (json_int_t)m->step,
+		"applied", (json_int_t)m->applied, "skipped_in_row", (json_int_t)m->skipped_in_row,
+		"scaler", scaler_of(m), "tune", tune_of(m));
+	json_t *rest =
+		json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "settings", m->settings,
+			  "optimizer", m->optimizer, "image", dtype_name(m->image), "grad",
+			  dtype_name(m->grad), "kinds", kinds_of(m), "groups", groups_of(m),
+			  "tensors", tensors_of(m), "files", files_of(m), "blobs", blobs_of(m));
 
 	if (m->owner_known)
 		json_object_set_new(root, "owner",
-				    json_pack("{s:I, s:I}", "uid", (json_int_t)m->owner_uid, "gid", (json_int_t)m->owner_gid));
+				    json_pack("{s:I, s:I, s:s}", "uid", (json_int_t)m->owner_uid,
+					      "gid", (json_int_t)m->owner_gid, "node",
+					      m->owner_node));
+	if (m->run.id[0] != 0 || m->run.id[1] != 0) {
+		json_object_set_new(
+			root, "id",
+			json_sprintf("%016" PRIx64 "%016" PRIx64, m->run.id[0], m->run.id[1]));
+		json_object_set_new(root, "line", hex(m->run.line));
+	}
+	if (m->has_mode)
+		json_object_set_new(root, "mode", json_sprintf("%04o", m->mode));
 	if (!root || !rest || json_object_update(root, rest) != 0) {
 		json_decref(root);
 		root = NULL;
@@ -127,8 +151,10 @@ static json_t *json_of(const struct manifest *m)
 	return root;
 }
 
-/* 17 digits say a double exactly. What jansson could not take (a text that is no UTF-8) lacks, and is missed when it is read back. */
-static enum shard_status make_text(const struct manifest *m, char **text, size_t *bytes, uint64_t *sum, struct err *e)
+/* 17 digits say a double exactly. What jansson could not take (a text that is no UTF-8) lacks, and
+ * is missed when it is read back. */
+static enum shard_status make_text(const struct manifest *m, char **text, size_t *bytes,
+				   uint64_t *sum, struct err *e)
 {
 	json_t *root = json_of(m);
 	char *body = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
@@ -139,7 +165,8 @@ static enum shard_status make_text(const struct manifest *m, char **text, size_t
 	if (n > 0 && (*text = realloc(body, n + MANIFEST_TAIL_BYTES + 1)) != NULL) {
 		(*text)[n - 1] = ','; /* for the sum: the last member, over all bytes before it */
 		*sum = xxh_sum(*text, n, 0);
-		*bytes = n + (size_t)snprintf(*text + n, MANIFEST_TAIL_BYTES + 1, MANIFEST_TAIL, *sum);
+		*bytes = n +
+			 (size_t)snprintf(*text + n, MANIFEST_TAIL_BYTES + 1, MANIFEST_TAIL, *sum);
 		return SHARD_OK;
 	}
 	free(body);
@@ -148,10 +175,13 @@ static enum shard_status make_text(const struct manifest *m, char **text, size_t
 
 static enum shard_status write_text(const char *path, const char *text, size_t bytes, struct err *e)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-	bool ok = fd >= 0;
-	int error = 0;
+	enum shard_status st;
+	bool ok = true;
+	int fd, error = 0;
 
+	st = plain_open(&fd, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0600, e);
+	if (st != SHARD_OK)
+		return st;
 	for (size_t put = 0; ok && put < bytes;) {
 		ssize_t n = write(fd, text + put, bytes - put);
 
@@ -161,7 +191,7 @@ static enum shard_status write_text(const char *path, const char *text, size_t b
 	ok = ok && fsync(fd) == 0;
 	if (!ok)
 		error = errno;
-	if (fd >= 0 && close(fd) != 0 && ok) {
+	if (close(fd) != 0 && ok) {
 		ok = false;
 		error = errno;
 	}
@@ -182,7 +212,8 @@ enum shard_status manifest_write(const char *dir, struct manifest *m, struct err
 
 	part_path(path, dir, MANIFEST_NAME);
 	if (st == SHARD_OK && bytes > MANIFEST_BYTES_MAX)
-		st = err_set(e, SHARD_RANGE, "%s: would have %zu bytes: at most %u are read", path, bytes, MANIFEST_BYTES_MAX);
+		st = err_set(e, SHARD_RANGE, "%s: would have %zu bytes: at most %u are read", path,
+			     bytes, MANIFEST_BYTES_MAX);
 	if (st == SHARD_OK) /* what could not be read is not written */
 		st = manifest_parse(&again, text, bytes, path, e);
 	manifest_free(&again);

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads manifest.json. Happy path: the file's bytes → the sum at its end equals them → JSON → every member in its place, of its
- * type, within its range. Fails with SHARD_PROTOCOL naming the file and the member: nothing is guessed; a later version is
- * named, too. */
+/* Reads manifest.json. Happy path: the file's bytes → the sum at its end equals them → they are cut
+ * into members and elements of lists, each of which becomes JSON for itself → every member in its
+ * place, of its type, within its range. A file may be anybody's, so memory stays a small multiple
+ * of its size. Fails with SHARD_PROTOCOL naming the file and the member: nothing is guessed; a
+ * later version is named, too. */
 #include "ckpt/manifest.h"
+#include "ckpt/folder_impl.h"
 #include "ckpt/manifest_impl.h"
+#include "ckpt/manifest_scan.h"
 
 #include "base/check.h"
 #include "wire/dtype.h"
@@ -28,7 +32,8 @@ struct reader {
 static void wrong(struct reader *r, const char *where, const char *key, const char *why)
 {
 	if (r->st == SHARD_OK)
-		r->st = err_set(r->e, SHARD_PROTOCOL, "%s: %s%s%s %s", r->path, where, where[0] ? "." : "", key, why);
+		r->st = err_set(r->e, SHARD_PROTOCOL, "%s: %s%s%s %s", r->path, where,
+				where[0] ? "." : "", key, why);
 }
 
 static void no_memory(struct reader *r)
@@ -39,7 +44,8 @@ static void no_memory(struct reader *r)
 
 /* --- members --- */
 
-static int64_t take_i64(struct reader *r, const json_t *o, const char *where, const char *key, int64_t min, int64_t max)
+static int64_t take_i64(struct reader *r, const json_t *o, const char *where, const char *key,
+			int64_t min, int64_t max)
 {
 	const json_t *j = json_object_get(o, key);
 
@@ -69,7 +75,8 @@ static double take_double(struct reader *r, const json_t *o, const char *where, 
 	return 0;
 }
 
-static const char *take_text(struct reader *r, const json_t *o, const char *where, const char *key, size_t max)
+static const char *take_text(struct reader *r, const json_t *o, const char *where, const char *key,
+			     size_t max)
 {
 	const char *text = json_string_value(json_object_get(o, key));
 
@@ -91,7 +98,8 @@ static void take_field(struct reader *r, const json_t *o, const char *key, char 
 	snprintf(to, room, "%s", take_text(r, o, "", key, room - 1));
 }
 
-static char *take_copy(struct reader *r, const json_t *o, const char *where, const char *key, size_t max)
+static char *take_copy(struct reader *r, const json_t *o, const char *where, const char *key,
+		       size_t max)
 {
 	char *copy = strdup(take_text(r, o, where, key, max));
 
@@ -100,17 +108,48 @@ static char *take_copy(struct reader *r, const json_t *o, const char *where, con
 	return copy;
 }
 
-static const json_t *take_list(struct reader *r, const json_t *o, const char *key, size_t max, size_t element, void **to)
+/* A piece of the text, on its own. NULL: it is no JSON, too large, or there is no memory. */
+static json_t *json_of(struct reader *r, const char *key, const struct scan_piece *p)
 {
-	const json_t *j = json_object_get(o, key);
+	json_error_t why;
+	json_t *j;
 
-	if (!json_is_array(j) || json_array_size(j) > max) {
-		wrong(r, "", key, "is no list, or too long");
+	if (p->values > SCAN_VALUES_MAX) {
+		wrong(r, "", key, "holds more than can be there");
 		return NULL;
 	}
-	if (!(*to = calloc(json_array_size(j) + 1, element)))
+	j = json_loadb(p->at, p->bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+	if (j == NULL && json_error_code(&why) == json_error_out_of_memory)
 		no_memory(r);
-	return *to ? j : NULL;
+	else if (j == NULL)
+		wrong(r, "", key, "is no JSON");
+	return j;
+}
+
+/* Each element of the list by fn, in order, until one is wrong. *to has room for all of them. */
+static void take_list(struct reader *r, const struct scan_member *m, size_t max, size_t element,
+		      void **to, void (*fn)(struct reader *r, struct manifest *m, const json_t *j),
+		      struct manifest *out)
+{
+	struct scan_piece p;
+	const char *at = NULL;
+	uint64_t nr;
+
+	if (!scan_count(&m->value, &nr) || nr > max) {
+		wrong(r, "", m->key, "is no list, or too long");
+		return;
+	}
+	if (!(*to = calloc(nr + 1, element))) {
+		no_memory(r);
+		return;
+	}
+	while (r->st == SHARD_OK && scan_next(&m->value, &at, &p)) {
+		json_t *j = json_of(r, m->key, &p);
+
+		if (j != NULL)
+			fn(r, out, j);
+		json_decref(j);
+	}
 }
 
 static bool take_hex(const char *p, uint64_t *out)
@@ -128,23 +167,59 @@ static bool take_hex(const char *p, uint64_t *out)
 
 /* --- parts of the manifest --- */
 
+static uint32_t take_mode(struct reader *r, const json_t *root)
+{
+	const char *text = take_text(r, root, "", "mode", 4);
+	uint32_t mode = 0;
+
+	for (const char *p = text; *p; p++) {
+		if (*p < '0' || *p > '7')
+			wrong(r, "", "mode", "is no mode of a file, as 0640");
+		mode = mode * 8 + (uint32_t)(*p - '0');
+	}
+	if (mode > 0777 || text[0] == 0)
+		wrong(r, "", "mode", "is no mode of a file, as 0640");
+	return mode;
+}
+
+/* Neither, or both: an import and older releases know no id. */
+static void take_run(struct reader *r, struct manifest_run *run, const json_t *root)
+{
+	const char *id, *line;
+
+	if (json_object_get(root, "id") == NULL && json_object_get(root, "line") == NULL)
+		return;
+	id = take_text(r, root, "", "id", 32);
+	line = take_text(r, root, "", "line", 16);
+	if (strlen(id) != 32 || !take_hex(id, &run->id[0]) || !take_hex(id + 16, &run->id[1]) ||
+	    (run->id[0] == 0 && run->id[1] == 0))
+		wrong(r, "", "id", "is no 32 hexadecimal digits, or all of them are 0");
+	if (!take_hex(line, &run->line) || run->line == 0)
+		wrong(r, "", "line", "is no 16 hexadecimal digits, or all of them are 0");
+}
+
 static void take_counters(struct reader *r, struct manifest *m, const json_t *root)
 {
-	const json_t *scaler = json_object_get(root, "scaler"), *tune = json_object_get(root, "tune");
+	const json_t *scaler = json_object_get(root, "scaler"),
+		     *tune = json_object_get(root, "tune");
 	const json_t *owner = json_object_get(root, "owner");
 
 	take_field(r, root, "release", m->release, sizeof(m->release));
 	take_field(r, root, "created", m->created, sizeof(m->created));
 	take_field(r, root, "name", m->name, sizeof(m->name));
 	take_field(r, root, "run_id", m->run_id, sizeof(m->run_id));
-	if (m->name[0] == 0 || strspn(m->name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(m->name))
+	if (m->name[0] == 0 ||
+	    strspn(m->name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != strlen(m->name))
 		wrong(r, "", "name", "is no name of a model");
+	take_run(r, &m->run, root);
 	m->step = take_u64(r, root, "", "step");
 	m->applied = take_u64(r, root, "", "applied");
 	m->skipped_in_row = take_u64(r, root, "", "skipped_in_row");
 	m->scaler.scale = take_double(r, scaler, "scaler", "scale");
-	m->scaler.hysteresis = (int32_t)take_i64(r, scaler, "scaler", "hysteresis", INT32_MIN, INT32_MAX);
-	m->scaler.last_overflow = take_i64(r, scaler, "scaler", "last_overflow", INT64_MIN, INT64_MAX);
+	m->scaler.hysteresis =
+		(int32_t)take_i64(r, scaler, "scaler", "hysteresis", INT32_MIN, INT32_MAX);
+	m->scaler.last_overflow =
+		take_i64(r, scaler, "scaler", "last_overflow", INT64_MIN, INT64_MAX);
 	m->scaler.iter = take_i64(r, scaler, "scaler", "iter", INT64_MIN, INT64_MAX);
 	if (!json_is_boolean(json_object_get(tune, "paused")))
 		wrong(r, "tune", "paused", "is neither true nor false");
@@ -157,7 +232,13 @@ static void take_counters(struct reader *r, struct manifest *m, const json_t *ro
 	if (owner) {
 		m->owner_uid = take_u32(r, owner, "owner", "uid");
 		m->owner_gid = take_u32(r, owner, "owner", "gid");
+		if (json_object_get(owner, "node") != NULL)
+			snprintf(m->owner_node, sizeof(m->owner_node), "%s",
+				 take_text(r, owner, "owner", "node", 64));
 	}
+	m->has_mode = json_object_get(root, "mode") != NULL;
+	if (m->has_mode)
+		m->mode = take_mode(r, root);
 }
 
 static void take_types(struct reader *r, struct manifest *m, const json_t *root)
@@ -170,7 +251,8 @@ static void take_types(struct reader *r, struct manifest *m, const json_t *root)
 		wrong(r, "", "image", "is neither fp32, bf16 nor fp16");
 	if (!dtype_parse(take_text(r, root, "", "grad", 8), &m->grad))
 		wrong(r, "", "grad", "is neither fp32, bf16 nor fp16");
-	if (!json_is_array(kinds) || json_array_size(kinds) < 1 || json_array_size(kinds) > NR(m->kinds)) {
+	if (!json_is_array(kinds) || json_array_size(kinds) < 1 ||
+	    json_array_size(kinds) > NR(m->kinds)) {
 		wrong(r, "", "kinds", "is no list of one to four");
 		return;
 	}
@@ -186,8 +268,9 @@ static void take_types(struct reader *r, struct manifest *m, const json_t *root)
 	}
 }
 
-static void take_tensor(struct reader *r, const struct manifest *m, struct shard_tensor *t, const json_t *j)
+static void take_tensor(struct reader *r, struct manifest *m, const json_t *j)
 {
+	struct shard_tensor *t = &m->tensors[m->tensors_nr++];
 	const json_t *shape = json_object_get(j, "shape");
 	uint64_t elems = 1;
 
@@ -196,7 +279,8 @@ static void take_tensor(struct reader *r, const struct manifest *m, struct shard
 	t->flags = take_u32(r, j, "tensors", "flags");
 	if (t->group >= (m->groups_nr ? m->groups_nr : 1) || (t->flags & ~(uint32_t)SHARD_FROZEN))
 		wrong(r, "tensors", "group", "or its flags are none that there are");
-	if (!t->name || t->name[0] == 0 || !json_is_array(shape) || json_array_size(shape) > NR(t->shape)) {
+	if (!t->name || t->name[0] == 0 || !json_is_array(shape) ||
+	    json_array_size(shape) > NR(t->shape)) {
 		wrong(r, "tensors", "shape", "is no list of at most eight, or its name is empty");
 		return;
 	}
@@ -205,44 +289,40 @@ static void take_tensor(struct reader *r, const struct manifest *m, struct shard
 		const json_t *n = json_array_get(shape, d);
 
 		if (!json_is_integer(n) || json_integer_value(n) < 1 ||
-		    __builtin_mul_overflow(elems, (uint64_t)json_integer_value(n), &elems) || elems > 1ull << 44)
-			wrong(r, "tensors", "shape", "has a dimension below 1, or more than 2^44 elements");
+		    __builtin_mul_overflow(elems, (uint64_t)json_integer_value(n), &elems) ||
+		    elems > 1ull << 44)
+			wrong(r, "tensors", "shape",
+			      "has a dimension below 1, or more than 2^44 elements");
 		t->shape[d] = (uint64_t)json_integer_value(n);
 	}
 }
 
-static void take_layout(struct reader *r, struct manifest *m, const json_t *root)
+static void take_group(struct reader *r, struct manifest *m, const json_t *j)
 {
-	const json_t *groups = take_list(r, root, "groups", MANIFEST_GROUPS_MAX, sizeof(*m->groups), (void **)&m->groups), *tensors;
-
-	for (size_t i = 0; groups && i < json_array_size(groups); i++) {
-		const json_t *j = json_array_get(groups, i);
-
-		m->groups[m->groups_nr++] = (struct shard_group){take_copy(r, j, "groups", "name", 64),
-								 take_copy(r, j, "groups", "settings", MANIFEST_SETTINGS_MAX)};
-	}
-	tensors = take_list(r, root, "tensors", MANIFEST_TENSORS_MAX, sizeof(*m->tensors), (void **)&m->tensors);
-	for (size_t i = 0; tensors && r->st == SHARD_OK && i < json_array_size(tensors); i++)
-		take_tensor(r, m, &m->tensors[m->tensors_nr++], json_array_get(tensors, i));
-	if (m->tensors_nr == 0)
-		wrong(r, "", "tensors", "is empty");
+	m->groups[m->groups_nr++] =
+		(struct shard_group){take_copy(r, j, "groups", "name", 64),
+				     take_copy(r, j, "groups", "settings", MANIFEST_SETTINGS_MAX)};
 }
 
-static void take_file(struct reader *r, struct part_file *f, const json_t *j)
+static void take_file(struct reader *r, struct manifest *m, const json_t *j)
 {
+	struct part_file *f = &m->files[m->files_nr++];
 	const char *name = take_text(r, j, "files", "name", sizeof(f->name) - 1);
 	const char *sums = json_string_value(json_object_get(j, "sums"));
 	size_t digits = sums ? strlen(sums) : 0;
 
 	snprintf(f->name, sizeof(f->name), "%s", name);
-	if (f->name[0] == 0 || f->name[0] == '.' || strchr(f->name, '/') || strcmp(f->name, MANIFEST_NAME) == 0)
+	if (f->name[0] == 0 || f->name[0] == '.' || strchr(f->name, '/') ||
+	    strcmp(f->name, MANIFEST_NAME) == 0)
 		wrong(r, "files", "name", "is no name of a file in this folder");
 	f->bytes = take_u64(r, j, "files", "bytes");
 	f->header_bytes = take_u64(r, j, "files", "header_bytes");
 	f->piece_bytes = take_u32(r, j, "files", "piece_bytes");
-	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES || f->piece_bytes % PART_ALIGN || f->header_bytes < 10 ||
-	    f->header_bytes > f->bytes || f->bytes > 1ull << 62 || digits % 16 ||
-	    digits / 16 != (f->bytes + f->piece_bytes - 1) / (f->piece_bytes ? f->piece_bytes : 1)) {
+	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES ||
+	    f->piece_bytes % PART_ALIGN || f->header_bytes < 10 || f->header_bytes > f->bytes ||
+	    f->bytes > 1ull << 62 || digits % 16 ||
+	    digits / 16 !=
+		    (f->bytes + f->piece_bytes - 1) / (f->piece_bytes ? f->piece_bytes : 1)) {
 		wrong(r, "files", f->name, "contradicts itself: bytes, header, pieces and sums");
 		return;
 	}
@@ -253,38 +333,91 @@ static void take_file(struct reader *r, struct part_file *f, const json_t *j)
 	for (f->sums_nr = 0; f->sums_nr < digits / 16; f->sums_nr++)
 		if (!take_hex(sums + (size_t)f->sums_nr * 16, &f->sums[f->sums_nr]))
 			wrong(r, "files", "sums", "are no hexadecimal digits");
+	for (const struct part_file *other = m->files; other < f; other++)
+		if (strcmp(other->name, f->name) == 0)
+			wrong(r, "files", f->name, "is there twice");
 }
 
-static void take_files(struct reader *r, struct manifest *m, const json_t *root)
+static void take_blob(struct reader *r, struct manifest *m, const json_t *j)
 {
-	const json_t *files = take_list(r, root, "files", MANIFEST_FILES_MAX, sizeof(*m->files), (void **)&m->files), *blobs;
+	struct manifest_blob *b = &m->blobs[m->blobs_nr++];
+	const char *sum = take_text(r, j, "blobs", "sum", 16);
 
-	for (size_t i = 0; files && r->st == SHARD_OK && i < json_array_size(files); i++) {
-		take_file(r, &m->files[m->files_nr++], json_array_get(files, i));
-		for (size_t k = 0; k < i; k++)
-			if (strcmp(m->files[k].name, m->files[i].name) == 0)
-				wrong(r, "files", m->files[i].name, "is there twice");
-	}
-	blobs = take_list(r, root, "blobs", MANIFEST_BLOBS_MAX, sizeof(*m->blobs), (void **)&m->blobs);
-	for (size_t i = 0; blobs && r->st == SHARD_OK && i < json_array_size(blobs); i++) {
-		const json_t *j = json_array_get(blobs, i);
-		struct manifest_blob *b = &m->blobs[m->blobs_nr++];
-		const char *sum = take_text(r, j, "blobs", "sum", 16);
-
-		b->rank = take_u32(r, j, "blobs", "rank");
-		b->bytes = (uint32_t)take_i64(r, j, "blobs", "bytes", 0, PART_BLOB_BYTES);
-		b->file = take_u32(r, j, "blobs", "file");
-		b->step = take_u64(r, j, "blobs", "step");
-		b->offset = take_u64(r, j, "blobs", "offset");
-		if (b->step == 0 || b->step > m->step)
-			wrong(r, "blobs", "step", "is none that was committed by then");
-		if (!take_hex(sum, &b->sum) || b->file >= m->files_nr || b->offset > m->files[b->file].bytes ||
-		    b->bytes > m->files[b->file].bytes - b->offset)
-			wrong(r, "blobs", "offset", "lies outside of its file, or its sum is none");
-	}
+	b->rank = take_u32(r, j, "blobs", "rank");
+	b->bytes = (uint32_t)take_i64(r, j, "blobs", "bytes", 0, PART_BLOB_BYTES);
+	b->file = take_u32(r, j, "blobs", "file");
+	b->step = take_u64(r, j, "blobs", "step");
+	b->offset = take_u64(r, j, "blobs", "offset");
+	if (b->step == 0 || b->step > m->step)
+		wrong(r, "blobs", "step", "is none that was committed by then");
+	if (!take_hex(sum, &b->sum) || b->file >= m->files_nr ||
+	    b->offset > m->files[b->file].bytes || b->bytes > m->files[b->file].bytes - b->offset)
+		wrong(r, "blobs", "offset", "lies outside of its file, or its sum is none");
 }
 
-static void take_all(struct reader *r, struct manifest *m, const json_t *root)
+enum { GROUPS, TENSORS, FILES, BLOBS, LISTS };
+
+/* What a manifest has. The rest of them are small. */
+static const char *const keys[] = {[GROUPS] = "groups",
+				   [TENSORS] = "tensors",
+				   [FILES] = "files",
+				   [BLOBS] = "blobs",
+				   "format",
+				   "version",
+				   "release",
+				   "created",
+				   "name",
+				   "run_id",
+				   "id",
+				   "line",
+				   "step",
+				   "applied",
+				   "skipped_in_row",
+				   "scaler",
+				   "tune",
+				   "owner",
+				   "mode",
+				   "settings",
+				   "optimizer",
+				   "image",
+				   "grad",
+				   "kinds"};
+
+static void take_lists(struct reader *r, struct manifest *m, const struct scan_member *list)
+{
+	take_list(r, &list[GROUPS], MANIFEST_GROUPS_MAX, sizeof(*m->groups), (void **)&m->groups,
+		  take_group, m);
+	if (r->st == SHARD_OK)
+		take_list(r, &list[TENSORS], MANIFEST_TENSORS_MAX, sizeof(*m->tensors),
+			  (void **)&m->tensors, take_tensor, m);
+	if (m->tensors_nr == 0)
+		wrong(r, "", "tensors", "is empty");
+	if (r->st == SHARD_OK)
+		take_list(r, &list[FILES], MANIFEST_FILES_MAX, sizeof(*m->files),
+			  (void **)&m->files, take_file, m);
+	if (r->st == SHARD_OK)
+		take_list(r, &list[BLOBS], MANIFEST_BLOBS_MAX, sizeof(*m->blobs),
+			  (void **)&m->blobs, take_blob, m);
+}
+
+/* The small members as one object. NULL: one of them is wrong. */
+static json_t *small_members(struct reader *r, const struct scan_member *members)
+{
+	json_t *root = json_object();
+
+	for (uint32_t i = LISTS; i < NR(keys) && r->st == SHARD_OK; i++)
+		if (members[i].value.at != NULL)
+			json_object_set_new(root, keys[i], json_of(r, keys[i], &members[i].value));
+	if (root == NULL)
+		no_memory(r);
+	if (r->st == SHARD_OK)
+		return root;
+	json_decref(root);
+	return NULL;
+}
+
+static void take_all(struct reader *r, struct manifest *m, const json_t *root,
+		     const struct scan_member *lists)
 {
 	const char *format = take_text(r, root, "", "format", 64);
 	int64_t version = take_i64(r, root, "", "version", 0, INT64_MAX);
@@ -293,24 +426,24 @@ static void take_all(struct reader *r, struct manifest *m, const json_t *root)
 		wrong(r, "", "format", "says that this is no checkpoint");
 	if (r->st == SHARD_OK && version != MANIFEST_VERSION)
 		r->st = err_set(r->e, SHARD_PROTOCOL,
-				"%s: is of version %lld of the format, this release (" SHARD_RELEASE ") reads version %d", r->path,
-				(long long)version, MANIFEST_VERSION);
+				"%s: is of version %lld of the format, this release (" SHARD_RELEASE
+				") reads version %d",
+				r->path, (long long)version, MANIFEST_VERSION);
 	if (r->st == SHARD_OK)
 		take_counters(r, m, root);
 	if (r->st == SHARD_OK)
 		take_types(r, m, root);
 	if (r->st == SHARD_OK)
-		take_layout(r, m, root);
-	if (r->st == SHARD_OK)
-		take_files(r, m, root);
+		take_lists(r, m, lists);
 }
 
-enum shard_status manifest_parse(struct manifest **out, const char *text, size_t bytes, const char *path, struct err *e)
+enum shard_status manifest_parse(struct manifest **out, const char *text, size_t bytes,
+				 const char *path, struct err *e)
 {
 	struct reader r = {.path = path, .e = e, .st = SHARD_OK};
+	struct scan_member members[NR(keys)];
 	char tail[MANIFEST_TAIL_BYTES + 1];
-	struct manifest *m;
-	json_error_t why;
+	struct manifest *m = NULL;
 	json_t *root;
 	uint64_t sum;
 
@@ -320,42 +453,52 @@ enum shard_status manifest_parse(struct manifest **out, const char *text, size_t
 	sum = xxh_sum(text, bytes - MANIFEST_TAIL_BYTES, 0);
 	snprintf(tail, sizeof(tail), MANIFEST_TAIL, sum);
 	if (memcmp(text + bytes - MANIFEST_TAIL_BYTES, tail, MANIFEST_TAIL_BYTES) != 0)
-		return err_set(e, SHARD_PROTOCOL, "%s: damaged: its end is not the sum of its %zu bytes", path, bytes);
-	if (!(root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why))) {
-		if (json_error_code(&why) == json_error_out_of_memory)
-			return part_no_memory(e, "a checkpoint's manifest");
-		return err_set(e, SHARD_PROTOCOL, "%s: is no JSON: %s at byte %d", path, why.text, why.position);
-	}
-	if (!(m = calloc(1, sizeof(*m))))
+		return err_set(e, SHARD_PROTOCOL,
+			       "%s: damaged: its end is not the sum of its %zu bytes", path, bytes);
+	for (uint32_t i = 0; i < NR(keys); i++)
+		members[i].key = keys[i];
+	if (!scan_object(text, bytes, members, NR(keys)))
+		return err_set(e, SHARD_PROTOCOL, "%s: is no JSON, or names a member twice", path);
+	root = small_members(&r, members);
+	if (root != NULL && !(m = calloc(1, sizeof(*m))))
 		no_memory(&r);
-	else
-		take_all(&r, m, root);
+	else if (root != NULL)
+		take_all(&r, m, root, members);
 	json_decref(root);
 	if (r.st != SHARD_OK) {
 		manifest_free(&m);
 		return r.st;
 	}
 	m->sum = sum;
+	if (m->run.line == 0)
+		m->run.line = sum; /* This very file, and no other one. */
 	*out = m;
 	return SHARD_OK;
 }
 
 /* --- files --- */
 
-static enum shard_status read_text(const char *path, char **text, size_t *bytes, struct err *e)
+static enum shard_status read_text(const char *path, char **text, size_t *bytes, struct stat *of,
+				   struct err *e)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	enum shard_status st = SHARD_OK;
-	struct stat s;
+	enum shard_status st;
 	size_t got = 0;
+	struct stat s;
+	int fd;
 
 	*text = NULL;
-	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-		return err_set(e, SHARD_NOT_FOUND, "%s: is not there: no checkpoint, or one that was not finished", path);
-	if (fd < 0 || fstat(fd, &s) != 0)
+	st = plain_open(&fd, AT_FDCWD, path, O_RDONLY, 0, e);
+	if (st == SHARD_NOT_FOUND)
+		return err_set(e, SHARD_NOT_FOUND,
+			       "%s: is not there: no checkpoint, or one that was not finished",
+			       path);
+	if (st != SHARD_OK)
+		return st;
+	if (fstat(fd, &s) != 0)
 		st = err_sys(e, errno, "%s: cannot be read: %s", path, strerror(errno));
-	else if (!S_ISREG(s.st_mode) || s.st_size > (off_t)MANIFEST_BYTES_MAX)
-		st = err_set(e, SHARD_PROTOCOL, "%s: is no file of at most %u bytes", path, MANIFEST_BYTES_MAX);
+	else if (s.st_size > (off_t)MANIFEST_BYTES_MAX)
+		st = err_set(e, SHARD_PROTOCOL, "%s: is no file of at most %u bytes", path,
+			     MANIFEST_BYTES_MAX);
 	else if (!(*text = malloc((size_t)s.st_size + 1)))
 		st = part_no_memory(e, "a checkpoint's manifest");
 	while (st == SHARD_OK && got < (size_t)s.st_size) {
@@ -367,28 +510,54 @@ static enum shard_status read_text(const char *path, char **text, size_t *bytes,
 			st = err_sys(e, errno, "%s: cannot be read: %s", path, strerror(errno));
 		got += n > 0 ? (size_t)n : 0;
 	}
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 	*bytes = got;
+	if (st == SHARD_OK)
+		*of = s;
 	return st;
+}
+
+static bool is_ours(const struct stat *s)
+{
+	return s->st_uid == geteuid() || s->st_uid == 0;
+}
+
+/* What a manifest says of its owner counts where nobody but this daemon's user, or root, could
+ * write it. Everybody else says it of himself. */
+static void believe(struct manifest *m, const struct stat *file, const struct stat *folder)
+{
+	const struct stat *s = is_ours(file) ? folder : file;
+
+	if (is_ours(file) && is_ours(folder))
+		return;
+	m->foreign = m->owner_known = true;
+	m->owner_uid = s->st_uid;
+	m->owner_gid = s->st_gid;
+	m->owner_node[0] = 0;
 }
 
 enum shard_status manifest_read(const char *dir, struct manifest **out, struct err *e)
 {
 	char path[PART_PATH_BYTES], *text;
+	struct stat file, folder;
 	size_t bytes = 0;
 	enum shard_status st;
 
 	*out = NULL;
 	part_path(path, dir, MANIFEST_NAME);
-	st = read_text(path, &text, &bytes, e);
+	st = read_text(path, &text, &bytes, &file, e);
+	if (st == SHARD_OK && stat(dir, &folder) != 0)
+		st = err_sys(e, errno, "%s: cannot be looked at: %s", dir, strerror(errno));
 	if (st == SHARD_OK)
 		st = manifest_parse(out, text, bytes, path, e);
 	free(text);
+	if (st == SHARD_OK)
+		believe(*out, &file, &folder);
 	return st;
 }
 
-enum shard_status manifest_blob(const char *dir, const struct manifest *m, uint32_t blob, void *to, struct err *e)
+enum shard_status manifest_blob(const char *dir, const struct manifest *m, uint32_t blob, void *to,
+				struct err *e)
 {
 	const struct manifest_blob *b = &m->blobs[blob];
 	struct part_fd f = {.fd = -1};
@@ -409,8 +578,9 @@ enum shard_status manifest_blob(const char *dir, const struct manifest *m, uint3
 	part_close(&f);
 	if (got < b->bytes || xxh_sum(to, b->bytes, 0) != b->sum)
 		st = err_set(e, SHARD_PROTOCOL,
-			     "%s/%s: damaged: the blob of rank %u at offset %" PRIu64 " is not what the manifest says", dir,
-			     m->files[b->file].name, b->rank, b->offset);
+			     "%s/%s: damaged: the blob of rank %u at offset %" PRIu64
+			     " is not what the manifest says",
+			     dir, m->files[b->file].name, b->rank, b->offset);
 	return st;
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* part.h: one node's file of a checkpoint: runs of elements of master and moments as fp32, then blobs as bytes, in a safetensors
- * file. Entries are named "master/h.0.attn.weight[0:1048576]" and "blob/3[812]" (rank 3, committed with step 812). Written and
- * read with O_DIRECT where the file system can, in pieces of PART_PIECE_BYTES over the whole file, header included, each with an
- * XXH3-64 that the manifest keeps. Calls block and use threads of their own: never call them on a loop. */
+/* part.h: one node's file of a checkpoint: runs of elements of master and moments as fp32, then
+ * blobs as bytes, in a safetensors file. Entries are named "master/h.0.attn.weight[0:1048576]" and
+ * "blob/3[812]" (rank 3, committed with step 812). Written and read with O_DIRECT where the file
+ * system can, in pieces of PART_PIECE_BYTES over the whole file, header included, each with an
+ * XXH3-64 that the manifest keeps. Calls block and use threads of their own: never call them on a
+ * loop. */
 #ifndef SHARD_CKPT_PART_H
 #define SHARD_CKPT_PART_H
 
@@ -41,27 +43,34 @@ struct part_progress { /* shared with another thread */
 	_Atomic bool cancel; /* set: SHARD_INTERRUPTED soon */
 };
 
-const char *part_kind_name(enum shard_kind kind); /* "master", "exp_avg", "exp_avg_sq", "momentum" */
+const char *part_kind_name(
+	enum shard_kind kind); /* "master", "exp_avg", "exp_avg_sq", "momentum" */
 
 /* Bytes of the file that part_write would make, for progress and for a look at the free space. */
-uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct part_blob *blobs, uint32_t blobs_nr);
-/* Writes dir/name, synced. Fills *out, and the blobs' offsets. SHARD_SYSTEM keeps errno and names path and reason (ENOSPC ...); the file
- * is removed then. runs of a kind and tensor that follow each other in the list and in the tensor become one entry. */
-enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs, uint32_t runs_nr,
-			     struct part_blob *blobs, uint32_t blobs_nr, struct part_file *out, struct part_progress *p,
-			     struct err *e);
+uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct part_blob *blobs,
+		    uint32_t blobs_nr);
+/* Writes dir/name, synced. Fills *out, and the blobs' offsets. SHARD_SYSTEM keeps errno and names
+ * path and reason (ENOSPC ...); the file is removed then. runs of a kind and tensor that follow
+ * each other in the list and in the tensor become one entry. */
+enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs,
+			     uint32_t runs_nr, struct part_blob *blobs, uint32_t blobs_nr,
+			     struct part_file *out, struct part_progress *p, struct err *e);
 
-/* Fills every run from the files of a checkpoint, whichever of them hold it. Only pieces that are needed are read, each is compared with
- * its sum first. SHARD_PROTOCOL: a piece differs, a file is short or has another length (named: path, offset, the tensor there);
- * SHARD_NOT_FOUND: a file, or elements that no file has (tensor and range named); *missing_ok: a moment that no file has is zeroed. */
-enum shard_status part_load(const char *dir, const struct part_file *files, uint32_t files_nr, const struct part_run *runs,
-			    uint32_t runs_nr, bool moments_may_lack, struct part_progress *p, struct err *e);
+/* Fills every run from the files of a checkpoint, whichever of them hold it. Only pieces that are
+ * needed are read, each is compared with its sum first. SHARD_PROTOCOL: a piece differs, a file is
+ * short or has another length (named: path, offset, the tensor there); SHARD_NOT_FOUND: a file, or
+ * elements that no file has (tensor and range named); *missing_ok: a moment that no file has is
+ * zeroed. */
+enum shard_status part_load(const char *dir, const struct part_file *files, uint32_t files_nr,
+			    const struct part_run *runs, uint32_t runs_nr, bool moments_may_lack,
+			    struct part_progress *p, struct err *e);
 /* Bytes that part_load would read; opens the headers. */
-enum shard_status part_load_bytes(const char *dir, const struct part_file *files, uint32_t files_nr, const struct part_run *runs,
-				  uint32_t runs_nr, uint64_t *bytes, struct err *e);
+enum shard_status part_load_bytes(const char *dir, const struct part_file *files, uint32_t files_nr,
+				  const struct part_run *runs, uint32_t runs_nr, uint64_t *bytes,
+				  struct err *e);
 /* Compares every piece of every file with its sum. */
-enum shard_status part_verify(const char *dir, const struct part_file *files, uint32_t files_nr, struct part_progress *p,
-			      struct err *e);
+enum shard_status part_verify(const char *dir, const struct part_file *files, uint32_t files_nr,
+			      struct part_progress *p, struct err *e);
 void part_file_free(struct part_file *f);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* part_impl.h: what the sources of part.h share: files read and written in pieces by a few threads, and the index of what files hold. */
+/* part_impl.h: what the sources of part.h share: files read and written in pieces by a few threads,
+ * and the index of what files hold. */
 #ifndef SHARD_CKPT_PART_IMPL_H
 #define SHARD_CKPT_PART_IMPL_H
 
@@ -18,10 +19,12 @@ struct part_fd {
 	_Atomic bool direct;
 };
 
-enum shard_status part_open(struct part_fd *f, const char *path, int flags, struct err *e); /* with O_DIRECT where it can be */
+enum shard_status part_open(struct part_fd *f, const char *path, int flags,
+			    struct err *e); /* with O_DIRECT where it can be */
 void part_close(struct part_fd *f);
-/* From and to memory aligned to PART_ALIGN with room up to the next multiple of it; offsets are multiples of it. Both -1 with errno, or how
- * many bytes; fewer are read at the end of the file. A write of an odd length writes what follows in memory, too: cut the file. */
+/* From and to memory aligned to PART_ALIGN with room up to the next multiple of it; offsets are
+ * multiples of it. Both -1 with errno, or how many bytes; fewer are read at the end of the file. A
+ * write of an odd length writes what follows in memory, too: cut the file. */
 ssize_t part_pread(struct part_fd *f, void *to, size_t bytes, uint64_t offset);
 ssize_t part_pwrite(struct part_fd *f, const void *from, size_t bytes, uint64_t offset);
 
@@ -29,7 +32,8 @@ struct part_job { /* items 0 .. nr-1, each taken by one thread with a buffer of 
 	uint64_t nr;
 	struct part_progress *progress; /* may be NULL */
 	/* *done: bytes for the progress */
-	enum shard_status (*item)(struct part_job *j, uint64_t i, void *buffer, uint64_t *done, struct err *e);
+	enum shard_status (*item)(struct part_job *j, uint64_t i, void *buffer, uint64_t *done,
+				  struct err *e);
 	void *owner;
 	_Atomic uint64_t next;
 	_Atomic bool stop;
@@ -39,7 +43,9 @@ struct part_job { /* items 0 .. nr-1, each taken by one thread with a buffer of 
 	struct err err;
 };
 
-enum shard_status part_run(struct part_job *j, struct err *e); /* all have ended when it returns; errno as the failure left it */
+enum shard_status part_run(
+	struct part_job *j,
+	struct err *e); /* all have ended when it returns; errno as the failure left it */
 enum shard_status part_no_memory(struct err *e, const char *what);
 
 /* --- part_index.c --- */
@@ -60,18 +66,24 @@ struct part_index {
 	uint64_t spans_nr;
 };
 
-/* Opens every file, compares what its header's pieces hold with their sums, and parses it. SHARD_NOT_FOUND, SHARD_PROTOCOL. */
-enum shard_status part_index_open(struct part_index *x, const char *dir, const struct part_file *files, uint32_t files_nr,
-				  struct err *e);
+/* Opens every file, compares what its header's pieces hold with their sums, and parses it.
+ * SHARD_NOT_FOUND, SHARD_PROTOCOL. */
+enum shard_status part_index_open(struct part_index *x, const char *dir,
+				  const struct part_file *files, uint32_t files_nr, struct err *e);
 void part_index_close(struct part_index *x);
-/* The span that has element `at`, or the first one behind it, of that kind and tensor; NULL: none. */
-const struct part_span *part_index_find(const struct part_index *x, enum shard_kind kind, const char *tensor, uint64_t at);
+/* The span that has element `at`, or the first one behind it, of that kind and tensor; NULL: none.
+ */
+const struct part_span *part_index_find(const struct part_index *x, enum shard_kind kind,
+					const char *tensor, uint64_t at);
 
 /* Reads piece `i` of a file and compares it with its sum. h: for the text, may be NULL. */
-enum shard_status part_read_piece(struct part_fd *f, const char *dir, const struct part_file *file, uint64_t i, void *buffer,
-				  size_t *bytes, const struct safetensors *h, struct err *e);
-enum shard_status part_open_file(struct part_fd *f, const char *dir, const struct part_file *file, struct err *e);
+enum shard_status part_read_piece(struct part_fd *f, const char *dir, const struct part_file *file,
+				  uint64_t i, void *buffer, size_t *bytes,
+				  const struct safetensors *h, struct err *e);
+enum shard_status part_open_file(struct part_fd *f, const char *dir, const struct part_file *file,
+				 struct err *e);
 void part_path(char path[PART_PATH_BYTES], const char *dir, const char *name);
-const char *part_name_at(const struct safetensors *h, uint64_t offset); /* of the tensor there; "the header" */
+const char *part_name_at(const struct safetensors *h,
+			 uint64_t offset); /* of the tensor there; "the header" */
 
 #endif

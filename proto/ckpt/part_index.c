@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of a checkpoint hold. Happy path: each file has the length that the manifest says → the pieces with its header equal their
- * sums → its entries' names become spans of elements → sorted, for binary search. Fails where a file is missing, of another length,
- * damaged, or holds what another holds too; with path, offset and tensor. */
+/* What the files of a checkpoint hold. Happy path: each file has the length that the manifest says
+ * → the pieces with its header equal their sums → its entries' names become spans of elements →
+ * sorted, for binary search. Fails where a file is missing, of another length, damaged, or holds
+ * what another holds too; with path, offset and tensor. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -35,17 +36,21 @@ const char *part_name_at(const struct safetensors *h, uint64_t offset)
 /* Is the description itself possible? It may come from another node. */
 static enum shard_status check_file(const struct part_file *f, struct err *e)
 {
-	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES || f->piece_bytes % PART_ALIGN != 0 || f->header_bytes < 10 ||
+	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES ||
+	    f->piece_bytes % PART_ALIGN != 0 || f->header_bytes < 10 ||
 	    f->header_bytes > f->bytes || f->header_bytes > SAFETENSORS_HEADER_MAX + 8ull ||
-	    f->bytes > INT64_MAX - PART_PIECE_BYTES || f->sums_nr != (f->bytes + f->piece_bytes - 1) / f->piece_bytes)
-		return err_set(e, SHARD_PROTOCOL,
-			       "%.79s: %" PRIu64 " bytes, %" PRIu64
-			       " of them header, in %u pieces of %u: the manifest contradicts itself",
-			       f->name, f->bytes, f->header_bytes, f->sums_nr, f->piece_bytes);
+	    f->bytes > INT64_MAX - PART_PIECE_BYTES ||
+	    f->sums_nr != (f->bytes + f->piece_bytes - 1) / f->piece_bytes)
+		return err_set(
+			e, SHARD_PROTOCOL,
+			"%.79s: %" PRIu64 " bytes, %" PRIu64
+			" of them header, in %u pieces of %u: the manifest contradicts itself",
+			f->name, f->bytes, f->header_bytes, f->sums_nr, f->piece_bytes);
 	return SHARD_OK;
 }
 
-enum shard_status part_open_file(struct part_fd *f, const char *dir, const struct part_file *file, struct err *e)
+enum shard_status part_open_file(struct part_fd *f, const char *dir, const struct part_file *file,
+				 struct err *e)
 {
 	char path[PART_PATH_BYTES];
 	enum shard_status st = check_file(file, e);
@@ -60,16 +65,18 @@ enum shard_status part_open_file(struct part_fd *f, const char *dir, const struc
 	if (fstat(f->fd, &s) != 0) {
 		st = err_sys(e, errno, "%s: %s", path, strerror(errno));
 		part_close(f);
-	} else if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != file->bytes) {
-		st = err_set(e, SHARD_PROTOCOL, "%s: has %lld bytes, the manifest says %" PRIu64 ": it is damaged", path,
-			     (long long)s.st_size, file->bytes);
+	} else if ((uint64_t)s.st_size != file->bytes) {
+		st = err_set(e, SHARD_PROTOCOL,
+			     "%s: has %lld bytes, the manifest says %" PRIu64 ": it is damaged",
+			     path, (long long)s.st_size, file->bytes);
 		part_close(f);
 	}
 	return st;
 }
 
-enum shard_status part_read_piece(struct part_fd *f, const char *dir, const struct part_file *file, uint64_t i, void *buffer,
-				  size_t *bytes, const struct safetensors *h, struct err *e)
+enum shard_status part_read_piece(struct part_fd *f, const char *dir, const struct part_file *file,
+				  uint64_t i, void *buffer, size_t *bytes,
+				  const struct safetensors *h, struct err *e)
 {
 	uint64_t offset = i * file->piece_bytes, sum, rest = file->bytes - offset;
 	char path[PART_PATH_BYTES];
@@ -80,23 +87,26 @@ enum shard_status part_read_piece(struct part_fd *f, const char *dir, const stru
 	got = part_pread(f, buffer, *bytes, offset);
 	part_path(path, dir, file->name);
 	if (got < 0)
-		return err_sys(e, errno, "%s: reading %zu bytes at offset %" PRIu64 " (%.128s): %s", path, *bytes, offset,
-			       part_name_at(h, offset), strerror(errno));
+		return err_sys(e, errno, "%s: reading %zu bytes at offset %" PRIu64 " (%.128s): %s",
+			       path, *bytes, offset, part_name_at(h, offset), strerror(errno));
 	if ((size_t)got < *bytes)
-		return err_set(e, SHARD_PROTOCOL, "%s: ends at offset %" PRIu64 ", the manifest says %" PRIu64 ": it is damaged",
+		return err_set(e, SHARD_PROTOCOL,
+			       "%s: ends at offset %" PRIu64 ", the manifest says %" PRIu64
+			       ": it is damaged",
 			       path, offset + (uint64_t)got, file->bytes);
 	sum = xxh_sum(buffer, *bytes, 0);
 	if (sum != file->sums[i])
 		return err_set(e, SHARD_PROTOCOL,
-			       "%s: damaged: the %zu bytes at offset %" PRIu64 " (%.128s) have the sum %016" PRIx64
+			       "%s: damaged: the %zu bytes at offset %" PRIu64
+			       " (%.128s) have the sum %016" PRIx64
 			       ", the manifest says %016" PRIx64,
 			       path, *bytes, offset, part_name_at(h, offset), sum, file->sums[i]);
 	return SHARD_OK;
 }
 
 /* The header's bytes, whose pieces equal their sums; then its entries. */
-static enum shard_status read_header(struct safetensors **h, const char *dir, const struct part_file *file, void *piece,
-				     struct err *e)
+static enum shard_status read_header(struct safetensors **h, const char *dir,
+				     const struct part_file *file, void *piece, struct err *e)
 {
 	struct part_fd f = {.fd = -1};
 	enum shard_status st = part_open_file(&f, dir, file, e);
@@ -110,14 +120,16 @@ static enum shard_status read_header(struct safetensors **h, const char *dir, co
 	for (uint64_t at = 0; st == SHARD_OK && at < file->header_bytes; at += bytes) {
 		st = part_read_piece(&f, dir, file, at / file->piece_bytes, piece, &bytes, NULL, e);
 		if (st == SHARD_OK)
-			memcpy(text + at, piece, bytes < file->header_bytes - at ? bytes : file->header_bytes - at);
+			memcpy(text + at, piece,
+			       bytes < file->header_bytes - at ? bytes : file->header_bytes - at);
 	}
 	part_close(&f);
 	if (st == SHARD_OK)
 		st = safetensors_header_bytes((const uint8_t *)text, file->bytes, path, &n, e);
 	if (st == SHARD_OK && n + 8 != file->header_bytes)
-		st = err_set(e, SHARD_PROTOCOL, "%s: its header has %" PRIu64 " bytes, the manifest says %" PRIu64, path, n + 8,
-			     file->header_bytes);
+		st = err_set(e, SHARD_PROTOCOL,
+			     "%s: its header has %" PRIu64 " bytes, the manifest says %" PRIu64,
+			     path, n + 8, file->header_bytes);
 	if (st == SHARD_OK)
 		st = safetensors_parse(h, text + 8, (size_t)n, file->bytes, path, e);
 	free(text);
@@ -131,7 +143,8 @@ static bool take_number(const char **p, char end, uint64_t *n)
 	const char *begin = *p;
 
 	for (*n = 0; **p >= '0' && **p <= '9'; (*p)++)
-		if (__builtin_mul_overflow(*n, 10u, n) || __builtin_add_overflow(*n, (uint64_t)(**p - '0'), n))
+		if (__builtin_mul_overflow(*n, 10u, n) ||
+		    __builtin_add_overflow(*n, (uint64_t)(**p - '0'), n))
 			return false;
 	return *p > begin && *(*p)++ == end;
 }
@@ -146,18 +159,20 @@ static bool take_name(struct part_span *s, const struct safetensors_entry *x)
 	for (int k = SHARD_MASTER; k <= SHARD_MOMENTUM; k++) {
 		const char *name = part_kind_name((enum shard_kind)k);
 
-		if (strlen(name) == (size_t)(slash - x->name) && memcmp(name, x->name, (size_t)(slash - x->name)) == 0)
+		if (strlen(name) == (size_t)(slash - x->name) &&
+		    memcmp(name, x->name, (size_t)(slash - x->name)) == 0)
 			s->kind = (enum shard_kind)k;
 	}
 	s->tensor = slash + 1;
 	s->tensor_len = (uint32_t)(at - s->tensor);
 	s->offset = x->offset;
 	at++;
-	return s->kind != 0 && take_number(&at, ':', &s->first) && take_number(&at, ']', &s->end) && *at == 0 &&
-	       s->end > s->first && (s->end - s->first) == x->bytes / 4;
+	return s->kind != 0 && take_number(&at, ':', &s->first) && take_number(&at, ']', &s->end) &&
+	       *at == 0 && s->end > s->first && (s->end - s->first) == x->bytes / 4;
 }
 
-static int compare_tensor(enum shard_kind kind, const char *tensor, size_t len, const struct part_span *s)
+static int compare_tensor(enum shard_kind kind, const char *tensor, size_t len,
+			  const struct part_span *s)
 {
 	size_t shorter = len < s->tensor_len ? len : s->tensor_len;
 	int c;
@@ -193,8 +208,10 @@ static enum shard_status take_spans(struct part_index *x, struct err *e)
 				continue;
 			*s = (struct part_span){.file = f};
 			if (!take_name(s, n))
-				return err_set(e, SHARD_PROTOCOL, "%s/%.79s: holds %.128s, which is no part of a checkpoint",
-					       x->dir, x->files[f].name, n->name);
+				return err_set(
+					e, SHARD_PROTOCOL,
+					"%s/%.79s: holds %.128s, which is no part of a checkpoint",
+					x->dir, x->files[f].name, n->name);
 			x->spans_nr++;
 		}
 	}
@@ -203,15 +220,18 @@ static enum shard_status take_spans(struct part_index *x, struct err *e)
 		const struct part_span *a = &x->span[i - 1], *b = &x->span[i];
 
 		if (compare_tensor(a->kind, a->tensor, a->tensor_len, b) == 0 && b->first < a->end)
-			return err_set(e, SHARD_PROTOCOL, "%s: %.79s and %.79s both hold %s/%.*s[%" PRIu64 "]", x->dir,
-				       x->files[a->file].name, x->files[b->file].name, part_kind_name(b->kind),
-				       (int)(b->tensor_len < 128 ? b->tensor_len : 128), b->tensor, b->first);
+			return err_set(e, SHARD_PROTOCOL,
+				       "%s: %.79s and %.79s both hold %s/%.*s[%" PRIu64 "]", x->dir,
+				       x->files[a->file].name, x->files[b->file].name,
+				       part_kind_name(b->kind),
+				       (int)(b->tensor_len < 128 ? b->tensor_len : 128), b->tensor,
+				       b->first);
 	}
 	return SHARD_OK;
 }
 
-enum shard_status part_index_open(struct part_index *x, const char *dir, const struct part_file *files, uint32_t files_nr,
-				  struct err *e)
+enum shard_status part_index_open(struct part_index *x, const char *dir,
+				  const struct part_file *files, uint32_t files_nr, struct err *e)
 {
 	void *piece = aligned_alloc(PART_ALIGN, PART_PIECE_BYTES);
 	enum shard_status st = SHARD_OK;
@@ -243,7 +263,8 @@ void part_index_close(struct part_index *x)
 	*x = (struct part_index){.files_nr = 0};
 }
 
-const struct part_span *part_index_find(const struct part_index *x, enum shard_kind kind, const char *tensor, uint64_t at)
+const struct part_span *part_index_find(const struct part_index *x, enum shard_kind kind,
+					const char *tensor, uint64_t at)
 {
 	uint64_t low = 0, high = x->spans_nr; /* the first span that ends behind (tensor, at) */
 	size_t len = strlen(tensor);
@@ -257,5 +278,7 @@ const struct part_span *part_index_find(const struct part_index *x, enum shard_k
 		else
 			high = middle;
 	}
-	return low < x->spans_nr && compare_tensor(kind, tensor, len, &x->span[low]) == 0 ? &x->span[low] : NULL;
+	return low < x->spans_nr && compare_tensor(kind, tensor, len, &x->span[low]) == 0
+		       ? &x->span[low]
+		       : NULL;
 }

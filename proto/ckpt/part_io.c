@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bulk files: O_DIRECT where the file system has it, ordinary I/O where it refuses (tmpfs), and a few threads that take one
- * piece after the other and end before the call returns. The first failure stops all; its text and errno are the caller's. */
+/* Bulk files: O_DIRECT where the file system has it, ordinary I/O where it refuses (tmpfs), and a
+ * few threads that take one piece after the other and end before the call returns. The first
+ * failure stops all; its text and errno are the caller's. */
+#include "ckpt/plain.h"
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -27,19 +29,21 @@ enum shard_status part_no_memory(struct err *e, const char *what)
 
 enum shard_status part_open(struct part_fd *f, const char *path, int flags, struct err *e)
 {
+	enum shard_status st = plain_open(&f->fd, AT_FDCWD, path, flags | O_DIRECT, 0600, e);
+
 	f->direct = true;
-	f->fd = open(path, flags | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, 0644);
-	if (f->fd < 0 && errno == EINVAL) {
+	if (st != SHARD_OK && errno == EINVAL) {
 		f->direct = false;
 		if (flags & O_EXCL)
 			(void)unlink(path); /* some file systems make it first and refuse then */
-		f->fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0644);
+		st = plain_open(&f->fd, AT_FDCWD, path, flags, 0600, e);
 	}
-	if (f->fd >= 0)
-		return SHARD_OK;
-	if (errno == ENOENT && !(flags & O_CREAT))
-		return err_set(e, SHARD_NOT_FOUND, "%s: is not there: is the folder of checkpoints shared by all nodes?", path);
-	return err_sys(e, errno, "%s: cannot be opened: %s", path, strerror(errno));
+	if (st == SHARD_NOT_FOUND && !(flags & O_CREAT))
+		return err_set(
+			e, SHARD_NOT_FOUND,
+			"%s: is not there: is the folder of checkpoints shared by all nodes?",
+			path);
+	return st;
 }
 
 void part_close(struct part_fd *f)
@@ -62,7 +66,8 @@ static bool buffered_instead(struct part_fd *f)
 {
 	int flags = fcntl(f->fd, F_GETFL);
 
-	if (errno != EINVAL || !f->direct || flags < 0 || fcntl(f->fd, F_SETFL, flags & ~O_DIRECT) != 0)
+	if (errno != EINVAL || !f->direct || flags < 0 ||
+	    fcntl(f->fd, F_SETFL, flags & ~O_DIRECT) != 0)
 		return false;
 	f->direct = false;
 	return true;
@@ -73,7 +78,9 @@ ssize_t part_pread(struct part_fd *f, void *to, size_t bytes, uint64_t offset)
 	size_t got = 0;
 
 	while (got < bytes) {
-		ssize_t n = pread(f->fd, (char *)to + got, f->direct ? padded(bytes - got) : bytes - got, (off_t)(offset + got));
+		ssize_t n =
+			pread(f->fd, (char *)to + got,
+			      f->direct ? padded(bytes - got) : bytes - got, (off_t)(offset + got));
 
 		if (n > 0)
 			got += (size_t)n;
@@ -90,7 +97,8 @@ ssize_t part_pwrite(struct part_fd *f, const void *from, size_t bytes, uint64_t 
 	size_t put = 0;
 
 	while (put < bytes) {
-		ssize_t n = pwrite(f->fd, (const char *)from + put, f->direct ? padded(bytes - put) : bytes - put,
+		ssize_t n = pwrite(f->fd, (const char *)from + put,
+				   f->direct ? padded(bytes - put) : bytes - put,
 				   (off_t)(offset + put));
 
 		if (n > 0)
@@ -105,7 +113,8 @@ ssize_t part_pwrite(struct part_fd *f, const void *from, size_t bytes, uint64_t 
 
 /* --- threads --- */
 
-/* In large pages where there are any: a device moves it in a few long runs then, not in thousands of short ones. */
+/* In large pages where there are any: a device moves it in a few long runs then, not in thousands
+ * of short ones. */
 static void *piece_buffer(void)
 {
 	void *buffer = aligned_alloc(LARGE_PAGE, PART_PIECE_BYTES);
@@ -165,7 +174,8 @@ enum shard_status part_run(struct part_job *j, struct err *e)
 	pthread_mutex_init(&j->lock, NULL);
 	sigfillset(&all); /* signals are for the threads that the program knows of */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (threads < PART_THREADS - 1 && threads + 1 < j->nr && pthread_create(&thread[threads], NULL, work, j) == 0)
+	while (threads < PART_THREADS - 1 && threads + 1 < j->nr &&
+	       pthread_create(&thread[threads], NULL, work, j) == 0)
 		threads++;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	work(j);

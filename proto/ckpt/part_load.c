@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fills memory from the files of a checkpoint, and compares files with their sums. Happy path: the index of all files → each run
- * becomes wants (file, offset, bytes, where to) → sorted, they become the list of pieces → each is read, compared and copied by
- * whichever thread is free. Fails where elements are in no file (tensor and range), where a piece differs (path, offset,
- * tensor), or cancelled. */
+/* Fills memory from the files of a checkpoint, and compares files with their sums. Happy path: the
+ * index of all files → each run becomes wants (file, offset, bytes, where to) → sorted, they become
+ * the list of pieces → each is read, compared and copied by whichever thread is free. Fails where
+ * elements are in no file (tensor and range), where a piece differs (path, offset, tensor), or
+ * cancelled. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -32,8 +33,8 @@ struct loader {
 	uint64_t wants_nr, wants_room, tasks_nr;
 };
 
-static enum shard_status add_want(struct loader *l, const struct part_span *s, uint64_t first, uint64_t count, float *to,
-				  struct err *e)
+static enum shard_status add_want(struct loader *l, const struct part_span *s, uint64_t first,
+				  uint64_t count, float *to, struct err *e)
 {
 	if (l->wants_nr == l->wants_room) {
 		uint64_t room = l->wants_room ? l->wants_room * 2 : 256;
@@ -44,11 +45,13 @@ static enum shard_status add_want(struct loader *l, const struct part_span *s, u
 		l->want = more;
 		l->wants_room = room;
 	}
-	l->want[l->wants_nr++] = (struct want){s->file, s->offset + (first - s->first) * 4, count * 4, (char *)to};
+	l->want[l->wants_nr++] =
+		(struct want){s->file, s->offset + (first - s->first) * 4, count * 4, (char *)to};
 	return SHARD_OK;
 }
 
-static enum shard_status want_run(struct loader *l, const struct part_run *r, bool may_lack, struct err *e)
+static enum shard_status want_run(struct loader *l, const struct part_run *r, bool may_lack,
+				  struct err *e)
 {
 	uint64_t at = r->first, end = r->first + r->count;
 	enum shard_status st = SHARD_OK;
@@ -62,8 +65,10 @@ static enum shard_status want_run(struct loader *l, const struct part_run *r, bo
 		have = have < end ? have : end;
 		if (have > at) {
 			if (!may_lack || r->kind == SHARD_MASTER)
-				return err_set(e, SHARD_NOT_FOUND, "%s: no file has %s/%.128s[%" PRIu64 ":%" PRIu64 "]",
-					       l->index.dir, part_kind_name(r->kind), r->tensor, at, have);
+				return err_set(e, SHARD_NOT_FOUND,
+					       "%s: no file has %s/%.128s[%" PRIu64 ":%" PRIu64 "]",
+					       l->index.dir, part_kind_name(r->kind), r->tensor, at,
+					       have);
 			memset(to, 0, (have - at) * 4);
 			at = have;
 			continue;
@@ -97,14 +102,16 @@ static enum shard_status make_tasks(struct loader *l, struct err *e)
 		qsort(l->want, l->wants_nr, sizeof(*l->want), by_offset);
 	for (uint64_t i = 0; i < l->wants_nr; i++) {
 		const struct want *w = &l->want[i];
-		uint64_t size = l->index.files[w->file].piece_bytes, last = (w->offset + w->bytes - 1) / size;
+		uint64_t size = l->index.files[w->file].piece_bytes,
+			 last = (w->offset + w->bytes - 1) / size;
 		const struct task *before = l->tasks_nr ? &l->task[l->tasks_nr - 1] : NULL;
 		uint64_t piece = w->offset / size;
 
 		if (before && before->file == w->file && before->piece >= piece)
 			piece = before->piece + 1;
 		for (; piece <= last; piece++) {
-			while (l->want[low].file < w->file || l->want[low].offset + l->want[low].bytes <= piece * size)
+			while (l->want[low].file < w->file ||
+			       l->want[low].offset + l->want[low].bytes <= piece * size)
 				low++;
 			CHECK(l->tasks_nr < pieces && low <= i);
 			l->task[l->tasks_nr++] = (struct task){w->file, piece, low};
@@ -140,8 +147,10 @@ static void loader_free(struct loader *l)
 	errno = error;
 }
 
-static enum shard_status loader_init(struct loader *l, const char *dir, const struct part_file *files, uint32_t files_nr,
-				     const struct part_run *runs, uint32_t runs_nr, bool may_lack, struct err *e)
+static enum shard_status loader_init(struct loader *l, const char *dir,
+				     const struct part_file *files, uint32_t files_nr,
+				     const struct part_run *runs, uint32_t runs_nr, bool may_lack,
+				     struct err *e)
 {
 	enum shard_status st;
 
@@ -157,7 +166,8 @@ static enum shard_status loader_init(struct loader *l, const char *dir, const st
 	return st;
 }
 
-static enum shard_status read_task(struct part_job *j, uint64_t i, void *buffer, uint64_t *done, struct err *e)
+static enum shard_status read_task(struct part_job *j, uint64_t i, void *buffer, uint64_t *done,
+				   struct err *e)
 {
 	struct loader *l = j->owner;
 	const struct task *t = &l->task[i];
@@ -166,17 +176,20 @@ static enum shard_status read_task(struct part_job *j, uint64_t i, void *buffer,
 	size_t bytes = 0;
 	enum shard_status st;
 
-	st = part_read_piece(&l->fd[t->file], l->index.dir, file, t->piece, buffer, &bytes, l->index.header[t->file], e);
+	st = part_read_piece(&l->fd[t->file], l->index.dir, file, t->piece, buffer, &bytes,
+			     l->index.header[t->file], e);
 	if (st != SHARD_OK)
 		return st;
 	end = begin + bytes;
-	for (uint64_t k = t->want; k < l->wants_nr && l->want[k].file == t->file && l->want[k].offset < end; k++) {
+	for (uint64_t k = t->want;
+	     k < l->wants_nr && l->want[k].file == t->file && l->want[k].offset < end; k++) {
 		const struct want *w = &l->want[k];
 		uint64_t from = w->offset > begin ? w->offset : begin;
 		uint64_t to = w->offset + w->bytes < end ? w->offset + w->bytes : end;
 
 		if (from < to)
-			memcpy(w->to + (from - w->offset), (char *)buffer + (from - begin), to - from);
+			memcpy(w->to + (from - w->offset), (char *)buffer + (from - begin),
+			       to - from);
 	}
 	*done = bytes;
 	return SHARD_OK;
@@ -193,15 +206,18 @@ static enum shard_status read_tasks(struct loader *l, struct part_progress *p, s
 		l->fd[f].fd = -1;
 	for (uint64_t i = 0; st == SHARD_OK && i < l->tasks_nr; i++)
 		if (l->fd[l->task[i].file].fd < 0)
-			st = part_open_file(&l->fd[l->task[i].file], l->index.dir, &l->index.files[l->task[i].file], e);
+			st = part_open_file(&l->fd[l->task[i].file], l->index.dir,
+					    &l->index.files[l->task[i].file], e);
 	return st == SHARD_OK ? part_run(&j, e) : st;
 }
 
-enum shard_status part_load(const char *dir, const struct part_file *files, uint32_t files_nr, const struct part_run *runs,
-			    uint32_t runs_nr, bool moments_may_lack, struct part_progress *p, struct err *e)
+enum shard_status part_load(const char *dir, const struct part_file *files, uint32_t files_nr,
+			    const struct part_run *runs, uint32_t runs_nr, bool moments_may_lack,
+			    struct part_progress *p, struct err *e)
 {
 	struct loader l;
-	enum shard_status st = loader_init(&l, dir, files, files_nr, runs, runs_nr, moments_may_lack, e);
+	enum shard_status st =
+		loader_init(&l, dir, files, files_nr, runs, runs_nr, moments_may_lack, e);
 
 	if (st != SHARD_OK)
 		return st;
@@ -210,8 +226,9 @@ enum shard_status part_load(const char *dir, const struct part_file *files, uint
 	return st;
 }
 
-enum shard_status part_load_bytes(const char *dir, const struct part_file *files, uint32_t files_nr, const struct part_run *runs,
-				  uint32_t runs_nr, uint64_t *bytes, struct err *e)
+enum shard_status part_load_bytes(const char *dir, const struct part_file *files, uint32_t files_nr,
+				  const struct part_run *runs, uint32_t runs_nr, uint64_t *bytes,
+				  struct err *e)
 {
 	struct loader l;
 	enum shard_status st = loader_init(&l, dir, files, files_nr, NULL, 0, true, e);
@@ -224,8 +241,10 @@ enum shard_status part_load_bytes(const char *dir, const struct part_file *files
 		uint64_t at = runs[i].first, end = at + runs[i].count;
 
 		while (st == SHARD_OK && at < end) {
-			const struct part_span *s = part_index_find(&l.index, runs[i].kind, runs[i].tensor, at);
-			uint64_t first = s ? s->first > at ? s->first : at : end, next = s && s->end < end ? s->end : end;
+			const struct part_span *s =
+				part_index_find(&l.index, runs[i].kind, runs[i].tensor, at);
+			uint64_t first = s ? s->first > at ? s->first : at : end,
+				 next = s && s->end < end ? s->end : end;
 
 			if (first < next)
 				st = add_want(&l, s, first, next - first, NULL, e);
@@ -245,8 +264,8 @@ enum shard_status part_load_bytes(const char *dir, const struct part_file *files
 	return st;
 }
 
-enum shard_status part_verify(const char *dir, const struct part_file *files, uint32_t files_nr, struct part_progress *p,
-			      struct err *e)
+enum shard_status part_verify(const char *dir, const struct part_file *files, uint32_t files_nr,
+			      struct part_progress *p, struct err *e)
 {
 	struct loader l = {.fd = NULL};
 	enum shard_status st = part_index_open(&l.index, dir, files, files_nr, e);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file is a list of sources (header,
- * runs, blobs), cut into pieces of PART_PIECE_BYTES → each piece is summed and written by whichever thread is free, from where it
- * lies when that is one run, else gathered first → cut to its length, synced. Fails with what the file system says (path, offset,
- * tensor, reason), or cancelled; the file is removed then. */
+/* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file is a
+ * list of sources (header, runs, blobs), cut into pieces of PART_PIECE_BYTES → each piece is summed
+ * and written by whichever thread is free, from where it lies when that is one run, else gathered
+ * first → cut to its length, synced. Fails with what the file system says (path, offset, tensor,
+ * reason), or cancelled; the file is removed then. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -55,12 +56,14 @@ const char *part_kind_name(enum shard_kind kind)
 
 static bool follows(const struct part_run *a, const struct part_run *b)
 {
-	return a->kind == b->kind && a->first + a->count == b->first && strcmp(a->tensor, b->tensor) == 0;
+	return a->kind == b->kind && a->first + a->count == b->first &&
+	       strcmp(a->tensor, b->tensor) == 0;
 }
 
 /* Names and entries of runs, then of blobs. */
-static enum shard_status make_entries(struct writer *w, const struct part_run *runs, uint32_t runs_nr,
-				      const struct part_blob *blobs, uint32_t blobs_nr, struct err *e)
+static enum shard_status make_entries(struct writer *w, const struct part_run *runs,
+				      uint32_t runs_nr, const struct part_blob *blobs,
+				      uint32_t blobs_nr, struct err *e)
 {
 	size_t room = (size_t)blobs_nr * 64 + 1;
 	char *at;
@@ -77,17 +80,19 @@ static enum shard_status make_entries(struct writer *w, const struct part_run *r
 
 		for (n = 1; i + n < runs_nr && follows(&runs[i + n - 1], &runs[i + n]); n++)
 			end += runs[i + n].count;
-		*x = (struct safetensors_entry){.name = at, .dtype = SHARD_F32, .dtype_name = "F32", .ndim = 1};
+		*x = (struct safetensors_entry){
+			.name = at, .dtype = SHARD_F32, .dtype_name = "F32", .ndim = 1};
 		x->shape[0] = end - runs[i].first;
 		x->bytes = x->shape[0] * 4;
-		at += sprintf(at, "%s/%s[%" PRIu64 ":%" PRIu64 "]", part_kind_name(runs[i].kind), runs[i].tensor, runs[i].first,
-			      end) +
+		at += sprintf(at, "%s/%s[%" PRIu64 ":%" PRIu64 "]", part_kind_name(runs[i].kind),
+			      runs[i].tensor, runs[i].first, end) +
 		      1;
 	}
 	for (uint32_t i = 0; i < blobs_nr; i++) {
 		struct safetensors_entry *x = &w->entry[w->entries_nr++];
 
-		*x = (struct safetensors_entry){.name = at, .dtype_name = "U8", .ndim = 1, .shape = {blobs[i].bytes}};
+		*x = (struct safetensors_entry){
+			.name = at, .dtype_name = "U8", .ndim = 1, .shape = {blobs[i].bytes}};
 		x->bytes = blobs[i].bytes;
 		at += sprintf(at, "blob/%u[%" PRIu64 "]", blobs[i].rank, blobs[i].step) + 1;
 	}
@@ -106,8 +111,8 @@ static void add_source(struct writer *w, const void *data, uint64_t bytes)
 	w->bytes += bytes;
 }
 
-static enum shard_status lay_out(struct writer *w, const struct part_run *runs, uint32_t runs_nr, struct part_blob *blobs,
-				 uint32_t blobs_nr, struct err *e)
+static enum shard_status lay_out(struct writer *w, const struct part_run *runs, uint32_t runs_nr,
+				 struct part_blob *blobs, uint32_t blobs_nr, struct err *e)
 {
 	enum shard_status st = make_entries(w, runs, runs_nr, blobs, blobs_nr, e);
 	size_t bytes = 0;
@@ -143,7 +148,8 @@ static void writer_free(struct writer *w)
 	errno = error;
 }
 
-uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct part_blob *blobs, uint32_t blobs_nr)
+uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct part_blob *blobs,
+		    uint32_t blobs_nr)
 {
 	struct writer w = {.fd.fd = -1};
 	void *header = NULL;
@@ -151,7 +157,8 @@ uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct 
 	uint64_t bytes = 0;
 
 	if (make_entries(&w, runs, runs_nr, blobs, blobs_nr, NULL) == SHARD_OK)
-		(void)safetensors_make(&header, &header_bytes, w.entry, w.entries_nr, metadata, 1, NULL);
+		(void)safetensors_make(&header, &header_bytes, w.entry, w.entries_nr, metadata, 1,
+				       NULL);
 	bytes = header_bytes;
 	for (uint32_t i = 0; i < w.entries_nr; i++)
 		bytes += w.entry[i].bytes;
@@ -179,7 +186,8 @@ static const char *name_at(const struct writer *w, uint64_t offset)
 	return w->entry[low].name;
 }
 
-static uint32_t source_at(const struct writer *w, uint64_t offset) /* the last one that begins at or before it */
+static uint32_t source_at(const struct writer *w,
+			  uint64_t offset) /* the last one that begins at or before it */
 {
 	uint32_t low = 0, high = w->sources_nr;
 
@@ -211,7 +219,8 @@ static void gather(const struct writer *w, char *to, uint64_t offset, size_t byt
 	for (size_t done = 0; done < bytes; low++) {
 		const struct source *s = &w->source[low];
 		uint64_t skip = offset + done - s->offset;
-		size_t n = s->bytes - skip < bytes - done ? (size_t)(s->bytes - skip) : bytes - done;
+		size_t n =
+			s->bytes - skip < bytes - done ? (size_t)(s->bytes - skip) : bytes - done;
 
 		CHECK(low < w->sources_nr && skip < s->bytes);
 		memcpy(to + done, (const char *)s->data + skip, n);
@@ -219,11 +228,13 @@ static void gather(const struct writer *w, char *to, uint64_t offset, size_t byt
 	}
 }
 
-static enum shard_status write_piece(struct part_job *j, uint64_t i, void *buffer, uint64_t *done, struct err *e)
+static enum shard_status write_piece(struct part_job *j, uint64_t i, void *buffer, uint64_t *done,
+				     struct err *e)
 {
 	struct writer *w = j->owner;
 	uint64_t offset = i * PART_PIECE_BYTES;
-	size_t bytes = w->bytes - offset < PART_PIECE_BYTES ? (size_t)(w->bytes - offset) : PART_PIECE_BYTES;
+	size_t bytes = w->bytes - offset < PART_PIECE_BYTES ? (size_t)(w->bytes - offset)
+							    : PART_PIECE_BYTES;
 	size_t pad = (PART_ALIGN - bytes % PART_ALIGN) % PART_ALIGN;
 	const void *from = in_place(w, offset, bytes);
 
@@ -234,9 +245,11 @@ static enum shard_status write_piece(struct part_job *j, uint64_t i, void *buffe
 	}
 	w->sums[i] = xxh_sum(from, bytes, 0);
 	if (part_pwrite(&w->fd, from, bytes, offset) < 0)
-		return err_sys(e, errno, "%s: writing %zu bytes at offset %" PRIu64 " (%.128s): %s%s", w->path, bytes, offset,
-			       name_at(w, offset), strerror(errno),
-			       errno == ENOSPC || errno == EDQUOT ? ": make room, or choose another folder" : "");
+		return err_sys(
+			e, errno, "%s: writing %zu bytes at offset %" PRIu64 " (%.128s): %s%s",
+			w->path, bytes, offset, name_at(w, offset), strerror(errno),
+			errno == ENOSPC || errno == EDQUOT ? ": make room, or choose another folder"
+							   : "");
 	*done = bytes;
 	return SHARD_OK;
 }
@@ -246,17 +259,23 @@ static enum shard_status open_for(struct writer *w, struct err *e)
 	enum shard_status st;
 
 	if (unlink(w->path) != 0 && errno != ENOENT)
-		return err_sys(e, errno, "%s: an older file cannot be removed: %s", w->path, strerror(errno));
+		return err_sys(e, errno, "%s: an older file cannot be removed: %s", w->path,
+			       strerror(errno));
 	if ((st = part_open(&w->fd, w->path, O_RDWR | O_CREAT | O_EXCL, e)) != SHARD_OK)
 		return st;
-	/* A full disk shows at once, where the file system can reserve. Bytes are not written for that. */
-	if (fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-		return err_sys(e, errno, "%s: %" PRIu64 " bytes are needed: %s: make room, or choose another folder", w->path,
-			       w->bytes, strerror(errno));
+	/* A full disk shows at once, where the file system can reserve. Bytes are not written for
+	 * that. */
+	if (fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 &&
+	    (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+		return err_sys(e, errno,
+			       "%s: %" PRIu64
+			       " bytes are needed: %s: make room, or choose another folder",
+			       w->path, w->bytes, strerror(errno));
 	return SHARD_OK;
 }
 
-static enum shard_status write_all(struct writer *w, uint32_t pieces, struct part_progress *p, struct err *e)
+static enum shard_status write_all(struct writer *w, uint32_t pieces, struct part_progress *p,
+				   struct err *e)
 {
 	struct part_job j = {.nr = pieces, .progress = p, .item = write_piece, .owner = w};
 	enum shard_status st = open_for(w, e);
@@ -267,17 +286,17 @@ static enum shard_status write_all(struct writer *w, uint32_t pieces, struct par
 	if (st != SHARD_OK)
 		return st;
 	if (ftruncate(fd, (off_t)w->bytes) != 0 || fsync(fd) != 0)
-		return err_sys(e, errno, "%s: its %" PRIu64 " bytes did not reach the disk: %s", w->path, w->bytes,
-			       strerror(errno));
+		return err_sys(e, errno, "%s: its %" PRIu64 " bytes did not reach the disk: %s",
+			       w->path, w->bytes, strerror(errno));
 	w->fd.fd = -1;
 	if (close(fd) != 0)
 		return err_sys(e, errno, "%s: closing it: %s", w->path, strerror(errno));
 	return SHARD_OK;
 }
 
-enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs, uint32_t runs_nr,
-			     struct part_blob *blobs, uint32_t blobs_nr, struct part_file *out, struct part_progress *p,
-			     struct err *e)
+enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs,
+			     uint32_t runs_nr, struct part_blob *blobs, uint32_t blobs_nr,
+			     struct part_file *out, struct part_progress *p, struct err *e)
 {
 	struct writer w = {.fd.fd = -1};
 	enum shard_status st = lay_out(&w, runs, runs_nr, blobs, blobs_nr, e);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers of safetensors files, for parts of checkpoints and for export and import. Happy path of reading: JSON → one entry per
- * member → sorted by offset → they must follow each other without a gap and end with the file. Of writing: offsets in the order
- * given, JSON, blanks up to the alignment. Fails on what is no such header, with path, tensor and both values, and without
+/* Headers of safetensors files, for parts of checkpoints and for export and import. Happy path of
+ * reading: JSON → one entry per member → sorted by offset → they must follow each other without a
+ * gap and end with the file. Of writing: offsets in the order given, JSON, blanks up to the
+ * alignment. Fails on what is no such header, with path, tensor and both values, and without
  * memory. */
 #include "ckpt/safetensors.h"
 
@@ -20,8 +21,9 @@ static const struct {
 	uint8_t bytes;
 	enum shard_dtype dtype; /* 0: none of ours */
 } dtypes[] = {
-	{"F32", 4, SHARD_F32}, {"BF16", 2, SHARD_BF16}, {"F16", 2, SHARD_F16}, {"F64", 8, 0},     {"I64", 8, 0}, {"U64", 8, 0},
-	{"I32", 4, 0},         {"U32", 4, 0},           {"I16", 2, 0},         {"U16", 2, 0},     {"I8", 1, 0},  {"U8", 1, 0},
+	{"F32", 4, SHARD_F32}, {"BF16", 2, SHARD_BF16}, {"F16", 2, SHARD_F16}, {"F64", 8, 0},
+	{"I64", 8, 0},         {"U64", 8, 0},           {"I32", 4, 0},         {"U32", 4, 0},
+	{"I16", 2, 0},         {"U16", 2, 0},           {"I8", 1, 0},          {"U8", 1, 0},
 	{"BOOL", 1, 0},        {"F8_E4M3", 1, 0},       {"F8_E5M2", 1, 0},     {"F8_E8M0", 1, 0},
 };
 
@@ -31,23 +33,25 @@ static enum shard_status no_memory(struct err *e, const char *path)
 	return err_set(e, SHARD_SYSTEM, "%s: no memory for its header", path);
 }
 
-enum shard_status safetensors_header_bytes(const uint8_t first[8], uint64_t file_bytes, const char *path, uint64_t *bytes,
-					   struct err *e)
+enum shard_status safetensors_header_bytes(const uint8_t first[8], uint64_t file_bytes,
+					   const char *path, uint64_t *bytes, struct err *e)
 {
 	uint64_t n = 0;
 
 	for (int i = 7; i >= 0; i--)
 		n = n << 8 | first[i];
 	if (file_bytes < 10 || n < 2 || n > SAFETENSORS_HEADER_MAX || n > file_bytes - 8)
-		return err_set(e, SHARD_PROTOCOL,
-			       "%s: no safetensors file: its first 8 bytes announce a header of %" PRIu64
-			       " bytes, the file has %" PRIu64 " and the format allows %u",
-			       path, n, file_bytes, SAFETENSORS_HEADER_MAX);
+		return err_set(
+			e, SHARD_PROTOCOL,
+			"%s: no safetensors file: its first 8 bytes announce a header of %" PRIu64
+			" bytes, the file has %" PRIu64 " and the format allows %u",
+			path, n, file_bytes, SAFETENSORS_HEADER_MAX);
 	*bytes = n;
 	return SHARD_OK;
 }
 
-/* A name that may be shown: valid UTF-8 (the parser saw to it) without control characters, whose C1 half is U+0080 to U+009F. */
+/* A name that may be shown: valid UTF-8 (the parser saw to it) without control characters, whose C1
+ * half is U+0080 to U+009F. */
 static bool name_ok(const char *name)
 {
 	const unsigned char *p = (const unsigned char *)name;
@@ -66,13 +70,16 @@ static bool take_u64(const json_t *j, uint64_t *out)
 	return true;
 }
 
-static enum shard_status take_dtype(struct safetensors_entry *n, const json_t *j, uint64_t elems, const char *path, struct err *e)
+static enum shard_status take_dtype(struct safetensors_entry *n, const json_t *j, uint64_t elems,
+				    const char *path, struct err *e)
 {
 	const char *text = json_string_value(j);
 	uint64_t want;
 
 	if (!text || !name_ok(text) || strlen(text) >= sizeof(n->dtype_name))
-		return err_set(e, SHARD_PROTOCOL, "%s: tensor %.128s: its dtype is none that this format has", path, n->name);
+		return err_set(e, SHARD_PROTOCOL,
+			       "%s: tensor %.128s: its dtype is none that this format has", path,
+			       n->name);
 	strcpy(n->dtype_name, text);
 	for (size_t i = 0; i < NR(dtypes); i++) {
 		if (strcmp(dtypes[i].name, text) != 0)
@@ -80,33 +87,42 @@ static enum shard_status take_dtype(struct safetensors_entry *n, const json_t *j
 		n->dtype = dtypes[i].dtype;
 		if (__builtin_mul_overflow(elems, dtypes[i].bytes, &want) || want != n->bytes)
 			return err_set(e, SHARD_PROTOCOL,
-				       "%s: tensor %.128s: %" PRIu64 " elements of %s do not fill its %" PRIu64 " bytes", path,
-				       n->name, elems, text, n->bytes);
+				       "%s: tensor %.128s: %" PRIu64
+				       " elements of %s do not fill its %" PRIu64 " bytes",
+				       path, n->name, elems, text, n->bytes);
 	}
 	return SHARD_OK;
 }
 
-static enum shard_status take_entry(struct safetensors_entry *n, const json_t *j, const struct safetensors *s, const char *path,
-				    struct err *e)
+static enum shard_status take_entry(struct safetensors_entry *n, const json_t *j,
+				    const struct safetensors *s, const char *path, struct err *e)
 {
 	const json_t *shape = json_object_get(j, "shape"), *at = json_object_get(j, "data_offsets");
 	uint64_t elems = 1, from, to, data_bytes = s->file_bytes - s->data_offset;
 
 	if (!name_ok(n->name))
-		return err_set(e, SHARD_PROTOCOL, "%s: a tensor's name is empty or has control characters", path);
+		return err_set(e, SHARD_PROTOCOL,
+			       "%s: a tensor's name is empty or has control characters", path);
 	if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_DIMS_MAX)
-		return err_set(e, SHARD_PROTOCOL, "%s: tensor %.128s: no shape, or one of more than %d dimensions", path, n->name,
-			       SAFETENSORS_DIMS_MAX);
+		return err_set(e, SHARD_PROTOCOL,
+			       "%s: tensor %.128s: no shape, or one of more than %d dimensions",
+			       path, n->name, SAFETENSORS_DIMS_MAX);
 	n->ndim = (uint32_t)json_array_size(shape);
 	for (uint32_t i = 0; i < n->ndim; i++)
-		if (!take_u64(json_array_get(shape, i), &n->shape[i]) || __builtin_mul_overflow(elems, n->shape[i], &elems))
-			return err_set(e, SHARD_PROTOCOL, "%s: tensor %.128s: dimension %u of its shape is no number that fits",
+		if (!take_u64(json_array_get(shape, i), &n->shape[i]) ||
+		    __builtin_mul_overflow(elems, n->shape[i], &elems))
+			return err_set(e, SHARD_PROTOCOL,
+				       "%s: tensor %.128s: dimension %u of its shape is no number "
+				       "that fits",
 				       path, n->name, i);
-	if (!json_is_array(at) || json_array_size(at) != 2 || !take_u64(json_array_get(at, 0), &from) ||
-	    !take_u64(json_array_get(at, 1), &to) || from > to || to > data_bytes)
-		return err_set(e, SHARD_PROTOCOL,
-			       "%s: tensor %.128s: its data_offsets do not lie in the file's %" PRIu64 " bytes of data", path,
-			       n->name, data_bytes);
+	if (!json_is_array(at) || json_array_size(at) != 2 ||
+	    !take_u64(json_array_get(at, 0), &from) || !take_u64(json_array_get(at, 1), &to) ||
+	    from > to || to > data_bytes)
+		return err_set(
+			e, SHARD_PROTOCOL,
+			"%s: tensor %.128s: its data_offsets do not lie in the file's %" PRIu64
+			" bytes of data",
+			path, n->name, data_bytes);
 	n->offset = s->data_offset + from;
 	n->bytes = to - from;
 	return take_dtype(n, json_object_get(j, "dtype"), elems, path, e);
@@ -129,17 +145,20 @@ static enum shard_status check_cover(const struct safetensors *s, const char *pa
 	for (uint32_t i = 0; i < s->entries_nr; i++) {
 		if (s->entry[i].offset != at)
 			return err_set(e, SHARD_PROTOCOL,
-				       "%s: tensor %.128s begins at offset %" PRIu64 ", the one before it ends at %" PRIu64, path,
-				       s->entry[i].name, s->entry[i].offset, at);
+				       "%s: tensor %.128s begins at offset %" PRIu64
+				       ", the one before it ends at %" PRIu64,
+				       path, s->entry[i].name, s->entry[i].offset, at);
 		at += s->entry[i].bytes;
 	}
 	if (at != s->file_bytes)
-		return err_set(e, SHARD_PROTOCOL, "%s: its tensors end at offset %" PRIu64 ", the file at %" PRIu64, path, at,
-			       s->file_bytes);
+		return err_set(e, SHARD_PROTOCOL,
+			       "%s: its tensors end at offset %" PRIu64 ", the file at %" PRIu64,
+			       path, at, s->file_bytes);
 	return SHARD_OK;
 }
 
-static enum shard_status take_all(struct safetensors *s, json_t *root, size_t json_bytes, const char *path, struct err *e)
+static enum shard_status take_all(struct safetensors *s, json_t *root, size_t json_bytes,
+				  const char *path, struct err *e)
 {
 	const char *key;
 	json_t *value;
@@ -147,8 +166,8 @@ static enum shard_status take_all(struct safetensors *s, json_t *root, size_t js
 	enum shard_status st;
 
 	s->entry = calloc(json_object_size(root) + 1, sizeof(*s->entry));
-	s->memory = names =
-		malloc(json_bytes + 1); /* all names with their ends are shorter than the JSON that has them in quotes */
+	s->memory = names = malloc(json_bytes + 1); /* all names with their ends are shorter than
+						       the JSON that has them in quotes */
 	if (!s->entry || !names)
 		return no_memory(e, path);
 	json_object_foreach(root, key, value) {
@@ -167,20 +186,23 @@ static enum shard_status take_all(struct safetensors *s, json_t *root, size_t js
 	return check_cover(s, path, e);
 }
 
-enum shard_status safetensors_parse(struct safetensors **out, const char *json, size_t bytes, uint64_t file_bytes, const char *path,
-				    struct err *e)
+enum shard_status safetensors_parse(struct safetensors **out, const char *json, size_t bytes,
+				    uint64_t file_bytes, const char *path, struct err *e)
 {
 	struct safetensors *s;
 	enum shard_status st;
 	json_error_t why;
 	json_t *root;
 
-	if (bytes > SAFETENSORS_HEADER_MAX || file_bytes < 8 || bytes > file_bytes - 8 || bytes == 0 || json[0] != '{')
-		return err_set(e, SHARD_PROTOCOL, "%s: no safetensors file: its header does not begin with {", path);
+	if (bytes > SAFETENSORS_HEADER_MAX || file_bytes < 8 || bytes > file_bytes - 8 ||
+	    bytes == 0 || json[0] != '{')
+		return err_set(e, SHARD_PROTOCOL,
+			       "%s: no safetensors file: its header does not begin with {", path);
 	if (!(root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &why))) {
 		if (json_error_code(&why) == json_error_out_of_memory)
 			return no_memory(e, path);
-		return err_set(e, SHARD_PROTOCOL, "%s: its header is no JSON: %s at byte %d", path, why.text, 8 + why.position);
+		return err_set(e, SHARD_PROTOCOL, "%s: its header is no JSON: %s at byte %d", path,
+			       why.text, 8 + why.position);
 	}
 	s = calloc(1, sizeof(*s));
 	if (!s) {
@@ -216,13 +238,14 @@ static bool put_entry(json_t *root, const struct safetensors_entry *entry, uint6
 	for (uint32_t d = 0; d < entry->ndim; d++)
 		json_array_append_new(shape, json_integer((json_int_t)entry->shape[d]));
 	return json_object_set_new(root, entry->name,
-				   json_pack("{s:s, s:o, s:[I, I]}", "dtype", entry->dtype_name, "shape", shape, "data_offsets",
-					     (json_int_t)at, (json_int_t)(at + entry->bytes))) == 0;
+				   json_pack("{s:s, s:o, s:[I, I]}", "dtype", entry->dtype_name,
+					     "shape", shape, "data_offsets", (json_int_t)at,
+					     (json_int_t)(at + entry->bytes))) == 0;
 }
 
 /* NULL: no memory, or a name that is no UTF-8. */
-static char *dumped(const struct safetensors_entry *entry, uint32_t entries_nr, const char *const (*metadata)[2],
-		    uint32_t metadata_nr)
+static char *dumped(const struct safetensors_entry *entry, uint32_t entries_nr,
+		    const char *const (*metadata)[2], uint32_t metadata_nr)
 {
 	json_t *root = json_object(), *about = json_object();
 	uint64_t at = 0;
@@ -244,11 +267,13 @@ static char *dumped(const struct safetensors_entry *entry, uint32_t entries_nr, 
 	return text;
 }
 
-enum shard_status safetensors_make(void **out, size_t *bytes, struct safetensors_entry *entry, uint32_t entries_nr,
-				   const char *const (*metadata)[2], uint32_t metadata_nr, struct err *e)
+enum shard_status safetensors_make(void **out, size_t *bytes, struct safetensors_entry *entry,
+				   uint32_t entries_nr, const char *const (*metadata)[2],
+				   uint32_t metadata_nr, struct err *e)
 {
 	char *json = dumped(entry, entries_nr, metadata, metadata_nr), *text;
-	size_t n = json ? strlen(json) : 0, padded = (8 + n + SAFETENSORS_ALIGN - 1) & ~(size_t)(SAFETENSORS_ALIGN - 1);
+	size_t n = json ? strlen(json) : 0,
+	       padded = (8 + n + SAFETENSORS_ALIGN - 1) & ~(size_t)(SAFETENSORS_ALIGN - 1);
 	uint64_t at = padded;
 
 	*out = NULL;
@@ -260,8 +285,10 @@ enum shard_status safetensors_make(void **out, size_t *bytes, struct safetensors
 		return no_memory(e, "safetensors");
 	if (padded - 8 > SAFETENSORS_HEADER_MAX) {
 		free(text);
-		return err_set(e, SHARD_RANGE, "a safetensors header of %zu bytes for %u tensors: the format allows %u", padded - 8,
-			       entries_nr, SAFETENSORS_HEADER_MAX);
+		return err_set(
+			e, SHARD_RANGE,
+			"a safetensors header of %zu bytes for %u tensors: the format allows %u",
+			padded - 8, entries_nr, SAFETENSORS_HEADER_MAX);
 	}
 	for (int i = 0; i < 8; i++)
 		text[i] = (char)((padded - 8) >> (8 * i));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors.h: the file format of Hugging Face's safetensors, its header only: 8 bytes (little-endian length), a JSON object, then the
- * tensors' bytes one after the other without gaps. No I/O. What is parsed comes from outside: lengths, offsets and shapes are checked
- * before they are believed; the limits are those of the Python package (header at most 100 MB). */
+/* safetensors.h: the file format of Hugging Face's safetensors, its header only: 8 bytes
+ * (little-endian length), a JSON object, then the tensors' bytes one after the other without gaps.
+ * No I/O. What is parsed comes from outside: lengths, offsets and shapes are checked before they
+ * are believed; the limits are those of the Python package (header at most 100 MB). */
 #ifndef SHARD_CKPT_SAFETENSORS_H
 #define SHARD_CKPT_SAFETENSORS_H
 
@@ -12,7 +13,7 @@
 
 #define SAFETENSORS_HEADER_MAX (100u << 20)
 #define SAFETENSORS_DIMS_MAX   8
-#define SAFETENSORS_ALIGN      4096u /* of the data that we write: the header is padded with blanks */
+#define SAFETENSORS_ALIGN      4096u /* of the data that we write; blanks pad the header */
 
 struct safetensors_entry {
 	const char *name;
@@ -30,17 +31,20 @@ struct safetensors { /* entries in the order of their offsets */
 	void *memory; /* names */
 };
 
-/* The first 8 bytes of a file: how many more belong to the header. SHARD_PROTOCOL: none of this format. */
-enum shard_status safetensors_header_bytes(const uint8_t first[8], uint64_t file_bytes, const char *path, uint64_t *bytes,
-					   struct err *e);
+/* The first 8 bytes of a file: how many more belong to the header. SHARD_PROTOCOL: none of this
+ * format. */
+enum shard_status safetensors_header_bytes(const uint8_t first[8], uint64_t file_bytes,
+					   const char *path, uint64_t *bytes, struct err *e);
 /* json: the header without the first 8 bytes. `path` is for texts. */
-enum shard_status safetensors_parse(struct safetensors **out, const char *json, size_t bytes, uint64_t file_bytes, const char *path,
-				    struct err *e);
+enum shard_status safetensors_parse(struct safetensors **out, const char *json, size_t bytes,
+				    uint64_t file_bytes, const char *path, struct err *e);
 void safetensors_free(struct safetensors **s);
 
-/* The header of a file with these tensors in this order: name, dtype_name, shape and bytes are read, offset is filled in. metadata: pairs
- * key, value; may be NULL. *out is malloc'ed and starts with the 8 bytes; *bytes is a multiple of SAFETENSORS_ALIGN. */
-enum shard_status safetensors_make(void **out, size_t *bytes, struct safetensors_entry *entry, uint32_t entries_nr,
-				   const char *const (*metadata)[2], uint32_t metadata_nr, struct err *e);
+/* The header of a file with these tensors in this order: name, dtype_name, shape and bytes are
+ * read, offset is filled in. metadata: pairs key, value; may be NULL. *out is malloc'ed and starts
+ * with the 8 bytes; *bytes is a multiple of SAFETENSORS_ALIGN. */
+enum shard_status safetensors_make(void **out, size_t *bytes, struct safetensors_entry *entry,
+				   uint32_t entries_nr, const char *const (*metadata)[2],
+				   uint32_t metadata_nr, struct err *e);
 
 #endif

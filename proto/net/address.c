@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses and prints addresses. Called by configuration, by the listeners and by whoever dials. What an operator can write wrongly
- * is a status with the text at fault and the form that is right. */
+/* Parses and prints addresses. Called by configuration, by the listeners and by whoever dials. What
+ * an operator can write wrongly is a status with the text at fault and the form that is right. */
 #include "net/address.h"
 
 #include "base/check.h"
@@ -15,8 +15,10 @@
 
 static enum shard_status bad(const char *text, const char *what, struct err *e)
 {
-	return err_set(e, SHARD_BAD_ARG, "address \"%.100s\": %s: write unix:/path, host:port, [v6]:port or tcp://host:port", text,
-		       what);
+	return err_set(
+		e, SHARD_BAD_ARG,
+		"address \"%.100s\": %s: write unix:/path, host:port, [v6]:port or tcp://host:port",
+		text, what);
 }
 
 static const char *parse_port(const char *text, uint16_t *port)
@@ -122,6 +124,32 @@ bool conn_address_loopback(const struct conn_address *a)
 	if (s.sa.ss_family == AF_INET)
 		return ntohl(((struct sockaddr_in *)(void *)&s.sa)->sin_addr.s_addr) >> 24 == 127;
 	return IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)(void *)&s.sa)->sin6_addr);
+}
+
+/* As IPv6 says it. A loopback address becomes ::1. */
+static struct in6_addr host_of(const struct address_sock *s)
+{
+	struct in6_addr h = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+
+	if (s->sa.ss_family == AF_INET)
+		memcpy(h.s6_addr + 12,
+		       &((const struct sockaddr_in *)(const void *)&s->sa)->sin_addr, 4);
+	else
+		h = ((const struct sockaddr_in6 *)(const void *)&s->sa)->sin6_addr;
+	return IN6_IS_ADDR_V4MAPPED(&h) && h.s6_addr[12] == 127
+		       ? (struct in6_addr)IN6ADDR_LOOPBACK_INIT
+		       : h;
+}
+
+bool address_same_host(const struct address_sock *a, const struct address_sock *b)
+{
+	struct in6_addr x, y;
+
+	if (a->sa.ss_family == AF_UNIX || b->sa.ss_family == AF_UNIX)
+		return false;
+	x = host_of(a);
+	y = host_of(b);
+	return memcmp(&x, &y, sizeof(x)) == 0;
 }
 
 void address_text(const struct sockaddr *sa, char *text, uint32_t bytes)

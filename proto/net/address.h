@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* address.h: where a daemon listens, as text and as socket addresses. No I/O; the client library uses it without libuv. */
+/* address.h: where a daemon listens, as text and as socket addresses. No I/O; the client library
+ * uses it without libuv. */
 #ifndef SHARD_NET_ADDRESS_H
 #define SHARD_NET_ADDRESS_H
 
@@ -25,6 +26,10 @@ enum shard_status conn_address_parse(struct conn_address *a, const char *text, s
 bool conn_address_loopback(const struct conn_address *a);
 /* Unix paths and numeric hosts. False: the host is a name, which somebody has to resolve. */
 bool address_numeric(const struct conn_address *a, struct address_sock *out);
-void address_text(const struct sockaddr *sa, char *text, uint32_t bytes); /* "127.0.0.1:29700", "[::1]:29700" */
+/* The same host, whatever the ports; an IPv4 address within IPv6 is itself, and all loopback
+ * addresses are one host. */
+bool address_same_host(const struct address_sock *a, const struct address_sock *b);
+void address_text(const struct sockaddr *sa, char *text,
+		  uint32_t bytes); /* "127.0.0.1:29700", "[::1]:29700" */
 
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster's secret and the proofs made with it. daemon/prove.c, the client library and shardctl call; each loads the secret once. Happy
- * path: open the file, note both HELLOs, prove, check. HMAC-SHA256, SHA-256 and the comparison are libcrypto's, loaded at run
- * time: libshard needs no library for who uses no secret. Fails with a sentence about the file, or that libcrypto is not here. */
+/* The cluster's secret and the proofs made with it. daemon/prove.c, the client library and shardctl
+ * call; each loads the secret once. Happy path: open the file, note both HELLOs, prove, check.
+ * HMAC-SHA256, SHA-256 and the comparison are libcrypto's, loaded at run time: libshard needs no
+ * library for who uses no secret. Fails with a sentence about the file, or that libcrypto is not
+ * here. */
 #include "net/auth.h"
 
 #include "base/check.h"
@@ -28,7 +30,10 @@
 #define FILE_MAX    512 /* of a file with two secrets and generous line breaks */
 
 /* They end in their NUL, so that neither is the beginning of anything else that is hashed. */
-static const char dialler_label[] = "shardd auth 1 dialler", listener_label[] = "shardd auth 1 listener";
+static const char labels[AUTH_FOR_NR][2][32] = {
+	[AUTH_FOR_CLIENT] = {"shardd auth 2 client dialler", "shardd auth 2 client listener"},
+	[AUTH_FOR_NODE] = {"shardd auth 2 node dialler", "shardd auth 2 node listener"},
+};
 
 struct auth {
 	void *library; /* stays loaded: others in the process may use it too */
@@ -52,36 +57,47 @@ static bool symbol(struct auth *a, const char *name, void *to, size_t bytes)
 static enum shard_status load(struct auth *a, const char *path, struct err *e)
 {
 	a->library = dlopen(LIBCRYPTO, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-	if (a->library && symbol(a, "HMAC", &a->hmac, sizeof(a->hmac)) && symbol(a, "SHA256", &a->sha256, sizeof(a->sha256)) &&
+	if (a->library && symbol(a, "HMAC", &a->hmac, sizeof(a->hmac)) &&
+	    symbol(a, "SHA256", &a->sha256, sizeof(a->sha256)) &&
 	    symbol(a, "EVP_sha256", &a->evp_sha256, sizeof(a->evp_sha256)) &&
 	    symbol(a, "CRYPTO_memcmp", &a->compare, sizeof(a->compare)))
 		return SHARD_OK;
-	return err_set(e, SHARD_SYSTEM, "secret %.200s: %s cannot be loaded (%.150s): install libssl%s", path, LIBCRYPTO,
-		       a->library ? "it lacks HMAC or SHA256" : dlerror(), TEXT(OPENSSL_SHLIB_VERSION));
+	return err_set(e, SHARD_SYSTEM,
+		       "secret %.200s: %s cannot be loaded (%.150s): install libssl%s", path,
+		       LIBCRYPTO, a->library ? "it lacks HMAC or SHA256" : dlerror(),
+		       TEXT(OPENSSL_SHLIB_VERSION));
 }
 
 /* --- the file --- */
 
-static enum shard_status expand(char *out, size_t bytes, const char *path, bool *credential, struct err *e)
+static enum shard_status expand(char *out, size_t bytes, const char *path, bool *credential,
+				struct err *e)
 {
 	const char *folder = secure_getenv("CREDENTIALS_DIRECTORY");
 	bool named = strncmp(path, CREDENTIALS, strlen(CREDENTIALS)) == 0;
 	int n;
 
 	if (named && (folder == NULL || folder[0] == 0))
-		return err_set(
-			e, SHARD_BAD_ARG,
-			"secret %.200s: CREDENTIALS_DIRECTORY is not set: systemd sets it for a unit with LoadCredential=", path);
-	n = snprintf(out, bytes, "%s%s", named ? folder : "", path + (named ? strlen(CREDENTIALS) : 0));
+		return err_set(e, SHARD_BAD_ARG,
+			       "secret %.200s: CREDENTIALS_DIRECTORY is not set: systemd sets it "
+			       "for a unit with LoadCredential=",
+			       path);
+	n = snprintf(out, bytes, "%s%s", named ? folder : "",
+		     path + (named ? strlen(CREDENTIALS) : 0));
 	if (n < 0 || (size_t)n >= bytes)
-		return err_set(e, SHARD_BAD_ARG, "secret %.200s: a path of at most %zu bytes", path, bytes - 1);
-	*credential = folder != NULL && folder[0] != 0 && strncmp(out, folder, strlen(folder)) == 0 && out[strlen(folder)] == '/';
+		return err_set(e, SHARD_BAD_ARG, "secret %.200s: a path of at most %zu bytes", path,
+			       bytes - 1);
+	*credential = folder != NULL && folder[0] != 0 &&
+		      strncmp(out, folder, strlen(folder)) == 0 && out[strlen(folder)] == '/';
 	return SHARD_OK;
 }
 
 static int hex(char c)
 {
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return c >= '0' && c <= '9'   ? c - '0'
+	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
+				      : -1;
 }
 
 static bool parse_key(unsigned char key[AUTH_BYTES], const char *line, size_t n)
@@ -97,6 +113,39 @@ static bool parse_key(unsigned char key[AUTH_BYTES], const char *line, size_t n)
 	return good;
 }
 
+/* Drawn bytes repeat less: fewer than this many different ones among 32 is a chance of 1 in 10^30.
+ */
+#define DIFFERENT_MIN 8
+
+static bool typed_in(const unsigned char key[AUTH_BYTES])
+{
+	uint32_t different = 0;
+
+	for (int i = 0; i < AUTH_BYTES; i++)
+		different += memchr(key, key[i], (size_t)i) == NULL;
+	return different < DIFFERENT_MIN;
+}
+
+static enum shard_status check_key(const struct auth *a, const char *path, uint32_t line,
+				   struct err *e)
+{
+	const unsigned char *key = a->key[a->keys_nr];
+
+	if (typed_in(key))
+		return err_set(e, SHARD_BAD_ARG,
+			       "secret %.200s:%u: fewer than %d different bytes, which nobody "
+			       "draws: `shardctl secret new FILE` "
+			       "makes one",
+			       path, line, DIFFERENT_MIN);
+	for (uint32_t i = 0; i < a->keys_nr; i++)
+		if (memcmp(a->key[i], key, AUTH_BYTES) == 0)
+			return err_set(e, SHARD_BAD_ARG,
+				       "secret %.200s:%u: the same secret twice: one line, or a "
+				       "new and an old one",
+				       path, line);
+	return SHARD_OK;
+}
+
 static enum shard_status parse(struct auth *a, const char *path, const char *text, struct err *e)
 {
 	uint32_t line = 0;
@@ -106,19 +155,26 @@ static enum shard_status parse(struct auth *a, const char *path, const char *tex
 
 		if (n > 0 && a->keys_nr == AUTH_KEYS_MAX)
 			return err_set(e, SHARD_BAD_ARG,
-				       "secret %.200s:%u: more than %d secrets: keep the newest, and the one before it", path,
-				       line + 1, AUTH_KEYS_MAX);
+				       "secret %.200s:%u: more than %d secrets: keep the newest, "
+				       "and the one before it",
+				       path, line + 1, AUTH_KEYS_MAX);
 		if (n > 0 && !parse_key(a->key[a->keys_nr], at, n))
 			return err_set(e, SHARD_BAD_ARG,
-				       "secret %.200s:%u: not a secret of 64 hex digits: `shardctl secret new FILE` makes one",
+				       "secret %.200s:%u: not a secret of 64 hex digits: `shardctl "
+				       "secret new FILE` makes one",
 				       path, line + 1);
+		if (n > 0 && check_key(a, path, line + 1, e) != SHARD_OK)
+			return e->status;
 		a->keys_nr += n > 0;
 		at += n;
 		at += *at == '\r';
 		at += *at == '\n';
 	}
 	if (a->keys_nr == 0)
-		return err_set(e, SHARD_BAD_ARG, "secret %.200s: there is none in it: `shardctl secret new FILE` makes one", path);
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"secret %.200s: there is none in it: `shardctl secret new FILE` makes one",
+			path);
 	return SHARD_OK;
 }
 
@@ -132,11 +188,20 @@ static enum shard_status check_file(int fd, const char *path, bool credential, s
 	if (!S_ISREG(info.st_mode))
 		return err_set(e, SHARD_BAD_ARG, "secret %.200s: not a file", path);
 	if (info.st_mode & others)
-		return err_set(e, SHARD_BAD_ARG, "secret %.200s: its mode is %04o, so that others may read or change it: chmod 600",
+		return err_set(e, SHARD_BAD_ARG,
+			       "secret %.200s: its mode is %04o, so that others may read or change "
+			       "it: chmod 600",
 			       path, (unsigned)(info.st_mode & 07777));
+	if (info.st_uid != geteuid() && info.st_uid != 0)
+		return err_set(e, SHARD_BAD_ARG,
+			       "secret %.200s: it belongs to user %u, who may change it: chown it "
+			       "to user %u",
+			       path, (unsigned)info.st_uid, (unsigned)geteuid());
 	if (info.st_size > FILE_MAX)
-		return err_set(e, SHARD_BAD_ARG, "secret %.200s: %lld bytes: one or two lines of 64 hex digits are expected", path,
-			       (long long)info.st_size);
+		return err_set(
+			e, SHARD_BAD_ARG,
+			"secret %.200s: %lld bytes: one or two lines of 64 hex digits are expected",
+			path, (long long)info.st_size);
 	return SHARD_OK;
 }
 
@@ -151,19 +216,25 @@ static enum shard_status read_file(struct auth *a, const char *given, struct err
 
 	if (st != SHARD_OK)
 		return st;
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* it may be a pipe, which must not keep anybody waiting */
+	fd = open(path,
+		  O_RDONLY | O_CLOEXEC | O_NONBLOCK |
+			  O_NOCTTY); /* it may be a pipe, which must not keep anybody waiting */
 	if (fd < 0)
-		return err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be opened: %s", path, strerror(errno));
+		return err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be opened: %s", path,
+			       strerror(errno));
 	st = check_file(fd, path, credential, e);
 	while (st == SHARD_OK && got < FILE_MAX && (n = read(fd, text + got, FILE_MAX - got)) > 0)
 		got += (size_t)n;
 	if (st == SHARD_OK && n < 0)
-		st = err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be read: %s", path, strerror(errno));
+		st = err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be read: %s", path,
+			     strerror(errno));
 	close(fd);
 	text[got] = 0;
 	if (st == SHARD_OK)
-		st = strlen(text) == got ? parse(a, path, text, e)
-					 : err_set(e, SHARD_BAD_ARG, "secret %.200s: not a text of 64 hex digits", path);
+		st = strlen(text) == got
+			     ? parse(a, path, text, e)
+			     : err_set(e, SHARD_BAD_ARG,
+				       "secret %.200s: not a text of 64 hex digits", path);
 	explicit_bzero(text, sizeof(text));
 	return st;
 }
@@ -203,6 +274,16 @@ uint32_t auth_keys(const struct auth *a)
 	return a->keys_nr;
 }
 
+bool auth_share(const struct auth *a, const struct auth *b)
+{
+	bool share = false;
+
+	for (uint32_t i = 0; i < a->keys_nr; i++)
+		for (uint32_t k = 0; k < b->keys_nr; k++)
+			share |= a->compare(a->key[i], b->key[k], AUTH_BYTES) == 0;
+	return share;
+}
+
 enum shard_status auth_random(unsigned char out[AUTH_BYTES], struct err *e)
 {
 	ssize_t n;
@@ -210,7 +291,9 @@ enum shard_status auth_random(unsigned char out[AUTH_BYTES], struct err *e)
 	do
 		n = getrandom(out, AUTH_BYTES, 0);
 	while (n < 0 && errno == EINTR);
-	return n == AUTH_BYTES ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no random numbers: %s", n < 0 ? strerror(errno) : "too few");
+	return n == AUTH_BYTES ? SHARD_OK
+			       : err_set(e, SHARD_SYSTEM, "no random numbers: %s",
+					 n < 0 ? strerror(errno) : "too few");
 }
 
 enum shard_status auth_new_secret(char out[2 * AUTH_BYTES + 2], struct err *e)
@@ -227,17 +310,19 @@ enum shard_status auth_new_secret(char out[2 * AUTH_BYTES + 2], struct err *e)
 
 /* --- proofs --- */
 
-bool auth_said(const struct auth *a, struct auth_talk *t, enum auth_side side, const void *body, size_t bytes)
+bool auth_said(const struct auth *a, struct auth_talk *t, enum auth_side side, const void *body,
+	       size_t bytes)
 {
 	return a->sha256(body, bytes, t->said[side]) != NULL;
 }
 
-static bool prove_with(const struct auth *a, const struct auth_talk *t, enum auth_side side, uint32_t key,
-		       const unsigned char hello[AUTH_BYTES], unsigned char proof[AUTH_BYTES])
+static bool prove_with(const struct auth *a, const struct auth_talk *t, enum auth_side side,
+		       uint32_t key, const unsigned char hello[AUTH_BYTES],
+		       unsigned char proof[AUTH_BYTES])
 {
-	const char *label = side == AUTH_DIALLER ? dialler_label : listener_label;
-	size_t n = side == AUTH_DIALLER ? sizeof(dialler_label) : sizeof(listener_label);
-	unsigned char text[sizeof(listener_label) + 5 * AUTH_BYTES];
+	const char *label = labels[t->what][side == AUTH_DIALLER ? 0 : 1];
+	size_t n = strlen(label) + 1;
+	unsigned char text[sizeof(labels[0][0]) + 5 * AUTH_BYTES];
 	unsigned bytes = 0;
 
 	CHECK(key < AUTH_KEYS_MAX);
@@ -249,19 +334,21 @@ static bool prove_with(const struct auth *a, const struct auth_talk *t, enum aut
 	memcpy(text + n, hello, AUTH_BYTES);
 	n += AUTH_BYTES;
 	CHECK(n <= sizeof(text));
-	return a->hmac(a->evp_sha256(), a->key[key], AUTH_BYTES, text, n, proof, &bytes) != NULL && bytes == AUTH_BYTES;
+	return a->hmac(a->evp_sha256(), a->key[key], AUTH_BYTES, text, n, proof, &bytes) != NULL &&
+	       bytes == AUTH_BYTES;
 }
 
-bool auth_prove(const struct auth *a, const struct auth_talk *t, enum auth_side side, const void *hello, size_t hello_bytes,
-		unsigned char proof[AUTH_BYTES])
+bool auth_prove(const struct auth *a, const struct auth_talk *t, enum auth_side side,
+		const void *hello, size_t hello_bytes, unsigned char proof[AUTH_BYTES])
 {
 	unsigned char sum[AUTH_BYTES];
 
-	return a->sha256(hello, hello_bytes, sum) != NULL && prove_with(a, t, side, side == AUTH_LISTENER ? t->key : 0, sum, proof);
+	return a->sha256(hello, hello_bytes, sum) != NULL &&
+	       prove_with(a, t, side, side == AUTH_LISTENER ? t->key : 0, sum, proof);
 }
 
-bool auth_right(const struct auth *a, struct auth_talk *t, enum auth_side side, const void *hello, size_t hello_bytes,
-		const void *proof, size_t proof_bytes)
+bool auth_right(const struct auth *a, struct auth_talk *t, enum auth_side side, const void *hello,
+		size_t hello_bytes, const void *proof, size_t proof_bytes)
 {
 	unsigned char sum[AUTH_BYTES], want[AUTH_BYTES];
 	bool right = false;
@@ -271,7 +358,8 @@ bool auth_right(const struct auth *a, struct auth_talk *t, enum auth_side side, 
 	for (uint32_t k = 0; k < a->keys_nr && !right; k++) {
 		if (side == AUTH_LISTENER && k != t->key)
 			continue; /* it answers with the key that it was asked with */
-		right = prove_with(a, t, side, k, sum, want) && a->compare(want, proof, AUTH_BYTES) == 0;
+		right = prove_with(a, t, side, k, sum, want) &&
+			a->compare(want, proof, AUTH_BYTES) == 0;
 		if (right)
 			t->key = k;
 	}

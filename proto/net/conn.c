@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection on a libuv loop: readiness, deadlines and the end; the frames themselves are stream.c's. Called by the daemon's
- * shell on its loop thread. Happy path: dialled or accepted -> OPEN, frames go to the owner -> conn_close() -> LINGER until the
- * last frame is written and the peer has closed -> CLOSING while libuv lets go -> on_close. Ways to fail: the peer closes, is
- * silent, stalls inside a frame or sends what is refused (it is told so); each ends in on_close with a sentence. */
+/* A connection on a libuv loop: readiness, deadlines and the end; the frames themselves are
+ * stream.c's. Called by the daemon's shell on its loop thread. Happy path: dialled or accepted ->
+ * OPEN, frames go to the owner -> conn_close() -> LINGER until the last frame is written and the
+ * peer has closed -> CLOSING while libuv lets go -> on_close. Ways to fail: the peer closes, is
+ * silent, stalls inside a frame or sends what is refused (it is told so); each ends in on_close
+ * with a sentence. */
 #include "net/conn.h"
 
 #include "base/check.h"
@@ -20,8 +22,10 @@
 #include <unistd.h>
 
 enum {
-	SLOWEST = 64 << 10, /* bytes a second that a frame must make: who sends it byte by byte holds nothing up */
+	SLOWEST = 64 << 10, /* bytes a second that a frame must make: who sends it byte by byte
+			       holds nothing up */
 	READ_MAX = 1 << 20, /* bytes of one turn: others on the loop want theirs */
+	LAST_TURNS = 64,
 	REFUSED_LINGER_MS = 100,
 };
 
@@ -46,7 +50,8 @@ static void gone(struct conn *c)
 	if (s) {
 		snprintf(c->name, sizeof(c->name), "%s", stream_name(s));
 		c->last = *stream_stats(s);
-		stream_free(&s); /* bodies come back before on_close(); a sent() may still look at c->stream */
+		stream_free(&s); /* bodies come back before on_close(); a sent() may still look at
+				    c->stream */
 		c->stream = NULL;
 	}
 	c->handler->on_close(c->owner, c, &c->why);
@@ -85,11 +90,34 @@ static void finish(struct conn *c)
 
 static void on_poll(uv_poll_t *p, int status, int events);
 
+static void on_timer(uv_timer_t *t);
+
+/* The peer has taken enough for more to be read, or does not take what it is sent. */
+static void look_full(struct conn *c)
+{
+	bool full = stream_full(c->stream);
+
+	if (full != c->full) {
+		c->full = full;
+		c->resumed_ns = clock_ns();
+		c->due_ns = 0;
+		conn_arm(c);
+	}
+	if (!full && !c->paused &&
+	    stream_stopped(
+		    c->stream)) { /* the socket need not become readable for a frame that is here */
+		c->due_ns = 1;
+		uv_timer_start(&c->timer, on_timer, 0, 0);
+	}
+}
+
 static void watch(struct conn *c)
 {
 	int events = 0;
 
-	if (c->state == CONN_LINGER || (c->state == CONN_OPEN && !c->paused))
+	if (c->state == CONN_OPEN)
+		look_full(c);
+	if (c->state == CONN_LINGER || (c->state == CONN_OPEN && !c->paused && !c->full))
 		events |= UV_READABLE;
 	if (c->want_write)
 		events |= UV_WRITABLE;
@@ -104,6 +132,20 @@ static uint64_t frame_limit(const struct conn *c)
 	return c->conf.frame_ns ? c->conf.frame_ns : c->conf.silence_ns;
 }
 
+/* Who takes nothing of what waits for it holds up others, whatever it says meanwhile. */
+static uint64_t write_deadline(const struct conn *c)
+{
+	return c->want_write && c->conf.silence_ns != 0 ? c->wrote_ns + c->conf.silence_ns
+							: UINT64_MAX;
+}
+
+static uint64_t earlier(uint64_t due, uint64_t write_due)
+{
+	if (write_due == UINT64_MAX)
+		return due;
+	return due == 0 || write_due < due ? write_due : due;
+}
+
 /* When the state that holds now would have lasted too long; 0: never. */
 static uint64_t deadline(const struct conn *c)
 {
@@ -111,9 +153,12 @@ static uint64_t deadline(const struct conn *c)
 
 	if (c->state == CONN_DIALLING || c->state == CONN_LINGER)
 		return c->until_ns;
-	if (c->state != CONN_OPEN || c->paused)
+	if (c->state != CONN_OPEN)
 		return 0;
-	since = stream_heard_ns(c->stream) > c->resumed_ns ? stream_heard_ns(c->stream) : c->resumed_ns;
+	if (c->paused || c->full)
+		return earlier(0, write_deadline(c));
+	since = stream_heard_ns(c->stream) > c->resumed_ns ? stream_heard_ns(c->stream)
+							   : c->resumed_ns;
 	limit = c->conf.silence_ns;
 	if (stream_mid_frame(c->stream) && frame_limit(c) != 0) {
 		uint64_t began = stream_frame_ns(c->stream, SLOWEST);
@@ -123,10 +168,8 @@ static uint64_t deadline(const struct conn *c)
 		if (began >= c->resumed_ns && began < since)
 			since = began;
 	}
-	return limit ? since + limit : 0;
+	return earlier(limit ? since + limit : 0, write_deadline(c));
 }
-
-static void on_timer(uv_timer_t *t);
 
 /* The timer is set again only when it must ring earlier than it will, so traffic costs nothing. */
 void conn_arm(struct conn *c)
@@ -147,8 +190,11 @@ static void tell(struct conn *c, const struct err *why)
 	struct wire_head h = {.op = OP_ERROR};
 
 	body.status = (uint32_t)why->status;
-	body.text = (char *)(uintptr_t)(stream_told(c->stream) ? stream_told(c->stream) : why->text); /* packing only reads it */
-	(void)stream_send_control(c->stream, &h, &body.base); /* a full queue has more to say already */
+	body.text =
+		(char *)(uintptr_t)(stream_told(c->stream) ? stream_told(c->stream)
+							   : why->text); /* packing only reads it */
+	(void)stream_send_control(c->stream, &h,
+				  &body.base); /* a full queue has more to say already */
 }
 
 static void end(struct conn *c, const struct err *why)
@@ -162,6 +208,56 @@ static void end(struct conn *c, const struct err *why)
 	conn_close(c, why, refused ? REFUSED_LINGER_MS : 0);
 }
 
+static void flush(struct conn *c);
+static void watch(struct conn *c);
+
+/* OPEN, and its deadline has passed: says which. */
+static void overdue(struct conn *c)
+{
+	bool mid = stream_mid_frame(c->stream) && frame_limit(c) != 0;
+	bool full = clock_ns() >= write_deadline(c);
+	uint64_t limit = c->conf.silence_ns;
+	struct err e = {0};
+
+	if (!full && mid && (limit == 0 || frame_limit(c) < limit))
+		limit = frame_limit(c);
+	err_set(&e, SHARD_TIMEOUT,
+		full  ? "%s has taken nothing of what it is sent for %.1f s"
+		: mid ? "%s stalled in mid-frame for %.1f s"
+		      : "%s silent for %.1f s",
+		conn_name(c), (double)limit / 1e9);
+	end(c, &e);
+}
+
+/* The other end has closed. What it said before that is still in the socket and may matter: a
+ * verdict, or why it goes. It is read in a turn of its own, because whoever sends may be a handler.
+ */
+static void last_words(struct conn *c)
+{
+	uint64_t before;
+	struct err e = {0};
+	int turns = 0;
+
+	do {
+		before = stream_stats(c->stream)->bytes_in;
+		if (!c->paused && stream_read(c->stream, READ_MAX, &e) != SHARD_OK)
+			break;
+	} while (c->state == CONN_OPEN && stream_stats(c->stream)->bytes_in != before &&
+		 ++turns < LAST_TURNS);
+	if (c->state == CONN_OPEN && e.status == SHARD_OK)
+		(void)stream_write(c->stream, &e); /* says again why nothing goes out */
+	if (c->state == CONN_OPEN)
+		end(c, &e);
+}
+
+static void cannot_write(struct conn *c)
+{
+	c->out_over = true;
+	c->want_write = false;
+	c->due_ns = 1;
+	uv_timer_start(&c->timer, on_timer, 0, 0);
+}
+
 static void on_timer(uv_timer_t *t)
 {
 	struct conn *c = t->data;
@@ -169,8 +265,16 @@ static void on_timer(uv_timer_t *t)
 	uint64_t due;
 
 	c->due_ns = 0;
+	if (c->state == CONN_OPEN && c->out_over) {
+		last_words(c);
+		return;
+	}
 	if (c->state == CONN_OPEN && !c->paused && stream_read(c->stream, READ_MAX, &e) != SHARD_OK)
 		end(c, &e); /* what came while this process did not run counts */
+	if (c->state == CONN_OPEN && stream_queued(c->stream) > 0) /* and what was taken */
+		flush(c);
+	if (c->state == CONN_OPEN)
+		watch(c);
 	due = deadline(c);
 	if (due == 0 || clock_ns() < due) {
 		conn_arm(c);
@@ -179,24 +283,18 @@ static void on_timer(uv_timer_t *t)
 	if (c->state == CONN_LINGER) {
 		finish(c);
 	} else if (c->state == CONN_DIALLING) {
-		err_set(&e, SHARD_UNREACHABLE, "cannot connect to %s: no answer for %.1f s", c->name,
-			(double)c->conf.connect_ns / 1e9);
+		err_set(&e, SHARD_UNREACHABLE, "cannot connect to %s: no answer for %.1f s",
+			c->name, (double)c->conf.connect_ns / 1e9);
 		end(c, &e);
 	} else if (c->state == CONN_OPEN) {
-		bool mid = stream_mid_frame(c->stream) && frame_limit(c) != 0;
-		uint64_t limit = c->conf.silence_ns;
-		double s;
-
-		if (mid && (limit == 0 || frame_limit(c) < limit))
-			limit = frame_limit(c);
-		s = (double)limit / 1e9;
-		err_set(&e, SHARD_TIMEOUT, mid ? "%s stalled in mid-frame for %.1f s" : "%s silent for %.1f s", conn_name(c), s);
-		end(c, &e);
+		overdue(c);
 	}
 }
 
 static void flush(struct conn *c)
 {
+	uint64_t before = stream_stats(c->stream)->bytes_out;
+	bool waited = c->want_write;
 	struct err e = {0};
 	enum shard_status rc;
 
@@ -204,20 +302,30 @@ static void flush(struct conn *c)
 	rc = stream_write(c->stream, &e);
 	c->in_write = false;
 	c->want_write = rc == SHARD_AGAIN;
+	if (c->want_write && (!waited || stream_stats(c->stream)->bytes_out != before))
+		c->wrote_ns = clock_ns();
 	if (rc != SHARD_OK && rc != SHARD_AGAIN) {
 		if (c->state == CONN_LINGER)
 			finish(c);
 		else
-			end(c, &e);
+			cannot_write(c);
 		return;
 	}
 	if (c->state == CONN_LINGER && rc == SHARD_OK)
 		(void)shutdown(stream_fd(c->stream), SHUT_WR);
-	if (c->state == CONN_OPEN && stream_drained(c->stream) && c->handler->on_drained)
-		c->handler->on_drained(c->owner, c);
+	if (c->state != CONN_OPEN || !c->handler->on_room)
+		return;
+	c->in_write = true; /* what it queues is written in the next turn: others want theirs */
+	c->handler->on_room(c->owner, c);
+	c->in_write = false;
+	if (!c->want_write && stream_queued(c->stream) > 0) {
+		c->want_write = true;
+		c->wrote_ns = clock_ns();
+	}
 }
 
-/* After our last byte: wait for the peer to close, so that unread input does not make the kernel throw our output away. */
+/* After our last byte: wait for the peer to close, so that unread input does not make the kernel
+ * throw our output away. */
 static void linger_read(struct conn *c)
 {
 	char scratch[4096];
@@ -237,11 +345,13 @@ static void on_poll(uv_poll_t *p, int status, int events)
 	struct err e = {0};
 	enum shard_status rc = SHARD_OK;
 
-	if (status < 0) { /* libuv has stopped watching: whatever is done next must meet the socket's error */
+	if (status < 0) { /* libuv has stopped watching: whatever is done next must meet the
+			     socket's error */
 		c->events = 0;
 		c->want_write = false;
 	}
-	if (c->state == CONN_OPEN && !c->paused && (status < 0 || events & UV_READABLE)) {
+	if (c->state == CONN_OPEN && !c->paused &&
+	    (status < 0 || (events & UV_READABLE && !c->full))) {
 		c->in_read = true;
 		rc = stream_read(c->stream, READ_MAX, &e);
 		c->in_read = false;
@@ -266,10 +376,12 @@ static void on_poll(uv_poll_t *p, int status, int events)
 /* The poll handle is set up already and watches fd. */
 enum shard_status conn_begin(struct conn *c, int fd, struct err *e)
 {
-	struct stream_conf sc = {.fd = fd, .queue_max = c->conf.queue_max, .body_max = c->conf.body_max, .owner = c};
+	struct stream_conf sc = {
+		.fd = fd, .queue_max = c->conf.queue_max, .body_max = c->conf.body_max, .owner = c};
 	enum shard_status rc;
 
 	sc.handler = &conn_frames;
+	sc.account = c->conf.account;
 	rc = stream_open(&c->stream, &sc, e);
 	if (rc != SHARD_OK)
 		return rc;
@@ -280,7 +392,8 @@ enum shard_status conn_begin(struct conn *c, int fd, struct err *e)
 	return SHARD_OK;
 }
 
-enum shard_status conn_new(struct conn **out, uv_loop_t *loop, const struct conn_conf *conf, struct err *e)
+enum shard_status conn_new(struct conn **out, uv_loop_t *loop, const struct conn_conf *conf,
+			   struct err *e)
 {
 	struct conn *c = calloc(1, sizeof(*c));
 
@@ -305,7 +418,8 @@ enum shard_status conn_poll_init(struct conn *c, int fd, struct err *e)
 	int rc = uv_poll_init(c->loop, &c->poll, fd);
 
 	if (rc != 0)
-		return err_set(e, SHARD_SYSTEM, "the loop cannot watch a connection to %s: %s", conn_name(c), uv_strerror(rc));
+		return err_set(e, SHARD_SYSTEM, "the loop cannot watch a connection to %s: %s",
+			       conn_name(c), uv_strerror(rc));
 	c->poll.data = c;
 	c->polling = true;
 	c->handles++;
@@ -327,7 +441,8 @@ void conn_undo(struct conn *c)
 	uv_close((uv_handle_t *)&c->timer, on_undone);
 }
 
-enum shard_status conn_accept(struct conn **out, uv_loop_t *loop, int fd, const struct conn_conf *conf, struct err *e)
+enum shard_status conn_accept(struct conn **out, uv_loop_t *loop, int fd,
+			      const struct conn_conf *conf, struct err *e)
 {
 	enum shard_status rc = conn_new(out, loop, conf, e);
 
@@ -352,6 +467,11 @@ void conn_set_owner(struct conn *c, const struct conn_handler *handler, void *ow
 	c->owner = owner;
 }
 
+void conn_set_limit(struct conn *c, uint64_t held_max)
+{
+	stream_limit(c->stream, held_max);
+}
+
 void conn_set_silence(struct conn *c, uint64_t silence_ns)
 {
 	c->conf.silence_ns = silence_ns;
@@ -361,13 +481,23 @@ void conn_set_silence(struct conn *c, uint64_t silence_ns)
 
 void conn_kick(struct conn *c)
 {
+	if (c->state == CONN_OPEN && c->in_read && stream_roomy(c->stream))
+		return; /* on_poll() writes this, with what the other frames of this read add */
+	conn_kick_now(c);
+}
+
+void conn_kick_now(struct conn *c)
+{
 	if (c->state != CONN_OPEN && c->state != CONN_LINGER)
 		return;
-	if (c->want_write || c->in_write || (c->in_read && stream_queued(c->stream) <= c->conf.queue_max / 2))
-		return; /* who is at it writes this too, with what the other frames of this turn add */
+	if (c->want_write || c->in_write)
+		return; /* who is at it writes this, too */
 	flush(c);
-	if (c->state != CONN_CLOSING)
-		watch(c);
+	if (c->state == CONN_CLOSING)
+		return;
+	watch(c);
+	if (c->want_write)
+		conn_arm(c);
 }
 
 void conn_pause(struct conn *c, bool paused)
@@ -378,7 +508,9 @@ void conn_pause(struct conn *c, bool paused)
 	stream_hold(c->stream, paused);
 	c->resumed_ns = clock_ns();
 	c->due_ns = 0;
-	if (!paused && stream_ready(c->stream)) { /* the socket need not become readable for a frame that is here */
+	if (!paused &&
+	    stream_ready(
+		    c->stream)) { /* the socket need not become readable for a frame that is here */
 		c->due_ns = 1;
 		uv_timer_start(&c->timer, on_timer, 0, 0);
 	} else {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How an outgoing connection becomes one: resolve the host if it is a name, try its addresses one after the other, then hand the
- * descriptor to conn.c. Also the small questions about a conn. Ways to fail: no such host, nobody listens, no answer within
- * connect_ns; the last reason reaches on_close. What fails at once (a unix path that is not there) fails conn_connect() itself. */
+/* How an outgoing connection becomes one: resolve the host if it is a name, try its addresses one
+ * after the other, then hand the descriptor to conn.c. Also the small questions about a conn. Ways
+ * to fail: no such host, nobody listens, no answer within connect_ns; the last reason reaches
+ * on_close. What fails at once (a unix path that is not there) fails conn_connect() itself. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "net/conn_impl.h"
@@ -15,21 +16,30 @@
 
 #define CONNECT_NS_DEFAULT (10 * NS_PER_SEC)
 
-static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h,
+				 void **to, struct err *e)
 {
 	struct conn *c = owner;
 
 	return c->handler->frames.on_head(c->owner, s, h, to, e);
 }
 
-static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct conn *c = owner;
 
 	return c->handler->frames.on_frame(c->owner, s, h, body, e);
 }
 
-const struct stream_handler conn_frames = {on_head, on_frame};
+static bool on_damage(void *owner, struct stream *s, const struct wire_head *h)
+{
+	struct conn *c = owner;
+
+	return c->handler->frames.on_damage && c->handler->frames.on_damage(c->owner, s, h);
+}
+
+const struct stream_handler conn_frames = {on_head, on_frame, on_damage};
 
 static void give_up(struct conn *c, struct err *e)
 {
@@ -109,7 +119,8 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
 	struct err e = {0};
 
 	d->resolving = false;
-	for (const struct addrinfo *ai = list; ai && d->targets_nr < CONN_TARGETS_MAX; ai = ai->ai_next) {
+	for (const struct addrinfo *ai = list; ai && d->targets_nr < CONN_TARGETS_MAX;
+	     ai = ai->ai_next) {
 		struct address_sock *t = &d->target[d->targets_nr++];
 
 		CHECK(ai->ai_addrlen <= sizeof(t->sa));
@@ -117,7 +128,8 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
 		t->bytes = ai->ai_addrlen;
 	}
 	uv_freeaddrinfo(list);
-	err_set(&e, SHARD_UNREACHABLE, "cannot resolve %s: %s", c->name, status ? uv_strerror(status) : "no address");
+	err_set(&e, SHARD_UNREACHABLE, "cannot resolve %s: %s", c->name,
+		status ? uv_strerror(status) : "no address");
 	if (c->state == CONN_DIALLING && (d->targets_nr == 0 || try_next(c, &e) != SHARD_OK))
 		give_up(c, &e);
 	conn_handle_closed(c);
@@ -133,7 +145,8 @@ static enum shard_status resolve(struct conn *c, const struct conn_address *to, 
 	c->dial.req.data = c;
 	rc = uv_getaddrinfo(c->loop, &c->dial.req, on_resolved, to->host, port, &hints);
 	if (rc != 0)
-		return err_set(e, SHARD_UNREACHABLE, "cannot resolve %s: %s", c->name, uv_strerror(rc));
+		return err_set(e, SHARD_UNREACHABLE, "cannot resolve %s: %s", c->name,
+			       uv_strerror(rc));
 	c->dial.resolving = true;
 	c->handles++;
 	return SHARD_OK;
@@ -148,15 +161,16 @@ void conn_dial_cancel(struct conn *c)
 	c->dial.fd = -1;
 }
 
-enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct conn_address *to, const struct conn_conf *conf,
-			       struct err *e)
+enum shard_status conn_connect(struct conn **out, uv_loop_t *loop, const struct conn_address *to,
+			       const struct conn_conf *conf, struct err *e)
 {
 	enum shard_status rc = conn_new(out, loop, conf, e);
 	struct conn *c = *out;
 
 	if (rc != SHARD_OK)
 		return rc;
-	snprintf(c->name, sizeof(c->name), "%s", strncmp(to->text, "tcp://", 6) == 0 ? to->text + 6 : to->text);
+	snprintf(c->name, sizeof(c->name), "%s",
+		 strncmp(to->text, "tcp://", 6) == 0 ? to->text + 6 : to->text);
 	if (c->conf.connect_ns == 0)
 		c->conf.connect_ns = CONNECT_NS_DEFAULT;
 	c->until_ns = clock_ns() + c->conf.connect_ns;
@@ -185,12 +199,33 @@ bool conn_peer(const struct conn *c, uint32_t *pid, uint32_t *uid, uint32_t *gid
 	struct ucred cred = {0};
 	socklen_t bytes = sizeof(cred);
 
-	if (!c->stream || !conn_is_unix(c) || getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERCRED, &cred, &bytes) != 0)
+	if (!c->stream || !conn_is_unix(c) ||
+	    getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERCRED, &cred, &bytes) != 0)
 		return false;
 	*pid = (uint32_t)cred.pid;
 	*uid = cred.uid;
 	*gid = cred.gid;
 	return true;
+}
+
+enum conn_pulse conn_pulse(const struct conn *c)
+{
+	char byte;
+	ssize_t n = c->stream ? recv(stream_fd(c->stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 0;
+
+	if (n > 0)
+		return CONN_TALKS;
+	return n < 0 && (errno == EAGAIN || errno == EINTR) ? CONN_QUIET : CONN_GONE;
+}
+
+bool conn_from(const struct conn *c, const struct conn_address *a)
+{
+	struct address_sock peer = {.bytes = sizeof(peer.sa)}, at;
+
+	if (!c->stream || conn_is_unix(c) ||
+	    getpeername(stream_fd(c->stream), (struct sockaddr *)&peer.sa, &peer.bytes) != 0)
+		return false;
+	return !address_numeric(a, &at) || address_same_host(&peer, &at);
 }
 
 uint32_t conn_peer_groups(const struct conn *c, uint32_t *groups, uint32_t max)
@@ -203,7 +238,8 @@ uint32_t conn_peer_groups(const struct conn *c, uint32_t *groups, uint32_t max)
 		return 0;
 	if (getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) == 0)
 		return bytes / (uint32_t)sizeof(*groups);
-	if (errno != ERANGE || (all = malloc(bytes)) == NULL) /* an old kernel, which cannot say: nobody is in any */
+	if (errno != ERANGE ||
+	    (all = malloc(bytes)) == NULL) /* an old kernel, which cannot say: nobody is in any */
 		return 0;
 	if (getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERGROUPS, all, &bytes) == 0)
 		nr = max; /* the first of them */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conn_impl.h: what conn.c (life) and conn_dial.c (becoming connected, small questions) share. Nobody else includes it. */
+/* conn_impl.h: what conn.c (life) and conn_dial.c (becoming connected, small questions) share.
+ * Nobody else includes it. */
 #ifndef SHARD_NET_CONN_IMPL_H
 #define SHARD_NET_CONN_IMPL_H
 
@@ -23,10 +24,14 @@ struct conn {
 	uv_timer_t timer;
 	uint32_t handles; /* of libuv, that have not called back after uv_close() */
 	bool polling, paused, want_write, in_read, in_write;
+	bool out_over;     /* OPEN, and nothing can be sent: what came in is read, then it ends */
 	int events;        /* watched for now */
 	uint64_t until_ns; /* DIALLING, LINGER: the end of patience */
 	uint64_t due_ns;   /* when the timer rings; 0: not set */
 	uint64_t resumed_ns;
+	bool full;         /* nothing is read until the peer takes what it is sent: stream_full() */
+	uint64_t wrote_ns; /* want_write: when the other end took something last, or was first given
+			      it */
 	struct conn_conf conf;
 	const struct conn_handler *handler;
 	void *owner;
@@ -39,7 +44,8 @@ struct conn {
 
 extern const struct stream_handler conn_frames; /* hands on to the conn's own handler */
 
-enum shard_status conn_new(struct conn **out, uv_loop_t *loop, const struct conn_conf *conf, struct err *e);
+enum shard_status conn_new(struct conn **out, uv_loop_t *loop, const struct conn_conf *conf,
+			   struct err *e);
 void conn_undo(struct conn *c); /* of conn_new(), when nothing has begun */
 enum shard_status conn_poll_init(struct conn *c, int fd, struct err *e);
 /* OPEN on a connected descriptor; a failure leaves the descriptor to the caller. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listeners on a libuv loop. Called by the daemon's shell; each accepted descriptor goes to its owner. Ways to fail: at the start,
- * an address in use (tcp.c says it); later, the process runs out of descriptors: then a spare one is spent on taking the
- * connection off the queue and hanging up, so that the loop does not spin on a socket that stays readable. */
+/* Listeners on a libuv loop. Called by the daemon's shell; each accepted descriptor goes to its
+ * owner. Ways to fail: at the start, an address in use (tcp.c says it); later, the process runs out
+ * of descriptors: then a spare one is spent on taking the connection off the queue and hanging up,
+ * so that the loop does not spin on a socket that stays readable. */
 #include "base/check.h"
 #include "net/conn.h"
 #include "net/tcp.h"
@@ -110,13 +111,15 @@ static void bound(struct conn_listener *l, const struct conn_address *at)
 }
 
 /* Names are resolved while starting, when nothing else waits for the loop. */
-static enum shard_status resolve(const struct conn_address *at, struct address_sock *sock, struct err *e)
+static enum shard_status resolve(const struct conn_address *at, struct address_sock *sock,
+				 struct err *e)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
 	int rc = getaddrinfo(at->host, NULL, &hints, &list);
 
 	if (rc != 0)
-		return err_set(e, SHARD_BAD_ARG, "cannot listen on %s: %s", at->text, gai_strerror(rc));
+		return err_set(e, SHARD_BAD_ARG, "cannot listen on %s: %s", at->text,
+			       gai_strerror(rc));
 	CHECK(list->ai_addrlen <= sizeof(sock->sa));
 	memcpy(&sock->sa, list->ai_addr, list->ai_addrlen);
 	sock->bytes = list->ai_addrlen;
@@ -128,7 +131,8 @@ static enum shard_status resolve(const struct conn_address *at, struct address_s
 	return SHARD_OK;
 }
 
-enum shard_status conn_listen(struct conn_listener **out, uv_loop_t *loop, const struct conn_address *at, uint32_t mode,
+enum shard_status conn_listen(struct conn_listener **out, uv_loop_t *loop,
+			      const struct conn_address *at, uint32_t mode,
 			      conn_accepted_fn accepted, void *owner, struct err *e)
 {
 	struct conn_listener *l = calloc(1, sizeof(*l));
@@ -151,7 +155,8 @@ enum shard_status conn_listen(struct conn_listener **out, uv_loop_t *loop, const
 	bound(l, at);
 	l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	CHECK(uv_timer_init(loop, &l->timer) == 0);
-	CHECK(uv_poll_init(loop, &l->poll, l->fd) == 0); /* a listening socket that was made just now */
+	CHECK(uv_poll_init(loop, &l->poll, l->fd) ==
+	      0); /* a listening socket that was made just now */
 	l->handles = 2;
 	l->poll.data = l->timer.data = l;
 	CHECK(uv_poll_start(&l->poll, UV_READABLE, on_ready) == 0);

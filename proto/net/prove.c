@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages of the proof: a HELLO that says little, then an AUTH with the whole Hello and the keyed hash over all of it. The listener
- * calls prove_heard, prove_brief, prove_theirs, prove_own in this order, the dialler prove_brief, prove_heard, prove_own, prove_theirs:
- * so a listener proves nothing to who did not prove first. Ways to fail: no memory, no random numbers, a libcrypto that refuses. */
+/* The messages of the proof: a HELLO that says little, then an AUTH with the whole Hello and the
+ * keyed hash over all of it. The listener calls prove_heard, prove_brief, prove_theirs, prove_own
+ * in this order, the dialler prove_brief, prove_heard, prove_own, prove_theirs: so a listener
+ * proves nothing to who did not prove first. Ways to fail: no memory, no random numbers, a
+ * libcrypto that refuses. */
 #include "net/prove.h"
 
 #include "base/check.h"
@@ -10,12 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-void prove_begin(struct prove *p, enum auth_side side)
+void prove_begin(struct prove *p, enum auth_side side, enum auth_for what)
 {
-	*p = (struct prove){.side = side};
+	*p = (struct prove){.side = side, .talk.what = what};
 }
 
-enum shard_status prove_brief(struct prove *p, const struct auth *a, const Shard__Hello *whole, Shard__Hello *brief, struct err *e)
+enum shard_status prove_brief(struct prove *p, const struct auth *a, const Shard__Hello *whole,
+			      Shard__Hello *brief, struct err *e)
 {
 	unsigned char *packed;
 	enum shard_status st;
@@ -43,23 +46,26 @@ enum shard_status prove_brief(struct prove *p, const struct auth *a, const Shard
 	return good ? SHARD_OK : err_set(e, SHARD_SYSTEM, "libcrypto does not hash");
 }
 
-enum shard_status prove_heard(struct prove *p, const struct auth *a, const Shard__Hello *theirs, const void *body, uint32_t bytes,
-			      struct err *e)
+enum shard_status prove_heard(struct prove *p, const struct auth *a, const Shard__Hello *theirs,
+			      const void *body, uint32_t bytes, struct err *e)
 {
 	enum auth_side other = p->side == AUTH_DIALLER ? AUTH_LISTENER : AUTH_DIALLER;
 
 	if (!(theirs->features & FEATURE_AUTH))
 		return err_set(e, SHARD_DENIED, "it has no secret");
 	if (theirs->nonce.len != AUTH_BYTES)
-		return err_set(e, SHARD_PROTOCOL, "a hello with a nonce of %zu bytes, not %d", theirs->nonce.len, AUTH_BYTES);
+		return err_set(e, SHARD_PROTOCOL, "a hello with a nonce of %zu bytes, not %d",
+			       theirs->nonce.len, AUTH_BYTES);
 	memcpy(p->talk.nonce[other], theirs->nonce.data, AUTH_BYTES);
 	if (!auth_said(a, &p->talk, other, body, bytes))
 		return err_set(e, SHARD_SYSTEM, "libcrypto does not hash");
 	p->asked = true;
+	p->role = theirs->role;
 	return SHARD_OK;
 }
 
-enum shard_status prove_own(struct prove *p, const struct auth *a, const Shard__Hello *whole, Shard__Auth *out, struct err *e)
+enum shard_status prove_own(struct prove *p, const struct auth *a, const Shard__Hello *whole,
+			    Shard__Auth *out, struct err *e)
 {
 	size_t bytes = shard__hello__get_packed_size(whole);
 
@@ -79,8 +85,9 @@ enum shard_status prove_own(struct prove *p, const struct auth *a, const Shard__
 bool prove_theirs(struct prove *p, const struct auth *a, const Shard__Auth *theirs)
 {
 	CHECK(p->asked);
-	return auth_right(a, &p->talk, p->side == AUTH_DIALLER ? AUTH_LISTENER : AUTH_DIALLER, theirs->hello.data,
-			  theirs->hello.len, theirs->proof.data, theirs->proof.len);
+	return auth_right(a, &p->talk, p->side == AUTH_DIALLER ? AUTH_LISTENER : AUTH_DIALLER,
+			  theirs->hello.data, theirs->hello.len, theirs->proof.data,
+			  theirs->proof.len);
 }
 
 void prove_end(struct prove *p)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device in the loop. It owns the completion channel and the watchers of it and of asynchronous events, and gives rails
- * their turns. Called by the server at start and end, and by libuv. Happy path: an event says that a completion queue has
- * something -> its rail's turn; a rail that has more to do than one turn takes, polls busily, or failed outside of a turn gets the
- * next in the loop's following round. Ways to fail: the device or its port is gone: every rail fails, then gone() is called. */
+/* The device in the loop. It owns the completion channel and the watchers of it and of asynchronous
+ * events, and gives rails their turns. Called by the server at start and end, and by libuv. Happy
+ * path: an event says that a completion queue has something -> its rail's turn; a rail that has
+ * more to do than one turn takes, polls busily, or failed outside of a turn gets the next in the
+ * loop's following round. Ways to fail: the device or its port is gone: every rail fails, then
+ * gone() is called. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -32,7 +34,8 @@ void rdma_want_turn(struct rdma *r)
 	r->turning = true;
 }
 
-/* Set again only when it must ring earlier than it will: frames that are completed in time cost nothing. */
+/* Set again only when it must ring earlier than it will: frames that are completed in time cost
+ * nothing. */
 void rdma_want_timer(struct rdma *r, uint64_t due)
 {
 	uint64_t now;
@@ -41,7 +44,8 @@ void rdma_want_timer(struct rdma *r, uint64_t due)
 		return;
 	now = clock_ns();
 	r->due_ns = due;
-	CHECK(uv_timer_start(&r->timer, on_timer, due > now ? (due - now) / NS_PER_MS + 1 : 1, 0) == 0);
+	CHECK(uv_timer_start(&r->timer, on_timer, due > now ? (due - now) / NS_PER_MS + 1 : 1, 0) ==
+	      0);
 }
 
 /* Every rail; one that a handler frees meanwhile takes care of turn_next. */
@@ -79,11 +83,13 @@ static void is_gone(struct rdma *r, const char *what, int error)
 	if (r->over)
 		return;
 	r->over = true;
-	err_set(&r->why, SHARD_UNREACHABLE, "RDMA device %s: %s%s%s", r->at.name, what, error ? ": " : "",
-		error ? strerror(error) : "");
-	CHECK(uv_poll_stop(&r->completions) == 0 && uv_poll_stop(&r->events) == 0); /* a descriptor that is over is always ready */
+	err_set(&r->why, SHARD_UNREACHABLE, "RDMA device %s: %s%s%s", r->at.name, what,
+		error ? ": " : "", error ? strerror(error) : "");
+	CHECK(uv_poll_stop(&r->completions) == 0 &&
+	      uv_poll_stop(&r->events) == 0); /* a descriptor that is over is always ready */
 	list_each(it, &r->rails)
-		rdma_rail_fail(list_of(it, struct rdma_rail, node), SHARD_UNREACHABLE, "%s", r->why.text);
+		rdma_rail_fail(list_of(it, struct rdma_rail, node), SHARD_UNREACHABLE, "%s",
+			       r->why.text);
 	turn_all(r);
 	if (r->conf.gone)
 		r->conf.gone(r->conf.owner, &r->why);
@@ -96,7 +102,8 @@ static void on_completions(uv_poll_t *p, int status, int events)
 	uint32_t nr = 0;
 
 	(void)events;
-	while (nr < RDMA_TURN && !r->over) { /* the descriptor stays readable for those that are left */
+	while (nr < RDMA_TURN &&
+	       !r->over) { /* the descriptor stays readable for those that are left */
 		struct ibv_cq *cq = NULL;
 		void *rail = NULL;
 
@@ -123,13 +130,14 @@ static void on_event(struct rdma *r, const struct ibv_async_event *ev)
 	case IBV_EVENT_QP_REQ_ERR:
 	case IBV_EVENT_QP_ACCESS_ERR:
 		q = ev->element.qp->qp_context;
-		rdma_rail_fail(q->rail, SHARD_UNREACHABLE, "RDMA queue pair %u to %s: %s", q->index, q->rail->there,
-			       ibv_event_type_str(ev->event_type));
+		rdma_rail_fail(q->rail, SHARD_UNREACHABLE, "RDMA queue pair %u to %s: %s", q->index,
+			       q->rail->there, ibv_event_type_str(ev->event_type));
 		rdma_want_turn(r);
 		break;
 	case IBV_EVENT_CQ_ERR:
 		l = ev->element.cq->cq_context;
-		rdma_rail_fail(l, SHARD_SYSTEM, "RDMA completion queue of %s: %s", l->there, ibv_event_type_str(ev->event_type));
+		rdma_rail_fail(l, SHARD_SYSTEM, "RDMA completion queue of %s: %s", l->there,
+			       ibv_event_type_str(ev->event_type));
 		rdma_want_turn(r);
 		break;
 	case IBV_EVENT_DEVICE_FATAL:
@@ -162,7 +170,8 @@ static void on_events(uv_poll_t *p, int status, int events)
 				is_gone(r, "removed", -status);
 			return;
 		}
-		/* The queue pair, or queue, that it names is destroyed on this thread only: it is there until this returns. */
+		/* The queue pair, or queue, that it names is destroyed on this thread only: it is
+		 * there until this returns. */
 		ibv_ack_async_event(&ev);
 		on_event(r, &ev);
 	}
@@ -180,20 +189,23 @@ static enum shard_status watch(struct rdma *r, uv_poll_t *p, int fd, uv_poll_cb 
 	int rc = nonblocking(fd) ? uv_poll_init(r->loop, p, fd) : -errno;
 
 	if (rc != 0)
-		return err_set(e, SHARD_SYSTEM, "the loop cannot watch RDMA device %s: %s", r->at.name, uv_strerror(rc));
+		return err_set(e, SHARD_SYSTEM, "the loop cannot watch RDMA device %s: %s",
+			       r->at.name, uv_strerror(rc));
 	p->data = r;
 	r->handles++;
 	CHECK(uv_poll_start(p, UV_READABLE, cb) == 0);
 	return SHARD_OK;
 }
 
-/* Registers a page: that memory cannot be locked should be known now, not when the first peer comes. */
+/* Registers a page: that memory cannot be locked should be known now, not when the first peer
+ * comes. */
 static enum shard_status probe(struct rdma *r, struct err *e)
 {
 	struct rdma_domain *d = NULL;
 	struct rdma_region *g = NULL;
 	void *page = aligned_alloc(4096, 4096);
-	enum shard_status rc = page ? rdma_domain_new(&d, r, e) : err_set(e, SHARD_SYSTEM, "no memory to try RDMA");
+	enum shard_status rc = page ? rdma_domain_new(&d, r, e)
+				    : err_set(e, SHARD_SYSTEM, "no memory to try RDMA");
 
 	if (rc == SHARD_OK) {
 		rc = rdma_register(&g, d, page, 4096, false, e);
@@ -204,7 +216,8 @@ static enum shard_status probe(struct rdma *r, struct err *e)
 	return rc;
 }
 
-enum shard_status rdma_open(struct rdma **out, uv_loop_t *loop, const struct rdma_conf *conf, struct err *e)
+enum shard_status rdma_open(struct rdma **out, uv_loop_t *loop, const struct rdma_conf *conf,
+			    struct err *e)
 {
 	struct rdma *r = calloc(1, sizeof(*r));
 	enum shard_status rc;
@@ -224,7 +237,8 @@ enum shard_status rdma_open(struct rdma **out, uv_loop_t *loop, const struct rdm
 		goto err_device;
 	r->channel = ibv_create_comp_channel(r->at.verbs);
 	if (!r->channel) {
-		rc = err_set(e, SHARD_SYSTEM, "RDMA device %s: no completion channel: %s", r->at.name, strerror(errno));
+		rc = err_set(e, SHARD_SYSTEM, "RDMA device %s: no completion channel: %s",
+			     r->at.name, strerror(errno));
 		goto err_device;
 	}
 	CHECK(uv_idle_init(loop, &r->turns) == 0 && uv_timer_init(loop, &r->timer) == 0);

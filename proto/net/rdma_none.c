@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdma.h for a build without libibverbs (RDMA=0, or it was not there): rdma_open() fails and says so; without it there is nothing
- * that the other functions could be called with, and each is a mistake of ours. */
+/* rdma.h for a build without libibverbs (RDMA=0, or it was not there): rdma_open() fails and says
+ * so; without it there is nothing that the other functions could be called with, and each is a
+ * mistake of ours. */
 #include "net/rdma.h"
 
 #include "base/check.h"
 
-enum shard_status rdma_open(struct rdma **out, uv_loop_t *loop, const struct rdma_conf *conf, struct err *e)
+enum shard_status rdma_open(struct rdma **out, uv_loop_t *loop, const struct rdma_conf *conf,
+			    struct err *e)
 {
 	(void)loop;
 	(void)conf;
 	*out = NULL;
-	return err_set(e, SHARD_NOT_FOUND, "built without RDMA: install libibverbs-dev and build again");
+	return err_set(e, SHARD_NOT_FOUND,
+		       "built without RDMA: install libibverbs-dev and build again");
 }
 
 #define NOT_HERE check_failed("rdma_open() succeeded", __FILE__, __LINE__)
@@ -39,8 +42,8 @@ void rdma_domain_free(struct rdma_domain **d)
 	CHECK(!*d);
 }
 
-enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d, void *base, size_t bytes, bool remote,
-				struct err *e)
+enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d, void *base,
+				size_t bytes, bool remote, struct err *e)
 {
 	(void)out;
 	(void)d;
@@ -70,7 +73,8 @@ bool rdma_region_has(const struct rdma_region *g, const void *at, size_t bytes)
 	NOT_HERE;
 }
 
-enum shard_status rdma_rail_new(struct rdma_rail **out, const struct rdma_rail_conf *conf, struct err *e)
+enum shard_status rdma_rail_new(struct rdma_rail **out, const struct rdma_rail_conf *conf,
+				struct err *e)
 {
 	(void)out;
 	(void)conf;
@@ -85,7 +89,8 @@ void rdma_rail_ends(const struct rdma_rail *l, struct rdma_ends *mine)
 	NOT_HERE;
 }
 
-enum shard_status rdma_rail_connect(struct rdma_rail *l, const struct rdma_ends *theirs, struct err *e)
+enum shard_status rdma_rail_connect(struct rdma_rail *l, const struct rdma_ends *theirs,
+				    struct err *e)
 {
 	(void)l;
 	(void)theirs;
@@ -98,9 +103,10 @@ void rdma_rail_free(struct rdma_rail **l)
 	CHECK(!*l);
 }
 
-enum shard_status rdma_rail_send(struct rdma_rail *l, uint32_t qp, const struct wire_head *h, const struct rdma_region *region,
-				 const void *body, uint32_t body_bytes, uint64_t remote, uint32_t rkey, stream_sent_fn sent,
-				 void *arg)
+enum shard_status rdma_rail_send(struct rdma_rail *l, uint32_t qp, const struct wire_head *h,
+				 const struct rdma_region *region, const void *body,
+				 uint32_t body_bytes, uint64_t remote, uint32_t rkey,
+				 stream_sent_fn sent, void *arg)
 {
 	(void)l;
 	(void)qp;
@@ -115,7 +121,8 @@ enum shard_status rdma_rail_send(struct rdma_rail *l, uint32_t qp, const struct 
 	NOT_HERE;
 }
 
-enum shard_status rdma_rail_control(struct rdma_rail *l, uint32_t qp, const struct wire_head *h, const ProtobufCMessage *msg)
+enum shard_status rdma_rail_control(struct rdma_rail *l, uint32_t qp, const struct wire_head *h,
+				    const ProtobufCMessage *msg)
 {
 	(void)l;
 	(void)qp;

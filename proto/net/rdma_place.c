@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device, port and GID: called once by rdma_open(). Happy path: the devices that may be meant are opened one after the
- * other, each is asked for its first active port and that port's GIDs; the first is kept, or a later one whose GID is the
- * listener's address. Ways to fail: no device, none of that name, no active port, no GID, no right to open it. */
+/* Which device, port and GID: called once by rdma_open(). Happy path: the devices that may be meant
+ * are opened one after the other, each is asked for its first active port and that port's GIDs; the
+ * first is kept, or a later one whose GID is the listener's address. Ways to fail: no device, none
+ * of that name, no active port, no GID, no right to open it. */
 #include "net/rdma_place.h"
 
 #include "base/check.h"
@@ -50,12 +51,14 @@ static int fit(const struct ibv_gid_entry *g, const struct rdma_conf *conf, cons
 		return g->gid_index == (uint32_t)conf->gid_index ? FIT_ADDRESS : FIT_NONE;
 	if (g->gid_type == IBV_GID_TYPE_ROCE_V2 && address && memcmp(g->gid.raw, address, 16) == 0)
 		return FIT_ADDRESS;
-	if (g->gid_type == IBV_GID_TYPE_ROCE_V2 && memcmp(g->gid.raw, ipv4_mapped, sizeof(ipv4_mapped)) == 0)
+	if (g->gid_type == IBV_GID_TYPE_ROCE_V2 &&
+	    memcmp(g->gid.raw, ipv4_mapped, sizeof(ipv4_mapped)) == 0)
 		return FIT_IPV4;
 	return FIT_ANY;
 }
 
-static int best_gid(struct rdma_place *p, int gids_nr, const struct rdma_conf *conf, const uint8_t *address)
+static int best_gid(struct rdma_place *p, int gids_nr, const struct rdma_conf *conf,
+		    const uint8_t *address)
 {
 	struct ibv_gid_entry *g = calloc((size_t)gids_nr + 1, sizeof(*g));
 	ssize_t nr = g ? ibv_query_gid_table(p->verbs, g, (size_t)gids_nr + 1, 0) : 0;
@@ -75,7 +78,8 @@ static int best_gid(struct rdma_place *p, int gids_nr, const struct rdma_conf *c
 }
 
 /* p->verbs is open. Takes its first active port; why says what is missing if it does not fit. */
-static int look(struct rdma_place *p, const struct rdma_conf *conf, const uint8_t *address, struct err *why)
+static int look(struct rdma_place *p, const struct rdma_conf *conf, const uint8_t *address,
+		struct err *why)
 {
 	const char *name = ibv_get_device_name(p->verbs->device);
 	struct ibv_device_attr dev;
@@ -84,7 +88,8 @@ static int look(struct rdma_place *p, const struct rdma_conf *conf, const uint8_
 	char text[INET6_ADDRSTRLEN];
 
 	if (rc != 0) {
-		err_set(why, SHARD_SYSTEM, "RDMA device %s does not answer: %s", name, strerror(rc));
+		err_set(why, SHARD_SYSTEM, "RDMA device %s does not answer: %s", name,
+			strerror(rc));
 		return FIT_NONE;
 	}
 	p->port = 0;
@@ -100,22 +105,29 @@ static int look(struct rdma_place *p, const struct rdma_conf *conf, const uint8_
 		}
 	}
 	if (p->port == 0) {
-		err_set(why, SHARD_NOT_FOUND, "RDMA device %s has no active port: is its link up?", name);
+		err_set(why, SHARD_NOT_FOUND, "RDMA device %s has no active port: is its link up?",
+			name);
 		return FIT_NONE;
 	}
 	p->ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
 	p->lid = port.lid;
-	p->mtu = 128u << (port.active_mtu >= IBV_MTU_256 && port.active_mtu <= IBV_MTU_4096 ? port.active_mtu : IBV_MTU_1024);
+	p->mtu = 128u << (port.active_mtu >= IBV_MTU_256 && port.active_mtu <= IBV_MTU_4096
+				  ? port.active_mtu
+				  : IBV_MTU_1024);
 	p->max_qp_wr = dev.max_qp_wr > 0 ? (uint32_t)dev.max_qp_wr : 0;
 	p->max_cqe = dev.max_cqe > 0 ? (uint32_t)dev.max_cqe : 0;
 	f = best_gid(p, gids_nr, conf, address);
 	if (f == FIT_NONE && conf->gid_index >= 0)
-		err_set(why, SHARD_NOT_FOUND, "RDMA device %s port %u has no GID %d: see ibv_devinfo -v", name, p->port,
+		err_set(why, SHARD_NOT_FOUND,
+			"RDMA device %s port %u has no GID %d: see ibv_devinfo -v", name, p->port,
 			conf->gid_index);
 	else if (f == FIT_NONE)
-		err_set(why, SHARD_NOT_FOUND, "RDMA device %s port %u has no GID: give its interface an address", name, p->port);
+		err_set(why, SHARD_NOT_FOUND,
+			"RDMA device %s port %u has no GID: give its interface an address", name,
+			p->port);
 	rdma_gid_text(p->gid.raw, text, sizeof(text));
-	snprintf(p->name, sizeof(p->name), "%s port %u gid %u (%s)", name, p->port, p->gid_index, text);
+	snprintf(p->name, sizeof(p->name), "%s port %u gid %u (%s)", name, p->port, p->gid_index,
+		 text);
 	return f;
 }
 
@@ -131,7 +143,8 @@ static struct ibv_context *open_one(struct ibv_device *d, struct err *why)
 			"(DeviceAllow=char-infiniband_verbs)",
 			ibv_get_device_name(d), strerror(errno));
 	else if (!c)
-		err_set(why, SHARD_SYSTEM, "cannot open RDMA device %s: %s", ibv_get_device_name(d), strerror(errno));
+		err_set(why, SHARD_SYSTEM, "cannot open RDMA device %s: %s", ibv_get_device_name(d),
+			strerror(errno));
 	return c;
 }
 
@@ -140,11 +153,13 @@ static enum shard_status none(struct err *e, const struct rdma_conf *conf, const
 	if (why->status != SHARD_OK)
 		return err_set(e, why->status, "%s", why->text);
 	if (conf->device)
-		return err_set(e, SHARD_NOT_FOUND, "no RDMA device named \"%s\": see ibv_devices", conf->device);
+		return err_set(e, SHARD_NOT_FOUND, "no RDMA device named \"%s\": see ibv_devices",
+			       conf->device);
 	return err_set(e, SHARD_NOT_FOUND, "no RDMA device here: see ibv_devices");
 }
 
-enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf *conf, struct err *e)
+enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf *conf,
+				  struct err *e)
 {
 	struct err why = {0}; /* of the first that was looked at and does not fit */
 	uint8_t address[16];
@@ -155,7 +170,8 @@ enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf
 	memset(out, 0, sizeof(*out));
 	all = ibv_get_device_list(&nr);
 	if (!all)
-		return err_set(e, errno == EPERM ? SHARD_DENIED : SHARD_NOT_FOUND, "no RDMA devices here: %s", strerror(errno));
+		return err_set(e, errno == EPERM ? SHARD_DENIED : SHARD_NOT_FOUND,
+			       "no RDMA devices here: %s", strerror(errno));
 	for (int i = 0; i < nr && best < FIT_ADDRESS; i++) {
 		struct rdma_place p = {0};
 		struct err no = {0};
@@ -186,5 +202,6 @@ bool rdma_place_holds(const struct rdma_place *p)
 {
 	union ibv_gid now;
 
-	return ibv_query_gid(p->verbs, p->port, (int)p->gid_index, &now) == 0 && memcmp(&now, &p->gid, sizeof(now)) == 0;
+	return ibv_query_gid(p->verbs, p->port, (int)p->gid_index, &now) == 0 &&
+	       memcmp(&now, &p->gid, sizeof(now)) == 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdma_place.h: which device, port and GID this node uses, and what they allow. For the files of rdma.h only. */
+/* rdma_place.h: which device, port and GID this node uses, and what they allow. For the files of
+ * rdma.h only. */
 #ifndef SHARD_NET_RDMA_PLACE_H
 #define SHARD_NET_RDMA_PLACE_H
 
@@ -17,7 +18,8 @@ struct rdma_place {
 };
 
 /* The texts say what is missing. On success out->verbs is open, and the caller's. */
-enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf *conf, struct err *e);
+enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf *conf,
+				  struct err *e);
 void rdma_gid_text(const uint8_t gid[16], char *text, size_t bytes);
 bool rdma_place_holds(const struct rdma_place *p); /* the GID is still the one chosen */
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a rail: the queue pairs between two nodes, one completion queue and the memory of all headers. Called by the link
- * that owns it and, for turns, by rdma_device.c. Happy path: new -> ends are told over TCP -> connect -> turns, in which completions
- * become sent(), on_frame() and on_room() -> free. Ways to fail: the device has not enough of something; the ends told are
- * nonsense; any completion with an error, a frame that is refused or not completed in time: then on_fail(), once, from a turn. */
+/* The life of a rail: the queue pairs between two nodes, one completion queue and the memory of all
+ * headers. Called by the link that owns it and, for turns, by rdma_device.c. Happy path: new ->
+ * ends are told over TCP -> connect -> turns, in which completions become sent(), on_frame() and
+ * on_room() -> free. Ways to fail: the device has not enough of something; the ends told are
+ * nonsense; any completion with an error, a frame that is refused or not completed in time: then
+ * on_fail(), once, from a turn. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -16,7 +18,8 @@
 #include <sys/random.h>
 
 enum {
-	BATCH = 16,       /* completions taken at a time; RDMA_SPARE counts on receives that are posted again after each */
+	BATCH = 16, /* completions taken at a time; RDMA_SPARE counts on receives that are posted
+		       again after each */
 	ACK_TIMEOUT = 17, /* 4.096 us << 17 = 0.54 s */
 	RETRIES = 6,      /* of it; 7 would be for ever on some devices */
 	RNR_RETRIES = 6,  /* none is ever needed: there are receives for everything that may come */
@@ -48,7 +51,8 @@ static void describe(const struct rdma_qp *q, uint64_t wr_id, char *text, size_t
 	case WORK_BODY:
 	case WORK_FRAME:
 		row = wire_op(h->op);
-		snprintf(text, bytes, "%s %llu (%s, %u bytes)", wr_id >> 56 == WORK_BODY ? "body of frame" : "frame",
+		snprintf(text, bytes, "%s %llu (%s, %u bytes)",
+			 wr_id >> 56 == WORK_BODY ? "body of frame" : "frame",
 			 (unsigned long long)n, row ? row->name : "?", h->body_bytes);
 		break;
 	case WORK_COUNT:
@@ -60,12 +64,13 @@ static void describe(const struct rdma_qp *q, uint64_t wr_id, char *text, size_t
 	}
 }
 
-/* A completion with an error. Requests that were only flushed may be seen before the one that is the reason. */
+/* A completion with an error. Requests that were only flushed may be seen before the one that is
+ * the reason. */
 void rdma_rail_died(struct rdma_rail *l, const struct rdma_qp *q, const struct ibv_wc *wc)
 {
 	bool flushed = wc->status == IBV_WC_WR_FLUSH_ERR;
-	bool theirs =
-		wc->status == IBV_WC_REM_ACCESS_ERR || wc->status == IBV_WC_REM_INV_REQ_ERR || wc->status == IBV_WC_LOC_LEN_ERR;
+	bool theirs = wc->status == IBV_WC_REM_ACCESS_ERR || wc->status == IBV_WC_REM_INV_REQ_ERR ||
+		      wc->status == IBV_WC_LOC_LEN_ERR;
 	char what[96];
 
 	if (l->dead.status != SHARD_OK && l->only_flushed && !flushed && !l->failed_told)
@@ -73,9 +78,11 @@ void rdma_rail_died(struct rdma_rail *l, const struct rdma_qp *q, const struct i
 	else if (l->dead.status == SHARD_OK)
 		l->only_flushed = flushed;
 	describe(q, wc->wr_id, what, sizeof(what));
-	rdma_rail_fail(l, theirs ? SHARD_PROTOCOL : SHARD_UNREACHABLE,
-		       "RDMA queue pair %u to %s (%u here, %u there): %s: %s (status %d, vendor %u)", q->index, l->there,
-		       q->qp->qp_num, q->their_qpn, what, ibv_wc_status_str(wc->status), (int)wc->status, wc->vendor_err);
+	rdma_rail_fail(
+		l, theirs ? SHARD_PROTOCOL : SHARD_UNREACHABLE,
+		"RDMA queue pair %u to %s (%u here, %u there): %s: %s (status %d, vendor %u)",
+		q->index, l->there, q->qp->qp_num, q->their_qpn, what,
+		ibv_wc_status_str(wc->status), (int)wc->status, wc->vendor_err);
 	if (!flushed)
 		l->only_flushed = false;
 }
@@ -118,7 +125,8 @@ static uint32_t read_completions(struct rdma_rail *l)
 	do {
 		n = ibv_poll_cq(l->cq, BATCH, wc);
 		if (n < 0)
-			rdma_rail_fail(l, SHARD_SYSTEM, "RDMA completions of %s cannot be read (%d)", l->there, n);
+			rdma_rail_fail(l, SHARD_SYSTEM,
+				       "RDMA completions of %s cannot be read (%d)", l->there, n);
 		for (int i = 0; i < n; i++)
 			complete(l, &wc[i]);
 		if (n > 0)
@@ -152,8 +160,11 @@ static void judge_deadlines(struct rdma_rail *l)
 			continue;
 		}
 		describe(q, WORK_ID(WORK_FRAME, i, q->done), what, sizeof(what));
-		rdma_rail_fail(l, SHARD_TIMEOUT, "RDMA queue pair %u to %s (%u here, %u there): %s not completed for %.1f s", i,
-			       l->there, q->qp->qp_num, q->their_qpn, what, (double)l->conf.deadline_ns / 1e9);
+		rdma_rail_fail(
+			l, SHARD_TIMEOUT,
+			"RDMA queue pair %u to %s (%u here, %u there): %s not completed for %.1f s",
+			i, l->there, q->qp->qp_num, q->their_qpn, what,
+			(double)l->conf.deadline_ns / 1e9);
 	}
 }
 
@@ -174,7 +185,8 @@ uint32_t rdma_rail_turn(struct rdma_rail *l, bool armed)
 		return 0;
 	l->in_callback = true;
 	if (armed && ibv_req_notify_cq(l->cq, 0) != 0)
-		rdma_rail_fail(l, SHARD_SYSTEM, "RDMA completions of %s cannot be waited for", l->there);
+		rdma_rail_fail(l, SHARD_SYSTEM, "RDMA completions of %s cannot be waited for",
+			       l->there);
 	nr = read_completions(l);
 	if (l->dead.status == SHARD_OK)
 		judge_deadlines(l);
@@ -189,8 +201,8 @@ uint32_t rdma_rail_turn(struct rdma_rail *l, bool armed)
 
 static enum shard_status no(struct rdma_rail *l, struct err *e, const char *what, uint32_t qp)
 {
-	return err_set(e, SHARD_SYSTEM, "RDMA device %s: %s, queue pair %u of %u: %s", l->rdma->at.name, what, qp, l->conf.qps_nr,
-		       strerror(errno));
+	return err_set(e, SHARD_SYSTEM, "RDMA device %s: %s, queue pair %u of %u: %s",
+		       l->rdma->at.name, what, qp, l->conf.qps_nr, strerror(errno));
 }
 
 static enum shard_status make_qp(struct rdma_rail *l, struct rdma_qp *q, struct err *e)
@@ -202,7 +214,9 @@ static enum shard_status make_qp(struct rdma_rail *l, struct rdma_qp *q, struct 
 		.cap = {RDMA_SENDS, RDMA_RECVS, 1, 1, sizeof(struct wire_head)},
 		.qp_type = IBV_QPT_RC,
 	};
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = l->rdma->at.port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
+				.port_num = l->rdma->at.port,
+				.qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
 	int rc;
 
 	q->qp = ibv_create_qp(l->domain->pd, &init);
@@ -213,7 +227,8 @@ static enum shard_status make_qp(struct rdma_rail *l, struct rdma_qp *q, struct 
 	if (!q->qp)
 		return no(l, e, "cannot make queue pairs", q->index);
 	q->max_inline = init.cap.max_inline_data;
-	rc = ibv_modify_qp(q->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	rc = ibv_modify_qp(q->qp, &a,
+			   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	if (rc != 0) {
 		errno = rc;
 		return no(l, e, "cannot prepare queue pairs", q->index);
@@ -229,10 +244,12 @@ static enum shard_status make_memory(struct rdma_rail *l, struct err *e)
 	size_t one = (size_t)(RDMA_QUEUE + RDMA_RECVS) * RDMA_SLOT;
 
 	l->memory_bytes = (one * l->conf.qps_nr + 4095) & ~(size_t)4095;
-	l->memory = mmap(NULL, l->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	l->memory = mmap(NULL, l->memory_bytes, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (l->memory == MAP_FAILED) {
 		l->memory = NULL;
-		return err_set(e, SHARD_SYSTEM, "no memory for RDMA headers (%zu bytes): %s", l->memory_bytes, strerror(errno));
+		return err_set(e, SHARD_SYSTEM, "no memory for RDMA headers (%zu bytes): %s",
+			       l->memory_bytes, strerror(errno));
 	}
 	(void)madvise(l->memory, l->memory_bytes, MADV_DONTFORK);
 	errno = 0;
@@ -251,7 +268,9 @@ static enum shard_status make(struct rdma_rail *l, struct err *e)
 	enum shard_status rc;
 
 	if (at->max_qp_wr < RDMA_SENDS || at->max_cqe < cqe)
-		return err_set(e, SHARD_SYSTEM, "RDMA device %s is too small: %u requests of %u needed, %u completions of %u",
+		return err_set(e, SHARD_SYSTEM,
+			       "RDMA device %s is too small: %u requests of %u needed, %u "
+			       "completions of %u",
 			       at->name, at->max_qp_wr, RDMA_SENDS, at->max_cqe, cqe);
 	rc = make_memory(l, e);
 	if (rc != SHARD_OK)
@@ -266,12 +285,14 @@ static enum shard_status make(struct rdma_rail *l, struct err *e)
 	return rc;
 }
 
-enum shard_status rdma_rail_new(struct rdma_rail **out, const struct rdma_rail_conf *conf, struct err *e)
+enum shard_status rdma_rail_new(struct rdma_rail **out, const struct rdma_rail_conf *conf,
+				struct err *e)
 {
 	struct rdma_rail *l = calloc(1, sizeof(*l) + conf->qps_nr * sizeof(l->qp[0]));
 	enum shard_status rc;
 
-	CHECK(conf->handler && conf->handler->on_head && conf->handler->on_frame && conf->handler->on_fail);
+	CHECK(conf->handler && conf->handler->on_head && conf->handler->on_frame &&
+	      conf->handler->on_fail);
 	CHECK(conf->qps_nr > 0 && conf->qps_nr <= RDMA_QPS_MAX && conf->deadline_ns > 0);
 	*out = NULL;
 	if (!l)
@@ -284,7 +305,8 @@ enum shard_status rdma_rail_new(struct rdma_rail **out, const struct rdma_rail_c
 		l->qp[i].rail = l;
 		l->qp[i].index = i;
 		if (getrandom(&l->qp[i].psn, sizeof(l->qp[i].psn), 0) != sizeof(l->qp[i].psn))
-			l->qp[i].psn = (uint32_t)clock_ns(); /* against stale packets, not against a foe */
+			l->qp[i].psn =
+				(uint32_t)clock_ns(); /* against stale packets, not against a foe */
 		l->qp[i].psn &= QPN_MAX;
 	}
 	l->domain->rails++;
@@ -321,7 +343,8 @@ static const char *nonsense(const struct rdma_rail *l, const struct rdma_ends *t
 	if (l->rdma->at.ethernet ? memcmp(t->gid, zero, 16) == 0 : t->lid == 0 || t->lid > LID_MAX)
 		return l->rdma->at.ethernet ? "no GID" : "no LID";
 	for (uint32_t i = 0; i < t->qps_nr; i++)
-		if (t->qpn[i] < 2 || t->qpn[i] > QPN_MAX || t->psn[i] > QPN_MAX) /* 0 and 1 are the fabric's own */
+		if (t->qpn[i] < 2 || t->qpn[i] > QPN_MAX ||
+		    t->psn[i] > QPN_MAX) /* 0 and 1 are the fabric's own */
 			return "a queue pair's number that can be none";
 	return NULL;
 }
@@ -337,7 +360,9 @@ static int connect_qp(struct rdma_rail *l, struct rdma_qp *q, const struct rdma_
 		.rq_psn = t->psn[q->index],
 		.max_dest_rd_atomic = 1,
 		.min_rnr_timer = RNR_TIMER,
-		.ah_attr = {.dlid = (uint16_t)t->lid, .is_global = at->ethernet, .port_num = at->port},
+		.ah_attr = {.dlid = (uint16_t)t->lid,
+			    .is_global = at->ethernet,
+			    .port_num = at->port},
 	};
 	int rc;
 
@@ -346,8 +371,9 @@ static int connect_qp(struct rdma_rail *l, struct rdma_qp *q, const struct rdma_
 	memcpy(a.ah_attr.grh.dgid.raw, t->gid, sizeof(t->gid));
 	q->their_qpn = t->qpn[q->index];
 	rc = ibv_modify_qp(q->qp, &a,
-			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+				   IBV_QP_MIN_RNR_TIMER);
 	if (rc != 0)
 		return rc;
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
@@ -357,11 +383,12 @@ static int connect_qp(struct rdma_rail *l, struct rdma_qp *q, const struct rdma_
 				 .sq_psn = q->psn,
 				 .max_rd_atomic = 1};
 	return ibv_modify_qp(q->qp, &a,
-			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				     IBV_QP_MAX_QP_RD_ATOMIC);
+			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-enum shard_status rdma_rail_connect(struct rdma_rail *l, const struct rdma_ends *theirs, struct err *e)
+enum shard_status rdma_rail_connect(struct rdma_rail *l, const struct rdma_ends *theirs,
+				    struct err *e)
 {
 	const char *why = nonsense(l, theirs);
 	char place[48];
@@ -382,8 +409,10 @@ enum shard_status rdma_rail_connect(struct rdma_rail *l, const struct rdma_ends 
 	for (uint32_t i = 0; i < l->conf.qps_nr; i++) {
 		rc = connect_qp(l, &l->qp[i], theirs);
 		if (rc != 0) {
-			rdma_rail_fail(l, SHARD_UNREACHABLE, "RDMA device %s: cannot connect queue pair %u to %u at %s: %s",
-				       l->rdma->at.name, i, theirs->qpn[i], l->there, strerror(rc));
+			rdma_rail_fail(
+				l, SHARD_UNREACHABLE,
+				"RDMA device %s: cannot connect queue pair %u to %u at %s: %s",
+				l->rdma->at.name, i, theirs->qpn[i], l->there, strerror(rc));
 			goto err;
 		}
 	}

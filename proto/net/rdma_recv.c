@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiving half of a rail. Called from the rail's turns. Happy path: receives wait, one for each frame that the other side may
- * send and some for counts alone; a header comes -> wire_invalid() -> on_head() names the place where its body already is -> the sum
- * -> on_frame() -> its receive is posted again, and only then told as free. Ways to fail: whatever does not fit is the peer's
- * mistake and ends the rail, with the frame's number and the peer. */
+/* The receiving half of a rail. Called from the rail's turns. Happy path: receives wait, one for
+ * each frame that the other side may send and some for counts alone; a header comes ->
+ * wire_invalid() -> on_head() names the place where its body already is -> the sum
+ * -> on_frame() -> its receive is posted again, and only then told as free. Ways to fail: whatever
+ * does not fit is the peer's mistake and ends the rail, with the frame's number and the peer. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -23,9 +24,11 @@ bool rdma_recv_init(struct rdma_qp *q)
 	q->again = NULL;
 	q->again_end = &q->again;
 	for (uint32_t i = 0; i < RDMA_RECVS; i++) {
-		q->recv_sge[i] = (struct ibv_sge){(uintptr_t)slot(q, i), RDMA_SLOT, q->rail->mr->lkey};
-		q->recv[i] =
-			(struct ibv_recv_wr){.wr_id = WORK_ID(WORK_RECV, q->index, i), .sg_list = &q->recv_sge[i], .num_sge = 1};
+		q->recv_sge[i] =
+			(struct ibv_sge){(uintptr_t)slot(q, i), RDMA_SLOT, q->rail->mr->lkey};
+		q->recv[i] = (struct ibv_recv_wr){.wr_id = WORK_ID(WORK_RECV, q->index, i),
+						  .sg_list = &q->recv_sge[i],
+						  .num_sge = 1};
 		*q->again_end = &q->recv[i];
 		q->again_end = &q->recv[i].next;
 	}
@@ -50,8 +53,9 @@ bool rdma_recv_again(struct rdma_qp *q)
 	rc = ibv_post_recv(q->qp, q->again, &bad);
 	if (rc != 0) {
 		errno = rc > 0 ? rc : -rc;
-		rdma_rail_fail(q->rail, SHARD_SYSTEM, "RDMA queue pair %u to %s takes no receives: %s", q->index, q->rail->there,
-			       strerror(errno));
+		rdma_rail_fail(q->rail, SHARD_SYSTEM,
+			       "RDMA queue pair %u to %s takes no receives: %s", q->index,
+			       q->rail->there, strerror(errno));
 		return false;
 	}
 	q->again = NULL;
@@ -61,28 +65,28 @@ bool rdma_recv_again(struct rdma_qp *q)
 	return true;
 }
 
-static void refuse(struct rdma_qp *q, enum shard_status st, const struct wire_head *h, const char *what)
+static void refuse(struct rdma_qp *q, enum shard_status st, const struct wire_head *h,
+		   const char *what)
 {
 	const struct wire_op_row *row = h ? wire_op(h->op) : NULL;
 	bool known = row && h->magic == WIRE_MAGIC;
 
 	q->rail->stats.refused++;
 	rdma_rail_fail(q->rail, st, "frame %llu%s%s%s from %s over RDMA queue pair %u: %s",
-		       (unsigned long long)(q->taken + q->again_frames), known ? " (" : "", known ? row->name : "",
-		       known ? ")" : "", q->rail->there, q->index, what);
+		       (unsigned long long)(q->taken + q->again_frames), known ? " (" : "",
+		       known ? row->name : "", known ? ")" : "", q->rail->there, q->index, what);
 }
 
-/* Where the body is, checked; NULL: refused. */
-static const void *body_of(struct rdma_qp *q, const struct wire_head *h, void *to, const unsigned char *behind)
+/* Where the body is, checked; NULL: its sum is wrong. */
+static const void *body_of(struct rdma_qp *q, const struct wire_head *h, void *to,
+			   const unsigned char *behind)
 {
 	bool bulk = wire_bulk(h), summed = bulk ? q->rail->conf.checksum : true;
 	const void *body = bulk ? to : behind;
 
 	CHECK(body); /* a bulk body has no place but the handler's */
-	if (summed && h->body_sum != xxh_sum(body, h->body_bytes, 0)) {
-		refuse(q, SHARD_PROTOCOL, h, "body checksum");
+	if (summed && h->body_sum != xxh_sum(body, h->body_bytes, 0))
 		return NULL;
-	}
 	if (bulk)
 		q->rail->stats.tensor_bytes_in += h->body_bytes;
 	return bulk || !to ? body : memcpy(to, body, h->body_bytes);
@@ -113,12 +117,15 @@ static void frame(struct rdma_qp *q, uint64_t i, uint32_t bytes)
 	}
 	rc = handler->on_head(q->rail->conf.owner, q->index, &h, &to, &e);
 	if (rc == SHARD_OK && to != STREAM_DISCARD) {
-		if (h.body_bytes > 0) {
+		if (h.body_bytes > 0)
 			body = body_of(q, &h, to, slot(q, i) + sizeof(h));
-			if (!body)
-				return;
-		}
-		rc = handler->on_frame(q->rail->conf.owner, q->index, &h, body, &e);
+		if (h.body_bytes == 0 || body)
+			rc = handler->on_frame(q->rail->conf.owner, q->index, &h, body, &e);
+		else if (handler->on_damage &&
+			 handler->on_damage(q->rail->conf.owner, q->index, &h))
+			q->rail->stats.refused++;
+		else
+			rc = err_set(&e, SHARD_PROTOCOL, "body checksum");
 	}
 	if (rc != SHARD_OK) {
 		refuse(q, rc, &h, e.text);
@@ -135,7 +142,8 @@ void rdma_recv_came(struct rdma_qp *q, const struct ibv_wc *wc)
 	uint32_t more;
 
 	CHECK(i < RDMA_RECVS);
-	if (wc->opcode != IBV_WC_RECV || !(wc->wc_flags & IBV_WC_WITH_IMM) || wc->byte_len > RDMA_SLOT) {
+	if (wc->opcode != IBV_WC_RECV || !(wc->wc_flags & IBV_WC_WITH_IMM) ||
+	    wc->byte_len > RDMA_SLOT) {
 		refuse(q, SHARD_PROTOCOL, NULL, "a kind of message that there is none of");
 		return;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a peer may touch: a protection domain of its own, and the memory registered in it. Called by the server when a peer comes or
- * a model is defined; registering on any thread. Happy path: domain -> regions -> rails use them -> all freed in reverse. Ways to
- * fail: the kernel will not lock so much memory (the text has the limit and what to set), the device is out of something. */
+/* What a peer may touch: a protection domain of its own, and the memory registered in it. Called by
+ * the server when a peer comes or a model is defined; registering on any thread. Happy path: domain
+ * -> regions -> rails use them -> all freed in reverse. Ways to fail: the kernel will not lock so
+ * much memory (the text has the limit and what to set), the device is out of something. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -12,7 +13,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum shard_status rdma_no_memory(struct err *e, const struct rdma *r, int error, const char *what, size_t bytes)
+enum shard_status rdma_no_memory(struct err *e, const struct rdma *r, int error, const char *what,
+				 size_t bytes)
 {
 	struct rlimit lim = {.rlim_cur = RLIM_INFINITY};
 	char limit[64] = "unlimited";
@@ -22,13 +24,14 @@ enum shard_status rdma_no_memory(struct err *e, const struct rdma *r, int error,
 	if (lim.rlim_cur != RLIM_INFINITY)
 		snprintf(limit, sizeof(limit), "%llu KiB", (unsigned long long)lim.rlim_cur >> 10);
 	if ((error == ENOMEM || error == EAGAIN || error == EPERM) && lim.rlim_cur != RLIM_INFINITY)
-		return err_set(
-			e, SHARD_DENIED,
-			"cannot register %.1f MiB (%s) with RDMA device %s: %s; memlock allows %s: set LimitMEMLOCK=infinity "
-			"in the unit, or ulimit -l unlimited",
-			mib, what, r->at.name, strerror(error), limit);
-	return err_set(e, SHARD_DENIED, "cannot register %.1f MiB (%s) with RDMA device %s: %s (memlock: %s)", mib, what,
-		       r->at.name, strerror(error), limit);
+		return err_set(e, SHARD_DENIED,
+			       "cannot register %.1f MiB (%s) with RDMA device %s: %s; memlock "
+			       "allows %s: set LimitMEMLOCK=infinity "
+			       "in the unit, or ulimit -l unlimited",
+			       mib, what, r->at.name, strerror(error), limit);
+	return err_set(e, SHARD_DENIED,
+		       "cannot register %.1f MiB (%s) with RDMA device %s: %s (memlock: %s)", mib,
+		       what, r->at.name, strerror(error), limit);
 }
 
 enum shard_status rdma_domain_new(struct rdma_domain **out, struct rdma *r, struct err *e)
@@ -42,7 +45,8 @@ enum shard_status rdma_domain_new(struct rdma_domain **out, struct rdma *r, stru
 	d->pd = ibv_alloc_pd(r->at.verbs);
 	if (!d->pd) {
 		free(d);
-		return err_set(e, SHARD_SYSTEM, "RDMA device %s: no protection domain: %s", r->at.name, strerror(errno));
+		return err_set(e, SHARD_SYSTEM, "RDMA device %s: no protection domain: %s",
+			       r->at.name, strerror(errno));
 	}
 	r->domains++;
 	*out = d;
@@ -62,12 +66,14 @@ void rdma_domain_free(struct rdma_domain **dp)
 	free(d);
 }
 
-/* Relaxed ordering: where the device can, bodies overtake one another in the machine's own bus; a completion never overtakes its
- * body. The library takes the wish away where the kernel does not know it. */
-enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d, void *base, size_t bytes, bool remote,
-				struct err *e)
+/* Relaxed ordering: where the device can, bodies overtake one another in the machine's own bus; a
+ * completion never overtakes its body. The library takes the wish away where the kernel does not
+ * know it. */
+enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d, void *base,
+				size_t bytes, bool remote, struct err *e)
 {
-	int access = IBV_ACCESS_RELAXED_ORDERING | (remote ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
+	int access = IBV_ACCESS_RELAXED_ORDERING |
+		     (remote ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
 	struct rdma_region *g = calloc(1, sizeof(*g));
 
 	CHECK(base && bytes > 0);
@@ -78,7 +84,8 @@ enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d,
 	g->mr = ibv_reg_mr(d->pd, base, bytes, access);
 	if (!g->mr) {
 		free(g);
-		return rdma_no_memory(e, d->rdma, errno, remote ? "for a peer to write" : "to be sent", bytes);
+		return rdma_no_memory(e, d->rdma, errno,
+				      remote ? "for a peer to write" : "to be sent", bytes);
 	}
 	g->domain = d;
 	g->base = base;
@@ -110,5 +117,6 @@ bool rdma_region_has(const struct rdma_region *g, const void *at, size_t bytes)
 {
 	size_t offset = (size_t)((uintptr_t)at - (uintptr_t)g->base);
 
-	return (uintptr_t)at >= (uintptr_t)g->base && offset <= g->bytes && bytes <= g->bytes - offset;
+	return (uintptr_t)at >= (uintptr_t)g->base && offset <= g->bytes &&
+	       bytes <= g->bytes - offset;
 }

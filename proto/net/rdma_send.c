@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sending half of a rail. Called by its owner and from the rail's turns. Happy path: a frame waits in its queue pair's ring;
- * as many as the other side has receives for are sealed (the sum is taken now) and posted as one chain, of which the last is
- * signalled; its completion gives all bodies of the chain back. Ways to fail: the ring is full (SHARD_AGAIN); a request is refused
- * by the device, or completes with an error: the rail is over, and what was queued comes back when it is freed. */
+/* The sending half of a rail. Called by its owner and from the rail's turns. Happy path: a frame
+ * waits in its queue pair's ring; as many as the other side has receives for are sealed (the sum is
+ * taken now) and posted as one chain, of which the last is signalled; its completion gives all
+ * bodies of the chain back. Ways to fail: the ring is full (SHARD_AGAIN); a request is refused by
+ * the device, or completes with an error: the rail is over, and what was queued comes back when it
+ * is freed. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -12,7 +14,10 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-enum { CHAIN_SUMMED = 4 }; /* frames of a chain whose bodies are summed first: the device should not wait long for the next */
+enum {
+	CHAIN_SUMMED = 4
+}; /* frames of a chain whose bodies are summed first: the device should not wait long for the next
+    */
 
 static unsigned char *slot(const struct rdma_qp *q, uint64_t n)
 {
@@ -41,16 +46,18 @@ static struct rdma_out *push(struct rdma_qp *q, const struct wire_head *h, uint3
 	return o;
 }
 
-enum shard_status rdma_rail_send(struct rdma_rail *l, uint32_t qp, const struct wire_head *h, const struct rdma_region *region,
-				 const void *body, uint32_t body_bytes, uint64_t remote, uint32_t rkey, stream_sent_fn sent,
-				 void *arg)
+enum shard_status rdma_rail_send(struct rdma_rail *l, uint32_t qp, const struct wire_head *h,
+				 const struct rdma_region *region, const void *body,
+				 uint32_t body_bytes, uint64_t remote, uint32_t rkey,
+				 stream_sent_fn sent, void *arg)
 {
 	enum shard_status rc = room(l, qp);
 	struct rdma_out *o;
 
 	if (rc != SHARD_OK)
 		return rc;
-	CHECK(wire_bulk(h) && body_bytes > 0 && region->domain == l->domain && rdma_region_has(region, body, body_bytes));
+	CHECK(wire_bulk(h) && body_bytes > 0 && region->domain == l->domain &&
+	      rdma_region_has(region, body, body_bytes));
 	if (body_bytes > wire_op(h->op)->body_max)
 		return SHARD_RANGE;
 	o = push(&l->qp[qp], h, body_bytes);
@@ -64,7 +71,8 @@ enum shard_status rdma_rail_send(struct rdma_rail *l, uint32_t qp, const struct 
 	return SHARD_OK;
 }
 
-enum shard_status rdma_rail_control(struct rdma_rail *l, uint32_t qp, const struct wire_head *h, const ProtobufCMessage *msg)
+enum shard_status rdma_rail_control(struct rdma_rail *l, uint32_t qp, const struct wire_head *h,
+				    const ProtobufCMessage *msg)
 {
 	size_t bytes = msg ? protobuf_c_message_get_packed_size(msg) : 0;
 	enum shard_status rc = room(l, qp);
@@ -82,26 +90,31 @@ enum shard_status rdma_rail_control(struct rdma_rail *l, uint32_t qp, const stru
 	return SHARD_OK;
 }
 
-/* One frame becomes one or two requests; returns how many. Control bodies are always summed: they are short. */
-static uint32_t fill(struct rdma_qp *q, uint64_t n, struct ibv_send_wr *wr, struct ibv_sge *sge, uint64_t now)
+/* One frame becomes one or two requests; returns how many. Control bodies are always summed: they
+ * are short. */
+static uint32_t fill(struct rdma_qp *q, uint64_t n, struct ibv_send_wr *wr, struct ibv_sge *sge,
+		     uint64_t now)
 {
 	struct rdma_out *o = &q->out[n % RDMA_QUEUE];
 	unsigned char *at = slot(q, n);
 	struct rdma_rail *l = q->rail;
 	uint32_t nr = 0;
 
-	wire_seal((struct wire_head *)(void *)at, o->region ? o->body : at + sizeof(struct wire_head), (uint64_t)q->index << 56 | n,
+	wire_seal((struct wire_head *)(void *)at,
+		  o->region ? o->body : at + sizeof(struct wire_head), (uint64_t)q->index << 56 | n,
 		  o->region ? l->conf.checksum : true);
 	o->posted_ns = now;
 	if (o->region) {
 		sge[nr] = (struct ibv_sge){(uintptr_t)o->body, o->body_bytes, o->region->mr->lkey};
-		wr[nr] = (struct ibv_send_wr){.wr_id = WORK_ID(WORK_BODY, q->index, n), .opcode = IBV_WR_RDMA_WRITE};
+		wr[nr] = (struct ibv_send_wr){.wr_id = WORK_ID(WORK_BODY, q->index, n),
+					      .opcode = IBV_WR_RDMA_WRITE};
 		wr[nr].wr.rdma.remote_addr = o->remote;
 		wr[nr].wr.rdma.rkey = o->rkey;
 		nr++;
 	}
 	sge[nr] = (struct ibv_sge){(uintptr_t)at, o->slot_bytes, l->mr->lkey};
-	wr[nr] = (struct ibv_send_wr){.wr_id = WORK_ID(WORK_FRAME, q->index, n), .opcode = IBV_WR_SEND_WITH_IMM};
+	wr[nr] = (struct ibv_send_wr){.wr_id = WORK_ID(WORK_FRAME, q->index, n),
+				      .opcode = IBV_WR_SEND_WITH_IMM};
 	wr[nr].imm_data = htonl((uint32_t)q->taken);
 	wr[nr].send_flags = o->slot_bytes <= q->max_inline ? IBV_SEND_INLINE : 0;
 	return nr + 1;
@@ -114,8 +127,8 @@ static void post(struct rdma_qp *q, struct ibv_send_wr *wr)
 
 	if (rc == 0)
 		return;
-	rdma_rail_fail(q->rail, SHARD_SYSTEM, "RDMA queue pair %u to %s takes no requests: %s", q->index, q->rail->there,
-		       strerror(rc > 0 ? rc : -rc));
+	rdma_rail_fail(q->rail, SHARD_SYSTEM, "RDMA queue pair %u to %s takes no requests: %s",
+		       q->index, q->rail->there, strerror(rc > 0 ? rc : -rc));
 	rdma_want_turn(q->rail->rdma);
 }
 
@@ -151,8 +164,10 @@ void rdma_send_post(struct rdma_qp *q)
 	if (q->posted == q->queued || q->posted - q->taken_there >= RDMA_WINDOW)
 		return;
 	now = clock_ns();
-	while (q->rail->dead.status == SHARD_OK && q->posted < q->queued && q->posted - q->taken_there < RDMA_WINDOW) {
-		uint64_t nr = q->queued - q->posted, credit = RDMA_WINDOW - (q->posted - q->taken_there);
+	while (q->rail->dead.status == SHARD_OK && q->posted < q->queued &&
+	       q->posted - q->taken_there < RDMA_WINDOW) {
+		uint64_t nr = q->queued - q->posted,
+			 credit = RDMA_WINDOW - (q->posted - q->taken_there);
 
 		nr = nr < credit ? nr : credit;
 		post_chain(q, nr < max ? nr : max, now);
@@ -170,9 +185,11 @@ void rdma_rail_kick(struct rdma_rail *l, uint32_t qp)
 /* Nothing went out that could have told it for half a window. */
 void rdma_send_count(struct rdma_qp *q)
 {
-	struct ibv_send_wr wr = {.wr_id = WORK_ID(WORK_COUNT, q->index, 0), .opcode = IBV_WR_SEND_WITH_IMM};
+	struct ibv_send_wr wr = {.wr_id = WORK_ID(WORK_COUNT, q->index, 0),
+				 .opcode = IBV_WR_SEND_WITH_IMM};
 
-	if (q->taken - q->told < RDMA_WINDOW / 2 || q->counts_out == RDMA_COUNTS || q->rail->dead.status != SHARD_OK)
+	if (q->taken - q->told < RDMA_WINDOW / 2 || q->counts_out == RDMA_COUNTS ||
+	    q->rail->dead.status != SHARD_OK)
 		return;
 	wr.imm_data = htonl((uint32_t)q->taken);
 	wr.send_flags = IBV_SEND_SIGNALED;
@@ -181,7 +198,8 @@ void rdma_send_count(struct rdma_qp *q)
 	post(q, &wr);
 }
 
-/* The first frame leaves the ring. Its place is free for a new one before sent() runs, because sent() may queue one. */
+/* The first frame leaves the ring. Its place is free for a new one before sent() runs, because
+ * sent() may queue one. */
 static void pop(struct rdma_qp *q, enum shard_status st)
 {
 	struct rdma_out o = q->out[q->done % RDMA_QUEUE];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory in large pieces: shared (sealed memfds) and private, with huge pages where there are any. Called by the daemon when a
- * model is reserved and by the client library when it joins. Happy path: memfd of exact size -> map writable here -> touch every
- * page, so that a lack of memory shows now -> seal. Ways to fail: no memory, no huge pages where they are required, and at the
+/* Memory in large pieces: shared (sealed memfds) and private, with huge pages where there are any.
+ * Called by the daemon when a model is reserved and by the client library when it joins. Happy
+ * path: memfd of exact size -> map writable here -> touch every page, so that a lack of memory
+ * shows now -> seal. Ways to fail: no memory, no huge pages where they are required, and at the
  * client a descriptor that is not what a daemon makes. */
 #include "net/shm.h"
 
@@ -36,7 +37,10 @@
 
 #define HUGE_BYTES  ((size_t)2 << 20)
 #define TOUCH_BYTES ((size_t)64 << 20) /* worth a thread */
-#define SEALS       (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define PIECE_BYTES                                                                                \
+	((size_t)16 << 20) /* that one call makes or gives back: while it lasts, no                \
+			    * other thread of the process can map memory */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 enum { TOUCH_THREADS = 8 };
 
@@ -74,20 +78,33 @@ static bool thp_allowed(const char *path)
 	if (!fgets(line, sizeof(line), f))
 		line[0] = '\0';
 	fclose(f);
-	return strstr(line, "[always]") || strstr(line, "[advise]") || strstr(line, "[madvise]") || strstr(line, "[within_size]") ||
-	       strstr(line, "[force]");
+	return strstr(line, "[always]") || strstr(line, "[advise]") || strstr(line, "[madvise]") ||
+	       strstr(line, "[within_size]") || strstr(line, "[force]");
 }
 
-/* Every page is there afterwards, or errno says why not. how: of what was there before, reading maps many pages at once, to write too. */
-static int touch_all(void *base, size_t bytes, int how)
+/* Every page is there afterwards, or errno says why not. how: of what was there before, reading
+ * maps many pages at once, to write too. */
+static int touch_all(char *base, size_t bytes, int how)
 {
-	if (madvise(base, bytes, how) == 0)
-		return 0;
-	if (errno != EINVAL)
-		return -1;
-	for (size_t at = 0; at < bytes; at += page_bytes()) /* kernels before 5.14 */
-		how == MADV_POPULATE_READ ? (void)((volatile char *)base)[at] : (void)(((volatile char *)base)[at] = 0);
+	for (size_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+		if (madvise(base + at, n, how) == 0)
+			continue;
+		if (errno != EINVAL)
+			return -1;
+		for (size_t i = at; i < at + n; i += page_bytes()) /* kernels before 5.14 */
+			how == MADV_POPULATE_READ ? (void)((volatile char *)base)[i]
+						  : (void)(((volatile char *)base)[i] = 0);
+	}
 	return 0;
+}
+
+/* What a piece cannot be cut from, as from pages of 1 GiB, goes at once. */
+static int unmap_all(char *base, size_t bytes)
+{
+	for (; bytes > PIECE_BYTES && munmap(base, PIECE_BYTES) == 0; bytes -= PIECE_BYTES)
+		base += PIECE_BYTES;
+	return munmap(base, bytes);
 }
 
 struct touched {
@@ -108,24 +125,28 @@ static void *touch_part(void *arg)
 static size_t touch_parts(size_t bytes)
 {
 	long processors = sysconf(_SC_NPROCESSORS_ONLN);
-	size_t parts = processors < 1 ? 1 : processors < TOUCH_THREADS ? (size_t)processors : TOUCH_THREADS;
+	size_t parts = processors < 1               ? 1
+		       : processors < TOUCH_THREADS ? (size_t)processors
+						    : TOUCH_THREADS;
 
 	return bytes / TOUCH_BYTES < parts ? bytes / TOUCH_BYTES : parts;
 }
 
-/* In threads: making pages is mostly clearing them, which one processor does at a fraction of the memory's speed. The last part, and
- * those that no thread could be made for, are this one's. */
+/* In threads: making pages is mostly clearing them, which one processor does at a fraction of the
+ * memory's speed. The last part, and those that no thread could be made for, are this one's. */
 static int touch(void *base, size_t bytes, int how)
 {
 	struct touched t[TOUCH_THREADS];
-	size_t parts = touch_parts(bytes), each = parts > 1 ? bytes / parts / HUGE_BYTES * HUGE_BYTES : 0, made = 0;
+	size_t parts = touch_parts(bytes),
+	       each = parts > 1 ? bytes / parts / HUGE_BYTES * HUGE_BYTES : 0, made = 0;
 	sigset_t all, before;
 	int error;
 
 	sigfillset(&all); /* signals are for the threads that the program knows of */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (made + 1 < parts) {
-		t[made] = (struct touched){.base = (char *)base + made * each, .bytes = each, .how = how};
+		t[made] = (struct touched){
+			.base = (char *)base + made * each, .bytes = each, .how = how};
 		if (pthread_create(&t[made].thread, NULL, touch_part, &t[made]) != 0)
 			break;
 		made++;
@@ -142,23 +163,27 @@ static int touch(void *base, size_t bytes, int how)
 
 static enum shard_status no_huge(const char *name, size_t bytes, struct err *e)
 {
-	return err_set(
-		e, SHARD_BUDGET,
-		"huge pages for %s: %zu needed, %llu of %llu are free: raise /proc/sys/vm/nr_hugepages or set huge_pages = try",
-		name, bytes / HUGE_BYTES, read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
-		read_number("/proc/sys/vm/nr_hugepages"));
+	return err_set(e, SHARD_BUDGET,
+		       "huge pages for %s: %zu needed, %llu of %llu are free: raise "
+		       "/proc/sys/vm/nr_hugepages or set huge_pages = try",
+		       name, bytes / HUGE_BYTES,
+		       read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
+		       read_number("/proc/sys/vm/nr_hugepages"));
 }
 
 static enum shard_status no_memory(const char *name, size_t bytes, struct err *e)
 {
 	int error = errno;
 
-	return err_set(e, error == ENOMEM || error == ENOSPC || error == EFAULT ? SHARD_BUDGET : SHARD_SYSTEM,
+	return err_set(e,
+		       error == ENOMEM || error == ENOSPC || error == EFAULT ? SHARD_BUDGET
+									     : SHARD_SYSTEM,
 		       "%zu bytes for %s: %s", bytes, name, strerror(error));
 }
 
 /* Maps and touches; huge pages advised unless NO. Undoes itself. */
-static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_huge huge, const char *thp, int how)
+static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_huge huge,
+		       const char *thp, int how)
 {
 	int error;
 
@@ -169,13 +194,13 @@ static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_
 	}
 	m->bytes = bytes;
 	(void)madvise(m->base, bytes, MADV_DONTFORK);
-	if (!(flags & MAP_HUGETLB) && thp && huge != SHM_HUGE_NO && bytes >= HUGE_BYTES && thp_allowed(thp) &&
-	    madvise(m->base, bytes, MADV_HUGEPAGE) == 0)
+	if (!(flags & MAP_HUGETLB) && thp && huge != SHM_HUGE_NO && bytes >= HUGE_BYTES &&
+	    thp_allowed(thp) && madvise(m->base, bytes, MADV_HUGEPAGE) == 0)
 		m->got = SHM_PAGES_THP;
 	if (touch(m->base, bytes, how) == 0)
 		return 0;
 	error = errno;
-	munmap(m->base, bytes);
+	unmap_all(m->base, bytes);
 	m->base = NULL;
 	errno = error;
 	return -1;
@@ -195,16 +220,18 @@ static int create_fd(const char *name, size_t bytes, unsigned flags)
 }
 
 /* One attempt, with or without reserved huge pages. -1: errno says why; nothing is left. */
-static int create_once(struct shm *m, const char *name, size_t bytes, int writable_by_peer, bool tlb, enum shm_huge huge)
+static int create_once(struct shm *m, const char *name, size_t bytes, enum shm_use use, bool tlb,
+		       enum shm_huge huge)
 {
 	int fd = create_fd(name, bytes, tlb ? MFD_HUGETLB : 0), error;
 
 	if (fd < 0)
 		return -1;
-	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE, MADV_POPULATE_WRITE) != 0)
+	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE,
+			MADV_POPULATE_WRITE) != 0)
 		goto err_fd;
 	/* The image: this mapping stays writable, no later one can be. */
-	if (fcntl(fd, F_ADD_SEALS, SEALS | (writable_by_peer ? 0 : F_SEAL_FUTURE_WRITE)) != 0)
+	if (fcntl(fd, F_ADD_SEALS, SEALS | (use == SHM_IMAGE ? F_SEAL_FUTURE_WRITE : 0)) != 0)
 		goto err_map;
 	m->fd = fd;
 	if (tlb)
@@ -223,19 +250,24 @@ err_fd:
 	return -1;
 }
 
-enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, int writable_by_peer, enum shm_huge huge, struct err *e)
+enum shard_status shm_create(struct shm *m, const char *name, size_t bytes, enum shm_use use,
+			     enum shm_huge huge, struct err *e)
 {
+	bool tlb = use != SHM_ARENA &&
+		   (huge == SHM_HUGE_REQUIRE || (huge == SHM_HUGE_TRY && bytes >= HUGE_BYTES));
+
 	CHECK(bytes > 0);
 	memset(m, 0, sizeof(*m));
 	m->fd = -1;
-	if (huge == SHM_HUGE_REQUIRE || (huge == SHM_HUGE_TRY && bytes >= HUGE_BYTES)) {
-		if (create_once(m, name, round_up(bytes, HUGE_BYTES), writable_by_peer, true, huge) == 0)
+	if (tlb) {
+		if (create_once(m, name, round_up(bytes, HUGE_BYTES), use, true, huge) == 0)
 			return SHARD_OK;
 		if (huge == SHM_HUGE_REQUIRE)
 			return no_huge(name, round_up(bytes, HUGE_BYTES), e);
 	}
 	bytes = round_up(bytes, page_bytes());
-	return create_once(m, name, bytes, writable_by_peer, false, huge) == 0 ? SHARD_OK : no_memory(name, bytes, e);
+	return create_once(m, name, bytes, use, false, huge) == 0 ? SHARD_OK
+								  : no_memory(name, bytes, e);
 }
 
 enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, struct err *e)
@@ -246,7 +278,8 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 	memset(m, 0, sizeof(*m));
 	m->fd = -1;
 	if (huge == SHM_HUGE_REQUIRE || (huge == SHM_HUGE_TRY && bytes >= HUGE_BYTES)) {
-		if (map_touched(m, -1, round_up(bytes, HUGE_BYTES), flags | MAP_HUGETLB, huge, NULL, MADV_POPULATE_WRITE) == 0) {
+		if (map_touched(m, -1, round_up(bytes, HUGE_BYTES), flags | MAP_HUGETLB, huge, NULL,
+				MADV_POPULATE_WRITE) == 0) {
 			m->got = SHM_PAGES_HUGETLB;
 			return SHARD_OK;
 		}
@@ -254,7 +287,8 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 			return no_huge("private memory", round_up(bytes, HUGE_BYTES), e);
 	}
 	bytes = round_up(bytes, page_bytes());
-	if (map_touched(m, -1, bytes, flags, huge, "/sys/kernel/mm/transparent_hugepage/enabled", MADV_POPULATE_WRITE) == 0)
+	if (map_touched(m, -1, bytes, flags, huge, "/sys/kernel/mm/transparent_hugepage/enabled",
+			MADV_POPULATE_WRITE) == 0)
 		return SHARD_OK;
 	return no_memory("private memory", bytes, e);
 }
@@ -269,7 +303,8 @@ static size_t memory_pages(int fd)
 	return fs.f_type == HUGETLBFS_TYPE ? (size_t)fs.f_bsize : page_bytes();
 }
 
-static enum shard_status map_file(struct shm *m, int fd, const char *name, size_t bytes, enum shm_huge huge, int how, struct err *e)
+static enum shard_status map_file(struct shm *m, int fd, const char *name, size_t bytes,
+				  enum shm_huge huge, int how, struct err *e)
 {
 	bool tlb = memory_pages(fd) > page_bytes();
 	enum shard_status st = SHARD_OK;
@@ -287,13 +322,16 @@ static enum shard_status map_file(struct shm *m, int fd, const char *name, size_
 	return st;
 }
 
-/* All of it now, since a full tmpfs is a SIGBUS later. Touching says so too, in threads, but with kernels before 5.14. */
+/* All of it now, since a full tmpfs is a SIGBUS later. Touching says so too, in threads, but with
+ * kernels before 5.14. */
 static int make_bytes(int fd, size_t bytes)
 {
-	return madvise(NULL, 0, MADV_POPULATE_WRITE) == 0 ? ftruncate(fd, (off_t)bytes) : fallocate(fd, 0, 0, (off_t)bytes);
+	return madvise(NULL, 0, MADV_POPULATE_WRITE) == 0 ? ftruncate(fd, (off_t)bytes)
+							  : fallocate(fd, 0, 0, (off_t)bytes);
 }
 
-enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes, enum shm_huge huge, struct err *e)
+enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t bytes,
+			   enum shm_huge huge, struct err *e)
 {
 	int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	size_t unit = fd >= 0 ? memory_pages(fd) : 0;
@@ -309,7 +347,9 @@ enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t byte
 		st = err_set(e, SHARD_SYSTEM, "%s: not on a tmpfs or hugetlbfs", name);
 	else if (huge == SHM_HUGE_REQUIRE && unit == page_bytes())
 		st = err_set(e, SHARD_BUDGET,
-			     "%s: huge_pages = require, and this is a tmpfs: name a hugetlbfs, or set huge_pages = try", name);
+			     "%s: huge_pages = require, and this is a tmpfs: name a hugetlbfs, or "
+			     "set huge_pages = try",
+			     name);
 	else if (make_bytes(fd, bytes) != 0)
 		st = no_memory(name, bytes, e);
 	else
@@ -318,7 +358,8 @@ enum shard_status shm_file(struct shm *m, int dir, const char *name, size_t byte
 	return st;
 }
 
-enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enum shm_huge huge, struct err *e)
+enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enum shm_huge huge,
+			    struct err *e)
 {
 	size_t unit = memory_pages(fd);
 	struct stat st;
@@ -327,32 +368,38 @@ enum shard_status shm_again(struct shm *m, int fd, int sealed, size_t bytes, enu
 	m->fd = -1;
 	if (unit == 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
 		err_set(e, SHARD_MISMATCH, "it is not memory");
-	else if (sealed ? (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS : st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+	else if (sealed ? (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS
+			: st.st_uid != geteuid() || (st.st_mode & 077) != 0)
 		err_set(e, SHARD_MISMATCH, "%s", sealed ? "it lacks seals" : "others may write it");
 	else if (bytes == 0 || (uint64_t)st.st_size != round_up(bytes, unit))
-		err_set(e, SHARD_MISMATCH, "it has %lld bytes, not %zu", (long long)st.st_size, round_up(bytes, unit));
+		err_set(e, SHARD_MISMATCH, "it has %lld bytes, not %zu", (long long)st.st_size,
+			round_up(bytes, unit));
 	else
-		return map_file(m, fd, "memory of the start before this one", (size_t)st.st_size, huge, MADV_POPULATE_READ, e);
+		return map_file(m, fd, "memory of the start before this one", (size_t)st.st_size,
+				huge, MADV_POPULATE_READ, e);
 	close(fd);
 	return SHARD_MISMATCH;
 }
 
 enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, struct err *e)
 {
-	int seals = fcntl(fd, F_GET_SEALS), need = SEALS | (writable ? 0 : F_SEAL_FUTURE_WRITE), error;
+	int seals = fcntl(fd, F_GET_SEALS), need = SEALS | (writable ? 0 : F_SEAL_FUTURE_WRITE),
+	    error;
 	struct stat st;
 
 	memset(m, 0, sizeof(*m));
 	m->fd = -1;
 	if (bytes == 0 || fstat(fd, &st) != 0 || seals < 0 || (seals & need) != need) {
 		close(fd);
-		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory lacks seals: 0x%x here, 0x%x expected",
+		return err_set(e, SHARD_PROTOCOL,
+			       "the daemon's shared memory lacks seals: 0x%x here, 0x%x expected",
 			       seals < 0 ? 0 : (unsigned)seals, (unsigned)need);
 	}
 	if ((uint64_t)st.st_size < bytes) {
 		close(fd);
-		return err_set(e, SHARD_PROTOCOL, "the daemon's shared memory has %lld bytes, %zu expected", (long long)st.st_size,
-			       bytes);
+		return err_set(e, SHARD_PROTOCOL,
+			       "the daemon's shared memory has %lld bytes, %zu expected",
+			       (long long)st.st_size, bytes);
 	}
 	bytes = (size_t)st.st_size; /* whole pages of whatever size */
 	m->base = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
@@ -360,7 +407,9 @@ enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, str
 		error = errno;
 		m->base = NULL;
 		close(fd);
-		return err_set(e, SHARD_SYSTEM, "cannot map %zu bytes of the daemon's shared memory: %s", bytes, strerror(error));
+		return err_set(e, SHARD_SYSTEM,
+			       "cannot map %zu bytes of the daemon's shared memory: %s", bytes,
+			       strerror(error));
 	}
 	(void)madvise(m->base, bytes, MADV_DONTFORK);
 	m->fd = fd;
@@ -371,7 +420,7 @@ enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, str
 void shm_unmap(struct shm *m)
 {
 	if (m->base)
-		CHECK(munmap(m->base, m->bytes) == 0);
+		CHECK(unmap_all(m->base, m->bytes) == 0);
 	if (m->base && m->fd >= 0)
 		close(m->fd);
 	memset(m, 0, sizeof(*m));
@@ -380,11 +429,22 @@ void shm_unmap(struct shm *m)
 
 void shm_cut(struct shm *m)
 {
-	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+	void *zeros;
 
-	if (!m->base || m->fd < 0 || mmap(m->base, m->bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+	if (!m->base || m->fd < 0)
 		return;
-	(void)madvise(m->base, m->bytes, MADV_DONTFORK);
+	/* Made elsewhere first: mmap(MAP_FIXED) removes what is there before it asks for memory, so
+	 * that a refusal (strict overcommit) would leave a hole. */
+	zeros = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (zeros == MAP_FAILED)
+		return;
+	(void)madvise(zeros, m->bytes, MADV_DONTFORK);
+	if (mremap(zeros, m->bytes, m->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, m->base) ==
+	    MAP_FAILED) {
+		munmap(zeros, m->bytes);
+		return;
+	}
 	close(m->fd);
 	m->fd = -1;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a stream and its sending half; stream_in.c receives. Called by conn.c on the daemon's loop and by the client library.
- * Happy path: stream_send*() puts a frame in the queue; stream_write() seals as many frames as make one good system call (so
- * the sum is taken just before the kernel reads the same bytes), hands them over and gives the bodies back. It fails when the
+/* The life of a stream and its sending half; stream_in.c receives. Called by conn.c on the daemon's
+ * loop and by the client library. Happy path: stream_send*() puts a frame in the queue;
+ * stream_write() seals as many frames as make one good system call (so the sum is taken just before
+ * the kernel reads the same bytes), hands them over and gives the bodies back. It fails when the
  * peer is gone; then every queued body comes back with SHARD_CLOSED from stream_free(). */
 #include "net/stream.h"
 
@@ -23,7 +24,8 @@
 enum {
 	RING_PER_FRAME = 256, /* room for control bodies, per place in the queue */
 	RING_MIN = 64 << 10,
-	BATCH_BYTES = WIRE_PART_BYTES, /* of one system call: what was summed must still be in cache when the kernel copies it */
+	BATCH_BYTES = WIRE_PART_BYTES, /* of one system call: what was summed must still be in cache
+					  when the kernel copies it */
 	BATCH_FRAMES = 32,
 	WRITE_MAX = 4 << 20, /* bytes of one stream_write(): others on the loop want their turn */
 };
@@ -48,21 +50,27 @@ static void name_peer(struct stream *s)
 		address_text((struct sockaddr *)&sa, s->name, sizeof(s->name));
 }
 
-/* One allocation for everything of fixed size. The ring's pages are touched only when control frames pile up. */
+/* One allocation for everything of fixed size. The ring's pages are touched only when control
+ * frames pile up. */
 enum shard_status stream_open(struct stream **out, const struct stream_conf *conf, struct err *e)
 {
 	size_t queue_bytes = conf->queue_max * sizeof(struct stream_out);
-	uint32_t ring = conf->queue_max * RING_PER_FRAME < RING_MIN ? RING_MIN : conf->queue_max * RING_PER_FRAME;
+	uint32_t ring = conf->queue_max * RING_PER_FRAME < RING_MIN
+				? RING_MIN
+				: conf->queue_max * RING_PER_FRAME;
 	struct stream *s;
 
 	CHECK(conf->handler && conf->handler->on_head && conf->handler->on_frame);
 	CHECK(conf->queue_max > 0 && conf->queue_max <= 1u << 20);
 	*out = NULL;
-	if (fcntl(conf->fd, F_SETFL, fcntl(conf->fd, F_GETFL) | O_NONBLOCK) != 0 || fcntl(conf->fd, F_SETFD, FD_CLOEXEC) != 0)
-		return err_set(e, SHARD_SYSTEM, "descriptor %d cannot carry a stream: %s", conf->fd, strerror(errno));
+	if (fcntl(conf->fd, F_SETFL, fcntl(conf->fd, F_GETFL) | O_NONBLOCK) != 0 ||
+	    fcntl(conf->fd, F_SETFD, FD_CLOEXEC) != 0)
+		return err_set(e, SHARD_SYSTEM, "descriptor %d cannot carry a stream: %s", conf->fd,
+			       strerror(errno));
 	s = aligned_alloc(64, (sizeof(*s) + queue_bytes + ring + 63) & ~(size_t)63);
 	if (!s)
-		return err_set(e, SHARD_SYSTEM, "no memory for a connection (%zu bytes)", sizeof(*s) + queue_bytes + ring);
+		return err_set(e, SHARD_SYSTEM, "no memory for a connection (%zu bytes)",
+			       sizeof(*s) + queue_bytes + ring);
 	memset(s, 0, sizeof(*s));
 	s->queue = (struct stream_out *)(s + 1);
 	s->ring = (unsigned char *)(s->queue + conf->queue_max);
@@ -70,9 +78,11 @@ enum shard_status stream_open(struct stream **out, const struct stream_conf *con
 	s->queue_max = conf->queue_max;
 	s->fd = conf->fd;
 	s->body_max = conf->body_max;
+	s->account = conf->account;
 	s->handler = conf->handler;
 	s->owner = conf->owner;
 	s->body_sum = true;
+	list_init(&s->landed);
 	s->heard_ns = clock_ns();
 	name_peer(s);
 	*out = s;
@@ -97,17 +107,21 @@ enum shard_status stream_over(const struct stream *s, struct err *e)
 	return err_set(e, s->dead.status, "%s", s->dead.text);
 }
 
-/* The first frame leaves the queue. The entry is free for a new frame before sent() runs, because sent() may queue one. */
+/* The first frame leaves the queue. The entry is free for a new frame before sent() runs, because
+ * sent() may queue one. */
 static void pop(struct stream *s, enum shard_status st)
 {
 	struct stream_out *f = &s->queue[s->first];
 	stream_sent_fn sent = f->sent;
 	void *arg = f->arg;
 
-	CHECK(s->queued > 0 && s->ring_used >= f->ring_bytes);
+	CHECK(s->queued > 0 && s->ring_used >= f->ring_bytes && s->held >= f->held_bytes);
 	for (int i = 0; i < f->fds_nr; i++)
 		close(f->fds[i]);
 	free(f->big);
+	s->held -= f->held_bytes;
+	if (s->account)
+		s->account->bytes -= f->held_bytes;
 	s->ring_used -= f->ring_bytes;
 	if (s->ring_used == 0)
 		s->ring_at = 0; /* stays in the same few pages */
@@ -149,7 +163,8 @@ const char *stream_name(const struct stream *s)
 	return s->name;
 }
 
-/* HELLO settles whether bodies are summed, and AUTH and ERROR may come before or after: these always are. */
+/* HELLO settles whether bodies are summed, and AUTH and ERROR may come before or after: these
+ * always are. */
 bool stream_sums(const struct stream *s, uint16_t op)
 {
 	return s->body_sum || op == OP_HELLO || op == OP_AUTH || op == OP_ERROR;
@@ -170,15 +185,13 @@ uint32_t stream_queued(const struct stream *s)
 	return s->queued;
 }
 
-bool stream_drained(struct stream *s)
+bool stream_roomy(const struct stream *s)
 {
-	if (!s->was_full || s->queued > s->queue_max / 2 || s->ring_used > s->ring_size / 2)
-		return false;
-	s->was_full = false;
-	return true;
+	return s->queued <= s->queue_max / 2 && s->ring_used <= s->ring_size / 2;
 }
 
-/* A contiguous piece of the ring, or NULL. Frames leave in order, so the piece and what was skipped for it come back together. */
+/* A contiguous piece of the ring, or NULL. Frames leave in order, so the piece and what was skipped
+ * for it come back together. */
 static void *ring_take(struct stream *s, uint32_t bytes, uint32_t *taken)
 {
 	uint32_t skip = s->ring_at + bytes > s->ring_size ? s->ring_size - s->ring_at : 0;
@@ -192,18 +205,53 @@ static void *ring_take(struct stream *s, uint32_t bytes, uint32_t *taken)
 	return s->ring + at;
 }
 
+uint64_t stream_held(const struct stream *s)
+{
+	return s->held;
+}
+
+void stream_limit(struct stream *s, uint64_t held_max)
+{
+	s->held_max = held_max;
+}
+
+bool stream_full(struct stream *s)
+{
+	bool all = s->account && s->account->bytes > s->account->most;
+
+	if (s->held_max == 0 || s->held == 0)
+		s->full = false;
+	else
+		s->full = all || s->held > (s->full ? s->held_max / 2 : s->held_max);
+	return s->full;
+}
+
+bool stream_stopped(const struct stream *s)
+{
+	return s->stopped;
+}
+
+static void hold_bytes(struct stream *s, struct stream_out *f, uint32_t bytes)
+{
+	f->held_bytes = bytes;
+	s->held += bytes;
+	if (!s->account)
+		return;
+	s->account->bytes += bytes;
+	if (s->account->bytes > s->account->peak)
+		s->account->peak = s->account->bytes;
+}
+
 static enum shard_status room(struct stream *s, const struct wire_head *h)
 {
 	CHECK(wire_op(h->op));
 	if (s->out_over)
 		return SHARD_CLOSED;
-	if (s->queued < s->queue_max)
-		return SHARD_OK;
-	s->was_full = true;
-	return SHARD_AGAIN;
+	return s->queued < s->queue_max ? SHARD_OK : SHARD_AGAIN;
 }
 
-static struct stream_out *push(struct stream *s, const struct wire_head *h, const void *body, uint32_t body_bytes)
+static struct stream_out *push(struct stream *s, const struct wire_head *h, const void *body,
+			       uint32_t body_bytes)
 {
 	struct stream_out *f = &s->queue[(s->first + s->queued) % s->queue_max];
 
@@ -216,8 +264,8 @@ static struct stream_out *push(struct stream *s, const struct wire_head *h, cons
 	return f;
 }
 
-enum shard_status stream_send(struct stream *s, const struct wire_head *h, const void *body, uint32_t body_bytes,
-			      stream_sent_fn sent, void *arg)
+enum shard_status stream_send(struct stream *s, const struct wire_head *h, const void *body,
+			      uint32_t body_bytes, stream_sent_fn sent, void *arg)
 {
 	struct stream_out *f;
 	enum shard_status rc = room(s, h);
@@ -232,10 +280,26 @@ enum shard_status stream_send(struct stream *s, const struct wire_head *h, const
 	return SHARD_OK;
 }
 
-/* Small bodies live in the ring. A body that would fill a good part of it (a definition, a vote over very many chunks) gets
- * memory of its own until it is sent. */
-static enum shard_status send_packed(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg,
-				     struct stream_out **out)
+enum shard_status stream_send_owned(struct stream *s, const struct wire_head *h, void *body,
+				    uint32_t body_bytes)
+{
+	enum shard_status rc = stream_send(s, h, body, body_bytes, NULL, NULL);
+	struct stream_out *f;
+
+	if (rc != SHARD_OK) {
+		free(body);
+		return rc;
+	}
+	f = &s->queue[(s->first + s->queued - 1) % s->queue_max];
+	f->big = body;
+	hold_bytes(s, f, body_bytes);
+	return SHARD_OK;
+}
+
+/* Small bodies live in the ring. A body that would fill a good part of it (a definition, a vote
+ * over very many chunks) gets memory of its own until it is sent. */
+static enum shard_status send_packed(struct stream *s, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct stream_out **out)
 {
 	size_t bytes = msg ? protobuf_c_message_get_packed_size(msg) : 0;
 	enum shard_status rc = room(s, h);
@@ -252,28 +316,28 @@ static enum shard_status send_packed(struct stream *s, const struct wire_head *h
 			return SHARD_SYSTEM;
 	} else if (bytes > 0) {
 		body = ring_take(s, (uint32_t)bytes, &taken);
-		if (!body) {
-			s->was_full = true;
+		if (!body)
 			return SHARD_AGAIN;
-		}
 	}
 	if (bytes > 0)
 		protobuf_c_message_pack(msg, body);
 	*out = push(s, h, body, (uint32_t)bytes);
 	(*out)->ring_bytes = taken;
 	(*out)->big = big;
+	hold_bytes(s, *out, big ? (uint32_t)bytes : taken);
 	return SHARD_OK;
 }
 
-enum shard_status stream_send_control(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg)
+enum shard_status stream_send_control(struct stream *s, const struct wire_head *h,
+				      const ProtobufCMessage *msg)
 {
 	struct stream_out *f;
 
 	return send_packed(s, h, msg, &f);
 }
 
-enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h, const ProtobufCMessage *msg, const int *fds,
-				  int fds_nr)
+enum shard_status stream_send_fds(struct stream *s, const struct wire_head *h,
+				  const ProtobufCMessage *msg, const int *fds, int fds_nr)
 {
 	int dups[STREAM_FDS_MAX], nr = 0;
 	struct stream_out *f;
@@ -297,8 +361,8 @@ err_dups:
 	return rc;
 }
 
-/* Seals frames and lays their unsent bytes into iov. A frame with descriptors starts a call of its own, because descriptors
- * arrive with a call's first byte. */
+/* Seals frames and lays their unsent bytes into iov. A frame with descriptors starts a call of its
+ * own, because descriptors arrive with a call's first byte. */
 static int gather(struct stream *s, struct iovec *iov, size_t *bytes)
 {
 	size_t skip = s->first_sent;
@@ -308,7 +372,8 @@ static int gather(struct stream *s, struct iovec *iov, size_t *bytes)
 	for (uint32_t i = 0; i < s->queued && i < BATCH_FRAMES && *bytes < BATCH_BYTES; i++) {
 		struct stream_out *f = &s->queue[(s->first + i) % s->queue_max];
 
-		if (i > 0 && (f->fds_nr > 0 || *bytes + f->head.body_bytes > BATCH_BYTES + sizeof(f->head)))
+		if (i > 0 &&
+		    (f->fds_nr > 0 || *bytes + f->head.body_bytes > BATCH_BYTES + sizeof(f->head)))
 			break;
 		if (!f->sealed) {
 			wire_seal(&f->head, f->body, s->ordinal_out++, stream_sums(s, f->head.op));
@@ -319,7 +384,8 @@ static int gather(struct stream *s, struct iovec *iov, size_t *bytes)
 			iov[nr++] = (struct iovec){(char *)&f->head + skip, sizeof(f->head) - skip};
 		skip = skip > sizeof(f->head) ? skip - sizeof(f->head) : 0;
 		if (f->head.body_bytes > 0) /* sendmsg() only reads what iov_base points at */
-			iov[nr++] = (struct iovec){(char *)(uintptr_t)f->body + skip, f->head.body_bytes - skip};
+			iov[nr++] = (struct iovec){(char *)(uintptr_t)f->body + skip,
+						   f->head.body_bytes - skip};
 		skip = 0;
 	}
 	return nr;
@@ -373,7 +439,9 @@ static enum shard_status cannot_send(struct stream *s, int error)
 {
 	s->out_over = true;
 	if (error == EPIPE || error == ECONNRESET)
-		return err_set(&s->out_dead, SHARD_CLOSED, "%s closed the connection (%s while sending)", s->name, strerror(error));
+		return err_set(&s->out_dead, SHARD_CLOSED,
+			       "%s closed the connection (%s while sending)", s->name,
+			       strerror(error));
 	return stream_fail(s, SHARD_SYSTEM, "cannot send to %s: %s", s->name, strerror(error));
 }
 
@@ -400,7 +468,8 @@ static enum shard_status write_some(struct stream *s)
 
 static enum shard_status write_over(const struct stream *s, struct err *e)
 {
-	return s->dead.status != SHARD_OK ? stream_over(s, e) : err_set(e, s->out_dead.status, "%s", s->out_dead.text);
+	return s->dead.status != SHARD_OK ? stream_over(s, e)
+					  : err_set(e, s->out_dead.status, "%s", s->out_dead.text);
 }
 
 /* Goes on after a refusal of what came in, so that the peer can be told why. */
@@ -409,7 +478,8 @@ enum shard_status stream_write(struct stream *s, struct err *e)
 	enum shard_status rc;
 
 	if (s->writing)
-		return SHARD_AGAIN; /* from a sent(): the call in progress takes the new frame along */
+		return SHARD_AGAIN; /* from a sent(): the call in progress takes the new frame along
+				     */
 	if (s->out_over)
 		return write_over(s, e);
 	s->writing = true;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_impl.h: what stream.c (life, sending) and stream_in.c (receiving) share. Nobody else includes it. */
+/* stream_impl.h: what stream.c (life, sending) and stream_in.c (receiving) share. Nobody else
+ * includes it. */
 #ifndef SHARD_NET_STREAM_IMPL_H
 #define SHARD_NET_STREAM_IMPL_H
 
@@ -13,8 +14,9 @@ struct stream_out { /* a queued frame */
 	const void *body;
 	stream_sent_fn sent;
 	void *arg;
-	void *big;           /* control body too large for the ring: freed when sent */
+	void *big; /* an owned body, or a control body too large for the ring: freed when sent */
 	uint32_t ring_bytes; /* of the ring, given back when sent */
+	uint32_t held_bytes; /* counted as held */
 	bool sealed;         /* sums are in: it may be partly written */
 	int fds_nr, fds[STREAM_FDS_MAX];
 };
@@ -32,8 +34,12 @@ struct stream {
 	char name[64];
 
 	/* sending */
-	bool writing, was_full, out_over;
-	struct err out_dead; /* nothing more goes out; what came in before is still read, it may say why */
+	bool writing, out_over, full;
+	bool stopped; /* stream_read() left something unread because the stream was full */
+	struct stream_account *account;
+	uint64_t held, held_max;
+	struct err out_dead; /* nothing more goes out; what came in before is still read, it may say
+				why */
 	struct stream_out *queue;
 	uint32_t queue_max, first, queued;
 	size_t first_sent; /* bytes of the first frame that the kernel has */
@@ -47,10 +53,12 @@ struct stream {
 	bool in_body;
 	enum stream_into into;
 	unsigned char *body; /* where it goes; INTO_NOWHERE: scratch */
+	struct list landed;  /* in landing.streams while the body goes into memory that somebody may
+				take back */
 	uint32_t body_got, body_max;
 	unsigned char *own; /* control bodies */
 	uint32_t own_size;
-	bool summing;                            /* the body came in pieces: sum holds those before */
+	bool summing; /* the body came in pieces: sum holds those before */
 	uint64_t ordinal_in, heard_ns, began_ns; /* last byte; first byte of the frame in hand */
 	int fds_nr, fds[STREAM_FDS_MAX];
 	bool fds_next; /* they came with the next header */
@@ -58,7 +66,9 @@ struct stream {
 };
 
 /* Ends the stream: its text becomes "WHERE: WHAT"; returns st. */
-__attribute__((format(printf, 3, 4))) enum shard_status stream_fail(struct stream *s, enum shard_status st, const char *fmt, ...);
+__attribute__((format(printf, 3, 4))) enum shard_status stream_fail(struct stream *s,
+								    enum shard_status st,
+								    const char *fmt, ...);
 enum shard_status stream_over(const struct stream *s, struct err *e); /* copies the reason out */
 bool stream_sums(const struct stream *s, uint16_t op);
 void stream_in_deinit(struct stream *s);

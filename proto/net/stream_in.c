@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiving half of a stream. Reads are exact: the rest of the body in hand goes where its owner wants it, and the same
- * system call brings the header after it; so no tensor byte ever lies in a buffer from which it would have to be copied. Happy
- * path: header complete -> wire_invalid() -> on_head() names the place -> body, summed as it arrives -> on_frame(). Ways to fail:
- * the peer closes; a header, sum or length is wrong; the owner refuses. All end the stream, with the frame's number and the peer.
+/* The receiving half of a stream. Reads are exact: the rest of the body in hand goes where its
+ * owner wants it, and the same system call brings the header after it; so no tensor byte of a step
+ * lies in a buffer from which it would have to be copied. Happy path: header complete ->
+ * wire_invalid() -> on_head() names the place -> body, summed as it arrives -> on_frame(). Ways to
+ * fail: the peer closes; a header, sum or length is wrong; the owner refuses. All end the stream,
+ * with the frame's number and the peer.
  * */
 #include "base/check.h"
 #include "base/clock.h"
@@ -17,9 +19,10 @@
 #include <unistd.h>
 
 enum {
-	PIECE_BYTES = WIRE_PART_BYTES, /* of one read: what arrived is summed while it is in cache */
-	OWN_BYTES = 64 << 10,          /* the stream's own buffer; grows for larger bodies */
-	OWN_KEEP = WIRE_PART_BYTES,    /* and is given back above this */
+	PIECE_BYTES =
+		WIRE_PART_BYTES,    /* of one read: what arrived is summed while it is in cache */
+	OWN_BYTES = 64 << 10,       /* the stream's own buffer; grows for larger bodies */
+	OWN_KEEP = WIRE_PART_BYTES, /* and is given back above this */
 };
 
 static const struct wire_head *head(const struct stream *s)
@@ -37,6 +40,7 @@ static void close_fds(struct stream *s)
 void stream_in_deinit(struct stream *s)
 {
 	close_fds(s);
+	list_remove(&s->landed);
 	free(s->own);
 	s->own = NULL;
 }
@@ -89,15 +93,17 @@ int stream_take_fds(struct stream *s, int *fds, int fds_max)
 	return nr;
 }
 
-/* by_owner: what is told is the owner's own sentence; else the peer hears which of its frames it was. */
-static enum shard_status refuse(struct stream *s, enum shard_status st, const char *what, bool by_owner)
+/* by_owner: what is told is the owner's own sentence; else the peer hears which of its frames it
+ * was. */
+static enum shard_status refuse(struct stream *s, enum shard_status st, const char *what,
+				bool by_owner)
 {
 	const struct wire_op_row *row = wire_op(head(s)->op);
 	bool known = row && head(s)->magic == WIRE_MAGIC;
 
 	s->stats.refused++;
-	stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in, known ? " (" : "",
-		    known ? row->name : "", known ? ")" : "", s->name, what);
+	stream_fail(s, st, "frame %llu%s%s%s from %s: %s", (unsigned long long)s->ordinal_in,
+		    known ? " (" : "", known ? row->name : "", known ? ")" : "", s->name, what);
 	s->told = s->dead.text;
 	if (by_owner && strlen(s->dead.text) > strlen(what))
 		s->told += strlen(s->dead.text) - strlen(what);
@@ -135,6 +141,7 @@ static enum shard_status deliver(struct stream *s)
 	enum shard_status rc = SHARD_OK;
 
 	s->in_body = false;
+	list_remove(&s->landed);
 	if (s->into != INTO_NOWHERE) {
 		s->in_callback = true;
 		rc = s->handler->on_frame(s->owner, s, h, h->body_bytes > 0 ? s->body : NULL, &e);
@@ -143,7 +150,8 @@ static enum shard_status deliver(struct stream *s)
 	if (!s->fds_next)
 		close_fds(s); /* nobody asked for them */
 	s->fds_next = false;
-	if (rc != SHARD_OK && h->op == OP_ERROR) /* the peer refused ours: nothing to count, nothing to tell it */
+	if (rc != SHARD_OK &&
+	    h->op == OP_ERROR) /* the peer refused ours: nothing to count, nothing to tell it */
 		return stream_fail(s, rc, "%s", e.text);
 	if (rc != SHARD_OK)
 		return refuse(s, rc, e.text, true);
@@ -156,17 +164,39 @@ static enum shard_status deliver(struct stream *s)
 	return SHARD_OK;
 }
 
-bool stream_discard(struct stream *s, uint32_t model, struct wire_head *h)
+void landing_init(struct landing *l)
 {
-	if (!s->in_body || s->into != INTO_OWNER || head(s)->model != model)
-		return false;
-	*h = *head(s);
-	s->into = INTO_NOWHERE;
-	if (own_fits(s, OWN_BYTES))
-		s->body = s->own;
-	else
-		stream_fail(s, SHARD_SYSTEM, "no memory to read what nobody wants any more");
-	return true;
+	list_init(&l->streams);
+}
+
+void landing_judge(struct landing *l, bool (*stays)(const void *arg, const struct wire_head *h),
+		   const void *arg)
+{
+	list_each(it, &l->streams) {
+		struct stream *s = list_of(it, struct stream, landed);
+
+		if (stays && stays(arg, head(s)))
+			continue;
+		CHECK(s->in_body && s->into == INTO_OWNER);
+		list_remove(&s->landed);
+		s->into = INTO_NOWHERE;
+		if (own_fits(s, OWN_BYTES))
+			s->body = s->own;
+		else
+			stream_fail(s, SHARD_SYSTEM,
+				    "no memory to read what nobody wants any more");
+	}
+}
+
+void landing_end(struct landing *l)
+{
+	landing_judge(l, NULL, NULL);
+}
+
+void stream_land(struct stream *s, struct landing *l)
+{
+	CHECK(s->in_callback && !s->in_body);
+	list_push(&l->streams, &s->landed);
 }
 
 /* A whole header is here: judge it, ask where its body goes. */
@@ -182,10 +212,13 @@ static enum shard_status take_head(struct stream *s)
 	if (why)
 		return refuse(s, SHARD_PROTOCOL, why, false);
 	if (!bulk && h->body_bytes > s->body_max)
-		return refuse(s, SHARD_PROTOCOL, "body larger than this connection may send now", false);
+		return refuse(s, SHARD_PROTOCOL, "body larger than this connection may send now",
+			      false);
 	s->in_callback = true;
 	rc = s->handler->on_head(s->owner, s, h, &to, &e);
 	s->in_callback = false;
+	if (rc != SHARD_OK)
+		list_remove(&s->landed);
 	if (rc != SHARD_OK)
 		return refuse(s, rc, e.text, true);
 	s->into = to == STREAM_DISCARD ? INTO_NOWHERE : to ? INTO_OWNER : INTO_OWN;
@@ -205,13 +238,35 @@ static enum shard_status take_head(struct stream *s)
 	return SHARD_OK;
 }
 
+/* The sum of the body in hand is wrong. false: that ends the stream. */
+static bool damaged(struct stream *s)
+{
+	bool goes_on;
+
+	if (!s->handler->on_damage)
+		return false;
+	s->in_callback = true;
+	goes_on = s->handler->on_damage(s->owner, s, head(s));
+	s->in_callback = false;
+	if (!goes_on)
+		return false;
+	s->stats.refused++;
+	list_remove(&s->landed);
+	if (!s->fds_next)
+		close_fds(s);
+	s->fds_next = false;
+	next_head(s);
+	return true;
+}
+
 static enum shard_status finish(struct stream *s)
 {
 	const struct wire_head *h = head(s);
 	const struct xxh_row *x = xxh_best();
 
-	if (stream_sums(s, h->op) && h->body_sum != (s->summing ? x->end(&s->sum) : xxh_sum(s->body, h->body_bytes, 0)))
-		return refuse(s, SHARD_PROTOCOL, "body checksum", false);
+	if (stream_sums(s, h->op) &&
+	    h->body_sum != (s->summing ? x->end(&s->sum) : xxh_sum(s->body, h->body_bytes, 0)))
+		return damaged(s) ? SHARD_OK : refuse(s, SHARD_PROTOCOL, "body checksum", false);
 	if (wire_bulk(h)) {
 		s->stats.tensor_bytes_in += h->body_bytes;
 		if (s->into == INTO_OWN)
@@ -220,7 +275,8 @@ static enum shard_status finish(struct stream *s)
 	return deliver(s);
 }
 
-/* Some of the body came. Whole bodies are summed in one go, which is faster; the pieces of others as they come. */
+/* Some of the body came. Whole bodies are summed in one go, which is faster; the pieces of others
+ * as they come. */
 static enum shard_status body_came(struct stream *s, const unsigned char *at, uint32_t bytes)
 {
 	bool whole = bytes == head(s)->body_bytes && s->into != INTO_NOWHERE, last;
@@ -238,11 +294,13 @@ static enum shard_status body_came(struct stream *s, const unsigned char *at, ui
 	return last ? finish(s) : SHARD_OK;
 }
 
-/* Descriptors beside the bytes. What the kernel had no room for in the control buffer it has closed itself. */
+/* Descriptors beside the bytes. What the kernel had no room for in the control buffer it has closed
+ * itself. */
 static void fds_came(struct stream *s, struct msghdr *m, bool next)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-		size_t nr = c->cmsg_len < CMSG_LEN(0) ? 0 : (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		size_t nr =
+			c->cmsg_len < CMSG_LEN(0) ? 0 : (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		bool take = s->fds_nr == 0;
 
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -286,13 +344,16 @@ static ssize_t receive(struct stream *s, struct iovec *iov, int nr, size_t body_
 	return n;
 }
 
-/* One system call: the rest of the body, or a piece of it, and the next header with its end; or the rest of a header. */
+/* One system call: the rest of the body, or a piece of it, and the next header with its end; or the
+ * rest of a header. */
 static enum shard_status read_once(struct stream *s, size_t *got, bool *drained)
 {
 	struct wire_head *next = &s->heads[s->cur ^ s->in_body];
 	uint32_t *next_got = s->in_body ? &s->next_got : &s->head_got;
 	uint32_t left = s->in_body ? head(s)->body_bytes - s->body_got : 0, piece = left;
-	unsigned char *at = !s->in_body ? NULL : s->into == INTO_NOWHERE ? s->body : s->body + s->body_got;
+	unsigned char *at = !s->in_body               ? NULL
+			    : s->into == INTO_NOWHERE ? s->body
+						      : s->body + s->body_got;
 	struct iovec iov[2];
 	size_t want;
 	ssize_t n;
@@ -310,10 +371,12 @@ static enum shard_status read_once(struct stream *s, size_t *got, bool *drained)
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return SHARD_OK;
 	if (n == 0 || (n < 0 && errno == ECONNRESET))
-		return stream_fail(s, SHARD_CLOSED, "%s closed the connection%s%s", s->name, n < 0 ? " (reset)" : "",
+		return stream_fail(s, SHARD_CLOSED, "%s closed the connection%s%s", s->name,
+				   n < 0 ? " (reset)" : "",
 				   stream_mid_frame(s) ? " in the middle of a frame" : "");
 	if (n < 0)
-		return stream_fail(s, SHARD_SYSTEM, "cannot receive from %s: %s", s->name, strerror(errno));
+		return stream_fail(s, SHARD_SYSTEM, "cannot receive from %s: %s", s->name,
+				   strerror(errno));
 	*got = (size_t)n;
 	s->stats.bytes_in += (size_t)n;
 	s->heard_ns = clock_ns();
@@ -329,8 +392,14 @@ enum shard_status stream_read(struct stream *s, size_t max_bytes, struct err *e)
 	bool drained = false;
 
 	CHECK(!s->in_callback);
+	s->stopped = false;
 	while (s->dead.status == SHARD_OK && !s->hold) {
 		size_t got = 0;
+
+		if (stream_full(s)) {
+			s->stopped = true;
+			break;
+		}
 
 		if (stream_ready(s)) {
 			(void)take_head(s); /* a failure shows in s->dead */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes sockets for conn.c, listen.c and the client library. Everything that fails here was caused by the outside and says what to
- * do: an address in use, a path that is not a socket, nobody who listens. */
+/* Makes sockets for conn.c, listen.c and the client library. Everything that fails here was caused
+ * by the outside and says what to do: an address in use, a path that is not a socket, nobody who
+ * listens. */
 #include "net/tcp.h"
 
 #include "base/check.h"
@@ -17,8 +18,8 @@ enum { BACKLOG = 1024 };
 
 void tcp_tune(int fd)
 {
-	int on = 1, idle = 60, every = 10,
-	    times = 6; /* finds a machine that vanished, where the owner asked for no silence limit */
+	int on = 1, idle = 60, every = 10, times = 6; /* finds a machine that vanished, where the
+							 owner asked for no silence limit */
 
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -29,10 +30,11 @@ void tcp_tune(int fd)
 
 static enum shard_status unreachable(const char *name, int error, struct err *e)
 {
-	const char *hint = error == ECONNREFUSED || error == ENOENT ? ": is shardd running there?" : "";
+	const char *hint =
+		error == ECONNREFUSED || error == ENOENT ? ": is shardd running there?" : "";
 
-	return err_set(e, error == EACCES || error == EPERM ? SHARD_DENIED : SHARD_UNREACHABLE, "cannot connect to %s: %s%s", name,
-		       strerror(error), hint);
+	return err_set(e, error == EACCES || error == EPERM ? SHARD_DENIED : SHARD_UNREACHABLE,
+		       "cannot connect to %s: %s%s", name, strerror(error), hint);
 }
 
 enum shard_status tcp_dial(int *fd, const struct address_sock *to, const char *name, struct err *e)
@@ -41,7 +43,8 @@ enum shard_status tcp_dial(int *fd, const struct address_sock *to, const char *n
 
 	*fd = socket(to->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (*fd < 0)
-		return err_set(e, SHARD_SYSTEM, "no socket to connect to %s: %s", name, strerror(errno));
+		return err_set(e, SHARD_SYSTEM, "no socket to connect to %s: %s", name,
+			       strerror(errno));
 	if (to->sa.ss_family != AF_UNIX)
 		tcp_tune(*fd);
 	if (connect(*fd, (const struct sockaddr *)&to->sa, to->bytes) == 0 || errno == EINPROGRESS)
@@ -62,8 +65,10 @@ enum shard_status tcp_dialled(int fd, const char *name, struct err *e)
 	return error ? unreachable(name, error, e) : SHARD_OK;
 }
 
-/* What lies at the path of a unix socket: nothing, a socket that nobody serves (removed), or something to keep. */
-static enum shard_status clear_path(const struct address_sock *sock, const char *path, struct err *e)
+/* What lies at the path of a unix socket: nothing, a socket that nobody serves (removed), or
+ * something to keep. */
+static enum shard_status clear_path(const struct address_sock *sock, const char *path,
+				    struct err *e)
 {
 	struct ucred cred = {0};
 	socklen_t bytes = sizeof(cred);
@@ -71,10 +76,13 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 	int fd, rc, error;
 
 	if (lstat(path, &st) != 0)
-		return errno == ENOENT ? SHARD_OK : err_set(e, SHARD_SYSTEM, "cannot listen on unix:%s: %s", path, strerror(errno));
+		return errno == ENOENT ? SHARD_OK
+				       : err_set(e, SHARD_SYSTEM, "cannot listen on unix:%s: %s",
+						 path, strerror(errno));
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(e, SHARD_EXISTS,
-			       "cannot listen on unix:%s: a file that is not a socket is there: remove it or set another path",
+			       "cannot listen on unix:%s: a file that is not a socket is there: "
+			       "remove it or set another path",
 			       path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0)
@@ -85,30 +93,41 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &bytes);
 	close(fd);
 	if (rc == 0 || error == EAGAIN) /* EAGAIN: alive with a full backlog */
-		return err_set(e, SHARD_EXISTS, "unix:%s is in use by pid %d: stop that daemon or set [daemon] socket", path,
-			       (int)cred.pid);
+		return err_set(
+			e, SHARD_EXISTS,
+			"unix:%s is in use by pid %d: stop that daemon or set [daemon] socket",
+			path, (int)cred.pid);
 	if (error != ECONNREFUSED)
-		return err_set(e, SHARD_SYSTEM, "cannot tell whether unix:%s is in use: %s", path, strerror(error));
+		return err_set(e, SHARD_SYSTEM, "cannot tell whether unix:%s is in use: %s", path,
+			       strerror(error));
 	if (unlink(path) != 0 && errno != ENOENT)
-		return err_set(e, SHARD_SYSTEM, "cannot remove the stale socket unix:%s: %s", path, strerror(errno));
+		return err_set(e, SHARD_SYSTEM, "cannot remove the stale socket unix:%s: %s", path,
+			       strerror(errno));
 	return SHARD_OK;
 }
 
 static enum shard_status cannot_listen(const struct conn_address *at, int error, struct err *e)
 {
 	if (error == EADDRINUSE)
-		return err_set(e, SHARD_EXISTS, "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] %s", at->text,
-			       at->unix_path ? "socket" : "listen");
+		return err_set(
+			e, SHARD_EXISTS,
+			"%s is in use (EADDRINUSE): stop the other daemon or set [daemon] %s",
+			at->text, at->unix_path ? "socket" : "listen");
 	if (error == EACCES || error == EPERM)
-		return err_set(e, SHARD_DENIED, "cannot listen on %s: %s: run as the user that owns it, or set [daemon] %s",
-			       at->text, strerror(error), at->unix_path ? "socket" : "listen");
+		return err_set(
+			e, SHARD_DENIED,
+			"cannot listen on %s: %s: run as the user that owns it, or set [daemon] %s",
+			at->text, strerror(error), at->unix_path ? "socket" : "listen");
 	if (error == ENOENT && at->unix_path)
-		return err_set(e, SHARD_SYSTEM, "cannot listen on %s: its directory is not there: make it, or set [daemon] socket",
+		return err_set(e, SHARD_SYSTEM,
+			       "cannot listen on %s: its directory is not there: make it, or set "
+			       "[daemon] socket",
 			       at->text);
 	return err_set(e, SHARD_SYSTEM, "cannot listen on %s: %s", at->text, strerror(error));
 }
 
-enum shard_status tcp_listen(int *fd, const struct conn_address *at, const struct address_sock *sock, uint32_t mode, struct err *e)
+enum shard_status tcp_listen(int *fd, const struct conn_address *at,
+			     const struct address_sock *sock, uint32_t mode, struct err *e)
 {
 	enum shard_status rc = at->unix_path ? clear_path(sock, at->host, e) : SHARD_OK;
 	int on = 1, error;
@@ -120,7 +139,8 @@ enum shard_status tcp_listen(int *fd, const struct conn_address *at, const struc
 	if (*fd < 0)
 		return cannot_listen(at, errno, e);
 	if (at->unix_path)
-		(void)fchmod(*fd, mode); /* before bind(): the file never exists with more rights than these */
+		(void)fchmod(*fd, mode); /* before bind(): the file never exists with more rights
+					    than these */
 	else
 		(void)setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (bind(*fd, (const struct sockaddr *)&sock->sa, sock->bytes) != 0)

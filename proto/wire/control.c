@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control bodies out of bytes that a peer sent. Called by dispatchers on both sides. Happy path: protobuf-c parses into the
- * arena; every string is then checked, because texts end up in logs and JSON. Ways to fail: not a message of that type; more than
- * the arena holds; a text that is not UTF-8 or has control characters. The message types nest to a fixed depth, so the stack is
- * bounded. */
+/* Control bodies out of bytes that a peer sent. Called by dispatchers on both sides. Happy path:
+ * protobuf-c parses into the arena; every string is then checked, because texts end up in logs and
+ * JSON. Ways to fail: not a message of that type; more than the arena holds; a text that is not
+ * UTF-8 or has control characters, which is SHARD_BAD_ARG and names the field, the byte and where
+ * it is: the library says so before it sends, the daemon refuses that request. The message types
+ * nest to a fixed depth, so the stack is bounded. */
 #include "wire/control.h"
 
 #include "base/check.h"
@@ -36,7 +38,7 @@ static const struct type_row types[OP_CORE] = {
 	[OP_ENDED] = {M(why), NULL},
 	[OP_IMAGE_ASK] = {M(chunks), NULL},
 	[OP_LOST] = {M(why), NULL},
-	[OP_MODEL] = {M(model), NULL},
+	[OP_MODEL] = {M(model), M(memory)},
 	[OP_WRITTEN] = {NULL, M(written)},
 	[OP_DETACHED] = {M(trainer), NULL},
 	[OP_CONTRIB] = {M(push), NULL},
@@ -82,7 +84,8 @@ static void give(void *data, void *p)
 	(void)p;
 }
 
-/* Length of the UTF-8 sequence at s, 0 if there is none: no overlong forms, no surrogates, nothing above U+10FFFF. */
+/* Length of the UTF-8 sequence at s, 0 if there is none: no overlong forms, no surrogates, nothing
+ * above U+10FFFF. */
 static int utf8_length(const unsigned char *s)
 {
 	if (s[0] < 0x80)
@@ -97,41 +100,69 @@ static int utf8_length(const unsigned char *s)
 	if (s[0] >= 0xf0 && s[0] <= 0xf4) {
 		unsigned char low = s[0] == 0xf0 ? 0x90 : 0x80, high = s[0] == 0xf4 ? 0x8f : 0xbf;
 
-		return s[1] >= low && s[1] <= high && (s[2] & 0xc0) == 0x80 && (s[3] & 0xc0) == 0x80 ? 4 : 0;
+		return s[1] >= low && s[1] <= high && (s[2] & 0xc0) == 0x80 && (s[3] & 0xc0) == 0x80
+			       ? 4
+			       : 0;
 	}
 	return 0;
 }
 
-static bool text_ok(const char *text, bool lines)
+static enum shard_status text_check(const char *field, const char *text, bool lines, struct err *e)
 {
-	const unsigned char *s = (const unsigned char *)text;
+	const unsigned char *begin = (const unsigned char *)text, *s = begin;
+	int shown = 0; /* Whole characters only: the sentence travels as a text, too. */
 
 	while (*s) {
 		int n = utf8_length(s);
 
+		if (s - begin <= 64)
+			shown = (int)(s - begin);
+
 		if (n == 0 || *s == 0x7f || (*s < 0x20 && !(lines && (*s == '\n' || *s == '\t'))))
-			return false;
+			return err_set(e, SHARD_BAD_ARG,
+				       "%s \"%.*s...\" has %s (0x%02x) at byte %zu", field, shown,
+				       text, n == 0 ? "what is not UTF-8" : "a control character",
+				       *s, (size_t)(s - begin));
 		s += n;
 	}
-	return true;
+	return SHARD_OK;
 }
 
-static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m);
+void control_clean(char *out, size_t bytes, const char *text)
+{
+	const unsigned char *s = (const unsigned char *)text;
+	size_t at = 0;
 
-static const ProtobufCFieldDescriptor *bad_member(const ProtobufCFieldDescriptor *f, const void *member, bool lines)
+	CHECK(bytes > 0);
+	while (*s) {
+		int n = utf8_length(s), take = n == 0 ? 1 : n;
+
+		if (at + (size_t)take >= bytes)
+			break;
+		if (n == 0 || *s < 0x20 || *s == 0x7f)
+			out[at] = n == 0 ? '?' : ' ';
+		else
+			memcpy(out + at, s, (size_t)n);
+		at += (size_t)take;
+		s += take;
+	}
+	out[at] = 0;
+}
+
+static enum shard_status member_check(const ProtobufCFieldDescriptor *f, const void *member,
+				      bool lines, struct err *e)
 {
 	const void *value;
 
 	memcpy(&value, member, sizeof(value));
 	if (!value)
-		return NULL;
+		return SHARD_OK;
 	if (f->type == PROTOBUF_C_TYPE_MESSAGE)
-		return bad_text(value);
-	return text_ok(value, lines) ? NULL : f;
+		return control_texts(value, e);
+	return text_check(f->name, value, lines, e);
 }
 
-/* The first field, at any depth, whose text is not clean. */
-static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m)
+enum shard_status control_texts(const ProtobufCMessage *m, struct err *e)
 {
 	bool lines = m->descriptor == M(text); /* status as JSON */
 
@@ -147,47 +178,42 @@ static const ProtobufCFieldDescriptor *bad_text(const ProtobufCMessage *m)
 			memcpy(&at, (const void *)at, sizeof(const char *));
 		}
 		for (size_t k = 0; k < nr; k++) {
-			const ProtobufCFieldDescriptor *bad = bad_member(f, at + k * sizeof(void *), lines);
+			enum shard_status st = member_check(f, at + k * sizeof(void *), lines, e);
 
-			if (bad)
-				return bad;
+			if (st != SHARD_OK)
+				return st;
 		}
 	}
-	return NULL;
+	return SHARD_OK;
 }
 
-enum shard_status control_unpack(const ProtobufCMessage **out, const ProtobufCMessageDescriptor *type, const void *body,
+enum shard_status control_unpack(const ProtobufCMessage **out,
+				 const ProtobufCMessageDescriptor *type, const void *body,
 				 size_t bytes, struct arena *arena, struct err *e)
 {
 	struct taker t = {arena, false};
 	ProtobufCAllocator allocator = {take, give, &t};
-	const ProtobufCFieldDescriptor *bad;
 	ProtobufCMessage *m;
+	struct err why;
 
 	CHECK(type && (body || bytes == 0));
 	*out = NULL;
 	m = protobuf_c_message_unpack(type, &allocator, bytes, body ? body : (const void *)"");
 	if (!m)
-		return t.full ? err_set(e, SHARD_RANGE, "%s of %zu bytes needs more than the %zu bytes set aside", type->short_name,
-					bytes, arena->size)
-			      : err_set(e, SHARD_PROTOCOL, "body is not a %s message (%zu bytes)", type->short_name, bytes);
-	bad = bad_text(m);
-	if (bad)
-		return err_set(e, SHARD_PROTOCOL, "%s: text in field \"%s\" is not UTF-8 or has control characters",
-			       type->short_name, bad->name);
+		return t.full ? err_set(e, SHARD_RANGE,
+					"%s of %zu bytes needs more than the %zu bytes set aside",
+					type->short_name, bytes, arena->size)
+			      : err_set(e, SHARD_PROTOCOL, "body is not a %s message (%zu bytes)",
+					type->short_name, bytes);
+	if (control_texts(m, &why) != SHARD_OK)
+		return err_set(e, why.status, "%s: %.400s", type->short_name, why.text);
 	*out = m;
 	return SHARD_OK;
 }
 
-bool control_name_ok(const char *name, size_t max)
+bool control_text_ok(const char *text)
 {
-	size_t n = strlen(name);
+	struct err e;
 
-	for (size_t i = 0; i < n; i++) {
-		char c = name[i];
-
-		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("._-/:+", c))))
-			return false;
-	}
-	return n > 0 && n <= max;
+	return text_check("", text, false, &e) == SHARD_OK;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of element types, and conversion of arrays. Called by the client library (casting pushes and reads), by the daemon when a
- * model is sealed or read, and by tests. An array goes through fp32 in blocks that stay in the first-level cache; each element is
- * rounded once, because widening is exact. fp16 in bulk uses the processor's own conversions where it has them: they round the
- * same way and heed neither flush-to-zero nor denormals-are-zero. Cannot fail; wrong types are a CHECK. */
+/* Names of element types, and conversion of arrays. Called by the client library (casting pushes
+ * and reads), by the daemon when a model is sealed or read, and by tests. An array goes through
+ * fp32 in blocks that stay in the first-level cache; each element is rounded once, because widening
+ * is exact. fp16 in bulk uses the processor's own conversions where it has them: they round the
+ * same way and heed neither flush-to-zero nor denormals-are-zero. Cannot fail; wrong types are a
+ * CHECK. */
 #include "wire/dtype.h"
 
 #include "base/check.h"
@@ -71,7 +73,8 @@ static void narrow(void *dst, const float *src, enum shard_dtype dt, size_t n, b
 			h[i] = dtype_to_f16(src[i]);
 }
 
-void dtype_convert(void *dst, enum shard_dtype dst_dt, const void *src, enum shard_dtype src_dt, size_t n)
+void dtype_convert(void *dst, enum shard_dtype dst_dt, const void *src, enum shard_dtype src_dt,
+		   size_t n)
 {
 	float block[BLOCK];
 	bool wide = n >= 8 && isa_has(ISA_AVX2);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h: the three element types that gradients and images may have, and conversions between them. Rounding is to nearest,
- * ties to even, in integer arithmetic: no rounding mode, flush-to-zero bit or instruction set changes a result. NaN stays NaN
- * with its sign and the payload bits that fit (quiet, except that bf16 -> fp32 keeps all bits); a finite number that is too large
- * for fp16 or bf16 becomes infinite. */
+/* dtype.h: the three element types that gradients and images may have, and conversions between
+ * them. Rounding is to nearest, ties to even, in integer arithmetic: no rounding mode,
+ * flush-to-zero bit or instruction set changes a result. NaN stays NaN with its sign and the
+ * payload bits that fit (quiet, except that bf16 -> fp32 keeps all bits); a finite number that is
+ * too large for fp16 or bf16 becomes infinite. */
 #ifndef SHARD_WIRE_DTYPE_H
 #define SHARD_WIRE_DTYPE_H
 
@@ -27,11 +28,14 @@ static inline size_t dtype_bytes(enum shard_dtype dt) /* of one element */
 	return dt == SHARD_F32 ? 4 : 2;
 }
 
-const char *dtype_name(enum shard_dtype dt);              /* "fp32", "bf16", "fp16"; "?" for another number */
-bool dtype_parse(const char *text, enum shard_dtype *dt); /* the same names; false: leaves *dt alone */
+const char *dtype_name(enum shard_dtype dt); /* "fp32", "bf16", "fp16"; "?" for another number */
+bool dtype_parse(const char *text,
+		 enum shard_dtype *dt); /* the same names; false: leaves *dt alone */
 
-/* n elements. Element-aligned pointers; the buffers are equal or do not overlap; equal needs elements of equal size. */
-void dtype_convert(void *dst, enum shard_dtype dst_dt, const void *src, enum shard_dtype src_dt, size_t n);
+/* n elements. Element-aligned pointers; the buffers are equal or do not overlap; equal needs
+ * elements of equal size. */
+void dtype_convert(void *dst, enum shard_dtype dst_dt, const void *src, enum shard_dtype src_dt,
+		   size_t n);
 
 static inline uint32_t dtype_bits(float f)
 {
@@ -76,7 +80,8 @@ static inline float dtype_from_f16(uint16_t h)
 	if (exp == 0) {
 		if (man == 0)
 			return dtype_float(sign);
-		uint32_t up = (uint32_t)__builtin_clz(man) - 21; /* brings the leading one to bit 10 */
+		uint32_t up =
+			(uint32_t)__builtin_clz(man) - 21; /* brings the leading one to bit 10 */
 		return dtype_float(sign | (113 - up) << 23 | ((man << up) & 0x3ff) << 13);
 	}
 	return dtype_float(sign | (exp + 112) << 23 | man << 13);

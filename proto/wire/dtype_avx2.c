@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype_convert, eight elements at a time. Called only where isa_has(ISA_AVX2). Equal to the scalar conversions bit for bit. */
+/* dtype_convert, eight elements at a time. Called only where isa_has(ISA_AVX2). Equal to the scalar
+ * conversions bit for bit. */
 #include "wire/dtype_isa.h"
 
 #include <immintrin.h>
@@ -25,7 +26,8 @@ size_t dtype_widen_avx2(float *dst, const void *src, enum shard_dtype dt, size_t
 		__m128i x = _mm_loadu_si128((const void *)(h + i));
 
 		if (dt == SHARD_BF16)
-			_mm256_storeu_si256((void *)(dst + i), _mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+			_mm256_storeu_si256((void *)(dst + i),
+					    _mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 		else
 			_mm256_storeu_ps(dst + i, _mm256_cvtph_ps(x));
 	}
@@ -39,9 +41,12 @@ size_t dtype_narrow_avx2(void *dst, const float *src, enum shard_dtype dt, size_
 
 	for (; i + 8 <= n; i += 8) {
 		if (dt == SHARD_BF16)
-			_mm_storeu_si128((void *)(h + i), narrow_bf16(_mm256_loadu_si256((const void *)(src + i))));
+			_mm_storeu_si128((void *)(h + i),
+					 narrow_bf16(_mm256_loadu_si256((const void *)(src + i))));
 		else
-			_mm_storeu_si128((void *)(h + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+			_mm_storeu_si128((void *)(h + i),
+					 _mm256_cvtps_ph(_mm256_loadu_ps(src + i),
+							 _MM_FROUND_TO_NEAREST_INT));
 	}
 	return i;
 }

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The 64-byte header: sealing one before it is sent, and judging one that came from outside. Called by net/stream.c for every
- * frame. Judging needs no context beyond the frame's place on its connection; what is legal now is the owner's question.
- * A refusal is a static text; nothing else can go wrong. */
+/* The 64-byte header: sealing one before it is sent, and judging one that came from outside. Called
+ * by net/stream.c for every frame. Judging needs no context beyond the frame's place on its
+ * connection; what is legal now is the owner's question. A refusal is a static text; nothing else
+ * can go wrong. */
 #include "wire/frame.h"
 
 #include "base/check.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the header is laid over memory: little-endian machines only");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	      "the header is laid over memory: little-endian machines only");
 
-/* Seeding with the ordinal makes a frame that was lost, duplicated or moved within its connection fail its own sum. */
+/* Seeding with the ordinal makes a frame that was lost, duplicated or moved within its connection
+ * fail its own sum. */
 static uint32_t head_sum(const struct wire_head *h, uint64_t ordinal)
 {
 	return (uint32_t)xxh_sum(h, offsetof(struct wire_head, head_sum), ordinal);
@@ -20,7 +23,8 @@ bool wire_bulk(const struct wire_head *h)
 {
 	const struct wire_op_row *row = wire_op(h->op);
 
-	return row && (row->body == BODY_BULK || (row->body == BODY_REPLY_BULK && (h->flags & WIRE_REPLY)));
+	return row && (row->body == BODY_BULK ||
+		       (row->body == BODY_REPLY_BULK && (h->flags & WIRE_REPLY)));
 }
 
 void wire_seal(struct wire_head *h, const void *body, uint64_t ordinal, bool body_sum)

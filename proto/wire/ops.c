@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of frame types. Called by frame.c (is there such an op, does its body fit) and by dispatchers (who may send it). A new
- * op is a row here, a number in ops.h and a paragraph in README.md. Cannot fail. */
+/* The table of frame types. Called by frame.c (is there such an op, does its body fit) and by
+ * dispatchers (who may send it). A new op is a row here, a number in ops.h and a paragraph in
+ * README.md. Cannot fail. */
 #include "wire/ops.h"
 
 #include "base/check.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement. Called by the coordinator when a model is defined or its members change, and by every node that receives the table.
- * Nodes count as equally large. A node that held more before gets the odd chunk, so that fewest move; a node over its share
- * gives up its highest chunks; homeless chunks go, in chunk order, to the member that holds least. Only decoding can fail. */
+/* Placement. Called by the coordinator when a model is defined or its members change, and by every
+ * node that receives the table. Nodes count as equally large. A node that held more before gets the
+ * odd chunk, so that fewest move; a node over its share gives up its highest chunks; homeless
+ * chunks go, in chunk order, to the member that holds least. Only decoding can fail. */
 #include "wire/place.h"
 
 #include "base/check.h"
@@ -13,8 +14,10 @@ struct shares {
 	uint32_t share[PLACE_NODES_MAX]; /* by node: at the end; 0 for who is no member */
 };
 
-/* chunks / members each; the remainder goes to those who held most, lowest number first among equals. */
-static void share_out(struct shares *s, uint32_t chunks_nr, const uint16_t *members, uint16_t members_nr)
+/* chunks / members each; the remainder goes to those who held most, lowest number first among
+ * equals. */
+static void share_out(struct shares *s, uint32_t chunks_nr, const uint16_t *members,
+		      uint16_t members_nr)
 {
 	uint32_t each = chunks_nr / members_nr, odd = chunks_nr % members_nr;
 
@@ -26,7 +29,8 @@ static void share_out(struct shares *s, uint32_t chunks_nr, const uint16_t *memb
 		for (uint16_t i = 0; i < members_nr; i++) {
 			uint16_t n = members[i];
 
-			if (s->share[n] == each && (s->share[best] != each || s->held[n] > s->held[best]))
+			if (s->share[n] == each &&
+			    (s->share[best] != each || s->held[n] > s->held[best]))
 				best = n;
 		}
 		s->share[best]++;
@@ -40,14 +44,16 @@ static uint16_t poorest(const struct shares *s, const uint16_t *members, uint16_
 	for (uint16_t i = 0; i < members_nr; i++) {
 		uint16_t n = members[i];
 
-		if (s->held[n] < s->share[n] && (best == PLACE_NODES_MAX || s->held[n] < s->held[best]))
+		if (s->held[n] < s->share[n] &&
+		    (best == PLACE_NODES_MAX || s->held[n] < s->held[best]))
 			best = n;
 	}
 	CHECK(best < PLACE_NODES_MAX);
 	return best;
 }
 
-void place_fill(uint16_t *owner, uint32_t chunks_nr, const uint16_t *members, uint16_t members_nr, const uint16_t *previous)
+void place_fill(uint16_t *owner, uint32_t chunks_nr, const uint16_t *members, uint16_t members_nr,
+		const uint16_t *previous)
 {
 	struct shares s = {0};
 	bool member[PLACE_NODES_MAX] = {0};
@@ -99,7 +105,8 @@ uint32_t place_encode(uint32_t *out, uint32_t pairs_max, const uint16_t *owner, 
 	return pairs;
 }
 
-const char *place_decode(uint16_t *owner, uint32_t chunks_nr, uint16_t nodes_nr, const uint32_t *runs, uint32_t runs_nr)
+const char *place_decode(uint16_t *owner, uint32_t chunks_nr, uint16_t nodes_nr,
+			 const uint32_t *runs, uint32_t runs_nr)
 {
 	uint32_t at = 0;
 

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 for every x86-64, and the choice between the variants. Called by frame.c for headers and by net/stream.c for bodies.
- * The choice asks the compiler's run-time support, not isa_has(): that one executes CPUID, which costs microseconds in a
- * virtual machine. Cannot fail. */
-#define XXH_ROW    xxh_base
+/* XXH3 for every processor, and the choice between the variants. Called by frame.c for headers and
+ * by net/stream.c for bodies. The choice asks the compiler's run-time support, not isa_has(): that
+ * one executes CPUID, which costs microseconds in a virtual machine. Cannot fail. */
+#define XXH_ROW xxh_base
+#ifdef __x86_64__
 #define XXH_VECTOR 1 /* XXH_SSE2: every x86-64 has it */
+#else
+#define XXH_VECTOR 0 /* XXH_SCALAR */
+#endif
 #include "wire/xxh_impl.h"
 
 #include "base/check.h"
 
+#ifdef __x86_64__
 const struct xxh_row *xxh_row(enum isa isa)
 {
 	CHECK((unsigned)isa < ISA_NR);
@@ -16,7 +21,20 @@ const struct xxh_row *xxh_row(enum isa isa)
 
 const struct xxh_row *xxh_best(void)
 {
-	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	    __builtin_cpu_supports("avx512vl"))
 		return &xxh_avx512;
 	return __builtin_cpu_supports("avx2") ? &xxh_avx2 : &xxh_base;
 }
+#else
+const struct xxh_row *xxh_row(enum isa isa)
+{
+	CHECK(isa == ISA_SCALAR);
+	return &xxh_base;
+}
+
+const struct xxh_row *xxh_best(void)
+{
+	return &xxh_base;
+}
+#endif

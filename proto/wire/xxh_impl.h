@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xxh_impl.h: the body of one variant of XXH3, inlined into the file that includes it and compiled with that file's instruction
- * set: the shared library's copy is compiled for the oldest processor and runs at half the speed. Define XXH_ROW and
- * XXH_VECTOR first. */
+/* xxh_impl.h: the body of one variant of XXH3, inlined into the file that includes it and compiled
+ * with that file's instruction set: the shared library's copy is compiled for the oldest processor
+ * and runs at half the speed. Define XXH_ROW and XXH_VECTOR first. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -9,7 +9,8 @@
 
 #include <assert.h>
 
-static_assert(sizeof(XXH3_state_t) <= XXH_STATE_BYTES, "struct xxh_state holds the library's state");
+static_assert(sizeof(XXH3_state_t) <= XXH_STATE_BYTES,
+	      "struct xxh_state holds the library's state");
 
 static uint64_t sum(const void *p, size_t bytes, uint64_t seed)
 {

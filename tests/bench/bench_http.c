@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http_cost: what it costs a step that /metrics is fetched each second. One daemon, one trainer, a model of 4 Mi elements; blocks of a second
- * with and without a client that asks, alternating; the figure is the median over pairs of blocks of the mean step time with over
- * without. Means, since one step in hundreds meets a request and a median would not see it. --quick: one pair. */
+/* http_cost: what it costs a step that /metrics is fetched each second. One daemon, one trainer, a
+ * model of 4 Mi elements; blocks of a second with and without a client that asks, alternating; the
+ * figure is the median over pairs of blocks of the mean step time with over without. Means, since
+ * one step in hundreds meets a request and a median would not see it. --quick: one pair. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -17,7 +18,7 @@ enum { PAIRS = 21 };
 #define BLOCK_NS NS_PER_SEC
 #define EVERY_NS NS_PER_SEC
 
-struct asker { /* a thread: it must not wait in the steps' way */
+struct requester { /* a thread: it must not wait in the steps' way */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -32,7 +33,8 @@ static uint16_t free_port(void)
 	socklen_t bytes = sizeof(in);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&in, sizeof(in)) != 0 || getsockname(fd, (struct sockaddr *)&in, &bytes) != 0)
+	if (fd < 0 || bind(fd, (struct sockaddr *)&in, sizeof(in)) != 0 ||
+	    getsockname(fd, (struct sockaddr *)&in, &bytes) != 0)
 		bench_fail("no port on loopback");
 	close(fd);
 	return ntohs(in.sin_port);
@@ -40,8 +42,11 @@ static uint16_t free_port(void)
 
 static uint64_t fetch(uint16_t port)
 {
-	static const char request[] = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-	struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	static const char request[] =
+		"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+	struct sockaddr_in in = {.sin_family = AF_INET,
+				 .sin_port = htons(port),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	char text[16384];
 	uint64_t bytes = 0;
@@ -61,7 +66,7 @@ static uint64_t fetch(uint16_t port)
 
 static void *asker_main(void *arg)
 {
-	struct asker *a = arg;
+	struct requester *a = arg;
 
 	pthread_mutex_lock(&a->lock);
 	for (;;) {
@@ -79,7 +84,7 @@ static void *asker_main(void *arg)
 	return NULL;
 }
 
-static void want(struct asker *a)
+static void want(struct requester *a)
 {
 	pthread_mutex_lock(&a->lock);
 	a->wanted++;
@@ -88,7 +93,7 @@ static void want(struct asker *a)
 }
 
 /* Mean time of a step, seconds. */
-static double block(struct fleet *f, struct asker *a, bool asking)
+static double block(struct fleet *f, struct requester *a, bool asking)
 {
 	uint64_t start = clock_ns(), now = start, next = start;
 	struct fleet_times t;
@@ -109,13 +114,16 @@ static double block(struct fleet *f, struct asker *a, bool asking)
 int main(int argc, char **argv)
 {
 	int pairs = argc > 1 && strcmp(argv[1], "--quick") == 0 ? 1 : PAIRS;
-	struct fleet_spec spec = {.name = "bench",
-				  .settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=1 local_world=1",
-				  .tensors_nr = 4,
-				  .numel = 1 << 20,
-				  .dtype = SHARD_BF16,
-				  .trainers = 1};
-	struct asker a = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .port = free_port()};
+	struct fleet_spec spec = {
+		.name = "bench",
+		.settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=1 local_world=1",
+		.tensors_nr = 4,
+		.numel = 1 << 20,
+		.dtype = SHARD_BF16,
+		.trainers = 1};
+	struct requester a = {.lock = PTHREAD_MUTEX_INITIALIZER,
+			      .changed = PTHREAD_COND_INITIALIZER,
+			      .port = free_port()};
 	double with[PAIRS], without[PAIRS], ratio[PAIRS], median;
 	char address[32];
 	struct daemons d;
@@ -145,7 +153,7 @@ int main(int argc, char **argv)
 	median = bench_median(ratio, pairs); /* and sorted now */
 	printf("bench: http_cost %.3f ms limit %.3f ratio %.3f\n", bench_median(with, pairs) * 1e3,
 	       bench_median(without, pairs) * 1e3, median);
-	fprintf(stderr, "http_cost: ratios of pairs from %.3f to %.3f; an answer has %llu bytes\n", ratio[0], ratio[pairs - 1],
-		(unsigned long long)a.bytes);
+	fprintf(stderr, "http_cost: ratios of pairs from %.3f to %.3f; an answer has %llu bytes\n",
+		ratio[0], ratio[pairs - 1], (unsigned long long)a.bytes);
 	return 0;
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adamw_kernel: the fused optimizer over 64 Mi parameters, bf16 gradient in and bf16 image out, on all cores with pinned threads,
- * against this machine's read-modify-write bandwidth. Both are counted alike, as the bytes that the program asks to read and to
- * write: 28 per parameter for the kernel, 24 for the limit. The limit runs over the kernel's own three fp32 arrays with the same
- * threads, the same slices and the same vectors, and does nothing but load, multiply and store in place: it is what the kernel
- * would cost without arithmetic and without the two 16-bit streams. Rounds are interleaved, so that a slow second hits both; the
- * figures are medians. --quick: 4 Mi parameters and fewer rounds; much of that stays in caches, so its ratio says little. */
+/* adamw_kernel: the fused optimizer over 64 Mi parameters, bf16 gradient in and bf16 image out, on
+ * all cores with pinned threads, against this machine's read-modify-write bandwidth. Both are
+ * counted alike, as the bytes that the program asks to read and to write: 28 per parameter for the
+ * kernel, 24 for the limit. The limit runs over the kernel's own three fp32 arrays with the same
+ * threads, the same slices and the same vectors, and does nothing but load, multiply and store in
+ * place: it is what the kernel would cost without arithmetic and without the two 16-bit streams.
+ * Rounds are interleaved, so that a slow second hits both; the figures are medians. --quick: 4 Mi
+ * parameters and fewer rounds; much of that stays in caches, so its ratio says little. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "optim/ftz.h"
@@ -39,10 +41,12 @@ struct thread {
 	pthread_t id;
 };
 
-static void *take(size_t bytes) /* as the daemon's store does: anonymous memory, huge pages where the kernel gives them */
+static void *take(size_t bytes) /* as the daemon's store does: anonymous memory, huge pages where
+				   the kernel gives them */
 {
 	size_t whole = (bytes + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
-	char *p = mmap(NULL, whole + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *p = mmap(NULL, whole + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		       -1, 0);
 
 	CHECK(p != MAP_FAILED);
 	p += (HUGE_PAGE - ((uintptr_t)p & (HUGE_PAGE - 1))) & (HUGE_PAGE - 1);
@@ -62,8 +66,10 @@ static void touch(const struct bench *b, size_t at, size_t n)
 }
 
 /* The clones let the loop use the vectors that the kernel uses. */
-__attribute__((target_clones("avx512f", "avx2", "default"))) static void scale(float *restrict a, float *restrict b,
-									       float *restrict c, size_t n)
+__attribute__((target_clones("avx512f", "avx2", "default"))) static void scale(float *restrict a,
+									       float *restrict b,
+									       float *restrict c,
+									       size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		a[i] *= 0.9999f;
@@ -105,7 +111,8 @@ static void *thread_main(void *arg)
 		pthread_barrier_wait(&b->go);
 		if (b->work == WORK_END)
 			return NULL;
-		for (size_t at = (size_t)t->index * CHUNK; at < b->n; at += (size_t)b->threads * CHUNK)
+		for (size_t at = (size_t)t->index * CHUNK; at < b->n;
+		     at += (size_t)b->threads * CHUNK)
 			slice(b, at, b->n - at < CHUNK ? b->n - at : CHUNK);
 		pthread_barrier_wait(&b->done);
 	}
@@ -175,7 +182,8 @@ int main(int argc, char **argv)
 	CHECK(sched_getaffinity(0, sizeof(set), &set) == 0);
 	for (int cpu = 0; cpu < CPU_SETSIZE && b.threads < THREADS_MAX; cpu++)
 		if (CPU_ISSET(cpu, &set))
-			threads[b.threads++] = (struct thread){.b = &b, .index = b.threads, .cpu = cpu};
+			threads[b.threads++] =
+				(struct thread){.b = &b, .index = b.threads, .cpu = cpu};
 	CHECK(pthread_barrier_init(&b.go, NULL, (unsigned)b.threads + 1) == 0);
 	CHECK(pthread_barrier_init(&b.done, NULL, (unsigned)b.threads + 1) == 0);
 	for (int i = 0; i < b.threads; i++)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step_latency: a model of one chunk of 4 Ki elements, two daemons over TCP, one trainer on each node: from the last push, whoever made it, to
- * the image complete at both. The chunk is small enough to be computed on the loop. Twice a round trip of 64 bytes over loopback,
- * blocking, is printed as the limit: what a contribution, a commit and an image cannot do without is one and a half. --quick: fewer steps. */
+/* step_latency: a model of one chunk of 4 Ki elements, two daemons over TCP, one trainer on each
+ * node: from the last push, whoever made it, to the image complete at both. The chunk is small
+ * enough to be computed on the loop. Twice a round trip of 64 bytes over loopback, blocking, is
+ * printed as the limit: what a contribution, a commit and an image cannot do without is one and a
+ * half. --quick: fewer steps. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -39,7 +41,8 @@ int main(int argc, char **argv)
 {
 	int steps = argc > 1 && strcmp(argv[1], "--quick") == 0 ? 50 : STEPS, fds[2];
 	struct fleet_spec spec = {.name = "bench",
-				  .settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=2 local_world=1 chunk_elems=4096",
+				  .settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=2 "
+					      "local_world=1 chunk_elems=4096",
 				  .tensors_nr = 1,
 				  .numel = 4096,
 				  .dtype = SHARD_BF16,
@@ -74,6 +77,7 @@ int main(int argc, char **argv)
 	o = bench_median(ours, steps);
 	b = bench_median(bare, steps);
 	printf("bench: step_latency %.0f us limit %.0f ratio %.3f\n", o, b, o / b);
-	fprintf(stderr, "step_latency: 10 %% are under %.0f us, 90 %% under %.0f us\n", ours[steps / 10], ours[steps * 9 / 10]);
+	fprintf(stderr, "step_latency: 10 %% are under %.0f us, 90 %% under %.0f us\n",
+		ours[steps / 10], ours[steps * 9 / 10]);
 	return 0;
 }

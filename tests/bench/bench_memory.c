@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_overhead: what a daemon that holds a model of 64 Mi parameters really uses after some steps with two trainers, against the budget
- * that it printed. Private memory is what is resident; a shared memfd counts once, with all pages that it has, whoever touched
- * them. --quick: 4 Mi parameters, where the program itself weighs more: its ratio says little. */
+/* memory_overhead: what a daemon that holds a model of 64 Mi parameters really uses after some
+ * steps with two trainers, against the budget that it printed. Private memory is what is resident;
+ * a shared memfd counts once, with all pages that it has, whoever touched them. --quick: 4 Mi
+ * parameters, where the program itself weighs more: its ratio says little. */
 #include "bench/daemons.h"
 
 #include <dirent.h>
@@ -22,7 +23,8 @@ static double resident_bytes(pid_t pid) /* private and file-backed: all but shar
 	if (f == NULL)
 		bench_fail("cannot read %s", path);
 	while (fgets(line, sizeof(line), f) != NULL)
-		if (sscanf(line, "RssAnon: %lf", &value) == 1 || sscanf(line, "RssFile: %lf", &value) == 1)
+		if (sscanf(line, "RssAnon: %lf", &value) == 1 ||
+		    sscanf(line, "RssFile: %lf", &value) == 1)
 			kib += value;
 	fclose(f);
 	return kib * 1024;
@@ -54,12 +56,13 @@ static double shared_bytes(pid_t pid) /* of the memfds that it holds */
 int main(int argc, char **argv)
 {
 	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
-	struct fleet_spec spec = {.name = "bench",
-				  .settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=2 local_world=2",
-				  .tensors_nr = quick ? 4 : 64,
-				  .numel = 1 << 20,
-				  .dtype = SHARD_BF16,
-				  .trainers = 2};
+	struct fleet_spec spec = {
+		.name = "bench",
+		.settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=2 local_world=2",
+		.tensors_nr = quick ? 4 : 64,
+		.numel = 1 << 20,
+		.dtype = SHARD_BF16,
+		.trainers = 2};
 	double budget, used;
 	struct fleet_times t;
 	struct daemons d;
@@ -73,6 +76,7 @@ int main(int argc, char **argv)
 	used = resident_bytes(d.pid[0]) + shared_bytes(d.pid[0]);
 	fleet_end(&f);
 	daemons_stop(&d);
-	printf("bench: memory_overhead %.1f MiB limit %.1f ratio %.4f\n", used / 1048576, budget / 1048576, used / budget);
+	printf("bench: memory_overhead %.1f MiB limit %.1f ratio %.4f\n", used / 1048576,
+	       budget / 1048576, used / budget);
 	return 0;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push_tcp, pull_tcp: goodput of tensor bytes between two daemons on loopback, checksums on. One model with one large fp32 chunk, which node
- * a holds, and a trainer on each node. b's trainer pushes first, a's holds back: so between the first and the last byte of b's
- * contribution nothing else is done. After the commit one worker of a updates the chunk, then the image goes to b, and again
- * nothing else is done. Bytes and times are those in the receiving daemon's status. The limit is limit_tcp.h's bare transfer of as
- * many bytes, round by round; iperf3 is for information. --quick: fewer rounds. */
+/* push_tcp, pull_tcp: goodput of tensor bytes between two daemons on loopback, checksums on. One
+ * model with one large fp32 chunk, which node a holds, and a trainer on each node. b's trainer
+ * pushes first, a's holds back: so between the first and the last byte of b's contribution nothing
+ * else is done. After the commit one worker of a updates the chunk, then the image goes to b, and
+ * again nothing else is done. Bytes and times are those in the receiving daemon's status. The limit
+ * is limit_tcp.h's bare transfer of as many bytes, round by round; iperf3 is for information.
+ * --quick: fewer rounds. */
 #include "bench/daemons.h"
 #include "bench/limit_tcp.h"
 
@@ -20,7 +22,8 @@ static double goodput(const struct daemons *d, int node, const char *what)
 	snprintf(bytes, sizeof(bytes), "last_step.%s_in_bytes", what);
 	snprintf(seconds, sizeof(seconds), "last_step.%s_in_s", what);
 	if (daemons_figure(d, node, bytes) != ELEMS * sizeof(float))
-		bench_fail("%.0f %s bytes came in, %zu were expected", daemons_figure(d, node, bytes), what, ELEMS * sizeof(float));
+		bench_fail("%.0f %s bytes came in, %zu were expected",
+			   daemons_figure(d, node, bytes), what, ELEMS * sizeof(float));
 	return ELEMS * sizeof(float) / daemons_figure(d, node, seconds) * 1e-9;
 }
 
@@ -38,14 +41,15 @@ static double limit_round(struct limit_tcp *bare)
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 && strcmp(argv[1], "--quick") == 0 ? 3 : ROUNDS;
-	struct fleet_spec spec = {.name = "bench",
-				  .settings = "optimizer=sgd lr=1e-3 min_world=2 local_world=1 chunk_elems=16777216",
-				  .tensors_nr = 1,
-				  .numel = ELEMS,
-				  .dtype = SHARD_F32,
-				  .trainers = 2,
-				  .node = {0, 1},
-				  .first_hold_ns = 150000000};
+	struct fleet_spec spec = {
+		.name = "bench",
+		.settings = "optimizer=sgd lr=1e-3 min_world=2 local_world=1 chunk_elems=16777216",
+		.tensors_nr = 1,
+		.numel = ELEMS,
+		.dtype = SHARD_F32,
+		.trainers = 2,
+		.node = {0, 1},
+		.first_hold_ns = 150000000};
 	double push[ROUNDS], pull[ROUNDS], limit[ROUNDS], l;
 	struct limit_tcp bare;
 	struct fleet_times t;
@@ -70,8 +74,10 @@ int main(int argc, char **argv)
 	daemons_stop(&d);
 	limit_tcp_end(&bare);
 	l = bench_median(limit, rounds);
-	printf("bench: push_tcp %.2f GB/s limit %.2f ratio %.3f\n", bench_median(push, rounds), l, bench_median(push, rounds) / l);
-	printf("bench: pull_tcp %.2f GB/s limit %.2f ratio %.3f\n", bench_median(pull, rounds), l, bench_median(pull, rounds) / l);
+	printf("bench: push_tcp %.2f GB/s limit %.2f ratio %.3f\n", bench_median(push, rounds), l,
+	       bench_median(push, rounds) / l);
+	printf("bench: pull_tcp %.2f GB/s limit %.2f ratio %.3f\n", bench_median(pull, rounds), l,
+	       bench_median(pull, rounds) / l);
 	if (rounds == ROUNDS)
 		fprintf(stderr, "iperf3, for information: %.2f GB/s\n", limit_tcp_iperf3());
 	return 0;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* trainer_rejoin: what a trainer that dies costs. Two daemons with a trainer each, a model of 16 Mi elements; the first trainer is killed with
- * -9 in the middle of its steps and started again at once, while the other goes on. The figure is the median, over rounds, of the time
- * from the kill until the new process has pushed every gradient of its first step, less what the process itself needs from fork to the
- * first line of main: noticing the death, the world without it, connecting, attaching, mapping, the world with it. The limit is 1 s.
- * This program is its own trainer. --quick: one round. */
+/* trainer_rejoin: what a trainer that dies costs. Two daemons with a trainer each, a model of 16 Mi
+ * elements; the first trainer is killed with -9 in the middle of its steps and started again at
+ * once, while the other goes on. The figure is the median, over rounds, of the time from the kill
+ * until the new process has pushed every gradient of its first step, less what the process itself
+ * needs from fork to the first line of main: noticing the death, the world without it, connecting,
+ * attaching, mapping, the world with it. The limit is 1 s. This program is its own trainer.
+ * --quick: one round. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -17,11 +19,11 @@
 
 enum { ROUNDS = 15, TENSORS = 16, NUMEL = 1 << 20, LIMIT_MS = 1000 };
 
-#define TRY(call)                                                                                                                  \
-	do {                                                                                                                       \
-		enum shard_status try_ = (call);                                                                                   \
-		if (try_ != SHARD_OK)                                                                                              \
-			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());                                          \
+#define TRY(call)                                                                                  \
+	do {                                                                                       \
+		enum shard_status try_ = (call);                                                   \
+		if (try_ != SHARD_OK)                                                              \
+			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());          \
 	} while (0)
 
 struct report { /* of a trainer, through a pipe */
@@ -59,13 +61,15 @@ static enum shard_status contribute(shard_model *m, shard_ticket *commit)
 static void train(const char *address, int rank, int fd, uint64_t in_main)
 {
 	struct shard_tensor tensor[TENSORS];
-	struct shard_spec spec = {.size = sizeof(spec),
-				  .name = "bench",
-				  .tensors = tensor,
-				  .tensors_nr = TENSORS,
-				  .image = SHARD_BF16,
-				  .grad = SHARD_BF16,
-				  .settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=1 max_world=2 local_world=1"};
+	struct shard_spec spec = {
+		.size = sizeof(spec),
+		.name = "bench",
+		.tensors = tensor,
+		.tensors_nr = TENSORS,
+		.image = SHARD_BF16,
+		.grad = SHARD_BF16,
+		.settings =
+			"optimizer=adamw lr=1e-3 clip=1.0 min_world=1 max_world=2 local_world=1"};
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	struct shard_world w = SHARD_INIT(struct shard_world);
 	struct report report = {.in_main = in_main};
@@ -167,8 +171,9 @@ int main(int argc, char **argv)
 	}
 	daemons_stop(&d);
 	median = bench_median(ms, rounds);
-	printf("bench: trainer_rejoin %.0f ms limit %d ratio %.3f\n", median, LIMIT_MS, median / LIMIT_MS);
-	fprintf(stderr, "trainer_rejoin: from %.0f to %.0f ms; the process's own start %.1f ms\n", ms[0], ms[rounds - 1],
-		bench_median(own, rounds));
+	printf("bench: trainer_rejoin %.0f ms limit %d ratio %.3f\n", median, LIMIT_MS,
+	       median / LIMIT_MS);
+	fprintf(stderr, "trainer_rejoin: from %.0f to %.0f ms; the process's own start %.1f ms\n",
+		ms[0], ms[rounds - 1], bench_median(own, rounds));
 	return 0;
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* save, restore, save_pause: one daemon, one trainer, 64 Mi parameters with AdamW: 768 MiB of master weights and moments. save
- * is their bytes over the time from shard_save() until its ticket is done: on the disk, manifest and `latest` too. restore is
- * their bytes over the time of shard_restore() into a daemon that does not know the model: its memory is made, read, compared,
- * looked through and sealed, and its image is whole. Each beside fio's sequential write and read of as many bytes on the same
- * file system with O_DIRECT, 8 MiB at a time, four in flight as in a save: to a new file as a save's is, sync at the end. A
- * round does both, and rounds take turns in who is first; before either the file system is at rest (what was removed is gone,
- * nothing is dirty) and nothing of a file in the page cache; medians. save_pause: the longest step that was in hand during a
- * save over the median of all others: a save holds the weights while it writes, and this trainer computes nothing meanwhile. The
- * checkpoints lie in the build folder, for /tmp may be memory; without fio, and where there is no O_DIRECT, there is no limit
- * and no figure. --quick: one round of 4 Mi parameters. */
+/* save, restore, save_pause: one daemon, one trainer, 64 Mi parameters with AdamW: 768 MiB of
+ * master weights and moments. save is their bytes over the time from shard_save() until its ticket
+ * is done: on the disk, manifest and `latest` too. restore is their bytes over the time of
+ * shard_restore() into a daemon that does not know the model: its memory is made, read, compared,
+ * looked through and sealed, and its image is whole. Each beside fio's sequential write and read of
+ * as many bytes on the same file system with O_DIRECT, 8 MiB at a time, four in flight as in a
+ * save: to a new file as a save's is, sync at the end. A round does both, and rounds take turns in
+ * who is first; before either the file system is at rest (what was removed is gone, nothing is
+ * dirty) and nothing of a file in the page cache; medians. save_pause: the longest step that was in
+ * hand during a save over the median of all others: a save holds the weights while it writes, and
+ * this trainer computes nothing meanwhile. The checkpoints lie in the build folder, for /tmp may be
+ * memory; without fio, and where there is no O_DIRECT, there is no limit and no figure. --quick:
+ * one round of 4 Mi parameters. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -24,11 +27,11 @@
 
 enum { ROUNDS = 9, TENSORS = 16, STATE_BYTES = 12, STEPS_MAX = 100000 };
 
-#define TRY(call)                                                                                                                  \
-	do {                                                                                                                       \
-		enum shard_status try_ = (call);                                                                                   \
-		if (try_ != SHARD_OK)                                                                                              \
-			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());                                          \
+#define TRY(call)                                                                                  \
+	do {                                                                                       \
+		enum shard_status try_ = (call);                                                   \
+		if (try_ != SHARD_OK)                                                              \
+			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());          \
 	} while (0)
 
 struct saver {
@@ -146,15 +149,17 @@ static double fio(const struct saver *s, const char *way)
 
 	rest(s);
 	snprintf(command, sizeof(command),
-		 "fio --name=limit --filename=%s/fio --rw=%s --bs=8M --size=%llu --direct=1 --ioengine=libaio --iodepth=4 "
+		 "fio --name=limit --filename=%s/fio --rw=%s --bs=8M --size=%llu --direct=1 "
+		 "--ioengine=libaio --iodepth=4 "
 		 "--end_fsync=1 "
 		 "--output-format=json 2>%s/fio.log",
 		 s->dir, way, (unsigned long long)(s->numel * TENSORS * STATE_BYTES), s->dir);
 	f = popen(command, "r");
 	all = f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &je) : NULL;
 	if (f != NULL && pclose(f) == 0 && all != NULL)
-		rate = json_number_value(
-			json_object_get(json_object_get(json_array_get(json_object_get(all, "jobs"), 0), way), "bw_bytes"));
+		rate = json_number_value(json_object_get(
+			json_object_get(json_array_get(json_object_get(all, "jobs"), 0), way),
+			"bw_bytes"));
 	json_decref(all);
 	return rate * 1e-9;
 }
@@ -205,7 +210,8 @@ static void print(const char *name, double *ours, double *limit, int nr)
 
 	if (l > 0)
 		printf("bench: %s %.2f GB/s limit %.2f ratio %.3f\n", name, o, l, o / l);
-	fprintf(stderr, "%s: from %.2f to %.2f GB/s; fio %.2f to %.2f\n", name, ours[0], ours[nr - 1], limit[0], limit[nr - 1]);
+	fprintf(stderr, "%s: from %.2f to %.2f GB/s; fio %.2f to %.2f\n", name, ours[0],
+		ours[nr - 1], limit[0], limit[nr - 1]);
 }
 
 int main(int argc, char **argv)
@@ -255,10 +261,12 @@ int main(int argc, char **argv)
 	median = bench_median(s->quiet, s->quiet_nr);
 	(void)bench_median(s->during, s->during_nr); /* sorted now */
 	if (s->during_nr > 0)
-		printf("bench: save_pause %.2f ms limit %.2f ratio %.3f\n", s->during[s->during_nr - 1], median,
-		       s->during[s->during_nr - 1] / median);
-	fprintf(stderr, "save_pause: %d steps during saves, median %.2f ms; quiet ones up to %.2f ms\n", s->during_nr,
-		s->during_nr > 0 ? s->during[s->during_nr / 2] : 0, s->quiet[s->quiet_nr - 1]);
+		printf("bench: save_pause %.2f ms limit %.2f ratio %.3f\n",
+		       s->during[s->during_nr - 1], median, s->during[s->during_nr - 1] / median);
+	fprintf(stderr,
+		"save_pause: %d steps during saves, median %.2f ms; quiet ones up to %.2f ms\n",
+		s->during_nr, s->during_nr > 0 ? s->during[s->during_nr / 2] : 0,
+		s->quiet[s->quiet_nr - 1]);
 	free(s);
 	return 0;
 }

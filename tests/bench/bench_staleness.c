@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* staleness_overlap: the time of a step with max_staleness = 1 and a trainer that goes ahead, beside the same steps without. One daemon,
- * one trainer; its "compute" leaves the processors alone, as a GPU's does, and takes as long as an update (sum, norm, optimizer, image)
- * does by itself: begin, compute, push all, commit. What is not ahead pays both, one after the other; ahead pays the longer one. The
- * limit is the step without. Rounds are interleaved, figures are medians. --quick: 4 Mi parameters, few rounds. */
+/* staleness_overlap: the time of a step with max_staleness = 1 and a trainer that goes ahead,
+ * beside the same steps without. One daemon, one trainer; its "compute" leaves the processors
+ * alone, as a GPU's does, and takes as long as an update (sum, norm, optimizer, image) does by
+ * itself: begin, compute, push all, commit. What is not ahead pays both, one after the other; ahead
+ * pays the longer one. The limit is the step without. Rounds are interleaved, figures are medians.
+ * --quick: 4 Mi parameters, few rounds. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
-#include "worker.h"
+#include "node/worker.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,11 +18,11 @@
 
 enum { NUMEL = 1 << 20, ROUNDS = 15, STEPS = 5 /* of a round */ };
 
-#define TRY(call)                                                                                                                  \
-	do {                                                                                                                       \
-		enum shard_status try_ = (call);                                                                                   \
-		if (try_ != SHARD_OK)                                                                                              \
-			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());                                          \
+#define TRY(call)                                                                                  \
+	do {                                                                                       \
+		enum shard_status try_ = (call);                                                   \
+		if (try_ != SHARD_OK)                                                              \
+			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());          \
 	} while (0)
 
 struct side {
@@ -32,7 +34,8 @@ struct side {
 	uint64_t steps;
 };
 
-static void side_start(struct side *s, const char *address, const char *name, uint32_t tensors_nr, int staleness)
+static void side_start(struct side *s, const char *address, const char *name, uint32_t tensors_nr,
+		       int staleness)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	struct shard_spec spec = SHARD_INIT(struct shard_spec);
@@ -46,9 +49,11 @@ static void side_start(struct side *s, const char *address, const char *name, ui
 	s->tensors_nr = tensors_nr;
 	for (uint32_t t = 0; t < tensors_nr; t++) {
 		snprintf(s->names[t], sizeof(s->names[t]), "t%u", t);
-		s->tensor[t] = (struct shard_tensor){.name = s->names[t], .ndim = 1, .shape = {NUMEL}};
+		s->tensor[t] =
+			(struct shard_tensor){.name = s->names[t], .ndim = 1, .shape = {NUMEL}};
 	}
-	snprintf(settings, sizeof(settings), "optimizer=adamw lr=1e-3 clip=1.0 max_staleness=%d", staleness);
+	snprintf(settings, sizeof(settings), "optimizer=adamw lr=1e-3 clip=1.0 max_staleness=%d",
+		 staleness);
 	o.address = address;
 	spec.name = name;
 	spec.tensors = s->tensor;
@@ -67,7 +72,8 @@ static void side_start(struct side *s, const char *address, const char *name, ui
 
 static void compute(uint64_t ns)
 {
-	struct timespec t = {.tv_sec = (time_t)(ns / NS_PER_SEC), .tv_nsec = (long)(ns % NS_PER_SEC)};
+	struct timespec t = {.tv_sec = (time_t)(ns / NS_PER_SEC),
+			     .tv_nsec = (long)(ns % NS_PER_SEC)};
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, 0, &t, &t) == EINTR)
 		;
@@ -82,14 +88,16 @@ static void step(struct side *s, uint64_t compute_ns, shard_ticket *committed)
 	for (uint32_t t = s->tensors_nr; t-- > 0;) {
 		if (s->steps < 2) /* both halves of the arena */
 			for (uint32_t i = 0; i < NUMEL; i++)
-				((uint16_t *)shard_grad(s->model, t))[i] = (uint16_t)(0x3a00 + i % 200);
+				((uint16_t *)shard_grad(s->model, t))[i] =
+					(uint16_t)(0x3a00 + i % 200);
 		TRY(shard_push(s->model, t, 0, NUMEL, NULL, SHARD_BF16, 0, NULL));
 	}
 	TRY(shard_commit(s->model, committed));
 	s->steps++;
 }
 
-/* ns of one step: each result is waited for at once, or after the next commit. The last one counts until it is applied. */
+/* ns of one step: each result is waited for at once, or after the next commit. The last one counts
+ * until it is applied. */
 static double run(struct side *s, bool ahead, uint64_t compute_ns)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
@@ -134,7 +142,8 @@ int main(int argc, char **argv)
 	}
 	a = bench_median(ahead, rounds);
 	l = bench_median(sync, rounds);
-	fprintf(stderr, "staleness_overlap: compute takes %.2f ms of each step\n", (double)compute_ns * 1e-6);
+	fprintf(stderr, "staleness_overlap: compute takes %.2f ms of each step\n",
+		(double)compute_ns * 1e-6);
 	printf("bench: staleness_overlap %.2f ms limit %.2f ratio %.3f\n", a, l, a / l);
 	shard_disconnect(&with.client);
 	shard_disconnect(&without.client);

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step_local_1, step_local_2: one daemon and one or two trainers that write their gradients in place, tensor by tensor as a backward pass
- * does, and push each when it is written: 64 Mi parameters, bf16, AdamW, clipping on. The clock runs from the last push to the
- * image complete at every trainer. step_burst_1, step_burst_2: nothing is written, everything is pushed at once and the clock runs
- * from the first push, so that sum and norm of every chunk are in the figure. Both with memory that outlives the daemon, as it is unless
- * switched off; step_local_unkept_1 and _2: warm_restart = off. The limit is the bare kernel over as many parameters
- * in this process, with as many threads taking chunks from one counter, in the same pages as the daemon's (image and gradient in
- * shared memory). Rounds are interleaved, figures are medians. --quick: 4 Mi parameters, few rounds. */
+/* step_local_1, step_local_2: one daemon and one or two trainers that write their gradients in
+ * place, tensor by tensor as a backward pass does, and push each when it is written: 64 Mi
+ * parameters, bf16, AdamW, clipping on. The clock runs from the last push to the image complete at
+ * every trainer. step_burst_1, step_burst_2: nothing is written, everything is pushed at once and
+ * the clock runs from the first push, so that sum and norm of every chunk are in the figure. Both
+ * with memory that outlives the daemon, as it is unless switched off; step_local_unkept_1 and _2:
+ * warm_restart = off. The limit is the bare kernel over as many parameters in this process, with as
+ * many threads taking chunks from one counter, in the same pages as the daemon's (image and
+ * gradient in shared memory). Rounds are interleaved, figures are medians. --quick: 4 Mi
+ * parameters, few rounds. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
 #include "net/shm.h"
 #include "optim/ftz.h"
 #include "optim/optim.h"
-#include "worker.h"
+#include "node/worker.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -48,7 +51,8 @@ static void *bare_main(void *arg)
 
 	CPU_ZERO(&set);
 	CPU_SET(t->cpu, &set);
-	(void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* as the daemon's workers */
+	(void)pthread_setaffinity_np(pthread_self(), sizeof(set),
+				     &set); /* as the daemon's workers */
 	ftz_on();
 	for (;;) {
 		pthread_barrier_wait(&b->go);
@@ -57,8 +61,8 @@ static void *bare_main(void *arg)
 		while ((c = atomic_fetch_add(&b->next, 1)) < b->chunks_nr) {
 			size_t at = (size_t)c * CHUNK;
 
-			b->apply(&b->args, CHUNK, (uint16_t *)b->grad.base + at, p + at, p + n + at, p + 2 * n + at,
-				 (uint16_t *)b->image.base + at);
+			b->apply(&b->args, CHUNK, (uint16_t *)b->grad.base + at, p + at, p + n + at,
+				 p + 2 * n + at, (uint16_t *)b->image.base + at);
 		}
 		pthread_barrier_wait(&b->done);
 	}
@@ -79,8 +83,8 @@ static void bare_begin(struct bare *b, uint32_t chunks_nr, uint32_t threads_nr)
 	optim_defaults(row, h);
 	optim_args_set(&b->args, row, h, 10, 1.0f);
 	if (shm_private(&b->state, 12 * n, SHM_HUGE_TRY, &e) != SHARD_OK ||
-	    shm_create(&b->grad, "bench-grad", 2 * n, 1, SHM_HUGE_TRY, &e) != SHARD_OK ||
-	    shm_create(&b->image, "bench-image", 2 * n, 0, SHM_HUGE_TRY, &e) != SHARD_OK)
+	    shm_create(&b->grad, "bench-grad", 2 * n, SHM_ARENA, SHM_HUGE_TRY, &e) != SHARD_OK ||
+	    shm_create(&b->image, "bench-image", 2 * n, SHM_IMAGE, SHM_HUGE_TRY, &e) != SHARD_OK)
 		bench_fail("no memory: %s", e.text);
 	for (size_t i = 0; i < n; i++) {
 		((uint16_t *)b->grad.base)[i] = dtype_to_bf16((float)(i % 1001) * 1e-4f - 0.05f);
@@ -109,7 +113,8 @@ static double bare_round(struct bare *b)
 	return (double)(clock_ns() - start) * 1e-6;
 }
 
-/* Processors that were idle a moment ago can be half as fast as busy ones: the limit is taken in the state that the step is in. */
+/* Processors that were idle a moment ago can be half as fast as busy ones: the limit is taken in
+ * the state that the step is in. */
 static double bare_limit(struct bare *b, bool busy)
 {
 	if (busy)
@@ -128,7 +133,8 @@ static void bare_end(struct bare *b)
 	shm_unmap(&b->image);
 }
 
-static void measure(const char *argv0, int trainers, bool burst, const char *warm, uint32_t chunks_nr, int rounds)
+static void measure(const char *argv0, int trainers, bool burst, const char *warm,
+		    uint32_t chunks_nr, int rounds)
 {
 	struct fleet_spec spec = {.name = "bench",
 				  .tensors_nr = chunks_nr,
@@ -145,7 +151,9 @@ static void measure(const char *argv0, int trainers, bool burst, const char *war
 	struct fleet *f;
 	struct bare b;
 
-	snprintf(settings, sizeof(settings), "optimizer=adamw lr=1e-3 clip=1.0 min_world=%d local_world=%d", trainers, trainers);
+	snprintf(settings, sizeof(settings),
+		 "optimizer=adamw lr=1e-3 clip=1.0 min_world=%d local_world=%d", trainers,
+		 trainers);
 	spec.settings = settings;
 	daemons_make(&d, argv0, 1, workers, warm);
 	daemons_launch(&d, 0);
@@ -167,8 +175,8 @@ static void measure(const char *argv0, int trainers, bool burst, const char *war
 	daemons_stop(&d);
 	o = bench_median(ours, rounds);
 	l = bench_median(limit, rounds);
-	fprintf(stderr, "step_%s_%d: sums and norm %.2f ms, optimizer %.2f ms\n", name, trainers, bench_median(reduce, rounds),
-		bench_median(apply, rounds));
+	fprintf(stderr, "step_%s_%d: sums and norm %.2f ms, optimizer %.2f ms\n", name, trainers,
+		bench_median(reduce, rounds), bench_median(apply, rounds));
 	printf("bench: step_%s_%d %.2f ms limit %.2f ratio %.3f\n", name, trainers, o, l, o / l);
 }
 
@@ -179,11 +187,13 @@ int main(int argc, char **argv)
 		const char *warm;
 	} way[] = {{false, "tmpfs"}, {true, "tmpfs"}, {false, NULL}};
 	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
-	int only = argc > 2 ? atoi(argv[1]) : 0, rounds = argc > 2 ? atoi(argv[2]) : ROUNDS; /* to look closely: TRAINERS ROUNDS */
+	int only = argc > 2 ? atoi(argv[1]) : 0,
+	    rounds = argc > 2 ? atoi(argv[2]) : ROUNDS; /* to look closely: TRAINERS ROUNDS */
 
 	CHECK(rounds > 0 && rounds <= ROUNDS_MAX);
 	for (int trainers = 1; trainers <= 2; trainers++)
 		for (uint32_t i = 0; i < NR(way) && (only == 0 || only == trainers); i++)
-			measure(argv[0], trainers, way[i].burst, way[i].warm, quick ? 4 : 64, quick ? 3 : rounds);
+			measure(argv[0], trainers, way[i].burst, way[i].warm, quick ? 4 : 64,
+				quick ? 3 : rounds);
 	return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Goodput of streams: two processes, stream to stream over loopback, checksums on, bulk straight into cold memory; beside the bare
- * transfer of limit_tcp.c, round by round. Prints the figure tcp_stream, which push_tcp and pull_tcp build on. */
+/* Goodput of streams: two processes, stream to stream over loopback, checksums on, bulk straight
+ * into cold memory; beside the bare transfer of limit_tcp.c, round by round. Prints the figure
+ * tcp_stream, which push_tcp and pull_tcp build on. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/limit_tcp.h"
@@ -24,7 +25,8 @@ struct side {
 	uint64_t parts, pongs;
 };
 
-static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h,
+				 void **to, struct err *e)
 {
 	struct side *d = owner;
 	uint64_t part = (uint64_t)h->chunk * PARTS_PER_CHUNK + WIRE_PART(h->flags);
@@ -38,7 +40,8 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 	return SHARD_OK;
 }
 
-static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct wire_head pong = {.op = OP_PONG};
 	struct side *d = owner;
@@ -52,11 +55,12 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 	return SHARD_OK;
 }
 
-static const struct stream_handler handler = {on_head, on_frame};
+static const struct stream_handler handler = {.on_head = on_head, .on_frame = on_frame};
 
 static void side_begin(struct side *d, int fd, size_t bytes)
 {
-	struct stream_conf conf = {.fd = fd, .queue_max = QUEUE, .body_max = 65536, .handler = &handler, .owner = d};
+	struct stream_conf conf = {
+		.fd = fd, .queue_max = QUEUE, .body_max = 65536, .handler = &handler, .owner = d};
 
 	memset(d, 0, sizeof(*d));
 	d->bytes = bytes;
@@ -102,7 +106,8 @@ static double round_trip(struct side *d)
 					      .chunk = (uint32_t)(part / PARTS_PER_CHUNK),
 					      .flags = WIRE_PART_FLAG(part % PARTS_PER_CHUNK)};
 
-			if (stream_send(d->s, &h, d->memory + part * WIRE_PART_BYTES, WIRE_PART_BYTES, NULL, NULL) != SHARD_OK)
+			if (stream_send(d->s, &h, d->memory + part * WIRE_PART_BYTES,
+					WIRE_PART_BYTES, NULL, NULL) != SHARD_OK)
 				break;
 		}
 		if (part == nr && stream_send(d->s, &ping, NULL, 0, NULL, NULL) == SHARD_OK)

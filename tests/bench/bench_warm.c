@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* warm_restart: what a daemon that is killed costs. One daemon with a model of 64 Mi elements and a trainer, which begins every lost
- * connection again; the daemon is killed with -9 in the middle of a step and started again as soon as it is gone. The figure is the median,
- * over rounds, of the time from the kill until the trainer hears that a step is committed: the end of the old process, the new one with
- * the memory of the old one, connecting, mapping, a whole step. warm_restart_daemon is the part until the daemon says that it is ready.
- * Both are with memory that a service manager keeps; _tmpfs is with files. service_start: from exec to READY=1, without any state and with that
- * model. The limits are 1 s. --quick: one round of 1 Mi elements. */
+/* warm_restart: what a daemon that is killed costs. One daemon with a model of 64 Mi elements and a
+ * trainer, which begins every lost connection again; the daemon is killed with -9 in the middle of
+ * a step and started again as soon as it is gone. The figure is the median, over rounds, of the
+ * time from the kill until the trainer hears that a step is committed: the end of the old process,
+ * the new one with the memory of the old one, connecting, mapping, a whole step.
+ * warm_restart_daemon is the part until the daemon says that it is ready. Both are with memory that
+ * a service manager keeps; _tmpfs is with files. service_start: from exec to READY=1, without any
+ * state and with that model. The limits are 1 s. --quick: one round of 1 Mi elements. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -38,10 +40,10 @@ static bool went(enum shard_status st, const char *what) /* false: the connectio
 	return false;
 }
 
-#define GO(call)                                                                                                                   \
-	do {                                                                                                                       \
-		if (!went((call), #call))                                                                                          \
-			return false;                                                                                              \
+#define GO(call)                                                                                   \
+	do {                                                                                       \
+		if (!went((call), #call))                                                          \
+			return false;                                                              \
 	} while (0)
 
 static bool write_weights(const struct trainer *t, shard_model *m)
@@ -79,13 +81,14 @@ static bool one_step(const struct trainer *t, shard_model *m)
 static bool session(struct trainer *t, shard_client **c)
 {
 	struct shard_tensor tensor[TENSORS];
-	struct shard_spec spec = {.size = sizeof(spec),
-				  .name = "bench",
-				  .tensors = tensor,
-				  .tensors_nr = TENSORS,
-				  .image = SHARD_BF16,
-				  .grad = SHARD_BF16,
-				  .settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=1 max_world=1"};
+	struct shard_spec spec = {
+		.size = sizeof(spec),
+		.name = "bench",
+		.tensors = tensor,
+		.tensors_nr = TENSORS,
+		.image = SHARD_BF16,
+		.grad = SHARD_BF16,
+		.settings = "optimizer=adamw lr=1e-3 clip=1.0 min_world=1 max_world=1"};
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	struct shard_world w = SHARD_INIT(struct shard_world);
 	char names[TENSORS][8];
@@ -161,7 +164,8 @@ static void say(const char *name, double *values, int nr)
 {
 	double median = bench_median(values, nr);
 
-	printf("bench: %s %.0f ms limit %d ratio %.3f\n", name, median, LIMIT_MS, median / LIMIT_MS);
+	printf("bench: %s %.0f ms limit %d ratio %.3f\n", name, median, LIMIT_MS,
+	       median / LIMIT_MS);
 	fprintf(stderr, "%s: from %.1f to %.1f ms\n", name, values[0], values[nr - 1]);
 }
 

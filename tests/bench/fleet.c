@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trainers of daemons.h: threads that define one model, write it, join, and then do a step each time the benchmark asks. Gradients stay in
- * the arenas as they were written once, so that a step is nothing but the daemons' work, unless spec.write. Every failure ends
- * the program. */
+/* Trainers of daemons.h: threads that define one model, write it, join, and then do a step each
+ * time the benchmark asks. Gradients stay in the arenas as they were written once, so that a step
+ * is nothing but the daemons' work, unless spec.write. Every failure ends the program. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -12,11 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRY(call)                                                                                                                  \
-	do {                                                                                                                       \
-		enum shard_status try_ = (call);                                                                                   \
-		if (try_ != SHARD_OK)                                                                                              \
-			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());                                          \
+#define TRY(call)                                                                                  \
+	do {                                                                                       \
+		enum shard_status try_ = (call);                                                   \
+		if (try_ != SHARD_OK)                                                              \
+			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());          \
 	} while (0)
 
 struct hand { /* one trainer */
@@ -79,7 +79,8 @@ static void join(struct hand *h)
 		for (uint64_t i = 0; i < s->numel; i++) {
 			float x = (float)((i + t) % 1001) * 1e-4f - 0.05f;
 
-			dtype_convert((char *)g + i * dtype_bytes(s->dtype), s->dtype, &x, SHARD_F32, 1);
+			dtype_convert((char *)g + i * dtype_bytes(s->dtype), s->dtype, &x,
+				      SHARD_F32, 1);
 		}
 	}
 	h->gradient = malloc(s->numel * dtype_bytes(s->dtype));
@@ -101,14 +102,17 @@ static void step(struct hand *h)
 	h->first_push = clock_ns();
 	for (uint32_t t = nr; t-- > 0;) {
 		if (h->fleet->spec.write)
-			memcpy(shard_grad(h->model, t), h->gradient, h->fleet->spec.numel * dtype_bytes(h->fleet->spec.dtype));
+			memcpy(shard_grad(h->model, t), h->gradient,
+			       h->fleet->spec.numel * dtype_bytes(h->fleet->spec.dtype));
 		h->last_push = clock_ns();
-		TRY(shard_push(h->model, t, 0, h->fleet->spec.numel, NULL, h->fleet->spec.dtype, 0, NULL));
+		TRY(shard_push(h->model, t, 0, h->fleet->spec.numel, NULL, h->fleet->spec.dtype, 0,
+			       NULL));
 	}
 	TRY(shard_commit(h->model, &commit));
 	h->committed = clock_ns();
 	for (uint32_t t = 0; t < nr; t++)
-		TRY(shard_pull(h->model, t, 0, h->fleet->spec.numel, s.step, NULL, h->fleet->spec.dtype, &last));
+		TRY(shard_pull(h->model, t, 0, h->fleet->spec.numel, s.step, NULL,
+			       h->fleet->spec.dtype, &last));
 	TRY(shard_wait(h->model, last, 60000));
 	h->complete = clock_ns();
 	TRY(shard_result(h->model, commit, 60000, &r));
@@ -144,7 +148,8 @@ struct fleet *fleet_begin(const struct daemons *d, const struct fleet_spec *spec
 	f->spec = *spec;
 	for (uint32_t t = 0; t < spec->tensors_nr; t++) {
 		snprintf(f->names[t], sizeof(f->names[t]), "h.%u", t);
-		f->tensor[t] = (struct shard_tensor){.name = f->names[t], .ndim = 1, .shape = {spec->numel}};
+		f->tensor[t] = (struct shard_tensor){
+			.name = f->names[t], .ndim = 1, .shape = {spec->numel}};
 	}
 	pthread_barrier_init(&f->go, NULL, nr + 1);
 	pthread_barrier_init(&f->begun, NULL, nr);
@@ -173,7 +178,8 @@ void fleet_step(struct fleet *f, struct fleet_times *t)
 		committed = h->committed > committed ? h->committed : committed;
 		complete = h->complete > complete ? h->complete : complete;
 	}
-	*t = (struct fleet_times){.push = committed - first, .step = complete - begun, .after = complete - last};
+	*t = (struct fleet_times){
+		.push = committed - first, .step = complete - begun, .after = complete - last};
 }
 
 void fleet_end(struct fleet **fp)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bare loopback transfer of limit_tcp.h. Called by the benchmarks, in turn with what they measure, so that both meet the same
- * machine. Fails only where the system does. */
+/* The bare loopback transfer of limit_tcp.h. Called by the benchmarks, in turn with what they
+ * measure, so that both meet the same machine. Fails only where the system does. */
 #include "bench/limit_tcp.h"
 
 #include "base/check.h"
@@ -24,8 +24,9 @@ int limit_tcp_pair(int fds[2])
 	int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
 
 	fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (l < 0 || fds[0] < 0 || bind(l, (struct sockaddr *)&at, sizeof(at)) != 0 || listen(l, 1) != 0 ||
-	    getsockname(l, (struct sockaddr *)&at, &bytes) != 0 || connect(fds[0], (struct sockaddr *)&at, sizeof(at)) != 0)
+	if (l < 0 || fds[0] < 0 || bind(l, (struct sockaddr *)&at, sizeof(at)) != 0 ||
+	    listen(l, 1) != 0 || getsockname(l, (struct sockaddr *)&at, &bytes) != 0 ||
+	    connect(fds[0], (struct sockaddr *)&at, sizeof(at)) != 0)
 		return -1;
 	fds[1] = accept4(l, NULL, NULL, SOCK_CLOEXEC);
 	close(l);
@@ -36,7 +37,8 @@ int limit_tcp_pair(int fds[2])
 
 static unsigned char *buffer(size_t bytes)
 {
-	unsigned char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *p =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p != MAP_FAILED)
 		memset(p, 0x5a, bytes);
@@ -125,8 +127,10 @@ double limit_tcp_iperf3(void)
 
 	if (system("command -v iperf3 >/dev/null 2>&1") != 0)
 		return 0;
-	f = popen("iperf3 -s -1 -p 29799 >/dev/null 2>&1 & for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; "
-		  "iperf3 -c 127.0.0.1 -p 29799 -t 2 -l 256K -J 2>/dev/null >/tmp/iperf3.$$ && break; done; "
+	f = popen("iperf3 -s -1 -p 29799 >/dev/null 2>&1 & for i in 1 2 3 4 5 6 7 8 9 10; do sleep "
+		  "0.1; "
+		  "iperf3 -c 127.0.0.1 -p 29799 -t 2 -l 256K -J 2>/dev/null >/tmp/iperf3.$$ && "
+		  "break; done; "
 		  "grep -A12 '\"sum_received\"' /tmp/iperf3.$$; rm -f /tmp/iperf3.$$; wait",
 		  "r");
 	if (!f)

@@ -39,17 +39,17 @@ bar() # DONE OF WIDTH
 	printf '%s%*s' "${line// /#}" $(($3 - full)) ''
 }
 
-shown=0
-show() # STEP LOSS TOKENS/S MS PUSHED PULLED
+shown=0 shown_at=0
+show() # STEP LOSS TOKENS/S MS PUSHED PULLED; without a terminal every 25 steps or 30 s, so that slow does not look like stuck
 {
 	local text
 
 	printf -v text 'step %3d/%d  loss %s  %s tokens/s  %s ms/step  pushed %s MiB  pulled %s MiB' "$1" $steps "${@:2}"
 	if [ -t 1 ]; then
 		printf '\r[%s] %s \033[K' "$(bar "$1" $steps 20)" "$text"
-	elif [ "$1" -ge $((shown + every)) ] || [ "$1" = $steps ] && [ "$1" != $shown ]; then
+	elif [ "$1" -ge $((shown + every)) ] || [ "$1" = $steps ] && [ "$1" != $shown ] || [ $((SECONDS - shown_at)) -ge 30 ]; then
 		echo "$text"
-		shown=$(($1 / every * every))
+		shown=$(($1 / every * every)) shown_at=$SECONDS
 	fi
 }
 

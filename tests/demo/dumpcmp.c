@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* dumpcmp.c: `dumpcmp A B` compares two folders of dumped tensors byte by byte. Status 0: equal; 1: not; 2: wrong use. */
+/* dumpcmp.c: `dumpcmp A B` compares two folders of dumped tensors byte by byte. Status 0: equal; 1:
+ * not; 2: wrong use. */
 #include "lib/compare.h"
 #include <inttypes.h>
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # exact.sh BUILD TRAINERS-ON-A,TRAINERS-ON-B [options of gpt...]: a short run through two daemons equals the reference, byte by byte.
 # Status 0 and no word: equal. It is the demo without its show, for the tests: other element types, optimizers, chunks and worlds.
-# BREAK=1: the last trainer flips one bit of one gradient, which has to be found. KILL=K: trainer K is killed with -9 in mid-run and
-# started again; the others wait for it, and nothing of the result may change. DAEMONS="a,b a": so many times, daemons are killed with -9 in
+# BREAK=1: the last trainer flips one bit of one gradient, which has to be found. KILL=K: trainer K ends by SIGKILL in the middle of step 5
+# and is started again; the others wait for it, and nothing of the result may change. DAEMONS="a,b a": so many times, daemons are killed with -9 in
 # mid-run, each EVERY=n steps after the ones before (15), here both and then the first, and come back with what they held; their trainers
 # end and are started again.
 # OUT=FOLDER keeps what was dumped and the daemons' logs there.
@@ -21,12 +21,13 @@ ranks=$((${on%,*} + ${on#*,}))
 run=(--data "$dir/text" --layers 1 --dim 32 --heads 2 --seq 32 --batch 9 --steps 6 --world $ranks "$@")
 trainer() # K LOG
 {
-	local node flip=()
+	local node extra=()
 
 	node=$([ "$1" -lt "${on%,*}" ] && echo a || echo b)
-	[ "${BREAK:-}" = 1 ] && [ "$1" = $((ranks - 1)) ] && flip=(--break 3)
+	[ "${BREAK:-}" = 1 ] && [ "$1" = $((ranks - 1)) ] && extra=(--break 3)
+	[ "${KILL:-}" = "$1" ] && [ ! -e "$dir/died" ] && extra+=(--die 5)
 	start "trainer-$1" timeout $deadline_s "$build/gpt" "${run[@]}" --rank-hint "$1" --address "unix:$dir/$node.sock" --log "$2" \
-		--dump "$dir/daemons" "${flip[@]}"
+		--dump "$dir/daemons" "${extra[@]}"
 }
 
 last_step()
@@ -92,12 +93,9 @@ while [ -n "${DAEMONS:-}" ] && [[ " ${!pid_of[*]}" == *" trainer-"* ]]; do
 done
 [ -z "${DAEMONS:-}" ] || [ ${#again[@]} -gt 0 ] || echo "$name: all was over before a daemon died: more --steps" >&2
 if [ -n "${KILL:-}" ]; then
-	until [ "$(grep -c '' "$dir/trainer-$KILL.log" 2>/dev/null)" -ge 5 ] 2>/dev/null; do
-		running "trainer-$KILL" || finish "trainer-$KILL"
-		sleep 0.01
-	done
-	kill -9 "${pid_of[trainer-$KILL]}" $(cat "/proc/${pid_of[trainer-$KILL]}/task/${pid_of[trainer-$KILL]}/children")
 	wait "${pid_of[trainer-$KILL]}" 2>/dev/null
+	[ $? = 137 ] || fail "trainer $KILL did not end by SIGKILL in step 5"
+	touch "$dir/died"
 	trainer "$KILL" "$dir/again.log"
 fi
 for ((k = 0; k < ranks; k++)); do

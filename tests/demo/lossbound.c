@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* lossbound.c: `lossbound TEXT LOG...` says whether a training run learned something: the mean training loss of its last 20 steps, over
- * all ranks' step logs, against 0.80 of the text's order-0 entropy. Used by `make demo`. Status 0: at most that; 1: above, or a log
- * lacks a step; 2: wrong use. */
+/* lossbound.c: `lossbound TEXT LOG...` says whether a training run learned something: the mean
+ * training loss of its last 20 steps, over all ranks' step logs, against 0.80 of the text's order-0
+ * entropy. Used by `make demo`. Status 0: at most that; 1: above, or a log lacks a step; 2: wrong
+ * use. */
 #include "examples/data.h"
 #include <inttypes.h>
 #include <stdbool.h>
@@ -21,7 +22,8 @@ static bool line_of(FILE *f, uint64_t *step, uint64_t *samples, double *loss)
 	char line[1024];
 
 	return fgets(line, sizeof(line), f) &&
-	       sscanf(line, "step=%" SCNu64 " rank=%*u world=%*u samples=%" SCNu64 " loss=%lf", step, samples, loss) == 3;
+	       sscanf(line, "step=%" SCNu64 " rank=%*u world=%*u samples=%" SCNu64 " loss=%lf",
+		      step, samples, loss) == 3;
 }
 
 /* Twice over each log: the last step first, then the lines near it. */
@@ -46,7 +48,8 @@ static bool add_log(struct mean *m, const char *path, bool count)
 	}
 	fclose(f);
 	if (count && lines != LAST)
-		fprintf(stderr, "lossbound: %s has %" PRIu64 " of the last %d steps\n", path, lines, LAST);
+		fprintf(stderr, "lossbound: %s has %" PRIu64 " of the last %d steps\n", path, lines,
+			LAST);
 	return !count || lines == LAST;
 }
 
@@ -73,8 +76,9 @@ int main(int argc, char **argv)
 		}
 	}
 	m.loss /= (double)m.samples;
-	printf("mean loss of the last %d steps: %.3f nats per byte; bound: %.2f x order-0 entropy %.3f = %.3f nats per byte\n",
-	       LAST, m.loss, SHARE, bound / SHARE, bound);
+	printf("mean loss of the last %d steps: %.3f nats per byte; bound: %.3f = %.2f x order-0 "
+	       "entropy %.3f\n",
+	       LAST, m.loss, bound, SHARE, bound / SHARE);
 	data_deinit(&d);
 	if (!(m.loss <= bound)) {
 		printf("lossbound: the loss is above its bound\n");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer target: what is parsed of a checkpoint. An input that begins with "{" is a manifest without its last line: the sum
- * is added here, so that the fuzzer gets behind it. Else it is a safetensors file: its first 8 bytes, the header; the data that
- * it announces is taken to be there where the ninth byte says so. What was accepted must hold together. */
-// covers: proto/ckpt/safetensors.c proto/ckpt/manifest_read.c
+/* libFuzzer target: what is parsed of a checkpoint. An input that begins with "{" is a manifest
+ * without its last line: the sum is added here, so that the fuzzer gets behind it. Else it is a
+ * safetensors file: its first 8 bytes, the header; the data that it announces is taken to be there
+ * where the ninth byte says so. What was accepted must hold together. */
+// covers: proto/ckpt/safetensors.c proto/ckpt/manifest_read.c proto/ckpt/manifest_scan.c
 #include "base/check.h"
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
@@ -29,7 +30,8 @@ static void fuzz_folder(const char *text, size_t bytes)
 	snprintf(path, sizeof(path), "%s/" MANIFEST_NAME, dir);
 	snprintf(file, sizeof(file), "%s/node-a.safetensors", dir);
 	CHECK(manifest_read(dir, &m, &e) == SHARD_NOT_FOUND);
-	CHECK(mkdir(path, 0700) == 0 && manifest_read(dir, &m, &e) == SHARD_PROTOCOL && rmdir(path) == 0);
+	CHECK(mkdir(path, 0700) == 0 && manifest_read(dir, &m, &e) == SHARD_PROTOCOL &&
+	      rmdir(path) == 0);
 	CHECK((f = fopen(path, "w")) && fwrite(text, 1, bytes, f) == bytes && fclose(f) == 0);
 	CHECK((f = fopen(file, "w")) && ftruncate(fileno(f), 4096) == 0 && fclose(f) == 0);
 	if (manifest_read(dir, &m, &e) == SHARD_OK)
@@ -49,7 +51,8 @@ static void fuzz_manifest(const uint8_t *data, size_t bytes)
 
 	memcpy(text, data, bytes);
 	if (bytes < 2 || text[bytes - 1] != 'x') /* an x at the end: as it is */
-		all += (size_t)sprintf(text + bytes, "\"sum\":\"%016" PRIx64 "\"}\n", xxh_sum(data, bytes, 0));
+		all += (size_t)sprintf(text + bytes, "\"sum\":\"%016" PRIx64 "\"}\n",
+				       xxh_sum(data, bytes, 0));
 	if (bytes > 1 && data[1] == ' ')
 		fuzz_folder(text, all);
 	if (manifest_parse(&m, text, all, "fuzz", &e) != SHARD_OK) {
@@ -78,7 +81,8 @@ static void fuzz_file(const uint8_t *data, size_t bytes)
 	if (bytes < 9)
 		return;
 	file_bytes += data[8] == '{' ? 24 : 0;
-	if (safetensors_header_bytes(data, file_bytes, "fuzz", &header, &e) != SHARD_OK || header > bytes - 8)
+	if (safetensors_header_bytes(data, file_bytes, "fuzz", &header, &e) != SHARD_OK ||
+	    header > bytes - 8)
 		return;
 	json = malloc(header);
 	memcpy(json, data + 8, header);
@@ -88,11 +92,13 @@ static void fuzz_file(const uint8_t *data, size_t bytes)
 		size_t again_bytes;
 
 		for (uint32_t i = 0; i < s->entries_nr; i++) {
-			CHECK(s->entry[i].name[0] && s->entry[i].offset == at && s->entry[i].ndim <= SAFETENSORS_DIMS_MAX);
+			CHECK(s->entry[i].name[0] && s->entry[i].offset == at &&
+			      s->entry[i].ndim <= SAFETENSORS_DIMS_MAX);
 			at += s->entry[i].bytes;
 		}
 		CHECK(at == file_bytes);
-		CHECK(safetensors_make(&again, &again_bytes, s->entry, s->entries_nr, NULL, 0, &e) == SHARD_OK);
+		CHECK(safetensors_make(&again, &again_bytes, s->entry, s->entries_nr, NULL, 0,
+				       &e) == SHARD_OK);
 		CHECK(again_bytes % SAFETENSORS_ALIGN == 0);
 		free(again);
 	} else {

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer target: configuration files and settings strings. A file is read from its first byte on; where it begins with "=", what
- * follows is a model's settings instead: one layer per line, the first is the file's, the others a trainer's ("!": of a group); "@": a
- * variable of the environment, which is also tried as --set. */
-// covers: daemon/config.c daemon/config_file.c daemon/config_finish.c daemon/config_options.c
-// covers: daemon/settings.c daemon/settings_keys.c daemon/settings_text.c daemon/value.c
-// needs: daemon/worker.c daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
+/* libFuzzer target: configuration files and settings strings. A file is read from its first byte
+ * on; where it begins with "=", what follows is a model's settings instead: one layer per line, the
+ * first is the file's, the others a trainer's ("!": of a group); "@": a variable of the
+ * environment, which is also tried as --set. */
+// clang-format off
+// covers: daemon/config/config.c daemon/config/file.c daemon/config/finish.c daemon/config/keys.c
+// covers: daemon/config/options.c daemon/config/sections.c daemon/config/settings.c
+// covers: daemon/config/show.c daemon/config/table.c daemon/config/value.c
+// needs: daemon/optim/optim.c daemon/optim/args.c daemon/core/schedule.c
 // needs: daemon/optim/optim_scalar.c daemon/optim/optim_avx2.c daemon/optim/optim_avx512.c
+// clang-format on
 #include "base/check.h"
-#include "config.h"
-#include "settings.h"
-#include "value.h"
+#include "config/config.h"
+#include "config/settings.h"
+#include "config/value.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static FILE *nowhere;
 
 static void fuzz_settings(char *text)
 {
@@ -26,8 +32,10 @@ static void fuzz_settings(char *text)
 	struct err e;
 
 	for (char *at = text; at && nr < NR(layers); nr++) {
-		layers[nr] = (struct settings_layer){
-			.text = at, .origin = "fuzz", .trainer = nr > 0, .group = *at == '!' ? "norm" : NULL};
+		layers[nr] = (struct settings_layer){.text = at,
+						     .origin = "fuzz",
+						     .trainer = nr > 0,
+						     .group = *at == '!' ? "norm" : NULL};
 		layers[nr].text += *at == '!';
 		at = strchr(at, '\n');
 		if (at)
@@ -62,7 +70,8 @@ static void fuzz_file(const char *text, size_t bytes)
 	CHECK(f);
 	config_print(&c, f);
 	fclose(f);
-	if (config_load_text(&again, "printed", printed, printed_bytes, &e) == SHARD_OK) { /* long names may make lines too long */
+	if (config_load_text(&again, "printed", printed, printed_bytes, &e) ==
+	    SHARD_OK) { /* long names may make lines too long */
 		CHECK(config_hash(&c) == config_hash(&again));
 		CHECK(c.models_nr == again.models_nr && config_model(&c, "", "x") == NULL);
 		config_free(&again);
@@ -71,19 +80,38 @@ static void fuzz_file(const char *text, size_t bytes)
 	config_free(&c);
 }
 
+/* Loaded, explained, and loaded again in place of what was there before. */
 static void fuzz_variables(const char *text)
 {
-	const char *const env[] = {"HOME=/", text, NULL};
+	const char *const env[] = {"HOME=/", text, NULL}, *const plain[] = {"HOME=/", NULL};
 	const char *set = text;
 	struct config_args args = {.file = "/dev/null", .environ_ = env, .set = &set, .set_nr = 1};
+	struct config_changes changes;
 	struct config c;
 	struct err e;
 
 	if (config_load(&c, &args, &e) == SHARD_OK)
 		config_free(&c);
 	args.set_nr = 0;
-	if (config_load(&c, &args, &e) == SHARD_OK)
-		config_free(&c);
+	if (config_explain(&args, true, nowhere, &e) != SHARD_OK)
+		return;
+	args.environ_ = plain;
+	if (config_load(&c, &args, &e) != SHARD_OK)
+		return;
+	args.environ_ = env;
+	CHECK(config_reload(&c, &args, &changes, &e) == SHARD_OK);
+	config_free(&c);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc;
+	(void)argv;
+	nowhere = fopen("/dev/null", "we");
+	CHECK(nowhere);
+	config_help(nowhere);
+	return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

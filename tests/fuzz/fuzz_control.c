@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes control bodies: byte 0 is the op, byte 1 chooses request or reply and the arena's size, the rest is the body. Checked:
- * what is accepted can be packed again; placement runs that are accepted name only nodes that exist. */
+/* Fuzzes control bodies: byte 0 is the op, byte 1 chooses request or reply and the arena's size,
+ * the rest is the body. Checked: what is accepted can be packed again; placement runs that are
+ * accepted name only nodes that exist. */
 // covers: proto/wire/control.c
 #include "base/check.h"
 #include "wire/control.h"
@@ -23,7 +24,24 @@ static void runs(const Shard__Model *m)
 		return;
 	for (int i = 0; i < CHUNKS; i++)
 		CHECK(owner[i] < NODES);
-	CHECK(place_encode(back, CHUNKS, owner, CHUNKS) <= m->n_owner_runs / 2); /* neighbours may have been apart */
+	CHECK(place_encode(back, CHUNKS, owner, CHUNKS) <=
+	      m->n_owner_runs / 2); /* neighbours may have been apart */
+}
+
+/* What a log line or a terminal shows of a foreign text: UTF-8 without control characters, which
+ * fits, and stays as it is when it is cleaned again. */
+static void clean(const uint8_t *bytes, size_t size)
+{
+	char *text = malloc(size + 1), once[80], twice[80];
+
+	CHECK(text);
+	memcpy(text, bytes, size);
+	text[size] = 0;
+	control_clean(once, sizeof(once), text);
+	CHECK(strlen(once) < sizeof(once) && control_text_ok(once));
+	control_clean(twice, sizeof(twice), once);
+	CHECK(strcmp(once, twice) == 0);
+	free(text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -41,8 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	type = control_type(data[0], data[1] & 1);
 	if (!type)
 		return 0;
-	if (data[1] & 2) /* a name, as the daemon checks them */
-		(void)control_name_ok(size > 40 ? "gpt-7b" : "a b", size % 7);
+	if (data[1] & 2)
+		clean(data + 2, size - 2);
 	arena_bytes = data[1] & 4 ? CONTROL_ARENA_BYTES(size) : (size_t)data[1] * 8;
 	memory = malloc(arena_bytes + 1);
 	arena_init(&a, memory, arena_bytes);
@@ -56,7 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		arena_bytes = CONTROL_ARENA_BYTES(packed) + 16 * size;
 		memory = malloc(arena_bytes);
 		arena_init(&a, memory, arena_bytes);
-		/* protobuf-c keeps an unknown field that it would not read back, if its tag was written the long way */
+		/* protobuf-c keeps an unknown field that it would not read back, if its tag was
+		 * written the long way */
 		if (control_unpack(&again, type, first, packed, &a, &e) == SHARD_OK)
 			CHECK(protobuf_c_message_get_packed_size(again) == packed);
 		free(first);

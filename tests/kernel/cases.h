@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cases.h: what the kernel tests share: awkward numbers, optimizer states made of them, the four settings of flush-to-zero and
- * denormals-are-zero, and buffers that a kernel runs over. Header only; each test program includes it once. */
+/* cases.h: what the kernel tests share: awkward numbers, optimizer states made of them, the four
+ * settings of flush-to-zero and denormals-are-zero, and buffers that a kernel runs over. Header
+ * only; each test program includes it once. */
 #ifndef TESTS_KERNEL_CASES_H
 #define TESTS_KERNEL_CASES_H
 
@@ -22,9 +23,11 @@
 enum { STATES = 64, MODES = 4 };
 
 static const uint32_t awkward[] = {
-	0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00400000, 0x00800000, 0x80800000, /* 0, denormals, smallest */
-	0x3f800000, 0xbf800000, 0x33800000, 0x7f7fffff, 0xff7fffff, 0x7f000000, 0x5f800000, 0x1f800000, /* 1, tiny, huge, 2^64 */
-	0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001,                                     /* infinities, NaNs */
+	0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff,
+	0x00400000, 0x00800000, 0x80800000, /* 0, denormals, smallest */
+	0x3f800000, 0xbf800000, 0x33800000, 0x7f7fffff, 0xff7fffff,
+	0x7f000000, 0x5f800000, 0x1f800000,                         /* 1, tiny, huge, 2^64 */
+	0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001, /* infinities, NaNs */
 };
 
 struct state {
@@ -48,7 +51,8 @@ static inline struct state state_make(unsigned i)
 	}
 }
 
-static inline unsigned mode_set(unsigned mode) /* bit 0: flush-to-zero, bit 1: denormals-are-zero; returns what to restore */
+static inline unsigned mode_set(unsigned mode) /* bit 0: flush-to-zero, bit 1: denormals-are-zero;
+						  returns what to restore */
 {
 	unsigned before = _mm_getcsr(), clear = before & ~(unsigned)(FTZ_BIT | DAZ_BIT);
 
@@ -56,15 +60,18 @@ static inline unsigned mode_set(unsigned mode) /* bit 0: flush-to-zero, bit 1: d
 	return before;
 }
 
-struct bufs { /* what one call of a kernel works on; image has 4 bytes per element, whatever its type */
+struct bufs { /* what one call of a kernel works on; image has 4 bytes per element, whatever its
+		 type */
 	float *p, *s1, *s2;
 	void *image;
 };
 
-static inline struct bufs bufs_make(size_t n) /* aligned to a cache line, so that a long image is streamed */
+static inline struct bufs bufs_make(
+	size_t n) /* aligned to a cache line, so that a long image is streamed */
 {
 	size_t bytes = (4 * n + 64) & ~(size_t)63;
-	struct bufs b = {aligned_alloc(64, bytes), aligned_alloc(64, bytes), aligned_alloc(64, bytes), aligned_alloc(64, bytes)};
+	struct bufs b = {aligned_alloc(64, bytes), aligned_alloc(64, bytes),
+			 aligned_alloc(64, bytes), aligned_alloc(64, bytes)};
 
 	assert_true(b.p && b.s1 && b.s2 && b.image);
 	return b;
@@ -92,10 +99,12 @@ static inline void args_make(struct optim_args *a, const struct optim_row *row)
 	optim_args_set(a, row, h, 3, 0.37f);
 }
 
-static inline uint64_t bufs_run(const struct bufs *b, optim_apply *apply, const struct optim_row *row, const struct optim_args *a,
-				size_t n, const void *grad)
+static inline uint64_t bufs_run(const struct bufs *b, optim_apply *apply,
+				const struct optim_row *row, const struct optim_args *a, size_t n,
+				const void *grad)
 {
-	return apply(a, n, grad, b->p, row->states_nr > 0 ? b->s1 : NULL, row->states_nr > 1 ? b->s2 : NULL, b->image);
+	return apply(a, n, grad, b->p, row->states_nr > 0 ? b->s1 : NULL,
+		     row->states_nr > 1 ? b->s2 : NULL, b->image);
 }
 
 static inline void same(const char *what, const void *want, const void *got, size_t n, size_t size)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sweep.h: runs each optimizer over many gradient patterns times the 64 states of cases.h, with each image type and each setting of
- * flush-to-zero, and compares one instruction set with the scalar kernel bit by bit. test_sweep_*.c each fix one gradient type. */
+/* sweep.h: runs each optimizer over many gradient patterns times the 64 states of cases.h, with
+ * each image type and each setting of flush-to-zero, and compares one instruction set with the
+ * scalar kernel bit by bit. test_sweep_*.c each fix one gradient type. */
 #ifndef TESTS_KERNEL_SWEEP_H
 #define TESTS_KERNEL_SWEEP_H
 
@@ -14,7 +15,8 @@ struct sweep {
 
 static inline void sweep_fill(const struct bufs *b, size_t n, unsigned turn)
 {
-	for (size_t i = 0; i < n; i++) { /* neighbours differ, so that a value that slips into another lane shows */
+	for (size_t i = 0; i < n;
+	     i++) { /* neighbours differ, so that a value that slips into another lane shows */
 		struct state s = state_make((unsigned)(i + turn) % STATES);
 
 		b->p[i] = s.p;
@@ -25,13 +27,14 @@ static inline void sweep_fill(const struct bufs *b, size_t n, unsigned turn)
 }
 
 /* Rule 6 by itself: whatever came in, an element is finite in all its parts or as it was. */
-static inline void sweep_check_kept(const struct optim_row *row, const struct bufs *b, const struct bufs *old, size_t n,
-				    uint64_t kept)
+static inline void sweep_check_kept(const struct optim_row *row, const struct bufs *b,
+				    const struct bufs *old, size_t n, uint64_t kept)
 {
 	uint64_t unchanged_nr = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		bool finite = dtype_finite(b->p[i]), unchanged = memcmp(&b->p[i], &old->p[i], 4) == 0;
+		bool finite = dtype_finite(b->p[i]),
+		     unchanged = memcmp(&b->p[i], &old->p[i], 4) == 0;
 
 		if (row->states_nr > 0) {
 			finite = finite && dtype_finite(b->s1[i]);
@@ -48,10 +51,12 @@ static inline void sweep_check_kept(const struct optim_row *row, const struct bu
 	assert_true(kept > 0 && kept <= unchanged_nr);
 }
 
-static inline void sweep_row(const struct sweep *s, const struct optim_row *row, enum isa isa, enum shard_dtype idt)
+static inline void sweep_row(const struct sweep *s, const struct optim_row *row, enum isa isa,
+			     enum shard_dtype idt)
 {
 	struct bufs old = bufs_make(s->n), want = bufs_make(s->n), got = bufs_make(s->n);
-	optim_apply *scalar = optim_kernel(row, ISA_SCALAR, s->gdt, idt), *wide = optim_kernel(row, isa, s->gdt, idt);
+	optim_apply *scalar = optim_kernel(row, ISA_SCALAR, s->gdt, idt),
+		    *wide = optim_kernel(row, isa, s->gdt, idt);
 	struct optim_args a;
 
 	args_make(&a, row);

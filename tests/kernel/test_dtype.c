@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types: conversions against an independent search for the nearest representable number, round trips, arrays against
- * single elements, names. */
+/* Element types: conversions against an independent search for the nearest representable number,
+ * round trips, arrays against single elements, names. */
 #include "kernel/cases.h"
 
 #include <math.h>
@@ -12,11 +12,14 @@ struct format { /* of a 16-bit type, for the independent value of a pattern */
 };
 static const struct format formats[] = {{SHARD_BF16, 7, 127, 0x7f80}, {SHARD_F16, 10, 15, 0x7c00}};
 
-static double value(const struct format *f, uint32_t h) /* of a pattern without sign; infinity counts as the next power of two */
+static double value(
+	const struct format *f,
+	uint32_t h) /* of a pattern without sign; infinity counts as the next power of two */
 {
 	int exp = (int)(h >> f->man_bits), man = (int)(h & ((1u << f->man_bits) - 1));
 
-	return exp == 0 ? ldexp(man, 1 - f->bias - f->man_bits) : ldexp(man + (1 << f->man_bits), exp - f->bias - f->man_bits);
+	return exp == 0 ? ldexp(man, 1 - f->bias - f->man_bits)
+			: ldexp(man + (1 << f->man_bits), exp - f->bias - f->man_bits);
 }
 
 static uint16_t nearest(const struct format *f, float x) /* x is not NaN */
@@ -54,7 +57,8 @@ static void check_one(const struct format *f, uint32_t bits)
 	float x = dtype_float(bits);
 
 	if (to16(f->dt, x) != nearest(f, x))
-		fail_msg("%s of %#x is %#x, nearest is %#x", dtype_name(f->dt), bits, to16(f->dt, x), nearest(f, x));
+		fail_msg("%s of %#x is %#x, nearest is %#x", dtype_name(f->dt), bits,
+			 to16(f->dt, x), nearest(f, x));
 }
 
 static void nearest_even(void **state)
@@ -97,7 +101,8 @@ static void round_trip(void **state)
 			assert_int_equal(to16(f->dt, x), nan ? h | 1u << (f->man_bits - 1) : h);
 			assert_int_equal(isnan(x) != 0, nan);
 			if ((h & 0x7fff) < f->inf)
-				assert_true(fabs((double)x) == value(f, h & 0x7fff) && (signbit(x) != 0) == (h >> 15));
+				assert_true(fabs((double)x) == value(f, h & 0x7fff) &&
+					    (signbit(x) != 0) == (h >> 15));
 			if ((h & 0x7fff) == f->inf)
 				assert_true(isinf(x) && (signbit(x) != 0) == (h >> 15));
 		}
@@ -110,7 +115,8 @@ static void nan_stays_nan(void **state)
 
 	(void)state;
 	for (int i = 0; i < 100000; i++) {
-		uint32_t u = (i % 2 ? 0x7f800000u : 0xff800000u) | (i < 23 ? 1u << i : 1 + (uint32_t)rng_below(&r, 0x7fffff));
+		uint32_t u = (i % 2 ? 0x7f800000u : 0xff800000u) |
+			     (i < 23 ? 1u << i : 1 + (uint32_t)rng_below(&r, 0x7fffff));
 
 		for (size_t k = 0; k < NR(formats); k++) {
 			uint32_t h = to16(formats[k].dt, dtype_float(u));
@@ -122,13 +128,16 @@ static void nan_stays_nan(void **state)
 	}
 }
 
-static void convert_scalar(void *dst, enum shard_dtype to, const void *src, enum shard_dtype from, size_t n)
+static void convert_scalar(void *dst, enum shard_dtype to, const void *src, enum shard_dtype from,
+			   size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		float x = from == SHARD_F32 ? ((const float *)src)[i] : from16(from, ((const uint16_t *)src)[i]);
+		float x = from == SHARD_F32 ? ((const float *)src)[i]
+					    : from16(from, ((const uint16_t *)src)[i]);
 
 		if (from == to)
-			memcpy((char *)dst + i * dtype_bytes(to), (const char *)src + i * dtype_bytes(to), dtype_bytes(to));
+			memcpy((char *)dst + i * dtype_bytes(to),
+			       (const char *)src + i * dtype_bytes(to), dtype_bytes(to));
 		else if (to == SHARD_F32)
 			memcpy((char *)dst + i * 4, &x, 4);
 		else
@@ -144,7 +153,9 @@ static void arrays(void **state)
 	(void)state;
 	for (int from = 1; from <= DTYPE_NR; from++) {
 		for (uint32_t i = 0; i < N; i++) {
-			uint32_t u = i < NR(awkward) ? awkward[i] : i * 65537u; /* as 16 bits: each pattern once */
+			uint32_t u = i < NR(awkward)
+					     ? awkward[i]
+					     : i * 65537u; /* as 16 bits: each pattern once */
 
 			if (from == SHARD_F32)
 				memcpy(src + 4 * i, &u, 4);
@@ -155,18 +166,25 @@ static void arrays(void **state)
 			for (unsigned mode = 0; mode < MODES; mode++) {
 				unsigned before = mode_set(mode);
 
-				dtype_convert(got, (enum shard_dtype)to, src, (enum shard_dtype)from, N);
+				dtype_convert(got, (enum shard_dtype)to, src,
+					      (enum shard_dtype)from, N);
 				_mm_setcsr(before);
-				convert_scalar(want, (enum shard_dtype)to, src, (enum shard_dtype)from, N);
-				same(dtype_name((enum shard_dtype)to), want, got, N, dtype_bytes((enum shard_dtype)to));
+				convert_scalar(want, (enum shard_dtype)to, src,
+					       (enum shard_dtype)from, N);
+				same(dtype_name((enum shard_dtype)to), want, got, N,
+				     dtype_bytes((enum shard_dtype)to));
 			}
-			for (size_t n = 0; n < 70; n++) { /* odd lengths at odd places; nothing behind the end is touched */
-				size_t step = dtype_bytes((enum shard_dtype)to), at = n * dtype_bytes((enum shard_dtype)from);
+			for (size_t n = 0; n < 70; n++) { /* odd lengths at odd places; nothing
+							     behind the end is touched */
+				size_t step = dtype_bytes((enum shard_dtype)to),
+				       at = n * dtype_bytes((enum shard_dtype)from);
 
 				memset(want, 0x5a, sizeof(want));
 				memset(got, 0x5a, sizeof(got));
-				convert_scalar(want + step, (enum shard_dtype)to, src + at, (enum shard_dtype)from, n);
-				dtype_convert(got + step, (enum shard_dtype)to, src + at, (enum shard_dtype)from, n);
+				convert_scalar(want + step, (enum shard_dtype)to, src + at,
+					       (enum shard_dtype)from, n);
+				dtype_convert(got + step, (enum shard_dtype)to, src + at,
+					      (enum shard_dtype)from, n);
 				assert_memory_equal(want, got, 512);
 			}
 		}
@@ -186,13 +204,15 @@ static void names(void **state)
 	assert_int_equal(dt, DTYPE_NR);
 	assert_false(dtype_ok(0) || dtype_ok(4) || dtype_ok(UINT32_MAX));
 	assert_string_equal(dtype_name((enum shard_dtype)77), "?");
-	assert_int_equal(dtype_bytes(SHARD_F32) + dtype_bytes(SHARD_BF16) + dtype_bytes(SHARD_F16), 8);
+	assert_int_equal(dtype_bytes(SHARD_F32) + dtype_bytes(SHARD_BF16) + dtype_bytes(SHARD_F16),
+			 8);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(nearest_even), cmocka_unit_test(round_trip),
-					   cmocka_unit_test(nan_stays_nan), cmocka_unit_test(arrays), cmocka_unit_test(names)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nearest_even), cmocka_unit_test(round_trip),
+		cmocka_unit_test(nan_stays_nan), cmocka_unit_test(arrays), cmocka_unit_test(names)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, norms and finite flags: every instruction set, the scalar one too, against a plain implementation that is written here in
- * another way (one element after the other, the tree by recursion). */
+/* Sums, norms and finite flags: every instruction set, the scalar one too, against a plain
+ * implementation that is written here in another way (one element after the other, the tree by
+ * recursion). */
 #include "kernel/cases.h"
 
 #include "optim/reduce.h"
@@ -33,9 +34,11 @@ static float get(enum shard_dtype dt, const void *p)
 	return f;
 }
 
-static double tree(const double *lane, int j, int width) /* the sum of lanes j, j + width, j + 2 width, ... */
+static double tree(const double *lane, int j,
+		   int width) /* the sum of lanes j, j + width, j + 2 width, ... */
 {
-	return width == REDUCE_LANES ? lane[j] : tree(lane, j, 2 * width) + tree(lane, j + width, 2 * width);
+	return width == REDUCE_LANES ? lane[j]
+				     : tree(lane, j, 2 * width) + tree(lane, j + width, 2 * width);
 }
 
 /* Sums into dst, which has room of its own; returns what the kernel should return. */
@@ -111,13 +114,15 @@ static void compare(const struct reduce_case *c, enum isa isa, unsigned mode, bo
 		src[s] = m.src[s] + at;
 	unsigned before = mode_set(mode);
 	struct reduce_sum w = plain(c, src, want);
-	struct reduce_sum g = reduce_kernel(isa, c->dt)(c->n, c->k, (const void *const *)src, dst, c->pre != 0 ? c->pre : 1, norm);
+	struct reduce_sum g = reduce_kernel(isa, c->dt)(c->n, c->k, (const void *const *)src, dst,
+							c->pre != 0 ? c->pre : 1, norm);
 	_mm_setcsr(before);
 
 	w.sq = norm ? w.sq : 0;
-	if ((memcmp(&w.sq, &g.sq, 8) != 0 && !(w.sq != w.sq && g.sq != g.sq)) || w.finite != g.finite)
-		fail_msg("%s %s n=%zu k=%u: %a %d, plainly it is %a %d", isa_name(isa), dtype_name(c->dt), c->n, c->k, g.sq,
-			 g.finite, w.sq, w.finite);
+	if ((memcmp(&w.sq, &g.sq, 8) != 0 && !(w.sq != w.sq && g.sq != g.sq)) ||
+	    w.finite != g.finite)
+		fail_msg("%s %s n=%zu k=%u: %a %d, plainly it is %a %d", isa_name(isa),
+			 dtype_name(c->dt), c->n, c->k, g.sq, g.finite, w.sq, w.finite);
 	if (dst)
 		same("sum", want, dst, c->n, dtype_bytes(c->dt));
 	for (size_t i = 0; i < MARGIN; i++)
@@ -134,7 +139,12 @@ static void lengths(enum isa isa)
 	for (int dt = 1; dt <= DTYPE_NR; dt++)
 		for (size_t i = 0; i < 258 + NR(long_n); i++)
 			for (uint32_t k = 1; k <= 5; k++) {
-				c = (struct reduce_case){(enum shard_dtype)dt, i < 258 ? i : long_n[i - 258], k, -1, 0, 0};
+				c = (struct reduce_case){(enum shard_dtype)dt,
+							 i < 258 ? i : long_n[i - 258],
+							 k,
+							 -1,
+							 0,
+							 0};
 				compare(&c, isa, (unsigned)i % MODES, k % 2 || i % 3, i % 4 == 1);
 				c.dst = (int)(i % k);
 				compare(&c, isa, 3, true, i % 2);
@@ -155,7 +165,8 @@ static void corners(enum isa isa)
 			compare(&c, isa, mode, false, true);
 		}
 		for (size_t i = 0; i < NR(many); i++) {
-			c = (struct reduce_case){(enum shard_dtype)dt, 201, many[i], i % 2 ? -1 : 5, 0, 0};
+			c = (struct reduce_case){(enum shard_dtype)dt, 201, many[i],
+						 i % 2 ? -1 : 5,       0,   0};
 			compare(&c, isa, (unsigned)i, true, false);
 		}
 		for (c.off = 0; c.off < 64; c.off++) { /* every alignment */
@@ -167,7 +178,8 @@ static void corners(enum isa isa)
 	}
 }
 
-/* Operands that are multiplied before they are added: also a single one, which then loses its bits. */
+/* Operands that are multiplied before they are added: also a single one, which then loses its bits.
+ */
 static void divided(enum isa isa)
 {
 	static const float pre[] = {0.125f, 1.0f / 3, 1e-6f, 3.0f, 1e6f};
@@ -178,10 +190,13 @@ static void divided(enum isa isa)
 	for (int dt = 1; dt <= DTYPE_NR; dt++)
 		for (size_t i = 0; i < NR(n) * NR(pre); i++)
 			for (uint32_t k = 1; k <= 6; k++) {
-				struct reduce_case c = {(enum shard_dtype)dt, n[i / NR(pre)], k, -1, 0, pre[i % NR(pre)]};
+				struct reduce_case c = {
+					(enum shard_dtype)dt, n[i / NR(pre)], k, -1, 0,
+					pre[i % NR(pre)]};
 
 				compare(&c, isa, (unsigned)(i + k) % MODES, k % 2 || i % 3, i % 2);
-				c.dst = (int)(i % k); /* over one of them, as a node with one rank does */
+				c.dst = (int)(i % k); /* over one of them, as a node with one rank
+							 does */
 				compare(&c, isa, (unsigned)i % MODES, i % 2, true);
 				compare(&c, isa, 3, true, false);
 			}
@@ -205,11 +220,15 @@ static void patterns(enum isa isa)
 
 				a[i] = (uint16_t)i;
 				dtype_convert(&b[i], c.dt, &y, SHARD_F32, 1);
-				b[i] ^= turn / MODES >= NR(awkward) ? (uint16_t)(i * 2654435761u >> turn / MODES % 16) : 0;
+				b[i] ^= turn / MODES >= NR(awkward)
+						? (uint16_t)(i * 2654435761u >> turn / MODES % 16)
+						: 0;
 			}
 			unsigned before = mode_set(turn % MODES);
-			struct reduce_sum w = turn < 8 ? plain(&c, (const char *const *)src, (char *)want)
-						       : reduce_kernel(ISA_SCALAR, c.dt)(N, 2, src, want, 1, true);
+			struct reduce_sum w =
+				turn < 8
+					? plain(&c, (const char *const *)src, (char *)want)
+					: reduce_kernel(ISA_SCALAR, c.dt)(N, 2, src, want, 1, true);
 			struct reduce_sum g = reduce_kernel(isa, c.dt)(N, 2, src, got, 1, true);
 			_mm_setcsr(before);
 
@@ -219,7 +238,8 @@ static void patterns(enum isa isa)
 		}
 }
 
-/* The two roundings, by hand: 1 + 2^-8 is a tie in bf16 and goes to the even neighbour; and no stray +0 in front. */
+/* The two roundings, by hand: 1 + 2^-8 is a tie in bf16 and goes to the even neighbour; and no
+ * stray +0 in front. */
 static void large_one(enum shard_dtype dt, uint32_t k, char *const *at, size_t n)
 {
 	const void *const src[] = {at[0], at[1], at[2]};
@@ -236,7 +256,8 @@ static void large_one(enum shard_dtype dt, uint32_t k, char *const *at, size_t n
 	}
 }
 
-/* From a length on the last sum is written past the caches, if dst is aligned: the same bits and sums as the scalar kernel. */
+/* From a length on the last sum is written past the caches, if dst is aligned: the same bits and
+ * sums as the scalar kernel. */
 static void large(void **state)
 {
 	enum { N = (256 << 10) + 3 * REDUCE_BLOCK + 13 };
@@ -260,7 +281,8 @@ static void large(void **state)
 
 static void by_hand(void **state)
 {
-	uint16_t one[2] = {0x3f80, 0x8000}, eps[2] = {0x3b80, 0x8000}, odd[2] = {0x3f81, 0x8000}, dst[2];
+	uint16_t one[2] = {0x3f80, 0x8000}, eps[2] = {0x3b80, 0x8000}, odd[2] = {0x3f81, 0x8000},
+		 dst[2];
 
 	(void)state;
 	for (int isa = 0; isa < ISA_NR; isa++) {
@@ -279,21 +301,21 @@ static void by_hand(void **state)
 	}
 }
 
-#define PER_ISA(test)                                                                                                              \
-	static void test##_scalar(void **state)                                                                                    \
-	{                                                                                                                          \
-		(void)state;                                                                                                       \
-		test(ISA_SCALAR);                                                                                                  \
-	}                                                                                                                          \
-	static void test##_avx2(void **state)                                                                                      \
-	{                                                                                                                          \
-		(void)state;                                                                                                       \
-		test(ISA_AVX2);                                                                                                    \
-	}                                                                                                                          \
-	static void test##_avx512(void **state)                                                                                    \
-	{                                                                                                                          \
-		(void)state;                                                                                                       \
-		test(ISA_AVX512);                                                                                                  \
+#define PER_ISA(test)                                                                              \
+	static void test##_scalar(void **state)                                                    \
+	{                                                                                          \
+		(void)state;                                                                       \
+		test(ISA_SCALAR);                                                                  \
+	}                                                                                          \
+	static void test##_avx2(void **state)                                                      \
+	{                                                                                          \
+		(void)state;                                                                       \
+		test(ISA_AVX2);                                                                    \
+	}                                                                                          \
+	static void test##_avx512(void **state)                                                    \
+	{                                                                                          \
+		(void)state;                                                                       \
+		test(ISA_AVX512);                                                                  \
 	}
 PER_ISA(lengths)
 PER_ISA(corners)
@@ -303,11 +325,13 @@ PER_ISA(patterns)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lengths_scalar),  cmocka_unit_test(lengths_avx2),  cmocka_unit_test(lengths_avx512),
-		cmocka_unit_test(corners_scalar),  cmocka_unit_test(corners_avx2),  cmocka_unit_test(corners_avx512),
-		cmocka_unit_test(divided_scalar),  cmocka_unit_test(divided_avx2),  cmocka_unit_test(divided_avx512),
-		cmocka_unit_test(patterns_scalar), cmocka_unit_test(patterns_avx2), cmocka_unit_test(patterns_avx512),
-		cmocka_unit_test(by_hand),         cmocka_unit_test(large),
+		cmocka_unit_test(lengths_scalar), cmocka_unit_test(lengths_avx2),
+		cmocka_unit_test(lengths_avx512), cmocka_unit_test(corners_scalar),
+		cmocka_unit_test(corners_avx2),   cmocka_unit_test(corners_avx512),
+		cmocka_unit_test(divided_scalar), cmocka_unit_test(divided_avx2),
+		cmocka_unit_test(divided_avx512), cmocka_unit_test(patterns_scalar),
+		cmocka_unit_test(patterns_avx2),  cmocka_unit_test(patterns_avx512),
+		cmocka_unit_test(by_hand),        cmocka_unit_test(large),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

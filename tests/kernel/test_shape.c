@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lengths 0 to 257 and every alignment: the optimizers give the scalar result whatever n and the pointers' low bits are, do not
- * touch what lies before and behind, treat a missing gradient as zeros, and leave the gradient alone. */
+/* Lengths 0 to 257 and every alignment: the optimizers give the scalar result whatever n and the
+ * pointers' low bits are, do not touch what lies before and behind, treat a missing gradient as
+ * zeros, and leave the gradient alone. */
 #include "kernel/cases.h"
 
-enum { LEN = 258, MARGIN = 128, SIZE = MARGIN + 4 * LEN + MARGIN }; /* bytes around and in each buffer */
+enum {
+	LEN = 258,
+	MARGIN = 128,
+	SIZE = MARGIN + 4 * LEN + MARGIN
+}; /* bytes around and in each buffer */
 
 struct arena5 { /* p, s1, s2, image, gradient; each with margins */
 	_Alignas(64) char b[5][SIZE];
@@ -29,19 +34,22 @@ static void fill(struct arena5 *m, const struct call *c)
 		memcpy(m->b[0] + MARGIN + c->off[0] + 4 * i, &s.p, 4);
 		memcpy(m->b[1] + MARGIN + c->off[1] + 4 * i, &s.s1, 4);
 		memcpy(m->b[2] + MARGIN + c->off[2] + 4 * i, &s.s2, 4);
-		dtype_convert(m->b[4] + MARGIN + c->off[4] + dtype_bytes(c->gdt) * i, c->gdt, &g, SHARD_F32, 1);
+		dtype_convert(m->b[4] + MARGIN + c->off[4] + dtype_bytes(c->gdt) * i, c->gdt, &g,
+			      SHARD_F32, 1);
 	}
 }
 
-static uint64_t run(struct arena5 *m, const struct call *c, enum isa isa, const struct optim_args *a)
+static uint64_t run(struct arena5 *m, const struct call *c, enum isa isa,
+		    const struct optim_args *a)
 {
 	char *at[5];
 
 	for (int i = 0; i < 5; i++)
 		at[i] = m->b[i] + MARGIN + c->off[i];
-	return optim_kernel(c->row, isa, c->gdt, c->idt)(a, c->n, c->no_grad ? NULL : at[4], (float *)(void *)at[0],
-							 c->row->states_nr > 0 ? (float *)(void *)at[1] : NULL,
-							 c->row->states_nr > 1 ? (float *)(void *)at[2] : NULL, at[3]);
+	return optim_kernel(c->row, isa, c->gdt,
+			    c->idt)(a, c->n, c->no_grad ? NULL : at[4], (float *)(void *)at[0],
+				    c->row->states_nr > 0 ? (float *)(void *)at[1] : NULL,
+				    c->row->states_nr > 1 ? (float *)(void *)at[2] : NULL, at[3]);
 }
 
 static void compare(const struct call *c, enum isa isa)
@@ -55,11 +63,13 @@ static void compare(const struct call *c, enum isa isa)
 	uint64_t kept = run(&want, c, ISA_SCALAR, &a);
 	assert_int_equal(run(&got, c, isa, &a), kept);
 	if (memcmp(&want, &got, sizeof(want)) != 0)
-		fail_msg("%s %s n=%zu offsets %zu %zu %zu %zu %zu: bytes differ", c->row->name, isa_name(isa), c->n, c->off[0],
-			 c->off[1], c->off[2], c->off[3], c->off[4]);
+		fail_msg("%s %s n=%zu offsets %zu %zu %zu %zu %zu: bytes differ", c->row->name,
+			 isa_name(isa), c->n, c->off[0], c->off[1], c->off[2], c->off[3],
+			 c->off[4]);
 	for (int i = 0; i < 5; i++) /* the scalar kernel itself keeps within its bounds */
 		for (size_t k = 0; k < MARGIN; k++)
-			assert_true(want.b[i][k] == (char)0xa5 && want.b[i][SIZE - 1 - k] == (char)0xa5);
+			assert_true(want.b[i][k] == (char)0xa5 &&
+				    want.b[i][SIZE - 1 - k] == (char)0xa5);
 }
 
 static void each_row(enum isa isa, void (*body)(struct call *c, enum isa isa))
@@ -131,7 +141,8 @@ static void alignments_avx512(void **state)
 	each_row(ISA_AVX512, each_alignment);
 }
 
-/* A missing gradient equals one made of zeros, and large runs cross whatever special path a kernel has for them. */
+/* A missing gradient equals one made of zeros, and large runs cross whatever special path a kernel
+ * has for them. */
 static void zeros(void **state)
 {
 	enum { N = 300007 };
@@ -154,8 +165,11 @@ static void zeros(void **state)
 			a.s2[i] = b.s2[i] = s.s2;
 		}
 		args_make(&args, row);
-		uint64_t kept = bufs_run(&a, optim_kernel(row, ISA_SCALAR, SHARD_BF16, SHARD_BF16), row, &args, N, zero);
-		assert_int_equal(bufs_run(&b, optim_kernel(row, isa, SHARD_BF16, SHARD_BF16), row, &args, N, NULL), kept);
+		uint64_t kept = bufs_run(&a, optim_kernel(row, ISA_SCALAR, SHARD_BF16, SHARD_BF16),
+					 row, &args, N, zero);
+		assert_int_equal(bufs_run(&b, optim_kernel(row, isa, SHARD_BF16, SHARD_BF16), row,
+					  &args, N, NULL),
+				 kept);
 		same("master", a.p, b.p, N, 4);
 		same("first state", a.s1, b.s1, N, 4);
 		same("second state", a.s2, b.s2, N, 4);
@@ -169,8 +183,9 @@ static void zeros(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lengths_scalar),  cmocka_unit_test(lengths_avx2),      cmocka_unit_test(lengths_avx512),
-		cmocka_unit_test(alignments_avx2), cmocka_unit_test(alignments_avx512), cmocka_unit_test(zeros),
+		cmocka_unit_test(lengths_scalar),    cmocka_unit_test(lengths_avx2),
+		cmocka_unit_test(lengths_avx512),    cmocka_unit_test(alignments_avx2),
+		cmocka_unit_test(alignments_avx512), cmocka_unit_test(zeros),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A kernel that is killed at any instruction: what it kept makes the memory whole, and going on from there gives the bits of one that was
- * not. The process that runs it dies by kill -9 from another processor, at a moment that nobody chose. */
+/* A kernel that is killed at any instruction: what it kept makes the memory whole, and going on
+ * from there gives the bits of one that was not. The process that runs it dies by kill -9 from
+ * another processor, at a moment that nobody chose. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "optim/ftz.h"
@@ -30,7 +31,8 @@ struct shared {
 
 static struct shared *map(void)
 {
-	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct shared *s =
+		mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	assert_ptr_not_equal(s, MAP_FAILED);
 	return s;
@@ -57,11 +59,13 @@ static void run(struct shared *s, const struct optim_row *row, enum isa isa, uin
 	optim_args_set(&a, row, h, 3, 0.5f);
 	s->undo.origin = FIRST + from;
 	optim_kernel_undo(row, isa, SHARD_BF16, SHARD_BF16)(
-		&a, ELEMS - from, s->grad + from, s->state[0] + from, row->states_nr > 0 ? s->state[1] + from : NULL,
+		&a, ELEMS - from, s->grad + from, s->state[0] + from,
+		row->states_nr > 0 ? s->state[1] + from : NULL,
 		row->states_nr > 1 ? s->state[2] + from : NULL, s->image + from, &s->undo);
 }
 
-static void run_to_death(struct shared *s, const struct optim_row *row, enum isa isa, uint64_t after_ns)
+static void run_to_death(struct shared *s, const struct optim_row *row, enum isa isa,
+			 uint64_t after_ns)
 {
 	struct timespec wait = {.tv_nsec = (long)after_ns};
 	pid_t pid = fork();
@@ -90,7 +94,8 @@ static uint32_t go_on(struct shared *s, const struct optim_row *row, enum isa is
 
 	assert_true(from < ELEMS && undo_lanes(at) <= UNDO_LANES);
 	for (uint32_t i = 0; at && i <= row->states_nr; i++)
-		memcpy(s->state[i] + from, s->undo.place[undo_place(at)][i], undo_lanes(at) * sizeof(float));
+		memcpy(s->state[i] + from, s->undo.place[undo_place(at)][i],
+		       undo_lanes(at) * sizeof(float));
 	run(s, row, isa, from);
 	return from;
 }
@@ -119,7 +124,8 @@ static void test_killed(void **state)
 				between += from > 0 && from < ELEMS - UNDO_LANES;
 				assert_memory_equal(s->state, whole->state, sizeof(s->state));
 				/* the image of what was not done again may have been on its way */
-				assert_memory_equal(s->image + from, whole->image + from, (ELEMS - from) * sizeof(s->image[0]));
+				assert_memory_equal(s->image + from, whole->image + from,
+						    (ELEMS - from) * sizeof(s->image[0]));
 			}
 		}
 	}
@@ -148,12 +154,14 @@ static void test_same_bits(void **state)
 			optim_defaults(row, h);
 			optim_args_set(&a, row, h, 3, 0.5f);
 			optim_kernel(row, (enum isa)isa, SHARD_BF16, SHARD_BF16)(
-				&a, ELEMS, plain->grad, plain->state[0], row->states_nr > 0 ? plain->state[1] : NULL,
+				&a, ELEMS, plain->grad, plain->state[0],
+				row->states_nr > 0 ? plain->state[1] : NULL,
 				row->states_nr > 1 ? plain->state[2] : NULL, plain->image);
 			run(s, row, (enum isa)isa, 0);
 			assert_memory_equal(s->state, plain->state, sizeof(s->state));
 			assert_memory_equal(s->image, plain->image, sizeof(s->image));
-			assert_int_equal(undo_position(s->undo.at), FIRST + ELEMS - 1); /* what is left over goes one by one */
+			assert_int_equal(undo_position(s->undo.at),
+					 FIRST + ELEMS - 1); /* what is left over goes one by one */
 			assert_int_equal(undo_lanes(s->undo.at), 1);
 		}
 	}

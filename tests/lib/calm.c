@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Steps whose allocations are counted. Tests call, once per program; the first allocation that is counted says where it was, on
- * standard error. What goes wrong is the test's failure. */
+/* Steps whose allocations are counted. Tests call, once per program; the first allocation that is
+ * counted says where it was, on standard error. What goes wrong is the test's failure. */
 #include "lib/calm.h"
 
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <execinfo.h>
@@ -32,7 +33,8 @@ static void counted(void)
 		return;
 	mine = true;
 	if (atomic_fetch_add(&count, 1) == 0)
-		backtrace_symbols_fd(at, backtrace(at, 16), STDERR_FILENO); /* the first one, for whoever has to find it */
+		backtrace_symbols_fd(at, backtrace(at, 16),
+				     STDERR_FILENO); /* the first one, for whoever has to find it */
 	mine = false;
 }
 
@@ -69,7 +71,7 @@ static void train(struct trainer t[2], int nr)
 			EXPECT(SHARD_OK, shard_commit(t[k].model, NULL));
 		}
 		for (int k = 0; k < 2; k++)
-			EXPECT(SHARD_OK, shard_result(t[k].model, 0, 10000, &r));
+			EXPECT(SHARD_OK, shard_result(t[k].model, 0, pace_ms(10000), &r));
 	}
 }
 
@@ -77,7 +79,7 @@ static void *join_main(void *arg)
 {
 	struct trainer *t = arg;
 
-	EXPECT(SHARD_OK, shard_join(t->model, 1, 10000, &t->world));
+	EXPECT(SHARD_OK, shard_join(t->model, 1, pace_ms(10000), &t->world));
 	return NULL;
 }
 
@@ -86,8 +88,8 @@ bool calm_can(void)
 	return CAN_COUNT;
 }
 
-uint64_t calm_steps(const char *net, void (*before)(struct inproc *c, void *arg), void (*after)(struct inproc *c, void *arg),
-		    void *arg)
+uint64_t calm_steps(const char *net, void (*before)(struct inproc *c, void *arg),
+		    void (*after)(struct inproc *c, void *arg), void *arg)
 {
 	struct inproc c;
 	struct trainer t[2];
@@ -97,11 +99,12 @@ uint64_t calm_steps(const char *net, void (*before)(struct inproc *c, void *arg)
 	mine = true;
 	(void)backtrace(at, 1); /* it loads a library when it is first called */
 	inproc_start(&c, &(struct inproc_conf){.net = net,
-					       .tail = "[model]\nmin_world = 2\nmax_world = 2\nchunk_elems = 1024\nclip = 1\n"});
+					       .tail = "[model]\nmin_world = 2\nmax_world = "
+						       "2\nchunk_elems = 1024\nclip = 1\n"});
 	trainer_define(&t[0], c.node[0].unix_address, SHARD_BF16, SHARD_BF16);
 	trainer_define(&t[1], c.node[1].unix_address, SHARD_BF16, SHARD_BF16);
 	assert_int_equal(0, pthread_create(&other, NULL, join_main, &t[1]));
-	EXPECT(SHARD_OK, shard_join(t[0].model, 0, 10000, &t[0].world));
+	EXPECT(SHARD_OK, shard_join(t[0].model, 0, pace_ms(10000), &t[0].world));
 	pthread_join(other, NULL);
 	train(t, CALM_WARM);
 	if (before != NULL)

@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check.sh BUILD: everything `make check` runs, after `make deps`; ends with "N passed, N failed, N skipped". A step is one test unless its
-# programs count their own (run.sh). A step that fails prints the end of its log; the others still run. STEPS="a b" runs only these.
+# check.sh BUILD [all]: what `make check` runs, after `make deps`, or with `all` what `make check-all` runs. It ends with the ten slowest and
+# with "N passed, N failed, N skipped". A step is one test unless its programs count their own (run.sh). A step that fails prints the
+# end of its log; the others still run. STEPS="a b" runs only these.
+#
+# `make check` is what a person waits for, so it takes a few minutes on two cores. A test program says in a comment line of its own
+# where it belongs if not there: "// check: all" (long: only make check-all runs it) or "// check: alone" (it measures the time
+# of something, so nothing else runs beside it). A program may have longer tests of its own, which it runs where CHECK_ALL is set.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=$1
+everything=${2:-}
+[ -z "$everything" ] || export CHECK_ALL=1
 make=${MAKE:-make}
 work=$B/check
 rm -rf "$work"
@@ -24,11 +31,11 @@ step()
 	shift 2
 	wanted "${name%%-*}" || return 0
 	log=$work/$name.log
-	if "$@" >"$log" 2>&1; then
-		echo "1 0 0" >>"$results"
+	if tests/lib/guard.sh "$log" "${STEP_TIMEOUT:-300}" "$@"; then
+		echo "1 0 0 $(((SECONDS - start) * 1000)) $what" >>"$results"
 		printf 'ok   %-34s %s  %d s\n' "$what" "$(tail -1 "$log" | cut -c1-90)" $((SECONDS - start))
 	else
-		echo "0 1 0" >>"$results"
+		echo "0 1 0 $(((SECONDS - start) * 1000)) $what" >>"$results"
 		{ printf 'FAIL %-34s %d s\n' "$what" $((SECONDS - start)); tail -${TAIL:-40} "$log" | sed 's/^/     | /'; }
 		return 1
 	fi
@@ -46,7 +53,20 @@ programs()
 
 # test_rdma*: only where there is libibverbs, and not with RDMA=0
 here() { [[ $1 != */test_rdma* ]] || [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ]; }
-built() { for c in "${@:2}"; do here "$c" && [ -x "$1/${c%.c}" ] && echo "$1/${c%.c}"; done; }
+# marked MARK SOURCE: its line "// check: ..." has the word
+marked() { grep -qE "^// check:.*\\b$1\\b" "$2"; }
+# built WHERE SOURCE...: the programs of these sources that belong to this run. WHERE: beside (others run beside it) or alone
+built()
+{
+	local c where
+	for c in "${@:2}"; do
+		here "$c" && [ -x "$B/${c%.c}" ] || continue
+		[ -n "$everything" ] || ! marked all "$c" || continue
+		where=beside
+		marked alone "$c" && where=alone
+		[ "$where" = "$1" ] && echo "$B/${c%.c}"
+	done
+}
 
 sanitized() # KIND
 {
@@ -58,35 +78,45 @@ sanitized() # KIND
 	done
 	# instrumented code makes gcc warn of what cannot be: errors are for the plain build
 	step "san-build-$1" "build with $1" "$make" --no-print-directory -j"$jobs" SAN="$1" WERROR= all "$dir/sim" "${targets[@]}" || return 0
-	programs "san-$1" "${targets[@]}"
+	CHECK_ALL='' programs "san-$1" "${targets[@]}"
 	step "san-sim-$1" "simulator with $1" "$dir/sim" --seed 0 --seeds "${SAN_SEEDS:-100}"
 }
 
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1
 
 step build "build" "$make" --no-print-directory -j"$jobs" tests
-mapfile -t tests < <(built "$B" tests/unit/test_*.c tests/kernel/test_*.c)
-mapfile -t procs < <(built "$B" tests/proc/test_*.c)
-programs unit "${tests[@]}"
-JOBS=1 programs proc "${procs[@]}" # they measure time: one after the other
+# The longest first, so that no core is idle at the end.
+sources=(tests/unit/test_verdict.c tests/proc/test_*.c $(ls tests/unit/test_*.c tests/kernel/test_*.c | grep -v test_verdict))
+mapfile -t beside < <(built beside "${sources[@]}")
+mapfile -t alone < <(built alone "${sources[@]}")
+JOBS=$jobs programs programs "${beside[@]}"
+JOBS=1 programs alone "${alone[@]}"
 for script in tests/proc/*.sh; do
+	[ -n "$everything" ] || ! grep -q '^# check: all' "$script" || continue
 	[ -x "$script" ] && step "proc-$(basename "$script" .sh)" "${script#tests/}" "$script" "$B"
 done
 step tools-install "installation" tests/lib/install.sh "$B"
 step tools-globals "no mutable globals" tests/lib/globals.sh "$B"
 step tidy "tidy" tests/lib/tidy.sh
-
-# one core for each: the fuzzers beside the simulator
-{
-	step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
-	step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage
-	step fuzz-run "fuzz: 20 s each" "$make" --no-print-directory fuzz SECONDS=20
-} &
 step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
-step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
-wait
-sanitized address,undefined
-sanitized thread
 
-awk -v t=$((SECONDS - began)) '{ p += $1; f += $2; s += $3 }
-	END { printf "check: %d s\n%d passed, %d failed, %d skipped\n", t, p, f, s; exit f > 0 || p == 0 }' "$results"
+if [ -n "$everything" ]; then
+	# one core for each: the fuzzers beside the simulator
+	{
+		step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
+		step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage
+		step fuzz-run "fuzz: 20 s each" "$make" --no-print-directory fuzz SECONDS=20
+	} &
+	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
+	wait
+	step chaos "chaos: 120 s of faults" "$make" --no-print-directory chaos SECONDS=120 SEED="${CHAOS_SEED:-1}" FLIP=1
+	sanitized address,undefined
+	sanitized thread
+	step arm "aarch64, under qemu-user" "$make" --no-print-directory -j"$jobs" check-arm
+	step hostile "peers that lie: 60 s" "$make" --no-print-directory hostile SECONDS=60
+fi
+
+echo "the ten slowest, in seconds:"
+sort -k4,4nr "$results" | head -10 | awk '{ ms = $4; $1 = $2 = $3 = $4 = ""; printf "  %7.1f %s\n", ms / 1000, $0 }'
+awk -v t=$((SECONDS - began)) -v what="check${everything:+-all}" '{ p += $1; f += $2; s += $3 }
+	END { printf "%s: %d s\n%d passed, %d failed, %d skipped\n", what, t, p, f, s; exit f > 0 || p == 0 }' "$results"

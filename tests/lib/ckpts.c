@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of ckpts.h: tensors of 1 to some thousands of elements with awkward names. The step is the salt of the values, so that no load can
- * take one checkpoint for another unnoticed. */
+/* The model of ckpts.h: tensors of 1 to some thousands of elements with awkward names. The step is
+ * the salt of the values, so that no load can take one checkpoint for another unnoticed. */
 #include "lib/ckpts.h"
 
 #include "base/check.h"
@@ -14,20 +14,25 @@
 #include <unistd.h>
 
 const uint64_t ckpts_elems[CKPTS_TENSORS] = {1, 63, 64, 65, 1000, 4097, 7};
-const char *const ckpts_names[CKPTS_TENSORS] = {"a",     "h.0.w[3]",   "h.0.\"b\"\\", "gr\xc3\xbc\xc3\x9f/e",
-						"h.1.w", "h.1.w.bias", "z:z"};
+const char *const ckpts_names[CKPTS_TENSORS] = {
+	"a", "h.0.w[3]", "h.0.\"b\"\\", "gr\xc3\xbc\xc3\x9f/e", "h.1.w", "h.1.w.bias", "z:z"};
 const enum shard_kind ckpts_kinds[CKPTS_KINDS] = {SHARD_MASTER, SHARD_EXP_AVG, SHARD_EXP_AVG_SQ};
 
 float ckpts_value(uint64_t salt, int kind, int tensor, uint64_t element)
 {
 	uint64_t key[4] = {salt, (uint64_t)kind, (uint64_t)tensor, element};
 
-	return dtype_float((uint32_t)xxh_sum(key, sizeof(key), 0)); /* any bits: NaN and denormals, too */
+	return dtype_float(
+		(uint32_t)xxh_sum(key, sizeof(key), 0)); /* any bits: NaN and denormals, too */
 }
 
 static void fill(struct manifest *m, const char *model, uint64_t step)
 {
-	*m = (struct manifest){.step = step, .applied = step, .image = SHARD_BF16, .grad = SHARD_F16, .kinds_nr = CKPTS_KINDS};
+	*m = (struct manifest){.step = step,
+			       .applied = step,
+			       .image = SHARD_BF16,
+			       .grad = SHARD_F16,
+			       .kinds_nr = CKPTS_KINDS};
 	snprintf(m->name, sizeof(m->name), "%s", model);
 	strcpy(m->run_id, "run");
 	strcpy(m->release, "0.1.0");
@@ -39,16 +44,18 @@ static void fill(struct manifest *m, const char *model, uint64_t step)
 	m->tensors_nr = CKPTS_TENSORS;
 	m->tensors = calloc(CKPTS_TENSORS, sizeof(*m->tensors));
 	for (int i = 0; i < CKPTS_TENSORS; i++)
-		m->tensors[i] = (struct shard_tensor){.name = strdup(ckpts_names[i]), .ndim = 1, .shape = {ckpts_elems[i]}};
+		m->tensors[i] = (struct shard_tensor){
+			.name = strdup(ckpts_names[i]), .ndim = 1, .shape = {ckpts_elems[i]}};
 	m->files = calloc(16, sizeof(*m->files));
 	m->blobs = calloc(CKPTS_BLOBS, sizeof(*m->blobs));
 }
 
-static enum shard_status write_node(const char *path, struct manifest *m, int node, int nodes, uint64_t chunk, uint64_t salt,
-				    struct err *e)
+static enum shard_status write_node(const char *path, struct manifest *m, int node, int nodes,
+				    uint64_t chunk, uint64_t salt, struct err *e)
 {
 	struct part_run runs[4096];
-	struct part_blob blob = {.rank = (uint32_t)node, .bytes = 5, .step = m->step, .data = "hello"};
+	struct part_blob blob = {
+		.rank = (uint32_t)node, .bytes = 5, .step = m->step, .data = "hello"};
 	uint32_t nr = 0, at = 0, blobs = node < CKPTS_BLOBS ? 1 : 0;
 	float *memory = malloc(CKPTS_KINDS * 8192 * sizeof(float));
 	char name[32];
@@ -63,7 +70,8 @@ static enum shard_status write_node(const char *path, struct manifest *m, int no
 				if (c % (uint64_t)nodes != (uint64_t)node)
 					continue;
 				CHECK(nr < NR(runs));
-				runs[nr++] = (struct part_run){ckpts_kinds[k], ckpts_names[t], first, n, memory + at};
+				runs[nr++] = (struct part_run){ckpts_kinds[k], ckpts_names[t],
+							       first, n, memory + at};
 				for (uint64_t i = 0; i < n; i++)
 					memory[at++] = ckpts_value(salt, k, t, first + i);
 			}
@@ -76,12 +84,14 @@ static enum shard_status write_node(const char *path, struct manifest *m, int no
 		return st;
 	if (blobs)
 		m->blobs[m->blobs_nr++] =
-			(struct manifest_blob){blob.rank, blob.bytes, m->files_nr, blob.step, blob.offset, xxh_sum("hello", 5, 0)};
+			(struct manifest_blob){blob.rank, blob.bytes,  m->files_nr,
+					       blob.step, blob.offset, xxh_sum("hello", 5, 0)};
 	m->files_nr++;
 	return SHARD_OK;
 }
 
-enum shard_status ckpts_write(const char *path, struct manifest *m, int nodes, uint64_t chunk, uint64_t salt, struct err *e)
+enum shard_status ckpts_write(const char *path, struct manifest *m, int nodes, uint64_t chunk,
+			      uint64_t salt, struct err *e)
 {
 	enum shard_status st = SHARD_OK;
 
@@ -90,26 +100,44 @@ enum shard_status ckpts_write(const char *path, struct manifest *m, int nodes, u
 	return st;
 }
 
-enum shard_status ckpts_save(const char *dir, const char *model, uint64_t step, int nodes, uint64_t chunk, struct err *e)
+static enum shard_status save(const char *dir, const char *model, uint64_t id, uint64_t step,
+			      int nodes, uint64_t chunk, struct err *e)
 {
 	char path[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1];
 	struct manifest m;
 	enum shard_status st;
+	int held;
 
 	checkpoint_tag(tag, step);
 	fill(&m, model, step);
-	st = checkpoint_begin(path, dir, tag, model, e);
+	m.run = (struct manifest_run){{id, id}, id};
+	st = checkpoint_begin(path, dir, tag, model, &held, e);
 	if (st == SHARD_OK)
 		st = ckpts_write(path, &m, nodes, chunk, step, e);
 	if (st == SHARD_OK)
 		st = checkpoint_finish(dir, tag, &m, e);
 	if (st != SHARD_OK)
 		checkpoint_abandon(dir, tag);
+	if (held >= 0)
+		close(held);
 	ckpts_free(&m);
 	return st;
 }
 
-static enum shard_status load_all(const char *path, const struct manifest *m, uint64_t run, struct err *e)
+enum shard_status ckpts_save(const char *dir, const char *model, uint64_t step, int nodes,
+			     uint64_t chunk, struct err *e)
+{
+	return save(dir, model, 0, step, nodes, chunk, e);
+}
+
+enum shard_status ckpts_save_of(const char *dir, const char *model, uint64_t id, uint64_t step,
+				struct err *e)
+{
+	return save(dir, model, id, step, 1, 1024, e);
+}
+
+static enum shard_status load_all(const char *path, const struct manifest *m, uint64_t run,
+				  struct err *e)
 {
 	static const char guard[4] = "wall";
 	enum shard_status st = SHARD_OK;
@@ -122,9 +150,10 @@ static enum shard_status load_all(const char *path, const struct manifest *m, ui
 
 			memcpy(to + ckpts_elems[t], guard, 4);
 			for (uint64_t first = 0; first < ckpts_elems[t]; first += run, nr++)
-				runs[nr] =
-					(struct part_run){ckpts_kinds[k], ckpts_names[t], first,
-							  ckpts_elems[t] - first < run ? ckpts_elems[t] - first : run, to + first};
+				runs[nr] = (struct part_run){
+					ckpts_kinds[k], ckpts_names[t], first,
+					ckpts_elems[t] - first < run ? ckpts_elems[t] - first : run,
+					to + first};
 			st = part_load(path, m->files, m->files_nr, runs, nr, false, NULL, e);
 			for (uint64_t i = 0; st == SHARD_OK && i < ckpts_elems[t]; i++) {
 				float want = ckpts_value(m->step, k, t, i);
@@ -138,7 +167,8 @@ static enum shard_status load_all(const char *path, const struct manifest *m, ui
 	return st;
 }
 
-enum shard_status ckpts_load(const char *dir, const char *tag, const char *model, uint64_t run, struct err *e)
+enum shard_status ckpts_load(const char *dir, const char *tag, const char *model, uint64_t run,
+			     struct err *e)
 {
 	char path[CHECKPOINT_PATH_MAX], blob[PART_BLOB_BYTES];
 	struct manifest *m;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* compare.c: compares two folders of dumped tensors. Called by the program dumpcmp, which `make demo` ends with, and by its test.
- * A folder that cannot be read, is empty or lacks a file counts as a difference: nothing missing may ever look equal. */
+/* compare.c: compares two folders of dumped tensors. Called by the program dumpcmp, which `make
+ * demo` ends with, and by its test. A folder that cannot be read, is empty or lacks a file counts
+ * as a difference: nothing missing may ever look equal. */
 #include "lib/compare.h"
 #include <dirent.h>
 #include <errno.h>
@@ -36,13 +37,16 @@ static FILE *open_in(const char *folder, const char *name, FILE *out)
 	return f;
 }
 
-static void say_difference(const char *name, uint64_t index, const uint32_t *a, const uint32_t *b, FILE *out)
+static void say_difference(const char *name, uint64_t index, const uint32_t *a, const uint32_t *b,
+			   FILE *out)
 {
 	float x, y;
 
 	memcpy(&x, a, sizeof(x));
 	memcpy(&y, b, sizeof(y));
-	fprintf(out, "%.*s: element %" PRIu64 " differs: 0x%08" PRIx32 " (%.9g) and 0x%08" PRIx32 " (%.9g)\n",
+	fprintf(out,
+		"%.*s: element %" PRIu64 " differs: 0x%08" PRIx32 " (%.9g) and 0x%08" PRIx32
+		" (%.9g)\n",
 		(int)(strlen(name) - 4), name, index, *a, (double)x, *b, (double)y);
 }
 
@@ -55,8 +59,9 @@ static bool compare_streams(FILE *fa, FILE *fb, const char *name, struct compare
 		size_t na = fread(a, 1, sizeof(a), fa), nb = fread(b, 1, sizeof(b), fb);
 
 		if (na != nb || na % sizeof(*a) || ferror(fa) || ferror(fb)) {
-			fprintf(out, "%s: sizes differ or are odd: %" PRIu64 " and %" PRIu64 " bytes\n", name, index * 4 + na,
-				index * 4 + nb);
+			fprintf(out,
+				"%s: sizes differ or are odd: %" PRIu64 " and %" PRIu64 " bytes\n",
+				name, index * 4 + na, index * 4 + nb);
 			return false;
 		}
 		for (size_t i = 0; i < na / sizeof(*a); i++, index++) {
@@ -72,7 +77,8 @@ static bool compare_streams(FILE *fa, FILE *fb, const char *name, struct compare
 	return index > 0 && !different;
 }
 
-static bool compare_file(const char *a, const char *b, const char *name, struct compare *c, FILE *out)
+static bool compare_file(const char *a, const char *b, const char *name, struct compare *c,
+			 FILE *out)
 {
 	FILE *fa = open_in(a, name, out), *fb = open_in(b, name, out);
 	bool equal = fa && fb && compare_streams(fa, fb, name, c, out);
@@ -84,16 +90,20 @@ static bool compare_file(const char *a, const char *b, const char *name, struct 
 	return equal;
 }
 
-static bool same_names(const char *a, const char *b, struct dirent **in_a, int a_nr, struct dirent **in_b, int b_nr, FILE *out)
+static bool same_names(const char *a, const char *b, struct dirent **in_a, int a_nr,
+		       struct dirent **in_b, int b_nr, FILE *out)
 {
 	bool same = true;
 	int i = 0, j = 0;
 
 	while (i < a_nr || j < b_nr) { /* both are sorted */
-		int order = i == a_nr ? 1 : j == b_nr ? -1 : strcmp(in_a[i]->d_name, in_b[j]->d_name);
+		int order = i == a_nr   ? 1
+			    : j == b_nr ? -1
+					: strcmp(in_a[i]->d_name, in_b[j]->d_name);
 
 		if (order)
-			fprintf(out, "%s: missing in %s\n", (order < 0 ? in_a[i] : in_b[j])->d_name, order < 0 ? b : a);
+			fprintf(out, "%s: missing in %s\n", (order < 0 ? in_a[i] : in_b[j])->d_name,
+				order < 0 ? b : a);
 		same = same && !order;
 		i += order <= 0;
 		j += order >= 0;

@@ -11,8 +11,9 @@ struct compare {
 	uint64_t files, bytes, different; /* different: elements */
 };
 
-/* True: the same files with the same bytes, and at least one. Otherwise out says what is wrong: every missing file; or the first
- * file that differs, in order of names, with the index and both values of its first difference. */
+/* True: the same files with the same bytes, and at least one. Otherwise out says what is wrong:
+ * every missing file; or the first file that differs, in order of names, with the index and both
+ * values of its first difference. */
 bool compare_folders(const char *a, const char *b, struct compare *c, FILE *out);
 
 #endif

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The trainers and the reference. Tests call. A member: connect, define (one of them writes and seals), join, then steps until the last;
- * WORLD_CHANGED means the same step again, and where it may, a dead connection means all of it again. The reference follows
- * wire/ARITHMETIC.md for adamw without clipping: node sums, the primary's sum, one element after the other. */
+/* The trainers and the reference. Tests call. A member: connect, define (one of them writes and
+ * seals), join, then steps until the last; WORLD_CHANGED means the same step again, and where it
+ * may, a dead connection means all of it again. The reference follows wire/ARITHMETIC.md for adamw
+ * without clipping: node sums, the primary's sum, one element after the other. */
 #include "lib/crew.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "wire/dtype.h"
 
 #include <math.h>
@@ -35,7 +37,8 @@ void crew_must(enum shard_status got, enum shard_status want, const char *what)
 {
 	if (got == want)
 		return;
-	fprintf(stderr, "%s: %s: %s, expected %s\n", what, shard_name(got), shard_error(), shard_name(want));
+	fprintf(stderr, "%s: %s: %s, expected %s\n", what, shard_name(got), shard_error(),
+		shard_name(want));
 	abort();
 }
 
@@ -51,22 +54,24 @@ static float weight(uint32_t i)
 	return (float)(int64_t)(mix(i + 77) % 2001) / 500.0f - 2.0f;
 }
 
-/* bf16. In half of the elements two large ones of opposite sign meet a small one, so that a sum that was taken in another order than
- * the right one has other bits. */
+/* bf16. In half of the elements two large ones of opposite sign meet a small one, so that a sum
+ * that was taken in another order than the right one has other bits. */
 static uint16_t gradient(uint64_t step, uint32_t rank, uint32_t i)
 {
 	uint64_t r = mix(step * 1000003 + rank * 10007 + i * 17 + 5), all = mix(step * 7919 + i);
 	uint32_t role = (uint32_t)((rank + all) % 3);
 
 	if (all >> 20 & 1 || role == 2)
-		return dtype_to_bf16(((float)(r % 255) + 1) / 128.0f * (r >> 40 & 1 ? -1.0f : 1.0f));
+		return dtype_to_bf16(((float)(r % 255) + 1) / 128.0f *
+				     (r >> 40 & 1 ? -1.0f : 1.0f));
 	return dtype_to_bf16(role == 0 ? 0x1p20f : -0x1p20f);
 }
 
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes, uint32_t world)
 {
 	snprintf(settings, bytes,
-		 "optimizer=adamw lr=0.01 beta1=0.9 beta2=0.95 eps=1e-6 weight_decay=0.1 chunk_elems=1024 min_world=%u "
+		 "optimizer=adamw lr=0.01 beta1=0.9 beta2=0.95 eps=1e-6 weight_decay=0.1 "
+		 "chunk_elems=1024 min_world=%u "
 		 "max_world=%u timeout=20s",
 		 world, world);
 	*s = (struct shard_spec){.size = sizeof(*s),
@@ -135,9 +140,11 @@ static float reduced(const struct crew *c, uint64_t step, uint32_t i)
 static void reference_step(struct crew *c)
 {
 	uint64_t t = ++c->ref_step;
-	float mult = (float)(1.0 / (double)c->nr), decay = (float)(1 - LR * DECAY), b2 = (float)BETA2;
+	float mult = (float)(1.0 / (double)c->nr), decay = (float)(1 - LR * DECAY),
+	      b2 = (float)BETA2;
 	float one1 = (float)(1 - BETA1), one2 = (float)(1 - BETA2), eps = (float)EPS;
-	float step_size = (float)(LR / (1 - pow(BETA1, (double)t))), bc2 = (float)sqrt(1 - pow(BETA2, (double)t));
+	float step_size = (float)(LR / (1 - pow(BETA1, (double)t))),
+	      bc2 = (float)sqrt(1 - pow(BETA2, (double)t));
 
 	for (uint32_t i = 0; i < c->total; i++) {
 		float g = reduced(c, t, i) * mult, m = fmaf(one1, g - c->m[i], c->m[i]);
@@ -149,7 +156,8 @@ static void reference_step(struct crew *c)
 	}
 }
 
-static void compare(const struct crew *c, shard_model *m, enum shard_kind kind, const char *what, const float *want, uint64_t step)
+static void compare(const struct crew *c, shard_model *m, enum shard_kind kind, const char *what,
+		    const float *want, uint64_t step)
 {
 	float *got = malloc(c->total * sizeof(*got));
 	uint32_t at = 0;
@@ -160,11 +168,13 @@ static void compare(const struct crew *c, shard_model *m, enum shard_kind kind, 
 
 		MUST(shard_read(m, kind, t, 0, c->numel[t], SHARD_F32, got, &is));
 		for (uint32_t i = 0; i < c->numel[t]; i++) {
-			float w = kind == SHARD_IMAGE ? dtype_from_bf16(dtype_to_bf16(want[at + i])) : want[at + i];
+			float w = kind == SHARD_IMAGE ? dtype_from_bf16(dtype_to_bf16(want[at + i]))
+						      : want[at + i];
 
 			if (memcmp(&w, &got[i], sizeof(w)) != 0)
-				fail_msg("%s of \"%s\"[%u] after step %lu: %a, not %a", what, tensors[t].name, i,
-					 (unsigned long)step, (double)got[i], (double)w);
+				fail_msg("%s of \"%s\"[%u] after step %lu: %a, not %a", what,
+					 tensors[t].name, i, (unsigned long)step, (double)got[i],
+					 (double)w);
 		}
 	}
 	free(got);
@@ -203,23 +213,25 @@ void crew_check(struct crew *c, const char *address, uint64_t step)
 
 /* --- trainers --- */
 
-static bool went_on(struct crew_member *b, enum shard_status st, const char *what) /* false: connect again */
+static bool went_on(struct crew_member *b, enum shard_status st,
+		    const char *what) /* false: connect again */
 {
 	if (st == SHARD_ROLLED_BACK)
 		atomic_fetch_add(&b->rolled_back, 1);
 	if (st == SHARD_OK || st == SHARD_WORLD_CHANGED || st == SHARD_ROLLED_BACK)
 		return true;
-	if (b->reconnects && (st >= SHARD_UNREACHABLE || st == SHARD_TIMEOUT || st == SHARD_BUSY) && st != SHARD_LOST)
+	if (b->reconnects && (st >= SHARD_UNREACHABLE || st == SHARD_TIMEOUT || st == SHARD_BUSY) &&
+	    st != SHARD_LOST)
 		return false;
 	crew_must(st, SHARD_OK, what);
 	return false;
 }
 
-#define GO(call)                                                                                                                   \
-	do {                                                                                                                       \
-		st = (call);                                                                                                       \
-		if (!went_on(b, st, #call))                                                                                        \
-			return false;                                                                                              \
+#define GO(call)                                                                                   \
+	do {                                                                                       \
+		st = (call);                                                                       \
+		if (!went_on(b, st, #call))                                                        \
+			return false;                                                              \
 	} while (0)
 
 static bool push_all(struct crew_member *b, shard_model *m, uint64_t step, enum shard_status *out)
@@ -255,6 +267,8 @@ static bool one_step(struct crew_member *b, shard_model *m, struct shard_world *
 	GO(shard_begin(m, NULL, &s));
 	if (st == SHARD_OK) {
 		CHECK(s.rank == b->rank && s.world_size == b->crew->nr);
+		if (b->crew->pause_us > 0)
+			usleep(b->crew->pause_us);
 		if (!push_all(b, m, s.step, &st))
 			return false;
 	}
@@ -305,11 +319,11 @@ static bool session(struct crew_member *b, shard_client **client)
 	GO(shard_define(*client, &s, &m, &created));
 	if (created && !write_weights(b, m))
 		return false;
-	GO(shard_join(m, (int)b->rank, 20000, &w));
+	GO(shard_join(m, (int)b->rank, pace_ms(20000), &w));
 	while (w.step <= atomic_load(&b->crew->last))
 		if (!one_step(b, m, &w))
 			return false;
-	GO(shard_leave(m, 10000));
+	GO(shard_leave(m, pace_ms(10000)));
 	return true;
 }
 
@@ -327,7 +341,8 @@ static void *member(void *arg)
 			uint32_t n = atomic_fetch_add(&b->reconnected, 1);
 
 			CHECK(n < 1000000);
-			done = atomic_load(&b->step) > atomic_load(&b->crew->last); /* it was leaving */
+			done = atomic_load(&b->step) >
+			       atomic_load(&b->crew->last); /* it was leaving */
 			usleep(200);
 		}
 	}
@@ -400,12 +415,12 @@ uint64_t crew_step(struct crew *c)
 
 void crew_wait_step(struct crew *c, uint64_t step)
 {
-	uint64_t until = clock_ns() + 15 * NS_PER_SEC;
+	uint64_t until = pace_by(15);
 
 	while (crew_step(c) < step) {
 		if (clock_ns() > until)
-			fail_msg("step %lu of \"%s\" has not begun within 15 s, it is at %lu", (unsigned long)step, c->name,
-				 (unsigned long)crew_step(c));
+			fail_msg("step %lu of \"%s\" has not begun in time, it is at %lu",
+				 (unsigned long)step, c->name, (unsigned long)crew_step(c));
 		usleep(500);
 	}
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crewed.h: daemons as threads with a crew of one trainer on each, which trains until the end and is right. */
+/* crewed.h: daemons as threads with a crew of one trainer on each, which trains until the end and
+ * is right. */
 #ifndef SHARD_TESTS_CREWED_H
 #define SHARD_TESTS_CREWED_H
 

@@ -9,7 +9,7 @@ packages=(
 	libmicrohttpd-dev                                           # /metrics, /status and the page, on a thread of its own
 	libsystemd-dev systemd                                      # the service: notify, watchdog, journal; what reads the unit critically
 	libprotobuf-c-dev protobuf-c-compiler libxxhash-dev         # the wire
-	python3-venv                                                # export and import against the package safetensors
+	python3-venv                                                # export and import against safetensors; the replay of make chaos
 	libibverbs-dev                                              # RDMA between nodes
 	libssl-dev                                                  # the cluster's secret: headers; the library is loaded at run time
 	libcmocka-dev procps                                        # tests

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Trainers on a string. Tests of tests/proc call. The child sits in recv() on a socket pair, makes the call it is told to, and answers; a
- * test therefore knows in which phase every trainer is, without waiting for time to pass. A child ends with its test. */
+/* Trainers on a string. Tests of tests/proc call. The child sits in recv() on a socket pair, makes
+ * the call it is told to, and answers; a test therefore knows in which phase every trainer is,
+ * without waiting for time to pass. A child ends with its test. */
 #include "lib/drill.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "wire/dtype.h"
 
 #include <poll.h>
@@ -21,7 +23,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define LIMIT_MS 20000
+#define QUIET_MS 20000
+#define LIMIT_MS pace_ms(QUIET_MS)
 
 static const uint32_t numel[DRILL_TENSORS] = {2368, 50, 3200, 1};
 static const struct shard_tensor tensors[DRILL_TENSORS] = {
@@ -114,7 +117,8 @@ static enum shard_status do_write(struct trainee *t)
 
 		for (uint32_t i = 0; i < numel[tensor]; i++)
 			w[i] = start_weight(first_of(tensor) + i);
-		if ((rc = shard_write(t->model, SHARD_MASTER, k, 0, numel[tensor], SHARD_F32, w)) != SHARD_OK)
+		if ((rc = shard_write(t->model, SHARD_MASTER, k, 0, numel[tensor], SHARD_F32, w)) !=
+		    SHARD_OK)
 			return rc;
 	}
 	return SHARD_OK;
@@ -139,19 +143,24 @@ static enum shard_status push_one(struct trainee *t, const struct drill_cmd *c, 
 	if (c->none >> k & 1)
 		return shard_push_none(t->model, k);
 	for (uint32_t i = 0; i < numel[tensor]; i++)
-		g[i] = drill_gradient(t->reply.step.rank, t->reply.step.step, first_of(tensor) + i) *
+		g[i] = drill_gradient(t->reply.step.rank, t->reply.step.step,
+				      first_of(tensor) + i) *
 		       (float)t->reply.step.loss_scale;
 	if (c->spoil && k == c->first)
 		g[0] = c->bad;
-	if ((t->reply.step.rank & 1) && c->grad == 0 && (arena = shard_grad(t->model, k)) != NULL) { /* in place, in two pieces */
+	if ((t->reply.step.rank & 1) && c->grad == 0 &&
+	    (arena = shard_grad(t->model, k)) != NULL) { /* in place, in two pieces */
 		uint32_t half = numel[tensor] / 2;
 
 		memcpy(arena, g, numel[tensor] * sizeof(*g));
-		if (half > 0 && (rc = shard_push(t->model, k, 0, half, NULL, SHARD_F32, 0, NULL)) != SHARD_OK)
+		if (half > 0 &&
+		    (rc = shard_push(t->model, k, 0, half, NULL, SHARD_F32, 0, NULL)) != SHARD_OK)
 			return rc;
-		return shard_push(t->model, k, half, numel[tensor] - half, NULL, SHARD_F32, 0, NULL);
+		return shard_push(t->model, k, half, numel[tensor] - half, NULL, SHARD_F32, 0,
+				  NULL);
 	}
-	rc = shard_push(t->model, k, 0, numel[tensor], g, SHARD_F32, c->grad ? SHARD_CAST : 0, &ticket);
+	rc = shard_push(t->model, k, 0, numel[tensor], g, SHARD_F32, c->grad ? SHARD_CAST : 0,
+			&ticket);
 	return rc == SHARD_OK ? shard_wait(t->model, ticket, LIMIT_MS) : rc;
 }
 
@@ -160,7 +169,8 @@ static enum shard_status do_push(struct trainee *t, const struct drill_cmd *c)
 	uint32_t count = c->count ? c->count : tensors_nr(t);
 	enum shard_status rc = SHARD_OK;
 
-	for (uint32_t k = c->first; k < c->first + count && k < tensors_nr(t) && rc == SHARD_OK; k++)
+	for (uint32_t k = c->first; k < c->first + count && k < tensors_nr(t) && rc == SHARD_OK;
+	     k++)
 		rc = push_one(t, c, k);
 	return rc;
 }
@@ -187,7 +197,8 @@ static enum shard_status do_read(struct trainee *t, const struct drill_cmd *c)
 	for (uint32_t k = 0; k < tensors_nr(t) && rc == SHARD_OK; k++) {
 		uint32_t tensor = from(t) + k;
 
-		rc = shard_read(t->model, c->kind, k, 0, numel[tensor], SHARD_F32, t->shared->w + first_of(tensor), &step);
+		rc = shard_read(t->model, c->kind, k, 0, numel[tensor], SHARD_F32,
+				t->shared->w + first_of(tensor), &step);
 	}
 	t->reply.value = step;
 	return rc;
@@ -201,7 +212,8 @@ static enum shard_status do_train(struct trainee *t, const struct drill_cmd *c)
 	bool told = c->notify == 0;
 
 	t->ticket = 0;
-	while (t->reply.world.step <= c->step && (c->count == 0 || t->reply.world.world_size != c->count)) {
+	while (t->reply.world.step <= c->step &&
+	       (c->count == 0 || t->reply.world.world_size != c->count)) {
 		enum shard_status rc = do_begin(t, LIMIT_MS);
 
 		if (rc == SHARD_OK)
@@ -227,7 +239,7 @@ static enum shard_status do_connect(struct trainee *t)
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 
 	o.address = t->address;
-	o.timeout_ms = 10000;
+	o.timeout_ms = pace_ms(10000);
 	return shard_connect(&t->client, &o);
 }
 
@@ -324,8 +336,10 @@ struct drill *drill_new(struct drill_yard *y, const char *address)
 		d = y->t[i].pid == 0 ? &y->t[i] : NULL;
 	CHECK(d != NULL);
 	if (d->shared == NULL)
-		d->shared = mmap(NULL, sizeof(*d->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(d->shared != MAP_FAILED && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd) == 0);
+		d->shared = mmap(NULL, sizeof(*d->shared), PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(d->shared != MAP_FAILED &&
+	      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd) == 0);
 	memset(d->shared, 0, sizeof(*d->shared));
 	t.shared = d->shared;
 	t.fd = fd[1];
@@ -351,7 +365,7 @@ struct drill_reply *drill_recv(struct drill *t, int ms)
 	struct pollfd p = {.fd = t->fd, .events = POLLIN};
 
 	CHECK(t->out);
-	if (poll(&p, 1, ms) != 1)
+	if (poll(&p, 1, pace_ms(ms)) != 1)
 		fail_msg("trainer %d did not return within %d ms", (int)t->pid, ms);
 	if (recv(t->fd, &t->last, sizeof(t->last), 0) != (ssize_t)sizeof(t->last))
 		fail_msg("trainer %d has ended", (int)t->pid);
@@ -362,12 +376,13 @@ struct drill_reply *drill_recv(struct drill *t, int ms)
 static void check_status(const struct drill *t, enum shard_status want)
 {
 	if (t->last.rc != want)
-		fail_msg("trainer %d: %s: %s, expected %s", (int)t->pid, shard_name(t->last.rc), t->last.error, shard_name(want));
+		fail_msg("trainer %d: %s: %s, expected %s", (int)t->pid, shard_name(t->last.rc),
+			 t->last.error, shard_name(want));
 }
 
 struct drill_reply *drill_get(struct drill *t, enum shard_status want)
 {
-	drill_recv(t, LIMIT_MS);
+	drill_recv(t, QUIET_MS);
 	check_status(t, want);
 	return &t->last;
 }
@@ -375,7 +390,7 @@ struct drill_reply *drill_get(struct drill *t, enum shard_status want)
 struct drill_reply *drill_do(struct drill *t, struct drill_cmd cmd)
 {
 	drill_send(t, cmd);
-	return drill_recv(t, LIMIT_MS);
+	return drill_recv(t, QUIET_MS);
 }
 
 struct drill_reply *drill_expect(struct drill *t, enum shard_status want, struct drill_cmd cmd)
@@ -397,7 +412,8 @@ void drill_define(struct drill *t, const char *settings)
 	DRILL(t, SHARD_OK, .op = DRILL_SEAL);
 }
 
-struct drill *drill_joining(struct drill_yard *y, const char *address, int hint, const char *settings)
+struct drill *drill_joining(struct drill_yard *y, const char *address, int hint,
+			    const char *settings)
 {
 	struct drill *t = drill_new(y, address);
 
@@ -425,7 +441,7 @@ uint64_t drill_kill(struct drill *t)
 void drill_end(struct drill *t)
 {
 	CHECK(!t->out && shutdown(t->fd, SHUT_RDWR) == 0);
-	proc_expect_exit(t->pid, 0, LIMIT_MS);
+	proc_expect_exit(t->pid, 0, QUIET_MS);
 	gone(t);
 }
 
@@ -456,7 +472,8 @@ void drill_text(const char *text, const char *part)
 		fail_msg("\"%s\" is not in \"%s\"", part, text);
 }
 
-static void check_kind(struct drill *t, const struct drill_truth *r, uint64_t step, enum shard_kind kind)
+static void check_kind(struct drill *t, const struct drill_truth *r, uint64_t step,
+		       enum shard_kind kind)
 {
 	bool one = t->layout == DRILL_ONE_CHUNK;
 
@@ -464,8 +481,9 @@ static void check_kind(struct drill *t, const struct drill_truth *r, uint64_t st
 	assert_int_equal(t->last.value, step);
 	for (uint32_t i = one ? first_of(1) : 0; i < (one ? first_of(2) : DRILL_NUMEL); i++)
 		if (memcmp(&t->shared->w[i], &r->w[i], sizeof(float)) != 0)
-			fail_msg("%s of step %lu, element %u: %a, expected %a", kind == SHARD_IMAGE ? "image" : "master",
-				 (unsigned long)step, i, (double)t->shared->w[i], (double)r->w[i]);
+			fail_msg("%s of step %lu, element %u: %a, expected %a",
+				 kind == SHARD_IMAGE ? "image" : "master", (unsigned long)step, i,
+				 (double)t->shared->w[i], (double)r->w[i]);
 }
 
 void drill_check(struct drill *t, const struct drill_truth *r, uint64_t step)
@@ -481,7 +499,8 @@ void drill_replay(struct drill *t, uint64_t step, uint32_t otherwise)
 	drill_truth_init(&r);
 	for (uint64_t s = 1; s <= step; s++)
 		if (!t->shared->skipped[s])
-			drill_truth_step(&r, s, t->shared->world_of[s] ? t->shared->world_of[s] : otherwise);
+			drill_truth_step(
+				&r, s, t->shared->world_of[s] ? t->shared->world_of[s] : otherwise);
 	drill_check(t, &r, step);
 }
 

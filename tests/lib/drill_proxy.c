@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A process between two daemons, at 127.0.0.1 before the one that listens at 127.0.0.2. It passes bytes on, and stops doing so, or
- * closes every connection, when the test says so. Each command is answered once it is done. It ends with its test. */
+/* A process between two daemons, at 127.0.0.1 before the one that listens at 127.0.0.2. It passes
+ * bytes on, and stops doing so, or closes every connection, when the test says so. Each command is
+ * answered once it is done. It ends with its test. */
 #include "lib/drill.h"
 
 #include "base/check.h"
+#include "lib/pace.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -30,8 +32,9 @@ struct proxy { /* in the child */
 
 static struct sockaddr_in loopback(uint16_t port, int host) /* 127.0.0.host */
 {
-	return (struct sockaddr_in){
-		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(0x7f000000u + (uint32_t)host)};
+	return (struct sockaddr_in){.sin_family = AF_INET,
+				    .sin_port = htons(port),
+				    .sin_addr.s_addr = htonl(0x7f000000u + (uint32_t)host)};
 }
 
 static void cut(struct proxy *p, int pair)
@@ -45,18 +48,21 @@ static void cut(struct proxy *p, int pair)
 
 static void take(struct proxy *p)
 {
-	int in = accept(p->listener, NULL, NULL), out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), pair = 0;
+	int in = accept(p->listener, NULL, NULL),
+	    out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), pair = 0;
 	struct sockaddr_in to = loopback(p->port, 2);
 	int one = 1;
 
 	while (pair < PAIRS_MAX && p->fd[2 * pair] >= 0)
 		pair++;
-	if (in < 0 || out < 0 || pair == PAIRS_MAX || connect(out, (struct sockaddr *)&to, sizeof(to)) != 0) {
+	if (in < 0 || out < 0 || pair == PAIRS_MAX ||
+	    connect(out, (struct sockaddr *)&to, sizeof(to)) != 0) {
 		close(in);
 		close(out);
 		return;
 	}
-	(void)setsockopt(in, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* it passes frames on as they come */
+	(void)setsockopt(in, IPPROTO_TCP, TCP_NODELAY, &one,
+			 sizeof(one)); /* it passes frames on as they come */
 	(void)setsockopt(out, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	p->fd[2 * pair] = in;
 	p->fd[2 * pair + 1] = out;
@@ -99,7 +105,8 @@ static int child(void *arg)
 		for (int i = 0; i < 2 * PAIRS_MAX; i++)
 			fds[i] = (struct pollfd){.fd = p->deaf ? -1 : p->fd[i], .events = POLLIN};
 		fds[2 * PAIRS_MAX] = (struct pollfd){.fd = p->command, .events = POLLIN};
-		fds[2 * PAIRS_MAX + 1] = (struct pollfd){.fd = p->deaf ? -1 : p->listener, .events = POLLIN};
+		fds[2 * PAIRS_MAX + 1] =
+			(struct pollfd){.fd = p->deaf ? -1 : p->listener, .events = POLLIN};
 		if (poll(fds, 2 * PAIRS_MAX + 2, -1) < 0)
 			return 1;
 		if (fds[2 * PAIRS_MAX].revents) {
@@ -117,13 +124,15 @@ static int child(void *arg)
 
 void drill_proxy_start(struct drill_proxy *d, struct cluster *c)
 {
-	struct proxy p = {.port = c->node[0].port, .listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+	struct proxy p = {.port = c->node[0].port,
+			  .listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
 	struct sockaddr_in at = loopback(p.port, 1);
 	int one = 1, fd[2];
 	char lines[64];
 
 	CHECK(setsockopt(p.listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
-	CHECK(p.listener >= 0 && bind(p.listener, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(p.listener, 16) == 0);
+	CHECK(p.listener >= 0 && bind(p.listener, (struct sockaddr *)&at, sizeof(at)) == 0 &&
+	      listen(p.listener, 16) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) == 0);
 	snprintf(lines, sizeof(lines), "[daemon]\nlisten = 127.0.0.2:%u\n", p.port);
 	drill_conf(c, 0, lines);
@@ -141,7 +150,7 @@ static void command(struct drill_proxy *d, char c)
 	char back = 0;
 
 	CHECK(write(d->fd, &c, 1) == 1);
-	if (poll(&p, 1, 10000) != 1 || read(d->fd, &back, 1) != 1 || back != c)
+	if (poll(&p, 1, pace_ms(10000)) != 1 || read(d->fd, &back, 1) != 1 || back != c)
 		fail_msg("the proxy has ended");
 }
 

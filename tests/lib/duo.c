@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two cores and the messages between them: what an event makes one say is brought to the other, in order, until nothing is said any more.
- * Golden traces are made and compared here. What a core has to save is saved after each event, as a daemon does, so that either can
- * die and come back. Failures are cmocka's. */
+/* Two cores and the messages between them: what an event makes one say is brought to the other, in
+ * order, until nothing is said any more. Golden traces are made and compared here. What a core has
+ * to save is saved after each event, as a daemon does, so that either can die and come back.
+ * Failures are cmocka's. */
 #include "lib/duo.h"
 
 #include "base/check.h"
@@ -30,8 +31,8 @@ void duo_line(struct duo *p, const char *fmt, ...)
 
 static const char *id_text(const struct core_id *id, char text[64])
 {
-	snprintf(text, 64, "g%u t%llu.%u step %llu/%u", id->generation, (unsigned long long)id->term, id->seq,
-		 (unsigned long long)id->step, id->attempt);
+	snprintf(text, 64, "g%u t%llu.%u step %llu/%u", id->generation,
+		 (unsigned long long)id->term, id->seq, (unsigned long long)id->step, id->attempt);
 	return text;
 }
 
@@ -67,10 +68,12 @@ static void keep(struct duo_queued *q, const struct core_msg *m)
 	q->msg.why = m->why ? q->why : NULL;
 }
 
-static const char *const op_names[CORE_MSG_NR] = {"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
-						  "COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
-static const char *const act_names[] = {"?",     "SEND", "PERSIST", "BEGIN", "CREDIT", "OPEN", "APPLY", "RESULT",
-					"ENDED", "SEAL", "LOST",    "EXPEL", "LEFT",   "HELD", "TUNED"};
+static const char *const op_names[CORE_MSG_NR] = {
+	"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
+	"COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
+static const char *const act_names[] = {"?",    "SEND",  "PERSIST", "BEGIN", "CREDIT",
+					"OPEN", "APPLY", "RESULT",  "ENDED", "SEAL",
+					"LOST", "EXPEL", "LEFT",    "HELD",  "TUNED"};
 
 static void trace_action(struct duo *p, unsigned n, const struct core_action *a)
 {
@@ -83,13 +86,13 @@ static void trace_action(struct duo *p, unsigned n, const struct core_action *a)
 	if (a->type == CORE_ACT_CREDIT)
 		duo_line(p, " from %s", names[a->node]);
 	if (a->type == CORE_ACT_PERSIST)
-		duo_line(p, " g%u t%llu.%u sealed %d", a->view->generation, (unsigned long long)a->view->term, a->view->seq,
-			 a->view->sealed);
+		duo_line(p, " g%u t%llu.%u sealed %d", a->view->generation,
+			 (unsigned long long)a->view->term, a->view->seq, a->view->sealed);
 	else if (a->type == CORE_ACT_SEND)
 		duo_line(p, " %s", id_text(&a->msg.id, text));
 	else if (a->record && a->type != CORE_ACT_BEGIN)
-		duo_line(p, " %s outcome %d applied %llu", id_text(&a->record->id, text), a->record->outcome,
-			 (unsigned long long)a->record->applied);
+		duo_line(p, " %s outcome %d applied %llu", id_text(&a->record->id, text),
+			 a->record->outcome, (unsigned long long)a->record->applied);
 	else if (a->type != CORE_ACT_LEFT && a->type != CORE_ACT_EXPEL && a->type != CORE_ACT_TUNED)
 		duo_line(p, " %s", id_text(&a->id, text));
 	if (a->world)
@@ -101,7 +104,7 @@ static void trace_action(struct duo *p, unsigned n, const struct core_action *a)
 
 void duo_feed(struct duo *p, unsigned n, const struct core_event *e)
 {
-	core_event(p->core[n], e, p->now, &p->out);
+	core_handle(p->core[n], e, p->now, &p->out);
 	if (p->unsaved)
 		return;
 	if (core_warm_save(p->core[n], p->saved[n][1 - p->counts[n]]))
@@ -129,8 +132,8 @@ void duo_drain(struct duo *p)
 		struct core_event e = {.type = CORE_EV_MSG, .msg = &q->msg};
 		char text[64];
 
-		duo_line(p, "%s hears %s from %s %s\n", names[q->msg.to], op_names[q->msg.op], names[q->msg.from],
-			 id_text(&q->msg.id, text));
+		duo_line(p, "%s hears %s from %s %s\n", names[q->msg.to], op_names[q->msg.op],
+			 names[q->msg.from], id_text(&q->msg.id, text));
 		duo_feed(p, q->msg.to, &e);
 	}
 }
@@ -146,16 +149,16 @@ void duo_event(struct duo *p, unsigned n, const char *what, struct core_event e)
 static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 {
 	struct core_conf conf = {.self = n,
-				 .nodes_nr = 2,
+				 .members = view_first(2, 0),
 				 .incarnation = 7 + n,
 				 .term = p->term[n],
 				 .chunks_nr = 2,
-				 .owner = owner,
+				 .place = {owner, 2},
 				 .node_names = names,
 				 .min_world = 1,
 				 .max_world = 2,
 				 .step_timeout_ns = 300000000000ull,
-				 .heartbeat_timeout_ns = 5000000000ull,
+				 .lost_timeout_ns = 5000000000ull,
 				 .repeat_ns = 200000000ull};
 
 	conf.record = (struct record_conf){.optim = optim_row(OPTIM_ADAMW),
@@ -205,7 +208,8 @@ struct core *duo_warm(struct duo *p, unsigned n, const void *saved)
 	p->term[n] += 10;
 	conf = duo_conf(p, (uint16_t)n);
 	memset(p->memory[n], 0, core_bytes(&conf));
-	return p->core[n] = core_init(p->memory[n], &conf, p->view.term && n == 0 ? &p->view : NULL, saved);
+	return p->core[n] = core_init(p->memory[n], &conf, p->view.term && n == 0 ? &p->view : NULL,
+				      saved);
 }
 
 void duo_dies(struct duo *p, unsigned n)
@@ -224,7 +228,8 @@ void duo_link(struct duo *p)
 {
 	duo_line(p, "b: link up a\n");
 	duo_feed(p, 1, &(struct core_event){.type = CORE_EV_LINK_UP, .node = 0, .incarnation = 7});
-	duo_event(p, 0, "link up b", (struct core_event){.type = CORE_EV_LINK_UP, .node = 1, .incarnation = 8});
+	duo_event(p, 0, "link up b",
+		  (struct core_event){.type = CORE_EV_LINK_UP, .node = 1, .incarnation = 8});
 }
 
 void duo_deinit(struct duo *p)
@@ -242,9 +247,13 @@ void duo_first_begin(struct duo *p)
 	duo_event(p, 0, "tick", (struct core_event){.type = CORE_EV_TICK});
 	duo_link(p);
 	duo_event(p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
-	duo_event(p, 1, "join 21",
-		  (struct core_event){.type = CORE_EV_JOIN, .trainer = {.session = 21, .pid = 221, .hint = 1, .node = 1}});
-	duo_event(p, 0, "join 11", (struct core_event){.type = CORE_EV_JOIN, .trainer = {.session = 11, .pid = 111, .hint = 0}});
+	duo_event(
+		p, 1, "join 21",
+		(struct core_event){.type = CORE_EV_JOIN,
+				    .trainer = {.session = 21, .pid = 221, .hint = 1, .node = 1}});
+	duo_event(p, 0, "join 11",
+		  (struct core_event){.type = CORE_EV_JOIN,
+				      .trainer = {.session = 11, .pid = 111, .hint = 0}});
 	duo_event(p, 0, "written", (struct core_event){.type = CORE_EV_WRITTEN, .step = 4});
 	duo_event(p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
 }
@@ -252,13 +261,19 @@ void duo_first_begin(struct duo *p)
 void duo_compute(struct duo *p, unsigned n, bool staged, bool ready)
 {
 	if (staged)
-		duo_event(
-			p, n, "staged",
-			(struct core_event){
-				.type = CORE_EV_STAGED, .chunk = n, .sumsq = 16, .finite = true, .bad_tensor = -1, .id = p->id[n]});
+		duo_event(p, n, "staged",
+			  (struct core_event){.type = CORE_EV_STAGED,
+					      .chunk = n,
+					      .sumsq = 16,
+					      .finite = true,
+					      .bad_tensor = -1,
+					      .id = p->id[n]});
 	if (ready)
 		duo_event(p, n, "ready",
-			  (struct core_event){.type = CORE_EV_READY, .session = n ? 21 : 11, .weight = 2, .id = p->id[n]});
+			  (struct core_event){.type = CORE_EV_READY,
+					      .session = n ? 21 : 11,
+					      .weight = 2,
+					      .id = p->id[n]});
 }
 
 void duo_compare(struct duo *p, const char *path)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The evil trainer's honest beginnings. Tests call; what a daemon owes to any trainer and does not give fails the test. */
+/* The evil trainer's honest beginnings. Tests call; what a daemon owes to any trainer and does not
+ * give fails the test. */
 #include "lib/evil.h"
 
 #include "shard.h"
@@ -11,7 +12,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-void evil_spec(Shard__Define *d, Shard__Spec *s, Shard__Tensor *t, Shard__Tensor **list, uint64_t *shape)
+void evil_spec(Shard__Define *d, Shard__Spec *s, Shard__Tensor *t, Shard__Tensor **list,
+	       uint64_t *shape)
 {
 	shard__define__init(d);
 	shard__spec__init(s);
@@ -25,7 +27,8 @@ void evil_spec(Shard__Define *d, Shard__Spec *s, Shard__Tensor *t, Shard__Tensor
 	s->n_tensors = 1;
 	s->tensors = list;
 	s->image = s->grad = SHARD_F32;
-	s->settings = (char *)(uintptr_t) "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=1 timeout=5s";
+	s->settings = (char *)(uintptr_t) "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 "
+					  "max_world=1 timeout=5s";
 	d->spec = s;
 }
 
@@ -39,6 +42,9 @@ static void evil_define(struct evil *v)
 	uint64_t shape;
 
 	evil_spec(&d, &s, &t, list, &shape);
+	shape = v->elems;
+	s.name = (char *)(uintptr_t)v->name;
+	s.settings = v->settings != NULL ? (char *)(uintptr_t)v->settings : s.settings;
 	raw_send(&v->r, &h, &d.base);
 	if (!raw_expect(&v->r, OP_DEFINE))
 		fail_msg("DEFINE was not answered");
@@ -46,13 +52,18 @@ static void evil_define(struct evil *v)
 	v->model = got->model;
 	v->generation = v->r.head.generation;
 	if (!got->sealed) {
-		static float w[EVIL_ELEMS];
+		static float w[1024];
 
-		h = (struct wire_head){
-			.op = OP_WRITE, .attempt = 2, .model = v->model, .generation = v->generation, .chunk = SHARD_MASTER};
-		for (uint64_t at = 0; at < EVIL_ELEMS; at += 1024) {
+		h = (struct wire_head){.op = OP_WRITE,
+				       .attempt = 2,
+				       .model = v->model,
+				       .generation = v->generation,
+				       .chunk = SHARD_MASTER};
+		for (uint64_t at = 0; at < v->elems; at += 1024) {
+			uint64_t n = v->elems - at < 1024 ? v->elems - at : 1024;
+
 			h.step = at;
-			raw_head(&v->r, &h, w, (uint32_t)((EVIL_ELEMS - at < 1024 ? EVIL_ELEMS - at : 1024) * 4));
+			raw_head(&v->r, &h, w, (uint32_t)(n * sizeof(w[0])));
 			assert_true(raw_expect(&v->r, OP_WRITE));
 		}
 		h = (struct wire_head){.op = OP_SEAL, .attempt = 3, .model = v->model};
@@ -63,11 +74,10 @@ static void evil_define(struct evil *v)
 	shard__defined__free_unpacked(got, NULL);
 }
 
-void evil_open(struct evil *v, const char *address, enum evil_depth depth)
+static void open_model(struct evil *v, const char *address, enum evil_depth depth)
 {
 	struct wire_head h = {.op = OP_JOIN, .attempt = 4};
 
-	memset(v, 0, sizeof(*v));
 	raw_connect(&v->r, address);
 	if (depth >= EVIL_GREETED)
 		raw_hello(&v->r, ROLE_TRAINER);
@@ -80,6 +90,20 @@ void evil_open(struct evil *v, const char *address, enum evil_depth depth)
 	if (!raw_expect(&v->r, OP_ATTEMPT))
 		fail_msg("JOIN was not followed by an ATTEMPT");
 	v->now = v->r.head;
+}
+
+void evil_open(struct evil *v, const char *address, enum evil_depth depth)
+{
+	*v = (struct evil){.name = "evil", .elems = EVIL_ELEMS};
+	open_model(v, address, depth);
+}
+
+void evil_open_parts(struct evil *v, const char *address)
+{
+	*v = (struct evil){.name = "evil-parts"};
+	v->elems = EVIL_PARTS * (WIRE_PART_BYTES / sizeof(float));
+	v->settings = "optimizer=sgd lr=1 min_world=1 max_world=1 timeout=5s";
+	open_model(v, address, EVIL_JOINED);
 }
 
 struct wire_head evil_head(const struct evil *v, uint16_t op, uint32_t chunk)
@@ -114,7 +138,9 @@ struct wire_head evil_fuzz_head(const struct evil *v, struct rng *rng)
 	do
 		h.op = (uint16_t)rng_below(rng, rng_below(rng, 4) ? 56 : OP_NR);
 	while (wire_op(h.op) == NULL);
-	h.flags = rng_below(rng, 8) ? 0 : wire_op(h.op)->body == BODY_BULK ? WIRE_PART_FLAG(rng_below(rng, 4)) : WIRE_REPLY;
+	h.flags = rng_below(rng, 8)                  ? 0
+		  : wire_op(h.op)->body == BODY_BULK ? WIRE_PART_FLAG(rng_below(rng, 4))
+						     : WIRE_REPLY;
 	h.chunk = (uint32_t)rng_below(rng, 6);
 	switch (rng_below(rng, 8)) {
 	case 0:

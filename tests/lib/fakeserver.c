@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A scripted daemon. Its thread accepts one connection after the other and answers (fakeserver_ops.c) with the lock held; the functions
- * that a test calls take the lock too, so a stream is never used by two threads. What goes wrong here ends the test by CHECK. */
+/* A scripted daemon. Its thread accepts one connection after the other and answers
+ * (fakeserver_ops.c) with the lock held; the functions that a test calls take the lock too, so a
+ * stream is never used by two threads. What goes wrong here ends the test by CHECK. */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -17,7 +18,10 @@
 
 static void accept_one(struct fake *f)
 {
-	struct stream_conf conf = {.queue_max = 4096, .body_max = WIRE_HELLO_MAX, .handler = &fake_handler, .owner = f};
+	struct stream_conf conf = {.queue_max = 4096,
+				   .body_max = WIRE_HELLO_MAX,
+				   .handler = &fake_handler,
+				   .owner = f};
 
 	conf.fd = accept4(f->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (conf.fd < 0)
@@ -48,9 +52,10 @@ static void *run(void *arg)
 
 	pthread_mutex_lock(&f->lock);
 	while (!f->stop) {
-		struct pollfd p[3] = {{.fd = f->listen_fd, .events = POLLIN},
-				      {.fd = f->command_fd[0], .events = POLLIN},
-				      {.fd = f->stream ? stream_fd(f->stream) : -1, .events = POLLIN}};
+		struct pollfd p[3] = {
+			{.fd = f->listen_fd, .events = POLLIN},
+			{.fd = f->command_fd[0], .events = POLLIN},
+			{.fd = f->stream ? stream_fd(f->stream) : -1, .events = POLLIN}};
 
 		if (f->stream != NULL && stream_queued(f->stream) > 0)
 			p[2].events |= POLLOUT;
@@ -75,7 +80,8 @@ static void listen_at(struct fake *f)
 
 	strcpy(f->dir, "/tmp/shard-fake-XXXXXX");
 	CHECK(mkdtemp(f->dir) != NULL);
-	f->listen_fd = socket(f->conf.tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	f->listen_fd = socket(f->conf.tcp ? AF_INET : AF_UNIX,
+			      SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (f->conf.tcp) {
 		CHECK(bind(f->listen_fd, (struct sockaddr *)&in, sizeof(in)) == 0);
 		CHECK(getsockname(f->listen_fd, (struct sockaddr *)&in, &bytes) == 0);
@@ -209,7 +215,8 @@ void fake_progress(struct fake *f, const struct wire_head *request, uint64_t don
 	fake_send(f, &h, &p.base);
 }
 
-void fake_saved(struct fake *f, const struct wire_head *request, enum shard_status st, const char *text)
+void fake_saved(struct fake *f, const struct wire_head *request, enum shard_status st,
+		const char *text)
 {
 	fake_lock(f);
 	fake_answer_save(f, request, st, text);

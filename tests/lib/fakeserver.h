@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fakeserver.h: a peer for the client library that speaks the trainer's side of the wire from a thread of the test: one connection,
- * one model, one rank. Its optimizer is weight -= gradient. Knobs make it refuse, stay silent, end attempts, lose the model, close. */
+/* fakeserver.h: a peer for the client library that speaks the trainer's side of the wire from a
+ * thread of the test: one connection, one model, one rank. Its optimizer is weight -= gradient.
+ * Knobs make it refuse, stay silent, end attempts, lose the model, close. */
 #ifndef SHARD_TESTS_FAKESERVER_H
 #define SHARD_TESTS_FAKESERVER_H
 
@@ -12,7 +13,13 @@
 
 #include <pthread.h>
 
-enum { FAKE_ELEMS_MAX = 1 << 18, FAKE_MODEL = 7, FAKE_GENERATION = 3, FAKE_TERM = 11, FAKE_BLOB_MAX = 64 << 10 };
+enum {
+	FAKE_ELEMS_MAX = 1 << 18,
+	FAKE_MODEL = 7,
+	FAKE_GENERATION = 3,
+	FAKE_TERM = 11,
+	FAKE_BLOB_MAX = 64 << 10
+};
 
 struct fake_conf { /* constant while it runs */
 	bool tcp;
@@ -72,7 +79,8 @@ struct fake {
 	bool defined, created, sealed, joined;
 	uint64_t step;                      /* committed */
 	uint32_t attempt, generation, slot; /* slot: image that has the newest weights */
-	uint64_t wrote[2];                  /* steps that wrote the weights of the step before the committed one, and its own */
+	uint64_t wrote[2]; /* steps that wrote the weights of the step before the committed one, and
+			      its own */
 	float *master, *moment, *landing, *saved; /* saved: master as of the last SAVE */
 	uint64_t landing_first;
 	struct shm arena, shared;    /* over tcp: private */
@@ -93,14 +101,17 @@ void fake_await(struct fake *f, uint16_t op, uint32_t n);
 void fake_send(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg);
 struct wire_head fake_head(struct fake *f, uint16_t op); /* of the attempt in hand */
 void fake_ended(struct fake *f, const char *why);        /* ENDED for the attempt in hand */
-void fake_attempt(struct fake *f, const char *why);      /* ATTEMPT for the next attempt, with conf's rank and world */
-void fake_result(struct fake *f);                        /* for a muted READY */
+void fake_attempt(struct fake *f,
+		  const char *why); /* ATTEMPT for the next attempt, with conf's rank and world */
+void fake_result(struct fake *f);   /* for a muted READY */
 void fake_lost(struct fake *f, const char *why);
-/* LOST with SHARD_ROLLED_BACK: master is as saved last, its step is step; the image follows, no ATTEMPT does. */
+/* LOST with SHARD_ROLLED_BACK: master is as saved last, its step is step; the image follows, no
+ * ATTEMPT does. */
 void fake_rolled_back(struct fake *f, uint64_t step, const char *why);
 void fake_progress(struct fake *f, const struct wire_head *request, uint64_t done, uint64_t total);
 /* The answer to a muted SAVE: Saved, or a refusal. */
-void fake_saved(struct fake *f, const struct wire_head *request, enum shard_status st, const char *text);
+void fake_saved(struct fake *f, const struct wire_head *request, enum shard_status st,
+		const char *text);
 void fake_error(struct fake *f, enum shard_status st, const char *text); /* ERROR, then close */
 void fake_close(struct fake *f);
 void fake_raw(struct fake *f, const void *bytes, size_t nr); /* straight into the socket */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The scripted daemon's memory: arena and image, shared or private, one of each or two (max_staleness = 1), and what decisions do to
- * them. Called by fakeserver_ops.c, and by fakeserver.c for a test, with the lock. */
+/* The scripted daemon's memory: arena and image, shared or private, one of each or two
+ * (max_staleness = 1), and what decisions do to them. Called by fakeserver_ops.c, and by
+ * fakeserver.c for a test, with the lock. */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -20,7 +21,8 @@ static size_t image_half(const struct fake *f)
 
 char *fake_arena(struct fake *f)
 {
-	return (char *)f->arena.base + (f->step + 1) % (f->conf.staleness + 1) * shm_half_bytes(f->elems * dtype_bytes(f->grad));
+	return (char *)f->arena.base + (f->step + 1) % (f->conf.staleness + 1) *
+					       shm_half_bytes(f->elems * dtype_bytes(f->grad));
 }
 
 void fake_unjoin(struct fake *f)
@@ -33,12 +35,15 @@ void fake_unjoin(struct fake *f)
 void fake_map(struct fake *f)
 {
 	uint32_t images = f->conf.staleness + 1;
-	size_t data = image_data_offset(f->chunks_nr * images), arena = shm_half_bytes(f->elems * dtype_bytes(f->grad));
+	size_t data = image_data_offset(f->chunks_nr * images),
+	       arena = shm_half_bytes(f->elems * dtype_bytes(f->grad));
 
 	if (f->joined)
 		fake_unjoin(f);
-	CHECK(shm_create(&f->arena, "arena", images * arena, 1, SHM_HUGE_NO, NULL) == SHARD_OK);
-	CHECK(shm_create(&f->shared, "image", data + images * image_half(f), 0, SHM_HUGE_NO, NULL) == SHARD_OK);
+	CHECK(shm_create(&f->arena, "arena", images * arena, SHM_ARENA, SHM_HUGE_NO, NULL) ==
+	      SHARD_OK);
+	CHECK(shm_create(&f->shared, "image", data + images * image_half(f), SHM_IMAGE, SHM_HUGE_NO,
+			 NULL) == SHARD_OK);
 	image(f)->magic = IMAGE_MAGIC;
 	image(f)->generation = f->generation;
 	image(f)->chunks_nr = f->chunks_nr;
@@ -55,7 +60,9 @@ static void send_parts(struct fake *f, const char *data, uint64_t version)
 	size_t elem = dtype_bytes(f->image);
 
 	for (uint64_t c = 0, at = 0; c < f->chunks_nr; c++, at += f->conf.chunk_elems) {
-		uint64_t bytes = (f->elems - at < f->conf.chunk_elems ? f->elems - at : f->conf.chunk_elems) * elem;
+		uint64_t bytes = (f->elems - at < f->conf.chunk_elems ? f->elems - at
+								      : f->conf.chunk_elems) *
+				 elem;
 
 		for (uint64_t p = 0; p * WIRE_PART_BYTES < bytes; p++) {
 			uint64_t n = bytes - p * WIRE_PART_BYTES;
@@ -65,7 +72,8 @@ static void send_parts(struct fake *f, const char *data, uint64_t version)
 			h.chunk = (uint32_t)c;
 			h.step = version;
 			CHECK(stream_send(f->stream, &h, data + at * elem + p * WIRE_PART_BYTES,
-					  (uint32_t)(n < WIRE_PART_BYTES ? n : WIRE_PART_BYTES), NULL, NULL) == SHARD_OK);
+					  (uint32_t)(n < WIRE_PART_BYTES ? n : WIRE_PART_BYTES),
+					  NULL, NULL) == SHARD_OK);
 		}
 	}
 }
@@ -93,12 +101,14 @@ void fake_publish(struct fake *f)
 void fake_apply(struct fake *f)
 {
 	for (uint32_t t = 0; t < f->tensors_nr; t++)
-		for (uint64_t i = f->tensors[t].offset; i < f->tensors[t].offset + f->tensors[t].numel; i++) {
+		for (uint64_t i = f->tensors[t].offset;
+		     i < f->tensors[t].offset + f->tensors[t].numel; i++) {
 			float g;
 
 			if (f->tensor_absent[t])
 				continue;
-			dtype_convert(&g, SHARD_F32, fake_arena(f) + i * dtype_bytes(f->grad), f->grad, 1);
+			dtype_convert(&g, SHARD_F32, fake_arena(f) + i * dtype_bytes(f->grad),
+				      f->grad, 1);
 			f->master[i] -= g;
 		}
 }

@@ -9,7 +9,8 @@ extern const struct stream_handler fake_handler; /* owner: struct fake */
 void fake_control(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg);
 void fake_send_attempt(struct fake *f, const char *why);
 void fake_decide(struct fake *f);
-void fake_answer_save(struct fake *f, const struct wire_head *h, enum shard_status st, const char *text);
+void fake_answer_save(struct fake *f, const struct wire_head *h, enum shard_status st,
+		      const char *text);
 /* --- fakeserver_life.c --- */
 void fake_on_attach(struct fake *f, const struct wire_head *h, const void *body);
 void fake_on_manage(struct fake *f, const struct wire_head *h, const void *body);
@@ -18,7 +19,8 @@ void fake_on_status(struct fake *f, const struct wire_head *h, const void *body)
 char *fake_arena(struct fake *f); /* of the step in hand */
 void fake_map(struct fake *f);
 void fake_unjoin(struct fake *f);
-void fake_publish(struct fake *f); /* chunks become the committed step's: in the shared page, or as parts over tcp */
+void fake_publish(struct fake *f); /* chunks become the committed step's: in the shared page, or as
+				      parts over tcp */
 void fake_apply(struct fake *f);
 void fake_decided(struct fake *f, bool applied); /* step is the one decided */
 void fake_roll_back(struct fake *f, uint64_t step, const char *why);

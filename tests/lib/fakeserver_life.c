@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the scripted daemon says of models as a whole: ATTACH describes what was defined last ("nameless": forgets to), MANAGE is written
- * down and done, STATUS is a text of known length. Called by fakeserver_ops.c for each such frame, with the lock. */
+/* What the scripted daemon says of models as a whole: ATTACH describes what was defined last
+ * ("nameless": forgets to), MANAGE is written down and done, STATUS is a text of known length.
+ * Called by fakeserver_ops.c for each such frame, with the lock. */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -10,8 +11,11 @@
 
 static struct wire_head answer_to(const struct fake *f, const struct wire_head *h)
 {
-	return (struct wire_head){
-		.op = h->op, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = f->generation};
+	return (struct wire_head){.op = h->op,
+				  .flags = WIRE_REPLY,
+				  .attempt = h->attempt,
+				  .model = FAKE_MODEL,
+				  .generation = f->generation};
 }
 
 void fake_on_attach(struct fake *f, const struct wire_head *h, const void *body)

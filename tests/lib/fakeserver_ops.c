@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the scripted daemon says: one row per op that a trainer sends. Called by its thread, and by fakeserver.c for a test, with the lock.
- * It is strict about what a correct library sends (CHECK). */
+/* What the scripted daemon says: one row per op that a trainer sends. Called by its thread, and by
+ * fakeserver.c for a test, with the lock. It is strict about what a correct library sends (CHECK).
+ */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -19,13 +20,17 @@ void fake_control(struct fake *f, const struct wire_head *h, const ProtobufCMess
 
 static void reply(struct fake *f, const struct wire_head *h, const ProtobufCMessage *msg)
 {
-	struct wire_head r = {
-		.op = h->op, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = f->generation};
+	struct wire_head r = {.op = h->op,
+			      .flags = WIRE_REPLY,
+			      .attempt = h->attempt,
+			      .model = FAKE_MODEL,
+			      .generation = f->generation};
 
 	fake_control(f, &r, msg);
 }
 
-static void refuse(struct fake *f, const struct wire_head *h, enum shard_status st, const char *text)
+static void refuse(struct fake *f, const struct wire_head *h, enum shard_status st,
+		   const char *text)
 {
 	struct wire_head r = {.op = OP_ERROR, .flags = WIRE_REPLY, .attempt = h->attempt};
 	Shard__Error e = SHARD__ERROR__INIT;
@@ -72,7 +77,9 @@ void fake_decide(struct fake *f)
 	bool skip = f->ready_skip || f->knobs.skip_nonfinite;
 	Shard__Result r = SHARD__RESULT__INIT;
 
-	r.outcome = f->ready_skip ? SHARD_SKIPPED_VOTE : skip ? SHARD_SKIPPED_NONFINITE : SHARD_APPLIED;
+	r.outcome = f->ready_skip ? SHARD_SKIPPED_VOTE
+		    : skip        ? SHARD_SKIPPED_NONFINITE
+				  : SHARD_APPLIED;
 	r.attempts = f->attempt;
 	r.weight_sum = f->ready_weight;
 	r.grad_norm = 2.5;
@@ -102,7 +109,8 @@ static void on_hello(struct fake *f, const struct wire_head *h, const void *body
 {
 	Shard__Hello *q = shard__hello__unpack(NULL, h->body_bytes, body), r = SHARD__HELLO__INIT;
 
-	CHECK(q != NULL && q->role == ROLE_TRAINER && q->wire_min == 1 && q->pid == (uint32_t)getpid());
+	CHECK(q != NULL && q->role == ROLE_TRAINER && q->wire_min == 1 &&
+	      q->pid == (uint32_t)getpid());
 	r.wire_min = r.wire_max = WIRE_VERSION;
 	r.features = q->features & FEATURE_BODY_SUM;
 	r.release = q->release;
@@ -154,7 +162,8 @@ static void on_write(struct fake *f, const struct wire_head *h, const void *body
 {
 	uint32_t n = h->body_bytes / 4;
 
-	CHECK(h->step + n <= f->elems && h->step / f->conf.chunk_elems == (h->step + n - 1) / f->conf.chunk_elems);
+	CHECK(h->step + n <= f->elems &&
+	      h->step / f->conf.chunk_elems == (h->step + n - 1) / f->conf.chunk_elems);
 	memcpy((h->chunk == SHARD_MASTER ? f->master : f->moment) + h->step, body, h->body_bytes);
 	reply(f, h, NULL);
 }
@@ -184,15 +193,19 @@ static void on_read(struct fake *f, const struct wire_head *h, const void *body)
 	if (q->step != 0 && q->step != f->step)
 		refuse(f, h, SHARD_STALE, "moved on");
 	else
-		CHECK(stream_send(f->stream, &r, (q->kind == SHARD_MASTER ? f->master : f->moment) + q->first, q->count * 4, NULL,
-				  NULL) == SHARD_OK);
+		CHECK(stream_send(f->stream, &r,
+				  (q->kind == SHARD_MASTER ? f->master : f->moment) + q->first,
+				  q->count * 4, NULL, NULL) == SHARD_OK);
 	shard__read__free_unpacked(q, NULL);
 }
 
 static void on_join(struct fake *f, const struct wire_head *h, const void *body)
 {
-	struct wire_head r = {
-		.op = OP_JOIN, .flags = WIRE_REPLY, .attempt = h->attempt, .model = FAKE_MODEL, .generation = f->generation};
+	struct wire_head r = {.op = OP_JOIN,
+			      .flags = WIRE_REPLY,
+			      .attempt = h->attempt,
+			      .model = FAKE_MODEL,
+			      .generation = f->generation};
 	Shard__Joined j = SHARD__JOINED__INIT;
 
 	(void)body;
@@ -204,9 +217,11 @@ static void on_join(struct fake *f, const struct wire_head *h, const void *body)
 	if (f->conf.tcp)
 		fake_control(f, &r, &j.base);
 	else
-		CHECK(stream_send_fds(f->stream, &r, &j.base, (int[]){f->arena.fd, f->shared.fd}, 2) == SHARD_OK);
+		CHECK(stream_send_fds(f->stream, &r, &j.base, (int[]){f->arena.fd, f->shared.fd},
+				      2) == SHARD_OK);
 	fake_publish(f);
-	if (f->knobs.waits == NULL || strstr(f->knobs.waits, "trainers") == NULL) /* else the world is not complete */
+	if (f->knobs.waits == NULL ||
+	    strstr(f->knobs.waits, "trainers") == NULL) /* else the world is not complete */
 		fake_send_attempt(f, "");
 }
 
@@ -230,7 +245,8 @@ static void on_waits(struct fake *f, const struct wire_head *h, const void *body
 
 static bool in_hand(struct fake *f, const struct wire_head *h)
 {
-	return h->term == FAKE_TERM && h->generation == f->generation && h->step == f->step + 1 && h->attempt == f->attempt;
+	return h->term == FAKE_TERM && h->generation == f->generation && h->step == f->step + 1 &&
+	       h->attempt == f->attempt;
 }
 
 static void on_push(struct fake *f, const struct wire_head *h, const void *body)
@@ -284,7 +300,8 @@ static void on_abandon(struct fake *f, const struct wire_head *h, const void *bo
 
 /* --- checkpoints and blobs --- */
 
-void fake_answer_save(struct fake *f, const struct wire_head *h, enum shard_status st, const char *text)
+void fake_answer_save(struct fake *f, const struct wire_head *h, enum shard_status st,
+		      const char *text)
 {
 	Shard__Saved s = SHARD__SAVED__INIT;
 	char path[200];
@@ -355,6 +372,14 @@ static void on_blob(struct fake *f, const struct wire_head *h, const void *body)
 	shard__blob__free_unpacked(q, NULL);
 }
 
+static void on_ping(struct fake *f, const struct wire_head *h, const void *body)
+{
+	struct wire_head pong = {.op = OP_PONG};
+
+	(void)h, (void)body;
+	fake_control(f, &pong, NULL);
+}
+
 static void on_nothing(struct fake *f, const struct wire_head *h, const void *body)
 {
 	(void)f, (void)h, (void)body;
@@ -364,16 +389,21 @@ static const struct row {
 	void (*fn)(struct fake *f, const struct wire_head *h, const void *body);
 	bool request;
 } rows[OP_NR] = {
-	[OP_HELLO] = {on_hello, true},        [OP_DEFINE] = {on_define, true},      [OP_WRITE] = {on_write, true},
-	[OP_SEAL] = {on_seal, true},          [OP_READ] = {on_read, true},          [OP_JOIN] = {on_join, true},
-	[OP_LEAVE] = {on_leave, true},        [OP_WAITS] = {on_waits, true},        [OP_PUSH] = {on_push, false},
-	[OP_READY] = {on_ready, false},       [OP_ABANDON] = {on_abandon, false},   [OP_PONG] = {on_nothing, false},
-	[OP_IMAGE_ASK] = {on_nothing, false}, [OP_PUSH_DATA] = {on_nothing, false}, [OP_SAVE] = {on_save, false},
-	[OP_RESTORE] = {on_restore, true},    [OP_BLOB] = {on_blob, true},          [OP_ATTACH] = {fake_on_attach, true},
-	[OP_MANAGE] = {fake_on_manage, true}, [OP_STATUS] = {fake_on_status, true},
+	[OP_HELLO] = {on_hello, true},        [OP_DEFINE] = {on_define, true},
+	[OP_WRITE] = {on_write, true},        [OP_SEAL] = {on_seal, true},
+	[OP_READ] = {on_read, true},          [OP_JOIN] = {on_join, true},
+	[OP_LEAVE] = {on_leave, true},        [OP_WAITS] = {on_waits, true},
+	[OP_PUSH] = {on_push, false},         [OP_READY] = {on_ready, false},
+	[OP_ABANDON] = {on_abandon, false},   [OP_PONG] = {on_nothing, false},
+	[OP_PING] = {on_ping, true},          [OP_IMAGE_ASK] = {on_nothing, false},
+	[OP_PUSH_DATA] = {on_nothing, false}, [OP_SAVE] = {on_save, false},
+	[OP_RESTORE] = {on_restore, true},    [OP_BLOB] = {on_blob, true},
+	[OP_ATTACH] = {fake_on_attach, true}, [OP_MANAGE] = {fake_on_manage, true},
+	[OP_STATUS] = {fake_on_status, true},
 };
 
-static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h,
+				 void **to, struct err *e)
 {
 	struct fake *f = owner;
 
@@ -391,7 +421,8 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 	return SHARD_OK;
 }
 
-static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct fake *f = owner;
 
@@ -406,4 +437,4 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 	return SHARD_OK;
 }
 
-const struct stream_handler fake_handler = {on_head, on_frame};
+const struct stream_handler fake_handler = {.on_head = on_head, .on_frame = on_frame};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands before glibc's allocator in every test program that has none of its own (hence weak). Its countdown belongs to one
- * thread, so that a library's own threads are left alone. */
+/* Stands before glibc's allocator in every test program that has none of its own (hence weak). Its
+ * countdown belongs to one thread, so that a library's own threads are left alone. */
 #include "lib/fault.h"
 
 #include <errno.h>

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fault.h: makes the N-th allocation of the calling thread fail, so that a test can walk through every way to run out of memory:
- *     for (fault_begin(&f); fault_next(&f);) { st = thing_init(&t); if (fault_end(&f)) assert(st != OK); else thing_free(&t); }
- * ends after the first round in which nothing failed. Under a sanitizer, which has an allocator of its own, there is that round only. */
+/* fault.h: makes the N-th allocation of the calling thread fail, so that a test can walk through
+ * every way to run out of memory: for (fault_begin(&f); fault_next(&f);) { st = thing_init(&t); if
+ * (fault_end(&f)) assert(st != OK); else thing_free(&t); } ends after the first round in which
+ * nothing failed. Under a sanitizer, which has an allocator of its own, there is that round only.
+ */
 #ifndef SHARD_TESTS_FAULT_H
 #define SHARD_TESTS_FAULT_H
 

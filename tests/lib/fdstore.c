@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A service manager's half of sd_notify(3) and sd_listen_fds(3). Called by proc.c for a cluster's nodes, and by tests that look into
- * the store or change what is in it. Happy path: a datagram is lines; FDSTORE=1 keeps the descriptors that come with it under FDNAME unless the
- * same file is there already; FDSTOREREMOVE=1 closes those of a name; BARRIER=1 closes its descriptor, which is the answer. */
+/* A service manager's half of sd_notify(3) and sd_listen_fds(3). Called by proc.c for a cluster's
+ * nodes, and by tests that look into the store or change what is in it. Happy path: a datagram is
+ * lines; FDSTORE=1 keeps the descriptors that come with it under FDNAME unless the same file is
+ * there already; FDSTOREREMOVE=1 closes those of a name; BARRIER=1 closes its descriptor, which is
+ * the answer. */
 #include "lib/fdstore.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +45,8 @@ static bool same(int a, int b)
 {
 	struct stat x, y;
 
-	return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+	return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev &&
+	       x.st_ino == y.st_ino;
 }
 
 static void keep(struct fdstore *s, const char *name, int fd)
@@ -94,7 +98,8 @@ static void heard(struct fdstore *s, char *text, int *fds, size_t fds_nr)
 	bool store = false, removes = false;
 	char *rest = NULL;
 
-	for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+	for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+	     line = strtok_r(NULL, "\n", &rest)) {
 		store |= strcmp(line, "FDSTORE=1") == 0;
 		removes |= strcmp(line, "FDSTOREREMOVE=1") == 0;
 		if (strcmp(line, "READY=1") == 0 && s->ready_ns == 0)
@@ -121,7 +126,10 @@ static bool take(struct fdstore *s)
 	} control;
 	char text[MESSAGE + 1];
 	struct iovec iov = {text, MESSAGE};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+	struct msghdr m = {.msg_iov = &iov,
+			   .msg_iovlen = 1,
+			   .msg_control = control.bytes,
+			   .msg_controllen = sizeof(control)};
 	ssize_t n = recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	int fds[MESSAGE_FDS];
 	size_t nr = 0;
@@ -145,7 +153,8 @@ static bool take(struct fdstore *s)
 static void *listen_thread(void *arg)
 {
 	struct fdstore *s = arg;
-	struct pollfd p[2] = {{.fd = s->fd, .events = POLLIN}, {.fd = s->stop_fd, .events = POLLIN}};
+	struct pollfd p[2] = {{.fd = s->fd, .events = POLLIN},
+			      {.fd = s->stop_fd, .events = POLLIN}};
 
 	for (;;) {
 		if (poll(p, 2, -1) < 0)
@@ -171,7 +180,8 @@ struct fdstore *fdstore_start(const char *path, uint32_t max)
 	strcpy(un.sun_path, path);
 	s->stop_fd = eventfd(0, EFD_CLOEXEC);
 	s->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	CHECK(s->stop_fd >= 0 && s->fd >= 0 && bind(s->fd, (struct sockaddr *)&un, sizeof(un)) == 0);
+	CHECK(s->stop_fd >= 0 && s->fd >= 0 &&
+	      bind(s->fd, (struct sockaddr *)&un, sizeof(un)) == 0);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_mutex_init(&s->lock, NULL);
@@ -303,8 +313,9 @@ void fdstore_put(struct fdstore *s, const char *name, int fd)
 
 uint64_t fdstore_ready_ns(struct fdstore *s, int ms)
 {
-	uint64_t until = clock_ns() + (uint64_t)ms * NS_PER_MS, at;
-	struct timespec ts = {.tv_sec = (time_t)(until / NS_PER_SEC), .tv_nsec = (long)(until % NS_PER_SEC)};
+	uint64_t until = clock_ns() + pace_ns((uint64_t)ms * NS_PER_MS), at;
+	struct timespec ts = {.tv_sec = (time_t)(until / NS_PER_SEC),
+			      .tv_nsec = (long)(until % NS_PER_SEC)};
 
 	pthread_mutex_lock(&s->lock);
 	while (s->ready_ns == 0 && clock_ns() < until)

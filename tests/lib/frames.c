@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiver of frames.h. Called by the streams under test; fails only where the test asked it to. */
+/* The receiver of frames.h. Called by the streams under test; fails only where the test asked it
+ * to. */
 #include "lib/frames.h"
 
 #include "base/check.h"
@@ -10,11 +11,11 @@
 #include <dirent.h>
 #include <string.h>
 
-static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h,
+				 void **to, struct err *e)
 {
 	struct frames *f = owner;
 
-	(void)s;
 	f->heads++;
 	if (h->op == f->refuse_op)
 		return err_set(e, SHARD_BAD_STATE, "not now");
@@ -22,10 +23,13 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 		*to = STREAM_DISCARD;
 	else if (wire_bulk(h))
 		*to = f->to;
+	if (wire_bulk(h) && f->landing)
+		stream_land(s, f->landing);
 	return SHARD_OK;
 }
 
-static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct frames *f = owner;
 
@@ -44,12 +48,22 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 	return SHARD_OK;
 }
 
-const struct stream_handler frames_handler = {on_head, on_frame};
-
-size_t frames_make(unsigned char *out, uint16_t op, uint32_t flags, uint32_t chunk, const void *body, uint32_t body_bytes,
-		   uint64_t ordinal)
+static bool on_damage(void *owner, struct stream *s, const struct wire_head *h)
 {
-	struct wire_head h = {.op = op, .flags = flags, .model = 1, .chunk = chunk, .body_bytes = body_bytes};
+	struct frames *f = owner;
+
+	(void)s, (void)h;
+	f->damaged++;
+	return f->spare;
+}
+
+const struct stream_handler frames_handler = {on_head, on_frame, on_damage};
+
+size_t frames_make(unsigned char *out, uint16_t op, uint32_t flags, uint32_t chunk,
+		   const void *body, uint32_t body_bytes, uint64_t ordinal)
+{
+	struct wire_head h = {
+		.op = op, .flags = flags, .model = 1, .chunk = chunk, .body_bytes = body_bytes};
 
 	wire_seal(&h, body, ordinal, true);
 	memcpy(out, &h, sizeof(h));

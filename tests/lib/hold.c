@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Threads of another process, stopped one by one. Tests call. A signal that is sent to the process meanwhile goes to a thread that runs. */
+/* Threads of another process, stopped one by one. Tests call. A signal that is sent to the process
+ * meanwhile goes to a thread that runs. */
 #include "lib/hold.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 
 #include <dirent.h>
 #include <sched.h>
@@ -20,19 +22,38 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-static bool named(pid_t pid, pid_t tid, const char *name)
+enum { COMM_BYTES = 32 };
+
+/* false: it is no more. */
+static bool name_of(pid_t pid, pid_t tid, char comm[COMM_BYTES])
 {
-	char path[64], comm[32] = "";
+	char path[64];
 	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/comm", (int)pid, (int)tid);
 	f = fopen(path, "re");
 	if (f == NULL)
 		return false;
-	if (fgets(comm, sizeof(comm), f) == NULL)
+	if (fgets(comm, COMM_BYTES, f) == NULL)
 		comm[0] = 0;
 	fclose(f);
-	return strncmp(comm, name, strlen(name)) == 0;
+	return true;
+}
+
+static bool named(pid_t pid, pid_t tid, const char *name)
+{
+	char comm[COMM_BYTES];
+
+	return name_of(pid, tid, comm) && strncmp(comm, name, strlen(name)) == 0;
+}
+
+/* libuv gives its threads no name, so that they have the first thread's, or "libuv-worker". */
+static bool of_pool(pid_t pid, pid_t tid)
+{
+	char first[COMM_BYTES], comm[COMM_BYTES];
+
+	return tid != pid && name_of(pid, pid, first) && name_of(pid, tid, comm) &&
+	       (strcmp(comm, first) == 0 || strncmp(comm, "libuv", 5) == 0);
 }
 
 static void hold_one(struct hold *h, pid_t tid)
@@ -40,13 +61,15 @@ static void hold_one(struct hold *h, pid_t tid)
 	int status;
 
 	CHECK(h->nr < HOLD_MAX);
-	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0)
-		fail_msg("thread %d cannot be traced: this test needs ptrace() of its own children", (int)tid);
+	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 ||
+	    ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0)
+		fail_msg("thread %d cannot be traced: this test needs ptrace() of its own children",
+			 (int)tid);
 	CHECK(waitpid(tid, &status, __WALL) == tid && WIFSTOPPED(status));
 	h->tid[h->nr++] = tid;
 }
 
-static void hold_named(struct hold *h, pid_t pid, const char *name)
+static void hold_those(struct hold *h, pid_t pid, const char *name) /* NULL: of the pool */
 {
 	struct dirent *d;
 	char path[64];
@@ -58,19 +81,27 @@ static void hold_named(struct hold *h, pid_t pid, const char *name)
 	while ((d = readdir(dir)) != NULL) {
 		pid_t tid = (pid_t)atoi(d->d_name);
 
-		if (tid > 0 && named(pid, tid, name))
+		if (tid > 0 && (name != NULL ? named(pid, tid, name) : of_pool(pid, tid)))
 			hold_one(h, tid);
 	}
 	closedir(dir);
 }
 
+void hold_disk(struct hold *h, pid_t pid)
+{
+	h->nr = 0;
+	hold_those(h, pid, NULL);
+	if (h->nr == 0)
+		fail_msg("process %d has written nothing yet", (int)pid);
+}
+
 void hold_threads(struct hold *h, pid_t pid, const char *name)
 {
-	uint64_t by = clock_ns() + 5 * NS_PER_SEC;
+	uint64_t by = pace_by(5);
 
 	h->nr = 0;
 	do { /* a thread says its name itself, once it runs */
-		hold_named(h, pid, name);
+		hold_those(h, pid, name);
 		if (h->nr == 0 && clock_ns() > by)
 			fail_msg("process %d has no thread \"%s...\"", (int)pid, name);
 		if (h->nr == 0)
@@ -95,10 +126,14 @@ bool hold_asleep(pid_t pid, const char *name)
 			continue;
 		snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, d->d_name);
 		f = fopen(path, "re");
-		CHECK(f != NULL && fgets(line, sizeof(line), f) != NULL);
+		if (f == NULL || fgets(line, sizeof(line), f) == NULL) { /* it has ended */
+			if (f != NULL)
+				fclose(f);
+			continue;
+		}
 		fclose(f);
 		state = strrchr(line, ')'); /* "tid (name) S ..." */
-		all &= state != NULL && state[2] == 'S';
+		all &= state != NULL && (state[2] == 'S' || state[2] == 't');
 	}
 	closedir(dir);
 	return all;
@@ -113,7 +148,7 @@ void hold_main(struct hold *h, pid_t pid)
 /* Stands still again (true), or has not come to it after idle_ms. */
 static bool stood(pid_t tid, int idle_ms)
 {
-	uint64_t until = clock_ns() + (uint64_t)idle_ms * NS_PER_MS;
+	uint64_t until = clock_ns() + pace_ns((uint64_t)idle_ms * NS_PER_MS);
 	int status;
 	pid_t got;
 
@@ -147,7 +182,8 @@ uint64_t hold_calls(struct hold *h, uint64_t stops, int idle_ms)
 void hold_kill(struct hold *h, pid_t pid)
 {
 	CHECK(kill(pid, SIGKILL) == 0);
-	for (; h->nr > 0; h->nr--) { /* the dead that are traced are this thread's to take; of the first one its parent hears */
+	for (; h->nr > 0; h->nr--) { /* the dead that are traced are this thread's to take; of the
+					first one its parent hears */
 		pid_t tid = h->tid[h->nr - 1];
 		int status = 0;
 
@@ -157,6 +193,39 @@ void hold_kill(struct hold *h, pid_t pid)
 				break;
 		}
 	}
+}
+
+static uint32_t threads(pid_t pid, const char *name)
+{
+	uint32_t nr = 0;
+	char path[64];
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	CHECK(dir != NULL);
+	for (struct dirent *d; (d = readdir(dir)) != NULL;)
+		nr += atoi(d->d_name) > 0 && named(pid, (pid_t)atoi(d->d_name), name);
+	closedir(dir);
+	return nr;
+}
+
+/* A new thread runs until it sleeps before the first one goes on, so that none is missed. */
+void hold_start(struct hold *h, pid_t pid, const char *name, uint32_t nr)
+{
+	uint64_t by = pace_by(20);
+	struct hold first;
+
+	hold_main(&first, pid);
+	do {
+		if (hold_calls(&first, 1, 5000) != 1 || clock_ns() > by)
+			fail_msg("process %d has not begun %u threads \"%s...\"", (int)pid, nr,
+				 name);
+		while (!hold_asleep(pid, "") && clock_ns() < by)
+			sched_yield();
+	} while (threads(pid, name) < nr);
+	hold_threads(h, pid, name);
+	hold_release(&first);
 }
 
 void hold_release(struct hold *h)

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Daemons as threads. Tests call; every failure is the test's. A node's thread owns its loop and server from start to stop; others
- * reach it by its sockets, by uv_async_send(), and read its log under the lock. */
+/* Daemons as threads. Tests call; every failure is the test's. A node's thread owns its loop and
+ * server from start to stop; others reach it by its sockets, by uv_async_send(), and read its log
+ * under the lock. */
 #include "lib/inproc.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
+#include "lib/ports.h"
+#include "lib/proc.h"
 #include "lib/rawpeer.h"
 
 #include <arpa/inet.h>
@@ -20,7 +24,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define WAIT_NS (10 * NS_PER_SEC)
+#define WAIT_S 10
 
 static void keep_line(void *arg, enum log_level level, const char *line)
 {
@@ -68,13 +72,14 @@ void inproc_wait_log(struct inproc_node *n, const char *part, uint32_t times)
 	int rc = 0;
 
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += (time_t)(WAIT_NS / NS_PER_SEC);
+	until.tv_sec += (time_t)(pace_ns(WAIT_S * NS_PER_SEC) / NS_PER_SEC);
 	pthread_mutex_lock(&n->lock);
 	while ((nr = count_lines(n, part)) < times && rc == 0)
 		rc = pthread_cond_timedwait(&n->changed, &n->lock, &until);
 	pthread_mutex_unlock(&n->lock);
 	if (nr < times)
-		fail_msg("node %s logged \"%s\" %u times, not %u:\n%s", n->name, part, nr, times, n->lines != NULL ? n->lines : "");
+		fail_msg("node %s logged \"%s\" %u times, not %u:\n%s", n->name, part, nr, times,
+			 n->lines != NULL ? n->lines : "");
 }
 
 /* --- one node's thread --- */
@@ -130,7 +135,8 @@ static void *run(void *arg)
 
 enum shard_status inproc_node_start(struct inproc_node *n)
 {
-	enum shard_status st = config_load_text(&n->conf, n->name, n->text, strlen(n->text), &n->why);
+	enum shard_status st =
+		config_load_text(&n->conf, n->name, n->text, strlen(n->text), &n->why);
 
 	CHECK(!n->running);
 	if (st != SHARD_OK)
@@ -165,25 +171,6 @@ void inproc_node_stop(struct inproc_node *n)
 
 /* --- all of them --- */
 
-uint16_t inproc_free_port(void)
-{
-	for (int i = 0; i < 100; i++) {
-		int a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), b = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-		socklen_t bytes = sizeof(sa);
-		bool ok = bind(a, (struct sockaddr *)&sa, bytes) == 0 && getsockname(a, (struct sockaddr *)&sa, &bytes) == 0;
-
-		sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
-		ok = ok && bind(b, (struct sockaddr *)&sa, sizeof(sa)) == 0;
-		close(a);
-		close(b);
-		if (ok)
-			return ntohs(sa.sin_port);
-	}
-	fail_msg("no free port on loopback");
-	return 0;
-}
-
 static void write_text(struct inproc *c, struct inproc_node *n, const struct inproc_conf *conf)
 {
 	size_t bytes;
@@ -192,16 +179,29 @@ static void write_text(struct inproc *c, struct inproc_node *n, const struct inp
 	free(n->text);
 	f = open_memstream(&n->text, &bytes);
 	CHECK(f != NULL);
-	fprintf(f, "[daemon]\nnode = %s\nlisten = 127.0.0.1:%u\nsocket = %s\nstate = %s/state-%s\nmemory = 256MiB\nhttp = off\n",
+	fprintf(f,
+		"[daemon]\nnode = %s\nlisten = 127.0.0.1:%u\nsocket = %s\nstate = "
+		"%s/state-%s\nmemory = 256MiB\nhttp = off\n",
 		n->name, n->port, n->socket, c->dir, n->name);
+	if (conf->daemon == NULL || strstr(conf->daemon, "checkpoint_roots") == NULL)
+		fprintf(f, "checkpoint_roots = /tmp\n");
 	if (conf->daemon == NULL || strstr(conf->daemon, "warm_restart") == NULL)
 		fprintf(f, "warm_restart = off\n");
-	fprintf(f, "workers = 2\nhuge_pages = no\n%s\n[net]\n%s\n[cluster]\nrun_id = test\n%s\n[nodes]\n",
-		conf->daemon ? conf->daemon : "", conf->net ? conf->net : "", conf->cluster ? conf->cluster : "");
+	if ((conf->daemon == NULL || strstr(conf->daemon, "allow_unauthenticated") == NULL) &&
+	    (conf->cluster == NULL || strstr(conf->cluster, "secret") == NULL))
+		fprintf(f, "allow_unauthenticated = yes\n");
+	fprintf(f,
+		"workers = 2\nhuge_pages = no\n%s\n[net]\n%s\n[cluster]\nrun_id = "
+		"test\n%s\n[nodes]\n",
+		conf->daemon ? conf->daemon : "", conf->net ? conf->net : "",
+		conf->cluster ? conf->cluster : "");
 	for (uint32_t i = 0; i < c->nodes; i++)
-		fprintf(f, "%s = %s:%u\n", c->node[i].name, conf->host_in_nodes[i] ? conf->host_in_nodes[i] : "127.0.0.1",
+		fprintf(f, "%s = %s:%u\n", c->node[i].name,
+			conf->host_in_nodes[i] ? conf->host_in_nodes[i] : "127.0.0.1",
 			c->node[i].port);
 	fprintf(f, "%s\n", conf->tail ? conf->tail : "");
+	if (conf->cluster == NULL || strstr(conf->cluster, "lost_timeout") == NULL)
+		proc_lost_timeout(f, conf->cluster);
 	CHECK(fclose(f) == 0);
 }
 
@@ -221,7 +221,7 @@ void inproc_prepare(struct inproc *c, const struct inproc_conf *conf)
 
 		n->cluster = c;
 		snprintf(n->name, sizeof(n->name), "%c", (char)('a' + i));
-		n->port = conf->port[i] ? conf->port[i] : inproc_free_port();
+		n->port = conf->port[i] ? conf->port[i] : ports_take();
 		snprintf(n->socket, sizeof(n->socket), "%s/%s.sock", c->dir, n->name);
 		snprintf(n->unix_address, sizeof(n->unix_address), "unix:%s", n->socket);
 		snprintf(n->tcp_address, sizeof(n->tcp_address), "tcp://127.0.0.1:%u", n->port);
@@ -237,7 +237,8 @@ void inproc_start(struct inproc *c, const struct inproc_conf *conf)
 	inproc_prepare(c, conf);
 	for (uint32_t i = 0; i < c->nodes; i++)
 		if (inproc_node_start(&c->node[i]) != SHARD_OK)
-			fail_msg("node %s does not start: %s", c->node[i].name, c->node[i].why.text);
+			fail_msg("node %s does not start: %s", c->node[i].name,
+				 c->node[i].why.text);
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inproc.h: daemons as threads of the test's process, each with a loop, a state directory and a socket of its own; so that a
- * sanitizer sees daemon and client at once. Lines of the log are kept in memory. */
+/* inproc.h: daemons as threads of the test's process, each with a loop, a state directory and a
+ * socket of its own; so that a sanitizer sees daemon and client at once. Lines of the log are kept
+ * in memory. */
 #ifndef SHARD_TESTS_INPROC_H
 #define SHARD_TESTS_INPROC_H
 
-#include "config.h"
+#include "config/config.h"
 #include "server.h"
 
 #include <jansson.h>
@@ -16,7 +17,8 @@ struct inproc_conf {    /* lines of the configuration beside those of the harnes
 	uint32_t nodes; /* 0: two */
 	const char *daemon, *net, *cluster, *tail;
 	uint16_t port[INPROC_NODES_MAX];             /* 0: any that is free */
-	const char *host_in_nodes[INPROC_NODES_MAX]; /* what [nodes] says instead of 127.0.0.1: a proxy is there */
+	const char *host_in_nodes[INPROC_NODES_MAX]; /* what [nodes] says instead of 127.0.0.1: a
+							proxy is there */
 };
 
 struct inproc_node {
@@ -44,18 +46,20 @@ struct inproc {
 	struct inproc_node node[INPROC_NODES_MAX];
 };
 
-void inproc_start(struct inproc *c, const struct inproc_conf *conf); /* all nodes; NULL: two, nothing special */
-void inproc_stop(struct inproc *c);                                  /* what runs, and its folder */
+void inproc_start(struct inproc *c,
+		  const struct inproc_conf *conf); /* all nodes; NULL: two, nothing special */
+void inproc_stop(struct inproc *c);                /* what runs, and its folder */
 /* One at a time, for what happens at a start. prepare writes configurations only. */
 void inproc_prepare(struct inproc *c, const struct inproc_conf *conf);
-enum shard_status inproc_node_start(struct inproc_node *n); /* text is its configuration; failure: n->why */
+enum shard_status inproc_node_start(
+	struct inproc_node *n); /* text is its configuration; failure: n->why */
 void inproc_node_stop(struct inproc_node *n);
 
 uint32_t inproc_logged(struct inproc_node *n, const char *part); /* lines with it so far */
 void inproc_wait_log(struct inproc_node *n, const char *part,
-		     uint32_t times);                         /* until there are so many; 10 s, then the test fails */
-json_t *inproc_status(struct inproc_node *n);                 /* as a tool sees it; the caller's */
-int64_t inproc_count(struct inproc_node *n, const char *key); /* a number at the top of the status */
-uint16_t inproc_free_port(void);                              /* free on 127.0.0.1 and 127.0.0.2 */
+		     uint32_t times); /* until there are so many; 10 s, then the test fails */
+json_t *inproc_status(struct inproc_node *n); /* as a tool sees it; the caller's */
+int64_t inproc_count(struct inproc_node *n,
+		     const char *key); /* a number at the top of the status */
 
 #endif

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh BUILD: what `make install` leaves. README's trainer compiles with -Werror as C11 and as C++17, links by pkg-config with
-# libshard.so and, by --static, with libshard.a, and trains with the installed daemon each time; the installed configuration is taken;
-# man finds the pages; `make uninstall` leaves the tree as it was.
+# install.sh BUILD: what `make install` leaves. The trainer of README.md and client/README.md compiles with -Werror as C11 and as C++17,
+# links by pkg-config with libshard.so and, by --static, with libshard.a, and trains with the installed daemon each time; the installed
+# configuration is taken; man finds the pages, and the documents are there; `make uninstall` leaves the tree as it was.
 set -eu
 cd "$(dirname "$0")/../.."
 B=$1
@@ -30,9 +30,13 @@ if command -v python3 >/dev/null; then
 	done
 fi
 
+for f in README.md deploy/README.md client/ctl/README.md; do
+	cmp -s "$f" "$root/usr/share/doc/shardd/$f" || fail "$f is not among the documents"
+done
+
 # the trainers
-awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' README.md >"$dir/loop.c"
-[ -s "$dir/loop.c" ] || fail "README has no C block"
+awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' README.md client/README.md >"$dir/loop.c"
+[ -s "$dir/loop.c" ] || fail "README.md has no C block"
 export PKG_CONFIG_PATH=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
 read -ra flags < <(pkg-config --cflags libshard)
 read -ra shared < <(pkg-config --libs libshard)
@@ -47,7 +51,7 @@ trainer()
 	while [ "$1" != -- ]; do compiler+=("$1"); shift; done
 	shift
 	"${compiler[@]}" -Wall -Wextra -Werror "${flags[@]}" "${sources[@]}" -x none "$@" -o "$dir/$name" >"$dir/cc.log" 2>&1 ||
-		{ cat "$dir/cc.log"; fail "README's trainer does not become $name"; }
+		{ cat "$dir/cc.log"; fail "the trainer of README.md does not become $name"; }
 }
 trainer c-shared gcc -std=c11 -- "${shared[@]}"
 trainer c++-shared g++ -std=c++17 -x c++ -- "${shared[@]}"
@@ -60,7 +64,7 @@ for t in c-static c++-static c-all-static; do
 	! readelf -d "$dir/$t" | grep -q 'libshard\|libprotobuf-c' || fail "$t still needs a shared library of ours"
 done
 
-"$root/usr/bin/shardd" --listen 127.0.0.1:0 --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB >"$dir/daemon.log" 2>&1 &
+"$root/usr/bin/shardd" --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB >"$dir/daemon.log" 2>&1 &
 daemon=$!
 tail -n +1 -F "$dir/daemon.log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/daemon.log"; fail "shardd did not start"; }
 last=0
@@ -69,6 +73,12 @@ for t in c-shared c++-shared c-static c++-static c-all-static; do # the model ou
 	SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH=$lib timeout 60 "$dir/$t" $last >"$dir/$t.out" 2>&1 || { cat "$dir/$t.out" "$dir/daemon.log"; fail "$t failed"; }
 	[ "$(tail -n 1 "$dir/$t.out" | cut -d' ' -f1,2)" = "step $last" ] || { cat "$dir/$t.out"; fail "$t did not train to step $last"; }
 done
+# a tree that was built for one PREFIX, installed below another and then moved: the library finds its own daemon
+mkdir -m 700 "$dir/run"
+cp -a "$root/usr" "$dir/moved"
+SHARD_ADDRESS=spawn:moved SHARD_LINGER=100ms SHARD_MEMORY=64MiB XDG_RUNTIME_DIR=$dir/run PATH=/nonexistent \
+	LD_LIBRARY_PATH=$dir/moved/lib/shard-test /usr/bin/timeout 60 "$dir/c-shared" 30 >"$dir/moved.out" 2>&1 ||
+	{ cat "$dir/moved.out"; fail "a trainer of a moved installation does not start its shardd"; }
 kill -TERM $daemon
 wait $daemon || fail "shardd ended with status $?"
 daemon=

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Checkpoints in tests. tests/proc calls; a step that must work and does not fails the test with the daemon's sentence. */
+/* Checkpoints in tests. tests/proc calls; a step that must work and does not fails the test with
+ * the daemon's sentence. */
 #include "lib/keep.h"
 
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
+#include "lib/pace.h"
 
 #include <fcntl.h>
 #include <ftw.h>
@@ -41,13 +43,14 @@ static shard_client *connect_to(const char *address)
 	shard_client *c = NULL;
 
 	o.address = address;
-	o.timeout_ms = 10000;
+	o.timeout_ms = pace_ms(10000);
 	if (shard_connect(&c, &o) != SHARD_OK)
 		fail_msg("%s: %s", address, shard_error());
 	return c;
 }
 
-enum shard_status keep_save(const char *address, const char *model, const char *dir, const char *tag)
+enum shard_status keep_save(const char *address, const char *model, const char *dir,
+			    const char *tag)
 {
 	shard_client *c = connect_to(address);
 	shard_model *m = NULL;
@@ -58,14 +61,15 @@ enum shard_status keep_save(const char *address, const char *model, const char *
 	if (rc == SHARD_OK)
 		rc = shard_save(m, dir, tag, &ticket);
 	if (rc == SHARD_OK)
-		rc = shard_wait(m, ticket, 20000);
+		rc = shard_wait(m, ticket, pace_ms(20000));
 	error = errno; /* of a disk */
 	shard_disconnect(&c);
 	errno = error;
 	return rc;
 }
 
-enum shard_status keep_restore(const char *address, const char *dir, const char *tag, const char *name)
+enum shard_status keep_restore(const char *address, const char *dir, const char *tag,
+			       const char *name)
 {
 	shard_client *c = connect_to(address);
 	shard_model *m = NULL;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Links as a tool sees them. Tests call; asks for the status anew each time, and waits only where it says so. */
+/* Links as a tool sees them. Tests call; asks for the status anew each time, and waits only where
+ * it says so. */
 #include "lib/linked.h"
 
 #include "base/clock.h"
+#include "lib/pace.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -11,7 +13,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define WAIT_NS (20 * NS_PER_SEC)
+#define WAIT_S 20
 
 static json_t *node_of(json_t *status, const char *to)
 {
@@ -46,7 +48,7 @@ bool linked_says(struct inproc_node *from, const char *to, const char *key, cons
 
 void linked_await(struct inproc_node *from, const char *to, const char *key, const char *part)
 {
-	uint64_t by = clock_ns() + WAIT_NS;
+	uint64_t by = pace_by(WAIT_S);
 
 	while (!linked_says(from, to, key, part)) {
 		if (clock_ns() > by) {

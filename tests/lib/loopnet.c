@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A listener on a loop, and what its connections and the one that is dialled tell their owner. Tests of net/conn.h call; every callback
- * checks that none comes after on_close(). */
+/* A listener on a loop, and what its connections and the one that is dialled tell their owner.
+ * Tests of net/conn.h call; every callback checks that none comes after on_close(). */
 #include "lib/loopnet.h"
 
 #include "base/check.h"
@@ -17,7 +17,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, struct stream *s, const struct wire_head *h,
+				 void **to, struct err *e)
 {
 	struct loopend *n = owner;
 
@@ -25,7 +26,8 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 	return frames_handler.on_head(&n->got, s, h, to, e);
 }
 
-static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct loopend *n = owner;
 	struct wire_head pong = {.op = OP_PONG};
@@ -62,15 +64,17 @@ static void on_close(void *owner, struct conn *c, const struct err *why)
 	n->why = *why;
 }
 
-static void on_drained(void *owner, struct conn *c)
+static void on_room(void *owner, struct conn *c)
 {
 	struct loopend *n = owner;
 
-	(void)c;
-	n->drained++;
+	n->rooms++;
+	if (n->refill)
+		n->refill(n, c);
 }
 
-static const struct conn_handler handler = {{on_head, on_frame}, on_open, on_close, on_drained};
+static const struct conn_handler handler = {
+	{.on_head = on_head, .on_frame = on_frame}, on_open, on_close, on_room};
 
 void loopnet_accepted(void *owner, int fd)
 {
@@ -97,9 +101,13 @@ int loopnet_up(void **state)
 	CHECK(mkdtemp(t->dir));
 	snprintf(t->path, sizeof(t->path), "unix:%s/s", t->dir);
 	CHECK(uv_loop_init(&t->loop) == 0);
-	t->conf = (struct conn_conf){.handler = &handler, .queue_max = 32, .body_max = 65536, .silence_ns = 60 * NS_PER_SEC};
+	t->conf = (struct conn_conf){.handler = &handler,
+				     .queue_max = 32,
+				     .body_max = 65536,
+				     .silence_ns = 60 * NS_PER_SEC};
 	assert_int_equal(conn_address_parse(&at, t->path, NULL), SHARD_OK);
-	assert_int_equal(conn_listen(&t->l, &t->loop, &at, 0600, loopnet_accepted, t, NULL), SHARD_OK);
+	assert_int_equal(conn_listen(&t->l, &t->loop, &at, 0600, loopnet_accepted, t, NULL),
+			 SHARD_OK);
 	*state = t;
 	return 0;
 }

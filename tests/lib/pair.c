@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Two nodes, two trainers, two connections. Tests of tests/proc call; whatever goes wrong fails the test. */
+/* Two nodes, two trainers, two connections. Tests of tests/proc call; whatever goes wrong fails the
+ * test. */
 #include "lib/pair.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/tool.h"
 
 #include <dirent.h>
@@ -17,11 +19,11 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define WAIT (10 * NS_PER_SEC)
+#define WAIT_S 10
 
 void pair_await_log(struct pair *p, int node, const char *part)
 {
-	uint64_t until = clock_ns() + WAIT;
+	uint64_t until = pace_by(WAIT_S);
 
 	for (;;) {
 		char *log = cluster_log(p->y->cluster, node);
@@ -89,8 +91,9 @@ static json_t *status(shard_client *c)
 
 long long pair_used(struct pair *p, int node)
 {
-	json_t *o = status(p->c[node]);
-	long long n = json_integer_value(json_object_get(json_object_get(o, "budget"), "used"));
+	json_t *o = status(p->c[node]), *budget = json_object_get(o, "budget");
+	long long n = json_integer_value(json_object_get(budget, "used")) -
+		      json_integer_value(json_object_get(budget, "queues"));
 
 	json_decref(o);
 	return n;
@@ -130,7 +133,8 @@ pid_t pair_change(struct pair *p, char words[256], const char *what, const char 
 {
 	pid_t pid;
 
-	snprintf(words, 256, "model %s --timeout 15 -a %s", what, p->y->cluster->node[1].unix_address);
+	snprintf(words, 256, "model %s --timeout 15 -a %s", what,
+		 p->y->cluster->node[1].unix_address);
 	pid = proc_fork(run_ctl, words);
 	pair_await_log(p, 0, heard);
 	return pid;

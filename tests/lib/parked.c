@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pieces of memory that a daemon left. Tests of tests/proc call; a piece that is not there fails the test. */
+/* Pieces of memory that a daemon left. Tests of tests/proc call; a piece that is not there fails
+ * the test. */
 #include "lib/parked.h"
 
 #include "base/check.h"
@@ -108,7 +109,8 @@ void parked_replace(struct warm *w, const char *name, size_t bytes)
 	fd = store(w) != NULL ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)
 			      : open(path, O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600);
 	CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
-	CHECK(store(w) == NULL || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+	CHECK(store(w) == NULL ||
+	      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
 	if (store(w) != NULL)
 		fdstore_put(store(w), name, fd);
 	else

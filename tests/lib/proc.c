@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Processes for tests. Called by tests/proc only. Every child is killed with the test (PR_SET_PDEATHSIG), every wait has a deadline, and
- * a daemon's stderr goes to a file that is shown when something fails. */
+/* Processes for tests. Called by tests/proc only. Every child is killed with the test
+ * (PR_SET_PDEATHSIG), every wait has a deadline, and a daemon's stderr goes to a file that is shown
+ * when something fails. */
 #include "lib/proc.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fdstore.h"
+#include "lib/pace.h"
+#include "lib/ports.h"
 #include "shard.h"
 
 #include <arpa/inet.h>
@@ -26,20 +29,9 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define READY_MS 10000
-#define WARM_IS  "warm_restart = "
-
-uint16_t proc_free_port(void)
-{
-	struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t bytes = sizeof(in);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, sizeof(in)) == 0);
-	CHECK(getsockname(fd, (struct sockaddr *)&in, &bytes) == 0);
-	close(fd);
-	return ntohs(in.sin_port);
-}
+#define READY_S 10
+#define EVENT_S 20
+#define WARM_IS "warm_restart = "
 
 void proc_beside(char *path, size_t bytes, const char *name)
 {
@@ -81,7 +73,7 @@ int proc_wait(pid_t pid, int ms)
 
 	CHECK(p.fd >= 0);
 	do
-		n = poll(&p, 1, ms);
+		n = poll(&p, 1, pace_ms(ms));
 	while (n < 0 && errno == EINTR);
 	close(p.fd);
 	if (n == 1)
@@ -99,7 +91,8 @@ void proc_expect_exit(pid_t pid, int code, int ms)
 		fail_msg("process %d did not end within %d ms", (int)pid, ms);
 	}
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != code)
-		fail_msg("process %d ended with %s %d, expected exit %d", (int)pid, WIFEXITED(status) ? "exit" : "signal",
+		fail_msg("process %d ended with %s %d, expected exit %d", (int)pid,
+			 WIFEXITED(status) ? "exit" : "signal",
 			 WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), code);
 }
 
@@ -114,30 +107,45 @@ uint64_t proc_cpu_ns(pid_t pid)
 
 /* --- clusters --- */
 
+/* A test does not wait for two minutes: who is silent for too long is given up after as long again.
+ */
+void proc_lost_timeout(FILE *f, const char *lines)
+{
+	static const char key[] = "heartbeat_timeout = ";
+	const char *at = lines != NULL ? strstr(lines, key) : NULL;
+
+	if (at != NULL)
+		at += sizeof(key) - 1;
+	fprintf(f, "[cluster]\nlost_timeout = %.*s\n", at != NULL ? (int)strcspn(at, "\n ") : 2,
+		at != NULL ? at : "5s");
+}
+
 static void write_conf(struct cluster *c, int node, const char *model, const char *extra)
 {
 	struct cluster_node *n = &c->node[node];
 	FILE *f = fopen(n->conf, "we");
 
 	CHECK(f != NULL);
-	fprintf(f, "[daemon]\nnode = %s\nsocket = %s\nstate = %s\nmemory = 256MiB\nworkers = 1\nlog_level = debug\nhttp = off\n",
+	fprintf(f,
+		"[daemon]\nnode = %s\nsocket = %s\nstate = %s\nworkers = "
+		"1\nlog_level = debug\nhttp = off\n"
+		"checkpoint_roots = /tmp\n",
 		n->name, n->socket, n->state);
-	fprintf(f, WARM_IS "off    \n[cluster]\nrun_id = test\n[nodes]\n"); /* room for any other word */
+	if (extra == NULL || strstr(extra, "memory = ") == NULL)
+		fprintf(f, "memory = 256MiB\n");
+	if (extra == NULL || strstr(extra, "secret") == NULL)
+		fprintf(f, "allow_unauthenticated = yes\n");
+	fprintf(f, WARM_IS
+		"off    \n[cluster]\nrun_id = test\n[nodes]\n"); /* room for any other word */
 	for (int i = 0; i < c->nodes_nr; i++)
 		fprintf(f, "%s = 127.0.0.1:%u\n", c->node[i].name, c->node[i].port);
 	if (model != NULL)
 		fprintf(f, "[model]\n%s\n", model);
 	if (extra != NULL)
 		fprintf(f, "%s\n", extra);
+	if (extra == NULL || strstr(extra, "lost_timeout") == NULL)
+		proc_lost_timeout(f, extra);
 	CHECK(fclose(f) == 0);
-}
-
-static bool port_taken(const struct cluster *c, int node)
-{
-	for (int i = 0; i < node; i++)
-		if (c->node[i].port == c->node[node].port)
-			return true;
-	return false;
 }
 
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
@@ -151,9 +159,7 @@ struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra)
 	for (int i = 0; i < nodes_nr; i++) {
 		struct cluster_node *n = &c->node[i];
 
-		do /* the kernel may hand one out twice */
-			n->port = proc_free_port();
-		while (port_taken(c, i));
+		n->port = ports_take();
 		snprintf(n->name, sizeof(n->name), "%c", 'a' + i);
 		snprintf(n->conf, sizeof(n->conf), "%s/%s.conf", c->dir, n->name);
 		snprintf(n->socket, sizeof(n->socket), "%s/%s.sock", c->dir, n->name);
@@ -186,7 +192,8 @@ static void conf_warm(const struct cluster *c, const struct cluster_node *n, con
 
 void cluster_warm(struct cluster *c, enum cluster_warm how)
 {
-	static const char *const words[CLUSTER_WARM_NR] = {[CLUSTER_SYSTEMD] = "systemd", [CLUSTER_TMPFS] = "tmpfs"};
+	static const char *const words[CLUSTER_WARM_NR] = {
+		[CLUSTER_SYSTEMD] = "systemd", [CLUSTER_TMPFS] = "tmpfs"};
 
 	strcpy(c->warm_dir, "/dev/shm/shard-proc-XXXXXX");
 	CHECK(mkdtemp(c->warm_dir) != NULL);
@@ -239,7 +246,7 @@ static bool still_there(struct cluster_node *n)
 
 void cluster_ready(struct cluster *c, int node)
 {
-	uint64_t deadline = clock_ns() + READY_MS * NS_PER_MS;
+	uint64_t deadline = pace_by(READY_S);
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	enum shard_status rc;
 	shard_client *client;
@@ -253,7 +260,8 @@ void cluster_ready(struct cluster *c, int node)
 			c->node[node].pid = 0;
 		if (!there || clock_ns() > deadline) {
 			cluster_dump(c);
-			fail_msg("node %s %s: %s", c->node[node].name, there ? "does not answer" : "has ended", shard_error());
+			fail_msg("node %s %s: %s", c->node[node].name,
+				 there ? "does not answer" : "has ended", shard_error());
 		}
 		(void)poll(NULL, 0, 10); /* nothing to wait on before the socket is there */
 	}
@@ -313,20 +321,76 @@ char *cluster_log(struct cluster *c, int node)
 	return text;
 }
 
+uint32_t cluster_logged(struct cluster *c, int node, const char *part)
+{
+	char *text = cluster_log(c, node);
+	uint32_t nr = 0;
+
+	for (const char *at = text; (at = strstr(at, part)) != NULL; at++)
+		nr++;
+	free(text);
+	return nr;
+}
+
+void cluster_wait_log(struct cluster *c, int node, const char *part, uint32_t times)
+{
+	uint64_t by = pace_by(EVENT_S);
+
+	while (cluster_logged(c, node, part) < times) {
+		if (clock_ns() > by)
+			fail_msg("node %s did not log \"%s\" %u times", c->node[node].name, part,
+				 times);
+		(void)poll(NULL, 0, 2);
+	}
+}
+
+void cluster_says(struct cluster *c, int node, const char *part)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	uint64_t by = pace_by(EVENT_S);
+	shard_client *client;
+	char json[65536];
+	bool there;
+
+	o.address = c->node[node].unix_address;
+	CHECK(shard_connect(&client, &o) == SHARD_OK);
+	do {
+		size_t bytes = sizeof(json);
+
+		CHECK(shard_stats(client, json, &bytes) == SHARD_OK);
+		there = strstr(json, part) != NULL;
+		if (!there && clock_ns() > by)
+			fail_msg("node %s does not say %s: %s", c->node[node].name, part, json);
+		if (!there)
+			(void)poll(NULL, 0, 2);
+	} while (!there);
+	shard_disconnect(&client);
+}
+
+void cluster_phase(struct cluster *c, int node, const char *phase)
+{
+	char part[40];
+
+	snprintf(part, sizeof(part), "\"phase\":\"%s\"", phase);
+	cluster_says(c, node, part);
+}
+
 void cluster_dump(struct cluster *c)
 {
 	for (int i = 0; i < c->nodes_nr; i++) {
 		char *text = cluster_log(c, i);
 		size_t bytes = strlen(text);
 
-		fprintf(stderr, "--- log of node %s ---\n%s", c->node[i].name, bytes > 8000 ? text + bytes - 8000 : text);
+		fprintf(stderr, "--- log of node %s ---\n%s", c->node[i].name,
+			bytes > 8000 ? text + bytes - 8000 : text);
 		free(text);
 	}
 }
 
 static void remove_tree(const char *dir)
 {
-	char *const argv[] = {(char *)(uintptr_t) "rm", (char *)(uintptr_t) "-rf", (char *)(uintptr_t)dir, NULL};
+	char *const argv[] = {(char *)(uintptr_t) "rm", (char *)(uintptr_t) "-rf",
+			      (char *)(uintptr_t)dir, NULL};
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -349,7 +413,8 @@ void cluster_stop(struct cluster *c)
 	for (int i = 0; i < c->nodes_nr; i++)
 		if (status[i] != 0) {
 			cluster_dump(c);
-			fail_msg("node %s ended with wait status 0x%x after SIGTERM", c->node[i].name, (unsigned)status[i]);
+			fail_msg("node %s ended with wait status 0x%x after SIGTERM",
+				 c->node[i].name, (unsigned)status[i]);
 		}
 	for (int i = 0; i < c->nodes_nr; i++)
 		fdstore_stop(&c->node[i].store);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The proxy. Tests call. One thread, one connection at a time; frames are kept until they are whole, so that a fault hits exactly one.
- * What cannot be is the test's failure and ends the process; that nobody closes a damaged connection is counted as stuck. */
+/* The proxy. Tests call. One thread, one connection at a time; frames are kept until they are
+ * whole, so that a fault hits exactly one. What cannot be is the test's failure and ends the
+ * process; that nobody closes a damaged connection is counted as stuck. */
 #include "lib/proxy.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "wire/frame.h"
+#include "wire/ops.h"
 #include "wire/xxh.h"
 
 #include <arpa/inet.h>
@@ -22,11 +25,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-enum { ROOM = 1 << 20, STUCK_S = 8 };
+enum { ROOM = 1 << 20, STUCK_S = 8, SPARED = 4 };
 
 struct way { /* one direction */
 	int from, to;
-	uint32_t frames;
+	uint32_t frames, lost; /* passed on, or damaged; lost: as if never sent */
 	unsigned char *buffer;
 	size_t used;
 	unsigned char *held; /* of a swap: goes behind the next frame */
@@ -38,6 +41,8 @@ struct pair {
 	struct way way[2];
 	const struct proxy_fault *fault; /* NULL: none is left */
 	uint64_t applied_ns;             /* 0: not yet */
+	uint32_t spare_until; /* damaged was a contribution: frames that must still pass; 0:
+				 something else was */
 	bool over;
 };
 
@@ -91,7 +96,10 @@ static void damage(struct pair *q, struct way *w, unsigned char *frame, size_t b
 		frame[f->bit / 8] ^= (unsigned char)(1u << f->bit % 8);
 		break;
 	case PROXY_BODY_BIT:
-		frame[sizeof(struct wire_head) + f->bit / 8 % body] ^= (unsigned char)(1u << f->bit % 8);
+		frame[sizeof(struct wire_head) + f->bit / 8 % body] ^=
+			(unsigned char)(1u << f->bit % 8);
+		if (op == OP_CONTRIB_DATA)
+			q->spare_until = w->frames + SPARED;
 		break;
 	case PROXY_VERSION:
 		memcpy(frame + offsetof(struct wire_head, version), &version, sizeof(version));
@@ -119,10 +127,29 @@ static void damage(struct pair *q, struct way *w, unsigned char *frame, size_t b
 	case PROXY_FORGE:
 		forge(f, frame, bytes, w->frames);
 		break;
+	case PROXY_LOSE:
 	case PROXY_KINDS:
 		CHECK(!"a kind");
 	}
 	write_all(q, w->to, frame, bytes);
+}
+
+/* Those behind a frame that is lost have a smaller number. */
+static bool lost(struct pair *q, struct way *w, unsigned char *frame)
+{
+	const struct proxy_fault *f = q->fault;
+	uint16_t op;
+
+	if (f == NULL || f->kind != PROXY_LOSE || w != &q->way[f->back])
+		return false;
+	memcpy(&op, frame + offsetof(struct wire_head, op), sizeof(op));
+	if (op != f->bit || w->frames + w->lost < f->frame) {
+		reseal(frame, w->frames);
+		return false;
+	}
+	w->lost++;
+	atomic_fetch_add(&q->p->ops[op % 128], 1);
+	return true;
 }
 
 static void take_frame(struct pair *q, struct way *w, unsigned char *frame, size_t bytes)
@@ -130,8 +157,10 @@ static void take_frame(struct pair *q, struct way *w, unsigned char *frame, size
 	const struct proxy_fault *f = q->fault;
 	bool body = bytes > sizeof(struct wire_head);
 
-	if (f != NULL && q->applied_ns == 0 && w == &q->way[f->back] && w->frames >= f->frame &&
-	    (body || f->kind != PROXY_BODY_BIT)) {
+	if (lost(q, w, frame))
+		return;
+	if (f != NULL && f->kind != PROXY_LOSE && q->applied_ns == 0 && w == &q->way[f->back] &&
+	    w->frames >= f->frame && (body || f->kind != PROXY_BODY_BIT)) {
 		damage(q, w, frame, bytes);
 	} else {
 		write_all(q, w->to, frame, bytes);
@@ -141,6 +170,10 @@ static void take_frame(struct pair *q, struct way *w, unsigned char *frame, size
 		w->held = NULL;
 	}
 	w->frames++;
+	if (q->spare_until == 0 || w != &q->way[f->back] || w->frames < q->spare_until)
+		return;
+	atomic_fetch_add(&q->p->spared, 1);
+	q->over = true;
 }
 
 static void readable(struct pair *q, struct way *w)
@@ -156,7 +189,8 @@ static void readable(struct pair *q, struct way *w)
 	while (!q->over && w->used - at >= sizeof(struct wire_head)) {
 		uint32_t body;
 
-		memcpy(&body, w->buffer + at + offsetof(struct wire_head, body_bytes), sizeof(body));
+		memcpy(&body, w->buffer + at + offsetof(struct wire_head, body_bytes),
+		       sizeof(body));
 		CHECK(body <= ROOM - sizeof(struct wire_head));
 		if (w->used - at < sizeof(struct wire_head) + body)
 			break;
@@ -169,7 +203,9 @@ static void readable(struct pair *q, struct way *w)
 
 static int dial(uint16_t port)
 {
-	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in sa = {.sin_family = AF_INET,
+				 .sin_port = htons(port),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 
 	CHECK(fd >= 0);
@@ -192,7 +228,8 @@ static void finish(struct pair *q)
 	}
 	if (q->applied_ns == 0)
 		return;
-	atomic_fetch_add(q->fault->back ? &p->done_back[q->fault->kind] : &p->done[q->fault->kind], 1);
+	atomic_fetch_add(q->fault->back ? &p->done_back[q->fault->kind] : &p->done[q->fault->kind],
+			 1);
 	atomic_fetch_add(&p->next, 1);
 }
 
@@ -220,7 +257,8 @@ static bool serve(struct proxy *p, int fd)
 		for (int i = 0; i < 2 && !q.over; i++)
 			if (fds[i].revents)
 				readable(&q, &q.way[i]);
-		if (q.applied_ns != 0 && clock_ns() - q.applied_ns > STUCK_S * NS_PER_SEC) {
+		if (q.applied_ns != 0 &&
+		    clock_ns() - q.applied_ns > pace_ns(STUCK_S * NS_PER_SEC)) {
 			atomic_fetch_add(&p->stuck, 1);
 			q.over = true;
 		}
@@ -246,8 +284,8 @@ static void *run(void *arg)
 	}
 }
 
-void proxy_start(struct proxy *p, const char *host, uint16_t port, uint16_t target_port, const struct proxy_fault *fault,
-		 uint32_t nr)
+void proxy_start(struct proxy *p, const char *host, uint16_t port, uint16_t target_port,
+		 const struct proxy_fault *fault, uint32_t nr)
 {
 	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons(port)};
 	int one = 1;
@@ -261,18 +299,20 @@ void proxy_start(struct proxy *p, const char *host, uint16_t port, uint16_t targ
 	CHECK(inet_pton(AF_INET, host, &sa.sin_addr) == 1);
 	p->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(p->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	CHECK(bind(p->listen_fd, (struct sockaddr *)&sa, sizeof(sa)) == 0 && listen(p->listen_fd, 16) == 0);
+	CHECK(bind(p->listen_fd, (struct sockaddr *)&sa, sizeof(sa)) == 0 &&
+	      listen(p->listen_fd, 16) == 0);
 	CHECK(pipe(p->stop) == 0);
 	CHECK(pthread_create(&p->thread, NULL, run, p) == 0);
 }
 
 void proxy_wait(struct proxy *p, uint32_t seconds)
 {
-	uint64_t until = clock_ns() + seconds * NS_PER_SEC;
+	uint64_t until = pace_by(seconds);
 
 	while (atomic_load(&p->next) < p->faults_nr) {
 		if (clock_ns() > until)
-			fail_msg("%u of %u faults are through after %u s", atomic_load(&p->next), p->faults_nr, seconds);
+			fail_msg("%u of %u faults are through after %u s", atomic_load(&p->next),
+				 p->faults_nr, seconds);
 		usleep(1000);
 	}
 	assert_int_equal(atomic_load(&p->stuck), 0);

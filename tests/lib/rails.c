@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two ends of a rail and what they remember. Happy path: init, open, connect, sends and turns, close. What fails is counted in bad or
- * left to the test. */
+/* Two ends of a rail and what they remember. Happy path: init, open, connect, sends and turns,
+ * close. What fails is counted in bad or left to the test. */
 #include "lib/rails.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/frames.h"
+#include "lib/pace.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
 
@@ -22,10 +23,12 @@
 
 static unsigned char *land(struct rails_end *e, uint32_t qp, uint64_t n)
 {
-	return e->land_at + ((size_t)qp * RAILS_SLOTS + n % RAILS_SLOTS) * e->rails->conf.part_bytes;
+	return e->land_at +
+	       ((size_t)qp * RDMA_LOCAL_SLOTS + n % RDMA_LOCAL_SLOTS) * e->rails->conf.part_bytes;
 }
 
-static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_head *h, void **to, struct err *err)
+static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_head *h, void **to,
+				 struct err *err)
 {
 	struct rails_end *e = owner;
 
@@ -34,14 +37,15 @@ static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_hea
 		e->next_in[qp]++;
 		return SHARD_OK;
 	}
-	if (wire_bulk(h) && h->chunk >= RAILS_SLOTS)
+	if (wire_bulk(h) && h->chunk >= RDMA_LOCAL_SLOTS)
 		return err_set(err, SHARD_PROTOCOL, "no such slot");
 	if (wire_bulk(h))
 		*to = land(e, qp, h->chunk);
 	return SHARD_OK;
 }
 
-static enum shard_status on_frame(void *owner, uint32_t qp, const struct wire_head *h, const void *body, struct err *err)
+static enum shard_status on_frame(void *owner, uint32_t qp, const struct wire_head *h,
+				  const void *body, struct err *err)
 {
 	struct rails_end *e = owner;
 	bool bulk = wire_bulk(h);
@@ -77,7 +81,8 @@ static void on_room(void *owner, uint32_t qp)
 		e->on_room(e, qp);
 }
 
-static const struct rdma_handler handler = {on_head, on_frame, on_fail, on_room};
+static const struct rdma_handler handler = {
+	.on_head = on_head, .on_frame = on_frame, .on_fail = on_fail, .on_room = on_room};
 
 static void on_gone(void *owner, const struct err *why)
 {
@@ -107,14 +112,15 @@ void rails_init(struct rails *r, const struct rails_conf *conf)
 	r->conf.gid_index = r->conf.gid_index ? r->conf.gid_index : -1;
 	r->conf.qps_nr = r->conf.qps_nr ? r->conf.qps_nr : 2;
 	r->conf.part_bytes = r->conf.part_bytes ? r->conf.part_bytes : 4096;
-	r->conf.deadline_ns = r->conf.deadline_ns ? r->conf.deadline_ns : 10 * NS_PER_SEC;
-	r->area = (size_t)r->conf.qps_nr * RAILS_SLOTS * r->conf.part_bytes;
+	r->conf.deadline_ns = r->conf.deadline_ns ? r->conf.deadline_ns : pace_ns(10 * NS_PER_SEC);
+	r->area = (size_t)r->conf.qps_nr * RDMA_LOCAL_SLOTS * r->conf.part_bytes;
 	for (int i = 0; i < 2; i++) {
 		struct rails_end *e = &r->end[i];
 
 		CHECK(uv_loop_init(&r->loop[i]) == 0);
 		e->rails = r;
-		e->source_at = mmap(NULL, 2 * r->area, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+		e->source_at = mmap(NULL, 2 * r->area, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 		CHECK(e->source_at != MAP_FAILED);
 		e->land_at = e->source_at + r->area;
 	}
@@ -204,17 +210,22 @@ enum shard_status rails_send(struct rails *r, int from, uint32_t qp, uint32_t by
 {
 	struct rails_end *e = &r->end[from], *to = &r->end[1 - from];
 	uint64_t n = e->next_out[qp];
-	struct wire_head h = {.op = OP_CONTRIB_DATA, .model = 1, .chunk = (uint32_t)(n % RAILS_SLOTS), .seq = (uint32_t)n};
-	unsigned char *body = e->source_at + ((size_t)qp * RAILS_SLOTS + n % RAILS_SLOTS) * r->conf.part_bytes;
+	struct wire_head h = {.op = OP_CONTRIB_DATA,
+			      .model = 1,
+			      .chunk = (uint32_t)(n % RDMA_LOCAL_SLOTS),
+			      .seq = (uint32_t)n};
+	unsigned char *body =
+		e->source_at +
+		((size_t)qp * RDMA_LOCAL_SLOTS + n % RDMA_LOCAL_SLOTS) * r->conf.part_bytes;
 	enum shard_status rc;
 
 	CHECK(bytes <= r->conf.part_bytes);
-	if (rdma_rail_queued(e->rail, qp) == RAILS_SLOTS)
+	if (rdma_rail_queued(e->rail, qp) == RDMA_LOCAL_SLOTS)
 		return SHARD_AGAIN; /* the slot is in use; the rail would say the same */
 	frames_fill(body, bytes, seed);
 	h.step = xxh_sum(body, bytes, 7);
-	rc = rdma_rail_send(e->rail, qp, &h, e->source, body, bytes, (uintptr_t)land(to, qp, n), rdma_region_rkey(to->land),
-			    on_sent, e);
+	rc = rdma_rail_send(e->rail, qp, &h, e->source, body, bytes, (uintptr_t)land(to, qp, n),
+			    rdma_region_rkey(to->land), on_sent, e);
 	e->next_out[qp] += rc == SHARD_OK;
 	return rc;
 }
@@ -258,7 +269,7 @@ void rails_turn(struct rails *r, uint32_t times)
 
 bool rails_until(struct rails *r, const uint64_t *what, uint64_t much, uint32_t ms)
 {
-	uint64_t end = clock_ns() + ms * NS_PER_MS;
+	uint64_t end = clock_ns() + pace_ns(ms * NS_PER_MS);
 
 	while (*what < much && clock_ns() < end)
 		rails_turn(r, 1);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rails.h: two ends of an RDMA rail, a loop for each, of one process, with memory to send from and land in; over the fake verbs or a real
- * device. What arrives is judged by its header, which has the body's sum and its number on its queue pair. */
+/* rails.h: two ends of an RDMA rail, a loop for each, of one process, with memory to send from and
+ * land in; over the fake verbs or a real device. What arrives is judged by its header, which has
+ * the body's sum and its number on its queue pair. */
 #ifndef SHARD_TESTS_RAILS_H
 #define SHARD_TESTS_RAILS_H
 
 #include "net/rdma.h"
 
-enum { RAILS_SLOTS = 64 };
+enum { RDMA_LOCAL_SLOTS = 64 };
 
 struct rails_conf {
 	const char *device[2], *address[2]; /* NULL: any */
@@ -24,7 +25,7 @@ struct rails_end {
 	struct rdma_domain *domain;
 	struct rdma_region *source, *land;
 	struct rdma_rail *rail;
-	unsigned char *source_at, *land_at; /* RAILS_SLOTS for each queue pair */
+	unsigned char *source_at, *land_at; /* RDMA_LOCAL_SLOTS for each queue pair */
 	uint64_t next_out[RDMA_QPS_MAX];    /* frames sent of each queue pair: their numbers */
 	uint64_t next_in[RDMA_QPS_MAX];
 	uint64_t frames, controls, sent_ok, sent_closed, rooms, fails, gones, bad;
@@ -45,12 +46,13 @@ struct rails {
 	size_t area; /* bytes of source_at, and of land_at */
 };
 
-void rails_init(struct rails *r, const struct rails_conf *conf);                    /* no verbs yet */
-enum shard_status rails_open(struct rails *r, struct err *e);                       /* devices, domains, regions, rails */
-enum shard_status rails_rail(struct rails *r, int i, bool checksum, struct err *e); /* one more, after the last was freed */
+void rails_init(struct rails *r, const struct rails_conf *conf); /* no verbs yet */
+enum shard_status rails_open(struct rails *r, struct err *e); /* devices, domains, regions, rails */
+enum shard_status rails_rail(struct rails *r, int i, bool checksum,
+			     struct err *e); /* one more, after the last was freed */
 enum shard_status rails_connect(struct rails *r, struct err *e);
 void rails_begin(struct rails *r, const struct rails_conf *conf); /* all three, and asserts */
-void rails_close(struct rails *r);                                /* whatever there is; the loops end */
+void rails_close(struct rails *r); /* whatever there is; the loops end */
 
 /* A bulk frame with a body made of seed, from its slot to the other end's; not kicked. */
 enum shard_status rails_send(struct rails *r, int from, uint32_t qp, uint32_t bytes, uint64_t seed);

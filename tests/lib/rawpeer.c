@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A blocking socket that speaks frames. Tests call; what the daemon may not do fails the test, what the test does wrong is the point. */
+/* A blocking socket that speaks frames. Tests call; what the daemon may not do fails the test, what
+ * the test does wrong is the point. */
 #include "lib/rawpeer.h"
 
 #include "base/check.h"
+#include "lib/pace.h"
 #include "shard.pb-c.h"
 
 #include <arpa/inet.h>
@@ -43,7 +45,8 @@ static int dial_tcp(const char *at)
 	char host[64];
 	unsigned port;
 
-	CHECK(sscanf(at, "%63[0-9.]:%u", host, &port) == 2 && inet_pton(AF_INET, host, &sa.sin_addr) == 1);
+	CHECK(sscanf(at, "%63[0-9.]:%u", host, &port) == 2 &&
+	      inet_pton(AF_INET, host, &sa.sin_addr) == 1);
 	sa.sin_port = htons((uint16_t)port);
 	if (fd >= 0 && connect(fd, (struct sockaddr *)&sa, sizeof(sa)) != 0) {
 		close(fd);
@@ -56,7 +59,8 @@ static int dial_tcp(const char *at)
 bool raw_try_connect(struct raw *r, const char *address)
 {
 	memset(r, 0, sizeof(*r));
-	r->fd = strncmp(address, "unix:", 5) == 0 ? dial_unix(address + 5) : dial_tcp(address + strlen("tcp://"));
+	r->fd = strncmp(address, "unix:", 5) == 0 ? dial_unix(address + 5)
+						  : dial_tcp(address + strlen("tcp://"));
 	return r->fd >= 0;
 }
 
@@ -121,11 +125,14 @@ static bool get(struct raw *r, void *to, size_t bytes)
 
 	while (bytes > 0) {
 		struct iovec iov = {at, bytes};
-		struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+		struct msghdr m = {.msg_iov = &iov,
+				   .msg_iovlen = 1,
+				   .msg_control = control,
+				   .msg_controllen = sizeof(control)};
 		struct pollfd p = {.fd = r->fd, .events = POLLIN};
 		ssize_t n;
 
-		if (poll(&p, 1, WAIT_MS) == 0)
+		if (poll(&p, 1, pace_ms(WAIT_MS)) == 0)
 			fail_msg("nothing came for %d ms", WAIT_MS);
 		n = recvmsg(r->fd, &m, MSG_CMSG_CLOEXEC);
 		if (n < 0 && errno == EINTR)
@@ -136,7 +143,8 @@ static bool get(struct raw *r, void *to, size_t bytes)
 			size_t nr = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 
 			for (size_t i = 0; i < nr && r->fds_nr < 4; i++)
-				memcpy(&r->fds[r->fds_nr++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+				memcpy(&r->fds[r->fds_nr++], CMSG_DATA(c) + i * sizeof(int),
+				       sizeof(int));
 		}
 		at += n;
 		bytes -= (size_t)n;

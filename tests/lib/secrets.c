@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Files with secrets, and clients that come with one. Tests of the cluster's secret call; what is not as it should be fails the test. */
+/* Files with secrets, and clients that come with one. Tests of the cluster's secret call; what is
+ * not as it should be fails the test. */
 #include "lib/secrets.h"
 
 #include <fcntl.h>
@@ -30,10 +31,12 @@ int secrets_make(struct secrets *f)
 	snprintf(f->wrong, sizeof(f->wrong), "%s/wrong", f->dir);
 	snprintf(f->other, sizeof(f->other), "%s/other", f->dir);
 	snprintf(f->used, sizeof(f->used), "%s/used", f->dir);
-	snprintf(f->line, sizeof(f->line), "secret = %s", f->used);
+	snprintf(f->node, sizeof(f->node), "%s/node", f->dir);
+	snprintf(f->line, sizeof(f->line), "secret = %s\nnode_secret = %s", f->used, f->node);
 	secrets_put(f->right, SECRETS_RIGHT);
 	secrets_put(f->wrong, SECRETS_WRONG);
 	secrets_put(f->used, SECRETS_RIGHT);
+	secrets_put(f->node, SECRETS_NODES);
 	unsetenv("SHARD_SECRET");
 	return 0;
 }
@@ -44,6 +47,7 @@ int secrets_remove(struct secrets *f)
 	unlink(f->wrong);
 	unlink(f->other);
 	unlink(f->used);
+	unlink(f->node);
 	return rmdir(f->dir);
 }
 
@@ -58,6 +62,7 @@ void secrets_meet(enum shard_status want, const char *address, const char *secre
 	got = shard_connect(&c, &o);
 	shard_disconnect(&c);
 	if (got != want || (want != SHARD_OK && strstr(shard_error(), part) == NULL))
-		fail_msg("%s with %s: %s %s, not %s with \"%s\"", address, secret != NULL ? secret : "none", shard_name(got),
-			 shard_error(), shard_name(want), part);
+		fail_msg("%s with %s: %s %s, not %s with \"%s\"", address,
+			 secret != NULL ? secret : "none", shard_name(got), shard_error(),
+			 shard_name(want), part);
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Daemons that connecting starts. Called by tests/proc. SHARD_DAEMON is a script that notes its pid in the file "starts" and becomes the
- * shardd of this build; their ends are waited for through pidfds. */
+/* Daemons that connecting starts. Called by tests/proc. SHARD_DAEMON is a script that notes its pid
+ * in the file "starts" and becomes the shardd of this build; their ends are waited for through
+ * pidfds. */
 #include "lib/spawned.h"
 
 #include "base/check.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
 
@@ -44,7 +46,8 @@ int spawned_begin(void **state)
 	(void)state;
 	CHECK(mkdtemp(dir) != NULL && setenv("XDG_RUNTIME_DIR", dir, 1) == 0);
 	proc_beside(shardd, sizeof(shardd), "shardd");
-	snprintf(script, sizeof(script), "#!/bin/sh\necho $$ >> %s/starts\nexec %s \"$@\"\n", dir, shardd);
+	snprintf(script, sizeof(script), "#!/bin/sh\necho $$ >> %s/starts\nexec %s \"$@\"\n", dir,
+		 shardd);
 	spawned_put("starter", script, 0755);
 	spawned_path(path, "starter");
 	CHECK(setenv("SHARD_DAEMON", path, 1) == 0);
@@ -74,7 +77,7 @@ void spawned_must_end(pid_t pid)
 	if (p.fd < 0 && errno == ESRCH)
 		return;
 	CHECK(p.fd >= 0);
-	if (poll(&p, 1, SPAWNED_ENDS_MS) != 1)
+	if (poll(&p, 1, pace_ms(SPAWNED_ENDS_MS)) != 1)
 		fail_msg("shardd (pid %d) did not end", (int)pid);
 	close(p.fd);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One run of a program of this build, its output in a temporary file. Called by tests/proc. Fails the test if it does not end. */
+/* One run of a program of this build, its output in a temporary file. Called by tests/proc. Fails
+ * the test if it does not end. */
 #include "lib/tool.h"
 
 #include "base/check.h"
@@ -37,7 +38,8 @@ static int exec_tool(void *arg)
 	else
 		proc_beside(path, sizeof(path), t->name);
 	argv[n++] = path;
-	for (char *w = strtok_r(words, " ", &save); w && n < TOOL_WORDS; w = strtok_r(NULL, " ", &save))
+	for (char *w = strtok_r(words, " ", &save); w && n < TOOL_WORDS;
+	     w = strtok_r(NULL, " ", &save))
 		argv[n++] = w;
 	argv[n] = NULL;
 	if (dup2(t->fd, 1) < 0 || dup2(t->fd, 2) < 0)
@@ -88,6 +90,7 @@ void tool_expect(int rc, const char *text, const char *name, const char *words)
 	int got = tool_run(&out, name, words);
 
 	if (got != rc || !strstr(out, text))
-		fail_msg("%s %s: exit %d, expected %d with \"%s\":\n%s", name, words, got, rc, text, out);
+		fail_msg("%s %s: exit %d, expected %d with \"%s\":\n%s", name, words, got, rc, text,
+			 out);
 	free(out);
 }

@@ -3,6 +3,7 @@
 #include "lib/trainer.h"
 
 #include "base/check.h"
+#include "lib/pace.h"
 #include "wire/dtype.h"
 
 #include <stdlib.h>
@@ -34,7 +35,8 @@ void trainer_spec(struct shard_spec *s, enum shard_dtype image, enum shard_dtype
 
 float trainer_weight(uint32_t tensor, uint64_t i)
 {
-	return (float)(int)(tensor * 100 + i % 61) - 50.0f; /* exact in bf16 and fp16, also after a few steps of 1 */
+	return (float)(int)(tensor * 100 + i % 61) -
+	       50.0f; /* exact in bf16 and fp16, also after a few steps of 1 */
 }
 
 void trainer_connect(struct trainer *t, const char *address)
@@ -45,11 +47,12 @@ void trainer_connect(struct trainer *t, const char *address)
 	t->world = SHARD_INIT(struct shard_world);
 	t->step = SHARD_INIT(struct shard_step);
 	o.address = address;
-	o.timeout_ms = 10000;
+	o.timeout_ms = pace_ms(10000);
 	EXPECT(SHARD_OK, shard_connect(&t->client, &o));
 }
 
-void trainer_define(struct trainer *t, const char *address, enum shard_dtype image, enum shard_dtype grad)
+void trainer_define(struct trainer *t, const char *address, enum shard_dtype image,
+		    enum shard_dtype grad)
 {
 	struct shard_spec s;
 
@@ -62,17 +65,19 @@ void trainer_define(struct trainer *t, const char *address, enum shard_dtype ima
 		CHECK(w != NULL);
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
 			w[k] = trainer_weight(i, k);
-		EXPECT(SHARD_OK, shard_write(t->model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, w));
+		EXPECT(SHARD_OK,
+		       shard_write(t->model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, w));
 		free(w);
 	}
 	if (t->created)
 		EXPECT(SHARD_OK, shard_seal(t->model, 0));
 }
 
-void trainer_join(struct trainer *t, const char *address, enum shard_dtype image, enum shard_dtype grad)
+void trainer_join(struct trainer *t, const char *address, enum shard_dtype image,
+		  enum shard_dtype grad)
 {
 	trainer_define(t, address, image, grad);
-	EXPECT(SHARD_OK, shard_join(t->model, -1, 10000, &t->world));
+	EXPECT(SHARD_OK, shard_join(t->model, -1, pace_ms(10000), &t->world));
 }
 
 void trainer_begin(struct trainer *t)
@@ -89,7 +94,8 @@ void trainer_push_all(struct trainer *t, float value)
 	for (int i = 0; i < 3000; i++)
 		g[i] = value;
 	for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
-		EXPECT(SHARD_OK, shard_push(t->model, i, 0, trainer_numel[i], g, SHARD_F32, SHARD_CAST, &ticket));
+		EXPECT(SHARD_OK, shard_push(t->model, i, 0, trainer_numel[i], g, SHARD_F32,
+					    SHARD_CAST, &ticket));
 		EXPECT(SHARD_OK, shard_test(t->model, ticket));
 	}
 	free(g);
@@ -109,7 +115,8 @@ void trainer_check_image(struct trainer *t, enum shard_dtype image, float minus)
 {
 	for (uint32_t i = 0; i < TRAINER_TENSORS; i++)
 		for (uint64_t k = 0; k < trainer_numel[i]; k += 1 + k / 7)
-			assert_true(trainer_image_at(t, image, i, k) == trainer_weight(i, k) - minus);
+			assert_true(trainer_image_at(t, image, i, k) ==
+				    trainer_weight(i, k) - minus);
 }
 
 void trainer_end(struct trainer *t)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Clusters that come back warm, and what trains on them. Tests of tests/proc call, one call at a time: nothing here waits for another
- * rank's call unless it says so. Failures end the test. */
+/* Clusters that come back warm, and what trains on them. Tests of tests/proc call, one call at a
+ * time: nothing here waits for another rank's call unless it says so. Failures end the test. */
 #include "lib/warm.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
 
@@ -18,7 +19,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define LIMIT_MS 15000
+#define QUIET_MS 15000
+#define LIMIT_MS pace_ms(QUIET_MS)
 
 enum { CHUNK = 32768, REST = 5000 };
 
@@ -46,7 +48,8 @@ int warm_teardown(void **state)
 void warm_start(struct warm *w, int nodes, const int *on, const char *extra)
 {
 	w->cluster = cluster_make(nodes, NULL, extra);
-	cluster_warm(w->cluster, w->how);
+	if (w->how != CLUSTER_WARM_NR)
+		cluster_warm(w->cluster, w->how);
 	warm_spawn(w, (1u << nodes) - 1);
 	w->name = "m";
 	w->settings = "optimizer=sgd chunk_elems=32768";
@@ -91,7 +94,9 @@ static float *right(const struct warm *w, uint64_t step)
 			for (uint32_t r = 0; r < w->ranks && !w->skipped[s]; r++)
 				moment += part(r, s, i);
 			if (!w->skipped[s])
-				out[i] -= moment * (w->halved_from != 0 && s >= w->halved_from ? 0.5f : 1.0f);
+				out[i] -=
+					moment *
+					(w->halved_from != 0 && s >= w->halved_from ? 0.5f : 1.0f);
 		}
 	}
 	return out;
@@ -113,7 +118,8 @@ static shard_client *connected(struct warm *w, int node)
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	shard_client *c = NULL;
 
-	o.address = w->cluster->node[node].unix_address;
+	o.address =
+		w->tcp ? w->cluster->node[node].tcp_address : w->cluster->node[node].unix_address;
 	o.timeout_ms = LIMIT_MS;
 	EXPECT(SHARD_OK, shard_connect(&c, &o));
 	return c;
@@ -126,7 +132,8 @@ static void define_on(struct warm *w, shard_client *c, shard_model **m, int *cre
 	char settings[256];
 
 	tensor.shape[0] = w->numel;
-	snprintf(settings, sizeof(settings), "%s lr=1 timeout=15s min_world=%u max_world=%u", w->settings, w->ranks, w->ranks);
+	snprintf(settings, sizeof(settings), "%s lr=1 timeout=15s min_world=%u max_world=%u",
+		 w->settings, w->ranks, w->ranks);
 	s.name = w->name;
 	s.tensors = &tensor;
 	s.tensors_nr = 1;
@@ -150,7 +157,8 @@ void warm_define(struct warm *w, uint32_t rank)
 
 void warm_join(struct warm *w, unsigned ranks)
 {
-	for (uint32_t r = 0; r < w->ranks; r++) /* sent, not waited for: whoever is last makes the world */
+	for (uint32_t r = 0; r < w->ranks;
+	     r++) /* sent, not waited for: whoever is last makes the world */
 		if (ranks >> r & 1)
 			(void)!shard_join(w->r[r].model, (int)r, 0, &w->r[r].world);
 	for (uint32_t r = 0; r < w->ranks; r++) {
@@ -172,7 +180,8 @@ void warm_all(struct warm *w)
 	warm_join(w, (1u << w->ranks) - 1);
 }
 
-/* In place: with one rank on a node, this memory is all there is of its gradient until the step is over. */
+/* In place: with one rank on a node, this memory is all there is of its gradient until the step is
+ * over. */
 void warm_begin(struct warm *w, uint32_t rank)
 {
 	struct warm_rank *t = &w->r[rank];
@@ -253,7 +262,8 @@ void warm_kill(struct warm *w, unsigned nodes)
 			cluster_kill(w->cluster, n);
 }
 
-/* Of those that stayed: what they have in hand either is decided or has ended without effect; both are fine here. */
+/* Of those that stayed: what they have in hand either is decided or has ended without effect; both
+ * are fine here. */
 static void give_up(struct warm *w, uint32_t rank)
 {
 	struct warm_rank *t = &w->r[rank];
@@ -293,7 +303,8 @@ uint64_t warm_back(struct warm *w, unsigned nodes)
 	return w->r[0].world.step;
 }
 
-static void check_kind(struct warm *w, shard_model *m, enum shard_kind kind, const float *want, uint64_t step)
+static void check_kind(struct warm *w, shard_model *m, enum shard_kind kind, const float *want,
+		       uint64_t step)
 {
 	float *got = malloc(w->numel * sizeof(*got));
 
@@ -309,8 +320,9 @@ static void check_kind(struct warm *w, shard_model *m, enum shard_kind kind, con
 			dtype_convert(&x, SHARD_F32, narrow, w->image, 1);
 		}
 		if (memcmp(&x, &got[i], sizeof(x)) != 0)
-			fail_msg("%s of step %lu, element %u: %a, expected %a", kind == SHARD_IMAGE ? "image" : "master",
-				 (unsigned long)step, i, (double)got[i], (double)x);
+			fail_msg("%s of step %lu, element %u: %a, expected %a",
+				 kind == SHARD_IMAGE ? "image" : "master", (unsigned long)step, i,
+				 (double)got[i], (double)x);
 	}
 	free(got);
 }
@@ -335,7 +347,7 @@ void warm_check(struct warm *w, uint64_t step)
 
 bool warm_says(struct warm *w, int node, const char *text_of_it, int ms)
 {
-	uint64_t by = clock_ns() + (uint64_t)ms * NS_PER_MS;
+	uint64_t by = clock_ns() + pace_ns((uint64_t)ms * NS_PER_MS);
 	struct raw eye;
 	bool there;
 
@@ -363,28 +375,16 @@ bool warm_in_phase(struct warm *w, int node, const char *phase, int ms)
 
 void warm_phase(struct warm *w, int node, const char *phase)
 {
-	if (!warm_in_phase(w, node, phase, LIMIT_MS))
+	if (!warm_in_phase(w, node, phase, QUIET_MS))
 		fail_msg("node %s is not %s", w->cluster->node[node].name, phase);
 }
 
-uint32_t warm_logged(struct warm *w, int node, const char *part_of_it)
+uint32_t warm_logged(struct warm *w, int node, const char *part)
 {
-	char *text = cluster_log(w->cluster, node);
-	uint32_t nr = 0;
-
-	for (const char *at = text; (at = strstr(at, part_of_it)) != NULL; at++)
-		nr++;
-	free(text);
-	return nr;
+	return cluster_logged(w->cluster, node, part);
 }
 
-void warm_wait_log(struct warm *w, int node, const char *part_of_it, uint32_t times)
+void warm_wait_log(struct warm *w, int node, const char *part, uint32_t times)
 {
-	uint64_t by = clock_ns() + LIMIT_MS * NS_PER_MS;
-
-	while (warm_logged(w, node, part_of_it) < times) {
-		if (clock_ns() > by)
-			fail_msg("node %s did not log \"%s\" %u times", w->cluster->node[node].name, part_of_it, times);
-		(void)poll(NULL, 0, 2);
-	}
+	cluster_wait_log(w->cluster, node, part, times);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One end a stream, the other a plain socket. Tests of net/stream.h call; what cannot be made or written fails the test. */
+/* One end a stream, the other a plain socket. Tests of net/stream.h call; what cannot be made or
+ * written fails the test. */
 #include "lib/wirepair.h"
 
 #include "base/check.h"
@@ -18,7 +19,8 @@
 struct wirepair *wirepair_new(void)
 {
 	struct wirepair *p = calloc(1, sizeof(*p));
-	struct stream_conf conf = {.queue_max = 64, .body_max = 1 << 20, .handler = &frames_handler};
+	struct stream_conf conf = {
+		.queue_max = 64, .body_max = 1 << 20, .handler = &frames_handler};
 	int fds[2];
 
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
@@ -45,7 +47,8 @@ enum shard_status wirepair_feed(struct wirepair *p, const void *bytes, size_t nr
 	enum shard_status rc = SHARD_OK;
 	const char *at = bytes;
 
-	while (nr > 0 && rc == SHARD_OK) { /* the socket's buffer is smaller than the largest frame */
+	while (nr > 0 &&
+	       rc == SHARD_OK) { /* the socket's buffer is smaller than the largest frame */
 		ssize_t n = send(p->peer, at, nr, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		assert_true(n > 0);
@@ -66,7 +69,8 @@ size_t wirepair_sample(unsigned char *out, size_t bulk_bytes)
 
 	frames_fill(body, bulk_bytes, 7);
 	n += frames_make(out + n, OP_PUSH, 0, 1, "\x0a\x01\x05", 3, 0);
-	n += frames_make(out + n, OP_PUSH_DATA, WIRE_PART_FLAG(3), 2, body, (uint32_t)bulk_bytes, 1);
+	n += frames_make(out + n, OP_PUSH_DATA, WIRE_PART_FLAG(3), 2, body, (uint32_t)bulk_bytes,
+			 1);
 	n += frames_make(out + n, OP_PING, 0, 0, NULL, 0, 2);
 	n += frames_make(out + n, OP_READY, 0, 0, "\x09\x00\x00\x00\x00\x00\x00\xf0\x3f", 9, 3);
 	free(body);

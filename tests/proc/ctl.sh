@@ -35,7 +35,7 @@ import socket
 s = [socket.socket() for i in range(2)]
 for x in s: x.bind(("127.0.0.1", 0))
 print(*[x.getsockname()[1] for x in s])')
-printf '%s\n' '[daemon]' 'node = a' "listen = 127.0.0.1:$port" "http = 127.0.0.1:$http" "socket = $dir/s" "state = $dir/state" 'memory = 64MiB' >"$dir/conf"
+printf '%s\n' '[daemon]' 'node = a' "listen = 127.0.0.1:$port" "http = 127.0.0.1:$http" "socket = $dir/s" "state = $dir/state" 'memory = 64MiB' 'allow_unauthenticated = yes' >"$dir/conf"
 "$B/shardd" --config "$dir/conf" 2>"$dir/log" &
 daemon=$!
 for _ in $(seq 400); do

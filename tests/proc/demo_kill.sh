@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# check: all
 # demo_kill.sh BUILD: `make demo-kill` in small: it is exact, and when one world is left out of the replay that is found.
 set -eu
 build=${1:?usage: demo_kill.sh BUILD}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# check: all
 # exchange.sh BUILD: shardctl's import, export and checkpoints against the Python package `safetensors` (tests/python). Fails where that cannot be
 # installed. Status 0 if nothing is wrong.
 set -u

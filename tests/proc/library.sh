@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # library.sh BUILD: libshard.so.0 is what it promises: it exports exactly the functions that shard.h declares, all of version SHARD_0, and
-# those of deploy/libshard0.symbols; stripped it has at most 200 KiB; it needs libc and protobuf-c; libshard.a adds no global name but
-# these. One line per thing that is wrong.
+# those of deploy/libshard0.symbols; structs and numbers are as in tests/proc/library_abi.c; stripped it has at most 200 KiB; it needs libc
+# and protobuf-c; libshard.a adds no global name but these. One line per thing that is wrong.
 set -eu
 build=$(cd "${1:?usage: library.sh BUILD}" && pwd)
 cd "$(dirname "$0")/../.."
@@ -34,6 +34,7 @@ cut -d' ' -f1 "$dir/dynamic" | sort >"$dir/libshard.so.0"
 nm -g --defined-only "$a" | awk 'NF == 3 { print $3 }' | sort >"$dir/libshard.a"
 sed -n 's/^ \(shard_[a-z0-9_]*\)@SHARD_0 0\.1\.0$/\1/p' deploy/libshard0.symbols | sort >"$dir/libshard0.symbols"
 [ -s "$dir/shard.h" ] || bad "no function found in shard.h"
+"${CC:-cc}" -std=c11 -Iinclude -fsyntax-only tests/proc/library_abi.c 2>"$dir/abi" || bad "$(sed -n 's/.*static assertion failed: \(.*\)/the ABI changed: \1/p; s/.*error: \(.*has no member.*\)/\1/p' "$dir/abi" | head -3)"
 differ exports shard.h libshard.so.0
 differ exports shard.h libshard.a
 differ symbols shard.h libshard0.symbols

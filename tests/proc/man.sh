@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# man.sh BUILD: the manual that `make man` makes: neither mandoc nor groff has a warning about any page, each function of shard.h has one,
-# each reference between the pages leads to one, and each option and command that --help has is in it.
+# man.sh BUILD: the manual that `make man` makes: neither mandoc nor groff has a warning about any page, each function of shard.h has one
+# with all of its sections, each status, constant and variable that a page names exists, each example compiles, each reference between the
+# pages leads to one, and each option and command that --help has is in it.
 set -eu
 build=${1:?usage: man.sh BUILD}
 cd "$(dirname "$0")/../.."
@@ -27,8 +28,28 @@ done)
 [ -z "$said" ] || fail "warnings:
 $said"
 diff <(python3 "$here/deploy/man.py" --list | sort) <(ls man?/* | sort) || fail "make install would install other pages"
-grep -oE '^SHARD_(CALL|API)[^(]*\(' "$here/include/shard.h" | grep -oE 'shard_[a-z_]+\(' | tr -d '(' | while read -r f; do
-	[ -f "man3/$f.3" ] || fail "$f has no page"
+# what is declared, and what may be named, as the preprocessor sees it: without any comment
+"${CC:-cc}" -E -P "$here/include/shard.h" | tr '\n' ' ' >declared.txt
+tr ';' '\n' <declared.txt | sed -n '/visibility/s/^[^(]*((.*)) [^(]*[ *]\(shard_[a-z_]*\)(.*/\1/p' >functions.txt
+[ -s functions.txt ] || fail "no function found in shard.h"
+sed 's/.*enum shard_status {\([^}]*\)}.*/\1/' declared.txt | grep -oE 'SHARD_[A-Z_]+' | sort -u >statuses.txt
+{ cat declared.txt; "${CC:-cc}" -E -dM "$here/include/shard.h"; grep -rhoE 'getenv\("SHARD_[A-Z]+"\)' "$here/client"; } |
+	grep -oE 'SHARD_[A-Z0-9_]+' | sort -u >words.txt
+while read -r f; do
+	page=man3/$f.3
+	[ -f "$page" ] || fail "$f has no page"
+	for section in NAME SYNOPSIS DESCRIPTION ARGUMENTS "RETURN VALUE" ERRORS THREADS EXAMPLE "SEE ALSO"; do
+		grep -qx "\.SH $section" "$page" || { [ "$section" = "RETURN VALUE" ] && grep -q '^\\fBvoid shard' "$page"; } || fail "$page has no $section"
+	done
+	said=$(sed -n '/^\.SH ERRORS/,/^\.SH THREADS/s/^\.B \(.*\)/\1/p' "$page" | sort -u | comm -23 - statuses.txt)
+	[ -z "$said" ] || fail "$page: no such status: $said"
+done <functions.txt
+said=$(sed '/^\.TH/d; s/\\f.//g' man3/* | grep -oE '\bSHARD_[A-Z0-9_]+' | sort -u | comm -23 - words.txt | xargs)
+[ -z "$said" ] || fail "the manual names what is not there: $said"
+for f in man3/*; do
+	sed -n '/^\.SH EXAMPLE/,/^\.fi/p' "$f" | sed '/^\.\(SH\|nf\|fi\)/d; s/\\&//g; s/\\-/-/g; s/\\e/\\/g' >example.c
+	[ -s example.c ] || fail "$f has no example"
+	"${CC:-cc}" -std=c11 -Wall -Wextra -Werror -I"$here/include" -fsyntax-only example.c >cc.txt 2>&1 || { cat cc.txt; fail "the example of $f"; }
 done
 grep -hoE '(\\fBshard[a-z_.]*\\fR|^\.BR shard[a-z_.]*) ?\([1-8]\)' man?/* | sed -E 's/\\f.|^\.BR| //g' | sort -u | while read -r ref; do
 	section=${ref: -2:1}
@@ -44,5 +65,5 @@ text man1/shardctl.1 >ctl.txt
 	on { if (!c) { match($0, /^  [a-z]+ +/); c = RLENGTH } s = substr($0, 3, c - 2); sub(/ +$/, "", s); print s }' | while read -r command; do
 	grep -qF "$command" ctl.txt || fail "shardctl(1) lacks $command"
 done
-rm -f conf.txt ctl.txt
-echo "ok man: $(ls man?/* | wc -l) pages, no warning"
+rm -f -- *.txt example.c
+echo "ok man: $(ls man?/* | wc -l) pages, no warning, and their examples compile"

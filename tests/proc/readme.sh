@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# readme.sh BUILD: README's training loop, taken from README, compiled with -Werror against the installed library, run against an
-# installed daemon; its loss must fall. Then each command between its marks "run" and "/run", in their order, against the model that this
-# left; each must succeed. One line per check; status 0 if all passed.
+# readme.sh BUILD: what the documents show is true. The trainer of README.md and client/README.md is compiled with -Werror against the
+# installed library and run against an installed daemon; its loss must fall. Then each command of deploy/README.md between its marks
+# "run" and "/run" runs in order against the model that this left; each must succeed. The metrics of daemon/obs/README.md are those of
+# a scrape of that daemon. The functions of daemon/README.md are in the files that it names. README.md is short enough to be read. One
+# line; status 0 if all passed.
 set -eu
 build=$(cd "${1:?usage: readme.sh BUILD}" && pwd)
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -18,34 +20,61 @@ fail()
 }
 
 make -s -C "$here" install DESTDIR="$dir/root" PREFIX=/usr LIBDIR=/usr/lib >"$dir/install.log" 2>&1 || { cat "$dir/install.log"; fail "make install"; }
-awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' "$here/README.md" >"$dir/loop.c"
-[ -s "$dir/loop.c" ] || fail "README has no C block"
+[ "$(wc -l <"$here/README.md")" -le 150 ] || fail "README.md has $(wc -l <"$here/README.md") lines, at most 150"
+# bytes that go on a UTF-8 character take no column
+long=$(LC_ALL=C awk '{gsub(/[\200-\277]/, ""); gsub(/\t/, "        ")} length > 100 {print FNR}' "$here/README.md")
+[ -z "$long" ] || fail "README.md: longer than 100 columns: lines" $long
+
+# the ways through the code that daemon/README.md describes: each function is where it says
+tr '\n' ' ' <"$here/daemon/README.md" | grep -oE '`[a-z_/]+\.[ch]: +[a-z_0-9]+`' | tr -d '`:' >"$dir/ways"
+[ "$(grep -c . "$dir/ways")" -ge 80 ] || fail "daemon/README.md names too few functions"
+while read -r file name; do
+	[ -f "$here/daemon/$file" ] && file=daemon/$file
+	grep -qE "^[A-Za-z_].*\b$name\(" "$here/$file" || fail "daemon/README.md: there is no $name() in $file"
+done <"$dir/ways"
+
+awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' "$here/README.md" "$here/client/README.md" >"$dir/loop.c"
+[ "$(grep -c '^#include <shard.h>' "$dir/loop.c")" = 2 ] || fail "README.md and client/README.md have no C block each"
 export PKG_CONFIG_SYSROOT_DIR="$dir/root" PKG_CONFIG_PATH="$dir/root/usr/lib/pkgconfig"
 flags=$(pkg-config --cflags --libs libshard) || fail "pkg-config libshard"
 # shellcheck disable=SC2086
 ${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$dir/loop" "$dir/loop.c" "$here/tests/proc/readme_main.c" $flags 2>"$dir/cc.log" ||
-	{ cat "$dir/cc.log"; fail "README's loop does not compile"; }
+	{ cat "$dir/cc.log"; fail "the trainer of README.md does not compile"; }
 
-"$dir/root/usr/bin/shardd" --listen 127.0.0.1:0 --socket "$dir/sock" --state "$dir/state" --set daemon.http=off --set daemon.memory=64MiB --set daemon.warm_restart=off >"$dir/log" 2>&1 &
+"$dir/root/usr/bin/shardd" --socket "$dir/sock" --state "$dir/state" --set daemon.http=127.0.0.1:0 --set daemon.memory=64MiB --set daemon.warm_restart=off >"$dir/log" 2>&1 &
 daemon=$!
 tail -n +1 -F "$dir/log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/log"; fail "shardd did not start"; }
 SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH="$dir/root/usr/lib" timeout 60 "$dir/loop" >"$dir/out" 2>&1 || { cat "$dir/out" "$dir/log"; fail "the loop failed"; }
 awk '/^step/ {n++; if (n == 1) first = $4; last = $4} END {exit !(n == 30 && last < first / 2)}' "$dir/out" || { cat "$dir/out"; fail "the loss did not fall"; }
 
-# every key of the configuration is in README's table, with the words of --help
-"$dir/root/usr/bin/shardd" --help | awk '/^\[daemon\]/ { on = 1 } /^Exit/ { on = 0 } !on { next }
-	/^  [a-z]/ { if (line) print line; line = $0; next } /^     / { if (line) { sub(/^ +/, " "); line = line $0 } next } { if (line) print line; line = "" }
-	END { if (line) print line }' | while read -r key text; do
-	grep -qF "| \`$key\` | ${text//|/\\|} |" "$here/README.md" || fail "README's configuration lacks \`$key\`: $text"
-done
+# the metrics of that daemon and its model: each one is explained with its labels, and none is made up
+port=$(sed -n 's/.*event=http port=//p' "$dir/log")
+exec 3<>"/dev/tcp/127.0.0.1/$port" || fail "the daemon does not answer HTTP"
+printf 'GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3
+timeout 60 cat <&3 >"$dir/scrape"
+exec 3>&-
+sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/scrape" | sort >"$dir/scraped"
+sed -n 's/^| `\([a-z_]*\)\({[a-z,]*}\)\{0,1\}` |.*/\1 \2/p' "$here/daemon/obs/README.md" | sort >"$dir/explained"
+[ "$(wc -l <"$dir/scraped")" -ge 40 ] || { cat "$dir/scrape"; fail "a scrape has too few metrics"; }
+diff "$dir/scraped" <(cut -d' ' -f1 "$dir/explained") >"$dir/diff" ||
+	fail "a scrape (<) and daemon/obs/README.md (>): $(grep '^[<>]' "$dir/diff" | tr '\n' ' ')"
+awk 'NR == FNR {labels[$1] = $2; next}
+	!/^#/ && /^[a-z_]+[{ ]/ {
+		split($0, half, /[{}]/); name = $1; sub(/[{ ].*/, "", name)
+		if (!(name in labels)) sub(/_(bucket|sum|count)$/, "", name)
+		text = $0 ~ /^[a-z_]+\{/ ? "," half[2] "," : ","
+		gsub(/="[^"]*"/, "", text); gsub(/,(model|le)(,le)?,/, ",", text); gsub(/^,|,$/, "", text)
+		want = text == "" ? "" : "{" text "}"
+		if (labels[name] != want) {print name " has labels \"" want "\""; exit 1}
+	}' "$dir/explained" "$dir/scrape" >"$dir/said" || fail "daemon/obs/README.md: $(cat "$dir/said")"
 
-# what an operator types: README's model and folder become ours
+# what an operator types: the model and the folder of deploy/README.md become ours
 export PATH="$dir/root/usr/bin:$PATH" SHARD_ADDRESS="unix:$dir/sock" LC_ALL=C
-awk '/^<!-- run -->$/ {on = 1; next} /^<!-- \/run -->$/ {on = 0} on && /^    / {sub(/^    /, ""); sub(/  +#.*/, ""); print}' "$here/README.md" |
+awk '/^<!-- run -->$/ {on = 1; next} /^<!-- \/run -->$/ {on = 0} on && /^    / {sub(/^    /, ""); sub(/  +#.*/, ""); print}' "$here/deploy/README.md" |
 	sed "s| gpt\b| readme|g; s|/srv/checkpoints|$dir/checkpoints|g" >"$dir/commands"
-[ "$(grep -c . "$dir/commands")" -ge 10 ] || fail "README has too few commands to run"
+[ "$(grep -c . "$dir/commands")" -ge 10 ] || fail "deploy/README.md has too few commands to run"
 while read -r -a command; do
-	[ "${command[0]:-}" = shardctl ] || fail "README runs something else than shardctl: ${command[*]}"
+	[ "${command[0]:-}" = shardctl ] || fail "deploy/README.md runs something else than shardctl: ${command[*]}"
 	status=0
 	timeout 60 "${command[@]}" >"$dir/said" 2>&1 </dev/null || status=$?
 	# doctor may find this machine unfit
@@ -54,4 +83,4 @@ done <"$dir/commands"
 kill -TERM $daemon
 wait $daemon || fail "shardd ended with status $?"
 daemon=
-echo "ok readme: $(tail -n 1 "$dir/out"), $(grep -c . "$dir/commands") commands"
+echo "ok readme: $(tail -n 1 "$dir/out"), $(grep -c . "$dir/commands") commands, $(wc -l <"$dir/scraped") metrics"

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What README's training loop leaves to the user: a model of two tensors whose gradient is the distance to a target, so that the loss
- * must fall. readme.sh and install.sh compile it together with the loop, as C11 and as C++17. */
+/* What the trainer of README.md and client/README.md leaves to the user: a model of two tensors
+ * whose gradient is the distance to a target, so that the loss must fall. readme.sh and install.sh
+ * compile it together with the trainer, as C11 and as C++17. */
 #include <shard.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 double forward_backward(shard_model *m, uint64_t first, uint64_t count, double loss_scale);
-int train(const struct shard_spec *spec, const uint64_t *numel, float *const *weights, uint64_t last, uint64_t batch);
+int train(const struct shard_spec *spec, const uint64_t *numel, float *const *weights,
+	  uint64_t last, uint64_t batch);
 
 enum { ROWS = 40, COLS = 50 };
 static const double target = 0.5;
@@ -44,7 +46,8 @@ int main(int argc, char **argv)
 	float *const weights[] = {matrix, bias};
 	struct shard_spec spec = SHARD_INIT(struct shard_spec);
 
-	tensors[0].name = "matrix", tensors[0].ndim = 2, tensors[0].shape[0] = ROWS, tensors[0].shape[1] = COLS;
+	tensors[0].name = "matrix", tensors[0].ndim = 2, tensors[0].shape[0] = ROWS,
+	tensors[0].shape[1] = COLS;
 	tensors[1].name = "bias", tensors[1].ndim = 1, tensors[1].shape[0] = COLS;
 	spec.name = "readme";
 	spec.tensors = tensors;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nothing on the step path allocates: after a few steps of two daemons the count of lib/calm.h must stand still over a hundred. */
+/* Nothing on the step path allocates: after a few steps of two daemons the count of lib/calm.h must
+ * stand still over a hundred. */
 #include "lib/calm.h"
 
 #include <setjmp.h>

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Blobs on two real nodes: they are committed with the step and not with an attempt that ended; a rank finds its own from any node, after
- * leaving, being killed, and in worlds of other sizes; a node that could have a newer one is named. What is in a blob is a function
- * of rank and step, so every bit of it is checked. */
+/* Blobs on two real nodes: they are committed with the step and not with an attempt that ended; a
+ * rank finds its own from any node, after leaving, being killed, and in worlds of other sizes; a
+ * node that could have a newer one is named. What is in a blob is a function of rank and step, so
+ * every bit of it is checked. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "blobs.h"
+#include "data/blobs.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
 
@@ -60,7 +62,8 @@ static uint64_t check_blob(struct trainer *t, uint32_t rank)
 	enum shard_status rc;
 
 	while ((rc = shard_blob(t->model, rank, data, &bytes, &step)) == SHARD_UNREACHABLE &&
-	       clock_ns() - began < 10 * NS_PER_SEC) { /* nodes that just started find each other one after the other */
+	       clock_ns() - began < pace_ns(10 * NS_PER_SEC)) { /* nodes that just started find each
+							  other one after the other */
 		bytes = LARGEST;
 		sched_yield();
 	}
@@ -69,10 +72,12 @@ static uint64_t check_blob(struct trainer *t, uint32_t rank)
 	if (rc == SHARD_OK) {
 		assert_true(step > 0);
 		if (bytes != blob_bytes(rank, step))
-			fail_msg("blob of rank %u, step %lu: %zu bytes, %u were set", rank, step, bytes, blob_bytes(rank, step));
+			fail_msg("blob of rank %u, step %lu: %zu bytes, %u were set", rank, step,
+				 bytes, blob_bytes(rank, step));
 		for (uint32_t i = 0; i < bytes; i++)
 			if (data[i] != blob_at(rank, step, i))
-				fail_msg("blob of rank %u, step %lu: byte %u of %zu differs", rank, step, i, bytes);
+				fail_msg("blob of rank %u, step %lu: byte %u of %zu differs", rank,
+					 step, i, bytes);
 	}
 	free(data);
 	return step;
@@ -90,9 +95,10 @@ static void expect_blob(struct trainer *t, uint32_t rank, uint64_t step)
 
 static void join_both(struct trainer *t, int first_hint)
 {
-	EXPECT(SHARD_TIMEOUT, shard_join(t[0].model, first_hint, 0, &t[0].world)); /* the world needs both */
-	EXPECT(SHARD_OK, shard_join(t[1].model, 1 - first_hint, 20000, &t[1].world));
-	EXPECT(SHARD_OK, shard_join(t[0].model, first_hint, 20000, &t[0].world));
+	EXPECT(SHARD_TIMEOUT,
+	       shard_join(t[0].model, first_hint, 0, &t[0].world)); /* the world needs both */
+	EXPECT(SHARD_OK, shard_join(t[1].model, 1 - first_hint, pace_ms(20000), &t[1].world));
+	EXPECT(SHARD_OK, shard_join(t[0].model, first_hint, pace_ms(20000), &t[0].world));
 	assert_int_equal(t[0].world.rank, first_hint);
 }
 
@@ -120,12 +126,13 @@ static void finish_both(struct trainer *t)
 	for (int i = 0; i < 2; i++)
 		EXPECT(SHARD_OK, shard_commit(t[i].model, NULL));
 	for (int i = 0; i < 2; i++) {
-		EXPECT(SHARD_OK, shard_result(t[i].model, 0, 20000, &r));
+		EXPECT(SHARD_OK, shard_result(t[i].model, 0, pace_ms(20000), &r));
 		EXPECT(SHARD_OK, shard_world_get(t[i].model, &t[i].world));
 	}
 }
 
-static void expect_all(struct trainer *t, uint64_t step0, uint64_t step1) /* as seen from either node */
+static void expect_all(struct trainer *t, uint64_t step0,
+		       uint64_t step1) /* as seen from either node */
 {
 	for (int i = 0; i < 2; i++) {
 		expect_blob(&t[i], 0, step0);
@@ -135,7 +142,8 @@ static void expect_all(struct trainer *t, uint64_t step0, uint64_t step1) /* as 
 
 static void test_commit(void **state)
 {
-	struct cluster *c = cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 1024", NULL);
+	struct cluster *c =
+		cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 1024", NULL);
 	struct shard_result r = SHARD_INIT(struct shard_result);
 	struct trainer t[2];
 	size_t bytes = 0;
@@ -158,7 +166,7 @@ static void test_commit(void **state)
 	begin_both(t, true);
 	EXPECT(SHARD_OK, shard_commit(t[0].model, NULL));
 	EXPECT(SHARD_OK, shard_abandon(t[1].model, "bad gradients"));
-	EXPECT(SHARD_WORLD_CHANGED, shard_result(t[0].model, 0, 20000, &r));
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t[0].model, 0, pace_ms(20000), &r));
 	expect_all(t, 12, 12); /* the attempt ended: so did its blobs */
 	EXPECT(SHARD_OK, shard_world_get(t[0].model, &t[0].world));
 	begin_both(t, false); /* the same step again: what was set for it goes with it */
@@ -166,9 +174,10 @@ static void test_commit(void **state)
 	expect_all(t, 14, 14);
 	begin_both(t, true);
 	EXPECT(SHARD_OK, shard_commit(t[0].model, NULL));
-	EXPECT(SHARD_OK, shard_vote_skip(t[1].model, "not this batch")); /* a decision like any other */
+	EXPECT(SHARD_OK,
+	       shard_vote_skip(t[1].model, "not this batch")); /* a decision like any other */
 	for (int i = 0; i < 2; i++) {
-		EXPECT(SHARD_OK, shard_result(t[i].model, 0, 20000, &r));
+		EXPECT(SHARD_OK, shard_result(t[i].model, 0, pace_ms(20000), &r));
 		assert_int_equal(r.outcome, SHARD_SKIPPED_VOTE);
 	}
 	expect_all(t, 15, 15);
@@ -177,10 +186,12 @@ static void test_commit(void **state)
 	cluster_stop(c);
 }
 
-/* Each rank goes to the other node; what it set is where it was, and newer ones are where it is now. */
+/* Each rank goes to the other node; what it set is where it was, and newer ones are where it is
+ * now. */
 static void test_move(void **state)
 {
-	struct cluster *c = cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 1024", NULL);
+	struct cluster *c =
+		cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 1024", NULL);
 	struct trainer t[2];
 
 	(void)state;
@@ -209,8 +220,8 @@ static void test_move(void **state)
 
 static void test_out_of_reach(void **state)
 {
-	struct cluster *c =
-		cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 1024", "[cluster]\nheartbeat_timeout = 1s\n");
+	struct cluster *c = cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 1024",
+					  "[cluster]\nheartbeat_timeout = 1s\n");
 	struct trainer t[2];
 	unsigned char data[1];
 	size_t bytes = 0;
@@ -223,8 +234,9 @@ static void test_out_of_reach(void **state)
 	EXPECT(SHARD_UNREACHABLE, shard_blob(t[0].model, 1, data, &bytes, NULL));
 	EXPECT_TEXT("the blob of rank 1 of \"gpt\": ");
 	EXPECT_TEXT("node b");
-	expect_blob(&t[0], 0, 1);                                                 /* nobody can have a newer one */
-	EXPECT(SHARD_UNREACHABLE, shard_blob(t[0].model, 1, data, &bytes, NULL)); /* it is known to be down now */
+	expect_blob(&t[0], 0, 1); /* nobody can have a newer one */
+	EXPECT(SHARD_UNREACHABLE,
+	       shard_blob(t[0].model, 1, data, &bytes, NULL)); /* it is known to be down now */
 	EXPECT_TEXT("node b");
 	cluster_signal(c, 1, SIGCONT);
 	for (int i = 0; i < 2; i++)
@@ -252,12 +264,15 @@ static void look(struct child *k, struct trainer *t)
 		uint64_t step = check_blob(t, r);
 
 		if (step >= t->world.step)
-			fail_msg("rank %u has a blob of step %lu, step %lu comes next", r, step, t->world.step);
+			fail_msg("rank %u has a blob of step %lu, step %lu comes next", r, step,
+				 t->world.step);
 		newest = step > newest ? step : newest;
 		atomic_fetch_add(&k->shared->found, step > 0);
 	}
-	if (newest != t->world.step - 1) /* somebody decided it, and everybody sets one in each step */
-		fail_msg("the newest blob is of step %lu, step %lu comes next", newest, t->world.step);
+	if (newest !=
+	    t->world.step - 1) /* somebody decided it, and everybody sets one in each step */
+		fail_msg("the newest blob is of step %lu, step %lu comes next", newest,
+			 t->world.step);
 	atomic_fetch_add(&k->shared->checked, 1);
 }
 
@@ -269,7 +284,7 @@ static int train(void *arg)
 	struct trainer t;
 
 	trainer_define(&t, k->cluster->node[k->hint % 3].unix_address, SHARD_BF16, SHARD_BF16);
-	EXPECT(SHARD_OK, shard_join(t.model, k->hint, 20000, &t.world));
+	EXPECT(SHARD_OK, shard_join(t.model, k->hint, pace_ms(20000), &t.world));
 	while (t.world.step <= atomic_load(&k->shared->last)) {
 		if (rc != SHARD_OK)
 			look(k, &t); /* after a join, and after each change */
@@ -281,7 +296,7 @@ static int train(void *arg)
 		if (rc == SHARD_OK)
 			rc = shard_commit(t.model, NULL);
 		if (rc == SHARD_OK)
-			rc = shard_result(t.model, 0, 20000, &r);
+			rc = shard_result(t.model, 0, pace_ms(20000), &r);
 		if (rc == SHARD_OK)
 			atomic_store(&k->shared->step, r.step);
 		else if (rc != SHARD_WORLD_CHANGED)
@@ -298,7 +313,7 @@ static void reach(const struct shared *s, uint64_t step)
 	struct timespec pause = {.tv_nsec = 1000000};
 
 	while (atomic_load(&s->step) < step) {
-		if (clock_ns() - began > 20 * NS_PER_SEC)
+		if (clock_ns() - began > pace_ns(20 * NS_PER_SEC))
 			fail_msg("step %lu does not come: %lu", step, atomic_load(&s->step));
 		nanosleep(&pause, NULL);
 	}
@@ -306,8 +321,10 @@ static void reach(const struct shared *s, uint64_t step)
 
 static void test_kill(void **state)
 {
-	struct cluster *c = cluster_start(3, "min_world = 1\nmax_world = 4\nlocal_world = 4\nchunk_elems = 1024", NULL);
-	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct cluster *c = cluster_start(
+		3, "min_world = 1\nmax_world = 4\nlocal_world = 4\nchunk_elems = 1024", NULL);
+	struct shared *s =
+		mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct rng rng = {7};
 	struct child k[4];
 	pid_t pid[4];
@@ -340,7 +357,8 @@ static void test_kill(void **state)
 	atomic_store(&s->last, atomic_load(&s->step) + 5);
 	for (int i = 0; i < 4; i++)
 		proc_expect_exit(pid[i], 0, 20000);
-	assert_true(atomic_load(&s->checked) >= 20 && atomic_load(&s->found) > 2 * atomic_load(&s->checked));
+	assert_true(atomic_load(&s->checked) >= 20 &&
+		    atomic_load(&s->found) > 2 * atomic_load(&s->checked));
 	munmap(s, sizeof(*s));
 	cluster_stop(c);
 }
@@ -366,8 +384,9 @@ static void test_too_large(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_commit), cmocka_unit_test(test_move),      cmocka_unit_test(test_out_of_reach),
-		cmocka_unit_test(test_kill),   cmocka_unit_test(test_too_large),
+		cmocka_unit_test(test_commit),       cmocka_unit_test(test_move),
+		cmocka_unit_test(test_out_of_reach), cmocka_unit_test(test_kill),
+		cmocka_unit_test(test_too_large),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

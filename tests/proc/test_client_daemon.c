@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a caller of the library meets with real daemons: refusals in the daemon's words, a creator that dies, deadlines that name who is
- * missing, a trainer that leaves or detaches, a daemon that is killed, and the price of waiting. */
+/* What a caller of the library meets with real daemons: refusals in the daemon's words, a creator
+ * that dies, deadlines that name who is missing, a trainer that leaves or detaches, a daemon that
+ * is killed, and the price of waiting. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "client.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
+#include "lib/tool.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
 
@@ -19,7 +23,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MODEL_OF(min, max) "min_world = " #min "\nmax_world = " #max "\nchunk_elems = 1024\ntimeout = 8s\n"
+#define MODEL_OF(min, max)                                                                         \
+	"min_world = " #min "\nmax_world = " #max "\nchunk_elems = 1024\ntimeout = 8s\n"
 
 static void commit_step(struct trainer *t, float g)
 {
@@ -32,7 +37,7 @@ static void finish_step(struct trainer *t, uint64_t step)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
-	EXPECT(SHARD_OK, shard_result(t->model, 0, 10000, &r));
+	EXPECT(SHARD_OK, shard_result(t->model, 0, pace_ms(10000), &r));
 	assert_int_equal(r.step, step);
 	assert_int_equal(r.outcome, SHARD_APPLIED);
 }
@@ -49,7 +54,8 @@ static float weight_now(struct trainer *t)
 static void test_refusals(void **state)
 {
 	struct cluster *c = cluster_start(2, MODEL_OF(1, 4), NULL);
-	struct shard_tensor other[2] = {{.name = "wte", .ndim = 2, .shape = {30, 101}}, {.name = "b", .ndim = 1, .shape = {4}}};
+	struct shard_tensor other[2] = {{.name = "wte", .ndim = 2, .shape = {30, 101}},
+					{.name = "b", .ndim = 1, .shape = {4}}};
 	struct shard_spec s;
 	struct trainer t, u;
 	shard_model *m;
@@ -90,7 +96,7 @@ static void test_creator_dies(void **state)
 	struct cluster *c = cluster_start(1, MODEL_OF(1, 4), NULL);
 	struct shard_spec s;
 	struct trainer t, u;
-	uint64_t deadline = clock_ns() + 10 * NS_PER_SEC;
+	uint64_t deadline = pace_by(10);
 
 	(void)state;
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
@@ -103,11 +109,14 @@ static void test_creator_dies(void **state)
 	trainer_end(&t); /* before it has sealed */
 	do {
 		shard_detach(&u.model);
-		EXPECT(SHARD_OK, shard_define(u.client, &s, &u.model, &u.created)); /* until the daemon has seen the socket close */
+		EXPECT(SHARD_OK,
+		       shard_define(u.client, &s, &u.model,
+				    &u.created)); /* until the daemon has seen the socket close */
 	} while (!u.created && clock_ns() < deadline);
 	assert_int_equal(u.created, 1);
 	trainer_end(&u);
-	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16); /* and again; then it works */
+	trainer_join(&t, c->node[0].unix_address, SHARD_BF16,
+		     SHARD_BF16); /* and again; then it works */
 	commit_step(&t, 1);
 	finish_step(&t, 1);
 	trainer_end(&t);
@@ -127,13 +136,15 @@ static void test_who_is_missing(void **state)
 	EXPECT_TEXT("join of \"gpt\" waited ");
 	assert_null(strstr(shard_error(), "did not say"));
 	trainer_define(&u, c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
-	EXPECT(SHARD_OK, shard_join(u.model, -1, 10000, &u.world));
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	EXPECT(SHARD_OK, shard_join(u.model, -1, pace_ms(10000), &u.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
 	commit_step(&t, 1);
 	trainer_begin(&u);
-	EXPECT(SHARD_TIMEOUT, shard_result(t.model, 0, 700, &r)); /* nodes report several times a second */
+	EXPECT(SHARD_TIMEOUT,
+	       shard_result(t.model, 0, 700, &r)); /* nodes report several times a second */
 	EXPECT_TEXT("step 1 attempt 1 of \"gpt\" waits ");
-	snprintf(wanted, sizeof(wanted), " s for rank %u (pid %d, node b): ", u.world.rank, (int)getpid());
+	snprintf(wanted, sizeof(wanted), " s for rank %u (pid %d, node b): ", u.world.rank,
+		 (int)getpid());
 	EXPECT_TEXT(wanted);
 	assert_null(strstr(strstr(shard_error(), "rank ") + 1, "rank ")); /* said once */
 	trainer_push_all(&u, 1);
@@ -145,7 +156,8 @@ static void test_who_is_missing(void **state)
 	cluster_stop(c);
 }
 
-/* Two trainers in one world; one goes in the middle of a step, by detach or by leave at the boundary; the other goes on. */
+/* Two trainers in one world; one goes in the middle of a step, by detach or by leave at the
+ * boundary; the other goes on. */
 static void test_going(void **state)
 {
 	struct cluster *c = cluster_start(1, MODEL_OF(1, 2), NULL);
@@ -157,10 +169,11 @@ static void test_going(void **state)
 	(void)state;
 	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
 	trainer_define(&u, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
-	EXPECT(SHARD_TIMEOUT, shard_join(u.model, -1, 0, &u.world)); /* at a boundary: this one has to move on */
+	EXPECT(SHARD_TIMEOUT,
+	       shard_join(u.model, -1, 0, &u.world)); /* at a boundary: this one has to move on */
 	commit_step(&t, 1);
 	finish_step(&t, 1);
-	EXPECT(SHARD_OK, shard_join(u.model, -1, 10000, &u.world));
+	EXPECT(SHARD_OK, shard_join(u.model, -1, pace_ms(10000), &u.world));
 	assert_int_equal(u.world.world_size, 2);
 	while ((rc = shard_begin(t.model, NULL, &t.step)) == SHARD_WORLD_CHANGED)
 		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
@@ -170,7 +183,7 @@ static void test_going(void **state)
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	shard_detach(&u.model);
-	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, 10000, &r));
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, pace_ms(10000), &r));
 	do { /* it gave the attempt up, then left: that may be two changes */
 		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 		rc = shard_begin(t.model, NULL, &t.step);
@@ -180,13 +193,13 @@ static void test_going(void **state)
 			rc = shard_commit(t.model, NULL);
 		}
 		if (rc == SHARD_OK)
-			rc = shard_result(t.model, 0, 10000, &r);
+			rc = shard_result(t.model, 0, pace_ms(10000), &r);
 	} while (rc == SHARD_WORLD_CHANGED);
 	EXPECT(SHARD_OK, rc);
 	assert_int_equal(r.step, step);
 	assert_int_equal(t.step.world_size, 1);
 	assert_true(weight_now(&t) == trainer_weight(0, 0) - (float)step);
-	EXPECT(SHARD_OK, shard_leave(t.model, 10000));
+	EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
 	trainer_end(&t);
 	trainer_end(&u);
 	cluster_stop(c);
@@ -205,18 +218,19 @@ static void test_daemon_dies(void **state)
 	trainer_define(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
 	trainer_define(&u, c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 0, &t.world));
-	EXPECT(SHARD_OK, shard_join(u.model, -1, 10000, &u.world));
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	EXPECT(SHARD_OK, shard_join(u.model, -1, pace_ms(10000), &u.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
 	commit_step(&t, 1);
 	trainer_begin(&u);
 	EXPECT(SHARD_OK, shard_pull(u.model, 0, 0, 1, 1, NULL, SHARD_F32, &ticket));
 	cluster_signal(c, 1, SIGKILL);
 	(void)cluster_wait(c, 1, 5000);
 	before = clock_ns();
-	EXPECT(SHARD_CLOSED, shard_wait(u.model, ticket, 10000)); /* its own daemon */
-	assert_true(clock_ns() - before < NS_PER_SEC);
+	EXPECT(SHARD_CLOSED, shard_wait(u.model, ticket, pace_ms(10000))); /* its own daemon */
+	assert_true(clock_ns() - before < pace_ns(NS_PER_SEC));
 	EXPECT_TEXT(c->node[1].unix_address);
-	while ((rc = shard_result(t.model, 0, 10000, &r)) == SHARD_WORLD_CHANGED && clock_ns() - before < 5 * NS_PER_SEC) {
+	while ((rc = shard_result(t.model, 0, pace_ms(10000), &r)) == SHARD_WORLD_CHANGED &&
+	       clock_ns() - before < pace_ns(5 * NS_PER_SEC)) {
 		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 		if ((rc = shard_begin(t.model, NULL, &t.step)) == SHARD_LOST)
 			break;
@@ -245,10 +259,11 @@ static int wait_for_ever(void *arg)
 	enum shard_status rc;
 
 	trainer_define(&t, w->address, SHARD_BF16, SHARD_BF16);
-	rc = shard_join(t.model, -1, 10000, &t.world);
+	rc = shard_join(t.model, -1, pace_ms(10000), &t.world);
 	if (rc == SHARD_OK)
 		rc = shard_begin(t.model, NULL, &t.step);
-	if (rc == SHARD_OK && t.step.rank != 0) { /* rank 0 never commits: it waits for an image that does not come */
+	if (rc == SHARD_OK &&
+	    t.step.rank != 0) { /* rank 0 never commits: it waits for an image that does not come */
 		trainer_push_all(&t, 1);
 		rc = shard_commit(t.model, NULL);
 	}
@@ -257,13 +272,13 @@ static int wait_for_ever(void *arg)
 		return 1;
 	}
 	if (t.step.rank != 0) {
-		rc = shard_result(t.model, 0, 60000, &r);
+		rc = shard_result(t.model, 0, pace_ms(60000), &r);
 	} else {
 		shard_ticket ticket;
 
 		rc = shard_pull(t.model, 0, 0, 1, 1, NULL, SHARD_F32, &ticket);
 		if (rc == SHARD_OK)
-			rc = shard_wait(t.model, ticket, 60000);
+			rc = shard_wait(t.model, ticket, pace_ms(60000));
 	}
 	return rc == SHARD_OK;
 }
@@ -281,14 +296,15 @@ static void test_idle(void **state)
 	(void)state;
 	CHECK(pipe(ready) == 0);
 	for (int i = 0; i < TRAINERS; i++) {
-		w[i] = (struct waiter){.address = i % 2 ? c->node[i / 2].unix_address : c->node[i / 2].tcp_address,
+		w[i] = (struct waiter){.address = i % 2 ? c->node[i / 2].unix_address
+							: c->node[i / 2].tcp_address,
 				       .ready = ready[1]};
 		pid[i] = proc_fork(wait_for_ever, &w[i]);
 	}
 	for (int i = 0; i < TRAINERS; i++) {
 		struct pollfd p = {.fd = ready[0], .events = POLLIN};
 
-		assert_int_equal(poll(&p, 1, 10000), 1);
+		assert_int_equal(poll(&p, 1, pace_ms(10000)), 1);
 		assert_int_equal(read(ready[0], &byte, 1), 1);
 	}
 	pid[TRAINERS] = c->node[0].pid;
@@ -311,11 +327,59 @@ static void test_idle(void **state)
 #endif
 }
 
+/* A daemon that was stopped (SIGSTOP) answers nothing: calls and tools give it up in their time,
+ * say so, and all is well when it goes on. */
+static void test_stopped(void **state)
+{
+	struct cluster *c = cluster_start(1, MODEL_OF(1, 4), NULL);
+	uint64_t began;
+	struct trainer t, u;
+	struct shard_spec s;
+	size_t bytes = 0;
+	char words[200];
+	shard_model *m;
+	int created;
+
+	(void)state;
+	trainer_define(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	trainer_connect(&u, c->node[0].tcp_address);
+	t.client->silent_ms = u.client->silent_ms = 300;
+	cluster_signal(c, 0, SIGSTOP);
+	began = clock_ns();
+	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
+	EXPECT(SHARD_TIMEOUT, shard_define(u.client, &s, &m, &created));
+	EXPECT_TEXT("define gpt waited ");
+	EXPECT_TEXT("which does not answer a PING either");
+	EXPECT(SHARD_TIMEOUT, shard_attach(u.client, "other", &m));
+	EXPECT(SHARD_TIMEOUT, shard_stats(t.client, NULL, &bytes));
+	EXPECT(SHARD_TIMEOUT, shard_drop(t.client, "gpt", 0));
+	EXPECT_TEXT("manage gpt waited ");
+	t.world = SHARD_INIT(struct shard_world);
+	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 300, &t.world));
+	snprintf(words, sizeof(words), "status --timeout 0.3 --address %s",
+		 c->node[0].unix_address);
+	tool_expect(3, "did not answer HELLO in 0.3 s: is it stopped", "shardctl", words);
+	snprintf(words, sizeof(words), "model list --timeout 0.3 --address %s",
+		 c->node[0].tcp_address);
+	tool_expect(3, "did not answer HELLO in 0.3 s: is it stopped", "shardctl", words);
+	assert_true(clock_ns() - began < pace_ns(60 * NS_PER_SEC)); /* not 300 s each */
+	cluster_signal(c, 0, SIGCONT);
+	trainer_end(&t);
+	trainer_end(&u);
+	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	commit_step(&t, 1);
+	finish_step(&t, 1);
+	trainer_end(&t);
+	cluster_stop(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_refusals), cmocka_unit_test(test_creator_dies), cmocka_unit_test(test_who_is_missing),
-		cmocka_unit_test(test_going),    cmocka_unit_test(test_daemon_dies),  cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_refusals),       cmocka_unit_test(test_creator_dies),
+		cmocka_unit_test(test_who_is_missing), cmocka_unit_test(test_going),
+		cmocka_unit_test(test_daemon_dies),    cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_stopped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Models of every shape through real daemons: chunks of many parts, many chunks, tensors that nobody pushes, tensors that are frozen;
- * over unix sockets and over tcp, with the weights known in advance. */
+/* Models of every shape through real daemons: chunks of many parts, many chunks, tensors that
+ * nobody pushes, tensors that are frozen; over unix sockets and over tcp, with the weights known in
+ * advance. */
 #include "base/check.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
 
@@ -13,24 +15,28 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MODEL_OF(min, max) "min_world = " #min "\nmax_world = " #max "\nchunk_elems = 1024\ntimeout = 8s\n"
+#define MODEL_OF(min, max)                                                                         \
+	"min_world = " #min "\nmax_world = " #max "\nchunk_elems = 1024\ntimeout = 8s\n"
 
 static void finish_step(struct trainer *t, uint64_t step)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
-	EXPECT(SHARD_OK, shard_result(t->model, 0, 10000, &r));
+	EXPECT(SHARD_OK, shard_result(t->model, 0, pace_ms(10000), &r));
 	assert_int_equal(r.step, step);
 	assert_int_equal(r.outcome, SHARD_APPLIED);
 }
 
-/* 600,000 elements in fp32: chunks of four parts and a short last one, with a tensor that nobody pushes in the middle. */
+/* 600,000 elements in fp32: chunks of four parts and a short last one, with a tensor that nobody
+ * pushes in the middle. */
 static void many_parts(bool tcp)
 {
-	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {250000}},
-						       {.name = "none", .ndim = 1, .shape = {150000}},
-						       {.name = "b", .ndim = 1, .shape = {200000}}};
-	struct cluster *c = cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 262144\n", NULL);
+	static const struct shard_tensor tensors[3] = {
+		{.name = "a", .ndim = 1, .shape = {250000}},
+		{.name = "none", .ndim = 1, .shape = {150000}},
+		{.name = "b", .ndim = 1, .shape = {200000}}};
+	struct cluster *c =
+		cluster_start(2, "min_world = 2\nmax_world = 2\nchunk_elems = 262144\n", NULL);
 	struct shard_spec s = {.size = sizeof(s),
 			       .name = "big",
 			       .tensors = tensors,
@@ -48,22 +54,26 @@ static void many_parts(bool tcp)
 		for (uint32_t k = 0; k < 3 && t[i].created; k++) {
 			for (uint64_t n = 0; n < tensors[k].shape[0]; n++)
 				w[n] = (float)(n % 1000) + (float)k;
-			EXPECT(SHARD_OK, shard_write(t[i].model, SHARD_MASTER, k, 0, tensors[k].shape[0], SHARD_F32, w));
+			EXPECT(SHARD_OK, shard_write(t[i].model, SHARD_MASTER, k, 0,
+						     tensors[k].shape[0], SHARD_F32, w));
 		}
 		if (t[i].created)
 			EXPECT(SHARD_OK, shard_seal(t[i].model, 0));
 	}
 	EXPECT(SHARD_TIMEOUT, shard_join(t[0].model, 0, 0, &t[0].world));
-	EXPECT(SHARD_OK, shard_join(t[1].model, 1, 10000, &t[1].world));
-	EXPECT(SHARD_OK, shard_join(t[0].model, 0, 10000, &t[0].world));
+	EXPECT(SHARD_OK, shard_join(t[1].model, 1, pace_ms(10000), &t[1].world));
+	EXPECT(SHARD_OK, shard_join(t[0].model, 0, pace_ms(10000), &t[0].world));
 	for (uint64_t step = 1; step <= 3; step++) {
 		for (int i = 0; i < 2; i++) {
 			trainer_begin(&t[i]);
 			for (uint64_t n = 0; n < 250000; n++)
-				w[n] = (float)(i + 1) * (float)(n % 3); /* the mean of two is 1.5 times that */
-			EXPECT(SHARD_OK, shard_push(t[i].model, 2, 0, 200000, w, SHARD_F32, 0, NULL));
+				w[n] = (float)(i + 1) *
+				       (float)(n % 3); /* the mean of two is 1.5 times that */
+			EXPECT(SHARD_OK,
+			       shard_push(t[i].model, 2, 0, 200000, w, SHARD_F32, 0, NULL));
 			EXPECT(SHARD_OK, shard_push_none(t[i].model, 1));
-			EXPECT(SHARD_OK, shard_push(t[i].model, 0, 0, 250000, w, SHARD_F32, 0, NULL));
+			EXPECT(SHARD_OK,
+			       shard_push(t[i].model, 0, 0, 250000, w, SHARD_F32, 0, NULL));
 			EXPECT(SHARD_OK, shard_commit(t[i].model, NULL));
 		}
 		for (int i = 0; i < 2; i++)
@@ -72,14 +82,17 @@ static void many_parts(bool tcp)
 	for (uint32_t k = 0; k < 3; k++) {
 		uint64_t nr = tensors[k].shape[0];
 
-		EXPECT(SHARD_OK, shard_read(t[0].model, SHARD_MASTER, k, 0, nr, SHARD_F32, back, &at));
+		EXPECT(SHARD_OK,
+		       shard_read(t[0].model, SHARD_MASTER, k, 0, nr, SHARD_F32, back, &at));
 		for (uint64_t n = 0; n < nr; n++)
-			assert_true(back[n] == (float)(n % 1000) + (float)k - (k == 1 ? 0.0f : 3 * 1.5f * (float)(n % 3)));
+			assert_true(back[n] == (float)(n % 1000) + (float)k -
+						       (k == 1 ? 0.0f : 3 * 1.5f * (float)(n % 3)));
 		for (int i = 0; i < 2; i++) {
 			shard_ticket ticket;
 
-			EXPECT(SHARD_OK, shard_pull(t[i].model, k, 0, nr, 3, w, SHARD_F32, &ticket));
-			EXPECT(SHARD_OK, shard_wait(t[i].model, ticket, 10000));
+			EXPECT(SHARD_OK,
+			       shard_pull(t[i].model, k, 0, nr, 3, w, SHARD_F32, &ticket));
+			EXPECT(SHARD_OK, shard_wait(t[i].model, ticket, pace_ms(10000)));
 			assert_memory_equal(w, back, nr * sizeof(*w));
 		}
 	}
@@ -105,9 +118,10 @@ static void test_parts_tcp(void **state)
 /* A frozen tensor that fills chunks of its own: no gradient, no change; it is in the image. */
 static void frozen(bool tcp)
 {
-	static const struct shard_tensor tensors[3] = {{.name = "a", .ndim = 1, .shape = {500}},
-						       {.name = "fixed", .ndim = 1, .shape = {5000}, .flags = SHARD_FROZEN},
-						       {.name = "b", .ndim = 1, .shape = {3000}}};
+	static const struct shard_tensor tensors[3] = {
+		{.name = "a", .ndim = 1, .shape = {500}},
+		{.name = "fixed", .ndim = 1, .shape = {5000}, .flags = SHARD_FROZEN},
+		{.name = "b", .ndim = 1, .shape = {3000}}};
 	struct cluster *c = cluster_start(2, MODEL_OF(1, 1), NULL);
 	struct shard_spec s = {.size = sizeof(s),
 			       .name = "lora",
@@ -127,9 +141,10 @@ static void frozen(bool tcp)
 	trainer_connect(&t, tcp ? c->node[0].tcp_address : c->node[0].unix_address);
 	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
 	for (uint32_t k = 0; k < 3; k++)
-		EXPECT(SHARD_OK, shard_write(t.model, SHARD_MASTER, k, 0, tensors[k].shape[0], SHARD_F32, w));
+		EXPECT(SHARD_OK,
+		       shard_write(t.model, SHARD_MASTER, k, 0, tensors[k].shape[0], SHARD_F32, w));
 	EXPECT(SHARD_OK, shard_seal(t.model, 10));
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
 	assert_int_equal(t.world.step, 11);
 	for (uint64_t step = 11; step <= 12; step++) {
 		trainer_begin(&t);
@@ -162,7 +177,8 @@ static void test_frozen_tcp(void **state)
 	frozen(true);
 }
 
-/* More chunks than the library queues frames: what does not fit waits, and goes out without anybody asking. */
+/* More chunks than the library queues frames: what does not fit waits, and goes out without anybody
+ * asking. */
 static void many_chunks(bool tcp)
 {
 	enum { ELEMS = 3000 * 1024 };
@@ -183,7 +199,7 @@ static void many_chunks(bool tcp)
 	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
 	EXPECT(SHARD_OK, shard_write(t.model, SHARD_MASTER, 0, 0, ELEMS, SHARD_F32, w));
 	EXPECT(SHARD_OK, shard_seal(t.model, 0));
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
 	for (uint64_t step = 1; step <= 2; step++) {
 		trainer_begin(&t);
 		for (uint64_t n = 0; n < ELEMS; n++)
@@ -192,7 +208,8 @@ static void many_chunks(bool tcp)
 		EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 		finish_step(&t, step);
 	}
-	EXPECT(SHARD_OK, shard_read(t.model, SHARD_IMAGE, 0, 0, ELEMS, SHARD_F32, w, &at)); /* as an observer would */
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_IMAGE, 0, 0, ELEMS, SHARD_F32, w,
+				    &at)); /* as an observer would */
 	assert_int_equal(at, 2);
 	for (uint64_t n = 0; n < ELEMS; n++)
 		assert_true(w[n] == -2 * (float)(n / 1024 % 100));
@@ -216,8 +233,9 @@ static void test_chunks_tcp(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_parts_unix), cmocka_unit_test(test_parts_tcp),   cmocka_unit_test(test_chunks_unix),
-		cmocka_unit_test(test_chunks_tcp), cmocka_unit_test(test_frozen_unix), cmocka_unit_test(test_frozen_tcp),
+		cmocka_unit_test(test_parts_unix),  cmocka_unit_test(test_parts_tcp),
+		cmocka_unit_test(test_chunks_unix), cmocka_unit_test(test_chunks_tcp),
+		cmocka_unit_test(test_frozen_unix), cmocka_unit_test(test_frozen_tcp),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

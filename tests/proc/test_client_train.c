@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The library against real daemons: trainers as processes, over unix sockets and tcp, train a small model with SGD whose every weight is
- * known in advance; join, leave, loss of a trainer, loss of a daemon. */
+/* The library against real daemons: trainers as processes, over unix sockets and tcp, train a small
+ * model with SGD whose every weight is known in advance; join, leave, loss of a trainer, loss of a
+ * daemon. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
@@ -25,13 +27,14 @@ struct task { /* of a trainer process */
 	int report; /* a pipe: one byte after each step */
 };
 
-#define MUST(st, call)                                                                                                             \
-	do {                                                                                                                       \
-		enum shard_status must_ = (call);                                                                                  \
-		if (must_ != (st)) {                                                                                               \
-			fprintf(stderr, "pid %d: %s: %s: %s\n", (int)getpid(), #call, shard_name(must_), shard_error());           \
-			return 1;                                                                                                  \
-		}                                                                                                                  \
+#define MUST(st, call)                                                                             \
+	do {                                                                                       \
+		enum shard_status must_ = (call);                                                  \
+		if (must_ != (st)) {                                                               \
+			fprintf(stderr, "pid %d: %s: %s: %s\n", (int)getpid(), #call,              \
+				shard_name(must_), shard_error());                                 \
+			return 1;                                                                  \
+		}                                                                                  \
 	} while (0)
 
 static float at(const void *p, uint64_t i, enum shard_dtype dtype)
@@ -42,7 +45,8 @@ static float at(const void *p, uint64_t i, enum shard_dtype dtype)
 	return f;
 }
 
-/* lr = 1 and gradients of 1 with weight 1 each: every step takes 1 from every element. Returns 0, or 1 and a sentence. */
+/* lr = 1 and gradients of 1 with weight 1 each: every step takes 1 from every element. Returns 0,
+ * or 1 and a sentence. */
 static int train(void *arg)
 {
 	const struct task *task = arg;
@@ -66,11 +70,12 @@ static int train(void *arg)
 
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
 			w[k] = trainer_weight(i, k);
-		MUST(SHARD_OK, shard_write(t.model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, w));
+		MUST(SHARD_OK,
+		     shard_write(t.model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, w));
 	}
 	if (t.created)
 		MUST(SHARD_OK, shard_seal(t.model, 0));
-	MUST(SHARD_OK, shard_join(t.model, -1, 20000, &t.world));
+	MUST(SHARD_OK, shard_join(t.model, -1, pace_ms(20000), &t.world));
 	while (t.world.step <= task->steps) {
 		enum shard_status rc = shard_begin(t.model, NULL, &t.step);
 
@@ -79,12 +84,17 @@ static int train(void *arg)
 				const void *image = shard_image(t.model, i);
 
 				for (uint64_t k = 0; k < trainer_numel[i]; k++)
-					if (at(image, k, SHARD_BF16) != trainer_weight(i, k) - (float)(t.step.step - 1)) {
-						fprintf(stderr, "step %lu tensor %u element %lu: %g\n", (unsigned long)t.step.step,
-							i, (unsigned long)k, (double)at(image, k, SHARD_BF16));
+					if (at(image, k, SHARD_BF16) !=
+					    trainer_weight(i, k) - (float)(t.step.step - 1)) {
+						fprintf(stderr,
+							"step %lu tensor %u element %lu: %g\n",
+							(unsigned long)t.step.step, i,
+							(unsigned long)k,
+							(double)at(image, k, SHARD_BF16));
 						return 1;
 					}
-				MUST(SHARD_OK, shard_push(t.model, i, 0, trainer_numel[i], ones, SHARD_F32, SHARD_CAST, &ticket));
+				MUST(SHARD_OK, shard_push(t.model, i, 0, trainer_numel[i], ones,
+							  SHARD_F32, SHARD_CAST, &ticket));
 			}
 			rc = shard_commit(t.model, &ticket);
 		}
@@ -92,7 +102,8 @@ static int train(void *arg)
 			rc = shard_result(t.model, ticket, SHARD_DEFAULT, &r);
 		if (rc == SHARD_OK && (r.outcome != SHARD_APPLIED || r.step != t.step.step))
 			return 1;
-		if (rc == SHARD_OK && r.step > 1 && (r.apply_ns == 0 || r.apply_ns > 20 * NS_PER_SEC)) /* of the step before */
+		if (rc == SHARD_OK && r.step > 1 &&
+		    (r.apply_ns == 0 || r.apply_ns > 20 * NS_PER_SEC)) /* of the step before */
 			return 1;
 		if (rc == SHARD_OK && task->report >= 0 && write(task->report, "x", 1) != 1)
 			return 1;
@@ -114,11 +125,13 @@ static void check_master(const char *address, float minus)
 	trainer_define(&t, address, SHARD_BF16, SHARD_BF16);
 	assert_int_equal(t.created, 0);
 	for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
-		EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, back, &step));
+		EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, i, 0, trainer_numel[i],
+					    SHARD_F32, back, &step));
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
 			assert_true(back[k] == trainer_weight(i, k) - minus);
 	}
-	EXPECT(SHARD_NOT_FOUND, shard_read(t.model, SHARD_EXP_AVG, 0, 0, 1, SHARD_F32, back, &step));
+	EXPECT(SHARD_NOT_FOUND,
+	       shard_read(t.model, SHARD_EXP_AVG, 0, 0, 1, SHARD_F32, back, &step));
 	trainer_end(&t);
 }
 
@@ -131,7 +144,9 @@ static void run_world(int nodes, bool tcp, int trainers, const char *model)
 	for (int i = 0; i < trainers; i++) {
 		const struct cluster_node *n = &c->node[i * nodes / trainers];
 
-		task[i] = (struct task){.address = tcp ? n->tcp_address : n->unix_address, .steps = 8, .report = -1};
+		task[i] = (struct task){.address = tcp ? n->tcp_address : n->unix_address,
+					.steps = 8,
+					.report = -1};
 		pid[i] = proc_fork(train, &task[i]);
 	}
 	for (int i = 0; i < trainers; i++) {

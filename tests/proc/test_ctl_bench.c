@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl bench`: figures that belong together, on one node, on two, with a daemon that it starts itself; and nothing left behind, also
- * after Ctrl-C in the middle. */
+/* `shardctl bench`: figures that belong together, on one node, on two, with a daemon that it starts
+ * itself; and nothing left behind, also after Ctrl-C in the middle. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 
@@ -71,24 +72,30 @@ static void test_figures(void **state)
 	json_t *o;
 
 	(void)state;
-	snprintf(words, sizeof(words), "bench --json --params 1.5Mi --steps 5 --ranks 2 --grad fp32 -a %s",
+	snprintf(words, sizeof(words),
+		 "bench --json --params 1.5Mi --steps 5 --ranks 2 --grad fp32 -a %s",
 		 c->node[0].unix_address);
 	o = run_json(words);
 	step = number(o, "step_ms", "median") / 1e3;
 	moved = number(o, "transfer", "gb_per_s");
 	used = number(o, "update", "gb_per_s");
-	assert_true(step > 0 && number(o, "step_ms", "min") / 1e3 <= step && step <= number(o, "step_ms", "max") / 1e3);
+	assert_true(step > 0 && number(o, "step_ms", "min") / 1e3 <= step &&
+		    step <= number(o, "step_ms", "max") / 1e3);
 	assert_int_equal(number(o, "transfer", "pushed_bytes"), 6 << 20);
 	assert_int_equal(number(o, "transfer", "pulled_bytes"), 3 << 20);
-	assert_true(moved > 0.999 * 2 * (9 << 20) / step / 1e9 && moved < 1.001 * 2 * (9 << 20) / step / 1e9);
+	assert_true(moved > 0.999 * 2 * (9 << 20) / step / 1e9 &&
+		    moved < 1.001 * 2 * (9 << 20) / step / 1e9);
 	assert_int_equal(number(o, "update", "bytes_per_param"), 30); /* 4 in, 24 of state, 2 out */
-	assert_true(used > 0.999 * 30 * 1.5 * (1 << 20) / step / 1e9 && used < 1.001 * 30 * 1.5 * (1 << 20) / step / 1e9);
-	assert_true(number(o, "update", "limit_gb_per_s") > 0.1 && number(o, "update", "ratio") > 0);
+	assert_true(used > 0.999 * 30 * 1.5 * (1 << 20) / step / 1e9 &&
+		    used < 1.001 * 30 * 1.5 * (1 << 20) / step / 1e9);
+	assert_true(number(o, "update", "limit_gb_per_s") > 0.1 &&
+		    number(o, "update", "ratio") > 0);
 	assert_true(number(o, "latency_us", "median") > 0);
 	json_decref(o);
 	no_models(c->node[0].unix_address);
 	no_models(c->node[1].unix_address);
-	snprintf(words, sizeof(words), "bench --params 100K --steps 3 --optimizer sgd -a %s", c->node[1].tcp_address);
+	snprintf(words, sizeof(words), "bench --params 100K --steps 3 --optimizer sgd -a %s",
+		 c->node[1].tcp_address);
 	tool_expect(0, "bytes per parameter and step; memory of this machine", "shardctl", words);
 	no_models(c->node[0].unix_address);
 	cluster_stop(c);
@@ -107,13 +114,14 @@ static int exec_bench(void *arg)
 	proc_beside(path, sizeof(path), "shardctl");
 	if (dup2(r->out, 1) < 0 || dup2(r->out, 2) < 0)
 		return 98;
-	execl(path, "shardctl", "bench", "--params", "200K", "--steps", "100000", "--ranks", "2", "-a", r->address, (char *)NULL);
+	execl(path, "shardctl", "bench", "--params", "200K", "--steps", "100000", "--ranks", "2",
+	      "-a", r->address, (char *)NULL);
 	return 97;
 }
 
 static void interrupted_by(struct cluster *c, int number_of_signal)
 {
-	uint64_t until = clock_ns() + 15 * NS_PER_SEC;
+	uint64_t until = pace_by(15);
 	char name[] = "/tmp/shard-bench-XXXXXX", text[400];
 	struct running r = {c->node[0].unix_address, mkstemp(name)};
 	bool trains = false;
@@ -164,7 +172,8 @@ static void test_refused(void **state)
 	tool_expect(2, "--image int8: choose fp32, bf16 or fp16", "shardctl", "bench --image int8");
 	tool_expect(2, "--optimizer adan: choose adamw", "shardctl", "bench --optimizer adan");
 	tool_expect(2, "a name has 1 to 64", "shardctl", "bench -a spawn:X");
-	tool_expect(3, "SHARD_UNREACHABLE: connect: no shardd at", "shardctl", "bench -a unix:/nonexistent/x.sock");
+	tool_expect(3, "SHARD_UNREACHABLE: connect: no shardd at", "shardctl",
+		    "bench -a unix:/nonexistent/x.sock");
 	snprintf(words, sizeof(words), "bench --params 1Gi -a %s", c->node[0].unix_address);
 	tool_expect(5, "SHARD_BUDGET: define: \"bench-", "shardctl", words);
 	no_models(c->node[0].unix_address);
@@ -178,9 +187,11 @@ static void test_spawn(void **state)
 
 	(void)state;
 	proc_beside(shardd, sizeof(shardd), "shardd");
-	CHECK(mkdtemp(dir) && setenv("XDG_RUNTIME_DIR", dir, 1) == 0 && setenv("SHARD_DAEMON", shardd, 1) == 0);
+	CHECK(mkdtemp(dir) && setenv("XDG_RUNTIME_DIR", dir, 1) == 0 &&
+	      setenv("SHARD_DAEMON", shardd, 1) == 0);
 	CHECK(setenv("SHARD_LINGER", "100ms", 1) == 0 && setenv("SHARD_MEMORY", "64MiB", 1) == 0);
-	tool_expect(0, "1 rank, 2 steps, spawn:bench", "shardctl", "--timeout 10 bench --params 100K --steps 2 -a spawn:bench");
+	tool_expect(0, "1 rank, 2 steps, spawn:bench", "shardctl",
+		    "--timeout 10 bench --params 100K --steps 2 -a spawn:bench");
 	CHECK(setenv("SHARD_DAEMON", "/nonexistent", 1) == 0);
 	tool_expect(5, "SHARD_NOT_FOUND", "shardctl", "bench --params 100K -a spawn:none");
 	unsetenv("XDG_RUNTIME_DIR");
@@ -193,8 +204,9 @@ static void test_spawn(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_figures), cmocka_unit_test(test_interrupted),
-						  cmocka_unit_test(test_refused), cmocka_unit_test(test_spawn)};
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_figures), cmocka_unit_test(test_interrupted),
+		cmocka_unit_test(test_refused), cmocka_unit_test(test_spawn)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

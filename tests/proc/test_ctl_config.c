@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl config explain`: every option is there with its value, and each origin is named: default, file and line, environment, command
- * line; the last one wins. A file that is wrong is exit 4 with the place. */
+/* `shardctl config explain`: every option is there with its value, and each origin is named:
+ * default, file and line, environment, command line; the last one wins. A file that is wrong is
+ * exit 4 with the place. */
 #include "base/check.h"
 #include "lib/tool.h"
 
@@ -25,7 +26,8 @@ static void write_file(char path[64], const char *text)
 	close(fd);
 }
 
-static void is(const json_t *list, const char *section, const char *key, const char *value, const char *origin, const char *where)
+static void is(const json_t *list, const char *section, const char *key, const char *value,
+	       const char *origin, const char *where)
 {
 	size_t i;
 	json_t *o;
@@ -50,12 +52,15 @@ static void test_origins(void **state)
 	json_t *o, *list;
 
 	(void)state;
-	write_file(path, "[daemon]\nnode = a\nlog_level = warn\nworkers = 3\n[nodes]\na = 127.0.0.1:4001\nb = 127.0.0.1:4002\n"
+	write_file(path, "[daemon]\nnode = a\nlog_level = warn\nworkers = 3\nallow_unauthenticated "
+			 "= yes\n[nodes]\na = "
+			 "127.0.0.1:4001\nb = 127.0.0.1:4002\n"
 			 "[model]\nclip = 1.0\noptimizer = adamw\n[model \"gpt\"]\nclip = 2.0\n");
 	for (int i = 0; i < 6; i++)
-		snprintf(at[i], sizeof(at[i]), "%s:%d", path, (const int[]){2, 3, 4, 6, 9, 12}[i]);
+		snprintf(at[i], sizeof(at[i]), "%s:%d", path, (const int[]){2, 3, 4, 7, 10, 13}[i]);
 	CHECK(setenv("SHARD_WORKERS", "2", 1) == 0 && setenv("SHARD_NET_CONNECTIONS", "3", 1) == 0);
-	snprintf(words, sizeof(words), "config explain --json --config %s --set net.connections=4", path);
+	snprintf(words, sizeof(words), "config explain --json --config %s --set net.connections=4",
+		 path);
 	assert_int_equal(tool_run(&out, "shardctl", words), 0);
 	o = json_loads(out, 0, &wrong);
 	if (!o)
@@ -76,7 +81,8 @@ static void test_origins(void **state)
 	tool_expect(0, "SHARD_WORKERS in the environment", "shardctl", words);
 	tool_expect(0, at[5], "shardctl", words);
 	snprintf(words, sizeof(words), "config explain %s --set model.clip=3", path);
-	tool_expect(0, "clip = 3                                     ; command line", "shardctl", words);
+	tool_expect(0, "clip = 3                                     ; command line", "shardctl",
+		    words);
 	snprintf(words, sizeof(words), "config check %s --json", path);
 	tool_expect(0, "\"origin\": \"default\"", "shardctl", words);
 	unsetenv("SHARD_WORKERS");
@@ -91,8 +97,14 @@ static void test_all(void **state)
 	int options[2] = {0, 0};
 
 	(void)state;
-	assert_int_equal(tool_run(&checked, "shardd", "--check --set daemon.node=a --set cluster.secret=/etc/x"), 0);
-	assert_int_equal(tool_run(&explained, "shardd", "--explain --set daemon.node=a --set cluster.secret=/etc/x"), 0);
+	assert_int_equal(tool_run(&checked, "shardd",
+				  "--check --set daemon.node=a --set cluster.secret=/etc/x --set "
+				  "cluster.node_secret=/etc/y"),
+			 0);
+	assert_int_equal(tool_run(&explained, "shardd",
+				  "--explain --set daemon.node=a --set cluster.secret=/etc/x --set "
+				  "cluster.node_secret=/etc/y"),
+			 0);
 	for (at = checked; (at = strstr(at, " = ")) != NULL; at++)
 		options[0]++;
 	for (at = explained; (at = strstr(at, " = ")) != NULL; at++)
@@ -112,7 +124,8 @@ static void test_wrong(void **state)
 	snprintf(words, sizeof(words), "config explain %s", path);
 	snprintf(want, sizeof(want), "%s:2: [daemon] log_lvl = info: unknown key", path);
 	tool_expect(4, want, "shardctl", words);
-	tool_expect(4, "cannot be opened", "shardctl", "config explain --config /nonexistent/shardd.conf");
+	tool_expect(4, "cannot be opened", "shardctl",
+		    "config explain --config /nonexistent/shardd.conf");
 	tool_expect(2, "choose config check FILE", "shardctl", "config explane");
 	tool_expect(2, "write config check FILE", "shardctl", "config check");
 	unlink(path);
@@ -120,7 +133,8 @@ static void test_wrong(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_origins), cmocka_unit_test(test_all),
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_origins),
+						  cmocka_unit_test(test_all),
 						  cmocka_unit_test(test_wrong)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl doctor`: every check is provoked into each result that it has, on a made-up proc and sys tree and with real ports, folders and
- * daemons. Every finding that is not ok has a remedy. */
+/* `shardctl doctor`: every check is provoked into each result that it has, on a made-up proc and
+ * sys tree and with real ports, folders and daemons. Every finding that is not ok has a remedy. */
 #include "base/check.h"
 #include "lib/checkup.h"
+#include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 
@@ -26,25 +27,32 @@ static void test_files(void **state)
 	static const struct {
 		const char *file, *content, *check, *result, *text;
 	} rows[] = {
-		{"proc/meminfo", "MemTotal: 64000000 kB\n", "memory", "fail", "lower [daemon] memory"},
+		{"proc/meminfo", "MemTotal: 64000000 kB\n", "memory", "fail",
+		 "lower [daemon] memory"},
 		{"proc/meminfo", "MemTotal: 70000000 kB\n", "memory", "warn", "80 %"},
 		{"sys/fs/cgroup/x/memory.max", "34359738368\n", "cgroup", "fail", "32.0 GiB"},
 		{"sys/fs/cgroup/x/y/memory.max", "70000000000\n", "cgroup", "warn", "65.2 GiB"},
 		{"sys/fs/cgroup/x/y/memory.max", "170000000000\n", "cgroup", "ok", "158.3 GiB"},
-		{"proc/self/limits", "Max locked memory         8388608 8388608 bytes\n", "memlock", "ok",
-		 "8.00 MiB in this shell"},
-		{"proc/712/limits", "Max locked memory         8388608 8388608 bytes\n", "memlock", "warn",
-		 "8.00 MiB may be locked for the service that runs"},
-		{"proc/712/limits", "Max locked memory         99999999999 99999999999 bytes\n", "memlock", "ok",
-		 "93.1 GiB for the service that runs; unlimited in this shell"},
-		{CHECKUP_IB "ports/2/gids/1", "\n", "rdma", "ok", "mlx5_0 port 2 gid 2 of 3 (10.0.0.1, RoCE v2, eth2), 100 Gb/sec"},
-		{CHECKUP_IB "ports/2/gid_attrs/types/2", "IB/RoCE v1\n", "rdma", "ok", "gid 3 of 4 (203.0.113.2"},
-		{CHECKUP_THP "enabled", "always madvise [never]\n", "huge_pages", "warn", "echo madvise >"},
-		{CHECKUP_THP "shmem_enabled", "always within_size advise [never] deny force\n", "shmem", "warn", "echo advise >"},
-		{CHECKUP_THP "shmem_enabled", "always within_size advise never [deny] force\n", "shmem", "warn", "deny"},
+		{"proc/self/limits", "Max locked memory         8388608 8388608 bytes\n", "memlock",
+		 "ok", "8.00 MiB in this shell"},
+		{"proc/712/limits", "Max locked memory         8388608 8388608 bytes\n", "memlock",
+		 "warn", "8.00 MiB may be locked for the service that runs"},
+		{"proc/712/limits", "Max locked memory         99999999999 99999999999 bytes\n",
+		 "memlock", "ok", "93.1 GiB for the service that runs; unlimited in this shell"},
+		{CHECKUP_IB "ports/2/gids/1", "\n", "rdma", "ok",
+		 "mlx5_0 port 2 gid 2 of 3 (10.0.0.1, RoCE v2, eth2), 100 Gb/sec"},
+		{CHECKUP_IB "ports/2/gid_attrs/types/2", "IB/RoCE v1\n", "rdma", "ok",
+		 "gid 3 of 4 (203.0.113.2"},
+		{CHECKUP_THP "enabled", "always madvise [never]\n", "huge_pages", "warn",
+		 "echo madvise >"},
+		{CHECKUP_THP "shmem_enabled", "always within_size advise [never] deny force\n",
+		 "shmem", "warn", "echo advise >"},
+		{CHECKUP_THP "shmem_enabled", "always within_size advise never [deny] force\n",
+		 "shmem", "warn", "deny"},
 		{CHECKUP_CLOCK, "hpet\n", "clock", "warn", "dmesg"},
 		{"adjtimex", "8193 2500\n", "ntp", "ok", "within 2.5 ms"},
-		{"adjtimex", "64 16000000\n", "ntp", "warn", "systemctl enable --now systemd-timesyncd"},
+		{"adjtimex", "64 16000000\n", "ntp", "warn",
+		 "systemctl enable --now systemd-timesyncd"},
 		{"adjtimex", "\n", "ntp", "warn", "timedatectl"},
 		{"sys/class/net/eth0/mtu", "1280\n", "mtu", "warn", "ip link set eth0 mtu 1500"},
 		{"sys/class/net/eth0/mtu", "1460\n", "mtu", "ok", "9000 is faster"},
@@ -82,9 +90,16 @@ static void test_options(void **state)
 	o = checkup_run(1, "shardctl", "");
 	checkup_is(o, "huge_pages", "fail", "sysctl vm.nr_hugepages=32769");
 	json_decref(o);
-	checkup_put("root/proc/meminfo", "MemTotal: 131072000 kB\nHugePages_Free: 32768\nHugepagesize: 2048 kB\n");
+	checkup_put("root/proc/meminfo",
+		    "MemTotal: 131072000 kB\nHugePages_Free: 32768\nHugepagesize: 2048 kB\n");
 	o = checkup_run(0, "shardctl", "");
 	checkup_is(o, "huge_pages", "ok", "64.0 GiB of huge pages are reserved");
+	json_decref(o);
+	checkup_put("root/" CHECKUP_THP "shmem_enabled",
+		    "always within_size advise [never] deny force\n");
+	o = checkup_run(0, "shardctl", ""); /* of which arenas have none */
+	checkup_is(o, "huge_pages", "ok", "are reserved");
+	checkup_is(o, "shmem", "warn", "echo advise >");
 	json_decref(o);
 	checkup_conf("huge_pages = no\n");
 	checkup_put("root/" CHECKUP_THP "enabled", "always madvise [never]\n");
@@ -97,7 +112,7 @@ static void test_options(void **state)
 	json_decref(o);
 	checkup_conf("log_lvl = info\n");
 	o = checkup_run(4, "shardctl", "");
-	checkup_is(o, "config", "fail", "conf:8: [daemon] log_lvl = info: unknown key");
+	checkup_is(o, "config", "fail", "conf:9: [daemon] log_lvl = info: unknown key");
 	checkup_is(o, "clock", "ok", "tsc"); /* what needs no configuration is looked at */
 	json_decref(o);
 	checkup_conf("");
@@ -129,9 +144,11 @@ static void test_folders(void **state)
 	json_decref(o);
 	CHECK(chmod(path, 0700) == 0 && chmod(checkup_dir(), 0755) == 0);
 	if (geteuid() == 0) { /* as somebody who may read the configuration and write nothing */
-		snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", checkup_dir(), checkup_dir());
+		snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root",
+			 checkup_dir(), checkup_dir());
 		rc = tool_run_as(65534, &out, "shardctl", words);
-		if (rc != 97 && (rc != 1 || !strstr(out, "may not write to") || !strstr(out, "StateDirectory=shardd")))
+		if (rc != 97 && (rc != 1 || !strstr(out, "may not write to") ||
+				 !strstr(out, "StateDirectory=shardd")))
 			fail_msg("exit %d: %s", rc, out);
 		free(out);
 	}
@@ -151,7 +168,8 @@ static void test_ports(void **state)
 	checkup_machine();
 	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, bytes) == 0 && listen(fd, 1) == 0);
 	CHECK(getsockname(fd, (struct sockaddr *)&in, &bytes) == 0);
-	snprintf(more, sizeof(more), "listen = 127.0.0.1:%u\nhttp = 127.0.0.1:%u\n", ntohs(in.sin_port), ntohs(in.sin_port));
+	snprintf(more, sizeof(more), "listen = 127.0.0.1:%u\nhttp = 127.0.0.1:%u\n",
+		 ntohs(in.sin_port), ntohs(in.sin_port));
 	checkup_conf(more);
 	o = checkup_run(1, "shardctl", "-a unix:/nonexistent/x.sock");
 	checkup_is(o, "port", "fail", "choose another [daemon] listen");
@@ -188,7 +206,8 @@ static void test_low_port(void **state)
 	checkup_machine();
 	checkup_conf("listen = 127.0.0.1:1\n");
 	CHECK(chmod(checkup_dir(), 0755) == 0);
-	snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", checkup_dir(), checkup_dir());
+	snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", checkup_dir(),
+		 checkup_dir());
 	rc = tool_run_as(geteuid() == 0 ? 65534 : 0, &out, "shardctl", words);
 	if (rc != 97 && (rc != 1 || !strstr(out, "choose a port from 1024 on")))
 		fail_msg("exit %d: %s", rc, out);
@@ -222,11 +241,14 @@ static void test_environment(void **state)
 static void put_nodes(uint16_t a, uint16_t b, uint16_t c, const char *more)
 {
 	char text[600];
-	int n = snprintf(text, sizeof(text), "listen = 127.0.0.1:%u\n[nodes]\na = 127.0.0.1:%u\nb = 127.0.0.1:%u\n", a, a, b);
+	int n = snprintf(text, sizeof(text),
+			 "listen = 127.0.0.1:%u\n[nodes]\na = 127.0.0.1:%u\nb = 127.0.0.1:%u\n", a,
+			 a, b);
 
 	if (c > 0)
 		n += snprintf(text + n, sizeof(text) - (size_t)n, "c = 127.0.0.1:%u\n", c);
-	snprintf(text + n, sizeof(text) - (size_t)n, "%s", more);
+	snprintf(text + n, sizeof(text) - (size_t)n, "%slost_timeout = 5s\n",
+		 more); /* as proc_lost_timeout() has it */
 	checkup_conf(text);
 }
 
@@ -250,27 +272,33 @@ static void test_nodes(void **state)
 
 	(void)state;
 	checkup_machine();
-	snprintf(at, sizeof(at), "--timeout 0.5 -a %s", c->node[0].unix_address); /* port a is that daemon's */
+	snprintf(at, sizeof(at), "--timeout 0.5 -a %s",
+		 c->node[0].unix_address); /* port a is that daemon's */
 	put_nodes(a, b, 0, "[cluster]\nrun_id = test\n");
 	nodes_are(0, at, "ok", "1 of 1 others answer");
 	put_nodes(a, b, 0, "[cluster]\nrun_id = other\n");
 	nodes_are(1, at, "fail", "b: cluster.run_id is test there, other here");
-	put_nodes(a, b, 0, "[cluster]\nrun_id = test\nheartbeat_timeout = 7s\n");
-	nodes_are(1, at, "fail", "b: cluster.heartbeat_timeout is 5s there, 7s here");
-	put_nodes(a, b, proc_free_port(), "[cluster]\nrun_id = test\n");
+	put_nodes(a, b, 0, "[cluster]\nrun_id = test\nheartbeat_timeout = 4s\n");
+	nodes_are(1, at, "fail", "b: cluster.heartbeat_timeout is 5s there, 4s here");
+	put_nodes(a, b, ports_take(), "[cluster]\nrun_id = test\n");
 	nodes_are(0, at, "warn", "c: no shardd runs at 127.0.0.1:");
 	snprintf(text, sizeof(text),
-		 "listen = 127.0.0.1:%u\n[nodes]\na = 127.0.0.1:%u\nx = 127.0.0.1:%u\n[cluster]\nrun_id = test\n", a, a, b);
+		 "listen = 127.0.0.1:%u\n[nodes]\na = 127.0.0.1:%u\nx = "
+		 "127.0.0.1:%u\n[cluster]\nrun_id = test\nlost_timeout = 5s\n",
+		 a, a, b);
 	checkup_conf(text);
 	nodes_are(1, at, "fail", "x: node b answers there");
-	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, bytes) == 0 && listen(fd, 5) == 0); /* accepts, and never says a word */
+	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, bytes) == 0 &&
+	      listen(fd, 5) == 0); /* accepts, and never says a word */
 	CHECK(getsockname(fd, (struct sockaddr *)&in, &bytes) == 0);
 	put_nodes(a, ntohs(in.sin_port), 0, "[cluster]\nrun_id = test\n");
 	nodes_are(1, at, "fail", "did not answer HELLO in 0.5 s");
 	CHECK(listen(fd, 0) == 0);
-	for (int i = 0; i < 6; i++) { /* its queue is full: what comes now is dropped, as by a firewall */
+	for (int i = 0; i < 6;
+	     i++) { /* its queue is full: what comes now is dropped, as by a firewall */
 		full[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-		CHECK(full[i] >= 0 && (connect(full[i], (struct sockaddr *)&in, bytes) == 0 || errno == EINPROGRESS));
+		CHECK(full[i] >= 0 && (connect(full[i], (struct sockaddr *)&in, bytes) == 0 ||
+				       errno == EINPROGRESS));
 	}
 	nodes_are(1, at, "fail", "(ETIMEDOUT)");
 	for (int i = 0; i < 6; i++)
@@ -289,10 +317,11 @@ static void test_other_release(void **state)
 	(void)state;
 	checkup_machine();
 	proc_beside(from, sizeof(from), "shardd");
-	snprintf(command, sizeof(command), "sed 's/%s/9%s/g' %s > %s/old && chmod 755 %s/old", SHARD_RELEASE, SHARD_RELEASE + 1,
-		 from, checkup_dir(), checkup_dir());
+	snprintf(command, sizeof(command), "sed 's/%s/9%s/g' %s > %s/old && chmod 755 %s/old",
+		 SHARD_RELEASE, SHARD_RELEASE + 1, from, checkup_dir(), checkup_dir());
 	assert_int_equal(system(command), 0);
-	snprintf(command, sizeof(command), "exec %s/old --config %s 2>%s", checkup_dir(), c->node[1].conf, c->node[1].log);
+	snprintf(command, sizeof(command), "exec %s/old --config %s 2>%s", checkup_dir(),
+		 c->node[1].conf, c->node[1].log);
 	pid = proc_fork(run_shell, command);
 	c->node[1].pid = pid;
 	cluster_ready(c, 1);
@@ -313,7 +342,8 @@ static void test_versions(void **state)
 	snprintf(copy, sizeof(copy), "%s/shardctl", checkup_dir());
 	snprintf(command, sizeof(command), "cp %s %s", from, copy);
 	assert_int_equal(system(command), 0);
-	checkup_put("shardd", "#!/bin/sh\n[ \"$1\" = --version ] && echo 'shardd 0.0.1' || echo '{\"options\": []}'\n");
+	checkup_put("shardd", "#!/bin/sh\n[ \"$1\" = --version ] && echo 'shardd 0.0.1' || echo "
+			      "'{\"options\": []}'\n");
 	snprintf(command, sizeof(command), "chmod 755 %s/shardd", checkup_dir());
 	assert_int_equal(system(command), 0);
 	o = checkup_run(1, copy, "");
@@ -338,7 +368,8 @@ static void test_text(void **state)
 	(void)state;
 	checkup_machine();
 	checkup_put("root/" CHECKUP_CLOCK, "jiffies\n");
-	snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", checkup_dir(), checkup_dir());
+	snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", checkup_dir(),
+		 checkup_dir());
 	tool_expect(0, "20 ok, 1 warn, 0 fail", "shardctl", words);
 	tool_expect(0, "-> see `dmesg", "shardctl", words);
 	tool_expect(2, "write doctor", "shardctl", "doctor word");
@@ -347,10 +378,11 @@ static void test_text(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_files),         cmocka_unit_test(test_options),     cmocka_unit_test(test_folders),
-		cmocka_unit_test(test_ports),         cmocka_unit_test(test_versions),    cmocka_unit_test(test_text),
-		cmocka_unit_test(test_low_port),      cmocka_unit_test(test_environment), cmocka_unit_test(test_nodes),
-		cmocka_unit_test(test_other_release),
+		cmocka_unit_test(test_files),    cmocka_unit_test(test_options),
+		cmocka_unit_test(test_folders),  cmocka_unit_test(test_ports),
+		cmocka_unit_test(test_versions), cmocka_unit_test(test_text),
+		cmocka_unit_test(test_low_port), cmocka_unit_test(test_environment),
+		cmocka_unit_test(test_nodes),    cmocka_unit_test(test_other_release),
 	};
 
 	return cmocka_run_group_tests(tests, checkup_setup, checkup_teardown);

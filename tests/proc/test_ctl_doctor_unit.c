@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl doctor` on RDMA and on the service: which device, port and GID would be taken and why, what systemd says, on a made-up machine;
- * and the socket that --address names instead of the configured one. */
+/* `shardctl doctor` on RDMA and on the service: which device, port and GID would be taken and why,
+ * what systemd says, on a made-up machine; and the socket that --address names instead of the
+ * configured one. */
 #include "base/check.h"
 #include "lib/checkup.h"
 #include "lib/proc.h"
@@ -53,7 +54,8 @@ static void test_rdma(void **state)
 	rdma_is(0, "", "warn", "no GID of RoCE v2 with an IPv4 address");
 	checkup_put("root/" CHECKUP_IB "ports/2/link_layer", "InfiniBand\n");
 	rdma_is(0, "", "ok", "the first that fits");
-	checkup_put("root/" CHECKUP_IB "ports/2/gids/0", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+	checkup_put("root/" CHECKUP_IB "ports/2/gids/0",
+		    "0000:0000:0000:0000:0000:0000:0000:0000\n");
 	rdma_is(0, "", "warn", "mlx5_0 port 2 has no GID");
 	checkup_machine();
 	checkup_uverbs_mode(0600);
@@ -97,8 +99,8 @@ static void test_unit(void **state)
 		json_decref(o);
 	}
 	checkup_machine();
-	checkup_put("root/systemctl",
-		    "LoadState=loaded\nActiveState=failed\nSubState=failed\nResult=exit-code\nExecMainStatus=4\nNRestarts=0\n");
+	checkup_put("root/systemctl", "LoadState=loaded\nActiveState=failed\nSubState="
+				      "failed\nResult=exit-code\nExecMainStatus=4\nNRestarts=0\n");
 	o = checkup_run(1, "shardctl", "");
 	checkup_is(o, "unit", "fail", "failed: exit-code, exit status 4, after 0 restarts");
 	checkup_is(o, "unit", "fail", "shardctl config check");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl import` and `export` on files that other tools never write: weights that are no numbers, and what an older export left. (What
- * they write is read by Hugging Face's package in exchange.sh.) */
+/* `shardctl import` and `export` on files that other tools never write: weights that are no
+ * numbers, and what an older export left. (What they write is read by Hugging Face's package in
+ * exchange.sh.) */
 #include "base/check.h"
 #include "lib/ckpts.h"
 #include "lib/tool.h"
@@ -20,8 +21,9 @@
 /* One file of two tensors; element 5 of "b" is x. */
 static void write_source(const char *path, float x)
 {
-	static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
-				     "\"b\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[16,48]}}";
+	static const char header[] =
+		"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
+		"\"b\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[16,48]}}";
 	uint64_t bytes = sizeof(header) - 1;
 	float w[12];
 	FILE *f = fopen(path, "we");
@@ -29,7 +31,8 @@ static void write_source(const char *path, float x)
 	for (int i = 0; i < 12; i++)
 		w[i] = (float)i;
 	w[4 + 5] = x;
-	CHECK(f && fwrite(&bytes, 8, 1, f) == 1 && fwrite(header, bytes, 1, f) == 1 && fwrite(w, sizeof(w), 1, f) == 1);
+	CHECK(f && fwrite(&bytes, 8, 1, f) == 1 && fwrite(header, bytes, 1, f) == 1 &&
+	      fwrite(w, sizeof(w), 1, f) == 1);
 	CHECK(fclose(f) == 0);
 }
 
@@ -53,7 +56,9 @@ static void test_nonfinite(void **state)
 		snprintf(words, sizeof(words), "import %s %s/none --name gpt", source, dir);
 		tool_expect(1, rows[i].text, "shardctl", words);
 		tool_expect(1, "--allow-nonfinite", "shardctl", words);
-		snprintf(words, sizeof(words), "import %s %s/some --name gpt --step %zu --allow-nonfinite --json", source, dir, i);
+		snprintf(words, sizeof(words),
+			 "import %s %s/some --name gpt --step %zu --allow-nonfinite --json", source,
+			 dir, i);
 		tool_expect(0, "\"nonfinite\": 1", "shardctl", words);
 	}
 	write_source(source, 0);
@@ -71,7 +76,8 @@ static void has(const char *dir, int shards)
 
 	CHECK(o);
 	while ((d = readdir(o)) != NULL) {
-		if (strstr(d->d_name, ".keep") || sscanf(d->d_name, "model-%*5d-of-%5d.safetensors", &of) != 1)
+		if (strstr(d->d_name, ".keep") ||
+		    sscanf(d->d_name, "model-%*5d-of-%5d.safetensors", &of) != 1)
 			continue;
 		assert_int_equal(of, shards);
 		nr++;
@@ -95,7 +101,8 @@ static void test_export_again(void **state)
 	CHECK(ckpts_save(dir, "gpt", 1, 2, 100, &e) == SHARD_OK);
 	snprintf(out, sizeof(out), "%s/out", dir);
 	for (size_t i = 0; i < NR(rows); i++) {
-		snprintf(words, sizeof(words), "export %s %s --dtype bf16 --max-shard-size %s", dir, out, rows[i].size);
+		snprintf(words, sizeof(words), "export %s %s --dtype bf16 --max-shard-size %s", dir,
+			 out, rows[i].size);
 		if (i > 0)
 			tool_expect(5, "or --force", "shardctl", words);
 		strcat(words, " --force --json");

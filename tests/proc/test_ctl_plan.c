@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl plan` against what it plans for: two daemons hold a model of that size; what they account for and what the kernel says that
- * they have must be within 2 % of the plan. And the command's own ways to fail. */
+/* `shardctl plan` against what it plans for: two daemons hold a model of that size; what they
+ * account for and what the kernel says that they have must be within 2 % of the plan. And the
+ * command's own ways to fail. */
 #include "lib/proc.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
@@ -64,7 +65,8 @@ static void define(shard_client **client, shard_model **model, const char *addre
 	spec.tensors = &t;
 	spec.tensors_nr = 1;
 	spec.image = spec.grad = SHARD_BF16;
-	snprintf(settings, sizeof(settings), "optimizer=adamw max_world=4 local_world=2 chunk_elems=65536 max_staleness=%d",
+	snprintf(settings, sizeof(settings),
+		 "optimizer=adamw max_world=4 local_world=2 chunk_elems=65536 max_staleness=%d",
 		 staleness);
 	spec.settings = settings;
 	EXPECT(SHARD_OK, shard_connect(client, &o));
@@ -78,7 +80,8 @@ static void define(shard_client **client, shard_model **model, const char *addre
 static void close_to(double got, double want, double part, const char *what)
 {
 	if (!(fabs(got - want) <= part * want))
-		fail_msg("%s: %.0f, planned were %.0f: %+.2f %%", what, got, want, 100 * (got / want - 1));
+		fail_msg("%s: %.0f, planned were %.0f: %+.2f %%", what, got, want,
+			 100 * (got / want - 1));
 }
 
 static void real(int staleness)
@@ -94,23 +97,27 @@ static void real(int staleness)
 		before[n] = resident(c->node[n].pid);
 	define(&client, &model, c->node[0].unix_address, staleness);
 	snprintf(words, sizeof(words),
-		 "plan --params 3000000 --ranks 4 --nodes 2 --local 2 --dtype bf16 --chunk-elems 64Ki --huge-pages no --json "
+		 "plan --params 3000000 --ranks 4 --nodes 2 --local 2 --dtype bf16 --chunk-elems "
+		 "64Ki --huge-pages no --json "
 		 "--max-staleness %d",
 		 staleness);
 	plan = ask(words);
-	planned = (double)json_integer_value(
-		json_object_get(json_object_get(json_object_get(plan, "shardd"), "node_bytes"), "total"));
+	planned = (double)json_integer_value(json_object_get(
+		json_object_get(json_object_get(plan, "shardd"), "node_bytes"), "total"));
 	assert_true(planned > 12 * NUMEL / 2);
 	for (int n = 0; n < 2; n++) {
 		const json_t *m;
 
-		snprintf(words, sizeof(words), "status --json --address %s", c->node[n].unix_address);
+		snprintf(words, sizeof(words), "status --json --address %s",
+			 c->node[n].unix_address);
 		status = ask(words);
 		m = json_array_get(json_object_get(status, "models"), 0);
-		close_to((double)json_integer_value(json_object_get(json_object_get(m, "memory"), "total")), planned, 0.02,
-			 "what the daemon accounts for");
+		close_to((double)json_integer_value(
+				 json_object_get(json_object_get(m, "memory"), "total")),
+			 planned, 0.02, "what the daemon accounts for");
 		json_decref(status);
-		close_to(resident(c->node[n].pid) - before[n], planned, 0.02, "what the daemon has in memory");
+		close_to(resident(c->node[n].pid) - before[n], planned, 0.02,
+			 "what the daemon has in memory");
 	}
 	json_decref(plan);
 	shard_detach(&model);
@@ -130,16 +137,23 @@ static void test_texts(void **state)
 	(void)state;
 	tool_expect(0, "ZeRO-3, optimizer offloaded", "shardctl", "plan --params 7.5B --ranks 8");
 	tool_expect(0, "28 bytes per parameter", "shardctl", "plan --params 7.5B");
-	tool_expect(0, "\"zero3_offload_params_init\"", "shardctl", "--json plan --params 2851e6 --layer 32e6 --local 8");
+	tool_expect(0, "\"zero3_offload_params_init\"", "shardctl",
+		    "--json plan --params 2851e6 --layer 32e6 --local 8");
 	tool_expect(0, "largest layer", "shardctl", "plan --help");
 	tool_expect(2, "write --params N", "shardctl", "plan");
 	tool_expect(2, "--params 0: choose a number from 1", "shardctl", "plan --params 0");
-	tool_expect(2, "--dtype int8: choose bf16, fp16 or fp32", "shardctl", "plan --params 1M --dtype int8");
-	tool_expect(2, "--grad-dtype x: choose bf16", "shardctl", "plan --params 1M --grad-dtype x");
-	tool_expect(2, "--optimizer adamax: choose adamw", "shardctl", "plan --params 1M --optimizer adamax");
-	tool_expect(2, "--chunk-elems 3000: choose a power of two", "shardctl", "plan --params 1M --chunk-elems 3000");
-	tool_expect(2, "--replicas 2: this release keeps one copy", "shardctl", "plan --params 1M --replicas 2");
-	tool_expect(2, "8 ranks on 2 nodes with at most 3 each", "shardctl", "plan --params 1M --ranks 8 --nodes 2 --local 3");
+	tool_expect(2, "--dtype int8: choose bf16, fp16 or fp32", "shardctl",
+		    "plan --params 1M --dtype int8");
+	tool_expect(2, "--grad-dtype x: choose bf16", "shardctl",
+		    "plan --params 1M --grad-dtype x");
+	tool_expect(2, "--optimizer adamax: choose adamw", "shardctl",
+		    "plan --params 1M --optimizer adamax");
+	tool_expect(2, "--chunk-elems 3000: choose a power of two", "shardctl",
+		    "plan --params 1M --chunk-elems 3000");
+	tool_expect(2, "--replicas 2: this release keeps one copy", "shardctl",
+		    "plan --params 1M --replicas 2");
+	tool_expect(2, "8 ranks on 2 nodes with at most 3 each", "shardctl",
+		    "plan --params 1M --ranks 8 --nodes 2 --local 3");
 	tool_expect(2, "raise --chunk-elems", "shardctl", "plan --params 10T --chunk-elems 1Ki");
 	tool_expect(2, "write plan", "shardctl", "plan --params 1M word");
 	tool_expect(2, "unrecognized option", "shardctl", "status --params 1M");
@@ -147,7 +161,8 @@ static void test_texts(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_real), cmocka_unit_test(test_texts)};
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_real),
+						  cmocka_unit_test(test_texts)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

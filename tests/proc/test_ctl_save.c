@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* `shardctl save` and `shardctl restore` on two nodes with a trainer in the middle of its run: what they print, how they are refused, and what
- * the trainer sees of it: nothing of a save; SHARD_ROLLED_BACK of a forced restore, with its weights and its blob as they were. */
+/* `shardctl save` and `shardctl restore` on two nodes with a trainer in the middle of its run: what
+ * they print, how they are refused, and what the trainer sees of it: nothing of a save;
+ * SHARD_ROLLED_BACK of a forced restore, with its weights and its blob as they were. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
@@ -26,7 +28,7 @@ static void one_step(struct trainer *t)
 	trainer_push_all(t, 1);
 	EXPECT(SHARD_OK, shard_set_blob(t->model, &t->step.step, sizeof(t->step.step)));
 	EXPECT(SHARD_OK, shard_commit(t->model, NULL));
-	EXPECT(SHARD_OK, shard_result(t->model, 0, 20000, &r));
+	EXPECT(SHARD_OK, shard_result(t->model, 0, pace_ms(20000), &r));
 }
 
 static void expect_blob(struct trainer *t, uint64_t want)
@@ -55,7 +57,8 @@ static json_t *ask(const char *words)
 
 static void test_save_restore(void **state)
 {
-	struct cluster *c = cluster_start(2, "min_world = 1\nmax_world = 2\nchunk_elems = 1024", NULL);
+	struct cluster *c =
+		cluster_start(2, "min_world = 1\nmax_world = 2\nchunk_elems = 1024", NULL);
 	char dir[100], words[400];
 	struct trainer t;
 	json_t *o;
@@ -63,17 +66,20 @@ static void test_save_restore(void **state)
 	(void)state;
 	snprintf(dir, sizeof(dir), "%s/ckpt", c->dir);
 	assert_int_equal(mkdir(dir, 0777), 0);
-	trainer_join(&t, c->node[1].unix_address, SHARD_BF16, SHARD_BF16); /* the other one coordinates */
+	trainer_join(&t, c->node[1].unix_address, SHARD_BF16,
+		     SHARD_BF16); /* the other one coordinates */
 	one_step(&t);
 	one_step(&t);
-#define RUN(rc, text, ...)                                                                                                         \
-	do {                                                                                                                       \
-		snprintf(words, sizeof(words), __VA_ARGS__);                                                                       \
-		tool_expect(rc, text, "shardctl", words);                                                                          \
+#define RUN(rc, text, ...)                                                                         \
+	do {                                                                                       \
+		snprintf(words, sizeof(words), __VA_ARGS__);                                       \
+		tool_expect(rc, text, "shardctl", words);                                          \
 	} while (0)
-	RUN(0, "global_step2: step 2 of \"gpt\"", "save gpt --dir %s --address %s", dir, c->node[0].unix_address);
+	RUN(0, "global_step2: step 2 of \"gpt\"", "save gpt --dir %s --address %s", dir,
+	    c->node[0].unix_address);
 	one_step(&t); /* nothing happened to it */
-	snprintf(words, sizeof(words), "save gpt --json --dir %s --tag three --address %s", dir, c->node[1].unix_address);
+	snprintf(words, sizeof(words), "save gpt --json --dir %s --tag three --address %s", dir,
+		 c->node[1].unix_address);
 	o = ask(words);
 	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
 	assert_true(json_integer_value(json_object_get(o, "bytes")) >= 5508 * 4);
@@ -85,16 +91,19 @@ static void test_save_restore(void **state)
 	one_step(&t);
 	RUN(5, "three: is there already, of step 3, not 4: choose another tag, or --force",
 	    "save gpt --dir %s --tag three --address %s", dir, c->node[0].unix_address);
-	RUN(0, "best: step 4", "save gpt --dir %s --tag best --address %s", dir, c->node[0].unix_address);
+	RUN(0, "best: step 4", "save gpt --dir %s --tag best --address %s", dir,
+	    c->node[0].unix_address);
 	one_step(&t);
-	RUN(0, "best: step 5", "save gpt --dir %s --tag best --force --address %s", dir, c->node[1].unix_address);
+	RUN(0, "best: step 5", "save gpt --dir %s --tag best --force --address %s", dir,
+	    c->node[1].unix_address);
 	RUN(5, "EXISTS", "restore %s --address %s", dir, c->node[0].unix_address);
 	RUN(5, "NOT_FOUND", "save nobody --dir %s --address %s", dir, c->node[0].unix_address);
 	RUN(5, "NOT_FOUND", "restore %s --tag nowhere --address %s", dir, c->node[0].unix_address);
 	RUN(2, "", "save --address %s", c->node[0].unix_address);
 	RUN(3, "", "save gpt --dir %s --address unix:%s/nobody", dir, c->dir);
 	one_step(&t);
-	RUN(0, "\"gpt\" is at step 2", "restore %s --force --tag global_step2 --address %s", dir, c->node[0].unix_address);
+	RUN(0, "\"gpt\" is at step 2", "restore %s --force --tag global_step2 --address %s", dir,
+	    c->node[0].unix_address);
 	EXPECT(SHARD_ROLLED_BACK, shard_begin(t.model, NULL, &t.step));
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	assert_int_equal(t.world.step, 3);
@@ -108,7 +117,8 @@ static void test_save_restore(void **state)
 	trainer_check_image(&t, SHARD_BF16, 3);
 	expect_blob(&t, 3);
 	trainer_end(&t);
-	snprintf(words, sizeof(words), "restore %s --json --force --tag three --address %s", dir, c->node[1].unix_address);
+	snprintf(words, sizeof(words), "restore %s --json --force --tag three --address %s", dir,
+		 c->node[1].unix_address);
 	o = ask(words);
 	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
 	assert_string_equal(json_string_value(json_object_get(o, "name")), "gpt");
@@ -120,8 +130,8 @@ static void test_save_restore(void **state)
 /* Who asks does not wait for a node for ever; the model does. */
 static void test_away(void **state)
 {
-	struct cluster *c =
-		cluster_start(2, "min_world = 1\nmax_world = 2\nchunk_elems = 1024", "[cluster]\nheartbeat_timeout = 1s\n");
+	struct cluster *c = cluster_start(2, "min_world = 1\nmax_world = 2\nchunk_elems = 1024",
+					  "[cluster]\nheartbeat_timeout = 1s\n");
 	char dir[100], words[400];
 	struct trainer t;
 
@@ -134,15 +144,17 @@ static void test_away(void **state)
 	trainer_end(&t);
 	cluster_signal(c, 1, SIGKILL);
 	(void)cluster_wait(c, 1, 5000);
-	RUN(3, "\"gpt\" waits for node ", "restore %s --force --address %s", dir, c->node[0].unix_address);
+	RUN(3, "\"gpt\" waits for node ", "restore %s --force --address %s", dir,
+	    c->node[0].unix_address);
 	cluster_stop(c);
 }
 
 /* A coordinator that comes back with its models knows what was saved before. */
 static void test_known(void **state)
 {
-	struct cluster *c = cluster_make(1, "min_world = 1\nmax_world = 1\nchunk_elems = 1024", NULL);
-	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+	struct cluster *c =
+		cluster_make(1, "min_world = 1\nmax_world = 1\nchunk_elems = 1024", NULL);
+	uint64_t by = pace_by(10);
 	char dir[100], words[400], want[200];
 	struct trainer t;
 	bool known;
@@ -175,7 +187,8 @@ static void test_known(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_save_restore), cmocka_unit_test(test_away),
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_save_restore),
+					   cmocka_unit_test(test_away),
 					   cmocka_unit_test(test_known)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

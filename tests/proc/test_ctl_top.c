@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl top` in a pseudo-terminal: the screen fits the terminal and follows its size, q, ^C and SIGTERM end it, and the terminal is as
- * it was; a daemon that goes away is said and waited for. Also --once, and --json as lines. */
+/* `shardctl top` in a pseudo-terminal: the screen fits the terminal and follows its size, q, ^C and
+ * SIGTERM end it, and the terminal is as it was; a daemon that goes away is said and waited for.
+ * Also --once, and --json as lines. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
@@ -38,7 +40,8 @@ struct pty {
 	char seen[SEEN_MAX];
 };
 
-static void pty_start(struct pty *p, unsigned short columns, unsigned short lines, const char *address)
+static void pty_start(struct pty *p, unsigned short columns, unsigned short lines,
+		      const char *address)
 {
 	struct winsize size = {.ws_col = columns, .ws_row = lines};
 	char path[600];
@@ -46,7 +49,8 @@ static void pty_start(struct pty *p, unsigned short columns, unsigned short line
 
 	proc_beside(path, sizeof(path), "shardctl");
 	if (openpty(&p->master, &slave, NULL, NULL, &size) != 0) {
-		print_message("no pseudo-terminal here (is /dev/pts mounted?): %s\n", strerror(errno));
+		print_message("no pseudo-terminal here (is /dev/pts mounted?): %s\n",
+			      strerror(errno));
 		skip();
 	}
 	CHECK(tcgetattr(p->master, &p->before) == 0);
@@ -59,7 +63,8 @@ static void pty_start(struct pty *p, unsigned short columns, unsigned short line
 		close(p->master);
 		if (login_tty(slave) != 0)
 			_exit(98);
-		execl(path, "shardctl", "top", "--interval", "0.1", "--address", address, (char *)NULL);
+		execl(path, "shardctl", "top", "--interval", "0.1", "--address", address,
+		      (char *)NULL);
 		_exit(97);
 	}
 	close(slave);
@@ -68,7 +73,7 @@ static void pty_start(struct pty *p, unsigned short columns, unsigned short line
 /* Reads until text appears behind what was there, at most 10 s. end: the program's end is fine. */
 static void pty_read(struct pty *p, const char *text)
 {
-	uint64_t deadline = clock_ns() + 10 * NS_PER_SEC;
+	uint64_t deadline = pace_by(10);
 	size_t from = p->bytes;
 
 	while (!strstr(p->seen + from, text)) {
@@ -112,7 +117,8 @@ static void check_screen(struct pty *p, unsigned columns, unsigned lines)
 			column++;
 		}
 		if (column > columns || line > lines)
-			fail_msg("line %u column %u in a terminal of %u x %u", line, column, columns, lines);
+			fail_msg("line %u column %u in a terminal of %u x %u", line, column,
+				 columns, lines);
 	}
 	assert_in_range(line, lines < 5 ? lines : 5, lines);
 }
@@ -209,7 +215,8 @@ static void test_once(void **state)
 	(void)state;
 	trainer_join(&t, c->node[0].unix_address, SHARD_F32, SHARD_F32);
 	trainer_begin(&t);
-	snprintf(words, sizeof(words), "top --once --interval 0.1 --json -a %s", c->node[0].unix_address);
+	snprintf(words, sizeof(words), "top --once --interval 0.1 --json -a %s",
+		 c->node[0].unix_address);
 	assert_int_equal(tool_run(&out, "shardctl", words), 0);
 	o = json_loads(out, 0, &wrong);
 	if (!o)
@@ -220,10 +227,12 @@ static void test_once(void **state)
 	assert_int_equal(json_array_size(json_object_get(o, "nodes")), 2);
 	assert_int_equal(json_integer_value(json_object_get(rank, "pid")), getpid());
 	assert_int_equal(json_integer_value(json_object_get(rank, "chunks_pushed")), 0);
-	assert_true(json_number_value(json_object_get(rank, "wait_s")) > 0.1); /* nothing for one interval at least */
+	assert_true(json_number_value(json_object_get(rank, "wait_s")) >
+		    0.1); /* nothing for one interval at least */
 	assert_true(json_number_value(json_object_get(o, "interval_s")) > 0.09);
 	json_decref(o);
-	snprintf(words, sizeof(words), "top --once --interval 0.1 -a %s", c->node[1].tcp_address + strlen("tcp://"));
+	snprintf(words, sizeof(words), "top --once --interval 0.1 -a %s",
+		 c->node[1].tcp_address + strlen("tcp://"));
 	tool_expect(0, "(its node knows)", "shardctl", words);
 	trainer_end(&t);
 	tool_expect(2, "the output is no terminal", "shardctl", "top");
@@ -234,7 +243,8 @@ static void test_once(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_screen), cmocka_unit_test(test_ends),
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_screen),
+						  cmocka_unit_test(test_ends),
 						  cmocka_unit_test(test_once)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

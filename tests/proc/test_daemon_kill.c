@@ -1,27 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A daemon that is killed -9 in each phase of a step. Its own trainers lose their connection; those of the other node are told which node
- * is out of reach and why; when it is back, or stays away, all are told that the model is LOST, with node and chunks; one of them
- * writes and seals it again, and training goes on. A model that has nothing on the dead node loses nothing. */
+/* A daemon that is killed -9 in each phase of a step. Its own trainers lose their connection; those
+ * of the other node are told which node is out of reach and why, unless their node has voted: that
+ * waits for the coordinator. When the dead node is back, or stays away, all are told that the model
+ * is LOST, with node and chunks; one of them writes and seals it again, and training goes on. A
+ * model that has nothing on the dead node loses nothing. A coordinator may also die between telling
+ * its own trainers of a commit and telling the other node: when its memory comes back the step
+ * stands, and without it the model is LOST. */
 #include "base/clock.h"
+#include "core/msg.h"
+#include "lib/cutter.h"
 #include "lib/drill.h"
+#include "lib/pace.h"
+#include "wire/ops.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define SETTINGS       "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=3 timeout=20s"
-#define BEAT           "[cluster]\nheartbeat_timeout = 1s\n"
-#define TOLD_WITHIN_NS (100 * NS_PER_MS)
+#define SETTINGS                                                                                   \
+	"optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=3 timeout=20s "                 \
+	"when_lost=reinitialize"
+#define HEARTBEAT_S 5
+#define BEAT        "[cluster]\nheartbeat_timeout = 5s\n"
 
-enum phase { IDLE, STAGING, PREPARED, APPLYING, PHASES };
+enum phase { IDLE, STAGING, PREPARED, DECIDED, TOLD, PHASES };
 
 struct crowd {
 	struct drill_yard *y;
+	struct cutter *k;   /* between the nodes; NULL: nobody is */
 	struct drill *t[3]; /* by rank; 0 and 1 on node a */
 	uint64_t step;
 };
@@ -31,20 +43,39 @@ static const char *address(const struct crowd *c, int i)
 	return c->y->cluster->node[i / 2].unix_address;
 }
 
-static void start(struct crowd *c, void **state)
+static void join_all(struct crowd *c)
 {
-	*c = (struct crowd){.y = *state};
-	c->y->cluster = cluster_start(2, NULL, BEAT);
 	for (int i = 0; i < 3; i++)
 		c->t[i] = drill_joining(c->y, address(c, i), i, SETTINGS);
 	for (int i = 0; i < 3; i++)
 		drill_get(c->t[i], SHARD_OK);
 }
 
+static void start(struct crowd *c, void **state, const char *extra)
+{
+	*c = (struct crowd){.y = *state};
+	c->y->cluster = cluster_start(2, NULL, extra);
+	join_all(c);
+}
+
+static void start_between(struct crowd *c, void **state, bool warm)
+{
+	*c = (struct crowd){.y = *state};
+	c->y->cluster = cluster_make(2, NULL, BEAT);
+	if (warm)
+		cluster_warm(c->y->cluster, CLUSTER_TMPFS);
+	c->k = cutter_start(c->y->cluster);
+	for (int n = 0; n < 2; n++)
+		cluster_spawn(c->y->cluster, n);
+	for (int n = 0; n < 2; n++)
+		cluster_ready(c->y->cluster, n);
+	join_all(c);
+}
+
 static void finish(struct crowd *c)
 {
-	cluster_stop(c->y->cluster);
-	c->y->cluster = NULL;
+	cluster_done(&c->y->cluster);
+	cutter_stop(&c->k);
 }
 
 static void train_to(struct crowd *c, uint64_t step)
@@ -56,7 +87,9 @@ static void train_to(struct crowd *c, uint64_t step)
 	c->step = step;
 }
 
-/* STAGING: rank 2 has begun; the others have committed and wait. PREPARED: so has node b, rank 0 has not committed. APPLYING: decided. */
+/* STAGING: rank 2 has begun; the others have committed and wait. PREPARED: so has node b, rank 0
+ * has not committed. DECIDED: rank 0 was told so; whether node b was is open. TOLD: so was rank 2.
+ */
 static void advance(struct crowd *c, enum phase phase)
 {
 	for (int i = 0; i < 3 && phase != IDLE; i++) {
@@ -70,10 +103,51 @@ static void advance(struct crowd *c, enum phase phase)
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
 		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
 	}
-	if (phase == APPLYING) {
+	if (phase == PREPARED)
+		cluster_phase(c->y->cluster, 1, "prepared");
+	if (phase >= DECIDED) {
 		drill_get(c->t[0], SHARD_OK);
 		c->step++;
 	}
+	if (phase == TOLD)
+		drill_get(c->t[2], SHARD_OK);
+}
+
+static void await_frame(struct crowd *c)
+{
+	uint64_t until = pace_by(20);
+
+	while (!cutter_fired(c->k)) {
+		if (clock_ns() > until)
+			fail_msg("the frame was never sent");
+		usleep(1000);
+	}
+}
+
+/* DECIDED, and COMMIT does not reach node b, whose vote has left it. */
+static void advance_untold(struct crowd *c)
+{
+	struct cutter_rule vote = {.low = 0,
+				   .high = 1,
+				   .op = OP_CORE + CORE_VOTE,
+				   .nth = 1,
+				   .cut_low = -1,
+				   .cut_high = -1};
+	struct cutter_rule commit = {.low = 0,
+				     .high = 1,
+				     .op = OP_CORE + CORE_COMMIT,
+				     .nth = 1,
+				     .cut_high = 1,
+				     .instead = true};
+
+	cutter_rule(c->k, &vote);
+	advance(c, PREPARED);
+	await_frame(c);
+	cutter_rule(c->k, &commit);
+	DRILL(c->t[0], SHARD_OK, .op = DRILL_COMMIT);
+	DRILL(c->t[0], SHARD_OK, .op = DRILL_RESULT);
+	await_frame(c);
+	c->step++;
 }
 
 static uint64_t kill_node(struct crowd *c, int node)
@@ -98,19 +172,23 @@ static void told(struct crowd *c, int i, const char *node, uint64_t at_ns)
 	struct drill_reply *r = drill_recv(c->t[i], 20000);
 
 	if (r->rc != SHARD_WORLD_CHANGED)
-		fail_msg("rank %d: %s: %s, expected SHARD_WORLD_CHANGED", i, shard_name(r->rc), r->error);
+		fail_msg("rank %d: %s: %s, expected SHARD_WORLD_CHANGED", i, shard_name(r->rc),
+			 r->error);
 	drill_text(r->error, node);
 	drill_text(r->error, "closed");
-	assert_true(r->ended_ns - at_ns < TOLD_WITHIN_NS);
+	assert_true(r->ended_ns - at_ns < HEARTBEAT_S * NS_PER_SEC / 2); /* before a node could be
+									    called silent */
 	DRILL(c->t[i], SHARD_OK, .op = DRILL_WORLD);
 }
 
-static void lost(struct crowd *c, int i, const char *node, const char *how)
+static void lost(struct crowd *c, int i, enum phase phase, const char *node, const char *how)
 {
 	struct drill_reply *r = drill_recv(c->t[i], 20000);
 
-	if (r->rc == SHARD_WORLD_CHANGED) /* first the end of the attempt */
-		r = drill_do(c->t[i], (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
+	/* first how the attempt ended: COMMIT may have left before the coordinator died */
+	if (r->rc == SHARD_WORLD_CHANGED || (r->rc == SHARD_OK && phase == DECIDED))
+		r = drill_do(c->t[i],
+			     (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
 	if (r->rc != SHARD_LOST)
 		fail_msg("rank %d: %s: %s, expected SHARD_LOST", i, shard_name(r->rc), r->error);
 	drill_text(r->error, "\" is lost: node "); /* said once */
@@ -128,7 +206,8 @@ static void reconnect(struct crowd *c, int i)
 	let_go(c->t[i]);
 	drill_do(c->t[i], (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
 	if (c->t[i]->last.rc != SHARD_CLOSED)
-		fail_msg("rank %d: %s: %s, expected SHARD_CLOSED", i, shard_name(c->t[i]->last.rc), c->t[i]->last.error);
+		fail_msg("rank %d: %s: %s, expected SHARD_CLOSED", i, shard_name(c->t[i]->last.rc),
+			 c->t[i]->last.error);
 	drill_text(c->t[i]->last.error, ".sock");
 	drill_end(c->t[i]);
 	c->t[i] = drill_new(c->y, address(c, i));
@@ -166,13 +245,14 @@ static void begin_anew(struct crowd *c)
 
 static void await_loss(struct crowd *c, int dead, enum phase phase, uint64_t at_ns)
 {
-	for (int i = 2; i >= 0; i--) { /* those that wait first: rank 0 could still decide the step */
+	for (int i = 2; i >= 0;
+	     i--) { /* those that wait first: rank 0 could still decide the step */
 		if (i / 2 == dead)
 			continue;
-		if (phase == APPLYING && c->t[i]->out)
-			drill_recv(c->t[i], 20000); /* decided, and told so: it may have heard either */
-		else if (phase == PREPARED && dead == 0)
+		if ((phase == PREPARED || phase == DECIDED) && dead == 0)
 			continue; /* nothing but the coordinator's verdict ends PREPARED */
+		else if (phase >= DECIDED && c->t[i]->out)
+			drill_get(c->t[i], SHARD_OK); /* its own node has decided so */
 		else if (c->t[i]->out)
 			told(c, i, dead ? "node b" : "node a", at_ns);
 		else if (phase != IDLE)
@@ -181,20 +261,15 @@ static void await_loss(struct crowd *c, int dead, enum phase phase, uint64_t at_
 	}
 }
 
-static void one_death(struct crowd *c, int dead, enum phase phase, bool stays_away)
+static void come_back(struct crowd *c, int dead, enum phase phase, bool stays_away)
 {
 	const char *name = dead ? "node b" : "node a";
-	uint64_t at;
 
-	train_to(c, c->step + 2);
-	advance(c, phase);
-	at = kill_node(c, dead);
-	await_loss(c, dead, phase, at);
 	if (!stays_away)
 		cluster_spawn(c->y->cluster, dead);
 	for (int i = 0; i < 3; i++)
 		if (i / 2 != dead)
-			lost(c, i, name, stays_away ? "stayed away" : "started again");
+			lost(c, i, phase, name, stays_away ? "stayed away" : "started again");
 	if (stays_away)
 		cluster_spawn(c->y->cluster, dead);
 	cluster_ready(c->y->cluster, dead);
@@ -204,11 +279,22 @@ static void one_death(struct crowd *c, int dead, enum phase phase, bool stays_aw
 	begin_anew(c);
 }
 
+static void one_death(struct crowd *c, int dead, enum phase phase, bool stays_away)
+{
+	uint64_t at;
+
+	train_to(c, c->step + 2);
+	advance(c, phase);
+	at = kill_node(c, dead);
+	await_loss(c, dead, phase, at);
+	come_back(c, dead, phase, stays_away);
+}
+
 static void test_member(void **state)
 {
 	struct crowd c;
 
-	start(&c, state);
+	start(&c, state, BEAT);
 	for (int phase = IDLE; phase < PHASES; phase++)
 		one_death(&c, 1, (enum phase)phase, false);
 	finish(&c);
@@ -218,7 +304,7 @@ static void test_member_stays_away(void **state)
 {
 	struct crowd c;
 
-	start(&c, state);
+	start(&c, state, BEAT "lost_timeout = 1s\n");
 	one_death(&c, 1, STAGING, true);
 	finish(&c);
 }
@@ -227,18 +313,50 @@ static void test_coordinator(void **state)
 {
 	struct crowd c;
 
-	start(&c, state);
+	start(&c, state, BEAT);
 	for (int phase = IDLE; phase < PHASES; phase++)
 		one_death(&c, 0, (enum phase)phase, false);
+	finish(&c);
+}
+
+/* Rank 0 knows of a commit that node b never heard of, and the memory of node a is gone. */
+static void test_untold(void **state)
+{
+	struct crowd c;
+
+	start_between(&c, state, false);
+	train_to(&c, 2);
+	advance_untold(&c);
+	kill_node(&c, 0);
+	cutter_rule(c.k, NULL);
+	come_back(&c, 0, PREPARED, false); /* rank 2 is not told that it counts */
+	finish(&c);
+}
+
+/* The same, and the memory of node a comes back: what rank 0 was told stands. */
+static void test_untold_warm(void **state)
+{
+	struct crowd c;
+
+	start_between(&c, state, true);
+	train_to(&c, 2);
+	advance_untold(&c);
+	kill_node(&c, 0);
+	cutter_rule(c.k, NULL);
+	cluster_spawn(c.y->cluster, 0);
+	assert_int_equal(drill_get(c.t[2], SHARD_OK)->result.step, c.step);
+	cluster_ready(c.y->cluster, 0);
+	drill_replay(c.t[2], c.step, 3);
 	finish(&c);
 }
 
 /* Chunk 0 is on node a: node b's death costs the attempt in hand and the time until it is back. */
 static void test_nothing_there(void **state)
 {
-	struct drill_cmd define = {.op = DRILL_DEFINE,
-				   .layout = DRILL_ONE_CHUNK,
-				   .text = "optimizer=sgd lr=1 chunk_elems=1024 min_world=2 max_world=2 timeout=20s"};
+	struct drill_cmd define = {
+		.op = DRILL_DEFINE,
+		.layout = DRILL_ONE_CHUNK,
+		.text = "optimizer=sgd lr=1 chunk_elems=1024 min_world=2 max_world=2 timeout=20s"};
 	struct drill_yard *y = *state;
 	struct drill *t[2];
 
@@ -276,8 +394,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_member, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_member_stays_away, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_member_stays_away, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_untold, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_untold_warm, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_nothing_there, drill_setup, drill_teardown),
 	};
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Training through two real daemons equals the in-process reference, every master weight and moment of every tensor, byte by byte: for
- * each optimizer and element type, with gradients divided before their sum, on weights of two steps before, for chunks that the loop
- * computes and chunks that workers compute, for ranks spread over nodes in several ways, and when a trainer is killed in mid-run and
- * comes again. One flipped gradient bit is found. */
+/* Training through two real daemons equals the in-process reference, every master weight and moment
+ * of every tensor, byte by byte: for each optimizer and element type, with gradients divided before
+ * their sum, on weights of two steps before, for chunks that the loop computes and chunks that
+ * workers compute, for ranks spread over nodes in several ways, and when a trainer is killed in
+ * mid-run and comes again. One flipped gradient bit is found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -23,9 +24,11 @@ static int run(const char *environment, const char *arguments, const char *outpu
 
 	assert_true(n > 0);
 	build[n] = 0;
-	for (int up = 0; up < 3; up++) /* the build folder is two above this program; the sources are where tests start */
+	for (int up = 0; up < 3; up++) /* the build folder is two above this program; the sources
+					  are where tests start */
 		*strrchr(build, '/') = 0;
-	snprintf(command, sizeof(command), "%s tests/demo/exact.sh '%s' %s %s", environment, build, arguments, output);
+	snprintf(command, sizeof(command), "%s tests/demo/exact.sh '%s' %s %s", environment, build,
+		 arguments, output);
 	return WEXITSTATUS(system(command));
 }
 
@@ -37,13 +40,16 @@ static void exact(const char *arguments)
 
 static void every_optimizer(void **state)
 {
-	static const char *const optimizers[] = {"adamw", "adam", "sgd", "sgd momentum=0.9 nesterov=yes", "adagrad", "lion"};
+	static const char *const optimizers[] = {
+		"adamw", "adam", "sgd", "sgd momentum=0.9 nesterov=yes", "adagrad", "lion"};
 	char arguments[256];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(optimizers) / sizeof(optimizers[0]); i++) {
-		snprintf(arguments, sizeof(arguments), "2,2 --settings 'chunk_elems=1024 clip=0.5 weight_decay=0.01 optimizer=%s'",
-			 optimizers[i]);
+		snprintf(
+			arguments, sizeof(arguments),
+			"2,2 --settings 'chunk_elems=1024 clip=0.5 weight_decay=0.01 optimizer=%s'",
+			optimizers[i]);
 		exact(arguments);
 	}
 }
@@ -51,12 +57,16 @@ static void every_optimizer(void **state)
 static void schedules(void **state)
 {
 	(void)state;
-	exact("2,2 --settings 'chunk_elems=1024 schedule=WarmupCosineLR lr=0.01 warmup_num_steps=2 total_num_steps=5'");
-	exact("2,1 --settings 'chunk_elems=1024 schedule=OneCycle cycle_min_lr=1e-3 cycle_max_lr=1e-2 cycle_first_step_size=2 "
+	exact("2,2 --settings 'chunk_elems=1024 schedule=WarmupCosineLR lr=0.01 warmup_num_steps=2 "
+	      "total_num_steps=5'");
+	exact("2,1 --settings 'chunk_elems=1024 schedule=OneCycle cycle_min_lr=1e-3 "
+	      "cycle_max_lr=1e-2 cycle_first_step_size=2 "
 	      "decay_step_size=1 decay_lr_rate=0.5'");
 	/* with skipped steps, which do not move it */
-	exact("1,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 hysteresis=1 initial_scale_power=20 "
-	      "optimizer=sgd momentum=0.5 lr=0.1 schedule=WarmupLR warmup_type=linear warmup_num_steps=3'");
+	exact("1,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 "
+	      "hysteresis=1 initial_scale_power=20 "
+	      "optimizer=sgd momentum=0.5 lr=0.1 schedule=WarmupLR warmup_type=linear "
+	      "warmup_num_steps=3'");
 }
 
 static void every_pair_of_element_types(void **state)
@@ -65,13 +75,13 @@ static void every_pair_of_element_types(void **state)
 	char arguments[256];
 
 	(void)state;
-	for (int i = 0; i < 9;
-	     i++) { /* the first steps of 2^20 overflow fp16: skipped and the scale lowered, in the reference too */
-		snprintf(
-			arguments, sizeof(arguments),
-			"2,2 --dtype %s --grad-dtype %s --settings 'chunk_elems=4096 loss_scale=0 loss_scale_window=2 hysteresis=1 "
-			"initial_scale_power=20 clip=1'",
-			types[i / 3], types[i % 3]);
+	for (int i = 0; i < 9; i++) { /* the first steps of 2^20 overflow fp16: skipped and the
+					 scale lowered, in the reference too */
+		snprintf(arguments, sizeof(arguments),
+			 "2,2 --dtype %s --grad-dtype %s --settings 'chunk_elems=4096 loss_scale=0 "
+			 "loss_scale_window=2 hysteresis=1 "
+			 "initial_scale_power=20 clip=1'",
+			 types[i / 3], types[i % 3]);
 		exact(arguments);
 	}
 }
@@ -89,11 +99,13 @@ static void ranks_spread_over_nodes(void **state)
 	exact("5,4 --dtype fp32 --settings 'chunk_elems=1024 lr=0.1'");
 }
 
-/* Divided before the sum and multiplied after it; 3 has no exact reciprocal, and a lone rank's gradient is left alone. */
+/* Divided before the sum and multiplied after it; 3 has no exact reciprocal, and a lone rank's
+ * gradient is left alone. */
 static void divided_before_the_sum(void **state)
 {
 	(void)state;
-	exact("4,4 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 predivide=8 clip=1 loss_scale=65536'"); /* with 1 all overflow */
+	exact("4,4 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 predivide=8 clip=1 "
+	      "loss_scale=65536'"); /* with 1 all overflow */
 	exact("3,1 --dtype fp32 --settings 'chunk_elems=1024 predivide=3'");
 	exact("1,1 --settings 'chunk_elems=1024 predivide=3'");
 	exact("1,0 --settings 'chunk_elems=1024 predivide=3'");
@@ -107,7 +119,8 @@ static void weights_of_two_steps_before(void **state)
 	exact("2,2 --settings 'chunk_elems=1024 clip=0.5 max_staleness=1'");
 	exact("1,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=65536 max_staleness=1'");
 	/* with skipped steps */
-	exact("2,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 loss_scale_window=2 hysteresis=1 "
+	exact("2,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 "
+	      "loss_scale_window=2 hysteresis=1 "
 	      "initial_scale_power=20 max_staleness=1'");
 	if (run("KILL=1", "2,2 --steps 40 --settings 'chunk_elems=1024 max_staleness=1'", "") != 0)
 		fail_msg("not exact with a trainer that is killed");
@@ -116,8 +129,10 @@ static void weights_of_two_steps_before(void **state)
 static void chunks_for_workers(void **state)
 {
 	(void)state;
-	exact("2,2 --settings clip=1");                                                   /* one chunk: one node holds nothing */
-	exact("2,1 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=32768 clip=1'"); /* several on each node */
+	exact("2,2 --settings clip=1"); /* one chunk: one node holds nothing */
+	exact("2,1 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=32768 clip=1'"); /* several
+											     on each
+											     node */
 	exact("1,2 --dim 96 --layers 3 --heads 3 --dtype fp32 --settings chunk_elems=65536");
 }
 
@@ -133,14 +148,17 @@ static void a_killed_trainer_changes_nothing(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		if (run(cases[i][0], cases[i][1], "") != 0)
-			fail_msg("%s exact.sh BUILD %s: not exact, see above", cases[i][0], cases[i][1]);
+			fail_msg("%s exact.sh BUILD %s: not exact, see above", cases[i][0],
+				 cases[i][1]);
 	}
 }
 
 static void one_flipped_bit_is_found(void **state)
 {
 	(void)state;
-	assert_int_equal(run("BREAK=1", "2,2 --settings chunk_elems=1024", "| grep -q ': element [0-9]* differs: 0x'"), 0);
+	assert_int_equal(run("BREAK=1", "2,2 --settings chunk_elems=1024",
+			     "| grep -q ': element [0-9]* differs: 0x'"),
+			 0);
 }
 
 int main(void)

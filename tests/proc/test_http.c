@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A real daemon's HTTP: each path, what is no path or no HTTP at all, many at a time, readers that are slow while steps go on, figures
- * that are right, health that turns; and the thread alone beside a loop that is stuck. promtool judges the format where it is installed. */
+/* A real daemon's HTTP: each path, what is no path or no HTTP at all, many at a time, readers that
+ * are slow while steps go on, figures that are right, health that turns; and the thread alone
+ * beside a loop that is stuck. promtool judges the format where it is installed. */
+#include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "obs/http.h"
 
 #include <arpa/inet.h>
@@ -23,7 +26,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define WAIT_NS (10 * NS_PER_SEC)
+#define WAIT_S 10
 
 struct served { /* daemons with HTTP */
 	struct cluster *c;
@@ -36,7 +39,7 @@ static void serve(struct served *s, int nodes)
 	for (int i = 0; i < nodes; i++) {
 		char address[32];
 
-		s->port[i] = proc_free_port();
+		s->port[i] = ports_take();
 		snprintf(address, sizeof(address), "127.0.0.1:%u", s->port[i]);
 		setenv("SHARD_HTTP", address, 1); /* beats the file, where it is off */
 		cluster_spawn(s->c, i);
@@ -50,7 +53,9 @@ static void serve(struct served *s, int nodes)
 
 static int dial(uint16_t port)
 {
-	struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in in = {.sin_family = AF_INET,
+				 .sin_port = htons(port),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct timeval limit = {.tv_sec = 10};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -72,7 +77,8 @@ static void ask(int fd, const char *method, const char *path)
 {
 	char text[200];
 
-	snprintf(text, sizeof(text), "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", method, path);
+	snprintf(text, sizeof(text),
+		 "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", method, path);
 	say(fd, text);
 }
 
@@ -110,7 +116,8 @@ static void expect(uint16_t port, const char *method, const char *path, const ch
 			fail_msg("%s %s: no \"%s\" in\n%.3000s", method, path, *parts, text);
 	free(text);
 }
-#define EXPECT_PARTS(port, method, path, ...) expect(port, method, path, (const char *const[]){__VA_ARGS__, NULL})
+#define EXPECT_PARTS(port, method, path, ...)                                                      \
+	expect(port, method, path, (const char *const[]){__VA_ARGS__, NULL})
 
 static const char *body(const char *text)
 {
@@ -123,7 +130,7 @@ static const char *body(const char *text)
 /* Snapshots may be a second old: asks until the part is there. */
 static void await(uint16_t port, const char *path, const char *part)
 {
-	uint64_t until = clock_ns() + WAIT_NS;
+	uint64_t until = pace_by(WAIT_S);
 
 	for (;;) {
 		char *text = fetch(port, "GET", path);
@@ -134,7 +141,8 @@ static void await(uint16_t port, const char *path, const char *part)
 		free(text);
 		if (found)
 			return;
-		(void)poll(NULL, 0, 50); /* not for synchronisation: not to ask thousands of times */
+		(void)poll(NULL, 0,
+			   50); /* not for synchronisation: not to ask thousands of times */
 	}
 }
 
@@ -149,7 +157,7 @@ static void train(struct trainer *t, int steps)
 		trainer_begin(t);
 		trainer_push_all(t, 0.5f);
 		EXPECT(SHARD_OK, shard_commit(t->model, &ticket));
-		EXPECT(SHARD_OK, shard_result(t->model, ticket, 10000, &r));
+		EXPECT(SHARD_OK, shard_result(t->model, ticket, pace_ms(10000), &r));
 		assert_int_equal(r.outcome, SHARD_APPLIED);
 		EXPECT(SHARD_OK, shard_world_get(t->model, &t->world));
 	}
@@ -168,7 +176,8 @@ static void paths(void **state)
 		     "Content-Security-Policy: default-src 'none'", "<title>shardd");
 	EXPECT_PARTS(s.port[0], "GET", "/metrics", "HTTP/1.1 200 ", "text/plain; version=0.0.4",
 		     "# TYPE shardd_build_info gauge\n");
-	EXPECT_PARTS(s.port[0], "GET", "/status", "HTTP/1.1 200 ", "application/json", "{\"node\":\"a\"");
+	EXPECT_PARTS(s.port[0], "GET", "/status", "HTTP/1.1 200 ", "application/json",
+		     "{\"node\":\"a\"");
 	EXPECT_PARTS(s.port[0], "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
 	EXPECT_PARTS(s.port[0], "GET", "/metrics?x=1", "HTTP/1.1 200 ");
 	EXPECT_PARTS(s.port[0], "GET", "/no", "HTTP/1.1 404 ", "/healthz");
@@ -183,10 +192,108 @@ static void paths(void **state)
 	cluster_stop(s.c);
 }
 
+static void answered(uint16_t port, const char *headers, const char *part)
+{
+	int fd = dial(port);
+	char request[300], *text;
+
+	snprintf(request, sizeof(request),
+		 "GET /status HTTP/1.1\r\n%s\r\nConnection: close\r\n\r\n", headers);
+	say(fd, request);
+	text = hear(fd);
+	if (strstr(text, part) == NULL)
+		fail_msg("%s: no \"%s\" in\n%.600s", headers, part, text);
+	free(text);
+}
+
+/* A page of somebody else's in a browser on this machine may make its own name point here. */
+static void hosts(void **state)
+{
+	char machine[200] = "", header[300];
+	struct served s;
+
+	(void)state;
+	serve(&s, 1);
+	answered(s.port[0], "Host: localhost", "HTTP/1.1 200 ");
+	answered(s.port[0], "Host: LOCALHOST:29701", "HTTP/1.1 200 ");
+	answered(s.port[0], "Host: 127.0.0.1:29701", "HTTP/1.1 200 ");
+	answered(s.port[0], "Host: [::1]:29701", "HTTP/1.1 200 ");
+	answered(s.port[0], "Host: 10.1.2.3", "HTTP/1.1 200 ");
+	assert_int_equal(gethostname(machine, sizeof(machine) - 1), 0);
+	snprintf(header, sizeof(header), "Host: %s:29701", machine);
+	answered(s.port[0], header, "HTTP/1.1 200 ");
+	snprintf(header, sizeof(header), "Host: %s.example", machine);
+	answered(s.port[0], header, "HTTP/1.1 200 ");
+	answered(s.port[0], "Host: evil.example", "HTTP/1.1 421 ");
+	answered(s.port[0], "Host: localhost.evil.example", "HTTP/1.1 421 ");
+	answered(s.port[0], "Host: 127.0.0.1.evil.example", "HTTP/1.1 421 ");
+	answered(s.port[0], "Host: evil.example", "or by the host in [daemon] http");
+	answered(s.port[0], "Host: ", "HTTP/1.1 421 ");
+	answered(s.port[0], "Host: localhost\r\nTransfer-Encoding: xchunked", "HTTP/1.1 501 ");
+	cluster_stop(s.c);
+}
+
+static void base64(const char *hex, char out[64])
+{
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	unsigned char bytes[33] = {0};
+	char *to = out;
+
+	for (int i = 0; i < 32; i++)
+		assert_int_equal(sscanf(hex + (ptrdiff_t)2 * i, "%2hhx", &bytes[i]), 1);
+	for (int i = 0; i < 33; i += 3) {
+		uint32_t x = (uint32_t)bytes[i] << 16 | (uint32_t)bytes[i + 1] << 8 | bytes[i + 2];
+
+		for (int k = 3; k >= 0; k--)
+			*to++ = digits[x >> 6 * k & 63];
+	}
+	to[-1] = '=';
+	*to = 0;
+}
+
+/* The policy lets the page's own script run, by its hash, and nothing else that might get into the
+ * page. */
+static void policy(void **state)
+{
+	char path[] = "/tmp/shard-script-XXXXXX", command[80], hex[80] = "", hash[64], want[100],
+	     *text, *from, *to, *line;
+	struct served s;
+	FILE *f;
+	int fd;
+
+	(void)state;
+	serve(&s, 1);
+	text = fetch(s.port[0], "GET", "/");
+	from = strstr(text, "<script>");
+	assert_non_null(from);
+	from += strlen("<script>");
+	to = strstr(from, "</script>");
+	assert_non_null(to);
+	assert_null(strstr(to, "<script"));
+	fd = mkstemp(path);
+	assert_true(fd >= 0 && write(fd, from, (size_t)(to - from)) == to - from && close(fd) == 0);
+	snprintf(command, sizeof(command), "sha256sum %s", path);
+	f = popen(command, "r");
+	assert_non_null(f);
+	assert_non_null(fgets(hex, sizeof(hex), f));
+	pclose(f);
+	unlink(path);
+	base64(hex, hash);
+	snprintf(want, sizeof(want), "script-src 'sha256-%s';", hash);
+	line = strstr(text, "Content-Security-Policy:");
+	assert_non_null(line);
+	if (strstr(line, want) == NULL)
+		fail_msg("no %s in %.300s", want, line);
+	free(text);
+	cluster_stop(s.c);
+}
+
 static void garbage(void **state)
 {
-	static const char *const lines[] = {"\r\n\r\nx\r\n\r\n", "\x16\x03\x01\x02garbage \xff\xfe\r\n\r\n", "GET\r\n\r\n",
-					    "GET /metrics HTTP/9.9\r\n\r\n", "SHRD not a frame either\r\nx\r\n\r\n"};
+	static const char *const lines[] = {
+		"\r\n\r\nx\r\n\r\n", "\x16\x03\x01\x02garbage \xff\xfe\r\n\r\n", "GET\r\n\r\n",
+		"GET /metrics HTTP/9.9\r\n\r\n", "SHRD not a frame either\r\nx\r\n\r\n"};
 	struct served s;
 	char *large;
 
@@ -242,10 +349,12 @@ static void many(void **state)
 	cluster_stop(s.c);
 }
 
-/* One that reads a byte per step, one that writes a byte per step, one that never says a word, one that stops reading. */
+/* One that reads a byte per step, one that writes a byte per step, one that never says a word, one
+ * that stops reading. */
 static void slow_clients(void **state)
 {
-	static const char request[] = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+	static const char request[] =
+		"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 	struct trainer t;
 	struct served s;
 	int reader, writer, silent, gone, little = 1;
@@ -268,7 +377,8 @@ static void slow_clients(void **state)
 		assert_int_equal(recv(reader, &byte, 1, 0), 1);
 		assert_int_equal(send(writer, &request[i], 1, MSG_NOSIGNAL), 1);
 	}
-	assert_true(clock_ns() - began < WAIT_NS); /* a step of this model takes a millisecond */
+	assert_true(clock_ns() - began <
+		    pace_ns(WAIT_S * NS_PER_SEC)); /* a step of this model takes a millisecond */
 	assert_int_equal(t.world.step, sizeof(request));
 	text = hear(reader);
 	assert_non_null(strstr(text, "# TYPE process_resident_memory_bytes gauge\n"));
@@ -294,17 +404,23 @@ static void figures(void **state)
 	train(&t, 7);
 	await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 7\n");
 	await(s.port[0], "/metrics", "shardd_apply_seconds_count{model=\"gpt\"} 7\n");
-	EXPECT_PARTS(s.port[0], "GET", "/metrics", "shardd_step{model=\"gpt\"} 7\n", "shardd_step_seconds_count{model=\"gpt\"} 7\n",
-		     "shardd_wait_seconds_count{model=\"gpt\"} 7\n", "shardd_reduce_seconds_bucket{model=\"gpt\",le=\"+Inf\"} 7\n",
+	EXPECT_PARTS(s.port[0], "GET", "/metrics", "shardd_step{model=\"gpt\"} 7\n",
+		     "shardd_step_seconds_count{model=\"gpt\"} 7\n",
+		     "shardd_wait_seconds_count{model=\"gpt\"} 7\n",
+		     "shardd_reduce_seconds_bucket{model=\"gpt\",le=\"+Inf\"} 7\n",
 		     "shardd_steps_skipped_total{model=\"gpt\",reason=\"nonfinite\"} 0\n",
 		     "shardd_model_state{model=\"gpt\",state=\"open\"} 1\n",
-		     "shardd_rank_lag_seconds{model=\"gpt\",rank=\"0\"} 0\n", "shardd_waiting_for{model=\"gpt\",rank=\"0\",pid=\"",
-		     "shardd_model_chunks{model=\"gpt\",owner=\"b\"} ", "shardd_connections{state=\"greeted\"} 1\n",
+		     "shardd_rank_lag_seconds{model=\"gpt\",rank=\"0\"} 0\n",
+		     "shardd_waiting_for{model=\"gpt\",rank=\"0\",pid=\"",
+		     "shardd_model_chunks{model=\"gpt\",owner=\"b\"} ",
+		     "shardd_connections{state=\"greeted\"} 1\n",
 		     "shardd_peer_bytes_total{peer=\"b\",direction=\"out\"} ");
 	await(s.port[1], "/metrics",
-	      "shardd_steps_applied_total{model=\"gpt\"} 7\n"); /* without ranks: steps and applies, no wait */
+	      "shardd_steps_applied_total{model=\"gpt\"} 7\n"); /* without ranks: steps and applies,
+								   no wait */
 	EXPECT_PARTS(s.port[1], "GET", "/metrics", "shardd_wait_seconds_count{model=\"gpt\"} 0\n");
-	EXPECT_PARTS(s.port[0], "GET", "/status", "\"last_step\":{", "\"outcome\":\"applied\"", "\"step_s\":");
+	EXPECT_PARTS(s.port[0], "GET", "/status", "\"last_step\":{", "\"outcome\":\"applied\"",
+		     "\"step_s\":");
 	trainer_end(&t);
 	cluster_stop(s.c);
 }
@@ -385,11 +501,13 @@ static void stuck_loop(void **state)
 	conf.loop = &loop;
 	conf.arg = &renders;
 	assert_int_equal(http_open(&h, &conf, &e), SHARD_OK);
-	EXPECT_PARTS(http_port(h), "GET", "/metrics", "HTTP/1.1 503 ", "the loop has not answered for 1."); /* waits a second */
+	EXPECT_PARTS(http_port(h), "GET", "/metrics", "HTTP/1.1 503 ",
+		     "the loop has not answered for 1."); /* waits a second */
 	began = clock_ns();
-	EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 503 ", "the loop has not answered for ");
+	EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 503 ",
+		     "the loop has not answered for ");
 	EXPECT_PARTS(http_port(h), "GET", "/", "HTTP/1.1 200 ");
-	assert_true(clock_ns() - began < NS_PER_SEC); /* the others do not */
+	assert_true(clock_ns() - began < pace_ns(NS_PER_SEC)); /* the others do not */
 	while (renders == 0)
 		uv_run(&loop, UV_RUN_ONCE);
 	text = fetch(http_port(h), "GET", "/metrics");
@@ -414,8 +532,11 @@ static void stuck_loop(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(paths),   cmocka_unit_test(garbage),  cmocka_unit_test(many),   cmocka_unit_test(slow_clients),
-		cmocka_unit_test(figures), cmocka_unit_test(promtool), cmocka_unit_test(health), cmocka_unit_test(stuck_loop),
+		cmocka_unit_test(paths),   cmocka_unit_test(hosts),
+		cmocka_unit_test(policy),  cmocka_unit_test(garbage),
+		cmocka_unit_test(many),    cmocka_unit_test(slow_clients),
+		cmocka_unit_test(figures), cmocka_unit_test(promtool),
+		cmocka_unit_test(health),  cmocka_unit_test(stuck_loop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

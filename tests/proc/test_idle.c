@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What waiting costs: two daemons with a model, four trainers joined, three of them in a call that waits for the fourth: at most 50 ms of
- * processor time in 10 s, all six processes together. */
+// check: alone
+/* What waiting costs: two daemons with a model, four trainers joined, three of them in a call that
+ * waits for the fourth: at most 50 ms of processor time in 10 s, all six processes together. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
@@ -32,8 +33,10 @@ static void test_idle(void **state)
 
 	y->cluster = cluster_start(2, NULL, NULL);
 	for (int i = 0; i < 4; i++) /* one of them over tcp */
-		t[i] = drill_joining(y, i == 3 ? y->cluster->node[1].tcp_address : y->cluster->node[i / 2].unix_address, i,
-				     SETTINGS);
+		t[i] = drill_joining(y,
+				     i == 3 ? y->cluster->node[1].tcp_address
+					    : y->cluster->node[i / 2].unix_address,
+				     i, SETTINGS);
 	for (int i = 0; i < 4; i++)
 		pid[i] = t[i]->pid;
 	for (int i = 0; i < 2; i++)
@@ -64,7 +67,8 @@ static void test_idle(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_idle, drill_setup, drill_teardown)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_idle, drill_setup, drill_teardown)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What operators change about a model that trains on two real nodes: lr and clip, pause, resume after it diverged, a trainer put out; and who
- * may do which of these. */
+/* What operators change about a model that trains on two real nodes: lr and clip, pause, resume
+ * after it diverged, a trainer put out; and who may do which of these. */
 #include "base/check.h"
 #include "cluster/static.h"
 #include "lib/pair.h"
@@ -34,18 +34,22 @@ static void reference(float *w, uint64_t step, double lr, double clip)
 		factor = clip / (norm + 1e-6);
 	mult = (float)(factor / 4);
 	for (uint32_t i = 0; i < DRILL_NUMEL; i++)
-		w[i] = fmaf(-(float)lr, (drill_gradient(0, step, i) + drill_gradient(1, step, i)) * mult, w[i]);
+		w[i] = fmaf(-(float)lr,
+			    (drill_gradient(0, step, i) + drill_gradient(1, step, i)) * mult, w[i]);
 }
 
-static enum shard_status check_file(void *arg, uint32_t id, const void *bytes, size_t bytes_nr, struct err *e)
+static enum shard_status check_file(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
+				    struct err *e)
 {
 	Shard__ModelFile *f = shard__model_file__unpack(NULL, bytes_nr, bytes);
 
 	(void)e;
 	assert_non_null(f);
-	assert_true(id > 0 && f->view->tune != NULL && f->view->tune->has_lr && !f->view->tune->has_clip && !f->view->tune->paused);
+	assert_true(id > 0 && f->view->tune != NULL && f->view->tune->has_lr &&
+		    !f->view->tune->has_clip && !f->view->tune->paused);
 	assert_true(f->view->tune->lr == 0.375);
-	assert_true(f->model->owner != NULL && f->model->owner->known && f->model->owner->uid == geteuid());
+	assert_true(f->model->owner != NULL && f->model->owner->known &&
+		    f->model->owner->uid == geteuid());
 	shard__model_file__free_unpacked(f, NULL);
 	++*(int *)arg;
 	return SHARD_OK;
@@ -67,7 +71,8 @@ static void test_set(void **state)
 	BOTH(&p, .op = DRILL_BEGIN);
 	pid[0] = pair_change(&p, words[0], "set m lr 0.5", "action=set key=lr value=0.5 ");
 	pid[1] = pair_change(&p, words[1], "set m clip 3", "action=set key=clip value=3 ");
-	pid[2] = pair_change(&p, words[2], "set m lr 0.25", "action=set key=lr value=0.25 "); /* the last word counts */
+	pid[2] = pair_change(&p, words[2], "set m lr 0.25",
+			     "action=set key=lr value=0.25 "); /* the last word counts */
 	pair_rest_of_step(&p);
 	for (int i = 0; i < 3; i++)
 		proc_expect_exit(pid[i], 0, 10000);
@@ -106,7 +111,8 @@ static void test_set_refused(void **state)
 	p.t[0] = drill_new(p.y, p.y->cluster->node[0].unix_address);
 	drill_define(p.t[0], PAIR_SGD "schedule=WarmupLR warmup_num_steps=10");
 	assert_int_equal(shard_attach(p.c[1], "m", &m), SHARD_OK);
-	pair_fails(shard_set(m, "lr", "0.5"), SHARD_BAD_STATE, "lr of \"m\" comes from schedule = WarmupLR");
+	pair_fails(shard_set(m, "lr", "0.5"), SHARD_BAD_STATE,
+		   "lr of \"m\" comes from schedule = WarmupLR");
 	pair_fails(shard_set(m, "beta1", "0.5"), SHARD_BAD_ARG, "choose lr or clip");
 	pair_fails(shard_set(m, "clip", "-1"), SHARD_BAD_ARG, "clip = -1");
 	pair_fails(shard_set(m, "clip", "many"), SHARD_BAD_ARG, "clip = many");
@@ -159,7 +165,8 @@ static void test_diverged(void **state)
 			DRILL(p.t[1], SHARD_OK, .op = DRILL_PUSH);
 			BOTH(&p, .op = DRILL_COMMIT);
 			for (int k = 0; k < 2; k++)
-				DRILL(p.t[k], i == 0 ? SHARD_OK : SHARD_DIVERGED, .op = DRILL_RESULT);
+				DRILL(p.t[k], i == 0 ? SHARD_OK : SHARD_DIVERGED,
+				      .op = DRILL_RESULT);
 			BOTH(&p, .op = DRILL_WORLD);
 		}
 		tool_expect(0, "diverged", "shardctl", pair_model(&p, words, "list"));
@@ -179,13 +186,20 @@ static void test_kick(void **state)
 	pair_join(&p, PAIR_SGD "min_world=2 max_world=2");
 	BOTH(&p, .op = DRILL_TRAIN, .step = 2);
 	BOTH(&p, .op = DRILL_BEGIN);
-	tool_expect(5, "\"m\" has no rank 2: its world has 2", "shardctl", pair_model(&p, words, "kick m 2"));
-	tool_expect(0, "rid of that rank", "shardctl", pair_model(&p, words, "kick m 1 --why=slow"));
+	tool_expect(5, "\"m\" has no rank 2: its world has 2", "shardctl",
+		    pair_model(&p, words, "kick m 2"));
+	tool_expect(0, "rid of that rank", "shardctl",
+		    pair_model(&p, words, "kick m 1 --why=slow"));
+	for (int i = 0; i < 2; i++) { /* whatever is known of it yet: afterwards a begin is legal */
+		drill_do(p.t[i], (struct drill_cmd){.op = DRILL_PUSH});
+		drill_do(p.t[i], (struct drill_cmd){.op = DRILL_COMMIT});
+	}
 	DRILL(p.t[1], SHARD_CLOSED, .op = DRILL_TRAIN, .step = 3);
 	drill_text(p.t[1]->last.error, "put out by uid ");
 	drill_text(p.t[1]->last.error, ": slow");
 	drill_end(p.t[1]);
-	DRILL_SEND(p.t[0], .op = DRILL_TRAIN, .step = 5); /* its attempt is over; another takes the place */
+	DRILL_SEND(p.t[0], .op = DRILL_TRAIN,
+		   .step = 5); /* its attempt is over; another takes the place */
 	p.t[1] = drill_joining(p.y, p.y->cluster->node[1].unix_address, -1, PAIR_TWO);
 	drill_get(p.t[1], SHARD_OK);
 	DRILL(p.t[1], SHARD_OK, .op = DRILL_TRAIN, .step = 5);
@@ -203,7 +217,8 @@ static void denied(enum shard_status got, const char *verb)
 	drill_text(shard_error(), " with mode 06");
 }
 
-/* Over TCP nobody is known: what `mode` lets others do. As root another user shows the same through the socket. */
+/* Over TCP nobody is known: what `mode` lets others do. As root another user shows the same through
+ * the socket. */
 static void test_denied(void **state)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -230,31 +245,67 @@ static void test_denied(void **state)
 			denied(shard_attach(tcp, "m", &m), "somebody over TCP asks to read it");
 		denied(shard_drop(tcp, "m", 1), "somebody over TCP asks to change it");
 		if (readable) {
-			assert_int_equal(shard_read(m, SHARD_MASTER, 1, 0, 50, SHARD_F32, back, &step), SHARD_OK);
+			assert_int_equal(
+				shard_read(m, SHARD_MASTER, 1, 0, 50, SHARD_F32, back, &step),
+				SHARD_OK);
 			denied(shard_set(m, "clip", "1"), "change");
 			denied(shard_join(m, -1, 1000, &w), "change");
-			pair_fails(shard_write(m, SHARD_MASTER, 1, 0, 50, SHARD_F32, zero), SHARD_BAD_STATE, "");
+			pair_fails(shard_write(m, SHARD_MASTER, 1, 0, 50, SHARD_F32, zero),
+				   SHARD_BAD_STATE, "");
 		}
 		shard_disconnect(&tcp);
-		if (geteuid() == 0) { /* the socket's folder and mode let anybody in, for this test */
-			CHECK(chmod(p.y->cluster->dir, 0755) == 0 && chmod(p.y->cluster->node[1].socket, 0666) == 0);
-			if (tool_run_as(65534, &out, "shardctl", pair_model(&p, words, "pause m")) != 97) {
+		if (geteuid() ==
+		    0) { /* the socket's folder and mode let anybody in, for this test */
+			CHECK(chmod(p.y->cluster->dir, 0755) == 0 &&
+			      chmod(p.y->cluster->node[1].socket, 0666) == 0);
+			if (tool_run_as(65534, &out, "shardctl",
+					pair_model(&p, words, "pause m")) != 97) {
 				drill_text(out, "SHARD_DENIED: \"m\" belongs to uid 0 (gid 0)");
 				drill_text(out, "and uid 65534 (gid ");
 			}
 			free(out);
+			denied(shard_drop(p.c[1], "m", 0),
+			       "uid 0 (gid 0) of node b asks to change it");
 		}
-		assert_int_equal(shard_drop(p.c[1], "m", 0), SHARD_OK); /* its owner */
+		assert_int_equal(shard_drop(p.c[geteuid() != 0], "m", 0),
+				 SHARD_OK); /* its owner, on any node but for root */
 		drill_end(p.t[0]);
 	}
 	pair_finish(&p);
+}
+
+/* Who defines a model on a node that does not coordinate manages it from there, root too; and root
+ * of the coordinating node may always. With trust_remote_root = yes root may everywhere. */
+static void test_owner_elsewhere(void **state)
+{
+	char words[256];
+	struct pair p;
+
+	for (int trust = 0; trust < 2; trust++) {
+		pair_start(&p, state, trust ? "[cluster]\ntrust_remote_root = yes" : NULL);
+		for (int from = 0; from < 2; from++) {
+			p.t[0] = drill_new(p.y, p.y->cluster->node[1].unix_address);
+			drill_define(p.t[0], PAIR_SGD "mode=0600");
+			tool_expect(0, "", "shardctl", pair_model(&p, words, "set m clip 1"));
+			assert_int_equal(shard_drop(p.c[1 - from], "m", 1), SHARD_OK);
+			drill_end(p.t[0]);
+		}
+		p.t[0] = drill_new(p.y, p.y->cluster->node[0].unix_address);
+		drill_define(p.t[0], PAIR_SGD "mode=0600");
+		if (geteuid() == 0 && !trust)
+			denied(shard_drop(p.c[1], "m", 1), "root of another node is not root here");
+		assert_int_equal(shard_drop(p.c[trust], "m", 1), SHARD_OK);
+		drill_end(p.t[0]);
+		pair_finish(&p);
+	}
 }
 
 int main(void)
 {
 #define TEST(t) cmocka_unit_test_setup_teardown(t, drill_setup, drill_teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_set), TEST(test_pause), TEST(test_set_refused), TEST(test_diverged), TEST(test_kick), TEST(test_denied),
+		TEST(test_set),  TEST(test_pause),  TEST(test_set_refused),     TEST(test_diverged),
+		TEST(test_kick), TEST(test_denied), TEST(test_owner_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who is in the world and how a step ends otherwise than applied: joining at the boundary, rank hints, max_world, leaving, abandoning,
- * voting to skip, gradients that are not finite, the dynamic loss scale, tensors without a gradient. */
+/* Who is in the world and how a step ends otherwise than applied: joining at the boundary, rank
+ * hints, max_world, leaving, abandoning, voting to skip, gradients that are not finite, the dynamic
+ * loss scale, tensors without a gradient. */
 #include "lib/drill.h"
 
 #include <math.h>
@@ -77,7 +78,8 @@ static void test_hints(void **state)
 	finish(&c);
 }
 
-/* A newcomer comes in at a boundary, behind the others; one above max_world waits until one has left. */
+/* A newcomer comes in at a boundary, behind the others; one above max_world waits until one has
+ * left. */
 static void test_join_and_leave(void **state)
 {
 	struct crowd c;
@@ -176,7 +178,8 @@ static void test_vote_skip(void **state)
 	finish(&c);
 }
 
-/* Whose gradient, of which tensor; whether it is summed on its node, on another, or is the only one of its node. */
+/* Whose gradient, of which tensor; whether it is summed on its node, on another, or is the only one
+ * of its node. */
 static void test_nonfinite(void **state)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -189,11 +192,12 @@ static void test_nonfinite(void **state)
 
 		ALL(&c, SHARD_OK, .op = DRILL_BEGIN);
 		for (int i = 0; i < 3; i++) {
-			DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .first = tensor, .count = 1, .spoil = i == who,
-			      .bad = bad[round / 3]);
+			DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .first = tensor, .count = 1,
+			      .spoil = i == who, .bad = bad[round / 3]);
 			for (uint32_t k = 0; k < DRILL_TENSORS; k++)
 				if (k != tensor)
-					DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .first = k, .count = 1);
+					DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .first = k,
+					      .count = 1);
 		}
 		ALL(&c, SHARD_OK, .op = DRILL_COMMIT);
 		ALL(&c, SHARD_OK, .op = DRILL_RESULT);
@@ -211,37 +215,44 @@ static void test_nonfinite(void **state)
 	finish(&c);
 }
 
-/* Scale 2^4 and hysteresis 2: the second overflow halves; two good steps in a row double; at the floor the model is paused. */
+/* Scale 2^4 and hysteresis 2: the second overflow halves; two good steps in a row double; at the
+ * floor the model is paused. */
 static void test_loss_scale(void **state)
 {
 	static const struct {
 		bool overflow;
 		double next;
 	} step[] = {
-		{true, 16}, {true, 8}, {false, 8}, {false, 8}, {false, 16}, {true, 16}, {true, 8}, {true, 4},
+		{true, 16},  {true, 8},  {false, 8}, {false, 8},
+		{false, 16}, {true, 16}, {true, 8},  {true, 4},
 	};
 	struct crowd c;
 
 	start(&c, state, 2,
 	      (struct drill_cmd){.grad = SHARD_F16,
-				 .text = SGD "min_world=2 max_world=2 initial_scale_power=4 loss_scale_window=2 min_loss_scale=4"});
+				 .text = SGD "min_world=2 max_world=2 initial_scale_power=4 "
+					     "loss_scale_window=2 min_loss_scale=4"});
 	for (size_t i = 0; i < sizeof(step) / sizeof(step[0]); i++) {
 		ALL(&c, SHARD_OK, .op = DRILL_BEGIN);
 		for (int k = 0; k < 2; k++) {
-			DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 0, .count = 1,
-			      .spoil = step[i].overflow && k == 1, .bad = 1e6f);
-			DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 1, .count = 3);
+			DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 0,
+			      .count = 1, .spoil = step[i].overflow && k == 1, .bad = 1e6f);
+			DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .first = 1,
+			      .count = 3);
 		}
 		ALL(&c, SHARD_OK, .op = DRILL_COMMIT);
 		ALL(&c, SHARD_OK, .op = DRILL_RESULT);
-		assert_int_equal(c.t[0]->last.result.outcome, step[i].overflow ? SHARD_SKIPPED_NONFINITE : SHARD_APPLIED);
+		assert_int_equal(c.t[0]->last.result.outcome,
+				 step[i].overflow ? SHARD_SKIPPED_NONFINITE : SHARD_APPLIED);
 		if (c.t[1]->last.result.next_loss_scale != step[i].next)
-			fail_msg("step %zu: scale %g, expected %g", i + 1, c.t[1]->last.result.next_loss_scale, step[i].next);
+			fail_msg("step %zu: scale %g, expected %g", i + 1,
+				 c.t[1]->last.result.next_loss_scale, step[i].next);
 	}
 	drill_replay(c.t[0], 8, 2);
 	ALL(&c, SHARD_OK, .op = DRILL_BEGIN);
 	for (int k = 0; k < 2; k++)
-		DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .spoil = true, .bad = 1e6f);
+		DRILL(c.t[k], SHARD_OK, .op = DRILL_PUSH, .grad = SHARD_F16, .spoil = true,
+		      .bad = 1e6f);
 	ALL(&c, SHARD_OK, .op = DRILL_COMMIT);
 	ALL(&c, SHARD_DIVERGED, .op = DRILL_RESULT);
 	assert_int_equal(c.t[0]->last.result.outcome, SHARD_SKIPPED_NONFINITE);
@@ -258,17 +269,20 @@ static void test_push_none(void **state)
 	start(&c, state, 4, (struct drill_cmd){.text = SGD "min_world=4 max_world=4"});
 	drill_truth_init(&r);
 	for (uint64_t step = 1; step <= 6; step++) {
-		/* step 1: nobody has any; then one, its node, one of each node, all but one have none of tensors 0 (across chunks) and 3 */
+		/* step 1: nobody has any; then one, its node, one of each node, all but one have
+		 * none of tensors 0 (across chunks) and 3 */
 		static const uint32_t none[] = {0xf, 0x1, 0x3, 0x5, 0xe, 0xc};
 
 		ALL(&c, SHARD_OK, .op = DRILL_BEGIN);
 		for (uint32_t i = 0; i < 4; i++)
-			DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH, .none = none[step - 1] >> i & 1 ? 0x9 : 0);
+			DRILL(c.t[i], SHARD_OK, .op = DRILL_PUSH,
+			      .none = none[step - 1] >> i & 1 ? 0x9 : 0);
 		ALL(&c, SHARD_OK, .op = DRILL_COMMIT);
 		ALL(&c, SHARD_OK, .op = DRILL_RESULT);
 		for (uint32_t i = 0; i < DRILL_NUMEL; i++)
 			for (uint32_t rank = 0; rank < 4; rank++)
-				if (!(none[step - 1] >> rank & 1) || (i >= 2368 && i < DRILL_NUMEL - 1))
+				if (!(none[step - 1] >> rank & 1) ||
+				    (i >= 2368 && i < DRILL_NUMEL - 1))
 					r.w[i] -= drill_gradient(rank, step, i) / 4;
 		drill_check(c.t[step % 4], &r, step);
 	}

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What does not fit together is refused with a sentence that names the thing, both values and what to do: definitions against the
- * model that is there, nodes against each other, addresses in use, options and lines of a configuration, pushes. */
+/* What does not fit together is refused with a sentence that names the thing, both values and what
+ * to do: definitions against the model that is there, nodes against each other, addresses in use,
+ * options and lines of a configuration, pushes. */
 #include "base/check.h"
 #include "lib/inproc.h"
+#include "lib/pace.h"
 #include "lib/rawpeer.h"
 #include "lib/trainer.h"
 #include "shard.pb-c.h"
@@ -20,7 +22,8 @@
 
 /* --- definitions --- */
 
-static void other(const char *address, const struct shard_spec *s, enum shard_status st, const char *a, const char *b)
+static void other(const char *address, const struct shard_spec *s, enum shard_status st,
+		  const char *a, const char *b)
 {
 	struct trainer t;
 
@@ -49,20 +52,25 @@ static void test_definitions(void **state)
 		memcpy(tensors, s.tensors, sizeof(tensors[0]) * TRAINER_TENSORS);
 		s.tensors = tensors;
 		tensors[2].shape[1] = 51;
-		other(at, &s, SHARD_MISMATCH, "tensor \"h.0.attn.weight\": shape [50, 51] here", "[50, 50] in \"gpt\"");
+		other(at, &s, SHARD_MISMATCH, "tensor \"h.0.attn.weight\": shape [50, 51] here",
+		      "[50, 50] in \"gpt\"");
 		tensors[2].shape[1] = 50;
 		tensors[1].name = "h.0.ln_2.weight";
-		other(at, &s, SHARD_MISMATCH, "tensor 1: name \"h.0.ln_2.weight\" here", "\"h.0.ln_1.weight\" in \"gpt\"");
+		other(at, &s, SHARD_MISMATCH, "tensor 1: name \"h.0.ln_2.weight\" here",
+		      "\"h.0.ln_1.weight\" in \"gpt\"");
 		tensors[1].name = "h.0.ln_1.weight";
 		tensors[3].flags = SHARD_FROZEN;
-		other(at, &s, SHARD_MISMATCH, "tensor \"ln_f.weight\": flags 0x1 here", "0x0 in \"gpt\"");
+		other(at, &s, SHARD_MISMATCH, "tensor \"ln_f.weight\": flags 0x1 here",
+		      "0x0 in \"gpt\"");
 		tensors[3].flags = 0;
-		tensors[TRAINER_TENSORS] = (struct shard_tensor){.name = "more", .ndim = 1, .shape = {3}};
+		tensors[TRAINER_TENSORS] =
+			(struct shard_tensor){.name = "more", .ndim = 1, .shape = {3}};
 		s.tensors_nr = TRAINER_TENSORS + 1;
 		other(at, &s, SHARD_MISMATCH, "5 tensors here", "4 in \"gpt\"");
 		s.tensors_nr = TRAINER_TENSORS;
 		s.grad = SHARD_F16;
-		other(at, &s, SHARD_MISMATCH, "gradients fp16 and image bf16 here", "bf16 and bf16 in \"gpt\"");
+		other(at, &s, SHARD_MISMATCH, "gradients fp16 and image bf16 here",
+		      "bf16 and bf16 in \"gpt\"");
 		s.grad = SHARD_BF16;
 		s.image = SHARD_F32;
 		other(at, &s, SHARD_MISMATCH, "image fp32 here", "bf16 and bf16 in \"gpt\"");
@@ -73,7 +81,8 @@ static void test_definitions(void **state)
 		s.settings = "optimizer=lion lr=1";
 		other(at, &s, SHARD_MISMATCH, "optimizer", "lion here");
 		s.settings = "optimizer=sgd lr=1 min_world=2";
-		other(at, &s, SHARD_MISMATCH, "local_world: 2 here, 1 in", ""); /* which follows from it, and comes first */
+		other(at, &s, SHARD_MISMATCH, "local_world: 2 here, 1 in",
+		      ""); /* which follows from it, and comes first */
 		s.settings = "optimizer=sgd lr=1 lr=2";
 		other(at, &s, SHARD_BAD_ARG, "lr", "");
 		s.settings = "optimizer=sgd betas=0.9,0.99";
@@ -82,7 +91,8 @@ static void test_definitions(void **state)
 		s.groups = groups;
 		s.groups_nr = 2;
 		tensors[1].group = 1;
-		other(at, &s, SHARD_MISMATCH, "tensor \"h.0.ln_1.weight\": group 1 here", "0 in \"gpt\"");
+		other(at, &s, SHARD_MISMATCH, "tensor \"h.0.ln_1.weight\": group 1 here",
+		      "0 in \"gpt\"");
 	}
 	trainer_end(&t);
 	inproc_stop(&c);
@@ -120,10 +130,12 @@ static void swap_text(struct inproc_node *n, const char *what, const char *with)
 	n->text = made;
 }
 
-/* Node b, with one thing changed, is refused by a: both say why, and what needs both nodes says it too. */
+/* Node b, with one thing changed, is refused by a: both say why, and what needs both nodes says it
+ * too. */
 static void odd_node(const char *what, const char *with, const char *part)
 {
-	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 600ms\nstep_timeout = 20s", .net = "connections = 1"};
+	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 600ms\nstep_timeout = 20s",
+				   .net = "connections = 1"};
 	struct shard_spec s;
 	struct inproc c;
 
@@ -136,8 +148,10 @@ static void odd_node(const char *what, const char *with, const char *part)
 	inproc_wait_log(&c.node[0], part, 1);
 	assert_int_equal(inproc_logged(&c.node[0], "event=link_up"), 0);
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
-	other(c.node[0].unix_address, &s, SHARD_UNREACHABLE, "needs every node, and node b (127.0.0.1:", "");
-	other(c.node[1].unix_address, &s, SHARD_UNREACHABLE, "needs every node, and node a (127.0.0.1:", part);
+	other(c.node[0].unix_address, &s, SHARD_UNREACHABLE,
+	      "needs every node, and node b (127.0.0.1:", "");
+	other(c.node[1].unix_address, &s, SHARD_UNREACHABLE,
+	      "needs every node, and node a (127.0.0.1:", part);
 	inproc_stop(&c);
 }
 
@@ -145,9 +159,12 @@ static void test_nodes(void **state)
 {
 	(void)state;
 	odd_node("step_timeout = 20s", "step_timeout = 21s",
-		 "cluster.step_timeout is 20s on node a, 21s on node b: it must be equal on all nodes");
-	odd_node("connections = 1", "connections = 2", "net.connections is 1 on node a, 2 on node b");
-	odd_node("connections = 1", "body_checksum = no", "net.body_checksum is yes on node a, no on node b");
+		 "cluster.step_timeout is 20s on node a, 21s on node b: it must be equal on all "
+		 "nodes");
+	odd_node("connections = 1", "connections = 2",
+		 "net.connections is 1 on node a, 2 on node b");
+	odd_node("connections = 1", "body_checksum = no",
+		 "net.body_checksum is yes on node a, no on node b");
 	odd_node("run_id = test", "run_id = other", "another cluster");
 }
 
@@ -162,7 +179,8 @@ static void test_no_sums(void **state)
 	for (uint32_t n = 0; n < 2; n++) {
 		struct trainer t;
 
-		trainer_define(&t, n ? c.node[n].tcp_address : c.node[n].unix_address, SHARD_BF16, SHARD_BF16);
+		trainer_define(&t, n ? c.node[n].tcp_address : c.node[n].unix_address, SHARD_BF16,
+			       SHARD_BF16);
 		assert_int_equal(t.created, n == 0);
 		trainer_end(&t);
 	}
@@ -178,8 +196,10 @@ static void test_names(void **state) /* addresses exchanged: a is found where b 
 	(void)state;
 	inproc_prepare(&c, &conf);
 	for (int i = 0; i < 2; i++) {
-		snprintf(line[i], sizeof(line[i]), "%s = 127.0.0.1:%u", c.node[i].name, c.node[i].port);
-		snprintf(with[i], sizeof(with[i]), "%s = 127.0.0.1:%u", c.node[!i].name, c.node[i].port);
+		snprintf(line[i], sizeof(line[i]), "%s = 127.0.0.1:%u", c.node[i].name,
+			 c.node[i].port);
+		snprintf(with[i], sizeof(with[i]), "%s = 127.0.0.1:%u", c.node[!i].name,
+			 c.node[i].port);
 	}
 	swap_text(&c.node[2], line[0], with[0]);
 	swap_text(&c.node[2], line[1], with[1]);
@@ -210,9 +230,10 @@ static void test_trainer_hello(void **state)
 		raw_send(&r, &h, &hello.base);
 		why = raw_error(&r);
 		assert_non_null(why);
-		assert_non_null(strstr(why, i == 0   ? "speaks wire version 1, the peer (release 9.9) 2 to 2"
-					    : i == 1 ? "run_id is \"test\" on node a, \"other\" at the peer"
-						     : "role 9"));
+		assert_non_null(
+			strstr(why, i == 0 ? "speaks wire version 1, the peer (release 9.9) 2 to 2"
+				    : i == 1 ? "run_id is \"test\" on node a, \"other\" at the peer"
+					     : "role 9"));
 		raw_close(&r);
 	}
 	inproc_stop(&c);
@@ -257,7 +278,7 @@ static void test_in_use(void **state)
 
 static void test_open_address(void **state)
 {
-	struct inproc_conf conf = {.nodes = 1};
+	struct inproc_conf conf = {.nodes = 1, .daemon = "; no allow_unauthenticated"};
 	struct inproc c;
 
 	(void)state;
@@ -265,11 +286,15 @@ static void test_open_address(void **state)
 	swap_text(&c.node[0], "listen = 127.0.0.1", "listen = 0.0.0.0");
 	assert_int_equal(inproc_node_start(&c.node[0]), SHARD_BAD_ARG);
 	assert_non_null(strstr(c.node[0].why.text, "a:3: [daemon] listen = 0.0.0.0:"));
-	assert_non_null(strstr(c.node[0].why.text, "choose 127.0.0.1:PORT, or set allow_unauthenticated = yes"));
+	assert_non_null(strstr(c.node[0].why.text,
+			       "choose listen = off, or set allow_unauthenticated = yes"));
 	swap_text(&c.node[0], "listen = 0.0.0.0", "allow_unauthenticated = yes\nlisten = 0.0.0.0");
 	for (uint32_t i = 1; i <= 2; i++) { /* it says so at each start */
 		assert_int_equal(inproc_node_start(&c.node[0]), SHARD_OK);
-		assert_int_equal(inproc_logged(&c.node[0], "level=warn node=a event=unauthenticated listen=0.0.0.0:"), i);
+		assert_int_equal(
+			inproc_logged(&c.node[0],
+				      "level=warn node=a event=unauthenticated listen=0.0.0.0:"),
+			i);
 		inproc_node_stop(&c.node[0]);
 	}
 	inproc_stop(&c);
@@ -320,7 +345,8 @@ static struct ran shardd(const char *const *args)
 static void says(const struct ran *r, int status, const char *part)
 {
 	if (r->status != status || strstr(r->text, part) == NULL)
-		fail_msg("status %d, not %d, or no \"%s\" in: %s", r->status, status, part, r->text);
+		fail_msg("status %d, not %d, or no \"%s\" in: %s", r->status, status, part,
+			 r->text);
 }
 
 static void bad_line(const char *text, const char *part)
@@ -341,17 +367,22 @@ static void bad_line(const char *text, const char *part)
 static void test_lines(void **state)
 {
 	(void)state;
-	bad_line("[daemon]\nnode = a\n[net]\ntransport = rmda\n", "4: [net] transport = rmda: choose auto, tcp or rdma");
-	bad_line("[daemon]\nnode = a\nlog_level = loud\n", "3: [daemon] log_level = loud: choose error, warn, info or debug");
-	bad_line("[daemon]\nnode = a\nmemroy = 1GiB\n", "3: [daemon] memroy = 1GiB: unknown key: did you mean memory");
+	bad_line("[daemon]\nnode = a\n[net]\ntransport = rmda\n",
+		 "4: [net] transport = rmda: choose auto, tcp or rdma");
+	bad_line("[daemon]\nnode = a\nlog_level = loud\n",
+		 "3: [daemon] log_level = loud: choose error, warn, info or debug");
+	bad_line("[daemon]\nnode = a\nmemroy = 1GiB\n",
+		 "3: [daemon] memroy = 1GiB: unknown key: did you mean memory");
 	bad_line("[deamon]\n", "1: [deamon]");
 	bad_line("node = a\n", "1: ");
 	bad_line("[daemon]\nnode\n", "2: ");
 	bad_line("[daemon]\nnode = a\n[cluster]\nmembership = etcd\n",
 		 "4: [cluster] membership = etcd: not in this build: choose static");
-	bad_line("[daemon]\nnode = a\nsocket_mode = 0999\n", "3: [daemon] socket_mode = 0999: choose octal");
+	bad_line("[daemon]\nnode = a\nsocket_mode = 0999\n",
+		 "3: [daemon] socket_mode = 0999: choose octal");
 	bad_line("[daemon]\nnode = a\n[nodes]\na = nonsense\n", "4: ");
-	bad_line("[daemon]\nnode = a\n[model \"x\"]\nlr_factor = 2\n", "4: [model \"x\"] lr_factor: only for a group");
+	bad_line("[daemon]\nnode = a\n[model \"x\"]\nlr_factor = 2\n",
+		 "4: [model \"x\"] lr_factor: only for a group");
 	bad_line("[daemon]\nnode = a\nmemory = 12\n",
 		 "3: [daemon] memory = 12: choose auto or a size of at least 1MiB with its unit");
 	bad_line("[daemon]\nnode = a\nnode = b\n", "3: [daemon] node = b: ");
@@ -361,8 +392,10 @@ static void test_lines(void **state)
 		 "3: [daemon] listen = 127.0.0.1:5: the port is 1 in [nodes]");
 	bad_line("[daemon]\nnode = a\n[cluster]\nheartbeat_timeout = 10s\nstep_timeout = 5s\n",
 		 "5: [cluster] step_timeout is shorter than heartbeat_timeout");
-	bad_line("[daemon]\nnode = a\nlisten = 0.0.0.0:29700\n", "3: [daemon] listen = 0.0.0.0:29700: not loopback");
-	bad_line("[daemon]\nnode = a\n[model]\noptimizer = adamx\n", "4: [model] optimizer = adamx: choose one of adamw");
+	bad_line("[daemon]\nnode = a\nlisten = 0.0.0.0:29700\n",
+		 "3: [daemon] listen = 0.0.0.0:29700: nobody may come in there");
+	bad_line("[daemon]\nnode = a\n[model]\noptimizer = adamx\n",
+		 "4: [model] optimizer = adamx: choose adamw");
 }
 
 static void test_options(void **state)
@@ -374,8 +407,12 @@ static void test_options(void **state)
 	} rows[] = {
 		{{"--nonsense"}, 2, "unrecognized option '--nonsense'"},
 		{{"argument"}, 2, "argument: no arguments are expected"},
-		{{"--node=a", "--set", "net.transport"}, 4, "command line: net.transport: write section.key=value"},
-		{{"--node=a", "--log-level=loud"}, 4, "[daemon] log_level = loud: choose error, warn, info or debug"},
+		{{"--node=a", "--set", "net.transport"},
+		 4,
+		 "command line: net.transport: write section.key=value"},
+		{{"--node=a", "--log-level=loud"},
+		 4,
+		 "[daemon] log_level = loud: choose error, warn, info or debug"},
 		{{"--config=/nonexistent/x"}, 4, "/nonexistent/x"},
 		{{"--version"}, 0, "shardd " SHARD_RELEASE},
 		{{"--help"}, 0, "connections_max"},
@@ -401,25 +438,27 @@ static void test_pushes(void **state)
 	struct trainer t;
 
 	inproc_start(&c, &conf);
-	trainer_join(&t, *state != NULL ? c.node[0].tcp_address : c.node[0].unix_address, SHARD_BF16, SHARD_BF16);
+	trainer_join(&t, *state != NULL ? c.node[0].tcp_address : c.node[0].unix_address,
+		     SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_BAD_STATE, shard_push(t.model, 0, 0, 1, g, SHARD_BF16, 0, NULL));
 	trainer_begin(&t);
 	EXPECT(SHARD_RANGE, shard_push(t.model, 0, 2999, 2, g, SHARD_BF16, 0, NULL));
 	EXPECT_TEXT("push of \"wte\": first 2999, count 2, but it has 3000 elements");
 	EXPECT(SHARD_DTYPE, shard_push(t.model, 0, 0, 1, g, SHARD_F32, 0, NULL));
 	EXPECT_TEXT("push of \"wte\": fp32 is given, gradients of \"gpt\" are bf16");
-	EXPECT(SHARD_OK,
-	       shard_push(t.model, 0, 0, 2000, g, SHARD_F32, SHARD_CAST, NULL)); /* the first chunks may be on their way */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 2000, g, SHARD_F32, SHARD_CAST,
+				    NULL)); /* the first chunks may be on their way */
 	EXPECT(SHARD_DUPLICATE, shard_push(t.model, 0, 1999, 10, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT_TEXT("push of \"wte\": elements 1999 to 1999 were pushed already in this step");
 	EXPECT(SHARD_MISSING, shard_commit(t.model, &ticket));
-	EXPECT_TEXT("4 of 4 tensors were not pushed: wte (2000 of 3000 elements), h.0.ln_1.weight, h.0.attn.weight");
+	EXPECT_TEXT("4 of 4 tensors were not pushed: wte (2000 of 3000 elements), h.0.ln_1.weight, "
+		    "h.0.attn.weight");
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 2000, 1000, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_OK, shard_push_none(t.model, 1));
 	EXPECT(SHARD_OK, shard_push(t.model, 2, 0, 2500, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_OK, shard_push(t.model, 3, 0, 1, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
-	EXPECT(SHARD_OK, shard_result(t.model, ticket, 10000, &r));
+	EXPECT(SHARD_OK, shard_result(t.model, ticket, pace_ms(10000), &r));
 	assert_int_equal(r.outcome, SHARD_APPLIED);
 	assert_int_equal(r.step, 1);
 	EXPECT(SHARD_STALE, shard_push(t.model, 0, 0, 1, g, SHARD_F32, SHARD_CAST, NULL));
@@ -432,12 +471,18 @@ static void test_pushes(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_definitions), cmocka_unit_test(test_budget),
-		cmocka_unit_test(test_nodes),       cmocka_unit_test(test_no_sums),
-		cmocka_unit_test(test_names),       cmocka_unit_test(test_trainer_hello),
-		cmocka_unit_test(test_in_use),      cmocka_unit_test(test_open_address),
-		cmocka_unit_test(test_lines),       cmocka_unit_test(test_options),
-		cmocka_unit_test(test_pushes),      {"test_pushes_tcp", test_pushes, NULL, NULL, (void *)(uintptr_t)1},
+		cmocka_unit_test(test_definitions),
+		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_nodes),
+		cmocka_unit_test(test_no_sums),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_trainer_hello),
+		cmocka_unit_test(test_in_use),
+		cmocka_unit_test(test_open_address),
+		cmocka_unit_test(test_lines),
+		cmocka_unit_test(test_options),
+		cmocka_unit_test(test_pushes),
+		{"test_pushes_tcp", test_pushes, NULL, NULL, (void *)(uintptr_t)1},
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Models that exist, on two real nodes: attached to by name, and dropped on all nodes: with joined trainers in each phase of a step, with a
- * node that is away. */
+/* Models that exist, on two real nodes: attached to by name, and dropped on all nodes: with joined
+ * trainers in each phase of a step, with a node that is away. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/pair.h"
 
 #include <signal.h>
@@ -23,10 +24,12 @@ static void test_attach(void **state)
 	struct drill *t;
 
 	pair_start(&p, state, NULL);
-	pair_fails(shard_attach(p.c[1], "m", &m), SHARD_NOT_FOUND, "no model \"m\": none is defined");
+	pair_fails(shard_attach(p.c[1], "m", &m), SHARD_NOT_FOUND,
+		   "no model \"m\": none is defined");
 	t = p.t[0] = drill_new(p.y, p.y->cluster->node[0].unix_address);
 	DRILL(t, SHARD_OK, .op = DRILL_DEFINE, .text = PAIR_TWO);
-	pair_fails(shard_attach(p.c[1], "n", &m), SHARD_NOT_FOUND, "no model \"n\": there is \"m\"");
+	pair_fails(shard_attach(p.c[1], "n", &m), SHARD_NOT_FOUND,
+		   "no model \"n\": there is \"m\"");
 	assert_null(m);
 	assert_int_equal(shard_attach(p.c[1], "m", &m), SHARD_OK); /* without weights, too */
 	pair_fails(shard_attach(p.c[1], "m", &m), SHARD_EXISTS, "\"m\"");
@@ -62,13 +65,15 @@ static void test_drop(void **state)
 	BOTH(&p, .op = DRILL_TRAIN, .step = 3);
 	assert_true(pair_used(&p, 0) > 0 && pair_used(&p, 1) > 0);
 	assert_int_equal(pair_files(&p), 1);
-	pair_fails(shard_drop(p.c[1], "m", 0), SHARD_BUSY, "\"m\" has 2 joined trainers: rank 0 (pid ");
+	pair_fails(shard_drop(p.c[1], "m", 0), SHARD_BUSY,
+		   "\"m\" has 2 joined trainers: rank 0 (pid ");
 	drill_text(shard_error(), "node a), rank 1 (pid ");
 	for (int i = 0; i < 2; i++)
 		DRILL_SEND(p.t[i], .op = DRILL_LEAVE);
 	for (int i = 0; i < 2; i++)
 		drill_get(p.t[i], SHARD_OK);
-	for (int round = 0; round < 3; round++) { /* at once after the answer all is free, and the name too */
+	for (int round = 0; round < 3;
+	     round++) { /* at once after the answer all is free, and the name too */
 		assert_int_equal(shard_drop(p.c[round & 1], "m", 0), SHARD_OK);
 		assert_int_equal(pair_used(&p, 0) + pair_used(&p, 1), 0);
 		assert_int_equal(pair_files(&p), 0);
@@ -122,7 +127,7 @@ static void test_drop_force(void **state)
 /* A node that does not answer: no drop without force; with it, the node is told when it is back. */
 static void test_drop_away(void **state)
 {
-	uint64_t until = clock_ns() + 10 * NS_PER_SEC;
+	uint64_t until = pace_by(10);
 	struct pair p;
 
 	pair_start(&p, state, "[cluster]\nheartbeat_timeout = 1s\n");
@@ -130,7 +135,8 @@ static void test_drop_away(void **state)
 	drill_define(p.t[0], PAIR_TWO);
 	cluster_signal(p.y->cluster, 1, SIGSTOP);
 	pair_await_log(&p, 0, "event=link_down peer=b");
-	pair_fails(shard_drop(p.c[0], "m", 0), SHARD_UNREACHABLE, "\"m\" cannot be dropped on node b, which is down: ");
+	pair_fails(shard_drop(p.c[0], "m", 0), SHARD_UNREACHABLE,
+		   "\"m\" cannot be dropped on node b, which is down: ");
 	assert_int_equal(pair_files(&p), 1);
 	assert_int_equal(shard_drop(p.c[0], "m", 1), SHARD_OK);
 	assert_int_equal(pair_used(&p, 0) + pair_files(&p), 0);
@@ -149,7 +155,8 @@ static void test_drop_away(void **state)
 int main(void)
 {
 #define TEST(t) cmocka_unit_test_setup_teardown(t, drill_setup, drill_teardown)
-	const struct CMUnitTest tests[] = {TEST(test_attach), TEST(test_drop), TEST(test_drop_force), TEST(test_drop_away)};
+	const struct CMUnitTest tests[] = {TEST(test_attach), TEST(test_drop),
+					   TEST(test_drop_force), TEST(test_drop_away)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a service manager hears, on a socket that the test listens to in its place: ready when a trainer can connect, a status that
- * follows the models, at most once a second; a watchdog that is silent while the process does not run; reloading and ready again around
- * each SIGHUP, what a changed, a wrong and a missing file do; stopping, last. */
+/* What a service manager hears, on a socket that the test listens to in its place: ready when a
+ * trainer can connect, a status that follows the models, at most once a second; a watchdog that is
+ * silent while the process does not run; reloading and ready again around each SIGHUP, what a
+ * changed, a wrong and a missing file do; stopping, last. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
 #include "lib/fdstore.h"
+#include "lib/pace.h"
 #include "lib/tool.h"
 
 #include <poll.h>
@@ -80,12 +82,13 @@ static bool heard(int ms)
 /* Until a message with `part`; what else comes must be of the watchdog or a status. */
 static void hears(const char *part)
 {
-	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+	uint64_t by = pace_by(10);
 
 	while (clock_ns() < by && heard(10000)) {
 		if (strstr(manager.text, part) != NULL)
 			return;
-		if (strcmp(manager.text, "WATCHDOG=1") != 0 && strncmp(manager.text, "STATUS=", 7) != 0)
+		if (strcmp(manager.text, "WATCHDOG=1") != 0 &&
+		    strncmp(manager.text, "STATUS=", 7) != 0)
 			break;
 	}
 	fail_msg("\"%s\" was not said; the last word was \"%s\"", part, manager.text);
@@ -154,7 +157,8 @@ static void test_not_ready(void **state)
 	ended(y);
 }
 
-/* systemd would give up both it and the memory that it keeps for the next start: a start that fails then is slow to end. */
+/* systemd would give up both it and the memory that it keeps for the next start: a start that fails
+ * then is slow to end. */
 static void test_kept(void **state)
 {
 	struct drill_yard *y = *state;
@@ -179,6 +183,25 @@ static void test_kept(void **state)
 	ended(y);
 }
 
+/* The page alone, which a start makes before any model: nothing is lost by an end at once. */
+static void test_nothing_kept(void **state)
+{
+	struct drill_yard *y = *state;
+	struct cluster *c = y->cluster = cluster_make(1, NULL, NULL);
+	char path[96];
+	int fd = memfd_create("node", MFD_CLOEXEC);
+
+	snprintf(path, sizeof(path), "%.60s/kept", manager.dir);
+	c->node[0].store = fdstore_start(path, 8);
+	CHECK(c->node[0].store != NULL && fd >= 0);
+	fdstore_put(c->node[0].store, "shardd-node", fd);
+	drill_conf(c, 0, "[net]\nconnections = 17");
+	cluster_spawn(c, 0);
+	assert_int_equal(WEXITSTATUS(cluster_wait(c, 0, 20000)), 4);
+	logged(c, "the models in memory are kept", false);
+	ended(y);
+}
+
 static void test_status(void **state)
 {
 	struct drill_yard *y = *state;
@@ -195,7 +218,8 @@ static void test_status(void **state)
 		assert_true(heard(10000));
 		if (strncmp(manager.text, "STATUS=", 7) != 0)
 			continue;
-		assert_true(manager.at_ns - last > 900 * NS_PER_MS); /* once a second, less what this process slept */
+		assert_true(manager.at_ns - last >
+			    900 * NS_PER_MS); /* once a second, less what this process slept */
 		last = manager.at_ns;
 		said++;
 	}
@@ -217,7 +241,9 @@ static void test_stopping(void **state)
 	DRILL(t, SHARD_OK, .op = DRILL_PUSH);
 	cluster_signal(c, 0, SIGTERM);
 	hears("STOPPING=1\n");
-	drill_text(manager.text, "STATUS=stopping: SIGTERM; m: attempt 1 at step 1: not decided, it is aborted\n");
+	drill_text(
+		manager.text,
+		"STATUS=stopping: SIGTERM; m: attempt 1 at step 1: not decided, it is aborted\n");
 	drill_text(manager.text, "EXTEND_TIMEOUT_USEC=70000000");
 	assert_int_equal(cluster_wait(c, 0, 10000), 0);
 	drill_do(t, (struct drill_cmd){.op = DRILL_COMMIT}); /* a commit is told, not answered */
@@ -249,7 +275,8 @@ static void hup(struct cluster *c)
 	cluster_signal(c, 0, SIGHUP);
 	hears("RELOADING=1\nMONOTONIC_USEC=");
 	{
-		uint64_t us = strtoull(strstr(manager.text, "USEC=") + 5, NULL, 10), now = clock_ns() / 1000;
+		uint64_t us = strtoull(strstr(manager.text, "USEC=") + 5, NULL, 10),
+			 now = clock_ns() / 1000;
 
 		assert_true(us <= now && now - us < 10000000);
 	}
@@ -288,7 +315,9 @@ static void test_reload(void **state)
 	CHECK(at != NULL);
 	memcpy(at, "log_level = info ", 17);
 	write_file(c->node[0].conf, text);
-	drill_conf(c, 0, "[net]\nconnections = 2\n[daemon]\nconnections_max = 4\n[model]\noptimizer = lion");
+	drill_conf(
+		c, 0,
+		"[net]\nconnections = 2\n[daemon]\nconnections_max = 4\n[model]\noptimizer = lion");
 	hup(c);
 	logged(c, "taken=\"daemon.log_level, daemon.connections_max, [model]\"", true);
 	logged(c, "event=reload_left options=net.connections", true);
@@ -301,10 +330,12 @@ static void test_reload(void **state)
 	hup(c);
 	logged(c, "a.conf: cannot be opened", true);
 	write_file(c->node[0].conf, before);
-	t = drill_joining(y, c->node[0].unix_address, 0, "chunk_elems=1024 timeout=20s min_world=1 max_world=1");
+	t = drill_joining(y, c->node[0].unix_address, 0,
+			  "chunk_elems=1024 timeout=20s min_world=1 max_world=1");
 	drill_get(t, SHARD_OK);
 	snprintf(words, sizeof(words), "--address %s --json status", c->node[0].unix_address);
-	tool_expect(0, "\"optimizer\":\"lion\"", "shardctl", words); /* of the sections that were taken last */
+	tool_expect(0, "\"optimizer\":\"lion\"", "shardctl",
+		    words); /* of the sections that were taken last */
 	free(text);
 	text = cluster_log(c, 0);
 	assert_null(strstr(strstr(text, "event=reload_failed"), "level=debug"));
@@ -331,6 +362,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_ready, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_not_ready, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_nothing_kept, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_status, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stopping, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_watchdog, setup, teardown),

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a trainer may ask for beside the plain step, through the library and real daemons: its own learning rate per group, weights per
- * rank, division before the sum, schedules, frozen tensors, accumulation. Two trainers, on one node or on two, over unix sockets or
- * tcp; SGD and small numbers, so that every weight is known exactly. One thread drives both trainers: nothing here waits for the
- * other but begin and result. */
+/* What a trainer may ask for beside the plain step, through the library and real daemons: its own
+ * learning rate per group, weights per rank, division before the sum, schedules, frozen tensors,
+ * accumulation. Two trainers, on one node or on two, over unix sockets or tcp; SGD and small
+ * numbers, so that every weight is known exactly. One thread drives both trainers: nothing here
+ * waits for the other but begin and result. */
 #include "base/check.h"
 #include "lib/inproc.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <math.h>
@@ -19,7 +21,10 @@ enum { W, FROZEN, B, TAIL, TENSORS, LARGEST = 3000 };
 
 static const struct shard_tensor tensors[TENSORS] = {
 	{.name = "w", .ndim = 1, .shape = {2000}},
-	{.name = "frozen", .ndim = 1, .shape = {LARGEST}, .flags = SHARD_FROZEN}, /* whole chunks of it */
+	{.name = "frozen",
+	 .ndim = 1,
+	 .shape = {LARGEST},
+	 .flags = SHARD_FROZEN}, /* whole chunks of it */
 	{.name = "b", .ndim = 1, .shape = {70}, .group = 1},
 	{.name = "tail", .ndim = 1, .shape = {5}, .group = 1, .flags = SHARD_FROZEN},
 };
@@ -41,7 +46,8 @@ static float written(uint32_t tensor, uint64_t i)
 	return (float)(tensor + i % 50);
 }
 
-static void define(struct trainer *t, const char *address, enum shard_dtype grad, const char *settings)
+static void define(struct trainer *t, const char *address, enum shard_dtype grad,
+		   const char *settings)
 {
 	struct shard_spec s = SHARD_INIT(struct shard_spec);
 	float w[LARGEST];
@@ -59,7 +65,8 @@ static void define(struct trainer *t, const char *address, enum shard_dtype grad
 	for (uint32_t i = 0; t->created && i < TENSORS; i++) {
 		for (uint64_t k = 0; k < tensors[i].shape[0]; k++)
 			w[k] = written(i, k);
-		EXPECT(SHARD_OK, shard_write(t->model, SHARD_MASTER, i, 0, tensors[i].shape[0], SHARD_F32, w));
+		EXPECT(SHARD_OK, shard_write(t->model, SHARD_MASTER, i, 0, tensors[i].shape[0],
+					     SHARD_F32, w));
 	}
 	if (t->created)
 		EXPECT(SHARD_OK, shard_seal(t->model, 0));
@@ -70,7 +77,8 @@ static void start(struct pair *p, const struct place *at, enum shard_dtype grad,
 	const struct inproc_conf conf = {.nodes = at->nodes};
 	char settings[512];
 
-	snprintf(settings, sizeof(settings), "optimizer=sgd min_world=2 max_world=2 chunk_elems=1024 %s", more);
+	snprintf(settings, sizeof(settings),
+		 "optimizer=sgd min_world=2 max_world=2 chunk_elems=1024 %s", more);
 	inproc_start(&p->cluster, &conf);
 	for (int i = 0; i < 2; i++) {
 		const struct inproc_node *n = &p->cluster.node[at->nodes == 1 ? 0 : i];
@@ -78,8 +86,8 @@ static void start(struct pair *p, const struct place *at, enum shard_dtype grad,
 		define(&p->t[i], at->tcp ? n->tcp_address : n->unix_address, grad, settings);
 	}
 	EXPECT(SHARD_TIMEOUT, shard_join(p->t[0].model, 0, 0, &p->t[0].world));
-	EXPECT(SHARD_OK, shard_join(p->t[1].model, 1, 10000, &p->t[1].world));
-	EXPECT(SHARD_OK, shard_join(p->t[0].model, 0, 10000, &p->t[0].world));
+	EXPECT(SHARD_OK, shard_join(p->t[1].model, 1, pace_ms(10000), &p->t[1].world));
+	EXPECT(SHARD_OK, shard_join(p->t[0].model, 0, pace_ms(10000), &p->t[0].world));
 }
 
 static void stop(struct pair *p)
@@ -107,7 +115,8 @@ static void push(struct trainer *t, float value)
 		g[i] = value;
 	for (uint32_t i = 0; i < TENSORS; i++)
 		if (!(tensors[i].flags & SHARD_FROZEN))
-			EXPECT(SHARD_OK, shard_push(t->model, i, 0, tensors[i].shape[0], g, SHARD_F32, SHARD_CAST, &ticket));
+			EXPECT(SHARD_OK, shard_push(t->model, i, 0, tensors[i].shape[0], g,
+						    SHARD_F32, SHARD_CAST, &ticket));
 }
 
 static struct shard_result finish(struct pair *p, enum shard_status want)
@@ -118,11 +127,12 @@ static struct shard_result finish(struct pair *p, enum shard_status want)
 	for (int i = 0; i < 2; i++)
 		EXPECT(SHARD_OK, shard_commit(p->t[i].model, &ticket[i]));
 	for (int i = 0; i < 2; i++)
-		EXPECT(want, shard_result(p->t[i].model, ticket[i], 10000, &r));
+		EXPECT(want, shard_result(p->t[i].model, ticket[i], pace_ms(10000), &r));
 	return r;
 }
 
-static struct shard_result step(struct pair *p, const double *weight, const double *const *lr, const float *grad)
+static struct shard_result step(struct pair *p, const double *weight, const double *const *lr,
+				const float *grad)
 {
 	for (int i = 0; i < 2; i++)
 		begin(&p->t[i], weight ? weight[i] : 0, lr ? lr[i] : NULL);
@@ -131,7 +141,8 @@ static struct shard_result step(struct pair *p, const double *weight, const doub
 	return finish(p, SHARD_OK);
 }
 
-/* Every weight of both tensors moved down by so much in all; frozen ones did not, wherever they are looked at. */
+/* Every weight of both tensors moved down by so much in all; frozen ones did not, wherever they are
+ * looked at. */
 static void check(struct pair *p, float w, float b)
 {
 	const float moved[TENSORS] = {[W] = w, [B] = b};
@@ -140,12 +151,15 @@ static void check(struct pair *p, float w, float b)
 
 	for (int i = 0; i < 2; i++) {
 		for (uint32_t k = 0; k < TENSORS; k++) {
-			EXPECT(SHARD_OK, shard_read(p->t[i].model, i ? SHARD_IMAGE : SHARD_MASTER, k, 0, tensors[k].shape[0],
-						    SHARD_F32, got, &at));
+			EXPECT(SHARD_OK,
+			       shard_read(p->t[i].model, i ? SHARD_IMAGE : SHARD_MASTER, k, 0,
+					  tensors[k].shape[0], SHARD_F32, got, &at));
 			for (uint64_t j = 0; j < tensors[k].shape[0]; j++)
 				if (got[j] != written(k, j) - moved[k])
-					fail_msg("trainer %d tensor %s element %lu: %g, expected %g", i, tensors[k].name,
-						 (unsigned long)j, (double)got[j], (double)(written(k, j) - moved[k]));
+					fail_msg(
+						"trainer %d tensor %s element %lu: %g, expected %g",
+						i, tensors[k].name, (unsigned long)j,
+						(double)got[j], (double)(written(k, j) - moved[k]));
 		}
 	}
 }
@@ -166,14 +180,16 @@ static void own_lr(void **state)
 		r = step(&p, NULL, (const double *const[]){two, two}, ones);
 		assert_true(r.lr == 0.25);
 		check(&p, 0.75f, 0.25f);
-		r = step(&p, NULL, NULL, ones); /* without: the settings', with the group's factor */
+		r = step(&p, NULL, NULL,
+			 ones); /* without: the settings', with the group's factor */
 		assert_true(r.lr == 2 && r.applied == 3);
 		check(&p, 2.75f, 1.25f);
 		stop(&p);
 	}
 }
 
-/* The attempt ends without effect for all, the odd rank is named, and the step can be tried again. */
+/* The attempt ends without effect for all, the odd rank is named, and the step can be tried again.
+ */
 static void odd_lr(void **state)
 {
 	static const double one[] = {0.5, 0.25}, odd[] = {0.5, 0.125};
@@ -210,6 +226,10 @@ static void odd_lr(void **state)
 static void bad_lr(void **state)
 {
 	static const double negative[] = {0.5, -1}, fine[] = {1, 1};
+	static const char *const folders[] = {
+		"checkpoint_dir=/tmp/schedule=WarmupLR",
+		"schedule=WarmupLR checkpoint_dir=/tmp/schedule=none",
+	};
 	struct shard_begin_opts o = SHARD_INIT(struct shard_begin_opts);
 	struct pair p;
 
@@ -219,6 +239,12 @@ static void bad_lr(void **state)
 	EXPECT(SHARD_BAD_ARG, shard_begin(p.t[0].model, &o, &p.t[0].step));
 	EXPECT_TEXT("name a schedule: choose one of them");
 	stop(&p);
+	for (size_t i = 0; i < NR(folders); i++) { /* that word may be a part of any value */
+		start(&p, &places[0], SHARD_F32, folders[i]);
+		EXPECT(i == 0 ? SHARD_OK : SHARD_BAD_ARG,
+		       shard_begin(p.t[0].model, &o, &p.t[0].step));
+		stop(&p);
+	}
 	start(&p, &places[0], SHARD_F32, "");
 	o.lr = negative;
 	EXPECT(SHARD_BAD_ARG, shard_begin(p.t[0].model, &o, &p.t[0].step));
@@ -226,7 +252,8 @@ static void bad_lr(void **state)
 	stop(&p);
 }
 
-/* 40000 + 40000 is beyond fp16. Divided by 8 before, it is 10000; norm, clip and update are those of the true mean. */
+/* 40000 + 40000 is beyond fp16. Divided by 8 before, it is 10000; norm, clip and update are those
+ * of the true mean. */
 static void predivide(void **state)
 {
 	static const float grad[] = {40000, 40000}, small[] = {8, 24};
@@ -280,7 +307,8 @@ static void schedule(void **state)
 	struct pair p;
 
 	(void)state;
-	start(&p, &places[1], SHARD_F32, "lr=1 schedule=WarmupLR warmup_type=linear warmup_num_steps=4");
+	start(&p, &places[1], SHARD_F32,
+	      "lr=1 schedule=WarmupLR warmup_type=linear warmup_num_steps=4");
 	for (size_t i = 0; i < NR(lr); i++) {
 		struct shard_result r = step(&p, NULL, NULL, ones);
 
@@ -294,13 +322,15 @@ static void schedule(void **state)
 			EXPECT(SHARD_OK, shard_vote_skip(p.t[t].model, "test"));
 		}
 		for (int t = 0; t < 2; t++)
-			EXPECT(SHARD_OK, shard_result(p.t[t].model, 0, 10000, &r));
-		assert_true(r.outcome == SHARD_SKIPPED_VOTE && r.lr == lr[i + 1] && r.applied == i + 1);
+			EXPECT(SHARD_OK, shard_result(p.t[t].model, 0, pace_ms(10000), &r));
+		assert_true(r.outcome == SHARD_SKIPPED_VOTE && r.lr == lr[i + 1] &&
+			    r.applied == i + 1);
 	}
 	stop(&p);
 }
 
-/* Image only: no gradient may be pushed, none is missing, and neither decay nor momentum moves it. */
+/* Image only: no gradient may be pushed, none is missing, and neither decay nor momentum moves it.
+ */
 static void frozen(void **state)
 {
 	static const float zero[] = {0, 0};
@@ -315,9 +345,11 @@ static void frozen(void **state)
 		EXPECT(SHARD_OK, shard_tensor_info(p.t[0].model, FROZEN, &info));
 		assert_int_equal(info.flags, SHARD_FROZEN);
 		begin(&p.t[0], 0, NULL);
-		EXPECT(SHARD_BAD_ARG, shard_push(p.t[0].model, FROZEN, 0, 10, g, SHARD_BF16, 0, &ticket));
+		EXPECT(SHARD_BAD_ARG,
+		       shard_push(p.t[0].model, FROZEN, 0, 10, g, SHARD_BF16, 0, &ticket));
 		EXPECT_TEXT("\"frozen\", which is frozen");
-		EXPECT(SHARD_BAD_ARG, shard_push(p.t[0].model, TAIL, 0, 5, g, SHARD_F32, SHARD_CAST, &ticket));
+		EXPECT(SHARD_BAD_ARG,
+		       shard_push(p.t[0].model, TAIL, 0, 5, g, SHARD_F32, SHARD_CAST, &ticket));
 		EXPECT(SHARD_OK, shard_push_none(p.t[0].model, FROZEN));
 		EXPECT(SHARD_MISSING, shard_commit(p.t[0].model, &ticket));
 		EXPECT_TEXT("2 of 2 tensors were not pushed: w, b");
@@ -330,11 +362,14 @@ static void frozen(void **state)
 			bool still = tensors[k].flags & SHARD_FROZEN;
 			uint64_t at = 0;
 
-			EXPECT(SHARD_OK, shard_read(p.t[1].model, SHARD_IMAGE, k, 0, tensors[k].shape[0], SHARD_F32, g, &at));
+			EXPECT(SHARD_OK, shard_read(p.t[1].model, SHARD_IMAGE, k, 0,
+						    tensors[k].shape[0], SHARD_F32, g, &at));
 			for (uint64_t j = 0; j < tensors[k].shape[0]; j++)
-				assert_true(written(k, j) == 0 || k == B || (g[j] == written(k, j)) == still);
+				assert_true(written(k, j) == 0 || k == B ||
+					    (g[j] == written(k, j)) == still);
 			EXPECT(still ? SHARD_NOT_FOUND : SHARD_OK,
-			       shard_read(p.t[1].model, SHARD_MOMENTUM, k, 0, tensors[k].shape[0], SHARD_F32, g, &at));
+			       shard_read(p.t[1].model, SHARD_MOMENTUM, k, 0, tensors[k].shape[0],
+					  SHARD_F32, g, &at));
 			if (still)
 				EXPECT_TEXT("is frozen: the optimizer keeps nothing for it");
 		}
@@ -349,7 +384,8 @@ static void add(struct trainer *t, uint32_t tensor, uint64_t first, uint64_t cou
 
 	for (uint64_t i = 0; i < count; i++)
 		g[i] = value;
-	EXPECT(SHARD_OK, shard_push(t->model, tensor, first, count, g, SHARD_F32, SHARD_ADD | SHARD_CAST, &ticket));
+	EXPECT(SHARD_OK, shard_push(t->model, tensor, first, count, g, SHARD_F32,
+				    SHARD_ADD | SHARD_CAST, &ticket));
 }
 
 static void begin_micro(struct trainer *t, uint32_t micro_steps)
@@ -378,21 +414,26 @@ static void accumulation(void **state)
 			add(tr, W, 0, 2000, 256);
 			add(tr, W, 500, 1500, 1); /* parts, in any order, across micro-steps */
 			add(tr, W, 400, 300, 1);
-			EXPECT(SHARD_BAD_ARG, shard_push(tr->model, W, 0, 1, &one, SHARD_BF16, 0, &ticket));
+			EXPECT(SHARD_BAD_ARG,
+			       shard_push(tr->model, W, 0, 1, &one, SHARD_BF16, 0, &ticket));
 			EXPECT_TEXT("without SHARD_ADD in a step of 3 micro-steps");
 			EXPECT(SHARD_MISSING, shard_commit(tr->model, &ticket));
 			EXPECT_TEXT("in each of 3 micro-steps");
 			add(tr, W, 0, 400, 1);
 			add(tr, W, 0, 500, 1);
-			EXPECT(SHARD_DUPLICATE, shard_push(tr->model, W, 450, 1, &one, SHARD_BF16, SHARD_ADD, &ticket));
+			EXPECT(SHARD_DUPLICATE, shard_push(tr->model, W, 450, 1, &one, SHARD_BF16,
+							   SHARD_ADD, &ticket));
 			EXPECT_TEXT("elements 450 to 450 were pushed in all 3 micro-steps already");
 			EXPECT(SHARD_DUPLICATE, shard_push_none(tr->model, W));
 			add(tr, W, 700, 1300, 1);
-			*(uint16_t *)shard_grad(tr->model, B) = one; /* in place: the arena is the operand */
+			*(uint16_t *)shard_grad(tr->model, B) =
+				one; /* in place: the arena is the operand */
 			for (int k = 1; k < 70; k++)
 				((uint16_t *)shard_grad(tr->model, B))[k] = one;
-			EXPECT(SHARD_OK, shard_push(tr->model, B, 0, 70, NULL, SHARD_BF16, SHARD_ADD, &ticket));
-			EXPECT(SHARD_OK, shard_push_none(tr->model, B)); /* one micro-step without it */
+			EXPECT(SHARD_OK, shard_push(tr->model, B, 0, 70, NULL, SHARD_BF16,
+						    SHARD_ADD, &ticket));
+			EXPECT(SHARD_OK,
+			       shard_push_none(tr->model, B)); /* one micro-step without it */
 			add(tr, B, 0, 70, 3);
 			EXPECT(SHARD_DUPLICATE, shard_push_none(tr->model, B));
 		}
@@ -408,7 +449,8 @@ static void accumulation(void **state)
 		}
 		r = finish(&p, SHARD_OK);
 		check(&p, 130, 1);
-		for (int t = 0; t < 2; t++) /* the next step has one micro-step again; ADD is a push like any other then */
+		for (int t = 0; t < 2; t++) /* the next step has one micro-step again; ADD is a push
+					       like any other then */
 			begin(&p.t[t], 0, NULL), push(&p.t[t], 1);
 		finish(&p, SHARD_OK);
 		check(&p, 130.5f, 1.25f);
@@ -426,7 +468,8 @@ static void *two_micro_steps(void *arg)
 	return NULL;
 }
 
-static void adding_threads(void **state) /* as many as there are layers whose backward is done: nothing is lost or counted twice */
+static void adding_threads(void **state) /* as many as there are layers whose backward is done:
+					    nothing is lost or counted twice */
 {
 	pthread_t thread[4];
 	struct pair p;
@@ -437,7 +480,9 @@ static void adding_threads(void **state) /* as many as there are layers whose ba
 		for (int t = 0; t < 2; t++) {
 			begin_micro(&p.t[t], 8);
 			for (size_t i = 0; i < NR(thread); i++)
-				assert_int_equal(pthread_create(&thread[i], NULL, two_micro_steps, &p.t[t]), 0);
+				assert_int_equal(
+					pthread_create(&thread[i], NULL, two_micro_steps, &p.t[t]),
+					0);
 			for (size_t i = 0; i < NR(thread); i++)
 				pthread_join(thread[i], NULL);
 		}
@@ -450,9 +495,11 @@ static void adding_threads(void **state) /* as many as there are layers whose ba
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(own_lr),    cmocka_unit_test(odd_lr),       cmocka_unit_test(bad_lr),
-		cmocka_unit_test(predivide), cmocka_unit_test(weights),      cmocka_unit_test(schedule),
-		cmocka_unit_test(frozen),    cmocka_unit_test(accumulation), cmocka_unit_test(adding_threads),
+		cmocka_unit_test(own_lr),         cmocka_unit_test(odd_lr),
+		cmocka_unit_test(bad_lr),         cmocka_unit_test(predivide),
+		cmocka_unit_test(weights),        cmocka_unit_test(schedule),
+		cmocka_unit_test(frozen),         cmocka_unit_test(accumulation),
+		cmocka_unit_test(adding_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Processes that stop running and go on later (SIGSTOP, SIGCONT): a trainer that oversleeps its step is expelled and told so when it
- * wakes; a daemon, the coordinator too, that sleeps shorter than the others wait loses nothing but the attempt in hand; one that
- * sleeps longer is found silent within heartbeat_timeout + 1 s. The weights are those of the committed history. */
+/* Processes that stop running and go on later (SIGSTOP, SIGCONT): a trainer that oversleeps its
+ * step is expelled and told so when it wakes; a daemon, the coordinator too, that sleeps shorter
+ * than the others wait loses nothing but the attempt in hand; one that sleeps longer is found
+ * silent within heartbeat_timeout + 1 s. The weights are those of the committed history. */
 #include "base/clock.h"
 #include "lib/drill.h"
+#include "lib/pace.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -38,7 +40,8 @@ static void start(struct crowd *c, void **state, const char *settings, const cha
 		DRILL_SEND(c->t[i], .op = DRILL_JOIN, .hint = i);
 }
 
-/* With min_world=2: any two may be in the first world. They train, so that the third gets in, until the world is of three. */
+/* With min_world=2: any two may be in the first world. They train, so that the third gets in, until
+ * the world is of three. */
 static void all_join(struct crowd *c)
 {
 	bool joined[3] = {false};
@@ -47,8 +50,9 @@ static void all_join(struct crowd *c)
 		struct pollfd p[3];
 
 		for (int i = 0; i < 3; i++)
-			p[i] = (struct pollfd){.fd = joined[i] ? -1 : c->t[i]->fd, .events = POLLIN};
-		if (poll(p, 3, 20000) < 1)
+			p[i] = (struct pollfd){.fd = joined[i] ? -1 : c->t[i]->fd,
+					       .events = POLLIN};
+		if (poll(p, 3, pace_ms(20000)) < 1)
 			fail_msg("%d trainers did not join", left);
 		for (int i = 0; i < 3; i++) {
 			if (joined[i] || p[i].revents == 0)
@@ -77,15 +81,16 @@ static void train_to(struct crowd *c, uint64_t step)
 		drill_get(c->t[i], SHARD_OK);
 }
 
-/* The sleeper has begun, or even voted with its node (PREPARED); rank 0 never commits before the step's deadline, which is long for
- * those that are awake, on a busy machine too. */
+/* The sleeper has begun, or even voted with its node (PREPARED); rank 0 never commits before the
+ * step's deadline, which is long for those that are awake, on a busy machine too. */
 static void oversleeps(void **state, bool prepared)
 {
 	int sleeper = prepared ? 2 : 1;
 	struct crowd c;
 	uint64_t step;
 
-	start(&c, state, SGD "min_world=2 max_world=3", "[cluster]\nheartbeat_timeout = 2s\nstep_timeout = 3s\n");
+	start(&c, state, SGD "min_world=2 max_world=3",
+	      "[cluster]\nheartbeat_timeout = 2s\nstep_timeout = 3s\n");
 	all_join(&c);
 	step = c.t[2]->last.world.step;
 	for (int i = 0; i < 3; i++) {
@@ -97,11 +102,13 @@ static void oversleeps(void **state, bool prepared)
 		if (i != 0 && (i != sleeper || prepared))
 			DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
 	kill(c.t[sleeper]->pid, SIGSTOP);
-	if (prepared) { /* rank 0, which is awake, is the one that is expelled; the sleeper has done its part */
+	if (prepared) { /* rank 0, which is awake, is the one that is expelled; the sleeper has done
+			   its part */
 		DRILL_SEND(c.t[1], .op = DRILL_RESULT);
 		drill_get(c.t[1], SHARD_WORLD_CHANGED);
 		drill_text(c.t[1]->last.error, "rank 0");
-		/* too late; it may not have heard yet, but RESULT waits for the end of the attempt or of the connection */
+		/* too late; it may not have heard yet, but RESULT waits for the end of the attempt
+		 * or of the connection */
 		drill_do(c.t[0], (struct drill_cmd){.op = DRILL_COMMIT});
 		drill_do(c.t[0], (struct drill_cmd){.op = DRILL_RESULT});
 		DRILL(c.t[0], SHARD_CLOSED, .op = DRILL_TRAIN, .step = step + 1);
@@ -161,7 +168,8 @@ static void short_nap(void **state, int node)
 				   .notify = (uint64_t)nap * 40 + 10 + (uint64_t)nap);
 		drill_get(c.t[0], SHARD_OK);
 		cluster_signal(c.y->cluster, node, SIGSTOP);
-		(void)poll(NULL, 0, 50); /* nothing to wait for: that nothing happens is the point */
+		(void)poll(NULL, 0,
+			   50); /* nothing to wait for: that nothing happens is the point */
 		cluster_signal(c.y->cluster, node, SIGCONT);
 		c.t[0]->out = true;
 		drill_get(c.t[0], SHARD_OK);
@@ -185,7 +193,8 @@ static void test_short_nap_of_coordinator(void **state)
 	short_nap(state, 0);
 }
 
-/* Longer than heartbeat_timeout, shorter than the wait for a node that stays away: found silent in time; nothing is LOST. */
+/* Longer than heartbeat_timeout, shorter than the wait for a node that stays away: found silent in
+ * time; nothing is LOST. */
 static void long_sleep(void **state, int node)
 {
 	struct crowd c;
@@ -206,7 +215,7 @@ static void long_sleep(void **state, int node)
 	drill_get(c.t[other], SHARD_WORLD_CHANGED);
 	drill_text(c.t[other]->last.error, node ? "node b" : "node a");
 	drill_text(c.t[other]->last.error, "silent for 1.0 s");
-	assert_true(c.t[other]->last.ended_ns - at < 2 * NS_PER_SEC);
+	assert_true(c.t[other]->last.ended_ns - at < pace_ns(2 * NS_PER_SEC));
 	cluster_signal(c.y->cluster, node, SIGCONT);
 	for (int i = 0; i < 3; i++) {
 		drill_do(c.t[i], (struct drill_cmd){.op = DRILL_PUSH});
@@ -230,7 +239,8 @@ static void test_long_sleep_of_coordinator(void **state)
 	long_sleep(state, 0);
 }
 
-/* The coordinator sleeps while the other node is away: the time in which it could not have heard does not count. */
+/* The coordinator sleeps while the other node is away: the time in which it could not have heard
+ * does not count. */
 static void test_both_sleep(void **state)
 {
 	struct crowd c;
@@ -264,12 +274,16 @@ static void test_both_sleep(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_trainer_in_the_middle, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_trainer_of_prepared_node, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_trainer_in_the_middle, drill_setup,
+						drill_teardown),
+		cmocka_unit_test_setup_teardown(test_trainer_of_prepared_node, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_short_nap, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_short_nap_of_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_short_nap_of_coordinator, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_long_sleep, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_long_sleep_of_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_long_sleep_of_coordinator, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_both_sleep, drill_setup, drill_teardown),
 	};
 

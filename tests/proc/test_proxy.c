@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A proxy between two daemons, and one between a trainer over TCP and its daemon, damage one frame of each connection: every bit of a
- * header, a thousand bits of bodies, frames lost, doubled, exchanged, cut, of another version, too large. Each must be refused
- * and counted, end its connection, and leave the training exact. */
+// check: all
+/* A proxy between two daemons, and one between a trainer over TCP and its daemon, damage one frame
+ * of each connection: every bit of a header, a thousand bits of bodies, frames lost, doubled,
+ * exchanged, cut, of another version, too large. Each must be refused and counted, end its
+ * connection, and leave the training exact. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
+#include "lib/ports.h"
 #include "lib/proxy.h"
 
 #include <stdlib.h>
@@ -19,7 +22,8 @@
 
 enum { LINKS = 4, LINK_BODY = 40, TRAINERS = 2, TRAINER_BODY = 420, FAULTS_MAX = 700 };
 
-static const enum proxy_kind others[] = {PROXY_VERSION, PROXY_OVERSIZED, PROXY_DROP, PROXY_TWICE, PROXY_SWAP, PROXY_CUT};
+static const enum proxy_kind others[] = {PROXY_VERSION, PROXY_OVERSIZED, PROXY_DROP,
+					 PROXY_TWICE,   PROXY_SWAP,      PROXY_CUT};
 
 /* Place k of n: its share of the header bits, body bits, and for the first the rest too. */
 static uint32_t fill(struct proxy_fault *f, uint32_t k, uint32_t n, uint32_t body, uint32_t frames)
@@ -30,7 +34,8 @@ static uint32_t fill(struct proxy_fault *f, uint32_t k, uint32_t n, uint32_t bod
 	for (uint32_t bit = k; bit < 512; bit += n)
 		f[nr++] = (struct proxy_fault){.kind = PROXY_HEAD_BIT, .bit = bit};
 	for (uint32_t i = 0; i < body; i++)
-		f[nr++] = (struct proxy_fault){.kind = PROXY_BODY_BIT, .bit = (uint32_t)rng_next(&r)};
+		f[nr++] =
+			(struct proxy_fault){.kind = PROXY_BODY_BIT, .bit = (uint32_t)rng_next(&r)};
 	for (uint32_t i = k; i < 2 * (sizeof(others) / sizeof(others[0])); i += n)
 		f[nr++] = (struct proxy_fault){.kind = others[i / 2]};
 	for (uint32_t i = 0; i < nr; i++) {
@@ -78,12 +83,15 @@ static void link_start(struct place *q, uint32_t k)
 {
 	struct inproc_conf conf = {.nodes = 2, .host_in_nodes = {"127.0.0.2"}};
 
-	conf.port[0] = inproc_free_port();
-	proxy_start(&q->proxy, "127.0.0.2", conf.port[0], conf.port[0], q->fault, fill(q->fault, k, LINKS, LINK_BODY, 60));
+	conf.port[0] = ports_take();
+	proxy_start(&q->proxy, "127.0.0.2", conf.port[0], conf.port[0], q->fault,
+		    fill(q->fault, k, LINKS, LINK_BODY, 60));
 	inproc_start(&q->c, &conf);
 	crew_init(&q->crew, "link");
-	crew_add(&q->crew, q->c.node[0].unix_address, 0);
-	crew_add(&q->crew, q->c.node[1].unix_address, 1);
+	/* whose gradient is damaged twice in one step is put out, although it is the network here
+	 */
+	crew_add(&q->crew, q->c.node[0].unix_address, 0)->reconnects = true;
+	crew_add(&q->crew, q->c.node[1].unix_address, 1)->reconnects = true;
 	crew_start(&q->crew, UINT64_MAX);
 }
 
@@ -103,11 +111,16 @@ static void test_link(void **state)
 		crew_check(&q[k].crew, q[k].c.node[k % 2].unix_address, q[k].last);
 		for (uint32_t n = 0; n < 2; n++)
 			refused += inproc_count(&q[k].c.node[n], "refused_frames");
-		assert_int_equal(refused, refusals(&q[k].proxy, true));
+		/* a connection that the proxy ends may take its last frames with it */
+		assert_in_range(refused, refusals(&q[k].proxy, true) - q[k].proxy.spared,
+				refusals(&q[k].proxy, true));
+		assert_true(q[k].proxy.spared > 0);
 		assert_int_equal(inproc_logged(&q[k].c.node[0], "event=lost"), 0);
 		ops = proxy_ops(&q[k].proxy) > ops ? proxy_ops(&q[k].proxy) : ops;
-		print_message("link %u: %u faults in frames of %u kinds, %lu steps, %u begun again\n", k, q[k].proxy.faults_nr,
-			      proxy_ops(&q[k].proxy), (unsigned long)q[k].last, q[k].crew.member[0].retries);
+		print_message(
+			"link %u: %u faults in frames of %u kinds, %lu steps, %u begun again\n", k,
+			q[k].proxy.faults_nr, proxy_ops(&q[k].proxy), (unsigned long)q[k].last,
+			q[k].crew.member[0].retries);
 		inproc_stop(&q[k].c);
 		proxy_stop(&q[k].proxy);
 	}
@@ -141,10 +154,13 @@ static void test_trainer(void **state)
 	finish_all(q, TRAINERS);
 	for (uint32_t k = 0; k < TRAINERS; k++) {
 		crew_check(&q[k].crew, q[k].c.node[0].unix_address, q[k].last);
-		assert_int_equal(inproc_count(&q[k].c.node[0], "refused_frames"), refusals(&q[k].proxy, false));
+		assert_int_equal(inproc_count(&q[k].c.node[0], "refused_frames"),
+				 refusals(&q[k].proxy, false));
 		ops = proxy_ops(&q[k].proxy) > ops ? proxy_ops(&q[k].proxy) : ops;
-		print_message("trainer %u: %u faults in frames of %u kinds, %lu steps, %u connections\n", k, q[k].proxy.faults_nr,
-			      proxy_ops(&q[k].proxy), (unsigned long)q[k].last, q[k].crew.member[1].reconnected + 1);
+		print_message(
+			"trainer %u: %u faults in frames of %u kinds, %lu steps, %u connections\n",
+			k, q[k].proxy.faults_nr, proxy_ops(&q[k].proxy), (unsigned long)q[k].last,
+			q[k].crew.member[1].reconnected + 1);
 		inproc_stop(&q[k].c);
 		proxy_stop(&q[k].proxy);
 	}
@@ -154,7 +170,8 @@ static void test_trainer(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_trainer), cmocka_unit_test(test_link)};
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_trainer),
+						  cmocka_unit_test(test_link)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

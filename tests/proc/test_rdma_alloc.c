@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Over RDMA (rdma/fake.h) nothing on the step path allocates, registers memory or gives any back: a hundred steps, all of whose
- * tensor bytes went that way. */
+/* Over RDMA (rdma/fake.h) nothing on the step path allocates, registers memory or gives any back: a
+ * hundred steps, all of whose tensor bytes went that way. */
 #include "lib/calm.h"
 #include "lib/linked.h"
 #include "rdma/fake.h"
@@ -11,7 +11,8 @@
 
 enum {
 	STEP_BYTES = 2 * 5000
-}; /* of both directions together; half of a model of 5558 bf16 numbers goes to the other node, and as much back */
+}; /* of both directions together; half of a model of 5558 bf16 numbers goes to the other node, and
+      as much back */
 
 struct before {
 	uint32_t registered;
@@ -37,8 +38,8 @@ static void stepped(struct inproc *c, void *arg)
 
 	assert_int_equal(fake_calls(FAKE_REG_MR), b->registered);
 	assert_memory_equal(&live, &b->live, sizeof(live));
-	assert_true(linked_figure(&c->node[0], "b", "rdma_in_bytes") - b->in[0] + linked_figure(&c->node[1], "a", "rdma_in_bytes") -
-			    b->in[1] >
+	assert_true(linked_figure(&c->node[0], "b", "rdma_in_bytes") - b->in[0] +
+			    linked_figure(&c->node[1], "a", "rdma_in_bytes") - b->in[1] >
 		    CALM_STEPS * STEP_BYTES);
 }
 

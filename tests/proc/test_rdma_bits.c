@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Bits over RDMA are bits over TCP: the same training by whole daemons with transport = tcp and with verbs of this process
- * (rdma/fake.h), which carry every tensor byte once they are connected. Gradients depend on the image that the trainer reads, so
- * that one wrong byte of either direction changes what is compared: masters, and the image of every node. */
+/* Bits over RDMA are bits over TCP: the same training by whole daemons with transport = tcp and
+ * with verbs of this process (rdma/fake.h), which carry every tensor byte once they are connected.
+ * Gradients depend on the image that the trainer reads, so that one wrong byte of either direction
+ * changes what is compared: masters, and the image of every node. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
 #include "lib/linked.h"
+#include "lib/pace.h"
 #include "rdma/fake.h"
 #include "wire/dtype.h"
 
@@ -20,9 +22,12 @@
 enum { TENSORS = 6, RANKS_MAX = 6, STEPS = 8, TOTAL = 150001 + 64 + 1 + 5000 + 3 + 20000 };
 
 static const struct shard_tensor tensors[TENSORS] = {
-	{.name = "wide", .ndim = 1, .shape = {150001}}, {.name = "a", .ndim = 1, .shape = {64}},
-	{.name = "one", .ndim = 1, .shape = {1}},       {.name = "mid", .ndim = 2, .shape = {50, 100}},
-	{.name = "few", .ndim = 1, .shape = {3}},       {.name = "last", .ndim = 1, .shape = {20000}},
+	{.name = "wide", .ndim = 1, .shape = {150001}},
+	{.name = "a", .ndim = 1, .shape = {64}},
+	{.name = "one", .ndim = 1, .shape = {1}},
+	{.name = "mid", .ndim = 2, .shape = {50, 100}},
+	{.name = "few", .ndim = 1, .shape = {3}},
+	{.name = "last", .ndim = 1, .shape = {20000}},
 };
 
 struct how {
@@ -57,12 +62,14 @@ static uint64_t numel(uint32_t t)
 /* In half of the steps, and differently for each rank; "a" of no rank in every third. */
 static bool absent(const struct how *h, uint64_t step, uint32_t rank, uint32_t t)
 {
-	return h->absent && ((step % 3 == 0 && t == 1) || (step % 2 == 1 && (t + rank + step / 2) % 3 == 0));
+	return h->absent &&
+	       ((step % 3 == 0 && t == 1) || (step % 2 == 1 && (t + rank + step / 2) % 3 == 0));
 }
 
 static float gradient(uint64_t step, uint32_t rank, uint32_t t, uint64_t i, float w)
 {
-	return w * (0.25f + 0.125f * (float)rank) + ((float)((step * 31 + rank * 7 + i + t) % 13) - 6) * 0.0625f;
+	return w * (0.25f + 0.125f * (float)rank) +
+	       ((float)((step * 31 + rank * 7 + i + t) % 13) - 6) * 0.0625f;
 }
 
 static void connect_rank(struct rank *r, shard_client **client, shard_model **m)
@@ -76,8 +83,9 @@ static void connect_rank(struct rank *r, shard_client **client, shard_model **m)
 
 	*client = crew_connect(r->of->cluster.node[r->nr / h->ranks].unix_address);
 	snprintf(settings, sizeof(settings),
-		 "optimizer=sgd lr=0.125 min_world=%u max_world=%u local_world=%u chunk_elems=%u timeout=20s %s", world, world,
-		 h->ranks, h->chunk, h->settings ? h->settings : "");
+		 "optimizer=sgd lr=0.125 min_world=%u max_world=%u local_world=%u chunk_elems=%u "
+		 "timeout=20s %s",
+		 world, world, h->ranks, h->chunk, h->settings ? h->settings : "");
 	s.name = "m";
 	s.tensors = tensors;
 	s.tensors_nr = TENSORS;
@@ -95,7 +103,7 @@ static void connect_rank(struct rank *r, shard_client **client, shard_model **m)
 		free(w0);
 		MUST(shard_seal(*m, 0));
 	}
-	MUST(shard_join(*m, (int)r->nr, 20000, &w));
+	MUST(shard_join(*m, (int)r->nr, pace_ms(20000), &w));
 }
 
 static void push(struct rank *r, shard_model *m, uint64_t step, uint32_t t)
@@ -136,10 +144,10 @@ static void *train(void *arg)
 			else
 				push(r, m, n, t);
 		MUST(shard_commit(m, &ticket));
-		MUST(shard_result(m, ticket, 20000, &res));
+		MUST(shard_result(m, ticket, pace_ms(20000), &res));
 		CHECK(res.outcome == SHARD_APPLIED);
 	}
-	MUST(shard_leave(m, 20000));
+	MUST(shard_leave(m, pace_ms(20000)));
 	shard_disconnect(&client);
 	return NULL;
 }
@@ -159,7 +167,8 @@ static float *read_all(const char *address, enum shard_kind kind)
 	return all;
 }
 
-/* Each step's contributions and image chunks, all of them: those of the first steps may have gone before the memory was told. */
+/* Each step's contributions and image chunks, all of them: those of the first steps may have gone
+ * before the memory was told. */
 static void went_by_rdma(struct training *t)
 {
 	const struct how *h = t->how;
@@ -168,9 +177,12 @@ static void went_by_rdma(struct training *t)
 		for (uint32_t k = 0; k < h->nodes; k++) {
 			if (n == k)
 				continue;
-			assert_true(linked_says(&t->cluster.node[n], t->cluster.node[k].name, "transport", "rdma"));
-			if (linked_figure(&t->cluster.node[n], t->cluster.node[k].name, "rdma_in_bytes") <= 0)
-				fail_msg("nothing came to node %u from node %u by RDMA:\n%s", n, k, t->cluster.node[n].lines);
+			assert_true(linked_says(&t->cluster.node[n], t->cluster.node[k].name,
+						"transport", "rdma"));
+			if (linked_figure(&t->cluster.node[n], t->cluster.node[k].name,
+					  "rdma_in_bytes") <= 0)
+				fail_msg("nothing came to node %u from node %u by RDMA:\n%s", n, k,
+					 t->cluster.node[n].lines);
 		}
 }
 
@@ -179,7 +191,8 @@ static void run(struct training *t, const struct how *how, bool rdma)
 	char net[256];
 
 	*t = (struct training){.how = how};
-	snprintf(net, sizeof(net), "transport = %s\n%s", rdma ? "rdma" : "tcp", how->net ? how->net : "");
+	snprintf(net, sizeof(net), "transport = %s\n%s", rdma ? "rdma" : "tcp",
+		 how->net ? how->net : "");
 	inproc_start(&t->cluster, &(struct inproc_conf){.nodes = how->nodes, .net = net});
 	if (rdma)
 		linked_by_rdma(&t->cluster);
@@ -224,14 +237,18 @@ static void equal_bits(void **state)
 static const struct how hows[] = {
 	{"bf16", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL, NULL},
 	{"fp32, two local ranks", 2, 2, SHARD_F32, SHARD_F32, 8192, false, "clip=0.5", NULL},
-	{"fp16 gradients, bf16 image", 2, 1, SHARD_BF16, SHARD_F16, 65536, false, "loss_scale=1", NULL},
+	{"fp16 gradients, bf16 image", 2, 1, SHARD_BF16, SHARD_F16, 65536, false, "loss_scale=1",
+	 NULL},
 	{"absent tensors", 2, 2, SHARD_F32, SHARD_BF16, 1024, true, NULL, NULL},
 	{"one chunk", 2, 1, SHARD_F32, SHARD_F32, 1u << 20, true, NULL, NULL},
 	{"three nodes", 3, 1, SHARD_F32, SHARD_F32, 16384, true, NULL, "rdma_queue_pairs = 3"},
-	{"three nodes, two ranks, one queue pair", 3, 2, SHARD_BF16, SHARD_BF16, 4096, false, NULL, "rdma_queue_pairs = 1"},
+	{"three nodes, two ranks, one queue pair", 3, 2, SHARD_BF16, SHARD_BF16, 4096, false, NULL,
+	 "rdma_queue_pairs = 1"},
 	{"stale", 2, 1, SHARD_F32, SHARD_F32, 16384, true, "max_staleness=1", NULL},
-	{"stale, three nodes", 3, 1, SHARD_BF16, SHARD_BF16, 4096, false, "max_staleness=1", "connections = 2"},
-	{"no sums", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL, "rdma_checksum = no\nrdma_busy_poll_us = 20"},
+	{"stale, three nodes", 3, 1, SHARD_BF16, SHARD_BF16, 4096, false, "max_staleness=1",
+	 "connections = 2"},
+	{"no sums", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL,
+	 "rdma_checksum = no\nrdma_busy_poll_us = 20"},
 };
 
 int main(void)
@@ -239,6 +256,7 @@ int main(void)
 	struct CMUnitTest tests[NR(hows)];
 
 	for (size_t i = 0; i < NR(hows); i++)
-		tests[i] = (struct CMUnitTest){hows[i].name, equal_bits, NULL, NULL, (void *)(uintptr_t)&hows[i]};
+		tests[i] = (struct CMUnitTest){hows[i].name, equal_bits, NULL, NULL,
+					       (void *)(uintptr_t)&hows[i]};
 	return cmocka_run_group_tests_name("rdma_bits", tests, NULL, NULL);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A model is dropped while tensors of it, and of another one, go by RDMA (rdma/fake.h): its memory is given back on both nodes
- * once the other side writes nothing more there, the links stay, and the other model trains on with the right bits. Trainers
- * that come and go have their arenas registered and given back. */
+/* A model is dropped while tensors of it, and of another one, go by RDMA (rdma/fake.h): its memory
+ * is given back on both nodes once the other side writes nothing more there, the links stay, and
+ * the other model trains on with the right bits. Trainers that come and go have their arenas
+ * registered and given back. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"
+#include "lib/pace.h"
 #include "rdma/fake.h"
 
 #include <stdlib.h>
@@ -45,7 +47,7 @@ static shard_model *joined(struct victim *v, shard_client *client)
 		free(zero);
 		MUST(shard_seal(m, 0));
 	}
-	MUST(shard_join(m, v->rank, 20000, &w));
+	MUST(shard_join(m, v->rank, pace_ms(20000), &w));
 	return m;
 }
 
@@ -72,7 +74,7 @@ static void *train(void *arg)
 		if (st == SHARD_OK)
 			st = shard_commit(m, &t);
 		if (st == SHARD_OK)
-			st = shard_result(m, t, 20000, &res);
+			st = shard_result(m, t, pace_ms(20000), &res);
 		atomic_fetch_add(&v->steps, st == SHARD_OK);
 	}
 	shard_disconnect(&client);
@@ -103,11 +105,12 @@ static void in_mid_training(void **state)
 	crewed_steps(r, 3);
 	alone = fake_live();
 	for (int round = 0; round < 5; round++) {
-		uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+		uint64_t by = pace_by(10);
 		json_int_t in = linked_figure(&r->cluster.node[0], "b", "rdma_in_bytes");
 
 		for (int i = 0; i < 2; i++) {
-			v[i] = (struct victim){.address = r->cluster.node[i].unix_address, .rank = i};
+			v[i] = (struct victim){.address = r->cluster.node[i].unix_address,
+					       .rank = i};
 			CHECK(pthread_create(&v[i].thread, NULL, train, &v[i]) == 0);
 		}
 		while (fake_live().regions < alone.regions + 12 || v[0].steps < 5 ||

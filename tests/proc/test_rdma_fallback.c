@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where RDMA cannot be had, from the start or of one model's memory: a crew trains over TCP, the status says why, and when the
- * reason is gone RDMA is there. transport = rdma refuses to start. Verbs are rdma/fake.h's. */
+/* Where RDMA cannot be had, from the start or of one model's memory: a crew trains over TCP, the
+ * status says why, and when the reason is gone RDMA is there. transport = rdma refuses to start.
+ * Verbs are rdma/fake.h's. */
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"
@@ -109,8 +110,12 @@ static void insists(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memlock),    cmocka_unit_test(registration_refused), cmocka_unit_test(no_device),
-		cmocka_unit_test(not_wanted), cmocka_unit_test(memory_of_the_model),  cmocka_unit_test(insists),
+		cmocka_unit_test(memlock),
+		cmocka_unit_test(registration_refused),
+		cmocka_unit_test(no_device),
+		cmocka_unit_test(not_wanted),
+		cmocka_unit_test(memory_of_the_model),
+		cmocka_unit_test(insists),
 	};
 
 	return cmocka_run_group_tests_name("rdma_fallback", tests, NULL, NULL);

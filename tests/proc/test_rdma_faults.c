@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* RDMA fails in mid-run, in every way that verbs know, while a crew trains: the log says so, the attempt is made again over TCP,
- * RDMA is back after its time, and the bits are the right ones. Verbs are rdma/fake.h's. */
+// check: all
+/* RDMA fails in mid-run, in every way that verbs know, while a crew trains: the log says so, the
+ * attempt is made again over TCP, RDMA is back after its time, and the bits are the right ones.
+ * Verbs are rdma/fake.h's. */
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"
@@ -95,7 +97,8 @@ static void mid_run(void **state)
 
 static void device_removed(void **state)
 {
-	static const struct fake_device again = {.name = "fake0", .gid = {{"127.0.0.1", IBV_GID_TYPE_ROCE_V2}}};
+	static const struct fake_device again = {.name = "fake0",
+						 .gid = {{"127.0.0.1", IBV_GID_TYPE_ROCE_V2}}};
 	struct crewed *r;
 
 	(void)state;
@@ -107,7 +110,8 @@ static void device_removed(void **state)
 	fake_remove("fake0");
 	for (int i = 0; i < 2; i++) {
 		inproc_wait_log(&r->cluster.node[i], "event=rdma_gone", 1);
-		inproc_wait_log(&r->cluster.node[i], "event=rdma_off", 1); /* looked for anew, in vain */
+		inproc_wait_log(&r->cluster.node[i], "event=rdma_off",
+				1); /* looked for anew, in vain */
 	}
 	crewed_steps(r, 5);
 	linked_await(&r->cluster.node[0], "b", "transport", "tcp");
@@ -141,7 +145,8 @@ int main(void)
 	size_t nr = 0;
 
 	for (; nr < NR(faults); nr++)
-		tests[nr] = (struct CMUnitTest){faults[nr].name, mid_run, NULL, NULL, (void *)(uintptr_t)&faults[nr]};
+		tests[nr] = (struct CMUnitTest){faults[nr].name, mid_run, NULL, NULL,
+						(void *)(uintptr_t)&faults[nr]};
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(device_removed);
 	tests[nr++] = (struct CMUnitTest)cmocka_unit_test(peer_gone);
 	assert_int_equal(nr, NR(tests));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* RAIL and REGION frames of a node that means harm, frame by frame: each ends the link with a sentence, nothing of it is used,
- * and the daemon goes on. The node is this test; verbs are rdma/fake.h's. */
+/* RAIL and REGION frames of a node that means harm, frame by frame: each ends the link with a
+ * sentence, nothing of it is used, and the daemon goes on. The node is this test; verbs are
+ * rdma/fake.h's. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
@@ -84,7 +85,7 @@ static void send_rail(struct harm *x, Shard__Rail *m)
 }
 
 /* A rail that is up, as far as the daemon knows. */
-static void rail_up(struct harm *x)
+static void rdma_link_up(struct harm *x)
 {
 	uint32_t qpn[17], psn[17];
 	Shard__Rail m, *answer;
@@ -107,7 +108,8 @@ static void refused(struct harm *x, const char *part)
 	char *text = raw_error(&x->r);
 
 	if (text == NULL || strstr(text, part) == NULL)
-		fail_msg("the link ends with \"%s\", not with \"%s\"", text != NULL ? text : "nothing", part);
+		fail_msg("the link ends with \"%s\", not with \"%s\"",
+			 text != NULL ? text : "nothing", part);
 	raw_expect_closed(&x->r);
 	raw_close(&x->r);
 }
@@ -116,7 +118,8 @@ static void refused(struct harm *x, const char *part)
 
 static void *define(void *arg)
 {
-	static const struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {CHUNKS * MODEL_CHUNK}};
+	static const struct shard_tensor t = {
+		.name = "w", .ndim = 1, .shape = {CHUNKS * MODEL_CHUNK}};
 	struct harm *x = arg;
 	shard_client *client = crew_connect(x->c.node[0].unix_address);
 	struct shard_spec s = SHARD_INIT(struct shard_spec);
@@ -135,19 +138,27 @@ static void *define(void *arg)
 
 static void start(struct harm *x)
 {
+	Shard__Memory held = SHARD__MEMORY__INIT;
 	struct err e;
 
 	memset(x, 0, sizeof(*x));
 	fake_reset();
 	inproc_prepare(&x->c, NULL);
 	assert_int_equal(inproc_node_start(&x->c.node[0]), SHARD_OK);
-	assert_int_equal(config_load_text(&x->conf, "b", x->c.node[1].text, strlen(x->c.node[1].text), &e), SHARD_OK);
+	assert_int_equal(
+		config_load_text(&x->conf, "b", x->c.node[1].text, strlen(x->c.node[1].text), &e),
+		SHARD_OK);
 	link_anew(x);
 	CHECK(pthread_create(&x->definer, NULL, define, x) == 0);
 	assert_true(raw_expect(&x->r, OP_MODEL));
 	x->model = x->r.head.model;
-	raw_send(&x->r, &(struct wire_head){.op = OP_MODEL, .flags = WIRE_REPLY, .attempt = x->r.head.attempt, .model = x->model},
-		 NULL);
+	held.incarnation = 7;
+	raw_send(&x->r,
+		 &(struct wire_head){.op = OP_MODEL,
+				     .flags = WIRE_REPLY,
+				     .attempt = x->r.head.attempt,
+				     .model = x->model},
+		 &held.base);
 	pthread_join(x->definer, NULL);
 	raw_close(&x->r);
 }
@@ -225,13 +236,13 @@ static void offered_twice(void **state)
 
 	(void)state;
 	start(&x);
-	rail_up(&x);
+	rdma_link_up(&x);
 	send_rail(&x, &m); /* nothing has been told: the one before came to nothing */
 	assert_true(raw_expect(&x.r, OP_RAIL));
 	raw_send(&x.r, &(struct wire_head){.op = OP_REGION, .model = x.model}, &told.base);
 	send_rail(&x, &m);
 	refused(&x, "RDMA is offered anew, or taken back, while it is up");
-	rail_up(&x);
+	rdma_link_up(&x);
 	raw_send(&x.r, &(struct wire_head){.op = OP_REGION, .model = x.model}, &told.base);
 	m.n_qpn = m.n_psn = 0;
 	m.why = (char *)(uintptr_t) "changed my mind";
@@ -247,22 +258,28 @@ static const struct bad_region {
 	uint32_t times;
 	const char *text;
 } bad_regions[] = {
-#define REGION(...)                                                                                                                \
-	{                                                                                                                          \
-		.base = PROTOBUF_C_MESSAGE_INIT(&shard__region__descriptor), __VA_ARGS__                                           \
+#define REGION(...)                                                                                \
+	{                                                                                          \
+		.base = PROTOBUF_C_MESSAGE_INIT(&shard__region__descriptor), __VA_ARGS__           \
 	}
 	{REGION(.kind = 3, .address = 4096, .bytes = 1 << 20), 1, "there is nothing of that kind"},
 	{REGION(.kind = 1, .address = 4096, .bytes = 64), 1, "too few for the chunks held there"},
 	{REGION(.kind = 1, .address = 4096, .bytes = 1 << 20), 2, "there is nothing of that kind"},
 	{REGION(.kind = 1, .address = 0, .bytes = 1 << 20), 1, "no address"},
 	{REGION(.kind = 1, .address = UINT64_MAX - 100, .bytes = 1 << 20), 1, "no address"},
-	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .first = CHUNKS, .chunks = 1), 1, "there are no such chunks"},
-	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .first = 1, .chunks = CHUNKS), 1, "there are no such chunks"},
-	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .first = 1, .chunks = UINT32_MAX), 1, "there are no such chunks"},
+	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .first = CHUNKS, .chunks = 1), 1,
+	 "there are no such chunks"},
+	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .first = 1, .chunks = CHUNKS), 1,
+	 "there are no such chunks"},
+	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .first = 1, .chunks = UINT32_MAX), 1,
+	 "there are no such chunks"},
 	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20), 1, "there are no such chunks"},
-	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .chunks = 1, .image = 1), 1, "there are no such chunks"},
-	{REGION(.kind = 2, .address = 4096, .bytes = 4 * MODEL_CHUNK - 1, .chunks = 1), 1, "too few for them"},
-	{REGION(.kind = 2, .address = 4096, .bytes = 4 * MODEL_CHUNK, .chunks = 1), 129, "too many regions"},
+	{REGION(.kind = 2, .address = 4096, .bytes = 1 << 20, .chunks = 1, .image = 1), 1,
+	 "there are no such chunks"},
+	{REGION(.kind = 2, .address = 4096, .bytes = 4 * MODEL_CHUNK - 1, .chunks = 1), 1,
+	 "too few for them"},
+	{REGION(.kind = 2, .address = 4096, .bytes = 4 * MODEL_CHUNK, .chunks = 1), 129,
+	 "too many regions"},
 };
 
 static void tell(struct harm *x, const Shard__Region *r, uint32_t times, uint32_t model)
@@ -283,7 +300,7 @@ static void hostile_regions(void **state)
 	(void)state;
 	start(&x);
 	for (size_t i = 0; i < NR(bad_regions); i++) {
-		rail_up(&x);
+		rdma_link_up(&x);
 		tell(&x, &bad_regions[i].r, bad_regions[i].times, x.model);
 		refused(&x, bad_regions[i].text);
 	}
@@ -301,7 +318,7 @@ static void idle_regions(void **state)
 	link_anew(&x);
 	tell(&x, &bad_regions[0].r, 1, x.model);
 	raw_close(&x.r);
-	rail_up(&x);
+	rdma_link_up(&x);
 	tell(&x, &bad_regions[0].r, 1, x.model + 5);
 	m.released = true;
 	raw_send(&x.r, &(struct wire_head){.op = OP_REGION, .model = x.model}, &m.base);
@@ -324,7 +341,9 @@ static void insists(void **state)
 	fake_reset();
 	inproc_prepare(&x.c, &(struct inproc_conf){.net = "transport = rdma"});
 	assert_int_equal(inproc_node_start(&x.c.node[0]), SHARD_OK);
-	assert_int_equal(config_load_text(&x.conf, "b", x.c.node[1].text, strlen(x.c.node[1].text), &e), SHARD_OK);
+	assert_int_equal(
+		config_load_text(&x.conf, "b", x.c.node[1].text, strlen(x.c.node[1].text), &e),
+		SHARD_OK);
 	raw_connect(&x.r, x.c.node[0].tcp_address);
 	hello(&x, 0, "");
 	refused(&x, "[net] transport is rdma on node a, and node b wants no RDMA");
@@ -338,8 +357,9 @@ static void insists(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bad_offers),      cmocka_unit_test(strange_ends), cmocka_unit_test(offered_twice),
-		cmocka_unit_test(hostile_regions), cmocka_unit_test(idle_regions), cmocka_unit_test(insists),
+		cmocka_unit_test(bad_offers),    cmocka_unit_test(strange_ends),
+		cmocka_unit_test(offered_twice), cmocka_unit_test(hostile_regions),
+		cmocka_unit_test(idle_regions),  cmocka_unit_test(insists),
 	};
 
 	return cmocka_run_group_tests_name("rdma_hostile", tests, NULL, NULL);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* For every N the N-th call of the verbs library fails while two daemons start and a crew trains: with transport = auto they
- * start, train and stop all the same, with the right bits, and nothing stays behind. Calls of a step that runs are like those of
- * the step before: of them not every one is tried. */
+// check: all
+/* For every N the N-th call of the verbs library fails while two daemons start and a crew trains:
+ * with transport = auto they start, train and stop all the same, with the right bits, and nothing
+ * stays behind. Calls of a step that runs are like those of the step before: of them not every one
+ * is tried. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"
+#include "lib/pace.h"
 #include "rdma/fake.h"
 
 #include <errno.h>
@@ -22,7 +25,8 @@ enum { PARTS = 6 };
 
 static bool failed(struct crewed *r)
 {
-	static const char *const lines[] = {"event=rdma_off", "event=rdma_fallback", "event=rdma_down", "event=rdma_gone"};
+	static const char *const lines[] = {"event=rdma_off", "event=rdma_fallback",
+					    "event=rdma_down", "event=rdma_gone"};
 
 	for (uint32_t i = 0; i < 2; i++)
 		for (size_t k = 0; k < NR(lines); k++)
@@ -40,18 +44,20 @@ static bool used(struct crewed *r)
 /* False: there were fewer calls. */
 static bool round_of(uint32_t n)
 {
-	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+	uint64_t by = pace_by(10);
 	struct crewed *r;
 	uint32_t calls;
 
 	fake_reset();
 	fake_fail(FAKE_ANY, n, n % 2 ? ENOMEM : EIO);
-	r = crewed_begin(&(struct inproc_conf){.net = "rdma_queue_pairs = 1", .cluster = "heartbeat_timeout = 1s"});
+	r = crewed_begin(&(struct inproc_conf){.net = "rdma_queue_pairs = 1",
+					       .cluster = "heartbeat_timeout = 1s"});
 	crew_start(&r->crew, UINT64_MAX);
 	while (!failed(r) && !used(r)) {
 		if (clock_ns() > by)
-			fail_msg("call %u failed, and neither is RDMA used nor does the log say why:\n%s\n%s", n,
-				 r->cluster.node[0].lines, r->cluster.node[1].lines);
+			fail_msg("call %u failed, and neither is RDMA used nor does the log say "
+				 "why:\n%s\n%s",
+				 n, r->cluster.node[0].lines, r->cluster.node[1].lines);
 		usleep(2000);
 	}
 	crewed_steps(r, 3);
@@ -72,7 +78,8 @@ static void rounds_of(uint32_t part)
 	assert_true(rounds > 120 / PARTS);
 }
 
-/* In processes, because most of the time is waiting; one that fails ends with what cmocka makes of that. */
+/* In processes, because most of the time is waiting; one that fails ends with what cmocka makes of
+ * that. */
 static void every_call(void **state)
 {
 	pid_t pid[PARTS];

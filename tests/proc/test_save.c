@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Saving while trainers train: what the files hold is the reference's state of that step, bit by bit, and training afterwards is as if
- * nothing had been saved. Two saves at once, saves by themselves, a full disk, a killed coordinator, a node lost meanwhile. */
+/* Saving while trainers train: what the files hold is the reference's state of that step, bit by
+ * bit, and training afterwards is as if nothing had been saved. Two saves at once, saves by
+ * themselves, a full disk, a killed coordinator, a node lost meanwhile. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/pace.h"
 #include "lib/yard.h"
 
 #include <signal.h>
 #include <errno.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +49,8 @@ static void saves_while_training(void **state)
 	crew_of(y, (const int[]){2, 1});
 	crew_start(&y->crew, UINT64_MAX);
 	crew_wait_step(&y->crew, 5);
-	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir, NULL); /* by way of a node that does not coordinate */
+	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir,
+		       NULL); /* by way of a node that does not coordinate */
 	step = keep_newest(y->keep.dir, tag);
 	assert_true(step >= 4);
 	crew_wait_step(&y->crew, step + 5);
@@ -66,16 +70,19 @@ static void saves_by_itself(void **state)
 	char model[256], dir[128], tag[65];
 	uint64_t last;
 
-	snprintf(model, sizeof(model), "checkpoint_dir = %s\ncheckpoint_every = 5\nkeep_latest = 2\n", y->keep.dir);
+	snprintf(model, sizeof(model),
+		 "checkpoint_dir = %s\ncheckpoint_every = 5\nkeep_latest = 2\n", y->keep.dir);
 	snprintf(dir, sizeof(dir), "%s/m", y->keep.dir);
 	y->cluster = cluster_start(2, model, BEAT);
 	crew_of(y, (const int[]){1, 1});
 	crew_start(&y->crew, 60);
 	last = crew_finish(&y->crew);
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
-	for (int i = 0; i < 500 && keep_count(dir) == 0; i++) /* the first one may still be on its way */
+	for (int i = 0; i < 500 && keep_count(dir) == 0;
+	     i++) /* the first one may still be on its way */
 		usleep(20000);
-	cluster_done(&y->cluster); /* and with it the one that is being written, or makes an older one go */
+	cluster_done(&y->cluster); /* and with it the one that is being written, or makes an older
+				      one go */
 	assert_int_equal(keep_newest(dir, tag) % 5, 0);
 	assert_true(keep_count(dir) >= 1 && keep_count(dir) <= 2);
 }
@@ -99,7 +106,7 @@ static void two_at_once(void **state)
 	for (int i = 0; i < 8; i++)
 		MUST(shard_save(m, y->keep.dir, NULL, &t[i]));
 	for (int i = 0; i < 8; i++) {
-		enum shard_status rc = shard_wait(m, t[i], 20000);
+		enum shard_status rc = shard_wait(m, t[i], pace_ms(20000));
 
 		ok += rc == SHARD_OK;
 		busy += rc == SHARD_BUSY;
@@ -158,7 +165,6 @@ static void a_node_is_lost(void **state)
 	crew_finish(&y->crew);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
 	yard_save_stuck(y, NULL, &a);
-	usleep(100000);
 	cluster_signal(y->cluster, 1, SIGKILL);
 	cluster_wait(y->cluster, 1, 5000);
 	yard_save_failed(&a);
@@ -168,7 +174,22 @@ static void a_node_is_lost(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* kill -9 of the coordinator: nothing that looks complete is left, and the next save works. */
+static uint32_t unfinished(const char *dir)
+{
+	uint32_t nr = 0;
+	glob_t found;
+	char text[160];
+
+	snprintf(text, sizeof(text), "%s/.*.tmp/.model", dir);
+	if (glob(text, 0, NULL, &found) == 0) {
+		nr = (uint32_t)found.gl_pathc;
+		globfree(&found);
+	}
+	return nr;
+}
+
+/* kill -9 of the coordinator: nothing that looks complete is left, and the next save, of another
+ * tag, works and removes what is left. */
 static void the_coordinator_is_killed(void **state)
 {
 	struct yard *y = *state;
@@ -181,9 +202,14 @@ static void the_coordinator_is_killed(void **state)
 	last = crew_finish(&y->crew);
 	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "first");
 	yard_save_stuck(y, NULL, &a);
-	usleep(100000);
+	for (uint64_t by = pace_by(20); unfinished(y->keep.dir) == 0;) {
+		if (clock_ns() > by)
+			fail_msg("the save has not begun");
+		usleep(1000);
+	}
 	cluster_signal(y->cluster, 0, SIGKILL);
 	cluster_wait(y->cluster, 0, 5000);
+	assert_int_equal(unfinished(y->keep.dir), 1);
 	cluster_signal(y->cluster, 1, SIGCONT);
 	yard_save_failed(&a);
 	assert_int_equal(keep_count(y->keep.dir), 1);
@@ -191,11 +217,13 @@ static void the_coordinator_is_killed(void **state)
 	cluster_ready(y->cluster, 0);
 	/* its chunks are gone: LOST, and back as of "first" by itself */
 	for (int i = 0; i < 200; i++) {
-		if (keep_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "second") == SHARD_OK)
+		if (keep_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "second") ==
+		    SHARD_OK)
 			break;
 		usleep(50000);
 	}
 	assert_int_equal(keep_count(y->keep.dir), 2);
+	assert_int_equal(unfinished(y->keep.dir), 0);
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
 	cluster_done(&y->cluster);
 }
@@ -229,7 +257,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(two_at_once, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(full_disk, yard_setup, yard_teardown),
 		cmocka_unit_test_setup_teardown(a_node_is_lost, yard_setup, yard_teardown),
-		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, yard_setup, yard_teardown),
+		cmocka_unit_test_setup_teardown(the_coordinator_is_killed, yard_setup,
+						yard_teardown),
 		cmocka_unit_test_setup_teardown(bad_arguments, yard_setup, yard_teardown),
 	};
 

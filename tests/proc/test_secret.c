@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A cluster with a secret: nodes and trainers that know it train; who has another or none is refused with a sentence, counted and logged; it
- * can be changed while it is in use; `shardctl secret new` makes one. */
+/* A cluster with a secret: nodes and trainers that know it train; who has another or none is
+ * refused with a sentence, counted and logged; it can be changed while it is in use; `shardctl
+ * secret new` makes one. */
 #include "lib/crew.h"
 #include "lib/inproc.h"
 #include "lib/proc.h"
@@ -62,11 +63,11 @@ static void tool(int rc, const char *text, const char *secret, const struct inpr
 {
 	char words[256];
 
-	snprintf(words, sizeof(words), "-a 127.0.0.1:%u%s%s status", n->port, secret != NULL ? " --secret " : "",
-		 secret != NULL ? secret : "");
+	snprintf(words, sizeof(words), "-a 127.0.0.1:%u%s%s status", n->port,
+		 secret != NULL ? " --secret " : "", secret != NULL ? secret : "");
 	tool_expect(rc, text, "shardctl", words);
-	snprintf(words, sizeof(words), "model list -a 127.0.0.1:%u%s%s", n->port, secret != NULL ? " --secret " : "",
-		 secret != NULL ? secret : "");
+	snprintf(words, sizeof(words), "model list -a 127.0.0.1:%u%s%s", n->port,
+		 secret != NULL ? " --secret " : "", secret != NULL ? secret : "");
 	tool_expect(rc, rc == 0 ? "NAME" : text, "shardctl", words);
 }
 
@@ -85,12 +86,14 @@ static void test_clients(void **state)
 	secrets_meet(SHARD_OK, at, f.wrong, ""); /* both are accepted for a while */
 	secrets_put(f.other, "cc00112233445566778899aabbccddeeff00112233445566778899aabbccddee\n");
 	secrets_meet(SHARD_DENIED, at, f.other, "did not prove that it knows the secret of node a");
-	secrets_meet(SHARD_DENIED, at, NULL, "node a asks over tcp for the cluster secret, 127.0.0.1:");
+	secrets_meet(SHARD_DENIED, at, NULL,
+		     "node a asks over tcp for the cluster secret, 127.0.0.1:");
 	secrets_meet(SHARD_SYSTEM, at, "/nowhere/s", "secret /nowhere/s: cannot be opened");
 	secrets_meet(SHARD_BAD_ARG, at, "/etc/hostname", "others may read or change it: chmod 600");
 	secrets_meet(SHARD_OK, c.node[0].unix_address, NULL, "");
 	secrets_meet(SHARD_OK, c.node[0].unix_address, "/nowhere/s", "");
-	secrets_meet(SHARD_DENIED, d.node[0].tcp_address, f.right, "has a cluster secret, node a has none");
+	secrets_meet(SHARD_DENIED, d.node[0].tcp_address, f.right,
+		     "has a cluster secret, node a has none");
 	secrets_meet(SHARD_OK, d.node[0].tcp_address, NULL, "");
 	setenv("SHARD_SECRET", f.right, 1);
 	secrets_meet(SHARD_OK, at, NULL, "");
@@ -115,6 +118,18 @@ static void must_start(struct inproc_node *n)
 		fail_msg("%s", n->why.text);
 }
 
+/* The same configuration, which says that nobody needs a secret. */
+static char *allow(char *text)
+{
+	static const char line[] = "allow_unauthenticated = yes\n";
+	char *more = malloc(strlen(text) + sizeof(line)), *at = strstr(text, "workers = ");
+
+	assert_true(more != NULL && at != NULL);
+	sprintf(more, "%.*s%s%s", (int)(at - text), text, line, at);
+	free(text);
+	return more;
+}
+
 static void test_nodes(void **state)
 {
 	struct inproc_conf conf = {.nodes = 2, .cluster = f.line};
@@ -122,10 +137,10 @@ static void test_nodes(void **state)
 	char *with, *without;
 
 	(void)state;
-	inproc_prepare(&c, &conf);
 	secrets_put(f.used, SECRETS_RIGHT);
+	inproc_prepare(&c, &conf);
 	must_start(&c.node[0]);
-	secrets_put(f.used, SECRETS_WRONG);
+	secrets_put(f.node, SECRETS_WRONG);
 	must_start(&c.node[1]);
 	inproc_wait_log(&c.node[0], "did not prove that it knows the secret of node a", 2);
 	inproc_wait_log(&c.node[1], "node a refused: ", 1);
@@ -134,33 +149,42 @@ static void test_nodes(void **state)
 	with = c.node[1].text; /* none on b */
 	without = strdup(with);
 	assert_non_null(without);
-	memcpy(strstr(without, "secret"), ";ecret", 6);
+	memcpy(strstr(without, "\nsecret") + 1, ";ecret",
+	       6); /* on b: neither, and any node may come */
+	memcpy(strstr(without, "node_secret"), ";ode_secret", 11);
+	without = allow(without);
 	c.node[1].text = without;
 	must_start(&c.node[1]);
-	inproc_wait_log(&c.node[0], "has none: set [cluster] secret on both nodes", 1);
+	inproc_wait_log(&c.node[0], "has none: set [cluster] node_secret on both nodes", 1);
 	inproc_node_stop(&c.node[1]);
 	assert_int_equal(inproc_logged(&c.node[0], "event=link_up"), 0);
 
 	c.node[1].text = with;
-	secrets_put(f.used, SECRETS_RIGHT);
+	secrets_put(f.node, SECRETS_NODES);
 	must_start(&c.node[1]);
 	inproc_wait_log(&c.node[0], "event=link_up", 1);
 	inproc_node_stop(&c.node[0]); /* none on a */
 	free(without);
-	without = c.node[0].text;
-	memcpy(strstr(without, "secret"), ";ecret", 6);
+	with = c.node[0].text;
+	memcpy(strstr(with, "\nsecret") + 1, ";ecret", 6);
+	memcpy(strstr(with, "node_secret"), ";ode_secret", 11);
+	c.node[0].text = allow(with);
 	must_start(&c.node[0]);
-	inproc_wait_log(&c.node[0], "has a cluster secret, node a has none: set [cluster] secret on node a", 1);
+	inproc_wait_log(&c.node[0],
+			"has a nodes' secret, node a has none: set [cluster] node_secret on node a",
+			1);
 	assert_int_equal(inproc_logged(&c.node[1], "event=link_up"), 1);
 	inproc_stop(&c);
 }
+
+#define NEW_NODES "ee00112233445566778899aabbccddeeff00112233445566778899aabbccddee\n"
 
 /* Real daemons, so that SIGHUP reaches one alone. The link is made anew each time. */
 static void link_again(struct cluster *c, const char *secret)
 {
 	char words[192];
 
-	secrets_put(f.used, secret);
+	secrets_put(f.node, secret);
 	cluster_signal(c, 1, SIGTERM);
 	cluster_wait(c, 1, 10000);
 	cluster_spawn(c, 1);
@@ -170,7 +194,8 @@ static void link_again(struct cluster *c, const char *secret)
 
 		snprintf(words, sizeof(words), "-a %s status", c->node[0].unix_address);
 		tool_run(&out, "shardctl", words);
-		if (strstr(out, " up ") != NULL && strstr(out, " down ") == NULL && strstr(out, "127.0.0.1") != NULL) {
+		if (strstr(out, " up ") != NULL && strstr(out, " down ") == NULL &&
+		    strstr(out, "127.0.0.1") != NULL) {
 			free(out);
 			return;
 		}
@@ -199,9 +224,10 @@ static uint32_t lines(struct cluster *c, const char *part, uint32_t want)
 	return nr;
 }
 
-static void reload(struct cluster *c, const char *secret, uint32_t times)
+static void reload(struct cluster *c, const char *secret, const char *nodes, uint32_t times)
 {
 	secrets_put(f.used, secret);
+	secrets_put(f.node, nodes);
 	cluster_signal(c, 0, SIGHUP);
 	lines(c, "event=reload taken", times);
 }
@@ -219,7 +245,7 @@ static void doctor(struct cluster *c)
 
 static void test_rotation(void **state)
 {
-	char extra[128];
+	char extra[192];
 	struct cluster *c;
 	const char *at;
 
@@ -231,20 +257,95 @@ static void test_rotation(void **state)
 	secrets_meet(SHARD_OK, at, f.right, "");
 	secrets_meet(SHARD_DENIED, at, f.wrong, "did not prove");
 	doctor(c);
-	reload(c, SECRETS_RIGHT SECRETS_WRONG, 1);
+	reload(c, SECRETS_RIGHT SECRETS_WRONG, SECRETS_NODES NEW_NODES, 1);
 	secrets_meet(SHARD_OK, at, f.right, "");
 	secrets_meet(SHARD_OK, at, f.wrong, "");
-	link_again(c, SECRETS_RIGHT); /* old with both */
-	link_again(c, SECRETS_WRONG); /* new with both */
-	reload(c, SECRETS_WRONG, 2);
+	link_again(c, SECRETS_NODES); /* old with both */
+	link_again(c, NEW_NODES);     /* new with both */
+	reload(c, SECRETS_WRONG, NEW_NODES, 2);
 	secrets_meet(SHARD_DENIED, at, f.right, "did not prove");
 	secrets_meet(SHARD_OK, at, f.wrong, "");
 	secrets_put(f.used, "nonsense\n");
 	cluster_signal(c, 0, SIGHUP);
 	lines(c, "event=reload_failed", 1);
-	secrets_meet(SHARD_OK, at, f.wrong, ""); /* what it had */
+	secrets_meet(SHARD_OK, at, f.wrong, "");      /* what it had */
+	secrets_put(f.used, NEW_NODES SECRETS_WRONG); /* what nodes know is nothing for trainers */
+	cluster_signal(c, 0, SIGHUP);
+	lines(c, "have a key in common", 1);
 	secrets_put(f.used, SECRETS_WRONG);
+	link_again(c, NEW_NODES);
+	secrets_put(f.node, SECRETS_NODES);
 	cluster_stop(c);
+}
+
+/* Both nodes read their files again; the others of the crew train meanwhile. */
+static void reload_both(struct cluster *c, struct crew *crew, uint32_t times)
+{
+	for (int n = 0; n < 2; n++)
+		cluster_signal(c, n, SIGHUP);
+	for (int n = 0; n < 2; n++)
+		cluster_wait_log(c, n, "event=reload taken", times);
+	crew_wait_step(crew, crew_step(crew) + 3);
+}
+
+/* Both secrets are changed while trainers push over TCP to two nodes: no attempt of theirs is
+ * begun again, and no link falls. Who comes later needs the new ones: a node that was killed, with
+ * its trainers, comes back with them, and all steps are there. */
+static void test_rotation_in_training(void **state)
+{
+	struct crew *crew = test_malloc(sizeof(*crew));
+	char extra[224];
+	struct cluster *c;
+	uint64_t last;
+
+	(void)state;
+	snprintf(extra, sizeof(extra), "[cluster]\n%s\nheartbeat_timeout = 2s\n", f.line);
+	secrets_put(f.used, SECRETS_RIGHT);
+	secrets_put(f.node, SECRETS_NODES);
+	secrets_put(f.other, SECRETS_RIGHT);
+	setenv("SHARD_SECRET", f.other, 1); /* the trainers' own file */
+	c = cluster_make(2, NULL, extra);
+	cluster_warm(c, CLUSTER_TMPFS);
+	for (int n = 0; n < 2; n++)
+		cluster_spawn(c, n);
+	for (int n = 0; n < 2; n++)
+		cluster_ready(c, n);
+	crew_init(crew, "rotates");
+	crew->pause_us = 2000;
+	for (uint32_t n = 0; n < 2; n++)
+		crew_add(crew, c->node[n].tcp_address, n)->reconnects = true;
+	crew_start(crew, UINT64_MAX);
+	crew_wait_step(crew, 3);
+	secrets_put(f.used, SECRETS_RIGHT SECRETS_WRONG);
+	secrets_put(f.node, SECRETS_NODES NEW_NODES);
+	reload_both(c, crew, 1);
+	secrets_put(f.used, SECRETS_WRONG SECRETS_RIGHT);
+	secrets_put(f.node, NEW_NODES SECRETS_NODES);
+	reload_both(c, crew, 2);
+	secrets_put(f.used, SECRETS_WRONG);
+	secrets_put(f.node, NEW_NODES);
+	reload_both(c, crew, 3);
+	for (int n = 0; n < 2; n++) {
+		assert_int_equal(crew->member[n].retries + crew->member[n].reconnected +
+					 crew->member[n].rolled_back,
+				 0);
+		assert_int_equal(cluster_logged(c, n, "event=link_down"), 0);
+		secrets_meet(SHARD_DENIED, c->node[n].tcp_address, f.right, "did not prove");
+		secrets_meet(SHARD_OK, c->node[n].tcp_address, f.wrong, "");
+	}
+	secrets_put(f.other, SECRETS_WRONG);
+	cluster_kill(c, 1);
+	cluster_spawn(c, 1);
+	cluster_wait_log(c, 0, "event=link_up", 2);
+	crew_wait_step(crew, crew_step(crew) + 3);
+	last = crew_finish(crew);
+	assert_true(crew->member[1].reconnected > 0);
+	assert_int_equal(crew->member[0].rolled_back + crew->member[1].rolled_back, 0);
+	crew_check(crew, c->node[0].tcp_address, last);
+	unsetenv("SHARD_SECRET");
+	cluster_stop(c);
+	secrets_put(f.node, SECRETS_NODES);
+	test_free(crew);
 }
 
 static void test_new(void **state)
@@ -255,7 +356,8 @@ static void test_new(void **state)
 	unlink(f.other);
 	snprintf(words, sizeof(words), "secret new %s", f.other);
 	tool_expect(0, "", "shardctl", words);
-	secrets_meet(SHARD_UNREACHABLE, "tcp://127.0.0.1:1", f.other, "ECONNREFUSED"); /* it can be read: the address is next */
+	secrets_meet(SHARD_UNREACHABLE, "tcp://127.0.0.1:1", f.other,
+		     "ECONNREFUSED"); /* it can be read: the address is next */
 	tool_expect(1, "is there already: --force replaces it", "shardctl", words);
 	snprintf(words, sizeof(words), "secret new %s --force", f.other);
 	tool_expect(0, "", "shardctl", words);
@@ -272,8 +374,12 @@ static void test_new(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_train),    cmocka_unit_test(test_clients), cmocka_unit_test(test_nodes),
-		cmocka_unit_test(test_rotation), cmocka_unit_test(test_new),
+		cmocka_unit_test(test_train),
+		cmocka_unit_test(test_clients),
+		cmocka_unit_test(test_nodes),
+		cmocka_unit_test(test_rotation),
+		cmocka_unit_test(test_rotation_in_training),
+		cmocka_unit_test(test_new),
 	};
 
 	return cmocka_run_group_tests(tests, files, no_files);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who wants into a cluster with a secret without knowing it: somebody on the way who changes what is said, something else at a daemon's
- * address, recorded bytes, frames out of order, silence. Each is refused by the side that can see it, and who knows the secret comes in. */
+/* Who wants into a cluster with a secret without knowing it: somebody on the way who changes what
+ * is said, something else at a daemon's address, recorded bytes, frames out of order, silence. Each
+ * is refused by the side that can see it, and who knows the secret comes in. */
 #include "base/clock.h"
 #include "lib/inproc.h"
+#include "lib/pace.h"
 #include "lib/proxy.h"
 #include "lib/rawpeer.h"
 #include "lib/secrets.h"
 #include "net/prove.h"
-#include "state.h"
+#include "node/state.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -48,7 +50,8 @@ static const struct proxy_fault forgeries[] = {
 	{PROXY_FORGE, true, 0, 0, "\x18\x03", "\x18\x01"},
 	{PROXY_FORGE, false, 0, 0, SHARD_RELEASE, "9.9.9"},
 	{PROXY_FORGE, true, 0, 0, SHARD_RELEASE, "9.9.9"},
-	{PROXY_FORGE, false, 1, 0, SHARD_RELEASE, "9.9.9"}, /* of the whole Hello, beside the proof */
+	{PROXY_FORGE, false, 1, 0, SHARD_RELEASE,
+	 "9.9.9"}, /* of the whole Hello, beside the proof */
 	{PROXY_FORGE, true, 1, 0, SHARD_RELEASE, "9.9.9"},
 	{PROXY_FORGE, false, 1, 0, "\x0a\x20", "\x0a\x1f"}, /* a proof that is cut */
 };
@@ -77,7 +80,8 @@ static void test_forged_trainer(void **state)
 	proxy_wait(&p, 20);
 	secrets_meet(SHARD_OK, address, f.right, "");
 	assert_int_equal(p.stuck, 0);
-	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"), 4); /* the client saw the others */
+	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"),
+			 4); /* the client saw the others */
 	proxy_stop(&p);
 	inproc_stop(&c);
 }
@@ -85,7 +89,10 @@ static void test_forged_trainer(void **state)
 static void test_forged_link(void **state)
 {
 	/* without RDMA a node's features are a trainer's, which the forgeries look for */
-	struct inproc_conf conf = {.nodes = 2, .cluster = f.line, .host_in_nodes = {"127.0.0.2"}, .net = "transport = tcp"};
+	struct inproc_conf conf = {.nodes = 2,
+				   .cluster = f.line,
+				   .host_in_nodes = {"127.0.0.2"},
+				   .net = "transport = tcp"};
 	struct proxy p = {0};
 	struct inproc c;
 
@@ -104,7 +111,8 @@ static void test_forged_link(void **state)
 	inproc_stop(&c);
 }
 
-/* Something else at the address: it says the right things, and sends the proof back that it was given, or another. */
+/* Something else at the address: it says the right things, and sends the proof back that it was
+ * given, or another. */
 static void *mirror(void *arg)
 {
 	int listener = *(int *)arg;
@@ -123,7 +131,7 @@ static void *mirror(void *arg)
 		r.fd = accept(listener, NULL, NULL);
 		if (!raw_recv(&r))
 			break;
-		prove_begin(&p, AUTH_LISTENER);
+		prove_begin(&p, AUTH_LISTENER, AUTH_FOR_CLIENT);
 		whole.wire_min = whole.wire_max = WIRE_VERSION;
 		whole.features = FEATURE_BODY_SUM;
 		whole.role = ROLE_NODE;
@@ -167,8 +175,9 @@ static void test_impostor(void **state)
 	snprintf(address, sizeof(address), "tcp://127.0.0.1:%u", ntohs(sa.sin_port));
 	assert_int_equal(pthread_create(&thread, NULL, mirror, &fd), 0);
 	for (int i = 0; i < 3; i++)
-		secrets_meet(SHARD_DENIED, address, f.right,
-			     "did not prove that it knows the secret: something else answers there");
+		secrets_meet(
+			SHARD_DENIED, address, f.right,
+			"did not prove that it knows the secret: something else answers there");
 	pthread_join(thread, NULL);
 	close(fd);
 }
@@ -190,7 +199,7 @@ static void knock(struct knock *k, const char *address, const struct auth *a)
 	struct err e;
 
 	raw_connect(&k->r, address);
-	prove_begin(&k->p, AUTH_DIALLER);
+	prove_begin(&k->p, AUTH_DIALLER, AUTH_FOR_CLIENT);
 	shard__hello__init(&k->whole);
 	k->whole.wire_min = k->whole.wire_max = WIRE_VERSION;
 	k->whole.features = FEATURE_BODY_SUM;
@@ -204,7 +213,8 @@ static void knock(struct knock *k, const char *address, const struct auth *a)
 	assert_non_null(theirs);
 	assert_string_equal(theirs->run_id, ""); /* nothing of the cluster before the proof */
 	assert_int_equal(theirs->n_config, 0);
-	assert_int_equal(prove_heard(&k->p, a, theirs, k->r.body, k->r.head.body_bytes, &e), SHARD_OK);
+	assert_int_equal(prove_heard(&k->p, a, theirs, k->r.body, k->r.head.body_bytes, &e),
+			 SHARD_OK);
 	shard__hello__free_unpacked(theirs, NULL);
 }
 
@@ -222,7 +232,8 @@ static void put_out(struct knock *k, const char *part)
 static void test_hostile(void **state)
 {
 	struct inproc_conf conf = {.nodes = 1, .cluster = f.line};
-	struct wire_head auth = {.op = OP_AUTH}, hello = {.op = OP_HELLO}, reply = {.op = OP_AUTH, .flags = WIRE_REPLY};
+	struct wire_head auth = {.op = OP_AUTH}, hello = {.op = OP_HELLO},
+			 reply = {.op = OP_AUTH, .flags = WIRE_REPLY};
 	unsigned char body[128] = {0}, recorded[256];
 	uint32_t recorded_bytes;
 	struct auth *right;
@@ -281,7 +292,8 @@ static void test_hostile(void **state)
 	raw_head(&k.r, &auth, recorded, recorded_bytes);
 	put_out(&k, "did not prove that it knows the secret of node a");
 	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"), 3);
-	assert_int_equal(c.node[0].server->auth_refused, 3); /* it was counted before it was logged */
+	assert_int_equal(c.node[0].server->auth_refused,
+			 3); /* it was counted before it was logged */
 	secrets_meet(SHARD_OK, at, f.right, "");
 	auth_close(&right);
 	inproc_stop(&c);
@@ -305,7 +317,8 @@ static void test_deadline(void **state)
 	raw_expect_closed(&k.r);
 	raw_close(&k.r);
 	prove_end(&k.p);
-	assert_true(clock_ns() - began >= SERVER_HELLO_NS && clock_ns() - began < SERVER_HELLO_NS + 4 * NS_PER_SEC);
+	assert_true(clock_ns() - began >= SERVER_HELLO_NS &&
+		    clock_ns() - began < SERVER_HELLO_NS + pace_ns(4 * NS_PER_SEC));
 	inproc_wait_log(&c.node[0], "no proof of the secret within 5 s", 1);
 	auth_close(&right);
 	inproc_stop(&c);
@@ -314,8 +327,9 @@ static void test_deadline(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_forged_trainer), cmocka_unit_test(test_forged_link), cmocka_unit_test(test_impostor),
-		cmocka_unit_test(test_hostile),        cmocka_unit_test(test_deadline),
+		cmocka_unit_test(test_forged_trainer), cmocka_unit_test(test_forged_link),
+		cmocka_unit_test(test_impostor),       cmocka_unit_test(test_hostile),
+		cmocka_unit_test(test_deadline),
 	};
 
 	return cmocka_run_group_tests(tests, files, no_files);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Two or three daemons and five trainers as threads of one process: what a thread or address sanitizer should see of the whole path. */
+/* Two or three daemons and five trainers as threads of one process: what a thread or address
+ * sanitizer should see of the whole path. */
 #include "lib/crew.h"
 #include "lib/inproc.h"
 
@@ -78,7 +79,8 @@ static void test_order(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_train), cmocka_unit_test(test_again),
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_train),
+						  cmocka_unit_test(test_again),
 						  cmocka_unit_test(test_order)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

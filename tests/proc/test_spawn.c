@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spawn:NAME with real daemons: one for all who race, an end after the last one, a new one after that or after a kill -9, and nothing of it
- * to be seen in the process that started it. */
+/* spawn:NAME with real daemons: one for all who race, an end after the last one, a new one after
+ * that or after a kill -9, and nothing of it to be seen in the process that started it. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/spawned.h"
 #include "lib/tool.h"
@@ -87,7 +88,8 @@ static void test_race(void **state)
 
 static void test_names(void **state)
 {
-	shard_client *a = spawned_connect("spawn:a"), *b = spawned_connect("spawn:b"), *again = spawned_connect("spawn:a");
+	shard_client *a = spawned_connect("spawn:a"), *b = spawned_connect("spawn:b"),
+		     *again = spawned_connect("spawn:a");
 	pid_t pids[SPAWNED_MAX];
 	char words[300];
 
@@ -96,7 +98,8 @@ static void test_names(void **state)
 	assert_int_not_equal(pids[0], pids[1]);
 	snprintf(words, sizeof(words), "--address spawn:b status");
 	tool_expect(0, "node local", "shardctl", words);
-	tool_expect(3, "shardd/c/shardd.sock", "shardctl", "--address spawn:c status"); /* looking starts nothing */
+	tool_expect(3, "shardd/c/shardd.sock", "shardctl",
+		    "--address spawn:c status"); /* looking starts nothing */
 	tool_expect(2, "a name has", "shardctl", "--address spawn:C status");
 	assert_int_equal(spawned_started(pids), 2);
 	shard_disconnect(&a);
@@ -133,11 +136,13 @@ static void test_kill(void **state)
 	trainer_begin(&t);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
-	EXPECT(SHARD_OK, shard_result(t.model, 0, 10000, &SHARD_INIT(struct shard_result)));
+	EXPECT(SHARD_OK,
+	       shard_result(t.model, 0, pace_ms(10000), &SHARD_INIT(struct shard_result)));
 	trainer_end(&t);
 }
 
-/* As long as somebody holds the lock, who may be about to connect, it does not end; then it does. */
+/* As long as somebody holds the lock, who may be about to connect, it does not end; then it does.
+ */
 static void test_hold(void **state)
 {
 	struct pollfd p = {.events = POLLIN};
@@ -161,12 +166,13 @@ static void test_hold(void **state)
 	close(fd);
 	assert_int_equal(poll(&p, 1, 100), 0);
 	shard_disconnect(&c);
-	assert_int_equal(poll(&p, 1, SPAWNED_ENDS_MS), 1);
+	assert_int_equal(poll(&p, 1, pace_ms(SPAWNED_ENDS_MS)), 1);
 	close(p.fd);
 	assert_int_equal(spawned_started(pids), 1);
 }
 
-/* Connecting while the daemon is about to end: it serves, or a new one does. Who comes is never turned away. */
+/* Connecting while the daemon is about to end: it serves, or a new one does. Who comes is never
+ * turned away. */
 static void test_last_moment(void **state)
 {
 	pid_t pids[SPAWNED_MAX];
@@ -178,7 +184,8 @@ static void test_last_moment(void **state)
 		shard_client *c = spawned_connect("spawn:moment");
 
 		shard_disconnect(&c);
-		(void)poll(NULL, 0, 12 + i % 10); /* not for a result: to hit all moments around its end */
+		(void)poll(NULL, 0,
+			   12 + i % 10); /* not for a result: to hit all moments around its end */
 	}
 	n = spawned_started(pids);
 	assert_in_range(n, 2, 50); /* some were new */
@@ -280,7 +287,8 @@ static void test_host(void **state)
 	(void)state;
 	spawned_path(path, "inherited");
 	fd = open(path, O_RDWR | O_CREAT, 0600); /* without O_CLOEXEC, as hosts do */
-	CHECK(fd >= 0 && pipe(pipes) == 0 && dup2(pipes[0], 40) == 40 && dup2(pipes[1], 41) == 41 && dup2(fd, 42) == 42);
+	CHECK(fd >= 0 && pipe(pipes) == 0 && dup2(pipes[0], 40) == 40 && dup2(pipes[1], 41) == 41 &&
+	      dup2(fd, 42) == 42);
 	mine = proc_fork(wait_for_end, NULL);
 	CHECK(sigaction(SIGCHLD, &act, NULL) == 0);
 	signal(SIGUSR1, SIG_IGN);
@@ -341,11 +349,14 @@ static void test_closed(void **state)
 	check_descriptors(pids[0]);
 	spawned_path(path, "shardd/clean/log");
 	log = fopen(path, "re");
-	CHECK(log && fgets(line, sizeof(line), log));
-	assert_non_null(strstr(line, "event=start "));
+	CHECK(log != NULL);
+	do
+		CHECK(fgets(line, sizeof(line), log));
+	while (strstr(line, "event=start ") == NULL);
 	assert_non_null(strstr(line, " listen=off "));
 	CHECK(fgets(line, sizeof(line), log) && fclose(log) == 0);
-	assert_non_null(strstr(line, "level=warn node=local event=unknown_variables names=SHARD_TYPO "));
+	assert_non_null(
+		strstr(line, "level=warn node=local event=unknown_variables names=SHARD_TYPO "));
 	unsetenv("SHARD_TYPO");
 	CHECK(kill(pids[0], SIGTERM) == 0);
 }

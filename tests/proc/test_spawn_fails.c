@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can go wrong with spawn:NAME, and the sentence that each way leaves: no program, one that ends at once or says nothing, a budget that
- * is too small, a lock that is held, folders that are not this user's. */
+/* What can go wrong with spawn:NAME, and the sentence that each way leaves: no program, one that
+ * ends at once or says nothing, a budget that is too small, a lock that is held, folders that are
+ * not this user's. */
 #include "base/check.h"
 #include "lib/proc.h"
 #include "lib/spawned.h"
 #include "lib/trainer.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -15,7 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -42,10 +46,12 @@ static void test_program(void **state)
 	unsetenv("SHARD_DAEMON");
 	char *old = strdup(getenv("PATH"));
 	CHECK(old);
-	if (access("/usr/local/bin/shardd", F_OK) != 0 && access("/usr/local/libexec/shardd/shardd", F_OK) != 0) {
+	if (access("/usr/local/bin/shardd", F_OK) != 0 &&
+	    access("/usr/local/libexec/shardd/shardd", F_OK) != 0) {
 		CHECK(setenv("PATH", "/nonexistent:/usr", 1) == 0);
 		EXPECT(SHARD_NOT_FOUND, spawned_try("spawn:p", 5000));
-		EXPECT_TEXT("SHARD_DAEMON is not set, it is not in /");
+		EXPECT_TEXT("SHARD_DAEMON is not set, it is not installed beside the library, not "
+			    "in /");
 		EXPECT_TEXT("and not in PATH: install it, or set SHARD_DAEMON to its path");
 		proc_beside(shardd, sizeof(shardd), "shardd");
 		*strrchr(shardd, '/') = 0;
@@ -57,6 +63,45 @@ static void test_program(void **state)
 	free(old);
 }
 
+/* The folder is this user's, and what listens in it is not: it was there before, or came by a
+ * mistake. */
+static void test_stranger(void **state)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	char path[SPAWNED_PATH];
+	int fd;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	spawned_path(path, "shardd");
+	CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
+	spawned_path(path, "shardd/stranger");
+	CHECK(mkdir(path, 0700) == 0);
+	spawned_path(path, "shardd/stranger/shardd.sock");
+	CHECK(strlen(path) < sizeof(at.sun_path));
+	strcpy(at.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
+	CHECK(seteuid(12345) == 0 && listen(fd, 8) == 0 &&
+	      seteuid(0) == 0); /* what SO_PEERCRED says */
+	EXPECT(SHARD_DENIED, spawned_try("spawn:stranger", 5000));
+	EXPECT_TEXT("is answered by a process of user 12345, this process runs as 0");
+	close(fd);
+}
+
+static void test_open_runtime(void **state)
+{
+	char path[SPAWNED_PATH];
+
+	(void)state;
+	spawned_path(path, "");
+	CHECK(chmod(path, 0777) == 0);
+	EXPECT(SHARD_DENIED, spawned_try("spawn:open", 5000));
+	EXPECT_TEXT("has mode 0777, so that others may change what is in it");
+	CHECK(chmod(path, 0700) == 0);
+}
+
 static void test_last_words(void **state)
 {
 	pid_t pids[SPAWNED_MAX];
@@ -65,7 +110,8 @@ static void test_last_words(void **state)
 	(void)state;
 	CHECK(setenv("SHARD_MEMORY", "lots", 1) == 0);
 	EXPECT(SHARD_SYSTEM, spawned_try("spawn:w", 5000));
-	EXPECT_TEXT("ended at once: shardd: SHARD_MEMORY in the environment: [daemon] memory = lots: choose auto or a size");
+	EXPECT_TEXT("ended at once: shardd: SHARD_MEMORY in the environment: [daemon] memory = "
+		    "lots: choose auto or a size");
 	CHECK(setenv("SHARD_MEMORY", "64MiB", 1) == 0);
 	CHECK(setenv("SHARD_DAEMON", "/bin/false", 1) == 0);
 	EXPECT(SHARD_SYSTEM, spawned_try("spawn:w", 5000));
@@ -97,7 +143,8 @@ static void test_budget(void **state)
 	s.image = s.grad = SHARD_BF16;
 	EXPECT(SHARD_BUDGET, shard_define(c, &s, &m, &created));
 	EXPECT_TEXT("\"big\" needs ");
-	EXPECT_TEXT("SHARD_MEMORY=SIZE, in the environment of the process that starts spawn:b, raises it");
+	EXPECT_TEXT("SHARD_MEMORY=SIZE, in the environment of the process that starts spawn:b, "
+		    "raises it");
 	shard_disconnect(&c);
 }
 
@@ -154,7 +201,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, spawned_begin, spawned_end)
 	static const struct CMUnitTest tests[] = {
-		TEST(test_program), TEST(test_last_words), TEST(test_budget), TEST(test_locked), TEST(test_folder),
+		TEST(test_program),    TEST(test_stranger), TEST(test_open_runtime),
+		TEST(test_last_words), TEST(test_budget),   TEST(test_locked),
+		TEST(test_folder),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

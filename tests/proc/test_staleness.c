@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* max_staleness = 1 through the library and real daemons: each step is computed on the weights of two steps before, whether a trainer
- * goes ahead or waits for every result, over unix sockets or tcp, on one node or two; with skipped steps, trainers that die and links
- * that fall. Gradients depend on the weights that the trainer reads, so that one wrong image changes the result, which is compared bit
- * by bit with the same arithmetic done here. */
+/* max_staleness = 1 through the library and real daemons: each step is computed on the weights of
+ * two steps before, whether a trainer goes ahead or waits for every result, over unix sockets or
+ * tcp, on one node or two; with skipped steps, trainers that die and links that fall. Gradients
+ * depend on the weights that the trainer reads, so that one wrong image changes the result, which
+ * is compared bit by bit with the same arithmetic done here. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
 #include "lib/keep.h"
+#include "lib/pace.h"
+#include "lib/ports.h"
 #include "lib/proxy.h"
 #include "lib/trainer.h"
 
@@ -19,12 +22,16 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { NUMEL = 5000, TENSORS = 2, STEPS = 30, RANKS = 3 };
+enum { NUMEL = 5000, TENSORS = 2, FROZEN = 1100, STEPS = 30, RANKS = 3 };
 #define LR 0.125f
 
-static const struct shard_tensor tensors[TENSORS] = {
+static const struct shard_tensor tensors[TENSORS + 1] = {
 	{.name = "w", .ndim = 1, .shape = {NUMEL - 70}},
 	{.name = "b", .ndim = 1, .shape = {70}},
+	{.name = "frozen",
+	 .ndim = 1,
+	 .flags = SHARD_FROZEN,
+	 .shape = {FROZEN}}, /* chunks of its own too */
 };
 
 struct how {
@@ -40,8 +47,9 @@ struct rank {
 	struct run *run;
 	pthread_t thread;
 	uint32_t nr;
-	uint64_t died;             /* last step at which it did */
-	_Atomic uint64_t ahead_nr; /* steps that were begun before the one before them was decided */
+	uint64_t died; /* last step at which it did */
+	_Atomic uint64_t
+		ahead_nr; /* steps that were begun before the one before them was decided */
 	_Atomic uint64_t changed_nr;
 };
 
@@ -49,7 +57,8 @@ struct run {
 	const struct how *how;
 	struct inproc cluster;
 	struct rank rank[RANKS];
-	uint64_t last, restored; /* restored: the step that the weights came back as; 0: they did not */
+	uint64_t last,
+		restored; /* restored: the step that the weights came back as; 0: they did not */
 };
 
 static float weight(uint32_t i)
@@ -82,16 +91,19 @@ static void connect_rank(struct rank *r, struct trainer *t)
 	char settings[256];
 	float w[NUMEL];
 
+	_Static_assert(FROZEN <= NUMEL, "its weights are the first of w");
 	memset(t, 0, sizeof(*t));
 	t->world = SHARD_INIT(struct shard_world);
 	t->step = SHARD_INIT(struct shard_step);
-	snprintf(settings, sizeof(settings), "optimizer=sgd lr=0.125 max_staleness=1 min_world=%d max_world=%d chunk_elems=1024 %s",
+	snprintf(settings, sizeof(settings),
+		 "optimizer=sgd lr=0.125 max_staleness=1 min_world=%d max_world=%d "
+		 "chunk_elems=1024 %s",
 		 RANKS, RANKS, h->settings ? h->settings : "");
 	o.address = h->tcp >> r->nr & 1 ? n->tcp_address : n->unix_address;
 	MUST(shard_connect(&t->client, &o));
 	s.name = "stale";
 	s.tensors = tensors;
-	s.tensors_nr = TENSORS;
+	s.tensors_nr = TENSORS + 1;
 	s.image = s.grad = SHARD_F32;
 	s.settings = settings;
 	MUST(shard_define(t->client, &s, &t->model, &t->created));
@@ -100,9 +112,20 @@ static void connect_rank(struct rank *r, struct trainer *t)
 	if (t->created) {
 		MUST(shard_write(t->model, SHARD_MASTER, 0, 0, NUMEL - 70, SHARD_F32, w));
 		MUST(shard_write(t->model, SHARD_MASTER, 1, 0, 70, SHARD_F32, w + NUMEL - 70));
+		MUST(shard_write(t->model, SHARD_MASTER, TENSORS, 0, FROZEN, SHARD_F32, w));
 		MUST(shard_seal(t->model, 0));
 	}
-	MUST(shard_join(t->model, (int)r->nr, 20000, &t->world));
+	MUST(shard_join(t->model, (int)r->nr, pace_ms(20000), &t->world));
+}
+
+/* Both images have what no step writes. */
+static void check_frozen(const struct trainer *t)
+{
+	const float *image = shard_image(t->model, TENSORS);
+
+	CHECK(image != NULL);
+	for (uint32_t i = 0; i < FROZEN; i++)
+		CHECK(image[i] == weight(i));
 }
 
 /* Reads the image, writes the gradient where the step's half of the arena is, pushes it. */
@@ -110,6 +133,7 @@ static enum shard_status compute(struct rank *r, struct trainer *t)
 {
 	uint64_t step = t->step.step;
 
+	check_frozen(t);
 	for (uint32_t k = 0; k < TENSORS; k++) {
 		uint32_t n = k ? 70 : NUMEL - 70, at = k ? NUMEL - 70 : 0;
 		const float *image = shard_image(t->model, k);
@@ -124,7 +148,8 @@ static enum shard_status compute(struct rank *r, struct trainer *t)
 			g[5] = INFINITY;
 		if (!r->run->how->micro)
 			rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, 0, &ticket);
-		else if ((rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, SHARD_ADD, &ticket)) == SHARD_OK)
+		else if ((rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, SHARD_ADD,
+					  &ticket)) == SHARD_OK)
 			rc = shard_push_none(t->model, k); /* the second micro-step has none */
 		if (rc != SHARD_OK)
 			return rc;
@@ -146,7 +171,8 @@ struct committed { /* and its result not yet asked for; step 0: none */
 };
 
 /* Begins, computes and commits one step. */
-static enum shard_status one(struct rank *r, struct trainer *t, const struct committed *before, struct committed *now)
+static enum shard_status one(struct rank *r, struct trainer *t, const struct committed *before,
+			     struct committed *now)
 {
 	struct shard_result res = SHARD_INIT(struct shard_result);
 	struct shard_begin_opts o = SHARD_INIT(struct shard_begin_opts);
@@ -157,7 +183,8 @@ static enum shard_status one(struct rank *r, struct trainer *t, const struct com
 	if (rc != SHARD_OK)
 		return rc;
 	CHECK(t->step.rank == r->nr);
-	r->ahead_nr += before->step != 0 && shard_result(t->model, before->ticket, 0, &res) == SHARD_TIMEOUT;
+	r->ahead_nr += before->step != 0 &&
+		       shard_result(t->model, before->ticket, 0, &res) == SHARD_TIMEOUT;
 	if ((rc = compute(r, t)) != SHARD_OK)
 		return rc;
 	now->step = t->step.step;
@@ -187,10 +214,10 @@ static void *train(void *arg)
 		if (next <= r->run->last)
 			rc = one(r, &t, &before, &now);
 		if (rc == SHARD_OK && before.step != 0)
-			rc = shard_result(t.model, before.ticket, 20000, &res);
+			rc = shard_result(t.model, before.ticket, pace_ms(20000), &res);
 		before.step = 0;
 		if (rc == SHARD_OK && now.step != 0 && (!r->run->how->ahead || now.ticket == 0))
-			rc = shard_result(t.model, now.ticket, 20000, &res);
+			rc = shard_result(t.model, now.ticket, pace_ms(20000), &res);
 		else
 			before = now;
 		if (rc == SHARD_WORLD_CHANGED) {
@@ -203,7 +230,7 @@ static void *train(void *arg)
 		crew_must(rc, SHARD_OK, "a step");
 		next += now.step != 0;
 	}
-	MUST(shard_leave(t.model, 20000));
+	MUST(shard_leave(t.model, pace_ms(20000)));
 	trainer_end(&t);
 	return NULL;
 }
@@ -220,7 +247,8 @@ static void reference(const struct how *h, uint64_t last, uint64_t restored, int
 		bool skip = nonfinite(h, step) || votes_skip(h, step);
 
 		for (uint32_t i = 0; i < NUMEL && !skip; i++) {
-			float g = gradient(step, 0, i, from[i]), rest = gradient(step, 1, i, from[i]);
+			float g = gradient(step, 0, i, from[i]),
+			      rest = gradient(step, 1, i, from[i]);
 
 			if (h->nodes > 1) { /* node b's ranks are summed first */
 				rest += gradient(step, 2, i, from[i]);
@@ -259,15 +287,18 @@ static void check(struct run *run, int late, bool equal)
 	for (uint32_t k = 0; k < TENSORS; k++) {
 		uint32_t n = k ? 70 : NUMEL - 70, first = k ? NUMEL - 70 : 0;
 
-		EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, k, 0, n, SHARD_F32, got + first, &at));
+		EXPECT(SHARD_OK,
+		       shard_read(t.model, SHARD_MASTER, k, 0, n, SHARD_F32, got + first, &at));
 		at = 0;
-		EXPECT(SHARD_OK, shard_read(t.model, SHARD_IMAGE, k, 0, n, SHARD_F32, image + first, &at));
+		EXPECT(SHARD_OK,
+		       shard_read(t.model, SHARD_IMAGE, k, 0, n, SHARD_F32, image + first, &at));
 	}
 	assert_int_equal(at, run->last);
 	if (equal && memcmp(want, got, sizeof(want)) != 0)
 		for (uint32_t i = 0; i < NUMEL; i++)
 			if (want[i] != got[i])
-				fail_msg("element %u is %a, the reference has %a", i, (double)got[i], (double)want[i]);
+				fail_msg("element %u is %a, the reference has %a", i,
+					 (double)got[i], (double)want[i]);
 	if (!equal)
 		assert_memory_not_equal(want, got, sizeof(want));
 	assert_memory_equal(got, image, sizeof(got));
@@ -279,11 +310,13 @@ static void start_ranks(struct run *run)
 	for (uint32_t i = 0; i < RANKS; i++) {
 		run->rank[i].run = run;
 		run->rank[i].nr = i;
-		assert_int_equal(pthread_create(&run->rank[i].thread, NULL, train, &run->rank[i]), 0);
+		assert_int_equal(pthread_create(&run->rank[i].thread, NULL, train, &run->rank[i]),
+				 0);
 	}
 }
 
-static void start(struct run *run, const struct how *h, uint64_t last, const struct inproc_conf *conf)
+static void start(struct run *run, const struct how *h, uint64_t last,
+		  const struct inproc_conf *conf)
 {
 	memset(run, 0, sizeof(*run));
 	run->how = h;
@@ -333,7 +366,9 @@ static void every_way(void **state)
 		start(&run, &ways[i], STEPS, &conf);
 		stop(&run);
 		if (ways[i].ahead)
-			assert_true(run.rank[0].ahead_nr + run.rank[1].ahead_nr + run.rank[2].ahead_nr > STEPS);
+			assert_true(run.rank[0].ahead_nr + run.rank[1].ahead_nr +
+					    run.rank[2].ahead_nr >
+				    STEPS);
 		else
 			assert_int_equal(run.rank[0].ahead_nr, 0);
 	}
@@ -358,7 +393,8 @@ static void trainers_die(void **state)
 	}
 }
 
-/* The connection between the nodes is cut in the middle of a frame, again and again: what was lacking is asked for. */
+/* The connection between the nodes is cut in the middle of a frame, again and again: what was
+ * lacking is asked for. */
 static void links_fall(void **state)
 {
 	static const struct how ways[] = {
@@ -376,8 +412,10 @@ static void links_fall(void **state)
 		struct run run;
 
 		for (size_t k = 0; k < NR(at); k++)
-			fault[k] = (struct proxy_fault){.kind = PROXY_CUT, .back = (k + i) % 2, .frame = at[k] + (uint32_t)i * 3};
-		conf.port[0] = inproc_free_port();
+			fault[k] = (struct proxy_fault){.kind = PROXY_CUT,
+							.back = (k + i) % 2,
+							.frame = at[k] + (uint32_t)i * 3};
+		conf.port[0] = ports_take();
 		proxy_start(&proxy, "127.0.0.2", conf.port[0], conf.port[0], fault, NR(at));
 		start(&run, &ways[i], 2 * STEPS, &conf);
 		stop(&run);
@@ -389,7 +427,8 @@ static void links_fall(void **state)
 /* Both steps after a restored one are computed on its weights. */
 static void restored(void **state)
 {
-	static const struct how ways[] = {{.nodes = 2, .ahead = true, .skips = true}, {.nodes = 1, .tcp = 2, .ahead = true}};
+	static const struct how ways[] = {{.nodes = 2, .ahead = true, .skips = true},
+					  {.nodes = 1, .tcp = 2, .ahead = true}};
 	struct keep keep;
 
 	(void)state;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* max_staleness = 1 and a model that comes back from a checkpoint while its trainers are ahead: a daemon is killed, or the weights are
- * given up by force. Both steps that a trainer has in hand are void, and the first two steps from the restored one are computed on its
- * weights: the result is the reference's, bit by bit. */
+/* max_staleness = 1 and a model that comes back from a checkpoint while its trainers are ahead: a
+ * daemon is killed, or the weights are given up by force. Both steps that a trainer has in hand are
+ * void, and the first two steps from the restored one are computed on its weights: the result is
+ * the reference's, bit by bit. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "client/ckpt.h"
 #include "lib/crew.h"
 #include "lib/keep.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 
 #include <math.h>
@@ -20,7 +22,10 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { NUMEL = 5000, RANKS = 3 }; /* ranks 0 and 1 on node a, the latter over tcp if asked; 2 on node b */
+enum {
+	NUMEL = 5000,
+	RANKS = 3
+}; /* ranks 0 and 1 on node a, the latter over tcp if asked; 2 on node b */
 #define LR 0.125f
 
 struct yard;
@@ -32,7 +37,8 @@ struct rank {
 	shard_client *client;
 	shard_model *model;
 	uint64_t next;
-	_Atomic uint64_t begun, ahead_nr, rolled_back, both; /* both: steps in hand that were told ROLLED_BACK together */
+	_Atomic uint64_t begun, ahead_nr, rolled_back,
+		both; /* both: steps in hand that were told ROLLED_BACK together */
 	_Atomic bool held;
 };
 
@@ -41,7 +47,8 @@ struct yard {
 	struct keep keep;
 	struct rank rank[RANKS];
 	bool tcp;
-	_Atomic uint64_t last, hold_at; /* hold_at: rank 0 stays in the middle of it, the others one ahead */
+	_Atomic uint64_t last,
+		hold_at; /* hold_at: rank 0 stays in the middle of it, the others one ahead */
 	_Atomic bool held_over;
 };
 
@@ -57,7 +64,8 @@ static float gradient(uint64_t step, uint32_t r, uint32_t i, float w)
 
 static bool must_go_on(enum shard_status rc, const char *what)
 {
-	bool gone = (rc >= SHARD_UNREACHABLE || rc == SHARD_TIMEOUT || rc == SHARD_BUSY) && rc != SHARD_LOST;
+	bool gone = (rc >= SHARD_UNREACHABLE || rc == SHARD_TIMEOUT || rc == SHARD_BUSY) &&
+		    rc != SHARD_LOST;
 
 	if (!gone)
 		crew_must(rc, SHARD_OK, what);
@@ -76,12 +84,13 @@ static bool connect_rank(struct rank *r)
 	float w[NUMEL];
 
 	o.address = r->yard->tcp && r->nr == 1 ? n->tcp_address : n->unix_address;
-	o.timeout_ms = 10000;
+	o.timeout_ms = pace_ms(10000);
 	s.name = "m";
 	s.tensors = &tensor;
 	s.tensors_nr = 1;
 	s.image = s.grad = SHARD_F32;
-	s.settings = "optimizer=sgd lr=0.125 max_staleness=1 min_world=3 max_world=3 chunk_elems=1024 timeout=15s";
+	s.settings = "optimizer=sgd lr=0.125 max_staleness=1 min_world=3 max_world=3 "
+		     "chunk_elems=1024 timeout=15s";
 	if ((rc = shard_connect(&r->client, &o)) != SHARD_OK)
 		return must_go_on(rc, "connect");
 	if ((rc = shard_define(r->client, &s, &r->model, &created)) != SHARD_OK)
@@ -92,7 +101,7 @@ static bool connect_rank(struct rank *r)
 		MUST(shard_write(r->model, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, w));
 		MUST(shard_seal(r->model, 0));
 	}
-	while ((rc = shard_join(r->model, (int)r->nr, 15000, &world)) == SHARD_ROLLED_BACK)
+	while ((rc = shard_join(r->model, (int)r->nr, pace_ms(15000), &world)) == SHARD_ROLLED_BACK)
 		r->rolled_back++;
 	r->next = world.step;
 	return rc == SHARD_OK ? true : must_go_on(rc, "join");
@@ -123,7 +132,8 @@ static enum shard_status one(struct rank *r, const struct committed *before, str
 		return rc;
 	CHECK(step.rank == r->nr);
 	r->begun = step.step;
-	r->ahead_nr += before->step != 0 && shard_result(r->model, before->ticket, 0, &res) == SHARD_TIMEOUT;
+	r->ahead_nr += before->step != 0 &&
+		       shard_result(r->model, before->ticket, 0, &res) == SHARD_TIMEOUT;
 	if (r->nr == 0 && step.step == r->yard->hold_at)
 		hold(r);
 	image = shard_image(r->model, 0);
@@ -139,15 +149,17 @@ static enum shard_status one(struct rank *r, const struct committed *before, str
 	return rc;
 }
 
-/* Where its frames were not looked at since, the result of each step in hand says what became of the model. */
+/* Where its frames were not looked at since, the result of each step in hand says what became of
+ * the model. */
 static void both_void(struct rank *r, const struct committed *before, const struct committed *now)
 {
 	struct shard_result res = SHARD_INIT(struct shard_result);
-	enum shard_status of_before = shard_result(r->model, before->ticket, 15000, &res),
-			  of_now = shard_result(r->model, now->ticket, 15000, &res);
+	enum shard_status of_before = shard_result(r->model, before->ticket, pace_ms(15000), &res),
+			  of_now = shard_result(r->model, now->ticket, pace_ms(15000), &res);
 
 	CHECK(of_before == SHARD_ROLLED_BACK || of_before == SHARD_WORLD_CHANGED);
-	CHECK(of_now == SHARD_ROLLED_BACK || (of_now == SHARD_WORLD_CHANGED && of_before == SHARD_WORLD_CHANGED));
+	CHECK(of_now == SHARD_ROLLED_BACK ||
+	      (of_now == SHARD_WORLD_CHANGED && of_before == SHARD_WORLD_CHANGED));
 	r->both += of_before == SHARD_ROLLED_BACK;
 }
 
@@ -174,12 +186,13 @@ static bool session(struct rank *r)
 
 		if (r->next <= r->yard->last)
 			rc = one(r, &before, &now);
-		if (rc == SHARD_OK && before.step != 0 && before.step == r->yard->hold_at && now.step != 0) {
+		if (rc == SHARD_OK && before.step != 0 && before.step == r->yard->hold_at &&
+		    now.step != 0) {
 			hold(r);
 			both_void(r, &before, &now);
 		}
 		if (rc == SHARD_OK && before.step != 0)
-			rc = shard_result(r->model, before.ticket, 15000, &res);
+			rc = shard_result(r->model, before.ticket, pace_ms(15000), &res);
 		before = now;
 		if (rc == SHARD_WORLD_CHANGED || rc == SHARD_ROLLED_BACK) {
 			before.step = 0;
@@ -190,7 +203,7 @@ static bool session(struct rank *r)
 			r->next += now.step != 0;
 		}
 	}
-	MUST(shard_leave(r->model, 15000));
+	MUST(shard_leave(r->model, pace_ms(15000)));
 	return true;
 }
 
@@ -230,11 +243,12 @@ static int teardown(void **state)
 
 static void wait_for(_Atomic uint64_t *what, uint64_t at_least, const char *name)
 {
-	uint64_t until = clock_ns() + 15 * NS_PER_SEC;
+	uint64_t until = pace_by(15);
 
 	while (*what < at_least) {
 		if (clock_ns() > until)
-			fail_msg("%s is %lu, not %lu", name, (unsigned long)*what, (unsigned long)at_least);
+			fail_msg("%s is %lu, not %lu", name, (unsigned long)*what,
+				 (unsigned long)at_least);
 		usleep(500);
 	}
 }
@@ -255,7 +269,8 @@ static uint64_t begin(struct yard *y, bool tcp)
 	return keep_newest(y->keep.dir, tag);
 }
 
-/* late: 2; 1 for a test of this test; from: whether the restored weights take the place of the ones before them. */
+/* late: 2; 1 for a test of this test; from: whether the restored weights take the place of the ones
+ * before them. */
 static void reference(uint64_t restored, uint64_t last, int late, bool from, float *p)
 {
 	static float image[2][NUMEL], next[NUMEL]; /* of the step before, of two steps before */
@@ -264,7 +279,8 @@ static void reference(uint64_t restored, uint64_t last, int late, bool from, flo
 		p[i] = image[0][i] = image[1][i] = weight(i);
 	for (uint64_t step = 1; step <= last; step++) {
 		for (uint32_t i = 0; i < NUMEL; i++) {
-			float w = image[late - 1][i], g = gradient(step, 0, i, w) + gradient(step, 1, i, w);
+			float w = image[late - 1][i],
+			      g = gradient(step, 0, i, w) + gradient(step, 1, i, w);
 
 			next[i] = fmaf(-LR, (g + gradient(step, 2, i, w)) * (1.0f / 3), p[i]);
 		}
@@ -295,7 +311,8 @@ static void finish(struct yard *y, uint64_t restored)
 	reference(restored, last, 2, true, want);
 	for (uint32_t i = 0; i < NUMEL; i++)
 		if (want[i] != got[i])
-			fail_msg("element %u is %a, the reference has %a", i, (double)got[i], (double)want[i]);
+			fail_msg("element %u is %a, the reference has %a", i, (double)got[i],
+				 (double)want[i]);
 	reference(restored, last, 1, true, want);
 	assert_memory_not_equal(want, got, sizeof(want));
 	reference(restored, last, 2, false, want);
@@ -307,7 +324,7 @@ static void finish(struct yard *y, uint64_t restored)
 
 static void given_up(struct yard *y, bool tcp)
 {
-	uint64_t restored = begin(y, tcp), until = clock_ns() + 15 * NS_PER_SEC;
+	uint64_t restored = begin(y, tcp), until = pace_by(15);
 	struct ckpt_ask ask = {.dir = y->keep.dir, .name = "m", .force = true, .timeout_ms = 15000};
 	struct ckpt_answer answer;
 	shard_client *c = crew_connect(y->cluster->node[0].unix_address);
@@ -316,7 +333,8 @@ static void given_up(struct yard *y, bool tcp)
 	for (int i = 0; i < RANKS; i++)
 		while (!y->rank[i].held) {
 			if (clock_ns() > until)
-				fail_msg("rank %d does not come to step %lu", i, (unsigned long)y->hold_at);
+				fail_msg("rank %d does not come to step %lu", i,
+					 (unsigned long)y->hold_at);
 			usleep(500);
 		}
 	MUST(ckpt_restore(c, &ask, &answer, NULL));

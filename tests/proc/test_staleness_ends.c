@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Every end of a step that was begun ahead (max_staleness = 1), through the library and a real daemon: the step before it is applied,
- * skipped with another loss scale, or ends with its world; the step ahead is given up; a third one has to wait; a trainer leaves. Two
- * trainers, over unix sockets and over tcp, both driven by one thread. */
+/* Every end of a step that was begun ahead (max_staleness = 1), through the library and a real
+ * daemon: the step before it is applied, skipped with another loss scale, or ends with its world;
+ * the step ahead is given up; a third one has to wait; a trainer leaves. Two trainers, over unix
+ * sockets and over tcp, both driven by one thread. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/inproc.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <math.h>
@@ -31,15 +33,18 @@ static void pair_define(struct pair *p, int i, bool tcp, const char *more)
 	struct shard_spec s;
 	char settings[256];
 
-	snprintf(settings, sizeof(settings), "optimizer=sgd lr=1 min_world=2 max_world=2 max_staleness=1 %s", more);
-	trainer_connect(&p->t[i], tcp ? p->cluster.node[0].tcp_address : p->cluster.node[0].unix_address);
+	snprintf(settings, sizeof(settings),
+		 "optimizer=sgd lr=1 min_world=2 max_world=2 max_staleness=1 %s", more);
+	trainer_connect(&p->t[i],
+			tcp ? p->cluster.node[0].tcp_address : p->cluster.node[0].unix_address);
 	trainer_spec(&s, SHARD_F32, SHARD_F16);
 	s.settings = settings;
 	EXPECT(SHARD_OK, shard_define(p->t[i].client, &s, &p->t[i].model, &p->t[i].created));
 	for (uint32_t k = 0; k < TRAINER_TENSORS && p->t[i].created; k++) {
 		float w[3000] = {0};
 
-		EXPECT(SHARD_OK, shard_write(p->t[i].model, SHARD_MASTER, k, 0, trainer_numel[k], SHARD_F32, w));
+		EXPECT(SHARD_OK, shard_write(p->t[i].model, SHARD_MASTER, k, 0, trainer_numel[k],
+					     SHARD_F32, w));
 	}
 	if (p->t[i].created)
 		EXPECT(SHARD_OK, shard_seal(p->t[i].model, 0));
@@ -54,8 +59,8 @@ static void pair_start(struct pair *p, bool tcp, const char *more)
 	for (int i = 0; i < 2; i++)
 		pair_define(p, i, tcp, more);
 	pair_join(p, 0, 0, SHARD_TIMEOUT);
-	pair_join(p, 1, 10000, SHARD_OK);
-	pair_join(p, 0, 10000, SHARD_OK);
+	pair_join(p, 1, pace_ms(10000), SHARD_OK);
+	pair_join(p, 0, pace_ms(10000), SHARD_OK);
 }
 
 static void pair_stop(struct pair *p)
@@ -85,12 +90,12 @@ static shard_ticket pair_ahead(struct pair *p, bool tcp, const char *more)
 	return first;
 }
 
-static void pair_result(struct pair *p, int i, shard_ticket ticket, enum shard_status want, uint64_t step,
-			enum shard_outcome outcome)
+static void pair_result(struct pair *p, int i, shard_ticket ticket, enum shard_status want,
+			uint64_t step, enum shard_outcome outcome)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
-	EXPECT(want, shard_result(p->t[i].model, ticket, 10000, &r));
+	EXPECT(want, shard_result(p->t[i].model, ticket, pace_ms(10000), &r));
 	if (want != SHARD_OK)
 		return;
 	assert_int_equal(r.step, step);
@@ -112,15 +117,17 @@ static void pair_redo(struct pair *p, int i, uint64_t step, float value)
 	EXPECT(SHARD_OK, shard_commit(p->t[i].model, &p->ticket[i]));
 }
 
-/* Of the newest step of both. Nothing of a step ahead goes out of a unix socket but in a call, and one thread is in both: by turns. */
+/* Of the newest step of both. Nothing of a step ahead goes out of a unix socket but in a call, and
+ * one thread is in both: by turns. */
 static void pair_results(struct pair *p, uint64_t step)
 {
-	uint64_t deadline = clock_ns() + 20 * NS_PER_SEC;
+	uint64_t deadline = pace_by(20);
 	bool done[2] = {false, false};
 
 	for (int i = 0; !done[0] || !done[1]; i = !i) {
 		struct shard_result r = SHARD_INIT(struct shard_result);
-		enum shard_status rc = done[i] ? SHARD_TIMEOUT : shard_result(p->t[i].model, p->ticket[i], 1, &r);
+		enum shard_status rc =
+			done[i] ? SHARD_TIMEOUT : shard_result(p->t[i].model, p->ticket[i], 1, &r);
 
 		if (rc == SHARD_TIMEOUT && clock_ns() < deadline)
 			continue;
@@ -147,7 +154,8 @@ static void the_scale_changes(void **state)
 		pair_step(&p, i, 1, INFINITY);
 	for (int i = 0; i < 2; i++) {
 		first[i] = p.ticket[i];
-		trainer_begin(&p.t[i]); /* rank 1's step 1 may be decided by now: then it knows the new scale */
+		trainer_begin(&p.t[i]); /* rank 1's step 1 may be decided by now: then it knows the
+					   new scale */
 		if (p.t[i].step.loss_scale == 16) {
 			trainer_push_all(&p.t[i], 16);
 			EXPECT(SHARD_OK, shard_commit(p.t[i].model, &p.ticket[i]));
@@ -177,7 +185,8 @@ static void one_ahead_is_the_most(void **state)
 	first = pair_ahead(&p, tcp, "loss_scale=1 timeout=1s");
 	EXPECT(SHARD_TIMEOUT, shard_begin(p.t[0].model, NULL, &p.t[0].step));
 	EXPECT_TEXT("begin after step 2 of \"gpt\" waited ");
-	EXPECT(SHARD_TIMEOUT, shard_result(p.t[0].model, first, 0, &SHARD_INIT(struct shard_result)));
+	EXPECT(SHARD_TIMEOUT,
+	       shard_result(p.t[0].model, first, 0, &SHARD_INIT(struct shard_result)));
 	EXPECT_TEXT("step 1 attempt 1 of \"gpt\" is undecided");
 	pair_step(&p, 1, 1, 2);
 	pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
@@ -216,7 +225,8 @@ static void given_up_ahead(void **state)
 	pair_stop(&p);
 }
 
-/* The step in flight ends with the other trainer: so does the one ahead, and both are begun again. */
+/* The step in flight ends with the other trainer: so does the one ahead, and both are begun again.
+ */
 static void both_end(void **state)
 {
 	bool tcp = *state != NULL;
@@ -231,14 +241,15 @@ static void both_end(void **state)
 	pair_result(&p, 0, p.ticket[0], SHARD_WORLD_CHANGED, 0, 0);
 	pair_again(&p, 0, 1);
 	pair_define(&p, 1, tcp, "loss_scale=1");
-	pair_join(&p, 1, 10000, SHARD_OK);
+	pair_join(&p, 1, pace_ms(10000), SHARD_OK);
 	pair_redo(&p, 0, 1, 2);
 	first = p.ticket[0];
 	pair_step(&p, 0, 2, 4);
 	pair_step(&p, 1, 1, 2);
 	pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
 	pair_step(&p, 1, 2, 4);
-	while (shard_leave(p.t[0].model, 1) == SHARD_TIMEOUT) /* the gradients of step 2 go before */
+	while (shard_leave(p.t[0].model, 1) ==
+	       SHARD_TIMEOUT) /* the gradients of step 2 go before */
 		(void)!shard_result(p.t[1].model, p.ticket[1], 1, &SHARD_INIT(struct shard_result));
 	pair_result(&p, 1, p.ticket[1], SHARD_OK, 2, SHARD_APPLIED);
 	pair_stop(&p);

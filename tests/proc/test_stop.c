@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* SIGTERM: an undecided step is aborted and the log says so; one that its node has voted for is waited for; trainers of all nodes hear
- * who stopped and why; the exit status is 0. (The phases that workers make long: test_stop_phases.c.) A daemon that would share
- * another's state directory, port or socket is refused with a sentence. */
+/* SIGTERM: an undecided step is aborted and the log says so; one that its node has voted for is
+ * waited for; trainers of all nodes hear who stopped and why; the exit status is 0. (The phases
+ * that workers make long: test_stop_phases.c.) A daemon that would share another's state directory,
+ * port or socket is refused with a sentence. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
+#include "lib/pace.h"
+#include "lib/ports.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -55,7 +58,8 @@ static void logged(struct crowd *c, int node, const char *part)
 	free(text);
 }
 
-/* To the point where only rank 0's commit is missing; who has committed waits. */
+/* To the point where only rank 0's commit is missing; who has committed waits, and node b has
+ * voted. */
 static void almost(struct crowd *c)
 {
 	for (int i = 0; i < 3; i++) {
@@ -66,6 +70,7 @@ static void almost(struct crowd *c)
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
 		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
 	}
+	cluster_phase(c->y->cluster, 1, "prepared");
 }
 
 static void test_undecided(void **state)
@@ -102,13 +107,14 @@ static void test_prepared(void **state)
 		assert_int_equal(r->result.step, 1);
 	}
 	stopped(&c, 1);
-	assert_true(clock_ns() - at < 3 * NS_PER_SEC);
+	assert_true(clock_ns() - at < pace_ns(3 * NS_PER_SEC));
 	DRILL(c.t[2], SHARD_CLOSED, .op = DRILL_TRAIN, .step = 9);
 	drill_text(c.t[2]->last.error, "node b stops: SIGTERM");
 	finish(&c);
 }
 
-/* The same at a node that does not coordinate: its own trainer hears it from the node, the others that the attempt is over and why. */
+/* The same at a node that does not coordinate: its own trainer hears it from the node, the others
+ * that the attempt is over and why. */
 static void test_undecided_elsewhere(void **state)
 {
 	struct crowd c;
@@ -125,7 +131,8 @@ static void test_undecided_elsewhere(void **state)
 	cluster_signal(c.y->cluster, 1, SIGTERM); /* it has not voted: rank 2 has not committed */
 	stopped(&c, 1);
 	logged(&c, 1, "not decided, it is aborted");
-	drill_do(c.t[2], (struct drill_cmd){.op = DRILL_COMMIT}); /* a commit is told, not answered */
+	drill_do(c.t[2],
+		 (struct drill_cmd){.op = DRILL_COMMIT}); /* a commit is told, not answered */
 	if (c.t[2]->last.rc == SHARD_OK)
 		DRILL(c.t[2], SHARD_CLOSED, .op = DRILL_RESULT);
 	drill_text(c.t[2]->last.error, "node b stops: SIGTERM");
@@ -147,7 +154,8 @@ static void test_while_training(void **state)
 
 		start(&c, state);
 		for (int i = 0; i < 3; i++)
-			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .notify = 5 + round);
+			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1,
+				   .notify = 5 + round);
 		drill_get(c.t[0], SHARD_OK);
 		c.t[0]->out = true;
 		at = clock_ns();
@@ -155,7 +163,7 @@ static void test_while_training(void **state)
 		cluster_signal(c.y->cluster, !(round & 1), SIGTERM);
 		stopped(&c, 0);
 		stopped(&c, 1);
-		assert_true(clock_ns() - at < 4 * NS_PER_SEC);
+		assert_true(clock_ns() - at < pace_ns(4 * NS_PER_SEC));
 		for (int i = 0; i < 3; i++)
 			drill_kill(c.t[i]);
 		finish(&c);
@@ -193,7 +201,8 @@ static void test_second_daemon(void **state)
 	assert_int_equal(refused(n->conf, set, text, sizeof(text)), 1);
 	drill_text(text, "127.0.0.1");
 	drill_text(text, "in use");
-	snprintf(set, sizeof(set), "--state %s3 --set nodes.a=127.0.0.1:%u", n->state, proc_free_port());
+	snprintf(set, sizeof(set), "--state %s3 --set nodes.a=127.0.0.1:%u", n->state,
+		 ports_take());
 	if (refused(n->conf, set, text, sizeof(text)) == 1)
 		drill_text(text, n->socket);
 	t = drill_new(y, n->unix_address); /* and the first one is still there */
@@ -206,7 +215,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_undecided, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_undecided_elsewhere, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_undecided_elsewhere, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_prepared, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_while_training, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_second_daemon, drill_setup, drill_teardown),

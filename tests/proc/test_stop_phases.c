@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* SIGTERM in PREPARED and in APPLYING, which a test cannot hit by chance: chunks are large enough for workers, whose threads are held
- * still. A decided step is whole on every node before its process ends, on the coordinator as on another node; who has voted waits for
- * the verdict, and says which one it did not get; a coordinator that stops is itself the verdict. With
- * warm_restart the next start of any of them goes on with exact weights. */
+/* SIGTERM in PREPARED and in APPLYING, which a test cannot hit by chance: chunks are large enough
+ * for workers, whose threads are held still. A decided step is whole on every node before its
+ * process ends, on the coordinator as on another node; who has voted waits for the verdict, and
+ * says which one it did not get; a coordinator that stops is itself the verdict. With warm_restart
+ * the next start of any of them goes on with exact weights. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
 #include "lib/hold.h"
-#include "lib/rawpeer.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <poll.h>
@@ -26,7 +27,6 @@ enum { A, B, NODES, CHUNK = 32768, NUMEL = NODES * CHUNK };
 struct duo { /* one trainer on each of two nodes, a chunk on each */
 	struct drill_yard *y;
 	struct trainer t[NODES];
-	struct raw eye[NODES];
 	float w[NUMEL];
 };
 
@@ -37,7 +37,8 @@ static float weight(uint32_t i)
 
 static void define(struct duo *d, int node)
 {
-	static const struct shard_tensor tensor[] = {{.name = "w", .ndim = 2, .shape = {NODES, CHUNK}}};
+	static const struct shard_tensor tensor[] = {
+		{.name = "w", .ndim = 2, .shape = {NODES, CHUNK}}};
 	struct shard_spec s = SHARD_INIT(struct shard_spec);
 	struct trainer *t = &d->t[node];
 
@@ -60,8 +61,8 @@ static void joined(struct duo *d)
 {
 	/* rank 0 joins first; the world is complete with rank 1 */
 	EXPECT(SHARD_TIMEOUT, shard_join(d->t[A].model, 0, 0, &d->t[A].world));
-	EXPECT(SHARD_OK, shard_join(d->t[B].model, 1, 10000, &d->t[B].world));
-	EXPECT(SHARD_OK, shard_join(d->t[A].model, 0, 10000, &d->t[A].world));
+	EXPECT(SHARD_OK, shard_join(d->t[B].model, 1, pace_ms(10000), &d->t[B].world));
+	EXPECT(SHARD_OK, shard_join(d->t[A].model, 0, pace_ms(10000), &d->t[A].world));
 }
 
 /* Gradients whose mean is 2; nobody has committed. */
@@ -73,8 +74,9 @@ static void pushed(struct duo *d)
 		trainer_begin(&d->t[n]);
 		for (uint32_t i = 0; i < NUMEL; i++)
 			d->w[i] = n == A ? 1.0f : 3.0f;
-		EXPECT(SHARD_OK, shard_push(d->t[n].model, 0, 0, NUMEL, d->w, SHARD_F32, 0, &ticket));
-		EXPECT(SHARD_OK, shard_wait(d->t[n].model, ticket, 10000));
+		EXPECT(SHARD_OK,
+		       shard_push(d->t[n].model, 0, 0, NUMEL, d->w, SHARD_F32, 0, &ticket));
+		EXPECT(SHARD_OK, shard_wait(d->t[n].model, ticket, pace_ms(10000)));
 	}
 }
 
@@ -92,8 +94,6 @@ static struct duo *begun(void **state, bool warm, const char *conf)
 	for (int n = 0; n < NODES; n++) {
 		cluster_ready(d->y->cluster, n);
 		define(d, n);
-		raw_connect(&d->eye[n], d->y->cluster->node[n].unix_address);
-		raw_hello(&d->eye[n], ROLE_CTL);
 	}
 	joined(d);
 	pushed(d);
@@ -107,41 +107,14 @@ static void commit(struct duo *d, int node)
 	EXPECT(SHARD_OK, shard_commit(d->t[node].model, &ticket));
 }
 
-/* Its status says so; the messages that bring it there are on their way. */
 static void in_phase(struct duo *d, int node, const char *phase)
 {
-	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
-	char want[40];
-	bool there;
-
-	snprintf(want, sizeof(want), "\"phase\":\"%s\"", phase);
-	do {
-		char *text = raw_status(&d->eye[node]);
-
-		there = strstr(text, want) != NULL;
-		if (!there && clock_ns() > by)
-			fail_msg("node %s is not %s: %s", d->y->cluster->node[node].name, phase, text);
-		free(text);
-		if (!there)
-			(void)poll(NULL, 0, 2);
-	} while (!there);
+	cluster_phase(d->y->cluster, node, phase);
 }
 
 static void wait_logged(struct duo *d, int node, const char *part)
 {
-	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
-	bool there;
-
-	do {
-		char *text = cluster_log(d->y->cluster, node);
-
-		there = strstr(text, part) != NULL;
-		free(text);
-		if (!there && clock_ns() > by)
-			fail_msg("node %s did not log \"%s\"", d->y->cluster->node[node].name, part);
-		if (!there)
-			(void)poll(NULL, 0, 2);
-	} while (!there);
+	cluster_wait_log(d->y->cluster, node, part, 1);
 }
 
 static void ended(struct duo *d, int node)
@@ -152,11 +125,12 @@ static void ended(struct duo *d, int node)
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void result_is(struct duo *d, int node, enum shard_status want, const char *text, uint64_t step)
+static void result_is(struct duo *d, int node, enum shard_status want, const char *text,
+		      uint64_t step)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
-	EXPECT(want, shard_result(d->t[node].model, 0, 10000, &r));
+	EXPECT(want, shard_result(d->t[node].model, 0, pace_ms(10000), &r));
 	if (text != NULL)
 		EXPECT_TEXT(text);
 	if (want == SHARD_OK) {
@@ -171,12 +145,13 @@ static void whole(struct duo *d, int node, uint64_t step)
 	shard_ticket ticket;
 
 	EXPECT(SHARD_OK, shard_pull(d->t[node].model, 0, 0, NUMEL, step, d->w, SHARD_F32, &ticket));
-	EXPECT(SHARD_OK, shard_wait(d->t[node].model, ticket, 10000));
+	EXPECT(SHARD_OK, shard_wait(d->t[node].model, ticket, pace_ms(10000)));
 	for (uint32_t i = 0; i < NUMEL; i++)
 		assert_true(d->w[i] == weight(i) - 2.0f * (float)step);
 }
 
-/* With memory that outlives the process: it comes back with the weights of `step`, and the next step is right, too. */
+/* With memory that outlives the process: it comes back with the weights of `step`, and the next
+ * step is right, too. */
 static void goes_on(struct duo *d, int node, uint64_t step)
 {
 	struct cluster *c = d->y->cluster;
@@ -192,7 +167,8 @@ static void goes_on(struct duo *d, int node, uint64_t step)
 	}
 	joined(d); /* so all are linked */
 	for (int n = 0; n < NODES; n++) {
-		EXPECT(SHARD_OK, shard_read(d->t[n].model, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, d->w, &at));
+		EXPECT(SHARD_OK,
+		       shard_read(d->t[n].model, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, d->w, &at));
 		for (uint32_t i = 0; i < NUMEL; i++)
 			assert_true(d->w[i] == weight(i) - 2.0f * (float)step);
 	}
@@ -207,15 +183,14 @@ static void goes_on(struct duo *d, int node, uint64_t step)
 
 static void finish(struct duo *d)
 {
-	for (int n = 0; n < NODES; n++) {
+	for (int n = 0; n < NODES; n++)
 		trainer_end(&d->t[n]);
-		raw_close(&d->eye[n]);
-	}
 	cluster_done(&d->y->cluster);
 	free(d);
 }
 
-/* `node` has voted and its workers stand still when the other one's vote decides: it is told to stop with its chunk not yet updated. */
+/* `node` has voted and its workers stand still when the other one's vote decides: it is told to
+ * stop with its chunk not yet updated. */
 static void applying(void **state, int node, bool warm)
 {
 	struct duo *d = begun(state, warm, NULL);
@@ -318,12 +293,14 @@ static void test_no_verdict(void **state)
 	wait_logged(d, B, "prepared: step 1 is voted for, the verdict of node a is waited for");
 	ended(d, B);
 	assert_true(clock_ns() - at >= 700 * NS_PER_MS);
-	wait_logged(d, B, "event=stop_undecided model=m step=1 why=\"no verdict of node a within 0.7 s\"");
+	wait_logged(
+		d, B,
+		"event=stop_undecided model=m step=1 why=\"no verdict of node a within 0.7 s\"");
 	result_is(d, B, SHARD_CLOSED, "node b stops: SIGTERM", 0);
 	wait_logged(d, A, "event=attempt_ended model=m step=1 attempt=1");
 	st = shard_commit(d->t[A].model, &ticket); /* told, not answered */
 	if (st == SHARD_OK)
-		st = shard_result(d->t[A].model, ticket, 10000, &r);
+		st = shard_result(d->t[A].model, ticket, pace_ms(10000), &r);
 	assert_int_equal(st, SHARD_WORLD_CHANGED);
 	EXPECT_TEXT("rank 1 (pid ");
 	EXPECT_TEXT("is lost: node b stops: SIGTERM");
@@ -344,15 +321,17 @@ static void test_coordinator_is_the_verdict(void **state)
 	cluster_signal(d->y->cluster, A, SIGTERM);
 	ended(d, A);
 	ended(d, B);
-	assert_true(clock_ns() - at < 10 * NS_PER_SEC);
-	wait_logged(d, B, "event=attempt_ended model=m step=1 attempt=1 why=\"node a stops: SIGTERM\"");
+	assert_true(clock_ns() - at < pace_ns(10 * NS_PER_SEC));
+	wait_logged(d, B,
+		    "event=attempt_ended model=m step=1 attempt=1 why=\"node a stops: SIGTERM\"");
 	finish(d);
 }
 
 /* It waits for longer than a silent node is borne: it is not silent. */
 static void test_long_wait(void **state)
 {
-	struct duo *d = begun(state, false, "[cluster]\nheartbeat_timeout = 300ms\n[daemon]\nstop_timeout = 60s");
+	struct duo *d = begun(state, false,
+			      "[cluster]\nheartbeat_timeout = 300ms\n[daemon]\nstop_timeout = 60s");
 	char *text;
 
 	commit(d, B);
@@ -374,15 +353,21 @@ static void test_long_wait(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_applying_coordinator, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_applying_coordinator, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_applying_other, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_applying_coordinator_warm, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_applying_other_warm, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_staging_coordinator_warm, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_staging_other_warm, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_applying_coordinator_warm, drill_setup,
+						drill_teardown),
+		cmocka_unit_test_setup_teardown(test_applying_other_warm, drill_setup,
+						drill_teardown),
+		cmocka_unit_test_setup_teardown(test_staging_coordinator_warm, drill_setup,
+						drill_teardown),
+		cmocka_unit_test_setup_teardown(test_staging_other_warm, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_prepared_warm, drill_setup, drill_teardown),
 		cmocka_unit_test_setup_teardown(test_no_verdict, drill_setup, drill_teardown),
-		cmocka_unit_test_setup_teardown(test_coordinator_is_the_verdict, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(test_coordinator_is_the_verdict, drill_setup,
+						drill_teardown),
 		cmocka_unit_test_setup_teardown(test_long_wait, drill_setup, drill_teardown),
 	};
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A trainer that joins over tcp gets the image as it stands, also where the last steps changed nothing (skipped by vote, or because a
- * gradient was not finite), on the node that coordinates and on another one. Every join is followed by steps, which it begins on the
- * weights that are right. */
+/* A trainer that joins over tcp gets the image as it stands, also where the last steps changed
+ * nothing (skipped by vote, or because a gradient was not finite), on the node that coordinates and
+ * on another one. Every join is followed by steps, which it begins on the weights that are right.
+ */
 #include "base/check.h"
 #include "lib/inproc.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <math.h>
@@ -36,7 +38,8 @@ static void define(struct yard *y, struct trainer *t, const char *address)
 
 		for (uint64_t i = 0; i < trainer_numel[k]; i++)
 			w[i] = trainer_weight(k, i);
-		EXPECT(SHARD_OK, shard_write(t->model, SHARD_MASTER, k, 0, trainer_numel[k], SHARD_F32, w));
+		EXPECT(SHARD_OK,
+		       shard_write(t->model, SHARD_MASTER, k, 0, trainer_numel[k], SHARD_F32, w));
 	}
 	if (t->created)
 		EXPECT(SHARD_OK, shard_seal(t->model, 0));
@@ -46,11 +49,12 @@ static void yard_start(struct yard *y, const struct inproc_conf *conf, int stale
 {
 	memset(y, 0, sizeof(*y));
 	snprintf(y->settings, sizeof(y->settings),
-		 "optimizer=sgd lr=1 loss_scale=1 min_world=1 max_world=2 chunk_elems=1024 timeout=10s max_staleness=%d",
+		 "optimizer=sgd lr=1 loss_scale=1 min_world=1 max_world=2 chunk_elems=1024 "
+		 "timeout=10s max_staleness=%d",
 		 staleness);
 	inproc_start(&y->cluster, conf);
 	define(y, &y->a, y->cluster.node[0].unix_address);
-	EXPECT(SHARD_OK, shard_join(y->a.model, 0, 10000, &y->a.world));
+	EXPECT(SHARD_OK, shard_join(y->a.model, 0, pace_ms(10000), &y->a.world));
 }
 
 static void yard_stop(struct yard *y)
@@ -71,10 +75,11 @@ static void finish_step(struct trainer *t, enum skip_how how)
 
 static void result(struct yard *y, struct trainer *t, enum skip_how how)
 {
-	static const enum shard_outcome outcome[] = {SHARD_APPLIED, SHARD_SKIPPED_VOTE, SHARD_SKIPPED_NONFINITE};
+	static const enum shard_outcome outcome[] = {SHARD_APPLIED, SHARD_SKIPPED_VOTE,
+						     SHARD_SKIPPED_NONFINITE};
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
-	EXPECT(SHARD_OK, shard_result(t->model, 0, 10000, &r));
+	EXPECT(SHARD_OK, shard_result(t->model, 0, pace_ms(10000), &r));
 	assert_int_equal(r.outcome, outcome[how]);
 	y->applied += how == SKIP_NO && t == &y->a;
 }
@@ -126,7 +131,7 @@ static void comes_in(struct yard *y, const char *address, enum skip_how how)
 	EXPECT(SHARD_TIMEOUT, shard_join(y->b.model, 1, 20, &y->b.world));
 	finish_step(&y->a, how);
 	result(y, &y->a, how);
-	EXPECT(SHARD_OK, shard_join(y->b.model, 1, 10000, &y->b.world));
+	EXPECT(SHARD_OK, shard_join(y->b.model, 1, pace_ms(10000), &y->b.world));
 }
 
 static void goes(struct yard *y)
@@ -144,7 +149,8 @@ static void a_is_alone(struct yard *y)
 		rc = shard_begin(y->a.model, NULL, &y->a.step);
 		if (rc == SHARD_OK && y->a.step.world_size == 2) {
 			finish_step(&y->a, SKIP_VOTE);
-			rc = shard_result(y->a.model, 0, 10000, &SHARD_INIT(struct shard_result));
+			rc = shard_result(y->a.model, 0, pace_ms(10000),
+					  &SHARD_INIT(struct shard_result));
 		}
 		if (rc == SHARD_WORLD_CHANGED)
 			changed(&y->a);

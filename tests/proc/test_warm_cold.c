@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Memory that must not be taken up again: a piece is missing, of another size, cut off, empty, of another format or boot, of a node of another
- * state folder, older than a start that was without it, or newer than the state folder. The daemon starts all the same, cold, and says
- * why; the model is lost, or comes from its checkpoint, as without warm restarts. A folder that is not the daemon's alone is refused. */
+/* Memory that must not be taken up again. A piece of a model that is missing, of another size, cut
+ * off or empty costs this model and no other. All of it is refused that is of another format or
+ * boot, of a node of another state folder, older than a start that was without it, or newer than
+ * the state folder. The daemon starts all the same and says why; the model is lost, or comes from
+ * its checkpoint, as without warm restarts. A folder that is not the daemon's alone is refused. */
 #include "base/check.h"
+#include "cluster/static.h"
+#include "lib/fdstore.h"
 #include "lib/keep.h"
 #include "lib/parked.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
+#include "wire/xxh.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -54,7 +59,8 @@ static bool is_page(const char *name)
 /* It starts, and says why it has nothing. */
 static void says(struct warm *w, const char *why)
 {
-	uint32_t before = warm_logged(w, 0, "event=cold_start"), warm = warm_logged(w, 0, "event=warm_start");
+	uint32_t before = warm_logged(w, 0, "event=cold_start"),
+		 warm = warm_logged(w, 0, "event=warm_start");
 
 	warm_spawn(w, 1);
 	assert_int_equal(warm_logged(w, 0, "event=cold_start"), before + 1);
@@ -66,19 +72,44 @@ static void says(struct warm *w, const char *why)
 	}
 }
 
-/* The model is lost too; it is dropped, so that trained() makes another one. */
-static void cold(struct warm *w, const char *why)
+/* It starts warm, but without this model, and says why. */
+static void says_void(struct warm *w, const char *why)
 {
-	uint32_t lost = warm_logged(w, 0, "event=lost");
+	uint32_t before = warm_logged(w, 0, "event=model_void model=m "),
+		 warm = warm_logged(w, 0, "event=warm_start");
+
+	warm_spawn(w, 1);
+	assert_int_equal(warm_logged(w, 0, "event=model_void model=m "), before + 1);
+	assert_int_equal(warm_logged(w, 0, "event=warm_start"), warm + 1);
+	if (warm_logged(w, 0, why) == 0)
+		fail_msg("\"%s\" was not said", why);
+}
+
+/* The model is lost too; it is dropped, so that trained() makes another one. */
+static void lost(struct warm *w, void (*says_so)(struct warm *, const char *), const char *why)
+{
+	uint32_t before = warm_logged(w, 0, "event=lost");
 	char words[256];
 
-	says(w, why);
-	warm_wait_log(w, 0, "event=lost", lost + 1);
+	says_so(w, why);
+	warm_wait_log(w, 0, "event=lost", before + 1);
 	snprintf(words, sizeof(words), "--address %s model drop m --force", address(w));
 	tool_expect(0, "", "shardctl", words);
 }
 
-/* Piece i of what a model that has trained left; false: there are no more. Models have other numbers each time. */
+static void cold(struct warm *w, const char *why)
+{
+	lost(w, says, why);
+}
+
+/* A piece of the model costs the model, the page costs all. */
+static void without(struct warm *w, const char *name, const char *why)
+{
+	lost(w, is_page(name) ? says : says_void, why);
+}
+
+/* Piece i of what a model that has trained left; false: there are no more. Models have other
+ * numbers each time. */
 static bool piece(struct warm *w, uint32_t i, parked_name name)
 {
 	parked_name names[PARKED_MAX];
@@ -109,7 +140,7 @@ static void test_missing(void **state)
 	begin(w);
 	for (uint32_t i = 0; piece(w, i, name); i++) {
 		parked_remove(w, name);
-		cold(w, is_page(name) ? "left no memory" : "it is not there");
+		without(w, name, is_page(name) ? "left no memory" : "it is not there");
 	}
 	end(w);
 }
@@ -124,8 +155,11 @@ static void test_size(void **state)
 	for (uint32_t i = 0; piece(w, i / 3, name); i++) {
 		size_t bytes = parked_bytes(w, name);
 
-		parked_replace(w, name, i % 3 == 0 ? bytes + 4096 : i % 3 == 1 ? bytes / 2 / 4096 * 4096 : 0);
-		cold(w, "event=cold_start");
+		parked_replace(w, name,
+			       i % 3 == 0   ? bytes + 4096
+			       : i % 3 == 1 ? bytes / 2 / 4096 * 4096
+					    : 0);
+		without(w, name, "why=");
 	}
 	end(w);
 }
@@ -146,7 +180,7 @@ static void test_empty(void **state)
 		else
 			parked_remove(w, name);
 		tried += page || meta;
-		cold(w, page ? "is not shardd's" : "event=cold_start");
+		without(w, name, page ? "is not shardd's" : "why=");
 	}
 	assert_int_equal(tried, 2);
 	end(w);
@@ -182,30 +216,12 @@ static void test_other_boot(void **state)
 	warm_finish(w);
 }
 
-static void test_other_format(void **state)
-{
-	struct warm *w = *state;
-	uint32_t format;
-	parked_name page;
-	int fd;
-
-	begin(w);
-	trained(w);
-	page_name(w, page);
-	fd = parked_open(w, page);
-	CHECK(pread(fd, &format, sizeof(format), 8) == (ssize_t)sizeof(format));
-	format++;
-	CHECK(pwrite(fd, &format, sizeof(format), 8) == (ssize_t)sizeof(format));
-	close(fd);
-	cold(w, "it is of format ");
-	warm_finish(w);
-}
-
 /* --- whose it is --- */
 
-static void edit(struct warm *w, const char *from, const char *to) /* in the configuration; as long as each other */
+/* In the configuration of a node; as long as each other. */
+static void edit(struct warm *w, int node, const char *from, const char *to)
 {
-	FILE *f = fopen(w->cluster->node[0].conf, "r+e");
+	FILE *f = fopen(w->cluster->node[node].conf, "r+e");
 	char text[4096], *at;
 	size_t n;
 
@@ -213,7 +229,8 @@ static void edit(struct warm *w, const char *from, const char *to) /* in the con
 	n = fread(text, 1, sizeof(text) - 1, f);
 	text[n] = 0;
 	at = strstr(text, from);
-	CHECK(at != NULL && fseek(f, at - text, SEEK_SET) == 0 && fputs(to, f) >= 0 && fclose(f) == 0);
+	CHECK(at != NULL && fseek(f, at - text, SEEK_SET) == 0 && fputs(to, f) >= 0 &&
+	      fclose(f) == 0);
 }
 
 static void shell(const char *command, const char *a, const char *b)
@@ -230,7 +247,8 @@ static void stopped(struct warm *w)
 	assert_int_equal(cluster_wait(w->cluster, 0, 10000), 0);
 }
 
-/* Somebody started it by hand, with nothing kept; then the service comes back to what it had before. */
+/* Somebody started it by hand, with nothing kept; then the service comes back to what it had
+ * before. */
 static void test_start_in_between(void **state)
 {
 	struct warm *w = *state;
@@ -245,7 +263,7 @@ static void test_start_in_between(void **state)
 	n->store = NULL;
 	snprintf(other, sizeof(other), "%s-other", w->cluster->warm_dir);
 	if (w->how == CLUSTER_SYSTEMD)
-		edit(w, "warm_restart = systemd", "warm_restart = off    ");
+		edit(w, 0, "warm_restart = systemd", "warm_restart = off    ");
 	else
 		shell("mv", w->cluster->warm_dir, other);
 	if (w->how == CLUSTER_TMPFS)
@@ -254,7 +272,7 @@ static void test_start_in_between(void **state)
 	stopped(w);
 	n->store = store;
 	if (w->how == CLUSTER_SYSTEMD) {
-		edit(w, "warm_restart = off    ", "warm_restart = systemd");
+		edit(w, 0, "warm_restart = off    ", "warm_restart = systemd");
 	} else {
 		shell("rm -rf", w->cluster->warm_dir, w->cluster->warm_dir);
 		shell("mv", other, w->cluster->warm_dir);
@@ -263,40 +281,226 @@ static void test_start_in_between(void **state)
 	warm_finish(w);
 }
 
-/* The state folder is put back from a copy of yesterday: what is in memory is of a start that it knows nothing of. */
-static void test_stale_counter(void **state)
+/* It does not start, says why, and what is in memory stays. */
+static void refuses(struct warm *w, int node, const char *why)
+{
+	uint32_t before = warm_logged(w, node, "event=start_failed "),
+		 said = warm_logged(w, node, why), cold = warm_logged(w, node, "event=cold_start");
+
+	cluster_spawn(w->cluster, node);
+	warm_wait_log(w, node, "event=start_failed ", before + 1);
+	if (w->how == CLUSTER_SYSTEMD) /* under a service manager it takes its time */
+		cluster_kill(w->cluster, node);
+	else
+		assert_int_not_equal(cluster_wait(w->cluster, node, 10000), 0);
+	if (warm_logged(w, node, why) != said + 1)
+		fail_msg("\"%s\" was not said", why);
+	assert_int_equal(warm_logged(w, node, "event=cold_start"), cold);
+}
+
+/* Memory that another release wrote is not this one's to throw away. */
+static void test_other_format(void **state)
 {
 	struct warm *w = *state;
-	char copy[160];
+	uint32_t format;
+	parked_name page;
+	int fd;
 
 	begin(w);
-	snprintf(copy, sizeof(copy), "%s.copy", w->cluster->node[0].state);
+	w->settings = "optimizer=sgd chunk_elems=1024";
+	trained(w);
+	page_name(w, page);
+	fd = parked_open(w, page);
+	CHECK(pread(fd, &format, sizeof(format), 8) == (ssize_t)sizeof(format));
+	format++;
+	CHECK(pwrite(fd, &format, sizeof(format), 8) == (ssize_t)sizeof(format));
+	close(fd);
+	refuses(w, 0, "are of another release: their format is ");
+	fd = parked_open(w, page);
+	format--;
+	CHECK(pwrite(fd, &format, sizeof(format), 8) == (ssize_t)sizeof(format));
+	close(fd);
+	warm_spawn(w, 1); /* that release again */
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_check(w, 2);
+	warm_finish(w);
+}
+
+enum { COPY, NEWEST };
+static const char *const beside[] = {"copy", "newest"};
+
+/* Keeps a copy of the state folder beside it. */
+static void keep_state(struct warm *w, int as)
+{
+	char path[160];
+
+	snprintf(path, sizeof(path), "%s.%s", w->cluster->node[0].state, beside[as]);
+	shell("rm -rf", path, path);
+	shell("cp -a", w->cluster->node[0].state, path);
+}
+
+static void put_back(struct warm *w, int which)
+{
+	char path[160];
+
+	snprintf(path, sizeof(path), "%s.%s", w->cluster->node[0].state, beside[which]);
+	shell("rm -rf", w->cluster->node[0].state, w->cluster->node[0].state);
+	shell("cp -a", path, w->cluster->node[0].state);
+}
+
+/* What is there of another node, or was given up, is gone: as if the service was stopped. */
+static void give_up(struct warm *w)
+{
+	char words[200];
+
+	snprintf(words, sizeof(words), "--config %s --forget-memory", w->cluster->node[0].conf);
+	if (w->how == CLUSTER_SYSTEMD)
+		(void)fdstore_forget(w->cluster->node[0].store, NULL);
+	else
+		tool_expect(0, "", "shardd", words);
+}
+
+/* The state folder is put back from a copy of yesterday: what is in memory is of a start that it
+ * knows nothing of. However often that is tried, the memory stays, until the folder of today is
+ * back. */
+static void test_older_start(void **state)
+{
+	struct warm *w = *state;
+
+	begin(w);
+	w->settings = "optimizer=sgd chunk_elems=1024";
 	stopped(w);
-	shell("cp -a", w->cluster->node[0].state, copy);
+	keep_state(w, COPY);
 	for (int i = 0; i < 3; i++) {
 		warm_spawn(w, 1);
 		stopped(w);
 	}
 	warm_spawn(w, 1);
 	trained(w);
-	shell("rm -rf", w->cluster->node[0].state, w->cluster->node[0].state);
-	shell("cp -a", copy, w->cluster->node[0].state);
-	says(w, "and this is start 2"); /* nor of the model */
+	keep_state(w, NEWEST);
+	put_back(w, COPY);
+	for (int i = 0; i < 6; i++)
+		refuses(w, 0, "are of start 5 of this node, which began without memory at start 5");
+	put_back(w, NEWEST);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_check(w, 2);
+	warm_kill(w, 1);
+	put_back(w, COPY); /* and it is meant */
+	refuses(w, 0, "is an older copy of its state folder: there this is start 2, after 1");
+	give_up(w);
+	says(w, "left no memory"); /* nor does the folder know the model */
+	warm_end(w, 0);
 	trained(w);
 	end(w);
 }
 
+/* The copy is of this very start, but of before the model. It can be given up by itself. */
+static void test_before_the_model(void **state)
+{
+	struct warm *w = *state;
+	char path[200];
+	FILE *f;
+
+	begin(w);
+	w->settings = "optimizer=sgd chunk_elems=1024";
+	keep_state(w, COPY);
+	trained(w);
+	keep_state(w, NEWEST);
+	put_back(w, COPY);
+	for (int i = 0; i < 2; i++)
+		refuses(w, 0, " has no file of it: it is an older copy of the state folder");
+	put_back(w, NEWEST);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_check(w, 2);
+	warm_kill(w, 1);
+	snprintf(path, sizeof(path), "%s/model-00000001", w->cluster->node[0].state);
+	CHECK(unlink(path) == 0);
+	refuses(w, 0, " has no file of it: it is an older copy of the state folder");
+	snprintf(path, sizeof(path), "%s/left-model-00000001", w->cluster->node[0].state);
+	f = fopen(path, "we");
+	CHECK(f != NULL && fclose(f) == 0);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_logged(w, 0, "event=lost"), 0);
+	warm_end(w, 0);
+	trained(w);
+	end(w);
+}
+
+/* A drop was killed when the model's file was gone and its memory was not: as its row says. */
+static void test_killed_drop(void **state)
+{
+	static const uint32_t row[] = {1, 1, 0, 0}; /* counts, model 1, no tries, not dropped */
+	const uint32_t dropped = 1;
+	struct warm *w = *state;
+	uint32_t text[4096];
+	parked_name page;
+	char path[200];
+	off_t at = 0;
+	int fd;
+
+	begin(w);
+	trained(w);
+	page_name(w, page);
+	fd = parked_open(w, page);
+	CHECK(pread(fd, text, sizeof(text), 0) == (ssize_t)sizeof(text));
+	while (memcmp(&text[at], row, sizeof(row)) != 0)
+		assert_in_range(++at, 1, 4096 - 4);
+	CHECK(pwrite(fd, &dropped, sizeof(dropped), (at + 3) * 4) == 4);
+	close(fd);
+	snprintf(path, sizeof(path), "%s/model-00000001", w->cluster->node[0].state);
+	CHECK(unlink(path) == 0);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_logged(w, 0, "event=warm_start models=0"), 1);
+	trained(w);
+	end(w);
+}
+
+/* The copy is of this very start, and the model has had another view since. */
+static void test_older_view(void **state)
+{
+	struct warm *w = *state;
+	char words[200];
+
+	begin(w);
+	w->settings = "optimizer=sgd chunk_elems=1024";
+	warm_all(w);
+	warm_train(w, 2);
+	warm_end(w, 0);
+	keep_state(w, COPY);
+	snprintf(words, sizeof(words), "--address %s model set m clip 1e9", address(w));
+	tool_expect(0, "", "shardctl", words);
+	warm_kill(w, 1);
+	keep_state(w, NEWEST);
+	put_back(w, COPY);
+	for (int i = 0; i < 2; i++)
+		refuses(w, 0, ": it is an older copy of the state folder");
+	put_back(w, NEWEST);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_check(w, 2);
+	warm_finish(w);
+}
+
+/* The name of the folder on the tmpfs went with the state folder. In systemd's store it is seen
+ * that somebody else's models are there. */
 static void test_other_state_folder(void **state)
 {
 	struct warm *w = *state;
 
 	begin(w);
 	trained(w);
+	keep_state(w, NEWEST);
 	shell("rm -rf", w->cluster->node[0].state, w->cluster->node[0].state);
+	if (w->how == CLUSTER_SYSTEMD) {
+		refuses(w, 0, "1 models in memory (systemd) are of another state folder than ");
+		put_back(w, NEWEST);
+		end(w);
+		return;
+	}
 	warm_spawn(w, 1); /* which knows no model either */
 	assert_int_equal(warm_logged(w, 0, "event=warm_start"), 0);
-	if (w->how == CLUSTER_SYSTEMD)
-		assert_int_equal(warm_logged(w, 0, "it is of another node, or of another state directory"), 1);
 	trained(w);
 	end(w);
 }
@@ -314,7 +518,8 @@ static void test_checkpoint(void **state)
 	keep_init(&keep);
 	begin(w);
 	w->numel = 3000;
-	snprintf(settings, sizeof(settings), "optimizer=sgd chunk_elems=1024 checkpoint_dir=%s", keep.dir);
+	snprintf(settings, sizeof(settings), "optimizer=sgd chunk_elems=1024 checkpoint_dir=%s",
+		 keep.dir);
 	w->settings = settings;
 	warm_all(w);
 	warm_train(w, 2);
@@ -331,6 +536,149 @@ static void test_checkpoint(void **state)
 	warm_check(w, 4);
 	warm_finish(w);
 	keep_free(&keep);
+}
+
+/* --- a list of nodes that is not the right one --- */
+
+static void test_other_nodes(void **state)
+{
+	struct warm *w = *state;
+	char words[200];
+
+	begin(w);
+	w->settings = "optimizer=sgd chunk_elems=1024";
+	trained(w);
+	edit(w, 0, "node = a", "node = z");
+	edit(w, 0, "\na = 127", "\nz = 127");
+	refuses(w, 0, "of node a of a, and the configuration says node z of z: put `node` and");
+	edit(w, 0, "\nz = 127", "\na = 127");
+	edit(w, 0, "node = z", "node = a");
+	edit(w, 0, "[cluster]\nrun_id = test",
+	     "[nodes]\nb = 127.0.0.1:9"); /* one too many, that listens nowhere */
+	refuses(w, 0, "says node a of ");
+	edit(w, 0, "[nodes]\nb = 127.0.0.1:9", "[cluster]\nrun_id = test");
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_train(w, 3);
+	warm_check(w, 3);
+	warm_kill(w, 1);
+	if (w->how == CLUSTER_TMPFS) { /* the one thing that forgets */
+		snprintf(words, sizeof(words), "--config %s --forget-memory",
+			 w->cluster->node[0].conf);
+		tool_expect(0, "", "shardd", words);
+		warm_spawn(w, 1);
+		assert_int_equal(warm_logged(w, 0, "event=warm_start"), 1);
+	}
+	warm_finish(w);
+}
+
+/* Of three nodes one gets a line too many and is started again: what it has is kept, and so the
+ * model goes on with the line gone. */
+static void test_a_line_too_many(void **state)
+{
+	static const char right[] = "[cluster]\nlost_timeout = 120s",
+			  odd[] = "[nodes]\nd = 127.0.0.1:9 ; too";
+	enum { B = 1 };
+	struct warm *w = *state;
+
+	warm_start(w, 3, (int[]){1, 1, 1}, right);
+	warm_all(w);
+	warm_train(w, 2);
+	warm_kill(w, 1u << B);
+	edit(w, B, right, odd);
+	refuses(w, B, "says node b of ");
+	edit(w, B, odd, right);
+	warm_spawn(w, 1u << B);
+	assert_int_equal(warm_back(w, 1u << B), 3);
+	warm_train(w, 4);
+	warm_check(w, 4);
+	warm_finish(w);
+}
+
+/* The state folder is of a release that did not keep warm_dir there. */
+static void make_older(struct warm *w)
+{
+	struct {
+		uint64_t head[3]; /* magic, length and sum */
+		struct static_warm note;
+	} file;
+	const size_t bytes = offsetof(struct static_warm, root);
+	char path[300];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/warm", w->cluster->node[0].state);
+	f = fopen(path, "r+e");
+	CHECK(f != NULL && fread(&file, sizeof(file), 1, f) == 1);
+	rewind(f);
+	file.head[1] = bytes;
+	file.head[2] = xxh_sum(&file.note, bytes, file.head[0]);
+	CHECK(fwrite(&file, sizeof(file.head) + bytes, 1, f) == 1);
+	CHECK(fflush(f) == 0 && ftruncate(fileno(f), ftell(f)) == 0 && fclose(f) == 0);
+}
+
+/* warm_dir is another folder, on a tmpfs, too. */
+static void test_other_folder(void **state)
+{
+	char was[200], now[200], aside[100], words[200];
+	struct warm *w = *state;
+	struct stat s;
+
+	begin(w);
+	if (w->how == CLUSTER_SYSTEMD) {
+		warm_finish(w);
+		return;
+	}
+	w->settings = "optimizer=sgd chunk_elems=1024";
+	trained(w);
+	snprintf(aside, sizeof(aside), "%s", w->cluster->warm_dir);
+	aside[strlen(aside) - 1] ^= 1; /* as long: the file is edited in place */
+	CHECK(mkdir(aside, 0700) == 0);
+	snprintf(was, sizeof(was), "warm_dir = %s", w->cluster->warm_dir);
+	snprintf(now, sizeof(now), "warm_dir = %s", aside);
+	edit(w, 0, was, now);
+	snprintf(words, sizeof(words),
+		 "are where warm_dir was %s, and the configuration says warm_dir = "
+		 "%s: put it back",
+		 w->cluster->warm_dir, aside);
+	refuses(w, 0, words);
+	edit(w, 0, now, was);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_check(w, 2);
+	warm_kill(w, 1);
+	make_older(w);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_kill(w, 1);
+	edit(w, 0, was, now);
+	refuses(w, 0, "are where warm_dir was "); /* the start before this one kept it */
+	snprintf(words, sizeof(words), "--config %s --forget-memory", w->cluster->node[0].conf);
+	tool_expect(0, "", "shardd", words);
+	CHECK(stat(w->cluster->warm_dir, &s) == 0 && s.st_nlink == 2); /* nothing stays behind */
+	warm_spawn(w, 1);
+	assert_int_equal(warm_logged(w, 0, "event=warm_start"), 2);
+	warm_finish(w);
+	shell("rm -rf", aside, aside);
+}
+
+/* warm_restart says that nothing is taken up, and there is something. */
+static void test_switched_off(void **state)
+{
+	struct warm *w = *state;
+	bool systemd = w->how == CLUSTER_SYSTEMD;
+	const char *was = systemd ? "warm_restart = systemd" : "warm_restart = tmpfs",
+		   *off = systemd ? "warm_restart = off    " : "warm_restart = off  ";
+
+	begin(w);
+	w->settings = "optimizer=sgd chunk_elems=1024";
+	trained(w);
+	edit(w, 0, was, off);
+	refuses(w, 0, "with this warm_restart nothing there is taken up");
+	edit(w, 0, off, was);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	warm_check(w, 2);
+	warm_finish(w);
 }
 
 /* --- a folder that anybody could have filled --- */
@@ -386,21 +734,66 @@ static void test_folder(void **state)
 	assert_int_equal(warm_back(w, 1), 3);
 	warm_kill(w, 1);
 	snprintf(path, sizeof(path), "warm_dir = %s", w->cluster->warm_dir);
-	snprintf(aside, sizeof(aside), "warm_dir = %-*s", (int)strlen(w->cluster->warm_dir), w->cluster->dir);
-	edit(w, path, aside);
+	snprintf(aside, sizeof(aside), "warm_dir = %-*s", (int)strlen(w->cluster->warm_dir),
+		 w->cluster->dir);
+	edit(w, 0, path, aside);
 	if (statfs(w->cluster->dir, &fs) == 0 && fs.f_type != TMPFS_TYPE)
-		refused(w, "is not on a tmpfs");
+		refused(w, "are where warm_dir was "); /* what is there comes first */
+	warm_finish(w);
+}
+
+/* Another user who saw the folder's name cannot take it while no daemon has the folder. */
+static void test_name_taken(void **state)
+{
+	struct warm *w = *state;
+	char seen[256], now[256];
+	struct stat st;
+
+	begin(w);
+	if (w->how == CLUSTER_SYSTEMD) {
+		warm_finish(w);
+		return;
+	}
+	folder(w, seen);
+	CHECK(kill(w->cluster->node[0].pid, SIGTERM) == 0);
+	assert_int_equal(cluster_wait(w->cluster, 0, 20000), 0);
+	assert_int_equal(stat(seen, &st), -1); /* there was no model */
+	CHECK(mkdir(seen, 0777) == 0 && chmod(seen, 0777) == 0);
+	if (geteuid() == 0)
+		CHECK(chown(seen, 12345, 12345) == 0);
+	warm_spawn(w, 1);
+	CHECK(rmdir(seen) == 0);
+	folder(w, now);
+	assert_string_not_equal(now, seen);
+	trained(w);
+	warm_spawn(w, 1);
+	assert_int_equal(warm_back(w, 1), 3);
+	folder(w, seen);
+	assert_string_equal(now, seen); /* kept as long as there is something in it */
 	warm_finish(w);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		WARM_BOTH(test_missing),       WARM_BOTH(test_size),
-		WARM_BOTH(test_empty),         WARM_BOTH(test_other_boot),
-		WARM_BOTH(test_other_format),  WARM_BOTH(test_start_in_between),
-		WARM_BOTH(test_stale_counter), WARM_BOTH(test_other_state_folder),
-		WARM_BOTH(test_checkpoint),    WARM_BOTH(test_folder),
+		WARM_BOTH(test_missing),
+		WARM_BOTH(test_size),
+		WARM_BOTH(test_empty),
+		WARM_BOTH(test_other_nodes),
+		WARM_BOTH(test_a_line_too_many),
+		WARM_BOTH(test_other_boot),
+		WARM_BOTH(test_other_format),
+		WARM_BOTH(test_start_in_between),
+		WARM_BOTH(test_older_start),
+		WARM_BOTH(test_before_the_model),
+		WARM_BOTH(test_older_view),
+		WARM_BOTH(test_killed_drop),
+		WARM_BOTH(test_other_state_folder),
+		WARM_BOTH(test_checkpoint),
+		WARM_BOTH(test_folder),
+		WARM_BOTH(test_name_taken),
+		WARM_BOTH(test_switched_off),
+		WARM_BOTH(test_other_folder),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

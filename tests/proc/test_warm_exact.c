@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// check: all
 /* Training through daemons that are killed -9 in mid-run and come back with
  * what they held equals the in-process reference, every master weight and
  * moment of every tensor, byte by byte: for each optimizer, with skipped steps
@@ -27,12 +28,14 @@ static void exact_every(int steps, const char *daemons, const char *arguments)
 	assert_true(n > 0);
 	build[n] = 0;
 	for (int up = 0; up < 3; up++) /* the build folder is two above this program;
-                                    the sources are where tests start */
+				    the sources are where tests start */
 		*strrchr(build, '/') = 0;
-	snprintf(command, sizeof(command), "EVERY=%d DAEMONS='%s' tests/demo/exact.sh '%s' %s", steps, daemons, build, arguments);
+	snprintf(command, sizeof(command), "EVERY=%d DAEMONS='%s' tests/demo/exact.sh '%s' %s",
+		 steps, daemons, build, arguments);
 	status = system(command);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-		fail_msg("DAEMONS='%s' exact.sh BUILD %s: not exact, see above", daemons, arguments);
+		fail_msg("DAEMONS='%s' exact.sh BUILD %s: not exact, see above", daemons,
+			 arguments);
 }
 
 static void exact(const char *daemons, const char *arguments)
@@ -42,7 +45,8 @@ static void exact(const char *daemons, const char *arguments)
 
 static void every_optimizer(void **state)
 {
-	static const char *const optimizers[] = {"adamw", "adam", "sgd momentum=0.9 nesterov=yes", "adagrad", "lion"};
+	static const char *const optimizers[] = {"adamw", "adam", "sgd momentum=0.9 nesterov=yes",
+						 "adagrad", "lion"};
 	char arguments[256];
 
 	(void)state;
@@ -67,7 +71,7 @@ static void skipped_steps(void **state)
 {
 	(void)state;
 	/* the first steps of 2^20 overflow: skipped and the scale lowered, and again
-   * whenever the scale has grown too far */
+	 * whenever the scale has grown too far */
 	exact("a b a,b", "1,2 --steps 200 --dtype fp16 --grad-dtype fp16 --settings "
 			 "'chunk_elems=4096 loss_scale=0 loss_scale_window=2 "
 			 "hysteresis=1 initial_scale_power=20 optimizer=sgd "

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* kill -9 of daemons at random instants of hundreds of steps and of their starts, with their memory parked: on a tmpfs, with a service manager.
- * One that does not coordinate, the coordinator, both at once, the only one; chunks that the loop computes and chunks that workers do;
- * steps that overlap. Nothing is ever lost: the trainers go on where they were, and every weight and moment is the reference's, bit by bit.
- * SEED=n repeats a run's instants. */
+/* kill -9 of daemons at random instants of hundreds of steps and of their starts, with their memory
+ * parked: on a tmpfs, with a service manager. One that does not coordinate, the coordinator, both
+ * at once, the only one; chunks that the loop computes and chunks that workers do; steps that
+ * overlap. Nothing is ever lost: the trainers go on where they were, and every weight and moment is
+ * the reference's, bit by bit. SEED=n repeats a run's instants. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "lib/yard.h"
@@ -33,7 +34,8 @@ static void logged(struct cluster *c, int node, const char *part, bool want)
 	char *text = cluster_log(c, node);
 
 	if ((strstr(text, part) != NULL) != want)
-		fail_msg("the log of node %s %s \"%s\"", c->node[node].name, want ? "lacks" : "has", part);
+		fail_msg("the log of node %s %s \"%s\"", c->node[node].name, want ? "lacks" : "has",
+			 part);
 	free(text);
 }
 
@@ -184,8 +186,12 @@ static void test_ahead(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		T(test_member), T(test_coordinator), T(test_all), T(test_only_node), T(test_only_node_of_two_ranks), T(test_ahead)};
+	const struct CMUnitTest tests[] = {T(test_member),
+					   T(test_coordinator),
+					   T(test_all),
+					   T(test_only_node),
+					   T(test_only_node_of_two_ranks),
+					   T(test_ahead)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

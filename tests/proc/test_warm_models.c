@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What comes back with a daemon beside weights: what operators changed, that a model is paused, two models at once and one that nobody has
- * sealed yet, blobs, the loss scale. A stop is a restart too: SIGTERM and the same daemon again lose nothing, on one node after the other or on
- * all. And what is not held any more is given back: of trainers that left, of models that were dropped. */
+/* What comes back with a daemon beside weights: what operators changed, that a model is paused, two
+ * models at once and one that nobody has sealed yet, blobs, the loss scale. A stop is a restart
+ * too: SIGTERM and the same daemon again lose nothing, on one node after the other or on all. And
+ * what is not held any more is given back: of trainers that left, of models that were dropped. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fdstore.h"
+#include "lib/pace.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
 #include "lib/warm.h"
@@ -30,11 +32,12 @@ static void ctl(struct warm *w, int node, const char *words, const char *want)
 /* A coordinator that has just come back recovers first. */
 static void paused(struct warm *w, int node)
 {
-	uint64_t by = clock_ns() + 10 * NS_PER_SEC;
+	uint64_t by = pace_by(10);
 	char words[256], *out = NULL;
 	bool is;
 
-	snprintf(words, sizeof(words), "--address %s model list", w->cluster->node[node].unix_address);
+	snprintf(words, sizeof(words), "--address %s model list",
+		 w->cluster->node[node].unix_address);
 	do {
 		assert_int_equal(tool_run(&out, "shardctl", words), 0);
 		is = strstr(out, " paused ") != NULL;
@@ -121,7 +124,8 @@ static void test_two_models(void **state)
 	warm_train(w, 2);
 	warm_train(&other, 5);
 	for (unsigned nodes = 1; nodes <= 3; nodes++) {
-		for (uint32_t r = 0; r < 2; r++) /* one is in the middle of a step, the other between two */
+		for (uint32_t r = 0; r < 2;
+		     r++) /* one is in the middle of a step, the other between two */
 			warm_begin(w, r);
 		killed(w, nodes);
 		assert_int_equal(warm_back(w, nodes), 2 * nodes + 1);
@@ -136,7 +140,8 @@ static void test_two_models(void **state)
 	warm_finish(w);
 }
 
-/* Who was to write its weights dies with its connection: the next one is. The other model, which trains, is as it was. */
+/* Who was to write its weights dies with its connection: the next one is. The other model, which
+ * trains, is as it was. */
 static void test_not_sealed(void **state)
 {
 	struct warm *w = *state, other;
@@ -197,7 +202,8 @@ static void test_blobs(void **state)
 	for (uint64_t s = 1; s <= 3; s++) {
 		for (uint32_t r = 0; r < 2; r++) {
 			warm_begin(w, r);
-			bytes = (size_t)snprintf(text, sizeof(text), "rank %u at step %lu", r, (unsigned long)s);
+			bytes = (size_t)snprintf(text, sizeof(text), "rank %u at step %lu", r,
+						 (unsigned long)s);
 			EXPECT(SHARD_OK, shard_set_blob(w->r[r].model, text, bytes));
 		}
 		for (uint32_t r = 0; r < 2; r++)
@@ -214,7 +220,8 @@ static void test_blobs(void **state)
 			bytes = sizeof(text);
 			EXPECT(SHARD_OK, shard_blob(w->r[r / 2].model, r % 2, text, &bytes, &step));
 			assert_int_equal(step, s);
-			snprintf(want, sizeof(want), "rank %u at step %lu", r % 2, (unsigned long)s);
+			snprintf(want, sizeof(want), "rank %u at step %lu", r % 2,
+				 (unsigned long)s);
 			assert_int_equal(bytes, strlen(want));
 			assert_memory_equal(text, want, bytes);
 		}
@@ -231,7 +238,8 @@ static void test_loss_scale(void **state)
 	warm_start(w, 2, (int[]){1, 1}, NULL);
 	w->grad = SHARD_F16;
 	w->image = SHARD_BF16;
-	w->settings = "optimizer=sgd chunk_elems=32768 loss_scale=0 hysteresis=1 initial_scale_power=8 loss_scale_window=1000";
+	w->settings = "optimizer=sgd chunk_elems=32768 loss_scale=0 hysteresis=1 "
+		      "initial_scale_power=8 loss_scale_window=1000";
 	for (int s = 2; s < WARM_STEPS; s += 2)
 		w->skipped[s] = true;
 	warm_all(w);
@@ -326,7 +334,8 @@ static void test_given_back(void **state)
 	assert_true(with_model > before);
 	for (uint32_t r = 0; r < 2; r++)
 		warm_end(w, r);
-	for (int i = 0; i < 6; i++) { /* neither restarts nor trainers that come and go leave anything behind */
+	for (int i = 0; i < 6;
+	     i++) { /* neither restarts nor trainers that come and go leave anything behind */
 		killed(w, 1);
 		if (i > 0)
 			for (uint32_t r = 0; r < 2; r++)
@@ -341,14 +350,15 @@ static void test_given_back(void **state)
 	assert_int_equal(pieces(w, 0), before);
 	killed(w, 1);
 	assert_int_equal(pieces(w, 0), before);
-	ctl(w, 0, "status", "0.0 B of 256.0 MiB promised to models");
+	ctl(w, 0, "status", "16.0 MiB of 256.0 MiB promised to models and queues");
 	warm_finish(w);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {WARM_BOTH(test_paused),     WARM_BOTH(test_tuned),     WARM_BOTH(test_two_models),
-					   WARM_BOTH(test_not_sealed), WARM_BOTH(test_blobs),     WARM_BOTH(test_loss_scale),
+	const struct CMUnitTest tests[] = {WARM_BOTH(test_paused),     WARM_BOTH(test_tuned),
+					   WARM_BOTH(test_two_models), WARM_BOTH(test_not_sealed),
+					   WARM_BOTH(test_blobs),      WARM_BOTH(test_loss_scale),
 					   WARM_BOTH(test_upgrade),    WARM_BOTH(test_given_back)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* kill -9 at chosen instructions and system calls, as a debugger counts them: of the worker that updates weights, from its first instruction
- * of a step to its last; of the loop, around everything that it writes and sends when a step is decided. What was decided before is whole
- * afterwards, to the last bit; nothing is decided twice. */
+/* kill -9 at chosen instructions and system calls, as a debugger counts them: of the worker that
+ * updates weights, from its first instruction of a step to its last; of the loop, around everything
+ * that it writes and sends when a step is decided. What was decided before is whole afterwards, to
+ * the last bit; nothing is decided twice. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "lib/hold.h"
@@ -35,7 +36,8 @@ static void killed(struct warm *w, struct hold *h, int node)
 	warm_spawn(w, 1u << node);
 }
 
-/* The only node: its own trainer's commit decides. Stops after so many instructions of the worker; returns how many there were. */
+/* The only node: its own trainer's commit decides. Stops after so many instructions of the worker;
+ * returns how many there were. */
 static uint64_t in_worker(struct warm *w, uint64_t instructions)
 {
 	uint64_t step = w->r[0].world.step, made, next;
@@ -69,20 +71,23 @@ static void test_worker(void **state)
 	warm_train(w, 1);
 	for (uint64_t k = 0; k < WORKER_KILLS; k++) {
 		uint64_t before = w->r[0].world.step;
-		uint64_t made = in_worker(w, WORKER_STEPS * k / WORKER_KILLS + rng_below(&r, WORKER_STEPS / WORKER_KILLS));
+		uint64_t made = in_worker(w, WORKER_STEPS * k / WORKER_KILLS +
+						     rng_below(&r, WORKER_STEPS / WORKER_KILLS));
 
 		print_message("after %lu instructions: %s\n", (unsigned long)made,
 			      w->r[0].world.step > before ? "decided" : "not decided");
 		finished += w->r[0].world.step > before;
 	}
-	print_message("%lu of %d kills were in decided steps\n", (unsigned long)finished, WORKER_KILLS);
+	print_message("%lu of %d kills were in decided steps\n", (unsigned long)finished,
+		      WORKER_KILLS);
 	assert_true(finished > 0);
 	warm_train(w, w->r[0].world.step);
 	warm_check(w, w->r[0].world.step - 1);
 	warm_finish(w);
 }
 
-/* Two nodes; one's loop is killed at the n-th stop at a system call after the last commit of a step. */
+/* Two nodes; one's loop is killed at the n-th stop at a system call after the last commit of a
+ * step. */
 static uint64_t in_loop(struct warm *w, int node, uint64_t stops)
 {
 	uint64_t step = w->r[0].world.step, made, next;
@@ -132,7 +137,8 @@ static void test_loop_of_member(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {WARM_BOTH(test_worker), WARM_BOTH(test_loop_of_coordinator),
+	const struct CMUnitTest tests[] = {WARM_BOTH(test_worker),
+					   WARM_BOTH(test_loop_of_coordinator),
 					   WARM_BOTH(test_loop_of_member)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

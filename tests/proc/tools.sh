@@ -27,7 +27,7 @@ conf() # NAME LINE...
 {
 	local name=$1
 	shift
-	printf '%s\n' '[daemon]' "node = $name" "socket = $dir/$name.sock" "state = $dir/$name.state" 'memory = 64MiB' 'http = off' 'warm_restart = off' "$@" >"$dir/$name.conf"
+	printf '%s\n' '[daemon]' "node = $name" "socket = $dir/$name.sock" "state = $dir/$name.state" 'memory = 64MiB' 'http = off' 'warm_restart = off' 'allow_unauthenticated = yes' "$@" >"$dir/$name.conf"
 }
 
 # start NAME PORT: waits until its socket answers
@@ -61,14 +61,14 @@ expect 2 "write unix:/path" "$B/shardctl" -a nowhere status
 expect 4 "cannot be opened: No such file" "$B/shardd" --config "$dir/none.conf"
 expect 4 "command line: [daemon] log_level = loud: choose error, warn, info or debug" "$B/shardd" --log-level loud
 expect 4 "SHARD_WORKERS in the environment: [daemon] workers = 0" env SHARD_WORKERS=0 "$B/shardd" --check
-expect 4 "not loopback" "$B/shardd" --listen 0.0.0.0:1 --check
+expect 4 "nobody may come in there" "$B/shardd" --listen 0.0.0.0:1 --check
 expect 4 "[daemon] http = 0.0.0.0:1: not loopback" "$B/shardd" --set daemon.http=0.0.0.0:1 --check
 expect 0 "http = off" "$B/shardd" --set daemon.http=off --check
 conf a
 expect 0 "node = a" "$B/shardd" --config "$dir/a.conf" --check
 expect 0 "node = a" "$B/shardctl" config check "$dir/a.conf"
 conf bad 'log_lvl = info'
-expect 4 "bad.conf:8: [daemon] log_lvl = info: unknown key: did you mean log_level" "$B/shardctl" config check "$dir/bad.conf"
+expect 4 "bad.conf:9: [daemon] log_lvl = info: unknown key: did you mean log_level" "$B/shardctl" config check "$dir/bad.conf"
 expect 3 "SHARD_UNREACHABLE" "$B/shardctl" -a "unix:$dir/a.sock" status
 expect 3 "SHARD_UNREACHABLE" "$B/shardctl" -a 127.0.0.1:1 status
 
@@ -83,7 +83,7 @@ conf b
 expect 1 ":$port" "$B/shardd" --config "$dir/b.conf" --listen "127.0.0.1:$port"
 expect 1 "a.sock" "$B/shardd" --config "$dir/b.conf" --listen 127.0.0.1:0 --socket "$dir/a.sock"
 expect 1 "its directory is not there: make it, or set [daemon] socket" "$B/shardd" --config "$dir/b.conf" --listen 127.0.0.1:0 \
-	--socket "$dir/none/b.sock"
+	--socket "$dir/none/none/b.sock"
 expect 0 '"node":"a"' "$B/shardctl" --json -a "unix:$dir/a.sock" status # and the first one is as it was
 
 # --- stopping ---

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The objects of the fake library and what tests do to them. The functions that a program calls are named as libibverbs names
- * them; the program's link finds these first. */
+/* The objects of the fake library and what tests do to them. The functions that a program calls are
+ * named as libibverbs names them; the program's link finds these first. */
 #include "rdma/fake_impl.h"
 
 #include <arpa/inet.h>
@@ -31,7 +31,8 @@ static void set_devices(const struct fake_device *devices, uint32_t nr)
 
 		memset(d, 0, sizeof(*d));
 		d->conf = devices[i];
-		snprintf(d->name, sizeof(d->name), "%s", devices[i].name ? devices[i].name : "fake0");
+		snprintf(d->name, sizeof(d->name), "%s",
+			 devices[i].name ? devices[i].name : "fake0");
 		d->lid = (uint16_t)(i + 1);
 		for (uint32_t k = 0; k < FAKE_GIDS_MAX; k++)
 			set_gid(&d->gid[k], devices[i].gid[k].address);
@@ -119,9 +120,10 @@ void fake_reset(void)
 
 	fake_lock();
 	if (memcmp(&fake.live, &none, sizeof(none)) != 0)
-		fake_misuse("at a reset there are %u devices, %u domains, %u regions, %u channels, %u queues, %u queue pairs",
-			    fake.live.devices, fake.live.domains, fake.live.regions, fake.live.channels, fake.live.queues,
-			    fake.live.qps);
+		fake_misuse("at a reset there are %u devices, %u domains, %u regions, %u channels, "
+			    "%u queues, %u queue pairs",
+			    fake.live.devices, fake.live.domains, fake.live.regions,
+			    fake.live.channels, fake.live.queues, fake.live.qps);
 	memset(fake.calls, 0, sizeof(fake.calls));
 	memset(fake.fail_in, 0, sizeof(fake.fail_in));
 	memset(fake.always, 0, sizeof(fake.always));

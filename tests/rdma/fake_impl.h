@@ -66,13 +66,15 @@ struct fake_qp {
 	struct ibv_qp_attr attr; /* as modified so far */
 	bool cut;
 	struct fake_request *sq;
-	uint64_t freed, next, posted; /* requests: below freed their place is free, below next they were carried out */
+	uint64_t freed, next, posted; /* requests: below freed their place is free, below next they
+					 were carried out */
 	struct ibv_recv_wr *rq;
 	struct ibv_sge *rq_sge;
 	uint64_t received, waiting; /* receives: used, posted */
 };
 
-struct fake { /* the one of this process: its functions have no argument that could lead to another */
+struct fake { /* the one of this process: its functions have no argument that could lead to another
+	       */
 	pthread_mutex_t lock;
 	struct fake_dev dev[FAKE_DEVICES_MAX];
 	uint32_t devs;
@@ -81,7 +83,8 @@ struct fake { /* the one of this process: its functions have no argument that co
 	struct fake_cq *cqs[FAKE_CQS];
 	struct fake_qp *qps[FAKE_QPS];
 	struct fake_live live;
-	uint32_t calls[FAKE_CALLS], fail_in[FAKE_CALLS], rnr, work, fail_work, next_qpn, next_key, unacked;
+	uint32_t calls[FAKE_CALLS], fail_in[FAKE_CALLS], rnr, work, fail_work, next_qpn, next_key,
+		unacked;
 	int fail_with[FAKE_CALLS], always[FAKE_CALLS];
 	enum ibv_wc_status fail_status;
 	size_t memlock, registered;
@@ -91,13 +94,16 @@ struct fake { /* the one of this process: its functions have no argument that co
 };
 extern struct fake fake;
 
-#define FAKE_PUT(table, what)  (fake.table[fake_place(fake.table, sizeof(fake.table), NULL)] = (what))
-#define FAKE_TAKE(table, what) (fake.table[fake_place(fake.table, sizeof(fake.table), (what))] = NULL)
-size_t fake_place(const void *table, size_t bytes, const void *what); /* where it is; NULL: the first that is free */
+#define FAKE_PUT(table, what)                                                                      \
+	(fake.table[fake_place(fake.table, sizeof(fake.table), NULL)] = (what))
+#define FAKE_TAKE(table, what)                                                                     \
+	(fake.table[fake_place(fake.table, sizeof(fake.table), (what))] = NULL)
+size_t fake_place(const void *table, size_t bytes,
+		  const void *what); /* where it is; NULL: the first that is free */
 void *fake_made(size_t bytes);
-int fake_may(enum fake_call call,
-	     struct ibv_context *c); /* with the lock: the call's own failure, or that of a device that is gone */
-void fake_unlock_with(int rc);       /* as errno */
+int fake_may(enum fake_call call, struct ibv_context *c); /* with the lock: the call's own failure,
+							     or that of a device that is gone */
+void fake_unlock_with(int rc);                            /* as errno */
 void fake_lock(void);
 void fake_unlock(void);
 int fake_enter(enum fake_call call); /* with the lock; counts; != 0: the call fails with it */

@@ -40,7 +40,8 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *c)
 	return 0;
 }
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *ic, int cqe, void *cq_context, struct ibv_comp_channel *channel, int vector)
+struct ibv_cq *ibv_create_cq(struct ibv_context *ic, int cqe, void *cq_context,
+			     struct ibv_comp_channel *channel, int vector)
 {
 	struct fake_cq *q = NULL;
 	int rc;
@@ -51,7 +52,8 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *ic, int cqe, void *cq_context, 
 		rc = EINVAL;
 	if (rc == 0) {
 		q = fake_made(sizeof(*q));
-		q->cq = (struct ibv_cq){.context = ic, .channel = channel, .cq_context = cq_context, .cqe = cqe};
+		q->cq = (struct ibv_cq){
+			.context = ic, .channel = channel, .cq_context = cq_context, .cqe = cqe};
 		q->ring = fake_made((size_t)cqe * sizeof(q->ring[0]));
 		((struct fake_channel *)(void *)channel)->queues++;
 		fake_context_of(ic)->users++;
@@ -69,7 +71,9 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 
 	fake_lock();
 	if (q->users > 0 || q->unacked > 0)
-		fake_misuse("a completion queue is freed: %u queue pairs use it, %u events not acknowledged", q->users, q->unacked);
+		fake_misuse("a completion queue is freed: %u queue pairs use it, %u events not "
+			    "acknowledged",
+			    q->users, q->unacked);
 	for (; q->pending > 0; q->pending--)
 		if (read(cq->channel->fd, &one, sizeof(one)) != sizeof(one))
 			fake_misuse("an event is lost");
@@ -128,7 +132,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 
 	fake_lock();
 	rc = fake_may(FAKE_CREATE_QP, pd->context);
-	if (rc == 0 && (init->qp_type != IBV_QPT_RC || init->cap.max_inline_data > max_inline || init->cap.max_send_sge > 1))
+	if (rc == 0 && (init->qp_type != IBV_QPT_RC || init->cap.max_inline_data > max_inline ||
+			init->cap.max_send_sge > 1))
 		rc = EINVAL;
 	if (rc == 0) {
 		q = fake_made(sizeof(*q));
@@ -192,18 +197,22 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 /* What each state needs to be told, at least. */
 static int state_allowed(const struct fake_qp *q, const struct ibv_qp_attr *a, int mask)
 {
-	static const int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-	static const int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	static const int rts =
-		IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+	static const int init =
+		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+	static const int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+			       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	static const int rts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 
 	switch ((int)a->qp_state) {
 	case IBV_QPS_INIT:
-		return mask == init && q->attr.qp_state == IBV_QPS_RESET && a->port_num == 1 ? 0 : EINVAL;
+		return mask == init && q->attr.qp_state == IBV_QPS_RESET && a->port_num == 1
+			       ? 0
+			       : EINVAL;
 	case IBV_QPS_RTR:
-		return mask == rtr && q->attr.qp_state == IBV_QPS_INIT && a->path_mtu >= IBV_MTU_256 &&
-				       a->path_mtu <= IBV_MTU_4096 && a->dest_qp_num <= 0xffffff
+		return mask == rtr && q->attr.qp_state == IBV_QPS_INIT &&
+				       a->path_mtu >= IBV_MTU_256 && a->path_mtu <= IBV_MTU_4096 &&
+				       a->dest_qp_num <= 0xffffff
 			       ? 0
 			       : EINVAL;
 	case IBV_QPS_RTS:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs at work: requests are carried out in the order of their queue pair, as reliable connections do: bounds, rights and
- * domains are checked at both ends, a mistake puts the queue pair in error and flushes what is left. Called by whoever posts, with
- * the lock held. */
+/* Queue pairs at work: requests are carried out in the order of their queue pair, as reliable
+ * connections do: bounds, rights and domains are checked at both ends, a mistake puts the queue
+ * pair in error and flushes what is left. Called by whoever posts, with the lock held. */
 #include "rdma/fake_impl.h"
 
 #include <errno.h>
@@ -23,8 +23,8 @@ void fake_completed(struct fake_cq *cq, const struct fake_cqe *e)
 		fake_misuse("a completion channel is full");
 }
 
-static void complete(struct fake_qp *q, struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status, const struct ibv_wc *more,
-		     uint64_t frees)
+static void complete(struct fake_qp *q, struct ibv_cq *cq, uint64_t wr_id,
+		     enum ibv_wc_status status, const struct ibv_wc *more, uint64_t frees)
 {
 	struct fake_cqe e = {.qp = q, .frees = frees};
 
@@ -44,12 +44,15 @@ void fake_flush(struct fake_qp *q)
 {
 	q->attr.qp_state = q->qp.state = IBV_QPS_ERR;
 	for (; q->next < q->posted; q->next++)
-		complete(q, q->qp.send_cq, q->sq[q->next % q->cap.max_send_wr].wr.wr_id, IBV_WC_WR_FLUSH_ERR, NULL, q->next + 1);
+		complete(q, q->qp.send_cq, q->sq[q->next % q->cap.max_send_wr].wr.wr_id,
+			 IBV_WC_WR_FLUSH_ERR, NULL, q->next + 1);
 	for (; q->received < q->waiting; q->received++)
-		complete(q, q->qp.recv_cq, q->rq[q->received % q->cap.max_recv_wr].wr_id, IBV_WC_WR_FLUSH_ERR, NULL, 0);
+		complete(q, q->qp.recv_cq, q->rq[q->received % q->cap.max_recv_wr].wr_id,
+			 IBV_WC_WR_FLUSH_ERR, NULL, 0);
 }
 
-static const struct fake_mr *find_mr(uint32_t key, const struct ibv_pd *pd, uint64_t at, uint64_t bytes, int access)
+static const struct fake_mr *find_mr(uint32_t key, const struct ibv_pd *pd, uint64_t at,
+				     uint64_t bytes, int access)
 {
 	for (uint32_t i = 0; i < FAKE_MRS; i++) {
 		const struct fake_mr *m = fake.mrs[i];
@@ -58,8 +61,8 @@ static const struct fake_mr *find_mr(uint32_t key, const struct ibv_pd *pd, uint
 		if (!m || m->mr.lkey != key)
 			continue;
 		base = (uintptr_t)m->mr.addr;
-		return m->mr.pd == pd && (m->access & access) == access && at >= base && bytes <= m->mr.length &&
-				       at - base <= m->mr.length - bytes
+		return m->mr.pd == pd && (m->access & access) == access && at >= base &&
+				       bytes <= m->mr.length && at - base <= m->mr.length - bytes
 			       ? m
 			       : NULL;
 	}
@@ -67,9 +70,11 @@ static const struct fake_mr *find_mr(uint32_t key, const struct ibv_pd *pd, uint
 }
 
 /* Takes a receive of dest for bytes from `from`; the status is the sender's. */
-static enum ibv_wc_status receive(struct fake_qp *dest, const struct fake_request *r, const void *from, uint32_t bytes, bool placed)
+static enum ibv_wc_status receive(struct fake_qp *dest, const struct fake_request *r,
+				  const void *from, uint32_t bytes, bool placed)
 {
-	struct ibv_wc wc = {.opcode = placed ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV, .byte_len = bytes};
+	struct ibv_wc wc = {.opcode = placed ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+			    .byte_len = bytes};
 	struct ibv_recv_wr *w = &dest->rq[dest->received % dest->cap.max_recv_wr];
 	struct ibv_sge *s = &dest->rq_sge[dest->received % dest->cap.max_recv_wr];
 
@@ -78,8 +83,10 @@ static enum ibv_wc_status receive(struct fake_qp *dest, const struct fake_reques
 		return IBV_WC_RNR_RETRY_EXC_ERR;
 	}
 	dest->received++;
-	if (!placed && (bytes > s->length || !find_mr(s->lkey, dest->qp.pd, s->addr, bytes, IBV_ACCESS_LOCAL_WRITE))) {
-		complete(dest, dest->qp.recv_cq, w->wr_id, bytes > s->length ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR, NULL, 0);
+	if (!placed && (bytes > s->length ||
+			!find_mr(s->lkey, dest->qp.pd, s->addr, bytes, IBV_ACCESS_LOCAL_WRITE))) {
+		complete(dest, dest->qp.recv_cq, w->wr_id,
+			 bytes > s->length ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR, NULL, 0);
 		fake_flush(dest);
 		return IBV_WC_REM_INV_REQ_ERR;
 	}
@@ -104,13 +111,15 @@ static enum ibv_wc_status carry_out(struct fake_qp *q, struct fake_request *r, s
 		return IBV_WC_LOC_PROT_ERR;
 	if (write && bytes > 0) {
 		if (!(dest->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) ||
-		    !find_mr(r->wr.wr.rdma.rkey, dest->qp.pd, r->wr.wr.rdma.remote_addr, bytes, IBV_ACCESS_REMOTE_WRITE)) {
+		    !find_mr(r->wr.wr.rdma.rkey, dest->qp.pd, r->wr.wr.rdma.remote_addr, bytes,
+			     IBV_ACCESS_REMOTE_WRITE)) {
 			fake_flush(dest);
 			return IBV_WC_REM_ACCESS_ERR;
 		}
 		memmove((void *)(uintptr_t)r->wr.wr.rdma.remote_addr, from, bytes);
 	}
-	return r->wr.opcode == IBV_WR_RDMA_WRITE ? IBV_WC_SUCCESS : receive(dest, r, from, bytes, write);
+	return r->wr.opcode == IBV_WR_RDMA_WRITE ? IBV_WC_SUCCESS
+						 : receive(dest, r, from, bytes, write);
 }
 
 /* The other end; *wait: it is there and not ready yet. */
@@ -123,7 +132,8 @@ static struct fake_qp *other_end(const struct fake_qp *q, bool *wait)
 	*wait = false;
 	for (uint32_t i = 0; dev && i < FAKE_GIDS_MAX; i++)
 		here |= memcmp(&dev->gid[i], &q->attr.ah_attr.grh.dgid, sizeof(dev->gid[i])) == 0;
-	if (!d || dev->removed || (q->attr.ah_attr.is_global ? !here : dev->lid != q->attr.ah_attr.dlid))
+	if (!d || dev->removed ||
+	    (q->attr.ah_attr.is_global ? !here : dev->lid != q->attr.ah_attr.dlid))
 		return NULL;
 	*wait = d->attr.qp_state == IBV_QPS_INIT;
 	if (d->attr.qp_state != IBV_QPS_RTR && d->attr.qp_state != IBV_QPS_RTS)
@@ -193,8 +203,10 @@ static int post_one(struct fake_qp *q, const struct ibv_send_wr *wr)
 	r->wr.sg_list = &r->sge; /* what a hook may look at, and change */
 	r->sge = wr->num_sge > 0 ? *wr->sg_list : (struct ibv_sge){0};
 	if (wr->send_flags & IBV_SEND_INLINE) {
-		if (wr->num_sge > 0 && (r->sge.length > q->cap.max_inline_data || r->sge.length > sizeof(r->inlined)))
-			fake_misuse("%u bytes inline, of at most %u", r->sge.length, q->cap.max_inline_data);
+		if (wr->num_sge > 0 &&
+		    (r->sge.length > q->cap.max_inline_data || r->sge.length > sizeof(r->inlined)))
+			fake_misuse("%u bytes inline, of at most %u", r->sge.length,
+				    q->cap.max_inline_data);
 		if (wr->num_sge > 0)
 			memcpy(r->inlined, (const void *)(uintptr_t)r->sge.addr, r->sge.length);
 		r->sge.addr = (uintptr_t)r->inlined;

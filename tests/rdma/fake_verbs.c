@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of libibverbs that rdma.h is built on: devices, domains, registrations, events. Each that may fail asks fake_enter()
- * first; what frees never fails, and ends the program where something is still in use. */
+/* The functions of libibverbs that rdma.h is built on: devices, domains, registrations, events.
+ * Each that may fail asks fake_enter() first; what frees never fails, and ends the program where
+ * something is still in use. */
 #include "rdma/fake_impl.h"
 
 #include <errno.h>
@@ -143,14 +144,16 @@ int ibv_query_gid(struct ibv_context *ic, uint8_t port, int index, union ibv_gid
 	int rc;
 
 	fake_lock();
-	rc = port == 1 && index >= 0 && index < FAKE_GIDS_MAX ? fake_may(FAKE_QUERY_GID, ic) : EINVAL;
+	rc = port == 1 && index >= 0 && index < FAKE_GIDS_MAX ? fake_may(FAKE_QUERY_GID, ic)
+							      : EINVAL;
 	if (rc == 0)
 		*gid = fake_context_of(ic)->dev->gid[index];
 	fake_unlock_with(rc);
 	return rc ? -1 : 0;
 }
 
-ssize_t _ibv_query_gid_table(struct ibv_context *ic, struct ibv_gid_entry *e, size_t max, uint32_t flags, size_t entry_bytes)
+ssize_t _ibv_query_gid_table(struct ibv_context *ic, struct ibv_gid_entry *e, size_t max,
+			     uint32_t flags, size_t entry_bytes)
 {
 	const struct fake_dev *d = fake_context_of(ic)->dev;
 	static const union ibv_gid zero;
@@ -162,8 +165,10 @@ ssize_t _ibv_query_gid_table(struct ibv_context *ic, struct ibv_gid_entry *e, si
 	rc = entry_bytes == sizeof(*e) ? fake_may(FAKE_QUERY_GID_TABLE, ic) : EINVAL;
 	for (uint32_t i = 0; rc == 0 && i < FAKE_GIDS_MAX && (size_t)nr < max; i++)
 		if (memcmp(&d->gid[i], &zero, sizeof(zero)) != 0)
-			e[nr++] = (struct ibv_gid_entry){
-				.gid = d->gid[i], .gid_index = i, .port_num = 1, .gid_type = d->conf.gid[i].type};
+			e[nr++] = (struct ibv_gid_entry){.gid = d->gid[i],
+							 .gid_index = i,
+							 .port_num = 1,
+							 .gid_type = d->conf.gid[i].type};
 	fake_unlock();
 	return rc ? -rc : nr;
 }
@@ -199,7 +204,8 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
 	return 0;
 }
 
-struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned int access)
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova,
+				unsigned int access)
 {
 	struct fake_mr *m = NULL;
 	int rc;
@@ -208,11 +214,13 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, uin
 	rc = fake_may(FAKE_REG_MR, pd->context);
 	if (rc == 0 && fake.memlock > 0 && fake.registered + bytes > fake.memlock)
 		rc = ENOMEM;
-	if (rc == 0 && (iova != (uintptr_t)addr || ((access & IBV_ACCESS_REMOTE_WRITE) && !(access & IBV_ACCESS_LOCAL_WRITE))))
+	if (rc == 0 && (iova != (uintptr_t)addr ||
+			((access & IBV_ACCESS_REMOTE_WRITE) && !(access & IBV_ACCESS_LOCAL_WRITE))))
 		rc = EINVAL;
 	if (rc == 0) {
 		m = fake_made(sizeof(*m));
-		m->mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = addr, .length = bytes};
+		m->mr = (struct ibv_mr){
+			.context = pd->context, .pd = pd, .addr = addr, .length = bytes};
 		m->mr.lkey = m->mr.rkey = fake.next_key += 0x101;
 		m->access = (int)access;
 		((struct fake_pd *)(void *)pd)->users++;
@@ -276,16 +284,18 @@ void ibv_ack_async_event(struct ibv_async_event *ev)
 
 const char *ibv_wc_status_str(enum ibv_wc_status status)
 {
-	static const char *const text[] = {[IBV_WC_SUCCESS] = "success",
-					   [IBV_WC_LOC_LEN_ERR] = "local length error",
-					   [IBV_WC_LOC_PROT_ERR] = "local protection error",
-					   [IBV_WC_WR_FLUSH_ERR] = "Work Request Flushed Error",
-					   [IBV_WC_REM_INV_REQ_ERR] = "remote invalid request error",
-					   [IBV_WC_REM_ACCESS_ERR] = "remote access error",
-					   [IBV_WC_RETRY_EXC_ERR] = "transport retry counter exceeded",
-					   [IBV_WC_RNR_RETRY_EXC_ERR] = "RNR retry counter exceeded"};
+	static const char *const text[] = {
+		[IBV_WC_SUCCESS] = "success",
+		[IBV_WC_LOC_LEN_ERR] = "local length error",
+		[IBV_WC_LOC_PROT_ERR] = "local protection error",
+		[IBV_WC_WR_FLUSH_ERR] = "Work Request Flushed Error",
+		[IBV_WC_REM_INV_REQ_ERR] = "remote invalid request error",
+		[IBV_WC_REM_ACCESS_ERR] = "remote access error",
+		[IBV_WC_RETRY_EXC_ERR] = "transport retry counter exceeded",
+		[IBV_WC_RNR_RETRY_EXC_ERR] = "RNR retry counter exceeded"};
 
-	return (size_t)status < sizeof(text) / sizeof(text[0]) && text[status] ? text[status] : "unknown";
+	return (size_t)status < sizeof(text) / sizeof(text[0]) && text[status] ? text[status]
+									       : "unknown";
 }
 
 const char *ibv_event_type_str(enum ibv_event_type event)

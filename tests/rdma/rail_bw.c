@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rail_bw [--checksum] [--qps N] [--seconds S] [--device D] [--limit MB/S]: how many bytes a second a rail carries between two
- * processes over a real RDMA device, one way, in frames of 256 KiB; ib_write_bw is what to compare with. Prints one line: with a limit
- * "bench: rdma_rail VALUE MB/s limit LIMIT ratio R", else without its end. Fails where there is no device. */
+/* rail_bw [--checksum] [--qps N] [--seconds S] [--device D] [--limit MB/S]: how many bytes a second
+ * a rail carries between two processes over a real RDMA device, one way, in frames of 256 KiB;
+ * ib_write_bw is what to compare with. Prints one line: with a limit "bench: rdma_rail VALUE MB/s
+ * limit LIMIT ratio R", else without its end. Fails where there is no device. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "net/rdma.h"
@@ -42,14 +43,16 @@ static unsigned char *slot(struct side *s, uint32_t qp, uint64_t n)
 	return s->memory + ((size_t)qp * SLOTS + n % SLOTS) * PART;
 }
 
-static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_head *h, void **to, struct err *e)
+static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_head *h, void **to,
+				 struct err *e)
 {
 	(void)e;
 	*to = slot(owner, qp, h->chunk);
 	return h->chunk < SLOTS ? SHARD_OK : SHARD_PROTOCOL;
 }
 
-static enum shard_status on_frame(void *owner, uint32_t qp, const struct wire_head *h, const void *body, struct err *e)
+static enum shard_status on_frame(void *owner, uint32_t qp, const struct wire_head *h,
+				  const void *body, struct err *e)
 {
 	struct side *s = owner;
 
@@ -82,23 +85,33 @@ static void send_more(void *owner, uint32_t qp)
 
 	while (rc == SHARD_OK && clock_ns() < s->until_ns) {
 		uint64_t n = s->next[qp];
-		struct wire_head h = {.op = OP_CONTRIB_DATA, .model = 1, .chunk = (uint32_t)(n % SLOTS)};
+		struct wire_head h = {
+			.op = OP_CONTRIB_DATA, .model = 1, .chunk = (uint32_t)(n % SLOTS)};
 
 		rc = rdma_rail_send(s->rail, qp, &h, s->region, slot(s, qp, n), PART,
-				    s->there.land + ((size_t)qp * SLOTS + n % SLOTS) * PART, s->there.rkey, on_sent, s);
+				    s->there.land + ((size_t)qp * SLOTS + n % SLOTS) * PART,
+				    s->there.rkey, on_sent, s);
 		s->next[qp] += rc == SHARD_OK;
 	}
 	rdma_rail_kick(s->rail, qp);
 }
 
-static const struct rdma_handler sender = {on_head, on_frame, on_fail, send_more}, receiver = {on_head, on_frame, on_fail, NULL};
+static const struct rdma_handler sender = {.on_head = on_head,
+					   .on_frame = on_frame,
+					   .on_fail = on_fail,
+					   .on_room = send_more},
+				 receiver = {.on_head = on_head,
+					     .on_frame = on_frame,
+					     .on_fail = on_fail};
 
 static bool tell(int fd, const void *mine, void *theirs, size_t bytes)
 {
-	return write(fd, mine, bytes) == (ssize_t)bytes && recv(fd, theirs, bytes, MSG_WAITALL) == (ssize_t)bytes;
+	return write(fd, mine, bytes) == (ssize_t)bytes &&
+	       recv(fd, theirs, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-static enum shard_status begin(struct side *s, const char *device, bool sends, bool checksum, int fd, struct err *e)
+static enum shard_status begin(struct side *s, const char *device, bool sends, bool checksum,
+			       int fd, struct err *e)
 {
 	struct rdma_conf dev = {.device = device, .gid_index = -1};
 	struct rdma_rail_conf conf = {.handler = sends ? &sender : &receiver,
@@ -112,7 +125,8 @@ static enum shard_status begin(struct side *s, const char *device, bool sends, b
 	char go = 0;
 
 	CHECK(uv_loop_init(&s->loop) == 0);
-	s->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	s->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	CHECK(s->memory != MAP_FAILED);
 	memset(s->memory, 0x5a, bytes);
 	rc = rdma_open(&s->rdma, &s->loop, &dev, e);
@@ -180,8 +194,9 @@ static int send_all(struct side *s, double seconds, double limit, bool checksum)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {{"checksum", 0, 0, 'c'}, {"qps", 1, 0, 'q'},   {"seconds", 1, 0, 's'},
-						{"device", 1, 0, 'd'},   {"limit", 1, 0, 'l'}, {0}};
+	static const struct option options[] = {{"checksum", 0, 0, 'c'}, {"qps", 1, 0, 'q'},
+						{"seconds", 1, 0, 's'},  {"device", 1, 0, 'd'},
+						{"limit", 1, 0, 'l'},    {0}};
 	struct side side = {.qps = 1};
 	const char *device = NULL;
 	double seconds = 4, limit = 0;
@@ -211,7 +226,8 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
-	CHECK(side.qps > 0 && side.qps <= RDMA_QPS_MAX && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+	CHECK(side.qps > 0 && side.qps <= RDMA_QPS_MAX &&
+	      socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
 	child = fork(); /* before anything is registered */
 	close(fds[child == 0 ? 0 : 1]);
 	if (begin(&side, device, child != 0, checksum, fds[child != 0 ? 0 : 1], &e) != SHARD_OK) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Real daemons over a real RDMA device, which may be soft-RoCE: a crew trains the same bits over TCP and over RDMA; RDMA is back
- * after a node was killed -9; transport = rdma refuses a device that there is not. Fails where there is no device: `make vm` has
- * one. */
+/* Real daemons over a real RDMA device, which may be soft-RoCE: a crew trains the same bits over
+ * TCP and over RDMA; RDMA is back after a node was killed -9; transport = rdma refuses a device
+ * that there is not. Fails where there is no device: `make vm` has one. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
@@ -76,7 +76,9 @@ static void bits_without_sums(void **state)
 {
 	struct cluster **c = (struct cluster **)state;
 
-	*c = cluster_start(2, NULL, "[net]\nrdma_checksum = no\nrdma_queue_pairs = 2\nrdma_busy_poll_us = 50\n" SLOW);
+	*c = cluster_start(
+		2, NULL,
+		"[net]\nrdma_checksum = no\nrdma_queue_pairs = 2\nrdma_busy_poll_us = 50\n" SLOW);
 	trained_right(*c, "m", true);
 	cluster_done(c);
 }
@@ -97,7 +99,8 @@ static void killed(void **state)
 	cluster_done(c);
 }
 
-/* Its memory is there when it is back, so that the crew goes on where it was; its trainer connects anew. */
+/* Its memory is there when it is back, so that the crew goes on where it was; its trainer connects
+ * anew. */
 static void killed_and_warm(void **state)
 {
 	struct cluster **cluster = (struct cluster **)state;
@@ -160,16 +163,20 @@ static int put_away(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(bits_over_tcp, put_away),     cmocka_unit_test_teardown(bits_over_rdma, put_away),
-		cmocka_unit_test_teardown(bits_without_sums, put_away), cmocka_unit_test_teardown(killed, put_away),
-		cmocka_unit_test_teardown(killed_and_warm, put_away),   cmocka_unit_test_teardown(refuses, put_away),
+		cmocka_unit_test_teardown(bits_over_tcp, put_away),
+		cmocka_unit_test_teardown(bits_over_rdma, put_away),
+		cmocka_unit_test_teardown(bits_without_sums, put_away),
+		cmocka_unit_test_teardown(killed, put_away),
+		cmocka_unit_test_teardown(killed_and_warm, put_away),
+		cmocka_unit_test_teardown(refuses, put_away),
 	};
 	struct ibv_device **devices;
 	int nr = 0;
 
 	devices = ibv_get_device_list(&nr);
 	if (devices == NULL || nr == 0) {
-		fprintf(stderr, "no RDMA device here: run this in a guest that has one, `make vm`\n");
+		fprintf(stderr,
+			"no RDMA device here: run this in a guest that has one, `make vm`\n");
 		return 1;
 	}
 	ibv_free_device_list(devices);

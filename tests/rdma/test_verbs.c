@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_verbs [DEVICE [GID_INDEX]]: what the unit tests say of rails over the fake verbs, on a real device: two ends in one process
- * over DEVICE (SHARD_RDMA_DEVICE; else the first with an active port). Fails, with a text, where there is none. */
+/* test_verbs [DEVICE [GID_INDEX]]: what the unit tests say of rails over the fake verbs, on a real
+ * device: two ends in one process over DEVICE (SHARD_RDMA_DEVICE; else the first with an active
+ * port). Fails, with a text, where there is none. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -82,7 +83,8 @@ static uint64_t rnr(const char *device)
 		char path[256];
 		FILE *f;
 
-		snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s", device, names[i]);
+		snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
+			 device, names[i]);
 		f = fopen(path, "r");
 		if (f && fscanf(f, "%llu", &n) == 1)
 			sum += n;
@@ -95,9 +97,11 @@ static uint64_t rnr(const char *device)
 static void storm(void **state)
 {
 	for (uint64_t seed = 1; seed <= 3; seed++) {
-		struct rails_conf conf = {
-			.qps_nr = 1 + (uint32_t)seed, .part_bytes = 64 << 10, .busy_poll_us = seed == 2 ? 100 : 0};
-		uint64_t sent[2] = {0}, frames = 400, until = clock_ns() + PATIENCE_MS * NS_PER_MS, before, got = 0;
+		struct rails_conf conf = {.qps_nr = 1 + (uint32_t)seed,
+					  .part_bytes = 64 << 10,
+					  .busy_poll_us = seed == 2 ? 100 : 0};
+		uint64_t sent[2] = {0}, frames = 400, until = clock_ns() + PATIENCE_MS * NS_PER_MS,
+			 before, got = 0;
 		struct rng rng = {seed};
 		struct rails r;
 		char name[64];
@@ -107,27 +111,33 @@ static void storm(void **state)
 		before = rnr(name);
 		while (got < 2 * frames && clock_ns() < until) {
 			int from = (int)rng_below(&rng, 2);
-			uint32_t qp = (uint32_t)rng_below(&rng, conf.qps_nr), burst = (uint32_t)rng_below(&rng, 40);
+			uint32_t qp = (uint32_t)rng_below(&rng, conf.qps_nr),
+				 burst = (uint32_t)rng_below(&rng, 40);
 
 			for (uint32_t i = 0; i < burst && sent[from] < frames; i++) {
 				enum shard_status rc =
 					rng_below(&rng, 3) == 0
-						? rails_control(&r, from, qp, (uint32_t)rng_below(&rng, 4000))
-						: rails_send(&r, from, qp, 2 + (uint32_t)rng_below(&rng, 65535), rng_next(&rng));
+						? rails_control(&r, from, qp,
+								(uint32_t)rng_below(&rng, 4000))
+						: rails_send(&r, from, qp,
+							     2 + (uint32_t)rng_below(&rng, 65535),
+							     rng_next(&rng));
 
 				if (rc == SHARD_AGAIN)
 					break;
 				if (rc != SHARD_OK)
-					fail_msg("seed %llu: %s / %s", (unsigned long long)seed, r.end[0].why.text,
-						 r.end[1].why.text);
+					fail_msg("seed %llu: %s / %s", (unsigned long long)seed,
+						 r.end[0].why.text, r.end[1].why.text);
 				sent[from]++;
 			}
 			rdma_rail_kick(r.end[from].rail, qp);
 			rails_turn(&r, (uint32_t)rng_below(&rng, 3));
-			got = r.end[0].frames + r.end[0].controls + r.end[1].frames + r.end[1].controls;
+			got = r.end[0].frames + r.end[0].controls + r.end[1].frames +
+			      r.end[1].controls;
 		}
 		for (int i = 0; i < 2; i++)
-			assert_true(rails_until(&r, &r.end[i].sent_ok, r.end[1 - i].frames, PATIENCE_MS));
+			assert_true(rails_until(&r, &r.end[i].sent_ok, r.end[1 - i].frames,
+						PATIENCE_MS));
 		assert_int_equal(got, 2 * frames);
 		assert_int_equal(rnr(name) - before, 0);
 		end_well(&r);
@@ -153,7 +163,8 @@ static void one_way(void **state)
 	end_well(&r);
 }
 
-/* An address or key that is not the peer's to write: refused by the device, told at both ends, nothing written. */
+/* An address or key that is not the peer's to write: refused by the device, told at both ends,
+ * nothing written. */
 static void memory(void **state)
 {
 	unsigned char *mine = aligned_alloc(4096, 4096);
@@ -176,12 +187,16 @@ static void memory(void **state)
 		assert_int_equal(rdma_domain_new(&other, r.end[1].rdma, NULL), SHARD_OK);
 		assert_int_equal(rdma_register(&g, other, mine, 4096, true, NULL), SHARD_OK);
 		before = r.end[1].source_at[0];
-		remote = (uintptr_t)(i == 2 ? r.end[1].source_at : i == 3 ? mine : r.end[1].land_at + (i == 0 ? r.area - 99 : 0));
+		remote = (uintptr_t)(i == 2   ? r.end[1].source_at
+				     : i == 3 ? mine
+					      : r.end[1].land_at + (i == 0 ? r.area - 99 : 0));
 		key = i == 1   ? rdma_region_rkey(r.end[1].land) ^ 0x5a00
 		      : i == 2 ? rdma_region_rkey(r.end[1].source)
 		      : i == 3 ? rdma_region_rkey(g)
 			       : rdma_region_rkey(r.end[1].land);
-		assert_int_equal(rdma_rail_send(e->rail, 0, &h, e->source, e->source_at, 100, remote, key, NULL, NULL), SHARD_OK);
+		assert_int_equal(rdma_rail_send(e->rail, 0, &h, e->source, e->source_at, 100,
+						remote, key, NULL, NULL),
+				 SHARD_OK);
 		rails_kick(&r, 0);
 		assert_true(rails_until(&r, &e->fails, 1, PATIENCE_MS));
 		print_message("%s\n", e->why.text);
@@ -199,7 +214,8 @@ static void memory(void **state)
 	free(mine);
 }
 
-/* What was posted to a peer that is gone fails: by the device's own retries, or by our deadline before. */
+/* What was posted to a peer that is gone fails: by the device's own retries, or by our deadline
+ * before. */
 static void peer_goes(void **state)
 {
 	for (int i = 0; i < 2; i++) {
@@ -221,7 +237,8 @@ static void peer_goes(void **state)
 	}
 }
 
-/* Freed in the middle of transfers, again and again: the other end fails or has nothing to complain of; the next rail works. */
+/* Freed in the middle of transfers, again and again: the other end fails or has nothing to complain
+ * of; the next rail works. */
 static void freed_in_flight(void **state)
 {
 	struct rails_conf conf = {.part_bytes = WIRE_PART_BYTES};
@@ -231,7 +248,9 @@ static void freed_in_flight(void **state)
 
 		begin(state, &r, &conf);
 		for (int k = 0; k < 20; k++)
-			assert_int_equal(rails_send(&r, 0, (uint32_t)k % 2, 4096 * (uint32_t)(k + 1), 1), SHARD_OK);
+			assert_int_equal(
+				rails_send(&r, 0, (uint32_t)k % 2, 4096 * (uint32_t)(k + 1), 1),
+				SHARD_OK);
 		rails_kick(&r, 0);
 		rails_turn(&r, i);
 		rdma_rail_free(&r.end[i % 2].rail);
@@ -242,7 +261,8 @@ static void freed_in_flight(void **state)
 	}
 }
 
-/* A user without rights whose limit is small is told the limit and what to set. In a child, who cannot go back. */
+/* A user without rights whose limit is small is told the limit and what to set. In a child, who
+ * cannot go back. */
 static void memlock(void **state)
 {
 	const struct device *d = *state;
@@ -261,13 +281,17 @@ static void memlock(void **state)
 
 		conf.device[0] = conf.device[1] = d->name;
 		conf.gid_index = d->gid_index;
-		CHECK(setrlimit(RLIMIT_MEMLOCK, &lim) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+		CHECK(setrlimit(RLIMIT_MEMLOCK, &lim) == 0 && setgid(65534) == 0 &&
+		      setuid(65534) == 0);
 		rails_init(&r, &conf);
 		if (rails_open(&r, &e) != SHARD_DENIED)
 			_exit(1);
 		fprintf(stderr, "%s\n", e.text);
 		rails_close(&r);
-		_exit(strstr(e.text, "256 KiB: set LimitMEMLOCK=infinity") || strstr(e.text, "may not open") ? 0 : 2);
+		_exit(strstr(e.text, "256 KiB: set LimitMEMLOCK=infinity") ||
+				      strstr(e.text, "may not open")
+			      ? 0
+			      : 2);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -275,11 +299,15 @@ static void memlock(void **state)
 
 int main(int argc, char **argv)
 {
-	struct device d = {.name = argc > 1 ? argv[1] : getenv("SHARD_RDMA_DEVICE"), .gid_index = argc > 2 ? atoi(argv[2]) : 0};
+	struct device d = {.name = argc > 1 ? argv[1] : getenv("SHARD_RDMA_DEVICE"),
+			   .gid_index = argc > 2 ? atoi(argv[2]) : 0};
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_prestate(there_and_back, &d), cmocka_unit_test_prestate(storm, &d),
-		cmocka_unit_test_prestate(one_way, &d),        cmocka_unit_test_prestate(memory, &d),
-		cmocka_unit_test_prestate(peer_goes, &d),      cmocka_unit_test_prestate(freed_in_flight, &d),
+		cmocka_unit_test_prestate(there_and_back, &d),
+		cmocka_unit_test_prestate(storm, &d),
+		cmocka_unit_test_prestate(one_way, &d),
+		cmocka_unit_test_prestate(memory, &d),
+		cmocka_unit_test_prestate(peer_goes, &d),
+		cmocka_unit_test_prestate(freed_in_flight, &d),
 		cmocka_unit_test_prestate(memlock, &d),
 	};
 	struct rdma_conf conf = {.device = d.name, .gid_index = d.gid_index ? d.gid_index : -1};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* history.c: reads the worlds of a run, for the reference. Called once at start, then asked step by step. Happy path: each line becomes a
- * world. Ways to fail: no file, a line that is no world, more ranks or nodes than there can be, steps that go back, no memory. */
+/* history.c: reads the worlds of a run, for the reference. Called once at start, then asked step by
+ * step. Happy path: each line becomes a world. Ways to fail: no file, a line that is no world, more
+ * ranks or nodes than there can be, steps that go back, no memory. */
 #include "ref/history.h"
 
 #include <errno.h>
@@ -25,8 +26,9 @@ static enum shard_status add(struct history *h, uint32_t node, unsigned long ran
 	struct history_world *w = &h->world[h->nr];
 
 	if (node >= HISTORY_NODES_MAX || ranks < 1 || w->size + ranks > HISTORY_RANKS_MAX)
-		return err_set(e, SHARD_BAD_ARG, "a world of more than %d nodes or %d ranks, or of none", HISTORY_NODES_MAX,
-			       HISTORY_RANKS_MAX);
+		return err_set(e, SHARD_BAD_ARG,
+			       "a world of more than %d nodes or %d ranks, or of none",
+			       HISTORY_NODES_MAX, HISTORY_RANKS_MAX);
 	while (ranks-- > 0)
 		w->node[w->size++] = (uint8_t)node;
 	w->nodes_nr = node >= w->nodes_nr ? node + 1 : w->nodes_nr;
@@ -48,7 +50,8 @@ enum shard_status history_fixed(struct history *h, const char *text, struct err 
 			break;
 	}
 	if (st == SHARD_OK && *end)
-		st = err_set(e, SHARD_BAD_ARG, "--nodes %s: choose the ranks on each node, as 2,2", text);
+		st = err_set(e, SHARD_BAD_ARG, "--nodes %s: choose the ranks on each node, as 2,2",
+			     text);
 	h->nr = 1;
 	if (st != SHARD_OK)
 		history_deinit(h);
@@ -71,7 +74,8 @@ static enum shard_status nodes(struct history *h, const char *text, struct err *
 
 		if (text[one.chars] != ':')
 			return err_set(e, SHARD_BAD_ARG, "\"%.40s\": no nodes as a:2,b:1", text);
-		for (k = 0; k < names_nr && (names[k].chars != one.chars || memcmp(names[k].at, one.at, one.chars) != 0);)
+		for (k = 0; k < names_nr && (names[k].chars != one.chars ||
+					     memcmp(names[k].at, one.at, one.chars) != 0);)
 			k++;
 		if (k == names_nr && k < HISTORY_NODES_MAX)
 			names[names_nr++] = one;
@@ -92,7 +96,9 @@ static enum shard_status line(struct history *h, const char *text, struct err *e
 		return st;
 	h->world[h->nr].from = strtoull(step + 6, NULL, 10);
 	if (!h->world[h->nr].size || (h->nr && h->world[h->nr].from < h->world[h->nr - 1].from))
-		return err_set(e, SHARD_BAD_ARG, "step %" PRIu64 ": no ranks, or before the line above", h->world[h->nr].from);
+		return err_set(e, SHARD_BAD_ARG,
+			       "step %" PRIu64 ": no ranks, or before the line above",
+			       h->world[h->nr].from);
 	h->nr++;
 	return SHARD_OK;
 }

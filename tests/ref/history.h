@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* history.h: which ranks trained on which nodes, from which step on: what a daemon logs as event=world, replayed by the reference. */
+/* history.h: which ranks trained on which nodes, from which step on: what a daemon logs as
+ * event=world, replayed by the reference. */
 #ifndef REF_HISTORY_H
 #define REF_HISTORY_H
 
@@ -18,11 +19,13 @@ struct history {
 	uint32_t nr, size_max;
 };
 
-/* One world for ever: text as 2,2: ranks on each node, numbered along the nodes. Or lines of a file that have step=N and
- * nodes=NAME:RANKS,...: the last one at or below a step is the world of that step. A failure leaves nothing to undo. */
+/* One world for ever: text as 2,2: ranks on each node, numbered along the nodes. Or lines of a file
+ * that have step=N and nodes=NAME:RANKS,...: the last one at or below a step is the world of that
+ * step. A failure leaves nothing to undo. */
 enum shard_status history_fixed(struct history *h, const char *text, struct err *e);
 enum shard_status history_read(struct history *h, const char *path, struct err *e);
-const struct history_world *history_at(const struct history *h, uint64_t step); /* NULL: nobody trained it */
+const struct history_world *history_at(const struct history *h,
+				       uint64_t step); /* NULL: nobody trained it */
 void history_deinit(struct history *h);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* reference.c: the training that gpt does through daemons, done in one process and one thread, for a comparison bit by bit. It
- * takes gpt's options and the number of ranks on each node; it writes the same step log and the same dump. Shared with the
- * product are the model's forward and backward, the conversions between element types and the scalar optimizer kernels;
- * everything else is written here once more. Status 1: a file cannot be used, or the loss scale met its floor. */
+/* reference.c: the training that gpt does through daemons, done in one process and one thread, for
+ * a comparison bit by bit. It takes gpt's options and the number of ranks on each node; it writes
+ * the same step log and the same dump. Shared with the product are the model's forward and
+ * backward, the conversions between element types and the scalar optimizer kernels; everything else
+ * is written here once more. Status 1: a file cannot be used, or the loss scale met its floor. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "examples/cli.h"
@@ -27,8 +28,9 @@ struct extra {                       /* options that gpt does not have */
 struct state { /* of one tensor */
 	float *master, *moment[2];
 	void *image, *grad[HISTORY_RANKS_MAX]; /* grad[0] ends up as the reduced gradient */
-	void *old;                             /* with max_staleness = 1: the image of the step before; trainers compute on it */
-	uint64_t start;                        /* element in the model's element space */
+	void *old; /* with max_staleness = 1: the image of the step before; trainers compute on it
+		    */
+	uint64_t start; /* element in the model's element space */
 };
 
 struct reference {
@@ -91,7 +93,8 @@ static void release(struct reference *r)
 
 		for (uint32_t k = 0; k < HISTORY_RANKS_MAX; k++)
 			free(s->grad[k]);
-		free(s->master), free(s->moment[0]), free(s->moment[1]), free(s->image), free(s->old);
+		free(s->master), free(s->moment[0]), free(s->moment[1]), free(s->image),
+			free(s->old);
 	}
 	free(r->state);
 	transformer_deinit(&r->net);
@@ -114,8 +117,9 @@ static enum shard_status start(struct reference *r)
 	if (st != SHARD_OK)
 		return st;
 	if (r->history.size_max > r->cli.batch)
-		return err_set(&r->err, SHARD_BAD_ARG, "--batch %" PRIu64 " is smaller than the world of %u ranks", r->cli.batch,
-			       r->history.size_max);
+		return err_set(&r->err, SHARD_BAD_ARG,
+			       "--batch %" PRIu64 " is smaller than the world of %u ranks",
+			       r->cli.batch, r->history.size_max);
 	refscale_start(&r->scale, &r->conf);
 	if ((st = data_load(&r->data, r->cli.data, &r->err)) != SHARD_OK)
 		return st;
@@ -134,18 +138,22 @@ static bool keep(void *arg, uint32_t tensor, const float *grad)
 {
 	struct reference *r = arg;
 
-	dtype_convert(r->state[tensor].grad[r->rank], r->cli.grad, grad, SHARD_F32, r->net.tensors[tensor].numel);
+	dtype_convert(r->state[tensor].grad[r->rank], r->cli.grad, grad, SHARD_F32,
+		      r->net.tensors[tensor].numel);
 	return true;
 }
 
-/* The gradient of every rank, each rounded to the wire; returns the mean loss of the global batch. */
+/* The gradient of every rank, each rounded to the wire; returns the mean loss of the global batch.
+ */
 static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 {
 	const uint32_t seq = r->cli.shape.seq, ranks = r->world->size;
 	double loss = 0;
 
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
-		transformer_load(&r->net, i, r->conf.max_staleness == 1 ? r->state[i].old : r->state[i].image, r->cli.image);
+		transformer_load(&r->net, i,
+				 r->conf.max_staleness == 1 ? r->state[i].old : r->state[i].image,
+				 r->cli.image);
 	*weight_sum = 0;
 	for (r->rank = 0; r->rank < ranks; r->rank++) {
 		uint64_t first, count;
@@ -153,8 +161,9 @@ static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 		data_share(r->cli.batch, r->rank, ranks, &first, &count);
 		transformer_zero_grad(&r->net);
 		for (uint64_t i = first; i < first + count; i++)
-			loss += transformer_sequence(&r->net, data_sample(&r->data, seq, r->cli.seed, step, i),
-						     (float)r->scale.scale, i + 1 == first + count ? keep : NULL, r);
+			loss += transformer_sequence(
+				&r->net, data_sample(&r->data, seq, r->cli.seed, step, i),
+				(float)r->scale.scale, i + 1 == first + count ? keep : NULL, r);
 		*weight_sum += (double)count;
 	}
 	return loss / (double)r->cli.batch;
@@ -187,7 +196,8 @@ static void reduce(struct reference *r)
 	}
 }
 
-/* Sum of squares: segments of a chunk in order, then chunks in order; a segment is a chunk's part of one tensor. */
+/* Sum of squares: segments of a chunk in order, then chunks in order; a segment is a chunk's part
+ * of one tensor. */
 static double square(const struct reference *r, bool *finite)
 {
 	const uint64_t chunk = (uint64_t)r->conf.chunk_elems;
@@ -217,13 +227,15 @@ static double square(const struct reference *r, bool *finite)
 
 static void apply(struct reference *r, const struct optim_args *a)
 {
-	optim_apply *kernel = optim_scalar.apply[r->conf.optimizer][r->cli.grad - 1][r->cli.image - 1];
+	optim_apply *kernel =
+		optim_scalar.apply[r->conf.optimizer][r->cli.grad - 1][r->cli.image - 1];
 
 	for (uint32_t i = 0; i < r->net.tensors_nr; i++) {
 		struct state *s = &r->state[i];
 		float *second = r->conf.states_nr > 1 ? s->moment[1] : NULL;
 
-		kernel(a, r->net.tensors[i].numel, s->grad[0], s->master, s->moment[0], second, s->image);
+		kernel(a, r->net.tensors[i].numel, s->grad[0], s->master, s->moment[0], second,
+		       s->image);
 	}
 }
 
@@ -236,11 +248,14 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	double divisor;
 
 	if (!(r->world = history_at(&r->history, step)))
-		return err_set(&r->err, SHARD_BAD_ARG, "history %s: nobody trained step %" PRIu64, r->extra.history, step);
+		return err_set(&r->err, SHARD_BAD_ARG, "history %s: nobody trained step %" PRIu64,
+			       r->extra.history, step);
 	line.world = r->world->size;
 	line.loss = gradients(r, step, &res->weight_sum);
-	for (uint32_t i = 0; i < r->net.tensors_nr; i++) /* whatever becomes of this step: the next one lags by one more */
-		memcpy(r->state[i].old, r->state[i].image, r->net.tensors[i].numel * dtype_bytes(r->cli.image));
+	for (uint32_t i = 0; i < r->net.tensors_nr;
+	     i++) /* whatever becomes of this step: the next one lags by one more */
+		memcpy(r->state[i].old, r->state[i].image,
+		       r->net.tensors[i].numel * dtype_bytes(r->cli.image));
 	reduce(r);
 	res->loss_scale = r->scale.scale;
 	res->attempts = 1;
@@ -252,7 +267,8 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	finite = finite && isfinite(res->grad_norm);
 	res->clip_factor = finite ? refmath_clip(&r->conf, res->grad_norm) : 1;
 	if (finite) {
-		struct optim_args a = refmath_words(&r->conf, ++r->applied, res->clip_factor / divisor);
+		struct optim_args a =
+			refmath_words(&r->conf, ++r->applied, res->clip_factor / divisor);
 
 		apply(r, &a);
 	}
@@ -262,12 +278,16 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 	res->applied = r->applied;
 	line.ns = clock_ns() - start_ns;
 	if (!refscale_next(&r->scale, &r->conf, !finite))
-		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": overflow with the loss scale at its floor, %g", step,
-			       r->scale.scale);
+		return err_set(&r->err, SHARD_DIVERGED,
+			       "step %" PRIu64 ": overflow with the loss scale at its floor, %g",
+			       step, r->scale.scale);
 	if (r->conf.pause && !finite)
-		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": a gradient is not finite, and nonfinite=pause", step);
+		return err_set(&r->err, SHARD_DIVERGED,
+			       "step %" PRIu64 ": a gradient is not finite, and nonfinite=pause",
+			       step);
 	if (r->conf.max_skips > 0 && (double)r->skipped_in_row >= r->conf.max_skips)
-		return err_set(&r->err, SHARD_DIVERGED, "step %" PRIu64 ": skipped %" PRIu64 " steps in a row", step,
+		return err_set(&r->err, SHARD_DIVERGED,
+			       "step %" PRIu64 ": skipped %" PRIu64 " steps in a row", step,
 			       r->skipped_in_row);
 	return steplog_write(r->log, &line, &r->err);
 }
@@ -281,9 +301,11 @@ static enum shard_status dump(struct reference *r)
 	for (uint32_t i = 0; i < r->net.tensors_nr && st == SHARD_OK; i++) {
 		const struct transformer_tensor *d = &r->net.tensors[i];
 
-		st = dump_tensor(r->cli.dump, d->name, SHARD_MASTER, r->state[i].master, d->numel, &r->err);
+		st = dump_tensor(r->cli.dump, d->name, SHARD_MASTER, r->state[i].master, d->numel,
+				 &r->err);
 		for (uint32_t k = 0; k < r->conf.states_nr && st == SHARD_OK; k++)
-			st = dump_tensor(r->cli.dump, d->name, r->conf.states[k], r->state[i].moment[k], d->numel, &r->err);
+			st = dump_tensor(r->cli.dump, d->name, r->conf.states[k],
+					 r->state[i].moment[k], d->numel, &r->err);
 	}
 	return st;
 }
@@ -319,8 +341,10 @@ int main(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
 		{"nodes", 'n', "N,N...", 0, "Ranks on each node (1)", 5},
-		{"history", 'h', "FILE", 0, "Lines with step=N and nodes=a:2,b:1: who trained from a step on", 5},
-		{"chunk-elems", 'c', "N", 0, "Elements of a chunk (chunk_elems of the settings, or 1048576)", 5},
+		{"history", 'h', "FILE", 0,
+		 "Lines with step=N and nodes=a:2,b:1: who trained from a step on", 5},
+		{"chunk-elems", 'c', "N", 0,
+		 "Elements of a chunk (chunk_elems of the settings, or 1048576)", 5},
 		{0},
 	};
 	static const struct argp argp = {options, option, NULL, NULL, NULL, NULL, NULL};
@@ -328,9 +352,12 @@ int main(int argc, char **argv)
 	struct reference r = {.extra = {.nodes = "1"}};
 	enum shard_status st;
 
-	cli_parse(&r.cli, argc, argv, "Train as gpt does, in one process without a daemon.", more, &r.extra);
+	cli_parse(&r.cli, argc, argv, "Train as gpt does, in one process without a daemon.", more,
+		  &r.extra);
 	transformer_fp_mode();
-	st = r.cli.break_step ? err_set(&r.err, SHARD_BAD_ARG, "--break is for a trainer: the reference stays whole") : start(&r);
+	st = r.cli.break_step ? err_set(&r.err, SHARD_BAD_ARG,
+					"--break is for a trainer: the reference stays whole")
+			      : start(&r);
 	for (uint64_t step = 1; step <= r.cli.steps && st == SHARD_OK; step++)
 		st = one_step(&r, step);
 	if (st == SHARD_OK && r.cli.dump)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* refmath.c: the reference's own arithmetic. Called by reference.c in one thread with flush-to-zero on. It shares the element types'
- * conversions with the product, and nothing else: an error in the order of a sum, in the scaler or in a bias correction must not
- * be able to hide by being in both. It cannot fail; refscale_next says when the scale is at its floor. */
+/* refmath.c: the reference's own arithmetic. Called by reference.c in one thread with flush-to-zero
+ * on. It shares the element types' conversions with the product, and nothing else: an error in the
+ * order of a sum, in the scaler or in a bias correction must not be able to hide by being in both.
+ * It cannot fail; refscale_next says when the scale is at its floor. */
 #include "ref/refmath.h"
 #include "base/check.h"
 #include <math.h>
@@ -16,7 +17,8 @@ static const void *element(const void *p, enum shard_dtype dt, uint64_t i)
 	return (const char *)p + i * dtype_bytes(dt);
 }
 
-void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt, float factor, uint64_t n)
+void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt,
+		 float factor, uint64_t n)
 {
 	float total[RUN], next[RUN];
 
@@ -93,7 +95,8 @@ bool refscale_next(struct refscale *s, const struct refsettings *c, bool overflo
 		} else {
 			if (s->scale <= c->min_loss_scale)
 				return false;
-			s->scale = s->scale / 2 > c->min_loss_scale ? s->scale / 2 : c->min_loss_scale;
+			s->scale =
+				s->scale / 2 > c->min_loss_scale ? s->scale / 2 : c->min_loss_scale;
 		}
 		s->last_overflow = s->iter;
 	} else {

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* refmath.h: the arithmetic of one optimizer step as the specification says it (wire/ARITHMETIC.md), written once more for the
- * reference and as plainly as possible: sums over ranks and nodes, norm, clip, loss scale, scalars of the optimizer. */
+/* refmath.h: the arithmetic of one optimizer step as the specification says it
+ * (wire/ARITHMETIC.md), written once more for the reference and as plainly as possible: sums over
+ * ranks and nodes, norm, clip, loss scale, scalars of the optimizer. */
 #ifndef REF_MATH_H
 #define REF_MATH_H
 
 #include "ref/refsettings.h"
 
-/* out = the sum of nr gradients in order, each times `factor` before, rounded to dtype once; one gradient with factor 1 keeps its
- * bits. out may be any of them. */
-void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt, float factor, uint64_t n);
+/* out = the sum of nr gradients in order, each times `factor` before, rounded to dtype once; one
+ * gradient with factor 1 keeps its bits. out may be any of them. */
+void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt,
+		 float factor, uint64_t n);
 
 /* Sum of squares of elements [first, first + n) of a gradient: one segment. */
 double refmath_square(const void *grad, enum shard_dtype dt, uint64_t first, uint64_t n);
@@ -21,7 +23,8 @@ struct refscale { /* DeepSpeed's dynamic loss scale */
 };
 
 void refscale_start(struct refscale *s, const struct refsettings *c);
-bool refscale_next(struct refscale *s, const struct refsettings *c, bool overflow); /* false: it would have to go below its floor */
+bool refscale_next(struct refscale *s, const struct refsettings *c,
+		   bool overflow); /* false: it would have to go below its floor */
 
 double refmath_clip(const struct refsettings *c, double norm);
 /* c->schedule moves lr and momentum; applied counts this step. */

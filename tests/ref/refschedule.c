@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* refschedule.c: the schedules for the reference, from DeepSpeed's description and in its order of operations, on purpose not the daemon's.
- * reference.c asks for one step at a time. Cannot fail: the daemon has refused what makes no sense. */
+/* refschedule.c: the schedules for the reference, from DeepSpeed's description and in its order of
+ * operations, on purpose not the daemon's. reference.c asks for one step at a time. Cannot fail:
+ * the daemon has refused what makes no sense. */
 #include "ref/refschedule.h"
 #include "base/check.h"
 #include <math.h>
@@ -59,7 +60,9 @@ bool refschedule_set(struct refschedule *s, const char *key, const char *value)
 	for (size_t i = 0; i < NR(keys); i++) {
 		if (strcmp(key, keys[i].key) != 0)
 			continue;
-		*field(s, i) = strcmp(value, "linear") == 0 || strcmp(value, "yes") == 0 ? 1 : strtod(value, NULL);
+		*field(s, i) = strcmp(value, "linear") == 0 || strcmp(value, "yes") == 0
+				       ? 1
+				       : strtod(value, NULL);
 		return true;
 	}
 	return false;
@@ -68,12 +71,15 @@ bool refschedule_set(struct refschedule *s, const char *key, const char *value)
 /* OneCycle: 0 at the ends, 1 in the middle. it: last_batch_iteration. */
 static double cycle_scale(const struct refschedule *s, double it, double second)
 {
-	double total = s->first + second, ratio = s->first / total, cycle = floor(1 + (it + 1) / total);
+	double total = s->first + second, ratio = s->first / total,
+	       cycle = floor(1 + (it + 1) / total);
 	double x = 1 + (it + 1) / total - cycle, in = fmod(it + 1, total);
 	double stairs = x > ratio && s->second_stairs >= 0 ? s->second_stairs : s->first_stairs;
 
 	if (stairs > 0)
-		return floor(in <= s->first ? in * stairs / s->first : (total - in) * stairs / second) / stairs;
+		return floor(in <= s->first ? in * stairs / s->first
+					    : (total - in) * stairs / second) /
+		       stairs;
 	return x <= ratio ? x / ratio : (x - 1) / (ratio - 1);
 }
 
@@ -82,7 +88,8 @@ static double one_cycle(const struct refschedule *s, double it)
 	double second = s->second < 0 ? s->first : s->second, total = s->first + second;
 
 	if (it < total)
-		return s->cycle_min_lr + (s->cycle_max_lr - s->cycle_min_lr) * cycle_scale(s, it, second);
+		return s->cycle_min_lr +
+		       (s->cycle_max_lr - s->cycle_min_lr) * cycle_scale(s, it, second);
 	if (s->decay_steps == 0)
 		return s->cycle_min_lr;
 	return s->cycle_min_lr / (1 + s->decay_lr * ((it - total + 1) / s->decay_steps));
@@ -90,7 +97,8 @@ static double one_cycle(const struct refschedule *s, double it)
 
 double refschedule_momentum(const struct refschedule *s, uint64_t t)
 {
-	double second = s->second < 0 ? s->first : s->second, total = s->first + second, it = (double)t - 2;
+	double second = s->second < 0 ? s->first : s->second, total = s->first + second,
+	       it = (double)t - 2;
 
 	if (strcmp(s->name, "OneCycle") != 0 || s->moves == 0)
 		return -1;
@@ -100,18 +108,20 @@ double refschedule_momentum(const struct refschedule *s, uint64_t t)
 		return s->max_mom - (s->max_mom - s->min_mom) * cycle_scale(s, it, second);
 	if (s->decay_steps == 0)
 		return s->max_mom;
-	return fmin(0.999999, s->max_mom * (1 + s->decay_mom * ((it - total + 1) / s->decay_steps)));
+	return fmin(0.999999,
+		    s->max_mom * (1 + s->decay_mom * ((it - total + 1) / s->decay_steps)));
 }
 
 double refschedule_lr(const struct refschedule *s, double lr, uint64_t t)
 {
-	double it = (double)t - 2, n = s->warm_steps < 2 ? 2 : s->warm_steps, interval = (it + 1) / s->step_size, gamma = 1, max,
-	       left;
+	double it = (double)t - 2, n = s->warm_steps < 2 ? 2 : s->warm_steps,
+	       interval = (it + 1) / s->step_size, gamma = 1, max, left;
 
 	if (s->name[0] == 0 || strcmp(s->name, "none") == 0)
 		return lr;
 	if (strcmp(s->name, "LRRangeTest") == 0)
-		return s->min_lr * (1 + s->step_rate * (s->staircase != 0 ? floor(interval) : interval));
+		return s->min_lr *
+		       (1 + s->step_rate * (s->staircase != 0 ? floor(interval) : interval));
 	if (strcmp(s->name, "OneCycle") == 0)
 		return one_cycle(s, it);
 	if (it >= 0 && it < n)

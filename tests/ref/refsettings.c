@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* refsettings.c: a parser of "key=value key=value" for the reference, on purpose not the daemon's. Called once at start. A key that
- * it does not know is an error: silently ignoring it would compare two different runs. Keys that cannot change a weight are
- * listed and skipped. */
+/* refsettings.c: a parser of "key=value key=value" for the reference, on purpose not the daemon's.
+ * Called once at start. A key that it does not know is an error: silently ignoring it would compare
+ * two different runs. Keys that cannot change a weight are listed and skipped. */
 #include "ref/refsettings.h"
 #include "base/check.h"
 #include <stdio.h>
@@ -14,18 +14,30 @@ static const struct {
 	enum shard_kind states[2];
 	double hyper[HYPER_NR];
 } optimizers[OPTIM_NR] = {
-	[OPTIM_ADAMW] =
-		{"adamw",
-		 2,
-		 {SHARD_EXP_AVG, SHARD_EXP_AVG_SQ},
-		 {[HYPER_LR] = 1e-3, [HYPER_BETA1] = 0.9, [HYPER_BETA2] = 0.999, [HYPER_EPS] = 1e-8, [HYPER_WEIGHT_DECAY] = 1e-2}},
+	[OPTIM_ADAMW] = {"adamw",
+			 2,
+			 {SHARD_EXP_AVG, SHARD_EXP_AVG_SQ},
+			 {[HYPER_LR] = 1e-3,
+			  [HYPER_BETA1] = 0.9,
+			  [HYPER_BETA2] = 0.999,
+			  [HYPER_EPS] = 1e-8,
+			  [HYPER_WEIGHT_DECAY] = 1e-2}},
 	[OPTIM_ADAM] = {"adam",
 			2,
 			{SHARD_EXP_AVG, SHARD_EXP_AVG_SQ},
-			{[HYPER_LR] = 1e-3, [HYPER_BETA1] = 0.9, [HYPER_BETA2] = 0.999, [HYPER_EPS] = 1e-8}},
+			{[HYPER_LR] = 1e-3,
+			 [HYPER_BETA1] = 0.9,
+			 [HYPER_BETA2] = 0.999,
+			 [HYPER_EPS] = 1e-8}},
 	[OPTIM_SGD] = {"sgd", 1, {SHARD_MOMENTUM}, {[HYPER_LR] = 1e-3}},
-	[OPTIM_ADAGRAD] = {"adagrad", 1, {SHARD_EXP_AVG_SQ}, {[HYPER_LR] = 1e-2, [HYPER_EPS] = 1e-10}},
-	[OPTIM_LION] = {"lion", 1, {SHARD_EXP_AVG}, {[HYPER_LR] = 1e-4, [HYPER_BETA1] = 0.9, [HYPER_BETA2] = 0.99}},
+	[OPTIM_ADAGRAD] = {"adagrad",
+			   1,
+			   {SHARD_EXP_AVG_SQ},
+			   {[HYPER_LR] = 1e-2, [HYPER_EPS] = 1e-10}},
+	[OPTIM_LION] = {"lion",
+			1,
+			{SHARD_EXP_AVG},
+			{[HYPER_LR] = 1e-4, [HYPER_BETA1] = 0.9, [HYPER_BETA2] = 0.99}},
 };
 
 static const char *const hyper_names[HYPER_NR] = {
@@ -38,7 +50,8 @@ static const char *const hyper_names[HYPER_NR] = {
 	[HYPER_NESTEROV] = "nesterov",
 };
 
-static const char *const no_effect[] = {"min_world", "max_world", "local_world", "replicas", "timeout"};
+static const char *const no_effect[] = {"min_world", "max_world", "local_world", "replicas",
+					"timeout"};
 
 static bool number(const char *text, double *to)
 {
@@ -95,13 +108,15 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 			return true;
 	}
 	if (strcmp(key, "optimizer") == 0)
-		return strcmp(value, s->name) == 0; /* already chosen, before the hyper-parameters that depend on it */
+		return strcmp(value, s->name) ==
+		       0; /* already chosen, before the hyper-parameters that depend on it */
 	if (strcmp(key, "nonfinite") == 0) {
 		s->pause = strcmp(value, "pause") == 0;
 		return s->pause || strcmp(value, "skip") == 0;
 	}
 	if (strcmp(key, "betas") == 0)
-		return sscanf(value, "%lf,%lf", &s->hyper[HYPER_BETA1], &s->hyper[HYPER_BETA2]) == 2;
+		return sscanf(value, "%lf,%lf", &s->hyper[HYPER_BETA1], &s->hyper[HYPER_BETA2]) ==
+		       2;
 	if (refschedule_set(&s->schedule, key, value))
 		return true;
 	if (!number(value, &x))
@@ -125,7 +140,8 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 	return false;
 }
 
-enum shard_status refsettings_parse(struct refsettings *s, const char *text, enum shard_dtype grad, struct err *e)
+enum shard_status refsettings_parse(struct refsettings *s, const char *text, enum shard_dtype grad,
+				    struct err *e)
 {
 	char name[32] = "adamw", key[64], value[64];
 	const char *at = strstr(text, "optimizer=");
@@ -144,12 +160,16 @@ enum shard_status refsettings_parse(struct refsettings *s, const char *text, enu
 	if (at)
 		sscanf(at, "optimizer=%31[^ ]", name);
 	if (!choose(s, name))
-		return err_set(e, SHARD_BAD_ARG, "settings: optimizer=%s: choose adamw, adam, sgd, adagrad or lion", name);
+		return err_set(e, SHARD_BAD_ARG,
+			       "settings: optimizer=%s: choose adamw, adam, sgd, adagrad or lion",
+			       name);
 	for (at = text + strspn(text, " "); *at; at += used) {
 		if (sscanf(at, "%63[^= ]=%63[^ ] %n", key, value, &used) != 2)
-			return err_set(e, SHARD_BAD_ARG, "settings: \"%.40s\" is not key=value", at);
+			return err_set(e, SHARD_BAD_ARG, "settings: \"%.40s\" is not key=value",
+				       at);
 		if (!set(s, key, value))
-			return err_set(e, SHARD_BAD_ARG, "settings: %s=%s is unknown to the reference", key, value);
+			return err_set(e, SHARD_BAD_ARG,
+				       "settings: %s=%s is unknown to the reference", key, value);
 	}
 	return SHARD_OK;
 }

@@ -22,7 +22,9 @@ struct refsettings {
 	struct refschedule schedule;
 };
 
-/* grad decides the default of loss_scale: dynamic for fp16, 1 otherwise. BAD_ARG: a key or value that it does not know. */
-enum shard_status refsettings_parse(struct refsettings *s, const char *text, enum shard_dtype grad, struct err *e);
+/* grad decides the default of loss_scale: dynamic for fp16, 1 otherwise. BAD_ARG: a key or value
+ * that it does not know. */
+enum shard_status refsettings_parse(struct refsettings *s, const char *text, enum shard_dtype grad,
+				    struct err *e);
 
 #endif

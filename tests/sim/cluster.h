@@ -5,7 +5,19 @@
 
 #include "core/core.h"
 
-enum { NODES = 4, TRAINERS = 6, CHUNKS = 6, SESSIONS = 4096, TRANSFERS = 256, GENERATIONS = 64, VIEWS = 64, HEALED_COMMITS = 6 };
+/* A slot holds a process: there is one for each node, and one for a zombie. */
+enum { NODES = 4, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
+enum {
+	GROUPS = 3,
+	TRAINERS = 6,
+	CHUNKS = 6,
+	SESSIONS = 4096,
+	TRANSFERS = 256,
+	GENERATIONS = 64,
+	VIEWS = 64,
+	DIFFERS = 64,
+	HEALED_COMMITS = 6
+};
 #define MS      1000000ull
 #define SEC     1000000000ull
 #define AWAY_NS (2 * SEC) /* a node that is away for so long is given up */
@@ -36,6 +48,10 @@ enum sim_kind {
 	SIM_RESUME,
 	SIM_FAULT,
 	SIM_WRITE,
+	SIM_LOAD,
+	SIM_LOAD_CHUNK,
+	SIM_LOAD_CONFIRM,
+	SIM_LOAD_SAID,
 	SIM_WATCH,
 	SIM_ORDER,
 	SIM_KIND_NR
@@ -44,7 +60,8 @@ enum sim_kind {
 struct sim_event {
 	uint64_t at, order;
 	enum sim_kind kind;
-	uint16_t node, peer;
+	uint16_t node, peer; /* slots */
+	uint16_t model;
 	uint32_t chunk, epoch, trainer;
 	uint64_t start, session;
 	struct core_id id;
@@ -56,8 +73,8 @@ struct flight { /* a copy of a message, with what it points to behind it */
 	uint32_t epoch;
 };
 
-struct conn {                     /* between two nodes, i < j */
-	uint32_t epoch;           /* of the newest connection */
+struct conn {           /* between two slots, i < j */
+	uint32_t epoch; /* of the newest connection; no two of the cluster have the same */
 	bool up, connecting, cut; /* cut: partition, no new connection */
 	uint64_t last_at[2];      /* order within a direction */
 };
@@ -88,6 +105,8 @@ struct sim_trainer {
 	uint32_t pushed;
 	struct cell arena[CHUNKS];
 	bool nan, skip;
+	double lr[GROUPS];
+	uint32_t lr_nr;
 };
 
 #endif

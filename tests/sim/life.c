@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a simulated daemon starts and dies. Its memory may outlive it: masters, staged gradients, and what the core saved in two buffers
- * of which one counts. Then it starts as the member that it was (core/warm.h), else as a new one without copies. Everything else is of
- * the process: links, trainers, image, workers, what is on its way. */
+/* How a simulated daemon starts and dies. Its memory may outlive it: masters, staged gradients, and
+ * what the core saved in two buffers of which one counts. Then it starts as the member that it was
+ * (core/warm.h), else as a new one without copies. Everything else is of the process: links,
+ * trainers, image, workers, what is on its way. */
 #include "sim/sim.h"
 
 #include <stdlib.h>
@@ -9,33 +10,22 @@
 
 static const char *const names[NODES] = {"a", "b", "c", "d"};
 
-static struct core_conf node_conf(const struct sim *s, uint16_t n)
+static struct core_conf node_conf(struct sim *s, uint16_t n)
 {
 	struct core_conf conf = {.self = n,
-				 .nodes_nr = s->nodes_nr,
-				 .coordinator = 0,
-				 .incarnation = s->node[n].incarnation,
+				 .members = view_first(s->nodes_nr, s->lead),
+				 .incarnation = shell_of(s, n)->incarnation,
 				 .term = s->node[n].starts,
-				 .chunks_nr = s->chunks_nr,
-				 .owner = s->owner,
+				 .chunks_nr = s->m->chunks_nr,
+				 .place = {s->m->owner, s->m->chunks_nr},
 				 .node_names = names,
-				 .min_world = s->min_world,
-				 .max_world = s->max_world,
+				 .min_world = s->m->min_world,
+				 .max_world = s->m->max_world,
 				 .step_timeout_ns = 4 * SEC,
-				 .heartbeat_timeout_ns = AWAY_NS,
+				 .lost_timeout_ns = AWAY_NS,
 				 .repeat_ns = 30 * MS};
 
-	conf.record = (struct record_conf){.optim = optim_row(OPTIM_ADAMW),
-					   .groups_nr = 1,
-					   .clip = 1,
-					   .dynamic_scale = s->fp16,
-					   .initial_scale = s->fp16 ? 65536 : 1,
-					   .min_scale = 0x1p-40,
-					   .scale_window = 4,
-					   .hysteresis = 2,
-					   .max_skips = s->max_skips};
-	conf.record.lr_factor[0] = 1;
-	optim_defaults(conf.record.optim, conf.record.hyper[0]);
+	conf.record = s->m->conf;
 	return conf;
 }
 
@@ -50,139 +40,217 @@ static void *room(size_t bytes)
 
 void node_free(struct sim_node *nd)
 {
-	free(nd->memory);
-	free(nd->parked[0]);
-	free(nd->parked[1]);
+	for (uint32_t i = 0; i < MODELS; i++) {
+		free(nd->shell[i].memory);
+		free(nd->shell[i].parked[0]);
+		free(nd->shell[i].parked[1]);
+	}
 }
 
-/* Into the buffer that does not count, which then does. torn: the process dies in the middle of it. */
-void node_save(struct sim_node *nd, bool torn)
+/* Into the buffer that does not count, which then does. torn: the process dies in the middle of it.
+ */
+void node_save(struct shell *sh, bool torn)
 {
-	void *idle = nd->parked[1 - nd->parked_at];
+	void *idle = sh->parked[1 - sh->parked_at];
 
-	if (!core_warm_save(nd->core, idle))
+	if (!core_warm_save(sh->core, idle))
 		return;
 	if (torn)
 		memset((char *)idle + 64, 0xa5, 64);
 	else
-		nd->parked_at = 1 - nd->parked_at;
+		sh->parked_at = 1 - sh->parked_at;
 }
 
-/* What the shell knows of its own parked memory, set right by what the core was about to have done. */
-static void node_warm(struct sim *s, uint16_t n)
+/* What the shell knows of its own parked memory, set right by what the core was about to have done.
+ */
+static void shell_warm(struct sim *s, uint16_t n)
 {
-	struct sim_node *nd = &s->node[n];
+	struct shell *sh = shell_of(s, n);
 	struct core_event warm = {.type = CORE_EV_WARM};
 	struct core_state st;
 
-	core_state(nd->core, &st);
-	if (nd->generation != st.generation) { /* it was LOST, or there is no view yet */
-		memset(nd->written, 0, sizeof(nd->written));
-		memset(nd->version, 0, sizeof(nd->version));
-		nd->generation = st.generation;
+	core_state(sh->core, &st);
+	if (sh->generation != st.generation) { /* it was LOST, or there is no view yet */
+		memset(sh->written, 0, sizeof(sh->written));
+		memset(sh->version, 0, sizeof(sh->version));
+		sh->generation = st.generation;
 	}
+	if (!st.sealed && sh->loading && !sh->confirmed) /* how far it came is not known */
+		load_forget(s, n);
 	if (st.part != CORE_FREE) {
-		nd->id = st.id;
-		nd->world = *st.world;
-		nd->running = st.part == CORE_PREPARED;
+		sh->id = st.id;
+		sh->world = *st.world;
+		sh->running = st.part == CORE_PREPARED;
 	}
-	nd->warming = true;
+	sh->warming = true;
 	node_event(s, n, &warm);
-	nd->warming = false;
+	shell_of(s, n)->warming = false;
+}
+
+static void shell_keep(struct shell *sh, const struct shell *was)
+{
+	sh->generation = was->generation;
+	sh->id = was->id;
+	sh->world = was->world;
+	memcpy(sh->slot, was->slot, sizeof(sh->slot));
+	memcpy(sh->sum, was->sum, sizeof(sh->sum));
+	sh->loading = was->loading;
+	sh->confirmed = was->confirmed;
+	memcpy(sh->written, was->written, sizeof(sh->written));
+	memcpy(sh->version, was->version, sizeof(sh->version));
+	memcpy(sh->weights, was->weights, sizeof(sh->weights));
+	memcpy(sh->image, was->version, sizeof(sh->image));
+}
+
+static void shell_reset(struct shell *sh) /* to what is on the disk, in the parked buffers, and
+					     known to the checkers */
+{
+	struct shell was = *sh;
+
+	memset(sh, 0, sizeof(*sh));
+	sh->incarnation = was.incarnation;
+	sh->member = was.member;
+	sh->memory = was.memory;
+	sh->parked[0] = was.parked[0];
+	sh->parked[1] = was.parked[1];
+	sh->parked_at = was.parked_at;
+	sh->seen = was.seen;
+	sh->has_disk = was.has_disk;
+	sh->disk = was.disk;
+	sh->prepared = was.prepared;
+	sh->term_promised = was.term_promised;
+}
+
+static void shell_tear(struct sim *s,
+		       struct shell *sh) /* the memory of one model: somebody wrote into it */
+{
+	sh->torn = true;
+	for (uint32_t i = 0; i < 2; i++)
+		memset((char *)sh->parked[i] + 64, 0x5a, 64);
+	sim_trace(s, "the memory of model %u is torn", s->m->index);
+}
+
+static void shell_crash(struct sim *s, uint16_t n, bool whole)
+{
+	struct shell *sh = shell_of(s, n), was;
+
+	if (n == s->lead)
+		orders_crashed(s);
+	if (sh->persisting && n != ZOMBIE &&
+	    sim_chance(
+		    s,
+		    500)) { /* the write may have reached the disk without anybody having heard */
+		sh->disk = sh->pending;
+		sh->has_disk = true;
+		truth_durable(s, &sh->disk);
+	}
+	for (uint32_t t = 0; t < s->m->trainers_nr; t++) {
+		if (s->m->trainer[t].state != TR_DEAD && s->m->trainer[t].node == n)
+			trainer_closed(s, n, s->m->trainer[t].session, "daemon");
+	}
+	was = *sh;
+	shell_reset(sh);
+	if (n == s->lead && s->faults && s->m->copy.term && sim_chance(s, s->put_back)) {
+		sim_trace(s, "n%u: an old view is put back: %llu.%u for %llu.%u", n,
+			  (unsigned long long)s->m->copy.term, s->m->copy.seq,
+			  (unsigned long long)sh->disk.term, sh->disk.seq);
+		sh->disk = s->m->copy;
+		truth_put_back(s, &sh->disk);
+	}
+	if (whole)
+		shell_keep(sh, &was);
+	if (whole && s->faults && s->models_nr > 1 && sim_chance(s, 60))
+		shell_tear(s, sh);
+}
+
+/* What is wrong with the memory of one model voids that model alone. */
+static void shell_start(struct sim *s, uint16_t n, bool warm)
+{
+	struct shell *sh = shell_of(s, n);
+	struct core_conf conf = node_conf(s, n);
+	bool void_ =
+		sh->torn || (s->m->put_back &&
+			     n == s->lead); /* somebody tore it, or put an older view beside it */
+
+	sh->torn = false;
+	sh->cold = !warm;
+	if (sh->cold) {
+		sh->member = sh->incarnation = conf.incarnation = s->node[n].starts;
+		sh->term_promised = 0; /* it is another member */
+	}
+	free(sh->memory);
+	sh->memory = room(core_bytes(&conf));
+	for (uint32_t i = 0; i < 2 && sh->cold; i++) {
+		free(sh->parked[i]);
+		sh->parked[i] = room(core_warm_bytes(&conf));
+	}
+	sh->core = core_init(sh->memory, &conf, sh->has_disk ? &sh->disk : NULL,
+			     warm ? sh->parked[sh->parked_at] : NULL);
+	if (!sh->core && warm && void_) {
+		sim_trace(s, "n%u finds no memory of model %u that can be", n, s->m->index);
+		shell_reset(sh);
+		shell_start(s, n, false);
+		return;
+	}
+	if (!sh->core)
+		sim_fail(s, "warm_whole", "n%u: what it saved is refused", n);
+	if (warm)
+		truth_same(s, n);
+	node_save(sh, false);
+	truth_seen(s, n);
 }
 
 void node_start(struct sim *s, uint16_t n)
 {
 	struct sim_node *nd = &s->node[n];
 	bool warm = nd->whole;
-	struct core_conf conf;
 
 	nd->starts++;
-	if (!warm)
-		nd->member = nd->starts;
-	if (!warm)
-		nd->incarnation = nd->starts;
-	conf = node_conf(s, n);
-	free(nd->memory);
-	nd->memory = room(core_bytes(&conf));
-	for (uint32_t i = 0; i < 2 && !warm; i++) {
-		free(nd->parked[i]);
-		nd->parked[i] = room(core_warm_bytes(&conf));
-	}
 	nd->alive = true;
 	nd->whole = false;
-	nd->core = core_init(nd->memory, &conf, nd->has_disk ? &nd->disk : NULL, warm ? nd->parked[nd->parked_at] : NULL);
-	sim_trace(s, "n%u STARTS%s incarnation %llu term %llu", n, warm ? " WARM" : "", (unsigned long long)nd->incarnation,
+	sim_trace(s, "n%u STARTS%s term %llu", n, warm ? " WARM" : "",
 		  (unsigned long long)nd->starts);
-	if (!nd->core)
-		sim_fail(s, "warm_whole", "n%u: what it saved is refused", n);
-	if (warm)
-		truth_same(s, n);
-	node_save(nd, false);
-	truth_seen(s, n);
+	for (uint16_t i = 0; i < s->models_nr; i++) {
+		s->m = &s->model[i];
+		shell_start(s, n, warm);
+	}
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
 		if (i != n)
 			link_break(s, n, i);
-		if (n == 0)
+		if (n == s->lead)
 			s->node[i].away_since = s->now;
 	}
-	if (warm)
-		node_warm(s, n);
-	if (n == 0 && nd->alive)
-		orders_started(s);
-	if (nd->alive)
-		shell_timer(s, n);
-}
-
-static void node_keep(struct sim_node *nd, const struct sim_node *was)
-{
-	nd->whole = true;
-	nd->generation = was->generation;
-	nd->id = was->id;
-	nd->world = was->world;
-	memcpy(nd->slot, was->slot, sizeof(nd->slot));
-	memcpy(nd->sum, was->sum, sizeof(nd->sum));
-	memcpy(nd->written, was->written, sizeof(nd->written));
-	memcpy(nd->version, was->version, sizeof(nd->version));
-	memcpy(nd->weights, was->weights, sizeof(nd->weights));
-	memcpy(nd->image, was->version, sizeof(nd->image));
+	for (uint16_t i = 0; i < s->models_nr && nd->alive; i++) {
+		s->m = &s->model[i];
+		if (!shell_of(s, n)->cold)
+			shell_warm(s, n);
+		if (n == s->lead && nd->alive)
+			orders_started(s);
+		if (nd->alive)
+			shell_timer(s, n);
+	}
 }
 
 void node_crash(struct sim *s, uint16_t n, bool whole)
 {
-	struct sim_node *nd = &s->node[n], was = *nd;
+	struct sim_node *nd = &s->node[n];
+	struct sim_model *m = s->m;
 
 	sim_trace(s, "n%u CRASHES%s", n, whole ? ", its memory does not" : "");
 	s->restarts++;
 	s->warms += whole;
-	if (n == 0)
-		orders_crashed(s);
-	if (nd->persisting && sim_chance(s, 500)) { /* the write may have reached the disk without anybody having heard */
-		was.disk = nd->pending;
-		was.has_disk = true;
-		truth_durable(s, &was.disk);
+	nd->alive = nd->paused = nd->stopping = false;
+	nd->whole = whole;
+	for (uint16_t i = 0; i < s->models_nr; i++) {
+		s->m = &s->model[i];
+		shell_crash(s, n, whole);
 	}
-	for (uint32_t t = 0; t < s->trainers_nr; t++) {
-		if (s->trainer[t].state != TR_DEAD && s->trainer[t].node == n)
-			trainer_closed(s, n, s->trainer[t].session, "daemon");
-	}
-	memset(nd, 0, sizeof(*nd));
-	nd->incarnation = was.incarnation;
-	nd->member = was.member;
-	nd->starts = was.starts;
-	nd->memory = was.memory;
-	nd->parked[0] = was.parked[0];
-	nd->parked[1] = was.parked[1];
-	nd->parked_at = was.parked_at;
-	nd->seen = was.seen;
-	nd->has_disk = was.has_disk;
-	nd->disk = was.disk;
-	nd->prepared = was.prepared;
-	nd->away_since = was.away_since;
-	if (whole)
-		node_keep(nd, &was);
+	s->m = m;
+	memset(nd->link, 0, sizeof(nd->link));
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
-		if (i != n)
+		if (i != nd->self)
 			link_break(s, n, i);
 	}
+	if (n != s->lead && n != ZOMBIE && s->node[ZOMBIE].alive)
+		link_break(s, n, ZOMBIE);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links of the simulated cluster. A connection has an epoch; each end learns of its beginning and its end at its own time. Within an
- * epoch messages may be lost, late, copied and, if the seed says so, reordered; nothing crosses from one epoch to the next. */
+/* Links of the simulated cluster. A connection has an epoch; each end learns of its beginning and
+ * its end at its own time. Within an epoch messages may be lost, late, copied and, if the seed says
+ * so, reordered; nothing crosses from one epoch to the next. */
 #include "sim/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const op_names[CORE_MSG_NR] = {"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
-						  "COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
+static const char *const op_names[CORE_MSG_NR] = {
+	"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
+	"COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
 
 struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b)
 {
@@ -40,8 +42,10 @@ static void vote_copy(char **at, struct core_vote *v)
 
 static struct flight *flight_copy(const struct core_msg *m, uint32_t epoch)
 {
-	size_t bytes = sizeof(struct flight) + 256 + vote_bytes(&m->vote) + (m->world ? sizeof(*m->world) + 16 : 0) +
-		       (m->record ? sizeof(*m->record) + 16 : 0) + (m->view ? sizeof(*m->view) + 16 : 0) +
+	size_t bytes = sizeof(struct flight) + 256 + vote_bytes(&m->vote) +
+		       (m->world ? sizeof(*m->world) + 16 : 0) +
+		       (m->record ? sizeof(*m->record) + 16 : 0) +
+		       (m->view ? sizeof(*m->view) + 16 : 0) +
 		       (m->answer ? sizeof(*m->answer) + 16 + vote_bytes(&m->answer->vote) : 0) +
 		       (m->why ? strlen(m->why) + 17 : 0);
 	struct flight *f = malloc(bytes);
@@ -64,85 +68,126 @@ static struct flight *flight_copy(const struct core_msg *m, uint32_t epoch)
 	return f;
 }
 
-static void link_put(struct sim *s, const struct core_msg *m, uint32_t epoch)
+static void link_put(struct sim *s, uint16_t from, uint16_t to, const struct core_msg *m,
+		     uint32_t epoch)
 {
-	struct conn *c = link_conn(s, m->from, m->to);
-	uint64_t *last = &c->last_at[m->from < m->to];
-	uint64_t delay = s->faults && sim_chance(s, s->late) ? sim_between(s, MS, 400 * MS) : sim_between(s, 50000, 2 * MS);
+	struct conn *c = link_conn(s, from, to);
+	uint64_t *last = &c->last_at[from < to];
+	uint64_t delay = s->faults && sim_chance(s, s->late) ? sim_between(s, MS, 400 * MS)
+							     : sim_between(s, 50000, 2 * MS);
 	struct sim_event *e;
 
 	if (!s->reorder && s->now + delay < *last)
 		delay = *last - s->now;
 	if (!s->reorder)
 		*last = s->now + delay;
-	e = sim_at(s, delay, SIM_DELIVER, m->to);
+	e = sim_at(s, delay, SIM_DELIVER, to);
 	e->flight = NULL;
-	e->peer = m->from;
 	e->flight = flight_copy(m, epoch);
 }
 
 void link_send(struct sim *s, uint16_t from, const struct core_msg *m)
 {
 	char id[64];
-	uint32_t epoch = s->node[from].link[m->to];
+	const struct sim_node *nd = &s->node[from];
+	uint32_t epoch = nd->link[m->to];
 
-	CHECK(m->from == from && m->to < s->nodes_nr && m->to != from);
-	CHECK(m->from_incarnation == s->node[from].incarnation && epoch);
-	sim_trace(s, "n%u -> n%u %s %s%s%s", from, m->to, op_names[m->op], sim_id(&m->id, id), m->why ? ": " : "",
-		  m->why ? m->why : "");
+	CHECK(m->from == nd->self && m->to < s->nodes_nr && m->to != nd->self);
+	CHECK(m->from_incarnation == shell_of(s, from)->incarnation && epoch);
+	sim_trace(s, "n%u -> n%u %s %s%s%s", from, nd->end[m->to], op_names[m->op],
+		  sim_id(&m->id, id), m->why ? ": " : "", m->why ? m->why : "");
 	if (s->faults && sim_chance(s, s->loss)) {
 		sim_trace(s, "  lost");
 		return;
 	}
-	link_put(s, m, epoch);
+	link_put(s, from, nd->end[m->to], m, epoch);
 	if (s->faults && sim_chance(s, s->copy))
-		link_put(s, m, epoch);
+		link_put(s, from, nd->end[m->to], m, epoch);
 }
 
 void link_deliver(struct sim *s, const struct sim_event *e)
 {
 	struct sim_node *n = &s->node[e->node];
-	struct core_event msg = {.type = CORE_EV_MSG, .msg = &e->flight->msg};
+	const struct core_msg *m = &e->flight->msg;
+	struct core_event msg = {.type = CORE_EV_MSG, .msg = m};
 	char id[64];
 
 	/* frames of a connection that is gone went with it */
-	if (n->alive && n->link[e->peer] == e->flight->epoch) {
-		sim_trace(s, "n%u <- n%u %s %s", e->node, e->peer, op_names[e->flight->msg.op], sim_id(&e->flight->msg.id, id));
+	if (n->alive && n->link[m->from] == e->flight->epoch) {
+		sim_trace(s, "n%u <- n%u %s %s", e->node, n->end[m->from], op_names[m->op],
+			  sim_id(&m->id, id));
 		node_event(s, e->node, &msg);
 	}
 	free(e->flight);
+}
+
+/* Every model of a process hears of its links. It may die of what one of them does. */
+void link_tell(struct sim *s, uint16_t slot, const struct core_event *e)
+{
+	struct core_event tell = *e;
+	uint64_t start = s->node[slot].starts;
+
+	for (uint16_t i = 0;
+	     i < s->models_nr && s->node[slot].alive && s->node[slot].starts == start; i++) {
+		s->m = &s->model[i];
+		if (e->type == CORE_EV_LINK_UP)
+			tell.incarnation = shell_of(s, s->node[slot].end[e->node])->incarnation;
+		node_event(s, slot, &tell);
+	}
+}
+
+static void link_gone(struct sim *s, uint16_t slot, uint16_t peer)
+{
+	for (uint16_t i = 0; i < s->models_nr; i++) {
+		s->m = &s->model[i];
+		shell_link_lost(s, slot, peer);
+	}
 }
 
 void link_up(struct sim *s, const struct sim_event *e)
 {
 	struct sim_node *n = &s->node[e->node];
 	struct conn *c = link_conn(s, e->node, e->peer);
-	struct core_event up = {.type = CORE_EV_LINK_UP, .node = e->peer, .incarnation = e->session};
+	uint16_t peer = s->node[e->peer].self;
+	struct core_event up = {.type = CORE_EV_LINK_UP, .node = peer};
 
-	if (e->epoch != c->epoch || !c->up || n->link[e->peer] >= e->epoch)
+	if (e->epoch != c->epoch || !c->up)
 		return;
-	if (n->link[e->peer])
-		shell_link_lost(s, e->node, e->peer);
-	n->link[e->peer] = e->epoch;
-	if (e->node == 0)
-		s->node[e->peer].away_since = 0;
+	if (n->link[peer] >= e->epoch) {
+		if (n->end[peer] !=
+		    e->peer) /* a newer one to another process of that node was there first */
+			link_break(s, e->node, e->peer);
+		return;
+	}
+	if (n->link[peer])
+		link_gone(s, e->node, peer);
+	if (n->link[peer] &&
+	    n->end[peer] !=
+		    e->peer) /* the newest connection counts: the other process loses its own */
+		link_break(s, e->node, n->end[peer]);
+	n->link[peer] = e->epoch;
+	n->end[peer] = e->peer;
+	if (e->node == s->lead)
+		s->node[peer].away_since = 0;
 	sim_trace(s, "n%u LINK UP n%u epoch %u", e->node, e->peer, e->epoch);
-	node_event(s, e->node, &up);
+	link_tell(s, e->node, &up);
 }
 
 void link_down(struct sim *s, const struct sim_event *e)
 {
 	struct sim_node *n = &s->node[e->node];
-	struct core_event down = {.type = CORE_EV_LINK_DOWN, .node = e->peer, .why = "connection closed"};
+	uint16_t peer = s->node[e->peer].self;
+	struct core_event down = {
+		.type = CORE_EV_LINK_DOWN, .node = peer, .why = "connection closed"};
 
-	if (n->link[e->peer] != e->epoch)
+	if (n->link[peer] != e->epoch)
 		return;
-	shell_link_lost(s, e->node, e->peer);
-	n->link[e->peer] = 0;
-	if (e->node == 0)
-		s->node[e->peer].away_since = s->now;
+	link_gone(s, e->node, peer);
+	n->link[peer] = 0;
+	if (e->node == s->lead)
+		s->node[peer].away_since = s->now;
 	sim_trace(s, "n%u LINK DOWN n%u epoch %u", e->node, e->peer, e->epoch);
-	node_event(s, e->node, &down);
+	link_tell(s, e->node, &down);
 }
 
 void link_connect(struct sim *s, const struct sim_event *e)
@@ -151,7 +196,7 @@ void link_connect(struct sim *s, const struct sim_event *e)
 	struct sim_node *a = &s->node[e->node], *b = &s->node[e->peer];
 
 	c->connecting = false;
-	if (c->up)
+	if (c->up || (e->peer == ZOMBIE && !b->alive) || (e->node == ZOMBIE && !a->alive))
 		return;
 	if (!a->alive || !b->alive || a->paused || b->paused || c->cut) {
 		struct sim_event *again = sim_at(s, 100 * MS, SIM_CONNECT, e->node);
@@ -161,7 +206,7 @@ void link_connect(struct sim *s, const struct sim_event *e)
 		return;
 	}
 	c->up = true;
-	c->epoch++;
+	c->epoch = ++s->epochs;
 	c->last_at[0] = c->last_at[1] = 0;
 	for (uint32_t i = 0; i < 2; i++) {
 		uint16_t me = i ? e->peer : e->node, you = i ? e->node : e->peer;
@@ -170,7 +215,6 @@ void link_connect(struct sim *s, const struct sim_event *e)
 
 		up->peer = you;
 		up->epoch = c->epoch;
-		up->session = s->node[you].incarnation;
 	}
 }
 
@@ -189,7 +233,8 @@ void link_break(struct sim *s, uint16_t a, uint16_t b)
 	}
 	c->up = false;
 	if (!c->connecting) {
-		struct sim_event *again = sim_at(s, sim_between(s, MS, 700 * MS), SIM_CONNECT, a < b ? a : b);
+		struct sim_event *again =
+			sim_at(s, sim_between(s, MS, 700 * MS), SIM_CONNECT, a < b ? a : b);
 
 		again->peer = a < b ? b : a;
 		c->connecting = true;

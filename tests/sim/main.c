@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim [--seeds N] [--seed K] [--until CHECKER]: runs seeds K .. K+N-1 (seeds 0 and 1 are fault-free) and some of them a second time, to see
- * that a seed replays exactly. On a failure it prints the seed, the checker and the last trace lines; exit 1. With --until it goes
- * on until that checker finds something: a planted mistake is often found by several. */
+/* sim [--seeds N] [--seed K] [--until CHECKER]: runs seeds K .. K+N-1 (seeds 0 and 1 are
+ * fault-free) and some of them a second time, to see that a seed replays exactly. On a failure it
+ * prints the seed, the checker and the last trace lines; exit 1. With --until it goes on until that
+ * checker finds something: a planted mistake is often found by several. */
 #include "sim/sim.h"
 
 #include <signal.h>
@@ -40,7 +41,8 @@ static int report(struct sim *s, uint64_t seed)
 	uint32_t from;
 
 	if (run(s, seed, true)) {
-		printf("sim: seed %llu failed once and not again: it does not replay\n", (unsigned long long)seed);
+		printf("sim: seed %llu failed once and not again: it does not replay\n",
+		       (unsigned long long)seed);
 		return 1;
 	}
 	from = s->trace_nr > NR(s->trace) ? s->trace_nr - (uint32_t)NR(s->trace) : 0;
@@ -50,12 +52,61 @@ static int report(struct sim *s, uint64_t seed)
 	return 1;
 }
 
+struct totals {
+	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
+		helds, tuneds, restores;
+};
+
+static void total(struct totals *t, const struct sim *s)
+{
+	for (uint16_t i = 0; i < s->models_nr; i++) {
+		const struct sim_model *m = &s->model[i];
+
+		t->commits += m->commits;
+		t->aborts += m->aborts;
+		t->forwards += m->forwards;
+		t->losts += m->losts;
+		t->helds += m->orders.helds;
+		t->tuneds += m->orders.tuneds;
+		t->restores += m->orders.restores;
+	}
+	t->restarts += s->restarts;
+	t->warms += s->warms;
+	t->zombies += s->zombies_nr;
+	t->held_off += s->held_off;
+	t->events += s->events_nr;
+}
+
+static void print_totals(const struct totals *t)
+{
+	const struct {
+		const char *what;
+		uint64_t nr;
+	} rows[] = {
+		{"commits", t->commits},
+		{"by recovery", t->forwards},
+		{"attempts ended", t->aborts},
+		{"restarts", t->restarts},
+		{"warm", t->warms},
+		{"coordinators beside another", t->zombies},
+		{"orders of it that a promise held off", t->held_off},
+		{"times LOST", t->losts},
+		{"holds", t->helds},
+		{"tunes", t->tuneds},
+		{"restored", t->restores},
+		{"events", t->events},
+	};
+
+	for (size_t i = 0; i < NR(rows); i++)
+		printf("%s %llu %s", i ? "," : "", (unsigned long long)rows[i].nr, rows[i].what);
+}
+
 int main(int argc, char **argv)
 {
 	struct sim *s = calloc(1, sizeof(*s));
+	struct totals t = {0};
 	const char *until = NULL;
-	uint64_t seed = 0, seeds = 1, hash, commits = 0, forwards = 0, aborts = 0, losts = 0, restarts = 0, events = 0, helds = 0,
-		 tuneds = 0, restores = 0, warms = 0;
+	uint64_t seed = 0, seeds = 1, hash;
 
 	for (int i = 1; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--seeds"))
@@ -74,31 +125,19 @@ int main(int argc, char **argv)
 			return report(s, k);
 		}
 		hash = s->hash;
-		commits += s->commits;
-		aborts += s->aborts;
-		forwards += s->forwards;
-		losts += s->losts;
-		restarts += s->restarts;
-		warms += s->warms;
-		helds += s->orders.helds;
-		tuneds += s->orders.tuneds;
-		restores += s->orders.restores;
-		events += s->events_nr;
+		total(&t, s);
 		if (k % 16)
 			continue;
 		if (!run(s, k, false) || s->hash != hash) {
-			printf("sim: seed %llu does not replay: %016llx and %016llx\n", (unsigned long long)k,
-			       (unsigned long long)hash, (unsigned long long)s->hash);
+			printf("sim: seed %llu does not replay: %016llx and %016llx\n",
+			       (unsigned long long)k, (unsigned long long)hash,
+			       (unsigned long long)s->hash);
 			return 1;
 		}
 	}
-	printf("sim: %llu seeds from %llu: %llu commits (%llu by recovery), %llu attempts ended, %llu restarts (%llu warm), %llu "
-	       "times LOST, "
-	       "%llu holds, %llu tunes, %llu restored, %llu events, last hash %016llx\n",
-	       (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)commits, (unsigned long long)forwards,
-	       (unsigned long long)aborts, (unsigned long long)restarts, (unsigned long long)warms, (unsigned long long)losts,
-	       (unsigned long long)helds, (unsigned long long)tuneds, (unsigned long long)restores, (unsigned long long)events,
-	       (unsigned long long)s->hash);
+	printf("sim: %llu seeds from %llu:", (unsigned long long)seeds, (unsigned long long)seed);
+	print_totals(&t);
+	printf(", last hash %016llx\n", (unsigned long long)s->hash);
 	free(s);
 	return 0;
 }

@@ -1,20 +1,55 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Plants each mistake of tests/sim/mutants/*.patch in a copy of daemon/core, or of the simulator where it is the shell's, compiles it, and
-# runs the simulator with it: the fault-free seed must pass, and within SEEDS seeds the checker that the patch names must catch it.
-# One line per mutant; fails if one survives. NAMES: only these.
+# Plants each mistake of tests/sim/mutants/*.patch in a copy of daemon/core, or of the simulator where it is the shell's, compiles what it
+# changes, and runs the simulator with it: the fault-free seed must pass, and the checker that the patch names must catch it. The patch also
+# names a seed that does. Where that seed no longer does, because the core or the simulator has changed, SEEDS seeds are searched.
+# "Checker: verdict" means unit/test_verdict, which tries every interleaving, and "Checker: unit/test_X" that program.
+# One line per mutant; fails if one survives. NAMES: only these. RESEED=1: writes the seeds that were found into the patches.
 # `make sim-mutants` sets B, CC and SANF.
 set -u
 seeds=${SEEDS:-2000}
 work=$B/mutants
-flags="-std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -w ${SANF:-} -Iinclude -Iproto -I$B/gen"
+flags="-std=c11 -D_GNU_SOURCE -O1 -ffp-contract=off -w ${SANF:-} -Iinclude -Iproto -I$B/gen"
 libs=$(ls "$B"/daemon/optim/*.o "$B"/proto/base/*.o "$B"/proto/wire/{dtype,xxh}*.o)
 failed=0
 total=0
 
+compile() { # folder: the sources of it that the patch changes, or all if it changes a header; $objects gets those and the others' objects
+	local src obj
+	for src in "$1"/*.c; do
+		obj=$B/${src%.c}.o
+		if [[ $headers || " $changed " == *" $src "* ]]; then
+			obj=$dir/${src%.c}.o
+			[ -f "$dir/$src" ] || cp "$src" "$dir/$src"
+			# shellcheck disable=SC2086
+			$CC $flags -I"$dir/daemon" -Idaemon -I"$dir/tests" -Itests -c "$dir/$src" -o "$obj" >>"$dir/log" 2>&1 || return 1
+		fi
+		objects+=("$obj")
+	done
+}
+
+by_unit() { # in one(): $checker is a test program that has to fail; it may have compiled a source of the core into itself
+	local src=tests/$checker.c
+	# shellcheck disable=SC2086
+	if ! $CC $flags -I"$dir/daemon" -Idaemon -I"$dir/tests" -Itests "$src" "${objects[@]}" "$B"/tests/lib/{duo,lone}.o $libs \
+		-Wl,--allow-multiple-definition -lcmocka -lm -o "$dir/unit" >"$dir/log" 2>&1; then
+		echo "mutant: $name: does not compile: $(grep -m1 error "$dir/log")"
+		return 1
+	fi
+	if out=$(timeout 120 "$dir/unit" 2>&1); then
+		echo "mutant: $name: survives $checker"
+		return 1
+	fi
+	case $out in
+	*'[  FAILED  ] test'*) out=$(sed -n 's/^\[  FAILED  \] \(test.*\)/\1/p' <<<"$out" | sort -u | paste -sd' ') ;;
+	*) out=$(sed -n 's/^\[ RUN      \] //p' <<<"$out" | tail -1) ;; # a CHECK ended it
+	esac
+	echo "mutant: $name: caught: $checker $out"
+}
+
 enumerated() { # in one(): every interleaving of a verdict finds it, without any seed
 	# shellcheck disable=SC2086
-	if ! $CC $flags -I"$dir/daemon" -Idaemon -Itests tests/unit/test_verdict.c $libs -lcmocka -lm -o "$dir/verdict" >"$dir/log" 2>&1; then
+	if ! $CC $flags -O2 -I"$dir/daemon" -Idaemon -Itests tests/unit/test_verdict.c $libs -lcmocka -lm -o "$dir/verdict" >"$dir/log" 2>&1; then
 		echo "mutant: $name: does not compile: $(head -1 "$dir/log")"
 		return 1
 	fi
@@ -26,17 +61,22 @@ enumerated() { # in one(): every interleaving of a verdict finds it, without any
 	echo "mutant: $name: caught: $out"
 }
 
+search() { # first, how many
+	out=$("$dir/sim" --seed "$1" --seeds "$2" --until "$checker" 2>&1) && return 1
+	out=$(grep '^sim: ' <<<"$out" | tail -1)
+}
+
 one() { # patch
-	local name dir checker out rc sim
+	local name dir checker out seed changed headers f objects=()
 	name=$(basename "$1" .patch)
 	dir=$work/$name
 	checker=$(sed -n 's/^Checker: //p' "$1")
+	seed=$(sed -n 's/^Seed: //p' "$1")
+	changed=$(sed -n 's|^+++ b/||p' "$1" | tr '\n' ' ')
+	headers=$(grep -o '[a-z_/]*\.h ' <<<"$changed")
 	rm -rf "$dir"
-	mkdir -p "$dir/daemon" "$dir/tests"
-	cp -r daemon/core "$dir/daemon/core"
-	cp -r tests/sim "$dir/tests/sim"
-	sim=$(ls "$B"/tests/sim/*.o)
-	if grep -q '^+++ b/tests/sim/' "$1"; then sim=$(ls "$dir"/tests/sim/*.c); fi
+	mkdir -p "$dir/daemon/core" "$dir/tests/sim"
+	for f in $changed; do cp "$f" "$dir/$f"; done
 	if ! patch -s -d "$dir" -p1 <"$1" >"$dir/log" 2>&1; then
 		echo "mutant: $name: the patch does not apply: $(head -1 "$dir/log")"
 		return 1
@@ -45,25 +85,34 @@ one() { # patch
 		enumerated
 		return
 	fi
+	if ! compile daemon/core; then
+		echo "mutant: $name: does not compile: $(grep -m1 error "$dir/log")"
+		return 1
+	fi
+	if [[ $checker == unit/* ]]; then
+		by_unit
+		return
+	fi
 	# shellcheck disable=SC2086
-	if ! $CC $flags -I"$dir/daemon" -Idaemon -I"$dir/tests" -Itests "$dir"/daemon/core/*.c $sim $libs -pthread -lm -o "$dir/sim" >"$dir/log" 2>&1; then
-		echo "mutant: $name: does not compile: $(head -1 "$dir/log")"
+	if ! compile tests/sim || ! $CC $flags "${objects[@]}" $libs -pthread -lm -o "$dir/sim" >>"$dir/log" 2>&1; then
+		echo "mutant: $name: does not compile: $(grep -m1 error "$dir/log")"
 		return 1
 	fi
 	if ! out=$("$dir/sim" --seed 0 2>&1); then
 		echo "mutant: $name: fails without any fault: $(tail -1 <<<"$out")"
 		return 1
 	fi
-	out=$("$dir/sim" --seed 1 --seeds "$seeds" --until "$checker" 2>&1)
-	rc=$?
-	out=$(grep '^sim: ' <<<"$out" | tail -1)
-	if [ $rc -eq 0 ]; then
+	if ! { [ -n "$seed" ] && search "$seed" 1; } && ! search 1 "$seeds"; then
 		echo "mutant: $name: survives $seeds seeds"
 		return 1
 	fi
 	if ! grep -q "checker $checker:" <<<"$out"; then
 		echo "mutant: $name: expected checker $checker, got: $out"
 		return 1
+	fi
+	if [ -n "${RESEED:-}" ]; then
+		seed=$(sed -n 's/^sim: seed \([0-9]*\) .*/\1/p' <<<"$out")
+		sed -i "/^Seed: /d; s/^Checker: .*/&\nSeed: $seed/" "$1"
 	fi
 	echo "mutant: $name: caught: ${out#sim: }"
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the coordinator's shell is asked to do while everything else goes on: hold still while a checkpoint is read from all nodes, take
- * another tune, pause and resume, put a trainer out, come back from the checkpoint, or find that it cannot be read. A coordinator
- * that starts again is told of the checkpoint and of nothing else. Seed 1 goes through a script. */
+/* What the coordinator's shell is asked to do while everything else goes on: hold still while a
+ * checkpoint is read from all nodes, take another tune, pause and resume, put a trainer out, come
+ * back from the checkpoint, or find that it cannot be read. A coordinator that starts again is told
+ * of the checkpoint and of nothing else. Seed 1 goes through a script. */
 #include "sim/sim.h"
 
 #include <string.h>
@@ -11,14 +12,17 @@ uint64_t orders_number(const struct core_tune *t) /* the lr tells them apart */
 	return t->lr > 0 ? (uint64_t)((t->lr / 1e-3 - 1) * 4096 + 0.5) : 0;
 }
 
-static void orders_tune(struct sim *s, struct core_tune t)
+static void orders_tune(struct sim *s, struct core_tune t, const struct record *resumed)
 {
-	struct core_event e = {.type = CORE_EV_TUNE, .tune = &s->orders.tune};
+	struct core_event e = {
+		.type = CORE_EV_TUNE, .tune = &s->m->orders.tune, .on = resumed != NULL};
 
-	t.lr = 1e-3 * (1 + (double)++s->orders.tunes_nr / 4096);
-	s->orders.tune = t;
-	sim_trace(s, "n0 TUNE %llu%s", (unsigned long long)s->orders.tunes_nr, t.paused ? " paused" : "");
-	node_event(s, 0, &e);
+	s->m->orders.resumed = resumed && resumed->diverged ? resumed->id : (struct core_id){0};
+	t.lr = 1e-3 * (1 + (double)++s->m->orders.tunes_nr / 4096);
+	s->m->orders.tune = t;
+	sim_trace(s, "n%u TUNE %llu%s", s->lead, (unsigned long long)s->m->orders.tunes_nr,
+		  t.paused ? " paused" : "");
+	node_event(s, s->lead, &e);
 }
 
 static void orders_change(struct sim *s, const struct core_state *st)
@@ -30,92 +34,90 @@ static void orders_change(struct sim *s, const struct core_state *st)
 	t.has_clip = sim_chance(s, 500);
 	t.clip = clips[sim_between(s, 0, NR(clips) - 1)];
 	t.paused = sim_chance(s, 200);
-	orders_tune(s, t);
+	orders_tune(s, t, NULL);
 }
 
+/* What the shell says of steps in a resume must not count. */
 static void orders_resume(struct sim *s, const struct core_state *st)
 {
 	struct core_tune t = st->tune;
 
 	t.paused = false;
-	t.resumed_step = st->committed;
-	t.resumed_skips = st->record ? st->record->skipped_in_row : 0;
-	orders_tune(s, t);
+	t.resumed_step = 1000000;
+	t.resumed_skips = 1000000;
+	orders_tune(s, t, st->record);
 }
 
 static void orders_hold(struct sim *s, bool on)
 {
-	struct sim_orders *o = &s->orders;
+	struct sim_orders *o = &s->m->orders;
 	struct core_event e = {.type = CORE_EV_HOLD, .on = on};
 
 	o->hold = on;
 	o->held = false;
 	o->hold_since = s->now;
-	o->hold_until = s->now + (sim_chance(s, 100) ? sim_between(s, 4500 * MS, 7 * SEC) : sim_between(s, 50 * MS, 800 * MS));
-	sim_trace(s, "n0 HOLD %d", on);
-	node_event(s, 0, &e);
+	o->hold_until = s->now + (sim_chance(s, 100) ? sim_between(s, 4500 * MS, 7 * SEC)
+						     : sim_between(s, 50 * MS, 800 * MS));
+	sim_trace(s, "n%u HOLD %d", s->lead, on);
+	node_event(s, s->lead, &e);
 }
 
 static void orders_told(struct sim *s, bool on, const char *why)
 {
 	struct core_event e = {.type = CORE_EV_CHECKPOINT, .on = on, .why = why};
 
-	sim_trace(s, "n0 CHECKPOINT %d", on);
-	s->orders.told = on;
-	node_event(s, 0, &e);
+	sim_trace(s, "n%u CHECKPOINT %d", s->lead, on);
+	s->m->orders.told = on;
+	node_event(s, s->lead, &e);
 }
 
 void orders_started(struct sim *s)
 {
-	if (s->orders.newest.has)
+	if (s->m->orders.newest.has)
 		orders_told(s, true, NULL);
 }
 
 void orders_crashed(struct sim *s)
 {
-	s->orders.hold = s->orders.held = s->orders.told = s->orders.rolled = false;
-	s->orders.kicked = (struct core_id){0}; /* nobody may have heard */
+	s->m->orders.hold = s->m->orders.held = s->m->orders.told = s->m->orders.rolled = false;
+	s->m->orders.kicked = (struct core_id){0}; /* nobody may have heard */
 }
 
-/* Reads the weights of all nodes once all have applied the step that is held. */
+/* All nodes' weights, once they have applied the step that is held. */
 static bool orders_save(struct sim *s, const struct core_state *st)
 {
-	struct sim_orders *o = &s->orders;
+	struct sim_orders *o = &s->m->orders;
 	const struct truth *t = truth_of(s, o->held_id.generation);
 	uint64_t step = o->held_id.step;
 
-	if (o->held_id.generation != s->generation) /* on the way back to another one */
+	if (o->held_id.generation != s->m->generation) /* on the way back to another one */
 		return false;
-	for (uint32_t c = 0; c < s->chunks_nr; c++) {
-		struct sim_node *nd = &s->node[s->owner[c]];
-
-		if (!nd->alive || nd->generation != o->held_id.generation || nd->version[c] != step || nd->chunks_left)
-			return false;
-		if (nd->weights[c] != t->weights[step % 2][c])
-			sim_fail(s, "held", "chunk %u is not as of step %llu, which is held", c, (unsigned long long)step);
-	}
-	for (uint32_t c = 0; c < s->chunks_nr; c++)
-		o->newest.weights[c] = s->node[s->owner[c]].weights[c];
+	if (!load_save(s, &o->held_id, o->newest.weights))
+		return false;
 	o->newest.has = true;
 	o->newest.step = step;
-	o->newest.restored = (struct core_restored){.applied = t->record[step % 2].applied,
-						    .skipped_in_row = t->record[step % 2].skipped_in_row,
-						    .scaler = t->record[step % 2].scaler,
-						    .tune = st->tune};
-	sim_trace(s, "n0 SAVES step %llu", (unsigned long long)step);
+	o->newest.restored =
+		(struct core_restored){.applied = t->record[step % 2].applied,
+				       .skipped_in_row = t->record[step % 2].skipped_in_row,
+				       .scaler = t->record[step % 2].scaler,
+				       .tune = st->tune};
+	sim_trace(s, "n%u SAVES step %llu", s->lead, (unsigned long long)step);
 	return true;
 }
 
 static void orders_held(struct sim *s, const struct core_state *st)
 {
-	struct sim_orders *o = &s->orders;
-	bool saved = o->held && (s->now >= o->hold_until || s->now < o->hold_since + 4 * SEC) && orders_save(s, st);
+	struct sim_orders *o = &s->m->orders;
+	bool saved = o->held && (s->now >= o->hold_until || s->now < o->hold_since + 4 * SEC) &&
+		     orders_save(s, st);
 
-	if (!o->held && !s->faults && st->sealed && !st->recovering && s->now > o->hold_since + 20 * SEC)
-		sim_fail(s, "held", "the hold that began at %.6f is not in effect", (double)o->hold_since / (double)SEC);
+	if (!o->held && !s->faults && st->sealed && !st->recovering &&
+	    s->now > o->hold_since + 20 * SEC)
+		sim_fail(s, "held", "the hold that began at %.6f is not in effect",
+			 (double)o->hold_since / (double)SEC);
 	if (saved && !o->told)
 		orders_told(s, true, NULL);
-	if (!s->node[0].alive)
+	if (!s->node[s->lead].alive)
 		return;
 	if (s->now >= o->hold_until || (saved && o->hold_until < o->hold_since + 4 * SEC))
 		orders_hold(s, false);
@@ -123,28 +125,32 @@ static void orders_held(struct sim *s, const struct core_state *st)
 
 static void orders_kick(struct sim *s, const struct core_state *st)
 {
-	struct core_event e = {.type = CORE_EV_KICK, .rank = (uint32_t)sim_between(s, 0, TRAINERS - 1), .why = "an operator asked"};
+	struct core_event e = {.type = CORE_EV_KICK,
+			       .rank = (uint32_t)sim_between(s, 0, TRAINERS - 1),
+			       .why = "an operator asked"};
 
-	if (!st->recovering && (st->part == CORE_STAGING || st->part == CORE_PREPARED) && e.rank < st->world->size)
-		s->orders.kicked = st->id;
-	sim_trace(s, "n0 KICK rank %u", e.rank);
-	node_event(s, 0, &e);
+	if (!st->recovering && (st->part == CORE_STAGING || st->part == CORE_PREPARED) &&
+	    e.rank < st->world->size)
+		s->m->orders.kicked = st->id;
+	sim_trace(s, "n%u KICK rank %u", s->lead, e.rank);
+	node_event(s, s->lead, &e);
 }
 
 static void orders_rollback(struct sim *s)
 {
 	struct core_event e = {.type = CORE_EV_ROLLBACK, .why = "an operator asked"};
 
-	s->orders.rolled = true;
-	sim_trace(s, "n0 ROLLBACK");
-	node_event(s, 0, &e);
+	s->m->orders.rolled = true;
+	sim_trace(s, "n%u ROLLBACK", s->lead);
+	node_event(s, s->lead, &e);
 }
 
-static void orders_script(struct sim *s, const struct core_state *st) /* of the seed in which nothing goes wrong */
+static void orders_script(struct sim *s,
+			  const struct core_state *st) /* of the seed in which nothing goes wrong */
 {
-	struct sim_orders *o = &s->orders;
+	struct sim_orders *o = &s->m->orders;
 
-	if (o->phase == 0 && s->commits >= 1) {
+	if (o->phase == 0 && s->m->commits >= 1) {
 		orders_hold(s, true);
 		o->phase++;
 	} else if (o->phase == 1 && o->newest.has && !o->hold) {
@@ -153,7 +159,7 @@ static void orders_script(struct sim *s, const struct core_state *st) /* of the 
 	} else if (o->phase == 2 && o->tuneds == 1) {
 		orders_resume(s, st);
 		o->phase++;
-	} else if (o->phase == 3 && o->tuneds == 2 && s->commits >= 4) {
+	} else if (o->phase == 3 && o->tuneds == 2 && s->m->commits >= 4) {
 		orders_rollback(s);
 		o->phase++;
 	}
@@ -161,7 +167,7 @@ static void orders_script(struct sim *s, const struct core_state *st) /* of the 
 
 static void orders_draw(struct sim *s, const struct core_state *st)
 {
-	struct sim_orders *o = &s->orders;
+	struct sim_orders *o = &s->m->orders;
 	uint64_t what = sim_between(s, 0, 99);
 
 	if (st->paused && (!s->faults || what < 30)) {
@@ -182,19 +188,23 @@ static void orders_draw(struct sim *s, const struct core_state *st)
 
 void orders_event(struct sim *s, const struct sim_event *e)
 {
-	struct sim_node *nd = &s->node[0];
+	const struct sim_node *nd = &s->node[s->lead];
+	const struct shell *sh = shell_of(s, s->lead);
 	struct core_state st;
 
 	(void)e;
-	sim_at(s, s->orders.hold || s->orders.script ? 10 * MS : sim_between(s, 20 * MS, 200 * MS), SIM_ORDER, NODES);
+	sim_at(s,
+	       s->m->orders.hold || s->m->orders.script ? 10 * MS
+							: sim_between(s, 20 * MS, 200 * MS),
+	       SIM_ORDER, NOWHERE);
 	if (!nd->alive || nd->paused)
 		return;
-	core_state(nd->core, &st);
-	if (s->orders.hold)
+	core_state(sh->core, &st);
+	if (s->m->orders.hold)
 		orders_held(s, &st);
 	if (!nd->alive)
 		return;
-	if (s->orders.script)
+	if (s->m->orders.script)
 		orders_script(s, &st);
 	else
 		orders_draw(s, &st);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock and the queue of the simulator. Events happen in the order of their virtual time; what is due at a node that is stopped
- * waits until it runs again, except what its network card does by itself. A failed checker jumps out of the run; the seed is
- * then run again with a trace. */
+/* The clock and the queue of the simulator. Events happen in the order of their virtual time; what
+ * is due at a node that is stopped waits until it runs again, except what its network card does by
+ * itself. A failed checker jumps out of the run; the seed is then run again with a trace. */
 #include "sim/sim.h"
 
 #include <stdarg.h>
@@ -30,8 +30,8 @@ bool sim_chance(struct sim *s, uint32_t thousandth)
 
 const char *sim_id(const struct core_id *id, char text[64])
 {
-	snprintf(text, 64, "g%u.t%llu.%u %llu/%u", id->generation, (unsigned long long)id->term, id->seq,
-		 (unsigned long long)id->step, id->attempt);
+	snprintf(text, 64, "g%u.t%llu.%u %llu/%u", id->generation, (unsigned long long)id->term,
+		 id->seq, (unsigned long long)id->step, id->attempt);
 	return text;
 }
 
@@ -117,10 +117,14 @@ static uint32_t sim_push(struct sim *s, const struct sim_event *e)
 
 struct sim_event *sim_at(struct sim *s, uint64_t delay, enum sim_kind kind, uint16_t node)
 {
-	struct sim_event e = {.at = s->now + delay, .order = ++s->order, .kind = kind, .node = node};
+	struct sim_event e = {.at = s->now + delay,
+			      .order = ++s->order,
+			      .kind = kind,
+			      .node = node,
+			      .model = s->m->index};
 	uint32_t at;
 
-	if (node < NODES)
+	if (node < SLOTS)
 		e.start = s->node[node].starts;
 	at = sim_push(s, &e);
 	return &s->heap[at];
@@ -130,18 +134,24 @@ static void on_tick(struct sim *s, const struct sim_event *e)
 {
 	struct core_event tick = {.type = CORE_EV_TICK};
 
-	if (s->node[e->node].tick_at != e->at)
+	if (shell_of(s, e->node)->tick_at != e->at)
 		return;
-	s->node[e->node].tick_at = 0;
+	shell_of(s, e->node)->tick_at = 0;
 	node_event(s, e->node, &tick);
 }
 
 static void on_persisted(struct sim *s, const struct sim_event *e)
 {
-	struct sim_node *n = &s->node[e->node];
+	struct shell *n = shell_of(s, e->node);
 	struct core_event done = {.type = CORE_EV_PERSISTED};
 
+	if (e->node == ZOMBIE && !n->landed)
+		return; /* its successor reads the register: what comes later does not count */
 	n->persisting = false;
+	if (e->node == ZOMBIE) {
+		node_event(s, e->node, &done);
+		return;
+	}
 	n->has_disk = true;
 	n->disk = n->pending;
 	truth_durable(s, &n->disk);
@@ -181,7 +191,7 @@ static void on_spawn(struct sim *s, const struct sim_event *e)
 static void on_write(struct sim *s, const struct sim_event *e)
 {
 	(void)e;
-	shell_write(s);
+	load_tick(s);
 }
 
 static void on_watch(struct sim *s, const struct sim_event *e)
@@ -220,6 +230,10 @@ static const struct {
 	[SIM_RESUME] = {on_resume, 0},
 	[SIM_FAULT] = {fault_event, 0},
 	[SIM_WRITE] = {on_write, 0},
+	[SIM_LOAD] = {load_asked, AT_NODE | AT_CPU},
+	[SIM_LOAD_CHUNK] = {load_chunk, AT_NODE | AT_CPU},
+	[SIM_LOAD_CONFIRM] = {load_confirm, AT_NODE | AT_CPU},
+	[SIM_LOAD_SAID] = {load_answer, AT_NODE | AT_CPU},
 	[SIM_WATCH] = {on_watch, 0},
 	[SIM_ORDER] = {orders_event, 0},
 };
@@ -227,14 +241,15 @@ static const struct {
 static void sim_step(struct sim *s)
 {
 	struct sim_event e = heap_pop(s);
-	struct sim_node *n = e.node < NODES ? &s->node[e.node] : NULL;
+	struct sim_node *n = e.node < SLOTS ? &s->node[e.node] : NULL;
 
 	s->now = e.at;
+	s->m = &s->model[e.model];
 	if (kinds[e.kind].where & AT_NODE && (!n->alive || n->starts != e.start))
 		return;
 	if (kinds[e.kind].where & AT_CPU && n->alive && n->paused) {
 		if (e.kind == SIM_TICK)
-			n->tick_at = n->resume_at;
+			n->shell[e.model].tick_at = n->resume_at;
 		e.at = n->resume_at;
 		e.order = ++s->order;
 		sim_push(s, &e);
@@ -243,7 +258,8 @@ static void sim_step(struct sim *s)
 	s->hash = sim_mix(s->hash, sim_mix(e.at, (uint64_t)e.kind * 8 + e.node));
 	kinds[e.kind].run(s, &e);
 	if (++s->events_nr > EVENTS_MAX)
-		sim_fail(s, "liveness", "%u events and no end: something repeats without a pause", EVENTS_MAX);
+		sim_fail(s, "liveness", "%u events and no end: something repeats without a pause",
+			 EVENTS_MAX);
 }
 
 void sim_free(struct sim *s)
@@ -251,10 +267,19 @@ void sim_free(struct sim *s)
 	for (uint32_t i = 0; i < s->heap_nr; i++)
 		free(s->heap[i].flight);
 	free(s->heap);
-	for (uint16_t i = 0; i < NODES; i++)
+	for (uint16_t i = 0; i < SLOTS; i++)
 		node_free(&s->node[i]);
 	s->heap = NULL;
 	s->heap_nr = s->heap_cap = 0;
+}
+
+static bool sim_over(const struct sim *s) /* every model got on after the faults ceased */
+{
+	for (uint16_t i = 0; i < s->models_nr; i++) {
+		if (s->model[i].healed_commits < HEALED_COMMITS)
+			return false;
+	}
+	return true;
 }
 
 bool sim_run(struct sim *s, uint64_t seed, bool verbose)
@@ -268,7 +293,7 @@ bool sim_run(struct sim *s, uint64_t seed, bool verbose)
 	if (setjmp(s->stop))
 		return false;
 	fault_start(s);
-	while (s->heap_nr && s->healed_commits < HEALED_COMMITS)
+	while (s->heap_nr && !sim_over(s))
 		sim_step(s);
 	truth_end(s);
 	return true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trainers: small state machines that join, read the image of the last step, push a gradient chunk by chunk, commit, and wait for the
- * result. Some vote to skip, some push a NaN, some abandon, leave, die or stop in the middle (fault.c). */
+/* Trainers: small state machines that join, read the image of the last step, push a gradient chunk
+ * by chunk, commit, and wait for the result. Some vote to skip, some push a NaN, some abandon,
+ * leave, die or stop in the middle (fault.c). */
 #include "sim/sim.h"
 
 #include <string.h>
@@ -12,8 +13,9 @@ static bool same(const struct core_id *a, const struct core_id *b)
 
 static uint32_t trainer_find(const struct sim *s, uint16_t n, uint64_t session)
 {
-	for (uint32_t t = 0; t < s->trainers_nr; t++) {
-		if (s->trainer[t].state != TR_DEAD && s->trainer[t].node == n && s->trainer[t].session == session)
+	for (uint32_t t = 0; t < s->m->trainers_nr; t++) {
+		if (s->m->trainer[t].state != TR_DEAD && s->m->trainer[t].node == n &&
+		    s->m->trainer[t].session == session)
 			return t;
 	}
 	return TRAINERS;
@@ -21,37 +23,43 @@ static uint32_t trainer_find(const struct sim *s, uint16_t n, uint64_t session)
 
 void trainer_spawn(struct sim *s, uint32_t t)
 {
-	struct sim_trainer *tr = &s->trainer[t];
+	struct sim_trainer *tr = &s->m->trainer[t];
 	struct core_event join = {.type = CORE_EV_JOIN};
 
 	if (tr->state != TR_DEAD)
 		return;
-	if (!s->node[tr->node].alive || s->node[tr->node].paused || s->sessions_nr + 1 >= SESSIONS) {
-		sim_at(s, 50 * MS, SIM_SPAWN, NODES)->trainer = t;
+	if (!s->node[tr->node].alive || s->node[tr->node].paused ||
+	    s->m->sessions_nr + 1 >= SESSIONS) {
+		sim_at(s, 50 * MS, SIM_SPAWN, NOWHERE)->trainer = t;
 		return;
 	}
 	tr->state = TR_IDLE;
 	tr->stopped = false;
-	tr->session = ++s->sessions_nr;
+	tr->session = ++s->m->sessions_nr;
 	tr->id = (struct core_id){0};
 	memset(tr->arena, 0, sizeof(tr->arena));
-	s->session[tr->session] = (struct sim_session){.node = tr->node, .trainer = t};
-	join.trainer = (struct core_trainer){
-		.session = tr->session, .pid = 100 + t, .hint = sim_chance(s, 500) ? (int32_t)t : -1, .node = tr->node};
+	s->m->session[tr->session] = (struct sim_session){
+		.node = tr->node, .trainer = t, .hint = sim_chance(s, 500) ? (int32_t)t : -1};
+	join.trainer = (struct core_trainer){.session = tr->session,
+					     .pid = 100 + t,
+					     .hint = s->m->session[tr->session].hint,
+					     .node = tr->node};
 	sim_trace(s, "n%u JOIN session %llu", tr->node, (unsigned long long)tr->session);
 	node_event(s, tr->node, &join);
 }
 
 static void trainer_end(struct sim *s, uint32_t t)
 {
-	s->session[s->trainer[t].session].dead = true;
-	s->trainer[t].state = TR_DEAD;
-	sim_at(s, sim_between(s, 20 * MS, 400 * MS), SIM_SPAWN, NODES)->trainer = t;
+	s->m->session[s->m->trainer[t].session].dead = true;
+	s->m->trainer[t].state = TR_DEAD;
+	if (s->m->trainer[t].node == ZOMBIE)
+		s->m->trainer[t].node = s->lead;
+	sim_at(s, sim_between(s, 20 * MS, 400 * MS), SIM_SPAWN, NOWHERE)->trainer = t;
 }
 
 void trainer_die(struct sim *s, uint32_t t, const char *why)
 {
-	struct sim_trainer *tr = &s->trainer[t];
+	struct sim_trainer *tr = &s->m->trainer[t];
 	struct sim_event *e;
 
 	if (tr->state == TR_DEAD)
@@ -68,12 +76,14 @@ void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why
 	uint32_t t = trainer_find(s, n, session);
 
 	if (!why || !why[0])
-		sim_fail(s, "deadline_named", "session %llu is closed without a reason", (unsigned long long)session);
+		sim_fail(s, "deadline_named", "session %llu is closed without a reason",
+			 (unsigned long long)session);
 	if (t < TRAINERS)
 		trainer_end(s, t);
 }
 
-void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum sim_kind kind, const struct core_id *id)
+void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum sim_kind kind,
+		  const struct core_id *id)
 {
 	for (uint32_t i = 0; i < w->size; i++) {
 		struct sim_event *e;
@@ -86,37 +96,56 @@ void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum si
 	}
 }
 
+/* All ranks come to the same learning rates by themselves, from the step and the attempt; a
+ * careless one does not. */
+static void trainer_lr(struct sim *s, struct sim_trainer *tr)
+{
+	bool gives = s->m->lr == LR_OWN ||
+		     (s->m->lr == LR_BY_ATTEMPT && (tr->id.step + tr->id.attempt) % 2);
+
+	if (s->faults && s->m->lr != LR_NONE && sim_chance(s, s->m->careless / 2))
+		gives = !gives;
+	tr->lr_nr = gives ? s->m->conf.groups_nr : 0;
+	for (uint32_t g = 0; g < tr->lr_nr; g++)
+		tr->lr[g] = 1e-3 * (double)(1 + (tr->id.step * 3 + tr->id.attempt) % 7) * (g + 1);
+	if (s->faults && gives && sim_chance(s, s->m->careless / 2))
+		tr->lr[tr->lr_nr - 1] *= 2;
+}
+
 static void trainer_compute(struct sim *s, uint32_t t)
 {
-	struct sim_trainer *tr = &s->trainer[t];
+	struct sim_trainer *tr = &s->m->trainer[t];
 	uint64_t delay = sim_between(s, MS, 30 * MS);
 
 	tr->state = TR_COMPUTING;
 	tr->pushed = 0;
+	trainer_lr(s, tr);
 	tr->nan = s->faults && sim_chance(s, 40);
 	tr->skip = s->faults && sim_chance(s, 20);
-	for (uint32_t c = 0; c < s->chunks_nr; c++) {
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
 		struct sim_event *e = sim_at(s, delay, SIM_PUSH, tr->node);
 
 		e->session = tr->session;
 		e->id = tr->id;
-		e->chunk = s->chunks_nr - 1 - c;
+		e->chunk = s->m->chunks_nr - 1 - c;
 		delay += sim_between(s, 0, 3 * MS);
 	}
 }
 
 static void trainer_push(struct sim *s, uint32_t t, const struct sim_event *e)
 {
-	struct sim_trainer *tr = &s->trainer[t];
-	struct sim_node *nd = &s->node[tr->node];
+	struct sim_trainer *tr = &s->m->trainer[t];
+	struct shell *sh = shell_of(s, tr->node);
 	struct sim_event *ready;
 
-	if (tr->state != TR_COMPUTING || !same(&tr->id, &e->id) || !nd->running || !same(&nd->id, &e->id))
+	if (tr->state != TR_COMPUTING || !same(&tr->id, &e->id) || !sh->running ||
+	    !same(&sh->id, &e->id))
 		return; /* the daemon refuses a push of an attempt that is over */
-	tr->arena[e->chunk] =
-		(struct cell){.id = e->id, .hash = truth_gradient(&e->id, tr->session, e->chunk), .nan = tr->nan && e->chunk == 0};
+	tr->arena[e->chunk] = (struct cell){.id = e->id,
+					    .hash = truth_gradient(&e->id, tr->session, e->chunk),
+					    .nan = tr->nan && e->chunk == 0};
 	shell_pushed(s, tr->node, e->chunk);
-	if (++tr->pushed < s->chunks_nr)
+	if (++tr->pushed < s->m->chunks_nr)
 		return;
 	ready = sim_at(s, sim_between(s, 0, 5 * MS), SIM_READY, tr->node);
 	ready->session = tr->session;
@@ -125,14 +154,18 @@ static void trainer_push(struct sim *s, uint32_t t, const struct sim_event *e)
 
 static void trainer_ready(struct sim *s, uint32_t t)
 {
-	struct sim_trainer *tr = &s->trainer[t];
-	struct sim_session *ses = &s->session[tr->session];
+	struct sim_trainer *tr = &s->m->trainer[t];
+	const struct shell *sh = shell_of(s, tr->node);
+	struct sim_session *ses = &s->m->session[tr->session];
 	struct core_event ready = {.type = CORE_EV_READY, .session = tr->session, .id = tr->id};
 
-	for (uint32_t c = 0; c < s->chunks_nr; c++) {
-		if (s->node[tr->node].image[c] + 1 != tr->id.step)
-			sim_fail(s, "image_open", "trainer %u read step %llu and finds chunk %u at %llu before its commit", t,
-				 (unsigned long long)tr->id.step - 1, c, (unsigned long long)s->node[tr->node].image[c]);
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		if (sh->image[c] + 1 != tr->id.step)
+			sim_fail(s, "image_open",
+				 "trainer %u read step %llu and finds chunk %u at %llu before its "
+				 "commit",
+				 t, (unsigned long long)tr->id.step - 1, c,
+				 (unsigned long long)sh->image[c]);
 	}
 	if (s->faults && sim_chance(s, 15)) {
 		ready.type = CORE_EV_ABANDON;
@@ -142,33 +175,41 @@ static void trainer_ready(struct sim *s, uint32_t t)
 		return;
 	}
 	tr->state = TR_READY;
-	ready.weight = 1 + t;
+	ready.weight = s->faults && sim_chance(s, 30) ? 0 : 1 + t;
+	ready.lr = tr->lr;
+	ready.lr_nr = tr->lr_nr;
+	memcpy(ses->lr, tr->lr, sizeof(ses->lr));
+	ses->lr_nr = tr->lr_nr;
 	ready.skip = tr->skip;
 	ses->ready = tr->id;
 	ses->weight = ready.weight;
 	ses->nan = tr->nan;
 	ses->skip = tr->skip;
+	truth_ready(s, ses);
 	node_event(s, tr->node, &ready);
 }
 
-/* Computing starts when the image holds the step before. A node that missed an image write asks the owner. */
+/* Computing starts when the image holds the step before. A node that missed an image write asks the
+ * owner. */
 static void trainer_read(struct sim *s, uint32_t t)
 {
-	struct sim_trainer *tr = &s->trainer[t];
-	struct sim_node *nd = &s->node[tr->node];
+	struct sim_trainer *tr = &s->m->trainer[t];
+	const struct sim_node *nd = &s->node[tr->node];
+	struct shell *sh = shell_of(s, tr->node);
 	bool all = true;
 
-	if (!nd->running || !same(&nd->id, &tr->id))
+	if (!sh->running || !same(&sh->id, &tr->id))
 		return;
-	for (uint32_t c = 0; c < s->chunks_nr; c++) {
-		struct sim_node *owner = &s->node[s->owner[c]];
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		uint16_t from = s->m->owner[c] == nd->self ? tr->node : nd->end[s->m->owner[c]];
+		const struct shell *owner = shell_of(s, from);
 
-		if (nd->image[c] + 1 >= tr->id.step)
+		if (sh->image[c] + 1 >= tr->id.step)
 			continue;
 		all = false;
-		if (owner->alive && owner->generation == nd->generation && owner->image[c] + 1 == tr->id.step &&
-		    nd->link[s->owner[c]])
-			nd->image[c] = owner->image[c];
+		if (s->node[from].alive && owner->generation == sh->generation &&
+		    owner->image[c] + 1 == tr->id.step && nd->link[s->m->owner[c]])
+			sh->image[c] = owner->image[c];
 	}
 	if (all) {
 		trainer_compute(s, t);
@@ -182,10 +223,11 @@ static void trainer_read(struct sim *s, uint32_t t)
 
 void trainer_event(struct sim *s, const struct sim_event *e)
 {
-	struct core_event gone = {
-		.type = CORE_EV_GONE, .trainer = {.session = e->session, .leave = e->epoch}, .why = "closed its socket"};
+	struct core_event gone = {.type = CORE_EV_GONE,
+				  .trainer = {.session = e->session, .leave = e->epoch},
+				  .why = "closed its socket"};
 	uint32_t t = trainer_find(s, e->node, e->session);
-	struct sim_trainer *tr = &s->trainer[t < TRAINERS ? t : 0];
+	struct sim_trainer *tr = &s->m->trainer[t < TRAINERS ? t : 0];
 
 	if (e->kind == SIM_GONE) {
 		node_event(s, e->node, &gone);
@@ -208,7 +250,8 @@ void trainer_event(struct sim *s, const struct sim_event *e)
 		return;
 	}
 	if (e->kind == SIM_TRAINER_RESULT && !tr->id.step)
-		sim_fail(s, "told_stays_true", "trainer %u is told of step %llu, in which it had no part", t,
+		sim_fail(s, "told_stays_true",
+			 "trainer %u is told of step %llu, in which it had no part", t,
 			 (unsigned long long)e->id.step);
 	if (!same(&tr->id, &e->id))
 		return;
@@ -216,8 +259,8 @@ void trainer_event(struct sim *s, const struct sim_event *e)
 		trainer_read(s, t);
 	else if (e->kind == SIM_PUSH)
 		trainer_push(s, t, e);
-	else if (e->kind == SIM_READY && tr->state == TR_COMPUTING && s->node[e->node].running &&
-		 same(&s->node[e->node].id, &tr->id))
+	else if (e->kind == SIM_READY && tr->state == TR_COMPUTING &&
+		 shell_of(s, e->node)->running && same(&shell_of(s, e->node)->id, &tr->id))
 		trainer_ready(s, t);
 	else if (e->kind == SIM_TRAINER_ENDED || e->kind == SIM_TRAINER_RESULT)
 		tr->state = TR_IDLE;

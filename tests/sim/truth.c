@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkers, named after what they watch (DESIGN section 4): one_verdict, exactly_once, no_tear, no_partial_effect, durable_view,
- * told_stays_true, record_pure, image_open, nonfinite_kept, deadline_named. slot_one_writer, arena_one_writer are in shell.c where the bytes
- * move, liveness in fault.c. They look at every action of every node, knowing what no node knows: what all others did. */
+/* The checkers, named after what they watch (DESIGN section 4): one_verdict, exactly_once, no_tear,
+ * no_partial_effect, durable_view, told_stays_true, record_pure, image_open, nonfinite_kept,
+ * deadline_named. slot_one_writer, arena_one_writer are in shell.c where the bytes move, liveness
+ * in fault.c. They look at every action of every node, knowing what no node knows: what all others
+ * did. */
 #include "sim/sim.h"
 
-#include <math.h>
+#include "core/inner.h"
+
 #include <string.h>
 
 static bool same(const struct core_id *a, const struct core_id *b)
@@ -14,28 +17,40 @@ static bool same(const struct core_id *a, const struct core_id *b)
 
 uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk)
 {
-	return sim_mix(sim_mix(id->step * 1000 + id->attempt, id->term * 64 + id->seq), sim_mix(session, chunk));
+	return sim_mix(sim_mix(id->step * 1000 + id->attempt, id->term * 64 + id->seq),
+		       sim_mix(session, chunk));
 }
 
-static bool bits_equal(double a, double b)
+uint64_t truth_updated(uint64_t weights, uint64_t gradient, const struct optim_args *args)
 {
-	return memcmp(&a, &b, sizeof(a)) == 0;
+	uint32_t word[OPTIM_ARGS_WORDS];
+	uint64_t hash = sim_mix(weights, gradient);
+
+	memcpy(word, args, sizeof(word));
+	for (uint32_t i = 0; i < OPTIM_ARGS_WORDS; i++)
+		hash = sim_mix(hash, word[i]);
+	return hash;
 }
 
 static bool records_equal(const struct record *a, const struct record *b)
 {
-	if (!same(&a->id, &b->id) || a->outcome != b->outcome || a->applied != b->applied ||
-	    a->skipped_in_row != b->skipped_in_row || a->diverged != b->diverged || a->world.size != b->world.size ||
+	if (!same(&a->id, &b->id) || a->outcome != b->outcome || a->content != b->content ||
+	    a->applied != b->applied || a->skipped_in_row != b->skipped_in_row ||
+	    a->diverged != b->diverged || a->world.size != b->world.size ||
 	    a->groups_nr != b->groups_nr)
 		return false;
-	if (!bits_equal(a->grad_norm, b->grad_norm) || !bits_equal(a->clip_factor, b->clip_factor) ||
-	    !bits_equal(a->weight_sum, b->weight_sum) || !bits_equal(a->loss_scale, b->loss_scale) ||
-	    !bits_equal(a->scaler.scale, b->scaler.scale) || a->scaler.iter != b->scaler.iter ||
-	    a->scaler.hysteresis != b->scaler.hysteresis || a->scaler.last_overflow != b->scaler.last_overflow)
+	if (!truth_bits(a->grad_norm, b->grad_norm) ||
+	    !truth_bits(a->clip_factor, b->clip_factor) ||
+	    !truth_bits(a->weight_sum, b->weight_sum) ||
+	    !truth_bits(a->loss_scale, b->loss_scale) ||
+	    !truth_bits(a->scaler.scale, b->scaler.scale) || a->scaler.iter != b->scaler.iter ||
+	    a->scaler.hysteresis != b->scaler.hysteresis ||
+	    a->scaler.last_overflow != b->scaler.last_overflow)
 		return false;
 	for (uint32_t i = 0; i < a->world.size; i++) {
-		if (a->world.rank[i].session != b->world.rank[i].session || a->world.rank[i].node != b->world.rank[i].node ||
-		    !bits_equal(a->world.rank[i].weight, b->world.rank[i].weight))
+		if (a->world.rank[i].session != b->world.rank[i].session ||
+		    a->world.rank[i].node != b->world.rank[i].node ||
+		    !truth_bits(a->world.rank[i].weight, b->world.rank[i].weight))
 			return false;
 	}
 	return memcmp(a->args, b->args, sizeof(a->args)) == 0;
@@ -45,109 +60,34 @@ struct truth *truth_of(struct sim *s, uint32_t generation)
 {
 	if (generation >= GENERATIONS)
 		sim_fail(s, "liveness", "generation %u", generation);
-	return &s->truth[generation];
-}
-
-/* A new coordinator decides over the members that answered as who they were: one that started again has left the view. */
-static bool truth_left(const struct sim *s, uint16_t n, const struct record *r)
-{
-	if (s->node[0].starts <= r->id.term)
-		return false;
-	for (uint32_t i = s->views_nr; i-- > 0 && i + VIEWS > s->views_nr;) {
-		if (s->view[i % VIEWS].term == r->id.term && s->view[i % VIEWS].seq == r->id.seq)
-			return s->view[i % VIEWS].incarnation[n] != s->node[n].incarnation || !s->node[n].alive;
-	}
-	return false;
-}
-
-static void truth_votes(struct sim *s,
-			const struct record *r) /* a commit needs the vote of every member and the ready of every rank */
-{
-	bool nan = false, skip = false;
-	char a[64], b[64];
-
-	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (!same(&s->node[n].prepared, &r->id) && !truth_left(s, n, r))
-			sim_fail(s, "one_verdict", "%s is committed, but n%u was last prepared for %s", sim_id(&r->id, a), n,
-				 sim_id(&s->node[n].prepared, b));
-	}
-	for (uint32_t i = 0; i < r->world.size; i++) {
-		const struct core_rank *k = &r->world.rank[i];
-		const struct sim_session *ses = &s->session[k->session];
-
-		if (!same(&ses->ready, &r->id) || !bits_equal(ses->weight, k->weight))
-			sim_fail(s, "no_partial_effect", "%s is committed with rank %u, which did not commit it", sim_id(&r->id, a),
-				 i);
-		nan = nan || ses->nan;
-		skip = skip || ses->skip;
-	}
-	if (r->outcome != (nan ? RECORD_NONFINITE : skip ? RECORD_SKIP : RECORD_APPLIED))
-		sim_fail(s, "nonfinite_kept", "%s: outcome %d, but nan %d skip %d", sim_id(&r->id, a), r->outcome, nan, skip);
-}
-
-/* DeepSpeed's rules once more, written from their description and not from scaler.c. */
-static bool scaler_next(const struct scaler *was, bool fp16, bool overflow, struct scaler *now)
-{
-	*now = *was;
-	if (!fp16)
-		return true;
-	if (overflow && was->hysteresis == 1) {
-		now->scale = was->scale / 2 < 0x1p-40 ? 0x1p-40 : was->scale / 2;
-		now->last_overflow = was->iter;
-	} else if (overflow) {
-		now->hysteresis = was->hysteresis - 1;
-		now->last_overflow = was->iter;
-	} else if (was->iter - was->last_overflow > 1 && (was->iter - was->last_overflow - 1) % 4 == 0) {
-		now->scale = was->scale * 2;
-		now->hysteresis = 2;
-	}
-	now->iter = was->iter + 1;
-	return true;
-}
-
-/* The record is a function of the votes, the configuration and the record before: worked out here a second time. */
-static void truth_pure(struct sim *s, const struct record *prev, const struct record *r)
-{
-	struct scaler scaler = prev->scaler;
-	double weight_sum = 0, squares = 0, norm;
-	char a[64];
-
-	if (r->outcome != RECORD_SKIP)
-		scaler_next(&prev->scaler, s->fp16, r->outcome == RECORD_NONFINITE, &scaler);
-	if (!bits_equal(scaler.scale, r->scaler.scale) || scaler.iter != r->scaler.iter ||
-	    scaler.hysteresis != r->scaler.hysteresis || scaler.last_overflow != r->scaler.last_overflow ||
-	    !bits_equal(prev->scaler.scale, r->loss_scale))
-		sim_fail(s, "record_pure", "%s: the loss scale does not follow from the step before", sim_id(&r->id, a));
-	if (r->applied != prev->applied + (r->outcome == RECORD_APPLIED))
-		sim_fail(s, "record_pure", "%s: %llu applied after %llu", sim_id(&r->id, a), (unsigned long long)r->applied,
-			 (unsigned long long)prev->applied);
-	if (r->skipped_in_row != (r->outcome == RECORD_APPLIED ? 0 : prev->skipped_in_row + 1))
-		sim_fail(s, "record_pure", "%s: skipped in a row", sim_id(&r->id, a));
-	for (uint32_t i = 0; i < r->world.size; i++)
-		weight_sum += r->world.rank[i].weight;
-	for (uint32_t c = 0; c < s->chunks_nr; c++) {
-		uint64_t g = 0;
-
-		for (uint32_t i = 0; i < r->world.size; i++)
-			g += sim_mix(truth_gradient(&r->id, r->world.rank[i].session, c), i);
-		squares += 1e-3 * (double)(g >> 32);
-	}
-	norm = sqrt(squares) / (prev->scaler.scale * weight_sum);
-	if (r->outcome == RECORD_APPLIED && (!bits_equal(norm, r->grad_norm) || !bits_equal(weight_sum, r->weight_sum)))
-		sim_fail(s, "record_pure", "%s: norm %a, but its votes give %a", sim_id(&r->id, a), r->grad_norm, norm);
-	truth_tuned(s, prev, r, norm);
+	return &s->m->truth[generation];
 }
 
 static void truth_weights(struct sim *s, struct truth *t, const struct record *r)
 {
-	for (uint32_t c = 0; c < s->chunks_nr; c++) {
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
 		uint64_t before = t->weights[(r->id.step + 1) % 2][c], g = 0;
 
 		for (uint32_t i = 0; i < r->world.size; i++)
 			g += sim_mix(truth_gradient(&r->id, r->world.rank[i].session, c), i);
 		t->weights[r->id.step % 2][c] =
-			r->outcome == RECORD_APPLIED ? sim_mix(before, sim_mix(g, dtype_bits(r->args[0].step_size))) : before;
+			r->outcome == RECORD_APPLIED
+				? truth_updated(before, g, &r->args[c % r->groups_nr])
+				: before;
 	}
+}
+
+/* A step is committed in the newest durable view, or by the recovery that made the newest view, in
+ * the one before. */
+static void truth_of_view(struct sim *s, const struct record *r)
+{
+	uint32_t nr = s->m->views_nr, back = nr > 1 && s->m->recovers ? 2 : 1;
+	char a[64];
+
+	if (!nr || s->m->view[(nr - back) % VIEWS].term != r->id.term ||
+	    s->m->view[(nr - back) % VIEWS].seq != r->id.seq)
+		sim_fail(s, "durable_view", "%s is committed, but its view is over",
+			 sim_id(&r->id, a));
 }
 
 void truth_record(struct sim *s, const struct record *r)
@@ -157,136 +97,311 @@ void truth_record(struct sim *s, const struct record *r)
 
 	if (r->outcome == RECORD_SEAL) {
 		if (t->sealed && (t->seal_step != r->id.step || t->last < r->id.step))
-			sim_fail(s, "one_verdict", "generation %u is sealed twice", r->id.generation);
+			sim_fail(s, "one_verdict", "generation %u is sealed twice",
+				 r->id.generation);
 		if (t->sealed)
 			return;
 		t->sealed = true;
 		t->seal_step = t->last = r->id.step;
 		t->record[r->id.step % 2] = *r;
-		for (uint32_t c = 0; c < s->chunks_nr; c++)
-			t->weights[r->id.step % 2][c] = t->restoring ? t->checkpoint.weights[c] : sim_mix(r->id.generation, c);
+		for (uint32_t c = 0; c < s->m->chunks_nr; c++)
+			t->weights[r->id.step % 2][c] = t->restoring || t->loaded
+								? t->checkpoint.weights[c]
+								: sim_mix(r->id.generation, c);
+		if (!t->restoring && !t->loaded && (r->applied != r->id.step || r->skipped_in_row))
+			sim_fail(s, "record_pure", "%s: a seal with %llu applied",
+				 sim_id(&r->id, a), (unsigned long long)r->applied);
 		truth_seal(s, t, r);
 		return;
 	}
+	if (r->id.generation < s->m->generation && s->zombies_nr)
+		return; /* its votes were complete before its successor gave up a member: void with
+			   the rest of the generation */
 	if (!t->sealed)
-		sim_fail(s, "one_verdict", "%s is committed to a model that is not sealed", sim_id(&r->id, a));
+		sim_fail(s, "one_verdict", "%s is committed to a model that is not sealed",
+			 sim_id(&r->id, a));
 	if (r->id.step + 1 < t->last || r->id.step < t->seal_step)
 		return; /* an old copy of a message */
 	if (r->id.step <= t->last) {
 		const struct record *known = &t->record[r->id.step % 2];
 
 		if (!records_equal(known, r))
-			sim_fail(s, "one_verdict", "step %llu is committed as %s and as %s", (unsigned long long)r->id.step,
-				 sim_id(&known->id, a), sim_id(&r->id, b));
+			sim_fail(s, "one_verdict", "step %llu is committed as %s and as %s",
+				 (unsigned long long)r->id.step, sim_id(&known->id, a),
+				 sim_id(&r->id, b));
 		return;
 	}
 	if (r->id.step != t->last + 1)
-		sim_fail(s, "exactly_once", "%s is committed after step %llu", sim_id(&r->id, a), (unsigned long long)t->last);
-	if (r->id.generation < s->generation)
-		sim_fail(s, "durable_view", "%s is committed in a generation that was LOST", sim_id(&r->id, a));
+		sim_fail(s, "exactly_once", "%s is committed after step %llu", sim_id(&r->id, a),
+			 (unsigned long long)t->last);
+	if (r->id.generation < s->m->generation)
+		sim_fail(s, "durable_view", "%s is committed in a generation that was LOST",
+			 sim_id(&r->id, a));
+	truth_of_view(s, r);
 	truth_votes(s, r);
 	truth_pure(s, &t->record[t->last % 2], r);
 	t->last = r->id.step;
 	t->record[r->id.step % 2] = *r;
 	truth_weights(s, t, r);
-	s->commits++;
-	s->progress_at = s->now;
+	s->m->commits++;
+	s->m->progress_at = s->now;
 	if (!s->faults && s->now >= s->faults_end)
-		s->healed_commits++;
+		s->m->healed_commits++;
+}
+
+void truth_sealed(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r)
+{
+	const struct truth *t = truth_of(s, r->id.generation);
+	uint64_t weights = t->restoring || t->loaded ? t->checkpoint.weights[chunk]
+						     : sim_mix(r->id.generation, chunk);
+
+	if (shell_of(s, n)->weights[chunk] != weights)
+		sim_fail(s, "no_tear",
+			 "n%u seals chunk %u, which is not what was written for generation %u", n,
+			 chunk, r->id.generation);
 }
 
 void truth_applied(struct sim *s, uint16_t n, uint32_t chunk)
 {
-	struct sim_node *nd = &s->node[n];
-	const struct record *r = &nd->record;
+	struct shell *sh = shell_of(s, n);
+	const struct record *r = &sh->record;
 	struct truth *t = truth_of(s, r->id.generation);
 	char a[64];
 
-	if (nd->version[chunk] != r->id.step)
-		sim_fail(s, "exactly_once", "n%u applies %s to chunk %u, which is then at %llu", n, sim_id(&r->id, a), chunk,
-			 (unsigned long long)nd->version[chunk]);
-	if (nd->weights[chunk] != t->weights[r->id.step % 2][chunk])
-		sim_fail(s, "no_tear", "n%u: chunk %u after %s is not what the committed steps make of it", n, chunk,
-			 sim_id(&r->id, a));
+	if (sh->version[chunk] != r->id.step)
+		sim_fail(s, "exactly_once", "n%u applies %s to chunk %u, which is then at %llu", n,
+			 sim_id(&r->id, a), chunk, (unsigned long long)sh->version[chunk]);
+	if (r->id.generation == s->m->generation &&
+	    sh->weights[chunk] != t->weights[r->id.step % 2][chunk])
+		sim_fail(s, "no_tear",
+			 "n%u: chunk %u after %s is not what the committed steps make of it", n,
+			 chunk, sim_id(&r->id, a));
+}
+
+static void truth_note_view(struct sim *s, const struct core_view *v)
+{
+	s->m->view[s->m->views_nr % VIEWS].term = v->term;
+	s->m->view[s->m->views_nr % VIEWS].seq = v->seq;
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		s->m->view[s->m->views_nr % VIEWS].incarnation[n] = v->incarnation[n];
+	s->m->view[s->m->views_nr % VIEWS].tune = v->tune;
+	s->m->views_nr++;
+}
+
+/* An operator put an old state folder back. What was ordered since is forgotten, and a view that
+ * members adopted since, or what they decided in it, makes the model LOST. */
+void truth_put_back(struct sim *s, const struct core_view *v)
+{
+	s->m->put_back = true;
+	s->m->orders.tuned_lr = orders_number(&v->tune);
+	truth_note_view(s, v);
 }
 
 void truth_durable(struct sim *s, const struct core_view *v)
 {
 	struct truth *t;
 
-	if (v->generation > s->generation) {
-		if (s->generation)
-			s->losts++;
-		s->generation = v->generation;
+	if (v->generation > s->m->generation)
+		s->m->put_back = false;
+	if (v->generation > s->m->generation || sim_chance(s, s->put_back ? 200 : 0))
+		s->m->copy = *v;
+	if (v->generation > s->m->generation) {
+		if (s->m->generation)
+			s->m->losts++;
+		s->m->generation = v->generation;
 	}
-	s->view[s->views_nr % VIEWS].term = v->term;
-	s->view[s->views_nr % VIEWS].seq = v->seq;
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		s->view[s->views_nr % VIEWS].incarnation[n] = v->incarnation[n];
-	s->view[s->views_nr % VIEWS].tune = v->tune;
-	s->views_nr++;
+	truth_note_view(s, v);
 	truth_view(s, v);
 	if (!v->sealed)
 		return;
 	t = truth_of(s, v->generation);
-	s->forwards += t->sealed && v->record.id.step > t->last; /* the recovery rule committed what nobody had seen */
+	s->m->forwards +=
+		t->sealed &&
+		v->record.id.step > t->last; /* the recovery rule committed what nobody had seen */
+	s->m->recovers = true;
 	truth_record(s, &v->record);
+	s->m->recovers = false;
 	if (v->record.id.step < t->last)
 		sim_fail(s, "told_stays_true", "a view at step %llu, but step %llu was committed",
 			 (unsigned long long)v->record.id.step, (unsigned long long)t->last);
 }
 
-static bool view_durable(const struct sim *s, const struct core_id *id)
+static bool view_durable(struct sim *s, const struct core_id *id)
 {
-	const struct core_view *v = &s->node[0].disk;
+	const struct core_view *v = &shell_of(s, s->lead)->disk;
 
-	return s->node[0].has_disk && v->term == id->term && v->seq == id->seq && v->generation == id->generation;
+	return shell_of(s, s->lead)->has_disk && v->term == id->term && v->seq == id->seq &&
+	       v->generation == id->generation;
+}
+
+static bool view_was_durable(const struct sim *s, const struct core_id *id)
+{
+	for (uint32_t i = s->m->views_nr; i-- > 0 && i + VIEWS > s->m->views_nr;) {
+		if (s->m->view[i % VIEWS].term == id->term && s->m->view[i % VIEWS].seq == id->seq)
+			return true;
+	}
+	return false;
+}
+
+static void truth_done(struct sim *s, uint16_t n, const struct core_id *id)
+{
+	const struct shell *sh = shell_of(s, n);
+	char a[64];
+
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		if (s->m->owner[c] == s->node[n].self &&
+		    (sh->version[c] != id->step || sh->generation != id->generation))
+			sim_fail(s, "done_is_done",
+				 "n%u says that %s is done, but chunk %u is at step %llu", n,
+				 sim_id(id, a), c, (unsigned long long)sh->version[c]);
+	}
 }
 
 static void truth_send(struct sim *s, uint16_t n, const struct core_msg *m)
 {
 	char a[64];
+	struct shell *sh = shell_of(s, n);
 	bool coordinator = m->op == CORE_VIEW || m->op == CORE_BEGIN || m->op == CORE_COMMIT;
 
-	if (coordinator && n == 0 && !view_durable(s, &m->id) && !(m->record && m->op == CORE_COMMIT))
-		sim_fail(s, "durable_view", "n%u sends %s of a view that is not durable", n, sim_id(&m->id, a));
+	if (coordinator && n == s->lead && !view_durable(s, &m->id) &&
+	    !(m->record && m->op == CORE_COMMIT))
+		sim_fail(s, "durable_view", "n%u sends %s of a view that is not durable", n,
+			 sim_id(&m->id, a));
 	if (m->view && (m->view->seq != m->id.seq || m->view->generation != m->id.generation))
-		sim_fail(s, "durable_view", "n%u sends a view as %s, which it is not", n, sim_id(&m->id, a));
+		sim_fail(s, "durable_view", "n%u sends a view as %s, which it is not", n,
+			 sim_id(&m->id, a));
+	if (coordinator && n == ZOMBIE && !view_was_durable(s, &m->id) &&
+	    !(m->record && m->op == CORE_COMMIT))
+		sim_fail(s, "durable_view", "n%u sends %s of a view that never was durable", n,
+			 sim_id(&m->id, a));
+	if (m->op == CORE_ANSWER && m->id.term > sh->term_promised)
+		sh->term_promised = m->id.term;
 	if (m->record && m->record->outcome != RECORD_SEAL)
 		truth_record(s, m->record);
-	if (m->op == CORE_VOTE && !same(&s->node[n].open, &m->id))
-		sim_fail(s, "image_open", "n%u votes for %s before its image is open", n, sim_id(&m->id, a));
-	if (m->op == CORE_VOTE && !same(&s->node[n].prepared, &m->id))
-		sim_fail(s, "one_verdict", "n%u votes for %s without being prepared", n, sim_id(&m->id, a));
+	if (m->op == CORE_DONE)
+		truth_done(s, n, &m->id);
+	if (m->op == CORE_VOTE && !same(&shell_of(s, n)->open, &m->id))
+		sim_fail(s, "image_open", "n%u votes for %s before its image is open", n,
+			 sim_id(&m->id, a));
+	if (m->op == CORE_VOTE && !same(&shell_of(s, n)->prepared, &m->id))
+		sim_fail(s, "one_verdict", "n%u votes for %s without being prepared", n,
+			 sim_id(&m->id, a));
 }
 
 static void truth_open(struct sim *s, uint16_t n, const struct core_action *a)
 {
-	struct sim_node *nd = &s->node[n];
+	struct shell *sh = shell_of(s, n);
 	char id[64];
 
-	if (!same(&nd->id, &a->id) || (!nd->running && !nd->warming))
+	if (a->id.term < sh->term_promised && !sh->warming)
+		sim_fail(s, "promise_kept",
+			 "n%u votes for %s after it answered the coordinator of term %llu", n,
+			 sim_id(&a->id, id), (unsigned long long)sh->term_promised);
+	if (!same(&sh->id, &a->id) || (!sh->running && !sh->warming))
 		sim_fail(s, "image_open", "n%u opens its image for %s", n, sim_id(&a->id, id));
-	for (uint32_t i = 0; i < nd->world.size; i++) {
-		const struct core_rank *k = &nd->world.rank[i];
+	for (uint32_t i = 0; i < sh->world.size; i++) {
+		const struct core_rank *k = &sh->world.rank[i];
 
-		if (k->node == n && !same(&s->session[k->session].ready, &a->id))
-			sim_fail(s, "no_partial_effect", "n%u votes for %s before its rank %u did", n, sim_id(&a->id, id), i);
+		if (k->node == s->node[n].self && !same(&s->m->session[k->session].ready, &a->id))
+			sim_fail(s, "no_partial_effect", "n%u votes for %s before its rank %u did",
+				 n, sim_id(&a->id, id), i);
 	}
-	nd->prepared = a->id;
+	sh->prepared = a->id;
 }
 
 static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct truth *t = truth_of(s, a->id.generation);
+	bool told = n != ZOMBIE ||
+		    core_local_ranks(a->world, s->node[n].self) > 0; /* of a zombie: by whom? */
 	char id[64];
 
-	s->aborts++;
+	s->m->aborts++;
 	if (!a->why || !a->why[0])
 		sim_fail(s, "deadline_named", "%s ends without a reason", sim_id(&a->id, id));
-	if (a->id.generation == s->generation && a->id.step <= t->last && a->id.step + 1 >= t->last &&
-	    same(&t->record[a->id.step % 2].id, &a->id))
-		sim_fail(s, "told_stays_true", "n%u drops %s, which was committed", n, sim_id(&a->id, id));
+	if (a->status == SHARD_MISMATCH && !truth_lr_differs(s, &a->id))
+		sim_fail(s, "lr_voted",
+			 "%s ends because of its learning rates, but all gave the same",
+			 sim_id(&a->id, id));
+	if (told && a->id.generation == s->m->generation && a->id.step <= t->last &&
+	    a->id.step + 1 >= t->last && same(&t->record[a->id.step % 2].id, &a->id))
+		sim_fail(s, "told_stays_true", "n%u drops %s, which was committed", n,
+			 sim_id(&a->id, id));
+}
+
+/* A coordinator is open when every member of its view has adopted it, and begins nothing when it
+ * cannot or may not end it. */
+static void truth_coordinates(struct sim *s, uint16_t n)
+{
+	const struct coord *co = &shell_of(s, n)->core->coord;
+	struct shell *sh = shell_of(s, n);
+	char a[64];
+
+	for (uint16_t i = 0;
+	     i < s->nodes_nr && co->state == COORD_OPEN && sh->opened != co->view.seq; i++) {
+		const struct core *c = shell_of(s, i == s->node[n].self ? n : i)->core;
+
+		if (s->node[i].alive && shell_of(s, i)->incarnation == co->view.incarnation[i] &&
+		    (c->member.term < co->view.term ||
+		     (c->member.term == co->view.term && c->member.seq < co->view.seq)))
+			sim_fail(s, "view_adopted",
+				 "n%u opens view %llu.%u, which n%u has not adopted", n,
+				 (unsigned long long)co->view.term, co->view.seq, i);
+	}
+	if (co->state == COORD_OPEN)
+		sh->opened = co->view.seq;
+	if (!co->undecided || core_id_cmp(&co->id, &sh->begun) <= 0)
+		return;
+	if (s->node[n].stopping)
+		sim_fail(s, "stops", "n%u begins %s though it was told to stop", n,
+			 sim_id(&co->id, a));
+	for (uint16_t i = 0; i < s->nodes_nr; i++) {
+		if (i != s->node[n].self && !s->node[n].link[i])
+			sim_fail(s, "begins_linked", "n%u begins %s without a link to n%u", n,
+				 sim_id(&co->id, a), i);
+	}
+	truth_begins(s, n, &co->id, &co->world);
+}
+
+/* Who leaves has committed the attempt, or its own node drops it and says so. */
+static void truth_leaves(struct sim *s, uint16_t n, const struct core_event *e)
+{
+	const struct shell *sh = shell_of(s, n);
+	const struct coord *co = &sh->core->coord;
+	char a[64];
+
+	if (e->type == CORE_EV_MSG && e->msg->op == CORE_GONE && e->msg->trainer.leave &&
+	    sh->was_undecided && !co->undecided && core_id_cmp(&co->id, &co->last.id))
+		sim_fail(s, "leave_waits", "n%u ends %s because a trainer leaves after it", n,
+			 sim_id(&co->id, a));
+}
+
+/* After each event. Who answered the ASK of a term does nothing that a coordinator of a lower term
+ * says. */
+void truth_event(struct sim *s, uint16_t n, const struct core_event *e)
+{
+	const struct shell *sh = shell_of(s, n);
+	const struct core_msg *m = e->msg;
+	bool orders = e->type == CORE_EV_MSG &&
+		      (m->op == CORE_ASK || m->op == CORE_VIEW || m->op == CORE_BEGIN ||
+		       m->op == CORE_COMMIT || m->op == CORE_ABORT);
+	char id[64];
+
+	if (s->node[n].self == s->lead) {
+		truth_leaves(s, n, e);
+		truth_coordinates(s, n);
+	}
+	s->held_off +=
+		orders && m->op != CORE_ASK && n != s->lead && m->id.term < sh->term_promised;
+	if (sh->core->member.promised < sh->term_promised)
+		sim_fail(s, "promise_kept",
+			 "n%u answered the coordinator of term %llu and now would heed term %llu",
+			 n, (unsigned long long)sh->term_promised,
+			 (unsigned long long)sh->core->member.promised);
+	if (orders && n != s->lead && n != ZOMBIE && m->id.term < sh->term_promised && s->out.nr)
+		sim_fail(s, "promise_kept",
+			 "n%u answered the coordinator of term %llu and heeds message %u of %s", n,
+			 (unsigned long long)sh->term_promised, m->op, sim_id(&m->id, id));
 }
 
 void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
@@ -310,10 +425,12 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 	case CORE_ACT_LOST:
 	case CORE_ACT_EXPEL:
 		if (!a->why || !a->why[0])
-			sim_fail(s, "deadline_named", "n%u: action %d without a reason", n, a->type);
+			sim_fail(s, "deadline_named", "n%u: action %d without a reason", n,
+				 a->type);
 		break;
 	case CORE_ACT_PERSIST:
-		truth_lost(s, a->view);
+		if (n != ZOMBIE)
+			truth_lost(s, a->view);
 		break;
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
@@ -327,13 +444,13 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 /* Nothing is wrong any more and the trainer did what it had to: then no deadline may pass. */
 void truth_expelled(struct sim *s, uint32_t trainer, const char *why)
 {
-	if (!s->faults && s->now > s->healed_at + 10 * SEC && !s->trainer[trainer].stopped)
+	if (!s->faults && s->now > s->healed_at + 10 * SEC && !s->m->trainer[trainer].stopped)
 		sim_fail(s, "liveness", "trainer %u is expelled without a fault: %s", trainer, why);
 }
 
 void truth_end(struct sim *s)
 {
-	if (s->healed_commits < HEALED_COMMITS)
+	if (s->m->healed_commits < HEALED_COMMITS)
 		sim_fail(s, "liveness", "the run ended by itself");
 	truth_orders_end(s);
 }

@@ -1,77 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkers of what operators and checkpoints ask of a model: held (nothing is decided, nobody is expelled, while a checkpoint is
- * written), tuned (each decision takes the tune of its view; an answered tune stays), paused, kicked, restored (a LOST model with a
- * checkpoint comes back as it was written, and its trainers stay). */
+/* The checkers of what operators and checkpoints ask of a model: held (nothing is decided, nobody
+ * is expelled, while a checkpoint is written), tuned (each decision takes the tune of its view; an
+ * answered tune stays), paused, kicked, restored (a LOST model with a checkpoint comes back as it
+ * was written, and its trainers stay). */
 #include "sim/sim.h"
 
-#include <math.h>
 #include <string.h>
+
+/* Without what the core says of a resume. */
+static bool same_order(const struct core_tune *a, const struct core_tune *b)
+{
+	return a->paused == b->paused && a->has_lr == b->has_lr && a->has_clip == b->has_clip &&
+	       !memcmp(&a->lr, &b->lr, 8) && !memcmp(&a->clip, &b->clip, 8);
+}
 
 static bool same_tune(const struct core_tune *a, const struct core_tune *b)
 {
-	return a->paused == b->paused && a->has_lr == b->has_lr && a->has_clip == b->has_clip && !memcmp(&a->lr, &b->lr, 8) &&
-	       !memcmp(&a->clip, &b->clip, 8) && a->resumed_step == b->resumed_step && a->resumed_skips == b->resumed_skips;
+	return same_order(a, b) && a->resumed_step == b->resumed_step &&
+	       a->resumed_skips == b->resumed_skips;
 }
 
-static const struct core_tune *tune_of(const struct sim *s, const struct core_id *id) /* of the view; NULL: long ago */
+const struct core_tune *truth_tune_of(const struct sim *s,
+				      const struct core_id *id) /* of the view; NULL: long ago */
 {
-	for (uint32_t i = s->views_nr; i-- > 0 && i + VIEWS > s->views_nr;) {
-		if (s->view[i % VIEWS].term == id->term && s->view[i % VIEWS].seq == id->seq)
-			return &s->view[i % VIEWS].tune;
+	for (uint32_t i = s->m->views_nr; i-- > 0 && i + VIEWS > s->m->views_nr;) {
+		if (s->m->view[i % VIEWS].term == id->term && s->m->view[i % VIEWS].seq == id->seq)
+			return &s->m->view[i % VIEWS].tune;
 	}
 	return NULL;
 }
 
-/* A decision takes the tune of its view, and nothing else of it. */
-void truth_tuned(struct sim *s, const struct record *prev, const struct record *r, double norm)
+/* A decision takes what operators ordered in its view, and nothing else of it. */
+void truth_ordered(struct sim *s, const struct record *prev, const struct record *r,
+		   const struct core_tune *t)
 {
-	const struct core_tune *t = tune_of(s, &r->id);
-	double lr = 1e-3, clip = 1, factor = 1, h[HYPER_NR];
 	uint64_t row = r->outcome == RECORD_APPLIED ? 0 : prev->skipped_in_row + 1, since;
-	struct optim_args args;
 	char a[64];
 
-	if (!t)
-		return;
-	optim_defaults(optim_row(OPTIM_ADAMW), h);
-	lr = t->has_lr ? t->lr : h[HYPER_LR];
-	clip = t->has_clip ? t->clip : clip;
-	if (clip > 0 && norm + 1e-6 > clip)
-		factor = clip / (norm + 1e-6);
-	if (memcmp(&lr, &r->lr, 8))
-		sim_fail(s, "tuned", "%s: lr %a, but its view says %a", sim_id(&r->id, a), r->lr, lr);
-	h[HYPER_LR] = lr;
-	optim_args_set(&args, optim_row(OPTIM_ADAMW), h, r->applied, (float)(factor / (r->loss_scale * r->weight_sum)));
-	if (r->outcome == RECORD_APPLIED && (memcmp(&factor, &r->clip_factor, 8) || memcmp(&args, &r->args[0], sizeof(args))))
-		sim_fail(s, "tuned", "%s: clip factor %a, but its view makes it %a", sim_id(&r->id, a), r->clip_factor, factor);
-	since = r->id.step - t->resumed_step; /* of a row that is longer, the rest was before the resume */
+	since = r->id.step -
+		t->resumed_step; /* of a row that is longer, the rest was before the resume */
 	if (t->resumed_step && row > since)
 		row = since;
-	if (r->diverged != (s->max_skips && row >= s->max_skips))
-		sim_fail(s, "paused", "%s: diverged is %d after %llu skips since the resume", sim_id(&r->id, a), r->diverged,
-			 (unsigned long long)row);
-	if (same_tune(t, &s->node[0].disk.tune) && t->paused)
+	if (r->diverged != (s->m->conf.max_skips && row >= s->m->conf.max_skips))
+		sim_fail(s, "paused", "%s: diverged is %d after %llu skips since the resume",
+			 sim_id(&r->id, a), r->diverged, (unsigned long long)row);
+	if (same_tune(t, &shell_of(s, s->lead)->disk.tune) && t->paused)
 		sim_fail(s, "paused", "%s is committed to a paused model", sim_id(&r->id, a));
-	if (!core_id_cmp(&r->id, &s->orders.kicked))
-		sim_fail(s, "kicked", "%s is committed with a rank that was put out", sim_id(&r->id, a));
-	if (s->orders.held && r->id.generation == s->orders.held_id.generation)
+	if (!core_id_cmp(&r->id, &s->m->orders.kicked))
+		sim_fail(s, "kicked", "%s is committed with a rank that was put out",
+			 sim_id(&r->id, a));
+	if (s->m->orders.held && r->id.generation == s->m->orders.held_id.generation)
 		sim_fail(s, "held", "%s is committed while step %llu is held", sim_id(&r->id, a),
-			 (unsigned long long)s->orders.held_id.step);
+			 (unsigned long long)s->m->orders.held_id.step);
 }
 
 static void order_held(struct sim *s, const struct record *r)
 {
-	struct sim_orders *o = &s->orders;
+	struct sim_orders *o = &s->m->orders;
 	const struct truth *t = truth_of(s, r->id.generation);
 	struct core_state st;
 	char a[64];
 
-	core_state(s->node[0].core, &st);
+	core_state(shell_of(s, s->lead)->core, &st);
 	if (!o->hold || o->held)
 		sim_fail(s, "held", "%s is held, but nobody asked", sim_id(&r->id, a));
-	if (r->id.generation != s->generation || t->last != r->id.step || st.part == CORE_PREPARED || !st.held)
-		sim_fail(s, "held", "%s is held, but step %llu was decided, or may be", sim_id(&r->id, a),
-			 (unsigned long long)t->last);
+	if (r->id.generation != s->m->generation || t->last != r->id.step ||
+	    st.part == CORE_PREPARED || !st.held)
+		sim_fail(s, "held", "%s is held, but step %llu was decided, or may be",
+			 sim_id(&r->id, a), (unsigned long long)t->last);
 	o->held = true;
 	o->held_id = r->id;
 	o->helds++;
@@ -79,17 +75,26 @@ static void order_held(struct sim *s, const struct record *r)
 
 static void order_tuned(struct sim *s)
 {
-	struct sim_orders *o = &s->orders;
+	const struct core_view *disk = &shell_of(s, s->lead)->disk;
+	struct sim_orders *o = &s->m->orders;
 	struct core_state st;
 
-	if (!same_tune(&s->node[0].disk.tune, &o->tune))
-		sim_fail(s, "tuned", "tune %llu is answered without being in the durable view", (unsigned long long)o->tunes_nr);
+	if (!same_order(&disk->tune, &o->tune))
+		sim_fail(s, "tuned", "tune %llu is answered without being in the durable view",
+			 (unsigned long long)o->tunes_nr);
+	if (o->resumed.step && o->resumed.generation == disk->generation &&
+	    disk->tune.resumed_step < o->resumed.step)
+		sim_fail(s, "tuned",
+			 "a resume after step %llu is answered, but counts up to step %llu",
+			 (unsigned long long)o->resumed.step,
+			 (unsigned long long)disk->tune.resumed_step);
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		if (!s->node[n].alive)
 			continue;
-		core_state(s->node[n].core, &st);
-		if (st.term && !same_tune(&st.tune, &o->tune))
-			sim_fail(s, "tuned", "tune %llu is answered, but n%u has another", (unsigned long long)o->tunes_nr, n);
+		core_state(shell_of(s, n)->core, &st);
+		if (st.term && !same_tune(&st.tune, &disk->tune))
+			sim_fail(s, "tuned", "tune %llu is answered, but n%u has another",
+				 (unsigned long long)o->tunes_nr, n);
 	}
 	o->tuned_lr = o->tunes_nr;
 	o->tuneds++;
@@ -97,7 +102,7 @@ static void order_tuned(struct sim *s)
 
 static void order_begin(struct sim *s, const struct core_id *id)
 {
-	const struct core_tune *tune = tune_of(s, id);
+	const struct core_tune *tune = truth_tune_of(s, id);
 	const struct truth *t = truth_of(s, id->generation);
 	const struct record *last = &t->record[t->last % 2];
 	char a[64];
@@ -107,7 +112,8 @@ static void order_begin(struct sim *s, const struct core_id *id)
 	if (tune->paused)
 		sim_fail(s, "paused", "%s begins in a paused model", sim_id(id, a));
 	if (last->diverged && last->id.step > tune->resumed_step)
-		sim_fail(s, "paused", "%s begins though step %llu diverged", sim_id(id, a), (unsigned long long)last->id.step);
+		sim_fail(s, "paused", "%s begins though step %llu diverged", sim_id(id, a),
+			 (unsigned long long)last->id.step);
 }
 
 static void order_lost(struct sim *s, uint16_t n, const struct core_action *a)
@@ -115,18 +121,22 @@ static void order_lost(struct sim *s, uint16_t n, const struct core_action *a)
 	bool restoring = truth_of(s, a->id.generation)->restoring;
 
 	if ((a->status == SHARD_ROLLED_BACK) != restoring || (a->status == SHARD_LOST) == restoring)
-		sim_fail(s, "restored", "n%u tells of generation %u with status %d, restoring %d", n, a->id.generation, a->status,
-			 restoring);
-	if (restoring && strstr(a->why, "write all weights"))
-		sim_fail(s, "restored", "n%u asks for weights that come from the checkpoint: %s", n, a->why);
-	if (n == 0)
-		s->orders.hold = s->orders.held = false;
+		sim_fail(s, "restored", "n%u tells of generation %u with status %d, restoring %d",
+			 n, a->id.generation, a->status, restoring);
+	if (restoring && strstr(a->why, "no checkpoint"))
+		sim_fail(s, "restored", "n%u asks for weights that come from the checkpoint: %s", n,
+			 a->why);
+	if (n == s->lead)
+		s->m->orders.hold = s->m->orders.held = false;
 }
 
 void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
 {
-	const struct sim_node *nd = &s->node[0];
+	const struct shell *sh = shell_of(s, s->lead);
 
+	if (n == ZOMBIE &&
+	    (a->type == CORE_ACT_HELD || a->type == CORE_ACT_TUNED || a->type == CORE_ACT_PERSIST))
+		return; /* its operators have gone to its successor, and its views are fenced */
 	if (a->type == CORE_ACT_HELD)
 		order_held(s, a->record);
 	else if (a->type == CORE_ACT_TUNED)
@@ -135,50 +145,76 @@ void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
 		order_begin(s, &a->id);
 	else if (a->type == CORE_ACT_LOST)
 		order_lost(s, n, a);
-	else if (a->type == CORE_ACT_PERSIST && a->view->generation > (nd->has_disk ? nd->disk.generation : 0) &&
-		 a->view->restoring != (nd->has_disk && s->orders.told))
-		sim_fail(s, "restored", "generation %u: restoring is %d, checkpoint %d", a->view->generation, a->view->restoring,
-			 s->orders.told);
-	else if (n == 0 && s->orders.held && ((a->type == CORE_ACT_SEND && a->msg.op == CORE_GONE) || a->type == CORE_ACT_EXPEL) &&
-		 strstr(a->type == CORE_ACT_SEND ? a->msg.why ? a->msg.why : "" : a->why, " waited "))
+	else if (a->type == CORE_ACT_PERSIST &&
+		 a->view->generation > (sh->has_disk ? sh->disk.generation : 0) &&
+		 a->view->restoring != (sh->has_disk && s->m->orders.told))
+		sim_fail(s, "restored", "generation %u: restoring is %d, checkpoint %d",
+			 a->view->generation, a->view->restoring, s->m->orders.told);
+	else if (n == s->lead && s->m->orders.held &&
+		 ((a->type == CORE_ACT_SEND && a->msg.op == CORE_GONE) ||
+		  a->type == CORE_ACT_EXPEL) &&
+		 strstr(a->type == CORE_ACT_SEND ? a->msg.why ? a->msg.why : "" : a->why,
+			" waited "))
 		sim_fail(s, "held", "a deadline passes while a checkpoint is written");
 }
 
-/* A tune that was answered is in every later view, short of a return to a checkpoint that is older. */
+/* A tune that was answered is in every later view, short of a return to a checkpoint that is older.
+ * A resume is about steps that there are. */
 void truth_view(struct sim *s, const struct core_view *v)
 {
 	struct truth *t = truth_of(s, v->generation);
 
 	if (!v->sealed && v->restoring && !t->restoring) {
 		t->restoring = true;
-		t->checkpoint = s->orders.newest;
+		t->checkpoint = s->m->orders.newest;
 	}
-	if (v->sealed && !t->sealed && t->restoring)
-		s->orders.tuned_lr = orders_number(&t->checkpoint.restored.tune);
-	if (orders_number(&v->tune) < s->orders.tuned_lr)
-		sim_fail(s, "tuned", "tune %llu was answered, but a view has %llu", (unsigned long long)s->orders.tuned_lr,
+	if (v->sealed && !t->sealed && (t->restoring || t->loaded))
+		s->m->orders.tuned_lr = orders_number(&t->checkpoint.restored.tune);
+	if (v->sealed && v->tune.resumed_step > v->record.id.step)
+		sim_fail(s, "paused", "a view at step %llu goes on after a divergence at step %llu",
+			 (unsigned long long)v->record.id.step,
+			 (unsigned long long)v->tune.resumed_step);
+	if (orders_number(&v->tune) < s->m->orders.tuned_lr)
+		sim_fail(s, "tuned", "tune %llu was answered, but a view has %llu",
+			 (unsigned long long)s->m->orders.tuned_lr,
 			 (unsigned long long)orders_number(&v->tune));
+}
+
+void truth_written(struct sim *s, uint32_t generation, bool loaded)
+{
+	struct truth *t = truth_of(s, generation);
+
+	if (t->sealed || t->restoring)
+		return;
+	t->loaded = loaded;
+	t->checkpoint = s->m->orders.newest;
 }
 
 void truth_seal(struct sim *s, struct truth *t, const struct record *r)
 {
 	const struct core_restored *c = &t->checkpoint.restored;
 
-	if (!t->restoring)
+	if (!t->restoring && !t->loaded)
 		return;
-	s->orders.restores++;
-	if (r->id.step != t->checkpoint.step || r->applied != c->applied || r->skipped_in_row != c->skipped_in_row ||
-	    memcmp(&r->scaler.scale, &c->scaler.scale, 8) || memcmp(&r->loss_scale, &c->scaler.scale, 8) ||
-	    r->scaler.iter != c->scaler.iter || r->scaler.hysteresis != c->scaler.hysteresis ||
+	s->m->orders.restores++;
+	if (r->id.step != t->checkpoint.step || r->applied != c->applied ||
+	    r->skipped_in_row != c->skipped_in_row ||
+	    memcmp(&r->scaler.scale, &c->scaler.scale, 8) ||
+	    memcmp(&r->loss_scale, &c->scaler.scale, 8) || r->scaler.iter != c->scaler.iter ||
+	    r->scaler.hysteresis != c->scaler.hysteresis ||
 	    r->scaler.last_overflow != c->scaler.last_overflow)
-		sim_fail(s, "restored", "generation %u begins at step %llu, the checkpoint is of %llu", r->id.generation,
-			 (unsigned long long)r->id.step, (unsigned long long)t->checkpoint.step);
+		sim_fail(s, "restored",
+			 "generation %u begins at step %llu, the checkpoint is of %llu",
+			 r->id.generation, (unsigned long long)r->id.step,
+			 (unsigned long long)t->checkpoint.step);
 }
 
 void truth_orders_end(struct sim *s)
 {
-	if (s->orders.script && (s->orders.phase != 4 || s->orders.helds != 1 || s->orders.restores != 1 || s->generation != 2))
-		sim_fail(s, "restored", "the script stops in phase %u", s->orders.phase);
-	if (s->orders.script && s->sessions_nr != s->trainers_nr)
-		sim_fail(s, "restored", "the trainers did not stay: %u sessions", s->sessions_nr);
+	if (s->m->orders.script && (s->m->orders.phase != 4 || s->m->orders.helds != 1 ||
+				    s->m->orders.restores != 1 || s->m->generation != 2))
+		sim_fail(s, "restored", "the script stops in phase %u", s->m->orders.phase);
+	if (s->m->orders.script && s->m->sessions_nr != s->m->trainers_nr)
+		sim_fail(s, "restored", "the trainers did not stay: %u sessions",
+			 s->m->sessions_nr);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkers of a process that dies and comes back with its memory: warm_same (it goes on where it was), warm_whole (what it finds is
- * what its record says, chunk by chunk), warm_keeps (no model is LOST because of that alone). That no step is lost, applied twice or
- * told otherwise is watched by all the others (truth.c), who do not know the difference. */
+/* The checkers of a process that dies and comes back with its memory: warm_same (it goes on where
+ * it was), warm_whole (what it finds is what its record says, chunk by chunk), warm_keeps (no model
+ * is LOST because of that alone). That no step is lost, applied twice or told otherwise is watched
+ * by all the others (truth.c), who do not know the difference. */
 #include "sim/sim.h"
 
 #include "core/inner.h"
@@ -26,12 +27,12 @@ static struct sim_seen seen_of(const struct core *c)
 
 void truth_seen(struct sim *s, uint16_t n)
 {
-	s->node[n].seen = seen_of(s->node[n].core);
+	shell_of(s, n)->seen = seen_of(shell_of(s, n)->core);
 }
 
 void truth_same(struct sim *s, uint16_t n)
 {
-	struct sim_seen was = s->node[n].seen, is = seen_of(s->node[n].core);
+	struct sim_seen was = shell_of(s, n)->seen, is = seen_of(shell_of(s, n)->core);
 	char a[64], b[64];
 
 	if (was.part == CORE_STAGING) { /* its trainers are gone */
@@ -39,47 +40,59 @@ void truth_same(struct sim *s, uint16_t n)
 		was.aborted = was.id;
 	}
 	if (was.part != is.part || core_id_cmp(&was.id, &is.id) || was.committed != is.committed)
-		sim_fail(s, "warm_same", "n%u was %d of %s after step %llu and comes back as %d of %s after step %llu", n, was.part,
-			 sim_id(&was.id, a), (unsigned long long)was.committed, is.part, sim_id(&is.id, b),
-			 (unsigned long long)is.committed);
+		sim_fail(s, "warm_same",
+			 "n%u was %d of %s after step %llu and comes back as %d of %s after step "
+			 "%llu",
+			 n, was.part, sim_id(&was.id, a), (unsigned long long)was.committed,
+			 is.part, sim_id(&is.id, b), (unsigned long long)is.committed);
 	if (was.promised != is.promised || core_id_cmp(&was.aborted, &is.aborted))
-		sim_fail(s, "warm_same", "n%u had promised term %llu and dropped %s, and comes back with %llu and %s", n,
-			 (unsigned long long)was.promised, sim_id(&was.aborted, a), (unsigned long long)is.promised,
-			 sim_id(&is.aborted, b));
-	if (was.term != is.term || was.seq != is.seq || was.generation != is.generation || was.sealed != is.sealed ||
-	    was.restoring != is.restoring || orders_number(&was.tune) != orders_number(&is.tune))
-		sim_fail(s, "warm_same", "n%u had view %llu.%u and comes back with %llu.%u", n, (unsigned long long)was.term,
-			 was.seq, (unsigned long long)is.term, is.seq);
+		sim_fail(s, "warm_same",
+			 "n%u had promised term %llu and dropped %s, and comes back with %llu and "
+			 "%s",
+			 n, (unsigned long long)was.promised, sim_id(&was.aborted, a),
+			 (unsigned long long)is.promised, sim_id(&is.aborted, b));
+	if (was.term != is.term || was.seq != is.seq || was.generation != is.generation ||
+	    was.sealed != is.sealed || was.restoring != is.restoring ||
+	    orders_number(&was.tune) != orders_number(&is.tune))
+		sim_fail(s, "warm_same", "n%u had view %llu.%u and comes back with %llu.%u", n,
+			 (unsigned long long)was.term, was.seq, (unsigned long long)is.term,
+			 is.seq);
 }
 
 /* Masters here are published as of .r: right after a warm start they have to be. */
 void truth_whole(struct sim *s, uint16_t n, const struct record *r)
 {
-	struct sim_node *nd = &s->node[n];
+	struct shell *sh = shell_of(s, n);
 	char a[64];
 
-	for (uint32_t c = 0; c < s->chunks_nr; c++) {
-		if (s->owner[c] != n || r->outcome == RECORD_SEAL)
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		if (s->m->owner[c] != s->node[n].self || r->outcome == RECORD_SEAL)
 			continue;
-		if (nd->version[c] != r->id.step || nd->generation != r->id.generation)
-			sim_fail(s, "warm_whole", "n%u comes back after %s with chunk %u as of step %llu of generation %u", n,
-				 sim_id(&r->id, a), c, (unsigned long long)nd->version[c], nd->generation);
+		if (sh->version[c] != r->id.step || sh->generation != r->id.generation)
+			sim_fail(s, "warm_whole",
+				 "n%u comes back after %s with chunk %u as of step %llu of "
+				 "generation %u",
+				 n, sim_id(&r->id, a), c, (unsigned long long)sh->version[c],
+				 sh->generation);
 	}
 }
 
 void truth_lost(struct sim *s, const struct core_view *v)
 {
-	const struct sim_node *nd = &s->node[0];
-	bool reason = !nd->has_disk || nd->disk.restoring || s->orders.rolled;
+	const struct shell *sh = shell_of(s, s->lead);
+	bool reason = !sh->has_disk || sh->disk.restoring || s->m->orders.rolled || s->m->put_back;
 
-	if (nd->has_disk && v->generation == nd->disk.generation)
+	if (sh->has_disk && v->generation == sh->disk.generation)
 		return;
 	for (uint16_t i = 0; i < s->nodes_nr && !reason; i++) {
-		uint64_t since = i == 0 ? 0 : s->node[i].away_since;
+		uint64_t since = i == s->lead ? 0 : s->node[i].away_since;
 
-		reason = s->node[i].member != nd->disk.incarnation[i] || (since && s->now >= since + AWAY_NS);
+		reason = shell_of(s, i)->member != sh->disk.incarnation[i] ||
+			 (sh->disk.sealed && since && s->now >= since + AWAY_NS);
 	}
 	if (!reason)
-		sim_fail(s, "warm_keeps", "generation %u of a model of which every member kept its memory", v->generation);
-	s->orders.rolled = false;
+		sim_fail(s, "warm_keeps",
+			 "generation %u of a model of which every member kept its memory",
+			 v->generation);
+	s->m->orders.rolled = false;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who may read and who may change a model: every mode for every kind of asker against the rule of files, and the sentence of a refusal. */
-#include "access.h"
+/* Who may read and who may change a model: every mode for every kind of requester against the rule
+ * of files, and the sentence of a refusal. */
+#include "control/access.h"
 #include "base/check.h"
-#include "model.h"
-#include "session.h"
+#include "model/model.h"
+#include "link/session.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +25,8 @@ static Shard__Cred cred(uint32_t uid, uint32_t gid, uint32_t *groups, size_t nr)
 	c.gid = gid;
 	c.groups = groups;
 	c.n_groups = nr;
+	c.node = (char *)(uintptr_t) "a";
+	c.root = uid == 0 || uid == geteuid();
 	return c;
 }
 
@@ -53,8 +56,10 @@ static void test_every_mode(void **state)
 				int bits = asks[i].shift < 0 ? 7 : (int)(mode >> asks[i].shift & 7),
 				    want = bits >> (write ? 1 : 2) & 1;
 
-				if (access_allowed(mode, &owner, &asks[i].who, write) != (want == 1))
-					fail_msg("mode %04o, asker %zu, write %d: not %d", mode, i, write, want);
+				if (access_allowed(mode, &owner, &asks[i].who, write) !=
+				    (want == 1))
+					fail_msg("mode %04o, asker %zu, write %d: not %d", mode, i,
+						 write, want);
 			}
 	for (uint32_t mode = 0; mode <= 0777; mode++) { /* nobody's: all are others, but for root */
 		assert_int_equal(access_allowed(mode, NULL, &owner, true), mode >> 1 & 1);
@@ -64,25 +69,94 @@ static void test_every_mode(void **state)
 	}
 }
 
+static Shard__Cred at(const char *node, Shard__Cred c)
+{
+	c.node = (char *)(uintptr_t)node;
+	c.root = false; /* as from another node */
+	return c;
+}
+
+/* A uid is one user on all nodes; root and its group are a node's own. */
+static void test_other_nodes(void **state)
+{
+	uint32_t zero[] = {0};
+	Shard__Cred user = cred(OWNER, GROUP, NULL, 0), root = cred(0, 0, NULL, 0),
+		    in_roots = cred(STRANGER, 1, zero, 1), there = at("b", root);
+
+	(void)state;
+	user = at("b", user);
+	assert_true(access_allowed(
+		0600, &(Shard__Cred){.known = true, .uid = OWNER, .node = (char *)(uintptr_t) "a"},
+		&user, true));
+	assert_false(access_allowed(0600, &user, &there, false)); /* not this node's root */
+	assert_true(access_allowed(0604, &user, &there, false));  /* as anybody */
+	assert_false(access_allowed(0600, &root, &there, false)); /* nor its owner */
+	assert_true(access_allowed(0600, &there, &there, true));  /* what it defined is its own */
+	in_roots = at("b", in_roots);
+	assert_false(access_allowed(0660, &root, &in_roots, true));
+	assert_true(access_allowed(0660, &there, &in_roots, true));
+	there.root = true; /* what trust_remote_root does */
+	assert_true(access_allowed(0600, &root, &there, true));
+}
+
+/* Whatever a message says of where it comes from, and of what it may. */
+static void test_from_node(void **state)
+{
+	static struct config conf = {.node_list = {{.name = "a"}, {.name = "b"}}};
+	static struct server s = {.conf = &conf};
+	Shard__Cred who = cred(0, 0, NULL, 0), user = cred(OWNER, GROUP, NULL, 0),
+		    unknown = SHARD__CRED__INIT;
+
+	(void)state;
+	who.root = user.root = unknown.root = true;
+	access_from_node(&s, 1, &who);
+	access_from_node(&s, 1, &user);
+	access_from_node(&s, 1, &unknown);
+	assert_false(who.root || user.root || unknown.root);
+	assert_string_equal(who.node, "b");
+	conf.trust_remote_root = true;
+	user.root = unknown.root = true;
+	access_from_node(&s, 1, &who);
+	access_from_node(&s, 1, &user);
+	access_from_node(&s, 1, &unknown);
+	assert_true(who.root && !user.root && !unknown.root);
+}
+
+static enum shard_status session_asks(const struct model *m, const struct session *t, bool write,
+				      struct err *e)
+{
+	uint32_t groups[SESSION_GROUPS_MAX];
+	Shard__Cred who;
+
+	access_cred(t, &who, groups);
+	return access_check(m, &who, write, e);
+}
+
 static void test_sentence(void **state)
 {
 	Shard__Cred owner = cred(OWNER, GROUP, NULL, 0), who = cred(STRANGER, 5, NULL, 0);
 	Shard__Model spec = SHARD__MODEL__INIT;
 	struct model m = {.name = (char *)(uintptr_t) "gpt", .spec = &spec, .set = {.mode = 0640}};
-	struct session t = {.who = {.known = true, .uid = STRANGER, .gid = GROUP}};
+	struct session t = {.who = {.known = true, .uid = STRANGER, .gid = GROUP, .node = "a"}};
 	struct err e;
 
 	(void)state;
 	spec.owner = &owner;
 	assert_int_equal(access_check(&m, &who, false, &e), SHARD_DENIED);
-	assert_string_equal(e.text,
-			    "\"gpt\" belongs to uid 4001 (gid 4100) with mode 0640, and uid 4002 (gid 5) asks to read it: ask the "
-			    "owner, or define it with a wider `mode`");
-	assert_int_equal(access_session(&m, &t, false, &e), SHARD_OK);
-	assert_int_equal(access_session(&m, &t, true, &e), SHARD_DENIED);
+	assert_string_equal(e.text, "\"gpt\" belongs to uid 4001 (gid 4100) with mode 0640, and "
+				    "uid 4002 (gid 5) asks to read it: ask the "
+				    "owner, or define it with a wider `mode`");
+	assert_int_equal(session_asks(&m, &t, false, &e), SHARD_OK);
+	assert_int_equal(session_asks(&m, &t, true, &e), SHARD_DENIED);
 	t.who.known = false;
-	assert_int_equal(access_session(&m, &t, false, &e), SHARD_DENIED);
-	assert_non_null(strstr(e.text, "somebody over TCP asks to read it: connect through the unix socket"));
+	assert_int_equal(session_asks(&m, &t, false, &e), SHARD_DENIED);
+	assert_non_null(strstr(
+		e.text, "somebody over TCP asks to read it: connect through the unix socket"));
+	who = at("b", cred(0, 0, NULL, 0));
+	assert_int_equal(access_check(&m, &who, false, &e), SHARD_DENIED);
+	assert_non_null(strstr(
+		e.text,
+		"uid 0 (gid 0) of node b asks to read it: root of another node is not root here"));
 	spec.owner = NULL;
 	assert_int_equal(access_check(&m, &owner, true, &e), SHARD_DENIED);
 	assert_non_null(strstr(e.text, "belongs to nobody (it was defined over TCP)"));
@@ -90,7 +164,9 @@ static void test_sentence(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_mode), cmocka_unit_test(test_sentence)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_every_mode), cmocka_unit_test(test_other_nodes),
+		cmocka_unit_test(test_from_node), cmocka_unit_test(test_sentence)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cluster's secret: its file, the keyed hashes against vectors that another implementation made, and what must not pass for a proof:
- * a flipped bit, the other side's proof, a recorded exchange, a HELLO that was changed on the way. */
+/* The cluster's secret: its file, the keyed hashes against vectors that another implementation
+ * made, and what must not pass for a proof: a flipped bit, the other side's proof, a recorded
+ * exchange, a HELLO that was changed on the way. */
 #include "base/check.h"
 #include "net/prove.h"
 #include "wire/frame.h"
@@ -19,8 +20,10 @@
 #include <cmocka.h>
 
 #define KEY_1 "202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f"
+#define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
+#define SEVEN "0102030405060701020304050607010203040506070102030405060701020304"
 #define KEY_2 "ffeeddccbbaa99887766554433221100FFEEDDCCBBAA99887766554433221100"
-#define KEY_3 "0000000000000000000000000000000000000000000000000000000000000001"
+#define KEY_3 "00112233445566778899aabbccddeeff102132435465768798a9bacbdcedfe0f"
 
 static char file[64];
 
@@ -91,9 +94,20 @@ static void test_file(void **state)
 	refused("g" KEY_1 "\n", 0600, ":1: not");
 	refused(" " KEY_1 "\n", 0600, ":1: not");
 	refused(KEY_1 "\n" KEY_2 "\n\n" KEY_3 "\n", 0600, ":4: more than 2 secrets");
-	refused(KEY_1 "\n", 0640, "its mode is 0640, so that others may read or change it: chmod 600");
+	refused(KEY_1 "\n", 0640,
+		"its mode is 0640, so that others may read or change it: chmod 600");
 	refused(KEY_1 "\n", 0604, "its mode is 0604");
 	refused(KEY_1 "\n", 0620, "its mode is 0620");
+	refused(ZEROS "\n", 0600, ":1: fewer than 8 different bytes");
+	refused(KEY_1 "\n" SEVEN "\n", 0600, ":2: fewer than 8 different bytes");
+	refused(KEY_1 "\n\n" KEY_1 "\n", 0600, ":3: the same secret twice");
+	if (geteuid() == 0) {
+		put(KEY_1 "\n", 0600);
+		assert_int_equal(chown(file, 12345, 0), 0);
+		assert_int_equal(auth_open(&a, file, &e), SHARD_BAD_ARG);
+		assert_non_null(strstr(e.text, "it belongs to user 12345"));
+		assert_int_equal(chown(file, 0, 0), 0);
+	}
 	a = keys(KEY_1);
 	assert_int_equal(auth_keys(a), 1);
 	auth_close(&a);
@@ -102,7 +116,8 @@ static void test_file(void **state)
 	assert_int_equal(auth_keys(a), 2);
 	auth_close(&a);
 	assert_int_equal(auth_open(&a, "/nowhere/s", &e), SHARD_SYSTEM);
-	assert_string_equal(e.text, "secret /nowhere/s: cannot be opened: No such file or directory");
+	assert_string_equal(e.text,
+			    "secret /nowhere/s: cannot be opened: No such file or directory");
 	assert_int_equal(auth_open(&a, "/tmp", &e), SHARD_BAD_ARG);
 	assert_int_equal(auth_new_secret(text, &e), SHARD_OK);
 	assert_int_equal(strlen(text), 65);
@@ -150,29 +165,31 @@ static void test_vectors(void **state)
 	FILE *f = fopen("proto/wire/README.md", "re");
 	struct auth *a = keys(KEY_1 "\n");
 	struct auth_talk t = talk_of(a);
-	char line[512], name[16], digits[80];
+	char line[512], what[16], name[16], digits[80];
 	int seen = 0;
 
 	(void)state;
 	assert_non_null(f);
 	while (fgets(line, sizeof(line), f) && strncmp(line, "<!-- example proof -->", 22) != 0)
 		;
-	while (seen < 2 && fgets(line, sizeof(line), f)) {
+	while (seen < 4 && fgets(line, sizeof(line), f)) {
 		unsigned char proof[AUTH_BYTES];
 		char mine[2 * AUTH_BYTES + 1];
 		enum auth_side side;
 
-		if (sscanf(line, " %15s %79[0-9a-f]", name, digits) != 2)
+		if (sscanf(line, " %15s %15s %79[0-9a-f]", what, name, digits) != 3)
 			continue;
+		t.what = strcmp(what, "node") == 0 ? AUTH_FOR_NODE : AUTH_FOR_CLIENT;
 		side = strcmp(name, "dialler") == 0 ? AUTH_DIALLER : AUTH_LISTENER;
-		assert_true(auth_prove(a, &t, side, side == AUTH_DIALLER ? "whole c" : "whole d", 7, proof));
+		assert_true(auth_prove(a, &t, side, side == AUTH_DIALLER ? "whole c" : "whole d", 7,
+				       proof));
 		for (int i = 0; i < AUTH_BYTES; i++)
 			snprintf(mine + 2 * i, 3, "%02x", proof[i]);
 		assert_string_equal(mine, digits);
 		seen++;
 	}
 	fclose(f);
-	assert_int_equal(seen, 2);
+	assert_int_equal(seen, 4);
 	auth_close(&a);
 }
 
@@ -186,28 +203,46 @@ static void test_flipped(void **state)
 	(void)state;
 	for (int side = 0; side < 2; side++) {
 		assert_true(auth_prove(a, &t, (enum auth_side)side, whole, 5, proof[side]));
-		assert_true(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side], AUTH_BYTES));
+		assert_true(
+			auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side], AUTH_BYTES));
 		for (int bit = 0; bit < 8 * AUTH_BYTES; bit++) {
 			proof[side][bit / 8] ^= (unsigned char)(1 << bit % 8);
-			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side], AUTH_BYTES));
+			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
+						AUTH_BYTES));
 			proof[side][bit / 8] ^= (unsigned char)(1 << bit % 8);
 		}
 		for (int bit = 0; bit < 8 * 5; bit++) { /* what was said beside it */
 			whole[bit / 8] = (char)(whole[bit / 8] ^ (1 << bit % 8));
-			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side], AUTH_BYTES));
+			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
+						AUTH_BYTES));
 			whole[bit / 8] = (char)(whole[bit / 8] ^ (1 << bit % 8));
 		}
-		for (size_t bit = 0; bit < 8 * 4 * AUTH_BYTES; bit++) { /* nonces and HELLOs of either side */
-			unsigned char *at = (unsigned char *)&t;
+		for (size_t bit = 0; bit < 8 * 4 * AUTH_BYTES;
+		     bit++) { /* nonces and HELLOs of either side */
+			unsigned char *at = (unsigned char *)t.nonce;
 
 			at[bit / 8] ^= (unsigned char)(1 << bit % 8);
-			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side], AUTH_BYTES));
+			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
+						AUTH_BYTES));
 			at[bit / 8] ^= (unsigned char)(1 << bit % 8);
 		}
-		assert_false(auth_right(a, &t, (enum auth_side)side, whole, 4, proof[side], AUTH_BYTES));
-		assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side], AUTH_BYTES - 1));
+		assert_false(
+			auth_right(a, &t, (enum auth_side)side, whole, 4, proof[side], AUTH_BYTES));
+		assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
+					AUTH_BYTES - 1));
 		assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, NULL, 0));
 	}
+	/* one for a client is none for a node, and the other way round, with the same key */
+	for (int side = 0; side < 2; side++)
+		for (int what = 0; what < AUTH_FOR_NR; what++) {
+			t.what = (enum auth_for)what;
+			assert_true(auth_prove(a, &t, (enum auth_side)side, whole, 5, proof[side]));
+			assert_true(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
+					       AUTH_BYTES));
+			t.what = (enum auth_for)(1 - what);
+			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
+						AUTH_BYTES));
+		}
 	/* sent back to who made it */
 	assert_false(auth_right(a, &t, AUTH_DIALLER, whole, 5, proof[AUTH_LISTENER], AUTH_BYTES));
 	assert_false(auth_right(a, &t, AUTH_LISTENER, whole, 5, proof[AUTH_DIALLER], AUTH_BYTES));
@@ -216,9 +251,10 @@ static void test_flipped(void **state)
 
 static void test_rotation(void **state)
 {
-	struct auth *old = keys(KEY_1 "\n"), *both = keys(KEY_2 "\n" KEY_1 "\n"), *new = keys(KEY_2 "\n"),
-		    *other = keys(KEY_3 "\n");
-	struct auth *const dialler[] = {old, both, new, other}, *const listener[] = {old, both, new, other};
+	struct auth *old = keys(KEY_1 "\n"), *both = keys(KEY_2 "\n" KEY_1 "\n"),
+		    *new = keys(KEY_2 "\n"), *other = keys(KEY_3 "\n");
+	struct auth *const dialler[] = {old, both, new, other}, *const listener[] = {old, both, new,
+										     other};
 	static const bool meet[4][4] = {{1, 1, 0, 0}, {0, 1, 1, 0}, {0, 1, 1, 0}, {0, 0, 0, 1}};
 
 	(void)state;
@@ -228,11 +264,15 @@ static void test_rotation(void **state)
 			unsigned char proof[AUTH_BYTES];
 
 			assert_true(auth_prove(dialler[d], &t, AUTH_DIALLER, "c", 1, proof));
-			assert_int_equal(auth_right(listener[l], &u, AUTH_DIALLER, "c", 1, proof, AUTH_BYTES), meet[d][l]);
+			assert_int_equal(auth_right(listener[l], &u, AUTH_DIALLER, "c", 1, proof,
+						    AUTH_BYTES),
+					 meet[d][l]);
 			if (!meet[d][l])
 				continue;
-			assert_true(auth_prove(listener[l], &u, AUTH_LISTENER, "d", 1, proof)); /* with the same key */
-			assert_true(auth_right(dialler[d], &t, AUTH_LISTENER, "d", 1, proof, AUTH_BYTES));
+			assert_true(auth_prove(listener[l], &u, AUTH_LISTENER, "d", 1,
+					       proof)); /* with the same key */
+			assert_true(auth_right(dialler[d], &t, AUTH_LISTENER, "d", 1, proof,
+					       AUTH_BYTES));
 		}
 	auth_close(&old);
 	auth_close(&both);
@@ -259,7 +299,7 @@ static void end_begin(struct end *n, enum auth_side side)
 	n->whole.role = side == AUTH_DIALLER ? ROLE_TRAINER : ROLE_NODE;
 	n->whole.run_id = (char *)(uintptr_t) "private";
 	n->whole.node = (char *)(uintptr_t) "a";
-	prove_begin(&n->p, side);
+	prove_begin(&n->p, side, AUTH_FOR_CLIENT);
 }
 
 static void say(struct end *n, const struct auth *a)
@@ -309,7 +349,8 @@ static void test_exchange(void **state)
 	end_begin(&again, AUTH_LISTENER);
 	assert_int_equal(hear(&again, a, &c), SHARD_OK);
 	say(&again, a);
-	assert_memory_not_equal(again.p.talk.nonce[AUTH_LISTENER], d.p.talk.nonce[AUTH_LISTENER], AUTH_BYTES);
+	assert_memory_not_equal(again.p.talk.nonce[AUTH_LISTENER], d.p.talk.nonce[AUTH_LISTENER],
+				AUTH_BYTES);
 	assert_false(prove_theirs(&again.p, a, &c.auth));
 	prove_end(&again.p);
 
@@ -320,7 +361,8 @@ static void test_exchange(void **state)
 		end_begin(&again, AUTH_LISTENER);
 		assert_int_equal(hear(&again, a, &changed), SHARD_OK);
 		again.p.talk = (struct auth_talk){.key = 0};
-		memcpy(again.p.talk.nonce, d.p.talk.nonce, sizeof(again.p.talk.nonce)); /* the worst case: the same numbers */
+		memcpy(again.p.talk.nonce, d.p.talk.nonce,
+		       sizeof(again.p.talk.nonce)); /* the worst case: the same numbers */
 		memcpy(again.p.talk.said, d.p.talk.said, sizeof(again.p.talk.said));
 		assert_true(prove_theirs(&again.p, a, &c.auth));
 		assert_true(auth_said(a, &again.p.talk, AUTH_DIALLER, changed.body, changed.bytes));
@@ -356,8 +398,9 @@ static void test_malformed(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_file),      cmocka_unit_test(test_credentials), cmocka_unit_test(test_vectors),
-		cmocka_unit_test(test_flipped),   cmocka_unit_test(test_rotation),    cmocka_unit_test(test_exchange),
+		cmocka_unit_test(test_file),      cmocka_unit_test(test_credentials),
+		cmocka_unit_test(test_vectors),   cmocka_unit_test(test_flipped),
+		cmocka_unit_test(test_rotation),  cmocka_unit_test(test_exchange),
 		cmocka_unit_test(test_malformed),
 	};
 

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of checkpoints: what was saved comes back as the same bits whatever the boundaries; a damaged, short or missing file is refused and
- * named, for every byte of a small checkpoint; manifests keep every number; headers that others wrote are judged. */
+/* Files of checkpoints: what was saved comes back as the same bits whatever the boundaries; a
+ * damaged, short or missing file is refused and named, for every byte of a small checkpoint;
+ * manifests keep every number; headers that others wrote are judged. */
 #include "base/check.h"
+#include "ckpt/manifest_scan.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/spec_of.h"
 #include "lib/ckpts.h"
+#include "wire/xxh.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -20,11 +24,11 @@
 
 #include <cmocka.h>
 
-#define MUST(x)                                                                                                                    \
-	do {                                                                                                                       \
-		enum shard_status st_ = (x);                                                                                       \
-		if (st_ != SHARD_OK)                                                                                               \
-			fail_msg("%s: %s: %s", #x, status_name(st_), e.text);                                                      \
+#define MUST(x)                                                                                    \
+	do {                                                                                       \
+		enum shard_status st_ = (x);                                                       \
+		if (st_ != SHARD_OK)                                                               \
+			fail_msg("%s: %s: %s", #x, status_name(st_), e.text);                      \
 	} while (0)
 
 static void test_round_trips(void **state)
@@ -87,18 +91,22 @@ static void test_pieces(void **state)
 	assert_int_equal(part_load(dir, &f, 1, in, 2, false, &p, &e), SHARD_INTERRUPTED);
 	assert_int_equal(part_verify(dir, &f, 1, &p, &e), SHARD_INTERRUPTED);
 	part_file_free(&f);
-	assert_int_equal(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e), SHARD_INTERRUPTED);
+	assert_int_equal(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e),
+			 SHARD_INTERRUPTED);
 	assert_int_equal(rmdir(dir), 0); /* the file is gone */
 	free(a);
 	free(b);
 }
 
-/* Pages of memory that follow each other go out as they lie; an end inside a page, and what lies elsewhere, do not. */
+/* Pages of memory that follow each other go out as they lie; an end inside a page, and what lies
+ * elsewhere, do not. */
 static void test_in_place(void **state)
 {
-	const uint64_t w = PART_PIECE_BYTES / 2, v = 64 * 1000, u = PART_PIECE_BYTES / 4 + 1; /* elements */
+	const uint64_t w = PART_PIECE_BYTES / 2, v = 64 * 1000,
+		       u = PART_PIECE_BYTES / 4 + 1; /* elements */
 	const size_t near_bytes = (w + v) * 4;
-	float *near = aligned_alloc(4096, (near_bytes + 4095) & ~(size_t)4095), *far = malloc(u * 4), *back = calloc(w + v + u, 4);
+	float *near = aligned_alloc(4096, (near_bytes + 4095) & ~(size_t)4095),
+	      *far = malloc(u * 4), *back = calloc(w + v + u, 4);
 	struct part_file f;
 	struct err e = {.text = ""};
 	char dir[64];
@@ -110,10 +118,12 @@ static void test_in_place(void **state)
 		near[i] = (float)(i * 5 % 16777213);
 	for (uint64_t i = 0; i < u; i++)
 		far[i] = -(float)(i * 3 % 16777213);
-	struct part_run out[] = {
-		{SHARD_MASTER, "w", 0, w, near}, {SHARD_MASTER, "v", 0, v, near + w}, {SHARD_MASTER, "u", 7, u, far}};
-	struct part_run in[] = {
-		{SHARD_MASTER, "w", 0, w, back}, {SHARD_MASTER, "v", 0, v, back + w}, {SHARD_MASTER, "u", 7, u, back + w + v}};
+	struct part_run out[] = {{SHARD_MASTER, "w", 0, w, near},
+				 {SHARD_MASTER, "v", 0, v, near + w},
+				 {SHARD_MASTER, "u", 7, u, far}};
+	struct part_run in[] = {{SHARD_MASTER, "w", 0, w, back},
+				{SHARD_MASTER, "v", 0, v, back + w},
+				{SHARD_MASTER, "u", 7, u, back + w + v}};
 
 	MUST(part_write(dir, "x.safetensors", out, 3, NULL, 0, &f, NULL, &e));
 	MUST(part_verify(dir, &f, 1, NULL, &e));
@@ -131,7 +141,8 @@ static void test_what_is_not_there(void **state)
 {
 	float x[64] = {1}, y[64];
 	struct part_run out = {SHARD_MASTER, "w", 64, 64, x};
-	struct part_run gap = {SHARD_MASTER, "w", 63, 2, y}, moment = {SHARD_EXP_AVG, "w", 64, 64, y},
+	struct part_run gap = {SHARD_MASTER, "w", 63, 2, y},
+			moment = {SHARD_EXP_AVG, "w", 64, 64, y},
 			other = {SHARD_MASTER, "v", 64, 1, y};
 	struct part_file f[2];
 	struct err e = {.text = ""};
@@ -191,7 +202,8 @@ static void must_refuse_part(const char *dir, const char *what, long at)
 		fail_msg("%s, byte %ld: names no path: %s", what, at, e.text);
 }
 
-static void each_byte(const char *dir, const char *file, long step, void (*must)(const char *, const char *, long))
+static void each_byte(const char *dir, const char *file, long step,
+		      void (*must)(const char *, const char *, long))
 {
 	char path[CHECKPOINT_PATH_MAX];
 	long n;
@@ -269,9 +281,18 @@ static void test_damage(void **state)
 
 static void check_double(double v)
 {
-	struct part_file f = {.name = "x.safetensors", .bytes = 4096, .header_bytes = 4096, .piece_bytes = 4096, .sums_nr = 1};
+	struct part_file f = {.name = "x.safetensors",
+			      .bytes = 4096,
+			      .header_bytes = 4096,
+			      .piece_bytes = 4096,
+			      .sums_nr = 1};
 	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {1}};
-	struct manifest m = {.name = "m", .image = SHARD_F32, .grad = SHARD_F32, .kinds = {SHARD_MASTER}, .kinds_nr = 1}, *back;
+	struct manifest m = {.name = "m",
+			     .image = SHARD_F32,
+			     .grad = SHARD_F32,
+			     .kinds = {SHARD_MASTER},
+			     .kinds_nr = 1},
+			*back;
 	struct err e = {.text = ""};
 	char dir[64];
 
@@ -293,7 +314,15 @@ static void check_double(double v)
 	assert_memory_equal(&m.tune.lr, &back->tune.lr, 2 * sizeof(double));
 	assert_true(back->step == m.step && back->applied == m.applied && back->sum == m.sum);
 	assert_string_equal(m.settings, back->settings);
+	assert_true(back->run.id[0] == 0 && back->run.id[1] == 0 && back->run.line == back->sum);
 	manifest_free(&back);
+	m.run = (struct manifest_run){{0, 0xfedcba9876543210}, 1};
+	MUST(manifest_write(dir, &m, &e));
+	MUST(manifest_read(dir, &back, &e));
+	assert_memory_equal(&m.run, &back->run, sizeof(m.run));
+	manifest_free(&back);
+	m.run.line = 0; /* a run without a line cannot be read, and is not written */
+	assert_int_equal(manifest_write(dir, &m, &e), SHARD_PROTOCOL);
 	ckpts_remove(dir);
 	free(f.sums);
 	free(m.settings);
@@ -319,13 +348,15 @@ static void test_shapes(void **state)
 			continue;
 		m->tensors[i].shape[0]--;
 		assert_int_equal(checkpoint_fits(path, m, &e), SHARD_MISMATCH);
-		m->tensors[i].shape[0] += 2; /* more is no fault of this kind: part_load() names what is missing */
+		m->tensors[i].shape[0] +=
+			2; /* more is no fault of this kind: part_load() names what is missing */
 		MUST(checkpoint_fits(path, m, &e));
 		m->tensors[i].shape[0]--;
 	}
 	m->tensors[5].shape[0] = 4000;
 	assert_int_equal(checkpoint_fits(path, m, &e), SHARD_MISMATCH);
-	if (!strstr(e.text, "holds master/h.1.w.bias[4000:4097], and its shape in the manifest has 4000 elements"))
+	if (!strstr(e.text, "holds master/h.1.w.bias[4000:4097], and its shape in the manifest has "
+			    "4000 elements"))
 		fail_msg("%s", e.text);
 	manifest_free(&m);
 	ckpts_remove(dir);
@@ -357,7 +388,11 @@ static void test_doubles(void **state)
 /* What has the right sum may still be nothing that a daemon wrote. */
 static void test_numbers(void **state)
 {
-	const struct manifest good = {.kinds_nr = 3, .step = 9, .applied = 8, .scaler.scale = 1, .tune = {.has_lr = true, .lr = 1}};
+	const struct manifest good = {.kinds_nr = 3,
+				      .step = 9,
+				      .applied = 8,
+				      .scaler.scale = 1,
+				      .tune = {.has_lr = true, .lr = 1}};
 	struct manifest bad[7], *back;
 	struct err e = {.text = ""};
 	char dir[64], path[128];
@@ -381,7 +416,8 @@ static void test_numbers(void **state)
 	snprintf(path, sizeof(path), "%s/global_step5", dir);
 	MUST(manifest_read(path, &back, &e));
 	assert_true(back->blobs_nr > 0);
-	for (uint64_t step = 0; step < 7; step += 6) { /* of a blob: none, and one to come; what is written is read again */
+	for (uint64_t step = 0; step < 7;
+	     step += 6) { /* of a blob: none, and one to come; what is written is read again */
 		back->blobs[0].step = step;
 		assert_int_equal(manifest_write(path, back, &e), SHARD_PROTOCOL);
 		assert_non_null(strstr(e.text, "blobs.step"));
@@ -396,7 +432,8 @@ static void header(const char *json, uint64_t data, enum shard_status want, cons
 {
 	struct safetensors *s = NULL;
 	struct err e = {.text = ""};
-	enum shard_status st = safetensors_parse(&s, json, strlen(json), 8 + strlen(json) + data, "/f", &e);
+	enum shard_status st =
+		safetensors_parse(&s, json, strlen(json), 8 + strlen(json) + data, "/f", &e);
 
 	if (st != want || (text && !strstr(e.text, text)))
 		fail_msg("%s: %s: %s", json, status_name(st), e.text);
@@ -411,42 +448,211 @@ static void test_headers(void **state)
 
 	(void)state;
 	header("{}", 0, SHARD_OK, NULL);
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}   ", 8, SHARD_OK, NULL);
-	header("{\"a\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"X9\",\"shape\":[0],\"data_"
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}   ", 8, SHARD_OK,
+	       NULL);
+	header("{\"a\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"b\":{\"dtype\":"
+	       "\"X9\",\"shape\":[0],\"data_"
 	       "offsets\":[8,8]}}",
 	       8, SHARD_OK, NULL);
-	header("{\"__metadata__\":{\"a\":\"b\"},\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, SHARD_OK,
-	       NULL);
+	header("{\"__metadata__\":{\"a\":\"b\"},\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_"
+	       "offsets\":[0,4]}}",
+	       4, SHARD_OK, NULL);
 	header(" {}", 0, SHARD_PROTOCOL, "begin with {");
 	header("{\"a\"", 0, SHARD_PROTOCOL, "no JSON");
 	header("{} x", 0, SHARD_PROTOCOL, "no JSON");
 	header("{\"a\":1}", 0, SHARD_PROTOCOL, "no shape");
 	header("{\"a\":{},\"a\":{}}", 0, SHARD_PROTOCOL, "no JSON");
-	header("{\"\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "name");
-	header("{\"\\u001b[2J\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "control");
-	header("{\"\\u009b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "control");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "do not fill");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, SHARD_PROTOCOL, "tensors end");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, SHARD_PROTOCOL, "data_offsets");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, SHARD_PROTOCOL, "begins at");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8, SHARD_PROTOCOL, "data_offsets");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "dimension 0");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, SHARD_PROTOCOL,
-	       "dimension 1");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0, SHARD_PROTOCOL,
-	       "do not fill");
-	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "dimensions");
-	header("{\"a\":{\"dtype\":\"LONGDTYPE\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL, "dtype");
+	header("{\"\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, SHARD_PROTOCOL,
+	       "name");
+	header("{\"\\u001b[2J\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+	       SHARD_PROTOCOL, "control");
+	header("{\"\\u009b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+	       SHARD_PROTOCOL, "control");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
+	       SHARD_PROTOCOL, "do not fill");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9,
+	       SHARD_PROTOCOL, "tensors end");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7,
+	       SHARD_PROTOCOL, "data_offsets");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8,
+	       SHARD_PROTOCOL, "begins at");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8,
+	       SHARD_PROTOCOL, "data_offsets");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4,
+	       SHARD_PROTOCOL, "dimension 0");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}"
+	       "}",
+	       0, SHARD_PROTOCOL, "dimension 1");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}",
+	       0, SHARD_PROTOCOL, "do not fill");
+	header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}",
+	       4, SHARD_PROTOCOL, "dimensions");
+	header("{\"a\":{\"dtype\":\"LONGDTYPE\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+	       SHARD_PROTOCOL, "dtype");
 	assert_int_equal(safetensors_header_bytes(huge, 1000, "/f", &bytes, &e), SHARD_PROTOCOL);
 	assert_int_equal(safetensors_header_bytes(none, 1000, "/f", &bytes, &e), SHARD_PROTOCOL);
+}
+
+/* --- a manifest that wants memory --- */
+
+static long peak_kib(void)
+{
+	FILE *f = fopen("/proc/self/status", "re");
+	char line[256];
+	long kib = 0;
+
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		if (strncmp(line, "VmHWM:", 6) == 0)
+			kib = strtol(line + 6, NULL, 10);
+	if (f != NULL)
+		fclose(f);
+	return kib;
+}
+
+/* before, then as often as fits, then after; sealed with a sum that is right. */
+static size_t fill_up(char *text, size_t room, const char *before, const char *unit,
+		      const char *after)
+{
+	size_t at = strlen(before), tail = 26, last = strlen(after);
+
+	memcpy(text, before, at);
+	while (at + strlen(unit) + last + tail < room) {
+		memcpy(text + at, unit, strlen(unit));
+		at += strlen(unit);
+	}
+	memcpy(text + at - 1, after, last); /* over the last comma */
+	at += last - 1;
+	return at + (size_t)sprintf(text + at, "\"sum\":\"%016lx\"}\n",
+				    (unsigned long)xxh_sum(text, at, 0));
+}
+
+/* In a process of its own, for its peak: at most four times the text. */
+static void test_memory(void **state)
+{
+	static const struct {
+		const char *before, *unit, *after;
+	} bad[] = {
+		{"{\"format\":\"shardd checkpoint\",\"version\":1,\"tensors\":[", "[],", "],"},
+		{"{\"format\":\"shardd checkpoint\",\"version\":1,\"tensors\":[[", "[],", "]],"},
+		{"{\"format\":\"shardd checkpoint\",\"version\":1,\"other\":[", "[[[]]],", "],"},
+		{"{\"format\":[", "{\"a\":{}},", "],"},
+		{"{\"format\":\"shardd checkpoint\",\"version\":1,\"kinds\":[", "1,", "],"},
+		{"", "{\"a\":[", "],"},
+		{"", "[[[[[[[[[[[[[[[[", "],"},
+	};
+	const size_t room = 16u << 20;
+
+	(void)state;
+	for (size_t i = 0; i < NR(bad); i++) {
+		pid_t pid = fork();
+		int status = 0;
+
+		assert_true(pid >= 0);
+		if (pid == 0) {
+			char *text = malloc(room);
+			size_t bytes =
+				fill_up(text, room, bad[i].before, bad[i].unit, bad[i].after);
+			long before = peak_kib();
+			struct manifest *m;
+			enum shard_status st = manifest_parse(&m, text, bytes, "x", NULL);
+			long took = peak_kib() - before;
+
+			if (st != SHARD_PROTOCOL || took > 4 * 16 * 1024)
+				printf("%zu: %s, %ld KiB\n", i, status_name(st), took);
+			_exit(st != SHARD_PROTOCOL || took > 4 * 16 * 1024);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (status != 0)
+			fail_msg("manifest %zu was taken, or took more than four times its size",
+				 i);
+	}
+}
+
+/* What is written is read, whatever is in between; names twice are not. */
+static void test_scan(void **state)
+{
+	static const struct {
+		const char *text;
+		bool ok;
+	} cases[] = {
+		{"{\"a\":1,\"b\":[1, {\"x\": \"]}\\\"\"} ,2]}", true},
+		{" { \"b\" : [ ] , \"a\" : { } } ", true},
+		{"{\"a\":1,\"a\":2}", false},
+		{"{\"a\":1", false},
+		{"{\"a\":[1}", false},
+		{"{\"a\":\"x}", false},
+		{"{\"a\":1} x", false},
+		{"{\"a\" 1}", false},
+		{"{\"a\":1,}", false},
+		{"[1]", false},
+		{"", false},
+	};
+	struct scan_member m[2] = {{.key = "a"}, {.key = "b"}};
+	struct scan_piece p;
+	const char *at = NULL;
+	uint64_t nr;
+
+	(void)state;
+	for (size_t i = 0; i < NR(cases); i++)
+		if (scan_object(cases[i].text, strlen(cases[i].text), m, 2) != cases[i].ok)
+			fail_msg("%s", cases[i].text);
+	assert_true(scan_object(cases[0].text, strlen(cases[0].text), m, 2));
+	assert_true(scan_count(&m[1].value, &nr) && nr == 3);
+	for (nr = 0; scan_next(&m[1].value, &at, &p); nr++)
+		assert_true(nr != 1 || (p.bytes == 13 && p.values == 3));
+	assert_int_equal(nr, 3);
+	assert_false(scan_count(&m[0].value, &nr));
+}
+
+/* A pipe in a file's place: an open() of it waits for somebody who writes, or reads, at the other
+ * end. Everything that opens such a file says what is there instead. */
+static void test_pipes(void **state)
+{
+	static const char *const names[] = {"manifest.json", "node-a.safetensors"};
+	struct err e = {.text = ""};
+	struct manifest *m = NULL;
+	char dir[64], path[128], file[200];
+	uint8_t blob[64];
+
+	(void)state;
+	alarm(30); /* one that waits ends the test */
+	ckpts_folder(dir);
+	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+	MUST(checkpoint_open(dir, "global_step5", "gpt", &m, &e));
+	snprintf(path, sizeof(path), "%s/global_step5", dir);
+	for (size_t i = 0; i < NR(names); i++) {
+		snprintf(file, sizeof(file), "%s/%s", path, names[i]);
+		assert_int_equal(unlink(file), 0);
+		assert_int_equal(mkfifo(file, 0600), 0);
+		assert_int_equal(ckpts_load(dir, "global_step5", "gpt", 4096, &e), SHARD_PROTOCOL);
+		assert_non_null(strstr(e.text, names[0]));
+		assert_non_null(strstr(e.text, "no plain file"));
+	}
+	/* the length was looked at, and then another file took its name */
+	assert_int_equal(part_verify(path, m->files, m->files_nr, NULL, &e), SHARD_PROTOCOL);
+	assert_non_null(strstr(e.text, "node-a.safetensors: is no plain file"));
+	assert_int_equal(checkpoint_fits(path, m, &e), SHARD_PROTOCOL);
+	assert_int_equal(manifest_blob(path, m, 0, blob, &e), SHARD_PROTOCOL);
+	assert_int_equal(manifest_write(path, m, &e), SHARD_PROTOCOL);
+	assert_non_null(strstr(e.text, "manifest.json: is no plain file"));
+	manifest_free(&m);
+	snprintf(file, sizeof(file), "%s/.latest.tmp", dir);
+	assert_int_equal(mkfifo(file, 0600), 0);
+	assert_int_equal(ckpts_save(dir, "gpt", 6, 1, 1024, &e), SHARD_PROTOCOL);
+	assert_non_null(strstr(e.text, ".latest.tmp: is no plain file"));
+	alarm(0);
+	ckpts_remove(dir);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trips),       cmocka_unit_test(test_pieces),  cmocka_unit_test(test_in_place),
-		cmocka_unit_test(test_what_is_not_there), cmocka_unit_test(test_damage),  cmocka_unit_test(test_doubles),
-		cmocka_unit_test(test_headers),           cmocka_unit_test(test_numbers), cmocka_unit_test(test_shapes),
+		cmocka_unit_test(test_memory),      cmocka_unit_test(test_scan),
+		cmocka_unit_test(test_round_trips), cmocka_unit_test(test_pieces),
+		cmocka_unit_test(test_in_place),    cmocka_unit_test(test_what_is_not_there),
+		cmocka_unit_test(test_damage),      cmocka_unit_test(test_doubles),
+		cmocka_unit_test(test_headers),     cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_shapes),      cmocka_unit_test(test_pipes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

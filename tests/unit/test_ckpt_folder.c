@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders of checkpoints: a crash before each system call that changes a file system leaves the older complete checkpoint or the
- * newer one, and the next save works; a full disk leaves what was there; lists, the newest, `latest` and pruning. The calls are
- * wrapped (tests/ckpt.mk). */
+/* Folders of checkpoints: a crash before each system call that changes a file system leaves the
+ * older complete checkpoint or the newer one, and the next save works; a full disk leaves what was
+ * there; lists, the newest, `latest` and pruning. The calls are wrapped (tests/ckpt.mk). */
 #include "base/check.h"
 #include "lib/ckpts.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -18,37 +20,64 @@
 
 #include <cmocka.h>
 
-#define MUST(x)                                                                                                                    \
-	do {                                                                                                                       \
-		enum shard_status st_ = (x);                                                                                       \
-		if (st_ != SHARD_OK)                                                                                               \
-			fail_msg("%s: %s: %s", #x, status_name(st_), e.text);                                                      \
+#define MUST(x)                                                                                    \
+	do {                                                                                       \
+		enum shard_status st_ = (x);                                                       \
+		if (st_ != SHARD_OK)                                                               \
+			fail_msg("%s: %s: %s", #x, status_name(st_), e.text);                      \
 	} while (0)
 
 /* --- the calls --- */
 
 static struct {
 	uint32_t calls, stop_at; /* from the stop_at-th on nothing happens any more; 0: never */
+	uint32_t fail_at;        /* this one alone fails; 0: none */
 	uint64_t bytes_left;     /* of the disk, when full is set */
 	bool full, no_exchange;
 } disk;
+
+static struct { /* folders, in the order of their syncs */
+	ino_t folder[64];
+	uint32_t nr;
+} synced;
 
 static bool stopped(void)
 {
 	__atomic_add_fetch(&disk.calls, 1, __ATOMIC_RELAXED);
 	errno = EIO;
-	return disk.stop_at > 0 && disk.calls >= disk.stop_at;
+	return (disk.stop_at > 0 && disk.calls >= disk.stop_at) ||
+	       (disk.fail_at > 0 && disk.calls == disk.fail_at);
 }
 
-#define WRAP(name, params, args)                                                                                                   \
-	int __real_##name params;                                                                                                  \
-	int __wrap_##name params;                                                                                                  \
-	int __wrap_##name params                                                                                                   \
-	{                                                                                                                          \
-		return stopped() ? -1 : __real_##name args;                                                                        \
+#define WRAP(name, params, args)                                                                   \
+	int __real_##name params;                                                                  \
+	int __wrap_##name params;                                                                  \
+	int __wrap_##name params                                                                   \
+	{                                                                                          \
+		return stopped() ? -1 : __real_##name args;                                        \
 	}
 
-WRAP(fsync, (int fd), (fd))
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+	struct stat s;
+
+	if (stopped())
+		return -1;
+	if (fstat(fd, &s) == 0 && S_ISDIR(s.st_mode))
+		synced.folder[synced.nr++ % NR(synced.folder)] = s.st_ino;
+	return __real_fsync(fd);
+}
+
+static bool was_synced(ino_t folder)
+{
+	for (uint32_t i = 0; i < synced.nr && i < NR(synced.folder); i++)
+		if (synced.folder[i] == folder)
+			return true;
+	return false;
+}
+
 WRAP(rename, (const char *a, const char *b), (a, b))
 WRAP(unlink, (const char *a), (a))
 WRAP(unlinkat, (int fd, const char *a, int flags), (fd, a, flags))
@@ -111,6 +140,8 @@ ssize_t __wrap_write(int fd, const void *p, size_t n)
 	return __real_write(fd, p, n);
 }
 
+static void make_file(const char *dir, const char *name, const char *text);
+
 /* --- crashes --- */
 
 /* What a reader finds must be whole: either checkpoint, and whatever a name says. */
@@ -129,7 +160,8 @@ static void check_whole(const char *dir, uint64_t older, uint64_t newer, uint32_
 	free(found);
 	MUST(checkpoint_newest(dir, "gpt", UINT64_MAX, tag, &step, &e));
 	if (step != older && step != newer)
-		fail_msg("crash at call %u: the newest is of step %llu", at, (unsigned long long)step);
+		fail_msg("crash at call %u: the newest is of step %llu", at,
+			 (unsigned long long)step);
 	MUST(ckpts_load(dir, tag, "gpt", 4096, &e));
 	MUST(checkpoint_latest(dir, tag, &e));
 	MUST(ckpts_load(dir, tag, "gpt", 4096, &e));
@@ -165,7 +197,8 @@ static void walk(uint64_t older, uint64_t newer)
 		done = ckpts_save(dir, "gpt", newer, 1, 2048, &e) == SHARD_OK && disk.calls < at;
 		disk.stop_at = 0;
 		check_whole(dir, older, newer, at);
-		MUST(ckpts_save(dir, "gpt", newer, 1, 4096, &e)); /* what the crash left is no hindrance */
+		MUST(ckpts_save(dir, "gpt", newer, 1, 4096,
+				&e)); /* what the crash left is no hindrance */
 		check_whole(dir, newer, newer, at);
 		assert_int_equal(entries(dir), older == newer ? 2 : 3);
 		ckpts_remove(dir);
@@ -183,6 +216,161 @@ static void test_crash_same_tag(void **state)
 {
 	(void)state;
 	walk(5, 5);
+}
+
+/* One call fails, however late: who is told that the save failed has the checkpoint of before under
+ * its tag. */
+static void test_late_failure(void **state)
+{
+	bool done = false, quick = getenv("TMPDIR") == NULL && access("/dev/shm", W_OK) == 0;
+
+	(void)state;
+	if (quick) /* a hundred saves, and what a disk does is not looked at */
+		setenv("TMPDIR", "/dev/shm", 1);
+	for (uint32_t at = 1; !done; at++) {
+		struct err e = {.text = ""};
+		struct manifest *m;
+		enum shard_status st;
+		char dir[64];
+
+		ckpts_folder(dir);
+		MUST(ckpts_save(dir, "gpt", 5, 2, 1024, &e));
+		disk.calls = 0;
+		disk.fail_at = at;
+		st = ckpts_save(dir, "gpt", 5, 1, 1024, &e);
+		done = disk.calls < at;
+		disk.fail_at = 0;
+		MUST(ckpts_load(dir, "global_step5", "gpt", 4096, &e));
+		MUST(checkpoint_open(dir, "global_step5", "gpt", &m, &e));
+		if (m->files_nr != (st == SHARD_OK ? 1 : 2))
+			fail_msg("failure of call %u: the save ended with %s, and the checkpoint "
+				 "has %u files",
+				 at, status_name(st), m->files_nr);
+		manifest_free(&m);
+		ckpts_remove(dir);
+		assert_true(at < 200);
+	}
+	if (quick)
+		unsetenv("TMPDIR");
+}
+
+/* Folders that were made for it last, too: those above them are synced. */
+static void test_new_folders_last(void **state)
+{
+	struct err e = {.text = ""};
+	char dir[64], deep[128], path[128];
+	struct stat s;
+
+	(void)state;
+	ckpts_folder(dir);
+	snprintf(deep, sizeof(deep), "%s/a/b", dir);
+	synced.nr = 0;
+	MUST(ckpts_save(deep, "gpt", 5, 1, 1024, &e));
+	for (int i = 0; i < 3; i++) {
+		snprintf(path, sizeof(path), "%s%s", dir, (const char *[]){"", "/a", "/a/b"}[i]);
+		assert_int_equal(stat(path, &s), 0);
+		if (!was_synced(s.st_ino))
+			fail_msg("%s was not synced", path);
+	}
+	ckpts_remove(dir);
+}
+
+/* What somebody else made is neither replaced nor emptied, whatever file in it has a manifest's
+ * name. */
+static void test_foreign(void **state)
+{
+	static const char foreign[] = "{\"name\": \"a web application\"}";
+	struct err e = {.text = ""};
+	char dir[64], app[128], path[CHECKPOINT_PATH_MAX];
+
+	(void)state;
+	ckpts_folder(dir);
+	snprintf(app, sizeof(app), "%s/webapp", dir);
+	assert_int_equal(mkdir(app, 0755), 0);
+	make_file(app, "manifest.json", foreign);
+	assert_int_equal(checkpoint_begin(path, dir, "webapp", "gpt", NULL, &e), SHARD_EXISTS);
+	make_file(app, "manifest.json",
+		  "{\"format\":\"shardd checkpoint\"}"); /* and of one that says so, other files
+							    stay */
+	make_file(app, "index.html", "hello");
+	assert_int_equal(checkpoint_begin(path, dir, "webapp", "gpt", NULL, &e), SHARD_EXISTS);
+	assert_non_null(strstr(e.text, "index.html"));
+	assert_int_equal(entries(app), 2);
+	/* in the place of an unfinished one */
+	snprintf(app, sizeof(app), "%s/.x.tmp", dir);
+	assert_int_equal(mkdir(app, 0755), 0);
+	make_file(app, "a.safetensors", "mine");
+	assert_int_equal(checkpoint_begin(path, dir, "x", "gpt", NULL, &e), SHARD_EXISTS);
+	checkpoint_abandon(dir, "x");
+	assert_int_equal(entries(app), 1);
+	/* in the place of one that ends */
+	MUST(checkpoint_begin(path, dir, "y", "gpt", NULL, &e));
+	snprintf(app, sizeof(app), "%s/y", dir);
+	assert_int_equal(mkdir(app, 0755), 0);
+	make_file(app, "data.db", "mine");
+	{
+		struct manifest m = {.name = "gpt", .files_nr = 0};
+
+		assert_true(checkpoint_finish(dir, "y", &m, &e) != SHARD_OK);
+	}
+	assert_int_equal(entries(app), 1);
+	ckpts_remove(dir);
+}
+
+static uint32_t mode_of(const char *dir, const char *name)
+{
+	char path[256];
+	struct stat s;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	assert_int_equal(stat(path, &s), 0);
+	return s.st_mode & 07777;
+}
+
+/* Files are the daemon's alone, unless the model's mode lets the group read. */
+static void test_modes(void **state)
+{
+	static const struct {
+		bool has;
+		uint32_t mode, file, folder;
+	} cases[] = {{true, 0600, 0600, 0700},
+		     {true, 0640, 0640, 0750},
+		     {true, 0666, 0640, 0750},
+		     {true, 0604, 0600, 0700},
+		     {false, 0, 0644, 0755}};
+	struct err e = {.text = ""};
+
+	(void)state;
+	for (size_t i = 0; i < NR(cases); i++) {
+		struct manifest *m;
+		char dir[64], path[CHECKPOINT_PATH_MAX], tag[64];
+
+		ckpts_folder(dir);
+		MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
+		MUST(checkpoint_open(dir, "global_step5", "gpt", &m, &e));
+		m->has_mode = cases[i].has;
+		m->mode = cases[i].mode;
+		m->owner_known = true;
+		m->owner_uid = geteuid();
+		m->owner_gid = getegid();
+		snprintf(m->owner_node, sizeof(m->owner_node), "a");
+		snprintf(tag, sizeof(tag), "t");
+		MUST(checkpoint_begin(path, dir, tag, "gpt", NULL, &e));
+		part_file_free(&m->files[0]);
+		m->files_nr = m->blobs_nr = 0;
+		MUST(ckpts_write(path, m, 1, 1024, 5, &e));
+		MUST(checkpoint_finish(dir, tag, m, &e));
+		manifest_free(&m);
+		assert_int_equal(mode_of(dir, "t"), cases[i].folder);
+		assert_int_equal(mode_of(dir, "t/node-a.safetensors"), cases[i].file);
+		assert_int_equal(mode_of(dir, "t/manifest.json"), cases[i].file);
+		MUST(checkpoint_open(dir, "t", "gpt", &m, &e));
+		assert_true(m->has_mode == cases[i].has && m->mode == cases[i].mode &&
+			    m->owner_known);
+		assert_string_equal(m->owner_node, "a");
+		manifest_free(&m);
+		ckpts_remove(dir);
+	}
 }
 
 /* Where names cannot be exchanged, a save over one of its own tag works, too. */
@@ -243,6 +431,7 @@ static void test_list_and_prune(void **state)
 	char dir[64], path[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1];
 	struct checkpoint_found *found;
 	struct err e = {.text = ""};
+	struct manifest of = {.name = "gpt", .step = 12, .run = {{7, 7}, 7}};
 	uint32_t nr, removed;
 	uint64_t step;
 
@@ -251,7 +440,7 @@ static void test_list_and_prune(void **state)
 	assert_int_equal(checkpoint_newest(dir, NULL, UINT64_MAX, tag, &step, &e), SHARD_NOT_FOUND);
 	assert_int_equal(checkpoint_latest(dir, tag, &e), SHARD_NOT_FOUND);
 	for (uint64_t s = 8; s <= 12; s++)
-		MUST(ckpts_save(dir, "gpt", s, 1, 1024, &e));
+		MUST(ckpts_save_of(dir, "gpt", 7, s, &e));
 	MUST(ckpts_save(dir, "bert", 99, 1, 1024, &e));
 	snprintf(path, sizeof(path), "%s/global_step11/node-a.safetensors", dir);
 	assert_int_equal(truncate(path, 100), 0);
@@ -264,7 +453,8 @@ static void test_list_and_prune(void **state)
 	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
 	assert_int_equal(nr, 6); /* 7 is empty and nobody's */
 	assert_string_equal(found[0].tag, "global_step12");
-	assert_true(found[0].complete && found[0].step == 12 && found[0].bytes > 0 && !found[0].latest);
+	assert_true(found[0].complete && found[0].step == 12 && found[0].bytes > 0 &&
+		    !found[0].latest);
 	assert_true(!found[1].complete && strstr(found[1].why, "100 bytes"));
 	assert_true(!found[5].complete && found[5].name[0] == 0);
 	free(found);
@@ -274,17 +464,83 @@ static void test_list_and_prune(void **state)
 	assert_int_equal(step, 99);
 	MUST(checkpoint_latest(dir, tag, &e));
 	assert_string_equal(tag, "global_step99");
-	MUST(checkpoint_begin(path, dir, "global_step13", "gpt", &e)); /* a crash's leftover, and a save of another model */
-	MUST(checkpoint_begin(path, dir, "global_step14", "bert", &e));
-	MUST(checkpoint_prune(dir, "gpt", 0, &removed, &e));
+	MUST(checkpoint_prune(dir, &of, 0, &removed, &e));
 	assert_int_equal(removed, 0);
-	MUST(checkpoint_prune(dir, "gpt", 2, &removed, &e));
+	of.run.id[1]++; /* another run of that name */
+	MUST(checkpoint_prune(dir, &of, 1, &removed, &e));
+	assert_int_equal(removed, 0);
+	of.run.id[1]--;
+	of.step = 7; /* set back to before all of them */
+	MUST(checkpoint_prune(dir, &of, 1, &removed, &e));
+	assert_int_equal(removed, 0);
+	of.step = 12;
+	MUST(checkpoint_prune(dir, &of, 2, &removed, &e));
 	assert_int_equal(removed, 2); /* 9 and 8; 11 is not complete, and stays to be looked at */
-	assert_int_equal(access(path, F_OK), 0);
 	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
 	assert_int_equal(nr, 4);
 	free(found);
-	assert_int_equal(entries(dir), 9); /* 7 10 11 12 99 notes readme latest .14 */
+	assert_int_equal(entries(dir), 8); /* 7 10 11 12 99 notes readme latest */
+	ckpts_remove(dir);
+}
+
+static bool unfinished(const char *dir, const char *tag)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/.%s.tmp", dir, tag);
+	return access(path, F_OK) == 0;
+}
+
+static void killed_while_saving(const char *dir, const char *tag)
+{
+	char path[CHECKPOINT_PATH_MAX];
+	int held, status;
+	struct err e;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		if (checkpoint_begin(path, dir, tag, "gpt", &held, &e) == SHARD_OK && held >= 0)
+			(void)kill(getpid(), SIGKILL);
+		_exit(1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && unfinished(dir, tag));
+}
+
+/* What killed saves left goes; what another save writes now, or another model left, stays. */
+static void test_sweep(void **state)
+{
+	char dir[64], path[CHECKPOINT_PATH_MAX], from[200], to[200];
+	struct checkpoint_found *found;
+	struct err e = {.text = ""};
+	uint32_t nr;
+	int held;
+
+	(void)state;
+	ckpts_folder(dir);
+	MUST(ckpts_save(dir, "gpt", 3, 1, 1024, &e)); /* as a crash leaves the older one */
+	snprintf(from, sizeof(from), "%s/global_step3", dir);
+	snprintf(to, sizeof(to), "%s/.global_step3.tmp", dir);
+	assert_int_equal(rename(from, to), 0);
+	MUST(ckpts_save(dir, "gpt", 4, 1, 1024, &e));
+	killed_while_saving(dir, "killed");
+	MUST(checkpoint_begin(path, dir, "other", "bert", NULL, &e));
+	MUST(checkpoint_begin(path, dir, "now", "gpt", &held, &e));
+	assert_true(held >= 0);
+	make_file(dir, ".notes.tmp", "mine");
+	MUST(checkpoint_list(dir, NULL, &found, &nr, &e));
+	assert_int_equal(nr, 1); /* what begins with a dot is no checkpoint */
+	assert_string_equal(found[0].tag, "global_step4");
+	free(found);
+	checkpoint_sweep(dir, "gpt");
+	assert_true(unfinished(dir, "now") && unfinished(dir, "other") && unfinished(dir, "notes"));
+	assert_false(unfinished(dir, "killed") || unfinished(dir, "global_step3"));
+	assert_int_equal(checkpoint_begin(path, dir, "now", "gpt", NULL, &e), SHARD_BUSY);
+	assert_non_null(strstr(e.text, "another save"));
+	close(held);
+	checkpoint_sweep(dir, "gpt");
+	assert_false(unfinished(dir, "now"));
+	assert_int_equal(entries(dir), 4); /* 4 latest .other.tmp .notes.tmp */
 	ckpts_remove(dir);
 }
 
@@ -296,22 +552,25 @@ static void test_whose(void **state)
 	(void)state;
 	ckpts_folder(dir);
 	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
-	assert_int_equal(checkpoint_begin(path, dir, "global_step5", "bert", &e), SHARD_EXISTS);
+	assert_int_equal(checkpoint_begin(path, dir, "global_step5", "bert", NULL, &e),
+			 SHARD_EXISTS);
 	assert_non_null(strstr(e.text, "\"gpt\""));
-	MUST(checkpoint_begin(path, dir, "global_step6", "gpt", &e));
-	assert_int_equal(checkpoint_begin(path, dir, "global_step6", "bert", &e), SHARD_EXISTS);
+	MUST(checkpoint_begin(path, dir, "global_step6", "gpt", NULL, &e));
+	assert_int_equal(checkpoint_begin(path, dir, "global_step6", "bert", NULL, &e),
+			 SHARD_EXISTS);
 	snprintf(other, sizeof(other), "%s/mine", dir);
 	assert_int_equal(mkdir(other, 0755), 0);
-	assert_int_equal(checkpoint_begin(path, dir, "mine", "gpt", &e), SHARD_EXISTS);
-	assert_int_equal(checkpoint_begin(path, dir, "../x", "gpt", &e), SHARD_BAD_ARG);
-	assert_int_equal(checkpoint_begin(path, dir, ".x", "gpt", &e), SHARD_BAD_ARG);
-	assert_int_equal(checkpoint_begin(path, dir, "latest", "gpt", &e), SHARD_BAD_ARG);
+	assert_int_equal(checkpoint_begin(path, dir, "mine", "gpt", NULL, &e), SHARD_EXISTS);
+	assert_int_equal(checkpoint_begin(path, dir, "../x", "gpt", NULL, &e), SHARD_BAD_ARG);
+	assert_int_equal(checkpoint_begin(path, dir, ".x", "gpt", NULL, &e), SHARD_BAD_ARG);
+	assert_int_equal(checkpoint_begin(path, dir, "latest", "gpt", NULL, &e), SHARD_BAD_ARG);
 	/* A folder or a link in an unfinished one: nothing is followed, nothing else is removed. */
 	make_file(dir, "precious", "mine");
-	MUST(checkpoint_begin(path, dir, "global_step6", "gpt", &e));
+	MUST(checkpoint_begin(path, dir, "global_step6", "gpt", NULL, &e));
 	snprintf(other, sizeof(other), "%s/.global_step6.tmp/sub", dir);
 	assert_int_equal(symlink("../precious", other), 0);
-	assert_int_equal(checkpoint_begin(path, dir, "global_step6", "gpt", &e), SHARD_SYSTEM);
+	assert_int_equal(checkpoint_begin(path, dir, "global_step6", "gpt", NULL, &e),
+			 SHARD_EXISTS);
 	assert_non_null(strstr(e.text, "no plain file"));
 	snprintf(other, sizeof(other), "%s/precious", dir);
 	assert_int_equal(access(other, F_OK), 0);
@@ -338,9 +597,12 @@ static void test_over_damage(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_crash),       cmocka_unit_test(test_crash_same_tag), cmocka_unit_test(test_no_exchange),
-		cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_list_and_prune), cmocka_unit_test(test_whose),
-		cmocka_unit_test(test_over_damage),
+		cmocka_unit_test(test_crash),          cmocka_unit_test(test_crash_same_tag),
+		cmocka_unit_test(test_no_exchange),    cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_list_and_prune), cmocka_unit_test(test_sweep),
+		cmocka_unit_test(test_whose),          cmocka_unit_test(test_over_damage),
+		cmocka_unit_test(test_late_failure),   cmocka_unit_test(test_new_folders_last),
+		cmocka_unit_test(test_foreign),        cmocka_unit_test(test_modes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

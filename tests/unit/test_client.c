@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The client library against a scripted daemon: connecting, defining, writing and reading; what a caller or a daemon can do wrong
- * and the sentence that follows. Steps are in test_client_step.c. */
+/* The client library against a scripted daemon: connecting, defining, writing and reading; what a
+ * caller or a daemon can do wrong and the sentence that follows. Steps are in test_client_step.c.
+ */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fakeserver.h"
@@ -61,7 +62,8 @@ static void test_addresses(void **state)
 	EXPECT(SHARD_BAD_ARG, try_connect(big));
 	EXPECT(SHARD_BAD_ARG, try_connect("spawn:Test"));
 	EXPECT(SHARD_UNREACHABLE, try_connect("unix:/nonexistent/s"));
-	assert_string_equal(shard_error(), "no shardd at unix:/nonexistent/s (ENOENT): is it running? systemctl status shardd");
+	assert_string_equal(shard_error(), "no shardd at unix:/nonexistent/s (ENOENT): is it "
+					   "running? systemctl status shardd");
 	assert_int_equal(errno, ENOENT);
 	EXPECT(SHARD_UNREACHABLE, try_connect("tcp://127.0.0.1:1"));
 	EXPECT_TEXT("ECONNREFUSED");
@@ -100,7 +102,7 @@ static void test_connect(void **state)
 	f->knobs.mute[OP_HELLO] = true;
 	fake_unlock(f);
 	EXPECT(SHARD_TIMEOUT, try_connect(f->address));
-	EXPECT_TEXT_AROUND("shardd at ", " s");
+	EXPECT_TEXT_AROUND("shardd at ", "see its log");
 	EXPECT_TEXT("did not answer HELLO in ");
 	fake_stop(f);
 }
@@ -119,7 +121,8 @@ static void bad_spec(struct trainer *t, const struct shard_spec *s, const char *
 static void test_bad_specs(void **state)
 {
 	struct fake *f = start(false);
-	struct shard_tensor tensor[2] = {{.name = "a", .ndim = 1, .shape = {4}}, {.name = "b", .ndim = 1, .shape = {4}}};
+	struct shard_tensor tensor[2] = {{.name = "a", .ndim = 1, .shape = {4}},
+					 {.name = "b", .ndim = 1, .shape = {4}}};
 	struct shard_spec good = {.size = sizeof(good),
 				  .name = "m",
 				  .tensors = tensor,
@@ -135,18 +138,18 @@ static void test_bad_specs(void **state)
 	bad_spec(&t, &s, "a-z");
 	s = good;
 	s.tensors_nr = 0;
-	bad_spec(&t, &s, "has 0 tensors");
+	bad_spec(&t, &s, "0 tensors: a model has 1 to 1048576");
 	s = good;
 	s.grad = 0;
 	bad_spec(&t, &s, "grad dtype 0");
 	tensor[1].name = "a";
-	bad_spec(&t, &good, "two tensors are called \"a\"");
+	bad_spec(&t, &good, "tensor \"a\" is there twice, as 0 and as 1");
 	tensor[1].name = "b";
 	tensor[1].shape[0] = 0;
-	bad_spec(&t, &good, "tensor \"b\": shape[0] is 0");
+	bad_spec(&t, &good, "tensor \"b\": dimension 0 is 0");
 	tensor[1].ndim = 2;
 	tensor[1].shape[0] = tensor[1].shape[1] = 1ull << 40;
-	bad_spec(&t, &good, "2^44");
+	bad_spec(&t, &good, "more than 17592186044416 elements");
 	tensor[1].ndim = 9;
 	bad_spec(&t, &good, "9 dimensions");
 	tensor[1].ndim = 0;
@@ -163,6 +166,33 @@ static void test_bad_specs(void **state)
 	fake_unlock(f);
 	trainer_end(&t);
 	fake_stop(f);
+}
+
+/* What the daemon answers about chunks is checked, too. */
+static void test_bad_chunks(void **state)
+{
+	static const uint32_t elems[] = {512, 1000, 1u << 27};
+
+	(void)state;
+	for (size_t i = 0; i < NR(elems); i++) {
+		struct fake_conf conf = {.chunk_elems = elems[i], .world_size = 1};
+		struct shard_tensor tensor = {.name = "a", .ndim = 1, .shape = {4}};
+		struct shard_spec s = {.size = sizeof(s),
+				       .name = "m",
+				       .tensors = &tensor,
+				       .tensors_nr = 1,
+				       .image = SHARD_BF16,
+				       .grad = SHARD_BF16};
+		struct fake *f = fake_start(&conf);
+		struct trainer t;
+		int created;
+
+		trainer_connect(&t, f->address);
+		EXPECT(SHARD_PROTOCOL, shard_define(t.client, &s, &t.model, &created));
+		EXPECT_TEXT("shardd says that chunks of \"m\" have ");
+		trainer_end(&t);
+		fake_stop(f);
+	}
 }
 
 static void test_define(void **state)
@@ -195,7 +225,8 @@ static void test_define(void **state)
 	EXPECT(SHARD_EXISTS, shard_define(t.client, &s, &second, &created));
 	shard_detach(&t.model);
 	assert_null(t.model);
-	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &created)); /* again, after a detach */
+	EXPECT(SHARD_OK,
+	       shard_define(t.client, &s, &t.model, &created)); /* again, after a detach */
 	assert_int_equal(created, 0);
 	trainer_end(&t);
 
@@ -220,14 +251,17 @@ static void test_write_read(void **state)
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_F32);
 	for (uint32_t i = 0; i < TRAINER_TENSORS; i++) {
-		EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, back, &step));
+		EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, i, 0, trainer_numel[i],
+					    SHARD_F32, back, &step));
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
 			assert_true(back[k] == trainer_weight(i, k));
 	}
-	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 2, 1000, 1500, SHARD_BF16, h, &step)); /* crosses a chunk, converts */
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 2, 1000, 1500, SHARD_BF16, h,
+				    &step)); /* crosses a chunk, converts */
 	for (int k = 0; k < 1500; k++)
 		assert_true(dtype_from_bf16(h[k]) == trainer_weight(2, 1000 + (uint64_t)k));
-	EXPECT(SHARD_RANGE, shard_read(t.model, SHARD_MASTER, 2, 1000, 1501, SHARD_F32, back, &step));
+	EXPECT(SHARD_RANGE,
+	       shard_read(t.model, SHARD_MASTER, 2, 1000, 1501, SHARD_F32, back, &step));
 	EXPECT_TEXT("first 1000, count 1501, but it has 2500 elements");
 	EXPECT(SHARD_RANGE, shard_read(t.model, SHARD_MASTER, 9, 0, 1, SHARD_F32, back, &step));
 	step = 5;
@@ -235,14 +269,47 @@ static void test_write_read(void **state)
 	EXPECT(SHARD_BAD_STATE, shard_write(t.model, SHARD_MASTER, 0, 0, 1, SHARD_F32, back));
 	EXPECT_TEXT("sealed");
 	EXPECT(SHARD_BAD_ARG, shard_write(t.model, SHARD_GRAD, 0, 0, 1, SHARD_F32, back));
-	EXPECT(SHARD_BAD_ARG, shard_read(t.model, SHARD_MASTER, 0, 0, 1, (enum shard_dtype)9, back, &step));
+	EXPECT(SHARD_BAD_ARG,
+	       shard_read(t.model, SHARD_MASTER, 0, 0, 1, (enum shard_dtype)9, back, &step));
 	fake_lock(f);
 	f->knobs.refuse[OP_READ] = SHARD_NOT_FOUND;
 	f->knobs.refuse_text = "sgd keeps no exp_avg";
 	fake_unlock(f);
 	step = 0;
-	EXPECT(SHARD_NOT_FOUND, shard_read(t.model, SHARD_EXP_AVG, 0, 0, 3000, SHARD_F32, back, &step));
+	EXPECT(SHARD_NOT_FOUND,
+	       shard_read(t.model, SHARD_EXP_AVG, 0, 0, 3000, SHARD_F32, back, &step));
 	assert_string_equal(shard_error(), "sgd keeps no exp_avg");
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+/* A daemon that has no room is asked again, but not as fast as it can refuse, and not for ever. */
+static void test_read_busy(void **state)
+{
+	struct fake_conf conf = {
+		.tcp = *state != NULL, .rank = 0, .world_size = 1, .timeout_ms = 600};
+	struct fake *f = fake_start(&conf);
+	uint64_t step = 0, began;
+	struct trainer t;
+	uint32_t asked;
+	float back[16];
+
+	trainer_define(&t, f->address, SHARD_F32, SHARD_F32);
+	fake_lock(f);
+	f->knobs.refuse[OP_READ] = SHARD_BUSY;
+	f->knobs.refuse_text = "64 reads wait already";
+	fake_unlock(f);
+	began = clock_ns();
+	EXPECT(SHARD_TIMEOUT, shard_read(t.model, SHARD_MASTER, 0, 0, 16, SHARD_F32, back, &step));
+	EXPECT_TEXT("shardd was busy: 64 reads wait already");
+	assert_true(clock_ns() - began >= 599 * NS_PER_MS);
+	fake_lock(f);
+	asked = f->frames[OP_READ];
+	assert_true(asked >= 2 && asked <= 16); /* 1 + 2 + 4 ... 64 ms, then 64 each */
+	f->knobs.refuse[OP_READ] = SHARD_OK;
+	fake_unlock(f);
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 16, SHARD_F32, back, &step));
+	assert_int_equal(f->frames[OP_READ], asked + 1);
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -281,13 +348,14 @@ static void test_give_up(void **state)
 	fake_lock(f);
 	f->knobs.mute[OP_READ] = true;
 	fake_unlock(f);
-	EXPECT(SHARD_TIMEOUT, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step));
+	EXPECT(SHARD_TIMEOUT,
+	       shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step));
 	EXPECT_TEXT("read of master of \"wte\" waited ");
 	fake_lock(f);
 	f->knobs.mute[OP_READ] = false;
 	fake_unlock(f);
-	EXPECT(SHARD_OK,
-	       shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step)); /* the connection is as good as before */
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back,
+				    &step)); /* the connection is as good as before */
 	assert_true(back[2999] == trainer_weight(0, 2999));
 	trainer_end(&t);
 	fake_stop(f);
@@ -304,7 +372,8 @@ static void test_closed(void **state)
 	fake_error(f, SHARD_DENIED, "node b is draining");
 	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
 	EXPECT_TEXT("node b is draining");
-	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step)); /* and ever after */
+	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back,
+					&step)); /* and ever after */
 	EXPECT_TEXT("node b is draining");
 	EXPECT(SHARD_CLOSED, shard_progress(t.client));
 	EXPECT(SHARD_CLOSED, shard_seal(t.model, 0));
@@ -337,7 +406,8 @@ static void test_garbage(void **state)
 
 static void test_unasked(void **state)
 {
-	struct wire_head reply = {.op = OP_READ, .flags = WIRE_REPLY, .attempt = 9999}, op = {.op = OP_WRITTEN};
+	struct wire_head reply = {.op = OP_READ, .flags = WIRE_REPLY, .attempt = 9999},
+			 op = {.op = OP_WRITTEN};
 	struct fake *f = start(false);
 	struct trainer t;
 
@@ -351,7 +421,8 @@ static void test_unasked(void **state)
 		f->knobs.mute[OP_READ] = true;
 		fake_unlock(f);
 		fake_send(f, i == 0 ? &reply : &op, NULL);
-		EXPECT(SHARD_PROTOCOL, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
+		EXPECT(SHARD_PROTOCOL,
+		       shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
 		EXPECT_TEXT(i == 0 ? "nobody asked" : "no trainer is sent");
 		trainer_end(&t);
 		fake_lock(f);
@@ -378,10 +449,20 @@ static void test_ping(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_texts),     cmocka_unit_test(test_addresses), OVER_BOTH(test_connect),
-		cmocka_unit_test(test_bad_specs), OVER_BOTH(test_define),           OVER_BOTH(test_write_read),
-		OVER_BOTH(test_write_bf16),       OVER_BOTH(test_give_up),          OVER_BOTH(test_closed),
-		OVER_BOTH(test_garbage),          cmocka_unit_test(test_unasked),   cmocka_unit_test(test_ping),
+		cmocka_unit_test(test_texts),
+		cmocka_unit_test(test_addresses),
+		OVER_BOTH(test_connect),
+		cmocka_unit_test(test_bad_specs),
+		cmocka_unit_test(test_bad_chunks),
+		OVER_BOTH(test_define),
+		OVER_BOTH(test_write_read),
+		OVER_BOTH(test_read_busy),
+		OVER_BOTH(test_write_bf16),
+		OVER_BOTH(test_give_up),
+		OVER_BOTH(test_closed),
+		OVER_BOTH(test_garbage),
+		cmocka_unit_test(test_unasked),
+		cmocka_unit_test(test_ping),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

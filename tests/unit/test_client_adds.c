@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Sums of micro-steps: random ranges in random order against a plain array of counts and a plain sum in the same order; what is
- * refused; tensors without a gradient in some or all micro-steps. */
+/* Sums of micro-steps: random ranges in random order against a plain array of counts and a plain
+ * sum in the same order; what is refused; tensors without a gradient in some or all micro-steps. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "client/adds.h"
@@ -18,18 +18,13 @@ enum { NUMEL = 500, MICRO = 4 };
 static const struct shard_tensor tensors[] = {{.name = "a", .ndim = 1, .shape = {NUMEL}},
 					      {.name = "b", .ndim = 1, .shape = {NUMEL}}};
 
-static void space_make(struct space *l)
+static struct layout *layout_make(void)
 {
-	struct shard_spec s = {.size = sizeof(s),
-			       .name = "m",
-			       .tensors = tensors,
-			       .tensors_nr = NR(tensors),
-			       .image = SHARD_BF16,
-			       .grad = SHARD_BF16};
+	struct layout *l = NULL;
 	struct err e;
 
-	assert_int_equal(space_check(&s, &e), SHARD_OK);
-	assert_int_equal(space_init(l, &s, &e), SHARD_OK);
+	assert_int_equal(layout_init(&l, tensors, NR(tensors), 0, 0, &e), SHARD_OK);
+	return l;
 }
 
 static void check(const struct adds *a, const uint32_t *times, const float *sum)
@@ -52,20 +47,20 @@ static void check(const struct adds *a, const uint32_t *times, const float *sum)
 static void random_ranges(void **state)
 {
 	struct rng r = {.state = 5};
-	struct space l;
+	struct layout *l = layout_make();
 	struct adds a = {.micro_steps = MICRO};
 	struct err e;
 
 	(void)state;
-	space_make(&l);
-	assert_int_equal(adds_init(&a, &l, &e), SHARD_OK);
+	assert_int_equal(adds_init(&a, l, &e), SHARD_OK);
 	for (int run = 0; run < 200; run++) {
 		uint32_t times[NUMEL] = {0}, refused = 0;
 		float sum[NUMEL] = {0}, src[NUMEL];
 
 		adds_reset(&a);
 		for (int i = 0; i < 60; i++) {
-			uint64_t first = rng_below(&r, NUMEL), count = 1 + rng_below(&r, NUMEL - first);
+			uint64_t first = rng_below(&r, NUMEL),
+				 count = 1 + rng_below(&r, NUMEL - first);
 			enum shard_status want = SHARD_OK;
 
 			if (rng_below(&r, 4) == 0) /* whole ones too */
@@ -81,26 +76,26 @@ static void random_ranges(void **state)
 				continue;
 			adds_add(&a, 1, first, count, src, SHARD_F32);
 			for (uint64_t k = 0; k < count; k++) /* the first is taken as it is */
-				sum[first + k] = times[first + k]++ ? sum[first + k] + src[k] : src[k];
+				sum[first + k] =
+					times[first + k]++ ? sum[first + k] + src[k] : src[k];
 			check(&a, times, sum);
 		}
 		assert_true(refused > 0);
 	}
 	adds_deinit(&a);
-	space_deinit(&l);
+	layout_free(&l);
 }
 
 static void none(void **state)
 {
 	float minus_zero = -0.0f, got;
-	struct space l;
+	struct layout *l = layout_make();
 	struct adds a = {.micro_steps = 2};
 	struct err e;
 	uint64_t until;
 
 	(void)state;
-	space_make(&l);
-	assert_int_equal(adds_init(&a, &l, &e), SHARD_OK);
+	assert_int_equal(adds_init(&a, l, &e), SHARD_OK);
 	adds_reset(&a);
 	assert_int_equal(adds_claim_none(&a, 0, &e), SHARD_OK);
 	assert_false(adds_absent(&a, 0));
@@ -113,15 +108,17 @@ static void none(void **state)
 	adds_round(&a, 0, 7, 1, &got, SHARD_F32);
 	assert_memory_equal(&got, &minus_zero, sizeof(got)); /* one operand: its bits */
 	assert_int_equal(adds_claim_none(&a, 0, &e), SHARD_DUPLICATE);
-	assert_string_equal(e.text, "shard_push_none() of \"a\", of which elements were pushed in all 2 micro-steps already");
+	assert_string_equal(e.text, "shard_push_none() of \"a\", of which elements were pushed in "
+				    "all 2 micro-steps already");
 	assert_int_equal(adds_claim(&a, 0, 5, 5, &e), SHARD_DUPLICATE);
-	assert_string_equal(e.text, "push of \"a\": elements 7 to 7 were pushed in all 2 micro-steps already");
+	assert_string_equal(
+		e.text, "push of \"a\": elements 7 to 7 were pushed in all 2 micro-steps already");
 	assert_int_equal(adds_claim_none(&a, 1, &e), SHARD_OK);
 	assert_int_equal(adds_claim_none(&a, 1, &e), SHARD_OK);
 	assert_true(adds_absent(&a, 1));
 	assert_int_equal(adds_claim(&a, 1, 0, 1, &e), SHARD_DUPLICATE);
 	adds_deinit(&a);
-	space_deinit(&l);
+	layout_free(&l);
 }
 
 int main(void)

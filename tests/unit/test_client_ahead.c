@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A step that was begun ahead (max_staleness = 1), in every phase of it, against every frame that may come then: the table below says what
- * the result of the step in flight and of the one ahead must be, and the steps go on from where they have to. Over unix sockets and tcp. */
+/* A step that was begun ahead (max_staleness = 1), in every phase of it, against every frame that
+ * may come then: the table below says what the result of the step in flight and of the one ahead
+ * must be, and the steps go on from where they have to. Over unix sockets and tcp. */
 #include "base/check.h"
 #include "lib/fakeserver.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <poll.h>
@@ -30,7 +32,8 @@ enum event {
 
 static struct fake *start(bool tcp, uint64_t timeout_ms)
 {
-	struct fake_conf conf = {.tcp = tcp, .rank = 2, .world_size = 4, .staleness = 1, .timeout_ms = timeout_ms};
+	struct fake_conf conf = {
+		.tcp = tcp, .rank = 2, .world_size = 4, .staleness = 1, .timeout_ms = timeout_ms};
 
 	return fake_start(&conf);
 }
@@ -85,13 +88,14 @@ static void result(struct trainer *t, shard_ticket ticket, enum shard_status wan
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
-	EXPECT(want, shard_result(t->model, ticket, 10000, &r));
+	EXPECT(want, shard_result(t->model, ticket, pace_ms(10000), &r));
 	if (want == SHARD_OK)
 		assert_int_equal(r.step, step);
 }
 
 /* Step 2 is in flight (undecided), 3 is ahead. */
-static void go_ahead(struct fake *f, struct trainer *t, shard_ticket ticket[2], enum ahead_phase phase)
+static void go_ahead(struct fake *f, struct trainer *t, shard_ticket ticket[2],
+		     enum ahead_phase phase)
 {
 	trainer_join(t, f->address, SHARD_BF16, SHARD_BF16);
 	begins(t, 1, 0);
@@ -112,7 +116,8 @@ static void go_ahead(struct fake *f, struct trainer *t, shard_ticket ticket[2], 
 		EXPECT(SHARD_OK, shard_vote_skip(t->model, "test"));
 	if (phase == ABANDONED)
 		EXPECT(SHARD_OK, shard_abandon(t->model, "test"));
-	EXPECT(SHARD_TIMEOUT, shard_result(t->model, ticket[0], 0, &SHARD_INIT(struct shard_result)));
+	EXPECT(SHARD_TIMEOUT,
+	       shard_result(t->model, ticket[0], 0, &SHARD_INIT(struct shard_result)));
 	assert_int_equal(f->frames[OP_READY], 2); /* nothing of the step ahead is sent */
 	assert_int_equal(f->frames[OP_ABANDON], 0);
 }
@@ -189,12 +194,14 @@ static const struct row rows[] = {
 };
 
 /* What the step in hand says, where it has no ticket. */
-static void mine_is_over(struct trainer *t, const struct row *r, enum ahead_phase phase, shard_ticket ticket)
+static void mine_is_over(struct trainer *t, const struct row *r, enum ahead_phase phase,
+			 shard_ticket ticket)
 {
 	if (phase == COMMITTED)
 		result(t, ticket, r->mine, 0);
 	else if (phase == VOTED)
-		result(t, 0, r->event == MISMATCHED ? SHARD_MISMATCH : r->mine, 0); /* 0: the newest; here that of step 2 */
+		result(t, 0, r->event == MISMATCHED ? SHARD_MISMATCH : r->mine,
+		       0); /* 0: the newest; here that of step 2 */
 	else if (phase == OPEN || phase == PUSHED)
 		EXPECT(r->mine, shard_push_none(t->model, 0));
 }
@@ -208,7 +215,8 @@ static void goes_on(struct fake *f, struct trainer *t, uint64_t step)
 	for (int i = 0; i < 3; i++) {
 		trainer_begin(t);
 		assert_int_equal(t->step.step, step + (uint64_t)i);
-		trainer_check_image(t, SHARD_BF16, step + (uint64_t)i > 2 ? (float)(step + (uint64_t)i - 2) : 0);
+		trainer_check_image(t, SHARD_BF16,
+				    step + (uint64_t)i > 2 ? (float)(step + (uint64_t)i - 2) : 0);
 		commits(t, &ticket);
 		result(t, ticket, SHARD_OK, step + (uint64_t)i);
 	}
@@ -227,7 +235,8 @@ static void one_row(bool tcp, const struct row *r, enum ahead_phase phase)
 	if (r->event == ROLLED_BACK) {
 		fake_lock(f);
 		for (uint64_t i = 0; i < f->elems; i++)
-			f->saved[i] = f->master[i] + 1 + (float)r->decided; /* as it was at step 0 */
+			f->saved[i] =
+				f->master[i] + 1 + (float)r->decided; /* as it was at step 0 */
 		fake_unlock(f);
 	}
 	send_event(f, r->event);
@@ -241,15 +250,18 @@ static void one_row(bool tcp, const struct row *r, enum ahead_phase phase)
 	if (r->again == 0) {
 		EXPECT(r->mine, shard_begin(t.model, NULL, &t.step));
 	} else {
-		bool told = !(r->decided && phase == ABANDONED && r->event != ROLLED_BACK); /* who gave up knows it */
+		bool told = !(r->decided && phase == ABANDONED &&
+			      r->event != ROLLED_BACK); /* who gave up knows it */
 
 		if (told)
-			EXPECT(r->mine == SHARD_OK ? SHARD_WORLD_CHANGED : r->mine, shard_begin(t.model, NULL, &t.step));
+			EXPECT(r->mine == SHARD_OK ? SHARD_WORLD_CHANGED : r->mine,
+			       shard_begin(t.model, NULL, &t.step));
 		if (told || r->event == MORE_RANKS)
 			EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 		if (told)
 			assert_int_equal(t.world.step, r->again);
-		if (r->event == ENDED || r->event == MISMATCHED || r->event == ROLLED_BACK || r->event == ENDED_AT_ONCE)
+		if (r->event == ENDED || r->event == MISMATCHED || r->event == ROLLED_BACK ||
+		    r->event == ENDED_AT_ONCE)
 			fake_attempt(f, "");
 		goes_on(f, &t, r->again);
 		assert_true(t.step.loss_scale == (r->event == SCALED ? 4 : 8));
@@ -266,7 +278,8 @@ static void every_phase_and_frame(void **state)
 			one_row(*state != NULL, &rows[i], p);
 }
 
-/* The step before is applied or skipped, the ATTEMPT is the one that was expected: nothing is told, what waited goes out. */
+/* The step before is applied or skipped, the ATTEMPT is the one that was expected: nothing is told,
+ * what waited goes out. */
 static void the_same_attempt(void **state)
 {
 	for (int skip = 0; skip < 2; skip++)
@@ -280,7 +293,7 @@ static void the_same_attempt(void **state)
 			knob(f, &f->knobs.skip_nonfinite, skip);
 			knob(f, &f->knobs.mute[OP_READY], false);
 			fake_result(f); /* and the ATTEMPT behind it */
-			EXPECT(SHARD_OK, shard_result(t.model, ticket[0], 10000, &r));
+			EXPECT(SHARD_OK, shard_result(t.model, ticket[0], pace_ms(10000), &r));
 			assert_int_equal(r.outcome, skip ? SHARD_SKIPPED_NONFINITE : SHARD_APPLIED);
 			settle(f, &t);
 			if (phase == OPEN || phase == PUSHED) {
@@ -335,7 +348,7 @@ static void deadlines(void **state)
 	begins(&t, 4, 2);
 	commits(&t, &ticket[0]);
 	result(&t, ticket[0], SHARD_OK, 4);
-	EXPECT(SHARD_OK, shard_leave(t.model, 5000));
+	EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(5000)));
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -356,7 +369,7 @@ static void *in_result(void *arg)
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
 	atomic_store(&w->here, true);
-	w->rc = shard_result(w->t->model, w->ticket, 10000, &r);
+	w->rc = shard_result(w->t->model, w->ticket, pace_ms(10000), &r);
 	return NULL;
 }
 
@@ -436,18 +449,20 @@ static void *pusher(void *arg)
 	for (int step = 0; step < STEPS; step++) {
 		pthread_barrier_wait(&me->team->begun);
 		for (uint32_t k = 0; k < TRAINER_TENSORS; k++) {
-			uint64_t first = trainer_numel[k] * me->index / PUSHERS, end = trainer_numel[k] * (me->index + 1) / PUSHERS;
+			uint64_t first = trainer_numel[k] * me->index / PUSHERS,
+				 end = trainer_numel[k] * (me->index + 1) / PUSHERS;
 
 			if (end > first)
-				CHECK(shard_push(me->team->t.model, k, first, end - first, ones, SHARD_F32, SHARD_CAST, NULL) ==
-				      SHARD_OK);
+				CHECK(shard_push(me->team->t.model, k, first, end - first, ones,
+						 SHARD_F32, SHARD_CAST, NULL) == SHARD_OK);
 		}
 		pthread_barrier_wait(&me->team->pushed);
 	}
 	return NULL;
 }
 
-/* Pushes of many threads while the RESULT of the step before and the ATTEMPT of this one come in. */
+/* Pushes of many threads while the RESULT of the step before and the ATTEMPT of this one come in.
+ */
 static void many_push(void **state)
 {
 	struct fake *f = start(*state != NULL, 10000);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* shard_save(), shard_restore(), shard_set_blob() and shard_blob() against a scripted daemon: whom a save keeps waiting, how it ends, what a
- * restore takes for silence, which READY a blob travels with. */
+/* shard_save(), shard_restore(), shard_set_blob() and shard_blob() against a scripted daemon: whom
+ * a save keeps waiting, how it ends, what a restore takes for silence, which READY a blob travels
+ * with. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt.h"
 #include "lib/fakeserver.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <errno.h>
@@ -67,11 +69,11 @@ static void test_save(void **state)
 	assert_true(a < b && b < c);
 	/* nobody waits for a save but who asks for it */
 	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 4, 0, x, SHARD_F32, &pull));
-	EXPECT(SHARD_OK, shard_wait(t.model, pull, 5000));
+	EXPECT(SHARD_OK, shard_wait(t.model, pull, pace_ms(5000)));
 	trainer_begin(&t);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, &pull));
-	EXPECT(SHARD_OK, shard_wait(t.model, pull, 5000));
+	EXPECT(SHARD_OK, shard_wait(t.model, pull, pace_ms(5000)));
 	EXPECT(SHARD_AGAIN, shard_test(t.model, a));
 	EXPECT(SHARD_TIMEOUT, shard_wait(t.model, a, 0));
 	fake_progress(f, &ha, 3 << 20, 4 << 20);
@@ -83,19 +85,20 @@ static void test_save(void **state)
 	EXPECT_TEXT("3145728 of 4194304 bytes are written");
 	/* in any order */
 	f->sys = EDQUOT;
-	fake_saved(f, &hb, SHARD_SYSTEM, "node b: /ckpt/.global_step1.tmp/node-b.safetensors: No space left on device");
+	fake_saved(f, &hb, SHARD_SYSTEM,
+		   "node b: /ckpt/.global_step1.tmp/node-b.safetensors: No space left on device");
 	errno = 0;
-	EXPECT(SHARD_SYSTEM, shard_wait(t.model, b, 5000));
+	EXPECT(SHARD_SYSTEM, shard_wait(t.model, b, pace_ms(5000)));
 	assert_int_equal(errno, EDQUOT); /* as a field has it, whatever the sentence says */
 	EXPECT_TEXT("node b: /ckpt/.global_step1.tmp/node-b.safetensors: No space left on device");
 	EXPECT(SHARD_SYSTEM, shard_wait(t.model, b, 0)); /* and again */
 	EXPECT(SHARD_SYSTEM, shard_test(t.model, b));
 	EXPECT(SHARD_AGAIN, shard_test(t.model, a));
 	fake_saved(f, &ha, SHARD_OK, NULL);
-	EXPECT(SHARD_OK, shard_wait(t.model, a, 5000));
+	EXPECT(SHARD_OK, shard_wait(t.model, a, pace_ms(5000)));
 	EXPECT(SHARD_OK, shard_test(t.model, a));
 	fake_close(f); /* the third one never ends */
-	EXPECT(SHARD_CLOSED, shard_wait(t.model, c, 5000));
+	EXPECT(SHARD_CLOSED, shard_wait(t.model, c, pace_ms(5000)));
 	EXPECT(SHARD_OK, shard_wait(t.model, a, 0)); /* what is known stays so */
 	EXPECT(SHARD_CLOSED, shard_save(t.model, NULL, NULL, &c));
 	(void)hc;
@@ -116,10 +119,18 @@ static void test_save_limits(void **state)
 	EXPECT(SHARD_BAD_ARG, shard_save(t.model, longer, NULL, &ticket));
 	EXPECT(SHARD_BAD_ARG, shard_save(t.model, NULL, longer, &ticket));
 	EXPECT(SHARD_BAD_ARG, shard_save(NULL, NULL, NULL, &ticket));
+	/* A text that the daemon would not take is said here, and costs nothing but the call. */
+	EXPECT(SHARD_BAD_ARG, shard_save(t.model, "/ck\npt", NULL, &ticket));
+	EXPECT_TEXT("dir \"/ck...\" has a control character (0x0a) at byte 3");
+	EXPECT(SHARD_BAD_ARG, shard_save(t.model, NULL, "ta\x1bg", &ticket));
+	EXPECT_TEXT("tag \"ta...\" has a control character (0x1b) at byte 2");
+	EXPECT(SHARD_BAD_ARG, shard_save(t.model, NULL, "\xff", &ticket));
+	EXPECT_TEXT("tag \"...\" has what is not UTF-8 (0xff) at byte 0");
+	assert_int_equal(f->frames[OP_SAVE], 0);
 	for (int i = 0; i < 200; i++) { /* those that ended make room */
 		EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, i % 3 ? &ticket : NULL));
 		if (i % 3)
-			EXPECT(SHARD_OK, shard_wait(t.model, ticket, 5000));
+			EXPECT(SHARD_OK, shard_wait(t.model, ticket, pace_ms(5000)));
 	}
 	mute(f, OP_SAVE, true);
 	for (int i = 0; i < 64; i++)
@@ -141,7 +152,8 @@ static void test_restore(void **state)
 	struct trainer t;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
-	EXPECT(SHARD_EXISTS, shard_restore(t.client, "/ckpt", NULL, NULL, &m)); /* this connection has a handle on it */
+	EXPECT(SHARD_EXISTS, shard_restore(t.client, "/ckpt", NULL, NULL,
+					   &m)); /* this connection has a handle on it */
 	assert_null(m);
 	shard_detach(&t.model);
 	EXPECT(SHARD_BAD_ARG, shard_restore(t.client, NULL, NULL, NULL, &m));
@@ -160,7 +172,7 @@ static void test_restore(void **state)
 	t.model = m;
 	t.world = (struct shard_world)SHARD_INIT(struct shard_world);
 	t.step = (struct shard_step)SHARD_INIT(struct shard_step);
-	EXPECT(SHARD_OK, shard_join(m, -1, 5000, &t.world)); /* as good as a defined one */
+	EXPECT(SHARD_OK, shard_join(m, -1, pace_ms(5000), &t.world)); /* as good as a defined one */
 	trainer_begin(&t);
 	trainer_check_image(&t, SHARD_BF16, 0);
 	trainer_end(&t);
@@ -205,7 +217,8 @@ static void test_restore_silent(void **state)
 	struct fake *f = start(*state != NULL);
 	struct talker k = {.f = f, .words = 8};
 	struct seen seen = {0};
-	struct ckpt_ask a = {.dir = "/ckpt", .timeout_ms = 400, .progress = on_progress, .arg = &seen};
+	struct ckpt_ask a = {
+		.dir = "/ckpt", .timeout_ms = 400, .progress = on_progress, .arg = &seen};
 	struct ckpt_answer answer;
 	struct trainer t;
 	uint64_t began;
@@ -217,7 +230,9 @@ static void test_restore_silent(void **state)
 	pthread_mutex_lock(&t.client->lock);
 	assert_int_equal(ckpt_restore(t.client, &a, &answer, NULL), SHARD_TIMEOUT);
 	pthread_mutex_unlock(&t.client->lock);
-	assert_true(clock_ns() - began >= 1000 * NS_PER_MS); /* 700 of words, 400 of silence, less what a clock may be off */
+	assert_true(
+		clock_ns() - began >=
+		1000 * NS_PER_MS); /* 700 of words, 400 of silence, less what a clock may be off */
 	EXPECT_TEXT("7 of 100 bytes");
 	pthread_join(k.thread, NULL);
 	assert_true(seen.calls >= 2 && seen.done == 7 && seen.total == 100);
@@ -234,7 +249,7 @@ static void commit(struct fake *f, struct trainer *t)
 	(void)f;
 	trainer_push_all(t, 1);
 	EXPECT(SHARD_OK, shard_commit(t->model, NULL));
-	EXPECT(SHARD_OK, shard_result(t->model, 0, 5000, &r));
+	EXPECT(SHARD_OK, shard_result(t->model, 0, pace_ms(5000), &r));
 }
 
 static void expect_blob(struct trainer *t, uint32_t bytes, unsigned char first, uint64_t at)
@@ -291,7 +306,7 @@ static void test_blob(void **state)
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	fake_await(f, OP_READY, 3);
 	fake_ended(f, "rank 3 is gone");
-	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, 5000, &r));
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, pace_ms(5000), &r));
 	expect_blob(&t, 65536, 1, 1); /* an attempt without effect has none on blobs */
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	mute(f, OP_READY, false);
@@ -305,7 +320,7 @@ static void test_blob(void **state)
 	trainer_begin(&t);
 	EXPECT(SHARD_OK, shard_set_blob(t.model, "skipped", 7));
 	EXPECT(SHARD_OK, shard_vote_skip(t.model, "bad data"));
-	EXPECT(SHARD_OK, shard_result(t.model, 0, 5000, &r));
+	EXPECT(SHARD_OK, shard_result(t.model, 0, pace_ms(5000), &r));
 	expect_blob(&t, 7, 's', 4);
 	free(big);
 	trainer_end(&t);
@@ -321,7 +336,7 @@ static void test_blob_rolled_back(void **state)
 
 	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, &save));
-	EXPECT(SHARD_OK, shard_wait(t.model, save, 5000));
+	EXPECT(SHARD_OK, shard_wait(t.model, save, pace_ms(5000)));
 	trainer_begin(&t);
 	EXPECT(SHARD_OK, shard_set_blob(t.model, "gone", 4));
 	fake_rolled_back(f, 0, "lost");
@@ -359,11 +374,12 @@ static void *saves_and_blobs(void *arg)
 			while ((rc = shard_test(w->t->model, ticket)) == SHARD_AGAIN) {
 				struct pollfd p = {.fd = shard_fd(w->t->client), .events = POLLIN};
 
-				(void)poll(&p, 1, 1); /* without it the threads may keep the lock from who reads the socket */
+				(void)poll(&p, 1, 1); /* without it the threads may keep the lock
+							 from who reads the socket */
 				(void)!shard_progress(w->t->client);
 			}
 		else if (rc == SHARD_OK)
-			rc = shard_wait(w->t->model, ticket, 10000);
+			rc = shard_wait(w->t->model, ticket, pace_ms(10000));
 		w->failed += rc != SHARD_OK;
 		rc = shard_blob(w->t->model, 2, got, &n, &step);
 		w->failed += rc != SHARD_OK || n != 5 || step == 0;
@@ -401,8 +417,10 @@ static void test_threads(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		OVER_BOTH(test_save), OVER_BOTH(test_save_limits),      OVER_BOTH(test_restore), OVER_BOTH(test_restore_silent),
-		OVER_BOTH(test_blob), OVER_BOTH(test_blob_rolled_back), OVER_BOTH(test_threads),
+		OVER_BOTH(test_save),    OVER_BOTH(test_save_limits),
+		OVER_BOTH(test_restore), OVER_BOTH(test_restore_silent),
+		OVER_BOTH(test_blob),    OVER_BOTH(test_blob_rolled_back),
+		OVER_BOTH(test_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

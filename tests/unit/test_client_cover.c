@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which elements were pushed: random ranges in random order against a plain array of flags; layouts with padding, frozen tensors, and
- * chunks that hold no trainable element. */
+/* Which elements were pushed: random ranges in random order against a plain array of flags; layouts
+ * with padding, frozen tensors, and chunks that hold no trainable element. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "client/cover.h"
@@ -24,7 +24,7 @@ static const struct shard_tensor tensors[TENSORS] = {
 };
 
 struct model {
-	struct space space;
+	struct layout *layout;
 	struct cover cover;
 	uint8_t *pushed; /* [elems] */
 	uint8_t *complete;
@@ -42,23 +42,20 @@ static void on_complete(void *arg, uint32_t chunk)
 
 static void model_init(struct model *m)
 {
-	struct shard_spec s = {
-		.size = sizeof(s), .name = "m", .tensors = tensors, .tensors_nr = TENSORS, .image = SHARD_BF16, .grad = SHARD_BF16};
 	struct err e;
 
 	memset(m, 0, sizeof(*m));
-	assert_int_equal(space_check(&s, &e), SHARD_OK);
-	assert_int_equal(space_init(&m->space, &s, &e), SHARD_OK);
-	assert_int_equal(space_chunks(&m->space, 1024, &e), SHARD_OK);
-	assert_int_equal(cover_init(&m->cover, &m->space, &e), SHARD_OK);
-	m->pushed = calloc(m->space.elems, 1);
-	m->complete = calloc(m->space.chunks_nr, 1);
+	assert_int_equal(layout_init(&m->layout, tensors, TENSORS, 0, 0, &e), SHARD_OK);
+	assert_int_equal(layout_cut(m->layout, 1024, &e), SHARD_OK);
+	assert_int_equal(cover_init(&m->cover, m->layout, &e), SHARD_OK);
+	m->pushed = calloc(m->layout->elems, 1);
+	m->complete = calloc(m->layout->chunks_nr, 1);
 }
 
 static void model_deinit(struct model *m)
 {
 	cover_deinit(&m->cover);
-	space_deinit(&m->space);
+	layout_free(&m->layout);
 	free(m->pushed);
 	free(m->complete);
 }
@@ -66,8 +63,8 @@ static void model_deinit(struct model *m)
 static bool chunk_whole(struct model *m, uint32_t chunk)
 {
 	for (uint32_t t = 0; t < TENSORS; t++)
-		for (uint64_t i = 0; i < m->space.tensors[t].numel; i++) {
-			uint64_t at = m->space.tensors[t].offset + i;
+		for (uint64_t i = 0; i < m->layout->tensor[t].numel; i++) {
+			uint64_t at = m->layout->tensor[t].offset + i;
 
 			if (at / 1024 == chunk && t != 2 && !m->pushed[at])
 				return false;
@@ -77,30 +74,25 @@ static bool chunk_whole(struct model *m, uint32_t chunk)
 
 static bool overlaps(struct model *m, uint32_t t, uint64_t first, uint64_t count)
 {
-	return memchr(m->pushed + m->space.tensors[t].offset + first, 1, count) != NULL;
+	return memchr(m->pushed + m->layout->tensor[t].offset + first, 1, count) != NULL;
 }
 
 static void test_layout(void **state)
 {
+	static const uint32_t first[] = {0, 0, 0, 1, 2, 2, 4}; /* tensor of each chunk */
 	struct model m;
-	struct err e;
 
 	(void)state;
 	model_init(&m);
-	assert_int_equal(m.space.tensors[1].offset, 3008);
-	assert_int_equal(m.space.tensors[2].offset, 3136);
-	assert_int_equal(m.space.tensors[3].offset, 5696);
-	assert_int_equal(m.space.tensors[4].offset, 5760);
-	assert_int_equal(m.space.elems, 6784);
-	assert_int_equal(m.space.chunks_nr, 7);
-	assert_int_equal(space_chunk_elems(&m.space, 6), 640);
-	assert_int_equal(m.space.chunk_tensor[2], 0);
-	assert_int_equal(m.space.chunk_tensor[3], 1);
-	assert_int_equal(m.space.chunk_tensor[4], 2);
-	assert_int_equal(m.space.chunk_tensor[6], 4);
-	assert_int_equal(space_chunks(&m.space, 1000, &e), SHARD_PROTOCOL);
-	assert_int_equal(space_chunks(&m.space, 512, &e), SHARD_PROTOCOL);
-	assert_int_equal(space_chunks(&m.space, 0, &e), SHARD_PROTOCOL);
+	assert_int_equal(m.layout->tensor[1].offset, 3008);
+	assert_int_equal(m.layout->tensor[2].offset, 3136);
+	assert_int_equal(m.layout->tensor[3].offset, 5696);
+	assert_int_equal(m.layout->tensor[4].offset, 5760);
+	assert_int_equal(m.layout->elems, 6784);
+	assert_int_equal(m.layout->chunks_nr, 7);
+	assert_int_equal(layout_chunk_elems(m.layout, 6), 640);
+	for (uint32_t i = 0; i < NR(first); i++)
+		assert_int_equal(m.layout->segment_tensor[m.layout->chunk_segment[i]], first[i]);
 	model_deinit(&m);
 }
 
@@ -108,15 +100,16 @@ static void one_step(struct model *m, struct rng *r)
 {
 	struct err e;
 
-	memset(m->pushed, 0, m->space.elems);
-	memset(m->complete, 0, m->space.chunks_nr);
+	memset(m->pushed, 0, m->layout->elems);
+	memset(m->complete, 0, m->layout->chunks_nr);
 	m->completed = 0;
 	cover_reset(&m->cover, on_complete, m);
 	assert_int_equal(m->completed, 1); /* chunk 4 holds nothing but the frozen tensor */
 	assert_int_equal(m->complete[4], 1);
 	while (cover_missing(&m->cover, &e) != SHARD_OK) {
 		uint32_t t = (uint32_t)rng_below(r, TENSORS);
-		uint64_t numel = m->space.tensors[t].numel, first = rng_below(r, numel), count = 1 + rng_below(r, numel - first);
+		uint64_t numel = m->layout->tensor[t].numel, first = rng_below(r, numel),
+			 count = 1 + rng_below(r, numel - first);
 		enum shard_status rc;
 
 		if (t == 2)
@@ -125,23 +118,24 @@ static void one_step(struct model *m, struct rng *r)
 			first = 0;
 			count = numel;
 		} else if (rng_below(r, 2)) { /* small holes get filled in the end */
-			while (first > 0 && m->pushed[m->space.tensors[t].offset + first])
+			while (first > 0 && m->pushed[m->layout->tensor[t].offset + first])
 				first--;
 			count = 1;
-			while (first + count < numel && !m->pushed[m->space.tensors[t].offset + first + count])
+			while (first + count < numel &&
+			       !m->pushed[m->layout->tensor[t].offset + first + count])
 				count++;
 		}
 		rc = cover_claim(&m->cover, t, first, count, &e);
 		assert_int_equal(rc, overlaps(m, t, first, count) ? SHARD_DUPLICATE : SHARD_OK);
 		if (rc != SHARD_OK)
 			continue;
-		memset(m->pushed + m->space.tensors[t].offset + first, 1, count);
+		memset(m->pushed + m->layout->tensor[t].offset + first, 1, count);
 		cover_fill(&m->cover, t, first, count, on_complete, m);
-		for (uint32_t c = 0; c < m->space.chunks_nr; c++)
+		for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
 			assert_int_equal(m->complete[c], chunk_whole(m, c));
 	}
-	assert_int_equal(m->completed, m->space.chunks_nr);
-	assert_int_equal(m->cover.complete, m->space.chunks_nr);
+	assert_int_equal(m->completed, m->layout->chunks_nr);
+	assert_int_equal(m->cover.complete, m->layout->chunks_nr);
 }
 
 static void test_random(void **state)
@@ -175,9 +169,10 @@ static void test_absent(void **state)
 	assert_int_equal(cover_claim(&m.cover, 1, 3, 4, &e), SHARD_OK);
 	assert_int_equal(cover_claim_absent(&m.cover, 1, &e), SHARD_DUPLICATE);
 	assert_int_equal(cover_missing(&m.cover, &e), SHARD_MISSING);
-	assert_string_equal(e.text, "3 of 4 tensors were not pushed: b (4 of 65 elements), c, d: push them, or shard_push_none()");
+	assert_string_equal(e.text, "3 of 4 tensors were not pushed: b (4 of 65 elements), c, d: "
+				    "push them, or shard_push_none()");
 	cover_rest(&m.cover, on_complete, &m);
-	assert_int_equal(m.completed, m.space.chunks_nr);
+	assert_int_equal(m.completed, m.layout->chunks_nr);
 	model_deinit(&m);
 }
 

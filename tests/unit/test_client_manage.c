@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* shard_attach(), shard_drop(), shard_set(), shard_stats() and shard_region() against a scripted daemon: what is sent, what comes back, what a
- * caller can get wrong, and how a handle ends whose model was dropped. */
+/* shard_attach(), shard_drop(), shard_set(), shard_stats() and shard_region() against a scripted
+ * daemon: what is sent, what comes back, what a caller can get wrong, and how a handle ends whose
+ * model was dropped. */
 #include "base/check.h"
+#include "client.h"
 #include "lib/fakeserver.h"
 #include "lib/trainer.h"
-#include "manage.h"
+#include "control/manage.h"
+#include "lib/pace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +33,16 @@ static void refuse(struct fake *f, uint16_t op, enum shard_status st, const char
 
 static void test_attach(void **state)
 {
-	struct shard_info mine = SHARD_INIT(struct shard_info), theirs = SHARD_INIT(struct shard_info);
+	struct shard_info mine = SHARD_INIT(struct shard_info),
+			  theirs = SHARD_INIT(struct shard_info);
 	struct fake *f = start(*state != NULL);
 	shard_model *m = NULL;
 	struct trainer t;
 	uint32_t index;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
-	EXPECT(SHARD_EXISTS, shard_attach(t.client, "anything", &m)); /* the daemon calls it what this connection has */
+	EXPECT(SHARD_EXISTS, shard_attach(t.client, "anything",
+					  &m)); /* the daemon calls it what this connection has */
 	assert_null(m);
 	assert_int_equal(shard_tensor_info(t.model, 2, &mine), SHARD_OK);
 	mine.name = strdup(mine.name);
@@ -55,7 +60,8 @@ static void test_attach(void **state)
 	assert_int_equal(index, 3);
 	t.world = SHARD_INIT(struct shard_world);
 	t.step = SHARD_INIT(struct shard_step);
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 5000, &t.world)); /* and all goes on as after a definition */
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(5000),
+				    &t.world)); /* and all goes on as after a definition */
 	trainer_begin(&t);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
@@ -155,7 +161,7 @@ static void test_region(void **state)
 	EXPECT(SHARD_BAD_STATE, shard_region(t.model, SHARD_GRAD, &p, &bytes));
 	t.world = SHARD_INIT(struct shard_world);
 	t.step = SHARD_INIT(struct shard_step);
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 5000, &t.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(5000), &t.world));
 	EXPECT(SHARD_BAD_ARG, shard_region(t.model, SHARD_MASTER, &p, &bytes));
 	EXPECT(SHARD_BAD_ARG, shard_region(t.model, SHARD_GRAD, NULL, &bytes));
 	trainer_begin(&t);
@@ -198,10 +204,47 @@ static void test_dropped(void **state)
 	why.why = (char *)(uintptr_t) "\"m\" was dropped by uid 7 (gid 8)";
 	why.status = SHARD_NOT_FOUND;
 	fake_send(f, &h, &why.base);
-	EXPECT(SHARD_NOT_FOUND, shard_result(t.model, 0, 5000, &(struct shard_result){.size = sizeof(struct shard_result)}));
+	EXPECT(SHARD_NOT_FOUND,
+	       shard_result(t.model, 0, pace_ms(5000),
+			    &(struct shard_result){.size = sizeof(struct shard_result)}));
 	EXPECT_TEXT("\"m\" was dropped by uid 7 (gid 8) (shard_detach() it");
 	EXPECT(SHARD_NOT_FOUND, shard_world_get(t.model, &t.world));
 	shard_detach(&t.model);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+/* An answer that takes long is waited for while PINGs are answered, and no longer. */
+static void test_silent(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	shard_model *m = NULL;
+	size_t bytes = 0;
+	struct trainer t;
+
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
+	t.client->silent_ms = 20;
+	t.client->timeout_ms = 400;
+	fake_lock(f);
+	f->knobs.mute[OP_ATTACH] = f->knobs.mute[OP_MANAGE] = f->knobs.mute[OP_STATUS] = true;
+	f->knobs.mute[OP_RESTORE] = true;
+	fake_unlock(f);
+	EXPECT(SHARD_TIMEOUT, shard_attach(t.client, "m", &m));
+	EXPECT_TEXT_AROUND("attach m waited ", ": disconnect before you try again");
+	assert_null(strstr(shard_error(), "PING"));
+	fake_await(f, OP_PING, 2);
+	t.client->timeout_ms = 300000;
+	fake_lock(f);
+	f->knobs.mute[OP_PING] = true;
+	fake_unlock(f);
+	EXPECT(SHARD_TIMEOUT, shard_attach(t.client, "m", &m));
+	EXPECT_TEXT("does not answer a PING either");
+	EXPECT(SHARD_TIMEOUT, shard_drop(t.client, "m", 1));
+	EXPECT_TEXT("does not answer a PING either");
+	EXPECT(SHARD_TIMEOUT, shard_stats(t.client, NULL, &bytes));
+	EXPECT_TEXT("does not answer a PING either");
+	EXPECT(SHARD_TIMEOUT, shard_restore(t.client, "/x", NULL, "m", &m));
+	EXPECT_TEXT_AROUND("restore of \"m\" waited ", ": 0 of 0 bytes");
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -211,6 +254,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		OVER_BOTH(test_attach), OVER_BOTH(test_refused), OVER_BOTH(test_manage),
 		OVER_BOTH(test_stats),  OVER_BOTH(test_region),  OVER_BOTH(test_dropped),
+		OVER_BOTH(test_silent),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

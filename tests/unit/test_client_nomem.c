@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A whole session in which the N-th allocation of the calling thread fails, for every N until none is left: each call succeeds or says
- * what it had no memory for, nothing is used after it was freed, and nothing is left when the connection is. */
+/* A whole session in which the N-th allocation of the calling thread fails, for every N until none
+ * is left: each call succeeds or says what it had no memory for, nothing is used after it was
+ * freed, and nothing is left when the connection is. */
 #include "base/check.h"
 #include "lib/fakeserver.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <errno.h>
@@ -21,7 +23,8 @@ int main(void) /* the sanitizers have allocators of their own */
 }
 #else
 
-static _Thread_local long fail_in; /* 0: not counting; n > 0: the n-th from now fails; < 0: it has failed */
+static _Thread_local long
+	fail_in; /* 0: not counting; n > 0: the n-th from now fails; < 0: it has failed */
 static _Thread_local long live;
 
 extern void *__libc_malloc(size_t bytes);
@@ -73,10 +76,10 @@ void free(void *p)
 	__libc_free(p);
 }
 
-#define STEP(call)                                                                                                                 \
-	do {                                                                                                                       \
-		if ((rc = (call)) != SHARD_OK)                                                                                     \
-			return rc;                                                                                                 \
+#define STEP(call)                                                                                 \
+	do {                                                                                       \
+		if ((rc = (call)) != SHARD_OK)                                                     \
+			return rc;                                                                 \
 	} while (0)
 
 static enum shard_status session(struct trainer *t, const char *address)
@@ -101,22 +104,23 @@ static enum shard_status session(struct trainer *t, const char *address)
 	if (t->created)
 		STEP(shard_seal(t->model, 0));
 	STEP(shard_read(t->model, SHARD_MASTER, 0, 2000, 8, SHARD_F32, back, &step));
-	STEP(shard_join(t->model, -1, 5000, &t->world));
+	STEP(shard_join(t->model, -1, pace_ms(5000), &t->world));
 	STEP(shard_begin(t->model, NULL, &t->step));
 	for (uint64_t k = 0; k < 20; k++) /* spans grow */
 		STEP(shard_push(t->model, 0, k * 150, 75, zeros, SHARD_F32, SHARD_CAST, &ticket));
 	for (uint64_t k = 0; k < 20; k++)
-		STEP(shard_push(t->model, 0, k * 150 + 75, 75, zeros, SHARD_F32, SHARD_CAST, &ticket));
+		STEP(shard_push(t->model, 0, k * 150 + 75, 75, zeros, SHARD_F32, SHARD_CAST,
+				&ticket));
 	for (uint32_t i = 1; i < TRAINER_TENSORS; i++)
 		STEP(shard_push_none(t->model, i));
 	STEP(shard_pull(t->model, 0, 0, 1, 0, back, SHARD_F32, &ticket));
 	STEP(shard_set_blob(t->model, "cursor", 6));
 	STEP(shard_commit(t->model, &ticket));
-	STEP(shard_result(t->model, ticket, 5000, &r));
+	STEP(shard_result(t->model, ticket, pace_ms(5000), &r));
 	STEP(shard_blob(t->model, 0, blob, &blob_bytes, &step));
 	STEP(shard_save(t->model, "/ckpt", NULL, &ticket));
-	STEP(shard_wait(t->model, ticket, 5000));
-	STEP(shard_leave(t->model, 5000));
+	STEP(shard_wait(t->model, ticket, pace_ms(5000)));
+	STEP(shard_leave(t->model, pace_ms(5000)));
 	shard_detach(&t->model);
 	STEP(shard_restore(t->client, "/ckpt", NULL, NULL, &t->model));
 	shard_detach(&t->model);
@@ -135,7 +139,8 @@ static void test_every_allocation(void **state)
 	(void)state;
 	for (;; n++) {
 		struct fake *f = fake_start(&conf);
-		struct trainer t = {.world = SHARD_INIT(struct shard_world), .step = SHARD_INIT(struct shard_step)};
+		struct trainer t = {.world = SHARD_INIT(struct shard_world),
+				    .step = SHARD_INIT(struct shard_step)};
 		enum shard_status rc;
 		long before = live, after;
 		bool failed;
@@ -148,13 +153,14 @@ static void test_every_allocation(void **state)
 		after = live;
 		fake_stop(f);
 		if (after != before)
-			fail_msg("allocation %ld: %ld allocations are left (%s: %s)", n, after - before, shard_name(rc),
-				 shard_error());
+			fail_msg("allocation %ld: %ld allocations are left (%s: %s)", n,
+				 after - before, shard_name(rc), shard_error());
 		if (rc != SHARD_OK) {
 			refused++;
 			assert_true(failed && shard_error()[0] != 0);
 			if (rc != SHARD_SYSTEM && rc != SHARD_PROTOCOL && rc != SHARD_CLOSED)
-				fail_msg("allocation %ld: %s: %s", n, shard_name(rc), shard_error());
+				fail_msg("allocation %ld: %s: %s", n, shard_name(rc),
+					 shard_error());
 		}
 		if (!failed)
 			break;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A model that was lost and is back from a checkpoint, as each phase of a trainer sees it: the call that waits, or the next one, says
- * SHARD_ROLLED_BACK until shard_world_get(); the step went back; image, tickets and blobs of the old generation do not count. */
+/* A model that was lost and is back from a checkpoint, as each phase of a trainer sees it: the call
+ * that waits, or the next one, says SHARD_ROLLED_BACK until shard_world_get(); the step went back;
+ * image, tickets and blobs of the old generation do not count. */
 #include "base/check.h"
 #include "lib/fakeserver.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 
 #include <poll.h>
@@ -64,7 +66,7 @@ static void one_step(struct trainer *t)
 	trainer_begin(t);
 	trainer_push_all(t, 1);
 	EXPECT(SHARD_OK, shard_commit(t->model, NULL));
-	EXPECT(SHARD_OK, shard_result(t->model, 0, 10000, &r));
+	EXPECT(SHARD_OK, shard_result(t->model, 0, pace_ms(10000), &r));
 	assert_int_equal(r.step, t->step.step);
 }
 
@@ -76,7 +78,7 @@ static void three_steps(struct fake *f, struct trainer *t)
 	trainer_join(t, f->address, SHARD_BF16, SHARD_BF16);
 	one_step(t);
 	EXPECT(SHARD_OK, shard_save(t->model, "/ckpt", NULL, &save));
-	EXPECT(SHARD_OK, shard_wait(t->model, save, 10000));
+	EXPECT(SHARD_OK, shard_wait(t->model, save, pace_ms(10000)));
 	one_step(t);
 	knob(f, &f->knobs.no_next_attempt, true);
 	one_step(t);
@@ -138,7 +140,7 @@ static void test_joined(void **state) /* nothing was ever begun */
 
 	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, &save));
-	EXPECT(SHARD_OK, shard_wait(t.model, save, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, save, pace_ms(10000)));
 	fake_rolled_back(f, 0, WHY);
 	settle(f, &t); /* else begin may still take the ATTEMPT that came first */
 	EXPECT(SHARD_ROLLED_BACK, shard_begin(t.model, NULL, &t.step));
@@ -179,7 +181,7 @@ static void test_ended(void **state) /* as it goes with real daemons: the attemp
 
 	undecided(f, &t);
 	fake_ended(f, "node b was lost");
-	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, 10000, &r));
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, pace_ms(10000), &r));
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	assert_int_equal(t.world.step, 4);
 	fake_rolled_back(f, 1, WHY);
@@ -229,7 +231,7 @@ static void *in_result(void *arg)
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
 	atomic_store(&w->here, true);
-	w->rc = shard_result(w->t->model, 0, 10000, &r);
+	w->rc = shard_result(w->t->model, 0, pace_ms(10000), &r);
 	return NULL;
 }
 
@@ -250,11 +252,12 @@ static void *in_wait(void *arg)
 	w->rc = shard_pull(w->t->model, 0, 0, 8, 99, w->got, SHARD_F32, &w->ticket);
 	atomic_store(&w->here, true);
 	if (w->rc == SHARD_OK)
-		w->rc = shard_wait(w->t->model, w->ticket, 10000);
+		w->rc = shard_wait(w->t->model, w->ticket, pace_ms(10000));
 	return NULL;
 }
 
-static void *in_push(void *arg) /* the same elements again and again: DUPLICATE until the attempt is over */
+static void *in_push(
+	void *arg) /* the same elements again and again: DUPLICATE until the attempt is over */
 {
 	struct waiter *w = arg;
 	float g[100] = {0};
@@ -340,7 +343,7 @@ static void *in_join(void *arg)
 {
 	struct joiner *j = arg;
 
-	j->rc = shard_join(j->t->model, -1, 10000, &j->t->world);
+	j->rc = shard_join(j->t->model, -1, pace_ms(10000), &j->t->world);
 	return NULL;
 }
 
@@ -356,7 +359,7 @@ static void test_in_join(void **state)
 	t.world = (struct shard_world)SHARD_INIT(struct shard_world);
 	t.step = (struct shard_step)SHARD_INIT(struct shard_step);
 	EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, &save));
-	EXPECT(SHARD_OK, shard_wait(t.model, save, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, save, pace_ms(10000)));
 	fake_lock(f);
 	f->knobs.waits = "1 of 4 trainers"; /* no ATTEMPT */
 	fake_unlock(f);
@@ -386,14 +389,48 @@ static void test_attached(void **state)
 	t.world = (struct shard_world)SHARD_INIT(struct shard_world);
 	t.step = (struct shard_step)SHARD_INIT(struct shard_step);
 	EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, &save));
-	EXPECT(SHARD_OK, shard_wait(t.model, save, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, save, pace_ms(10000)));
 	fake_rolled_back(f, 5, WHY);
 	settle(f, &t);
 	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 4, SHARD_F32, x, &step));
 	assert_int_equal(step, 5);
 	assert_int_equal(f->last[OP_READ].generation, FAKE_GENERATION + 1);
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
 	assert_int_equal(t.world.step, 6);
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+/* Many rollbacks in a row. What was done between them stays done, also when there were more of them
+ * than are told apart; what waited at any of them is void for good. */
+static void test_tickets_between(void **state)
+{
+	enum { BACK_NR = 20, EXACT = 8 };
+	struct fake *f = start(*state != NULL);
+	shard_ticket done[BACK_NR], never[BACK_NR], both[BACK_NR];
+	float a[8], b[8];
+	struct trainer t;
+
+	three_steps(f, &t);
+	for (uint32_t i = 0; i < BACK_NR; i++) {
+		uint64_t step = i == 0 ? 3 : 1;
+
+		EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, step, a, SHARD_F32, &done[i]));
+		EXPECT(SHARD_OK, shard_wait(t.model, done[i], pace_ms(10000)));
+		EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 4, b, SHARD_F32, &never[i]));
+		EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 4, b, SHARD_F32, &both[i]));
+		fake_rolled_back(f, 1, WHY);
+		settle(f, &t);
+		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+		for (uint32_t k = 0; k <= i; k++) {
+			EXPECT(SHARD_ROLLED_BACK, shard_test(t.model, never[k]));
+			EXPECT(SHARD_ROLLED_BACK, shard_wait(t.model, both[k], 0));
+			if (i < k + EXACT) {
+				EXPECT(SHARD_OK, shard_test(t.model, done[k]));
+				EXPECT(SHARD_OK, shard_wait(t.model, done[k], 0));
+			}
+		}
+	}
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -408,7 +445,7 @@ static void test_tickets(void **state)
 
 	three_steps(f, &t);
 	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 3, a, SHARD_F32, &done));
-	EXPECT(SHARD_OK, shard_wait(t.model, done, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, done, pace_ms(10000)));
 	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 4, b, SHARD_F32, &never));
 	fake_attempt(f, "");
 	trainer_begin(&t);
@@ -427,20 +464,22 @@ static void test_tickets(void **state)
 		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	}
 	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 1, a, SHARD_F32, &anew));
-	EXPECT(SHARD_OK, shard_wait(t.model, anew, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, anew, pace_ms(10000)));
 	assert_true(a[3] == trainer_weight(0, 3) - 1);
-	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 2, b, SHARD_F32, &anew)); /* step 2 is to come again */
+	EXPECT(SHARD_OK,
+	       shard_pull(t.model, 0, 0, 8, 2, b, SHARD_F32, &anew)); /* step 2 is to come again */
 	EXPECT(SHARD_TIMEOUT, shard_wait(t.model, anew, 0));
 	knob(f, &f->knobs.mute[OP_READY], false);
 	fake_attempt(f, "");
 	one_step(&t);
-	EXPECT(SHARD_OK, shard_wait(t.model, anew, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, anew, pace_ms(10000)));
 	assert_true(b[3] == trainer_weight(0, 3) - 2);
 	trainer_end(&t);
 	fake_stop(f);
 }
 
-/* The page says the new generation's steps before its LOST is read: they satisfy nobody of the old one. */
+/* The page says the new generation's steps before its LOST is read: they satisfy nobody of the old
+ * one. */
 static void test_image_first(void **state)
 {
 	struct fake *f = start(false);
@@ -461,7 +500,7 @@ static void test_image_first(void **state)
 	EXPECT(SHARD_TIMEOUT, shard_wait(t.model, ticket, 0));
 	EXPECT(SHARD_AGAIN, shard_test(t.model, ticket));
 	fake_rolled_back(f, 1, WHY);
-	EXPECT(SHARD_ROLLED_BACK, shard_wait(t.model, ticket, 10000));
+	EXPECT(SHARD_ROLLED_BACK, shard_wait(t.model, ticket, pace_ms(10000)));
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -469,9 +508,19 @@ static void test_image_first(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		OVER_BOTH(test_decided), OVER_BOTH(test_joined),    OVER_BOTH(test_open),     OVER_BOTH(test_ended),
-		OVER_BOTH(test_twice),   OVER_BOTH(test_in_result), OVER_BOTH(test_in_begin), OVER_BOTH(test_in_push),
-		OVER_BOTH(test_in_join), OVER_BOTH(test_attached),  OVER_BOTH(test_tickets),  cmocka_unit_test(test_image_first),
+		OVER_BOTH(test_decided),
+		OVER_BOTH(test_joined),
+		OVER_BOTH(test_open),
+		OVER_BOTH(test_ended),
+		OVER_BOTH(test_twice),
+		OVER_BOTH(test_in_result),
+		OVER_BOTH(test_in_begin),
+		OVER_BOTH(test_in_push),
+		OVER_BOTH(test_in_join),
+		OVER_BOTH(test_attached),
+		OVER_BOTH(test_tickets),
+		OVER_BOTH(test_tickets_between),
+		cmocka_unit_test(test_image_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The rules of shard.h's head comment: what the library does to the process that it lives in, which is as little as possible. Each
- * rule is checked around a session that connects, joins, steps and fails. */
+/* The rules of shard.h's head comment: what the library does to the process that it lives in, which
+ * is as little as possible. Each rule is checked around a session that connects, joins, steps and
+ * fails. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fakeserver.h"
+#include "lib/pace.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
 
@@ -106,7 +108,8 @@ static void test_descriptors(void **state)
 	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
 	step(&t);
 	assert_true(entries("/proc/self/fd") > before);
-	assert_int_equal(run_text("ls /proc/self/fd", then, sizeof(then)), 0); /* a program that is started sees none of them */
+	assert_int_equal(run_text("ls /proc/self/fd", then, sizeof(then)),
+			 0); /* a program that is started sees none of them */
 	assert_string_equal(there, then);
 	trainer_end(&t);
 	fake_close(f);
@@ -159,11 +162,13 @@ static void test_signals(void **state)
 
 	handlers(before);
 	pthread_sigmask(SIG_SETMASK, NULL, &mask);
-	session(f, &t); /* also writes to a socket whose other end is gone: SIGPIPE would have ended us */
+	session(f, &t); /* also writes to a socket whose other end is gone: SIGPIPE would have ended
+			   us */
 	handlers(after);
 	pthread_sigmask(SIG_SETMASK, NULL, &mask_after);
 	for (int s = 1; s < 65; s++)
-		assert_true(before[s].sa_handler == after[s].sa_handler && before[s].sa_flags == after[s].sa_flags);
+		assert_true(before[s].sa_handler == after[s].sa_handler &&
+			    before[s].sa_flags == after[s].sa_flags);
 	assert_memory_equal(&mask, &mask_after, sizeof(mask));
 	trainer_end(&t);
 	fake_stop(f);
@@ -174,12 +179,12 @@ struct fork_case {
 	void *grad;
 };
 
-#define CHILD(x)                                                                                                                   \
-	do {                                                                                                                       \
-		if (!(x)) {                                                                                                        \
-			fprintf(stderr, "child: %s: %s\n", #x, shard_error());                                                     \
-			return 1;                                                                                                  \
-		}                                                                                                                  \
+#define CHILD(x)                                                                                   \
+	do {                                                                                       \
+		if (!(x)) {                                                                        \
+			fprintf(stderr, "child: %s: %s\n", #x, shard_error());                     \
+			return 1;                                                                  \
+		}                                                                                  \
 	} while (0)
 
 static int child(void *arg)
@@ -259,7 +264,8 @@ static int child_leaves(void *arg)
 	return 0;
 }
 
-/* Forks at any moment of what the other threads do: the child's copy may be in the middle of a frame, or locked. */
+/* Forks at any moment of what the other threads do: the child's copy may be in the middle of a
+ * frame, or locked. */
 static void test_fork_any_time(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -348,13 +354,14 @@ static void test_interrupt(void **state)
 	sigaction(SIGALRM, &a, &before);
 	began = clock_ns();
 	setitimer(ITIMER_REAL, &in, NULL);
-	EXPECT(SHARD_INTERRUPTED, shard_result(t.model, 0, 10000, &r));
-	assert_true(clock_ns() - began < 5 * NS_PER_SEC);
+	EXPECT(SHARD_INTERRUPTED, shard_result(t.model, 0, pace_ms(10000), &r));
+	assert_true(clock_ns() - began < pace_ns(5 * NS_PER_SEC));
 	sigaction(SIGALRM, &before, NULL);
-	EXPECT(SHARD_TIMEOUT, shard_result(t.model, 0, 0, &r)); /* only calls that waited; nothing is undone */
+	EXPECT(SHARD_TIMEOUT,
+	       shard_result(t.model, 0, 0, &r)); /* only calls that waited; nothing is undone */
 	fake_await(f, OP_READY, 1);
 	fake_result(f);
-	EXPECT(SHARD_OK, shard_result(t.model, 0, 10000, &r));
+	EXPECT(SHARD_OK, shard_result(t.model, 0, pace_ms(10000), &r));
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -395,11 +402,14 @@ static void test_symbols(void **state)
 static void test_header(void **state)
 {
 	static const char *const commands[] = {
-		"printf '#include <shard.h>\\nint f(void);\\nint f(void) { struct shard_world w = SHARD_INIT(struct shard_world); "
+		"printf '#include <shard.h>\\nint f(void);\\nint f(void) { struct shard_world w = "
+		"SHARD_INIT(struct shard_world); "
 		"return !w.size; }\\n' |"
 		" cc -std=c11 -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only -x c - 2>&1",
-		"printf '#include <shard.h>\\nint f() { shard_world w = SHARD_INIT(shard_world); return !w.size; }\\n' |"
-		" c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only -x c++ - 2>&1"};
+		"printf '#include <shard.h>\\nint f() { shard_world w = SHARD_INIT(shard_world); "
+		"return !w.size; }\\n' |"
+		" c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only -x c++ - "
+		"2>&1"};
 	char text[4096];
 
 	(void)state;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Steps against a scripted daemon whose optimizer is weight -= gradient: what reaches it, what comes back, what the library refuses
- * itself. How attempts end is in test_client_world.c. */
+/* Steps against a scripted daemon whose optimizer is weight -= gradient: what reaches it, what
+ * comes back, what the library refuses itself. How attempts end is in test_client_world.c. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "client/client.h"
 #include "lib/fakeserver.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
 
@@ -53,12 +54,15 @@ static void test_steps(void **state)
 			if (step > 1)
 				assert_int_equal(ticket, before + TRAINER_TENSORS + 1);
 			before = ticket;
-			EXPECT(SHARD_OK, shard_result(t.model, step % 2 ? ticket : 0, SHARD_DEFAULT, &r));
+			EXPECT(SHARD_OK,
+			       shard_result(t.model, step % 2 ? ticket : 0, SHARD_DEFAULT, &r));
 			assert_int_equal(r.outcome, SHARD_APPLIED);
 			assert_int_equal(r.step, step);
 			assert_int_equal(r.attempts, 1);
-			assert_int_equal(r.pushed_bytes, (3000 + 7 + 2500 + 1) * dtype_bytes(dtypes[d]));
-			assert_true(r.pulled_bytes > 5508 * dtype_bytes(dtypes[d]) && r.weight_sum == 1);
+			assert_int_equal(r.pushed_bytes,
+					 (3000 + 7 + 2500 + 1) * dtype_bytes(dtypes[d]));
+			assert_true(r.pulled_bytes > 5508 * dtype_bytes(dtypes[d]) &&
+				    r.weight_sum == 1);
 			EXPECT(SHARD_OK, shard_test(t.model, ticket));
 			EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 			assert_int_equal(t.world.step, step + 1);
@@ -66,7 +70,8 @@ static void test_steps(void **state)
 		EXPECT(SHARD_OK, shard_leave(t.model, SHARD_DEFAULT));
 		assert_null(shard_image(t.model, 0));
 		assert_null(shard_grad(t.model, 0));
-		EXPECT(SHARD_OK, shard_join(t.model, 0, SHARD_DEFAULT, &t.world)); /* and in again */
+		EXPECT(SHARD_OK,
+		       shard_join(t.model, 0, SHARD_DEFAULT, &t.world)); /* and in again */
 		trainer_begin(&t);
 		trainer_check_image(&t, dtypes[d], 5);
 		pthread_mutex_lock(&t.client->lock);
@@ -97,10 +102,12 @@ static void test_push_ways(void **state)
 	assert_int_equal((uintptr_t)arena % 128, 0);
 	for (int i = 0; i < 3000; i++)
 		arena[i] = dtype_to_bf16(2);
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 1000, 2000, NULL, SHARD_BF16, 0, &ticket)); /* in place, in parts */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 1000, 2000, NULL, SHARD_BF16, 0,
+				    &ticket)); /* in place, in parts */
 	assert_int_equal(ticket, 1);
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 500, NULL, SHARD_BF16, 0, NULL));
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 500, 500, arena + 500, SHARD_BF16, 0, NULL)); /* its own place counts as in place */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 500, 500, arena + 500, SHARD_BF16, 0,
+				    NULL)); /* its own place counts as in place */
 	EXPECT(SHARD_OK, shard_push_none(t.model, 1));
 	EXPECT(SHARD_OK, shard_push(t.model, 2, 0, 2500, ones, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_OK, shard_push(t.model, 3, 0, 1, ones, SHARD_F32, SHARD_CAST, NULL));
@@ -171,31 +178,35 @@ static void test_bad_pushes(void **state)
 	EXPECT_TEXT("step 1 of \"gpt\" is begun already");
 	EXPECT(SHARD_RANGE, shard_push(t.model, 4, 0, 1, g, SHARD_BF16, 0, &ticket));
 	EXPECT(SHARD_RANGE, shard_push(t.model, 0, 2999, 2, g, SHARD_BF16, 0, &ticket));
-	assert_string_equal(shard_error(), "push of \"wte\": first 2999, count 2, but it has 3000 elements");
+	assert_string_equal(shard_error(),
+			    "push of \"wte\": first 2999, count 2, but it has 3000 elements");
 	EXPECT(SHARD_RANGE, shard_push(t.model, 0, 0, 0, g, SHARD_BF16, 0, &ticket));
 	EXPECT(SHARD_RANGE, shard_push(t.model, 0, UINT64_MAX, 2, g, SHARD_BF16, 0, &ticket));
 	EXPECT(SHARD_DTYPE, shard_push(t.model, 0, 0, 1, g, SHARD_F32, 0, &ticket));
-	assert_string_equal(shard_error(),
-			    "push of \"wte\": fp32 is given, gradients of \"gpt\" are bf16: convert, or pass SHARD_CAST");
+	assert_string_equal(shard_error(), "push of \"wte\": fp32 is given, gradients of \"gpt\" "
+					   "are bf16: convert, or pass SHARD_CAST");
 	EXPECT(SHARD_DTYPE, shard_push(t.model, 0, 0, 1, NULL, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_BAD_ARG, shard_push(t.model, 0, 0, 1, g, SHARD_BF16, 64, &ticket));
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 100, 100, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_DUPLICATE, shard_push(t.model, 0, 50, 100, g, SHARD_F32, SHARD_CAST, &ticket));
-	assert_string_equal(shard_error(), "push of \"wte\": elements 100 to 149 were pushed already in this step");
+	assert_string_equal(
+		shard_error(),
+		"push of \"wte\": elements 100 to 149 were pushed already in this step");
 	EXPECT(SHARD_DUPLICATE, shard_push_none(t.model, 0));
 	EXPECT(SHARD_OK, shard_push_none(t.model, 1));
 	EXPECT(SHARD_DUPLICATE, shard_push_none(t.model, 1));
 	EXPECT(SHARD_DUPLICATE, shard_push(t.model, 1, 0, 7, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_MISSING, shard_commit(t.model, &ticket));
-	assert_string_equal(shard_error(),
-			    "3 of 4 tensors were not pushed: wte (100 of 3000 elements), h.0.attn.weight, ln_f.weight: "
-			    "push them, or shard_push_none()");
+	assert_string_equal(shard_error(), "3 of 4 tensors were not pushed: wte (100 of 3000 "
+					   "elements), h.0.attn.weight, ln_f.weight: "
+					   "push them, or shard_push_none()");
 	EXPECT(SHARD_BAD_STATE, shard_leave(t.model, 100));
 	EXPECT(SHARD_BAD_STATE, shard_result(t.model, 0, 0, &r));
 	EXPECT(SHARD_BAD_ARG, shard_result(t.model, 99, 0, &r));
 	EXPECT(SHARD_BAD_ARG, shard_wait(t.model, 99, 0));
 	EXPECT(SHARD_BAD_ARG, shard_test(t.model, 99));
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 100, g, SHARD_F32, SHARD_CAST, &ticket)); /* a failed commit spoils nothing */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 100, g, SHARD_F32, SHARD_CAST,
+				    &ticket)); /* a failed commit spoils nothing */
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 200, 2800, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_OK, shard_push(t.model, 2, 0, 2500, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_OK, shard_push_none(t.model, 3));
@@ -232,12 +243,13 @@ static void test_late_push(void **state)
 	f->knobs.waits = "rank 2 (pid 4411, node b): 14 of 96 chunks pushed";
 	fake_unlock(f);
 	EXPECT(SHARD_TIMEOUT, shard_result(t.model, ticket, 300, &r));
-	EXPECT_TEXT_AROUND("step 1 attempt 1 of \"gpt\" waits ", " s for rank 2 (pid 4411, node b): 14 of 96 chunks pushed");
+	EXPECT_TEXT_AROUND("step 1 attempt 1 of \"gpt\" waits ",
+			   " s for rank 2 (pid 4411, node b): 14 of 96 chunks pushed");
 	EXPECT(SHARD_TIMEOUT, shard_wait(t.model, ticket, 100));
 	EXPECT_TEXT("a commit, is not done");
 	fake_await(f, OP_READY, 1);
 	fake_result(f);
-	EXPECT(SHARD_OK, shard_wait(t.model, ticket, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, ticket, pace_ms(10000)));
 	EXPECT(SHARD_OK, shard_result(t.model, ticket, 0, &r));
 	trainer_end(&t);
 	fake_stop(f);
@@ -252,9 +264,9 @@ static void test_skip_votes(void **state)
 
 	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
 	trainer_begin(&t);
-	EXPECT(SHARD_OK,
-	       shard_push(t.model, 0, 0, 1500, g, SHARD_F32, SHARD_CAST, NULL)); /* the rest is missing: fine for a skip */
-	EXPECT(SHARD_OK, shard_vote_skip(t.model, "loss is 1e9"));
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 1500, g, SHARD_F32, SHARD_CAST,
+				    NULL)); /* the rest is missing: fine for a skip */
+	EXPECT(SHARD_OK, shard_vote_skip(t.model, "loss is\n1e9"));
 	EXPECT(SHARD_OK, shard_result(t.model, 0, SHARD_DEFAULT, &r));
 	assert_int_equal(r.outcome, SHARD_SKIPPED_VOTE);
 	fake_lock(f);
@@ -331,7 +343,7 @@ static void test_fd(void **state)
 	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
 	p = (struct pollfd){.fd = shard_fd(t.client), .events = POLLIN};
 	while (shard_test(t.model, ticket) == SHARD_AGAIN) { /* an event loop */
-		assert_int_equal(poll(&p, 1, 10000), 1);
+		assert_int_equal(poll(&p, 1, pace_ms(10000)), 1);
 		EXPECT(SHARD_OK, shard_progress(t.client));
 	}
 	EXPECT(SHARD_OK, shard_result(t.model, ticket, 0, &r));
@@ -345,8 +357,9 @@ static void test_fd(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		OVER_BOTH(test_steps),     OVER_BOTH(test_push_ways),  OVER_BOTH(test_misuse), OVER_BOTH(test_bad_pushes),
-		OVER_BOTH(test_late_push), OVER_BOTH(test_skip_votes), OVER_BOTH(test_pull),   OVER_BOTH(test_fd),
+		OVER_BOTH(test_steps),      OVER_BOTH(test_push_ways), OVER_BOTH(test_misuse),
+		OVER_BOTH(test_bad_pushes), OVER_BOTH(test_late_push), OVER_BOTH(test_skip_votes),
+		OVER_BOTH(test_pull),       OVER_BOTH(test_fd),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Marks of shard.h: [any] calls from many threads at once, on one handle, give the same weights as one thread; a second thread in a [one]
- * call is told SHARD_BUSY. Meant to run under the thread sanitizer, too. */
+/* Marks of shard.h: [any] calls from many threads at once, on one handle, give the same weights as
+ * one thread; a second thread in a [one] call is told SHARD_BUSY. Meant to run under the thread
+ * sanitizer, too. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fakeserver.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
 
@@ -45,7 +47,8 @@ static void expect(struct crew *c, enum shard_status rc, enum shard_status wante
 	atomic_store(&c->failed, 1);
 }
 
-/* Every thread pushes its part of each tensor, as the tensors of a backward pass finish in any order. */
+/* Every thread pushes its part of each tensor, as the tensors of a backward pass finish in any
+ * order. */
 static void *pusher(void *arg)
 {
 	struct member *me = arg;
@@ -64,8 +67,12 @@ static void *pusher(void *arg)
 
 			if (end == first)
 				continue;
-			expect(c, shard_push(c->t.model, i, first, end - first, ones, SHARD_F32, SHARD_CAST, &ticket), SHARD_OK);
-			while (shard_test(c->t.model, ticket) == SHARD_AGAIN) /* another thread has the lock */
+			expect(c,
+			       shard_push(c->t.model, i, first, end - first, ones, SHARD_F32,
+					  SHARD_CAST, &ticket),
+			       SHARD_OK);
+			while (shard_test(c->t.model, ticket) ==
+			       SHARD_AGAIN) /* another thread has the lock */
 				sched_yield();
 		}
 		pthread_barrier_wait(&c->pushed);
@@ -86,13 +93,14 @@ static void *puller(void *arg)
 		shard_ticket ticket;
 
 		pthread_barrier_wait(&c->begun);
-		expect(c, shard_pull(c->t.model, 2, 1000, 100, step, part, SHARD_F32, &ticket), SHARD_OK);
-		expect(c, shard_wait(c->t.model, ticket, 20000), SHARD_OK);
+		expect(c, shard_pull(c->t.model, 2, 1000, 100, step, part, SHARD_F32, &ticket),
+		       SHARD_OK);
+		expect(c, shard_wait(c->t.model, ticket, pace_ms(20000)), SHARD_OK);
 		for (uint64_t k = 0; k < 100; k++)
 			if (part[k] != trainer_weight(2, 1000 + k) - (float)step)
 				atomic_store(&c->failed, 1);
 		pthread_barrier_wait(&c->pushed);
-		expect(c, shard_result(c->t.model, 0, 20000, &r), SHARD_OK);
+		expect(c, shard_result(c->t.model, 0, pace_ms(20000), &r), SHARD_OK);
 		pthread_barrier_wait(&c->over);
 	}
 	return NULL;
@@ -110,7 +118,8 @@ static void test_crew(void **state)
 	pthread_barrier_init(&c.over, NULL, PUSHERS + 2);
 	for (int i = 0; i <= PUSHERS; i++) {
 		members[i] = (struct member){.crew = &c, .index = i};
-		CHECK(pthread_create(&members[i].thread, NULL, i < PUSHERS ? pusher : puller, &members[i]) == 0);
+		CHECK(pthread_create(&members[i].thread, NULL, i < PUSHERS ? pusher : puller,
+				     &members[i]) == 0);
 	}
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		enum shard_status rc;
@@ -128,7 +137,8 @@ static void test_crew(void **state)
 	fake_lock(f);
 	for (uint32_t i = 0; i < TRAINER_TENSORS; i++)
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
-			assert_true(f->master[f->tensors[i].offset + k] == trainer_weight(i, k) - STEPS);
+			assert_true(f->master[f->tensors[i].offset + k] ==
+				    trainer_weight(i, k) - STEPS);
 	fake_unlock(f);
 	pthread_barrier_destroy(&c.begun);
 	pthread_barrier_destroy(&c.pushed);
@@ -168,12 +178,14 @@ static void test_busy(void **state)
 	trainer_begin(&t);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
-	EXPECT(SHARD_OK, shard_result(t.model, 0, 10000, &r));
+	EXPECT(SHARD_OK, shard_result(t.model, 0, pace_ms(10000), &r));
 	w = (struct waiter){.t = &t};
-	CHECK(pthread_create(&w.thread, NULL, begin_again, &w) == 0); /* waits for an attempt that does not come yet */
+	CHECK(pthread_create(&w.thread, NULL, begin_again, &w) ==
+	      0); /* waits for an attempt that does not come yet */
 	for (enum shard_status rc = SHARD_OK; rc != SHARD_BUSY;) {
 		rc = shard_world_get(t.model, &world);
-		assert_true(rc == SHARD_OK || rc == SHARD_BUSY); /* OK: the other is not there yet */
+		assert_true(rc == SHARD_OK ||
+			    rc == SHARD_BUSY); /* OK: the other is not there yet */
 		sched_yield();
 	}
 	EXPECT_TEXT("another thread is in a call on \"gpt\"");
@@ -196,12 +208,13 @@ static void *wait_result(void *arg)
 	struct waiter *w = arg;
 	struct shard_result r = SHARD_INIT(struct shard_result);
 
-	w->rc = shard_result(w->t->model, 0, 20000, &r);
+	w->rc = shard_result(w->t->model, 0, pace_ms(20000), &r);
 	w->returned_ns = clock_ns();
 	return NULL;
 }
 
-static void waiters(bool tcp, enum shard_status wanted, void (*cause)(struct fake *f, struct trainer *t))
+static void waiters(bool tcp, enum shard_status wanted,
+		    void (*cause)(struct fake *f, struct trainer *t))
 {
 	struct fake *f = start(tcp);
 	struct waiter w[4];
@@ -221,7 +234,8 @@ static void waiters(bool tcp, enum shard_status wanted, void (*cause)(struct fak
 		CHECK(pthread_create(&w[i].thread, NULL, wait_result, &w[i]) == 0);
 	}
 	began = clock_ns();
-	for (bool all = false; !all;) { /* some may not wait yet when the cause comes first: interrupts are for those that do */
+	for (bool all = false; !all;) { /* some may not wait yet when the cause comes first:
+					   interrupts are for those that do */
 		cause(f, &t);
 		all = true;
 		for (int i = 0; i < 4; i++) {
@@ -236,7 +250,7 @@ static void waiters(bool tcp, enum shard_status wanted, void (*cause)(struct fak
 			else
 				w[i].thread = 0;
 		}
-		assert_true(clock_ns() - began < 10 * NS_PER_SEC);
+		assert_true(clock_ns() - began < pace_ns(10 * NS_PER_SEC));
 	}
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(w[i].rc, wanted);
@@ -262,7 +276,9 @@ static void cause_close(struct fake *f, struct trainer *t)
 	fake_close(f);
 }
 
-static void cause_progress(struct fake *f, struct trainer *t) /* another thread takes the frame that the pumper waits for */
+static void cause_progress(
+	struct fake *f,
+	struct trainer *t) /* another thread takes the frame that the pumper waits for */
 {
 	fake_lock(f);
 	bool decided = f->step > 0;
@@ -290,7 +306,8 @@ static void *read_all(void *arg)
 	for (int n = 0; n < 20 && w->rc == SHARD_OK; n++) {
 		uint32_t i = (uint32_t)n % TRAINER_TENSORS;
 
-		w->rc = shard_read(w->t->model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32, back, &step);
+		w->rc = shard_read(w->t->model, SHARD_MASTER, i, 0, trainer_numel[i], SHARD_F32,
+				   back, &step);
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
 			if (back[k] != trainer_weight(i, k))
 				w->rc = SHARD_MISMATCH;

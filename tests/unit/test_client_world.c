@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Joining, and each way in which an attempt, a model or a connection can end, as the caller sees it. */
+/* Joining, and each way in which an attempt, a model or a connection can end, as the caller sees
+ * it. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fakeserver_impl.h"
+#include "lib/pace.h"
 #include "lib/trainer.h"
 #include "wire/dtype.h"
 
@@ -10,6 +12,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -64,7 +67,8 @@ static void test_world_changed(void **state)
 	fake_await(f, OP_READY, 1);
 	fake_ended(f, "rank 3 (pid 712, node b) closed its socket");
 	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, ticket, SHARD_DEFAULT, &r));
-	assert_string_equal(shard_error(), "rank 3 (pid 712, node b) closed its socket; step 1 begins again");
+	assert_string_equal(shard_error(),
+			    "rank 3 (pid 712, node b) closed its socket; step 1 begins again");
 	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step));
 	EXPECT(SHARD_WORLD_CHANGED, shard_push(t.model, 0, 0, 1, &g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_WORLD_CHANGED, shard_commit(t.model, &ticket));
@@ -74,13 +78,15 @@ static void test_world_changed(void **state)
 	f->conf.world_size = 3;
 	f->knobs.mute[OP_READY] = false;
 	fake_unlock(f);
-	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world)); /* the next attempt has not come: still the old world */
+	EXPECT(SHARD_OK,
+	       shard_world_get(t.model,
+			       &t.world)); /* the next attempt has not come: still the old world */
 	assert_string_equal(t.world.why, "rank 3 (pid 712, node b) closed its socket");
 	assert_int_equal(t.world.step, 1);
 	fake_attempt(f, "rank 3 (pid 712, node b) closed its socket");
 	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step)); /* so begin tells, once */
-	assert_string_equal(shard_error(),
-			    "rank 3 (pid 712, node b) closed its socket; world is now 3, this is rank 1, step 1 begins again");
+	assert_string_equal(shard_error(), "rank 3 (pid 712, node b) closed its socket; world is "
+					   "now 3, this is rank 1, step 1 begins again");
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	assert_int_equal(t.world.rank, 1);
 	assert_int_equal(t.world.world_size, 3);
@@ -109,7 +115,8 @@ static void test_ended_unbegun(void **state)
 	settle(f, &t, 1);
 	trainer_begin(&t); /* the same rank in a world of the same size: nothing to tell */
 	assert_int_equal(t.step.attempt, 2);
-	fake_attempt(f, "silently replaced"); /* without ENDED: counts as the end of the one in hand */
+	fake_attempt(f,
+		     "silently replaced"); /* without ENDED: counts as the end of the one in hand */
 	settle(f, &t, 2);
 	EXPECT(SHARD_WORLD_CHANGED, shard_push_none(t.model, 3));
 	EXPECT_TEXT("silently replaced");
@@ -155,9 +162,10 @@ static void test_join_waits(void **state)
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 200, &t.world));
 	EXPECT_TEXT_AROUND("join of \"gpt\" waited ", " s: 3 of 4 trainers are here");
-	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 100, &t.world)); /* goes on waiting: one JOIN */
+	EXPECT(SHARD_TIMEOUT,
+	       shard_join(t.model, -1, 100, &t.world)); /* goes on waiting: one JOIN */
 	fake_attempt(f, "");
-	EXPECT(SHARD_OK, shard_join(t.model, -1, 10000, &t.world));
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
 	fake_lock(f);
 	assert_int_equal(f->frames[OP_JOIN], 1);
 	fake_unlock(f);
@@ -187,7 +195,15 @@ static void test_begin_waits(void **state)
 	fake_unlock(f);
 	fake_attempt(f, "");
 	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
-	EXPECT_TEXT_AROUND("begin of step 3 of \"gpt\" waited ", " s for chunk 0 of 6 of the image of step 2");
+	EXPECT_TEXT_AROUND(
+		"begin of step 3 of \"gpt\" waited ",
+		" s for chunk 0 of 6 of the image of step 2; shardd waits for rank 0 of 1");
+	fake_lock(f);
+	f->knobs.waits = NULL;
+	fake_unlock(f);
+	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
+	EXPECT_TEXT_AROUND("begin of step 3 of \"gpt\" waited ",
+			   " s for chunk 0 of 6 of the image of step 2");
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -210,9 +226,41 @@ static void test_lost(void **state)
 	EXPECT_TEXT("\"gpt\" is lost: node b died");
 	EXPECT(SHARD_LOST, shard_begin(t.model, NULL, &t.step));
 	EXPECT(SHARD_LOST, shard_leave(t.model, 0));
-	assert_null(shard_grad(t.model, 0));
+	assert_non_null(shard_grad(t.model, 0)); /* still memory */
 	shard_detach(&t.model);
 	EXPECT(SHARD_OK, shard_progress(t.client)); /* the connection lives */
+	trainer_end(&t);
+	fake_stop(f);
+}
+
+/* Said while no call was there to read it: the next one does not wait for what cannot come. */
+static void test_lost_between_calls(void **state)
+{
+	struct fake *f = start(*state != NULL);
+	struct shard_result r = SHARD_INIT(struct shard_result);
+	struct pollfd readable;
+	uint64_t before;
+	struct trainer t;
+
+	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
+	fake_lock(f);
+	f->knobs.mute[OP_READY] = true;
+	fake_unlock(f);
+	trainer_begin(&t);
+	trainer_push_all(&t, 1);
+	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
+	fake_ended(f, "node b is out of reach");
+	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, SHARD_DEFAULT, &r));
+	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
+	EXPECT(SHARD_OK, shard_progress(t.client));
+	fake_lost(f, "node b died");
+	readable = (struct pollfd){.fd = shard_fd(t.client), .events = POLLIN};
+	assert_int_equal(poll(&readable, 1, 10000), 1);
+	before = clock_ns();
+	EXPECT(SHARD_LOST, shard_begin(t.model, NULL, &t.step));
+	assert_true(clock_ns() - before <
+		    pace_ns(5 * NS_PER_SEC)); /* the model's timeout is 20 s */
+	EXPECT_TEXT("\"gpt\" is lost: node b died");
 	trainer_end(&t);
 	fake_stop(f);
 }
@@ -235,14 +283,15 @@ static void test_closed_in_step(void **state)
 	fake_close(f);
 	before = clock_ns();
 	EXPECT(SHARD_CLOSED, shard_result(t.model, ticket, SHARD_DEFAULT, &r));
-	assert_true(clock_ns() - before < 5 * NS_PER_SEC);
+	assert_true(clock_ns() - before < pace_ns(5 * NS_PER_SEC));
 	EXPECT(SHARD_CLOSED, shard_wait(t.model, ticket, SHARD_DEFAULT));
 	EXPECT(SHARD_CLOSED, shard_test(t.model, ticket));
 	trainer_end(&t); /* with a map, a queue and a ticket in hand */
 	fake_stop(f);
 }
 
-/* What was pushed is as it was, whatever a trainer still writes where it used to be: a daemon may come back to it. */
+/* What was pushed is as it was, whatever a trainer still writes where it used to be: a daemon may
+ * come back to it. */
 static void test_closed_arena(void **state)
 {
 	struct fake *f = start(false);
@@ -289,13 +338,14 @@ static void test_decided_stays(void **state)
 	trainer_begin(&t);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
-	EXPECT(SHARD_OK, shard_wait(t.model, ticket, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, ticket, pace_ms(10000)));
 	fake_close(f);
 	while (shard_progress(t.client) == SHARD_OK)
 		sched_yield();
-	EXPECT(SHARD_OK, shard_result(t.model, ticket, 10000, &r)); /* it was committed, whatever came after */
+	EXPECT(SHARD_OK, shard_result(t.model, ticket, pace_ms(10000),
+				      &r)); /* it was committed, whatever came after */
 	assert_int_equal(r.step, 1);
-	EXPECT(SHARD_OK, shard_wait(t.model, ticket, 10000));
+	EXPECT(SHARD_OK, shard_wait(t.model, ticket, pace_ms(10000)));
 	EXPECT(SHARD_CLOSED, shard_begin(t.model, NULL, &t.step));
 	trainer_end(&t);
 	fake_stop(f);
@@ -317,8 +367,8 @@ static void test_detach_in_step(void **state)
 	fake_stop(f);
 }
 
-/* A change of the world sends the image once more, to a trainer that may be reading it: what is there already stays untouched. Bytes that
- * could not be, under a version that is here, show it. */
+/* A change of the world sends the image once more, to a trainer that may be reading it: what is
+ * there already stays untouched. Bytes that could not be, under a version that is here, show it. */
 static void test_image_again(void **state)
 {
 	struct fake *f = start(true);
@@ -363,10 +413,19 @@ static void test_samples(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		OVER_BOTH(test_world_changed),       OVER_BOTH(test_ended_unbegun),  OVER_BOTH(test_abandon),
-		OVER_BOTH(test_join_waits),          OVER_BOTH(test_begin_waits),    OVER_BOTH(test_lost),
-		OVER_BOTH(test_closed_in_step),      OVER_BOTH(test_detach_in_step), OVER_BOTH(test_decided_stays),
-		cmocka_unit_test(test_closed_arena), cmocka_unit_test(test_samples), cmocka_unit_test(test_image_again),
+		OVER_BOTH(test_world_changed),
+		OVER_BOTH(test_ended_unbegun),
+		OVER_BOTH(test_abandon),
+		OVER_BOTH(test_join_waits),
+		OVER_BOTH(test_begin_waits),
+		OVER_BOTH(test_lost),
+		OVER_BOTH(test_lost_between_calls),
+		OVER_BOTH(test_closed_in_step),
+		OVER_BOTH(test_detach_in_step),
+		OVER_BOTH(test_decided_stays),
+		cmocka_unit_test(test_closed_arena),
+		cmocka_unit_test(test_samples),
+		cmocka_unit_test(test_image_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration: order of its sources, every option, every refusal with file:line and choices, libinih's quirks, memory. */
+/* The configuration: order of its sources, every option, every refusal with file:line and choices,
+ * libinih's quirks, memory. */
 #include "base/check.h"
-#include "config.h"
-#include "config_parts.h"
+#include "config/config.h"
 #include "lib/fault.h"
-#include "settings.h"
+#include "config/settings.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +45,7 @@ static void defaults(void **state)
 
 	(void)state;
 	assert_string_equal(c.node, "a");
-	assert_string_equal(c.listen.text, "127.0.0.1:29700");
+	assert_string_equal(c.listen.text, "off"); /* nobody could come in there */
 	assert_string_equal(c.http.text, "127.0.0.1:29701");
 	assert_string_equal(c.socket, "/run/shardd/shardd.sock");
 	assert_int_equal(c.socket_mode, 0660);
@@ -60,10 +60,10 @@ static void defaults(void **state)
 	assert_true(c.body_checksum && c.rdma_checksum);
 	assert_string_equal(c.rdma_device, "auto");
 	assert_true(c.rdma_gid_index == -1 && c.rdma_queue_pairs == 4 && c.rdma_busy_poll_us == 0);
-	assert_true(c.heartbeat_timeout_ns == 5000000000ull && c.step_timeout_ns == 300000000000ull);
+	assert_true(c.heartbeat_timeout_ns == 5000000000ull &&
+		    c.lost_timeout_ns == 120000000000ull && c.step_timeout_ns == 300000000000ull);
 	assert_int_equal(c.nodes_nr, 1);
 	assert_string_equal(c.node_list[0].name, "a");
-	assert_int_equal(c.node_list[0].address.port, 29700);
 	assert_int_equal(c.models_nr, 0);
 	config_free(&c);
 	c = loaded("");
@@ -74,20 +74,81 @@ static void defaults(void **state)
 /* The file is looked at when the daemon starts: CREDENTIALS_DIRECTORY is the service's. */
 static void secret(void **state)
 {
-	struct config c = loaded(HEAD "listen = 10.0.0.1:3\n[cluster]\nsecret = ${CREDENTIALS_DIRECTORY}/shard-secret\n");
+	struct config c = loaded(
+		HEAD
+		"listen = 10.0.0.1:3\n[cluster]\nsecret = ${CREDENTIALS_DIRECTORY}/shard-secret\n");
 
 	(void)state;
 	assert_string_equal(c.secret, "${CREDENTIALS_DIRECTORY}/shard-secret");
 	assert_false(c.listen_open || c.allow_unauthenticated);
 	config_free(&c);
 	c = loaded(HEAD "listen = 10.0.0.1:3\nallow_unauthenticated = yes\n");
-	assert_true(c.secret[0] == 0 && c.listen_open);
+	assert_true(c.secret[0] == 0 && c.listen_open && !c.nodes_open);
 	config_free(&c);
-	refused(HEAD "[cluster]\nsecret =\n", "shardd.conf:4: [cluster] secret = : choose a path of 1 to 511 bytes");
-	refused(HEAD "http = 10.0.0.1:4\n[cluster]\nsecret = /s\n", /* it is not asked for over HTTP */
-		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not authenticated: choose "
+	c = loaded(HEAD "[cluster]\nsecret = /s\n");
+	assert_string_equal(c.listen.text, "127.0.0.1:29700");
+	config_free(&c);
+	c = loaded(HEAD "allow_unauthenticated = yes\n"); /* loopback is open to every user of the
+							     machine, and said to be so */
+	assert_true(strcmp(c.listen.text, "127.0.0.1:29700") == 0 && c.listen_open);
+	config_free(&c);
+	c = loaded(HEAD "[nodes]\na = 10.0.0.1:3\n"); /* no other node, no client: nobody has a
+							 reason to come */
+	assert_string_equal(c.listen.text, "off");
+	config_free(&c);
+	refused(HEAD "[cluster]\nsecret =\n", "shardd.conf:4: [cluster] secret = : choose a path "
+					      "of 1 to 511 bytes without control characters");
+	refused(HEAD
+		"http = 10.0.0.1:4\n[cluster]\nsecret = /s\n", /* it is not asked for over HTTP */
+		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not "
+		"authenticated: choose "
 		"127.0.0.1:PORT or off, "
-		"or set allow_unauthenticated = yes if everybody who can reach it may see models and nodes");
+		"or set allow_unauthenticated = yes if everybody who can reach it may see models "
+		"and nodes");
+}
+
+#define OPEN "allow_unauthenticated = yes\n"
+#define TWO  "[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n"
+
+/* Nodes do anything, so they know each other by a key that no trainer has; or somebody said that
+ * anybody may. */
+static void node_secret(void **state)
+{
+	struct config c = loaded(HEAD "[cluster]\nnode_secret = /n\n" TWO);
+
+	(void)state;
+	assert_string_equal(c.node_secret, "/n");
+	assert_string_equal(c.listen.text, "127.0.0.1:1");
+	assert_false(c.listen_open || c.nodes_open);
+	config_free(&c);
+	c = loaded(HEAD "[cluster]\nnode_secret = /n\nsecret = /s\n" TWO);
+	assert_false(c.listen_open || c.nodes_open);
+	config_free(&c);
+	c = loaded(HEAD "allow_unauthenticated = yes\n[cluster]\nnode_secret = /n\n" TWO);
+	assert_true(c.listen_open && !c.nodes_open); /* trainers prove nothing, nodes do */
+	config_free(&c);
+	c = loaded(HEAD "allow_unauthenticated = yes\n" TWO);
+	assert_true(c.listen_open && c.nodes_open);
+	config_free(&c);
+	refused(HEAD TWO,
+		"shardd.conf:4: [nodes] has 2 nodes, and there is no [cluster] node_secret, by "
+		"which they know each other. "
+		"Make one with `shardctl secret new /etc/shardd/node_secret`, copy that file to "
+		"each node, set [cluster] "
+		"node_secret = /etc/shardd/node_secret on all of them; or set "
+		"allow_unauthenticated = yes if everybody who "
+		"can reach 127.0.0.1:1, every user of this machine too, may do what a node does");
+	refused(HEAD "allow_unauthenticated = yes\n[cluster]\nsecret = /s\n" TWO,
+		"shardd.conf:7: [nodes] has 2 nodes, and [cluster] secret lets trainers and tools "
+		"in, never a node: nodes need a "
+		"key "
+		"of their own. Make it with `shardctl secret new /etc/shardd/node_secret`, copy "
+		"that file to each node, set "
+		"[cluster] "
+		"node_secret = /etc/shardd/node_secret on all of them");
+	refused(HEAD "[cluster]\nnode_secret = /n\nsecret =\n",
+		"shardd.conf:5: [cluster] secret = : choose a path of 1 to 511 bytes without "
+		"control characters");
 }
 
 static void everything(void **state)
@@ -146,7 +207,8 @@ static void everything(void **state)
 	assert_int_equal(c.connections_max, 12);
 	assert_int_equal(c.transport, CONFIG_TRANSPORT_TCP);
 	assert_string_equal(c.rdma_device, "mlx5_0");
-	assert_true(c.rdma_gid_index == 3 && c.rdma_queue_pairs == 8 && c.rdma_busy_poll_us == 50 && !c.rdma_checksum);
+	assert_true(c.rdma_gid_index == 3 && c.rdma_queue_pairs == 8 && c.rdma_busy_poll_us == 50 &&
+		    !c.rdma_checksum);
 	assert_string_equal(c.run_id, "demo");
 	assert_true(c.heartbeat_timeout_ns == 200000000ull && c.step_timeout_ns == 120000000000ull);
 	assert_int_equal(c.nodes_nr, 2);
@@ -154,7 +216,8 @@ static void everything(void **state)
 	assert_string_equal(c.node_list[0].name, "a");
 	assert_string_equal(c.node_list[1].where, FILE_NAME ":33");
 	assert_int_equal(c.models_nr, 3);
-	assert_string_equal(config_model(&c, "", "")->settings, "clip=1.0 betas=0.9,0.95 pinned=clip,replicas");
+	assert_string_equal(config_model(&c, "", "")->settings,
+			    "clip=1.0 betas=0.9,0.95 pinned=clip,replicas");
 	assert_string_equal(config_model(&c, "", "")->where, FILE_NAME ":35");
 	assert_string_equal(config_model(&c, "gpt-7b", "")->settings, "lr=0.5");
 	assert_string_equal(config_model(&c, "gpt-7b", "norm")->settings, "weight_decay=0");
@@ -165,8 +228,10 @@ static void everything(void **state)
 /* What is printed is what was loaded: it loads again to the same. */
 static void printed(void **state)
 {
-	struct config c = loaded(HEAD "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n[model]\nclip = 2\nlr = 1\n[model \"m\" group "
-				      "\"g\"]\neps = 1\n"),
+	struct config c = loaded(HEAD OPEN
+				 "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n[model]\nclip = 2\nlr "
+				 "= 1\n[model \"m\" group "
+				 "\"g\"]\neps = 1\n"),
 		      d;
 	char *one = NULL, *two = NULL;
 	size_t bytes;
@@ -192,10 +257,12 @@ static void printed(void **state)
 
 static void hash(void **state)
 {
-	struct config a = loaded(HEAD "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
-	struct config b = loaded("[daemon]\nnode = b\nworkers = 7\n[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
-	struct config other = loaded(HEAD "[nodes]\nb = 127.0.0.1:8\na = 127.0.0.1:7\n");
-	struct config sums = loaded(HEAD "[net]\nbody_checksum = no\n[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
+	struct config a = loaded(HEAD OPEN "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
+	struct config b = loaded("[daemon]\nnode = b\nworkers = 7\n" OPEN
+				 "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
+	struct config other = loaded(HEAD OPEN "[nodes]\nb = 127.0.0.1:8\na = 127.0.0.1:7\n");
+	struct config sums = loaded(
+		HEAD OPEN "[net]\nbody_checksum = no\n[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
 
 	(void)state;
 	assert_true(config_hash(&a) == config_hash(&b));     /* a node's own options do not count */
@@ -210,44 +277,56 @@ static void hash(void **state)
 static void refused_lines(void **state)
 {
 	(void)state;
-	refused("\n\n[net]\ntransport = rmda\n", "shardd.conf:4: [net] transport = rmda: choose auto, tcp or rdma");
-	refused("[net]\nrdma_gid_index = first\n",
-		"shardd.conf:2: [net] rdma_gid_index = first: choose auto or a whole number from 0 to 4095");
-	refused("[net]\nrdma_queue_pairs = 0\n", "shardd.conf:2: [net] rdma_queue_pairs = 0: choose a whole number from 1 to 16");
-	refused("[cluster]\nmembership = etcd\n", "shardd.conf:2: [cluster] membership = etcd: not in this build: choose static");
-	refused("[daemon]\nlog_lvel = info\n", "shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
+	refused("\n\n[net]\ntransport = rmda\n",
+		"shardd.conf:4: [net] transport = rmda: choose auto, tcp or rdma");
+	refused("[net]\nrdma_gid_index = first\n", "shardd.conf:2: [net] rdma_gid_index = first: "
+						   "choose auto or a whole number from 0 to 4095");
+	refused("[net]\nrdma_queue_pairs = 0\n",
+		"shardd.conf:2: [net] rdma_queue_pairs = 0: choose a whole number from 1 to 16");
+	refused("[cluster]\nmembership = etcd\n",
+		"shardd.conf:2: [cluster] membership = etcd: not in this build: choose static");
+	refused("[daemon]\nlog_lvel = info\n",
+		"shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
 }
 
 static void refused_values(void **state)
 {
 	(void)state;
-	refused("[daemon]\nnode = A b\n", "shardd.conf:2: [daemon] node = A b: choose 1 to 64 of a-z 0-9 . _ -");
-	refused("[daemon]\nmemory = 64\n",
-		"shardd.conf:2: [daemon] memory = 64: choose auto or a size of at least 1MiB with its unit "
-		"(KiB, MiB, GiB, TiB), as in 64GiB");
-	refused("[daemon]\nworkers = 0\n", "shardd.conf:2: [daemon] workers = 0: choose auto or a whole number from 1 to 256");
-	refused("[daemon]\nconnections_max = -1\n",
-		"shardd.conf:2: [daemon] connections_max = -1: choose a whole number from 4 to 65536");
+	refused("[daemon]\nnode = A b\n",
+		"shardd.conf:2: [daemon] node = A b: choose 1 to 64 of a-z 0-9 . _ -");
+	refused("[daemon]\nmemory = 64\n", "shardd.conf:2: [daemon] memory = 64: choose auto or a "
+					   "size of at least 1MiB with its unit "
+					   "(KiB, MiB, GiB, TiB), as in 64GiB");
+	refused("[daemon]\nworkers = 0\n",
+		"shardd.conf:2: [daemon] workers = 0: choose auto or a whole number from 1 to 256");
+	refused("[daemon]\nconnections_max = -1\n", "shardd.conf:2: [daemon] connections_max = -1: "
+						    "choose a whole number from 4 to 65536");
 	refused("[daemon]\nsocket_mode = 0999\n",
 		"shardd.conf:2: [daemon] socket_mode = 0999: choose octal permissions, as in 0660");
 	refused("[daemon]\nsocket_mode = 7777\n",
 		"shardd.conf:2: [daemon] socket_mode = 7777: choose octal permissions, as in 0660");
 	refused("[daemon]\nallow_unauthenticated = maybe\n",
 		"shardd.conf:2: [daemon] allow_unauthenticated = maybe: choose yes or no");
-	refused("[daemon]\nstate =\n", "shardd.conf:2: [daemon] state = : choose a path of 1 to 511 bytes");
-	refused("[cluster]\nheartbeat_timeout = 5\n",
-		"shardd.conf:2: [cluster] heartbeat_timeout = 5: choose a time from 100ms to 3600s with "
-		"its unit (us, ms, s, min, h), as in 5s");
+	refused("[daemon]\nstate =\n", "shardd.conf:2: [daemon] state = : choose a path of 1 to "
+				       "511 bytes without control characters");
+	refused("[daemon]\nstate = /a\001b\n", "shardd.conf:2: [daemon] state = /a\001b: choose a "
+					       "path of 1 to 511 bytes without control characters");
+	refused("[cluster]\nheartbeat_timeout = 5\n", "shardd.conf:2: [cluster] heartbeat_timeout "
+						      "= 5: choose a time from 100ms to 3600s with "
+						      "its unit (us, ms, s, min, h), as in 5s");
 	refused("[daemon]\nlisten = 29700\n",
-		"shardd.conf:2: [daemon] listen = 29700: address \"29700\": no port: write unix:/path, host:port, "
-		"[v6]:port or tcp://host:port, or off");
+		"shardd.conf:2: [daemon] listen = 29700: choose off or host:port");
 	refused("[daemon]\nlisten = unix:/x\n",
-		"shardd.conf:2: [daemon] listen = unix:/x: choose host:port, or off; `socket` is for unix sockets");
-	refused("[model]\nclip = -1\n", "shardd.conf:2: [model] clip = -1: choose a number of at least 0");
-	refused("[model]\nclpi = 1\n", "shardd.conf:2: [model] clpi: unknown key: did you mean clip?");
-	refused("[model]\nnonfinite = skip it\n", "shardd.conf:2: [model] nonfinite = skip it: choose skip or pause");
+		"shardd.conf:2: [daemon] listen = unix:/x: choose off or host:port");
+	refused("[model]\nclip = -1\n",
+		"shardd.conf:2: [model] clip = -1: choose a number of at least 0");
+	refused("[model]\nclpi = 1\n",
+		"shardd.conf:2: [model] clpi: unknown key: did you mean clip?");
+	refused("[model]\nnonfinite = skip it\n",
+		"shardd.conf:2: [model] nonfinite = skip it: choose skip or pause");
 	refused("[model \"m\" group \"g\"]\nclip = 1\n",
-		"shardd.conf:2: [model \"m\" group \"g\"] clip: only for a whole model: a group has "
+		"shardd.conf:2: [model \"m\" group \"g\"] clip: only for a whole model: a group "
+		"has "
 		"lr_factor, betas, eps, weight_decay, momentum");
 }
 
@@ -256,17 +335,23 @@ static void refused_structure(void **state)
 	(void)state;
 	refused("node = a\n", "shardd.conf:1: node = a: before the first [section]");
 	refused("[deamon]\n", "shardd.conf:1: [deamon]: unknown section: did you mean [daemon]?");
-	refused("[http]\n", "shardd.conf:1: [http]: unknown section: choose [daemon], [net], [cluster], [nodes] or [model]");
-	refused("[model gpt]\n", "shardd.conf:1: [model gpt]: write [model], [model \"name\"] or [model \"name\" group \"group\"]");
+	refused("[http]\n", "shardd.conf:1: [http]: unknown section: choose [daemon], [net], "
+			    "[cluster], [nodes] or [model]");
+	refused("[model gpt]\n", "shardd.conf:1: [model gpt]: write [model], [model \"name\"] or "
+				 "[model \"name\" group \"group\"]");
 	refused("[daemon\n", "shardd.conf:1: a section needs its closing bracket, as in [daemon]");
-	refused("[daemon] x\n", "shardd.conf:1: nothing but a comment may follow a section's closing bracket");
-	refused("[daemon]\nnode\n", "shardd.conf:2: not understood: write key = value, [section] or ; comment");
-	refused("[daemon]\nnode = a\nnode = b\n", "shardd.conf:3: [daemon] node = b: node is there already, in line 2");
-	refused("[model]\nclip = 1\n[model]\nclip = 2\n", "shardd.conf:4: [model] clip = 2: clip is there already");
+	refused("[daemon] x\n",
+		"shardd.conf:1: nothing but a comment may follow a section's closing bracket");
+	refused("[daemon]\nnode\n",
+		"shardd.conf:2: not understood: write key = value, [section] or ; comment");
+	refused("[daemon]\nnode = a\nnode = b\n",
+		"shardd.conf:3: [daemon] node = b: node is there already, in line 2");
+	refused("[model]\nclip = 1\n[model]\nclip = 2\n",
+		"shardd.conf:4: [model] clip = 2: clip is there already");
 	refused("[daemon]\nnode = a\n  socket = /x\n",
 		"shardd.conf:3: a line begins with a blank: it would be joined to the one before");
-	refused("[daemon]\nnode = a # me\n",
-		"shardd.conf:2: # would be part of the value: write a comment behind ; or on its own line");
+	refused("[daemon]\nnode = a # me\n", "shardd.conf:2: # would be part of the value: write a "
+					     "comment behind ; or on its own line");
 }
 
 static void refused_quietly_cut(void **state)
@@ -285,7 +370,8 @@ static void refused_quietly_cut(void **state)
 	snprintf(text, sizeof(text), "; %0300d\n", 0);
 	refused(text, "shardd.conf:1: a line is longer than 198 bytes: break the comment");
 	snprintf(text, sizeof(text), "[model \"%049d\"]\n", 0);
-	refused(text, "shardd.conf:1: a section's name is longer than 49 characters: choose shorter names");
+	refused(text, "shardd.conf:1: a section's name is longer than 49 characters: choose "
+		      "shorter names");
 	snprintf(text, sizeof(text), "[model \"%041d\"]\nclip = 1\n", 0);
 	c = loaded(text); /* 49 characters: not cut */
 	assert_int_equal(strlen(c.model[0].name), 41);
@@ -302,58 +388,69 @@ static void contradictions(void **state)
 	refused(HEAD "[nodes]\nb = 127.0.0.1:1\nc = 127.0.0.1:2\n",
 		"shardd.conf:2: [daemon] node = a: not in [nodes]: choose one of b, c");
 	refused(HEAD "listen = 127.0.0.1:3\n[nodes]\na = 127.0.0.1:1\n",
-		"shardd.conf:3: [daemon] listen = 127.0.0.1:3: the port is 1 in [nodes] (shardd.conf:5: a = 127.0.0.1:1): choose "
+		"shardd.conf:3: [daemon] listen = 127.0.0.1:3: the port is 1 in [nodes] "
+		"(shardd.conf:5: a = 127.0.0.1:1): choose "
 		"one");
-	refused(HEAD "listen = 10.0.0.1:3\n",
-		"shardd.conf:3: [daemon] listen = 10.0.0.1:3: not loopback, and there is no [cluster] secret: set one "
-		"(`shardctl secret new FILE`), choose 127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can "
-		"reach it may train");
-	refused(HEAD "http = 10.0.0.1:4\n",
-		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not authenticated: choose "
-		"127.0.0.1:PORT or off, "
-		"or set allow_unauthenticated = yes if everybody who can reach it may see models and nodes");
+	refused(HEAD "listen = 127.0.0.1:3\n",
+		"shardd.conf:3: [daemon] listen = 127.0.0.1:3: nobody may come in there, for there "
+		"is no [cluster] secret: set one "
+		"(`shardctl secret new FILE`), choose listen = off, or set allow_unauthenticated = "
+		"yes if everybody who can "
+		"reach it, every user of this machine too, may train");
+	refused(HEAD "http = 10.0.0.1:4\n", "shardd.conf:3: [daemon] http = 10.0.0.1:4: not "
+					    "loopback, and requests are not authenticated: choose "
+					    "127.0.0.1:PORT or off, "
+					    "or set allow_unauthenticated = yes if everybody who "
+					    "can reach it may see models and nodes");
 	refused(HEAD "listen = off\n[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n",
-		"shardd.conf:3: [daemon] listen = off: the other nodes of [nodes] (shardd.conf:5) could not connect: set it");
-	refused(HEAD "linger = 2\n",
-		"shardd.conf:3: [daemon] linger = 2: choose a time from 0ns to 86400s with its unit (us, ms, s, "
-		"min, h), as in 5s");
-	refused(HEAD "http = no\n", "shardd.conf:3: [daemon] http = no: address \"no\": no port: write unix:/path, host:port, "
-				    "[v6]:port or tcp://host:port, or off");
+		"shardd.conf:3: [daemon] listen = off: the other nodes of [nodes] (shardd.conf:5) "
+		"could not connect: set it");
+	refused(HEAD "linger = 2\n", "shardd.conf:3: [daemon] linger = 2: choose a time from 0ns "
+				     "to 86400s with its unit (us, ms, s, "
+				     "min, h), as in 5s");
+	refused(HEAD "http = no\n", "shardd.conf:3: [daemon] http = no: choose off or host:port");
 	refused(HEAD "http = unix:/x\n",
-		"shardd.conf:3: [daemon] http = unix:/x: choose host:port, or off; `socket` is for unix sockets");
-	refused(HEAD "[nodes]\na = 10.0.0.1:3\n",
-		"shardd.conf:4: [daemon] listen = 10.0.0.1:3: not loopback, and there is no [cluster] secret: set one "
-		"(`shardctl secret new FILE`), choose 127.0.0.1:PORT, or set allow_unauthenticated = yes if everybody who can "
-		"reach it may train");
+		"shardd.conf:3: [daemon] http = unix:/x: choose off or host:port");
 	refused(HEAD "[nodes]\na = 127.0.0.1:1\na = 127.0.0.1:2\n",
-		"shardd.conf:5: [nodes] a = 127.0.0.1:2: this node is there already (shardd.conf:4)");
+		"shardd.conf:5: [nodes] a = 127.0.0.1:2: this node is there already "
+		"(shardd.conf:4)");
 	refused(HEAD "[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:1\n",
-		"shardd.conf:5: [nodes] b = 127.0.0.1:1: node a has this address already (shardd.conf:4)");
-	refused(HEAD "[nodes]\na = 127.0.0.1:0\n", "shardd.conf:4: [nodes] a = 127.0.0.1:0: choose host:port with a port above 0");
-	refused(HEAD "[nodes]\nA = 127.0.0.1:1\n",
-		"shardd.conf:4: [nodes] A = 127.0.0.1:1: a node's name is 1 to 64 of a-z 0-9 . _ -");
-	refused(HEAD "[model]\noptimizer = adamw\nlr = -1\n", "shardd.conf:5: lr = -1: choose a number of at least 0");
+		"shardd.conf:5: [nodes] b = 127.0.0.1:1: node a has this address already "
+		"(shardd.conf:4)");
+	refused(HEAD "[nodes]\na = 127.0.0.1:0\n",
+		"shardd.conf:4: [nodes] a = 127.0.0.1:0: choose host:port with a port above 0");
+	refused(HEAD "[nodes]\nA = 127.0.0.1:1\n", "shardd.conf:4: [nodes] A = 127.0.0.1:1: a "
+						   "node's name is 1 to 64 of a-z 0-9 . _ -");
+	refused(HEAD "[model]\noptimizer = adamw\nlr = -1\n",
+		"shardd.conf:5: lr = -1: choose a number of at least 0");
 	refused(HEAD "[model]\nmin_world = 4\nclip = 1\nmax_world = 3\n",
-		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise max_world");
+		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise "
+		"max_world");
 	refused(HEAD "[model]\nmin_world = 4\n[model \"m\"]\nmax_world = 3\n",
-		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise max_world");
+		"min_world = 4 (shardd.conf:4) is above max_world = 3 (shardd.conf:6): raise "
+		"max_world");
 	refused(HEAD "[cluster]\nstep_timeout = 1s\n",
-		"shardd.conf:4: [cluster] step_timeout is shorter than heartbeat_timeout (default): raise it");
+		"shardd.conf:4: [cluster] step_timeout is shorter than heartbeat_timeout "
+		"(default): raise it");
 	for (int i = 0; i < 65; i++)
-		snprintf(text + strlen(text), sizeof(text) - strlen(text), "n%d = 127.0.0.1:%d\n", i, i + 1);
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "n%d = 127.0.0.1:%d\n",
+			 i, i + 1);
 	refused(text, "shardd.conf:68: [nodes] n64: at most 64 nodes are possible");
 }
 
 static void sources(void **state)
 {
-	static const char *const env[] = {"SHARD_LOG_LEVEL=warn", "SHARD_NODE=e", "SHARD_NET_CONNECTIONS=2",
-					  "SHARD_GUARD=1",        "HOME=/x",      "SHARD_WORKER=3",
-					  "SHARD_LINGER=250ms",   "SHARD_X=",     NULL};
+	static const char *const env[] = {
+		"SHARD_LOG_LEVEL=warn", "SHARD_NODE=e", "SHARD_NET_CONNECTIONS=2",
+		"SHARD_GUARD=1",        "HOME=/x",      "SHARD_WORKER=3",
+		"SHARD_LINGER=250ms",   "SHARD_X=",     NULL};
 	static const char *const bad_env[] = {"SHARD_LOG_LEVEL=loud", NULL};
-	static const char *const set[] = {"daemon.node=c", "nodes.c=127.0.0.1:9", "model.clip=3", "model.clip=4"};
+	static const char *const set[] = {"daemon.node=c", "nodes.c=127.0.0.1:9", "model.clip=3",
+					  "model.clip=4"};
 	char path[] = "/tmp/shard-config-XXXXXX";
 	struct config_args args = {.file = path, .environ_ = env, .set = set, .set_nr = NR(set)};
-	static const char text[] = "[daemon]\nnode = f\nlog_level = error\nworkers = 2\n[model]\nclip = 1\nlr = 1\n";
+	static const char text[] =
+		"[daemon]\nnode = f\nlog_level = error\nworkers = 2\n[model]\nclip = 1\nlr = 1\n";
 	struct config c;
 	struct err e;
 	int fd = mkstemp(path);
@@ -372,16 +469,20 @@ static void sources(void **state)
 	config_free(&c);
 	args.environ_ = bad_env;
 	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
-	assert_string_equal(e.text,
-			    "SHARD_LOG_LEVEL in the environment: [daemon] log_level = loud: choose error, warn, info or debug");
+	assert_string_equal(e.text, "SHARD_LOG_LEVEL in the environment: [daemon] log_level = "
+				    "loud: choose error, warn, info or debug");
 	args.environ_ = NULL;
 	args.set = (const char *const[]){"cluster.membership=etcd"};
 	args.set_nr = 1;
 	assert_int_equal(config_load(&c, &args, &e), SHARD_UNSUPPORTED);
-	assert_string_equal(e.text, "command line: [cluster] membership = etcd: not in this build: choose static");
+	assert_string_equal(
+		e.text,
+		"command line: [cluster] membership = etcd: not in this build: choose static");
 	args.set = (const char *const[]){"transport=tcp"};
 	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
-	assert_string_equal(e.text, "command line: transport=tcp: write section.key=value, as in net.transport=tcp");
+	assert_string_equal(
+		e.text,
+		"command line: transport=tcp: write section.key=value, as in net.transport=tcp");
 	unlink(path);
 	assert_int_equal(config_load(&c, &args, &e), SHARD_SYSTEM);
 	assert_non_null(strstr(e.text, "cannot be opened: No such file or directory"));
@@ -390,18 +491,21 @@ static void sources(void **state)
 	assert_string_equal(e.text, "/tmp: not a file");
 }
 
+static const char *credential = "secret"; /* The one that the test is about. */
+
 static void credential_says(const char *text, const char *file, const char *line, const char *want)
 {
 	char folder[] = "/tmp/shard-config-XXXXXX", variable[64], path[64], conf[64];
 	const char *const env[] = {"HOME=/x", variable, NULL};
-	struct config_args args = {.file = conf, .environ_ = env, .set = &line, .set_nr = line ? 1 : 0};
+	struct config_args args = {
+		.file = conf, .environ_ = env, .set = &line, .set_nr = line ? 1 : 0};
 	struct config c;
 	struct err e;
 	FILE *f;
 
 	assert_non_null(mkdtemp(folder));
 	snprintf(variable, sizeof(variable), "CREDENTIALS_DIRECTORY=%s", folder);
-	snprintf(path, sizeof(path), "%s/shardd.secret", folder);
+	snprintf(path, sizeof(path), "%s/shardd.%s", folder, credential);
 	snprintf(conf, sizeof(conf), "%s/conf", folder);
 	if (text) {
 		f = fopen(path, "w");
@@ -411,15 +515,16 @@ static void credential_says(const char *text, const char *file, const char *line
 	assert_true(f && fputs(file, f) >= 0 && fclose(f) == 0);
 	if (config_load(&c, &args, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
-	assert_string_equal(c.secret, want);
+	assert_string_equal(credential[0] == 's' ? c.secret : c.node_secret, want);
 	config_free(&c);
 	unlink(path);
 	unlink(conf);
 	rmdir(folder);
 }
 
-/* What the unit loads is the secret unless somebody names another; the unit's "none", a blank one or no file are none. */
-static void credential(void **state)
+/* What the unit loads is the secret unless somebody names another; the unit's "none", a blank one
+ * or no file are none. */
+static void credentials(void **state)
 {
 	static const char name[] = "${CREDENTIALS_DIRECTORY}/shardd.secret";
 
@@ -434,6 +539,10 @@ static void credential(void **state)
 	credential_says("00\n", HEAD "[cluster]\nsecret = /s\n", NULL, "/s");
 	credential_says("00\n", HEAD, "cluster.secret=/t", "/t");
 	credential_says("00\n", HEAD "listen = 10.0.0.1:3\n", NULL, name);
+	credential = "node_secret";
+	credential_says("00\n", HEAD TWO, NULL, "${CREDENTIALS_DIRECTORY}/shardd.node_secret");
+	credential_says("none\n", HEAD, NULL, "");
+	credential_says("00\n", HEAD "[cluster]\nnode_secret = /s\n" TWO, NULL, "/s");
 }
 
 static void no_memory(void **state)
@@ -449,7 +558,8 @@ static void no_memory(void **state)
 
 		if (st == SHARD_OK)
 			config_free(&c);
-		if (!fault_end(&f)) /* /proc may be read without memory: then there is no cgroup, and that is all */
+		if (!fault_end(&f)) /* /proc may be read without memory: then there is no cgroup,
+				       and that is all */
 			assert_int_equal(st, SHARD_OK);
 		else
 			assert_true(st == SHARD_OK || st == SHARD_SYSTEM);
@@ -460,6 +570,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(secret),
+		cmocka_unit_test(node_secret),
 		cmocka_unit_test(defaults),
 		cmocka_unit_test(everything),
 		cmocka_unit_test(printed),
@@ -470,7 +581,7 @@ int main(void)
 		cmocka_unit_test(refused_quietly_cut),
 		cmocka_unit_test(contradictions),
 		cmocka_unit_test(sources),
-		cmocka_unit_test(credential),
+		cmocka_unit_test(credentials),
 		cmocka_unit_test(no_memory),
 	};
 

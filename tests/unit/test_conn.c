@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections on a loop: open and close in every order with exactly one on_close, listeners and their addresses, what runs out. What goes
- * over one that is open is in test_conn_flow.c. */
+/* Connections on a loop: open and close in every order with exactly one on_close, listeners and
+ * their addresses, what runs out. What goes over one that is open is in test_conn_flow.c. */
 #include "base/check.h"
 #include "lib/loopnet.h"
 #include "net/conn_impl.h"
@@ -57,7 +57,8 @@ static void test_talk(void **state)
 	assert_true(conn_peer(t->accepted[0].c, &pid, &uid, &gid));
 	assert_int_equal(pid, getpid());
 	assert_int_equal(uid, getuid());
-	assert_int_equal(conn_peer_groups(t->accepted[0].c, groups, NR(groups)), getgroups(NR(mine), mine));
+	assert_int_equal(conn_peer_groups(t->accepted[0].c, groups, NR(groups)),
+			 getgroups(NR(mine), mine));
 	conn_close(t->dialled.c, NULL, 0);
 	assert_int_equal(t->dialled.closed, 0); /* not from inside conn_close() */
 	conn_close(t->dialled.c, NULL, 0);      /* harmless twice */
@@ -92,7 +93,8 @@ static void test_tcp(void **state)
 	assert_int_equal(conn_address_parse(&at, "127.0.0.1:0", NULL), SHARD_OK);
 	assert_int_equal(conn_listen(&l, &t->loop, &at, 0, loopnet_accepted, t, NULL), SHARD_OK);
 	/* a name: maybe ::1 first, which refuses */
-	snprintf(where, sizeof(where), "tcp://%s:%u", has_localhost() ? "localhost" : "127.0.0.1", conn_listener_port(l));
+	snprintf(where, sizeof(where), "tcp://%s:%u", has_localhost() ? "localhost" : "127.0.0.1",
+		 conn_listener_port(l));
 	loopnet_connected(t, where);
 	assert_false(conn_is_unix(t->dialled.c));
 	assert_false(conn_peer(t->dialled.c, &id, &id, &id));
@@ -136,7 +138,9 @@ static void test_nobody_there(void **state)
 	loopnet_dial(t, "127.0.0.1:1");
 	RUN_UNTIL(t, t->dialled.closed);
 	assert_int_equal(t->dialled.why.status, SHARD_UNREACHABLE);
-	assert_string_equal(t->dialled.why.text, "cannot connect to 127.0.0.1:1: Connection refused: is shardd running there?");
+	assert_string_equal(
+		t->dialled.why.text,
+		"cannot connect to 127.0.0.1:1: Connection refused: is shardd running there?");
 	memset(&t->dialled, 0, sizeof(t->dialled));
 	loopnet_dial(t, "localhost:1");
 	RUN_UNTIL(t, t->dialled.closed);
@@ -189,7 +193,10 @@ static void test_many(void **state)
 	for (int i = 0; i < LOOPNET_MAX; i++) {
 		fds[i] = loopnet_raw(t);
 		if (i % 3 == 0)
-			assert_int_equal(send(fds[i], "garbage that is long enough to be taken for a header, and is not", 64, 0),
+			assert_int_equal(send(fds[i],
+					      "garbage that is long enough to be taken for a "
+					      "header, and is not",
+					      64, 0),
 					 64);
 		if (i % 3 == 1)
 			close(fds[i]);
@@ -212,12 +219,14 @@ static void test_out_of_descriptors(void **state)
 
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
 	low = old;
-	low.rlim_cur = 3; /* below what is open: every new descriptor fails, also after the spare one is closed */
+	low.rlim_cur = 3; /* below what is open: every new descriptor fails, also after the spare
+			     one is closed */
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
 	for (int i = 0; i < 5; i++)
 		uv_run(&t->loop, UV_RUN_NOWAIT); /* must neither spin for ever nor crash */
 	assert_int_equal(t->accepted_nr, 0);
-	assert_true(uv_backend_timeout(&t->loop) > 0); /* it sleeps, though the listener is still readable */
+	assert_true(uv_backend_timeout(&t->loop) >
+		    0); /* it sleeps, though the listener is still readable */
 	assert_int_equal(poll(&(struct pollfd){uv_backend_fd(&t->loop), POLLIN, 0}, 1, 0), 0);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 	RUN_UNTIL(t, t->accepted_nr == 2);
@@ -239,8 +248,11 @@ static void test_addresses_in_use(void **state)
 
 	/* a live unix socket */
 	assert_int_equal(conn_address_parse(&at, t->path, NULL), SHARD_OK);
-	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e), SHARD_EXISTS);
-	snprintf(want, sizeof(want), "%s is in use by pid %d: stop that daemon or set [daemon] socket", t->path, getpid());
+	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e),
+			 SHARD_EXISTS);
+	snprintf(want, sizeof(want),
+		 "%s is in use by pid %d: stop that daemon or set [daemon] socket", t->path,
+		 getpid());
 	assert_string_equal(e.text, want);
 	assert_int_equal(stat(at.host, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
@@ -250,7 +262,8 @@ static void test_addresses_in_use(void **state)
 	assert_int_equal(conn_address_parse(&at, text, NULL), SHARD_OK);
 	fd = open(at.host, O_CREAT | O_WRONLY, 0600);
 	close(fd);
-	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e), SHARD_EXISTS);
+	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e),
+			 SHARD_EXISTS);
 	assert_int_equal(unlink(at.host), 0);
 	/* a stale socket is replaced, with the rights asked for */
 	fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -267,14 +280,17 @@ static void test_addresses_in_use(void **state)
 	assert_int_equal(conn_listen(&l, &t->loop, &at, 0, loopnet_accepted, t, NULL), SHARD_OK);
 	snprintf(text, sizeof(text), "127.0.0.1:%u", conn_listener_port(l));
 	assert_int_equal(conn_address_parse(&at, text, NULL), SHARD_OK);
-	assert_int_equal(conn_listen(&other, &t->loop, &at, 0, loopnet_accepted, t, &e), SHARD_EXISTS);
-	snprintf(want, sizeof(want), "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] listen", text);
+	assert_int_equal(conn_listen(&other, &t->loop, &at, 0, loopnet_accepted, t, &e),
+			 SHARD_EXISTS);
+	snprintf(want, sizeof(want),
+		 "%s is in use (EADDRINUSE): stop the other daemon or set [daemon] listen", text);
 	assert_string_equal(e.text, want);
 	assert_null(other);
 	conn_listener_close(&l);
 }
 
-/* Whatever allocation fails, an open that fails leaves no descriptor, no handle and no callback behind. */
+/* Whatever allocation fails, an open that fails leaves no descriptor, no handle and no callback
+ * behind. */
 static void test_alloc_fails(void **state)
 {
 #ifdef CAN_FAIL_ALLOC
@@ -315,7 +331,8 @@ static void test_alloc_fails(void **state)
 	snprintf(where, sizeof(where), "unix:%s/other", t->dir);
 	assert_int_equal(conn_address_parse(&to, where, NULL), SHARD_OK);
 	fail_alloc_in = 1;
-	assert_int_equal(conn_listen(&l, &t->loop, &to, 0600, loopnet_accepted, t, NULL), SHARD_SYSTEM);
+	assert_int_equal(conn_listen(&l, &t->loop, &to, 0600, loopnet_accepted, t, NULL),
+			 SHARD_SYSTEM);
 	assert_null(l);
 	assert_int_equal(access(to.host, F_OK), -1);
 #else
@@ -327,10 +344,11 @@ static void test_alloc_fails(void **state)
 
 static void test_parse(void **state)
 {
-	static const char *const good[] = {"unix:/run/shardd/shardd.sock", "tcp://a-node:29700", "10.0.0.1:1", "[::1]:29700",
-					   "tcp://[fe80::1]:0"};
-	static const char *const bad[] = {"",         "unix:",     "host",  "host:",      ":29700", "host:99999",
-					  "host:12x", "::1:29700", "[::1]", "[::1:29700", "[]:5"};
+	static const char *const good[] = {"unix:/run/shardd/shardd.sock", "tcp://a-node:29700",
+					   "10.0.0.1:1", "[::1]:29700", "tcp://[fe80::1]:0"};
+	static const char *const bad[] = {
+		"",         "unix:",     "host",  "host:",      ":29700", "host:99999",
+		"host:12x", "::1:29700", "[::1]", "[::1:29700", "[]:5"};
 	struct conn_address a;
 	char longer[200];
 	struct err e;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process that dies and comes back with its memory, as golden traces: PREPARED and decided without it, PREPARED and aborted, APPLYING,
- * the coordinator before and after its verdict left, STAGING. And what is found there as hostile bytes: nothing that cannot be is
- * taken up, and what is taken up breaks nothing. warm.c is compiled into this program, so that the bytes can be given a good sum. */
+/* A process that dies and comes back with its memory, as golden traces: PREPARED and decided
+ * without it, PREPARED and aborted, APPLYING, the coordinator before and after its verdict left,
+ * STAGING. And what is found there as hostile bytes: nothing that cannot be is taken up, and what
+ * is taken up breaks nothing. warm.c is compiled into this program, so that the bytes can be given
+ * a good sum. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +18,8 @@
 
 enum { MUTATIONS = 30000 };
 
-static void gone(struct duo *p, unsigned n, const char *what, enum core_event_type type) /* whatever it then wants to say */
+static void gone(struct duo *p, unsigned n, const char *what,
+		 enum core_event_type type) /* whatever it then wants to say */
 {
 	p->unsent = true;
 	duo_event(p, n, what,
@@ -73,7 +76,9 @@ static void test_prepared(void **state)
 	duo_line(&p, "(what a says to b is lost)\n");
 	p.now += 1000000;
 	duo_line(&p, "a: ready\n");
-	duo_feed(&p, 0, &(struct core_event){.type = CORE_EV_READY, .session = 11, .weight = 2, .id = p.id[0]});
+	duo_feed(&p, 0,
+		 &(struct core_event){
+			 .type = CORE_EV_READY, .session = 11, .weight = 2, .id = p.id[0]});
 	duo_dies(&p, 1);
 	assert_int_equal(part(&p, 1), CORE_PREPARED);
 	duo_link(&p);
@@ -86,7 +91,8 @@ static void test_prepared(void **state)
 	duo_deinit(&p);
 }
 
-/* b voted and died; the step cannot be decided without a, whose trainer is not ready: it ends, and the next attempt has no rank of b. */
+/* b voted and died; the step cannot be decided without a, whose trainer is not ready: it ends, and
+ * the next attempt has no rank of b. */
 static void test_aborted(void **state)
 {
 	struct duo p;
@@ -104,7 +110,8 @@ static void test_aborted(void **state)
 	duo_link(&p);
 	duo_event(&p, 0, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[0]});
 	core_state(p.core[1], &s);
-	assert_true(s.part == CORE_STAGING && s.world->size == 1 && s.id.step == 5 && s.generation == 1);
+	assert_true(s.part == CORE_STAGING && s.world->size == 1 && s.id.step == 5 &&
+		    s.generation == 1);
 	duo_compute(&p, 1, true, false);
 	duo_compute(&p, 0, true, true);
 	assert_int_equal(part(&p, 1), CORE_APPLYING);
@@ -170,8 +177,8 @@ static void same_bits(const struct record *a, const struct record *b)
 	assert_memory_equal(&a->world.rank, &b->world.rank, sizeof(a->world.rank[0]) * 2);
 }
 
-/* a decided and died before anybody heard: it knows what it decided. Or: both had voted, and a dies without having counted b's vote: it
- * has to decide the same. */
+/* a decided and died before anybody heard: it knows what it decided. Or: both had voted, and a dies
+ * without having counted b's vote: it has to decide the same. */
 static void test_coordinator(void **state)
 {
 	struct duo p;
@@ -202,7 +209,9 @@ static void test_coordinator(void **state)
 	duo_compute(&p, 1, true, false);
 	p.now += 1000000;
 	duo_line(&p, "b: ready (what it says is lost)\n");
-	duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_READY, .session = 21, .weight = 2, .id = p.id[1]});
+	duo_feed(&p, 1,
+		 &(struct core_event){
+			 .type = CORE_EV_READY, .session = 21, .weight = 2, .id = p.id[1]});
 	duo_dies(&p, 0);
 	duo_link(&p);
 	persisted(&p);
@@ -214,7 +223,8 @@ static void test_coordinator(void **state)
 	duo_deinit(&p);
 }
 
-/* Both voted, nobody heard, both die: the record takes the learning rate that the trainers gave, their weights and their wish to skip. */
+/* Both voted, nobody heard, both die: the record takes the learning rate that the trainers gave,
+ * their weights and their wish to skip. */
 static void test_votes(void **state)
 {
 	const double lr = 0.25;
@@ -284,13 +294,13 @@ static void prepared(struct duo *p, struct warm **w) /* b is; *w: what it saved 
 	assert_int_equal((*w)->part, CORE_PREPARED);
 }
 
-#define REFUSED(what)                                                                                                              \
-	do {                                                                                                                       \
-		struct warm was = *w;                                                                                              \
-		what;                                                                                                              \
-		sign(w);                                                                                                           \
-		assert_null(duo_warm(&p, 1, w));                                                                                   \
-		*w = was;                                                                                                          \
+#define REFUSED(what)                                                                              \
+	do {                                                                                       \
+		struct warm was = *w;                                                              \
+		what;                                                                              \
+		sign(w);                                                                           \
+		assert_null(duo_warm(&p, 1, w));                                                   \
+		*w = was;                                                                          \
 	} while (0)
 
 static void test_refused(void **state)
@@ -303,8 +313,11 @@ static void test_refused(void **state)
 	REFUSED(w->incarnation++);
 	REFUSED(w->magic++);
 	REFUSED(w->self = 0);
-	REFUSED(w->nodes_nr = 3);
-	REFUSED(w->coordinator = 1);
+	REFUSED(w->members.nodes = 7);
+	REFUSED(w->members.nodes = 1);
+	REFUSED(w->members.nodes = 2);
+	REFUSED(w->members.coordinator = 1);
+	REFUSED(w->members.coordinator = 64);
 	REFUSED(w->groups_nr = 2);
 	REFUSED(w->chunks_nr = 1000000);
 	REFUSED(w->part = CORE_PART_NR);
@@ -342,7 +355,8 @@ static void test_refused(void **state)
 	duo_deinit(&p);
 }
 
-/* A coordinator knows more: what its disk says is never older than what its memory says, and neither is its term. */
+/* A coordinator knows more: what its disk says is never older than what its memory says, and
+ * neither is its term. */
 static void test_refused_coordinator(void **state)
 {
 	struct duo p;
@@ -372,7 +386,8 @@ static void test_refused_coordinator(void **state)
 	duo_deinit(&p);
 }
 
-static void test_mutated(void **state) /* with a good sum: taken or refused, it does not break what follows */
+static void test_mutated(
+	void **state) /* with a good sum: taken or refused, it does not break what follows */
 {
 	struct rng rng = {.state = 7};
 	struct duo p;
@@ -389,7 +404,8 @@ static void test_mutated(void **state) /* with a good sum: taken or refused, it 
 		for (unsigned k = 0; k < 1 + i % 3; k++) {
 			size_t at = rng_below(&rng, k || i % 2 ? bytes : offsetof(struct warm, lr));
 
-			((uint8_t *)w)[at] = (uint8_t)(rng_below(&rng, 2) ? rng_next(&rng) : rng_below(&rng, 4));
+			((uint8_t *)w)[at] =
+				(uint8_t)(rng_below(&rng, 2) ? rng_next(&rng) : rng_below(&rng, 4));
 		}
 		w->held_nr = was->held_nr;
 		sign(w);
@@ -398,9 +414,12 @@ static void test_mutated(void **state) /* with a good sum: taken or refused, it 
 			p.used = 0;
 			p.head = p.tail = 0;
 			duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_WARM});
-			duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_LINK_UP, .node = 0, .incarnation = 7});
+			duo_feed(&p, 1,
+				 &(struct core_event){
+					 .type = CORE_EV_LINK_UP, .node = 0, .incarnation = 7});
 			duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_TICK});
-			duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_GONE, .trainer.session = 21});
+			duo_feed(&p, 1,
+				 &(struct core_event){.type = CORE_EV_GONE, .trainer.session = 21});
 			(void)part(&p, 1);
 		}
 		memcpy(w, was, bytes);
@@ -412,11 +431,16 @@ static void test_mutated(void **state) /* with a good sum: taken or refused, it 
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_prepared),    cmocka_unit_test(test_aborted), cmocka_unit_test(test_applying),
-		cmocka_unit_test(test_staging),     cmocka_unit_test(test_cheap),   cmocka_unit_test(test_votes),
-		cmocka_unit_test(test_coordinator), cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_coordinator),
-		cmocka_unit_test(test_mutated)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_prepared),
+					   cmocka_unit_test(test_aborted),
+					   cmocka_unit_test(test_applying),
+					   cmocka_unit_test(test_staging),
+					   cmocka_unit_test(test_cheap),
+					   cmocka_unit_test(test_votes),
+					   cmocka_unit_test(test_coordinator),
+					   cmocka_unit_test(test_refused),
+					   cmocka_unit_test(test_refused_coordinator),
+					   cmocka_unit_test(test_mutated)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A view over the wire and back is the same view: what operators changed and whether it is restored are in it. What no coordinator
- * says is refused; a file of before there was a tune reads as one without. */
+/* A view over the wire and back is the same view: what operators changed and whether it is restored
+ * are in it. What no coordinator says is refused; a file of before there was a tune reads as one
+ * without. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "corewire.h"
+#include "model/corewire.h"
 
 #include "base/check.h"
 #include <math.h>
@@ -27,9 +28,19 @@ static void pack(struct fixture *f)
 {
 	memset(f, 0, sizeof(*f));
 	arena_init(&f->arena, f->memory, sizeof(f->memory));
-	f->view = (struct core_view){.term = 7, .seq = 3, .generation = 2, .nodes_nr = 2, .incarnation = {7, 9}, .restoring = true};
-	f->view.tune = (struct core_tune){
-		.paused = true, .has_lr = true, .has_clip = true, .lr = 1e-3, .clip = 0.5, .resumed_step = 40, .resumed_skips = 4};
+	f->view = (struct core_view){.term = 7,
+				     .seq = 3,
+				     .generation = 2,
+				     .members = view_first(2, 0),
+				     .incarnation = {7, 9},
+				     .restoring = true};
+	f->view.tune = (struct core_tune){.paused = true,
+					  .has_lr = true,
+					  .has_clip = true,
+					  .lr = 1e-3,
+					  .clip = 0.5,
+					  .resumed_step = 40,
+					  .resumed_skips = 4};
 	assert_int_equal(corewire_pack_view(&f->view, &f->arena, &f->wire), SHARD_OK);
 }
 
@@ -56,7 +67,8 @@ static void test_small(void **state) /* memory that ends anywhere is told, never
 	do {
 		arena_init(&f.arena, f.memory, bytes);
 		bytes += 16;
-	} while (corewire_pack_view(&f.view, &f.arena, &f.wire) == SHARD_AGAIN && bytes < sizeof(f.memory));
+	} while (corewire_pack_view(&f.view, &f.arena, &f.wire) == SHARD_AGAIN &&
+		 bytes < sizeof(f.memory));
 	assert_true(bytes > 16 && bytes < sizeof(f.memory));
 }
 
@@ -69,20 +81,130 @@ static void test_refused(void **state)
 	for (size_t i = 0; i < 2 * NR(bad); i++) {
 		pack(&f);
 		*(i % 2 ? &f.wire.tune->lr : &f.wire.tune->clip) = bad[i / 2];
-		assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_PROTOCOL);
+		assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+				 SHARD_PROTOCOL);
 	}
 	pack(&f);
 	f.view.sealed = true;
 	f.view.record.groups_nr = 1;
 	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
-	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_PROTOCOL);
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
 	assert_non_null(strstr(f.e.text, "restoring"));
+}
+
+/* What a peer says of members is checked before it counts anything. */
+static void test_members(void **state)
+{
+	static const struct {
+		uint64_t nodes;
+		uint32_t coordinator;
+		size_t incarnations;
+	} bad[] = {{4, 2, 1}, {3, 2, 2},     {3, UINT32_MAX, 2}, {3, 0, 1}, {1, 0, 2},
+		   {2, 0, 1}, {~0ull, 0, 2}, {0, 0, 1},          {0, 0, 3}, {0, 0, 0}};
+	static struct fixture f;
+
+	(void)state;
+	for (size_t i = 0; i < NR(bad); i++) {
+		uint64_t incarnation[3] = {7, 9, 11};
+
+		pack(&f);
+		f.wire.members = bad[i].nodes;
+		f.wire.coordinator = bad[i].coordinator;
+		f.wire.incarnation = incarnation;
+		f.wire.n_incarnation = bad[i].incarnations;
+		assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+				 SHARD_PROTOCOL);
+		assert_non_null(strstr(f.e.text, "this cluster has 2 nodes"));
+	}
+	pack(&f); /* slots with a gap */
+	f.view.members = (struct view_members){2, 1};
+	f.view.incarnation[0] = 0;
+	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(f.wire.n_incarnation, 1);
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
+	pack(&f); /* of a release that did not say them */
+	f.wire.members = 0;
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
+}
+
+/* Which step an image is named by travels with the record; one that cannot be is refused. */
+static void test_content(void **state)
+{
+	static struct fixture f;
+
+	(void)state;
+	pack(&f);
+	f.view.restoring = false;
+	f.view.sealed = true;
+	f.view.record = (struct record){.id = {.step = 9, .generation = 2},
+					.outcome = RECORD_SKIP,
+					.content = 6,
+					.bad_tensor = -1,
+					.bad_rank = -1,
+					.groups_nr = 1,
+					.world.size = 1};
+	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_int_equal(f.back.record.content, 6);
+	f.wire.record->content = 9;
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+	assert_non_null(strstr(f.e.text, "whose weights are of step 9"));
+	f.wire.record->outcome = RECORD_APPLIED;
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+}
+
+/* The record of a view is of the view's own generation, and generations are counted from 1. */
+static void test_generation(void **state)
+{
+	static const struct {
+		uint32_t view, record;
+	} wrong[] = {{2, 1}, {2, 3}, {2, 0}, {0, 0}, {0, 2}};
+	static struct fixture f;
+
+	(void)state;
+	pack(&f);
+	f.view.restoring = false;
+	f.view.sealed = true;
+	f.view.record = (struct record){.id.generation = 2, .groups_nr = 1, .world.size = 1};
+	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	for (size_t i = 0; i < NR(wrong); i++) {
+		f.wire.generation = wrong[i].view;
+		f.wire.record->id->generation = wrong[i].record;
+		assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+				 SHARD_PROTOCOL);
+		assert_non_null(strstr(f.e.text, "with a record of generation"));
+	}
+}
+
+/* An answer says which view its sender adopted. */
+static void test_answer(void **state)
+{
+	static struct fixture f;
+	struct core_answer answer = {
+		.incarnation = 7, .term = 1ull << 40, .seq = 3, .generation = 2};
+	struct core_msg m = {.op = CORE_ANSWER, .answer = &answer}, back;
+	struct wire_head h;
+	Shard__Core wire;
+
+	(void)state;
+	pack(&f);
+	assert_int_equal(corewire_pack(&m, &f.arena, &h, &wire), SHARD_OK);
+	assert_int_equal(corewire_unpack(&h, &wire, &limits, &f.arena, &back, &f.e), SHARD_OK);
+	assert_memory_equal(back.answer, &answer, sizeof(answer));
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_view), cmocka_unit_test(test_small),
-					   cmocka_unit_test(test_refused)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_view),      cmocka_unit_test(test_small),
+		cmocka_unit_test(test_refused),   cmocka_unit_test(test_content),
+		cmocka_unit_test(test_answer),    cmocka_unit_test(test_members),
+		cmocka_unit_test(test_generation)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header: sealing and judging agree, every bit counts, all variants of the hash give one number, and the example in the
- * specification is true. */
+/* The header: sealing and judging agree, every bit counts, all variants of the hash give one
+ * number, and the example in the specification is true. */
 #include "base/check.h"
 #include "base/isa.h"
 #include "lib/frames.h"
@@ -95,14 +95,16 @@ static void test_hash_variants(void **state)
 
 	(void)state;
 	frames_fill(p, WIRE_PART_BYTES + 64, 1);
-	assert_true(xxh_base.sum("", 0, 0) == 0x2d06800538d394c2ull); /* as XXH3's specification has it */
+	assert_true(xxh_base.sum("", 0, 0) ==
+		    0x2d06800538d394c2ull); /* as XXH3's specification has it */
 	for (enum isa isa = ISA_SCALAR; isa < ISA_NR; isa++) {
-		const struct xxh_row *x = xxh_row(isa);
+		const struct xxh_row *x;
 
 		if (!isa_has(isa)) {
 			printf("skipped: no %s here\n", isa_name(isa));
 			continue;
 		}
+		x = xxh_row(isa);
 		for (size_t n = 0; n < 5000; n = n < 600 ? n + 1 : n + 97) {
 			uint64_t want = xxh_base.sum(p + n % 61, n, n % 3);
 			struct xxh_state st;
@@ -113,13 +115,15 @@ static void test_hash_variants(void **state)
 				x->add(&st, p + at, n - at < 1 + n / 3 ? n - at : 1 + n / 3);
 			assert_true(x->end(&st) == xxh_base.sum(p, n, 0));
 		}
-		assert_true(x->sum(p + 3, WIRE_PART_BYTES, 0) == xxh_base.sum(p + 3, WIRE_PART_BYTES, 0));
+		assert_true(x->sum(p + 3, WIRE_PART_BYTES, 0) ==
+			    xxh_base.sum(p + 3, WIRE_PART_BYTES, 0));
 	}
 	assert_true(xxh_best() == xxh_row(isa_best()));
 	free(p);
 }
 
-/* The README's example: lines of hexadecimal bytes after the words "example frame", until a line without any. */
+/* The README's example: lines of hexadecimal bytes after the words "example frame", until a line
+ * without any. */
 static size_t example(unsigned char *out, size_t max)
 {
 	FILE *f = fopen("proto/wire/README.md", "re");
@@ -136,7 +140,8 @@ static size_t example(unsigned char *out, size_t max)
 			in = true;
 		if (!in || strncmp(line, "    ", 4) != 0)
 			continue;
-		for (const char *at = line; nr < max && sscanf(at, " %2x%n", &byte, &skip) == 1; at += skip)
+		for (const char *at = line; nr < max && sscanf(at, " %2x%n", &byte, &skip) == 1;
+		     at += skip)
 			out[nr++] = (unsigned char)byte;
 		if (strstr(line, "(end)"))
 			break;
@@ -163,14 +168,16 @@ static void test_readme(void **state)
 	assert_int_equal(h.step, 812);
 	assert_int_equal(h.attempt, 1);
 	assert_int_equal(h.chunk, 14);
-	assert_memory_equal(bytes + 64, "\x0a\x02\x05\x07", 4); /* Push: tensors 5 and 7 are absent */
+	assert_memory_equal(bytes + 64, "\x0a\x02\x05\x07",
+			    4); /* Push: tensors 5 and 7 are absent */
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_seal), cmocka_unit_test(test_each_bit),      cmocka_unit_test(test_ordinals),
-		cmocka_unit_test(test_bulk), cmocka_unit_test(test_hash_variants), cmocka_unit_test(test_readme),
+		cmocka_unit_test(test_seal),          cmocka_unit_test(test_each_bit),
+		cmocka_unit_test(test_ordinals),      cmocka_unit_test(test_bulk),
+		cmocka_unit_test(test_hash_variants), cmocka_unit_test(test_readme),
 	};
 
 	return cmocka_run_group_tests_name("frame", tests, NULL, NULL);

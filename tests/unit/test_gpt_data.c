@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The example's samples are a function of (seed, step, index) and a changed world keeps the global batch; dumps and their comparison
- * notice a single flipped bit, a missing and a short file. */
+/* The example's samples are a function of (seed, step, index) and a changed world keeps the global
+ * batch; dumps and their comparison notice a single flipped bit, a missing and a short file. */
 #include "examples/data.h"
 #include "examples/dump.h"
 #include "lib/compare.h"
@@ -72,7 +72,8 @@ static void samples_are_a_function_of_seed_step_and_index(void **state)
 		for (uint64_t i = 0; i < 16; i++) {
 			const uint8_t *at = data_sample(&x->data, SEQ, 1, step, i);
 
-			assert_true(at >= x->data.text && at + SEQ + 1 <= x->data.text + x->data.bytes);
+			assert_true(at >= x->data.text &&
+				    at + SEQ + 1 <= x->data.text + x->data.bytes);
 			assert_ptr_equal(at, data_sample(&x->data, SEQ, 1, step, i));
 			moved += at != data_sample(&x->data, SEQ, 2, step, i);
 			moved += at != data_sample(&x->data, SEQ, 1, step + 1, i);
@@ -147,8 +148,10 @@ static void dump_twice(struct fixture *x)
 
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(dump_open(dirs[i], &e), SHARD_OK);
-		assert_int_equal(dump_tensor(dirs[i], "wte.weight", SHARD_MASTER, values, 3, &e), SHARD_OK);
-		assert_int_equal(dump_tensor(dirs[i], "wte.weight", SHARD_EXP_AVG, values, 2, &e), SHARD_OK);
+		assert_int_equal(dump_tensor(dirs[i], "wte.weight", SHARD_MASTER, values, 3, &e),
+				 SHARD_OK);
+		assert_int_equal(dump_tensor(dirs[i], "wte.weight", SHARD_EXP_AVG, values, 2, &e),
+				 SHARD_OK);
 	}
 }
 
@@ -189,13 +192,17 @@ static void every_flipped_bit_is_found(void **state)
 
 		memcpy(changed, values, sizeof(changed));
 		((uint8_t *)changed)[bit / 8] ^= (uint8_t)(1 << bit % 8);
-		assert_int_equal(dump_tensor(x->b, "wte.weight", SHARD_MASTER, changed, 3, &e), SHARD_OK);
+		assert_int_equal(dump_tensor(x->b, "wte.weight", SHARD_MASTER, changed, 3, &e),
+				 SHARD_OK);
 		assert_false(equal(x, &c, said));
 		assert_int_equal(c.different, 1);
 	}
-	assert_int_equal(dump_tensor(x->b, "wte.weight", SHARD_MASTER, (const float[]){1.5f, 2.0f, 0.5f}, 3, &e), SHARD_OK);
+	assert_int_equal(dump_tensor(x->b, "wte.weight", SHARD_MASTER,
+				     (const float[]){1.5f, 2.0f, 0.5f}, 3, &e),
+			 SHARD_OK);
 	assert_false(equal(x, &c, said));
-	assert_string_equal(said, "wte.weight.master: element 1 differs: 0xc0000000 (-2) and 0x40000000 (2)\n");
+	assert_string_equal(
+		said, "wte.weight.master: element 1 differs: 0xc0000000 (-2) and 0x40000000 (2)\n");
 	assert_int_equal(c.different, 2);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The example's model: its gradients against central differences, tensor by tensor; the order in which backward hands them over;
- * and that following them learns one sequence by heart. */
+/* The example's model: its gradients against central differences, tensor by tensor; the order in
+ * which backward hands them over; and that following them learns one sequence by heart. */
 #include "base/rng.h"
 #include "examples/layer.h"
 #include "examples/matmul.h"
@@ -31,7 +31,8 @@ static void start(struct transformer *t, struct transformer_shape shape)
 	}
 }
 
-/* Of the fourth order: the third derivative falls out, so that the step may be large against the rounding of fp32. */
+/* Of the fourth order: the third derivative falls out, so that the step may be large against the
+ * rounding of fp32. */
 static double slope(struct transformer *t, float *x)
 {
 	static const double factor[] = {8, -8, -1, 1}, at[] = {1, -1, 2, -2};
@@ -155,9 +156,11 @@ static void scale_multiplies_the_gradient(void **state)
 	(void)state;
 	start(&a, shape);
 	start(&b, shape);
-	assert_true(transformer_sequence(&a, text, 1, NULL, NULL) == transformer_sequence(&b, text, 65536, NULL, NULL));
+	assert_true(transformer_sequence(&a, text, 1, NULL, NULL) ==
+		    transformer_sequence(&b, text, 65536, NULL, NULL));
 	for (uint32_t i = 0; i < a.tensors_nr; i++) {
-		for (uint64_t j = 0; j < a.tensors[i].numel; j++) /* a power of two changes no digit */
+		for (uint64_t j = 0; j < a.tensors[i].numel;
+		     j++) /* a power of two changes no digit */
 			assert_true(a.g[i][j] * 65536 == b.g[i][j]);
 	}
 	transformer_deinit(&a);
@@ -214,9 +217,11 @@ static void matmul_sums_in_order(void **state)
 
 	(void)state;
 	for (int i = 0; i < MAX * MAX; i++)
-		a[i] = (float)rng_unit(&r) - 0.5f, b[i] = (float)rng_unit(&r) - 0.5f, c[i] = (float)rng_unit(&r);
+		a[i] = (float)rng_unit(&r) - 0.5f, b[i] = (float)rng_unit(&r) - 0.5f,
+		c[i] = (float)rng_unit(&r);
 	for (int trial = 0; trial < 400; trial++) {
-		size_t m = 1 + rng_below(&r, MAX), n = 1 + rng_below(&r, MAX), k = 1 + rng_below(&r, MAX);
+		size_t m = 1 + rng_below(&r, MAX), n = 1 + rng_below(&r, MAX),
+		       k = 1 + rng_below(&r, MAX);
 		bool add = trial & 1, ta = trial & 2, tb = trial & 4;
 		struct matmul_view va = ta ? matmul_transposed(a, m) : matmul_rows(a, k);
 		struct matmul_view vb = tb ? matmul_transposed(b, k) : matmul_rows(b, n);
@@ -227,7 +232,8 @@ static void matmul_sums_in_order(void **state)
 				float sum = add ? want[i * n + j] : 0;
 
 				for (size_t x = 0; x < k; x++)
-					sum += va.p[i * va.row + x * va.col] * vb.p[x * vb.row + j * vb.col];
+					sum += va.p[i * va.row + x * va.col] *
+					       vb.p[x * vb.row + j * vb.col];
 				want[i * n + j] = sum;
 			}
 		}
@@ -251,8 +257,9 @@ static void exp_is_close(void **state)
 
 static void bad_shapes_are_refused(void **state)
 {
-	static const struct transformer_shape bad[] = {{0, 8, 2, 8}, {1, 0, 1, 8}, {1, 8, 3, 8},
-						       {1, 8, 0, 8}, {1, 8, 2, 0}, {1, 8, 2, 1u << 20}};
+	static const struct transformer_shape bad[] = {{0, 8, 2, 8}, {1, 0, 1, 8},
+						       {1, 8, 3, 8}, {1, 8, 0, 8},
+						       {1, 8, 2, 0}, {1, 8, 2, 1u << 20}};
 	struct transformer t;
 	struct err e;
 

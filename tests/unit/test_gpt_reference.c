@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The in-process reference: its arithmetic gives the product's bits on random input, and the program shares nothing with the
- * product but scalar kernels and conversions (by its symbols). The sources are included, for they belong to no library. */
+/* The in-process reference: its arithmetic gives the product's bits on random input, and the
+ * program shares nothing with the product but scalar kernels and conversions (by its symbols). The
+ * sources are included, for they belong to no library. */
 #include "ref/refmath.c"
 #include "ref/refschedule.c"
 #include "ref/refsettings.c"
@@ -10,7 +11,7 @@
 #include "lib/compare.h"
 #include "optim/ftz.h"
 #include "optim/reduce.h"
-#include "settings.h"
+#include "config/settings.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -22,12 +23,17 @@ enum { N = 9000, OPERANDS = 5, TYPES = 3 };
 
 static const enum shard_dtype types[TYPES] = {SHARD_F32, SHARD_BF16, SHARD_F16};
 
-static float any_value(struct rng *r) /* of many sizes, now and then a denormal, seldom not finite */
+static float any_value(
+	struct rng *r) /* of many sizes, now and then a denormal, seldom not finite */
 {
 	uint64_t kind = rng_below(r, 2000);
 	float x = (float)((rng_unit(r) - 0.5) * exp2((double)rng_below(r, 24) - 12));
 
-	return kind == 0 ? INFINITY : kind == 1 ? NAN : kind < 20 ? x * 0x1p-120f * 0x1p-12f : kind < 30 ? 0 * x : x;
+	return kind == 0   ? INFINITY
+	       : kind == 1 ? NAN
+	       : kind < 20 ? x * 0x1p-120f * 0x1p-12f
+	       : kind < 30 ? 0 * x
+			   : x;
 }
 
 static void sums_equal_the_products(void **state)
@@ -60,7 +66,8 @@ static void sums_equal_the_products(void **state)
 		refmath_sum(mine, src, k, dt, factor, n);
 		square = refmath_square(mine, dt, 0, n);
 		assert_int_equal(refmath_finite(mine, dt, n), want.finite);
-		if (want.finite) { /* which NaN a sum gives is nobody's business: the step is skipped */
+		if (want.finite) { /* which NaN a sum gives is nobody's business: the step is
+				      skipped */
 			assert_memory_equal(mine, theirs, sizeof(mine));
 			assert_memory_equal(&square, &want.sq, sizeof(square));
 		}
@@ -82,7 +89,8 @@ static void words_equal_the_products(void **state)
 
 		for (int i = 0; i < HYPER_NR; i++) {
 			if (row->hyper[i].name)
-				c.hyper[i] = i == HYPER_NESTEROV ? (double)(trial & 1) : rng_unit(&r);
+				c.hyper[i] =
+					i == HYPER_NESTEROV ? (double)(trial & 1) : rng_unit(&r);
 		}
 		mine = refmath_words(&c, t, mult);
 		optim_args_set(&theirs, row, c.hyper, t, (float)mult);
@@ -96,15 +104,21 @@ static void schedules_equal_the_products(void **state)
 		"schedule=none lr=0.5",
 		"schedule=LRRangeTest lr_range_test_step_size=7 lr_range_test_step_rate=0.3",
 		"schedule=LRRangeTest lr_range_test_step_size=7 lr_range_test_staircase=yes",
-		"schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=3e-3 cycle_first_step_size=20 cycle_second_step_size=31",
-		"schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=3e-3 cycle_first_step_size=30 cycle_first_stair_count=7 "
-		"decay_step_size=5 decay_lr_rate=0.25 decay_mom_rate=0.01 cycle_second_stair_count=3",
+		"schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=3e-3 cycle_first_step_size=20 "
+		"cycle_second_step_size=31",
+		"schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=3e-3 cycle_first_step_size=30 "
+		"cycle_first_stair_count=7 "
+		"decay_step_size=5 decay_lr_rate=0.25 decay_mom_rate=0.01 "
+		"cycle_second_stair_count=3",
 		"schedule=WarmupLR lr=0.25 warmup_num_steps=30",
-		"schedule=WarmupLR lr=0.25 warmup_num_steps=30 warmup_type=linear warmup_min_lr=0.1 warmup_max_lr=0.7",
+		"schedule=WarmupLR lr=0.25 warmup_num_steps=30 warmup_type=linear "
+		"warmup_min_lr=0.1 warmup_max_lr=0.7",
 		"schedule=WarmupDecayLR total_num_steps=150 warmup_num_steps=30",
-		"schedule=WarmupDecayLR total_num_steps=150 warmup_num_steps=30 warmup_type=linear warmup_max_lr=0.3",
+		"schedule=WarmupDecayLR total_num_steps=150 warmup_num_steps=30 warmup_type=linear "
+		"warmup_max_lr=0.3",
 		"schedule=WarmupCosineLR total_num_steps=150 warmup_num_steps=30 lr=0.1",
-		"schedule=WarmupCosineLR total_num_steps=150 warmup_num_steps=1 cos_min_ratio=0.2 warmup_min_ratio=0.1",
+		"schedule=WarmupCosineLR total_num_steps=150 warmup_num_steps=1 cos_min_ratio=0.2 "
+		"warmup_min_ratio=0.1",
 	};
 
 	(void)state;
@@ -115,14 +129,16 @@ static void schedules_equal_the_products(void **state)
 		double momentum;
 		struct err e;
 
-		assert_int_equal(settings_make(&product, &layer, 1, NULL, 0, SHARD_F32, &e), SHARD_OK);
+		assert_int_equal(settings_make(&product, &layer, 1, NULL, 0, SHARD_F32, &e),
+				 SHARD_OK);
 		assert_int_equal(refsettings_parse(&c, texts[i], SHARD_F32, &e), SHARD_OK);
 		for (uint64_t t = 1; t < 300; t++) {
 			double lr = i ? schedule_lr(&product.schedule, t) : product.lr;
 			double mine = refschedule_momentum(&c.schedule, t);
 
 			assert_true(refschedule_lr(&c.schedule, c.hyper[HYPER_LR], t) == lr);
-			assert_int_equal(mine >= 0, schedule_momentum(&product.schedule, t, &momentum));
+			assert_int_equal(mine >= 0,
+					 schedule_momentum(&product.schedule, t, &momentum));
 			assert_true(mine < 0 || mine == momentum);
 		}
 	}
@@ -151,7 +167,8 @@ static void loss_scale_equals_the_products(void **state)
 		refscale_start(&mine, &c);
 		scaler_start(&theirs, &conf);
 		for (int step = 0; step < 200; step++) {
-			bool overflow = rng_below(&r, 5) == 0, more = refscale_next(&mine, &c, overflow);
+			bool overflow = rng_below(&r, 5) == 0,
+			     more = refscale_next(&mine, &c, overflow);
 
 			assert_int_equal(more, scaler_update(&theirs, &conf, overflow));
 			assert_true(mine.scale == theirs.scale);
@@ -168,11 +185,21 @@ static void norm_and_clip_equal_the_products(void **state)
 
 	(void)state;
 	for (int trial = 0; trial < 300; trial++) {
-		struct refsettings c = {.optimizer = OPTIM_ADAMW, .clip = trial % 3 ? rng_unit(&r) * 4 : 0, .loss_scale = 256};
-		struct record_conf conf = {.optim = optim_row(OPTIM_ADAMW), .groups_nr = 1, .clip = c.clip, .initial_scale = 256};
-		double square = rng_unit(&r) * 1e6, weight = 4 + (double)rng_below(&r, 60), norm, clip;
+		struct refsettings c = {.optimizer = OPTIM_ADAMW,
+					.clip = trial % 3 ? rng_unit(&r) * 4 : 0,
+					.loss_scale = 256};
+		struct record_conf conf = {.optim = optim_row(OPTIM_ADAMW),
+					   .groups_nr = 1,
+					   .clip = c.clip,
+					   .initial_scale = 256};
+		double square = rng_unit(&r) * 1e6, weight = 4 + (double)rng_below(&r, 60), norm,
+		       clip;
 		uint8_t finite = 1;
-		struct record_votes votes = {.sumsq = &square, .finite = &finite, .chunks_nr = 1, .bad_tensor = -1, .bad_rank = -1};
+		struct record_votes votes = {.sumsq = &square,
+					     .finite = &finite,
+					     .chunks_nr = 1,
+					     .bad_tensor = -1,
+					     .bad_rank = -1};
 		struct core_world world = {.size = 1, .rank = {{.weight = weight}}};
 		struct core_id id = {.step = 1, .attempt = 1};
 		struct optim_args words;
@@ -199,10 +226,12 @@ static void settings_are_read(void **state)
 	assert_int_equal(refsettings_parse(&s, "", SHARD_BF16, &e), SHARD_OK);
 	assert_int_equal(s.optimizer, OPTIM_ADAMW);
 	assert_true(s.hyper[HYPER_BETA2] == 0.999 && s.loss_scale == 1);
-	assert_int_equal(refsettings_parse(&s, " lr=0.5  optimizer=sgd momentum=.9 nesterov=yes ", SHARD_F16, &e), SHARD_OK);
+	assert_int_equal(refsettings_parse(&s, " lr=0.5  optimizer=sgd momentum=.9 nesterov=yes ",
+					   SHARD_F16, &e),
+			 SHARD_OK);
 	assert_int_equal(s.optimizer, OPTIM_SGD);
-	assert_true(s.hyper[HYPER_LR] == 0.5 && s.hyper[HYPER_MOMENTUM] == 0.9 && s.hyper[HYPER_NESTEROV] == 1 &&
-		    s.loss_scale == 0);
+	assert_true(s.hyper[HYPER_LR] == 0.5 && s.hyper[HYPER_MOMENTUM] == 0.9 &&
+		    s.hyper[HYPER_NESTEROV] == 1 && s.loss_scale == 0);
 	assert_int_equal(refsettings_parse(&s, "optimizer=muon", SHARD_F16, &e), SHARD_BAD_ARG);
 	assert_non_null(strstr(e.text, "muon"));
 	assert_int_equal(refsettings_parse(&s, "lr=0.1 warmth=3", SHARD_F16, &e), SHARD_BAD_ARG);
@@ -218,9 +247,11 @@ static void settings_equal_the_products(void **state)
 		"optimizer=adam clip=0.5 weight_decay=0.1 betas=0.8,0.95 eps=1e-6",
 		"optimizer=sgd momentum=0.9 nesterov=yes lr=0.25 chunk_elems=4096 max_skips=3",
 		"optimizer=adagrad loss_scale=128 nonfinite=pause",
-		"optimizer=lion beta2=0.9 loss_scale=dynamic initial_scale_power=8 loss_scale_window=7 hysteresis=3 "
+		"optimizer=lion beta2=0.9 loss_scale=dynamic initial_scale_power=8 "
+		"loss_scale_window=7 hysteresis=3 "
 		"min_loss_scale=4",
-		"min_world=2 max_world=4 local_world=2 replicas=1 timeout=20s consecutive_hysteresis=yes lr=1e-3",
+		"min_world=2 max_world=4 local_world=2 replicas=1 timeout=20s "
+		"consecutive_hysteresis=yes lr=1e-3",
 	};
 	struct err e;
 
@@ -232,7 +263,8 @@ static void settings_equal_the_products(void **state)
 		struct model_settings theirs;
 		struct refscale scale;
 
-		assert_int_equal(settings_make(&theirs, &layer, 1, NULL, 0, types[i % TYPES], &e), SHARD_OK);
+		assert_int_equal(settings_make(&theirs, &layer, 1, NULL, 0, types[i % TYPES], &e),
+				 SHARD_OK);
 		assert_int_equal(refsettings_parse(&mine, text, types[i % TYPES], &e), SHARD_OK);
 		refscale_start(&scale, &mine);
 		assert_int_equal(mine.optimizer, theirs.optim->id);
@@ -240,8 +272,10 @@ static void settings_equal_the_products(void **state)
 		assert_memory_equal(mine.states, theirs.optim->states, sizeof(mine.states));
 		assert_memory_equal(mine.hyper, theirs.hyper[0], sizeof(mine.hyper));
 		assert_true(mine.clip == theirs.clip && scale.scale == theirs.initial_scale);
-		assert_true(mine.min_loss_scale == theirs.min_scale && mine.loss_scale_window == theirs.scale_window);
-		assert_true(mine.hysteresis == theirs.hysteresis && mine.max_skips == theirs.max_skips);
+		assert_true(mine.min_loss_scale == theirs.min_scale &&
+			    mine.loss_scale_window == theirs.scale_window);
+		assert_true(mine.hysteresis == theirs.hysteresis &&
+			    mine.max_skips == theirs.max_skips);
 		assert_int_equal(mine.loss_scale == 0, theirs.dynamic_scale);
 		assert_int_equal(mine.consecutive_hysteresis, theirs.consecutive_hysteresis);
 		assert_int_equal(mine.pause, theirs.pause_on_nonfinite);
@@ -272,7 +306,8 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* how: "-g" names what an archive offers; in a linked program its hidden names are local ones, so there all count. */
+/* how: "-g" names what an archive offers; in a linked program its hidden names are local ones, so
+ * there all count. */
 static size_t defined_in(const char *file, const char *how, char **names)
 {
 	char command[4400], line[512], name[256], type;
@@ -300,16 +335,19 @@ static bool starts_with_one_of(const char *name, const char *const *starts)
 	return *starts != NULL;
 }
 
-/* Every name that the program has in common with the archive must be allowed, and the first of the allowed must be among them. */
+/* Every name that the program has in common with the archive must be allowed, and the first of the
+ * allowed must be among them. */
 static void shares_only(const char *archive, const char *const *allowed)
 {
 	static char *names[NAMES_MAX], *program[NAMES_MAX];
-	size_t nr = defined_in(archive, "-g", names), program_nr = defined_in("reference", "", program);
+	size_t nr = defined_in(archive, "-g", names),
+	       program_nr = defined_in("reference", "", program);
 	bool found = false;
 
 	assert_true(nr > 0 && program_nr > 0);
 	for (size_t i = 0; i < program_nr; i++) {
-		if (!bsearch(&program[i], names, nr, sizeof(*names), by_name) || strncmp(program[i], "__odr_asan.", 11) == 0)
+		if (!bsearch(&program[i], names, nr, sizeof(*names), by_name) ||
+		    strncmp(program[i], "__odr_asan.", 11) == 0)
 			continue; /* not in common, or the sanitizer's shadow of a name */
 		found = found || strcmp(program[i], allowed[0]) == 0;
 		if (!starts_with_one_of(program[i], allowed))
@@ -325,7 +363,8 @@ static void shares_only(const char *archive, const char *const *allowed)
 static void program_shares_only_kernels_and_conversions(void **state)
 {
 	static const char *const daemon[] = {"optim_scalar", NULL};
-	static const char *const proto[] = {"dtype_convert", "dtype_", "isa_", "err_", "status_name", "check_failed", NULL};
+	static const char *const proto[] = {"dtype_convert", "dtype_",       "isa_", "err_",
+					    "status_name",   "check_failed", NULL};
 
 	(void)state;
 	shares_only("libshardd.a", daemon);
@@ -380,7 +419,8 @@ static void wrong_options_are_named(void **state)
 			fail_msg("%s: said %s", wrong[i].options, said);
 	}
 	assert_int_equal(run("--data /nonexistent/text", said), 1);
-	assert_string_equal(said, "reference: data file /nonexistent/text: No such file or directory\n");
+	assert_string_equal(said,
+			    "reference: data file /nonexistent/text: No such file or directory\n");
 	assert_int_equal(run("--data /proc/self/exe --settings warmth=3", said), 1);
 	assert_non_null(strstr(said, "warmth=3"));
 	assert_int_equal(run("--data /proc/self/exe --break 3", said), 1);
@@ -390,10 +430,13 @@ static void wrong_options_are_named(void **state)
 
 static void program_repeats_itself_and_sees_the_nodes(void **state)
 {
-#define SMALL "--data /proc/self/exe --layers 1 --dim 16 --seq 16 --batch 5 --steps 4 --settings 'chunk_elems=1024 clip=0.1' "
-	char dir[] = "/tmp/test_gpt_reference.XXXXXX", a[64], b[64], options[512], said[4096], command[64];
-	static const char *const same[] = {"--nodes 2,3", "--nodes 2,3 --chunk-elems 1024"}, *const other[] = {"--nodes 5",
-													       "--nodes 3,2"};
+#define SMALL                                                                                      \
+	"--data /proc/self/exe --layers 1 --dim 16 --seq 16 --batch 5 --steps 4 --settings "       \
+	"'chunk_elems=1024 clip=0.1' "
+	char dir[] = "/tmp/test_gpt_reference.XXXXXX", a[64], b[64], options[512], said[4096],
+	     command[64];
+	static const char *const same[] = {"--nodes 2,3", "--nodes 2,3 --chunk-elems 1024"},
+				 *const other[] = {"--nodes 5", "--nodes 3,2"};
 	struct compare c;
 
 	(void)state;
@@ -407,7 +450,8 @@ static void program_repeats_itself_and_sees_the_nodes(void **state)
 	for (size_t i = 0; i < NR(same) + NR(other); i++) {
 		bool equal = i < NR(same);
 
-		snprintf(options, sizeof(options), SMALL "%s --dump %s", equal ? same[i] : other[i - NR(same)], b);
+		snprintf(options, sizeof(options), SMALL "%s --dump %s",
+			 equal ? same[i] : other[i - NR(same)], b);
 		assert_int_equal(run(options, said), 0);
 		assert_int_equal(compare_folders(a, b, &c, stderr), equal);
 	}
@@ -420,14 +464,18 @@ static void overflow_lowers_the_scale_to_its_floor(void **state)
 	char said[4096];
 
 	(void)state;
-	/* 2^60 overflows fp16 in every step: skipped, and the scale falls until the floor ends the run */
-	assert_int_equal(run("--data /proc/self/exe --layers 1 --dim 16 --seq 16 --batch 2 --dtype fp16 --steps 9 --settings "
-			     "'initial_scale_power=60 hysteresis=1 min_loss_scale=288230376151711744'",
-			     said),
-			 1);
+	/* 2^60 overflows fp16 in every step: skipped, and the scale falls until the floor ends the
+	 * run */
+	assert_int_equal(
+		run("--data /proc/self/exe --layers 1 --dim 16 --seq 16 --batch 2 --dtype fp16 "
+		    "--steps 9 --settings "
+		    "'initial_scale_power=60 hysteresis=1 min_loss_scale=288230376151711744'",
+		    said),
+		1);
 	assert_non_null(strstr(said, "step=1 rank=0 world=1 samples=2"));
 	assert_non_null(strstr(said, "outcome=skipped_nonfinite applied=0"));
-	assert_non_null(strstr(said, "step 3: overflow with the loss scale at its floor, 2.8823e+17"));
+	assert_non_null(
+		strstr(said, "step 3: overflow with the loss scale at its floor, 2.8823e+17"));
 }
 
 int main(void)

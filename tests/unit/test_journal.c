@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Log lines as entries of the journal: which fields a line becomes, quoting undone, what does not fit left in MESSAGE; and that stderr is
- * the journal's only when $JOURNAL_STREAM says so of this very stderr. */
+/* Log lines as entries of the journal: which fields a line becomes, quoting undone, what does not
+ * fit left in MESSAGE; and that stderr is the journal's only when $JOURNAL_STREAM says so of this
+ * very stderr. */
 #include "base/check.h"
 #include "journal.h"
 
@@ -64,10 +65,12 @@ static void test_fields(void **state)
 	struct log l = to(&e);
 
 	(void)state;
-	log_line(&l, LOG_LEVEL_WARN, "event=attempt_ended model=%s step=%lu why=%s", "gpt.tp0", 812ul, "rank 2 \"x\" = gone");
+	log_line(&l, LOG_LEVEL_WARN, "event=attempt_ended model=%s step=%lu why=%s", "gpt.tp0",
+		 812ul, "rank 2 \"x\" = gone");
 	is(&e, "PRIORITY", "4");
 	is(&e, "SYSLOG_IDENTIFIER", "shardd");
-	is(&e, "MESSAGE", "node=a event=attempt_ended model=gpt.tp0 step=812 why=\"rank 2 \\\"x\\\" = gone\"");
+	is(&e, "MESSAGE",
+	   "node=a event=attempt_ended model=gpt.tp0 step=812 why=\"rank 2 \\\"x\\\" = gone\"");
 	is(&e, "SHARDD_NODE", "a");
 	is(&e, "SHARDD_EVENT", "attempt_ended");
 	is(&e, "SHARDD_MODEL", "gpt.tp0");
@@ -111,7 +114,8 @@ static void test_odd(void **state)
 	(void)state;
 	journal_entry_make(&e, LOG_LEVEL_INFO, "");
 	is(&e, "PRIORITY", "6");
-	journal_entry_make(&e, LOG_LEVEL_INFO, "words without keys = \"x Per-Rank.n=3 open=\"cut \\");
+	journal_entry_make(&e, LOG_LEVEL_INFO,
+			   "words without keys = \"x Per-Rank.n=3 open=\"cut \\");
 	is(&e, "SHARDD_PER_RANK_N", "3");
 	is(&e, "SHARDD_OPEN", "cut \\");
 	for (int i = 0; i < 100; i++)
@@ -134,7 +138,8 @@ static void test_stream(void **state)
 	unsetenv("JOURNAL_STREAM");
 	assert_false(journal_use(&l));
 	assert_int_equal(fstat(2, &info), 0);
-	snprintf(text, sizeof(text), "%lu:%lu", (unsigned long)info.st_dev, (unsigned long)info.st_ino + 1);
+	snprintf(text, sizeof(text), "%lu:%lu", (unsigned long)info.st_dev,
+		 (unsigned long)info.st_ino + 1);
 	setenv("JOURNAL_STREAM", text, 1); /* stderr went elsewhere since */
 	assert_false(journal_use(&l));
 	setenv("JOURNAL_STREAM", "x", 1);
@@ -146,8 +151,9 @@ static void test_stream(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_fields), cmocka_unit_test(test_priorities), cmocka_unit_test(test_hostile),
-		cmocka_unit_test(test_odd),    cmocka_unit_test(test_stream),
+		cmocka_unit_test(test_fields),  cmocka_unit_test(test_priorities),
+		cmocka_unit_test(test_hostile), cmocka_unit_test(test_odd),
+		cmocka_unit_test(test_stream),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

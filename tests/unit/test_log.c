@@ -52,13 +52,14 @@ static void values(void **state)
 	struct log l = to(&s);
 
 	(void)state;
-	log_line(&l, LOG_LEVEL_WARN, "event=x n=%d big=%llu l=%lu u=%u hex=%08x f=%.3f s=%s p=%%", -3, 1ull << 60, 7ul, 4000000000u,
-		 255, 1.5, "plain");
-	assert_string_equal(after_head(&s),
-			    "event=x n=-3 big=1152921504606846976 l=7 u=4000000000 hex=000000ff f=1.500 s=plain p=%");
+	log_line(&l, LOG_LEVEL_WARN, "event=x n=%d big=%llu l=%lu u=%u hex=%08x f=%.3f s=%s p=%%",
+		 -3, 1ull << 60, 7ul, 4000000000u, 255, 1.5, "plain");
+	assert_string_equal(after_head(&s), "event=x n=-3 big=1152921504606846976 l=7 u=4000000000 "
+					    "hex=000000ff f=1.500 s=plain p=%");
 	assert_non_null(strstr(s.line, " level=warn node=a "));
 	assert_memory_equal(s.line, "ts=20", 5);
-	log_line(&l, LOG_LEVEL_INFO, "event=x a=%.*s b=%s c=%zu z=%c", 3, "abcdef", absent, (size_t)9, 'q');
+	log_line(&l, LOG_LEVEL_INFO, "event=x a=%.*s b=%s c=%zu z=%c", 3, "abcdef", absent,
+		 (size_t)9, 'q');
 	assert_string_equal(after_head(&s), "event=x a=abc b=(none) c=9 z=q");
 	log_line(&l, LOG_LEVEL_INFO, "event=x f=%.1f", -1e308);
 	assert_true(strlen(s.line) > 300);
@@ -75,7 +76,8 @@ static void quoting(void **state)
 	log_line(&l, LOG_LEVEL_INFO, "event=x why=%s", "");
 	assert_string_equal(after_head(&s), "event=x why=\"\"");
 	log_line(&l, LOG_LEVEL_INFO, "event=x why=%s", "q\" b\\ \nts=1 level=error\x01\x7f");
-	assert_string_equal(after_head(&s), "event=x why=\"q\\\" b\\\\ \\nts=1 level=error\\x01\\x7f\"");
+	assert_string_equal(after_head(&s),
+			    "event=x why=\"q\\\" b\\\\ \\nts=1 level=error\\x01\\x7f\"");
 	log_line(&l, LOG_LEVEL_INFO, "event=x why=%s", "a=b");
 	assert_string_equal(after_head(&s), "event=x why=\"a=b\"");
 }
@@ -132,7 +134,8 @@ static void rate(void **state)
 	for (int i = 0; i < 20; i++)
 		log_limited(&l, &b, now + 1000 * NS_PER_SEC, LOG_LEVEL_INFO, "event=flood");
 	assert_int_equal(s.nr, 2 * LOG_BURST + 1);
-	log_limited(&l, &b, now, LOG_LEVEL_INFO, "event=flood"); /* a clock that stands still gives nothing back */
+	log_limited(&l, &b, now, LOG_LEVEL_INFO,
+		    "event=flood"); /* a clock that stands still gives nothing back */
 	assert_int_equal(s.nr, 2 * LOG_BURST + 1);
 }
 

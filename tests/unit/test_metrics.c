@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* obs/metrics: which bucket a time goes to, that buckets are cumulative in the text, labels with anything in them, numbers that are none. */
+/* obs/metrics: which bucket a time goes to, that buckets are cumulative in the text, labels with
+ * anything in them, numbers that are none. */
 #include "obs/metrics.h"
 
 #include <math.h>
@@ -124,7 +125,10 @@ static void labels_escaped(void **state)
 
 	(void)state;
 	open_text(&t);
-	metrics_count(t.f, "a", (const struct metrics_label[]){{"x", "a\\b\"c\nd{},="}, {"y", ""}, {NULL, NULL}}, 1);
+	metrics_count(
+		t.f, "a",
+		(const struct metrics_label[]){{"x", "a\\b\"c\nd{},="}, {"y", ""}, {NULL, NULL}},
+		1);
 	expect(&t, "a{x=\"a\\\\b\\\"c\\nd{},=\",y=\"\"} 1\n");
 }
 
@@ -152,9 +156,10 @@ static void skip_names(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bounds_grow),    cmocka_unit_test(buckets),    cmocka_unit_test(extremes),
-		cmocka_unit_test(histogram_text), cmocka_unit_test(families),   cmocka_unit_test(labels_escaped),
-		cmocka_unit_test(not_numbers),    cmocka_unit_test(skip_names),
+		cmocka_unit_test(bounds_grow), cmocka_unit_test(buckets),
+		cmocka_unit_test(extremes),    cmocka_unit_test(histogram_text),
+		cmocka_unit_test(families),    cmocka_unit_test(labels_escaped),
+		cmocka_unit_test(not_numbers), cmocka_unit_test(skip_names),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

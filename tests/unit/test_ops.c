@@ -49,7 +49,8 @@ static void test_core_ops(void **state)
 
 static void test_senders(void **state)
 {
-	static const uint16_t daemon_only[] = {OP_ATTEMPT, OP_RESULT, OP_ENDED, OP_PUBLISHED, OP_LOST};
+	static const uint16_t daemon_only[] = {OP_ATTEMPT, OP_RESULT, OP_ENDED, OP_PUBLISHED,
+					       OP_LOST};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(daemon_only) / sizeof(daemon_only[0]); i++)

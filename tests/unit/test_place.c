@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement: round robin from nothing, balanced within one chunk always, fewest moves, and runs that survive the way. */
+/* Placement: round robin from nothing, balanced within one chunk always, fewest moves, and runs
+ * that survive the way. */
 #include "base/rng.h"
 #include "wire/place.h"
 
@@ -32,8 +33,10 @@ static void count(const uint16_t *owner, uint32_t nr, uint32_t *held)
 		held[owner[c]]++;
 }
 
-/* The least that must move: homeless chunks and what is over the shares, with the odd chunks left where most are. */
-static uint32_t least_moves(const uint16_t *previous, uint32_t nr, const uint16_t *members, uint16_t members_nr)
+/* The least that must move: homeless chunks and what is over the shares, with the odd chunks left
+ * where most are. */
+static uint32_t least_moves(const uint16_t *previous, uint32_t nr, const uint16_t *members,
+			    uint16_t members_nr)
 {
 	uint32_t held[PLACE_NODES_MAX], kept = 0, each = nr / members_nr, odd = nr % members_nr;
 
@@ -73,7 +76,8 @@ static void test_fewest_moves(void **state)
 		assert_memory_equal(after, again, nr * sizeof(*after));
 		count(after, nr, held);
 		for (uint16_t i = 0; i < members_nr; i++) {
-			assert_in_range(held[members[i]], nr / members_nr, (nr + members_nr - 1) / members_nr);
+			assert_in_range(held[members[i]], nr / members_nr,
+					(nr + members_nr - 1) / members_nr);
 			held[members[i]] = 0;
 		}
 		for (uint16_t n = 0; n < PLACE_NODES_MAX; n++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl plan`: every published figure comes out of its formula, and its own rows are the daemon's budget to the byte. */
+/* `shardctl plan`: every published figure comes out of its formula, and its own rows are the
+ * daemon's budget to the byte. */
 #include "base/check.h"
 #include "ctl/ctl.h"
 #include "ctl/memory.h"
@@ -37,7 +38,8 @@ static struct memory_spec spec(double params, uint32_t ranks)
 static void same(const char *printed, double value, const char *what)
 {
 	const char *dot = strchr(printed, '.');
-	double unit = dot ? pow(10, -(double)strlen(dot + 1)) : 1, shown = dot ? rint(value / unit) * unit : floor(value + 1e-9);
+	double unit = dot ? pow(10, -(double)strlen(dot + 1)) : 1,
+	       shown = dot ? rint(value / unit) * unit : floor(value + 1e-9);
 
 	if (fabs(shown - strtod(printed, NULL)) > unit * 1e-6)
 		fail_msg("%s: %f, the table says %s", what, value, printed);
@@ -65,9 +67,11 @@ static void zero_table(void **state)
 			struct memory_spec m = spec(psi[model], rows[i].n);
 
 			for (int stage = 1; stage <= 3; stage++) {
-				snprintf(what, sizeof(what), "N %u, %g parameters, stage %d", m.ranks, psi[model], stage);
+				snprintf(what, sizeof(what), "N %u, %g parameters, stage %d",
+					 m.ranks, psi[model], stage);
 				/* 41.25 and 1.875 lie in the middle: the paper rounds them up */
-				same(rows[i].gb[model][stage - 1], memory_zero(&m, stage) / 1e9 * (1 + 1e-12), what);
+				same(rows[i].gb[model][stage - 1],
+				     memory_zero(&m, stage) / 1e9 * (1 + 1e-12), what);
 			}
 			assert_true(memory_zero(&m, 0) == 16 * psi[model]);
 		}
@@ -94,10 +98,14 @@ static void deepspeed(void **state)
 		bool init;
 		const char *host, *device;
 	} rows[] = {
-		{2, OFFLOAD_OPTIMIZER, false, "127.45", "5.31"}, {2, OFFLOAD_NONE, false, "127.45", "15.93"},
-		{3, OFFLOAD_PARAMS, true, "71.69", "0.12"},      {3, OFFLOAD_PARAMS, false, "127.45", "0.12"},
-		{3, OFFLOAD_OPTIMIZER, true, "63.72", "0.78"},   {3, OFFLOAD_OPTIMIZER, false, "127.45", "0.78"},
-		{3, OFFLOAD_NONE, true, "1.43", "6.09"},         {3, OFFLOAD_NONE, false, "127.45", "6.09"},
+		{2, OFFLOAD_OPTIMIZER, false, "127.45", "5.31"},
+		{2, OFFLOAD_NONE, false, "127.45", "15.93"},
+		{3, OFFLOAD_PARAMS, true, "71.69", "0.12"},
+		{3, OFFLOAD_PARAMS, false, "127.45", "0.12"},
+		{3, OFFLOAD_OPTIMIZER, true, "63.72", "0.78"},
+		{3, OFFLOAD_OPTIMIZER, false, "127.45", "0.78"},
+		{3, OFFLOAD_NONE, true, "1.43", "6.09"},
+		{3, OFFLOAD_NONE, false, "127.45", "6.09"},
 	};
 	struct memory_spec m = spec(2851e6, 8);
 	double host, device;
@@ -110,17 +118,19 @@ static void deepspeed(void **state)
 	}
 }
 
-/* The rule of thumb "7 B on 4 GPUs: full 40, ZeRO-1 15, ZeRO-2 10, ZeRO-3 5 GB" has no formula: the 16-bit weights alone are 14 GB, so
- * 10 GB cannot hold the copy that stage 2 keeps whole, and from 40 to 15 is more than 12/16 of 40 times 3/4. Every row of it is
- * less than half of what the paper's formulas give. So it is not among the rows; this is the proof. */
+/* The rule of thumb "7 B on 4 GPUs: full 40, ZeRO-1 15, ZeRO-2 10, ZeRO-3 5 GB" has no formula: the
+ * 16-bit weights alone are 14 GB, so 10 GB cannot hold the copy that stage 2 keeps whole, and from
+ * 40 to 15 is more than 12/16 of 40 times 3/4. Every row of it is less than half of what the
+ * paper's formulas give. So it is not among the rows; this is the proof. */
 static void rule_of_thumb(void **state)
 {
 	static const double gb[] = {40, 15, 10, 5};
 	struct memory_spec m = spec(7e9, 4);
 
 	(void)state;
-	assert_true(2.0 * 7 > gb[2]);                           /* the parameters of stage 2 */
-	assert_true(gb[0] - gb[1] > 12.0 / 16 * gb[0] * 3 / 4); /* what stage 1 can save over 4 ranks */
+	assert_true(2.0 * 7 > gb[2]); /* the parameters of stage 2 */
+	assert_true(gb[0] - gb[1] >
+		    12.0 / 16 * gb[0] * 3 / 4); /* what stage 1 can save over 4 ranks */
 	for (int stage = 0; stage <= 3; stage++)
 		assert_true(memory_zero(&m, stage) / 1e9 > 2 * gb[stage]);
 }
@@ -144,12 +154,14 @@ static void devices_and_traffic(void **state)
 	same("53", 1.9e9 * memory_update_bytes(&m) / 1e9, "GB/s at 1.9 G parameters a second");
 	assert_true(memory_traffic_node(&m) == 0);
 	m.nodes = 2;
-	assert_true(memory_traffic_node(&m) == 1e9 * elem); /* half of the gradients, half of the image */
+	assert_true(memory_traffic_node(&m) ==
+		    1e9 * elem); /* half of the gradients, half of the image */
 }
 
 /* --- our own row is the daemon's budget --- */
 
-static void check_budget(const struct memory_spec *m, const char *optimizer, enum shard_dtype image, enum shard_dtype grad)
+static void check_budget(const struct memory_spec *m, const char *optimizer, enum shard_dtype image,
+			 enum shard_dtype grad)
 {
 	struct shard_tensor t = {.name = "w", .ndim = 1, .shape = {m->params}};
 	struct store_conf conf = {.name = "m",
@@ -174,7 +186,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 		members[n] = n;
 	place_fill(owner, l->chunks_nr, members, (uint16_t)m->nodes, NULL);
 	conf.layout = l;
-	conf.owner = owner;
+	conf.place = (struct placement){owner, l->chunks_nr};
 	assert_int_equal(conf.optim->states_nr, m->states);
 	memory_node(m, &mine);
 	assert_int_equal(mine.chunks, l->chunks_nr);
@@ -188,13 +200,17 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 		assert_true((need.stale > 0) == (m->staleness > 0));
 		for (int i = 0; n == 0 && i < MEMORY_ITEMS; i++) {
 			if (need.bytes[i] != mine.bytes[i])
-				fail_msg("%s: %lu, the budget says %lu (%lu parameters, %u nodes, %u local)",
-					 memory_item_name((enum memory_item)i), (unsigned long)mine.bytes[i],
-					 (unsigned long)need.bytes[i], (unsigned long)m->params, m->nodes, m->local);
-			assert_string_equal(memory_item_name((enum memory_item)i), budget_item_name((enum budget_item)i));
+				fail_msg("%s: %lu, the budget says %lu (%lu parameters, %u nodes, "
+					 "%u local)",
+					 memory_item_name((enum memory_item)i),
+					 (unsigned long)mine.bytes[i], (unsigned long)need.bytes[i],
+					 (unsigned long)m->params, m->nodes, m->local);
+			assert_string_equal(memory_item_name((enum memory_item)i),
+					    budget_item_name((enum budget_item)i));
 		}
 	}
-	/* the sums of what is held elsewhere are most where least is held, so another node may take a little more */
+	/* the sums of what is held elsewhere are most where least is held, so another node may take
+	 * a little more */
 	assert_true(most <= mine.total + (uint64_t)m->chunk_elems * 16 + (4 << 20));
 	assert_int_equal(BUDGET_ITEMS, MEMORY_ITEMS);
 	free(owner);
@@ -270,7 +286,8 @@ static void counts(void **state)
 	for (size_t i = 0; i < NR(rows); i++) {
 		uint64_t n = 0;
 
-		if (ctl_count(rows[i].text, 10000000000000ull, &n) != (rows[i].n > 0) || n != rows[i].n)
+		if (ctl_count(rows[i].text, 10000000000000ull, &n) != (rows[i].n > 0) ||
+		    n != rows[i].n)
 			fail_msg("\"%s\": %lu", rows[i].text, (unsigned long)n);
 	}
 }

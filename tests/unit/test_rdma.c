@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rails over the fake verbs: what is sent arrives once, in order, whole, in both directions, on many queue pairs; credits are never
- * overrun; sums see what changed after them. */
+/* Rails over the fake verbs: what is sent arrives once, in order, whole, in both directions, on
+ * many queue pairs; credits are never overrun; sums see what changed after them. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "lib/pace.h"
 #include "lib/rails.h"
 #include "rdma/fake.h"
 #include "wire/ops.h"
@@ -75,8 +76,9 @@ static void full_and_room(void **state)
 	rails_begin(&r, NULL);
 	while (rails_control(&r, 0, 0, 5) == SHARD_OK)
 		nr++;
-	assert_int_equal(nr, RAILS_SLOTS);
-	assert_int_equal(rails_control(&r, 0, 1, 5), SHARD_OK); /* the other queue pair has room of its own */
+	assert_int_equal(nr, RDMA_LOCAL_SLOTS);
+	assert_int_equal(rails_control(&r, 0, 1, 5),
+			 SHARD_OK); /* the other queue pair has room of its own */
 	rails_kick(&r, 0);
 	assert_true(rails_until(&r, &r.end[0].rooms, 1, 5000));
 	assert_int_equal(rails_control(&r, 0, 0, 5), SHARD_OK);
@@ -85,11 +87,12 @@ static void full_and_room(void **state)
 	end_well(&r);
 }
 
-/* Both ends send at random on all queue pairs; requests are carried out in a random order of queue pairs and held back at random. */
+/* Both ends send at random on all queue pairs; requests are carried out in a random order of queue
+ * pairs and held back at random. */
 static void storm(uint64_t seed, uint32_t qps, bool checksum, bool hold, uint64_t frames)
 {
 	struct rails_conf conf = {.qps_nr = qps, .no_checksum = !checksum};
-	uint64_t sent[2] = {0}, got[2] = {0}, draw = seed, until = clock_ns() + 15 * NS_PER_SEC;
+	uint64_t sent[2] = {0}, got[2] = {0}, draw = seed, until = pace_by(15);
 	struct rng rng = {seed};
 	struct rails r;
 
@@ -99,26 +102,33 @@ static void storm(uint64_t seed, uint32_t qps, bool checksum, bool hold, uint64_
 		int from = (int)rng_below(&rng, 2);
 		uint32_t qp = (uint32_t)rng_below(&rng, qps), burst = (uint32_t)rng_below(&rng, 40);
 
-		/* now one side alone, now the other: credits must come back with nothing to carry them */
+		/* now one side alone, now the other: credits must come back with nothing to carry
+		 * them */
 		if (rng_below(&rng, 64) < 8)
 			burst = 0;
 		for (uint32_t i = 0; i < burst && sent[from] < frames; i++) {
 			enum shard_status rc =
 				rng_below(&rng, 4) == 0
-					? rails_control(&r, from, qp, (uint32_t)rng_below(&rng, 4000))
-					: rails_send(&r, from, qp, 2 + (uint32_t)rng_below(&rng, 4095), rng_next(&rng));
+					? rails_control(&r, from, qp,
+							(uint32_t)rng_below(&rng, 4000))
+					: rails_send(&r, from, qp,
+						     2 + (uint32_t)rng_below(&rng, 4095),
+						     rng_next(&rng));
 
 			if (rc == SHARD_AGAIN)
 				break;
 			if (rc != SHARD_OK)
-				fail_msg("seed %llu: %s / %s", (unsigned long long)seed, r.end[0].why.text, r.end[1].why.text);
+				fail_msg("seed %llu: %s / %s", (unsigned long long)seed,
+					 r.end[0].why.text, r.end[1].why.text);
 			sent[from]++;
 		}
 		rdma_rail_kick(r.end[from].rail, qp);
 		if (hold)
 			(void)fake_deliver((uint32_t)rng_below(&rng, 100), &draw);
 		for (uint64_t turns = rng_below(&rng, 6); turns > 0; turns--)
-			rails_turn_end(&r, rng_below(&rng, 16) < 8 + seed % 7 ? 0 : 1); /* one of them is slower */
+			rails_turn_end(&r, rng_below(&rng, 16) < 8 + seed % 7
+						   ? 0
+						   : 1); /* one of them is slower */
 		for (int i = 0; i < 2; i++)
 			got[i] = r.end[i].frames + r.end[i].controls;
 	}
@@ -168,7 +178,8 @@ static void one_way(void **state)
 	end_well(&r);
 }
 
-/* The receiver does not look, and the sender goes on: its receives are never overrun, and frames go on when it looks again. */
+/* The receiver does not look, and the sender goes on: its receives are never overrun, and frames go
+ * on when it looks again. */
 static void receiver_sleeps(void **state)
 {
 	struct rails_conf conf = {.qps_nr = RDMA_QPS_MAX};
@@ -185,20 +196,22 @@ static void receiver_sleeps(void **state)
 		for (int i = 0; i < 5; i++)
 			rails_turn_end(&r, 0); /* what was carried out is completed there */
 	}
-	assert_int_equal(r.end[0].sent_ok, RDMA_QPS_MAX * RAILS_SLOTS); /* one window of each */
-	assert_int_equal(sent, 2 * RDMA_QPS_MAX * RAILS_SLOTS);         /* another waits */
+	assert_int_equal(r.end[0].sent_ok,
+			 RDMA_QPS_MAX * RDMA_LOCAL_SLOTS);           /* one window of each */
+	assert_int_equal(sent, 2 * RDMA_QPS_MAX * RDMA_LOCAL_SLOTS); /* another waits */
 	assert_int_equal(r.end[1].frames, 0);
 	assert_int_equal(fake_rnr(), 0);
 	rails_turn_end(&r, 1);
 	assert_in_range(r.end[1].frames, 1, 200); /* others on its loop have their turn */
 	for (int i = 0; i < 40; i++)
 		rails_turn_end(&r, 1); /* no event comes for the rest */
-	assert_int_equal(r.end[1].frames, RDMA_QPS_MAX * RAILS_SLOTS);
+	assert_int_equal(r.end[1].frames, RDMA_QPS_MAX * RDMA_LOCAL_SLOTS);
 	assert_true(rails_until(&r, &r.end[1].frames, sent, 5000));
 	end_well(&r);
 }
 
-/* Both send as much as there is credit for, from inside each frame that comes; neither posts its receives anew meanwhile. */
+/* Both send as much as there is credit for, from inside each frame that comes; neither posts its
+ * receives anew meanwhile. */
 static void answer(struct rails_end *e, uint32_t qp, const struct wire_head *h)
 {
 	int me = e == &e->rails->end[1];
@@ -254,8 +267,14 @@ static void discarded(void **state)
 static void other_devices(void **state)
 {
 	static const struct fake_device devices[3] = {
-		{.name = "plain", .no_inline = true, .mtu = 4096, .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}},
-		{.name = "small", .max_inline = 64, .mtu = 256, .gid = {{"10.0.0.2", IBV_GID_TYPE_ROCE_V2}}},
+		{.name = "plain",
+		 .no_inline = true,
+		 .mtu = 4096,
+		 .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}},
+		{.name = "small",
+		 .max_inline = 64,
+		 .mtu = 256,
+		 .gid = {{"10.0.0.2", IBV_GID_TYPE_ROCE_V2}}},
 		{.name = "ib", .infiniband = true, .gid = {{"fe80::2", IBV_GID_TYPE_IB}}},
 	};
 	static const struct rails_conf confs[] = {{.device = {"plain", "small"}},
@@ -299,11 +318,16 @@ static void polls_busily(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(there_and_back, reset), cmocka_unit_test_setup(full_and_room, reset),
-		cmocka_unit_test_setup(storms, reset),         cmocka_unit_test_setup(many_queue_pairs, reset),
-		cmocka_unit_test_setup(one_way, reset),        cmocka_unit_test_setup(receiver_sleeps, reset),
-		cmocka_unit_test_setup(discarded, reset),      cmocka_unit_test_setup(other_devices, reset),
-		cmocka_unit_test_setup(polls_busily, reset),   cmocka_unit_test_setup(answers, reset),
+		cmocka_unit_test_setup(there_and_back, reset),
+		cmocka_unit_test_setup(full_and_room, reset),
+		cmocka_unit_test_setup(storms, reset),
+		cmocka_unit_test_setup(many_queue_pairs, reset),
+		cmocka_unit_test_setup(one_way, reset),
+		cmocka_unit_test_setup(receiver_sleeps, reset),
+		cmocka_unit_test_setup(discarded, reset),
+		cmocka_unit_test_setup(other_devices, reset),
+		cmocka_unit_test_setup(polls_busily, reset),
+		cmocka_unit_test_setup(answers, reset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

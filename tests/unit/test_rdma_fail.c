@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fails while it works: a request, a queue pair, the peer, the device; a connection that is half open; and each single call of the
- * library, one after the other. Nothing leaks, nothing hangs, each failure has a text. test_rdma_open.c has what fails before. */
+/* What fails while it works: a request, a queue pair, the peer, the device; a connection that is
+ * half open; and each single call of the library, one after the other. Nothing leaks, nothing
+ * hangs, each failure has a text. test_rdma_open.c has what fails before. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/frames.h"
+#include "lib/pace.h"
 #include "lib/rails.h"
 #include "rdma/fake.h"
 #include "wire/ops.h"
@@ -31,7 +33,8 @@ static void has(const char *text, const char *part)
 		fail_msg("\"%s\" is not in: %s", part, text);
 }
 
-/* --- a rail that ends: one of its ends hears why, sends nothing more, and gives its bodies back --- */
+/* --- a rail that ends: one of its ends hears why, sends nothing more, and gives its bodies back
+ * --- */
 
 static void busy(struct rails *r)
 {
@@ -61,7 +64,8 @@ static void ended(struct rails *r, int who, enum shard_status st, const char *te
 	assert_int_equal(rails_send(r, who, 0, 100, 1), SHARD_CLOSED);
 	assert_int_equal(rails_control(r, who, 0, 100), SHARD_CLOSED);
 	rails_kick(r, who);
-	given = rdma_rail_queued(e->rail, 0) + rdma_rail_queued(e->rail, 1) + e->sent_ok + e->sent_closed;
+	given = rdma_rail_queued(e->rail, 0) + rdma_rail_queued(e->rail, 1) + e->sent_ok +
+		e->sent_closed;
 	rdma_rail_free(&e->rail);
 	assert_int_equal(e->sent_ok + e->sent_closed, given);
 }
@@ -83,18 +87,20 @@ static void queue_pair_breaks(void **state)
 	assert_int_equal(fake_qps(qpn, 4), 4);
 	fake_break_qp(qpn[1]);
 	ended(&r, 0, SHARD_UNREACHABLE,
-	      "RDMA queue pair 1 to 127.0.0.1 (18 here, 20 there): receiving: Work Request Flushed Error");
+	      "RDMA queue pair 1 to 127.0.0.1 (18 here, 20 there): receiving: Work Request Flushed "
+	      "Error");
 	assert_int_equal(r.end[1].fails, 0); /* it has nothing to send */
 	assert_int_equal(rails_send(&r, 1, 0, 100, 1), SHARD_OK);
 	rails_kick(&r, 1);
-	ended(&r, 1, SHARD_UNREACHABLE, "(contrib_data, 100 bytes): transport retry counter exceeded");
+	ended(&r, 1, SHARD_UNREACHABLE,
+	      "(contrib_data, 100 bytes): transport retry counter exceeded");
 	close_all(&r);
 }
 
 static void queue_pair_event(void **state)
 {
-	static const enum ibv_event_type types[] = {IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR,
-						    IBV_EVENT_CQ_ERR};
+	static const enum ibv_event_type types[] = {IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
+						    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_CQ_ERR};
 	uint32_t qpn[4];
 	struct rails r;
 
@@ -103,7 +109,8 @@ static void queue_pair_event(void **state)
 		busy(&r);
 		assert_int_equal(fake_qps(qpn, 4), 4);
 		fake_qp_event(qpn[3], types[i]);
-		ended(&r, 1, types[i] == IBV_EVENT_CQ_ERR ? SHARD_SYSTEM : SHARD_UNREACHABLE, "127.0.0.1: ");
+		ended(&r, 1, types[i] == IBV_EVENT_CQ_ERR ? SHARD_SYSTEM : SHARD_UNREACHABLE,
+		      "127.0.0.1: ");
 		assert_int_equal(r.end[1].gones, 0);
 		close_all(&r);
 	}
@@ -112,8 +119,8 @@ static void queue_pair_event(void **state)
 /* Each kind of error, at each of the requests of two chains. */
 static void request_fails(void **state)
 {
-	static const enum ibv_wc_status kinds[] = {IBV_WC_LOC_PROT_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_RETRY_EXC_ERR,
-						   IBV_WC_RNR_RETRY_EXC_ERR};
+	static const enum ibv_wc_status kinds[] = {IBV_WC_LOC_PROT_ERR, IBV_WC_REM_INV_REQ_ERR,
+						   IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR};
 	struct rails r;
 
 	(void)state;
@@ -124,7 +131,9 @@ static void request_fails(void **state)
 			assert_int_equal(rails_send(&r, 0, 0, 100, 2), SHARD_OK);
 		rails_kick(&r, 0);
 		has(ibv_wc_status_str(kinds[at % NR(kinds)]), " ");
-		ended(&r, 0, kinds[at % NR(kinds)] == IBV_WC_REM_INV_REQ_ERR ? SHARD_PROTOCOL : SHARD_UNREACHABLE,
+		ended(&r, 0,
+		      kinds[at % NR(kinds)] == IBV_WC_REM_INV_REQ_ERR ? SHARD_PROTOCOL
+								      : SHARD_UNREACHABLE,
 		      ibv_wc_status_str(kinds[at % NR(kinds)]));
 		assert_int_equal(r.end[0].sent_ok + r.end[0].sent_closed, 30);
 		assert_true(r.end[0].sent_closed > 0);
@@ -143,7 +152,8 @@ static void peer_goes(void **state)
 	assert_int_equal(r.end[0].fails, 0);
 	assert_int_equal(rails_send(&r, 0, 0, 100, 1), SHARD_OK);
 	rails_kick(&r, 0);
-	ended(&r, 0, SHARD_UNREACHABLE, "body of frame 10 (contrib_data, 100 bytes): transport retry counter exceeded");
+	ended(&r, 0, SHARD_UNREACHABLE,
+	      "body of frame 10 (contrib_data, 100 bytes): transport retry counter exceeded");
 	close_all(&r);
 }
 
@@ -154,7 +164,8 @@ static void sends_again(struct rails_end *e, enum shard_status st)
 	assert_int_equal(rails_control(e->rails, 0, 0, 10), SHARD_CLOSED);
 }
 
-/* Freed with requests under way: nothing is written after, and every body comes back to one who would send it again at once. */
+/* Freed with requests under way: nothing is written after, and every body comes back to one who
+ * would send it again at once. */
 static void freed_in_flight(void **state)
 {
 	struct rdma_rail *rail;
@@ -181,10 +192,13 @@ static void freed_in_flight(void **state)
 
 static void device_goes(void **state)
 {
-	static const struct fake_device two[2] = {{.name = "one", .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}},
-						  {.name = "two", .gid = {{"10.0.0.2", IBV_GID_TYPE_ROCE_V2}}}};
-	static const char *const texts[] = {"RDMA device one port 1 gid 0 (10.0.0.1): local catastrophic error", "its port is down",
-					    "its address changed", "removed: Input/output error", "its completion channel is over"};
+	static const struct fake_device two[2] = {
+		{.name = "one", .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}},
+		{.name = "two", .gid = {{"10.0.0.2", IBV_GID_TYPE_ROCE_V2}}}};
+	static const char *const texts[] = {
+		"RDMA device one port 1 gid 0 (10.0.0.1): local catastrophic error",
+		"its port is down", "its address changed", "removed: Input/output error",
+		"its completion channel is over"};
 	struct rails_conf conf = {.device = {"one", "two"}};
 	struct rails r;
 
@@ -192,7 +206,8 @@ static void device_goes(void **state)
 	for (int i = 0; i < 5; i++) {
 		fake_devices(two, 2);
 		rails_begin(&r, &conf);
-		assert_int_equal(rails_send(&r, 0, 0, 100, 1), SHARD_OK); /* never kicked: comes back at the end */
+		assert_int_equal(rails_send(&r, 0, 0, 100, 1),
+				 SHARD_OK); /* never kicked: comes back at the end */
 		switch (i) {
 		case 0:
 			fake_remove("one");
@@ -217,13 +232,15 @@ static void device_goes(void **state)
 			rdma_rail_kick(r.end[1].rail, 0);
 			break;
 		}
-		assert_true(rails_until(&r, i == 4 ? &r.end[1].gones : &r.end[0].gones, 1, 5000) || r.end[0].gones);
+		assert_true(rails_until(&r, i == 4 ? &r.end[1].gones : &r.end[0].gones, 1, 5000) ||
+			    r.end[0].gones);
 		if (i == 4 && !r.end[0].gones) /* whose event came first is not said */
 			has(r.end[1].gone_why.text, texts[i]);
 		else {
 			has(r.end[0].gone_why.text, texts[i]);
 			ended(&r, 0, SHARD_UNREACHABLE,
-			      i == 0 ? "" : texts[i]); /* what was flushed may be seen before the reason */
+			      i == 0 ? "" : texts[i]); /* what was flushed may be seen before the
+							  reason */
 			assert_int_equal(r.end[0].sent_closed, 1);
 			assert_int_equal(r.end[0].gones, 1);
 		}
@@ -245,7 +262,8 @@ static void half_open(void **state)
 	assert_int_equal(rails_send(&r, 0, 0, 100, 1), SHARD_OK);
 	rails_kick(&r, 0);
 	ended(&r, 0, SHARD_TIMEOUT,
-	      "RDMA queue pair 0 to 127.0.0.1 (17 here, 19 there): frame 0 (contrib_data, 100 bytes) not completed for 0.1 s");
+	      "RDMA queue pair 0 to 127.0.0.1 (17 here, 19 there): frame 0 (contrib_data, 100 "
+	      "bytes) not completed for 0.1 s");
 	assert_true(clock_ns() - began >= 50 * NS_PER_MS);
 	assert_int_equal(r.end[0].sent_closed, 1);
 	assert_int_equal(r.end[1].fails, 0);
@@ -263,16 +281,16 @@ static void slow_is_not_dead(void **state)
 	(void)state;
 	rails_begin(&r, &conf);
 	fake_hold(true);
-	for (int i = 0; i < RAILS_SLOTS; i++)
+	for (int i = 0; i < RDMA_LOCAL_SLOTS; i++)
 		assert_int_equal(rails_send(&r, 0, 0, 100, 1), SHARD_OK);
 	rails_kick(&r, 0);
-	for (int i = 0; i < RAILS_SLOTS / 8; i++) {
+	for (int i = 0; i < RDMA_LOCAL_SLOTS / 8; i++) {
 		(void)fake_deliver(16, &seed);
 		for (end = clock_ns() + 30 * NS_PER_MS; clock_ns() < end;)
 			rails_turn(&r, 1);
 	}
 	assert_int_equal(r.end[0].fails, 0);
-	assert_int_equal(r.end[0].sent_ok, RAILS_SLOTS);
+	assert_int_equal(r.end[0].sent_ok, RDMA_LOCAL_SLOTS);
 	fake_hold(false);
 	close_all(&r);
 }
@@ -281,7 +299,7 @@ static void slow_is_not_dead(void **state)
 
 static bool traffic(struct rails *r, struct err *e)
 {
-	uint64_t want[2] = {0}, until = clock_ns() + 5 * NS_PER_SEC;
+	uint64_t want[2] = {0}, until = pace_by(5);
 
 	for (int i = 0; i < 100; i++) {
 		int from = i / 10 % 2;
@@ -304,7 +322,8 @@ static bool traffic(struct rails *r, struct err *e)
 				*e = r->end[i].fails ? r->end[i].why : r->end[i].gone_why;
 				return false;
 			}
-		if (r->end[0].frames + r->end[0].controls == want[0] && r->end[1].frames + r->end[1].controls == want[1])
+		if (r->end[0].frames + r->end[0].controls == want[0] &&
+		    r->end[1].frames + r->end[1].controls == want[1])
 			return true;
 	}
 	fail_msg("neither done nor failed");
@@ -356,10 +375,14 @@ static void every_call(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(queue_pair_breaks, reset), cmocka_unit_test_setup(queue_pair_event, reset),
-		cmocka_unit_test_setup(request_fails, reset),     cmocka_unit_test_setup(peer_goes, reset),
-		cmocka_unit_test_setup(freed_in_flight, reset),   cmocka_unit_test_setup(device_goes, reset),
-		cmocka_unit_test_setup(half_open, reset),         cmocka_unit_test_setup(slow_is_not_dead, reset),
+		cmocka_unit_test_setup(queue_pair_breaks, reset),
+		cmocka_unit_test_setup(queue_pair_event, reset),
+		cmocka_unit_test_setup(request_fails, reset),
+		cmocka_unit_test_setup(peer_goes, reset),
+		cmocka_unit_test_setup(freed_in_flight, reset),
+		cmocka_unit_test_setup(device_goes, reset),
+		cmocka_unit_test_setup(half_open, reset),
+		cmocka_unit_test_setup(slow_is_not_dead, reset),
 		cmocka_unit_test_setup(every_call, reset),
 	};
 

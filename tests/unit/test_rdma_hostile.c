@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A peer that is wrong or worse: its ends, headers, lengths, immediates and writes. Everything is refused with a text that says what,
- * counted, and nothing of it reaches the owner. What changes on the wire is changed by the fake verbs' hook. */
+/* A peer that is wrong or worse: its ends, headers, lengths, immediates and writes. Everything is
+ * refused with a text that says what, counted, and nothing of it reaches the owner. What changes on
+ * the wire is changed by the fake verbs' hook. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "lib/rails.h"
@@ -24,7 +25,8 @@ static int reset(void **state)
 	return 0;
 }
 
-/* What the hook does to the frame number `at` of the queue pair with this number; before that it saves a copy. */
+/* What the hook does to the frame number `at` of the queue pair with this number; before that it
+ * saves a copy. */
 struct evil {
 	uint32_t qpn;
 	uint64_t frames, at;
@@ -62,7 +64,8 @@ static void hook(void *arg, uint32_t qpn, struct ibv_send_wr *wr)
 	v->frames++;
 }
 
-/* Ten frames from end 0 on queue pair 0, bulk and control in turn; harm is done to frame `at` (even: bulk). */
+/* Ten frames from end 0 on queue pair 0, bulk and control in turn; harm is done to frame `at`
+ * (even: bulk). */
 static void run(struct rails *r, struct evil *v)
 {
 	uint32_t qpn[8];
@@ -73,7 +76,9 @@ static void run(struct rails *r, struct evil *v)
 	v->land = r->end[1].land_at;
 	fake_hook(hook, v);
 	for (int i = 0; i < 10; i++)
-		assert_int_equal(i % 2 ? rails_control(r, 0, 0, 20) : rails_send(r, 0, 0, 1000, (uint64_t)i), SHARD_OK);
+		assert_int_equal(i % 2 ? rails_control(r, 0, 0, 20)
+				       : rails_send(r, 0, 0, 1000, (uint64_t)i),
+				 SHARD_OK);
 	rails_kick(r, 0);
 	for (int i = 0; i < 50 && r->end[1].fails == 0; i++)
 		rails_turn(r, 1);
@@ -92,7 +97,8 @@ static void refused(const char *what, uint32_t at, const struct rails_conf *conf
 		fail_msg("\"%s\" was expected, at %u: %s", what, at, r.end[1].why.text);
 	assert_int_equal(r.end[1].why.status, SHARD_PROTOCOL);
 	assert_int_equal(r.end[1].bad, 0);
-	assert_int_equal(r.end[1].frames + r.end[1].controls, at); /* those before it, and no other */
+	assert_int_equal(r.end[1].frames + r.end[1].controls,
+			 at); /* those before it, and no other */
 	assert_int_equal(rails_send(&r, 1, 0, 10, 1), SHARD_CLOSED);
 	rails_close(&r);
 	fake_reset();
@@ -101,7 +107,8 @@ static void refused(const char *what, uint32_t at, const struct rails_conf *conf
 static void flip(struct evil *v, struct ibv_send_wr *wr, struct wire_head *h)
 {
 	(void)wr;
-	((unsigned char *)h)[rng_below(&v->rng, 64)] ^= (unsigned char)(1u << rng_below(&v->rng, 8));
+	((unsigned char *)h)[rng_below(&v->rng, 64)] ^=
+		(unsigned char)(1u << rng_below(&v->rng, 8));
 }
 static void replay(struct evil *v, struct ibv_send_wr *wr, struct wire_head *h)
 {
@@ -129,7 +136,7 @@ static void huge(struct evil *v, struct ibv_send_wr *wr, struct wire_head *h)
 static void elsewhere(struct evil *v, struct ibv_send_wr *wr, struct wire_head *h)
 {
 	(void)wr;
-	h->chunk = RAILS_SLOTS;
+	h->chunk = RDMA_LOCAL_SLOTS;
 	reseal(h, v->at);
 }
 static void becomes_control(struct evil *v, struct ibv_send_wr *wr, struct wire_head *h)
@@ -231,11 +238,13 @@ static void flipped_bits(void **state)
 	}
 }
 
-/* --- bodies: what is read from the sender's memory, or lies at the receiver, is not what was hashed --- */
+/* --- bodies: what is read from the sender's memory, or lies at the receiver, is not what was
+ * hashed --- */
 
 static void source_changed(struct evil *v, struct ibv_send_wr *wr)
 {
-	((unsigned char *)(uintptr_t)wr->sg_list->addr)[rng_below(&v->rng, wr->sg_list->length)] ^= 1;
+	((unsigned char *)(uintptr_t)wr->sg_list->addr)[rng_below(&v->rng, wr->sg_list->length)] ^=
+		1;
 }
 static void land_changed(struct evil *v, struct ibv_send_wr *wr, struct wire_head *h)
 {
@@ -248,14 +257,16 @@ static void bodies(void **state)
 {
 	(void)state;
 	for (uint64_t i = 0; i < 20; i++) {
-		struct evil source = {.harm_body = source_changed, .rng = {i}}, there = {.harm = land_changed, .rng = {i}};
+		struct evil source = {.harm_body = source_changed, .rng = {i}},
+			    there = {.harm = land_changed, .rng = {i}};
 
 		refused("body checksum", (uint32_t)i * 2 % 10, NULL, &source);
 		refused("body checksum", (uint32_t)i * 2 % 10, NULL, &there);
 	}
 }
 
-/* Without sums nobody sees it but this test's own sum: the checks above come from ours, not from elsewhere. */
+/* Without sums nobody sees it but this test's own sum: the checks above come from ours, not from
+ * elsewhere. */
 static void bodies_without_sums(void **state)
 {
 	struct rails_conf conf = {.no_checksum = true};
@@ -282,7 +293,8 @@ static void sums_that_were_not_agreed(void **state)
 	rails_begin(&r, &conf);
 	for (int i = 0; i < 2; i++) {
 		rdma_rail_free(&r.end[i].rail);
-		assert_int_equal(rails_rail(&r, i, i == 0, &e), SHARD_OK); /* end 0 sums all the same */
+		assert_int_equal(rails_rail(&r, i, i == 0, &e),
+				 SHARD_OK); /* end 0 sums all the same */
 	}
 	assert_int_equal(rails_connect(&r, &e), SHARD_OK);
 	run(&r, &v);
@@ -298,12 +310,16 @@ static void write_to(struct rails *r, uint64_t remote, uint32_t rkey, bool allow
 	struct rails_end *e = &r->end[0];
 	struct wire_head h = {.op = OP_CONTRIB_DATA, .chunk = 0};
 
-	assert_int_equal(rdma_rail_send(e->rail, 0, &h, e->source, e->source_at, 100, remote, rkey, NULL, NULL), SHARD_OK);
+	assert_int_equal(rdma_rail_send(e->rail, 0, &h, e->source, e->source_at, 100, remote, rkey,
+					NULL, NULL),
+			 SHARD_OK);
 	rails_kick(r, 0);
 	rails_turn(r, 5);
 	assert_int_equal(e->fails, !allowed);
 	if (!allowed) {
-		assert_non_null(strstr(e->why.text, "body of frame 0 (contrib_data, 100 bytes): remote access error"));
+		assert_non_null(
+			strstr(e->why.text,
+			       "body of frame 0 (contrib_data, 100 bytes): remote access error"));
 		assert_non_null(strstr(e->why.text, "queue pair 0 to 127.0.0.1"));
 		assert_int_equal(r->end[1].fails, 1); /* and its end is over too */
 		assert_non_null(strstr(r->end[1].why.text, "Flushed"));
@@ -325,7 +341,8 @@ static void memory(void **state)
 		rails_begin(&r, NULL);
 		memset(mine, 7, sizeof(mine));
 		assert_int_equal(rdma_domain_new(&other, r.end[1].rdma, NULL), SHARD_OK);
-		assert_int_equal(rdma_register(&g, other, mine, sizeof(mine), true, NULL), SHARD_OK);
+		assert_int_equal(rdma_register(&g, other, mine, sizeof(mine), true, NULL),
+				 SHARD_OK);
 		land = (uintptr_t)r.end[1].land_at;
 		key = rdma_region_rkey(r.end[1].land);
 		before = r.end[1].source_at[0];
@@ -340,7 +357,8 @@ static void memory(void **state)
 			write_to(&r, land, key + 1, false);
 			break;
 		case 3:
-			write_to(&r, (uintptr_t)r.end[1].source_at, rdma_region_rkey(r.end[1].source), false);
+			write_to(&r, (uintptr_t)r.end[1].source_at,
+				 rdma_region_rkey(r.end[1].source), false);
 			break; /* to be sent only */
 		case 4:
 			write_to(&r, (uintptr_t)mine, rdma_region_rkey(g), false);

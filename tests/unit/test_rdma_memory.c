@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* After a rail is connected nothing is allocated, mapped or registered: each of these is counted here while frames go both ways, are
- * refused for want of room, and credits go alone. Registering is done on several threads at a time. */
+/* After a rail is connected nothing is allocated, mapped or registered: each of these is counted
+ * here while frames go both ways, are refused for want of room, and credits go alone. Registering
+ * is done on several threads at a time. */
 #include "base/check.h"
 #include "lib/rails.h"
 #include "rdma/fake.h"
@@ -55,7 +56,8 @@ static void frames(struct rails *r, uint32_t nr)
 	for (uint32_t i = 0; i < nr; i++) {
 		int from = i / 200 % 2; /* long runs of one side, in which credits come alone */
 
-		while (rails_send(r, from, i % 2, 500, i) == SHARD_AGAIN || rails_control(r, from, 0, 100) == SHARD_AGAIN) {
+		while (rails_send(r, from, i % 2, 500, i) == SHARD_AGAIN ||
+		       rails_control(r, from, 0, 100) == SHARD_AGAIN) {
 			rails_kick(r, from);
 			rails_turn(r, 1);
 		}
@@ -130,7 +132,8 @@ static void threads_register(void **state)
 	(void)state;
 	rails_begin(&r, NULL);
 	for (int i = 0; i < 4; i++) {
-		job[i] = (struct job){.domain = r.end[0].domain, .at = r.end[0].land_at + i * 65536};
+		job[i] =
+			(struct job){.domain = r.end[0].domain, .at = r.end[0].land_at + i * 65536};
 		assert_int_equal(pthread_create(&thread[i], NULL, registers, &job[i]), 0);
 	}
 	for (int i = 0; i < 200; i++) { /* the loop's thread goes on meanwhile */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rdma_open() chooses, and what it says where there is nothing to choose: no device, no right, no memory that may be locked. */
+/* What rdma_open() chooses, and what it says where there is nothing to choose: no device, no right,
+ * no memory that may be locked. */
 #include "base/check.h"
 #include "lib/rails.h"
 #include "rdma/fake.h"
@@ -30,8 +31,8 @@ static void has(const char *text, const char *part)
 
 /* --- what rdma_open() says --- */
 
-static void open_fails(const struct fake_device *devices, uint32_t nr, const struct rdma_conf *conf, enum shard_status st,
-		       const char *text)
+static void open_fails(const struct fake_device *devices, uint32_t nr, const struct rdma_conf *conf,
+		       enum shard_status st, const char *text)
 {
 	struct rdma *rdma;
 	struct err e = {0};
@@ -49,9 +50,11 @@ static void open_fails(const struct fake_device *devices, uint32_t nr, const str
 
 static void devices(void **state)
 {
-	static const struct fake_device down = {.name = "rxe9", .down = true}, bare = {.name = "bare0"},
+	static const struct fake_device down = {.name = "rxe9", .down = true},
+					bare = {.name = "bare0"},
 					denied = {.name = "mlx0", .open_error = EACCES},
-					good = {.name = "ok0", .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}};
+					good = {.name = "ok0",
+						.gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}};
 	struct rdma_conf any = {.gid_index = -1}, named = {.gid_index = -1, .device = "rxe0"},
 			 fifth = {.gid_index = 5, .address = "10.0.0.1"};
 
@@ -61,12 +64,14 @@ static void devices(void **state)
 	open_fails(&down, 1, &any, SHARD_NOT_FOUND, "rxe9 has no active port");
 	open_fails(&bare, 1, &any, SHARD_NOT_FOUND, "bare0 port 1 has no GID");
 	open_fails(&good, 1, &fifth, SHARD_NOT_FOUND, "ok0 port 1 has no GID 5");
-	open_fails(&denied, 1, &any, SHARD_DENIED, "may not open RDMA device mlx0: Permission denied");
+	open_fails(&denied, 1, &any, SHARD_DENIED,
+		   "may not open RDMA device mlx0: Permission denied");
 	fake_memlock(4000);
 	open_fails(&good, 1, &any, SHARD_DENIED, "cannot register 0.0 MiB");
 }
 
-static void chosen(const struct fake_device *devices, uint32_t nr, const struct rdma_conf *conf, const char *name)
+static void chosen(const struct fake_device *devices, uint32_t nr, const struct rdma_conf *conf,
+		   const char *name)
 {
 	struct rdma *rdma;
 	struct err e = {0};
@@ -94,7 +99,10 @@ static void choice(void **state)
 			 {"10.0.0.1", IBV_GID_TYPE_ROCE_V1},
 			 {"10.0.0.1", IBV_GID_TYPE_ROCE_V2},
 			 {"10.0.0.2", IBV_GID_TYPE_ROCE_V2}}},
-		{.name = "b", .gid = {{NULL}, {"fd00::7", IBV_GID_TYPE_ROCE_V2}, {"10.0.0.3", IBV_GID_TYPE_ROCE_V2}}},
+		{.name = "b",
+		 .gid = {{NULL},
+			 {"fd00::7", IBV_GID_TYPE_ROCE_V2},
+			 {"10.0.0.3", IBV_GID_TYPE_ROCE_V2}}},
 	};
 	static const struct {
 		struct rdma_conf conf;
@@ -120,8 +128,12 @@ static void choice(void **state)
 
 static void too_small(void **state)
 {
-	static const struct fake_device small = {.name = "s", .max_qp_wr = 64, .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}},
-					few = {.name = "f", .max_cqe = 100, .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}};
+	static const struct fake_device small = {.name = "s",
+						 .max_qp_wr = 64,
+						 .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}},
+					few = {.name = "f",
+					       .max_cqe = 100,
+					       .gid = {{"10.0.0.1", IBV_GID_TYPE_ROCE_V2}}};
 	struct err e = {0};
 	struct rails r;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision about a step: the loss scaler against a table worked out by hand and against a second implementation in the order in
- * which DeepSpeed's rules are written down; the record's sums, clip, multiplier, skips and limits; and its purity: the same
- * input gives the same bytes, and the previous record is not touched. */
+/* The decision about a step: the loss scaler against a table worked out by hand and against a
+ * second implementation in the order in which DeepSpeed's rules are written down; the record's
+ * sums, clip, multiplier, skips and limits; and its purity: the same input gives the same bytes,
+ * and the previous record is not touched. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +34,8 @@ static struct record_conf conf_fp16(void)
 	return conf;
 }
 
-/* overflow?, then scale, hysteresis left, last overflow, iterations; scale 16, window 2, hysteresis 2, floor 2 */
+/* overflow?, then scale, hysteresis left, last overflow, iterations; scale 16, window 2, hysteresis
+ * 2, floor 2 */
 static const struct {
 	int overflow;
 	double scale;
@@ -47,9 +49,10 @@ static const struct {
 	{1, 32, 1, 3, 4, 1},  /* tolerated */
 	{0, 32, 1, 3, 5, 1},  /* stable 0 */
 	{1, 16, 1, 5, 6, 1},  /* halved; hysteresis stays used up */
-	{1, 8, 1, 6, 7, 1},    {0, 8, 1, 6, 8, 1},   {0, 8, 1, 6, 9, 1},   {0, 16, 2, 6, 10, 1}, /* doubled, hysteresis refilled */
-	{1, 16, 1, 10, 11, 1}, {1, 8, 1, 11, 12, 1}, {1, 4, 1, 12, 13, 1}, {1, 2, 1, 13, 14, 1},
-	{1, 2, 1, 13, 14, 0}, /* at the floor: an error, nothing moves */
+	{1, 8, 1, 6, 7, 1},    {0, 8, 1, 6, 8, 1},   {0, 8, 1, 6, 9, 1},
+	{0, 16, 2, 6, 10, 1}, /* doubled, hysteresis refilled */
+	{1, 16, 1, 10, 11, 1}, {1, 8, 1, 11, 12, 1}, {1, 4, 1, 12, 13, 1},
+	{1, 2, 1, 13, 14, 1},  {1, 2, 1, 13, 14, 0}, /* at the floor: an error, nothing moves */
 };
 
 static void test_scaler_table(void **state)
@@ -113,7 +116,8 @@ static void test_scaler_second(void **state)
 		conf.scale_window = 1 + (int32_t)rng_below(&rng, 5);
 		conf.hysteresis = 1 + (int32_t)rng_below(&rng, 4);
 		conf.consecutive_hysteresis = rng_below(&rng, 2);
-		conf.min_scale = 0.3; /* not a power of two below the start: the floor cuts a halving short */
+		conf.min_scale = 0.3; /* not a power of two below the start: the floor cuts a
+					 halving short */
 		scaler_start(&s, &conf);
 		d = (struct ds){16,
 				conf.min_scale,
@@ -126,7 +130,8 @@ static void test_scaler_second(void **state)
 		for (int i = 0; i < 300; i++) {
 			bool overflow = rng_below(&rng, 10) < 3;
 
-			assert_int_equal(scaler_update(&s, &conf, overflow), ds_update_scale(&d, overflow));
+			assert_int_equal(scaler_update(&s, &conf, overflow),
+					 ds_update_scale(&d, overflow));
 			assert_true(s.scale == d.cur_scale);
 			assert_int_equal(s.hysteresis, d.cur_hysteresis);
 			assert_int_equal(s.iter, d.cur_iter);
@@ -169,11 +174,16 @@ static void decided_init(struct decided *d)
 	d->id.attempt = 4;
 	d->world.size = 3;
 	for (uint32_t i = 0; i < 3; i++) {
-		d->world.rank[i] = (struct core_rank){.session = 10 + i, .pid = 20 + i, .node = (uint16_t)i, .weight = 1 + i};
+		d->world.rank[i] = (struct core_rank){
+			.session = 10 + i, .pid = 20 + i, .node = (uint16_t)i, .weight = 1 + i};
 		d->sumsq[i] = 1e6 * (1 + i);
 		d->finite[i] = 1;
 	}
-	d->votes = (struct record_votes){.sumsq = d->sumsq, .finite = d->finite, .chunks_nr = 3, .bad_tensor = -1, .bad_rank = -1};
+	d->votes = (struct record_votes){.sumsq = d->sumsq,
+					 .finite = d->finite,
+					 .chunks_nr = 3,
+					 .bad_tensor = -1,
+					 .bad_rank = -1};
 }
 
 static void decide(struct decided *d)
@@ -192,8 +202,11 @@ static void test_applied(void **state)
 	decide(&d);
 	assert_int_equal(d.r.outcome, RECORD_APPLIED);
 	assert_int_equal(d.r.applied, 9);
+	assert_int_equal(d.prev.content, 8);
+	assert_int_equal(d.r.content, 9);
 	assert_int_equal(d.r.attempts, 4);
-	assert_true(d.r.grad_norm == norm && d.r.clip_factor == clip && d.r.weight_sum == 6 && d.r.loss_scale == 16);
+	assert_true(d.r.grad_norm == norm && d.r.clip_factor == clip && d.r.weight_sum == 6 &&
+		    d.r.loss_scale == 16);
 	assert_true(d.r.lr == 1e-2);
 	optim_args_set(&a, d.conf.optim, d.conf.hyper[0], 9, (float)(clip / (16.0 * 6.0)));
 	assert_memory_equal(&d.r.args[0], &a, sizeof(a));
@@ -240,6 +253,7 @@ static void test_skips(void **state)
 	assert_int_equal(d.r.outcome, RECORD_NONFINITE);
 	assert_int_equal(d.r.applied, d.prev.applied);
 	assert_int_equal(d.r.skipped_in_row, 1);
+	assert_int_equal(d.r.content, 9); /* the weights are still those of the step before */
 	assert_int_equal(d.r.scaler.hysteresis, 1);
 	assert_int_equal(d.r.bad_tensor, 5);
 	assert_true(isnan(d.r.grad_norm) && !d.r.diverged);
@@ -249,6 +263,7 @@ static void test_skips(void **state)
 	decide(&d);
 	assert_int_equal(d.r.outcome, RECORD_SKIP);
 	assert_int_equal(d.r.skipped_in_row, 2);
+	assert_int_equal(d.r.content, 9);
 	assert_memory_equal(&d.r.scaler, &d.prev.scaler, sizeof(d.r.scaler));
 	d.prev = d.r;
 	d.votes.skip = false;
@@ -256,6 +271,14 @@ static void test_skips(void **state)
 	assert_int_equal(d.r.outcome, RECORD_APPLIED);
 	assert_int_equal(d.r.skipped_in_row, 0);
 	assert_int_equal(d.r.applied, 10);
+	assert_int_equal(d.r.content, 10);
+	assert_true(record_content_ok(&d.r));
+	d.r.content = 9;
+	assert_false(record_content_ok(&d.r));
+	d.r.outcome = RECORD_SKIP;
+	assert_true(record_content_ok(&d.r));
+	d.r.content = 10;
+	assert_false(record_content_ok(&d.r));
 }
 
 static void test_limits(void **state)
@@ -280,14 +303,16 @@ static void test_limits(void **state)
 	decided_init(&d);
 	d.world.rank[0].weight = d.world.rank[1].weight = d.world.rank[2].weight = 0;
 	decide(&d);
-	assert_int_equal(d.r.outcome, RECORD_NONFINITE); /* a sum of weights of zero divides by zero */
+	assert_int_equal(d.r.outcome,
+			 RECORD_NONFINITE); /* a sum of weights of zero divides by zero */
 	decided_init(&d);
 	d.sumsq[2] = (double)INFINITY;
 	decide(&d);
 	assert_int_equal(d.r.outcome, RECORD_NONFINITE);
 }
 
-/* What an operator changed: lr before the groups' factors, and only where nobody else gives one; clip; and the skips he has seen. */
+/* What an operator changed: lr before the groups' factors, and only where nobody else gives one;
+ * clip; and the skips he has seen. */
 static void test_tune(void **state)
 {
 	struct core_tune tune = {.has_lr = true, .has_clip = true, .lr = 0.5, .clip = 1e9};
@@ -382,10 +407,11 @@ static void test_order(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_scaler_table), cmocka_unit_test(test_scaler_second), cmocka_unit_test(test_scaler_static),
-		cmocka_unit_test(test_applied),      cmocka_unit_test(test_pure),          cmocka_unit_test(test_skips),
-		cmocka_unit_test(test_limits),       cmocka_unit_test(test_order),         cmocka_unit_test(test_tune),
-		cmocka_unit_test(test_resume),
+		cmocka_unit_test(test_scaler_table),  cmocka_unit_test(test_scaler_second),
+		cmocka_unit_test(test_scaler_static), cmocka_unit_test(test_applied),
+		cmocka_unit_test(test_pure),          cmocka_unit_test(test_skips),
+		cmocka_unit_test(test_limits),        cmocka_unit_test(test_order),
+		cmocka_unit_test(test_tune),          cmocka_unit_test(test_resume),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

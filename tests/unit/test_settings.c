@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: merging, pinned keys, canonical form and back, comparison, every refusal with its text. */
+/* Settings: merging, pinned keys, canonical form and back, comparison, every refusal with its text.
+ */
 #include "base/check.h"
-#include "settings.h"
-#include "value.h"
+#include "config/settings.h"
+#include "config/value.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -68,24 +69,26 @@ static void defaults(void **state)
 
 static void layers(void **state)
 {
-	struct settings_layer l[] = {LAYER("clip=1 lr=0.5 betas=0.1,0.2", "f:1"), LAYER("clip=2 optimizer=sgd", "f:9"),
-				     TRAINER("momentum=0.5")};
+	struct settings_layer l[] = {LAYER("clip=1 lr=0.5 betas=0.1,0.2", "f:1"),
+				     LAYER("clip=2 optimizer=sgd", "f:9"), TRAINER("momentum=0.5")};
 	struct model_settings s;
 	struct err e;
 
 	(void)state;
 	assert_int_equal(settings_make(&s, l, 3, NULL, 0, SHARD_BF16, &e), SHARD_OK);
-	assert_true(s.clip == 2 && s.hyper[0][HYPER_LR] == 0.5 && s.hyper[0][HYPER_MOMENTUM] == 0.5);
+	assert_true(s.clip == 2 && s.hyper[0][HYPER_LR] == 0.5 &&
+		    s.hyper[0][HYPER_MOMENTUM] == 0.5);
 	assert_string_equal(s.optim->name, "sgd"); /* and adamw's betas are forgotten */
 	l[2] = TRAINER("betas=0.5,0.5");
 	assert_int_equal(settings_make(&s, l, 3, NULL, 0, SHARD_BF16, &e), SHARD_BAD_ARG);
-	assert_string_equal(
-		e.text, "shard_define: beta1 = 0.5: optimizer sgd has no such key: it has lr, weight_decay, momentum, nesterov");
+	assert_string_equal(e.text, "shard_define: beta1 = 0.5: optimizer sgd has no such key: it "
+				    "has lr, weight_decay, momentum, nesterov");
 }
 
 static void pinned(void **state)
 {
-	struct settings_layer l[] = {LAYER("clip=1 pinned=clip,replicas", "shardd.conf:14"), TRAINER("clip=2")};
+	struct settings_layer l[] = {LAYER("clip=1 pinned=clip,replicas", "shardd.conf:14"),
+				     TRAINER("clip=2")};
 	struct model_settings s;
 	struct err e;
 
@@ -106,7 +109,8 @@ static void pinned(void **state)
 static void groups(void **state)
 {
 	static const char *const names[] = {"decay", "norm"};
-	struct settings_layer l[] = {LAYER("lr=0.5 weight_decay=0.25", "f:1"), TRAINER("weight_decay=0 lr_factor=0.5"),
+	struct settings_layer l[] = {LAYER("lr=0.5 weight_decay=0.25", "f:1"),
+				     TRAINER("weight_decay=0 lr_factor=0.5"),
 				     TRAINER("norm/eps=1")};
 	struct settings_layer again = {.origin = "node"};
 	char one[SETTINGS_TEXT_BYTES], two[SETTINGS_TEXT_BYTES];
@@ -117,8 +121,10 @@ static void groups(void **state)
 	l[1].group = "norm";
 	assert_int_equal(settings_make(&s, l, 3, names, 2, SHARD_BF16, &e), SHARD_OK);
 	assert_int_equal(s.groups_nr, 2);
-	assert_true(s.hyper[0][HYPER_LR] == 0.5 && s.hyper[0][HYPER_WEIGHT_DECAY] == 0.25 && s.hyper[0][HYPER_EPS] == 1e-8);
-	assert_true(s.hyper[1][HYPER_LR] == 0.25 && s.hyper[1][HYPER_WEIGHT_DECAY] == 0 && s.hyper[1][HYPER_EPS] == 1);
+	assert_true(s.hyper[0][HYPER_LR] == 0.5 && s.hyper[0][HYPER_WEIGHT_DECAY] == 0.25 &&
+		    s.hyper[0][HYPER_EPS] == 1e-8);
+	assert_true(s.hyper[1][HYPER_LR] == 0.25 && s.hyper[1][HYPER_WEIGHT_DECAY] == 0 &&
+		    s.hyper[1][HYPER_EPS] == 1);
 	settings_text(&s, names, one);
 	again.text = one;
 	assert_int_equal(settings_make(&t, &again, 1, names, 2, SHARD_BF16, &e), SHARD_OK);
@@ -132,8 +138,11 @@ static void groups(void **state)
 	l[1].text = "clip=1";
 	assert_int_equal(settings_make(&s, l, 3, names, 2, SHARD_BF16, &e), SHARD_BAD_ARG);
 	assert_non_null(strstr(e.text, "clip: only for a whole model"));
-	assert_int_equal(settings_make(&s, l, 1, (const char *const[]){"a", "a"}, 2, SHARD_BF16, &e), SHARD_BAD_ARG);
-	assert_int_equal(settings_make(&s, l, 1, (const char *const[]){"A b"}, 1, SHARD_BF16, &e), SHARD_BAD_ARG);
+	assert_int_equal(
+		settings_make(&s, l, 1, (const char *const[]){"a", "a"}, 2, SHARD_BF16, &e),
+		SHARD_BAD_ARG);
+	assert_int_equal(settings_make(&s, l, 1, (const char *const[]){"A b"}, 1, SHARD_BF16, &e),
+			 SHARD_BAD_ARG);
 	assert_int_equal(settings_make(&s, l, 1, names, 17, SHARD_BF16, &e), SHARD_BAD_ARG);
 }
 
@@ -141,7 +150,8 @@ static void largest_text(void **state)
 {
 	char names[SETTINGS_GROUPS_MAX][65], text[SETTINGS_TEXT_BYTES];
 	const char *list[SETTINGS_GROUPS_MAX];
-	struct settings_layer l = LAYER("lr=1.2345678901234567e-100 betas=0.12345678901234567,0.12345678901234567", "f");
+	struct settings_layer l = LAYER(
+		"lr=1.2345678901234567e-100 betas=0.12345678901234567,0.12345678901234567", "f");
 	struct model_settings s;
 	struct err e;
 
@@ -151,10 +161,12 @@ static void largest_text(void **state)
 		names[i][64] = 0;
 		list[i] = names[i];
 	}
-	assert_int_equal(settings_make(&s, &l, 1, list, SETTINGS_GROUPS_MAX, SHARD_BF16, &e), SHARD_OK);
+	assert_int_equal(settings_make(&s, &l, 1, list, SETTINGS_GROUPS_MAX, SHARD_BF16, &e),
+			 SHARD_OK);
 	assert_true(settings_text(&s, list, text) > 4000);
 	l.text = text;
-	assert_int_equal(settings_make(&s, &l, 1, list, SETTINGS_GROUPS_MAX, SHARD_BF16, &e), SHARD_OK);
+	assert_int_equal(settings_make(&s, &l, 1, list, SETTINGS_GROUPS_MAX, SHARD_BF16, &e),
+			 SHARD_OK);
 }
 
 static void canonical(void **state)
@@ -164,14 +176,16 @@ static void canonical(void **state)
 		"optimizer=sgd momentum=0.9 nesterov=yes",
 		"optimizer=lion lr=3e-4 loss_scale=dynamic hysteresis=3",
 		"optimizer=adagrad",
-		"optimizer=adagrad schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=0.1 cycle_first_step_size=3Ki "
+		"optimizer=adagrad schedule=OneCycle cycle_min_lr=1e-4 cycle_max_lr=0.1 "
+		"cycle_first_step_size=3Ki "
 		"decay_step_size=7 "
 		"decay_lr_rate=0.5",
 		"schedule=LRRangeTest lr_range_test_staircase=yes lr_range_test_min_lr=0.1",
 		"schedule=WarmupLR warmup_type=linear lr=7e-4",
 		"schedule=WarmupDecayLR total_num_steps=2000",
 		"schedule=WarmupCosineLR total_num_steps=2000 warmup_min_ratio=0.3",
-		"optimizer=adam eps=1e-7 clip=0.1 timeout=1500ms nonfinite=pause min_world=2 max_world=5 local_world=3 "
+		"optimizer=adam eps=1e-7 clip=0.1 timeout=1500ms nonfinite=pause min_world=2 "
+		"max_world=5 local_world=3 "
 		"chunk_elems=2048",
 	};
 	char one[SETTINGS_TEXT_BYTES], two[SETTINGS_TEXT_BYTES];
@@ -186,8 +200,8 @@ static void canonical(void **state)
 		assert_string_equal(one, two);
 		assert_memory_equal(s.hyper[0], t.hyper[0], sizeof(s.hyper[0]));
 		assert_memory_equal(&s.schedule, &t.schedule, sizeof(s.schedule));
-		assert_true(s.initial_scale == t.initial_scale && s.dynamic_scale == t.dynamic_scale &&
-			    s.timeout_ns == t.timeout_ns);
+		assert_true(s.initial_scale == t.initial_scale &&
+			    s.dynamic_scale == t.dynamic_scale && s.timeout_ns == t.timeout_ns);
 	}
 	struct model_settings s = made("optimizer=sgd lr=0.1", SHARD_BF16);
 	settings_text(&s, NULL, one);
@@ -195,9 +209,10 @@ static void canonical(void **state)
 		one,
 		"optimizer=sgd checkpoint_dir=none checkpoint_every=0 chunk_elems=1048576 clip=0 "
 		"consecutive_hysteresis=no hysteresis=2 keep_latest=0 local_world=1 loss_scale=1 "
-		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=1 min_loss_scale=1 min_world=1 mode=0666 "
+		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=1 "
+		"min_loss_scale=1 min_world=1 mode=0666 "
 		"momentum=0 nesterov=0 nonfinite=skip predivide=1 replicas=1 restore_at_start=no "
-		"schedule=none timeout=300s weight_decay=0");
+		"schedule=none timeout=300s weight_decay=0 when_lost=fail");
 }
 
 static void compared(void **state)
@@ -206,7 +221,9 @@ static void compared(void **state)
 
 	(void)state;
 	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1 b=2", "there", &e), SHARD_OK);
-	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1 b=3", "in the model of rank 0", &e), SHARD_MISMATCH);
+	assert_int_equal(
+		settings_compare("a=1 b=2", "here", "a=1 b=3", "in the model of rank 0", &e),
+		SHARD_MISMATCH);
 	assert_string_equal(e.text, "setting b: 2 here, 3 in the model of rank 0");
 	assert_int_equal(settings_compare("a=1 b=2", "here", "a=1", "there", &e), SHARD_MISMATCH);
 	assert_string_equal(e.text, "settings: b=2 here,  there");
@@ -226,24 +243,35 @@ static void refusals(void **state)
 	refused("zzzzzz=1", "f:3: zzzzzz: unknown key: `shardd --help` lists them");
 	refused("clip", "f:3: clip: write key=value, separated by blanks");
 	refused("=1", "f:3: =1: write key=value, separated by blanks");
-	refused("optimizer=adamx", "f:3: optimizer = adamx: choose one of adamw, adam, sgd, adagrad, lion");
+	refused("optimizer=adamx",
+		"f:3: optimizer = adamx: choose adamw, adam, sgd, adagrad or lion");
 	refused("beta1=1", "f:3: beta1 = 1: choose a number of at least 0 and below 1");
-	refused("betas=0.9", "f:3: betas = 0.9: choose two numbers of at least 0 and below 1, as in 0.9,0.95");
+	refused("betas=0.9",
+		"f:3: betas = 0.9: choose two numbers of at least 0 and below 1, as in 0.9,0.95");
 	refused("lr=-1", "f:3: lr = -1: choose a number of at least 0");
-	refused("momentum=1", "f:3: momentum = 1: optimizer adamw has no such key: it has lr, beta1, beta2, eps, weight_decay");
-	refused("chunk_elems=1000", "f:3: chunk_elems = 1000: choose a power of two from 1024 to 16777216");
-	refused("chunk_elems=32Mi", "f:3: chunk_elems = 32Mi: choose a power of two from 1024 to 16777216");
+	refused("momentum=1", "f:3: momentum = 1: optimizer adamw has no such key: it has lr, "
+			      "beta1, beta2, eps, weight_decay");
+	refused("chunk_elems=1000",
+		"f:3: chunk_elems = 1000: choose a power of two from 1024 to 16777216");
+	refused("chunk_elems=32Mi",
+		"f:3: chunk_elems = 32Mi: choose a power of two from 1024 to 16777216");
+	refused("min_world=1.5", "f:3: min_world = 1.5: choose a whole number from 1 to 256");
 	refused("min_world=0", "f:3: min_world = 0: choose a whole number from 1 to 256");
-	refused("min_world=3 max_world=2", "min_world = 3 (f:3) is above max_world = 2 (f:3): raise max_world");
-	refused("local_world=3 max_world=2", "local_world = 3 (f:3) is above max_world = 2 (f:3): lower it");
-	refused("replicas=2", "f:3: replicas = 2: only 1 in this release");
-	refused("timeout=300", "f:3: timeout = 300: choose a time from 1ms to a year, with its unit, as in 300s");
+	refused("min_world=3 max_world=2",
+		"min_world = 3 (f:3) is above max_world = 2 (f:3): raise max_world");
+	refused("local_world=3 max_world=2",
+		"local_world = 3 (f:3) is above max_world = 2 (f:3): lower it");
+	refused("replicas=2", "f:3: replicas = 2: choose 1, for this release has no other");
+	refused("timeout=300", "f:3: timeout = 300: choose a time from 1ms to 31536000s with its "
+			       "unit (us, ms, s, min, h), as in 5s");
+	refused("when_lost=maybe", "f:3: when_lost = maybe: choose fail or reinitialize");
 	refused("nonfinite=maybe", "f:3: nonfinite = maybe: choose skip or pause");
 	refused("consecutive_hysteresis=2", "f:3: consecutive_hysteresis = 2: choose yes or no");
-	refused("loss_scale=-1", "f:3: loss_scale = -1: choose dynamic, or a number above 0");
+	refused("loss_scale=-1", "f:3: loss_scale = -1: choose dynamic or a number of at least 0");
 	refused("loss_scale=dynamic min_loss_scale=4 initial_scale_power=1",
 		"f:3: min_loss_scale = 4 is above 2^initial_scale_power = 2: lower it");
-	refused("optimizer=sgd nesterov=1", "settings: nesterov = 1 with momentum = 0: choose a momentum above 0, or nesterov = 0");
+	refused("optimizer=sgd nesterov=1", "settings: nesterov = 1 with momentum = 0: choose a "
+					    "momentum above 0, or nesterov = 0");
 	refused("lr_factor=2", "f:3: lr_factor: only for a group of a model");
 	refused("g/eps=1", "f:3: group \"g\": the model has no such group");
 }
@@ -274,15 +302,22 @@ static void values(void **state)
 	(void)state;
 	assert_true(value_bytes("1.5GiB", &n) && n == 3ull << 29);
 	assert_true(value_bytes("64GiB", &n) && n == 64ull << 30);
-	assert_false(value_bytes("64", &n) || value_bytes("64GB", &n) || value_bytes("", &n) || value_bytes("-1KiB", &n));
-	assert_false(value_bytes("99999999999TiB", &n) || value_bytes("1.2.3KiB", &n) || value_bytes("1e3KiB", &n));
+	assert_false(value_bytes("64", &n) || value_bytes("64GB", &n) || value_bytes("", &n) ||
+		     value_bytes("-1KiB", &n));
+	assert_false(value_bytes("99999999999TiB", &n) || value_bytes("1.2.3KiB", &n) ||
+		     value_bytes("1e3KiB", &n));
+	assert_true(value_count("4Ki", &n) && n == 4096);
+	assert_true(value_count("1.5Ki", &n) && n == 1536);
+	assert_false(value_count("1.5", &n) || value_count("0.3Ki", &n) || value_count("-1", &n));
 	assert_true(value_duration("300us", &n) && n == 300000);
 	assert_true(value_duration("0.5s", &n) && n == 500000000);
 	assert_true(value_duration("2min", &n) && n == 120000000000ull);
-	assert_false(value_duration("5", &n) || value_duration("5 s", &n) || value_duration("s", &n));
+	assert_false(value_duration("5", &n) || value_duration("5 s", &n) ||
+		     value_duration("s", &n));
 	assert_false(value_u64("18446744073709551616", &n));
 	assert_true(value_u64("18446744073709551615", &n) && n == UINT64_MAX);
-	assert_false(value_double("nan", &x) || value_double("1e999", &x) || value_double("1.2.3", &x) || value_double(" 1", &x));
+	assert_false(value_double("nan", &x) || value_double("1e999", &x) ||
+		     value_double("1.2.3", &x) || value_double(" 1", &x));
 	value_double_text(text, 0.1);
 	assert_string_equal(text, "0.1");
 	value_double_text(text, 1.0 / 3);
@@ -293,14 +328,17 @@ static void values(void **state)
 	assert_string_equal(text, "1536MiB");
 	value_duration_text(text, 1500000);
 	assert_string_equal(text, "1500us");
-	assert_true(value_name("a-b.c_0") && !value_name("") && !value_name("A") && !value_name("a b"));
+	assert_true(value_name("a-b.c_0") && !value_name("") && !value_name("A") &&
+		    !value_name("a b"));
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults),  cmocka_unit_test(layers),   cmocka_unit_test(pinned),   cmocka_unit_test(groups),
-		cmocka_unit_test(canonical), cmocka_unit_test(compared), cmocka_unit_test(refusals), cmocka_unit_test(largest_text),
+		cmocka_unit_test(defaults),  cmocka_unit_test(layers),
+		cmocka_unit_test(pinned),    cmocka_unit_test(groups),
+		cmocka_unit_test(canonical), cmocka_unit_test(compared),
+		cmocka_unit_test(refusals),  cmocka_unit_test(largest_text),
 		cmocka_unit_test(too_long),  cmocka_unit_test(values),
 	};
 

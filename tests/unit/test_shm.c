@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory: a trainer cannot write the image whatever it tries, nobody can change a size or a seal, and the client maps
- * only what a daemon makes. */
+/* Shared memory: a trainer cannot write the image whatever it tries, nobody can change a size or a
+ * seal, and the client maps only what a daemon makes. */
 #include "base/check.h"
 #include "lib/frames.h"
 #include "net/shm.h"
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,15 @@
 #include <stdarg.h>
 
 #include <cmocka.h>
+
+static unsigned made_flags; /* of all memfd_create() since it was zero */
+
+/* Stands before glibc's, so that a machine without a pool of huge pages tells who asks for some. */
+int memfd_create(const char *name, unsigned flags)
+{
+	made_flags |= flags;
+	return (int)syscall(SYS_memfd_create, name, flags);
+}
 
 static void test_image_is_read_only(void **state)
 {
@@ -28,17 +38,19 @@ static void test_image_is_read_only(void **state)
 	int fd;
 
 	(void)state;
-	assert_int_equal(shm_create(&m, "image", 100000, 0, SHM_HUGE_NO, &e), SHARD_OK);
+	assert_int_equal(shm_create(&m, "image", 100000, SHM_IMAGE, SHM_HUGE_NO, &e), SHARD_OK);
 	memset(m.base, 7, 100000); /* the daemon writes */
 	fd = fcntl(m.fd, F_DUPFD_CLOEXEC, 0);
-	assert_ptr_equal(mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+	assert_ptr_equal(mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
+			 MAP_FAILED);
 	assert_int_equal(errno, EPERM);
 	p = mmap(NULL, m.bytes, PROT_READ, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(p, MAP_FAILED);
 	assert_int_equal(mprotect(p, m.bytes, PROT_READ | PROT_WRITE), -1);
 	assert_int_equal(pwrite(fd, "x", 1, 0), -1);
 	assert_int_equal(errno, EPERM);
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd); /* opened again with other rights: the seal is the file's */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d",
+		 fd); /* opened again with other rights: the seal is the file's */
 	int again = open(path, O_RDWR | O_CLOEXEC);
 	if (again >= 0) {
 		assert_ptr_equal(mmap(NULL, m.bytes, PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
@@ -65,7 +77,7 @@ static void test_cut(void **state)
 	pid_t pid;
 
 	(void)state;
-	assert_int_equal(shm_create(&m, "arena", 100000, 1, SHM_HUGE_NO, &e), SHARD_OK);
+	assert_int_equal(shm_create(&m, "arena", 100000, SHM_ARENA, SHM_HUGE_NO, &e), SHARD_OK);
 	assert_int_equal(shm_map(&there, fcntl(m.fd, F_DUPFD_CLOEXEC, 0), 100000, 1, &e), SHARD_OK);
 	p = there.base;
 	memset(p, 5, 100000);
@@ -96,7 +108,7 @@ static void test_arena(void **state)
 	struct err e;
 
 	(void)state;
-	assert_int_equal(shm_create(&m, "arena", 5000, 1, SHM_HUGE_NO, &e), SHARD_OK);
+	assert_int_equal(shm_create(&m, "arena", 5000, SHM_ARENA, SHM_HUGE_NO, &e), SHARD_OK);
 	assert_int_equal(m.bytes, 8192);
 	assert_int_equal(fcntl(m.fd, F_GETFD), FD_CLOEXEC);
 	assert_int_equal(ftruncate(m.fd, 4096), -1);
@@ -120,9 +132,10 @@ static void test_touched_large(void **state)
 	(void)state;
 	assert_non_null(in_core);
 	for (int shared = 0; shared < 2; shared++) {
-		assert_int_equal(shared ? shm_create(&m, "image", bytes, 1, SHM_HUGE_NO, NULL)
-					: shm_private(&m, bytes, SHM_HUGE_NO, NULL),
-				 SHARD_OK);
+		assert_int_equal(
+			shared ? shm_create(&m, "image", bytes, SHM_KEPT, SHM_HUGE_NO, NULL)
+			       : shm_private(&m, bytes, SHM_HUGE_NO, NULL),
+			SHARD_OK);
 		assert_int_equal(mincore(m.base, bytes, in_core), 0);
 		for (size_t i = 0; i < pages; i++)
 			assert_true(in_core[i] & 1);
@@ -138,12 +151,14 @@ static void test_not_forked(void **state)
 	pid_t pid;
 
 	(void)state;
-	assert_int_equal(shm_create(&m, "arena", 4096, 1, SHM_HUGE_NO, NULL), SHARD_OK);
+	assert_int_equal(shm_create(&m, "arena", 4096, SHM_ARENA, SHM_HUGE_NO, NULL), SHARD_OK);
 	pid = fork();
 	if (pid == 0) {
 		unsigned char in_core;
 
-		_exit(mincore(m.base, 4096, &in_core) == -1 && errno == ENOMEM ? 0 : 1); /* no mapping there */
+		_exit(mincore(m.base, 4096, &in_core) == -1 && errno == ENOMEM
+			      ? 0
+			      : 1); /* no mapping there */
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
@@ -170,15 +185,17 @@ static void test_map_refuses(void **state)
 	assert_int_equal(shm_map(&m, memfd(4096, 0), 4096, 1, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "lacks seals"));
 	assert_int_equal(shm_map(&m, memfd(4096, F_SEAL_GROW | F_SEAL_SEAL), 4096, 1, &e),
-			 SHARD_PROTOCOL);                                             /* could shrink: SIGBUS */
-	assert_int_equal(shm_map(&m, memfd(4096, all), 4096, 0, &e), SHARD_PROTOCOL); /* an image that others may write */
+			 SHARD_PROTOCOL); /* could shrink: SIGBUS */
+	assert_int_equal(shm_map(&m, memfd(4096, all), 4096, 0, &e),
+			 SHARD_PROTOCOL); /* an image that others may write */
 	assert_int_equal(shm_map(&m, memfd(4096, all), 4097, 1, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "has 4096 bytes, 4097 expected"));
 	assert_int_equal(shm_map(&m, memfd(4096, all), 0, 1, &e), SHARD_PROTOCOL);
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	assert_int_equal(shm_map(&m, pipes[0], 1, 1, &e), SHARD_PROTOCOL);
 	close(pipes[1]);
-	assert_int_equal(shm_map(&m, open("/dev/zero", O_RDWR | O_CLOEXEC), 4096, 1, &e), SHARD_PROTOCOL);
+	assert_int_equal(shm_map(&m, open("/dev/zero", O_RDWR | O_CLOEXEC), 4096, 1, &e),
+			 SHARD_PROTOCOL);
 	assert_int_equal(shm_map(&m, memfd(4096, all), 4096, 1, &e), SHARD_OK);
 	shm_unmap(&m);
 	assert_int_equal(frames_open_fds(), before);
@@ -191,7 +208,8 @@ static void test_huge_policy(void **state)
 	enum shard_status rc;
 
 	(void)state;
-	rc = shm_create(&m, "image", 1ull << 50, 0, SHM_HUGE_REQUIRE, &e); /* more than any machine has */
+	rc = shm_create(&m, "image", 1ull << 50, SHM_IMAGE, SHM_HUGE_REQUIRE,
+			&e); /* more than any machine has */
 	assert_int_equal(rc, SHARD_BUDGET);
 	assert_non_null(strstr(e.text, "536870912 needed"));
 	assert_non_null(strstr(e.text, "/proc/sys/vm/nr_hugepages"));
@@ -200,7 +218,7 @@ static void test_huge_policy(void **state)
 	assert_int_equal(shm_private(&m, 1ull << 50, SHM_HUGE_REQUIRE, &e), SHARD_BUDGET);
 	rc = shm_private(&m, 1ull << 46, SHM_HUGE_NO, &e);
 	assert_int_equal(rc, SHARD_BUDGET);
-	rc = shm_create(&m, "arena", 5 << 20, 1, SHM_HUGE_TRY, &e);
+	rc = shm_create(&m, "arena", 5 << 20, SHM_ARENA, SHM_HUGE_TRY, &e);
 	assert_int_equal(rc, SHARD_OK);
 	assert_true(m.bytes >= 5 << 20);
 	memset(m.base, 1, 5 << 20);
@@ -216,13 +234,45 @@ static void test_huge_policy(void **state)
 	shm_unmap(&m);
 }
 
+/* A trainer may punch holes into its arena. A hole in reserved huge pages gives them back, and the
+ * daemon's next read may be a SIGBUS: so an arena never has any, whatever the policy says. */
+static void test_arena_without_reserved_pages(void **state)
+{
+	static const enum shm_huge policies[] = {SHM_HUGE_TRY, SHM_HUGE_REQUIRE, SHM_HUGE_NO};
+	const size_t bytes = (5 << 20) + 1, whole = (5 << 20) + 4096;
+	struct shm m;
+	struct err e;
+
+	(void)state;
+	for (size_t i = 0; i < NR(policies); i++) {
+		made_flags = 0;
+		assert_int_equal(shm_create(&m, "arena", bytes, SHM_ARENA, policies[i], &e),
+				 SHARD_OK);
+		assert_int_equal(made_flags & MFD_HUGETLB, 0);
+		assert_int_not_equal(m.got, SHM_PAGES_HUGETLB);
+		assert_int_equal(m.bytes, whole);
+		assert_int_equal(fallocate(m.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+					   (off_t)whole),
+				 0);
+		assert_int_equal(((unsigned char *)m.base)[0] | ((unsigned char *)m.base)[bytes],
+				 0);
+		shm_unmap(&m);
+	}
+	made_flags = 0; /* the policy is heeded where only the daemon writes */
+	if (shm_create(&m, "image", bytes, SHM_IMAGE, SHM_HUGE_REQUIRE, &e) == SHARD_OK)
+		shm_unmap(&m);
+	assert_int_equal(made_flags & MFD_HUGETLB, MFD_HUGETLB);
+}
+
 static void test_touched(void **state)
 {
 	struct shm m;
 	unsigned char in_core[64];
 
 	(void)state;
-	assert_int_equal(shm_create(&m, "image", sizeof(in_core) * 4096, 0, SHM_HUGE_NO, NULL), SHARD_OK);
+	assert_int_equal(
+		shm_create(&m, "image", sizeof(in_core) * 4096, SHM_IMAGE, SHM_HUGE_NO, NULL),
+		SHARD_OK);
 	assert_int_equal(mincore(m.base, m.bytes, in_core), 0);
 	for (size_t i = 0; i < sizeof(in_core); i++)
 		assert_true(in_core[i] & 1);
@@ -241,9 +291,16 @@ static void test_image_head(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_image_is_read_only), cmocka_unit_test(test_cut),        cmocka_unit_test(test_arena),
-		cmocka_unit_test(test_touched_large),      cmocka_unit_test(test_not_forked), cmocka_unit_test(test_map_refuses),
-		cmocka_unit_test(test_huge_policy),        cmocka_unit_test(test_touched),    cmocka_unit_test(test_image_head),
+		cmocka_unit_test(test_image_is_read_only),
+		cmocka_unit_test(test_cut),
+		cmocka_unit_test(test_arena),
+		cmocka_unit_test(test_touched_large),
+		cmocka_unit_test(test_not_forked),
+		cmocka_unit_test(test_map_refuses),
+		cmocka_unit_test(test_huge_policy),
+		cmocka_unit_test(test_touched),
+		cmocka_unit_test(test_image_head),
+		cmocka_unit_test(test_arena_without_reserved_pages),
 	};
 
 	return cmocka_run_group_tests_name("shm", tests, NULL, NULL);

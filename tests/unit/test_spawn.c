@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spawn:NAME: which names there are, and which folder each one has. */
 #include "base/check.h"
-#include "spawn.h"
+#include "spawn/spawn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,13 +72,15 @@ static void test_paths(void **state)
 	assert_int_equal(strncmp(s.dir, want + 5, strlen(s.dir)), 0);
 	unsetenv("XDG_RUNTIME_DIR");
 	snprintf(want, sizeof(want), "unix:/tmp/shardd-%u/demo/shardd.sock", (unsigned)geteuid());
-	enum shard_status rc = spawn_find(&s, "spawn:demo", &e); /* that folder is the machine's, whatever it is like */
+	enum shard_status rc = spawn_find(
+		&s, "spawn:demo", &e); /* that folder is the machine's, whatever it is like */
 	assert_true(rc == SHARD_OK || rc == SHARD_DENIED);
 	assert_string_equal(s.address, want);
 	CHECK(setenv("XDG_RUNTIME_DIR", "relative", 1) == 0);
 	(void)spawn_find(&s, "spawn:demo", &e);
 	assert_string_equal(s.address, want);
-	CHECK(setenv("XDG_RUNTIME_DIR", geteuid() == 0 ? "/nonexistent" : "/", 1) == 0); /* what su leaves behind */
+	CHECK(setenv("XDG_RUNTIME_DIR", geteuid() == 0 ? "/nonexistent" : "/", 1) ==
+	      0); /* what su leaves behind */
 	(void)spawn_find(&s, "spawn:demo", &e);
 	assert_string_equal(s.address, want);
 	CHECK(setenv("XDG_RUNTIME_DIR", dir, 1) == 0);
@@ -108,13 +110,15 @@ static void test_long(void **state)
 	assert_int_equal(spawn_find(&s, name, &e), SHARD_OK);
 	assert_int_equal(strlen(s.address), 5 + 107);
 	name[6 + room] = 'y';
-	refused(name, "of 108 bytes, 107 are possible: choose a shorter name, or a shorter XDG_RUNTIME_DIR");
+	refused(name, "of 108 bytes, 107 are possible: choose a shorter name, or a shorter "
+		      "XDG_RUNTIME_DIR");
 	CHECK(setenv("XDG_RUNTIME_DIR", dir, 1) == 0 && rmdir(deep) == 0);
 }
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_paths),
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
+						  cmocka_unit_test(test_paths),
 						  cmocka_unit_test(test_long)};
 
 	return cmocka_run_group_tests(tests, begin, end);

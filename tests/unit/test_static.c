@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state directory: lock, identity, incarnation, model files, every kind of damage, every allocation that can fail. */
+/* The state directory: lock, identity, incarnation, model files, every kind of damage, every
+ * allocation that can fail. */
 #include "cluster/static.h"
 #include "lib/fault.h"
 
@@ -47,7 +48,7 @@ static struct static_dir *opened(const struct place *p)
 	struct static_dir *d = NULL;
 	struct err e = {.text = ""};
 
-	if (static_open(&d, p->dir, &e) != SHARD_OK)
+	if (static_open(&d, p->dir, &e) != SHARD_OK || static_count(d, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
 	return d;
 }
@@ -82,6 +83,25 @@ static void identity(void **state)
 	}
 }
 
+/* A start that opens the folder and is refused may come again, with the same number. */
+static void refused_start(void **state)
+{
+	struct place *p = *state;
+	struct static_dir *d;
+	struct err e;
+
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(static_open(&d, p->dir, &e), SHARD_OK);
+		assert_int_equal(static_start(d), 1);
+		static_close(&d);
+	}
+	d = opened(p);
+	static_close(&d);
+	d = opened(p);
+	assert_int_equal(static_start(d), 2);
+	static_close(&d);
+}
+
 static void locked(void **state)
 {
 	struct place *p = *state;
@@ -90,7 +110,8 @@ static void locked(void **state)
 	struct err e;
 
 	assert_int_equal(static_open(&second, p->dir, &e), SHARD_BUSY);
-	snprintf(want, sizeof(want), "state directory %s is in use by pid %d", p->dir, (int)getpid());
+	snprintf(want, sizeof(want), "state directory %s is in use by pid %d", p->dir,
+		 (int)getpid());
 	assert_string_equal(e.text, want);
 	static_close(&d);
 	d = opened(p);
@@ -104,7 +125,8 @@ struct loaded {
 	uint32_t fail_at;
 };
 
-static enum shard_status keep(void *arg, uint32_t model, const void *bytes, size_t nr, struct err *e)
+static enum shard_status keep(void *arg, uint32_t model, const void *bytes, size_t nr,
+			      struct err *e)
 {
 	struct loaded *l = arg;
 
@@ -128,7 +150,8 @@ static void models(void **state)
 	assert_int_equal(static_save(d, 0xffffffff, "", 0, &e), SHARD_OK);
 	static_close(&d);
 	d = opened(*state);
-	assert_int_equal(close(open(file_path(*state, "model-7"), O_CREAT | O_WRONLY, 0600)), 0); /* not one of ours */
+	assert_int_equal(close(open(file_path(*state, "model-7"), O_CREAT | O_WRONLY, 0600)),
+			 0); /* not one of ours */
 	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
 	assert_int_equal(l.nr, 3);
 	assert_int_equal(l.model[0], 7);
@@ -145,7 +168,8 @@ static void models(void **state)
 	assert_int_equal(l.nr, 2);
 	assert_int_equal(static_leave(d, 300, left, sizeof(left), &e), SHARD_OK);
 	assert_int_equal(access(file_path(*state, left), R_OK), 0);
-	assert_int_equal(static_leave(d, 300, left, sizeof(left), &e), SHARD_SYSTEM); /* it is not there any more */
+	assert_int_equal(static_leave(d, 300, left, sizeof(left), &e),
+			 SHARD_SYSTEM); /* it is not there any more */
 	l = (struct loaded){.nr = 0};
 	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
 	assert_int_equal(l.nr, 1);
@@ -250,12 +274,67 @@ static void no_memory(void **state)
 	for (fault_begin(&f); fault_next(&f);) {
 		enum shard_status st = static_open(&d, p->dir, &e);
 
-		if (!fault_end(&f))
+		if (!fault_end(&f)) {
 			assert_int_equal(st, SHARD_OK);
+			assert_int_equal(static_count(d, &e), SHARD_OK);
+		}
 		static_close(&d);
 	}
 	d = opened(p);
 	assert_true(static_start(d) > before + 1);
+	static_close(&d);
+}
+
+/* A folder, a link or a pipe with a model's name is nothing of ours, and keeps no daemon from
+ * starting. */
+static void no_plain_file(void **state)
+{
+	struct place *p = *state;
+	struct static_dir *d = opened(p);
+	struct loaded l = {.nr = 0};
+	char path[300];
+	struct err e;
+
+	assert_int_equal(static_save(d, 7, "x", 1, &e), SHARD_OK);
+	snprintf(path, sizeof(path), "%s/model-00000063", p->dir);
+	assert_int_equal(mkdir(path, 0755), 0);
+	snprintf(path, sizeof(path), "%s/model-00000064", p->dir);
+	assert_int_equal(symlink("model-00000007", path), 0);
+	snprintf(path, sizeof(path), "%s/model-00000065", p->dir);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	if (static_load(d, keep, &l, &e) != SHARD_OK)
+		fail_msg("%s", e.text);
+	assert_int_equal(l.nr, 1);
+	static_close(&d);
+	snprintf(path, sizeof(path), "rm -r %s/model-0000006*", p->dir);
+	assert_int_equal(system(path), 0);
+}
+
+/* What an older release wrote, without the last field, is read. Any other length is damage. */
+static void test_warm(void **state)
+{
+	const size_t old = offsetof(struct static_warm, root);
+	struct static_warm w = {.name = "it", .boot = "boot", .root = "/dev/shm"}, got;
+	struct place *p = *state;
+	struct static_dir *d = opened(p);
+	char from[200];
+	struct err e;
+
+	assert_int_equal(static_warm(d, &got, &e), SHARD_NOT_FOUND);
+	assert_int_equal(static_set_warm(d, &w, &e), SHARD_OK);
+	assert_int_equal(static_warm(d, &got, &e), SHARD_OK);
+	assert_memory_equal(&got, &w, sizeof(w));
+	snprintf(from, sizeof(from), "%s", file_path(p, "model-00000001"));
+	for (size_t n = old - 1; n <= old + 1; n++) {
+		assert_int_equal(static_save(d, 1, &w, n, &e), SHARD_OK);
+		assert_int_equal(rename(from, file_path(p, "warm")), 0);
+		assert_int_equal(static_warm(d, &got, &e), n == old ? SHARD_OK : SHARD_PROTOCOL);
+	}
+	memset(w.root, 0, sizeof(w.root));
+	assert_int_equal(static_save(d, 1, &w, old, &e), SHARD_OK);
+	assert_int_equal(rename(from, file_path(p, "warm")), 0);
+	assert_int_equal(static_warm(d, &got, &e), SHARD_OK);
+	assert_memory_equal(&got, &w, sizeof(w));
 	static_close(&d);
 }
 
@@ -264,8 +343,9 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(identity),         TEST(locked),          TEST(models),    TEST(damaged_model),
-		TEST(damaged_identity), TEST(not_a_directory), TEST(no_memory),
+		TEST(identity),      TEST(refused_start),    TEST(locked),          TEST(models),
+		TEST(damaged_model), TEST(damaged_identity), TEST(not_a_directory), TEST(no_memory),
+		TEST(no_plain_file), TEST(test_warm),
 	};
 
 	return cmocka_run_group_tests_name("static", tests, NULL, NULL);

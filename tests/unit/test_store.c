@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout, budget, store: what is refused, where all lies, that the budget is what gets mapped, that no buffers overlap. */
+/* Layout, budget, store: what is refused, where all lies, that the budget is what gets mapped, that
+ * no buffers overlap. */
 #include "base/check.h"
 #include "lib/fault.h"
 #include "store/budget.h"
@@ -17,9 +18,12 @@
 #define CE 1024 /* chunk_elems */
 
 static const struct shard_tensor three[] = {
-	{.name = "a", .ndim = 2, .shape = {10, 10}},                        /* 100 at 0 */
-	{.name = "b", .ndim = 1, .group = 1, .shape = {2500}},              /* 2500 at 128: chunks 0, 1, 2 */
-	{.name = "c", .flags = SHARD_FROZEN, .ndim = 1, .shape = {64 * 7}}, /* 448 at 2688: chunk 2 and 3 */
+	{.name = "a", .ndim = 2, .shape = {10, 10}},           /* 100 at 0 */
+	{.name = "b", .ndim = 1, .group = 1, .shape = {2500}}, /* 2500 at 128: chunks 0, 1, 2 */
+	{.name = "c",
+	 .flags = SHARD_FROZEN,
+	 .ndim = 1,
+	 .shape = {64 * 7}}, /* 448 at 2688: chunk 2 and 3 */
 };
 
 static struct layout *laid(const struct shard_tensor *t, uint32_t nr, uint32_t groups_nr)
@@ -54,8 +58,10 @@ static void places(void **state)
 			const struct segment *seg = &l->segment[s];
 
 			assert_int_equal(seg->start % LAYOUT_ALIGN, 0);
-			assert_true(seg->start >= end && seg->start + seg->n <= layout_chunk_elems(l, c));
-			assert_int_equal(layout_tensor_at(l, layout_chunk_start(l, c) + seg->start), l->segment_tensor[s]);
+			assert_true(seg->start >= end &&
+				    seg->start + seg->n <= layout_chunk_elems(l, c));
+			assert_int_equal(layout_tensor_at(l, layout_chunk_start(l, c) + seg->start),
+					 l->segment_tensor[s]);
 			assert_int_equal(seg->group, l->tensor[l->segment_tensor[s]].group);
 			assert_int_equal(layout_frozen(l, s), l->segment_tensor[s] == 2);
 			end = seg->start + seg->n;
@@ -114,16 +120,22 @@ static void refused_layouts(void **state)
 	t.name = "a";
 	refuse_one(t, 0, "tensor \"a\" is there twice, as 0 and as 1");
 	t.name = "";
-	refuse_one(t, 0, "tensor 1: a name has 1 to 255 bytes, no blanks, quotes or control characters");
+	refuse_one(t, 0,
+		   "tensor 1: a name has 1 to 255 bytes of UTF-8, no blanks, quotes or control "
+		   "characters");
 	t.name = "a\nb";
-	refuse_one(t, 0, "tensor 1: a name has 1 to 255 bytes, no blanks, quotes or control characters");
+	refuse_one(t, 0,
+		   "tensor 1: a name has 1 to 255 bytes of UTF-8, no blanks, quotes or control "
+		   "characters");
 	memset(longest, 'x', sizeof(longest) - 1);
 	longest[sizeof(longest) - 1] = 0;
 	t.name = longest;
-	refuse_one(t, 0, "tensor 1: a name has 1 to 255 bytes, no blanks, quotes or control characters");
+	refuse_one(t, 0,
+		   "tensor 1: a name has 1 to 255 bytes of UTF-8, no blanks, quotes or control "
+		   "characters");
 	t.name = "x";
 	t.group = 1;
-	refuse_one(t, 0, "tensor \"x\": group 1 of 0");
+	refuse_one(t, 0, "tensor \"x\": group 1 of 1");
 	refuse_one(t, 1, "tensor \"x\": group 1 of 1");
 	t.group = 0;
 	t.flags = 6;
@@ -141,9 +153,9 @@ static void refused_layouts(void **state)
 	refuse_one(t, 0, "tensor \"x\": more than 17592186044416 elements");
 	t.ndim = 1;
 	t.shape[0] = 1ull << 40;
-	refuse_one(
-		t, 0,
-		"1099511627904 elements in chunks of 1024 are 1073741825 chunks, at most 1048576 are possible: raise chunk_elems");
+	refuse_one(t, 0,
+		   "1099511627904 elements in chunks of 1024 are 1073741825 chunks, at most "
+		   "1048576 are possible: raise chunk_elems");
 }
 
 static void compared(void **state)
@@ -157,9 +169,11 @@ static void compared(void **state)
 	other[0].ndim = 3;
 	other[0].shape[2] = 1;
 	b = laid(other, 3, 2);
-	assert_int_equal(layout_compare(a, b, "in the model that rank 0 (pid 4409, node a) defined", &e), SHARD_MISMATCH);
-	assert_string_equal(e.text,
-			    "tensor \"a\": shape [10, 10] here, [10, 10, 1] in the model that rank 0 (pid 4409, node a) defined");
+	assert_int_equal(
+		layout_compare(a, b, "in the model that rank 0 (pid 4409, node a) defined", &e),
+		SHARD_MISMATCH);
+	assert_string_equal(e.text, "tensor \"a\": shape [10, 10] here, [10, 10, 1] in the model "
+				    "that rank 0 (pid 4409, node a) defined");
 	layout_free(&b);
 	memcpy(other, three, sizeof(other));
 	other[1].name = "bb";
@@ -214,7 +228,7 @@ static void open_store(struct made *m)
 {
 	struct err e = {.text = ""};
 
-	m->conf.owner = m->owner;
+	m->conf.place = (struct placement){m->owner, m->layout->chunks_nr};
 	if (store_init(&m->store, &m->conf, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
 }
@@ -235,9 +249,11 @@ static void budget_mirrors(void **state)
 
 			open_store(&m);
 			budget_need(&need, &m.conf);
-			assert_int_equal(need.total - need.bytes[BUDGET_FIXED], store_bytes(m.store));
+			assert_int_equal(need.total - need.bytes[BUDGET_FIXED],
+					 store_bytes(m.store));
 			assert_int_equal(need.bytes[BUDGET_SLOTS] > 0, nodes > 1);
-			assert_int_equal(need.bytes[BUDGET_SUMS] > 0, nodes > 1 || local > 1);
+			assert_true(need.bytes[BUDGET_SUMS] >
+				    0); /* what is judged is copied, also of one trainer */
 			close_store(&m);
 		}
 	}
@@ -245,15 +261,17 @@ static void budget_mirrors(void **state)
 
 static void budget_account(void **state)
 {
-	struct budget_need need = {.bytes = {72ull << 30, 12ull << 30, 3ull << 30, 6ull << 30, 0, 0}, .total = 93ull << 30};
+	struct budget_need need = {
+		.bytes = {72ull << 30, 12ull << 30, 3ull << 30, 6ull << 30, 0, 0},
+		.total = 93ull << 30};
 	struct budget b = {.total = 80ull << 30, .used = 16ull << 30};
 	struct err e;
 
 	(void)state;
 	assert_int_equal(budget_reserve(&b, &need, "gpt", "a", &e), SHARD_BUDGET);
-	assert_string_equal(
-		e.text, "\"gpt\" needs 93.0 GiB on node a (state 72.0, image 12.0, arenas 3.0, landing slots 6.0, node sums 0.0, "
-			"fixed 0.0), 64.0 of 80.0 GiB are free");
+	assert_string_equal(e.text, "\"gpt\" needs 93.0 GiB on node a (state 72.0, image 12.0, "
+				    "arenas 3.0, landing slots 6.0, node sums 0.0, "
+				    "fixed 0.0), 64.0 of 80.0 GiB are free");
 	assert_int_equal(b.used, 16ull << 30);
 	b.total = 200ull << 30;
 	assert_int_equal(budget_reserve(&b, &need, "gpt", "a", &e), SHARD_OK);
@@ -268,7 +286,8 @@ static void budget_account(void **state)
 	assert_non_null(strstr(e.text, "1.0 of 1.0 MiB are free"));
 }
 
-/* Fills every buffer of every chunk with a value of its own and looks whether all are still there. */
+/* Fills every buffer of every chunk with a value of its own and looks whether all are still there.
+ */
 static void no_overlap(void **state)
 {
 	struct made m = make(1, 3, 2, "adamw");
@@ -333,6 +352,8 @@ static void writing(void **state)
 	assert_int_equal(missing.first, 0);
 	assert_int_equal(store_range(m.store, SHARD_MASTER, 0, 100, &at, &e), SHARD_OK);
 	assert_ptr_equal(at, store_master(m.store, 0));
+	store_clear_chunk(m.store, 0);
+	store_clear_chunk(m.store, 1);
 	for (int i = 0; i < 100; i++)
 		at[i] = (float)i;
 	assert_int_equal(store_range(m.store, SHARD_MASTER, 128, 1024 - 128, &at, &e), SHARD_OK);
@@ -361,6 +382,54 @@ static void writing(void **state)
 	close_store(&m);
 }
 
+/* It is done on the loop thread: what it writes does not grow with the bytes of a chunk. */
+static void a_reset_writes_a_word_of_each_chunk(void **state)
+{
+	struct made m = make(0, 2, 1, "adamw");
+	struct store_missing missing;
+	uint32_t kept = 0;
+	float *master, *moment;
+
+	(void)state;
+	open_store(&m);
+	master = store_master(m.store, 1);
+	moment = store_state(m.store, 1, 0);
+	for (int i = 0; i < 1024; i++)
+		master[i] = moment[i] = 1;
+	store_missing_init(&missing);
+	store_missing(m.store, 1, &missing);
+	assert_int_equal(missing.unwritten, 0);
+
+	store_reset(m.store);
+	for (int i = 0; i < 1024; i++)
+		kept += (master[i] == 1) + (moment[i] == 1);
+	assert_int_equal(kept, 2 * 1024 - 1);
+	assert_true(store_void(m.store, 1));
+	store_missing_init(&missing);
+	store_missing(m.store, 1, &missing);
+	assert_int_equal(missing.unwritten, 1024);
+
+	/* The first write clears it; from then on each weight counts by itself. */
+	store_clear_chunk(m.store, 1);
+	assert_false(store_void(m.store, 1));
+	for (int i = 0; i < 1024; i++)
+		assert_true(moment[i] == 0 && master[i] != 1);
+	master[0] = 2;
+	store_missing_init(&missing);
+	store_missing(m.store, 1, &missing);
+	assert_int_equal(missing.unwritten, 1023);
+	assert_int_equal(missing.first, 1025);
+
+	/* So does a restore, which writes all of it. */
+	store_reset(m.store);
+	for (int i = 0; i < 1024; i++)
+		master[i] = 3;
+	store_missing_init(&missing);
+	store_missing(m.store, 1, &missing);
+	assert_int_equal(missing.unwritten, 0);
+	close_store(&m);
+}
+
 static void refused_ranges(void **state)
 {
 	struct made m = make(0, 2, 1, "sgd");
@@ -381,7 +450,8 @@ static void refused_ranges(void **state)
 	assert_int_equal(store_range(m.store, SHARD_GRAD, 0, 1, &at, &e), SHARD_NOT_FOUND);
 	assert_int_equal(store_range(m.store, (enum shard_kind)99, 0, 1, &at, &e), SHARD_NOT_FOUND);
 	assert_int_equal(store_read(m.store, SHARD_IMAGE, 3136, 1, got, &e), SHARD_RANGE);
-	assert_int_equal(store_read(m.store, SHARD_IMAGE, 2100, 1, got, &e), SHARD_OK); /* every node has the whole image */
+	assert_int_equal(store_read(m.store, SHARD_IMAGE, 2100, 1, got, &e),
+			 SHARD_OK); /* every node has the whole image */
 	assert_null(store_state(m.store, 0, 1));
 	close_store(&m);
 }
@@ -399,18 +469,22 @@ static void frozen(void **state)
 	assert_true(layout_trained(m.layout, 2) && !layout_trained(m.layout, 3));
 	assert_true(store_state(m.store, 2, 1) && !store_state(m.store, 3, 0));
 	assert_int_equal(store_range(m.store, SHARD_MASTER, 3072, 64, &at, &e), SHARD_OK);
-	assert_int_equal(store_range(m.store, SHARD_EXP_AVG, 2688, 64, &at, &e), SHARD_NOT_FOUND); /* in chunk 2, which has some */
+	assert_int_equal(store_range(m.store, SHARD_EXP_AVG, 2688, 64, &at, &e),
+			 SHARD_NOT_FOUND); /* in chunk 2, which has some */
 	assert_string_equal(e.text, "tensor \"c\" is frozen: the optimizer keeps nothing for it");
 	for (uint32_t i = 0; i < 2; m.layout->tensor[i++].flags = SHARD_FROZEN)
 		budget_need(&need[i], &m.conf);
-	budget_need(&need[2], &m.conf); /* all is: 3,136 weights of 4 bytes in whole pages; moments of chunks 0 to 2 before */
-	assert_true(need[2].bytes[BUDGET_STATE] == 4 * 4096 && need[0].bytes[BUDGET_STATE] == (4 + 2 * 3) * 4096);
+	budget_need(&need[2], &m.conf); /* all is: 3,136 weights of 4 bytes in whole pages; moments
+					   of chunks 0 to 2 before */
+	assert_true(need[2].bytes[BUDGET_STATE] == 4 * 4096 &&
+		    need[0].bytes[BUDGET_STATE] == (4 + 2 * 3) * 4096);
 	close_store(&m);
 }
 
 static void arenas(void **state)
 {
 	struct made m = make(0, 1, 2, "adamw");
+	struct store_renewal r, again;
 	uint32_t a, b, c;
 	struct err e;
 
@@ -420,16 +494,52 @@ static void arenas(void **state)
 	assert_int_equal(store_arena_open(m.store, &b, &e), SHARD_OK);
 	assert_int_not_equal(a, b);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY);
-	assert_string_equal(e.text,
-			    "model \"gpt\" has 2 trainers on this node already: raise local_world, or wait for one to leave");
+	assert_string_equal(e.text, "model \"gpt\" has 2 trainers on this node already: raise "
+				    "local_world, or wait for one to leave");
 	memset(store_arena(m.store, a, 1, 0), 0x5a, 2048);
+	assert_false(store_renewal_begin(m.store, &r));
 	store_arena_close(m.store, a);
+	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY); /* not what others had */
+	assert_true(store_renewable(m.store));
+	assert_true(store_renewal_begin(m.store, &r));
+	assert_false(store_renewal_begin(m.store, &again));
+	assert_true(store_renewable(m.store));
+	assert_int_equal(store_renewals(m.store), 1);
+	store_renewal_run(&r);
+	store_renewal_end(m.store, &r);
+	assert_int_equal(store_renewals(m.store), 0);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_OK);
 	assert_int_equal(c, a);
 	for (int i = 0; i < 2048; i++)
-		assert_int_equal(((unsigned char *)store_arena(m.store, c, 1, 0))[i], 0); /* fresh memory, not the old session's */
+		assert_int_equal(((unsigned char *)store_arena(m.store, c, 1, 0))[i],
+				 0); /* fresh memory, not the old session's */
 	assert_true(store_arena_shm(m.store, c)->fd >= 0);
+	store_arena_close(m.store, c);
+	assert_true(store_renewal_begin(m.store, &r));
+	r.bytes = (size_t)1 << 60; /* no machine has that */
+	store_renewal_run(&r);
+	assert_int_not_equal(r.e.status, SHARD_OK);
+	store_renewal_end(m.store, &r);
+	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY);
+	assert_true(store_renewal_begin(m.store, &r)); /* the next one tries again */
+	store_renewal_run(&r);
+	store_renewal_end(m.store, &r);
+	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_OK);
 	close_store(&m);
+}
+
+/* What nobody wants any more is not made. */
+static void given_up(void **state)
+{
+	struct made m = make(0, 1, 2, "adamw");
+	_Atomic bool given_up = true;
+	struct err e;
+
+	(void)state;
+	m.conf.given_up = &given_up;
+	m.conf.place = (struct placement){m.owner, m.layout->chunks_nr};
+	assert_int_equal(store_init(&m.store, &m.conf, &e), SHARD_CLOSED);
+	layout_free(&m.layout);
 }
 
 static void image_versions(void **state)
@@ -470,7 +580,7 @@ static void no_memory(void **state)
 	struct err e;
 
 	(void)state;
-	m.conf.owner = m.owner;
+	m.conf.place = (struct placement){m.owner, m.layout->chunks_nr};
 	for (fault_begin(&f); fault_next(&f);) {
 		enum shard_status st = store_init(&m.store, &m.conf, &e);
 
@@ -489,10 +599,20 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(places),     cmocka_unit_test(ranges),         cmocka_unit_test(refused_layouts),
-		cmocka_unit_test(compared),   cmocka_unit_test(budget_mirrors), cmocka_unit_test(budget_account),
-		cmocka_unit_test(no_overlap), cmocka_unit_test(writing),        cmocka_unit_test(refused_ranges),
-		cmocka_unit_test(frozen),     cmocka_unit_test(arenas),         cmocka_unit_test(image_versions),
+		cmocka_unit_test(places),
+		cmocka_unit_test(ranges),
+		cmocka_unit_test(refused_layouts),
+		cmocka_unit_test(compared),
+		cmocka_unit_test(budget_mirrors),
+		cmocka_unit_test(budget_account),
+		cmocka_unit_test(no_overlap),
+		cmocka_unit_test(writing),
+		cmocka_unit_test(a_reset_writes_a_word_of_each_chunk),
+		cmocka_unit_test(refused_ranges),
+		cmocka_unit_test(frozen),
+		cmocka_unit_test(arenas),
+		cmocka_unit_test(given_up),
+		cmocka_unit_test(image_versions),
 		cmocka_unit_test(no_memory),
 	};
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stream takes in: whatever way bytes are torn, the same frames arrive; whatever is not a frame is refused, counted and ends the
- * stream; frames can be dropped and held. What it sends is in test_stream_send.c. */
+/* What a stream takes in: whatever way bytes are torn, the same frames arrive; whatever is not a
+ * frame is refused, counted and ends the stream; frames can be dropped and held. What it sends is
+ * in test_stream_send.c. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "lib/wirepair.h"
@@ -26,8 +27,9 @@ static void test_torn_everywhere(void **state)
 		struct wirepair *p = wirepair_new();
 
 		assert_int_equal(wirepair_feed(p, bytes, cut, NULL), SHARD_OK);
-		assert_int_equal(stream_mid_frame(p->s),
-				 cut % n != 0 && cut != 67 && cut != 67 + 64 + 333 && cut != 67 + 128 + 333);
+		assert_int_equal(stream_mid_frame(p->s), cut % n != 0 && cut != 67 &&
+								 cut != 67 + 64 + 333 &&
+								 cut != 67 + 128 + 333);
 		assert_int_equal(wirepair_feed(p, bytes + cut, n - cut, NULL), SHARD_OK);
 		wirepair_check(&p->got, 333);
 		assert_false(stream_mid_frame(p->s));
@@ -112,6 +114,38 @@ static void test_body_bits(void **state)
 	free(bytes);
 }
 
+/* One whose owner says so: dropped, counted, and what follows is whole; also in pieces, and if
+ * nobody wanted the body. */
+static void test_damage_is_spared(void **state)
+{
+	unsigned char body[333], bytes[2048];
+	size_t n = 0;
+
+	(void)state;
+	frames_fill(body, sizeof(body), 3);
+	n += frames_make(bytes, OP_CONTRIB_DATA, 0, 5, body, sizeof(body), 0);
+	n += frames_make(bytes + n, OP_PING, 0, 0, NULL, 0, 1);
+	n += frames_make(bytes + n, OP_CONTRIB_DATA, WIRE_PART_FLAG(1), 5, body, sizeof(body), 2);
+	bytes[64 + 77] ^= 4;
+	for (size_t cut = 1; cut < n; cut += 7) {
+		struct wirepair *p = wirepair_new();
+		struct landing l;
+
+		landing_init(&l);
+		p->got.spare = true;
+		p->got.discard = cut % 2;
+		p->got.landing = cut % 2 ? NULL : &l;
+		assert_int_equal(wirepair_feed(p, bytes, cut, NULL), SHARD_OK);
+		assert_int_equal(wirepair_feed(p, bytes + cut, n - cut, NULL), SHARD_OK);
+		assert_int_equal(p->got.damaged, 1);
+		assert_int_equal(p->got.nr, p->got.discard ? 0 : 2); /* the other two */
+		assert_int_equal(p->got.heads, 3);
+		assert_int_equal(stream_stats(p->s)->refused, 1);
+		assert_true(list_empty(&l.streams));
+		wirepair_free(p);
+	}
+}
+
 static void test_order(void **state)
 {
 	unsigned char a[64], b[64], both[192];
@@ -133,7 +167,8 @@ static void test_order(void **state)
 }
 
 /* Headers whose sums are right, so that only the rule in question can refuse them. */
-static void made(uint16_t op, uint32_t flags, uint32_t body_bytes, uint64_t body_sum, const char *text)
+static void made(uint16_t op, uint32_t flags, uint32_t body_bytes, uint64_t body_sum,
+		 const char *text)
 {
 	struct wire_head h = {.magic = WIRE_MAGIC,
 			      .version = WIRE_VERSION,
@@ -165,8 +200,9 @@ static void test_rules(void **state)
 	frames_make((unsigned char *)&h, OP_PING, 0, 0, NULL, 0, 0);
 	h.version = 2;
 	refused((unsigned char *)&h, 64, "wire version");
-	refused((const unsigned char *)"GET /metrics HTTP/1.1\r\nHost: a-host-with-a-long-name:29700\r\n\r\n\r\n\r\n", 66,
-		"not a shardd frame");
+	refused((const unsigned char *)"GET /metrics HTTP/1.1\r\nHost: "
+				       "a-host-with-a-long-name:29700\r\n\r\n\r\n\r\n",
+		66, "not a shardd frame");
 }
 
 static void test_sums_off(void **state)
@@ -177,7 +213,8 @@ static void test_sums_off(void **state)
 
 	(void)state;
 	stream_features(p->s, 0);
-	frames_make(bytes, OP_HELLO, WIRE_REPLY, 0, "\x08\x01\x10\x01", 4, 0); /* HELLO keeps its sum */
+	frames_make(bytes, OP_HELLO, WIRE_REPLY, 0, "\x08\x01\x10\x01", 4,
+		    0); /* HELLO keeps its sum */
 	assert_int_equal(wirepair_feed(p, bytes, 68, NULL), SHARD_OK);
 	wire_seal(&h, "abcd", 1, false);
 	assert_true(h.body_sum == 0);
@@ -259,18 +296,91 @@ static void test_peer_closes(void **state)
 		close(p->peer);
 		p->peer = -1;
 		assert_int_equal(stream_read(p->s, 1 << 20, &e), SHARD_CLOSED);
-		assert_int_equal(strstr(e.text, "middle of a frame") != NULL, stream_mid_frame(p->s));
+		assert_int_equal(strstr(e.text, "middle of a frame") != NULL,
+				 stream_mid_frame(p->s));
 		wirepair_free(p);
+	}
+}
+
+static bool stays(const void *arg, const struct wire_head *h)
+{
+	assert_int_equal(h->op, OP_PUSH_DATA);
+	return *(const bool *)arg;
+}
+
+/* Wherever the owner of the memory takes it back, not a byte more goes there, and the frames behind
+ * are delivered as ever. */
+static void test_landing_ends(void **state)
+{
+	enum { BULK = 333, BEGINS = 67 + 64 };
+	unsigned char bytes[1024], was[BULK];
+	size_t n = wirepair_sample(bytes, BULK);
+
+	(void)state;
+	for (size_t cut = 0; cut <= n; cut++) {
+		struct wirepair *p = wirepair_new();
+		bool mid = cut >= BEGINS && cut < BEGINS + BULK;
+		struct landing l;
+
+		landing_init(&l);
+		p->got.landing = &l;
+		assert_int_equal(wirepair_feed(p, bytes, cut, NULL), SHARD_OK);
+		assert_int_equal(list_empty(&l.streams), !mid);
+		landing_judge(&l, stays, &(bool){true});
+		assert_int_equal(list_empty(&l.streams), !mid);
+		landing_judge(&l, stays, &(bool){false});
+		landing_end(&l);
+		assert_true(list_empty(&l.streams));
+		memcpy(was, p->got.to, BULK);
+		assert_int_equal(wirepair_feed(p, bytes + cut, n - cut, NULL), SHARD_OK);
+		assert_int_equal(p->got.nr, mid ? 3 : 4);
+		assert_true(!mid || memcmp(was, p->got.to, BULK) == 0);
+		assert_true(list_empty(&l.streams));
+		wirepair_free(p);
+	}
+}
+
+/* A stream that ends in mid-body leaves nothing behind in the landing. */
+static void test_landing_outlives(void **state)
+{
+	unsigned char bytes[1024];
+	struct landing l;
+
+	(void)state;
+	(void)wirepair_sample(bytes, 333);
+	landing_init(&l);
+	for (int i = 0; i < 2; i++) {
+		struct wirepair *p = wirepair_new();
+		struct err e;
+
+		p->got.landing = &l;
+		p->got.refuse_op = i == 0 ? OP_PUSH_DATA : 0;
+		assert_int_equal(wirepair_feed(p, bytes, 67 + 64 + 100, &e),
+				 i == 0 ? SHARD_BAD_STATE : SHARD_OK);
+		assert_int_equal(list_empty(&l.streams), i == 0);
+		wirepair_free(p);
+		assert_true(list_empty(&l.streams));
 	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_torn_everywhere), cmocka_unit_test(test_byte_by_byte), cmocka_unit_test(test_whole_part),
-		cmocka_unit_test(test_header_bits),     cmocka_unit_test(test_body_bits),    cmocka_unit_test(test_order),
-		cmocka_unit_test(test_rules),           cmocka_unit_test(test_sums_off),     cmocka_unit_test(test_owner_refuses),
-		cmocka_unit_test(test_discard),         cmocka_unit_test(test_hold),         cmocka_unit_test(test_peer_closes),
+		cmocka_unit_test(test_torn_everywhere),
+		cmocka_unit_test(test_byte_by_byte),
+		cmocka_unit_test(test_whole_part),
+		cmocka_unit_test(test_header_bits),
+		cmocka_unit_test(test_body_bits),
+		cmocka_unit_test(test_damage_is_spared),
+		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_rules),
+		cmocka_unit_test(test_sums_off),
+		cmocka_unit_test(test_owner_refuses),
+		cmocka_unit_test(test_discard),
+		cmocka_unit_test(test_hold),
+		cmocka_unit_test(test_peer_closes),
+		cmocka_unit_test(test_landing_ends),
+		cmocka_unit_test(test_landing_outlives),
 	};
 
 	return cmocka_run_group_tests_name("stream", tests, NULL, NULL);

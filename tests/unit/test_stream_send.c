@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stream sends: a queue that fills and drains, bodies that come back, the way from stream to stream, descriptors beside frames;
- * and streams that cannot be opened. Nothing leaks. What it takes in is in test_stream.c. */
+/* What a stream sends: a queue that fills and drains, bodies that come back, the way from stream to
+ * stream, descriptors beside frames; and streams that cannot be opened. Nothing leaks. What it
+ * takes in is in test_stream.c. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "lib/wirepair.h"
@@ -47,7 +48,8 @@ static void on_sent(void *arg, enum shard_status st)
 	else
 		t->closed++;
 	if (t->again)
-		assert_int_equal(stream_send(t->again, &h, NULL, 0, NULL, NULL), st == SHARD_OK ? SHARD_OK : SHARD_CLOSED);
+		assert_int_equal(stream_send(t->again, &h, NULL, 0, NULL, NULL),
+				 st == SHARD_OK ? SHARD_OK : SHARD_CLOSED);
 }
 
 static void test_queue_full(void **state)
@@ -60,11 +62,10 @@ static void test_queue_full(void **state)
 	for (int i = 0; i < 64; i++)
 		assert_int_equal(stream_send(p->s, &h, NULL, 0, on_sent, &t), SHARD_OK);
 	assert_int_equal(stream_send(p->s, &h, NULL, 0, on_sent, &t), SHARD_AGAIN);
-	assert_false(stream_drained(p->s));
+	assert_false(stream_roomy(p->s));
 	assert_int_equal(stream_write(p->s, NULL), SHARD_OK);
 	assert_int_equal(t.ok, 64);
-	assert_true(stream_drained(p->s));
-	assert_false(stream_drained(p->s));
+	assert_true(stream_roomy(p->s));
 	wirepair_free(p);
 	assert_int_equal(t.closed, 0);
 }
@@ -86,6 +87,7 @@ static void test_control_room(void **state)
 		nr++;
 	assert_int_equal(rc, SHARD_AGAIN);
 	assert_in_range(nr, 7, 8);
+	assert_false(stream_roomy(p->s)); /* by its bytes: few frames are queued */
 	m.text = text;
 	assert_int_equal(stream_send_control(p->s, &h, &m.base), SHARD_RANGE);
 	m.text = text + (19 << 20); /* 1 MiB: memory of its own, also with the ring full */
@@ -104,8 +106,10 @@ static void test_bodies_come_back(void **state)
 
 	(void)state;
 	for (int i = 0; i < 8; i++)
-		assert_int_equal(stream_send(p->s, &h, body, WIRE_PART_BYTES, on_sent, &t), SHARD_OK);
-	assert_int_equal(stream_send(p->s, &h, body, WIRE_PART_BYTES + 1, on_sent, &t), SHARD_RANGE);
+		assert_int_equal(stream_send(p->s, &h, body, WIRE_PART_BYTES, on_sent, &t),
+				 SHARD_OK);
+	assert_int_equal(stream_send(p->s, &h, body, WIRE_PART_BYTES + 1, on_sent, &t),
+			 SHARD_RANGE);
 	assert_int_equal(stream_write(p->s, NULL), SHARD_AGAIN);
 	assert_true(t.ok < 8);
 	close(p->peer);
@@ -117,11 +121,13 @@ static void test_bodies_come_back(void **state)
 	free(body);
 }
 
-/* stream to stream, the writer stopped at odd places by a small socket buffer, mixed sizes, frames queued from sent() */
+/* stream to stream, the writer stopped at odd places by a small socket buffer, mixed sizes, frames
+ * queued from sent() */
 static void test_round_trip(void **state)
 {
 	struct wirepair *a = wirepair_new(), *b = wirepair_new();
-	struct stream_conf conf = {.queue_max = 16, .body_max = 1 << 20, .handler = &frames_handler, .owner = &b->got};
+	struct stream_conf conf = {
+		.queue_max = 16, .body_max = 1 << 20, .handler = &frames_handler, .owner = &b->got};
 	unsigned char *body = malloc(WIRE_PART_BYTES);
 	struct rng r = {3};
 	struct sent t = {0};
@@ -131,15 +137,17 @@ static void test_round_trip(void **state)
 
 	(void)state;
 	frames_fill(body, WIRE_PART_BYTES, 9);
-	assert_int_equal(setsockopt(stream_fd(a->s), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+	assert_int_equal(setsockopt(stream_fd(a->s), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)),
+			 0);
 	stream_free(&b->s);
 	conf.fd = a->peer;
 	a->peer = -1;
 	assert_int_equal(stream_open(&b->s, &conf, NULL), SHARD_OK);
 	while (b->got.nr < 100) {
 		struct wire_head h = {.op = OP_CONTRIB_DATA, .chunk = queued, .step = 5, .term = 7};
-		uint32_t bytes =
-			rng_below(&r, 3) ? 2 + (uint32_t)rng_below(&r, 300) : 2 + (uint32_t)rng_below(&r, WIRE_PART_BYTES - 1);
+		uint32_t bytes = rng_below(&r, 3)
+					 ? 2 + (uint32_t)rng_below(&r, 300)
+					 : 2 + (uint32_t)rng_below(&r, WIRE_PART_BYTES - 1);
 
 		if (queued < 100 && stream_send(a->s, &h, body, bytes, on_sent, &t) == SHARD_OK)
 			sums[queued++] = xxh_sum(body, bytes, 0);
@@ -163,7 +171,8 @@ static void test_round_trip(void **state)
 static void test_fds(void **state)
 {
 	struct wirepair *a = wirepair_new(), *b = wirepair_new();
-	struct stream_conf conf = {.queue_max = 16, .body_max = 1 << 20, .handler = &frames_handler, .owner = &b->got};
+	struct stream_conf conf = {
+		.queue_max = 16, .body_max = 1 << 20, .handler = &frames_handler, .owner = &b->got};
 	struct wire_head h = {.op = OP_JOIN, .flags = WIRE_REPLY}, ping = {.op = OP_PING};
 	Shard__Joined m = SHARD__JOINED__INIT;
 	int fds[5] = {0, 1, 2, 0, 1};
@@ -177,12 +186,14 @@ static void test_fds(void **state)
 	before = frames_open_fds();
 	m.arena_bytes = 12345;
 	b->got.take_fds = true;
-	assert_int_equal(stream_send_control(a->s, &h, &m.base), SHARD_OK); /* a body whose read brings the next header along */
+	assert_int_equal(stream_send_control(a->s, &h, &m.base),
+			 SHARD_OK); /* a body whose read brings the next header along */
 	assert_int_equal(stream_send_fds(a->s, &h, &m.base, fds, 2), SHARD_OK);
 	assert_int_equal(stream_send_control(a->s, &ping, NULL), SHARD_OK);
 	assert_int_equal(stream_send_fds(a->s, &h, &m.base, fds, 4), SHARD_OK);
 	assert_int_equal(stream_write(a->s, NULL), SHARD_OK);
-	assert_int_equal(frames_open_fds(), before); /* our duplicates are gone, the peer has not read them yet */
+	assert_int_equal(frames_open_fds(),
+			 before); /* our duplicates are gone, the peer has not read them yet */
 	assert_int_equal(stream_read(b->s, 1 << 20, NULL), SHARD_OK);
 	while (b->got.nr < 4)
 		assert_int_equal(stream_read(b->s, 1 << 20, NULL), SHARD_OK);
@@ -234,7 +245,7 @@ static void test_fds_unasked(void **state)
 			assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		wirepair_check(&p->got, 300);
 		assert_int_equal(frames_open_fds(), before + 2); /* the pair */
-		send_with_fds(p->peer, "x", 1, nr);              /* and in a frame that never ends */
+		send_with_fds(p->peer, "x", 1, nr); /* and in a frame that never ends */
 		assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		wirepair_free(p);
 		assert_int_equal(frames_open_fds(), before);
@@ -245,7 +256,8 @@ static void test_alloc_fails(void **state)
 {
 #ifdef CAN_FAIL_ALLOC
 	struct frames f = {0};
-	struct stream_conf conf = {.queue_max = 4, .body_max = 100, .handler = &frames_handler, .owner = &f};
+	struct stream_conf conf = {
+		.queue_max = 4, .body_max = 100, .handler = &frames_handler, .owner = &f};
 	struct stream *s = NULL;
 	int fds[2], n = 0;
 
@@ -269,7 +281,8 @@ static void test_alloc_fails(void **state)
 static void test_bad_descriptor(void **state)
 {
 	struct frames f = {0};
-	struct stream_conf conf = {.fd = 987, .queue_max = 4, .handler = &frames_handler, .owner = &f};
+	struct stream_conf conf = {
+		.fd = 987, .queue_max = 4, .handler = &frames_handler, .owner = &f};
 	struct stream *s = NULL;
 	struct err e;
 

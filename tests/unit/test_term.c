@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The terminal of `shardctl top`, on a pseudo-terminal: what is cut, what is never passed on, that it is put back, what is refused. */
+/* The terminal of `shardctl top`, on a pseudo-terminal: what is cut, what is never passed on, that
+ * it is put back, what is refused. */
 #include "base/check.h"
 #include "ctl/term.h"
 
@@ -48,7 +49,8 @@ static void shows(void **state)
 	CHECK(tcgetattr(slave, &raw) == 0);
 	assert_int_equal(raw.c_lflag & (tcflag_t)(ICANON | ECHO), 0);
 	term_show(&t, "1234567\na\033[2J\tb\n\nfour\n");
-	assert_string_equal(seen(master, text, sizeof(text)), "\033[H123456\r\r\na?[2J?\r\r\n\033[K\033[J");
+	assert_string_equal(seen(master, text, sizeof(text)),
+			    "\033[H123456\r\r\na?[2J?\r\r\n\033[K\033[J");
 	term_show(&t, "");
 	assert_string_equal(seen(master, text, sizeof(text)), "\033[H\033[J");
 	assert_int_equal(term_wait(&t, 0, &key), TERM_TIMEOUT);
@@ -90,7 +92,8 @@ static void refuses(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {cmocka_unit_test(shows), cmocka_unit_test(refuses)};
+	static const struct CMUnitTest tests[] = {cmocka_unit_test(shows),
+						  cmocka_unit_test(refuses)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

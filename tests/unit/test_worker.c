@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The compute pool: every job exactly once, back-pressure, jobs from completions, closing with work in hand, FTZ, latency, memory. */
+/* The compute pool: every job exactly once, back-pressure, jobs from completions, closing with work
+ * in hand, FTZ, latency, memory. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fault.h"
 #include "optim/ftz.h"
-#include "worker.h"
+#include "node/worker.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -70,7 +71,7 @@ static void run_square(void *args)
 	struct square *s = args;
 
 	s->result = (uint64_t)s->n * s->n;
-	s->csr = _mm_getcsr();
+	s->csr = ftz_get();
 	s->thread = pthread_self();
 }
 
@@ -180,7 +181,8 @@ static void full_and_close(void **state)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(worker_submit(b->pool, &job), SHARD_OK);
 	assert_int_equal(worker_submit(b->pool, &job), SHARD_AGAIN);
-	worker_close(&b->pool, on_closed, b); /* five jobs in hand: all must still be done, and said so */
+	worker_close(&b->pool, on_closed,
+		     b); /* five jobs in hand: all must still be done, and said so */
 	assert_int_equal(worker_submit(pool, &job), SHARD_CLOSED);
 	open_gate(&g);
 	uv_run(&b->loop, UV_RUN_DEFAULT);
@@ -202,7 +204,8 @@ static void resubmit(void *owner, void *args)
 	}
 	job = square(b, next);
 	job.done = resubmit;
-	assert_int_equal(worker_submit(b->pool, &job), SHARD_OK); /* its own slot is free again, even with one slot */
+	assert_int_equal(worker_submit(b->pool, &job),
+			 SHARD_OK); /* its own slot is free again, even with one slot */
 }
 
 static void chain(void **state)
@@ -222,12 +225,12 @@ static void here(void **state)
 {
 	struct bench *b = open_bench(1, 1);
 	struct worker_job job = square(b, 9);
-	unsigned before = _mm_getcsr();
+	unsigned before = ftz_get();
 
 	(void)state;
 	worker_run_here(b->pool, &job);
 	assert_int_equal(b->done, 1);
-	assert_int_equal(_mm_getcsr(), before);
+	assert_int_equal(ftz_get(), before);
 	assert_int_equal(worker_pending(b->pool), 0);
 	assert_int_equal(worker_threads(b->pool), 1);
 	assert_true(worker_processors() >= 1);
@@ -286,8 +289,8 @@ static void latency(void **state) /* printed, with a limit that only something b
 		took[i] = clock_ns() - start;
 	}
 	qsort(took, NR(took), sizeof(took[0]), by_size);
-	print_message("round trip: median %.1f us, 99 %% %.1f us\n", (double)took[NR(took) / 2] / 1e3,
-		      (double)took[NR(took) * 99 / 100] / 1e3);
+	print_message("round trip: median %.1f us, 99 %% %.1f us\n",
+		      (double)took[NR(took) / 2] / 1e3, (double)took[NR(took) * 99 / 100] / 1e3);
 	assert_true(took[NR(took) / 2] < 20 * NS_PER_MS);
 	close_bench(b);
 }
@@ -316,9 +319,10 @@ static void no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(one_worker), cmocka_unit_test(four_workers), cmocka_unit_test(full_and_close),
-		cmocka_unit_test(chain),      cmocka_unit_test(here),         cmocka_unit_test(signals),
-		cmocka_unit_test(latency),    cmocka_unit_test(no_memory),
+		cmocka_unit_test(one_worker),     cmocka_unit_test(four_workers),
+		cmocka_unit_test(full_and_close), cmocka_unit_test(chain),
+		cmocka_unit_test(here),           cmocka_unit_test(signals),
+		cmocka_unit_test(latency),        cmocka_unit_test(no_memory),
 	};
 
 	return cmocka_run_group_tests_name("worker", tests, NULL, NULL);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verdict_set.h: the messages that were ever sent, as a set with bits: equal ones are one. What a message points to is copied. */
+/* verdict_set.h: the messages that were ever sent, as a set with bits: equal ones are one. What a
+ * message points to is copied. */
 #ifndef TEST_VERDICT_SET_H
 #define TEST_VERDICT_SET_H
 
 #include "unit/verdict.h"
 
-static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, double *weights, double *lr)
+static void copy_vote(struct core_vote *v, double *sumsq, uint8_t *finite, double *weights,
+		      double *lr)
 {
 	for (uint32_t i = 0; i < v->chunks_nr; i++) {
 		sumsq[i] = v->sumsq[i];
@@ -28,7 +30,8 @@ static void put_message(struct search *q, struct state *s, const struct core_msg
 	uint32_t i = 0;
 
 	/* slots and who is waited for have no part in the verdict */
-	if (m->op == CORE_WAITING || m->op == CORE_GRANT || m->op == CORE_DRAINED || m->id.step > FIRST_STEP)
+	if (m->op == CORE_WAITING || m->op == CORE_GRANT || m->op == CORE_DRAINED ||
+	    m->id.step > FIRST_STEP)
 		return;
 	memset(&k, 0, sizeof(k));
 	h = mix_id(h, &m->id);
@@ -38,7 +41,9 @@ static void put_message(struct search *q, struct state *s, const struct core_msg
 	if (m->view)
 		h = mix(mix_id(h, &m->view->record.id), m->view->sealed);
 	if (m->answer)
-		h = mix_id(mix_id(mix(h, m->answer->prepared * 2u + m->answer->has_record), &m->answer->id), &m->answer->record.id);
+		h = mix_id(mix_id(mix(h, m->answer->prepared * 2u + m->answer->has_record),
+				  &m->answer->id),
+			   &m->answer->record.id);
 	for (uint32_t r = 0; m->world && r < m->world->size; r++)
 		h = mix(h, m->world->rank[r].session);
 	while (i < q->messages_nr && q->message[i].hash != h)
@@ -63,12 +68,14 @@ static void put_message(struct search *q, struct state *s, const struct core_msg
 		q->message[i].view = *m->view;
 		q->message[i].msg.view = &q->message[i].view;
 	}
-	copy_vote(&q->message[i].msg.vote, q->message[i].sumsq, q->message[i].finite, q->message[i].weights, &q->message[i].lr);
+	copy_vote(&q->message[i].msg.vote, q->message[i].sumsq, q->message[i].finite,
+		  q->message[i].weights, &q->message[i].lr);
 	if (m->answer) {
 		q->message[i].answer = *m->answer;
 		q->message[i].msg.answer = &q->message[i].answer;
-		copy_vote(&q->message[i].answer.vote, q->message[i].answer_sumsq, q->message[i].answer_finite,
-			  q->message[i].answer_weights, &q->message[i].answer_lr);
+		copy_vote(&q->message[i].answer.vote, q->message[i].answer_sumsq,
+			  q->message[i].answer_finite, q->message[i].answer_weights,
+			  &q->message[i].answer_lr);
 	}
 	core_copy_text(q->message[i].why, sizeof(q->message[i].why), m->why);
 	q->message[i].msg.why = m->why ? q->message[i].why : NULL;

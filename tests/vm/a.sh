@@ -12,7 +12,7 @@ t devices "verbs know a device" devices
 
 write_bw()
 {
-	on g 'ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50 >/tmp/bw & for i in 1 2 3 4 5 6 7 8 9; do sleep 1; ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50 127.0.0.1 && break; done; wait $!' |
+	on g 'tests/bench/write_bw.sh rxe0 1 65536 50' |
 		awk '$1 == 65536 { bw = $4 } END { print bw " MB/s"; exit !(bw > 0) }'
 }
 t write_bw "ib_write_bw between two processes" write_bw
@@ -60,12 +60,17 @@ t demo_rdma "the demo over RDMA" demo_rdma
 # shellcheck disable=SC2086 # several words
 programs g $VERBS
 
-# against ib_write_bw with 1 MiB, in the same guest: without sums at least 0.80 of it
+# Against ib_write_bw with 1 MiB, in the same guest: without sums at least 0.80 of it. Software emulation has no speed of its own: two
+# guest processors share what the machine leaves them, and the same code was seen between 0.78 and 1.25. There only half of it is asked,
+# which a way without RDMA does not reach.
 bench()
 {
+	local least=0.80
+
 	set -o pipefail
+	[[ $VM_ACCEL = *kvm* ]] || least=0.50
 	ON_S=500 on g "$VM_SEES/tests/bench/bench_rdma" | tee "$here/bench"
-	awk '/^bench: rdma_(push|pull) / { n++; if ($8 < 0.80) low = low " " $2 } /^bench: rdma_/ { said = said " " substr($2, 6) " " $8 }
-		END { print "ratios:" said (low ? "; below 0.80:" low : ""); exit n != 2 || low != "" }' "$here/bench"
+	awk -v least=$least '/^bench: rdma_(push|pull) / { n++; if ($8 < least) low = low " " $2 } /^bench: rdma_/ { said = said " " substr($2, 6) " " $8 }
+		END { print "ratios:" said (low ? "; below " least ":" low : ""); exit n != 2 || low != "" }' "$here/bench"
 }
 t rdma_bench "rdma_push, rdma_pull beside ib_write_bw" bench

@@ -7,7 +7,7 @@ data=/vm/job/text
 
 must "two guests" guest_pair a b
 find /usr/share/common-licenses -type f -print0 | LC_ALL=C sort -z | xargs -0 cat >"$here/text"
-must "a secret" "$VM_HERE/shardctl" secret new "$here/secret"
+must "the nodes' secret" "$VM_HERE/shardctl" secret new "$here/secret"
 
 # --- daemons and trainers ---
 
@@ -38,7 +38,7 @@ daemons() # TRANSPORT: fresh ones on both
 		[net]
 		transport = $1
 		[cluster]
-		secret = /tmp/secret
+		node_secret = /tmp/secret
 		heartbeat_timeout = ${BEAT:-60s}
 		[nodes]
 		a = $ip_a:29700
@@ -148,8 +148,9 @@ ended() # PID...: trainers, well
 
 wire()
 {
-	on a 'ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50' >"$here/bw" &
-	on b 'for i in 1 2 3 4 5 6 7 8 9; do sleep 1; ib_write_bw -d rxe0 -x 1 -F -s 65536 -n 50 10.9.1.1 && break; done' | awk '$1 == 65536 { bw = $4 } END { print bw " MB/s"; exit !(bw > 0) }'
+	on a 'tests/bench/write_bw.sh rxe0 1 65536 50 serve' >"$here/bw" &
+	on a 'tests/bench/write_bw.sh rxe0 1 65536 50 listens'
+	on b 'tests/bench/write_bw.sh rxe0 1 65536 50 10.9.1.1' | awk '$1 == 65536 { bw = $4 } END { print bw " MB/s"; exit !(bw > 0) }'
 	wait $!
 }
 t wire "ib_write_bw from guest to guest" wire

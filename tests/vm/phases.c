@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* `systemctl stop shardd` in the middle of a step, in part c's guest, as root: phases staging, where one of two trainers has pushed nothing,
- * and phases applying, where the workers stand still when the last commit decides the step (tests/proc/test_stop_phases.c does it without
- * systemd). service.sh calls and looks at the journal. Fails: the daemon does not do what a stop says, and the sentence tells how. */
+/* `systemctl stop shardd` in the middle of a step, in part c's guest, as root: phases staging,
+ * where one of two trainers has pushed nothing, and phases applying, where the workers stand still
+ * when the last commit decides the step (tests/proc/test_stop_phases.c does it without systemd).
+ * service.sh calls and looks at the journal. Fails: the daemon does not do what a stop says, and
+ * the sentence tells how. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/hold.h"
@@ -125,7 +127,8 @@ static void staging(void **state)
 	printf("trainer: %s\n", shard_error());
 }
 
-/* Workers may be at the sums of the last push when they are held: then the step is not decided, and another one is tried. */
+/* Workers may be at the sums of the last push when they are held: then the step is not decided, and
+ * another one is tried. */
 static shard_ticket decide(struct pair *p, struct hold *h)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
@@ -160,8 +163,10 @@ static void applying(void **state)
 	decide(p, &h);
 	run("systemctl stop --no-block shardd");
 	/* it says so and waits: STOPPING is what systemd calls deactivating */
-	run("for i in $(seq 100); do [ \"$(systemctl show -P ActiveState shardd)\" != deactivating ] || "
-	    "! systemctl show -P StatusText shardd | grep -q applying || exit 0; sleep 0.1; done; systemctl status --no-pager "
+	run("for i in $(seq 100); do [ \"$(systemctl show -P ActiveState shardd)\" != deactivating "
+	    "] || "
+	    "! systemctl show -P StatusText shardd | grep -q applying || exit 0; sleep 0.1; done; "
+	    "systemctl status --no-pager "
 	    "shardd; exit 1");
 	run("sleep 1; [ \"$(systemctl show -P ActiveState shardd)\" = deactivating ]");
 	hold_release(&h);
@@ -174,7 +179,8 @@ static void applying(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest in_staging[] = {cmocka_unit_test(staging)}, in_applying[] = {cmocka_unit_test(applying)};
+	const struct CMUnitTest in_staging[] = {cmocka_unit_test(staging)},
+				in_applying[] = {cmocka_unit_test(applying)};
 
 	if (argc == 2 && strcmp(argv[1], "staging") == 0)
 		return cmocka_run_group_tests_name("phases", in_staging, NULL, NULL);

@@ -87,7 +87,7 @@ clean() # the service as it is after an installation, without models, with all i
 	chown alice $work
 	[ -e $work.conf ] || cp $conf $work.conf
 	cmp -s $work.conf $conf || { cp $work.conf $conf && changed=yes; }
-	for f in /etc/systemd/system/shardd.service.d /etc/shardd/secret; do
+	for f in /etc/systemd/system/shardd.service.d /etc/shardd/secret /etc/shardd/node_secret; do
 		[ ! -e "$f" ] || { rm -rf "$f" && changed=yes; }
 	done
 	[ -z "$changed" ] || systemctl daemon-reload
@@ -408,12 +408,13 @@ secret()
 		shardctl secret new $work/$f
 	done
 	cp /etc/shardd/secret $work/old
-	chown alice $work/old $work/other
+	install -o alice -m 600 $work/old $work/hers # a secret's file is of who uses it
+	install -o alice -m 600 $work/other $work/wrong.secret
 	train_env=(SHARD_ADDRESS=tcp://127.0.0.1:29700)
 	train without
-	train_env+=(SHARD_SECRET=$work/other)
+	train_env+=(SHARD_SECRET=$work/wrong.secret)
 	train wrong
-	train_env+=(SHARD_SECRET=$work/old)
+	train_env+=(SHARD_SECRET=$work/hers)
 	train secret
 	ended wrong 1
 	has "with another secret" 'SHARD_DENIED: .*did not prove that it knows the secret' <$work/wrong.out
@@ -446,14 +447,14 @@ rdma()
 	local b
 
 	clean
-	shardctl secret new /etc/shardd/secret
-	install -m 600 /etc/shardd/secret $work/secret
+	shardctl secret new /etc/shardd/node_secret
+	install -m 600 /etc/shardd/node_secret $work/secret
 	printf '%s\n' '[net]' 'transport = rdma' '[cluster]' 'heartbeat_timeout = 60s' '[nodes]' 'a = 10.9.0.1:29700' 'b = 10.9.0.1:29710' >$work/nodes
 	printf '%s\n' '[daemon]' 'node = a' | cat - $work/nodes >$conf
 	printf '%s\n' '[daemon]' 'node = b' 'http = off' "socket = $work/b.sock" 'socket_mode = 0666' "state = $work/b" 'memory = 256MiB' |
 		sed "\$r $work/nodes" >$work/b.conf
 	systemctl restart shardd
-	"$build/shardd" --config $work/b.conf --set cluster.secret=$work/secret >$work/b.out 2>&1 &
+	"$build/shardd" --config $work/b.conf --set cluster.node_secret=$work/secret >$work/b.out 2>&1 &
 	b=$!
 	wait_for 60 "RDMA to node b" eval 'shardctl status | grep "^b .*tensors by rdma"'
 	train rdma --world 2 --rank-hint 0
@@ -516,7 +517,7 @@ upgraded()
 	warm
 }
 
-# What autopkgtest runs, as alice: README's trainer is built against libshard-dev and trains ten steps with spawn:
+# What autopkgtest runs, as alice: the trainer of README.md is built against libshard-dev and trains ten steps with spawn:
 spawns()
 {
 	installed
@@ -544,6 +545,7 @@ leave_traces()
 {
 	clean
 	shardctl secret new /etc/shardd/secret
+	shardctl secret new /etc/shardd/node_secret
 	mkdir -p $state/checkpoints/m
 	echo here >$state/checkpoints/m/file
 }

@@ -269,7 +269,7 @@ programs()
 			cp /tmp/results.logs/*.log /vm/job; grep -h '^\[  SKIPPED \] [^0-9]' /tmp/results.logs/*$name.log; exit \$rc" >"$here/log/$name" 2>&1
 		mv "$here/$g"/*.log "$here/log/" 2>/dev/null
 		cat "$here/log/$name"
-		read -r p f s <"$here/$g/counts" || p=0 f=1 s=0
+		read -r p f s _ <"$here/$g/counts" || p=0 f=1 s=0 # passed, failed, skipped, time, name
 		[ "$s" = 0 ] || echo "FAIL $part/$name: $s skipped, though here is all that they need"
 		printf '%s\t%s\t%s\t%s\t%s\n' count "$name" "$p $((f + s))" "$((SECONDS - start))" program >>"$results"
 	done

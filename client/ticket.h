@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ticket.h: numbers that stand for what a caller may wait for. */
+#ifndef SHARD_CLIENT_TICKET_H
+#define SHARD_CLIENT_TICKET_H
+
+#include "handle.h"
+
+/* A number that is done already: a push, or a save, which only its own callers wait for. */
+shard_ticket ticket_done_now(struct shard_model *m);
+/* The next number, which is done when ready() says so, and so are all before it. NULL if
+ * MODEL_TICKETS are waiting. */
+struct ticket *ticket_new(struct shard_model *m, ticket_ready_fn ready);
+/* Looks which tickets have become ready. */
+void ticket_settle(struct shard_model *m);
+/* Settles, and looks at this ticket even if others stand before it. */
+bool ticket_is_done(struct shard_model *m, shard_ticket no);
+/* The model was rolled back: what tickets wait for will not come. They end as
+ * SHARD_ROLLED_BACK. */
+void ticket_void(struct shard_model *m);
+/* The trainer leaves: it waits for nothing more, and all tickets count as done. */
+void ticket_drop(struct shard_model *m);
+/* How a ticket that is done ended: SHARD_OK, or SHARD_ROLLED_BACK with its sentence. */
+enum shard_status ticket_end(const struct shard_model *m, shard_ticket no);
+/* Without the lock. False: a ticket that is done ended as SHARD_OK. */
+bool ticket_may_be_void(const struct shard_model *m, shard_ticket no);
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.h: what an operator set. The command line wins over SHARD_* variables of the environment,
+ * these win over the file, and the file wins over defaults. All options are rows of one table
+ * (options.c), and README.md in this folder lists them. */
+#ifndef SHARD_CONFIG_CONFIG_H
+#define SHARD_CONFIG_CONFIG_H
+
+#include "base/log.h"
+#include "base/status.h"
+#include "net/address.h"
+#include "net/shm.h"
+
+#include <stdio.h>
+
+#define CONFIG_NODES_MAX     64
+#define CONFIG_MODELS_MAX    256 /* Sections that begin with "model". */
+#define CONFIG_WORKERS_MAX   256
+#define CONFIG_NAME_BYTES    65 /* Of the name of a node, a model or a group, with its end. */
+#define CONFIG_PATH_BYTES    512
+#define CONFIG_WHERE_BYTES   160
+#define CONFIG_CHECKPOINTS   "checkpoints" /* The folder in `state` where anybody may save. */
+#define CONFIG_UNKNOWN_BYTES 300
+
+enum config_warm { CONFIG_WARM_AUTO, CONFIG_WARM_SYSTEMD, CONFIG_WARM_TMPFS, CONFIG_WARM_OFF };
+enum config_membership { CONFIG_MEMBERSHIP_STATIC };
+enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_TCP, CONFIG_TRANSPORT_RDMA };
+
+struct config_node {
+	char name[CONFIG_NAME_BYTES];
+	struct conn_address address;
+	char where[CONFIG_WHERE_BYTES]; /* Where it was set, as in "shardd.conf:12". */
+};
+
+struct config_model {                    /* One [model ...] section. */
+	char name[CONFIG_NAME_BYTES];    /* Empty: these are defaults of all models. */
+	char group[CONFIG_NAME_BYTES];   /* Empty: the section is about the model itself. */
+	char *settings;                  /* "key=value key=value", each checked where it stood. */
+	struct settings_origin *origins; /* Where each of these words was set. */
+	uint32_t words_nr;
+	char where[CONFIG_WHERE_BYTES]; /* Where the section's first line is. */
+};
+
+/* The options' meanings stand in options.c; here is what a row cannot say. */
+struct config {
+	/* [daemon] */
+	char node[CONFIG_NAME_BYTES];
+	struct conn_address listen, http; /* Without a host: off. */
+	char socket[CONFIG_PATH_BYTES];
+	uint32_t socket_mode;
+	char state[CONFIG_PATH_BYTES];
+	uint64_t memory; /* In bytes. */
+	enum shm_huge huge_pages;
+	uint32_t workers;
+	enum log_level log_level;
+	bool allow_unauthenticated;
+	uint32_t connections_max;
+	uint64_t linger_ns; /* 0: the daemon never ends by itself. */
+	uint64_t stop_timeout_ns;
+	enum config_warm warm;
+	char warm_dir[CONFIG_PATH_BYTES];
+	char checkpoint_roots[CONFIG_PATH_BYTES]; /* "/a:/b" */
+	/* [net] */
+	enum config_transport transport;
+	uint32_t connections;
+	bool body_checksum;
+	char rdma_device[CONFIG_NAME_BYTES]; /* "auto": any. */
+	int32_t rdma_gid_index;              /* -1: the best one. */
+	uint32_t rdma_queue_pairs;
+	uint32_t rdma_busy_poll_us;
+	bool rdma_checksum;
+	/* [cluster] */
+	char run_id[CONFIG_NAME_BYTES];
+	char secret[CONFIG_PATH_BYTES];      /* Empty: none. */
+	char node_secret[CONFIG_PATH_BYTES]; /* Empty: none. */
+	bool trust_remote_root;
+	enum config_membership membership;
+	uint64_t heartbeat_timeout_ns, lost_timeout_ns, step_timeout_ns;
+	/* [nodes], in the order of the file: the first one coordinates. Without the section this
+	 * node is alone in the list. */
+	uint32_t nodes_nr, self;
+	struct config_node node_list[CONFIG_NODES_MAX];
+	/* [model ...] */
+	uint32_t models_nr;
+	struct config_model *model;
+	/* What the daemon has to warn of when it starts. */
+	bool listen_open;          /* Trainers and tools over TCP prove nothing. */
+	bool nodes_open;           /* Other nodes prove nothing. */
+	bool http_beyond_loopback; /* HTTP listens beyond loopback. */
+	/* SHARD_* variables that nothing reads, as in "SHARD_WORKER, SHARD_X". */
+	char unknown[CONFIG_UNKNOWN_BYTES];
+};
+
+struct config_args {            /* What a command line and an environment may bring. */
+	const char *file;       /* NULL: /etc/shardd/shardd.conf if it is there. */
+	const char *const *set; /* "section.key=value" from --set and other options, in order. */
+	uint32_t set_nr;
+	const char *const *environ_; /* "SHARD_LOG_LEVEL=debug" and so on, then NULL; NULL: none. */
+};
+
+/* All or nothing: after a failure there is nothing to free, and e names the place (file:line or
+ * option), the key, the value and the choices. */
+enum shard_status config_load(struct config *c, const struct config_args *args, struct err *e);
+/* The same for a file's text in memory. Texts call it name. */
+enum shard_status config_load_text(struct config *c, const char *name, const char *text,
+				   size_t bytes, struct err *e);
+void config_free(struct config *c);
+
+struct config_changes { /* As in "daemon.log_level, [model]"; empty: none. */
+	char taken[CONFIG_UNKNOWN_BYTES], left[CONFIG_UNKNOWN_BYTES];
+};
+/* Loads everything again. After a failure c is as it was. Else c has the new values of the options
+ * that may change while a daemon runs, and the new [model ...] sections, which count for models
+ * that are defined from now on. What else differs waits for the next start. */
+enum shard_status config_reload(struct config *c, const struct config_args *args,
+				struct config_changes *what, struct err *e);
+
+/* The section [model] (name "", group ""), [model "name"] or [model "name" group "g"]; NULL: there
+ * is none. */
+const struct config_model *config_model(const struct config *c, const char *name,
+					const char *group);
+void config_help(FILE *out);                          /* All keys, for --help. */
+void config_manual(FILE *out);                        /* All keys, as README.md. */
+void config_print(const struct config *c, FILE *out); /* Effective values, in the file's syntax. */
+/* Loads, and prints each option with its value and who set it: "default", "host name", FILE:LINE, a
+ * variable, or "command line". */
+enum shard_status config_explain(const struct config_args *args, bool json, FILE *out,
+				 struct err *e);
+
+/* Calls fn once for each thing that must be equal on all nodes, in a fixed order. */
+void config_shared(const struct config *c,
+		   void (*fn)(void *arg, const char *key, const char *value), void *arg);
+uint64_t config_hash(const struct config *c); /* Of all of these. */
+
+#endif

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a configuration file with libinih and hands each key to its caller, with file and line.
+ * Debian builds that library with a buffer of 200 bytes for a line and 50 for a section's name. It
+ * cuts what is longer without a word, joins a line that begins with a blank to the one before, and
+ * tells its handler no line number. So it is fed line by line from here: this reader counts, and
+ * refuses every line that would not arrive as it was written. The first error ends it: the reader
+ * then pretends that the file is over. */
+#include "config/loader.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ini.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_BYTES_MAX     (1u << 20)
+#define INIH_LINE_BYTES    200 /* Its INI_MAX_LINE: with the newline and the end of the string. */
+#define INIH_SECTION_BYTES 50  /* Its MAX_SECTION. */
+
+struct reader {
+	config_on_line *fn;
+	void *arg;
+	const char *name;     /* Of the file, for texts. */
+	const char *at, *end; /* What has not been read yet. */
+	uint32_t line;
+	enum shard_status status; /* The first error. */
+	struct err *e;
+};
+
+static void where_text(const struct reader *r, char where[CONFIG_WHERE_BYTES])
+{
+	size_t n = strlen(r->name), keep = CONFIG_WHERE_BYTES - 16;
+
+	snprintf(where, CONFIG_WHERE_BYTES, "%s:%u", n > keep ? r->name + n - keep : r->name,
+		 r->line);
+}
+
+static void refuse(struct reader *r, const char *what)
+{
+	char where[CONFIG_WHERE_BYTES];
+
+	where_text(r, where);
+	r->status = err_set(r->e, SHARD_BAD_ARG, "%s: %s", where, what);
+}
+
+/* The name ends at the first closing bracket, even inside quotes: libinih does the same. */
+static void check_section_line(struct reader *r, const char *text, size_t n)
+{
+	const char *close = memchr(text, ']', n);
+	char section[INIH_SECTION_BYTES], where[CONFIG_WHERE_BYTES];
+	size_t bytes = close ? (size_t)(close - text - 1) : 0;
+
+	if (!close) {
+		refuse(r, "a section needs its closing bracket, as in [daemon]");
+		return;
+	}
+	if (bytes >= sizeof(section)) {
+		refuse(r, "a section's name is longer than 49 characters: choose shorter names");
+		return;
+	}
+	memcpy(section, text + 1, bytes);
+	section[bytes] = 0;
+	close++;
+	close += strspn(close, " \t\r");
+	if (close < text + n && *close != ';' && *close != '#') {
+		refuse(r, "nothing but a comment may follow a section's closing bracket");
+		return;
+	}
+	where_text(r, where);
+	r->status = config_check_section(where, section, r->e);
+}
+
+static bool blank(char c)
+{
+	return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
+
+static void check_line(struct reader *r, const char *text, size_t n)
+{
+	size_t first = 0;
+
+	if (memchr(text, 0, n)) {
+		refuse(r, "a zero byte: this is no text file");
+		return;
+	}
+	while (first < n && blank(text[first]))
+		first++;
+	if (first == n || text[first] == ';' || text[first] == '#') {
+		if (n > INIH_LINE_BYTES - 2)
+			refuse(r, "a line is longer than 198 bytes: break the comment");
+		return;
+	}
+	if (n > INIH_LINE_BYTES - 2) {
+		refuse(r, "a line is longer than 198 bytes: it would be cut");
+		return;
+	}
+	if (first > 0) {
+		refuse(r, "a line begins with a blank: it would be joined to the one before");
+		return;
+	}
+	if (text[0] == '[') {
+		check_section_line(r, text, n);
+		return;
+	}
+	for (size_t i = 1; i < n; i++) {
+		if (blank(text[i - 1]) && text[i] == ';')
+			return; /* The rest is a comment. */
+		if (blank(text[i - 1]) && text[i] == '#') {
+			refuse(r, "# would be part of the value: write a comment behind ; or on "
+				  "its own line");
+			return;
+		}
+	}
+}
+
+/* What libinih calls in place of fgets(): at most nr - 1 bytes of one line; NULL at the end. */
+static char *next_line(char *to, int nr, void *stream)
+{
+	struct reader *r = stream;
+	const char *newline;
+	size_t n;
+
+	CHECK(nr > 0 && r->at <= r->end);
+	if (r->status != SHARD_OK || r->at == r->end)
+		return NULL;
+	newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
+	n = (size_t)((newline ? newline : r->end) - r->at);
+	r->line++;
+	check_line(r, r->at, n);
+	if (r->status != SHARD_OK)
+		return NULL;
+	if (n + 2 > (size_t)nr) {
+		refuse(r, "the line does not fit libinih's buffer");
+		return NULL;
+	}
+	memcpy(to, r->at, n);
+	to[n] = '\n';
+	to[n + 1] = 0;
+	r->at += n + (newline != NULL);
+	return to;
+}
+
+static int on_key(void *arg, const char *section, const char *key, const char *value)
+{
+	struct reader *r = arg;
+	char where[CONFIG_WHERE_BYTES];
+
+	if (r->status != SHARD_OK)
+		return 0;
+	where_text(r, where);
+	r->status = r->fn(r->arg,
+			  &(struct config_line){.where = where,
+						.line = r->line,
+						.section = section,
+						.key = key,
+						.value = value},
+			  r->e);
+	return r->status == SHARD_OK;
+}
+
+enum shard_status config_read_text(const char *name, const char *text, size_t bytes,
+				   config_on_line *fn, void *arg, struct err *e)
+{
+	struct reader r = {
+		.fn = fn, .arg = arg, .name = name, .at = text, .end = text + bytes, .e = e};
+	int bad;
+
+	CHECK(name && fn && (text || bytes == 0));
+	if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+		r.at += 3; /* The byte order mark, which some editors write. */
+	bad = ini_parse_stream(next_line, &r, on_key, &r);
+	if (r.status != SHARD_OK)
+		return r.status;
+	if (bad > 0) {
+		r.line = (uint32_t)bad;
+		refuse(&r, "not understood: write key = value, [section] or ; comment");
+		return r.status;
+	}
+	return bad == 0 ? SHARD_OK : err_set(e, SHARD_SYSTEM, "%s: no memory to read it", name);
+}
+
+enum shard_status config_read_file(const char *path, bool must, config_on_line *fn, void *arg,
+				   struct err *e)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	enum shard_status st = SHARD_OK;
+	struct stat info;
+	char *text;
+	ssize_t n = 0, got = 0;
+
+	if (fd < 0)
+		return errno == ENOENT && !must
+			       ? SHARD_OK
+			       : err_set(e, SHARD_SYSTEM, "%s: cannot be opened: %s", path,
+					 strerror(errno));
+	if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
+		close(fd);
+		return err_set(e, SHARD_SYSTEM, "%s: not a file", path);
+	}
+	text = malloc(FILE_BYTES_MAX + 1);
+	if (!text)
+		st = err_set(e, SHARD_SYSTEM, "%s: no memory to read it", path);
+	while (text && got <= FILE_BYTES_MAX &&
+	       (n = read(fd, text + got, FILE_BYTES_MAX + 1 - (size_t)got)) > 0)
+		got += n;
+	if (st == SHARD_OK && n < 0)
+		st = err_set(e, SHARD_SYSTEM, "%s: cannot be read: %s", path, strerror(errno));
+	else if (st == SHARD_OK && got > FILE_BYTES_MAX)
+		st = err_set(e, SHARD_BAD_ARG, "%s: larger than 1 MiB: this is no configuration",
+			     path);
+	else if (st == SHARD_OK)
+		st = config_read_text(path, text, (size_t)got, fn, arg, e);
+	free(text);
+	close(fd);
+	return st;
+}

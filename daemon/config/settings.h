@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* settings.h: one model's settings. They travel as "key=value key=value" strings: in the
+ * configuration file, from trainers and between nodes. Layers are merged, and later ones win. The
+ * result has one canonical string with all keys and their effective values in a fixed order, so
+ * that equal settings are equal strings. In it a group's keys are written "group/key=value". The
+ * keys are rows of a table (keys.c), and README.md in this folder lists them. */
+#ifndef SHARD_CONFIG_SETTINGS_H
+#define SHARD_CONFIG_SETTINGS_H
+
+#include "core/schedule.h"
+#include "optim/optim.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#define SETTINGS_GROUPS_MAX      16
+#define SETTINGS_TEXT_BYTES      16384 /* Of one string, with its end. */
+#define SETTINGS_CHUNK_ELEMS_MIN 1024u
+#define SETTINGS_CHUNK_ELEMS_MAX (1u << 24)
+
+/* The keys' meanings stand in keys.c; here is what a row cannot say. */
+struct model_settings {
+	const struct optim_row *optim;
+	uint32_t groups_nr; /* At least 1: a model without groups has one that has no name. */
+	bool named_groups;
+	/* Effective values for each group. lr is already multiplied by the group's lr_factor. */
+	double hyper[SETTINGS_GROUPS_MAX][HYPER_NR];
+	double lr_factor[SETTINGS_GROUPS_MAX];
+	double lr;                     /* Before the factors. */
+	struct schedule_conf schedule; /* Of lr before the factors, with effective parameters. */
+	double clip;                   /* 0: off. */
+	bool dynamic_scale;
+	bool consecutive_hysteresis;
+	double initial_scale; /* If the scale is not dynamic, it is always this. */
+	double min_scale;
+	uint32_t scale_window;
+	uint32_t hysteresis;
+	uint32_t max_skips; /* 0: there is no limit. */
+	bool pause_on_nonfinite;
+	uint32_t min_world;
+	uint32_t max_world;
+	uint32_t local_world; /* The most trainers on one node. */
+	uint32_t chunk_elems; /* A power of two. */
+	uint32_t replicas;
+	uint64_t timeout_ns; /* Of waiting calls with SHARD_DEFAULT. */
+	double predivide;
+	uint32_t max_staleness;
+	uint32_t mode;             /* Permissions, as of a file. */
+	char checkpoint_dir[256];  /* Empty: none. */
+	uint64_t checkpoint_every; /* In steps; 0: only when somebody asks. */
+	uint32_t keep_latest;      /* 0: all. */
+	bool restore_at_start;
+	bool reinitialize; /* A LOST model may be defined and written as if it were new. */
+};
+
+struct settings_origin {
+	char text[160];
+};
+
+struct settings_layer {
+	const char *text;   /* NULL: empty. */
+	const char *origin; /* For error texts, as in "shardd.conf:14" or "shard_define". */
+	const char *group;  /* NULL or "": the model; else every key is this group's. */
+	bool trainer;       /* It may not set what an earlier layer's `pinned` names. */
+	const struct settings_origin *origins; /* Of each word of text, or NULL. */
+	/* A trainer's layer that is not refused for a pinned key: the key stays as it is pinned,
+	 * and where to save stays as the file says. */
+	bool yields;
+};
+
+/* groups has the names of the model's groups_nr tensor groups. grad decides the default of
+ * loss_scale. SHARD_BAD_ARG: the text names origin, key, value and what is valid. SHARD_DENIED: a
+ * trainer set a pinned key. */
+enum shard_status settings_make(struct model_settings *s, const struct settings_layer *layers,
+				uint32_t layers_nr, const char *const *groups, uint32_t groups_nr,
+				enum shard_dtype grad, struct err *e);
+/* Writes the canonical string of s to out, which holds SETTINGS_TEXT_BYTES, and returns its length.
+ * settings_make() with it as the only layer gives s again. groups is what settings_make() got. */
+size_t settings_text(const struct model_settings *s, const char *const *groups, char *out);
+/* Is there such a key (in a group's section if group is set), and is the value well formed? */
+enum shard_status settings_check(const char *key, const char *value, bool group, struct err *e);
+/* Compares two canonical strings. SHARD_MISMATCH: the text has the first key that differs and both
+ * values. Where and when a model is saved is not compared. */
+enum shard_status settings_compare(const char *mine, const char *mine_name, const char *theirs,
+				   const char *theirs_name, struct err *e);
+void settings_help(FILE *out);
+
+#endif

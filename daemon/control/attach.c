@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ATTACH: a session's own node answers, because every node has every model: number, settings and
+ * the whole spec. dispatch.c calls, and has asked for the permission. Fails with SHARD_NOT_FOUND,
+ * whose sentence lists what there is (a node whose link to the coordinator is down may lack the
+ * newest, and says so). */
+#include "control/attach.h"
+#include "model/spec.h"
+
+#include "base/check.h"
+#include "control/define.h"
+#include "model/model.h"
+#include "link/peer.h"
+#include "link/session.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+
+#define NAMES_MAX 5
+
+static void names(const struct server *s, char *out, size_t bytes)
+{
+	size_t used = 0;
+	uint32_t nr = 0;
+
+	CHECK(bytes > 0);
+	out[0] = 0;
+	list_each(it, (struct list *)(uintptr_t)&s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (m->defining || ++nr > NAMES_MAX || used >= bytes)
+			continue;
+		used += (size_t)snprintf(out + used, bytes - used, "%s\"%s\"", nr > 1 ? ", " : "",
+					 m->name);
+	}
+	if (nr > NAMES_MAX && used < bytes)
+		snprintf(out + used, bytes - used, " and %u more", nr - NAMES_MAX);
+}
+
+enum shard_status attach_find(struct model **out, struct server *s, const char *name, struct err *e)
+{
+	const struct peer *c = s->self != s->coordinator ? s->peer[s->coordinator] : NULL;
+	char all[400];
+
+	*out = model_by_name(s, name);
+	if (*out != NULL && !(*out)->defining)
+		return SHARD_OK;
+	names(s, all, sizeof(all));
+	if (c != NULL && !c->up)
+		return err_set(e, SHARD_NOT_FOUND,
+			       "no model \"%.64s\" on node %s, whose link to node %s (which "
+			       "coordinates) is down: %.150s",
+			       name, server_node_name(s, s->self),
+			       server_node_name(s, s->coordinator), c->why);
+	return err_set(e, SHARD_NOT_FOUND, "no model \"%.64s\": %s%s", name,
+		       all[0] != 0 ? "there is " : "none is defined", all);
+}
+
+enum shard_status attach_request(struct session *t, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	const Shard__Attach *body = (const Shard__Attach *)msg;
+	Shard__Defined reply = SHARD__DEFINED__INIT;
+	struct model *m;
+	enum shard_status st = attach_find(&m, t->server, body->name, e);
+
+	if (st != SHARD_OK)
+		return st;
+	t->uses = true; /* it hears when the model is lost or dropped */
+	spec_say(m, &reply);
+	reply.spec = m->spec->spec;
+	model_reply(t, OP_ATTACH, h->attempt, m, &reply.base);
+	return SHARD_OK;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who asks for a blob. A trainer's OP_BLOB is answered at once if the one here is of the newest
+ * step. Else every other node is asked, answers when it is as far as the node that asks, and the
+ * greatest step is the answer. Ways to fail: nobody has one (SHARD_NOT_FOUND), a node that could
+ * have a newer one is out of reach (SHARD_UNREACHABLE, by name), the generation ends meanwhile
+ * (SHARD_STALE). data/ keeps the blobs themselves (blobs.h). */
+#include "control/blob.h"
+
+#include "base/check.h"
+#include "data/blobs.h"
+#include "link/call.h"
+#include "link/session.h"
+#include "control/control.h"
+#include "model/model.h"
+#include "model/watch.h"
+#include "link/peer.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ASKS_MAX 256u /* open at one time; one per rank of the largest world */
+
+struct ask { /* a trainer's, while other nodes look */
+	struct list link;
+	struct caller who;
+	struct model *m;
+	struct round looked; /* The other nodes. */
+	uint64_t best_step;
+	uint32_t rank, best_bytes;
+	uint8_t *best;      /* of other nodes */
+	struct err lacking; /* status: a node did not answer, and why */
+};
+
+struct waiter { /* a node's, which knows of a later step than this node: the blob may be about to be
+		   committed here */
+	struct list link;
+	struct caller who;
+	uint32_t rank;
+	uint64_t step;
+};
+
+static void ask_free(struct model_blobs *b, struct ask *a)
+{
+	CHECK(b->asks_nr > 0);
+	round_end(&a->looked, a->m->server);
+	list_remove(&a->link);
+	b->asks_nr--;
+	free(a->best);
+	free(a);
+}
+
+static void waiter_free(struct model_blobs *b, struct waiter *p)
+{
+	CHECK(b->waiters_nr > 0);
+	list_remove(&p->link);
+	b->waiters_nr--;
+	free(p);
+}
+
+static void fail_asks(struct model *m, const struct err *e)
+{
+	struct model_blobs *b = &m->control->blob;
+
+	CHECK(e->status != SHARD_OK);
+	list_each(it, &b->asks) {
+		struct ask *a = list_of(it, struct ask, link);
+		caller_refuse(m->server, &a->who, e);
+		ask_free(b, a);
+	}
+	list_each(it, &b->waiters) {
+		struct waiter *p = list_of(it, struct waiter, link);
+
+		caller_refuse(m->server, &p->who, e);
+		waiter_free(b, p);
+	}
+}
+
+static void blob_is(const struct model *m, uint32_t rank, Shard__BlobIs *out)
+{
+	struct part_blob kept = blobs_kept(m, rank);
+
+	*out = (Shard__BlobIs)SHARD__BLOB_IS__INIT;
+	out->rank = rank;
+	out->step = kept.step;
+	out->data.len = kept.bytes;
+	out->data.data = (uint8_t *)(uintptr_t)kept.data; /* packing only reads it */
+}
+
+/* What counts by now, here or among the answers; or why there is no answer. */
+static enum shard_status ask_answer(const struct model *m, const struct ask *a, Shard__BlobIs *out,
+				    struct err *e)
+{
+	blob_is(m, a->rank, out);
+	if (a->best_step > out->step) {
+		out->step = a->best_step;
+		out->data.len = a->best_bytes;
+		out->data.data = a->best;
+	}
+	if (a->lacking.status != SHARD_OK &&
+	    out->step < m->step) /* nobody has one of a step that is not decided */
+		return err_set(e, a->lacking.status == SHARD_BUSY ? SHARD_BUSY : SHARD_UNREACHABLE,
+			       "the blob of rank %u of \"%s\": %.300s; it may have a newer one "
+			       "than step %lu",
+			       a->rank, m->name, a->lacking.text, (unsigned long)out->step);
+	if (out->step == 0)
+		return err_set(e, SHARD_NOT_FOUND,
+			       "rank %u of \"%s\" has committed no blob: shard_set_blob() in a "
+			       "step makes one",
+			       a->rank, m->name);
+	return SHARD_OK;
+}
+
+static void ask_done(struct model *m, struct ask *a)
+{
+	struct wire_head h = {
+		.op = OP_BLOB, .model = m->id, .generation = m->generation, .step = m->step};
+	Shard__BlobIs body;
+	struct err e;
+
+	CHECK(a->looked.out == 0);
+	if (ask_answer(m, a, &body, &e) == SHARD_OK)
+		caller_answer(m->server, &a->who, &h, &body.base);
+	else
+		caller_refuse(m->server, &a->who, &e);
+	ask_free(&m->control->blob, a);
+}
+
+static enum shard_status ask_take(struct ask *a, const Shard__BlobIs *is, struct err *e)
+{
+	uint8_t *copy;
+
+	if (is->rank != a->rank || is->data.len > BLOB_BYTES_MAX)
+		return err_set(e, SHARD_PROTOCOL, "a node answered with %zu bytes of rank %u",
+			       is->data.len, is->rank);
+	if (is->step <= a->best_step)
+		return SHARD_OK;
+	if ((copy = malloc(is->data.len + 1)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a blob");
+	if (is->data.len > 0)
+		memcpy(copy, is->data.data, is->data.len);
+	free(a->best);
+	a->best = copy;
+	a->best_step = is->step;
+	a->best_bytes = (uint32_t)is->data.len;
+	return SHARD_OK;
+}
+
+static void answered(struct round *r, struct server *s, const struct call *c,
+		     const struct wire_head *h, const void *body, const struct err *e)
+{
+	struct ask *a = list_of(r, struct ask, looked);
+	const ProtobufCMessage *msg;
+	struct err why;
+
+	if (e == NULL) {
+		if (control_unpack(&msg, &shard__blob_is__descriptor, body, h->body_bytes, &s->tx,
+				   &why) != SHARD_OK ||
+		    ask_take(a, (const Shard__BlobIs *)msg, &why) != SHARD_OK)
+			a->lacking = why;
+		arena_reset(&s->tx);
+	} else {
+		err_set(&a->lacking, SHARD_UNREACHABLE, "node %s does not answer: %.300s",
+			server_node_name(s, c->node), e->text);
+	}
+	if (a->looked.out == 0)
+		ask_done(a->m, a);
+}
+
+static const struct round_ops looked = {.answered = answered};
+
+static void ask_nodes(struct model *m, struct session *t, struct ask *a)
+{
+	struct server *s = m->server;
+	Shard__Blob body = SHARD__BLOB__INIT;
+	enum shard_status st;
+	struct err e;
+
+	CHECK(a->looked.out == 0 && a->rank < m->set.max_world);
+	a->looked.ops = &looked;
+	body.rank = a->rank;
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		struct wire_head h = {.op = OP_BLOB,
+				      .model = m->id,
+				      .generation = m->generation,
+				      .step = m->step};
+
+		if (n == s->self)
+			continue;
+		st = round_pass(&a->looked, t, n, &h, &body.base, &e);
+		if (st != SHARD_OK)
+			a->lacking = e;
+	}
+}
+
+static enum shard_status request_check(const struct model *m, const struct wire_head *h,
+				       uint32_t rank, struct err *e)
+{
+	if (m == NULL || m->defining)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u here: define it or attach first",
+			       h->model);
+	if (m->generation != h->generation)
+		return err_set(e, SHARD_STALE, "a blob of generation %u of \"%s\", which is at %u",
+			       h->generation, m->name, m->generation);
+	if (rank >= m->set.max_world)
+		return err_set(e, SHARD_RANGE, "the blob of rank %u of \"%s\": max_world is %u",
+			       rank, m->name, m->set.max_world);
+	return SHARD_OK;
+}
+
+enum shard_status blob_request(struct session *t, const struct wire_head *h,
+			       const ProtobufCMessage *msg, struct err *e)
+{
+	const Shard__Blob *body = (const Shard__Blob *)msg;
+	struct model *m = model_find(t->server, h->model);
+	enum shard_status st = request_check(m, h, body->rank, e);
+	struct ask *a;
+
+	if (st != SHARD_OK)
+		return st;
+	if (m->control->blob.asks_nr >= ASKS_MAX)
+		return err_set(e, SHARD_BUSY, "%u blobs of \"%s\" are being looked for: try again",
+			       ASKS_MAX, m->name);
+	if ((a = calloc(1, sizeof(*a))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	a->m = m;
+	a->who = caller_session(t, h->attempt);
+	a->rank = body->rank;
+	list_push(&m->control->blob.asks, &a->link);
+	m->control->blob.asks_nr++;
+	if (blobs_kept(m, a->rank).step == 0 || blobs_kept(m, a->rank).step < m->step)
+		ask_nodes(m, t, a);
+	if (a->looked.out == 0)
+		ask_done(m, a);
+	return SHARD_OK;
+}
+
+static void node_answer(struct model *m, const struct caller *who, uint32_t rank)
+{
+	struct wire_head reply = {.op = OP_BLOB, .model = m->id, .generation = m->generation};
+	Shard__BlobIs is;
+
+	CHECK(rank < m->set.max_world);
+	blob_is(m, rank, &is);
+	if (!caller_waits(m->server, who))
+		return;
+	if (!stream_roomy(conn_stream(peer_control(m->server->peer[who->node]))))
+		caller_refuse(m->server, who,
+			      &(struct err){.status = SHARD_BUSY,
+					    .text = "too much waits for this link: ask again"});
+	else
+		caller_answer(m->server, who, &reply, &is.base);
+}
+
+enum shard_status blob_node_request(struct peer *p, const struct wire_head *h,
+				    const Shard__Blob *body, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+	struct caller who = caller_node(p, h->attempt);
+	struct waiter *k;
+
+	if (m == NULL || m->generation != h->generation || body->rank >= m->set.max_world)
+		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u",
+			       server_node_name(p->server, p->server->self), h->generation,
+			       h->model);
+	if (h->step <= m->step) {
+		node_answer(m, &who, body->rank);
+		return SHARD_OK;
+	}
+	if (m->control->blob.waiters_nr >= ASKS_MAX)
+		return err_set(e, SHARD_BUSY, "%u blobs are being looked for", ASKS_MAX);
+	if ((k = malloc(sizeof(*k))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	*k = (struct waiter){.who = who, .rank = body->rank, .step = h->step};
+	list_push(&m->control->blob.waiters, &k->link);
+	m->control->blob.waiters_nr++;
+	return SHARD_OK;
+}
+
+static void lost(struct model *m, bool back, const struct err *e)
+{
+	(void)back;
+	(void)e;
+	fail_asks(m,
+		  &(struct err){
+			  .status = SHARD_STALE,
+			  .text = "the model's generation is over, its blobs with it: ask again"});
+}
+
+static void going(struct model *m)
+{
+	if (m->control == NULL)
+		return;
+	fail_asks(m, &(struct err){.status = SHARD_NOT_FOUND, .text = "the model is gone"});
+}
+
+/* Its blobs are committed here already. */
+static void decided(struct model *m, const struct record *r)
+{
+	list_each(it, &m->control->blob.waiters) {
+		struct waiter *k = list_of(it, struct waiter, link);
+
+		if (k->step > r->id.step)
+			continue;
+		node_answer(m, &k->who, k->rank);
+		waiter_free(&m->control->blob, k);
+	}
+}
+
+const struct model_watch blob_watch = {
+	.lost = lost,
+	.going = going,
+	.decided = decided,
+};

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What control/ keeps of a model comes with the model and goes with it. The other rows of this
+ * folder use it in between; this one is the last of them, so that it frees what they have left. */
+#include "control/control.h"
+
+#include "base/check.h"
+#include "model/watch.h"
+
+#include <stdlib.h>
+
+static enum shard_status made(struct model *m, struct err *e)
+{
+	CHECK(m->control == NULL);
+	m->control = calloc(1, sizeof(*m->control));
+	if (m->control == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the requests of a model");
+	list_init(&m->control->requesters);
+	list_init(&m->control->reads);
+	list_init(&m->control->manage.waiting);
+	list_init(&m->control->blob.asks);
+	list_init(&m->control->blob.waiters);
+	return SHARD_OK;
+}
+
+static void going(struct model *m)
+{
+	if (m->control != NULL)
+		round_end(&m->control->written, m->server);
+	free(m->control);
+	m->control = NULL;
+}
+
+const struct model_watch control_watch = {.made = made, .going = going};

@@ -1,0 +1,774 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Definition of a model across nodes. A trainer's DEFINE reaches the coordinator (link/call.c);
+ * equal layout and settings attach, else the first difference is named. A new one is made here and,
+ * by MODEL, on every node at once; each reserves all of its memory or refuses with figures, has a
+ * thread make it, and then answers. One refusal, or the end of a link meanwhile, drops it
+ * everywhere. A DEFINE that comes while a node is still being dialled waits for it,
+ * at most heartbeat_timeout: on its trainer's node, because weights are written over the links of
+ * that node, and on the coordinator. One that comes while a model of its name is being dropped, as
+ * after a restore_at_start that was refused, waits for the memory in the same way. A node that
+ * restarted hears MODEL again before anything else. seal.c does the rest. */
+#include "control/define.h"
+#include "model/writer.h"
+#include "control/control.h"
+#include "control/define_wait.h"
+
+#include "control/access.h"
+#include "data/apply.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "control/held.h"
+#include "data/blobs.h"
+#include "control/drop.h"
+#include "model/lost.h"
+#include "model/model.h"
+#include "link/peer.h"
+#include "model/resume.h"
+#include "control/seal.h"
+#include "link/session.h"
+#include "model/watch.h"
+#include "model/spec.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TELL_AGAIN_NS (50 * NS_PER_MS)
+
+struct asking { /* A DEFINE of a model that is being made or restored. In model.requesters. */
+	struct list link;
+	struct caller who;
+	struct held held;
+};
+
+static void answer(struct model *m, const struct caller *a)
+{
+	struct server *s = m->server;
+	struct wire_head h = {
+		.op = OP_DEFINE, .model = m->id, .generation = m->generation, .step = m->step};
+	Shard__Defined body = SHARD__DEFINED__INIT;
+	struct core_state core;
+	struct err e;
+
+	if (!caller_waits(s, a))
+		return;
+	if (lost_check(m, &e) != SHARD_OK) {
+		caller_refuse(s, a, &e);
+		return;
+	}
+	spec_say(m, &body);
+	core_state(m->core, &core);
+	body.created = !m->sealed && !core.seals && m->control->sealer == NULL &&
+		       (writer_free(m) || writer_is(m, a)) && !watch_restoring(m) &&
+		       !watch_found_weights(m) && a->session != 0;
+	if (body.created) {
+		WATCH_TELL(m->server, anew, m);
+		writer_grant(m, a, &h);
+	}
+	caller_answer(s, a, &h, &body.base);
+}
+
+/* --- a new model --- */
+
+/* Between the coordinator and another node a model is linked when MODEL has told each end which
+ * memory the other has: what is lost on one node is lost for this model only. Two nodes that do not
+ * coordinate need not know that of each other. */
+static bool told_by_model(const struct server *s, uint16_t node)
+{
+	return s->self == s->coordinator || node == s->coordinator;
+}
+
+static void links_up(struct model *m)
+{
+	struct server *s = m->server;
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (s->peer[n] == NULL || !s->peer[n]->up)
+			continue;
+		apply_node_back(m, n);
+		if (!told_by_model(s, n))
+			model_link_up(m, n, s->peer[n]->incarnation, NULL);
+		else if (m->memory.there[n] != 0) /* its answer to the definition */
+			model_link_up(m, n, m->memory.there[n], NULL);
+	}
+}
+
+static void ask_again(struct model *m); /* below, with what it needs */
+
+static void finish(struct model *m)
+{
+	const uint64_t *b = m->need.bytes;
+
+	m->defining = false;
+	log_line(m->server->log, LOG_LEVEL_INFO,
+		 "event=model model=%s id=%u elements=%lu chunks=%u held=%u bytes=%lu state=%lu "
+		 "image=%lu arenas=%lu slots=%lu "
+		 "sums=%lu "
+		 "fixed=%lu pages=%s",
+		 m->name, m->id, (unsigned long)m->layout->numel, m->layout->chunks_nr,
+		 store_owned(m->store), (unsigned long)m->need.total,
+		 (unsigned long)b[BUDGET_STATE], (unsigned long)b[BUDGET_IMAGE],
+		 (unsigned long)b[BUDGET_ARENAS], (unsigned long)b[BUDGET_SLOTS],
+		 (unsigned long)b[BUDGET_SUMS], (unsigned long)b[BUDGET_FIXED],
+		 shm_pages_name(store_pages(m->store)));
+	links_up(m);
+	if (m->server->self == m->server->coordinator) /* whose link fell since it answered */
+		ask_again(m);
+	server_deadline(m->server); /* a node without others hears of no link that would begin its
+				       first view */
+	if (!watch_defined(m))
+		define_answer(m);
+}
+
+static void asking_free(struct server *s, struct asking *a)
+{
+	held_give(s, &a->held);
+	list_remove(&a->link);
+	free(a);
+}
+
+/* A node that has started again may be making its memory still: its trainers hear of the model when
+ * it is there. */
+static bool made_there(const struct model *m, uint16_t node)
+{
+	return node == m->server->self || m->memory.there[node] != 0;
+}
+
+void define_answer(struct model *m)
+{
+	list_each(it, &m->control->requesters) {
+		struct asking *a = list_of(it, struct asking, link);
+
+		if (!made_there(m, a->who.node))
+			continue;
+		answer(m, &a->who);
+		asking_free(m->server, a);
+	}
+}
+
+/* node UINT16_MAX: of all. */
+static void refuse_requesters(struct model *m, uint16_t node, const struct err *e)
+{
+	list_each(it, &m->control->requesters) {
+		struct asking *a = list_of(it, struct asking, link);
+
+		if (node != UINT16_MAX && a->who.node != node)
+			continue;
+
+		caller_refuse(m->server, &a->who, e);
+		asking_free(m->server, a);
+	}
+}
+
+static struct caller nobody(const struct server *s)
+{
+	return (struct caller){.node = s->self};
+}
+
+void define_over(struct model *m, const struct err *e)
+{
+	refuse_requesters(m, UINT16_MAX, e);
+	caller_refuse(m->server, &m->control->maker.who, e);
+	m->control->maker.who = nobody(m->server);
+}
+
+/* Who asked is told at once. Its memory goes when its threads and the other nodes are done. */
+static void take_back(struct model *m)
+{
+	const struct caller who = nobody(m->server);
+	const struct err e = m->control->abandoned; /* which goes with m */
+	struct server *s = m->server;
+	enum shard_status st;
+	struct err why;
+
+	CHECK(e.status != SHARD_OK);
+	define_over(m, &e);
+	WATCH_TELL(s, refused, m, &e);
+	if (s->self == s->coordinator)
+		st = drop_everywhere(m, &who, true, e.text, &why);
+	else
+		st = drop_here(m, e.text, &why);
+	if (st != SHARD_OK) /* the beat comes again */
+		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_failed model=%s why=%s", m->name,
+			 why.text);
+}
+
+/* Its weights cannot come, or a node does not make it: nobody gets it. */
+void define_abandon(struct model *m, const struct err *e)
+{
+	CHECK(e->status != SHARD_OK && !m->dropping);
+	m->control->abandoned = *e;
+	take_back(m);
+}
+
+static void abandon(struct model *m, const struct err *e)
+{
+	log_line(m->server->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s", m->name,
+		 e->text);
+	define_abandon(m, e);
+}
+
+static const struct call_ops model_calls; /* below, with what it needs */
+
+static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
+{
+	struct wire_head h = {.op = OP_MODEL, .model = m->id, .generation = m->generation};
+	enum shard_status st;
+
+	m->spec->generation = m->generation;
+	m->spec->incarnation = m->memory.incarnation;
+	st = call_node(m->server, node, &h, &m->spec->base, &model_calls, NULL, e);
+	if (st == SHARD_OK)
+		m->memory.asked |= 1ull << node;
+	m->spec->incarnation = 0; /* it is no part of the definition */
+	return st;
+}
+
+/* The coordinator asks each node that it reaches until the node has answered for the model. Many
+ * large definitions do not fit into the queue of a link that has just come up; half of it is left
+ * to what nobody repeats. */
+static void ask_again(struct model *m)
+{
+	struct server *s = m->server;
+	struct err e;
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		struct peer *p = s->peer[n];
+
+		if (p == NULL || !p->up || m->memory.there[n] != 0 || m->memory.asked >> n & 1)
+			continue;
+		if (!stream_roomy(conn_stream(peer_control(p))) || ask(m, n, &e) != SHARD_OK)
+			server_wake(s, clock_ns() + TELL_AGAIN_NS);
+	}
+}
+
+static enum shard_status add_requester(struct model *m, const struct caller *from,
+				       const Shard__Cred *cred, struct err *e)
+{
+	struct asking *a = malloc(sizeof(*a));
+	enum shard_status st;
+
+	if (a == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	st = held_take(m->server, &a->held, from->node, cred, sizeof(*a), e);
+	if (st != SHARD_OK) {
+		free(a);
+		return st;
+	}
+	a->who = *from;
+	list_push(&m->control->requesters, &a->link);
+	return SHARD_OK;
+}
+
+/* A node has answered that it holds the model, or this one does. */
+static void made_on(struct model *m, uint16_t node)
+{
+	m->control->nodes_asked &= ~(1ull << node);
+	if (m->control->nodes_asked == 0)
+		finish(m);
+}
+
+static void made_here(struct model *m, const struct err *e)
+{
+	CHECK(m->defining && m->control->maker.who.node == m->server->self);
+	if (m->control->abandoned.status != SHARD_OK)
+		return;
+	if (e != NULL)
+		abandon(m, e);
+	else
+		made_on(m, m->server->self);
+}
+
+static enum shard_status make_everywhere(struct server *s, const struct caller *a,
+					 define_made_fn *made, void *arg, const Shard__Define *d,
+					 const struct model_settings *set, struct err *e)
+{
+	Shard__Model *ms;
+	struct model *m;
+	enum shard_status st;
+
+	CHECK(model_by_name(s, d->spec->name) == NULL &&
+	      model_making_name(s, d->spec->name) == NULL);
+	if (s->stopping) /* nobody would give it up again */
+		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
+	st = spec_model(&ms, s, d->spec, d->cred, set, e);
+
+	if (st == SHARD_OK)
+		st = model_make_later(&m, s, ms, made_here, e);
+	if (st != SHARD_OK) {
+		log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s",
+			 d->spec->name, e->text);
+		return st;
+	}
+	s->next_model = m->id;
+	m->defining = true;
+	m->control->maker.who = nobody(s);
+	m->control->nodes_asked = 1ull << s->self;
+	if (made != NULL)
+		made(arg, m);
+	else if ((st = add_requester(m, a, d->cred, e)) != SHARD_OK) {
+		abandon(m, e);
+		return st;
+	}
+	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
+		if (n == s->self)
+			continue;
+		m->control->nodes_asked |= 1ull << n;
+		st = ask(m, n, e);
+	}
+	if (st != SHARD_OK)
+		abandon(m, e); /* it has answered */
+	return SHARD_OK;
+}
+
+enum shard_status define_restored(struct server *s, define_made_fn *made, void *arg,
+				  const Shard__Define *d, const struct model_settings *set,
+				  struct err *e)
+{
+	CHECK(made);
+	return make_everywhere(s, NULL, made, arg, d, set, e);
+}
+
+static const struct peer *first_down(const struct server *s)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (s->peer[n] != NULL && !s->peer[n]->up)
+			return s->peer[n];
+	return NULL;
+}
+
+static enum shard_status down(const struct server *s, const char *name, struct err *e)
+{
+	const struct peer *p = first_down(s);
+
+	return err_set(
+		e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s (%s) is down: %s", name,
+		server_node_name(s, p->node), s->conf->node_list[p->node].address.text, p->why);
+}
+
+static enum shard_status define_here(struct server *s, const struct caller *a,
+				     const Shard__Define *d, bool may_wait, struct err *e)
+{
+	const Shard__Spec *spec = d->spec;
+	struct model *m = spec != NULL ? model_by_name(s, spec->name) : NULL;
+	struct model_settings set;
+	enum shard_status st;
+
+	if (spec == NULL)
+		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
+	if (m == NULL)
+		m = model_making_name(s, spec->name);
+	if ((st = spec_settings(&set, s, spec, "shard_define", e)) != SHARD_OK)
+		return st;
+	if (m != NULL) {
+		if ((st = access_check(m, d->cred, false, e)) != SHARD_OK ||
+		    (st = spec_compare(m, spec, &set, e)) != SHARD_OK)
+			return st;
+		/* Soon it is known what is in it. */
+		if (m->defining || !made_there(m, a->node) ||
+		    (watch_restoring(m) && !m->rolled_back))
+			return add_requester(m, a, d->cred, e);
+		answer(m, a);
+		return SHARD_OK;
+	}
+	if (drop_in_hand(s, spec->name) && may_wait)
+		return define_wait(s, a, d, e);
+	if (drop_in_hand(s, spec->name))
+		return err_set(
+			e, SHARD_BUSY,
+			"\"%s\" is still being dropped after %.1f s: its memory is not given "
+			"back on every node yet: define it again in a moment",
+			spec->name, (double)s->conf->heartbeat_timeout_ns / NS_PER_SEC);
+	if ((st = watch_may_define(s, d, &set, e)) != SHARD_OK)
+		return st;
+	if (first_down(s) == NULL)
+		return make_everywhere(s, a, NULL, NULL, d, &set, e);
+	if (may_wait)
+		return define_wait(s, a, d, e);
+	return down(s, spec->name, e);
+}
+
+/* Who defines what is not here yet writes its weights next, over the links of this node. */
+static bool may_pass(struct server *s, const char *name)
+{
+	return s->peer[s->coordinator]->up &&
+	       (first_down(s) == NULL || model_by_name(s, name) != NULL);
+}
+
+/* Who may write the weights hears so by the head; that is between nodes. */
+static void define_passed_on(struct server *s, const struct call *c, const struct wire_head *h,
+			     const void *body, const struct err *e)
+{
+	struct session *t = session_find(s, c->session);
+	struct model *m = h != NULL ? model_find(s, h->model) : NULL;
+	struct wire_head out;
+
+	if (e == NULL) {
+		out = *h;
+		if (m != NULL && t != NULL && m->generation == h->generation)
+			writer_granted(m, t, &out);
+		h = &out;
+	}
+	call_pass_back(s, c, h, body, e);
+}
+
+static const struct call_ops define_passed = {.answered = define_passed_on};
+
+/* To the coordinator, once the links are up. */
+static enum shard_status pass_on(struct server *s, const struct caller *a, const Shard__Define *d,
+				 bool may_wait, struct err *e)
+{
+	struct wire_head h = {.op = OP_DEFINE, .attempt = a->tag};
+	struct session *t = session_find(s, a->session);
+
+	if (t == NULL)
+		return SHARD_OK;
+	if (d->spec == NULL)
+		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
+	if (may_wait && !may_pass(s, d->spec->name))
+		return define_wait(s, a, d, e);
+	if (!s->peer[s->coordinator]->up)
+		return down(s, d->spec->name, e);
+	return call_pass(t, s->coordinator, &h, &d->base, &define_passed, e);
+}
+
+enum shard_status define_request(struct session *t, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	struct server *s = t->server;
+	struct caller a = caller_session(t, h->attempt);
+	Shard__Define body = *(const Shard__Define *)msg;
+	uint32_t groups[SESSION_GROUPS_MAX];
+	Shard__Cred cred;
+
+	t->uses = true;
+	access_cred(t, &cred, groups);
+	body.cred = &cred;
+	body.session = t->id;
+	body.pid = t->pid;
+	return s->self == s->coordinator ? define_here(s, &a, &body, true, e)
+					 : pass_on(s, &a, &body, true, e);
+}
+
+enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
+				      const Shard__Define *body, struct err *e)
+{
+	struct caller a = caller_node(p, h->attempt);
+
+	a.session = body->session;
+	a.pid = body->pid;
+	if (p->server->self != p->server->coordinator)
+		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
+			       server_node_name(p->server, p->server->self));
+	return define_here(p->server, &a, body, true, e);
+}
+
+/* Who asked is gone: a session, or with the link to its node all of them (session 0), for each has
+ * heard there that the link fell, and may end unheard. The model is not theirs to write. */
+static void forget_askers(struct model *m, uint16_t node, uint64_t session)
+{
+	list_each(it, &m->control->requesters) {
+		struct asking *a = list_of(it, struct asking, link);
+
+		if (a->who.node == node && (session == 0 || a->who.session == session))
+			asking_free(m->server, a);
+	}
+}
+
+void define_detached(struct server *s, uint16_t node, uint64_t session)
+{
+	struct wire_head h = {.op = OP_DETACHED};
+	Shard__Trainer body = SHARD__TRAINER__INIT;
+
+	define_wait_forget(s, node, session);
+	list_each(it, &s->models)
+		if (s->self != s->coordinator)
+			(void)writer_gone(list_of(it, struct model, link), node, session);
+	if (s->self != s->coordinator) {
+		body.session = session;
+		peer_tell(s, s->coordinator, &h, &body.base); /* a link that falls says as much */
+		return;
+	}
+	list_each(it, &s->makings)
+		forget_askers(list_of(it, struct model, link), node, session);
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		forget_askers(m, node, session);
+		if (writer_gone(m, node, session))
+			seal_writer_gone(m);
+	}
+}
+
+/* --- on the other nodes --- */
+
+/* The other end takes the model for linked when it reads this: it comes before anything of the
+ * model's core. */
+static void say_held(struct model *m, struct peer *p, uint32_t tag)
+{
+	struct wire_head h = {.op = OP_MODEL, .flags = WIRE_REPLY, .model = m->id, .attempt = tag};
+	Shard__Memory body = SHARD__MEMORY__INIT;
+
+	body.incarnation = m->memory.incarnation;
+	if (m->memory.why != NULL)
+		body.why = m->memory.why;
+	peer_tell(m->server, p->node, &h, &body.base);
+}
+
+static void held_here(struct model *m, struct peer *p, uint32_t tag, uint64_t incarnation)
+{
+	resume_from(m, p);
+	say_held(m, p, tag);
+	if (m->memory.there[p->node] != incarnation)
+		model_link_up(m, p->node, incarnation, NULL);
+}
+
+static void refuse_model(struct peer *p, const char *name, const struct err *e)
+{
+	struct server *s = p->server;
+
+	log_limited(s->log, &p->bucket, clock_ns(), LOG_LEVEL_ERROR,
+		    "event=model_refused model=%s node=%s why=%s", name,
+		    server_node_name(s, p->node), e->text);
+}
+
+/* The link that MODEL came by is up: else define_node_down() would have ended this. */
+static void made_for(struct model *m, const struct err *e)
+{
+	struct model_maker *k = &m->control->maker;
+	struct peer *p = m->server->peer[k->who.node];
+
+	if (m->control->abandoned.status != SHARD_OK)
+		return;
+	CHECK(p != NULL && m->defining);
+	if (e != NULL) {
+		refuse_model(p, m->name, e);
+		define_abandon(m, e); /* which answers */
+		return;
+	}
+	finish(m);
+	held_here(m, p, k->who.tag, k->incarnation);
+	k->who = nobody(m->server);
+}
+
+static enum shard_status make_for(struct peer *p, const struct wire_head *h,
+				  const Shard__Model *body, struct err *e)
+{
+	Shard__Model *copy = spec_copy(&body->base);
+	enum shard_status st;
+	struct model *m;
+
+	if (copy == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
+	copy->incarnation = 0;
+	if ((st = model_make_later(&m, p->server, copy, made_for, e)) != SHARD_OK)
+		return st;
+	m->defining = true;
+	m->control->maker = (struct model_maker){caller_node(p, h->attempt), body->incarnation};
+	return SHARD_OK;
+}
+
+enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body,
+			       struct err *e)
+{
+	struct server *s = p->server;
+	struct model *m = model_find(s, body->model);
+	enum shard_status st;
+
+	if (p->node != s->coordinator || body->spec == NULL)
+		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate",
+			       server_node_name(s, p->node));
+	if (m == NULL && drop_in_hand_id(s, body->model))
+		return err_set(e, SHARD_BUSY, "model %u is still being dropped on node %s",
+			       body->model, server_node_name(s, s->self));
+	if (m == NULL && model_making(s, body->model) != NULL)
+		return err_set(e, SHARD_BUSY, "model %u is being made on node %s already",
+			       body->model, server_node_name(s, s->self));
+	if (body->incarnation == 0)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a model without the incarnation of its memory on node %s: run the "
+			       "same release on "
+			       "every node",
+			       server_node_name(s, p->node));
+	if (m == NULL)
+		st = make_for(p, h, body, e);
+	else if ((st = spec_same(m, body, e)) == SHARD_OK)
+		st = resume_check(m, p, e);
+	if (st != SHARD_OK)
+		refuse_model(p, body->spec->name, e);
+	else if (m != NULL)
+		held_here(m, p, h->attempt, body->incarnation);
+	return st;
+}
+
+/* A node holds the model: its memory counts if it is the one in the view. */
+static enum shard_status held_there(struct model *m, uint16_t node, const struct wire_head *h,
+				    const void *body, struct err *e)
+{
+	struct server *s = m->server;
+	const ProtobufCMessage *msg = NULL;
+	const Shard__Memory *is;
+	enum shard_status st =
+		control_unpack(&msg, &shard__memory__descriptor, body, h->body_bytes, &s->rx, e);
+
+	is = (const Shard__Memory *)msg;
+
+	if (st == SHARD_OK && is->incarnation == 0)
+		st = err_set(e, SHARD_PROTOCOL,
+			     "node %s does not say which memory it has: run the same release on "
+			     "every node",
+			     server_node_name(s, node));
+	if (st == SHARD_OK && m->defining)
+		m->memory.there[node] = is->incarnation;
+	else if (st == SHARD_OK)
+		model_link_up(m, node, is->incarnation, is->why);
+	arena_reset(&s->rx);
+	return st;
+}
+
+static void model_answered(struct server *s, const struct call *r, const struct wire_head *h,
+			   const void *body, const struct err *e)
+{
+	struct model *m = model_find(s, r->model);
+	struct err why;
+
+	if (m == NULL)
+		m = model_making(s, r->model);
+	if (m == NULL || m->control->abandoned.status != SHARD_OK)
+		return;
+	m->memory.asked &= ~(1ull << r->node);
+	if (e == NULL && held_there(m, r->node, h, body, &why) != SHARD_OK)
+		e = &why;
+	if (!m->defining && e == NULL) {
+		server_wake(s, 0); /* restores that wait for its memory */
+		if (!watch_restoring(m) || m->rolled_back)
+			define_answer(m);
+		return;
+	}
+	if (!m->defining) { /* a node that was away; define_beat() asks it again */
+		refuse_requesters(m, r->node, e);
+		log_limited(s->log, &s->peer[r->node]->bucket, clock_ns(), LOG_LEVEL_ERROR,
+			    "event=model_refused model=%s node=%s why=%s", m->name,
+			    server_node_name(s, r->node), e->text);
+		return;
+	}
+	if (e != NULL) {
+		abandon(m, e);
+		return;
+	}
+	made_on(m, r->node);
+}
+
+static const struct call_ops model_calls = {.answered = model_answered};
+
+/* --- links --- */
+
+static bool may_go(struct server *s, const char *name)
+{
+	return s->self == s->coordinator ? first_down(s) == NULL && !drop_in_hand(s, name)
+					 : may_pass(s, name);
+}
+
+static enum shard_status again(struct server *s, const struct caller *a, const Shard__Define *d,
+			       struct err *e)
+{
+	return s->self == s->coordinator ? define_here(s, a, d, false, e)
+					 : pass_on(s, a, d, false, e);
+}
+
+/* A large memory takes a while: the coordinator hears that this node lives. */
+static void say_making(struct model *m)
+{
+	struct wire_head h = {.op = OP_PROGRESS, .model = m->id};
+	Shard__Progress body = SHARD__PROGRESS__INIT;
+
+	caller_progress(m->server, &m->control->maker.who, &h, &body.base);
+}
+
+/* And the nodes whose trainers wait for it. */
+static void say_waiting(struct model *m)
+{
+	struct wire_head h = {.op = OP_PROGRESS, .model = m->id};
+	Shard__Progress body = SHARD__PROGRESS__INIT;
+
+	list_each(it, &m->control->requesters) {
+		const struct caller *a = &list_of(it, struct asking, link)->who;
+
+		if (a->node != m->server->self)
+			caller_progress(m->server, a, &h, &body.base);
+	}
+}
+
+void define_beat(struct server *s, uint64_t now_ns)
+{
+	define_wait_retry(s, now_ns, may_go, again);
+	list_each(it, &s->makings) {
+		struct model *m = list_of(it, struct model, link);
+
+		say_waiting(m);
+		if (m->control->abandoned.status != SHARD_OK)
+			take_back(m);
+		else
+			say_making(m);
+	}
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		say_waiting(m);
+		if (m->control->abandoned.status != SHARD_OK)
+			take_back(m);
+		else if (s->self == s->coordinator && !m->defining)
+			ask_again(m);
+	}
+}
+
+void define_node_up(struct server *s, uint16_t node)
+{
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (m->defining)
+			continue;
+		apply_node_back(m, node);
+		if (s->self == s->coordinator) {
+			ask_again(m);
+		} else if (!told_by_model(s, node)) {
+			model_link_up(m, node, s->peer[node]->incarnation, NULL);
+		}
+	}
+	if (node == s->coordinator)
+		drop_compare(s);
+	server_wake(s, 0); /* restores that wait */
+	define_wait_retry(s, clock_ns(), may_go, again);
+}
+
+void define_node_down(struct server *s, uint16_t node, const struct err *e)
+{
+	struct err gone; /* for trainers, whose own connections are not closed */
+
+	err_set(&gone, SHARD_UNREACHABLE, "the link to node %s fell: %.300s",
+		server_node_name(s, node), e->text);
+	define_wait_forget(s, node, 0);
+	list_each(it, &s->makings) {
+		struct model *m = list_of(it, struct model, link);
+
+		forget_askers(m, node, 0);
+		m->memory.there[node] = 0;
+		if (m->control->maker.who.node == node) /* which asks again with the next link */
+			define_abandon(m, &gone);
+	}
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (writer_gone(m, node, 0))
+			seal_writer_gone(m);
+		forget_askers(m, node, 0);
+		if (node == s->coordinator)
+			seal_coordinator_gone(m, &gone);
+		m->memory.there[node] = 0;
+		if (!m->defining)
+			model_link_down(m, s->peer[node], e->text);
+	}
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* define_wait.h: definitions that cannot be carried out yet, in server.defines. */
+#ifndef SHARD_DEFINE_WAIT_H
+#define SHARD_DEFINE_WAIT_H
+
+#include "link/caller.h"
+#include "shard.pb-c.h"
+
+typedef enum shard_status define_again_fn(struct server *s, const struct caller *a,
+					  const Shard__Define *d, struct err *e);
+
+/* Keeps a copy. SHARD_BUSY: one of this connection waits already. */
+enum shard_status define_wait(struct server *s, const struct caller *a, const Shard__Define *d,
+			      struct err *e);
+/* Who asked is gone: a session, or (0) all of that node. */
+void define_wait_forget(struct server *s, uint16_t node, uint64_t session);
+/* Goes on with each that may, or has waited long enough. What again() refuses is told to who asked.
+ */
+void define_wait_retry(struct server *s, uint64_t now_ns,
+		       bool (*may_go)(struct server *s, const char *name), define_again_fn *again);
+void define_wait_free(struct server *s);
+
+#endif

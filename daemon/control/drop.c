@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dropping a model. manage.c asks on the coordinator, define.c for a definition that failed;
+ * dispatch.c brings the coordinator's word on the other nodes. Happy path: the model leaves the
+ * list that frames find it by, its trainers hear LOST with SHARD_NOT_FOUND, a thread removes its
+ * file, so that no restart brings it back, and then the other nodes are told; jobs and frames in
+ * flight come home; then a thread gives its memory back, it is the budget's, and each node answers.
+ * A node that was away keeps the model, without effect, until it names it to the coordinator (a
+ * PING with its number) and is told. A file that cannot be removed is tried again with each beat,
+ * and the answer says so; it names a node that falls. */
+#include "control/drop.h"
+
+#include "data/apply.h"
+#include "base/check.h"
+#include "model/watch.h"
+#include "base/clock.h"
+#include "control/define.h"
+#include "control/manage.h"
+#include "model/resume.h"
+#include "warm/warm.h"
+#include "link/peer.h"
+#include "model/view_file.h"
+#include "data/mr.h"
+#include "link/call.h"
+#include "link/session.h"
+#include "model/join.h"
+#include "control/transfer.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct drop {
+	struct list link; /* in server.drops */
+	struct model *m;  /* NULL: its memory is going, or free here */
+	bool going;       /* a thread gives it back */
+	uint32_t id;
+	char name[72], why[ERR_TEXT_BYTES];
+	bool asked, manage, force; /* asked: somebody wants to hear; manage: a MANAGE of requester,
+				      else MODEL_DROP of the coordinator */
+	struct caller requester;
+	struct round told; /* The other nodes, once the file is gone. */
+	uint64_t since_ns;
+	/* Its file is still there; a thread of libuv's pool removes it, which touches .dir, .id,
+	 * .file_st and .file_now alone. */
+	bool file_due, file_working;
+	uv_work_t work;
+	struct static_dir *dir;
+	struct server *server;
+	enum shard_status file_st;
+	struct err file_now;
+	struct err file_e; /* why it is still there; status SHARD_OK: its removal has not failed */
+	struct err e;      /* of a node that fell, or of the disk */
+};
+
+/* --- here --- */
+
+static void put_out(struct model *m, struct session *t, const struct err *e)
+{
+	struct core_id over = {.generation = m->generation + 1};
+	Shard__Why body = SHARD__WHY__INIT;
+
+	CHECK(m->dropping);
+	body.why = (char *)(uintptr_t)e->text;
+	body.status = e->status;
+	if (t->role == ROLE_TRAINER && t->uses && !m->defining)
+		model_tell(t, OP_LOST, m, &over, &body.base);
+	if (t->trainer->model != m)
+		return;
+	trainer_left(t->trainer); /* it wanted to go, and is gone */
+	trainer_detach(t->trainer);
+}
+
+static void close_outboxes(struct model *m)
+{
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+		apply_node_gone(m, n);
+}
+
+/* From here on no frame, event or name finds it. */
+static void drop_start(struct drop *d, struct model *m, const char *why)
+{
+	struct server *s = m->server;
+	struct err e;
+
+	CHECK(!m->dropping && !s->in_event);
+	err_set(&e, SHARD_NOT_FOUND, "%s", why);
+	m->dropping = true;
+	list_remove(&m->link);
+	d->server = s;
+	d->m = m;
+	d->id = m->id;
+	d->since_ns = clock_ns();
+	snprintf(d->name, sizeof(d->name), "%s", m->name);
+	list_push(&s->drops, &d->link);
+	if (m->core != NULL)
+		model_close_attempt(m);
+	else
+		model_give_up(m); /* what a thread makes of its memory, and what it has made */
+	landing_end(&m->img.landing);
+	WATCH_TELL(m->server, dropping, m, &e);
+	define_over(m, &e);
+	define_fail(m, &e);
+	manage_fail(m, &e);
+	list_each(it, &s->sessions) {
+		struct trainer *t = list_of(it, struct session, link)->trainer;
+
+		if (t->join_model == m) {
+			session_refuse(t->session, t->join_tag, &e);
+			t->join_model = NULL;
+		}
+	}
+	list_each(it, &s->sessions)
+		put_out(m, list_of(it, struct session, link), &e);
+	if (m->core != NULL) {
+		close_outboxes(m);
+		mr_drop(m);
+	}
+	log_line(s->log, LOG_LEVEL_WARN, "event=drop model=%s id=%u generation=%u step=%lu why=%s",
+		 m->name, m->id, m->generation, (unsigned long)m->step, why);
+	server_deadline(s);
+	server_wake(s, 1);
+}
+
+static void forget_images(struct server *s, const struct model *m)
+{
+	list_each(it, &s->sessions) {
+		struct trainer *t = list_of(it, struct session, link)->trainer;
+
+		if (t->image.model == m) /* nothing of it is in flight */
+			send_queue_free(&t->image);
+	}
+}
+
+static void say_gone(const struct drop *d)
+{
+	CHECK(d->m == NULL && !d->going);
+	log_line(d->server->log, LOG_LEVEL_INFO, "event=dropped model=%s id=%u seconds=%.1f",
+		 d->name, d->id, (double)(clock_ns() - d->since_ns) / NS_PER_SEC);
+}
+
+static void memory_gone(void *arg)
+{
+	struct drop *d = arg;
+
+	d->going = false;
+	say_gone(d);
+	server_wake(d->server, 1);
+}
+
+static void give_memory_back(struct drop *d)
+{
+	CHECK(d->m != NULL && d->m->dropping && !d->going);
+	forget_images(d->server, d->m);
+	d->going = true;
+	model_free_later(&d->m, memory_gone, d);
+}
+
+/* --- to and from other nodes --- */
+
+static void answer(struct server *s, struct drop *d)
+{
+	struct wire_head h = {.op = OP_MODEL_DROP, .model = d->id};
+
+	if (!d->asked)
+		return;
+	d->asked = false;
+	if (d->manage)
+		manage_answer(s, &d->requester, d->e.status != SHARD_OK ? &d->e : NULL);
+	else
+		caller_answer(s, &d->requester, &h, NULL);
+}
+
+static void finish(struct server *s, struct drop *d)
+{
+	if (d->m != NULL || d->going || d->told.out != 0)
+		return;
+	answer(s, d);
+	list_remove(&d->link);
+	free(d);
+	server_wake(s, 0); /* a definition of that name may wait for it */
+}
+
+static const struct round_ops told; /* below, with what it needs */
+
+static void tell(struct server *s, struct drop *d, uint16_t node, Shard__Why *why)
+{
+	struct wire_head h = {.op = OP_MODEL_DROP, .model = d->id};
+
+	if (round_ask(&d->told, s, node, &h, &why->base, NULL, &d->e) == SHARD_OK)
+		return;
+	if (s->peer[node]->up) /* it compares what it has with the next link */
+		peer_close(s->peer[node], &d->e);
+	if (d->force) /* it is told when it is back */
+		d->e.status = SHARD_OK;
+}
+
+/* Once the file is gone: a start that finds it needs what the other nodes hold. */
+static void tell_all(struct server *s, struct drop *d)
+{
+	Shard__Why body = SHARD__WHY__INIT;
+
+	CHECK(!d->file_due);
+	body.why = d->why;
+	d->told.ops = &told;
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (n != s->self)
+			tell(s, d, n, &body);
+}
+
+/* The drop stays in hand, and the memory is kept, until the file is gone: a start that finds the
+ * one finds the other. */
+static void file_run(uv_work_t *w)
+{
+	struct drop *d = w->data;
+
+	d->file_st = static_drop(d->dir, d->id, &d->file_now);
+}
+
+static void file_done(uv_work_t *w, int status)
+{
+	struct drop *d = w->data;
+	struct server *s = d->server;
+
+	CHECK(status == 0 && d->file_working && s->persists > 0); /* nobody cancels it */
+	d->file_working = false;
+	s->persists--;
+	d->file_due = d->file_st != SHARD_OK;
+	if (d->file_due && d->file_e.status == SHARD_OK)
+		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_file model=%s why=%s", d->name,
+			 d->file_now.text);
+	if (d->file_due) { /* again with the beat */
+		d->file_e = d->file_now;
+		return;
+	}
+	if (d->file_e.status != SHARD_OK)
+		log_line(s->log, LOG_LEVEL_INFO, "event=drop_file_gone model=%s seconds=%.1f",
+			 d->name, (double)(clock_ns() - d->since_ns) / NS_PER_SEC);
+	tell_all(s, d);
+	server_wake(s, 1);
+}
+
+static void file_remove(struct drop *d)
+{
+	/* A thread that writes it would make it again. */
+	if (!d->file_due || d->file_working || persist_busy(d->m))
+		return;
+	d->file_working = true;
+	d->work.data = d;
+	d->server->persists++;
+	CHECK(uv_queue_work(d->server->loop, &d->work, file_run, file_done) == 0);
+}
+
+enum shard_status drop_everywhere(struct model *m, const struct caller *requester, bool force,
+				  const char *why, struct err *e)
+{
+	struct server *s = m->server;
+	struct drop *d;
+
+	CHECK(m->server->self == m->server->coordinator);
+	if (s->calls_nr + s->nodes_nr > SERVER_CALLS_MAX)
+		return err_set(e, SHARD_BUSY,
+			       "%u requests to other nodes are open already: try again",
+			       s->calls_nr);
+	if ((d = calloc(1, sizeof(*d))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	d->file_due = !m->defining; /* before it is defined it has none */
+	d->dir = s->dir;
+	warm_dropped(s->warm, m->id, true);
+	d->asked = d->manage = true;
+	d->force = force;
+	d->requester = *requester;
+	snprintf(d->why, sizeof(d->why), "%s", why);
+	drop_start(d, m, why);
+	if (d->file_due)
+		file_remove(d);
+	else
+		tell_all(s, d);
+	return SHARD_OK;
+}
+
+enum shard_status drop_here(struct model *m, const char *why, struct err *e)
+{
+	struct drop *d = calloc(1, sizeof(*d));
+
+	CHECK(m->server->self != m->server->coordinator);
+	if (d == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to drop \"%s\"", m->name);
+	drop_start(d, m, why);
+	return SHARD_OK;
+}
+
+void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body)
+{
+	struct server *s = p->server;
+	struct wire_head reply = {
+		.op = OP_MODEL_DROP, .flags = WIRE_REPLY, .model = h->model, .attempt = h->attempt};
+	struct model *m = model_find(s, h->model);
+	struct drop *d;
+	struct err e;
+
+	if (m == NULL)
+		m = model_making(s, h->model);
+	if (m != NULL && (p->node != s->coordinator || resume_check(m, p, &e) != SHARD_OK)) {
+		if (p->node != s->coordinator)
+			err_set(&e, SHARD_BAD_STATE, "node %s does not coordinate",
+				server_node_name(s, p->node));
+		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_refused model=%s why=%s", m->name,
+			 e.text);
+		if (h->attempt != 0)
+			peer_refuse(p, h->attempt, &e);
+		return;
+	}
+	d = m != NULL ? calloc(1, sizeof(*d)) : NULL;
+	if (d == NULL) {
+		if (m == NULL && h->attempt != 0)
+			peer_tell(s, p->node, &reply, NULL);
+		return; /* without memory: it is told again after the next link-up */
+	}
+	d->asked = h->attempt != 0;
+	d->requester = caller_node(p, h->attempt);
+	drop_start(d, m,
+		   body != NULL && body->why[0] != 0 ? body->why
+						     : "dropped while this node was away");
+}
+
+static void drop_answered(struct round *r, struct server *s, const struct call *c,
+			  const struct wire_head *h, const void *body, const struct err *e)
+{
+	struct drop *d = list_of(r, struct drop, told);
+
+	(void)h, (void)body;
+	if (e != NULL && !d->force && e->status != SHARD_UNREACHABLE)
+		err_set(&d->e, e->status,
+			"\"%s\" is dropped, but node %s has not given its memory back: %.300s",
+			d->name, server_node_name(s, c->node), e->text);
+	else if (e != NULL && !d->force)
+		err_set(&d->e, SHARD_UNREACHABLE,
+			"\"%s\" is dropped, but node %s fell before it gave its memory back: "
+			"%.300s; it does when it is back",
+			d->name, server_node_name(s, c->node), e->text);
+	server_wake(s, 1); /* finishes */
+}
+
+static const struct round_ops told = {.answered = drop_answered};
+
+bool drop_in_hand(const struct server *s, const char *name)
+{
+	list_each(it, (struct list *)(uintptr_t)&s->drops)
+		if (strcmp(list_of(it, struct drop, link)->name, name) == 0)
+			return true;
+	return false;
+}
+
+bool drop_in_hand_id(const struct server *s, uint32_t model)
+{
+	list_each(it, (struct list *)(uintptr_t)&s->drops)
+		if (list_of(it, struct drop, link)->id == model)
+			return true;
+	return false;
+}
+
+void drop_compare(struct server *s)
+{
+	list_each(it, &s->models) {
+		struct wire_head h = {.op = OP_PING, .model = list_of(it, struct model, link)->id};
+
+		peer_tell(s, s->coordinator, &h, NULL);
+	}
+}
+
+void drop_unknown(struct peer *p, uint32_t model)
+{
+	struct wire_head h = {.op = OP_MODEL_DROP, .model = model};
+
+	list_each(it, &p->server->drops)
+		if (list_of(it, struct drop, link)->id == model &&
+		    list_of(it, struct drop, link)->file_due)
+			return; /* it is told once the file is gone */
+	if (p->server->self == p->server->coordinator && model_find(p->server, model) == NULL &&
+	    model_making(p->server, model) == NULL)
+		peer_tell(p->server, p->node, &h, NULL);
+}
+
+/* --- time --- */
+
+static bool idle(const struct model *m)
+{
+	return m->attempt.busy == 0 && m->img.sends == 0 && !persist_busy(m) && watch_quiet(m) &&
+	       !model_working(m) && (m->store == NULL || store_renewals(m->store) == 0) &&
+	       (m->mr == NULL || mr_quiet(m, clock_ns()));
+}
+
+static void answer_late(struct server *s, struct drop *d, uint64_t now_ns)
+{
+	double seconds = (double)(now_ns - d->since_ns) / NS_PER_SEC;
+	uint16_t n = s->self;
+
+	for (uint16_t i = 0; i < s->nodes_nr; i++)
+		if (d->told.out >> i & 1)
+			n = i;
+	if (d->file_due && d->file_e.status != SHARD_OK)
+		err_set(&d->e, SHARD_SYSTEM,
+			"\"%s\" is out of use, but its file stays: %.250s. That is tried again "
+			"each second. If the daemon ends "
+			"before, "
+			"the model is there again",
+			d->name, d->file_e.text);
+	else
+		err_set(&d->e, SHARD_TIMEOUT,
+			"\"%s\" is dropped, but node %s has not given its memory back for %.1f s",
+			d->name, server_node_name(s, n), seconds);
+	answer(s, d);
+}
+
+void drop_beat(struct server *s, uint64_t now_ns)
+{
+	list_each(it, &s->drops) {
+		struct drop *d = list_of(it, struct drop, link);
+
+		file_remove(d);
+		if (d->m != NULL && !d->file_due && idle(d->m))
+			give_memory_back(d);
+		if (d->asked && d->manage && now_ns - d->since_ns > s->conf->heartbeat_timeout_ns &&
+		    (d->m != NULL || d->going || d->told.out != 0))
+			answer_late(s, d, now_ns);
+		finish(s, d);
+	}
+}
+
+void drop_free(struct server *s)
+{
+	list_each(it, &s->drops) {
+		struct drop *d = list_of(it, struct drop, link);
+
+		CHECK(!d->going);
+		if (d->m != NULL) {
+			d->m->keep = d->file_due; /* what the file brings back has its memory */
+			forget_images(s, d->m);
+			model_free(&d->m);
+			say_gone(d);
+		}
+		round_end(&d->told, s);
+		list_remove(&d->link);
+		free(d);
+	}
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MANAGE. A session's node fills in who asks and passes the request to the coordinator, which
+ * checks the write permission and acts by a table. drop.c drops; set, pause and resume become one
+ * core_tune, which the core makes durable in a view before it says CORE_ACT_TUNED: several may wait
+ * for that, and are answered together; kick is one event. Ways to fail: what the requester got
+ * wrong, SHARD_DENIED, a node out of reach (after heartbeat_timeout, by name: a change stays wanted
+ * and holds when the node is back), a model that is lost. */
+#include "control/manage.h"
+#include "control/control.h"
+
+#include "control/access.h"
+#include "control/attach.h"
+#include "base/check.h"
+#include "model/watch.h"
+#include "base/clock.h"
+#include "control/drop.h"
+#include "model/lost.h"
+#include "link/peer.h"
+#include "link/call.h"
+#include "link/session.h"
+#include "config/value.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAITING_MAX 256 /* for one model */
+#define RANKS_NAMED 3
+
+struct waiting {          /* for CORE_ACT_TUNED */
+	struct list link; /* in model.manage.waiting */
+	struct caller requester;
+	uint64_t since_ns;
+};
+
+struct ask {
+	struct server *s;
+	struct model *m;
+	const struct caller *from;
+	const Shard__Manage *body;
+	char who[ACCESS_TEXT_BYTES];
+};
+
+void manage_answer(struct server *s, const struct caller *a, const struct err *e)
+{
+	if (e != NULL)
+		caller_refuse(s, a, e);
+	else
+		caller_answer(s, a, &(struct wire_head){.op = OP_MANAGE}, NULL);
+}
+
+/* --- drop --- */
+
+static enum shard_status has_trainers(const struct ask *a, const struct core_state *c,
+				      struct err *e)
+{
+	char ranks[256] = "";
+	size_t used = 0;
+	uint32_t n = 0;
+
+	for (; c->world != NULL && n < c->world->size && n < RANKS_NAMED && used < sizeof(ranks);
+	     n++)
+		used += (size_t)snprintf(ranks + used, sizeof(ranks) - used,
+					 "%s rank %u (pid %u, node %s)", n > 0 ? "," : ":", n,
+					 c->world->rank[n].pid,
+					 server_node_name(a->s, c->world->rank[n].node));
+	return err_set(e, SHARD_BUSY,
+		       "\"%s\" has %u joined trainers%s%s: let them leave, or drop it with force",
+		       a->m->name, c->joined, ranks, n < c->joined && n > 0 ? " ..." : "");
+}
+
+static enum shard_status drop(const struct ask *a, struct err *e)
+{
+	struct core_state c;
+	char why[128];
+
+	core_state(a->m->core, &c);
+	if (!a->body->force && c.joined > 0)
+		return has_trainers(a, &c, e);
+	for (uint16_t n = 0; n < a->s->nodes_nr && !a->body->force; n++) {
+		const struct peer *p = a->s->peer[n];
+
+		if (p != NULL && !p->up)
+			return err_set(e, SHARD_UNREACHABLE,
+				       "\"%s\" cannot be dropped on node %s, which is down: "
+				       "%.200s; with force it is told when it is back",
+				       a->m->name, server_node_name(a->s, n), p->why);
+	}
+	snprintf(why, sizeof(why), "\"%s\" was dropped by %s", a->m->name, a->who);
+	return drop_everywhere(a->m, a->from, a->body->force, why, e);
+}
+
+/* --- what the core takes from the next step on --- */
+
+/* Up to which step a resume counts is the core's to say, and is not compared. */
+static bool same(const struct core_tune *x, const struct core_tune *y)
+{
+	return x->paused == y->paused && x->has_lr == y->has_lr && x->has_clip == y->has_clip &&
+	       (!x->has_lr || x->lr == y->lr) && (!x->has_clip || x->clip == y->clip);
+}
+
+/* What holds, and what others wait for. */
+static struct core_tune wanted(const struct model *m)
+{
+	struct core_state c;
+
+	if (m->control->manage.tuning)
+		return m->control->manage.wanted;
+	core_state(m->core, &c);
+	return c.tune;
+}
+
+/* resumes: after a record that diverged, which the core is told even where nothing else changes. */
+static enum shard_status tune(const struct ask *a, const struct core_tune *to, bool resumes,
+			      struct err *e)
+{
+	struct core_tune from = wanted(a->m);
+	struct waiting *w;
+	uint32_t nr = 0;
+
+	if (same(&from, to) && !resumes && !a->m->control->manage.tuning) {
+		manage_answer(a->s, a->from, NULL);
+		return SHARD_OK;
+	}
+	list_each(it, &a->m->control->manage.waiting)
+		nr++;
+	if (nr >= WAITING_MAX)
+		return err_set(e, SHARD_BUSY, "%u changes of \"%s\" wait already: try again", nr,
+			       a->m->name);
+	if ((w = malloc(sizeof(*w))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	w->requester = *a->from;
+	w->since_ns = clock_ns();
+	list_push(&a->m->control->manage.waiting, &w->link);
+	a->m->control->manage.wanted = *to;
+	a->m->control->manage.tuning = true;
+	model_event(a->m, &(struct core_event){.type = CORE_EV_TUNE, .tune = to, .on = resumes});
+	return SHARD_OK;
+}
+
+static enum shard_status set(const struct ask *a, struct err *e)
+{
+	struct core_tune to = wanted(a->m);
+	const char *key = a->body->key, *value = a->body->value;
+	bool lr = strcmp(key, "lr") == 0, given = strcmp(value, "default") != 0;
+	double x = 0;
+
+	if (!lr && strcmp(key, "clip") != 0)
+		return err_set(e, SHARD_BAD_ARG,
+			       "%.60s cannot be set while a model exists: choose lr or clip", key);
+	if (given && (settings_check(key, value, false, e) != SHARD_OK || !value_double(value, &x)))
+		return e->status != SHARD_OK ? e->status
+					     : err_set(e, SHARD_BAD_ARG,
+						       "%s = %.60s: choose a number", key, value);
+	if (lr && given && a->m->set.schedule.id != SCHEDULE_NONE)
+		return err_set(e, SHARD_BAD_STATE,
+			       "lr of \"%s\" comes from schedule = %s: define it without a "
+			       "schedule to set it",
+			       a->m->name, schedule_row(a->m->set.schedule.id)->name);
+	if (lr) {
+		to.has_lr = given;
+		to.lr = x;
+	} else {
+		to.has_clip = given;
+		to.clip = x;
+	}
+	return tune(a, &to, false, e);
+}
+
+static enum shard_status pause_it(const struct ask *a, struct err *e)
+{
+	struct core_tune to = wanted(a->m);
+
+	to.paused = true;
+	return tune(a, &to, false, e);
+}
+
+static enum shard_status resume(const struct ask *a, struct err *e)
+{
+	struct core_tune to = wanted(a->m);
+	struct core_state c;
+
+	core_state(a->m->core, &c);
+	to.paused = false;
+	return tune(a, &to, c.record != NULL && record_pauses(c.record, &c.tune), e);
+}
+
+static enum shard_status kick(const struct ask *a, struct err *e)
+{
+	struct core_state c;
+	uint32_t size;
+	char why[256];
+
+	core_state(a->m->core, &c);
+	size = c.world != NULL && c.joined > 0 ? c.world->size : 0;
+	if (a->body->rank >= size)
+		return err_set(e, SHARD_RANGE, "\"%s\" has no rank %u: its world has %u",
+			       a->m->name, a->body->rank, size);
+	snprintf(why, sizeof(why), "put out by %s%s%.120s", a->who,
+		 a->body->why[0] != 0 ? ": " : "", a->body->why);
+	model_event(a->m,
+		    &(struct core_event){.type = CORE_EV_KICK, .rank = a->body->rank, .why = why});
+	manage_answer(a->s, a->from, NULL);
+	return SHARD_OK;
+}
+
+/* --- requests --- */
+
+static const struct {
+	const char *name;
+	enum shard_status (*run)(const struct ask *a,
+				 struct err *e); /* answers, at once or later, unless it fails */
+	bool of_lost;                            /* Means something for a model that is LOST. */
+} actions[MANAGE_NR] = {
+	[MANAGE_DROP] = {.name = "drop", .run = drop, .of_lost = true},
+	[MANAGE_SET] = {.name = "set", .run = set},
+	[MANAGE_PAUSE] = {.name = "pause", .run = pause_it},
+	[MANAGE_RESUME] = {.name = "resume", .run = resume},
+	[MANAGE_KICK] = {.name = "kick", .run = kick},
+};
+
+static enum shard_status manage_here(struct server *s, const struct caller *from,
+				     const Shard__Manage *body, struct err *e)
+{
+	struct ask a = {.s = s, .from = from, .body = body};
+	enum shard_status st;
+
+	CHECK(s->self == s->coordinator);
+	e->status = SHARD_OK;
+	if (body->action == 0 || body->action >= MANAGE_NR)
+		return err_set(e, SHARD_UNSUPPORTED,
+			       "action %u on a model: node %s is of an older release", body->action,
+			       server_node_name(s, s->self));
+	if (drop_in_hand(s, body->name) && model_by_name(s, body->name) == NULL)
+		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped", body->name);
+	if ((st = attach_find(&a.m, s, body->name, e)) != SHARD_OK)
+		return st;
+	if (!actions[body->action].of_lost && (st = lost_check(a.m, e)) != SHARD_OK)
+		return st;
+	access_text(a.who, body->cred);
+	log_line(s->log, LOG_LEVEL_INFO,
+		 "event=manage model=%s action=%s key=%s value=%s rank=%u force=%d by=%s node=%s",
+		 a.m->name, actions[body->action].name, body->key, body->value, body->rank,
+		 body->force, a.who, server_node_name(s, from->node));
+	return actions[body->action].run(&a, e);
+}
+
+enum shard_status manage_request(struct session *t, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	struct server *s = t->server;
+	Shard__Manage body = *(const Shard__Manage *)msg;
+	struct caller from = caller_session(t, h->attempt);
+	uint32_t groups[SESSION_GROUPS_MAX];
+	Shard__Cred cred;
+
+	access_cred(t, &cred, groups);
+	body.cred = &cred;
+	if (s->self == s->coordinator)
+		return manage_here(s, &from, &body, e);
+	return call_pass(t, s->coordinator, h, &body.base, NULL, e);
+}
+
+enum shard_status manage_node_request(struct peer *p, const struct wire_head *h,
+				      const Shard__Manage *body, struct err *e)
+{
+	struct caller from = caller_node(p, h->attempt);
+
+	if (p->server->self != p->server->coordinator)
+		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
+			       server_node_name(p->server, p->server->self));
+	return manage_here(p->server, &from, body, e);
+}
+
+/* --- answers that wait --- */
+
+static void done(struct model *m, struct waiting *w, const struct err *e)
+{
+	manage_answer(m->server, &w->requester, e);
+	list_remove(&w->link);
+	free(w);
+}
+
+static const char *as_set(char out[32], bool has, double x)
+{
+	if (!has)
+		return "default";
+	snprintf(out, 32, "%.9g", x);
+	return out;
+}
+
+static void manage_tuned(struct model *m)
+{
+	struct core_state c;
+	char lr[32], clip[32];
+
+	CHECK(m->control != NULL);
+	core_state(m->core, &c);
+	if (!same(&c.tune, &m->control->manage.wanted))
+		return; /* of an earlier wish: the last one is on its way */
+	m->control->manage.tuning = false;
+	log_line(m->server->log, LOG_LEVEL_INFO, "event=tuned model=%s paused=%d lr=%s clip=%s",
+		 m->name, c.tune.paused, as_set(lr, c.tune.has_lr, c.tune.lr),
+		 as_set(clip, c.tune.has_clip, c.tune.clip));
+	list_each(it, &m->control->manage.waiting)
+		done(m, list_of(it, struct waiting, link), NULL);
+}
+
+void manage_fail(struct model *m, const struct err *e)
+{
+	list_each(it, &m->control->manage.waiting)
+		done(m, list_of(it, struct waiting, link), e);
+}
+
+static void manage_lost(struct model *m, bool back, const struct err *why)
+{
+	struct err e;
+
+	(void)why;
+	if (back)
+		return; /* the core takes the wish along */
+	m->control->manage.tuning = false;
+	err_set(&e, SHARD_LOST, "%s", m->lost);
+	manage_fail(m, &e);
+}
+
+/* The node that a change of m waits for, if it is away for too long. */
+static const struct peer *away(const struct server *s, uint64_t since_ns, uint64_t now_ns)
+{
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		const struct peer *p = s->peer[n];
+		uint64_t from = p == NULL || p->since_ns < since_ns ? since_ns : p->since_ns;
+
+		if (p != NULL && !p->up && now_ns - from > s->conf->heartbeat_timeout_ns)
+			return p;
+	}
+	return NULL;
+}
+
+/* The sentence of a wait that is over; SHARD_OK: it goes on. */
+static enum shard_status overdue(const struct model *m, const struct waiting *w, uint64_t now_ns,
+				 struct err *e)
+{
+	const struct server *s = m->server;
+	const struct peer *p = away(s, w->since_ns, now_ns);
+
+	if (p != NULL)
+		return err_set(e, SHARD_UNREACHABLE,
+			       "node %s is down: %.200s; the change of \"%s\" stays wanted and "
+			       "holds when it is back",
+			       server_node_name(s, p->node), p->why, m->name);
+	if (now_ns - w->since_ns > s->conf->step_timeout_ns + 2 * s->conf->heartbeat_timeout_ns)
+		return err_set(e, SHARD_TIMEOUT,
+			       "the change of \"%s\" does not hold after %.1f s, but stays wanted: "
+			       "step %lu waits for %s",
+			       m->name, (double)(now_ns - w->since_ns) / NS_PER_SEC,
+			       (unsigned long)m->attempt.id.step,
+			       m->waits[0] != 0 ? m->waits : "its decision");
+	return SHARD_OK;
+}
+
+void manage_beat(struct server *s, uint64_t now_ns)
+{
+	list_each(mit, &s->models) {
+		struct model *m = list_of(mit, struct model, link);
+
+		list_each(it, &m->control->manage.waiting) {
+			struct waiting *w = list_of(it, struct waiting, link);
+			struct err e;
+
+			if (overdue(m, w, now_ns, &e) != SHARD_OK)
+				done(m, w, &e);
+		}
+	}
+}
+
+const struct model_watch manage_watch = {.tuned = manage_tuned, .lost = manage_lost};

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights and moments in and out. session.c and dispatch.c call. WRITE: the connection keeps the
+ * body until it is whole and its sum is right. Only then is it judged for good and copied in one
+ * piece into the master or moment that it is for, or passed on to the node that holds the chunk; so
+ * a body that was under way when the model was sealed, lost or restored changes nothing. READ:
+ * copied at a step boundary (nothing is being applied) into a buffer of its own, because the next
+ * step may begin before the socket has taken it; a READ that comes while a step is applied, or asks
+ * for a step not yet decided here, waits for the boundary. None of this is on the step path, so
+ * buffers come from malloc. */
+#include "control/transfer.h"
+#include "model/writer.h"
+#include "control/control.h"
+
+#include "data/apply.h"
+
+#include "base/check.h"
+#include "data/trainer.h"
+#include "model/watch.h"
+#include "model/lost.h"
+#include "model/model.h"
+#include "link/peer.h"
+#include "link/call.h"
+#include "link/session.h"
+#include "wire/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define READS_MAX 64 /* of one connection that wait for a step, of all models */
+
+struct reading { /* a READ in hand or waiting */
+	struct list link;
+	struct caller who;
+	uint32_t kind, count;
+	uint64_t first, step;
+};
+
+static enum shard_status writable(const struct model *m, const struct wire_head *h, struct err *e)
+{
+	if (m == NULL || m->defining)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u here", h->model);
+	if (m->sealed)
+		return err_set(e, SHARD_BAD_STATE,
+			       "\"%s\" is sealed at step %lu: weights are written before the seal",
+			       m->name, (unsigned long)m->step);
+	if (lost_check(m, e) != SHARD_OK)
+		return SHARD_LOST;
+	if (m->reset_due || watch_restoring(m) || !watch_quiet(m) || watch_filled(m))
+		return err_set(e, SHARD_BUSY, "\"%s\" is being restored", m->name);
+	if (h->generation != m->generation)
+		return err_set(e, SHARD_STALE,
+			       "generation %u of \"%s\" is over, this is %u: define it again",
+			       h->generation, m->name, m->generation);
+	if (h->body_bytes == 0 || h->body_bytes % sizeof(float) != 0)
+		return err_set(e, SHARD_RANGE, "%u bytes are no whole number of fp32 elements",
+			       h->body_bytes);
+	if (h->step >= m->layout->elems)
+		return err_set(e, SHARD_RANGE, "element %lu of \"%s\", which ends at %lu",
+			       (unsigned long)h->step, m->name, (unsigned long)m->layout->elems);
+	return SHARD_OK;
+}
+
+static uint16_t holder(const struct model *m, uint64_t element)
+{
+	return place_primary(&m->place, (uint32_t)(element / m->layout->chunk_elems));
+}
+
+/* Where the elements go. The pointer is for the call only: the model may be sealed before the next
+ * one. */
+static enum shard_status write_place(struct model *m, const struct wire_head *h, float **at,
+				     struct err *e)
+{
+	enum shard_status st = writable(m, h, e);
+
+	if (st == SHARD_OK)
+		st = writer_check(m, h, e);
+	if (st != SHARD_OK)
+		return st;
+	return store_range(m->store, (enum shard_kind)h->chunk, h->step,
+			   h->body_bytes / (uint32_t)sizeof(float), at, e);
+}
+
+static enum shard_status write_now(struct model *m, const struct wire_head *h, const void *body,
+				   struct err *e)
+{
+	float *at;
+	enum shard_status st = write_place(m, h, &at, e);
+
+	CHECK(h->body_bytes == 0 || body != NULL);
+	if (st == SHARD_OK) {
+		writer_touch(m, (uint32_t)(h->step / m->layout->chunk_elems));
+		memcpy(at, body, h->body_bytes);
+	}
+	return st;
+}
+
+static uint64_t link_held(const struct server *s, uint16_t node)
+{
+	struct conn *c = s->peer[node] != NULL ? peer_control(s->peer[node]) : NULL;
+
+	return c != NULL ? stream_held(conn_stream(c)) : 0;
+}
+
+/* A link that holds too much of its own, or anything when all connections together do. */
+static bool link_full(const struct server *s, const struct stream *link)
+{
+	uint64_t held = stream_held(link);
+
+	return held > PEER_QUEUED_MAX || (held > 0 && s->queued.bytes > s->queued.most);
+}
+
+/* A trainer's WRITE: may it be made here, or be passed on to the holder? h gets the trainer's
+ * grant. */
+static enum shard_status write_may(struct session *t, struct model *m, struct wire_head *h,
+				   struct err *e)
+{
+	enum shard_status st = writable(m, h, e);
+	float *at;
+
+	if (st != SHARD_OK)
+		return st;
+	if (!writer_stamp(m, t, h))
+		return writer_check(m, h, e);
+	if (holder(m, h->step) == t->server->self)
+		st = write_place(m, h, &at, e);
+	else if (link_held(t->server, holder(m, h->step)) > SERVER_QUEUED_MAX)
+		st = err_set(e, SHARD_BUSY,
+			     "too much waits to be sent to node %s already: try again",
+			     server_node_name(t->server, holder(m, h->step)));
+	return st;
+}
+
+/* A trainer that may not write hears so from the coordinator, which knows who does: it gets the
+ * head and no weights. */
+static enum shard_status who_writes(struct session *t, const struct wire_head *h, struct err *e)
+{
+	uint16_t c = t->server->coordinator;
+	struct wire_head asks = *h;
+	void *none;
+
+	if (peer_control(t->server->peer[c]) == NULL)
+		return err_set(e, SHARD_UNREACHABLE,
+			       "somebody else writes these weights, and node %s, which knows who, "
+			       "is down: %s",
+			       server_node_name(t->server, c), t->server->peer[c]->why);
+	if ((none = calloc(1, sizeof(float))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	asks.body_bytes = sizeof(float);
+	return call_pass_bulk(t, c, &asks, none, e);
+}
+
+enum shard_status transfer_write_head(struct session *t, const struct wire_head *h, void **to,
+				      struct err *e)
+{
+	struct model *m = model_find(t->server, h->model);
+	struct wire_head by = *h;
+	struct err why;
+	enum shard_status st = writable(m, h, &why);
+
+	(void)e;
+	if (st == SHARD_OK && !writer_stamp(m, t, &by) &&
+	    t->server->self != t->server->coordinator) {
+		*to = STREAM_DISCARD;
+		st = who_writes(t, &by, &why); /* answers */
+	} else if (st == SHARD_OK) {
+		st = write_may(t, m, &by, &why);
+	}
+	if (st == SHARD_OK)
+		return SHARD_OK;
+	session_refuse(t, h->attempt, &why);
+	*to = STREAM_DISCARD;
+	return SHARD_OK;
+}
+
+static enum shard_status pass_write(struct session *t, const struct model *m,
+				    const struct wire_head *h, const void *body, struct err *e)
+{
+	uint16_t node = holder(m, h->step);
+	struct peer *p = t->server->peer[node];
+	struct conn *c = p != NULL ? peer_control(p) : NULL;
+	void *copy;
+
+	CHECK(m != NULL);
+	if (c == NULL)
+		return err_set(e, SHARD_UNREACHABLE, "node %s holds element %lu and is down: %s",
+			       server_node_name(t->server, node), (unsigned long)h->step,
+			       p != NULL ? p->why : "");
+	if (!stream_roomy(conn_stream(c))) /* half of the queue is for what nobody can put off */
+		return err_set(e, SHARD_BUSY, "%u frames wait for node %s: try again",
+			       stream_queued(conn_stream(c)), server_node_name(t->server, node));
+	if ((copy = malloc(h->body_bytes)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to pass %u bytes on", h->body_bytes);
+	memcpy(copy, body, h->body_bytes);
+	return call_pass_bulk(t, node, h, copy, e);
+}
+
+void transfer_write_frame(struct session *t, const struct wire_head *h, const void *body)
+{
+	struct model *m = model_find(t->server, h->model);
+	struct wire_head by = *h;
+	struct err why;
+	/* Again: it may have been sealed or lost while the body came in. */
+	enum shard_status st = write_may(t, m, &by, &why);
+	bool here = st == SHARD_OK && holder(m, h->step) == t->server->self;
+
+	if (st == SHARD_OK)
+		st = here ? write_now(m, &by, body, &why) : pass_write(t, m, &by, body, &why);
+	if (st != SHARD_OK)
+		session_refuse(t, h->attempt, &why);
+	else if (here)
+		model_reply(t, OP_WRITE, h->attempt, m, NULL);
+}
+
+void transfer_node_write_head(struct peer *p, const struct wire_head *h, void **to)
+{
+	struct err why;
+	float *at;
+
+	if (write_place(model_find(p->server, h->model), h, &at, &why) == SHARD_OK)
+		return;
+	*to = STREAM_DISCARD;
+	peer_refuse(p, h->attempt, &why);
+}
+
+void transfer_node_write_frame(struct peer *p, const struct wire_head *h, const void *body)
+{
+	struct wire_head out = {
+		.op = OP_WRITE, .flags = WIRE_REPLY, .model = h->model, .attempt = h->attempt};
+	struct err why;
+
+	if (write_now(model_find(p->server, h->model), h, body, &why) == SHARD_OK)
+		peer_tell(p->server, p->node, &out, NULL);
+	else
+		peer_refuse(p, h->attempt, &why);
+}
+
+/* --- reading --- */
+
+static void reading_free(struct server *s, struct reading *r)
+{
+	struct session *t = caller_here(s, &r->who);
+
+	if (t != NULL) /* else it is gone */
+		t->trainer->reads_nr--;
+	list_remove(&r->link);
+	free(r);
+}
+
+static bool all_finite(const float *w, uint32_t nr)
+{
+	uint32_t good = 0;
+
+	while (good < nr && isfinite(w[good]))
+		good++;
+	return good == nr;
+}
+
+/* SHARD_AGAIN: a warm start knows what is missing here when it has made its images; until then what
+ * may be missing waits. */
+static enum shard_status read_now(struct model *m, const struct reading *r, struct err *e)
+{
+	struct server *s = m->server;
+	struct wire_head h = {.op = OP_READ,
+			      .flags = WIRE_REPLY,
+			      .model = m->id,
+			      .generation = m->generation,
+			      .step = m->step,
+			      .attempt = r->who.tag};
+	struct session *t = caller_here(s, &r->who);
+	struct conn *c = !caller_waits(s, &r->who) ? NULL
+			 : t != NULL               ? t->conn
+						   : peer_control(s->peer[r->who.node]);
+	uint32_t bytes = r->count * (uint32_t)sizeof(float);
+	float *buffer;
+	enum shard_status st;
+
+	CHECK(r->count > 0);
+	if (c != NULL && (t != NULL ? stream_full(conn_stream(c)) : link_full(s, conn_stream(c))))
+		return err_set(
+			e, SHARD_BUSY,
+			"%lu bytes of answers are on their way to this connection: take them first",
+			(unsigned long)stream_held(conn_stream(c)));
+	if (c != NULL && !stream_roomy(conn_stream(c)))
+		return err_set(e, SHARD_BUSY, "%u frames wait for who asks: try again",
+			       stream_queued(conn_stream(c)));
+	buffer = malloc(bytes);
+	if (buffer == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory to read %u bytes", bytes);
+	st = store_read(m->store, (enum shard_kind)r->kind, r->first, r->count, buffer, e);
+	if (st == SHARD_OK && m->memory.settle.on && !all_finite(buffer, r->count))
+		st = SHARD_AGAIN;
+	if (st != SHARD_OK || c == NULL)
+		free(buffer);
+	else if ((st = stream_send_owned(conn_stream(c), &h, buffer, bytes)) != SHARD_OK)
+		return err_set(e, SHARD_BUSY, "the answer does not fit: try again");
+	else
+		conn_kick(c);
+	return st;
+}
+
+/* SHARD_AGAIN: wait for the boundary. */
+static enum shard_status read_may(const struct model *m, const struct reading *r, struct err *e)
+{
+	uint64_t chunk = r->first / m->layout->chunk_elems;
+
+	if (lost_check(m, e) != SHARD_OK)
+		return SHARD_LOST;
+	if (!m->sealed)
+		return err_set(e, SHARD_BAD_STATE, "\"%s\" has no weights yet: it was %s", m->name,
+			       m->lost[0] != 0 ? m->lost : "not sealed");
+	if (m->sealed_without > 0)
+		return err_set(e, SHARD_MISSING,
+			       "node %s has no weights for %lu elements of \"%s\", though it was "
+			       "sealed: it is being given up, and comes back from a checkpoint",
+			       server_node_name(m->server, m->server->self),
+			       (unsigned long)m->sealed_without, m->name);
+	if (m->img.applying || m->img.sealing || r->step > m->step)
+		return SHARD_AGAIN;
+	if (r->kind == SHARD_IMAGE &&
+	    store_image_chunk(m->store, m->img.slot, (uint32_t)chunk) != apply_version(m))
+		return SHARD_AGAIN;
+	if (r->step != 0 && r->step < m->step)
+		return err_set(e, SHARD_STALE, "step %lu of \"%s\" is gone: this is step %lu",
+			       (unsigned long)r->step, m->name, (unsigned long)m->step);
+	return SHARD_OK;
+}
+
+/* t: whose it is; NULL: a node's. */
+static enum shard_status read_start(struct model *m, struct session *t, const struct reading *r,
+				    struct err *e)
+{
+	enum shard_status st = read_may(m, r, e);
+	struct reading *later;
+	uint32_t nr = 0;
+
+	if (st == SHARD_OK)
+		st = read_now(m, r, e);
+	if (st != SHARD_AGAIN)
+		return st;
+	if (t != NULL && t->trainer->reads_nr >= READS_MAX)
+		return err_set(e, SHARD_BUSY,
+			       "%u reads of this connection wait for a step already: wait for "
+			       "their answers",
+			       t->trainer->reads_nr);
+	list_each(it, &m->control->reads)
+		nr += list_of(it, struct reading, link)->who.node == r->who.node;
+	if (t == NULL && nr >= SERVER_CALLS_MAX)
+		return err_set(e, SHARD_BUSY,
+			       "%u reads of \"%s\" wait for a step already: wait for their answers",
+			       nr, m->name);
+	later = malloc(sizeof(*later));
+	if (later == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a read");
+	*later = *r;
+	list_push(&m->control->reads, &later->link);
+	if (t != NULL)
+		t->trainer->reads_nr++;
+	return SHARD_OK;
+}
+
+static enum shard_status read_check(const struct model *m, const struct wire_head *h,
+				    const Shard__Read *body, struct err *e)
+{
+	if (m == NULL || m->defining)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u here", h->model);
+	if (body->first >= m->layout->elems || body->count == 0 ||
+	    body->count > WIRE_PART_BYTES / sizeof(float))
+		return err_set(e, SHARD_RANGE,
+			       "read of %u elements at %lu of \"%s\": 1 to %zu inside %lu",
+			       body->count, (unsigned long)body->first, m->name,
+			       WIRE_PART_BYTES / sizeof(float), (unsigned long)m->layout->elems);
+	return SHARD_OK;
+}
+
+enum shard_status transfer_read_request(struct session *t, const struct wire_head *h,
+					const ProtobufCMessage *msg, struct err *e)
+{
+	const Shard__Read *body = (const Shard__Read *)msg;
+	struct model *m = model_find(t->server, h->model);
+	struct reading r = {.who = caller_session(t, h->attempt),
+			    .kind = body->kind,
+			    .count = body->count,
+			    .first = body->first,
+			    .step = body->step};
+	enum shard_status st = read_check(m, h, body, e);
+
+	if (st != SHARD_OK)
+		return st;
+	if (body->kind != SHARD_IMAGE && holder(m, body->first) != t->server->self)
+		return call_pass(t, holder(m, body->first), h, msg, NULL, e);
+	return read_start(m, t, &r, e);
+}
+
+enum shard_status transfer_node_read(struct peer *p, const struct wire_head *h,
+				     const Shard__Read *body, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+	struct reading r = {.who = caller_node(p, h->attempt),
+			    .kind = body->kind,
+			    .count = body->count,
+			    .first = body->first,
+			    .step = body->step};
+	enum shard_status st = read_check(m, h, body, e);
+
+	return st != SHARD_OK ? st : read_start(m, NULL, &r, e);
+}
+
+static void transfer_retry(struct model *m)
+{
+	list_each(it, &m->control->reads) {
+		struct reading *r = list_of(it, struct reading, link);
+		struct err e;
+		enum shard_status st = read_may(m, r, &e);
+
+		if (st == SHARD_OK)
+			st = read_now(m, r, &e);
+		if (st == SHARD_AGAIN)
+			continue;
+		if (st != SHARD_OK)
+			caller_refuse(m->server, &r->who, &e);
+		reading_free(m->server, r);
+	}
+}
+
+void transfer_fail(struct model *m, const struct err *e)
+{
+	CHECK(e->status != SHARD_OK);
+	list_each(it, &m->control->reads) {
+		struct reading *r = list_of(it, struct reading, link);
+
+		caller_refuse(m->server, &r->who, e);
+		reading_free(m->server, r);
+	}
+}
+
+void transfer_session_gone(struct server *s, uint64_t session)
+{
+	list_each(mit, &s->models) {
+		struct model *m = list_of(mit, struct model, link);
+
+		list_each(it, &m->control->reads) {
+			struct reading *r = list_of(it, struct reading, link);
+
+			if (r->who.node != s->self || r->who.session != session)
+				continue;
+			list_remove(&r->link);
+			free(r);
+		}
+	}
+}
+
+static void transfer_going(struct model *m)
+{
+	if (m->control == NULL)
+		return;
+	transfer_fail(m, &(struct err){.status = SHARD_NOT_FOUND, .text = "the model is gone"});
+}
+
+const struct model_watch transfer_watch = {
+	.readable = transfer_retry,
+	.going = transfer_going,
+};

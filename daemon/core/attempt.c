@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The attempts of the coordinator. It owns the attempt in hand, its votes and the last record;
+ * coord.c begins attempts, and everything that ends one calls attempt_abort(). Happy path: BEGIN
+ * goes to all members, the last vote makes the record, COMMIT goes to all, and DONE comes back from
+ * all. It commits as soon as it holds the vote of every member, and it aborts only while one is
+ * missing (DESIGN section 5). When an attempt is aborted, the participant on this node drops it
+ * before ABORT leaves, so that nobody here can take it for committed. A vote that is malformed, or
+ * of another attempt, does not count; a node that speaks of an attempt that is over is told how it
+ * ended. */
+#include "core/attempt.h"
+
+#include "core/inner.h"
+
+#include <string.h>
+
+static bool attempt_member(
+	const struct core *c,
+	const struct core_msg *m) /* of the open view, as the incarnation that is in it */
+{
+	return c->coord.state == COORD_OPEN &&
+	       m->from_incarnation == c->coord.view.incarnation[m->from];
+}
+
+bool attempt_all_linked(const struct core *c)
+{
+	view_each(i, coord_members(c)) {
+		if (!core_linked(c, i))
+			return false;
+	}
+	return true;
+}
+
+static bool attempt_all_voted(const struct core *c)
+{
+	view_each(i, coord_members(c)) {
+		if (!c->coord.node[i].voted)
+			return false;
+	}
+	return true;
+}
+
+bool attempt_all_done(const struct core *c)
+{
+	view_each(i, coord_members(c)) {
+		if (!c->coord.node[i].done)
+			return false;
+	}
+	return true;
+}
+
+void attempt_check(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	CHECK(!co->undecided || (co->state == COORD_OPEN && co->has_last && co->view.sealed));
+	CHECK(!co->undecided || co->id.step == co->last.id.step + 1);
+	CHECK(!co->undecided || !attempt_all_voted(c)); /* the last vote decides, at once */
+	CHECK(!co->undecided || !co->view.tune.paused);
+}
+
+void attempt_send_begin(struct ctx *x, uint16_t node)
+{
+	struct coord *co = &x->c->coord;
+	struct core_msg *m = core_send(x, node, CORE_BEGIN, &co->id);
+
+	m->world = &co->world;
+	m->record = &co->last;
+}
+
+void attempt_send_commit(struct ctx *x, uint16_t node)
+{
+	struct coord *co = &x->c->coord;
+
+	core_send(x, node, CORE_COMMIT, &co->last.id)->record = &co->last;
+}
+
+void attempt_begin(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+
+	co->id = (struct core_id){.term = co->view.term,
+				  .seq = co->view.seq,
+				  .generation = co->view.generation,
+				  .step = co->last.id.step + 1,
+				  .attempt = ++co->attempt};
+	co->undecided = true;
+	co->begun_ns = x->now;
+	co->behind_ns = x->now;
+	co->skip = co->has_lr = false;
+	co->lr_nr = 0;
+	co->bad_tensor = -1;
+	co->bad_rank = -1;
+	timer_start(c, &co->timer, x->now);
+	view_each(i, coord_members(c)) {
+		co->node[i].voted = co->node[i].begun = co->node[i].reported = false;
+		attempt_send_begin(x, i);
+	}
+}
+
+static void attempt_send_abort(struct ctx *x, uint16_t node, const struct core_id *id)
+{
+	struct core_msg *m = core_send(x, node, CORE_ABORT, id);
+
+	m->why = core_text(x->c, "%s", x->c->coord.aborted);
+	m->status = x->c->coord.aborted_status;
+}
+
+void attempt_abort(struct ctx *x, enum shard_status status, const char *why)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	struct core_msg own = {.op = CORE_ABORT, .id = co->id, .why = why, .status = status};
+
+	if (!co->undecided)
+		return;
+	CHECK(!attempt_all_voted(c));
+	co->undecided = false;
+	timer_start(c, &co->timer, x->now);
+	core_copy_text(co->aborted, sizeof(co->aborted), why);
+	co->aborted_status = status;
+	step_on_abort(x, &own); /* first: from here on nobody on this node can take the attempt for
+				   committed */
+	view_each(i, coord_members(c)) {
+		if (i != c->conf.self)
+			attempt_send_abort(x, i, &co->id);
+	}
+}
+
+/* The learning rates that the trainers of one node gave: the same as those of the nodes before? */
+static const char *attempt_take_lr(struct core *c, uint16_t node, const struct core_vote *v,
+				   const struct core_world *w)
+{
+	struct coord *co = &c->coord;
+	uint32_t rank = 0;
+
+	if (!v->ranks_nr)
+		return NULL;
+	while (w->rank[rank].node != node)
+		rank++;
+	if (co->has_lr)
+		return step_lr_differs(c, w, rank, v->lr, v->lr_nr, co->lr_rank, co->lr, co->lr_nr);
+	co->has_lr = true;
+	co->lr_nr = v->lr_nr;
+	co->lr_rank = rank;
+	if (v->lr_nr)
+		memcpy(co->lr, v->lr, v->lr_nr * sizeof(co->lr[0]));
+	return NULL;
+}
+
+bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w,
+		     const char **differs)
+{
+	struct coord *co = &c->coord;
+	double *sumsq = core_at(c, c->at_all_sumsq);
+	uint8_t *finite = core_at(c, c->at_all_finite);
+	uint32_t nr = 0;
+
+	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != core_local_ranks(w, node) ||
+	    (v->chunks_nr && (!v->sumsq || !v->finite)) || (v->ranks_nr && !v->weights) ||
+	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
+		return false;
+	*differs = attempt_take_lr(c, node, v, w);
+	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
+		if (!place_holds(core_place(c), i, node))
+			continue;
+		sumsq[i] = v->sumsq[nr];
+		finite[i] = v->finite[nr++] != 0;
+	}
+	nr = 0;
+	for (uint32_t i = 0; i < w->size; i++) {
+		if (w->rank[i].node == node)
+			w->rank[i].weight = v->weights[nr++];
+	}
+	co->skip = co->skip || v->skip;
+	if (v->bad_tensor >= 0 &&
+	    (co->bad_tensor < 0 || v->bad_tensor < co->bad_tensor ||
+	     (v->bad_tensor == co->bad_tensor && v->bad_rank < co->bad_rank))) {
+		co->bad_tensor = v->bad_tensor;
+		co->bad_rank = v->bad_rank;
+	}
+	return true;
+}
+
+void attempt_decide(struct core *c, const struct core_id *id, const struct core_world *w)
+{
+	struct coord *co = &c->coord;
+	struct record prev = co->last;
+	struct record_votes votes = {.sumsq = core_at(c, c->at_all_sumsq),
+				     .finite = core_at(c, c->at_all_finite),
+				     .chunks_nr = c->conf.chunks_nr,
+				     .lr = co->lr_nr ? co->lr : NULL,
+				     .tune = &co->view.tune,
+				     .skip = co->skip,
+				     .bad_tensor = co->bad_tensor,
+				     .bad_rank = co->bad_rank};
+
+	record_decide(&co->last, &prev, &c->conf.record, id, w, &votes);
+	co->attempt = 0;
+}
+
+static void attempt_commit(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+
+	CHECK(co->undecided && attempt_all_voted(c) && !co->held);
+	co->undecided = false;
+	attempt_decide(c, &co->id, &co->world);
+	timer_start(c, &co->timer, x->now);
+	view_each(i, coord_members(c)) {
+		co->node[i].done = false;
+		attempt_send_commit(x, i);
+	}
+}
+
+/* A node speaks of an attempt that is over here: it missed how it ended. */
+static void attempt_tell_end(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+
+	if (m->id.term != co->view.term || m->id.generation != co->view.generation)
+		return;
+	if (co->has_last && !core_id_cmp(&m->id, &co->last.id))
+		attempt_send_commit(x, m->from);
+	else if (core_id_cmp(&m->id, &co->id) < 0 ||
+		 (!co->undecided && !core_id_cmp(&m->id, &co->id)))
+		attempt_send_abort(x, m->from, &m->id);
+}
+
+bool attempt_is_of(struct ctx *x, const struct core_msg *m)
+{
+	const struct coord *co = &x->c->coord;
+
+	if (!attempt_member(x->c, m))
+		return false;
+	if (co->undecided && !core_id_cmp(&m->id, &co->id))
+		return true;
+	attempt_tell_end(x, m);
+	return false;
+}
+
+void attempt_on_vote(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	struct coord_node *n = &co->node[m->from];
+	const char *differs;
+
+	if (!attempt_is_of(x, m))
+		return;
+	n->done = n->begun = true; /* who votes for a step has finished the one before */
+	if (n->voted || !attempt_scatter(c, m->from, &m->vote, &co->world, &differs))
+		return;
+	if (differs) { /* a vote that may not count: so one is missing, and the attempt can end
+			  without effect */
+		attempt_abort(x, SHARD_MISMATCH, differs);
+		return;
+	}
+	n->voted = true;
+	if (attempt_all_voted(c))
+		attempt_commit(x);
+}
+
+void attempt_on_done(struct ctx *x, const struct core_msg *m)
+{
+	struct coord *co = &x->c->coord;
+
+	if (attempt_member(x->c, m) && co->has_last && !core_id_cmp(&m->id, &co->last.id))
+		co->node[m->from].done = true;
+}
+
+void attempt_on_waiting(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+
+	if (!attempt_is_of(x, m))
+		return;
+	co->node[m->from].begun = co->node[m->from].reported = co->node[m->from].done = true;
+	co->node[m->from].waits = m->waits;
+}

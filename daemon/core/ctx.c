@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every part of a core needs: actions and messages to append, sentences, timers, and what can
+ * be read off the core without deciding anything. A message to this very node is put into the inbox
+ * of the call, and core.c delivers it before the call ends. The calls of this file cannot fail: the
+ * lists are bounded by what one event can cause (a CHECK), and a sentence for which there is no
+ * room is cut short. */
+#include "core/ctx.h"
+
+#include "core/inner.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const struct view_members *core_members(const struct core *c)
+{
+	return &c->member.members;
+}
+
+const struct placement *core_place(const struct core *c)
+{
+	return &c->conf.place;
+}
+
+uint16_t core_coordinator(const struct core *c)
+{
+	return view_coordinator(core_members(c));
+}
+
+const char *core_node_name(const struct core *c, uint16_t node)
+{
+	return view_is_member(&c->conf.members, node) ? c->conf.node_names[node] : "?";
+}
+
+bool core_coordinates(const struct core *c)
+{
+	return c->conf.self == core_coordinator(c);
+}
+
+bool core_linked(const struct core *c, uint16_t node)
+{
+	return node == c->conf.self || c->link[node].linked;
+}
+
+bool core_world_ok(const struct core *c, const struct core_world *w)
+{
+	if (!w || core_world_wrong(w, CORE_NODES_MAX, c->conf.max_world, c->conf.local_world))
+		return false;
+	for (uint32_t i = 0; i < w->size; i++) {
+		if (!view_is_member(core_members(c), w->rank[i].node))
+			return false;
+	}
+	return true;
+}
+
+uint32_t core_local_ranks(const struct core_world *w, uint16_t node)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < w->size; i++)
+		nr += w->rank[i].node == node;
+	return nr;
+}
+
+void timer_stop(struct timer *t)
+{
+	t->at = UINT64_MAX;
+	t->count = 0;
+}
+
+void timer_start(const struct core *c, struct timer *t, uint64_t now)
+{
+	t->at = now + c->conf.repeat_ns;
+	t->count = 0;
+}
+
+void timer_next(const struct core *c, struct timer *t, uint64_t now)
+{
+	uint64_t gap = c->conf.repeat_ns << (t->count < 16 ? ++t->count : t->count);
+
+	/* slow repeats of all timers fall on the same instants, so that a waiting node wakes once a
+	 * second */
+	t->at = gap < CORE_SECOND_NS ? now + gap : (now / CORE_SECOND_NS + 1) * CORE_SECOND_NS;
+}
+
+void core_copy_text(char *to, size_t bytes, const char *from)
+{
+	size_t nr = from ? strlen(from) : 0;
+
+	CHECK(bytes > 0);
+	if (nr >= bytes)
+		nr = bytes - 1;
+	if (nr)
+		memmove(to, from, nr);
+	to[nr] = 0;
+}
+
+const char *core_text(struct core *c, const char *fmt, ...)
+{
+	size_t left = CORE_TEXTS_BYTES - c->texts_used;
+	char *text = c->texts + c->texts_used;
+	va_list ap;
+	int nr;
+
+	if (left < 2)
+		return "";
+	va_start(ap, fmt);
+	nr = vsnprintf(text, left, fmt, ap);
+	va_end(ap);
+	c->texts_used += nr < 0 ? 0 : (size_t)nr < left ? (size_t)nr + 1 : left;
+	return text;
+}
+
+const char *core_rank_name(struct core *c, const struct core_world *w, uint32_t rank)
+{
+	const struct core_rank *r = &w->rank[rank];
+
+	CHECK(rank < w->size);
+	return core_text(c, "rank %u (pid %u, node %s)", rank, r->pid, core_node_name(c, r->node));
+}
+
+struct core_action *core_act(struct ctx *x, enum core_action_type type)
+{
+	struct core_action *a = &x->out->act[x->out->nr];
+
+	CHECK(x->out->nr < CORE_ACTIONS_MAX);
+	x->out->nr++;
+	memset(a, 0, sizeof(*a));
+	a->type = type;
+	return a;
+}
+
+struct core_msg *core_send(struct ctx *x, uint16_t to, enum core_op op, const struct core_id *id)
+{
+	struct core *c = x->c;
+	struct core_msg *m = &x->nobody;
+
+	CHECK(to < CORE_NODES_MAX);
+	if (to == c->conf.self) {
+		CHECK(x->tail < CORE_INBOX_NR);
+		m = &x->inbox[x->tail++];
+	} else if (c->link[to].linked) {
+		m = &core_act(x, CORE_ACT_SEND)->msg;
+	}
+	memset(m, 0, sizeof(*m));
+	m->op = op;
+	m->from = c->conf.self;
+	m->to = to;
+	m->from_incarnation = c->conf.incarnation;
+	m->id = *id;
+	return m;
+}
+
+bool core_adopted(const struct core *c, const struct core_id *id)
+{
+	const struct member *m = &c->member;
+
+	return m->term && id->term == m->term && id->seq == m->seq &&
+	       id->generation == m->generation && id->term >= m->promised;
+}
+
+int32_t core_rank_of(const struct core_world *w, uint16_t node, uint64_t session)
+{
+	for (uint32_t i = 0; i < w->size; i++) {
+		if (w->rank[i].node == node && w->rank[i].session == session)
+			return (int32_t)i;
+	}
+	return -1;
+}

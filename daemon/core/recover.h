@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recover.h: the coordinator's views: recovery, the seal, members that start again, and the orders
+ * that a view carries out. Private to daemon/core. */
+#ifndef SHARD_CORE_RECOVER_H
+#define SHARD_CORE_RECOVER_H
+
+#include "core/ctx.h"
+
+void recover_init(struct core *c, const struct core_view *view);
+
+/* Messages to the coordinator. */
+void recover_on_answer(struct ctx *x, const struct core_msg *m);
+void recover_on_view_ok(struct ctx *x, const struct core_msg *m);
+
+/* Events of the coordinator. */
+void recover_on_persisted(struct ctx *x, const struct core_event *e);
+void recover_on_written(struct ctx *x, const struct core_event *e);
+void recover_on_tune(struct ctx *x, const struct core_event *e);
+void recover_on_checkpoint(struct ctx *x, const struct core_event *e);
+void recover_on_rollback(struct ctx *x, const struct core_event *e);
+
+/* For coord.c. */
+void recover_settle(struct ctx *x);              /* Views: whatever is due, as far as it goes. */
+bool recover_due(const struct core *c);          /* recover_settle() would go on. */
+void recover_send(struct ctx *x, uint16_t node); /* ASK or VIEW, if that node owes an answer. */
+uint64_t recover_deadline(const struct core *c); /* An absent node's chunks are given up then. */
+void recover_check(const struct core *c);
+
+#endif

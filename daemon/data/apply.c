@@ -1,0 +1,782 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* After COMMIT: the optimizer over every chunk held here, one pass that reads gradient and state
+ * and writes state and image; then the image's way to the trainers here and to the other nodes.
+ * model.c starts it; workers run the passes; dispatch.c brings image parts from other nodes. Image
+ * frames are named by the last step that changed weights (content_step) and judged by it, never by
+ * view: taken when it is the one decided here, or, PREPARED, the one that must be being decided
+ * (its bytes prove the commit). What was missed (a link fell) is asked for again, once a second.
+ * With max_staleness = 1 there are two images: each applied step is written to the one that does
+ * not have the newest weights, and chunks are numbered by the step that wrote them. */
+#include "data/apply.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "data/blobs.h"
+#include "data/data.h"
+#include "data/events.h"
+#include "link/peer.h"
+#include "data/mr.h"
+#include "data/trainer.h"
+#include "link/session.h"
+#include "data/tile.h"
+#include "wire/ops.h"
+
+#include <string.h>
+
+#define APPLY_ASK_NS    NS_PER_SEC
+#define APPLY_ASKS_LATE 2 /* from then on the coordinator and who waits hear of it */
+#define APPLY_ASKS_LOG  5 /* and the log; again after 60 */
+#define APPLY_RUNS_MAX  1024
+
+struct apply_job {
+	struct model *m;
+	uint32_t chunk, generation, slot;
+	bool seal;
+	bool settle, old; /* Of a warm start; old: the image before the newest, too. */
+	bool apply;       /* Of a warm start: tiles may lack the record in hand. */
+	uint64_t kept;
+	uint64_t missing; /* Weights that nobody wrote; of a seal also those that are not finite. */
+};
+static_assert(sizeof(struct apply_job) <= WORKER_ARGS_BYTES, "a job travels by value");
+
+static void apply_run(void *args)
+{
+	struct apply_job *j = args;
+	struct model *m = j->m;
+	const struct layout *l = m->layout;
+	const struct contrib_chunk *c = &m->contrib.chunk[j->chunk];
+	optim_apply *kernel = optim_kernel(m->set.optim, m->server->isa, m->grad, m->image);
+	float *master = store_master(m->store, j->chunk), *s1 = store_state(m->store, j->chunk, 0),
+	      *s2 = store_state(m->store, j->chunk, 1);
+	uint8_t *image = store_image(m->store, j->slot, j->chunk);
+	struct store_missing missing;
+
+	store_missing_init(&missing);
+	if (j->settle) {
+		store_missing(m->store, j->chunk, &missing);
+		j->missing = missing.unwritten;
+		if (j->apply && j->missing == 0)
+			j->kept = tile_apply(m, j->chunk, j->slot);
+		store_seal_chunk(m->store, j->slot, j->chunk);
+		store_image_keep(m->store, j->slot, j->chunk);
+		if (j->old)
+			store_image_again(m->store, j->slot ^ 1, j->chunk);
+		return;
+	}
+	if (j->seal) {
+		store_missing(m->store, j->chunk, &missing);
+		j->missing = missing.unwritten + missing.nonfinite;
+		store_seal_chunk(m->store, j->slot, j->chunk);
+		store_image_keep(m->store, j->slot, j->chunk);
+		return;
+	}
+	if (meta_persistent(&m->meta)) {
+		j->kept = tile_apply(m, j->chunk, j->slot);
+		store_image_keep(m->store, j->slot, j->chunk);
+		return;
+	}
+	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++) {
+		const struct segment *g = &l->segment[s];
+		const void *grad =
+			m->contrib.zero[s] ? NULL : c->base + (size_t)g->start * m->grad_bytes;
+
+		if (!layout_frozen(l, s))
+			j->kept += kernel(&m->record.args[g->group], g->n, grad, master + g->start,
+					  s1 != NULL ? s1 + g->start : NULL,
+					  s2 != NULL ? s2 + g->start : NULL,
+					  image + (size_t)g->start * m->image_bytes);
+	}
+}
+
+/* One image moves its versions with every step, skipped or not; of two each says which step wrote
+ * it, and a skip changes nothing. */
+uint64_t apply_version(const struct model *m)
+{
+	return m->set.max_staleness > 0 ? m->content_step : m->step;
+}
+
+uint32_t apply_slot(const struct model *m, const struct record *r)
+{
+	return m->set.max_staleness > 0 ? r->applied & 1 : 0;
+}
+
+bool apply_image_whole(const struct model *m)
+{
+	return m->sealed && m->img.apply_left == 0 && m->img.lacking == 0;
+}
+
+/* Chunks that become ready together are told together: every frame wakes its trainer. */
+static void tell_trainers(struct model *m)
+{
+	m->img.tell_due = m->img.tell_held || worker_in_turn(m->server->pool);
+	if (m->img.tell_due)
+		return;
+	store_image_published(m->store);
+	m->server->data->published(m);
+}
+
+static void settle_feed(struct model *m);
+
+void apply_turn(void *server)
+{
+	struct server *s = server;
+
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (m->img.tell_due)
+			tell_trainers(m);
+		settle_feed(m);
+	}
+}
+
+static void send_to(struct send_queue *o, uint32_t slot, uint32_t chunk)
+{
+	send_queue_add(o, slot ? chunk | SEND_SLOT : chunk);
+}
+
+/* A chunk has its new bytes. nodes: those that get it, if this node holds it. */
+static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t version,
+		    uint64_t nodes)
+{
+	uint32_t connections = m->server->conf->connections;
+
+	CHECK(chunk < m->layout->chunks_nr && slot < 2);
+	store_image_version(m->store, slot, chunk, version);
+	for (uint16_t n = 0;
+	     place_primary(&m->place, chunk) == m->server->self && n < m->server->nodes_nr; n++)
+		if (nodes >> n & 1)
+			send_to(&m->img.out[n * connections + chunk % connections], slot, chunk);
+	list_each(it, &m->server->sessions) {
+		struct trainer *t = list_of(it, struct session, link)->trainer;
+
+		if (t->model == m && t->has_image)
+			send_to(&t->image, slot, chunk);
+	}
+	if (apply_image_whole(m) &&
+	    !m->attempt.voted) /* the verdict may overwrite it at any time */
+		store_image_whole(m->store);
+	tell_trainers(m);
+	if (apply_image_whole(m))
+		m->server->data->whole(m);
+}
+
+static void maybe_applied(struct model *m)
+{
+	if (!m->img.applying || m->memory.settle.on || m->img.apply_left > 0 || m->img.sends > 0)
+		return;
+	model_image_check(m);
+	m->img.applying = false;
+	m->img.apply_ns = clock_ns() - m->img.began_ns;
+	m->server->data->applied(m);
+}
+
+/* A vote would allow the next commit to overwrite what is still being sent or made. And with
+ * weights that nobody wrote there is no vote. */
+static bool may_stage(const struct model *m)
+{
+	return m->img.sends == 0 && !m->memory.settle.on && m->sealed_without == 0;
+}
+
+void apply_stage(struct model *m, uint32_t chunk)
+{
+	if (!m->attempt.on || !m->contrib.chunk[chunk].reduced)
+		return;
+	if (may_stage(m)) {
+		m->server->data->staged(m, chunk);
+		return;
+	}
+	CHECK(m->img.staged_later_nr < m->layout->chunks_nr);
+	m->img.staged_later[m->img.staged_later_nr++] = chunk;
+}
+
+static void stage_later(struct model *m)
+{
+	while (m->img.staged_later_nr > 0 && may_stage(m))
+		apply_stage(m, m->img.staged_later[--m->img.staged_later_nr]);
+}
+
+static void image_sent(struct model *m)
+{
+	CHECK(m->img.sends > 0);
+	if (--m->img.sends > 0)
+		return;
+	if (m->dropping)
+		server_wake(m->server, 1);
+	maybe_applied(m);
+	stage_later(m);
+}
+
+/* --- the image on its way out --- */
+
+static uint32_t image_bytes(const struct model *m)
+{
+	return m->image_bytes;
+}
+
+static const uint8_t *image_at(const struct model *m, uint32_t slot, uint32_t chunk)
+{
+	return store_image(m->store, slot, chunk);
+}
+
+/* A skipped step may have moved the version on: trainers wait for it, nodes for the bytes. */
+static void image_head(const struct send_queue *o, uint32_t slot, struct wire_head *h)
+{
+	const struct model *m = o->model;
+	uint32_t chunk = h->chunk;
+
+	data_head(m, h, OP_IMAGE_DATA, &m->record.id);
+	h->step = o->peer == NULL ? store_image_chunk(m->store, slot, chunk)
+				  : m->img.slot_content[slot];
+	h->chunk = chunk;
+}
+
+static bool image_route(const struct send_queue *o, uint32_t slot, uint32_t chunk,
+			struct send_route *out)
+{
+	return mr_image(o->model, o->peer, slot, chunk, out);
+}
+
+static void image_out(struct model *m)
+{
+	m->img.sends++;
+}
+
+const struct send_source apply_images = {
+	.elem_bytes = image_bytes,
+	.at = image_at,
+	.head = image_head,
+	.route = image_route,
+	.out = image_out,
+	.back = image_sent,
+	.waits = image_out,
+	.left = image_sent,
+};
+
+static void image_moved(struct model *m);
+
+/* Nodes that stayed still have this image. One that lacks it asks, and may have done so too early
+ * for this chunk. While a vote is out the older image may be overwritten by the verdict at any
+ * time: nobody is sent it. */
+static void settle_done(struct model *m, const struct apply_job *j)
+{
+	struct model_settle *s = &m->memory.settle;
+	struct core_state core;
+
+	if (j->old && j->missing == 0)
+		publish(m, j->slot ^ 1, j->chunk, m->content_old, m->attempt.voted ? 0 : s->asked);
+	if (j->missing == 0)
+		publish(m, j->slot, j->chunk, apply_version(m), s->asked);
+	if (m->img.apply_left > 0)
+		return;
+	s->on = false; /* and not before: a part that is sent at once must not end the step */
+	image_moved(m);
+	stage_later(m);
+	if (!m->img.applying || m->dropping)
+		return;
+	core_state(m->core, &core); /* the decision that waited, see apply_later() */
+	m->img.applying = false;
+	blobs_decided(m, core.record->id.step, false);
+	apply_start(m, core.record);
+}
+
+static void apply_done(void *owner, void *args)
+{
+	struct model *m = owner;
+	const struct apply_job *j = args;
+
+	m->img.kept += j->kept;
+	if (j->settle) {
+		CHECK(m->memory.settle.in_hand > 0);
+		m->memory.settle.in_hand--;
+	}
+	if (j->generation == m->generation) {
+		CHECK(m->img.apply_left > 0);
+		m->img.apply_left--;
+		if (m->img.apply_left == 0)
+			m->img.sealing = false;
+		m->sealed_without += j->missing;
+		if (j->settle)
+			settle_done(m, j);
+		else if (j->missing ==
+			 0) /* else nobody gets to see it: seal.c tells the coordinator */
+			publish(m, j->slot, j->chunk, apply_version(m), UINT64_MAX);
+		if (j->settle || (j->seal && m->img.apply_left == 0))
+			m->server->data->readable(m);
+	}
+	maybe_applied(m);
+	data_release(m);
+}
+
+static void submit_all(struct model *m, bool seal)
+{
+	CHECK(m->img.apply_left == 0);
+	m->img.tell_held = true;
+	m->img.apply_left = store_owned(m->store);
+	m->img.began_ns = clock_ns();
+	for (uint32_t c = 0, left = m->img.apply_left; left > 0; c++) {
+		struct worker_job job = {.run = apply_run, .done = apply_done, .owner = m};
+		struct apply_job j = {.m = m,
+				      .chunk = c,
+				      .generation = m->generation,
+				      .slot = m->img.slot,
+				      .seal = seal};
+
+		if (!place_holds(&m->place, c, m->server->self))
+			continue;
+		left--;
+		memcpy(job.args, &j, sizeof(j));
+		m->attempt.busy++;
+		if (layout_chunk_elems(m->layout, c) <= SERVER_SMALL_ELEMS ||
+		    worker_submit(m->server->pool, &job) != SHARD_OK)
+			worker_run_here(m->server->pool, &job);
+	}
+	m->img.tell_held = false;
+	if (m->img.tell_due)
+		tell_trainers(m);
+}
+
+static bool stale(const struct model *m, uint32_t chunk)
+{
+	return store_image_chunk(m->store, m->img.slot, chunk) != apply_version(m);
+}
+
+static bool lacks(const struct model *m, uint32_t chunk)
+{
+	return !place_holds(&m->place, chunk, m->server->self) && stale(m, chunk);
+}
+
+/* Of the image of the step before, which trainers here may still compute on. */
+static bool lacks_old(const struct model *m, uint32_t chunk)
+{
+	return m->img.old_lacking > 0 && !place_holds(&m->place, chunk, m->server->self) &&
+	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) != m->content_old;
+}
+
+static void count_lacking(struct model *m)
+{
+	m->img.lacking = 0;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		m->img.lacking += lacks(m, c);
+}
+
+static void image_late(struct model *m, bool late, uint32_t chunk, uint64_t step)
+{
+	if (!late && !m->img.late)
+		return;
+	m->img.late = late;
+	m->server->data->late(m, late, chunk, step);
+}
+
+/* Of the chunks that lack, one has come, or they are of another step. An image that is being made
+ * again stays late until it is made. */
+static void image_moved(struct model *m)
+{
+	m->img.asks = 0;
+	if (!m->memory.settle.on)
+		image_late(m, false, 0, 0);
+}
+
+/* The slot gets the bytes of this step from now on: what it had is gone. */
+static void slot_takes(struct model *m, uint32_t slot, uint64_t content)
+{
+	CHECK(slot < 2);
+	m->img.slot_content[slot] = content;
+	if (slot != m->img.slot && content != m->content_old)
+		m->img.old_lacking = 0;
+}
+
+/* From here on a start that finds this memory knows what is in it: before the first tile moves. */
+static void keep_mark(struct model *m, bool moves)
+{
+	struct meta_mark mark = m->meta.mark;
+
+	mark.id = m->record.id;
+	mark.step = m->step;
+	mark.content_step = m->content_step;
+	mark.content_old = m->content_old;
+	mark.stamp += moves;
+	mark.load = META_LOAD_NONE;
+	mark.cleared = m->generation;
+	if (meta_persistent(&m->meta))
+		meta_mark(&m->meta, &mark);
+}
+
+/* No weight moves: versions do, of every chunk that is here. */
+static void apply_skip(struct model *m, uint64_t before)
+{
+	m->content_old = m->content_step;
+	m->content_step = m->record.content;
+	m->img.old_lacking = 0;
+	keep_mark(m, false);
+	for (uint32_t c = 0; m->set.max_staleness == 0 && c < m->layout->chunks_nr; c++)
+		if (store_image_chunk(m->store, 0, c) == before)
+			store_image_version(m->store, 0, c, m->step);
+	count_lacking(m);
+	if (apply_image_whole(m))
+		store_image_whole(m->store);
+	tell_trainers(m);
+	m->steps_skipped++;
+	maybe_applied(m);
+}
+
+/* A decision while the images are being made again after a restart. It waits for them: workers read
+ * what it changes, and it writes no frozen tensor's image. settle_done() comes back with it. Until
+ * then reads of weights wait as for any step that is being applied. */
+static void apply_later(struct model *m, const struct record *r)
+{
+	CHECK(!m->img.applying);
+	m->img.applying = true;
+	if (core_id_cmp(&m->meta.mark.id, &r->id) == 0)
+		m->attempt.voted = false; /* it is the record in hand already */
+	if (m->img.apply_left == 0)
+		apply_settle(m); /* the start found this decision */
+	else
+		settle_feed(m); /* a daemon that stops has given out no more so far */
+}
+
+void apply_start(struct model *m, const struct record *r)
+{
+	uint64_t before = m->step;
+
+	if (m->memory.settle.on) {
+		apply_later(m, r);
+		return;
+	}
+	m->record = *r;
+	m->step = r->id.step;
+	m->img.applying = true;
+	m->attempt.voted = false;
+	image_moved(m);
+	if (r->outcome != RECORD_APPLIED) {
+		apply_landings(m);
+		apply_skip(m, before);
+		return;
+	}
+	m->steps_applied++;
+	if (core_id_cmp(&m->meta.mark.id, &r->id) == 0) { /* a warm start: the tiles have it */
+		m->img.asked_ns = clock_ns();
+		count_lacking(m);
+		if (apply_image_whole(m))
+			store_image_whole(m->store);
+		tell_trainers(m);
+		maybe_applied(m);
+		return;
+	}
+	m->content_old = m->content_step;
+	m->content_step = r->content;
+	if (m->set.max_staleness > 0) {
+		m->img.old_lacking = m->img.lacking;
+		CHECK(m->img.slot != apply_slot(m, r));
+		m->img.slot = apply_slot(m, r);
+		store_image_newest(m->store, m->img.slot);
+	}
+	m->img.slot_content[m->img.slot] = m->content_step;
+	m->img.asked_ns = clock_ns();
+	apply_landings(m);
+	count_lacking(m);
+	keep_mark(m, true);
+	submit_all(m, false);
+	maybe_applied(m); /* nothing held here */
+}
+
+/* Few jobs are in hand, so that the queue has room for other models' steps. Called at each turn of
+ * the workers: a queue that is full now is tried again when a job of whoever filled it is done. A
+ * daemon that stops makes no images, but finishes what is decided. */
+static void settle_feed(struct model *m)
+{
+	struct model_settle *s = &m->memory.settle;
+	bool old = m->set.max_staleness > 0 && m->content_old != m->content_step;
+
+	while (s->on && (!m->server->stopping || m->img.applying) && !m->dropping &&
+	       s->next < m->layout->chunks_nr && s->in_hand < 2 * worker_threads(m->server->pool)) {
+		struct worker_job job = {.run = apply_run, .done = apply_done, .owner = m};
+		struct apply_job j = {.m = m,
+				      .chunk = s->next,
+				      .generation = m->generation,
+				      .slot = m->img.slot,
+				      .settle = true,
+				      .old = old,
+				      .apply = s->apply};
+
+		memcpy(job.args, &j, sizeof(j));
+		if (place_holds(&m->place, s->next, m->server->self)) {
+			if (worker_submit(m->server->pool, &job) != SHARD_OK)
+				return;
+			s->in_hand++;
+			m->attempt.busy++;
+		}
+		s->next++;
+	}
+}
+
+void apply_settle(struct model *m)
+{
+	uint32_t chunk;
+	uint64_t step;
+
+	CHECK(m->sealed && m->memory.settle.on && m->attempt.busy == 0 && m->img.apply_left == 0);
+	m->img.apply_left = store_owned(m->store);
+	m->img.began_ns = clock_ns();
+	settle_feed(m);
+	if (apply_image_awaited(m, &chunk, &step))
+		image_late(m, true, chunk, step);
+}
+
+void apply_settled(const struct model *m, uint32_t *done, uint32_t *all)
+{
+	*all = m->memory.settle.on ? store_owned(m->store) : 0;
+	*done = *all > 0 ? *all - m->img.apply_left : 0;
+}
+
+void apply_seal(struct model *m, const struct record *r)
+{
+	CHECK(r->outcome == RECORD_SEAL || r->id.generation > 0);
+	m->record = *r;
+	m->sealed = true;
+	m->img.sealing = store_owned(m->store) > 0; /* else nothing ends it */
+	m->generation = r->id.generation;
+	m->step = r->id.step;
+	m->content_step = m->content_old = r->content; /* also of a skipped step */
+	m->img.slot = apply_slot(m, r);
+	store_image_newest(m->store, m->img.slot);
+	m->img.slot_content[m->img.slot] = m->content_step;
+	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
+	m->img.old_lacking = 0;
+	store_image_generation(m->store, m->generation);
+	apply_landings(m);
+	count_lacking(m);
+	image_moved(m);
+	keep_mark(m, false);
+	submit_all(m, true);
+	apply_image_ask(m, clock_ns());
+	model_image_check(m);
+}
+
+/* --- image chunks of other nodes --- */
+
+void apply_image_ask(struct model *m, uint64_t now_ns)
+{
+	uint32_t *runs = arena_take(&m->server->tx, 2 * APPLY_RUNS_MAX * sizeof(*runs));
+	struct wire_head h;
+
+	CHECK(runs != NULL);
+	m->img.asked_ns = now_ns;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		Shard__Chunks want = SHARD__CHUNKS__INIT;
+		bool open = false;
+
+		want.runs = runs;
+		for (uint32_t c = 0; c < m->layout->chunks_nr && want.n_runs < 2 * APPLY_RUNS_MAX;
+		     c++) {
+			bool want_it = place_primary(&m->place, c) == n &&
+				       (lacks(m, c) || lacks_old(m, c));
+
+			if (want_it && open)
+				runs[want.n_runs - 1]++;
+			else if (want_it)
+				runs[want.n_runs++] = c, runs[want.n_runs++] = 1;
+			open = want_it;
+		}
+		if (n == m->server->self || want.n_runs == 0)
+			continue;
+		data_head(m, &h, OP_IMAGE_ASK, &m->record.id);
+		(void)peer_send(m->server, n, &h, &want.base,
+				NULL); /* a link that is down: asked again when it is up */
+	}
+	arena_reset(&m->server->tx);
+}
+
+/* After a warm start a chunk that is held here; else one of another node. With two images trainers
+ * compute on the older one, if there is one. */
+bool apply_image_awaited(const struct model *m, uint32_t *chunk, uint64_t *step)
+{
+	bool old = m->set.max_staleness > 0 && m->content_old != m->content_step;
+
+	*step = old ? m->content_old : m->content_step;
+	for (*chunk = 0; m->memory.settle.on && *chunk < m->layout->chunks_nr; ++*chunk)
+		if (place_holds(&m->place, *chunk, m->server->self) && stale(m, *chunk))
+			return true;
+	if (!m->sealed || (old ? m->img.old_lacking : m->img.lacking) == 0)
+		return false;
+	for (*chunk = 0; *chunk < m->layout->chunks_nr; ++*chunk)
+		if (old ? lacks_old(m, *chunk) : lacks(m, *chunk))
+			return true;
+	return false;
+}
+
+void apply_image_beat(struct model *m, uint64_t now_ns)
+{
+	uint32_t chunk, first = 0, lack = m->img.lacking + m->img.old_lacking;
+	const char *holder;
+	uint64_t step;
+
+	if (m->memory.settle.on && apply_image_awaited(m, &chunk, &step))
+		image_late(m, true, chunk, step);
+	if (!m->sealed || lack == 0 || now_ns - m->img.asked_ns <= APPLY_ASK_NS)
+		return;
+	m->img.asks++;
+	while (first + 1 < m->layout->chunks_nr && !lacks(m, first) && !lacks_old(m, first))
+		first++;
+	holder = server_node_name(m->server, place_primary(&m->place, first));
+	if (m->img.asks % 60 == APPLY_ASKS_LOG)
+		log_line(m->server->log, LOG_LEVEL_WARN,
+			 "event=image_late model=%s step=%lu chunk=%u node=%s lack=%u asks=%u",
+			 m->name, (unsigned long)m->content_step, first, holder, lack, m->img.asks);
+	if (m->img.asks >= APPLY_ASKS_LATE && apply_image_awaited(m, &chunk, &step))
+		image_late(m, true, chunk, step);
+	apply_image_ask(m, now_ns);
+}
+
+static bool has_old(const struct model *m, uint32_t chunk)
+{
+	return m->set.max_staleness > 0 && m->img.slot_content[m->img.slot ^ 1] == m->content_old &&
+	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) == m->content_old;
+}
+
+void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want)
+{
+	uint32_t connections = m->server->conf->connections;
+	uint64_t asked = 0; /* whatever the runs say: no more than there is */
+
+	CHECK(node < m->server->nodes_nr);
+	if (!m->sealed || (m->set.max_staleness == 0 && (m->attempt.voted || m->img.applying)))
+		return; /* it would be overwritten under way; asked again in a second. The newest of
+			   two is not the next to be */
+	if (m->memory.settle.on)
+		m->memory.settle.asked |= 1ull << node;
+	for (size_t i = 0; i + 1 < want->n_runs; i += 2) {
+		for (uint32_t k = 0; k < want->runs[i + 1] && asked < 2ull * m->layout->chunks_nr;
+		     k++, asked++) {
+			uint64_t c = (uint64_t)want->runs[i] + k;
+			struct send_queue *o;
+
+			if (c >= m->layout->chunks_nr ||
+			    !place_holds(&m->place, c, m->server->self))
+				continue;
+			o = &m->img.out[node * connections + c % connections];
+			if (m->content_old != m->content_step && !m->attempt.voted &&
+			    has_old(m, (uint32_t)c))
+				send_to(o, m->img.slot ^ 1, (uint32_t)c);
+			if (store_image_chunk(m->store, m->img.slot, (uint32_t)c) ==
+			    apply_version(m))
+				send_to(o, m->img.slot, (uint32_t)c);
+		}
+	}
+}
+
+/* Is this part one to take now, and where? */
+static bool image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot)
+{
+	*slot = m->img.slot;
+	if (h->generation != m->generation || place_holds(&m->place, h->chunk, m->server->self))
+		return false;
+	if (m->sealed && h->step == m->content_step)
+		return lacks(m, h->chunk);
+	if (m->set.max_staleness > 0)
+		*slot ^= 1;
+	if (m->sealed && h->step == m->content_old && lacks_old(m, h->chunk))
+		return true;
+	return m->attempt.voted && h->step == m->attempt.id.step &&
+	       h->attempt == m->attempt.id.attempt && h->term == m->attempt.id.term &&
+	       h->seq == m->attempt.id.seq;
+}
+
+static bool still_wanted(const void *model, const struct wire_head *h)
+{
+	uint32_t slot;
+
+	return image_wanted(model, h, &slot);
+}
+
+void apply_landings(struct model *m)
+{
+	landing_judge(&m->img.landing, still_wanted, m);
+}
+
+enum shard_status apply_image_head(struct model *m, const struct wire_head *h, void **to,
+				   struct err *e)
+{
+	uint32_t part = WIRE_PART(h->flags), slot;
+
+	*to = STREAM_DISCARD;
+	if (h->chunk >= m->layout->chunks_nr || part >= data_parts(m, h->chunk, m->image_bytes) ||
+	    h->body_bytes != data_part_bytes(m, h->chunk, m->image_bytes, part))
+		return err_set(e, SHARD_PROTOCOL,
+			       "image part %u (%u bytes) of chunk %u of \"%s\": no such part", part,
+			       h->body_bytes, h->chunk, m->name);
+	if (!image_wanted(m, h, &slot))
+		return SHARD_OK;
+	slot_takes(m, slot, h->step);
+	if (part == 0 || m->img.coming[h->chunk] != h->step) {
+		m->img.coming[h->chunk] = h->step;
+		m->img.parts[h->chunk] = 0;
+	}
+	*to = (uint8_t *)store_image(m->store, slot, h->chunk) + (size_t)part * WIRE_PART_BYTES;
+	data_flow_add(&m->image_in, 0);
+	return SHARD_OK;
+}
+
+enum shard_status apply_image_part(struct model *m, const struct wire_head *h, struct err *e)
+{
+	bool decided = m->sealed && h->step == m->content_step,
+	     old = m->img.old_lacking > 0 && h->step == m->content_old;
+	uint32_t slot;
+
+	(void)e;
+	if (!image_wanted(m, h, &slot) || m->img.coming[h->chunk] != h->step)
+		return SHARD_OK;
+	if (WIRE_PART(h->flags) != m->img.parts[h->chunk])
+		return SHARD_OK; /* its beginning was missed; it is asked for again */
+	data_flow_add(&m->image_in, h->body_bytes);
+	if (++m->img.parts[h->chunk] < data_parts(m, h->chunk, m->image_bytes))
+		return SHARD_OK;
+	if (decided)
+		m->img.lacking--;
+	else if (old)
+		m->img.old_lacking--;
+	image_moved(m);
+	publish(m, slot, h->chunk, decided ? apply_version(m) : h->step, UINT64_MAX);
+	m->server->data->readable(m);
+	return SHARD_OK;
+}
+
+void apply_trainer_image(struct model *m, struct trainer *t)
+{
+	CHECK(t->model == m);
+	if (t->session->local || t->has_image)
+		return;
+	t->has_image = true;
+	send_queue_attach(&t->image, &t->session->lane);
+	for (uint32_t c = 0; m->content_old != m->content_step && c < m->layout->chunks_nr; c++)
+		if (has_old(m, c))
+			send_to(&t->image, m->img.slot ^ 1, c);
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		if (store_image_chunk(m->store, m->img.slot, c) == apply_version(m))
+			send_to(&t->image, m->img.slot, c);
+}
+
+void apply_node_gone(struct model *m, uint16_t node)
+{
+	uint32_t connections = m->server->conf->connections;
+
+	CHECK(node < m->server->nodes_nr);
+	for (uint32_t i = 0; i < connections; i++) {
+		send_queue_detach(&m->attempt.out[node * connections + i]);
+		send_queue_detach(&m->img.out[node * connections + i]);
+	}
+}
+
+void apply_node_back(struct model *m, uint16_t node)
+{
+	uint32_t connections = m->server->conf->connections;
+	struct peer *p = m->server->peer[node];
+
+	CHECK(p != NULL && p->up);
+	for (uint32_t i = 0; i < connections; i++) {
+		send_queue_attach(&m->attempt.out[node * connections + i], &p->conns[i].lane);
+		send_queue_attach(&m->img.out[node * connections + i], &p->conns[i].lane);
+	}
+	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
+		apply_image_ask(m, clock_ns());
+}

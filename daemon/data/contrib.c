@@ -1,0 +1,620 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients on their way from arenas to the reduced gradient of a chunk. Called by dispatch.c
+ * for frames, by model.c for the core's BEGIN and CREDIT. Happy path: every local rank
+ * closes a chunk (contrib_push) → the node's sum, on a worker if there are several ranks (reduce.c)
+ * → the contribution goes to the chunk's holder (send.c) or, held here, waits for those of the
+ * other nodes (contrib_node) → one pass sums them in node order and takes the norm →
+ * apply_stage(). A frame of an older attempt is read and dropped; one that breaks the rules closes
+ * its connection; nothing here waits or allocates after the model was made. */
+#include "data/contrib.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "data/data.h"
+#include "data/events.h"
+#include "data/trainer.h"
+#include "data/model.h"
+#include "link/peer.h"
+#include "data/mr.h"
+#include "link/session.h"
+#include "data/reduce.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum shard_status contrib_init(struct model *m, struct err *e)
+{
+	struct contrib *g = &m->contrib;
+	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr,
+	       nodes = m->server->nodes_nr, local = m->set.local_world;
+	uint32_t parts = data_parts(m, 0, m->grad_bytes);
+	bool made = parts_init(&g->parts_in, nodes * chunks, parts);
+
+	CHECK(m->contrib.chunk == NULL && m->set.local_world <= CONTRIB_LOCAL_MAX);
+	made = made && parts_init(&g->push_parts, local * chunks, parts);
+	g->chunk = calloc(chunks, sizeof(*g->chunk));
+	g->absent_local = calloc(local * segments, 1);
+	g->absent_node = calloc(nodes * segments, 1);
+	g->zero = calloc(segments, 1);
+	g->bad_rank_in = calloc(nodes * chunks, sizeof(*g->bad_rank_in));
+	made = made && g->chunk != NULL && g->absent_local != NULL && g->absent_node != NULL;
+	if (!made || g->zero == NULL || g->bad_rank_in == NULL) {
+		contrib_free(m);
+		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %zu chunks of \"%s\"",
+			       chunks, m->name);
+	}
+	return SHARD_OK;
+}
+
+void contrib_free(struct model *m)
+{
+	struct contrib *g = &m->contrib;
+
+	free(g->chunk);
+	free(g->absent_local);
+	free(g->absent_node);
+	free(g->zero);
+	parts_free(&g->parts_in);
+	parts_free(&g->push_parts);
+	free(g->bad_rank_in);
+	memset(g, 0, sizeof(*g));
+}
+
+uint8_t *contrib_absent_local(const struct model *m, uint32_t i)
+{
+	return m->contrib.absent_local + (size_t)i * m->layout->segments_nr;
+}
+
+uint8_t *contrib_absent_node(const struct model *m, uint32_t place)
+{
+	return m->contrib.absent_node + (size_t)place * m->layout->segments_nr;
+}
+
+static void find_places(struct model *m)
+{
+	struct contrib *g = &m->contrib;
+
+	g->nodes_nr = g->local_nr = 0;
+	memset(g->place, -1, sizeof(g->place));
+	for (uint32_t r = 0; r < m->attempt.world.size;
+	     r++) { /* rank order, so nodes come in order of their lowest rank */
+		uint16_t node = m->attempt.world.rank[r].node;
+
+		if (g->place[node] < 0) {
+			g->place[node] = (int8_t)g->nodes_nr;
+			g->only_rank[g->nodes_nr] = (int32_t)r;
+			g->node[g->nodes_nr++] = node;
+		} else {
+			g->only_rank[(int)g->place[node]] = -1;
+		}
+		if (node != m->server->self)
+			continue;
+		CHECK(g->local_nr < CONTRIB_LOCAL_MAX && g->local_nr < m->set.local_world);
+		g->local[g->local_nr++] = (struct contrib_rank){
+			.trainer = trainer_find(m->server, m->attempt.world.rank[r].session),
+			.rank = r,
+			.slot = UINT32_MAX};
+	}
+}
+
+void contrib_begin(struct model *m)
+{
+	struct contrib *g = &m->contrib;
+	size_t chunks = m->layout->chunks_nr, segments = m->layout->segments_nr,
+	       nodes = m->server->nodes_nr, local = m->set.local_world;
+
+	CHECK(m->attempt.world.size > 0);
+	find_places(m);
+	for (uint32_t i = 0; i < g->local_nr; i++) {
+		struct trainer *t = g->local[i].trainer;
+
+		if (t == NULL || t->model != m) {
+			g->local[i].trainer = NULL; /* it went while BEGIN was on its way; the
+						       coordinator will hear */
+			continue;
+		}
+		g->local[i].slot = t->slot;
+		t->rank = (int32_t)g->local[i].rank;
+		t->local_index = i;
+	}
+	g->pre = m->attempt.world.size > 1 ? (float)(1 / m->set.predivide) : 1;
+	g->credit = 0;
+	g->reduce_began_ns = g->reduce_ns = 0;
+	m->contrib_in = (struct model_flow){0};
+	memset(g->chunk, 0, chunks * sizeof(*g->chunk));
+	memset(g->absent_local, 0, local * segments);
+	memset(g->absent_node, 0, nodes * segments);
+	memset(g->zero, 0, segments);
+	parts_clear(&g->parts_in);
+	parts_clear(&g->push_parts);
+	memset(g->bad_rank_in, -1, nodes * chunks * sizeof(*g->bad_rank_in));
+}
+
+/* A node without chunks and trainers begins an attempt and votes for it in one event of its core.
+ * Its shell has not carried out the beginning yet, and has nothing to keep but the attempt's name.
+ */
+void contrib_keep(struct model *m, const struct core_id *id)
+{
+	CHECK(store_owned(m->store) == 0 || core_id_cmp(id, &m->attempt.id) == 0);
+	for (uint32_t c = 0; c < m->layout->chunks_nr && store_owned(m->store) > 0; c++) {
+		struct meta_fact *f = &m->meta.fact[c];
+		enum store_region region;
+
+		if (!place_holds(&m->place, c, m->server->self))
+			continue;
+		CHECK(store_where(m->store, m->contrib.chunk[c].base, &region, &f->offset));
+		f->region = region;
+	}
+	if (store_owned(m->store) > 0)
+		memcpy(m->meta.zero, m->contrib.zero, m->layout->segments_nr);
+	*m->meta.facts_id = *id;
+}
+
+enum shard_status contrib_again(struct model *m, struct err *e)
+{
+	struct contrib *g = &m->contrib;
+
+	if (store_owned(m->store) > 0 && core_id_cmp(m->meta.facts_id, &m->attempt.id) != 0)
+		return err_set(
+			e, SHARD_MISMATCH,
+			"its gradients are of step %lu attempt %u, not of step %lu attempt %u",
+			(unsigned long)m->meta.facts_id->step, m->meta.facts_id->attempt,
+			(unsigned long)m->attempt.id.step, m->attempt.id.attempt);
+	contrib_begin(m);
+	for (uint32_t s = 0; s < m->layout->segments_nr; s++)
+		g->zero[s] = m->meta.zero[s] != 0;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		struct meta_fact f = m->meta.fact[c];
+		uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, c) * m->grad_bytes;
+
+		if (!place_holds(&m->place, c, m->server->self))
+			continue;
+		g->chunk[c].base = store_at(m->store, f.region, f.offset, bytes);
+		if (g->chunk[c].base == NULL)
+			return err_set(e, SHARD_MISMATCH,
+				       "the gradient of chunk %u is where there is none", c);
+		g->chunk[c].reduced = true;
+		g->chunk[c].arrived = UINT64_MAX;
+	}
+	return SHARD_OK;
+}
+
+void contrib_trainer_gone(struct model *m, struct trainer *t)
+{
+	for (uint32_t i = 0; i < m->contrib.local_nr; i++)
+		if (m->contrib.local[i].trainer == t)
+			m->contrib.local[i].trainer = NULL;
+}
+
+/* --- what is absent --- */
+
+static bool chunk_part_absent(const struct model *m, uint32_t chunk, const uint8_t *absent,
+			      uint32_t part)
+{
+	const struct layout *l = m->layout;
+	uint32_t per = WIRE_PART_BYTES / m->grad_bytes, from = part * per, to = from + per;
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
+		if (!absent[s] && l->segment[s].start < to &&
+		    l->segment[s].start + l->segment[s].n > from)
+			return false;
+	return true;
+}
+
+/* Where a set has the parts of a chunk. row: of push_parts the local index, of parts_in the place.
+ */
+static size_t parts_at(const struct model *m, size_t row, uint32_t chunk)
+{
+	return row * m->layout->chunks_nr + chunk;
+}
+
+/* A sender closes a chunk: each part is here, unless nothing in it has a gradient, and none lands.
+ */
+static enum shard_status check_whole(const struct model *m, uint32_t chunk, const struct parts *set,
+				     size_t row, const uint8_t *absent, struct err *e)
+{
+	uint32_t nr = data_parts(m, chunk, m->grad_bytes);
+	size_t at = parts_at(m, row, chunk);
+
+	for (uint32_t p = 0; p < nr; p++) {
+		bool present = !chunk_part_absent(m, chunk, absent, p);
+
+		if (present && !parts_here(set, at, p))
+			return err_set(e, SHARD_MISSING, "chunk %u closed without part %u of %u",
+				       chunk, p, nr);
+		if (!present && parts_begun(set, at, p))
+			return err_set(e, SHARD_PROTOCOL,
+				       "chunk %u closed: part %u came, but its tensors are absent",
+				       chunk, p);
+	}
+	return SHARD_OK;
+}
+
+static enum shard_status mark_absent(const struct model *m, uint32_t chunk, const Shard__Push *body,
+				     uint8_t *absent, struct err *e)
+{
+	const struct layout *l = m->layout;
+
+	if (body->n_absent > l->chunk_segment[chunk + 1] - l->chunk_segment[chunk])
+		return err_set(e, SHARD_PROTOCOL,
+			       "%zu tensors are absent from chunk %u, which has %u", body->n_absent,
+			       chunk, l->chunk_segment[chunk + 1] - l->chunk_segment[chunk]);
+	for (size_t i = 0; i < body->n_absent; i++) {
+		bool found = false;
+
+		for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
+			if (l->segment_tensor[s] == body->absent[i])
+				absent[s] = found = true;
+		if (!found)
+			return err_set(e, SHARD_PROTOCOL,
+				       "tensor %u is absent from chunk %u, where it has no element",
+				       body->absent[i], chunk);
+	}
+	return SHARD_OK;
+}
+
+/* --- on their way out --- */
+
+static bool part_absent(const struct model *m, uint32_t chunk, uint32_t part)
+{
+	return chunk_part_absent(
+		m, chunk, contrib_absent_node(m, (uint32_t)m->contrib.place[m->server->self]),
+		part);
+}
+
+/* Fills at most max tensors without a gradient from this node; returns how many there are. */
+static uint32_t absent_from(const struct model *m, uint32_t chunk, uint32_t *tensors, uint32_t max)
+{
+	const struct layout *l = m->layout;
+	const uint8_t *absent = contrib_absent_node(m, (uint32_t)m->contrib.place[m->server->self]);
+	uint32_t nr = 0;
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
+		if (absent[s] && nr++ < max)
+			tensors[nr - 1] = l->segment_tensor[s];
+	return nr;
+}
+
+static void close_with(const struct model *m, uint32_t chunk, Shard__Push *push, uint32_t *tensors,
+		       uint32_t room)
+{
+	const struct contrib_chunk *c = &m->contrib.chunk[chunk];
+
+	push->n_absent = absent_from(m, chunk, tensors, room);
+	push->absent = tensors;
+	if (c->summed && !c->finite && m->contrib.local_nr > 1 && c->bad_rank >= 0) {
+		push->bad_rank = (uint32_t)c->bad_rank + 1;
+		push->bad_tensor = c->bad_tensor;
+	}
+}
+
+const uint8_t *contrib_here(const struct model *m, uint32_t chunk)
+{
+	if (m->contrib.local_nr > 1)
+		return store_sum(m->store, chunk);
+	return store_arena(m->store, m->contrib.local[0].slot, m->attempt.id.step, chunk);
+}
+
+static const uint8_t *contribution_at(const struct model *m, uint32_t slot, uint32_t chunk)
+{
+	(void)slot;
+	return contrib_here(m, chunk);
+}
+
+static void contribution_head(const struct send_queue *o, uint32_t slot, struct wire_head *h)
+{
+	uint32_t chunk = h->chunk;
+
+	(void)slot;
+	data_head(o->model, h, OP_CONTRIB_DATA, &o->model->attempt.id);
+	h->chunk = chunk;
+}
+
+static bool contribution_route(const struct send_queue *o, uint32_t slot, uint32_t chunk,
+			       struct send_route *out)
+{
+	const struct model *m = o->model;
+
+	(void)slot;
+	return mr_contribution(m, o->peer, chunk, contrib_here(m, chunk),
+			       absent_from(m, chunk, NULL, 0), out);
+}
+
+static uint32_t grad_bytes(const struct model *m)
+{
+	return m->grad_bytes;
+}
+
+static void contribution_out(struct model *m)
+{
+	m->attempt.busy++;
+}
+
+const struct send_source contrib_chunks = {
+	.elem_bytes = grad_bytes,
+	.at = contribution_at,
+	.head = contribution_head,
+	.route = contribution_route,
+	.absent = part_absent,
+	.close = close_with,
+	.out = contribution_out,
+	.back = data_release,
+};
+
+/* --- contributions --- */
+
+static void maybe_reduce(struct model *m, uint32_t chunk)
+{
+	struct contrib_chunk *c = &m->contrib.chunk[chunk];
+	uint64_t all = m->contrib.nodes_nr == 64 ? UINT64_MAX : (1ull << m->contrib.nodes_nr) - 1;
+
+	CHECK(place_holds(&m->place, chunk, m->server->self));
+	if (c->arrived == all && !c->reduced)
+		reduce_submit(m, REDUCE_NODES, chunk);
+}
+
+static void send_contribution(struct model *m, uint32_t chunk)
+{
+	uint16_t node = place_primary(&m->place, chunk);
+	uint32_t connections = m->server->conf->connections;
+	struct send_queue *o = &m->attempt.out[node * connections + chunk % connections];
+
+	CHECK(node != m->server->self);
+	if (o->lane == NULL || m->contrib.chunk[chunk].sent)
+		return; /* repeated credit; or the link is down, then the attempt ends */
+	m->contrib.chunk[chunk].sent = true;
+	send_queue_add(o, chunk);
+}
+
+void contrib_summed(struct model *m, uint32_t chunk)
+{
+	struct contrib_chunk *c = &m->contrib.chunk[chunk];
+	uint16_t self = m->server->self, owner = place_primary(&m->place, chunk);
+
+	CHECK(chunk < m->layout->chunks_nr && !m->contrib.chunk[chunk].summed);
+	c->summed = true;
+	if (owner != self) {
+		if (m->contrib.credit >> owner & 1)
+			send_contribution(m, chunk);
+		return;
+	}
+	c->arrived |= 1ull << m->contrib.place[self];
+	maybe_reduce(m, chunk);
+}
+
+void contrib_credit(struct model *m, uint16_t node)
+{
+	CHECK(node < m->server->nodes_nr && node != m->server->self);
+	m->contrib.credit |= 1ull << node;
+	for (uint32_t c = m->layout->chunks_nr; c-- > 0;) /* as they are pushed: last layer first */
+		if (place_primary(&m->place, c) == node && m->contrib.chunk[c].summed)
+			send_contribution(m, c);
+}
+
+/* Every local rank has closed the chunk. */
+static void local_complete(struct model *m, uint32_t chunk)
+{
+	struct contrib *g = &m->contrib;
+	uint8_t *none = contrib_absent_node(m, (uint32_t)g->place[m->server->self]);
+
+	CHECK(m->contrib.local_nr > 0);
+	for (uint32_t s = m->layout->chunk_segment[chunk]; s < m->layout->chunk_segment[chunk + 1];
+	     s++) {
+		uint32_t absent = 0;
+
+		for (uint32_t i = 0; i < g->local_nr; i++)
+			absent += contrib_absent_local(m, i)[s];
+		none[s] = absent == g->local_nr;
+	}
+	if (g->local_nr > 1 || g->pre != 1 || reduce_final(m, REDUCE_LOCAL, chunk))
+		reduce_submit(m, REDUCE_LOCAL, chunk);
+	else
+		contrib_summed(m, chunk);
+}
+
+/* --- frames from trainers --- */
+
+/* SHARD_OK: of the attempt in hand; SHARD_STALE: of an older one, drop it; else refuse. */
+static enum shard_status attempt_of(const struct model *m, const struct wire_head *h, struct err *e)
+{
+	struct core_id id = {h->term, h->step, h->seq, h->generation, h->attempt};
+	int order = core_id_cmp(&id, &m->attempt.id);
+
+	if (order < 0 || (order == 0 && !m->attempt.on))
+		return SHARD_STALE;
+	if (order > 0)
+		return err_set(e, SHARD_PROTOCOL,
+			       "step %lu attempt %u of \"%s\", which has not begun: this is step "
+			       "%lu attempt %u",
+			       (unsigned long)h->step, h->attempt, m->name,
+			       (unsigned long)m->attempt.id.step, m->attempt.id.attempt);
+	if (h->chunk >= m->layout->chunks_nr)
+		return err_set(e, SHARD_RANGE, "chunk %u of \"%s\", which has %u", h->chunk,
+			       m->name, m->layout->chunks_nr);
+	return SHARD_OK;
+}
+
+static enum shard_status trainer_attempt(struct trainer *t, const struct wire_head *h,
+					 struct err *e)
+{
+	struct model *m = t->model;
+	enum shard_status st;
+
+	if (m == NULL || m->id != h->model)
+		return err_set(e, SHARD_BAD_STATE,
+			       "a push to model %u, which this trainer has not joined", h->model);
+	if ((st = attempt_of(m, h, e)) != SHARD_OK)
+		return st;
+	if (t->rank < 0 || m->contrib.local[t->local_index].trainer != t)
+		return SHARD_STALE;
+	return SHARD_OK;
+}
+
+/* Its header is here: a part that is in range, and new. */
+static enum shard_status take_part(const struct model *m, const struct wire_head *h,
+				   struct parts *set, size_t row, struct err *e)
+{
+	uint32_t part = WIRE_PART(h->flags), nr = data_parts(m, h->chunk, m->grad_bytes);
+
+	CHECK(h->chunk < m->layout->chunks_nr);
+	if (part >= nr || h->body_bytes != data_part_bytes(m, h->chunk, m->grad_bytes, part))
+		return err_set(
+			e, SHARD_RANGE,
+			"part %u (%u bytes) of chunk %u: it has %u parts of at most %u bytes", part,
+			h->body_bytes, h->chunk, nr, WIRE_PART_BYTES);
+	if (!parts_begin(set, parts_at(m, row, h->chunk), part))
+		return err_set(e, SHARD_DUPLICATE, "part %u of chunk %u came twice", part,
+			       h->chunk);
+	return SHARD_OK;
+}
+
+static void part_came(const struct model *m, const struct wire_head *h, struct parts *set,
+		      size_t row)
+{
+	parts_came(set, parts_at(m, row, h->chunk), WIRE_PART(h->flags));
+}
+
+enum shard_status contrib_push_head(struct trainer *t, const struct wire_head *h, void **to,
+				    struct err *e)
+{
+	enum shard_status st = trainer_attempt(t, h, e);
+	struct model *m = t->model;
+
+	*to = STREAM_DISCARD;
+	if (st != SHARD_OK)
+		return st == SHARD_STALE ? SHARD_OK : st;
+	if (t->session->local)
+		return err_set(e, SHARD_PROTOCOL,
+			       "gradient bytes over a unix socket: they belong in the arena");
+	if (m->contrib.chunk[h->chunk].pushed >> t->local_index & 1)
+		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already",
+			       h->chunk, (unsigned long)h->step);
+	if ((st = take_part(m, h, &m->contrib.push_parts, t->local_index, e)) != SHARD_OK)
+		return st;
+	*to = (uint8_t *)store_arena(m->store, t->slot, h->step, h->chunk) +
+	      (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
+	return SHARD_OK;
+}
+
+enum shard_status contrib_push_data(struct trainer *t, const struct wire_head *h, struct err *e)
+{
+	struct model *m = t->model;
+
+	if (trainer_attempt(t, h, e) == SHARD_OK) /* it may have ended while the body came in */
+		part_came(m, h, &m->contrib.push_parts, t->local_index);
+	return SHARD_OK;
+}
+
+enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
+			       const Shard__Push *body, struct err *e)
+{
+	enum shard_status st = trainer_attempt(t, h, e);
+	struct model *m = t->model;
+	struct contrib_chunk *c;
+	uint8_t *absent;
+
+	if (st != SHARD_OK)
+		return st == SHARD_STALE ? SHARD_OK : st;
+	c = &m->contrib.chunk[h->chunk];
+	absent = contrib_absent_local(m, t->local_index);
+	if (c->pushed >> t->local_index & 1)
+		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already",
+			       h->chunk, (unsigned long)h->step);
+	if ((st = mark_absent(m, h->chunk, body, absent, e)) != SHARD_OK)
+		return st;
+	if (!t->session->local)
+		st = check_whole(m, h->chunk, &m->contrib.push_parts, t->local_index, absent, e);
+	if (st != SHARD_OK)
+		return st;
+	c->pushed |= 1ull << t->local_index;
+	m->contrib.local[t->local_index].chunks_pushed++;
+	m->contrib.local[t->local_index].pushed_ns = clock_ns();
+	if ((uint32_t)__builtin_popcountll(c->pushed) == m->contrib.local_nr)
+		local_complete(m, h->chunk);
+	return SHARD_OK;
+}
+
+/* --- frames from nodes --- */
+
+static enum shard_status node_attempt(const struct model *m, const struct peer *p,
+				      const struct wire_head *h, struct err *e)
+{
+	enum shard_status st = attempt_of(m, h, e);
+
+	if (st != SHARD_OK)
+		return st;
+	if (place_primary(&m->place, h->chunk) != m->server->self || m->contrib.place[p->node] < 0)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a contribution to chunk %u, which node %s holds, from a node "
+			       "with%s ranks in this world",
+			       h->chunk,
+			       server_node_name(m->server, place_primary(&m->place, h->chunk)),
+			       m->contrib.place[p->node] < 0 ? "out" : "");
+	if (m->contrib.chunk[h->chunk].arrived >> m->contrib.place[p->node] & 1)
+		return SHARD_STALE; /* repeated */
+	return SHARD_OK;
+}
+
+enum shard_status contrib_node_head(struct model *m, struct peer *p, const struct wire_head *h,
+				    void **to, struct err *e)
+{
+	enum shard_status st = node_attempt(m, p, h, e);
+
+	*to = STREAM_DISCARD;
+	if (st != SHARD_OK)
+		return st == SHARD_STALE ? SHARD_OK : st;
+	if ((st = take_part(m, h, &m->contrib.parts_in, (size_t)m->contrib.place[p->node], e)) !=
+	    SHARD_OK)
+		return st;
+	*to = (uint8_t *)store_slot(m->store, h->chunk, p->node) +
+	      (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
+	data_flow_add(&m->contrib_in, 0);
+	return SHARD_OK;
+}
+
+void contrib_node_damaged(struct model *m, struct peer *p, const struct wire_head *h)
+{
+	struct err e;
+
+	if (node_attempt(m, p, h, &e) != SHARD_OK)
+		return; /* nobody waits for it any more */
+	log_line(m->server->log, LOG_LEVEL_WARN,
+		 "event=contribution_damaged model=%s step=%lu attempt=%u chunk=%u node=%s",
+		 m->name, (unsigned long)h->step, h->attempt, h->chunk,
+		 server_node_name(m->server, p->node));
+	m->server->data->damaged(m, p->node, h->chunk);
+}
+
+enum shard_status contrib_node_data(struct model *m, struct peer *p, const struct wire_head *h,
+				    struct err *e)
+{
+	if (node_attempt(m, p, h, e) != SHARD_OK)
+		return SHARD_OK;
+	part_came(m, h, &m->contrib.parts_in, (size_t)m->contrib.place[p->node]);
+	data_flow_add(&m->contrib_in, h->body_bytes);
+	return SHARD_OK;
+}
+
+enum shard_status contrib_node(struct model *m, struct peer *p, const struct wire_head *h,
+			       const Shard__Push *body, struct err *e)
+{
+	enum shard_status st = node_attempt(m, p, h, e);
+	uint32_t place;
+
+	if (st != SHARD_OK)
+		return st == SHARD_STALE ? SHARD_OK : st;
+	place = (uint32_t)m->contrib.place[p->node];
+	if ((st = mark_absent(m, h->chunk, body, contrib_absent_node(m, place), e)) != SHARD_OK)
+		return st;
+	st = check_whole(m, h->chunk, &m->contrib.parts_in, place, contrib_absent_node(m, place),
+			 e);
+	if (st != SHARD_OK)
+		return st;
+	if (body->bad_rank != 0 && body->bad_rank <= m->attempt.world.size)
+		m->contrib.bad_rank_in[(size_t)place * m->layout->chunks_nr + h->chunk] =
+			(int32_t)body->bad_rank - 1;
+	m->contrib.chunk[h->chunk].arrived |= 1ull << place;
+	maybe_reduce(m, h->chunk);
+	return SHARD_OK;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* events.h: what the files of data/, which move a step's bytes, tell the layer that drives the
+ * model. server.c gives the table once, before there is a model. All calls are on the loop thread,
+ * and may come from within any function of data/ that is not const: whoever implements them queues
+ * what would call back (model_event() does). None may free the model. */
+#ifndef SHARD_DATA_EVENTS_H
+#define SHARD_DATA_EVENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct model;
+
+struct data_events {
+	/* The gradient of a chunk that is held here is reduced, and a vote for it may leave. */
+	void (*staged)(struct model *m, uint32_t chunk);
+	/* No job and no frame reads arenas, slots or sums of an attempt any more. */
+	void (*drained)(struct model *m);
+	/* The bytes of a contribution in the attempt in hand are not what their sum says. */
+	void (*damaged)(struct model *m, uint16_t node, uint32_t chunk);
+	/* The record in hand is applied here, and the image parts of it have left. */
+	void (*applied)(struct model *m);
+	/* This chunk of that step's image keeps trainers here waiting; late = false: none does. */
+	void (*late)(struct model *m, bool late, uint32_t chunk, uint64_t step);
+	/* Chunks of the image are there for who maps it. */
+	void (*published)(struct model *m);
+	/* Weights or an image chunk can be read that could not be read before. */
+	void (*readable)(struct model *m);
+	/* Every chunk of the newest image is here. */
+	void (*whole)(struct model *m);
+};
+
+#endif

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registered memory of models, for each peer in its own protection domain. make.c makes and
+ * frees, rdma.c says when there are queue pairs, session.c and model.c which arenas are in use.
+ * Happy path: the rail is up → a job on a thread of libuv's pool registers what lacks → it is kept
+ * as long as its memory lasts, over links → the peer is told where it may write. What was unmapped,
+ * or belongs to a device that is gone, while a thread was at it is given back when the thread comes
+ * home. Ways to fail: memlock, or a device that refuses: the model's tensors go by TCP, the log
+ * says why, and it is tried again after a time that grows. */
+#include "data/mr.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "link/peer.h"
+#include "wire/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MR_RELEASE_NS                                                                              \
+	(5 * NS_PER_SEC) /* a peer that has not answered by then is cut off by its own writes */
+
+struct mr_item {
+	uint32_t kind, epoch;
+	void *base;
+	size_t bytes;
+	bool remote;
+	struct rdma_region *got;
+};
+
+struct mr_job {
+	uv_work_t work;
+	struct server *server;
+	struct mr *g; /* NULL: the model is gone */
+	uint16_t node;
+	struct rdma_domain *domain;
+	struct err e;
+	uint32_t nr;
+	struct mr_item item[];
+};
+
+static uint32_t kinds(const struct mr *g)
+{
+	return MR_ARENA + g->m->set.local_world;
+}
+
+/* --- what there is to register --- */
+
+static uint32_t first_of(const struct model *m, uint16_t node, bool held)
+{
+	uint32_t c = 0;
+
+	while (c < m->layout->chunks_nr && place_holds(&m->place, c, node) != held)
+		c++;
+	return c;
+}
+
+/* The chunks that a peer holds, in an image; too many runs are one, from the first to the last. */
+static uint32_t runs_of(const struct model *m, uint16_t node, struct mr_run run[MR_RUNS_MAX])
+{
+	uint32_t nr = 0, last = UINT32_MAX, first = UINT32_MAX;
+
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		if (!place_holds(&m->place, c, node))
+			continue;
+		first = first == UINT32_MAX ? c : first;
+		if (last != UINT32_MAX && last + 1 == c && nr <= MR_RUNS_MAX)
+			run[nr - 1].chunks++;
+		else if (nr++ < MR_RUNS_MAX)
+			run[nr - 1] = (struct mr_run){c, 1};
+		last = c;
+	}
+	if (nr <= MR_RUNS_MAX)
+		return nr;
+	run[0] = (struct mr_run){first, last - first + 1};
+	return 1;
+}
+
+static size_t run_bytes(const struct model *m, const struct mr_run *run)
+{
+	uint32_t last = run->first + run->chunks - 1;
+
+	return (layout_chunk_start(m->layout, last) + layout_chunk_elems(m->layout, last) -
+		layout_chunk_start(m->layout, run->first)) *
+	       m->image_bytes;
+}
+
+static bool want_image(const struct mr *g, uint16_t node, struct mr_item *i)
+{
+	uint32_t slot = (i->kind - MR_IMAGE) / MR_RUNS_MAX, k = (i->kind - MR_IMAGE) % MR_RUNS_MAX;
+	const struct mr_peer *rp = &g->peer[node];
+
+	if (slot > g->m->set.max_staleness || k >= rp->runs_nr)
+		return false;
+	i->base = store_image(g->m->store, slot, rp->run[k].first);
+	i->bytes = run_bytes(g->m, &rp->run[k]);
+	i->remote = true;
+	return true;
+}
+
+static bool want_sums(const struct mr *g, struct mr_item *i)
+{
+	struct model *m = g->m;
+	uint32_t first = first_of(m, m->server->self, false);
+
+	i->base = first < m->layout->chunks_nr ? store_sum(m->store, first) : NULL;
+	i->bytes = (m->layout->elems - g->held[m->server->self]) * m->grad_bytes;
+	return i->base != NULL;
+}
+
+/* Is there such memory to register for the peer? */
+static bool wanted(const struct mr *g, uint16_t node, struct mr_item *i)
+{
+	struct model *m = g->m;
+	uint16_t self = m->server->self;
+	uint32_t slot = i->kind - (i->kind < MR_ARENA ? MR_OWN : MR_ARENA);
+
+	i->remote = false;
+	if (i->kind == MR_SLOTS) {
+		if (g->held[self] == 0)
+			return false;
+		i->base = store_slot(m->store, first_of(m, self, true), node);
+		i->bytes = g->held[self] * m->grad_bytes;
+		i->remote = true;
+		return true;
+	}
+	if (i->kind == MR_SUMS)
+		return g->held[node] > 0 && want_sums(g, i);
+	if (i->kind < MR_IMAGE) {
+		if (slot > m->set.max_staleness || g->held[self] == 0)
+			return false;
+		i->base = store_image(m->store, slot, 0);
+		i->bytes = m->layout->elems * m->image_bytes;
+		return true;
+	}
+	if (i->kind < MR_ARENA)
+		return want_image(g, node, i);
+	if (g->held[node] == 0 || !(g->arenas >> slot & 1))
+		return false;
+	i->epoch = g->arena_epoch[slot];
+	i->base = store_arena_shm(m->store, slot)->base;
+	i->bytes = store_arena_shm(m->store, slot)->bytes;
+	return true;
+}
+
+static uint32_t lacking(const struct mr *g, uint16_t node, struct mr_item *item)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t kind = 0; kind < kinds(g); kind++) {
+		struct mr_item i = {.kind = kind};
+
+		if (g->peer[node].here[kind] != NULL || !wanted(g, node, &i))
+			continue;
+		if (item != NULL)
+			item[nr] = i;
+		nr++;
+	}
+	return nr;
+}
+
+/* --- jobs --- */
+
+static void work(struct mr *g, uint16_t node);
+
+static void job_run(uv_work_t *w)
+{
+	struct mr_job *j = w->data;
+
+	for (uint32_t i = 0; i < j->nr; i++)
+		if (rdma_register(&j->item[i].got, j->domain, j->item[i].base, j->item[i].bytes,
+				  j->item[i].remote, &j->e) != SHARD_OK) {
+			j->item[i].got = NULL;
+			return;
+		}
+}
+
+/* Is this what would be registered now? */
+static bool still(const struct mr_job *j, const struct mr_item *i)
+{
+	struct mr_item now = {.kind = i->kind};
+
+	if (j->g == NULL || j->g->m->dropping ||
+	    rdma_link_domain(j->g->m->server->peer[j->node]) != j->domain)
+		return false;
+	return j->g->peer[j->node].here[i->kind] == NULL && wanted(j->g, j->node, &now) &&
+	       now.epoch == i->epoch && now.base == i->base;
+}
+
+static void failed(struct mr *g, uint16_t node, const struct err *e)
+{
+	struct mr_peer *rp = &g->peer[node];
+	struct server *s = g->m->server;
+
+	rp->backoff_ns = rdma_local_longer(rp->backoff_ns);
+	rp->again_ns = clock_ns() + rp->backoff_ns;
+	server_wake(s, rp->again_ns);
+	if (strcmp(rp->why, e->text) != 0)
+		log_line(s->log, LOG_LEVEL_WARN, "event=rdma_fallback peer=%s model=%s why=%s",
+			 server_node_name(s, node), g->m->name, e->text);
+	snprintf(rp->why, sizeof(rp->why), "%s", e->text);
+}
+
+static void job_done(uv_work_t *w, int status)
+{
+	struct mr_job *j = w->data;
+	struct mr *g = j->g;
+	struct server *s = j->server;
+
+	CHECK(status == 0); /* nobody cancels it */
+	s->rdma->jobs--;
+	for (uint32_t i = 0; i < j->nr; i++) {
+		if (j->item[i].got == NULL)
+			continue;
+		if (still(j, &j->item[i]))
+			g->peer[j->node].here[j->item[i].kind] = j->item[i].got;
+		else
+			rdma_deregister(&j->item[i].got);
+	}
+	if (g != NULL) {
+		g->peer[j->node].job = NULL;
+		if (j->e.status != SHARD_OK) {
+			failed(g, j->node, &j->e);
+		} else {
+			g->peer[j->node].why[0] = 0;
+			g->peer[j->node].backoff_ns = 0;
+			work(g, j->node);
+		}
+	}
+	if (g == NULL || g->m->dropping)
+		server_wake(s, 1);
+	free(j);
+}
+
+static void submit(struct mr *g, uint16_t node, uint32_t nr)
+{
+	struct server *s = g->m->server;
+	struct mr_job *j = calloc(1, sizeof(*j) + nr * sizeof(j->item[0]));
+	struct err e;
+
+	if (j == NULL) {
+		err_set(&e, SHARD_SYSTEM, "no memory to register a model's");
+		failed(g, node, &e);
+		return;
+	}
+	j->work.data = j;
+	j->server = s;
+	j->g = g;
+	j->node = node;
+	j->domain = rdma_link_domain(s->peer[node]);
+	j->nr = lacking(g, node, j->item);
+	CHECK(j->nr == nr);
+	g->peer[node].job = j;
+	s->rdma->jobs++;
+	CHECK(uv_queue_work(s->loop, &j->work, job_run, job_done) == 0);
+}
+
+/* --- telling --- */
+
+static void add_region(Shard__Region *r, Shard__Regions *all, uint32_t kind,
+		       struct rdma_region *region, const struct mr_item *i)
+{
+	shard__region__init(r);
+	r->kind = kind;
+	r->address = (uint64_t)(uintptr_t)i->base;
+	r->bytes = i->bytes;
+	r->rkey = rdma_region_rkey(region);
+	all->region[all->n_region++] = r;
+}
+
+void mr_tell(struct mr *g, uint16_t node)
+{
+	struct model *m = g->m;
+	struct arena *tx = &m->server->tx;
+	struct wire_head h = {.op = OP_REGION, .model = m->id};
+	Shard__Regions all = SHARD__REGIONS__INIT;
+	Shard__Region *r = arena_take(tx, (MR_ARENA) * sizeof(*r));
+	const struct mr_run *run = g->peer[node].run;
+
+	all.region = arena_take(tx, MR_ARENA * sizeof(*all.region));
+	CHECK(r != NULL && all.region != NULL);
+	for (uint32_t kind = 0; kind < MR_ARENA; kind++) {
+		struct mr_item i = {.kind = kind};
+		struct rdma_region *region = g->peer[node].here[kind];
+
+		if (region == NULL || !wanted(g, node, &i) || !i.remote)
+			continue;
+		add_region(&r[kind], &all, kind == MR_SLOTS ? 1 : 2, region, &i);
+		if (kind == MR_SLOTS)
+			continue;
+		r[kind].image = (kind - MR_IMAGE) / MR_RUNS_MAX;
+		r[kind].first = run[(kind - MR_IMAGE) % MR_RUNS_MAX].first;
+		r[kind].chunks = run[(kind - MR_IMAGE) % MR_RUNS_MAX].chunks;
+	}
+	g->peer[node].told = peer_send(m->server, node, &h, &all.base, NULL) == SHARD_OK;
+	arena_reset(tx);
+}
+
+/* Whatever is to be done for the peer now. */
+static void work(struct mr *g, uint16_t node)
+{
+	struct mr_peer *rp = &g->peer[node];
+	struct peer *p = g->m->server->peer[node];
+	uint32_t nr;
+
+	if (g->m->dropping || rp->job != NULL || rdma_link_queues(p) == NULL ||
+	    rdma_link_domain(p) == NULL || clock_ns() < rp->again_ns)
+		return;
+	nr = lacking(g, node, NULL);
+	if (nr > 0)
+		submit(g, node, nr);
+	else if (!rp->told)
+		mr_tell(g, node);
+}
+
+static void work_all(struct mr *g)
+{
+	for (uint16_t n = 0; n < g->m->server->nodes_nr; n++)
+		if (g->m->server->peer[n] != NULL)
+			work(g, n);
+}
+
+/* --- life --- */
+
+enum shard_status mr_init(struct model *m, struct err *e)
+{
+	uint16_t nodes = m->server->nodes_nr;
+	struct mr *g = calloc(1, sizeof(*g) + nodes * sizeof(g->peer[0]));
+
+	m->mr = g;
+	if (g == NULL)
+		goto err_memory;
+	list_init(&g->link);
+	g->m = m;
+	g->held_at = calloc(m->layout->chunks_nr, sizeof(*g->held_at));
+	if (g->held_at == NULL)
+		goto err_memory;
+	for (uint16_t n = 0; n < nodes; n++) {
+		g->peer[n].runs_nr = runs_of(m, n, g->peer[n].run);
+		if ((g->peer[n].here = calloc(kinds(g), sizeof(struct rdma_region *))) == NULL)
+			goto err_memory;
+	}
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		g->held_at[c] = g->held[place_primary(&m->place, c)];
+		g->held[place_primary(&m->place, c)] += layout_chunk_elems(m->layout, c);
+	}
+	list_push(&m->server->mr, &g->link);
+	return SHARD_OK;
+err_memory: /* mr_free() frees what is there */
+	return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks",
+		       m->layout->chunks_nr);
+}
+
+static void deregister(struct mr *g, uint16_t node)
+{
+	struct mr_peer *rp = &g->peer[node];
+
+	for (uint32_t kind = 0; rp->here != NULL && kind < kinds(g); kind++)
+		if (rp->here[kind] != NULL)
+			rdma_deregister(&rp->here[kind]);
+	rp->told = false;
+}
+
+void mr_free(struct model *m)
+{
+	struct mr *g = m->mr;
+
+	if (g == NULL)
+		return;
+	m->mr = NULL;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		CHECK(g->peer[n].posted == 0);
+		deregister(g, n);
+		if (g->peer[n].job != NULL)
+			g->peer[n].job->g = NULL;
+		free(g->peer[n].here);
+	}
+	list_remove(&g->link);
+	free(g->held_at);
+	free(g);
+}
+
+void mr_made(struct model *m)
+{
+	work_all(m->mr);
+}
+
+void mr_arena_opened(struct model *m, uint32_t slot)
+{
+	m->mr->arenas |= 1ull << slot;
+	m->mr->arena_epoch[slot]++;
+	work_all(m->mr);
+}
+
+void mr_arena_closed(struct model *m, uint32_t slot)
+{
+	struct mr *g = m->mr;
+
+	g->arenas &= ~(1ull << slot);
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+		if (g->peer[n].here[MR_ARENA + slot] != NULL)
+			rdma_deregister(&g->peer[n].here[MR_ARENA + slot]);
+}
+
+void mr_rail_up(struct peer *p)
+{
+	list_each(it, &p->server->mr) {
+		struct mr *g = list_of(it, struct mr, link);
+
+		g->peer[p->node].again_ns = 0;
+		work(g, p->node);
+	}
+}
+
+void mr_rail_down(struct peer *p)
+{
+	list_each(it, &p->server->mr) {
+		struct mr_peer *rp = &list_of(it, struct mr, link)->peer[p->node];
+
+		CHECK(rp->posted == 0);
+		rp->told = rp->known = rp->releasing = rp->release_due = false;
+	}
+}
+
+void mr_beat(struct peer *p, uint64_t now_ns)
+{
+	list_each(it, &p->server->mr) {
+		struct mr *g = list_of(it, struct mr, link);
+
+		if ((!g->peer[p->node].told || g->peer[p->node].why[0] != 0) &&
+		    now_ns >= g->peer[p->node].again_ns)
+			work(g, p->node);
+	}
+}
+
+void mr_forget(struct server *s)
+{
+	list_each(it, &s->mr)
+		for (uint16_t n = 0; n < s->nodes_nr; n++)
+			deregister(list_of(it, struct mr, link), n);
+}
+
+const char *mr_why(const struct peer *p)
+{
+	list_each(it, &p->server->mr) {
+		const struct mr *g = list_of(it, struct mr, link);
+
+		if (g->peer[p->node].why[0] != 0)
+			return g->peer[p->node].why;
+	}
+	return NULL;
+}
+
+/* --- the end of a model --- */
+
+void mr_drop(struct model *m)
+{
+	struct wire_head h = {.op = OP_REGION, .model = m->id};
+	Shard__Regions body = SHARD__REGIONS__INIT;
+
+	body.release = true;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		struct mr_peer *rp = &m->mr->peer[n];
+
+		if (!rp->told)
+			continue;
+		rp->told = false;
+		rp->releasing = true;
+		peer_tell(m->server, n, &h, &body.base);
+		rp->release_by_ns = clock_ns() + MR_RELEASE_NS;
+	}
+}
+
+bool mr_quiet(const struct model *m, uint64_t now_ns)
+{
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		const struct mr_peer *rp = &m->mr->peer[n];
+
+		if (rp->job != NULL || (rp->releasing && now_ns < rp->release_by_ns))
+			return false;
+	}
+	return true;
+}
+
+bool mr_has(const struct model *m, uint16_t node, const void *at, uint32_t bytes)
+{
+	const struct mr_peer *rp = &m->mr->peer[node];
+
+	if (!rp->told)
+		return false;
+	for (uint32_t kind = 0; kind < MR_ARENA; kind += kind == MR_SLOTS ? MR_IMAGE : 1)
+		if (rp->here[kind] != NULL && rdma_region_has(rp->here[kind], at, bytes))
+			return true;
+	return false;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of other nodes that this one may write, as they told it, and which chunks can go there.
+ * dispatch.c brings REGION frames, contrib.c and apply.c ask for the way of a chunk. Happy path: a
+ * region per kind of memory that holds every place in it which is ever computed here; so no number
+ * of the peer needs to be looked at again. Ways to fail: regions that are too small or of chunks
+ * that there are not end the link; a model that this node does not have yet is told again when it
+ * has. A chunk of which any place or source is not registered goes by TCP, whole. */
+#include "data/mr.h"
+
+#include "base/check.h"
+#include "link/peer.h"
+#include "wire/frame.h"
+#include "wire/ops.h"
+
+#include <string.h>
+
+#define CLOSING_BYTES 64 /* of a CONTRIB, beside its absent tensors of at most 5 bytes each */
+
+static struct mr *find(const struct server *s, uint32_t id)
+{
+	list_each(it, (struct list *)(uintptr_t)&s->mr)
+		if (list_of(it, struct mr, link)->m->id == id)
+			return list_of(it, struct mr, link);
+	return NULL;
+}
+
+/* --- what a peer tells --- */
+
+static enum shard_status bad(const struct mr *g, const Shard__Region *r, const char *what,
+			     struct err *e)
+{
+	return err_set(e, SHARD_PROTOCOL,
+		       "memory for \"%s\": kind %u, image %u, chunks %u from %u on, %lu bytes: %s",
+		       g->m->name, r->kind, r->image, r->chunks, r->first, (unsigned long)r->bytes,
+		       what);
+}
+
+static enum shard_status take_image(const struct mr *g, const Shard__Region *r, struct mr_peer *to,
+				    struct err *e)
+{
+	const struct layout *l = g->m->layout;
+	uint64_t end = (uint64_t)r->first + r->chunks, bytes;
+
+	if (r->image > g->m->set.max_staleness || r->chunks == 0 || end > l->chunks_nr)
+		return bad(g, r, "there are no such chunks", e);
+	bytes = (layout_chunk_start(l, (uint32_t)end - 1) +
+		 layout_chunk_elems(l, (uint32_t)end - 1) - layout_chunk_start(l, r->first)) *
+		g->m->image_bytes;
+	if (r->bytes < bytes)
+		return bad(g, r, "too few for them", e);
+	if (to->images_nr == NR(to->image))
+		return bad(g, r, "too many regions", e);
+	to->image[to->images_nr++] =
+		(struct mr_place){r->address, r->rkey, r->image, {r->first, r->chunks}};
+	return SHARD_OK;
+}
+
+static enum shard_status take(const struct mr *g, uint16_t node, const Shard__Regions *body,
+			      struct mr_peer *to, struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+
+	for (size_t i = 0; i < body->n_region && st == SHARD_OK; i++) {
+		const Shard__Region *r = body->region[i];
+
+		if (r->address == 0 || r->address + r->bytes < r->address)
+			return bad(g, r, "no address", e);
+		if (r->kind == 2) {
+			st = take_image(g, r, to, e);
+			continue;
+		}
+		if (r->kind != 1 || to->slots.address != 0 || g->held[node] == 0)
+			return bad(g, r, "there is nothing of that kind", e);
+		if (r->bytes < g->held[node] * g->m->grad_bytes)
+			return bad(g, r, "too few for the chunks held there", e);
+		to->slots = (struct mr_place){.address = r->address, .rkey = r->rkey};
+	}
+	return st;
+}
+
+static void answer_release(struct peer *p, uint32_t model)
+{
+	struct wire_head h = {.op = OP_REGION, .model = model};
+	Shard__Regions body = SHARD__REGIONS__INIT;
+
+	body.released = true;
+	peer_tell(p->server, p->node, &h, &body.base);
+}
+
+/* Nothing of the model is written there from now on; what is on its way is waited for. */
+static void release(struct mr *g, struct peer *p)
+{
+	uint32_t connections = p->server->conf->connections;
+	struct mr_peer *rp = &g->peer[p->node];
+
+	rp->known = false;
+	for (uint32_t i = 0; i < connections; i++) {
+		send_queue_drop(&g->m->attempt.out[p->node * connections + i]);
+		send_queue_drop(&g->m->img.out[p->node * connections + i]);
+	}
+	rp->release_due = rp->posted > 0;
+	if (!rp->release_due)
+		answer_release(p, g->m->id);
+}
+
+enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard__Regions *body,
+			  struct err *e)
+{
+	struct mr *g = find(p->server, h->model);
+	struct mr_peer *rp, fresh = {.images_nr = 0};
+	enum shard_status st;
+	bool first;
+
+	if (rdma_link_queues(p) == NULL)
+		return SHARD_OK; /* of a rail that is over */
+	if (g == NULL) {
+		if (body->release)
+			answer_release(p, h->model);
+		return SHARD_OK;
+	}
+	rp = &g->peer[p->node];
+	if (body->released) {
+		rp->releasing = false;
+		server_wake(p->server, 1);
+		return SHARD_OK;
+	}
+	if (body->release) {
+		release(g, p);
+		return SHARD_OK;
+	}
+	if ((st = take(g, p->node, body, &fresh, e)) != SHARD_OK || g->m->dropping)
+		return st;
+	first = !rp->known;
+	rp->known = true;
+	rp->slots = fresh.slots;
+	rp->images_nr = fresh.images_nr;
+	memcpy(rp->image, fresh.image, sizeof(rp->image));
+	if (first && rp->told)
+		mr_tell(g, p->node); /* the peer may not have had the model when it was told */
+	return SHARD_OK;
+}
+
+bool mr_heard(const struct peer *p)
+{
+	list_each(it, &p->server->mr)
+		if (list_of(it, struct mr, link)->peer[p->node].known)
+			return true;
+	return false;
+}
+
+/* --- the way of a chunk --- */
+
+static void way(const struct peer *p, uint32_t chunk, struct send_route *out)
+{
+	out->queues = rdma_link_queues(p);
+	out->qp = chunk % p->rdma.qps_nr;
+}
+
+static const struct rdma_region *source(const struct model *m, uint16_t node, const void *at,
+					size_t bytes)
+{
+	const struct mr_peer *rp = &m->mr->peer[node];
+
+	for (uint32_t kind = MR_SUMS; kind < MR_ARENA + m->set.local_world; kind++) {
+		if (kind == MR_OWN)
+			kind = MR_ARENA;
+		if (rp->here[kind] != NULL && rdma_region_has(rp->here[kind], at, bytes))
+			return rp->here[kind];
+	}
+	return NULL;
+}
+
+bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk, const void *at,
+		     uint32_t absent, struct send_route *out)
+{
+	const struct mr_peer *rp = &m->mr->peer[p->node];
+	size_t bytes = (size_t)layout_chunk_elems(m->layout, chunk) * m->grad_bytes;
+
+	if (rdma_link_queues(p) == NULL || !rp->known || rp->slots.address == 0)
+		return false;
+	if (CLOSING_BYTES + 5 * (size_t)absent > RDMA_BODY_MAX)
+		return false; /* its last frame would not fit */
+	way(p, chunk, out);
+	out->from = source(m, p->node, at, bytes);
+	out->remote = rp->slots.address + m->mr->held_at[chunk] * m->grad_bytes;
+	out->rkey = rp->slots.rkey;
+	return out->from != NULL;
+}
+
+bool mr_image(const struct model *m, const struct peer *p, uint32_t slot, uint32_t chunk,
+	      struct send_route *out)
+{
+	const struct mr_peer *rp = &m->mr->peer[p->node];
+	const struct layout *l = m->layout;
+
+	/* Over there the image may be overwritten only for a step which that node voted for: not
+	 * for a seal, nor long after. */
+	if (rdma_link_queues(p) == NULL || !rp->known || m->record.outcome != RECORD_APPLIED ||
+	    m->record.id.step != m->content_step || slot != m->img.slot)
+		return false;
+	way(p, chunk, out);
+	out->from = rp->here[MR_OWN + slot];
+	for (uint32_t i = 0; i < rp->images_nr && out->from != NULL; i++) {
+		const struct mr_place *at = &rp->image[i];
+
+		if (at->image != slot || chunk < at->run.first ||
+		    chunk - at->run.first >= at->run.chunks)
+			continue;
+		out->remote = at->address + (layout_chunk_start(l, chunk) -
+					     layout_chunk_start(l, at->run.first)) *
+						    m->image_bytes;
+		out->rkey = at->rkey;
+		return true;
+	}
+	return false;
+}
+
+void mr_posted(struct model *m, uint16_t node)
+{
+	m->mr->peer[node].posted++;
+}
+
+void mr_sent(struct model *m, uint16_t node)
+{
+	struct mr_peer *rp = &m->mr->peer[node];
+
+	CHECK(rp->posted > 0);
+	if (--rp->posted > 0 || !rp->release_due)
+		return;
+	rp->release_due = false;
+	answer_release(m->server->peer[node], m->id);
+}

@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What links and sessions bring: one table of ops, for both kinds of sender, with the bodies, the
+ * handlers and what a failure means; messages of the cores; bulk, which lands where the layers
+ * above say; answers, which go to the call that they are of. link/ calls by link_events. Happy
+ * path: the op has a row, its body unpacks, the handler runs. A failed request is answered with its
+ * text; any other failure closes the connection. Frames of an unknown model are dropped. Who may do
+ * what with a model is asked here, by the op's row, on the node that acts: no handler can forget
+ * it. The two that act later than their frame comes, and on a model that it may not name, ask
+ * themselves when they act. */
+#include "dispatch.h"
+#include "ckpt/ckpt.h"
+
+#include "control/access.h"
+#include "data/apply.h"
+#include "control/attach.h"
+#include "control/blob.h"
+#include "control/define.h"
+#include "control/drop.h"
+#include "link/call.h"
+#include "link/events.h"
+#include "link/session.h"
+#include "control/manage.h"
+#include "model/model.h"
+#include "model/join.h"
+#include "obs/status.h"
+#include "link/peer.h"
+#include "data/mr.h"
+#include "control/transfer.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include "base/check.h"
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- requests and news of a node --- */
+
+static enum shard_status on_define(struct peer *p, const struct wire_head *h,
+				   const ProtobufCMessage *msg, struct err *e)
+{
+	return define_node_request(p, h, (const Shard__Define *)msg, e);
+}
+
+static enum shard_status on_seal(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	return define_node_seal(p, h, (const Shard__Seal *)msg, e);
+}
+
+static enum shard_status on_read(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	return transfer_node_read(p, h, (const Shard__Read *)msg, e);
+}
+
+static enum shard_status on_model(struct peer *p, const struct wire_head *h,
+				  const ProtobufCMessage *msg, struct err *e)
+{
+	return define_model(p, h, (const Shard__Model *)msg, e);
+}
+
+static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h,
+				       const ProtobufCMessage *msg, struct err *e)
+{
+	(void)e;
+	drop_told(p, h, (const Shard__Why *)msg);
+	return SHARD_OK;
+}
+
+static enum shard_status on_manage(struct peer *p, const struct wire_head *h,
+				   const ProtobufCMessage *msg, struct err *e)
+{
+	return manage_node_request(p, h, (const Shard__Manage *)msg, e);
+}
+
+static enum shard_status on_progress(struct peer *p, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct err *e)
+{
+	(void)e;
+	call_progress(p->server, p->node, h, (const Shard__Progress *)msg);
+	return SHARD_OK;
+}
+
+static enum shard_status on_part_cancel(struct peer *p, const struct wire_head *h,
+					const ProtobufCMessage *msg, struct err *e)
+{
+	(void)msg, (void)e;
+	ckpt_part_cancel(p, h);
+	return SHARD_OK;
+}
+
+static enum shard_status on_written(struct peer *p, const struct wire_head *h,
+				    const ProtobufCMessage *msg, struct err *e)
+{
+	return define_written(p, h, (const Shard__Written *)msg, e);
+}
+
+static enum shard_status on_detached(struct peer *p, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct err *e)
+{
+	(void)h, (void)e;
+	define_detached(p->server, p->node, ((const Shard__Trainer *)msg)->session);
+	return SHARD_OK;
+}
+
+static enum shard_status on_node_image_ask(struct peer *p, const struct wire_head *h,
+					   const ProtobufCMessage *msg, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	(void)e;
+	if (m != NULL && h->generation == m->generation)
+		apply_image_asked(m, p->node, (const Shard__Chunks *)msg);
+	return SHARD_OK;
+}
+
+static enum shard_status on_blob(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	return blob_node_request(p, h, (const Shard__Blob *)msg, e);
+}
+
+static enum shard_status on_contrib(struct peer *p, const struct wire_head *h,
+				    const ProtobufCMessage *msg, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	return m != NULL ? contrib_node(m, p, h, (const Shard__Push *)msg, e) : SHARD_OK;
+}
+
+static enum shard_status on_rail(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	(void)h;
+	return rdma_link_told(p, (const Shard__Rail *)msg, e);
+}
+
+static enum shard_status on_region(struct peer *p, const struct wire_head *h,
+				   const ProtobufCMessage *msg, struct err *e)
+{
+	return mr_told(p, h, (const Shard__Regions *)msg, e);
+}
+
+static enum shard_status on_node_ping(struct peer *p, const struct wire_head *h,
+				      const ProtobufCMessage *msg, struct err *e)
+{
+	(void)msg, (void)e;
+	if (h->model != 0)
+		drop_unknown(p, h->model);
+	return SHARD_OK; /* both ends send them; being heard is what they are for */
+}
+
+static enum shard_status on_error(struct peer *p, const struct wire_head *h,
+				  const ProtobufCMessage *msg, struct err *e)
+{
+	const Shard__Error *body = (const Shard__Error *)msg;
+
+	(void)h;
+	if (body->status == SHARD_CLOSED) { /* not this node's fault: the other one leaves */
+		p->leaves = true;
+		return err_set(e, SHARD_CLOSED, "%s", body->text);
+	}
+	return err_set(e, SHARD_CLOSED, "node %s refused: %s", server_node_name(p->server, p->node),
+		       body->text);
+}
+
+/* --- requests of a session --- */
+
+static enum shard_status on_trainer_image_ask(struct session *t, const struct wire_head *h,
+					      const ProtobufCMessage *msg, struct err *e)
+{
+	(void)t, (void)h, (void)msg, (void)e;
+	return SHARD_OK; /* the image goes out with the first attempt it is in: before that nothing
+			    keeps it still */
+}
+
+static enum shard_status on_status(struct session *t, const struct wire_head *h,
+				   const ProtobufCMessage *msg, struct err *e)
+{
+	Shard__Text body = SHARD__TEXT__INIT;
+	uint32_t groups[SESSION_GROUPS_MAX];
+	Shard__Cred who;
+
+	(void)msg;
+	access_cred(t, &who, groups);
+	body.text = status_json(t->server, &who);
+	if (body.text == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the status");
+	model_reply(t, OP_STATUS, h->attempt, NULL, &body.base);
+	free(body.text);
+	return SHARD_OK;
+}
+
+static enum shard_status on_waits(struct session *t, const struct wire_head *h,
+				  const ProtobufCMessage *msg, struct err *e)
+{
+	struct model *m = model_find(t->server, h->model);
+	Shard__Text body = SHARD__TEXT__INIT;
+	char text[1024];
+
+	(void)msg;
+	if (m == NULL)
+		return err_set(e, SHARD_NOT_FOUND, "no model %u", h->model);
+	status_waits(m, text, sizeof(text));
+	body.text = text;
+	model_reply(t, OP_WAITS, h->attempt, m, &body.base);
+	return SHARD_OK;
+}
+
+static enum shard_status on_trainer_ping(struct session *t, const struct wire_head *h,
+					 const ProtobufCMessage *msg, struct err *e)
+{
+	struct wire_head pong = {.op = OP_PONG};
+
+	(void)h, (void)msg, (void)e;
+	session_tell(t, &pong, NULL);
+	return SHARD_OK;
+}
+
+static enum shard_status on_trainer_pong(struct session *t, const struct wire_head *h,
+					 const ProtobufCMessage *msg, struct err *e)
+{
+	(void)t, (void)h, (void)msg, (void)e;
+	return SHARD_OK;
+}
+
+/* --- the table --- */
+
+typedef enum shard_status (*trainer_op)(struct session *t, const struct wire_head *h,
+					const ProtobufCMessage *msg, struct err *e);
+typedef enum shard_status (*node_op)(struct peer *p, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct err *e);
+
+enum op_access { /* What the requester needs. 0: nobody has said, and the op is for no session. */
+		 NO_MODEL = 1, /* It names none, or STATUS, which tells of each what the requester
+				  may know. */
+		 READS,        /* Read permission of the model that it names. */
+		 WRITES,       /* Write permission. */
+		 JOINED, /* It is about the model that the session has joined, which was asked at
+			    JOIN. */
+		 LATER,  /* The handler asks, when it knows the model and acts on it. */
+};
+
+/* A failed request is answered with the reason; any other failure closes the connection. */
+static const struct op {
+	const ProtobufCMessageDescriptor *body; /* NULL: there is none */
+	trainer_op trainer;                     /* NULL: not for a session */
+	node_op node;                           /* NULL: not for a link */
+	bool request;
+	enum op_access access; /* Of a session's, and of a node's that says who asks. */
+	/* Offsets in the body. cred: where a node says who asks; such a request is judged where it
+	 * is carried out, by the coordinator. name: of the model; 0: the header has its number. */
+	size_t cred, name;
+} ops[OP_NR] = {
+	[OP_ERROR] = {&shard__error__descriptor, NULL, on_error, false},
+	[OP_PING] = {NULL, on_trainer_ping, on_node_ping, false, NO_MODEL},
+	[OP_PONG] = {NULL, on_trainer_pong, on_node_ping, false, NO_MODEL},
+
+	[OP_DEFINE] = {&shard__define__descriptor, define_request, on_define, true, LATER,
+		       offsetof(Shard__Define, cred)},
+	[OP_ATTACH] = {&shard__attach__descriptor, attach_request, NULL, true, READS,
+		       .name = offsetof(Shard__Attach, name)},
+	[OP_WRITE] = {.access = WRITES}, /* bulk */
+	[OP_SEAL] = {&shard__seal__descriptor, define_seal_request, on_seal, true, WRITES},
+	[OP_READ] = {&shard__read__descriptor, transfer_read_request, on_read, true, READS},
+	[OP_MANAGE] = {&shard__manage__descriptor, manage_request, on_manage, true, WRITES,
+		       offsetof(Shard__Manage, cred), offsetof(Shard__Manage, name)},
+	[OP_SAVE] = {&shard__save__descriptor, ckpt_save_request, ckpt_node_save, true, WRITES,
+		     offsetof(Shard__Save, cred), offsetof(Shard__Save, name)},
+	[OP_RESTORE] = {&shard__restore__descriptor, ckpt_restore_request, ckpt_node_restore, true,
+			LATER, offsetof(Shard__Restore, cred)},
+	[OP_BLOB] = {&shard__blob__descriptor, blob_request, on_blob, true, READS},
+
+	[OP_STATUS] = {NULL, on_status, NULL, true, NO_MODEL},
+	[OP_WAITS] = {NULL, on_waits, NULL, true, READS},
+	[OP_JOIN] = {&shard__join__descriptor, join_request, NULL, true, WRITES},
+	[OP_LEAVE] = {NULL, join_leave, NULL, true, JOINED},
+	[OP_PUSH] = {&shard__push__descriptor, join_push, NULL, false, JOINED},
+	[OP_READY] = {&shard__ready__descriptor, join_ready, NULL, false, JOINED},
+	[OP_ABANDON] = {&shard__why__descriptor, join_abandon, NULL, false, JOINED},
+	[OP_IMAGE_ASK] = {&shard__chunks__descriptor, on_trainer_image_ask, on_node_image_ask,
+			  false, JOINED},
+
+	[OP_MODEL] = {&shard__model__descriptor, NULL, on_model, true},
+	[OP_MODEL_DROP] = {&shard__why__descriptor, NULL, on_model_drop, false},
+	[OP_WRITTEN] = {&shard__written__descriptor, NULL, on_written, true},
+	[OP_PROGRESS] = {&shard__progress__descriptor, NULL, on_progress, false},
+	[OP_SAVE_PART] = {&shard__save_part__descriptor, NULL, ckpt_save_part, true},
+	[OP_LOAD_PART] = {&shard__load_part__descriptor, NULL, ckpt_load_part, true},
+	[OP_PART_CANCEL] = {NULL, NULL, on_part_cancel, false},
+	[OP_DETACHED] = {&shard__trainer__descriptor, NULL, on_detached, false},
+	[OP_CONTRIB] = {&shard__push__descriptor, NULL, on_contrib, false},
+	[OP_RAIL] = {&shard__rail__descriptor, NULL, on_rail, false},
+	[OP_REGION] = {&shard__regions__descriptor, NULL, on_region, false},
+};
+
+/* May who asks do this with the model that the frame names? A model that is not here is the
+ * handler's to say. */
+static enum shard_status allowed(struct server *s, const struct op *op, const struct wire_head *h,
+				 const ProtobufCMessage *msg, const Shard__Cred *who, struct err *e)
+{
+	const struct model *m;
+	const char *name;
+
+	if (op->access != READS && op->access != WRITES)
+		return SHARD_OK;
+	if (op->name != 0)
+		memcpy(&name, (const char *)msg + op->name, sizeof(name));
+	m = op->name != 0 ? model_by_name(s, name) : model_find(s, h->model);
+	return m != NULL ? access_check(m, who, op->access == WRITES, e) : SHARD_OK;
+}
+
+static enum shard_status session_allowed(const struct session *t, const struct wire_head *h,
+					 const ProtobufCMessage *msg, struct err *e)
+{
+	const struct op *op = &ops[h->op];
+	uint32_t groups[SESSION_GROUPS_MAX];
+	Shard__Cred who;
+
+	CHECK(op->access != 0);
+	if (op->cred != 0 && t->server->self != t->server->coordinator)
+		return SHARD_OK; /* it is passed on, with who asks */
+	access_cred(t, &who, groups);
+	return allowed(t->server, op, h, msg, &who, e);
+}
+
+/* --- frames of a link --- */
+
+static enum shard_status node_body(struct peer *p, const struct wire_head *h, void **to,
+				   struct landing **l, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+	enum shard_status st;
+
+	/* answers and WRITEs: the stream keeps them until they are whole, since what they are for
+	 * may end meanwhile */
+	if (h->flags & WIRE_REPLY) {
+		if (call_find(p->server, p->node, h->attempt) == NULL)
+			*to = STREAM_DISCARD;
+		return SHARD_OK;
+	}
+	if (h->op == OP_WRITE) {
+		transfer_node_write_head(p, h, to);
+		return SHARD_OK;
+	}
+	*to = STREAM_DISCARD;
+	if (m == NULL)
+		return SHARD_OK;
+	st = h->op == OP_CONTRIB_DATA ? contrib_node_head(m, p, h, to, e)
+				      : apply_image_head(m, h, to, e);
+	if (st == SHARD_OK && *to != STREAM_DISCARD)
+		*l = h->op == OP_CONTRIB_DATA ? &m->attempt.landing : &m->img.landing;
+	return st;
+}
+
+/* A contribution is read from memory that its trainer can write, so it may change between sum and
+ * send. What that spoils is one attempt of one model. Any other body is wrong because of the
+ * network or a machine, and nothing on such a link can be trusted. */
+static bool node_damaged(struct peer *p, const struct wire_head *h)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	if (h->op != OP_CONTRIB_DATA || (h->flags & WIRE_REPLY))
+		return false;
+	if (m != NULL)
+		contrib_node_damaged(m, p, h);
+	return true;
+}
+
+static enum shard_status bulk(struct peer *p, const struct wire_head *h, const void *body,
+			      struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	if (h->op == OP_WRITE)
+		transfer_node_write_frame(p, h, body);
+	if (h->op == OP_WRITE || m == NULL)
+		return SHARD_OK;
+	return h->op == OP_CONTRIB_DATA ? contrib_node_data(m, p, h, e) : apply_image_part(m, h, e);
+}
+
+static enum shard_status answered(struct peer *p, const struct wire_head *h, const void *body,
+				  struct err *e)
+{
+	struct server *s = p->server;
+	struct call *r = call_find(s, p->node, h->attempt);
+	const ProtobufCMessage *msg;
+	enum shard_status st;
+	struct err why;
+
+	if (r == NULL)
+		return SHARD_OK;
+	if (h->op != OP_ERROR) {
+		if (h->op != r->op)
+			return err_set(e, SHARD_PROTOCOL, "answer %s to request %s",
+				       wire_op(h->op)->name, wire_op(r->op)->name);
+		call_answer(s, r, h, body);
+		return SHARD_OK;
+	}
+	st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes, &s->rx, e);
+	if (st == SHARD_OK) {
+		const Shard__Error *x = (const Shard__Error *)msg;
+
+		/* A refusal that says that all is well is none that anybody could act on. */
+		err_set(&why, x->status != SHARD_OK ? (enum shard_status)x->status : SHARD_PROTOCOL,
+			"%s", x->text);
+		why.sys = (int)x->sys;
+		arena_reset(&s->rx);
+		call_refuse(s, r, &why);
+	}
+	return st;
+}
+
+static enum shard_status core_frame(struct peer *p, const struct wire_head *h, const void *body,
+				    struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+	const ProtobufCMessage *msg;
+	enum shard_status st = SHARD_OK;
+
+	if (m == NULL || m->defining)
+		return SHARD_OK;
+	st = control_unpack(&msg, &shard__core__descriptor, body, h->body_bytes, &p->server->rx, e);
+	if (st == SHARD_OK)
+		st = model_core_frame(m, p, h, (const Shard__Core *)msg, e);
+	arena_reset(&p->server->rx);
+	return st;
+}
+
+/* Nothing that runs below sees what the other node says of a user before it was judged. The message
+ * is this call's own. What does not say who asks, the requester's own node has judged. */
+static enum shard_status judge_cred(struct peer *p, const struct op *op, const struct wire_head *h,
+				    const ProtobufCMessage *msg, struct err *e)
+{
+	Shard__Cred *who;
+
+	if (op->cred == 0)
+		return SHARD_OK;
+	memcpy(&who, (const char *)msg + op->cred, sizeof(who));
+	if (who != NULL)
+		access_from_node(p->server, p->node, who);
+	return allowed(p->server, op, h, msg, who, e);
+}
+
+static enum shard_status control(struct peer *p, const struct wire_head *h, const void *body,
+				 struct err *e)
+{
+	const struct op *op = &ops[h->op];
+	const ProtobufCMessage *msg;
+	enum shard_status st;
+	void *memory;
+
+	st = server_unpack(p->server, h, op->body, body, &msg, &memory, e);
+	if (st == SHARD_OK) {
+		st = judge_cred(p, op, h, msg, e);
+		if (st == SHARD_OK)
+			st = op->node(p, h, msg, e);
+		if (st != SHARD_OK && op->request) {
+			peer_refuse(p, h->attempt, e);
+			st = SHARD_OK;
+		}
+	}
+	arena_reset(&p->server->rx);
+	free(memory);
+	return st;
+}
+
+static enum shard_status node_frame(struct peer *p, const struct wire_head *h, const void *body,
+				    struct err *e)
+{
+	if (h->flags & WIRE_REPLY)
+		return answered(p, h, body, e);
+	if (wire_op(h->op)->body == BODY_BULK)
+		return bulk(p, h, body, e);
+	if (h->op > OP_CORE)
+		return core_frame(p, h, body, e);
+	if (ops[h->op].node == NULL)
+		return err_set(e, SHARD_PROTOCOL, "frame %s is not for a node",
+			       wire_op(h->op)->name);
+	return control(p, h, body, e);
+}
+
+static void node_up(struct server *s, uint16_t node)
+{
+	CHECK(node < s->nodes_nr && node != s->self);
+	define_node_up(s, node);
+	list_each(it, &s->models)
+		if (s->self == s->coordinator && !list_of(it, struct model, link)->defining)
+			ckpt_node_up(list_of(it, struct model, link), node);
+}
+
+static void node_going(struct server *s, uint16_t node)
+{
+	list_each(it, &s->models)
+		apply_node_gone(list_of(it, struct model, link), node);
+}
+
+static void node_down(struct server *s, uint16_t node, const struct err *why)
+{
+	CHECK(node < s->nodes_nr && node != s->self);
+	call_node_gone(s, node, why);
+	ckpt_node_gone(s, node);
+	define_node_down(s, node, why);
+}
+
+static enum shard_status rdma_body(struct peer *p, const struct wire_head *h, const void *to,
+				   struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	CHECK(m != NULL); /* node_body() has found it */
+	if (mr_has(m, p->node, to, h->body_bytes))
+		return SHARD_OK;
+	return err_set(e, SHARD_PROTOCOL,
+		       "frame %s by RDMA of chunk %u of \"%s\", for which no memory was told",
+		       wire_op(h->op)->name, h->chunk, m->name);
+}
+
+/* --- frames of a session --- */
+
+static enum shard_status session_body(struct session *t, const struct wire_head *h, void **to,
+				      struct landing **l, struct err *e)
+{
+	enum shard_status st;
+	struct err why;
+
+	if (h->op == OP_WRITE) {
+		if (session_allowed(t, h, NULL, &why) == SHARD_OK)
+			return transfer_write_head(t, h, to, e);
+		session_refuse(t, h->attempt, &why);
+		*to = STREAM_DISCARD;
+		return SHARD_OK;
+	}
+	st = contrib_push_head(t->trainer, h, to, e);
+	if (st == SHARD_OK && *to != STREAM_DISCARD)
+		*l = &t->trainer->model->attempt.landing;
+	return st;
+}
+
+static enum shard_status session_frame(struct session *t, const struct wire_head *h,
+				       const void *body, struct err *e)
+{
+	const struct op *op = &ops[h->op];
+	const ProtobufCMessage *msg;
+	enum shard_status st;
+	bool refused = false;
+	void *memory;
+
+	if (h->op == OP_PUSH_DATA)
+		return contrib_push_data(t->trainer, h, e);
+	if (h->op == OP_WRITE) {
+		transfer_write_frame(t, h, body);
+		return SHARD_OK;
+	}
+	if (op->trainer == NULL)
+		return err_set(e, SHARD_PROTOCOL, "frame %s is not for this connection",
+			       wire_op(h->op)->name);
+	st = server_unpack(t->server, h, op->body, body, &msg, &memory, e);
+	if (st == SHARD_OK && ((st = session_allowed(t, h, msg, e)) != SHARD_OK ||
+			       (st = op->trainer(t, h, msg, e)) != SHARD_OK))
+		refused = op->request;
+	else if (st == SHARD_BAD_ARG) /* a text that is not clean costs the request */
+		refused = op->request;
+	if (refused) {
+		session_refuse(t, h->attempt, e);
+		st = SHARD_OK;
+	}
+	arena_reset(&t->server->rx);
+	free(memory);
+	return st;
+}
+
+static void session_gone(struct session *t, const char *why)
+{
+	join_closed(t, why);
+	if (t->uses)
+		define_detached(t->server, t->server->self, t->id);
+	transfer_session_gone(t->server, t->id);
+}
+
+const struct link_events dispatch_events = {
+	.session_opened = join_opened,
+	.session_body = session_body,
+	.session_frame = session_frame,
+	.session_gone = session_gone,
+	.node_body = node_body,
+	.node_frame = node_frame,
+	.node_damaged = node_damaged,
+	.node_up = node_up,
+	.node_going = node_going,
+	.node_down = node_down,
+	.rdma_body = rdma_body,
+	.rdma_up = mr_rail_up,
+	.rdma_down = mr_rail_down,
+	.rdma_beat = mr_beat,
+	.rdma_told = mr_heard,
+	.rdma_lacks = mr_why,
+	.rdma_forget = mr_forget,
+};

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections that came in and have not said who they are. The listeners hand over descriptors;
+ * until HELLO, and over TCP the proof that it knows the cluster's secret (secret.c), is through a
+ * connection may send nothing else, at most WIRE_HELLO_MAX bytes each, within SERVER_HELLO_NS
+ * together. Then it becomes a session, if its user or address has a place left (places.c), or part
+ * of a link. Only so many may be at their opening at a time: where there are more, the user or
+ * address that has most of them loses those that hung up, else one that is silent. */
+#include "link/accept.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "link/hello.h"
+#include "link/session.h"
+#include "node/limits.h"
+#include "link/peer.h"
+#include "link/places.h"
+#include "link/secret.h"
+#include "wire/control.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SILENT_NS NS_PER_SEC       /* an opening that has said nothing for so long may go first */
+#define SLOW_NS   (2 * NS_PER_SEC) /* and one that is not through by then */
+
+struct opening {
+	struct list link;
+	struct server *server;
+	struct conn *conn;
+	struct guest *guest;
+	uint64_t since_ns;
+	bool evicted; /* not counted any more */
+	struct prove prove;
+};
+
+static enum shard_status opening_head(void *owner, struct stream *st, const struct wire_head *h,
+				      void **to, struct err *e)
+{
+	struct opening *g = owner;
+
+	(void)st, (void)to;
+	if (h->op != (g->prove.asked ? OP_AUTH : OP_HELLO) || (h->flags & WIRE_REPLY))
+		return err_set(e, SHARD_PROTOCOL, "frame %s before %s", wire_op(h->op)->name,
+			       g->prove.asked ? "auth" : "hello");
+	return SHARD_OK;
+}
+
+/* Not counted among the openings any more. */
+static void opened(struct opening *g)
+{
+	CHECK(!g->evicted && g->server->openings_nr > 0);
+	g->server->openings_nr--;
+	g->guest->openings_nr--;
+	g->evicted = true;
+}
+
+static enum shard_status take_over(struct opening *g, const struct hello_asked *asked,
+				   const Shard__Hello *hello, struct err *e)
+{
+	struct server *s = g->server;
+	struct conn *c = g->conn;
+	enum shard_status st = hello_check(s, hello, c, e);
+
+	if (st != SHARD_OK)
+		return st;
+	if (s->stopping) /* before it is answered: who was let in relies on it */
+		return err_set(e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self),
+			       s->stop_why);
+	if (hello->role == ROLE_NODE)
+		return peer_greeted(s, c, asked, hello, e);
+	if (hello->role != ROLE_TRAINER && hello->role != ROLE_CTL)
+		return err_set(e, SHARD_PROTOCOL, "hello with role %u", hello->role);
+	if ((st = places_sit(s, g->guest, hello->role, stream_fd(conn_stream(c)), e)) != SHARD_OK ||
+	    (st = hello_answer(s, c, asked, hello, e)) != SHARD_OK)
+		return st;
+	return session_greeted(s, c, g->guest, hello, e);
+}
+
+/* HELLO: where a proof is asked for, that is all for now. Before it only versions are compared: the
+ * rest is for who belongs here. */
+static enum shard_status said_hello(struct opening *g, const struct wire_head *h, const void *body,
+				    const Shard__Hello *hello, struct err *e)
+{
+	struct server *s = g->server;
+	enum shard_status st = hello_check_version(s, hello, e);
+
+	if (st == SHARD_OK)
+		st = secret_hello(s, g->conn, &g->prove, h, body, hello, e);
+	if (st == SHARD_OK && !g->prove.asked)
+		st = take_over(g, &(struct hello_asked){h->attempt, NULL}, hello, e);
+	return st;
+}
+
+static enum shard_status opening_frame(void *owner, struct stream *stream,
+				       const struct wire_head *h, const void *body, struct err *e)
+{
+	struct opening *g = owner;
+	struct server *s = g->server;
+	const Shard__Hello *hello;
+	const ProtobufCMessage *msg;
+	void *memory; /* the scratch is the models', who may hear of a link that this hello
+			 completes */
+	enum shard_status st;
+
+	(void)stream;
+	if (h->op == OP_AUTH) {
+		st = secret_auth(s, g->conn, &g->prove, h, body, &hello, &memory, e);
+		if (st == SHARD_OK)
+			st = take_over(g, &(struct hello_asked){h->attempt, &g->prove}, hello, e);
+	} else {
+		st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e);
+		if (st == SHARD_OK)
+			st = said_hello(g, h, body, (const Shard__Hello *)msg, e);
+	}
+	free(memory);
+	if (st != SHARD_OK || (h->op == OP_HELLO && g->prove.asked))
+		return st;
+	CHECK(!g->evicted); /* a connection that is closing delivers nothing */
+	prove_end(&g->prove);
+	list_remove(&g->link);
+	opened(g);
+	places_leave(g->guest);
+	free(g);
+	return SHARD_OK;
+}
+
+static void opening_closed(void *owner, struct conn *c, const struct err *why)
+{
+	struct opening *g = owner;
+
+	if (!g->prove.denied)
+		log_limited(g->server->log, &g->server->refused_bucket, clock_ns(), LOG_LEVEL_WARN,
+			    "event=hello_failed from=%s why=%s", conn_name(c), why->text);
+	list_remove(&g->link);
+	prove_end(&g->prove);
+	if (!g->evicted)
+		opened(g);
+	places_leave(g->guest);
+	server_forget_conn(g->server, c);
+	free(g);
+}
+
+static const struct conn_handler opening_handler = {
+	.frames = {.on_head = opening_head, .on_frame = opening_frame},
+	.on_close = opening_closed,
+};
+
+static void evict(struct opening *g, const char *why)
+{
+	struct err e;
+
+	CHECK(!g->evicted && why != NULL);
+	err_set(&e, SHARD_BUSY, "%s", why);
+	opened(g);
+	conn_close(g->conn, &e, 0);
+}
+
+/* Whom of these the daemon can do without: those that have hung up, whose end it has not got round
+ * to, all of them; else one that was silent for a while; else one that began long ago and did not
+ * go on; else the newest. Who has sent something that was not read yet stays: the next turn of the
+ * loop reads it. */
+static bool evict_of(struct server *s, const struct guest *guest)
+{
+	struct opening *old = NULL, *slow = NULL, *newest = NULL;
+	uint64_t now = clock_ns();
+	bool room = false;
+
+	list_each(it, &s->openings) {
+		struct opening *g = list_of(it, struct opening, link);
+		uint64_t age = now - g->since_ns;
+		enum conn_pulse pulse;
+
+		if (g->evicted || g->guest != guest || (pulse = conn_pulse(g->conn)) == CONN_TALKS)
+			continue;
+		if (pulse == CONN_GONE) {
+			evict(g, "it hung up");
+			room = true;
+			continue;
+		}
+		if (old == NULL && age > SILENT_NS && !g->prove.asked &&
+		    !stream_mid_frame(conn_stream(g->conn)))
+			old = g;
+		if (slow == NULL && age > SLOW_NS)
+			slow = g;
+		newest = g;
+	}
+	newest = old != NULL ? old : slow != NULL ? slow : newest;
+	if (!room && newest != NULL)
+		evict(newest,
+		      "too many connections are at their opening, and this one does not go on");
+	return room || newest != NULL;
+}
+
+/* Room for one more that has not said who it is, at the cost of the guest that has most of them: a
+ * crowd keeps no other out. */
+static bool make_room(struct server *s)
+{
+	const struct guest *most = NULL;
+
+	if (s->openings_nr < PLACES_OPENING)
+		return true;
+	log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN,
+		    "event=connection_refused connections=%u greeted=%u max=%u",
+		    s->openings_nr + s->sessions_nr, s->sessions_nr, s->conf->connections_max);
+	list_each(it, &s->guests) {
+		const struct guest *g = list_of(it, struct guest, link);
+
+		if (most == NULL || g->openings_nr > most->openings_nr)
+			most = g;
+	}
+	return most != NULL && evict_of(s, most);
+}
+
+/* Whose connection would take one of the last descriptors hears so, as far as its socket takes it
+ * at once: nothing of it stays here. */
+static void refuse(struct server *s, int fd)
+{
+	unsigned char frame[sizeof(struct wire_head) + sizeof(struct err) + 32], *body;
+	struct wire_head h = {.op = OP_ERROR};
+	Shard__Error error = SHARD__ERROR__INIT;
+	struct err e;
+
+	error.status = places_no_descriptor(&e);
+	error.text = e.text;
+	body = frame + sizeof(h);
+	CHECK(shard__error__get_packed_size(&error) <= sizeof(frame) - sizeof(h));
+	h.body_bytes = (uint32_t)shard__error__pack(&error, body);
+	wire_seal(&h, body, 0, true);
+	memcpy(frame, &h, sizeof(h));
+	(void)!send(fd, frame, sizeof(h) + h.body_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+	close(fd);
+	log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN,
+		    "event=accept_failed why=%s", e.text);
+}
+
+void accept_one(void *server, int fd)
+{
+	struct server *s = server;
+	struct conn_conf conf = {.handler = &opening_handler,
+				 .queue_max = SERVER_QUEUE_MAX,
+				 .body_max = WIRE_HELLO_MAX,
+				 .account = &s->queued,
+				 .silence_ns = 0,
+				 .frame_ns = SERVER_HELLO_NS};
+	struct guest *guest;
+	struct opening *g;
+	struct err e;
+
+	CHECK(fd >= 0);
+	if (!limits_spare(fd, 0)) {
+		refuse(s, fd);
+		return;
+	}
+	if (s->stopping || !make_room(s) || (guest = places_guest(s, fd)) == NULL) {
+		close(fd);
+		return;
+	}
+	g = calloc(1, sizeof(*g));
+	if (g == NULL) {
+		places_leave(guest);
+		close(fd);
+		return;
+	}
+	*g = (struct opening){.server = s, .guest = guest, .since_ns = clock_ns()};
+	conf.owner = g;
+	if (conn_accept(&g->conn, s->loop, fd, &conf, &e) != SHARD_OK) {
+		log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN,
+			    "event=accept_failed why=%s", e.text);
+		places_leave(guest);
+		free(g);
+		return;
+	}
+	list_push(&s->openings, &g->link);
+	s->openings_nr++;
+	guest->openings_nr++;
+}
+
+void accept_beat(struct server *s, uint64_t now_ns)
+{
+	list_each(it, &s->openings) {
+		struct opening *g = list_of(it, struct opening, link);
+		struct err e;
+
+		if (now_ns - g->since_ns < SERVER_HELLO_NS)
+			continue;
+		err_set(&e, SHARD_TIMEOUT, "no %s within %.0f s",
+			g->prove.asked ? "proof of the secret" : "hello",
+			(double)SERVER_HELLO_NS / NS_PER_SEC);
+		conn_close(g->conn, &e, 0);
+	}
+}
+
+void accept_close_all(struct server *s)
+{
+	list_each(it, &s->openings)
+		conn_close(list_of(it, struct opening, link)->conn,
+			   &(struct err){.status = SHARD_CLOSED, .text = "the daemon stops"}, 0);
+}

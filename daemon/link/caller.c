@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Answers, to a session here or over the link that the request came by. Happy path: the request's
+ * handler makes a caller -> something is waited for -> one answer or one refusal. Ways to fail: who
+ * asked is gone, and hears nothing; a queue that does not take an answer ends its link or
+ * connection, with a sentence (peer.c, session.c). */
+#include "link/caller.h"
+
+#include "base/check.h"
+#include "link/peer.h"
+#include "link/session.h"
+
+struct caller caller_session(const struct session *t, uint32_t tag)
+{
+	return (struct caller){
+		.node = t->server->self, .tag = tag, .pid = t->pid, .session = t->id};
+}
+
+struct caller caller_node(const struct peer *p, uint32_t tag)
+{
+	CHECK(p->node != p->server->self);
+	return (struct caller){.node = p->node, .tag = tag, .link = p->downs};
+}
+
+struct session *caller_here(struct server *s, const struct caller *a)
+{
+	return a->node == s->self && a->session != 0 ? session_find(s, a->session) : NULL;
+}
+
+bool caller_waits(struct server *s, const struct caller *a)
+{
+	CHECK(a->node < s->nodes_nr);
+	if (a->node == s->self)
+		return caller_here(s, a) != NULL;
+	return s->peer[a->node]->up && s->peer[a->node]->downs == a->link;
+}
+
+bool caller_same(const struct caller *x, const struct caller *y)
+{
+	return x->node == y->node && x->tag == y->tag && x->session == y->session &&
+	       x->link == y->link;
+}
+
+void caller_answer(struct server *s, const struct caller *a, const struct wire_head *h,
+		   const ProtobufCMessage *body)
+{
+	struct wire_head out = *h;
+
+	CHECK(h->op != 0);
+	if (!caller_waits(s, a))
+		return;
+	out.flags |= WIRE_REPLY;
+	out.attempt = a->tag;
+	if (a->node != s->self)
+		peer_tell(s, a->node, &out, body);
+	else
+		session_tell(caller_here(s, a), &out, body);
+}
+
+void caller_refuse(struct server *s, const struct caller *a, const struct err *e)
+{
+	CHECK(e->status != SHARD_OK);
+	if (!caller_waits(s, a))
+		return;
+	if (a->node != s->self)
+		peer_refuse(s->peer[a->node], a->tag, e);
+	else
+		session_refuse(caller_here(s, a), a->tag, e);
+}
+
+void caller_progress(struct server *s, const struct caller *a, const struct wire_head *h,
+		     const ProtobufCMessage *body)
+{
+	struct wire_head out = *h;
+
+	out.attempt = a->tag;
+	if (!caller_waits(s, a))
+		return;
+	if (a->node != s->self)
+		(void)peer_send(s, a->node, &out, body, NULL);
+	else
+		session_tell(caller_here(s, a), &out, body);
+}

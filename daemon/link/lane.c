@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Senders taking turns on a connection or a queue pair. The owner of a connection opens its lane
+ * and serves it when a write is through; whoever has frames to send waits on it. Happy path: a
+ * sender waits -> the lane is served: the sender at the head of the list sends one frame and goes
+ * to the tail, until the queue has reached its bound -> frames leave, which serves the lane again
+ * -> the sender holds nothing and leaves the list. Ways to fail: a connection that closes closes
+ * its lane, and what waits is taken off by its owners; one that refuses a frame for any reason but
+ * a full queue is closed. */
+#include "link/lane.h"
+
+#include "base/check.h"
+
+#define LANE_QUEUED_MAX 8 /* frames in a connection's queue: 2 MiB of parts */
+
+void lane_init(struct lane *l, void (*fail)(void *owner, const struct err *why), void *owner)
+{
+	*l = (struct lane){.fail = fail, .owner = owner};
+	list_init(&l->waiting);
+}
+
+void lane_open(struct lane *l, struct conn *c)
+{
+	CHECK(list_empty(&l->waiting) && !l->serving && c != NULL);
+	l->conn = c;
+	l->open = true;
+}
+
+void lane_open_rdma(struct lane *l, struct rdma_rail *queues, uint32_t qp)
+{
+	CHECK(list_empty(&l->waiting) && !l->serving && queues != NULL);
+	l->queues = queues;
+	l->qp = qp;
+	l->open = true;
+}
+
+void lane_close(struct lane *l)
+{
+	l->open = false;
+	l->conn = NULL;
+	l->queues = NULL;
+}
+
+static bool lane_room(const struct lane *l)
+{
+	if (l->queues != NULL)
+		return true; /* the queue pair says when it is full */
+	return stream_queued(conn_stream(l->conn)) < LANE_QUEUED_MAX;
+}
+
+static bool lane_will_call(const struct lane *l)
+{
+	if (!l->open || l->serving)
+		return true;
+	return l->queues != NULL ? rdma_rail_queued(l->queues, l->qp) > 0
+				 : stream_queued(conn_stream(l->conn)) > 0;
+}
+
+void lane_check(const struct lane *l)
+{
+	CHECK(l->open == (l->conn != NULL || l->queues != NULL));
+	CHECK(l->conn == NULL || l->queues == NULL);
+	CHECK(list_empty(&l->waiting) || lane_will_call(l));
+}
+
+static void lane_kick(struct lane *l)
+{
+	if (l->conn != NULL)
+		conn_kick(l->conn);
+	else if (l->queues != NULL)
+		rdma_rail_kick(l->queues, l->qp);
+}
+
+/* A frame was refused although there was room: no memory for it, or it is larger than its op may
+ * be. */
+static void lane_fail(struct lane *l, const struct lane_sender *s, enum shard_status st)
+{
+	char what[ERR_TEXT_BYTES];
+	struct err e;
+
+	lane_close(l);
+	if (st == SHARD_CLOSED)
+		return; /* it is closing already */
+	s->ops->describe(s, what, sizeof(what));
+	err_set(&e, st, "%.400s: %s", what, status_name(st));
+	l->fail(l->owner, &e);
+}
+
+/* To the tail of the lane on which its next frame leaves. NULL: it holds nothing. */
+static struct lane *enlist(struct lane_sender *s)
+{
+	struct lane *l = s->ops->where(s);
+
+	CHECK(list_empty(&s->link));
+	if (l != NULL)
+		list_push(&l->waiting, &s->link);
+	return l;
+}
+
+void lane_wait(struct lane_sender *s)
+{
+	struct lane *l = enlist(s);
+
+	CHECK(l != NULL);
+	lane_serve(l);
+}
+
+void lane_serve(struct lane *l)
+{
+	enum shard_status st = SHARD_OK;
+
+	if (l->serving || !l->open || list_empty(&l->waiting))
+		return; /* who serves it goes on until it is full, or nobody waits */
+	l->serving = true;
+	while (st == SHARD_OK && l->open && !list_empty(&l->waiting) && lane_room(l)) {
+		struct lane_sender *s = list_of(l->waiting.next, struct lane_sender, link);
+		struct lane *next;
+
+		st = s->ops->send(s, l);
+		if (st == SHARD_OK) {
+			list_remove(&s->link);
+			next = enlist(s);
+			if (next != NULL && next != l)
+				lane_serve(next);
+		} else if (st != SHARD_AGAIN) {
+			lane_fail(l, s, st);
+		}
+	}
+	l->serving = false;
+	lane_kick(l);
+	lane_check(l);
+}

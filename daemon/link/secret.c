@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a daemon does with the cluster's two secrets. hello.c (connections that come in) and peer.c
+ * (those that go out) call; net/prove.c makes and judges the proofs. `node_secret` opens
+ * everything, `secret` opens what trainers and tools may do and never the role of a node. Happy
+ * path: HELLO both ways with little in it, AUTH both ways with the rest; who dialled proves first.
+ * Who has no secret, or another, is refused with SHARD_DENIED and a sentence that says which side
+ * lacks what; it is counted and logged. Without a secret, who may come in at all is what
+ * `allow_unauthenticated` says. */
+#include "link/secret.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "link/hello.h"
+#include "server.h"
+#include "wire/control.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char *const names[AUTH_FOR_NR] = {
+	[AUTH_FOR_CLIENT] = "secret", [AUTH_FOR_NODE] = "node_secret"};
+
+enum shard_status secret_open(struct server *s, struct err *e)
+{
+	const char *const files[AUTH_FOR_NR] = {
+		[AUTH_FOR_CLIENT] = s->conf->secret, [AUTH_FOR_NODE] = s->conf->node_secret};
+	struct auth *fresh[AUTH_FOR_NR] = {NULL};
+	enum shard_status st = SHARD_OK;
+
+	for (int i = 0; st == SHARD_OK && i < AUTH_FOR_NR; i++)
+		if (files[i][0] != 0)
+			st = auth_open(&fresh[i], files[i], e);
+	if (st == SHARD_OK && fresh[AUTH_FOR_CLIENT] != NULL && fresh[AUTH_FOR_NODE] != NULL &&
+	    auth_share(fresh[AUTH_FOR_CLIENT], fresh[AUTH_FOR_NODE]))
+		st = err_set(e, SHARD_BAD_ARG,
+			     "secret %.150s and node_secret %.150s have a key in common, so that "
+			     "every trainer could be a node: "
+			     "make another with `shardctl secret new FILE`",
+			     s->conf->secret, s->conf->node_secret);
+	for (int i = 0; i < AUTH_FOR_NR; i++) {
+		if (st == SHARD_OK) {
+			auth_close(&s->auth[i]);
+			s->auth[i] = fresh[i];
+			if (fresh[i] != NULL)
+				log_line(s->log, LOG_LEVEL_INFO,
+					 "event=secret option=%s file=%s accepted=%u", names[i],
+					 files[i], auth_keys(fresh[i]));
+		} else {
+			auth_close(&fresh[i]);
+		}
+	}
+	return st;
+}
+
+enum shard_status server_reload_secret(struct server *s, struct err *e)
+{
+	return secret_open(s, e);
+}
+
+void secret_close(struct server *s)
+{
+	for (int i = 0; i < AUTH_FOR_NR; i++)
+		auth_close(&s->auth[i]);
+}
+
+__attribute__((format(printf, 5, 6))) static enum shard_status denied(
+	struct server *s, struct conn *c, struct prove *p, struct err *e, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	err_setv(e, SHARD_DENIED, fmt, ap);
+	va_end(ap);
+	p->denied = true;
+	s->auth_refused++;
+	log_limited(s->log, &s->auth_bucket, clock_ns(), LOG_LEVEL_WARN,
+		    "event=auth_refused from=%s why=%s", conn_name(c), e->text);
+	return SHARD_DENIED;
+}
+
+static const char *remedy(uint32_t role)
+{
+	return role == ROLE_NODE ? "set [cluster] node_secret on both nodes"
+				 : "give it the file, in $SHARD_SECRET or with --secret";
+}
+
+/* Which secrets a listener takes from who says that it has this role: the first one is the one that
+ * it names. */
+static const struct auth *accepted(const struct server *s, uint32_t role, enum auth_for which)
+{
+	return role != ROLE_NODE || which == AUTH_FOR_NODE ? s->auth[which] : NULL;
+}
+
+/* Without a secret the sender's address is all that there is. Names in [nodes] are not looked up
+ * here, and count as right. */
+static bool from_nodes(const struct server *s, const struct conn *c)
+{
+	for (uint32_t n = 0; n < s->conf->nodes_nr; n++)
+		if (conn_from(c, &s->conf->node_list[n].address))
+			return true;
+	return false;
+}
+
+/* Somebody over TCP who does not want to prove anything. */
+static enum shard_status unproved(struct server *s, struct conn *c, struct prove *p,
+				  const Shard__Hello *theirs, struct err *e)
+{
+	const char *self = server_node_name(s, s->self);
+	bool node = theirs->role == ROLE_NODE;
+
+	if (s->auth[node ? AUTH_FOR_NODE : AUTH_FOR_CLIENT] != NULL)
+		return denied(s, c, p, e, "node %s asks over tcp for the %s, %s has none: %s", self,
+			      node ? "nodes' secret" : "cluster secret", conn_name(c),
+			      remedy(theirs->role));
+	if (!s->conf->allow_unauthenticated)
+		return denied(s, c, p, e,
+			      "node %s lets nobody in over tcp who proves nothing: set [cluster] "
+			      "%s on node %s, %sor set "
+			      "allow_unauthenticated = yes there",
+			      self, node ? "node_secret" : "secret", self,
+			      node ? "" : "connect through the unix socket of a node, ");
+	if (node && !from_nodes(s, c))
+		return denied(s, c, p, e,
+			      "%s is none of the addresses in [nodes] of node %s, and without a "
+			      "[cluster] node_secret nothing else "
+			      "says that node \"%.64s\" is there: set node_secret on all nodes",
+			      conn_name(c), self, theirs->node);
+	return SHARD_OK;
+}
+
+enum shard_status secret_hello(struct server *s, struct conn *c, struct prove *p,
+			       const struct wire_head *h, const void *body,
+			       const Shard__Hello *theirs, struct err *e)
+{
+	struct wire_head reply = {.op = OP_HELLO, .flags = WIRE_REPLY, .attempt = h->attempt};
+	bool node = theirs->role == ROLE_NODE;
+	const char *self = server_node_name(s, s->self);
+	const struct auth *a = accepted(s, theirs->role, AUTH_FOR_CLIENT);
+	Shard__Hello mine, brief;
+	struct hello_text text;
+	enum shard_status st;
+
+	if (conn_is_unix(c) && node)
+		return denied(s, c, p, e,
+			      "%s says that it is node \"%.64s\": nodes come over tcp, never "
+			      "through the unix socket",
+			      conn_name(c), theirs->node);
+	if (conn_is_unix(c))
+		return SHARD_OK;
+	if (!(theirs->features & FEATURE_AUTH))
+		return unproved(s, c, p, theirs, e);
+	if (a == NULL)
+		a = accepted(s, theirs->role, AUTH_FOR_NODE);
+	if (a == NULL)
+		return denied(s, c, p, e,
+			      "the %s at %s has a %s, node %s has none: set [cluster] %s on node "
+			      "%s, or take it away there",
+			      node ? "node" : "client", conn_name(c),
+			      node ? "nodes' secret" : "cluster secret", self,
+			      node ? "node_secret" : "secret", self);
+	prove_begin(p, AUTH_LISTENER, node ? AUTH_FOR_NODE : AUTH_FOR_CLIENT);
+	if ((st = prove_heard(p, a, theirs, body, h->body_bytes, e)) != SHARD_OK)
+		return st;
+	hello_fill(s, &mine, &text, ROLE_NODE, theirs->connection);
+	if ((st = prove_brief(p, a, &mine, &brief, e)) != SHARD_OK)
+		return st;
+	if (stream_send_control(conn_stream(c), &reply, &brief.base) != SHARD_OK)
+		return err_set(e, SHARD_SYSTEM, "no room to answer hello");
+	conn_kick(c);
+	return SHARD_OK;
+}
+
+/* The same words for every proof that does not hold, whatever is wrong with it. */
+static enum shard_status wrong_proof(struct server *s, struct conn *c, struct prove *p,
+				     struct err *e)
+{
+	const char *self = server_node_name(s, s->self);
+
+	if (p->side == AUTH_LISTENER)
+		return denied(s, c, p, e,
+			      "%s did not prove that it knows the secret of node %s: it has "
+			      "another one, or HELLO was changed on the way",
+			      conn_name(c), self);
+	return denied(s, c, p, e,
+		      "%s did not prove to node %s that it knows the secret: something else "
+		      "answers there, or HELLO was changed on "
+		      "the way",
+		      conn_name(c), self);
+}
+
+/* With any of the secrets that open this role; the answer is made with the one that held. */
+static bool right(struct server *s, struct prove *p, const Shard__Auth *theirs)
+{
+	for (int i = 0; i < AUTH_FOR_NR; i++) {
+		const struct auth *a = p->side == AUTH_LISTENER
+					       ? accepted(s, p->role, (enum auth_for)i)
+				       : i == AUTH_FOR_NODE ? s->auth[i]
+							    : NULL;
+
+		p->with = (enum auth_for)i;
+		if (a != NULL && prove_theirs(p, a, theirs))
+			return true;
+	}
+	return false;
+}
+
+enum shard_status secret_auth(struct server *s, struct conn *c, struct prove *p,
+			      const struct wire_head *h, const void *body,
+			      const Shard__Hello **hello, void **memory, struct err *e)
+{
+	struct wire_head inner = {.op = OP_HELLO};
+	const ProtobufCMessage *msg;
+	enum shard_status st;
+	void *outer;
+
+	*memory = NULL;
+	st = server_unpack(s, h, &shard__auth__descriptor, body, &msg, &outer, e);
+	if (st == SHARD_OK) {
+		const Shard__Auth *theirs = (const Shard__Auth *)msg;
+
+		if (!right(s, p, theirs)) {
+			st = wrong_proof(s, c, p, e);
+		} else {
+			inner.body_bytes = (uint32_t)theirs->hello.len;
+			st = server_unpack(s, &inner, &shard__hello__descriptor, theirs->hello.data,
+					   &msg, memory, e);
+			*hello = (const Shard__Hello *)msg;
+		}
+		if (st == SHARD_OK && (*hello)->role != p->role)
+			st = denied(s, c, p, e,
+				    "%s proved to have role %u, and then says that it has role %u",
+				    conn_name(c), p->role, (*hello)->role);
+	}
+	free(outer);
+	return st;
+}
+
+enum shard_status secret_prove(struct server *s, struct conn *c, struct prove *p,
+			       const struct wire_head *h, const Shard__Hello *mine, struct err *e)
+{
+	Shard__Auth out;
+	enum shard_status st = prove_own(
+		p, s->auth[p->side == AUTH_DIALLER ? AUTH_FOR_NODE : p->with], mine, &out, e);
+
+	CHECK(p->asked);
+	if (st == SHARD_OK && stream_send_control(conn_stream(c), h, &out.base) != SHARD_OK)
+		st = err_set(e, SHARD_SYSTEM, "no room to prove the secret");
+	if (st == SHARD_OK)
+		conn_kick(c);
+	return st;
+}
+
+enum shard_status secret_greet(struct server *s, struct conn *c, struct prove *p,
+			       const Shard__Hello *mine, struct err *e)
+{
+	struct wire_head h = {.op = OP_HELLO};
+	const struct auth *a = s->auth[AUTH_FOR_NODE];
+	enum shard_status st = SHARD_OK;
+	Shard__Hello brief;
+
+	prove_begin(p, AUTH_DIALLER, AUTH_FOR_NODE);
+	if (a != NULL && (st = prove_brief(p, a, mine, &brief, e)) != SHARD_OK)
+		return st;
+	if (stream_send_control(conn_stream(c), &h, a != NULL ? &brief.base : &mine->base) !=
+	    SHARD_OK)
+		return err_set(e, SHARD_SYSTEM, "no room to say hello");
+	conn_kick(c);
+	return SHARD_OK;
+}
+
+enum shard_status secret_answered(struct server *s, struct conn *c, struct prove *p,
+				  const struct wire_head *h, const void *body,
+				  const Shard__Hello *theirs, struct err *e)
+{
+	const struct auth *a = s->auth[AUTH_FOR_NODE];
+	const char *self = server_node_name(s, s->self);
+
+	if (a != NULL && !(theirs->features & FEATURE_AUTH))
+		return denied(s, c, p, e,
+			      "node %s has a nodes' secret, node %.64s asks for none: %s", self,
+			      theirs->node, remedy(ROLE_NODE));
+	if (a == NULL && (theirs->features & FEATURE_AUTH))
+		return denied(s, c, p, e,
+			      "node %.64s asks for the nodes' secret, node %s has none: %s",
+			      theirs->node, self, remedy(ROLE_NODE));
+	return a == NULL ? SHARD_OK : prove_heard(p, a, theirs, body, h->body_bytes, e);
+}

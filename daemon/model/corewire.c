@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Core messages to protobuf and back, for the links between nodes and the coordinator's file.
+ * model.c packs what the core wants sent and unpacks what arrived. Every count that comes from
+ * outside is compared with what this node knows of the model before it is used; a body that does
+ * not fit is refused with SHARD_PROTOCOL and the link closes. */
+#include "model/corewire.h"
+
+#include "base/check.h"
+#include "wire/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+static void *take(struct arena *a, size_t n, size_t bytes)
+{
+	return arena_take(a, n * bytes);
+}
+
+static void pack_id(Shard__Id *out, const struct core_id *id)
+{
+	shard__id__init(out);
+	out->term = id->term;
+	out->step = id->step;
+	out->seq = id->seq;
+	out->generation = id->generation;
+	out->attempt = id->attempt;
+}
+
+/* Numbers that this node counts on from: there has to be room above them. */
+static enum shard_status unpack_id(struct core_id *id, const Shard__Id *in, struct err *e)
+{
+	if (in->step > INT64_MAX || in->generation > INT32_MAX || in->attempt > INT32_MAX)
+		return err_set(e, SHARD_PROTOCOL,
+			       "generation %u step %lu attempt %u: no model gets that far",
+			       in->generation, (unsigned long)in->step, in->attempt);
+	*id = (struct core_id){in->term, in->step, in->seq, in->generation, in->attempt};
+	return SHARD_OK;
+}
+
+static Shard__Rank **pack_world(const struct core_world *w, struct arena *a)
+{
+	Shard__Rank **list = take(a, w->size + 1, sizeof(*list));
+	Shard__Rank *ranks = take(a, w->size + 1, sizeof(*ranks));
+
+	CHECK(w->size <= CORE_RANKS_MAX);
+	if (list == NULL || ranks == NULL)
+		return NULL;
+	for (uint32_t i = 0; i < w->size; i++) {
+		list[i] = &ranks[i];
+		shard__rank__init(&ranks[i]);
+		ranks[i].session = w->rank[i].session;
+		ranks[i].pid = w->rank[i].pid;
+		ranks[i].node = w->rank[i].node;
+		ranks[i].weight = w->rank[i].weight;
+	}
+	return list;
+}
+
+static enum shard_status unpack_world(struct core_world *w, Shard__Rank **list, size_t nr,
+				      const struct corewire_limits *l, struct err *e)
+{
+	const char *wrong;
+
+	CHECK(l->max_world <= CORE_RANKS_MAX);
+	if (nr > CORE_RANKS_MAX)
+		return err_set(e, SHARD_PROTOCOL, "a world of %zu ranks: at most %d", nr,
+			       CORE_RANKS_MAX);
+	w->size = (uint32_t)nr;
+	for (size_t i = 0; i < nr; i++)
+		w->rank[i] = (struct core_rank){
+			.session = list[i]->session,
+			.weight = list[i]->weight,
+			.pid = list[i]->pid,
+			.node = list[i]->node < CORE_NODES_MAX ? (uint16_t)list[i]->node
+							       : UINT16_MAX,
+		};
+	wrong = core_world_wrong(w, l->nodes_nr, l->max_world, l->local_world);
+	return wrong == NULL ? SHARD_OK
+			     : err_set(e, SHARD_PROTOCOL, "a world of %zu ranks: %s", nr, wrong);
+}
+
+static Shard__Record *pack_record(const struct record *r, struct arena *a)
+{
+	Shard__Record *out = take(a, 1, sizeof(*out));
+	Shard__Id *id = take(a, 1, sizeof(*id));
+	Shard__Scaler *scaler = take(a, 1, sizeof(*scaler));
+	uint32_t *args = take(a, CORE_GROUPS_MAX, sizeof(struct optim_args));
+
+	CHECK(r->groups_nr <= CORE_GROUPS_MAX);
+	if (out == NULL || id == NULL || scaler == NULL || args == NULL)
+		return NULL;
+	shard__record__init(out);
+	pack_id(id, &r->id);
+	out->id = id;
+	out->outcome = r->outcome;
+	out->diverged = r->diverged;
+	out->content = r->content;
+	out->applied = r->applied;
+	out->skipped_in_row = r->skipped_in_row;
+	out->attempts = r->attempts;
+	out->grad_norm = r->grad_norm;
+	out->clip_factor = r->clip_factor;
+	out->weight_sum = r->weight_sum;
+	out->loss_scale = r->loss_scale;
+	out->lr = r->lr;
+	out->bad_tensor = r->bad_tensor;
+	out->bad_rank = r->bad_rank;
+	shard__scaler__init(scaler);
+	scaler->scale = r->scaler.scale;
+	scaler->hysteresis = r->scaler.hysteresis;
+	scaler->last_overflow = r->scaler.last_overflow;
+	scaler->iter = r->scaler.iter;
+	out->scaler = scaler;
+	memcpy(args, r->args, r->groups_nr * sizeof(r->args[0]));
+	out->n_args = (size_t)r->groups_nr * OPTIM_ARGS_WORDS;
+	out->args = args;
+	out->n_world = r->world.size;
+	out->world = pack_world(&r->world, a);
+	return out->world != NULL ? out : NULL;
+}
+
+static enum shard_status unpack_record(struct record *r, const Shard__Record *in,
+				       const struct corewire_limits *l, struct err *e)
+{
+	if (in->id == NULL || in->scaler == NULL || in->outcome > RECORD_SKIP)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a record without id or scaler, or with outcome %u", in->outcome);
+	if (in->n_args != (size_t)l->groups_nr * OPTIM_ARGS_WORDS)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a record with %zu optimizer words: %u groups need %u", in->n_args,
+			       l->groups_nr, l->groups_nr * OPTIM_ARGS_WORDS);
+	memset(r, 0, sizeof(*r));
+	if (unpack_id(&r->id, in->id, e) != SHARD_OK)
+		return e->status;
+	r->outcome = (enum record_outcome)in->outcome;
+	r->diverged = in->diverged;
+	r->content = in->content;
+	r->applied = in->applied;
+	r->skipped_in_row = in->skipped_in_row;
+	r->attempts = in->attempts;
+	r->grad_norm = in->grad_norm;
+	r->clip_factor = in->clip_factor;
+	r->weight_sum = in->weight_sum;
+	r->loss_scale = in->loss_scale;
+	r->lr = in->lr;
+	r->bad_tensor = in->bad_tensor;
+	r->bad_rank = in->bad_rank;
+	r->scaler = (struct scaler){in->scaler->scale, in->scaler->hysteresis,
+				    in->scaler->last_overflow, in->scaler->iter};
+	r->groups_nr = l->groups_nr;
+	memcpy(r->args, in->args, in->n_args * 4);
+	if (!record_content_ok(r))
+		return err_set(e, SHARD_PROTOCOL,
+			       "a record of step %lu with outcome %u whose weights are of step %lu",
+			       (unsigned long)r->id.step, in->outcome, (unsigned long)r->content);
+	if (r->outcome == RECORD_SEAL && in->n_world == 0)
+		return SHARD_OK;
+	return unpack_world(&r->world, in->world, in->n_world, l, e);
+}
+
+static Shard__Vote *pack_vote(const struct core_vote *v, struct arena *a)
+{
+	Shard__Vote *out = take(a, 1, sizeof(*out));
+	size_t bytes = (v->chunks_nr + 7) / 8;
+	uint8_t *bits = take(a, bytes + 1, 1);
+
+	if (out == NULL || bits == NULL)
+		return NULL;
+	memset(bits, 0, bytes + 1);
+	for (uint32_t i = 0; i < v->chunks_nr; i++)
+		bits[i / 8] |= (uint8_t)((v->finite[i] != 0) << (i % 8));
+	shard__vote__init(out);
+	out->n_sumsq = v->chunks_nr;
+	out->sumsq = (double *)(uintptr_t)
+			     v->sumsq; /* packed from where it lies; protobuf-c has no const */
+	out->finite = (ProtobufCBinaryData){bytes, bits};
+	out->n_weights = v->ranks_nr;
+	out->weights = (double *)(uintptr_t)v->weights;
+	out->n_lr = v->lr_nr;
+	out->lr = (double *)(uintptr_t)v->lr;
+	out->skip = v->skip;
+	out->bad_tensor = v->bad_tensor;
+	out->bad_rank = v->bad_rank;
+	return out;
+}
+
+static enum shard_status unpack_vote(struct core_vote *v, const Shard__Vote *in,
+				     const struct corewire_limits *l, struct arena *a,
+				     struct err *e)
+{
+	uint8_t *finite;
+
+	if (in->n_sumsq > l->chunks_nr || in->finite.len != (in->n_sumsq + 7) / 8 ||
+	    in->n_weights > CORE_RANKS_MAX)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a vote with %zu sums, %zu bytes of flags, %zu weights: the model "
+			       "has %u chunks",
+			       in->n_sumsq, in->finite.len, in->n_weights, l->chunks_nr);
+	if (in->n_lr != 0 && in->n_lr != l->groups_nr)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a vote with %zu learning rates: the model has %u groups", in->n_lr,
+			       l->groups_nr);
+	for (size_t i = 0; i < in->n_weights; i++)
+		if (!(in->weights[i] > 0) || in->weights[i] > 1e300)
+			return err_set(e, SHARD_PROTOCOL,
+				       "a vote with weight %g: no trainer could give that",
+				       in->weights[i]);
+	for (size_t i = 0; i < in->n_lr; i++)
+		if (!(in->lr[i] >= 0 && in->lr[i] <= 1e30))
+			return err_set(e, SHARD_PROTOCOL,
+				       "a vote with learning rate %g: no trainer could give that",
+				       in->lr[i]);
+	finite = take(a, in->n_sumsq + 1, 1);
+	if (finite == NULL)
+		return err_set(e, SHARD_PROTOCOL, "a vote larger than this node's control memory");
+	for (size_t i = 0; i < in->n_sumsq; i++)
+		finite[i] = in->finite.data[i / 8] >> (i % 8) & 1;
+	*v = (struct core_vote){
+		.sumsq = in->sumsq,
+		.finite = finite,
+		.chunks_nr = (uint32_t)in->n_sumsq,
+		.weights = in->weights,
+		.ranks_nr = (uint32_t)in->n_weights,
+		.lr = in->lr,
+		.lr_nr = (uint32_t)in->n_lr,
+		.skip = in->skip,
+		.bad_tensor = in->bad_tensor,
+		.bad_rank = in->bad_rank,
+	};
+	return SHARD_OK;
+}
+
+static void pack_tune(Shard__Tune *out, const struct core_tune *t)
+{
+	shard__tune__init(out);
+	out->paused = t->paused;
+	out->has_lr = t->has_lr;
+	out->has_clip = t->has_clip;
+	out->lr = t->lr;
+	out->clip = t->clip;
+	out->resumed_step = t->resumed_step;
+	out->resumed_skips = t->resumed_skips;
+}
+
+static enum shard_status unpack_tune(struct core_tune *t, const Shard__Tune *in, struct err *e)
+{
+	if (!isfinite(in->lr) || !isfinite(in->clip) || in->lr < 0 || in->clip < 0)
+		return err_set(
+			e, SHARD_PROTOCOL,
+			"a view with lr %g and clip %g: neither may be negative or not finite",
+			in->lr, in->clip);
+	*t = (struct core_tune){
+		.paused = in->paused,
+		.has_lr = in->has_lr,
+		.has_clip = in->has_clip,
+		.lr = in->lr,
+		.clip = in->clip,
+		.resumed_step = in->resumed_step,
+		.resumed_skips = in->resumed_skips,
+	};
+	return SHARD_OK;
+}
+
+enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a, Shard__View *out)
+{
+	shard__view__init(out);
+	out->term = v->term;
+	out->seq = v->seq;
+	out->generation = v->generation;
+	out->members = v->members.nodes;
+	out->coordinator = view_coordinator(&v->members);
+	out->incarnation = take(a, view_members_nr(&v->members), sizeof(*out->incarnation));
+	if (out->incarnation == NULL)
+		return SHARD_AGAIN;
+	view_each(n, &v->members)
+		out->incarnation[out->n_incarnation++] = v->incarnation[n];
+	out->sealed = v->sealed;
+	out->restoring = v->restoring;
+	out->lost = v->lost;
+	if ((out->tune = take(a, 1, sizeof(*out->tune))) == NULL)
+		return SHARD_AGAIN;
+	pack_tune(out->tune, &v->tune);
+	if (v->sealed && (out->record = pack_record(&v->record, a)) == NULL)
+		return SHARD_AGAIN;
+	return SHARD_OK;
+}
+
+/* Nothing of them is used before all of it is known to be a view of this cluster's nodes. A release
+ * that did not say members had the first slots. */
+static enum shard_status unpack_members(const Shard__View *in, const struct corewire_limits *l,
+					struct core_view *v, struct err *e)
+{
+	struct view_members all = view_first(l->nodes_nr, 0), said = all;
+	size_t k = 0;
+
+	if (in->members != 0)
+		said = (struct view_members){in->members, in->coordinator};
+	if (!view_members_ok(&said, all.nodes) || in->n_incarnation != view_members_nr(&said))
+		return err_set(
+			e, SHARD_PROTOCOL,
+			"a view of the members %#lx, led by node %lu, with %zu incarnations: "
+			"this cluster has %u nodes",
+			(unsigned long)said.nodes, (unsigned long)said.coordinator,
+			in->n_incarnation, l->nodes_nr);
+	v->members = said;
+	view_each(n, &said)
+		v->incarnation[n] = in->incarnation[k++];
+	return SHARD_OK;
+}
+
+enum shard_status corewire_unpack_view(const Shard__View *in, const struct corewire_limits *l,
+				       struct arena *a, struct core_view *v, struct err *e)
+{
+	enum shard_status st;
+
+	(void)a;
+	CHECK(l->nodes_nr <= CORE_NODES_MAX);
+	memset(v, 0, sizeof(*v));
+	if ((st = unpack_members(in, l, v, e)) != SHARD_OK)
+		return st;
+	if (in->sealed != (in->record != NULL))
+		return err_set(e, SHARD_PROTOCOL, "a view that is sealed %d, with a record %d",
+			       in->sealed, in->record != NULL);
+	if (in->sealed && (in->restoring || in->lost))
+		return err_set(e, SHARD_PROTOCOL, "a view that is sealed and %s",
+			       in->restoring ? "restoring" : "lost");
+	if (in->tune != NULL && (st = unpack_tune(&v->tune, in->tune, e)) != SHARD_OK)
+		return st;
+	v->term = in->term;
+	v->seq = in->seq;
+	v->generation = in->generation;
+	v->sealed = in->sealed;
+	v->restoring = in->restoring;
+	v->lost = in->lost;
+	if (!v->sealed)
+		return SHARD_OK;
+	if ((st = unpack_record(&v->record, in->record, l, e)) != SHARD_OK)
+		return st;
+	/* Weights that were given up have no record, and the first ones are of generation 1. */
+	if (v->generation == 0 || v->record.id.generation != v->generation)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a view of generation %u with a record of generation %u",
+			       v->generation, v->record.id.generation);
+	return SHARD_OK;
+}
+
+static Shard__Answer *pack_answer(const struct core_answer *s, struct arena *a)
+{
+	Shard__Answer *out = take(a, 1, sizeof(*out));
+	Shard__Id *id = take(a, 1, sizeof(*id));
+
+	if (out == NULL || id == NULL)
+		return NULL;
+	shard__answer__init(out);
+	out->incarnation = s->incarnation;
+	out->term = s->term;
+	out->seq = s->seq;
+	out->generation = s->generation;
+	if (s->has_record && (out->record = pack_record(&s->record, a)) == NULL)
+		return NULL;
+	if (!s->prepared)
+		return out;
+	pack_id(id, &s->id);
+	out->prepared = id;
+	out->vote = pack_vote(&s->vote, a);
+	out->n_world = s->world.size;
+	out->world = pack_world(&s->world, a);
+	return out->vote != NULL && out->world != NULL ? out : NULL;
+}
+
+static enum shard_status unpack_answer(struct core_answer *s, const Shard__Answer *in,
+				       const struct corewire_limits *l, struct arena *a,
+				       struct err *e)
+{
+	enum shard_status st;
+
+	memset(s, 0, sizeof(*s));
+	s->incarnation = in->incarnation;
+	s->term = in->term;
+	s->seq = in->seq;
+	s->generation = in->generation;
+	s->has_record = in->record != NULL;
+	if (s->has_record && (st = unpack_record(&s->record, in->record, l, e)) != SHARD_OK)
+		return st;
+	if (in->generation > INT32_MAX ||
+	    (s->has_record && s->record.id.generation != in->generation))
+		return err_set(e, SHARD_PROTOCOL,
+			       "an answer of generation %u with a record of generation %u",
+			       in->generation, s->record.id.generation);
+	s->prepared = in->prepared != NULL;
+	if (!s->prepared)
+		return SHARD_OK;
+	if (in->vote == NULL)
+		return err_set(e, SHARD_PROTOCOL, "an answer that is prepared without a vote");
+	if ((st = unpack_id(&s->id, in->prepared, e)) != SHARD_OK)
+		return st;
+	if ((st = unpack_vote(&s->vote, in->vote, l, a, e)) != SHARD_OK)
+		return st;
+	return unpack_world(&s->world, in->world, in->n_world, l, e);
+}
+
+static Shard__Trainer *pack_trainer(const struct core_msg *m, struct arena *a)
+{
+	Shard__Trainer *out = take(a, 1, sizeof(*out));
+
+	if (out == NULL)
+		return NULL;
+	shard__trainer__init(out);
+	out->session = m->trainer.session;
+	out->pid = m->trainer.pid;
+	out->hint = m->trainer.hint;
+	out->leave = m->trainer.leave;
+	out->why = m->why != NULL ? (char *)(uintptr_t)m->why : out->why;
+	return out;
+}
+
+static Shard__Waits *pack_waits(const struct core_msg *m, struct arena *a)
+{
+	Shard__Waits *out = take(a, 1, sizeof(*out));
+
+	if (out == NULL)
+		return NULL;
+	shard__waits__init(out);
+	out->n_ranks = NR(m->waits.ranks);
+	out->ranks = (uint64_t *)(uintptr_t)m->waits.ranks;
+	out->nodes = m->waits.nodes;
+	out->chunks_staged = m->waits.chunks_staged;
+	out->chunks_nr = m->waits.chunks_nr;
+	out->image_chunk = m->waits.image_chunk;
+	out->image_step = m->waits.image_step;
+	out->why = m->why != NULL ? (char *)(uintptr_t)m->why : out->why;
+	return out;
+}
+
+static bool pack_body(const struct core_msg *m, struct arena *a, Shard__Core *out)
+{
+	if (m->world != NULL) {
+		out->n_world = m->world->size;
+		if ((out->world = pack_world(m->world, a)) == NULL)
+			return false;
+	}
+	if (m->record != NULL && (out->record = pack_record(m->record, a)) == NULL)
+		return false;
+	if (m->view != NULL) {
+		out->view = take(a, 1, sizeof(*out->view));
+		if (out->view == NULL || corewire_pack_view(m->view, a, out->view) != SHARD_OK)
+			return false;
+	}
+	if (m->answer != NULL && (out->answer = pack_answer(m->answer, a)) == NULL)
+		return false;
+	if (m->op == CORE_VOTE && (out->vote = pack_vote(&m->vote, a)) == NULL)
+		return false;
+	if ((m->op == CORE_JOIN || m->op == CORE_GONE || m->op == CORE_ABANDON) &&
+	    (out->trainer = pack_trainer(m, a)) == NULL)
+		return false;
+	if (m->op == CORE_WAITING && (out->waits = pack_waits(m, a)) == NULL)
+		return false;
+	if (m->why != NULL)
+		out->why = (char *)(uintptr_t)m->why;
+	out->status = m->status;
+	return true;
+}
+
+enum shard_status corewire_pack(const struct core_msg *m, struct arena *a, struct wire_head *h,
+				Shard__Core *out)
+{
+	CHECK(m->op < CORE_MSG_NR);
+	memset(h, 0, sizeof(*h));
+	h->op = (uint16_t)(OP_CORE + m->op);
+	h->term = m->id.term;
+	h->seq = m->id.seq;
+	h->generation = m->id.generation;
+	h->step = m->id.step;
+	h->attempt = m->id.attempt;
+	shard__core__init(out);
+	return pack_body(m, a, out) ? SHARD_OK : SHARD_AGAIN;
+}
+
+/* What each op must bring; the core may then rely on it. */
+static enum shard_status check_body(const struct core_msg *m, struct err *e)
+{
+	bool world = m->op == CORE_BEGIN, record = m->op == CORE_COMMIT, view = m->op == CORE_VIEW,
+	     answer = m->op == CORE_ANSWER;
+
+	if ((world && m->world == NULL) || (record && m->record == NULL) ||
+	    (view && m->view == NULL) || (answer && m->answer == NULL))
+		return err_set(e, SHARD_PROTOCOL, "core message %d without its body", m->op);
+	return SHARD_OK;
+}
+
+static enum shard_status unpack_parts(const Shard__Core *in, const struct corewire_limits *l,
+				      struct arena *a, struct core_msg *m, struct err *e)
+{
+	struct core_world *world =
+		in->n_world > 0 || m->op == CORE_BEGIN ? take(a, 1, sizeof(*world)) : NULL;
+	struct record *record = in->record != NULL ? take(a, 1, sizeof(*record)) : NULL;
+	struct core_view *view = in->view != NULL ? take(a, 1, sizeof(*view)) : NULL;
+	struct core_answer *answer = in->answer != NULL ? take(a, 1, sizeof(*answer)) : NULL;
+	enum shard_status st = SHARD_OK;
+
+	if ((in->record != NULL && record == NULL) || (in->view != NULL && view == NULL) ||
+	    (in->answer != NULL && answer == NULL) || (in->n_world > 0 && world == NULL))
+		return err_set(e, SHARD_PROTOCOL,
+			       "a control message larger than this node's control memory");
+	if (world != NULL)
+		st = unpack_world(world, in->world, in->n_world, l, e);
+	if (st == SHARD_OK && record != NULL)
+		st = unpack_record(record, in->record, l, e);
+	if (st == SHARD_OK && view != NULL)
+		st = corewire_unpack_view(in->view, l, a, view, e);
+	if (st == SHARD_OK && answer != NULL)
+		st = unpack_answer(answer, in->answer, l, a, e);
+	if (st == SHARD_OK && in->vote != NULL)
+		st = unpack_vote(&m->vote, in->vote, l, a, e);
+	m->world = world;
+	m->record = record;
+	m->view = view;
+	m->answer = answer;
+	return st;
+}
+
+enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in,
+				  const struct corewire_limits *l, struct arena *a,
+				  struct core_msg *m, struct err *e)
+{
+	enum shard_status st;
+	int op = h->op - OP_CORE;
+
+	CHECK(h->op >= OP_CORE);
+	memset(m, 0, sizeof(*m));
+	if (op <= 0 || op >= CORE_MSG_NR)
+		return err_set(e, SHARD_PROTOCOL, "no core message %d", op);
+	m->op = (enum core_op)op;
+	m->id = (struct core_id){h->term, h->step, h->seq, h->generation, h->attempt};
+	m->why = in->why != NULL && in->why[0] != 0 ? in->why : NULL;
+	m->status = in->status == SHARD_MISMATCH ? SHARD_MISMATCH
+						 : SHARD_OK; /* nothing else is said this way */
+	if ((st = unpack_parts(in, l, a, m, e)) != SHARD_OK)
+		return st;
+	if (in->trainer != NULL) {
+		m->trainer.session = in->trainer->session;
+		m->trainer.pid = in->trainer->pid;
+		m->trainer.hint = in->trainer->hint;
+		m->trainer.leave = in->trainer->leave;
+	}
+	if (in->waits != NULL) {
+		for (size_t i = 0; i < in->waits->n_ranks && i < NR(m->waits.ranks); i++)
+			m->waits.ranks[i] = in->waits->ranks[i];
+		m->waits.nodes = in->waits->nodes;
+		m->waits.chunks_staged = in->waits->chunks_staged;
+		m->waits.chunks_nr = in->waits->chunks_nr;
+		m->waits.image_chunk = in->waits->image_chunk;
+		m->waits.image_step = in->waits->image_step;
+	}
+	return check_body(m, e);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* corewire.h: what daemon/core says, as wire/shard.proto's Core and back. Memory for both ways
+ * comes from an arena that the caller resets when the frame is sent or the event is over. Nothing
+ * from a body is believed before it is checked against the limits of record.h and the model's own
+ * counts. */
+#ifndef SHARD_COREWIRE_H
+#define SHARD_COREWIRE_H
+
+#include "base/arena.h"
+#include "core/core.h"
+#include "shard.pb-c.h"
+#include "wire/frame.h"
+
+struct corewire_limits {
+	uint32_t chunks_nr, groups_nr, max_world,
+		local_world; /* of worlds: 0, no limit of the model's own */
+	uint16_t nodes_nr;
+};
+
+/* Fills h (op, flags, model's ids) and out. SHARD_AGAIN: the arena is too small. */
+enum shard_status corewire_pack(const struct core_msg *m, struct arena *a, struct wire_head *h,
+				Shard__Core *out);
+/* h and body of a frame whose op is at least OP_CORE. m's pointers lie in the arena. */
+enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in,
+				  const struct corewire_limits *l, struct arena *a,
+				  struct core_msg *m, struct err *e);
+
+/* The view alone, for the coordinator's file. */
+enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a, Shard__View *out);
+enum shard_status corewire_unpack_view(const Shard__View *in, const struct corewire_limits *l,
+				       struct arena *a, struct core_view *v, struct err *e);
+
+#endif

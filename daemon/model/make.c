@@ -1,0 +1,672 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All memory of a model on this node, made at once and given back at once. Called when a definition
+ * arrives (define.c), when the coordinator loads what it kept, or a start finds what the one before
+ * left (resume.c); drop.c gives it back. Happy path of a definition: the budget agrees -> the model
+ * is on server.makings, where no frame or event finds it -> a thread makes and touches its memory,
+ * which takes as long as that is large -> bookkeeping and core, on the loop -> server.models. A
+ * start does the same at once, since its loop does not run yet. Who ends a model that is being made
+ * waits for the thread; memory goes in a thread, too. Fails with the budget's figures or what the
+ * system says; a failed make leaves nothing behind. After it nothing of the model allocates. */
+#include "data/apply.h"
+#include "model/writer.h"
+#include "base/check.h"
+#include "data/blobs.h"
+#include "model/model.h"
+#include "warm/warm.h"
+#include "model/view_file.h"
+#include "data/mr.h"
+#include "model/resume.h"
+#include "link/session.h"
+#include "model/watch.h"
+#include "model/spec.h"
+#include "wire/place.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+static enum shard_status make_settings(struct model *m, struct err *e)
+{
+	const Shard__Spec *spec = m->spec->spec;
+	struct settings_layer layer = {spec->settings, "the definition", NULL, false, NULL, false};
+	const char *groups[SETTINGS_GROUPS_MAX];
+
+	m->grad = (enum shard_dtype)spec->grad;
+	m->image = (enum shard_dtype)spec->image;
+	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image) || spec->n_groups > SETTINGS_GROUPS_MAX)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a definition with dtypes %u and %u and %zu groups", spec->grad,
+			       spec->image, spec->n_groups);
+	m->grad_bytes = (uint32_t)dtype_bytes(m->grad);
+	m->image_bytes = (uint32_t)dtype_bytes(m->image);
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	m->name = strdup(spec->name);
+	m->settings_text = strdup(spec->settings);
+	if (m->name == NULL || m->settings_text == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
+	if (settings_make(&m->set, &layer, 1, groups, (uint32_t)spec->n_groups, m->grad, e) !=
+	    SHARD_OK)
+		return e->status;
+	if (m->set.local_world > CONTRIB_LOCAL_MAX || m->set.max_world > CORE_RANKS_MAX)
+		return err_set(e, SHARD_BAD_ARG, "max_world %u, local_world %u: at most %d and %d",
+			       m->set.max_world, m->set.local_world, CORE_RANKS_MAX,
+			       CONTRIB_LOCAL_MAX);
+	if (m->spec->chunk_elems != m->set.chunk_elems)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a definition with chunks of %u elements whose settings say %u",
+			       m->spec->chunk_elems, m->set.chunk_elems);
+	return SHARD_OK;
+}
+
+static void conf_record(const struct model *m, struct record_conf *r)
+{
+	const struct model_settings *set = &m->set;
+
+	r->optim = set->optim;
+	r->groups_nr = set->groups_nr;
+	memcpy(r->hyper, set->hyper, sizeof(set->hyper[0]) * set->groups_nr);
+	memcpy(r->lr_factor, set->lr_factor, sizeof(set->lr_factor[0]) * set->groups_nr);
+	r->schedule = set->schedule;
+	r->clip = set->clip;
+	r->predivide = set->predivide;
+	r->dynamic_scale = set->dynamic_scale;
+	r->consecutive_hysteresis = set->consecutive_hysteresis;
+	r->initial_scale = set->initial_scale;
+	r->min_scale = set->min_scale;
+	r->scale_window = (int32_t)set->scale_window;
+	r->hysteresis = (int32_t)set->hysteresis;
+	r->max_skips = set->pause_on_nonfinite ? 1 : set->max_skips;
+}
+
+/* Of the heap: it is large, and the core copies it. NULL: no memory. */
+static struct core_conf *core_conf(struct model *m)
+{
+	struct server *s = m->server;
+	struct core_conf *conf = calloc(1, sizeof(*conf));
+	const char **names = m->node_names = calloc(s->nodes_nr, sizeof(*names));
+
+	if (conf == NULL || names == NULL) {
+		free(conf);
+		return NULL;
+	}
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		names[n] = server_node_name(s, n);
+	*conf = (struct core_conf){.self = s->self,
+				   .members = view_first(s->nodes_nr, s->coordinator),
+				   .incarnation = m->memory.incarnation,
+				   .memory_why = m->memory.why,
+				   .term = s->start,
+				   .chunks_nr = m->layout->chunks_nr,
+				   .place = m->place,
+				   .node_names = names,
+				   .min_world = m->set.min_world,
+				   .max_world = m->set.max_world,
+				   .local_world = m->set.local_world,
+				   .step_timeout_ns = s->conf->step_timeout_ns,
+				   .lost_timeout_ns = s->conf->lost_timeout_ns,
+				   .repeat_ns = 200 * NS_PER_MS};
+	conf_record(m, &conf->record);
+	return conf;
+}
+
+static enum shard_status make_core(struct model *m, const struct core_conf *conf,
+				   const struct core_view *view, bool there, struct err *e)
+{
+	m->core_memory = aligned_alloc(64, (core_bytes(conf) + 63) & ~(size_t)63);
+	if (m->core_memory == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for \"%s\"", m->name);
+	memset(m->core_memory, 0, core_bytes(conf));
+	m->core = core_init(m->core_memory, conf, view, there ? meta_core(&m->meta) : NULL);
+	if (m->core == NULL)
+		return err_set(e, SHARD_MISMATCH,
+			       "what its core knew cannot be, or is of another release");
+	if (meta_persistent(&m->meta) && !there &&
+	    core_warm_save(m->core, meta_core_next(&m->meta)))
+		meta_core_switch(&m->meta);
+	return SHARD_OK;
+}
+
+/* --- memory --- */
+
+struct make { /* Lives as long as the model. */
+	struct model *m;
+	struct core_conf *core; /* NULL: the core has it. */
+	struct meta_conf meta;
+	const struct meta_found *found; /* of a start before this one; NULL: it is made anew */
+	struct job job;
+	bool working; /* A thread makes the memory, or gives it back. */
+	model_made_fn *made;
+	void (*freed)(void *arg);
+	void *freed_arg;
+	/* What the thread sees: nothing but these, and what they point to changes meanwhile. */
+	_Atomic bool given_up;
+	struct store_conf store;
+	struct store_park warm;
+	struct warm *place;
+	uint32_t id;
+	struct shm region; /* WARM_META */
+	struct store *memory;
+	struct err e; /* SHARD_OK: it is there. */
+};
+
+static uint32_t undo_places(const struct model *m)
+{
+	uint32_t held = place_held_nr(&m->place, m->server->self),
+		 threads = m->server->conf->workers + 1;
+
+	return held == 0 ? 1 : held < threads ? held : threads;
+}
+
+static enum shard_status map_region(void *arg, enum store_region what, uint64_t bytes,
+				    struct shm *m, struct err *e)
+{
+	static const enum warm_region regions[] = {[STORE_STATE] = WARM_STATE,
+						   [STORE_SUMS] = WARM_SUMS,
+						   [STORE_SLOTS] = WARM_SLOTS,
+						   [STORE_IMAGES] = WARM_IMAGES};
+	struct make *k = arg;
+
+	return (k->found != NULL ? warm_map : warm_make)(k->place, k->id, regions[what], bytes,
+							 k->store.huge, m, e);
+}
+
+/* What the models that are being made now will take of it. */
+static uint64_t parked_soon(const struct server *s)
+{
+	uint64_t bytes = 0;
+
+	list_each(it, (struct list *)(uintptr_t)&s->makings)
+		bytes += list_of(it, struct model, link)->need.parked;
+	return bytes;
+}
+
+/* Does it outlive the process, and how large is what that takes? Where it cannot although nothing
+ * forbids it, this node's next start is without this model's memory, and only this one's. That is
+ * refused only where the place was asked for by name. */
+static enum shard_status plan_park(struct make *k, struct err *e)
+{
+	struct model *m = k->m;
+	struct server *s = m->server;
+	struct budget_need need;
+	enum shard_status st;
+
+	if (s->warm == NULL)
+		return SHARD_OK;
+	k->meta = (struct meta_conf){
+		.layout = m->layout,
+		.place = m->place,
+		.self = s->self,
+		.undo_nr = k->found != NULL ? k->found->undo_nr : undo_places(m),
+		.core_bytes = core_warm_bytes(k->core),
+		.spec_bytes = k->found != NULL ? k->found->spec_bytes
+					       : shard__model__get_packed_size(m->spec),
+		.blobs_bytes = blobs_memory_bytes(m->set.local_world, m->set.max_world),
+		.incarnation = m->memory.incarnation};
+	k->warm = (struct store_park){.map = map_region,
+				      .arg = k,
+				      .there = k->found != NULL,
+				      .meta = meta_bytes(&k->meta)};
+	k->store.warm = &k->warm;
+	budget_need(&need, &k->store);
+	if (k->found != NULL ||
+	    (st = warm_room(s->warm, need.parked + parked_soon(s), m->name, e)) == SHARD_OK)
+		return SHARD_OK;
+	if (s->conf->warm != CONFIG_WARM_AUTO)
+		return st;
+	log_line(s->log, LOG_LEVEL_WARN, "event=warm_restart_void model=%s why=%s", m->name,
+		 e->text);
+	k->store.warm = NULL;
+	return SHARD_OK;
+}
+
+static void store_conf(struct make *k)
+{
+	struct model *m = k->m;
+	struct server *s = m->server;
+
+	k->place = s->warm;
+	k->id = m->id;
+	k->store = (struct store_conf){.name = m->name,
+				       .layout = m->layout,
+				       .optim = m->set.optim,
+				       .image = m->image,
+				       .grad = m->grad,
+				       .place = m->place,
+				       .self = s->self,
+				       .nodes_nr = s->nodes_nr,
+				       .local_world = m->set.local_world,
+				       .staleness = m->set.max_staleness,
+				       .max_world = m->set.max_world,
+				       .huge = s->conf->huge_pages,
+				       .given_up = &k->given_up};
+}
+
+static enum shard_status make_meta(struct make *k, struct err *e)
+{
+	struct model *m = k->m;
+	enum shard_status st;
+	uint8_t *spec;
+
+	if (k->found != NULL)
+		return meta_again(&m->meta, &k->meta, e);
+	if ((spec = malloc(k->meta.spec_bytes + 1)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
+	shard__model__pack(m->spec, spec);
+	st = meta_make(&m->meta, &k->meta, m->id, spec, e);
+	free(spec);
+	return st;
+}
+
+static enum shard_status reserve(struct make *k, struct err *e)
+{
+	struct model *m = k->m;
+	struct server *s = m->server;
+	enum shard_status st;
+
+	budget_need(&m->need, &k->store);
+	st = budget_reserve(&s->budget, &m->need, m->name, server_node_name(s, s->self), e);
+	if (st != SHARD_OK)
+		memset(&m->need, 0, sizeof(m->need));
+	else if (k->store.warm != NULL && k->found == NULL)
+		warm_forget(s->warm, m->id); /* what a start that died left of that name */
+	return st;
+}
+
+/* Gigabytes: in a thread, or before the loop runs. */
+static void make_memory(struct make *k)
+{
+	enum shard_status st = SHARD_OK;
+
+	if (k->store.warm != NULL && k->found == NULL)
+		st = warm_make(k->place, k->id, WARM_META, k->warm.meta, SHM_HUGE_NO, &k->region,
+			       &k->e);
+	if (st == SHARD_OK)
+		st = store_init(&k->memory, &k->store, &k->e);
+	if (st == SHARD_OK)
+		k->e.status = SHARD_OK;
+}
+
+/* Also of a make that failed half way: it is the model's, which frees it. */
+static void take_memory(struct make *k)
+{
+	struct model *m = k->m;
+
+	CHECK(!k->working && m->store == NULL);
+	m->store = k->memory;
+	k->memory = NULL;
+	if (k->region.base != NULL)
+		m->meta.shm = k->region;
+	k->region.base = NULL;
+}
+
+static enum shard_status make_lists(struct model *m, struct err *e)
+{
+	struct server *s = m->server;
+	uint32_t chunks = m->layout->chunks_nr, outs = (uint32_t)s->nodes_nr * s->conf->connections;
+	enum shard_status st;
+
+	m->img.parts = calloc(chunks, sizeof(*m->img.parts));
+	m->img.coming = calloc(chunks, sizeof(*m->img.coming));
+	m->img.staged_later = calloc(chunks, sizeof(*m->img.staged_later));
+	m->attempt.out = calloc(outs, sizeof(*m->attempt.out));
+	m->img.out = calloc(outs, sizeof(*m->img.out));
+	if (writer_init(m, e) != SHARD_OK)
+		return e->status;
+	if (!m->img.parts || !m->img.coming || !m->img.staged_later || !m->attempt.out ||
+	    !m->img.out)
+		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks", chunks);
+	for (uint32_t i = 0; i < outs; i++)
+		if ((st = send_queue_init(&m->attempt.out[i], m, &contrib_chunks, chunks, e)) !=
+			    SHARD_OK ||
+		    (st = send_queue_init(&m->img.out[i], m, &apply_images,
+					  chunks * (m->set.max_staleness + 1), e)) != SHARD_OK)
+			return st;
+	for (uint32_t i = 0; i < outs; i++)
+		m->attempt.out[i].peer = m->img.out[i].peer = s->peer[i / s->conf->connections];
+	if ((st = contrib_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
+	    (st = mr_init(m, e)) != SHARD_OK ||
+	    (st = server_later_room(s, chunks + 16, e)) != SHARD_OK)
+		return st;
+	return server_scratch(
+		s, 96 * (size_t)chunks + 32 * (size_t)m->layout->segments_nr + (1u << 20), e);
+}
+
+static enum shard_status make_layout(struct model *m, struct err *e)
+{
+	enum shard_status st;
+	uint16_t *primary;
+	const char *why;
+
+	if ((st = make_settings(m, e)) != SHARD_OK ||
+	    (st = spec_layout(&m->layout, m->spec->spec, m->spec->chunk_elems, e)) != SHARD_OK)
+		return st;
+	if ((primary = calloc(m->layout->chunks_nr, sizeof(*primary))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", m->layout->chunks_nr);
+	m->place = (struct placement){primary, m->layout->chunks_nr};
+	why = place_decode(primary, m->layout->chunks_nr, m->server->nodes_nr, m->spec->owner_runs,
+			   (uint32_t)m->spec->n_owner_runs);
+	if (why != NULL)
+		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", m->name, why);
+	return SHARD_OK;
+}
+
+/* The model counts for the next start from here on. */
+static enum shard_status keep(struct model *m, struct err *e)
+{
+	struct meta_mark mark = {.cleared = m->generation};
+	const struct shm regions[WARM_REGIONS] = {
+		[WARM_META] = m->meta.shm,
+		[WARM_STATE] = *store_region(m->store, STORE_STATE),
+		[WARM_SUMS] = *store_region(m->store, STORE_SUMS),
+		[WARM_SLOTS] = *store_region(m->store, STORE_SLOTS),
+		[WARM_IMAGES] = *store_region(m->store, STORE_IMAGES)};
+
+	meta_mark(&m->meta, &mark);
+	return warm_keep(m->server->warm, m->id, regions, e);
+}
+
+/* All that has to be known before there is memory, and the account of it. */
+static enum shard_status make_begin(struct make *k, struct err *e)
+{
+	struct model *m = k->m;
+	enum shard_status st = make_layout(m, e);
+
+	if (st == SHARD_OK)
+		st = persist_make(m, model_persisted, e);
+	if (st != SHARD_OK)
+		return st;
+	if ((k->core = core_conf(m)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
+	store_conf(k);
+	if ((st = plan_park(k, e)) != SHARD_OK)
+		return st;
+	return reserve(k, e);
+}
+
+/* What rests on the memory. */
+static enum shard_status make_end(struct make *k, const struct core_view *view, struct err *e)
+{
+	struct model *m = k->m;
+	enum shard_status st = k->e.status;
+
+	take_memory(k);
+	if (st != SHARD_OK) {
+		*e = k->e;
+		return st;
+	}
+	if (k->store.warm != NULL)
+		st = make_meta(k, e);
+	if (st == SHARD_OK && (st = make_lists(m, e)) == SHARD_OK) {
+		store_image_generation(m->store, m->generation);
+		st = make_core(m, k->core, view, k->found != NULL, e);
+	}
+	if (st == SHARD_OK && meta_persistent(&m->meta) && k->found == NULL)
+		st = keep(m, e);
+	free(k->core);
+	k->core = NULL;
+	return st;
+}
+
+/* A number that counts starts is used again by a node that was replaced, and by one whose state
+ * folder was put back. Whoever held the memory of the first would then be taken to hold it still.
+ */
+static enum shard_status name_memory(struct model *m, struct err *e)
+{
+	uint64_t *name = &m->memory.incarnation;
+
+	while (*name == 0)
+		if (getrandom(name, sizeof(*name), 0) != (ssize_t)sizeof(*name))
+			return err_set(e, SHARD_SYSTEM,
+				       "no random bytes to name the memory of \"%s\": %s",
+				       m->spec->spec->name, strerror(errno));
+	return SHARD_OK;
+}
+
+/* The struct alone; takes spec over. */
+static enum shard_status model_new(struct model **out, struct server *s, Shard__Model *spec,
+				   const struct core_view *view, const struct meta_found *found,
+				   struct err *e)
+{
+	struct model *m = *out = calloc(1, sizeof(*m));
+	enum shard_status st;
+
+	if (m == NULL) {
+		shard__model__free_unpacked(spec, NULL);
+		return err_set(e, SHARD_SYSTEM, "no memory for a model");
+	}
+	if (found != NULL)
+		m->meta.shm = found->shm;
+	m->keep = found != NULL; /* a failure may not take what is there */
+	list_init(&m->link);
+	landing_init(&m->attempt.landing);
+	landing_init(&m->img.landing);
+	m->server = s;
+	m->spec = spec;
+	m->id = spec->model;
+	m->memory.incarnation = found != NULL ? found->incarnation : 0;
+	m->memory.why = resume_void_why(s, m->id);
+	m->generation = view != NULL ? view->generation : spec->generation;
+	if ((m->make = calloc(1, sizeof(*m->make))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a model");
+	m->make->m = m;
+	m->make->found = found;
+	st = watch_made(m, e);
+	return st == SHARD_OK && found == NULL ? name_memory(m, e) : st;
+}
+
+static void begun(struct model *m)
+{
+	CHECK(m->core != NULL && !m->make->working);
+	m->keep = false;
+	m->make->found = NULL;
+	list_remove(&m->link);
+	list_push(&m->server->models, &m->link);
+	mr_made(m);
+}
+
+enum shard_status model_make(struct model **out, struct server *s, Shard__Model *spec,
+			     const struct core_view *view, const struct meta_found *found,
+			     struct err *e)
+{
+	struct model *m;
+	enum shard_status st = model_new(&m, s, spec, view, found, e);
+
+	*out = NULL;
+	if (st == SHARD_OK && (st = make_begin(m->make, e)) == SHARD_OK) {
+		make_memory(m->make);
+		st = make_end(m->make, view, e);
+	}
+	if (st != SHARD_OK) {
+		model_free(&m);
+		return st;
+	}
+	begun(m);
+	*out = m;
+	return SHARD_OK;
+}
+
+/* --- in a thread --- */
+
+static void make_run(struct job *j)
+{
+	make_memory(list_of(j, struct make, job));
+}
+
+static void make_done(struct job *j)
+{
+	struct make *k = list_of(j, struct make, job);
+	struct model *m = k->m;
+	enum shard_status st;
+	struct err e;
+
+	CHECK(k->working && m->core == NULL);
+	k->working = false;
+	if (m->dropping || m->server->stopping) { /* what ends it waits for this */
+		take_memory(k);
+		server_wake(m->server, 1);
+		return;
+	}
+	if (k->e.status != SHARD_OK)
+		err_set(&k->e, k->e.status, "\"%s\" cannot be made on node %s: %.300s", m->name,
+			server_node_name(m->server, m->server->self), (e = k->e).text);
+	st = make_end(k, NULL, &e);
+	if (st == SHARD_OK)
+		begun(m);
+	k->made(m, st != SHARD_OK ? &e : NULL);
+}
+
+enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
+				   model_made_fn *made, struct err *e)
+{
+	struct model *m;
+	enum shard_status st = model_new(&m, s, spec, NULL, NULL, e);
+
+	CHECK(made != NULL);
+	*out = NULL;
+	if (st == SHARD_OK)
+		st = make_begin(m->make, e);
+	if (st != SHARD_OK) {
+		model_free(&m);
+		return st;
+	}
+	list_push(&s->makings, &m->link);
+	m->make->made = made;
+	m->make->working = true;
+	job_begin(&m->make->job, s, JOB_MEMORY, make_run, make_done);
+	*out = m;
+	return SHARD_OK;
+}
+
+struct model *model_making(struct server *s, uint32_t id)
+{
+	list_each(it, &s->makings)
+		if (list_of(it, struct model, link)->id == id)
+			return list_of(it, struct model, link);
+	return NULL;
+}
+
+struct model *model_making_name(struct server *s, const char *name)
+{
+	list_each(it, &s->makings)
+		if (strcmp(list_of(it, struct model, link)->name, name) == 0)
+			return list_of(it, struct model, link);
+	return NULL;
+}
+
+bool model_working(const struct model *m)
+{
+	return m->make != NULL && m->make->working;
+}
+
+void model_give_up(struct model *m)
+{
+	atomic_store(&m->make->given_up, true);
+}
+
+/* --- the end --- */
+
+static void free_memory(struct make *k)
+{
+	store_free(&k->memory);
+	if (k->region.base != NULL)
+		shm_unmap(&k->region);
+}
+
+/* Nobody hears of it or uses it any more. Its memory is the make's, and no start takes it up. */
+static void leave(struct model *m)
+{
+	uint32_t outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
+
+	CHECK(m->attempt.busy == 0 && !model_working(m));
+	landing_end(&m->attempt.landing);
+	landing_end(&m->img.landing);
+	persist_free(m);
+	WATCH_TELL(m->server, going, m);
+	blobs_free(m);
+	list_remove(&m->link);
+	for (uint32_t i = 0; i < outs; i++) {
+		if (m->attempt.out != NULL)
+			send_queue_free(&m->attempt.out[i]);
+		if (m->img.out != NULL)
+			send_queue_free(&m->img.out[i]);
+	}
+	contrib_free(m);
+	mr_free(m);
+	if (m->server->warm != NULL && !m->keep)
+		warm_forget(m->server->warm, m->id);
+	if (m->make == NULL)
+		return;
+	m->make->memory = m->store;
+	m->make->region = m->meta.shm;
+	m->store = NULL;
+	m->meta.shm.base = NULL;
+}
+
+static void free_rest(struct model *m)
+{
+	CHECK(m->store == NULL);
+	meta_free(&m->meta);
+	layout_free(&m->layout);
+	budget_release(&m->server->budget, &m->need);
+	free(m->attempt.out);
+	free(m->img.out);
+	free(m->img.parts);
+	free(m->img.coming);
+	free(m->img.staged_later);
+	writer_deinit(m);
+	free((void *)(uintptr_t)m->place.primary);
+	free(m->core_memory);
+	free(m->node_names);
+	free(m->name);
+	free(m->settings_text);
+	free(m->memory.why);
+	shard__model__free_unpacked(m->spec, NULL);
+	if (m->make != NULL)
+		free(m->make->core);
+	free(m->make);
+	free(m);
+}
+
+void model_free(struct model **mp)
+{
+	struct model *m = *mp;
+
+	if (m == NULL)
+		return;
+	*mp = NULL;
+	leave(m);
+	if (m->make != NULL)
+		free_memory(m->make);
+	free_rest(m);
+}
+
+static void free_run(struct job *j)
+{
+	free_memory(list_of(j, struct make, job));
+}
+
+static void free_done(struct job *j)
+{
+	struct make *k = list_of(j, struct make, job);
+	void (*freed)(void *arg) = k->freed;
+	void *arg = k->freed_arg;
+
+	k->working = false;
+	free_rest(k->m);
+	freed(arg);
+}
+
+void model_free_later(struct model **mp, void (*freed)(void *arg), void *arg)
+{
+	struct model *m = *mp;
+
+	CHECK(m->make != NULL && freed != NULL);
+	*mp = NULL;
+	leave(m);
+	m->make->freed = freed;
+	m->make->freed_arg = arg;
+	m->make->working = true;
+	job_begin(&m->make->job, m->server, JOB_MEMORY, free_run, free_done);
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/* note.c: the log's record of a model's worlds. Called by model.c when an attempt begins, with the
+ * world before still in the model. Happy path: one line of key=value per change. Nothing can fail;
+ * a world with more runs of nodes than a line has room for is cut. */
+#include "model/note.h"
+
+#include "model/model.h"
+#include "server.h"
+
+#include <stdio.h>
+
+void note_world(const struct model *m, const struct core_world *w)
+{
+	bool same = m->attempt.world.size == w->size;
+	char nodes[512] = "";
+	size_t used = 0;
+
+	for (uint32_t r = 0; r < w->size && same; r++)
+		same = m->attempt.world.rank[r].node == w->rank[r].node &&
+		       m->attempt.world.rank[r].session == w->rank[r].session;
+	if (same)
+		return;
+	for (uint32_t r = 0, run; r < w->size && used < sizeof(nodes); r += run) {
+		for (run = 1; r + run < w->size && w->rank[r + run].node == w->rank[r].node;)
+			run++;
+		used += (size_t)snprintf(nodes + used, sizeof(nodes) - used, "%s%s:%u",
+					 r ? "," : "", server_node_name(m->server, w->rank[r].node),
+					 run);
+	}
+	log_line(m->server->log, LOG_LEVEL_INFO,
+		 "event=world model=%s step=%lu attempt=%u size=%u before=%u nodes=%s", m->name,
+		 (unsigned long)m->attempt.id.step, m->attempt.id.attempt, w->size,
+		 m->attempt.world.size, nodes);
+}

@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking models up again. Happy path after a warm start: for each model the regions are mapped, the
+ * definition in them makes it as it was, its core is loaded, and what threads were overwriting when
+ * they died is put back. Then CORE_EV_WARM, and the loop answers. Behind it the workers bring the
+ * tiles that lack a step that was being applied to that step, and make the images from the masters
+ * (apply_settle). On the coordinator its files say which models there are, and must agree.
+ * SHARD_MISMATCH of a model voids that model's memory on this node, and no other's: the coordinator
+ * makes it anew from its file, another node when MODEL comes, and a new incarnation tells
+ * everybody. Other failures end the start, and the memory stays where it is. What is read here is
+ * another process's, perhaps of another release: it is checked first. */
+#include "model/resume.h"
+
+#include "data/apply.h"
+#include "base/check.h"
+#include "data/blobs.h"
+#include "model/corewire.h"
+#include "model/lost.h"
+#include "warm/warm.h"
+#include "link/peer.h"
+#include "model/view_file.h"
+#include "model/watch.h"
+#include "model/spec.h"
+#include "data/tile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MODELS_SHIFT                                                                               \
+	10 /* models that one start of the coordinator defines before it runs into the numbers of  \
+	      the next */
+
+static const uint8_t nobody[STATIC_UUID_BYTES];
+
+struct voided {           /* a model whose memory could not be taken up, until it is made anew */
+	struct list link; /* in server.voided */
+	uint32_t model;
+	char *why;
+};
+
+char *resume_void_why(struct server *s, uint32_t model)
+{
+	list_each(it, &s->voided) {
+		struct voided *v = list_of(it, struct voided, link);
+		char *why = v->why;
+
+		if (v->model != model)
+			continue;
+		list_remove(&v->link);
+		free(v);
+		return why;
+	}
+	return NULL;
+}
+
+void resume_free(struct server *s)
+{
+	while (!list_empty(&s->voided))
+		free(resume_void_why(s, list_of(s->voided.next, struct voided, link)->model));
+}
+
+/* Nothing of it may be mapped. It is this node's memory of this model that is gone, whatever else
+ * is here. */
+static void void_model(struct server *s, uint32_t id, const char *name, const struct err *e)
+{
+	struct voided *v = malloc(sizeof(*v));
+
+	log_line(s->log, LOG_LEVEL_WARN, "event=model_void model=%s id=%u why=%s", name, id,
+		 e->text);
+	warm_forget(s->warm, id);
+	if (v == NULL)
+		return; /* its makers are told less */
+	*v = (struct voided){.model = id, .why = strdup(e->text)};
+	list_push(&s->voided, &v->link);
+}
+
+void resume_from(struct model *m, const struct peer *p)
+{
+	if (memcmp(m->memory.from, nobody, sizeof(nobody)) != 0)
+		return;
+	memcpy(m->memory.from, p->uuid, sizeof(m->memory.from));
+	if (meta_persistent(&m->meta))
+		meta_from(&m->meta, m->memory.from);
+}
+
+enum shard_status resume_check(const struct model *m, const struct peer *p, struct err *e)
+{
+	const struct server *s = m->server;
+
+	if (memcmp(m->memory.from, nobody, sizeof(nobody)) == 0 ||
+	    memcmp(m->memory.from, p->uuid, sizeof(m->memory.from)) == 0)
+		return SHARD_OK;
+	return err_set(
+		e, SHARD_EXISTS,
+		"node %s holds model %u, \"%s\", of a coordinator with another state "
+		"directory: start node %s with the one that it had, or stop node %s and clear "
+		"its state, which gives up the weights there",
+		server_node_name(s, s->self), m->id, m->name, server_node_name(s, p->node),
+		server_node_name(s, s->self));
+}
+
+/* --- weights and image --- */
+
+/* What the tensors are as of, and whether the record in hand has begun to change them. */
+static enum shard_status agree(struct model *m, const struct core_state *core, bool *begun,
+			       struct err *e)
+{
+	const struct record *r = core->record;
+	struct meta_mark mark = m->meta.mark;
+	bool applying = core->part == CORE_APPLYING;
+
+	*begun = core_id_cmp(&mark.id, &r->id) == 0;
+	if (*begun && mark.content_step == r->content)
+		return SHARD_OK;
+	if (*begun)
+		return err_set(e, SHARD_MISMATCH,
+			       "its tensors are of step %lu, its record's of step %lu",
+			       (unsigned long)mark.content_step, (unsigned long)r->content);
+	/* A seal, or a view that brought the record to a node without a tensor that could lack it:
+	 * the process died before it said so to itself. */
+	if (!applying && (r->outcome == RECORD_SEAL || store_owned(m->store) == 0)) {
+		mark.id = r->id;
+		mark.step = r->id.step;
+		mark.content_step = mark.content_old = r->content;
+		mark.cleared = r->id.generation;
+		mark.load = META_LOAD_NONE;
+		meta_mark(&m->meta, &mark);
+		*begun = true;
+		return SHARD_OK;
+	}
+	if (applying && mark.id.generation == r->id.generation && mark.id.step + 1 == r->id.step)
+		return SHARD_OK;
+	return err_set(
+		e, SHARD_MISMATCH,
+		"its tensors are of generation %u step %lu, its record of generation %u step %lu",
+		mark.id.generation, (unsigned long)mark.id.step, r->id.generation,
+		(unsigned long)r->id.step);
+}
+
+static enum shard_status attempt_again(struct model *m, const struct core_state *core,
+				       struct err *e)
+{
+	enum shard_status st;
+
+	if (core->part == CORE_FREE)
+		return blobs_again(m, NULL, e);
+	m->attempt.id = core->id;
+	m->attempt.world = *core->world;
+	m->attempt.epoch++;
+	m->attempt.on = core->part == CORE_PREPARED;
+	if ((st = contrib_again(m, e)) != SHARD_OK ||
+	    (st = blobs_again(m, &core->id, e)) != SHARD_OK)
+		return st;
+	if (core->part == CORE_APPLYING)
+		blobs_decided(m, core->id.step, true);
+	return SHARD_OK;
+}
+
+static enum shard_status settle_sealed(struct model *m, const struct core_state *core,
+				       struct err *e)
+{
+	const struct record *r = core->record;
+	bool begun, moves = core->part == CORE_APPLYING && r->outcome == RECORD_APPLIED;
+	enum shard_status st;
+
+	if ((st = agree(m, core, &begun, e)) != SHARD_OK ||
+	    (st = attempt_again(m, core, e)) != SHARD_OK)
+		return st;
+	m->sealed = true;
+	m->record = *r;
+	m->step = m->meta.mark.step;
+	m->content_step = m->meta.mark.content_step;
+	m->content_old = m->meta.mark.content_old;
+	m->img.slot = apply_slot(m, r) ^ (m->set.max_staleness > 0 && moves && !begun);
+	store_image_newest(m->store, m->img.slot);
+	m->img.slot_content[m->img.slot] = m->content_step;
+	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
+	m->img.lacking = m->layout->chunks_nr - store_owned(m->store);
+	if (m->set.max_staleness > 0 && m->content_old != m->content_step) {
+		m->img.slot_content[m->img.slot ^ 1] = m->content_old;
+		m->img.old_lacking = m->img.lacking;
+	}
+	m->img.applying =
+		moves && begun; /* for tile_finish(), which finishes tiles of this record */
+	if ((st = tile_finish(m, e)) == SHARD_OK)
+		m->memory.settle = (struct model_settle){.on = store_owned(m->store) > 0,
+							 .apply = m->img.applying};
+	m->img.applying = false; /* until its core says so */
+	return st;
+}
+
+static enum shard_status settle(struct model *m, struct err *e)
+{
+	struct core_state core;
+	enum shard_status st = SHARD_OK;
+
+	core_state(m->core, &core);
+	if (core.generation != 0)
+		m->generation = core.generation;
+	store_image_generation(m->store, m->generation);
+	m->rolled_back = core.restoring;
+	if (core.sealed)
+		st = settle_sealed(m, &core, e);
+	else if (m->meta.mark.cleared < m->generation)
+		model_reset(m); /* LOST was decided, and not carried out */
+	else
+		WATCH_TELL(m->server, resumed, m, core.seals);
+	m->again = true;
+	if (st == SHARD_OK)
+		log_line(m->server->log, LOG_LEVEL_INFO,
+			 "event=model_kept model=%s generation=%u sealed=%d step=%lu phase=%d",
+			 m->name, m->generation, core.sealed, (unsigned long)m->step,
+			 (int)core.part);
+	return st;
+}
+
+/* --- one model --- */
+
+static enum shard_status take(struct server *s, uint32_t id, struct meta_found *found,
+			      struct err *e)
+{
+	enum shard_status st;
+
+	*found = (struct meta_found){.undo_nr = 0};
+	if ((st = warm_try(s->warm, id, e)) == SHARD_OK)
+		st = warm_map(s->warm, id, WARM_META, 0, SHM_HUGE_NO, &found->shm, e);
+	if (st != SHARD_OK)
+		return st;
+	st = meta_peek(found, id, e);
+	if (st == SHARD_OK && found->incarnation == 0) {
+		free(found->spec);
+		st = err_set(e, SHARD_MISMATCH, "its head does not say which memory it is");
+	}
+	if (st != SHARD_OK)
+		shm_unmap(&found->shm);
+	return st;
+}
+
+/* spec and found are taken over. */
+static enum shard_status make(struct server *s, Shard__Model *spec, const struct core_view *view,
+			      struct meta_found *found, struct model **m, struct err *e)
+{
+	enum shard_status st;
+
+	if ((st = model_make(m, s, spec, view, found, e)) != SHARD_OK)
+		return st;
+	memcpy((*m)->memory.from, found->from, sizeof((*m)->memory.from));
+	if ((st = settle(*m, e)) != SHARD_OK) {
+		(*m)->keep = true;
+		model_free(m);
+	}
+	return st;
+}
+
+static enum shard_status kept_one(struct server *s, uint32_t id, char name[72], struct err *e)
+{
+	struct meta_found found;
+	Shard__Model *spec;
+	struct model *m;
+	enum shard_status st = take(s, id, &found, e);
+
+	snprintf(name, 72, "%u", id);
+	if (st != SHARD_OK)
+		return st;
+	spec = shard__model__unpack(NULL, found.spec_bytes, found.spec);
+	free(found.spec);
+	if (spec != NULL && spec->spec != NULL && spec->model == id) {
+		snprintf(name, 72, "%s", spec->spec->name);
+		return make(s, spec, NULL, &found, &m, e);
+	}
+	if (spec != NULL)
+		shard__model__free_unpacked(spec, NULL);
+	shm_unmap(&found.shm);
+	return err_set(e, SHARD_MISMATCH, "the definition of model %u is not one of this release",
+		       id);
+}
+
+/* Is it the definition that the file has? Its generation goes on. */
+static bool same_definition(const Shard__Model *file, const struct meta_found *found)
+{
+	Shard__Model *kept = shard__model__unpack(NULL, found->spec_bytes, found->spec),
+		     copy = *file;
+	bool same = false;
+	uint8_t *a, *b;
+	size_t bytes;
+
+	if (kept == NULL)
+		return false;
+	copy.generation = kept->generation;
+	bytes = shard__model__get_packed_size(kept);
+	a = malloc(bytes + 1);
+	b = malloc(bytes + 1);
+	if (a != NULL && b != NULL && shard__model__get_packed_size(&copy) == bytes) {
+		shard__model__pack(kept, a);
+		shard__model__pack(&copy, b);
+		same = memcmp(a, b, bytes) == 0;
+	}
+	free(a);
+	free(b);
+	shard__model__free_unpacked(kept, NULL);
+	return same;
+}
+
+/* --- the coordinator's files --- */
+
+/* A view is durable before any member adopts it. So a file that is older than what the memory
+ * knows, or none, is of an older copy of the state folder. NULL: there is no file. */
+static enum shard_status check_file(struct server *s, uint32_t id, const struct meta_found *found,
+				    const struct core_view *view, struct err *e)
+{
+	struct core_warm_view kept;
+	Shard__Model *spec;
+	char has[64] = "no file";
+
+	if (found->core == NULL || !core_warm_view(found->core, found->core_bytes, &kept) ||
+	    kept.term == 0)
+		return SHARD_OK; /* what is wrong with it is told when it is taken */
+	if (view != NULL && view->generation >= kept.generation &&
+	    (view->term > kept.term || (view->term == kept.term && view->seq >= kept.seq)))
+		return SHARD_OK;
+	if (view != NULL)
+		snprintf(has, sizeof(has), "view %lu.%u", (unsigned long)view->term, view->seq);
+	spec = shard__model__unpack(NULL, found->spec_bytes, found->spec);
+	(void)err_set(
+		e, SHARD_BAD_STATE,
+		"model \"%.72s\" in memory (%s) has view %lu.%u, and %s has %s of it: it is an "
+		"older copy of the state folder. Put the newer one back, and the model is "
+		"there. If this model alone is to go: %s left-model-%08x in that folder. If "
+		"the older one is meant: %s on each node, start, restore",
+		spec != NULL && spec->spec != NULL ? spec->spec->name : "?", warm_place(s->warm),
+		(unsigned long)kept.term, kept.seq, s->conf->state, has,
+		view != NULL ? "rename its file to" : "make an empty file", id,
+		warm_forget_how(s->warm));
+	if (spec != NULL)
+		shard__model__free_unpacked(spec, NULL);
+	return SHARD_BAD_STATE;
+}
+
+static enum shard_status make_warm(struct server *s, const Shard__Model *spec, uint32_t id,
+				   const struct core_view *view, struct model **m, struct err *e)
+{
+	struct meta_found found;
+	enum shard_status st = take(s, id, &found, e);
+	Shard__Model *copy;
+	bool same;
+
+	if (st != SHARD_OK)
+		return st;
+	if ((st = check_file(s, id, &found, view, e)) != SHARD_OK) {
+		free(found.spec);
+		shm_unmap(&found.shm);
+		return st;
+	}
+	same = same_definition(spec, &found);
+	free(found.spec);
+	copy = same ? spec_copy(&spec->base) : NULL;
+	if (copy != NULL)
+		return make(s, copy, view, &found, m, e);
+	shm_unmap(&found.shm);
+	return same ? err_set(e, SHARD_SYSTEM, "no memory for a definition")
+		    : err_set(e, SHARD_MISMATCH, "the definition is another one in %s",
+			      s->conf->state);
+}
+
+static enum shard_status make_loaded(struct server *s, Shard__ModelFile *file, uint32_t id,
+				     const struct core_view *view, struct model **m, struct err *e)
+{
+	Shard__Model *spec = file->model;
+	enum shard_status st = SHARD_MISMATCH;
+
+	if (warm_here(s->warm) && (st = make_warm(s, spec, id, view, m, e)) == SHARD_MISMATCH)
+		void_model(s, id, spec->spec->name, e);
+	if (st != SHARD_MISMATCH)
+		return st;
+	file->model = NULL;
+	return model_make(m, s, spec, view, NULL, e);
+}
+
+/* Its chunks are on nodes that are no more, or not on those that are new: what it had comes back
+ * from a checkpoint. */
+static enum shard_status leave(struct server *s, uint32_t id, const Shard__ModelFile *file,
+			       struct err *e)
+{
+	char name[64];
+	struct err why;
+	enum shard_status st = static_leave(s->dir, id, name, sizeof(name), e);
+
+	if (st != SHARD_OK)
+		return st;
+	(void)err_set(&why, SHARD_MISMATCH,
+		      "it was made for %zu nodes and [nodes] has %u; its definition stays as "
+		      "%s/%s: bring the model back by "
+		      "`shardctl restore`",
+		      file->view->n_incarnation, s->nodes_nr, s->conf->state, name);
+	log_line(s->log, LOG_LEVEL_WARN, "event=model_left model=%s why=%s",
+		 file->model->spec->name, why.text);
+	return SHARD_OK;
+}
+
+static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
+				  struct err *e)
+{
+	struct server *s = arg;
+	Shard__ModelFile *file = shard__model_file__unpack(NULL, bytes_nr, bytes);
+	struct core_view *view = calloc(1, sizeof(*view));
+	struct corewire_limits limits = {.nodes_nr = s->nodes_nr};
+	enum shard_status st = SHARD_OK;
+	struct model *m = NULL;
+	char lost[512] = "";
+
+	if (file == NULL || view == NULL || file->model == NULL || file->model->spec == NULL ||
+	    file->view == NULL) {
+		st = err_set(e, SHARD_PROTOCOL, "model file %u in %s is not one of this release",
+			     id, s->conf->state);
+	} else if (file->format != PERSIST_FORMAT) {
+		st = err_set(e, SHARD_PROTOCOL,
+			     "model file %u in %s is of format %u, this release reads %u: save the "
+			     "model by the release that "
+			     "wrote it, and restore it in an empty state directory",
+			     id, s->conf->state, file->format, PERSIST_FORMAT);
+	} else if (file->view->n_incarnation != s->nodes_nr) {
+		st = leave(s, id, file, e);
+		shard__model_file__free_unpacked(file, NULL);
+		free(view);
+		return st;
+	} else {
+		limits.groups_nr =
+			file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
+		st = corewire_unpack_view(file->view, &limits, &s->rx, view, e);
+		if (st == SHARD_OK && view_coordinator(&view->members) != s->coordinator)
+			st = err_set(e, SHARD_MISMATCH,
+				     "the view of \"%s\" in %s names node %u as its coordinator, "
+				     "and [nodes] has this one first: bring back the list of nodes "
+				     "that it was made with",
+				     file->model->spec->name, s->conf->state,
+				     view_coordinator(&view->members));
+	}
+	if (st == SHARD_OK) {
+		WATCH_TELL(s, found, file, view, lost, sizeof(lost));
+		st = make_loaded(s, file, id, view, &m, e);
+	}
+	if (st == SHARD_OK) {
+		WATCH_TELL(s, loaded, m, file, view, bytes, bytes_nr);
+		lost_loaded(m, view, lost);
+		s->next_model = id > s->next_model ? id : s->next_model;
+		log_line(s->log, LOG_LEVEL_INFO,
+			 "event=model_loaded model=%s generation=%u step=%lu", m->name,
+			 view->generation,
+			 (unsigned long)(view->sealed ? view->record.id.step : 0));
+	}
+	if (file != NULL)
+		shard__model_file__free_unpacked(file, NULL);
+	free(view);
+	return st;
+}
+
+/* --- all of them --- */
+
+/* What the coordinator has no file of was dropped, or never durable, or the state folder is not the
+ * newest: then nothing is forgotten. */
+static enum shard_status forget_unknown(struct server *s, uint32_t id, struct err *e)
+{
+	struct meta_found found;
+	enum shard_status st = SHARD_MISMATCH;
+
+	if (!warm_was_dropped(s->warm, id) && !static_left(s->dir, id))
+		st = take(s, id, &found, e);
+	if (st == SHARD_OK) {
+		st = check_file(s, id, &found, NULL, e);
+		free(found.spec);
+		shm_unmap(&found.shm);
+	}
+	if (st != SHARD_OK && st != SHARD_MISMATCH)
+		return st;
+	warm_forget(s->warm, id);
+	return SHARD_OK;
+}
+
+static enum shard_status load_kept(struct server *s, struct err *e)
+{
+	uint32_t ids[WARM_MODELS_MAX], nr = warm_models(s->warm, ids, WARM_MODELS_MAX);
+	enum shard_status st = SHARD_OK;
+	char name[72];
+
+	if (s->self != s->coordinator) {
+		for (uint32_t i = 0; i < nr && st == SHARD_OK; i++)
+			if ((st = kept_one(s, ids[i], name, e)) == SHARD_MISMATCH) {
+				void_model(s, ids[i], name, e);
+				st = SHARD_OK;
+			}
+		return st;
+	}
+	if ((st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
+		return st;
+	for (uint32_t i = 0; i < nr && st == SHARD_OK; i++)
+		if (model_find(s, ids[i]) == NULL)
+			st = forget_unknown(s, ids[i], e);
+	return st;
+}
+
+enum shard_status resume_load(struct server *s, struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+
+	/* a number means one model for ever, also one that was dropped and that a node which was
+	 * away still has */
+	s->next_model = (uint32_t)((s->start - 1) << MODELS_SHIFT) & INT32_MAX;
+	s->incarnation = warm_here(s->warm) ? warm_incarnation(s->warm) : s->start;
+	if (warm_here(s->warm))
+		st = load_kept(s, e);
+	if (st != SHARD_OK || (st = static_set_member(s->dir, s->incarnation, e)) != SHARD_OK)
+		return st;
+	s->next_session = s->first_session = (s->start - s->incarnation)
+					     << 32; /* none of this member is used twice */
+	if (!warm_here(s->warm) && s->self == s->coordinator &&
+	    (st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
+		return st;
+	warm_begun(s->warm);
+	return SHARD_OK;
+}
+
+void resume_begin(struct server *s)
+{
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (!m->again)
+			continue;
+		model_event(m, &(struct core_event){.type = CORE_EV_WARM});
+		m->again = false;
+		CHECK(!m->memory.settle.on || m->img.apply_left > 0); /* else no vote would leave */
+	}
+}

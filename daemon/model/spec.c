@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a definition says, and what the coordinator makes of it: settings merged from the
+ * configuration and the trainer, the layout, the placement, and one message with all of it, which
+ * every node builds the same model from. define.c and make.c call. Fails with what is wrong
+ * in the definition (BAD_ARG, DTYPE, MISMATCH) or SHARD_SYSTEM; a failed call leaves nothing to
+ * free. */
+#include "model/spec.h"
+
+#include "base/check.h"
+#include "wire/control.h"
+#include "wire/layout.h"
+#include "wire/place.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint32_t chunk_elems,
+			      struct err *e)
+{
+	struct shard_tensor *tensors = calloc(spec->n_tensors + 1, sizeof(*tensors));
+	enum shard_status st = SHARD_OK;
+
+	if (tensors == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for %zu tensors", spec->n_tensors);
+	for (size_t i = 0; i < spec->n_tensors && st == SHARD_OK; i++) {
+		const Shard__Tensor *in = spec->tensors[i];
+
+		tensors[i] = (struct shard_tensor){.name = in->name,
+						   .ndim = (uint32_t)in->n_shape,
+						   .group = in->group,
+						   .flags = in->flags};
+		if (in->n_shape > LAYOUT_DIMS_MAX)
+			st = err_set(e, SHARD_BAD_ARG,
+				     "tensor \"%s\" has %zu dimensions: at most %d", in->name,
+				     in->n_shape, LAYOUT_DIMS_MAX);
+		else if (in->n_shape > 0)
+			memcpy(tensors[i].shape, in->shape, in->n_shape * sizeof(in->shape[0]));
+	}
+	if (st == SHARD_OK)
+		st = layout_init(out, tensors, (uint32_t)spec->n_tensors, (uint32_t)spec->n_groups,
+				 chunk_elems, e);
+	free(tensors);
+	return st;
+}
+
+/* Layers: [model], [model "name"], what the trainer says, then each group's. origin: of the
+ * trainer's. */
+static enum shard_status settings_of(struct model_settings *set, struct server *s,
+				     const Shard__Spec *spec, const char *origin, bool yields,
+				     struct err *e)
+{
+	struct settings_layer layers[3 + 3 * SETTINGS_GROUPS_MAX];
+	const char *groups[SETTINGS_GROUPS_MAX];
+	const struct config_model *c;
+	uint32_t nr = 0;
+
+	if (!dtype_ok(spec->grad) || !dtype_ok(spec->image))
+		return err_set(e, SHARD_DTYPE,
+			       "gradients %u, image %u: choose SHARD_F32, SHARD_BF16 or SHARD_F16",
+			       spec->grad, spec->image);
+	if (spec->n_groups > SETTINGS_GROUPS_MAX)
+		return err_set(e, SHARD_BAD_ARG, "%zu tensor groups: at most %d", spec->n_groups,
+			       SETTINGS_GROUPS_MAX);
+	if (!layout_model_name_ok(spec->name))
+		return err_set(e, SHARD_BAD_ARG, "a model's name is 1 to 64 of [a-z0-9._-]");
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	if ((c = config_model(s->conf, "", "")) != NULL)
+		layers[nr++] = (struct settings_layer){c->settings, c->where,   NULL,
+						       false,       c->origins, false};
+	if ((c = config_model(s->conf, spec->name, "")) != NULL)
+		layers[nr++] = (struct settings_layer){c->settings, c->where,   NULL,
+						       false,       c->origins, false};
+	for (size_t g = 0; g < spec->n_groups; g++)
+		if ((c = config_model(s->conf, spec->name, groups[g])) != NULL)
+			layers[nr++] = (struct settings_layer){c->settings, c->where,   groups[g],
+							       false,       c->origins, false};
+	layers[nr++] = (struct settings_layer){spec->settings, origin, NULL, true, NULL, yields};
+	for (size_t g = 0; g < spec->n_groups; g++)
+		layers[nr++] = (struct settings_layer){
+			spec->groups[g]->settings, origin, groups[g], true, NULL, yields};
+	return settings_make(set, layers, nr, groups, (uint32_t)spec->n_groups,
+			     (enum shard_dtype)spec->grad, e);
+}
+
+enum shard_status spec_settings(struct model_settings *set, struct server *s,
+				const Shard__Spec *spec, const char *origin, struct err *e)
+{
+	return settings_of(set, s, spec, origin, false, e);
+}
+
+enum shard_status spec_settings_kept(struct model_settings *set, struct server *s,
+				     const Shard__Spec *spec, const char *origin, struct err *e)
+{
+	return settings_of(set, s, spec, origin, true, e);
+}
+
+static enum shard_status compare(const struct model *m, const Shard__Spec *spec,
+				 const char *settings, struct err *e)
+{
+	char who[160];
+	struct layout *there = NULL;
+	enum shard_status st;
+
+	snprintf(who, sizeof(who), "in \"%s\" as it was defined", m->name);
+	if (spec->grad != m->grad || spec->image != m->image)
+		return err_set(e, SHARD_MISMATCH, "gradients %s and image %s here, %s and %s %s",
+			       dtype_name((enum shard_dtype)spec->grad),
+			       dtype_name((enum shard_dtype)spec->image), dtype_name(m->grad),
+			       dtype_name(m->image), who);
+	if ((st = spec_layout(&there, spec, m->layout->chunk_elems, e)) != SHARD_OK)
+		return st;
+	st = layout_compare(there, m->layout, who, e);
+	layout_free(&there);
+	return st != SHARD_OK ? st : settings_compare(settings, "here", m->settings_text, who, e);
+}
+
+enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
+			       const struct model_settings *set, struct err *e)
+{
+	char text[SETTINGS_TEXT_BYTES];
+	const char *groups[SETTINGS_GROUPS_MAX];
+
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	settings_text(set, groups, text);
+	return compare(m, spec, text, e);
+}
+
+/* What compare() has no words for: who defined it, and how the settings of groups were written. */
+static bool same_bytes(const struct model *m, const Shard__Model *is)
+{
+	Shard__Model a = *m->spec, b = *is;
+	size_t bytes;
+	uint8_t *packed;
+	bool same;
+
+	a.generation = b.generation = 0;
+	a.incarnation = b.incarnation = 0;
+	bytes = shard__model__get_packed_size(&a);
+	if (shard__model__get_packed_size(&b) != bytes)
+		return false;
+	if ((packed = malloc(2 * bytes + 1)) == NULL)
+		return true; /* it has the tensors, settings and chunks that are here */
+	shard__model__pack(&a, packed);
+	shard__model__pack(&b, packed + bytes);
+	same = memcmp(packed, packed + bytes, bytes) == 0;
+	free(packed);
+	return same;
+}
+
+enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e)
+{
+	const char *node = server_node_name(m->server, m->server->self);
+	size_t runs = is->n_owner_runs;
+	struct err why = {.status = SHARD_OK};
+
+	if (strcmp(m->name, is->spec->name) != 0)
+		err_set(&why, SHARD_EXISTS, "its name is \"%s\"", is->spec->name);
+	else if (!dtype_ok(is->spec->grad) || !dtype_ok(is->spec->image))
+		err_set(&why, SHARD_EXISTS, "its dtypes are %u and %u", is->spec->grad,
+			is->spec->image);
+	else if (is->chunk_elems != m->spec->chunk_elems)
+		err_set(&why, SHARD_EXISTS, "its chunks have %u elements, not %u", is->chunk_elems,
+			m->spec->chunk_elems);
+	else if (compare(m, is->spec, is->spec->settings, &why) == SHARD_OK) {
+		if (runs != m->spec->n_owner_runs || memcmp(is->owner_runs, m->spec->owner_runs,
+							    runs * sizeof(is->owner_runs[0])) != 0)
+			err_set(&why, SHARD_EXISTS, "its chunks lie on other nodes");
+		else if (!same_bytes(m, is))
+			err_set(&why, SHARD_EXISTS,
+				"another user defined it, or its groups are written differently");
+	}
+	if (why.status == SHARD_OK)
+		return SHARD_OK;
+	return err_set(e, SHARD_EXISTS,
+		       "model %u is \"%s\" on node %s and another one on the coordinator (%.300s): "
+		       "stop one of them and clear its state",
+		       m->id, m->name, node, why.text);
+}
+
+/* A deep copy with malloc's memory; NULL: none left. */
+void *spec_copy(const ProtobufCMessage *msg)
+{
+	size_t bytes = protobuf_c_message_get_packed_size(msg);
+	uint8_t *packed = malloc(bytes + 1);
+	void *copy = NULL;
+
+	if (packed != NULL) {
+		protobuf_c_message_pack(msg, packed);
+		copy = protobuf_c_message_unpack(msg->descriptor, NULL, bytes, packed);
+	}
+	free(packed);
+	return copy;
+}
+
+/* Chunks go to nodes in turn: every node gets its share of each layer, so none is the hot one.
+ * *runs is the caller's. */
+static enum shard_status place_new(uint32_t **runs, size_t *runs_nr, uint32_t chunks_nr,
+				   uint16_t nodes_nr, struct err *e)
+{
+	uint16_t *owner = malloc(chunks_nr * sizeof(*owner)), members[PLACE_NODES_MAX];
+
+	*runs = malloc(2 * (size_t)chunks_nr * sizeof(**runs));
+	if (owner == NULL || *runs == NULL) {
+		free(owner);
+		return err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks_nr);
+	}
+	for (uint16_t n = 0; n < nodes_nr; n++)
+		members[n] = n;
+	place_fill(owner, chunks_nr, members, nodes_nr, NULL);
+	*runs_nr = 2 * (size_t)place_encode(*runs, chunks_nr, owner, chunks_nr);
+	CHECK(*runs_nr > 0);
+	free(owner);
+	return SHARD_OK;
+}
+
+enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec,
+			     Shard__Cred *owner, const struct model_settings *set, struct err *e)
+{
+	Shard__Model temp = SHARD__MODEL__INIT, *m;
+	char text[SETTINGS_TEXT_BYTES];
+	const char *groups[SETTINGS_GROUPS_MAX];
+	struct layout *l = NULL;
+	Shard__Spec named = *spec;
+	uint32_t *runs = NULL;
+	enum shard_status st = spec_layout(&l, spec, set->chunk_elems, e);
+
+	if (st != SHARD_OK)
+		return st;
+	for (size_t g = 0; g < spec->n_groups; g++)
+		groups[g] = spec->groups[g]->name;
+	settings_text(set, groups, text);
+	named.settings = text;
+	temp.model = s->next_model + 1;
+	temp.spec = &named;
+	temp.owner = owner;
+	temp.chunk_elems = set->chunk_elems;
+	temp.generation = 1;
+	st = place_new(&runs, &temp.n_owner_runs, l->chunks_nr, s->nodes_nr, e);
+	temp.owner_runs = runs;
+	layout_free(&l);
+	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
+	free(runs);
+	if (st == SHARD_OK && m == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the definition of \"%s\"",
+			       spec->name);
+	*out = m;
+	return st;
+}
+
+void spec_say(const struct model *m, Shard__Defined *body)
+{
+	body->model = m->id;
+	body->sealed = m->sealed;
+	body->step = m->step;
+	body->chunk_elems = m->layout->chunk_elems;
+	body->optimizer = (char *)(uintptr_t)m->set.optim->name;
+	body->settings = m->settings_text;
+	body->timeout_ms = m->set.timeout_ns / NS_PER_MS;
+	body->max_staleness = m->set.max_staleness;
+	body->scheduled = m->set.schedule.id != SCHEDULE_NONE;
+}

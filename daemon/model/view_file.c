@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The file that a coordinator keeps of each model: model.c brings the view that the core wants
+ * durable, view_file.c packs it, has a thread of libuv's pool write and sync it, and tells the
+ * core. Happy path: persist_view -> a thread -> CORE_EV_PERSISTED. Ways to fail: the disk refuses,
+ * or there is no memory for the file: nothing is decided meanwhile, it is logged and tried again
+ * with each beat; the daemon stops: it waits for the thread; the model is dropped: its file goes
+ * when the thread has done with it. */
+#include "model/view_file.h"
+
+#include "base/check.h"
+#include "model/corewire.h"
+#include "model/model.h"
+#include "model/watch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct persist { /* made with the model. work_run() touches .dir, .model, .file, .bytes, .st and .e,
+		    nothing else */
+	uv_work_t work;
+	bool pending; /* the core waits for this view: */
+	struct core_view view;
+	char lost[512];
+	struct model *m; /* it outlives the work */
+	struct static_dir *dir;
+	uint32_t model;
+	void *file;
+	size_t bytes;
+	enum shard_status st;
+	struct err e;
+	bool working;
+	void (*done)(struct model *m); /* The view is durable. */
+	persist_file_fn *file_done;    /* What is written is no view, but a file of a row's. */
+};
+
+static void work_run(uv_work_t *w)
+{
+	struct persist *p = w->data;
+
+	p->st = static_save(p->dir, p->model, p->file, p->bytes, &p->e);
+}
+
+static void finished(struct persist *p)
+{
+	struct model *m = p->m;
+	const struct core_view *v = &p->view;
+
+	log_line(m->server->log, LOG_LEVEL_INFO,
+		 "event=view model=%s term=%lu seq=%u generation=%u sealed=%d step=%lu", m->name,
+		 (unsigned long)v->term, v->seq, v->generation, v->sealed,
+		 (unsigned long)(v->sealed ? v->record.id.step : 0));
+	WATCH_TELL(m->server, persisted, m, &p->file, p->bytes);
+	free(p->file);
+	p->file = NULL;
+	p->pending = false;
+	p->done(m);
+}
+
+static void work_done(uv_work_t *w, int status);
+
+/* Without weights and without a way back it is LOST, and a later start has to know by what. */
+static const char *lost_text(const struct model *m, const struct core_view *v, const char *lost)
+{
+	if (!v->lost || v->restoring)
+		return "";
+	return lost == NULL || m->gone ? m->lost : lost;
+}
+
+static bool pack(struct persist *p)
+{
+	struct model *m = p->m;
+	Shard__ModelFile file = SHARD__MODEL_FILE__INIT;
+	Shard__Run run;
+	Shard__View view;
+
+	CHECK(corewire_pack_view(&p->view, &m->server->tx, &view) ==
+	      SHARD_OK); /* the scratch holds a view */
+	file.model = m->spec;
+	file.view = &view;
+	file.format = PERSIST_FORMAT;
+	file.lost = p->lost;
+	WATCH_TELL(m->server, pack, m, p->view.sealed, &file, &run);
+	p->bytes = shard__model_file__get_packed_size(&file);
+	if ((p->file = malloc(p->bytes)) != NULL)
+		shard__model_file__pack(&file, p->file);
+	arena_reset(&m->server->tx);
+	return p->file != NULL;
+}
+
+static void work_begin(struct persist *p)
+{
+	CHECK(!p->working && p->file != NULL);
+	p->working = true;
+	p->m->server->persists++;
+	p->work.data = p;
+	CHECK(uv_queue_work(p->m->server->loop, &p->work, work_run, work_done) == 0);
+}
+
+static void begin(struct persist *p)
+{
+	CHECK(p->pending && !p->working);
+	if (p->file == NULL && !pack(p)) { /* the beat tries again */
+		log_line(p->m->server->log, LOG_LEVEL_ERROR,
+			 "event=view_not_durable model=%s why=%s", p->m->name, "no memory");
+		return;
+	}
+	work_begin(p);
+}
+
+/* A view that came meanwhile is written next. */
+static void file_written(struct persist *p)
+{
+	persist_file_fn *done = p->file_done;
+
+	p->file_done = NULL;
+	if (p->st == SHARD_OK)
+		WATCH_TELL(p->m->server, persisted, p->m, &p->file, p->bytes);
+	free(p->file);
+	p->file = NULL;
+	done(p->m, p->st != SHARD_OK ? &p->e : NULL);
+	if (p->pending)
+		begin(p);
+}
+
+static void work_done(uv_work_t *w, int status)
+{
+	struct persist *p = w->data;
+
+	(void)status; /* nobody cancels it */
+	CHECK(p->working && p->m->persist == p);
+	p->working = false;
+	p->m->server->persists--;
+	if (p->m->dropping)
+		server_wake(p->m->server, 1); /* which waits for this */
+	if (p->file_done != NULL)
+		file_written(p);
+	else if (p->st == SHARD_OK)
+		finished(p);
+	else /* without a durable view there is no view */
+		log_line(p->m->server->log, LOG_LEVEL_ERROR,
+			 "event=view_not_durable model=%s why=%s", p->m->name, p->e.text);
+}
+
+enum shard_status persist_make(struct model *m, void (*done)(struct model *m), struct err *e)
+{
+	struct persist *p = calloc(1, sizeof(*p));
+
+	if (p == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the view of \"%s\"", m->name);
+	CHECK(done);
+	p->m = m;
+	p->done = done;
+	p->dir = m->server->dir;
+	p->model = m->id;
+	m->persist = p;
+	return SHARD_OK;
+}
+
+void persist_view(struct model *m, const struct core_view *v, const char *lost)
+{
+	struct persist *p = m->persist;
+
+	CHECK(!p->pending && (p->file == NULL || p->file_done != NULL));
+	p->pending = true;
+	p->view = *v;
+	snprintf(p->lost, sizeof(p->lost), "%s", lost_text(m, v, lost));
+	if (!p->working)
+		begin(p);
+}
+
+bool persist_busy(const struct model *m)
+{
+	return m->persist != NULL && m->persist->working;
+}
+
+void persist_file(struct model *m, void *file, size_t bytes, persist_file_fn *done)
+{
+	struct persist *p = m->persist;
+
+	CHECK(!p->pending && p->file == NULL && done != NULL);
+	p->file = file;
+	p->bytes = bytes;
+	p->file_done = done;
+	work_begin(p);
+}
+
+bool persist_pending(const struct model *m)
+{
+	return m->persist->pending;
+}
+
+void persist_beat(struct model *m)
+{
+	if (m->persist->pending && !m->persist->working)
+		begin(m->persist);
+}
+
+void persist_free(struct model *m)
+{
+	CHECK(!persist_busy(m));
+	if (m->persist == NULL)
+		return;
+	free(m->persist->file);
+	free(m->persist);
+	m->persist = NULL;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions to all rows of the list (watch.h). Nothing here keeps state: a question is asked again
+ * each time, because what a row answers changes with every event. */
+#include "model/watch.h"
+
+#include "base/check.h"
+#include "model/model.h"
+
+#define EACH(s, w) for (const struct model_watch *const *w = (s)->watches; *w; w++)
+
+bool watch_quiet(const struct model *m)
+{
+	EACH(m->server, w)
+	if ((*w)->uses && (*w)->uses(m))
+		return false;
+	return true;
+}
+
+bool watch_restoring(const struct model *m)
+{
+	EACH(m->server, w)
+	if ((*w)->restoring && (*w)->restoring(m))
+		return true;
+	return false;
+}
+
+bool watch_found_weights(const struct model *m)
+{
+	EACH(m->server, w)
+	if ((*w)->found_weights && (*w)->found_weights(m))
+		return true;
+	return false;
+}
+
+bool watch_filled(const struct model *m)
+{
+	EACH(m->server, w)
+	if ((*w)->filled && (*w)->filled(m))
+		return true;
+	return false;
+}
+
+bool watch_unsealable(const struct model *m)
+{
+	EACH(m->server, w)
+	if ((*w)->unsealable && (*w)->unsealable(m))
+		return true;
+	return false;
+}
+
+bool watch_defined(struct model *m)
+{
+	bool later = false;
+
+	CHECK(!m->defining);
+	EACH(m->server, w)
+	if ((*w)->defined && (*w)->defined(m))
+		later = true;
+	return later;
+}
+
+enum shard_status watch_made(struct model *m, struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+
+	CHECK(m->spec && m->store == NULL);
+	EACH(m->server, w)
+	if (st == SHARD_OK && (*w)->made)
+		st = (*w)->made(m, e);
+	return st;
+}
+
+enum shard_status watch_may_count(const struct model *m, uint16_t requester, uint32_t tag,
+				  struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+
+	CHECK(tag != 0);
+	EACH(m->server, w)
+	if (st == SHARD_OK && (*w)->may_count)
+		st = (*w)->may_count(m, requester, tag, e);
+	return st;
+}
+
+enum shard_status watch_may_define(struct server *s, const Shard__Define *d,
+				   const struct model_settings *set, struct err *e)
+{
+	enum shard_status st = SHARD_OK;
+
+	EACH(s, w)
+	if (st == SHARD_OK && (*w)->may_define)
+		st = (*w)->may_define(s, d, set, e);
+	return st;
+}

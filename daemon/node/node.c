@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every module of the daemon needs of its process: the names of nodes, the scratch memory that
+ * control messages are packed in and read from, and the beat. Happy path: server_init() starts it;
+ * a module asks for a beat no later than a time (server_wake()), and the beat calls every module
+ * that the server has listed. Without a request it beats at least every beat_ns. It fails only
+ * where memory is missing, and says so. It knows neither links nor models. */
+#include "node/state.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "net/conn.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+
+const char *server_node_name(const struct server *s, uint16_t node)
+{
+	return s->conf->node_list[node].name;
+}
+
+enum shard_status server_unpack(struct server *s, const struct wire_head *h,
+				const ProtobufCMessageDescriptor *type, const void *body,
+				const ProtobufCMessage **msg, void **memory, struct err *e)
+{
+	bool large =
+		h->op == OP_HELLO || h->op == OP_AUTH || h->op == OP_DEFINE || h->op == OP_MODEL;
+	struct arena own, *a = large ? &own : &s->rx;
+
+	*msg = NULL;
+	*memory = NULL;
+	if (type == NULL)
+		return SHARD_OK;
+	if (large) {
+		*memory = malloc(CONTROL_ARENA_BYTES(h->body_bytes));
+		if (*memory == NULL)
+			return err_set(e, SHARD_SYSTEM, "no memory for a %s of %u bytes",
+				       wire_op(h->op)->name, h->body_bytes);
+		arena_init(&own, *memory, CONTROL_ARENA_BYTES(h->body_bytes));
+	}
+	return control_unpack(msg, type, body, h->body_bytes, a, e);
+}
+
+void server_forget_conn(struct server *s, struct conn *c)
+{
+	const struct stream_stats *st = conn_stats(c);
+
+	s->refused_frames += st->refused;
+	s->copied_bytes += st->copied_bytes;
+	s->past_in_bytes += st->bytes_in;
+	s->past_out_bytes += st->bytes_out;
+}
+
+enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e)
+{
+	void *tx, *rx;
+
+	if (bytes <= s->scratch_bytes)
+		return SHARD_OK;
+	CHECK(s->tx.used ==
+	      0); /* rx may hold the definition in hand, which has memory of its own */
+	tx = malloc(bytes);
+	rx = malloc(bytes);
+	if (tx == NULL || rx == NULL) {
+		free(tx);
+		free(rx);
+		return err_set(e, SHARD_SYSTEM, "no memory for control messages of %zu bytes",
+			       bytes);
+	}
+	free(s->tx.base);
+	free(s->rx.base);
+	arena_init(&s->tx, tx, bytes);
+	arena_init(&s->rx, rx, bytes);
+	s->scratch_bytes = bytes;
+	return SHARD_OK;
+}
+
+/* --- the beat --- */
+
+static void on_beat(uv_timer_t *timer)
+{
+	struct server *s = timer->data;
+	uint64_t now = clock_ns();
+
+	s->beat_due = 0;
+	s->on_beat(s, now);
+	server_wake(s, now + s->beat_ns);
+}
+
+void server_wake(struct server *s, uint64_t at_ns)
+{
+	uint64_t now = clock_ns();
+
+	if (s->stopping || (s->beat_due != 0 && s->beat_due <= at_ns))
+		return;
+	s->beat_due = at_ns;
+	uv_timer_start(&s->beat, on_beat, at_ns > now ? (at_ns - now) / NS_PER_MS + 1 : 1, 0);
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The compute pool. The server owns one; sessions and models submit reduce and optimizer jobs to it
+ * from the loop thread. Happy path: submit copies the job into a free slot and queues its number; a
+ * worker runs it and puts the number into the done queue; the loop takes the whole of that at once
+ * and calls each done. It is woken when no work is left to begin, and else at most every WAKE_NS: a
+ * wake-up costs as much as a good part of a small chunk, and takes a processor from a worker. Both
+ * queues hold every slot, so neither can be full when a number arrives. One mutex covers them: it
+ * is held for a few instructions, and sleeping is decided under it, so that no wake-up is lost.
+ * Fails: at init only, and when all slots are taken. */
+#include "node/worker.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "optim/ftz.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define WAKE_NS (200 * 1000)
+
+struct ring { /* of slot numbers; as many places as there are slots */
+	uint32_t *at;
+	uint32_t first, nr;
+};
+
+struct worker {
+	struct worker_pool *pool;
+	uint32_t index;
+	pthread_t thread;
+};
+
+struct worker_pool {
+	uint32_t jobs_max, threads, started;
+	bool pin;
+	uv_poll_t wake; /* of wake_fd. Not uv_async_t, whose receiver spins while the sender is not
+			   running */
+	int wake_fd;
+	void (*turn)(void *arg);
+	void *turn_arg;
+	void (*closed)(void *arg);
+	void *closed_arg;
+	bool in_turn; /* loop thread only, as are: */
+	bool closing;
+	uint32_t pending; /* submitted, done not called */
+	uint32_t *free_, free_nr;
+	uint32_t *batch; /* what one turn of the loop took from `done` */
+
+	pthread_mutex_t lock; /* covers what follows */
+	pthread_cond_t work;
+	struct ring todo, done;
+	uint32_t asleep;
+	bool stop, told; /* told: wake_fd is written, the loop has not come yet */
+	uint64_t told_ns;
+
+	struct worker_job
+		*job; /* [jobs_max] whoever took a slot's number out of a queue has it alone */
+	struct worker worker[];
+};
+
+static void ring_push(struct ring *r, uint32_t slot, uint32_t size)
+{
+	CHECK(r->nr < size);
+	r->at[(r->first + r->nr++) % size] = slot;
+}
+
+static uint32_t ring_pop(struct ring *r, uint32_t size)
+{
+	uint32_t slot = r->at[r->first];
+
+	CHECK(r->nr > 0);
+	r->first = (r->first + 1) % size;
+	r->nr--;
+	return slot;
+}
+
+static void pin_to(uint32_t index)
+{
+	cpu_set_t all, one;
+	uint32_t seen = 0;
+
+	if (sched_getaffinity(0, sizeof(all), &all) != 0)
+		return; /* pinning is a wish */
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &all) || seen++ != index)
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
+		return;
+	}
+}
+
+/* Has the loop to be woken for what is done? If not now, then by a job that is still to begin:
+ * there is one. */
+static bool must_tell(struct worker_pool *p)
+{
+	uint64_t now;
+
+	if (p->told)
+		return false;
+	now = clock_ns();
+	if (p->todo.nr > 0 && now - p->told_ns < WAKE_NS)
+		return false;
+	p->told = true;
+	p->told_ns = now;
+	return true;
+}
+
+static void *work(void *arg)
+{
+	const struct worker *w = arg;
+	struct worker_pool *p = w->pool;
+	char name[16];
+
+	snprintf(name, sizeof(name), "shardd-w%u", w->index);
+	pthread_setname_np(pthread_self(), name);
+	if (p->pin)
+		pin_to(w->index % worker_processors());
+	ftz_on();
+	pthread_mutex_lock(&p->lock);
+	for (;;) {
+		while (p->todo.nr == 0 && !p->stop) {
+			p->asleep++;
+			pthread_cond_wait(&p->work, &p->lock);
+			p->asleep--;
+		}
+		if (p->todo.nr == 0)
+			break;
+		uint32_t slot = ring_pop(&p->todo, p->jobs_max);
+		pthread_mutex_unlock(&p->lock);
+		p->job[slot].run(p->job[slot].args);
+		pthread_mutex_lock(&p->lock);
+		ring_push(&p->done, slot, p->jobs_max);
+		if (must_tell(p)) {
+			pthread_mutex_unlock(&p->lock);
+			CHECK(eventfd_write(p->wake_fd, 1) == 0);
+			pthread_mutex_lock(&p->lock);
+		}
+	}
+	pthread_mutex_unlock(&p->lock);
+	return NULL;
+}
+
+static void stop_threads(struct worker_pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->stop = true;
+	pthread_cond_broadcast(&p->work);
+	pthread_mutex_unlock(&p->lock);
+	for (uint32_t i = 0; i < p->started; i++)
+		pthread_join(p->worker[i].thread, NULL);
+	p->started = 0;
+}
+
+static void pool_free(struct worker_pool *p)
+{
+	pthread_cond_destroy(&p->work);
+	pthread_mutex_destroy(&p->lock);
+	free(p->todo.at);
+	free(p->done.at);
+	free(p->free_);
+	free(p->batch);
+	free(p->job);
+	if (p->wake_fd >= 0)
+		close(p->wake_fd);
+	free(p);
+}
+
+static void on_wake_closed(uv_handle_t *h)
+{
+	struct worker_pool *p = h->data;
+	void (*closed)(void *) = p->closed;
+	void *arg = p->closed_arg;
+
+	pool_free(p);
+	if (closed)
+		closed(arg);
+}
+
+static void close_if_idle(struct worker_pool *p)
+{
+	if (!p->closing || p->pending > 0 || uv_is_closing((uv_handle_t *)&p->wake))
+		return;
+	stop_threads(p);
+	uv_close((uv_handle_t *)&p->wake, on_wake_closed);
+}
+
+static void on_wake(uv_poll_t *h, int status, int events)
+{
+	struct worker_pool *p = h->data;
+	uint32_t nr = 0;
+	eventfd_t count;
+
+	CHECK(status == 0 && events == UV_READABLE);
+	(void)eventfd_read(p->wake_fd, &count);
+	pthread_mutex_lock(&p->lock);
+	p->told = false; /* after the read: a later write is seen by the next turn */
+	while (p->done.nr > 0)
+		p->batch[nr++] = ring_pop(&p->done, p->jobs_max);
+	pthread_mutex_unlock(&p->lock);
+	p->in_turn = true;
+	for (uint32_t i = 0; i < nr; i++) {
+		struct worker_job job =
+			p->job[p->batch[i]]; /* so that done may submit into the slot again */
+
+		p->free_[p->free_nr++] = p->batch[i];
+		p->pending--;
+		job.done(job.owner, job.args);
+	}
+	p->in_turn = false;
+	if (p->turn)
+		p->turn(p->turn_arg);
+	close_if_idle(p);
+}
+
+static enum shard_status start_threads(struct worker_pool *p, struct err *e)
+{
+	sigset_t all, before;
+	int rc = 0;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: signals are the loop's */
+	for (uint32_t i = 0; i < p->threads && rc == 0; i++) {
+		p->worker[i].pool = p;
+		p->worker[i].index = i;
+		rc = pthread_create(&p->worker[i].thread, NULL, work, &p->worker[i]);
+		p->started += rc == 0;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc != 0)
+		return err_set(e, SHARD_SYSTEM, "thread %u of %u workers cannot start: %s",
+			       p->started, p->threads, strerror(rc));
+	return SHARD_OK;
+}
+
+enum shard_status worker_init(struct worker_pool **out, const struct worker_conf *conf,
+			      uv_loop_t *loop, struct err *e)
+{
+	struct worker_pool *p = calloc(1, sizeof(*p) + conf->threads * sizeof(p->worker[0]));
+	enum shard_status st;
+	int rc;
+
+	CHECK(conf->threads >= 1 && conf->threads <= WORKER_MAX && conf->jobs_max >= 1);
+	if (!p)
+		return err_set(e, SHARD_SYSTEM, "no memory for %u workers", conf->threads);
+	p->threads = conf->threads;
+	p->jobs_max = p->free_nr = conf->jobs_max;
+	p->pin = conf->pin;
+	p->turn = conf->turn;
+	p->turn_arg = conf->turn_arg;
+	p->wake_fd = -1;
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_cond_init(&p->work, NULL);
+	p->todo.at = calloc(p->jobs_max, sizeof(uint32_t));
+	p->done.at = calloc(p->jobs_max, sizeof(uint32_t));
+	p->free_ = calloc(p->jobs_max, sizeof(uint32_t));
+	p->batch = calloc(p->jobs_max, sizeof(uint32_t));
+	p->job = calloc(p->jobs_max, sizeof(*p->job));
+	if (!p->todo.at || !p->done.at || !p->free_ || !p->batch || !p->job) {
+		st = err_set(e, SHARD_SYSTEM, "no memory for %u jobs", p->jobs_max);
+		goto err_pool;
+	}
+	for (uint32_t i = 0; i < p->jobs_max; i++)
+		p->free_[i] = p->jobs_max - 1 - i;
+	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (p->wake_fd < 0) {
+		st = err_set(e, SHARD_SYSTEM, "no descriptor to wake the loop with: %s",
+			     strerror(errno));
+		goto err_pool;
+	}
+	if ((st = start_threads(p, e)) != SHARD_OK)
+		goto err_threads;
+	/* Last, because it can only be undone through the loop. Workers touch it after a submit at
+	 * the earliest. */
+	if ((rc = uv_poll_init(loop, &p->wake, p->wake_fd)) != 0) {
+		st = err_set(e, SHARD_SYSTEM, "the loop cannot be woken: %s", uv_strerror(rc));
+		goto err_threads;
+	}
+	p->wake.data = p;
+	CHECK(uv_poll_start(&p->wake, UV_READABLE, on_wake) == 0);
+	*out = p;
+	return SHARD_OK;
+err_threads:
+	stop_threads(p);
+err_pool:
+	pool_free(p);
+	return st;
+}
+
+enum shard_status worker_submit(struct worker_pool *p, const struct worker_job *job)
+{
+	CHECK(job->run && job->done);
+	if (p->closing)
+		return SHARD_CLOSED;
+	if (p->free_nr == 0)
+		return SHARD_AGAIN;
+	uint32_t slot = p->free_[--p->free_nr];
+	p->job[slot] = *job;
+	p->pending++;
+	pthread_mutex_lock(&p->lock);
+	ring_push(&p->todo, slot, p->jobs_max);
+	if (p->asleep > 0)
+		pthread_cond_signal(&p->work);
+	pthread_mutex_unlock(&p->lock);
+	return SHARD_OK;
+}
+
+void worker_run_here(struct worker_pool *p, const struct worker_job *job)
+{
+	struct worker_job mine = *job;
+	unsigned before = ftz_on();
+
+	CHECK(p && job->run && job->done);
+	mine.run(mine.args);
+	ftz_restore(before);
+	mine.done(mine.owner, mine.args);
+}
+
+bool worker_in_turn(const struct worker_pool *p)
+{
+	return p && p->in_turn;
+}
+
+uint32_t worker_pending(const struct worker_pool *p)
+{
+	return p->pending;
+}
+
+uint32_t worker_threads(const struct worker_pool *p)
+{
+	return p->threads;
+}
+
+void worker_close(struct worker_pool **pp, void (*closed)(void *arg), void *arg)
+{
+	struct worker_pool *p = *pp;
+
+	*pp = NULL;
+	CHECK(p && !p->closing);
+	p->closing = true;
+	p->closed = closed;
+	p->closed_arg = arg;
+	close_if_idle(p);
+}
+
+uint32_t worker_processors(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) != 0)
+		return 1;
+	int nr = CPU_COUNT(&set);
+	return nr < 1 ? 1 : nr > WORKER_MAX ? WORKER_MAX : (uint32_t)nr;
+}

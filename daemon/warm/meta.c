@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The region beside a model's tensors. make.c makes it or takes it again, model.c saves the
+ * core in it, contrib.c the facts, tile.c the tiles, blobs.c has a part of its own. Everything that
+ * is switched is there twice: what does not count is written, then one word makes it count. What
+ * comes from another process is checked before a number of it is used: the places of all parts
+ * follow from the definition and must be those that its head says. Fails: SHARD_MISMATCH with what
+ * differs. */
+#include "warm/meta.h"
+
+#include "base/check.h"
+#include "wire/xxh.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define META_MAGIC 0x6174656d6473ull /* "sdmeta" */
+#define PAGE       4096u
+#define SPEC_MAX   (64u << 20)
+
+enum {
+	AT_SPEC,
+	AT_CORE,
+	AT_FACTS_ID,
+	AT_FACTS,
+	AT_ZERO,
+	AT_VERSIONS,
+	AT_UNDO,
+	AT_BLOBS,
+	AT_END,
+	AT_NR
+};
+
+struct meta_head {
+	_Atomic uint64_t magic; /* set last */
+	uint32_t model, undo_nr;
+	uint64_t at[AT_NR]; /* bytes from the start */
+	uint64_t spec_bytes, spec_sum, core_bytes, incarnation;
+	uint8_t from[16];
+	_Atomic uint32_t core_now, mark_now;
+	struct meta_mark mark[2];
+};
+
+uint32_t meta_tiles(const struct layout *l, uint32_t chunk)
+{
+	return (layout_chunk_elems(l, chunk) + META_TILE_ELEMS - 1) / META_TILE_ELEMS;
+}
+
+static uint32_t tiles_held(const struct meta_conf *c, uint32_t *tile_at)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < c->layout->chunks_nr; i++) {
+		if (tile_at != NULL)
+			tile_at[i] = nr;
+		nr += place_holds(&c->place, i, c->self) ? meta_tiles(c->layout, i) : 0;
+	}
+	return nr;
+}
+
+static uint64_t part(uint64_t *at, uint64_t bytes, uint64_t align)
+{
+	uint64_t start = (*at + align - 1) / align * align;
+
+	*at = start + bytes;
+	return start;
+}
+
+static uint64_t core_step(uint64_t bytes) /* from one of the two to the other */
+{
+	return (bytes + 63) / 64 * 64;
+}
+
+static void plan(const struct meta_conf *c, uint64_t at[AT_NR])
+{
+	const struct layout *l = c->layout;
+	uint64_t end = sizeof(struct meta_head);
+
+	at[AT_SPEC] = part(&end, c->spec_bytes, 64);
+	at[AT_CORE] = part(&end, 2 * core_step(c->core_bytes), 64);
+	at[AT_FACTS_ID] = part(&end, sizeof(struct core_id), 64);
+	at[AT_FACTS] = part(&end, l->chunks_nr * sizeof(struct meta_fact), 64);
+	at[AT_ZERO] = part(&end, l->segments_nr, 64);
+	at[AT_VERSIONS] = part(&end, tiles_held(c, NULL) * sizeof(uint64_t), 64);
+	at[AT_UNDO] = part(&end, c->undo_nr * sizeof(struct meta_undo), 64);
+	at[AT_BLOBS] = part(&end, c->blobs_bytes, PAGE);
+	at[AT_END] = part(&end, 0, PAGE);
+}
+
+bool meta_persistent(const struct meta *m)
+{
+	return m->shm.base != NULL;
+}
+
+uint64_t meta_bytes(const struct meta_conf *c)
+{
+	uint64_t at[AT_NR];
+
+	plan(c, at);
+	return at[AT_END];
+}
+
+static void *in(const struct meta *m, uint32_t which)
+{
+	return (char *)m->shm.base + m->head->at[which];
+}
+
+/* head->at is right. */
+static enum shard_status attach(struct meta *m, const struct meta_conf *c, struct err *e)
+{
+	m->tile_at = calloc(c->layout->chunks_nr, sizeof(*m->tile_at));
+	m->undo_used = calloc(c->undo_nr, sizeof(*m->undo_used));
+	if (m->tile_at == NULL || m->undo_used == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the tiles of %u chunks",
+			       c->layout->chunks_nr);
+	m->tiles_nr = tiles_held(c, m->tile_at);
+	m->facts_id = in(m, AT_FACTS_ID);
+	m->fact = in(m, AT_FACTS);
+	m->zero = in(m, AT_ZERO);
+	m->version = in(m, AT_VERSIONS);
+	m->blobs = in(m, AT_BLOBS);
+	m->undo_nr = c->undo_nr;
+	return SHARD_OK;
+}
+
+enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t model,
+			    const void *spec, struct err *e)
+{
+	struct meta_head *h = m->shm.base;
+
+	CHECK(m->shm.bytes >= meta_bytes(c) && c->undo_nr > 0 && c->undo_nr <= META_UNDO_MAX &&
+	      c->spec_bytes <= SPEC_MAX);
+	m->head = h;
+	plan(c, h->at);
+	h->model = model;
+	h->undo_nr = c->undo_nr;
+	h->core_bytes = c->core_bytes;
+	h->incarnation = c->incarnation;
+	h->spec_bytes = c->spec_bytes;
+	memcpy(in(m, AT_SPEC), spec, c->spec_bytes);
+	h->spec_sum = xxh_sum(spec, c->spec_bytes, META_MAGIC);
+	atomic_store(&h->magic, META_MAGIC);
+	return attach(m, c, e);
+}
+
+static void find_core(struct meta_found *found)
+{
+	const struct meta_head *h = found->shm.base;
+	uint64_t room = found->shm.bytes, at = h->at[AT_CORE], bytes = h->core_bytes;
+	uint32_t now = h->core_now;
+
+	found->core = NULL;
+	found->core_bytes = bytes;
+	if (now > 1 || at % 64 != 0 || at > room || bytes > room || core_step(bytes) > room - at ||
+	    bytes > room - at - now * core_step(bytes))
+		return;
+	found->core = (const char *)h + at + now * core_step(bytes);
+}
+
+enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err *e)
+{
+	const struct meta_head *h = found->shm.base;
+	size_t room = found->shm.bytes;
+	uint64_t at, bytes;
+
+	if (room < sizeof(*h) || h->magic != META_MAGIC || h->model != model)
+		return err_set(e, SHARD_MISMATCH, "its head is not one of this model");
+	at = h->at[AT_SPEC];
+	bytes = h->spec_bytes;
+	found->undo_nr = h->undo_nr;
+	found->incarnation = h->incarnation;
+	memcpy(found->from, h->from, sizeof(found->from));
+	if (found->undo_nr == 0 || found->undo_nr > META_UNDO_MAX)
+		return err_set(e, SHARD_MISMATCH, "its head has %u places for tiles",
+			       found->undo_nr);
+	if (bytes == 0 || bytes > SPEC_MAX || at > room || bytes > room - at)
+		return err_set(e, SHARD_MISMATCH, "its definition has %llu bytes at %llu of %zu",
+			       (unsigned long long)bytes, (unsigned long long)at, room);
+	if ((found->spec = malloc(bytes)) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
+	memcpy(found->spec, (const char *)h + at, bytes);
+	found->spec_bytes = bytes;
+	find_core(found);
+	if (xxh_sum(found->spec, bytes, META_MAGIC) == h->spec_sum)
+		return SHARD_OK;
+	free(found->spec);
+	found->spec = NULL;
+	return err_set(e, SHARD_MISMATCH, "the sum over its definition is wrong");
+}
+
+enum shard_status meta_again(struct meta *m, const struct meta_conf *c, struct err *e)
+{
+	struct meta_head *h = m->shm.base;
+	uint64_t at[AT_NR];
+
+	plan(c, at);
+	if (m->shm.bytes < at[AT_END] || memcmp(h->at, at, sizeof(at)) != 0 ||
+	    h->core_bytes != c->core_bytes || h->undo_nr != c->undo_nr || h->core_now > 1 ||
+	    h->mark_now > 1)
+		return err_set(e, SHARD_MISMATCH, "its parts are not where this release has them");
+	m->head = h;
+	m->mark = h->mark[h->mark_now];
+	return attach(m, c, e);
+}
+
+void meta_free(struct meta *m)
+{
+	free(m->tile_at);
+	free((void *)m->undo_used);
+	if (m->shm.base != NULL)
+		shm_unmap(&m->shm);
+	memset(m, 0, sizeof(*m));
+}
+
+void meta_from(struct meta *m, const uint8_t *uuid)
+{
+	memcpy(m->head->from, uuid, sizeof(m->head->from));
+}
+
+/* --- what is switched --- */
+
+static void *core_at(const struct meta *m, uint32_t which)
+{
+	return (char *)in(m, AT_CORE) + which * core_step(m->head->core_bytes);
+}
+
+void *meta_core_next(struct meta *m)
+{
+	return core_at(m, m->head->core_now ^ 1);
+}
+
+void meta_core_switch(struct meta *m)
+{
+	atomic_store(&m->head->core_now, m->head->core_now ^ 1);
+}
+
+const void *meta_core(const struct meta *m)
+{
+	return core_at(m, m->head->core_now);
+}
+
+void meta_mark(struct meta *m, const struct meta_mark *mark)
+{
+	uint32_t next = m->head->mark_now ^ 1;
+
+	m->mark = *mark;
+	m->head->mark[next] = *mark;
+	atomic_store(&m->head->mark_now, next);
+}
+
+/* --- places for tiles --- */
+
+struct meta_undo *meta_undo(const struct meta *m, uint32_t i)
+{
+	CHECK(i < m->undo_nr);
+	return (struct meta_undo *)in(m, AT_UNDO) + i;
+}
+
+uint32_t meta_undo_take(struct meta *m)
+{
+	for (;;) { /* there is one for each thread, but where more threads start than the region was
+		      made for */
+		for (uint32_t i = 0; i < m->undo_nr; i++)
+			if (!atomic_exchange(&m->undo_used[i], 1))
+				return i;
+		sched_yield();
+	}
+}
+
+void meta_undo_give(struct meta *m, uint32_t i)
+{
+	CHECK(i < m->undo_nr);
+	atomic_store(&m->undo_used[i], 0);
+}

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+# What somebody reads who runs shardd or trains with it: part of `make install` and `make uninstall`, in the folders that they have here, so
+# that their links to each other hold.
+DOC_FILES := README.md deploy/README.md client/README.md client/ctl/README.md daemon/config/README.md daemon/obs/README.md \
+             proto/ckpt/README.md proto/wire/ARITHMETIC.md
+DOC_DIR    = $(DESTDIR)$(PREFIX)/share/doc/shardd
+install: install-doc
+install-doc:
+	@for f in $(DOC_FILES); do install -D -m 644 $$f $(DOC_DIR)/$$f || exit 1; done
+uninstall: uninstall-doc
+uninstall-doc:
+	rm -f $(addprefix $(DOC_DIR)/,$(DOC_FILES))
+	-cd $(DOC_DIR) 2>/dev/null && rmdir -p $(sort $(dir $(filter-out README.md,$(DOC_FILES)))) 2>/dev/null; rmdir $(DOC_DIR) 2>/dev/null
+.PHONY: install-doc uninstall-doc

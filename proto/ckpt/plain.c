@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens plain files only: without waiting (O_NONBLOCK), without following a link, and looks what it
+ * has before anybody reads from it. The sources of checkpoint.h call it for each file. Fails with a
+ * sentence that says what is in the way and what to do. */
+#include "ckpt/plain.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum shard_status plain_refuse(const char *path, struct err *e)
+{
+	return err_set(e, SHARD_PROTOCOL,
+		       "%s: is no plain file, but a pipe, a device, a link or a folder: remove it, "
+		       "or choose another folder",
+		       path);
+}
+
+enum shard_status plain_open(int *fd, int dir, const char *path, int flags, mode_t mode,
+			     struct err *e)
+{
+	struct stat s;
+
+	CHECK(path[0] != 0);
+	*fd = openat(dir, path, flags | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, mode);
+	if (*fd >= 0 && fstat(*fd, &s) == 0 && S_ISREG(s.st_mode))
+		return SHARD_OK;
+	if (*fd >= 0) {
+		close(*fd);
+		*fd = -1;
+		errno = ENXIO; /* as of a pipe that nobody reads, opened to be written */
+	}
+	if (errno == ENOENT || errno == ENOTDIR)
+		return err_set(e, SHARD_NOT_FOUND, "%s: is not there", path);
+	if (errno == ENXIO || errno == ELOOP || errno == EISDIR)
+		return plain_refuse(path, e);
+	return err_sys(e, errno, "%s: cannot be opened: %s", path, strerror(errno));
+}

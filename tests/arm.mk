@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make check-arm`: the library, the daemon's objects and the unit tests for aarch64, by Debian's cross compiler, run by qemu-user. It
+# shows that nothing there needs x86 and that what is shared between processes is ordered by C11 alone. Not run here are: tests of what
+# qemu-user does not emulate (advice to the kernel on memory, programs of the same kind that a test starts, control data of a socket),
+# of RDMA, and four that take long and compute nothing that another one does not.
+ARM_ROOT := build/arm-root
+ARM_MAKE  = B=build/arm CC='aarch64-linux-gnu-gcc --sysroot=$(CURDIR)/$(ARM_ROOT)' AR=aarch64-linux-gnu-ar \
+            OBJCOPY=aarch64-linux-gnu-objcopy RDMA=0 SYSTEMD=0 CUDA=0 WERROR=1
+ARM_SKIP := test_client_rules test_shm test_stream_send test_gpt_reference test_rdma% test_verdict test_gpt_grad test_ckpt_f%
+ARM_UNIT := $(filter-out $(ARM_SKIP),$(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c)))
+
+check-arm:
+	@tests/lib/arm.sh $(ARM_ROOT)
+	@$(MAKE) --no-print-directory $(ARM_MAKE) check-arm-run
+check-arm-run: $(B)/libshard.so.0 $(addprefix $(B)/qemu/,$(ARM_UNIT))
+	@rm -rf $(B)/results*; tests/lib/run.sh $(B)/results $(addprefix $(B)/qemu/,$(ARM_UNIT))
+$(B)/qemu/%: $(B)/tests/unit/%
+	@mkdir -p $(@D)
+	@printf '#!/bin/sh\nexec qemu-aarch64 -L %s %s "$$@"\n' '$(CURDIR)/$(ARM_ROOT)' '$(CURDIR)/$<' >$@
+	@chmod +x $@
+.PHONY: check-arm check-arm-run

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of `make chaos`: three daemons whose memory outlives them, the trainers of all models,
+their logs as they grow, and the checkpoints that appear, of which a copy is kept before a later
+save replaces them. faults.py breaks all this, chaos.py looks after it."""
+
+import ctypes
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from models import MODELS
+from proxy import HOST, Proxy
+
+NODES = "abc"
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+# An operator's restore gives up what there is, also when the coordinator dies meanwhile; a node that
+# was away then, or comes to it late, says the same in other words.
+OF_AN_OPERATOR = re.compile(r'why="(restored from|the model was LOST:|.*while it restored the model)')
+
+
+class Failed(Exception):
+    pass
+
+
+def _child():
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    os.setpgid(0, 0)
+
+
+class Process:
+    """A daemon or a trainer that is started again and again. wanted: it should be running."""
+
+    def __init__(self, name, command, out):
+        self.name, self.command, self.out = name, command, out
+        self.child, self.wanted, self.starts, self.stopped = None, False, 0, 0
+
+    def start(self):
+        self.wanted = True
+        if self.child is None:
+            with open(self.out, "a") as f:
+                self.child = subprocess.Popen(
+                    self.command, stdout=f, stderr=f, stdin=subprocess.DEVNULL, preexec_fn=_child
+                )
+            self.starts, self.stopped = self.starts + 1, 0
+            self.started = time.monotonic()
+
+    def signal(self, number):
+        if self.child is not None and self.child.poll() is None:
+            self.child.send_signal(number)
+
+    def kill(self):
+        self.wanted = False
+        if self.child is not None:
+            self.signal(signal.SIGKILL)
+            self.child.wait()
+            self.child = None
+
+    def pause(self):
+        self.stopped += 1
+        self.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.stopped = max(0, self.stopped - 1)
+        if self.stopped == 0:
+            self.signal(signal.SIGCONT)
+
+    def ended(self):
+        """The exit status of one that ended by itself; None: it runs, or is not meant to."""
+        rc = self.child.poll() if self.child is not None else None
+        if rc is not None:
+            self.child = None
+        return rc
+
+
+class Trainer(Process):
+    def __init__(self, cluster, model, slot):
+        where = model.trainers[slot]
+        node = where.split(":")[-1]
+        address = (
+            f"unix:{cluster.dir}/{node}.sock"
+            if where == node
+            else f"tcp://{HOST}:{cluster.ports[NODES.index(node)]}"
+        )
+        self.log = f"{cluster.dir}/logs/{model.name}-{slot}.log"
+        self.model, self.read_to, self.begun = model, 0, {}
+        self.committed = (
+            0,
+            0,
+            0,
+        )  # (when it was begun, world, step) of the newest step that this trainer was told of
+        words = {
+            "name": model.name,
+            "slot": slot,
+            "address": address,
+            "log": self.log,
+            "settings": model.settings(),
+            "image": model.image,
+            "grad": model.grad,
+            "pause-ms": model.pause_ms,
+            "last": model.last,
+            "tensors": " ".join(f"{k}={v}" for k, v in model.tensors.items()),
+            "does": model.does,
+            "secret": cluster.secret,
+        }
+        if model.save_every and slot == 0:
+            words |= {
+                "save-every": model.save_every,
+                "save-dir": f"{cluster.checkpoints}/{model.name}",
+            }
+        super().__init__(
+            f"{model.name}-{slot}",
+            [cluster.trainer, "train"] + [f"{k}={v}" for k, v in words.items()],
+            f"{self.log}.err",
+        )
+
+    def look(self):
+        """Reads what its log says since the last look."""
+        if not os.path.exists(self.log):
+            return
+        with open(self.log, "rb") as f:
+            f.seek(self.read_to)
+            data = f.read()
+        end = data.rfind(b"\n") + 1
+        self.read_to += end
+        for line in data[:end].decode(errors="replace").splitlines():
+            kind, ns, *w = line.split()
+            if kind == "B":
+                self.begun[int(w[1])] = int(ns)
+                self.begun = {k: v for k, v in self.begun.items() if k > int(w[1]) - 3}
+            elif kind == "R" and int(w[0]) in self.begun:
+                self.committed = (self.begun[int(w[0])], int(w[3]), int(w[0]))
+            elif kind == "F":
+                raise Failed(f"trainer {self.name}: {' '.join(w)}")
+
+
+class Daemon(Process):
+    def __init__(self, cluster, node):
+        conf = f"{cluster.dir}/{node}.conf"
+        super().__init__(
+            f"daemon {node}",
+            [cluster.shardd, "--config", conf],
+            f"{cluster.dir}/logs/daemon-{node}.log",
+        )
+        self.node, self.read_to, self.disk_full = node, 0, False
+        self.cluster, self.warm = cluster, f"{cluster.warm}/{node}"
+
+    def look(self):
+        """No daemon may say that weights are lost, or begin without its memory after its first
+        start, unless a fault took that memory, or an operator restored the model."""
+        if not os.path.exists(self.out):
+            return
+        with open(self.out, "rb") as f:
+            f.seek(self.read_to)
+            data = f.read()
+        end = data.rfind(b"\n") + 1
+        self.read_to += end
+        for line in data[:end].decode(errors="replace").splitlines():
+            lost = "event=lost" in line and not OF_AN_OPERATOR.search(line)
+            cold = "event=cold_start" in line and self.starts > 1
+            if (lost or cold) and not self.cluster.memory_taken:
+                raise Failed(f"memory was lost though it was there: {line}")
+            if lost and " restoring=0 " in line:
+                self.cluster.lost.add(re.search(r" model=(\S+)", line).group(1))
+
+
+class Cluster:
+    def __init__(self, build, folder):
+        self.dir, self.build = folder, os.path.abspath(build)
+        self.shardd, self.shardctl, self.trainer = (
+            f"{self.build}/{x}" for x in ("shardd", "shardctl", "chaos-trainer")
+        )
+        for sub in ("logs", "archive", "final", "disk"):
+            os.makedirs(f"{folder}/{sub}", exist_ok=True)
+        self.disk, self.checkpoints = f"{folder}/disk", f"{folder}/disk/checkpoints"
+        self.secret, self.node_secret = f"{folder}/secret", f"{folder}/node_secret"
+        self.small_disk = self._mount()
+        self.warm = f"/dev/shm/{os.path.basename(folder)}"
+        os.makedirs(self.checkpoints)
+        for node in NODES:
+            os.makedirs(f"{self.warm}/{node}")
+        for secret in (self.secret, self.node_secret):
+            subprocess.run(
+                [self.shardctl, "secret", "new", secret], check=True, stdout=subprocess.DEVNULL
+            )
+        self.ports = self._free_ports(len(NODES))
+        self.proxy = Proxy(self.ports)
+        self.proxy.start()
+        for node, port in zip(NODES, self.ports):
+            self._configure(node, port)
+        self.daemons = [Daemon(self, n) for n in NODES]
+        self.trainers = [Trainer(self, m, slot) for m in MODELS for slot in range(len(m.trainers))]
+        self.events = open(f"{folder}/events.log", "a")
+        self.commands = 0
+        self.memory_taken, self.lost = False, set()  # lost: models for which no checkpoint comes
+        self.archived = {}  # path → the manifest's inode of the copy that was taken last
+
+    def _mount(self):
+        """A disk of its own for state and checkpoints, small enough to be filled; False: that takes
+        root."""
+        options = b"size=48m,mode=0755"
+        return LIBC.mount(b"none", self.disk.encode(), b"tmpfs", 0, options) == 0
+
+    def unmount(self):
+        if self.small_disk:
+            LIBC.umount2(self.disk.encode(), 2)  # MNT_DETACH
+
+    def _free_ports(self, count):
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        ports = [s.getsockname()[1] for s in sockets]
+        for s in sockets:
+            s.close()
+        return ports
+
+    def _configure(self, node, port):
+        state = f"{self.disk}/state-{node}"
+        with open(f"{self.dir}/{node}.conf", "w") as f:
+            f.write(
+                f"[daemon]\nnode = {node}\nlisten = 127.0.0.1:{port}\nsocket = {self.dir}/{node}.sock\nstate = {state}\n"
+                f"http = off\nmemory = 256MiB\nworkers = 1\nwarm_restart = tmpfs\nwarm_dir = {self.warm}/{node}\n"
+                f"[cluster]\nrun_id = chaos\nsecret = {self.secret}\nnode_secret = {self.node_secret}\n"
+                "[nodes]\n"
+            )
+            for n, p in zip(NODES, self.ports):
+                f.write(f"{n} = {HOST}:{p}\n")
+            f.write(f"[model]\ncheckpoint_dir = {self.checkpoints}\n")
+
+    def event(self, what, **more):
+        self.events.write(json.dumps({"ns": time.monotonic_ns(), "what": what, **more}) + "\n")
+        self.events.flush()
+
+    def ctl(self, words, node, timeout):
+        """Starts a shardctl; child.out is the file with what it prints."""
+        self.commands += 1
+        out = f"{self.dir}/logs/shardctl-{self.commands:03}.out"
+        command = [
+            self.shardctl,
+            *words,
+            "--address",
+            f"unix:{self.dir}/{node}.sock",
+            "--timeout",
+            str(timeout),
+        ]
+        with open(out, "w") as f:
+            f.write(f"$ {' '.join(command[1:])}\n")
+            f.flush()
+            child = subprocess.Popen(
+                command, stdout=f, stderr=f, stdin=subprocess.DEVNULL, preexec_fn=_child
+            )
+        child.out = out
+        return child
+
+    def look(self):
+        for d in self.daemons:
+            rc = d.ended()
+            if rc is not None and d.wanted:
+                if not d.disk_full:
+                    raise Failed(f"{d.name} ended by itself with {rc}: {self.last_line(d.out)}")
+                d.start()
+            d.look()
+        for t in self.trainers:
+            rc = t.ended()
+            t.look()
+            if rc is not None and t.wanted and not (rc == 0 and t.model.last):
+                raise Failed(
+                    f"trainer {t.name} ended by itself with {rc}: {self.last_line(t.out) or self.last_line(t.log)}"
+                )
+        self.archive()
+
+    @staticmethod
+    def last_line(path):
+        lines = open(path, errors="replace").read().splitlines() if os.path.exists(path) else []
+        return lines[-1] if lines else ""
+
+    # --- checkpoints ---
+
+    def archive(self):
+        """Copies every checkpoint that is complete. A pruned or replaced one may go while it is
+        copied: then the copy does not count."""
+        for manifest in glob.glob(f"{self.checkpoints}/*/*/manifest.json"):
+            folder = os.path.dirname(manifest)
+            model = os.path.basename(os.path.dirname(folder))
+            try:
+                inode = os.stat(manifest).st_ino
+                if self.archived.get(folder) == inode or os.path.basename(folder).startswith("."):
+                    continue
+                to = f"{self.dir}/archive/{model}/{len(self.archived):03}-{os.path.basename(folder)}-{time.monotonic_ns()}"
+                links = f"{self.checkpoints}/.links"
+                shutil.rmtree(links, ignore_errors=True)
+                shutil.copytree(
+                    folder, links, copy_function=os.link
+                )  # at once: so nothing is copied of two checkpoints
+                if os.stat(manifest).st_ino == inode == os.stat(f"{links}/manifest.json").st_ino:
+                    shutil.copytree(links, to)
+                    self.archived[folder] = inode
+            except (OSError, shutil.Error):
+                continue
+        shutil.rmtree(f"{self.checkpoints}/.links", ignore_errors=True)
+
+    def newest(self, model):
+        """The copy of a checkpoint of this model that was taken last."""
+        copies = sorted(
+            glob.glob(f"{self.dir}/archive/{model}/*"), key=lambda p: int(p.rsplit("-", 1)[1])
+        )
+        return copies[-1] if copies else None
+
+    # --- progress ---
+
+    def healed(self, since_ns):
+        """Names of models that have not committed a step, begun after that moment, in the world of
+        all their trainers."""
+        late = []
+        for m in MODELS:
+            mine = [t for t in self.trainers if t.model is m]
+            if not m.last and not any(
+                t.committed[0] >= since_ns and t.committed[1] == len(mine) for t in mine
+            ):
+                late.append(m.name)
+            elif m.last and not all(t.committed[2] >= m.last for t in mine):
+                late.append(m.name)
+        return late
+
+    def tag_of(self, archive):
+        return re.sub(r"^\d+-(.*)-\d+$", r"\1", os.path.basename(archive))
+
+    def kill_all(self):
+        for p in self.trainers + self.daemons:
+            p.kill()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of `make chaos`: what their trainers are started with, and what the replay computes.
+Small, of every size against the number of nodes (many chunks, one chunk), with different optimizers
+and types, some of them mostly at rest."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Model:
+    name: str
+    optimizer: str
+    image: str
+    grad: str
+    tensors: dict  # name: elements; trainers add the frozen tensor "id"
+    trainers: list  # one address each: "a" is the unix socket of node a, "tcp:b" is node b over TCP
+    hyper: dict  # of the optimizer; all that it has: no default counts
+    extra: str = ""  # further settings
+    chunk_elems: int = 1024
+    clip: float = 0.0
+    predivide: float = 1.0
+    staleness: int = 0
+    pause_ms: int = 15  # a step waits for so long, on average
+    save_every: int = 0  # steps between saves that a trainer asks for
+    does: str = ""
+    last: int = (
+        0  # step after which its trainers leave, to come again at the end of the run; 0: never
+    )
+    checkpointed: bool = False
+    layout: list = field(default_factory=list)  # (name, first element, elements, frozen)
+
+    def __post_init__(self):
+        at = 0
+        for name, numel in {**self.tensors, "id": 8}.items():
+            self.layout.append((name, at, numel, name == "id"))
+            at += (numel + 63) // 64 * 64
+        self.elems = at
+
+    def settings(self):
+        words = [
+            f"optimizer={self.optimizer}",
+            f"chunk_elems={self.chunk_elems}",
+            f"max_world={len(self.trainers)}",
+            "timeout=20s",
+            "max_skips=0",
+        ]
+        words += [
+            f"{k}={v!r}" if not isinstance(v, bool) else f"{k}={'yes' if v else 'no'}"
+            for k, v in self.hyper.items()
+        ]
+        words += [f"clip={self.clip}"] if self.clip else []
+        words += [f"predivide={self.predivide}"] if self.predivide != 1 else []
+        words += ["max_staleness=1"] if self.staleness else []
+        return " ".join(words + [self.extra])
+
+
+MODELS = [
+    # chunks on every node; its learning rate comes from the trainers, its saves too
+    Model(
+        "wide",
+        "sgd",
+        "f32",
+        "f32",
+        {"wte": 9000, "bias": 70, "proj": 5000, "scale": 1},
+        ["a", "b", "c", "tcp:b"],
+        {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "nesterov": False},
+        pause_ms=25,
+        save_every=10,
+        does="own_lr",
+        checkpointed=True,
+    ),
+    # one chunk: two of three nodes hold nothing of it
+    Model(
+        "beside",
+        "adamw",
+        "bf16",
+        "bf16",
+        {"w": 600, "b": 40},
+        ["a", "b"],
+        {"lr": 0.01, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-6},
+        clip=0.25,
+        pause_ms=10,
+    ),
+    # overflows, a loss scale that moves, checkpoints that daemons make by themselves
+    Model(
+        "half",
+        "adam",
+        "f16",
+        "f16",
+        {"w": 5000, "b": 50},
+        ["b", "c", "c"],
+        {"lr": 0.02, "weight_decay": 0.01, "beta1": 0.8, "beta2": 0.95, "eps": 1e-8},
+        "initial_scale_power=10 loss_scale_window=10 checkpoint_every=7 keep_latest=3",
+        predivide=4.0,
+        does="overflow",
+        pause_ms=20,
+        checkpointed=True,
+    ),
+    # a step ahead
+    Model(
+        "stale",
+        "lion",
+        "bf16",
+        "f32",
+        {"w": 3000, "b": 30},
+        ["a", "c"],
+        {"lr": 0.001, "weight_decay": 0.05, "beta1": 0.9, "beta2": 0.99},
+        "checkpoint_every=15 keep_latest=2",
+        staleness=1,
+        does="ahead",
+        checkpointed=True,
+    ),
+    # mostly at rest
+    Model(
+        "rest",
+        "sgd",
+        "f32",
+        "bf16",
+        {"w": 2500},
+        ["tcp:c"],
+        {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.0, "nesterov": True},
+        pause_ms=500,
+    ),
+    # trained a little, then at rest until the end
+    Model(
+        "asleep",
+        "adagrad",
+        "f32",
+        "f32",
+        {"w": 3000, "b": 5},
+        ["b"],
+        {"lr": 0.01, "weight_decay": 0.0, "eps": 1e-10},
+        last=5,
+    ),
+]
+
+# ARITHMETIC.md, section 6: the states that each optimizer keeps
+STATES = {
+    "sgd": ["momentum"],
+    "adamw": ["exp_avg", "exp_avg_sq"],
+    "adam": ["exp_avg", "exp_avg_sq"],
+    "lion": ["exp_avg"],
+    "adagrad": ["exp_avg_sq"],
+}

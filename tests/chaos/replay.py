@@ -1,0 +1,573 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checker of `make chaos`. It knows nothing of shardd's code: it computes each committed step
+anew from the logs of all trainers, as ARITHMETIC.md says, and compares bit by bit what the daemons
+showed: the image before every begin of every trainer, what each result said, every finished
+checkpoint, and masters and moments at the end.
+
+The order of steps is found, not believed. From the weights that were written, a step is a set of
+begins, one of each rank of one world, on the image that the step before left. It counts if a
+trainer was told so or if something later shows its weights: an image, a checkpoint, the end. Nonces
+are random, so nothing fits by chance. Then these must hold: every image that a trainer saw is
+explained; every result is of such a step; no begin that was told to be without effect is in one;
+from each state only as many steps go on as there were arrivals at it (one, and one for each restore
+of it).
+
+    replay.py FOLDER
+
+FOLDER is what chaos.py left. FLIP=1 flips one bit of one gradient in the replay, which must then
+fail. """
+
+import glob
+import itertools
+import json
+import math
+import os
+import re
+import sys
+from collections import defaultdict
+
+import numpy as np
+
+import arithmetic
+import checkpoint
+from models import MODELS, STATES
+
+WENT_BACK = re.compile("SHARD_ROLLED_BACK|was LOST|was lost|restored from")
+OUTCOMES = {1: "applied", 2: "skipped (not finite)", 3: "skipped (vote)"}
+
+
+# --- the trainers' values: trainer.c has the same functions ---
+
+
+def mix(nonce, first, count):
+    x = (np.arange(first, first + count, dtype=np.uint32) * np.uint32(0x9E3779B9)) + np.uint32(
+        nonce & 0xFFFFFFFF
+    )
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x7FEB352D)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    return x ^ x >> np.uint32(16)
+
+
+def fill(kind, nonce, first, count, scale=1.0):
+    x = mix(nonce, first, count)
+    if kind == "f16":
+        exponent = (x >> 20 & 7) + (5 + int(math.log2(scale)))
+        finite = np.clip(exponent, 1, 30) << 10 | (x & 0x3FF)
+        return (
+            ((x >> 16 & 0x8000) | np.where(exponent > 30, 0x7C00, finite))
+            .astype(np.uint16)
+            .view(np.float16)
+        )
+    bits = ((x & 0x807FFFFF) | (118 + (x >> 20 & 7)) << 23).astype(np.uint32)
+    return bits.view(np.float32) if kind == "f32" else (bits >> 16).astype(np.uint16)
+
+
+def gradient(model, b, tensor):
+    """What was pushed after a begin, of tensor number `tensor`; None: it was pushed as "none"."""
+    nonce = b.nonce
+    name, at, numel, frozen = model.layout[tensor]
+    if frozen or nonce >> (34 + 2 * tensor) & 3 == 0:
+        return None
+    g = fill(model.grad, nonce, at, numel, b.scale)
+    if tensor == 0 and "overflow" in model.does and nonce >> 50 & 63 == 0:
+        g.view(np.uint8)[: g.itemsize] = 0xFF
+    return g
+
+
+def weight(nonce):
+    return float(1 + (nonce >> 32 & 3))
+
+
+def votes_skip(nonce):
+    return nonce >> 56 & 63 == 0
+
+
+# --- logs ---
+
+
+class Begin:
+    __slots__ = (
+        "file",
+        "line",
+        "ns",
+        "id",
+        "step",
+        "attempt",
+        "rank",
+        "world",
+        "nonce",
+        "scale",
+        "image",
+        "lr",
+        "node",
+        "result",
+        "ended",
+        "seen",
+        "used",
+    )
+
+    def where(self):
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+class Result:
+    def __init__(self, ns, w):
+        self.ns = ns
+        self.outcome, self.applied, self.world, self.skipped = (int(x) for x in w[1:5])
+        self.norm, self.clip, self.weights = (float.fromhex(x) for x in w[5:8])
+        self.scale, self.next_scale, self.lr = (float(x) for x in w[8:11])
+
+
+def read_logs(folder, model):
+    """All begins of a model, and the ids that were written."""
+    begins, ids = [], []
+    for path in sorted(glob.glob(f"{folder}/logs/{model.name}-*.log")):
+        slot = int(re.search(r"-(\d+)\.log$", path).group(1))
+        node = model.trainers[slot].split(":")[-1]
+        last = {}  # step → its last begin in this file
+        for line, text in enumerate(open(path, errors="replace"), 1):
+            kind, ns, *w = text.split()
+            if kind == "C":
+                ids.append(int(w[0]))
+            elif kind == "B":
+                b = Begin()
+                b.file, b.line, b.ns, b.node = path, line, int(ns), node
+                b.id, b.step, b.attempt, b.rank, b.world, b.nonce = (int(x) for x in w[:6])
+                b.scale, b.image, b.lr = float(w[6]), int(w[7], 16), float(w[8])
+                b.result = b.ended = None
+                b.seen = b.used = False
+                begins.append(b)
+                last[b.step] = b
+            elif kind == "R" and int(w[0]) in last:
+                last[int(w[0])].result = Result(int(ns), w)
+            elif kind == "E" and int(w[0]) in last and last[int(w[0])].result is None:
+                if not WENT_BACK.search(text):  # else it may have counted, before the weights went back
+                    last[int(w[0])].ended = w[1]
+    return begins, ids
+
+
+# --- states ---
+
+
+class State:
+    """A model after a step. base: the image that the next step is computed on (max_staleness = 1:
+    one step older)."""
+
+    def __init__(self, model, id, step, applied, kinds):
+        self.model, self.id, self.step, self.applied, self.kinds = model, id, step, applied, kinds
+        self.image = checkpoint.xxh3(
+            b"".join(
+                arithmetic.narrow(kinds["master"][n], model.image).tobytes()
+                for n, *_ in model.layout
+            )
+        )
+        self.content = checkpoint.xxh3(
+            b"".join(a.tobytes() for k in sorted(kinds) for _, a in sorted(kinds[k].items()))
+        )
+        self.base = self.image
+
+    def key(self):
+        return (self.step, self.content, self.base)
+
+
+def first_state(model, id):
+    master, states = {}, {k: {} for k in STATES[model.optimizer]}
+    for name, at, numel, frozen in model.layout:
+        if frozen:
+            master[name] = np.array([id >> 6 * (7 - k) & 63 for k in range(8)], np.float32)
+            continue
+        master[name] = fill("f32", id, at, numel)
+        for s in states.values():
+            s[name] = np.zeros(numel, np.float32)
+    return State(model, id, 0, 0, {"master": master, **states})
+
+
+def reduce_step(model, ranks, flip):
+    out = {}
+    for k, (name, _, numel, frozen) in enumerate(model.layout):
+        if frozen:
+            continue
+        operands = [(b.node, gradient(model, b, k)) for b in ranks]
+        for _, g in operands:
+            if flip and g is not None:
+                g.view(np.uint8)[
+                    g.itemsize - 1
+                ] ^= 0x80  # its sign: a lower one may be lost in the sum
+                flip = False
+        out[name] = arithmetic.reduced(operands, model.grad, numel, model.predivide)
+    return out
+
+
+class Verdict:
+    """What a step did: the numbers of its result."""
+
+
+def next_state(s, ranks, flip):
+    model, v = s.model, Verdict()
+    g = reduce_step(model, ranks, flip)
+    v.vote = any(votes_skip(b.nonce) for b in ranks)
+    v.finite = all(np.isfinite(arithmetic.widen(w)).all() for w in g.values())
+    v.applied = s.applied + (not v.vote and v.finite)
+    weights = [weight(b.nonce) for b in ranks]
+    if v.vote or not v.finite:
+        t = State.__new__(State)
+        t.__dict__.update(s.__dict__)
+        t.step, v.weights = s.step + 1, math.fsum(weights)
+    else:
+        total = arithmetic.squares(model.layout, g, model.chunk_elems, model.elems)
+        mult, v.norm, v.clip, v.weights = arithmetic.multiplier(
+            total, weights, ranks[0].scale, model.predivide, model.clip
+        )
+        v.lr = ranks[0].lr if ranks[0].lr >= 0 else model.hyper["lr"]
+        kinds = {k: {} for k in s.kinds}
+        for name, _, _, frozen in model.layout:
+            p = s.kinds["master"][name]
+            if frozen:
+                kinds["master"][name] = p
+                continue
+            old = [s.kinds[k][name] for k in STATES[model.optimizer]]
+            p1, new = arithmetic.apply(
+                model.optimizer, p, old, g[name], mult, model.hyper, v.lr, v.applied
+            )
+            kinds["master"][name] = p1
+            for k, a in zip(STATES[model.optimizer], new):
+                kinds[k][name] = a
+        t = State(model, s.id, s.step + 1, v.applied, kinds)
+    t.base = s.image if model.staleness else t.image
+    return t, v
+
+
+# --- the search ---
+
+
+class Node:
+    def __init__(self):
+        self.arrivals, self.children, self.made, self.expanded = 0, [], set(), False
+
+
+class Shown:
+    """Weights and moments that the daemons showed: a checkpoint, or what was read at the end."""
+
+    def __init__(self, what, id, step, kinds, manifest=None):
+        self.what, self.id, self.step, self.kinds, self.manifest = what, id, step, kinds, manifest
+        self.content = checkpoint.xxh3(
+            b"".join(a.tobytes() for k in sorted(kinds) for _, a in sorted(kinds[k].items()))
+        )
+        self.nodes, self.came_back = [], False  # states that it equals; a model came back to it
+        self.nearest = None  # the first difference from another state of the same step
+
+
+def difference(shown, state):
+    for kind in state.kinds:
+        for tensor, want in state.kinds[kind].items():
+            got = shown.kinds.get(kind, {}).get(tensor)
+            if got is None or len(got) != len(want):
+                return f"{kind} of {tensor} is not there as it should be"
+            odd = got.view(np.uint32) != want.view(np.uint32)
+            if odd.any():
+                i = int(np.argmax(odd))
+                return (
+                    f"{int(odd.sum())} of {len(odd)} elements of {kind} of {tensor} differ, first element {i}: "
+                    f"{got[i]!r}, and the replay has {want[i]!r}"
+                )
+    return "kinds differ"
+
+
+def element_id(kinds):
+    id = 0
+    for x in kinds["master"]["id"]:
+        id = id << 6 | int(x)
+    return id
+
+
+class Replay:
+    def __init__(self, folder, model, events, flip):
+        self.folder, self.model, self.events, self.flip = folder, model, events, flip
+        self.wrong, self.committed, self.untold, self.compared, self.images = [], 0, 0, 0, 0
+        self.nodes, self.todo, self.later = {}, [], []
+        self.begins, self.ids = read_logs(folder, model)
+        self.at = defaultdict(list)
+        for b in self.begins:
+            self.at[b.id, b.step].append(b)
+        self.shown, self.nearest = [], {}
+        self.taken = sum(
+            e["what"] == "memory_taken" or (e["what"] == "failed" and e["model"] == model.name)
+            for e in events
+        )
+        self.final = None
+
+    def fail(self, text):
+        self.wrong.append(f"{self.model.name}: {text}")
+
+    def load_shown(self):
+        for folder in sorted(glob.glob(f"{self.folder}/archive/{self.model.name}/*")):
+            try:
+                manifest, kinds = checkpoint.read(folder)
+                self.shown.append(
+                    Shown(folder, element_id(kinds), manifest["step"], kinds, manifest)
+                )
+            except (checkpoint.Wrong, ValueError, KeyError, OSError) as e:
+                self.fail(f"checkpoint {folder}: {e!r}")
+        dump = f"{self.folder}/final/{self.model.name}"
+        if os.path.exists(dump):
+            step, kinds = checkpoint.read_dump(dump)
+            self.final = Shown("the end", element_id(kinds), step, kinds)
+            self.shown.append(self.final)
+
+    def arrive(self, state):
+        node = self.nodes.setdefault((state.id, *state.key()), Node())
+        node.arrivals += 1
+        for x in self.shown:
+            if (x.id, x.step) != (state.id, state.step):
+                continue
+            if x.content == state.content:
+                if node not in x.nodes:
+                    x.nodes.append(node)
+                if x.manifest and x.manifest["applied"] != state.applied:
+                    self.fail(
+                        f"{x.what}: applied {x.manifest['applied']}, and the replay has {state.applied}"
+                    )
+            elif x.nearest is None:
+                x.nearest = difference(x, state)
+        if not node.expanded:
+            node.expanded = True
+            self.todo.append((state, node))
+
+    def evidence(self, ranks, t, v):
+        """Did this set of begins commit? "seen": something later shows its weights; "told": a
+        trainer was told so."""
+        told = [b for b in ranks if b.result is not None]
+        if [b for b in told if self.odd_result(b, v)]:
+            return None
+        later = self.at[t.id, t.step + 1 + self.model.staleness]
+        if any(b.image == t.image for b in later) or any(
+            (x.id, x.step, x.content) == (t.id, t.step, t.content) for x in self.shown
+        ):
+            return "seen"
+        return "told" if told else None
+
+    def worlds(self, s):
+        """Every set of begins that may be the step after s, those with results first."""
+        ready = [b for b in self.at[s.id, s.step + 1] if b.image == s.base]
+        ahead = (
+            self.at[s.id, s.step + 2] if self.model.staleness else []
+        )  # begun before the step between is decided
+        for b in ready + [b for b in ahead if b.image == s.image]:
+            b.seen = True
+        ready = [b for b in ready if b.ended is None]
+        found = []
+        for size in sorted({b.world for b in ready}):
+            ranks = [[b for b in ready if b.world == size and b.rank == r] for r in range(size)]
+            for ranks in itertools.islice(itertools.product(*ranks), 4096):
+                told = [b.result.ns for b in ranks if b.result is not None]
+                if told and max(b.ns for b in ranks) > min(told):
+                    continue  # nobody is told before all have begun
+                if (
+                    len({b.attempt for b in ranks if b.attempt}) <= 1
+                    and len({(b.scale, b.lr) for b in ranks}) == 1
+                ):
+                    found.append(
+                        (
+                            -sum(b.result is not None for b in ranks),
+                            -min(b.ns for b in ranks),
+                            len(found),
+                            ranks,
+                        )
+                    )
+        return [ranks for *_, ranks in sorted(found)]
+
+    def expand(self, s, node):
+        for ranks in self.worlds(s):
+            if any(b.used for b in ranks):
+                continue
+            t, v = next_state(s, ranks, self.flip and self.flip == (s.id, s.step + 1))
+            evidence = self.evidence(ranks, t, v)
+            told = any(b.result is not None for b in ranks)
+            if evidence == "seen" and (
+                told or t.key() not in node.made
+            ):  # a step that skips shows nothing of its own
+                self.commit(node, ranks, t)
+            elif (
+                evidence == "told"
+            ):  # where weights went back, it may fit another state, which later ones then show
+                self.later.append((node, ranks, t))
+
+    def commit(self, node, ranks, t):
+        for b in ranks:
+            b.used = True
+        node.children.append(ranks)
+        node.made.add(t.key())
+        self.committed += 1
+        self.untold += all(b.result is None for b in ranks)
+        self.arrive(t)
+
+    def odd_result(self, b, v):
+        """Does what the trainer was told differ from this step? How is kept for the case that no
+        other world fits."""
+        r = b.result
+        outcomes = [1] if not v.vote and v.finite else [2] * (not v.finite) + [3] * v.vote
+        told = [
+            ("outcome", r.outcome, r.outcome if r.outcome in outcomes else outcomes[0]),
+            ("applied", r.applied, v.applied),
+            ("world", r.world, b.world),
+            ("loss scale", r.scale, b.scale),
+        ]
+        if outcomes == [1]:
+            told += [
+                ("norm", r.norm, v.norm),
+                ("clip", r.clip, v.clip),
+                ("weights", r.weights, v.weights),
+                ("lr", r.lr, v.lr),
+            ]
+        odd = [
+            f"{name} {was!r}, and the replay has {want!r}"
+            for name, was, want in told
+            if was != want
+        ]
+        if odd:
+            self.nearest[b] = ", ".join(odd)
+        return bool(odd)
+
+    def run(self):
+        self.load_shown()
+        used = {b.id for b in self.begins}
+        for id in self.ids:
+            if id in used:
+                self.arrive(first_state(self.model, id))
+        restores = [
+            e for e in self.events if e["what"] == "restored" and e["model"] == self.model.name
+        ]
+        while True:
+            while self.todo:
+                self.expand(*self.todo.pop())
+            ready = [
+                e for e in restores if any(x.nodes for x in self.shown if x.what == e["archive"])
+            ]
+            if ready:
+                restores.remove(ready[0])
+                self.restored(next(x for x in self.shown if x.what == ready[0]["archive"]))
+            elif self.came_back():
+                continue
+            elif self.later:
+                node, ranks, t = self.later.pop(0)
+                if not any(b.used for b in ranks):
+                    self.commit(node, ranks, t)
+            else:
+                break
+        self.judge(restores)
+        return self
+
+    def restored(self, x):
+        """Its base is its own image: with max_staleness = 1 the next two steps use that."""
+        self.arrive(self.state_of(x))
+
+    def state_of(self, x):
+        kinds = {k: dict(v) for k, v in x.kinds.items()}
+        return State(self.model, x.id, x.step, x.manifest["applied"], kinds)
+
+    def came_back(self):
+        """After a node's memory was taken the model returns to a checkpoint by itself: does one explain
+        the first begin that is not explained yet?"""
+        unseen = [b for b in self.begins if not b.seen]
+        if not unseen or not self.taken:
+            return False
+        b = min(unseen, key=lambda b: b.ns)
+        for x in self.shown:
+            if x.manifest and x.nodes and (x.id, x.step) == (b.id, b.step - 1) and not x.came_back:
+                x.came_back = self.state_of(x).image == b.image
+                if x.came_back:
+                    self.restored(x)
+                    return True
+        return False
+
+    def judge(self, restores):
+        for e in restores:
+            self.fail(f"restored {e['archive']}, which is no state of any committed step")
+        for b in sorted(self.begins, key=lambda b: b.ns):
+            self.images += b.seen
+            if not b.seen:
+                self.fail(
+                    f"{b.where()}: begin of step {b.step} on an image (sum {b.image:016x}) that no committed step made"
+                )
+            elif b.result is not None and not b.used:
+                self.fail(
+                    f"{b.where()}: was told that step {b.step} is {OUTCOMES.get(b.result.outcome)}, "
+                    f"and no whole world fits it: {self.nearest.get(b, 'ranks are missing')}"
+                )
+        saved = {node for x in self.shown if x.manifest for node in x.nodes}
+        for node in self.nodes.values():
+            if len(node.children) > node.arrivals + (self.taken if node in saved else 0):
+                ranks = [
+                    f"step {c[0].step} by {', '.join(b.where() for b in c)}" for c in node.children
+                ]
+                self.fail(
+                    f"{len(ranks)} committed steps on one state, where {node.arrivals} may be: {'; '.join(ranks)}"
+                )
+        for x in self.shown:
+            if x.nodes:
+                self.compared += 1
+            else:
+                self.fail(
+                    f"{x.what} (step {x.step}): {x.nearest or 'no committed step of that number'}"
+                )
+        if (
+            self.final is not None
+            and self.final.nodes
+            and not any(len(n.children) < n.arrivals for n in self.final.nodes)
+        ):
+            self.fail(
+                f"what was read at the end is of step {self.final.step}, and later ones had been committed"
+            )
+        self.judge_ids()
+
+    def judge_ids(self):
+        """Weights are written once, and once after each drop."""
+        drops = sum(e["what"] == "dropped" and e["model"] == self.model.name for e in self.events)
+        made = {b.id for b in self.begins}
+        if len(made) > 1 + drops:
+            self.fail(
+                f"was written anew {len(made)} times, and dropped {drops} times: weights were lost"
+            )
+        for id in made - set(self.ids):
+            self.fail(f"nobody wrote the weights that have the id {id}")
+
+
+def choose_flip(replays):
+    """A step in the middle of a model's life, whose world has a result."""
+    for r in replays:
+        told = sorted(
+            (b.id, b.step) for b in r.begins if b.result is not None and b.result.outcome == 1
+        )
+        if told:
+            r.flip = told[len(told) // 2]
+            print(f"replay: FLIP: one bit of a gradient of step {r.flip[1]} of {r.model.name}")
+            return
+
+
+def main():
+    folder = sys.argv[1]
+    events = [json.loads(line) for line in open(f"{folder}/events.log")]
+    replays = [Replay(folder, m, events, None) for m in MODELS]
+    if os.environ.get("FLIP") == "1":
+        choose_flip(replays)
+    wrong = []
+    for r in replays:
+        r.run()
+        wrong += r.wrong
+        print(
+            f"replay: {r.model.name:7} {r.committed:5} committed steps, {r.untold} of them told to nobody; equal: {r.images} images, "
+            f"{r.compared} checkpoints and readings",
+            flush=True,
+        )
+        for text in r.wrong[:6]:  # in the order of time: later ones follow from the first
+            print(f"replay: WRONG: {text}")
+        if len(r.wrong) > 6:
+            print(f"replay: and {len(r.wrong) - 6} more of {r.model.name}")
+    print("replay: exact" if not wrong else f"replay: not exact: {len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

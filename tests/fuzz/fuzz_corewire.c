@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fuzzes what the cores of two nodes say to each other: byte 0 is the op, byte 1 chooses the limits
+ * of the model and the frame's ids, the rest is the body. What is accepted keeps to the limits, can
+ * be packed, and is accepted again as the same bytes. */
+// covers: daemon/model/corewire.c
+// needs: daemon/core/*.c daemon/optim/*.c
+#include "base/check.h"
+#include "core/msg.h"
+#include "model/corewire.h"
+#include "wire/control.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MEMORY = 1 << 18 };
+
+static const struct corewire_limits limits[] = {
+	{.chunks_nr = 5, .groups_nr = 1, .nodes_nr = 3},
+	{.chunks_nr = 1, .groups_nr = 2, .max_world = 2, .local_world = 1, .nodes_nr = 1},
+};
+
+static void worlds(const struct core_world *w, const struct corewire_limits *l)
+{
+	CHECK(w->size <= CORE_RANKS_MAX && (l->max_world == 0 || w->size <= l->max_world));
+	for (uint32_t i = 0; i < w->size; i++)
+		CHECK(w->rank[i].node < l->nodes_nr);
+}
+
+static void *memory(struct arena *a)
+{
+	void *at = malloc(MEMORY);
+
+	CHECK(at);
+	arena_init(a, at, MEMORY);
+	return at;
+}
+
+/* false: refused. bytes and size: of the message, packed again. */
+static bool turn(const struct wire_head *h, const struct corewire_limits *l, const uint8_t *body,
+		 size_t size, struct wire_head *out, uint8_t **packed, size_t *packed_bytes)
+{
+	const ProtobufCMessage *in;
+	struct core_msg m;
+	Shard__Core again;
+	struct arena a;
+	void *at = memory(&a);
+	struct err e = {.text = ""};
+	bool good = false;
+
+	if (control_unpack(&in, &shard__core__descriptor, body, size, &a, &e) == SHARD_OK &&
+	    corewire_unpack(h, (const Shard__Core *)in, l, &a, &m, &e) == SHARD_OK) {
+		good = true;
+		if (m.world)
+			worlds(m.world, l);
+		CHECK(corewire_pack(&m, &a, out, &again) == SHARD_OK);
+		*packed_bytes = protobuf_c_message_get_packed_size(&again.base);
+		*packed = malloc(*packed_bytes + 1);
+		CHECK(*packed && protobuf_c_message_pack(&again.base, *packed) == *packed_bytes);
+	} else {
+		CHECK(strlen(e.text) > 0);
+	}
+	free(at);
+	return good;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct wire_head h = {.model = 1}, once, twice;
+	uint8_t *first, *second;
+	size_t first_bytes, second_bytes;
+	const struct corewire_limits *l;
+
+	if (size < 2)
+		return 0;
+	h.op = (uint16_t)(OP_CORE + data[0] % CORE_MSG_NR);
+	l = &limits[data[1] & 1];
+	h.generation = data[1] >> 1 & 3;
+	h.term = h.seq = 1;
+	h.step = data[1] >> 3 & 7;
+	h.attempt = data[1] >> 6;
+	if (!turn(&h, l, data + 2, size - 2, &once, &first, &first_bytes))
+		return 0;
+	CHECK(turn(&once, l, first, first_bytes, &twice, &second, &second_bytes));
+	CHECK(second_bytes == first_bytes && memcmp(first, second, first_bytes) == 0);
+	free(first);
+	free(second);
+	return 0;
+}

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make hostile SECONDS=n SEED=k`: peers that mean harm, against daemons of a sanitizer build. First each
+# named attack of tests/hostile/attacks.py, then n seconds (60) of liars in every role. The seed is drawn
+# where none is given. ONLY=a,b runs only these attacks or roles.
+HOSTILE_SECONDS := $(if $(filter command environment,$(firstword $(origin SECONDS))),$(SECONDS),60)
+HOSTILE_SEED    := $(if $(filter command environment,$(firstword $(origin SEED))),$(SEED))
+.PHONY: hostile
+hostile: all
+	@$(MAKE) --no-print-directory SAN=address,undefined WERROR= all
+	@python3 -B tests/hostile/hostile.py --san build/san-address-undefined --plain $(B) \
+	  --seconds $(HOSTILE_SECONDS) $(addprefix --seed ,$(HOSTILE_SEED)) $(addprefix --only ,$(ONLY))

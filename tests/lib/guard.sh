@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# guard.sh LOG SECONDS COMMAND...: runs a command with its output in LOG and ends it when it hangs. A command hangs when it has printed
+# nothing for SECONDS of a quiet machine. How slow this machine is now, with whatever else it has to do, is measured before anything is
+# killed, and the bound grows with it, so a slow or busy machine fails no test. The exit status is the command's own, or 124 after a
+# hang. The command runs in a process group of its own, and the whole group is killed.
+set -u
+log=$1 bound=$2
+shift 2
+
+# How many times longer than on a quiet machine of 2025 a fixed piece of work takes here and now, in percent, at least 100.
+pace()
+{
+	local start
+	start=$(date +%s%N)
+	awk 'BEGIN { for (i = 0; i < 12000000; i++) x += i % 7 }' # about 1 s
+	awk -v ns=$(($(date +%s%N) - start)) 'BEGIN { p = ns / 1e7; printf "%d\n", p < 100 ? 100 : p }'
+}
+
+watch()
+{
+	local pid=$1 size seen=-1 since=$SECONDS allowed
+	while sleep 2; do
+		size=$(stat -c %s "$log" 2>/dev/null || echo 0)
+		if [ "$size" != "$seen" ]; then
+			seen=$size since=$SECONDS
+		elif [ $((SECONDS - since)) -ge "$bound" ]; then
+			allowed=$((bound * $(pace) / 100))
+			[ $((SECONDS - since)) -ge "$allowed" ] || continue
+			[ "$(stat -c %s "$log" 2>/dev/null || echo 0)" = "$seen" ] || continue
+			echo "guard: nothing printed for $((SECONDS - since)) s, $allowed s were allowed: killed" >>"$log"
+			touch "$log.hung"
+			kill -TERM -- "-$pid" 2>/dev/null
+			sleep 5
+			kill -KILL -- "-$pid" 2>/dev/null
+			return
+		fi
+	done
+}
+
+rm -f "$log.hung"
+setsid "$@" >"$log" 2>&1 </dev/null &
+pid=$!
+watch "$pid" >/dev/null 2>&1 &
+watcher=$!
+trap 'kill -TERM -- "-$pid" 2>/dev/null; kill "$watcher" 2>/dev/null; exit 130' INT TERM
+wait "$pid"
+rc=$?
+if [ -e "$log.hung" ]; then
+	rm -f "$log.hung"
+	rc=124
+fi
+kill "$watcher" 2>/dev/null
+exit "$rc"

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The pace of this machine. Tests and what they share call. Happy path: a walk over a small table
+ * is timed by the clock on the wall, so that a slow processor, other work on it and a sanitizer all
+ * count, and the quotient of that and of what a quiet machine takes is kept for a while. */
+#include "lib/pace.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+
+#include <limits.h>
+#include <stdatomic.h>
+
+enum {
+	TABLE = 2048,
+	TURNS = 4000000,
+	QUIET_MS = 10, /* that many turns on a quiet machine */
+};
+#define FRESH_NS (5 * NS_PER_SEC)
+
+static _Atomic uint64_t measured_ns; /* when; 0: never */
+static _Atomic uint64_t percent;
+
+static uint64_t walk(void)
+{
+	uint64_t table[TABLE], x = clock_ns();
+
+	for (uint64_t i = 0; i < TABLE; i++)
+		table[i] = i * 2654435761u;
+	for (uint32_t i = 0; i < TURNS; i++)
+		x = x * 6364136223846793005u + table[x >> 53];
+	return x;
+}
+
+static uint64_t pace(void)
+{
+	uint64_t began = clock_ns(), last = atomic_load(&measured_ns), is;
+	static _Atomic uint64_t sink; /* The work has a result, so no compiler leaves it out. */
+
+	if (last != 0 && began - last < FRESH_NS)
+		return atomic_load(&percent);
+	atomic_store(&sink, walk());
+	is = (clock_ns() - began) * 100 / (QUIET_MS * NS_PER_MS);
+	is = is < 100 ? 100 : is;
+	atomic_store(&percent, is);
+	atomic_store(&measured_ns, clock_ns());
+	return is;
+}
+
+uint64_t pace_ns(uint64_t quiet_ns)
+{
+	uint64_t percent_now = pace();
+
+	CHECK(quiet_ns <= UINT64_MAX / percent_now);
+	return quiet_ns * percent_now / 100;
+}
+
+int pace_ms(int64_t quiet_ms)
+{
+	uint64_t ms = pace_ns((uint64_t)quiet_ms * NS_PER_MS) / NS_PER_MS;
+
+	CHECK(quiet_ms >= 0);
+	return ms < INT_MAX ? (int)ms : INT_MAX;
+}
+
+uint64_t pace_by(uint64_t quiet_s)
+{
+	return clock_ns() + pace_ns(quiet_s * NS_PER_SEC);
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# hardened.sh BUILD: the programs and the library that a plain `make` builds are hardened: position
+# independent, read-only relocations bound at the start, no executable stack, stack protector, checked
+# copies, marks for control-flow enforcement, no search path of their own. One line per thing that lacks.
+set -eu
+build=${1:?usage: hardened.sh BUILD}
+export LC_ALL=C
+wrong=0
+
+lacks() { echo "not ok hardened: $1 lacks $2"; wrong=1; }
+
+case $build in */san-*) echo "ok hardened: not of a sanitizer build # skip"; exit 0 ;; esac
+for f in shardd shardctl gpt libshard.so.0; do
+	file=$build/$f
+	symbols=$(nm -D --undefined-only "$file" | awk '{ print $2 }')
+	dynamic=$(readelf -dW "$file")
+	segments=$(readelf -lW "$file")
+	grep -q 'Type: *DYN' <<<"$(readelf -hW "$file")" || lacks $f "position independence"
+	grep -q GNU_RELRO <<<"$segments" || lacks $f "relro"
+	grep -Eq 'BIND_NOW|Flags:.*NOW' <<<"$dynamic" || lacks $f "binding at the start (-z now)"
+	grep -E 'GNU_STACK' <<<"$segments" | grep -q 'RW ' || lacks $f "a stack that is not executable"
+	grep -q '^__stack_chk_fail' <<<"$symbols" || lacks $f "the stack protector"
+	grep -Eq '^__(memcpy|snprintf|vsnprintf|read|printf|fprintf|memset|strcpy)_chk' <<<"$symbols" || lacks $f "checked copies (FORTIFY)"
+	# the C library's own start files may lack the note of it, and then the whole does
+	[ "$(objdump -d --no-show-raw-insn "$file" | grep -c endbr64)" -gt 40 ] || lacks $f "the marks of -fcf-protection"
+	! grep -Eq 'RPATH|RUNPATH' <<<"$dynamic" || lacks $f "nothing: it has a search path for libraries"
+done
+[ $wrong = 0 ] || exit 1
+echo "ok hardened: shardd, shardctl, gpt and libshard.so.0"

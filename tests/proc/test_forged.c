@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Frames whose sums and shape are right and whose content cannot be: of a coordinator to its node,
+ * of a node to its coordinator, of a trainer. Each is refused with a sentence that says what is
+ * wrong and who said it; no daemon ends, and what was voted for before is still decided as it
+ * should be. */
+#include "base/check.h"
+#include "lib/evil.h"
+#include "lib/inproc.h"
+#include "lib/rawnode.h"
+#include "lib/rawpeer.h"
+#include "shard.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { CHUNKS = 4 };
+
+static const struct inproc_conf quiet = {.cluster = "heartbeat_timeout = 20s\nstep_timeout = 60s"};
+
+/* --- a trainer at the daemon, whose coordinator this is --- */
+
+struct member {
+	struct raw r;
+	struct core_rank rank;
+	struct wire_head now; /* of the attempt */
+};
+
+static void join(struct rawnode *x, struct member *t)
+{
+	Shard__Core *body;
+	struct core_msg heard = {.op = CORE_JOIN, .id = {.term = x->view.term}};
+
+	memset(t, 0, sizeof(*t));
+	raw_connect(&t->r, x->daemon->unix_address);
+	raw_hello(&t->r, ROLE_TRAINER);
+	raw_send(&t->r, &(struct wire_head){.op = OP_JOIN, .attempt = 1, .model = x->model}, NULL);
+	assert_true(raw_expect(&t->r, OP_JOIN));
+	rawnode_expect(x, OP_CORE + CORE_JOIN);
+	body = shard__core__unpack(NULL, x->r[0].head.body_bytes, x->r[0].body);
+	assert_non_null(body);
+	t->rank = (struct core_rank){
+		.session = body->trainer->session, .pid = body->trainer->pid, .node = 1};
+	heard.trainer = (struct core_trainer){
+		.session = t->rank.session, .pid = t->rank.pid, .hint = -1, .node = 1};
+	shard__core__free_unpacked(body, NULL);
+	rawnode_say(x, &heard);
+}
+
+/* Pushes zeros and commits: then the node has voted. */
+static void commit(struct rawnode *x, struct member *t)
+{
+	Shard__Ready ready = SHARD__READY__INIT;
+	struct wire_head h;
+
+	assert_true(raw_expect(&t->r, OP_ATTEMPT));
+	t->now = t->r.head;
+	t->now.flags = 0;
+	for (uint32_t c = 0; c < CHUNKS; c++) {
+		h = t->now;
+		h.op = OP_PUSH;
+		h.chunk = c;
+		raw_send(&t->r, &h, NULL);
+	}
+	ready.weight = 1;
+	h = t->now;
+	h.op = OP_READY;
+	raw_send(&t->r, &h, &ready.base);
+	rawnode_expect(x, OP_CORE + CORE_VOTE);
+}
+
+static struct core_world world_of(const struct core_rank *r, uint32_t nr)
+{
+	struct core_world w = {.size = nr};
+
+	for (uint32_t i = 0; i < nr; i++)
+		w.rank[i] = *r;
+	return w;
+}
+
+static void start(struct rawnode *x, const char *settings)
+{
+	rawnode_start(x, true, &quiet, 1);
+	rawnode_define(x, CHUNKS, settings);
+	rawnode_seal(x, 0);
+}
+
+/* --- what a coordinator says --- */
+
+/* A trainer that has voted leaves, which waits for the decision, and its model is dropped. */
+static void test_dropped_while_one_leaves(void **state)
+{
+	struct wire_head leave = {.op = OP_LEAVE, .attempt = 9}, drop = {.op = OP_MODEL_DROP};
+	struct core_id id = {0};
+	struct core_world w;
+	struct rawnode x;
+	struct member t;
+
+	(void)state;
+	start(&x, "optimizer=sgd lr=1 chunk_elems=1024");
+	join(&x, &t);
+	w = world_of(&t.rank, 1);
+	rawnode_begin(&x, &w, &id);
+	commit(&x, &t);
+	leave.model = drop.model = x.model;
+	raw_send(&t.r, &leave, NULL);
+	rawnode_expect(&x, OP_CORE + CORE_GONE);
+	raw_send(&x.r[0], &drop, NULL);
+	assert_true(raw_expect(&t.r, OP_LEAVE));
+	raw_close(&t.r);
+	rawnode_stop(&x);
+}
+
+static void test_worlds(void **state)
+{
+	static const struct {
+		uint32_t nr;
+		uint16_t node;
+		bool same;
+		const char *part;
+	} forged[] = {
+		{0, 1, true, "it has no rank"},
+		{2, 1, true, "a trainer is in it twice"},
+		{3, 1, false, "more ranks than local_world"},
+		{9, 0, false, "more ranks than max_world"},
+		{1, 2, true, "on a node that there is not"},
+		{1, UINT16_MAX, true, "on a node that there is not"},
+	};
+	struct core_id id = {0};
+	struct rawnode x;
+	struct member t;
+
+	(void)state;
+	start(&x, "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=8 local_world=2");
+	join(&x, &t);
+	for (uint32_t i = 0; i < NR(forged); i++) {
+		struct core_world w = world_of(&t.rank, forged[i].nr);
+
+		for (uint32_t k = 0; k < w.size; k++) {
+			w.rank[k].node = forged[i].node;
+			w.rank[k].session += forged[i].same ? 0 : k;
+		}
+		rawnode_begin(&x, &w, &id);
+		rawnode_refused(&x, 0, forged[i].part);
+		inproc_wait_log(x.daemon, forged[i].part, 1);
+		rawnode_link(&x);
+	}
+	for (uint32_t i = 0; i < 2; i++) { /* more than one node of it: the second rank is nobody,
+					      so the attempt is given back */
+		struct core_world w = world_of(&t.rank, 2);
+
+		w.rank[1].session += 1 + i;
+		rawnode_begin(&x, &w, &id);
+		rawnode_expect(&x, OP_CORE + CORE_ABANDON);
+	}
+	raw_close(&t.r);
+	rawnode_stop(&x);
+}
+
+static struct record decision(const struct rawnode *x, const struct core_world *w,
+			      const struct core_id *id)
+{
+	struct record r = x->view.record;
+
+	r.id = *id;
+	r.outcome = RECORD_APPLIED;
+	r.content = id->step;
+	r.applied++;
+	r.attempts = id->attempt;
+	r.weight_sum = 1;
+	r.world = *w;
+	r.world.rank[0].weight = 1;
+	return r;
+}
+
+static void test_decisions(void **state)
+{
+	struct core_id id = {0};
+	struct core_world w;
+	struct rawnode x;
+	struct member t;
+
+	(void)state;
+	start(&x, "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2 local_world=2 "
+		  "max_staleness=1");
+	join(&x, &t);
+	w = world_of(&t.rank, 1);
+	rawnode_begin(&x, &w, &id);
+	commit(&x, &t);
+	for (uint32_t i = 0; i < 8; i++) {
+		struct record r = decision(&x, &w, &id);
+		struct core_msg m = {.op = CORE_COMMIT, .id = id, .record = &r};
+		struct core_view v = x.view;
+		const char *part = "cannot follow";
+
+		if (i == 0)
+			r.applied--; /* the other image, which trainers may be reading */
+		else if (i == 1)
+			r.applied = UINT64_MAX;
+		else if (i == 2)
+			r.outcome = RECORD_SKIP, r.content = x.view.record.content;
+		else if (i == 3)
+			r.outcome = RECORD_SEAL;
+		else if (i == 4)
+			r.world.rank[0].session++;
+		else if (i == 5)
+			r.world = world_of(&t.rank, 2), part = "twice";
+		if (i == 6) { /* as part of a view, of a later step's BEGIN */
+			r.applied++;
+			v.record = r;
+			v.seq++;
+			m = (struct core_msg){.op = CORE_VIEW,
+					      .id = {.term = v.term, .seq = v.seq, .generation = 1},
+					      .view = &v};
+		} else if (i == 7) {
+			r.applied += 2;
+			m = (struct core_msg){
+				.op = CORE_BEGIN, .id = id, .record = &r, .world = &w};
+			m.id.step++;
+		}
+		rawnode_say(&x, &m);
+		rawnode_refused(&x, 0, part);
+		rawnode_link(&x);
+		rawnode_expect(&x, OP_CORE + CORE_VOTE); /* it is still PREPARED, and says so */
+	}
+	{
+		struct record r = decision(&x, &w, &id);
+
+		rawnode_say(&x, &(struct core_msg){.op = CORE_COMMIT, .id = id, .record = &r});
+		rawnode_expect(&x, OP_CORE + CORE_DONE);
+		assert_true(raw_expect(&t.r, OP_RESULT));
+		assert_int_equal(t.r.head.step, id.step);
+	}
+	raw_close(&t.r);
+	rawnode_stop(&x);
+}
+
+/* Numbers from which the daemon would count on past the largest that there is. */
+static void test_numbers(void **state)
+{
+	struct rawnode x;
+
+	(void)state;
+	start(&x, "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2");
+	for (uint32_t i = 0; i < 3; i++) {
+		struct core_view v = x.view;
+
+		v.seq++;
+		v.record.id.step = i == 0 ? UINT64_MAX : 0;
+		v.record.id.generation = i == 1 ? UINT32_MAX : 1;
+		v.record.id.attempt = i == 2 ? UINT32_MAX : 0;
+		rawnode_say(&x, &(struct core_msg){
+					.op = CORE_VIEW,
+					.id = {.term = v.term, .seq = v.seq, .generation = 1},
+					.view = &v});
+		rawnode_refused(&x, 0, "no model gets that far");
+		rawnode_link(&x);
+	}
+	rawnode_stop(&x);
+}
+
+/* A sealed view whose record is of another generation than the view: with the weights that the
+ * record is of it would have been given up. */
+static void test_generations(void **state)
+{
+	static const struct {
+		uint32_t view, record;
+	} wrong[] = {{0, 0}, {2, 0}, {2, 1}, {1, 2}};
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, true, &quiet, 1);
+	rawnode_define(&x, 4, "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2");
+	for (uint32_t i = 0; i < NR(wrong); i++) {
+		struct core_view v = {.term = 6,
+				      .seq = i + 1,
+				      .generation = wrong[i].view,
+				      .members = view_first(2, 0),
+				      .sealed = true};
+
+		v.record = (struct record){.outcome = RECORD_SEAL, .groups_nr = 1};
+		v.record.id.generation = wrong[i].record;
+		v.incarnation[0] = x.incarnation;
+		v.incarnation[1] = x.daemon_incarnation;
+		rawnode_say(&x, &(struct core_msg){.op = CORE_VIEW,
+						   .id = {.term = v.term,
+							  .seq = v.seq,
+							  .generation = v.generation},
+						   .view = &v});
+		rawnode_refused(&x, 0, "with a record of generation");
+		rawnode_link(&x);
+		rawnode_define(&x, 4,
+			       "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2");
+	}
+	rawnode_stop(&x);
+}
+
+/* Views of other nodes than this cluster has end the link. One that leaves out the daemon can be
+ * said, and is not adopted. */
+static void test_members(void **state)
+{
+	static const struct view_members bad[] = {
+		{0, 0}, {2, 0}, {3, 64}, {11, 0}, {UINT64_MAX, 0}};
+	struct rawnode x;
+	struct core_view v;
+	struct core_msg m = {.op = CORE_VIEW, .view = &v};
+
+	(void)state;
+	start(&x, "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2");
+	v = x.view;
+	m.id = (struct core_id){.term = v.term, .seq = ++v.seq, .generation = 1};
+	for (uint32_t i = 0; i < NR(bad); i++) {
+		v.members = bad[i];
+		rawnode_say(&x, &m);
+		rawnode_refused(&x, 0, "this cluster has 2 nodes");
+		rawnode_link(&x);
+	}
+	v.members = (struct view_members){1, 0};
+	rawnode_say(&x, &m);
+	v.members = x.view.members;
+	m.id.seq = ++v.seq;
+	rawnode_say(&x, &m);
+	rawnode_expect(&x, OP_CORE + CORE_VIEW_OK);
+	assert_int_equal(x.r[0].head.seq, v.seq);
+	rawnode_stop(&x);
+}
+
+/* Definitions whose parts do not fit together: refused as a request, the link stays. */
+static void test_definitions(void **state)
+{
+	static const uint32_t elems[] = {0, 1, 1000, 2048, UINT32_MAX};
+	struct wire_head h = {.op = OP_MODEL, .model = 9};
+	uint32_t runs[] = {0, 1, 1, 1};
+	uint64_t shape[] = {2048};
+	Shard__Tensor t = SHARD__TENSOR__INIT, *list[] = {&t};
+	Shard__Model m = SHARD__MODEL__INIT;
+	Shard__Spec s = SHARD__SPEC__INIT;
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, true, &quiet, 1);
+	t.name = s.name = (char *)(uintptr_t) "w";
+	t.n_shape = 1;
+	t.shape = shape;
+	s.n_tensors = 1;
+	s.tensors = list;
+	s.image = s.grad = SHARD_F32;
+	s.settings = (char *)(uintptr_t) "optimizer=sgd lr=1 chunk_elems=1024";
+	m.model = 9;
+	m.incarnation = 1;
+	m.spec = &s;
+	m.n_owner_runs = 4;
+	m.owner_runs = runs;
+	m.generation = 1;
+	for (uint32_t i = 0; i < NR(elems); i++) {
+		char *why;
+
+		m.chunk_elems = elems[i];
+		h.attempt++;
+		raw_send(&x.r[0], &h, &m.base);
+		why = raw_error(&x.r[0]);
+		if (why == NULL || strstr(why, "whose settings say 1024") == NULL)
+			fail_msg("chunks of %u elements: \"%s\"", elems[i],
+				 why != NULL ? why : "nothing");
+	}
+	m.chunk_elems = 1024;
+	s.settings = (char *)(uintptr_t) "optimizer=sgd lr=1 chunk_elems=1024 max_world=65";
+	h.attempt++;
+	raw_send(&x.r[0], &h, &m.base);
+	assert_non_null(strstr(raw_error(&x.r[0]), "local_world 65: at most 256 and 64"));
+	rawnode_stop(&x);
+}
+
+static void test_hello(void **state)
+{
+	struct inproc_conf conf = {.net = "transport = tcp"};
+	struct inproc c;
+	struct config mine;
+	struct err e;
+
+	(void)state;
+	inproc_prepare(&c, &conf);
+	assert_int_equal(inproc_node_start(&c.node[0]), SHARD_OK);
+	assert_int_equal(config_load_text(&mine, "b", c.node[1].text, strlen(c.node[1].text), &e),
+			 SHARD_OK);
+	for (int i = 0; i < 2; i++) {
+		uint8_t uuid[16] = {1};
+		Shard__Hello m = SHARD__HELLO__INIT;
+		struct raw r;
+		char *why;
+
+		m.wire_min = m.wire_max = WIRE_VERSION;
+		m.features = FEATURE_BODY_SUM;
+		m.role = ROLE_NODE;
+		m.run_id = (char *)(uintptr_t) "test";
+		m.node = (char *)(uintptr_t) "b";
+		m.uuid = (ProtobufCBinaryData){i == 0 ? 16 : 15, uuid};
+		m.incarnation = i == 0 ? 0 : 1;
+		m.config_hash = config_hash(&mine);
+		m.release = (char *)(uintptr_t) "raw";
+		raw_connect(&r, c.node[0].tcp_address);
+		raw_send(&r, &(struct wire_head){.op = OP_HELLO}, &m.base);
+		why = raw_error(&r);
+		if (why == NULL || strstr(why, "hello of node b with incarnation") == NULL)
+			fail_msg("\"%s\"", why != NULL ? why : "nothing");
+		raw_close(&r);
+	}
+	json_decref(inproc_status(&c.node[0]));
+	config_free(&mine);
+	inproc_stop(&c);
+}
+
+/* --- what a node says to its coordinator --- */
+
+static void *define_there(void *arg)
+{
+	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};
+	struct rawnode *x = arg;
+	Shard__Tensor t, *list[1];
+	Shard__Define d;
+	Shard__Spec s;
+	uint64_t shape;
+	struct raw r;
+
+	raw_connect(&r, x->daemon->unix_address);
+	raw_hello(&r, ROLE_TRAINER);
+	evil_spec(&d, &s, &t, list, &shape);
+	raw_send(&r, &h, &d.base);
+	CHECK(raw_expect(&r, OP_DEFINE));
+	raw_close(&r);
+	return NULL;
+}
+
+/* Answers to ASK with which the next generation would be 0, or older than the one before. */
+static void test_answers(void **state)
+{
+	struct core_answer a = {.incarnation = 1};
+	struct rawnode x;
+	pthread_t definer;
+
+	(void)state;
+	rawnode_start(&x, false, &quiet, 1);
+	CHECK(pthread_create(&definer, NULL, define_there, &x) == 0);
+	rawnode_expect(&x, OP_MODEL);
+	x.model = x.r[0].head.model;
+	for (uint32_t i = 0; i < 3; i++) {
+		struct core_msg m = {.op = CORE_ANSWER, .answer = &a};
+
+		rawnode_held(&x);
+		if (i == 0)
+			pthread_join(definer, NULL);
+		rawnode_expect(&x, OP_CORE + CORE_ASK);
+		m.id.term = x.r[0].head.term;
+		a.generation = i == 0 ? UINT32_MAX : i == 1 ? (uint32_t)INT32_MAX + 1 : 3;
+		a.has_record = i == 2;
+		a.record.id.generation = 4;
+		a.record.groups_nr = 1;
+		rawnode_say(&x, &m);
+		rawnode_refused(&x, 0, "an answer of generation");
+		rawnode_link(&x);
+		rawnode_expect(&x, OP_MODEL);
+	}
+	rawnode_stop(&x);
+}
+
+/* --- what a trainer says --- */
+
+/* Defined and written, not sealed. */
+static uint32_t write_model(struct raw *r, const char *address)
+{
+	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};
+	static const float w[1024];
+	Shard__Tensor t, *list[1];
+	Shard__Define d;
+	Shard__Spec s;
+	uint64_t shape;
+	uint32_t model;
+
+	raw_connect(r, address);
+	raw_hello(r, ROLE_TRAINER);
+	evil_spec(&d, &s, &t, list, &shape);
+	raw_send(r, &h, &d.base);
+	assert_true(raw_expect(r, OP_DEFINE));
+	model = r->head.model;
+	h = (struct wire_head){.op = OP_WRITE,
+			       .attempt = 2,
+			       .model = model,
+			       .generation = r->head.generation,
+			       .chunk = SHARD_MASTER};
+	for (h.step = 0; h.step < EVIL_ELEMS; h.step += 1024) {
+		struct wire_head copy = h;
+		uint64_t n = EVIL_ELEMS - h.step < 1024 ? EVIL_ELEMS - h.step : 1024;
+
+		raw_head(r, &copy, w, (uint32_t)(n * sizeof(w[0])));
+		assert_true(raw_expect(r, OP_WRITE));
+	}
+	return model;
+}
+
+static void test_seal_step(void **state)
+{
+	static const uint64_t steps[] = {UINT64_MAX, INT64_MAX, (1ull << 62) + 1, 1ull << 62};
+	struct inproc_conf conf = {.nodes = 1};
+	struct inproc c;
+	uint32_t model;
+	struct raw r;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	model = write_model(&r, c.node[0].unix_address);
+	for (uint32_t i = 0; i < NR(steps); i++) {
+		Shard__Seal body = SHARD__SEAL__INIT;
+		struct wire_head h = {.op = OP_SEAL, .attempt = 100 + i, .model = model};
+
+		body.step = steps[i];
+		raw_send(&r, &h, &body.base);
+		if (i + 1 < NR(steps))
+			assert_non_null(strstr(raw_error(&r), "cannot be sealed at step"));
+		else
+			assert_true(raw_expect(&r, OP_SEAL));
+	}
+	raw_send(&r, &(struct wire_head){.op = OP_JOIN, .attempt = 200, .model = model}, NULL);
+	assert_true(raw_expect(&r, OP_ATTEMPT)); /* and from there it goes on */
+	assert_true(r.head.step == (1ull << 62) + 1);
+	raw_close(&r);
+	json_decref(inproc_status(&c.node[0]));
+	inproc_stop(&c);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_worlds),      cmocka_unit_test(test_decisions),
+		cmocka_unit_test(test_numbers),     cmocka_unit_test(test_members),
+		cmocka_unit_test(test_definitions), cmocka_unit_test(test_hello),
+		cmocka_unit_test(test_seal_step),   cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_generations), cmocka_unit_test(test_dropped_while_one_leaves),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests_name("forged", tests, NULL, NULL);
+}

@@ -1,0 +1,720 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Memory that stands still while it is made or given back, as gigabytes seem to: the loops of both
+ * daemons answer meanwhile, links stay up, and another model trains. A definition that is given up
+ * then, a node that stops, a link that falls and a kernel that refuses leave nothing behind.
+ * madvise() and munmap() are this program's own: those of the daemons' threads wait while told to.
+ */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/inproc.h"
+#include "lib/keep.h"
+#include "lib/rawnode.h"
+#include "lib/trainer.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum { ELEMS = 1 << 20, LARGE = 1 << 20 };
+
+#define MODEL                                                                                      \
+	"[model]\noptimizer = sgd\nlr = 1\nmax_world = 2\nlocal_world = 2\nchunk_elems = 65536\n"
+
+static struct gate {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool makes, gives; /* what stands still */
+	uint32_t making, giving;
+	bool refuses; /* to make */
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool mine; /* a thread of the test: nothing stands in its way */
+
+static void stand(const bool *still, uint32_t *nr)
+{
+	pthread_mutex_lock(&gate.lock);
+	(*nr)++;
+	pthread_cond_broadcast(&gate.changed);
+	while (*still)
+		pthread_cond_wait(&gate.changed, &gate.lock);
+	(*nr)--;
+	pthread_mutex_unlock(&gate.lock);
+}
+
+int madvise(void *at, size_t bytes, int how)
+{
+	bool refused = false;
+
+	if (!mine && bytes >= LARGE && how == MADV_POPULATE_WRITE) {
+		stand(&gate.makes, &gate.making);
+		pthread_mutex_lock(&gate.lock);
+		refused = gate.refuses;
+		pthread_mutex_unlock(&gate.lock);
+	}
+	if (refused) {
+		errno = ENOMEM;
+		return -1;
+	}
+	return (int)syscall(SYS_madvise, at, bytes, how);
+}
+
+int munmap(void *at, size_t bytes)
+{
+	if (!mine && bytes >= LARGE)
+		stand(&gate.gives, &gate.giving);
+	return (int)syscall(SYS_munmap, at, bytes);
+}
+
+static void set(bool *what, bool on)
+{
+	pthread_mutex_lock(&gate.lock);
+	*what = on;
+	pthread_cond_broadcast(&gate.changed);
+	pthread_mutex_unlock(&gate.lock);
+}
+
+static void wait_for(struct inproc *c, const uint32_t *what, uint32_t nr)
+{
+	struct timespec until;
+	uint32_t is;
+	int rc = 0;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 20;
+	pthread_mutex_lock(&gate.lock);
+	while ((is = *what) < nr && rc == 0)
+		rc = pthread_cond_timedwait(&gate.changed, &gate.lock, &until);
+	pthread_mutex_unlock(&gate.lock);
+	if (is >= nr)
+		return;
+	for (uint32_t i = 0; i < c->nodes; i++)
+		if (c->node[i].lines != NULL)
+			fprintf(stderr, "node %s:\n%s", c->node[i].name, c->node[i].lines);
+	fail_msg("%u threads stand still, not %u", is, nr);
+}
+
+/* --- what a tool sees --- */
+
+/* The loop answers; the state of the model of that name, "" where there is none. */
+static void expect_state(struct inproc_node *n, const char *name, const char *state)
+{
+	json_t *all = inproc_status(n), *m;
+	const char *is = "";
+	size_t i;
+
+	json_array_foreach(json_object_get(all, "models"), i, m)
+		if (strcmp(json_string_value(json_object_get(m, "name")), name) == 0)
+			is = json_string_value(json_object_get(m, "state"));
+	assert_string_equal(is, state);
+	json_decref(all);
+}
+
+/* By models. */
+static json_int_t used(struct inproc_node *n)
+{
+	json_t *all = inproc_status(n), *budget = json_object_get(all, "budget");
+	json_int_t bytes = json_integer_value(json_object_get(budget, "used")) -
+			   json_integer_value(json_object_get(budget, "queues"));
+
+	json_decref(all);
+	return bytes;
+}
+
+static void wait_used(struct inproc_node *n, json_int_t bytes)
+{
+	uint64_t by = clock_ns() + 20 * NS_PER_SEC;
+
+	while (used(n) != bytes) {
+		if (clock_ns() > by)
+			fail_msg("node %s has promised %lld bytes, not %lld", n->name,
+				 (long long)used(n), (long long)bytes);
+		usleep(1000);
+	}
+}
+
+static void links_stood(struct inproc *c)
+{
+	for (uint32_t i = 0; i < c->nodes; i++)
+		assert_int_equal(inproc_logged(&c->node[i], "event=link_down"), 0);
+}
+
+/* --- who defines --- */
+
+struct definer {
+	const char *address, *name;
+	pthread_t thread;
+	bool drops;
+	shard_client *client;
+	shard_model *model;
+	enum shard_status st;
+	char text[512];
+};
+
+static enum shard_status write_all(shard_model *m)
+{
+	static const float zeros[ELEMS];
+	enum shard_status st = shard_write(m, SHARD_MASTER, 0, 0, ELEMS, SHARD_F32, zeros);
+
+	return st == SHARD_OK ? shard_seal(m, 0) : st;
+}
+
+static enum shard_status define(struct definer *d)
+{
+	struct shard_tensor tensor = {.name = "w", .ndim = 1, .shape = {ELEMS}};
+	struct shard_spec s = SHARD_INIT(struct shard_spec);
+	enum shard_status st;
+	int created = 0;
+
+	s.name = d->name;
+	s.tensors = &tensor;
+	s.tensors_nr = 1;
+	s.image = s.grad = SHARD_F32;
+	st = shard_define(d->client, &s, &d->model, &created);
+	return st == SHARD_OK && created ? write_all(d->model) : st;
+}
+
+static void *defines(void *arg)
+{
+	struct definer *d = arg;
+	struct trainer t;
+
+	mine = true;
+	trainer_connect(&t, d->address);
+	d->client = t.client;
+	d->st = d->drops ? shard_drop(d->client, d->name, 0) : define(d);
+	snprintf(d->text, sizeof(d->text), "%s", shard_error());
+	return NULL;
+}
+
+static void begin(struct definer *d, const char *address, const char *name)
+{
+	*d = (struct definer){.address = address, .name = name};
+	assert_int_equal(pthread_create(&d->thread, NULL, defines, d), 0);
+}
+
+static void begin_drop(struct definer *d, const char *address, const char *name)
+{
+	*d = (struct definer){.address = address, .name = name, .drops = true};
+	assert_int_equal(pthread_create(&d->thread, NULL, defines, d), 0);
+}
+
+/* Its connection stays open for what follows. */
+static void end(struct definer *d, enum shard_status st, const char *part)
+{
+	pthread_join(d->thread, NULL);
+	if (d->st != st || (part != NULL && strstr(d->text, part) == NULL))
+		fail_msg("%s: %s, not %s with \"%s\"", shard_name(d->st), d->text, shard_name(st),
+			 part != NULL ? part : "");
+}
+
+static void over(struct definer *d)
+{
+	shard_disconnect(&d->client);
+}
+
+/* --- the tests --- */
+
+static void steps(struct trainer *t, int nr)
+{
+	struct shard_result r = SHARD_INIT(struct shard_result);
+
+	for (int i = 0; i < nr; i++) {
+		trainer_begin(t);
+		trainer_push_all(t, 1);
+		EXPECT(SHARD_OK, shard_commit(t->model, NULL));
+		EXPECT(SHARD_OK, shard_result(t->model, 0, 10000, &r));
+	}
+}
+
+static void test_define_and_drop(void **state)
+{
+	const struct inproc_conf conf = {.daemon = *state, .tail = MODEL};
+	uint64_t until;
+	struct definer d, other, drop;
+	struct trainer t;
+	json_int_t before[2];
+	struct inproc c;
+
+	inproc_start(&c, &conf);
+	trainer_join(&t, c.node[0].unix_address, SHARD_F32, SHARD_F32);
+	for (int i = 0; i < 2; i++)
+		before[i] = used(&c.node[i]);
+	set(&gate.makes, true);
+	begin(&d, c.node[0].unix_address, "large");
+	wait_for(&c, &gate.making, 2); /* a thread of each node */
+	begin(&other, c.node[1].unix_address, "large");
+	until = clock_ns() + NS_PER_SEC / 2;
+	do {
+		steps(&t, 1);
+		for (int i = 0; i < 2; i++)
+			expect_state(&c.node[i], "large", "defining");
+	} while (clock_ns() < until);
+	set(&gate.makes, false);
+	end(&d, SHARD_OK, NULL);
+	end(&other, SHARD_OK, NULL); /* both have the same one */
+	for (int i = 0; i < 2; i++)
+		expect_state(&c.node[i], "large", "open");
+	over(&d);
+	over(&other);
+
+	set(&gate.gives, true);
+	begin_drop(&drop, c.node[0].unix_address, "large");
+	wait_for(&c, &gate.giving, 2);
+	begin(&d, c.node[1].unix_address, "large"); /* waits for the memory */
+	until = clock_ns() + NS_PER_SEC / 4;
+	do {
+		steps(&t, 1);
+		for (int i = 0; i < 2; i++) {
+			expect_state(&c.node[i], "large", "");
+			assert_true(used(&c.node[i]) > before[i]);
+		}
+	} while (clock_ns() < until);
+	set(&gate.gives, false);
+	end(&drop, SHARD_OK, NULL);
+	end(&d, SHARD_OK, NULL);
+	over(&drop);
+	over(&d);
+	begin_drop(&drop, c.node[0].unix_address, "large");
+	end(&drop, SHARD_OK, NULL);
+	over(&drop);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(used(&c.node[i]), before[i]);
+	links_stood(&c);
+	trainer_end(&t);
+	inproc_stop(&c);
+}
+
+struct joiner {
+	shard_model *model;
+	struct shard_world world;
+	pthread_t thread;
+	enum shard_status st;
+	char text[512];
+};
+
+static void *joins(void *arg)
+{
+	struct joiner *j = arg;
+
+	mine = true;
+	j->world = SHARD_INIT(struct shard_world);
+	j->st = shard_join(j->model, -1, 20000, &j->world);
+	snprintf(j->text, sizeof(j->text), "%s", shard_error());
+	return NULL;
+}
+
+static void end_join(struct joiner *j)
+{
+	pthread_join(j->thread, NULL);
+	if (j->st != SHARD_OK)
+		fail_msg("%s: %s", shard_name(j->st), j->text);
+}
+
+static void begin_join(struct joiner *j, shard_model *m)
+{
+	j->model = m;
+	assert_int_equal(pthread_create(&j->thread, NULL, joins, j), 0);
+}
+
+/* Two arenas: the one that had a trainer is renewed for the next, while the other trains. */
+static void test_rejoin(void **state)
+{
+	const struct inproc_conf conf = {.nodes = 1, .tail = MODEL};
+	struct shard_world world = SHARD_INIT(struct shard_world);
+	struct definer d[3];
+	struct joiner j[2];
+	struct trainer t;
+	struct inproc c;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	trainer_join(&t, c.node[0].unix_address, SHARD_F32, SHARD_F32);
+	for (int i = 0; i < 3; i++) {
+		begin(&d[i], c.node[0].unix_address, "large");
+		end(&d[i], SHARD_OK, NULL);
+	}
+	for (int i = 0; i < 2; i++) {
+		EXPECT(SHARD_OK, shard_join(d[0].model, -1, 10000, &world));
+		EXPECT(SHARD_OK, shard_leave(d[0].model, 10000));
+	}
+	set(&gate.gives, true);
+	begin_join(&j[0], d[1].model);
+	wait_for(&c, &gate.giving, 1);
+	steps(&t, 3);
+	expect_state(&c.node[0], "large", "open");
+	set(&gate.makes, true);
+	set(&gate.gives, false);
+	wait_for(&c, &gate.making, 1);
+	steps(&t, 3);
+	set(&gate.makes, false);
+	end_join(&j[0]);
+	EXPECT(SHARD_OK, shard_leave(d[1].model, 10000));
+	/* No memory: who asked hears so, and the next one gets it. */
+	set(&gate.refuses, true);
+	EXPECT(SHARD_BUDGET, shard_join(d[2].model, -1, 10000, &world));
+	EXPECT_TEXT("Cannot allocate memory");
+	set(&gate.refuses, false);
+	begin_join(&j[1], d[2].model);
+	end_join(&j[1]);
+	for (int i = 0; i < 3; i++)
+		over(&d[i]);
+	trainer_end(&t);
+	inproc_stop(&c);
+}
+
+/* Node b, which is the test, has no room: who defines hears so while the thread of node a still
+ * works. Who defines it again waits until the memory is free on both. */
+static void test_given_up(void **state)
+{
+	struct wire_head no = {.op = OP_ERROR, .flags = WIRE_REPLY},
+			 gone = {.op = OP_MODEL_DROP, .flags = WIRE_REPLY};
+	Shard__Error why = SHARD__ERROR__INIT;
+	struct definer d, again;
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, false, &(struct inproc_conf){.tail = MODEL}, 1);
+	set(&gate.makes, true);
+	begin(&d, x.daemon->unix_address, "large");
+	rawnode_expect(&x, OP_MODEL);
+	wait_for(&x.c, &gate.making, 1);
+	why.status = SHARD_BUDGET;
+	why.text = (char *)(uintptr_t) "no room on node b";
+	no.attempt = x.r[0].head.attempt;
+	raw_send(&x.r[0], &no, &why.base);
+	end(&d, SHARD_BUDGET, "no room on node b");
+	rawnode_expect(&x, OP_MODEL_DROP);
+	assert_true(x.r[0].head.attempt != 0);
+	gone.attempt = x.r[0].head.attempt;
+	gone.model = x.r[0].head.model;
+	expect_state(x.daemon, "large", "");
+	assert_true(used(x.daemon) > 0); /* what a thread has is nobody else's */
+	begin(&again, x.daemon->unix_address, "large");
+	raw_send(&x.r[0], &gone, NULL);
+	set(&gate.makes, false);
+	rawnode_expect(&x, OP_MODEL);
+	no.attempt = x.r[0].head.attempt;
+	raw_send(&x.r[0], &no, &why.base);
+	end(&again, SHARD_BUDGET, "no room on node b");
+	rawnode_expect(&x, OP_MODEL_DROP);
+	wait_used(x.daemon, 0);
+	over(&d);
+	over(&again);
+	rawnode_stop(&x);
+}
+
+static void test_refused(void **state)
+{
+	const struct inproc_conf conf = {.daemon = *state, .tail = MODEL};
+	struct definer d;
+	struct inproc c;
+
+	inproc_start(&c, &conf);
+	set(&gate.refuses, true);
+	begin(&d, c.node[1].unix_address, "large");
+	end(&d, SHARD_BUDGET, "\"large\" cannot be made on node ");
+	over(&d);
+	for (int i = 0; i < 2; i++)
+		wait_used(&c.node[i], 0);
+	set(&gate.refuses, false);
+	begin(&d, c.node[1].unix_address, "large");
+	end(&d, SHARD_OK, NULL);
+	over(&d);
+	links_stood(&c);
+	inproc_stop(&c);
+}
+
+static void *stops(void *arg)
+{
+	struct inproc_node *n = arg;
+
+	mine = true;
+	inproc_node_stop(n);
+	return NULL;
+}
+
+/* Either node ends while both make a model: it waits for its thread, and the definer hears of it.
+ */
+static void test_stop(void **state)
+{
+	const struct inproc_conf conf = {.tail = MODEL};
+	struct inproc c;
+	struct definer d;
+	pthread_t thread;
+
+	(void)state;
+	for (int node = 0; node < 2; node++) {
+		inproc_start(&c, &conf);
+		set(&gate.makes, true);
+		begin(&d, c.node[1 - node].unix_address, "large");
+		wait_for(&c, &gate.making, 2);
+		assert_int_equal(pthread_create(&thread, NULL, stops, &c.node[node]), 0);
+		inproc_wait_log(&c.node[1 - node], "event=link_down", 1);
+		pthread_join(d.thread, NULL);
+		if (d.st != SHARD_UNREACHABLE && d.st != SHARD_CLOSED)
+			fail_msg("%s: %s", shard_name(d.st), d.text);
+		over(&d);
+		expect_state(&c.node[1 - node], "large", "");
+		assert_int_equal(inproc_logged(&c.node[node], "event=stopped"), 0);
+		set(&gate.makes, false);
+		pthread_join(thread, NULL);
+		wait_used(&c.node[1 - node], 0);
+		inproc_stop(&c);
+	}
+}
+
+/* Node b comes back without its memory: the model is restored when that is there again. */
+static void test_restart(void **state)
+{
+	const struct inproc_conf conf = {.cluster = "heartbeat_timeout = 2s\n", .tail = MODEL};
+	struct inproc c;
+	struct definer d;
+	struct keep keep;
+
+	(void)state;
+	keep_init(&keep);
+	inproc_start(&c, &conf);
+	begin(&d, c.node[0].unix_address, "large");
+	end(&d, SHARD_OK, NULL);
+	keep_must_save(c.node[0].unix_address, "large", keep.dir, NULL);
+	inproc_node_stop(&c.node[1]);
+	inproc_wait_log(&c.node[0], "event=lost model=large", 1);
+	set(&gate.makes, true);
+	assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK);
+	wait_for(&c, &gate.making, 1);
+	inproc_wait_log(&c.node[0], "it makes its memory anew", 1);
+	expect_state(&c.node[0], "large", "restoring");
+	expect_state(&c.node[1], "large", "defining");
+	set(&gate.makes, false);
+	inproc_wait_log(&c.node[0], "event=restored model=large", 1);
+	assert_int_equal(inproc_logged(&c.node[0], "event=restore_failed"), 0);
+	over(&d);
+	inproc_stop(&c);
+	keep_free(&keep);
+}
+
+/* The coordinator, which is the test, dials again while node b still makes what it asked for: that
+ * is given up, and asked for anew. */
+static void test_link(void **state)
+{
+	struct wire_head drop = {.op = OP_MODEL_DROP, .model = 1};
+	struct rawnode x;
+	uint32_t chunks = ELEMS / 1024;
+
+	(void)state;
+	rawnode_start(&x, true, &(struct inproc_conf){.tail = MODEL}, 1);
+	set(&gate.makes, true);
+	x.silent = true;
+	rawnode_define(&x, chunks, "optimizer=sgd lr=1 chunk_elems=1024 max_world=2 local_world=2");
+	wait_for(&x.c, &gate.making, 1);
+	rawnode_link(&x);
+	inproc_wait_log(x.daemon, "event=drop model=m", 1);
+	assert_non_null(strstr(raw_error(&x.r[0]), "model 1 is still being dropped on node b"));
+	expect_state(x.daemon, "m", "");
+	set(&gate.makes, false);
+	wait_used(x.daemon, 0);
+	x.silent = false;
+	rawnode_define(&x, chunks, x.settings);
+	expect_state(x.daemon, "m", "recovering");
+	/* And dropped while it is made: the answer comes when the memory is free. */
+	drop.attempt = ++x.tag;
+	raw_send(&x.r[0], &drop, NULL);
+	rawnode_expect(&x, OP_MODEL_DROP);
+	set(&gate.makes, true);
+	x.silent = true;
+	rawnode_define(&x, chunks, x.settings);
+	wait_for(&x.c, &gate.making, 1);
+	drop.attempt = ++x.tag;
+	raw_send(&x.r[0], &drop, NULL);
+	assert_non_null(strstr(raw_error(&x.r[0]), "while this node was away"));
+	set(&gate.makes, false);
+	rawnode_expect(&x, OP_MODEL_DROP);
+	assert_int_equal(x.r[0].head.attempt, drop.attempt);
+	assert_int_equal(used(x.daemon), 0);
+	x.chunks_nr = 0;
+	rawnode_stop(&x);
+}
+
+/* Frames come, and none of that kind, until a request that is refused at once has been answered. */
+static void comes_not(struct rawnode *x, uint16_t op)
+{
+	struct wire_head bad = {.op = OP_BLOB, .attempt = 77};
+	Shard__Blob body = SHARD__BLOB__INIT;
+
+	raw_send(&x->r[0], &bad, &body.base);
+	do {
+		if (!raw_recv(&x->r[0]))
+			fail_msg("the link has ended");
+		assert_int_not_equal(x->r[0].head.op, op);
+	} while (x->r[0].head.attempt != bad.attempt);
+}
+
+/* Node b has made it and the coordinator has not; the link falls, and b names what it has. */
+static void test_named_while_it_is_made(void **state)
+{
+	struct wire_head ping = {.op = OP_PING};
+	struct definer d;
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, false,
+		      &(struct inproc_conf){.cluster = "heartbeat_timeout = 20s", .tail = MODEL},
+		      1);
+	set(&gate.makes, true);
+	begin(&d, x.daemon->unix_address, "large");
+	rawnode_hold(&x);
+	ping.model = x.model;
+	wait_for(&x.c, &gate.making, 1);
+	rawnode_link(&x);
+	raw_send(&x.r[0], &ping, NULL);
+	comes_not(&x, OP_MODEL_DROP);
+	set(&gate.makes, false);
+	rawnode_stop(&x);
+	pthread_join(d.thread, NULL);
+	over(&d);
+}
+
+enum { DIR_BYTES = 100, TAIL_BYTES = 600 };
+
+/* A checkpoint of "large", made by a node alone, and settings that restore it at the start. */
+static void keep_large(struct keep *k, char dir[DIR_BYTES], char tail[TAIL_BYTES])
+{
+	struct definer d;
+	struct inproc c;
+
+	keep_init(k);
+	snprintf(dir, DIR_BYTES, "%s/large", k->dir);
+	snprintf(tail, TAIL_BYTES, "%scheckpoint_dir = %s\nrestore_at_start = yes\n", MODEL,
+		 k->dir);
+	inproc_start(&c, &(struct inproc_conf){.nodes = 1, .tail = MODEL});
+	begin(&d, c.node[0].unix_address, "large");
+	end(&d, SHARD_OK, NULL);
+	keep_must_save(c.node[0].unix_address, "large", dir, "t1");
+	over(&d);
+	inproc_stop(&c);
+}
+
+/* A restore asks a node that makes its memory anew when that is there. */
+static void test_restored_when_it_is_made(void **state)
+{
+	char tail[TAIL_BYTES], dir[DIR_BYTES];
+	struct wire_head model;
+	struct definer d;
+	struct rawnode x;
+	struct keep k;
+
+	(void)state;
+	keep_large(&k, dir, tail);
+	rawnode_start(&x, false,
+		      &(struct inproc_conf){.cluster = "heartbeat_timeout = 20s", .tail = tail}, 1);
+	set(&gate.makes, true);
+	begin(&d, x.daemon->unix_address, "large");
+	rawnode_hold(&x);
+	wait_for(&x.c, &gate.making, 1);
+	rawnode_link(&x); /* b has started again */
+	set(&gate.makes, false);
+	rawnode_expect(&x, OP_MODEL);
+	model = x.r[0].head;
+	inproc_wait_log(x.daemon, "event=restore_waits ", 1);
+	comes_not(&x, OP_LOAD_PART);
+	x.r[0].head = model;
+	rawnode_held(&x);
+	rawnode_obey(&x, OP_LOAD_PART, 0);
+	rawnode_stop(&x);
+	pthread_join(d.thread, NULL);
+	over(&d);
+	keep_free(&k);
+}
+
+/* The only checkpoint is of step 0, and damaged: it is tried once. */
+static void test_bad_checkpoint_of_step_0(void **state)
+{
+	char tail[TAIL_BYTES], dir[DIR_BYTES];
+	struct definer d;
+	struct inproc c;
+	struct keep k;
+
+	(void)state;
+	keep_large(&k, dir, tail);
+	keep_flip(dir, "t1", "node-a.safetensors", -100);
+	inproc_start(&c, &(struct inproc_conf){.nodes = 1, .tail = tail});
+	begin(&d, c.node[0].unix_address, "large");
+	end(&d, SHARD_PROTOCOL, "t1");
+	assert_int_equal(inproc_logged(&c.node[0], "event=checkpoint_bad"), 1);
+	over(&d);
+	inproc_stop(&c);
+	keep_free(&k);
+}
+
+/* A trainer of another node waits for longer than a node may say nothing about a request. */
+static void test_made_slowly(void **state)
+{
+	const struct inproc_conf conf = {.cluster = "heartbeat_timeout = 1s\nstep_timeout = 1s\n"
+						    "lost_timeout = 1s",
+					 .tail = MODEL};
+	uint64_t until;
+	struct definer d;
+	struct inproc c;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	set(&gate.makes, true);
+	begin(&d, c.node[1].unix_address, "large");
+	wait_for(&c, &gate.making, 2);
+	until = clock_ns() + 3 * NS_PER_SEC;
+	while (clock_ns() < until)
+		usleep(10000);
+	set(&gate.makes, false);
+	end(&d, SHARD_OK, NULL);
+	over(&d);
+	inproc_stop(&c);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	return remove(path);
+}
+
+int main(void)
+{
+	static char folder[] = "/dev/shm/shardd-gate.XXXXXX", warm[80];
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_named_while_it_is_made),
+		cmocka_unit_test(test_restored_when_it_is_made),
+		cmocka_unit_test(test_bad_checkpoint_of_step_0),
+		cmocka_unit_test(test_made_slowly),
+		cmocka_unit_test(test_define_and_drop),
+		{"test_define_and_drop warm", test_define_and_drop, NULL, NULL, warm},
+		cmocka_unit_test(test_rejoin),
+		cmocka_unit_test(test_given_up),
+		cmocka_unit_test(test_refused),
+		{"test_refused warm", test_refused, NULL, NULL, warm},
+		cmocka_unit_test(test_stop),
+		cmocka_unit_test(test_restart),
+		cmocka_unit_test(test_link),
+	};
+
+	int failed;
+
+	mine = true;
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(warm, sizeof(warm), "warm_restart = tmpfs\nwarm_dir = %s", folder);
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	(void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	return failed;
+}

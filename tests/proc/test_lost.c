@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What may be done with a model that is LOST and has no checkpoint: nothing begins it anew by
+ * accident. define, attach and write, seal, join and read are SHARD_LOST with what happened and the
+ * two ways on, also after a restart of the coordinator; drop leads to a fresh definition, restore
+ * brings weights back, and when_lost = reinitialize is the model's own wish to begin anew. */
+#include "base/check.h"
+#include "client/ckpt.h"
+#include "lib/drill.h"
+#include "lib/keep.h"
+#include "lib/tool.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define SGD  "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s"
+#define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
+
+static const char *at(const struct drill_yard *y, int node)
+{
+	return y->cluster->node[node].unix_address;
+}
+
+static struct drill_cmd definition(const char *settings)
+{
+	struct drill_cmd define = {.op = DRILL_DEFINE};
+
+	snprintf(define.text, sizeof(define.text), "%s", settings);
+	return define;
+}
+
+/* Two nodes and a trainer on node a, whose model has trained some steps; then node b starts anew.
+ */
+static struct drill *begin(struct drill_yard *y, const char *settings)
+{
+	struct drill *t;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	t = drill_joining(y, at(y, 0), 0, settings);
+	drill_get(t, SHARD_OK);
+	DRILL(t, SHARD_OK, .op = DRILL_TRAIN, .step = 3);
+	return t;
+}
+
+static void start_b_anew(struct drill_yard *y)
+{
+	cluster_kill(y->cluster, 1);
+	cluster_spawn(y->cluster, 1);
+	cluster_ready(y->cluster, 1);
+}
+
+static void ways_on(const char *text)
+{
+	drill_text(text, "node b started again, which held 3 of 6 chunks");
+	drill_text(text, "`shardctl restore DIR`");
+	drill_text(text, "`shardctl model drop m`");
+}
+
+static void told(struct drill *t)
+{
+	struct drill_reply *r =
+		drill_do(t, (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
+
+	if (r->rc != SHARD_LOST)
+		fail_msg("%s: %s", shard_name(r->rc), r->error);
+	ways_on(r->error);
+	DRILL(t, SHARD_OK, .op = DRILL_DETACH);
+}
+
+static void refused(struct drill_yard *y, int node)
+{
+	struct drill *t = drill_new(y, at(y, node));
+
+	ways_on(drill_expect(t, SHARD_LOST, definition(SGD))->error);
+	ways_on(drill_expect(t, SHARD_LOST, definition(SGD))
+			->error); /* the connection is as good as it was */
+	DRILL(t, SHARD_OK, .op = DRILL_ATTACH, .text = "m"); /* to look at it, for example */
+	ways_on(DRILL(t, SHARD_LOST, .op = DRILL_WRITE)->error);
+	ways_on(DRILL(t, SHARD_LOST, .op = DRILL_SEAL)->error);
+	ways_on(DRILL(t, SHARD_LOST, .op = DRILL_JOIN)->error);
+	ways_on(DRILL(t, SHARD_LOST, .op = DRILL_READ, .kind = SHARD_MASTER)->error);
+	drill_end(t);
+}
+
+static void trains(struct drill_yard *y, int node, uint64_t first)
+{
+	struct drill *t = drill_joining(y, at(y, node), 0, SGD);
+
+	assert_int_equal(drill_get(t, SHARD_OK)->world.step, first);
+	DRILL(t, SHARD_OK, .op = DRILL_TRAIN, .step = first + 2);
+	drill_end(t);
+}
+
+static void a_fresh_start_is_asked_for(void **state)
+{
+	struct drill_yard *y = *state;
+	struct drill *t = begin(y, SGD);
+	static const char *const commands[] = {"save m --dir /tmp/nowhere", "model pause m",
+					       "model resume m", "model set m lr 0.5",
+					       "model kick m 0"};
+	char words[200];
+
+	start_b_anew(y);
+	told(t);
+	refused(y, 0);
+	refused(y, 1);
+	/* its file says so to the next start, too */
+	drill_end(t);
+	cluster_kill(y->cluster, 0);
+	cluster_spawn(y->cluster, 0);
+	cluster_ready(y->cluster, 0);
+	refused(y, 0);
+	refused(y, 1); /* waits for the link */
+	for (int n = 0; n < 2; n++)
+		for (size_t i = 0; i < NR(commands); i++) {
+			snprintf(words, sizeof(words), "%s --address %s", commands[i], at(y, n));
+			tool_expect(5, "`shardctl restore DIR`", "shardctl", words);
+			tool_expect(5, "`shardctl model drop m`", "shardctl", words);
+			tool_expect(5, "\"m\" is lost: node b started again", "shardctl", words);
+		}
+	snprintf(words, sizeof(words), "status --address %s", at(y, 0));
+	tool_expect(0, "lost: node b started again", "shardctl", words);
+	snprintf(words, sizeof(words), "model drop m --address %s", at(y, 0));
+	tool_expect(0, "", "shardctl", words);
+	trains(y, 0, 1);
+}
+
+static void a_checkpoint_is_brought(void **state)
+{
+	struct drill_yard *y = *state;
+	struct drill *t, *early;
+	struct keep keep;
+
+	keep_init(&keep);
+	t = begin(y, SGD);
+	keep_must_save(at(y, 0), "m", keep.dir, "kept");
+	DRILL(t, SHARD_OK, .op = DRILL_LEAVE);
+	drill_end(t);
+	cluster_stop(y->cluster);
+	/* another run of that name, which knows nothing of the folder */
+	t = begin(y, SGD);
+	start_b_anew(y);
+	told(t);
+	drill_end(t);
+	early = drill_new(y, at(y, 1));
+	drill_expect(early, SHARD_LOST, definition(SGD));
+	keep_must_restore(at(y, 1), keep.dir, "kept", NULL);
+	assert_int_equal(drill_expect(early, SHARD_OK, definition(SGD))->created, 0);
+	drill_end(early);
+	trains(y, 1, 4);
+	keep_free(&keep);
+}
+
+static void the_setting(void **state)
+{
+	struct drill_yard *y = *state;
+	struct drill *t = begin(y, SGD " when_lost=reinitialize"), *u;
+	struct drill_reply *r;
+
+	start_b_anew(y);
+	r = drill_do(t, (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
+	assert_int_equal(r->rc, SHARD_LOST);
+	drill_text(r->error, "node b started again");
+	drill_text(r->error, "when_lost = reinitialize");
+	DRILL(t, SHARD_OK, .op = DRILL_DETACH);
+	u = drill_joining(y, at(y, 1), 0, SGD " when_lost=reinitialize");
+	assert_int_equal(drill_get(u, SHARD_OK)->world.step, 1);
+	DRILL(u, SHARD_OK, .op = DRILL_TRAIN, .step = 2);
+	drill_replay(u, 2, 1);
+}
+
+/* Of a model that nobody sealed yet nothing is lost: whoever defines it next writes it. */
+static void never_sealed(void **state)
+{
+	const struct drill_cmd seal = {.op = DRILL_SEAL};
+	struct drill_yard *y = *state;
+	struct drill_reply *r;
+	struct drill *t;
+
+	y->cluster = cluster_start(2, NULL, BEAT);
+	t = drill_new(y, at(y, 0));
+	assert_int_equal(drill_expect(t, SHARD_OK, definition(SGD))->created, 1);
+	DRILL(t, SHARD_OK, .op = DRILL_WRITE);
+	start_b_anew(y);
+	do /* node b is away; half of the weights are missing; then it is said */
+		r = drill_do(t, seal);
+	while (r->rc == SHARD_UNREACHABLE || r->rc == SHARD_MISSING);
+	assert_int_equal(r->rc, SHARD_LOST);
+	drill_text(r->error, "define it again, write all weights and seal");
+	drill_end(t);
+	trains(y, 1, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_fresh_start_is_asked_for, drill_setup,
+						drill_teardown),
+		cmocka_unit_test_setup_teardown(a_checkpoint_is_brought, drill_setup,
+						drill_teardown),
+		cmocka_unit_test_setup_teardown(the_setting, drill_setup, drill_teardown),
+		cmocka_unit_test_setup_teardown(never_sealed, drill_setup, drill_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

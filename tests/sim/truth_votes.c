@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checkers of who is in a step and of what was voted for it: one_verdict (the vote of every
+ * member), no_partial_effect (the commit of every rank), nonfinite_kept (what is skipped, and only
+ * that), lr_voted (all ranks gave the same learning rates, and an attempt ends for another reason
+ * only if they did) and rank_order (who stays in the world keeps its place among those who stay).
+ * truth.c calls them; they compare with what the trainers did, which no node knows as a whole. */
+#include "sim/sim.h"
+
+#include <string.h>
+
+/* A new coordinator decides over the members that answered as who they were: one that started again
+ * has left the view. */
+static bool same(const struct core_id *a, const struct core_id *b)
+{
+	return core_id_cmp(a, b) == 0;
+}
+
+bool truth_bits(double a, double b)
+{
+	return memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+static bool truth_left(struct sim *s, uint16_t n, const struct record *r)
+{
+	if (s->node[s->lead].starts <= r->id.term)
+		return false;
+	for (uint32_t i = s->m->views_nr; i-- > 0 && i + VIEWS > s->m->views_nr;) {
+		if (s->m->view[i % VIEWS].term == r->id.term &&
+		    s->m->view[i % VIEWS].seq == r->id.seq)
+			return s->m->view[i % VIEWS].incarnation[n] !=
+				       shell_of(s, n)->incarnation ||
+			       !s->node[n].alive;
+	}
+	return false;
+}
+
+static bool truth_voted(struct sim *s, uint16_t n,
+			const struct core_id *id) /* its zombie may have */
+{
+	return same(&shell_of(s, n)->prepared, id) ||
+	       (n == s->lead && same(&shell_of(s, ZOMBIE)->prepared, id));
+}
+
+void truth_votes(struct sim *s, const struct record *r) /* a commit needs the vote of every member
+							   and the ready of every rank */
+{
+	bool nan = false, skip = false;
+	double weights = 0;
+	char a[64], b[64];
+
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (!truth_voted(s, n, &r->id) && !truth_left(s, n, r))
+			sim_fail(s, "one_verdict",
+				 "%s is committed, but n%u was last prepared for %s",
+				 sim_id(&r->id, a), n, sim_id(&shell_of(s, n)->prepared, b));
+	}
+	for (uint32_t i = 0; i < r->world.size; i++) {
+		const struct core_rank *k = &r->world.rank[i];
+		const struct sim_session *ses = &s->m->session[k->session];
+
+		if (!same(&ses->ready, &r->id) || !truth_bits(ses->weight, k->weight))
+			sim_fail(s, "no_partial_effect",
+				 "%s is committed with rank %u, which did not commit it",
+				 sim_id(&r->id, a), i);
+		nan = nan || ses->nan;
+		skip = skip || ses->skip;
+		weights += ses->weight;
+	}
+	nan = nan || weights <= 0;
+	if (truth_lr_differs(s, &r->id))
+		sim_fail(s, "lr_voted", "%s is committed, but its ranks gave other learning rates",
+			 sim_id(&r->id, a));
+	if (r->outcome != (nan ? RECORD_NONFINITE : skip ? RECORD_SKIP : RECORD_APPLIED))
+		sim_fail(s, "nonfinite_kept", "%s: outcome %d, but nan %d skip %d",
+			 sim_id(&r->id, a), r->outcome, nan, skip);
+}
+
+static bool lr_equal(const struct sim_session *a, const struct sim_session *b)
+{
+	return a->lr_nr == b->lr_nr && !memcmp(a->lr, b->lr, a->lr_nr * sizeof(a->lr[0]));
+}
+
+/* A trainer committed an attempt: does another one of that attempt give other learning rates? */
+void truth_ready(struct sim *s, const struct sim_session *ses)
+{
+	for (uint32_t i = 1; i <= s->m->sessions_nr; i++) {
+		const struct sim_session *other = &s->m->session[i];
+
+		if (other != ses && same(&other->ready, &ses->ready) && !lr_equal(other, ses))
+			s->m->differs[s->m->differs_nr++ % DIFFERS] = ses->ready;
+	}
+}
+
+bool truth_lr_differs(const struct sim *s, const struct core_id *id)
+{
+	for (uint32_t i = 0; i < DIFFERS && i < s->m->differs_nr; i++) {
+		if (same(&s->m->differs[i], id))
+			return true;
+	}
+	return false;
+}
+
+static uint32_t rank_in(const struct core_world *w,
+			const struct core_rank *r) /* its size: not there */
+{
+	uint32_t i = 0;
+
+	while (i < w->size && (w->rank[i].node != r->node || w->rank[i].session != r->session))
+		i++;
+	return i;
+}
+
+static bool numbered(const struct sim *s,
+		     const struct core_world *w) /* each rank is what its trainer asked for */
+{
+	for (uint32_t i = 0; i < w->size; i++) {
+		if (s->m->session[w->rank[i].session].hint != (int32_t)i)
+			return false;
+	}
+	return true;
+}
+
+/* A coordinator begins an attempt: those who were in the world before keep their order, joiners
+ * come behind them in the order of what they asked for. A new coordinator knows no world before. */
+void truth_begins(struct sim *s, uint16_t n, const struct core_id *id, const struct core_world *w)
+{
+	struct shell *sh = shell_of(s, n);
+	uint32_t last = 0;
+	char a[64];
+
+	if (core_id_cmp(id, &sh->begun) <= 0)
+		return;
+	for (uint32_t i = 0; i < w->size && !numbered(s, w); i++) {
+		uint32_t was = rank_in(&sh->begun_world, &w->rank[i]);
+		const struct sim_session *ses = &s->m->session[w->rank[i].session], *before = ses;
+
+		if (i > 0)
+			before = &s->m->session[w->rank[i - 1].session];
+		if (was < last || (i > 0 && was == sh->begun_world.size && last == was &&
+				   (uint32_t)ses->hint < (uint32_t)before->hint))
+			sim_fail(s, "rank_order",
+				 "%s: rank %u was rank %u, and that of rank %u was %u",
+				 sim_id(id, a), i, was, i - 1, last);
+		last = was;
+	}
+	sh->begun = *id;
+	sh->begun_world = *w;
+}

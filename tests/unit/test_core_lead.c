@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The coordinator alone, which started again: answers, votes and orders that are late, of another
+ * process, of another generation, or of steps that are no more. Each case says one thing that must
+ * not count, and then the same thing rightly. As in test_core_guard.c, the simulator hardly comes
+ * by most of this. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/lone.h"
+
+#include <string.h>
+
+/* --- what is said to the coordinator a, which started again in term 9 over view 5.2 --- */
+
+struct said { /* an answer of one member */
+	struct core_answer answer;
+	double sumsq, weight, lr;
+	uint8_t finite;
+	bool of_none; /* of no generation; else of the first */
+};
+
+static void say_answer(struct lone *l, uint16_t from, uint64_t term, struct said *s,
+		       uint32_t attempt, bool ranks)
+{
+	if (!s->of_none)
+		s->answer.generation = 1;
+	s->answer.has_record = true;
+	s->answer.record = lone_record(5, 1, 4);
+	s->sumsq = s->weight = 1;
+	s->finite = 1;
+	s->answer.prepared = attempt > 0;
+	s->answer.id = lone_id(5, 2, 5, attempt);
+	s->answer.vote.sumsq = &s->sumsq;
+	s->answer.vote.finite = &s->finite;
+	s->answer.vote.chunks_nr = 1;
+	s->answer.vote.weights = &s->weight;
+	s->answer.vote.ranks_nr = ranks;
+	s->answer.vote.bad_tensor = -1;
+	if (!s->answer.world.size)
+		s->answer.world.size = 1;
+	s->answer.world.rank[0] = (struct core_rank){.session = SESSION, .node = B};
+	lone_msg(l, from,
+		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = term}, .answer = &s->answer});
+}
+
+static void coordinator_init(struct lone *l)
+{
+	struct record seal = lone_record(5, 1, 4);
+	struct core_view v = lone_view(5, 2, &seal);
+
+	v.incarnation[A] = 50; /* it came back without memory, of which it had none that counts */
+	lone_init(l, A, 9, &v);
+	lone_event(l, (struct core_event){.type = CORE_EV_TICK});
+}
+
+static void test_answer_to_an_older_question(void **state)
+{
+	struct said b = {0}, c = {0};
+	struct lone l;
+
+	(void)state;
+	coordinator_init(&l);
+	say_answer(&l, C, 9, &c, 1, false);
+	say_answer(&l, B, 8, &b, 0, false);
+	assert_null(
+		lone_acted(&l, CORE_ACT_PERSIST)); /* b has not promised anything to this term */
+	say_answer(&l, B, 9, &b, 1, true);
+	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step, 5);
+	lone_deinit(&l);
+}
+
+/* A member that is not of this generation has dropped what it voted for. */
+static void test_answer_of_an_older_generation(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	for (int older = 1; older >= 0; older--) {
+		struct said b = {.of_none = older != 0}, c = {0};
+
+		coordinator_init(&l);
+		say_answer(&l, C, 9, &c, 1, false);
+		say_answer(&l, B, 9, &b, 1, true);
+		assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step,
+				 older ? 4 : 5);
+		lone_deinit(&l);
+	}
+}
+
+static void test_votes_that_differ_in_lr(void **state)
+{
+	struct said b = {0}, c = {0};
+	struct lone l;
+
+	(void)state;
+	coordinator_init(&l);
+	b.answer.world.size = c.answer.world.size = 2;
+	b.answer.world.rank[1] = c.answer.world.rank[1] =
+		(struct core_rank){.session = SESSION + 1, .node = C};
+	b.lr = 0.5;
+	b.answer.vote.lr = &b.lr;
+	b.answer.vote.lr_nr = 1;
+	c.lr = 0.25;
+	c.answer.vote.lr = &c.lr;
+	c.answer.vote.lr_nr = 1;
+	say_answer(&l, C, 9, &c, 1, true);
+	say_answer(&l, B, 9, &b, 1, true);
+	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step, 4);
+	lone_deinit(&l);
+}
+
+/* c has voted to skip an older attempt and then started again without anything: b alone says what
+ * the newer one was. */
+static void test_skip_of_an_older_vote(void **state)
+{
+	static const uint16_t all_of_b[2] = {B, B};
+	struct said b = {0}, c = {0}, again = {0};
+	double sumsq[2] = {1, 1};
+	uint8_t finite[2] = {1, 1};
+	struct lone l;
+
+	(void)state;
+	coordinator_init(&l);
+	l.core->conf.place.primary = all_of_b;
+	l.core->held_nr[B] = 2;
+	l.core->held_nr[C] = 0;
+	c.answer.vote.skip = true;
+	c.answer.world.rank[0].node = C;
+	c.answer.vote.chunks_nr = 0;
+	c.answer.generation = 1;
+	c.answer.has_record = c.answer.prepared = true;
+	c.answer.record = lone_record(5, 1, 4);
+	c.answer.id = lone_id(5, 2, 5, 1);
+	c.answer.vote.bad_tensor = -1;
+	c.answer.world.size = 1;
+	c.answer.world.rank[0] = (struct core_rank){.session = SESSION, .node = B};
+	lone_msg(&l, C,
+		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &c.answer});
+	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP, .node = C, .incarnation = 202});
+	lone_msg(&l, C,
+		 (struct core_msg){.op = CORE_ANSWER,
+				   .id = {.term = 9},
+				   .answer = &again.answer,
+				   .from_incarnation = 202});
+	b.answer.has_record = b.answer.prepared = true;
+	b.answer.generation = 1;
+	b.answer.record = lone_record(5, 1, 4);
+	b.answer.id = lone_id(5, 2, 5, 2);
+	b.answer.world = c.answer.world;
+	b.weight = 1;
+	b.answer.vote = (struct core_vote){.sumsq = sumsq,
+					   .finite = finite,
+					   .chunks_nr = 2,
+					   .weights = &b.weight,
+					   .ranks_nr = 1,
+					   .bad_tensor = -1};
+	lone_msg(&l, B,
+		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &b.answer});
+	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step, 5);
+	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.outcome, RECORD_APPLIED);
+	lone_deinit(&l);
+}
+
+/* The state folder of the coordinator was put back: members have decided since. Nothing is taken
+ * back in silence. */
+static void test_view_older_than_the_members(void **state)
+{
+	struct said b = {0}, c = {0};
+	struct lone l;
+
+	(void)state;
+	coordinator_init(&l);
+	say_answer(&l, C, 9, &c, 0, false);
+	b.answer.generation = 1;
+	b.answer.has_record = true;
+	b.answer.record = lone_record(5, 3, 7);
+	lone_msg(&l, B,
+		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &b.answer});
+	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->generation, 2);
+	assert_false(lone_acted(&l, CORE_ACT_PERSIST)->view->sealed);
+	lone_event(&l, (struct core_event){.type = CORE_EV_PERSISTED});
+	assert_non_null(strstr(lone_sent(&l, CORE_VIEW)->why, "node b has a newer one"));
+	lone_deinit(&l);
+}
+
+/* The same where nothing was decided since. What an operator ordered in the newer view, a pause
+ * maybe, is not known here. */
+static void test_view_older_than_one_that_was_adopted(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	for (uint32_t seq = 2; seq <= 3; seq++) {
+		struct said b = {.answer = {.term = 5, .seq = seq}}, c = {0};
+		const struct core_view *v;
+
+		coordinator_init(&l);
+		say_answer(&l, C, 9, &c, 0, false);
+		say_answer(&l, B, 9, &b, 0, false);
+		v = lone_acted(&l, CORE_ACT_PERSIST)->view;
+		assert_int_equal(v->generation, seq == 2 ? 1 : 2);
+		assert_int_equal(v->sealed, seq == 2);
+		lone_event(&l, (struct core_event){.type = CORE_EV_PERSISTED});
+		if (seq == 3)
+			assert_non_null(
+				strstr(lone_sent(&l, CORE_VIEW)->why, "node b has a newer one"));
+		lone_deinit(&l);
+	}
+}
+
+static void coordinator_in_view(struct lone *l) /* 9.3, durable and sent */
+{
+	struct said b = {0}, c = {0};
+
+	coordinator_init(l);
+	say_answer(l, C, 9, &c, 0, false);
+	say_answer(l, B, 9, &b, 0, false);
+	lone_event(l, (struct core_event){.type = CORE_EV_PERSISTED});
+	assert_non_null(lone_sent(l, CORE_VIEW));
+}
+
+static void say_ok(struct lone *l, uint16_t from)
+{
+	lone_msg(l, from, (struct core_msg){.op = CORE_VIEW_OK, .id = lone_id(9, 3, 0, 0)});
+}
+
+static bool is_open(const struct lone *l)
+{
+	struct core_state s;
+
+	core_state(l->core, &s);
+	return !s.recovering;
+}
+
+/* --- a resume counts up to a step that this coordinator knows, not to what the order says --- */
+
+static void all_adopt(struct lone *l, uint32_t seq)
+{
+	struct core_id id = lone_id(9, seq, 0, 0);
+
+	lone_event(l, (struct core_event){.type = CORE_EV_PERSISTED});
+	id.generation = l->core->coord.view.generation;
+	for (uint16_t n = B; n <= C; n++)
+		lone_msg(l, n, (struct core_msg){.op = CORE_VIEW_OK, .id = id});
+}
+
+static void say_resume(struct lone *l)
+{
+	struct core_tune t = {.has_lr = true, .lr = 0.25, .resumed_step = 40, .resumed_skips = 4};
+
+	lone_event(l, (struct core_event){.type = CORE_EV_TUNE, .tune = &t, .on = true});
+}
+
+/* 9.3 is open after step 5, which was skipped and diverged. */
+static void coordinator_diverged(struct lone *l)
+{
+	struct said b = {0}, c = {0};
+
+	coordinator_init(l);
+	c.answer.generation = b.answer.generation = 1;
+	c.answer.has_record = b.answer.has_record = true;
+	c.answer.record = lone_record(5, 2, 5);
+	c.answer.record.outcome = RECORD_SKIP;
+	c.answer.record.content = c.answer.record.applied = 4;
+	c.answer.record.skipped_in_row = 3;
+	c.answer.record.diverged = true;
+	b.answer.record = c.answer.record;
+	lone_msg(l, C,
+		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &c.answer});
+	lone_msg(l, B,
+		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &b.answer});
+	assert_int_equal(lone_acted(l, CORE_ACT_PERSIST)->view->record.id.step, 5);
+	all_adopt(l, 3);
+	assert_true(is_open(l));
+}
+
+static bool is_paused(const struct lone *l)
+{
+	struct core_state s;
+
+	core_state(l->core, &s);
+	return s.paused;
+}
+
+static void test_resume_counts_up_to_the_last_record(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	coordinator_diverged(&l);
+	assert_true(is_paused(&l));
+	say_resume(&l);
+	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->tune.resumed_step, 5);
+	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->tune.resumed_skips, 3);
+	all_adopt(&l, 4);
+	assert_non_null(lone_acted(&l, CORE_ACT_TUNED));
+	assert_false(is_paused(&l));
+	lone_deinit(&l);
+}
+
+/* A resume that waits while the model goes back to a checkpoint is about steps that are no more
+ * after the seal. It is sent before the rollback, or while the weights come back. What diverges
+ * below that step must pause the model again. */
+static void test_resume_ends_with_its_generation(void **state)
+{
+	struct core_restored restored = {
+		.applied = 2, .scaler.scale = 1, .tune = {.resumed_step = 40, .resumed_skips = 4}};
+	struct lone l;
+
+	(void)state;
+	for (int early = 0; early < 2; early++) {
+		const struct core_view *v;
+
+		coordinator_diverged(&l);
+		lone_event(&l, (struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+		if (early) {
+			l.core->coord.node[C].done = false; /* It has to wait for c. */
+			say_resume(&l);
+			assert_null(lone_acted(&l, CORE_ACT_PERSIST));
+		}
+		lone_event(&l, (struct core_event){.type = CORE_EV_ROLLBACK, .why = "for once"});
+		assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->generation, 2);
+		if (!early)
+			say_resume(&l);
+		all_adopt(&l, 4);
+		lone_event(&l, (struct core_event){
+				       .type = CORE_EV_WRITTEN, .step = 2, .restored = &restored});
+		v = lone_acted(&l, CORE_ACT_PERSIST)->view;
+		assert_true(v->sealed && v->tune.has_lr);
+		assert_int_equal(v->tune.resumed_step, 0);
+		assert_int_equal(v->tune.resumed_skips, 0);
+		lone_deinit(&l);
+	}
+}
+
+static void test_view_adopted_by_another_member(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	coordinator_in_view(&l);
+	say_ok(&l, C);
+	l.core->coord.view.incarnation[B] = 77; /* as if the view named another process of b */
+	{
+		struct core_msg ok = {.op = CORE_VIEW_OK,
+				      .from = B,
+				      .from_incarnation = lone_incarnation(B),
+				      .id = lone_id(9, 3, 0, 0)};
+		struct ctx x = {.c = l.core, .out = &l.out, .now = l.now};
+
+		recover_on_view_ok(&x, &ok); /* alone: at the end of the event the coordinator would
+						leave this view */
+	}
+	assert_false(l.core->coord.node[B].view_ok);
+	lone_deinit(&l);
+	coordinator_in_view(&l);
+	say_ok(&l, C);
+	say_ok(&l, B);
+	assert_true(is_open(&l));
+	lone_deinit(&l);
+}
+
+static void say_vote(struct lone *l, uint16_t from, bool ranks)
+{
+	double sumsq = 1, weight = 1;
+	uint8_t finite = 1;
+	struct core_vote v = {.sumsq = &sumsq,
+			      .finite = &finite,
+			      .chunks_nr = 1,
+			      .weights = &weight,
+			      .ranks_nr = ranks,
+			      .bad_tensor = -1};
+
+	lone_msg(l, from, (struct core_msg){.op = CORE_VOTE, .id = lone_id(9, 3, 5, 1), .vote = v});
+}
+
+static void coordinator_begins(struct lone *l) /* step 5, with one trainer at b */
+{
+	coordinator_in_view(l);
+	say_ok(l, C);
+	say_ok(l, B);
+	lone_msg(l, B,
+		 (struct core_msg){.op = CORE_JOIN,
+				   .id = {.term = 9},
+				   .trainer = {.session = SESSION, .hint = -1}});
+	assert_non_null(lone_sent(l, CORE_BEGIN));
+}
+
+static void say_staging(struct lone *l, uint16_t from) /* its chunk lacks, and no rank */
+{
+	lone_msg(l, from,
+		 (struct core_msg){
+			 .op = CORE_WAITING,
+			 .id = lone_id(9, 3, 5, 1),
+			 .waits = {.nodes = 1ull << from, .chunks_staged = 0, .chunks_nr = 1}});
+}
+
+static void test_vote_of_another_member(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	for (int other = 1; other >= 0; other--) {
+		coordinator_begins(&l);
+		say_vote(&l, C, false);
+		if (other)
+			l.core->coord.view.incarnation[B] = 77;
+		say_vote(&l, B, true);
+		assert_int_equal(lone_sent(&l, CORE_COMMIT) != NULL, !other);
+		lone_deinit(&l);
+	}
+}
+
+/* Every trainer did what it had to, and a chunk still lacks: contributions do not come together.
+ * The attempt is not begun again unchanged. The trainer of the node that did not vote is put out,
+ * or, where that node has none, the last of the world. */
+static void test_deadline_with_every_trainer_ready(void **state)
+{
+	const struct core_msg *gone;
+	struct lone l;
+
+	(void)state;
+	for (uint16_t late = B; late <= C; late++) {
+		coordinator_begins(&l);
+		say_staging(&l, late);
+		say_vote(&l, late == B ? C : B, late != B);
+		l.now += 900000000;
+		lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+		assert_null(lone_sent(&l, CORE_GONE));
+		l.now += 200000000;
+		lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+		assert_non_null(lone_sent(&l, CORE_ABORT));
+		gone = lone_sent(&l, CORE_GONE);
+		assert_non_null(gone);
+		assert_int_equal(gone->trainer.session, SESSION);
+		assert_non_null(strstr(gone->why, late == B ? "for node b: 1 of 2 chunks"
+							    : "for node c: 1 of 2 chunks"));
+		assert_null(lone_sent(&l, CORE_BEGIN));
+		lone_deinit(&l);
+	}
+}
+
+/* b missed that its trainer is out: it is told until it says that it heard. */
+static void test_expulsion_is_repeated(void **state)
+{
+	struct core_msg gone = {
+		.op = CORE_GONE, .id = {.term = 9}, .trainer = {.session = SESSION}};
+	struct lone l;
+
+	(void)state;
+	coordinator_begins(&l);
+	lone_event(&l, (struct core_event){.type = CORE_EV_KICK, .rank = 0, .why = "it is slow"});
+	assert_non_null(lone_sent(&l, CORE_GONE));
+	l.now += 10000000;
+	lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+	assert_non_null(lone_sent(&l, CORE_GONE));
+	lone_msg(&l, B, gone);
+	l.now += 2000000000;
+	lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+	assert_null(lone_sent(&l, CORE_GONE));
+	lone_deinit(&l);
+}
+
+/* b held a chunk and comes back with another memory of the model. Its number says only that it is
+ * another one: it may be smaller than that of the memory that is gone. */
+static void test_memories_have_no_order(void **state)
+{
+	static const uint64_t other[] = {1, 100, 102, UINT64_MAX};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+		const struct core_action *a;
+		struct lone l;
+
+		coordinator_in_view(&l);
+		say_ok(&l, C);
+		say_ok(&l, B);
+		assert_true(is_open(&l));
+		lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
+						   .node = B,
+						   .incarnation = lone_incarnation(B)});
+		assert_null(
+			lone_acted(&l, CORE_ACT_PERSIST)); /* the same memory, over a new link */
+		lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
+						   .node = B,
+						   .incarnation = other[i]});
+		a = lone_acted(&l, CORE_ACT_PERSIST);
+		assert_non_null(a);
+		assert_int_equal(a->view->generation, 2);
+		assert_int_equal(a->view->incarnation[B], other[i]);
+		assert_non_null(strstr(a->why, "node b started again"));
+		lone_deinit(&l);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_answer_to_an_older_question),
+		cmocka_unit_test(test_answer_of_an_older_generation),
+		cmocka_unit_test(test_votes_that_differ_in_lr),
+		cmocka_unit_test(test_skip_of_an_older_vote),
+		cmocka_unit_test(test_view_adopted_by_another_member),
+		cmocka_unit_test(test_vote_of_another_member),
+		cmocka_unit_test(test_deadline_with_every_trainer_ready),
+		cmocka_unit_test(test_expulsion_is_repeated),
+		cmocka_unit_test(test_view_older_than_the_members),
+		cmocka_unit_test(test_view_older_than_one_that_was_adopted),
+		cmocka_unit_test(test_resume_counts_up_to_the_last_record),
+		cmocka_unit_test(test_resume_ends_with_its_generation),
+		cmocka_unit_test(test_memories_have_no_order),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

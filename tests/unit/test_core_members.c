@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One core alone, and views that do not list all nodes. The members are those of the view that was
+ * adopted last; a coordinator that starts again has those of the view on its disk. Static
+ * membership never makes such a view, so that the simulator does not come by one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "core/inner.h"
+#include "lib/lone.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Sealed at step 4, and without c. */
+static struct core_view view_of(uint64_t term, uint32_t seq)
+{
+	struct record r = lone_record(5, 1, 4);
+	struct core_view v = lone_view(term, seq, &r);
+
+	v.members = (struct view_members){1u << A | 1u << B, A};
+	return v;
+}
+
+static void say_view(struct lone *l, const struct core_view *v)
+{
+	lone_msg(l, A,
+		 (struct core_msg){
+			 .op = CORE_VIEW, .id = lone_id(v->term, v->seq, 0, 0), .view = v});
+}
+
+static void say_begin(struct lone *l, const struct core_world *w, const struct core_view *v)
+{
+	lone_msg(l, A,
+		 (struct core_msg){.op = CORE_BEGIN,
+				   .id = lone_id(5, 3, 5, 1),
+				   .world = w,
+				   .record = &v->record});
+}
+
+static void test_members_of_the_view(void **state)
+{
+	const struct view_members wrong[] = {
+		{1u << A | 1u << C, A},           /* without who is told of it */
+		{1u << B | 1u << C, A},           /* led by nobody */
+		{1u << A | 1u << B | 1u << C, C}, /* led by somebody else than who sent it */
+		{1u << A | 1u << B | 1u << LONE_NODES, A}, /* a slot that there cannot be */
+		{1u << A | 1u << B, CORE_NODES_MAX},       /* and one of no number */
+		{0, A},
+	};
+	struct core_world w = {.size = 2};
+	struct core_view v = view_of(5, 3);
+	struct lone l;
+
+	(void)state;
+	w.rank[0] = (struct core_rank){.session = SESSION, .node = B};
+	w.rank[1] = (struct core_rank){.session = SESSION, .node = C};
+	lone_init(&l, B, 1, NULL);
+	lone_event(&l, (struct core_event){.type = CORE_EV_JOIN,
+					   .trainer = {.session = SESSION, .pid = 7, .hint = -1}});
+	for (size_t i = 0; i < NR(wrong); i++) {
+		v.members = wrong[i];
+		say_view(&l, &v);
+		assert_int_equal(l.out.nr, 0);
+		assert_int_equal(view_members_nr(core_members(l.core)), LONE_NODES);
+	}
+	v = view_of(5, 3);
+	say_view(&l, &v);
+	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
+	assert_false(view_is_member(core_members(l.core), C));
+	say_begin(&l, &w, &v); /* with a rank of c */
+	assert_null(lone_acted(&l, CORE_ACT_BEGIN));
+	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
+					   .node = C,
+					   .incarnation = lone_incarnation(C)}); /* it may */
+	w.size = 1;
+	say_begin(&l, &w, &v);
+	assert_non_null(lone_acted(&l, CORE_ACT_BEGIN));
+	lone_deinit(&l);
+}
+
+static void test_asks_the_members(void **state)
+{
+	struct core_view v = view_of(5, 2);
+	struct core_answer answer = {.generation = 1};
+	struct lone l;
+
+	(void)state;
+	lone_init(&l, A, 9, &v);
+	lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+	assert_int_equal(lone_sent(&l, CORE_ASK)->to, B);
+	for (uint32_t i = 0; i < l.out.nr; i++)
+		assert_true(l.out.act[i].type != CORE_ACT_SEND || l.out.act[i].msg.to != C);
+	lone_msg(&l, C, (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &answer});
+	assert_false(l.core->coord.node[C].answered);
+	lone_msg(&l, B, (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &answer});
+	assert_true(l.core->coord.node[B].answered);
+	lone_deinit(&l);
+}
+
+/* Another view may make any node the coordinator, and the holder of every chunk. */
+static void test_room_for_any_view(void **state)
+{
+	static const uint16_t held_by_c[64] = {[0 ... 63] = C};
+	struct core_conf conf[LONE_NODES];
+
+	(void)state;
+	for (uint16_t n = 0; n < LONE_NODES; n++) {
+		conf[n] = lone_conf(n, 1);
+		conf[n].chunks_nr = NR(held_by_c);
+		conf[n].place = (struct placement){held_by_c, NR(held_by_c)};
+		assert_int_equal(core_bytes(&conf[n]), core_bytes(&conf[A]));
+		assert_int_equal(core_warm_bytes(&conf[n]), core_warm_bytes(&conf[A]));
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_members_of_the_view),
+					   cmocka_unit_test(test_asks_the_members),
+					   cmocka_unit_test(test_room_for_any_view)};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
