@@ -44,6 +44,9 @@ enum shard_status attach_find(struct model **out, struct server *s, const char *
 	*out = model_by_name(s, name);
 	if (*out != NULL && !(*out)->defining)
 		return SHARD_OK;
+	if (*out != NULL || model_making_name(s, name) != NULL)
+		return err_set(e, SHARD_NOT_FOUND,
+			       "model \"%.64s\" is being made: it is not on every node yet", name);
 	names(s, all, sizeof(all));
 	if (c != NULL && !c->up)
 		return err_set(e, SHARD_NOT_FOUND,

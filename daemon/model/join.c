@@ -220,9 +220,11 @@ enum shard_status join_request(struct session *who, const struct wire_head *h,
 	enum shard_status st;
 
 	if (m == NULL || m->defining)
-		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s: define it first",
-			       h->model,
-			       server_node_name(t->session->server, t->session->server->self));
+		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s%s", h->model,
+			       server_node_name(t->session->server, t->session->server->self),
+			       m != NULL || model_making(t->session->server, h->model) != NULL
+				       ? " yet: it is being made"
+				       : ": define it first");
 	who->uses = true;
 	if (t->model != NULL || t->join_model != NULL)
 		return err_set(e, SHARD_BAD_STATE, "this connection has joined \"%s\" already",

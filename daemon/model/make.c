@@ -539,22 +539,6 @@ enum shard_status model_make_later(struct model **out, struct server *s, Shard__
 	return SHARD_OK;
 }
 
-struct model *model_making(struct server *s, uint32_t id)
-{
-	list_each(it, &s->makings)
-		if (list_of(it, struct model, link)->id == id)
-			return list_of(it, struct model, link);
-	return NULL;
-}
-
-struct model *model_making_name(struct server *s, const char *name)
-{
-	list_each(it, &s->makings)
-		if (strcmp(list_of(it, struct model, link)->name, name) == 0)
-			return list_of(it, struct model, link);
-	return NULL;
-}
-
 bool model_working(const struct model *m)
 {
 	return m->make != NULL && m->make->working;

@@ -38,6 +38,22 @@ struct model *model_find(struct server *s, uint32_t id)
 	return NULL;
 }
 
+struct model *model_making(struct server *s, uint32_t id)
+{
+	list_each(it, &s->makings)
+		if (list_of(it, struct model, link)->id == id)
+			return list_of(it, struct model, link);
+	return NULL;
+}
+
+struct model *model_making_name(struct server *s, const char *name)
+{
+	list_each(it, &s->makings)
+		if (strcmp(list_of(it, struct model, link)->name, name) == 0)
+			return list_of(it, struct model, link);
+	return NULL;
+}
+
 struct model *model_by_name(struct server *s, const char *name)
 {
 	list_each(it, &s->models)

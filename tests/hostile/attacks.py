@@ -436,7 +436,8 @@ def fake_coordinator(st, settings=""):
         return t
 
     joining = Aside(join)
-    expect(runs_until(fake, lambda: fake.trainers and fake.sealed and fake.imaged), f"no trainer joined: see {b.log}")
+    came = runs_until(fake, lambda: joining.error or fake.trainers and fake.sealed and fake.imaged)
+    expect(came and not joining.error, f"no trainer joined: {joining.error!r}: see {b.log}")
     fake.begin = begin
     try:
         yield fake, b, joining.wait()
@@ -479,7 +480,7 @@ def commit_that_does_not_follow(st):
         fake.begin()
         stepping = Aside(t.step, 5.0)
         expect(runs_until(fake, lambda: bool(voted or stepping.error)) and voted,
-               f"node b does not vote: {stepping.error or ''}")
+               f"node b does not vote: {stepping.error!r}: see {b.log}")
         record = fake.record_of(1)
         for change in ({"applied": 3}, {"applied": 0}, {"applied": (1 << 64) - 1}, {"content": 99}, {"outcome": 0},
                        {"attempts": (1 << 64) - 1}, {"clip_factor": float("nan")}, {"weight_sum": 0.0}):

@@ -389,6 +389,7 @@ class Coordinator(Member):
         self.trainers = []
         self.theirs = 0  # incarnation of the node that dialled
         self.granted = self.sealed = self.busy = False
+        self.asked = []  # DEFINE that came before the other node holds the model: answered when it does
         self.record = {}
         self.applied = 0
         self.content = 0  # the last step that changed weights
@@ -426,6 +427,15 @@ class Coordinator(Member):
             v["record"] = self.record
         self.send(self.frame("VIEW", view=v))
 
+    def answer(self):
+        """To DEFINE, but only once the other node holds the model: its trainers ask it for more at once."""
+        while self.sealed and self.asked:
+            f = self.asked.pop()
+            self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=1, generation=1, body=pack("Defined", {
+                "model": 1, "sealed": True, "chunk_elems": CHUNK, "optimizer": "sgd", "timeout_ms": 5000,
+                "max_staleness": int("max_staleness=1" in self.spec["settings"]),
+                "settings": self.spec["settings"]})))
+
     def begin(self):
         if not self.trainers or self.busy or not self.sealed or not self.imaged:
             return
@@ -448,10 +458,12 @@ class Coordinator(Member):
             self.view(True)
         elif f.name == "VIEW_OK":
             self.sealed = True
+            self.answer()
             self.begin()
         elif f.name == "CORE_JOIN":
-            t = f.message()["trainer"]
-            self.trainers = (self.trainers + [{"session": t["session"], "pid": t["pid"]}])[-4:]
+            t = f.message()["trainer"]  # a node says it again after each view: a trainer is in the world once
+            others = [x for x in self.trainers if x["session"] != t["session"]]
+            self.trainers = (others + [{"session": t["session"], "pid": t["pid"]}])[-4:]
             self.send(f.copy(body=f.body))
             self.begin()
         elif f.name == "GONE":
@@ -471,10 +483,8 @@ class Coordinator(Member):
             self.busy = False
             self.begin()
         elif f.name == "DEFINE":
-            self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=1, generation=1, body=pack("Defined", {
-                "model": 1, "sealed": self.sealed, "chunk_elems": CHUNK, "optimizer": "sgd", "timeout_ms": 5000,
-                "max_staleness": int("max_staleness=1" in self.spec["settings"]),
-                "settings": self.spec["settings"]})))
+            self.asked.append(f)
+            self.answer()
         else:
             super().on(f)
             if f.name == "IMAGE_ASK":

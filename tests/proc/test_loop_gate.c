@@ -245,6 +245,7 @@ static void test_define_and_drop(void **state)
 	const struct inproc_conf conf = {.daemon = *state, .tail = MODEL};
 	uint64_t until;
 	struct definer d, other, drop;
+	shard_model *m = NULL;
 	struct trainer t;
 	json_int_t before[2];
 	struct inproc c;
@@ -263,6 +264,8 @@ static void test_define_and_drop(void **state)
 		for (int i = 0; i < 2; i++)
 			expect_state(&c.node[i], "large", "defining");
 	} while (clock_ns() < until);
+	EXPECT(SHARD_NOT_FOUND, shard_attach(t.client, "large", &m));
+	assert_non_null(strstr(shard_error(), "is being made"));
 	set(&gate.makes, false);
 	end(&d, SHARD_OK, NULL);
 	end(&other, SHARD_OK, NULL); /* both have the same one */
