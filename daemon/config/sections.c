@@ -158,16 +158,22 @@ static enum shard_status make_model(struct config *c, const char *where, const c
 	return SHARD_OK;
 }
 
-/* Copies a value without the blanks behind its commas, which are for people. */
-static void squeeze(char *out, size_t bytes, const char *value)
+/* Copies a value without the blanks behind its commas, which are for people. False: it is too long.
+ */
+static bool squeeze(char *out, size_t bytes, const char *value)
 {
 	size_t n = 0;
 
 	CHECK(bytes > 0);
-	for (const char *p = value; *p && n + 1 < bytes; p++)
-		if (!((*p == ' ' || *p == '\t') && p > value && n > 0 && out[n - 1] == ','))
-			out[n++] = *p;
+	for (const char *p = value; *p; p++) {
+		if ((*p == ' ' || *p == '\t') && n > 0 && out[n - 1] == ',')
+			continue;
+		if (n + 1 == bytes)
+			return false;
+		out[n++] = *p;
+	}
 	out[n] = 0;
+	return true;
 }
 
 bool config_next_setting(const char **at, char key[CONFIG_NAME_BYTES],
@@ -234,7 +240,9 @@ enum shard_status config_put_setting(struct config *c, const struct config_line 
 	struct err why;
 
 	CHECK(parse_title(l->section, name, group));
-	squeeze(value, sizeof(value), l->value);
+	if (!squeeze(value, sizeof(value), l->value))
+		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %s = %.64s...: longer than %zu bytes",
+			       l->where, l->section, l->key, l->value, sizeof(value) - 1);
 	if (settings_check(l->key, value, group[0] != 0, &why) != SHARD_OK)
 		return err_set(e, SHARD_BAD_ARG, "%s: [%s] %.250s", l->where, l->section, why.text);
 	if (strcspn(value, " \t") != strlen(value))

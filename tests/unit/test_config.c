@@ -380,6 +380,29 @@ static void refused_quietly_cut(void **state)
 	assert_string_equal(e.text, "shardd.conf:1: a zero byte: this is no text file");
 }
 
+/* A value of the command line may be longer than a line of a file. 255 bytes of it count. */
+static void refused_long_setting(void **state)
+{
+	char text[400], value[300];
+	const char *const set[] = {text};
+	struct config_args args = {.file = "/dev/null", .set = set, .set_nr = 1};
+	struct config c;
+	struct err e;
+
+	(void)state;
+	snprintf(value, sizeof(value), "/%0254d", 0);
+	snprintf(text, sizeof(text), "model.checkpoint_dir=%s", value);
+	assert_int_equal(config_load(&c, &args, &e), SHARD_OK);
+	assert_string_equal(config_model(&c, "", "")->settings + strlen("checkpoint_dir="), value);
+	config_free(&c);
+	snprintf(text, sizeof(text), "model.checkpoint_dir=%s0", value);
+	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
+	assert_string_equal(e.text,
+			    "command line: [model] checkpoint_dir = "
+			    "/000000000000000000000000000000000000000000000000000000000000000...: "
+			    "longer than 255 bytes");
+}
+
 static void contradictions(void **state)
 {
 	char text[4000] = HEAD "[nodes]\n";
@@ -579,6 +602,7 @@ int main(void)
 		cmocka_unit_test(refused_values),
 		cmocka_unit_test(refused_structure),
 		cmocka_unit_test(refused_quietly_cut),
+		cmocka_unit_test(refused_long_setting),
 		cmocka_unit_test(contradictions),
 		cmocka_unit_test(sources),
 		cmocka_unit_test(credentials),
