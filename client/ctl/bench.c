@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `shardctl bench`: how fast are steps with the daemon at --address, and how near is that to what
- * this machine's memory could do? Happy path: memory bandwidth, then a model of --params
- * (bench_train.c), then a tiny one for the latency, then the figures. A parameter's update has to
- * move a fixed number of bytes (28 for AdamW with 16-bit gradients and parameters), so the step's
- * time says how much of the bandwidth it used. Exit 0: measured; 1: interrupted; else what the
- * daemon said. */
+ * this machine's memory could do? Happy path: a tiny model for the latency, memory bandwidth
+ * (bench_memory.c), a model of --params (bench_train.c), then the figures. A parameter's update has
+ * to move a fixed number of bytes (28 for AdamW with 16-bit gradients and parameters), so the
+ * step's time says how much of the bandwidth it used. Exit 0: measured; 1: interrupted; else what
+ * the daemon said. */
 #include "ctl/bench.h"
 
 #include "base/check.h"
@@ -14,24 +14,16 @@
 #include "wire/dtype.h"
 
 #include <jansson.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { PARAMS, RANKS, STEPS, OPTIMIZER, IMAGE, GRAD };
 
-#define PARAMS_MAX    (1ull << 40)
-#define TINY_PARAMS   1024
-#define TINY_STEPS    200
-#define SWEEP_THREADS 64
-#define SWEEP_ELEMS                                                                                \
-	(128u << 20) /* of all threads together, in two arrays each: 512 MiB, beyond most caches   \
-		      */
-#define SWEEPS 12    /* the first half updates, the other one only reads */
+#define PARAMS_MAX  (1ull << 40)
+#define TINY_PARAMS 1024
+#define TINY_STEPS  200
 
 const struct argp_option ctl_bench_options[] = {
 	{"params", CTL_KEY + PARAMS, "N", 0, "parameters of the model: 64Mi, 1.3B (default: 64Mi)",
@@ -45,102 +37,6 @@ const struct argp_option ctl_bench_options[] = {
 	{"grad", CTL_KEY + GRAD, "DTYPE", 0, "gradients (default: as --image)", 0},
 	{0},
 };
-
-/* --- memory bandwidth --- */
-
-struct sweep {
-	pthread_t thread;
-	pthread_barrier_t *gate;
-	float *a, *b;
-	uint32_t elems, threads; /* elems: of each array */
-	uint64_t sum;            /* so that no compiler leaves the reading out */
-	double rate[SWEEPS];     /* bytes/s of all threads */
-};
-
-/* Reads two arrays and writes one of them, as an update mostly reads and writes in place. */
-static uint32_t update(struct sweep *s)
-{
-	for (uint32_t i = 0; i < s->elems; i++)
-		s->a[i] = s->a[i] * 0.5f + s->b[i];
-	return 3;
-}
-
-/* Only reads: memory need not turn round between reads and writes, and gives the most. */
-static uint32_t scan(struct sweep *s)
-{
-	const float *from[2] = {s->a, s->b};
-	uint64_t sum[8] = {0}, word[8];
-
-	for (int k = 0; k < 2; k++) {
-		for (uint32_t i = 0; i + 16 <= s->elems; i += 16) {
-			memcpy(word, from[k] + i, sizeof(word));
-			for (int j = 0; j < 8; j++)
-				sum[j] += word[j];
-		}
-	}
-	for (int j = 0; j < 8; j++)
-		s->sum += sum[j];
-	return 2;
-}
-
-static void *sweep_main(void *arg)
-{
-	struct sweep *s = arg;
-
-	for (uint32_t i = 0; i < s->elems; i++)
-		s->a[i] = s->b[i] = 1;
-	for (int k = 0; k < SWEEPS; k++) {
-		uint64_t began;
-		uint32_t passes;
-
-		pthread_barrier_wait(s->gate);
-		began = clock_ns();
-		passes = k < SWEEPS / 2 ? update(s) : scan(s);
-		pthread_barrier_wait(s->gate);
-		s->rate[k] = (double)s->threads * s->elems * passes * sizeof(float) * 1e9 /
-			     (double)(clock_ns() - began);
-	}
-	return NULL;
-}
-
-double bench_memory(void)
-{
-	struct sweep sweep[SWEEP_THREADS];
-	uint32_t threads, elems, made = 0;
-	pthread_barrier_t gate;
-	double best = 0;
-	cpu_set_t set;
-	float *memory;
-	size_t bytes;
-
-	threads = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-	threads = threads > SWEEP_THREADS ? SWEEP_THREADS : threads;
-	elems = SWEEP_ELEMS / 2 / threads;
-	bytes = (size_t)threads * 2 * elems * sizeof(*memory);
-	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED)
-		return 0;
-	(void)madvise(memory, bytes, MADV_HUGEPAGE); /* as the daemon does with its own */
-	pthread_barrier_init(&gate, NULL, threads);
-	for (; made < threads; made++) {
-		sweep[made] = (struct sweep){.gate = &gate,
-					     .a = memory + (size_t)made * 2 * elems,
-					     .b = memory + ((size_t)made * 2 + 1) * elems,
-					     .elems = elems,
-					     .threads = threads};
-		if (made > 0)
-			CHECK(pthread_create(&sweep[made].thread, NULL, sweep_main, &sweep[made]) ==
-			      0);
-	}
-	(void)sweep_main(&sweep[0]);
-	for (uint32_t i = 1; i < threads; i++)
-		pthread_join(sweep[i].thread, NULL);
-	for (int k = 0; k < SWEEPS; k++)
-		best = sweep[0].rate[k] > best ? sweep[0].rate[k] : best;
-	pthread_barrier_destroy(&gate);
-	munmap(memory, bytes);
-	return best;
-}
 
 /* --- options --- */
 
@@ -265,6 +161,7 @@ enum ctl_exit ctl_bench(const struct ctl_options *o)
 	struct bench_conf tiny;
 	struct memory_spec m = {0};
 	enum shard_status st;
+	double after;
 	struct err e;
 
 	if (!take_options(o, &f.conf, &m.states))
@@ -278,14 +175,12 @@ enum ctl_exit ctl_bench(const struct ctl_options *o)
 	tiny.steps = TINY_STEPS;
 	if ((st = bench_train(&tiny, &f.tiny, &e)) ==
 	    SHARD_OK) /* it also finds out soon whether there is a daemon */
-		f.memory = bench_memory();
+		st = bench_memory(&f.memory, &e);
 	if (st == SHARD_OK)
 		st = bench_train(&f.conf, &f.step, &e);
-	if (st == SHARD_OK) { /* others use this memory, too: the limit is what it gave at best */
-		double after = bench_memory();
-
+	/* others use this memory, too: the limit is what it gave at best */
+	if (st == SHARD_OK && (st = bench_memory(&after, &e)) == SHARD_OK)
 		f.memory = after > f.memory ? after : f.memory;
-	}
 	if (st != SHARD_OK)
 		return ctl_fail(st == SHARD_INTERRUPTED ? CTL_FAILED : ctl_exit_of(st), "%s: %s",
 				status_name(st), e.text);

@@ -33,7 +33,8 @@ struct bench_result {
 /* Defines a model under a name that nobody has, trains it, drops it; that also after a failure, and
  * after SIGINT, SIGTERM or SIGHUP (SHARD_INTERRUPTED). */
 enum shard_status bench_train(const struct bench_conf *b, struct bench_result *r, struct err *e);
-double bench_memory(void); /* bytes/s read and written by all processors of the affinity mask; 0: no
-			      memory for it */
+/* The most bytes/s that the processors of the affinity mask read and wrote together; 0: there is no
+ * memory to try it with. SHARD_SYSTEM: there is no thread for one of the processors. */
+enum shard_status bench_memory(double *rate, struct err *e);
 
 #endif

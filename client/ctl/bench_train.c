@@ -191,14 +191,21 @@ static void watch(struct training *t, uint32_t ranks, const sigset_t *signals)
 static void run_ranks(struct training *t, const sigset_t *signals)
 {
 	uint32_t nr = 0;
+	int error;
 
 	for (; nr < t->b->ranks && !atomic_load(&t->stop); nr++) {
 		t->rank[nr].all = t;
-		if (pthread_create(&t->rank[nr].thread, NULL, rank_main, &t->rank[nr]) != 0) {
-			atomic_store(&t->stop, true);
-			err_set(&t->err, SHARD_SYSTEM, "no thread for rank %u", nr);
-			break;
-		}
+		error = pthread_create(&t->rank[nr].thread, NULL, rank_main, &t->rank[nr]);
+		if (error == 0)
+			continue;
+		pthread_mutex_lock(&t->lock);
+		if (!atomic_exchange(&t->stop, true))
+			err_set(&t->err, SHARD_SYSTEM,
+				"no thread for rank %u: %s: raise `ulimit -u` and `ulimit -v`, or "
+				"choose fewer --ranks",
+				nr, strerror(error));
+		pthread_mutex_unlock(&t->lock);
+		break;
 	}
 	watch(t, nr, signals);
 	for (uint32_t i = 0; i < nr; i++) {
