@@ -234,6 +234,13 @@ static void catch_signal(struct daemon *d, uv_signal_t *h, int number, uv_signal
 	CHECK(uv_signal_start(h, cb, number) == 0);
 }
 
+static enum shard_status open_loop(uv_loop_t *loop, struct err *e)
+{
+	int rc = uv_loop_init(loop);
+
+	return rc == 0 ? SHARD_OK : err_set(e, SHARD_SYSTEM, "no event loop: %s", uv_strerror(rc));
+}
+
 static int run(struct config *conf, const struct config_args *args, struct err *e)
 {
 	struct daemon d = {.conf = conf, .args = args};
@@ -241,12 +248,11 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
 	(void)journal_use(&d.log);
 	signal(SIGPIPE, SIG_IGN);
-	if (limits_open(conf, &d.log, e) != SHARD_OK) {
+	if (limits_open(conf, &d.log, e) != SHARD_OK || open_loop(&d.loop, e) != SHARD_OK) {
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
 			 status_name(e->status), e->text);
 		return EXIT_FAILED;
 	}
-	CHECK(uv_loop_init(&d.loop) == 0);
 	limits_start_pool(&d.loop, &d.pool);
 	if (server_init(&d.server, conf, &d.log, &d.loop, e) != SHARD_OK) {
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",

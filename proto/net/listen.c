@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Listeners on a libuv loop. Called by the daemon's shell; each accepted descriptor goes to its
- * owner. Ways to fail: at the start, an address in use (tcp.c says it); later, the process runs out
- * of descriptors: then a spare one is spent on taking the connection off the queue and hanging up,
- * so that the loop does not spin on a socket that stays readable. */
+ * owner. Ways to fail: at the start, an address in use (tcp.c says it), or a socket that the kernel
+ * does not let the loop watch; later, the process runs out of descriptors: then a spare one is
+ * spent on taking the connection off the queue and hanging up, so that the loop does not spin on a
+ * socket that stays readable. */
 #include "base/check.h"
 #include "net/conn.h"
 #include "net/tcp.h"
@@ -131,6 +132,33 @@ static enum shard_status resolve(const struct conn_address *at, struct address_s
 	return SHARD_OK;
 }
 
+static void unlink_ours(const struct conn_listener *l)
+{
+	struct stat st;
+
+	if (l->path[0] && stat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+		(void)unlink(l->path);
+}
+
+/* The loop asks the kernel whether it can watch the socket. A failure leaves nothing in the loop.
+ */
+static enum shard_status watch(struct conn_listener *l, uv_loop_t *loop,
+			       const struct conn_address *at, struct err *e)
+{
+	int rc = uv_poll_init(loop, &l->poll, l->fd);
+
+	if (rc != 0)
+		return err_set(e, SHARD_SYSTEM, "the loop cannot watch %s: %s%s", at->text,
+			       uv_strerror(rc),
+			       rc == UV_ENOSPC ? ": raise the sysctl fs.epoll.max_user_watches"
+					       : "");
+	CHECK(uv_timer_init(loop, &l->timer) == 0);
+	l->handles = 2;
+	l->poll.data = l->timer.data = l;
+	CHECK(uv_poll_start(&l->poll, UV_READABLE, on_ready) == 0);
+	return SHARD_OK;
+}
+
 enum shard_status conn_listen(struct conn_listener **out, uv_loop_t *loop,
 			      const struct conn_address *at, uint32_t mode,
 			      conn_accepted_fn accepted, void *owner, struct err *e)
@@ -148,20 +176,21 @@ enum shard_status conn_listen(struct conn_listener **out, uv_loop_t *loop,
 		rc = resolve(at, &sock, e);
 	if (rc == SHARD_OK)
 		rc = tcp_listen(&l->fd, at, &sock, mode, e);
-	if (rc != SHARD_OK) {
-		free(l);
-		return rc;
-	}
+	if (rc != SHARD_OK)
+		goto err_listener;
 	bound(l, at);
+	rc = watch(l, loop, at, e);
+	if (rc != SHARD_OK)
+		goto err_socket;
 	l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	CHECK(uv_timer_init(loop, &l->timer) == 0);
-	CHECK(uv_poll_init(loop, &l->poll, l->fd) ==
-	      0); /* a listening socket that was made just now */
-	l->handles = 2;
-	l->poll.data = l->timer.data = l;
-	CHECK(uv_poll_start(&l->poll, UV_READABLE, on_ready) == 0);
 	*out = l;
 	return SHARD_OK;
+err_socket:
+	unlink_ours(l);
+	close(l->fd);
+err_listener:
+	free(l);
+	return rc;
 }
 
 uint16_t conn_listener_port(const struct conn_listener *l)
@@ -172,14 +201,12 @@ uint16_t conn_listener_port(const struct conn_listener *l)
 void conn_listener_close(struct conn_listener **lp)
 {
 	struct conn_listener *l = *lp;
-	struct stat st;
 
 	if (!l)
 		return;
 	*lp = NULL;
 	l->closing = true;
-	if (l->path[0] && stat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
-		(void)unlink(l->path);
+	unlink_ours(l);
 	uv_close((uv_handle_t *)&l->poll, on_listener_closed);
 	uv_close((uv_handle_t *)&l->timer, on_listener_closed);
 	close(l->fd);

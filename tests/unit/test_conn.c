@@ -5,14 +5,17 @@
 #include "lib/loopnet.h"
 #include "net/conn_impl.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -41,6 +44,19 @@ void *calloc(size_t nr, size_t bytes)
 }
 #define CAN_FAIL_ALLOC 1
 #endif
+
+/* libuv's too: the kernel lets a user watch so many descriptors only. */
+static bool no_more_watches;
+
+__attribute__((visibility("default"))) int epoll_ctl(int epfd, int op, int fd,
+						     struct epoll_event *event)
+{
+	if (no_more_watches && op == EPOLL_CTL_ADD) {
+		errno = ENOSPC;
+		return -1;
+	}
+	return (int)syscall(SYS_epoll_ctl, epfd, op, fd, event);
+}
 
 static void test_talk(void **state)
 {
@@ -289,6 +305,34 @@ static void test_addresses_in_use(void **state)
 	conn_listener_close(&l);
 }
 
+/* A listener that the loop cannot watch is an error, and leaves neither descriptor nor socket file.
+ */
+static void test_out_of_watches(void **state)
+{
+	struct loopnet *t = *state;
+	struct conn_listener *l;
+	struct conn_address at;
+	int before = frames_open_fds();
+	char text[200], want[400];
+	struct err e;
+
+	snprintf(text, sizeof(text), "unix:%s/other", t->dir);
+	assert_int_equal(conn_address_parse(&at, text, NULL), SHARD_OK);
+	no_more_watches = true;
+	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e),
+			 SHARD_SYSTEM);
+	no_more_watches = false;
+	assert_null(l);
+	snprintf(want, sizeof(want),
+		 "the loop cannot watch %s: %s: raise the sysctl fs.epoll.max_user_watches", text,
+		 uv_strerror(UV_ENOSPC));
+	assert_string_equal(e.text, want);
+	assert_int_equal(access(at.host, F_OK), -1);
+	assert_int_equal(frames_open_fds(), before);
+	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e), SHARD_OK);
+	conn_listener_close(&l);
+}
+
 /* Whatever allocation fails, an open that fails leaves no descriptor, no handle and no callback
  * behind. */
 static void test_alloc_fails(void **state)
@@ -390,6 +434,7 @@ int main(void)
 		T(test_second_address),
 		T(test_many),
 		T(test_out_of_descriptors),
+		T(test_out_of_watches),
 		T(test_addresses_in_use),
 		T(test_alloc_fails),
 		cmocka_unit_test(test_parse),
