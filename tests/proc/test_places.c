@@ -28,7 +28,12 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { MAX = 32, SHARE = 8, CROWD = 200 };
+enum {
+	MAX = 32,
+	SHARE = 8,
+	CROWD = 200,
+	FEW = 100, /* Six of them fit into 1,024 descriptors, a usual limit. */
+};
 
 static const char *const conf_lines = "connections_max = 32";
 
@@ -71,12 +76,12 @@ static bool greet(struct raw *r, enum wire_role role, char why[256])
 }
 
 /* Greeted and idle, from one address: as many as are let in, which is its share. */
-static uint32_t idle_crowd(struct raw crowd[CROWD], const char *source, uint16_t port)
+static uint32_t idle_crowd(struct raw *crowd, uint32_t nr, const char *source, uint16_t port)
 {
 	uint32_t in = 0;
 	char why[256];
 
-	for (int i = 0; i < CROWD; i++) {
+	for (uint32_t i = 0; i < nr; i++) {
 		connect_from(&crowd[i], source, port);
 		if (greet(&crowd[i], i % 2 ? ROLE_TRAINER : ROLE_CTL, why))
 			in++;
@@ -88,9 +93,9 @@ static uint32_t idle_crowd(struct raw crowd[CROWD], const char *source, uint16_t
 	return in;
 }
 
-static void leave(struct raw crowd[CROWD])
+static void leave(struct raw *crowd, uint32_t nr)
 {
-	for (int i = 0; i < CROWD; i++)
+	for (uint32_t i = 0; i < nr; i++)
 		raw_close(&crowd[i]);
 }
 
@@ -105,7 +110,7 @@ static void test_idle_address(void **state)
 	(void)state;
 	inproc_prepare(&c, &conf);
 	assert_int_equal(inproc_node_start(&c.node[0]), SHARD_OK);
-	assert_int_equal(idle_crowd(crowd, "127.0.0.9", c.node[0].port), SHARE);
+	assert_int_equal(idle_crowd(crowd, CROWD, "127.0.0.9", c.node[0].port), SHARE);
 	assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK); /* a node */
 	inproc_wait_log(&c.node[0], "event=link_up", 1);
 	crew_init(&crew, "honest");
@@ -115,7 +120,7 @@ static void test_idle_address(void **state)
 	crew_finish(&crew);
 	crew_check(&crew, c.node[0].tcp_address, 3);
 	json_decref(inproc_status(&c.node[0])); /* a tool */
-	leave(crowd);
+	leave(crowd, CROWD);
 	inproc_stop(&c);
 }
 
@@ -124,7 +129,7 @@ static void test_idle_addresses(void **state)
 {
 	struct inproc_conf conf = {
 		.nodes = 2, .daemon = conf_lines, .cluster = "heartbeat_timeout = 60s"};
-	static struct raw crowd[6][CROWD];
+	static struct raw crowd[6][FEW];
 	uint32_t in = 0;
 	struct inproc c;
 
@@ -135,13 +140,13 @@ static void test_idle_addresses(void **state)
 		char source[16];
 
 		snprintf(source, sizeof(source), "127.0.0.%d", 20 + i);
-		in += idle_crowd(crowd[i], source, c.node[0].port);
+		in += idle_crowd(crowd[i], FEW, source, c.node[0].port);
 	}
 	assert_true(in >= MAX && in <= MAX + 2 * 2 + 8);
 	assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK);
 	inproc_wait_log(&c.node[0], "event=link_up", 1);
 	for (int i = 0; i < 6; i++)
-		leave(crowd[i]);
+		leave(crowd[i], FEW);
 	inproc_stop(&c);
 }
 
@@ -150,7 +155,7 @@ static void test_idle_long(void **state)
 {
 	struct inproc_conf conf = {
 		.nodes = 1, .daemon = conf_lines, .cluster = "heartbeat_timeout = 60s"};
-	static struct raw crowd[4][CROWD];
+	static struct raw crowd[4][FEW];
 	struct raw late;
 	struct inproc c;
 	char why[256];
@@ -161,7 +166,7 @@ static void test_idle_long(void **state)
 		char source[16];
 
 		snprintf(source, sizeof(source), "127.0.0.%d", 30 + i);
-		assert_int_equal(idle_crowd(crowd[i], source, c.node[0].port), SHARE);
+		assert_int_equal(idle_crowd(crowd[i], FEW, source, c.node[0].port), SHARE);
 	}
 	connect_from(&late, "127.0.0.50", c.node[0].port);
 	assert_false(greet(&late, ROLE_TRAINER, why));
@@ -178,7 +183,7 @@ static void test_idle_long(void **state)
 	}
 	inproc_wait_log(&c.node[0], "others need its place, and it uses no model", 1);
 	for (int i = 0; i < 4; i++)
-		leave(crowd[i]);
+		leave(crowd[i], FEW);
 	inproc_stop(&c);
 }
 
@@ -304,7 +309,7 @@ static void test_silent_crowd(void **state)
 	raw_close(&same);
 	raw_close(&other);
 	raw_close(&after);
-	leave(crowd);
+	leave(crowd, CROWD);
 	inproc_stop(&c);
 }
 
@@ -339,7 +344,7 @@ static void test_flood(void **state)
 	for (int i = 0; i < 2; i++)
 		pthread_join(thread[i], NULL);
 	print_message("%u came in while %u hung up\n", honest, atomic_load(&flood.hung_up));
-	leave(silent);
+	leave(silent, CROWD);
 	inproc_stop(&c);
 }
 
