@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Definition of a model across nodes. A trainer's DEFINE reaches the coordinator (link/call.c);
  * equal layout and settings attach, else the first difference is named. A new one is made here and,
- * by MODEL, on every node at once; each reserves all of its memory or refuses with figures, has a
- * thread make it, and then answers. One refusal, or the end of a link meanwhile, drops it
- * everywhere. A DEFINE that comes while a node is still being dialled waits for it,
- * at most heartbeat_timeout: on its trainer's node, because weights are written over the links of
- * that node, and on the coordinator. One that comes while a model of its name is being dropped, as
- * after a restore_at_start that was refused, waits for the memory in the same way. A node that
- * restarted hears MODEL again before anything else. seal.c does the rest. */
+ * by MODEL, on every node at once; each reserves all of its memory or refuses with figures (memory
+ * that is on its way back it waits for), has a thread make it, and then answers. One refusal, or
+ * the end of a link meanwhile, drops it everywhere. A DEFINE that comes while a node is still being
+ * dialled waits for it, at most heartbeat_timeout: on its trainer's node, because weights are
+ * written over the links of that node, and on the coordinator. One that comes while a model of its
+ * name is being dropped, as after a restore_at_start that was refused, waits for the memory in the
+ * same way. A node that restarted hears MODEL again before anything else. seal.c does the rest. */
 #include "control/define.h"
 #include "model/writer.h"
 #include "control/control.h"
@@ -704,6 +704,7 @@ static void say_waiting(struct model *m)
 void define_beat(struct server *s, uint64_t now_ns)
 {
 	define_wait_retry(s, now_ns, may_go, again);
+	model_make_beat(s, now_ns);
 	list_each(it, &s->makings) {
 		struct model *m = list_of(it, struct model, link);
 

@@ -87,6 +87,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	err_set(&e, SHARD_NOT_FOUND, "%s", why);
 	m->dropping = true;
 	list_remove(&m->link);
+	model_leaves(m);
 	d->server = s;
 	d->m = m;
 	d->id = m->id;

@@ -3,13 +3,15 @@
  * arrives (define.c), when the coordinator loads what it kept, or a start finds what the one before
  * left (resume.c); drop.c gives it back. Happy path of a definition: the budget agrees -> the model
  * is on server.makings, where no frame or event finds it -> a thread makes and touches its memory,
- * which takes as long as that is large -> bookkeeping and core, on the loop -> server.models. A
- * start does the same at once, since its loop does not run yet. Who ends a model that is being made
- * waits for the thread; memory goes in a thread, too. Fails with the budget's figures or what the
- * system says; a failed make leaves nothing behind. After it nothing of the model allocates. */
+ * which takes as long as that is large -> bookkeeping and core, on the loop -> server.models. Where
+ * the budget has no room and models that end give enough back, it waits on server.makings for that.
+ * A start does the same at once, since its loop does not run yet. Who ends a model that is being
+ * made waits for the thread; memory goes in a thread, too. Fails with the budget's figures or what
+ * the system says; a failed make leaves nothing behind. After it nothing of the model allocates. */
 #include "data/apply.h"
 #include "model/writer.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "data/blobs.h"
 #include "model/model.h"
 #include "warm/warm.h"
@@ -136,7 +138,9 @@ struct make { /* Lives as long as the model. */
 	struct meta_conf meta;
 	const struct meta_found *found; /* of a start before this one; NULL: it is made anew */
 	struct job job;
-	bool working; /* A thread makes the memory, or gives it back. */
+	bool working;        /* A thread makes the memory, or gives it back. */
+	uint64_t room_by_ns; /* It waits for what other models give back until then; 0: it does not.
+			      */
 	model_made_fn *made;
 	void (*freed)(void *arg);
 	void *freed_arg;
@@ -182,15 +186,25 @@ static uint64_t parked_soon(const struct server *s)
 	return bytes;
 }
 
+/* Will the place have room for so much when the models that end have given theirs back? */
+static bool warm_soon(const struct server *s, uint64_t bytes, const char *name)
+{
+	uint64_t leaving = s->budget.leaving_parked;
+
+	return leaving > 0 &&
+	       warm_room(s->warm, bytes > leaving ? bytes - leaving : 0, name, NULL) == SHARD_OK;
+}
+
 /* Does it outlive the process, and how large is what that takes? Where it cannot although nothing
  * forbids it, this node's next start is without this model's memory, and only this one's. That is
- * refused only where the place was asked for by name. */
-static enum shard_status plan_park(struct make *k, struct err *e)
+ * refused only where the place was asked for by name. SHARD_AGAIN: as find_room(). */
+static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 {
 	struct model *m = k->m;
 	struct server *s = m->server;
 	struct budget_need need;
 	enum shard_status st;
+	uint64_t bytes;
 
 	if (s->warm == NULL)
 		return SHARD_OK;
@@ -210,9 +224,11 @@ static enum shard_status plan_park(struct make *k, struct err *e)
 				      .meta = meta_bytes(&k->meta)};
 	k->store.warm = &k->warm;
 	budget_need(&need, &k->store);
-	if (k->found != NULL ||
-	    (st = warm_room(s->warm, need.parked + parked_soon(s), m->name, e)) == SHARD_OK)
+	bytes = need.parked + parked_soon(s);
+	if (k->found != NULL || (st = warm_room(s->warm, bytes, m->name, e)) == SHARD_OK)
 		return SHARD_OK;
+	if (may_wait && warm_soon(s, bytes, m->name))
+		return SHARD_AGAIN;
 	if (s->conf->warm != CONFIG_WARM_AUTO)
 		return st;
 	log_line(s->log, LOG_LEVEL_WARN, "event=warm_restart_void model=%s why=%s", m->name,
@@ -259,7 +275,7 @@ static enum shard_status make_meta(struct make *k, struct err *e)
 	return st;
 }
 
-static enum shard_status reserve(struct make *k, struct err *e)
+static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 {
 	struct model *m = k->m;
 	struct server *s = m->server;
@@ -267,6 +283,8 @@ static enum shard_status reserve(struct make *k, struct err *e)
 
 	budget_need(&m->need, &k->store);
 	st = budget_reserve(&s->budget, &m->need, m->name, server_node_name(s, s->self), e);
+	if (st != SHARD_OK && may_wait && budget_soon(&s->budget, &m->need))
+		st = SHARD_AGAIN;
 	if (st != SHARD_OK)
 		memset(&m->need, 0, sizeof(m->need));
 	else if (k->store.warm != NULL && k->found == NULL)
@@ -367,7 +385,7 @@ static enum shard_status keep(struct model *m, struct err *e)
 	return warm_keep(m->server->warm, m->id, regions, e);
 }
 
-/* All that has to be known before there is memory, and the account of it. */
+/* All that has to be known before there is memory. */
 static enum shard_status make_begin(struct make *k, struct err *e)
 {
 	struct model *m = k->m;
@@ -380,9 +398,16 @@ static enum shard_status make_begin(struct make *k, struct err *e)
 	if ((k->core = core_conf(m)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
 	store_conf(k);
-	if ((st = plan_park(k, e)) != SHARD_OK)
-		return st;
-	return reserve(k, e);
+	return SHARD_OK;
+}
+
+/* The account of it. SHARD_AGAIN: there will be room when the models that end have given theirs
+ * back; e says what is missing until then. */
+static enum shard_status find_room(struct make *k, bool may_wait, struct err *e)
+{
+	enum shard_status st = plan_park(k, may_wait, e);
+
+	return st == SHARD_OK ? reserve(k, may_wait, e) : st;
 }
 
 /* What rests on the memory. */
@@ -474,7 +499,8 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 	enum shard_status st = model_new(&m, s, spec, view, found, e);
 
 	*out = NULL;
-	if (st == SHARD_OK && (st = make_begin(m->make, e)) == SHARD_OK) {
+	if (st == SHARD_OK && (st = make_begin(m->make, e)) == SHARD_OK &&
+	    (st = find_room(m->make, false, e)) == SHARD_OK) {
 		make_memory(m->make);
 		st = make_end(m->make, view, e);
 	}
@@ -517,6 +543,23 @@ static void make_done(struct job *j)
 	k->made(m, st != SHARD_OK ? &e : NULL);
 }
 
+static void make_start(struct make *k)
+{
+	CHECK(!k->working && k->m->need.total > 0);
+	k->room_by_ns = 0;
+	k->working = true;
+	job_begin(&k->job, k->m->server, JOB_MEMORY, make_run, make_done);
+}
+
+static void wait_for_room(struct make *k, const struct err *e)
+{
+	struct server *s = k->m->server;
+
+	k->room_by_ns = clock_ns() + s->conf->heartbeat_timeout_ns;
+	log_line(s->log, LOG_LEVEL_INFO, "event=model_waits model=%s why=%s", k->m->name, e->text);
+	server_wake(s, k->room_by_ns);
+}
+
 enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
 				   model_made_fn *made, struct err *e)
 {
@@ -527,16 +570,39 @@ enum shard_status model_make_later(struct model **out, struct server *s, Shard__
 	*out = NULL;
 	if (st == SHARD_OK)
 		st = make_begin(m->make, e);
-	if (st != SHARD_OK) {
+	if (st == SHARD_OK)
+		st = find_room(m->make, true, e);
+	if (st != SHARD_OK && st != SHARD_AGAIN) {
 		model_free(&m);
 		return st;
 	}
 	list_push(&s->makings, &m->link);
 	m->make->made = made;
-	m->make->working = true;
-	job_begin(&m->make->job, s, JOB_MEMORY, make_run, make_done);
+	if (st == SHARD_OK)
+		make_start(m->make);
+	else
+		wait_for_room(m->make, e);
 	*out = m;
 	return SHARD_OK;
+}
+
+void model_make_beat(struct server *s, uint64_t now_ns)
+{
+	list_each(it, &s->makings) {
+		struct make *k = list_of(it, struct model, link)->make;
+		enum shard_status st;
+		struct err e;
+
+		if (k->room_by_ns == 0 || atomic_load(&k->given_up))
+			continue;
+		st = find_room(k, now_ns < k->room_by_ns, &e);
+		if (st == SHARD_OK) {
+			make_start(k);
+		} else if (st != SHARD_AGAIN) {
+			k->room_by_ns = 0;
+			k->made(k->m, &e); /* which takes it off the list, and no other one */
+		}
+	}
 }
 
 bool model_working(const struct model *m)
@@ -547,6 +613,11 @@ bool model_working(const struct model *m)
 void model_give_up(struct model *m)
 {
 	atomic_store(&m->make->given_up, true);
+}
+
+void model_leaves(struct model *m)
+{
+	budget_leave(&m->server->budget, &m->need);
 }
 
 /* --- the end --- */
@@ -636,9 +707,11 @@ static void free_done(struct job *j)
 	struct make *k = list_of(j, struct make, job);
 	void (*freed)(void *arg) = k->freed;
 	void *arg = k->freed_arg;
+	struct server *s = k->m->server;
 
 	k->working = false;
 	free_rest(k->m);
+	server_wake(s, 0); /* who waits for room */
 	freed(arg);
 }
 

@@ -19,9 +19,10 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 			     const struct core_view *view, const struct meta_found *found,
 			     struct err *e);
 /* The same while the loop runs, anew: the model is on server.makings until its memory is there, and
- * found by the two functions below only. Then made() hears that it is on server.models, or (e not
- * NULL) why it cannot be; not if it is dropped meanwhile, or the daemon stops. The model stays in
- * any case: its definer ends it. */
+ * found by the two functions below only. Where there is no room, and other models that end give
+ * enough back, it waits for that, for heartbeat_timeout. Then made() hears that it is on
+ * server.models, or (e not NULL) why it cannot be; not if it is dropped meanwhile, or the daemon
+ * stops. The model stays in any case: its definer ends it. */
 typedef void model_made_fn(struct model *m, const struct err *e);
 enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
 				   model_made_fn *made, struct err *e);
@@ -30,7 +31,10 @@ struct model *model_making_name(struct server *s, const char *name);
 /* A thread makes its memory: it may not be freed yet. Given up: the thread ends soon. */
 bool model_working(const struct model *m);
 void model_give_up(struct model *m);
-void model_reset(struct model *m); /* store_reset(), for good */
+/* It is dropped: who waits for memory may count on what it has. */
+void model_leaves(struct model *m);
+void model_make_beat(struct server *s, uint64_t now_ns); /* goes on with those that wait for room */
+void model_reset(struct model *m);                       /* store_reset(), for good */
 void model_free(struct model **m); /* Takes as long as its memory is large: at the end. */
 /* Its memory goes in a thread; freed() when it is the budget's again. */
 void model_free_later(struct model **m, void (*freed)(void *arg), void *arg);

@@ -91,6 +91,8 @@ void server_wake(struct server *s, uint64_t at_ns)
 {
 	uint64_t now = clock_ns();
 
+	if (at_ns == 0) /* at once: no other wake puts it off */
+		at_ns = 1;
 	if (s->stopping || (s->beat_due != 0 && s->beat_due <= at_ns))
 		return;
 	s->beat_due = at_ns;

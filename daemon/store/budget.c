@@ -144,8 +144,29 @@ enum shard_status budget_reserve(struct budget *b, const struct budget_need *nee
 	return SHARD_OK;
 }
 
+void budget_leave(struct budget *b, struct budget_need *need)
+{
+	CHECK(!need->leaving && b->used - b->leaving >= need->total);
+	need->leaving = true;
+	b->leaving += need->total;
+	b->leaving_parked += need->parked;
+}
+
+bool budget_soon(const struct budget *b, const struct budget_need *need)
+{
+	uint64_t stays = b->used - b->leaving;
+
+	CHECK(b->leaving <= b->used);
+	return stays <= b->total && need->total <= b->total - stays;
+}
+
 void budget_release(struct budget *b, const struct budget_need *need)
 {
 	CHECK(b->used >= need->total);
 	b->used -= need->total;
+	if (!need->leaving)
+		return;
+	CHECK(b->leaving >= need->total && b->leaving_parked >= need->parked);
+	b->leaving -= need->total;
+	b->leaving_parked -= need->parked;
 }

@@ -192,6 +192,12 @@ void rawnode_expect(struct rawnode *x, uint16_t op)
 
 void rawnode_define(struct rawnode *x, uint32_t chunks, const char *settings)
 {
+	rawnode_define_as(x, 1, "m", chunks, settings);
+}
+
+void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint32_t chunks,
+		       const char *settings)
+{
 	struct wire_head h = {.op = OP_MODEL, .attempt = ++x->tag};
 	uint32_t runs[] = {0, chunks / 2, 1, chunks - chunks / 2};
 	uint64_t shape[] = {chunks * 1024ull};
@@ -203,12 +209,12 @@ void rawnode_define(struct rawnode *x, uint32_t chunks, const char *settings)
 	t.name = (char *)(uintptr_t) "w";
 	t.n_shape = 1;
 	t.shape = shape;
-	s.name = (char *)(uintptr_t) "m";
+	s.name = (char *)(uintptr_t)name;
 	s.n_tensors = 1;
 	s.tensors = list;
 	s.image = s.grad = SHARD_F32;
 	s.settings = (char *)(uintptr_t)settings;
-	m.model = x->model = 1;
+	m.model = x->model = model;
 	m.spec = &s;
 	m.chunk_elems = 1024;
 	m.n_owner_runs = 4;

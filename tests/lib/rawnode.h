@@ -47,8 +47,10 @@ void rawnode_refused(struct rawnode *x, uint32_t connection, const char *part);
 void rawnode_held(struct rawnode *x);
 void rawnode_hold(struct rawnode *x);
 /* As the coordinator. The model has one tensor of fp32, its first half held by a and the other by
- * b. */
+ * b. Its number is 1 and its name "m" unless said otherwise. */
 void rawnode_define(struct rawnode *x, uint32_t chunks, const char *settings);
+void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint32_t chunks,
+		       const char *settings);
 /* Writes zeros into what node b holds, and seals: views that the daemon adopts. */
 void rawnode_seal(struct rawnode *x, uint64_t step);
 void rawnode_say(struct rawnode *x,

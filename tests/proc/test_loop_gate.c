@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Memory that stands still while it is made or given back, as gigabytes seem to: the loops of both
  * daemons answer meanwhile, links stay up, and another model trains. A definition that is given up
- * then, a node that stops, a link that falls and a kernel that refuses leave nothing behind.
- * madvise() and munmap() are this program's own: those of the daemons' threads wait while told to.
- */
+ * then, a node that stops, a link that falls and a kernel that refuses leave nothing behind. The
+ * gate holds the threads that make memory and give it back. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/gate.h"
 #include "lib/inproc.h"
 #include "lib/keep.h"
 #include "lib/rawnode.h"
 #include "lib/trainer.h"
 
-#include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -25,208 +22,16 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-enum { ELEMS = 1 << 20, LARGE = 1 << 20 };
-
 #define MODEL                                                                                      \
 	"[model]\noptimizer = sgd\nlr = 1\nmax_world = 2\nlocal_world = 2\nchunk_elems = 65536\n"
 
-static struct gate {
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool makes, gives; /* what stands still */
-	uint32_t making, giving;
-	bool refuses; /* to make */
-} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-static _Thread_local bool mine; /* a thread of the test: nothing stands in its way */
-
-static void stand(const bool *still, uint32_t *nr)
-{
-	pthread_mutex_lock(&gate.lock);
-	(*nr)++;
-	pthread_cond_broadcast(&gate.changed);
-	while (*still)
-		pthread_cond_wait(&gate.changed, &gate.lock);
-	(*nr)--;
-	pthread_mutex_unlock(&gate.lock);
-}
-
-int madvise(void *at, size_t bytes, int how)
-{
-	bool refused = false;
-
-	if (!mine && bytes >= LARGE && how == MADV_POPULATE_WRITE) {
-		stand(&gate.makes, &gate.making);
-		pthread_mutex_lock(&gate.lock);
-		refused = gate.refuses;
-		pthread_mutex_unlock(&gate.lock);
-	}
-	if (refused) {
-		errno = ENOMEM;
-		return -1;
-	}
-	return (int)syscall(SYS_madvise, at, bytes, how);
-}
-
-int munmap(void *at, size_t bytes)
-{
-	if (!mine && bytes >= LARGE)
-		stand(&gate.gives, &gate.giving);
-	return (int)syscall(SYS_munmap, at, bytes);
-}
-
-static void set(bool *what, bool on)
-{
-	pthread_mutex_lock(&gate.lock);
-	*what = on;
-	pthread_cond_broadcast(&gate.changed);
-	pthread_mutex_unlock(&gate.lock);
-}
-
-static void wait_for(struct inproc *c, const uint32_t *what, uint32_t nr)
-{
-	struct timespec until;
-	uint32_t is;
-	int rc = 0;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 20;
-	pthread_mutex_lock(&gate.lock);
-	while ((is = *what) < nr && rc == 0)
-		rc = pthread_cond_timedwait(&gate.changed, &gate.lock, &until);
-	pthread_mutex_unlock(&gate.lock);
-	if (is >= nr)
-		return;
-	for (uint32_t i = 0; i < c->nodes; i++)
-		if (c->node[i].lines != NULL)
-			fprintf(stderr, "node %s:\n%s", c->node[i].name, c->node[i].lines);
-	fail_msg("%u threads stand still, not %u", is, nr);
-}
-
-/* --- what a tool sees --- */
-
-/* The loop answers; the state of the model of that name, "" where there is none. */
-static void expect_state(struct inproc_node *n, const char *name, const char *state)
-{
-	json_t *all = inproc_status(n), *m;
-	const char *is = "";
-	size_t i;
-
-	json_array_foreach(json_object_get(all, "models"), i, m)
-		if (strcmp(json_string_value(json_object_get(m, "name")), name) == 0)
-			is = json_string_value(json_object_get(m, "state"));
-	assert_string_equal(is, state);
-	json_decref(all);
-}
-
-/* By models. */
-static json_int_t used(struct inproc_node *n)
-{
-	json_t *all = inproc_status(n), *budget = json_object_get(all, "budget");
-	json_int_t bytes = json_integer_value(json_object_get(budget, "used")) -
-			   json_integer_value(json_object_get(budget, "queues"));
-
-	json_decref(all);
-	return bytes;
-}
-
-static void wait_used(struct inproc_node *n, json_int_t bytes)
-{
-	uint64_t by = clock_ns() + 20 * NS_PER_SEC;
-
-	while (used(n) != bytes) {
-		if (clock_ns() > by)
-			fail_msg("node %s has promised %lld bytes, not %lld", n->name,
-				 (long long)used(n), (long long)bytes);
-		usleep(1000);
-	}
-}
+GATE_CALLS
 
 static void links_stood(struct inproc *c)
 {
 	for (uint32_t i = 0; i < c->nodes; i++)
 		assert_int_equal(inproc_logged(&c->node[i], "event=link_down"), 0);
 }
-
-/* --- who defines --- */
-
-struct definer {
-	const char *address, *name;
-	pthread_t thread;
-	bool drops;
-	shard_client *client;
-	shard_model *model;
-	enum shard_status st;
-	char text[512];
-};
-
-static enum shard_status write_all(shard_model *m)
-{
-	static const float zeros[ELEMS];
-	enum shard_status st = shard_write(m, SHARD_MASTER, 0, 0, ELEMS, SHARD_F32, zeros);
-
-	return st == SHARD_OK ? shard_seal(m, 0) : st;
-}
-
-static enum shard_status define(struct definer *d)
-{
-	struct shard_tensor tensor = {.name = "w", .ndim = 1, .shape = {ELEMS}};
-	struct shard_spec s = SHARD_INIT(struct shard_spec);
-	enum shard_status st;
-	int created = 0;
-
-	s.name = d->name;
-	s.tensors = &tensor;
-	s.tensors_nr = 1;
-	s.image = s.grad = SHARD_F32;
-	st = shard_define(d->client, &s, &d->model, &created);
-	return st == SHARD_OK && created ? write_all(d->model) : st;
-}
-
-static void *defines(void *arg)
-{
-	struct definer *d = arg;
-	struct trainer t;
-
-	mine = true;
-	trainer_connect(&t, d->address);
-	d->client = t.client;
-	d->st = d->drops ? shard_drop(d->client, d->name, 0) : define(d);
-	snprintf(d->text, sizeof(d->text), "%s", shard_error());
-	return NULL;
-}
-
-static void begin(struct definer *d, const char *address, const char *name)
-{
-	*d = (struct definer){.address = address, .name = name};
-	assert_int_equal(pthread_create(&d->thread, NULL, defines, d), 0);
-}
-
-static void begin_drop(struct definer *d, const char *address, const char *name)
-{
-	*d = (struct definer){.address = address, .name = name, .drops = true};
-	assert_int_equal(pthread_create(&d->thread, NULL, defines, d), 0);
-}
-
-/* Its connection stays open for what follows. */
-static void end(struct definer *d, enum shard_status st, const char *part)
-{
-	pthread_join(d->thread, NULL);
-	if (d->st != st || (part != NULL && strstr(d->text, part) == NULL))
-		fail_msg("%s: %s, not %s with \"%s\"", shard_name(d->st), d->text, shard_name(st),
-			 part != NULL ? part : "");
-}
-
-static void over(struct definer *d)
-{
-	shard_disconnect(&d->client);
-}
-
-/* --- the tests --- */
 
 static void steps(struct trainer *t, int nr)
 {
@@ -253,49 +58,49 @@ static void test_define_and_drop(void **state)
 	inproc_start(&c, &conf);
 	trainer_join(&t, c.node[0].unix_address, SHARD_F32, SHARD_F32);
 	for (int i = 0; i < 2; i++)
-		before[i] = used(&c.node[i]);
-	set(&gate.makes, true);
-	begin(&d, c.node[0].unix_address, "large");
-	wait_for(&c, &gate.making, 2); /* a thread of each node */
-	begin(&other, c.node[1].unix_address, "large");
+		before[i] = gate_used(&c.node[i]);
+	gate_set(&gate.makes, true);
+	definer_begin(&d, c.node[0].unix_address, "large");
+	gate_wait(&c, &gate.making, 2); /* a thread of each node */
+	definer_begin(&other, c.node[1].unix_address, "large");
 	until = clock_ns() + NS_PER_SEC / 2;
 	do {
 		steps(&t, 1);
 		for (int i = 0; i < 2; i++)
-			expect_state(&c.node[i], "large", "defining");
+			gate_expect_state(&c.node[i], "large", "defining");
 	} while (clock_ns() < until);
 	EXPECT(SHARD_NOT_FOUND, shard_attach(t.client, "large", &m));
 	assert_non_null(strstr(shard_error(), "is being made"));
-	set(&gate.makes, false);
-	end(&d, SHARD_OK, NULL);
-	end(&other, SHARD_OK, NULL); /* both have the same one */
+	gate_set(&gate.makes, false);
+	definer_end(&d, SHARD_OK, NULL);
+	definer_end(&other, SHARD_OK, NULL); /* both have the same one */
 	for (int i = 0; i < 2; i++)
-		expect_state(&c.node[i], "large", "open");
-	over(&d);
-	over(&other);
+		gate_expect_state(&c.node[i], "large", "open");
+	definer_over(&d);
+	definer_over(&other);
 
-	set(&gate.gives, true);
-	begin_drop(&drop, c.node[0].unix_address, "large");
-	wait_for(&c, &gate.giving, 2);
-	begin(&d, c.node[1].unix_address, "large"); /* waits for the memory */
+	gate_set(&gate.gives, true);
+	definer_drop(&drop, c.node[0].unix_address, "large");
+	gate_wait(&c, &gate.giving, 2);
+	definer_begin(&d, c.node[1].unix_address, "large"); /* waits for the memory */
 	until = clock_ns() + NS_PER_SEC / 4;
 	do {
 		steps(&t, 1);
 		for (int i = 0; i < 2; i++) {
-			expect_state(&c.node[i], "large", "");
-			assert_true(used(&c.node[i]) > before[i]);
+			gate_expect_state(&c.node[i], "large", "");
+			assert_true(gate_used(&c.node[i]) > before[i]);
 		}
 	} while (clock_ns() < until);
-	set(&gate.gives, false);
-	end(&drop, SHARD_OK, NULL);
-	end(&d, SHARD_OK, NULL);
-	over(&drop);
-	over(&d);
-	begin_drop(&drop, c.node[0].unix_address, "large");
-	end(&drop, SHARD_OK, NULL);
-	over(&drop);
+	gate_set(&gate.gives, false);
+	definer_end(&drop, SHARD_OK, NULL);
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&drop);
+	definer_over(&d);
+	definer_drop(&drop, c.node[0].unix_address, "large");
+	definer_end(&drop, SHARD_OK, NULL);
+	definer_over(&drop);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(used(&c.node[i]), before[i]);
+		assert_int_equal(gate_used(&c.node[i]), before[i]);
 	links_stood(&c);
 	trainer_end(&t);
 	inproc_stop(&c);
@@ -313,7 +118,7 @@ static void *joins(void *arg)
 {
 	struct joiner *j = arg;
 
-	mine = true;
+	gate_mine = true;
 	j->world = SHARD_INIT(struct shard_world);
 	j->st = shard_join(j->model, -1, 20000, &j->world);
 	snprintf(j->text, sizeof(j->text), "%s", shard_error());
@@ -347,34 +152,34 @@ static void test_rejoin(void **state)
 	inproc_start(&c, &conf);
 	trainer_join(&t, c.node[0].unix_address, SHARD_F32, SHARD_F32);
 	for (int i = 0; i < 3; i++) {
-		begin(&d[i], c.node[0].unix_address, "large");
-		end(&d[i], SHARD_OK, NULL);
+		definer_begin(&d[i], c.node[0].unix_address, "large");
+		definer_end(&d[i], SHARD_OK, NULL);
 	}
 	for (int i = 0; i < 2; i++) {
 		EXPECT(SHARD_OK, shard_join(d[0].model, -1, 10000, &world));
 		EXPECT(SHARD_OK, shard_leave(d[0].model, 10000));
 	}
-	set(&gate.gives, true);
+	gate_set(&gate.gives, true);
 	begin_join(&j[0], d[1].model);
-	wait_for(&c, &gate.giving, 1);
+	gate_wait(&c, &gate.giving, 1);
 	steps(&t, 3);
-	expect_state(&c.node[0], "large", "open");
-	set(&gate.makes, true);
-	set(&gate.gives, false);
-	wait_for(&c, &gate.making, 1);
+	gate_expect_state(&c.node[0], "large", "open");
+	gate_set(&gate.makes, true);
+	gate_set(&gate.gives, false);
+	gate_wait(&c, &gate.making, 1);
 	steps(&t, 3);
-	set(&gate.makes, false);
+	gate_set(&gate.makes, false);
 	end_join(&j[0]);
 	EXPECT(SHARD_OK, shard_leave(d[1].model, 10000));
 	/* No memory: who asked hears so, and the next one gets it. */
-	set(&gate.refuses, true);
+	gate_set(&gate.refuses, true);
 	EXPECT(SHARD_BUDGET, shard_join(d[2].model, -1, 10000, &world));
 	EXPECT_TEXT("Cannot allocate memory");
-	set(&gate.refuses, false);
+	gate_set(&gate.refuses, false);
 	begin_join(&j[1], d[2].model);
 	end_join(&j[1]);
 	for (int i = 0; i < 3; i++)
-		over(&d[i]);
+		definer_over(&d[i]);
 	trainer_end(&t);
 	inproc_stop(&c);
 }
@@ -391,32 +196,32 @@ static void test_given_up(void **state)
 
 	(void)state;
 	rawnode_start(&x, false, &(struct inproc_conf){.tail = MODEL}, 1);
-	set(&gate.makes, true);
-	begin(&d, x.daemon->unix_address, "large");
+	gate_set(&gate.makes, true);
+	definer_begin(&d, x.daemon->unix_address, "large");
 	rawnode_expect(&x, OP_MODEL);
-	wait_for(&x.c, &gate.making, 1);
+	gate_wait(&x.c, &gate.making, 1);
 	why.status = SHARD_BUDGET;
 	why.text = (char *)(uintptr_t) "no room on node b";
 	no.attempt = x.r[0].head.attempt;
 	raw_send(&x.r[0], &no, &why.base);
-	end(&d, SHARD_BUDGET, "no room on node b");
+	definer_end(&d, SHARD_BUDGET, "no room on node b");
 	rawnode_expect(&x, OP_MODEL_DROP);
 	assert_true(x.r[0].head.attempt != 0);
 	gone.attempt = x.r[0].head.attempt;
 	gone.model = x.r[0].head.model;
-	expect_state(x.daemon, "large", "");
-	assert_true(used(x.daemon) > 0); /* what a thread has is nobody else's */
-	begin(&again, x.daemon->unix_address, "large");
+	gate_expect_state(x.daemon, "large", "");
+	assert_true(gate_used(x.daemon) > 0); /* what a thread has is nobody else's */
+	definer_begin(&again, x.daemon->unix_address, "large");
 	raw_send(&x.r[0], &gone, NULL);
-	set(&gate.makes, false);
+	gate_set(&gate.makes, false);
 	rawnode_expect(&x, OP_MODEL);
 	no.attempt = x.r[0].head.attempt;
 	raw_send(&x.r[0], &no, &why.base);
-	end(&again, SHARD_BUDGET, "no room on node b");
+	definer_end(&again, SHARD_BUDGET, "no room on node b");
 	rawnode_expect(&x, OP_MODEL_DROP);
-	wait_used(x.daemon, 0);
-	over(&d);
-	over(&again);
+	gate_wait_used(x.daemon, 0);
+	definer_over(&d);
+	definer_over(&again);
 	rawnode_stop(&x);
 }
 
@@ -427,16 +232,16 @@ static void test_refused(void **state)
 	struct inproc c;
 
 	inproc_start(&c, &conf);
-	set(&gate.refuses, true);
-	begin(&d, c.node[1].unix_address, "large");
-	end(&d, SHARD_BUDGET, "\"large\" cannot be made on node ");
-	over(&d);
+	gate_set(&gate.refuses, true);
+	definer_begin(&d, c.node[1].unix_address, "large");
+	definer_end(&d, SHARD_BUDGET, "\"large\" cannot be made on node ");
+	definer_over(&d);
 	for (int i = 0; i < 2; i++)
-		wait_used(&c.node[i], 0);
-	set(&gate.refuses, false);
-	begin(&d, c.node[1].unix_address, "large");
-	end(&d, SHARD_OK, NULL);
-	over(&d);
+		gate_wait_used(&c.node[i], 0);
+	gate_set(&gate.refuses, false);
+	definer_begin(&d, c.node[1].unix_address, "large");
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
 	links_stood(&c);
 	inproc_stop(&c);
 }
@@ -445,7 +250,7 @@ static void *stops(void *arg)
 {
 	struct inproc_node *n = arg;
 
-	mine = true;
+	gate_mine = true;
 	inproc_node_stop(n);
 	return NULL;
 }
@@ -462,20 +267,20 @@ static void test_stop(void **state)
 	(void)state;
 	for (int node = 0; node < 2; node++) {
 		inproc_start(&c, &conf);
-		set(&gate.makes, true);
-		begin(&d, c.node[1 - node].unix_address, "large");
-		wait_for(&c, &gate.making, 2);
+		gate_set(&gate.makes, true);
+		definer_begin(&d, c.node[1 - node].unix_address, "large");
+		gate_wait(&c, &gate.making, 2);
 		assert_int_equal(pthread_create(&thread, NULL, stops, &c.node[node]), 0);
 		inproc_wait_log(&c.node[1 - node], "event=link_down", 1);
 		pthread_join(d.thread, NULL);
 		if (d.st != SHARD_UNREACHABLE && d.st != SHARD_CLOSED)
 			fail_msg("%s: %s", shard_name(d.st), d.text);
-		over(&d);
-		expect_state(&c.node[1 - node], "large", "");
+		definer_over(&d);
+		gate_expect_state(&c.node[1 - node], "large", "");
 		assert_int_equal(inproc_logged(&c.node[node], "event=stopped"), 0);
-		set(&gate.makes, false);
+		gate_set(&gate.makes, false);
 		pthread_join(thread, NULL);
-		wait_used(&c.node[1 - node], 0);
+		gate_wait_used(&c.node[1 - node], 0);
 		inproc_stop(&c);
 	}
 }
@@ -491,21 +296,21 @@ static void test_restart(void **state)
 	(void)state;
 	keep_init(&keep);
 	inproc_start(&c, &conf);
-	begin(&d, c.node[0].unix_address, "large");
-	end(&d, SHARD_OK, NULL);
+	definer_begin(&d, c.node[0].unix_address, "large");
+	definer_end(&d, SHARD_OK, NULL);
 	keep_must_save(c.node[0].unix_address, "large", keep.dir, NULL);
 	inproc_node_stop(&c.node[1]);
 	inproc_wait_log(&c.node[0], "event=lost model=large", 1);
-	set(&gate.makes, true);
+	gate_set(&gate.makes, true);
 	assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK);
-	wait_for(&c, &gate.making, 1);
+	gate_wait(&c, &gate.making, 1);
 	inproc_wait_log(&c.node[0], "it makes its memory anew", 1);
-	expect_state(&c.node[0], "large", "restoring");
-	expect_state(&c.node[1], "large", "defining");
-	set(&gate.makes, false);
+	gate_expect_state(&c.node[0], "large", "restoring");
+	gate_expect_state(&c.node[1], "large", "defining");
+	gate_set(&gate.makes, false);
 	inproc_wait_log(&c.node[0], "event=restored model=large", 1);
 	assert_int_equal(inproc_logged(&c.node[0], "event=restore_failed"), 0);
-	over(&d);
+	definer_over(&d);
 	inproc_stop(&c);
 	keep_free(&keep);
 }
@@ -516,38 +321,38 @@ static void test_link(void **state)
 {
 	struct wire_head drop = {.op = OP_MODEL_DROP, .model = 1};
 	struct rawnode x;
-	uint32_t chunks = ELEMS / 1024;
+	uint32_t chunks = GATE_ELEMS / 1024;
 
 	(void)state;
 	rawnode_start(&x, true, &(struct inproc_conf){.tail = MODEL}, 1);
-	set(&gate.makes, true);
+	gate_set(&gate.makes, true);
 	x.silent = true;
 	rawnode_define(&x, chunks, "optimizer=sgd lr=1 chunk_elems=1024 max_world=2 local_world=2");
-	wait_for(&x.c, &gate.making, 1);
+	gate_wait(&x.c, &gate.making, 1);
 	rawnode_link(&x);
 	inproc_wait_log(x.daemon, "event=drop model=m", 1);
 	assert_non_null(strstr(raw_error(&x.r[0]), "model 1 is still being dropped on node b"));
-	expect_state(x.daemon, "m", "");
-	set(&gate.makes, false);
-	wait_used(x.daemon, 0);
+	gate_expect_state(x.daemon, "m", "");
+	gate_set(&gate.makes, false);
+	gate_wait_used(x.daemon, 0);
 	x.silent = false;
 	rawnode_define(&x, chunks, x.settings);
-	expect_state(x.daemon, "m", "recovering");
+	gate_expect_state(x.daemon, "m", "recovering");
 	/* And dropped while it is made: the answer comes when the memory is free. */
 	drop.attempt = ++x.tag;
 	raw_send(&x.r[0], &drop, NULL);
 	rawnode_expect(&x, OP_MODEL_DROP);
-	set(&gate.makes, true);
+	gate_set(&gate.makes, true);
 	x.silent = true;
 	rawnode_define(&x, chunks, x.settings);
-	wait_for(&x.c, &gate.making, 1);
+	gate_wait(&x.c, &gate.making, 1);
 	drop.attempt = ++x.tag;
 	raw_send(&x.r[0], &drop, NULL);
 	assert_non_null(strstr(raw_error(&x.r[0]), "while this node was away"));
-	set(&gate.makes, false);
+	gate_set(&gate.makes, false);
 	rawnode_expect(&x, OP_MODEL_DROP);
 	assert_int_equal(x.r[0].head.attempt, drop.attempt);
-	assert_int_equal(used(x.daemon), 0);
+	assert_int_equal(gate_used(x.daemon), 0);
 	x.chunks_nr = 0;
 	rawnode_stop(&x);
 }
@@ -577,18 +382,18 @@ static void test_named_while_it_is_made(void **state)
 	rawnode_start(&x, false,
 		      &(struct inproc_conf){.cluster = "heartbeat_timeout = 20s", .tail = MODEL},
 		      1);
-	set(&gate.makes, true);
-	begin(&d, x.daemon->unix_address, "large");
+	gate_set(&gate.makes, true);
+	definer_begin(&d, x.daemon->unix_address, "large");
 	rawnode_hold(&x);
 	ping.model = x.model;
-	wait_for(&x.c, &gate.making, 1);
+	gate_wait(&x.c, &gate.making, 1);
 	rawnode_link(&x);
 	raw_send(&x.r[0], &ping, NULL);
 	comes_not(&x, OP_MODEL_DROP);
-	set(&gate.makes, false);
+	gate_set(&gate.makes, false);
 	rawnode_stop(&x);
 	pthread_join(d.thread, NULL);
-	over(&d);
+	definer_over(&d);
 }
 
 enum { DIR_BYTES = 100, TAIL_BYTES = 600 };
@@ -604,10 +409,10 @@ static void keep_large(struct keep *k, char dir[DIR_BYTES], char tail[TAIL_BYTES
 	snprintf(tail, TAIL_BYTES, "%scheckpoint_dir = %s\nrestore_at_start = yes\n", MODEL,
 		 k->dir);
 	inproc_start(&c, &(struct inproc_conf){.nodes = 1, .tail = MODEL});
-	begin(&d, c.node[0].unix_address, "large");
-	end(&d, SHARD_OK, NULL);
+	definer_begin(&d, c.node[0].unix_address, "large");
+	definer_end(&d, SHARD_OK, NULL);
 	keep_must_save(c.node[0].unix_address, "large", dir, "t1");
-	over(&d);
+	definer_over(&d);
 	inproc_stop(&c);
 }
 
@@ -624,12 +429,12 @@ static void test_restored_when_it_is_made(void **state)
 	keep_large(&k, dir, tail);
 	rawnode_start(&x, false,
 		      &(struct inproc_conf){.cluster = "heartbeat_timeout = 20s", .tail = tail}, 1);
-	set(&gate.makes, true);
-	begin(&d, x.daemon->unix_address, "large");
+	gate_set(&gate.makes, true);
+	definer_begin(&d, x.daemon->unix_address, "large");
 	rawnode_hold(&x);
-	wait_for(&x.c, &gate.making, 1);
+	gate_wait(&x.c, &gate.making, 1);
 	rawnode_link(&x); /* b has started again */
-	set(&gate.makes, false);
+	gate_set(&gate.makes, false);
 	rawnode_expect(&x, OP_MODEL);
 	model = x.r[0].head;
 	inproc_wait_log(x.daemon, "event=restore_waits ", 1);
@@ -639,7 +444,7 @@ static void test_restored_when_it_is_made(void **state)
 	rawnode_obey(&x, OP_LOAD_PART, 0);
 	rawnode_stop(&x);
 	pthread_join(d.thread, NULL);
-	over(&d);
+	definer_over(&d);
 	keep_free(&k);
 }
 
@@ -655,10 +460,10 @@ static void test_bad_checkpoint_of_step_0(void **state)
 	keep_large(&k, dir, tail);
 	keep_flip(dir, "t1", "node-a.safetensors", -100);
 	inproc_start(&c, &(struct inproc_conf){.nodes = 1, .tail = tail});
-	begin(&d, c.node[0].unix_address, "large");
-	end(&d, SHARD_PROTOCOL, "t1");
+	definer_begin(&d, c.node[0].unix_address, "large");
+	definer_end(&d, SHARD_PROTOCOL, "t1");
 	assert_int_equal(inproc_logged(&c.node[0], "event=checkpoint_bad"), 1);
-	over(&d);
+	definer_over(&d);
 	inproc_stop(&c);
 	keep_free(&k);
 }
@@ -675,15 +480,15 @@ static void test_made_slowly(void **state)
 
 	(void)state;
 	inproc_start(&c, &conf);
-	set(&gate.makes, true);
-	begin(&d, c.node[1].unix_address, "large");
-	wait_for(&c, &gate.making, 2);
+	gate_set(&gate.makes, true);
+	definer_begin(&d, c.node[1].unix_address, "large");
+	gate_wait(&c, &gate.making, 2);
 	until = clock_ns() + 3 * NS_PER_SEC;
 	while (clock_ns() < until)
 		usleep(10000);
-	set(&gate.makes, false);
-	end(&d, SHARD_OK, NULL);
-	over(&d);
+	gate_set(&gate.makes, false);
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
 	inproc_stop(&c);
 }
 
@@ -714,7 +519,7 @@ int main(void)
 
 	int failed;
 
-	mine = true;
+	gate_mine = true;
 	CHECK(mkdtemp(folder) != NULL);
 	snprintf(warm, sizeof(warm), "warm_restart = tmpfs\nwarm_dir = %s", folder);
 	failed = cmocka_run_group_tests(tests, NULL, NULL);

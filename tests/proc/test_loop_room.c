@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+/* There is not room for everything at once: a definition waits for memory that another model is
+ * about to give back, and for nothing else. The gate holds the threads that make memory and give it
+ * back. */
+#include "base/check.h"
+#include "base/clock.h"
+#include "lib/gate.h"
+#include "lib/inproc.h"
+#include "lib/rawnode.h"
+#include "lib/trainer.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#define MODEL                                                                                      \
+	"[model]\noptimizer = sgd\nlr = 1\nmax_world = 2\nlocal_world = 2\nchunk_elems = 65536\n"
+
+GATE_CALLS
+
+static void links_stood(struct inproc *c)
+{
+	for (uint32_t i = 0; i < c->nodes; i++)
+		assert_int_equal(inproc_logged(&c->node[i], "event=link_down"), 0);
+}
+
+static void *stops(void *arg)
+{
+	struct inproc_node *n = arg;
+
+	gate_mine = true;
+	inproc_node_stop(n);
+	return NULL;
+}
+
+#define ROOM_FOR_ONE "memory = 36MiB\n"
+
+/* There is room for one model. Another one waits while the memory of the first is given back: for
+ * heartbeat_timeout, and then it is refused with figures. */
+static void test_room_comes_back(void **state)
+{
+	char daemon[200];
+	const struct inproc_conf conf = {
+		.daemon = daemon, .cluster = "heartbeat_timeout = 3s\n", .tail = MODEL};
+	struct definer d, drop;
+	struct inproc c;
+
+	snprintf(daemon, sizeof(daemon), ROOM_FOR_ONE "%s", *state != NULL ? (char *)*state : "");
+	inproc_start(&c, &conf);
+	definer_begin(&d, c.node[0].unix_address, "first");
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
+	definer_begin(&d, c.node[1].unix_address, "second"); /* nothing is on its way back */
+	definer_end(&d, SHARD_BUDGET, "\"second\" needs");
+	definer_over(&d);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(inproc_logged(&c.node[i], "event=model_waits"), 0);
+
+	gate_set(&gate.gives, true);
+	definer_drop(&drop, c.node[0].unix_address, "first");
+	gate_wait(&c, &gate.giving, 2);
+	definer_begin(&d, c.node[1].unix_address, "third");
+	for (int i = 0; i < 2; i++) {
+		inproc_wait_log(&c.node[i], "event=model_waits model=third", 1);
+		gate_expect_state(&c.node[i], "third", "defining");
+	}
+	definer_end(&d, SHARD_BUDGET, "\"third\" needs");
+	definer_over(&d);
+	definer_end(&drop, SHARD_TIMEOUT, "has not given its memory back");
+	definer_over(&drop);
+	definer_begin(&d, c.node[1].unix_address, "fourth");
+	for (int i = 0; i < 2; i++)
+		inproc_wait_log(&c.node[i], "event=model_waits model=fourth", 1);
+	gate_set(&gate.gives, false);
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
+	links_stood(&c);
+	inproc_stop(&c);
+}
+
+/* The link falls while node b makes a model, which is given up; over the next one comes another
+ * model, for which there is no room until the thread has ended. A drop ends the wait as well. */
+static void test_room_after_a_link(void **state)
+{
+	struct wire_head drop = {.op = OP_MODEL_DROP, .model = 2};
+	uint32_t chunks = GATE_ELEMS / 1024;
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, true, &(struct inproc_conf){.daemon = ROOM_FOR_ONE, .tail = MODEL}, 1);
+	gate_set(&gate.makes, true);
+	x.silent = true;
+	rawnode_define(&x, chunks, "optimizer=sgd lr=1 chunk_elems=1024 max_world=2 local_world=2");
+	gate_wait(&x.c, &gate.making, 1);
+	x.chunks_nr = 0;
+	rawnode_link(&x);
+	inproc_wait_log(x.daemon, "event=drop model=m", 1);
+	rawnode_define_as(&x, 2, "second", chunks, x.settings);
+	inproc_wait_log(x.daemon, "event=model_waits model=second", 1);
+	rawnode_expect(&x, OP_PROGRESS); /* as if it were being made */
+	drop.attempt = ++x.tag;
+	raw_send(&x.r[0], &drop, NULL);
+	inproc_wait_log(x.daemon, "event=drop model=second", 1);
+	rawnode_define_as(&x, 3, "third", chunks, x.settings);
+	inproc_wait_log(x.daemon, "event=model_waits model=third", 1);
+	gate_set(&gate.makes, false);
+	rawnode_expect(&x, OP_MODEL_DROP);
+	assert_int_equal(x.r[0].head.attempt, drop.attempt);
+	rawnode_expect(&x, OP_MODEL);
+	assert_int_equal(x.r[0].head.model, 3);
+	gate_expect_state(x.daemon, "third", "recovering");
+	rawnode_stop(&x);
+}
+
+/* The daemon ends while a definition waits for room. */
+static void test_stop_without_room(void **state)
+{
+	const struct inproc_conf conf = {.nodes = 1, .daemon = ROOM_FOR_ONE, .tail = MODEL};
+	struct definer d, drop;
+	struct inproc c;
+	pthread_t thread;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	definer_begin(&d, c.node[0].unix_address, "first");
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
+	gate_set(&gate.gives, true);
+	definer_drop(&drop, c.node[0].unix_address, "first");
+	gate_wait(&c, &gate.giving, 1);
+	definer_begin(&d, c.node[0].unix_address, "second");
+	inproc_wait_log(&c.node[0], "event=model_waits model=second", 1);
+	assert_int_equal(pthread_create(&thread, NULL, stops, &c.node[0]), 0);
+	inproc_wait_log(&c.node[0], "event=stopping", 1);
+	gate_set(&gate.gives, false);
+	pthread_join(thread, NULL);
+	pthread_join(d.thread, NULL);
+	pthread_join(drop.thread, NULL);
+	assert_int_not_equal(d.st, SHARD_OK);
+	definer_over(&d);
+	definer_over(&drop);
+	inproc_stop(&c);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	return remove(path);
+}
+
+int main(void)
+{
+	static char folder[] = "/dev/shm/shardd-room.XXXXXX", warm[80];
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_room_comes_back),
+		{"test_room_comes_back warm", test_room_comes_back, NULL, NULL, warm},
+		cmocka_unit_test(test_room_after_a_link),
+		cmocka_unit_test(test_stop_without_room),
+	};
+
+	int failed;
+
+	gate_mine = true;
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(warm, sizeof(warm), "warm_restart = tmpfs\nwarm_dir = %s", folder);
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	(void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	return failed;
+}
