@@ -237,7 +237,7 @@ static void check_stopped(struct server *s)
 		close_connections(s);
 	}
 	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0 || !job_idle(s, JOB_MEMORY) ||
-	    !rdma_local_closed(s))
+	    !job_idle(s, JOB_SMALL) || !rdma_local_closed(s))
 		return;
 	if (s->http != NULL) {
 		s->http_closing = true;

@@ -207,7 +207,9 @@ static void renew(struct model *m)
 			free(w);
 			return;
 		}
-		job_begin(&w->job, m->server, JOB_MEMORY, renewal_run, renewal_done);
+		job_begin(&w->job, m->server,
+			  w->r.bytes <= JOB_SMALL_BYTES ? JOB_SMALL : JOB_MEMORY, renewal_run,
+			  renewal_done);
 	}
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job.h: what would keep the loop from answering, in threads of libuv's pool, a few at a time. Two
- * kinds: what touches folders and files of checkpoints, which others may choose, so that a file
- * system behind a network may not answer for ever; and what makes or gives back gigabytes of
- * memory. Each kind has so many threads of the pool (LIMITS_THREADS) at most, so that a view that
- * is to be durable always finds one. The other jobs of the kind wait for a turn, in order. */
+/* job.h: what would keep the loop from answering, in threads of libuv's pool, a few at a time.
+ * Three kinds: what touches folders and files of checkpoints, which others may choose, so that a
+ * file system behind a network may not answer for ever; what makes or gives back gigabytes of
+ * memory; and what makes at most JOB_SMALL_BYTES, for which nobody should wait behind gigabytes.
+ * Each kind has so many threads of the pool (LIMITS_THREADS) at most, so that a view that is to be
+ * durable always finds one. The other jobs of the kind wait for a turn, in order. */
 #ifndef SHARD_NODE_JOB_H
 #define SHARD_NODE_JOB_H
 
@@ -14,9 +15,11 @@
 
 struct server;
 
-enum job_kind { JOB_FILES, JOB_MEMORY, JOB_KINDS };
-#define JOB_FILES_MAX  3
-#define JOB_MEMORY_MAX 1 /* Memory that goes is free before the next job takes any. */
+enum job_kind { JOB_FILES, JOB_MEMORY, JOB_SMALL, JOB_KINDS };
+#define JOB_FILES_MAX   3
+#define JOB_MEMORY_MAX  1 /* Memory that goes is free before the next job takes any. */
+#define JOB_SMALL_MAX   1
+#define JOB_SMALL_BYTES (1ull << 30) /* It takes less than a second to make. */
 
 struct job_queue {
 	struct list waiting; /* for a thread */

@@ -12,8 +12,8 @@
 #include <uv.h>
 
 /* Of libuv's pool: half of them may look up names, JOB_FILES_MAX are those of checkpoints,
- * JOB_MEMORY_MAX make memory, so that one is left for views. */
-#define LIMITS_THREADS 10
+ * JOB_MEMORY_MAX and JOB_SMALL_MAX make memory, so that one is left for views. */
+#define LIMITS_THREADS 12
 
 /* Raises the limit of descriptors as far as it goes, says what is needed and what there is, and
  * starts the threads of libuv's pool, which could only abort later. Before anything else of the

@@ -8,6 +8,7 @@
 #include "lib/gate.h"
 #include "lib/inproc.h"
 #include "lib/keep.h"
+#include "lib/pace.h"
 #include "lib/rawnode.h"
 #include "lib/trainer.h"
 
@@ -180,6 +181,37 @@ static void test_rejoin(void **state)
 	end_join(&j[1]);
 	for (int i = 0; i < 3; i++)
 		definer_over(&d[i]);
+	trainer_end(&t);
+	inproc_stop(&c);
+}
+
+/* A trainer joins a small model with memory that is made anew, while a large one is being made. */
+static void test_rejoin_beside_a_making(void **state)
+{
+	const struct inproc_conf conf = {.nodes = 1, .tail = MODEL};
+	struct shard_world world = SHARD_INIT(struct shard_world);
+	struct definer d;
+	struct trainer t;
+	struct inproc c;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	trainer_define(&t, c.node[0].unix_address, SHARD_F32, SHARD_F32);
+	for (int i = 0; i < 2; i++) { /* no arena is fresh then */
+		EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &world));
+		EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
+	}
+	gate_set(&gate.makes, true);
+	definer_begin(&d, c.node[0].unix_address, "large");
+	gate_wait(&c, &gate.making, 1);
+	for (int i = 0; i < 2; i++) {
+		EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &world));
+		EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
+	}
+	gate_expect_state(&c.node[0], "large", "defining");
+	gate_set(&gate.makes, false);
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
 	trainer_end(&t);
 	inproc_stop(&c);
 }
@@ -509,6 +541,7 @@ int main(void)
 		cmocka_unit_test(test_define_and_drop),
 		{"test_define_and_drop warm", test_define_and_drop, NULL, NULL, warm},
 		cmocka_unit_test(test_rejoin),
+		cmocka_unit_test(test_rejoin_beside_a_making),
 		cmocka_unit_test(test_given_up),
 		cmocka_unit_test(test_refused),
 		{"test_refused warm", test_refused, NULL, NULL, warm},
