@@ -4,6 +4,7 @@
 # daemons' configuration; SLOW=n: the machine is so many times slower than others, and deadlines are longer. WARM=1: what daemons hold
 # outlives them, on a tmpfs.
 set -u
+. "${BASH_SOURCE%/*}/../lib/pace.sh"
 unset "${!SHARD_@}"
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-$name.XXXXXX")
@@ -37,7 +38,7 @@ fail()
 	[ -t 1 ] && echo
 	echo "$name: $*"
 	for f in "$dir"/*.sock; do # whom it waits for, where a daemon can still say it
-		[ -S "$f" ] && echo "--- status of ${f##*/}" && timeout 10 "$build/shardctl" --address "unix:$f" status 2>&1
+		[ -S "$f" ] && echo "--- status of ${f##*/}" && paced 10 "$build/shardctl" --address "unix:$f" status 2>&1
 	done
 	for f in "$dir"/*.out; do
 		[ -s "$f" ] && echo "--- last lines of ${f##*/}" && tail -n 12 "$f"
@@ -118,12 +119,13 @@ config() # NODE
 
 wait_for_socket() # NODE
 {
-	for _ in $(seq $((200 * ${SLOW:-1}))); do
-		[ -S "$dir/$1.sock" ] && return
+	local since=$SECONDS
+
+	until [ -S "$dir/$1.sock" ]; do
 		running "daemon-$1" || finish "daemon-$1"
+		! passed $((10 * ${SLOW:-1})) $since || fail "daemon-$1 made no socket within $((SECONDS - since)) s"
 		sleep 0.05
 	done
-	fail "daemon-$1 made no socket within $((10 * ${SLOW:-1})) s"
 }
 
 text() # the licence texts that every Debian has
@@ -134,12 +136,13 @@ text() # the licence texts that every Debian has
 
 wait_for_link() # NODE: its connection to the other one
 {
-	for _ in $(seq $((200 * ${SLOW:-1}))); do
-		grep -q 'event=link_up' "$dir/daemon-$1.out" && return
+	local since=$SECONDS
+
+	until grep -q 'event=link_up' "$dir/daemon-$1.out"; do
 		running "daemon-$1" || finish "daemon-$1"
+		! passed $((10 * ${SLOW:-1})) $since || fail "daemon-$1 found no other daemon within $((SECONDS - since)) s"
 		sleep 0.05
 	done
-	fail "daemon-$1 found no other daemon within $((10 * ${SLOW:-1})) s"
 }
 
 start_daemons() # a on the first port, b on the second; they know each other and their sockets are there when it returns

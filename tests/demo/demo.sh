@@ -78,7 +78,7 @@ watch() # until every trainer has ended
 			last=${line[0]}
 			since=$SECONDS
 		fi
-		[ $((SECONDS - since)) -lt $stall_s ] || fail "no step for $stall_s s"
+		! passed $stall_s $since || fail "no step for $((SECONDS - since)) s"
 	done
 	[ -t 1 ] && echo
 	[ "$last" = $steps ] || fail "training ended at step $last of $steps"

@@ -14,7 +14,8 @@ shift 2
 [ -n "${DAEMONS:-}" ] && WARM=1
 . "${BASH_SOURCE%/*}/cluster.sh"
 
-deadline_s=$((30 * ${SLOW:-1}))
+pace_look
+deadline_s=$((30 * ${SLOW:-1} * pace / 100))
 text
 start_daemons
 ranks=$((${on%,*} + ${on#*,}))

@@ -64,7 +64,7 @@ await_step() # STEP
 	while now=$(last_step); [ "${now:-0}" -lt "$1" ]; do
 		[ "${now:-0}" = $seen ] || since=$SECONDS
 		seen=${now:-0}
-		[ $((SECONDS - since)) -lt $stall_s ] || fail "no step for $stall_s s, after step $seen"
+		! passed $stall_s $since || fail "no step for $((SECONDS - since)) s, after step $seen"
 		for k in a b; do
 			running "daemon-$k" || fail "daemon-$k ended while training"
 		done

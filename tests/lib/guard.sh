@@ -5,17 +5,9 @@
 # killed, and the bound grows with it, so a slow or busy machine fails no test. The exit status is the command's own, or 124 after a
 # hang. The command runs in a process group of its own, and the whole group is killed.
 set -u
+. "$(dirname "$0")/pace.sh"
 log=$1 bound=$2
 shift 2
-
-# How many times longer than on a quiet machine of 2025 a fixed piece of work takes here and now, in percent, at least 100.
-pace()
-{
-	local start
-	start=$(date +%s%N)
-	awk 'BEGIN { for (i = 0; i < 12000000; i++) x += i % 7 }' # about 1 s
-	awk -v ns=$(($(date +%s%N) - start)) 'BEGIN { p = ns / 1e7; printf "%d\n", p < 100 ? 100 : p }'
-}
 
 watch()
 {
@@ -25,7 +17,8 @@ watch()
 		if [ "$size" != "$seen" ]; then
 			seen=$size since=$SECONDS
 		elif [ $((SECONDS - since)) -ge "$bound" ]; then
-			allowed=$((bound * $(pace) / 100))
+			pace_measure 10
+			allowed=$((bound * pace / 100))
 			[ $((SECONDS - since)) -ge "$allowed" ] || continue
 			[ "$(stat -c %s "$log" 2>/dev/null || echo 0)" = "$seen" ] || continue
 			echo "guard: nothing printed for $((SECONDS - since)) s, $allowed s were allowed: killed" >>"$log"

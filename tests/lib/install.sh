@@ -5,6 +5,7 @@
 # configuration is taken; man finds the pages, and the documents are there; `make uninstall` leaves the tree as it was.
 set -eu
 cd "$(dirname "$0")/../.."
+. tests/lib/pace.sh
 B=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-install.XXXXXX")
 daemon=
@@ -70,14 +71,14 @@ tail -n +1 -F "$dir/daemon.log" --pid=$daemon 2>/dev/null | grep -q -m1 event=st
 last=0
 for t in c-shared c++-shared c-static c++-static c-all-static; do # the model outlives them: each goes on for 30 steps more
 	last=$((last + 30))
-	SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH=$lib timeout 60 "$dir/$t" $last >"$dir/$t.out" 2>&1 || { cat "$dir/$t.out" "$dir/daemon.log"; fail "$t failed"; }
+	SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH=$lib paced 60 "$dir/$t" $last >"$dir/$t.out" 2>&1 || { cat "$dir/$t.out" "$dir/daemon.log"; fail "$t failed"; }
 	[ "$(tail -n 1 "$dir/$t.out" | cut -d' ' -f1,2)" = "step $last" ] || { cat "$dir/$t.out"; fail "$t did not train to step $last"; }
 done
 # a tree that was built for one PREFIX, installed below another and then moved: the library finds its own daemon
 mkdir -m 700 "$dir/run"
 cp -a "$root/usr" "$dir/moved"
-SHARD_ADDRESS=spawn:moved SHARD_LINGER=100ms SHARD_MEMORY=64MiB XDG_RUNTIME_DIR=$dir/run PATH=/nonexistent \
-	LD_LIBRARY_PATH=$dir/moved/lib/shard-test /usr/bin/timeout 60 "$dir/c-shared" 30 >"$dir/moved.out" 2>&1 ||
+paced 60 env SHARD_ADDRESS=spawn:moved SHARD_LINGER=100ms SHARD_MEMORY=64MiB XDG_RUNTIME_DIR="$dir/run" PATH=/nonexistent \
+	LD_LIBRARY_PATH="$dir/moved/lib/shard-test" "$dir/c-shared" 30 >"$dir/moved.out" 2>&1 ||
 	{ cat "$dir/moved.out"; fail "a trainer of a moved installation does not start its shardd"; }
 kill -TERM $daemon
 wait $daemon || fail "shardd ended with status $?"

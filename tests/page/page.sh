@@ -18,11 +18,8 @@ for rank in 0 1 2; do
 		--settings "optimizer=adamw lr=6e-3 clip=1.0 chunk_elems=16384" --log "$dir/trainer-$rank.log"
 done
 port=$(sed -n 's/.*event=http port=\([0-9]*\).*/\1/p' "$dir/daemon-a.out")
-for _ in $(seq 200); do
-	[ -s "$dir/trainer-0.log" ] && [ "$(wc -l <"$dir/trainer-0.log")" -ge 5 ] && break
-	sleep 0.1
-done
-[ -s "$dir/trainer-0.log" ] || fail "no step within 20 s"
+steps() { [ -s "$dir/trainer-0.log" ] && [ "$(wc -l <"$dir/trainer-0.log")" -ge 5 ]; }
+wait_until 20 steps || fail "no five steps within 20 s of a quiet machine"
 
 # the page polls for ever: time is virtual, and stands still while an answer is on its way
 look=("$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/browser" --virtual-time-budget=${BUDGET:-1000000})

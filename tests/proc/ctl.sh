@@ -3,6 +3,7 @@
 # ctl.sh BUILD: what holds for every command of shardctl: --json, --address and --timeout before and behind its name, each exit code that
 # --help documents, and bash completion that offers exactly the commands and options that --help lists. Status 0 if nothing is wrong.
 set -u
+. "$(dirname "$0")/../lib/pace.sh"
 B=$(cd "${1:?usage: ctl.sh BUILD}" && pwd)
 cd "$(dirname "$0")/../.." || exit 1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shard-ctl.XXXXXX")
@@ -21,7 +22,7 @@ check() { # WHAT CONDITION...
 exits() { # RC WORD...
 	local want=$1 rc
 	shift
-	timeout 20 "$B/shardctl" "$@" >"$dir/out" 2>&1 </dev/null
+	paced 20 "$B/shardctl" "$@" >"$dir/out" 2>&1 </dev/null
 	rc=$?
 	checks=$((checks + 1))
 	[ $rc = "$want" ] || { wrong=$((wrong + 1)); echo "not ok ctl: shardctl $*: exit $rc, expected $want:"; cat "$dir/out"; }
@@ -38,18 +39,16 @@ print(*[x.getsockname()[1] for x in s])')
 printf '%s\n' '[daemon]' 'node = a' "listen = 127.0.0.1:$port" "http = 127.0.0.1:$http" "socket = $dir/s" "state = $dir/state" 'memory = 64MiB' 'allow_unauthenticated = yes' >"$dir/conf"
 "$B/shardd" --config "$dir/conf" 2>"$dir/log" &
 daemon=$!
-for _ in $(seq 400); do
-	"$B/shardctl" --timeout 0.2 -a "unix:$dir/s" status >/dev/null 2>&1 && break
-	sleep 0.02 # nothing to wait on: the socket is not there yet
-done
+answers() { "$B/shardctl" --timeout 60 -a "unix:$dir/s" status >/dev/null 2>&1; }
+wait_until 30 answers || { cat "$dir/log"; echo "not ok ctl: shardd does not answer"; exit 1; }
 
 # --- options of all commands, on both sides of the name; --json everywhere ---
 at=unix:$dir/s
 while read -r command; do
 	read -ra words <<<"$command"
-	exits 0 --json --timeout 3 -a "$at" "${words[@]}"
+	exits 0 --json --timeout 60 -a "$at" "${words[@]}"
 	check "--json $command: no JSON" is_json
-	exits 0 "${words[@]}" --json --timeout=3 --address="$at"
+	exits 0 "${words[@]}" --json --timeout=60 --address="$at"
 	check "$command --json: no JSON" is_json
 	exits 0 -a "$at" "${words[@]}"
 done <<EOF

@@ -8,6 +8,7 @@
 set -eu
 build=$(cd "${1:?usage: readme.sh BUILD}" && pwd)
 here=$(cd "$(dirname "$0")/../.." && pwd)
+. "$here/tests/lib/pace.sh"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-readme.XXXXXX")
 daemon=
 trap '[ -z "$daemon" ] || kill -9 $daemon 2>/dev/null; rm -rf "$dir"' EXIT
@@ -44,14 +45,14 @@ ${CC:-cc} -std=c11 -Wall -Wextra -Werror -o "$dir/loop" "$dir/loop.c" "$here/tes
 "$dir/root/usr/bin/shardd" --socket "$dir/sock" --state "$dir/state" --set daemon.http=127.0.0.1:0 --set daemon.memory=64MiB --set daemon.warm_restart=off >"$dir/log" 2>&1 &
 daemon=$!
 tail -n +1 -F "$dir/log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/log"; fail "shardd did not start"; }
-SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH="$dir/root/usr/lib" timeout 60 "$dir/loop" >"$dir/out" 2>&1 || { cat "$dir/out" "$dir/log"; fail "the loop failed"; }
+SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH="$dir/root/usr/lib" paced 60 "$dir/loop" >"$dir/out" 2>&1 || { cat "$dir/out" "$dir/log"; fail "the loop failed"; }
 awk '/^step/ {n++; if (n == 1) first = $4; last = $4} END {exit !(n == 30 && last < first / 2)}' "$dir/out" || { cat "$dir/out"; fail "the loss did not fall"; }
 
 # the metrics of that daemon and its model: each one is explained with its labels, and none is made up
 port=$(sed -n 's/.*event=http port=//p' "$dir/log")
 exec 3<>"/dev/tcp/127.0.0.1/$port" || fail "the daemon does not answer HTTP"
 printf 'GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3
-timeout 60 cat <&3 >"$dir/scrape"
+paced 60 cat <&3 >"$dir/scrape"
 exec 3>&-
 sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' "$dir/scrape" | sort >"$dir/scraped"
 sed -n 's/^| `\([a-z_]*\)\({[a-z,]*}\)\{0,1\}` |.*/\1 \2/p' "$here/daemon/obs/README.md" | sort >"$dir/explained"
@@ -76,7 +77,7 @@ awk '/^<!-- run -->$/ {on = 1; next} /^<!-- \/run -->$/ {on = 0} on && /^    / {
 while read -r -a command; do
 	[ "${command[0]:-}" = shardctl ] || fail "deploy/README.md runs something else than shardctl: ${command[*]}"
 	status=0
-	timeout 60 "${command[@]}" >"$dir/said" 2>&1 </dev/null || status=$?
+	paced 60 "${command[@]}" >"$dir/said" 2>&1 </dev/null || status=$?
 	# doctor may find this machine unfit
 	[ $status = 0 ] || [ "${command[1]} $status" = "doctor 1" ] || { cat "$dir/said"; tail -n 5 "$dir/log"; fail "${command[*]}: status $status"; }
 done <"$dir/commands"

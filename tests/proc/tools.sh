@@ -3,6 +3,7 @@
 # tools.sh BUILD: the command lines of shardd and shardctl as scripts see them: exit codes, texts, a port and a state directory in use,
 # SIGTERM, status as JSON and as text. One line for each thing that is wrong, and a last line with the count; status 0 if nothing is.
 set -u
+. "$(dirname "$0")/../lib/pace.sh"
 B=$(cd "${1:?usage: tools.sh BUILD}" && pwd)
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-tools.XXXXXX")
 pids=()
@@ -15,7 +16,8 @@ expect()
 {
 	local want=$1 text=$2 out rc
 	shift 2
-	out=$(timeout 20 "$@" 2>&1 </dev/null)
+	pace_look
+	out=$(paced 20 "$@" 2>&1 </dev/null)
 	rc=$?
 	checks=$((checks + 1))
 	[ "$rc" = "$want" ] && [[ $out = *"$text"* ]] && return 0
@@ -30,15 +32,14 @@ conf() # NAME LINE...
 	printf '%s\n' '[daemon]' "node = $name" "socket = $dir/$name.sock" "state = $dir/$name.state" 'memory = 64MiB' 'http = off' 'warm_restart = off' 'allow_unauthenticated = yes' "$@" >"$dir/$name.conf"
 }
 
+answers() { "$B/shardctl" --timeout 60 -a "unix:$dir/$1.sock" status >/dev/null 2>&1; }
+
 # start NAME PORT: waits until its socket answers
 start()
 {
 	"$B/shardd" --config "$dir/$1.conf" --listen "127.0.0.1:$2" 2>"$dir/$1.log" &
 	pids+=($!)
-	for _ in $(seq 200); do
-		"$B/shardctl" --timeout 0.2 -a "unix:$dir/$1.sock" status >/dev/null 2>&1 && return 0
-		sleep 0.02 # nothing to wait on: the socket is not there yet
-	done
+	wait_until 30 answers "$1" && return 0
 	echo "not ok tools: shardd does not start"
 	cat "$dir/$1.log"
 	exit 1
@@ -106,10 +107,7 @@ checks=$((checks + 1))
 # --- an address that everybody can reach ---
 "$B/shardd" --config "$dir/b.conf" --listen "0.0.0.0:$port" --set daemon.allow_unauthenticated=yes 2>"$dir/b.log" &
 pids+=($!)
-for _ in $(seq 200); do
-	grep -q 'event=start ' "$dir/b.log" && break
-	sleep 0.02
-done
+wait_until 30 grep -q 'event=start ' "$dir/b.log"
 checks=$((checks + 1))
 grep -q 'level=warn node=b event=unauthenticated' "$dir/b.log" || { wrong=$((wrong + 1)); echo "not ok tools: no warning"; cat "$dir/b.log"; }
 kill -TERM "${pids[3]}"
