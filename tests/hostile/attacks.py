@@ -17,7 +17,7 @@ import urllib.request
 import roles
 import wire
 from daemons import free_port
-from wire import NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Hang, Refused, pack
+from wire import NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Hang, Refused, pace, pack
 
 STRANGER = 12345  # a user id that no daemon knows
 DROP = 1          # the action of MANAGE
@@ -113,12 +113,12 @@ def link_downs(node):
 
 
 def linked(node, peer, bound=30):
-    until = time.monotonic() + bound
-    while time.monotonic() < until:
+    limit = pace.Bound(bound)
+    while not limit.passed():
         if f"event=link_up peer={peer}" in node.logged():
             return
         time.sleep(0.05)
-    raise Failed(f"no link to {peer} within {bound} s: see {node.log}")
+    raise Failed(f"no link to {peer} within {time.monotonic() - limit.began:.0f} s: see {node.log}")
 
 
 def dial_as(st, node, name, uuid, incarnation, connection=0):
@@ -326,7 +326,7 @@ def gradient_that_changes_after_the_push(st):
                 t.send(t.head("PUSH", chunk=chunk))
             t.ready()
             while t.attempt is not None:
-                f = t.c.next(20)
+                f = t.c.next(pace.seconds(20))
                 if f is None:
                     raise Failed("the attempt neither commits nor ends")
                 if f.name == "RESULT":
@@ -362,9 +362,9 @@ def clip_evaded_by_a_late_gradient(st):
     time.sleep(0.2)  # the norm is taken meanwhile
     t.arena[:4096] = struct.pack("<f", 1e6) * 1024
     t.ready()
-    until = time.monotonic() + 20
+    limit = pace.Bound(20)
     result = None
-    while result is None and time.monotonic() < until:
+    while result is None and not limit.passed():
         f = t.c.next(1)
         if f is not None and f.name == "RESULT":
             result = f.message()
@@ -448,9 +448,9 @@ def fake_coordinator(st, settings=""):
 
 def runs_until(fake, condition, seconds=30):
     """Takes part until the condition holds: true. False: the daemon closed the link, or time went by."""
-    until = time.monotonic() + seconds
+    limit = pace.Bound(seconds)
     with contextlib.suppress(Closed):
-        while not condition() and time.monotonic() < until:
+        while not condition() and not limit.passed():
             fake.run(0.05)
     return condition()
 
@@ -679,14 +679,14 @@ def http_for_another_name(st):
         f.write(text)
     a.start()
     url = f"http://127.0.0.1:{port}/status"
-    urllib.request.urlopen(url, timeout=10).read()
+    urllib.request.urlopen(url, timeout=pace.seconds(10)).read()
     try:
-        urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example"}), timeout=10).read()
+        urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example"}), timeout=pace.seconds(10)).read()
     except urllib.error.HTTPError as e:
         expect(e.code in (400, 403, 421), f"HTTP status {e.code}")
     else:
         raise Failed("/status is told to whoever names the daemon evil.example")
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=pace.seconds(10))
     policy = page.headers.get("Content-Security-Policy", "")
     scripts = [p for p in policy.split(";") if "script-src" in p or "default-src" in p]
     expect(not any("unsafe-inline" in p for p in scripts if "script-src" in p), f"scripts by {policy}")

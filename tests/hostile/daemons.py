@@ -5,6 +5,7 @@ A Node is one shardd with a configuration of its own, from the build that is giv
 of the plain build in a loop of its own; its progress is what `status` reports. Both keep their logs in the folder of the run, and
 stop() returns what went wrong: a crash, a sanitizer's report, a leak, descriptors that were not given back.
 """
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import subprocess
 import time
 
 import wire
+from wire import pace
 
 SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99:allocator_may_return_null=1",
               "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=99"}
@@ -58,8 +60,8 @@ class Node:
         env = {k: v for k, v in os.environ.items() if not k.startswith("SHARD_")}
         self.process = subprocess.Popen([os.path.join(self.build, "shardd"), "--config", self.conf],
                                         stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env | SANITIZERS)
-        until = time.monotonic() + bound
-        while time.monotonic() < until:
+        limit = pace.Bound(bound)
+        while not limit.passed():
             if self.process.poll() is not None:
                 raise AssertionError(f"node {self.name} did not start: see {self.log}")
             try:
@@ -67,7 +69,7 @@ class Node:
                 return self
             except (OSError, wire.Closed):
                 time.sleep(0.02)
-        raise AssertionError(f"node {self.name} did not answer within {bound:.0f} s: see {self.log}")
+        raise AssertionError(f"node {self.name} did not answer within {time.monotonic() - limit.began:.0f} s: see {self.log}")
 
     def status(self, bound=20.0):
         c = wire.Conn(self.socket, bound=bound)
@@ -100,9 +102,11 @@ class Node:
         crashed = self.process.poll() is not None
         if not crashed:
             self.process.send_signal(signal.SIGTERM)
-        try:
-            rc = self.process.wait(bound)
-        except subprocess.TimeoutExpired:
+        rc, limit = None, pace.Bound(bound)
+        while rc is None and not limit.passed():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rc = self.process.wait(limit.left())
+        if rc is None:
             self.process.send_signal(signal.SIGABRT)
             self.process.wait()
             return f"node {self.name} hangs at its end: {self.log}"
@@ -134,15 +138,15 @@ class Honest:
     def moves(self, steps=3, bound=60.0):
         """None once it has committed so many steps more, else what is wrong."""
         began = self.step()
-        until = time.monotonic() + bound
-        while time.monotonic() < until:
+        limit = pace.Bound(bound)
+        while not limit.passed():
             if self.process.poll() is not None:
                 with open(self.log, errors="replace") as f:
                     return f"the honest trainer ended: {f.read()[-400:]}"
             if self.step() >= began + steps:
                 return None
             time.sleep(0.05)
-        return f"the honest trainer stands at step {began} for {bound:.0f} s"
+        return f"the honest trainer stands at step {began} for {time.monotonic() - limit.began:.0f} s"
 
     def stop(self):
         self.process.kill()

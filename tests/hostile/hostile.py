@@ -24,7 +24,7 @@ import roles
 import wire
 from attacks import Failed, dial_as
 from daemons import Honest, Node, free_port
-from wire import OP, TRAINER, Closed, Conn, Frame, Hang, Refused
+from wire import OP, TRAINER, Closed, Conn, Frame, Hang, Refused, pace
 
 HONEST = "chunk_elems=4096 max_world=4"
 
@@ -84,8 +84,8 @@ class Stage:
 
 def settles(node, before, bound=30):
     """Waits until the daemon has no more descriptors than before. None, or what is wrong."""
-    until = time.monotonic() + bound
-    while time.monotonic() < until:
+    limit = pace.Bound(bound)
+    while not limit.passed():
         if node.fds() <= before:
             return None
         time.sleep(0.1)
@@ -183,9 +183,9 @@ class FakeMember:
 
     def until_step(self, honest, step, bound=120.0):
         """Takes part as a good node does until the honest trainer has committed that step."""
-        until = time.monotonic() + bound
+        limit = pace.Bound(bound)
         while honest.step() < step:
-            if time.monotonic() > until:
+            if limit.passed():
                 raise Failed(f"the honest trainer stands at step {honest.step()} beside a member that does its duty")
             self.visit(1.0, 0)
 
@@ -238,7 +238,7 @@ def one_trainer(node, x):
 
 def forget_model(listener, uuid, term):
     """What a coordinator defined ends with it: the next one has models of its own."""
-    until = time.monotonic() + 30
+    limit = pace.Bound(30)
     while True:
         try:
             c, _ = listener.accept(uuid, term)
@@ -248,7 +248,7 @@ def forget_model(listener, uuid, term):
                 c.close()
             return
         except Closed:
-            if time.monotonic() > until:
+            if limit.passed():
                 raise
 
 

@@ -14,7 +14,7 @@ import struct
 import time
 
 import wire
-from wire import FIELDS, NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Hang, Refused, pack
+from wire import FIELDS, NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Hang, Refused, pace, pack
 
 MASTER = 2
 F32 = 1
@@ -110,12 +110,12 @@ class Trainer:
         self.joined, self.attempt = False, None
 
     def wait_attempt(self, seconds):
-        until = time.monotonic() + seconds
-        while self.attempt is None and time.monotonic() < until:
-            f = self.c.next(until - time.monotonic())
-            if f is None:
-                break
-            self.see(f)
+        """The attempt in hand, or None where none has begun in so many seconds of a quiet machine."""
+        limit = pace.Bound(seconds)
+        while self.attempt is None and not limit.passed():
+            f = self.c.next(limit.left())
+            if f is not None:
+                self.see(f)
         return self.attempt
 
     def head(self, name, **fields):
@@ -150,12 +150,11 @@ class Trainer:
             self.push(chunk)
         self.ready()
         before = self.counts.steps
-        until = time.monotonic() + seconds
-        while self.attempt is not None and time.monotonic() < until:
-            f = self.c.next(until - time.monotonic())
-            if f is None:
-                break
-            self.see(f)
+        limit = pace.Bound(seconds)
+        while self.attempt is not None and not limit.passed():
+            f = self.c.next(limit.left())
+            if f is not None:
+                self.see(f)
         return self.counts.steps > before
 
     def lie(self):
@@ -393,7 +392,7 @@ class Coordinator(Member):
         self.record = {}
         self.applied = 0
         self.content = 0  # the last step that changed weights
-        self.began = 0.0
+        self.slow = pace.Bound(0)  # of the attempt in hand
 
     def frame(self, name, **message):
         return Frame(op=OP[name], **self.id, body=pack("Core", message))
@@ -441,7 +440,7 @@ class Coordinator(Member):
             return
         self.id["step"] += 1
         self.id["attempt"] += 1
-        self.busy, self.began = True, time.monotonic()
+        self.busy, self.slow = True, pace.Bound(2)
         self.send(self.frame("BEGIN", world=self.world(), record=self.record))
         self.send(self.frame("GRANT"))
         self.send(self.frame("DRAINED"))
@@ -489,7 +488,7 @@ class Coordinator(Member):
             super().on(f)
             if f.name == "IMAGE_ASK":
                 self.begin()
-        if self.busy and time.monotonic() - self.began > 2:
+        if self.busy and self.slow.passed():
             self.send(self.frame("ABORT", why="too slow"))
             self.busy = False
             self.begin()
@@ -505,7 +504,7 @@ class Listener:
 
     def accept(self, uuid, incarnation, seconds=15.0):
         """A link with who dials: (Conn, their whole Hello)."""
-        self.sock.settimeout(seconds)
+        self.sock.settimeout(pace.seconds(seconds))
         sock, _ = self.sock.accept()
         c = Conn(sock=sock)
         first = c.read()

@@ -14,9 +14,13 @@ import random
 import re
 import socket
 import struct
+import sys
 import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.append(os.path.join(ROOT, "tests", "lib"))
+import pace  # noqa: E402
+
 HEAD = struct.Struct("<4sHHIIIIQQIIQII")
 REPLY = 1
 FEATURE_BODY_SUM, FEATURE_AUTH = 1, 2
@@ -245,11 +249,11 @@ class Conn:
     """One connection, either end. address: a path of a unix socket, or (host, port); or sock, accepted."""
 
     def __init__(self, address=None, sock=None, bound=20.0):
-        self.bound = bound
+        self.bound = bound  # in seconds of a quiet machine: of an answer, and of bytes to be taken
         self.unix = isinstance(address, str)
         if sock is None:
             sock = socket.socket(socket.AF_UNIX if self.unix else socket.AF_INET, socket.SOCK_STREAM)
-            sock.settimeout(bound)
+            sock.settimeout(pace.seconds(bound))
             sock.connect(address)
         self.sock = sock
         if not self.unix:
@@ -269,7 +273,7 @@ class Conn:
 
     def raw(self, data):
         try:
-            self.sock.settimeout(self.bound)
+            self.sock.settimeout(pace.seconds(self.bound))
             self.sock.sendall(data)
         except socket.timeout:
             raise Hang("the other end takes no bytes") from None
@@ -291,9 +295,8 @@ class Conn:
         self.raw(frame_bytes(f, self.out))
         self.out += 1
 
-    def _fill(self, until):
-        """More bytes into the buffer. False: none came until then."""
-        left = until - time.monotonic()
+    def _fill(self, left):
+        """More bytes into the buffer. False: none came in so many seconds."""
         if left <= 0:
             return False
         self.sock.settimeout(left)
@@ -317,15 +320,17 @@ class Conn:
         return True
 
     def read(self, seconds=None):
-        """The next frame, or None where none came in time. The sums of what arrives are checked."""
-        until = time.monotonic() + (self.bound if seconds is None else seconds)
+        """The next frame, or None where none came in so many seconds, or within the bound. The sums of what arrives are checked."""
+        bound = pace.Bound(self.bound)
+        until = None if seconds is None else time.monotonic() + seconds
         while True:
             if len(self.buffer) >= 64:
                 h = HEAD.unpack_from(self.buffer)
                 size = h[12]
                 if len(self.buffer) >= 64 + size:
                     break
-            if not self._fill(until):
+            left = bound.left() if until is None else until - time.monotonic()
+            if not self._fill(left) and (until is not None or bound.passed()):
                 return None
         head, body = bytes(self.buffer[:64]), bytes(self.buffer[64:64 + size])
         del self.buffer[:64 + size]
@@ -345,16 +350,19 @@ class Conn:
         return self.waiting.pop(0) if self.waiting else self.read(seconds)
 
     def request(self, name, message=None, body=b"", on_frame=None, seconds=None, **fields):
-        """Sends a request and waits for its answer: the frame. Raises Refused. Other frames go to on_frame or are put aside."""
+        """Sends a request and waits for its answer: the frame. Raises Refused, and Hang where none has come in so many seconds of
+        a quiet machine. Other frames go to on_frame or are put aside."""
         row = OPS[name]
         self.tag += 1
         tag = self.tag
         if message is not None:
             body = pack(row[1], message)
         self.send(Frame(op=row[0], attempt=tag, body=body, **fields))
-        until = time.monotonic() + (self.bound if seconds is None else seconds)
+        bound = pace.Bound(self.bound if seconds is None else seconds)
         while True:
-            f = self.read(max(0.0, until - time.monotonic()))
+            f = self.read(bound.left())
+            if f is None and not bound.passed():
+                continue
             if f is None:
                 raise Hang(f"no answer to {name} within {self.bound if seconds is None else seconds:.0f} s")
             if f.flags & REPLY and f.attempt == tag:
