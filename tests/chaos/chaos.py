@@ -26,7 +26,10 @@ import tempfile
 import time
 import traceback
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+
 import faults
+import pace
 from cluster import Cluster, Failed
 from models import MODELS
 
@@ -56,14 +59,14 @@ class Run:
 
     def heal(self, bound):
         """How long it took, and which model was the last."""
-        began, since, last = time.monotonic(), time.monotonic_ns(), []
+        limit, since, last = pace.Bound(bound), time.monotonic_ns(), []
         while late := self.cluster.healed(since):
-            if time.monotonic() - began > bound:
-                what = f"not healed within {bound:.0f} s after {self.now}: {', '.join(late)}"
-                raise Failed(what)
+            if limit.passed():
+                took = time.monotonic() - limit.began
+                raise Failed(f"not healed {took:.0f} s after {self.now}: {', '.join(late)}")
             last = late
             self.tick()
-        return time.monotonic() - began, last[-1] if last else "-"
+        return time.monotonic() - limit.began, last[-1] if last else "-"
 
     def start(self):
         began = time.monotonic()
@@ -127,9 +130,9 @@ class Run:
                     f"last={t.model.last + 3}" if w.startswith("last=") else w for w in t.command
                 ]
                 t.start()
-        until = time.monotonic() + self.bound
+        limit = pace.Bound(self.bound)
         while any(t.committed[2] < t.model.last + 3 for t in c.trainers if t.model.last):
-            if time.monotonic() > until:
+            if limit.passed():
                 raise Failed("the model that was at rest does not go on")
             self.tick()
         for t in c.trainers:
@@ -147,7 +150,7 @@ class Run:
                     f"out={c.dir}/final/{m.name}",
                 ],
                 check=True,
-                timeout=self.bound,
+                timeout=pace.seconds(self.bound),
             )
         c.look()
         for d in c.daemons:
@@ -156,11 +159,12 @@ class Run:
         self.all_end(c.daemons)
 
     def all_end(self, processes):
-        until = time.monotonic() + self.bound
+        limit = pace.Bound(self.bound)
         for p in processes:
             while p.child is not None and p.child.poll() is None:
-                if time.monotonic() > until:
-                    raise Failed(f"{p.name} has not ended {self.bound:.0f} s after SIGTERM")
+                if limit.passed():
+                    took = time.monotonic() - limit.began
+                    raise Failed(f"{p.name} has not ended {took:.0f} s after SIGTERM")
                 time.sleep(TICK_S)
             if p.child is not None and p.child.returncode != 0:
                 raise Failed(

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 
+import pace
 from models import MODELS
 
 
@@ -117,7 +118,7 @@ def stop_daemon(c, dice, most):
     child = d.child
     if child is None or d.stopped:
         return
-    young = time.monotonic() - d.started < 5
+    young = time.monotonic() - d.started < pace.seconds(5)
     d.wanted = False
     d.signal(signal.SIGTERM)
     yield from _until(child)
@@ -135,7 +136,7 @@ NOT_BEGUN = ["SHARD_NOT_FOUND", "no shardd at", " is down: "]
 def _command(c, dice, words, event, seconds=60, **more):
     """An operator's command, given again until it says that it succeeded. Each one may have had its
     effect, unless its answer says that it was not begun: an answer can be lost with a link."""
-    until = time.monotonic() + seconds
+    limit = pace.Bound(seconds)
     while True:
         child = c.ctl(words, dice.random.choice(c.daemons).node, 20)
         yield from _until(child)
@@ -146,8 +147,9 @@ def _command(c, dice, words, event, seconds=60, **more):
             c.event("failed", **more)  # a model whose restore failed may come back by itself
         if child.returncode == 0:
             return
-        if time.monotonic() > until:
-            raise RuntimeError(f"shardctl {words[0]} has not succeeded within {seconds} s: {said}")
+        if limit.passed():
+            took = time.monotonic() - limit.began
+            raise RuntimeError(f"shardctl {words[0]} has not succeeded within {took:.0f} s: {said}")
         yield from wait(0.2)
 
 
@@ -210,7 +212,7 @@ def full_disk(c, dice, most):
         yield from wait(dice.seconds("full_disk", 0.3, 6))
     finally:
         os.unlink(ballast)
-    yield from wait(0.3)  # for one that is ending because of it
+    yield from wait(pace.seconds(0.3))  # for one that is ending because of it
     for d in c.daemons:
         d.disk_full = False
 
@@ -226,15 +228,15 @@ def lose_memory(c, dice, most):
     os.mkdir(d.warm)
     yield from wait(dice.seconds("lose_memory", 0.01, 2))
     d.start()
-    quiet = time.monotonic() + 3  # for so long nothing more was lost
-    while time.monotonic() < quiet:
+    quiet = pace.Bound(3)  # for so long nothing more was lost
+    while not quiet.passed():
         for name in sorted(c.lost):
             c.lost.discard(name)
             yield from _command(c, dice, ["model", "drop", name, "--force"], "dropped", model=name)
             for t in c.trainers:
                 if t.model.name == name:
                     t.start()  # also those that had left
-            quiet = time.monotonic() + 3
+            quiet = pace.Bound(3)
         yield
 
 
