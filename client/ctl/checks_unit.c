@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `shardctl doctor` looks at of the service: does systemd run it, does it start at boot, has
- * it fallen, does the watchdog look after it, may it park memory for a warm restart, and how much
- * may it lock, which is not what a shell may. One `systemctl show` answers it all. Without systemd,
- * or without the unit, there is nothing to say: a daemon may be run otherwise. */
+ * it fallen, does the watchdog look after it, may it park memory for a warm restart, how much may
+ * it lock and how many descriptors may it open, which is not what a shell may. One `systemctl show`
+ * answers it all. Without systemd, or without the unit, there is nothing to say: a daemon may be
+ * run otherwise. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
+#include "base/descriptors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define UNIT "shardd.service"
+#define UNIT       "shardd.service"
+#define UNIT_FILES 65536 /* LimitNOFILE= of deploy/shardd.service. */
 
 /* A property of the unit; "": systemd did not say. */
 static const char *unit(const struct doctor *d, const char *key, char out[64])
@@ -141,70 +144,137 @@ void doctor_fd_store(const struct doctor *d, struct finding *f)
 	}
 }
 
-/* --- how much may be locked --- */
+/* --- limits of the daemon's process --- */
 
-static bool limit_of(const struct doctor *d, const char *pid, char soft[32])
+struct limit {
+	char shell[64], service[64];
+	const char *counts, *whose; /* One of these; whose: for texts, "" is the shell's. */
+};
+
+/* The soft or the hard limit of a process, from the row of that name. */
+static bool limit_of(const struct doctor *d, const char *pid, const char *row, bool hard,
+		     char out[64])
 {
-	char path[80], line[200];
+	char path[80], line[200], soft[64];
+	size_t n = strlen(row);
 	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/%s/limits", pid);
 	f = doctor_open(d, path);
-	soft[0] = 0;
+	out[0] = 0;
 	while (f && fgets(line, sizeof(line), f))
-		(void)sscanf(line, "Max locked memory %31s", soft);
+		if (strncmp(line, row, n) == 0 && sscanf(line + n, "%63s %63s", soft, out) == 2 &&
+		    !hard)
+			memcpy(out, soft, sizeof(soft));
 	if (f)
 		fclose(f);
-	return soft[0] != 0;
+	return out[0] != 0;
 }
 
-static bool enough(const struct doctor *d, const char *limit)
+/* What counts is the daemon's own limit: of its process, else what the unit would give it, else
+ * this shell's. False: none of them is known. */
+static bool limit_find(const struct doctor *d, const char *row, const char *property, bool hard,
+		       struct limit *l)
+{
+	char pid[64];
+	bool runs;
+
+	(void)limit_of(d, "self", row, hard, l->shell);
+	l->counts = l->shell;
+	l->whose = "";
+	if (!loaded(d))
+		return l->shell[0] != 0;
+	runs = strcmp(unit(d, "MainPID", pid), "0") != 0 && pid[0] &&
+	       limit_of(d, pid, row, hard, l->service);
+	if (runs || unit(d, property, l->service)[0]) {
+		l->counts = l->service;
+		l->whose = runs ? " for the service that runs" : " under the unit";
+	}
+	return l->counts[0] != 0;
+}
+
+static bool at_least(const char *limit, uint64_t wanted)
 {
 	return strcmp(limit, "unlimited") == 0 || strcmp(limit, "infinity") == 0 ||
-	       strtoull(limit, NULL, 10) >= doctor_memory(d);
+	       strtoull(limit, NULL, 10) >= wanted;
 }
 
-static const char *limit_text(const char *limit, char out[CTL_NUMBER_BYTES])
+static const char *bytes_text(const char *limit, char out[CTL_NUMBER_BYTES])
 {
-	if (strcmp(limit, "unlimited") == 0 || strcmp(limit, "infinity") == 0)
+	if (at_least(limit, UINT64_MAX))
 		snprintf(out, CTL_NUMBER_BYTES, "unlimited");
 	else
 		ctl_bytes(out, (double)strtoull(limit, NULL, 10));
 	return out;
 }
 
-/* What counts is the daemon's own limit: of its process, else what the unit would give it, else
- * this shell's. */
 void doctor_memlock(const struct doctor *d, struct finding *f)
 {
-	char shell[32], under[64], pid[64], have[CTL_NUMBER_BYTES], here[CTL_NUMBER_BYTES],
-		beside[80] = "";
-	const char *limit = shell, *whose = "";
+	char have[CTL_NUMBER_BYTES], here[CTL_NUMBER_BYTES], beside[80] = "";
+	struct limit l;
 
-	if (!limit_of(d, "self", shell))
+	if (!limit_find(d, "Max locked memory", "LimitMEMLOCK", false, &l))
 		return;
-	if (loaded(d)) {
-		bool runs = strcmp(unit(d, "MainPID", pid), "0") != 0 && pid[0] &&
-			    limit_of(d, pid, under);
-
-		if (runs || unit(d, "LimitMEMLOCK", under)[0]) {
-			limit = under;
-			whose = runs ? " for the service that runs" : " under the unit";
-			snprintf(beside, sizeof(beside), "; %s in this shell",
-				 limit_text(shell, here));
-		}
-	}
-	limit_text(limit, have);
-	if (enough(d, limit)) {
-		doctor_found(f, DOCTOR_OK, "%s%s%s", have, whose, beside);
+	bytes_text(l.counts, have);
+	if (l.whose[0] && l.shell[0])
+		snprintf(beside, sizeof(beside), "; %s in this shell", bytes_text(l.shell, here));
+	if (at_least(l.counts, doctor_memory(d))) {
+		doctor_found(f, DOCTOR_OK, "%s%s%s", have, l.whose, beside);
 		return;
 	}
 	doctor_found(
 		f, DOCTOR_WARN,
 		"%s may be locked%s, less than the budget: arenas for a GPU or RDMA will not fit%s",
-		have, whose, beside);
+		have, l.whose, beside);
 	doctor_remedy(
 		f, "%s; TCP and CPU trainers do without",
-		whose[0] ? "LimitMEMLOCK=infinity by `systemctl edit shardd`, then restart it"
-			 : "LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` for a shell");
+		l.whose[0]
+			? "LimitMEMLOCK=infinity by `systemctl edit shardd`, then restart it"
+			: "LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` for a shell");
+}
+
+static uint64_t links(const struct doctor *d)
+{
+	uint64_t nodes = 0;
+	size_t i;
+	json_t *o;
+
+	json_array_foreach(json_object_get(d->config, "options"), i, o)
+		nodes += strcmp(json_string_value(json_object_get(o, "section")), "nodes") == 0;
+	return (nodes > 0 ? nodes - 1 : 0) *
+	       strtoull(doctor_value(d, "net", "connections"), NULL, 10);
+}
+
+/* The hard limit counts, for the daemon raises its own as far as that. */
+void doctor_descriptors(const struct doctor *d, struct finding *f)
+{
+	uint64_t max = strtoull(doctor_value(d, "daemon", "connections_max"), NULL, 10);
+	uint64_t least = descriptors_least(links(d)), all = descriptors_all(links(d), max);
+	unsigned long long wanted = all > UNIT_FILES ? all : UNIT_FILES;
+	char beside[100] = "";
+	struct limit l;
+
+	if (!limit_find(d, "Max open files", "LimitNOFILE", true, &l))
+		return;
+	if (l.whose[0] && l.shell[0])
+		snprintf(beside, sizeof(beside), "; %s in this shell", l.shell);
+	if (at_least(l.counts, all))
+		doctor_found(f, DOCTOR_OK, "%s may be open%s, and %llu are needed%s", l.counts,
+			     l.whose, (unsigned long long)all, beside);
+	else if (at_least(l.counts, least))
+		doctor_found(f, DOCTOR_WARN,
+			     "%s may be open%s, and %llu are needed for connections_max = %llu%s",
+			     l.counts, l.whose, (unsigned long long)all, (unsigned long long)max,
+			     beside);
+	else
+		doctor_found(f, DOCTOR_FAIL,
+			     "%s may be open%s, and at least %llu are needed: shardd does not "
+			     "start%s",
+			     l.counts, l.whose, (unsigned long long)least, beside);
+	if (l.whose[0])
+		doctor_remedy(f, "LimitNOFILE=%llu by `systemctl edit shardd`, then restart it",
+			      wanted);
+	else
+		doctor_remedy(f, "LimitNOFILE=%llu in the unit, `ulimit -n %llu` for a shell",
+			      wanted, wanted);
 }

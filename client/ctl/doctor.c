@@ -174,7 +174,7 @@ static void ask_systemd(struct doctor *d)
 		"systemctl", "show", "shardd.service",
 		"--property=LoadState,ActiveState,SubState,Result,ExecMainStatus,NRestarts,MainPID,"
 		"UnitFileState,"
-		"WatchdogUSec,FileDescriptorStoreMax,NFileDescriptorStore,LimitMEMLOCK",
+		"WatchdogUSec,FileDescriptorStoreMax,NFileDescriptorStore,LimitMEMLOCK,LimitNOFILE",
 		NULL};
 	FILE *f = d->root[0] ? doctor_open(d, "/systemctl") : NULL;
 	size_t bytes = 0;

@@ -47,6 +47,7 @@ void doctor_unit(const struct doctor *d, struct finding *f);
 void doctor_watchdog(const struct doctor *d, struct finding *f);
 void doctor_fd_store(const struct doctor *d, struct finding *f);
 void doctor_memlock(const struct doctor *d, struct finding *f);
+void doctor_descriptors(const struct doctor *d, struct finding *f);
 
 /* ok, warn or fail with what was found; the remedy comes second, "" if there is none. */
 __attribute__((format(printf, 3, 4))) void doctor_found(struct finding *f,

@@ -7,6 +7,7 @@
 #include "node/limits.h"
 
 #include "base/check.h"
+#include "base/descriptors.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,11 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-
-#define OWN   20 /* loop, pipes, sockets, the state's folder */
-#define FILES 24 /* views, checkpoints, what a library opens in passing */
-#define FEW   8  /* connections with which a start makes sense */
-#define TOOLS 10 /* connections that only tools, root and the daemon's user get */
 
 static uint64_t limit_of(int which)
 {
@@ -41,13 +37,13 @@ uint32_t limits_links(const struct config *conf)
 
 bool limits_spare(int fd, uint32_t more)
 {
-	return (uint64_t)fd + FILES + more < limits_files();
+	return (uint64_t)fd + DESCRIPTORS_FILES + more < limits_files();
 }
 
 static enum shard_status look_files(const struct config *conf, struct log *log, struct err *e)
 {
-	uint64_t least = OWN + FILES + TOOLS + FEW + limits_links(conf);
-	uint64_t all = least - FEW + conf->connections_max, has;
+	uint64_t least = descriptors_least(limits_links(conf));
+	uint64_t all = descriptors_all(limits_links(conf), conf->connections_max), has;
 	struct rlimit r;
 
 	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {

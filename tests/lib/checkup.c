@@ -69,7 +69,7 @@ static const char SERVICE[] =
 	"LoadState=loaded\nActiveState=active\nSubState=running\nResult=success\nExecMainStatus="
 	"0\nNRestarts=0\n"
 	"MainPID=712\nUnitFileState=enabled\nWatchdogUSec=30s\nFileDescriptorStoreMax=512\n"
-	"NFileDescriptorStore=3\nLimitMEMLOCK=infinity\n";
+	"NFileDescriptorStore=3\nLimitMEMLOCK=infinity\nLimitNOFILE=65536\n";
 
 /* What systemd says of the service, but for one property. */
 void checkup_service(const char *key, const char *value)
@@ -121,7 +121,8 @@ void checkup_machine(void)
 					 "0\nHugepagesize:       2048 kB\n");
 	checkup_put("root/proc/self/cgroup", "0::/x/y\n");
 	checkup_put("root/proc/self/limits",
-		    "Max locked memory         unlimited            unlimited            bytes\n");
+		    "Max locked memory         unlimited            unlimited            bytes\n"
+		    "Max open files            1024                 65536                files\n");
 	checkup_put("root/sys/fs/cgroup/x/memory.max", "max\n");
 	checkup_put("root/sys/fs/cgroup/x/y/memory.max", "max\n");
 	checkup_put("root/" CHECKUP_THP "enabled", "always [madvise] never\n");
@@ -138,7 +139,8 @@ void checkup_machine(void)
 	put_rdma();
 	checkup_put("root/systemctl", SERVICE);
 	checkup_put("root/proc/712/limits",
-		    "Max locked memory         unlimited            unlimited            bytes\n");
+		    "Max locked memory         unlimited            unlimited            bytes\n"
+		    "Max open files            1024                 65536                files\n");
 	checkup_put("run/x", "");
 	checkup_conf("");
 }

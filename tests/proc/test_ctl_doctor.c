@@ -39,6 +39,12 @@ static void test_files(void **state)
 		 "warn", "8.00 MiB may be locked for the service that runs"},
 		{"proc/712/limits", "Max locked memory         99999999999 99999999999 bytes\n",
 		 "memlock", "ok", "93.1 GiB for the service that runs; unlimited in this shell"},
+		{"proc/712/limits", "Max open files            40 40 files\n", "descriptors",
+		 "fail", "40 may be open for the service that runs, and at least 62 are needed"},
+		{"proc/712/limits", "Max open files            100 100 files\n", "descriptors",
+		 "warn", "100 may be open for the service that runs, and 310 are needed"},
+		{"proc/712/limits", "Max open files            310 310 files\n", "descriptors",
+		 "ok", "310 may be open for the service that runs, and 310 are needed; 65536 in"},
 		{CHECKUP_IB "ports/2/gids/1", "\n", "rdma", "ok",
 		 "mlx5_0 port 2 gid 2 of 3 (10.0.0.1, RoCE v2, eth2), 100 Gb/sec"},
 		{CHECKUP_IB "ports/2/gid_attrs/types/2", "IB/RoCE v1\n", "rdma", "ok",
@@ -106,6 +112,14 @@ static void test_options(void **state)
 	o = checkup_run(0, "shardctl", "");
 	checkup_is(o, "huge_pages", "ok", "huge_pages = no");
 	json_decref(o);
+	checkup_conf("listen = 127.0.0.1:1\nconnections_max = 60000\n[net]\nconnections = "
+		     "16\n[nodes]\na = "
+		     "127.0.0.1:1\nb = 127.0.0.1:2\n");
+	checkup_put("root/proc/712/limits", "Max open files   65536 65536 files\n");
+	o = checkup_run(0, "shardctl", "");
+	checkup_is(o, "descriptors", "ok", "60070 are needed");
+	json_decref(o);
+	checkup_machine();
 	checkup_conf("socket_mode = 0666\n");
 	o = checkup_run(0, "shardctl", "");
 	checkup_is(o, "socket", "warn", "every user");
@@ -370,7 +384,7 @@ static void test_text(void **state)
 	checkup_put("root/" CHECKUP_CLOCK, "jiffies\n");
 	snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root", checkup_dir(),
 		 checkup_dir());
-	tool_expect(0, "20 ok, 1 warn, 0 fail", "shardctl", words);
+	tool_expect(0, "21 ok, 1 warn, 0 fail", "shardctl", words);
 	tool_expect(0, "-> see `dmesg", "shardctl", words);
 	tool_expect(2, "write doctor", "shardctl", "doctor word");
 }

@@ -87,6 +87,7 @@ static void test_unit(void **state)
 		{"WatchdogUSec", "0", "watchdog", "warn", "WatchdogSec=30s"},
 		{"WatchdogUSec", "30s", "watchdog", "ok", "30s without a word"},
 		{"MainPID", "0", "memlock", "ok", "unlimited under the unit"},
+		{"MainPID", "0", "descriptors", "ok", "65536 may be open under the unit"},
 	};
 	json_t *o;
 
@@ -106,10 +107,13 @@ static void test_unit(void **state)
 	checkup_is(o, "unit", "fail", "shardctl config check");
 	json_decref(o);
 	checkup_put("root/systemctl", "");
-	checkup_put("root/proc/self/limits", "Max locked memory         8388608 8388608 bytes\n");
+	checkup_put("root/proc/self/limits", "Max locked memory         8388608 8388608 bytes\n"
+					     "Max open files            64 128 files\n");
 	o = checkup_run(0, "shardctl", "");
 	checkup_is(o, "unit", "ok", "systemd does not run here");
 	checkup_is(o, "memlock", "warn", "ulimit -l unlimited");
+	checkup_is(o, "descriptors", "warn", "128 may be open, and 310 are needed");
+	checkup_is(o, "descriptors", "warn", "ulimit -n");
 	json_decref(o);
 }
 
