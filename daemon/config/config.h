@@ -45,6 +45,7 @@ struct config {
 	/* [daemon] */
 	char node[CONFIG_NAME_BYTES];
 	struct conn_address listen, http; /* Without a host: off. */
+	bool http_private_models;
 	char socket[CONFIG_PATH_BYTES];
 	uint32_t socket_mode;
 	char state[CONFIG_PATH_BYTES];

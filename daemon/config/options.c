@@ -46,6 +46,10 @@ static const struct table_row rows[] = {
 		.fallback = "127.0.0.1:29701",
 		.help = "The TCP address for /metrics, /status, /healthz and a page in the "
 			"browser."},
+	{.section = "daemon", .name = "http_private_models", .type = TABLE_BOOL,
+		FIELD(http_private_models), .fallback = "no", .reloadable = true,
+		.help = "Whether HTTP tells everybody who reaches it of models that others may not "
+			"read (mode)."},
 	{.section = "daemon", .name = "socket", .type = TABLE_PATH, FIELD(socket), .max = 107,
 		.fallback = "/run/shardd/shardd.sock",
 		.help = "The unix socket for trainers on this node."},

@@ -6,6 +6,7 @@
 #include "obs/scrape.h"
 #include "base/check.h"
 #include "ckpt/ckpt.h"
+#include "control/access.h"
 
 #include "base/clock.h"
 #include "model/model.h"
@@ -489,6 +490,14 @@ static const struct family families[] = {
 	 checkpoint_every},
 };
 
+/* HTTP does not say who asks. So it tells of what anybody may read, and of the rest only where the
+ * operator wants that. */
+static bool shown(const struct model *m)
+{
+	return m->server->conf->http_private_models ||
+	       access_allowed(m->set.mode, m->spec->owner, NULL, false);
+}
+
 static void model_metrics(FILE *f, const struct server *s)
 {
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
@@ -496,7 +505,7 @@ static void model_metrics(FILE *f, const struct server *s)
 		list_each(it, (struct list *)(uintptr_t)&s->models) {
 			const struct model *m = list_of(it, struct model, link);
 
-			if (!m->defining)
+			if (!m->defining && shown(m))
 				families[i].sample(f, families[i].name, m);
 		}
 	}
@@ -514,7 +523,8 @@ static void ill(FILE *f, const struct server *s)
 		const struct model *m = list_of(it, struct model, link);
 
 		if (m->lost[0] != 0)
-			fprintf(f, "model \"%s\" is lost: %s\n", m->name, m->lost);
+			fprintf(f, "model \"%s\" is lost: %s\n", m->name,
+				shown(m) ? m->lost : "its owner may ask why");
 	}
 }
 
@@ -544,7 +554,11 @@ static void all_metrics(FILE *f, const struct server *s)
 
 void scrape_render(void *server, struct http_snapshot *out)
 {
+	const struct server *s = server;
+	Shard__Cred all = SHARD__CRED__INIT;
+
+	all.known = all.root = true;
 	out->metrics = written(all_metrics, server);
-	out->status = status_json(server, NULL); /* HTTP does not say who asks */
+	out->status = status_json(s, s->conf->http_private_models ? &all : NULL);
 	out->ill = written(ill, server);
 }

@@ -56,9 +56,14 @@ void trainer_define(struct trainer *t, const char *address, enum shard_dtype ima
 {
 	struct shard_spec s;
 
-	trainer_connect(t, address);
 	trainer_spec(&s, image, grad);
-	EXPECT(SHARD_OK, shard_define(t->client, &s, &t->model, &t->created));
+	trainer_define_as(t, address, &s);
+}
+
+void trainer_define_as(struct trainer *t, const char *address, const struct shard_spec *s)
+{
+	trainer_connect(t, address);
+	EXPECT(SHARD_OK, shard_define(t->client, s, &t->model, &t->created));
 	for (uint32_t i = 0; i < TRAINER_TENSORS && t->created; i++) {
 		float *w = malloc(trainer_numel[i] * sizeof(*w));
 

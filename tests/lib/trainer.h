@@ -32,6 +32,8 @@ void trainer_spec(struct shard_spec *s, enum shard_dtype image, enum shard_dtype
 void trainer_connect(struct trainer *t, const char *address);
 void trainer_define(struct trainer *t, const char *address, enum shard_dtype image,
 		    enum shard_dtype grad); /* created: writes and seals at 0 */
+/* The same with what trainer_spec() filled and the test changed, but for the tensors. */
+void trainer_define_as(struct trainer *t, const char *address, const struct shard_spec *s);
 void trainer_join(struct trainer *t, const char *address, enum shard_dtype image,
 		  enum shard_dtype grad);
 void trainer_begin(struct trainer *t);

@@ -425,6 +425,54 @@ static void figures(void **state)
 	cluster_stop(s.c);
 }
 
+/* The model "mine", which only its owner may read, with one step. */
+static void train_private(struct trainer *t, const char *address)
+{
+	struct shard_spec spec;
+
+	trainer_spec(&spec, SHARD_F32, SHARD_F32);
+	spec.name = "mine";
+	spec.settings = "mode=0600";
+	trainer_define_as(t, address, &spec);
+	EXPECT(SHARD_OK, shard_join(t->model, -1, pace_ms(10000), &t->world));
+	train(t, 1);
+}
+
+/* HTTP does not say who asks, so a model that others may not read is not told of, unless the
+ * operator wants it. */
+static void private_models(void **state)
+{
+	static const char want[] = "shardd_steps_applied_total{model=\"mine\"} 1\n";
+	struct trainer t, open;
+	struct served s;
+	char *text;
+
+	(void)state;
+	serve(&s, 1);
+	train_private(&t, s.c->node[0].unix_address);
+	trainer_join(&open, s.c->node[0].unix_address, SHARD_F32, SHARD_F32);
+	train(&open, 1);
+	await(s.port[0], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 1\n");
+	text = fetch(s.port[0], "GET", "/metrics");
+	if (strstr(text, "mine"))
+		fail_msg("a private model:\n%.300s", strstr(text, "mine"));
+	free(text);
+	EXPECT_PARTS(s.port[0], "GET", "/status", "{\"name\":\"mine\",\"state\":\"private\"");
+	trainer_end(&open);
+	trainer_end(&t);
+	cluster_stop(s.c);
+	setenv("SHARD_HTTP_PRIVATE_MODELS", "yes", 1);
+	serve(&s, 1);
+	unsetenv("SHARD_HTTP_PRIVATE_MODELS");
+	train_private(&t, s.c->node[0].unix_address);
+	await(s.port[0], "/metrics", want);
+	text = fetch(s.port[0], "GET", "/status");
+	assert_null(strstr(text, "\"state\":\"private\""));
+	free(text);
+	trainer_end(&t);
+	cluster_stop(s.c);
+}
+
 static void promtool(void **state)
 {
 	struct trainer t;
@@ -532,11 +580,12 @@ static void stuck_loop(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(paths),   cmocka_unit_test(hosts),
-		cmocka_unit_test(policy),  cmocka_unit_test(garbage),
-		cmocka_unit_test(many),    cmocka_unit_test(slow_clients),
-		cmocka_unit_test(figures), cmocka_unit_test(promtool),
-		cmocka_unit_test(health),  cmocka_unit_test(stuck_loop),
+		cmocka_unit_test(paths),      cmocka_unit_test(hosts),
+		cmocka_unit_test(policy),     cmocka_unit_test(garbage),
+		cmocka_unit_test(many),       cmocka_unit_test(slow_clients),
+		cmocka_unit_test(figures),    cmocka_unit_test(private_models),
+		cmocka_unit_test(promtool),   cmocka_unit_test(health),
+		cmocka_unit_test(stuck_loop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,6 +47,7 @@ static void defaults(void **state)
 	assert_string_equal(c.node, "a");
 	assert_string_equal(c.listen.text, "off"); /* nobody could come in there */
 	assert_string_equal(c.http.text, "127.0.0.1:29701");
+	assert_false(c.http_private_models);
 	assert_string_equal(c.socket, "/run/shardd/shardd.sock");
 	assert_int_equal(c.socket_mode, 0660);
 	assert_string_equal(c.state, "/var/lib/shardd");

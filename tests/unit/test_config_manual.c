@@ -139,7 +139,7 @@ static void reload(void **state)
 		taken += row->reloadable;
 		config_free(&c);
 	}
-	assert_int_equal(taken, 2);
+	assert_int_equal(taken, 3);
 }
 
 /* The file is what `make config-readme` writes. */
