@@ -204,7 +204,7 @@ static void answer_error(struct request *r, const void *body, uint32_t bytes)
 
 	err_set(&r->err, st, "%.*s", ERR_TEXT_BYTES - 1,
 		m ? m->text : "shardd refused, and its reason cannot be read");
-	r->err.sys = m && st == SHARD_SYSTEM ? (int)m->sys : 0;
+	r->err.sys = m ? (int)m->sys : 0;
 	if (m)
 		shard__error__free_unpacked(m, NULL);
 }

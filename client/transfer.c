@@ -8,6 +8,7 @@ with the same step. With *step = 0 it begins again a few times before it says SH
 
 #include "wire/dtype.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -99,6 +100,11 @@ static enum shard_status take_read(struct transfer *x, const struct part *p)
 	return SHARD_OK;
 }
 
+static enum shard_status send_part(struct transfer *x, struct part *p)
+{
+	return x->src ? send_write(x, p) : send_read(x, p);
+}
+
 static enum shard_status send_next(struct transfer *x)
 {
 	uint64_t n = layout_piece(x->m->layout, x->at, x->end);
@@ -107,7 +113,7 @@ static enum shard_status send_next(struct transfer *x)
 
 	p->first = x->at;
 	p->count = n < PART_ELEMS ? (uint32_t)n : PART_ELEMS;
-	rc = x->src ? send_write(x, p) : send_read(x, p);
+	rc = send_part(x, p);
 	if (rc != SHARD_OK) {
 		request_free(p->r);
 		return rc;
@@ -118,8 +124,8 @@ static enum shard_status send_next(struct transfer *x)
 }
 
 /* Frames for this process filled the daemon's queue, or its workers are behind: asked again at once
- * it would only be told so again. */
-static enum shard_status read_again(struct transfer *x, struct part *p)
+ * it would only be told so again. A write puts the same bytes at the same place. */
+static enum shard_status part_again(struct transfer *x, struct part *p)
 {
 	uint64_t ms = BUSY_PAUSE_MS;
 	enum shard_status rc;
@@ -130,7 +136,7 @@ static enum shard_status read_again(struct transfer *x, struct part *p)
 	for (uint32_t i = 1; i < x->busy && ms < BUSY_PAUSE_MAX; i++)
 		ms *= 2;
 	rc = pump_pause(x->m->client, &x->wait, ms * NS_PER_MS);
-	return rc == SHARD_OK ? send_read(x, p) : rc;
+	return rc == SHARD_OK ? send_part(x, p) : rc;
 }
 
 /* Parts are answered in order, and the window moves on with each. Reads ask for the first part
@@ -148,8 +154,9 @@ static enum shard_status transfer_run(struct transfer *x)
 			continue;
 		}
 		rc = request_wait(p->r, &x->wait);
-		if (rc == SHARD_BUSY && x->dst && x->busy++ < BUSY_TRIES) {
-			rc = read_again(x, p);
+		if (rc == SHARD_BUSY && (x->dst || p->r->err.sys == EAGAIN) &&
+		    x->busy++ < BUSY_TRIES) {
+			rc = part_again(x, p);
 			continue;
 		}
 		if (rc == SHARD_OK && x->dst)
@@ -215,9 +222,12 @@ enum shard_status shard_write(shard_model *m, enum shard_kind kind, uint32_t ten
 		rc = transfer_run(&x);
 		if (rc == SHARD_TIMEOUT)
 			text_fail(rc,
-				  "write of %s of \"%.200s\" waited %.1f s at element %llu of %llu",
+				  "write of %s of \"%.200s\" waited %.1f s at element %llu of "
+				  "%llu%s%.200s",
 				  kind_name(kind), x.t->name, wait_seconds(&x.wait),
-				  (ull)(x.at - x.start), (ull)count);
+				  (ull)(x.at - x.start), (ull)count,
+				  x.busy > 0 ? ", and shardd was busy: " : "",
+				  x.busy > 0 ? x.full.text : "");
 	}
 	client_leave(m->client);
 	return rc;

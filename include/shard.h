@@ -1017,7 +1017,7 @@ SHARD_API enum shard_status shard_find(const shard_model *model, const char *ten
  * SHARD_RANGE: there is no such tensor, or it has no such elements.
  * SHARD_BAD_STATE: the model is sealed, or nobody writes its weights now: define it anew.
  * SHARD_BUSY: another caller writes the weights (the text has its pid and node), the model is being
- *   restored, or too much waits to be sent to a node.
+ *   restored, or too much waited to be sent to a node for some seconds.
  * SHARD_STALE: somebody else has begun to write the weights since: define it anew.
  * SHARD_NOT_FOUND: the optimizer keeps nothing of that kind, or the tensor is frozen; or as below.
  * SHARD_UNREACHABLE: the node that holds the elements, or the one that coordinates, is down.

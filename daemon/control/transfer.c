@@ -23,6 +23,7 @@
 #include "link/session.h"
 #include "wire/ops.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +111,14 @@ static bool link_full(const struct server *s, const struct stream *link)
 	return held > PEER_QUEUED_MAX || (held > 0 && s->queued.bytes > s->queued.most);
 }
 
+/* It passes: the library sends the same WRITE again, a while later. */
+static enum shard_status soon(enum shard_status st, struct err *e)
+{
+	if (st == SHARD_BUSY)
+		e->sys = EAGAIN;
+	return st;
+}
+
 /* A trainer's WRITE: may it be made here, or be passed on to the holder? h gets the trainer's
  * grant. */
 static enum shard_status write_may(struct session *t, struct model *m, struct wire_head *h,
@@ -125,9 +134,10 @@ static enum shard_status write_may(struct session *t, struct model *m, struct wi
 	if (holder(m, h->step) == t->server->self)
 		st = write_place(m, h, &at, e);
 	else if (link_held(t->server, holder(m, h->step)) > SERVER_QUEUED_MAX)
-		st = err_set(e, SHARD_BUSY,
-			     "too much waits to be sent to node %s already: try again",
-			     server_node_name(t->server, holder(m, h->step)));
+		st = soon(err_set(e, SHARD_BUSY,
+				  "too much waits to be sent to node %s already: try again",
+				  server_node_name(t->server, holder(m, h->step))),
+			  e);
 	return st;
 }
 
@@ -187,12 +197,14 @@ static enum shard_status pass_write(struct session *t, const struct model *m,
 			       server_node_name(t->server, node), (unsigned long)h->step,
 			       p != NULL ? p->why : "");
 	if (!stream_roomy(conn_stream(c))) /* half of the queue is for what nobody can put off */
-		return err_set(e, SHARD_BUSY, "%u frames wait for node %s: try again",
-			       stream_queued(conn_stream(c)), server_node_name(t->server, node));
+		return soon(err_set(e, SHARD_BUSY, "%u frames wait for node %s: try again",
+				    stream_queued(conn_stream(c)),
+				    server_node_name(t->server, node)),
+			    e);
 	if ((copy = malloc(h->body_bytes)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to pass %u bytes on", h->body_bytes);
 	memcpy(copy, body, h->body_bytes);
-	return call_pass_bulk(t, node, h, copy, e);
+	return soon(call_pass_bulk(t, node, h, copy, e), e);
 }
 
 void transfer_write_frame(struct session *t, const struct wire_head *h, const void *body)

@@ -13,7 +13,7 @@
 struct err {
 	enum shard_status status;
 	char text[ERR_TEXT_BYTES]; /* one sentence, no newline, always terminated */
-	int sys;                   /* errno of a SHARD_SYSTEM; 0: none, or not known */
+	int sys; /* errno of a SHARD_SYSTEM; EAGAIN: a SHARD_BUSY that passes; 0: none */
 };
 
 /* These return st. A text that does not fit is cut, never overrun. */

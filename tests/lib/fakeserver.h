@@ -32,6 +32,7 @@ struct fake_conf { /* constant while it runs */
 struct fake_knobs {       /* changed with the lock: fake_lock() */
 	bool mute[OP_NR]; /* requests and READY of this op are not answered */
 	enum shard_status refuse[OP_NR];
+	uint32_t refuse_nr; /* So many requests, and then no more; 0: until it is said. */
 	const char *refuse_text;
 	const char *waits;    /* text of WAITS; NULL: not answered */
 	bool no_next_attempt; /* after a result */
@@ -63,7 +64,7 @@ struct fake {
 		unsigned char data[FAKE_BLOB_MAX];
 	} ready_blob, blob; /* of the newest READY; committed, of this rank */
 	char save_dir[64], save_tag[64];
-	uint32_t sys; /* errno of what it refuses with SHARD_SYSTEM */
+	uint32_t sys; /* sys of what it refuses with SHARD_SYSTEM and SHARD_BUSY */
 	struct {      /* the newest MANAGE */
 		uint32_t action;
 		bool force;

@@ -37,7 +37,7 @@ static void refuse(struct fake *f, const struct wire_head *h, enum shard_status 
 
 	e.status = st;
 	e.text = (char *)(uintptr_t)text;
-	e.sys = st == SHARD_SYSTEM ? f->sys : 0;
+	e.sys = st == SHARD_SYSTEM || st == SHARD_BUSY ? f->sys : 0;
 	fake_control(f, &r, &e.base);
 }
 
@@ -430,10 +430,13 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 	f->frames[h->op]++;
 	f->last[h->op] = *h;
 	pthread_cond_broadcast(&f->moved);
-	if (rows[h->op].request && f->knobs.refuse[h->op] != SHARD_OK)
+	if (rows[h->op].request && f->knobs.refuse[h->op] != SHARD_OK) {
 		refuse(f, h, f->knobs.refuse[h->op], f->knobs.refuse_text);
-	else if (!rows[h->op].request || !f->knobs.mute[h->op])
+		if (f->knobs.refuse_nr > 0 && --f->knobs.refuse_nr == 0)
+			f->knobs.refuse[h->op] = SHARD_OK;
+	} else if (!rows[h->op].request || !f->knobs.mute[h->op]) {
 		rows[h->op].fn(f, h, body);
+	}
 	return SHARD_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "lib/rawnode.h"
 #include "shard.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <string.h>
 
@@ -21,9 +22,9 @@ struct definer {
 	struct rawnode *x;
 	struct raw r;
 	pthread_t thread;
+	bool tcp; /* Else it is root, by the unix socket. */
 };
 
-/* Of root, by the unix socket. */
 static void *define(void *arg)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};
@@ -33,7 +34,7 @@ static void *define(void *arg)
 	Shard__Spec s;
 	uint64_t shape;
 
-	raw_connect(&d->r, d->x->daemon->unix_address);
+	raw_connect(&d->r, d->tcp ? d->x->daemon->tcp_address : d->x->daemon->unix_address);
 	raw_hello(&d->r, ROLE_TRAINER);
 	evil_spec(&body, &s, &t, list, &shape);
 	shape = ELEMS;
@@ -128,6 +129,56 @@ static void test_share(void **state)
 	rawnode_stop(&x);
 }
 
+/* Of an element that the other node holds. */
+static void write_one(struct raw *r, uint32_t model, uint32_t tag)
+{
+	struct wire_head h = {.op = OP_WRITE,
+			      .attempt = tag,
+			      .model = model,
+			      .generation = 1,
+			      .chunk = SHARD_MASTER,
+			      .step = CHUNK};
+	const float w = 1;
+
+	raw_head(r, &h, &w, sizeof(w));
+}
+
+/* A WRITE that finds no room is refused in a way that says that it may be sent again, which it may
+ * be once an answer has come. Who defines the model comes over TCP and shares with the others. */
+static void test_write_share(void **state)
+{
+	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 20s"};
+	struct rawnode x;
+	struct definer d = {.x = &x, .tcp = true};
+	Shard__Error *e;
+
+	(void)state;
+	rawnode_start(&x, false, &conf, 1);
+	CHECK(pthread_create(&d.thread, NULL, define, &d) == 0);
+	rawnode_hold(&x);
+	pthread_join(d.thread, NULL);
+	for (uint32_t i = 0; i < SHARE; i++)
+		ask(&d.r, x.model, 100 + i);
+	write_one(&d.r, x.model, 7);
+	assert_true(raw_expect(&d.r, OP_ERROR));
+	assert_int_equal(d.r.head.attempt, 7);
+	e = shard__error__unpack(NULL, d.r.head.body_bytes, d.r.body);
+	assert_non_null(e);
+	assert_int_equal(e->status, SHARD_BUSY);
+	assert_int_equal(e->sys, EAGAIN);
+	shard__error__free_unpacked(e, NULL);
+	rawnode_expect(&x, OP_READ);
+	raw_send(&x.r[0],
+		 &(struct wire_head){
+			 .op = OP_ERROR, .flags = WIRE_REPLY, .attempt = x.r[0].head.attempt},
+		 NULL);
+	assert_true(raw_expect(&d.r, OP_ERROR));
+	write_one(&d.r, x.model, 8);
+	rawnode_expect(&x, OP_WRITE);
+	raw_close(&d.r);
+	rawnode_stop(&x);
+}
+
 /* The link lives, and its node says from time to time that it works on the request: progress. */
 static void alive(struct rawnode *x, uint32_t tag, bool progress)
 {
@@ -185,6 +236,7 @@ static void test_deadline(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_share),
+					   cmocka_unit_test(test_write_share),
 					   cmocka_unit_test(test_deadline)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -314,6 +314,49 @@ static void test_read_busy(void **state)
 	fake_stop(f);
 }
 
+/* Several parts of a write do not fit into a queue: they are written again, each at its place. What
+ * is busy for another reason, or for too long, is an error. */
+static void test_write_busy(void **state)
+{
+	struct fake_conf conf = {
+		.tcp = *state != NULL, .rank = 0, .world_size = 1, .timeout_ms = 600};
+	struct fake *f = fake_start(&conf);
+	struct shard_spec s;
+	struct trainer t;
+	uint32_t asked;
+	float w[3000];
+
+	trainer_connect(&t, f->address);
+	trainer_spec(&s, SHARD_F32, SHARD_F32);
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &t.created));
+	for (int i = 0; i < 3000; i++)
+		w[i] = (float)i;
+	fake_lock(f);
+	f->knobs.refuse[OP_WRITE] = SHARD_BUSY;
+	f->knobs.refuse_text = "pid 7 on node b writes the weights";
+	fake_unlock(f);
+	EXPECT(SHARD_BUSY, shard_write(t.model, SHARD_EXP_AVG, 0, 0, 16, SHARD_F32, w));
+	EXPECT_TEXT("pid 7 on node b writes the weights");
+	fake_lock(f);
+	asked = f->frames[OP_WRITE];
+	assert_int_equal(asked, 1);
+	f->sys = EAGAIN; /* it passes */
+	f->knobs.refuse_text = "4000 frames wait for node b";
+	f->knobs.refuse_nr = 2;
+	fake_unlock(f);
+	EXPECT(SHARD_OK, shard_write(t.model, SHARD_EXP_AVG, 0, 0, 3000, SHARD_F32, w));
+	fake_lock(f);
+	assert_int_equal(f->frames[OP_WRITE], asked + 3 + 2); /* three chunks have a part of it */
+	for (int i = 0; i < 3000; i++)
+		assert_true(f->moment[i] == (float)i);
+	f->knobs.refuse[OP_WRITE] = SHARD_BUSY;
+	fake_unlock(f);
+	EXPECT(SHARD_TIMEOUT, shard_write(t.model, SHARD_EXP_AVG, 0, 0, 16, SHARD_F32, w));
+	EXPECT_TEXT("shardd was busy: 4000 frames wait for node b");
+	trainer_end(&t);
+	fake_stop(f);
+}
+
 static void test_write_bf16(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -449,19 +492,13 @@ static void test_ping(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_texts),
-		cmocka_unit_test(test_addresses),
-		OVER_BOTH(test_connect),
-		cmocka_unit_test(test_bad_specs),
-		cmocka_unit_test(test_bad_chunks),
-		OVER_BOTH(test_define),
-		OVER_BOTH(test_write_read),
-		OVER_BOTH(test_read_busy),
-		OVER_BOTH(test_write_bf16),
-		OVER_BOTH(test_give_up),
-		OVER_BOTH(test_closed),
-		OVER_BOTH(test_garbage),
-		cmocka_unit_test(test_unasked),
+		cmocka_unit_test(test_texts),      cmocka_unit_test(test_addresses),
+		OVER_BOTH(test_connect),           cmocka_unit_test(test_bad_specs),
+		cmocka_unit_test(test_bad_chunks), OVER_BOTH(test_define),
+		OVER_BOTH(test_write_read),        OVER_BOTH(test_read_busy),
+		OVER_BOTH(test_write_busy),        OVER_BOTH(test_write_bf16),
+		OVER_BOTH(test_give_up),           OVER_BOTH(test_closed),
+		OVER_BOTH(test_garbage),           cmocka_unit_test(test_unasked),
 		cmocka_unit_test(test_ping),
 	};
 
