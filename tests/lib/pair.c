@@ -133,7 +133,7 @@ pid_t pair_change(struct pair *p, char words[256], const char *what, const char 
 {
 	pid_t pid;
 
-	snprintf(words, 256, "model %s --timeout 15 -a %s", what,
+	snprintf(words, 256, "model %s --timeout 120 -a %s", what,
 		 p->y->cluster->node[1].unix_address);
 	pid = proc_fork(run_ctl, words);
 	pair_await_log(p, 0, heard);

@@ -132,7 +132,7 @@ static void define_on(struct warm *w, shard_client *c, shard_model **m, int *cre
 	char settings[256];
 
 	tensor.shape[0] = w->numel;
-	snprintf(settings, sizeof(settings), "%s lr=1 timeout=15s min_world=%u max_world=%u",
+	snprintf(settings, sizeof(settings), "%s lr=1 timeout=120s min_world=%u max_world=%u",
 		 w->settings, w->ranks, w->ranks);
 	s.name = w->name;
 	s.tensors = &tensor;

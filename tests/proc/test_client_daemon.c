@@ -24,7 +24,7 @@
 #include <cmocka.h>
 
 #define MODEL_OF(min, max)                                                                         \
-	"min_world = " #min "\nmax_world = " #max "\nchunk_elems = 1024\ntimeout = 8s\n"
+	"min_world = " #min "\nmax_world = " #max "\nchunk_elems = 1024\ntimeout = 120s\n"
 
 static void commit_step(struct trainer *t, float g)
 {

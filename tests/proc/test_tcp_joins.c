@@ -50,7 +50,7 @@ static void yard_start(struct yard *y, const struct inproc_conf *conf, int stale
 	memset(y, 0, sizeof(*y));
 	snprintf(y->settings, sizeof(y->settings),
 		 "optimizer=sgd lr=1 loss_scale=1 min_world=1 max_world=2 chunk_elems=1024 "
-		 "timeout=10s max_staleness=%d",
+		 "timeout=120s max_staleness=%d",
 		 staleness);
 	inproc_start(&y->cluster, conf);
 	define(y, &y->a, y->cluster.node[0].unix_address);

@@ -58,7 +58,7 @@ static void change(struct warm *w, const char *what, const char *heard)
 	char words[256];
 	pid_t pid;
 
-	snprintf(words, sizeof(words), "model %s --timeout 15 -a %s", what,
+	snprintf(words, sizeof(words), "model %s --timeout 120 -a %s", what,
 		 w->cluster->node[w->cluster->nodes_nr - 1].unix_address);
 	pid = proc_fork(run_ctl, words);
 	warm_wait_log(w, 0, heard, 1);
@@ -163,7 +163,7 @@ static void test_not_sealed(void **state)
 	s.tensors = &tensor;
 	s.tensors_nr = 1;
 	s.image = s.grad = SHARD_F32;
-	s.settings = "optimizer=sgd chunk_elems=32768 lr=1 timeout=15s min_world=1 max_world=1";
+	s.settings = "optimizer=sgd chunk_elems=32768 lr=1 timeout=120s min_world=1 max_world=1";
 	o.address = w->cluster->node[0].unix_address;
 	part = calloc(50000, sizeof(*part));
 	CHECK(part != NULL);
