@@ -592,7 +592,9 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 			       "same release on "
 			       "every node",
 			       server_node_name(s, p->node));
-	if (m == NULL)
+	if (m == NULL && s->stopping) /* nobody would give it up again */
+		st = err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
+	else if (m == NULL)
 		st = make_for(p, h, body, e);
 	else if ((st = spec_same(m, body, e)) == SHARD_OK)
 		st = resume_check(m, p, e);

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <pthread.h>
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -238,6 +240,46 @@ static void test_decisions(void **state)
 	}
 	raw_close(&t.r);
 	rawnode_stop(&x);
+}
+
+static void *stops(void *arg)
+{
+	inproc_node_stop(arg);
+	return NULL;
+}
+
+/* A node that stops, and still waits for the verdict on a step, does not begin to make a model. */
+static void test_model_while_it_stops(void **state)
+{
+	struct core_id id = {0};
+	struct core_world w;
+	struct rawnode x;
+	struct member t;
+	struct record r;
+	pthread_t thread;
+	const char *why;
+
+	(void)state;
+	start(&x, "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2");
+	join(&x, &t);
+	w = world_of(&t.rank, 1);
+	rawnode_begin(&x, &w, &id);
+	commit(&x, &t);
+	r = decision(&x, &w, &id);
+	CHECK(pthread_create(&thread, NULL, stops, x.daemon) == 0);
+	inproc_wait_log(x.daemon, "event=stopping model=m", 1);
+	x.silent = true;
+	rawnode_define_as(&x, 2, "second", CHUNKS, x.settings);
+	why = raw_error(&x.r[0]);
+	if (why == NULL || strstr(why, "node b stops") == NULL)
+		fail_msg("answered with \"%s\"", why != NULL ? why : "nothing");
+	x.model = 1;
+	rawnode_say(&x, &(struct core_msg){.op = CORE_COMMIT, .id = id, .record = &r});
+	rawnode_expect(&x, OP_CORE + CORE_DONE);
+	pthread_join(thread, NULL);
+	assert_int_equal(inproc_logged(x.daemon, "event=model model=second"), 0);
+	raw_close(&t.r);
+	rawnode_free(&x);
 }
 
 /* Numbers from which the daemon would count on past the largest that there is. */
@@ -535,11 +577,17 @@ static void test_seal_step(void **state)
 int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_worlds),      cmocka_unit_test(test_decisions),
-		cmocka_unit_test(test_numbers),     cmocka_unit_test(test_members),
-		cmocka_unit_test(test_definitions), cmocka_unit_test(test_hello),
-		cmocka_unit_test(test_seal_step),   cmocka_unit_test(test_answers),
-		cmocka_unit_test(test_generations), cmocka_unit_test(test_dropped_while_one_leaves),
+		cmocka_unit_test(test_worlds),
+		cmocka_unit_test(test_decisions),
+		cmocka_unit_test(test_model_while_it_stops),
+		cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_members),
+		cmocka_unit_test(test_definitions),
+		cmocka_unit_test(test_hello),
+		cmocka_unit_test(test_seal_step),
+		cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_generations),
+		cmocka_unit_test(test_dropped_while_one_leaves),
 	};
 
 	if (argc > 1)
