@@ -176,13 +176,18 @@ static enum shard_status map_region(void *arg, enum store_region what, uint64_t 
 							 k->store.huge, m, e);
 }
 
-/* What the models that are being made now will take of it. */
+/* What the models that are being made now will still take of it. What they have there already is
+ * not free any more: it is looked up before what is free, so that nothing is counted in neither. */
 static uint64_t parked_soon(const struct server *s)
 {
 	uint64_t bytes = 0;
 
-	list_each(it, (struct list *)(uintptr_t)&s->makings)
-		bytes += list_of(it, struct model, link)->need.parked;
+	list_each(it, (struct list *)(uintptr_t)&s->makings) {
+		const struct model *m = list_of(it, struct model, link);
+		uint64_t there = m->need.parked > 0 ? warm_taken_bytes(s->warm, m->id) : 0;
+
+		bytes += m->need.parked > there ? m->need.parked - there : 0;
+	}
 	return bytes;
 }
 

@@ -473,6 +473,16 @@ void warm_place_sweep(struct warm_place *p, bool (*keep)(void *arg, const char *
 		sweep_folder(p, keep, arg);
 }
 
+uint64_t warm_place_taken(const struct warm_place *p, const char *name)
+{
+	struct stat st;
+
+	CHECK(name_ok(name));
+	if (p->mode == WARM_SYSTEMD || fstatat(p->dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+		return 0;
+	return (uint64_t)st.st_blocks * 512;
+}
+
 uint64_t warm_place_free(const struct warm_place *p)
 {
 	struct statfs fs;

@@ -50,6 +50,7 @@ enum shard_status warm_place_take(struct warm_place *p, const char *name, uint64
 				  enum shm_huge huge, struct shm *m, struct err *e);
 void warm_place_remove(struct warm_place *p, const char *name); /* none: nothing */
 void warm_place_sweep(struct warm_place *p, bool (*keep)(void *arg, const char *name), void *arg);
+uint64_t warm_place_taken(const struct warm_place *p, const char *name); /* bytes; 0: none there */
 uint64_t warm_place_free(const struct warm_place *p); /* bytes; UINT64_MAX: no limit of its own */
 
 #endif

@@ -637,6 +637,18 @@ void warm_taken(struct warm *p, uint32_t model)
 	r->dropped = 0; /* its file was still there */
 }
 
+uint64_t warm_taken_bytes(const struct warm *p, uint32_t model)
+{
+	char name[WARM_NAME_BYTES];
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < WARM_REGIONS; i++) {
+		region_name(name, model, (enum warm_region)i);
+		bytes += warm_place_taken(&p->place, name);
+	}
+	return bytes;
+}
+
 enum shard_status warm_room(const struct warm *p, uint64_t bytes, const char *model, struct err *e)
 {
 	uint64_t left = warm_place_free(&p->place);

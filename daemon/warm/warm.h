@@ -64,6 +64,8 @@ enum shard_status warm_map(struct warm *p, uint32_t model, enum warm_region what
  * left nothing. Any thread may call: it reads where the place is and no more. */
 enum shard_status warm_make(struct warm *p, uint32_t model, enum warm_region what, uint64_t bytes,
 			    enum shm_huge huge, struct shm *m, struct err *e);
+/* Of what is free there, so much has gone to that model; a thread may be taking more meanwhile. */
+uint64_t warm_taken_bytes(const struct warm *p, uint32_t model);
 enum shard_status warm_room(const struct warm *p, uint64_t bytes, const char *model,
 			    struct err *e); /* for new regions */
 enum shard_status warm_keep(struct warm *p, uint32_t model, const struct shm *regions,

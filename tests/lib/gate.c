@@ -49,7 +49,14 @@ int gate_madvise(void *at, size_t bytes, int how)
 	bool refused = false;
 
 	if (!gate_mine && bytes >= LARGE && how == MADV_POPULATE_WRITE) {
-		stand(&gate.makes, &gate.making);
+		bool passes;
+
+		pthread_mutex_lock(&gate.lock);
+		passes = gate.passes > 0;
+		gate.passes -= passes;
+		pthread_mutex_unlock(&gate.lock);
+		if (!passes)
+			stand(&gate.makes, &gate.making);
 		pthread_mutex_lock(&gate.lock);
 		refused = gate.refuses;
 		pthread_mutex_unlock(&gate.lock);

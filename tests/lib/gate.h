@@ -21,7 +21,8 @@ struct gate {
 	pthread_cond_t changed;
 	bool makes, gives; /* what stands still */
 	uint32_t making, giving;
-	bool refuses; /* to make */
+	bool refuses;    /* to make */
+	uint32_t passes; /* so many go on, and the next one that makes stands still */
 };
 
 extern struct gate gate;

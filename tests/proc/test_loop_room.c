@@ -9,10 +9,12 @@
 #include "lib/rawnode.h"
 #include "lib/trainer.h"
 
+#include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -149,6 +151,54 @@ static void test_stop_without_room(void **state)
 	inproc_stop(&c);
 }
 
+/* A tmpfs of 32 MiB, and models of some 12 MiB there. What a model that is being made has there
+ * already does not count twice, and what it has not yet is nobody else's. */
+static void test_warm_room(void **state)
+{
+	static char folder[] = "/tmp/shardd-tmpfs.XXXXXX";
+	char daemon[120];
+	const struct inproc_conf conf = {.nodes = 1, .daemon = daemon, .tail = MODEL};
+	struct definer d[3];
+	struct inproc c;
+	json_int_t one;
+
+	(void)state;
+	CHECK(mkdtemp(folder) != NULL);
+	if (mount("tmpfs", folder, "tmpfs", 0, "size=32m,mode=0700") != 0) {
+		rmdir(folder);
+		print_message("this test needs to mount a tmpfs: %s\n", strerror(errno));
+		skip();
+	}
+	snprintf(daemon, sizeof(daemon), "warm_restart = tmpfs\nwarm_dir = %s", folder);
+	for (uint32_t there = 0; there <= 2; there += 2) { /* state and sums */
+		gate.passes = there;
+		inproc_start(&c, &conf);
+		gate_set(&gate.makes, true);
+		definer_begin(&d[0], c.node[0].unix_address, "first");
+		gate_wait(&c, &gate.making, 1);
+		one = gate_used(&c.node[0]);
+		definer_begin(&d[1], c.node[0].unix_address, "second");
+		gate_wait_used(&c.node[0], 2 * one);
+		definer_begin(&d[2], c.node[0].unix_address, "third");
+		definer_end(&d[2], SHARD_BUDGET, "give that file system a larger size=");
+		gate_set(&gate.makes, false);
+		for (int i = 0; i < 2; i++)
+			definer_end(&d[i], SHARD_OK, NULL);
+		for (int i = 0; i < 2; i++) {
+			struct definer drop;
+
+			definer_drop(&drop, c.node[0].unix_address, d[i].name);
+			definer_end(&drop, SHARD_OK, NULL);
+			definer_over(&drop);
+		}
+		for (int i = 0; i < 3; i++)
+			definer_over(&d[i]);
+		inproc_stop(&c);
+	}
+	CHECK(umount(folder) == 0);
+	rmdir(folder);
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	(void)st, (void)type, (void)ftw;
@@ -163,6 +213,7 @@ int main(void)
 		{"test_room_comes_back warm", test_room_comes_back, NULL, NULL, warm},
 		cmocka_unit_test(test_room_after_a_link),
 		cmocka_unit_test(test_stop_without_room),
+		cmocka_unit_test(test_warm_room),
 	};
 
 	int failed;
