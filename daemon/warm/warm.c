@@ -557,7 +557,8 @@ uint32_t warm_models(const struct warm *p, uint32_t *ids, uint32_t max)
 	uint32_t nr = 0;
 
 	for (uint32_t i = 0; i < WARM_MODELS_MAX; i++) {
-		if (row_of(p, p->page->row[i].model) != &p->page->row[i])
+		if (p->page->row[i].kept == 0 ||
+		    row_of(p, p->page->row[i].model) != &p->page->row[i])
 			continue;
 		if (nr < max)
 			ids[nr] = p->page->row[i].model;
