@@ -109,6 +109,14 @@ static enum shard_status agree(struct model *m, const struct core_state *core, b
 	bool applying = core->part == CORE_APPLYING;
 
 	*begun = core_id_cmp(&mark.id, &r->id) == 0;
+	if (mark.step != mark.id.step || mark.content_step > mark.step ||
+	    mark.content_old > mark.content_step)
+		return err_set(
+			e, SHARD_MISMATCH,
+			"what it says of its tensors contradicts itself: weights of steps %lu and "
+			"%lu at step %lu, and a record of step %lu",
+			(unsigned long)mark.content_old, (unsigned long)mark.content_step,
+			(unsigned long)mark.step, (unsigned long)mark.id.step);
 	if (*begun && mark.content_step == r->content)
 		return SHARD_OK;
 	if (*begun)

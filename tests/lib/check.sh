@@ -105,7 +105,7 @@ if [ -n "$everything" ]; then
 	{
 		step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
 		step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage
-		step fuzz-run "fuzz: 20 s each" "$make" --no-print-directory fuzz SECONDS=20
+		step fuzz-run "fuzz: 15 s each" "$make" --no-print-directory fuzz SECONDS=15
 	} &
 	step sim-mutants "simulator: mutants" "$make" --no-print-directory sim-mutants
 	wait

@@ -1,0 +1,650 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libFuzzer target: what a warm start finds on the tmpfs, which any process of the same user may
+ * have written: the page of models, and of a model its definition, its core with the last record,
+ * gradients, tiles, what was being overwritten, and blobs. First a model is made and kept by the
+ * code that does so in a daemon, in each state in which a process can die, on a coordinator and on
+ * another node. Then each input changes bytes of one of these, a start takes up what is left of it
+ * and runs until nothing is in hand. The sums over the definition and the core are made right
+ * again, so that the fuzzer gets behind them. An input: a byte that chooses the state and leaves
+ * out sums, then changes: area, offset (two bytes), length, bytes. SHOW=1 prints what is logged. */
+// clang-format off
+// covers: daemon/warm/meta.c daemon/core/warm.c daemon/model/resume.c daemon/data/tile.c
+// needs: daemon/core/*.c daemon/optim/*.c daemon/config/*.c daemon/node/*.c daemon/store/*.c
+// needs: daemon/cluster/*.c daemon/warm/*.c daemon/link/*.c daemon/data/*.c daemon/model/*.c
+// clang-format on
+#include "base/check.h"
+#include "core/inner.h"
+#include "data/apply.h"
+#include "data/blobs.h"
+#include "link/events.h"
+#include "link/peer.h"
+#include "data/events.h"
+#include "model/corewire.h"
+#include "model/model.h"
+#include "model/resume.h"
+#include "model/view_file.h"
+#include "model/watch.h"
+#include "node/state.h"
+#include "warm/warm.h"
+#include "wire/xxh.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+enum { MODEL = 7, START = 9, FILES = 1 + WARM_REGIONS, FILE_BYTES_MAX = 1 << 20, LIMITS = 16 };
+static const char *const names[FILES] = {"node",          "00000007-meta",  "00000007-state",
+					 "00000007-sums", "00000007-slots", "00000007-images"};
+
+enum phase { UNSEALED, SEALED, PREPARED, DECIDED, BEGUN, PHASES };
+
+/* How warm/meta.c's head begins. LLVMFuzzerInitialize() finds out if it does not. */
+struct head {
+	uint64_t magic;
+	uint32_t model, undo_nr;
+	uint64_t at[9], spec_bytes, spec_sum, core_bytes, incarnation;
+	uint8_t from[16];
+	uint32_t core_now, mark_now;
+};
+enum { AT_SPEC, AT_CORE, AT_FACTS_ID, AT_FACTS, AT_ZERO, AT_VERSIONS, AT_UNDO, AT_BLOBS };
+
+struct node {
+	struct config conf;
+	struct log log;
+	struct server server;
+	struct static_warm folder;
+	char dir[600];           /* on the tmpfs */
+	const struct left *file; /* whose model file is in the state folder */
+};
+
+struct left { /* what a process has left */
+	struct node *node;
+	char *at[FILES];
+	size_t bytes[FILES];
+	void *file; /* of the state folder; NULL: there is none */
+	size_t file_bytes;
+};
+
+static char root[] = "/dev/shm/shard-fuzz.XXXXXX";
+static uv_loop_t loop;
+static struct node nodes[2];
+static struct left lefts[2 * PHASES * 2];
+static uint32_t lefts_nr;
+static size_t warm_bytes_of_core; /* of struct warm of core/warm.c */
+
+static int remove_one(const char *path, const struct stat *s, int type, struct FTW *at)
+{
+	(void)s;
+	(void)type;
+	(void)at;
+	return remove(path);
+}
+
+static void remove_root(void)
+{
+	(void)nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* --- a daemon without its control room --- */
+
+static void nothing(struct server *s, uint64_t now)
+{
+	(void)s;
+	(void)now;
+}
+
+static void node_init(struct node *n, uint16_t self)
+{
+	static const struct model_watch *const watches[] = {NULL};
+	static const struct link_events links;
+	struct worker_conf workers = {.threads = 1, .jobs_max = 64, .turn = apply_turn};
+	struct server *s = &n->server;
+	char text[1024];
+	struct err e;
+	int nr = snprintf(
+		text, sizeof(text),
+		"[daemon]\nnode = %c\nstate = %s/state-%c\nwarm_dir = %s\nmemory = 256MiB\n"
+		"warm_restart = tmpfs\nworkers = 1\nallow_unauthenticated = yes\n"
+		"[net]\ntransport = tcp\n"
+		"[nodes]\n%s = 127.0.0.1:1\n%s",
+		"ab"[self], root, "ab"[self], root, "a", self ? "b = 127.0.0.1:2\n" : "");
+
+	if (config_load_text(&n->conf, "fuzz", text, (size_t)nr, &e) != SHARD_OK) {
+		fprintf(stderr, "%s\n", e.text);
+		abort();
+	}
+	log_init(&n->log, getenv("SHOW") ? 2 : -1, LOG_LEVEL_INFO, "fuzz");
+	*s = (struct server){.conf = &n->conf,
+			     .log = &n->log,
+			     .loop = &loop,
+			     .isa = isa_best(),
+			     .self = self,
+			     .nodes_nr = (uint16_t)n->conf.nodes_nr,
+			     .budget = {.total = n->conf.memory},
+			     .started_ns = clock_ns(),
+			     .core_due = UINT64_MAX,
+			     .beat_ns = NS_PER_SEC,
+			     .on_beat = nothing,
+			     .events = &links,
+			     .data = &model_data_events,
+			     .watches = watches,
+			     .start = START};
+	s->ran_ns = s->core_seen_ns = clock_ns();
+	list_init(&s->openings);
+	list_init(&s->sessions);
+	list_init(&s->guests);
+	list_init(&s->models);
+	list_init(&s->makings);
+	list_init(&s->calls);
+	list_init(&s->defines);
+	list_init(&s->held);
+	list_init(&s->drops);
+	list_init(&s->ckpts);
+	list_init(&s->mr);
+	list_init(&s->voided);
+	job_init(s);
+	workers.turn_arg = s;
+	CHECK(uv_timer_init(&loop, &s->core_timer) == 0 && uv_timer_init(&loop, &s->beat) == 0);
+	s->core_timer.data = s->beat.data = s;
+	CHECK(server_scratch(s, 1u << 20, &e) == SHARD_OK &&
+	      worker_init(&s->pool, &workers, &loop, &e) == SHARD_OK &&
+	      (self == 0 || peer_init(s, 0, &e) == SHARD_OK) &&
+	      static_open(&s->dir, n->conf.state, &e) == SHARD_OK);
+}
+
+static enum shard_status node_start(struct node *n, uint64_t start, uint64_t member)
+{
+	struct warm_conf warm = {.conf = &n->conf,
+				 .log = &n->log,
+				 .dir = n->server.dir,
+				 .uuid = static_uuid(n->server.dir),
+				 .start = start,
+				 .member = member};
+	struct err e;
+
+	CHECK(server_later_room(&n->server, 64, &e) == SHARD_OK);
+	return warm_open(&n->server.warm, &warm, &e);
+}
+
+static void node_stop(struct node *n)
+{
+	struct server *s = &n->server;
+
+	while (!list_empty(&s->models)) {
+		struct model *m = list_of(s->models.next, struct model, link);
+
+		m->keep = true;
+		model_free(&m);
+	}
+	resume_free(s);
+	warm_close(&s->warm);
+	uv_timer_stop(&s->core_timer);
+	uv_timer_stop(&s->beat);
+	s->core_due = UINT64_MAX;
+	s->beat_due = 0;
+	free(s->later); /* it grows with each model */
+	s->later = NULL;
+	s->later_nr = s->later_cap = 0;
+	CHECK(s->budget.used == 0);
+}
+
+/* Until no worker and no thread has anything in hand. */
+static void node_run(struct node *n)
+{
+	while (worker_pending(n->server.pool) > 0 || n->server.persists > 0)
+		uv_run(&loop, UV_RUN_ONCE);
+}
+
+/* --- what a process leaves --- */
+
+static void write_file(const struct node *n, const char *name, const char *at, size_t bytes,
+		       mode_t mode)
+{
+	char path[700];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", n->dir, name);
+	(void)unlink(path);
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && fchmod(fd, mode) == 0);
+	for (size_t i = 0; i < bytes; i += 4096) {
+		static const char zeros[4096];
+		size_t part = bytes - i < 4096 ? bytes - i : 4096;
+
+		if (memcmp(at + i, zeros, part) != 0)
+			CHECK(pwrite(fd, at + i, part, (off_t)i) == (ssize_t)part);
+	}
+	close(fd);
+}
+
+static void read_file(struct left *l, int i)
+{
+	char path[700];
+	struct stat s;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", l->node->dir, names[i]);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	CHECK(fstat(fd, &s) == 0 && s.st_size <= FILE_BYTES_MAX);
+	l->bytes[i] = (size_t)s.st_size;
+	l->at[i] = malloc(l->bytes[i] + 1);
+	CHECK(l->at[i] && read(fd, l->at[i], l->bytes[i]) == s.st_size);
+	close(fd);
+}
+
+static Shard__Model *definition(const struct node *n, uint32_t staleness)
+{
+	Shard__Model model = SHARD__MODEL__INIT;
+	Shard__Spec spec = SHARD__SPEC__INIT;
+	Shard__Tensor tensor[2] = {SHARD__TENSOR__INIT, SHARD__TENSOR__INIT},
+		      *tensors[2] = {&tensor[0], &tensor[1]};
+	Shard__Group group = SHARD__GROUP__INIT, *groups[1] = {&group};
+	uint64_t shape[2][2] = {{3, 1000}, {17, 1}};
+	uint32_t runs[2][6] = {{0, 3}, {0, 1, 1, 1, 0, 1}};
+	char settings[256];
+	Shard__Model *copy;
+	uint8_t *packed;
+	size_t bytes;
+
+	for (int i = 0; i < 2; i++) {
+		tensor[i].name = (char *)(uintptr_t)(i ? "b" : "w");
+		tensor[i].shape = shape[i];
+		tensor[i].n_shape = 2;
+	}
+	group.name = (char *)(uintptr_t) "g";
+	group.settings = (char *)(uintptr_t) "";
+	snprintf(settings, sizeof(settings),
+		 "optimizer=adamw chunk_elems=1024 min_world=1 max_world=2 local_world=1 "
+		 "max_staleness=%u",
+		 staleness);
+	spec.name = (char *)(uintptr_t) "m";
+	spec.tensors = tensors;
+	spec.n_tensors = 2;
+	spec.groups = groups;
+	spec.n_groups = 1;
+	spec.image = spec.grad = SHARD_BF16;
+	spec.settings = settings;
+	model.model = MODEL;
+	model.spec = &spec;
+	model.chunk_elems = 1024;
+	model.owner_runs = runs[n->server.self];
+	model.n_owner_runs = n->server.self ? 6 : 2;
+	model.generation = 1;
+	bytes = shard__model__get_packed_size(&model);
+	packed = malloc(bytes);
+	CHECK(packed && shard__model__pack(&model, packed) == bytes);
+	copy = shard__model__unpack(NULL, bytes, packed);
+	CHECK(copy);
+	free(packed);
+	return copy;
+}
+
+/* Weights are here, the seal was step 4, and step 5 is as far as the phase says. */
+static void bring_to(struct model *m, enum phase phase)
+{
+	struct core *c = m->core;
+	struct core_id seal = {.term = 3, .step = 4, .seq = 1, .generation = 1},
+		       id = {.term = 3, .step = 5, .seq = 1, .generation = 1, .attempt = 1};
+	struct core_world world = {.size = 1};
+	struct meta_mark mark = {.step = 4, .content_step = 4, .content_old = 4, .cleared = 1};
+	struct record sealed;
+	uint8_t some[] = {1, 2, 3, 4};
+	Shard__Ready ready = SHARD__READY__INIT;
+
+	world.rank[0] =
+		(struct core_rank){.session = 5, .weight = 1, .pid = 77, .node = m->server->self};
+	record_seal(&sealed, &c->conf.record, &seal);
+	c->member.promised = c->member.term = 3;
+	c->member.seq = c->member.generation = 1;
+	c->member.sealed = c->step.has_record = true;
+	c->step.record = sealed;
+	mark.id = seal;
+	for (uint32_t i = 0; i < m->layout->chunks_nr; i++) {
+		enum store_region region;
+
+		if (!place_holds(&m->place, i, m->server->self))
+			continue;
+		memset(store_master(m->store, i), 0,
+		       layout_chunk_elems(m->layout, i) * sizeof(float));
+		CHECK(store_where(m->store, store_sum(m->store, i), &region,
+				  &m->meta.fact[i].offset));
+		m->meta.fact[i].region = region;
+	}
+	blobs_restore(m, 1, 4, some, sizeof(some));
+	m->attempt.id = id;
+	blobs_begin(m);
+	if (phase >= PREPARED) {
+		*m->meta.facts_id = id;
+		ready.has_blob = true;
+		ready.blob.data = some;
+		ready.blob.len = 3;
+		blobs_pending(m, 0, &ready);
+		c->step.world = world;
+		c->step.id = id;
+		c->step.part = phase == PREPARED ? CORE_PREPARED : CORE_APPLYING;
+		memset(core_at(c, c->at_finite), 1, c->held_nr[c->conf.self]);
+	}
+	if (phase >= DECIDED) {
+		struct record_votes votes = {.sumsq = core_at(c, c->at_all_sumsq),
+					     .finite = core_at(c, c->at_all_finite),
+					     .chunks_nr = m->layout->chunks_nr,
+					     .bad_tensor = -1,
+					     .bad_rank = -1};
+
+		memset(core_at(c, c->at_all_finite), 1, m->layout->chunks_nr);
+		record_decide(&c->step.record, &sealed, &c->conf.record, &id, &world, &votes);
+	}
+	if (phase == BEGUN) {
+		struct meta_undo *u = meta_undo(&m->meta, 0);
+
+		mark.id = id;
+		mark.step = mark.content_step = 5;
+		mark.stamp = u->stamp = 1;
+		u->chunk = m->server->self; /* a chunk that is here, on either node */
+		u->undo.at = 32 << 8 | 8;
+	}
+	meta_mark(&m->meta, &mark);
+	CHECK(core_warm_save(c, meta_core_next(&m->meta)));
+	meta_core_switch(&m->meta);
+}
+
+/* The coordinator's file of the model. */
+static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
+{
+	struct core_view *v = calloc(1, sizeof(*v));
+	Shard__ModelFile file = SHARD__MODEL_FILE__INIT;
+	Shard__View view;
+
+	CHECK(v);
+	v->term = 3;
+	v->seq = v->generation = 1;
+	v->members = view_first(m->server->nodes_nr, 0);
+	v->incarnation[0] = m->memory.incarnation;
+	v->sealed = m->core->member.sealed;
+	if (v->sealed)
+		v->record = m->core->step.record;
+	CHECK(corewire_pack_view(v, &m->server->tx, &view) == SHARD_OK);
+	file.model = spec;
+	file.view = &view;
+	file.format = PERSIST_FORMAT;
+	l->file_bytes = shard__model_file__get_packed_size(&file);
+	l->file = malloc(l->file_bytes);
+	CHECK(l->file && shard__model_file__pack(&file, l->file) == l->file_bytes);
+	arena_reset(&m->server->tx);
+	free(v);
+}
+
+/* The sum is over what follows it; where that ends is the core's own affair. */
+static void find_core(const struct head *h, const char *core)
+{
+	const uint64_t *sum = (const uint64_t *)(const void *)(core + 8);
+	struct core_warm_view v;
+
+	CHECK(core_warm_view(core, h->core_bytes, &v) && v.term == 3);
+	for (size_t n = 24; n <= h->core_bytes && warm_bytes_of_core == 0; n += 8)
+		if (xxh_sum(core + 16, n - 16, n) == *sum)
+			warm_bytes_of_core = n;
+	CHECK(warm_bytes_of_core > 0);
+}
+
+static void keep_left(struct node *n, enum phase phase, uint32_t staleness)
+{
+	struct left *l = &lefts[lefts_nr++];
+	struct server *s = &n->server;
+	const struct head *h;
+	struct model *m;
+	struct err e;
+
+	*l = (struct left){.node = n};
+	CHECK(node_start(n, 1, 0) == SHARD_OK && s->warm != NULL);
+	snprintf(n->dir, sizeof(n->dir), "%s", warm_place(s->warm));
+	if (model_make(&m, s, definition(n, staleness), NULL, NULL, &e) != SHARD_OK) {
+		fprintf(stderr, "%s\n", e.text);
+		abort();
+	}
+	if (phase != UNSEALED)
+		bring_to(m, phase);
+	if (s->self == 0)
+		keep_file(l, m, m->spec);
+	node_stop(n);
+	for (int i = 0; i < FILES; i++)
+		read_file(l, i);
+	h = (const struct head *)(const void *)l->at[1];
+	CHECK(h != NULL && h->model == MODEL &&
+	      h->spec_sum == xxh_sum(l->at[1] + h->at[AT_SPEC], h->spec_bytes, h->magic));
+	if (phase == SEALED)
+		find_core(h, l->at[1] + h->at[AT_CORE] +
+				     h->core_now * ((h->core_bytes + 63) / 64 * 64));
+	CHECK(static_warm(s->dir, &n->folder, &e) == SHARD_OK);
+	for (int i = 0; i < FILES; i++) {
+		char path[700];
+
+		snprintf(path, sizeof(path), "%s/%s", n->dir, names[i]);
+		(void)unlink(path);
+	}
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc;
+	(void)argv;
+	CHECK(mkdtemp(root) != NULL && uv_loop_init(&loop) == 0);
+	atexit(remove_root);
+	for (uint16_t i = 0; i < 2; i++) {
+		node_init(&nodes[i], i);
+		for (uint32_t staleness = 0; staleness < 2; staleness++)
+			for (enum phase p = UNSEALED; p < PHASES; p++)
+				keep_left(&nodes[i], p, staleness);
+	}
+	return 0;
+}
+
+/* --- an input --- */
+
+enum area {
+	AREA_PAGE,
+	AREA_HEAD,
+	AREA_SPEC,
+	AREA_CORE,
+	AREA_FACTS,
+	AREA_ZERO,
+	AREA_VERSIONS,
+	AREA_UNDO,
+	AREA_BLOBS,
+	AREA_STATE,
+	AREA_SPEC_BYTES, /* as many as `offset` says */
+	AREA_FILE,       /* offset: which one. With a byte: its mode. Without: see change_file() */
+	AREAS
+};
+
+struct found {
+	const struct left *l;
+	char *at[FILES];
+	size_t bytes[FILES];
+	mode_t mode[FILES];
+	bool unknown; /* the state folder has no file of it */
+};
+
+static size_t core_offset(const struct left *l)
+{
+	const struct head *h = (const struct head *)(const void *)l->at[1];
+
+	return h->at[AT_CORE] + h->core_now * ((h->core_bytes + 63) / 64 * 64);
+}
+
+static void change_file(struct found *f, uint32_t offset, const uint8_t *bytes, size_t nr)
+{
+	uint32_t i = offset % FILES;
+
+	if (f->at[i] == NULL)
+		return;
+	if (nr > 0)
+		f->mode[i] = *bytes & 1 ? 0666 : 0600;
+	else if (offset / FILES % 4 == 0)
+		f->mode[i] = 0; /* it is not there */
+	else if (offset / FILES % 4 == 1)
+		f->bytes[i] -= f->bytes[i] < 4096 ? f->bytes[i] : 4096;
+	else if (offset / FILES % 4 == 2)
+		f->unknown = true;
+	else
+		f->bytes[i] = f->bytes[i] / 2 + 1;
+}
+
+static void change(struct found *f, enum area area, size_t offset, const uint8_t *bytes, size_t nr)
+{
+	const struct head *h = (const struct head *)(const void *)f->l->at[1];
+	int i = area == AREA_PAGE ? 0 : area == AREA_STATE ? 2 : 1;
+
+	switch (area) {
+	case AREA_FILE:
+		change_file(f, (uint32_t)offset, bytes, nr);
+		return;
+	case AREA_SPEC_BYTES:
+		((struct head *)(void *)f->at[1])->spec_bytes = offset;
+		return;
+	case AREA_SPEC:
+		offset += h->at[AT_SPEC];
+		break;
+	case AREA_CORE:
+		offset += core_offset(f->l);
+		break;
+	case AREA_FACTS:
+		offset += h->at[AT_FACTS_ID];
+		break;
+	case AREA_ZERO:
+		offset += h->at[AT_ZERO];
+		break;
+	case AREA_VERSIONS:
+		offset += h->at[AT_VERSIONS];
+		break;
+	case AREA_UNDO:
+		offset += h->at[AT_UNDO];
+		break;
+	case AREA_BLOBS:
+		offset += h->at[AT_BLOBS];
+		break;
+	case AREA_PAGE:
+	case AREA_HEAD:
+	case AREA_STATE:
+	case AREAS:
+		break;
+	}
+	if (offset < f->l->bytes[i])
+		memcpy(f->at[i] + offset, bytes,
+		       nr < f->l->bytes[i] - offset ? nr : f->l->bytes[i] - offset);
+}
+
+/* Of what lies where the head said that it lies. */
+static void sign(struct found *f, bool spec, bool core)
+{
+	struct head *h = (struct head *)(void *)f->at[1];
+	const struct left *l = f->l;
+	const struct head *was = (const struct head *)(const void *)l->at[1];
+	char *c = f->at[1] + core_offset(l);
+	uint64_t bytes = h->spec_bytes, sum;
+	uint32_t held = l->node->server.self == 0 ? 3 : 1; /* as definition() places them */
+	struct core_warm_view v;
+
+	if (spec && bytes <= l->bytes[1] - was->at[AT_SPEC])
+		h->spec_sum = xxh_sum(f->at[1] + was->at[AT_SPEC], bytes, h->magic);
+	if (!core)
+		return;
+	sum = xxh_sum(c + 16, warm_bytes_of_core - 16, warm_bytes_of_core);
+	memcpy(c + 8, &sum, 8);
+	if (core_warm_view(c, was->core_bytes, &v))
+		return;
+	/* PREPARED: over the votes, too */
+	sum = xxh_sum(c + warm_bytes_of_core, held * 8, sum);
+	sum = xxh_sum(c + warm_bytes_of_core + held * 8, held, sum);
+	memcpy(c + 8, &sum, 8);
+}
+
+static void lay_down(const struct found *f)
+{
+	struct node *n = f->l->node;
+	struct server *s = &n->server;
+	struct static_warm now;
+	struct err e;
+
+	if (static_warm(s->dir, &now, &e) != SHARD_OK || memcmp(&now, &n->folder, sizeof(now)) != 0)
+		CHECK(static_set_warm(s->dir, &n->folder, &e) == SHARD_OK);
+	CHECK(static_set_member(s->dir, 1, &e) == SHARD_OK);
+	if (n->file != f->l || f->unknown) {
+		CHECK(static_drop(s->dir, MODEL, &e) == SHARD_OK);
+		if (f->l->file && !f->unknown)
+			CHECK(static_save(s->dir, MODEL, f->l->file, f->l->file_bytes, &e) ==
+			      SHARD_OK);
+		n->file = f->unknown ? NULL : f->l;
+	}
+	(void)mkdir(n->dir, 0700);
+	for (int i = 0; i < FILES; i++)
+		if (f->at[i] != NULL && f->mode[i] != 0)
+			write_file(n, names[i], f->at[i], f->bytes[i], f->mode[i]);
+}
+
+/* What a start does, and what its loop does then. */
+static void start(struct node *n)
+{
+	struct server *s = &n->server;
+	struct err e = {.text = ""};
+
+	s->incarnation = START;
+	if (node_start(n, START, 1) == SHARD_OK && resume_load(s, &e) == SHARD_OK) {
+		resume_begin(s);
+		node_run(n);
+		list_each(it, &s->models) {
+			struct model *m = list_of(it, struct model, link);
+			struct part_blob blobs[4];
+			uint32_t nr = blobs_committed(m, blobs, 4);
+
+			CHECK(nr <= 2);
+			for (uint32_t i = 0; i < nr; i++)
+				CHECK(blobs[i].bytes <= PART_BLOB_BYTES);
+		}
+		n->file = NULL; /* it may have a newer view now */
+	} else if (s->warm != NULL) {
+		CHECK(strlen(e.text) > 0);
+	}
+	node_run(n);
+	node_stop(n);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+	struct found f = {.l = &lefts[(bytes ? data[0] & 63 : 0) % lefts_nr]};
+	size_t at = 1;
+
+	if (bytes == 0)
+		return 0;
+	for (int i = 0; i < FILES; i++) {
+		f.bytes[i] = f.l->bytes[i];
+		f.mode[i] = 0600;
+		if (f.l->at[i] == NULL)
+			continue;
+		f.at[i] = malloc(f.bytes[i] + 1);
+		CHECK(f.at[i]);
+		memcpy(f.at[i], f.l->at[i], f.bytes[i]);
+	}
+	for (int i = 0; i < LIMITS && at + 4 <= bytes; i++) {
+		size_t offset = data[at + 1] | (size_t)data[at + 2] << 8, nr = data[at + 3];
+
+		nr = nr < bytes - at - 4 ? nr : bytes - at - 4;
+		change(&f, (enum area)(data[at] % AREAS), offset, data + at + 4, nr);
+		at += 4 + nr;
+	}
+	sign(&f, !(data[0] & 64), !(data[0] & 128));
+	lay_down(&f);
+	for (int i = 0; i < FILES; i++)
+		free(f.at[i]);
+	start(f.l->node);
+	return 0;
+}
