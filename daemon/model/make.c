@@ -132,12 +132,15 @@ static enum shard_status make_core(struct model *m, const struct core_conf *conf
 
 /* --- memory --- */
 
+enum { EVENTS_MORE = 16 }; /* Of a model, beside one for each chunk. */
+
 struct make { /* Lives as long as the model. */
 	struct model *m;
 	struct core_conf *core; /* NULL: the core has it. */
 	struct meta_conf meta;
 	const struct meta_found *found; /* of a start before this one; NULL: it is made anew */
 	struct job job;
+	uint32_t events;     /* Room that it has in server.later. */
 	bool working;        /* A thread makes the memory, or gives it back. */
 	uint64_t room_by_ns; /* It waits for what other models give back until then; 0: it does not.
 			      */
@@ -350,8 +353,9 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 		m->attempt.out[i].peer = m->img.out[i].peer = s->peer[i / s->conf->connections];
 	if ((st = contrib_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
 	    (st = mr_init(m, e)) != SHARD_OK ||
-	    (st = server_later_room(s, chunks + 16, e)) != SHARD_OK)
+	    (st = server_later_room(s, chunks + EVENTS_MORE, e)) != SHARD_OK)
 		return st;
+	m->make->events = chunks + EVENTS_MORE;
 	return server_scratch(
 		s, 96 * (size_t)chunks + 32 * (size_t)m->layout->segments_nr + (1u << 20), e);
 }
@@ -683,8 +687,10 @@ static void free_rest(struct model *m)
 	free(m->settings_text);
 	free(m->memory.why);
 	shard__model__free_unpacked(m->spec, NULL);
-	if (m->make != NULL)
+	if (m->make != NULL) {
+		server_later_less(m->server, m->make->events);
 		free(m->make->core);
+	}
 	free(m->make);
 	free(m);
 }

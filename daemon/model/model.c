@@ -197,13 +197,23 @@ const struct data_events model_data_events = {
 
 enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e)
 {
-	struct server_later *l = realloc(s->later, (s->later_cap + more) * sizeof(*l));
+	uint32_t room = s->later_room + more;
+	struct server_later *l;
 
-	if (l == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for %u events", s->later_cap + more);
-	s->later = l;
-	s->later_cap += more;
+	if (room > s->later_cap) {
+		if ((l = realloc(s->later, room * sizeof(*l))) == NULL)
+			return err_set(e, SHARD_SYSTEM, "no memory for %u events", room);
+		s->later = l;
+		s->later_cap = room;
+	}
+	s->later_room = room;
 	return SHARD_OK;
+}
+
+void server_later_less(struct server *s, uint32_t less)
+{
+	CHECK(less <= s->later_room);
+	s->later_room -= less;
 }
 
 void server_later(struct server *s, struct model *m, const struct core_event *ev)

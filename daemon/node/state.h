@@ -78,7 +78,8 @@ struct server {
 		struct model *m;
 		struct core_event ev; /* without pointers */
 	} * later;
-	uint32_t later_nr, later_cap;
+	uint32_t later_nr, later_cap; /* in use, and what there is memory for */
+	uint32_t later_room;          /* what the models that are there may need */
 	struct arena tx, rx;  /* control messages being packed, being read; reset for each */
 	size_t scratch_bytes; /* of each */
 
@@ -116,7 +117,8 @@ void server_alive(struct server *s, uint64_t now);  /* tells who waits for a wor
 void server_later(struct server *s, struct model *m, const struct core_event *ev);
 void server_run_later(struct server *s);
 enum shard_status server_later_room(struct server *s, uint32_t more,
-				    struct err *e); /* when a model is made */
+				    struct err *e);      /* when a model is made */
+void server_later_less(struct server *s, uint32_t less); /* when it goes */
 const char *server_node_name(const struct server *s, uint16_t node);
 /* A control body: in the scratch rx, or, of HELLO, AUTH, DEFINE and MODEL (as large as a model has
  * tensors; not on the step path), in *memory, which the caller frees in any case. type NULL: *msg

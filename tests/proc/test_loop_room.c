@@ -8,6 +8,7 @@
 #include "lib/inproc.h"
 #include "lib/rawnode.h"
 #include "lib/trainer.h"
+#include "node/state.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -121,6 +122,30 @@ static void test_room_after_a_link(void **state)
 	rawnode_stop(&x);
 }
 
+/* Models that come and go leave nothing behind. */
+static void test_nothing_grows(void **state)
+{
+	const struct inproc_conf conf = {.nodes = 1, .tail = MODEL};
+	struct definer d, drop;
+	uint32_t cap = 0;
+	struct inproc c;
+
+	(void)state;
+	inproc_start(&c, &conf);
+	for (int i = 0; i < 6; i++) {
+		definer_begin(&d, c.node[0].unix_address, "again");
+		definer_end(&d, SHARD_OK, NULL);
+		definer_over(&d);
+		definer_drop(&drop, c.node[0].unix_address, "again");
+		definer_end(&drop, SHARD_OK, NULL);
+		definer_over(&drop);
+		if (i == 0)
+			cap = __atomic_load_n(&c.node[0].server->later_cap, __ATOMIC_RELAXED);
+	}
+	assert_int_equal(__atomic_load_n(&c.node[0].server->later_cap, __ATOMIC_RELAXED), cap);
+	inproc_stop(&c);
+}
+
 /* The daemon ends while a definition waits for room. */
 static void test_stop_without_room(void **state)
 {
@@ -213,6 +238,7 @@ int main(void)
 		{"test_room_comes_back warm", test_room_comes_back, NULL, NULL, warm},
 		cmocka_unit_test(test_room_after_a_link),
 		cmocka_unit_test(test_stop_without_room),
+		cmocka_unit_test(test_nothing_grows),
 		cmocka_unit_test(test_warm_room),
 	};
 
