@@ -739,11 +739,11 @@ SHARD_CALL void shard_interrupt(shard_client *client);
  * with the memory budget of each node, and reserved. If one has it, its layout and settings are
  * compared with spec. Settings of shardd.conf count where spec does not name them.
  *
- * The caller that gets *created = 1 alone writes the weights, with shard_write(), and ends with
- * shard_seal(). If it ends before that, everything that it wrote counts as unwritten, and whoever
- * defines the model next gets created = 1. With `restore_at_start` the model comes from its newest
- * checkpoint, and nobody gets it. Weights that are lost are never begun anew by accident: that is
- * SHARD_LOST, unless `when_lost` says otherwise.
+ * The first caller that may write the model gets *created = 1. It alone writes the weights, with
+ * shard_write(), and ends with shard_seal(). If it ends before that, everything that it wrote
+ * counts as unwritten, and whoever defines the model next gets created = 1. With `restore_at_start`
+ * the model comes from its newest checkpoint, and nobody gets it. Weights that are lost are never
+ * begun anew by accident: that is SHARD_LOST, unless `when_lost` says otherwise.
  *
  * ARGUMENTS
  * client: the connection.

@@ -41,9 +41,12 @@ struct asking { /* A DEFINE of a model that is being made or restored. In model.
 	struct list link;
 	struct caller who;
 	struct held held;
+	bool may_write; /* Its user may change the model. */
 };
 
-static void answer(struct model *m, const struct caller *a)
+/* The first to come who may write it gets the right to: who may only read would keep it from
+ * everybody. */
+static void answer(struct model *m, const struct caller *a, bool may_write)
 {
 	struct server *s = m->server;
 	struct wire_head h = {
@@ -60,7 +63,7 @@ static void answer(struct model *m, const struct caller *a)
 	}
 	spec_say(m, &body);
 	core_state(m->core, &core);
-	body.created = !m->sealed && !core.seals && m->control->sealer == NULL &&
+	body.created = may_write && !m->sealed && !core.seals && m->control->sealer == NULL &&
 		       (writer_free(m) || writer_is(m, a)) && !watch_restoring(m) &&
 		       !watch_found_weights(m) && a->session != 0;
 	if (body.created) {
@@ -143,7 +146,7 @@ void define_answer(struct model *m)
 
 		if (!made_there(m, a->who.node))
 			continue;
-		answer(m, &a->who);
+		answer(m, &a->who, a->may_write);
 		asking_free(m->server, a);
 	}
 }
@@ -244,6 +247,13 @@ static void ask_again(struct model *m)
 	}
 }
 
+static bool may_write(const struct model *m, const Shard__Cred *cred)
+{
+	struct err e;
+
+	return access_check(m, cred, true, &e) == SHARD_OK;
+}
+
 static enum shard_status add_requester(struct model *m, const struct caller *from,
 				       const Shard__Cred *cred, struct err *e)
 {
@@ -258,6 +268,7 @@ static enum shard_status add_requester(struct model *m, const struct caller *fro
 		return st;
 	}
 	a->who = *from;
+	a->may_write = may_write(m, cred);
 	list_push(&m->control->requesters, &a->link);
 	return SHARD_OK;
 }
@@ -370,7 +381,7 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 		if (m->defining || !made_there(m, a->node) ||
 		    (watch_restoring(m) && !m->rolled_back))
 			return add_requester(m, a, d->cred, e);
-		answer(m, a);
+		answer(m, a, may_write(m, d->cred));
 		return SHARD_OK;
 	}
 	if (drop_in_hand(s, spec->name) && may_wait)

@@ -2,6 +2,7 @@
 /* Initial weights have one writer: the session that got created=1. What another one writes
  * meanwhile is refused with the name of who writes, whichever node it asks; what a writer left that
  * ended counts for nobody. A seal takes the weights of one writer, all of them, or fails. */
+#include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/evil.h"
@@ -13,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -147,6 +150,50 @@ static void test_writer_that_ended(void **state)
 		must_be(&second, SHARD_MOMENTUM, 0);
 		shard_disconnect(&second.c);
 		shard_disconnect(&idle.c);
+		inproc_stop(&c);
+	}
+}
+
+/* Another user's connection: this thread is that user while it connects. */
+static shard_client *connect_as(uid_t uid, const char *address)
+{
+	shard_client *c;
+
+	CHECK(syscall(SYS_setresuid, -1, uid, -1) == 0);
+	c = crew_connect(address);
+	CHECK(syscall(SYS_setresuid, -1, 0, -1) == 0);
+	return c;
+}
+
+/* Who may only read the model does not get the right to write it, whoever comes first. */
+static void test_reader(void **state)
+{
+	const struct inproc_conf conf = {.daemon = "socket_mode = 0666",
+					 .tail = "[model]\nmode = 0644\n"};
+
+	(void)state;
+	if (geteuid() != 0)
+		skip(); /* nobody else can be played */
+	for (int on = 0; on < 2; on++) {
+		struct client first, reader, again;
+		struct inproc c;
+
+		inproc_start(&c, &conf);
+		CHECK(chmod(c.dir, 0711) == 0);
+		define(&first, &c.node[0]);
+		assert_int_equal(first.created, 1);
+		shard_disconnect(&first.c);
+		inproc_wait_log(&c.node[0], "event=session_closed", 1);
+		define_at(&reader, connect_as(12345, c.node[on].unix_address));
+		assert_int_equal(reader.created, 0);
+		fails(write_some(&reader, 0, ELEMS, 2), SHARD_DENIED, "mode 0644");
+		define(&again, &c.node[0]);
+		assert_int_equal(again.created, 1);
+		MUST(write_some(&again, 0, ELEMS, 1));
+		MUST(shard_seal(again.m, 0));
+		must_be(&reader, SHARD_MASTER, 1);
+		shard_disconnect(&reader.c);
+		shard_disconnect(&again.c);
 		inproc_stop(&c);
 	}
 }
@@ -399,6 +446,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_second_writer),
 					   cmocka_unit_test(test_writer_again),
 					   cmocka_unit_test(test_writer_that_ended),
+					   cmocka_unit_test(test_reader),
 					   cmocka_unit_test(test_nobody_writes),
 					   cmocka_unit_test(test_grants),
 					   cmocka_unit_test(test_asker_that_ended),
