@@ -139,26 +139,39 @@ void define_wait_forget(struct server *s, uint16_t node, uint64_t session)
 	}
 }
 
+static void go_on(struct server *s, struct waiting *w, define_again_fn *again)
+{
+	struct caller a = w->requester;
+	Shard__Define *d = unhold(s, w);
+	enum shard_status st;
+	struct err e;
+
+	if (d == NULL)
+		st = err_set(&e, SHARD_SYSTEM, "no memory for a definition");
+	else
+		st = again(s, &a, d, &e);
+	if (st != SHARD_OK)
+		caller_refuse(s, &a, &e);
+	if (d != NULL)
+		shard__define__free_unpacked(d, NULL);
+}
+
 void define_wait_retry(struct server *s, uint64_t now_ns,
 		       bool (*may_go)(struct server *s, const char *name), define_again_fn *again)
 {
+	size_t bytes = 0;
+
 	list_each(it, &s->defines) {
 		struct waiting *w = list_of(it, struct waiting, link);
-		struct caller a = w->requester;
-		enum shard_status st;
-		Shard__Define *d;
-		struct err e;
 
 		if (!may_go(s, w->name) && now_ns - w->since_ns < s->conf->heartbeat_timeout_ns)
 			continue;
-		if ((d = unhold(s, w)) == NULL)
-			st = err_set(&e, SHARD_SYSTEM, "no memory for a definition");
-		else
-			st = again(s, &a, d, &e);
-		if (st != SHARD_OK)
-			caller_refuse(s, &a, &e);
-		if (d != NULL)
-			shard__define__free_unpacked(d, NULL);
+		if (bytes > 0 && bytes + w->spec->bytes > DEFINE_TURN_BYTES) {
+			server_wake(s, 0);
+			return;
+		}
+		bytes += w->spec->bytes;
+		go_on(s, w, again);
 	}
 }
 

@@ -14,8 +14,13 @@ enum shard_status define_wait(struct server *s, const struct caller *a, const Sh
 			      struct err *e);
 /* Who asked is gone: a session, or (0) all of that node. */
 void define_wait_forget(struct server *s, uint16_t node, uint64_t session);
-/* Goes on with each that may, or has waited long enough. What again() refuses is told to who asked.
- */
+/* What one turn of the loop takes up, in bytes of packed specs: a millisecond or so. One definition
+ * that is larger has a turn of its own. */
+#define DEFINE_TURN_BYTES (64u << 10)
+
+/* Goes on with those that may, or have waited long enough, the oldest first, as many as one turn
+ * takes up. The next beat comes at once if others may go on. What again() refuses is told to who
+ * asked. */
 void define_wait_retry(struct server *s, uint64_t now_ns,
 		       bool (*may_go)(struct server *s, const char *name), define_again_fn *again);
 void define_wait_free(struct server *s);
