@@ -534,6 +534,7 @@ static void held_here(struct model *m, struct peer *p, uint32_t tag, uint64_t in
 	say_held(m, p, tag);
 	if (m->memory.there[p->node] != incarnation)
 		model_link_up(m, p->node, incarnation, NULL);
+	server_wake(m->server, 0); /* this one stays: a definition may wait to hear that */
 }
 
 static void refuse_model(struct peer *p, const char *name, const struct err *e)

@@ -4,10 +4,12 @@
  * left (resume.c); drop.c gives it back. Happy path of a definition: the budget agrees -> the model
  * is on server.makings, where no frame or event finds it -> a thread makes and touches its memory,
  * which takes as long as that is large -> bookkeeping and core, on the loop -> server.models. Where
- * the budget has no room and models that end give enough back, it waits on server.makings for that.
- * A start does the same at once, since its loop does not run yet. Who ends a model that is being
- * made waits for the thread; memory goes in a thread, too. Fails with the budget's figures or what
- * the system says; a failed make leaves nothing behind. After it nothing of the model allocates. */
+ * the budget has no room and models that end give enough back, it waits on server.makings for that;
+ * models that may have been dropped while this node was away count as such until the coordinator
+ * has named them. A start does the same at once, since its loop does not run yet. Who ends a model
+ * that is being made waits for the thread; memory goes in a thread, too. Fails with the budget's
+ * figures or what the system says; a failed make leaves nothing behind. After it nothing of the
+ * model allocates. */
 #include "data/apply.h"
 #include "model/writer.h"
 #include "base/check.h"
@@ -194,10 +196,32 @@ static uint64_t parked_soon(const struct server *s)
 	return bytes;
 }
 
-/* Will the place have room for so much when the models that end have given theirs back? */
-static bool warm_soon(const struct server *s, uint64_t bytes, const char *name)
+/* Models that this node holds for the coordinator and that it has not named since the link to it
+ * came up. It may have dropped them meanwhile, and says so only once it has heard of them. One of a
+ * coordinator with another state directory stays. */
+static struct budget_need unconfirmed(struct server *s)
 {
-	uint64_t leaving = s->budget.leaving_parked;
+	struct budget_need all = {.total = 0};
+	const struct peer *p = s->peer[s->coordinator];
+	struct err e;
+
+	if (s->self == s->coordinator)
+		return all;
+	list_each(it, &s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (m->memory.there[s->coordinator] != 0 || resume_check(m, p, &e) != SHARD_OK)
+			continue;
+		all.total += m->need.total;
+		all.parked += m->need.parked;
+	}
+	return all;
+}
+
+/* Will the place have room for so much when the models that end have given theirs back? */
+static bool warm_soon(struct server *s, uint64_t bytes, const char *name)
+{
+	uint64_t leaving = s->budget.leaving_parked + unconfirmed(s).parked;
 
 	return leaving > 0 &&
 	       warm_room(s->warm, bytes > leaving ? bytes - leaving : 0, name, NULL) == SHARD_OK;
@@ -291,7 +315,7 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 
 	budget_need(&m->need, &k->store);
 	st = budget_reserve(&s->budget, &m->need, m->name, server_node_name(s, s->self), e);
-	if (st != SHARD_OK && may_wait && budget_soon(&s->budget, &m->need))
+	if (st != SHARD_OK && may_wait && budget_soon(&s->budget, &m->need, unconfirmed(s).total))
 		st = SHARD_AGAIN;
 	if (st != SHARD_OK)
 		memset(&m->need, 0, sizeof(m->need));
@@ -410,8 +434,8 @@ static enum shard_status make_begin(struct make *k, struct err *e)
 	return SHARD_OK;
 }
 
-/* The account of it. SHARD_AGAIN: there will be room when the models that end have given theirs
- * back; e says what is missing until then. */
+/* The account of it. SHARD_AGAIN: there will be room when the models that end, or may have ended,
+ * have given theirs back; e says what is missing until then. */
 static enum shard_status find_room(struct make *k, bool may_wait, struct err *e)
 {
 	enum shard_status st = plan_park(k, may_wait, e);

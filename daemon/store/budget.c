@@ -152,11 +152,11 @@ void budget_leave(struct budget *b, struct budget_need *need)
 	b->leaving_parked += need->parked;
 }
 
-bool budget_soon(const struct budget *b, const struct budget_need *need)
+bool budget_soon(const struct budget *b, const struct budget_need *need, uint64_t more)
 {
-	uint64_t stays = b->used - b->leaving;
+	uint64_t stays = b->used - b->leaving - more;
 
-	CHECK(b->leaving <= b->used);
+	CHECK(b->leaving <= b->used && more <= b->used - b->leaving);
 	return stays <= b->total && need->total <= b->total - stays;
 }
 

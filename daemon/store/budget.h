@@ -41,8 +41,8 @@ enum shard_status budget_reserve(struct budget *b, const struct budget_need *nee
 				 const char *model, const char *node, struct err *e);
 /* The model ends: what it needed comes back when its threads are done. */
 void budget_leave(struct budget *b, struct budget_need *need);
-/* Will there be room for it when all of that is back? */
-bool budget_soon(const struct budget *b, const struct budget_need *need);
+/* Will there be room for it when all of that is back, and so many bytes more? */
+bool budget_soon(const struct budget *b, const struct budget_need *need, uint64_t more);
 void budget_release(struct budget *b, const struct budget_need *need);
 
 #endif

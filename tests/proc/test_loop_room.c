@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* There is not room for everything at once: a definition waits for memory that another model is
- * about to give back, and for nothing else. The gate holds the threads that make memory and give it
- * back. */
+ * about to give back, or may be, and for nothing else. The gate holds the threads that make memory
+ * and give it back. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/gate.h"
@@ -122,6 +122,72 @@ static void test_room_after_a_link(void **state)
 	rawnode_stop(&x);
 }
 
+/* A link comes up. The coordinator has not said yet whether it still has the model that node b
+ * holds: another one waits until that is known. */
+static void test_room_of_an_unnamed_model(void **state)
+{
+	struct wire_head drop = {.op = OP_MODEL_DROP, .model = 1};
+	uint32_t chunks = GATE_ELEMS / 1024;
+	struct rawnode x;
+	const char *text;
+
+	(void)state;
+	rawnode_start(&x, true, &(struct inproc_conf){.daemon = ROOM_FOR_ONE, .tail = MODEL}, 1);
+	rawnode_define(&x, chunks, "optimizer=sgd lr=1 chunk_elems=1024 max_world=2 local_world=2");
+	x.silent = true;
+	x.chunks_nr = 0;
+	rawnode_link(&x);
+	rawnode_define_as(&x, 2, "second", chunks, x.settings);
+	inproc_wait_log(x.daemon, "event=model_waits model=second", 1);
+	rawnode_define(&x, chunks, x.settings); /* it still has it */
+	text = raw_error(&x.r[0]);
+	assert_non_null(text);
+	assert_non_null(strstr(text, "\"second\" needs"));
+	assert_non_null(strstr(text, "MiB are free"));
+	rawnode_define_as(&x, 3, "third", chunks, x.settings);
+	assert_non_null(raw_error(&x.r[0]));
+	assert_int_equal(inproc_logged(x.daemon, "event=model_waits model=third"), 0);
+
+	x.chunks_nr = 0;
+	rawnode_link(&x);
+	rawnode_define_as(&x, 4, "fourth", chunks, x.settings);
+	inproc_wait_log(x.daemon, "event=model_waits model=fourth", 1);
+	raw_send(&x.r[0], &drop, NULL); /* it has dropped it meanwhile */
+	rawnode_expect(&x, OP_MODEL);
+	assert_int_equal(x.r[0].head.model, 4);
+	gate_expect_state(x.daemon, "m", "");
+	gate_expect_state(x.daemon, "fourth", "recovering");
+	rawnode_stop(&x);
+}
+
+/* A model is dropped by force while node b is not running; its memory outlives b. The next model,
+ * which waits for b, has room there when b has heard of the drop. */
+static void test_room_of_a_drop_missed(void **state)
+{
+	char daemon[200];
+	const struct inproc_conf conf = {.daemon = daemon, .tail = MODEL};
+	struct definer d;
+	struct trainer t;
+	struct inproc c;
+
+	snprintf(daemon, sizeof(daemon), ROOM_FOR_ONE "%s", (char *)*state);
+	inproc_start(&c, &conf);
+	definer_begin(&d, c.node[0].unix_address, "first");
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
+	inproc_node_stop(&c.node[1]);
+	inproc_wait_log(&c.node[0], "event=link_down", 1);
+	trainer_connect(&t, c.node[0].unix_address);
+	assert_int_equal(shard_drop(t.client, "first", 1), SHARD_OK);
+	shard_disconnect(&t.client);
+	definer_begin(&d, c.node[0].unix_address, "second");
+	assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK);
+	definer_end(&d, SHARD_OK, NULL);
+	definer_over(&d);
+	inproc_wait_log(&c.node[1], "event=dropped model=first", 1);
+	inproc_stop(&c);
+}
+
 /* Models that come and go leave nothing behind. */
 static void test_nothing_grows(void **state)
 {
@@ -237,6 +303,8 @@ int main(void)
 		cmocka_unit_test(test_room_comes_back),
 		{"test_room_comes_back warm", test_room_comes_back, NULL, NULL, warm},
 		cmocka_unit_test(test_room_after_a_link),
+		cmocka_unit_test(test_room_of_an_unnamed_model),
+		{"test_room_of_a_drop_missed", test_room_of_a_drop_missed, NULL, NULL, warm},
 		cmocka_unit_test(test_stop_without_room),
 		cmocka_unit_test(test_nothing_grows),
 		cmocka_unit_test(test_warm_room),
