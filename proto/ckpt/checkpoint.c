@@ -115,6 +115,17 @@ static enum shard_status make_room(const char *path, const char *model, struct e
 	return st;
 }
 
+/* A begin has failed: what it made goes, unless another save has taken the name meanwhile. */
+static void unmake(const char *path)
+{
+	int held = folder_hold(path), error = errno;
+
+	if (held >= 0 || error != EWOULDBLOCK)
+		(void)folder_remove(path, NULL);
+	if (held >= 0)
+		close(held);
+}
+
 enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag,
 				   const char *model, int *held, struct err *e)
 {
@@ -138,8 +149,13 @@ enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *d
 		return err_sys(e, errno, "%s: cannot be made: %s", path, strerror(errno));
 	snprintf(owner, sizeof(owner), "%s/%s", path, FOLDER_OWNER);
 	snprintf(draft, sizeof(draft), "%s/%s.tmp", path, FOLDER_OWNER);
-	if ((st = folder_put_draft(draft, model, e)) != SHARD_OK)
+	if ((st = folder_put_draft(draft, model, e)) != SHARD_OK) {
+		int error = errno;
+
+		unmake(path);
+		errno = error;
 		return st;
+	}
 	if (held != NULL)
 		*held = folder_hold(
 			path); /* before it says whose it is, so that nobody sweeps it */
@@ -150,6 +166,7 @@ enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *d
 		close(*held);
 	if (held != NULL)
 		*held = -1;
+	unmake(path);
 	return st;
 }
 
@@ -278,49 +295,92 @@ static void let_read(const char *path, const struct manifest *m)
 /* --- the end --- */
 
 /* The new one has the tag's name, and does not count: what was there before has it again. */
-static void take_back(const char *path, const char *final)
+static void take_back(const char *path, const char *final, bool exchanged)
 {
 	char aside[CHECKPOINT_PATH_MAX + 8];
 
-	if (access(path, F_OK) != 0) {
-		(void)rename(final, path); /* there was none */
-		return;
-	}
-	if (folder_swap(path, final, NULL) == SHARD_OK)
+	if (exchanged ? folder_swap(path, final, NULL, NULL) == SHARD_OK
+		      : folder_move(final, path) == 0)
 		return;
 	snprintf(aside, sizeof(aside), "%s.old",
 		 path); /* out of the way of who removes `path` now */
-	(void)rename(path, aside);
+	(void)rename(final, aside);
 }
 
-/* All that can lack room is written before the exchange. */
-static enum shard_status take_name(const char *dir, const char *tag, const char *path,
-				   const char *final, struct err *e)
+/* `folder` is the new checkpoint under whichever name it has now. A rename that fails may have been
+ * done, as over NFS, or `latest` may have said so before: a checkpoint that it names stays. */
+static enum shard_status set_latest(const char *dir, const char *tag, int folder, struct err *e)
 {
-	char latest[CHECKPOINT_PATH_MAX], draft[CHECKPOINT_PATH_MAX], text[CHECKPOINT_TAG_MAX + 2];
-	enum shard_status st;
+	char latest[CHECKPOINT_PATH_MAX], is[CHECKPOINT_TAG_MAX + 1];
+	int error;
 
 	snprintf(latest, sizeof(latest), "%s/latest", dir);
-	snprintf(draft, sizeof(draft), "%s/.latest.tmp", dir);
-	snprintf(text, sizeof(text), "%s\n", tag);
-	if ((st = folder_put_draft(draft, text, e)) == SHARD_OK &&
-	    (st = folder_swap(path, final, e)) == SHARD_OK) {
-		if ((st = folder_sync(dir, e)) == SHARD_OK && rename(draft, latest) != 0)
-			st = err_sys(e, errno, "%s: cannot be written: %s", latest,
-				     strerror(errno));
-		if (st != SHARD_OK)
-			take_back(path, final);
-	}
-	if (st != SHARD_OK) {
-		int error = errno;
+	if (renameat(folder, FOLDER_LATEST, AT_FDCWD, latest) == 0)
+		return SHARD_OK;
+	error = errno;
+	if (checkpoint_latest(dir, is, NULL) == SHARD_OK && strcmp(is, tag) == 0)
+		return SHARD_OK;
+	errno = error;
+	return err_sys(e, errno, "%s: cannot be written: %s", latest, strerror(errno));
+}
 
-		(void)unlink(draft);
-		errno = error;
+/* All that can lack room is written before the exchange. The draft of `latest` lies in the
+ * checkpoint's own folder, since other models may be saved into DIR at this moment. */
+static enum shard_status take_name(const char *dir, const char *tag, const char *path,
+				   const char *final, bool *exchanged, struct err *e)
+{
+	char draft[CHECKPOINT_PATH_MAX + 16], text[CHECKPOINT_TAG_MAX + 2];
+	enum shard_status st;
+	int folder, error;
+
+	snprintf(draft, sizeof(draft), "%s/%s", path, FOLDER_LATEST);
+	snprintf(text, sizeof(text), "%s\n", tag);
+	if ((st = folder_put_draft(draft, text, e)) != SHARD_OK)
 		return st;
+	folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (folder < 0)
+		return err_sys(e, errno, "%s: cannot be opened: %s", path, strerror(errno));
+	if ((st = folder_swap(path, final, exchanged, e)) == SHARD_OK) {
+		if ((st = folder_sync(dir, e)) == SHARD_OK)
+			st = set_latest(dir, tag, folder, e);
+		error = errno;
+		if (st != SHARD_OK)
+			take_back(path, final, *exchanged);
+		else
+			(void)folder_sync(dir, NULL); /* the checkpoint is durable: after a loss of
+							 power `latest` may name the one before */
+		errno = error;
 	}
-	(void)folder_sync(dir, NULL); /* the checkpoint is durable: after a loss of power `latest`
-					 may name the one before */
-	return SHARD_OK;
+	error = errno;
+	close(folder);
+	errno = error;
+	return st;
+}
+
+/* What is under the tag now is locked meanwhile, so that neither a pruning nor a save of another
+ * process takes it away. */
+static enum shard_status replace(const char *dir, const char *tag, const char *path,
+				 const char *final, struct err *e)
+{
+	int held = folder_hold_manifest(final), error;
+	bool exchanged = false;
+	enum shard_status st;
+
+	if (held < 0 && errno == EWOULDBLOCK)
+		return err_set(
+			e, SHARD_BUSY,
+			"%s: another daemon saves or prunes it now: wait for that, or choose "
+			"another tag or folder",
+			final);
+	st = take_name(dir, tag, path, final, &exchanged, e);
+	error = errno;
+	if (st == SHARD_OK && exchanged)
+		(void)folder_remove(path, NULL); /* what was there before; the next begin or sweep
+						    would do it, too */
+	if (held >= 0)
+		close(held);
+	errno = error;
+	return st;
 }
 
 static enum shard_status publish(const char *dir, const char *tag, const char *path,
@@ -334,12 +394,9 @@ static enum shard_status publish(const char *dir, const char *tag, const char *p
 		return err_sys(e, errno, "%s: cannot be removed: %s", owner, strerror(errno));
 	let_read(path, m);
 	if ((st = folder_sync(path, e)) != SHARD_OK ||
-	    (st = may_replace(final, m->name, e)) != SHARD_OK ||
-	    (st = take_name(dir, tag, path, final, e)) != SHARD_OK)
+	    (st = may_replace(final, m->name, e)) != SHARD_OK)
 		return st;
-	(void)folder_remove(path, NULL); /* what was there before, if anything; the next begin or
-					    sweep would do it, too */
-	return SHARD_OK;
+	return replace(dir, tag, path, final, e);
 }
 
 enum shard_status checkpoint_finish(const char *dir, const char *tag, struct manifest *m,

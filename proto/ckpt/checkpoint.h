@@ -25,7 +25,8 @@ enum shard_status checkpoint_make_dir(const char *dir,
 enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *dir, const char *tag,
 				   const char *model, int *held, struct err *e);
 /* Are the files there, as long as m says? (Each node wrote its own: is the folder shared?) Then
- * manifest, sync, rename to DIR/TAG in place of an older one of that name, `latest`. */
+ * manifest, sync, rename to DIR/TAG in place of an older one of that name, `latest`. SHARD_BUSY:
+ * another process saves or prunes DIR/TAG at this moment. */
 enum shard_status checkpoint_finish(const char *dir, const char *tag, struct manifest *m,
 				    struct err *e);
 /* Is path the unfinished folder that checkpoint_begin() made for `model`? */
@@ -60,7 +61,7 @@ enum shard_status checkpoint_open(const char *dir, const char *tag, const char *
 void checkpoint_sweep(const char *dir, const char *model);
 /* After a save of `of`: removes the oldest complete checkpoints named global_step* of the same
  * model identity and of no later step, until `keep` are left (0: all). Another run's stay, and so
- * does what `latest` names. *removed may be NULL. */
+ * does what `latest` names or another process saves now. *removed may be NULL. */
 enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, uint32_t keep,
 				   uint32_t *removed, struct err *e);
 /* Do the files hold no more of any tensor than its shape says? Reads their headers. SHARD_MISMATCH:

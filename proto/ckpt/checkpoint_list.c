@@ -136,21 +136,6 @@ enum shard_status checkpoint_newest(const char *dir, const char *model, uint64_t
 
 /* --- pruning --- */
 
-/* Takes the name away at once, the bytes then: a crash leaves nothing that looks like a checkpoint.
- */
-static enum shard_status drop(const char *dir, const char *tag, struct err *e)
-{
-	char path[CHECKPOINT_PATH_MAX], aside[CHECKPOINT_PATH_MAX];
-	enum shard_status st = checkpoint_path(path, dir, tag, e);
-
-	folder_temporary(aside, dir, tag);
-	if (st == SHARD_OK)
-		st = folder_remove(aside, e);
-	if (st == SHARD_OK && rename(path, aside) != 0)
-		st = err_sys(e, errno, "%s: cannot be renamed: %s", path, strerror(errno));
-	return st == SHARD_OK ? folder_remove(aside, e) : st;
-}
-
 void checkpoint_sweep(const char *dir, const char *model)
 {
 	DIR *d = opendir(dir);
@@ -185,6 +170,63 @@ static bool counts(const struct checkpoint_found *f, const struct manifest *of)
 	       memcmp(f->run.id, id, sizeof(f->run.id)) == 0 && f->step <= of->step;
 }
 
+/* Does it still count, now that nobody else changes it? Another daemon may have saved that tag
+ * since the folder was listed. */
+static bool may_go(const char *dir, const char *tag, const struct manifest *of)
+{
+	char latest[CHECKPOINT_TAG_MAX + 1] = "";
+	struct checkpoint_found f;
+
+	(void)checkpoint_latest(dir, latest, NULL);
+	return strcmp(latest, tag) != 0 && look(&f, dir, tag, of->name) && counts(&f, of);
+}
+
+/* Takes the name away at once, the bytes then: a crash leaves nothing that looks like a checkpoint.
+ * *gone stays false where another save has that tag or its temporary name. */
+static enum shard_status drop_held(const char *dir, const char *tag, const char *path,
+				   const struct manifest *of, bool *gone, struct err *e)
+{
+	char aside[CHECKPOINT_PATH_MAX];
+	enum shard_status st;
+	int held;
+
+	folder_temporary(aside, dir, tag);
+	held = folder_hold(aside);
+	if (held < 0 && errno == EWOULDBLOCK)
+		return SHARD_OK;
+	st = folder_remove(aside, e);
+	if (held >= 0)
+		close(held);
+	if (st != SHARD_OK || !may_go(dir, tag, of))
+		return st;
+	if (folder_move(path, aside) == 0) {
+		*gone = true;
+		return folder_remove(aside, e);
+	}
+	return errno == EEXIST || errno == ENOENT
+		       ? SHARD_OK
+		       : err_sys(e, errno, "%s: cannot be renamed: %s", path, strerror(errno));
+}
+
+static enum shard_status drop(const char *dir, const char *tag, const struct manifest *of,
+			      bool *gone, struct err *e)
+{
+	char path[CHECKPOINT_PATH_MAX];
+	enum shard_status st = checkpoint_path(path, dir, tag, e);
+	int held;
+
+	*gone = false;
+	if (st != SHARD_OK)
+		return st;
+	held = folder_hold_manifest(path);
+	if (held < 0 && errno == EWOULDBLOCK)
+		return SHARD_OK;
+	st = drop_held(dir, tag, path, of, gone, e);
+	if (held >= 0)
+		close(held);
+	return st;
+}
+
 enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, uint32_t keep,
 				   uint32_t *removed, struct err *e)
 {
@@ -197,14 +239,16 @@ enum shard_status checkpoint_prune(const char *dir, const struct manifest *of, u
 	if (st != SHARD_OK)
 		return st;
 	for (uint32_t i = 0; st == SHARD_OK && i < nr; i++) {
+		bool dropped;
+
 		if (!counts(&found[i], of))
 			continue;
 		if (keep == 0 || kept < keep || found[i].latest) {
 			kept++;
 			continue;
 		}
-		st = drop(dir, found[i].tag, e);
-		gone += st == SHARD_OK;
+		st = drop(dir, found[i].tag, of, &dropped, e);
+		gone += dropped;
 	}
 	if (st == SHARD_OK && gone > 0)
 		st = folder_sync(dir, e);

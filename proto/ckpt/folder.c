@@ -99,7 +99,7 @@ static bool ends_with(const char *name, const char *end)
 static bool of_checkpoint(const char *name)
 {
 	return says_whose(name) || strcmp(name, FOLDER_OWNER ".tmp") == 0 ||
-	       ends_with(name, ".safetensors");
+	       strcmp(name, FOLDER_LATEST) == 0 || ends_with(name, ".safetensors");
 }
 
 /* Does the manifest in this folder begin as one of shardd does? Damage behind that does not matter.
@@ -219,29 +219,50 @@ enum shard_status folder_remove(const char *path, struct err *e)
 	if (st == SHARD_OK)
 		st = empty(d, path, true, e);
 	closedir(d);
-	if (st == SHARD_OK && rmdir(path) != 0)
+	if (st == SHARD_OK && rmdir(path) != 0 && errno != ENOENT)
 		st = failed(e, path, "cannot be removed");
 	return st;
 }
 
-enum shard_status folder_swap(const char *from, const char *to, struct err *e)
+int folder_move(const char *from, const char *to)
 {
-	char aside[CHECKPOINT_PATH_MAX + 8];
+	struct stat s;
 
 	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+		return 0;
+	if (errno != EINVAL && errno != ENOSYS)
+		return -1;
+	if (lstat(to, &s) != 0 && errno == ENOENT)
+		return rename(from, to);
+	errno = EEXIST;
+	return -1;
+}
+
+enum shard_status folder_swap(const char *from, const char *to, bool *exchanged, struct err *e)
+{
+	char aside[CHECKPOINT_PATH_MAX + 8];
+	bool was = false;
+
+	if (exchanged == NULL)
+		exchanged = &was;
+	*exchanged = false;
+	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
 		return SHARD_OK;
-	if (errno == EEXIST && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0)
+	if (errno == EEXIST && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
+		*exchanged = true;
 		return SHARD_OK;
+	}
 	if (errno != EINVAL && errno != ENOSYS)
 		return failed(e, to, "cannot be renamed to");
 	/* A file system that cannot exchange: for a moment neither has the name. */
 	snprintf(aside, sizeof(aside), "%s.old", from);
 	(void)folder_remove(aside, NULL);
-	if (rename(to, aside) != 0 && errno != ENOENT)
+	*exchanged = rename(to, aside) == 0;
+	if (!*exchanged && errno != ENOENT)
 		return failed(e, to, "cannot be renamed");
 	if (rename(from, to) != 0)
 		return failed(e, to, "cannot be renamed to");
-	if (rename(aside, from) != 0 && errno != ENOENT)
+	if (*exchanged && rename(aside, from) != 0)
 		return failed(e, aside, "cannot be renamed");
 	return SHARD_OK;
 }

@@ -10,6 +10,9 @@
 #include <sys/types.h>
 
 #define FOLDER_OWNER ".model" /* in an unfinished folder: whose it is */
+#define FOLDER_LATEST                                                                              \
+	".latest" /* in a folder that is about to be finished: the next DIR/latest                 \
+		   */
 
 enum shard_status folder_sync(const char *path, struct err *e); /* so that names in it last */
 enum shard_status folder_make(const char *path, struct err *e); /* and those above it */
@@ -18,9 +21,11 @@ enum shard_status folder_make(const char *path, struct err *e); /* and those abo
 enum shard_status folder_ours(const char *path, struct err *e);
 enum shard_status folder_remove(const char *path,
 				struct err *e); /* if it is ours: its files, and itself */
-enum shard_status folder_swap(
-	const char *from, const char *to,
-	struct err *e); /* from takes the place of to, which goes where from was */
+/* -1 and errno; EEXIST: there is something under that name. */
+int folder_move(const char *from, const char *to);
+/* from takes the place of to, which goes where from was: *exchanged says whether there was one. It
+ * may be NULL. */
+enum shard_status folder_swap(const char *from, const char *to, bool *exchanged, struct err *e);
 /* One short text, written beside `path` and renamed; SHARD_NOT_FOUND when there is none to read. */
 enum shard_status folder_put_text(const char *path, const char *temporary, const char *text,
 				  struct err *e);

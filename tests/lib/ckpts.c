@@ -112,12 +112,13 @@ static enum shard_status save(const char *dir, const char *model, uint64_t id, u
 	fill(&m, model, step);
 	m.run = (struct manifest_run){{id, id}, id};
 	st = checkpoint_begin(path, dir, tag, model, &held, e);
-	if (st == SHARD_OK)
+	if (st == SHARD_OK) {
 		st = ckpts_write(path, &m, nodes, chunk, step, e);
-	if (st == SHARD_OK)
-		st = checkpoint_finish(dir, tag, &m, e);
-	if (st != SHARD_OK)
-		checkpoint_abandon(dir, tag);
+		if (st == SHARD_OK)
+			st = checkpoint_finish(dir, tag, &m, e);
+		if (st != SHARD_OK)
+			checkpoint_abandon(dir, tag);
+	}
 	if (held >= 0)
 		close(held);
 	ckpts_free(&m);

@@ -611,7 +611,7 @@ static void test_pipes(void **state)
 	static const char *const names[] = {"manifest.json", "node-a.safetensors"};
 	struct err e = {.text = ""};
 	struct manifest *m = NULL;
-	char dir[64], path[128], file[200];
+	char dir[64], path[128], file[200], draft[CHECKPOINT_PATH_MAX];
 	uint8_t blob[64];
 
 	(void)state;
@@ -635,11 +635,15 @@ static void test_pipes(void **state)
 	assert_int_equal(manifest_blob(path, m, 0, blob, &e), SHARD_PROTOCOL);
 	assert_int_equal(manifest_write(path, m, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "manifest.json: is no plain file"));
-	manifest_free(&m);
-	snprintf(file, sizeof(file), "%s/.latest.tmp", dir);
+	MUST(checkpoint_begin(draft, dir, "t", "gpt", NULL, &e));
+	part_file_free(&m->files[0]);
+	m->files_nr = m->blobs_nr = 0;
+	MUST(ckpts_write(draft, m, 1, 1024, 5, &e));
+	snprintf(file, sizeof(file), "%s/.t.tmp/.latest", dir);
 	assert_int_equal(mkfifo(file, 0600), 0);
-	assert_int_equal(ckpts_save(dir, "gpt", 6, 1, 1024, &e), SHARD_PROTOCOL);
-	assert_non_null(strstr(e.text, ".latest.tmp: is no plain file"));
+	assert_int_equal(checkpoint_finish(dir, "t", m, &e), SHARD_PROTOCOL);
+	assert_non_null(strstr(e.text, "/.latest: is no plain file"));
+	manifest_free(&m);
 	alarm(0);
 	ckpts_remove(dir);
 }

@@ -79,6 +79,7 @@ static bool was_synced(ino_t folder)
 }
 
 WRAP(rename, (const char *a, const char *b), (a, b))
+WRAP(renameat, (int fd, const char *a, int to, const char *b), (fd, a, to, b))
 WRAP(unlink, (const char *a), (a))
 WRAP(unlinkat, (int fd, const char *a, int flags), (fd, a, flags))
 WRAP(rmdir, (const char *a), (a))
@@ -218,15 +219,33 @@ static void test_crash_same_tag(void **state)
 	walk(5, 5);
 }
 
+static bool in_memory;
+
+/* Of tests that save a hundred times and do not look at what a disk does. */
+static int to_memory(void **state)
+{
+	(void)state;
+	in_memory = getenv("TMPDIR") == NULL && access("/dev/shm", W_OK) == 0;
+	if (in_memory)
+		setenv("TMPDIR", "/dev/shm", 1);
+	return 0;
+}
+
+static int from_memory(void **state)
+{
+	(void)state;
+	if (in_memory)
+		unsetenv("TMPDIR");
+	return 0;
+}
+
 /* One call fails, however late: who is told that the save failed has the checkpoint of before under
  * its tag. */
 static void test_late_failure(void **state)
 {
-	bool done = false, quick = getenv("TMPDIR") == NULL && access("/dev/shm", W_OK) == 0;
+	bool done = false;
 
 	(void)state;
-	if (quick) /* a hundred saves, and what a disk does is not looked at */
-		setenv("TMPDIR", "/dev/shm", 1);
 	for (uint32_t at = 1; !done; at++) {
 		struct err e = {.text = ""};
 		struct manifest *m;
@@ -250,8 +269,6 @@ static void test_late_failure(void **state)
 		ckpts_remove(dir);
 		assert_true(at < 200);
 	}
-	if (quick)
-		unsetenv("TMPDIR");
 }
 
 /* Folders that were made for it last, too: those above them are synced. */
@@ -594,6 +611,8 @@ static void test_over_damage(void **state)
 	ckpts_remove(dir);
 }
 
+#define IN_MEMORY(f) cmocka_unit_test_setup_teardown(f, to_memory, from_memory)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -601,7 +620,7 @@ int main(void)
 		cmocka_unit_test(test_no_exchange),    cmocka_unit_test(test_full_disk),
 		cmocka_unit_test(test_list_and_prune), cmocka_unit_test(test_sweep),
 		cmocka_unit_test(test_whose),          cmocka_unit_test(test_over_damage),
-		cmocka_unit_test(test_late_failure),   cmocka_unit_test(test_new_folders_last),
+		IN_MEMORY(test_late_failure),          cmocka_unit_test(test_new_folders_last),
 		cmocka_unit_test(test_foreign),        cmocka_unit_test(test_modes),
 	};
 
