@@ -291,6 +291,14 @@ enum shard_status drop_here(struct model *m, const char *why, struct err *e)
 	return SHARD_OK;
 }
 
+static struct drop *find(const struct server *s, uint32_t model)
+{
+	list_each(it, (struct list *)(uintptr_t)&s->drops)
+		if (list_of(it, struct drop, link)->id == model)
+			return list_of(it, struct drop, link);
+	return NULL;
+}
+
 void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body)
 {
 	struct server *s = p->server;
@@ -312,14 +320,19 @@ void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body
 			peer_refuse(p, h->attempt, &e);
 		return;
 	}
-	d = m != NULL ? calloc(1, sizeof(*d)) : NULL;
-	if (d == NULL) {
-		if (m == NULL && h->attempt != 0)
-			peer_tell(s, p->node, &reply, NULL);
-		return; /* without memory: it is told again after the next link-up */
+	d = m != NULL ? calloc(1, sizeof(*d)) : find(s, h->model);
+	if (m == NULL && h->attempt == 0)
+		return;
+	if (m == NULL && (d == NULL || p->node != s->coordinator)) {
+		peer_tell(s, p->node, &reply, NULL);
+		return;
 	}
+	if (d == NULL)
+		return; /* without memory: it is told again after the next link-up */
 	d->asked = h->attempt != 0;
 	d->requester = caller_node(p, h->attempt);
+	if (m == NULL)
+		return; /* this node drops it by itself already, as after a link that fell */
 	drop_start(d, m,
 		   body != NULL && body->why[0] != 0 ? body->why
 						     : "dropped while this node was away");
@@ -355,10 +368,7 @@ bool drop_in_hand(const struct server *s, const char *name)
 
 bool drop_in_hand_id(const struct server *s, uint32_t model)
 {
-	list_each(it, (struct list *)(uintptr_t)&s->drops)
-		if (list_of(it, struct drop, link)->id == model)
-			return true;
-	return false;
+	return find(s, model) != NULL;
 }
 
 void drop_compare(struct server *s)
@@ -373,11 +383,10 @@ void drop_compare(struct server *s)
 void drop_unknown(struct peer *p, uint32_t model)
 {
 	struct wire_head h = {.op = OP_MODEL_DROP, .model = model};
+	const struct drop *d = find(p->server, model);
 
-	list_each(it, &p->server->drops)
-		if (list_of(it, struct drop, link)->id == model &&
-		    list_of(it, struct drop, link)->file_due)
-			return; /* it is told once the file is gone */
+	if (d != NULL && d->file_due)
+		return; /* it is told once the file is gone */
 	if (p->server->self == p->server->coordinator && model_find(p->server, model) == NULL &&
 	    model_making(p->server, model) == NULL)
 		peer_tell(p->server, p->node, &h, NULL);
