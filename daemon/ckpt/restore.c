@@ -650,8 +650,8 @@ static void restore_beat(struct ckpt_op *op)
 	else if (op->phase == CKPT_DEFINING && op->m == NULL)
 		find(op);
 	else if (op->phase == CKPT_GIVING_UP && op->m->sealed)
-		give_up(op); /* it may have been recovering */
-	else if (op->phase == CKPT_LINKS)
+		give_up(op);                                  /* it may have been recovering */
+	else if (op->phase == CKPT_LINKS && !op->m->dropping) /* else its end ends this, too */
 		ckpt_restore_load(op);
 	else if (op->phase == CKPT_SEALING)
 		restore_written(op);

@@ -190,6 +190,46 @@ static void test_dropped_in_a_restore(void **state)
 	keep_free(&k);
 }
 
+/* The same while node b reads its share, which the drop cancels: nobody is asked for a share again.
+ */
+static void test_dropped_while_it_loads(void **state)
+{
+	struct wire_head cancelled = {.op = OP_ERROR, .flags = WIRE_REPLY};
+	Shard__Error body = SHARD__ERROR__INIT;
+	struct raw restores, drops;
+	struct rawnode x;
+	struct keep k;
+
+	(void)state;
+	make(&k);
+	rawnode_start(&x, false, &slow, 1);
+	greet(&x, &restores);
+	greet(&x, &drops);
+	restore(&restores, &k, "t", false);
+	rawnode_obey(&x, OP_LOAD_PART, 0);
+	loaded(&x);
+	rawnode_obey(&x, OP_CORE + CORE_VIEW, 0);
+	inproc_wait_log(x.daemon, "event=sealed ", 1);
+	assert_true(raw_expect(&restores, OP_RESTORE));
+	restore(&restores, &k, "t", true);
+	rawnode_obey(&x, OP_LOAD_PART, 0);
+	cancelled.attempt = x.r[0].head.attempt;
+	cancelled.model = x.r[0].head.model;
+	drop(&drops);
+	rawnode_obey(&x, OP_PART_CANCEL, 0);
+	body.status = SHARD_CLOSED;
+	body.text = (char *)(uintptr_t) "cancelled";
+	raw_send(&x.r[0], &cancelled, &body.base);
+	refused(&restores, "was dropped");
+	assert_int_equal(inproc_logged(x.daemon, "event=restoring "), 2);
+	gone(&x);
+	assert_true(raw_expect(&drops, OP_MANAGE));
+	raw_close(&restores);
+	raw_close(&drops);
+	rawnode_stop(&x);
+	keep_free(&k);
+}
+
 /* Two restores of a name that no model has wait for node b: one makes the model. */
 static void test_two_restores(void **state)
 {
@@ -230,6 +270,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_dropped_in_its_first_restore),
 					   cmocka_unit_test(test_dropped_in_a_restore),
+					   cmocka_unit_test(test_dropped_while_it_loads),
 					   cmocka_unit_test(test_two_restores)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
