@@ -157,7 +157,10 @@ struct make { /* Lives as long as the model. */
 	uint32_t id;
 	struct shm region; /* WARM_META */
 	struct store *memory;
-	struct err e; /* SHARD_OK: it is there. */
+	bool may_void;         /* Where the place is full, it is made in memory of the process. */
+	uint64_t parked_bytes; /* All that it takes of the place. */
+	struct err full;       /* SHARD_OK: the place had room. */
+	struct err e;          /* SHARD_OK: it is there. */
 };
 
 static uint32_t undo_places(const struct model *m)
@@ -166,6 +169,17 @@ static uint32_t undo_places(const struct model *m)
 		 threads = m->server->conf->workers + 1;
 
 	return held == 0 ? 1 : held < threads ? held : threads;
+}
+
+static enum shard_status make_region(struct make *k, enum warm_region what, uint64_t bytes,
+				     enum shm_huge huge, struct shm *m, struct err *e)
+{
+	enum shard_status st = warm_make(k->place, k->id, what, bytes, huge, m, e);
+
+	if (st != SHARD_OK && k->store.huge != SHM_HUGE_REQUIRE && /* which it may be that lack */
+	    warm_full(k->place, k->id, k->parked_bytes, k->store.name, e))
+		k->full = *e;
+	return st;
 }
 
 static enum shard_status map_region(void *arg, enum store_region what, uint64_t bytes,
@@ -177,8 +191,9 @@ static enum shard_status map_region(void *arg, enum store_region what, uint64_t 
 						   [STORE_IMAGES] = WARM_IMAGES};
 	struct make *k = arg;
 
-	return (k->found != NULL ? warm_map : warm_make)(k->place, k->id, regions[what], bytes,
-							 k->store.huge, m, e);
+	return k->found != NULL
+		       ? warm_map(k->place, k->id, regions[what], bytes, k->store.huge, m, e)
+		       : make_region(k, regions[what], bytes, k->store.huge, m, e);
 }
 
 /* What the models that are being made now will still take of it. What they have there already is
@@ -218,15 +233,6 @@ static struct budget_need unconfirmed(struct server *s)
 	return all;
 }
 
-/* Will the place have room for so much when the models that end have given theirs back? */
-static bool warm_soon(struct server *s, uint64_t bytes, const char *name)
-{
-	uint64_t leaving = s->budget.leaving_parked + unconfirmed(s).parked;
-
-	return leaving > 0 &&
-	       warm_room(s->warm, bytes > leaving ? bytes - leaving : 0, name, NULL) == SHARD_OK;
-}
-
 /* Does it outlive the process, and how large is what that takes? Where it cannot although nothing
  * forbids it, this node's next start is without this model's memory, and only this one's. That is
  * refused only where the place was asked for by name. SHARD_AGAIN: as find_room(). */
@@ -236,7 +242,7 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 	struct server *s = m->server;
 	struct budget_need need;
 	enum shard_status st;
-	uint64_t bytes;
+	uint64_t bytes, leaving = s->budget.leaving_parked;
 
 	if (s->warm == NULL)
 		return SHARD_OK;
@@ -259,8 +265,9 @@ static enum shard_status plan_park(struct make *k, bool may_wait, struct err *e)
 	bytes = need.parked + parked_soon(s);
 	if (k->found != NULL || (st = warm_room(s->warm, bytes, m->name, e)) == SHARD_OK)
 		return SHARD_OK;
-	if (may_wait && warm_soon(s, bytes, m->name))
-		return SHARD_AGAIN;
+	if (may_wait && leaving > 0 &&
+	    warm_room(s->warm, bytes > leaving ? bytes - leaving : 0, m->name, NULL) == SHARD_OK)
+		return SHARD_AGAIN; /* models that end give enough back */
 	if (s->conf->warm != CONFIG_WARM_AUTO)
 		return st;
 	log_line(s->log, LOG_LEVEL_WARN, "event=warm_restart_void model=%s why=%s", m->name,
@@ -321,21 +328,47 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 		memset(&m->need, 0, sizeof(m->need));
 	else if (k->store.warm != NULL && k->found == NULL)
 		warm_forget(s->warm, m->id); /* what a start that died left of that name */
+	k->parked_bytes = m->need.parked;
+	k->may_void =
+		k->store.warm != NULL && k->found == NULL && s->conf->warm == CONFIG_WARM_AUTO;
 	return st;
 }
 
-/* Gigabytes: in a thread, or before the loop runs. */
+static enum shard_status make_once(struct make *k)
+{
+	if (k->store.warm != NULL && k->found == NULL &&
+	    make_region(k, WARM_META, k->warm.meta, SHM_HUGE_NO, &k->region, &k->e) != SHARD_OK)
+		return k->e.status;
+	return store_init(&k->memory, &k->store, &k->e);
+}
+
+/* Gigabytes: in a thread, or before the loop runs. Where others took the room in the place after
+ * plan_park() had looked, what is there goes, and it is made as if plan_park() had found none. */
 static void make_memory(struct make *k)
 {
-	enum shard_status st = SHARD_OK;
+	enum shard_status st = make_once(k);
 
-	if (k->store.warm != NULL && k->found == NULL)
-		st = warm_make(k->place, k->id, WARM_META, k->warm.meta, SHM_HUGE_NO, &k->region,
-			       &k->e);
-	if (st == SHARD_OK)
-		st = store_init(&k->memory, &k->store, &k->e);
+	if (st != SHARD_OK && k->full.status != SHARD_OK && k->may_void) {
+		shm_unmap(&k->region);
+		warm_unmake(k->place, k->id);
+		k->store.warm = NULL;
+		st = make_once(k);
+	}
 	if (st == SHARD_OK)
 		k->e.status = SHARD_OK;
+}
+
+/* The account of what was made without the place after all. */
+static enum shard_status settle_void(struct make *k, struct err *e)
+{
+	struct server *s = k->m->server;
+
+	if (k->full.status == SHARD_OK)
+		return SHARD_OK;
+	log_line(s->log, LOG_LEVEL_WARN, "event=warm_restart_void model=%s why=%s", k->m->name,
+		 k->full.text);
+	budget_release(&s->budget, &k->m->need);
+	return reserve(k, false, e);
 }
 
 /* Also of a make that failed half way: it is the model's, which frees it. */
@@ -454,7 +487,7 @@ static enum shard_status make_end(struct make *k, const struct core_view *view, 
 		*e = k->e;
 		return st;
 	}
-	if (k->store.warm != NULL)
+	if ((st = settle_void(k, e)) == SHARD_OK && k->store.warm != NULL)
 		st = make_meta(k, e);
 	if (st == SHARD_OK && (st = make_lists(m, e)) == SHARD_OK) {
 		store_image_generation(m->store, m->generation);

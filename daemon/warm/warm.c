@@ -650,17 +650,39 @@ uint64_t warm_taken_bytes(const struct warm *p, uint32_t model)
 	return bytes;
 }
 
-enum shard_status warm_room(const struct warm *p, uint64_t bytes, const char *model, struct err *e)
+static enum shard_status no_room(const struct warm *p, uint64_t bytes, uint64_t left,
+				 const char *model, struct err *e)
 {
-	uint64_t left = warm_place_free(&p->place);
-
-	if (bytes <= left)
-		return SHARD_OK;
 	return err_set(e, SHARD_BUDGET,
 		       "\"%s\" needs %.1f MiB in %s, where %.1f MiB are free: give that file "
 		       "system a larger size= (mount -o "
 		       "remount,size=...), choose another warm_dir, or set warm_restart = off",
 		       model, (double)bytes / (1 << 20), p->place.path, (double)left / (1 << 20));
+}
+
+enum shard_status warm_room(const struct warm *p, uint64_t bytes, const char *model, struct err *e)
+{
+	uint64_t left = warm_place_free(&p->place);
+
+	return bytes <= left ? SHARD_OK : no_room(p, bytes, left, model, e);
+}
+
+bool warm_full(const struct warm *p, uint32_t id, uint64_t bytes, const char *model, struct err *e)
+{
+	if (p->place.mode != WARM_TMPFS || e->status != SHARD_BUDGET)
+		return false;
+	no_room(p, bytes, warm_place_free(&p->place) + warm_taken_bytes(p, id), model, e);
+	return true;
+}
+
+void warm_unmake(struct warm *p, uint32_t model)
+{
+	char name[WARM_NAME_BYTES];
+
+	for (uint32_t i = 0; i < WARM_REGIONS; i++) {
+		region_name(name, model, (enum warm_region)i);
+		warm_place_remove(&p->place, name);
+	}
 }
 
 enum shard_status warm_keep(struct warm *p, uint32_t model, const struct shm *regions,
@@ -700,15 +722,11 @@ bool warm_was_dropped(const struct warm *p, uint32_t model)
 
 void warm_forget(struct warm *p, uint32_t model)
 {
-	char name[WARM_NAME_BYTES];
 	struct warm_row *r;
 
 	while ((r = row_of(p, model)) != NULL)
 		atomic_store(&r->kept, 0);
-	for (uint32_t i = 0; i < WARM_REGIONS; i++) {
-		region_name(name, model, (enum warm_region)i);
-		warm_place_remove(&p->place, name);
-	}
+	warm_unmake(p, model);
 }
 
 /* --- the end of the start --- */

@@ -68,6 +68,13 @@ enum shard_status warm_make(struct warm *p, uint32_t model, enum warm_region wha
 uint64_t warm_taken_bytes(const struct warm *p, uint32_t model);
 enum shard_status warm_room(const struct warm *p, uint64_t bytes, const char *model,
 			    struct err *e); /* for new regions */
+/* warm_make() failed with e for a model that takes so many bytes in all. Was the tmpfs full,
+ * because others took the room after warm_room() had looked? Then e says so. Any thread may call.
+ */
+bool warm_full(const struct warm *p, uint32_t id, uint64_t bytes, const char *model, struct err *e);
+/* The regions that warm_make() made of it, which warm_keep() has not listed. Any thread may call.
+ */
+void warm_unmake(struct warm *p, uint32_t model);
 enum shard_status warm_keep(struct warm *p, uint32_t model, const struct shm *regions,
 			    struct err *e); /* [WARM_REGIONS] from now on */
 /* Its file goes before its memory, so that a start which finds the memory alone must know why. */

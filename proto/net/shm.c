@@ -173,11 +173,9 @@ static enum shard_status no_huge(const char *name, size_t bytes, struct err *e)
 
 static enum shard_status no_memory(const char *name, size_t bytes, struct err *e)
 {
-	int error = errno;
+	int error = errno == EFAULT ? ENOMEM : errno; /* of a page that cannot be made */
 
-	return err_set(e,
-		       error == ENOMEM || error == ENOSPC || error == EFAULT ? SHARD_BUDGET
-									     : SHARD_SYSTEM,
+	return err_set(e, error == ENOMEM || error == ENOSPC ? SHARD_BUDGET : SHARD_SYSTEM,
 		       "%zu bytes for %s: %s", bytes, name, strerror(error));
 }
 

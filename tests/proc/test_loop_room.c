@@ -290,6 +290,58 @@ static void test_warm_room(void **state)
 	rmdir(folder);
 }
 
+/* Another process takes what is free of a tmpfs of 32 MiB while a model of some 12 MiB is made
+ * there. Where the place was asked for, the sentence says what lacks; with `auto` the model is made
+ * in memory of the process. */
+static void test_warm_taken(void **state)
+{
+	static char folder[] = "/tmp/shardd-taken.XXXXXX";
+	char daemon[120], filler[80], command[160];
+	const struct inproc_conf conf = {.nodes = 1, .daemon = daemon, .tail = MODEL};
+	struct definer d, drop;
+	struct inproc c;
+
+	(void)state;
+	CHECK(mkdtemp(folder) != NULL);
+	if (mount("tmpfs", folder, "tmpfs", 0, "size=32m,mode=0700") != 0) {
+		rmdir(folder);
+		print_message("this test needs to mount a tmpfs: %s\n", strerror(errno));
+		skip();
+	}
+	snprintf(filler, sizeof(filler), "%s/filler", folder);
+	snprintf(command, sizeof(command), "head -c 64M /dev/zero >%s 2>/dev/null", filler);
+	for (uint32_t i = 0; i < 4; i++) {
+		bool autos = i % 2 == 1;
+
+		snprintf(daemon, sizeof(daemon), "warm_restart = %s\nwarm_dir = %s",
+			 autos ? "auto" : "tmpfs", folder);
+		gate.passes = i / 2; /* the state is there, or nothing is */
+		inproc_start(&c, &conf);
+		gate_set(&gate.makes, true);
+		definer_begin(&d, c.node[0].unix_address, "m");
+		gate_wait(&c, &gate.making, 1);
+		(void)!system(command);
+		gate_set(&gate.makes, false);
+		if (autos) {
+			definer_end(&d, SHARD_OK, NULL);
+			inproc_wait_log(&c.node[0], "event=warm_restart_void model=m", 1);
+			definer_drop(&drop, c.node[0].unix_address, "m");
+			definer_end(&drop, SHARD_OK, NULL);
+			definer_over(&drop);
+		} else {
+			definer_end(&d, SHARD_BUDGET, folder);
+			assert_non_null(strstr(d.text, "give that file system a larger size="));
+			assert_null(strstr(d.text, "Bad address"));
+		}
+		gate_wait_used(&c.node[0], 0);
+		definer_over(&d);
+		inproc_stop(&c);
+		CHECK(unlink(filler) == 0);
+	}
+	CHECK(umount(folder) == 0);
+	rmdir(folder);
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	(void)st, (void)type, (void)ftw;
@@ -308,6 +360,7 @@ int main(void)
 		cmocka_unit_test(test_stop_without_room),
 		cmocka_unit_test(test_nothing_grows),
 		cmocka_unit_test(test_warm_room),
+		cmocka_unit_test(test_warm_taken),
 	};
 
 	int failed;
