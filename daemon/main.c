@@ -344,7 +344,7 @@ int main(int argc, char **argv)
 			strerror(errno));
 		rc = EXIT_FAILED;
 	}
-	if (rc != EXIT_OK && parked && !o.explain && !o.check)
+	if (rc != EXIT_OK && parked && !o.explain && !o.check && !o.forget)
 		rc = fail_slowly(&e);
 	for (uint32_t i = 0; i < o.set_nr; i++)
 		free(o.made[i]);
