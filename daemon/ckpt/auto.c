@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nobody asks for: a save every checkpoint_every steps; the way back after LOST;
- * restore_at_start. For the last two pick.c looks for a checkpoint in the folder of the last save,
- * then in checkpoint_dir; one that turns out damaged is logged and the next older one of the same
- * run is tried. None left: after LOST the core hears it and the model is LOST for good; a
- * definition is refused, and goes on without only where no checkpoint is at all. Both go on where
- * they were when the coordinator starts again. */
+/* Saves and restores that nobody asks for: a save every checkpoint_every steps, the restore after
+ * LOST, and restore_at_start. The core's events and definitions call, on the coordinator. For a
+ * restore, pick.c chooses a checkpoint from the folder of the last save and from checkpoint_dir. A
+ * damaged one is logged, and the next older one of the same run is tried. When none is left after
+ * LOST, the core is told and the model stays LOST. When none is left for a definition, the
+ * definition is refused, unless there is no checkpoint at all. Both restores begin again when the
+ * coordinator starts again. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt/auto.h"
@@ -47,12 +48,12 @@ void ckpt_auto_dirs(struct ckpt_op *op, const struct model *m)
 
 	op->dirs_nr = 0;
 	if (op->kind == CKPT_RETURN && m->ckpt->dir[0] != 0)
-		add_dir(op, m->ckpt->dir, true); /* it was saved there */
+		add_dir(op, m->ckpt->dir, true); /* It was allowed at that save. */
 	if (ckpt_dir(own, NULL, m->set.checkpoint_dir, m->name, NULL) == SHARD_OK)
 		add_dir(op, own, ckpt_anywhere(op->server, m->spec->owner));
 }
 
-/* A model that begins: there is nothing that it could go on from. */
+/* There is no checkpoint at all, so the model begins without one. */
 static void begins_anew(struct ckpt_op *op)
 {
 	struct model *m = op->m;
@@ -65,7 +66,8 @@ static void begins_anew(struct ckpt_op *op)
 	define_answer(m);
 }
 
-/* Weights may be there, and cannot be had: who defines it decides, and nothing begins by itself. */
+/* There may be weights that cannot be restored. The user who defines the model has to decide, so
+ * the definition is refused and the model does not begin anew. */
 static void start_refused(struct ckpt_op *op)
 {
 	enum shard_status st = op->why.status;
@@ -136,8 +138,9 @@ static void picked(struct ckpt_op *op)
 		op->st = ckpt_may_read(op->manifest, op->m->spec->owner, op->path, &op->why);
 	if (op->st == SHARD_OK)
 		op->st = ckpt_may_fill(op->m, op->manifest, op->path, &op->why);
-	if (op->st == SHARD_DENIED &&
-	    op->kind == CKPT_START) { /* somebody else's: neither his weights nor a fresh start */
+	if (op->st == SHARD_DENIED && op->kind == CKPT_START) {
+		/* The checkpoint is somebody else's. Its weights are not taken, and the model does
+		 * not begin anew beside it. */
 		err_wrap(&e, &op->why, "restore_at_start, %.500s", op->why.text);
 		ckpt_restore_end(op, &e);
 		return;
@@ -150,8 +153,9 @@ static void picked(struct ckpt_op *op)
 		ckpt_restore_load(op);
 		return;
 	}
-	if (op->st == SHARD_OK &&
-	    op->kind == CKPT_START) { /* another model of that name: the difference is the answer */
+	if (op->st == SHARD_OK && op->kind == CKPT_START) {
+		/* The checkpoint is of another model with that name. The answer is the
+		 * difference. */
 		err_wrap(&e, &op->why, "restore_at_start, %.200s: %.280s", op->path, op->why.text);
 		ckpt_restore_end(op, &e);
 		return;
@@ -175,12 +179,12 @@ void ckpt_auto_return(struct model *m)
 	struct ckpt_op *op;
 	struct err e;
 
-	/* A drop ends the return that is in hand, and no other one begins. */
+	/* While the model is dropped, no restore may begin again after the drop has ended one. */
 	if (m->dropping || m->ckpt->cut != NULL || m->ckpt->op != NULL ||
 	    m->server->self != m->server->coordinator || m->server->stopping)
 		return;
 	if (ckpt_op_new(&op, m->server, m, CKPT_RETURN, &ckpt_restores, &e) != SHARD_OK)
-		return; /* the beat tries again */
+		return; /* The beat tries again. */
 	ckpt_auto_dirs(op, m);
 	ckpt_auto_pick(op);
 }
@@ -193,7 +197,8 @@ static void cut_text(char *out, size_t bytes, const char *path)
 		 path);
 }
 
-/* Nobody had its weights before that restore, and nobody begins it anew because that was cut. */
+/* The model had no weights before that restore, and no trainer may begin it anew just because the
+ * restore was cut short. So it becomes LOST. */
 void ckpt_cut(const Shard__ModelFile *file, struct core_view *view, char *lost, size_t bytes)
 {
 	snprintf(lost, bytes, "%s", file->lost);
@@ -232,8 +237,8 @@ void ckpt_loaded(struct model *m, const Shard__ModelFile *file, const struct cor
 			 "the coordinator started again while the weights were being restored");
 }
 
-/* An operator chose one checkpoint, and the weights before it are gone: only an operator chooses
- * again. */
+/* An operator chose one checkpoint, and the weights before it are gone. So only an operator may
+ * choose another one. */
 static void stays_lost(struct model *m)
 {
 	char why[512];
@@ -241,13 +246,13 @@ static void stays_lost(struct model *m)
 	cut_text(why, sizeof(why), m->ckpt->cut);
 	log_line(m->server->log, LOG_LEVEL_ERROR, "event=restore_cut model=%s path=%s why=%s",
 		 m->name, m->ckpt->cut, why);
-	m->rolled_back = true; /* nobody writes it before its core has said LOST */
+	m->rolled_back = true; /* Nobody may write it before its core has said LOST. */
 	m->ckpt->resume = false;
 	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = false, .why = why});
 }
 
-/* A model that was saved, ever, has a way back; whether the files are still there is looked at when
- * it is needed. */
+/* A model that was ever saved counts as restorable. Whether the files still exist is checked when
+ * they are needed. */
 void ckpt_start(struct server *s)
 {
 	list_each(it, &s->models) {
@@ -290,7 +295,7 @@ bool ckpt_auto_start(struct model *m, bool again)
 	if (ckpt_op_new(&op, m->server, m, CKPT_START, &ckpt_restores, &e) != SHARD_OK) {
 		log_line(m->server->log, LOG_LEVEL_ERROR, "event=restore_failed model=%s why=%s",
 			 m->name, e.text);
-		define_abandon(m, &e); /* rather than begin anew beside a checkpoint */
+		define_abandon(m, &e); /* Beginning anew beside a checkpoint would be worse. */
 		return true;
 	}
 	op->made = true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints as the rest of the daemon sees them: what they hear of models (model/watch.h), the
- * beat, the stop, and the end of a model. What a save or restore does in its own way it is asked by
- * its table (struct ckpt_doing). Every wait ends here: without a byte for CKPT_STALL_NS and
- * heartbeat_timeout an operation is given up, and training goes on whatever hangs. */
+/* Checkpoints as the rest of the daemon sees them: the events of models (model/watch.h), the beat,
+ * the stop and the end of a model. The server and the models call. What a save and a restore do
+ * differently is called through their table (struct ckpt_doing). The beat ends every wait: an
+ * operation that moves no byte for CKPT_STALL_NS plus heartbeat_timeout is given up. Training then
+ * goes on, whatever hangs. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt/op.h"
@@ -34,7 +35,7 @@ static void stalled(struct ckpt_op *op, double seconds)
 	log_line(s->log, LOG_LEVEL_ERROR, "event=checkpoint_stalled model=%s phase=%d why=%s",
 		 op->name, op->phase, e.text);
 	op->moved_ns = clock_ns();
-	ckpt_op_hold(op, false); /* training goes on, whatever hangs */
+	ckpt_op_hold(op, false); /* Training goes on, whatever hangs. */
 	if (op->failed && op->shares.out != 0) {
 		give_up_shares(op);
 		return;
@@ -44,7 +45,8 @@ static void stalled(struct ckpt_op *op, double seconds)
 		op->doing->end(op);
 }
 
-/* What was given up comes back when it can, without a deadline; who asked for it has one. */
+/* Weights that were given up are restored as soon as that is possible, without a deadline. The
+ * requester has a deadline, so it gets an answer now. */
 static void tell_waits(struct ckpt_op *op, uint64_t now_ns)
 {
 	const struct peer *p = ckpt_away(op);
@@ -84,7 +86,8 @@ void ckpt_beat(struct server *s, uint64_t now_ns)
 			continue;
 		}
 		tell_waits(op, now_ns);
-		ckpt_op_tell(op); /* who asked sees that it lives, also where no byte moves */
+		/* The requester sees that the operation lives, even if no byte moves. */
+		ckpt_op_tell(op);
 		if (waits && now_ns > op->moved_ns + limit)
 			stalled(op, (double)limit / NS_PER_SEC);
 		else if (op->doing->beat != NULL && !op->working && op->shares.out == 0)
@@ -142,10 +145,10 @@ void ckpt_free(struct model *m)
 		return;
 	err_set(&e, SHARD_NOT_FOUND, "\"%s\" was dropped", m->name);
 	op->m = NULL;
-	op->held = false; /* its core is gone, too */
+	op->held = false; /* Its core is gone, too. */
 	round_end(&op->shares, m->server);
 	ckpt_op_fail(op, &e);
-	if (!op->working) /* else its job's end is its end */
+	if (!op->working) /* Otherwise the end of its job ends it. */
 		op->doing->end(op);
 }
 
@@ -186,7 +189,7 @@ static void on_forget(struct model *m)
 	ckpt_load_forget(m, UINT16_MAX, 0);
 }
 
-/* A folder that may not be written is said now, not at the first save. */
+/* A folder that may not be written is refused at the definition, not at the first save. */
 static enum shard_status may_define(struct server *s, const Shard__Define *d,
 				    const struct model_settings *set, struct err *e)
 {
@@ -200,7 +203,7 @@ static enum shard_status may_define(struct server *s, const Shard__Define *d,
 static void pack(const struct model *m, bool sealed, Shard__ModelFile *file, Shard__Run *run)
 {
 	m->ckpt->note_packed = m->ckpt->note_due;
-	file->checkpoint_dir = (char *)(uintptr_t)m->ckpt->dir; /* packing only reads it */
+	file->checkpoint_dir = (char *)(uintptr_t)m->ckpt->dir; /* Packing only reads it. */
 	file->restore = (char *)(uintptr_t)(sealed ? "" : ckpt_ordered(m));
 	ckpt_run_pack(m, run);
 	file->run = run;

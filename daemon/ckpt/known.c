@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The newest checkpoint of a model that was there before this start: status and metrics name it
- * again, though nobody has saved or restored since. ckpt_start() calls, on the coordinator. Happy
- * path: a job looks for the newest complete one of this model's own run in the folder of the last
- * save; on the loop its figures become ckpt.last, unless there are newer ones. How long it took to
- * write is not known any more. Without such a file, or memory, nothing is known and nothing is
- * said. */
+/* Finds the newest checkpoint of a model after a start of the coordinator, so that status and
+ * metrics name it although nobody has saved or restored since. ckpt_start() calls. A job looks in
+ * the folder of the last save for the newest complete checkpoint of this model's own run. On the
+ * loop its figures become ckpt.last, unless a save or restore has set newer ones. How long that
+ * checkpoint took to write is not known any more. If there is no such checkpoint or no memory,
+ * ckpt.last stays empty and nothing is logged. */
 #include "base/check.h"
 #include "ckpt/auto.h"
 #include "ckpt/op.h"
@@ -19,8 +19,8 @@ struct known {
 	uint32_t model;
 	char name[65];
 	struct ckpt_run run;
-	struct ckpt_place place; /* where it was saved */
-	struct ckpt_last last;   /* path empty: none was found */
+	struct ckpt_place place; /* The folder of the last save. */
+	struct ckpt_last last;   /* path empty: none was found. */
 };
 
 static void look(struct known *k, const char *dir)

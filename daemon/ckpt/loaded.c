@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a LOAD_PART has brought into this node's memory of a model, and whom it counts for: the
- * restore that asked for it, and nobody else. part.c says when a load begins and ends, seal.c asks
- * before it counts, resume.c asks at a warm start. Happy path: READING before the first byte moves,
- * READ after the last one, then the coordinator asks (WRITTEN, with the tag of its LOAD_PART) and
- * seals. From READ on the node keeps the bytes whatever becomes of its link, because the seal may
- * be decided already. They go when the coordinator says so (PART_CANCEL), with the next load, with
- * a new generation, or when somebody seals without a restore. The state is kept beside what
- * outlives the process, so that a kill in the middle of a load leaves nothing that looks written.
- */
+/* Tracks what a LOAD_PART has read into this node's memory of a model. It counts only for the
+ * restore that asked for it. part.c says when a load begins and ends, seal.c asks before it counts
+ * weights, and resume.c asks at a warm start. Happy path: the state is READING before the first
+ * byte moves and READ after the last one, then the coordinator sends WRITTEN with the tag of its
+ * LOAD_PART and seals the model. From READ on the node keeps the bytes even if its link ends,
+ * because the seal may already be decided. They are reset by PART_CANCEL, by the next load, by a
+ * new generation, or when somebody seals without a restore. The state is also kept in the region
+ * that outlives the process, so that a kill in the middle of a load leaves nothing that looks
+ * written. */
 #include "base/check.h"
 #include "ckpt/op.h"
 #include "link/peer.h"
@@ -42,7 +42,7 @@ void ckpt_load_superseded(struct model *m, uint16_t requester, uint32_t tag)
 	ckpt_load_begins(m, requester, tag);
 }
 
-/* Unless another load has begun since, or all of it is about to go. */
+/* Does nothing if another load has begun since, or if the memory is to be reset. */
 void ckpt_load_read(struct model *m, uint16_t requester, uint32_t tag)
 {
 	const struct ckpt_load *l = &m->ckpt->load;
@@ -61,8 +61,8 @@ static bool is_of(const struct model *m, uint16_t requester, uint32_t tag)
 {
 	const struct ckpt_load *l = &m->ckpt->load;
 
-	if (requester == UINT16_MAX ||
-	    l->requester == UINT16_MAX) /* before a warm start nobody knows who asked */
+	/* After a warm start nobody knows who asked. */
+	if (requester == UINT16_MAX || l->requester == UINT16_MAX)
 		return true;
 	return l->requester == requester && (tag == 0 || l->tag == tag);
 }
@@ -104,7 +104,8 @@ void ckpt_load_found(struct model *m, bool seals)
 	m->ckpt->load = (struct ckpt_load){.state = META_LOAD_READ, .requester = UINT16_MAX};
 }
 
-/* A link came up: what the coordinator does not know of any more is forgotten there. */
+/* A link came up. The node forgets whatever a load has brought there, because no restore of this
+ * coordinator counts on it. */
 void ckpt_node_up(struct model *m, uint16_t node)
 {
 	struct wire_head h = {.op = OP_PART_CANCEL, .model = m->id};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is looked at in a checkpoint before its elements are read into a model, all of it in jobs,
- * off the loop: the manifest with its counters and blobs, the sums of all files, and whether there
- * is another checkpoint to offer. restore.c, auto.c and part.c call. Fails with what proto/ckpt
- * says about the files. */
+/* What is read of a checkpoint before its elements are loaded into a model: the manifest with its
+ * counters and blobs, the sums of all files, and whether another checkpoint can be offered.
+ * restore.c, pick.c and part.c call. Everything here blocks, so it runs in jobs off the loop. The
+ * results go into the operation: op->manifest, op->blobs, op->path. A failure is in op->st and
+ * op->why, with what proto/ckpt says about the files. */
 #include "ckpt/op.h"
 #include "ckpt/spec_of.h"
 
@@ -11,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes op->manifest's place as the loop will see it. In a job; op->place is open. */
+/* Reads the manifest and the blobs into op. Runs in a job, while op->place is open. op->path gets
+ * the name as the loop knows it. */
 void ckpt_read_manifest(struct ckpt_op *op, const char *name)
 {
 	char path[CHECKPOINT_PATH_MAX];
@@ -22,15 +24,15 @@ void ckpt_read_manifest(struct ckpt_op *op, const char *name)
 	if (op->st == SHARD_OK &&
 	    (op->st = checkpoint_path(path, op->place.at, op->tag, &op->why)) == SHARD_OK)
 		op->st = checkpoint_path(op->path, op->dir, op->tag, &op->why);
+	/* Other damage is found and named when the elements are read. */
 	if (op->st == SHARD_OK && checkpoint_fits(path, op->manifest, &why) == SHARD_MISMATCH)
-		op->st = err_wrap(&op->why, &why, "%s",
-				  why.text); /* damage is found, and named, by who reads */
+		op->st = err_wrap(&op->why, &why, "%s", why.text);
 	if (op->st == SHARD_OK &&
 	    (op->st = ckpt_counters_check(op->manifest, op->path, &op->why)) == SHARD_OK)
 		op->st = ckpt_read_blobs(path, op->manifest, &op->blobs, &op->blobs_nr, &op->why);
 }
 
-/* Weights are given up for a checkpoint that is sound to its last byte. */
+/* Weights are given up only for a checkpoint that is sound to its last byte. */
 void ckpt_check_files(struct ckpt_op *op)
 {
 	char path[CHECKPOINT_PATH_MAX];

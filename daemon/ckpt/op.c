@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every save and restore does, on the coordinator: one job at a time off the loop, a share
- * asked of every node, their progress summed up and passed to who asked, the first failure kept
- * while the others are waited for. save.c and restore.c build on it. Every wait ends: an answer, a
- * lost link, or CKPT_STALL_NS (and heartbeat_timeout) without a byte, after which shares are given
- * up. */
+/* What every save and restore does on the coordinator. It runs one job at a time off the loop,
+ * holds the core, answers the requester, and keeps the folder in the model's file. save.c and
+ * restore.c build on it, and shares.c has its part that asks the nodes. The first failure is kept
+ * while the other shares are waited for. Every wait ends with an answer, with a lost link, or after
+ * CKPT_STALL_NS plus heartbeat_timeout without a byte, when the shares are given up. */
 #include "ckpt/op.h"
 
 #include "base/check.h"
@@ -72,7 +72,7 @@ enum shard_status ckpt_op_new(struct ckpt_op **out, struct server *s, struct mod
 
 	*out = NULL;
 	CHECK(doing && doing->end);
-	/* ckpt_stop() has ended all that there were, and no beat goes on with another one. */
+	/* ckpt_stop() has ended all operations, and no beat would drive a new one. */
 	if (s->stopping)
 		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
 	op = calloc(1, sizeof(*op));
@@ -148,7 +148,7 @@ void ckpt_op_work(struct ckpt_op *op, void (*run)(struct ckpt_op *), void (*done
 	job_begin(&op->job, op->server, JOB_FILES, op_run, op_done);
 }
 
-/* --- who asked --- */
+/* --- the requester --- */
 
 void ckpt_op_refuse(struct ckpt_op *op, const struct err *e)
 {
@@ -241,7 +241,7 @@ void ckpt_persisted(struct model *m, void *file, size_t bytes)
 		shard__model_file__free_unpacked(says, NULL);
 }
 
-/* What is on disk, with what this shell has to say as of now. */
+/* Packs the file as it is on disk, with the current folder and restore. */
 static void *pack_again(const struct model *m, size_t *bytes)
 {
 	Shard__ModelFile *file =
@@ -269,16 +269,16 @@ static void *pack_again(const struct model *m, size_t *bytes)
 static void noted(struct model *m, const struct err *e)
 {
 	m->ckpt->note_failed = e != NULL;
-	server_wake(m->server, 0); /* an operation may wait for it */
+	server_wake(m->server, 0); /* An operation may wait for it. */
 	if (e != NULL)
 		log_line(m->server->log, LOG_LEVEL_ERROR,
 			 "event=model_not_durable model=%s dir=%s why=%s", m->name, m->ckpt->dir,
 			 e->text);
 }
 
-/* By the thread that writes views, since an older view must never overtake a newer one. A view that
- * is on its way takes along what there is to say, or is followed. Before the first view there is
- * no file. */
+/* Writes the file by the thread that writes views, because an older view must never overtake a
+ * newer one. While a view is being written this does nothing: that view has the news, or the next
+ * beat writes it. Before the first view there is no file. */
 static void note(struct model *m)
 {
 	struct err e;

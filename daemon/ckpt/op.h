@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op.h: a save or a restore in hand, on the coordinator: what the files of this folder share. One
- * of a model at a time. It asks every node for its share and waits for all answers; what blocks
- * is a job of libuv's pool, one at a time, on the operation's own memory. */
+/* op.h: a save or restore in progress on the coordinator, shared by the files of this folder. A
+ * model has at most one. It asks every node for its share and waits for all answers. What blocks is
+ * a job off the loop, one at a time, that works on the operation's own memory. */
 #ifndef SHARD_CKPT_OP_H
 #define SHARD_CKPT_OP_H
 
@@ -14,33 +14,33 @@
 #include "link/caller.h"
 #include "model/model.h"
 
-#define CKPT_STALL_NS    (60 * NS_PER_SEC) /* and heartbeat_timeout: no byte for so long ends it */
+#define CKPT_STALL_NS    (60 * NS_PER_SEC) /* Longest wait for a byte, plus heartbeat_timeout. */
 #define CKPT_PROGRESS_NS (200 * NS_PER_MS)
 #define CKPT_DIRS        2
 
 enum ckpt_kind {
 	CKPT_SAVE = 1,
 	CKPT_RESTORE,
-	CKPT_START /* of a definition */,
+	CKPT_START /* restore_at_start */,
 	CKPT_RETURN /* after LOST */
 };
 
 enum ckpt_phase {
-	CKPT_PASSING = 1, /* restore: not the coordinator, whose link is awaited     */
-	CKPT_HOLDING,     /* save: until the core says of which step the weights are  */
-	CKPT_BEGINNING,   /* save: the folder is being made                          */
-	CKPT_WRITING,     /* save: every node writes its share                       */
-	CKPT_FINISHING,   /* save: manifest, sync, rename                            */
-	CKPT_LOOKING,     /* restore: the manifest is being read                     */
-	CKPT_DEFINING,    /* restore: every node makes the model, or its link is awaited */
-	CKPT_GIVING_UP,   /* restore: of a sealed model, until it is LOST            */
-	CKPT_LINKS,       /* restore: until every node is there                      */
-	CKPT_LOADING,     /* restore: every node reads its share                     */
-	CKPT_COUNTING,    /* restore: every node says whether all of it is there      */
-	CKPT_SEALING,     /* restore: until the core has sealed it                   */
-	CKPT_PUBLISHING,  /* restore: until the image is whole here                  */
-	CKPT_NOTING,      /* done: until the model's file names the folder           */
-	CKPT_ENDING,      /* it failed; what it left is being removed                */
+	CKPT_PASSING = 1, /* restore: waits for the link to the coordinator */
+	CKPT_HOLDING,     /* save: until the core says which step the weights are of */
+	CKPT_BEGINNING,   /* save: makes the folder */
+	CKPT_WRITING,     /* save: every node writes its share */
+	CKPT_FINISHING,   /* save: manifest, sync, rename */
+	CKPT_LOOKING,     /* restore: looks for a checkpoint, reads its manifest */
+	CKPT_DEFINING,    /* restore: every node makes the model, or a link is awaited */
+	CKPT_GIVING_UP,   /* restore: of a sealed model, until it is LOST */
+	CKPT_LINKS,       /* restore: until every node is linked */
+	CKPT_LOADING,     /* restore: every node reads its share */
+	CKPT_COUNTING,    /* restore: every node counts whether it has all weights */
+	CKPT_SEALING,     /* restore: until the core has sealed the model */
+	CKPT_PUBLISHING,  /* restore: until the image is whole on this node */
+	CKPT_NOTING,      /* done: until the model's file names the folder */
+	CKPT_ENDING,      /* save: it failed, and its folder is being removed */
 };
 
 struct ckpt_blob {
@@ -51,64 +51,66 @@ struct ckpt_blob {
 
 struct ckpt_op;
 
-/* What a save and a restore do differently with what every operation meets. */
+/* The functions that differ between a save and a restore. */
 struct ckpt_doing {
-	/* It has failed (op->why). Ends it, or waits until nobody works for it any more. */
+	/* The operation has failed (op->why). Ends it, or waits until nobody works for it. */
 	void (*end)(struct ckpt_op *op);
-	/* At each beat at which nothing is under way. NULL: nothing to do. */
+	/* Called at each beat while no job and no share is in progress. May be NULL. */
 	void (*beat)(struct ckpt_op *op);
-	/* ckpt_share_file(). NULL: no node writes for it. */
+	/* See ckpt_share_file(). NULL: nodes write no files for it. */
 	void (*part_is)(struct ckpt_op *op, uint16_t node, struct part_file *file,
 			struct manifest_blob *blobs, uint32_t blobs_nr);
 };
 
 struct ckpt_op {
-	struct list link; /* in server.ckpts */
+	struct list link; /* In server.ckpts. */
 	struct server *server;
-	struct model *m; /* NULL: none yet, or gone */
+	struct model *m; /* NULL: there is none yet, or it is gone. */
 	const struct ckpt_doing *doing;
 	enum ckpt_kind kind;
 	enum ckpt_phase phase;
 	char name[65], dir[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1],
 		path[CHECKPOINT_PATH_MAX];
-	struct ckpt_place place; /* dir, as it may be opened */
-	bool asked, force, made,
-		fresh; /* made: the model is this restore's; fresh: a save replaces no other step */
+	struct ckpt_place place; /* How dir may be opened. */
+	/* asked: somebody waits for an answer. made: the restore made the model. fresh: the save
+	 * must not replace another step. */
+	bool asked, force, made, fresh;
 	struct caller requester;
-	Shard__Restore *request; /* as it came */
-	struct held kept;        /* until it works on a model, which has one at a time */
+	Shard__Restore *request; /* A copy. */
+	struct held kept;        /* Room taken from its requester's share. */
 	uint32_t uid;
 	struct job job;
-	bool working, noting, noted_up; /* its file is to name this restore; away, but linked */
+	/* noting: its file is to name this restore. noted_up: the node waited for was linked. */
+	bool working, noting, noted_up;
 	void (*run)(struct ckpt_op *op), (*done)(struct ckpt_op *op);
-	enum shard_status st; /* of the job */
-	struct err why;       /* of the job, then of the operation */
-	bool failed;          /* why says it; it ends when nobody works for it any more */
+	enum shard_status st; /* Status of the job. */
+	struct err why;       /* Why the job failed, then why the operation did. */
+	bool failed;          /* It ends when nobody works for it any more. */
 	struct ckpt_share share[CORE_NODES_MAX];
-	struct round shares;        /* Who works on its share, or counts, this node too. */
-	bool cancelled, shares_bad; /* bad: the files were, not a link */
+	struct round shares;        /* Nodes that work on a share or count, with this one. */
+	bool cancelled, shares_bad; /* shares_bad: a file was at fault, not a link. */
 	void (*shares_done)(struct ckpt_op *op);
-	uint64_t incarnation[CORE_NODES_MAX], downs[CORE_NODES_MAX]; /* of links, when asked */
+	uint64_t incarnation[CORE_NODES_MAX], downs[CORE_NODES_MAX]; /* Of the links. */
 	uint64_t done_bytes, moved_ns, told_ns, began_ns, noted_ns;
 	struct manifest *manifest;
-	/* save */
+	/* Of a save. */
 	bool held;
 	uint64_t held_ns, hold_ns, step, bytes;
-	struct manifest made_of; /* what it writes; tensors and groups point into spec */
+	struct manifest made_of; /* The manifest to write. Names in it point into spec. */
 	Shard__Spec *spec;
-	uint32_t keep; /* prune after it; 0: nothing */
-	int folder; /* Keeps other saves from sweeping its unfinished folder; -1: nothing does. */
-	/* restore */
+	uint32_t keep; /* Checkpoints to keep; 0: all. */
+	int folder;    /* Locked folder, so that no other save sweeps it; -1: none. */
+	/* Of a restore. */
 	struct part_progress checking;
 	struct ckpt_blob *blobs;
 	uint32_t blobs_nr, dirs_nr;
-	struct ckpt_place dirs[CKPT_DIRS]; /* to look in, when nobody named a checkpoint */
-	/* auto.c: which one is taken */
-	struct ckpt_run whose; /* whose to look for; line 0: the first look says */
-	uint64_t below;        /* only older steps are left to try, once it has looked */
-	bool none, looked;     /* none: nothing that looks like a checkpoint is there */
-	bool again; /* it goes on after a start of the coordinator, and waits for nodes */
-	char newer[CHECKPOINT_PATH_MAX]; /* a newer one that is no good; empty: there is none */
+	struct ckpt_place dirs[CKPT_DIRS]; /* Folders to look in when nobody named one. */
+	/* For auto.c and pick.c, which choose a checkpoint. */
+	struct ckpt_run whose;           /* Run to look for. line 0: the first look decides. */
+	uint64_t below;                  /* Only steps below this are left, once looked is set. */
+	bool none, looked;               /* none: the folders have no checkpoint at all. */
+	bool again;                      /* Goes on after a restart, and waits for nodes. */
+	char newer[CHECKPOINT_PATH_MAX]; /* A newer checkpoint that is bad; empty: none. */
 	struct err newer_why;
 };
 
@@ -118,34 +120,32 @@ void ckpt_op_attach(struct ckpt_op *op, struct model *m);
 void ckpt_op_free(struct ckpt_op *op);
 void ckpt_op_work(struct ckpt_op *op, void (*run)(struct ckpt_op *),
 		  void (*done)(struct ckpt_op *));
-/* Asks every node for its share; body: SavePart or LoadPart. shares_done is called when all have
- * answered, from the loop. */
+/* Asks every node for its share; body is a SavePart or LoadPart. shares_done is called on the loop
+ * when all have answered. */
 void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *body,
 		 void (*shares_done)(struct ckpt_op *));
-/* Asks every node, this one too, whether all weights are there, by the LOAD_PART that it was asked
- * for last. */
+/* Asks every node, including this one, whether it has all weights of its last LOAD_PART. */
 void ckpt_op_count(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *));
-/* The first failure counts; shares that are out are cancelled. */
+/* Only the first failure is kept. Shares in progress are cancelled. */
 void ckpt_op_fail(struct ckpt_op *op, const struct err *e);
 void ckpt_op_cancel(struct ckpt_op *op);
-void ckpt_op_tell(struct ckpt_op *op); /* PROGRESS to who asked */
+void ckpt_op_tell(struct ckpt_op *op); /* Sends PROGRESS to the requester. */
 uint64_t ckpt_op_tell_whole(
-	struct ckpt_op *op); /* the last one, of all bytes of the checkpoint: how many */
+	struct ckpt_op *op); /* Sends the last PROGRESS, of all bytes. Returns their number. */
 void ckpt_op_hold(struct ckpt_op *op, bool on);
-void ckpt_op_refuse(struct ckpt_op *op, const struct err *e); /* answers who asked; once */
-/* CKPT_NOTING. false: the model's file does not name the folder yet; or the model and op are gone.
- */
+void ckpt_op_refuse(struct ckpt_op *op, const struct err *e); /* Answers the requester, once. */
+/* In CKPT_NOTING. False: the model's file does not name the folder yet, or op is freed. */
 bool ckpt_op_noted(struct ckpt_op *op);
 void ckpt_op_note_failure(struct ckpt_op *op);
 const char *ckpt_op_text(const struct ckpt_op *op,
 			 char out[CHECKPOINT_PATH_MAX + 64]); /* "being saved to /ckpt/x" */
-const struct peer *ckpt_away(const struct ckpt_op *op); /* no link, or no memory of it; or NULL */
-/* The model's file is to name the folder and the restore in hand. Failures are tried again. */
+const struct peer *ckpt_away(const struct ckpt_op *op); /* A node not linked or ready; or NULL. */
+/* Writes the folder and the restore in progress into the model's file, again after a failure. */
 void ckpt_persist(struct model *m);
-bool ckpt_noted(const struct model *m); /* It does, synced. */
+bool ckpt_noted(const struct model *m); /* True: that is on disk. */
 void ckpt_note_beat(struct model *m);
-bool ckpt_persist_dir(struct model *m, const char *dir); /* false: not yet, a beat is due soon */
-/* dir as asked, or the model's own, into out[CHECKPOINT_PATH_MAX] */
+bool ckpt_persist_dir(struct model *m, const char *dir); /* False: call again. */
+/* Into out[CHECKPOINT_PATH_MAX]: the folder asked for, or the model's own. */
 enum shard_status ckpt_dir(char *out, const char *asked, const char *checkpoint_dir,
 			   const char *name, struct err *e);
 time_t ckpt_time(const char *rfc3339);
@@ -154,7 +154,7 @@ enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const
 				  const char *tag, uint32_t keep, bool fresh, bool anywhere,
 				  struct err *e);
 /* restore.c */
-void ckpt_restore_load(struct ckpt_op *op); /* the manifest is right, the model unsealed: reads */
-void ckpt_restore_end(struct ckpt_op *op, const struct err *e); /* e NULL: done */
+void ckpt_restore_load(struct ckpt_op *op); /* Needs a checked manifest and an unsealed model. */
+void ckpt_restore_end(struct ckpt_op *op, const struct err *e); /* e NULL: it succeeded. */
 extern const struct ckpt_doing ckpt_restores;
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This node's share of a checkpoint: what it holds of a model, written into one file or read from
- * those of any nodes. The coordinator asks (SAVE_PART, LOAD_PART). Happy path: wait until the
- * weights stand still (as of the step asked for; or, before a load, until nobody uses the memory),
- * list the runs, one job straight from or into the store, PROGRESS meanwhile, then
- * the answer. Shares of a model run one after the other. Cancelled, the coordinator's link lost,
- * another generation: the job ends soon and its answer says why. The model's memory stays until
+/* This node's share of a checkpoint: what the node holds of a model is written into one file, or
+ * read from the files of all nodes. The coordinator asks with SAVE_PART or LOAD_PART. Happy path:
+ * the share waits until the weights stand still, lists its runs, and begins one job that copies
+ * straight from or into the store. It sends PROGRESS meanwhile, and then its answer. A save waits
+ * for its step to be applied, and a load until nobody uses the memory. Shares of a model run one
+ * after the other. If the share is cancelled, the coordinator's link ends or the generation
+ * changes, the job ends soon and the answer says why. The model's memory stays until
  * ckpt_quiet(). */
 #include "data/apply.h"
 #include "base/check.h"
@@ -22,19 +23,19 @@
 #define POLL_MS 10
 
 struct ckpt_part {
-	struct list link; /* in model.ckpt.parts */
+	struct list link; /* In model.ckpt.parts. */
 	struct model *m;
 	struct server *server;
 	struct job job;
 	uv_timer_t timer;
-	struct caller who; /* The coordinator: this node, or over a link. */
+	struct caller who; /* The coordinator: this node, or another one over its link. */
 	uint16_t op;
 	uint32_t generation;
 	bool running, ended;
 	char path[CHECKPOINT_PATH_MAX], name[80];
-	struct ckpt_place place; /* path, as it may be opened */
+	struct ckpt_place place; /* How path may be opened. */
 	bool anywhere;
-	uint64_t step, sum; /* of a save, of a load */
+	uint64_t step, sum; /* step: of a save. sum: of a load, the manifest's. */
 	struct part_run *runs;
 	struct part_blob *blobs;
 	uint8_t *blob_bytes;
@@ -92,7 +93,7 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 	return SHARD_OK;
 }
 
-/* Copies: the next verdict may change them while the file is written. */
+/* Copies the blobs, because the next verdict may change them while the file is written. */
 static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
 {
 	uint32_t room = CORE_RANKS_MAX;
@@ -117,7 +118,7 @@ static enum shard_status list_blobs(struct ckpt_part *p, struct err *e)
 
 /* --- the jobs --- */
 
-/* Are all masters held here finite? Else the first one that is not is named. */
+/* Checks that all masters held here are finite. If not, e names the first one. */
 static enum shard_status check_finite(struct ckpt_part *p, enum shard_status otherwise,
 				      const char *text, struct err *e)
 {
@@ -170,7 +171,7 @@ static void run_load(struct job *j)
 
 	CHECK(p->op == OP_LOAD_PART);
 	if (p->runs_nr == 0)
-		return; /* it holds nothing, and needs no sight of the folder */
+		return; /* It holds nothing, so it need not see the folder. */
 	if ((p->st = ckpt_place_open(&p->place, false, &p->why)) != SHARD_OK)
 		return;
 	p->st = manifest_read(p->place.at, &c, &p->why);
@@ -301,12 +302,12 @@ static void end(struct ckpt_part *p)
 	list_remove(&p->link);
 	if (p->op == OP_LOAD_PART && m->generation == p->generation && p->st == SHARD_OK)
 		ckpt_load_read(m, p->who.node, p->who.tag);
+	/* What it has read in part is nobody's weights. */
 	else if (p->op == OP_LOAD_PART && m->generation == p->generation)
-		ckpt_load_forget(m, p->who.node,
-				 p->who.tag); /* what it brought is not what anybody wrote */
+		ckpt_load_forget(m, p->who.node, p->who.tag);
 	answer(p);
 	uv_close((uv_handle_t *)&p->timer, timer_closed);
-	ckpt_boundary(m); /* the next one, or a reset that waited */
+	ckpt_boundary(m); /* Begins the next share, or a reset that waited. */
 }
 
 static void after(struct job *j)
@@ -327,7 +328,7 @@ static enum shard_status stale(const struct ckpt_part *p, struct err *e)
 		       (unsigned long)p->m->step, p->generation, (unsigned long)p->step);
 }
 
-/* SHARD_AGAIN: not yet. */
+/* SHARD_AGAIN: the share has to wait. */
 static enum shard_status may_begin(const struct ckpt_part *p, struct err *e)
 {
 	const struct model *m = p->m;
@@ -379,11 +380,13 @@ static void try_begin(struct ckpt_part *p)
 	if (p->st == SHARD_OK)
 		p->st = prepare(p, &p->why);
 	if (p->st != SHARD_OK || (p->op == OP_SAVE_PART && p->runs_nr == 0 && p->blobs_nr == 0)) {
-		end(p); /* holding nothing, it writes nothing: a file without a name */
+		/* A node that holds nothing writes nothing, and answers with a file that has no
+		 * name. */
+		end(p);
 		return;
 	}
 	if (p->op == OP_LOAD_PART)
-		ckpt_load_begins(p->m, p->who.node, p->who.tag); /* before the first byte */
+		ckpt_load_begins(p->m, p->who.node, p->who.tag); /* Before the first byte moves. */
 	p->running = true;
 	job_begin(&p->job, p->server, JOB_FILES, p->op == OP_SAVE_PART ? run_save : run_load,
 		  after);
@@ -444,7 +447,8 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 	snprintf(p->path, sizeof(p->path), "%s", path);
 	snprintf(p->name, sizeof(p->name), "node-%s.safetensors",
 		 server_node_name(m->server, m->server->self));
-	ckpt_part_end(m, UINT16_MAX, 0); /* what the coordinator does not know of any more */
+	/* Cancels shares that the coordinator does not know of any more. */
+	ckpt_part_end(m, UINT16_MAX, 0);
 	if (wire_op == OP_LOAD_PART && m->generation == generation)
 		ckpt_load_superseded(m, who->node, who->tag);
 	list_push(&m->ckpt->parts, &p->link);
@@ -480,7 +484,7 @@ void ckpt_cancel(struct model *m, const struct err *why)
 		ckpt_op_fail(m->ckpt->op, why);
 }
 
-static bool running(const struct model *m) /* they run one after the other, the first one first */
+static bool running(const struct model *m) /* Shares run in the order of the list. */
 {
 	return !ckpt_quiet(m) && list_of(m->ckpt->parts.next, struct ckpt_part, link)->running;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which checkpoint is taken when nobody names one, and whose a model's checkpoints are. A folder
- * may hold those of several runs of one name, and of other clusters: after LOST only the model's
- * own count, by the run that their manifests name; restore_at_start goes on with the run that
- * `latest` names. auto.c calls in a job, once per try. Happy path: the folders are listed, and the
- * newest complete checkpoint of the run is read. What is newer and no good is kept for the log and
- * the status. Fails with the first thing that was wrong; ckpt_op.none says that nothing is there at
- * all, which is the only case in which a model may begin anew. */
+/* Chooses a checkpoint when nobody names one, and decides which checkpoints are a model's own. A
+ * folder may hold checkpoints of several runs with one name, and of other clusters. After LOST only
+ * those of the model's own run count, by the run that their manifests name. restore_at_start goes
+ * on with the run that `latest` names. auto.c calls in a job, once per try. Happy path: the folders
+ * are listed, and the manifest of the newest complete checkpoint of the run is read. A newer
+ * checkpoint that is bad is kept for the log and the status. Fails with the first thing that was
+ * wrong. ckpt_op.none says that there is no checkpoint at all, which is the only case in which a
+ * model may begin anew. */
 #include "ckpt/auto.h"
 #include "ckpt/op.h"
 #include "ckpt/spec_of.h"
@@ -30,8 +31,8 @@ bool ckpt_own(const struct ckpt_run *run, const struct manifest_run *is, uint64_
 
 static void fresh(void *to, size_t bytes)
 {
-	/* It asks the kernel for a few bytes after boot: it does not fail. Zeros are no run, and
-	 * then nothing is this model's own. */
+	/* This does not fail, because it asks for a few bytes long after boot. If it failed, the
+	 * zeros would name no run and no checkpoint would be the model's own. */
 	if (getrandom(to, bytes, 0) != (ssize_t)bytes)
 		memset(to, 0, bytes);
 }
@@ -42,8 +43,8 @@ void ckpt_anew(struct model *m)
 	fresh(&m->ckpt->run.is, sizeof(m->ckpt->run.is));
 }
 
-/* After LOST a run goes on as it is, unless one of its checkpoints was passed over: what it saved
- * since the older one is not its own any more. */
+/* After LOST a run goes on as it is, unless one of its checkpoints was passed over. Then what the
+ * run saved after the older one is not its own any more, and a new line begins. */
 void ckpt_run_from(struct ckpt_run *run, const struct ckpt_op *op)
 {
 	const struct manifest *c = op->manifest;
@@ -77,10 +78,10 @@ void ckpt_run_pack(const struct model *m, Shard__Run *out)
 
 struct pick {
 	struct ckpt_op *op;
-	struct err why;                     /* of the first thing that was wrong; empty: nothing */
-	char other[CHECKPOINT_TAG_MAX + 1]; /* a complete one of another run; empty: none */
-	char tag[CHECKPOINT_TAG_MAX + 1];   /* found */
-	uint32_t dir, tags;                 /* tags: that look like checkpoints, whosever */
+	struct err why;                     /* The first thing that was wrong; empty: nothing. */
+	char other[CHECKPOINT_TAG_MAX + 1]; /* A complete checkpoint of another run; empty: none. */
+	char tag[CHECKPOINT_TAG_MAX + 1];   /* The tag that was found. */
+	uint32_t dir, tags; /* tags: how many folders look like checkpoints of any run. */
 	uint64_t step;
 };
 
@@ -90,7 +91,7 @@ static void wrong(struct pick *k, const struct err *e)
 		k->why = *e;
 }
 
-/* The newest that is no good; the first one says most. */
+/* Keeps the newest checkpoint that is bad. Only the first call counts. */
 static void newer_is_bad(struct pick *k, const struct ckpt_place *p, const char *tag,
 			 const char *why)
 {
@@ -107,7 +108,7 @@ static void newer_is_bad(struct pick *k, const struct ckpt_place *p, const char 
 	ckpt_place_name(p, &op->newer_why);
 }
 
-/* A new model goes on with the run that `latest` names. Where that cannot be read nothing else is
+/* A new model goes on with the run that `latest` names. If `latest` cannot be read, no other run is
  * taken in its place. */
 static enum shard_status whose_run(struct pick *k, const struct ckpt_place *p, struct err *e)
 {
@@ -119,7 +120,7 @@ static enum shard_status whose_run(struct pick *k, const struct ckpt_place *p, s
 	snprintf(path, sizeof(path), "%s/latest", p->at);
 	if (st != SHARD_OK && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
 	    errno == ENOENT)
-		return SHARD_OK; /* the newest that is complete says it */
+		return SHARD_OK; /* There is no `latest`: the newest complete checkpoint decides. */
 	if (st == SHARD_OK)
 		st = checkpoint_open(p->at, tag, op->name, &c, e);
 	if (st != SHARD_OK)
@@ -153,7 +154,7 @@ static bool chosen(struct pick *k, const struct ckpt_place *p, const struct chec
 	return false;
 }
 
-/* After LOST: the tag that was saved last may be gone, folder and all. */
+/* After LOST: the checkpoint that was saved last may be gone with its folder. */
 static void latest_is_gone(struct pick *k, const struct ckpt_place *p)
 {
 	char tag[CHECKPOINT_TAG_MAX + 1], path[CHECKPOINT_PATH_MAX];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders of checkpoints, from what somebody asked for to a descriptor. The loop decides by the
- * path alone whether it may be (ckpt_place_set), a job opens it (ckpt_place_open): the root as the
- * operator named it, then one part after the other without following a link, so that nobody who may
- * write below a root leads the daemon out of it. From there on everything goes by the descriptor:
- * what is renamed meanwhile does not matter. Fails with the folder's name and what to do. */
+/* Opens folders of checkpoints for others. On the loop ckpt_place_set() decides by the path alone
+ * whether a folder is allowed. In a job ckpt_place_open() opens the root as the operator named it,
+ * and then each component below it without following a link. So nobody who may write below a root
+ * can lead the daemon out of it. From there on everything goes by the descriptor, so that a rename
+ * meanwhile does not matter. A failure names the folder and says what to do. */
 #include "ckpt/place.h"
 
 #include "base/check.h"
@@ -32,7 +32,7 @@ bool ckpt_anywhere(const struct server *s, const Shard__Cred *who)
 
 /* --- by the path alone --- */
 
-/* One slash between parts, none at the end. */
+/* Copies dir with one slash between components and none at the end. */
 static enum shard_status normal(char out[CHECKPOINT_PATH_MAX], const char *dir, struct err *e)
 {
 	size_t n = 0;
@@ -58,7 +58,7 @@ static bool has_dots(const char *dir)
 	return false;
 }
 
-/* Bytes of dir that are the root, if it is there or below it. */
+/* Length of root within dir if dir is root or lies below it, else 0. */
 static size_t inside(const char *dir, const char *root, size_t bytes)
 {
 	while (bytes > 1 && root[bytes - 1] == '/')
@@ -68,7 +68,7 @@ static size_t inside(const char *dir, const char *root, size_t bytes)
 	return bytes;
 }
 
-/* The checkpoint_dir in a section's settings; NULL: none. */
+/* The checkpoint_dir in the settings of a section; NULL: none. */
 static const char *configured(const struct config_model *m, size_t *bytes)
 {
 	static const char key[] = "checkpoint_dir=";
@@ -83,7 +83,7 @@ static const char *configured(const struct config_model *m, size_t *bytes)
 	return at;
 }
 
-/* The longest root that dir lies below; 0: none. */
+/* Length of the longest root that dir lies below; 0: none. */
 static size_t root_of(const struct config *c, const char *dir)
 {
 	size_t longest = 0;
@@ -158,7 +158,7 @@ static enum shard_status failed(const struct ckpt_place *p, struct err *e)
 	return err_sys(e, error, "%s: cannot be opened: %s", p->dir, strerror(error));
 }
 
-/* The folder `name` in the one at fd, which is closed. */
+/* Opens the folder `name` in the one at fd, and closes fd. */
 static int step(int fd, const char *name, bool make)
 {
 	int next = openat(fd, name, DIR_FLAGS | O_NOFOLLOW), error;
@@ -166,7 +166,7 @@ static int step(int fd, const char *name, bool make)
 	CHECK(fd >= 0 && name[0] != 0);
 	if (next < 0 && errno == ENOENT && make &&
 	    (mkdirat(fd, name, 0755) == 0 || errno == EEXIST)) {
-		(void)fsync(fd); /* so that the new name lasts */
+		(void)fsync(fd); /* So that the new name survives a crash. */
 		next = openat(fd, name, DIR_FLAGS | O_NOFOLLOW);
 	}
 	error = errno;
@@ -175,7 +175,8 @@ static int step(int fd, const char *name, bool make)
 	return next;
 }
 
-/* -1, and fd is closed, if it is a checkpoint: nothing else is written into one. */
+/* Returns fd, or closes it and returns -1 if it is a checkpoint, because nothing else is written
+ * into one. */
 static int not_inside(int fd)
 {
 	struct stat s;
@@ -188,7 +189,7 @@ static int not_inside(int fd)
 	return -1;
 }
 
-/* fd: of the root, or -1 where that cannot be opened. */
+/* fd: the root, or -1 if it could not be opened. */
 static int walk(int fd, const char *rest, bool make)
 {
 	char part[CHECKPOINT_PATH_MAX];
@@ -213,8 +214,8 @@ static bool same(const struct stat *a, const struct stat *b)
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Is it the state, or in it, and not in its folder for checkpoints? By what the folders are, not by
- * names. */
+/* Refuses a folder that is the daemon's state or lies in it, unless it lies in the state's folder
+ * for checkpoints. Compares inodes, because names can mislead. */
 static enum shard_status outside_state(const struct ckpt_place *p, struct err *e)
 {
 	char path[CHECKPOINT_PATH_MAX + 16];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h: where this daemon reads and writes checkpoints for others: below [daemon]
- * checkpoint_roots and each checkpoint_dir of its configuration, through no link, and never among
- * its own state. Root of this node and the daemon's own user may name any other folder. */
+/* place.h: folders in which this daemon reads and writes checkpoints for others. They lie below
+ * [daemon] checkpoint_roots or a checkpoint_dir of its configuration, are reached through no
+ * symbolic link, and are never part of the daemon's own state. Root of this node and the daemon's
+ * own user may name any other folder. */
 #ifndef SHARD_CKPT_PLACE_H
 #define SHARD_CKPT_PLACE_H
 
@@ -11,30 +12,32 @@
 struct server;
 
 struct ckpt_place {
-	char dir[CHECKPOINT_PATH_MAX]; /* As its texts call it. */
-	size_t root_bytes;             /* What of it is a root: the rest is walked without links. */
-	bool anywhere;                 /* Who asked may name any folder. */
+	char dir[CHECKPOINT_PATH_MAX]; /* The name in texts. */
+	size_t root_bytes; /* Length of the root in dir. No link is followed in the rest. */
+	bool anywhere;     /* The requester may name any folder. */
 	char state[CHECKPOINT_PATH_MAX];
-	int fd;      /* While it is open. */
-	char at[32]; /* The open folder's name, for calls that want a path. */
+	int fd;      /* Open descriptor, or -1. */
+	char at[32]; /* /proc/self/fd/N of the open folder, for calls that take a path. */
 };
 
-/* May who asks name any folder? Root of this node, and the daemon's own user, also of another node:
- * a uid is the same user on all nodes, but for 0. Nobody who comes over TCP. */
+/* May this user name any folder? True for root of this node and for the daemon's own user on any
+ * node, because a uid other than 0 is the same user on all nodes. With [daemon] trust_remote_root
+ * also root of other nodes. False for anybody over TCP. */
 bool ckpt_anywhere(const struct server *s, const Shard__Cred *who);
 
-/* On the loop, by the configuration as it is now; nothing is looked at. SHARD_DENIED names the
- * roots. ends: so many last parts of dir are no root's, wherever dir is. */
+/* Decides on the loop by the path and the current configuration alone, without looking at files.
+ * SHARD_DENIED names the roots. ends: so many last components of dir are never part of the root,
+ * unless dir lies below a configured one. */
 enum shard_status ckpt_place_set(struct ckpt_place *p, const struct server *s, const char *dir,
 				 bool anywhere, uint32_t ends, struct err *e);
 
-/* In a job. make: what lacks below the root, and the root itself. SHARD_DENIED: it leads through a
- * link, or into the state; SHARD_EXISTS: into a checkpoint, to be written to; SHARD_NOT_FOUND: it
- * is not there. */
+/* Opens the folder, in a job. make: creates it and its root if they are missing. SHARD_DENIED: the
+ * path leads through a link or into the state. SHARD_EXISTS: with make, it is a checkpoint or lies
+ * in one. SHARD_NOT_FOUND: there is no such folder. */
 enum shard_status ckpt_place_open(struct ckpt_place *p, bool make, struct err *e);
-/* Puts the folder's name where e has the open one's. */
+/* Replaces the /proc name in e by the folder's name. */
 void ckpt_place_name(const struct ckpt_place *p, struct err *e);
-/* Closes it; e, which may be NULL, gets the folder's name. */
+/* Closes the folder. e may be NULL; otherwise it gets the folder's name as above. */
 void ckpt_place_close(struct ckpt_place *p, struct err *e);
 
 #endif

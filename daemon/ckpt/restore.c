@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A restore, the coordinator's side. Happy path: a request → the manifest is read (with latest,
- * lengths, blobs) → the model is made from it on every node, or one without weights is compared
- * with it, or, with force, one that has weights gives them up (as LOST, rolled back) → every node
- * reads its share → the core seals with the checkpoint's counters → the image is whole: Defined.
- * auto.c begins the same for a model that was LOST and for a definition with restore_at_start. What
- * is wrong with a checkpoint is named; a model that was made for it goes again, one that was there
- * stays without weights and the answer says so. */
+/* The coordinator's side of a restore. ckpt_restore_request() and ckpt_node_restore() begin one,
+ * and auto.c begins one for a model that was LOST and for restore_at_start. Happy path: the
+ * manifest is read, with the lengths of the files and the blobs. A model that does not exist is
+ * then made from it on every node. An existing one is compared with it, and with `force` gives up
+ * its weights, which makes it LOST and rolled back. Every node reads its share, the core seals the
+ * model with the checkpoint's counters, and when the image is whole the requester gets Defined. A
+ * failure names what is wrong with the checkpoint. A model that was made for the restore is then
+ * dropped, and one that existed stays without weights. */
 #include "control/access.h"
 #include "model/writer.h"
 #include "control/control.h"
@@ -73,7 +74,7 @@ static void done(struct ckpt_op *op)
 	l->bytes = ckpt_op_tell_whole(op);
 	l->at = ckpt_time(op->manifest->created);
 	m->ckpt->last_error[0] = 0;
-	if (op->newer[0] != 0) /* it stands there until the next save or restore */
+	if (op->newer[0] != 0) /* It stays until the next save or restore. */
 		snprintf(m->ckpt->last_error, sizeof(m->ckpt->last_error),
 			 "the older %.200s was restored: %.250s", op->path, op->newer_why.text);
 	log_line(op->server->log, LOG_LEVEL_INFO,
@@ -87,7 +88,7 @@ static void done(struct ckpt_op *op)
 void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 {
 	struct model *m = op->m;
-	struct err why; /* e may be op's, and op goes */
+	struct err why; /* A copy, because e may be op's and op is freed. */
 
 	CHECK(!op->working && op->shares.out == 0);
 	if (e == NULL) {
@@ -96,10 +97,10 @@ void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 	}
 	why = *e;
 	if (m != NULL && m->dropping)
-		m = NULL; /* somebody else has ended it: its memory is all that there is to wait for
-			   */
+		m = NULL; /* The drop has answered, and only the memory is still waited for. */
 	if (m != NULL && op->made) {
-		define_abandon(m, &why); /* ckpt_refused() comes back without the model */
+		/* This calls ckpt_refused(), which comes back without the model. */
+		define_abandon(m, &why);
 		return;
 	}
 	if (m != NULL && op->kind == CKPT_RESTORE)
@@ -115,7 +116,8 @@ void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 	if (m == NULL || m->server->stopping)
 		return;
 	if (m->ckpt->said)
-		ckpt_persist(m); /* who asked has heard that it failed */
+		/* The requester has heard that it failed, so the file need not say it. */
+		ckpt_persist(m);
 	define_answer(m);
 	if (m->rolled_back)
 		ckpt_auto_return(m);
@@ -146,9 +148,9 @@ static void run_open(struct ckpt_op *op)
 	ckpt_place_close(&op->place, op->st != SHARD_OK ? &op->why : NULL);
 }
 
-/* --- the way there --- */
+/* --- the steps of a restore --- */
 
-/* Nothing became of any link since its node was asked to read. */
+/* True: no link has changed since its node was asked to read. */
 static bool as_loaded(const struct ckpt_op *op)
 {
 	const struct server *s = op->server;
@@ -163,9 +165,9 @@ static bool as_loaded(const struct ckpt_op *op)
 	return true;
 }
 
-/* Sealed in the call, or not at all: the view in force is of the nodes that have read. Once the
- * core has taken it, nothing here goes back on it: the nodes keep what they have confirmed,
- * whatever becomes of their links. */
+/* Seals within this call or not at all, so that the view in force is of the nodes that have read.
+ * Once the core has taken the seal, nothing here undoes it. The nodes keep what they have
+ * confirmed, whatever becomes of their links. */
 static void restore_written(struct ckpt_op *op)
 {
 	struct model *m = op->m;
@@ -184,18 +186,18 @@ static void restore_written(struct ckpt_op *op)
 	CHECK(op->phase == CKPT_SEALING);
 	core_state(m->core, &core);
 	if (core.seals)
-		return; /* until every node has adopted it */
+		return; /* The core waits until every node has adopted it. */
 	if (!as_loaded(op)) {
 		op->phase = CKPT_LINKS;
 		server_wake(op->server, 0);
 		return;
 	}
 	if (core.recovering) {
-		server_deadline(op->server); /* a model just made has not heard anything yet */
+		server_deadline(op->server); /* A model just made has not heard of all nodes yet. */
 		server_wake(op->server, clock_ns() + 5 * NS_PER_MS);
 		return;
 	}
-	ckpt_run_from(&m->ckpt->run, op); /* the view that seals it has it */
+	ckpt_run_from(&m->ckpt->run, op); /* The view that seals the model says it. */
 	model_event(m, &(struct core_event){.type = CORE_EV_WRITTEN,
 					    .id.generation = m->generation,
 					    .step = c->step,
@@ -204,18 +206,19 @@ static void restore_written(struct ckpt_op *op)
 	if (!core.seals && !core.sealed)
 		m->ckpt->run = before;
 	for (uint16_t n = 0; n < m->server->nodes_nr && core.seals && m->ckpt->op == op; n++)
-		op->share[n].asked = false; /* from here on it is the model's */
+		op->share[n].asked = false; /* From here on it belongs to the model. */
 }
 
-/* A share was not read, or is not there any more. */
+/* A share could not be read, or is gone again. */
 static void share_failed(struct ckpt_op *op)
 {
 	bool links = !op->shares_bad;
 
 	if (op->server->stopping || op->m == NULL) {
 		ckpt_restore_end(op, &op->why);
-	} else if (links && (op->m->rolled_back || op->again)) { /* nothing is wrong with the
-							  files: again, when all nodes are there */
+	} else if (links && (op->m->rolled_back || op->again)) {
+		/* Nothing is wrong with the files, so it is tried again when all nodes are
+		 * linked. */
 		op->failed = false;
 		op->phase = CKPT_LINKS;
 	} else if (op->kind == CKPT_RESTORE || (links && op->kind == CKPT_START)) {
@@ -248,9 +251,9 @@ static void loaded(struct ckpt_op *op)
 	ckpt_op_count(op, counted);
 }
 
-/* Weights that nobody had yet are on their way: a coordinator that ends now says at its next start
- * what was being restored, instead of letting the model begin anew. Nothing is read before that is
- * on disk. */
+/* True: the model's file on disk names this restore. A model without weights gets some now, so a
+ * coordinator that ends now has to say at its next start what was being restored. Otherwise the
+ * model would begin anew. Nothing is read before that is on disk. */
 static bool durable(struct ckpt_op *op)
 {
 	struct model *m = op->m;
@@ -263,7 +266,7 @@ static bool durable(struct ckpt_op *op)
 		ckpt_persist(m);
 	op->noting = true;
 	if (!m->ckpt->note_failed) {
-		server_deadline(op->server); /* a model just made has not heard anything yet */
+		server_deadline(op->server); /* A model just made has not heard of all nodes yet. */
 		server_wake(op->server, clock_ns() + 5 * NS_PER_MS);
 		return false;
 	}
@@ -282,8 +285,8 @@ void ckpt_restore_load(struct ckpt_op *op)
 	const struct peer *p = ckpt_away(op);
 
 	CHECK(op->m != NULL && op->manifest != NULL);
-	/* A node that makes its memory anew is soon there; one that is away ends a restore that
-	 * somebody asked for. */
+	/* A node that makes its memory anew will be ready soon. A node that is away ends a restore
+	 * that somebody asked for. */
 	if (p != NULL && (op->m->rolled_back || op->again || p->up)) {
 		bool due = op->noted_ns == 0 || op->noted_up != p->up ||
 			   clock_ns() - op->noted_ns > NOTE_NS;
@@ -339,7 +342,7 @@ static void define(struct ckpt_op *op)
 	if ((p != NULL || drop_in_hand(s, op->name)) &&
 	    clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns) {
 		server_wake(s, clock_ns() + 20 * NS_PER_MS);
-		return; /* the beat comes again */
+		return; /* The beat calls again. */
 	}
 	if (p == NULL && drop_in_hand(s, op->name))
 		st = err_set(&e, SHARD_BUSY, "\"%s\" is being dropped: try again", op->name);
@@ -348,14 +351,14 @@ static void define(struct ckpt_op *op)
 			     "\"%s\" needs every node, and node %s is down: %s", op->manifest->name,
 			     server_node_name(s, p->node), p->why);
 	else {
-		held_give(s, &op->kept); /* the model needs the memory now */
+		held_give(s, &op->kept); /* The model needs the memory now. */
 		st = ckpt_spec_define(op, on_made, &e);
 	}
 	if (st != SHARD_OK)
 		ckpt_restore_end(op, &e);
 }
 
-#define MANIFEST_TENSOR_BYTES 256 /* of a manifest that was read, about */
+#define MANIFEST_TENSOR_BYTES 256 /* Approximate size in memory. */
 
 static enum shard_status take(struct ckpt_op *op, struct model *m, struct err *e)
 {
@@ -398,7 +401,8 @@ static void checked(struct ckpt_op *op)
 	} else if (op->m->sealed) {
 		op->phase = CKPT_GIVING_UP;
 		give_up(op);
-	} else { /* it was LOST meanwhile */
+	} else {
+		/* It was LOST meanwhile. */
 		ckpt_restore_load(op);
 	}
 }
@@ -410,7 +414,8 @@ static struct model *there(const struct ckpt_op *op)
 	return m != NULL ? m : model_making_name(op->server, op->name);
 }
 
-/* Looks again each time: what waited for a link or a drop may not have been the only one. */
+/* Looks for the model each time, because a wait for a link or a drop may have let somebody else
+ * define or drop it. */
 static void find(struct ckpt_op *op)
 {
 	struct model *m = there(op);
@@ -447,7 +452,7 @@ static void opened(struct ckpt_op *op)
 		return;
 	}
 	snprintf(op->name, sizeof(op->name), "%s", op->manifest->name);
-	held_give(s, &op->kept); /* with its manifest it is larger */
+	held_give(s, &op->kept); /* With its manifest the operation is larger. */
 	if (there(op) == NULL &&
 	    held_take(s, &op->kept, op->requester.node, op->request->cred,
 		      sizeof(*op) + op->manifest->tensors_nr * MANIFEST_TENSOR_BYTES,
@@ -457,7 +462,7 @@ static void opened(struct ckpt_op *op)
 		find(op);
 }
 
-/* --- what the core says --- */
+/* --- what the core decides --- */
 
 void ckpt_lost(struct model *m, bool rolled_back)
 {
@@ -466,7 +471,7 @@ void ckpt_lost(struct model *m, bool rolled_back)
 
 	m->rolled_back = rolled_back;
 	m->ckpt->loaded = false;
-	free(m->ckpt->cut); /* its text is the core's now */
+	free(m->ckpt->cut); /* The core has its text now. */
 	m->ckpt->cut = NULL;
 	err_set(&e, SHARD_LOST, "\"%s\" was lost meanwhile: %.300s", m->name, m->lost);
 	if (op != NULL && op->kind == CKPT_SAVE) {
@@ -474,14 +479,15 @@ void ckpt_lost(struct model *m, bool rolled_back)
 		op->doing->end(op);
 	} else if (op != NULL && !rolled_back) {
 		ckpt_op_fail(op, &e);
-		server_wake(m->server, 0); /* ends it: a drop cannot begin inside an event */
+		/* The beat ends it, because a drop cannot begin inside an event. */
+		server_wake(m->server, 0);
 	} else if (op != NULL && (op->phase == CKPT_GIVING_UP || op->phase == CKPT_SEALING ||
 				  op->phase == CKPT_PUBLISHING)) {
 		op->phase = CKPT_LINKS;
 		server_wake(m->server, 0);
 	}
 	if (rolled_back && m->ckpt->op == NULL)
-		ckpt_auto_return(m); /* else when that has ended */
+		ckpt_auto_return(m); /* Otherwise the end of that operation begins it. */
 }
 
 void ckpt_sealed(struct model *m)
@@ -541,7 +547,7 @@ static enum shard_status folder(struct server *s, struct ckpt_op *op, const Shar
 	return ckpt_place_set(&op->place, s, op->dir, ckpt_anywhere(s, body->cred), 0, e);
 }
 
-/* Before it is copied. */
+/* Takes the room for the request before copying it. */
 static enum shard_status keep_request(struct ckpt_op *op, uint16_t node, const Shard__Restore *body,
 				      struct err *e)
 {
@@ -578,7 +584,8 @@ static enum shard_status restore_here(struct server *s, const struct caller *a,
 	return SHARD_OK;
 }
 
-/* A cluster that has just been started: the link to the coordinator may be a moment away. */
+/* Passes the request to the coordinator. In a cluster that has just started, the link to it may
+ * come a moment later. */
 static enum shard_status pass_on(struct session *t, const struct wire_head *h, Shard__Restore *body,
 				 struct err *e)
 {
@@ -659,7 +666,7 @@ static void restore_beat(struct ckpt_op *op)
 
 static void restore_failed(struct ckpt_op *op)
 {
-	struct err e = op->why; /* which goes with op */
+	struct err e = op->why; /* A copy, because op is freed. */
 
 	CHECK(op->failed);
 	if (op->phase == CKPT_NOTING)

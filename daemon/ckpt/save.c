@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save, the coordinator's side. Happy path: a request, checked → the core HOLDs: nothing after a
- * step is decided → the folder, under its temporary name → every node writes its share, trainers
- * compute meanwhile → the core goes on → manifest, sync, rename, `latest` → Saved. One save or
- * restore of a model at a time. Whatever fails (a full disk, a lost link, LOST, no progress): the
- * other shares end, the core goes on at once, the temporary folder goes, and who asked hears why;
- * the checkpoints before it stay. Who asked may go: the save does not. */
+/* The coordinator's side of a save. A request or auto.c begins it after checking that it may. Happy
+ * path: the core holds, so that nothing after one step is decided. A job makes the folder under a
+ * temporary name, and every node writes its share while trainers compute. Then the core goes on,
+ * and a job writes the manifest, syncs, renames the folder and sets `latest`. The requester gets
+ * Saved. A model has one save or restore at a time. When anything fails (a full disk, a lost link,
+ * LOST, no progress), the other shares end, the core goes on at once, the temporary folder is
+ * removed and the requester hears why. Older checkpoints stay. The save goes on even if the
+ * requester is gone. */
 #include "control/access.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -35,14 +37,14 @@ static void abandoned(struct ckpt_op *op)
 	ckpt_op_free(op);
 }
 
-static void let_go(struct ckpt_op *op) /* in a job: a file system may take its time */
+static void let_go(struct ckpt_op *op) /* In a job, because a file system may take its time. */
 {
 	if (op->folder >= 0)
 		close(op->folder);
 	op->folder = -1;
 }
 
-/* What killed saves left may be why the disk is full: it goes also when this one has failed. */
+/* Also removes what killed saves have left, because that may be why the disk is full. */
 static void run_abandon(struct ckpt_op *op)
 {
 	if (ckpt_place_open(&op->place, false, NULL) == SHARD_OK) {
@@ -70,7 +72,7 @@ static void end_failed(struct ckpt_op *op)
 static void save_lost(struct ckpt_op *op)
 {
 	if (op->working || op->shares.out != 0)
-		return; /* it hears of it when they end */
+		return; /* Their end ends the save. */
 	end_failed(op);
 }
 
@@ -93,8 +95,8 @@ static void answer_saved(struct ckpt_op *op)
 		caller_answer(op->server, &op->requester, &h, &body.base);
 }
 
-/* The end, in one turn of the loop: who reads of it in the log, or has the answer, may save again.
- */
+/* Logs, answers and frees the save in one turn of the loop, so that whoever reads the log line or
+ * the answer may save again at once. */
 static void noted(struct ckpt_op *op)
 {
 	struct model *m = op->m;
@@ -129,7 +131,8 @@ static void finished(struct ckpt_op *op)
 		end_failed(op);
 		return;
 	}
-	if (l == NULL) { /* dropped meanwhile; the checkpoint is good */
+	if (l == NULL) {
+		/* The model was dropped meanwhile. The checkpoint is good. */
 		ckpt_op_refuse(op, &op->why);
 		ckpt_op_free(op);
 		return;
@@ -153,7 +156,7 @@ static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
 
 	op->spec = spec_copy(
 		&op->m->spec->spec
-			 ->base); /* the model may be dropped before the manifest is written */
+			 ->base); /* The model may be dropped before the manifest is written. */
 	if (op->spec == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a manifest");
 	c->tensors_nr = (uint32_t)op->spec->n_tensors;
@@ -182,7 +185,7 @@ static enum shard_status copy_layout(struct ckpt_op *op, struct err *e)
 	return SHARD_OK;
 }
 
-/* All but the files: those come with the shares. */
+/* Fills everything in the manifest but the files, which come with the shares. */
 static enum shard_status describe(struct ckpt_op *op, const struct record *r, struct err *e)
 {
 	struct manifest *c = &op->made_of;
@@ -246,8 +249,9 @@ static void part_is(struct ckpt_op *op, uint16_t node, struct part_file *file,
 	for (uint32_t i = 0; i < blobs_nr; i++) {
 		bool newer = true;
 
-		for (uint32_t k = 0; k < c->blobs_nr && newer;
-		     k++) { /* a rank moved: of several nodes' the greatest step counts */
+		for (uint32_t k = 0; k < c->blobs_nr && newer; k++) {
+			/* A rank may have moved between nodes. Its blob with the greatest step
+			 * counts. */
 			if (c->blobs[k].rank != blobs[i].rank)
 				continue;
 			newer = false;
@@ -262,10 +266,10 @@ static void part_is(struct ckpt_op *op, uint16_t node, struct part_file *file,
 	free(blobs);
 	c->files[c->files_nr++] = *file;
 	op->bytes += file->bytes;
-	file->sums = NULL; /* handed over */
+	file->sums = NULL; /* Handed over. */
 }
 
-/* --- the way there --- */
+/* --- the steps of a save --- */
 
 static void run_finish(struct ckpt_op *op)
 {
@@ -276,7 +280,8 @@ static void run_finish(struct ckpt_op *op)
 	if ((op->st = ckpt_place_open(&op->place, false, &op->why)) != SHARD_OK)
 		return;
 	op->st = checkpoint_finish(op->place.at, op->tag, &op->made_of, &op->why);
-	if (op->st == SHARD_OK) /* not before: the weights stood still until now */
+	if (op->st == SHARD_OK)
+		/* Not earlier, because training waited until now. */
 		checkpoint_sweep(op->place.at, op->name);
 	if (op->st == SHARD_OK && op->keep > 0 &&
 	    checkpoint_prune(op->place.at, &op->made_of, op->keep, &removed, &e) != SHARD_OK)
@@ -289,7 +294,7 @@ static void run_finish(struct ckpt_op *op)
 
 static void finish(struct ckpt_op *op)
 {
-	ckpt_op_hold(op, false); /* at once: the weights may move again */
+	ckpt_op_hold(op, false); /* At once: the weights may change again. */
 	if (op->failed) {
 		end_failed(op);
 		return;
@@ -298,7 +303,7 @@ static void finish(struct ckpt_op *op)
 	ckpt_op_work(op, run_finish, finished);
 }
 
-/* The same step again is the same checkpoint. */
+/* Fails if another step is saved under the tag. The same step again is the same checkpoint. */
 static enum shard_status replaces_none(struct ckpt_op *op)
 {
 	char path[CHECKPOINT_PATH_MAX];
@@ -325,8 +330,9 @@ static enum shard_status replaces_none(struct ckpt_op *op)
 		       op->path, (unsigned long)step, (unsigned long)op->step);
 }
 
-/* What is there under the tag, and what `latest` names, which the new one takes over: neither may
- * be somebody else's. What cannot be read is nobody's. */
+/* Checks the checkpoint under the tag, which the new one replaces, and the one that `latest` names,
+ * which the new one succeeds. The model's owner has to be allowed to replace both, unless the
+ * requester may name any folder. A checkpoint that cannot be read belongs to nobody. */
 static enum shard_status replaces_own(struct ckpt_op *op)
 {
 	char newest[CHECKPOINT_TAG_MAX + 1] = "";
@@ -363,8 +369,10 @@ static void run_begin(struct ckpt_op *op)
 		op->st = checkpoint_begin(path, op->place.at, op->tag, op->name, &op->folder,
 					  &op->why);
 	if (op->st != SHARD_OK)
-		checkpoint_sweep(op->place.at, op->name); /* the disk may be full of what is left */
-	if (op->st == SHARD_OK) /* the temporary name, until the shares are there */
+		/* The disk may be full of what is left. */
+		checkpoint_sweep(op->place.at, op->name);
+	if (op->st == SHARD_OK)
+		/* The temporary name, until the shares are written. */
 		snprintf(op->path, sizeof(op->path), "%.*s%s",
 			 CHECKPOINT_PATH_MAX - CHECKPOINT_TAG_MAX - 17, op->place.dir,
 			 path + strlen(op->place.at));
@@ -383,7 +391,7 @@ static void begun(struct ckpt_op *op)
 
 	if (op->st != SHARD_OK && !op->failed) {
 		op->failed = true;
-		op->phase = CKPT_HOLDING; /* there is nothing to remove */
+		op->phase = CKPT_HOLDING; /* There is nothing to remove. */
 	}
 	if (op->failed || op->m == NULL) {
 		end_failed(op);

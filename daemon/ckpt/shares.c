@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shares of a save or restore: the coordinator asks every node for its own, sums up their progress,
- * keeps the first failure and waits for the others' end; a node's side of the asking is here too,
- * the work is part.c's. An answer of a share that was given up is ignored. A link that falls
- * answers for its node. */
+/* Shares of a save or restore. On the coordinator this file asks every node for its share, sums up
+ * their progress, keeps the first failure and waits until all have ended. On a node it takes the
+ * coordinator's requests and hands the work to part.c. An answer of a share that was given up is
+ * ignored. When a link ends, its node's share has failed. */
 #include "ckpt/op.h"
 
 #include "base/check.h"
@@ -47,7 +47,7 @@ uint64_t ckpt_op_tell_whole(struct ckpt_op *op)
 		bytes += op->manifest->files[i].bytes;
 	memset(op->share, 0, sizeof(op->share));
 	op->share[0] = (struct ckpt_share){.done = bytes, .total = bytes};
-	op->told_ns = 0; /* however soon after the one before */
+	op->told_ns = 0; /* However soon after the last one. */
 	ckpt_op_tell(op);
 	return bytes;
 }
@@ -69,7 +69,8 @@ void ckpt_op_cancel(struct ckpt_op *op)
 		struct wire_head h = {
 			.op = OP_PART_CANCEL, .model = op->m->id, .attempt = op->share[n].part};
 
-		/* a load that has ended as well: what it brought belongs to no model now */
+		/* Also a load that has ended, because what it has read belongs to no restore
+		 * now. */
 		if (n == s->self && op->share[n].asked)
 			cancel(op->m, n, op->share[n].part);
 		else if (op->share[n].asked)
@@ -88,7 +89,7 @@ void ckpt_op_fail(struct ckpt_op *op, const struct err *e)
 	ckpt_op_cancel(op);
 }
 
-static const struct round_ops shares; /* below, with what it needs */
+static const struct round_ops shares; /* Defined below, after the functions that it needs. */
 
 static void ask_begins(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *))
 {
@@ -109,7 +110,8 @@ static enum shard_status ask_node(struct ckpt_op *op, uint16_t n, uint16_t wire_
 	return round_ask(&op->shares, op->server, n, &h, body, &op->share[n].tag, e);
 }
 
-/* A node could not be asked, and this one was not asked yet: it waits for the others. */
+/* A node could not be asked, so this node was not asked either. The operation fails when the others
+ * have ended. */
 static void not_asked(struct ckpt_op *op, const struct err *e)
 {
 	(void)round_took(&op->shares, op->server->self);
@@ -212,8 +214,8 @@ static void share_done(struct ckpt_op *op, uint16_t node, bool bad, const struct
 		op->shares_done(op);
 }
 
-/* The operation that this node's share with that tag is of. NULL: it was given up, and another one
- * may be in hand. */
+/* The operation that this node's share with that tag belongs to. NULL: the share was given up, and
+ * another operation may be in progress. */
 static struct ckpt_op *own_share(const struct model *m, uint32_t tag)
 {
 	struct ckpt_op *op = m->ckpt->op;
@@ -343,7 +345,7 @@ static void share_answered(struct round *r, struct server *s, const struct call 
 			   const struct wire_head *h, const void *body, const struct err *e)
 {
 	struct ckpt_op *op = list_of(r, struct ckpt_op, shares);
-	bool link = !s->peer[c->node]->up; /* it is the link that ended, not the share */
+	bool link = !s->peer[c->node]->up; /* The link ended, not the share. */
 	struct err why;
 
 	CHECK(op->m != NULL && op->share[c->node].tag == c->tag);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a manifest to a model: its layout and settings become a definition as a trainer's is, under
- * the configuration's defaults, except that a pinned key stays as it is pinned and is not refused;
- * and its blobs become bytes. restore.c calls. Fails as a definition does, or with the file and
- * rank of a blob that is not what was written. */
+/* Turns a manifest into a model: its layout and settings become a definition like a trainer's, on
+ * top of the configuration's defaults. A key that the configuration pins keeps its value and is not
+ * refused. It also decides who may read, replace or restore a checkpoint, compares a manifest with
+ * a model, and reads blobs. restore.c, auto.c, save.c and look.c call. Fails as a definition does,
+ * or with the file and rank of a blob whose bytes are not what was written. */
 #include "ckpt/spec_of.h"
 
 #include "control/access.h"
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Pointers into c and into the two arrays. */
+/* Fills spec with pointers into c and into the four arrays. */
 static void fill(Shard__Spec *spec, const struct manifest *c, Shard__Tensor *t, Shard__Tensor **tp,
 		 Shard__Group *g, Shard__Group **gp)
 {
@@ -30,9 +31,9 @@ static void fill(Shard__Spec *spec, const struct manifest *c, Shard__Tensor *t, 
 	for (uint32_t i = 0; i < c->groups_nr; i++) {
 		shard__group__init(&g[i]);
 		g[i].name = (char *)(uintptr_t)c->groups[i].name;
+		/* If there are settings, they include those of all groups. */
 		g[i].settings =
-			(char *)(uintptr_t)(c->settings[0] == 0 ? c->groups[i].settings
-								: ""); /* settings have them all */
+			(char *)(uintptr_t)(c->settings[0] == 0 ? c->groups[i].settings : "");
 		gp[i] = &g[i];
 	}
 	spec->name = (char *)(uintptr_t)c->name;
@@ -132,7 +133,8 @@ enum shard_status ckpt_spec_define(struct ckpt_op *op, define_made_fn *made, str
 		fill(&spec, c, t, tp, g, gp);
 		manifest_owner(c, &owner);
 		d.spec = &spec;
-		/* Whose it was, his it is; an import belongs to nobody yet. */
+		/* The model belongs to the owner in the manifest. An import has none, so it belongs
+		 * to the requester. */
 		d.cred =
 			c->owner_known && (c->has_mode || !c->foreign) ? &owner : op->request->cred;
 		st = spec_settings_kept(&set, op->server, &spec, "the checkpoint", e);
@@ -164,7 +166,7 @@ enum shard_status ckpt_restore_compare(const struct model *m, const struct manif
 {
 	struct layout *there;
 	struct shard_tensor *t = calloc(c->tensors_nr + 1, sizeof(*t));
-	bool import = c->kinds_nr == 1; /* it knows names and shapes only */
+	bool import = c->kinds_nr == 1; /* An import knows only names and shapes. */
 	enum shard_status st;
 
 	if (t == NULL)
@@ -191,8 +193,8 @@ enum shard_status ckpt_counters_check(const struct manifest *c, const char *path
 {
 	const char *what = NULL;
 
-	if (c->kinds_nr > 1 &&
-	    !(c->scaler.scale > 0)) /* else it was imported, and begins with its own */
+	/* An import has no loss scale and begins with its own. */
+	if (c->kinds_nr > 1 && !(c->scaler.scale > 0))
 		what = "a loss scale that is not above 0";
 	else if ((c->tune.has_lr && !(c->tune.lr >= 0)) ||
 		 (c->tune.has_clip && !(c->tune.clip >= 0)))
@@ -225,7 +227,7 @@ enum shard_status ckpt_read_blobs(const char *path, const struct manifest *c,
 	enum shard_status st = SHARD_OK;
 
 	for (uint32_t i = 0; i < *blobs_nr; i++)
-		free((*blobs)[i].data); /* of one that was tried before */
+		free((*blobs)[i].data); /* Of a checkpoint that was tried before. */
 	free(*blobs);
 	*blobs_nr = 0;
 	*blobs = calloc(c->blobs_nr + 1, sizeof(**blobs));
