@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The region beside a model's tensors. make.c makes it or takes it again, model.c saves the
- * core in it, contrib.c the facts, tile.c the tiles, blobs.c has a part of its own. Everything that
- * is switched is there twice: what does not count is written, then one word makes it count. What
- * comes from another process is checked before a number of it is used: the places of all parts
- * follow from the definition and must be those that its head says. Fails: SHARD_MISMATCH with what
- * differs. */
+/* The region beside a model's tensors. make.c makes it or takes it up again, after resume.c has
+ * looked into it. model.c saves the core in it, contrib.c the facts, tile.c the tiles, and blobs.c
+ * has a part of its own. Whatever is replaced as a whole is there twice: the copy that does not
+ * count is written, and then one word makes it count. What another process wrote is checked before
+ * any number of it is used. The places of all parts follow from the definition and have to be those
+ * that the head says. Fails with SHARD_MISMATCH, which says what differs. */
 #include "warm/meta.h"
 
 #include "base/check.h"
@@ -32,9 +32,9 @@ enum {
 };
 
 struct meta_head {
-	_Atomic uint64_t magic; /* set last */
+	_Atomic uint64_t magic; /* Set last. */
 	uint32_t model, undo_nr;
-	uint64_t at[AT_NR]; /* bytes from the start */
+	uint64_t at[AT_NR]; /* In bytes from the start of the region. */
 	uint64_t spec_bytes, spec_sum, core_bytes, incarnation;
 	uint8_t from[16];
 	_Atomic uint32_t core_now, mark_now;
@@ -66,7 +66,7 @@ static uint64_t part(uint64_t *at, uint64_t bytes, uint64_t align)
 	return start;
 }
 
-static uint64_t core_step(uint64_t bytes) /* from one of the two to the other */
+static uint64_t core_step(uint64_t bytes) /* Distance between the two copies. */
 {
 	return (bytes + 63) / 64 * 64;
 }
@@ -105,7 +105,7 @@ static void *in(const struct meta *m, uint32_t which)
 	return (char *)m->shm.base + m->head->at[which];
 }
 
-/* head->at is right. */
+/* Needs a head->at that was checked. */
 static enum shard_status attach(struct meta *m, const struct meta_conf *c, struct err *e)
 {
 	m->tile_at = calloc(c->layout->chunks_nr, sizeof(*m->tile_at));
@@ -258,8 +258,9 @@ struct meta_undo *meta_undo(const struct meta *m, uint32_t i)
 
 uint32_t meta_undo_take(struct meta *m)
 {
-	for (;;) { /* there is one for each thread, but where more threads start than the region was
-		      made for */
+	for (;;) {
+		/* There is one for each thread, unless more threads run now than the region was
+		 * made for. */
 		for (uint32_t i = 0; i < m->undo_nr; i++)
 			if (!atomic_exchange(&m->undo_used[i], 1))
 				return i;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two places where memory outlives a process; warm.c decides what is in them. Happy path in
- * systemd's: a sealed memfd goes to the store by FDSTORE=1 under a name, and comes back by
- * LISTEN_FDS at the next start; FDSTOREREMOVE=1 gives it back. In a tmpfs: a file, mode 0600, in
- * <warm_dir>/shardd-<random>, mode 0700. The state folder keeps that name, and warm_dir as it was
- * then, so that another warm_dir does not hide what is there. Another user who has
- * seen it can make such a folder while there is none: then another name is drawn, so that the node
- * is not without memory that outlives it. Ways to fail: no room; a folder that is not on a tmpfs,
- * not ours or open to others; one that a daemon which runs has locked, because the state folder
- * here is a copy of its own; a name that is there twice. What the store refuses
- * (FileDescriptorStoreMax) it does not say: the next start finds it missing. */
+/* The two places where memory outlives a process. warm.c decides what is in them. In systemd's
+ * place, a sealed memfd goes to the descriptor store by FDSTORE=1 under a name and comes back by
+ * LISTEN_FDS at the next start; FDSTOREREMOVE=1 gives it back. On a tmpfs, memory is a file of mode
+ * 0600 in the folder <warm_dir>/shardd-<random> of mode 0700. The state folder keeps the random
+ * name, and warm_dir as it was then, so that a new warm_dir does not hide what is there. Another
+ * user who has seen the name can make such a folder while there is none. Then a new name is drawn,
+ * so that the node still gets memory that outlives it. Fails for lack of room, for a folder that is
+ * not on a tmpfs, belongs to another user or is open to others, for a folder that a running daemon
+ * has locked because the state folder is a copy of its own, and for a name that is there twice. The
+ * store does not say when it refuses a descriptor (FileDescriptorStoreMax): the next start finds
+ * the memory missing. */
 #include "warm/place.h"
 
 #include "base/check.h"
@@ -26,11 +27,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define STORE_PREFIX   "shardd-" /* of names in systemd's store */
+#define STORE_PREFIX   "shardd-" /* Prefix of names in systemd's store. */
 #define TMPFS_TYPE     0x01021994
 #define HUGETLBFS_TYPE 0x958458f6
 
-static bool name_ok(const char *name) /* one that this release, or another, gave */
+static bool name_ok(const char *name) /* A name that this or another release may have given. */
 {
 	size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-");
 
@@ -107,7 +108,8 @@ static void unstore(const char *name)
 	(void)sd_notify(0, text);
 }
 
-/* systemd before 254 does not say whether the unit has a store: then it is believed to. */
+/* systemd before version 254 does not say whether the unit has a store. Then it is assumed to have
+ * one. */
 bool warm_place_systemd(const struct config *conf)
 {
 	const char *max = getenv("FDSTORE");
@@ -222,7 +224,7 @@ static void name_folder(struct warm_place *p, const uint8_t name[STATIC_UUID_BYT
 	snprintf(p->path, sizeof(p->path), "%s/shardd-%s", p->root, text);
 }
 
-/* The one that the state folder knows. */
+/* Opens the folder that the state folder knows. */
 static enum shard_status open_folder(struct warm_place *p, struct err *e)
 {
 	enum shard_status st;
@@ -238,8 +240,8 @@ static enum shard_status open_folder(struct warm_place *p, struct err *e)
 		p->dir = -1;
 		return st;
 	}
-	/* The lock ends with the process, however that ends. A copy of the state folder has the
-	 * same name for the folder, and a lock of its own on itself. */
+	/* The lock ends with the process, however that ends. A copy of the state folder names the
+	 * same folder here, although each copy has its own lock on itself. */
 	p->busy = flock(p->dir, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 	return p->busy ? err_set(e, SHARD_BUSY, "%s belongs to a daemon that runs now", p->path)
 		       : SHARD_OK;
@@ -247,8 +249,8 @@ static enum shard_status open_folder(struct warm_place *p, struct err *e)
 
 static_assert(STATIC_ROOT_BYTES == CONFIG_PATH_BYTES, "warm_dir fits the state folder's note");
 
-/* The state folder hears of it when it is right in every other way: a wrong warm_dir changes
- * nothing there. */
+/* The state folder gets the name only when everything else is right, so that a wrong warm_dir
+ * changes nothing there. */
 static enum shard_status make_folder(struct warm_place *p, bool anew, struct err *e)
 {
 	struct static_warm w = p->warm;
@@ -277,7 +279,8 @@ static enum shard_status make_folder(struct warm_place *p, bool anew, struct err
 	return st;
 }
 
-/* A folder that a release made which did not keep warm_dir, or that was moved with its tmpfs. */
+/* Writes down the folder's root. It differs if an older release made the folder without keeping
+ * warm_dir, or if the folder was moved with its tmpfs. */
 static enum shard_status note_root(struct warm_place *p, struct err *e)
 {
 	if (strcmp(p->warm.root, p->root) == 0)
@@ -286,8 +289,8 @@ static enum shard_status note_root(struct warm_place *p, struct err *e)
 	return static_set_warm(p->state, &p->warm, e);
 }
 
-/* What others made where this daemon has none, they may keep: another name is drawn. Where it has
- * one, what is wrong is said. */
+/* A folder that another user made while this daemon has none is left alone, and another name is
+ * drawn. If this daemon has a folder, what is wrong with it is an error. */
 static enum shard_status use_folder(struct warm_place *p, struct err *e)
 {
 	bool mine = p->boot[0] != 0 && memcmp(p->warm.boot, p->boot, sizeof(p->boot)) == 0;
@@ -359,11 +362,11 @@ static void remove_folder(struct warm_place *p)
 	p->dir = -1;
 	(void)rmdir(p->path);
 	memset(p->warm.boot, 0, sizeof(p->warm.boot));
-	(void)static_set_warm(p->state, &p->warm,
-			      NULL); /* whoever comes first may have that name now */
+	/* Another user may take that name from now on. */
+	(void)static_set_warm(p->state, &p->warm, NULL);
 }
 
-/* warm_dir may have been another one when the folder was made. */
+/* Looks for the folder below an earlier warm_dir. */
 static void look_before(struct warm_place *p, const char *warm_dir)
 {
 	struct stat s;
@@ -400,7 +403,7 @@ void warm_place_open(struct warm_place *p, const struct config *conf, struct sta
 		return;
 	p->warm.root[STATIC_ROOT_BYTES - 1] = 0;
 	name_folder(p, p->warm.name);
-	(void)open_folder(p, NULL); /* whoever uses it says what is wrong */
+	(void)open_folder(p, NULL); /* Whoever uses it says what is wrong. */
 	if (p->dir < 0)
 		look_before(p, conf->warm_dir);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warm_place.h: named pieces of memory that outlive the process, in systemd's store of descriptors
- * or in files of a folder of this node's own on a tmpfs. Private to warm.c. Names are "node" and
- * those of regions; what anybody else put there is not seen, or swept. */
+/* place.h: named pieces of memory that outlive the process. They lie in systemd's file descriptor
+ * store, or in files of a folder of this node on a tmpfs. Private to warm.c and place.c. The names
+ * are "node" and those of regions. What anybody else put into the store is not seen; what anybody
+ * else put into the folder is removed by a sweep. */
 #ifndef SHARD_PARK_PLACE_H
 #define SHARD_PARK_PLACE_H
 
@@ -11,46 +12,49 @@
 #define WARM_NAME_BYTES 40
 #define WARM_PAGE_NAME  "node"
 
-struct warm_found { /* systemd: what it passed */
+struct warm_found { /* A descriptor that systemd has passed. */
 	char name[WARM_NAME_BYTES];
 	int fd;
 };
 
 struct warm_place {
 	enum warm_mode mode;
-	struct static_dir *state; /* keeps the folder's name */
-	int dir;                  /* tmpfs; -1: none */
-	char root[CONFIG_PATH_BYTES],
-		path[CONFIG_PATH_BYTES + 64]; /* path empty: no folder is known */
-	struct static_warm warm;              /* as the state folder knows it */
-	char boot[STATIC_BOOT_BYTES];         /* this one */
-	bool moved;         /* The folder is not below warm_dir, but where warm_dir was before. */
-	bool busy;          /* A daemon that runs holds the folder: it may be looked at only. */
-	struct err unknown; /* SHARD_OK: it could be told whether there is a folder */
+	struct static_dir *state; /* Keeps the folder's name. */
+	int dir;                  /* The folder on the tmpfs; -1: not open. */
+	/* path empty: no folder is known. */
+	char root[CONFIG_PATH_BYTES], path[CONFIG_PATH_BYTES + 64];
+	struct static_warm warm;      /* As the state folder knows it. */
+	char boot[STATIC_BOOT_BYTES]; /* The current boot. */
+	bool moved; /* The folder lies below an earlier warm_dir, not below the current one. */
+	bool busy;  /* A running daemon has locked the folder. It may only be looked at. */
+	struct err unknown; /* SHARD_OK: it is known whether there is a folder. Else why not. */
 	struct warm_found *found;
 	uint32_t found_nr;
 };
 
-/* Both places, whatever the mode: what the store passed is taken (once per process), a folder that
- * is there is opened. */
+/* Opens both places, whatever the mode is. Takes what the store passed, once per process, and opens
+ * the folder if it is there. */
 void warm_place_open(struct warm_place *p, const struct config *conf, struct static_dir *state,
 		     const char *boot);
-/* moved, and nothing there is worth keeping: it goes, and the place is in `root` from now on. */
+/* Only if `moved` is set and nothing there is worth keeping. Removes that folder; the place is
+ * below `root` from now on. */
 void warm_place_follow(struct warm_place *p, const char *root);
-bool warm_place_systemd(const struct config *conf); /* does auto mean systemd here? */
-/* Makes the mode's place ready for use: tmpfs: the folder, checked. The other place is emptied. */
+bool warm_place_systemd(const struct config *conf); /* Does `auto` mean systemd here? */
+/* Makes the place of this mode ready for use; on a tmpfs that is the folder, made and checked.
+ * Empties the other place. */
 enum shard_status warm_place_use(struct warm_place *p, enum warm_mode mode, struct err *e);
-void warm_place_empty(struct warm_place *p); /* all of both, the folder too */
+void warm_place_empty(struct warm_place *p); /* Empties both places and removes the folder. */
 void warm_place_close(struct warm_place *p);
 
 enum shard_status warm_place_make(struct warm_place *p, const char *name, size_t bytes,
 				  enum shm_huge huge, struct shm *m, struct err *e);
-/* bytes 0: as many as there are. SHARD_NOT_FOUND, SHARD_MISMATCH. */
+/* bytes 0: of any size. SHARD_NOT_FOUND: there is none. SHARD_MISMATCH: it cannot be used. */
 enum shard_status warm_place_take(struct warm_place *p, const char *name, uint64_t bytes,
 				  enum shm_huge huge, struct shm *m, struct err *e);
-void warm_place_remove(struct warm_place *p, const char *name); /* none: nothing */
+void warm_place_remove(struct warm_place *p, const char *name); /* Does nothing if there is none. */
 void warm_place_sweep(struct warm_place *p, bool (*keep)(void *arg, const char *name), void *arg);
-uint64_t warm_place_taken(const struct warm_place *p, const char *name); /* bytes; 0: none there */
-uint64_t warm_place_free(const struct warm_place *p); /* bytes; UINT64_MAX: no limit of its own */
+/* In bytes; 0: there is none. */
+uint64_t warm_place_taken(const struct warm_place *p, const char *name);
+uint64_t warm_place_free(const struct warm_place *p); /* In bytes; UINT64_MAX: no limit is known. */
 
 #endif

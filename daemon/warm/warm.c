@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a start leaves for the next one. The server opens it after its state directory, make.c
- * and resume.c take regions from it, drop.c gives them back. One page says who wrote all of it: a
- * start takes it only if it is of the incarnation that this node was last, in this boot, with these
- * nodes. Happy path: page found and right -> warm -> each model is taken by itself -> begun. A page
- * that is not right: cold, everything is given back, a page of its own. A model that cannot be
- * taken: warm_forget(), and the others stay. A row counts from the moment when its state word is
- * set, which is last, so a kill at any instruction leaves a model listed and whole, or not listed.
- * What is read here may come from another release, or from nobody: it is copied, then checked. */
+/* What a start leaves for the next one. The server opens it after the state folder, make.c and
+ * resume.c take regions from it, and drop.c gives them back. One page says who wrote all of it. A
+ * start takes it up only if the page is of this boot, of these nodes, and of the incarnation that
+ * this node was last. Happy path: the page is found and right, the start is warm, each model is
+ * taken up by itself, and warm_begun() ends it. If the page is not right, the start is cold:
+ * everything is given back and a new page is made. If a model cannot be taken up, warm_forget()
+ * removes it and the others stay. A row counts from the moment when its state word is set, which is
+ * last. So a kill at any instruction leaves a model listed and whole, or not listed. What is read
+ * here may come from another release or from somebody else, so it is copied and then checked. */
 #include "warm/warm.h"
 
 #include "base/check.h"
@@ -22,34 +23,33 @@
 #include <unistd.h>
 
 #define WARM_MAGIC 0x6b726170646873ull /* "shdpark" */
-/* Of everything that is kept: grows with each change of any of it, the core's memory too. The page
- * itself is read by all releases from format 4 on. */
+/* Format of everything that is kept. It grows with each change of any part, also of the core's
+ * memory. All releases from format 4 on can read the page itself. */
 #define WARM_FORMAT 5
 #define WARM_TRIES_MAX                                                                             \
-	3 /* starts that died while they took a model: then it is not taken again                  \
-	   */
+	3 /* After so many starts that died while they took a model, it is not taken. */
 #define MEMBERS_BYTES 400
 
 struct warm_row {
-	_Atomic uint32_t kept; /* 1: counts; 0: free; else damaged */
+	_Atomic uint32_t kept; /* 1: the row counts. 0: it is free. Else it is damaged. */
 	uint32_t model;
-	_Atomic uint32_t tries;       /* starts in a row that died while they took it */
-	_Atomic uint32_t dropped;     /* 1: its file goes, or has gone */
-	uint64_t bytes[WARM_REGIONS]; /* mapped; 0: there is none */
+	_Atomic uint32_t tries;       /* Starts in a row that died while they took it up. */
+	_Atomic uint32_t dropped;     /* 1: its file is being removed or is gone. */
+	uint64_t bytes[WARM_REGIONS]; /* Size of each region; 0: there is none. */
 };
 
 struct warm_page {
-	_Atomic uint64_t magic; /* set last */
+	_Atomic uint64_t magic; /* Set last. */
 	uint32_t format, rows;
 	char boot[STATIC_BOOT_BYTES];
 	uint8_t uuid[STATIC_UUID_BYTES];
 	uint64_t nodes, incarnation;
-	char members[MEMBERS_BYTES]; /* what .nodes is the sum of, in words */
+	char members[MEMBERS_BYTES]; /* The list that nodes is the sum of, as text. */
 	_Atomic uint64_t start, warm_starts;
 	struct warm_row row[WARM_MODELS_MAX];
-	/* Zeros: a release wrote it that ended the page before. */
-	_Atomic uint64_t pid;          /* of the last daemon that had it */
-	char state[STATIC_ROOT_BYTES]; /* where its state folder was; "": not known */
+	/* The fields below are zeros if an older release wrote the page, which ended it here. */
+	_Atomic uint64_t pid;          /* Process ID of the last daemon that had it. */
+	char state[STATIC_ROOT_BYTES]; /* Path of its state folder; "": not known. */
 };
 static_assert(sizeof(struct warm_page) <= 15 * 4096, "no page is larger than those before");
 
@@ -59,7 +59,7 @@ struct warm {
 	struct shm shm;
 	struct warm_page *page;
 	char boot[STATIC_BOOT_BYTES];
-	char state[STATIC_ROOT_BYTES]; /* the state folder, without links; "": too long */
+	char state[STATIC_ROOT_BYTES]; /* Path of the state folder without links; "": too long. */
 	uint64_t nodes;
 	bool warm;
 };
@@ -93,7 +93,8 @@ static void read_state(char state[STATIC_ROOT_BYTES], const struct config *c)
 	free(path);
 }
 
-/* Placement and every number of a node follow from the list. */
+/* A sum over this node's index and the names of all nodes, which decide the placement and the
+ * number of each node. */
 static uint64_t nodes_sum(const struct config *c)
 {
 	uint64_t sum = c->self;
@@ -113,7 +114,7 @@ static void members_say(const struct config *c, char text[MEMBERS_BYTES])
 					 c->node_list[i].name);
 }
 
-/* The next row of the model, from row i on, damaged or not. */
+/* The first row of the model from row i on, damaged or not. */
 static struct warm_row *row_from(const struct warm *p, uint32_t model, uint32_t i)
 {
 	for (; i < WARM_MODELS_MAX; i++)
@@ -134,9 +135,9 @@ static void forget_tries(struct warm *p)
 		atomic_store(&p->page->row[i].tries, 0);
 }
 
-/* --- finding --- */
+/* --- finding the page --- */
 
-/* A row that is wrong costs its model. Nobody can say which of two is the right one. */
+/* A damaged row costs its model. If a model has two rows, nobody can say which one is right. */
 static enum shard_status check_row(const struct warm *p, const struct warm_row *r, struct err *e)
 {
 	if (r->kept != 1 || r->bytes[WARM_META] == 0)
@@ -147,8 +148,8 @@ static enum shard_status check_row(const struct warm *p, const struct warm_row *
 	return SHARD_OK;
 }
 
-/* Another list of nodes is most often a mistake, and the models are whole: nothing is given back
- * for it. */
+/* Another list of nodes is most often a mistake, and the models are whole. So nothing is given back
+ * because of it. */
 static enum shard_status check_nodes(const struct warm *p, struct err *e)
 {
 	char now[MEMBERS_BYTES];
@@ -171,8 +172,9 @@ static enum shard_status check_nodes(const struct warm *p, struct err *e)
 						     : "`shardd --forget-memory` on each");
 }
 
-/* The folder may have been moved, or put back: then there is none where it was. While there is one,
- * with the same identity, nobody can say which of the two goes on. */
+/* The state folder may have been moved, or put back from a copy. Then there is none at its old
+ * path. While there still is one with the same identity, nobody can say which of the two goes
+ * on. */
 static enum shard_status check_copy(const struct warm *p, struct err *e)
 {
 	char was[STATIC_ROOT_BYTES];
@@ -188,7 +190,7 @@ static enum shard_status check_copy(const struct warm *p, struct err *e)
 		       warm_models(p, NULL, 0), warm_place(p), was, p->conf.conf->state, was);
 }
 
-/* A state folder that is new, another one, or put back from a copy is most often a mistake, too. */
+/* A new or other state folder, or one put back from a copy, is most often a mistake, too. */
 static enum shard_status check_state(const struct warm *p, struct err *e)
 {
 	const struct warm_page *g = p->page;
@@ -221,7 +223,7 @@ static enum shard_status check_state(const struct warm *p, struct err *e)
 		       warm_forget_how(p), p->conf.conf->self == 0 ? " on each node" : "");
 }
 
-/* Memory of another release is whole, and only that release can read it. */
+/* Memory of another release is whole, but only that release can read it. */
 static enum shard_status check_format(const struct warm *p, struct err *e)
 {
 	const struct warm_page *g = p->page;
@@ -322,7 +324,7 @@ static void say_cold(const struct warm *p, enum shard_status st, const char *why
 		 st == SHARD_NOT_FOUND ? "the start before this one left no memory" : why);
 }
 
-/* warm_dir is another one than before, most often by mistake, too. */
+/* warm_dir differs from the one before. That is most often a mistake, too. */
 static enum shard_status check_moved(struct warm *p, struct err *e)
 {
 	const char *now = p->conf.conf->warm_dir;
@@ -368,7 +370,8 @@ static enum shard_status begin(struct warm *p, enum warm_mode mode, struct err *
 	if (st != SHARD_OK)
 		return st;
 	st = find(p, &why);
-	if (st == SHARD_BAD_STATE) { /* it is whole, and not for this configuration */
+	if (st == SHARD_BAD_STATE) {
+		/* It is whole, but not for this configuration. */
 		*e = why;
 		return st;
 	}
@@ -381,7 +384,7 @@ static enum shard_status begin(struct warm *p, enum warm_mode mode, struct err *
 	return SHARD_OK;
 }
 
-/* The folder on the tmpfs is locked. Who has it says so in its page. */
+/* The folder on the tmpfs is locked. The page in it says which process has it. */
 static enum shard_status say_busy(struct warm *p, struct err *e)
 {
 	char who[24] = "?";
@@ -399,8 +402,8 @@ static enum shard_status say_busy(struct warm *p, struct err *e)
 		p->place.path, who, p->conf.conf->state);
 }
 
-/* Models that are whole, in a place that this configuration does not use, are most often there by a
- * mistake in it, too: they stay. What is not whole goes with what else is there. */
+/* Whole models in a place that this configuration does not use are most often there because of a
+ * mistake, so they stay. Memory that is not whole is given back with everything else there. */
 static enum shard_status check_unused(struct warm *p, enum warm_mode mode, struct err *e)
 {
 	enum shard_status st;
@@ -445,8 +448,8 @@ enum shard_status warm_open(struct warm **out, const struct warm_conf *conf, str
 		warm_close(&p);
 		return st;
 	}
-	/* one that ends when nobody is connected is somebody's for a while: nothing stays behind it
-	 */
+	/* A daemon that ends when nobody is connected was started for a while by somebody. Nothing
+	 * stays behind it. */
 	off = want == CONFIG_WARM_OFF ||
 	      (want == CONFIG_WARM_AUTO && !systemd && conf->conf->linger_ns > 0);
 	st = off || !systemd ? check_unused(p, WARM_SYSTEMD, e) : SHARD_OK;
@@ -480,9 +483,9 @@ void warm_close(struct warm **pp)
 	if (p == NULL)
 		return;
 	if (p->page != NULL)
-		forget_tries(p); /* it did not die of it */
+		forget_tries(p); /* This process did not die of them. */
 	if (p->page != NULL && warm_models(p, NULL, 0) == 0)
-		warm_place_empty(&p->place); /* nothing to take up */
+		warm_place_empty(&p->place); /* There is nothing to take up. */
 	shm_unmap(&p->shm);
 	warm_place_close(&p->place);
 	free(p);
@@ -510,7 +513,7 @@ enum shard_status warm_forget_all(const struct config *conf, struct static_dir *
 	return st;
 }
 
-/* --- what others ask --- */
+/* --- queries --- */
 
 bool warm_here(const struct warm *p)
 {
@@ -635,7 +638,7 @@ void warm_taken(struct warm *p, uint32_t model)
 
 	CHECK(r != NULL);
 	r->tries = 0;
-	r->dropped = 0; /* its file was still there */
+	r->dropped = 0; /* Its file was still there. */
 }
 
 uint64_t warm_taken_bytes(const struct warm *p, uint32_t model)
