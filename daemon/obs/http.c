@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP beside the loop. libmicrohttpd's thread owns sockets and requests; the loop owns everything
- * that is shown. Between them: one snapshot under a mutex. Happy path: a request finds the snapshot
- * older than a second → asks (uv_async_send) → the loop renders and swaps it → the request is
- * answered with a copy, so a slow reader holds nothing. A request waits at most a second, counted
- * from the first that asked: with a loop that is stuck nobody waits after that. Then the old
- * snapshot will do, unless it is older than stall_ns: 503. Ways to fail: the address is taken (at
- * start), no memory (that connection is closed). */
+/* HTTP beside the loop. libmicrohttpd's thread owns sockets and requests, and the loop owns
+ * everything that is shown. One snapshot under a mutex is between them. Happy path: a request finds
+ * the snapshot older than a second and wakes the loop by uv_async_send(). The loop renders a new
+ * snapshot and swaps it in. The request is answered with a copy, so that a slow reader holds
+ * nothing. A request waits at most one second, counted from the first one that asked, so that
+ * nobody waits long for a loop that is stuck. After that the old snapshot is used, unless it is
+ * older than stall_ns, which is a 503. Fails at start if the address is taken. If there is no
+ * memory, that connection is closed. */
 #include "obs/http.h"
 #include "obs/metrics.h"
 
@@ -37,12 +38,12 @@ struct http {
 	uv_async_t ask;
 	uint16_t port;
 	pthread_mutex_t lock;
-	pthread_cond_t made; /* by CLOCK_MONOTONIC */
-	/* under the lock */
+	pthread_cond_t made; /* Waits by CLOCK_MONOTONIC. */
+	/* The fields below are guarded by the lock. */
 	struct http_snapshot now;
-	uint64_t made_ns, asked_ns; /* asked_ns 0: nobody waits for the loop */
+	uint64_t made_ns, asked_ns; /* asked_ns 0: nobody waits for the loop. */
 	bool closing;
-	/* of the loop */
+	/* The fields below belong to the loop. */
 	void (*closed)(void *arg);
 	void *closed_arg;
 };
@@ -95,8 +96,9 @@ void http_close(struct http **hp, void (*closed)(void *arg), void *arg)
 	h->closed = closed;
 	h->closed_arg = arg;
 	pthread_mutex_lock(&h->lock);
-	h->closing = true; /* who waits for this thread is let go, since it will not render while it
-			      joins theirs */
+	/* Requests stop waiting for the loop, because it renders nothing while it joins their
+	 * thread. */
+	h->closing = true;
 	pthread_cond_broadcast(&h->made);
 	pthread_mutex_unlock(&h->lock);
 	if (h->mhd != NULL)
@@ -112,7 +114,8 @@ static struct timespec to_timespec(uint64_t ns)
 				 .tv_nsec = (long)(ns % NS_PER_SEC)};
 }
 
-/* With the lock held: a snapshot to answer from, or a sentence why there is none. */
+/* Called with the lock held. Waits for a fresh snapshot. True: there is one to answer from. False:
+ * why says why not. */
 static bool snapshot_usable(struct http *h, char *why, size_t bytes)
 {
 	uint64_t now = clock_ns(), age;
@@ -145,7 +148,7 @@ static bool snapshot_usable(struct http *h, char *why, size_t bytes)
 struct http_answer {
 	unsigned code;
 	const char *type;
-	char *text; /* malloc'ed, or NULL with page text in fixed */
+	char *text; /* From malloc(), or NULL if fixed has the text. */
 	const void *fixed;
 	size_t bytes;
 };
@@ -233,7 +236,7 @@ static const struct {
 
 /* --- whom it answers --- */
 
-/* "name" of "name", "name:port" and "[name]:port"; its length. */
+/* Finds the name in "name", "name:port" and "[name]:port", and returns its length. */
 static size_t host_name(const char *host, const char **name)
 {
 	*name = host[0] == '[' ? host + 1 : host;
@@ -257,9 +260,9 @@ static bool is_numeric(const char *name, size_t n)
 	return inet_pton(AF_INET, text, address) == 1 || inet_pton(AF_INET6, text, address) == 1;
 }
 
-/* A page in a browser of this network may ask here by a name that its author made point here: such
- * names are not known. Numbers cannot be made to point anywhere. The machine's name may be followed
- * by its domain. */
+/* A page in a browser of this network may send requests here under a name that the page's author
+ * made point here. So only known names are answered. An IP address cannot be made to point
+ * elsewhere. The machine's name may be followed by its domain. */
 static bool known_host(const struct http *h, const char *host)
 {
 	char machine[256] = "";
@@ -276,7 +279,7 @@ static bool known_host(const struct http *h, const char *host)
 	       (n > own && name[own] == '.' && strncasecmp(name, machine, own) == 0);
 }
 
-/* What is wrong with a request whatever it asks for; code 0: nothing. */
+/* Checks what every request has to fulfil. a->code 0: nothing is wrong. */
 static void check_headers(const struct http *h, struct MHD_Connection *c, struct http_answer *a)
 {
 	const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
@@ -298,7 +301,7 @@ static enum MHD_Result reply(struct MHD_Connection *c, struct http_answer *a)
 	enum MHD_Result rc;
 
 	if (a->text == NULL && a->fixed == NULL)
-		return MHD_NO; /* no memory: the connection closes */
+		return MHD_NO; /* No memory: the connection closes. */
 	r = a->fixed != NULL
 		    ? MHD_create_response_from_buffer(a->bytes, (void *)(uintptr_t)a->fixed,
 						      MHD_RESPMEM_PERSISTENT)
@@ -324,13 +327,14 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 	struct http_answer a = {0};
 
 	(void)version, (void)upload;
-	if (*state == NULL) { /* headers are here; answer when the whole request is, so that the
-				 connection stays in step */
+	if (*state == NULL) {
+		/* Only the headers have come. The answer waits for the whole request, so that the
+		 * connection stays in step. */
 		*state = cls;
 		check_headers(cls, c, &a);
 		return a.code != 0 ? reply(c, &a) : MHD_YES;
 	}
-	if (*upload_bytes > 0) { /* nobody wants it */
+	if (*upload_bytes > 0) { /* The body is ignored. */
 		*upload_bytes = 0;
 		return MHD_YES;
 	}

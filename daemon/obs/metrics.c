@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting, and Prometheus' text format 0.0.4: "name{label="value"} 1". model.c and apply.c count
- * on the loop; scrape.c writes what they counted, also on the loop, when somebody asked. Label
- * values may hold anything: backslash, quote and newline are escaped. Nothing here can fail but the
- * stream that is written to, which its owner checks. */
+/* Writes counters and histograms in Prometheus' text format 0.0.4, as in "name{label="value"} 1".
+ * scrape.c calls on the loop, for each request that needs a new snapshot. Label values may hold any
+ * text: backslash, quote and newline are escaped. A histogram's buckets are written as running
+ * sums. Nothing here can fail but the stream, which its owner checks. */
 #include "obs/metrics.h"
 
 #include "base/check.h"
@@ -41,7 +41,7 @@ static void escaped(FILE *f, const char *text)
 	}
 }
 
-/* le: a histogram's bound, in the same braces; NULL: none */
+/* le: the bound of a histogram's bucket, in the same braces. NULL: none. */
 static void head(FILE *f, const char *name, const char *suffix, const struct metrics_label *labels,
 		 const char *le)
 {

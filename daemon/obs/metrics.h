@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics.h: counters and histograms as plain fields that the loop updates, and how they are
- * written in Prometheus' text format. Counting allocates nothing and takes no lock: it may happen
- * in every step. */
+/* metrics.h: counters and histograms as plain fields that the loop updates, and functions that
+ * write them in Prometheus' text format. Counting allocates nothing and takes no lock, so it may
+ * happen in every step. */
 #ifndef SHARD_OBS_METRICS_H
 #define SHARD_OBS_METRICS_H
 
@@ -13,32 +13,33 @@
 enum metrics_skip { METRICS_SKIP_NONFINITE, METRICS_SKIP_VOTE, METRICS_SKIPS };
 const char *metrics_skip_name(enum metrics_skip reason);
 
-#define METRICS_RANKS 64 /* per node, as CONTRIB_LOCAL_MAX */
+#define METRICS_RANKS 64 /* Per node, as CONTRIB_LOCAL_MAX. */
 
-struct metrics_model { /* of one model on this node, since the daemon started */
+struct metrics_model { /* Of one model on this node, since the daemon started. */
 	struct histogram step, wait, reduce, apply;
 	uint64_t applied, skipped[METRICS_SKIPS];
 	uint64_t contrib_in_bytes;
-	/* the last step decided */
+	/* The fields below are of the last step that was decided. */
 	uint64_t step_ns, wait_ns;
 	uint32_t ranks_nr;
 	struct metrics_rank {
 		uint32_t rank;
-		uint64_t lag_ns; /* its last chunk after that of the first rank on this node */
+		/* Time from the last chunk of the first rank on this node to its own. */
+		uint64_t lag_ns;
 	} rank[METRICS_RANKS];
 };
 
 enum metrics_type { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };
 
 struct metrics_label {
-	const char *name, *value; /* name NULL: end of the list */
+	const char *name, *value; /* name NULL: end of the list. */
 };
 
-/* HELP and TYPE, once before the samples of a family. */
+/* Writes HELP and TYPE, once before the samples of a family. */
 void metrics_family(FILE *f, const char *name, enum metrics_type type, const char *help);
 void metrics_sample(FILE *f, const char *name, const struct metrics_label *labels, double value);
-void metrics_count(FILE *f, const char *name, const struct metrics_label *labels,
-		   uint64_t value); /* every digit of it */
+/* Writes every digit. */
+void metrics_count(FILE *f, const char *name, const struct metrics_label *labels, uint64_t value);
 void metrics_histogram(FILE *f, const char *name, const struct metrics_label *labels,
 		       const struct histogram *h);
 

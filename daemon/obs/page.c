@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.html as it lies beside this file, put into the program by the assembler; http.c sends it.
- * The build runs in the top folder, which is where the assembler looks from; a file that is missing
- * fails the build. */
+/* page.html as it lies beside this file. The assembler puts it into the program, and http.c sends
+ * it. The assembler looks for the file from the top folder, because the build runs there. If the
+ * file is missing, the build fails. */
 #include "obs/page.h"
 
 __asm__(".section .rodata\n"

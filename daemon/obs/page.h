@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.h: the page at /, as bytes. */
+/* page.h: the bytes of the page at /. */
 #ifndef SHARD_OBS_PAGE_H
 #define SHARD_OBS_PAGE_H
 

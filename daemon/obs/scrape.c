@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's state as Prometheus metrics and as a word on its health; status.c has the JSON.
- * http.c asks, on the loop, at most once a second; model.c counts. Each node tells of itself: its
- * links, its models, its local ranks; a cluster's picture is the sum over nodes. Names end in their
- * unit; counters in _total. No memory: the text is missing and that request fails. */
+/* The daemon's state as Prometheus metrics and its health as text; status.c has the JSON. http.c
+ * asks for a snapshot on the loop, at most once a second, and models tell it of decided and applied
+ * steps. Each node tells only of itself: its links, its models and its local ranks. The sum over
+ * all nodes shows the cluster. Names end in their unit, and those of counters in _total. If there
+ * is no memory, the text is NULL and that request fails. */
 #include "obs/scrape.h"
 #include "base/check.h"
 #include "ckpt/ckpt.h"
@@ -46,14 +47,15 @@ static void scrape_decided(struct model *m, const struct record *r)
 	x->contrib_in_bytes += m->contrib_in.bytes;
 	x->ranks_nr = 0;
 	if (core_id_cmp(&r->id, &m->attempt.id) != 0 || m->attempt.began_ns == 0)
-		return; /* decided in another view: this attempt's times are not its */
+		/* The step was decided in another view, so this attempt's times are not its own. */
+		return;
 	histogram_add(&x->step, x->step_ns = now - m->attempt.began_ns);
 	histogram_add(&x->reduce, g->reduce_ns);
 	for (uint32_t i = 0; i < g->local_nr; i++)
 		if (g->local[i].pushed_ns != 0 && g->local[i].pushed_ns < first)
 			first = g->local[i].pushed_ns;
 	if (first == UINT64_MAX)
-		return; /* no ranks on this node */
+		return; /* This node has no ranks. */
 	histogram_add(&x->wait, x->wait_ns = now - first);
 	for (uint32_t i = 0; i < g->local_nr && i < METRICS_RANKS; i++)
 		if (g->local[i].pushed_ns != 0)
@@ -196,7 +198,7 @@ static void sample_rdma_failures(FILE *f, const char *name, const struct server 
 	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->rdma.failures);
 }
 
-/* Whatever was not a link: trainers and tools. */
+/* Bytes of all connections that were no links, that is, of trainers and tools. */
 static void session_bytes(const struct server *s, uint64_t *in, uint64_t *out)
 {
 	*in = s->past_in_bytes;
@@ -359,7 +361,8 @@ static void memory(FILE *f, const char *name, const struct model *m)
 
 static void chunks(FILE *f, const char *name, const struct model *m)
 {
-	uint64_t nr[CONFIG_NODES_MAX] = {0}; /* one pass: there may be many chunks and many nodes */
+	/* One pass, because there may be many chunks and many nodes. */
+	uint64_t nr[CONFIG_NODES_MAX] = {0};
 
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
 		nr[place_primary(&m->place, c)]++;
@@ -415,7 +418,8 @@ static void lag(FILE *f, const char *name, const struct model *m)
 	}
 }
 
-/* The coordinator's: of a model that was never saved there are no figures but the failures. */
+/* Only the coordinator shows these. For a model without a known checkpoint only its step (0), the
+ * failures and checkpoint_every are shown. */
 #define CHECKPOINT(fn, when, value)                                                                \
 	static void fn(FILE *f, const char *name, const struct model *m)                           \
 	{                                                                                          \
@@ -490,8 +494,8 @@ static const struct family families[] = {
 	 checkpoint_every},
 };
 
-/* HTTP does not say who asks. So it tells of what anybody may read, and of the rest only where the
- * operator wants that. */
+/* HTTP does not say who asks. So it shows what anybody may read, and the rest only if the operator
+ * wants that. */
 static bool shown(const struct model *m)
 {
 	return m->server->conf->http_private_models ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scrape.h: what a daemon shows over HTTP, rendered on the loop. */
+/* scrape.h: what a daemon shows over HTTP. Everything is rendered on the loop. */
 #ifndef SHARD_OBS_SCRAPE_H
 #define SHARD_OBS_SCRAPE_H
 
@@ -9,11 +9,11 @@ struct server;
 struct model_watch;
 struct peer;
 
-void scrape_render(void *server, struct http_snapshot *out); /* http_conf.render */
-/* A step is decided on this node: counts it, with the times of the attempt in hand if it is that
- * one. */
+void scrape_render(void *server, struct http_snapshot *out); /* For http_conf.render. */
+/* Counts each step that is decided on this node. The times of the attempt in progress are counted
+ * with it if the step is of that attempt. */
 extern const struct model_watch scrape_watch;
-void scrape_peer_bytes(const struct peer *p, uint64_t *in,
-		       uint64_t *out); /* since the start, over all its connections */
+/* Since the start, over all connections of the peer. */
+void scrape_peer_bytes(const struct peer *p, uint64_t *in, uint64_t *out);
 
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's state as JSON, and who is waited for as a sentence. session.c asks, on the loop;
- * nothing here changes anything. A node knows its own links, its models and, by the coordinator's
- * word, whom the attempt waits for. */
+/* The daemon's state as JSON, as one line, and as a sentence that says who is waited for.
+ * dispatch.c asks for STATUS and WAITS, scrape.c for HTTP, and notify.c for systemd, all on the
+ * loop. Nothing here changes anything. A node knows its own links and its models. Whom an attempt
+ * waits for on other nodes it knows from the coordinator. Without memory status_json() returns
+ * NULL. */
 #include "obs/status.h"
 #include "obs/metrics.h"
 #include "ckpt/ckpt.h"
@@ -79,7 +81,7 @@ static json_t *nodes_json(const struct server *s)
 	return list;
 }
 
-/* Nothing to compute on yet. */
+/* True: the rank waits for the image and cannot compute yet. */
 static bool starved(const struct model *m, const struct contrib_rank *g)
 {
 	uint32_t chunk;
@@ -112,7 +114,8 @@ static json_t *world_json(const struct model *m)
 							: starved(m, g)    ? "waits for the image"
 									   : "computing"));
 			json_object_set_new(o, "chunks_pushed", json_integer(g->chunks_pushed));
-			if (m->attempt.on && !g->ready) /* nothing has come from it for so long */
+			/* Nothing has come from it for that long. */
+			if (m->attempt.on && !g->ready)
 				json_object_set_new(
 					o, "wait_s",
 					json_real(seconds(g->pushed_ns ? g->pushed_ns
@@ -123,8 +126,8 @@ static json_t *world_json(const struct model *m)
 	return list;
 }
 
-/* Of the last step decided. What came from other nodes, and the time between its first and its last
- * byte. */
+/* Figures of the last decided step. The times of contrib_in and image_in are from the first byte of
+ * other nodes to the last. */
 static json_t *last_step_json(const struct model *m)
 {
 	static const char *const outcomes[] = {"seal", "applied", "nonfinite", "skipped"};
@@ -141,9 +144,9 @@ static json_t *last_step_json(const struct model *m)
 	json_object_set_new(o, "outcome", json_string(outcomes[r->outcome]));
 	json_object_set_new(o, "step_s", json_real((double)m->metrics->step_ns / NS_PER_SEC));
 	json_object_set_new(o, "wait_s", json_real((double)m->metrics->wait_ns / NS_PER_SEC));
+	/* JSON has no infinity. */
 	json_object_set_new(o, "grad_norm",
-			    isfinite(r->grad_norm) ? json_real(r->grad_norm)
-						   : json_null()); /* JSON has no infinity */
+			    isfinite(r->grad_norm) ? json_real(r->grad_norm) : json_null());
 	json_object_set_new(o, "clip_factor",
 			    isfinite(r->clip_factor) ? json_real(r->clip_factor) : json_null());
 	json_object_set_new(o, "lr", json_real(r->lr));
@@ -195,7 +198,7 @@ static json_t *chunks_json(const struct model *m)
 			 (int)m->layout->chunk_elems, "per_node", per);
 }
 
-/* "rank 2 (pid 7, node b)" and the like: does the coordinator's word name more than so many? */
+/* Does the coordinator's text, as "rank 2 (pid 7, node b)", name more ranks than so many? */
 static bool names_more(const char *word, uint32_t ranks)
 {
 	uint32_t nr = 0;
@@ -223,7 +226,7 @@ static size_t image_words(const struct model *m, char *out, size_t bytes)
 		(unsigned long)step, server_node_name(m->server, place_primary(&m->place, chunk)));
 }
 
-/* Before the seal: the coordinator knows who writes, and the node of who does. */
+/* For an unsealed model. The coordinator and the writer's own node know who writes. */
 static void writer_words(const struct model *m, char *out, size_t bytes)
 {
 	const struct server *s = m->server;
@@ -240,8 +243,9 @@ static void writer_words(const struct model *m, char *out, size_t bytes)
 			 "its weights: who got created = 1 for it writes and seals them");
 }
 
-/* Whom a trainer here waits for: local ranks that have not committed, from what is known here; then
- * the coordinator's word, if it says more than that. Empty: nobody that is known. */
+/* Names whom a trainer on this node waits for. First come local ranks that have not committed, as
+ * far as this node knows. The coordinator's text follows if it names more. Empty: nobody is
+ * known. */
 void status_waits(const struct model *m, char *out, size_t bytes)
 {
 	const char *word;
@@ -289,7 +293,7 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 		writer_words(m, out, bytes);
 }
 
-/* For people who look at the model and not at a call that waits: what waits, too. */
+/* For people who look at the model: also says which step waits, and for how long. */
 static void waits_sentence(const struct model *m, char *out, size_t bytes)
 {
 	char who[1024];
@@ -304,7 +308,7 @@ static void waits_sentence(const struct model *m, char *out, size_t bytes)
 		snprintf(out, bytes, "%s", who);
 }
 
-/* Who owns it, and who may do what. */
+/* The owner, and the mode. */
 static void owner_json(json_t *o, const struct model *m)
 {
 	const Shard__Cred *owner = m->spec->owner;
@@ -319,7 +323,7 @@ static void owner_json(json_t *o, const struct model *m)
 	json_object_set_new(o, "mode", json_string(mode));
 }
 
-/* And what operators changed since it was defined. */
+/* The owner, and what operators changed since the definition. */
 static void life_json(json_t *o, const struct model *m, const struct core_state *c)
 {
 	json_t *groups = json_array();
@@ -337,7 +341,7 @@ static void life_json(json_t *o, const struct model *m, const struct core_state 
 	json_object_set_new(o, "groups", groups);
 }
 
-/* Of the save or restore in hand, and of the newest checkpoint; the coordinator knows. */
+/* The save or restore in progress and the newest checkpoint, which the coordinator knows. */
 static json_t *checkpoint_json(const struct model *m)
 {
 	const struct ckpt_last *l = &m->ckpt->last;
@@ -362,7 +366,7 @@ static json_t *checkpoint_json(const struct model *m)
 	return o;
 }
 
-/* Of a model that the requester may not read: its name is taken, and who can say more. */
+/* For a requester who may not read the model: says that the name is taken, and who owns it. */
 static json_t *private_json(const struct model *m)
 {
 	json_t *o = json_pack("{s:s, s:s}", "name", m->name, "state", "private");
@@ -476,7 +480,7 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 	return text;
 }
 
-/* One model of the line; false: no room. */
+/* Adds one model to the line. False: there is no room. */
 static bool add_model(const struct model *m, const char *glue, char *out, size_t *used,
 		      size_t bytes)
 {
@@ -499,7 +503,7 @@ static bool add_model(const struct model *m, const char *glue, char *out, size_t
 void status_line(const struct server *s, char *out, size_t bytes)
 {
 	const struct list *const lists[] = {&s->models, &s->makings};
-	size_t used, room = bytes - 16; /* for " and 123456 more" */
+	size_t used, room = bytes - 16; /* For " and 123456 more". */
 	uint32_t nr = 0, left = 0;
 	unsigned up = 0;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* status.h: what a daemon says of itself: one JSON document for `shardctl status`, one sentence for
- * a trainer that waits. */
+/* status.h: what a daemon says of itself: a JSON document for `shardctl status`, a line for
+ * systemd, and a sentence for a trainer that waits. */
 #ifndef SHARD_OBS_STATUS_H
 #define SHARD_OBS_STATUS_H
 
@@ -12,14 +12,14 @@
 struct server;
 struct model;
 
-/* As who asks may see it: of a model that is not his to read only the name, the owner and the mode.
- * who NULL: as others may. malloc'ed; NULL: no memory. */
+/* The status as this user may see it. A model that the user may not read has only its name, owner
+ * and mode. who NULL: somebody over TCP. The text is from malloc(); NULL: no memory. */
 char *status_json(const struct server *s, const Shard__Cred *who);
-void status_line(const struct server *s, char *out,
-		 size_t bytes); /* "nodes 2 of 2, models gpt (step 812, world 4)" */
+/* "nodes 2 of 2, models gpt (step 812, world 4)" */
+void status_line(const struct server *s, char *out, size_t bytes);
 void status_waits(const struct model *m, char *out, size_t bytes);
 const char *status_model_state(const struct model *m); /* "open", "paused", "lost" ... */
-void status_counts(const struct server *s, uint64_t *refused_frames,
-		   uint64_t *copied_bytes); /* since the start */
+/* Since the start. */
+void status_counts(const struct server *s, uint64_t *refused_frames, uint64_t *copied_bytes);
 
 #endif
