@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state directory. The server opens it before anything else and saves a model's view here
- * before any member hears of it. A file is replaced whole: written beside, synced, renamed, the
- * directory synced; so after a crash it is the old one or the new one. Each begins with a magic,
- * its length and a sum, so that what a disk or an editor did to it is found and named, and not
- * acted on. Fails: SHARD_BUSY (locked), SHARD_PROTOCOL (a damaged file), SHARD_SYSTEM (anything the
- * file system says, with the path). */
+/* The state folder. The server opens it at its start and saves a model's view here before any
+ * member hears of it. A file is replaced as a whole: it is written beside the old one, synced and
+ * renamed, and then the folder is synced. So after a crash it is the old file or the new one. Each
+ * file begins with a magic number, its length and a sum, so that damage by a disk or an editor is
+ * found and named instead of used. Fails with SHARD_BUSY (the folder is locked), SHARD_PROTOCOL (a
+ * file is damaged) or SHARD_SYSTEM (what the file system says, with the path). */
 #include "cluster/static.h"
 
 #include "base/check.h"
@@ -25,7 +25,7 @@
 #define FILE_MAGIC 0x3154415453524853ull /* "SHRSTAT1" in memory order */
 #define PATH_BYTES 512
 #define NAME_BYTES 32
-#define FILE_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) /* a pipe there keeps nobody waiting */
+#define FILE_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) /* O_NONBLOCK: a pipe cannot block us. */
 
 struct file_head {
 	uint64_t magic, bytes, sum;
@@ -114,7 +114,7 @@ static enum shard_status damaged(const struct static_dir *d, const char *name, c
 		       d->path, name, what);
 }
 
-/* Allocates *bytes. Absent: SHARD_NOT_FOUND, without a text. */
+/* Allocates *bytes. SHARD_NOT_FOUND, without a text: there is no such file. */
 static enum shard_status load(const struct static_dir *d, const char *name, void **bytes,
 			      size_t *nr, struct err *e)
 {
@@ -163,7 +163,8 @@ out:
 	return SHARD_OK;
 }
 
-/* A small file of nr bytes, or of `least` from a release that wrote fewer: the others are zeros. */
+/* Loads a small file of nr bytes, or of `least` bytes if an older release wrote it. The missing
+ * bytes are zeros. */
 static enum shard_status load_small(const struct static_dir *d, const char *name, void *to,
 				    size_t least, size_t nr, struct err *e)
 {
@@ -190,8 +191,8 @@ static enum shard_status load_exactly(const struct static_dir *d, const char *na
 	return load_small(d, name, to, nr, nr, e);
 }
 
-/* So that the new name lasts. Not every file system can, or lets us look: the folder is used all
- * the same. */
+/* Syncs the parent folder, so that the new name survives a crash. Not every file system can sync a
+ * folder or lets us open it. The state folder is used all the same. */
 static void sync_parent(const char *path)
 {
 	char parent[PATH_BYTES];
@@ -253,7 +254,7 @@ enum shard_status static_in_use(const char *path, struct err *e)
 	snprintf(name, sizeof(name), "%.*s/lock", PATH_BYTES - 1, path);
 	lock = open(name, O_RDWR | FILE_FLAGS);
 	if (lock < 0)
-		return SHARD_OK; /* whoever opens it says what is wrong */
+		return SHARD_OK; /* static_open() says what is wrong. */
 	if (flock(lock, LOCK_EX | LOCK_NB) != 0)
 		st = in_use(lock, path, e);
 	close(lock);
@@ -289,7 +290,7 @@ static enum shard_status take_uuid(struct static_dir *d, struct err *e)
 	return save(d, "uuid", d->uuid, sizeof(d->uuid), e);
 }
 
-/* The file has the name that it got when every start was an incarnation. */
+/* The file has this name because every start used to be an incarnation. */
 static enum shard_status take_start(struct static_dir *d, struct err *e)
 {
 	enum shard_status st = load_exactly(d, "incarnation", &d->start, sizeof(d->start), e);
@@ -335,9 +336,9 @@ err_dir:
 	return st;
 }
 
-/* On disk before anyone hears the new number: a term that is used twice would undo what it
- * protects. A start that is refused before does not count, so that it is refused again for the same
- * reason. */
+/* The number is on disk before anybody hears of it, because a term that is used twice would undo
+ * what it protects. A start that is refused earlier does not count, so that it is refused for the
+ * same reason again. */
 enum shard_status static_count(struct static_dir *d, struct err *e)
 {
 	return save(d, "incarnation", &d->start, sizeof(d->start), e);
@@ -351,8 +352,9 @@ void static_close(struct static_dir **dp)
 	if (!d)
 		return;
 	if (d->lock >= 0)
-		close(d->lock); /* gives the lock back; the file stays: removing it would race with
-				   the next owner */
+		/* Closing releases the lock. The file stays, because removing it would race with
+		 * the next owner. */
+		close(d->lock);
 	if (d->fd >= 0)
 		close(d->fd);
 	free(d);
@@ -434,8 +436,8 @@ enum shard_status static_drop(struct static_dir *d, uint32_t model, struct err *
 	char name[NAME_BYTES];
 
 	model_name(name, model);
-	if (unlinkat(d->fd, name, 0) != 0 &&
-	    errno != ENOENT) /* absent: perhaps since a call whose sync failed */
+	/* It may be absent after an earlier call whose sync failed. */
+	if (unlinkat(d->fd, name, 0) != 0 && errno != ENOENT)
 		return sys_error(d, name, "cannot be removed", e);
 	if (fsync(d->fd) != 0)
 		return sys_error(d, ".", "cannot be synced", e);
@@ -491,8 +493,8 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* What is no plain file is nothing of ours: a folder that somebody made must not keep a daemon from
- * starting. */
+/* Anything but a regular file is not ours. A folder that somebody made here must not keep a daemon
+ * from starting. */
 static bool is_file(const struct static_dir *d, const char *name)
 {
 	struct stat s;
@@ -500,7 +502,7 @@ static bool is_file(const struct static_dir *d, const char *name)
 	return fstatat(d->fd, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
 }
 
-/* Numbers of the model files in ascending order; allocates. */
+/* Lists the numbers of the model files in ascending order. Allocates *out. */
 static enum shard_status list_models(const struct static_dir *d, uint32_t **out, size_t *nr,
 				     struct err *e)
 {
