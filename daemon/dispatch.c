@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What links and sessions bring: one table of ops, for both kinds of sender, with the bodies, the
- * handlers and what a failure means; messages of the cores; bulk, which lands where the layers
- * above say; answers, which go to the call that they are of. link/ calls by link_events. Happy
- * path: the op has a row, its body unpacks, the handler runs. A failed request is answered with its
- * text; any other failure closes the connection. Frames of an unknown model are dropped. Who may do
- * what with a model is asked here, by the op's row, on the node that acts: no handler can forget
- * it. The two that act later than their frame comes, and on a model that it may not name, ask
- * themselves when they act. */
+/* Takes every frame that links and sessions bring. link/ calls through link_events. One table has a
+ * row for each op with its body, its handlers for a session and for a node, and what a failure
+ * means. Happy path: the op has a row, its body unpacks, and the handler runs. Beside the table go
+ * messages of the cores, tensor parts, whose place in memory is chosen here, and answers, which go
+ * to their call. A request that fails is answered with the reason, and any other failure closes the
+ * connection. Frames of an unknown model are dropped. Permission is checked here, by the op's row,
+ * on the node that acts, so that no handler can forget it. DEFINE and RESTORE check it themselves,
+ * because they act later than their frame comes, on a model that the frame may not name. */
 #include "dispatch.h"
 #include "ckpt/ckpt.h"
 
@@ -148,7 +148,7 @@ static enum shard_status on_node_ping(struct peer *p, const struct wire_head *h,
 	(void)msg, (void)e;
 	if (h->model != 0)
 		drop_unknown(p, h->model);
-	return SHARD_OK; /* both ends send them; being heard is what they are for */
+	return SHARD_OK; /* Both ends send PINGs, only to be heard. */
 }
 
 static enum shard_status on_error(struct peer *p, const struct wire_head *h,
@@ -157,7 +157,8 @@ static enum shard_status on_error(struct peer *p, const struct wire_head *h,
 	const Shard__Error *body = (const Shard__Error *)msg;
 
 	(void)h;
-	if (body->status == SHARD_CLOSED) { /* not this node's fault: the other one leaves */
+	if (body->status == SHARD_CLOSED) {
+		/* Not this node's fault: the other node leaves. */
 		p->leaves = true;
 		return err_set(e, SHARD_CLOSED, "%s", body->text);
 	}
@@ -171,8 +172,9 @@ static enum shard_status on_trainer_image_ask(struct session *t, const struct wi
 					      const ProtobufCMessage *msg, struct err *e)
 {
 	(void)t, (void)h, (void)msg, (void)e;
-	return SHARD_OK; /* the image goes out with the first attempt it is in: before that nothing
-			    keeps it still */
+	/* The image is sent with the first attempt that the trainer is in. Before that nothing
+	 * keeps it unchanged. */
+	return SHARD_OK;
 }
 
 static enum shard_status on_status(struct session *t, const struct wire_head *h,
@@ -232,36 +234,41 @@ typedef enum shard_status (*trainer_op)(struct session *t, const struct wire_hea
 typedef enum shard_status (*node_op)(struct peer *p, const struct wire_head *h,
 				     const ProtobufCMessage *msg, struct err *e);
 
-enum op_access { /* What the requester needs. 0: nobody has said, and the op is for no session. */
-		 NO_MODEL = 1, /* It names none, or STATUS, which tells of each what the requester
-				  may know. */
-		 READS,        /* Read permission of the model that it names. */
-		 WRITES,       /* Write permission. */
-		 JOINED, /* It is about the model that the session has joined, which was asked at
-			    JOIN. */
-		 LATER,  /* The handler asks, when it knows the model and acts on it. */
+/* What the requester needs. 0: nobody has said, and the op is for no session. */
+enum op_access {
+	/* It names no model, or it is STATUS, which shows of each model what the requester
+	 * may know. */
+	NO_MODEL = 1,
+	READS,  /* Read permission of the model that it names. */
+	WRITES, /* Write permission of that model. */
+	/* It is about the model that the session has joined. JOIN has checked that. */
+	JOINED,
+	LATER, /* The handler checks when it knows the model and acts on it. */
 };
 
 /* A failed request is answered with the reason; any other failure closes the connection. */
 static const struct op {
-	const ProtobufCMessageDescriptor *body; /* NULL: there is none */
-	trainer_op trainer;                     /* NULL: not for a session */
-	node_op node;                           /* NULL: not for a link */
+	const ProtobufCMessageDescriptor *body; /* NULL: there is none. */
+	trainer_op trainer;                     /* NULL: not for a session. */
+	node_op node;                           /* NULL: not for a link. */
 	bool request;
-	enum op_access access; /* Of a session's, and of a node's that says who asks. */
-	/* Offsets in the body. cred: where a node says who asks; such a request is judged where it
-	 * is carried out, by the coordinator. name: of the model; 0: the header has its number. */
+	/* Checked for a session, and for a node's frame that says who asks. */
+	enum op_access access;
+	/* Offsets in the body. cred: the field in which a node says who asks. Such a request is
+	 * judged where it is carried out, on the coordinator. name: the field with the model's
+	 * name; 0: the header has the model's number. */
 	size_t cred, name;
 } ops[OP_NR] = {
 	[OP_ERROR] = {&shard__error__descriptor, NULL, on_error, false},
 	[OP_PING] = {NULL, on_trainer_ping, on_node_ping, false, NO_MODEL},
 	[OP_PONG] = {NULL, on_trainer_pong, on_node_ping, false, NO_MODEL},
 
+	/* Its body is raw bytes. */
 	[OP_DEFINE] = {&shard__define__descriptor, define_request, on_define, true, LATER,
 		       offsetof(Shard__Define, cred)},
 	[OP_ATTACH] = {&shard__attach__descriptor, attach_request, NULL, true, READS,
 		       .name = offsetof(Shard__Attach, name)},
-	[OP_WRITE] = {.access = WRITES}, /* bulk */
+	[OP_WRITE] = {.access = WRITES},
 	[OP_SEAL] = {&shard__seal__descriptor, define_seal_request, on_seal, true, WRITES},
 	[OP_READ] = {&shard__read__descriptor, transfer_read_request, on_read, true, READS},
 	[OP_MANAGE] = {&shard__manage__descriptor, manage_request, on_manage, true, WRITES,
@@ -295,8 +302,8 @@ static const struct op {
 	[OP_REGION] = {&shard__regions__descriptor, NULL, on_region, false},
 };
 
-/* May who asks do this with the model that the frame names? A model that is not here is the
- * handler's to say. */
+/* May the requester do this with the model that the frame names? If there is no such model here,
+ * the handler says so. */
 static enum shard_status allowed(struct server *s, const struct op *op, const struct wire_head *h,
 				 const ProtobufCMessage *msg, const Shard__Cred *who, struct err *e)
 {
@@ -320,7 +327,7 @@ static enum shard_status session_allowed(const struct session *t, const struct w
 
 	CHECK(op->access != 0);
 	if (op->cred != 0 && t->server->self != t->server->coordinator)
-		return SHARD_OK; /* it is passed on, with who asks */
+		return SHARD_OK; /* The request is passed on with the requester. */
 	access_cred(t, &who, groups);
 	return allowed(t->server, op, h, msg, &who, e);
 }
@@ -333,8 +340,8 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 	struct model *m = model_find(p->server, h->model);
 	enum shard_status st;
 
-	/* answers and WRITEs: the stream keeps them until they are whole, since what they are for
-	 * may end meanwhile */
+	/* The stream itself keeps answers and WRITEs until they are whole, because what they are
+	 * for may end meanwhile. */
 	if (h->flags & WIRE_REPLY) {
 		if (call_find(p->server, p->node, h->attempt) == NULL)
 			*to = STREAM_DISCARD;
@@ -354,9 +361,9 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 	return st;
 }
 
-/* A contribution is read from memory that its trainer can write, so it may change between sum and
- * send. What that spoils is one attempt of one model. Any other body is wrong because of the
- * network or a machine, and nothing on such a link can be trusted. */
+/* A contribution is read from memory that its trainer can write, so it may change between the sum
+ * and the sending. That spoils only one attempt of one model. Any other damaged body is the fault
+ * of the network or a machine, and nothing on such a link can be trusted. */
 static bool node_damaged(struct peer *p, const struct wire_head *h)
 {
 	struct model *m = model_find(p->server, h->model);
@@ -402,7 +409,7 @@ static enum shard_status answered(struct peer *p, const struct wire_head *h, con
 	if (st == SHARD_OK) {
 		const Shard__Error *x = (const Shard__Error *)msg;
 
-		/* A refusal that says that all is well is none that anybody could act on. */
+		/* Nobody could act on a refusal with status OK. */
 		err_set(&why, x->status != SHARD_OK ? (enum shard_status)x->status : SHARD_PROTOCOL,
 			"%s", x->text);
 		why.sys = (int)x->sys;
@@ -428,8 +435,9 @@ static enum shard_status core_frame(struct peer *p, const struct wire_head *h, c
 	return st;
 }
 
-/* Nothing that runs below sees what the other node says of a user before it was judged. The message
- * is this call's own. What does not say who asks, the requester's own node has judged. */
+/* Judges what the other node says of a user before any handler sees it. The message belongs to this
+ * call, so it may be changed. For a request that does not say who asks, the requester's own node
+ * has judged. */
 static enum shard_status judge_cred(struct peer *p, const struct op *op, const struct wire_head *h,
 				    const ProtobufCMessage *msg, struct err *e)
 {
@@ -509,7 +517,7 @@ static enum shard_status rdma_body(struct peer *p, const struct wire_head *h, co
 {
 	struct model *m = model_find(p->server, h->model);
 
-	CHECK(m != NULL); /* node_body() has found it */
+	CHECK(m != NULL); /* node_body() has found it. */
 	if (mr_has(m, p->node, to, h->body_bytes))
 		return SHARD_OK;
 	return err_set(e, SHARD_PROTOCOL,
@@ -560,7 +568,7 @@ static enum shard_status session_frame(struct session *t, const struct wire_head
 	if (st == SHARD_OK && ((st = session_allowed(t, h, msg, e)) != SHARD_OK ||
 			       (st = op->trainer(t, h, msg, e)) != SHARD_OK))
 		refused = op->request;
-	else if (st == SHARD_BAD_ARG) /* a text that is not clean costs the request */
+	else if (st == SHARD_BAD_ARG) /* A malformed text only costs the request. */
 		refused = op->request;
 	if (refused) {
 		session_refuse(t, h->attempt, e);

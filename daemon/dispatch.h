@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispatch.h: where frames of trainers, tools and nodes go. server.c gives it to link/ once. */
+/* dispatch.h: takes the frames of trainers, tools and nodes. server.c hands this table to link/
+ * once. */
 #ifndef SHARD_DISPATCH_H
 #define SHARD_DISPATCH_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The journal as the log's sink. main.c turns it on when systemd connected stderr to the journal;
- * then each line leaves as one entry with fields. Happy path: log.c's line is cut into its
- * key=value words, each of which becomes SHARDD_KEY, unquoted, and sent. An entry that the journal
- * does not take is written to stderr as a line. Called from any thread: there is no state. */
+/* Writes the log to systemd's journal. main.c turns it on when systemd has connected stderr to the
+ * journal. Happy path: a line of log.c is cut into its key=value words. Each becomes a field
+ * SHARDD_KEY with the unquoted value, and the entry is sent. An entry that the journal does not
+ * take is written to stderr as a line. Any thread may call, because there is no state. */
 #include "journal.h"
 
 #include "base/check.h"
@@ -18,7 +18,7 @@
 #include <systemd/sd-journal.h>
 #endif
 
-#define KEY_MAX 50 /* the journal takes names of at most 64 characters */
+#define KEY_MAX 50 /* The journal takes names of at most 64 characters. */
 
 static bool put(struct journal_entry *e, const char *text, size_t n)
 {
@@ -29,7 +29,7 @@ static bool put(struct journal_entry *e, const char *text, size_t n)
 	return true;
 }
 
-/* What was put since `from` is a field, or nothing if it did not fit. */
+/* Makes a field of what was put since `from`, or drops it if it did not fit. */
 static void end_field(struct journal_entry *e, size_t from, bool whole)
 {
 	if (!whole || e->fields_nr == JOURNAL_FIELDS_MAX) {
@@ -52,7 +52,8 @@ static int hex_digit(char c)
 	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* One character of a quoted value, as log.c's put_value() wrote it. Returns what is behind it. */
+/* Puts one character of a quoted value, as put_value() of log.c wrote it. Returns what follows
+ * it. */
 static const char *put_quoted(struct journal_entry *e, const char *at, bool *fits)
 {
 	char c = *at++;
@@ -70,7 +71,7 @@ static const char *put_quoted(struct journal_entry *e, const char *at, bool *fit
 	return at;
 }
 
-/* SHARDD_<KEY>=value of the word at `at`; returns what is behind the word. */
+/* Adds SHARDD_<KEY>=value for the word at `at`. Returns what follows the word. */
 static const char *add_word(struct journal_entry *e, const char *at)
 {
 	size_t key = strcspn(at, "= "), from = e->used;
@@ -142,7 +143,7 @@ static void to_journal(void *arg, enum log_level level, const char *line)
 		dprintf(STDERR_FILENO, "%s\n", line);
 }
 
-/* $JOURNAL_STREAM is DEVICE:INODE of the socket. A daemon whose stderr went elsewhere since must
+/* $JOURNAL_STREAM is DEVICE:INODE of the socket. If stderr was redirected since, the daemon must
  * not write to the journal. */
 bool journal_use(struct log *l)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* journal.h: log lines as entries of systemd's journal, their keys as fields: `journalctl -u shardd
- * SHARDD_MODEL=gpt`. */
+/* journal.h: writes log lines as entries of systemd's journal with their keys as fields, as for
+ * `journalctl -u shardd SHARDD_MODEL=gpt`. */
 #ifndef SHARD_JOURNAL_H
 #define SHARD_JOURNAL_H
 
@@ -20,11 +20,12 @@ struct journal_entry {
 	size_t used;
 };
 
-/* Of a line as log.h writes it. ts and level are the journal's own; MESSAGE is the rest of the
- * line. Fields beyond the maximum stay in MESSAGE alone. */
+/* Makes an entry of a line that log.h has written. ts and level are left out because the journal
+ * has its own, and MESSAGE is the rest of the line. Keys beyond the maximum of fields are in
+ * MESSAGE only. */
 void journal_entry_make(struct journal_entry *e, enum log_level level, const char *line);
-/* True: stderr is the journal's ($JOURNAL_STREAM), and lines of l go there as entries from now on.
- */
+/* Returns true if stderr is the journal's ($JOURNAL_STREAM). From then on lines of l go there as
+ * entries. */
 bool journal_use(struct log *l);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a daemon that nobody uses. main.c owns one. Happy path: a timer looks a few times
- * within the linger; when no session has been there for as long, the file "lock" in the socket's
- * folder is locked and over() is called. Whoever starts such daemons (libshard, for spawn:NAME)
- * holds that lock while it starts one or connects to it, so nobody is sent to a daemon that is
- * ending: while the lock is somebody else's the daemon goes on, and once it has it the daemon keeps
- * it until the process is gone. Without such a file there is nobody to agree with. A file that
- * cannot be opened for other reasons keeps the daemon alive. */
+/* Ends a daemon that nobody uses. main.c owns one watch. Happy path: a timer looks a few times
+ * within the linger. When no session has been there for that long, it locks the file "lock" in the
+ * socket's folder and calls over(). Whoever starts such daemons (libshard, for spawn:NAME) holds
+ * that lock while it starts one or connects to it, so that nobody is sent to a daemon that is
+ * ending. While another process has the lock the daemon goes on, and once the daemon has it, it
+ * keeps it until the process is gone. If there is no such file, there is nobody to agree with. If
+ * the file cannot be opened for another reason, the daemon stays alive. */
 #include "linger.h"
 
 #include "base/check.h"
@@ -17,7 +17,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#define LOOKS  8 /* within one linger */
+#define LOOKS  8 /* Within one linger. */
 #define MIN_MS 2
 #define MAX_MS 500
 
@@ -28,7 +28,7 @@ static bool may_end(const struct linger_watch *l)
 	if (fd < 0)
 		return errno == ENOENT;
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-		return true; /* and never closed: the kernel does it at the very end */
+		return true; /* Never closed here: the kernel does that at the very end. */
 	close(fd);
 	return false;
 }

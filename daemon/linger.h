@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linger.h: a daemon that ends by itself when nothing has been connected to it for a while
- * ([daemon] linger). */
+/* linger.h: ends a daemon by itself when nothing has been connected to it for a while ([daemon]
+ * linger). */
 #ifndef SHARD_LINGER_H
 #define SHARD_LINGER_H
 
@@ -16,11 +16,11 @@ struct linger_watch {
 	bool started;
 };
 
-/* conf->linger_ns 0: does nothing. over(arg) comes once, on the loop; the lock is this process's
- * from then on until it ends. */
+/* Does nothing if conf->linger_ns is 0. over(arg) comes once, on the loop. From then on this
+ * process holds the lock, if there is such a file, until it ends. */
 void linger_start(struct linger_watch *l, const struct config *conf, const struct server *server,
 		  uv_loop_t *loop, void (*over)(void *arg), void *arg);
-void linger_close(struct linger_watch *l); /* the memory is the caller's again when the loop has run
-					      out of handles */
+/* The memory is the caller's again when the loop has run out of handles. */
+void linger_close(struct linger_watch *l);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process: options, configuration, signals, one server on one loop. Happy path: parse, load,
- * server_init, run until SIGTERM or SIGINT, server_stop, exit 0; a second signal ends it at once;
- * SIGHUP reads the configuration and the secret again. Ways to fail: usage (exit 2), configuration
- * (4), a server that cannot start (1). Everything it says goes to stderr as log lines, except what
- * --help,
- * --version and --check print on stdout. */
+/* The process: options, configuration, signals, and one server on one loop. Happy path: the command
+ * line and the configuration are read, server_init() starts the server, and the loop runs until
+ * SIGTERM or SIGINT. Then server_stop() runs and the exit status is 0. A second signal ends the
+ * process at once. SIGHUP reads the configuration and the secret again. Exit status 2 is a usage
+ * error, 4 a configuration error, and 1 any other failure. --help, --version, --check and --explain
+ * print on stdout, and everything else goes to stderr. */
 #include "base/check.h"
 #include "config/config.h"
 #include "journal.h"
@@ -26,12 +26,12 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 4 };
 
 #define SET_MAX      128
 #define HELD_S       30
-#define STOP_MORE_NS (10ull * 1000000000) /* to close everything, once nothing is waited for */
+#define STOP_MORE_NS (10ull * 1000000000) /* To close everything, once nothing is waited for. */
 
 struct options {
 	const char *file;
 	const char *set[SET_MAX];
-	char *made[SET_MAX]; /* of which these are ours to free */
+	char *made[SET_MAX]; /* Those of set that add_set() made, to be freed. */
 	uint32_t set_nr;
 	bool check, explain, json, forget;
 };
@@ -136,7 +136,7 @@ static error_t on_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* The table's part of --help. argp frees what this returns. */
+/* Appends the table's part of --help. argp frees what this returns. */
 static char *help_filter(int key, const char *text, void *input)
 {
 	char *out = NULL;
@@ -190,7 +190,7 @@ static void on_signal(uv_signal_t *h, int number)
 	notify_stopping(&d->notify, d->conf->stop_timeout_ns + STOP_MORE_NS);
 }
 
-/* What is wrong is said, and changes nothing: a daemon never ends for a file. */
+/* An error is logged and changes nothing: a daemon never ends because of a file. */
 static void on_hangup(uv_signal_t *h, int number)
 {
 	struct daemon *d = h->data;
@@ -257,7 +257,7 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 	if (server_init(&d.server, conf, &d.log, &d.loop, e) != SHARD_OK) {
 		log_line(&d.log, LOG_LEVEL_ERROR, "event=start_failed status=%s why=%s",
 			 status_name(e->status), e->text);
-		uv_run(&d.loop, UV_RUN_DEFAULT); /* what a failed start closed */
+		uv_run(&d.loop, UV_RUN_DEFAULT); /* Ends what a failed start closes. */
 		uv_loop_close(&d.loop);
 		return e->status == SHARD_BAD_ARG ? EXIT_CONFIG : EXIT_FAILED;
 	}
@@ -272,9 +272,9 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 	return EXIT_OK;
 }
 
-/* systemd gives up a unit that fails five times in two minutes, or for its configuration, and with
- * it the memory of models that it keeps for the next start. So a start that fails with such memory
- * takes its time, and ends as one that may be tried again. */
+/* systemd gives up a unit that fails five times in two minutes or for its configuration, and with
+ * it the memory of models that it keeps for the next start. So a start that fails while there is
+ * such memory waits before it ends, and ends with a status after which systemd tries again. */
 static int fail_slowly(const struct err *e)
 {
 	notify_failed(e->text);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service manager's view of a daemon. main.c owns one. Happy path: READY=1 once the server
- * listens; a timer on the loop says STATUS= when its text has changed, at most once a second, and
- * WATCHDOG=1 at half of WATCHDOG_USEC: a loop that does not run does not say it, and systemd ends
- * the process. SIGHUP and SIGTERM are announced by main.c. A message that cannot be sent is lost:
- * systemd's own time limits speak then. */
+/* Tells the service manager about the daemon. main.c owns one struct notify. Happy path: READY=1 is
+ * sent once the server listens. A timer on the loop sends STATUS= when its text has changed, at
+ * most once a second, and WATCHDOG=1 at half of WATCHDOG_USEC. A loop that hangs does not send it,
+ * and systemd ends the process. main.c announces SIGHUP and SIGTERM. A message that cannot be sent
+ * is lost, and systemd's own time limits decide. */
 #include "notify.h"
 
 #include "base/check.h"
@@ -102,8 +102,8 @@ void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop
 	snprintf(line, sizeof(line), "READY=1\nSTATUS=%s%s", n->said,
 		 n->watchdog_ns > 0 ? "\nWATCHDOG=1" : "");
 	tell(line);
-	/* looked at four times within half of the watchdog's time: a beat comes late by a quarter
-	 * of that at most */
+	/* The timer rings four times within half of the watchdog's time, so that WATCHDOG=1 is late
+	 * by a quarter of that half at most. */
 	if (n->watchdog_ns > 0 && n->watchdog_ns / 4 < LOOK_NS)
 		ms = n->watchdog_ns / 4 / NS_PER_MS + 1;
 	CHECK(uv_timer_init(loop, &n->timer) == 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* notify.h: what systemd hears from a daemon of Type=notify: ready, its status, reloading,
- * stopping, and that its loop runs. */
+/* notify.h: tells systemd, for a unit of Type=notify, that the daemon is ready, its status, that it
+ * reloads or stops, and that its loop runs. */
 #ifndef SHARD_NOTIFY_H
 #define SHARD_NOTIFY_H
 
@@ -11,22 +11,23 @@
 struct notify {
 	uv_timer_t timer;
 	const struct server *server;
-	uint64_t watchdog_ns; /* half of WATCHDOG_USEC; 0: nobody watches */
+	uint64_t watchdog_ns; /* Half of WATCHDOG_USEC; 0: there is no watchdog. */
 	uint64_t alive_ns, said_ns;
 	char said[NOTIFY_STATUS_BYTES];
 	bool started, over;
 };
 
-/* Without $NOTIFY_SOCKET, all of these do nothing. */
+/* Without $NOTIFY_SOCKET all of these do nothing. */
+/* Also says READY. */
 void notify_start(struct notify *n, const struct server *server, uv_loop_t *loop,
-		  const struct log *log); /* ready */
+		  const struct log *log);
 void notify_reloading(struct notify *n);
 void notify_reloaded(struct notify *n);
-/* It may take so long. */
+/* limit_ns: how long stopping may take. */
 void notify_stopping(struct notify *n, uint64_t limit_ns);
-/* A start that failed, told to who asks for the unit's status. */
+/* Says why a start failed, for whoever asks for the unit's status. */
 void notify_failed(const char *why);
-void notify_close(struct notify *n); /* the memory is the caller's again when the loop has run out
-					of handles */
+/* The memory is the caller's again when the loop has run out of handles. */
+void notify_close(struct notify *n);
 
 #endif

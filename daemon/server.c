@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One daemon: what it owns and how it starts; how it stops is stop.c's. main.c and tests call.
- * Start: state directory and incarnation, workers, links, what the coordinator kept, listeners
- * last. Two timers drive everything that is not a frame: the cores' next deadline, and a beat of
- * about a second for heartbeats, dialling and held requests. Failing start leaves nothing behind.
- */
+/* One daemon: what it owns and how it starts; stop.c has how it stops. main.c and tests call.
+ * Start: the secret, workers and links, the listeners and HTTP, then the state folder with its
+ * incarnation and the memory of the start before, and last the models that were kept. Two timers
+ * drive everything that is not a frame: one for the next deadline of the cores, and a beat of about
+ * a second for heartbeats, dialling and requests that wait. A start that fails leaves nothing
+ * behind. */
 #include "node/state.h"
 #include "ckpt/ckpt.h"
 
@@ -43,7 +44,8 @@
 #define SERVER_BEAT_MAX_NS NS_PER_SEC
 #define SERVER_SCRATCH     (1u << 20)
 #define SERVER_JOBS_MAX    4096
-#define TRIM_BYTES         (4u << 20) /* that the queues held since memory was given back last */
+/* Least peak of queued bytes after which memory is given back to the kernel. */
+#define TRIM_BYTES (4u << 20)
 
 /* --- time --- */
 
@@ -62,8 +64,8 @@ void server_alive(struct server *s, uint64_t now)
 	}
 }
 
-/* What answers took is the kernel's again when nobody waits for any. At most SERVER_QUEUED_MAX and
- * a little: milliseconds. */
+/* Gives the memory of answers back to the kernel when nobody waits for any. It is little more than
+ * SERVER_QUEUED_MAX, so this takes milliseconds. */
 static void give_back(struct server *s)
 {
 	if (s->queued.bytes > 0 || s->queued.peak < TRIM_BYTES)
@@ -72,15 +74,15 @@ static void give_back(struct server *s)
 	malloc_trim(0);
 }
 
-/* Every module, each time that the node's beat rings. */
-/* Who hears of models, in this order: what a request waits for is told before what ends it. */
+/* Who is told of models, in this order. A watcher that answers waiting requests comes before one
+ * that ends them. */
 static const struct model_watch *const watches[] = {
 	&scrape_watch, &transfer_watch, &seal_watch,    &manage_watch,
 	&blob_watch,   &ckpt_watch,     &control_watch, NULL};
 
 static void on_beat(struct server *s, uint64_t now)
 {
-	(void)server_core_ns(s); /* it runs */
+	(void)server_core_ns(s); /* Notes that the loop runs. */
 	server_alive(s, now);
 	list_each(it, &s->models)
 		model_beat(list_of(it, struct model, link), now);
@@ -95,8 +97,8 @@ static void on_beat(struct server *s, uint64_t now)
 
 /* --- start --- */
 
-/* The folder of the unix socket, as /run/shardd where no unit makes it; not the folders above it.
- */
+/* The folder of the unix socket, such as /run/shardd. It is made here if no systemd unit makes it,
+ * but not the folders above it. */
 static char *socket_folder(const struct server *s)
 {
 	char *folder = strdup(s->conf->socket),
@@ -114,9 +116,8 @@ static void make_socket_folder(struct server *s)
 {
 	char *folder = socket_folder(s);
 
-	s->made_folder =
-		folder != NULL &&
-		mkdir(folder, 0755) == 0; /* else whoever listens there says what is wrong */
+	/* If it cannot be made, listening says what is wrong. */
+	s->made_folder = folder != NULL && mkdir(folder, 0755) == 0;
 	free(folder);
 }
 
@@ -180,8 +181,8 @@ static enum shard_status start(struct server *s, struct err *e)
 	struct warm_conf warm;
 	enum shard_status st;
 
-	/* What can be wrong with the configuration comes first: a start that fails leaves nothing
-	 * behind and counts for nothing. */
+	/* What can be wrong with the configuration comes first, so that a start that fails leaves
+	 * nothing behind and does not count. */
 	if ((st = secret_open(s, e)) != SHARD_OK ||
 	    (st = static_in_use(s->conf->state, e)) != SHARD_OK)
 		return st;
@@ -248,9 +249,9 @@ static void init_lists(struct server *s)
 	list_init(&s->voided);
 }
 
-/* What waits to be sent is of the budget from the start: so much in all, and beyond it an answer
- * for each connection. Of a small budget it is a share, and who does not take his answers is
- * stopped sooner. */
+/* Reserves room in the budget for data that waits to be sent: a common amount, and beyond it one
+ * answer for each connection. A small budget reserves only a share of itself. A peer that does not
+ * take its answers is then stopped sooner. */
 static void reserve_queues(struct server *s)
 {
 	uint64_t places = s->conf->connections_max + s->nodes_nr - 1u;

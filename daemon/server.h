@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* server.h: one daemon: everything that lives on its loop. main.c owns exactly one; a test may own
- * several. */
+/* server.h: one daemon, that is, everything that lives on its loop. main.c owns exactly one, and a
+ * test may own several. */
 #ifndef SHARD_SERVER_H
 #define SHARD_SERVER_H
 
@@ -12,21 +12,22 @@
 
 struct server;
 
-/* Takes the lock on the state directory, opens the listeners, loads what the coordinator keeps.
- * conf and log outlive the server. */
+/* Opens the listeners, locks the state folder and loads what the coordinator keeps. conf and log
+ * have to outlive the server. */
 enum shard_status server_init(struct server **out, const struct config *conf, struct log *log,
 			      uv_loop_t *loop, struct err *e);
-/* Finish what is decided, abort what is not and say so, wait for the verdict on what was voted for,
- * close everything; then stopped(arg), once, on the loop. The waits end after [daemon]
- * stop_timeout. */
+/* Stops the server: decided steps are finished, undecided ones are aborted with a reason, and votes
+ * wait for their verdict. Then everything is closed, and stopped(arg) comes once, on the loop. The
+ * waits end after [daemon] stop_timeout. */
 void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), void *arg);
 const char *server_stopping(
-	const struct server *s); /* what it does yet, in words; NULL: it does not stop */
-uint32_t server_connected(const struct server *s,
-			  uint64_t *ever); /* connections now; how many sessions there have been */
-/* The file of [cluster] secret again, for connections from now on; failure keeps what it had.
- * Without a secret: nothing. */
+	const struct server *s); /* What it still has to do while it stops. NULL: no stop yet. */
+/* Connections now. ever: how many sessions there have been. */
+uint32_t server_connected(const struct server *s, uint64_t *ever);
+/* Reads the file of [cluster] secret again, for new connections. A failure keeps the old secret.
+ * Does nothing if there is none. */
 enum shard_status server_reload_secret(struct server *s, struct err *e);
-void server_free(struct server **s); /* after stopped, and after the loop ran out of handles */
+/* Only after stopped() and after the loop ran out of handles. */
+void server_free(struct server **s);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a daemon ends when it is told to. main.c and tests call server_stop(). Happy path: listeners
- * close; every core hears STOP, so that what is not decided is aborted by who decides it, and
- * nothing is begun; trainers of a model that has nothing in hand hear who stops and why. A decided
- * step is finished: every chunk updated, its image sent, DONE said, and on the coordinator every
- * node's DONE heard. Who has voted cannot take that back and waits for the verdict. Then nodes hear
- * the same sentence, connections, workers and handles close. Ways to fail: what is in hand does not
- * end within [daemon] stop_timeout: the log says which step is left, and what that means. */
+/* How a daemon ends when it is told to. main.c and tests call server_stop(). Happy path: the
+ * listeners close and every core gets STOP. Attempts that are not decided are aborted by whoever
+ * decides them, and nothing new begins. Trainers hear which node stops and why. If a step of their
+ * model is decided or voted for, they hear it after that step. A decided step is finished: every
+ * chunk is updated, its image and DONE are sent, and the coordinator waits for DONE of every node.
+ * A node that has voted cannot take that back and waits for the verdict. Then the other nodes hear
+ * the same reason, and connections, workers and handles close. If a step in progress does not end
+ * within [daemon] stop_timeout, the log says which step is left and what that means. */
 #include "node/state.h"
 #include "ckpt/ckpt.h"
 
@@ -39,7 +40,7 @@ static enum in_hand in_hand(const struct model *m)
 		return DECIDED;
 	if (c.part == CORE_PREPARED && !c.coordinator)
 		return VOTED;
-	if (c.part != CORE_FREE) /* until the core hears STOP */
+	if (c.part != CORE_FREE) /* Until the core gets STOP. */
 		return UNDECIDED;
 	return c.unheard ? UNHEARD : NOTHING;
 }
@@ -78,12 +79,12 @@ static void phase_words(const struct model *m, char *out, size_t bytes)
 /* --- what is left --- */
 
 struct undone {
-	const char *event, *means,
-		*kept; /* kept: what it means if the model's memory outlives the process */
+	/* kept: what it means if the model's memory outlives the process. */
+	const char *event, *means, *kept;
 };
 
-/* The time is over. What that means is said by who knows what was decided: a vote stands, whatever
- * becomes of who gave it. */
+/* The time is over. The text depends on what was decided, because a vote stands whatever becomes of
+ * the node that gave it. */
 static void log_undone(struct server *s, const struct model *m, enum in_hand h)
 {
 	static const struct undone words[] = {
@@ -117,7 +118,7 @@ static void log_undone(struct server *s, const struct model *m, enum in_hand h)
 		 meta_persistent(&m->meta) ? words[h].kept : words[h].means);
 }
 
-/* What becomes of the weights. */
+/* Logs what becomes of the weights. */
 static void log_left(struct server *s, const struct model *m)
 {
 	uint32_t held = m->store != NULL ? store_owned(m->store) : 0;
@@ -140,9 +141,10 @@ static void log_left(struct server *s, const struct model *m)
 		 why);
 }
 
-/* --- the way out --- */
+/* --- closing --- */
 
-/* Of models that have nothing in hand. Each hears it once. */
+/* Closes the sessions of models without a step that they have to wait for, or all of them. Each
+ * session hears it once. */
 static void close_sessions(struct server *s, bool all)
 {
 	struct err e;
@@ -233,7 +235,7 @@ static void check_stopped(struct server *s)
 	if (!s->conns_closed) {
 		close_sessions(s, false);
 		if (step_in_hand(s, clock_ns() >= s->stop_by_ns))
-			return; /* stop_tick comes again */
+			return; /* stop_tick() calls again. */
 		close_connections(s);
 	}
 	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0 || !job_idle(s, JOB_MEMORY) ||
@@ -261,13 +263,13 @@ static void check_stopped(struct server *s)
 	s->stopped(s->stopped_arg);
 }
 
-/* Who waits for a verdict must not fall silent meanwhile. */
+/* A node that waits for a verdict still has to send PINGs. */
 static void stop_tick(uv_timer_t *timer)
 {
 	struct server *s = timer->data;
 	uint64_t now = clock_ns();
 
-	(void)server_core_ns(s); /* it runs */
+	(void)server_core_ns(s); /* Notes that the loop runs. */
 	if (!s->conns_closed && now >= s->beat_due) {
 		s->beat_due = now + s->beat_ns;
 		server_alive(s, now);
@@ -310,7 +312,8 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 	}
 	if (list_empty(&s->models))
 		log_line(s->log, LOG_LEVEL_INFO, "event=stopping why=%s", why);
-	close_sessions(s, false); /* who is told that the attempt is over is told why by this */
+	/* Trainers hear this reason before they hear that the attempt is over. */
+	close_sessions(s, false);
 	list_each(it, &s->models)
 		tell_core(s, list_of(it, struct model, link));
 	list_each(it, &s->makings)
