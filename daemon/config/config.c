@@ -44,7 +44,7 @@ static enum shard_status put_option(struct config_loader *l, const struct config
 	return SHARD_OK;
 }
 
-/* One key, from anywhere. arg is the loader. */
+/* Takes one key from any source. arg is the loader. */
 static enum shard_status put(void *arg, const struct config_line *line, struct err *e)
 {
 	struct config_loader *l = arg;

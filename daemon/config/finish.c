@@ -74,7 +74,7 @@ static uint64_t auto_memory(void)
 	return all / 5 * 4;
 }
 
-/* Those in this process's affinity mask. */
+/* Counts the processors in this process's affinity mask. */
 static uint32_t auto_workers(void)
 {
 	uint32_t nr = uv_available_parallelism();
@@ -83,7 +83,7 @@ static uint32_t auto_workers(void)
 	return nr < CONFIG_WORKERS_MAX ? nr : CONFIG_WORKERS_MAX;
 }
 
-/* Who set this option. */
+/* The text that says who set this option. */
 static char *place(struct config_loader *l, const char *section, const char *key)
 {
 	uint32_t i = table_find(config_options(), section, key);
@@ -129,8 +129,8 @@ static enum shard_status finish_node(struct config_loader *l, struct err *e)
 		       place(l, "daemon", "node"), c->node, names);
 }
 
-/* A node may do everything. So nodes need a key that no trainer has, unless somebody said that
- * nobody needs one. */
+/* A node may do everything. So nodes need a secret that trainers do not have. Without any secret
+ * allow_unauthenticated has to be set. */
 static enum shard_status check_nodes(struct config *c, const struct config_node *self,
 				     struct err *e)
 {

@@ -27,7 +27,7 @@ struct config_loader {
 
 const struct table *config_options(void);
 
-/* The section's name in brackets: is it possible? */
+/* Checks the section's name, as it stands in brackets. */
 enum shard_status config_check_section(const char *where, const char *section, struct err *e);
 enum shard_status config_put_node(struct config *c, const struct config_line *l, struct err *e);
 /* A key of a [model ...] section. */

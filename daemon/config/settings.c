@@ -30,9 +30,9 @@ struct merge {
 	struct entry entry[1 + SETTINGS_GROUPS_MAX][SETTINGS_KEYS_MAX];
 	const char *const *groups;
 	uint32_t groups_nr;
-	const struct settings_layer *layer; /* The layer in hand. */
+	const struct settings_layer *layer; /* The layer being merged. */
 	uint32_t layer_nr;                  /* Its index. */
-	const char *origin;                 /* Of the word in hand. */
+	const char *origin;                 /* Origin of the word being merged. */
 };
 
 static uint32_t index_of(const struct table_row *row)
@@ -102,8 +102,9 @@ static enum shard_status put_one(struct merge *m, uint32_t place, const struct t
 	if (entry->origin && entry->layer == m->layer_nr)
 		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: %s is there twice", row->name, text,
 			       row->name);
-	/* Where and how often a model is saved is its daemons' business: no trainer is refused for
-	 * it, and a restored model does not bring it. */
+	/* A restored model's settings change no pinned key. They also do not say where and how
+	 * often the model is saved if an earlier layer says so, because that is for the daemons to
+	 * decide. */
 	if (m->layer->yields && (pinned || (entry->origin && row->saving)))
 		return SHARD_OK;
 	if (m->layer->trainer && pinned)
@@ -141,7 +142,7 @@ static enum shard_status put(struct merge *m, uint32_t place, const char *name, 
 	return put_one(m, place, settings_row("beta2"), half, &value, e);
 }
 
-/* One "key=value" or "group/key=value". */
+/* Merges one "key=value" or "group/key=value". */
 static enum shard_status put_word(struct merge *m, uint32_t place, const char *word, size_t n,
 				  struct err *e)
 {
@@ -204,8 +205,9 @@ static struct table_value value_or_default(const struct merge *m, const char *na
 	return v;
 }
 
-/* Every key that names its field, but for a schedule's parameters, whose defaults depend on the
- * schedule. A key without a fixed default is completed by whoever knows what it depends on. */
+/* Fills the field of every key that names one, except for a schedule's parameters, whose defaults
+ * depend on the schedule. A key without a fixed default is completed by the function that knows
+ * what it depends on. */
 static void make_fields(struct model_settings *s, const struct merge *m)
 {
 	const struct table *t = settings_table();
@@ -493,7 +495,7 @@ static void print_double(struct out *o, const char *group, const char *name, dou
 	print(o, " %s%s%s=%s", group, group[0] ? "/" : "", name, text);
 }
 
-/* A key of the whole model, if it has a place in the canonical string. */
+/* Prints a key of the whole model if it has a place in the canonical string. */
 static void print_key(struct out *o, const struct model_settings *s, const struct table_row *row)
 {
 	char text[SETTINGS_VALUE_BYTES];
@@ -535,7 +537,7 @@ static void print_key(struct out *o, const struct model_settings *s, const struc
 	print(o, " %s=%s", row->name, text);
 }
 
-/* The keys of the whole model, then those of each group. A model without groups shows the
+/* Prints the keys of the whole model, then those of each group. A model without groups shows the
  * hyper-parameters of its only group among the former. */
 size_t settings_text(const struct model_settings *s, const char *const *groups, char *text)
 {

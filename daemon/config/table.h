@@ -53,8 +53,8 @@ struct table_row {
 	bool power_of_two; /* Only powers of two. */
 	const char *word;  /* "auto", "off" or "none" in place of a value; NULL: no such word. */
 	uint64_t word_value;             /* What the word stands for, in a field that is no text. */
-	const char *const *words;        /* The choices, by index, with NULL at the end; */
-	const char *(*choice)(uint32_t); /* or this returns choice i, and NULL behind the last. */
+	const char *const *words;        /* The choices by index, then NULL. NULL: see choice. */
+	const char *(*choice)(uint32_t); /* Returns choice i, then NULL. NULL: see words. */
 	const char *refused;  /* A word that is a choice of other builds, and is refused as such. */
 	const char *choose;   /* TABLE_OWN: what may be chosen. */
 	const char *fallback; /* The default, as somebody would write it; NULL: see otherwise. */
