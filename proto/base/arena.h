@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena.h: a bump allocator over memory that the caller owns. Reset forgets everything at once. */
+/* arena.h: a bump allocator over memory that the caller owns. arena_reset() frees all of it at
+ * once. */
 #ifndef SHARD_BASE_ARENA_H
 #define SHARD_BASE_ARENA_H
 
@@ -8,7 +9,7 @@
 
 struct arena {
 	unsigned char *base;
-	size_t used, size; /* bytes */
+	size_t used, size; /* In bytes. */
 };
 
 static inline void arena_init(struct arena *a, void *base, size_t bytes)
@@ -23,8 +24,8 @@ static inline void arena_reset(struct arena *a)
 	a->used = 0;
 }
 
-static inline void *arena_take(struct arena *a,
-			       size_t bytes) /* 16-byte aligned; NULL when it does not fit */
+/* The result is aligned to 16 bytes. It is NULL when the arena has no room for it. */
+static inline void *arena_take(struct arena *a, size_t bytes)
 {
 	size_t start = (a->used + 15) & ~(size_t)15;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a process that found itself wrong: one line on stderr, then abort() so that a core
- * file keeps the evidence. */
+/* Ends a process whose own invariant does not hold. CHECK() calls check_failed(), which writes one
+ * line to stderr. It then calls abort(), so that a core file keeps the evidence. It never
+ * returns. */
 #include "base/check.h"
 
 #include <stdio.h>

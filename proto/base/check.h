@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h: CHECK(x) is for what only we can cause. Always compiled in; its expression has no side
- * effects. What a peer, a disk or an operator can cause is a status (status.h), never a CHECK. */
+/* check.h: CHECK(x) states what only an error in this program can break. It is always compiled in,
+ * and its expression has no side effects. What a peer, a disk or an operator can cause is a status
+ * (status.h), never a CHECK. */
 #ifndef SHARD_BASE_CHECK_H
 #define SHARD_BASE_CHECK_H
 

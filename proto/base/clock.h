@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h: monotonic nanoseconds. Modules that decide never call this: time reaches them as an
+/* clock.h: monotonic nanoseconds. Modules that decide never call this. They get the time as an
  * argument (now_ns). */
 #ifndef SHARD_BASE_CLOCK_H
 #define SHARD_BASE_CLOCK_H

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asks the processor. Cheap enough to call before each array: the compiler's run-time support asks
- * once per process and keeps the answer (the instruction itself traps in a virtual machine: 20 us).
- * It also knows whether the operating system saves the wide registers. Cannot fail. */
+/* Asks the processor for its instruction sets. The conversions, the kernels and the tests call it.
+ * It is cheap enough to call before each array, because the compiler's run-time support executes
+ * CPUID once per process and keeps the answer. (In a virtual machine CPUID traps and takes 20 us.)
+ * The run-time support also knows whether the operating system saves the wide registers. It cannot
+ * fail. */
 #include "base/isa.h"
 
 #include "base/check.h"
 #ifdef __x86_64__
-#ifdef __clang__ /* its list lacks F16C */
+#ifdef __clang__ /* It cannot ask for "f16c", so each call executes CPUID. */
 #include <cpuid.h>
 #endif
 

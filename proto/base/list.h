@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list.h: an intrusive doubly linked list. The head is a node that holds no element; a node that is
+/* list.h: an intrusive doubly linked list. The head is a node that holds no element. A node that is
  * in no list points at itself, so that removing it twice is harmless. */
 #ifndef SHARD_BASE_LIST_H
 #define SHARD_BASE_LIST_H
@@ -20,7 +20,8 @@ static inline int list_empty(const struct list *l)
 	return l->next == l;
 }
 
-static inline void list_push(struct list *head, struct list *node) /* at the tail */
+/* Adds the node at the tail. */
+static inline void list_push(struct list *head, struct list *node)
 {
 	node->prev = head->prev;
 	node->next = head;

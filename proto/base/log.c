@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes log lines; called by everything that acts, never by what decides. A line is built on the
- * stack and leaves with one write(2), so that lines of several processes on one descriptor do not
- * mix. Formats are walked by hand because a %s is a value that may come from a peer: it is quoted
- * here, once, and no caller can forget it. A line that cannot be written is lost silently: there is
- * nobody left to tell. */
+/* Writes log lines. Code that acts calls it, and code that decides never does. A line is built on
+ * the stack and leaves with one write(2), so that lines of several processes on one descriptor do
+ * not mix. The format is parsed here and not by printf, because a %s may be a value that came from
+ * a peer. Such a value is quoted here, so that no caller can forget it. A line that cannot be
+ * written is lost without a report. */
 #include "base/log.h"
 
 #include "base/check.h"
@@ -19,7 +19,7 @@
 static const char *const level_names[LOG_LEVEL_NR] = {"error", "warn", "info", "debug"};
 
 struct line {
-	char text[LOG_LINE_BYTES + 2]; /* room for newline and end */
+	char text[LOG_LINE_BYTES + 2]; /* With room for a newline and a NUL. */
 	size_t used;
 };
 
@@ -27,7 +27,7 @@ static void put_char(struct line *l, char c)
 {
 	if (l->used < LOG_LINE_BYTES)
 		l->text[l->used] = c;
-	l->used++; /* counts on, so that finish() knows of a cut */
+	l->used++; /* Counts on past the end, so that finish() knows that the line was cut. */
 }
 
 static void put_text(struct line *l, const char *s)
@@ -74,10 +74,10 @@ static void put_value(struct line *l, const char *s, size_t n)
 	put_char(l, '"');
 }
 
-/* One number: spec is "%-5.3llu" and the like, its last character the conversion. */
+/* Writes one number. spec is, for example, "%-5.3llu", and its last character is the conversion. */
 static void put_number(struct line *l, const char *spec, size_t spec_chars, va_list *ap)
 {
-	char one[32], out[400]; /* %f of 1e308 has 317 characters */
+	char one[32], out[400]; /* %f of 1e308 has 317 characters. */
 	char conv = spec[spec_chars - 1], len = spec[spec_chars - 2],
 	     len2 = spec_chars > 2 ? spec[spec_chars - 3] : 0;
 
@@ -93,7 +93,8 @@ static void put_number(struct line *l, const char *spec, size_t spec_chars, va_l
 	else if (len == 'l' || len == 'z' || len == 'j' || len == 't')
 		snprintf(out, sizeof(out), one, va_arg(*ap, long));
 	else
-		snprintf(out, sizeof(out), one, va_arg(*ap, int)); /* h and hh are promoted */
+		/* h and hh are promoted to int. */
+		snprintf(out, sizeof(out), one, va_arg(*ap, int));
 #pragma GCC diagnostic pop
 	put_text(l, out);
 }
@@ -223,7 +224,8 @@ void log_line(const struct log *l, enum log_level level, const char *fmt, ...)
 	finish(&line, l, level);
 }
 
-/* Tokens come back at one per second; `spent` says how many of LOG_BURST are out. */
+/* The bucket gets one token back per second. `spent` counts the tokens of LOG_BURST that are in
+ * use. */
 static bool take_token(struct log_bucket *b, uint64_t now_ns)
 {
 	uint64_t back = now_ns > b->last_ns ? (now_ns - b->last_ns) / NS_PER_SEC : 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rng.h: a seeded generator for tests, jitter and initial weights; splitmix64 (Steele, Lea, Flood,
- * "Fast splittable pseudorandom number generators", OOPSLA 2014). Not for secrets. */
+/* rng.h: a seeded generator for tests, jitter and initial weights. It is splitmix64 (Steele, Lea,
+ * Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). It must not be used for
+ * secrets. */
 #ifndef SHARD_BASE_RNG_H
 #define SHARD_BASE_RNG_H
 
@@ -20,12 +21,12 @@ static inline uint64_t rng_next(struct rng *r)
 }
 
 static inline uint64_t rng_below(
-	struct rng *r, uint64_t n) /* n > 0; the bias of n / 2^64 does not matter to tests */
+	struct rng *r, uint64_t n) /* n > 0. The bias of n / 2^64 does not matter to tests. */
 {
 	return rng_next(r) % n;
 }
 
-static inline double rng_unit(struct rng *r) /* [0, 1) */
+static inline double rng_unit(struct rng *r) /* In [0, 1). */
 {
 	return (double)(rng_next(r) >> 11) * 0x1p-53;
 }

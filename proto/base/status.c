@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of the statuses and the one way to attach a sentence to one. */
+/* Holds the names of the statuses, and the functions that attach a sentence to a status. */
 #include "base/status.h"
 
 #include <stdio.h>
 
-/* one row per status */
 // clang-format off
 #define ROW(name) case name: return #name
 
