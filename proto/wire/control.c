@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control bodies out of bytes that a peer sent. Called by dispatchers on both sides. Happy path:
- * protobuf-c parses into the arena; every string is then checked, because texts end up in logs and
- * JSON. Ways to fail: not a message of that type; more than the arena holds; a text that is not
- * UTF-8 or has control characters, which is SHARD_BAD_ARG and names the field, the byte and where
- * it is: the library says so before it sends, the daemon refuses that request. The message types
- * nest to a fixed depth, so the stack is bounded. */
+/* Unpacks control bodies from the bytes that a peer sent. The dispatchers on both sides call it.
+ * Happy path: protobuf-c parses into the arena, and then every string is checked, because texts end
+ * up in logs and JSON. It fails where the body is not a message of that type, or where the message
+ * needs more than the arena holds. It also fails for a text that is not UTF-8 or has control
+ * characters. That is SHARD_BAD_ARG, and the error names the field, the byte and its position. The
+ * library checks texts before it sends them, and the daemon refuses such a request. The message
+ * types nest to a fixed depth, so the stack is bounded. */
 #include "wire/control.h"
 
 #include "base/check.h"
@@ -80,12 +81,12 @@ static void *take(void *data, size_t bytes)
 
 static void give(void *data, void *p)
 {
-	(void)data; /* the arena forgets everything at once */
+	(void)data; /* The caller resets the whole arena at once. */
 	(void)p;
 }
 
-/* Length of the UTF-8 sequence at s, 0 if there is none: no overlong forms, no surrogates, nothing
- * above U+10FFFF. */
+/* The length of the UTF-8 sequence at s, or 0 if there is none. Overlong forms, surrogates and
+ * anything above U+10FFFF are refused. */
 static int utf8_length(const unsigned char *s)
 {
 	if (s[0] < 0x80)
@@ -110,7 +111,8 @@ static int utf8_length(const unsigned char *s)
 static enum shard_status text_check(const char *field, const char *text, bool lines, struct err *e)
 {
 	const unsigned char *begin = (const unsigned char *)text, *s = begin;
-	int shown = 0; /* Whole characters only: the sentence travels as a text, too. */
+	/* Ends at a whole character, because this sentence is sent as a text, too. */
+	int shown = 0;
 
 	while (*s) {
 		int n = utf8_length(s);
@@ -164,7 +166,7 @@ static enum shard_status member_check(const ProtobufCFieldDescriptor *f, const v
 
 enum shard_status control_texts(const ProtobufCMessage *m, struct err *e)
 {
-	bool lines = m->descriptor == M(text); /* status as JSON */
+	bool lines = m->descriptor == M(text); /* Its text is the status as JSON. */
 
 	for (unsigned i = 0; i < m->descriptor->n_fields; i++) {
 		const ProtobufCFieldDescriptor *f = &m->descriptor->fields[i];

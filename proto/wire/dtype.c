@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of element types, and conversion of arrays. Called by the client library (casting pushes
- * and reads), by the daemon when a model is sealed or read, and by tests. An array goes through
- * fp32 in blocks that stay in the first-level cache; each element is rounded once, because widening
- * is exact. fp16 in bulk uses the processor's own conversions where it has them: they round the
- * same way and heed neither flush-to-zero nor denormals-are-zero. Cannot fail; wrong types are a
- * CHECK. */
+/* Holds the names of element types and converts arrays. The client library calls it for pushes and
+ * reads with a cast, the daemon when a model is sealed or read, and the tests. Between the two
+ * 16-bit types an array goes through fp32 in blocks that stay in the first-level cache. Each
+ * element is rounded once, because widening is exact. Arrays of fp16 use the processor's own
+ * conversions where it has them. Those round the same way and ignore flush-to-zero and
+ * denormals-are-zero. It cannot fail. A wrong type is a CHECK. */
 #include "wire/dtype.h"
 
 #include "base/check.h"
 #include "base/isa.h"
 #include "wire/dtype_isa.h"
 
-enum { BLOCK = 1024 }; /* elements: 4 KiB as fp32 */
+enum { BLOCK = 1024 }; /* In elements. As fp32 these are 4 KiB. */
 
 static const char *const dtype_names[DTYPE_NR + 1] = {
 	[SHARD_F32] = "fp32",

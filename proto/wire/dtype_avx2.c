@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype_convert, eight elements at a time. Called only where isa_has(ISA_AVX2). Equal to the scalar
- * conversions bit for bit. */
+/* dtype_convert() for eight elements at a time. It is called only where isa_has(ISA_AVX2). Its
+ * results equal those of the scalar conversions bit for bit. */
 #include "wire/dtype_isa.h"
 
 #include <immintrin.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype_isa.h: the wide variants behind dtype_convert; nobody else calls them. Each converts as
- * many whole vectors as n holds and returns how many elements it has done. dt is SHARD_BF16 or
- * SHARD_F16. */
+/* dtype_isa.h: the wide variants behind dtype_convert(), which alone calls them. Each converts as
+ * many whole vectors as n holds and returns the number of elements that it converted. dt is
+ * SHARD_BF16 or SHARD_F16. */
 #ifndef SHARD_WIRE_DTYPE_ISA_H
 #define SHARD_WIRE_DTYPE_ISA_H
 

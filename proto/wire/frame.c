@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The 64-byte header: sealing one before it is sent, and judging one that came from outside. Called
- * by net/stream.c for every frame. Judging needs no context beyond the frame's place on its
- * connection; what is legal now is the owner's question. A refusal is a static text; nothing else
- * can go wrong. */
+/* Seals the 64-byte header of a frame before it is sent, and checks a header that came from
+ * outside. net/stream.c calls it for every frame. The check needs nothing but the header and the
+ * ordinal of the frame on its connection. The owner of the connection decides whether the frame is
+ * legal now. A refusal is a static text. Nothing else can go wrong. */
 #include "wire/frame.h"
 
 #include "base/check.h"
@@ -12,8 +12,8 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	      "the header is laid over memory: little-endian machines only");
 
-/* Seeding with the ordinal makes a frame that was lost, duplicated or moved within its connection
- * fail its own sum. */
+/* With the ordinal as the seed, a frame that was lost, duplicated or moved within its connection
+ * fails its own sum. */
 static uint32_t head_sum(const struct wire_head *h, uint64_t ordinal)
 {
 	return (uint32_t)xxh_sum(h, offsetof(struct wire_head, head_sum), ordinal);
@@ -47,7 +47,8 @@ const char *wire_invalid(const struct wire_head *h, uint64_t ordinal, bool body_
 		return "wire version";
 	if (h->head_sum != head_sum(h, ordinal))
 		return "header checksum";
-	/* from here on the header is what the peer meant: these are its mistakes, not the wire's */
+	/* From here on the header is known to be what the peer sent, so a fault is the peer's
+	 * own. */
 	if (!row)
 		return "unknown op";
 	if (h->flags & ~WIRE_FLAGS_KNOWN)

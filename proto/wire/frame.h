@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frame.h: the 64-byte header, its checks, and a parser of a byte stream that does no I/O.
- * README.md is the specification. */
+/* frame.h: the 64-byte header and its checks, without I/O. README.md is the specification. */
 #ifndef SHARD_WIRE_FRAME_H
 #define SHARD_WIRE_FRAME_H
 
@@ -11,24 +10,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_MAGIC           0x44524853u /* "SHRD" in memory order */
+#define WIRE_MAGIC           0x44524853u /* "SHRD" in memory order. */
 #define WIRE_VERSION         1u
-#define WIRE_NODES           "5" /* what nodes say to each other; grows with each change of it */
-#define WIRE_REPLY           1u  /* flags bit 0: answers the request of this op and tag (attempt) */
+#define WIRE_NODES           "5" /* Version of the messages between nodes. A change raises it. */
+#define WIRE_REPLY           1u  /* flags bit 0: answers the request of this op and tag. */
 #define WIRE_FLAGS_KNOWN     0xffff0001u
-#define WIRE_PART(flags)     ((flags) >> 16) /* flags bits 16-31: index of this part of the chunk */
+#define WIRE_PART(flags)     ((flags) >> 16) /* flags bits 16-31: index of the part in its chunk. */
 #define WIRE_PART_FLAG(part) ((uint32_t)(part) << 16)
 #define FEATURE_BODY_SUM     1ull
 #define FEATURE_AUTH                                                                               \
-	2ull /* in a HELLO over TCP: the sender has a secret; proofs follow, or the connection     \
-		ends */
-#define FEATURE_RDMA 4ull /* of a node: it knows RAIL and REGION, and wants them */
+	2ull /* HELLO over TCP: the sender has a secret and wants the proofs of both ends. */
+#define FEATURE_RDMA 4ull /* The node knows RAIL and REGION and wants RDMA. */
 #define FEATURE_RDMA_SUM                                                                           \
-	8ull /* beside it: bodies over RDMA are summed, unless both left it out                    \
-	      */
+	8ull /* The node wants bodies summed over RDMA. They are, unless both left it out. */
 
-struct wire_head { /* little-endian; this code runs on little-endian machines only, checked in
-		      frame.c */
+/* Little-endian. This code runs on little-endian machines only, which frame.c checks. */
+struct wire_head {
 	uint32_t magic;
 	uint16_t version;
 	uint16_t op;
@@ -38,12 +35,13 @@ struct wire_head { /* little-endian; this code runs on little-endian machines on
 	uint32_t seq;
 	uint64_t term;
 	uint64_t step;
-	uint32_t attempt; /* of a step; in requests and replies: the tag that pairs them */
+	uint32_t attempt; /* Of a step. In requests and replies it is the tag that pairs them. */
 	uint32_t chunk;
-	uint64_t body_sum; /* XXH3-64 of the body; 0 if it is empty or sums were negotiated off */
+	uint64_t body_sum; /* XXH3-64 of the body. 0 if it is empty or sums are off. */
 	uint32_t body_bytes;
-	uint32_t head_sum; /* low half of XXH3-64 of the 60 bytes before, seeded with the frame's
-			      ordinal on its connection */
+	/* Low half of XXH3-64 of the 60 bytes before it. The seed is the frame's ordinal on its
+	 * connection. */
+	uint32_t head_sum;
 };
 static_assert(sizeof(struct wire_head) == 64, "wire_head is frozen at 64 bytes");
 static_assert(offsetof(struct wire_head, op) == 6, "frozen");
@@ -59,13 +57,13 @@ static_assert(offsetof(struct wire_head, body_sum) == 48, "frozen");
 static_assert(offsetof(struct wire_head, body_bytes) == 56, "frozen");
 static_assert(offsetof(struct wire_head, head_sum) == 60, "head_sum is last");
 
-/* Fills magic, version, sums. ordinal: frames sent before this one on the connection, in this
- * direction. */
+/* Fills magic, version and sums. ordinal counts the frames that were sent before this one on the
+ * connection in this direction. */
 void wire_seal(struct wire_head *h, const void *body, uint64_t ordinal, bool body_sum);
-/* Why a received header is refused (static text), or NULL. Checks everything that needs no context.
- */
+/* Returns why a received header is refused, as a static text, or NULL. It checks everything that
+ * needs no context. */
 const char *wire_invalid(const struct wire_head *h, uint64_t ordinal, bool body_sum);
-/* The body is tensor bytes (of a reply, for an op whose reply alone is bulk). */
+/* True if the body is tensor bytes. For some ops that holds only for the reply. */
 bool wire_bulk(const struct wire_head *h);
 
 #endif

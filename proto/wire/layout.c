@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns a list of tensors into offsets, chunks and segments. The library does so for what its
- * caller writes and for what the daemon describes, and every node of the cluster once per
- * definition, with the same result everywhere. Everything in the list may be wrong: it is checked
- * here and refused with the tensor's name. After that, other modules index with what this file
- * computed and CHECK. Fails with SHARD_BAD_ARG, SHARD_RANGE (too many chunks) or SHARD_SYSTEM (no
- * memory). */
+/* Turns a list of tensors into offsets, chunks and segments. The library calls it for a definition
+ * that it sends and for one that the daemon describes. Every node of the cluster calls it once per
+ * definition, and the result is the same everywhere. Anything in the list may be wrong. It is
+ * checked here and refused with the tensor's name. After that, other modules index with what this
+ * file computed and CHECK. It fails with SHARD_BAD_ARG, SHARD_RANGE (too many chunks) or
+ * SHARD_SYSTEM (no memory). */
 #include "wire/layout.h"
 
 #include "base/check.h"
@@ -27,7 +27,7 @@ bool layout_model_name_ok(const char *name)
 	       strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") == n;
 }
 
-/* Names stand in logs, in JSON and in the labels of metrics. */
+/* Names appear in logs, in JSON and in the labels of metrics. */
 static bool name_ok(const char *name)
 {
 	size_t n = name ? strnlen(name, LAYOUT_NAME_MAX + 1) : 0;
@@ -52,7 +52,7 @@ static enum shard_status check_shape(const struct shard_tensor *t, uint64_t *num
 				       t->name, LAYOUT_ELEMS_MAX);
 		n *= t->shape[d];
 	}
-	*numel = n; /* no dimensions: a scalar */
+	*numel = n; /* A tensor without dimensions is a scalar. */
 	return SHARD_OK;
 }
 
@@ -192,7 +192,7 @@ enum shard_status layout_cut(struct layout *l, uint32_t chunk_elems, struct err 
 			       (unsigned long long)chunks);
 	l->chunk_elems = chunk_elems;
 	l->chunks_nr = (uint32_t)chunks;
-	l->segments_nr = (uint32_t)segments; /* at most chunks + tensors */
+	l->segments_nr = (uint32_t)segments; /* At most chunks + tensors. */
 	cut_tensors(l);
 	return SHARD_OK;
 }
@@ -280,8 +280,8 @@ bool layout_trained(const struct layout *l, uint32_t chunk)
 
 uint32_t layout_tensor_at(const struct layout *l, uint64_t element)
 {
-	uint32_t low = 0, high = l->tensors_nr; /* the last tensor that starts at or before element
-						   is in [low, high) */
+	/* The last tensor that starts at or before element is in [low, high). */
+	uint32_t low = 0, high = l->tensors_nr;
 
 	if (element >= l->elems)
 		return UINT32_MAX;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of frame types. Called by frame.c (is there such an op, does its body fit) and by
- * dispatchers (who may send it). A new op is a row here, a number in ops.h and a paragraph in
- * README.md. Cannot fail. */
+/* The table of frame types. frame.c looks up whether an op exists and whether its body fits. The
+ * dispatchers look up who may send it. A new op needs a row here, a number in ops.h and a paragraph
+ * in README.md. Looking up a row cannot fail. */
 #include "wire/ops.h"
 
 #include "base/check.h"
@@ -16,11 +16,11 @@
 #define BULK BODY_BULK
 
 enum {
-	SMALL = 4096,              /* a message of a few numbers and one sentence */
-	BLOB = (64 << 10) + SMALL, /* and what one trainer keeps with a step */
-	LIST = 1 << 20,            /* tensors of a chunk, or runs of chunks */
-	PART = WIRE_PART_BYTES,    /* tensor bytes */
-	REGIONS = 16 << 10,        /* of one model */
+	SMALL = 4096,              /* A message of a few numbers and one sentence. */
+	BLOB = (64 << 10) + SMALL, /* SMALL and what one trainer keeps with a step. */
+	LIST = 1 << 20,            /* Tensors of a chunk, or runs of chunks. */
+	PART = WIRE_PART_BYTES,    /* Tensor bytes. */
+	REGIONS = 16 << 10,        /* The memory regions of one model. */
 	WHOLE = WIRE_CONTROL_MAX,
 };
 
@@ -71,7 +71,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_RAIL] = {"rail", CTRL, N, 2, SMALL},
 	[OP_REGION] = {"region", CTRL, N, 0, REGIONS},
 
-	/* in the order of enum core_op in daemon/core/core.h: a unit test compares the count */
+	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */
 	[OP_CORE + 1] = {"ask", CTRL, N, 0, SMALL},
 	[OP_CORE + 2] = {"answer", CTRL, N, 0, WHOLE},
 	[OP_CORE + 3] = {"view", CTRL, N, 0, WHOLE},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement. Called by the coordinator when a model is defined or its members change, and by every
- * node that receives the table. Nodes count as equally large. A node that held more before gets the
- * odd chunk, so that fewest move; a node over its share gives up its highest chunks; homeless
- * chunks go, in chunk order, to the member that holds least. Only decoding can fail. */
+/* Computes which node holds each chunk. The coordinator calls it when a model is defined or its
+ * members change, and every node that receives the table decodes it. All nodes get an equal share.
+ * The chunks that are left over go to the nodes that held most before, so that fewest chunks move.
+ * A node over its share gives up its highest chunks. Chunks without a holder go, in chunk order, to
+ * the member that holds least. Only decoding can fail. */
 #include "wire/place.h"
 
 #include "base/check.h"
@@ -10,12 +11,13 @@
 #include <stddef.h>
 
 struct shares {
-	uint32_t held[PLACE_NODES_MAX];  /* by node: now */
-	uint32_t share[PLACE_NODES_MAX]; /* by node: at the end; 0 for who is no member */
+	uint32_t held[PLACE_NODES_MAX]; /* By node: chunks that it holds now. */
+	/* By node: chunks that it shall hold. 0 for a node that is no member. */
+	uint32_t share[PLACE_NODES_MAX];
 };
 
-/* chunks / members each; the remainder goes to those who held most, lowest number first among
- * equals. */
+/* Each member gets chunks / members. The remainder goes to the members that held most, and among
+ * equals to the lowest number. */
 static void share_out(struct shares *s, uint32_t chunks_nr, const uint16_t *members,
 		      uint16_t members_nr)
 {
@@ -66,7 +68,7 @@ void place_fill(uint16_t *owner, uint32_t chunks_nr, const uint16_t *members, ui
 	for (uint32_t c = 0; c < chunks_nr; c++) {
 		bool keeps = previous && previous[c] < PLACE_NODES_MAX && member[previous[c]];
 
-		owner[c] = keeps ? previous[c] : PLACE_NODES_MAX; /* which is nobody */
+		owner[c] = keeps ? previous[c] : PLACE_NODES_MAX; /* Nobody. */
 		if (keeps)
 			s.held[previous[c]]++;
 	}

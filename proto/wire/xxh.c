@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 for every processor, and the choice between the variants. Called by frame.c for headers and
- * by net/stream.c for bodies. The choice asks the compiler's run-time support, not isa_has(): that
- * one executes CPUID, which costs microseconds in a virtual machine. Cannot fail. */
+/* XXH3 for every processor, and the choice between the variants. frame.c calls it for headers and
+ * net/stream.c for bodies. xxh_best() asks the compiler's run-time support and not isa_has(), which
+ * executes CPUID at each call where clang compiled it. That costs microseconds in a virtual
+ * machine. It cannot fail. */
 #define XXH_ROW xxh_base
 #ifdef __x86_64__
-#define XXH_VECTOR 1 /* XXH_SSE2: every x86-64 has it */
+#define XXH_VECTOR 1 /* XXH_SSE2, which every x86-64 has. */
 #else
-#define XXH_VECTOR 0 /* XXH_SCALAR */
+#define XXH_VECTOR 0 /* XXH_SCALAR. */
 #endif
 #include "wire/xxh_impl.h"
 

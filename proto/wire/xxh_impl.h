@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* xxh_impl.h: the body of one variant of XXH3, inlined into the file that includes it and compiled
- * with that file's instruction set: the shared library's copy is compiled for the oldest processor
- * and runs at half the speed. Define XXH_ROW and XXH_VECTOR first. */
+/* xxh_impl.h: the body of one variant of XXH3. It is inlined into the file that includes it and
+ * compiled with that file's instruction set. The shared library of XXH3 is compiled for the oldest
+ * processor and runs at half the speed. Define XXH_ROW and XXH_VECTOR before including this
+ * file. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
