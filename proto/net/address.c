@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses and prints addresses. Called by configuration, by the listeners and by whoever dials. What
- * an operator can write wrongly is a status with the text at fault and the form that is right. */
+/* Parses and prints addresses. The configuration, the listeners and the code that dials call it. It
+ * does no I/O. An address that an operator wrote wrongly is a status, whose text has the faulty
+ * address and the valid forms. */
 #include "net/address.h"
 
 #include "base/check.h"
@@ -94,7 +95,7 @@ bool address_numeric(const struct conn_address *a, struct address_sock *out)
 	memset(out, 0, sizeof(*out));
 	if (a->unix_path) {
 		un->sun_family = AF_UNIX;
-		strcpy(un->sun_path, a->host); /* conn_address_parse() saw to the length */
+		strcpy(un->sun_path, a->host); /* conn_address_parse() has checked the length. */
 		out->bytes = sizeof(*un);
 		return true;
 	}
@@ -126,7 +127,7 @@ bool conn_address_loopback(const struct conn_address *a)
 	return IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)(void *)&s.sa)->sin6_addr);
 }
 
-/* As IPv6 says it. A loopback address becomes ::1. */
+/* The host as an IPv6 address. A loopback address becomes ::1. */
 static struct in6_addr host_of(const struct address_sock *s)
 {
 	struct in6_addr h = {.s6_addr = {[10] = 0xff, [11] = 0xff}};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster's secret and the proofs made with it. daemon/prove.c, the client library and shardctl
- * call; each loads the secret once. Happy path: open the file, note both HELLOs, prove, check.
- * HMAC-SHA256, SHA-256 and the comparison are libcrypto's, loaded at run time: libshard needs no
- * library for who uses no secret. Fails with a sentence about the file, or that libcrypto is not
- * here. */
+/* The cluster's secret and the proofs made with it. The daemon, the client library and shardctl
+ * call it, and each loads the secret once. Happy path: open the file, note both HELLOs, prove,
+ * check. HMAC-SHA256, SHA-256 and the comparison come from libcrypto, which is loaded at run time,
+ * so that libshard does not depend on it where no secret is used. It fails with a sentence about
+ * the file, or one that says that libcrypto cannot be loaded. */
 #include "net/auth.h"
 
 #include "base/check.h"
@@ -27,16 +27,17 @@
 #define TEXT_OF(x)  #x
 #define LIBCRYPTO   "libcrypto.so." TEXT(OPENSSL_SHLIB_VERSION)
 #define CREDENTIALS "${CREDENTIALS_DIRECTORY}"
-#define FILE_MAX    512 /* of a file with two secrets and generous line breaks */
+#define FILE_MAX    512 /* Bytes. Two secrets and generous line breaks fit. */
 
-/* They end in their NUL, so that neither is the beginning of anything else that is hashed. */
+/* The terminating NUL of a label is hashed too, so that no label is a prefix of other hashed
+ * data. */
 static const char labels[AUTH_FOR_NR][2][32] = {
 	[AUTH_FOR_CLIENT] = {"shardd auth 2 client dialler", "shardd auth 2 client listener"},
 	[AUTH_FOR_NODE] = {"shardd auth 2 node dialler", "shardd auth 2 node listener"},
 };
 
 struct auth {
-	void *library; /* stays loaded: others in the process may use it too */
+	void *library; /* Stays loaded, because others in the process may use it too. */
 	__typeof__(&HMAC) hmac;
 	__typeof__(&SHA256) sha256;
 	__typeof__(&EVP_sha256) evp_sha256;
@@ -50,7 +51,7 @@ static bool symbol(struct auth *a, const char *name, void *to, size_t bytes)
 	void *p = dlsym(a->library, name);
 
 	CHECK(bytes == sizeof(p));
-	memcpy(to, &p, sizeof(p)); /* C has no conversion from void * to a function */
+	memcpy(to, &p, sizeof(p)); /* C has no conversion from void * to a pointer to a function. */
 	return p != NULL;
 }
 
@@ -113,8 +114,8 @@ static bool parse_key(unsigned char key[AUTH_BYTES], const char *line, size_t n)
 	return good;
 }
 
-/* Drawn bytes repeat less: fewer than this many different ones among 32 is a chance of 1 in 10^30.
- */
+/* Random bytes repeat less. That 32 of them have fewer different values than this has a chance
+ * below 1 in 10^30. */
 #define DIFFERENT_MIN 8
 
 static bool typed_in(const unsigned char key[AUTH_BYTES])
@@ -216,9 +217,8 @@ static enum shard_status read_file(struct auth *a, const char *given, struct err
 
 	if (st != SHARD_OK)
 		return st;
-	fd = open(path,
-		  O_RDONLY | O_CLOEXEC | O_NONBLOCK |
-			  O_NOCTTY); /* it may be a pipe, which must not keep anybody waiting */
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK |
+				O_NOCTTY); /* It may be a pipe, and open() must not wait for one. */
 	if (fd < 0)
 		return err_set(e, SHARD_SYSTEM, "secret %.200s: cannot be opened: %s", path,
 			       strerror(errno));
@@ -357,7 +357,8 @@ bool auth_right(const struct auth *a, struct auth_talk *t, enum auth_side side, 
 		return false;
 	for (uint32_t k = 0; k < a->keys_nr && !right; k++) {
 		if (side == AUTH_LISTENER && k != t->key)
-			continue; /* it answers with the key that it was asked with */
+			/* The listener answers with the key that the dialler proved with. */
+			continue;
 		right = prove_with(a, t, side, k, sum, want) &&
 			a->compare(want, proof, AUTH_BYTES) == 0;
 		if (right)

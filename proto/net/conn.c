@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection on a libuv loop: readiness, deadlines and the end; the frames themselves are
- * stream.c's. Called by the daemon's shell on its loop thread. Happy path: dialled or accepted ->
- * OPEN, frames go to the owner -> conn_close() -> LINGER until the last frame is written and the
- * peer has closed -> CLOSING while libuv lets go -> on_close. Ways to fail: the peer closes, is
- * silent, stalls inside a frame or sends what is refused (it is told so); each ends in on_close
- * with a sentence. */
+/* A connection on a libuv loop. This file has readiness, deadlines and the end, and stream.c has
+ * the frames. The daemon calls it on its loop thread. Happy path: dialled or accepted -> OPEN,
+ * frames go to the owner -> conn_close() -> LINGER until the last frame is written and the peer has
+ * closed -> CLOSING while libuv closes its handles -> on_close. A connection fails when the peer
+ * closes, is silent, stalls inside a frame or sends what is refused, of which the peer is told.
+ * Each failure ends in on_close with a sentence. */
 #include "net/conn.h"
 
 #include "base/check.h"
@@ -22,9 +22,10 @@
 #include <unistd.h>
 
 enum {
-	SLOWEST = 64 << 10, /* bytes a second that a frame must make: who sends it byte by byte
-			       holds nothing up */
-	READ_MAX = 1 << 20, /* bytes of one turn: others on the loop want theirs */
+	/* The least rate of a frame in bytes a second. Without it a peer that sends byte by byte
+	 * could hold others up. */
+	SLOWEST = 64 << 10,
+	READ_MAX = 1 << 20, /* Bytes of one turn. Other handles of the loop need theirs. */
 	LAST_TURNS = 64,
 	REFUSED_LINGER_MS = 100,
 };
@@ -50,8 +51,8 @@ static void gone(struct conn *c)
 	if (s) {
 		snprintf(c->name, sizeof(c->name), "%s", stream_name(s));
 		c->last = *stream_stats(s);
-		stream_free(&s); /* bodies come back before on_close(); a sent() may still look at
-				    c->stream */
+		/* Bodies come back before on_close(). A sent() may still look at c->stream. */
+		stream_free(&s);
 		c->stream = NULL;
 	}
 	c->handler->on_close(c->owner, c, &c->why);
@@ -84,7 +85,7 @@ static void finish(struct conn *c)
 	if (c->polling)
 		uv_close((uv_handle_t *)&c->poll, on_poll_closed);
 	c->polling = false;
-	conn_dial_cancel(c); /* closes its descriptor, which libuv must have let go before */
+	conn_dial_cancel(c); /* Closes its descriptor, after the poll handle was closed above. */
 	uv_close((uv_handle_t *)&c->timer, on_timer_closed);
 }
 
@@ -92,7 +93,7 @@ static void on_poll(uv_poll_t *p, int status, int events);
 
 static void on_timer(uv_timer_t *t);
 
-/* The peer has taken enough for more to be read, or does not take what it is sent. */
+/* Stops reading while the peer does not take what it is sent, and goes on when it took enough. */
 static void look_full(struct conn *c)
 {
 	bool full = stream_full(c->stream);
@@ -105,7 +106,7 @@ static void look_full(struct conn *c)
 	}
 	if (!full && !c->paused &&
 	    stream_stopped(
-		    c->stream)) { /* the socket need not become readable for a frame that is here */
+		    c->stream)) { /* A frame may be here, and then the socket may stay silent. */
 		c->due_ns = 1;
 		uv_timer_start(&c->timer, on_timer, 0, 0);
 	}
@@ -132,7 +133,7 @@ static uint64_t frame_limit(const struct conn *c)
 	return c->conf.frame_ns ? c->conf.frame_ns : c->conf.silence_ns;
 }
 
-/* Who takes nothing of what waits for it holds up others, whatever it says meanwhile. */
+/* A peer that takes nothing of what waits for it holds up others, even if it sends something. */
 static uint64_t write_deadline(const struct conn *c)
 {
 	return c->want_write && c->conf.silence_ns != 0 ? c->wrote_ns + c->conf.silence_ns
@@ -146,7 +147,7 @@ static uint64_t earlier(uint64_t due, uint64_t write_due)
 	return due == 0 || write_due < due ? write_due : due;
 }
 
-/* When the state that holds now would have lasted too long; 0: never. */
+/* When the present state will have lasted too long. 0 means never. */
 static uint64_t deadline(const struct conn *c)
 {
 	uint64_t since, limit;
@@ -171,7 +172,7 @@ static uint64_t deadline(const struct conn *c)
 	return earlier(limit ? since + limit : 0, write_deadline(c));
 }
 
-/* The timer is set again only when it must ring earlier than it will, so traffic costs nothing. */
+/* The timer is set again only when it must fire earlier than it will, so traffic costs nothing. */
 void conn_arm(struct conn *c)
 {
 	uint64_t due = deadline(c), now;
@@ -183,18 +184,18 @@ void conn_arm(struct conn *c)
 	uv_timer_start(&c->timer, on_timer, due > now ? (due - now) / NS_PER_MS + 1 : 1, 0);
 }
 
-/* The peer sent what is refused: say so before hanging up. */
+/* Tells the peer why what it sent is refused, before the connection closes. */
 static void tell(struct conn *c, const struct err *why)
 {
 	Shard__Error body = SHARD__ERROR__INIT;
 	struct wire_head h = {.op = OP_ERROR};
 
 	body.status = (uint32_t)why->status;
+	/* Packing only reads it. */
 	body.text =
-		(char *)(uintptr_t)(stream_told(c->stream) ? stream_told(c->stream)
-							   : why->text); /* packing only reads it */
+		(char *)(uintptr_t)(stream_told(c->stream) ? stream_told(c->stream) : why->text);
 	(void)stream_send_control(c->stream, &h,
-				  &body.base); /* a full queue has more to say already */
+				  &body.base); /* If the queue is full, the ERROR is left out. */
 }
 
 static void end(struct conn *c, const struct err *why)
@@ -211,7 +212,7 @@ static void end(struct conn *c, const struct err *why)
 static void flush(struct conn *c);
 static void watch(struct conn *c);
 
-/* OPEN, and its deadline has passed: says which. */
+/* The deadline of an OPEN connection has passed. Says which one. */
 static void overdue(struct conn *c)
 {
 	bool mid = stream_mid_frame(c->stream) && frame_limit(c) != 0;
@@ -229,9 +230,9 @@ static void overdue(struct conn *c)
 	end(c, &e);
 }
 
-/* The other end has closed. What it said before that is still in the socket and may matter: a
- * verdict, or why it goes. It is read in a turn of its own, because whoever sends may be a handler.
- */
+/* The other end has closed. What it sent before that is still in the socket and may matter: a
+ * verdict, or why it goes. That is read in a turn of its own, because the caller that sends may be
+ * a handler. */
 static void last_words(struct conn *c)
 {
 	uint64_t before;
@@ -245,7 +246,8 @@ static void last_words(struct conn *c)
 	} while (c->state == CONN_OPEN && stream_stats(c->stream)->bytes_in != before &&
 		 ++turns < LAST_TURNS);
 	if (c->state == CONN_OPEN && e.status == SHARD_OK)
-		(void)stream_write(c->stream, &e); /* says again why nothing goes out */
+		/* Fails again with the reason why nothing can be sent. */
+		(void)stream_write(c->stream, &e);
 	if (c->state == CONN_OPEN)
 		end(c, &e);
 }
@@ -270,8 +272,9 @@ static void on_timer(uv_timer_t *t)
 		return;
 	}
 	if (c->state == CONN_OPEN && !c->paused && stream_read(c->stream, READ_MAX, &e) != SHARD_OK)
-		end(c, &e); /* what came while this process did not run counts */
-	if (c->state == CONN_OPEN && stream_queued(c->stream) > 0) /* and what was taken */
+		end(c, &e); /* What came while this process did not run counts. */
+	/* So does what the peer has taken meanwhile. */
+	if (c->state == CONN_OPEN && stream_queued(c->stream) > 0)
 		flush(c);
 	if (c->state == CONN_OPEN)
 		watch(c);
@@ -315,7 +318,9 @@ static void flush(struct conn *c)
 		(void)shutdown(stream_fd(c->stream), SHUT_WR);
 	if (c->state != CONN_OPEN || !c->handler->on_room)
 		return;
-	c->in_write = true; /* what it queues is written in the next turn: others want theirs */
+	/* Frames queued in on_room() are written in the next turn, because other handles need
+	 * theirs. */
+	c->in_write = true;
 	c->handler->on_room(c->owner, c);
 	c->in_write = false;
 	if (!c->want_write && stream_queued(c->stream) > 0) {
@@ -324,8 +329,8 @@ static void flush(struct conn *c)
 	}
 }
 
-/* After our last byte: wait for the peer to close, so that unread input does not make the kernel
- * throw our output away. */
+/* Waits, after the last byte was sent, for the peer to close. If unread input were left, the kernel
+ * would discard what was sent. */
 static void linger_read(struct conn *c)
 {
 	char scratch[4096];
@@ -345,8 +350,8 @@ static void on_poll(uv_poll_t *p, int status, int events)
 	struct err e = {0};
 	enum shard_status rc = SHARD_OK;
 
-	if (status < 0) { /* libuv has stopped watching: whatever is done next must meet the
-			     socket's error */
+	/* libuv has stopped watching. The next call on the socket gets its error. */
+	if (status < 0) {
 		c->events = 0;
 		c->want_write = false;
 	}
@@ -475,14 +480,15 @@ void conn_set_limit(struct conn *c, uint64_t held_max)
 void conn_set_silence(struct conn *c, uint64_t silence_ns)
 {
 	c->conf.silence_ns = silence_ns;
-	c->due_ns = 0; /* whatever the timer rings for now may be too late */
+	c->due_ns = 0; /* The timer may be set for a time that is too late now. */
 	conn_arm(c);
 }
 
 void conn_kick(struct conn *c)
 {
 	if (c->state == CONN_OPEN && c->in_read && stream_roomy(c->stream))
-		return; /* on_poll() writes this, with what the other frames of this read add */
+		/* on_poll() writes it together with what the other frames of this read add. */
+		return;
 	conn_kick_now(c);
 }
 
@@ -491,7 +497,7 @@ void conn_kick_now(struct conn *c)
 	if (c->state != CONN_OPEN && c->state != CONN_LINGER)
 		return;
 	if (c->want_write || c->in_write)
-		return; /* who is at it writes this, too */
+		return; /* The write that is in progress or waited for takes it along. */
 	flush(c);
 	if (c->state == CONN_CLOSING)
 		return;
@@ -510,7 +516,7 @@ void conn_pause(struct conn *c, bool paused)
 	c->due_ns = 0;
 	if (!paused &&
 	    stream_ready(
-		    c->stream)) { /* the socket need not become readable for a frame that is here */
+		    c->stream)) { /* A frame may be here, and then the socket may stay silent. */
 		c->due_ns = 1;
 		uv_timer_start(&c->timer, on_timer, 0, 0);
 	} else {
@@ -538,6 +544,6 @@ void conn_close(struct conn *c, const struct err *why, uint32_t linger_ms)
 	c->until_ns = clock_ns() + linger_ms * NS_PER_MS;
 	c->due_ns = 0;
 	conn_arm(c);
-	c->want_write = true; /* on_poll() writes, then shuts our half */
+	c->want_write = true; /* on_poll() writes, then shuts down our side. */
 	watch(c);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How an outgoing connection becomes one: resolve the host if it is a name, try its addresses one
- * after the other, then hand the descriptor to conn.c. Also the small questions about a conn. Ways
- * to fail: no such host, nobody listens, no answer within connect_ns; the last reason reaches
- * on_close. What fails at once (a unix path that is not there) fails conn_connect() itself. */
+/* Dials an outgoing connection, and answers small questions about a conn. Happy path: resolve the
+ * host if it is a name, try its addresses one after the other, then hand the descriptor to conn.c.
+ * It fails if there is no such host, if nobody listens, and if no answer comes within connect_ns.
+ * The last reason reaches on_close. What fails at once, as a unix path that does not exist, fails
+ * conn_connect() itself. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "net/conn_impl.h"
@@ -73,7 +74,7 @@ static enum shard_status try_next(struct conn *c, struct err *e)
 	return SHARD_OK;
 }
 
-/* The address before this one failed, and libuv has let go of its descriptor. */
+/* The address before this one failed, and libuv has closed the handle of its descriptor. */
 static void on_retry(uv_handle_t *h)
 {
 	struct conn *c = h->data;
@@ -90,7 +91,7 @@ static void on_connected(uv_poll_t *p, int status, int events)
 	struct err e = {0};
 	int fd = c->dial.fd;
 
-	(void)status; /* an error here is in the socket too */
+	(void)status; /* An error that status tells is in the socket too. */
 	(void)events;
 	if (tcp_dialled(fd, c->name, &e) != SHARD_OK) {
 		if (c->dial.at >= c->dial.targets_nr) {
@@ -107,7 +108,7 @@ static void on_connected(uv_poll_t *p, int status, int events)
 		give_up(c, &e);
 		return;
 	}
-	c->dial.fd = -1; /* the stream's now */
+	c->dial.fd = -1; /* It belongs to the stream now. */
 	if (c->handler->on_open)
 		c->handler->on_open(c->owner, c);
 }
@@ -155,7 +156,7 @@ static enum shard_status resolve(struct conn *c, const struct conn_address *to, 
 void conn_dial_cancel(struct conn *c)
 {
 	if (c->dial.resolving)
-		(void)uv_cancel((uv_req_t *)&c->dial.req); /* on_resolved() comes in any case */
+		(void)uv_cancel((uv_req_t *)&c->dial.req); /* on_resolved() comes in any case. */
 	if (c->dial.fd >= 0)
 		close(c->dial.fd);
 	c->dial.fd = -1;
@@ -238,11 +239,11 @@ uint32_t conn_peer_groups(const struct conn *c, uint32_t *groups, uint32_t max)
 		return 0;
 	if (getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) == 0)
 		return bytes / (uint32_t)sizeof(*groups);
-	if (errno != ERANGE ||
-	    (all = malloc(bytes)) == NULL) /* an old kernel, which cannot say: nobody is in any */
+	/* An old kernel cannot say. Then the peer is in no group. */
+	if (errno != ERANGE || (all = malloc(bytes)) == NULL)
 		return 0;
 	if (getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERGROUPS, all, &bytes) == 0)
-		nr = max; /* the first of them */
+		nr = max; /* The first of them. */
 	memcpy(groups, all, nr * sizeof(*groups));
 	free(all);
 	return nr;

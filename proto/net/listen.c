@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listeners on a libuv loop. Called by the daemon's shell; each accepted descriptor goes to its
- * owner. Ways to fail: at the start, an address in use (tcp.c says it), or a socket that the kernel
- * does not let the loop watch; later, the process runs out of descriptors: then a spare one is
- * spent on taking the connection off the queue and hanging up, so that the loop does not spin on a
- * socket that stays readable. */
+/* Listeners on a libuv loop. daemon/server.c calls it, and each accepted descriptor goes to its
+ * owner. At the start it fails if an address is in use (tcp.c says so), or if the kernel does not
+ * let the loop watch the socket. Later the process may run out of descriptors. Then the listener
+ * closes a spare descriptor, accepts the connection with it and hangs up, so that the loop does not
+ * spin on a socket that stays readable. */
 #include "base/check.h"
 #include "net/conn.h"
 #include "net/tcp.h"
@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 enum {
-	ACCEPT_MAX = 16, /* of one turn */
-	PAUSE_MS = 1000, /* without even the spare descriptor */
+	ACCEPT_MAX = 16, /* Connections of one turn. */
+	PAUSE_MS = 1000, /* How long it pauses when even the spare descriptor is missing. */
 };
 
 struct conn_listener {
@@ -29,7 +29,7 @@ struct conn_listener {
 	void *owner;
 	uint16_t port;
 	bool closing;
-	dev_t dev; /* of the unix socket file, so that only ours is removed */
+	dev_t dev; /* Of the unix socket file, so that only our own is removed. */
 	ino_t ino;
 	char path[108];
 };
@@ -111,7 +111,7 @@ static void bound(struct conn_listener *l, const struct conn_address *at)
 		l->port = ntohs(((struct sockaddr_in6 *)(void *)&sa)->sin6_port);
 }
 
-/* Names are resolved while starting, when nothing else waits for the loop. */
+/* Names are resolved while the daemon starts, when nothing else waits for the loop. */
 static enum shard_status resolve(const struct conn_address *at, struct address_sock *sock,
 				 struct err *e)
 {
@@ -140,8 +140,8 @@ static void unlink_ours(const struct conn_listener *l)
 		(void)unlink(l->path);
 }
 
-/* The loop asks the kernel whether it can watch the socket. A failure leaves nothing in the loop.
- */
+/* Puts the socket into the loop, which asks the kernel whether it can watch it. A failure leaves
+ * nothing in the loop. */
 static enum shard_status watch(struct conn_listener *l, uv_loop_t *loop,
 			       const struct conn_address *at, struct err *e)
 {

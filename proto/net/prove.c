@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages of the proof: a HELLO that says little, then an AUTH with the whole Hello and the
- * keyed hash over all of it. The listener calls prove_heard, prove_brief, prove_theirs, prove_own
- * in this order, the dialler prove_brief, prove_heard, prove_own, prove_theirs: so a listener
- * proves nothing to who did not prove first. Ways to fail: no memory, no random numbers, a
- * libcrypto that refuses. */
+/* The messages of the proof. First comes a brief HELLO, then an AUTH with the whole Hello and the
+ * keyed hash over all of it. The listener calls prove_heard(), prove_brief(), prove_theirs() and
+ * prove_own() in this order. The dialler calls prove_brief(), prove_heard(), prove_own() and
+ * prove_theirs(). So a listener proves nothing to a dialler that has not proved first. It fails
+ * where there is no memory, where there are no random numbers, and where libcrypto refuses. */
 #include "net/prove.h"
 
 #include "base/check.h"
@@ -40,7 +40,7 @@ enum shard_status prove_brief(struct prove *p, const struct auth *a, const Shard
 	packed = malloc(bytes);
 	if (packed == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a hello of %zu bytes", bytes);
-	shard__hello__pack(brief, packed); /* as the stream will pack it */
+	shard__hello__pack(brief, packed); /* As the stream will pack it. */
 	good = auth_said(a, &p->talk, p->side, packed, bytes);
 	free(packed);
 	return good ? SHARD_OK : err_set(e, SHARD_SYSTEM, "libcrypto does not hash");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device in the loop. It owns the completion channel and the watchers of it and of asynchronous
- * events, and gives rails their turns. Called by the server at start and end, and by libuv. Happy
- * path: an event says that a completion queue has something -> its rail's turn; a rail that has
- * more to do than one turn takes, polls busily, or failed outside of a turn gets the next in the
- * loop's following round. Ways to fail: the device or its port is gone: every rail fails, then
- * gone() is called. */
+/* The device in the loop. This file owns the completion channel and the watchers of it and of
+ * asynchronous events, and gives rails their turns. daemon/link opens and closes it, and libuv
+ * calls it in between. Happy path: an event says that a completion queue has entries, and its rail
+ * gets a turn. A rail that has more to do than one turn allows, polls busily, or failed outside of
+ * a turn gets the next turn in the loop's following round. If the device or its port is gone, every
+ * rail fails, and then gone() is called. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -34,8 +34,8 @@ void rdma_want_turn(struct rdma *r)
 	r->turning = true;
 }
 
-/* Set again only when it must ring earlier than it will: frames that are completed in time cost
- * nothing. */
+/* The timer is set again only when it must fire earlier than it will. Frames that are completed in
+ * time cost nothing. */
 void rdma_want_timer(struct rdma *r, uint64_t due)
 {
 	uint64_t now;
@@ -48,7 +48,7 @@ void rdma_want_timer(struct rdma *r, uint64_t due)
 	      0);
 }
 
-/* Every rail; one that a handler frees meanwhile takes care of turn_next. */
+/* Gives every rail a turn. A rail that a handler frees meanwhile adjusts turn_next. */
 static void turn_all(struct rdma *r)
 {
 	for (struct list *it = r->rails.next; it != &r->rails; it = r->turn_next) {
@@ -85,8 +85,8 @@ static void is_gone(struct rdma *r, const char *what, int error)
 	r->over = true;
 	err_set(&r->why, SHARD_UNREACHABLE, "RDMA device %s: %s%s%s", r->at.name, what,
 		error ? ": " : "", error ? strerror(error) : "");
-	CHECK(uv_poll_stop(&r->completions) == 0 &&
-	      uv_poll_stop(&r->events) == 0); /* a descriptor that is over is always ready */
+	/* A descriptor of a device that is gone is always ready. */
+	CHECK(uv_poll_stop(&r->completions) == 0 && uv_poll_stop(&r->events) == 0);
 	list_each(it, &r->rails)
 		rdma_rail_fail(list_of(it, struct rdma_rail, node), SHARD_UNREACHABLE, "%s",
 			       r->why.text);
@@ -103,7 +103,7 @@ static void on_completions(uv_poll_t *p, int status, int events)
 
 	(void)events;
 	while (nr < RDMA_TURN &&
-	       !r->over) { /* the descriptor stays readable for those that are left */
+	       !r->over) { /* The descriptor stays readable for the events that are left. */
 		struct ibv_cq *cq = NULL;
 		void *rail = NULL;
 
@@ -119,7 +119,7 @@ static void on_completions(uv_poll_t *p, int status, int events)
 	}
 }
 
-/* Texts for those that are the end; the others say nothing that is not seen elsewhere. */
+/* Handles the events that end something. What the others tell is seen elsewhere. */
 static void on_event(struct rdma *r, const struct ibv_async_event *ev)
 {
 	const struct rdma_qp *q;
@@ -170,8 +170,8 @@ static void on_events(uv_poll_t *p, int status, int events)
 				is_gone(r, "removed", -status);
 			return;
 		}
-		/* The queue pair, or queue, that it names is destroyed on this thread only: it is
-		 * there until this returns. */
+		/* The queue pair or queue that the event names is destroyed on this thread only, so
+		 * it exists until this returns. */
 		ibv_ack_async_event(&ev);
 		on_event(r, &ev);
 	}
@@ -197,8 +197,8 @@ static enum shard_status watch(struct rdma *r, uv_poll_t *p, int fd, uv_poll_cb 
 	return SHARD_OK;
 }
 
-/* Registers a page: that memory cannot be locked should be known now, not when the first peer
- * comes. */
+/* Registers a page, so that a lack of lockable memory shows now and not when the first peer
+ * connects. */
 static enum shard_status probe(struct rdma *r, struct err *e)
 {
 	struct rdma_domain *d = NULL;
@@ -227,7 +227,7 @@ enum shard_status rdma_open(struct rdma **out, uv_loop_t *loop, const struct rdm
 		return err_set(e, SHARD_SYSTEM, "no memory for RDMA");
 	r->loop = loop;
 	r->conf = *conf;
-	r->conf.device = r->conf.address = NULL; /* the caller's */
+	r->conf.device = r->conf.address = NULL; /* The strings are the caller's. */
 	list_init(&r->rails);
 	rc = rdma_place_find(&r->at, conf, e);
 	if (rc != SHARD_OK)
@@ -269,7 +269,7 @@ void rdma_close(struct rdma **rp)
 	r->closing = true;
 	uv_close((uv_handle_t *)&r->turns, on_closed);
 	uv_close((uv_handle_t *)&r->timer, on_closed);
-	if (r->completions.data) /* libuv lets a descriptor go at once */
+	if (r->completions.data) /* It was initialised. uv_close() stops watching at once. */
 		uv_close((uv_handle_t *)&r->completions, on_closed);
 	if (r->events.data)
 		uv_close((uv_handle_t *)&r->events, on_closed);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdma.h for a build without libibverbs (RDMA=0, or it was not there): rdma_open() fails and says
- * so; without it there is nothing that the other functions could be called with, and each is a
- * mistake of ours. */
+/* rdma.h for a build without libibverbs (RDMA=0, or it was not installed). rdma_open() fails and
+ * says so. Without an open device the other functions cannot be called with anything valid, so each
+ * call of them is a bug and fails a check. */
 #include "net/rdma.h"
 
 #include "base/check.h"

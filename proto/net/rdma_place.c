@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device, port and GID: called once by rdma_open(). Happy path: the devices that may be meant
- * are opened one after the other, each is asked for its first active port and that port's GIDs; the
- * first is kept, or a later one whose GID is the listener's address. Ways to fail: no device, none
- * of that name, no active port, no GID, no right to open it. */
+/* Chooses device, port and GID. rdma_open() calls it once. Happy path: the devices that qualify are
+ * opened one after the other, and each is asked for its first active port and that port's GIDs. The
+ * first that fits is kept, or a later one whose GID is the listener's address. It fails if there is
+ * no device, none of that name, no active port, no GID, or no right to open the device. */
 #include "net/rdma_place.h"
 
 #include "base/check.h"
@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How well a GID suits: more is better; 0: not at all. */
+/* How well a GID fits. More is better, and 0 means not at all. */
 enum { FIT_NONE, FIT_ANY, FIT_IPV4, FIT_ADDRESS };
 
 static const uint8_t ipv4_mapped[12] = {[10] = 0xff, [11] = 0xff};
 
-/* false: any address will do */
+/* False: any address will do. */
 static bool wanted_gid(const char *address, uint8_t gid[16])
 {
 	static const uint8_t any[16] = {0};
@@ -77,7 +77,7 @@ static int best_gid(struct rdma_place *p, int gids_nr, const struct rdma_conf *c
 	return best;
 }
 
-/* p->verbs is open. Takes its first active port; why says what is missing if it does not fit. */
+/* p->verbs is open. Takes its first active port. If it does not fit, why says what is missing. */
 static int look(struct rdma_place *p, const struct rdma_conf *conf, const uint8_t *address,
 		struct err *why)
 {
@@ -161,7 +161,7 @@ static enum shard_status none(struct err *e, const struct rdma_conf *conf, const
 enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf *conf,
 				  struct err *e)
 {
-	struct err why = {0}; /* of the first that was looked at and does not fit */
+	struct err why = {0}; /* Of the first device that was tried and does not fit. */
 	uint8_t address[16];
 	bool wanted = wanted_gid(conf->address, address);
 	struct ibv_device **all;

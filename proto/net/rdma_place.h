@@ -17,10 +17,10 @@ struct rdma_place {
 	char name[128];
 };
 
-/* The texts say what is missing. On success out->verbs is open, and the caller's. */
+/* Texts say what is missing. On success the caller owns out->verbs, which is open. */
 enum shard_status rdma_place_find(struct rdma_place *out, const struct rdma_conf *conf,
 				  struct err *e);
 void rdma_gid_text(const uint8_t gid[16], char *text, size_t bytes);
-bool rdma_place_holds(const struct rdma_place *p); /* the GID is still the one chosen */
+bool rdma_place_holds(const struct rdma_place *p); /* The GID is still the one chosen. */
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a rail: the queue pairs between two nodes, one completion queue and the memory of all
- * headers. Called by the link that owns it and, for turns, by rdma_device.c. Happy path: new ->
- * ends are told over TCP -> connect -> turns, in which completions become sent(), on_frame() and
- * on_room() -> free. Ways to fail: the device has not enough of something; the ends told are
- * nonsense; any completion with an error, a frame that is refused or not completed in time: then
- * on_fail(), once, from a turn. */
+ * headers. The link that owns it calls it, and rdma_device.c for turns. Happy path: new -> both
+ * nodes tell their ends over TCP -> connect -> turns, in which completions become sent(),
+ * on_frame() and on_room() -> free. Making it fails where the device lacks resources, connecting
+ * where the peer's ends make no sense. Later a completion with an error, a refused frame, or a
+ * frame that is not completed in time ends the rail. Then a turn calls on_fail() once. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -18,12 +18,13 @@
 #include <sys/random.h>
 
 enum {
-	BATCH = 16, /* completions taken at a time; RDMA_SPARE counts on receives that are posted
-		       again after each */
-	ACK_TIMEOUT = 17, /* 4.096 us << 17 = 0.54 s */
-	RETRIES = 6,      /* of it; 7 would be for ever on some devices */
-	RNR_RETRIES = 6,  /* none is ever needed: there are receives for everything that may come */
-	RNR_TIMER = 12,   /* 0.64 ms */
+	/* Completions taken at a time. RDMA_SPARE assumes that receives are posted again after each
+	 * batch. */
+	BATCH = 16,
+	ACK_TIMEOUT = 17, /* 4.096 us << 17 = 0.54 s. */
+	RETRIES = 6,      /* Of ACK_TIMEOUT. 7 means for ever on some devices. */
+	RNR_RETRIES = 6,  /* None should be needed, as there are receives for everything. */
+	RNR_TIMER = 12,   /* 0.64 ms. */
 	HOP_LIMIT = 64,
 	QPN_MAX = 0xffffff,
 	LID_MAX = 0xbfff,
@@ -35,7 +36,7 @@ void rdma_rail_fail(struct rdma_rail *l, enum shard_status st, const char *fmt, 
 
 	CHECK(st != SHARD_OK && st != SHARD_AGAIN);
 	if (l->dead.status != SHARD_OK)
-		return; /* the first reason counts */
+		return; /* The first reason counts. */
 	va_start(ap, fmt);
 	err_setv(&l->dead, st, fmt, ap);
 	va_end(ap);
@@ -101,7 +102,7 @@ static void complete(struct rdma_rail *l, const struct ibv_wc *wc)
 		rdma_send_done(q, wc);
 }
 
-/* What a batch of completions makes possible. */
+/* After a batch of completions: posts receives again, sends what has credit, and tells of room. */
 static void settle(struct rdma_rail *l)
 {
 	for (uint32_t i = 0; i < l->conf.qps_nr && l->dead.status == SHARD_OK; i++) {
@@ -153,7 +154,7 @@ static void judge_deadlines(struct rdma_rail *l)
 
 		if (q->done == q->posted)
 			continue;
-		if (since < q->progress_ns) /* those before it took their time */
+		if (since < q->progress_ns) /* The time of the frames before it does not count. */
 			since = q->progress_ns;
 		if (now < since + l->conf.deadline_ns) {
 			rdma_want_timer(l->rdma, since + l->conf.deadline_ns);
@@ -172,7 +173,7 @@ static void stop(struct rdma_rail *l)
 {
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
 
-	for (uint32_t i = 0; i < l->conf.qps_nr; i++) /* may fail: they are destroyed soon */
+	for (uint32_t i = 0; i < l->conf.qps_nr; i++) /* May fail. They are destroyed soon. */
 		(void)ibv_modify_qp(l->qp[i].qp, &a, IBV_QP_STATE);
 }
 
@@ -220,7 +221,7 @@ static enum shard_status make_qp(struct rdma_rail *l, struct rdma_qp *q, struct 
 	int rc;
 
 	q->qp = ibv_create_qp(l->domain->pd, &init);
-	if (!q->qp) { /* a device may know no inline data */
+	if (!q->qp) { /* A device may have no inline data. */
 		init.cap = (struct ibv_qp_cap){RDMA_SENDS, RDMA_RECVS, 1, 1, 0};
 		q->qp = ibv_create_qp(l->domain->pd, &init);
 	}
@@ -238,7 +239,8 @@ static enum shard_status make_qp(struct rdma_rail *l, struct rdma_qp *q, struct 
 	return SHARD_OK;
 }
 
-/* Headers and control bodies of all queue pairs, in one piece, never given to a child. */
+/* The memory of headers and control bodies of all queue pairs, in one piece, which no child
+ * inherits. */
 static enum shard_status make_memory(struct rdma_rail *l, struct err *e)
 {
 	size_t one = (size_t)(RDMA_QUEUE + RDMA_RECVS) * RDMA_SLOT;
@@ -305,8 +307,8 @@ enum shard_status rdma_rail_new(struct rdma_rail **out, const struct rdma_rail_c
 		l->qp[i].rail = l;
 		l->qp[i].index = i;
 		if (getrandom(&l->qp[i].psn, sizeof(l->qp[i].psn), 0) != sizeof(l->qp[i].psn))
-			l->qp[i].psn =
-				(uint32_t)clock_ns(); /* against stale packets, not against a foe */
+			/* Protects against stale packets, not against an attacker. */
+			l->qp[i].psn = (uint32_t)clock_ns();
 		l->qp[i].psn &= QPN_MAX;
 	}
 	l->domain->rails++;
@@ -343,8 +345,8 @@ static const char *nonsense(const struct rdma_rail *l, const struct rdma_ends *t
 	if (l->rdma->at.ethernet ? memcmp(t->gid, zero, 16) == 0 : t->lid == 0 || t->lid > LID_MAX)
 		return l->rdma->at.ethernet ? "no GID" : "no LID";
 	for (uint32_t i = 0; i < t->qps_nr; i++)
-		if (t->qpn[i] < 2 || t->qpn[i] > QPN_MAX ||
-		    t->psn[i] > QPN_MAX) /* 0 and 1 are the fabric's own */
+		/* Queue pairs 0 and 1 are reserved. */
+		if (t->qpn[i] < 2 || t->qpn[i] > QPN_MAX || t->psn[i] > QPN_MAX)
 			return "a queue pair's number that can be none";
 	return NULL;
 }
@@ -419,12 +421,12 @@ enum shard_status rdma_rail_connect(struct rdma_rail *l, const struct rdma_ends 
 	l->connected = true;
 	return SHARD_OK;
 err:
-	l->failed_told = true; /* here */
+	l->failed_told = true; /* The caller is told here. */
 	stop(l);
 	return err_set(e, l->dead.status, "%s", l->dead.text);
 }
 
-/* A device that was removed answers with these; whatever it was doing it does no more. */
+/* A device that was removed answers with these errors. It does no more work. */
 static bool destroyed(int rc, const struct rdma *r)
 {
 	return rc == 0 || rc == EIO || rc == ENODEV || r->over;
@@ -440,7 +442,8 @@ void rdma_rail_free(struct rdma_rail **lp)
 	r = l->rdma;
 	CHECK(!l->in_callback && l->domain->rails > 0);
 	*lp = NULL;
-	rdma_rail_fail(l, SHARD_CLOSED, "closed here"); /* a sent() that sends is told so */
+	/* A sent() that tries to send gets SHARD_CLOSED. */
+	rdma_rail_fail(l, SHARD_CLOSED, "closed here");
 	for (uint32_t i = 0; i < l->conf.qps_nr; i++)
 		CHECK(!l->qp[i].qp || destroyed(ibv_destroy_qp(l->qp[i].qp), r));
 	if (l->cq)

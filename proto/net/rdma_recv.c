@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiving half of a rail. Called from the rail's turns. Happy path: receives wait, one for
- * each frame that the other side may send and some for counts alone; a header comes ->
- * wire_invalid() -> on_head() names the place where its body already is -> the sum
- * -> on_frame() -> its receive is posted again, and only then told as free. Ways to fail: whatever
- * does not fit is the peer's mistake and ends the rail, with the frame's number and the peer. */
+/* The receiving half of a rail. It is called from the rail's turns. Happy path: a receive is posted
+ * for each frame that the other side may send, and some for credits. A header arrives ->
+ * wire_invalid() -> on_head() names the place where its body already is -> the sum is checked ->
+ * on_frame() -> the receive is posted again, and only then reported to the peer as free. A frame
+ * that is not valid is the peer's mistake. It ends the rail with the frame's number and the
+ * peer. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -77,14 +78,14 @@ static void refuse(struct rdma_qp *q, enum shard_status st, const struct wire_he
 		       known ? row->name : "", known ? ")" : "", q->rail->there, q->index, what);
 }
 
-/* Where the body is, checked; NULL: its sum is wrong. */
+/* Returns the body once its sum is checked. NULL: the sum is wrong. */
 static const void *body_of(struct rdma_qp *q, const struct wire_head *h, void *to,
 			   const unsigned char *behind)
 {
 	bool bulk = wire_bulk(h), summed = bulk ? q->rail->conf.checksum : true;
 	const void *body = bulk ? to : behind;
 
-	CHECK(body); /* a bulk body has no place but the handler's */
+	CHECK(body); /* The handler always names the place of a bulk body. */
 	if (summed && h->body_sum != xxh_sum(body, h->body_bytes, 0))
 		return NULL;
 	if (bulk)

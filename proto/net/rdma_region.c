@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a peer may touch: a protection domain of its own, and the memory registered in it. Called by
- * the server when a peer comes or a model is defined; registering on any thread. Happy path: domain
- * -> regions -> rails use them -> all freed in reverse. Ways to fail: the kernel will not lock so
- * much memory (the text has the limit and what to set), the device is out of something. */
+/* What a peer may access: a protection domain of its own, and the memory registered in it.
+ * daemon/link makes a domain when a peer connects, and daemon/data registers the memory of a model,
+ * on any thread. Happy path: domain -> regions -> rails use them -> all are freed in reverse order.
+ * It fails if the kernel does not lock that much memory, or if the device lacks resources. The text
+ * of the former has the limit and what to set. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -66,9 +67,9 @@ void rdma_domain_free(struct rdma_domain **dp)
 	free(d);
 }
 
-/* Relaxed ordering: where the device can, bodies overtake one another in the machine's own bus; a
- * completion never overtakes its body. The library takes the wish away where the kernel does not
- * know it. */
+/* With relaxed ordering the device may let bodies overtake one another on the machine's bus. A
+ * completion never overtakes its body. libibverbs drops the flag where the kernel does not know
+ * it. */
 enum shard_status rdma_register(struct rdma_region **out, struct rdma_domain *d, void *base,
 				size_t bytes, bool remote, struct err *e)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sending half of a rail. Called by its owner and from the rail's turns. Happy path: a frame
- * waits in its queue pair's ring; as many as the other side has receives for are sealed (the sum is
- * taken now) and posted as one chain, of which the last is signalled; its completion gives all
- * bodies of the chain back. Ways to fail: the ring is full (SHARD_AGAIN); a request is refused by
- * the device, or completes with an error: the rail is over, and what was queued comes back when it
- * is freed. */
+/* The sending half of a rail. Its owner calls it, and the rail's turns do. Happy path: a frame
+ * waits in its queue pair's ring. As many frames as the other side has receives for are sealed (the
+ * sum is taken now) and posted as chains, of which the last frame is signalled. That completion
+ * gives all bodies of the chain back. If the ring is full, sending answers SHARD_AGAIN. If the
+ * device refuses a request, or completes it with an error, the rail has failed. What was queued
+ * then comes back when the rail is freed. */
 #include "net/rdma_impl.h"
 
 #include "base/check.h"
@@ -14,10 +14,9 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-enum {
-	CHAIN_SUMMED = 4
-}; /* frames of a chain whose bodies are summed first: the device should not wait long for the next
-    */
+/* Frames of a chain whose bodies are summed first. The device should not wait long for the next
+ * chain. */
+enum { CHAIN_SUMMED = 4 };
 
 static unsigned char *slot(const struct rdma_qp *q, uint64_t n)
 {
@@ -90,8 +89,8 @@ enum shard_status rdma_rail_control(struct rdma_rail *l, uint32_t qp, const stru
 	return SHARD_OK;
 }
 
-/* One frame becomes one or two requests; returns how many. Control bodies are always summed: they
- * are short. */
+/* Turns one frame into one or two requests and returns how many. Control bodies are always summed,
+ * because they are short. */
 static uint32_t fill(struct rdma_qp *q, uint64_t n, struct ibv_send_wr *wr, struct ibv_sge *sge,
 		     uint64_t now)
 {
@@ -182,7 +181,7 @@ void rdma_rail_kick(struct rdma_rail *l, uint32_t qp)
 		rdma_send_post(&l->qp[qp]);
 }
 
-/* Nothing went out that could have told it for half a window. */
+/* Sends a credit when no frame has carried the count for half a window. */
 void rdma_send_count(struct rdma_qp *q)
 {
 	struct ibv_send_wr wr = {.wr_id = WORK_ID(WORK_COUNT, q->index, 0),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory in large pieces: shared (sealed memfds) and private, with huge pages where there are any.
- * Called by the daemon when a model is reserved and by the client library when it joins. Happy
- * path: memfd of exact size -> map writable here -> touch every page, so that a lack of memory
- * shows now -> seal. Ways to fail: no memory, no huge pages where they are required, and at the
- * client a descriptor that is not what a daemon makes. */
+/* Memory in large pieces: shared (sealed memfds and files) and private, with huge pages where there
+ * are any. The daemon calls it when a model is reserved, and the client library when it joins.
+ * Happy path: memfd of exact size -> map it writable here -> touch every page, so that a lack of
+ * memory shows now -> seal. It fails where there is no memory, or where huge pages are required and
+ * missing. At the client it fails if a descriptor is not what a daemon makes. */
 #include "net/shm.h"
 
 #include "base/check.h"
@@ -36,10 +36,9 @@
 #define HUGETLBFS_TYPE 0x958458f6
 
 #define HUGE_BYTES  ((size_t)2 << 20)
-#define TOUCH_BYTES ((size_t)64 << 20) /* worth a thread */
+#define TOUCH_BYTES ((size_t)64 << 20) /* Enough for a thread. */
 #define PIECE_BYTES                                                                                \
-	((size_t)16 << 20) /* that one call makes or gives back: while it lasts, no                \
-			    * other thread of the process can map memory */
+	((size_t)16 << 20) /* Of one call, as it keeps other threads from mapping memory. */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 enum { TOUCH_THREADS = 8 };
@@ -67,7 +66,7 @@ static unsigned long long read_number(const char *path)
 	return n;
 }
 
-/* "always [madvise] never": is the word in brackets one that lets us have huge pages? */
+/* Reads "always [madvise] never". True if the word in brackets allows huge pages. */
 static bool thp_allowed(const char *path)
 {
 	char line[128] = "";
@@ -82,8 +81,8 @@ static bool thp_allowed(const char *path)
 	       strstr(line, "[within_size]") || strstr(line, "[force]");
 }
 
-/* Every page is there afterwards, or errno says why not. how: of what was there before, reading
- * maps many pages at once, to write too. */
+/* Makes every page present, or fails with errno. For memory that existed before, how is
+ * MADV_POPULATE_READ, which maps many pages at once, also for writing. */
 static int touch_all(char *base, size_t bytes, int how)
 {
 	for (size_t at = 0, n; at < bytes; at += n) {
@@ -92,14 +91,15 @@ static int touch_all(char *base, size_t bytes, int how)
 			continue;
 		if (errno != EINVAL)
 			return -1;
-		for (size_t i = at; i < at + n; i += page_bytes()) /* kernels before 5.14 */
+		for (size_t i = at; i < at + n; i += page_bytes()) /* Kernels before 5.14. */
 			how == MADV_POPULATE_READ ? (void)((volatile char *)base)[i]
 						  : (void)(((volatile char *)base)[i] = 0);
 	}
 	return 0;
 }
 
-/* What a piece cannot be cut from, as from pages of 1 GiB, goes at once. */
+/* Unmaps piece by piece. Memory that cannot be cut like that, as in pages of 1 GiB, goes at
+ * once. */
 static int unmap_all(char *base, size_t bytes)
 {
 	for (; bytes > PIECE_BYTES && munmap(base, PIECE_BYTES) == 0; bytes -= PIECE_BYTES)
@@ -132,8 +132,9 @@ static size_t touch_parts(size_t bytes)
 	return bytes / TOUCH_BYTES < parts ? bytes / TOUCH_BYTES : parts;
 }
 
-/* In threads: making pages is mostly clearing them, which one processor does at a fraction of the
- * memory's speed. The last part, and those that no thread could be made for, are this one's. */
+/* Touches memory in threads. Making pages is mostly clearing them, which one processor does at a
+ * fraction of the memory's speed. This thread takes the last part, and the parts for which no
+ * thread could be made. */
 static int touch(void *base, size_t bytes, int how)
 {
 	struct touched t[TOUCH_THREADS];
@@ -142,7 +143,7 @@ static int touch(void *base, size_t bytes, int how)
 	sigset_t all, before;
 	int error;
 
-	sigfillset(&all); /* signals are for the threads that the program knows of */
+	sigfillset(&all); /* Signals are for the threads that the program knows of. */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (made + 1 < parts) {
 		t[made] = (struct touched){
@@ -179,7 +180,7 @@ static enum shard_status no_memory(const char *name, size_t bytes, struct err *e
 		       "%zu bytes for %s: %s", bytes, name, strerror(error));
 }
 
-/* Maps and touches; huge pages advised unless NO. Undoes itself. */
+/* Maps and touches. It advises huge pages unless huge is NO. A failure leaves nothing. */
 static int map_touched(struct shm *m, int fd, size_t bytes, int flags, enum shm_huge huge,
 		       const char *thp, int how)
 {
@@ -217,7 +218,7 @@ static int create_fd(const char *name, size_t bytes, unsigned flags)
 	return fd;
 }
 
-/* One attempt, with or without reserved huge pages. -1: errno says why; nothing is left. */
+/* One attempt, with or without reserved huge pages. -1: errno says why, and nothing is left. */
 static int create_once(struct shm *m, const char *name, size_t bytes, enum shm_use use, bool tlb,
 		       enum shm_huge huge)
 {
@@ -228,7 +229,7 @@ static int create_once(struct shm *m, const char *name, size_t bytes, enum shm_u
 	if (map_touched(m, fd, bytes, MAP_SHARED, huge, tlb ? NULL : SHMEM_HUGE,
 			MADV_POPULATE_WRITE) != 0)
 		goto err_fd;
-	/* The image: this mapping stays writable, no later one can be. */
+	/* For the image, this mapping stays writable and no later one can be. */
 	if (fcntl(fd, F_ADD_SEALS, SEALS | (use == SHM_IMAGE ? F_SEAL_FUTURE_WRITE : 0)) != 0)
 		goto err_map;
 	m->fd = fd;
@@ -291,7 +292,7 @@ enum shard_status shm_private(struct shm *m, size_t bytes, enum shm_huge huge, s
 	return no_memory("private memory", bytes, e);
 }
 
-/* 0: fd is not memory; else the size of its pages. */
+/* The size of the pages of fd. 0: fd is not memory. */
 static size_t memory_pages(int fd)
 {
 	struct statfs fs;
@@ -320,8 +321,9 @@ static enum shard_status map_file(struct shm *m, int fd, const char *name, size_
 	return st;
 }
 
-/* All of it now, since a full tmpfs is a SIGBUS later. Touching says so too, in threads, but with
- * kernels before 5.14. */
+/* Makes all of it now, since a full tmpfs is a SIGBUS later. Where the kernel knows
+ * MADV_POPULATE_WRITE (5.14), touching in threads finds that out as well, so ftruncate() is
+ * enough. */
 static int make_bytes(int fd, size_t bytes)
 {
 	return madvise(NULL, 0, MADV_POPULATE_WRITE) == 0 ? ftruncate(fd, (off_t)bytes)
@@ -399,7 +401,7 @@ enum shard_status shm_map(struct shm *m, int fd, size_t bytes, int writable, str
 			       "the daemon's shared memory has %lld bytes, %zu expected",
 			       (long long)st.st_size, bytes);
 	}
-	bytes = (size_t)st.st_size; /* whole pages of whatever size */
+	bytes = (size_t)st.st_size; /* Whole pages of any size. */
 	m->base = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
 	if (m->base == MAP_FAILED) {
 		error = errno;
@@ -431,8 +433,8 @@ void shm_cut(struct shm *m)
 
 	if (!m->base || m->fd < 0)
 		return;
-	/* Made elsewhere first: mmap(MAP_FIXED) removes what is there before it asks for memory, so
-	 * that a refusal (strict overcommit) would leave a hole. */
+	/* The zero pages are made elsewhere first. mmap(MAP_FIXED) removes the old mapping before
+	 * it asks for memory, so that a refusal (strict overcommit) would leave a hole. */
 	zeros = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (zeros == MAP_FAILED)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a stream and its sending half; stream_in.c receives. Called by conn.c on the daemon's
- * loop and by the client library. Happy path: stream_send*() puts a frame in the queue;
- * stream_write() seals as many frames as make one good system call (so the sum is taken just before
- * the kernel reads the same bytes), hands them over and gives the bodies back. It fails when the
- * peer is gone; then every queued body comes back with SHARD_CLOSED from stream_free(). */
+/* The life of a stream and its sending half. stream_in.c receives. conn.c calls it on the daemon's
+ * loop, and the client library does. Happy path: stream_send*() puts a frame into the queue.
+ * stream_write() seals as many frames as make one good system call, so that each sum is taken just
+ * before the kernel reads the same bytes. It hands them to the kernel and gives the bodies back. It
+ * fails when the peer is gone. Then stream_free() gives every queued body back with
+ * SHARD_CLOSED. */
 #include "net/stream.h"
 
 #include "base/check.h"
@@ -22,12 +23,12 @@
 #include <unistd.h>
 
 enum {
-	RING_PER_FRAME = 256, /* room for control bodies, per place in the queue */
+	RING_PER_FRAME = 256, /* Bytes for control bodies per place in the queue. */
 	RING_MIN = 64 << 10,
-	BATCH_BYTES = WIRE_PART_BYTES, /* of one system call: what was summed must still be in cache
-					  when the kernel copies it */
+	/* Of one system call. What was summed must still be in cache when the kernel copies it. */
+	BATCH_BYTES = WIRE_PART_BYTES,
 	BATCH_FRAMES = 32,
-	WRITE_MAX = 4 << 20, /* bytes of one stream_write(): others on the loop want their turn */
+	WRITE_MAX = 4 << 20, /* Bytes of one stream_write(). Others on the loop need their turn. */
 };
 
 char stream_discard_here;
@@ -50,7 +51,7 @@ static void name_peer(struct stream *s)
 		address_text((struct sockaddr *)&sa, s->name, sizeof(s->name));
 }
 
-/* One allocation for everything of fixed size. The ring's pages are touched only when control
+/* One allocation holds everything of fixed size. The ring's pages are touched only when control
  * frames pile up. */
 enum shard_status stream_open(struct stream **out, const struct stream_conf *conf, struct err *e)
 {
@@ -95,7 +96,7 @@ enum shard_status stream_fail(struct stream *s, enum shard_status st, const char
 
 	CHECK(st != SHARD_OK && st != SHARD_AGAIN);
 	if (s->dead.status != SHARD_OK)
-		return s->dead.status; /* the first reason counts */
+		return s->dead.status; /* The first reason counts. */
 	va_start(ap, fmt);
 	err_setv(&s->dead, st, fmt, ap);
 	va_end(ap);
@@ -124,7 +125,7 @@ static void pop(struct stream *s, enum shard_status st)
 		s->account->bytes -= f->held_bytes;
 	s->ring_used -= f->ring_bytes;
 	if (s->ring_used == 0)
-		s->ring_at = 0; /* stays in the same few pages */
+		s->ring_at = 0; /* So it stays in the same few pages. */
 	s->first = (s->first + 1) % s->queue_max;
 	s->queued--;
 	s->first_sent = 0;
@@ -140,7 +141,7 @@ void stream_free(struct stream **sp)
 		return;
 	CHECK(!s->in_callback && !s->writing);
 	*sp = NULL;
-	s->out_over = true; /* a sent() that sends is told so */
+	s->out_over = true; /* A sent() that tries to send gets SHARD_CLOSED. */
 	while (s->queued > 0)
 		pop(s, SHARD_CLOSED);
 	stream_in_deinit(s);
@@ -163,8 +164,8 @@ const char *stream_name(const struct stream *s)
 	return s->name;
 }
 
-/* HELLO settles whether bodies are summed, and AUTH and ERROR may come before or after: these
- * always are. */
+/* HELLO settles whether bodies are summed. AUTH and ERROR may come before or after, so these three
+ * are always summed. */
 bool stream_sums(const struct stream *s, uint16_t op)
 {
 	return s->body_sum || op == OP_HELLO || op == OP_AUTH || op == OP_ERROR;
@@ -361,7 +362,7 @@ err_dups:
 	return rc;
 }
 
-/* Seals frames and lays their unsent bytes into iov. A frame with descriptors starts a call of its
+/* Seals frames and puts their unsent bytes into iov. A frame with descriptors starts a call of its
  * own, because descriptors arrive with a call's first byte. */
 static int gather(struct stream *s, struct iovec *iov, size_t *bytes)
 {
@@ -383,7 +384,7 @@ static int gather(struct stream *s, struct iovec *iov, size_t *bytes)
 		if (skip < sizeof(f->head))
 			iov[nr++] = (struct iovec){(char *)&f->head + skip, sizeof(f->head) - skip};
 		skip = skip > sizeof(f->head) ? skip - sizeof(f->head) : 0;
-		if (f->head.body_bytes > 0) /* sendmsg() only reads what iov_base points at */
+		if (f->head.body_bytes > 0) /* sendmsg() only reads what iov_base points at. */
 			iov[nr++] = (struct iovec){(char *)(uintptr_t)f->body + skip,
 						   f->head.body_bytes - skip};
 		skip = 0;
@@ -472,14 +473,14 @@ static enum shard_status write_over(const struct stream *s, struct err *e)
 					  : err_set(e, s->out_dead.status, "%s", s->out_dead.text);
 }
 
-/* Goes on after a refusal of what came in, so that the peer can be told why. */
+/* Works also after a frame of the peer was refused, so that the peer can be told why. */
 enum shard_status stream_write(struct stream *s, struct err *e)
 {
 	enum shard_status rc;
 
 	if (s->writing)
-		return SHARD_AGAIN; /* from a sent(): the call in progress takes the new frame along
-				     */
+		/* Called from a sent(): the call in progress takes the new frame along. */
+		return SHARD_AGAIN;
 	if (s->out_over)
 		return write_over(s, e);
 	s->writing = true;

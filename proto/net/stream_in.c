@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiving half of a stream. Reads are exact: the rest of the body in hand goes where its
- * owner wants it, and the same system call brings the header after it; so no tensor byte of a step
- * lies in a buffer from which it would have to be copied. Happy path: header complete ->
- * wire_invalid() -> on_head() names the place -> body, summed as it arrives -> on_frame(). Ways to
- * fail: the peer closes; a header, sum or length is wrong; the owner refuses. All end the stream,
- * with the frame's number and the peer.
- * */
+/* The receiving half of a stream. One system call reads exactly the rest of the body in hand,
+ * straight into its owner's memory, and the header after it. So no tensor byte of a step lies in a
+ * buffer from which it would have to be copied. Happy path: header complete -> wire_invalid() ->
+ * on_head() names the place -> the body is summed as it arrives -> on_frame(). It fails if the peer
+ * closes, if a header, sum or length is wrong, or if the owner refuses. Each failure ends the
+ * stream, with the frame's number and the peer. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "net/stream_impl.h"
@@ -19,10 +18,10 @@
 #include <unistd.h>
 
 enum {
-	PIECE_BYTES =
-		WIRE_PART_BYTES,    /* of one read: what arrived is summed while it is in cache */
-	OWN_BYTES = 64 << 10,       /* the stream's own buffer; grows for larger bodies */
-	OWN_KEEP = WIRE_PART_BYTES, /* and is given back above this */
+	/* Of one read. What arrived is summed while it is in cache. */
+	PIECE_BYTES = WIRE_PART_BYTES,
+	OWN_BYTES = 64 << 10,       /* The stream's own buffer. It grows for larger bodies. */
+	OWN_KEEP = WIRE_PART_BYTES, /* A buffer above this size is freed. */
 };
 
 static const struct wire_head *head(const struct stream *s)
@@ -93,8 +92,8 @@ int stream_take_fds(struct stream *s, int *fds, int fds_max)
 	return nr;
 }
 
-/* by_owner: what is told is the owner's own sentence; else the peer hears which of its frames it
- * was. */
+/* With by_owner the peer is told only the owner's sentence. Otherwise it is also told which of its
+ * frames it was. */
 static enum shard_status refuse(struct stream *s, enum shard_status st, const char *what,
 				bool by_owner)
 {
@@ -122,7 +121,7 @@ static bool own_fits(struct stream *s, uint32_t bytes)
 	return s->own != NULL;
 }
 
-/* The next header becomes the one in hand; the frame before it is over. */
+/* The next header becomes the one in hand. The frame before it is over. */
 static void next_head(struct stream *s)
 {
 	s->in_body = false;
@@ -148,10 +147,10 @@ static enum shard_status deliver(struct stream *s)
 		s->in_callback = false;
 	}
 	if (!s->fds_next)
-		close_fds(s); /* nobody asked for them */
+		close_fds(s); /* Nobody took them. */
 	s->fds_next = false;
-	if (rc != SHARD_OK &&
-	    h->op == OP_ERROR) /* the peer refused ours: nothing to count, nothing to tell it */
+	/* The peer refused a frame of ours, so nothing is counted and the peer is not told. */
+	if (rc != SHARD_OK && h->op == OP_ERROR)
 		return stream_fail(s, rc, "%s", e.text);
 	if (rc != SHARD_OK)
 		return refuse(s, rc, e.text, true);
@@ -199,7 +198,7 @@ void stream_land(struct stream *s, struct landing *l)
 	list_push(&l->streams, &s->landed);
 }
 
-/* A whole header is here: judge it, ask where its body goes. */
+/* Checks a whole header and asks where its body goes. */
 static enum shard_status take_head(struct stream *s)
 {
 	const struct wire_head *h = head(s);
@@ -238,7 +237,7 @@ static enum shard_status take_head(struct stream *s)
 	return SHARD_OK;
 }
 
-/* The sum of the body in hand is wrong. false: that ends the stream. */
+/* The sum of the body in hand is wrong. Returns false if that ends the stream. */
 static bool damaged(struct stream *s)
 {
 	bool goes_on;
@@ -275,8 +274,8 @@ static enum shard_status finish(struct stream *s)
 	return deliver(s);
 }
 
-/* Some of the body came. Whole bodies are summed in one go, which is faster; the pieces of others
- * as they come. */
+/* Some of the body came. A body that came whole is summed in one go, which is faster. The pieces of
+ * others are summed as they come. */
 static enum shard_status body_came(struct stream *s, const unsigned char *at, uint32_t bytes)
 {
 	bool whole = bytes == head(s)->body_bytes && s->into != INTO_NOWHERE, last;
@@ -294,8 +293,8 @@ static enum shard_status body_came(struct stream *s, const unsigned char *at, ui
 	return last ? finish(s) : SHARD_OK;
 }
 
-/* Descriptors beside the bytes. What the kernel had no room for in the control buffer it has closed
- * itself. */
+/* Takes descriptors that came beside the bytes. The kernel has closed those for which the control
+ * buffer had no room. */
 static void fds_came(struct stream *s, struct msghdr *m, bool next)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
@@ -344,8 +343,8 @@ static ssize_t receive(struct stream *s, struct iovec *iov, int nr, size_t body_
 	return n;
 }
 
-/* One system call: the rest of the body, or a piece of it, and the next header with its end; or the
- * rest of a header. */
+/* One system call. It reads the rest of the body, or a piece of it, and with its end the next
+ * header. Without a body it reads the rest of a header. */
 static enum shard_status read_once(struct stream *s, size_t *got, bool *drained)
 {
 	struct wire_head *next = &s->heads[s->cur ^ s->in_body];
@@ -402,7 +401,7 @@ enum shard_status stream_read(struct stream *s, size_t max_bytes, struct err *e)
 		}
 
 		if (stream_ready(s)) {
-			(void)take_head(s); /* a failure shows in s->dead */
+			(void)take_head(s); /* A failure shows in s->dead. */
 			continue;
 		}
 		if (drained || total >= max_bytes)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes sockets for conn.c, listen.c and the client library. Everything that fails here was caused
- * by the outside and says what to do: an address in use, a path that is not a socket, nobody who
- * listens. */
+/* Makes sockets for conn.c, listen.c and the client library. Happy path: a socket is made, tuned,
+ * and connects or listens. Everything that fails here was caused by the outside, and the text says
+ * what to do: an address is in use, a path is not a socket, or nobody listens. */
 #include "net/tcp.h"
 
 #include "base/check.h"
@@ -18,8 +18,8 @@ enum { BACKLOG = 1024 };
 
 void tcp_tune(int fd)
 {
-	int on = 1, idle = 60, every = 10, times = 6; /* finds a machine that vanished, where the
-							 owner asked for no silence limit */
+	/* Keep-alive finds a machine that vanished where the owner set no silence limit. */
+	int on = 1, idle = 60, every = 10, times = 6;
 
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -65,8 +65,8 @@ enum shard_status tcp_dialled(int fd, const char *name, struct err *e)
 	return error ? unreachable(name, error, e) : SHARD_OK;
 }
 
-/* What lies at the path of a unix socket: nothing, a socket that nobody serves (removed), or
- * something to keep. */
+/* Looks at the path of a unix socket. A socket that nobody serves is removed. Anything else that is
+ * there is kept, and is an error. */
 static enum shard_status clear_path(const struct address_sock *sock, const char *path,
 				    struct err *e)
 {
@@ -92,7 +92,7 @@ static enum shard_status clear_path(const struct address_sock *sock, const char 
 	if (rc == 0)
 		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &bytes);
 	close(fd);
-	if (rc == 0 || error == EAGAIN) /* EAGAIN: alive with a full backlog */
+	if (rc == 0 || error == EAGAIN) /* EAGAIN: it is alive and its backlog is full. */
 		return err_set(
 			e, SHARD_EXISTS,
 			"unix:%s is in use by pid %d: stop that daemon or set [daemon] socket",
@@ -139,13 +139,13 @@ enum shard_status tcp_listen(int *fd, const struct conn_address *at,
 	if (*fd < 0)
 		return cannot_listen(at, errno, e);
 	if (at->unix_path)
-		(void)fchmod(*fd, mode); /* before bind(): the file never exists with more rights
-					    than these */
+		/* This comes before bind(), so that the file never has more rights than these. */
+		(void)fchmod(*fd, mode);
 	else
 		(void)setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (bind(*fd, (const struct sockaddr *)&sock->sa, sock->bytes) != 0)
 		goto err_fd;
-	if (at->unix_path && chmod(at->host, mode) != 0) /* and no fewer, whatever the umask */
+	if (at->unix_path && chmod(at->host, mode) != 0) /* Without the effect of the umask. */
 		goto err_path;
 	if (listen(*fd, BACKLOG) != 0)
 		goto err_path;
