@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One checkpoint's way into a folder. Happy path: begin → DIR/.TAG.tmp → the nodes write their
- * parts → finish: lengths, manifest, sync of the folder, exchange with DIR/TAG, sync of DIR,
- * `latest`, and what was there before is removed. A crash at any moment leaves the older complete
- * checkpoint or the newer one under DIR/TAG, and at most a DIR/.TAG.tmp that the next begin, or
- * checkpoint_sweep(), removes. Fails with what the file system says; what was there stays, also
- * under its name. Nothing but a checkpoint is ever replaced or removed. */
+/* Writes one checkpoint into a folder, and opens one. Happy path: begin → DIR/.TAG.tmp → the
+ * nodes write their parts → finish checks lengths, writes the manifest, syncs the folder,
+ * exchanges it with DIR/TAG, syncs DIR, writes `latest` and removes what was there before. A crash
+ * at any moment leaves the older complete checkpoint or the newer one under DIR/TAG, and at most a
+ * DIR/.TAG.tmp, which the next begin or checkpoint_sweep() removes. It fails with what the file
+ * system says, and what was there stays under its name. Nothing but a checkpoint is ever replaced
+ * or removed. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/part_impl.h"
@@ -50,8 +51,8 @@ enum shard_status checkpoint_path(char path[CHECKPOINT_PATH_MAX], const char *di
 	return SHARD_OK;
 }
 
-/* May DIR/TAG be replaced by a checkpoint of `model`? One that cannot be read any more may, but
- * nothing else than a checkpoint. */
+/* Checks that a checkpoint of `model` may replace DIR/TAG. A checkpoint that cannot be read any
+ * more may be replaced, but nothing that is not a checkpoint. */
 static enum shard_status may_replace(const char *path, const char *model, struct err *e)
 {
 	struct manifest *m;
@@ -90,7 +91,7 @@ enum shard_status checkpoint_make_dir(const char *dir, struct err *e)
 	return folder_make(dir, e);
 }
 
-/* What an earlier save left under the temporary name. */
+/* Removes what an earlier save left under the temporary name. */
 static enum shard_status make_room(const char *path, const char *model, struct err *e)
 {
 	enum shard_status st;
@@ -158,7 +159,7 @@ enum shard_status checkpoint_begin(char path[CHECKPOINT_PATH_MAX], const char *d
 	}
 	if (held != NULL)
 		*held = folder_hold(
-			path); /* before it says whose it is, so that nobody sweeps it */
+			path); /* Locked before it names its model, so that nobody sweeps it. */
 	if (rename(draft, owner) == 0)
 		return SHARD_OK;
 	st = err_sys(e, errno, "%s: cannot be written: %s", owner, strerror(errno));
@@ -227,7 +228,7 @@ enum shard_status checkpoint_fits(const char *path, const struct manifest *m, st
 		uint64_t elems = 1;
 
 		for (uint32_t d = 0; d < t->ndim; d++)
-			elems *= t->shape[d]; /* at most 2^44: manifest_parse() */
+			elems *= t->shape[d]; /* At most 2^44, which manifest_parse() checks. */
 		s = part_index_find(&x, kind, t->name, elems);
 		if (s != NULL)
 			st = err_set(e, SHARD_MISMATCH,
@@ -252,12 +253,13 @@ static void widen(const char *dir, const char *name, mode_t mode)
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return;
-	(void)fchmod(fd, mode); /* another node's, of another user: it stays as it is */
+	/* May fail for the file of a node with another user. It stays as it is. */
+	(void)fchmod(fd, mode);
 	close(fd);
 }
 
-/* Is what the daemon's group may read what the model's group may read? Where it can be, the folder
- * is given to that group. */
+/* Returns whether the daemon's group may read the files that the model's group may read. Where that
+ * is possible, the folder is given to the model's group. */
 static bool group_is_owners(const char *path, const struct manifest *m)
 {
 	if ((m->mode & 04) || m->owner_gid == getegid())
@@ -274,8 +276,8 @@ static bool group_is_owners(const char *path, const struct manifest *m)
 	return true;
 }
 
-/* Files are made for the daemon alone. The group may read them where the model's mode lets it; what
- * belongs to no model yet (an import) is as public as any file. */
+/* Files are made for the daemon alone. The group may read them where the model's mode lets it. A
+ * checkpoint without a mode (an import) is as public as any file. */
 static void let_read(const char *path, const struct manifest *m)
 {
 	mode_t file = 0644, folder = 0755;
@@ -418,7 +420,7 @@ enum shard_status checkpoint_finish(const char *dir, const char *tag, struct man
 	if ((st = checkpoint_lengths(path, m, e)) != SHARD_OK ||
 	    (st = manifest_write(path, m, e)) != SHARD_OK)
 		return st;
-	held = folder_hold_manifest(path); /* from now on this says whose it is */
+	held = folder_hold_manifest(path); /* From now on the manifest says whose the folder is. */
 	st = publish(dir, tag, path, final, m, e);
 	if (held >= 0)
 		close(held);

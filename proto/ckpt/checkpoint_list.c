@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a folder of checkpoints holds: listed, searched for the newest complete one, and pruned.
- * Each manifest is read, and the lengths of the files looked at; their bytes are not (part_verify).
- * Fails where the folder cannot be read; a damaged checkpoint is a line of the list. */
+/* Lists what a folder of checkpoints holds, searches it for the newest complete one, and prunes it.
+ * The daemon's saves and restores call it, and shardctl does. Each manifest is read and the lengths
+ * of the files are checked. Their bytes are not (part_verify() does that). It fails where the
+ * folder cannot be read. A damaged checkpoint is listed as not complete. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/folder_impl.h"
 
@@ -33,7 +34,7 @@ static int newest_first(const void *a, const void *b)
 	return strcmp(x->tag, y->tag);
 }
 
-/* Looks at DIR/tag; false: no checkpoint at all, or of another model. */
+/* Looks at DIR/tag. Returns false if it is no checkpoint, or one of another model. */
 static bool look(struct checkpoint_found *f, const char *dir, const char *tag, const char *model)
 {
 	char path[CHECKPOINT_PATH_MAX];
@@ -161,7 +162,8 @@ void checkpoint_sweep(const char *dir, const char *model)
 		closedir(d);
 }
 
-/* A later step of the same model is one that it was set back from: an operator may want it. */
+/* A later step of the same model is one from which an operator set the model back. He may still
+ * want it, so it is not pruned. */
 static bool counts(const struct checkpoint_found *f, const struct manifest *of)
 {
 	const uint64_t *id = of->run.id;

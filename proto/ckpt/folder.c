@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders: made, synced, exchanged and removed. Nothing here follows a symbolic link below the
- * folder that it was given, and removal takes a checkpoint's files only: a folder that holds
- * anything else stays as it is, and is named. Fails with what the file system says. */
+/* Makes, syncs, exchanges and removes folders. The sources of checkpoint.h call it. Nothing here
+ * follows a symbolic link below the folder that it was given. Removal takes only the files of a
+ * checkpoint. A folder that holds anything else stays as it is, and the error names it. It fails
+ * with what the file system says. */
 #include "ckpt/folder_impl.h"
 #include "ckpt/manifest_impl.h"
 
@@ -32,13 +33,12 @@ enum shard_status folder_sync(const char *path, struct err *e)
 	error = errno;
 	close(fd);
 	errno = error;
-	return rc == 0 || errno == EINVAL
-		       ? SHARD_OK
-		       : failed(e, path, "cannot be synced"); /* EINVAL: it has nothing to sync */
+	/* EINVAL: the file system has nothing to sync. */
+	return rc == 0 || errno == EINVAL ? SHARD_OK : failed(e, path, "cannot be synced");
 }
 
-/* What was just made in it lasts. Not every parent may be opened: what is in the folder itself is
- * synced by who writes it. */
+/* Makes the name of a new folder durable. A parent that may not be opened is skipped, because the
+ * writer syncs what is in the folder itself. */
 static void sync_parent(const char *path)
 {
 	char parent[CHECKPOINT_PATH_MAX];
@@ -81,8 +81,8 @@ void folder_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir, const cha
 
 /* --- removal --- */
 
-/* What says whose the folder is goes last, so that a crash in between leaves something that can be
- * told. */
+/* The file that names the folder's model is removed last, so that the folder still names it after a
+ * crash in between. */
 static bool says_whose(const char *name)
 {
 	return strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, FOLDER_OWNER) == 0;
@@ -102,8 +102,8 @@ static bool of_checkpoint(const char *name)
 	       strcmp(name, FOLDER_LATEST) == 0 || ends_with(name, ".safetensors");
 }
 
-/* Does the manifest in this folder begin as one of shardd does? Damage behind that does not matter.
- */
+/* True if the manifest in this folder begins like one of shardd. Damage after that does not
+ * matter. */
 static bool claims(int dir)
 {
 	static const char begin[] = "{\"format\":\"" MANIFEST_FORMAT "\"";
@@ -118,8 +118,8 @@ static bool claims(int dir)
 	return n == (ssize_t)sizeof(begin) - 1 && memcmp(text, begin, sizeof(begin) - 1) == 0;
 }
 
-/* Nothing of it is touched unless all of it is a checkpoint's: its names, plain files only, and one
- * that says so. */
+/* Refuses a folder unless all of it belongs to a checkpoint. It must have only names of a
+ * checkpoint, only plain files, and one file that says that it is a checkpoint. */
 static enum shard_status look(DIR *d, const char *path, struct err *e)
 {
 	bool said = claims(dirfd(d)), any = false;
@@ -132,7 +132,7 @@ static enum shard_status look(DIR *d, const char *path, struct err *e)
 
 		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
 		    strncmp(name, ".nfs", 4) == 0)
-			continue; /* .nfs*: what was removed while it was open */
+			continue; /* .nfs* is a file that was removed while it was open. */
 		if (fstatat(dirfd(d), name, &s, AT_SYMLINK_NOFOLLOW) != 0)
 			return failed(e, path, "cannot be looked at");
 		if (!S_ISREG(s.st_mode))
@@ -147,8 +147,8 @@ static enum shard_status look(DIR *d, const char *path, struct err *e)
 				       "tag or folder, or "
 				       "remove it",
 				       path, name);
-		said = said ||
-		       strncmp(name, FOLDER_OWNER, strlen(FOLDER_OWNER)) == 0; /* or its draft */
+		/* Its draft counts, too. */
+		said = said || strncmp(name, FOLDER_OWNER, strlen(FOLDER_OWNER)) == 0;
 		any = true;
 	}
 	if (any && !said)
@@ -254,7 +254,8 @@ enum shard_status folder_swap(const char *from, const char *to, bool *exchanged,
 	}
 	if (errno != EINVAL && errno != ENOSYS)
 		return failed(e, to, "cannot be renamed to");
-	/* A file system that cannot exchange: for a moment neither has the name. */
+	/* A file system that cannot exchange two names. For a moment no folder has the name
+	 * `to`. */
 	snprintf(aside, sizeof(aside), "%s.old", from);
 	(void)folder_remove(aside, NULL);
 	*exchanged = rename(to, aside) == 0;
@@ -279,7 +280,7 @@ enum shard_status folder_put_draft(const char *temporary, const char *text, stru
 	st = plain_open(&fd, AT_FDCWD, temporary, O_WRONLY | O_CREAT | O_TRUNC, 0640, e);
 	if (st != SHARD_OK)
 		return st;
-	errno = ENOSPC; /* of a write that is short */
+	errno = ENOSPC; /* For a write that is short. */
 	ok = write(fd, text, (size_t)n) == n && fsync(fd) == 0;
 	error = errno;
 	if (close(fd) == 0 && ok)
@@ -315,7 +316,7 @@ enum shard_status folder_get_text(const char *path, char *text, size_t room, str
 	return SHARD_OK;
 }
 
-/* What was unlinked meanwhile is not what the name says now. */
+/* A file that was unlinked meanwhile is not the one that has the name now. */
 static int hold_file(const char *path, const char *name)
 {
 	char file[CHECKPOINT_PATH_MAX + 16];
@@ -324,7 +325,7 @@ static int hold_file(const char *path, const char *name)
 
 	snprintf(file, sizeof(file), "%s/%s", path, name);
 	if (plain_open(&fd, AT_FDCWD, file, O_RDWR, 0, NULL) != SHARD_OK)
-		return -1; /* not O_RDONLY: NFS locks only what may be written */
+		return -1; /* Not O_RDONLY, because NFS locks only files opened for writing. */
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &s) == 0) {
 		if (s.st_nlink > 0)
 			return fd;

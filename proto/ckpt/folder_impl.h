@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder_impl.h: folders of checkpoints as the file system sees them: for the sources of
- * checkpoint.h. */
+/* folder_impl.h: folders of checkpoints in the file system. For the sources of checkpoint.h
+ * only. */
 #ifndef SHARD_CKPT_FOLDER_IMPL_H
 #define SHARD_CKPT_FOLDER_IMPL_H
 
@@ -14,10 +14,10 @@
 	".latest" /* in a folder that is about to be finished: the next DIR/latest                 \
 		   */
 
-enum shard_status folder_sync(const char *path, struct err *e); /* so that names in it last */
-enum shard_status folder_make(const char *path, struct err *e); /* and those above it */
-/* Is it a checkpoint, finished or not, sound or damaged, and nothing else? SHARD_EXISTS names what
- * is not. OK: it is not there. */
+enum shard_status folder_sync(const char *path, struct err *e); /* So that names in it last. */
+enum shard_status folder_make(const char *path, struct err *e); /* And those above it. */
+/* Checks that it is a checkpoint, finished or not, sound or damaged, and nothing else. SHARD_EXISTS
+ * names what is not. SHARD_OK also if the folder is not there. */
 enum shard_status folder_ours(const char *path, struct err *e);
 enum shard_status folder_remove(const char *path,
 				struct err *e); /* if it is ours: its files, and itself */
@@ -30,19 +30,20 @@ enum shard_status folder_swap(const char *from, const char *to, bool *exchanged,
 enum shard_status folder_put_text(const char *path, const char *temporary, const char *text,
 				  struct err *e);
 enum shard_status folder_put_draft(const char *temporary, const char *text,
-				   struct err *e); /* written, and not renamed yet */
+				   struct err *e); /* Written and synced, but not renamed. */
 enum shard_status folder_get_text(const char *path, char *text, size_t room, struct err *e);
 void folder_temporary(char path[CHECKPOINT_PATH_MAX], const char *dir,
-		      const char *tag); /* DIR/.TAG.tmp */
-/* The file that says whose the folder is, locked (flock), so that checkpoint_sweep() of another
- * process spares it: until the descriptor is closed, or this process ends, however it does. -1 and
- * errno: EWOULDBLOCK: somebody else has it; ENOENT: nothing says so; else it cannot be locked. */
+		      const char *tag); /* DIR/.TAG.tmp. */
+/* Locks (flock) the file that says whose the folder is, so that checkpoint_sweep() of another
+ * process spares it. The lock lasts until the descriptor is closed or this process ends in any way.
+ * -1 and errno: EWOULDBLOCK: another process has it. ENOENT: no file says whose the folder is.
+ * Otherwise it cannot be locked. */
 int folder_hold(const char *path);
 int folder_hold_manifest(const char *path);
-/* The model that an unfinished folder belongs to; false: it does not say. */
+/* The model that an unfinished folder belongs to. False: the folder does not say. */
 bool folder_owner(const char *path, char name[65]);
 
-/* checkpoint.c: a manifest whose files are there, as long as it says. */
+/* Of checkpoint.c. Checks that the files of a manifest are there and have its lengths. */
 enum shard_status checkpoint_lengths(const char *path, const struct manifest *m, struct err *e);
 
 #endif

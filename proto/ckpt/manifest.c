@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes manifest.json: JSON with its sum as the last member, read back before it is believed, then
- * synced. Fails with what the file system says, without memory, or where something cannot be said
- * (a text that is no UTF-8). */
+/* Writes manifest.json: JSON with its sum as the last member. Checkpoints call it last. Happy path:
+ * the text is made, parsed as a reader would, written and synced. It fails with what the file
+ * system says, without memory, or where something cannot be written as JSON (a text that is not
+ * UTF-8). */
 #include "ckpt/manifest.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/manifest_impl.h"
@@ -151,8 +152,8 @@ static json_t *json_of(const struct manifest *m)
 	return root;
 }
 
-/* 17 digits say a double exactly. What jansson could not take (a text that is no UTF-8) lacks, and
- * is missed when it is read back. */
+/* 17 digits are enough for any double. A text that jansson did not take, because it is not UTF-8,
+ * is missing here. The parse that follows finds that. */
 static enum shard_status make_text(const struct manifest *m, char **text, size_t *bytes,
 				   uint64_t *sum, struct err *e)
 {
@@ -163,7 +164,8 @@ static enum shard_status make_text(const struct manifest *m, char **text, size_t
 	*text = NULL;
 	json_decref(root);
 	if (n > 0 && (*text = realloc(body, n + MANIFEST_TAIL_BYTES + 1)) != NULL) {
-		(*text)[n - 1] = ','; /* for the sum: the last member, over all bytes before it */
+		/* The sum follows as the last member. It covers all bytes before it. */
+		(*text)[n - 1] = ',';
 		*sum = xxh_sum(*text, n, 0);
 		*bytes = n +
 			 (size_t)snprintf(*text + n, MANIFEST_TAIL_BYTES + 1, MANIFEST_TAIL, *sum);
@@ -214,7 +216,7 @@ enum shard_status manifest_write(const char *dir, struct manifest *m, struct err
 	if (st == SHARD_OK && bytes > MANIFEST_BYTES_MAX)
 		st = err_set(e, SHARD_RANGE, "%s: would have %zu bytes: at most %u are read", path,
 			     bytes, MANIFEST_BYTES_MAX);
-	if (st == SHARD_OK) /* what could not be read is not written */
+	if (st == SHARD_OK) /* A manifest that could not be read is not written. */
 		st = manifest_parse(&again, text, bytes, path, e);
 	manifest_free(&again);
 	if (st == SHARD_OK)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* manifest.h: manifest.json of a checkpoint: what the model is (layout, settings), the state of the
- * decision (counters, scaler, what operators tuned), which files hold its elements, and their sums.
- * Written last; its own last member is the XXH3-64 of all bytes before it. Numbers read back as the
- * same bits. What is read is checked like bytes from a socket. */
+/* manifest.h: manifest.json of a checkpoint. It has the model (layout, settings), the state of the
+ * decision (counters, scaler, what operators tuned), the files that hold its elements, and their
+ * sums. It is written last. Its own last member is the XXH3-64 of all bytes before it. Numbers read
+ * back as the same bits. What is read is checked like bytes from a socket. */
 #ifndef SHARD_CKPT_MANIFEST_H
 #define SHARD_CKPT_MANIFEST_H
 
@@ -20,62 +20,65 @@ enum {
 };
 
 struct manifest_blob {
-	uint32_t rank, bytes, file; /* file: index into files */
+	uint32_t rank, bytes, file; /* file: index into files. */
 	uint64_t step, offset, sum;
 };
 
-struct manifest_run {   /* whose weights these are: names repeat, this does not */
+/* Whose weights these are. Names of models repeat, this does not. */
+struct manifest_run {
 	uint64_t id[2]; /* Of the model, made when it was defined anew. 0: of no model. */
 	uint64_t line;  /* Since its last definition or restore. Without an id: the file's sum. */
 };
 
 struct manifest {
 	struct manifest_run run;
-	char name[65], run_id[65], release[32], created[32]; /* created: RFC 3339, UTC */
+	char name[65], run_id[65], release[32], created[32]; /* created: RFC 3339, UTC. */
 	uint64_t step, applied, skipped_in_row;
-	struct { /* the loss scaler after `step` */
+	struct { /* The loss scaler after `step`. */
 		double scale;
 		int32_t hysteresis;
 		int64_t last_overflow, iter;
 	} scaler;
-	struct { /* what operators changed */
+	struct { /* What operators changed. */
 		bool paused, has_lr, has_clip;
 		double lr, clip;
 	} tune;
-	bool foreign; /* It was read from files of another user: it is theirs, whatever it says. */
+	/* Read from files of another user, who then is the owner, whatever the manifest says. */
+	bool foreign;
 	bool owner_known;
 	uint32_t owner_uid, owner_gid;
-	char owner_node[65]; /* whose user that is, where it is root */
-	bool has_mode; /* who may read the model may read its checkpoint; false: an import, or an
-			  older release's */
-	uint32_t mode; /* as of a file */
-	char *settings, *optimizer; /* settings: canonical */
+	char owner_node[65]; /* The node whose user that is, if the user is root. */
+	/* False: an import, or of an older release. Users who may read the model may read its
+	 * checkpoint. */
+	bool has_mode;
+	uint32_t mode;              /* As of a file. */
+	char *settings, *optimizer; /* settings: canonical. */
 	enum shard_dtype image, grad;
 	struct shard_tensor *tensors;
 	uint32_t tensors_nr;
 	struct shard_group *groups;
 	uint32_t groups_nr;
-	enum shard_kind kinds[4]; /* that are saved: master, then the optimizer's states; an import
-				     has master alone */
+	/* Kinds that are saved: master, then the optimizer's states. An import has master alone. */
+	enum shard_kind kinds[4];
 	uint32_t kinds_nr;
 	struct part_file *files;
 	uint32_t files_nr;
 	struct manifest_blob *blobs;
 	uint32_t blobs_nr;
-	uint64_t sum; /* of the file, when it was read or written */
+	uint64_t sum; /* Of the file, when it was read or written. */
 };
 
-/* Writes dir/manifest.json, synced. */
+/* Writes dir/manifest.json and syncs it. */
 enum shard_status manifest_write(const char *dir, struct manifest *m, struct err *e);
-/* SHARD_NOT_FOUND: none there (an unfinished checkpoint, or none); SHARD_PROTOCOL: damaged, or of a
- * later version: named. */
+/* SHARD_NOT_FOUND: there is none (an unfinished checkpoint, or no checkpoint). SHARD_PROTOCOL: it
+ * is damaged, or of a later version, and the text says which. */
 enum shard_status manifest_read(const char *dir, struct manifest **out, struct err *e);
-/* The same from memory; path is for texts. */
+/* The same from memory. path is for texts. */
 enum shard_status manifest_parse(struct manifest **out, const char *text, size_t bytes,
 				 const char *path, struct err *e);
 /* Reads one blob, of m->blobs[blob].bytes, and compares it with its sum (XXH3-64 of its bytes). */
 enum shard_status manifest_blob(const char *dir, const struct manifest *m, uint32_t blob, void *to,
 				struct err *e);
-void manifest_free(struct manifest **m); /* what it points to too */
+void manifest_free(struct manifest **m); /* And all that it points to. */
 
 #endif

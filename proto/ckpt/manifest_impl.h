@@ -9,7 +9,7 @@
 #include <inttypes.h>
 
 #define MANIFEST_FORMAT "shardd checkpoint"
-/* The last bytes; the sum is that of all bytes before them. */
+/* The last bytes of the file. The sum is that of all bytes before them. */
 #define MANIFEST_TAIL       "\"sum\":\"%016" PRIx64 "\"}\n"
 #define MANIFEST_TAIL_BYTES 26
 

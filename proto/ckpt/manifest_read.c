@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads manifest.json. Happy path: the file's bytes → the sum at its end equals them → they are cut
- * into members and elements of lists, each of which becomes JSON for itself → every member in its
- * place, of its type, within its range. A file may be anybody's, so memory stays a small multiple
- * of its size. Fails with SHARD_PROTOCOL naming the file and the member: nothing is guessed; a
- * later version is named, too. */
+/* Reads manifest.json. Happy path: the sum at the end of the file equals its bytes → they are cut
+ * into members and elements of lists, each of which is parsed as JSON by itself → every member is
+ * checked for its place, type and range. A file may come from anybody, so memory stays a small
+ * multiple of its size. It fails with SHARD_PROTOCOL and names the file and the member. Nothing is
+ * guessed. A later version of the format is refused, too. */
 #include "ckpt/manifest.h"
 #include "ckpt/folder_impl.h"
 #include "ckpt/manifest_impl.h"
@@ -26,7 +26,7 @@
 struct reader {
 	const char *path;
 	struct err *e;
-	enum shard_status st; /* of the first thing that was wrong */
+	enum shard_status st; /* Of the first thing that was wrong. */
 };
 
 static void wrong(struct reader *r, const char *where, const char *key, const char *why)
@@ -108,7 +108,8 @@ static char *take_copy(struct reader *r, const json_t *o, const char *where, con
 	return copy;
 }
 
-/* A piece of the text, on its own. NULL: it is no JSON, too large, or there is no memory. */
+/* Parses a piece of the text by itself. NULL: it is no JSON, is too large, or there is no
+ * memory. */
 static json_t *json_of(struct reader *r, const char *key, const struct scan_piece *p)
 {
 	json_error_t why;
@@ -126,7 +127,8 @@ static json_t *json_of(struct reader *r, const char *key, const struct scan_piec
 	return j;
 }
 
-/* Each element of the list by fn, in order, until one is wrong. *to has room for all of them. */
+/* Calls fn for each element of the list, in order, until one is wrong. *to has room for all of
+ * them. */
 static void take_list(struct reader *r, const struct scan_member *m, size_t max, size_t element,
 		      void **to, void (*fn)(struct reader *r, struct manifest *m, const json_t *j),
 		      struct manifest *out)
@@ -182,7 +184,7 @@ static uint32_t take_mode(struct reader *r, const json_t *root)
 	return mode;
 }
 
-/* Neither, or both: an import and older releases know no id. */
+/* A manifest has both members or neither. An import and older releases have no id. */
 static void take_run(struct reader *r, struct manifest_run *run, const json_t *root)
 {
 	const char *id, *line;
@@ -357,7 +359,7 @@ static void take_blob(struct reader *r, struct manifest *m, const json_t *j)
 
 enum { GROUPS, TENSORS, FILES, BLOBS, LISTS };
 
-/* What a manifest has. The rest of them are small. */
+/* The members of a manifest. Those after the lists are small. */
 static const char *const keys[] = {[GROUPS] = "groups",
 				   [TENSORS] = "tensors",
 				   [FILES] = "files",
@@ -400,7 +402,7 @@ static void take_lists(struct reader *r, struct manifest *m, const struct scan_m
 			  (void **)&m->blobs, take_blob, m);
 }
 
-/* The small members as one object. NULL: one of them is wrong. */
+/* Collects the small members in one object. NULL: one of them is wrong. */
 static json_t *small_members(struct reader *r, const struct scan_member *members)
 {
 	json_t *root = json_object();
@@ -471,7 +473,7 @@ enum shard_status manifest_parse(struct manifest **out, const char *text, size_t
 	}
 	m->sum = sum;
 	if (m->run.line == 0)
-		m->run.line = sum; /* This very file, and no other one. */
+		m->run.line = sum; /* Only this very file has that line. */
 	*out = m;
 	return SHARD_OK;
 }
@@ -522,8 +524,8 @@ static bool is_ours(const struct stat *s)
 	return s->st_uid == geteuid() || s->st_uid == 0;
 }
 
-/* What a manifest says of its owner counts where nobody but this daemon's user, or root, could
- * write it. Everybody else says it of himself. */
+/* A manifest's own statement about its owner counts only where nobody but this daemon's user or
+ * root could write it. Otherwise the owner of the file or folder is the owner. */
 static void believe(struct manifest *m, const struct stat *file, const struct stat *folder)
 {
 	const struct stat *s = is_ours(file) ? folder : file;
@@ -567,7 +569,7 @@ enum shard_status manifest_blob(const char *dir, const struct manifest *m, uint3
 	CHECK(blob < m->blobs_nr && b->bytes <= PART_BLOB_BYTES);
 	if ((st = part_open_file(&f, dir, &m->files[b->file], e)) != SHARD_OK)
 		return st;
-	(void)fcntl(f.fd, F_SETFL, 0); /* its place is not aligned: not O_DIRECT */
+	(void)fcntl(f.fd, F_SETFL, 0); /* The blob is not aligned, so O_DIRECT is off. */
 	while (got < b->bytes) {
 		ssize_t n = pread(f.fd, (char *)to + got, b->bytes - got, (off_t)(b->offset + got));
 

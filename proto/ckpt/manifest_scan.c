@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passes over JSON without making values of it. manifest_read.c calls. It knows brackets, strings
- * and what stands between them, and nothing of what a word or number may be: each piece that is
- * used is read by jansson, which does. Fails where brackets do not match or nest too deep. */
+/* Passes over JSON without making values of it. manifest_read.c calls it. It knows brackets,
+ * strings and the characters between them, but not what a valid word or number is. jansson parses
+ * each piece that is used and checks that. It fails where brackets do not match or nest too
+ * deep. */
 #include "ckpt/manifest_scan.h"
 
 #include "base/check.h"
@@ -15,7 +16,7 @@ static const char *space(const char *p, const char *end)
 	return p;
 }
 
-/* Behind the string that begins at p; NULL: it does not end. */
+/* Returns the end of the string that begins at p. NULL: the string does not end. */
 static const char *string(const char *p, const char *end)
 {
 	for (p++; p < end && *p != '"'; p++)
@@ -24,7 +25,7 @@ static const char *string(const char *p, const char *end)
 	return p < end ? p + 1 : NULL;
 }
 
-/* Behind a number or a word. */
+/* Returns the end of a number or a word. */
 static const char *word(const char *p, const char *end)
 {
 	static const char ends[] = {' ', '\t', '\n', '\r', ',', ':', ']', '}', '[', '{', '"'};
@@ -74,7 +75,7 @@ bool scan_value(const char **at, const char *end, struct scan_piece *out)
 	return true;
 }
 
-/* Behind the character, with what is blank around it; NULL: another one is there. */
+/* Passes over the character c and the blanks around it. NULL: another character is there. */
 static const char *expect(const char *p, const char *end, char c)
 {
 	p = p != NULL ? space(p, end) : NULL;
@@ -123,7 +124,7 @@ bool scan_next(const struct scan_piece *list, const char **at, struct scan_piece
 	if (*p == ']')
 		return false;
 	if (*at != NULL)
-		p++; /* the comma */
+		p++; /* The comma. */
 	if (!scan_value(&p, end, out))
 		return false;
 	*at = p;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* part.h: one node's file of a checkpoint: runs of elements of master and moments as fp32, then
- * blobs as bytes, in a safetensors file. Entries are named "master/h.0.attn.weight[0:1048576]" and
- * "blob/3[812]" (rank 3, committed with step 812). Written and read with O_DIRECT where the file
- * system can, in pieces of PART_PIECE_BYTES over the whole file, header included, each with an
- * XXH3-64 that the manifest keeps. Calls block and use threads of their own: never call them on a
- * loop. */
+/* part.h: one node's file of a checkpoint. It is a safetensors file with runs of elements of master
+ * and moments as fp32, then blobs as bytes. Entries are named "master/h.0.attn.weight[0:1048576]"
+ * and "blob/3[812]" (rank 3, committed with step 812). It is written and read with O_DIRECT where
+ * the file system can. That happens in pieces of PART_PIECE_BYTES over the whole file, header
+ * included, each with an XXH3-64 that the manifest keeps. Calls block and use threads of their own,
+ * so they must never be made on a loop. */
 #ifndef SHARD_CKPT_PART_H
 #define SHARD_CKPT_PART_H
 
@@ -18,7 +18,8 @@
 #define PART_PIECE_BYTES (8u << 20)
 #define PART_BLOB_BYTES  (64u << 10)
 
-struct part_run { /* elements of one tensor; memory is the caller's, fp32, count elements */
+/* Elements of one tensor. The memory is the caller's and holds count elements as fp32. */
+struct part_run {
 	enum shard_kind kind;
 	const char *tensor;
 	uint64_t first, count;
@@ -27,44 +28,45 @@ struct part_run { /* elements of one tensor; memory is the caller's, fp32, count
 
 struct part_blob {
 	uint32_t rank, bytes;
-	uint64_t step, offset; /* offset: in the file */
+	uint64_t step, offset; /* offset: in the file. */
 	const void *data;
 };
 
-struct part_file { /* what the manifest keeps of it; sums is malloc'ed */
+struct part_file { /* What the manifest keeps of it. sums is malloc'ed. */
 	char name[80];
 	uint64_t bytes, header_bytes;
 	uint32_t piece_bytes, sums_nr;
 	uint64_t *sums;
 };
 
-struct part_progress { /* shared with another thread */
+struct part_progress { /* Shared with another thread. */
 	_Atomic uint64_t done_bytes;
-	_Atomic bool cancel; /* set: SHARD_INTERRUPTED soon */
+	_Atomic bool cancel; /* When it is set, the call soon ends with SHARD_INTERRUPTED. */
 };
 
 const char *part_kind_name(
-	enum shard_kind kind); /* "master", "exp_avg", "exp_avg_sq", "momentum" */
+	enum shard_kind kind); /* "master", "exp_avg", "exp_avg_sq" or "momentum", or else "?" */
 
-/* Bytes of the file that part_write would make, for progress and for a look at the free space. */
+/* Bytes of the file that part_write() would make, for progress and for a check of the free
+ * space. */
 uint64_t part_bytes(const struct part_run *runs, uint32_t runs_nr, const struct part_blob *blobs,
 		    uint32_t blobs_nr);
-/* Writes dir/name, synced. Fills *out, and the blobs' offsets. SHARD_SYSTEM keeps errno and names
- * path and reason (ENOSPC ...); the file is removed then. runs of a kind and tensor that follow
- * each other in the list and in the tensor become one entry. */
+/* Writes dir/name and syncs it. Fills *out, and the blobs' offsets. SHARD_SYSTEM keeps errno and
+ * names path and reason (ENOSPC ...), and the file is removed. Runs of a kind and tensor that
+ * follow each other in the list and in the tensor become one entry. */
 enum shard_status part_write(const char *dir, const char *name, const struct part_run *runs,
 			     uint32_t runs_nr, struct part_blob *blobs, uint32_t blobs_nr,
 			     struct part_file *out, struct part_progress *p, struct err *e);
 
-/* Fills every run from the files of a checkpoint, whichever of them hold it. Only pieces that are
- * needed are read, each is compared with its sum first. SHARD_PROTOCOL: a piece differs, a file is
- * short or has another length (named: path, offset, the tensor there); SHARD_NOT_FOUND: a file, or
- * elements that no file has (tensor and range named); *missing_ok: a moment that no file has is
- * zeroed. */
+/* Fills every run from those files of a checkpoint that hold it. Only the pieces that are needed
+ * are read, and each is compared with its sum first. SHARD_PROTOCOL: a piece differs or a file has
+ * another length, with path, offset and tensor. SHARD_NOT_FOUND: a file is missing, or no file has
+ * certain elements, with tensor and range. With moments_may_lack a moment that no file has becomes
+ * zero. */
 enum shard_status part_load(const char *dir, const struct part_file *files, uint32_t files_nr,
 			    const struct part_run *runs, uint32_t runs_nr, bool moments_may_lack,
 			    struct part_progress *p, struct err *e);
-/* Bytes that part_load would read; opens the headers. */
+/* Bytes that part_load() would read. Opens the headers. */
 enum shard_status part_load_bytes(const char *dir, const struct part_file *files, uint32_t files_nr,
 				  const struct part_run *runs, uint32_t runs_nr, uint64_t *bytes,
 				  struct err *e);

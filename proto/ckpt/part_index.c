@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of a checkpoint hold. Happy path: each file has the length that the manifest says
- * → the pieces with its header equal their sums → its entries' names become spans of elements →
- * sorted, for binary search. Fails where a file is missing, of another length, damaged, or holds
- * what another holds too; with path, offset and tensor. */
+/* The index of what the files of a checkpoint hold. Loading, verifying and checkpoint_fits() use
+ * it. Happy path: each file has the length that the manifest has → the pieces with its header
+ * equal their sums → the names of its entries become spans of elements → these are sorted for
+ * binary search. It fails where a file is missing, has another length, is damaged, or holds
+ * elements that another file holds too. The text has path, offset and tensor. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -33,7 +34,7 @@ const char *part_name_at(const struct safetensors *h, uint64_t offset)
 	return "its end";
 }
 
-/* Is the description itself possible? It may come from another node. */
+/* Checks the description itself, which may come from another node. */
 static enum shard_status check_file(const struct part_file *f, struct err *e)
 {
 	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES ||
@@ -104,7 +105,7 @@ enum shard_status part_read_piece(struct part_fd *f, const char *dir, const stru
 	return SHARD_OK;
 }
 
-/* The header's bytes, whose pieces equal their sums; then its entries. */
+/* Reads the header, whose pieces must equal their sums, and parses its entries. */
 static enum shard_status read_header(struct safetensors **h, const char *dir,
 				     const struct part_file *file, void *piece, struct err *e)
 {
@@ -149,7 +150,7 @@ static bool take_number(const char **p, char end, uint64_t *n)
 	return *p > begin && *(*p)++ == end;
 }
 
-/* "master/h.0.attn.weight[0:1048576]"; a blob's name has no place here. */
+/* Parses "master/h.0.attn.weight[0:1048576]". The name of a blob is not valid here. */
 static bool take_name(struct part_span *s, const struct safetensors_entry *x)
 {
 	const char *slash = strchr(x->name, '/'), *at = strrchr(x->name, '[');
@@ -266,7 +267,8 @@ void part_index_close(struct part_index *x)
 const struct part_span *part_index_find(const struct part_index *x, enum shard_kind kind,
 					const char *tensor, uint64_t at)
 {
-	uint64_t low = 0, high = x->spans_nr; /* the first span that ends behind (tensor, at) */
+	/* low becomes the index of the first span that ends after (tensor, at). */
+	uint64_t low = 0, high = x->spans_nr;
 	size_t len = strlen(tensor);
 
 	while (low < high) {

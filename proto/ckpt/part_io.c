@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bulk files: O_DIRECT where the file system has it, ordinary I/O where it refuses (tmpfs), and a
- * few threads that take one piece after the other and end before the call returns. The first
- * failure stops all; its text and errno are the caller's. */
+/* Reads and writes bulk files. The other sources of part.h call it. It uses O_DIRECT where the file
+ * system has it, and ordinary I/O where that is refused (tmpfs). A few threads take one piece after
+ * the other and end before the call returns. The first failure stops all of them, and the caller
+ * gets its text and errno. */
 #include "ckpt/plain.h"
 #include "ckpt/part_impl.h"
 
@@ -35,7 +36,8 @@ enum shard_status part_open(struct part_fd *f, const char *path, int flags, stru
 	if (st != SHARD_OK && errno == EINVAL) {
 		f->direct = false;
 		if (flags & O_EXCL)
-			(void)unlink(path); /* some file systems make it first and refuse then */
+			/* Some file systems create the file before they refuse. */
+			(void)unlink(path);
 		st = plain_open(&f->fd, AT_FDCWD, path, flags, 0600, e);
 	}
 	if (st == SHARD_NOT_FOUND && !(flags & O_CREAT))
@@ -61,7 +63,7 @@ static size_t padded(size_t bytes)
 	return (bytes + PART_ALIGN - 1) & ~(size_t)(PART_ALIGN - 1);
 }
 
-/* O_DIRECT was refused for this access: everybody goes on without. */
+/* O_DIRECT was refused for this access. All accesses go on without it. */
 static bool buffered_instead(struct part_fd *f)
 {
 	int flags = fcntl(f->fd, F_GETFL);
@@ -113,7 +115,7 @@ ssize_t part_pwrite(struct part_fd *f, const void *from, size_t bytes, uint64_t 
 
 /* --- threads --- */
 
-/* In large pages where there are any: a device moves it in a few long runs then, not in thousands
+/* In large pages where there are any. A device then moves it in a few long runs, not in thousands
  * of short ones. */
 static void *piece_buffer(void)
 {
@@ -172,7 +174,7 @@ enum shard_status part_run(struct part_job *j, struct err *e)
 
 	CHECK(j->item != NULL && j->st == SHARD_OK);
 	pthread_mutex_init(&j->lock, NULL);
-	sigfillset(&all); /* signals are for the threads that the program knows of */
+	sigfillset(&all); /* Signals are for the threads that the program knows of. */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (threads < PART_THREADS - 1 && threads + 1 < j->nr &&
 	       pthread_create(&thread[threads], NULL, work, j) == 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fills memory from the files of a checkpoint, and compares files with their sums. Happy path: the
- * index of all files → each run becomes wants (file, offset, bytes, where to) → sorted, they become
- * the list of pieces → each is read, compared and copied by whichever thread is free. Fails where
- * elements are in no file (tensor and range), where a piece differs (path, offset, tensor), or
- * cancelled. */
+ * index of all files is made → each run becomes wants (file, offset, bytes, destination) → the
+ * sorted wants become a list of pieces → any free thread reads, compares and copies a piece. It
+ * fails where no file has certain elements (tensor and range) or where a piece differs (path,
+ * offset, tensor). It also ends when it is cancelled. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -22,12 +22,12 @@ struct want {
 
 struct task {
 	uint32_t file;
-	uint64_t piece, want; /* want: the first that may lie in this piece */
+	uint64_t piece, want; /* want: the first one that may lie in this piece. */
 };
 
 struct loader {
 	struct part_index index;
-	struct part_fd *fd; /* of each file that is read */
+	struct part_fd *fd; /* Of each file that is read. */
 	struct want *want;
 	struct task *task;
 	uint64_t wants_nr, wants_room, tasks_nr;
@@ -58,7 +58,7 @@ static enum shard_status want_run(struct loader *l, const struct part_run *r, bo
 
 	while (st == SHARD_OK && at < end) {
 		const struct part_span *s = part_index_find(&l->index, r->kind, r->tensor, at);
-		uint64_t have = s ? s->first : end; /* elements before it are in no file */
+		uint64_t have = s ? s->first : end; /* No file has the elements before it. */
 		float *to = r->at + (at - r->first);
 		uint64_t n;
 
@@ -89,7 +89,7 @@ static int by_offset(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The pieces that hold something wanted, in order. */
+/* Makes the list of pieces that hold something wanted, in order. */
 static enum shard_status make_tasks(struct loader *l, struct err *e)
 {
 	uint64_t pieces = 0, low = 0;
@@ -235,7 +235,7 @@ enum shard_status part_load_bytes(const char *dir, const struct part_file *files
 
 	if (st != SHARD_OK)
 		return st;
-	free(l.task); /* with the runs this time, without writing to them */
+	free(l.task); /* The list is made again with the runs, whose memory is not written. */
 	l.task = NULL;
 	for (uint32_t i = 0; st == SHARD_OK && i < runs_nr; i++) {
 		uint64_t at = runs[i].first, end = at + runs[i].count;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file is a
- * list of sources (header, runs, blobs), cut into pieces of PART_PIECE_BYTES → each piece is summed
- * and written by whichever thread is free, from where it lies when that is one run, else gathered
- * first → cut to its length, synced. Fails with what the file system says (path, offset, tensor,
- * reason), or cancelled; the file is removed then. */
+/* Writes one node's file of a checkpoint. Happy path: runs become entries → header → the file
+ * is a list of sources (header, runs, blobs), cut into pieces of PART_PIECE_BYTES → any free
+ * thread sums and writes a piece → the file is cut to its length and synced. A piece that lies in
+ * one run is written from there, and others are gathered first. It fails with what the file system
+ * says (path, offset, tensor, reason), or when it is cancelled. The file is then removed. */
 #include "ckpt/part_impl.h"
 
 #include "base/check.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 struct source {
-	uint64_t offset, bytes; /* in the file */
+	uint64_t offset, bytes; /* In the file. */
 	const void *data;
 };
 
@@ -60,7 +60,7 @@ static bool follows(const struct part_run *a, const struct part_run *b)
 	       strcmp(a->tensor, b->tensor) == 0;
 }
 
-/* Names and entries of runs, then of blobs. */
+/* Makes names and entries of runs, then of blobs. */
 static enum shard_status make_entries(struct writer *w, const struct part_run *runs,
 				      uint32_t runs_nr, const struct part_blob *blobs,
 				      uint32_t blobs_nr, struct err *e)
@@ -99,7 +99,7 @@ static enum shard_status make_entries(struct writer *w, const struct part_run *r
 	return SHARD_OK;
 }
 
-/* What follows in memory as it does in the file is one source. */
+/* Data that follow the last source in memory as they do in the file extend that source. */
 static void add_source(struct writer *w, const void *data, uint64_t bytes)
 {
 	struct source *last = w->sources_nr > 0 ? &w->source[w->sources_nr - 1] : NULL;
@@ -186,8 +186,8 @@ static const char *name_at(const struct writer *w, uint64_t offset)
 	return w->entry[low].name;
 }
 
-static uint32_t source_at(const struct writer *w,
-			  uint64_t offset) /* the last one that begins at or before it */
+/* The last source that begins at or before offset. */
+static uint32_t source_at(const struct writer *w, uint64_t offset)
 {
 	uint32_t low = 0, high = w->sources_nr;
 
@@ -202,7 +202,7 @@ static uint32_t source_at(const struct writer *w,
 	return low;
 }
 
-/* Where these bytes lie as one run that can be written as it is; NULL: they must be gathered. */
+/* Returns where these bytes lie if they can be written from there. NULL: they must be gathered. */
 static const void *in_place(const struct writer *w, uint64_t offset, size_t bytes)
 {
 	const struct source *s = &w->source[source_at(w, offset)];
@@ -263,8 +263,8 @@ static enum shard_status open_for(struct writer *w, struct err *e)
 			       strerror(errno));
 	if ((st = part_open(&w->fd, w->path, O_RDWR | O_CREAT | O_EXCL, e)) != SHARD_OK)
 		return st;
-	/* A full disk shows at once, where the file system can reserve. Bytes are not written for
-	 * that. */
+	/* Where the file system can reserve space, a full disk shows at once. No bytes are written
+	 * for that. */
 	if (fallocate(w->fd.fd, 0, 0, (off_t)w->bytes) != 0 &&
 	    (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
 		return err_sys(e, errno,

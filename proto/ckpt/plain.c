@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens plain files only: without waiting (O_NONBLOCK), without following a link, and looks what it
- * has before anybody reads from it. The sources of checkpoint.h call it for each file. Fails with a
- * sentence that says what is in the way and what to do. */
+/* Opens plain files only. The sources of checkpoint.h, manifest.h and part.h call it. It opens
+ * without waiting (O_NONBLOCK) and without following a link, and checks the file's type before
+ * anybody reads from it. It fails with a sentence that says what is in the way and what to do. */
 #include "ckpt/plain.h"
 
 #include "base/check.h"
@@ -32,7 +32,7 @@ enum shard_status plain_open(int *fd, int dir, const char *path, int flags, mode
 	if (*fd >= 0) {
 		close(*fd);
 		*fd = -1;
-		errno = ENXIO; /* as of a pipe that nobody reads, opened to be written */
+		errno = ENXIO; /* As open() says of a pipe without a reader. */
 	}
 	if (errno == ENOENT || errno == ENOTDIR)
 		return err_set(e, SHARD_NOT_FOUND, "%s: is not there", path);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plain.h: opening what somebody else may have put there. Whoever may write in a folder of
- * checkpoints may put a pipe or a device there, and an open() or a read() of those waits, for ever
- * if need be. Any thread. */
+/* plain.h: opens files that somebody else may have put there. Any user who may write in a folder of
+ * checkpoints may put a pipe or a device there, and open() or read() of those may wait for ever.
+ * Any thread may call this. */
 #ifndef SHARD_CKPT_PLAIN_H
 #define SHARD_CKPT_PLAIN_H
 
@@ -9,11 +9,11 @@
 
 #include <sys/types.h>
 
-/* A plain file and nothing else; a link is not followed. *fd is -1 if it fails; errno says why,
- * too. SHARD_NOT_FOUND: it is not there; SHARD_PROTOCOL: it is something else. */
+/* Opens a plain file and nothing else. A link is not followed. If it fails, *fd is -1 and errno
+ * says why, too. SHARD_NOT_FOUND: it is not there. SHARD_PROTOCOL: it is not a plain file. */
 enum shard_status plain_open(int *fd, int dir, const char *path, int flags, mode_t mode,
 			     struct err *e);
-/* The refusal of what is something else. */
+/* Sets the error for something that is not a plain file. */
 enum shard_status plain_refuse(const char *path, struct err *e);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers of safetensors files, for parts of checkpoints and for export and import. Happy path of
- * reading: JSON → one entry per member → sorted by offset → they must follow each other without a
- * gap and end with the file. Of writing: offsets in the order given, JSON, blanks up to the
- * alignment. Fails on what is no such header, with path, tensor and both values, and without
- * memory. */
+ * reading: JSON → one entry per member → sorted by offset → the entries must follow each
+ * other without a gap and end with the file. Happy path of writing: offsets in the given order,
+ * JSON, blanks up to the alignment. It fails without memory, and on a header that is not valid,
+ * with path, tensor and both values. */
 #include "ckpt/safetensors.h"
 
 #include "base/check.h"
@@ -19,7 +19,7 @@
 static const struct {
 	char name[8];
 	uint8_t bytes;
-	enum shard_dtype dtype; /* 0: none of ours */
+	enum shard_dtype dtype; /* 0: not an enum shard_dtype. */
 } dtypes[] = {
 	{"F32", 4, SHARD_F32}, {"BF16", 2, SHARD_BF16}, {"F16", 2, SHARD_F16}, {"F64", 8, 0},
 	{"I64", 8, 0},         {"U64", 8, 0},           {"I32", 4, 0},         {"U32", 4, 0},
@@ -50,8 +50,8 @@ enum shard_status safetensors_header_bytes(const uint8_t first[8], uint64_t file
 	return SHARD_OK;
 }
 
-/* A name that may be shown: valid UTF-8 (the parser saw to it) without control characters, whose C1
- * half is U+0080 to U+009F. */
+/* A name may be shown if it has no control characters. The parser has checked that it is UTF-8,
+ * where the control characters U+0080 to U+009F begin with 0xc2. */
 static bool name_ok(const char *name)
 {
 	const unsigned char *p = (const unsigned char *)name;
@@ -137,7 +137,7 @@ static int by_offset(const void *a, const void *b)
 	return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* The format has neither gaps nor overlaps, and nothing behind the last tensor. */
+/* The format has no gaps, no overlaps, and nothing after the last tensor. */
 static enum shard_status check_cover(const struct safetensors *s, const char *path, struct err *e)
 {
 	uint64_t at = s->data_offset;
@@ -166,8 +166,8 @@ static enum shard_status take_all(struct safetensors *s, json_t *root, size_t js
 	enum shard_status st;
 
 	s->entry = calloc(json_object_size(root) + 1, sizeof(*s->entry));
-	s->memory = names = malloc(json_bytes + 1); /* all names with their ends are shorter than
-						       the JSON that has them in quotes */
+	/* All names with their NULs are shorter than the JSON, which has them in quotes. */
+	s->memory = names = malloc(json_bytes + 1);
 	if (!s->entry || !names)
 		return no_memory(e, path);
 	json_object_foreach(root, key, value) {
@@ -243,7 +243,7 @@ static bool put_entry(json_t *root, const struct safetensors_entry *entry, uint6
 					     (json_int_t)(at + entry->bytes))) == 0;
 }
 
-/* NULL: no memory, or a name that is no UTF-8. */
+/* NULL: no memory, or a name that is not UTF-8. */
 static char *dumped(const struct safetensors_entry *entry, uint32_t entries_nr,
 		    const char *const (*metadata)[2], uint32_t metadata_nr)
 {
