@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The bookkeeping of SHARD_ADD. Called by push.c. Claims are made with the client's lock and the
-model's adding lock, sums with the latter only, so that the operands of an element are added in the
-order of the pushes. A sum starts with its first operand, is kept in fp32 and rounded once. Ways to
-fail: more pushes of an element than micro-steps, memory. */
+/* The bookkeeping of SHARD_ADD. push.c calls it. Claims are made with the client's lock and the
+ * model's adding lock, sums with the latter only. So the operands of an element are added in the
+ * order of the pushes. A sum starts with its first operand, is kept in fp32 and is rounded once. It
+ * fails on more pushes of an element than there are micro-steps, and without memory. */
 #include "adds.h"
 
 #include "base/check.h"
@@ -83,7 +83,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* The list anew, with one more in [first, end). */
+/* Makes the list anew, with [first, end) counted once more. */
 static void count_range(struct adds_tensor *t, uint64_t first, uint64_t end)
 {
 	struct adds_span *old = t->spans;
@@ -93,7 +93,8 @@ static void count_range(struct adds_tensor *t, uint64_t first, uint64_t end)
 	for (uint32_t i = 0; i < t->spans_nr; i++) {
 		uint64_t low = larger(old[i].first, first), high = smaller(old[i].end, end);
 
-		if (low >= high) { /* beside the range; what lies between is new */
+		/* The span is beside the range. Elements between spans are new. */
+		if (low >= high) {
 			if (old[i].first >= end) {
 				nr = put(t->spare, nr, at, end, 1);
 				at = end;
@@ -117,7 +118,7 @@ static void count_range(struct adds_tensor *t, uint64_t first, uint64_t end)
 static uint32_t times_at(const struct adds *a, uint32_t tensor, uint64_t at, uint64_t *until)
 {
 	const struct adds_tensor *t = &a->tensors[tensor];
-	uint32_t low = 0, high = t->spans_nr; /* first span that ends after at */
+	uint32_t low = 0, high = t->spans_nr; /* The first span that ends after at. */
 
 	while (low < high) {
 		uint32_t mid = (low + high) / 2;

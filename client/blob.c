@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a trainer keeps with a step. shard_set_blob() copies it, READY carries it, and the step's
-verdict makes it the rank's. shard_blob() asks the daemon, which asks the other nodes. A blob goes
-with the step for which it was set, and again with the next attempt at it. In steps without a new
-one the rank keeps the older blob with its older step. Ways to fail: too large, no step begun, none
-was ever committed, no room for it. */
+/* A trainer's blob that is kept with a step. shard_set_blob() copies it, READY carries it, and the
+ * step's verdict makes it the rank's blob. shard_blob() asks the daemon, which asks the other
+ * nodes. A blob goes with the step for which it was set, and again with the next attempt at that
+ * step. In steps without a new one the rank keeps the older blob with its older step. It fails for
+ * a blob that is too large, without a begun step, where none was ever committed, and where the
+ * caller has no room for it. */
 #include "blob.h"
 
 #include <stdlib.h>
@@ -13,9 +14,8 @@ enum { BLOB_BYTES_MAX = 64 << 10 };
 
 void blob_ready(struct shard_model *m, Shard__Ready *r)
 {
-	r->has_blob =
-		m->blob_due &&
-		m->blob_step <= m->begun.id.step; /* not one of the step ahead, when that is over */
+	/* A blob that was set for the step ahead is not sent with an earlier one. */
+	r->has_blob = m->blob_due && m->blob_step <= m->begun.id.step;
 	r->blob.len = r->has_blob ? m->blob_bytes : 0;
 	r->blob.data = m->blob;
 }

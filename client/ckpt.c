@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Saving and restoring. The daemons do it, and this file asks and waits. A save may take hours, so
-its ticket is apart from the others: only a caller that asks for just this ticket waits for it, and
-a handle or connection that goes does not. A restore is waited for as long as the daemon says how
-far it is. Ways to fail: the daemon's refusal in its words (a path with ENOSPC, a damaged file, a
-model that has weights), silence, the end of the connection. */
+ * its ticket is apart from the others. Only a caller that asks for just this ticket waits for it,
+ * and detaching or disconnecting does not. A restore is waited for as long as the daemon reports
+ * its progress. It fails with the daemon's refusal in its words (a path with ENOSPC, a damaged
+ * file, a model that has weights), when the daemon is silent, and when the connection ends. */
 #include "ckpt.h"
 
 #include "ticket.h"
@@ -15,8 +15,8 @@ model that has weights), silence, the end of the connection. */
 #include <unistd.h>
 
 enum {
-	SAVES_OPEN = 64, /* under way at one time */
-	SAVES_KEPT = 64, /* ended, and how */
+	SAVES_OPEN = 64, /* Saves under way at one time. */
+	SAVES_KEPT = 64, /* Saves that ended and are remembered. */
 	PATH_MAX_BYTES = 1023,
 };
 
@@ -25,8 +25,8 @@ typedef unsigned long long ull;
 struct save {
 	struct list node;
 	shard_ticket no;
-	uint32_t slot;     /* in save_no */
-	struct request *r; /* NULL: it ended */
+	uint32_t slot;     /* Index in save_no. */
+	struct request *r; /* NULL: it ended. */
 	struct err end;
 };
 
@@ -86,14 +86,14 @@ bool ckpt_heard(struct shard_client *c, const struct wire_head *h, const Shard__
 		r = request_find(c, &q);
 	}
 	if (r == NULL)
-		return false; /* its answer overtook it, or its caller gave up */
+		return false; /* Its answer came before, or its caller gave up. */
 	r->heard_ns = clock_ns();
 	r->done_bytes = p->done_bytes;
 	r->total_bytes = p->total_bytes;
 	return true;
 }
 
-/* The daemon's answer, however long it takes, as long as the daemon is heard of. */
+/* Waits for the daemon's answer, however long that takes, while the daemon sends signs of life. */
 static enum shard_status answer_wait(struct request *r, const struct ckpt_ask *a, struct wait *w)
 {
 	uint64_t heard = 0;
@@ -258,7 +258,7 @@ static void save_note(struct shard_model *m, struct save *s)
 	m->saves_nr++;
 }
 
-/* Without the lock, so that the other tickets need none either. */
+/* Takes no lock, so that other tickets need none either. */
 static bool save_known(struct shard_model *m, shard_ticket no)
 {
 	for (uint32_t i = 0; i < MODEL_SAVES && no != 0 && no <= atomic_load(&m->save_last); i++)
@@ -295,7 +295,7 @@ static enum shard_status save_send(struct shard_model *m, const struct ckpt_ask 
 	wait_begin(m->client, &w, a->timeout_ms);
 	return send_save(
 		s->r, handle_head(m), a,
-		&w); /* before the READY of a later commit: so it is of the step before that */
+		&w); /* Sent before the READY of a later commit, so it saves the step before. */
 }
 
 enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, shard_ticket *ticket)
@@ -315,9 +315,10 @@ enum shard_status shard_save(shard_model *m, const char *dir, const char *tag, s
 	list_init(&s->node);
 	rc = save_send(m, &a, s);
 	if (rc == SHARD_OK && ticket != NULL) {
-		*ticket = s->no = ticket_done_now(m); /* for calls that wait for other tickets */
+		/* Done already for calls that wait for other tickets. */
+		*ticket = s->no = ticket_done_now(m);
 		save_note(m, s);
-	} else { /* or nobody wants to know */
+	} else { /* The caller wants no ticket, or sending failed. */
 		if (rc == SHARD_TIMEOUT)
 			text_fail(rc, "shard_save() of \"%s\" found no room to send in %.1f s",
 				  a.name, (double)a.timeout_ms / 1e3);
@@ -337,7 +338,8 @@ bool ckpt_wait(struct shard_model *m, shard_ticket ticket, int64_t timeout_ms,
 
 	if (!save_known(m, ticket))
 		return false;
-	/* Not client_enter(): how it ended is known also when the connection is over. */
+	/* Not client_enter(), because the result of a save is known also when the connection is
+	 * over. */
 	pthread_mutex_lock(&c->lock);
 	wait_begin(c, &w, handle_timeout(m, timeout_ms));
 	*rc = SHARD_OK;

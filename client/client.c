@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A connection: made by shard_connect() (dial, HELLO, on tcp the thread), ended by
- * shard_disconnect(), watched through shard_fd() and shard_progress(). Nothing here is shared
- * between connections, so a process may have several. It fails with SHARD_BAD_ARG,
- * SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_SYSTEM, or with the daemon's own refusal of HELLO. In a
- * forked child the parent's connection is only dropped: nothing is sent, the socket is not shut
- * down, no map is removed (there is none). */
+/* A connection. shard_connect() makes it (dial, HELLO, on tcp the thread), shard_disconnect() ends
+ * it, and shard_fd() and shard_progress() watch it. Connections share nothing, so a process may
+ * have several. It fails with SHARD_BAD_ARG, SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_SYSTEM, or
+ * with the daemon's own refusal of HELLO. In a forked child the parent's connection is only
+ * dropped. Nothing is sent, the socket is not shut down, and no map is removed, because the child
+ * has none. */
 #include "define.h"
 #include "push.h"
 #include "spawn/spawn.h"
@@ -60,7 +60,7 @@ static void locks_init(struct shard_client *c)
 	atomic_flag_clear(&c->progress_busy);
 }
 
-/* Memory, the page that a fork wipes, the descriptors. */
+/* Makes the memory, the page that a fork wipes, and the descriptors. */
 static enum shard_status client_new(struct shard_client **out, const char *address,
 				    const struct shard_connect_opts *o)
 {
@@ -112,8 +112,8 @@ static void close_all(struct shard_client *c)
 		munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
 }
 
-/* In a forked child another thread of the parent may have been in the middle of anything: the
- * descriptors are closed, the memory is left as it is until the child ends or execs. */
+/* In a forked child another thread of the parent may have been in the middle of anything. The
+ * descriptors are closed, and the memory is left as it is until the child ends or execs. */
 static void client_forget(struct shard_client *c)
 {
 	close_fd(stream_fd(c->stream));
@@ -124,13 +124,15 @@ static void client_forget(struct shard_client *c)
 
 static void client_free(struct shard_client *c)
 {
-	stream_free(&c->stream); /* gives queued bodies back, so before requests and models */
+	/* Gives queued bodies back, so it comes before requests and models. */
+	stream_free(&c->stream);
 	c->landing = NULL;
 	list_each(it, &c->models)
 		handle_free(list_of(it, struct shard_model, node));
 	list_each(it, &c->zombies)
 		handle_free(list_of(it, struct shard_model, node));
-	list_each(it, &c->requests) { /* of nobody any more: models give up what they wait for */
+	/* These belong to no caller any more. The models freed above drop theirs. */
+	list_each(it, &c->requests) {
 		struct request *r = list_of(it, struct request, node);
 
 		r->answered = r->sent = true;
@@ -166,11 +168,11 @@ static enum shard_status open_stream(struct shard_client *c, int fd)
 	}
 	if (watch(c, c->event_fd) != SHARD_OK)
 		return SHARD_SYSTEM;
-	return c->tcp ? SHARD_OK : watch(c, fd); /* the thread alone reads a tcp socket */
+	return c->tcp ? SHARD_OK : watch(c, fd); /* Only the thread reads a tcp socket. */
 }
 
-static enum shard_status introduce(struct shard_client *c, const struct auth *auth,
-				   struct wait *w) /* dial, HELLO, thread */
+/* Dials, says HELLO and starts the thread. */
+static enum shard_status introduce(struct shard_client *c, const struct auth *auth, struct wait *w)
 {
 	enum shard_status rc;
 	int fd;
@@ -181,7 +183,7 @@ static enum shard_status introduce(struct shard_client *c, const struct auth *au
 		return rc;
 	bool tcp = c->tcp;
 
-	c->tcp = false; /* until the thread runs, this call pumps */
+	c->tcp = false; /* Until the thread runs, this call pumps. */
 	pthread_mutex_lock(&c->lock);
 	rc = hello_say(c, auth, w);
 	c->tcp = tcp;
@@ -191,10 +193,10 @@ static enum shard_status introduce(struct shard_client *c, const struct auth *au
 
 struct connecting {
 	const struct shard_connect_opts *o;
-	struct auth *auth; /* NULL: no secret */
+	struct auth *auth; /* NULL: no secret. */
 	bool tcp;
 	uint64_t deadline_ns;
-	struct shard_client *c; /* NULL after a failure */
+	struct shard_client *c; /* NULL after a failure. */
 };
 
 static enum shard_status connect_once(void *arg)
@@ -218,9 +220,8 @@ static enum shard_status connect_once(void *arg)
 	return rc;
 }
 
-/* A daemon at which a crowd knocks makes room by closing connections that have not said who they
- * are yet. Over TCP that may hit this one, so an opening that ends without a word is tried again, a
- * few times. */
+/* A daemon with too many new connections closes those that have not said HELLO yet. Over TCP that
+ * may hit this one, so an opening that ends without a reason is tried again a few times. */
 static enum shard_status connect_tries(struct connecting *a)
 {
 	enum shard_status rc = connect_once(a);
@@ -316,7 +317,7 @@ enum shard_status shard_progress(shard_client *c)
 		rc = pump_once(c);
 	list_each(it, &c->models)
 		ticket_settle(list_of(it, struct shard_model, node));
-	c->news = false; /* the caller is here and looks itself */
+	c->news = false; /* The caller is here and looks itself. */
 	pump_moved(c);
 	atomic_flag_clear(&c->progress_busy);
 	client_leave(c);

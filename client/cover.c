@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The bookkeeping of pushes. Called by push.c with the client's lock. Happy path: reset at begin,
-claim and fill per push, missing at commit. It refuses what was pushed already and says which part
-that is. Memory for spans may be missing. A step that pushes whole tensors needs none. */
+/* The bookkeeping of pushes. push.c calls it with the client's lock. Happy path: reset at begin,
+ * claim and fill per push, missing at commit. It refuses a range that was pushed already and names
+ * that part. It may also lack memory for spans. A step that pushes whole tensors needs no spans. */
 #include "cover.h"
 
 #include "base/check.h"
@@ -91,7 +91,7 @@ static bool spans_grow(struct cover_tensor *t)
 	return true;
 }
 
-/* Inserts [first, end), which touches no other span's inside, and joins it with its neighbours. */
+/* Inserts [first, end), which overlaps no other span, and joins it with its neighbours. */
 static void spans_insert(struct cover_tensor *t, uint32_t at, uint64_t first, uint64_t end)
 {
 	bool left = at > 0 && t->spans[at - 1].end == first,
@@ -127,11 +127,11 @@ enum shard_status cover_claim(struct cover *c, uint32_t tensor, uint64_t first, 
 			       c->layout->tensor[tensor].name);
 	if (t->claimed == numel)
 		return duplicate(c, tensor, first, end, e);
-	if (count == numel && t->claimed == 0) { /* whole: no span needed */
+	if (count == numel && t->claimed == 0) { /* A whole tensor needs no span. */
 		t->claimed = numel;
 		return SHARD_OK;
 	}
-	while (lo < hi) { /* first span that ends after first */
+	while (lo < hi) { /* The first span that ends after first. */
 		uint32_t mid = (lo + hi) / 2;
 
 		if (t->spans[mid].end > first)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cover.h: which elements of which tensor a step's pushes have covered, and which chunks that
- * completes. Decides only: no I/O, no lock, no clock. A push claims its range (so that a second one
- * is refused), copies, then fills it; a chunk is complete when every element of its trainable
- * tensors is filled. Whole tensors cost nothing but a look at their chunks; parts are kept as
+ * completes. It only decides, without I/O, lock or clock. A push claims its range, so that a second
+ * one is refused, copies, and then fills it. A chunk is complete when every element of its
+ * trainable tensors is filled. For whole tensors only their chunks are counted. Parts are kept as
  * sorted spans. */
 #ifndef SHARD_COVER_H
 #define SHARD_COVER_H
@@ -14,8 +14,8 @@ struct span {
 };
 
 struct cover_tensor {
-	uint64_t claimed; /* elements */
-	bool absent;      /* push_none */
+	uint64_t claimed; /* Elements. */
+	bool absent;      /* shard_push_none() was called for it. */
 	struct span *spans;
 	uint32_t spans_nr, spans_room;
 };
@@ -23,29 +23,29 @@ struct cover_tensor {
 struct cover {
 	const struct layout *layout;
 	struct cover_tensor *tensors;
-	uint32_t *left;      /* [chunks_nr] elements not filled yet */
-	uint32_t *left_full; /* [chunks_nr] what left starts from */
-	uint32_t complete;   /* chunks with nothing left */
+	uint32_t *left;      /* [chunks_nr] elements not filled yet. */
+	uint32_t *left_full; /* [chunks_nr] the value that left starts from. */
+	uint32_t complete;   /* Chunks with nothing left. */
 };
 
 typedef void (*cover_complete_fn)(void *arg, uint32_t chunk);
 
 enum shard_status cover_init(struct cover *c, const struct layout *l, struct err *e);
 void cover_deinit(struct cover *c);
-/* Forgets everything; calls complete for chunks that have no trainable element. */
+/* Forgets everything. Calls complete for chunks that have no trainable element. */
 void cover_reset(struct cover *c, cover_complete_fn complete, void *arg);
-/* SHARD_OK, SHARD_DUPLICATE with names and numbers, or SHARD_SYSTEM. The range is inside the
+/* SHARD_OK, SHARD_DUPLICATE with names and numbers, or SHARD_SYSTEM. The range must be inside the
  * tensor. */
 enum shard_status cover_claim(struct cover *c, uint32_t tensor, uint64_t first, uint64_t count,
 			      struct err *e);
 enum shard_status cover_claim_absent(struct cover *c, uint32_t tensor, struct err *e);
-/* A claimed range is where it belongs. */
+/* The elements of a claimed range are in the arena. */
 void cover_fill(struct cover *c, uint32_t tensor, uint64_t first, uint64_t count,
 		cover_complete_fn complete, void *arg);
 void cover_rest(struct cover *c, cover_complete_fn complete,
-		void *arg);                                /* completes every chunk that is not */
-bool cover_absent(const struct cover *c, uint32_t tensor); /* no bytes: push_none or frozen */
-/* SHARD_OK, or SHARD_MISSING with "3 of 40 tensors: wte, h.0.ln_1.weight, ..." */
+		void *arg);                                /* Completes all chunks that are not. */
+bool cover_absent(const struct cover *c, uint32_t tensor); /* No bytes: absent or frozen. */
+/* SHARD_OK, or SHARD_MISSING with "3 of 40 tensors: wte, h.0.ln_1.weight, ...". */
 enum shard_status cover_missing(const struct cover *c, struct err *e);
 
 #endif

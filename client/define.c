@@ -2,8 +2,8 @@
 /* The life of a handle. shard_define() makes one, manage.c makes others from a reply of ATTACH or
  * RESTORE, and shard_detach() or the end of the connection frees it. Happy path of define: check
  * the spec, ask, make the chunk table. A detached model whose arena or image the stream still uses
- * stays on the list of zombies, and handle_reap() frees it when that is over. Ways to fail: what
- * the caller wrote, what the daemon refuses (SHARD_MISMATCH, SHARD_BUDGET ... in its words),
+ * stays on the list of zombies, until handle_reap() can free it. It fails on what the caller wrote
+ * wrongly, on what the daemon refuses (SHARD_MISMATCH, SHARD_BUDGET ... in its words), and without
  * memory. */
 #include "define.h"
 
@@ -21,7 +21,8 @@ void handle_forget(struct shard_model *m)
 {
 	struct shm *both[2] = {&m->arena, &m->image};
 
-	/* MADV_DONTFORK: nothing is mapped here, and something else may be at that address. */
+	/* Because of MADV_DONTFORK nothing is mapped here, and something else may be at that
+	 * address. */
 	for (int i = 0; i < 2; i++) {
 		if (both[i]->fd >= 0)
 			close(both[i]->fd);
@@ -84,7 +85,7 @@ static enum shard_status define_send(struct request *r, const struct shard_spec 
 		t[i] = (Shard__Tensor)SHARD__TENSOR__INIT;
 		t[i].name =
 			(char *)(uintptr_t)s->tensors[i]
-				.name; /* protobuf-c's structs are not const; packing only reads */
+				.name; /* protobuf-c's structs are not const. Packing only reads. */
 		t[i].shape = shapes + 8 * (size_t)i;
 		t[i].n_shape = s->tensors[i].ndim;
 		t[i].group = s->tensors[i].group;
@@ -173,7 +174,7 @@ static enum shard_status define_ask(struct shard_model *m, const struct shard_sp
 	return rc;
 }
 
-/* The layout is the caller's (s), or what the daemon says (w). */
+/* Takes the layout from the caller (s) or from the daemon (w). */
 static enum shard_status handle_new(struct shard_model **out, struct shard_client *c,
 				    const struct shard_spec *s, const Shard__Spec *w)
 {
@@ -236,7 +237,8 @@ enum shard_status shard_define(shard_client *c, const struct shard_spec *spec, s
 		return rc;
 	}
 	if ((rc = not_twice(c, m)) == SHARD_OK)
-		list_push(&c->models, &m->node); /* id 0 finds nothing until the reply is here */
+		/* With id 0 no frame finds it until the reply is here. */
+		list_push(&c->models, &m->node);
 	if (rc == SHARD_OK)
 		rc = define_ask(m, &s);
 	if (rc != SHARD_OK) {
@@ -273,8 +275,8 @@ enum shard_status handle_of_reply(struct shard_client *c, const struct request *
 	return rc;
 }
 
-/* The daemon knows no "detach": a trainer in a world gives its attempt up and leaves, and does not
- * wait for the answer. */
+/* The daemon has no "detach". A trainer in a world gives its attempt up and leaves, without waiting
+ * for the answer. */
 static void say_goodbye(struct shard_model *m)
 {
 	Shard__Why why = SHARD__WHY__INIT;
@@ -291,7 +293,7 @@ static void say_goodbye(struct shard_model *m)
 		(void)stream_send_control(m->client->stream, &h, &why.base);
 	}
 	wait_begin(m->client, &w, 0);
-	w.polled = true; /* never waits */
+	w.polled = true; /* It never waits. */
 	r = request_new(m->client, OP_LEAVE, 0);
 	if (r != NULL)
 		(void)request_send(r, handle_head(m), NULL, &w);
@@ -312,13 +314,14 @@ void shard_detach(shard_model **mp)
 		handle_forget(m);
 		return;
 	}
-	/* Not client_enter(): a handle goes even when its connection is over. */
+	/* Not client_enter(), because a handle can be detached even when its connection is over. */
 	pthread_mutex_lock(&c->lock);
 	push_drop(m);
 	say_goodbye(m);
 	list_remove(&m->node);
 	list_push(&c->zombies, &m->node);
-	if (c->over.status == SHARD_OK) /* else the stream keeps its bodies until it is freed */
+	/* When the connection is over, the stream keeps its bodies until it is freed. */
+	if (c->over.status == SHARD_OK)
 		handle_reap(c);
 	pthread_mutex_unlock(&c->lock);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reaching a daemon at "unix:/path" or "tcp://host:port". Called by shard_connect() before there is
- * a handle. Fails with SHARD_BAD_ARG for what is no address, and SHARD_UNREACHABLE with the errno's
- * name and what to do. "spawn:NAME" is the socket of that name; starting a daemon is spawn.c's.
- * Only resolving a name can take longer than the deadline: that is the resolver's own timeout. */
+/* Connects to a daemon at "unix:/path" or "tcp://host:port". shard_connect() calls it. "spawn:NAME"
+ * is the unix socket of that name, and spawn.c starts the daemon. It fails with SHARD_BAD_ARG for
+ * what is no address, and with SHARD_UNREACHABLE, the errno's name and what to do. Only resolving a
+ * name can take longer than the deadline, because the resolver has its own timeout. */
 #include "client.h"
 
 #include "net/address.h"
@@ -48,7 +48,8 @@ static enum shard_status unreachable(const char *address, int error, bool tcp)
 			 name ? name : "?", hint);
 }
 
-static int finish_connect(int fd, uint64_t deadline_ns) /* 0 or errno */
+/* Returns 0 or errno. */
+static int finish_connect(int fd, uint64_t deadline_ns)
 {
 	for (;;) {
 		uint64_t now = clock_ns(),
@@ -66,8 +67,8 @@ static int finish_connect(int fd, uint64_t deadline_ns) /* 0 or errno */
 	}
 }
 
-static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadline_ns,
-		    int *fd) /* 0 or errno */
+/* Returns 0 or errno. */
+static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadline_ns, int *fd)
 {
 	int error = 0, s = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
 	    one = 1;
@@ -81,7 +82,7 @@ static int dial_one(const struct sockaddr *sa, socklen_t bytes, uint64_t deadlin
 			break;
 		}
 		if (error != EAGAIN ||
-		    clock_ns() >= deadline_ns) /* EAGAIN: a unix socket's backlog is full */
+		    clock_ns() >= deadline_ns) /* EAGAIN: the backlog of a unix socket is full. */
 			break;
 		error = 0;
 		(void)poll(NULL, 0, 5);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What every call on a handle begins and ends with, and the calls that only read what never
  * changes. A call enters the handle, which takes the client's lock, waits by handle_wait(), and
- * leaves. handle_find() takes a frame that came to its model. Ways to fail: a forked child, a
- * connection that is over, a model that is lost, a second call where only one may be made at a
- * time. The handle itself is made and freed by define.c. */
+ * leaves. handle_find() finds the model of a frame. Entering fails in a forked child, when the
+ * connection is over, when the model is lost, and on a second call where only one may be made at a
+ * time. define.c makes and frees the handle. */
 #include "handle.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ enum shard_status handle_enter_joined(struct shard_model *m, const char *what)
 	enum shard_status rc;
 
 	if (m == NULL || client_forked(m->client))
-		return handle_enter(m); /* It fails, and says why. */
+		return handle_enter(m); /* It fails and sets the text. */
 	pthread_mutex_lock(&m->client->lock);
 	if (m->joined)
 		return SHARD_OK;
@@ -115,7 +115,7 @@ enum shard_status handle_wait(struct shard_model *m, struct wait *w)
 	uint64_t before = clock_ns();
 	enum shard_status rc;
 
-	if (m->lost.status != SHARD_OK) /* LOST came before this call began to wait */
+	if (m->lost.status != SHARD_OK) /* LOST came before this call began to wait. */
 		return text_fail_err(&m->lost);
 	rc = pump_wait(m->client, w);
 	m->wait_ns += clock_ns() - before;

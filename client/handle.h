@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle.h: one attachment to one model, as the files of the library see it. Layout and names never
- * change. Everything else is touched with the client's lock, except what is atomic and the arena,
- * which belongs to whoever pushes. The file that a group of fields is named after keeps them. */
+/* handle.h: one attachment to one model, for the files of the library. Layout and names never
+ * change. Everything else is touched with the client's lock, except atomic fields and the arena,
+ * which belongs to the thread that pushes. A comment with a file's name begins the fields that this
+ * file owns. */
 #ifndef SHARD_HANDLE_H
 #define SHARD_HANDLE_H
 
@@ -17,19 +18,19 @@
 #include "shard.pb-c.h"
 
 struct shard_model {
-	struct list node; /* in the client's models, or its zombies once it is detached */
+	struct list node; /* In the client's models, or its zombies once it is detached. */
 	struct shard_client *client;
 	struct spec spec;
 	struct layout *layout;
 	/* define.c */
-	uint32_t id, generation; /* as the daemon numbers them */
-	bool defined;            /* The daemon has answered: id and generation are valid. */
-	bool created;            /* This session is the one that writes the weights. */
+	uint32_t id, generation; /* As the daemon numbers them. */
+	bool defined;            /* The daemon has answered, so id and generation are valid. */
+	bool created;            /* This session has to write the weights. */
 	bool sealed;             /* The model has weights. */
-	uint64_t sealed_step;    /* the step that they were of when it was defined or sealed */
-	uint32_t staleness;      /* the model's max_staleness */
+	uint64_t sealed_step;    /* The step of the weights when it was defined or sealed. */
+	uint32_t staleness;      /* The model's max_staleness. */
 	bool scheduled;          /* A schedule gives the learning rates, not shard_begin(). */
-	int64_t timeout_ms;      /* of calls that name none */
+	int64_t timeout_ms;      /* Of calls that name none. */
 	atomic_flag busy;        /* A call is in progress that only one thread may make. */
 	struct err lost;         /* Once it has a status, every call answers with it. */
 	/* world.c */
@@ -37,98 +38,100 @@ struct shard_model {
 	struct request *leave_request; /* It outlives a shard_leave() that timed out. */
 	bool joined;                   /* The daemon has taken this trainer into the model. */
 	bool introduced;               /* shard_join() has returned a world to the caller. */
-	uint64_t attempts;             /* how many attempts were numbered so far */
-	struct attempt offered;        /* the newest ATTEMPT */
+	uint64_t attempts;             /* Attempts that were numbered so far. */
+	struct attempt offered;        /* The newest ATTEMPT. */
 	bool offered_over;             /* It ended before it was begun. */
-	struct attempt begun;          /* the attempt in hand */
-	enum phase phase;              /* of the attempt in hand */
-	struct attempt
-		flight;   /* max_staleness = 1: undecided while `begun` follows it; no 0: none */
-	bool ahead;       /* `begun` has no ATTEMPT yet, so nothing of it is sent. */
-	bool abandon_due; /* ABANDON goes out when the ATTEMPT of `begun` is here. */
-	bool changed;     /* Calls answer handle_changed() until shard_world_get(). */
-	bool rolled_back; /* They answer SHARD_ROLLED_BACK then. */
-	char why[MODEL_WHY_BYTES];       /* why the world changed */
-	char why_shown[MODEL_WHY_BYTES]; /* what struct shard_world points to */
-	struct attempt seen;             /* rank and size of the world that the caller knows */
+	struct attempt begun;          /* The attempt in hand. */
+	enum phase phase;              /* Of the attempt in hand. */
+	/* max_staleness = 1: the undecided attempt that `begun` follows. no is 0 if there is
+	 * none. */
+	struct attempt flight;
+	bool ahead;                /* `begun` has no ATTEMPT yet, so nothing of it is sent. */
+	bool abandon_due;          /* ABANDON is sent when the ATTEMPT of `begun` is here. */
+	bool changed;              /* Calls answer handle_changed() until shard_world_get(). */
+	bool rolled_back;          /* With changed: they answer SHARD_ROLLED_BACK. */
+	char why[MODEL_WHY_BYTES]; /* Why the world changed. */
+	char why_shown[MODEL_WHY_BYTES]; /* The text that struct shard_world points to. */
+	struct attempt seen;             /* Rank and size of the world that the caller knows. */
 	/* step.c, verdict.c */
-	uint64_t committed_no;   /* the newest attempt that was committed or voted to skip */
-	uint64_t committed_step; /* its step; the daemon may overwrite images before it */
+	uint64_t committed_no;   /* The newest attempt that was committed or voted to skip. */
+	uint64_t committed_step; /* Its step. The daemon may overwrite images before it. */
 	struct verdict verdicts[MODEL_VERDICTS];
-	double weight;    /* of the step in hand */
+	double weight;    /* Of the step in hand. */
 	bool lr_given;    /* shard_begin() gave learning rates. */
-	double *lr;       /* [spec.groups_nr] those; made at the first use */
-	uint64_t wait_ns; /* how long calls have waited since shard_begin() */
+	double *lr;       /* [spec.groups_nr] the given rates. Made at the first use. */
+	uint64_t wait_ns; /* How long calls have waited since shard_begin(). */
 	/* push.c */
 	struct shm arena;
-	uint64_t arena_half; /* bytes from the first half to the second */
+	uint64_t arena_half; /* Bytes from the first half to the second. */
 	struct cover cover;
-	struct adds adds;       /* of steps with more than one micro-step; made at the first */
+	struct adds adds;       /* For steps with several micro-steps. Made at the first. */
 	pthread_mutex_t adding; /* It is taken before the client's lock. */
-	uint32_t *queue;        /* [chunks_nr] ring of complete chunks that are not sent yet */
+	uint32_t *queue;        /* [chunks_nr] ring of complete chunks that are not sent yet. */
 	uint32_t queue_first, queue_nr;
-	uint32_t queue_part;   /* tcp: parts of the first one that are sent */
+	uint32_t queue_part;   /* tcp: parts of the first one that are sent. */
 	unsigned char *forced; /* [chunks_nr] vote_skip sends the chunk as wholly absent. */
-	uint32_t *absent;      /* [tensors_nr] room for one PUSH */
-	bool guard;            /* SHARD_GUARD=1: what was pushed is write-protected. */
+	uint32_t *absent;      /* [tensors_nr] room for one PUSH. */
+	bool guard;            /* SHARD_GUARD=1: pushed gradients are write-protected. */
 	bool ready_due;        /* READY follows the last chunk. */
-	bool ready_skip;       /* It votes to skip the step. */
-	char ready_why[MODEL_WHY_BYTES];     /* the reason that READY or ABANDON gives */
-	uint32_t copying;                    /* pushes that are between claim and fill */
-	uint32_t sends_out;                  /* parts of the arena that the stream still reads */
-	uint64_t pushed_bytes, pulled_bytes; /* for struct shard_result */
+	bool ready_skip;       /* READY votes to skip the step. */
+	char ready_why[MODEL_WHY_BYTES];     /* The reason that READY or ABANDON gives. */
+	uint32_t copying;                    /* Pushes that are between claim and fill. */
+	uint32_t sends_out;                  /* Parts of the arena that the stream still reads. */
+	uint64_t pushed_bytes, pulled_bytes; /* For struct shard_result. */
 	/* image.c */
 	struct shm image;
-	uint64_t image_data;           /* offset of element 0 */
-	uint64_t image_half;           /* bytes from the first image to the second */
-	_Atomic uint64_t *version;     /* [staleness + 1][chunks_nr] the daemon's, or own_version */
-	_Atomic uint64_t *own_version; /* tcp: what the chunks here hold */
-	uint32_t *own_part;   /* tcp: [chunks_nr] parts of a coming version received so far */
-	uint64_t *own_coming; /* tcp: [chunks_nr] that version */
-	bool *own_same;       /* tcp: [chunks_nr] It is here already: its bytes are dropped. */
-	uint64_t known_step;  /* the last step whose outcome is known */
-	uint64_t wrote[2];    /* who wrote the weights of the step before it, and its own */
-	uint64_t landed[MODEL_IMAGES]; /* tcp: what the images have, or are getting */
+	uint64_t image_data; /* Offset of element 0. */
+	uint64_t image_half; /* Bytes from the first image to the second. */
+	/* [staleness + 1][chunks_nr] the daemon's, or own_version. */
+	_Atomic uint64_t *version;
+	_Atomic uint64_t *own_version; /* tcp: versions of the chunks here. */
+	uint32_t *own_part;            /* tcp: [chunks_nr] parts received of a coming version. */
+	uint64_t *own_coming;          /* tcp: [chunks_nr] that version. */
+	bool *own_same;      /* tcp: [chunks_nr] it is here already, so its bytes are dropped. */
+	uint64_t known_step; /* The last step whose outcome is known. */
+	uint64_t wrote[2];   /* Steps that wrote the weights of the step before it, and its own. */
+	uint64_t landed[MODEL_IMAGES]; /* tcp: the versions that the images have or are getting. */
 	/* ticket.c */
-	struct ticket tickets[MODEL_TICKETS]; /* ring of those that wait */
+	struct ticket tickets[MODEL_TICKETS]; /* Ring of the tickets that wait. */
 	uint32_t tickets_first, tickets_nr;
-	_Atomic uint64_t ticket_last;         /* the last number that was given */
+	_Atomic uint64_t ticket_last;         /* The last number that was given. */
 	_Atomic uint64_t ticket_done;         /* All tickets up to this one are done. */
-	_Atomic uint64_t void_last;           /* newest void ticket; 0: none was */
-	struct void_range voids[MODEL_VOIDS]; /* one of each rollback, in their order */
+	_Atomic uint64_t void_last;           /* The newest void ticket. 0: there is none. */
+	struct void_range voids[MODEL_VOIDS]; /* One for each rollback, in their order. */
 	uint32_t voids_nr;
 	/* blob.c */
-	unsigned char *blob; /* made at the first use */
+	unsigned char *blob; /* Made at the first use. */
 	uint32_t blob_bytes;
-	uint64_t blob_step; /* the step that it was set in */
+	uint64_t blob_step; /* The step in which it was set. */
 	bool blob_due;      /* READY brings it until blob_step is decided. */
 	/* ckpt.c */
-	struct list saves; /* those under way, and how the last ones ended */
+	struct list saves; /* Saves under way, and how the last ones ended. */
 	uint32_t saves_nr;
-	_Atomic uint64_t save_last;            /* newest ticket of a save */
-	_Atomic uint64_t save_no[MODEL_SAVES]; /* all tickets that are remembered; 0: free */
+	_Atomic uint64_t save_last;            /* The newest ticket of a save. */
+	_Atomic uint64_t save_no[MODEL_SAVES]; /* All tickets that are remembered. 0: free. */
 };
 
-/* As client_enter(). Also SHARD_LOST, and NULL is refused. */
+/* As client_enter(). It also answers SHARD_LOST, and refuses NULL. */
 enum shard_status handle_enter(struct shard_model *m);
-/* Also SHARD_BUSY: another thread is in such a call. */
+/* It also answers SHARD_BUSY when another thread is in such a call. */
 enum shard_status handle_enter_one(struct shard_model *m);
 void handle_leave_one(struct shard_model *m);
-/* An attempt was offered that is newer than the one in hand, and has not ended. */
+/* True if an attempt was offered that is newer than the one in hand and has not ended. */
 bool handle_offered(const struct shard_model *m);
 /* SHARD_WORLD_CHANGED or SHARD_ROLLED_BACK with its sentence, until shard_world_get(). */
 enum shard_status handle_changed(struct shard_model *m);
 /* SHARD_RANGE with its sentence unless the tensor exists and [first, first + count) is inside it
- * and not empty. what: the call, for the sentence. */
+ * and not empty. what names the call in the sentence. */
 enum shard_status handle_range(const struct shard_model *m, const char *what, uint32_t tensor,
 			       uint64_t first, uint64_t count);
-/* For calls that only say where the arena or the image is: mapped memory stays until the handle
- * leaves or is detached, so the end of the connection and LOST are no reason to refuse. */
+/* For calls that only say where the arena or the image is. Mapped memory stays until the trainer
+ * leaves or detaches, so the end of the connection and LOST are no reason to refuse. */
 enum shard_status handle_enter_joined(struct shard_model *m, const char *what);
 struct wire_head handle_head(const struct shard_model *m);
-/* What the caller gave; the model's own for SHARD_DEFAULT and anything below 0. */
+/* The caller's timeout, or the model's own for SHARD_DEFAULT and anything below 0. */
 int64_t handle_timeout(const struct shard_model *m, int64_t timeout_ms);
-/* As pump_wait(). Also SHARD_LOST, and counts the time. */
+/* As pump_wait(). It also answers SHARD_LOST, and counts the time. */
 enum shard_status handle_wait(struct shard_model *m, struct wait *w);
 /* Asks whom the model waits for. False: shardd did not say, and text says that. */
 bool handle_waits_text(struct shard_model *m, char *text, size_t bytes);

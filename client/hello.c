@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The opening of a connection: HELLO, and over tcp with a secret the proofs both ways
-(net/prove.h). shard_connect() calls it once, with the lock, before anything else is sent. Happy
-path: the versions fit, and the daemon knows the secret if this end has one. Fails with
-SHARD_VERSION, SHARD_PROTOCOL, SHARD_DENIED (only one side has a secret, or they differ),
-SHARD_TIMEOUT, or the daemon's refusal. */
+ * (net/prove.h). shard_connect() calls it once, with the lock, before anything else is sent. Happy
+ * path: the versions fit, and the daemon knows the secret if this end has one. It fails with
+ * SHARD_VERSION, SHARD_PROTOCOL, SHARD_DENIED (only one side has a secret, or they differ),
+ * SHARD_TIMEOUT, or the daemon's refusal. */
 #include "handle.h"
 
 #include "net/prove.h"
 
 #include <unistd.h>
 
-/* Sends msg as op, waits for the answer; says by when it did not come, or what the daemon said
- * before it hung up. */
+/* Sends msg as op and waits for the answer. A failure's text says how long it waited, or what the
+ * daemon said before it closed. */
 static enum shard_status ask(struct shard_client *c, struct request *r, const char *name,
 			     const ProtobufCMessage *msg, struct wait *w)
 {
@@ -98,7 +98,7 @@ static enum shard_status greet(struct shard_client *c, struct prove *p, const st
 	whole.role = ROLE_TRAINER;
 	whole.pid = (uint32_t)getpid();
 	whole.release = (char *)(uintptr_t)
-		SHARD_RELEASE; /* protobuf-c's structs are not const; packing only reads */
+		SHARD_RELEASE; /* protobuf-c's structs are not const. Packing only reads. */
 	if (auth != NULL && prove_brief(p, auth, &whole, &brief, &e) != SHARD_OK)
 		rc = text_fail_err(&e);
 	else
@@ -115,7 +115,7 @@ static enum shard_status greet(struct shard_client *c, struct prove *p, const st
 		stream_features(
 			c->stream,
 			theirs->features |
-				FEATURE_BODY_SUM); /* off only where both left it out: never */
+				FEATURE_BODY_SUM); /* Off only if both left it out, so never. */
 		stream_set_body_max(c->stream, WIRE_CONTROL_MAX);
 	}
 	if (theirs != NULL)

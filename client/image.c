@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The image that a trainer reads, and shard_image() and shard_pull(). Over a unix socket the image
- * is the daemon's memory, read-only here, and its first page says which step each chunk holds. Over
- * tcp it is private memory that arriving parts are received straight into, and the versions are
- * kept here. A model with max_staleness = 1 has two images: ATTEMPT says which step wrote the
- * weights that a step is computed on and those of the step before, and RESULT adds its own. A pull
- * copies a range when all of its chunks are new enough, and counts only if no chunk changed
- * meanwhile. Called with the client's lock. Ways to fail: an image that cannot be what the daemon
- * says it is, too many tickets, a range outside the tensor. */
+/* The image that a trainer reads, and shard_image() and shard_pull(). Call with the client's lock.
+ * Over a unix socket the image is the daemon's memory, read-only here, and its first page has the
+ * step of each chunk. Over tcp it is private memory, into which arriving parts are received
+ * directly, and the versions are kept here. A model with max_staleness = 1 has two images. ATTEMPT
+ * says which step wrote the weights that a step is computed on and those of the step before, and
+ * RESULT adds its own. A pull copies a range when all of its chunks are new enough, and counts only
+ * if no chunk changed meanwhile. It fails on an image that does not match what the daemon says, on
+ * too many tickets, and on a range outside the tensor. */
 #include "image.h"
 
 #include "ticket.h"
@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE UINT64_MAX /* a chunk that holds nothing yet, or is being received */
+#define NONE UINT64_MAX /* A chunk that holds nothing yet, or is being received. */
 typedef unsigned long long ull;
 
-/* Nothing in the shared page is believed before it is copied and compared with what JOIN said. */
+/* The shared page is not trusted. Each value is read once and compared with what JOIN said. */
 static enum shard_status image_shared(struct shard_model *m, struct err *e)
 {
 	struct image_head *h = m->image.base;
@@ -94,7 +94,7 @@ void image_attempt(struct shard_model *m, const struct attempt *a)
 	m->wrote[1] = a->newest;
 }
 
-/* tcp, one image: a skipped step leaves the weights as they are. */
+/* tcp, one image: a skipped step leaves the weights as they are, so only the versions move. */
 static void skipped(struct shard_model *m, uint64_t step)
 {
 	for (uint32_t c = 0;
@@ -108,22 +108,21 @@ void image_decided(struct shard_model *m, uint64_t step, bool applied)
 	if (!applied)
 		skipped(m, step);
 	if (step != m->known_step + 1)
-		return; /* the next ATTEMPT will say */
+		return; /* The next ATTEMPT will say. */
 	m->known_step = step;
 	m->wrote[0] = m->wrote[1];
 	if (applied)
 		m->wrote[1] = step;
 }
 
-/* *wrote is the step that wrote the weights which this step left. False if it is not decided yet.
- */
+/* *wrote is the step that wrote the weights after this step. False if it is not decided yet. */
 static bool image_wrote(const struct shard_model *m, uint64_t step, uint64_t *wrote)
 {
 	*wrote = m->wrote[step >= m->known_step];
 	return step <= m->known_step;
 }
 
-/* The image that has the chunk as step `wrote` left it; MODEL_IMAGES if none has. */
+/* The image that has the chunk as step `wrote` left it. MODEL_IMAGES if none has. */
 static uint32_t image_slot(const struct shard_model *m, uint32_t chunk, uint64_t wrote)
 {
 	uint32_t slot = 0;
@@ -150,7 +149,7 @@ bool image_has(const struct shard_model *m, uint64_t first, uint64_t count, uint
 	return true;
 }
 
-/* tcp: which image the parts of this step go to. */
+/* tcp: the image for the parts of this step. */
 static uint32_t image_landing(struct shard_model *m, uint64_t wrote)
 {
 	uint32_t slot = 0;
@@ -158,8 +157,8 @@ static uint32_t image_landing(struct shard_model *m, uint64_t wrote)
 	if (m->staleness == 0)
 		return 0;
 	if (m->landed[0] != wrote && m->landed[1] != wrote) {
-		/* Both are taken: the one goes that is not wanted any more, or will not be first.
-		 */
+		/* Both are in use. The one that is not wanted any more, or is needed later, is
+		 * overwritten. */
 		if (m->landed[0] != NONE && m->landed[1] != NONE)
 			slot = m->landed[0] == m->wrote[1] ||
 			       (m->landed[0] == m->wrote[0] && m->landed[1] != m->wrote[1]);
@@ -171,13 +170,13 @@ static uint32_t image_landing(struct shard_model *m, uint64_t wrote)
 	return m->landed[1] == wrote;
 }
 
-/* Where the trainer reads: with one image always the same place. */
+/* Where the trainer reads. With one image it is always the same place. */
 static const char *image_base(const struct shard_model *m)
 {
 	const char *first = (const char *)m->image.base + m->image_data;
 	uint32_t slot = 0;
 
-	if (m->staleness > 0) /* chunks of the same weights lie in the same image */
+	if (m->staleness > 0) /* Chunks of the same weights lie in the same image. */
 		slot = image_slot(m, 0,
 				  m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED
 					  ? m->begun.weights
@@ -187,9 +186,9 @@ static const char *image_base(const struct shard_model *m)
 
 /* --- what the image holds --- */
 
-/* The daemon changes the generation in the shared page before the versions, and both before the
- * bytes: who looks at them in the other order cannot take a version of one generation for that of
- * another. */
+/* In the shared page the daemon changes the generation before the versions, and both before the
+ * bytes. A reader that looks in the other order cannot mistake a version of one generation for that
+ * of another. */
 static bool same_generation(const struct shard_model *m)
 {
 	const struct image_head *h = m->image.base;
@@ -231,8 +230,8 @@ bool image_holds(const struct shard_model *m, uint64_t first, uint64_t count, ui
 
 /* --- tcp: parts as they come --- */
 
-/* After a change of the world the whole image comes again. What is here already is the same, bit by
- * bit, and may be read at this moment by a trainer that has not heard of the change: it is not
+/* After a change of the world the whole image comes again. A chunk that is here already is the
+ * same, bit by bit. A trainer that has not heard of the change may be reading it, so it is not
  * written again. */
 enum shard_status image_part(struct shard_model *m, const struct wire_head *h, void **to,
 			     struct err *e)
@@ -289,9 +288,9 @@ void image_part_came(struct shard_model *m, const struct wire_head *h)
 
 /* --- pulls --- */
 
-/* A chunk cannot be overwritten before this trainer commits the step after the one it holds. Where
- * that is not so (a pull of an older step while the next one is applied), the copy counts only if
- * the image was whole before and after. */
+/* A chunk cannot be overwritten before this trainer commits the step after the one it holds. A pull
+ * of an older step may run while the next one is applied. Its copy counts only if the image was
+ * whole before and after. */
 static bool stable(struct shard_model *m, uint64_t version, uint64_t *open)
 {
 	const struct image_head *h = m->image.base;
@@ -330,7 +329,7 @@ static bool pull_copy(struct shard_model *m, const struct ticket *t)
 			      (const char *)m->image.base + m->image_data + slot * m->image_half +
 				      at * from,
 			      m->spec.image, n);
-		/* The bytes are read before the version and the count are read again. */
+		/* The bytes are read before the version and the counter are read again. */
 		atomic_thread_fence(memory_order_acquire);
 		if (atomic_load_explicit(v, memory_order_relaxed) != before ||
 		    !stable(m, before, &again) || again != open)

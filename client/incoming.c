@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the daemon sends, one row per op. Called by the stream with the client's lock, from the
-thread that pumps. A reply finds its request by tag. Every other frame finds its model by id and
-generation, and is dropped if there is none: frames of a detached or lost model are still under way
-then. What is malformed ends the connection. */
+/* Handles what the daemon sends, with one row per op. The stream calls it with the client's lock,
+ * from the thread that pumps. A reply finds its request by tag. Every other frame finds its model
+ * by id and generation. A frame without a model is dropped, because frames of a detached or lost
+ * model may still be under way. A malformed frame ends the connection. */
 #include "ckpt.h"
 #include "handle.h"
 #include "image.h"
@@ -29,16 +29,16 @@ static enum shard_status on_ping(struct shard_client *c, struct shard_model *m,
 	struct wire_head pong = {.op = OP_PONG, .attempt = h->attempt};
 	enum shard_status rc = stream_send_control(c->stream, &pong, NULL);
 
-	(void)m, (void)body,
-		(void)e; /* a full queue is a sign of life too: the frames in it are under way */
+	/* If the queue is full, the frames in it are a sign of life, too. */
+	(void)m, (void)body, (void)e;
 	return rc == SHARD_AGAIN || rc == SHARD_OK ? SHARD_OK : rc;
 }
 
 static enum shard_status on_pong(struct shard_client *c, struct shard_model *m,
 				 const struct wire_head *h, const void *body, struct err *e)
 {
-	(void)c, (void)m, (void)h, (void)body,
-		(void)e; /* the stream knows when it heard something */
+	/* The stream notes when it heard something. */
+	(void)c, (void)m, (void)h, (void)body, (void)e;
 	return SHARD_OK;
 }
 
@@ -87,8 +87,8 @@ static enum shard_status on_result(struct shard_client *c, struct shard_model *m
 	return SHARD_OK;
 }
 
-/* Names the generation that begins: every handle of an older one is over, unless the weights are
- * back already. */
+/* LOST names the generation that begins. Every handle of an older one is lost, unless the weights
+ * have been restored. */
 static enum shard_status on_lost(struct shard_client *c, struct shard_model *m,
 				 const struct wire_head *h, const void *body, struct err *e)
 {
@@ -126,9 +126,9 @@ static enum shard_status on_ended(struct shard_client *c, struct shard_model *m,
 static enum shard_status on_published(struct shard_client *c, struct shard_model *m,
 				      const struct wire_head *h, const void *body, struct err *e)
 {
-	(void)c, (void)h, (void)body,
-		(void)e; /* the shared page says what moved; waiters look at it */
-	push_flush(m);   /* a READY may wait for the weights */
+	/* The shared page says what moved, and waiting calls look at it. */
+	(void)c, (void)h, (void)body, (void)e;
+	push_flush(m); /* A READY may wait for the weights. */
 	return SHARD_OK;
 }
 
@@ -136,7 +136,7 @@ static enum shard_status on_image(struct shard_client *c, struct shard_model *m,
 				  const struct wire_head *h, const void *body, struct err *e)
 {
 	(void)body, (void)e;
-	if (c->landing == m) /* else it belonged to a handle that was detached meanwhile */
+	if (c->landing == m) /* Otherwise it belonged to a handle that was detached meanwhile. */
 		image_part_came(m, h);
 	c->landing = NULL;
 	push_flush(m);
@@ -198,7 +198,7 @@ static enum shard_status on_head(void *owner, struct stream *s, const struct wir
 		*to = STREAM_DISCARD;
 		return SHARD_OK;
 	}
-	c->landing = m; /* for on_image(), which is not called for what is discarded */
+	c->landing = m; /* For on_image(), which is not called for discarded bodies. */
 	return image_part(m, h, to, e);
 }
 
@@ -212,14 +212,14 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 	c->news = true;
 	if (h->flags & WIRE_REPLY) {
 		r = request_find(c, h);
-		CHECK(r != NULL); /* on_head() found it, and only its answer takes it off */
+		CHECK(r != NULL); /* on_head() found it, and only its answer removes it. */
 		r->fds_nr = stream_take_fds(s, r->fds, (int)NR(r->fds));
 		request_answer(r, h, body);
 		return SHARD_OK;
 	}
 	if (rows[h->op].of_model && (m = handle_find(c, h)) == NULL) {
 		if (h->op == OP_IMAGE_DATA)
-			c->landing = NULL; /* it was detached while the part came in */
+			c->landing = NULL; /* The model was detached while the part came in. */
 		return SHARD_OK;
 	}
 	return rows[h->op].fn(c, m, h, body, e);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Models as a whole: attach to one by name, drop it, set its lr and clip, ask the daemon for its
- * figures, and say where an attachment's memory lies. Each is one request (or none) on the
- * connection, made and answered under the client's lock. Ways to fail: what the daemon refuses, in
- * its words (no such model, no permission, joined trainers), the deadline, no memory. */
+/* Models as a whole: attach to one by name, restore or drop it, set its lr and clip, ask the daemon
+ * for its figures, and say where an attachment's memory lies. Each is at most one request on the
+ * connection, made and answered under the client's lock. It fails with the daemon's refusal in its
+ * words (no such model, no permission, joined trainers), at the deadline, and without memory. */
 #include "manage.h"
 
 #include "ckpt.h"
@@ -20,7 +20,8 @@ static enum shard_status name_check(const char *call, const char *name)
 			 name ? name : "(null)");
 }
 
-/* With the lock: sends and waits; *out is the caller's in any case. of: the model, for the text. */
+/* With the lock. Sends and waits. The caller frees *out in any case. of names the model in the
+ * text. */
 static enum shard_status ask(struct shard_client *c, uint16_t op, const ProtobufCMessage *msg,
 			     const char *of, struct wait *w, struct request **out)
 {
@@ -46,7 +47,7 @@ enum shard_status shard_attach(shard_client *c, const char *name, shard_model **
 		return rc;
 	wait_begin(c, &w, c->timeout_ms);
 	body.name = (char *)(uintptr_t)
-		name; /* protobuf-c's structs are not const; packing only reads */
+		name; /* protobuf-c's structs are not const. Packing only reads. */
 	rc = ask(c, OP_ATTACH, &body.base, name, &w, &r);
 	if (rc == SHARD_OK)
 		rc = handle_of_reply(c, r, out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* manage.h: what the library and shardctl ask about a model as a whole. */
+/* manage.h: requests of the library and of shardctl about a model as a whole. */
 #ifndef SHARD_CLIENT_MANAGE_H
 #define SHARD_CLIENT_MANAGE_H
 
@@ -9,7 +9,8 @@
 
 enum manage_action { MANAGE_DROP = 1, MANAGE_SET, MANAGE_PAUSE, MANAGE_RESUME, MANAGE_KICK };
 
-/* One MANAGE, answered when it holds on every node. The client's lock is not held. */
+/* Sends one MANAGE, which is answered when it holds on every node. Call without the client's
+ * lock. */
 enum shard_status manage_ask(struct shard_client *c, const Shard__Manage *what, int64_t timeout_ms);
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who reads the socket, and how a call waits. A unix socket has no thread of its own: the first
-call that has to wait becomes the pumper. It sits in poll(2) without the lock and handles what
-arrives for all, while the others wait on a condition, and one of them takes over when it leaves. On
-tcp the library's one thread pumps, and every call waits on the condition. A call that queues a
-frame writes it at once. Only if the socket is full does it wake the pumper, which then waits for
-room. What happens is told to the layers above through struct client_events. Ways to fail: a
-deadline, shard_interrupt(), the end of the connection, which every later call reports again. */
+/* Who reads the socket, and how a call waits. A unix socket has no thread of its own. The first
+ * call that has to wait becomes the pumper. It sits in poll(2) without the lock and handles what
+ * arrives for all. The others wait on a condition, and one of them takes over when it leaves. On
+ * tcp the library's one thread pumps, and every call waits on the condition. A call that queues a
+ * frame writes it at once. Only if the socket is full does it wake the pumper, which then waits for
+ * room. The layers above hear through struct client_events. A wait ends early at a deadline, by
+ * shard_interrupt(), or when the connection ends, which every later call reports again. */
 #include "request.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ enum shard_status client_enter(struct shard_client *c)
 		return SHARD_OK;
 	text_fail_err(&c->over);
 	pthread_mutex_unlock(&c->lock);
-	return c->over.status; /* never changes again */
+	return c->over.status; /* It never changes again. */
 }
 
 enum shard_status client_alive(const struct shard_client *c)
@@ -60,12 +60,13 @@ double wait_seconds(const struct wait *w)
 	return (double)(clock_ns() - w->began_ns) / 1e9;
 }
 
-static void wake(struct shard_client *c) /* async-signal-safe */
+/* Async-signal-safe. */
+static void wake(struct shard_client *c)
 {
 	uint64_t one = 1;
 	ssize_t n = write(c->wake_fd, &one, sizeof(one));
 
-	(void)n; /* EAGAIN: it is readable already */
+	(void)n; /* EAGAIN: it is readable already. */
 }
 
 static void wake_clear(struct shard_client *c)
@@ -122,8 +123,8 @@ void pump_moved(struct shard_client *c)
 		wake(c); /* The pumper may be waiting for just this. */
 }
 
-/* What does not fit the stream's queue waits in the models: both must be empty, or the socket full,
- * before anybody waits. */
+/* Frames that do not fit the stream's queue wait in the models. Before a call waits, both must be
+ * empty or the socket full. */
 static enum shard_status write_out(struct shard_client *c, struct err *e)
 {
 	enum shard_status rc;
@@ -146,7 +147,7 @@ enum shard_status pump_once(struct shard_client *c)
 	rc = write_out(c, &e);
 	if (rc == SHARD_OK || rc == SHARD_AGAIN)
 		rc = stream_read(c->stream, CLIENT_READ_BYTES, &e);
-	if (rc == SHARD_OK && stream_queued(c->stream) > 0) { /* a handler answered */
+	if (rc == SHARD_OK && stream_queued(c->stream) > 0) { /* A handler answered. */
 		rc = write_out(c, &e);
 		rc = rc == SHARD_AGAIN ? SHARD_OK : rc;
 	}
@@ -159,8 +160,8 @@ enum shard_status pump_once(struct shard_client *c)
 	return SHARD_OK;
 }
 
-/* Whoever sits in poll(2) for all does not wake for what is read here, nor do those who wait for
- * its turn to end, nor who polls shard_fd(). */
+/* The thread in poll(2) does not wake for what is read here. Neither do the calls that wait for it,
+ * nor a caller that polls shard_fd(). So all are woken. */
 enum shard_status pump_look(struct shard_client *c)
 {
 	enum shard_status rc = pump_once(c);
@@ -180,9 +181,9 @@ void pump_kick(struct shard_client *c)
 	rc = write_out(c, &e);
 	if (rc == SHARD_AGAIN) {
 		if (c->pumping)
-			wake(c); /* so that its poll asks for room too */
+			wake(c); /* So that its poll() waits for room, too. */
 	} else if (rc != SHARD_OK) {
-		/* What the daemon said before it closed is still to be read: its words explain more
+		/* What the daemon said before it closed is still to be read. Its words explain more
 		 * than EPIPE. */
 		struct err r = {.status = SHARD_OK};
 
@@ -194,7 +195,7 @@ void pump_kick(struct shard_client *c)
 	}
 }
 
-/* Sits in poll(2) for everybody. Enters and leaves with the lock. */
+/* Sits in poll(2) for all. Enters and leaves with the lock. */
 static void pump_round(struct shard_client *c, int timeout_ms)
 {
 	struct pollfd p[2] = {{.fd = stream_fd(c->stream), .events = POLLIN},
@@ -213,7 +214,7 @@ static void pump_round(struct shard_client *c, int timeout_ms)
 	if (n > 0 && p[0].revents && !c->stop)
 		(void)pump_once(c);
 	say_event(c);
-	/* All that wait look again, and one of them pumps if this thread has what it wants. */
+	/* All that wait look again. If this thread has what it wants, one of them pumps. */
 	pthread_cond_broadcast(&c->moved);
 }
 
@@ -281,7 +282,7 @@ enum shard_status pump_start(struct shard_client *c)
 
 	if (!c->tcp)
 		return SHARD_OK;
-	sigfillset(&all); /* the application's signals are for its own threads */
+	sigfillset(&all); /* The application's signals are for its own threads. */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = pthread_create(&c->thread, NULL, pump_thread, c);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Gradients: the arena, shard_push(), shard_push_none(), and the sending of chunks as they become
-complete. A push claims its range under the lock, copies or converts into the arena without it
-(unless the bytes are there already), and fills it. The chunks that this completes go into a queue
-of chunk numbers that can never be full, and from there to the stream as far as that has room. A
-unix socket carries one PUSH per chunk, tcp the parts of the arena that hold gradients before it.
-READY follows the last chunk. Ways to fail: what the caller did wrong (RANGE, DUPLICATE, DTYPE,
-BAD_STATE, STALE), an attempt that is over (WORLD_CHANGED). */
+/* Gradients: the arena, shard_push(), shard_push_none(), and the sending of complete chunks. A push
+ * claims its range under the lock, copies or converts into the arena without it (unless the bytes
+ * are there already), and fills it. The chunks that this completes go into a queue of chunk
+ * numbers, which cannot overflow, and from there to the stream as far as that has room. A unix
+ * socket carries one PUSH per chunk. Over tcp the parts of the arena that hold gradients go before
+ * it. READY follows the last chunk. It fails on what the caller did wrong (RANGE, DUPLICATE, DTYPE,
+ * BAD_STATE, STALE), and on an attempt that is over (WORLD_CHANGED). */
 #include "push.h"
 
 #include "blob.h"
@@ -23,7 +23,7 @@ BAD_STATE, STALE), an attempt that is over (WORLD_CHANGED). */
 
 typedef unsigned long long ull;
 
-/* Of the step in hand: they take turns. */
+/* The arena of the step in hand. With max_staleness = 1 steps use the two halves in turn. */
 static char *arena_half(const struct shard_model *m)
 {
 	return (char *)m->arena.base + m->begun.id.step % (m->staleness + 1) * m->arena_half;
@@ -35,7 +35,7 @@ enum shard_status push_init(struct shard_model *m, struct err *e)
 	const char *guard = getenv("SHARD_GUARD");
 
 	m->guard = guard != NULL && guard[0] == '1';
-	if (m->queue == NULL) { /* else it joined before */
+	if (m->queue == NULL) { /* Otherwise it joined before. */
 		enum shard_status rc = cover_init(&m->cover, m->layout, e);
 
 		if (rc != SHARD_OK)
@@ -65,8 +65,8 @@ static void on_complete(void *arg, uint32_t chunk)
 
 void push_begin(struct shard_model *m)
 {
-	CHECK(m->copying == 0 &&
-	      (m->sends_out == 0 || m->ahead)); /* the step in flight has the other half */
+	/* The step in flight uses the other half. */
+	CHECK(m->copying == 0 && (m->sends_out == 0 || m->ahead));
 	push_drop(m);
 	memset(m->forced, 0, m->layout->chunks_nr);
 	m->pushed_bytes = 0;
@@ -109,7 +109,7 @@ static bool chunk_tensor_absent(const struct shard_model *m, uint32_t chunk, uin
 	return m->forced[chunk] || cover_absent(&m->cover, tensor);
 }
 
-/* Does [at, end) of the element space, inside chunk, hold a gradient? */
+/* True if [at, end) of the element space, inside chunk, holds a gradient. */
 static bool holds_gradient(const struct shard_model *m, uint32_t chunk, uint64_t at, uint64_t end)
 {
 	const struct layout *l = m->layout;
@@ -132,7 +132,7 @@ static void on_part_sent(void *arg, enum shard_status st)
 	(void)st;
 	CHECK(m->sends_out > 0);
 	if (--m->sends_out == 0)
-		m->client->news = true; /* a begin may wait for this; the pump's turn wakes it */
+		m->client->news = true; /* A begin may wait for this. The pump's turn wakes it. */
 }
 
 static enum shard_status send_parts(struct shard_model *m, uint32_t chunk)
@@ -207,15 +207,15 @@ static enum shard_status send_abandon(struct shard_model *m)
 	return stream_send_control(m->client->stream, &h, &x.base);
 }
 
-/* A decision about this step may overwrite the weights of two steps before: nobody may need those
- * of one step before from elsewhere. */
+/* A decision about this step may overwrite the weights of two steps before. So READY waits until
+ * the weights of the step before are all here. */
 static bool ready_may(const struct shard_model *m)
 {
 	return m->ready_due &&
 	       (m->staleness == 0 || image_has(m, 0, m->layout->elems, m->begun.newest, NULL));
 }
 
-/* What does not fit stays queued: every turn of the pump comes back here. */
+/* What does not fit stays queued. Every turn of the pump calls this again. */
 void push_flush(struct shard_model *m)
 {
 	if (m->client->over.status != SHARD_OK || m->lost.status != SHARD_OK || m->ahead)
@@ -231,7 +231,7 @@ void push_flush(struct shard_model *m)
 	}
 	if (ready_may(m) && send_ready(m) == SHARD_OK) {
 		m->ready_due = false;
-		m->client->news = true; /* a begin of the step after it may wait for this */
+		m->client->news = true; /* A begin of the next step may wait for this. */
 	}
 }
 
@@ -323,11 +323,11 @@ static void guard_range(struct shard_model *m, uint64_t at, uint64_t bytes)
 		  to = (base + at + bytes) / page * page;
 
 	if (m->guard && to > from)
-		(void)mprotect((void *)from, to - from,
-			       PROT_READ); /* Huge pages may refuse, which is no error. */
+		/* mprotect() of huge pages may fail, which is no error. */
+		(void)mprotect((void *)from, to - from, PROT_READ);
 }
 
-/* The bytes are in the arena, unless the attempt ended meanwhile: then nobody wants them. */
+/* The bytes are in the arena. If the attempt ended meanwhile, they are not needed. */
 static enum shard_status push_filled(struct shard_model *m, uint64_t no, uint32_t tensor,
 				     uint64_t first, uint64_t count)
 {
@@ -357,8 +357,8 @@ static char *arena_at(struct shard_model *m, uint32_t tensor, uint64_t first)
 
 /* --- accumulation --- */
 
-/* Pushes with SHARD_ADD are made one at a time: an element's operands are added in their order.
- * Taken before the client's lock. */
+/* Pushes with SHARD_ADD are made one at a time, so that an element's operands are added in their
+ * order. The lock is taken before the client's. */
 static bool adding_lock(struct shard_model *m)
 {
 	if (m == NULL || client_forked(m->client))
@@ -367,7 +367,7 @@ static bool adding_lock(struct shard_model *m)
 	return true;
 }
 
-/* What has come micro_steps times is rounded into the arena. */
+/* Elements that came micro_steps times are rounded into the arena. */
 static void round_complete(struct shard_model *m, uint32_t tensor, uint64_t first, uint64_t end)
 {
 	for (uint64_t at = first, until; at < end; at = until) {
@@ -380,7 +380,7 @@ static void round_complete(struct shard_model *m, uint32_t tensor, uint64_t firs
 	}
 }
 
-/* And goes on like any other push. */
+/* The rounded elements go on like any other push. */
 static enum shard_status fill_complete(struct shard_model *m, uint64_t no, uint32_t tensor,
 				       uint64_t first, uint64_t end)
 {
@@ -459,7 +459,7 @@ enum shard_status shard_push(shard_model *m, uint32_t tensor, uint64_t first, ui
 		m->copying++;
 		client_leave(m->client);
 		dtype_convert(dst, m->spec.grad, src, dtype, count);
-		/* Not handle_enter(): copying must be counted down in any case. */
+		/* Not handle_enter(), because copying must be counted down in any case. */
 		pthread_mutex_lock(&m->client->lock);
 		if (--m->copying == 0)
 			pump_moved(m->client);
@@ -488,7 +488,7 @@ enum shard_status shard_push_none(shard_model *m, uint32_t tensor)
 	if (rc == SHARD_OK)
 		rc = handle_range(m, "shard_push_none()", tensor, 0, 1);
 	if (rc == SHARD_OK && (m->layout->tensor[tensor].flags & SHARD_FROZEN))
-		goto out; /* it has none anyway */
+		goto out; /* A frozen tensor has no gradient anyway. */
 	if (rc == SHARD_OK && m->adds.micro_steps > 1)
 		rc = add_none(m, tensor);
 	else if (rc == SHARD_OK && cover_claim_absent(&m->cover, tensor, &e) != SHARD_OK)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Requests: a frame with a tag, and the reply that carries the same tag. The calls that ask the
-daemon for something make one and wait for it, and incoming.c answers it. Happy path: new, send,
-wait, use head, body or data, free. A caller may free a request that has not been answered, after a
-deadline or an interrupt. It then stays on the list and owns the memory that the stream still reads
-or writes, until the stream and the daemon are done with it. Ways to fail: no memory, the end of the
-connection, the daemon's refusal. */
+ * daemon for something make one and wait for it, and incoming.c answers it. Happy path: new, send,
+ * wait, use head, body or data, free. A caller may free a request that has not been answered, after
+ * a deadline or an interrupt. It then stays on the list and owns the memory that the stream still
+ * reads or writes, until the stream and the daemon are done with it. It fails without memory, when
+ * the connection ends, and with the daemon's refusal. */
 #include "request.h"
 
 #include "shard.pb-c.h"
@@ -26,7 +26,7 @@ struct request *request_new(struct shard_client *c, uint16_t op, uint32_t data_b
 	r->c = c;
 	r->op = op;
 	r->data_bytes = data_bytes;
-	r->sent = r->answered = true; /* nothing is under way yet */
+	r->sent = r->answered = true; /* Nothing is under way yet. */
 	list_init(&r->node);
 	return r;
 }
@@ -54,7 +54,7 @@ static void on_sent(void *arg, enum shard_status st)
 {
 	struct request *r = arg;
 
-	(void)st; /* A stream that could not send says itself that it is over. */
+	(void)st; /* A stream that could not send reports its own end. */
 	r->sent = true;
 	if (r->dropped && r->answered)
 		request_destroy(r);
@@ -154,8 +154,8 @@ enum shard_status request_pump(struct request *r, struct wait *w)
 	if (now >= due_ns) {
 		r->pinged_ns = now;
 		due_ns = now + c->silent_ms * NS_PER_MS;
-		(void)stream_send_control(c->stream, &ping,
-					  NULL); /* none fits: it has enough to answer */
+		/* If there is no room, the daemon has enough to answer. */
+		(void)stream_send_control(c->stream, &ping, NULL);
 		pump_kick(c);
 	}
 	part.deadline_ns = due_ns < w->deadline_ns ? due_ns : w->deadline_ns;
@@ -194,8 +194,8 @@ struct request *request_find(struct shard_client *c, const struct wire_head *h)
 	return NULL;
 }
 
-/* A refusal keeps the daemon's status and sentence. A status that this library does not know is a
- * failure as well. */
+/* Keeps the status and sentence of the daemon's refusal. A status that this library does not know
+ * is a failure as well. */
 static void answer_error(struct request *r, const void *body, uint32_t bytes)
 {
 	Shard__Error *m = shard__error__unpack(NULL, bytes, body);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Checks what a caller of shard_define() wrote, and what the daemon describes for shard_attach()
- * and shard_restore(). Names, shapes and offsets of the tensors are the business of wire/layout.c,
- * which the daemon uses as well. Everything that a caller can get wrong is refused before anything
- * is sent, with the tensor's name. Otherwise only memory can be missing. */
+ * and shard_restore(). wire/layout.c, which the daemon uses as well, checks names, shapes and
+ * groups of the tensors. Everything that a caller can get wrong is refused before anything is sent,
+ * with the tensor's name. Otherwise it fails only without memory. */
 #include "spec.h"
 
 #include "base/check.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec.h: what a model is, as a caller of shard_define() writes it or the daemon describes it. */
+/* spec.h: the description of a model, from a caller of shard_define() or from the daemon. */
 #ifndef SHARD_CLIENT_SPEC_H
 #define SHARD_CLIENT_SPEC_H
 
@@ -12,17 +12,19 @@
 
 struct spec {
 	char name[LAYOUT_MODEL_NAME_MAX + 1];
-	uint32_t groups_nr; /* at least 1 */
+	uint32_t groups_nr; /* At least 1. */
 	enum shard_dtype image, grad;
 };
 
-/* Checks everything that a caller can get wrong, and lays the tensors out; chunks come later. */
+/* Checks everything that a caller can get wrong, and lays out the tensors. spec_chunks()
+ * follows. */
 enum shard_status spec_init(struct spec *out, struct layout **layout, const struct shard_spec *s,
 			    struct err *e);
-/* The same of a model that the daemon describes; what it got wrong is SHARD_PROTOCOL. */
+/* The same for a model that the daemon describes. Its mistakes are SHARD_PROTOCOL. */
 enum shard_status spec_init_wire(struct spec *out, struct layout **layout, const Shard__Spec *s,
 				 struct err *e);
-/* The daemon said how large chunks are: SHARD_PROTOCOL if that cannot be. */
+/* Cuts the layout into chunks of the size that the daemon told. SHARD_PROTOCOL if that size is
+ * invalid. */
 enum shard_status spec_chunks(const struct spec *spec, struct layout *layout, uint32_t chunk_elems,
 			      struct err *e);
 

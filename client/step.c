@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A step from shard_begin() to its result. Begin waits for an ATTEMPT newer than the one in hand,
-until nothing of the old one uses the arena, and until the image holds the step before. Commit (or
-vote_skip) puts READY behind the last chunk. The daemon answers with RESULT or ENDED, which
-shard_result() reports. Abandon gives the attempt up for all. Ways to fail: calls out of order,
-missing pushes, a world that changed, deadlines, whose texts name whom the step waits for. */
+ * until nothing of the old one uses the arena, and until the image holds the step before. Commit
+ * (or vote_skip) sends READY after the last chunk. The daemon answers with RESULT or ENDED, which
+ * shard_result() reports. Abandon gives the attempt up for all ranks. It fails on calls out of
+ * order, missing pushes, a changed world, and at deadlines, whose texts name what the step waits
+ * for. */
 #include "step.h"
 
 #include "blob.h"
@@ -67,7 +68,7 @@ void step_result(struct shard_model *m, const struct wire_head *h, const Shard__
 	m->pulled_bytes = 0;
 	blob_decided(m, h->step);
 	if (flight) {
-		m->flight.no = 0; /* the step in hand is the one after it */
+		m->flight.no = 0; /* The step in hand is the one after it. */
 	} else {
 		m->phase = PHASE_DECIDED;
 		push_drop(m);
@@ -126,9 +127,9 @@ static enum shard_status begin_check(struct shard_model *m, const struct shard_b
 	return begin_check_lr(m, o->lr);
 }
 
-/* The weights that a begin waits for, and the chunk that was not there yet. */
+/* The weights that a begin waits for, and the first chunk that was missing. */
 struct look {
-	uint64_t weights; /* UINT64_MAX: it has not looked yet */
+	uint64_t weights; /* UINT64_MAX: it has not looked yet. */
 	uint32_t chunk;
 };
 
@@ -139,8 +140,8 @@ static uint64_t weights_awaited(const struct shard_model *m)
 	return m->staleness > 0 ? m->offered.weights : m->offered.id.step;
 }
 
-/* Versions only grow, so nobody looks twice at a chunk for the same weights. The attempt may change
- * while a begin waits, and the step with it: then what was seen says nothing. */
+/* Versions only grow, so no chunk is checked twice for the same weights. The attempt may change
+ * while a begin waits, and the step with it. Then all chunks are checked again. */
 static bool begin_ready(struct shard_model *m, struct look *look)
 {
 	uint32_t *chunk = &look->chunk;
@@ -159,9 +160,10 @@ static bool begin_ready(struct shard_model *m, struct look *look)
 	       image_holds(m, first, m->layout->elems - first, m->offered.id.step - 1, chunk);
 }
 
-/* The chunk that a begin waited for last: its attempt may end just before the begin gives up. */
+/* The chunk that a begin waited for last. It is kept because its attempt may end just before the
+ * begin times out. */
 struct late {
-	uint64_t step; /* 0: no attempt waited for a chunk */
+	uint64_t step; /* 0: no attempt waited for a chunk. */
 	uint32_t chunk;
 };
 
@@ -197,7 +199,7 @@ static bool world_differs(const struct shard_model *m)
 	return m->offered.rank != m->seen.rank || m->offered.world_size != m->seen.world_size;
 }
 
-/* The attempt is in hand from here on. */
+/* Makes the offered attempt, or the step ahead, the one in hand. */
 static void begin_take(struct shard_model *m, const struct shard_begin_opts *o,
 		       struct shard_step *theirs)
 {
@@ -209,9 +211,8 @@ static void begin_take(struct shard_model *m, const struct shard_begin_opts *o,
 	else
 		m->begun = m->offered;
 	if (!m->client->tcp && m->begun.id.step != before)
-		m->pulled_bytes +=
-			m->layout->elems *
-			dtype_bytes(m->spec.image); /* the image that is read in place now */
+		/* The image that is read in place now. */
+		m->pulled_bytes += m->layout->elems * dtype_bytes(m->spec.image);
 	m->phase = PHASE_OPEN;
 	m->weight = o->weight == 0 ? 1.0 : o->weight;
 	m->adds.micro_steps = o->micro_steps ? o->micro_steps : 1;
@@ -270,7 +271,7 @@ enum shard_status shard_begin(shard_model *m, const struct shard_begin_opts *opt
 
 /* --- commit, vote_skip, abandon --- */
 
-/* The attempt in hand is open and no push is in the middle of its copy. */
+/* Checks that the attempt in hand is open, after waiting for pushes that are copying. */
 static enum shard_status step_open(struct shard_model *m, const char *what)
 {
 	struct wait w;
@@ -370,7 +371,7 @@ enum shard_status shard_abandon(shard_model *m, const char *why)
 	wait_begin(m->client, &w, m->timeout_ms);
 	control_clean(text, sizeof(text), why ? why : "");
 	x.why = text;
-	if (rc == SHARD_OK && m->ahead) { /* its ATTEMPT is not there: ABANDON follows it */
+	if (rc == SHARD_OK && m->ahead) { /* Its ATTEMPT is not here. ABANDON follows it. */
 		m->phase = PHASE_ABANDONED;
 		push_drop(m);
 		m->abandon_due = true;
@@ -392,7 +393,7 @@ enum shard_status shard_abandon(shard_model *m, const char *why)
 		}
 	}
 	if (rc == SHARD_OK && m->changed)
-		rc = handle_changed(m); /* it ended by itself meanwhile */
+		rc = handle_changed(m); /* It ended by itself meanwhile. */
 	else if (rc == SHARD_TIMEOUT)
 		text_fail(rc,
 			  "shard_abandon() of step %llu of \"%s\" found no room to send in %.1f s",
@@ -456,7 +457,7 @@ static enum shard_status result_say(struct shard_model *m, const struct verdict 
 			 v->result.next_loss_scale);
 }
 
-/* What is decided stays so, and is told, also when the connection or the model is gone by now. */
+/* A decided result is final. It is told even when the connection or the model is gone by now. */
 static bool result_known(struct shard_model *m, shard_ticket ticket, struct shard_result *theirs,
 			 enum shard_status *rc)
 {
@@ -500,7 +501,7 @@ enum shard_status shard_result(shard_model *m, shard_ticket ticket, int64_t time
 					 (ull)m->begun.id.step)
 		     : m->changed || (no == m->begun.no &&
 				      v->ended_as ==
-					      SHARD_WORLD_CHANGED) /* of both steps in hand */
+					      SHARD_WORLD_CHANGED) /* Of both steps in hand. */
 			     ? handle_changed(m)
 			     : text_fail(v->ended_as, "%s", v->why);
 	else if (rc == SHARD_TIMEOUT)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The words of the library: names, the version, and the one sentence that a failing call leaves in
-its thread. The sentence is the only variable that outlives a call outside of a handle. It is
-thread-local and fixed in size, and setting it can neither fail nor overrun it. Structs that grow
-are copied here, too: the older side decides how many bytes are read and written. */
+/* The texts of the library: names, the version, and the one sentence that a failing call leaves in
+ * its thread. The sentence is the only variable that outlives a call outside of a handle. It is
+ * thread-local and fixed in size, and setting it can neither fail nor overrun it. Structs that grow
+ * between versions are copied here, too. The size of the older side limits what is read and
+ * written. */
 #include "client.h"
 
 #include <errno.h>
@@ -39,7 +40,7 @@ enum shard_status text_fail(enum shard_status st, const char *fmt, ...)
 enum shard_status text_fail_err(const struct err *e)
 {
 	last = *e;
-	if (e->status == SHARD_SYSTEM && e->sys > 0) /* as if the call had failed here */
+	if (e->status == SHARD_SYSTEM && e->sys > 0) /* As if the call had failed here. */
 		errno = e->sys;
 	return e->status;
 }

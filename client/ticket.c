@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The tickets of a handle, numbered from 1. All numbers up to ticket_done are done, and the others
- * wait in a ring in their order. A ticket knows by a function of its own whether it is ready: pulls
- * bring image.c's, commits step.c's. Settling looks at the front of the ring and moves ticket_done.
- * A rollback voids all that wait: they count as done, and end as SHARD_ROLLED_BACK. Everything that
- * changes a ticket is called with the client's lock. ticket_last, ticket_done and void_last are
- * atomic, so that waiting for what is done takes no lock. Only a full ring can fail. */
+ * wait in a ring in their order. Each ticket has a function that says whether it is ready. Pulls
+ * have one in image.c, commits in step.c. Settling looks at the front of the ring and moves
+ * ticket_done. A rollback voids all that wait: they count as done, and end as SHARD_ROLLED_BACK.
+ * Everything that changes a ticket is called with the client's lock. ticket_last, ticket_done and
+ * void_last are atomic, so that waiting for a done ticket takes no lock. Only a full ring can
+ * fail. */
 #include "ticket.h"
 
 #include <string.h>
@@ -53,7 +54,7 @@ void ticket_settle(struct shard_model *m)
 		atomic_store(&m->ticket_done, done);
 }
 
-/* What is neither in the ring nor to come is done. */
+/* A ticket that was given and is not in the ring is done. */
 bool ticket_is_done(struct shard_model *m, shard_ticket no)
 {
 	ticket_settle(m);
@@ -75,8 +76,8 @@ void ticket_drop(struct shard_model *m)
 	atomic_store(&m->ticket_done, atomic_load(&m->ticket_last));
 }
 
-/* Each rollback voids a range of its own. Of more than MODEL_VOIDS the two oldest are taken for
- * one: what was done between them then counts as void, too. */
+/* Each rollback voids a range of its own. If there are more than MODEL_VOIDS, the two oldest are
+ * merged. Tickets that were done between them then count as void, too. */
 static struct void_range *void_new(struct shard_model *m)
 {
 	struct void_range *v = m->voids;

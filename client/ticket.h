@@ -5,23 +5,23 @@
 
 #include "handle.h"
 
-/* A number that is done already: a push, or a save, which only its own callers wait for. */
+/* A number that is done already, for a push or a save. The wait for a save is in ckpt.c. */
 shard_ticket ticket_done_now(struct shard_model *m);
-/* The next number, which is done when ready() says so, and so are all before it. NULL if
- * MODEL_TICKETS are waiting. */
+/* The next number. It is done when ready() says so, and so are all before it. NULL if MODEL_TICKETS
+ * are waiting. */
 struct ticket *ticket_new(struct shard_model *m, ticket_ready_fn ready);
-/* Looks which tickets have become ready. */
+/* Checks which tickets have become ready. */
 void ticket_settle(struct shard_model *m);
-/* Settles, and looks at this ticket even if others stand before it. */
+/* Settles, and checks this ticket even if older ones still wait. */
 bool ticket_is_done(struct shard_model *m, shard_ticket no);
-/* The model was rolled back: what tickets wait for will not come. They end as
+/* The model was rolled back, and what tickets wait for will not come. They end as
  * SHARD_ROLLED_BACK. */
 void ticket_void(struct shard_model *m);
-/* The trainer leaves: it waits for nothing more, and all tickets count as done. */
+/* The trainer leaves. It waits for nothing more, and all tickets count as done. */
 void ticket_drop(struct shard_model *m);
-/* How a ticket that is done ended: SHARD_OK, or SHARD_ROLLED_BACK with its sentence. */
+/* How a done ticket ended: SHARD_OK, or SHARD_ROLLED_BACK with its sentence. */
 enum shard_status ticket_end(const struct shard_model *m, shard_ticket no);
-/* Without the lock. False: a ticket that is done ended as SHARD_OK. */
+/* Without the lock. False: if the ticket is done, it ended as SHARD_OK. */
 bool ticket_may_be_void(const struct shard_model *m, shard_ticket no);
 
 #endif

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Weights and moments in and out: shard_write(), shard_seal(), shard_read(). A range of a tensor
-travels as fp32 in parts of at most 256 KiB that do not cross a chunk, with several under way. Each
-part has a buffer of its own, so that a call can give up (deadline, interrupt) while the stream
-still uses it. None of this is on the step path. A read covers several chunks only if all answered
-with the same step. With *step = 0 it begins again a few times before it says SHARD_STALE. */
+ * travels as fp32 in parts of at most 256 KiB that do not cross a chunk, with several under way.
+ * Each part has a buffer of its own, so that a call can give up (deadline, interrupt) while the
+ * stream still uses the buffer. None of this is on the step path. A read of several parts succeeds
+ * only if all were answered with the same step. With *step = 0 it begins again a few times before
+ * it answers SHARD_STALE. */
 #include "handle.h"
 
 #include "wire/dtype.h"
@@ -13,12 +14,12 @@ with the same step. With *step = 0 it begins again a few times before it says SH
 #include <string.h>
 
 enum {
-	WINDOW = 8, /* parts under way */
+	WINDOW = 8, /* Parts under way. */
 	PART_ELEMS = WIRE_PART_BYTES / 4,
 	STALE_TRIES = 5,
-	BUSY_TRIES = 100,    /* Of one part: some 6 s. */
-	BUSY_PAUSE_MS = 1,   /* Before the first of them; twice as long before each next one, */
-	BUSY_PAUSE_MAX = 64, /* up to this. */
+	BUSY_TRIES = 100,    /* Refusals in a row, over some 6 s. */
+	BUSY_PAUSE_MS = 1,   /* The first pause. Each next one is twice as long. */
+	BUSY_PAUSE_MAX = 64, /* The longest pause. */
 };
 
 typedef unsigned long long ull;
@@ -28,12 +29,12 @@ struct transfer {
 	const struct layout_tensor *t;
 	enum shard_kind kind;
 	enum shard_dtype dtype;
-	uint64_t at, end; /* element space: next part, end of the range */
-	uint64_t start;   /* of the range: caller's element 0 */
+	uint64_t at, end; /* In the element space: the next part, and the end of the range. */
+	uint64_t start;   /* Of the range: the caller's element 0. */
 	const char *src;
 	char *dst;
-	uint64_t step;   /* read: of the data, when known */
-	bool step_known; /* asked for, or fixed by the first reply */
+	uint64_t step;   /* read: step of the data, when it is known. */
+	bool step_known; /* Asked for, or fixed by the first reply. */
 	uint32_t busy;   /* Times in a row that the daemon had no room to answer. */
 	struct err full; /* Its words then. */
 	struct wait wait;
@@ -123,8 +124,9 @@ static enum shard_status send_next(struct transfer *x)
 	return SHARD_OK;
 }
 
-/* Frames for this process filled the daemon's queue, or its workers are behind: asked again at once
- * it would only be told so again. A write puts the same bytes at the same place. */
+/* Asks for a part again after a pause. The daemon's queue is full of frames for this process, or
+ * its workers are behind, so it would refuse again at once. A write puts the same bytes at the same
+ * place. */
 static enum shard_status part_again(struct transfer *x, struct part *p)
 {
 	uint64_t ms = BUSY_PAUSE_MS;
@@ -139,7 +141,7 @@ static enum shard_status part_again(struct transfer *x, struct part *p)
 	return rc == SHARD_OK ? send_part(x, p) : rc;
 }
 
-/* Parts are answered in order, and the window moves on with each. Reads ask for the first part
+/* Parts are answered in order, and the window moves on with each. A read asks for the first part
  * alone if its reply fixes the step. */
 static enum shard_status transfer_run(struct transfer *x)
 {
@@ -162,12 +164,13 @@ static enum shard_status transfer_run(struct transfer *x)
 		if (rc == SHARD_OK && x->dst)
 			rc = take_read(x, p);
 		if (rc == SHARD_OK)
-			x->busy = 0; /* it goes on, if only one part at a time */
+			x->busy = 0; /* It makes progress, even if only one part at a time. */
 		request_free(p->r);
 		x->first = (x->first + 1) % WINDOW;
 		x->nr--;
 	}
-	while (x->nr > 0) { /* gave up: the rest belongs to the stream until it is answered */
+	/* After a failure the rest belongs to the stream until it is answered. */
+	while (x->nr > 0) {
 		request_free(x->window[x->first].r);
 		x->first = (x->first + 1) % WINDOW;
 		x->nr--;

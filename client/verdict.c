@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What became of the last attempts that this trainer took part in. Each handle remembers a few of
- * them in a ring that is indexed by the attempt's number. shard_begin() opens a row, a RESULT frame
- * decides it, and an ENDED frame or anything else that voids the attempt ends it. Called with the
- * client's lock. Nothing here can fail: an attempt that is no longer remembered has no row. */
+/* What became of the last attempts that this trainer took part in. Call with the client's lock.
+ * Each handle remembers a few of them in a ring that is indexed by the attempt's number.
+ * shard_begin() opens a row, a RESULT frame decides it, and an ENDED frame or anything else that
+ * voids the attempt ends it. Nothing here can fail. An attempt that is no longer remembered has no
+ * row. */
 #include "verdict.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 bool verdict_same(const struct wire_head *a, const struct wire_head *b);
 /* NULL if the attempt was never begun, or is no longer remembered. */
 struct verdict *verdict_find(struct shard_model *m, uint64_t attempt_no);
-/* The attempt begins: it takes the place of the one that is forgotten. */
+/* The attempt begins. It takes the row of the oldest one, which is forgotten. */
 void verdict_open(struct shard_model *m, uint64_t attempt_no);
 /* The attempt ended without effect, with this status and reason. Does nothing if it was decided or
  * had ended before, or is no longer remembered. */

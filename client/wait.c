@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* shard_wait() and shard_test(): how an application waits for any ticket. Most tickets are done in
- * their order, and one that is done is answered without the lock, also when the connection is over
- * by then. The ticket of a save stands for that save alone, so ckpt.c is asked first. Otherwise the
- * caller waits until the ring is settled up to its ticket. Ways to fail: a ticket that was never
- * given, a rollback, a changed world, the deadline (whose text names the chunk or the commit that
- * is missing), the end of the connection. */
+ * their order. One that is done is answered without the lock, even when the connection is over. The
+ * ticket of a save stands for that save alone, so ckpt.c is asked first. Otherwise the caller waits
+ * until the ring is settled up to its ticket. It fails on a ticket that was never given, a
+ * rollback, a changed world, the end of the connection, and the deadline, whose text names the
+ * chunk or the commit that is missing. */
 #include "ckpt.h"
 #include "ticket.h"
 
@@ -46,7 +46,8 @@ enum shard_status shard_wait(shard_model *m, shard_ticket ticket, int64_t timeou
 	if (m != NULL && !client_forked(m->client) && atomic_load(&m->ticket_done) >= ticket) {
 		if (!ticket_may_be_void(m, ticket))
 			return SHARD_OK;
-		/* Not handle_enter(): how it ended is known also when the connection is over. */
+		/* Not handle_enter(), because the result is known also when the connection is
+		 * over. */
 		pthread_mutex_lock(&m->client->lock);
 		rc = ticket_end(m, ticket);
 		pthread_mutex_unlock(&m->client->lock);

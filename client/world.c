@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who trains: shard_join(), shard_world_get(), shard_leave(), shard_samples(), and the ATTEMPT and
- * ENDED frames that say what the world is. Joining maps the arena and the image (unix) or makes
- * private memory for both (tcp) and waits for the first ATTEMPT. An attempt in hand that ends
- * without effect makes every waiting call return SHARD_WORLD_CHANGED until shard_world_get(). A
- * call that gives up on its deadline may be made again: its request is still under way and is found
- * again. */
+/* The world of a trainer: shard_join(), shard_world_get(), shard_leave(), shard_samples(), and the
+ * ATTEMPT and ENDED frames that say what the world is. Joining maps the arena and the image (unix)
+ * or makes private memory for both (tcp) and waits for the first ATTEMPT. An attempt in hand that
+ * ends without effect makes every waiting call return SHARD_WORLD_CHANGED until shard_world_get().
+ * A call that gives up on its deadline may be made again. Its request is still under way and is
+ * used again. */
 #include "world.h"
 
 #include "blob.h"
@@ -33,18 +33,18 @@ static struct wire_head id_of(const struct wire_head *h)
 
 static void why_set(struct shard_model *m, const char *why)
 {
-	if (why != NULL && why[0] != 0 &&
-	    !m->rolled_back) /* that says more than what ended or began since */
+	/* The reason of a rollback says more than later reasons. */
+	if (why != NULL && why[0] != 0 && !m->rolled_back)
 		snprintf(m->why, sizeof(m->why), "%s", why);
 }
 
 /* --- a step before its turn --- */
 
 /* Only where the model has max_staleness = 1. Happy path: step t is committed and all of it is
- * sent. Then t + 1 begins on the weights that t's ATTEMPT called the newest, with world and loss
- * scale as t has them. RESULT comes for t, and the ATTEMPT of t + 1 says the same as was assumed:
- * what was pushed meanwhile goes out. Otherwise the work was for another world or scale, the caller
- * is told SHARD_WORLD_CHANGED, and begins the step again. At most one step is ahead. */
+ * sent. Then t + 1 begins on the weights that t's ATTEMPT called the newest, with the world and
+ * loss scale of t. RESULT comes for t, and the ATTEMPT of t + 1 confirms what was assumed. What was
+ * pushed meanwhile is then sent. Otherwise the work was for another world or scale. The caller is
+ * told SHARD_WORLD_CHANGED, and begins the step again. At most one step is ahead. */
 bool world_ahead_may(const struct shard_model *m, uint32_t *chunk)
 {
 	uint64_t first = (uint64_t)*chunk * m->layout->chunk_elems;
@@ -65,7 +65,7 @@ void world_ahead_begin(struct shard_model *m)
 	m->begun.weights = m->flight.newest;
 }
 
-/* The step in flight ended without effect, and so did the one ahead: the former is the one in hand
+/* The step in flight ended without effect, and so did the one ahead. The former is the one in hand
  * again. */
 static void ahead_back(struct shard_model *m, enum shard_status status, const char *why)
 {
@@ -91,7 +91,7 @@ void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_st
 		why_set(m, why);
 		return;
 	}
-	m->changed = m->phase != PHASE_ABANDONED; /* Its caller knows it. */
+	m->changed = m->phase != PHASE_ABANDONED; /* The caller that abandoned it knows. */
 	m->phase = PHASE_ENDED;
 	m->ahead = m->abandon_due = false;
 	snprintf(m->why, sizeof(m->why), "%s", why && why[0] ? why : "the attempt ended");
@@ -100,8 +100,8 @@ void world_ended(struct shard_model *m, const struct wire_head *h, enum shard_st
 	ticket_settle(m);
 }
 
-/* An ATTEMPT. True: it is that of the step ahead, which is now like any other. False: if one was in
- * hand it is over. */
+/* Handles an ATTEMPT while a step is ahead. True: it is that step's, which is now like any other.
+ * False: the step ahead is over. */
 static bool ahead_attempt(struct shard_model *m, const struct attempt *a, const char *why)
 {
 	const struct attempt *b = &m->begun;
@@ -154,22 +154,22 @@ void world_attempt(struct shard_model *m, const struct wire_head *h, const Shard
 	}
 	if (m->begun.no != 0 &&
 	    (m->phase == PHASE_OPEN || m->phase == PHASE_COMMITTED || m->phase == PHASE_ABANDONED))
-		world_ended(m, &old, SHARD_WORLD_CHANGED,
-			    a->why); /* a new one without a verdict on the old */
+		/* A new ATTEMPT came without a verdict on the old one. */
+		world_ended(m, &old, SHARD_WORLD_CHANGED, a->why);
 	m->offered = next;
 	m->offered.no = ++m->attempts;
 	m->offered_over = false;
 	why_set(m, a->why);
 }
 
-/* The attempt in hand is over, and so are image, tickets and whatever else was of the old
- * generation. Until the first ATTEMPT of the new one the world is as it was, and its step the one
- * after the restored one. */
+/* The attempt in hand is over, and so are image, tickets and everything else of the old generation.
+ * Until the first ATTEMPT of the new generation the world stays as it was, and its step is the one
+ * after the restored step. */
 static void world_back(struct shard_model *m, uint64_t step, const char *why)
 {
 	struct wire_head begun = m->flight.no != 0 ? m->flight.id : m->begun.id;
 
-	m->rolled_back = false; /* a second time: the newer reason counts */
+	m->rolled_back = false; /* For a second rollback the newer reason counts. */
 	if (m->begun.no != 0)
 		world_ended(m, &begun, SHARD_ROLLED_BACK, why);
 	why_set(m, why);
@@ -196,7 +196,7 @@ void world_rolled_back(struct shard_model *m, const struct wire_head *h, const c
 
 /* --- join --- */
 
-/* Over a unix socket: the daemon's memory. */
+/* Over a unix socket: maps the daemon's memory. */
 static enum shard_status map_shared(struct shard_model *m, struct request *r,
 				    const Shard__Joined *j, struct err *e)
 {
@@ -216,7 +216,7 @@ static enum shard_status map_shared(struct shard_model *m, struct request *r,
 			(ull)j->arena_bytes, (ull)j->image_bytes, (ull)j->image_data, m->spec.name,
 			(ull)arena, (ull)image);
 	m->image_data = j->image_data;
-	r->fds_nr = 0; /* shm_map() takes them over */
+	r->fds_nr = 0; /* shm_map() takes them over. */
 	if ((rc = shm_map(&m->arena, r->fds[0], j->arena_bytes, 1, e)) != SHARD_OK) {
 		r->fds[0] = r->fds[1];
 		r->fds_nr = 1;
@@ -225,7 +225,7 @@ static enum shard_status map_shared(struct shard_model *m, struct request *r,
 	return shm_map(&m->image, r->fds[1], j->image_bytes, 0, e);
 }
 
-/* Over tcp: memory of this process, there before JOIN is sent, because the image may follow the
+/* Over tcp: makes memory of this process before JOIN is sent, because the image may follow the
  * reply at once. */
 static enum shard_status map_private(struct shard_model *m, struct err *e)
 {
@@ -244,10 +244,10 @@ static void world_unmap(struct shard_model *m)
 	shm_unmap(&m->image);
 	m->arena.fd = m->image.fd = -1;
 	image_deinit(m);
-	ticket_drop(m); /* what was pulled stays as it is */
+	ticket_drop(m); /* Copies that pulls have made stay. */
 }
 
-/* A daemon that put this trainer out may still send on what was pushed, straight from the arena. So
+/* A daemon that put this trainer out may still send pushed gradients, straight from the arena. So
  * what the trainer writes from now on, through pointers that it still holds, goes to memory of its
  * own. */
 void world_over(struct shard_client *c)
@@ -336,7 +336,7 @@ static enum shard_status join_ask(struct shard_model *m, int rank_hint, struct w
 	while (rc == SHARD_OK && !r->answered)
 		rc = handle_wait(m, w);
 	if (rc != SHARD_OK)
-		return rc; /* the request stays: the next shard_join() waits for its answer */
+		return rc; /* The request stays, and the next shard_join() waits for its answer. */
 	m->join_request = NULL;
 	if ((rc = request_wait(r, w)) == SHARD_OK && (rc = client_alive(m->client)) == SHARD_OK)
 		rc = join_reply(m, r, w);
@@ -427,8 +427,8 @@ static enum shard_status leave_wait(struct shard_model *m, struct wait *w)
 	struct request *r = m->leave_request;
 	enum shard_status rc = SHARD_OK;
 
-	while (rc == SHARD_OK && m->ahead &&
-	       m->phase == PHASE_COMMITTED) /* or its gradients would stay behind */
+	/* The gradients of the step ahead have to be sent first. */
+	while (rc == SHARD_OK && m->ahead && m->phase == PHASE_COMMITTED)
 		rc = handle_wait(m, w);
 	if (rc != SHARD_OK)
 		return rc;
@@ -441,7 +441,7 @@ static enum shard_status leave_wait(struct shard_model *m, struct wait *w)
 		}
 		m->leave_request = r;
 	}
-	/* the stream may still read the arena, or fill the image */
+	/* The stream may still read the arena, or fill the image. */
 	while (rc == SHARD_OK &&
 	       (!r->answered || m->sends_out > 0 || m->client->landing == m || m->copying > 0))
 		rc = handle_wait(m, w);
@@ -505,7 +505,7 @@ enum shard_status shard_samples(const struct shard_world *world, uint64_t global
 			"shard_samples: rank %u in a world of %u: fill the world by shard_join()",
 			w.rank, w.world_size);
 	each = global_batch / w.world_size;
-	rest = global_batch % w.world_size; /* the first ranks take one more */
+	rest = global_batch % w.world_size; /* The first ranks take one more. */
 	*first = w.rank * each + (w.rank < rest ? w.rank : rest);
 	*count = each + (w.rank < rest);
 	return SHARD_OK;
