@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Starting a program that has nothing to do with this process any more. Called by spawn.c, from any
- * thread of any kind of host, so nothing of the host may show: its children, its SIGCHLD handler,
- * its atfork handlers and its memory (which may be large, or pinned for a GPU) stay out of it.
- * fork() would run the atfork handlers and copy page tables; posix_spawn() makes a child whose end
- * the host hears of. So, as posix_spawn() does inside: clone() with CLONE_VM and CLONE_VFORK,
- * twice, without an exit signal: this thread sleeps while a process in between makes the real one,
- * which sets itself up and execs; then the one in between ends and is waited for
- * (__WCLONE: the host's own wait calls do not see it), and init inherits the other. Both run on
- * stacks of their own with all signals blocked, call only what is async-signal-safe, and write to
- * nothing but *l. The variables of the host go along as they are at that moment: setenv() in
- * another thread at the same time is a mistake, as with every getenv(). */
+/* Starts a program that is independent of this process. spawn.c calls it, from any thread of any
+ * kind of host. Nothing of the host may be affected: its children, its SIGCHLD handler, its atfork
+ * handlers and its memory, which may be large or pinned for a GPU. fork() would run the atfork
+ * handlers and copy page tables. posix_spawn() makes a child whose end the host hears of. So this
+ * does what posix_spawn() does inside, twice: clone() with CLONE_VM and CLONE_VFORK and without an
+ * exit signal. This thread sleeps while an intermediate process makes the real one, which sets
+ * itself up and execs. Then the intermediate process ends and is waited for with __WCLONE, which
+ * the host's own wait calls do not use. init inherits the real process. Both run on stacks of their
+ * own with all signals blocked, call only async-signal-safe functions, and write to nothing but *l.
+ * A failure is an errno, in *l for the steps after clone(). The environment is that of the host at
+ * that moment. setenv() in another thread at the same time is an error of the host, as with every
+ * getenv(). */
 #include "spawn/spawn.h"
 
 #include <errno.h>
@@ -21,11 +22,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define STACK_BYTES (64u << 10) /* of each */
+#define STACK_BYTES (64u << 10) /* Of each stack. */
 
 struct stacks {
 	struct launch *l;
-	unsigned char *outer, *inner; /* their ends */
+	unsigned char *outer, *inner; /* The ends of the stacks. */
 };
 
 static void close_rest(void)
@@ -34,22 +35,22 @@ static void close_rest(void)
 
 	if (close_range(3, ~0u, 0) == 0)
 		return;
-	(void)getrlimit(RLIMIT_NOFILE, &limit); /* a kernel before 5.9 */
+	(void)getrlimit(RLIMIT_NOFILE, &limit); /* Kernels before 5.9. */
 	for (rlim_t fd = 3; fd < limit.rlim_cur && fd < 65536; fd++)
 		close((int)fd);
 }
 
-/* Signals are reset by the bare system call: whoever stands before sigaction() in the host (a JVM,
- * a sanitizer) keeps a table in the memory that is shared here, and would forget the host's own
+/* Resets signals by the bare system call. A sigaction() that the host has replaced (a JVM, a
+ * sanitizer) keeps a table in the memory that is shared here, and would forget the host's own
  * handlers. */
 static int become(void *arg)
 {
 	struct launch *l = ((struct stacks *)arg)->l;
 	const unsigned long normal[4] = {
-		0}; /* the kernel's struct sigaction: SIG_DFL, no flags, no mask */
+		0}; /* The kernel's struct sigaction: SIG_DFL, no flags, no mask. */
 	sigset_t none;
 
-	for (int i = 1; i < NSIG; i++) /* what the host ignores would stay ignored */
+	for (int i = 1; i < NSIG; i++) /* A signal that the host ignores would stay ignored. */
 		(void)syscall(SYS_rt_sigaction, i, normal, NULL, sizeof(normal[3]));
 	(void)setsid();
 	if (dup2(l->null_fd, 0) >= 0 && dup2(l->null_fd, 1) >= 0 && dup2(l->log_fd, 2) >= 0) {
@@ -59,7 +60,7 @@ static int become(void *arg)
 		(void)execve(l->path, l->argv, l->envp);
 	}
 	l->error = errno;
-	return 127; /* ends this process */
+	return 127; /* Ends this process. */
 }
 
 static int between(void *arg)

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* spawn:NAME. Called by shard_connect(), and by shardctl for the path. Happy path: a daemon answers
- * at the socket in the name's folder. Else the folder's lock is taken (whoever waits for it waits
- * until the holder has connected), the socket is tried again, and if there is still nobody a daemon
- * is started and tried until it answers. The daemon ends by itself when nothing has been connected
- * for a while, and only with that lock in its hand (daemon/linger.c): who meets it at that moment
- * is told SHARD_CLOSED or finds no socket, waits for the lock, which comes when the old process is
- * gone, and starts the next one. A daemon that was killed leaves socket and state behind: both go
- * before the next start, for what it kept in memory is gone, too. Ways to fail: a name or path that
- * cannot be; a folder that is not this user's; no shardd to start; one that ends at once (its last
- * words are in the sentence); the deadline. */
+/* Connects to spawn:NAME and starts its daemon where needed. shard_connect() calls it, and shardctl
+ * for the path. Happy path: a daemon answers at the socket in the name's folder. Otherwise the
+ * folder's lock is taken, for which other processes wait until its holder has connected. The socket
+ * is then tried again. If still no daemon answers, one is started and tried until it answers. The
+ * daemon ends by itself when nothing has been connected for a while, and only while it holds that
+ * lock (daemon/linger.c). A process that connects at that moment gets SHARD_CLOSED or finds no
+ * socket. It waits for the lock, which is free when the old daemon is gone, and starts the next
+ * one. A daemon that was killed leaves socket and state behind. Both are removed before the next
+ * start, because the memory of that daemon is gone, too. It fails on an invalid name or path, on a
+ * folder that is not this user's, without a shardd to start, on a shardd that ends at once (its
+ * last words are in the sentence), and at the deadline. */
 #include "spawn/spawn.h"
 
 #include "client.h"
@@ -32,11 +33,12 @@
 #define SHARD_PREFIX "/usr/local"
 #endif
 
-#define SOCKET_PATH_MAX 107 /* bytes: sun_path less its end */
+#define SOCKET_PATH_MAX 107 /* Bytes of sun_path without the NUL. */
 #define LINGER          "2s"
 #define TURN_MS         5
 
-struct start { /* of one call */
+/* One call of spawn_connect(). */
+struct start {
 	struct spawn where;
 	uint64_t began_ns, deadline_ns;
 	int lock_fd, pid_fd;
@@ -51,8 +53,8 @@ bool spawn_is(const char *address)
 
 /* --- the folder --- */
 
-/* SHARD_OK also if it is not there. What another user could have made, or may change, is refused: a
- * daemon is trusted with everything. */
+/* Refuses a folder that another user could have made or may change, because a daemon is trusted
+ * with everything. SHARD_OK also if it does not exist. */
 static enum shard_status check_folder(const struct spawn *s, const char *path, struct err *e)
 {
 	struct stat st;
@@ -78,9 +80,9 @@ static enum shard_status check_folder(const struct spawn *s, const char *path, s
 	return SHARD_OK;
 }
 
-/* A runtime folder of somebody else is what su leaves behind. In one of this user's that others may
- * write they could put a folder of theirs in the place of the daemon's between two looks: refused.
- */
+/* A runtime folder of another user is what su leaves behind, and is not used. One of this user's
+ * that others may write is refused. There they could replace the daemon's folder by one of theirs
+ * between two checks. */
 static enum shard_status own_runtime(const struct spawn *s, const char *dir, bool *own,
 				     struct err *e)
 {
@@ -154,7 +156,8 @@ static enum shard_status make_folders(const struct spawn *s)
 		if (mkdir(both[i], 0700) != 0 && errno != EEXIST)
 			return text_fail(SHARD_SYSTEM, "spawn:%s: %s cannot be made: %s", s->name,
 					 both[i], strerror(errno));
-		if (check_folder(s, both[i], &e) != SHARD_OK) /* somebody may have been faster */
+		/* Another process may have made it first. */
+		if (check_folder(s, both[i], &e) != SHARD_OK)
 			return text_fail_err(&e);
 	}
 	return SHARD_OK;
@@ -188,7 +191,9 @@ static enum shard_status take_lock(struct start *t)
 	enum shard_status rc;
 
 	snprintf(path, sizeof(path), "%s/lock", t->where.dir);
-	do { /* until it is the file that others find, too: somebody may clean up in /tmp */
+	/* Until it is the file that others find, too, because a clean-up of /tmp may have removed
+	 * it. */
+	do {
 		if ((rc = make_folders(&t->where)) != SHARD_OK)
 			return rc;
 		if (t->lock_fd >= 0)
@@ -215,9 +220,9 @@ static bool program_at(struct start *t, const char *dir, size_t n)
 	       stat(t->program, &st) == 0 && S_ISREG(st.st_mode) && access(t->program, X_OK) == 0;
 }
 
-/* Where an installation has it that begins where this library is: PREFIX/lib, or a folder in it; a
- * program that is linked with libshard.a is in PREFIX/bin itself. It may have been moved since it
- * was built. */
+/* Looks for shardd in the installation that this library is part of, which may have been moved
+ * since it was built. The library is in PREFIX/lib or a folder in it. A program that is linked with
+ * libshard.a is in PREFIX/bin itself. */
 static bool beside_library(struct start *t)
 {
 	static const char *const from[] = {"../libexec/shardd", "../bin", "../../libexec/shardd",
@@ -226,7 +231,7 @@ static bool beside_library(struct start *t)
 	const char *slash;
 	Dl_info info;
 
-	if (getauxval(AT_SECURE) != 0) /* who starts such a program says what its name is */
+	if (getauxval(AT_SECURE) != 0) /* The caller of such a program chooses its name. */
 		return false;
 	if (dladdr((const void *)(uintptr_t)spawn_is, &info) == 0 || info.dli_fname == NULL ||
 	    info.dli_fname[0] != '/')
@@ -285,8 +290,8 @@ static enum shard_status find_program(struct start *t)
 
 /* --- starting --- */
 
-/* A killed daemon may not be quite gone when its socket is: the state's lock tells. What it left is
- * of no use to the next one. */
+/* Removes what a killed daemon left, which is of no use to the next one. The daemon may not be
+ * quite gone when its socket is, so this takes the lock of its state first. */
 static enum shard_status clear(const struct start *t)
 {
 	char path[SPAWN_DIR_BYTES + 16];
@@ -337,7 +342,7 @@ static enum shard_status run(struct start *t, int null_fd, int log_fd)
 		state,
 		secure_getenv("SHARD_LINGER") != NULL ? NULL : "--linger",
 		LINGER,
-		NULL, /* the variable is the daemon's, too */
+		NULL, /* SHARD_LINGER is read by the daemon, too. */
 	};
 	struct launch l = {.path = t->program,
 			   .argv = (char *const *)(uintptr_t)words,
@@ -353,15 +358,16 @@ static enum shard_status run(struct start *t, int null_fd, int log_fd)
 		return text_fail(SHARD_SYSTEM, "spawn:%s: %s cannot be run: %s", t->where.name,
 				 t->program, strerror(error));
 	t->pid = l.pid;
-	t->pid_fd =
-		(int)syscall(SYS_pidfd_open, l.pid,
-			     0); /* close-on-exec; a kernel without it: only the deadline tells */
+	/* The descriptor is close-on-exec. On a kernel without pidfd_open() only the deadline ends
+	 * the wait. */
+	t->pid_fd = (int)syscall(SYS_pidfd_open, l.pid, 0);
 	if (t->pid_fd < 0 && errno == ESRCH)
 		t->pid_fd = -2;
 	return SHARD_OK;
 }
 
-/* Not 0, 1 or 2, which a host may have closed: they would be overwritten by each other. */
+/* Opens a descriptor above 2. A host may have closed 0, 1 or 2, and launch() would overwrite one
+ * with the other. */
 static int open_high(const char *path, int flags)
 {
 	int fd = open(path, flags | O_CLOEXEC, 0600), high = fd;
@@ -396,7 +402,7 @@ static enum shard_status start_daemon(struct start *t)
 	return rc;
 }
 
-/* What comes behind "event=" in a log line, and the whole of any other. */
+/* Sets a text with the last line of the log: what follows "event=", or all of a line without it. */
 static enum shard_status last_words(const struct start *t)
 {
 	char path[SPAWN_DIR_BYTES + 8], text[1024], *line = text, *event;
@@ -426,7 +432,7 @@ static enum shard_status last_words(const struct start *t)
 			 path);
 }
 
-/* Between two attempts: a short wait, and why there is no use in another one. */
+/* Waits a moment between two attempts. A failure says why another attempt is useless. */
 static enum shard_status still_starting(const struct start *t)
 {
 	struct pollfd p = {.fd = t->pid_fd, .events = POLLIN};
