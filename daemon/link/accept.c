@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections that came in and have not said who they are. The listeners hand over descriptors;
- * until HELLO, and over TCP the proof that it knows the cluster's secret (secret.c), is through a
- * connection may send nothing else, at most WIRE_HELLO_MAX bytes each, within SERVER_HELLO_NS
- * together. Then it becomes a session, if its user or address has a place left (places.c), or part
- * of a link. Only so many may be at their opening at a time: where there are more, the user or
- * address that has most of them loses those that hung up, else one that is silent. */
+/* Accepted connections during their handshake. The listeners of server.c hand over descriptors with
+ * accept_one(). Until the handshake is complete a connection may send only HELLO and, if a secret
+ * is asked for, AUTH (secret.c), of at most WIRE_HELLO_MAX bytes each. Then it becomes a session,
+ * if its user or address has a place left (places.c), or a part of a link to another node (peer.c).
+ * A connection that sends something else, fails a check, or needs longer than SERVER_HELLO_NS is
+ * closed. At most PLACES_OPENING connections may be in their handshake. When there are more, the
+ * user or address that has most of them loses those that hung up, or else one that is silent. */
 #include "link/accept.h"
 
 #include "base/check.h"
@@ -22,16 +23,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define SILENT_NS NS_PER_SEC       /* an opening that has said nothing for so long may go first */
-#define SLOW_NS   (2 * NS_PER_SEC) /* and one that is not through by then */
+#define SILENT_NS NS_PER_SEC       /* A connection silent for so long is closed first. */
+#define SLOW_NS   (2 * NS_PER_SEC) /* Next is one whose handshake has taken so long. */
 
-struct opening {
+struct opening { /* A connection during its handshake. */
 	struct list link;
 	struct server *server;
 	struct conn *conn;
 	struct guest *guest;
 	uint64_t since_ns;
-	bool evicted; /* not counted any more */
+	bool evicted; /* No longer counted. */
 	struct prove prove;
 };
 
@@ -47,7 +48,7 @@ static enum shard_status opening_head(void *owner, struct stream *st, const stru
 	return SHARD_OK;
 }
 
-/* Not counted among the openings any more. */
+/* The connection is no longer counted among those in their handshake. */
 static void opened(struct opening *g)
 {
 	CHECK(!g->evicted && g->server->openings_nr > 0);
@@ -65,7 +66,8 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 
 	if (st != SHARD_OK)
 		return st;
-	if (s->stopping) /* before it is answered: who was let in relies on it */
+	if (s->stopping) /* Checked before the answer, because a process that got one relies on it.
+			  */
 		return err_set(e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self),
 			       s->stop_why);
 	if (hello->role == ROLE_NODE)
@@ -78,8 +80,8 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 	return session_greeted(s, c, g->guest, hello, e);
 }
 
-/* HELLO: where a proof is asked for, that is all for now. Before it only versions are compared: the
- * rest is for who belongs here. */
+/* Takes HELLO. If a proof is needed, AUTH has to follow. Before the proof only versions are
+ * compared, because an error text of the other checks names values of this node. */
 static enum shard_status said_hello(struct opening *g, const struct wire_head *h, const void *body,
 				    const Shard__Hello *hello, struct err *e)
 {
@@ -100,8 +102,8 @@ static enum shard_status opening_frame(void *owner, struct stream *stream,
 	struct server *s = g->server;
 	const Shard__Hello *hello;
 	const ProtobufCMessage *msg;
-	void *memory; /* the scratch is the models', who may hear of a link that this hello
-			 completes */
+	void *memory; /* Not the scratch memory: this HELLO may complete a link, and then models use
+			 it. */
 	enum shard_status st;
 
 	(void)stream;
@@ -117,7 +119,7 @@ static enum shard_status opening_frame(void *owner, struct stream *stream,
 	free(memory);
 	if (st != SHARD_OK || (h->op == OP_HELLO && g->prove.asked))
 		return st;
-	CHECK(!g->evicted); /* a connection that is closing delivers nothing */
+	CHECK(!g->evicted); /* A closing connection delivers no frames. */
 	prove_end(&g->prove);
 	list_remove(&g->link);
 	opened(g);
@@ -157,10 +159,10 @@ static void evict(struct opening *g, const char *why)
 	conn_close(g->conn, &e, 0);
 }
 
-/* Whom of these the daemon can do without: those that have hung up, whose end it has not got round
- * to, all of them; else one that was silent for a while; else one that began long ago and did not
- * go on; else the newest. Who has sent something that was not read yet stays: the next turn of the
- * loop reads it. */
+/* Makes room among the guest's connections in their handshake. It closes all that have hung up but
+ * were not closed yet. If there are none it closes one that has sent nothing for a while, or else
+ * one that began long ago, or else the newest. A connection whose bytes have not been read yet
+ * stays, because the next turn of the loop reads them. False: nothing was closed. */
 static bool evict_of(struct server *s, const struct guest *guest)
 {
 	struct opening *old = NULL, *slow = NULL, *newest = NULL;
@@ -193,8 +195,8 @@ static bool evict_of(struct server *s, const struct guest *guest)
 	return room || newest != NULL;
 }
 
-/* Room for one more that has not said who it is, at the cost of the guest that has most of them: a
- * crowd keeps no other out. */
+/* Makes room for one more handshake. The guest that has most of them pays for it, so that one guest
+ * cannot keep others out. */
 static bool make_room(struct server *s)
 {
 	const struct guest *most = NULL;
@@ -213,8 +215,8 @@ static bool make_room(struct server *s)
 	return most != NULL && evict_of(s, most);
 }
 
-/* Whose connection would take one of the last descriptors hears so, as far as its socket takes it
- * at once: nothing of it stays here. */
+/* Refuses a connection that would take one of the last descriptors. The error is sent only as far
+ * as the socket takes it at once, so that the descriptor can be closed here. */
 static void refuse(struct server *s, int fd)
 {
 	unsigned char frame[sizeof(struct wire_head) + sizeof(struct err) + 32], *body;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls to other nodes, by tag. Whoever has a question for a node, or a trainer's request that
- * another node must answer, opens one; dispatch.c brings the answers. Happy path: call_node() sends
- * and lists it -> the answer comes with its tag -> the opener's answered() runs, and the call is
- * gone. Ways to fail: the link falls, or the node says nothing for the longest time that a step and
- * a lost node may take: answered() gets the reason. A session that is gone hears nothing. */
+/* Calls to other nodes, told apart by their tags. control/, ckpt/ and others open a call when they
+ * need an answer of another node, or pass on a request of a session. Happy path: call_node() or
+ * call_pass() lists the call and sends the request, dispatch.c finds the call by the tag of the
+ * answer, and the answered() of its opener runs before the call is freed. If the link falls,
+ * answered() gets the reason. It gets one too if the node reports nothing for step_timeout +
+ * lost_timeout, the longest time that a step and a lost node may take. An answer for a session that
+ * has ended is dropped. */
 #include "link/call.h"
 
 #include "base/check.h"
@@ -21,7 +23,7 @@ static uint64_t due_ns(const struct server *s)
 	return clock_ns() + s->conf->step_timeout_ns + s->conf->lost_timeout_ns;
 }
 
-/* t NULL: this node's own. */
+/* t NULL: the request is this node's own. */
 static enum shard_status call_new(struct call **out, struct server *s, const struct session *t,
 				  uint16_t node, const struct wire_head *h,
 				  const struct call_ops *ops, struct err *e)
@@ -105,7 +107,7 @@ enum shard_status call_node(struct server *s, uint16_t node, const struct wire_h
 	return st;
 }
 
-/* --- a session's --- */
+/* --- on behalf of a session --- */
 
 void call_pass_back(struct server *s, const struct call *c, const struct wire_head *h,
 		    const void *body, const struct err *e)
@@ -138,7 +140,8 @@ void call_pass_back(struct server *s, const struct call *c, const struct wire_he
 
 static const struct call_ops passed = {.answered = call_pass_back};
 
-/* Each session has one part on its way, or as many small ones, whatever the others hold. */
+/* Limits the bytes of READs that one session has on their way. Each session may have at least one
+ * part of WIRE_PART_BYTES, however much the others hold. */
 static enum shard_status promise(struct session *t, uint32_t bytes, struct err *e)
 {
 	struct stream_account *queued = &t->server->queued;
@@ -152,8 +155,8 @@ static enum shard_status promise(struct session *t, uint32_t bytes, struct err *
 		(unsigned long)t->promised);
 }
 
-/* Requests may be as large as definitions: a link that takes them slowly keeps no more of them than
- * of weights. */
+/* Requests may be as large as a definition. A link that sends slowly may hold no more bytes of them
+ * than of weights. */
 static enum shard_status sendable(struct server *s, uint16_t node, struct err *e)
 {
 	struct conn *c = peer_control(s->peer[node]);
@@ -230,7 +233,7 @@ static void round_progress(struct server *s, const struct call *c, const Shard__
 
 static const struct call_ops round_calls = {.answered = round_answered, .progress = round_progress};
 
-/* The call that has just been opened. */
+/* Adds the call that has just been opened, which has the newest tag. */
 static void round_add(struct round *r, struct server *s, uint16_t node)
 {
 	struct call *c = call_find(s, node, s->next_tag);
@@ -322,7 +325,7 @@ void call_progress(struct server *s, uint16_t node, const struct wire_head *h,
 
 void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 {
-	struct err gone; /* for trainers, whose own connections are not closed */
+	struct err gone; /* For sessions, whose own connections stay open. */
 	bool any = true;
 
 	CHECK(node < s->nodes_nr && node != s->self);
@@ -330,7 +333,7 @@ void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 		"the link to node %s fell before its answer came, so what was asked may have been "
 		"done: %.300s",
 		server_node_name(s, node), e->text);
-	while (any) { /* an answer may open or close others */
+	while (any) { /* answered() may open or end other calls, so the walk starts again. */
 		any = false;
 		list_each(it, &s->calls) {
 			struct call *c = list_of(it, struct call, link);

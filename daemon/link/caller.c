@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Answers, to a session here or over the link that the request came by. Happy path: the request's
- * handler makes a caller -> something is waited for -> one answer or one refusal. Ways to fail: who
- * asked is gone, and hears nothing; a queue that does not take an answer ends its link or
- * connection, with a sentence (peer.c, session.c). */
+/* Sends answers to a session of this node, or over the link that the request came by. The handlers
+ * of requests in the rooms above make a caller, keep it with the request while they wait for
+ * something, and then send one answer or one refusal. If the caller is gone, the answer is dropped.
+ * If a queue does not take the answer, its link or connection is closed with an error text (peer.c,
+ * session.c). */
 #include "link/caller.h"
 
 #include "base/check.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this node says of itself in HELLO, and what it asks of another's: the same wire version,
- * run_id and, between nodes, shared configuration. accept.c and peer.c bring the frames. What
- * cannot work is refused with a sentence that names the first difference and both values. */
+/* Builds this node's HELLO and checks those of others. accept.c, peer.c and secret.c call it during
+ * the handshake. The wire version and the run_id must be equal, and between nodes also the shared
+ * configuration. On success the connection uses body checksums if either end asks for them. A HELLO
+ * that does not match is refused with an error that names the first difference and both values. */
 #include "link/hello.h"
 
 #include "base/check.h"
@@ -19,7 +20,7 @@ static void add_setting(void *arg, const char *key, const char *value)
 	       v = strlen(value) + 1;
 
 	if (i >= HELLO_CONFIG_MAX || k + v > room)
-		return; /* config_hash still covers it */
+		return; /* config_hash still covers the key. */
 	shard__setting__init(&t->setting[i]);
 	t->setting[i].key = memcpy(t->text + t->used, key, k);
 	t->setting[i].value = memcpy(t->text + t->used + k, value, v);

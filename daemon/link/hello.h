@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hello.h: what this node says of itself, and asks of who says who it is. */
+/* hello.h: what this node says of itself in HELLO, and the checks of another process's HELLO. */
 #ifndef SHARD_HELLO_H
 #define SHARD_HELLO_H
 
@@ -8,28 +8,32 @@
 #include "wire/ops.h"
 
 #define HELLO_CONFIG_MAX 160
-struct hello_text { /* memory of a Hello being sent */
+struct hello_text { /* Memory of a Hello that is being sent. */
 	Shard__Setting setting[HELLO_CONFIG_MAX], *list[HELLO_CONFIG_MAX];
 	char text[16384];
 	size_t used;
 };
 struct prove;
-struct hello_asked { /* what a whole Hello answers */
+struct hello_asked { /* The request that this node's whole Hello answers. */
 	uint32_t tag;
-	struct prove *prove; /* it was proved: the answer is AUTH with a proof; NULL: it is HELLO */
+	struct prove
+		*prove; /* The request was an AUTH, and so is the answer; NULL: both are HELLO. */
 };
-/* This node's whole Hello to who said theirs. */
+/* Sends this node's whole Hello to the process that sent theirs. */
 enum shard_status hello_answer(struct server *s, struct conn *c, const struct hello_asked *asked,
 			       const Shard__Hello *theirs, struct err *e);
 void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *t,
 		enum wire_role role, uint32_t connection);
-/* Only versions: all that counts before a proof, the rest is for who belongs here. */
+/* Compares only versions. Nothing else may be compared before the proof, because an error text
+ * names values of this node. */
 enum shard_status hello_check_version(const struct server *s, const Shard__Hello *theirs,
 				      struct err *e);
-/* Wire versions, run_id, features. On success the conn uses the features that both want. */
+/* Compares wire version and run_id. On success the connection uses body checksums if either end
+ * asks for them. */
 enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs, struct conn *c,
 			      struct err *e);
-/* Nodes: the shared configuration must be equal; the first differing key is named with both values.
+/* Only between nodes: the shared configuration must be equal. The error names the first differing
+ * key with both values.
  */
 enum shard_status hello_check_node(const struct server *s, const Shard__Hello *theirs,
 				   struct err *e);

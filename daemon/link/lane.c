@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Senders taking turns on a connection or a queue pair. The owner of a connection opens its lane
- * and serves it when a write is through; whoever has frames to send waits on it. Happy path: a
- * sender waits -> the lane is served: the sender at the head of the list sends one frame and goes
- * to the tail, until the queue has reached its bound -> frames leave, which serves the lane again
- * -> the sender holds nothing and leaves the list. Ways to fail: a connection that closes closes
- * its lane, and what waits is taken off by its owners; one that refuses a frame for any reason but
- * a full queue is closed. */
+/* Senders take turns on a connection or a queue pair. peer.c, session.c and rdma.c own the lanes.
+ * They open a lane with its connection and serve it after each write. A module that has frames to
+ * send puts its sender on the list with lane_wait(). Happy path: the sender at the head of the list
+ * sends one frame and goes to the tail, until the queue has reached its bound. Frames that leave
+ * serve the lane again, and a sender without frames leaves the list. When a connection closes its
+ * lane is closed too, and the owners of the waiting senders take them off. A connection that
+ * refuses a frame for any reason but a full queue is closed. */
 #include "link/lane.h"
 
 #include "base/check.h"
 
-#define LANE_QUEUED_MAX 8 /* frames in a connection's queue: 2 MiB of parts */
+#define LANE_QUEUED_MAX 8 /* Frames in the queue of a connection: 2 MiB of parts. */
 
 void lane_init(struct lane *l, void (*fail)(void *owner, const struct err *why), void *owner)
 {
@@ -43,10 +43,11 @@ void lane_close(struct lane *l)
 static bool lane_room(const struct lane *l)
 {
 	if (l->queues != NULL)
-		return true; /* the queue pair says when it is full */
+		return true; /* send() returns SHARD_AGAIN when the queue pair is full. */
 	return stream_queued(conn_stream(l->conn)) < LANE_QUEUED_MAX;
 }
 
+/* True: lane_serve() will be called again, or there is no need for it. */
 static bool lane_will_call(const struct lane *l)
 {
 	if (!l->open || l->serving)
@@ -70,8 +71,8 @@ static void lane_kick(struct lane *l)
 		rdma_rail_kick(l->queues, l->qp);
 }
 
-/* A frame was refused although there was room: no memory for it, or it is larger than its op may
- * be. */
+/* A frame was refused although there was room: there was no memory for it, or it is larger than its
+ * op allows. */
 static void lane_fail(struct lane *l, const struct lane_sender *s, enum shard_status st)
 {
 	char what[ERR_TEXT_BYTES];
@@ -79,13 +80,14 @@ static void lane_fail(struct lane *l, const struct lane_sender *s, enum shard_st
 
 	lane_close(l);
 	if (st == SHARD_CLOSED)
-		return; /* it is closing already */
+		return; /* The connection is closing already. */
 	s->ops->describe(s, what, sizeof(what));
 	err_set(&e, st, "%.400s: %s", what, status_name(st));
 	l->fail(l->owner, &e);
 }
 
-/* To the tail of the lane on which its next frame leaves. NULL: it holds nothing. */
+/* Puts the sender at the tail of the lane of its next frame, and returns that lane. NULL: the
+ * sender has no frame. */
 static struct lane *enlist(struct lane_sender *s)
 {
 	struct lane *l = s->ops->where(s);
@@ -109,7 +111,7 @@ void lane_serve(struct lane *l)
 	enum shard_status st = SHARD_OK;
 
 	if (l->serving || !l->open || list_empty(&l->waiting))
-		return; /* who serves it goes on until it is full, or nobody waits */
+		return; /* A lane_serve() that is already running goes on until nothing waits. */
 	l->serving = true;
 	while (st == SHARD_OK && l->open && !list_empty(&l->waiting) && lane_room(l)) {
 		struct lane_sender *s = list_of(l->waiting.next, struct lane_sender, link);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between nodes. The node with the higher index dials each connection of a link and says
- * HELLO; the other answers. When HELLO, and AUTH where there is a secret, is through on all of them
- * with one incarnation the link is up and every model's core hears it; when any of them closes, all
- * close, the cores hear that, and the dialler tries again with back-off. PINGs keep silence from
- * looking like death. What frames say is for dispatch.c; the coordinator sends MODEL first after
- * each link-up. */
+/* Links between nodes. server.c makes one struct peer for each other node and calls peer_beat(),
+ * and all rooms above send frames with peer_send() and peer_tell(). The node with the higher index
+ * dials each connection of a link and sends HELLO, which the other node answers. When HELLO, and
+ * AUTH where there is a secret, is complete on all connections with the same incarnation, the link
+ * is up and every model's core is told. When one connection closes, all are closed, the cores are
+ * told, and the dialler tries again with back-off. A PING at each beat shows that an idle link is
+ * alive. dispatch.c handles the frames. */
 #include "link/peer.h"
 
 #include "base/check.h"
@@ -21,8 +22,8 @@
 #define PEER_BACKOFF_MIN_NS (50 * NS_PER_MS)
 #define PEER_BACKOFF_MAX_NS NS_PER_SEC
 #define PEER_ALIVE_MAX_NS                                                                          \
-	(5 * NS_PER_SEC / 2) /* On a link that lives something is heard within this, or half of    \
-				heartbeat_timeout. */
+	(5 * NS_PER_SEC / 2) /* On a link that is alive something is received within this time, or \
+				half of heartbeat_timeout if that is less. */
 
 void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out)
 {
@@ -114,7 +115,8 @@ void peer_leave(struct peer *p, const struct err *why)
 
 		if (pc->conn == NULL)
 			continue;
-		if (p->up) /* on each: whichever ends first ends the link */
+		if (p->up) /* On each connection, because the first one that ends will end the link.
+			    */
 			(void)stream_send_control(conn_stream(pc->conn), &h, &body.base);
 		conn_close(pc->conn, why, p->up ? SERVER_LINGER_MS : 0);
 	}
@@ -131,7 +133,7 @@ static void link_down(struct peer *p, const struct err *why)
 	snprintf(p->why, sizeof(p->why), "%s", why->text);
 	log_line(s->log, LOG_LEVEL_WARN, "event=link_down peer=%s why=%s",
 		 server_node_name(s, p->node), why->text);
-	s->events->node_going(s, p->node); /* what comes back from RDMA now sends no more */
+	s->events->node_going(s, p->node); /* RDMA completions send nothing more. */
 	rdma_link_link_down(p);
 	s->events->node_down(s, p->node, why);
 }
@@ -165,8 +167,9 @@ static void link_up(struct peer *p)
 static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head *h,
 				    const void *body, struct err *e);
 
-/* Frames of one chunk and direction must not overtake each other, nor an answer what was said
- * before it: so each has one connection. */
+/* Frames of one chunk in one direction must stay in order, and so must control frames. So the chunk
+ * number decides on which connection a frame of a chunk belongs, and control frames belong on
+ * connection 0. */
 static enum shard_status check_connection(const struct peer_conn *pc, const struct wire_head *h,
 					  struct err *e)
 {
@@ -174,7 +177,7 @@ static enum shard_status check_connection(const struct peer_conn *pc, const stru
 	uint32_t due = of_chunk ? h->chunk % pc->peer->conns_nr : 0;
 
 	if (pc->index == due || h->op == OP_PING ||
-	    (h->op == OP_ERROR && !(h->flags & WIRE_REPLY))) /* these on each */
+	    (h->op == OP_ERROR && !(h->flags & WIRE_REPLY))) /* These may come on each. */
 		return SHARD_OK;
 	return err_set(e, SHARD_PROTOCOL,
 		       "frame %s on connection %u of the link: it belongs on connection %u",
@@ -197,14 +200,14 @@ static enum shard_status peer_head(void *owner, struct stream *st, const struct 
 			       : err_set(e, SHARD_PROTOCOL, "frame %s before hello", row->name);
 	if (!(row->from & BIT(ROLE_NODE)) || h->op == OP_HELLO || h->op == OP_AUTH)
 		return err_set(e, SHARD_PROTOCOL, "frame %s from a node", row->name);
-	CHECK(pc->peer->up); /* else it is paused */
+	CHECK(pc->peer->up); /* Until then the connection is paused. */
 	if ((rc = check_connection(pc, h, e)) != SHARD_OK)
 		return rc;
 	if (!wire_bulk(h) || h->body_bytes == 0)
 		return SHARD_OK;
 	rc = pc->peer->server->events->node_body(pc->peer, h, to, &l, e);
 	CHECK(rc != SHARD_OK || *to == NULL || *to == STREAM_DISCARD ||
-	      l != NULL); /* memory that bodies come into has an owner */
+	      l != NULL); /* The memory that a body goes to has an owner. */
 	if (rc == SHARD_OK && l != NULL)
 		stream_land(st, l);
 	return rc;
@@ -290,7 +293,8 @@ static const struct conn_handler peer_handler = {
 
 /* --- HELLO --- */
 
-/* May who says this be part of the link? Before the connection is taken over. */
+/* Checks, before the connection is taken over, that the sender of this HELLO may be part of the
+ * link. */
 static enum shard_status check_link(const struct peer *p, const Shard__Hello *hello, struct err *e)
 {
 	bool first = true;
@@ -323,8 +327,8 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 		p->began_ns = clock_ns();
 	stream_set_body_max(conn_stream(pc->conn), WIRE_CONTROL_MAX);
 	conn_set_silence(pc->conn, p->server->conf->heartbeat_timeout_ns);
-	conn_pause(pc->conn, true); /* the other end may be up, and talk, before the last HELLO of
-				       the link is here */
+	conn_pause(pc->conn, true); /* The other end may be up, and send frames, before the last
+				       HELLO of the link is here. */
 	link_up(p);
 }
 
@@ -338,8 +342,7 @@ static enum shard_status check_name(struct peer_conn *pc, const Shard__Hello *he
 		       conn_name(pc->conn), hello->node, name);
 }
 
-/* The brief HELLO of a node that asks for a proof: it is who this one dialled, so it gets the
- * proof. */
+/* The node that this node dialled asked for a proof in its brief HELLO. Sends the proof. */
 static enum shard_status prove(struct peer_conn *pc, struct err *e)
 {
 	struct wire_head h = {.op = OP_AUTH};
@@ -369,7 +372,7 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 		arena_reset(&s->rx);
 		return st;
 	}
-	if (h->op == OP_AUTH) { /* in memory: link_up() uses the scratch */
+	if (h->op == OP_AUTH) { /* Not in the scratch memory, because link_up() uses that. */
 		st = secret_auth(s, pc->conn, &pc->prove, h, body, &hello, &memory, e);
 	} else {
 		st = server_unpack(s, h, &shard__hello__descriptor, body, &msg, &memory, e);
@@ -393,9 +396,10 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 	return st;
 }
 
-/* Somebody who passed every check says that it is the node at the other end of a link that stands.
- * One of them is wrong, or the link is dead and this node has not noticed. Both ends of a link send
- * PINGs at each beat; one more, now, finds a machine that was started again. */
+/* A connection that passed every check claims to be the node at the other end of a link that is up.
+ * Either one of the two is wrong, or the link is dead and this node has not noticed. Both ends of a
+ * link send PINGs at each beat. One more PING, sent now, gets a reset from a machine that was
+ * started again. */
 static void doubt(struct peer *p)
 {
 	struct wire_head ping = {.op = OP_PING};
@@ -446,7 +450,7 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const struct he
 			hello->node);
 	}
 	if (pc->conn != NULL || (st = check_link(p, hello, e)) ==
-					SHARD_STALE) { /* of an attempt that came to nothing */
+					SHARD_STALE) { /* Left of a link that never came up. */
 		peer_close(p, &(struct err){.status = SHARD_CLOSED, .text = "node dialled again"});
 		return err_set(e, SHARD_BUSY,
 			       "the connections before this one are being closed: dial again");
@@ -470,7 +474,8 @@ static uint64_t alive_ns(const struct peer *p)
 	return half < PEER_ALIVE_MAX_NS ? half : PEER_ALIVE_MAX_NS;
 }
 
-/* A link that was asked whether it lives: heard on each connection since, or not in time. */
+/* Decides about a link that doubt() asked for a sign of life. It stays if something was received on
+ * each connection since then. It is closed if that did not happen in time. */
 static void judge(struct peer *p, uint64_t now_ns)
 {
 	bool heard = true;
@@ -484,7 +489,7 @@ static void judge(struct peer *p, uint64_t now_ns)
 		p->doubt_ns = 0;
 	} else if (now_ns < p->doubt_ns + alive_ns(p)) {
 		server_wake(p->server, p->doubt_ns + alive_ns(p));
-	} else if (!p->doubt_late) { /* what came meanwhile is read before the next beat */
+	} else if (!p->doubt_late) { /* Bytes that came meanwhile are read before the next beat. */
 		p->doubt_late = true;
 		server_wake(p->server, now_ns + PEER_BACKOFF_MIN_NS);
 	} else {
@@ -559,7 +564,8 @@ void peer_beat(struct peer *p, uint64_t now_ns)
 	rdma_link_beat(p, now_ns);
 	judge(p, now_ns);
 	if (!p->up && p->began_ns != 0 &&
-	    now_ns - p->began_ns > SERVER_HELLO_NS) { /* nothing is heard on those that wait */
+	    now_ns - p->began_ns > SERVER_HELLO_NS) { /* Paused connections read nothing, so their
+							 silence is not noticed. */
 		err_set(&e, SHARD_TIMEOUT, "not all %u connections of the link came within %.0f s",
 			p->conns_nr, (double)SERVER_HELLO_NS / NS_PER_SEC);
 		peer_close(p, &e);
@@ -570,12 +576,13 @@ void peer_beat(struct peer *p, uint64_t now_ns)
 		struct peer_conn *pc = &p->conns[i];
 
 		if (idle && p->node < p->server->self &&
-		    !p->server->conns_closed) { /* a stop may wait for its word */
+		    !p->server->conns_closed) { /* Also while stopping, because a stop may wait for
+						   that node's frames. */
 			if (now_ns >= p->redial_ns)
 				dial(p, pc);
 			else
-				server_wake(p->server,
-					    p->redial_ns); /* this beat came for something else */
+				server_wake(p->server, p->redial_ns); /* This beat came early for
+									 another reason. */
 		}
 		if (p->up && stream_send_control(conn_stream(pc->conn), &ping, NULL) == SHARD_OK)
 			conn_kick(pc->conn);

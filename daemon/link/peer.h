@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peer.h: the link to another node: `connections` TCP connections that live and die together. The
- * node with the higher index dials. Up means: HELLO is through on all of them, with one
- * incarnation. */
+/* peer.h: the link to another node. It consists of `connections` TCP connections, which all end
+ * when one of them ends. The node with the higher index dials. A link is up when the handshake is
+ * complete on all connections, with the same incarnation. */
 #ifndef SHARD_PEER_H
 #define SHARD_PEER_H
 
@@ -15,31 +15,31 @@
 
 struct peer_conn {
 	struct peer *peer;
-	struct conn *conn; /* NULL: none */
+	struct conn *conn; /* NULL: not connected. */
 	uint32_t index;
 	bool greeted;
 	struct lane lane;
-	struct prove prove; /* while it is being dialled */
+	struct prove prove; /* During the handshake of a connection that this node dialled. */
 };
 
 struct peer {
 	struct server *server;
 	uint16_t node;
-	uint64_t incarnation; /* of the link; 0: never linked */
+	uint64_t incarnation; /* Of the node at the last handshake; 0: there was none yet. */
 	uint8_t uuid[STATIC_UUID_BYTES];
 	uint64_t since_ns, redial_ns, backoff_ns;
-	uint64_t began_ns; /* Accepted: when the first connection of a link that is not up yet said
-			      HELLO; 0: none did. */
-	uint64_t doubt_ns; /* Since when somebody else says that it is this node, so that the link
-			      must show that it lives. */
-	bool doubt_late;   /* It did not in time; it is looked at once more, in case this loop was
-			      late itself. */
+	uint64_t began_ns; /* When the first connection of a link that is not up yet completed its
+			      handshake; 0: none did. */
+	uint64_t doubt_ns; /* When another connection claimed to be this node while the link was up,
+			      so that the link must show that it is alive; 0: none did. */
+	bool doubt_late; /* The link did not show it in time. It is checked once more, in case this
+			    loop was late itself. */
 	uint64_t past_in_bytes, past_out_bytes,
-		downs;            /* of connections that are gone; times that it was lost */
-	bool up, leaves;          /* leaves: it said so, which is why it is down */
-	char why[ERR_TEXT_BYTES]; /* it is down */
+		downs;            /* Bytes of closed connections. downs: how often the link fell. */
+	bool up, leaves;          /* leaves: the node said that it stops, so the link goes down. */
+	char why[ERR_TEXT_BYTES]; /* Why the link is down. */
 	uint64_t past_tensor_in, past_tensor_out;
-	uint64_t features; /* as HELLO said */
+	uint64_t features; /* As in the node's HELLO. */
 	uint32_t rdma_queue_pairs;
 	struct rdma_link rdma;
 	struct log_bucket bucket;
@@ -49,26 +49,27 @@ struct peer {
 
 enum shard_status peer_init(struct server *s, uint16_t node, struct err *e);
 void peer_free(struct peer **p);
-void peer_beat(struct peer *p, uint64_t now_ns); /* dials, pings */
-/* A connection said HELLO as node p->node: takes it over, answers. */
+void peer_beat(struct peer *p, uint64_t now_ns); /* Dials, and sends PINGs. */
+/* A connection sent HELLO, and AUTH if asked, with the role of a node. Answers, and takes the
+ * connection over as a part of that node's link. */
 struct hello_asked;
 enum shard_status peer_greeted(struct server *s, struct conn *c, const struct hello_asked *asked,
 			       const Shard__Hello *hello, struct err *e);
-void peer_close(struct peer *p, const struct err *why); /* every connection of it */
-void peer_leave(struct peer *p, const struct err *why); /* the same, and it hears why */
-void peer_tensor_bytes(const struct peer *p, uint64_t *in,
-		       uint64_t *out);     /* over its connections */
-struct conn *peer_control(struct peer *p); /* NULL: down */
-/* For a request, or what is repeated anyway: the caller does something about each failure.
- * SHARD_UNREACHABLE with since when and why, if it is down; SHARD_AGAIN: its queue is full. */
+void peer_close(struct peer *p, const struct err *why); /* Closes all connections. */
+void peer_leave(struct peer *p, const struct err *why); /* The same, and sends the reason first. */
+void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* Over TCP. */
+struct conn *peer_control(struct peer *p); /* NULL: the link is down. */
+/* For requests and for frames that are repeated anyway: the caller handles each failure.
+ * SHARD_UNREACHABLE: the link is down, and the text says why. SHARD_AGAIN: its queue is full. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,
 			    const ProtobufCMessage *msg, struct err *e);
-/* What nobody repeats: an answer, or news. A queue that does not take it ends the link, with a
- * sentence, because then all that waits for it ends or is asked again. Over a link that is down
- * nothing is told: nobody waits for it there. */
+/* For frames that are not repeated: answers and events. An answer that is too large, or has no
+ * memory, is replaced by an ERROR. A queue that does not take the frame ends the link with an error
+ * text, because the end of a link ends or repeats everything that waits for the frame. If the link
+ * is down the frame is dropped, because the node no longer waits for it. */
 void peer_tell(struct server *s, uint16_t node, const struct wire_head *h,
 	       const ProtobufCMessage *msg);
 void peer_refuse(struct peer *p, uint32_t tag,
-		 const struct err *e); /* the same, of a request of it */
+		 const struct err *e); /* The same, to refuse one of the node's requests. */
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may have how many connections, and requests to other nodes. hello.c asks when a connection
- * comes and when it has said who it is, call.c for each request; they and session.c tell when one
- * ends. Happy path: the guest has places left, and so
- * has the daemon. Else an idle session makes room: of the same guest if it is over its share, else
- * of the guest that has most; the newest of them, which has waited least. Where nobody is idle the
- * newcomer is refused with SHARD_BUSY and a sentence. */
+/* Limits how many connections, and requests to other nodes, each guest may have. accept.c calls
+ * when a connection comes and when its handshake is complete, and call.c for each request. They and
+ * session.c tell when one ends. Happy path: neither the guest nor the daemon has reached its limit.
+ * If one has, an idle session is closed: of the same guest if that guest has its full share, else
+ * of the guest that has most sessions. Among the idle sessions of a guest the newest is closed. If
+ * no session is idle, the new connection is refused with SHARD_BUSY and a text. */
 #include "link/places.h"
 
 #include "base/check.h"
@@ -19,7 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A user, or an address: of IPv6 the network, because a machine has all of one. */
+/* The key is a user id, an IPv4 address, or the first 64 bits of an IPv6 address, because one
+ * machine usually has a whole /64 network. */
 static bool key_of(unsigned char key[20], int fd, bool *root)
 {
 	struct sockaddr_storage sa = {0};
@@ -29,7 +30,7 @@ static bool key_of(unsigned char key[20], int fd, bool *root)
 	memset(key, 0, 20);
 	*root = false;
 	if (getpeername(fd, (struct sockaddr *)&sa, &bytes) != 0)
-		return false; /* it has gone again */
+		return false; /* The other end has hung up. */
 	key[0] = (unsigned char)sa.ss_family;
 	if (sa.ss_family == AF_UNIX) {
 		cred_bytes = sizeof(cred);
@@ -82,11 +83,13 @@ void places_leave(struct guest *g)
 	free(g);
 }
 
+/* Sessions beyond connections_max, for tools, root and the daemon's own user. */
 static uint32_t kept(const struct server *s)
 {
 	return 2 * s->nodes_nr + PLACES_KEPT_MIN;
 }
 
+/* Sessions that one guest may have. */
 static uint32_t share(const struct server *s)
 {
 	uint32_t quarter = s->conf->connections_max / 4;
@@ -94,13 +97,14 @@ static uint32_t share(const struct server *s)
 	return quarter > PLACES_SHARE_MIN ? quarter : PLACES_SHARE_MIN;
 }
 
-/* Closes one that nobody would miss. of: NULL: of any guest. */
+/* Closes an idle session of the guest `of`, or of any guest if that is NULL. False: none is idle.
+ */
 static bool make_room(struct server *s, const struct guest *of)
 {
 	struct session *goes = NULL;
 	uint64_t now = clock_ns();
 
-	list_each(it, &s->sessions) { /* the oldest first */
+	list_each(it, &s->sessions) { /* The oldest session comes first. */
 		struct session *t = list_of(it, struct session, link);
 
 		if (t->uses || t->leaves || now - t->since_ns < s->idle_ns ||
@@ -112,7 +116,7 @@ static bool make_room(struct server *s, const struct guest *of)
 	if (goes == NULL)
 		return false;
 	goes->leaves = true;
-	goes->guest->sessions_nr--; /* its place is free now, though the socket closes later */
+	goes->guest->sessions_nr--; /* Its place is free now. The socket closes later. */
 	goes->unseated = true;
 	s->sessions_nr--;
 	session_close(goes, SHARD_BUSY, "others need its place, and it uses no model");

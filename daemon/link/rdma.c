@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of RDMA between this node and its peers. server.c opens the device and closes it, peer.c
- * tells of links and beats, frames come by dispatch.c and by the rail itself. Happy path: the link
- * is up; the node with the higher index makes queue pairs and offers their ends; the other makes
- * its own, connects and answers; then both tell each other their memory (mr.c), and send.c
- * has chunks written there. What arrives on a rail goes where frames over TCP go. Ways to fail: no
- * device, no peer that can, no offer that is taken: TCP, and the log says why once. A rail that
- * fails in mid-run takes its link with it, so that the attempt ends as when a cable is pulled, and
- * stays off for a time that grows while the link, back by itself, goes on over TCP. */
+/* The queue pairs between this node and its peers. peer.c calls when a link comes up or falls and
+ * at each beat, dispatch.c brings RAIL frames, and net/rdma.h calls the handler below for frames by
+ * RDMA. Happy path: when the link is up the node with the higher index makes queue pairs and offers
+ * their ends. The other node makes its own, connects and answers. Then both tell each other their
+ * memory regions (data/mr.c), and data/send.c writes chunks there. Frames that arrive by RDMA go to
+ * the same events as frames over TCP. Without a device, a peer that has RDMA, or an accepted offer,
+ * tensors go by TCP, and the log says why once. Queue pairs that fail later close their link, so
+ * that the attempt ends as when a cable is pulled. RDMA then stays off for a time that grows with
+ * each failure, while the link, which is dialled again, carries tensors by TCP. */
 #include "link/rdma.h"
 
 #include "base/check.h"
@@ -20,6 +21,7 @@
 
 /* --- off --- */
 
+/* Logs why RDMA is not up, unless that was logged last. */
 static void say(struct peer *p)
 {
 	struct rdma_link *r = &p->rdma;
@@ -37,7 +39,7 @@ static void stay_off(struct peer *p)
 	uint64_t now = clock_ns();
 
 	if (r->state == RDMA_LINK_UP && now - r->since_ns > RDMA_LOCAL_BACKOFF_MAX_NS)
-		r->backoff_ns = 0; /* it worked for long */
+		r->backoff_ns = 0; /* RDMA worked for a long time. */
 	r->backoff_ns = rdma_local_longer(r->backoff_ns);
 	r->again_ns = now + r->backoff_ns;
 	server_wake(p->server, r->again_ns);
@@ -72,7 +74,7 @@ static void give_up(struct peer *p, const char *why)
 	say(p);
 }
 
-/* An offer that came to nothing. */
+/* An offer failed: RDMA stays off for a while. */
 static void not_now(struct peer *p, const char *why)
 {
 	p->rdma.failures++;
@@ -80,13 +82,14 @@ static void not_now(struct peer *p, const char *why)
 	give_up(p, why);
 }
 
-/* --- the rail's callbacks --- */
+/* --- callbacks of the queue pairs --- */
 
 static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_head *h, void **to,
 				 struct err *e)
 {
 	struct peer *p = owner;
-	struct landing *l; /* the body is there already; what ends this landing is mr.c's */
+	struct landing
+		*l; /* Not used: the body is there already, and data/mr.c ends this landing. */
 	enum shard_status st;
 
 	(void)qp;
@@ -163,7 +166,7 @@ static uint32_t queue_pairs(const struct peer *p)
 	return p->rdma_queue_pairs < mine ? p->rdma_queue_pairs : mine;
 }
 
-/* Why not even try; NULL: try. */
+/* The reason why RDMA cannot be tried. NULL: it can. */
 static const char *cannot(const struct peer *p)
 {
 	if (!rdma_local_here(p->server))
@@ -215,7 +218,7 @@ static void send_rail(struct peer *p, uint32_t offer, const char *why, uint64_t 
 		body.mtu = ends.mtu;
 	}
 	(void)peer_send(p->server, p->node, &h, &body.base,
-			NULL); /* no room for it: the offer is given up after a while */
+			NULL); /* If there is no room for the frame, the offer expires. */
 }
 
 static bool ends_of(const Shard__Rail *body, struct rdma_ends *ends)
@@ -274,13 +277,13 @@ static enum shard_status offered(struct peer *p, const Shard__Rail *body, struct
 	struct err no;
 
 	if (r->failed)
-		return SHARD_OK; /* this link is over */
+		return SHARD_OK; /* The link is being closed. */
 	if (r->queues != NULL &&
 	    p->server->events->rdma_told(
-		    p)) /* what is written goes by it: it may end with the link only */
+		    p)) /* The peer may be writing by them. They may only end with the link. */
 		return err_set(e, SHARD_PROTOCOL,
 			       "RDMA is offered anew, or taken back, while it is up");
-	if (r->queues != NULL || body->why[0] != 0) { /* it came to nothing over there */
+	if (r->queues != NULL || body->why[0] != 0) { /* The peer gave up the offer before. */
 		snprintf(text, sizeof(text), "node %s: %.400s",
 			 server_node_name(p->server, p->node),
 			 body->why[0] != 0 ? body->why : "RDMA is offered anew");
@@ -321,7 +324,7 @@ static enum shard_status answered(struct peer *p, const Shard__Rail *body, struc
 	struct err no;
 
 	if (r->state != RDMA_LINK_OFFERED || body->offer != r->offer)
-		return SHARD_OK; /* to one that was given up */
+		return SHARD_OK; /* The answer to an offer that was given up. */
 	if (body->why[0] != 0) {
 		snprintf(text, sizeof(text), "node %s: %.400s",
 			 server_node_name(p->server, p->node), body->why);
@@ -329,7 +332,7 @@ static enum shard_status answered(struct peer *p, const Shard__Rail *body, struc
 			not_now(p, text);
 			return SHARD_OK;
 		}
-		give_up(p, text); /* it is off over there, and this is how long */
+		give_up(p, text); /* RDMA is off at the peer, and again_ms says for how long. */
 		r->again_ns = clock_ns() + (body->again_ms < 60000 ? body->again_ms * NS_PER_MS
 								   : RDMA_LOCAL_BACKOFF_MAX_NS);
 		server_wake(p->server, r->again_ns);
@@ -348,6 +351,7 @@ static enum shard_status answered(struct peer *p, const Shard__Rail *body, struc
 	return SHARD_OK;
 }
 
+/* True: this node makes the offers. */
 static bool offers(const struct peer *p)
 {
 	return p->server->self > p->node;
@@ -360,6 +364,7 @@ enum shard_status rdma_link_told(struct peer *p, const Shard__Rail *body, struct
 
 /* --- the link --- */
 
+/* Offers RDMA if it is off and it is time to, or says why it is off. */
 static void look(struct peer *p, uint64_t now_ns)
 {
 	struct rdma_link *r = &p->rdma;

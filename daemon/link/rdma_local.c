@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The RDMA device of this node. server.c opens it at the start and closes it at the end; rdma.c
- * looks after it with every beat. Happy path: there is one, its queue pairs come and go with links.
- * Ways to fail: there is none, or memlock forbids it: with transport = rdma the start fails, else
- * HELLO and the log say why and it is looked for again; it goes while it is used: every link with
- * queue pairs is closed, and when no registration is left the device is closed and looked for anew.
+/* The RDMA device of this node. server.c opens it at the start and stop.c closes it, and rdma.c
+ * calls rdma_local_beat() at every beat. Happy path: the device opens at the start, and links make
+ * and free queue pairs on it. If there is no device, or memlock forbids it, a start with transport
+ * = rdma fails. With transport = auto, HELLO and the log say why, and this module looks for a
+ * device again with back-off. If the device goes away while it is used, every link with queue pairs
+ * is closed. When no memory region is left the device is closed too, and this module looks for one
+ * again.
  */
 #include "link/rdma.h"
 
@@ -36,7 +38,7 @@ static void on_gone(void *owner, const struct err *why)
 	snprintf(a->why, sizeof(a->why), "%s", why->text);
 	log_line(s->log, LOG_LEVEL_ERROR, "event=rdma_gone device=%s why=%s", rdma_name(a->device),
 		 why->text);
-	server_wake(s, 1); /* the beat closes the links that have queue pairs: rdma_link_beat() */
+	server_wake(s, 1); /* rdma_link_beat() closes the links that have queue pairs. */
 }
 
 static const char *numeric(const char *host)
@@ -95,7 +97,7 @@ enum shard_status rdma_local_open(struct server *s, struct err *e)
 	return SHARD_OK;
 }
 
-/* Nothing uses the device any more: gives it back. False: something does. */
+/* Closes the device if nothing uses it any more. False: something still does. */
 static bool close_device(struct server *s)
 {
 	struct rdma_local *a = s->rdma;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a daemon does with the cluster's two secrets. hello.c (connections that come in) and peer.c
- * (those that go out) call; net/prove.c makes and judges the proofs. `node_secret` opens
- * everything, `secret` opens what trainers and tools may do and never the role of a node. Happy
- * path: HELLO both ways with little in it, AUTH both ways with the rest; who dialled proves first.
- * Who has no secret, or another, is refused with SHARD_DENIED and a sentence that says which side
- * lacks what; it is counted and logged. Without a secret, who may come in at all is what
- * `allow_unauthenticated` says. */
+/* The use of the cluster's two secrets in the handshake. accept.c calls for accepted connections
+ * and peer.c for those that this node dialled, and net/prove.c makes and checks the proofs.
+ * `node_secret` proves every role. `secret` proves the role of a trainer or tool, but never that of
+ * a node. Happy path: both ends send a brief HELLO and then AUTH with the whole HELLO, and the end
+ * that dialled proves first. An end that has no secret, or another one, is refused with
+ * SHARD_DENIED and a text that says which side lacks what. Each refusal is counted and logged.
+ * Where no secret is configured, `allow_unauthenticated` decides whether a connection is accepted.
+ */
 #include "link/secret.h"
 
 #include "base/check.h"
@@ -84,15 +85,16 @@ static const char *remedy(uint32_t role)
 				 : "give it the file, in $SHARD_SECRET or with --secret";
 }
 
-/* Which secrets a listener takes from who says that it has this role: the first one is the one that
- * it names. */
+/* The keys of this kind, if a listener accepts them as a proof of this role. node_secret proves
+ * every role, secret proves all but that of a node. The first kind that is accepted is the one that
+ * HELLO asks for. */
 static const struct auth *accepted(const struct server *s, uint32_t role, enum auth_for which)
 {
 	return role != ROLE_NODE || which == AUTH_FOR_NODE ? s->auth[which] : NULL;
 }
 
-/* Without a secret the sender's address is all that there is. Names in [nodes] are not looked up
- * here, and count as right. */
+/* Without a secret only the sender's address can be checked. Host names in [nodes] are not resolved
+ * here, and count as a match. */
 static bool from_nodes(const struct server *s, const struct conn *c)
 {
 	for (uint32_t n = 0; n < s->conf->nodes_nr; n++)
@@ -101,7 +103,7 @@ static bool from_nodes(const struct server *s, const struct conn *c)
 	return false;
 }
 
-/* Somebody over TCP who does not want to prove anything. */
+/* A connection over TCP whose HELLO offers no proof. */
 static enum shard_status unproved(struct server *s, struct conn *c, struct prove *p,
 				  const Shard__Hello *theirs, struct err *e)
 {
@@ -170,7 +172,7 @@ enum shard_status secret_hello(struct server *s, struct conn *c, struct prove *p
 	return SHARD_OK;
 }
 
-/* The same words for every proof that does not hold, whatever is wrong with it. */
+/* The same text for every wrong proof, whatever is wrong with it, so that it gives nothing away. */
 static enum shard_status wrong_proof(struct server *s, struct conn *c, struct prove *p,
 				     struct err *e)
 {
@@ -188,7 +190,8 @@ static enum shard_status wrong_proof(struct server *s, struct conn *c, struct pr
 		      conn_name(c), self);
 }
 
-/* With any of the secrets that open this role; the answer is made with the one that held. */
+/* Checks the proof with each secret that is accepted for its role. p->with says which one matched,
+ * and the answer is made with that one. */
 static bool right(struct server *s, struct prove *p, const Shard__Auth *theirs)
 {
 	for (int i = 0; i < AUTH_FOR_NR; i++) {

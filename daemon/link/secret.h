@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* secret.h: the cluster's secrets in this daemon: where they come from, and their part of each TCP
- * connection's opening. A unix socket's peers are known by their credentials and never asked, and
- * none of them is ever a node. */
+/* secret.h: the secrets of the cluster in this daemon: reading them, and their part in the
+ * handshake of each TCP connection. A process on the unix socket is known by its credentials. It is
+ * never asked for a proof, and it is never accepted as a node. */
 #ifndef SHARD_SECRET_H
 #define SHARD_SECRET_H
 
 #include "net/prove.h"
 #include "node/state.h"
 
-/* [cluster] secret and node_secret. Also later, to read them again: a failure keeps what there is.
+/* Reads [cluster] secret and node_secret. May be called again later, to read them anew. A failure
+ * keeps the keys that are in use.
  */
 enum shard_status secret_open(struct server *s, struct err *e);
 void secret_close(struct server *s);
 
-/* --- of a connection that came in; p is the opening's --- */
-/* Its HELLO: SHARD_OK with p->asked: a proof was asked for, AUTH comes next; without: it may come
- * in as it is. */
+/* --- for an accepted connection; p belongs to its struct opening --- */
+/* Takes its HELLO. SHARD_OK with p->asked: this node asked for a proof, and AUTH comes next.
+ * SHARD_OK without p->asked: no proof is needed. */
 enum shard_status secret_hello(struct server *s, struct conn *c, struct prove *p,
 			       const struct wire_head *h, const void *body,
 			       const Shard__Hello *theirs, struct err *e);
-/* An AUTH of either side: *hello is the whole Hello that it proves, of the role that was proved. It
- * is in *memory, which the caller frees in any case. */
+/* Takes the AUTH of either side. *hello is the whole Hello that the proof covers. Its role is the
+ * one that was proved. It lies in *memory, which the caller frees in any case. */
 enum shard_status secret_auth(struct server *s, struct conn *c, struct prove *p,
 			      const struct wire_head *h, const void *body,
 			      const Shard__Hello **hello, void **memory, struct err *e);
-/* This end's AUTH with the whole Hello. */
+/* Sends this end's AUTH with the whole Hello. */
 enum shard_status secret_prove(struct server *s, struct conn *c, struct prove *p,
 			       const struct wire_head *h, const Shard__Hello *mine, struct err *e);
 
-/* --- of one that goes out, to a node --- */
+/* --- for a connection that this node dialled --- */
 enum shard_status secret_greet(struct server *s, struct conn *c, struct prove *p,
-			       const Shard__Hello *mine, struct err *e); /* HELLO */
-/* The answer to it: with p->asked, secret_prove() comes next. */
+			       const Shard__Hello *mine, struct err *e); /* Sends HELLO. */
+/* Takes the answer to that HELLO. With p->asked, secret_prove() comes next. */
 enum shard_status secret_answered(struct server *s, struct conn *c, struct prove *p,
 				  const struct wire_head *h, const void *body,
 				  const Shard__Hello *theirs, struct err *e);

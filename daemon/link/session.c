@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trainer's or tool's connection after HELLO. hello.c hands the connection over; whole frames go
- * up by link_events, answers and events come down. Happy path: it is listed, its frames are passed
- * up, and when it closes the layers above hear so before it is freed. Ways to fail: a connection
- * that does not take what it is sent is closed. What the layers above keep of a trainer hangs on
- * session.trainer; nothing here looks into it. */
+/* The connection of a trainer or tool after its handshake. accept.c hands the connection over with
+ * session_greeted(). The rooms above get its frames by link_events and send answers and events with
+ * session_tell() and its like. Happy path: the session is listed, its frames are passed up, and
+ * when it closes the layers above are told before it is freed. A connection whose queue does not
+ * take a frame is closed. The layers above keep their state in session.trainer, which this file
+ * never looks into. */
 #include "link/session.h"
 
 #include "base/check.h"
@@ -29,7 +30,7 @@ void session_tell(struct session *t, const struct wire_head *h, const ProtobufCM
 {
 	enum shard_status st;
 
-	if (t->leaves) /* what it was told is the last word */
+	if (t->leaves) /* It was told the reason already, and nothing may follow. */
 		return;
 	st = stream_send_control(conn_stream(t->conn), h, msg);
 	if (st != SHARD_OK)
@@ -188,8 +189,8 @@ enum shard_status session_greeted(struct server *s, struct conn *c, struct guest
 	conn_set_owner(c, &session_handler, t);
 	stream_set_body_max(conn_stream(c), WIRE_CONTROL_MAX);
 	conn_set_limit(c, SESSION_QUEUED_MAX);
-	if (!t->local) /* a tool answers PINGs like a trainer: one whose machine vanished keeps no
-			  place */
+	if (!t->local) /* A tool answers PINGs as a trainer does, so one whose machine is gone loses
+			  its place. */
 		conn_set_silence(c, s->conf->heartbeat_timeout_ns);
 	log_line(s->log, LOG_LEVEL_INFO, "event=session session=%lu pid=%u role=%s from=%s",
 		 (unsigned long)t->id, t->pid, t->role == ROLE_CTL ? "tool" : "trainer",
