@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Histograms of times, with the same bounds everywhere, from 100 microseconds to five minutes.
- * data/ and obs/ add to them on the loop; obs/ writes them when somebody asks. Nothing fails. */
+/* Histograms of times, all with the same bounds, from 100 microseconds to five minutes.
+ * obs/scrape.c adds to them on the loop thread, and obs/metrics.c writes them when a scrape asks
+ * for them. Nothing here can fail. */
 #include "node/histogram.h"
 
 #include "base/check.h"

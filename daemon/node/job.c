@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs in threads, a few of each kind at a time. Checkpoints, make.c and join.c call. Happy path:
- * job_begin -> a thread of libuv's pool -> done, on the loop, which makes room for the next. A job
- * fails by what it writes down itself; one that never ends keeps its thread. */
+/* Jobs in threads of libuv's pool, a few of each kind at a time. The files of ckpt/, model/make.c
+ * and model/join.c call job_begin(). Happy path: the job waits for its turn, run() is called in a
+ * thread, and then done() is called on the loop, where the next job of the kind starts. A job
+ * records its own errors, because nothing here fails. A job that never ends keeps its thread. */
 #include "node/job.h"
 
 #include "base/check.h"
@@ -30,7 +31,7 @@ static void job_done(uv_work_t *w, int status)
 	struct job *j = w->data;
 	struct server *s = j->server;
 
-	CHECK(status == 0 && s->jobs[j->kind].running > 0); /* nobody cancels it */
+	CHECK(status == 0 && s->jobs[j->kind].running > 0); /* Jobs are never cancelled. */
 	s->jobs[j->kind].running--;
 	jobs_start(s, j->kind);
 	j->done(j);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Limits of the process. main.c calls at the start, hello.c, places.c and store.c for each
- * descriptor that connections and models take. Happy path: the soft limit of descriptors becomes
- * the hard one, all that is configured fits, and the pool's threads start. Fails where not even a
- * few trainers would fit, with what there is, what is needed and where to raise it. Where all fits
- * but not as much as is configured, a line of the log says so. */
+/* Limits of the process. main.c calls at the start. link/accept.c, link/places.c and store/store.c
+ * call for each descriptor that connections and models take. Happy path: the soft limit of
+ * descriptors is raised to the hard one, everything that is configured fits, and the pool's threads
+ * start. The start fails if not even a few trainers would fit. The error says how much there is,
+ * how much is needed and where to raise it. If less fits than is configured, a line of the log says
+ * so. */
 #include "node/limits.h"
 
 #include "base/check.h"
@@ -80,7 +81,7 @@ static void look_space(const struct config *conf, struct log *log)
 }
 
 struct trial {
-	pthread_mutex_t held; /* until all are there */
+	pthread_mutex_t held; /* Held until all threads run. */
 };
 
 static void *wait_for_all(void *arg)
@@ -92,11 +93,12 @@ static void *wait_for_all(void *arg)
 	return NULL;
 }
 
-/* libuv ends the process where its pool cannot start, so as many threads are tried here first. */
+/* libuv aborts the process if its pool cannot start, so the same number of threads is tried here
+ * first. */
 static enum shard_status try_threads(struct err *e)
 {
 	struct trial t = {.held = PTHREAD_MUTEX_INITIALIZER};
-	pthread_t thread[LIMITS_THREADS + 1]; /* and one more, to be sure of the rest */
+	pthread_t thread[LIMITS_THREADS + 1]; /* One more, to leave some room. */
 	uint32_t nr = 0;
 	int error = 0;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every module of the daemon needs of its process: the names of nodes, the scratch memory that
- * control messages are packed in and read from, and the beat. Happy path: server_init() starts it;
- * a module asks for a beat no later than a time (server_wake()), and the beat calls every module
- * that the server has listed. Without a request it beats at least every beat_ns. It fails only
- * where memory is missing, and says so. It knows neither links nor models. */
+/* What every module of the daemon needs: the names of nodes, the scratch memory for control
+ * messages, and the beat. The beat is a timer that calls server.on_beat, which server.c sets and
+ * which calls every module. server.c starts it. A module can ask for a beat no later than a given
+ * time with server_wake(), and without that it comes every beat_ns. The functions fail only if
+ * memory is missing, with an error. This file knows neither links nor models. */
 #include "node/state.h"
 
 #include "base/check.h"
@@ -57,8 +57,8 @@ enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e)
 
 	if (bytes <= s->scratch_bytes)
 		return SHARD_OK;
-	CHECK(s->tx.used ==
-	      0); /* rx may hold the definition in hand, which has memory of its own */
+	CHECK(s->tx.used == 0); /* rx may be in use: nothing of it is read after this call, because
+				   the definition that is being handled has memory of its own. */
 	tx = malloc(bytes);
 	rx = malloc(bytes);
 	if (tx == NULL || rx == NULL) {
@@ -91,7 +91,7 @@ void server_wake(struct server *s, uint64_t at_ns)
 {
 	uint64_t now = clock_ns();
 
-	if (at_ns == 0) /* at once: no other wake puts it off */
+	if (at_ns == 0) /* At once. 0 would mean that no beat is due. */
 		at_ns = 1;
 	if (s->stopping || (s->beat_due != 0 && s->beat_due <= at_ns))
 		return;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The compute pool. The server owns one; sessions and models submit reduce and optimizer jobs to it
- * from the loop thread. Happy path: submit copies the job into a free slot and queues its number; a
- * worker runs it and puts the number into the done queue; the loop takes the whole of that at once
- * and calls each done. It is woken when no work is left to begin, and else at most every WAKE_NS: a
- * wake-up costs as much as a good part of a small chunk, and takes a processor from a worker. Both
- * queues hold every slot, so neither can be full when a number arrives. One mutex covers them: it
- * is held for a few instructions, and sleeping is decided under it, so that no wake-up is lost.
- * Fails: at init only, and when all slots are taken. */
+/* The compute pool. The server owns one, and data/ and control/ submit jobs to it from the loop
+ * thread. Happy path: worker_submit() copies the job into a free slot and puts the slot's number
+ * into the todo queue. A worker runs the job and puts the number into the done queue, which the
+ * loop empties at once to call each done(). The loop is woken when no job is left to begin, and
+ * otherwise at most every WAKE_NS. A wake-up costs as much as a good part of a small chunk, and
+ * takes a processor from a worker. Both queues have room for every slot, so neither can be full.
+ * One mutex covers both for a few instructions, and a worker decides under it to sleep, so that no
+ * wake-up is lost. Only worker_init() fails, and worker_submit() when all slots are taken or the
+ * pool is closing. */
 #include "node/worker.h"
 
 #include "base/check.h"
@@ -25,7 +26,7 @@
 
 #define WAKE_NS (200 * 1000)
 
-struct ring { /* of slot numbers; as many places as there are slots */
+struct ring { /* Queue of slot numbers, with room for all slots. */
 	uint32_t *at;
 	uint32_t first, nr;
 };
@@ -39,28 +40,28 @@ struct worker {
 struct worker_pool {
 	uint32_t jobs_max, threads, started;
 	bool pin;
-	uv_poll_t wake; /* of wake_fd. Not uv_async_t, whose receiver spins while the sender is not
-			   running */
+	uv_poll_t wake; /* Polls wake_fd. Not a uv_async_t, whose receiver spins while the sender is
+			   not running. */
 	int wake_fd;
 	void (*turn)(void *arg);
 	void *turn_arg;
 	void (*closed)(void *arg);
 	void *closed_arg;
-	bool in_turn; /* loop thread only, as are: */
+	bool in_turn; /* From here to batch: loop thread only. */
 	bool closing;
-	uint32_t pending; /* submitted, done not called */
+	uint32_t pending; /* Submitted, and done() not called yet. */
 	uint32_t *free_, free_nr;
-	uint32_t *batch; /* what one turn of the loop took from `done` */
+	uint32_t *batch; /* Slots that one turn of the loop took from `done`. */
 
-	pthread_mutex_t lock; /* covers what follows */
+	pthread_mutex_t lock; /* Covers the fields from here to told_ns. */
 	pthread_cond_t work;
 	struct ring todo, done;
 	uint32_t asleep;
-	bool stop, told; /* told: wake_fd is written, the loop has not come yet */
+	bool stop, told; /* told: wake_fd is written, and the loop has not read it yet. */
 	uint64_t told_ns;
 
-	struct worker_job
-		*job; /* [jobs_max] whoever took a slot's number out of a queue has it alone */
+	struct worker_job *job; /* [jobs_max]. A thread that took a slot's number out of a queue
+				   owns that slot. */
 	struct worker worker[];
 };
 
@@ -86,7 +87,7 @@ static void pin_to(uint32_t index)
 	uint32_t seen = 0;
 
 	if (sched_getaffinity(0, sizeof(all), &all) != 0)
-		return; /* pinning is a wish */
+		return; /* Pinning is best effort. */
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
 		if (!CPU_ISSET(cpu, &all) || seen++ != index)
 			continue;
@@ -97,8 +98,8 @@ static void pin_to(uint32_t index)
 	}
 }
 
-/* Has the loop to be woken for what is done? If not now, then by a job that is still to begin:
- * there is one. */
+/* True: the loop has to be woken now for the jobs that are done. If not, a job is still to begin,
+ * and the worker that runs it will wake the loop. */
 static bool must_tell(struct worker_pool *p)
 {
 	uint64_t now;
@@ -201,14 +202,14 @@ static void on_wake(uv_poll_t *h, int status, int events)
 	CHECK(status == 0 && events == UV_READABLE);
 	(void)eventfd_read(p->wake_fd, &count);
 	pthread_mutex_lock(&p->lock);
-	p->told = false; /* after the read: a later write is seen by the next turn */
+	p->told = false; /* After the read, so that the next turn sees a later write. */
 	while (p->done.nr > 0)
 		p->batch[nr++] = ring_pop(&p->done, p->jobs_max);
 	pthread_mutex_unlock(&p->lock);
 	p->in_turn = true;
 	for (uint32_t i = 0; i < nr; i++) {
-		struct worker_job job =
-			p->job[p->batch[i]]; /* so that done may submit into the slot again */
+		struct worker_job job = p->job[p->batch[i]]; /* A copy, because done() may submit a
+								job that takes the slot. */
 
 		p->free_[p->free_nr++] = p->batch[i];
 		p->pending--;
@@ -226,7 +227,7 @@ static enum shard_status start_threads(struct worker_pool *p, struct err *e)
 	int rc = 0;
 
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: signals are the loop's */
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* Workers inherit the mask. */
 	for (uint32_t i = 0; i < p->threads && rc == 0; i++) {
 		p->worker[i].pool = p;
 		p->worker[i].index = i;
