@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attempts of the coordinator. It owns the attempt in hand, its votes and the last record;
- * coord.c begins attempts, and everything that ends one calls attempt_abort(). Happy path: BEGIN
- * goes to all members, the last vote makes the record, COMMIT goes to all, and DONE comes back from
- * all. It commits as soon as it holds the vote of every member, and it aborts only while one is
- * missing (DESIGN section 5). When an attempt is aborted, the participant on this node drops it
- * before ABORT leaves, so that nobody here can take it for committed. A vote that is malformed, or
- * of another attempt, does not count; a node that speaks of an attempt that is over is told how it
- * ended. */
+/* The attempts of the coordinator. This file owns the attempt in hand, its votes and the last
+ * record. coord.c begins attempts, and everything that ends one calls attempt_abort(). Happy path:
+ * BEGIN goes to all members, the last vote makes the record, COMMIT goes to all, and DONE comes
+ * back from all. It commits as soon as it has the vote of every member, and it aborts only while a
+ * vote is missing (DESIGN section 5). When an attempt is aborted, the participant on this node
+ * drops it before ABORT leaves, so that nobody here can take it for committed. A vote that is
+ * malformed, or of another attempt, does not count. A node whose message is about an attempt that
+ * is over is told how that attempt ended. */
 #include "core/attempt.h"
 
 #include "core/inner.h"
@@ -15,7 +15,7 @@
 
 static bool attempt_member(
 	const struct core *c,
-	const struct core_msg *m) /* of the open view, as the incarnation that is in it */
+	const struct core_msg *m) /* Is the sender a member that the open view lists? */
 {
 	return c->coord.state == COORD_OPEN &&
 	       m->from_incarnation == c->coord.view.incarnation[m->from];
@@ -54,7 +54,7 @@ void attempt_check(const struct core *c)
 
 	CHECK(!co->undecided || (co->state == COORD_OPEN && co->has_last && co->view.sealed));
 	CHECK(!co->undecided || co->id.step == co->last.id.step + 1);
-	CHECK(!co->undecided || !attempt_all_voted(c)); /* the last vote decides, at once */
+	CHECK(!co->undecided || !attempt_all_voted(c)); /* The last vote decides at once. */
 	CHECK(!co->undecided || !co->view.tune.paused);
 }
 
@@ -119,15 +119,16 @@ void attempt_abort(struct ctx *x, enum shard_status status, const char *why)
 	timer_start(c, &co->timer, x->now);
 	core_copy_text(co->aborted, sizeof(co->aborted), why);
 	co->aborted_status = status;
-	step_on_abort(x, &own); /* first: from here on nobody on this node can take the attempt for
-				   committed */
+	/* This comes first. From here on nobody on this node can take the attempt for committed. */
+	step_on_abort(x, &own);
 	view_each(i, coord_members(c)) {
 		if (i != c->conf.self)
 			attempt_send_abort(x, i, &co->id);
 	}
 }
 
-/* The learning rates that the trainers of one node gave: the same as those of the nodes before? */
+/* Takes the learning rates that the trainers of one node gave. Returns a sentence if they differ
+ * from those of the nodes before, else NULL. */
 static const char *attempt_take_lr(struct core *c, uint16_t node, const struct core_vote *v,
 				   const struct core_world *w)
 {
@@ -214,7 +215,8 @@ static void attempt_commit(struct ctx *x)
 	}
 }
 
-/* A node speaks of an attempt that is over here: it missed how it ended. */
+/* The message is about an attempt that is over here, so its sender missed how that attempt
+ * ended. */
 static void attempt_tell_end(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
@@ -250,11 +252,12 @@ void attempt_on_vote(struct ctx *x, const struct core_msg *m)
 
 	if (!attempt_is_of(x, m))
 		return;
-	n->done = n->begun = true; /* who votes for a step has finished the one before */
+	n->done = n->begun = true; /* A node that votes for a step has finished the step before. */
 	if (n->voted || !attempt_scatter(c, m->from, &m->vote, &co->world, &differs))
 		return;
-	if (differs) { /* a vote that may not count: so one is missing, and the attempt can end
-			  without effect */
+	if (differs) {
+		/* This vote does not count. A vote is therefore missing, and the attempt can end
+		 * without effect. */
 		attempt_abort(x, SHARD_MISMATCH, differs);
 		return;
 	}

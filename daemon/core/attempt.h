@@ -10,20 +10,21 @@ void attempt_on_vote(struct ctx *x, const struct core_msg *m);
 void attempt_on_done(struct ctx *x, const struct core_msg *m);
 void attempt_on_waiting(struct ctx *x, const struct core_msg *m);
 
-/* For the parts above. */
+/* For core.c, coord.c, world.c and recover.c. */
 void attempt_begin(struct ctx *x);
 /* Ends an undecided attempt without effect. */
 void attempt_abort(struct ctx *x, enum shard_status status, const char *why);
 void attempt_send_begin(struct ctx *x, uint16_t node);
 void attempt_send_commit(struct ctx *x, uint16_t node);
-/* Is the message of the attempt in hand, and from a member of the open view? If it is of an attempt
- * that is over, the sender is told how that ended. */
+/* Is the message about the attempt in hand, and from a member of the open view? If it is about an
+ * attempt that is over, the sender is told how that one ended. */
 bool attempt_is_of(struct ctx *x, const struct core_msg *m);
-/* Adds what a node voted. False: the vote is malformed. *differs: a sentence if the trainers of
- * that node gave other learning rates than those before, else NULL. */
+/* Adds the vote of a node to the merged votes and to the weights of w. Returns false if the vote is
+ * malformed. *differs becomes a sentence if the trainers of that node gave other learning rates
+ * than those of earlier nodes, else NULL. */
 bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w,
 		     const char **differs);
-/* The record after the last one, out of the votes that were scattered. */
+/* Makes the record after the last one from the votes that attempt_scatter() merged. */
 void attempt_decide(struct core *c, const struct core_id *id, const struct core_world *w);
 bool attempt_all_linked(const struct core *c);
 bool attempt_all_done(const struct core *c);

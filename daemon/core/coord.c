@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The coordinator as a whole: what it does at the end of every event, at its timer, and when a link
- * comes or goes. It owns the orders that hold still (HOLD) or put a trainer out (KICK), and the
- * words about who is waited for. Happy path: views are settled (recover.c), a world is made
- * (world.c), and an attempt begins (attempt.c), as long as every member is linked and nobody has
- * ordered a pause. When the deadline of a step passes, whoever is waited for is expelled, so that
- * nothing is tried again unchanged. Whatever was not answered is sent again at each tick. Nodes
- * that are not the coordinator skip all of this: their state is COORD_OFF. */
+ * comes or goes. core.c calls it. It owns the orders that hold decisions (HOLD) or put a trainer
+ * out (KICK), and the text about who is waited for. Happy path: views are settled (recover.c), a
+ * world is made (world.c), and an attempt begins (attempt.c), as long as every member is linked and
+ * nobody has ordered a pause. When the deadline of a step passes, the trainers that are waited for
+ * are expelled, so that the same attempt is not repeated unchanged. Everything that was not
+ * answered is sent again at each tick. Nodes that are not the coordinator skip all of this, because
+ * their state is COORD_OFF. */
 #include "core/coord.h"
 
 #include "core/inner.h"
@@ -30,8 +31,9 @@ void coord_check(const struct core *c)
 	recover_check(c);
 }
 
-/* Once may be the network, or a stray write. Twice in one step is a trainer that keeps writing, and
- * the step would never end. */
+/* One damaged contribution may be the network or a stray write. A second one in the same step means
+ * that the trainer keeps writing to memory that it pushed. It is expelled, because the step would
+ * never end. */
 static void coord_damaged(struct ctx *x, const struct core_msg *m, const char *why)
 {
 	struct coord *co = &x->c->coord;
@@ -90,7 +92,8 @@ void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
 
 /* --- orders --- */
 
-static bool hold_can(const struct core *c) /* nothing that was voted for here is undecided */
+/* Is a hold ordered that can begin, because this node has voted for nothing that is undecided? */
+static bool hold_can(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 
@@ -110,7 +113,7 @@ static void hold_settle(struct ctx *x)
 	core_act(x, CORE_ACT_HELD)->record = &co->last;
 }
 
-/* A time, later by as much of the hold as came after it. */
+/* Moves the time `at` on by the part of the hold that came after it. */
 static uint64_t hold_later(uint64_t at, uint64_t held_ns, uint64_t now)
 {
 	return at + now - (at > held_ns ? at : held_ns);
@@ -122,7 +125,8 @@ void coord_on_hold(struct ctx *x, const struct core_event *e)
 
 	if (co->state == COORD_OFF || x->c->step.hold == e->on)
 		return;
-	if (!e->on && co->held && co->undecided) { /* its deadline did not run meanwhile */
+	if (!e->on && co->held && co->undecided) {
+		/* The deadline of the attempt did not run during the hold. */
 		co->begun_ns = hold_later(co->begun_ns, co->held_ns, x->now);
 		co->behind_ns = hold_later(co->behind_ns, co->held_ns, x->now);
 	}
@@ -186,7 +190,8 @@ __attribute__((format(printf, 2, 3))) static void words_add(struct words *w, con
 		w->used = w->used + (size_t)nr < w->bytes ? w->used + (size_t)nr : w->bytes - 1;
 }
 
-static bool words_room(struct words *w) /* for one more name; the rest is only counted */
+/* Is there room for one more name? Names beyond the limit are only counted. */
+static bool words_room(struct words *w)
 {
 	if (w->names_nr++ >= WAITS_NAMES_MAX)
 		return false;
@@ -195,7 +200,8 @@ static bool words_room(struct words *w) /* for one more name; the rest is only c
 	return true;
 }
 
-static bool node_voted(const struct core *c, uint16_t node) /* or would have, were it not held */
+/* Has the node voted, or would it have voted if this node did not hold? */
+static bool node_voted(const struct core *c, uint16_t node)
 {
 	return c->coord.node[node].voted ||
 	       (c->step.hold && node == c->conf.self && step_complete(c) &&
@@ -211,8 +217,8 @@ static bool rank_missing(const struct core *c, uint32_t rank)
 	       (!n->reported || n->waits.ranks[rank / 64] >> (rank % 64) & 1);
 }
 
-/* Does the attempt wait for what no trainer can hasten? The node still applies the step before, or
- * makes its image again after a restart. */
+/* Does the attempt wait for something that no trainer can hasten? The node still applies the step
+ * before, or makes its image again after a restart. */
 static bool coord_behind(const struct core *c, uint16_t node)
 {
 	const struct coord_node *n = &c->coord.node[node];
@@ -265,7 +271,8 @@ static void words_rank(const struct core *c, struct words *w, uint32_t rank)
 			  core_node_name(c, place_primary(core_place(c), chunk)));
 }
 
-/* All of its ranks are ready. Of its own chunks a node lacks the image only after a restart. */
+/* Describes a node whose ranks are all ready. A node lacks the image of its own chunks only after a
+ * restart. */
 static void words_node(const struct core *c, struct words *w, uint16_t node)
 {
 	words_add(w, "node %s", core_node_name(c, node));
@@ -308,7 +315,7 @@ static void waits_attempt(const struct core *c, struct words *w)
 	}
 	ranks_nr = w->names_nr;
 	view_each(i, coord_members(c)) {
-		/* Ranks are named with what keeps their own node. */
+		/* A node with ranks is described together with its ranks. */
 		bool behind = coord_behind(c, i) && core_local_ranks(&co->world, i) == 0;
 
 		if (!node_voted(c, i) && (ranks_nr == 0 || behind) && words_room(w))
@@ -369,8 +376,8 @@ static void coord_expel(struct ctx *x)
 		world_expel(x, &co->world, i, why);
 		expelled++;
 	}
-	for (uint32_t i = 0; i < co->world.size && !expelled;
-	     i++) { /* all ranks are ready, but chunks do not come together */
+	for (uint32_t i = 0; i < co->world.size && !expelled; i++) {
+		/* All ranks are ready, but not all chunks come together. */
 		if (co->node[co->world.rank[i].node].voted && i + 1 < co->world.size)
 			continue;
 		world_expel(x, &co->world, i, why);
@@ -391,8 +398,9 @@ static void coord_send_waits(struct ctx *x)
 	}
 }
 
-static bool coord_short(const struct core *c) /* trainers wait, of more or of an operator: on every
-						 node they want to hear of it */
+/* Do trainers wait for more trainers or for an operator? The trainers on every node want to hear of
+ * it. */
+static bool coord_short(const struct core *c)
 {
 	const struct coord *co = &c->coord;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* coord.h: the coordinator. Its memory is one struct, because one event often touches all of it:
- * attempts and their verdicts (attempt.c), trainers and worlds (world.c), views (recover.c), and
- * what ties them together (coord.c). Private to daemon/core. */
+/* coord.h: the coordinator. Its memory is one struct, because one event often changes much of it.
+ * attempt.c has the attempts and their verdicts, world.c the trainers and worlds, recover.c the
+ * views, and coord.c ties them together. Private to daemon/core. */
 #ifndef SHARD_CORE_COORD_H
 #define SHARD_CORE_COORD_H
 
@@ -10,12 +10,12 @@
 enum coord_state { COORD_OFF, COORD_RECOVER, COORD_PERSIST, COORD_VIEW, COORD_OPEN, COORD_NR };
 
 struct coord_node {
-	uint64_t absent_since; /* 0: it is linked. */
-	uint64_t incarnation;  /* That answered. */
-	uint32_t generation;   /* That it answered. */
+	uint64_t absent_since; /* When its link went down. 0: it is linked. */
+	uint64_t incarnation;  /* The memory that answered ASK. */
+	uint32_t generation;   /* The generation that it answered. */
 	struct core_id prepared;
 	bool answered, is_prepared, view_ok, voted, begun, done, reported;
-	struct core_waits waits; /* Its last report about the attempt. */
+	struct core_waits waits; /* Its last WAITING about the attempt. */
 };
 
 struct coord {
@@ -23,18 +23,19 @@ struct coord {
 	struct timer timer;
 	struct coord_node node[CORE_NODES_MAX];
 
-	/* The last decision, and the attempt that follows it: attempt.c. */
+	/* attempt.c: the last decision, and the attempt that follows it. */
 	bool has_last;
-	bool undecided; /* .id is open. */
+	bool undecided; /* The attempt .id is open. */
 	bool skip;
-	bool has_lr;        /* .lr counts. It is that of the first node with ranks that voted. */
+	bool has_lr;        /* .lr is set. It is that of the first node with ranks that voted. */
 	uint32_t attempt;   /* The highest number used for the next step. */
 	struct record last; /* The last decision, or the seal. */
 	struct core_id id;  /* The attempt in hand, or the last one. */
 	uint64_t begun_ns;
-	uint64_t behind_ns; /* When a node was last behind in it, or its beginning: from then on its
-			       trainers have step_timeout. */
-	struct core_world world; /* Of the attempt, with the weights as they were voted. */
+	/* When a node was last behind in the attempt, or else when the attempt began. From then on
+	 * its trainers have step_timeout. */
+	uint64_t behind_ns;
+	struct core_world world; /* The world of the attempt, with the weights that were voted. */
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
 	int64_t bad_tensor;
@@ -42,44 +43,49 @@ struct coord {
 	char aborted[CORE_WHY_BYTES]; /* Why the last attempt was aborted. */
 	enum shard_status aborted_status;
 
-	/* Trainers: world.c. */
+	/* world.c: trainers. */
 	uint32_t trainers_nr, expelled_nr;
-	struct core_trainer trainer[CORE_RANKS_MAX]; /* Joined: first the last world in rank order,
-							then the others. */
-	struct core_trainer
-		expelled[CORE_RANKS_MAX]; /* Their nodes have not said that they heard. */
+	/* Those that have joined. Those of the last world come first, in rank order. */
+	struct core_trainer trainer[CORE_RANKS_MAX];
+	/* Those that are put out, until their nodes confirm it. */
+	struct core_trainer expelled[CORE_RANKS_MAX];
 	char expelled_why[CORE_WHY_BYTES];
 
-	/* Views: recover.c. */
+	/* recover.c: views. */
 	bool has_view;
-	bool want_seal;        /* CORE_EV_WRITTEN came: the next view seals the model. */
-	bool prepared_differs; /* RECOVER: the votes of .prepared differ in the learning rate. */
-	bool older;            /* RECOVER: a member has a newer view than this disk. */
+	bool want_seal;        /* CORE_EV_WRITTEN came, so the next view seals the model. */
+	bool prepared_differs; /* RECOVER: the votes of .prepared differ in their learning rates. */
+	bool older;            /* RECOVER: a member has a newer view than the disk of this node. */
 	bool tune_due;         /* .tune waits for a boundary. */
-	bool tune_tell;        /* CORE_ACT_TUNED is due when all have adopted the view in hand. */
-	bool resumes;          /* .tune resumes after .resumed_step, which diverged. */
-	bool checkpoint;       /* There is one to come back to. */
+	bool tune_tell;        /* CORE_ACT_TUNED is due when all have adopted the current view. */
+	bool resumes;          /* .tune resumes training after .resumed_step, which diverged. */
+	bool checkpoint;       /* There is a checkpoint from which the model can be restored. */
 	bool rollback;         /* CORE_EV_ROLLBACK waits until views may change. */
-	bool weights_void; /* The rollback needs no checkpoint: the weights are no good anyway. */
-	bool has_restored; /* .restored counts. It came with CORE_EV_WRITTEN. */
-	struct core_view view; /* Durable, or in COORD_PERSIST on its way to disk. */
-	/* What VIEW carries. In the same call .view may become the next one. */
+	bool weights_void; /* The rollback needs no checkpoint, because the weights are no good. */
+	bool has_restored; /* .restored is set. It came with CORE_EV_WRITTEN. */
+	/* The newest view. It is durable, or in COORD_PERSIST on its way to disk. */
+	struct core_view view;
+	/* The view that VIEW carries. It is a copy, because .view may change within the same
+	 * call. */
 	struct core_view durable;
-	struct core_world prepared; /* RECOVER: of the newest prepared attempt. */
+	struct core_world prepared; /* RECOVER: the world of the newest prepared attempt. */
 	uint64_t seal_step;
-	struct core_tune tune; /* As the shell sent it. What it says of a resume does not count. */
+	/* The tune that the shell sent. What it says about a resume is ignored. */
+	struct core_tune tune;
 	uint64_t resumed_step, resumed_skips;
 	struct core_restored restored;
 	char lost[CORE_WHY_BYTES], order_why[CORE_WHY_BYTES];
 
-	/* Orders, and what ties the parts together: coord.c. */
-	bool held; /* CORE_ACT_HELD was given. */
+	/* coord.c: orders. */
+	bool held; /* CORE_ACT_HELD is in effect. */
 	uint64_t held_ns;
-	struct core_rank damaged; /* Whose gradient of .damaged_step arrived damaged last. */
+	/* The rank whose gradient of .damaged_step arrived damaged last. */
+	struct core_rank damaged;
 	uint64_t damaged_step;
 };
 
-/* Of the view in hand, which may be ahead of what this node has adopted. */
+/* The members of the coordinator's newest view, which may be newer than the view that this node has
+ * adopted. */
 const struct view_members *coord_members(const struct core *c);
 
 /* Messages to the coordinator. */
@@ -92,12 +98,13 @@ void coord_on_link_up(struct ctx *x, uint16_t node);
 void coord_on_link_down(struct ctx *x, uint16_t node, const char *why);
 void coord_on_tick(struct ctx *x);
 
-void coord_settle(struct ctx *x);     /* At the end of every event. */
-bool coord_due(const struct core *c); /* coord_settle() would do more now. */
+void coord_settle(struct ctx *x);     /* Called at the end of every event. */
+bool coord_due(const struct core *c); /* Would coord_settle() do more now? */
 uint64_t coord_deadline(const struct core *c);
-/* Who is waited for, in words. The empty text: nobody is. */
+/* Writes who is waited for. The text is empty if nobody is. */
 void coord_waits(const struct core *c, char *text, size_t bytes);
-bool coord_unheard(const struct core *c); /* A linked node has not said DONE of the last record. */
+/* Has a linked node not yet said DONE of the last record? */
+bool coord_unheard(const struct core *c);
 void coord_check(const struct core *c);
 
 #endif

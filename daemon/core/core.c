@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The door between the shell (or the simulator) and the parts that decide. It lays out the memory
- * of a core, checks where a message comes from, hands it to the role that it is meant for, delivers
- * the messages of the coordinator to its own participant and back, and lets the coordinator settle
- * at the end of every event. A message over a connection that is not the current one, from a role
- * that may not send it, or with a number that is not known, is dropped: whatever matters is
- * repeated. */
+/* The interface between the shell (or the simulator) and the parts that decide. It lays out the
+ * memory of a core. For each event it checks where a message comes from and hands it to the role
+ * that it is meant for. It also delivers the messages between the coordinator and the participant
+ * on the same node. At the end of every event the coordinator settles. A message is dropped if it
+ * came over a connection that is not the current one, from a role that may not send it, or with an
+ * unknown number. That is safe because whatever matters is repeated. */
 #include "core/core.h"
 
 #include "core/inner.h"
@@ -15,11 +15,12 @@
 #include <string.h>
 
 struct op_row {
-	void (*member)(struct ctx *, const struct core_msg *); /* from the coordinator */
+	/* From the coordinator. */
+	void (*member)(struct ctx *, const struct core_msg *);
 	void (*coord)(
 		struct ctx *,
-		const struct core_msg *); /* to the coordinator, from any node, itself included */
-	void (*peer)(struct ctx *, const struct core_msg *); /* from any other node */
+		const struct core_msg *); /* On the coordinator: from any node, itself included. */
+	void (*peer)(struct ctx *, const struct core_msg *); /* From any other node. */
 };
 
 static const struct op_row ops[CORE_MSG_NR] = {
@@ -40,8 +41,9 @@ static const struct op_row ops[CORE_MSG_NR] = {
 	[CORE_WAITING] = {.member = member_on_waiting, .coord = attempt_on_waiting},
 };
 
-/* Links are of slots. Who is a member changes with views, and the coordinator may be a view ahead
- * of what its own participant has adopted. */
+/* A link belongs to a slot, but membership changes with views, so that the sender may not be a
+ * member. The coordinator may also be a view ahead of the view that its own participant has
+ * adopted. */
 static void dispatch(struct ctx *x, const struct core_msg *m)
 {
 	const struct core *c = x->c;
@@ -95,7 +97,7 @@ static void on_link_up(struct ctx *x, const struct core_event *e)
 		.type = CORE_EV_LINK_DOWN, .node = e->node, .why = "it connected anew"};
 
 	CHECK(e->incarnation > 0);
-	on_link_down(x, &down); /* a fresh connection is the end of the old one */
+	on_link_down(x, &down); /* A new connection ends the old one. */
 	c->link[e->node].linked = true;
 	c->link[e->node].incarnation = e->incarnation;
 	core_copy_text(c->link[e->node].why, sizeof(c->link[e->node].why), e->why);
@@ -115,7 +117,7 @@ static void on_tick(struct ctx *x, const struct core_event *e)
 		coord_on_tick(x);
 }
 
-/* The coordinator's own vote can be taken back: it alone decides, and it has not. */
+/* The coordinator may take its own vote back, because it alone decides and has not decided yet. */
 static void on_stop(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
@@ -175,8 +177,9 @@ void core_handle(struct core *c, const struct core_event *e, uint64_t now_ns, st
 	deliver_own(&x);
 	coord_settle(&x);
 	deliver_own(&x);
-	if (coord_due(c)) /* what our own participant answered asks for more: at once, but in a call
-			     of its own */
+	/* The answers of the participant on this node may allow the next step. It is taken at once,
+	 * but in another call, whose actions have room of their own. */
+	if (coord_due(c))
 		c->coord.timer.at = now_ns;
 	step_check(c);
 }
@@ -190,7 +193,7 @@ uint64_t core_deadline(const struct core *c)
 	return c->local.timer.at < at ? c->local.timer.at : at;
 }
 
-static size_t place(size_t *at, size_t bytes) /* 16-byte aligned */
+static size_t place(size_t *at, size_t bytes) /* Gives memory that is 16-byte aligned. */
 {
 	size_t start = *at;
 
@@ -198,8 +201,8 @@ static size_t place(size_t *at, size_t bytes) /* 16-byte aligned */
 	return start;
 }
 
-/* As large as any view can want it: who holds a chunk and who coordinates may be another node in
- * the next one, and nothing is allocated then. */
+/* The memory is large enough for any view. Another node may hold a chunk or coordinate in the next
+ * view, and nothing is allocated then. */
 static size_t core_layout(const struct core_conf *conf, struct core *c)
 {
 	size_t at = (sizeof(struct core) + 15) & ~(size_t)15;
@@ -217,7 +220,7 @@ static size_t core_layout(const struct core_conf *conf, struct core *c)
 
 size_t core_bytes(const struct core_conf *conf)
 {
-	struct core sizes; /* only its offsets are written */
+	struct core sizes; /* core_layout() writes only its offsets. */
 
 	return core_layout(conf, &sizes);
 }
@@ -245,7 +248,8 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 		uint16_t node = place_primary(core_place(c), i);
 
 		CHECK(view_is_member(core_members(c), node));
-		index[i] = c->held_nr[node]++; /* by primary; read for own chunks only */
+		/* Counts per primary. It is read for chunks of this node only. */
+		index[i] = c->held_nr[node]++;
 	}
 	timer_stop(&c->step.timer);
 	timer_stop(&c->local.timer);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core.h: what one node decides about one model: the participant of the step transaction (step.c),
- * on the coordinator the coordinator too (coord.c), and membership in views and promises
- * (member.c). It takes an event and the time, changes itself and appends actions to a bounded list;
- * it does no I/O, allocates nothing, reads no clock. Daemon and simulator link it. DESIGN sections
- * 4-6 give the rules. Events and actions: event.h. */
+/* core.h: what one node decides about one model. A core is the participant of the step transaction
+ * (step.c), on the coordinator also the coordinator (coord.c), and a member that adopts views and
+ * keeps promises (member.c). It takes an event and the time, changes itself and appends actions to
+ * a bounded list. It does no I/O, allocates nothing and reads no clock. The daemon and the
+ * simulator link it. Sections 4 to 6 of DESIGN give the rules, and event.h has the events and
+ * actions. */
 #ifndef SHARD_CORE_CORE_H
 #define SHARD_CORE_CORE_H
 
@@ -15,68 +16,78 @@
 
 struct core_conf {
 	uint16_t self;
-	struct view_members members; /* Of the first view. Other slots there cannot be. */
-	uint64_t incarnation;   /* of this node's memory of this model: it names that memory and no
-				   other one, also after this node was replaced or its state folder
-				   put back. A warm start keeps it (warm.h) */
-	const char *memory_why; /* what became of the memory before this one; NULL: nothing that is
-				   known. Copied */
-	uint64_t term;          /* of a coordinator: grows with each start, the warm ones too */
+	/* The members of the first view. No later view has other slots. */
+	struct view_members members;
+	/* Names this node's memory of this model. No other memory ever has the number, even if this
+	 * node is replaced or its state folder restored. A warm start keeps it (warm.h). */
+	uint64_t incarnation;
+	/* What became of the memory before this one, or NULL if that is not known. core_init()
+	 * copies it. */
+	const char *memory_why;
+	/* The term of the coordinator. It grows with each start, also with a warm one. */
+	uint64_t term;
 	uint32_t chunks_nr;
-	struct placement place;        /* of the first view */
-	const char *const *node_names; /* [of each slot that a member has], for texts */
+	struct placement place;        /* The placement of the first view. */
+	const char *const *node_names; /* [slot] The names of the members, for texts. */
 	uint32_t min_world, max_world,
-		local_world; /* local: of one node's; 0: no limit of its own */
+		/* Trainers in a world. local_world: at most so many on one node, 0: no limit of its
+		 * own. */
+		local_world;
 	uint64_t step_timeout_ns, repeat_ns;
-	uint64_t lost_timeout_ns; /* a node that holds chunks and is away for so long is given up,
-				     and they are LOST */
+	/* A node that holds chunks and is away for so long is given up, and the model is LOST. */
+	uint64_t lost_timeout_ns;
 	struct record_conf record;
 };
 
-struct core; /* opaque: caller gives core_bytes() of zeroed, 16-byte aligned memory */
+struct core; /* Opaque. The caller gives core_bytes() of zeroed, 16-byte aligned memory. */
 size_t core_bytes(const struct core_conf *conf);
-/* view: what was durable (coordinator after a restart), or NULL for a model defined just now. conf
- * is copied, its pointers kept. warm: what core_warm_save() left in memory that outlived the
- * process, or NULL. CORE_EV_WARM is then the first event. NULL comes back, and memory zeroed, only
- * if warm cannot be trusted: the shell starts cold. */
+/* conf is copied, but its pointers are kept. view is what was durable, on a coordinator that starts
+ * again, or NULL for a model that was just defined. warm is what core_warm_save() left in memory
+ * that outlived the process, or NULL. With warm, CORE_EV_WARM is the first event. If warm cannot be
+ * trusted, core_init() zeroes the memory and returns NULL, and the shell makes a cold start. It
+ * returns NULL in no other case. */
 struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view,
 		       const void *warm);
 void core_handle(struct core *c, const struct core_event *e, uint64_t now_ns, struct core_out *out);
-/* What must outlive the process, into .to (core_warm_bytes(), 64-byte aligned): after each
- * core_handle(), before its actions. false: nothing of it changed since the last time, nothing is
- * written. When it counts and what follows a warm start: warm.h. */
+/* Writes what must outlive the process to .to (core_warm_bytes(), 64-byte aligned). The shell calls
+ * it after each core_handle(), before it carries out the actions. Returns false if nothing of it
+ * changed since the last call, and then writes nothing. warm.h says when the saved state counts and
+ * what follows a warm start. */
 size_t core_warm_bytes(const struct core_conf *conf);
 bool core_warm_save(struct core *c, void *to);
-/* Which view had the process adopted that saved .from? Term 0: none. false: it is not whole. */
+/* Reads which view the process had adopted that saved .from. Term 0: none. Returns false if the
+ * saved state is not whole. */
 struct core_warm_view {
 	uint64_t term;
 	uint32_t seq, generation;
 };
 bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v);
 uint64_t core_deadline(
-	const struct core *c); /* now_ns at which CORE_EV_TICK is due; UINT64_MAX: never */
+	const struct core *c); /* The time at which CORE_EV_TICK is due. UINT64_MAX: never. */
 
-/* what others may look at */
+/* What others may look at. */
 enum core_part { CORE_FREE, CORE_STAGING, CORE_PREPARED, CORE_APPLYING, CORE_PART_NR };
 struct core_state {
 	enum core_part part;
 	bool coordinator, recovering, sealed;
-	bool paused; /* an operator paused it, or the last record diverged: no further step */
-	bool held;   /* coordinator: CORE_ACT_HELD is in effect */
-	bool seals;  /* coordinator: its newest view is sealed, or will be without another
-			CORE_EV_WRITTEN */
+	/* An operator paused the model, or the last record diverged. No further step begins. */
+	bool paused;
+	bool held; /* Coordinator: CORE_ACT_HELD is in effect. */
+	/* Coordinator: its newest view is sealed, or will be without another CORE_EV_WRITTEN. */
+	bool seals;
 	bool restoring;
-	bool lost;    /* weights that were sealed are gone, and no checkpoint brings them back */
-	bool unheard; /* coordinator: a node that is linked has not said DONE of the last record */
-	struct core_tune tune; /* of the view adopted here */
+	bool lost;    /* Weights that were sealed are gone, and no checkpoint restores them. */
+	bool unheard; /* Coordinator: a node that is linked has not said DONE of the last record. */
+	struct core_tune tune; /* The tune of the view that is adopted here. */
 	uint64_t term;
-	uint32_t seq, generation; /* of the view adopted here; 0: none yet */
-	struct core_id id;        /* the attempt in hand, or the last */
-	uint64_t committed;       /* step of the last record, 0 before the first */
-	uint32_t joined;          /* trainers known (coordinator) */
+	uint32_t seq, generation; /* Of the view that is adopted here. 0: none is yet. */
+	struct core_id id;        /* The attempt in hand, or the last one. */
+	uint64_t committed;       /* The step of the last record. 0: there is none yet. */
+	uint32_t joined;          /* Coordinator: the trainers that have joined. */
 	const struct core_world *world;
-	const struct record *record; /* last decided here, NULL: none */
-	char waits[512]; /* "rank 2 (pid 4411, node b): 14 of 96 chunks"; empty: nobody */
+	const struct record *record; /* The last record that was decided here. NULL: none. */
+	/* Who is waited for: "rank 2 (pid 4411, node b): 14 of 96 chunks". Empty: nobody. */
+	char waits[512];
 };
 void core_state(const struct core *c, struct core_state *s);
 

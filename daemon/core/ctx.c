@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every part of a core needs: actions and messages to append, sentences, timers, and what can
- * be read off the core without deciding anything. A message to this very node is put into the inbox
- * of the call, and core.c delivers it before the call ends. The calls of this file cannot fail: the
- * lists are bounded by what one event can cause (a CHECK), and a sentence for which there is no
- * room is cut short. */
+/* What every part of a core needs: actions and messages to append, sentences, timers, and questions
+ * about the core that decide nothing. All other parts of the core call it. A message to this very
+ * node goes to the inbox of the call, and core.c delivers it before the call ends. The functions of
+ * this file cannot fail. One event can cause only a bounded number of actions and messages, which a
+ * CHECK holds. A sentence for which there is no room is cut short. */
 #include "core/ctx.h"
 
 #include "core/inner.h"
@@ -78,8 +78,8 @@ void timer_next(const struct core *c, struct timer *t, uint64_t now)
 {
 	uint64_t gap = c->conf.repeat_ns << (t->count < 16 ? ++t->count : t->count);
 
-	/* slow repeats of all timers fall on the same instants, so that a waiting node wakes once a
-	 * second */
+	/* Slow repeats of all timers fall on the same instants, so that a waiting node wakes only
+	 * once a second. */
 	t->at = gap < CORE_SECOND_NS ? now + gap : (now / CORE_SECOND_NS + 1) * CORE_SECOND_NS;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctx.h: the lowest part of a core, which all others use: one call and what it appends to, the
- * links to the other nodes, timers, sentences, and questions that any part may ask. It decides
- * nothing and calls no other part. Private to daemon/core. */
+/* ctx.h: the lowest part of a core, which all other parts use. It has the context of one call with
+ * the actions that the call appends, the links to other nodes, timers, sentences, and questions
+ * that any part may ask. It decides nothing and calls no other part. Private to daemon/core. */
 #ifndef SHARD_CORE_CTX_H
 #define SHARD_CORE_CTX_H
 
@@ -11,7 +11,7 @@
 #ifndef CORE_TEXTS_BYTES
 #define CORE_TEXTS_BYTES 8192 /* The sentences of one call. They live until the next call. */
 #endif
-/* One message to ourselves for each trainer, and those of a verdict. */
+/* Enough for one message to ourselves for each trainer and for the messages of a verdict. */
 #define CORE_INBOX_NR  (CORE_RANKS_MAX + 16)
 #define CORE_SECOND_NS 1000000000ull /* Repeats slow down to one a second. */
 
@@ -19,9 +19,10 @@ struct ctx { /* One call of core_handle(). */
 	struct core *c;
 	struct core_out *out;
 	uint64_t now;
-	uint32_t head, tail; /* The messages to ourselves that are not delivered yet. */
+	uint32_t head, tail; /* The messages to ourselves in [head, tail) are not delivered yet. */
 	struct core_msg inbox[CORE_INBOX_NR];
-	struct core_msg nobody; /* Takes what is sent to a node without a link. */
+	/* A message to a node without a link is written here and goes nowhere. */
+	struct core_msg nobody;
 };
 
 struct timer {       /* Repeats that back off to one a second. */
@@ -29,10 +30,11 @@ struct timer {       /* Repeats that back off to one a second. */
 	uint32_t count;
 };
 
-struct link { /* To another node. core.c changes it. */
+struct link { /* The link to another node. core.c changes it. */
 	bool linked;
-	uint64_t incarnation; /* Of the memory of this model at the other end. */
-	char why[96]; /* What became of the memory before that one. Set for this node, too. */
+	uint64_t incarnation; /* Names the memory of this model at the other end. */
+	/* What became of the memory before that one. The entry of this node has it, too. */
+	char why[96];
 };
 
 struct core_action *core_act(struct ctx *x, enum core_action_type type);
@@ -40,24 +42,26 @@ struct core_action *core_act(struct ctx *x, enum core_action_type type);
  * CORE_EV_LINK_UP repeats what matters. Never NULL. */
 struct core_msg *core_send(struct ctx *x, uint16_t to, enum core_op op, const struct core_id *id);
 __attribute__((format(printf, 2, 3))) const char *core_text(struct core *c, const char *fmt, ...);
-/* Cuts off what does not fit. from NULL gives the empty text. */
+/* Cuts off what does not fit. If from is NULL, the result is the empty text. */
 void core_copy_text(char *to, size_t bytes, const char *from);
 
-/* Of the view that this node has adopted; before it has, of the first one. */
+/* These three answer from the view that this node has adopted, or from the first view before it has
+ * adopted one. */
 const struct view_members *core_members(const struct core *c);
 const struct placement *core_place(const struct core *c);
 uint16_t core_coordinator(const struct core *c);
-const char *core_node_name(const struct core *c, uint16_t node); /* "?": there is no such slot. */
-bool core_linked(const struct core *c, uint16_t node);           /* True for this node itself. */
+/* "?" if no member has this slot. */
+const char *core_node_name(const struct core *c, uint16_t node);
+bool core_linked(const struct core *c, uint16_t node); /* True for this node itself. */
 bool core_coordinates(const struct core *c);
-/* The id is of the view that this node has adopted, and no promise forbids it. */
+/* Does the id belong to the view that this node has adopted, and does no promise forbid it? */
 bool core_adopted(const struct core *c, const struct core_id *id);
-/* A world that came in a message can be one. False for NULL. */
+/* Is a world that came in a message possible? False for NULL. */
 bool core_world_ok(const struct core *c, const struct core_world *w);
-/* "rank 3 (pid 712, node b)" */
+/* Returns for example "rank 3 (pid 712, node b)". */
 const char *core_rank_name(struct core *c, const struct core_world *w, uint32_t rank);
 uint32_t core_local_ranks(const struct core_world *w, uint16_t node);
-/* The rank of that session of that node, or -1 if it is not in the world. */
+/* The rank that the session of that node has in the world, or -1 if it has none. */
 int32_t core_rank_of(const struct core_world *w, uint16_t node, uint64_t session);
 
 void timer_stop(struct timer *t);

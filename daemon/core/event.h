@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.h: what the shell tells a core, and what the core wants done. Pointers in an event live for
- * the call; pointers in an action until the next call. */
+/* event.h: the events that the shell gives to a core, and the actions that the core wants carried
+ * out. A pointer in an event lives for the call. A pointer in an action lives until the next
+ * call. */
 #ifndef SHARD_CORE_EVENT_H
 #define SHARD_CORE_EVENT_H
 
@@ -11,50 +12,61 @@
 #include <stdint.h>
 
 enum core_event_type {
-	/* .msg from another node, or from self: delivered by the core itself, never by the caller
-	 */
+	/* .msg came from another node. The core itself delivers messages from this node. */
 	CORE_EV_MSG = 1,
-	CORE_EV_TICK, /* time has passed core_deadline() */
-	/* .node was reached over a fresh connection; the memory of this model there is
-	 * .incarnation; .why says what became of the memory before it, or is NULL */
+	CORE_EV_TICK, /* The time that core_deadline() named has come. */
+	/* A new connection to .node is up. The memory of this model there is .incarnation. .why
+	 * says what became of the memory before it, or is NULL. */
 	CORE_EV_LINK_UP,
-	/* .node .why; .on: the node said that it leaves, and .why is the whole sentence */
+	/* The link to .node is down, and .why is the reason. .on: the node said that it stops, and
+	 * .why is the whole sentence. */
 	CORE_EV_LINK_DOWN,
-	CORE_EV_PERSISTED, /* the view of the last CORE_ACT_PERSIST is on disk */
-	CORE_EV_STAGED,  /* .chunk .sumsq .finite .bad_tensor .bad_rank: reduced gradient of a chunk
-			    held here       */
-	CORE_EV_READY,   /* .session .weight .skip .lr: a local rank called commit or vote_skip   */
-	CORE_EV_DRAINED, /* no transfer out of this node of an attempt <= .id is outstanding */
-	CORE_EV_APPLIED, /* every chunk here is updated and its image writes completed */
-	CORE_EV_JOIN,    /* .trainer, local    */
-	CORE_EV_GONE,    /* .trainer .why, local    */
-	CORE_EV_ABANDON, /* .session .why, local */
-	CORE_EV_DAMAGED, /* .node .chunk .id: its contribution to a chunk held here arrived with a
-			    wrong checksum          */
-	CORE_EV_STOP, /* this process is about to end, .why: what is undecided and not voted for is
-		       * dropped, what this node coordinates aborted, nothing is begun any more */
-	/* .on: local ranks cannot begin before .chunk of the image of .step is here, and it is
-	 * late. Else: it is here. */
+	CORE_EV_PERSISTED, /* The view of the last CORE_ACT_PERSIST is on disk. */
+	/* The gradient of .chunk, which this node holds, is reduced. .sumsq, .finite, .bad_tensor
+	 * and .bad_rank describe it. */
+	CORE_EV_STAGED,
+	/* The local rank of .session called commit or vote_skip, with .weight, .skip and .lr. */
+	CORE_EV_READY,
+	CORE_EV_DRAINED, /* No transfer of an attempt up to .id is leaving this node any more. */
+	/* Every chunk that this node holds is updated, and its image writes are complete. */
+	CORE_EV_APPLIED,
+	CORE_EV_JOIN, /* The local .trainer wants to join. */
+	CORE_EV_GONE, /* The local .trainer leaves (.trainer.leave) or is lost, because of .why. */
+	CORE_EV_ABANDON, /* The local rank of .session gives the attempt up, because of .why. */
+	/* The contribution of .node to .chunk, which this node holds, arrived with a wrong checksum
+	 * in attempt .id. */
+	CORE_EV_DAMAGED,
+	/* This process is about to end, because of .why. The core drops the attempt in hand if this
+	 * node has not voted, aborts it if this node coordinates it, and begins no further one. */
+	CORE_EV_STOP,
+	/* .on: local ranks cannot begin until .chunk of the image of .step is here, and it is late.
+	 * Off: they wait for no chunk any more. */
 	CORE_EV_IMAGE,
-	CORE_EV_WARM, /* the first one after core_init() with what outlived the process: goes on
-			 where that stopped, see warm.h */
-	/* coordinator only: */
-	CORE_EV_WRITTEN, /* all nodes hold all weights of generation .id.generation (0: the one
-			  * adopted here); seal as .step, with the counters of .restored if there
-			  * are any                                               */
-	CORE_EV_HOLD, /* .on: decide nothing until .on is false, so that all weights stay as of one
-			 step; CORE_ACT_HELD says which */
-	/* .tune from the next step on, which waits for it; CORE_ACT_TUNED when all nodes have
-	 * adopted it. .on: a resume, which goes on after the last record here even if that
-	 * diverged. The core fills in the step and the skips of a resume, whatever .tune says. */
+	/* The first event after core_init() was given saved state. The core resumes from that state
+	 * (warm.h). */
+	CORE_EV_WARM,
+	/* The events below are for the coordinator only. */
+	/* All nodes hold all weights of generation .id.generation (0: the one that is adopted
+	 * here). The core seals them as .step, with the counters of .restored unless that is
+	 * NULL. */
+	CORE_EV_WRITTEN,
+	/* .on: decide nothing until the same event comes with .on false, so that all weights stay
+	 * as of one step. CORE_ACT_HELD says which step. */
+	CORE_EV_HOLD,
+	/* .tune holds from the next step on, and that step waits for it. CORE_ACT_TUNED follows
+	 * when all nodes have adopted it. .on: it is a resume, so training goes on even if the last
+	 * record here diverged. The core ignores what .tune says about the step and the skips of a
+	 * resume and fills them in itself. */
 	CORE_EV_TUNE,
-	CORE_EV_KICK,       /* .rank of the world in hand is out of it, .why       */
-	CORE_EV_CHECKPOINT, /* .on: there is a checkpoint to come back to if the model is LOST;
-			     * after core_init() before anything else. Off while restoring: none was
-			     * good, .why: LOST for good, in a generation of its own */
-	CORE_EV_ROLLBACK, /* give up the weights as if they were LOST, .why; nothing happens if the
-			   * model is not sealed, or if there is no checkpoint, unless .on says that
-			   * the weights are void anyway              */
+	CORE_EV_KICK, /* Put .rank out of the world in hand, because of .why. */
+	/* .on: there is a checkpoint from which the model can be restored if it is LOST. The shell
+	 * says so right after core_init(). Off while restoring: no checkpoint was good, because of
+	 * .why. The model is then LOST for good, in a generation of its own. */
+	CORE_EV_CHECKPOINT,
+	/* Give the weights up as if they were LOST, because of .why. Nothing happens if the model
+	 * is not sealed. Nothing happens without a checkpoint either, unless .on says that the
+	 * weights are void anyway. */
+	CORE_EV_ROLLBACK,
 };
 
 struct core_event {
@@ -64,7 +76,8 @@ struct core_event {
 	uint64_t incarnation, session, step;
 	uint32_t chunk;
 	double sumsq, weight;
-	const double *lr; /* [lr_nr] of each group; lr_nr 0: the settings' */
+	/* [lr_nr] One learning rate for each group. lr_nr 0: those of the settings count. */
+	const double *lr;
 	uint32_t lr_nr;
 	bool finite, skip;
 	int64_t bad_tensor;
@@ -78,40 +91,48 @@ struct core_event {
 	const struct core_restored *restored;
 };
 
-struct core_restored { /* what a checkpoint knows beside the weights; what a seal without it starts
-			  anew */
+/* What a checkpoint knows beside the weights. A seal without it starts these values anew. */
+struct core_restored {
 	uint64_t applied, skipped_in_row;
 	struct scaler scaler;
 	struct core_tune tune; /* A seal without it keeps the tune. No resume outlives a seal. */
 };
 
 enum core_action_type {
-	CORE_ACT_SEND = 1, /* .msg to .msg.to; lost messages are the core's business (it repeats),
-			      order per link is kept  */
-	CORE_ACT_PERSIST,  /* .view to disk, synced; then CORE_EV_PERSISTED. .why: why its weights
-			      are gone, or NULL    */
-	CORE_ACT_BEGIN,    /* participant is STAGING .id with .world: tell local ranks; their arenas
-			      are theirs          */
-	CORE_ACT_CREDIT,   /* .node granted slots for .id: contributions of .id may go there   */
-	CORE_ACT_OPEN,     /* about to vote: mark the image open before anything that follows     */
-	CORE_ACT_APPLY,    /* .record: run the optimizer (or, skipped: only versions move); later
-			      CORE_EV_APPLIED        */
-	CORE_ACT_RESULT,   /* .record: tell the local ranks of its world   */
-	CORE_ACT_ENDED, /* attempt .id is over without effect, .why .status: tell local ranks, take
-			   no more pushes    */
-	CORE_ACT_SEAL,  /* .record: publish the written master weights as image of .record.step  */
-	CORE_ACT_LOST,  /* generation .id.generation begins, nothing older counts, .why: tell all
-			 * trainers. .status SHARD_LOST: they  join anew; SHARD_ROLLED_BACK: they
-			 * stay, and hear the step with the CORE_ACT_SEAL that follows; the
-			 * coordinator's shell brings the weights (CORE_EV_WRITTEN, or
-			 * CORE_EV_CHECKPOINT off), anew with each  of these: a coordinator that
-			 * starts again while restoring makes one more generation        */
-	CORE_ACT_EXPEL, /* .session (local) is out of the world, .why: close it */
-	CORE_ACT_LEFT,  /* .session (local), which asked to leave, is out of every world from now on
-			 */
-	CORE_ACT_HELD,  /* coordinator: nothing after .record is decided until CORE_EV_HOLD is off,
-			 * or CORE_ACT_LOST. Nodes may  still apply it  */
-	CORE_ACT_TUNED, /* coordinator: the last CORE_EV_TUNE holds on every node */
+	/* Send .msg to .msg.to. The shell keeps the order on each link. It may lose messages,
+	 * because the core repeats them. */
+	CORE_ACT_SEND = 1,
+	/* Write .view to disk and sync it, then give CORE_EV_PERSISTED. .why says why the weights
+	 * are gone, or is NULL. */
+	CORE_ACT_PERSIST,
+	/* This node is STAGING attempt .id with .world. Tell the local ranks, which may now write
+	 * to their arenas. */
+	CORE_ACT_BEGIN,
+	/* .node granted its landing slots for .id, so contributions of .id may go there. */
+	CORE_ACT_CREDIT,
+	/* This node is about to vote. Mark the image open before any later action. */
+	CORE_ACT_OPEN,
+	/* Run the optimizer with .record, or move only the versions if it skips the step. Then give
+	 * CORE_EV_APPLIED. */
+	CORE_ACT_APPLY,
+	CORE_ACT_RESULT, /* Tell .record to the local ranks of its world. */
+	/* Attempt .id is over without effect. Tell the local ranks .why and .status, and take no
+	 * more pushes. */
+	CORE_ACT_ENDED,
+	CORE_ACT_SEAL, /* Publish the written master weights as the image of .record.step. */
+	/* Generation .id.generation begins, and nothing older counts, because of .why. Tell all
+	 * trainers. With .status SHARD_LOST they join anew. With SHARD_ROLLED_BACK they stay, and
+	 * hear the step with the CORE_ACT_SEAL that follows. The shell of the coordinator then
+	 * restores the weights (CORE_EV_WRITTEN, or CORE_EV_CHECKPOINT off). It begins anew with
+	 * each of these actions, because a coordinator that starts again while it restores makes
+	 * one more generation. */
+	CORE_ACT_LOST,
+	CORE_ACT_EXPEL, /* The local .session is out of the world, because of .why. Close it. */
+	CORE_ACT_LEFT,  /* The local .session asked to leave, and is in no world from now on. */
+	/* On the coordinator: nothing after .record is decided until CORE_EV_HOLD is off, or until
+	 * CORE_ACT_LOST. Nodes may still be applying .record. */
+	CORE_ACT_HELD,
+	CORE_ACT_TUNED, /* On the coordinator: the last CORE_EV_TUNE holds on every node. */
 };
 
 struct core_action {
@@ -124,7 +145,7 @@ struct core_action {
 	const struct record *record;
 	const struct core_view *view;
 	const char *why;
-	enum shard_status status; /* 0: SHARD_WORLD_CHANGED */
+	enum shard_status status; /* 0: SHARD_WORLD_CHANGED. */
 };
 
 #define CORE_ACTIONS_MAX (8 * CORE_NODES_MAX + 64)

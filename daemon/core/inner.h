@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inner.h: the memory of one core. Each part owns one field of it and is the only one that writes
- * it; the parts below may not look at it, with two exceptions that ctx.c reads for all: the links,
- * and which view this node has adopted. The memory is flat and has no pointer into itself, so that
- * a copy of the bytes is a copy of the state. Nothing outside daemon/core includes this file,
- * except the simulator and the tests. */
+/* inner.h: the memory of one core. Each part owns one field of it and alone writes that field. A
+ * part does not look at the fields of the parts above it. There are two exceptions, which ctx.c
+ * reads for all parts: the links, and the view that this node has adopted. The memory is flat and
+ * has no pointer into itself, so that a copy of the bytes is a copy of the state. Nothing outside
+ * daemon/core includes this file, except the simulator and the tests. */
 #ifndef SHARD_CORE_INNER_H
 #define SHARD_CORE_INNER_H
 
@@ -19,21 +19,23 @@
 
 #include "base/check.h"
 
-#define WARM_WORDS 13 /* Numbers that tell one state which must survive from the next: warm.c. */
+/* If two states that must outlive the process differ, at least one of these numbers does
+ * (warm.c). */
+#define WARM_WORDS 13
 
 struct core {
 	struct core_conf conf;
-	uint32_t held_nr[CORE_NODES_MAX]; /* The chunks of each node. */
-	/* Where the arrays behind this struct begin. */
+	uint32_t held_nr[CORE_NODES_MAX]; /* How many chunks each node holds. */
+	/* The offsets of the arrays that follow this struct. */
 	size_t at_index, at_staged, at_sumsq, at_finite, at_all_sumsq, at_all_finite, at_weights;
 	struct link link[CORE_NODES_MAX];
 	struct local local;
 	struct step step;
 	struct member member;
 	struct coord coord;
-	bool stopping; /* CORE_EV_STOP came. It ends with this process, whatever the memory does. */
-	bool warm_due; /* CORE_EV_WARM has to come first. */
-	uint64_t warm_word[WARM_WORDS]; /* Of what was saved last. */
+	bool stopping; /* CORE_EV_STOP came. It is not saved for the next process. */
+	bool warm_due; /* The next event has to be CORE_EV_WARM. */
+	uint64_t warm_word[WARM_WORDS]; /* The numbers of the state that was saved last. */
 	size_t texts_used;
 	char texts[CORE_TEXTS_BYTES];
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trainers of this node, as the coordinator is told of them. JOIN and GONE go to the
- * coordinator and are repeated until it echoes them; a new coordinator, or a new link to it, is
- * told everything again. step.c asks local_missing() before it enters an attempt, and hears from
- * local_gone() of each trainer that leaves or is lost. A world that names a trainer which is not
- * here any more is refused. When the table is full of trainers that are gone, the one that went
- * longest ago is forgotten. */
+/* The trainers of this node, and what the coordinator knows of them. JOIN and GONE go to the
+ * coordinator and are repeated until the coordinator echoes them. A new coordinator, or a new link
+ * to it, is told of all trainers again. step.c calls local_missing() before it enters an attempt,
+ * and local_gone() when a trainer leaves or is lost. A world that names a trainer which is not here
+ * any more is refused. When the table is full and holds trainers that are gone, the one that joined
+ * first among them is forgotten. */
 #include "core/local.h"
 
 #include "core/inner.h"
@@ -36,9 +36,10 @@ static void local_tell(struct ctx *x, struct local_trainer *l)
 	m->why = l->why[0] ? core_text(c, "%s", l->why) : NULL;
 }
 
-/* A free place, or that of the trainer that went longest ago. Its GONE was sent behind its JOIN; if
- * both are lost, so is the link, and with it what the coordinator knew of this node; and a world
- * that still names it is refused by local_missing(). */
+/* Returns a free place, or else that of the oldest session that is gone. It is safe to forget that
+ * trainer. Its GONE was sent after its JOIN. If both are lost, the link is lost too, and with it
+ * what the coordinator knew of this node. A world that still names the trainer is refused by
+ * local_missing(). */
 static struct local_trainer *local_place(struct core *c)
 {
 	struct local_trainer *dead = NULL;
@@ -58,8 +59,9 @@ static struct local_trainer *local_new(struct ctx *x, const struct core_trainer 
 {
 	struct local_trainer *l = local_place(x->c);
 
+	/* There are more trainers than ranks. The shell never has so many arenas. */
 	if (!l)
-		return NULL; /* more trainers than ranks: the shell has fewer arenas */
+		return NULL;
 	memset(l, 0, sizeof(*l));
 	l->used = true;
 	l->live = live;
@@ -105,8 +107,8 @@ void local_on_join(struct ctx *x, const struct core_msg *m)
 		l->told = true;
 }
 
-/* For a trainer that left or is lost: heard. For one that is well: the coordinator expels it, until
- * it has heard the same. */
+/* If the trainer left or is lost, the coordinator has confirmed that. If it is well, the
+ * coordinator expels it, and repeats that until this node confirms it. */
 void local_on_gone(struct ctx *x, const struct core_msg *m)
 {
 	struct local_trainer *l = local_find(x->c, m->trainer.session);
@@ -114,7 +116,8 @@ void local_on_gone(struct ctx *x, const struct core_msg *m)
 
 	if (m->id.term != x->c->member.term)
 		return;
-	if (m->why && !core_coordinates(x->c)) /* it was put out: heard */
+	/* The coordinator put the trainer out, and this confirms it. */
+	if (m->why && !core_coordinates(x->c))
 		core_send(x, core_coordinator(x->c), CORE_GONE, &m->id)->trainer = m->trainer;
 	if (!l)
 		return;
@@ -162,7 +165,8 @@ static struct local_trainer *local_of_rank(struct ctx *x, const struct core_rank
 
 	if (l)
 		return l;
-	l = local_new(x, &t, false); /* a JOIN that arrived after the end of its trainer */
+	/* The JOIN of this trainer arrived after its end. */
+	l = local_new(x, &t, false);
 	if (l)
 		core_copy_text(l->why, sizeof(l->why), "is gone");
 	return l;
@@ -185,8 +189,8 @@ const char *local_missing(struct ctx *x, const struct core_world *w)
 			local_tell(x, l);
 		why = core_text(c, "%s %s", core_rank_name(c, w, i), l ? l->why : "is unknown");
 	}
-	for (uint32_t i = 0; i < NR(c->local.trainer);
-	     i++) { /* not in this world: if an expulsion got lost, it joins anew */
+	for (uint32_t i = 0; i < NR(c->local.trainer); i++) {
+		/* The trainer is not in this world. If an expulsion was lost, it joins anew. */
 		struct local_trainer *l = &c->local.trainer[i];
 
 		if (l->used && l->live && core_rank_of(w, c->conf.self, l->t.session) < 0)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This node as a member: it promises, adopts views and answers the coordinator. A view is adopted
- * only if it is newer than the one in hand and its term is not below the promise; the coordinator
- * made it durable before it sent it. Happy path: ASK makes the promise, drops what was not voted
- * for, and is answered with what this node holds; VIEW carries the last record, which resolves
- * PREPARED, drops the rest, and is answered with VIEW_OK. A step that is being applied finishes
- * first. A view of a new generation means that the model was LOST or rolled back: everything of the
- * old generation is dropped, and the trainers are told. */
+/* This node as a member: it promises, adopts views and answers the coordinator. core.c calls it. A
+ * view is adopted only if it is newer than the current one and its term is not below the promise.
+ * The coordinator made it durable before it sent it. Happy path: ASK makes the promise, drops what
+ * was not voted for, and is answered with what this node holds. VIEW carries the last record, which
+ * resolves PREPARED, drops the rest, and is answered with VIEW_OK. A step that is being applied
+ * finishes first. A view of a new generation means that the model was LOST or rolled back.
+ * Everything of the old generation is then dropped, and the trainers are told. */
 #include "core/member.h"
 
 #include "core/inner.h"
@@ -39,7 +39,8 @@ void member_on_ask(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
 
-	/* a copy that arrives after the view of its own term would drop what that view began */
+	/* A copy of ASK may arrive after the view of its own term. It would drop what that view
+	 * began. */
 	if (m->id.term < c->member.promised || m->id.term <= c->member.term)
 		return;
 	c->member.promised = m->id.term;
@@ -71,15 +72,16 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	m->generation = v->generation;
 	if (!tell)
 		return;
-	step_hold(x, false); /* the shell is told, and takes the hold for off */
+	/* The hold ends here. The shell takes it for ended when it carries out the action below. */
+	step_hold(x, false);
 	a = core_act(x, CORE_ACT_LOST);
 	a->id = (struct core_id){.term = v->term, .seq = v->seq, .generation = v->generation};
 	a->why = core_text(c, "%s", why);
 	a->status = v->restoring ? SHARD_ROLLED_BACK : SHARD_LOST;
 }
 
-/* A copy of a chunk can only follow records one by one; a view that skips one cannot be adopted by
- * who holds chunks. */
+/* The weights of a chunk can only follow records one by one. A node that holds chunks cannot adopt
+ * a view that skips a record. */
 static bool member_follows(const struct core *c, const struct core_view *v)
 {
 	const struct step *s = &c->step;
@@ -100,8 +102,9 @@ static void member_resume(struct ctx *x)
 
 	if (!m->has_next)
 		return;
+	/* If this node is PREPARED, the view is the verdict. */
 	if (v->sealed && v->generation == m->generation)
-		(void)step_took(x, &v->record); /* PREPARED: the view is its verdict */
+		(void)step_took(x, &v->record);
 	if (c->step.part == CORE_APPLYING)
 		return;
 	m->has_next = false;
@@ -133,7 +136,8 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 
 	if (!v || v->term < m->promised || v->generation < m->generation)
 		return;
-	/* Who is voted out hears it elsewhere, and nobody hands the lead over by a view. */
+	/* A view does not tell a node that it is out of the members, and it does not name another
+	 * coordinator than its sender. */
 	if (!view_members_ok(&v->members, x->c->conf.members.nodes) ||
 	    !view_is_member(&v->members, x->c->conf.self) ||
 	    view_coordinator(&v->members) != msg->from)

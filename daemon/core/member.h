@@ -7,17 +7,18 @@
 #include "core/ctx.h"
 
 struct member {
-	uint64_t promised; /* No lower term is heeded. */
-	uint64_t term;     /* Of the view adopted here. 0: none is. */
+	uint64_t promised; /* Messages of a lower term are ignored. */
+	uint64_t term;     /* The term of the view that is adopted here. 0: none is. */
 	uint32_t seq, generation;
-	struct view_members members; /* Of that view; before it, of the first one. */
+	/* The members of that view, or of the first view if none is adopted. */
+	struct view_members members;
 	bool sealed, restoring, lost;
-	bool has_next; /* .next waits for APPLYING to end. */
+	bool has_next; /* The view .next waits until APPLYING has ended. */
 	struct core_tune tune;
 	struct core_view next;
-	char next_why[CORE_WHY_BYTES]; /* Of .next. */
-	struct core_answer answer;     /* The last one, for as long as its action lives. */
-	char waits[512];               /* What the coordinator said of .waits_id. */
+	char next_why[CORE_WHY_BYTES]; /* The reason that came with .next. */
+	struct core_answer answer;     /* The last answer. The action that sends it points here. */
+	char waits[512]; /* Who attempt .waits_id waits for, as the coordinator said. */
 	struct core_id waits_id;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* msg.h: what the cores of a model's nodes say to each other: votes, views, answers, and the
- * messages that carry them. */
+/* msg.h: what the cores of a model's nodes say to each other. It has votes, views and answers, and
+ * the messages that carry them. */
 #ifndef SHARD_CORE_MSG_H
 #define SHARD_CORE_MSG_H
 
@@ -10,94 +10,109 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a node's vote says (DESIGN section 5): one (sum of squares, finite) per chunk it holds, in
- * ascending chunk order. */
+/* The vote of a node (DESIGN section 5). It has a sum of squares and a finite flag for each chunk
+ * that the node holds, in ascending chunk order. */
 struct core_vote {
 	const double *sumsq;   /* [chunks_nr] */
-	const uint8_t *finite; /* [chunks_nr], 0 or 1 */
-	uint32_t chunks_nr;    /* chunks that the voter holds */
-	const double *weights; /* [ranks_nr], local ranks of the attempt's world in rank order */
+	const uint8_t *finite; /* [chunks_nr] 0 or 1. */
+	uint32_t chunks_nr;    /* How many chunks the voter holds. */
+	/* [ranks_nr] Of the local ranks of the attempt's world, in rank order. */
+	const double *weights;
 	uint32_t ranks_nr;
-	const double *lr;   /* [lr_nr] of each group, as all local ranks gave it */
-	uint32_t lr_nr;     /* 0: they gave none */
-	bool skip;          /* a local rank voted to skip */
-	int64_t bad_tensor; /* first non-finite gradient seen here, -1: none */
+	const double *lr;   /* [lr_nr] One for each group, as all local ranks gave it. */
+	uint32_t lr_nr;     /* 0: they gave none. */
+	bool skip;          /* A local rank voted to skip the step. */
+	int64_t bad_tensor; /* The tensor of the first non-finite gradient here. -1: none. */
 	int32_t bad_rank;
 };
 
-struct core_view { /* durable before any member hears of it */
+struct core_view { /* It is durable before any member hears of it. */
 	uint64_t term;
 	uint32_t seq, generation;
 	struct view_members members;
-	/* By slot, of each member's memory of this model: a number that is drawn at random when the
-	 * memory is made and that no other memory has. They have no order. 0: not known yet. */
+	/* [slot] Names the memory that each member has of this model. The number is drawn at random
+	 * when the memory is made, and no other memory has it. The numbers have no order. 0: not
+	 * known yet. */
 	uint64_t incarnation[CORE_NODES_MAX];
-	bool sealed;    /* record is valid: the model has weights as of record.step */
-	bool restoring; /* not sealed: the coordinator brings the weights back from a checkpoint */
-	bool lost;      /* not sealed, and it was: its weights are gone */
-	struct record record; /* the last decided step, or the seal */
+	bool sealed;    /* The record is valid, and the model has the weights of record.step. */
+	bool restoring; /* Not sealed: the coordinator restores the weights from a checkpoint. */
+	bool lost;      /* Not sealed any more: the weights are gone. */
+	struct record record; /* The last decided step, or the seal. */
 	struct core_tune tune;
 };
 
-struct core_answer { /* to ASK(term) */
+struct core_answer { /* The answer to ASK. */
 	uint64_t incarnation;
-	uint64_t term; /* The view that was adopted here is number (term, seq); 0: none was. */
+	uint64_t term; /* (term, seq) is the view that is adopted here. Term 0: none is. */
 	uint32_t seq;
-	uint32_t generation; /* of the state held here; 0: nothing held */
+	/* The generation of the state that is held here. 0: nothing is held. */
+	uint32_t generation;
 	bool has_record, prepared;
-	struct record record; /* last record applied or being applied here */
-	struct core_id id;    /* of the prepared attempt */
+	struct record record; /* The last record that is applied, or is being applied, here. */
+	struct core_id id;    /* The prepared attempt. */
 	struct core_vote vote;
-	struct core_world world; /* of the prepared attempt */
+	struct core_world world; /* The world of the prepared attempt. */
 };
 
-enum core_op { /* between nodes; CORE_MSG_NR bounds what a decoder accepts */
-	       CORE_ASK =
-		       1, /* coordinator -> all: heed nothing below .id.term; say what you hold   */
-	       CORE_ANSWER,  /* -> coordinator */
-	       CORE_VIEW,    /* coordinator -> all, after it is durable; resolves PREPARED by its
-				record           */
-	       CORE_VIEW_OK, /* -> coordinator */
-	       CORE_BEGIN, /* coordinator -> all: attempt .id with .world, after record .record   */
-	       CORE_GRANT, /* node -> node: my landing slots for .id are yours   */
-	       CORE_VOTE,  /* -> coordinator: PREPARED    */
-	       CORE_COMMIT,  /* coordinator -> all: .record  */
-	       CORE_ABORT,   /* coordinator -> all: .id is over, .why   */
-	       CORE_DONE,    /* -> coordinator: .id applied (or skipped) here    */
-	       CORE_DRAINED, /* node -> node: nothing of .id or older is on its way from me to you
-				any more        */
-	       CORE_JOIN,    /* node -> coordinator: .trainer wants in; back: heard    */
-	       CORE_GONE, /* node -> coordinator: .trainer left (.leave) or was lost, .why; back: it
-			     is out     */
-	       CORE_ABANDON, /* node -> coordinator: dropped .id before it voted (bad gradients, a
-				lost link), .why */
-	       CORE_WAITING, /* node -> coordinator: whom .id waits for here: .waits; coordinator ->
-				all: .why     */
-	       CORE_MSG_NR
+/* Messages between nodes. A decoder accepts numbers below CORE_MSG_NR only. */
+enum core_op {
+	/* Coordinator to all: ignore every term below .id.term, and say what you hold. */
+	CORE_ASK = 1,
+	CORE_ANSWER, /* To the coordinator: .answer. */
+	/* Coordinator to all, once .view is durable. Its record is the verdict on a PREPARED
+	 * attempt. */
+	CORE_VIEW,
+	CORE_VIEW_OK, /* To the coordinator: the view is adopted. */
+	/* Coordinator to all: attempt .id with .world begins, after record .record. */
+	CORE_BEGIN,
+	CORE_GRANT,  /* Node to node: you may use my landing slots for .id. */
+	CORE_VOTE,   /* To the coordinator: this node is PREPARED, with .vote. */
+	CORE_COMMIT, /* Coordinator to all: .record is decided. */
+	CORE_ABORT,  /* Coordinator to all: .id is over without effect, because of .why. */
+	CORE_DONE,   /* To the coordinator: .id is applied (or skipped) here. */
+	/* Node to node: nothing of .id or of an older attempt is on its way from me to you
+	 * any more. */
+	CORE_DRAINED,
+	/* Node to coordinator: .trainer wants to join. Back: that is confirmed. */
+	CORE_JOIN,
+	/* Node to coordinator: .trainer wants to leave (.leave) or was lost, because of
+	 * .why. Back: it is out of the world. */
+	CORE_GONE,
+	/* Node to coordinator: this node dropped .id before it voted, because of .why (bad
+	 * gradients, a lost link). */
+	CORE_ABANDON,
+	/* Node to coordinator: .waits says what .id waits for here. Coordinator to all: .why
+	 * says it. */
+	CORE_WAITING,
+	CORE_MSG_NR
 };
 
 struct core_trainer {
-	uint64_t session; /* unique on its node for the node's incarnation */
+	uint64_t session; /* Unique on its node for the node's incarnation. */
 	uint32_t pid;
-	int32_t hint; /* rank it would like, -1: any */
+	int32_t hint; /* The rank that it would like. -1: any. */
 	uint16_t node;
-	bool leave; /* GONE: asked to leave, at a boundary */
+	bool leave; /* GONE: it asked to leave at a boundary. */
 };
 
-struct core_waits { /* bit sets by rank in the attempt's world and by node */
+/* What an attempt waits for. The bits are ranks of its world, and nodes. */
+struct core_waits {
 	uint64_t ranks[(CORE_RANKS_MAX + 63) / 64];
 	uint64_t nodes;
 	uint32_t chunks_staged, chunks_nr;
-	uint32_t image_chunk; /* its ranks need it to begin: chunk + 1; 0: they need none */
+	/* The chunk that its ranks need to begin, plus 1. 0: they need none. */
+	uint32_t image_chunk;
 	uint64_t image_step;
 };
 
 struct core_msg {
 	enum core_op op;
-	uint16_t from, to; /* nodes; from is checked by the link, never taken from the body */
-	uint64_t from_incarnation; /* of the sender's memory, as the link was told */
+	uint16_t from, to; /* Nodes. The shell sets .from, which is never taken from the body. */
+	/* Names the sender's memory of this model. The shell sets it, and it is never taken from
+	 * the body. */
+	uint64_t from_incarnation;
 	struct core_id id;
-	/* what an op does not name is zero */
+	/* A field that an op does not use is zero. */
 	const struct core_world *world;
 	const struct record *record;
 	const struct core_view *view;
@@ -105,9 +120,9 @@ struct core_msg {
 	struct core_vote vote;
 	struct core_trainer trainer;
 	struct core_waits waits;
-	const char *why; /* one sentence, may be NULL */
+	const char *why; /* One sentence, or NULL. */
 	enum shard_status
-		status; /* of ABORT and ABANDON: what trainers are told; 0: SHARD_WORLD_CHANGED */
+		status; /* ABORT and ABANDON: what trainers are told. 0: SHARD_WORLD_CHANGED. */
 };
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision about a step as a pure function (DESIGN section 5): the same votes, configuration
- * and previous record give the same record, bit for bit, whoever computes it and however the votes
- * arrived. The coordinator calls it when it holds every vote, a recovering coordinator when the
- * recovery rule says that the old one may have committed. All libm of a step is here and in optim's
- * args; participants get bits. A step with a non-finite gradient, or a norm that is not finite, is
- * decided as a skip: it counts as a step, but neither as an applied one nor for the schedule. */
+/* The decision about a step as a pure function (DESIGN section 5). The same votes, configuration
+ * and previous record give the same record, bit for bit, whichever node computes it and in
+ * whichever order the votes arrived. The coordinator calls it when it has every vote. A recovering
+ * coordinator calls it when the recovery rule says that the old one may have committed. All libm of
+ * a step is here and in args.c of optim, and participants get bits. A step with a non-finite
+ * gradient, or with a norm that is not finite, is decided as a skip. A skip counts as a step, but
+ * not as an applied step and not for the schedule. */
 #include "core/record.h"
 
 #include "base/check.h"
@@ -86,7 +87,7 @@ void record_seal(struct record *r, const struct record_conf *conf, const struct 
 	r->groups_nr = conf->groups_nr;
 }
 
-static double weights_sum(const struct core_world *w) /* in rank order, from the first operand */
+static double weights_sum(const struct core_world *w) /* Adds in rank order. */
 {
 	double sum = w->rank[0].weight;
 
@@ -95,7 +96,7 @@ static double weights_sum(const struct core_world *w) /* in rank order, from the
 	return sum;
 }
 
-static double squares_sum(const struct record_votes *v, bool *finite) /* in chunk order */
+static double squares_sum(const struct record_votes *v, bool *finite) /* Adds in chunk order. */
 {
 	double sum = v->sumsq[0];
 
@@ -107,8 +108,8 @@ static double squares_sum(const struct record_votes *v, bool *finite) /* in chun
 	return sum;
 }
 
-/* One group's hyper-parameters in applied step t. The trainers' own lr comes first, then an
- * operator's. */
+/* Fills in the hyper-parameters of group g in applied step t. Learning rates of the trainers come
+ * first, then that of an operator. */
 static void hyper_at(double h[HYPER_NR], const struct record_conf *conf,
 		     const struct record_votes *votes, uint32_t g, uint64_t t)
 {
@@ -128,7 +129,8 @@ static void hyper_at(double h[HYPER_NR], const struct record_conf *conf,
 		h[conf->optim->hyper[HYPER_BETA1].name ? HYPER_BETA1 : HYPER_MOMENTUM] = momentum;
 }
 
-/* What the reduced gradient is divided by to be the mean: a lone rank's was not divided before. */
+/* The reduced gradient is divided by this to be the mean. The gradient of a lone rank was not
+ * multiplied before. */
 static double divisor(const struct record *r, const struct record_conf *conf)
 {
 	double all = r->loss_scale * r->weight_sum;
@@ -173,13 +175,12 @@ bool record_pauses(const struct record *r, const struct core_tune *tune)
 	return r->diverged && r->id.step > tune->resumed_step;
 }
 
-/* Skips in a row, less those that an operator has seen and resumed after. */
+/* The skips in a row, without those before the last resume of an operator. */
 static uint64_t record_skips(const struct record *r, const struct core_tune *tune)
 {
+	/* The resume lies within the present row of skips if no step after it was applied. */
 	bool since = tune && r->id.step > tune->resumed_step &&
-		     r->skipped_in_row ==
-			     tune->resumed_skips +
-				     (r->id.step - tune->resumed_step); /* the row is unbroken */
+		     r->skipped_in_row == tune->resumed_skips + (r->id.step - tune->resumed_step);
 
 	return since ? r->skipped_in_row - tune->resumed_skips : r->skipped_in_row;
 }
@@ -206,9 +207,9 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	r->groups_nr = conf->groups_nr;
 	r->world = *world;
 	r->clip_factor = 1;
-	hyper_at(h, conf, votes, 0,
-		 prev->applied +
-			 1); /* of a skipped step: what it would have had, and the next one has */
+	/* A skipped step shows the learning rate that it would have had. The next step has the
+	 * same. */
+	hyper_at(h, conf, votes, 0, prev->applied + 1);
 	r->lr = h[HYPER_LR];
 	r->bad_tensor = votes->bad_tensor;
 	r->bad_rank = votes->bad_rank;
@@ -217,8 +218,8 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 	r->weight_sum = weights_sum(world);
 	sum = squares_sum(votes, &finite);
 	norm = sqrt(sum) / divisor(r, conf);
-	/* a weight sum of zero or an overflow of the norm would put a non-finite multiplier into
-	 * every weight */
+	/* With a weight sum of zero or an overflow of the norm, a non-finite multiplier would get
+	 * into every weight. */
 	finite = finite && isfinite(norm) && r->weight_sum > 0;
 	if (!finite)
 		record_skip(r, prev, RECORD_NONFINITE);
@@ -226,7 +227,7 @@ void record_decide(struct record *r, const struct record *prev, const struct rec
 		record_skip(r, prev, RECORD_SKIP);
 	else
 		record_apply(r, prev, conf, votes, norm);
-	/* a skip that a trainer asked for says nothing about the scale */
+	/* A skip that a trainer asked for says nothing about the scale. */
 	if (r->outcome != RECORD_SKIP &&
 	    !scaler_update(&r->scaler, conf, r->outcome == RECORD_NONFINITE))
 		r->diverged = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.h: what the coordinator decided for a step: the whole decision state, a pure function of
- * the votes, the configuration and the previous record (DESIGN section 5). Everything that needs
- * libm is in it as bits; participants compute none of it. */
+/* record.h: what the coordinator decided for a step. A record is the whole state of decisions. It
+ * is a pure function of the votes, the configuration and the previous record (DESIGN section 5).
+ * Values that need libm are in it as bits, so that participants compute none of them. */
 #ifndef SHARD_CORE_RECORD_H
 #define SHARD_CORE_RECORD_H
 
@@ -11,27 +11,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifndef CORE_NODES_MAX /* a program that enumerates states builds the core smaller */
+#ifndef CORE_NODES_MAX /* A program that enumerates states builds a smaller core. */
 #define CORE_NODES_MAX  64
 #define CORE_RANKS_MAX  256
 #define CORE_GROUPS_MAX 16
 #endif
 
-struct core_id { /* which attempt; ordered by (generation, term, seq, step, attempt) */
+/* Names an attempt. Ids are ordered by (generation, term, seq, step, attempt). */
+struct core_id {
 	uint64_t term, step;
 	uint32_t seq, generation, attempt;
 };
 
-int core_id_cmp(const struct core_id *a, const struct core_id *b); /* <0, 0, >0 */
+/* Less than 0, 0, or greater than 0. */
+int core_id_cmp(const struct core_id *a, const struct core_id *b);
 
 struct core_rank {
 	uint64_t session;
-	double weight; /* filled by the votes; zero in a BEGIN */
+	double weight; /* The votes set it. It is zero in a BEGIN. */
 	uint32_t pid;
 	uint16_t node;
 };
 
-struct core_world { /* ranks in rank order */
+struct core_world { /* The ranks, in rank order. */
 	uint32_t size;
 	struct core_rank rank[CORE_RANKS_MAX];
 };
@@ -41,9 +43,11 @@ enum record_outcome {
 	RECORD_APPLIED = 1,
 	RECORD_NONFINITE = 2,
 	RECORD_SKIP = 3
-}; /* 1-3 as enum shard_outcome */
+}; /* 1 to 3 are those of enum shard_outcome. */
 
-struct scaler { /* DeepSpeed's DynamicLossScaler: scaler.c */
+/* The state of the loss scale (scaler.c). The comments are the names of the fields in DeepSpeed's
+ * DynamicLossScaler. */
+struct scaler {
 	double scale;
 	int32_t hysteresis;    /* cur_hysteresis */
 	int64_t last_overflow; /* last_overflow_iter, starts at -1 */
@@ -53,68 +57,77 @@ struct scaler { /* DeepSpeed's DynamicLossScaler: scaler.c */
 struct record {
 	struct core_id id;
 	enum record_outcome outcome;
-	bool diverged; /* overflow with the scale at its floor, or max_skips in a row: the model is
-			  paused */
-	uint64_t content; /* last step that changed weights (a seal: its own); names the image */
+	/* An overflow with the scale at its floor, or max_skips in a row. The model is then
+	 * paused. */
+	bool diverged;
+	/* The last step that changed weights (of a seal: its own step). It names the image. */
+	uint64_t content;
 	uint64_t applied, skipped_in_row, attempts;
 	double grad_norm, clip_factor, weight_sum, loss_scale, lr;
 	int64_t bad_tensor;
 	int32_t bad_rank;
-	struct scaler scaler; /* the state after this step: loss scale of the next */
+	/* The state after this step. It has the loss scale of the next one. */
+	struct scaler scaler;
 	uint32_t groups_nr;
 	struct optim_args args[CORE_GROUPS_MAX];
 	struct core_world world;
 };
 
-struct core_tune { /* what operators changed since the definition; part of the view, so that each
-		      decision in it takes the same */
+/* What operators changed since the definition. It is part of the view, so that every decision in
+ * the view uses the same values. */
+struct core_tune {
 	bool paused, has_lr, has_clip;
-	double lr, clip; /* lr: before the groups' factors; only without a schedule. The trainers'
-			    own lr comes first */
-	uint64_t resumed_step, resumed_skips; /* last resume: a record up to this step does not
-						 pause; skips in a row until then */
+	/* lr counts only without a schedule, and is multiplied by the factor of each group.
+	 * Learning rates that the trainers give come before it. */
+	double lr, clip;
+	/* The last resume: a record up to resumed_step does not pause the model, and resumed_skips
+	 * were skipped in a row until then. */
+	uint64_t resumed_step, resumed_skips;
 };
 
 struct record_conf {
 	const struct optim_row *optim;
 	uint32_t groups_nr;
 	double hyper[CORE_GROUPS_MAX]
-		    [HYPER_NR];            /* lr, betas, eps, weight decay ... of each group */
-	struct schedule_conf schedule;     /* SCHEDULE_NONE: lr is hyper's */
-	double lr_factor[CORE_GROUPS_MAX]; /* of the schedule's; hyper's has it already */
-	double clip;                       /* max_norm; 0: off */
-	double predivide; /* of each gradient before a sum of several ranks; 0: 1 */
+		    [HYPER_NR]; /* [group] The learning rate, betas, eps, weight decay and so on. */
+	struct schedule_conf schedule; /* SCHEDULE_NONE: the learning rate is that of hyper. */
+	/* Multiplies the learning rate of the schedule. The one in hyper already has it. */
+	double lr_factor[CORE_GROUPS_MAX];
+	double clip; /* The largest norm. 0: gradients are not clipped. */
+	/* Each gradient is divided by it before a sum over several ranks. 0: as 1. */
+	double predivide;
 	bool dynamic_scale, consecutive_hysteresis;
 	double initial_scale, min_scale;
 	int32_t scale_window, hysteresis;
-	uint32_t max_skips; /* 0: no limit */
+	uint32_t max_skips; /* 0: no limit. */
 };
 
-struct record_votes {        /* of every member, merged */
-	const double *sumsq; /* [chunks_nr], chunk order */
+struct record_votes {        /* The votes of all members, merged. */
+	const double *sumsq; /* [chunks_nr] In chunk order. */
 	const uint8_t *finite;
 	uint32_t chunks_nr;
-	const double *lr;             /* [groups_nr] the trainers' own; NULL: the settings' */
-	const struct core_tune *tune; /* of the view; NULL: nothing is changed */
+	const double *lr; /* [groups_nr] As the trainers gave it. NULL: that of the settings. */
+	const struct core_tune *tune; /* The tune of the view. NULL: nothing is changed. */
 	bool skip;
 	int64_t bad_tensor;
 	int32_t bad_rank;
 };
 
-/* What came in a message, judged by itself: NULL, or what is wrong with it. At most max_world
- * ranks, local_world of them on one node; 0: as many as there can be. */
+/* Returns what is wrong with a world that came in a message, or NULL. It may have at most max_world
+ * ranks, and local_world of them on one node. 0: no limit of its own. */
 const char *core_world_wrong(const struct core_world *w, uint16_t nodes_nr, uint32_t max_world,
 			     uint32_t local_world);
-/* Can r be the decision about the step after prev, of an attempt with this world? Whoever applies
- * it relies on these. */
+/* Can r be the decision about the step after prev, of an attempt with this world? The code that
+ * applies a record relies on what is checked here. */
 bool record_can_follow(const struct record *r, const struct record *prev,
 		       const struct core_world *world);
 
 void record_seal(struct record *r, const struct record_conf *conf, const struct core_id *id);
-bool record_content_ok(const struct record *r); /* of one that came from elsewhere */
+/* Of a record that came from elsewhere: is .content possible? */
+bool record_content_ok(const struct record *r);
 bool record_pauses(const struct record *r,
-		   const struct core_tune *tune); /* no step follows it before a resume */
-/* id.attempt counts from 1; world carries the weights */
+		   const struct core_tune *tune); /* Does no step follow it before a resume? */
+/* id.attempt counts from 1. The world has the weights of the ranks. */
 void record_decide(struct record *r, const struct record *prev, const struct record_conf *conf,
 		   const struct core_id *id, const struct core_world *world,
 		   const struct record_votes *votes);

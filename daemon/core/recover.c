@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator's views. After a start it asks every member (ASK binds each to heed no lower
- * term), applies the recovery rule of DESIGN section 5 to what they hold, makes the result durable
- * as a view and only then sends it; when all have adopted it the model is open. Later views seal
- * the model, take in a member that started again, or carry out an order: another tune at a
- * boundary, a rollback, the end of one. A node that held chunks and started again without them, or
- * stays away for lost_timeout, takes the only copies with it: the model is LOST, its generation
- * grows, and it comes back from a checkpoint or is written and sealed again. A node that merely
- * does not answer is waited for. */
+/* The views of the coordinator. coord.c calls it at the end of every event. After a start the
+ * coordinator asks every member, and ASK binds each to ignore lower terms. It applies the recovery
+ * rule of DESIGN section 5 to what they hold, makes the result durable as a view and only then
+ * sends it. When all have adopted the view the model is open. Later views seal the model, take in a
+ * member that started again, or carry out an order: another tune at a boundary, a rollback, or the
+ * end of one. If a node that held chunks starts again without them, or stays away for lost_timeout,
+ * the only copies are gone. The model is then LOST, its generation grows, and it is restored from a
+ * checkpoint or is written and sealed again. A node that only fails to answer is waited for. */
 #include "core/recover.h"
 
 #include "core/inner.h"
@@ -22,7 +22,8 @@ void recover_check(const struct core *c)
 	CHECK(!co->tune_tell || co->has_view);
 }
 
-static uint64_t node_incarnation(const struct core *c, uint16_t node) /* as of now; 0: not known */
+/* The memory that the node has now. 0: not known. */
+static uint64_t node_incarnation(const struct core *c, uint16_t node)
 {
 	if (node == c->conf.self)
 		return c->conf.incarnation;
@@ -49,7 +50,7 @@ static bool node_restarted(const struct core *c, uint16_t node)
 }
 
 static bool node_lost(const struct core *c, uint16_t node,
-		      uint64_t now) /* with the only copy of its chunks */
+		      uint64_t now) /* Is it lost, with the only copy of its chunks? */
 {
 	return c->held_nr[node] && c->coord.view.incarnation[node] &&
 	       (node_restarted(c, node) || node_given_up(c, node, now));
@@ -70,7 +71,7 @@ static const char *recover_remedy(const struct core *c)
 				   : "no checkpoint of it is known";
 }
 
-/* What happened to a node that is lost with the only copies of its chunks. */
+/* Says what happened to a node that is lost with the only copies of its chunks. */
 static const char *recover_end(struct core *c, uint16_t node)
 {
 	const char *why = c->link[node].why;
@@ -81,7 +82,7 @@ static const char *recover_end(struct core *c, uint16_t node)
 		      : "started again";
 }
 
-static bool recover_lost(struct ctx *x) /* keeps the sentence */
+static bool recover_lost(struct ctx *x) /* The sentence about the loss is kept in .lost. */
 {
 	struct core *c = x->c;
 
@@ -106,15 +107,16 @@ static void orders_forget(struct core *c)
 	struct coord *co = &c->coord;
 
 	co->held = co->rollback = co->weights_void = false;
-	/* A change that nobody was told of holds after the checkpoint's seal, which brings the tune
-	 * of its time. Without a checkpoint who asked for it is told that the model is LOST. */
+	/* A change of the tune that has not been answered takes effect after the seal of the
+	 * checkpoint, which brings the tune of its time. Without a checkpoint the operator is told
+	 * that the model is LOST. */
 	co->tune_due = co->view.restoring && (co->tune_due || co->tune_tell);
 	co->tune_tell = false;
-	co->resumes = false; /* The steps that an operator resumed after are no more. */
+	co->resumes = false; /* The step after which an operator resumed does not exist any more. */
 }
 
-/* The record that the shell shows as the last one, if it diverged and is of the generation in hand.
- * Else NULL. */
+/* Returns the record that the shell shows as the last one, if it diverged and is of the present
+ * generation. Otherwise returns NULL. */
 static const struct record *orders_diverged(const struct core *c)
 {
 	const struct record *r = &c->step.record;
@@ -191,8 +193,9 @@ static void recover_persist(struct ctx *x)
 	co->has_view = true;
 	co->view.term = x->c->conf.term;
 	co->view.seq++;
-	if (co->tune_due &&
-	    !co->view.restoring) /* the seal of a checkpoint brings the checkpoint's */
+	/* While restoring, a new tune waits. The seal of the checkpoint brings the checkpoint's own
+	 * tune first. */
+	if (co->tune_due && !co->view.restoring)
 		orders_take_tune(x->c);
 	co->state = COORD_PERSIST;
 	timer_stop(&co->timer);
@@ -204,22 +207,21 @@ static void recover_persist(struct ctx *x)
 }
 
 static void recover_change(struct ctx *x,
-			   bool lost) /* the next view, of the members as they are now */
+			   bool lost) /* Makes the next view, of the members as they are now. */
 {
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 	uint32_t generation = co->view.generation;
 
 	view_each(i, coord_members(c)) {
+		/* The view on this disk is an old one. What it says does not count. */
 		if (co->state == COORD_RECOVER && co->node[i].answered &&
 		    co->node[i].generation > generation)
-			generation = co->node[i].generation; /* the view on this disk is an old one:
-								what it knew is void */
+			generation = co->node[i].generation;
 	}
 	if (lost || !co->has_view || generation > co->view.generation) {
-		bool first =
-			!lost && !co->has_view &&
-			generation == 0; /* all may be written before the first view is there */
+		/* All weights may be written before the first view exists. */
+		bool first = !lost && !co->has_view && generation == 0;
 
 		co->view.lost |= co->view.sealed || generation > co->view.generation;
 		co->want_seal = co->want_seal && first;
@@ -233,20 +235,22 @@ static void recover_change(struct ctx *x,
 	view_each(i, coord_members(c)) {
 		uint64_t now = node_incarnation(c, i);
 
-		if (now || lost) /* who is away when the model is LOST may come back as anybody */
+		/* A node that is away when the model is LOST may come back with any memory. */
+		if (now || lost)
 			co->view.incarnation[i] = now;
 	}
+	/* .last itself stays as it is, because a message of this call may point to it. */
 	if (co->has_last)
 		co->view.record = co->last;
 	else
-		memset(&co->view.record, 0,
-		       sizeof(co->view.record)); /* .last itself may be in a message of this call */
+		memset(&co->view.record, 0, sizeof(co->view.record));
 	recover_persist(x);
 }
 
-/* Over the members that answered as the ones they were: nobody has more than .last. If all are
- * PREPARED for the step after it, in the durable view, the old coordinator may have committed it.
- * false: it may have, and the votes do not say what. */
+/* The recovery rule, over the members that answered with the memory that the view lists. None of
+ * them has a newer record than .last. If all are PREPARED for the step after it, in the durable
+ * view, the old coordinator may have committed that step. It is then decided from their votes.
+ * Returns false if the step may have been committed and a vote that it needs is missing. */
 static bool recover_rule(struct ctx *x)
 {
 	struct core *c = x->c;
@@ -268,7 +272,7 @@ static bool recover_rule(struct ctx *x)
 			return true;
 	}
 	if (!members || co->prepared_differs)
-		return true; /* votes that differ in lr were never committed */
+		return true; /* Votes with different learning rates were never committed. */
 	for (uint32_t i = 0; i < co->prepared.size; i++) {
 		uint16_t node = co->prepared.rank[i].node;
 
@@ -336,8 +340,8 @@ static void recover_seal(struct ctx *x)
 		co->last.loss_scale = co->restored.scaler.scale;
 		co->view.tune = co->restored.tune;
 	}
-	co->view.tune.resumed_step = co->view.tune.resumed_skips =
-		0; /* of steps that are no more */
+	/* The steps that these refer to do not exist any more. */
+	co->view.tune.resumed_step = co->view.tune.resumed_skips = 0;
 	co->has_last = true;
 	co->want_seal = false;
 	co->attempt = 0;
@@ -348,7 +352,7 @@ static void recover_seal(struct ctx *x)
 	recover_persist(x);
 }
 
-/* Ordered: back to a checkpoint, or no longer on the way there. */
+/* Is it ordered to go back to a checkpoint, or to stop restoring? */
 static bool recover_ordered(const struct core *c)
 {
 	const struct coord *co = &c->coord;
@@ -357,14 +361,16 @@ static bool recover_ordered(const struct core *c)
 	       (co->view.restoring && !co->checkpoint);
 }
 
-static bool recover_tune_due(const struct core *c) /* at a boundary */
+/* Can the new tune take effect, at a boundary? */
+static bool recover_tune_due(const struct core *c)
 {
 	return c->coord.state == COORD_OPEN && c->coord.tune_due && !c->coord.undecided &&
 	       !c->coord.view.restoring && attempt_all_done(c);
 }
 
-static void recover_again(struct ctx *x) /* the coordinator that was restoring started again: what
-					    it had written is not known */
+/* The coordinator started again while it restored the model. It does not know what had been
+ * written. */
+static void recover_again(struct ctx *x)
 {
 	struct core *c = x->c;
 
@@ -383,14 +389,15 @@ static void recover_open(struct ctx *x)
 
 	co->state = COORD_OPEN;
 	timer_stop(&co->timer);
+	/* A node that adopted the view has finished the record of the view. */
 	view_each(i, coord_members(x->c))
-		co->node[i].done = true; /* who adopted the view has finished its record */
+		co->node[i].done = true;
 	if (co->tune_tell && !co->tune_due)
 		core_act(x, CORE_ACT_TUNED);
 	co->tune_tell = false;
 }
 
-static void recover_leave(struct ctx *x, bool lost) /* the view in hand */
+static void recover_leave(struct ctx *x, bool lost) /* Gives up the current view. */
 {
 	struct coord *co = &x->c->coord;
 
@@ -445,9 +452,10 @@ void recover_send(struct ctx *x, uint16_t node)
 	if (co->state == COORD_RECOVER && !co->node[node].answered) {
 		id.seq = 0;
 		core_send(x, node, CORE_ASK, &id);
+		/* VIEW goes only to the memory that the view lists. Other memory gets the next
+		 * view. */
 	} else if (co->state == COORD_VIEW && !co->node[node].view_ok &&
-		   node_incarnation(c, node) ==
-			   co->durable.incarnation[node]) { /* else the next view is for it */
+		   node_incarnation(c, node) == co->durable.incarnation[node]) {
 		m = core_send(x, node, CORE_VIEW, &id);
 		m->view = &co->durable;
 		m->why = co->lost[0] ? core_text(c, "%s", co->lost) : NULL;
@@ -496,9 +504,9 @@ static bool view_before(const struct core_view *v, uint64_t term, uint32_t seq)
 	return v->term < term || (v->term == term && v->seq < seq);
 }
 
-/* A member adopted a view that is newer than the one on this disk, or decided or voted in one. A
- * view is durable before anybody hears of it, so that the one here must be an old copy. What was
- * decided and ordered since is not known here as a whole. */
+/* Did a member adopt a newer view than the one on this disk, or vote in one, or apply a record of
+ * one? A view is durable before anybody hears of it, so the view here must be an old copy. This
+ * node does not know everything that was decided and ordered since. */
 static bool recover_is_older(const struct coord *co, const struct core_answer *a)
 {
 	return view_before(&co->view, a->term, a->seq) ||
@@ -555,8 +563,9 @@ void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 		co->node[m->from].view_ok = true;
 }
 
-/* The writer speaks of a generation: a newer one may be on its way to disk. The first one may be,
- * too, and then it is meant. */
+/* The shell names the generation whose weights are written. If a newer one is already on its way to
+ * disk, the event does not count. The weights of the first generation may be written before its
+ * view exists, and then the event counts. */
 void recover_on_written(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
@@ -596,7 +605,7 @@ void recover_init(struct core *c, const struct core_view *view)
 	co->state = COORD_RECOVER;
 	co->bad_tensor = -1;
 	co->bad_rank = -1;
-	co->timer.at = 0; /* at the first tick it asks */
+	co->timer.at = 0; /* It asks at the first tick. */
 	co->view.members = c->conf.members;
 	if (!view)
 		return;

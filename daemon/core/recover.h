@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recover.h: the coordinator's views: recovery, the seal, members that start again, and the orders
- * that a view carries out. Private to daemon/core. */
+/* recover.h: the views of the coordinator. It makes them for recovery, for the seal, for members
+ * that start again, and to carry out orders. Private to daemon/core. */
 #ifndef SHARD_CORE_RECOVER_H
 #define SHARD_CORE_RECOVER_H
 
@@ -20,10 +20,12 @@ void recover_on_checkpoint(struct ctx *x, const struct core_event *e);
 void recover_on_rollback(struct ctx *x, const struct core_event *e);
 
 /* For coord.c. */
-void recover_settle(struct ctx *x);              /* Views: whatever is due, as far as it goes. */
-bool recover_due(const struct core *c);          /* recover_settle() would go on. */
-void recover_send(struct ctx *x, uint16_t node); /* ASK or VIEW, if that node owes an answer. */
-uint64_t recover_deadline(const struct core *c); /* An absent node's chunks are given up then. */
+void recover_settle(struct ctx *x);     /* Takes every change of the view that is due. */
+bool recover_due(const struct core *c); /* Would recover_settle() do more now? */
+/* Sends ASK or VIEW if that node owes an answer. */
+void recover_send(struct ctx *x, uint16_t node);
+/* When the chunks of an absent node are given up. */
+uint64_t recover_deadline(const struct core *c);
 void recover_check(const struct core *c);
 
 #endif

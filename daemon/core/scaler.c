@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The dynamic loss scale: a state machine of four numbers that lives in the record, so that a new
- * coordinator continues it where the old one stopped. The rules are DeepSpeed's (its
- * DynamicLossScaler.update_scale): an overflow is tolerated `hysteresis` times before the scale is
- * halved, `scale_window` good steps double it. With a static scale nothing moves. Failure: an
- * overflow with the scale at its floor; training cannot go on by itself, the record says diverged.
- */
+/* The dynamic loss scale. It is a state machine of four numbers that live in the record, so that a
+ * new coordinator continues it where the old one stopped. record.c calls it. The rules are those of
+ * DeepSpeed (DynamicLossScaler.update_scale): an overflow is tolerated `hysteresis` times before
+ * the scale is halved, and `scale_window` good steps double it. A static scale never changes. It
+ * fails on an overflow with the scale at its floor. Training cannot go on by itself then, and the
+ * record says diverged. */
 #include "core/scaler.h"
 
 #include "base/check.h"

@@ -7,8 +7,8 @@
 #include "core/record.h"
 
 void scaler_start(struct scaler *s, const struct record_conf *conf);
-/* One decided step. false: an overflow with the scale already at its floor; the state is then left
- * as it was. */
+/* Updates the scale for one decided step. Returns false for an overflow with the scale already at
+ * its floor. The state then stays as it was. */
 bool scaler_update(struct scaler *s, const struct record_conf *conf, bool overflow);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The learning-rate schedules, one row and one function each. record.c calls them for the step that
- * it decides; `last` is what DeepSpeed calls last_batch_iteration: -1 before the first step, and
- * grown by one with each applied step, so step t is computed with t - 2. The order of operations is
- * DeepSpeed's too: tests/golden compares the bits. Cannot fail: every parameter was checked when
- * the settings were made. A momentum that its decay would carry to 1 or beyond, where DeepSpeed's
- * bias correction turns negative, stops short of it. */
+/* The learning-rate schedules, one row and one function for each. record.c calls them for the step
+ * that it decides. The argument `last` is what DeepSpeed calls last_batch_iteration. It is -1
+ * before the first step and grows by one with each applied step, so that step t is computed with t
+ * - 2. The order of operations is that of DeepSpeed, too, and tests/golden compares the bits.
+ * Nothing here can fail, because every parameter was checked when the settings were made. The decay
+ * may carry a momentum to 1 or beyond, where the bias correction of DeepSpeed turns negative. It is
+ * limited to a value just below 1. */
 #include "core/schedule.h"
 
 #include "base/check.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 
 #define MOMENTUM_MAX 0.999999
-#define PI           3.14159265358979311600 /* the double nearest to it */
+#define PI           3.14159265358979311600 /* This is the nearest double. */
 
 static double lr_range_test(const struct schedule_conf *s, double last)
 {
@@ -30,7 +31,8 @@ static double cycle_total(const struct schedule_conf *s)
 	return s->param[SCHEDULE_CYCLE_FIRST_STEP_SIZE] + s->param[SCHEDULE_CYCLE_SECOND_STEP_SIZE];
 }
 
-/* How far along from minimum to maximum: 0 to 1 in the first half, back to 0 in the second. */
+/* How far the cycle is from its minimum to its maximum. It goes from 0 to 1 in the first half and
+ * back to 0 in the second. */
 static double cycle_scale(const struct schedule_conf *s, double last)
 {
 	double first = s->param[SCHEDULE_CYCLE_FIRST_STEP_SIZE],
@@ -48,13 +50,15 @@ static double cycle_scale(const struct schedule_conf *s, double last)
 	}
 	if (stairs == 0)
 		return scale;
-	/* from the count of steps: the quotient above may lie an ulp below an exact stair */
+	/* This uses the count of steps, because the quotient above may be an ulp below an exact
+	 * stair. */
 	scale = in_cycle <= first ? in_cycle * stairs / first
 				  : (total - in_cycle) * stairs / second;
 	return floor(scale) / stairs;
 }
 
-/* 1 + rate * intervals after the cycle; without intervals, or a rate, 1. */
+/* Returns 1 + rate * (intervals since the cycle ended). Without intervals, or without a rate, it is
+ * 1. */
 static double cycle_decay(const struct schedule_conf *s, double last, enum schedule_param rate)
 {
 	if (s->param[SCHEDULE_DECAY_STEP_SIZE] == 0 || s->param[rate] == 0)
@@ -76,9 +80,9 @@ static double one_cycle_momentum(const struct schedule_conf *s, double last)
 {
 	double min = s->param[SCHEDULE_CYCLE_MIN_MOM], max = s->param[SCHEDULE_CYCLE_MAX_MOM];
 
+	/* The optimizer starts with the minimum. The cycle itself begins at the maximum. */
 	if (last < 0)
-		return min; /* the optimizer starts with it; the cycle itself begins at the maximum
-			     */
+		return min;
 	if (last < cycle_total(s))
 		return max - (max - min) * cycle_scale(s, last);
 	return max * cycle_decay(s, last, SCHEDULE_DECAY_MOM_RATE);

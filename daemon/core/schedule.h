@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.h: learning rate and momentum as functions of how many steps were applied: the schedules
- * of DeepSpeed 0.19 with their names, parameters and defaults. The settings parser reads the rows,
- * record.c asks for one step's values, once, on the coordinator: log and cos give other bits on
- * other machines. There is no state beside the count of applied steps, which the record carries. */
+/* schedule.h: learning rate and momentum as functions of the number of applied steps. The schedules
+ * are those of DeepSpeed 0.19, with its names, parameters and defaults. The settings parser reads
+ * the rows. record.c asks for the values of a step once, on the coordinator, because log and cos
+ * give other bits on other machines. The only state is the number of applied steps, which is in the
+ * record. */
 #ifndef SHARD_CORE_SCHEDULE_H
 #define SHARD_CORE_SCHEDULE_H
 
@@ -19,7 +20,7 @@ enum schedule_id {
 	SCHEDULE_NR,
 };
 
-/* index into an array of SCHEDULE_PARAM_NR doubles */
+/* An index into an array of SCHEDULE_PARAM_NR doubles. */
 enum schedule_param {
 	SCHEDULE_COS_MIN_RATIO,
 	SCHEDULE_CYCLE_FIRST_STAIR_COUNT,
@@ -28,14 +29,14 @@ enum schedule_param {
 	SCHEDULE_CYCLE_MAX_MOM,
 	SCHEDULE_CYCLE_MIN_LR,
 	SCHEDULE_CYCLE_MIN_MOM,
-	SCHEDULE_CYCLE_MOMENTUM, /* 0 or 1 */
+	SCHEDULE_CYCLE_MOMENTUM, /* 0 or 1. */
 	SCHEDULE_CYCLE_SECOND_STAIR_COUNT,
 	SCHEDULE_CYCLE_SECOND_STEP_SIZE,
 	SCHEDULE_DECAY_LR_RATE,
 	SCHEDULE_DECAY_MOM_RATE,
 	SCHEDULE_DECAY_STEP_SIZE,
 	SCHEDULE_LR_RANGE_TEST_MIN_LR,
-	SCHEDULE_LR_RANGE_TEST_STAIRCASE, /* 0 or 1 */
+	SCHEDULE_LR_RANGE_TEST_STAIRCASE, /* 0 or 1. */
 	SCHEDULE_LR_RANGE_TEST_STEP_RATE,
 	SCHEDULE_LR_RANGE_TEST_STEP_SIZE,
 	SCHEDULE_TOTAL_NUM_STEPS,
@@ -43,7 +44,7 @@ enum schedule_param {
 	SCHEDULE_WARMUP_MIN_LR,
 	SCHEDULE_WARMUP_MIN_RATIO,
 	SCHEDULE_WARMUP_NUM_STEPS,
-	SCHEDULE_WARMUP_TYPE, /* enum schedule_warmup */
+	SCHEDULE_WARMUP_TYPE, /* A value of enum schedule_warmup. */
 	SCHEDULE_PARAM_NR,
 };
 
@@ -51,9 +52,9 @@ enum schedule_warmup { SCHEDULE_LOG, SCHEDULE_LINEAR };
 
 struct schedule_conf {
 	enum schedule_id id;
-	double lr;                       /* the optimizer's own */
-	double param[SCHEDULE_PARAM_NR]; /* those that the row takes; ranges are checked by the
-					    settings */
+	double lr; /* The learning rate of the optimizer. */
+	/* The parameters that the row has. The settings parser checks their ranges. */
+	double param[SCHEDULE_PARAM_NR];
 };
 
 struct schedule_default {
@@ -71,17 +72,17 @@ struct schedule_default {
 struct schedule_row {
 	const char *name;
 	double (*lr)(const struct schedule_conf *s, double last);
-	struct schedule_default
-		param[SCHEDULE_PARAM_NR]; /* SCHEDULE_ABSENT: this schedule has no such parameter */
+	/* SCHEDULE_ABSENT: this schedule has no such parameter. */
+	struct schedule_default param[SCHEDULE_PARAM_NR];
 };
 
-const struct schedule_row *schedule_row(enum schedule_id id); /* CHECKs id */
+const struct schedule_row *schedule_row(enum schedule_id id); /* CHECKs id. */
 enum schedule_id schedule_row_id(const struct schedule_row *row);
 
-/* t counts applied steps, this one included, so it starts at 1. Not for SCHEDULE_NONE. */
+/* t counts the applied steps, this one included, so that it starts at 1. Not for SCHEDULE_NONE. */
 double schedule_lr(const struct schedule_conf *s, uint64_t t);
-/* false: this schedule leaves momentum (or beta1) alone. The value is always one that an optimizer
- * can take. */
+/* Returns false if this schedule leaves the momentum (or beta1) alone. An optimizer can take every
+ * value that it gives. */
 bool schedule_momentum(const struct schedule_conf *s, uint64_t t, double *momentum);
 
 #endif

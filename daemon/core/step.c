@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The participant of the step transaction on one node, called by core.c, member.c and the
- * coordinator's parts. Happy path: BEGIN makes it STAGING; when every chunk held here is staged and
- * every local rank is ready it marks the image open, votes and is PREPARED, from where the node can
- * no longer fail; COMMIT makes it APPLYING (for a skip, too: then only versions move), and DONE
- * follows. Before the vote anything drops the attempt without effect: a link that contributions
- * came over, ABORT, a newer attempt, ASK, a view. A drop of its own is told to the coordinator as
- * ABANDON until it acts. PREPARED ends by a verdict only, never by a deadline. Arenas and slots of
- * a dropped attempt are not used again before its transfers have drained. */
+/* The participant of the step transaction on one node, called by core.c, member.c and the parts of
+ * the coordinator. Happy path: BEGIN makes it STAGING. When every chunk of this node is staged and
+ * every local rank is ready, it marks the image open, votes and is PREPARED, from where the node
+ * can no longer fail. COMMIT makes it APPLYING, and DONE follows. A skip takes the same way, but
+ * then only versions move. Before the vote anything drops the attempt without effect: the loss of a
+ * link that contributions came over, ABORT, a newer attempt, ASK, a view. If the node drops it by
+ * itself, it repeats ABANDON until the coordinator acts. Only a verdict ends PREPARED, never a
+ * deadline. Arenas and slots of a dropped attempt are not used again before its transfers have
+ * drained. */
 #include "core/step.h"
 
 #include "core/inner.h"
@@ -16,8 +17,8 @@
 static const uint32_t step_may_move[CORE_PART_NR] = {
 	[CORE_FREE] = BIT(CORE_STAGING),
 	[CORE_STAGING] = BIT(CORE_PREPARED) | BIT(CORE_FREE),
-	[CORE_PREPARED] = BIT(CORE_APPLYING) | BIT(CORE_FREE), /* verdict, or abort */
-	[CORE_APPLYING] = BIT(CORE_FREE),                      /* no way back */
+	[CORE_PREPARED] = BIT(CORE_APPLYING) | BIT(CORE_FREE), /* The verdict, or an abort. */
+	[CORE_APPLYING] = BIT(CORE_FREE),                      /* There is no way back. */
 };
 
 static void step_move(struct ctx *x, enum core_part to)
@@ -85,10 +86,10 @@ static void slots_borrow(struct ctx *x, uint16_t node)
 	a->id = x->c->step.id;
 }
 
-/* A lender that has not lent for the attempt in hand. Who has voted may still owe its contribution:
- * its own chunks are staged, or it holds none, while the lender was late, for example with its
- * updates of the step before. After a warm start nothing is owed: if a lender still waited, the
- * attempt cannot commit without the trainers that died here. */
+/* Does this node still wait for the landing slots of that node? A node that has voted may still owe
+ * its contribution. Its own chunks are staged, or it holds none, while the lender was late, for
+ * example with its updates of the step before. After a warm start this node owes nothing. If a
+ * lender still waited, the attempt could not commit without the trainers that died here. */
 static bool slots_wanted(const struct core *c, uint16_t node)
 {
 	bool open =
@@ -165,7 +166,7 @@ static void slots_link_down(struct ctx *x, uint16_t node)
 {
 	struct slots *p = &x->c->step.slots[node];
 
-	/* the connection is gone and with it whatever was on its way */
+	/* The connection is gone, and with it whatever was on its way. */
 	p->owes = false;
 	p->granted = p->credit = (struct core_id){0};
 }
@@ -210,7 +211,7 @@ static void step_send_vote(struct ctx *x)
 	step_vote_fill(c, &core_send(x, core_coordinator(c), CORE_VOTE, &c->step.id)->vote);
 }
 
-static void step_vote(struct ctx *x) /* when the last of what the vote waits for has come */
+static void step_vote(struct ctx *x) /* Votes when everything that the vote waits for has come. */
 {
 	struct step *s = &x->c->step;
 
@@ -277,7 +278,7 @@ void step_drop(struct ctx *x, enum shard_status status, const char *why)
 	s->draining = true;
 }
 
-/* What the coordinator has to hear until it acts: an attempt that this node will never vote for. */
+/* Tells the coordinator, until it acts, that this node will never vote for the attempt. */
 static void step_refuse(struct ctx *x, enum shard_status status, const char *why, uint32_t blamed)
 {
 	struct step *s = &x->c->step;
@@ -348,7 +349,9 @@ static void step_enter(struct ctx *x)
 	CHECK(s->has_next && s->part == CORE_FREE && !s->draining);
 	s->has_next = s->dropped = s->skip = s->kept = false;
 	s->id = s->drained = s->next_id;
-	s->drained.attempt--; /* what was begun before has drained, what was not begun never left */
+	/* Every earlier attempt that began here has drained, and nothing left for those that did
+	 * not begin. */
+	s->drained.attempt--;
 	s->world = s->next_world;
 	s->chunks_staged = s->ranks_ready = s->lr_nr = 0;
 	s->ranks_nr = core_local_ranks(&s->world, c->conf.self);
@@ -358,8 +361,8 @@ static void step_enter(struct ctx *x)
 	memset(core_at(c, c->at_staged), 0, (c->conf.chunks_nr + 7) / 8);
 	missing = local_missing(x, &s->world);
 	if (missing) {
-		s->aborted = s->drained =
-			s->id; /* nothing of it ever leaves: lenders may lend again */
+		/* Nothing of this attempt ever leaves, so lenders may lend their slots again. */
+		s->aborted = s->drained = s->id;
 		slots_drained(x);
 		step_refuse(x, SHARD_WORLD_CHANGED, missing, 0);
 		return;
@@ -370,18 +373,18 @@ static void step_enter(struct ctx *x)
 	a->world = &s->world;
 	a->record = &s->record;
 	slots_begin(x);
-	step_vote(x); /* a node that holds no chunk and has no rank has nothing to wait for */
+	step_vote(x); /* A node without chunks and ranks has nothing to wait for. */
 }
 
-/* A waiting BEGIN, once nothing is in its way. */
+/* Enters the attempt of a BEGIN that waited, once nothing is in its way. */
 void step_resume(struct ctx *x)
 {
 	struct step *s = &x->c->step;
 
 	if (!s->has_next || s->part != CORE_FREE || s->draining || x->c->stopping)
 		return;
-	/* The attempt may be void, or have become so while it waited: of an older view, aborted, or
-	 * behind the record. */
+	/* The attempt may have become void while it waited. Its view is then an older one, or it is
+	 * aborted, or it does not follow the last record. */
 	if (!core_adopted(x->c, &s->next_id) || core_id_cmp(&s->next_id, &s->aborted) <= 0 ||
 	    !s->has_record || s->record.id.step + 1 != s->next_id.step) {
 		s->has_next = false;
@@ -390,7 +393,8 @@ void step_resume(struct ctx *x)
 	step_enter(x);
 }
 
-static void step_answer_again(struct ctx *x) /* BEGIN of the attempt in hand, once more */
+/* BEGIN of the attempt in hand came once more. */
+static void step_answer_again(struct ctx *x)
 {
 	struct step *s = &x->c->step;
 
@@ -453,7 +457,7 @@ void step_on_commit(struct ctx *x, const struct core_msg *m)
 		return;
 	if (step_took(x, m->record))
 		return;
-	/* again: its DONE was lost, unless it is still being applied */
+	/* COMMIT came again. The DONE was lost, unless the record is still being applied. */
 	if (s->part != CORE_APPLYING && s->has_record && !core_id_cmp(&s->record.id, &m->id))
 		core_send(x, m->from, CORE_DONE, &m->id);
 }
@@ -464,7 +468,8 @@ void step_on_abort(struct ctx *x, const struct core_msg *m)
 
 	if (!core_adopted(x->c, &m->id))
 		return;
-	/* of a later step: then the one in hand was decided, and its verdict still has to come */
+	/* The ABORT is of a later step. The step in hand was then decided, and its verdict still
+	 * has to come. */
 	if (step_undecided(s) && s->id.step < m->id.step)
 		return;
 	if (core_id_cmp(&s->id, &m->id) <= 0) {
@@ -478,14 +483,15 @@ void step_on_abort(struct ctx *x, const struct core_msg *m)
 		s->aborted = m->id;
 }
 
-/* Events name their attempt; a shell that keeps none in flight over an end may leave it zero. */
+/* Is the event about the attempt in hand? Events name their attempt. A shell that never has an
+ * event of an ended attempt in flight may leave it zero. */
 static bool step_in_hand(const struct step *s, const struct core_id *id)
 {
 	return s->part == CORE_STAGING && (!id->step || !core_id_cmp(id, &s->id));
 }
 
 static bool worse(int64_t tensor, int32_t rank, int64_t than_tensor,
-		  int32_t than_rank) /* the first in order names the step */
+		  int32_t than_rank) /* The first one in order is told with the step. */
 {
 	if (tensor < 0 || than_tensor < 0)
 		return tensor >= 0;
@@ -500,7 +506,7 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	uint32_t *index = core_at(c, c->at_index);
 
 	CHECK(e->chunk < c->conf.chunks_nr && place_holds(core_place(c), e->chunk, c->conf.self));
-	if (!step_in_hand(s, &e->id)) /* a worker was slower than the end of its attempt */
+	if (!step_in_hand(s, &e->id)) /* The attempt ended before the worker was done. */
 		return;
 	CHECK(!(staged[e->chunk / 8] >> (e->chunk % 8) & 1));
 	staged[e->chunk / 8] |= (uint8_t)(1u << (e->chunk % 8));
@@ -570,7 +576,7 @@ void step_on_ready(struct ctx *x, const struct core_event *e)
 	step_vote(x);
 }
 
-/* The coordinator hears with the next WAITING. */
+/* The coordinator is told with the next WAITING. */
 void step_on_image(struct ctx *x, const struct core_event *e)
 {
 	struct step *s = &x->c->step;
@@ -586,7 +592,7 @@ void step_applied(struct ctx *x)
 
 	CHECK(s->part == CORE_APPLYING);
 	step_move(x, CORE_FREE);
-	s->drained = s->id; /* committed, so everything sent for it has arrived */
+	s->drained = s->id; /* It is committed, so everything sent for it has arrived. */
 	core_send(x, core_coordinator(x->c), CORE_DONE, &s->id);
 }
 
@@ -602,9 +608,9 @@ void step_on_drained(struct ctx *x, const struct core_event *e)
 	step_resume(x);
 }
 
-/* A contribution did not arrive as it was sent. Where the node has one rank it was read from that
- * trainer's memory, which may have changed on the way: the coordinator hears whose it was. A sum of
- * several lies in memory of the node's own. */
+/* A contribution did not arrive as it was sent. If that node has one rank, the contribution was
+ * read from the memory of that trainer, which may have changed on the way. The coordinator is then
+ * told which rank it was. A sum over several ranks lies in the node's own memory. */
 void step_on_damaged(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
@@ -634,8 +640,8 @@ void step_on_damaged(struct ctx *x, const struct core_event *e)
 	step_refuse(x, SHARD_WORLD_CHANGED, why, rank + 1);
 }
 
-/* The coordinator's verdict or the rest of the contributions cannot come any more: what is not yet
- * promised ends here. */
+/* The verdict of the coordinator, or the rest of the contributions, cannot come any more. An
+ * attempt that this node has not voted for ends here. */
 void step_on_link_down(struct ctx *x, uint16_t node, const char *why)
 {
 	struct core *c = x->c;
@@ -683,7 +689,8 @@ void step_on_tick(struct ctx *x)
 
 /* --- trainers of this node --- */
 
-static bool step_not_ready(const struct core *c, uint64_t session) /* STAGING waits for it */
+/* Does STAGING still wait for it? */
+static bool step_not_ready(const struct core *c, uint64_t session)
 {
 	const struct step *s = &c->step;
 	int32_t rank = core_rank_of(&s->world, c->conf.self, session);

@@ -6,47 +6,53 @@
 
 #include "core/ctx.h"
 
-struct slots {     /* Landing slots, between this node and one other. */
-	bool owes; /* Transfers of a dropped attempt may still be on their way from it to us. */
-	struct core_id granted; /* The newest attempt for which it has our slots. */
-	struct core_id credit;  /* The newest attempt for which we have its slots. */
+struct slots { /* Landing slots, between this node and another one. */
+	/* Transfers of a dropped attempt may still be on their way from that node to us. */
+	bool owes;
+	struct core_id granted; /* The newest attempt for which that node has our slots. */
+	struct core_id credit;  /* The newest attempt for which we have the slots of that node. */
 };
 
 struct step {
 	enum core_part part;
-	bool hold;              /* The coordinator on this node holds: nothing is voted for here. */
-	struct core_id id;      /* The attempt in hand, or the last one. */
-	struct core_id aborted; /* Nothing up to this one is begun any more. */
-	struct core_id drained; /* Nothing up to this one leaves this node any more. */
-	bool draining;   /* .id was dropped, and its transfers and workers have not finished. */
-	bool dropped;    /* This node dropped .id by itself. The coordinator may not know. */
-	uint32_t blamed; /* Of dropped: the rank of .world whose gradient arrived damaged, plus 1.
-			    0: there is another reason. */
-	bool has_record; /* .record counts. */
+	bool hold;         /* The coordinator on this node holds, so this node does not vote. */
+	struct core_id id; /* The attempt in hand, or the last one. */
+	struct core_id aborted; /* No attempt up to this one is begun any more. */
+	/* No transfer of an attempt up to this one leaves this node any more. */
+	struct core_id drained;
+	bool draining; /* .id was dropped, and its transfers and jobs have not finished. */
+	bool dropped;  /* This node dropped .id by itself, and the coordinator may not know it. */
+	/* If dropped: the rank of .world whose gradient arrived damaged, plus 1. 0: there is
+	 * another reason. */
+	uint32_t blamed;
+	bool has_record; /* .record is set. */
 	bool has_next;   /* A BEGIN waits for APPLYING or draining to end. */
-	bool kept;       /* The process before this one voted for .id: its trainers are gone, and it
-			    sends nothing of .id any more. */
-	bool skip;       /* A local rank voted to skip the step. */
+	/* The process before this one voted for .id. The trainers of that process are gone, and
+	 * this node sends nothing of .id any more. */
+	bool kept;
+	bool skip; /* A local rank voted to skip the step. */
 	uint32_t chunks_staged;
-	uint32_t ranks_ready, ranks_nr; /* Of the local ranks of .world. */
+	/* Counts of local ranks of .world: those that are ready, and all. */
+	uint32_t ranks_ready, ranks_nr;
 	int64_t bad_tensor;
 	int32_t bad_rank;
-	uint64_t ready[(CORE_RANKS_MAX + 63) / 64]; /* By rank. */
+	uint64_t ready[(CORE_RANKS_MAX + 63) / 64]; /* A bit for each rank of .world. */
 	struct timer timer;
 	struct core_id next_id;
 	struct core_world world, next_world;
 	struct record record;     /* The last one decided here. In APPLYING it is being applied. */
-	char why[CORE_WHY_BYTES]; /* Of dropped. */
-	enum shard_status status; /* Of dropped. */
-	double lr[CORE_GROUPS_MAX]; /* As the first ready rank gave it. The others must give the
-				       same. */
+	char why[CORE_WHY_BYTES]; /* If dropped: the reason. */
+	enum shard_status status; /* If dropped: what trainers are told. */
+	/* The learning rates that the first ready rank gave. The others must give the same. */
+	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
 	uint32_t image_chunk; /* As in core_waits. */
 	uint64_t image_step;
 	struct slots slots[CORE_NODES_MAX];
 };
 
-/* Messages. The dispatcher in core.c has checked who sent them and that this role takes them. */
+/* Messages. The dispatcher in core.c has checked the sender, and that this node has the role that
+ * takes them. */
 void step_on_begin(struct ctx *x, const struct core_msg *m);
 void step_on_commit(struct ctx *x, const struct core_msg *m);
 void step_on_abort(struct ctx *x, const struct core_msg *m);
@@ -65,29 +71,35 @@ void step_on_link_down(struct ctx *x, uint16_t node, const char *why);
 void step_on_link_up(struct ctx *x, uint16_t node);
 void step_on_tick(struct ctx *x);
 
-/* For the parts above. */
-bool step_undecided(const struct step *s); /* STAGING or PREPARED */
-/* PREPARED for exactly this record: now it is being applied. */
+/* For the other parts of the core. */
+bool step_undecided(const struct step *s); /* Is the part STAGING or PREPARED? */
+/* If this node is PREPARED for exactly this record, it now applies it. Returns whether it does. */
 bool step_took(struct ctx *x, const struct record *r);
-void step_applied(struct ctx *x); /* CORE_EV_APPLIED; step_resume() has to follow. */
-void step_resume(struct ctx *x);  /* A BEGIN that waited is entered once nothing is in its way. */
-/* The attempt ends without effect. Does nothing in FREE and APPLYING. The status is what trainers
- * are told: SHARD_WORLD_CHANGED, except for their own mistakes. */
+void step_applied(struct ctx *x); /* For CORE_EV_APPLIED. step_resume() has to follow. */
+/* Enters the attempt of a BEGIN that waited, once nothing is in its way. */
+void step_resume(struct ctx *x);
+/* Ends the attempt without effect. Does nothing in FREE and APPLYING. Trainers are told the status.
+ * It is SHARD_WORLD_CHANGED, except for their own mistakes. */
 void step_drop(struct ctx *x, enum shard_status status, const char *why);
-/* STAGING only. Dropped, and the coordinator is told until it acts. */
+/* STAGING only. Drops the attempt, and tells the coordinator until it acts. */
 void step_abandon(struct ctx *x, enum shard_status status, const char *why);
-/* A newer term asks for the state: what was not voted for is dropped. */
+/* A coordinator of a newer term asks for the state. An attempt that was not voted for is
+ * dropped. */
 void step_asked(struct ctx *x);
-/* A new view is adopted: no BEGIN of the old one waits, and nothing of it is repeated. */
+/* A new view is adopted. No BEGIN of the old one waits any more, and nothing of it is repeated. */
 void step_new_view(struct ctx *x);
-void step_forget(struct ctx *x); /* A new generation: no record counts, and no BEGIN waits. */
-/* The record of a view in which this node had no part: the seal, or a step at which it joins in. */
+/* A new generation begins. No record counts, and no BEGIN waits. */
+void step_forget(struct ctx *x);
+/* Takes the record of a view for which this node did not vote: the seal, or the step at which this
+ * node joins. */
 void step_take_record(struct ctx *x, const struct record *r);
-/* The coordinator on this node holds still, or no longer. Then what is complete is voted for. */
+/* The coordinator on this node begins or ends a hold. At the end this node votes for a step that is
+ * complete. */
 void step_hold(struct ctx *x, bool on);
-bool step_complete(const struct core *c); /* Everything that the vote waits for has come. */
+bool step_complete(const struct core *c); /* Has everything come that the vote waits for? */
 void step_vote_fill(struct core *c, struct core_vote *v);
-/* Do two ranks, or the ranks of two nodes, give the same learning rates? NULL, or a sentence. */
+/* Returns NULL if two ranks, or the ranks of two nodes, give the same learning rates, else a
+ * sentence. */
 const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank,
 			    const double *lr, uint32_t nr, uint32_t other_rank, const double *other,
 			    uint32_t other_nr);

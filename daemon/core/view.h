@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view.h: who is a member, who coordinates, and which node holds each chunk. Every loop over nodes
- * and every question of who holds a chunk, in the core and around it, goes through these functions,
- * so that the answers may differ from one view to the next. A node is named by its slot, a small
- * number that stays the same for as long as it is a member; slots may have gaps. Nothing here
- * fails. */
+/* view.h: which nodes are members, which one coordinates, and which node holds each chunk. Every
+ * loop over nodes and every question about the holder of a chunk goes through these functions, in
+ * the core and around it, so that the answers may differ from one view to the next. A node is named
+ * by its slot, a small number that stays the same for as long as it is a member. Slots may have
+ * gaps. Nothing here fails. */
 #ifndef SHARD_CORE_VIEW_H
 #define SHARD_CORE_VIEW_H
 
@@ -15,12 +15,14 @@
 #include <stdint.h>
 
 struct view_members {
-	uint64_t nodes;       /* A bit for each slot that a member has. */
-	uint64_t coordinator; /* Its slot. So wide that no byte of the struct is without a value. */
+	uint64_t nodes; /* A bit for each slot that a member has. */
+	/* The slot of the coordinator. It has 64 bits so that the struct has no padding. */
+	uint64_t coordinator;
 };
 
 struct placement {
-	const uint16_t *primary; /* [chunks_nr] It outlives who asks. */
+	/* [chunks_nr] The caller keeps this array for as long as it uses the placement. */
+	const uint16_t *primary;
 	uint32_t chunks_nr;
 };
 
@@ -49,15 +51,15 @@ static inline uint16_t view_coordinator(const struct view_members *v)
 	return (uint16_t)v->coordinator;
 }
 
-/* What a peer or a file says can be the members of a view, if slots has a bit for each slot that
- * there may be. */
+/* Can the members that a peer or a file names be those of a view? slots has a bit for each slot
+ * that may exist. */
 static inline bool view_members_ok(const struct view_members *v, uint64_t slots)
 {
 	return v->nodes && !(v->nodes & ~slots) && v->coordinator < CORE_NODES_MAX &&
 	       v->nodes >> v->coordinator & 1;
 }
 
-/* The first member at this slot or behind it. CORE_NODES_MAX: there is none. */
+/* The first member at this slot or after it. CORE_NODES_MAX: there is none. */
 static inline uint16_t view_from(const struct view_members *v, uint16_t slot)
 {
 	while (slot < CORE_NODES_MAX && !view_is_member(v, slot))

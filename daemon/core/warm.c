@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a core outlives its process: saving it after each event that changed it, and taking it up
- * again. The shell calls both through core.h; warm.h says what counts and when. Happy path: a word
- * that matters moved -> everything is written, with a sum over it -> the process dies -> it is
- * copied, checked, and the step goes on where it was. Ways to fail: what is found cannot be (torn,
- * of another model, of another member, states that do not fit together): refused as a whole, since
- * half a memory is none. */
+/* The part of a core that outlives its process. It is saved after each event that changed it, and
+ * taken over by the next process. The shell calls both through core.h, and warm.h says when saved
+ * state counts. Happy path: one of the numbers that warm_words() compares changes, and everything
+ * is written with a checksum over it. The process dies, and the next one copies and checks the
+ * state and goes on with the step. It fails if the state is impossible: torn, of another model or
+ * member, or with parts that do not fit together. It is then refused as a whole, because a part of
+ * it is of no use. */
 #include "core/warm.h"
 
 #include "core/inner.h"
@@ -12,7 +13,7 @@
 
 #include <string.h>
 
-/* "srdwarm3": its last digit grows with each change of struct warm. */
+/* "srdwarm3". Its last digit grows with each change of struct warm. */
 #define WARM_MAGIC 0x336d726177647273ull
 
 enum {
@@ -24,9 +25,10 @@ enum {
 	WARM_FLAGS_ALL = 31
 };
 
-struct warm { /* behind it, PREPARED: the sums of squares of the chunks held here, then whether each
-		 is finite */
-	uint64_t magic, sum; /* of everything behind it */
+/* PREPARED: the sums of squares of the chunks of this node follow it, then a byte for each that
+ * says whether it is finite. */
+struct warm {
+	uint64_t magic, sum; /* .sum covers everything after it. */
 	uint64_t incarnation;
 	struct view_members members;
 	uint16_t self, groups_nr;
@@ -45,7 +47,8 @@ struct warm { /* behind it, PREPARED: the sums of squares of the chunks held her
 
 size_t core_warm_bytes(const struct core_conf *conf)
 {
-	size_t votes = conf->chunks_nr * (sizeof(double) + 1); /* of a view that gives it all */
+	/* Enough if this node holds all chunks. */
+	size_t votes = conf->chunks_nr * (sizeof(double) + 1);
 
 	return (sizeof(struct warm) + votes + 63) & ~(size_t)63;
 }
@@ -53,8 +56,8 @@ size_t core_warm_bytes(const struct core_conf *conf)
 static uint64_t warm_sum(const struct warm *w, const double *sumsq, const uint8_t *finite)
 {
 	size_t at = offsetof(struct warm, incarnation);
-	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at,
-			       sizeof(*w)); /* of another layout it is another */
+	/* The seed is the size of the struct, so that another layout has another sum. */
+	uint64_t sum = xxh_sum((const char *)w + at, sizeof(*w) - at, sizeof(*w));
 
 	if (w->part != CORE_PREPARED)
 		return sum;
@@ -73,15 +76,15 @@ static uint64_t *words_id(uint64_t *to, const struct core_id *id)
 	return to;
 }
 
-/* Nothing else moves unless one of these does: a view has a number, a record comes with a view or
- * makes PREPARED APPLYING, and votes are final in PREPARED. */
+/* Nothing else that is saved changes unless one of these numbers does. A view has a number, a
+ * record comes with a view or makes PREPARED APPLYING, and votes are final in PREPARED. */
 static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 {
 	const struct step *s = &c->step;
 	const struct member *m = &c->member;
 	uint64_t *to = word;
 
-	*to++ = WARM_MAGIC; /* never what an empty memory has */
+	*to++ = WARM_MAGIC; /* An empty memory never has this value. */
 	*to++ = m->promised;
 	*to++ = m->term;
 	*to++ = (uint64_t)m->seq << 32 | m->generation;
@@ -145,8 +148,7 @@ bool core_warm_save(struct core *c, void *to)
 	return true;
 }
 
-/* --- loading: .w is a copy, which nobody changes any more, of something that anybody may have
- * written --- */
+/* --- loading: w is a copy that nobody changes, of bytes that anybody may have written --- */
 
 static bool bool_ok(const bool *b)
 {
@@ -251,7 +253,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	m->lost = w->flags & WARM_LOST;
 	m->tune = w->tune;
 	s->part = (enum core_part)w->part;
-	s->id = s->drained = w->id; /* whatever was on its way died with the process */
+	s->id = s->drained = w->id; /* Whatever was on its way died with the process. */
 	s->aborted = w->aborted;
 	s->has_record = w->flags & WARM_RECORD;
 	s->skip = w->flags & WARM_SKIP;
@@ -264,7 +266,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	s->record = w->record;
 	if (s->part == CORE_FREE)
 		return;
-	if (s->part == CORE_STAGING) { /* it never voted, and its trainers are gone */
+	if (s->part == CORE_STAGING) { /* It never voted, and its trainers are gone. */
 		s->part = CORE_FREE;
 		s->aborted = s->id;
 		s->dropped = true;
@@ -312,7 +314,8 @@ void warm_on_start(struct ctx *x, const struct core_event *e)
 	c->warm_due = false;
 	if (s->has_record && s->part != CORE_APPLYING)
 		core_act(x, CORE_ACT_SEAL)->record = &s->record;
-	if (s->part == CORE_PREPARED || s->dropped) /* told again until it is answered, as before */
+	/* The vote or the abandon is repeated until it is answered, as before the restart. */
+	if (s->part == CORE_PREPARED || s->dropped)
 		timer_start(c, &s->timer, x->now);
 	if (s->part == CORE_FREE)
 		return;

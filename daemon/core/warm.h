@@ -1,47 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warm.h: what of a core outlives its process (DESIGN sections 4-6), so that no message that left
- * is ever contradicted.
+/* warm.h: the part of a core that outlives its process (DESIGN sections 4-6), so that a new process
+ * never contradicts a message that the old one sent.
  *
- * When is a process that starts the same member as the one before it? The member is the memory, not
- * the process.
- * - It is the same, and keeps the incarnation (core_conf.incarnation) that views list, if the
- * memory of every model that the start before it held came back whole: masters, moments and image
- * versions, the reduced gradients of what it voted for, and here its promise, the view it adopted,
- * its last record, the attempt it is PREPARED for with the votes, and APPLYING. To all others its
- * death is a cut link: copies, votes, promises and what it has answered count on; its trainers are
- * lost.
- * - Else it is a new member without copies under an incarnation of its own: memory lost or torn,
- * another boot, another definition, or words in it that cannot be (core_init() returns NULL). Stale
- * memory is worse than none: what another process wrote after it may have been promised already, so
- * only the directly preceding start's counts, and only the buffer that was saved last.
- * - core_conf.term grows with every start, warm ones too: a coordinator that starts again is a new
- * one. It asks all members, its own participant among them, and the recovery rule decides over
- * their answers. Its durable view may be newer than the one that its participant adopted, never
- * older: then the memory is not of this state folder and is refused.
+ * When does a process that starts count as the same member as the process before it? The member is
+ * the memory, not the process.
+ * - It is the same member, and keeps the incarnation (core_conf.incarnation) that views list, if
+ * the memory of every model that the start before it held came back whole. That memory has the
+ * masters, the moments and the image versions, and the reduced gradients of what the process voted
+ * for. It also has the state that is saved here: the promise, the adopted view, the last record,
+ * the attempt that is PREPARED with its votes, and APPLYING. To all others the death of the process
+ * is a cut link. Copies, votes, promises and answers still count, and only the trainers are lost.
+ * - Otherwise it is a new member without copies, under an incarnation of its own. This is so if
+ * memory is lost or torn, after another boot, with another definition, or if values in the memory
+ * are impossible (core_init() returns NULL). Stale memory is worse than none, because a later
+ * process may have promised something else. So only the memory of the directly preceding start
+ * counts, and in it only the buffer that was saved last.
+ * - core_conf.term grows with every start, also with a warm one, so a coordinator that starts again
+ * is a new one. It asks all members, its own participant among them, and applies the recovery rule
+ * to their answers. Its durable view may be newer than the view that its participant adopted, but
+ * never older. If it is older, the memory does not belong to this state folder and is refused.
  *
- * The shell: after core_init(), and after each core_handle() before the first of its actions,
- * core_warm_save() into the buffer that does not count; if it returned true, that one counts from
- * then on (one word is switched). So whatever left was saved before, and what was saved but did not
- * leave is a lost message. Where a model's memory is not whole, core_init() is called without warm.
- * After core_init() with warm, CORE_EV_WARM comes first, before CORE_EV_CHECKPOINT, any link or
- * message; it gives FREE, with a record:     SEAL .record                        masters here are
- * as of .record.step: make the image of them PREPARED:                SEAL of the record before,
- * OPEN .id  its reduced gradients are kept; VOTE is repeated over each new link APPLYING: OPEN .id,
- * APPLY .record              chunks that have it already are left as they are; no RESULT again,
- *                                                                which may not have been carried
- * out: nobody is left to tell What was STAGING is FREE and told as an abandon. A BEGIN or VIEW that
- * waited is repeated by the coordinator. Of a generation that is not sealed there is no action:
- * core_state() tells it, and if the shell's own memory is of an older one, CORE_ACT_LOST was
- * decided but not carried out: nothing that is written there counts. Sessions are never used twice
- * by one member: the shell puts the start counter into them. Links, slots lent and borrowed, and
- * what was on its way died with the process. */
+ * What the shell does: after core_init(), and after each core_handle() before it carries out the
+ * first action, it calls core_warm_save() with the buffer that does not count. If that returns
+ * true, this buffer counts from then on (one word is switched). So everything that left the node
+ * was saved before. What was saved but did not leave is like a lost message. If the memory of a
+ * model is not whole, the shell calls core_init() without warm.
+ *
+ * After core_init() with warm, CORE_EV_WARM comes first, before CORE_EV_CHECKPOINT and before any
+ * link or message. The actions depend on the saved state:
+ * - FREE, with a record: SEAL .record. The masters here are those of .record.step, and the shell
+ * makes the image of them.
+ * - PREPARED: SEAL of the record before, then OPEN .id. The reduced gradients of .id are kept. VOTE
+ * is repeated over each new link.
+ * - APPLYING: OPEN .id, then APPLY .record. Chunks that have the record already stay as they are.
+ * There is no second RESULT, although the first one may not have been carried out, because the
+ * trainers are gone.
+ * - STAGING becomes FREE, and the coordinator is told as of an abandoned attempt.
+ * The coordinator repeats a BEGIN or VIEW that waited. If the generation is not sealed there is no
+ * action, and core_state() shows the generation. If the shell's own memory is of an older
+ * generation, CORE_ACT_LOST was decided but not carried out, and nothing that is written there
+ * counts. One member never uses a session number twice, because the shell puts the start counter
+ * into it. Links, lent and borrowed slots, and whatever was on its way died with the process. */
 #ifndef SHARD_CORE_WARM_H
 #define SHARD_CORE_WARM_H
 
 #include "core/step.h"
 
-bool warm_load(struct core *c, const void *from,
-	       const struct core_view *view); /* false: it cannot be; c is undefined then */
-void warm_on_start(struct ctx *x, const struct core_event *e); /* CORE_EV_WARM */
+/* Returns false if the saved state is impossible. c is then undefined. */
+bool warm_load(struct core *c, const void *from, const struct core_view *view);
+void warm_on_start(struct ctx *x, const struct core_event *e); /* For CORE_EV_WARM. */
 
 #endif

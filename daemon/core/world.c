@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which trainers contribute, and in which order: the coordinator's table of joined trainers, and
- * the worlds made of it. Nodes tell of their trainers by JOIN and GONE. Both are echoed once they
- * are heard, so that a copy of either changes nothing. A world is made at the start of an attempt:
- * survivors keep their order, joiners follow by (hint, node, session), and hints that are exactly a
- * numbering are the ranks. A trainer that is lost ends an undecided attempt; one that leaves is
- * taken out between attempts. A node is told that its trainer is out until it says GONE of it. */
+/* Which trainers contribute, and in which order. This file owns the coordinator's table of joined
+ * trainers, and makes worlds from it for coord.c. Nodes tell of their trainers by JOIN and GONE.
+ * Both are echoed, and a repeated copy of either changes nothing. A world is made at the start of
+ * an attempt. Trainers of the last world keep their order, new ones follow by (hint, node,
+ * session), and hints that are exactly a numbering become the ranks. A trainer that is lost ends an
+ * undecided attempt, and one that leaves is taken out between attempts. If a trainer is put out,
+ * its node is told until it answers with GONE. */
 #include "core/world.h"
 
 #include "core/inner.h"
@@ -44,7 +45,7 @@ static void world_echo(struct ctx *x, enum core_op op, const struct core_trainer
 	struct core_id id = {.term = c->coord.view.term};
 	struct core_msg own = {.op = op, .id = id, .trainer = *t, .why = why}, *m;
 
-	if (t->node == c->conf.self) { /* a trainer of this node */
+	if (t->node == c->conf.self) { /* It is a trainer of this node. */
 		if (op == CORE_JOIN)
 			local_on_join(x, &own);
 		else
@@ -75,7 +76,7 @@ static bool world_is_out(const struct core *c, uint16_t node, uint64_t session)
 }
 
 static void world_heard(struct core *c, uint16_t node,
-			const uint64_t *session) /* NULL: of all there */
+			const uint64_t *session) /* NULL: all sessions of the node confirmed it. */
 {
 	struct coord *co = &c->coord;
 
@@ -91,13 +92,13 @@ void world_repeat(struct ctx *x)
 	struct core *c = x->c;
 	const char *why = core_text(c, "%s", c->coord.expelled_why);
 
-	for (uint32_t i = 0; i < c->coord.expelled_nr && i < CORE_NODES_MAX;
-	     i++) /* the others when these have heard */
+	for (uint32_t i = 0; i < c->coord.expelled_nr && i < CORE_NODES_MAX; i++)
+		/* Others are told when these have been confirmed. */
 		world_echo(x, CORE_GONE, &c->coord.expelled[i], why);
 }
 
-/* A node says of no more trainers than it has arenas; those that leave are on their way out of
- * theirs. */
+/* Has the node as many trainers as it has arenas? Trainers that leave do not count, because their
+ * arenas become free. */
 static bool world_full(const struct core *c, uint16_t node)
 {
 	uint32_t nr = 0;
@@ -121,7 +122,7 @@ void world_on_join(struct ctx *x, const struct core_msg *m)
 	}
 	if (!world_find(c, m->from, t.session)) {
 		if (co->trainers_nr == NR(co->trainer) || world_full(c, m->from))
-			return; /* it is repeated until there is room */
+			return; /* The node repeats it until there is room. */
 		co->trainer[co->trainers_nr++] = t;
 	}
 	world_echo(x, CORE_JOIN, &t, NULL);
@@ -156,8 +157,9 @@ void world_on_gone(struct ctx *x, const struct core_msg *m)
 	world_heard(c, m->from, &t.session);
 	known = world_find(c, m->from, t.session);
 	if (t.leave && world_in_attempt(c, m->from, t.session)) {
+		/* world_sweep() takes it out when the attempt is over. */
 		if (known)
-			known->leave = true; /* world_sweep takes it out when the attempt is over */
+			known->leave = true;
 		return;
 	}
 	world_lost(x, m->from, t.session, m->why ? m->why : "is gone");
@@ -182,7 +184,7 @@ void world_lost_node(struct ctx *x, uint16_t node, const char *why)
 {
 	struct core *c = x->c;
 
-	world_heard(c, node, NULL); /* it tells of its trainers anew, if it comes back */
+	world_heard(c, node, NULL); /* If the node comes back, it tells of its trainers anew. */
 	for (uint32_t i = c->coord.trainers_nr; i-- > 0;) {
 		if (c->coord.trainer[i].node == node)
 			world_lost(x, node, c->coord.trainer[i].session,
@@ -212,12 +214,12 @@ static bool world_before(const struct core *c, const struct core_trainer *a,
 
 	if (ra >= 0 || rb >= 0)
 		return rb < 0 || (ra >= 0 && ra < rb);
-	if (a->hint != b->hint) /* -1, any, comes last */
+	if (a->hint != b->hint) /* -1 (any) comes last. */
 		return (uint32_t)a->hint < (uint32_t)b->hint;
 	return a->node != b->node ? a->node < b->node : a->session < b->session;
 }
 
-static void world_sort(struct core *c) /* mostly sorted already */
+static void world_sort(struct core *c) /* The table is mostly sorted already. */
 {
 	struct core_trainer *t = c->coord.trainer;
 
@@ -232,7 +234,7 @@ static void world_sort(struct core *c) /* mostly sorted already */
 }
 
 static bool world_hints(const struct core_trainer *t,
-			uint32_t nr) /* are they exactly 0 .. nr - 1? */
+			uint32_t nr) /* Are the hints exactly 0 to nr - 1? */
 {
 	uint64_t seen[(CORE_RANKS_MAX + 63) / 64] = {0};
 

@@ -10,15 +10,16 @@
 void world_on_join(struct ctx *x, const struct core_msg *m);
 void world_on_gone(struct ctx *x, const struct core_msg *m);
 
-/* For the parts above. */
+/* For coord.c. */
 void world_lost_node(struct ctx *x, uint16_t node, const char *why);
 void world_repeat(
-	struct ctx *x); /* Tells nodes that may not know that a trainer of theirs is out. */
+	struct ctx *x); /* Tells again each node that has not confirmed that a trainer is out. */
 void world_sweep(struct ctx *x); /* Between attempts: takes out the trainers that asked to leave. */
-/* Takes a rank out and tells its node. False: it is not there. */
+/* Takes a rank out and tells its node. Returns false if the trainer of that rank has not joined. */
 bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why);
 bool world_enough(const struct core *c);
-bool world_make(struct core *c, struct core_world *w); /* False: there are fewer than min_world. */
+/* Returns false if fewer than min_world trainers have joined. */
+bool world_make(struct core *c, struct core_world *w);
 void world_check(const struct core *c);
 
 #endif
