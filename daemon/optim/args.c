@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns hyper-parameters and the step count into the words that a kernel multiplies with. The
  * coordinator calls it once per tensor group and step, and the words travel as bits inside the
- * record: libm's pow rounds differently from one machine to the next, so nobody else may compute
- * them. All arithmetic is in double and each word is rounded to float once. Cannot fail; hyper-
- * parameters were checked by optim_hyper_check. */
+ * record. Nobody else may compute them, because pow of libm rounds differently from one machine to
+ * the next. All arithmetic is in double, and each word is rounded to float once. It cannot fail,
+ * because optim_hyper_check() has checked the hyper-parameters. */
 #include "optim/args.h"
 
 #include "base/check.h"
@@ -37,7 +37,8 @@ void args_adam(struct optim_args *a, const double *h, uint64_t t)
 
 void args_sgd(struct optim_args *a, const double *h, uint64_t t)
 {
-	(void)t; /* a buffer of zeros makes the first step's momentum equal to its gradient */
+	/* The momentum starts as zeros, so that after the first step it is the gradient. */
+	(void)t;
 	a->lr = (float)h[HYPER_LR];
 	a->l2 = (float)h[HYPER_WEIGHT_DECAY];
 	a->beta1 = (float)h[HYPER_MOMENTUM];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* args.h: what the rows of optim.c point at; everybody else calls optim_args_set(). */
+/* args.h: the functions that the rows of optim.c point to. All other code calls
+ * optim_args_set(). */
 #ifndef SHARD_OPTIM_ARGS_H
 #define SHARD_OPTIM_ARGS_H
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ftz.h: flush-to-zero and denormals-are-zero for the calling thread. Every thread that runs a
- * reduce or an optimizer kernel turns both on first: a denormal operand costs ten times a normal
- * one, and results depend on the mode, so it is part of the arithmetic (wire/ARITHMETIC.md). A
- * worker thread does it once, and a thread that has other work to do restores it afterwards. */
+ * reduce or an optimizer kernel turns both on first. A denormal operand costs ten times as much as
+ * a normal one. Results depend on the mode, so it is part of the arithmetic (wire/ARITHMETIC.md). A
+ * worker thread turns the mode on once. A thread that has other work to do restores the old mode
+ * afterwards. */
 #ifndef SHARD_OPTIM_FTZ_H
 #define SHARD_OPTIM_FTZ_H
 
@@ -11,7 +12,7 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
-enum { FTZ_BIT = 0x8000, DAZ_BIT = 0x0040 }; /* of MXCSR */
+enum { FTZ_BIT = 0x8000, DAZ_BIT = 0x0040 }; /* Bits of MXCSR. */
 
 static inline unsigned ftz_get(void)
 {
@@ -23,7 +24,8 @@ static inline void ftz_set(unsigned mode)
 	_mm_setcsr(mode);
 }
 #else
-enum { FTZ_BIT = 1 << 24, DAZ_BIT = 1 << 24 }; /* FZ of FPCR flushes operands and results */
+/* The FZ bit of FPCR flushes operands and results. */
+enum { FTZ_BIT = 1 << 24, DAZ_BIT = 1 << 24 };
 
 static inline unsigned ftz_get(void)
 {
@@ -39,7 +41,7 @@ static inline void ftz_set(unsigned mode)
 }
 #endif
 
-static inline unsigned ftz_on(void) /* returns what ftz_restore() wants */
+static inline unsigned ftz_on(void) /* Returns the mode for ftz_restore(). */
 {
 	unsigned before = ftz_get();
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels.h: the tables that each instruction set's file fills and optim.c reads. Private to this
- * folder. */
+/* kernels.h: the tables that the file of each instruction set fills. optim.c and reduce.c read
+ * them. Private to this folder. */
 #ifndef SHARD_OPTIM_KERNELS_H
 #define SHARD_OPTIM_KERNELS_H
 
@@ -22,8 +22,8 @@ extern const struct reduce_kernels reduce_scalar, reduce_avx2, reduce_avx512;
 	const struct optim_args *a, size_t n, const void *grad, float *p, float *s1, float *s2,    \
 		void *image
 
-/* The nine functions of one optimizer, and nine with undo: each inlines `run` with constants for
- * the rule and both element types. */
+/* KERNELS_OF() makes the nine functions of one optimizer, and nine with undo. Each one inlines
+ * `run` with constants for the rule and for both element types. */
 #define KERNEL(opt, states, id, g, i)                                                              \
 	static uint64_t opt##_##g##_##i(KERNEL_ARGS)                                               \
 	{                                                                                          \
@@ -61,7 +61,8 @@ extern const struct reduce_kernels reduce_scalar, reduce_avx2, reduce_avx512;
 		[OPTIM_LION] = KERNEL_TABLE(lion##kind),                                           \
 	}
 
-/* Every instruction set fills its tables with this, after defining run() and the five rules. */
+/* Every instruction set fills its tables with this macro, after it has defined run() and the five
+ * rules. */
 #define KERNELS_DEFINE(table)                                                                      \
 	KERNELS_OF(adamw, 2, OPTIM_ADAMW)                                                          \
 	KERNELS_OF(adam, 2, OPTIM_ADAM)                                                            \

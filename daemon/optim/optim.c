@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of optimizers. The settings parser looks rows up by name and checks values, the budget
- * counts states, the coordinator makes step words (args.c) and workers ask for a kernel. Wrong
- * names and values come from users and are a NULL or a status; a wrong id, element type or absent
- * instruction set is ours and is a CHECK. A new optimizer is one row here, one rule in
- * optim_scalar.c, one in vector_rules.h. */
+ * counts states, the coordinator makes the words of a step (args.c), and workers ask for a kernel.
+ * Names and values come from users, so a wrong one gives NULL or a status. Ids, element types and
+ * instruction sets come from this program, so a wrong one is a CHECK. A new optimizer needs one row
+ * here, its words in args.c, one rule in optim_scalar.c and one in vector_rules.h. */
 #include "optim/optim.h"
 
 #include "base/check.h"
@@ -29,8 +29,8 @@
 		"weight_decay", fallback, 0, FLT_MAX, false, false                                 \
 	}
 
-/* Defaults are PyTorch's; Lion's are its paper's (Chen et al., "Symbolic Discovery of Optimization
- * Algorithms", 2023). */
+/* The defaults are those of PyTorch. Those of Lion are from its paper (Chen et al., "Symbolic
+ * Discovery of Optimization Algorithms", 2023). */
 static const struct optim_row optim_rows[OPTIM_NR] = {
 	[OPTIM_ADAMW] = {"adamw",
 			 OPTIM_ADAMW,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.h: the optimizers as rows of a table: name, state, hyper-parameters with ranges, and one
- * kernel per instruction set and pair of element types. The settings parser, the budget, the
- * coordinator and the workers all read the same row. */
+/* optim.h: the optimizers as rows of a table. A row has the name, the states, and the
+ * hyper-parameters with their ranges. There is one kernel for each instruction set and pair of
+ * element types. The settings parser, the budget, the coordinator and the workers all read the same
+ * row. */
 #ifndef SHARD_OPTIM_OPTIM_H
 #define SHARD_OPTIM_OPTIM_H
 
@@ -14,7 +15,7 @@ enum optim_id { OPTIM_ADAMW, OPTIM_ADAM, OPTIM_SGD, OPTIM_ADAGRAD, OPTIM_LION, O
 
 enum { OPTIM_STATES_MAX = 2 };
 
-/* index into an array of HYPER_NR doubles; one such array per tensor group */
+/* An index into an array of HYPER_NR doubles. Each tensor group has such an array. */
 enum optim_hyper {
 	HYPER_LR,
 	HYPER_BETA1,
@@ -26,40 +27,43 @@ enum optim_hyper {
 	HYPER_NR,
 };
 
-struct optim_range {      /* of one hyper-parameter of one optimizer */
-	const char *name; /* as in the settings; NULL: this optimizer has no such parameter */
-	double fallback, min, max; /* both ends belong to the range, */
-	bool below_max;            /* unless this excludes the upper one */
-	bool whole;                /* integers only */
+struct optim_range { /* The range of one hyper-parameter of one optimizer. */
+	/* The name in the settings. NULL: this optimizer has no such parameter. */
+	const char *name;
+	/* fallback is the default. The range goes from min to max, and both belong to it. */
+	double fallback, min, max;
+	bool below_max; /* The range does not include max. */
+	bool whole;     /* The value is an integer. */
 };
 
-/* What a kernel needs to know about a step: everything that takes a division, a power or a root is
- * already done, in double, and rounded to float once. Travels as these 4-byte words in this order;
- * words that an optimizer does not use are zero. */
+/* What a kernel needs to know about a step. Every division, power and root is already computed, in
+ * double, and rounded to float once. The words travel as 4 bytes each, in this order. Words that an
+ * optimizer does not use are zero. */
 struct optim_args {
-	float mult;  /* g = gradient * mult; clip factor / (loss scale * sum of weights) */
-	float lr;    /* sgd, adagrad, lion */
-	float decay; /* 1 - lr * weight_decay; adamw, lion */
-	float l2;    /* weight_decay that is added to the gradient; adam, sgd, adagrad */
-	float beta1; /* or sgd's momentum */
+	float mult;  /* g = gradient * mult. It is clip factor / (loss scale * sum of weights). */
+	float lr;    /* For sgd, adagrad and lion. */
+	float decay; /* 1 - lr * weight_decay, for adamw and lion. */
+	float l2;    /* weight_decay that is added to the gradient, for adam, sgd and adagrad. */
+	float beta1; /* For sgd it is the momentum. */
 	float one_minus_beta1;
 	float beta2;
 	float one_minus_beta2;
 	float eps;
-	float step_size;   /* lr / (1 - beta1^t); adamw, adam */
-	float bc2_sqrt;    /* sqrt(1 - beta2^t); adamw, adam */
-	uint32_t nesterov; /* sgd */
+	float step_size;   /* lr / (1 - beta1^t), for adamw and adam. */
+	float bc2_sqrt;    /* sqrt(1 - beta2^t), for adamw and adam. */
+	uint32_t nesterov; /* For sgd. */
 };
 enum { OPTIM_ARGS_WORDS = sizeof(struct optim_args) / 4 };
 
-/* One segment: n elements, in place. grad NULL: a gradient of zeros. s1 and s2: the row's state
- * tensors in its order, unused ones NULL. Pointers are element-aligned; no two buffers overlap.
- * Returns how many elements were kept as they were because their new master or state would not have
- * been finite. */
+/* Updates one segment of n elements in place. grad NULL stands for a gradient of zeros. s1 and s2
+ * are the state tensors in the order of the row, and unused ones are NULL. Pointers are aligned to
+ * their elements, and no two buffers overlap. Returns how many elements were kept as they were
+ * because their new master or state would not have been finite. */
 typedef uint64_t optim_apply(const struct optim_args *a, size_t n, const void *grad, float *master,
 			     float *s1, float *s2, void *image);
 
-/* The same bits, for memory that outlives the process. */
+/* As optim_apply, with the same bits, for memory that outlives the process: undo keeps what is
+ * overwritten. */
 typedef uint64_t optim_apply_undo(const struct optim_args *a, size_t n, const void *grad,
 				  float *master, float *s1, float *s2, void *image,
 				  struct optim_undo *undo);
@@ -68,25 +72,25 @@ struct optim_row {
 	const char *name;
 	enum optim_id id;
 	uint32_t states_nr;
-	enum shard_kind states[OPTIM_STATES_MAX]; /* which tensors s1 and s2 are, for shard_write
-						     and shard_read */
+	/* Which tensors s1 and s2 are, for shard_write and shard_read. */
+	enum shard_kind states[OPTIM_STATES_MAX];
 	struct optim_range hyper[HYPER_NR];
 	void (*args)(struct optim_args *a, const double *h, uint64_t t);
 };
 
-const struct optim_row *optim_row(enum optim_id id);  /* CHECKs id */
-const struct optim_row *optim_find(const char *name); /* NULL: unknown */
+const struct optim_row *optim_row(enum optim_id id);  /* CHECKs id. */
+const struct optim_row *optim_find(const char *name); /* NULL: the name is unknown. */
 
-void optim_defaults(const struct optim_row *row,
-		    double h[HYPER_NR]); /* parameters that the row lacks become 0 */
-/* Ranges and combinations. SHARD_BAD_ARG: the text names parameter, value and range; the caller
- * prefixes where it stood. */
+/* Parameters that the row lacks become 0. */
+void optim_defaults(const struct optim_row *row, double h[HYPER_NR]);
+/* Checks ranges and combinations. SHARD_BAD_ARG: the text names the parameter, the value and the
+ * range, and the caller puts in front where it stood. */
 enum shard_status optim_hyper_check(const struct optim_row *row, const double h[HYPER_NR],
 				    struct err *e);
 
-/* t counts applied steps, this one included, so it starts at 1. Only the coordinator calls it:
- * libm's pow gives other bits on other machines (args.c). h holds this step's learning rate and
- * momenta. */
+/* t counts the applied steps, this one included, so that it starts at 1. Only the coordinator calls
+ * it, because pow of libm gives other bits on other machines (args.c). h holds the learning rate
+ * and the momenta of this step. */
 void optim_args_set(struct optim_args *a, const struct optim_row *row, const double h[HYPER_NR],
 		    uint64_t t, float mult);
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference: each optimizer for one element, in the order of operations that wire/ARITHMETIC.md
- * lists. Called through optim_kernel() by the in-process reference, by tests, by the wide kernels
- * for what is left over behind their last whole vector, and by workers on a processor without AVX2.
- * fmaf and sqrtf round exactly once, so they are the same everywhere. Cannot fail: an element whose
- * new values would not all be finite stays as it was, and is counted. */
+ * lists. Tests compare all other kernels with it. Workers on a processor without AVX2 get it from
+ * optim_kernel(), and the wide kernels call it for what is left over after their last whole vector.
+ * fmaf and sqrtf round exactly once, so that they give the same bits everywhere. It cannot fail. An
+ * element whose new values would not all be finite stays as it was, and is counted. */
 #include "optim/kernels.h"
 
 #include <math.h>
 
 struct elem {
-	float p, s1, s2; /* master and states; unused states are 0 */
+	float p, s1, s2; /* The master and the states. Unused states are 0. */
 };
 typedef struct elem rule_fn(const struct optim_args *a, float g, struct elem e);
 
@@ -57,7 +57,7 @@ INLINE struct elem lion(const struct optim_args *a, float g, struct elem e)
 	float c = fmaf(a->one_minus_beta1, g, a->beta1 * e.s1);
 	float step = c > 0   ? a->lr
 		     : c < 0 ? -a->lr
-			     : 0; /* NaN: no step; the state below is then NaN too */
+			     : 0; /* NaN: no step. The state below is then NaN, too. */
 	float m = fmaf(a->one_minus_beta2, g, a->beta2 * e.s1);
 
 	return (struct elem){e.p * a->decay - step, m, 0};
@@ -95,7 +95,7 @@ INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtyp
 	uint32_t place = undo ? undo_place(undo->at) : 0;
 	uint64_t kept = 0;
 
-	(void)id; /* the wide kernels need it to find their scalar sibling */
+	(void)id; /* The wide kernels need it to find the scalar kernel. */
 	for (size_t i = 0; i < n; i++) {
 		float g = load(grad, gdt, i) * a->mult;
 		struct elem old = {p[i], states > 0 ? s1[i] : 0, states > 1 ? s2[i] : 0};

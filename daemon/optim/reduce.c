@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scalar reduction, and the choice of a variant. Workers call it through reduce_kernel() for a
- * node's sum, a primary's sum and the norm; the scalar one is the reference that the others equal
- * (wire/ARITHMETIC.md). Cannot fail. */
+/* The scalar reduction, and the choice of an instruction set. Workers call it through
+ * reduce_kernel() for the sum of a node over its ranks, for the sum over nodes, and for the norm.
+ * The scalar reduction is the reference, and the others give the same bits (wire/ARITHMETIC.md). It
+ * cannot fail. */
 #include "optim/reduce.h"
 
 #include "base/check.h"
@@ -18,7 +19,7 @@ INLINE float load(enum shard_dtype dt, const void *src, size_t i)
 }
 
 /* Stores x rounded to dt and returns what a reader of dst will see. Every NaN becomes the plain
- * one: which operand's payload a sum keeps is not defined. */
+ * one, because it is not defined which operand's payload a sum keeps. */
 INLINE float store(enum shard_dtype dt, void *dst, size_t i, float x)
 {
 	if ((dtype_bits(x) & 0x7fffffffu) > 0x7f800000u)
@@ -67,7 +68,7 @@ INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
 	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && pre == 1)));
 	if (k == 1 && pre == 1 && dst && dst != src[0]) {
 		memcpy(dst, src[0], n * dtype_bytes(dt));
-		src = &copy; /* judged is what was copied: the original may have changed since */
+		src = &copy; /* Judges the copy, because the original may have changed since. */
 	}
 	for (size_t at = 0; at < n; at += REDUCE_BLOCK) {
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK;

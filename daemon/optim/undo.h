@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* undo.h: the vector that a kernel is about to overwrite, as it was, so that a process killed at
- * any instruction leaves memory that can be made whole: everything before .at is new, what is kept
- * goes back there, everything behind it is old. */
+/* undo.h: keeps the old values of the vector that a kernel is about to overwrite, so that memory
+ * can be repaired after a process was killed at any instruction. Everything before .at is new, the
+ * kept vector goes back to .at, and everything after it is old. */
 #ifndef SHARD_OPTIM_UNDO_H
 #define SHARD_OPTIM_UNDO_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { UNDO_LANES = 16 }; /* the widest kernel */
+enum { UNDO_LANES = 16 }; /* The lanes of the widest kernel. */
 
 struct optim_undo {
-	_Atomic uint64_t at; /* position << 8 | place << 7 | lanes; 0: nothing is kept */
-	uint64_t origin;     /* position of a call's first element: whatever the caller counts in */
+	_Atomic uint64_t at; /* position << 8 | place << 7 | lanes. 0: nothing is kept. */
+	/* The position of the first element of a call. The caller chooses what positions count. */
+	uint64_t origin;
 	uint64_t spare[6];
-	float place[2][3][UNDO_LANES]; /* master, s1, s2; in turn, so that the one that counts stays
-					  as it is */
+	/* Each place has master, s1 and s2. The two places take turns, so that the one that counts
+	 * is not overwritten. */
+	float place[2][3][UNDO_LANES];
 };
 
 static inline uint64_t undo_position(uint64_t at)
@@ -33,12 +35,13 @@ static inline uint32_t undo_place(uint64_t at)
 	return at >> 7 & 1;
 }
 
-/* Stores of this thread before it stay before those after it, for whoever looks when the thread is
- * dead. This processor keeps their order by itself, so it is the compiler's that counts; stores
- * that pass the caches are of images, which are made again. */
+/* Keeps the stores of this thread before this point ahead of those after it, for a process that
+ * looks at the memory when the thread is dead. The processor keeps the order of its stores by
+ * itself, so that only the compiler must be stopped. Stores that bypass the caches are of images
+ * only, which are made again. */
 #define UNDO_ORDER() atomic_signal_fence(memory_order_seq_cst)
 
-/* .place is written; from here on it counts. */
+/* The caller has written .place[place]. From here on it counts. */
 static inline void undo_keep(struct optim_undo *u, uint64_t position, uint32_t place,
 			     uint32_t lanes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_avx2.h: eight fp32 lanes, and the operations that vector_rules.h and vector_reduce.h are
- * written in. A mask has all bits of a chosen lane set. vec_finite and the conversions are integer
- * arithmetic, so that no MXCSR bit reaches them. */
+/* vector_avx2.h: eight fp32 lanes, and the operations that vector_rules.h and vector_reduce.h use.
+ * A mask has all bits of a chosen lane set. vec_finite and the conversions to and from bf16 are
+ * integer arithmetic, so that no MXCSR bit changes them. */
 #ifndef SHARD_OPTIM_VECTOR_AVX2_H
 #define SHARD_OPTIM_VECTOR_AVX2_H
 
@@ -25,8 +25,8 @@ enum { VEC_LANES = 8 };
 #define vec_mul(x, y)     _mm256_mul_ps(x, y)
 #define vec_div(x, y)     _mm256_div_ps(x, y)
 #define vec_sqrt(x)       _mm256_sqrt_ps(x)
-#define vec_fma(x, y, z)  _mm256_fmadd_ps(x, y, z)  /* x * y + z, rounded once */
-#define vec_pick(m, x, y) _mm256_blendv_ps(y, x, m) /* x where m is set, else y */
+#define vec_fma(x, y, z)  _mm256_fmadd_ps(x, y, z)  /* x * y + z, rounded once. */
+#define vec_pick(m, x, y) _mm256_blendv_ps(y, x, m) /* x where m is set, else y. */
 #define vmask_and(x, y)   _mm256_and_ps(x, y)
 #define vmask_count(m)    ((unsigned)__builtin_popcount((unsigned)_mm256_movemask_ps(m)))
 
@@ -38,7 +38,7 @@ INLINE vmask vec_finite(vec x)
 		_mm256_cmpgt_epi32(inf, _mm256_and_si256(_mm256_castps_si256(x), inf)));
 }
 
-INLINE vec vec_by_sign(vec c, vec above, vec below) /* 0 where c is 0 or NaN */
+INLINE vec vec_by_sign(vec c, vec above, vec below) /* 0 where c is 0 or NaN. */
 {
 	vec zero = _mm256_setzero_ps();
 
@@ -58,7 +58,8 @@ INLINE __m256i vec_nan(vec x)
 	return _mm256_cmpgt_epi32(mag, _mm256_set1_epi32(0x7f800000));
 }
 
-INLINE __m256i vec_round16(__m256i u) /* to nearest even at bit 16; the lower half is left over */
+/* Rounds to nearest even at bit 16. The lower half keeps what is left over. */
+INLINE __m256i vec_round16(__m256i u)
 {
 	__m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
 
@@ -72,14 +73,15 @@ INLINE vec_half vec_upper_half(__m256i u)
 	return _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
 }
 
-INLINE vec_half vec_to_bf16(vec x) /* as dtype_to_bf16: a NaN keeps its payload */
+/* As dtype_to_bf16(): a NaN keeps its payload. */
+INLINE vec_half vec_to_bf16(vec x)
 {
 	__m256i u = _mm256_castps_si256(x), quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
 
 	return vec_upper_half(_mm256_blendv_epi8(vec_round16(u), quiet, vec_nan(x)));
 }
 
-/* Every NaN becomes 0x7fc00000: which operand's payload a sum keeps is not defined. */
+/* Every NaN becomes 0x7fc00000, because it is not defined which operand's payload a sum keeps. */
 INLINE vec vec_plain_nan(vec x)
 {
 	__m256i plain = _mm256_set1_epi32(0x7fc00000);
@@ -88,7 +90,7 @@ INLINE vec vec_plain_nan(vec x)
 }
 
 INLINE vec vec_round_bf16(vec x,
-			  vec_half *h) /* both in one: the packed result, and what it is as fp32 */
+			  vec_half *h) /* *h is the packed result. Returns its value as fp32. */
 {
 	__m256i r = _mm256_and_si256(vec_round16(_mm256_castps_si256(x)),
 				     _mm256_set1_epi32((int)0xffff0000));
@@ -98,8 +100,9 @@ INLINE vec vec_round_bf16(vec x,
 	return _mm256_castsi256_ps(r);
 }
 
-struct vec_sq { /* one sum of squares per lane of a vec. The product of two floats is exact in
-		   double, so fma equals mul, add */
+/* One sum of squares for each lane of a vec. The product of two floats is exact in double, so that
+ * fma gives the same as mul and add. */
+struct vec_sq {
 	__m256d lo, hi;
 };
 

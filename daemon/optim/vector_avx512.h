@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_avx512.h: sixteen fp32 lanes. The meaning of each operation is that of vector_avx2.h;
- * included by *_avx512.c only. */
+/* vector_avx512.h: sixteen fp32 lanes. Each operation means the same as in vector_avx2.h. Only the
+ * *_avx512.c files include it. */
 #ifndef SHARD_OPTIM_VECTOR_AVX512_H
 #define SHARD_OPTIM_VECTOR_AVX512_H
 
@@ -32,7 +32,7 @@ enum { VEC_LANES = 16 };
 INLINE vmask vec_finite(vec x)
 {
 	return (vmask)~_mm512_fpclass_ps_mask(
-		x, 0x99); /* quiet NaN, +infinity, -infinity, signalling NaN */
+		x, 0x99); /* The classes: quiet NaN, +infinity, -infinity, signalling NaN. */
 }
 
 INLINE vec vec_by_sign(vec c, vec above, vec below)
@@ -48,13 +48,15 @@ INLINE vec vec_from_bf16(__m256i h)
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-INLINE __m512i vec_upper_words(void) /* indices that bring the upper halves of all lanes together */
+/* The indices that bring the upper halves of all lanes together. */
+INLINE __m512i vec_upper_words(void)
 {
 	return _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1f001d, 0x1b0019, 0x170015, 0x130011,
 				0xf000d, 0xb0009, 0x70005, 0x30001);
 }
 
-INLINE __m512i vec_round16(__m512i u) /* to nearest even at bit 16; the lower half is left over */
+/* Rounds to nearest even at bit 16. The lower half keeps what is left over. */
+INLINE __m512i vec_round16(__m512i u)
 {
 	__m512i x = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
 

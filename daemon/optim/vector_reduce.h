@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_reduce.h: the sum of reduce.h for whatever vector the including file has defined. Works on
- * REDUCE_LANES elements at a time (vec is one or two of them per turn); what is left over at the
- * end of a block is copied into a padded line, so that one arithmetic serves both. The number of
- * sources is a constant for up to four, so that their loop disappears; not where they are
- * multiplied first, which is rare. `scaled` is a constant everywhere. */
+/* vector_reduce.h: the sum of reduce.h with the vector that the including file has defined. It
+ * works on REDUCE_LANES elements at a time, which are one or two of these vectors. What is left
+ * over at the end of a block is copied into a padded line, so that the same arithmetic serves both.
+ * The number of sources is a constant for up to four sources, so that the loop over them
+ * disappears. It is not where sources are multiplied first, which is rare. `scaled` is a constant
+ * everywhere. */
 #ifndef SHARD_OPTIM_VECTOR_REDUCE_H
 #define SHARD_OPTIM_VECTOR_REDUCE_H
 
@@ -12,10 +13,10 @@
 
 enum {
 	PARTS = REDUCE_LANES / VEC_LANES,
-	SUM_STREAM_MIN = 256 << 10, /* elements */
+	SUM_STREAM_MIN = 256 << 10, /* In elements. */
 };
 
-struct rlanes { /* sixteen sums of squares and what has been seen of non-finite elements */
+struct rlanes { /* Sixteen sums of squares, and which lanes have been finite so far. */
 	struct vec_sq sq[PARTS];
 	vmask finite[PARTS];
 };
@@ -28,8 +29,8 @@ INLINE vec rload(enum shard_dtype dt, const void *src, size_t i)
 				: vec_load_f16((const uint16_t *)src + i);
 }
 
-/* Stores x rounded to dt, every NaN as the plain one, and returns what a reader of dst will see.
- * `stream` writes past the caches. */
+/* Stores x rounded to dt, with every NaN as the plain one, and returns what a reader of dst will
+ * see. `stream` writes past the caches. */
 INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x, bool stream)
 {
 	vec_half h;
@@ -55,8 +56,8 @@ INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x, bool stream)
 	return x;
 }
 
-/* The square of a finite float fits into a double, so with a norm the sum itself tells whether all
- * was finite. */
+/* The square of a finite float fits into a double. With a norm the sum itself therefore tells
+ * whether all elements were finite. */
 INLINE void look(vec x, bool norm, int part, struct rlanes *l)
 {
 	if (norm)
@@ -65,7 +66,7 @@ INLINE void look(vec x, bool norm, int part, struct rlanes *l)
 		l->finite[part] = vmask_and(l->finite[part], vec_finite(x));
 }
 
-struct rhow { /* what is done to each element; constants but for pre */
+struct rhow { /* What is done to each element. All but pre are constants. */
 	bool scaled, norm, stream;
 	vec pre;
 };
@@ -77,7 +78,7 @@ INLINE vec operand(enum shard_dtype dt, const void *src, size_t i, const struct 
 	return how->scaled ? vec_mul(x, how->pre) : x;
 }
 
-/* REDUCE_LANES elements from i on. */
+/* Reduces REDUCE_LANES elements from i on. */
 INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i,
 		 const struct rhow *how, struct rlanes *l)
 {
@@ -104,8 +105,8 @@ INLINE double fold(const struct rlanes *l)
 	return lane[0];
 }
 
-/* nr < REDUCE_LANES elements from i on: zeros behind them change neither a sum of squares nor the
- * finite flag. */
+/* Reduces nr < REDUCE_LANES elements from i on. The zeros after them change neither a sum of
+ * squares nor the finite flag. */
 static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t i,
 		       size_t nr, const struct rhow *how, struct rlanes *l)
 {
@@ -148,10 +149,11 @@ INLINE bool lanes_finite(const struct rlanes *l)
 	return finite;
 }
 
-/* The norm of one source, two whole blocks at a time: a lane's additions wait for one another,
- * those of different blocks do not. The processor does not guess that reading goes on behind the
- * other block, so the next pair is asked for. One core, 64 Mi bf16 from memory: 4.3 ms block by
- * block, 3.3 in pairs; with more sources it is the memory that counts, and pairs lose. */
+/* Takes the norm of one source, two whole blocks at a time. The additions of one lane wait for one
+ * another, but those of different blocks do not. The processor does not guess that reading goes on
+ * after the other block, so the next pair is prefetched. With one core and 64 Mi bf16 from memory
+ * this took 3.3 ms, and 4.3 ms block by block. With more sources the memory limits the speed, and
+ * pairs are slower. */
 INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src,
 			 struct reduce_sum *r)
 {
@@ -175,8 +177,8 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src,
 	return at;
 }
 
-/* The last sum of a large segment is read again only after the commit: its lines need not be
- * fetched to be overwritten. */
+/* The last sum of a large segment is read again only after the commit. It is written past the
+ * caches, so that its lines are not fetched only to be overwritten. */
 INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src,
 				  void *dst, bool scaled, float pre, bool norm)
 {
@@ -201,7 +203,7 @@ INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, con
 		r.finite = r.finite && lanes_finite(&l);
 	}
 	if (how.stream)
-		_mm_sfence(); /* before anybody hears that the sum is there */
+		_mm_sfence(); /* The sum is complete in memory before anybody is told of it. */
 	if (norm)
 		r.finite = r.sq - r.sq == 0;
 	return r;
@@ -220,8 +222,8 @@ INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
 	case 1:
 		if (dst && dst != src[0]) {
 			memcpy(dst, src[0], n * dtype_bytes(dt));
-			src = &copy; /* judged is what was copied: the original may have changed
-					since */
+			/* Judges the copy, because the original may have changed since. */
+			src = &copy;
 		}
 		return norm ? reduce_k(dt, n, 1, src, dst, false, 1, true)
 			    : reduce_k(dt, n, 1, src, dst, false, 1, false);

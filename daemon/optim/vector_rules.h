@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vector_rules.h: the optimizers for one vector of elements and the loop around them, for whatever
- * vector the including file has defined (vec, vmask, VEC_LANES and the vec_* operations of
- * vector_avx2.h or vector_avx512.h). The rules repeat optim_scalar.c operation by operation; what
- * is left over behind the last whole vector goes to the scalar kernel itself. */
+/* vector_rules.h: the optimizers for one vector of elements, and the loop over vectors. The
+ * including file has defined the vector (vec, vmask, VEC_LANES and the vec_* operations of
+ * vector_avx2.h or vector_avx512.h). The rules repeat optim_scalar.c operation by operation. What
+ * is left over after the last whole vector goes to the scalar kernel itself. */
 #ifndef SHARD_OPTIM_VECTOR_RULES_H
 #define SHARD_OPTIM_VECTOR_RULES_H
 
 #include "optim/kernels.h"
 
 enum {
-	AHEAD = 512,       /* elements: how far the loop prefetches */
-	STREAM_MIN = 8192, /* elements: shorter images are likely to be read from a cache soon */
+	AHEAD = 512, /* How far the loop prefetches, in elements. */
+	/* In elements. A shorter image is likely to be read from a cache soon. */
+	STREAM_MIN = 8192,
 };
 
 struct velem {
@@ -98,7 +99,7 @@ INLINE vec load(const void *grad, enum shard_dtype dt, size_t i)
 				: vec_load_f16((const uint16_t *)grad + i);
 }
 
-/* `stream` writes past the caches; the image is then aligned to its vector. */
+/* `stream` writes past the caches. The image is then aligned to the vector. */
 INLINE void store(void *image, enum shard_dtype dt, size_t i, vec p, bool stream)
 {
 	float *f = image;
@@ -114,7 +115,7 @@ INLINE void store(void *image, enum shard_dtype dt, size_t i, vec p, bool stream
 		vec_store_half(h + i, dt == SHARD_BF16 ? vec_to_bf16(p) : vec_to_f16(p));
 }
 
-/* Nothing is read here, so it may reach behind the end. */
+/* A prefetch never faults, so it may reach past the end. */
 INLINE void prefetch(const void *grad, enum shard_dtype dt, const float *p, const float *s1,
 		     const float *s2, int states)
 {
@@ -153,10 +154,11 @@ INLINE void keep(struct optim_undo *undo, uint64_t position, uint32_t place, str
 	undo_keep(undo, position, place, VEC_LANES);
 }
 
-/* One pass, bound by memory. On two cores of an EPYC (Zen 5) with 64 Mi parameters, in GB/s of 28
- * bytes per parameter, streaming the image gave 68.7 where ordinary stores gave 66.0 (they read
- * each line before they overwrite it); one thread alone: 61.7 and 56.0, with prefetching 67.0.
- * Streaming the state as well gained nothing: its lines are read anyway. */
+/* One pass, bound by memory. These are figures in GB/s, at 28 bytes per parameter, for 64 Mi
+ * parameters on an EPYC (Zen 5). On two cores, streaming the image gave 68.7 and ordinary stores
+ * gave 66.0, because they read each line before they overwrite it. One thread alone gave 61.7 and
+ * 56.0, and 67.0 with prefetching. Streaming the state as well gained nothing, because its lines
+ * are read anyway. */
 INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtype gdt,
 		    enum shard_dtype idt, KERNEL_ARGS, struct optim_undo *undo)
 {
@@ -193,7 +195,7 @@ INLINE uint64_t run(rule_fn *rule, int states, enum optim_id id, enum shard_dtyp
 		store(image, idt, i, e.p, stream);
 	}
 	if (stream)
-		_mm_sfence(); /* before anybody hears that the image is there */
+		_mm_sfence(); /* The image is complete in memory before anybody is told of it. */
 	if (i < n)
 		kept += left_over(id, gdt, idt, i, a, n, grad, p, s1, s2, image, undo);
 	return kept;
