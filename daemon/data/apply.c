@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* After COMMIT: the optimizer over every chunk held here, one pass that reads gradient and state
- * and writes state and image; then the image's way to the trainers here and to the other nodes.
- * model.c starts it; workers run the passes; dispatch.c brings image parts from other nodes. Image
- * frames are named by the last step that changed weights (content_step) and judged by it, never by
- * view: taken when it is the one decided here, or, PREPARED, the one that must be being decided
- * (its bytes prove the commit). What was missed (a link fell) is asked for again, once a second.
- * With max_staleness = 1 there are two images: each applied step is written to the one that does
- * not have the newest weights, and chunks are numbered by the step that wrote them. */
+/* What happens after COMMIT: one pass of the optimizer over every chunk held here, then the way of
+ * the image to trainers and other nodes. model.c starts it, workers run the passes, and dispatch.c
+ * brings image parts from other nodes. Image frames are named by the last step that changed weights
+ * (content_step) and judged by it, never by view. A part is taken if its step is the one decided
+ * here. A PREPARED node also takes a part of the attempt that it voted for, because its bytes prove
+ * the commit. Chunks that were missed (a link fell) are asked for again, once a second. With
+ * max_staleness = 1 there are two images. Each applied step is written to the one without the
+ * newest weights, and the version of a chunk is the step that wrote it. */
 #include "data/apply.h"
 
 #include "base/check.h"
@@ -24,18 +24,19 @@
 #include <string.h>
 
 #define APPLY_ASK_NS    NS_PER_SEC
-#define APPLY_ASKS_LATE 2 /* from then on the coordinator and who waits hear of it */
-#define APPLY_ASKS_LOG  5 /* and the log; again after 60 */
+#define APPLY_ASKS_LATE 2 /* From then on the coordinator and the trainers hear of it. */
+#define APPLY_ASKS_LOG  5 /* At this count it is logged, and again after every 60. */
 #define APPLY_RUNS_MAX  1024
 
 struct apply_job {
 	struct model *m;
 	uint32_t chunk, generation, slot;
 	bool seal;
-	bool settle, old; /* Of a warm start; old: the image before the newest, too. */
-	bool apply;       /* Of a warm start: tiles may lack the record in hand. */
+	/* settle: of a warm start. old: it makes the image before the newest, too. */
+	bool settle, old;
+	bool apply; /* Of a warm start: tiles may lack the record. */
 	uint64_t kept;
-	uint64_t missing; /* Weights that nobody wrote; of a seal also those that are not finite. */
+	uint64_t missing; /* Weights that nobody wrote. Of a seal also those that are not finite. */
 };
 static_assert(sizeof(struct apply_job) <= WORKER_ARGS_BYTES, "a job travels by value");
 
@@ -88,8 +89,8 @@ static void apply_run(void *args)
 	}
 }
 
-/* One image moves its versions with every step, skipped or not; of two each says which step wrote
- * it, and a skip changes nothing. */
+/* A lone image moves its versions with every step, also with a skipped one. Of two images each says
+ * which step wrote it, and a skip changes nothing. */
 uint64_t apply_version(const struct model *m)
 {
 	return m->set.max_staleness > 0 ? m->content_step : m->step;
@@ -105,7 +106,7 @@ bool apply_image_whole(const struct model *m)
 	return m->sealed && m->img.apply_left == 0 && m->img.lacking == 0;
 }
 
-/* Chunks that become ready together are told together: every frame wakes its trainer. */
+/* Chunks that become ready together are told together, because every frame wakes its trainer. */
 static void tell_trainers(struct model *m)
 {
 	m->img.tell_due = m->img.tell_held || worker_in_turn(m->server->pool);
@@ -135,7 +136,7 @@ static void send_to(struct send_queue *o, uint32_t slot, uint32_t chunk)
 	send_queue_add(o, slot ? chunk | SEND_SLOT : chunk);
 }
 
-/* A chunk has its new bytes. nodes: those that get it, if this node holds it. */
+/* A chunk has its new bytes. nodes: the nodes that get it, if this node holds it. */
 static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t version,
 		    uint64_t nodes)
 {
@@ -154,7 +155,7 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 			send_to(&t->image, slot, chunk);
 	}
 	if (apply_image_whole(m) &&
-	    !m->attempt.voted) /* the verdict may overwrite it at any time */
+	    !m->attempt.voted) /* After a vote the verdict may overwrite it at any time. */
 		store_image_whole(m->store);
 	tell_trainers(m);
 	if (apply_image_whole(m))
@@ -171,8 +172,8 @@ static void maybe_applied(struct model *m)
 	m->server->data->applied(m);
 }
 
-/* A vote would allow the next commit to overwrite what is still being sent or made. And with
- * weights that nobody wrote there is no vote. */
+/* May a chunk be staged? A vote would allow the next commit to overwrite what is still being sent
+ * or made. With weights that nobody wrote there is no vote. */
 static bool may_stage(const struct model *m)
 {
 	return m->img.sends == 0 && !m->memory.settle.on && m->sealed_without == 0;
@@ -219,7 +220,8 @@ static const uint8_t *image_at(const struct model *m, uint32_t slot, uint32_t ch
 	return store_image(m->store, slot, chunk);
 }
 
-/* A skipped step may have moved the version on: trainers wait for it, nodes for the bytes. */
+/* A skipped step may have moved the version on. Trainers wait for the version, and nodes for the
+ * bytes. */
 static void image_head(const struct send_queue *o, uint32_t slot, struct wire_head *h)
 {
 	const struct model *m = o->model;
@@ -255,9 +257,9 @@ const struct send_source apply_images = {
 
 static void image_moved(struct model *m);
 
-/* Nodes that stayed still have this image. One that lacks it asks, and may have done so too early
- * for this chunk. While a vote is out the older image may be overwritten by the verdict at any
- * time: nobody is sent it. */
+/* Nodes that were not restarted have this image. A node that lacks it asks, and may have asked too
+ * early for this chunk. While a vote is out, the verdict may overwrite the older image at any time,
+ * so nobody is sent that one. */
 static void settle_done(struct model *m, const struct apply_job *j)
 {
 	struct model_settle *s = &m->memory.settle;
@@ -269,12 +271,12 @@ static void settle_done(struct model *m, const struct apply_job *j)
 		publish(m, j->slot, j->chunk, apply_version(m), s->asked);
 	if (m->img.apply_left > 0)
 		return;
-	s->on = false; /* and not before: a part that is sent at once must not end the step */
+	s->on = false; /* Not earlier, because a part that is sent at once must not end the step. */
 	image_moved(m);
 	stage_later(m);
 	if (!m->img.applying || m->dropping)
 		return;
-	core_state(m->core, &core); /* the decision that waited, see apply_later() */
+	core_state(m->core, &core); /* The decision that waited, see apply_later(). */
 	m->img.applying = false;
 	blobs_decided(m, core.record->id.step, false);
 	apply_start(m, core.record);
@@ -298,8 +300,8 @@ static void apply_done(void *owner, void *args)
 		m->sealed_without += j->missing;
 		if (j->settle)
 			settle_done(m, j);
-		else if (j->missing ==
-			 0) /* else nobody gets to see it: seal.c tells the coordinator */
+		else if (j->missing == 0)
+			/* Otherwise nobody sees it, and seal.c tells the coordinator. */
 			publish(m, j->slot, j->chunk, apply_version(m), UINT64_MAX);
 		if (j->settle || (j->seal && m->img.apply_left == 0))
 			m->server->data->readable(m);
@@ -346,7 +348,7 @@ static bool lacks(const struct model *m, uint32_t chunk)
 	return !place_holds(&m->place, chunk, m->server->self) && stale(m, chunk);
 }
 
-/* Of the image of the step before, which trainers here may still compute on. */
+/* Is this chunk missing in the image of the step before, on which trainers may still compute? */
 static bool lacks_old(const struct model *m, uint32_t chunk)
 {
 	return m->img.old_lacking > 0 && !place_holds(&m->place, chunk, m->server->self) &&
@@ -368,8 +370,8 @@ static void image_late(struct model *m, bool late, uint32_t chunk, uint64_t step
 	m->server->data->late(m, late, chunk, step);
 }
 
-/* Of the chunks that lack, one has come, or they are of another step. An image that is being made
- * again stays late until it is made. */
+/* One of the lacking chunks has come, or other ones lack now. An image that is being made again
+ * stays late until it is made. */
 static void image_moved(struct model *m)
 {
 	m->img.asks = 0;
@@ -377,7 +379,7 @@ static void image_moved(struct model *m)
 		image_late(m, false, 0, 0);
 }
 
-/* The slot gets the bytes of this step from now on: what it had is gone. */
+/* The slot gets the bytes of this step from now on, and what it had is gone. */
 static void slot_takes(struct model *m, uint32_t slot, uint64_t content)
 {
 	CHECK(slot < 2);
@@ -386,7 +388,8 @@ static void slot_takes(struct model *m, uint32_t slot, uint64_t content)
 		m->img.old_lacking = 0;
 }
 
-/* From here on a start that finds this memory knows what is in it: before the first tile moves. */
+/* From here on a start that finds this memory knows what is in it. It is called before the first
+ * tile changes. */
 static void keep_mark(struct model *m, bool moves)
 {
 	struct meta_mark mark = m->meta.mark;
@@ -402,7 +405,7 @@ static void keep_mark(struct model *m, bool moves)
 		meta_mark(&m->meta, &mark);
 }
 
-/* No weight moves: versions do, of every chunk that is here. */
+/* No weight changes, but the version of every chunk that is here does. */
 static void apply_skip(struct model *m, uint64_t before)
 {
 	m->content_old = m->content_step;
@@ -420,19 +423,19 @@ static void apply_skip(struct model *m, uint64_t before)
 	maybe_applied(m);
 }
 
-/* A decision while the images are being made again after a restart. It waits for them: workers read
- * what it changes, and it writes no frozen tensor's image. settle_done() comes back with it. Until
- * then reads of weights wait as for any step that is being applied. */
+/* A decision came while the images are being made again after a restart. It waits for them, because
+ * workers read what it changes, and because it writes the image of no frozen tensor. settle_done()
+ * carries it out. Until then reads of weights wait, as for any step that is being applied. */
 static void apply_later(struct model *m, const struct record *r)
 {
 	CHECK(!m->img.applying);
 	m->img.applying = true;
 	if (core_id_cmp(&m->meta.mark.id, &r->id) == 0)
-		m->attempt.voted = false; /* it is the record in hand already */
+		m->attempt.voted = false; /* It is the record in hand already. */
 	if (m->img.apply_left == 0)
-		apply_settle(m); /* the start found this decision */
+		apply_settle(m); /* The start found this decision. */
 	else
-		settle_feed(m); /* a daemon that stops has given out no more so far */
+		settle_feed(m); /* A daemon that stops has given out no more jobs so far. */
 }
 
 void apply_start(struct model *m, const struct record *r)
@@ -454,7 +457,7 @@ void apply_start(struct model *m, const struct record *r)
 		return;
 	}
 	m->steps_applied++;
-	if (core_id_cmp(&m->meta.mark.id, &r->id) == 0) { /* a warm start: the tiles have it */
+	if (core_id_cmp(&m->meta.mark.id, &r->id) == 0) { /* A warm start: the tiles have it. */
 		m->img.asked_ns = clock_ns();
 		count_lacking(m);
 		if (apply_image_whole(m))
@@ -477,11 +480,11 @@ void apply_start(struct model *m, const struct record *r)
 	count_lacking(m);
 	keep_mark(m, true);
 	submit_all(m, false);
-	maybe_applied(m); /* nothing held here */
+	maybe_applied(m); /* If no chunk is held here, the record is applied already. */
 }
 
-/* Few jobs are in hand, so that the queue has room for other models' steps. Called at each turn of
- * the workers: a queue that is full now is tried again when a job of whoever filled it is done. A
+/* Gives out a few jobs only, so that the queue has room for the steps of other models. Called at
+ * each turn of the workers: if the queue is full now, it is tried again when a job is done. A
  * daemon that stops makes no images, but finishes what is decided. */
 static void settle_feed(struct model *m)
 {
@@ -534,10 +537,11 @@ void apply_seal(struct model *m, const struct record *r)
 	CHECK(r->outcome == RECORD_SEAL || r->id.generation > 0);
 	m->record = *r;
 	m->sealed = true;
-	m->img.sealing = store_owned(m->store) > 0; /* else nothing ends it */
+	m->img.sealing = store_owned(m->store) > 0; /* Otherwise nothing ends it. */
 	m->generation = r->id.generation;
 	m->step = r->id.step;
-	m->content_step = m->content_old = r->content; /* also of a skipped step */
+	/* If r is a skipped step, this is an older one. */
+	m->content_step = m->content_old = r->content;
 	m->img.slot = apply_slot(m, r);
 	store_image_newest(m->store, m->img.slot);
 	m->img.slot_content[m->img.slot] = m->content_step;
@@ -581,14 +585,14 @@ void apply_image_ask(struct model *m, uint64_t now_ns)
 		if (n == m->server->self || want.n_runs == 0)
 			continue;
 		data_head(m, &h, OP_IMAGE_ASK, &m->record.id);
-		(void)peer_send(m->server, n, &h, &want.base,
-				NULL); /* a link that is down: asked again when it is up */
+		/* If the link is down, it is asked again when the link is up. */
+		(void)peer_send(m->server, n, &h, &want.base, NULL);
 	}
 	arena_reset(&m->server->tx);
 }
 
-/* After a warm start a chunk that is held here; else one of another node. With two images trainers
- * compute on the older one, if there is one. */
+/* After a warm start this is a chunk that is held here, otherwise one of another node. With two
+ * images trainers compute on the older one, if there is one. */
 bool apply_image_awaited(const struct model *m, uint32_t *chunk, uint64_t *step)
 {
 	bool old = m->set.max_staleness > 0 && m->content_old != m->content_step;
@@ -637,12 +641,12 @@ static bool has_old(const struct model *m, uint32_t chunk)
 void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want)
 {
 	uint32_t connections = m->server->conf->connections;
-	uint64_t asked = 0; /* whatever the runs say: no more than there is */
+	uint64_t asked = 0; /* Limits the work, whatever the runs say. */
 
 	CHECK(node < m->server->nodes_nr);
 	if (!m->sealed || (m->set.max_staleness == 0 && (m->attempt.voted || m->img.applying)))
-		return; /* it would be overwritten under way; asked again in a second. The newest of
-			   two is not the next to be */
+		return; /* It would be overwritten while it is sent. The node asks again in a
+			   second. Of two images the newest is not the next to be overwritten. */
 	if (m->memory.settle.on)
 		m->memory.settle.asked |= 1ull << node;
 	for (size_t i = 0; i + 1 < want->n_runs; i += 2) {
@@ -665,7 +669,7 @@ void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want
 	}
 }
 
-/* Is this part one to take now, and where? */
+/* Is this a part to take now, and into which image? */
 static bool image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot)
 {
 	*slot = m->img.slot;
@@ -727,7 +731,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 	if (!image_wanted(m, h, &slot) || m->img.coming[h->chunk] != h->step)
 		return SHARD_OK;
 	if (WIRE_PART(h->flags) != m->img.parts[h->chunk])
-		return SHARD_OK; /* its beginning was missed; it is asked for again */
+		return SHARD_OK; /* Its beginning was missed. The chunk is asked for again. */
 	data_flow_add(&m->image_in, h->body_bytes);
 	if (++m->img.parts[h->chunk] < data_parts(m, h->chunk, m->image_bytes))
 		return SHARD_OK;

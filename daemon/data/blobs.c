@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Blobs of one model on this node: one place per local rank for what READY brought (pending), one
- * per rank for what a verdict made of it (kept), in a mapping that is reserved with the model and
- * touched when used. model/ brings the events of a step; control/blob.c answers who asks for one.
- * A verdict moves pending blobs to their ranks' places; an attempt that ends without one drops
- * them. Fails only while the model is made, or when memory of another process is not what it says.
- */
+/* Blobs of one model on this node. There is one place per local rank for what READY brought
+ * (pending), and one per rank for what a verdict made of it (kept). They are in a mapping that is
+ * reserved with the model and touched when used. model/ brings the events of a step, and
+ * control/blob.c answers requests for a blob. A verdict moves pending blobs to the places of their
+ * ranks, and an attempt that ends without one drops them. It fails only while the model is made, or
+ * if the memory of an earlier process is impossible. */
 #include "data/blobs.h"
 
 #include "base/check.h"
@@ -19,22 +19,22 @@
 static_assert(BLOB_BYTES_MAX == BUDGET_BLOB_BYTES, "the budget counts a place per blob");
 
 struct pending {
-	_Atomic uint32_t has; /* set last */
+	_Atomic uint32_t has; /* Set last. */
 	uint32_t bytes;
 };
 
 struct kept {
-	uint64_t step; /* 0: none */
+	uint64_t step; /* 0: none. */
 	uint32_t bytes;
 };
 
 struct blobs {
 	uint32_t local_nr, ranks_nr;
-	void *own; /* NULL: the memory is in m->meta, and outlives the process */
+	void *own; /* NULL: the memory is in m->meta and outlives the process. */
 	struct core_id *pending_id;
-	struct pending *pending; /* [local_nr] of the attempt .pending_id */
+	struct pending *pending; /* [local_nr] Of attempt .pending_id. */
 	struct kept *kept;       /* [ranks_nr] */
-	uint8_t *memory;         /* [local_nr + ranks_nr] places */
+	uint8_t *memory;         /* [local_nr + ranks_nr] Places. */
 };
 
 static uint8_t *pending_at(const struct blobs *b, uint32_t i)
@@ -68,7 +68,7 @@ static void *map_own(size_t bytes)
 
 	if (memory == MAP_FAILED)
 		return NULL;
-	(void)madvise(memory, bytes, MADV_NOHUGEPAGE); /* most ranks keep a page or two, if any */
+	(void)madvise(memory, bytes, MADV_NOHUGEPAGE); /* Most ranks keep a page or two, if any. */
 	return memory;
 }
 
@@ -98,8 +98,8 @@ enum shard_status blobs_init(struct model *m, struct err *e)
 	return SHARD_OK;
 }
 
-/* What READY brought for this attempt stays, if its trainers' places are the same: world and order
- * are the attempt's. */
+/* What READY brought for attempt id stays. The places of the trainers are the same, because world
+ * and order are those of the attempt. */
 enum shard_status blobs_again(struct model *m, const struct core_id *id, struct err *e)
 {
 	struct blobs *b = m->blobs;

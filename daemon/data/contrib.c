@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients on their way from arenas to the reduced gradient of a chunk. Called by dispatch.c
- * for frames, by model.c for the core's BEGIN and CREDIT. Happy path: every local rank
- * closes a chunk (contrib_push) → the node's sum, on a worker if there are several ranks (reduce.c)
- * → the contribution goes to the chunk's holder (send.c) or, held here, waits for those of the
- * other nodes (contrib_node) → one pass sums them in node order and takes the norm →
- * apply_stage(). A frame of an older attempt is read and dropped; one that breaks the rules closes
- * its connection; nothing here waits or allocates after the model was made. */
+/* Gradients on their way from arenas to the reduced gradient of a chunk. model/join.c and
+ * dispatch.c call it for frames, and model.c for BEGIN and CREDIT of the core. Happy path: every
+ * local rank closes a chunk (contrib_push). The node sums it, on a worker if there are several
+ * ranks (reduce.c). The contribution goes to the holder of the chunk (send.c) or, if it is held
+ * here, waits for those of the other nodes (contrib_node). One pass sums them in node order and
+ * takes the norm, and apply_stage() follows. A frame of an older attempt is read and dropped. A
+ * frame that breaks the rules closes its connection. Nothing here waits or allocates after the
+ * model was made. */
 #include "data/contrib.h"
 
 #include "base/check.h"
@@ -77,8 +78,8 @@ static void find_places(struct model *m)
 
 	g->nodes_nr = g->local_nr = 0;
 	memset(g->place, -1, sizeof(g->place));
-	for (uint32_t r = 0; r < m->attempt.world.size;
-	     r++) { /* rank order, so nodes come in order of their lowest rank */
+	for (uint32_t r = 0; r < m->attempt.world.size; r++) {
+		/* Ranks are in order, so nodes come in the order of their lowest rank. */
 		uint16_t node = m->attempt.world.rank[r].node;
 
 		if (g->place[node] < 0) {
@@ -110,8 +111,8 @@ void contrib_begin(struct model *m)
 		struct trainer *t = g->local[i].trainer;
 
 		if (t == NULL || t->model != m) {
-			g->local[i].trainer = NULL; /* it went while BEGIN was on its way; the
-						       coordinator will hear */
+			/* It went while BEGIN was on its way. The coordinator will hear of it. */
+			g->local[i].trainer = NULL;
 			continue;
 		}
 		g->local[i].slot = t->slot;
@@ -132,8 +133,8 @@ void contrib_begin(struct model *m)
 }
 
 /* A node without chunks and trainers begins an attempt and votes for it in one event of its core.
- * Its shell has not carried out the beginning yet, and has nothing to keep but the attempt's name.
- */
+ * Its shell has not carried out the beginning yet, and keeps nothing but the name of the
+ * attempt. */
 void contrib_keep(struct model *m, const struct core_id *id)
 {
 	CHECK(store_owned(m->store) == 0 || core_id_cmp(id, &m->attempt.id) == 0);
@@ -202,15 +203,15 @@ static bool chunk_part_absent(const struct model *m, uint32_t chunk, const uint8
 	return true;
 }
 
-/* Where a set has the parts of a chunk. row: of push_parts the local index, of parts_in the place.
- */
+/* The place of a chunk in a set of parts. row is the local index in push_parts, and the place of
+ * the node in parts_in. */
 static size_t parts_at(const struct model *m, size_t row, uint32_t chunk)
 {
 	return row * m->layout->chunks_nr + chunk;
 }
 
-/* A sender closes a chunk: each part is here, unless nothing in it has a gradient, and none lands.
- */
+/* A sender closes a chunk. Each part must be here, unless nothing in it has a gradient, and no part
+ * may be landing. */
 static enum shard_status check_whole(const struct model *m, uint32_t chunk, const struct parts *set,
 				     size_t row, const uint8_t *absent, struct err *e)
 {
@@ -263,7 +264,8 @@ static bool part_absent(const struct model *m, uint32_t chunk, uint32_t part)
 		part);
 }
 
-/* Fills at most max tensors without a gradient from this node; returns how many there are. */
+/* Writes at most max tensors that have no gradient from this node, and returns how many there
+ * are. */
 static uint32_t absent_from(const struct model *m, uint32_t chunk, uint32_t *tensors, uint32_t max)
 {
 	const struct layout *l = m->layout;
@@ -362,7 +364,7 @@ static void send_contribution(struct model *m, uint32_t chunk)
 
 	CHECK(node != m->server->self);
 	if (o->lane == NULL || m->contrib.chunk[chunk].sent)
-		return; /* repeated credit; or the link is down, then the attempt ends */
+		return; /* The credit was repeated, or the link is down and the attempt ends. */
 	m->contrib.chunk[chunk].sent = true;
 	send_queue_add(o, chunk);
 }
@@ -387,7 +389,8 @@ void contrib_credit(struct model *m, uint16_t node)
 {
 	CHECK(node < m->server->nodes_nr && node != m->server->self);
 	m->contrib.credit |= 1ull << node;
-	for (uint32_t c = m->layout->chunks_nr; c-- > 0;) /* as they are pushed: last layer first */
+	/* In the order in which they are pushed: the last layer comes first. */
+	for (uint32_t c = m->layout->chunks_nr; c-- > 0;)
 		if (place_primary(&m->place, c) == node && m->contrib.chunk[c].summed)
 			send_contribution(m, c);
 }
@@ -415,7 +418,8 @@ static void local_complete(struct model *m, uint32_t chunk)
 
 /* --- frames from trainers --- */
 
-/* SHARD_OK: of the attempt in hand; SHARD_STALE: of an older one, drop it; else refuse. */
+/* Returns SHARD_OK for the attempt in hand, SHARD_STALE for an older one (the frame is dropped),
+ * and otherwise the status with which the frame is refused. */
 static enum shard_status attempt_of(const struct model *m, const struct wire_head *h, struct err *e)
 {
 	struct core_id id = {h->term, h->step, h->seq, h->generation, h->attempt};
@@ -451,7 +455,7 @@ static enum shard_status trainer_attempt(struct trainer *t, const struct wire_he
 	return SHARD_OK;
 }
 
-/* Its header is here: a part that is in range, and new. */
+/* The header of a part is here. The part must be in range and new. */
 static enum shard_status take_part(const struct model *m, const struct wire_head *h,
 				   struct parts *set, size_t row, struct err *e)
 {
@@ -501,7 +505,8 @@ enum shard_status contrib_push_data(struct trainer *t, const struct wire_head *h
 {
 	struct model *m = t->model;
 
-	if (trainer_attempt(t, h, e) == SHARD_OK) /* it may have ended while the body came in */
+	/* The attempt may have ended while the body came in. */
+	if (trainer_attempt(t, h, e) == SHARD_OK)
 		part_came(m, h, &m->contrib.push_parts, t->local_index);
 	return SHARD_OK;
 }
@@ -552,7 +557,7 @@ static enum shard_status node_attempt(const struct model *m, const struct peer *
 			       server_node_name(m->server, place_primary(&m->place, h->chunk)),
 			       m->contrib.place[p->node] < 0 ? "out" : "");
 	if (m->contrib.chunk[h->chunk].arrived >> m->contrib.place[p->node] & 1)
-		return SHARD_STALE; /* repeated */
+		return SHARD_STALE; /* It was repeated. */
 	return SHARD_OK;
 }
 
@@ -578,7 +583,7 @@ void contrib_node_damaged(struct model *m, struct peer *p, const struct wire_hea
 	struct err e;
 
 	if (node_attempt(m, p, h, &e) != SHARD_OK)
-		return; /* nobody waits for it any more */
+		return; /* Nobody waits for it any more. */
 	log_line(m->server->log, LOG_LEVEL_WARN,
 		 "event=contribution_damaged model=%s step=%lu attempt=%u chunk=%u node=%s",
 		 m->name, (unsigned long)h->step, h->attempt, h->chunk,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of data/ share. Nothing here fails: sizes come from the layout, which was checked
- * when the model was made. m->attempt.busy counts the jobs and frames that read arenas, slots or
- * sums; the last one to end tells the layer above, which may then free or reuse them. */
+/* What the files of data/ share, which all of them call. Nothing here fails, because sizes come
+ * from the layout, which was checked when the model was made. m->attempt.busy counts the jobs and
+ * frames that read arenas, slots or sums. When the last one ends, the layer above is told, which
+ * may then free or reuse that memory. */
 #include "data/data.h"
 
 #include "base/check.h"

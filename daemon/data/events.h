@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events.h: what the files of data/, which move a step's bytes, tell the layer that drives the
- * model. server.c gives the table once, before there is a model. All calls are on the loop thread,
- * and may come from within any function of data/ that is not const: whoever implements them queues
- * what would call back (model_event() does). None may free the model. */
+/* events.h: what the files of data/, which move the bytes of a step, tell the layer that drives the
+ * model. server.c gives the table once, before there is a model. All calls are on the loop thread.
+ * They may come from any function of data/ that is not const, so the implementation queues what
+ * would call back (model_event() does). None may free the model. */
 #ifndef SHARD_DATA_EVENTS_H
 #define SHARD_DATA_EVENTS_H
 
@@ -16,13 +16,14 @@ struct data_events {
 	void (*staged)(struct model *m, uint32_t chunk);
 	/* No job and no frame reads arenas, slots or sums of an attempt any more. */
 	void (*drained)(struct model *m);
-	/* The bytes of a contribution in the attempt in hand are not what their sum says. */
+	/* The bytes of a contribution in the attempt in hand do not match their checksum. */
 	void (*damaged)(struct model *m, uint16_t node, uint32_t chunk);
-	/* The record in hand is applied here, and the image parts of it have left. */
+	/* The record in hand is applied here, and its image parts have left. */
 	void (*applied)(struct model *m);
-	/* This chunk of that step's image keeps trainers here waiting; late = false: none does. */
+	/* This chunk of the image of that step keeps trainers here waiting. late = false: no chunk
+	 * does any more. */
 	void (*late)(struct model *m, bool late, uint32_t chunk, uint64_t step);
-	/* Chunks of the image are there for who maps it. */
+	/* New chunks are ready in the image for the trainers that map it. */
 	void (*published)(struct model *m);
 	/* Weights or an image chunk can be read that could not be read before. */
 	void (*readable)(struct model *m);

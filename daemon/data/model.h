@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h: what this node holds of one model. Each part has one owner, which alone writes it; the
- * others read. The rooms above data/ keep what is theirs behind a pointer of their own. Parts
- * with an invariant have a check, which their owner calls when they have changed. Loop thread, but
- * for what a job is given. */
+/* model.h: what this node holds of one model. Each part has one owner, which alone writes it, and
+ * the others read it. The rooms above data/ keep their own state behind a pointer. A part with an
+ * invariant has a check, which the owner calls after each change. Everything belongs to the loop
+ * thread, except for what a job is given. */
 #ifndef SHARD_DATA_MODEL_H
 #define SHARD_DATA_MODEL_H
 
@@ -17,57 +17,60 @@
 #include "store/store.h"
 #include "warm/meta.h"
 
-/* The attempt in hand. Owner: model/model.c; data/ counts `busy`, and drops what `out` holds. */
+/* The attempt in hand. Owner: model/model.c. data/ counts `busy` and drops what `out` holds. */
 struct model_attempt {
 	bool on;    /* Between BEGIN and its result or end. */
-	bool voted; /* PREPARED: the image is open, its chunks may come. */
+	bool voted; /* PREPARED: the image is open, and its chunks may come. */
 	struct core_id id;
 	struct core_world world;
-	uint32_t epoch; /* Grows with each attempt: late jobs of an older one are told by it. */
-	uint32_t busy;  /* Jobs and frames that still read arenas, slots or sums of an attempt. */
+	/* Grows with each attempt, so that late jobs of an older one are recognized. */
+	uint32_t epoch;
+	uint32_t busy; /* Jobs and frames that still read arenas, slots or sums of an attempt. */
 	struct core_id drain_id;
-	bool drain_due;   /* The core waits for CORE_EV_DRAINED of drain_id. */
-	uint64_t orphans; /* Arenas (bit: slot) of trainers that are gone, still read. */
+	bool drain_due; /* The core waits for CORE_EV_DRAINED of drain_id. */
+	/* Arenas that are still being read although their trainers are gone. A bit for each
+	 * slot. */
+	uint64_t orphans;
 	uint64_t began_ns, voted_ns;
 	struct landing landing; /* Bodies on their way into arenas and slots. */
-	struct send_queue *out; /* [nodes_nr * connections] contributions */
+	struct send_queue *out; /* [nodes_nr * connections] Contributions. */
 };
 
 /* The images, and the update in hand. Owner: data/apply.c. */
 struct model_image {
-	uint32_t slot; /* Of two images with max_staleness = 1: the one that has content_step. */
-	uint64_t slot_content[2]; /* The step whose weights each image has or gets; UINT64_MAX:
-				     none. */
-	uint32_t lacking;         /* Chunks of other nodes that the newest image lacks. */
-	uint32_t old_lacking;     /* And that the other one lacks. */
-	uint32_t apply_left;      /* Chunks held here that are still being updated. */
-	bool applying;            /* A record is being carried out. */
-	bool sealing;             /* Chunks held here are being sealed. */
-	bool late;                /* The core was told that a chunk keeps trainers waiting. */
-	bool tell_due;            /* Trainers here are to hear of published chunks, */
-	bool tell_held;           /* but not yet. */
-	uint32_t sends;           /* Image parts on their way from here to nodes and trainers. */
-	uint32_t asks;            /* Times that lacking chunks were asked for since one came. */
+	uint32_t slot; /* Which image has content_step. There are two with max_staleness = 1. */
+	/* The step whose weights each image has or is getting. UINT64_MAX: none. */
+	uint64_t slot_content[2];
+	uint32_t lacking;     /* Chunks of other nodes that the newest image lacks. */
+	uint32_t old_lacking; /* Chunks of other nodes that the older image lacks. */
+	uint32_t apply_left;  /* Chunks held here that are still being updated. */
+	bool applying;        /* A record is being carried out. */
+	bool sealing;         /* Chunks held here are being sealed. */
+	bool late;            /* The core was told that a chunk keeps trainers waiting. */
+	bool tell_due;        /* Trainers here have not yet been told of all published chunks. */
+	bool tell_held; /* They are not told now, because more chunks are about to be published. */
+	uint32_t sends; /* Image parts on their way from here to nodes and trainers. */
+	uint32_t asks;  /* How often lacking chunks were asked for since one came. */
 	uint64_t asked_ns;
 	uint64_t kept; /* Elements that an update left as they were. */
 	uint64_t began_ns, apply_ns;
 	struct landing landing; /* Bodies on their way into chunks that the images lack. */
-	uint16_t *parts;        /* [chunks_nr] parts received of the chunk that is coming in */
-	uint64_t *coming;       /* [chunks_nr] the step of it */
+	uint16_t *parts;        /* [chunks_nr] The parts received of the chunk that is coming in. */
+	uint64_t *coming;       /* [chunks_nr] The step of the chunk that is coming in. */
 	struct send_queue *out; /* [nodes_nr * connections] */
-	uint32_t *staged_later; /* [chunks_nr] reduced, held back until `sends` is 0 */
+	uint32_t *staged_later; /* [chunks_nr] Reduced chunks that wait until may_stage() holds. */
 	uint32_t staged_later_nr;
 };
 
 struct model {
-	struct list link; /* in server.models; in server.makings until its memory is there */
+	struct list link; /* In server.models, or in server.makings until its memory is there. */
 	struct server *server;
 
 	/* Owner: model/make.c. Nothing of it changes once the model is made. */
-	struct make *make; /* How its memory comes and goes. */
+	struct make *make; /* How its memory is made and given back. */
 	uint32_t id;
 	char *name, *settings_text;
-	Shard__Model *spec; /* As the coordinator sent it; its settings are the effective ones. */
+	Shard__Model *spec; /* As the coordinator sent it. Its settings are the effective ones. */
 	struct layout *layout;
 	struct model_settings set;
 	enum shard_dtype grad, image;
@@ -76,19 +79,19 @@ struct model {
 	const char **node_names;
 	struct store *store;
 	struct budget_need need;
-	struct mr *mr;       /* Its memory, for RDMA: data/mr.c. */
+	struct mr *mr;       /* data/mr.c: its memory, for RDMA. */
 	struct blobs *blobs; /* data/blobs.c */
-	struct meta meta;    /* What outlives the process beside the store: warm/meta.c. */
+	struct meta meta;    /* warm/meta.c: what outlives the process beside the store. */
 
 	/* Owner: model/model.c. */
 	void *core_memory;
 	struct core *core;
 	struct model_attempt attempt;
 	struct slowest slowest;
-	char waits[512]; /* The last word of the coordinator on who is waited for. */
+	char waits[512]; /* Who is waited for, as the coordinator said last. */
 	char why[512];   /* Why the last attempt ended. */
 	uint64_t attempts_ended;
-	uint64_t last_reduce_ns; /* Of the last step that was decided. */
+	uint64_t last_reduce_ns; /* That of the last step that was decided. */
 	struct model_flow last_contrib_in;
 
 	/* Owner: data/contrib.c. */
@@ -99,41 +102,44 @@ struct model {
 	struct record record; /* The last one decided. */
 	uint32_t generation;
 	bool sealed;
-	uint64_t step; /* Of record. */
-	uint64_t
-		content_step; /* The last one that changed weights: image frames are named by it. */
-	uint64_t content_old; /* The one before it, on which trainers may still compute. */
-	/* Weights that the seal, or a start after it, did not find here: nobody reads or trains on
-	 * them, and the coordinator is to give the model up. */
+	uint64_t step; /* The step of .record. */
+	/* The last step that changed weights. Image frames are named by it. */
+	uint64_t content_step;
+	uint64_t content_old; /* The one before it, on whose weights trainers may still compute. */
+	/* How many weights the seal, or a start after it, did not find here. If there are any,
+	 * nobody reads the weights or trains on them, and the coordinator is to give the model
+	 * up. */
 	uint64_t sealed_without;
 	struct model_image img;
 	struct model_flow image_in;
 	uint64_t steps_applied, steps_skipped;
 
 	/* Owner: model/resume.c, then model/make.c. */
-	bool again; /* Taken over by a warm start: its core says what is done. */
-	bool keep;  /* Freed, and its memory outlives this process. */
+	bool again; /* Taken over by a warm start. Its core says what is done. */
+	bool keep;  /* It is freed, and its memory outlives this process. */
 	struct model_memory memory;
-	struct persist *persist; /* On the coordinator: a view on its way to the disk. */
+	struct persist *persist; /* Coordinator: a view on its way to the disk. */
 
 	/* Owner: model/lost.c. */
-	char lost[512];   /* Why the last weights are gone; empty: they are not. */
-	bool gone;        /* LOST for good, and `lost` says what happened first. */
-	bool rolled_back; /* LOST, and a restore brings the weights. */
-	bool reset_due;   /* Its memory is void, and is reset when nobody uses it any more. */
+	char lost[512];   /* Why the last weights are gone. Empty: they are not. */
+	bool gone;        /* The model is LOST for good, and `lost` says what happened first. */
+	bool rolled_back; /* The model is LOST, and a restore brings the weights. */
+	bool reset_due;   /* Its memory is void, and is reset when no job uses it any more. */
 	char restored_from[CHECKPOINT_PATH_MAX]; /* For texts. */
 	struct writer writer;                    /* model/writer.c */
 
 	/* Owner: control/define.c and control/drop.c. */
-	bool defining; /* Its memory is not there yet; or, on the coordinator, that of a node. */
-	bool dropping; /* On server.drops: nothing finds it, its memory is about to go. */
+	/* Its memory is not there yet, or, on the coordinator, that of another node is not. */
+	bool defining;
+	/* On server.drops: nothing finds it, and its memory is about to be given back. */
+	bool dropping;
 
 	struct model_control *control; /* control/ */
 	struct ckpt_model *ckpt;       /* ckpt/ */
 	struct metrics_model *metrics; /* obs/ */
 };
 
-/* The invariants of the parts, CHECKed. */
+/* CHECK the invariants of the parts. */
 void model_attempt_check(const struct model *m);
 void model_image_check(const struct model *m);
 

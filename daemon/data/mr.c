@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory of models, for each peer in its own protection domain. make.c makes and
- * frees, rdma.c says when there are queue pairs, session.c and model.c which arenas are in use.
- * Happy path: the rail is up → a job on a thread of libuv's pool registers what lacks → it is kept
- * as long as its memory lasts, over links → the peer is told where it may write. What was unmapped,
- * or belongs to a device that is gone, while a thread was at it is given back when the thread comes
- * home. Ways to fail: memlock, or a device that refuses: the model's tensors go by TCP, the log
- * says why, and it is tried again after a time that grows. */
+/* Registered memory of models, for each peer in its own protection domain. make.c makes and frees
+ * it. dispatch.c says when queue pairs are up or down, and join.c and model.c say which arenas are
+ * in use. Happy path: the queue pairs are up, a job on a thread of libuv's pool registers what
+ * lacks, and the peer is told where it may write. A region is kept as long as its memory lasts,
+ * also over links. If memory was unmapped or its device is gone while a thread registered it, the
+ * region is given back when the thread is done. It fails if memlock is too low or the device
+ * refuses. The tensors of the model then go by TCP, the log says why, and it is tried again after a
+ * time that grows. */
 #include "data/mr.h"
 
 #include "base/check.h"
@@ -18,7 +19,7 @@
 #include <string.h>
 
 #define MR_RELEASE_NS                                                                              \
-	(5 * NS_PER_SEC) /* a peer that has not answered by then is cut off by its own writes */
+	(5 * NS_PER_SEC) /* If a peer has not answered by then, its own writes end the link. */
 
 struct mr_item {
 	uint32_t kind, epoch;
@@ -31,7 +32,7 @@ struct mr_item {
 struct mr_job {
 	uv_work_t work;
 	struct server *server;
-	struct mr *g; /* NULL: the model is gone */
+	struct mr *g; /* NULL: the model is gone. */
 	uint16_t node;
 	struct rdma_domain *domain;
 	struct err e;
@@ -55,7 +56,8 @@ static uint32_t first_of(const struct model *m, uint16_t node, bool held)
 	return c;
 }
 
-/* The chunks that a peer holds, in an image; too many runs are one, from the first to the last. */
+/* The runs of chunks that a peer holds in an image. If there are too many, they become one run from
+ * the first to the last. */
 static uint32_t runs_of(const struct model *m, uint16_t node, struct mr_run run[MR_RUNS_MAX])
 {
 	uint32_t nr = 0, last = UINT32_MAX, first = UINT32_MAX;
@@ -175,7 +177,7 @@ static void job_run(uv_work_t *w)
 		}
 }
 
-/* Is this what would be registered now? */
+/* Would the same memory be registered now? */
 static bool still(const struct mr_job *j, const struct mr_item *i)
 {
 	struct mr_item now = {.kind = i->kind};
@@ -207,7 +209,7 @@ static void job_done(uv_work_t *w, int status)
 	struct mr *g = j->g;
 	struct server *s = j->server;
 
-	CHECK(status == 0); /* nobody cancels it */
+	CHECK(status == 0); /* Nobody cancels it. */
 	s->rdma->jobs--;
 	for (uint32_t i = 0; i < j->nr; i++) {
 		if (j->item[i].got == NULL)
@@ -296,7 +298,7 @@ void mr_tell(struct mr *g, uint16_t node)
 	arena_reset(tx);
 }
 
-/* Whatever is to be done for the peer now. */
+/* Does whatever is to be done for the peer now. */
 static void work(struct mr *g, uint16_t node)
 {
 	struct mr_peer *rp = &g->peer[node];
@@ -346,7 +348,7 @@ enum shard_status mr_init(struct model *m, struct err *e)
 	}
 	list_push(&m->server->mr, &g->link);
 	return SHARD_OK;
-err_memory: /* mr_free() frees what is there */
+err_memory: /* mr_free() frees what is there. */
 	return err_set(e, SHARD_SYSTEM, "no memory to keep track of %u chunks",
 		       m->layout->chunks_nr);
 }

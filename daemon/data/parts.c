@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two bit maps, one byte or more per chunk in each. parts.h says who calls. */
+/* Two bit maps, each with one byte or more per chunk. parts.h says who calls. */
 #include "data/parts.h"
 
 #include "base/check.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sums of a chunk: over the ranks of this node, then, where the chunk is held, over the nodes,
- * with its norm. contrib.c asks for them; run() is on a worker, or on the loop for a small chunk,
- * and reads what the loop does not touch until done(). The result of an attempt that is over is
- * dropped. Nothing fails: gradients that are not finite are told with the rank and the tensor that
- * had them first. */
+/* The sums of a chunk: over the ranks of this node and then, if the chunk is held here, over the
+ * nodes, with its norm. contrib.c asks for them. run() is called on a worker, or on the loop for a
+ * small chunk, and reads what the loop does not touch until done(). The result of an attempt that
+ * is over is dropped. Nothing fails. If gradients are not finite, the first such tensor and its
+ * rank are reported. */
 #include "data/reduce.h"
 
 #include "data/apply.h"
@@ -59,7 +59,8 @@ static void blame(struct reduce_job *j, uint32_t segment, uint32_t k, const uint
 			j->bad_rank = (int32_t)g->local[who[i]].rank;
 		else if (g->only_rank[who[i]] >= 0)
 			j->bad_rank = g->only_rank[who[i]];
-		else /* one of several: this node's own sum knows, or the other node has said */
+		else /* One of several ranks. This node's sum knows it, or the other node said it.
+		      */
 			j->bad_rank = g->node[who[i]] == j->m->server->self
 					      ? g->chunk[j->chunk].bad_rank
 					      : bad_rank_in(j, who[i]);
@@ -87,7 +88,8 @@ static void sum_segment(struct reduce_job *j, uint32_t segment, uint8_t *dst, re
 		src[k++] = operand(m, j->stage, i, j->chunk) + at;
 	}
 	if (k == 0) {
-		if (norm) /* nobody has any; else another node may */
+		/* With the norm, no node has a gradient. Without it another node may have one. */
+		if (norm)
 			m->contrib.zero[segment] = 1;
 		return;
 	}
@@ -105,18 +107,19 @@ bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk
 	       (m->contrib.nodes_nr == 1 && place_primary(&m->place, chunk) == m->server->self);
 }
 
-/* Where a result goes. What is judged, voted for and applied lies in memory of this daemon's own: a
- * trainer can change its arena whenever it likes, and so can a peer its slot by RDMA. Neither
- * outlives the process, which what was voted for must. What only goes on to the holder of the chunk
- * may stay in the arena, because the holder judges what has arrived there. */
+/* Where a result goes. What is judged, voted for and applied lies in memory that belongs to this
+ * daemon only, for two reasons. A trainer can change its arena at any time, and so can a peer
+ * change its slot by RDMA. Neither outlives the process, but what was voted for must. What only
+ * goes on to the holder of the chunk may stay in the arena, because the holder judges what has
+ * arrived there. */
 static uint8_t *destination(const struct reduce_job *j)
 {
 	struct model *m = j->m;
 
 	if (m->contrib.local_nr > 1 || reduce_final(m, j->stage, j->chunk))
 		return store_sum(m->store, j->chunk);
-	return store_arena(m->store, m->contrib.local[0].slot, m->attempt.id.step,
-			   j->chunk); /* multiplied in place */
+	/* It is multiplied in place. */
+	return store_arena(m->store, m->contrib.local[0].slot, m->attempt.id.step, j->chunk);
 }
 
 static void run(void *args)

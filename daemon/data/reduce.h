@@ -11,10 +11,11 @@ struct model;
 
 enum reduce_stage { REDUCE_LOCAL, REDUCE_NODES };
 
-/* The last sum over a chunk held here is the one that takes the norm. With one node in the world
- * that is the sum over its ranks. */
+/* Is this the last sum over a chunk held here, which takes the norm? If the world has only one
+ * node, that is the sum over its ranks. */
 bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk);
-/* Every operand is there and stays: then contrib_summed(), or apply_stage() after the last one. */
+/* Called when every operand is there and stays as it is. contrib_summed() follows, or apply_stage()
+ * after the last sum. */
 void reduce_submit(struct model *m, enum reduce_stage stage, uint32_t chunk);
 
 #endif

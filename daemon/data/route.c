@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of other nodes that this one may write, as they told it, and which chunks can go there.
- * dispatch.c brings REGION frames, contrib.c and apply.c ask for the way of a chunk. Happy path: a
- * region per kind of memory that holds every place in it which is ever computed here; so no number
- * of the peer needs to be looked at again. Ways to fail: regions that are too small or of chunks
- * that there are not end the link; a model that this node does not have yet is told again when it
- * has. A chunk of which any place or source is not registered goes by TCP, whole. */
+/* Memory of other nodes that this node may write, as they told it, and which chunks can go there.
+ * dispatch.c brings REGION frames, and contrib.c and apply.c ask how a chunk can go. Happy path: a
+ * peer tells one region for each kind of memory. The region holds every address that is ever
+ * computed here, so that no number of the peer is checked again. A region that is too small, or of
+ * chunks that do not exist, ends the link. The memory of a model that this node does not have yet
+ * is told again when it has the model. A chunk goes by TCP as a whole if any of its source or
+ * destination is not registered. */
 #include "data/mr.h"
 
 #include "base/check.h"
@@ -14,7 +15,8 @@
 
 #include <string.h>
 
-#define CLOSING_BYTES 64 /* of a CONTRIB, beside its absent tensors of at most 5 bytes each */
+/* The bytes of a CONTRIB, beside its absent tensors of at most 5 bytes each. */
+#define CLOSING_BYTES 64
 
 static struct mr *find(const struct server *s, uint32_t id)
 {
@@ -87,7 +89,7 @@ static void answer_release(struct peer *p, uint32_t model)
 	peer_tell(p->server, p->node, &h, &body.base);
 }
 
-/* Nothing of the model is written there from now on; what is on its way is waited for. */
+/* From now on nothing of the model is written there. What is on its way is waited for. */
 static void release(struct mr *g, struct peer *p)
 {
 	uint32_t connections = p->server->conf->connections;
@@ -112,7 +114,7 @@ enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard
 	bool first;
 
 	if (rdma_link_queues(p) == NULL)
-		return SHARD_OK; /* of a rail that is over */
+		return SHARD_OK; /* It is about queue pairs that are gone. */
 	if (g == NULL) {
 		if (body->release)
 			answer_release(p, h->model);
@@ -136,7 +138,7 @@ enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard
 	rp->images_nr = fresh.images_nr;
 	memcpy(rp->image, fresh.image, sizeof(rp->image));
 	if (first && rp->told)
-		mr_tell(g, p->node); /* the peer may not have had the model when it was told */
+		mr_tell(g, p->node); /* The peer may not have had the model when it was told. */
 	return SHARD_OK;
 }
 
@@ -179,7 +181,7 @@ bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk
 	if (rdma_link_queues(p) == NULL || !rp->known || rp->slots.address == 0)
 		return false;
 	if (CLOSING_BYTES + 5 * (size_t)absent > RDMA_BODY_MAX)
-		return false; /* its last frame would not fit */
+		return false; /* Its last frame would not fit. */
 	way(p, chunk, out);
 	out->from = source(m, p->node, at, bytes);
 	out->remote = rp->slots.address + m->mr->held_at[chunk] * m->grad_bytes;
@@ -193,8 +195,8 @@ bool mr_image(const struct model *m, const struct peer *p, uint32_t slot, uint32
 	const struct mr_peer *rp = &m->mr->peer[p->node];
 	const struct layout *l = m->layout;
 
-	/* Over there the image may be overwritten only for a step which that node voted for: not
-	 * for a seal, nor long after. */
+	/* The image of that node may be overwritten only for a step that the node voted for. It may
+	 * not be for a seal, or long after the step. */
 	if (rdma_link_queues(p) == NULL || !rp->known || m->record.outcome != RECORD_APPLIED ||
 	    m->record.id.step != m->content_step || slot != m->img.slot)
 		return false;

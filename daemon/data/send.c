@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks on their way out. contrib.c and apply.c add them; the lane of a connection or queue pair
- * (link/lane.h) says whose turn it is. Happy path: a chunk is added -> its queue waits on its lane
- * -> at each turn it sends one part, straight from where the chunk lies -> the last part is queued
- * and the queue is empty. It fails with its connection: that gives the frames in flight back, then
- * what waits is dropped. */
+/* Chunks on their way out. contrib.c and apply.c add them, and the lane of a connection or queue
+ * pair (link/lane.h) says whose turn it is. Happy path: a chunk is added, and its queue waits on
+ * its lane. At each turn the queue sends one part, straight from where the chunk lies. When the
+ * last part is queued the chunk leaves the queue. A queue fails with its connection. The frames in
+ * flight are then given back, and what waits is dropped. */
 #include "data/send.h"
 
 #include "base/check.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct lane_sender_ops sender_ops; /* below, with what it needs */
+static const struct lane_sender_ops sender_ops; /* It is defined below. */
 
 static uint32_t held_at(const struct send_queue *o, uint32_t entry)
 {
@@ -92,7 +92,8 @@ void send_queue_drop(struct send_queue *o)
 {
 	if (o->nr > 0)
 		list_remove(&o->sender.link);
-	for (uint32_t nr = o->nr; nr > 0; nr--) /* the last may let a vote go: new chunks come in */
+	/* Only what waits now is dropped. The last one may allow a vote, and new chunks come in. */
+	for (uint32_t nr = o->nr; nr > 0; nr--)
 		send_queue_pop(o);
 }
 
@@ -122,10 +123,10 @@ static void send_queue_sent(void *arg, enum shard_status st)
 
 	came_back(o);
 	if (st == SHARD_OK && o->lane != NULL)
-		lane_serve(o->lane); /* the write that took this frame takes the next along */
+		lane_serve(o->lane); /* The write that took this frame takes the next one, too. */
 }
 
-/* The queue pair is served when the batch of completions is through: rdma.c's on_room(). */
+/* The queue pair is served when the batch of completions is handled, by on_room() of rdma.c. */
 static void send_queue_arrived(void *arg, enum shard_status st)
 {
 	struct send_queue *o = arg;
@@ -162,7 +163,7 @@ static enum shard_status send_part(struct send_queue *o, uint32_t chunk)
 	return SHARD_OK;
 }
 
-/* Which tensors are absent, and that this was all. */
+/* Says which tensors are absent, and that this was all of the chunk. */
 static enum shard_status send_close(struct send_queue *o, uint32_t chunk)
 {
 	struct model *m = o->model;
@@ -172,7 +173,7 @@ static enum shard_status send_close(struct send_queue *o, uint32_t chunk)
 	struct wire_head h;
 	enum shard_status st;
 
-	CHECK(tensors != NULL); /* the scratch was made to hold every segment */
+	CHECK(tensors != NULL); /* The scratch memory has room for every segment. */
 	o->source->close(m, chunk, &push, tensors, segments);
 	data_head(m, &h, OP_CONTRIB, &m->attempt.id);
 	h.chunk = chunk;
@@ -184,7 +185,8 @@ static enum shard_status send_close(struct send_queue *o, uint32_t chunk)
 	return st;
 }
 
-/* By RDMA whole, or over the connection whole: its frames must arrive in order. */
+/* A chunk goes either by RDMA or over the connection, as a whole, because its frames must arrive in
+ * order. */
 static void choose(struct send_queue *o)
 {
 	CHECK(!o->begun && o->nr > 0);
@@ -192,7 +194,8 @@ static void choose(struct send_queue *o)
 		     o->source->route(o, slot_of(o), o->ring[o->head] & ~SEND_SLOT, &o->route);
 }
 
-/* One frame of the chunk at head; SHARD_AGAIN: the queue is full. */
+/* Sends one frame of the chunk at head. SHARD_AGAIN: the send queue of the connection or queue pair
+ * is full. */
 static enum shard_status send_next(struct send_queue *o)
 {
 	struct model *m = o->model;
@@ -223,7 +226,8 @@ static enum shard_status sender_send(struct lane_sender *s, struct lane *l)
 	struct send_queue *o = send_queue_of(s);
 
 	if (!o->begun)
-		choose(o); /* memory may have been told, or taken back, since it began to wait */
+		choose(o); /* The peer may have told or taken back memory since the chunk began to
+			      wait. */
 	return lane_now(o) == l ? send_next(o) : SHARD_OK;
 }
 

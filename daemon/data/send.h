@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* send.h: chunks waiting to leave for one receiver, in order, in parts, straight from where they
- * lie. Each chunk waits at most once. A queue that holds something waits on the lane of its
- * connection, or of the queue pair that its next chunk goes by (link/lane.h), which calls it when
- * its turn has come. send_queue_check() states it. */
+/* send.h: chunks that wait to leave for one receiver, in order. They are sent in parts, straight
+ * from where they lie. Each chunk waits at most once. A queue that holds something waits on the
+ * lane of its connection, or on that of the queue pair that its next chunk takes (link/lane.h). The
+ * lane calls the queue when its turn has come. send_queue_check() states this. */
 #ifndef SHARD_OUTBOX_H
 #define SHARD_OUTBOX_H
 
@@ -21,36 +21,36 @@ struct rdma_rail;
 struct rdma_region;
 
 #define SEND_SLOT                                                                                  \
-	(1u << 31) /* beside the number of an image's chunk: it is in the second image             \
-		    */
+	(1u << 31) /* Set beside the number of a chunk of an image: it is in the second image. */
 
 struct send_queue;
 
-/* What kind of chunk leaves: a contribution (contrib.c), an image (apply.c). */
+/* What kind of chunk leaves: a contribution (contrib.c) or a chunk of an image (apply.c). */
 struct send_source {
 	uint32_t (*elem_bytes)(const struct model *m);
-	/* Where a chunk lies. slot: of two images. */
+	/* Where a chunk lies. slot: which of two images. */
 	const uint8_t *(*at)(const struct model *m, uint32_t slot, uint32_t chunk);
-	/* Names the frame of a part: h->chunk is set. */
+	/* Fills the header of the frame of a part. h->chunk is set. */
 	void (*head)(const struct send_queue *o, uint32_t slot, struct wire_head *h);
 	/* Can the chunk go by RDMA, and how? */
 	bool (*route)(const struct send_queue *o, uint32_t slot, uint32_t chunk,
 		      struct send_route *out);
-	/* Nothing of this part goes. NULL: every part does. */
+	/* Is nothing of this part sent? NULL: every part is sent. */
 	bool (*absent)(const struct model *m, uint32_t chunk, uint32_t part);
-	/* The body of the frame behind the last part; tensors: room for all of the chunk's. NULL:
-	 * the last part is the end. */
+	/* Fills the body of the frame after the last part. tensors has room for all tensors of the
+	 * chunk. NULL: no frame follows the last part. */
 	void (*close)(const struct model *m, uint32_t chunk, Shard__Push *push, uint32_t *tensors,
 		      uint32_t room);
-	/* A frame is on its way, and reads what it was made of until back(). */
+	/* out(): a frame is on its way, and the memory that it is sent from is read until
+	 * back(). */
 	void (*out)(struct model *m);
 	void (*back)(struct model *m);
-	/* A chunk waits; it has left, or is dropped. NULL: nobody counts. */
+	/* waits(): a chunk waits. left(): it has left, or is dropped. NULL: nobody counts them. */
 	void (*waits)(struct model *m);
 	void (*left)(struct model *m);
 };
 
-struct send_route { /* of a chunk by RDMA */
+struct send_route { /* How a chunk goes by RDMA. */
 	struct rdma_rail *queues;
 	const struct rdma_region *from;
 	uint64_t remote;
@@ -60,28 +60,33 @@ struct send_route { /* of a chunk by RDMA */
 struct send_queue {
 	struct lane_sender sender;
 	struct model *model;
-	struct lane *lane; /* of the connection; NULL: nowhere to send, nothing is held */
-	struct peer *peer; /* NULL: a trainer is there */
+	/* The lane of the connection. NULL: there is nowhere to send to, and nothing is held. */
+	struct lane *lane;
+	struct peer *peer; /* NULL: the receiver is a trainer. */
 	const struct send_source *source;
-	uint32_t *ring; /* [cap] chunks, or chunk | SEND_SLOT */
-	uint8_t *held;  /* [cap] bits: is in the ring; by chunk, the second image's behind them */
+	uint32_t *ring; /* [cap] Entries: chunk, or chunk | SEND_SLOT. */
+	/* [cap] A bit for each entry that is in the ring. Those of the second image follow those of
+	 * the first. */
+	uint8_t *held;
 	uint32_t cap, head, nr;
-	uint32_t part;       /* next part of the chunk at head */
-	uint32_t inflight;   /* frames given to the connection, or to RDMA, and not yet sent() */
-	bool begun, by_rail; /* of the chunk at head: a frame has left; how it goes, all of it */
+	uint32_t part; /* The next part of the chunk at head. */
+	/* Frames that were given to the connection, or to RDMA, and have not come back. */
+	uint32_t inflight;
+	/* Of the chunk at head. begun: a frame has left. by_rail: all of it goes by RDMA. */
+	bool begun, by_rail;
 	struct send_route route;
 };
 
 enum shard_status send_queue_init(struct send_queue *o, struct model *m,
 				  const struct send_source *source, uint32_t cap, struct err *e);
 void send_queue_free(struct send_queue *o);
-void send_queue_attach(struct send_queue *o, struct lane *l); /* from now on it sends there */
-void send_queue_detach(struct send_queue *o); /* nowhere: what it holds is dropped */
-/* The chunk leaves as soon as its turn comes. One that waits already goes once; without a lane
- * nothing happens. */
+void send_queue_attach(struct send_queue *o, struct lane *l); /* From now on it sends there. */
+void send_queue_detach(struct send_queue *o); /* It sends nowhere, and what it holds is dropped. */
+/* The chunk leaves as soon as its turn comes. Nothing happens if it waits already, or if there is
+ * no lane. */
 void send_queue_add(struct send_queue *o, uint32_t entry);
 void send_queue_drop(
-	struct send_queue *o); /* what waits; frames in flight come back by themselves */
+	struct send_queue *o); /* Drops what waits. Frames in flight come back by themselves. */
 void send_queue_check(const struct send_queue *o);
 
 #endif

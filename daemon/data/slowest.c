@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Keeps the slowest rank of the last two steps. model.c calls at the beginning of an attempt, when
- * a message of the core leaves or comes, and for the result; session.c when a rank is ready. Happy
- * path: each READY is compared with those before, the vote carries the slowest one, the coordinator
- * compares all votes, COMMIT carries the answer. Whatever is of another attempt is forgotten. A
- * node that hears of a decision by anything but COMMIT does not know the slowest rank. */
+/* Keeps the slowest rank of the last two steps. model.c calls it at the beginning of an attempt,
+ * when a message of the core leaves or comes, and for the result. join.c calls it when a rank is
+ * ready. Happy path: each READY is compared with those before, the vote carries the slowest rank,
+ * the coordinator compares all votes, and COMMIT carries the answer. Whatever is of another attempt
+ * is forgotten. A node that hears of a decision by anything but COMMIT does not know the slowest
+ * rank. */
 #include "data/slowest.h"
 
 #include "base/check.h"
@@ -24,7 +25,7 @@ static const struct slowest_of *known(const struct slowest *s, const struct core
 	return core_id_cmp(id, &o->id) == 0 && o->rank != 0 ? o : NULL;
 }
 
-/* Of two that took equally long the lower rank counts. */
+/* If two ranks took equally long, the lower one counts. */
 static void take(struct slowest_of *o, uint32_t rank, uint64_t ready_ns)
 {
 	if (o->rank != 0 &&
@@ -38,7 +39,8 @@ void slowest_begin(struct slowest *s, const struct core_id *id, uint64_t now_ns)
 {
 	struct slowest_of *o = &s->of[id->step % NR(s->of)];
 
-	/* Votes for it may be here. What a peer says of any other attempt counts less than this. */
+	/* Votes for this attempt may already be here, and are kept. What a peer said of any other
+	 * attempt counts less than this. */
 	if (core_id_cmp(id, &o->id) != 0)
 		*o = (struct slowest_of){.id = *id};
 	o->began_ns = now_ns;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* slowest.h: which rank a step waited for longest. Each node measures its own ranks, from the
- * moment it began the attempt to the READY of each. It tells the coordinator with its vote, and the
- * coordinator tells all with COMMIT. It is a measurement and no part of any decision, so the core
- * does not see it. */
+ * moment when it began the attempt to the READY of each. It tells the coordinator with its vote,
+ * and the coordinator tells all nodes with COMMIT. It is a measurement and no part of any decision,
+ * so the core does not see it. */
 #ifndef SHARD_SLOWEST_H
 #define SHARD_SLOWEST_H
 
@@ -15,10 +15,10 @@
 struct slowest {
 	struct slowest_of {
 		struct core_id id;
-		uint64_t began_ns; /* when this node began the attempt; 0: it has not yet */
-		uint64_t ready_ns; /* how long the slowest rank took */
-		uint32_t rank;     /* the slowest rank that is known here, plus 1; 0: none */
-	} of[2]; /* by step: votes of a step may come before this node is done with the last one */
+		uint64_t began_ns; /* When this node began the attempt. 0: it has not yet. */
+		uint64_t ready_ns; /* How long the slowest rank took. */
+		uint32_t rank;     /* The slowest rank that is known here, plus 1. 0: none. */
+	} of[2]; /* By step. Votes of a step may come before this node is done with the last one. */
 };
 
 /* This node begins the attempt. */
@@ -29,7 +29,8 @@ void slowest_ready(struct slowest *s, const struct core_id *id, uint32_t rank, u
 void slowest_say(const struct slowest *s, const struct core_id *id, Shard__Core *body);
 /* A VOTE or COMMIT came. */
 void slowest_heard(struct slowest *s, const struct core_id *id, const Shard__Core *body);
-/* SLOWEST_UNKNOWN if the decision came without it, or what came cannot be. */
+/* Returns SLOWEST_UNKNOWN if the decision came without the rank, or if the rank that came is
+ * impossible. */
 uint32_t slowest_rank(const struct slowest *s, const struct record *r);
 
 #endif

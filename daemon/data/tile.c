@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles: runs of a chunk with a word each, the stamp of the record that they have. A thread names
- * its chunk and stamp in an undo place, then the kernel keeps there each vector that it overwrites
- * (optim/undo.h), then the tile gets its stamp. Killed before the first vector: nothing has
- * changed. Killed between: the vector is put back, and the same kernel with the same record and
- * gradients goes on from there, so that the bits are the same. Killed after the stamp: done.
- * Whoever applies again takes what has no stamp yet. */
+/* Tiles are runs of a chunk. Each has a word, the stamp of the record that it has. apply.c calls
+ * tile_apply() on workers, and resume.c of model/ calls tile_finish() at a start. A thread notes
+ * its chunk and stamp in an undo place. The kernel then keeps there each vector that it overwrites
+ * (optim/undo.h), and at the end the tile gets its stamp. If the process is killed before the first
+ * vector, nothing has changed. If it is killed later, the vector is put back, and the same kernel
+ * goes on from there with the same record and gradients, so that the bits are the same. If it is
+ * killed after the stamp, the tile is done. A second call applies the record to the tiles without
+ * the stamp. */
 #include "data/tile.h"
 
 #include "base/check.h"
@@ -12,8 +14,8 @@
 
 #include <string.h>
 
-static float *tensor(const struct model *m, uint32_t chunk,
-		     uint32_t i) /* 0: master; NULL: none of this chunk */
+/* i = 0 is the master. NULL: the chunk has no such tensor. */
+static float *tensor(const struct model *m, uint32_t chunk, uint32_t i)
 {
 	return i == 0 ? store_master(m->store, chunk) : store_state(m->store, chunk, i - 1);
 }
@@ -30,7 +32,7 @@ static _Atomic uint64_t *version(const struct model *m, uint32_t chunk, uint32_t
 	return &m->meta.version[m->meta.tile_at[chunk] + first / META_TILE_ELEMS];
 }
 
-/* The part of a segment that is in [from, to) of its chunk. */
+/* Applies the record to the part of a segment that is in [from, to) of its chunk. */
 static uint64_t run(const struct model *m, struct meta_undo *u, uint32_t slot, uint32_t s,
 		    uint32_t from, uint32_t to)
 {
@@ -53,7 +55,7 @@ static uint64_t run(const struct model *m, struct meta_undo *u, uint32_t slot, u
 		      &u->undo);
 }
 
-/* From `from` to the end of its tile. *s: no segment before it reaches into that. */
+/* Finishes a tile, from `from` to its end. No segment before *s reaches into that. */
 static uint64_t finish(const struct model *m, struct meta_undo *u, uint32_t slot, uint32_t *s,
 		       uint32_t from)
 {
