@@ -3,8 +3,8 @@
  * chunk. It covers what was pushed, the sum of the node, the contributions to and from other nodes,
  * and the sum over nodes with its norm. ../proto/wire/ARITHMETIC.md has the order of every
  * operation. All memory is made with the model. */
-#ifndef SHARD_GATHER_H
-#define SHARD_GATHER_H
+#ifndef SHARD_CONTRIB_H
+#define SHARD_CONTRIB_H
 
 #include "core/record.h"
 #include "data/parts.h"

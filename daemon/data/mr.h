@@ -5,8 +5,8 @@
  * memory once, and the peer is told of it when all of it is registered. Of the memory on a peer,
  * this node keeps the checked addresses that the peer told. No number of a peer is ever used on
  * memory here. */
-#ifndef SHARD_REGIONS_H
-#define SHARD_REGIONS_H
+#ifndef SHARD_MR_H
+#define SHARD_MR_H
 
 #include "data/model.h"
 #include "link/rdma.h"

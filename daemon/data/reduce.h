@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.h: the two sums that a gradient goes through. ../proto/wire/ARITHMETIC.md has the order of
  * every operation. */
-#ifndef SHARD_SUMS_H
-#define SHARD_SUMS_H
+#ifndef SHARD_DATA_REDUCE_H
+#define SHARD_DATA_REDUCE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * from where they lie. Each chunk waits at most once. A queue that holds something waits on the
  * lane of its connection, or on that of the queue pair that its next chunk takes (link/lane.h). The
  * lane calls the queue when its turn has come. send_queue_check() states this. */
-#ifndef SHARD_OUTBOX_H
-#define SHARD_OUTBOX_H
+#ifndef SHARD_SEND_H
+#define SHARD_SEND_H
 
 #include "link/lane.h"
 

@@ -3,8 +3,8 @@
  * store, or in files of a folder of this node on a tmpfs. Private to warm.c and place.c. The names
  * are "node" and those of regions. What anybody else put into the store is not seen; what anybody
  * else put into the folder is removed by a sweep. */
-#ifndef SHARD_PARK_PLACE_H
-#define SHARD_PARK_PLACE_H
+#ifndef SHARD_WARM_PLACE_H
+#define SHARD_WARM_PLACE_H
 
 #include "net/shm.h"
 #include "warm/warm.h"

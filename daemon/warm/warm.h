@@ -3,8 +3,8 @@
  * descriptor store, or files on a tmpfs), which node wrote it and for which models, and whether a
  * start may take it up again. Each model is judged alone: if one cannot be taken up, the others
  * stay. */
-#ifndef SHARD_PARK_H
-#define SHARD_PARK_H
+#ifndef SHARD_WARM_H
+#define SHARD_WARM_H
 
 #include "cluster/static.h"
 #include "config/config.h"
