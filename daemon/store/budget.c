@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adds up what a model will take on a node and keeps the account of what is promised. The
- * coordinator asks before it defines a model, for itself, and each node for itself when the
- * coordinator tells it; store_init() then maps exactly these sizes. Fails with SHARD_BUDGET and all
- * figures; giving back more than was taken is a CHECK. */
+/* Adds up the memory that a model needs on a node, and keeps the account of what is reserved.
+ * make.c of model/ reserves for a model before it makes the memory, on the coordinator and on each
+ * other node. store_init() then maps exactly these sizes. budget_reserve() fails with SHARD_BUDGET
+ * and a text with all figures. Giving back more than was reserved is a CHECK. */
 #include "store/budget.h"
 
 #include "base/check.h"
@@ -54,7 +54,7 @@ const char *budget_item_name(enum budget_item item)
 	return names[item];
 }
 
-/* A mapping of huge pages ends on one. */
+/* A mapping of huge pages is a whole number of them. */
 static uint64_t mapped(uint64_t bytes, enum shm_huge huge)
 {
 	uint64_t unit = huge == SHM_HUGE_NO || bytes < HUGE_BYTES ? PAGE_BYTES : HUGE_BYTES;
@@ -62,9 +62,9 @@ static uint64_t mapped(uint64_t bytes, enum shm_huge huge)
 	return (bytes + unit - 1) / unit * unit;
 }
 
-/* Blobs: one place per trainer here for the step in hand, one per rank for what is committed. And
- * tables beside the element buffers: layout, chunk table, votes and gathering of this node. An
- * upper bound, not a mirror. */
+/* Counts the tables beside the element buffers (layout, chunk table, votes and contributions of
+ * this node), and the blobs. There is one place per trainer of this node for the step in hand,
+ * and one per rank for what is committed. The tables are an upper bound, not an exact count. */
 static uint64_t fixed_bytes(const struct store_conf *conf)
 {
 	const struct layout *l = conf->layout;
@@ -72,7 +72,7 @@ static uint64_t fixed_bytes(const struct store_conf *conf)
 	uint64_t tables = (256ull << 10) + l->tensors_nr * 320ull + l->segments_nr * 24ull +
 			  l->chunks_nr * 192ull;
 
-	if (conf->warm) /* blobs are in there */
+	if (conf->warm) /* The blobs are part of .meta. */
 		return tables + mapped(conf->warm->meta, conf->huge);
 	return tables + ((uint64_t)conf->local_world + conf->max_world) * BUDGET_BLOB_BYTES;
 }
@@ -86,7 +86,8 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	need->bytes[BUDGET_STATE] =
 		mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
 	need->bytes[BUDGET_IMAGE] = mapped(s.image, conf->huge) + mapped(s.images, conf->huge);
-	need->bytes[BUDGET_ARENAS] = conf->local_world * s.arena; /* never reserved huge pages */
+	/* They never use reserved huge pages. */
+	need->bytes[BUDGET_ARENAS] = conf->local_world * s.arena;
 	if (conf->staleness > 0) {
 		struct store_conf sync = *conf;
 		struct budget_need less;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* budget.h: what a model needs on a node, item by item, before anything is allocated; and what a
- * node has left. */
+/* budget.h: how much memory a model needs on a node, item by item, before anything is allocated,
+ * and how much the node has left. */
 #ifndef SHARD_STORE_BUDGET_H
 #define SHARD_STORE_BUDGET_H
 
@@ -16,32 +16,37 @@ enum budget_item {
 	BUDGET_ITEMS
 };
 
-#define BUDGET_BLOB_BYTES (64u << 10) /* a place for what a rank keeps with a step */
+#define BUDGET_BLOB_BYTES (64u << 10) /* The place for the blob of one rank. */
 
 struct budget_need {
 	uint64_t bytes[BUDGET_ITEMS], total;
-	uint64_t parked; /* of these, what outlives the process (warm.h) */
-	uint64_t stale;  /* of these, for max_staleness = 1: the second image and the second halves
-			    of the arenas */
-	bool leaving;    /* It is counted in budget.leaving. */
+	uint64_t parked; /* Of the total: what outlives the process (warm/). */
+	/* Of the total: the second image and the second halves of the arenas, for max_staleness =
+	 * 1. */
+	uint64_t stale;
+	bool leaving; /* The need is counted in budget.leaving. */
 };
 
 struct budget {
-	uint64_t total, used; /* bytes */
-	uint64_t queues;      /* of those used, for what waits to be sent; set at the start */
-	uint64_t leaving, leaving_parked; /* of those used, what models that end give back soon */
+	uint64_t total, used; /* In bytes. */
+	uint64_t queues; /* Of those used: for queues of what waits to be sent. Set at the start. */
+	/* Of those used: what models that end will soon give back. */
+	uint64_t leaving, leaving_parked;
 };
 
-const char *budget_item_name(enum budget_item item); /* "state", "image", "arenas", "landing slots",
-							"node sums", "fixed" */
-/* For any node of the cluster: conf->self says which. Mirrors store_init() to the page. */
+/* "state", "image", "arenas", "landing slots", "node sums" or "fixed". */
+const char *budget_item_name(enum budget_item item);
+/* Computes the need on node conf->self, which may be any node of the cluster. It is what
+ * store_init() maps, to the page. */
 void budget_need(struct budget_need *need, const struct store_conf *conf);
-/* SHARD_BUDGET: `"gpt" needs 93.4 GiB on node a (state 72.0, ...), 64.0 of 80.0 GiB are free`. */
+/* Reserves the need. SHARD_BUDGET: `"gpt" needs 93.4 GiB on node a (state 72.0, ...), 64.0 of 80.0
+ * GiB are free`. */
 enum shard_status budget_reserve(struct budget *b, const struct budget_need *need,
 				 const char *model, const char *node, struct err *e);
-/* The model ends: what it needed comes back when its threads are done. */
+/* The model ends. What it needed is given back when its threads are done. */
 void budget_leave(struct budget *b, struct budget_need *need);
-/* Will there be room for it when all of that is back, and so many bytes more? */
+/* Will there be room for it when everything in .leaving is given back, and `more` bytes beside it?
+ */
 bool budget_soon(const struct budget *b, const struct budget_need *need, uint64_t more);
 void budget_release(struct budget *b, const struct budget_need *need);
 

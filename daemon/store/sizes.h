@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sizes.h: bytes of each mapping of a store; what store.c maps and budget.c adds up. Private to
- * this folder. */
+/* sizes.h: the bytes of each mapping of a store, which store.c maps and budget.c adds up. Private
+ * to this folder. */
 #ifndef SHARD_STORE_SIZES_H
 #define SHARD_STORE_SIZES_H
 
 #include "store/store.h"
 
 struct store_sizes {
-	uint64_t held_elems;    /* of the chunks that this node holds */
-	uint64_t trained_elems; /* of those with an element that is not frozen */
-	uint64_t master,
-		moment;   /* fp32; moment: one state tensor of the optimizer, for trained_elems */
-	uint64_t slot;    /* one other node's contribution to them */
-	uint64_t reduced; /* gradients of chunks held here, as they are judged */
-	uint64_t sums;    /* local sums for all other chunks; 0: one local trainer at most */
-	uint64_t images;  /* max_staleness, parked: of chunks held here, both images again, which
-			     trainers do not see */
-	uint64_t image_half,
-		arena_half; /* of one image, of one gradient; max_staleness more of each */
+	uint64_t held_elems;    /* The elements of the chunks that this node holds. */
+	uint64_t trained_elems; /* The elements of those chunks in which not all is frozen. */
+	/* In fp32. moment is one state tensor of the optimizer, for trained_elems. */
+	uint64_t master, moment;
+	uint64_t slot;    /* The contribution of one other node to the chunks held here. */
+	uint64_t reduced; /* The reduced gradients of the chunks held here. */
+	/* The local sums of all other chunks. 0: there is at most one local trainer. */
+	uint64_t sums;
+	/* With max_staleness and memory that outlives the process: copies of both images, of the
+	 * chunks held here. Trainers do not see them. */
+	uint64_t images;
+	/* One image, and one gradient. There are max_staleness more of each. */
+	uint64_t image_half, arena_half;
 	uint64_t image, arena;
 };
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One model's memory on one node. make.c makes it after the budget agreed (budget.c mirrors the
- * sizes here) and frees it with the model, both in a thread; in between only arenas are made anew,
- * one per joining session, for join.c. Each kind of buffer is one mapping, so that huge pages have
- * a chance; chunks held here lie in it one after the other. Fails: no memory or pages, nobody wants
- * it any more, and ranges that came from outside; a chunk number or slot that is not ours to touch
- * is a CHECK. */
+/* The memory of one model on one node. make.c makes it after the budget agreed (budget.c computes
+ * the same sizes) and frees it with the model, both in a thread. In between only arenas get new
+ * memory, after each session that had one, for join.c. Each kind of buffer is one mapping, so that
+ * huge pages are possible. The chunks held here lie in it one after the other. It fails if there is
+ * no memory or no huge pages, if the model is given up, or if a range that came from outside is
+ * wrong. A wrong chunk number or slot is a CHECK. */
 #include "store/store.h"
 
 #include "base/check.h"
@@ -23,7 +23,7 @@ static void unmap(struct shm *m)
 	m->base = NULL;
 }
 
-/* Between two buffers: what is given up ends soon. */
+/* Asked between two buffers, so that a model that is given up ends soon. */
 static enum shard_status given_up(const struct store_conf *conf, struct err *e)
 {
 	if (conf->given_up == NULL || !atomic_load(conf->given_up))
@@ -358,7 +358,8 @@ void store_image_open(struct store *st)
 
 	if (!(open & 1))
 		atomic_store(&image_head(st)->open, open + 1);
-	/* A reader that sees any byte written from now on also sees that the image is open. */
+	/* A reader that sees any byte that is written from now on also sees that the image is
+	 * open. */
 	atomic_thread_fence(memory_order_release);
 }
 
@@ -395,7 +396,7 @@ void store_image_published(struct store *st)
 void store_image_generation(struct store *st, uint32_t generation)
 {
 	atomic_store_explicit(&image_head(st)->generation, generation, memory_order_release);
-	/* A reader that sees any version or byte of what follows also sees this generation. */
+	/* A reader that sees any later version or byte also sees this generation. */
 	atomic_thread_fence(memory_order_release);
 	no_versions(st);
 	atomic_thread_fence(memory_order_release);
@@ -444,7 +445,8 @@ bool store_renewal_begin(struct store *st, struct store_renewal *r)
 	return true;
 }
 
-/* The old memory goes before the new one comes: the budget holds one per slot. */
+/* The old memory is unmapped before the new one is made, because the budget counts one arena per
+ * slot. */
 void store_renewal_run(struct store_renewal *r)
 {
 	unmap(&r->shm);
@@ -563,7 +565,7 @@ enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t fi
 	return rc;
 }
 
-/* The first weight of a chunk held here; NULL: no tensor has a part of it. */
+/* Returns the first weight of a chunk held here, or NULL if no tensor has a part of the chunk. */
 static uint32_t *void_word(struct store *st, uint32_t chunk)
 {
 	const struct layout *l = st->conf.layout;
@@ -592,8 +594,8 @@ void store_reset(struct store *st)
 	no_versions(st);
 }
 
-/* The word that makes the chunk void goes last: a process that is killed before leaves it void to
- * the next one. */
+/* The word that makes the chunk void is overwritten last. If the process is killed before that, the
+ * chunk is still void for the next process. */
 void store_clear_chunk(struct store *st, uint32_t chunk)
 {
 	uint32_t n = layout_chunk_elems(st->conf.layout, chunk);
@@ -625,7 +627,7 @@ void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)
 		for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
 			const struct segment *g = &l->segment[s];
 
-			/* No step writes a frozen tensor: every image has to have it from the
+			/* No step writes a frozen tensor, so every image must have it from the
 			 * start. */
 			if (i == slot || layout_frozen(l, s))
 				dtype_convert(image + g->start * size, st->conf.image,

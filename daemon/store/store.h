@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store.h: the memory of one model on one node, all of it made at definition: state (master and
- * moments) of the chunks held here, landing slots for other nodes' contributions, sums, the image
- * and one arena per trainer. Who may touch which buffer when is the step transaction's business,
- * not this file's. */
+/* store.h: the memory of one model on one node, all of it made at definition. It has the state
+ * (master and moments) of the chunks held here, landing slots for the contributions of other nodes,
+ * sums, the image, and one arena per trainer. The step transaction decides who may touch which
+ * buffer when, not this file. */
 #ifndef SHARD_STORE_STORE_H
 #define SHARD_STORE_STORE_H
 
@@ -13,128 +13,138 @@
 
 enum store_region { STORE_STATE, STORE_SUMS, STORE_SLOTS, STORE_IMAGES, STORE_REGIONS };
 
-struct store_park { /* where regions are that outlive the process */
+struct store_park { /* Where regions are that outlive the process. */
 	enum shard_status (*map)(void *arg, enum store_region what, uint64_t bytes, struct shm *m,
 				 struct err *e);
 	void *arg;
-	bool there;    /* they are of a process before this one, with what it wrote */
-	uint64_t meta; /* bytes of a region that is the model's own: for the budget */
+	bool there; /* They are of an earlier process, with what it wrote. */
+	/* The bytes of a further region that the model itself uses, for the budget. */
+	uint64_t meta;
 };
 
 struct store_conf {
-	const char *name;            /* of the model, for texts */
-	const struct layout *layout; /* outlives the store */
+	const char *name;            /* The name of the model, for texts. */
+	const struct layout *layout; /* It outlives the store. */
 	const struct optim_row *optim;
 	enum shard_dtype image, grad;
-	struct placement place; /* its table outlives the store */
+	struct placement place; /* Its table outlives the store. */
 	uint16_t self, nodes_nr;
-	uint32_t local_world; /* arenas */
-	uint32_t staleness;   /* 0 or 1: so many more images, and halves of each arena */
-	uint32_t max_world;   /* of the budget: ranks that may keep a blob */
+	uint32_t local_world; /* How many arenas there are. */
+	/* 0 or 1: so many more images, and so many more halves of each arena. */
+	uint32_t staleness;
+	uint32_t max_world; /* How many ranks may keep a blob. Only the budget uses it. */
 	enum shm_huge huge;
-	const struct store_park *warm; /* NULL: private memory. Until store_init() returns */
-	const _Atomic bool *given_up; /* Nobody wants it any more. Likewise; NULL: nobody says so */
+	/* NULL: private memory. It is used until store_init() returns. */
+	const struct store_park *warm;
+	/* True: the model is given up. It is read until store_init() returns. NULL: never. */
+	const _Atomic bool *given_up;
 };
 
-struct store; /* opaque */
+struct store; /* Opaque. */
 
-/* Both take as long as the memory is large, and any thread may run them. */
+/* Both take longer the larger the memory is. Any thread may run them. */
 enum shard_status store_init(struct store **out, const struct store_conf *conf, struct err *e);
 void store_free(struct store **st);
-enum shm_pages store_pages(const struct store *st); /* the worst that any of its memory got */
-uint64_t store_bytes(const struct store *st);       /* mapped, all items */
-uint32_t store_owned(const struct store *st);       /* chunks held here */
+/* The worst pages that any of its memory got. */
+enum shm_pages store_pages(const struct store *st);
+uint64_t store_bytes(const struct store *st); /* All bytes that are mapped. */
+uint32_t store_owned(const struct store *st); /* How many chunks are held here. */
 bool store_holds(const struct store *st, uint32_t chunk);
 
-/* Pointers to a chunk's first element; segment.start and n apply to all of them. CHECK: chunk
- * exists, and is held here where that is needed. */
+/* Pointers to the first element of a chunk. segment.start and n apply to all of them. CHECKs that
+ * the chunk exists, and that it is held here where that is needed. */
 float *store_master(struct store *st, uint32_t chunk);
-float *store_state(struct store *st, uint32_t chunk,
-		   uint32_t i); /* i-th of optim->states; NULL: fewer, or all frozen */
-void *store_slot(struct store *st, uint32_t chunk,
-		 uint16_t node); /* where that node's contribution lands; held here, node != self */
-void *store_sum(struct store *st,
-		uint32_t chunk); /* reduced gradient of a chunk held here, else the local ranks'
-				  * sum; NULL: held elsewhere, and never more than one local rank */
-void *store_image(struct store *st, uint32_t slot,
-		  uint32_t chunk); /* slot: which image, at most staleness */
+/* The i-th of optim->states. NULL: there are fewer, or all is frozen. */
+float *store_state(struct store *st, uint32_t chunk, uint32_t i);
+/* Where the contribution of another node lands, to a chunk held here. */
+void *store_slot(struct store *st, uint32_t chunk, uint16_t node);
+/* The reduced gradient of a chunk held here. Of another chunk it is the sum over the local
+ * ranks, or NULL if there is at most one local rank. */
+void *store_sum(struct store *st, uint32_t chunk);
+/* slot: which image, at most staleness. */
+void *store_image(struct store *st, uint32_t slot, uint32_t chunk);
 
-/* Of a pointer into sums or slots: which, and where in it; false: it is elsewhere. And back: NULL
- * if it is not all inside. */
+/* Says whether a pointer is into the sums or the slots, and where in them. Returns false if it is
+ * elsewhere. store_at() goes the other way. It returns NULL if the range is not all inside. */
 bool store_where(const struct store *st, const void *at, enum store_region *region,
 		 uint64_t *offset);
 void *store_at(const struct store *st, uint32_t region, uint64_t offset, uint64_t bytes);
 const struct shm *store_region(const struct store *st, enum store_region what);
 
-/* max_staleness = 1: the image before the newest cannot be made again from the masters. A chunk
- * held here, from its image to what outlives the process, and back; nothing happens where there is
- * one image, or nothing outlives. */
+/* With max_staleness = 1 the image before the newest cannot be made again from the masters. These
+ * copy a chunk held here from its image to memory that outlives the process, and back. Nothing
+ * happens if there is one image, or if no memory outlives the process. */
 void store_image_keep(struct store *st, uint32_t slot, uint32_t chunk);
 void store_image_again(struct store *st, uint32_t slot, uint32_t chunk);
 
-/* Image versions (net/shm.h). open: odd from the vote until everything is published. */
+/* Image versions (net/shm.h). The counter `open` is odd from the vote until everything is
+ * published. */
 const struct shm *store_image_shm(const struct store *st);
-void store_image_open(struct store *st);  /* harmless twice */
-void store_image_whole(struct store *st); /* harmless twice */
+void store_image_open(struct store *st);  /* Harmless if called twice. */
+void store_image_whole(struct store *st); /* Harmless if called twice. */
 void store_image_version(struct store *st, uint32_t slot, uint32_t chunk,
-			 uint64_t step);      /* release order: after the bytes */
-void store_image_published(struct store *st); /* wakes who watches the counter */
-void store_image_generation(struct store *st, uint32_t generation); /* all versions: none */
-uint64_t store_image_chunk(const struct store *st, uint32_t slot, uint32_t chunk); /* its version */
-void store_image_newest(struct store *st,
-			uint32_t slot); /* the one that SHARD_IMAGE is read from */
+			 uint64_t step);      /* A release store, after the bytes. */
+void store_image_published(struct store *st); /* Wakes the processes that watch the counter. */
+void store_image_generation(struct store *st, uint32_t generation); /* Also clears all versions. */
+/* The version of a chunk in an image. */
+uint64_t store_image_chunk(const struct store *st, uint32_t slot, uint32_t chunk);
+/* The image that SHARD_IMAGE is read from. */
+void store_image_newest(struct store *st, uint32_t slot);
 
-/* Arenas: one per local trainer. Each session gets memory that no other process has ever mapped. */
-enum shard_status store_arena_open(struct store *st, uint32_t *slot,
-				   struct err *e); /* SHARD_BUSY: none is free */
-void store_arena_close(struct store *st,
-		       uint32_t slot); /* not before workers and sockets have done with it */
-/* An arena that had a session gets new memory, in a thread: it is given to store_renewal_run(),
- * which sees nothing of the store, and then comes back. */
+/* Arenas, one per local trainer. Each session gets memory that no other process has ever mapped.
+ * store_arena_open() gives SHARD_BUSY if none is free. */
+enum shard_status store_arena_open(struct store *st, uint32_t *slot, struct err *e);
+/* Not before workers and sockets are done with it. */
+void store_arena_close(struct store *st, uint32_t slot);
+/* An arena that had a session gets new memory, in a thread. store_renewal_run() runs there and does
+ * not touch the store. store_renewal_end() then gives the memory to the arena. */
 struct store_renewal {
 	uint32_t slot;
 	char name[128];
 	size_t bytes;
 	enum shm_huge huge;
-	struct shm shm; /* The memory that goes; then that which came. */
-	struct err e;   /* SHARD_OK: some came. */
+	struct shm shm; /* The old memory, then the new one. */
+	struct err e;   /* SHARD_OK: there is new memory. */
 };
-bool store_renewal_begin(struct store *st, struct store_renewal *r); /* false: there is none */
+/* Returns false if no arena needs it. */
+bool store_renewal_begin(struct store *st, struct store_renewal *r);
 void store_renewal_run(struct store_renewal *r);
 void store_renewal_end(struct store *st, const struct store_renewal *r);
-uint32_t store_renewals(const struct store *st); /* begun, and not back */
-bool store_renewable(const struct store *st);    /* an arena had a session, and has none now */
+uint32_t store_renewals(const struct store *st); /* How many have begun and not ended. */
+/* Is there an arena that had a session and has none now? */
+bool store_renewable(const struct store *st);
 const struct shm *store_arena_shm(const struct store *st, uint32_t slot);
-void *store_arena(struct store *st, uint32_t slot, uint64_t step,
-		  uint32_t chunk); /* the half that the step's gradients go to */
+/* The half that the gradients of the step go to. */
+void *store_arena(struct store *st, uint32_t slot, uint64_t step, uint32_t chunk);
 
-/* Weights before a seal. Ranges are elements of the element space, inside one tensor and one chunk.
- * kind: SHARD_MASTER or one of optim->states. SHARD_NOT_FOUND: the chunk is held elsewhere or the
- * optimizer has no such state; SHARD_RANGE as layout_range. */
+/* Weights before a seal. A range is in elements of the element space, and lies inside one tensor
+ * and one chunk. kind is SHARD_MASTER or one of optim->states. SHARD_NOT_FOUND: another node holds
+ * the chunk, or the optimizer has no such state. SHARD_RANGE: as layout_range(). */
 enum shard_status store_range(struct store *st, enum shard_kind kind, uint64_t first,
 			      uint32_t count, float **at, struct err *e);
-/* As fp32; SHARD_IMAGE too, from any chunk. dst must not be a pointer into the store. */
+/* Reads as fp32. kind may also be SHARD_IMAGE, of any chunk. dst must not point into the store. */
 enum shard_status store_read(struct store *st, enum shard_kind kind, uint64_t first, uint32_t count,
 			     float *dst, struct err *e);
-/* No weight of a chunk held here is written, and no image has a version: before the weights come
- * (again). One word of each chunk says so; the rest of its bytes stay as they were until
- * store_clear_chunk(), or until all of them are written. */
+/* Before the weights come (again): from now on no weight of a chunk held here counts as written,
+ * and no image has a version. One word of each chunk says so. The other bytes stay as they were
+ * until store_clear_chunk(), or until all of them are written. */
 void store_reset(struct store *st);
-/* Of a chunk held here: each weight counts as unwritten by itself from now on, moments are zero.
- * Before the first of its weights is written. */
+/* From now on each weight of this chunk, which is held here, counts as unwritten by itself, and the
+ * moments are zero. Called before the first of its weights is written. */
 void store_clear_chunk(struct store *st, uint32_t chunk);
-bool store_void(struct store *st, uint32_t chunk); /* Reset, and not cleared or filled since. */
+/* Was it reset, and not cleared or filled since? */
+bool store_void(struct store *st, uint32_t chunk);
 
 struct store_missing {
-	uint64_t unwritten, nonfinite; /* elements of master */
-	uint64_t first; /* first such element of the element space; UINT64_MAX: none */
+	uint64_t unwritten, nonfinite; /* In elements of the master. */
+	uint64_t first; /* The first such element of the element space. UINT64_MAX: none. */
 };
-void store_missing(struct store *st, uint32_t chunk,
-		   struct store_missing *m); /* scans; a worker may run it. Adds to *m */
-void store_missing_all(const struct store *st, uint32_t chunk,
-		       struct store_missing *m); /* as if nothing of the chunk were written */
+/* Scans the chunk and adds to *m. A worker may run it. */
+void store_missing(struct store *st, uint32_t chunk, struct store_missing *m);
+/* As if nothing of the chunk were written. */
+void store_missing_all(const struct store *st, uint32_t chunk, struct store_missing *m);
 void store_missing_init(struct store_missing *m);
-void store_seal_chunk(struct store *st, uint32_t slot,
-		      uint32_t chunk); /* image = master, rounded; a worker may run it */
+/* image = master, rounded. A worker may run it. */
+void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk);
 
 #endif

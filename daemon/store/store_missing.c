@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a seal looks for: master elements that nobody has written, or that are not finite. A master
- * element that nobody has written holds STORE_UNWRITTEN, a NaN: weights must be finite anyway, so
- * that finding what is missing needs no bitmap. Another NaN, STORE_VOID, in the first weight of a
- * chunk says so of the whole chunk. seal.c calls. Cannot fail. */
+/* Finds the elements of the master that nobody has written, or that are not finite. Seals, saves,
+ * restores and warm starts ask for them. An element that nobody has written holds STORE_UNWRITTEN,
+ * a NaN. Weights must be finite anyway, so finding what is missing needs no bitmap. Another NaN,
+ * STORE_VOID, in the first weight of a chunk means that nothing of the chunk is written. It cannot
+ * fail. */
 #include "store/store_impl.h"
 
-#define LOOK_ELEMS 256u /* looked through at once */
+#define LOOK_ELEMS 256u /* How many are looked through at once. */
 
 void store_missing_init(struct store_missing *m)
 {
 	*m = (struct store_missing){.first = UINT64_MAX};
 }
 
-/* Without a branch, as fast as memory: most often there is nothing to find. A carry into the top
- * bit: exponent of ones alone. */
+/* It has no branch and is as fast as memory, because most often there is nothing to find. Only an
+ * exponent of all ones carries into the top bit. */
 static bool all_finite(const float *at, uint32_t n)
 {
 	uint32_t carry = 0;
