@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One question to a daemon. Happy path: dial, HELLO as a tool, the daemon's HELLO, over tcp the
- * proofs of the secret, the request (unless that was all), its answer; then the
- * connection is closed. Everything before the deadline; poll(2) is the only wait. Fails:
- * SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_CLOSED, SHARD_PROTOCOL, or with what the daemon answered
- * in an ERROR. */
+/* Asks a daemon one question over a connection of its own. ctl_ask() and ctl_greet() are called by
+ * the other files of shardctl. Happy path: it connects and sends HELLO as a tool, and the daemon
+ * answers with its own HELLO. Where a secret is given, the two ends then prove over tcp that they
+ * know it. ctl_ask() sends its request next and reads the answer, ctl_greet() stops after HELLO,
+ * and both close the connection. All of it happens before one deadline, and poll(2) is the only
+ * place that waits. It fails with SHARD_UNREACHABLE, SHARD_TIMEOUT, SHARD_CLOSED, SHARD_PROTOCOL or
+ * SHARD_DENIED, or with the status that the daemon sent in an ERROR. */
 #include "ctl/ctl.h"
 #include "ctl/greet.h"
 
@@ -35,10 +37,10 @@ struct question {
 	bool greeted, answered;
 	char *text;
 	uint64_t deadline_ns;
-	struct auth *auth; /* NULL: no secret */
+	struct auth *auth; /* NULL where no secret is needed. */
 	struct prove prove;
-	Shard__Hello hello; /* this end's */
-	ctl_heard_fn heard; /* NULL: HELLO is only the way to the question */
+	Shard__Hello hello; /* The HELLO that this end sends. */
+	ctl_heard_fn heard; /* Gets the daemon's HELLO. NULL where a request follows it. */
 	void *heard_arg;
 };
 
@@ -113,13 +115,14 @@ static enum shard_status on_auth(struct question *q, const Shard__Auth *theirs, 
 	return st == SHARD_OK ? on_greeted(q, (const Shard__Hello *)(const void *)m) : st;
 }
 
-/* Over tcp the daemon closes who is silent, also while an answer takes its time. */
+/* Over tcp the daemon closes a silent connection, also while shardctl waits for a slow answer. */
 static enum shard_status on_ping(struct question *q, const struct wire_head *h)
 {
 	struct wire_head pong = {.op = OP_PONG, .attempt = h->attempt};
 	enum shard_status st = stream_send_control(q->stream, &pong, NULL);
 
-	return st == SHARD_AGAIN ? SHARD_OK : st; /* what fills the queue is a sign of life too */
+	/* A full queue means that frames are on their way, and they are a sign of life, too. */
+	return st == SHARD_AGAIN ? SHARD_OK : st;
 }
 
 static enum shard_status on_frame(void *owner, struct stream *s, const struct wire_head *h,
@@ -152,7 +155,7 @@ static enum shard_status on_frame(void *owner, struct stream *s, const struct wi
 		if (!q->text)
 			return err_set(e, SHARD_SYSTEM, "no memory for the answer");
 	}
-	return SHARD_OK; /* anything else is a later release's business */
+	return SHARD_OK; /* Other frames belong to a later release. */
 }
 
 /* Moves frames until *done, at most until the deadline. */
@@ -166,7 +169,8 @@ static enum shard_status move(struct question *q, const bool *done, const char *
 
 		sent = stream_write(q->stream, e);
 		if (sent != SHARD_OK && sent != SHARD_AGAIN) {
-			struct err last = *e; /* the daemon may have said why before it closed */
+			/* The daemon may have sent an ERROR before it closed. */
+			struct err last = *e;
 
 			return stream_read(q->stream, SIZE_MAX, e) == SHARD_OK
 				       ? err_set(e, last.status, "%.480s", last.text)
@@ -217,7 +221,7 @@ static enum shard_status talk(struct question *q, struct err *e)
 	return move(q, &q->answered, wire_op(q->op)->name, e);
 }
 
-/* Over a unix socket nobody asks for it. */
+/* A daemon never asks for the secret over a unix socket, so the file is read only for tcp. */
 static enum shard_status open_secret(struct question *q, struct err *e)
 {
 	enum shard_status st;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The progress of save, restore, export and import: `export 42 % [########------------] 1.2 GiB
- * of 2.9 GiB, 812 MiB/s, 0:02 left`. The rate is the mean since the beginning, so that the time
- * left does not jump. Standard output stays free for results. Cannot fail. */
+/* Shows the progress of save, restore, export, import and verify, for example `export 42 %
+ * [########------------] 1.2 GiB of 2.9 GiB, 812 MiB/s, 0:02 left`. The subcommand calls bar_set()
+ * with the bytes that are done, as often as it likes, and bar_done() at the end. The rate is the
+ * mean since the beginning, so that the time left does not jump. Everything goes to standard error,
+ * because standard output is for results. Nothing here can fail. */
 #include "ctl/bar.h"
 
 #include "base/clock.h"
@@ -29,7 +31,8 @@ static void time_left(char *out, size_t room, double seconds)
 {
 	unsigned long s;
 
-	if (!(seconds < 360000)) /* 100 hours: a guess from the first bytes */
+	/* The first bytes can give a huge estimate, so 100 hours are the most. */
+	if (!(seconds < 360000))
 		seconds = 360000;
 	s = (unsigned long)(seconds + 0.5);
 	if (s >= 3600)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bar.h: how far something long is: one line on stderr, drawn over itself on a terminal, else a new
- * line every 10 s. */
+/* bar.h: a progress line on stderr. A terminal shows one line that is drawn over itself. Other
+ * outputs get a new line every 10 s. */
 #ifndef SHARD_CTL_BAR_H
 #define SHARD_CTL_BAR_H
 
@@ -15,13 +15,15 @@ struct bar {
 
 enum { BAR_LINE_BYTES = 160 };
 
-void bar_init(struct bar *b, const char *what, uint64_t total_bytes, bool tty); /* tty: isatty(2) */
-void bar_set(struct bar *b, uint64_t done_bytes);    /* as often as one likes */
-void bar_total(struct bar *b, uint64_t total_bytes); /* it was not known at first, or changed */
-void bar_done(struct bar *b); /* ends the line; on a terminal with the whole and its rate. Harmless
-				 twice */
+/* tty is what isatty(2) says. */
+void bar_init(struct bar *b, const char *what, uint64_t total_bytes, bool tty);
+void bar_set(struct bar *b, uint64_t done_bytes); /* May be called as often as the caller likes. */
+/* For a total that was not known at first, or that changed. */
+void bar_total(struct bar *b, uint64_t total_bytes);
+/* Ends the line. A terminal then shows the whole and its rate. A second call does nothing. */
+void bar_done(struct bar *b);
 
-/* The line of a moment, for tests: elapsed_ns since the beginning. */
+/* Writes the line that is shown elapsed_ns after the beginning. Tests call it, too. */
 void bar_line(char out[BAR_LINE_BYTES], const struct bar *b, uint64_t elapsed_ns);
 
 #endif

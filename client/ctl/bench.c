@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl bench`: how fast are steps with the daemon at --address, and how near is that to what
- * this machine's memory could do? Happy path: a tiny model for the latency, memory bandwidth
- * (bench_memory.c), a model of --params (bench_train.c), then the figures. A parameter's update has
- * to move a fixed number of bytes (28 for AdamW with 16-bit gradients and parameters), so the
- * step's time says how much of the bandwidth it used. Exit 0: measured; 1: interrupted; else what
- * the daemon said. */
+/* `shardctl bench` measures how fast steps are with the daemon at --address, and how near that
+ * comes to what this machine's memory could do. Happy path: it trains a tiny model to find the
+ * latency, measures the memory bandwidth (bench_memory.c), trains a model of --params parameters
+ * (bench_train.c), and prints the figures. The update of one parameter has to move a fixed number
+ * of bytes (28 for AdamW with 16-bit gradients and parameters), so the time of a step says how much
+ * of the bandwidth it used. The exit code is 0 when everything was measured and 1 after an
+ * interruption. Otherwise it stands for the daemon's status (ctl_exit_of). */
 #include "ctl/bench.h"
 
 #include "base/check.h"
@@ -106,9 +107,10 @@ static bool take_options(const struct ctl_options *o, struct bench_conf *b, uint
 struct figures {
 	struct bench_conf conf;
 	struct bench_result step, tiny;
-	double memory, moved,
-		used; /* bytes/s: limit; gradients and parameters of all ranks; by updates */
-	uint32_t update_bytes; /* per parameter */
+	/* All three in bytes/s: the limit of this machine's memory, the gradients and parameters
+	 * that all ranks moved, and what updates read and wrote. */
+	double memory, moved, used;
+	uint32_t update_bytes; /* Per parameter. */
 };
 
 static void print_json(const struct figures *f)
@@ -173,12 +175,12 @@ enum ctl_exit ctl_bench(const struct ctl_options *o)
 	tiny.params = TINY_PARAMS;
 	tiny.ranks = 1;
 	tiny.steps = TINY_STEPS;
-	if ((st = bench_train(&tiny, &f.tiny, &e)) ==
-	    SHARD_OK) /* it also finds out soon whether there is a daemon */
+	/* The tiny model comes first, because it also shows early whether a daemon answers. */
+	if ((st = bench_train(&tiny, &f.tiny, &e)) == SHARD_OK)
 		st = bench_memory(&f.memory, &e);
 	if (st == SHARD_OK)
 		st = bench_train(&f.conf, &f.step, &e);
-	/* others use this memory, too: the limit is what it gave at best */
+	/* Other processes use this memory, too. The better of two measurements is the limit. */
 	if (st == SHARD_OK && (st = bench_memory(&after, &e)) == SHARD_OK)
 		f.memory = after > f.memory ? after : f.memory;
 	if (st != SHARD_OK)

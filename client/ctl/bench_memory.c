@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast this machine's memory is, for `shardctl bench`. One thread for each processor of the
- * affinity mask sweeps over its own part of two large arrays, several times, all at once. Happy
- * path: the threads are made, then all of them begin together, and the fastest sweep counts. Where
- * a thread cannot be made, those that are there end without a sweep, and the text says so. */
+/* Measures for `shardctl bench` how fast this machine's memory is. bench.c calls bench_memory().
+ * One thread for each processor of the affinity mask, up to THREADS_MAX, sweeps over its own part
+ * of two large arrays. All threads sweep several times at the same moment. Happy path: the threads
+ * are made, all of them begin together, and the fastest sweep counts. If a thread cannot be made,
+ * the threads that exist end without a sweep, and the text says so. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "ctl/bench.h"
@@ -17,21 +18,21 @@
 #define SWEEPS      12           /* The first half updates, the other one only reads. */
 
 struct sweeps {                 /* What the threads share. */
-	pthread_mutex_t making; /* Until all threads are there, or one cannot be made. */
+	pthread_mutex_t making; /* Held until all threads exist, or one cannot be made. */
 	bool given_up;
 	pthread_barrier_t gate;
-	uint32_t threads, elems; /* elems: of each array of a thread. */
+	uint32_t threads, elems; /* Elements of each array of one thread. */
 };
 
 struct sweep {
 	pthread_t thread;
 	struct sweeps *all;
 	float *a, *b;
-	uint64_t sum;        /* So that no compiler leaves the reading out. */
+	uint64_t sum;        /* Keeps the compiler from leaving the reads out. */
 	double rate[SWEEPS]; /* In bytes/s of all threads. */
 };
 
-/* Reads two arrays and writes one of them, as an update mostly reads and writes in place. */
+/* Reads two arrays and writes one of them in place, as the update of an optimizer does. */
 static uint32_t update(struct sweep *s)
 {
 	for (uint32_t i = 0; i < s->all->elems; i++)
@@ -39,7 +40,7 @@ static uint32_t update(struct sweep *s)
 	return 3;
 }
 
-/* Only reads: memory need not turn round between reads and writes, and gives the most. */
+/* Only reads. The memory bus need not switch between reads and writes, so this gives the most. */
 static uint32_t scan(struct sweep *s)
 {
 	const float *from[2] = {s->a, s->b};
@@ -84,7 +85,7 @@ static void *sweep_main(void *arg)
 	return NULL;
 }
 
-/* The first sweep is this thread's. */
+/* This thread runs sweep[0] itself. */
 static enum shard_status run(struct sweep *sweep, struct sweeps *all, struct err *e)
 {
 	uint32_t made = 1;
@@ -126,7 +127,7 @@ enum shard_status bench_memory(double *rate, struct err *e)
 	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
 		return SHARD_OK;
-	(void)madvise(memory, bytes, MADV_HUGEPAGE); /* as the daemon does with its own */
+	(void)madvise(memory, bytes, MADV_HUGEPAGE); /* The daemon does the same with its memory. */
 	pthread_barrier_init(&all.gate, NULL, all.threads);
 	for (uint32_t i = 0; i < all.threads; i++)
 		sweep[i] = (struct sweep){.all = &all,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training of `shardctl bench`. Happy path: this thread defines, writes and seals a model under
- * a name of its own; one thread per rank connects, joins and makes steps, each with the whole
- * gradient pushed from the arena; this thread shows how far they are, and drops the model. The
- * first failure of any of them stops all, and so does a signal: they are interrupted until they
- * have ended. Gradients are written once: what is measured is the way of a gradient, not its
- * making. */
+/* Trains the models of `shardctl bench`. bench.c calls bench_train(). Happy path: this thread
+ * defines, writes and seals a model under a name of its own. One thread per rank connects, joins
+ * and makes steps, and each step pushes the whole gradient from the arena. This thread shows how
+ * far the ranks are, and drops the model at the end. The first failure of any thread stops all of
+ * them, and so does a signal: watch() interrupts them until they have ended. A rank writes its
+ * gradients only once, because the transfer is measured and not the computation. */
 #include "ctl/bench.h"
 
 #include "base/check.h"
@@ -36,12 +36,13 @@ struct training {
 	struct shard_spec spec;
 	struct shard_tensor *tensors;
 	char (*names)[16], name[65], settings[200];
-	uint64_t *step_ns; /* [steps] of rank 0 */
+	uint64_t *step_ns; /* The time of each step of rank 0, [steps]. */
 	struct bench_result *result;
 	_Atomic bool stop;
-	_Atomic uint32_t step, over; /* of rank 0; ranks that have ended */
+	/* The steps that rank 0 has made, and the number of ranks that have ended. */
+	_Atomic uint32_t step, over;
 	pthread_mutex_t lock;
-	struct err err; /* the first one */
+	struct err err; /* The first error of any thread. */
 	struct rank rank[BENCH_RANKS_MAX];
 };
 
@@ -95,8 +96,8 @@ static enum shard_status one_step(struct training *t, shard_client *c, shard_mod
 		st = shard_commit(m, &ticket);
 	if (st == SHARD_OK)
 		st = shard_result(m, ticket, SHARD_DEFAULT, &r);
-	for (uint32_t i = 0; st == SHARD_OK && i < t->spec.tensors_nr;
-	     i++) { /* what a trainer needs next */
+	/* A trainer needs the new parameters before its next step. */
+	for (uint32_t i = 0; st == SHARD_OK && i < t->spec.tensors_nr; i++) {
 		st = shard_pull(m, i, 0, t->tensors[i].shape[0], r.step, NULL, t->b->image,
 				&ticket);
 		if (st == SHARD_OK && (i % 512 == 511 || i + 1 == t->spec.tensors_nr))
@@ -147,7 +148,9 @@ static void *rank_main(void *arg)
 		if (failed(t, shard_define(c, &t->spec, &m, &created), "define") == SHARD_OK)
 			(void)train(k, c, m);
 	}
-	atomic_fetch_add(&t->over, 1); /* the handle goes when nobody can interrupt it any more */
+	/* run_ranks() disconnects the client after the join, when watch() can no longer interrupt
+	 * it. */
+	atomic_fetch_add(&t->over, 1);
 	return NULL;
 }
 
@@ -179,8 +182,8 @@ static void watch(struct training *t, uint32_t ranks, const sigset_t *signals)
 					atomic_load(&t->step));
 			pthread_mutex_unlock(&t->lock);
 		}
-		for (uint32_t i = 0; i < ranks && atomic_load(&t->stop);
-		     i++) /* who waits, or began to since the last time */
+		/* Once is not enough: a rank may begin another wait after it was interrupted. */
+		for (uint32_t i = 0; i < ranks && atomic_load(&t->stop); i++)
 			if (atomic_load(&t->rank[i].client) != NULL)
 				shard_interrupt(atomic_load(&t->rank[i].client));
 		show(t, false);
@@ -307,8 +310,8 @@ enum shard_status bench_train(const struct bench_conf *b, struct bench_result *r
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, &signals,
-			&before); /* threads inherit it: only watch() takes them */
+	/* The threads inherit this mask, so only watch() takes the signals. */
+	pthread_sigmask(SIG_BLOCK, &signals, &before);
 	o.address = b->address;
 	o.secret = b->secret;
 	o.timeout_ms = b->timeout_ms;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl checkpoints DIR`: what a folder of checkpoints holds, read from the files themselves:
- * no daemon is asked. Happy path: list → table or JSON; --verify reads every byte and compares it
- * with the sums of the manifest. Fails (exit 1) where there is no such folder, and where --verify
- * finds damage; the line of the checkpoint says what is wrong. */
+/* `shardctl checkpoints DIR` says what a folder of checkpoints holds. It reads the files itself and
+ * asks no daemon. Happy path: it lists the folder and prints a table or JSON. With --verify it also
+ * reads every byte and compares it with the sums of the manifest. It fails (exit 1) where there is
+ * no such folder, and where --verify finds damage. The line of a damaged checkpoint says what is
+ * wrong. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 
@@ -45,7 +46,7 @@ static void *verify_thread(void *arg)
 	return NULL;
 }
 
-/* The bar is drawn here while another thread reads. */
+/* This thread draws the bar while another thread reads. */
 static enum shard_status verify_watched(struct verify *v, struct bar *bar, uint64_t before)
 {
 	const struct timespec moment = {0, 50000000};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at on this machine: versions, memory, limits, pages, clock, folders.
- * doctor.c calls each row once. A file that is not there is no finding of its own: the check says
- * what it could not learn. Ports and links are in checks_net.c, RDMA in checks_rdma.c, the service
- * in checks_unit.c, what several nodes must agree on in checks_nodes.c. */
+/* What `shardctl doctor` looks at on this machine: versions, memory, limits, pages, the clock and
+ * folders. doctor.c calls each row of doctor_checks once. Most checks that cannot learn what they
+ * need, for example because a file of /proc is missing, leave their finding empty, and doctor.c
+ * prints nothing for them. Ports and links are in checks_net.c, RDMA in checks_rdma.c, the service
+ * in checks_unit.c, and what several nodes must agree on in checks_nodes.c. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -95,8 +96,8 @@ static void look_memory(const struct doctor *d, struct finding *f)
 		compare_memory(d, f, total, "the machine has");
 }
 
-/* The smallest limit between this process's cgroup and the root; 0: none. The daemon's own cgroup
- * may have another. */
+/* The smallest limit between this process's cgroup and the root, or 0 if there is none. The
+ * daemon's own cgroup may have another one. */
 static uint64_t cgroup_limit(const struct doctor *d)
 {
 	FILE *f = doctor_open(d, "/proc/self/cgroup");
@@ -113,8 +114,8 @@ static uint64_t cgroup_limit(const struct doctor *d)
 		uint64_t n;
 
 		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", line + 3);
-		n = doctor_line(d, path, text, sizeof(text)) ? strtoull(text, NULL, 10)
-							     : 0; /* "max": 0 */
+		/* strtoull() makes "max" 0, which is no limit. */
+		n = doctor_line(d, path, text, sizeof(text)) ? strtoull(text, NULL, 10) : 0;
 		if (n > 0 && (least == 0 || n < least))
 			least = n;
 		if (!slash || slash[1] == 0)
@@ -136,7 +137,7 @@ static void look_cgroup(const struct doctor *d, struct finding *f)
 
 /* --- huge pages --- */
 
-/* Of the words of a file like "always [madvise] never". */
+/* The word in brackets in a line like "always [madvise] never". */
 static const char *chosen(char *line)
 {
 	char *at = strchr(line, '['), *end = at ? strchr(at, ']') : NULL;
@@ -147,14 +148,15 @@ static const char *chosen(char *line)
 	return at + 1;
 }
 
-/* Reserved ones for the whole budget make everything else unimportant. */
+/* If the whole budget fits into reserved huge pages, the other settings do not matter. */
 static bool reserved(const struct doctor *d, uint64_t *bytes)
 {
 	*bytes = meminfo(d, "HugePages_Free") * meminfo(d, "Hugepagesize") * 1024;
 	return *bytes >= doctor_memory(d);
 }
 
-/* pool: reserved pages would do as well. They do not for memory that trainers write. */
+/* pool says that reserved huge pages serve as well. They do not serve memory that trainers
+ * write. */
 static void look_transparent(const struct doctor *d, struct finding *f, const char *file,
 			     const char *write, bool pool)
 {
@@ -224,11 +226,11 @@ static void existing(char *path)
 			strcpy(path, ".");
 			return;
 		}
-		slash[slash == path] = 0; /* "/" stays */
+		slash[slash == path] = 0; /* "/" is not cut. */
 	}
 }
 
-/* The path that --address leads to, if it is one that somebody chose; else the configured one. */
+/* The path of --address if the user chose a unix socket, otherwise the configured path. */
 static const char *socket_path(const struct doctor *d)
 {
 	const char *address = d->options->address;
@@ -248,8 +250,8 @@ static void look_socket(const struct doctor *d, struct finding *f)
 
 	snprintf(copy, sizeof(copy), "%s", socket);
 	dir = dirname(copy);
-	if (stat(socket, &info) == 0 &&
-	    S_ISSOCK(info.st_mode)) { /* it may be another daemon's than the configuration's */
+	/* The socket may belong to a daemon with another configuration: its own mode counts. */
+	if (stat(socket, &info) == 0 && S_ISSOCK(info.st_mode)) {
 		snprintf(now, sizeof(now), "%04o", (unsigned)info.st_mode & 07777);
 		mode = now;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at on the network: may the daemon have its ports, and how large are
- * the frames of the links. A port is tried by binding it, and given back at once; one that a daemon
- * at --address has is fine. */
+/* What `shardctl doctor` looks at on the network: whether the daemon may have its ports, and how
+ * large the frames of the links are. doctor.c calls these functions through the rows in checks.c. A
+ * port is tried by binding it, and it is given back at once. A port in use is fine where a daemon
+ * answers at --address. What is wrong becomes a finding with a remedy. */
 #include "ctl/doctor.h"
 
 #include <dirent.h>
@@ -13,9 +14,9 @@
 #include <unistd.h>
 
 #define NET       "/sys/class/net"
-#define MTU_SMALL 1400 /* tunnels of clouds have 1450 or 1460: that is no fault */
+#define MTU_SMALL 1400 /* The tunnels of clouds have 1450 or 1460, which is no fault. */
 
-/* 0, or errno; EINVAL: not host:port. */
+/* Returns 0 or an errno. EINVAL: address is not host:port. */
 static int try_bind(const char *address)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
@@ -80,7 +81,7 @@ void doctor_http(const struct doctor *d, struct finding *f)
 	look_port(d, f, "http");
 }
 
-/* The smallest of the links that are up, loopback aside. */
+/* Looks for the smallest MTU of the links that are up, without loopback. */
 void doctor_mtu(const struct doctor *d, struct finding *f)
 {
 	char path[1300], text[32], least_name[64] = "";

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at beyond this machine, or between two: do the other nodes of
- * [nodes] answer, as the node that they should be and with the same shared options; does the clock
- * follow the world's; and is there a SHARD_* variable that nothing reads. Each node is asked for
- * its HELLO, one after the other, each within a second. The most urgent result counts; all that is
- * wrong is named. */
+/* What `shardctl doctor` looks at beyond this machine, and in its environment. doctor.c calls these
+ * functions through the rows in checks.c. doctor_nodes() asks each other node of [nodes] for its
+ * HELLO, one after the other, each within a second. The node must answer under its own name and
+ * with the same shared options. doctor_ntp() looks whether the clock is synchronised, and
+ * doctor_environment() looks for SHARD_* variables that nothing reads. The worst result counts, and
+ * the text names every node with a fault. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -30,7 +31,7 @@ __attribute__((format(printf, 4, 5))) static void wrong(struct probe *p, enum do
 {
 	va_list ap;
 
-	if (p->result >= result) /* the first of the worst */
+	if (p->result >= result) /* Of several equally bad results the first one is kept. */
 		return;
 	p->result = result;
 	p->remedy = remedy;
@@ -39,7 +40,8 @@ __attribute__((format(printf, 4, 5))) static void wrong(struct probe *p, enum do
 	va_end(ap);
 }
 
-/* The i-th line of [nodes] as both daemons write it: "b = 10.0.0.2:29700". */
+/* The n-th line of [nodes], counted from 0, in the form that every daemon writes it: "b =
+ * 10.0.0.2:29700". */
 static void node_line(const struct doctor *d, unsigned long n, char *out, size_t bytes)
 {
 	size_t i;
@@ -97,7 +99,8 @@ static void ask_node(struct probe *p, const char *address)
 	o.address = address;
 	if (!o.secret && doctor_value(p->d, "cluster", "node_secret")[0])
 		o.secret = doctor_value(p->d, "cluster",
-					"node_secret"); /* It opens what tools may do, too. */
+					/* The node secret also opens what tools may do. */
+					"node_secret");
 	if (!o.secret && doctor_value(p->d, "cluster", "secret")[0])
 		o.secret = doctor_value(p->d, "cluster", "secret");
 	o.timeout_ns = o.timeout_ns < ASK_NS ? o.timeout_ns : ASK_NS;
@@ -163,8 +166,8 @@ void doctor_nodes(const struct doctor *d, struct finding *f)
 	}
 }
 
-/* A made-up machine has the kernel's answer in a file: status, and the largest error in
- * microseconds. */
+/* Asks the kernel for its clock's status and largest error. A made-up machine (--root) has the
+ * answer in a file: the status, and the error in microseconds. */
 static bool kernel_clock(const struct doctor *d, int *status, long *error_us)
 {
 	struct timex t = {.modes = 0};

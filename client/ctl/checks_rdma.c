@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at of RDMA: which device, port and GID shardd would take, and why;
- * may it open them. Read from sysfs, so that shardctl needs no verbs library; the choice is the
- * daemon's (proto/net/rdma_place.c): the first device with an active port, or a later one whose GID
- * is the address of [daemon] listen; RoCE v2 before anything else. Without a device: TCP. */
+/* What `shardctl doctor` looks at of RDMA: which device, port and GID shardd would take and why,
+ * and whether shardd may open them. doctor.c calls doctor_rdma() and doctor_verbs() through the
+ * rows in checks.c. Everything is read from sysfs, so that shardctl needs no verbs library. The
+ * choice follows the daemon's (proto/net/rdma_place.c). It takes the first device with an active
+ * port, or a later device that has the address of [daemon] listen as a GID, and it prefers RoCE v2.
+ * Without a device the nodes use TCP, which is fine unless transport = rdma. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -35,7 +37,8 @@ struct port {
 
 static const uint8_t ipv4_mapped[12] = {[10] = 0xff, [11] = 0xff};
 
-/* Names of a folder in order; how many. Callers free each. */
+/* Fills names with the sorted names of a folder and returns how many there are. The caller frees
+ * each name. */
 static int list(const struct doctor *d, const char *path, char *names[], int max)
 {
 	char whole[1300];
@@ -61,7 +64,7 @@ static int list(const struct doctor *d, const char *path, char *names[], int max
 	return nr;
 }
 
-/* The address of `listen`, if it is one of one interface. */
+/* Writes the address of [daemon] listen as a GID. False: it is not the address of one interface. */
 static bool listens(const struct doctor *d, uint8_t gid[16])
 {
 	const char *listen = doctor_value(d, "daemon", "listen"), *colon = strrchr(listen, ':');
@@ -126,7 +129,7 @@ static void best_gid(const struct doctor *d, struct port *p, const uint8_t *addr
 	}
 }
 
-/* The first active port of a device; false: none. */
+/* Finds the first active port of a device. False: there is none. */
 static bool active_port(const struct doctor *d, struct port *p)
 {
 	char path[200], line[64];
@@ -146,10 +149,10 @@ static bool active_port(const struct doctor *d, struct port *p)
 }
 
 struct choice {
-	int devices, named; /* there are; that may be meant */
-	char down[64];      /* the first of them without an active port */
-	struct port port;   /* the one taken; .device empty: none */
-	struct port bare;   /* the first with a port and without a GID that fits */
+	int devices, named; /* All devices, and those that rdma_device allows. */
+	char down[64];      /* The first allowed device without an active port. */
+	struct port port;   /* The port that is taken. Its device is empty if there is none. */
+	struct port bare;   /* The first active port without a GID that fits. */
 };
 
 static void choose(const struct doctor *d, struct choice *c, const uint8_t *address)
@@ -259,7 +262,7 @@ void doctor_rdma(const struct doctor *d, struct finding *f)
 	}
 }
 
-/* /dev/infiniband/uverbsN of the device that would be taken. */
+/* Looks whether shardd may open /dev/infiniband/uverbsN of the device that it would take. */
 void doctor_verbs(const struct doctor *d, struct finding *f)
 {
 	char path[200], whole[1400], line[64] = "", *names[DEVICES_MAX];

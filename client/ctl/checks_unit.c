@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `shardctl doctor` looks at of the service: does systemd run it, does it start at boot, has
- * it fallen, does the watchdog look after it, may it park memory for a warm restart, how much may
- * it lock and how many descriptors may it open, which is not what a shell may. One `systemctl show`
- * answers it all. Without systemd, or without the unit, there is nothing to say: a daemon may be
- * run otherwise. */
+/* What `shardctl doctor` looks at of the service: whether systemd runs it, whether it starts at
+ * boot and whether it has failed. It also looks at the watchdog, at the descriptors that a warm
+ * restart stores with systemd, and at the limits for locked memory and open descriptors, which
+ * differ from those of a shell. doctor.c calls these functions through the rows in checks.c. One
+ * `systemctl show`, which doctor.c has run, answers most of it, and /proc has the limits of a
+ * process. Without systemd or without the unit there is no fault, because a daemon may be run in
+ * other ways. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -15,7 +17,7 @@
 #define UNIT       "shardd.service"
 #define UNIT_FILES 65536 /* LimitNOFILE= of deploy/shardd.service. */
 
-/* A property of the unit; "": systemd did not say. */
+/* A property of the unit, or "" if systemd did not say it. */
 static const char *unit(const struct doctor *d, const char *key, char out[64])
 {
 	size_t n = strlen(key);
@@ -148,10 +150,11 @@ void doctor_fd_store(const struct doctor *d, struct finding *f)
 
 struct limit {
 	char shell[64], service[64];
-	const char *counts, *whose; /* One of these; whose: for texts, "" is the shell's. */
+	/* `counts` is one of the two, and `whose` says which one in a text ("" for the shell's). */
+	const char *counts, *whose;
 };
 
-/* The soft or the hard limit of a process, from the row of that name. */
+/* Reads the soft or the hard limit of a process from the row of that name. */
 static bool limit_of(const struct doctor *d, const char *pid, const char *row, bool hard,
 		     char out[64])
 {
@@ -171,8 +174,9 @@ static bool limit_of(const struct doctor *d, const char *pid, const char *row, b
 	return out[0] != 0;
 }
 
-/* What counts is the daemon's own limit: of its process, else what the unit would give it, else
- * this shell's. False: none of them is known. */
+/* Finds the limit that counts for the daemon. It is the limit of the daemon's process if one runs,
+ * otherwise what the unit would give it, and otherwise this shell's. False: none of them is
+ * known. */
 static bool limit_find(const struct doctor *d, const char *row, const char *property, bool hard,
 		       struct limit *l)
 {
@@ -245,7 +249,7 @@ static uint64_t links(const struct doctor *d)
 	       strtoull(doctor_value(d, "net", "connections"), NULL, 10);
 }
 
-/* The hard limit counts, for the daemon raises its own as far as that. */
+/* The hard limit counts, because the daemon raises its own soft limit up to it. */
 void doctor_descriptors(const struct doctor *d, struct finding *f)
 {
 	uint64_t max = strtoull(doctor_value(d, "daemon", "connections_max"), NULL, 10);

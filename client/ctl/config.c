@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl config check FILE` and `config explain`: the daemon's own parser decides, so the daemon
- * is what runs, with --check or --explain: the one that lies beside shardctl if there is one, else
- * from PATH. Its messages and its exit code (4: the configuration is wrong) become ours. */
+/* `shardctl config check FILE` and `config explain` run the daemon's own parser, which means that
+ * they run shardd with --check or --explain. They take the shardd that lies beside shardctl if
+ * there is one, and otherwise the one from PATH. Its messages and its exit code (4: the
+ * configuration is wrong) become those of shardctl. doctor.c and others run shardd through
+ * ctl_shardd(), too. It fails where shardd cannot be run. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
@@ -37,14 +39,15 @@ static bool beside(char *path, size_t bytes)
 
 enum ctl_exit ctl_shardd(const char *const *args)
 {
-	char path[PATH_MAX], *copy[16], name[] = "shardd"; /* execv() wants them writable */
+	/* execv() wants the arguments writable. */
+	char path[PATH_MAX], *copy[16], name[] = "shardd";
 	int n = 0;
 
 	copy[n++] = name;
 	for (; *args; args++) {
 		CHECK(n < (int)NR(copy) - 1);
 		copy[n] = strdup(*args);
-		CHECK(copy[n]); /* nothing runs yet */
+		CHECK(copy[n]); /* Nothing has begun that could be undone. */
 		n++;
 	}
 	copy[n] = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctl.h: shardctl: what its subcommands share. One row of the table in main.c per subcommand, one
- * file each. */
+/* ctl.h: what the subcommands of shardctl share. Each subcommand has a row in the table of main.c
+ * and a file of its own. */
 #ifndef SHARD_CTL_H
 #define SHARD_CTL_H
 
@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define CTL_ADDRESS "unix:/run/shardd/shardd.sock" /* unless something else is said */
+/* Where neither --address nor $SHARD_ADDRESS names another one. */
+#define CTL_ADDRESS "unix:/run/shardd/shardd.sock"
 
 enum ctl_exit {
 	CTL_OK = 0,
@@ -25,20 +26,21 @@ enum { CTL_VALUES = 16, CTL_WORDS = 8, CTL_KEY = 512 };
 
 struct ctl_options {
 	const char *address; /* unix:/path or host:port */
-	const char *secret;  /* file with the cluster's secret, for tcp; NULL: none */
+	const char *secret;  /* File with the cluster's secret, for tcp. NULL: none. */
 	uint64_t timeout_ns;
 	bool json;
-	int words_nr; /* after the subcommand */
+	int words_nr; /* The number of words after the subcommand's name. */
 	char *const *words;
-	const char *value[CTL_VALUES]; /* the subcommand's own options: CTL_KEY + i; NULL: not
-					  given; a flag's is "" */
+	/* The subcommand's own option CTL_KEY + i. NULL if it was not given, and "" for a flag that
+	 * was. */
+	const char *value[CTL_VALUES];
 };
 
 struct ctl_command {
 	const char *name, *words, *help;
 	int words_min, words_max;
 	enum ctl_exit (*run)(const struct ctl_options *o);
-	const struct argp_option *options; /* its own; NULL: none */
+	const struct argp_option *options; /* Its own options. NULL: none. */
 };
 
 enum ctl_exit ctl_status(const struct ctl_options *o);
@@ -61,23 +63,24 @@ extern const struct argp_option ctl_plan_options[], ctl_top_options[], ctl_confi
 enum ctl_exit ctl_secret(const struct ctl_options *o);
 extern const struct argp_option ctl_bench_options[], ctl_secret_options[];
 
-enum ctl_exit ctl_shardd(const char *const *args); /* becomes shardd with these arguments; returns
-						      only if it cannot */
+/* Replaces this process by shardd with these arguments. It returns only where that fails. */
+enum ctl_exit ctl_shardd(const char *const *args);
 
-/* One request over one connection: connects, says HELLO, sends op, waits for its answer until the
- * timeout. *text is the Text of the answer, for free(). On failure e says why and which exit code
- * is right comes from ctl_exit_of(). */
+/* Makes one request over one connection: it connects, says HELLO, sends op, and waits for the
+ * answer until the timeout. *text is the Text of the answer, which the caller frees with free(). On
+ * failure e says why, and ctl_exit_of() gives the exit code. */
 enum shard_status ctl_ask(const struct ctl_options *o, uint16_t op, char **text, struct err *e);
 enum ctl_exit ctl_exit_of(enum shard_status st);
 
-/* One sentence to stderr; returns exit. */
+/* Prints one sentence to stderr and returns exit. */
 __attribute__((format(printf, 2, 3))) enum ctl_exit ctl_fail(enum ctl_exit exit, const char *fmt,
 							     ...);
 
-/* text.c: numbers as people write and read them. */
+/* text.c: numbers in the form that people write and read. */
 enum { CTL_NUMBER_BYTES = 32 };
-bool ctl_count(const char *text, uint64_t max,
-	       uint64_t *out); /* 7.5B, 350M, 1T, 64Ki, 1e9, 123: at least 1 */
-const char *ctl_bytes(char out[CTL_NUMBER_BYTES], double bytes); /* "93.4 GiB"; returns out */
+/* Takes 7.5B, 350M, 1T, 64Ki, 1e9 or 123. False: it is no number from 1 to max. */
+bool ctl_count(const char *text, uint64_t max, uint64_t *out);
+/* Writes "93.4 GiB", and returns out. */
+const char *ctl_bytes(char out[CTL_NUMBER_BYTES], double bytes);
 
 #endif

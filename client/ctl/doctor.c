@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl doctor`: is this machine fit for shardd as it is configured? Happy path: shardd says
- * its version and configuration, a daemon that runs its status, systemd how the service is, then
- * each row of checks.c looks and says ok, warn or fail with the remedy. Nothing is changed. Exit 0:
- * no fail; 1: at least one; 4: the configuration is wrong (what does not depend on it is looked at
- * all the same). */
+/* `shardctl doctor` says whether this machine is fit for shardd as it is configured. Happy path: it
+ * asks shardd for its version and configuration, a running daemon for its status, and systemd for
+ * the state of the service. Then each row of doctor_checks looks at one thing and says ok, warn or
+ * fail with the remedy. Nothing is changed. The exit code is 0 without a fail, 1 with at least one,
+ * and 4 where the configuration is wrong. The checks that do not need the configuration run in that
+ * case, too. */
 #include "ctl/doctor.h"
 
 #include "base/check.h"
@@ -106,8 +107,8 @@ static int as_shardd(const char *const *args)
 	return (int)ctl_shardd(args);
 }
 
-/* What a program prints with these arguments, stdout or, if it fails, stderr; -1: it does not run.
- */
+/* Runs a program with these arguments and returns its exit code, or -1 if it cannot be run. *text
+ * gets what it prints on stdout and stderr. */
 static int says(int (*become)(const char *const *), const char *const *args, char **text)
 {
 	size_t bytes = 0;
@@ -167,7 +168,7 @@ static void ask_daemon(struct doctor *d)
 	free(text);
 }
 
-/* A made-up machine has systemd's answer in a file. */
+/* Asks systemd about the service. A made-up machine (--root) has the answer in a file. */
 static void ask_systemd(struct doctor *d)
 {
 	static const char *const show[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor.h: what `shardctl doctor` looks at: one row and one function per thing, all of them from
- * the same few sources. */
+/* doctor.h: the checks of `shardctl doctor`. Each thing that it looks at has one row and one
+ * function, and all of them read the same few sources. */
 #ifndef SHARD_CTL_DOCTOR_H
 #define SHARD_CTL_DOCTOR_H
 
@@ -18,12 +18,13 @@ struct finding {
 
 struct doctor {
 	const struct ctl_options *options;
-	const char *root;         /* "" or a folder that holds other proc and sys trees */
-	json_t *config;           /* as shardd --explain --json says it; NULL: it is wrong */
-	json_t *status;           /* of the daemon at --address; NULL: none answers */
-	char config_text[400];    /* why it is wrong */
-	char shardd_version[100]; /* "": it does not run */
-	char *unit;               /* `systemctl show` of the service; "": systemd does not run */
+	const char *root; /* "", or a folder with other proc and sys trees, for tests. */
+	/* What shardd --explain --json prints. NULL: shardd refused it or did not run. */
+	json_t *config;
+	json_t *status;           /* The status of the daemon at --address. NULL: none answers. */
+	char config_text[400];    /* Says why the configuration is wrong. */
+	char shardd_version[100]; /* "" where shardd cannot be run. */
+	char *unit;               /* `systemctl show` of the service, or "" without systemd. */
 };
 
 struct doctor_check {
@@ -49,17 +50,20 @@ void doctor_fd_store(const struct doctor *d, struct finding *f);
 void doctor_memlock(const struct doctor *d, struct finding *f);
 void doctor_descriptors(const struct doctor *d, struct finding *f);
 
-/* ok, warn or fail with what was found; the remedy comes second, "" if there is none. */
+/* Notes ok, warn or fail with what was found. doctor_remedy() is called after it, if there is a
+ * remedy. */
 __attribute__((format(printf, 3, 4))) void doctor_found(struct finding *f,
 							enum doctor_result result, const char *fmt,
 							...);
 __attribute__((format(printf, 2, 3))) void doctor_remedy(struct finding *f, const char *fmt, ...);
 
-const char *doctor_value(const struct doctor *d, const char *section,
-			 const char *key);                   /* "": not there */
-uint64_t doctor_memory(const struct doctor *d);              /* [daemon] memory, bytes */
-FILE *doctor_open(const struct doctor *d, const char *path); /* below root; NULL: not there */
-bool doctor_line(const struct doctor *d, const char *path, char *line,
-		 size_t bytes); /* its first line */
+/* The value of an option, or "" if the configuration has none. */
+const char *doctor_value(const struct doctor *d, const char *section, const char *key);
+/* [daemon] memory in bytes. */
+uint64_t doctor_memory(const struct doctor *d);
+/* Opens path below root. NULL: it is not there. */
+FILE *doctor_open(const struct doctor *d, const char *path);
+/* Reads the first line of path. False: there is none. */
+bool doctor_line(const struct doctor *d, const char *path, char *line, size_t bytes);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl export DIR OUT`: the master weights of a checkpoint as safetensors files that Hugging
- * Face's libraries read. Happy path: manifest → tensors dealt to shards in their order → each
- * shard: header, then elements read (compared with their sums), rounded and written in batches,
- * under a temporary name → synced → all renamed, the index last. Fails where the checkpoint is
- * damaged (exit 1, named), where OUT has such files already (exit 5), or as the file system says;
- * what was written is removed. */
+/* `shardctl export DIR OUT` writes the master weights of a checkpoint as safetensors files that the
+ * libraries of Hugging Face read. Happy path: it opens the manifest and deals the tensors to shards
+ * in their order. For each shard it writes the header, then reads the elements in batches, compares
+ * them with their sums, rounds them and writes them. Each file has a temporary name and is synced.
+ * At the end all files are renamed, the index last. It fails where the checkpoint is damaged (exit
+ * 1, the text names the damage), where OUT has such files already (exit 5), or when the file system
+ * reports an error. The temporary files are then removed. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 
@@ -25,7 +26,7 @@
 
 enum { TAG, DTYPE, SIZE, FORCE };
 
-#define BATCH_ELEMS (32u << 20) /* 128 MiB as fp32 are in memory at a time */
+#define BATCH_ELEMS (32u << 20) /* 128 MiB of fp32 are in memory at a time. */
 #define PIECE_ELEMS (1u << 20)
 #define INDEX_NAME  "model.safetensors.index.json"
 
@@ -42,11 +43,11 @@ const struct argp_option ctl_export_options[] = {
 struct job {
 	const char *out;
 	bool force;
-	char path[CHECKPOINT_PATH_MAX]; /* of the checkpoint */
+	char path[CHECKPOINT_PATH_MAX]; /* The folder of the checkpoint. */
 	struct manifest *m;
 	enum shard_dtype dtype;
 	uint64_t shard_bytes, total;
-	uint32_t shards_nr, *shard; /* shard: of each tensor */
+	uint32_t shards_nr, *shard; /* `shard` is the shard of each tensor. */
 	float *batch;
 	char *piece;
 	struct bar bar;
@@ -91,7 +92,8 @@ static void path_of(const struct job *j, const char *name, bool draft,
 		 draft ? ".tmp" : "");
 }
 
-/* Tensors in their order, a new shard where the next one would not fit. */
+/* Deals the tensors to shards in their order. A new shard begins where the next tensor does not
+ * fit. */
 static bool deal(struct job *j)
 {
 	uint64_t used = 0;
@@ -150,7 +152,7 @@ static bool put_batch(struct job *j, int fd, const char *path, const struct part
 	return true;
 }
 
-/* Runs of tensors first .. end-1, gathered into batches. */
+/* Writes the tensors from first to end - 1. Their runs are gathered into batches. */
 static bool put_tensors(struct job *j, int fd, const char *path, uint32_t first, uint32_t end)
 {
 	struct part_run runs[256];
@@ -221,7 +223,9 @@ static bool put_shard(struct job *j, uint32_t shard)
 	path_of(j, name, true, path);
 	if (!make_header(j, first, end, &header, &bytes))
 		return false;
-	(void)unlink(path); /* a draft of an export that was killed; opening a pipe would wait */
+	/* This may be the draft of an export that was killed. To open it would block if it were a
+	 * pipe. */
+	(void)unlink(path);
 	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
 	ok = fd >= 0 && put(j, fd, path, header, bytes) && put_tensors(j, fd, path, first, end);
 	free(header);
@@ -270,8 +274,8 @@ static bool rename_one(struct job *j, const char *name)
 	return false;
 }
 
-/* Shards of an older export with another number of them: nothing names them any more, and they
- * would be taken for a part of this one. */
+/* Removes the shards of an older export with another number of shards. The new index does not name
+ * them, and readers would take them for a part of this export. */
 static void remove_older(const struct job *j)
 {
 	DIR *dir = opendir(j->out);
@@ -307,7 +311,9 @@ static bool rename_all(struct job *j)
 	if (j->shards_nr > 1 && !rename_one(j, INDEX_NAME))
 		return false;
 	path_of(j, j->shards_nr > 1 ? "model.safetensors" : INDEX_NAME, false, other);
-	(void)unlink(other); /* of an older export, with --force: readers would take it instead */
+	/* With --force an older export may have left this file, and readers would take it
+	 * instead. */
+	(void)unlink(other);
 	if (j->force)
 		remove_older(j);
 	fd = open(j->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -38,7 +38,7 @@ static const json_t *named(const json_t *list, const char *name)
 	return NULL;
 }
 
-/* Counters that went down are those of another life: no rate. */
+/* A counter that went down is from another start of its owner and gives no rate. */
 static double rate(double before, double now, double seconds)
 {
 	return now > before && seconds > 0 ? (now - before) / seconds : 0;
@@ -92,7 +92,7 @@ static json_t *rank_make(const json_t *before, const json_t *m, const json_t *r,
 			      text(r, "node"), "pid", (json_int_t)whole(r, "pid"));
 
 	if (!json_object_get(r, "chunks_pushed"))
-		return o; /* a rank of another node: that daemon knows */
+		return o; /* Only the daemon of the rank's own node knows the rest. */
 	json_object_set_new(o, "state", json_string(text(r, "state")));
 	json_object_set_new(o, "chunks_pushed", json_integer(whole(r, "chunks_pushed")));
 	json_object_set_new(o, "wait_s", json_real(real(r, "wait_s")));

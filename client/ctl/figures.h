@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* figures.h: what `shardctl top` shows, from two answers of a daemon to STATUS. Pure: JSON in, JSON
- * or text out. */
+/* figures.h: the figures of `shardctl top`, from two answers of a daemon to STATUS. The functions
+ * are pure: they take JSON and make JSON or text. */
 #ifndef SHARD_CTL_FIGURES_H
 #define SHARD_CTL_FIGURES_H
 
 #include <jansson.h>
 #include <stdio.h>
 
-/* before: NULL or of another start of the daemon: rates are 0. A new reference; NULL: no memory. */
+/* Returns a new reference, or NULL without memory. All rates are 0 where before is NULL or from
+ * another start of the daemon. */
 json_t *figures_make(const json_t *before, const json_t *now, double seconds);
 void figures_print(const json_t *figures, FILE *out);
 

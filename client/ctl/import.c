@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl import SRC DIR --name NAME`: a checkpoint of ours from safetensors files, whoever wrote
- * them. Happy path: SRC is a file, an index, or a folder with one of them → headers → tensors in
- * the order of files and offsets → fp32 parts of bounded size → manifest with the layout, the
- * master weights alone: moments begin at zero. Fails (exit 1) on a dtype that no weights have, a
- * weight that is inf or nan, a name twice, a shard that is missing, an index that contradicts its
- * files: named; nothing is left behind. */
+/* `shardctl import SRC DIR --name NAME` makes a checkpoint from safetensors files of any origin.
+ * Happy path: source.c opens SRC, which is a file, an index, or a folder with one of them, and
+ * reads the headers. The tensors are written in the order of files and offsets as fp32 parts of
+ * bounded size. At the end comes the manifest with the layout. It has the master weights alone, so
+ * the moments begin at zero. It fails (exit 1) where a dtype is not one of weights, a weight is inf
+ * or nan, a name comes twice, a shard is missing, or the index contradicts its files. The text
+ * names the fault, and nothing is left behind. */
 #include "ctl/bar.h"
 #include "ctl/ctl.h"
 #include "ctl/source.h"
@@ -24,8 +25,8 @@
 enum { NAME, SETTINGS, IMAGE, GRAD, STEP, TAG, NONFINITE };
 
 #define PART_ELEMS                                                                                 \
-	(64ull << 20) /* 256 MiB are in memory at a time; more only where there would be too many  \
-			 files */
+	(64ull << 20) /* 256 MiB are in memory at a time, and more only where there would be too   \
+			 many files. */
 
 const struct argp_option ctl_import_options[] = {
 	{"name", CTL_KEY + NAME, "NAME", 0, "of the model: 1 to 64 of [a-z0-9._-]", 0},
@@ -59,7 +60,7 @@ static bool text_of(char **to, const char *from, size_t bytes)
 	return *to != NULL;
 }
 
-/* The optimizer is a word of the settings. */
+/* Checks the settings and finds the optimizer, which is one of their words. */
 static bool take_settings(struct job *j, const char *text)
 {
 	const char *optimizer = "adamw";
@@ -190,7 +191,8 @@ static bool put_part(struct job *j, const struct part_run *runs, uint32_t runs_n
 	return true;
 }
 
-/* A weight that is none would make every step's gradient one, too: it is found here, by name. */
+/* An inf or nan weight would make the gradients of every step inf or nan, too. It is found here,
+ * and the text names the tensor. */
 static bool all_finite(struct job *j, const char *tensor, uint64_t first, const float *w,
 		       uint64_t n)
 {

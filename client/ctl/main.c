@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shardctl: looks at a running daemon and checks configurations. Subcommands are rows. Options that
- * all of them have may stand before or behind the command's name, its own behind it. What it finds
- * goes to stdout, what went wrong to stderr as one sentence; scripts read the exit code (ctl.h). */
+/* main() of shardctl: it finds the subcommand's row, parses the options and calls the subcommand.
+ * The options that all subcommands share may stand before or behind the subcommand's name, and the
+ * subcommand's own options stand behind it. Results go to stdout. What went wrong goes to stderr as
+ * one sentence. Scripts read the exit code (ctl.h). */
 #include "base/check.h"
 #include "ctl/ctl.h"
 #include "spawn/spawn.h"
@@ -165,9 +166,9 @@ static error_t on_first(int key, char *arg, struct argp_state *state)
 		return 0;
 	case ARGP_KEY_ARG:
 		for (size_t i = 0; i < NR(commands) && !p->command; i++)
+			/* A second row with the same name is only for --help. */
 			if (strcmp(commands[i].name, arg) == 0)
-				p->command = &commands[i]; /* a second row with this name is for
-							      --help */
+				p->command = &commands[i];
 		if (!p->command)
 			argp_error(state, "%s: no such command", arg);
 		parse_own(p, state);
@@ -201,7 +202,7 @@ static char *help_filter(int key, const char *text, void *input)
 	return out;
 }
 
-/* What could not be printed was not done. */
+/* A command whose output cannot be written has failed. */
 static enum ctl_exit said(enum ctl_exit rc)
 {
 	bool ok = fflush(stdout) == 0 && !ferror(stdout);
@@ -241,7 +242,7 @@ int main(int argc, char **argv)
 	if (p.command->run != ctl_bench && spawn_is(p.options.address)) {
 		if (spawn_find(&spawn, p.options.address, &e) != SHARD_OK)
 			return (int)ctl_fail(ctl_exit_of(e.status), "%s", e.text);
-		p.options.address = spawn.address; /* looking at a daemon does not start one */
+		p.options.address = spawn.address; /* To look at a daemon must not start one. */
 	}
 	return (int)said(p.command->run(&p.options));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic of `shardctl plan`. Pure: a specification in, bytes out; nothing can fail. What
- * this system takes mirrors the daemon's budget to the page (its unit test compares the two); the
- * rest are the published formulas, with names for their factors. */
+/* The arithmetic of `shardctl plan`. plan.c and bench.c call these pure functions, which turn a
+ * specification into bytes and cannot fail. The figures of this system follow the daemon's budget
+ * to the page, and a unit test compares the two. The other figures are the published formulas, with
+ * names for their factors. */
 #include "ctl/memory.h"
 
 #include "base/check.h"
@@ -12,8 +13,8 @@
 #define HUGE_BYTES  (2ull << 20)
 #define BLOB_BYTES  (64ull << 10)
 
-/* Bytes per parameter that only the optimizer needs: moments, and the fp32 master of 16-bit
- * parameters. 12 for Adam. */
+/* Bytes per parameter that only the optimizer needs: its moments, and the fp32 master of 16-bit
+ * parameters. Adam takes 12. */
 static double optimizer_bytes(const struct memory_spec *m)
 {
 	return 4.0 * m->states + (m->image_bytes < 4 ? 4.0 : 0.0);
@@ -83,9 +84,9 @@ static uint64_t mapped(const struct memory_spec *m, uint64_t bytes)
 	return up(bytes, m->huge && bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES);
 }
 
-/* Chunks go to nodes in turn, so the first node holds most: the last chunk, which may be shorter,
- * is its own only if no other node has as many. Every tensor but the first may be up to 63 elements
- * further on than the sum of those before: half of that is counted. */
+/* Chunks go to nodes in turn, so the first node holds most. The last chunk may be shorter, and it
+ * counts as short only where the first node holds it. The alignment may shift every tensor but the
+ * first by up to 63 elements, and half of that is counted. */
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
 	uint64_t elems = up(m->params + (m->tensors - 1) * (ALIGN_ELEMS / 2), ALIGN_ELEMS), last,
@@ -108,7 +109,8 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 	out->bytes[MEMORY_IMAGE] =
 		mapped(m, up(sizeof(struct image_head) + copies * out->chunks * 8, PAGE_BYTES) +
 				  copies * image);
-	out->bytes[MEMORY_ARENAS] = m->local * copies * arena; /* never reserved huge pages */
+	/* Arenas never use reserved huge pages. */
+	out->bytes[MEMORY_ARENAS] = m->local * copies * arena;
 	if (m->staleness > 0)
 		out->stale =
 			out->bytes[MEMORY_IMAGE] + out->bytes[MEMORY_ARENAS] - m->local * arena -
@@ -144,15 +146,15 @@ double memory_traffic_zero(const struct memory_spec *m, int stage)
 				 : (double)m->image_bytes + m->grad_bytes);
 }
 
-/* Of 16-bit elements: int8 parameters in the forward gather, a copy inside the node in the backward
- * gather, int4 gradients. */
+/* ZeRO++ sends int8 parameters in the forward gather and int4 gradients. In the backward gather it
+ * uses the copy inside the node. The factors are relative to 16-bit elements. */
 double memory_traffic_zeropp(const struct memory_spec *m)
 {
 	return 2.0 * (0.5 + 0.0 + 0.25) * (double)m->params;
 }
 
-/* Contributions to chunks held elsewhere go out once per node; each chunk held here goes to every
- * other node. */
+/* A node sends one contribution for each chunk that another node holds, and sends each chunk that
+ * it holds itself to every other node. */
 double memory_traffic_node(const struct memory_spec *m)
 {
 	double psi = (double)m->params, share = 1.0 / m->nodes;

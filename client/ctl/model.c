@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl model`: the life of models: list and show look at a daemon's own JSON; drop, set,
- * pause, resume and kick are one request each, which the coordinator answers when it holds on every
- * node. Subcommands are rows. Fails with the daemon's sentence and the exit code for its status
- * (ctl_exit_of): 5 for what it refuses. */
+/* `shardctl model` manages models. list and show print the daemon's own JSON in a readable form.
+ * drop, set, pause, resume and kick are one request each. Their answer comes from the coordinator
+ * once the change holds on every node. Subcommands are rows of a table. It fails with the daemon's
+ * sentence and the exit code for its status (ctl_exit_of), which is 5 for what the daemon
+ * refuses. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
@@ -26,11 +27,11 @@ const struct argp_option ctl_model_options[] = {
 
 struct subcommand {
 	const char *name, *words;
-	int words_nr; /* behind the name */
+	int words_nr; /* Words behind the subcommand's name. */
 	enum ctl_exit (*run)(const struct ctl_options *o, shard_client *c,
 			     const struct subcommand *s);
 	enum manage_action action;
-	const char *done; /* "NAME is ..." */
+	const char *done; /* What is printed after "NAME is". */
 };
 
 static enum ctl_exit failed(enum shard_status st)
@@ -58,7 +59,7 @@ static enum shard_status stats(shard_client *c, json_t **out)
 	enum shard_status st;
 	char *json = NULL;
 
-	do { /* it may have grown meanwhile */
+	do { /* The answer may have grown meanwhile. */
 		free(json);
 		json = malloc(bytes);
 		st = json ? shard_stats(c, json, &bytes) : text_no_memory("an answer");
@@ -70,7 +71,7 @@ static enum shard_status stats(shard_client *c, json_t **out)
 	return st;
 }
 
-/* For people: whether it goes on, and if not, why. */
+/* The model's state in a word for people, which says whether training goes on. */
 static const char *state(const json_t *m)
 {
 	const char *s = text(m, "state"), *phase = text(m, "phase");
@@ -94,7 +95,7 @@ static const char *owner(const json_t *m, char out[32])
 	return out;
 }
 
-/* The few things that list says, as JSON. */
+/* The few fields that list prints, as JSON. */
 static json_t *brief(const json_t *m)
 {
 	json_t *o = json_object();
@@ -237,8 +238,8 @@ static void print_model(const json_t *m, const json_t *root)
 	print_tuned(tuned, "lr");
 	print_tuned(tuned, "clip");
 	printf("settings:\n");
-	for (const char *at = text(m, "settings"); *at;
-	     at += strspn(at, " ")) { /* no value has a blank */
+	/* No value contains a blank. */
+	for (const char *at = text(m, "settings"); *at; at += strspn(at, " ")) {
 		size_t n = strcspn(at, " ");
 
 		printf("  %.*s\n", (int)n, at);
@@ -258,8 +259,8 @@ static enum ctl_exit show(const struct ctl_options *o, shard_client *c,
 	json_array_foreach(json_object_get(root, "models"), i, m)
 		if (strcmp(text(m, "name"), name) == 0 && strcmp(text(m, "state"), "private") != 0)
 			found = m;
-	if (st == SHARD_OK &&
-	    (!found || o->value[TENSORS])) /* what there is, the daemon says better */
+	/* Where no model was found, the attach fails with the daemon's own reason. */
+	if (st == SHARD_OK && (!found || o->value[TENSORS]))
 		st = tensors(c, name, &listed);
 	if (st == SHARD_OK && !found)
 		st = text_fail(SHARD_AGAIN, "\"%s\" was defined a moment ago: ask again", name);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl plan`: what a model takes per device and per node, before anything is started: data
- * parallel, ZeRO, DeepSpeed's estimates, and this system. Happy path: options → struct memory_spec
- * → rows → a table or JSON. memory.c has the formulas. Nothing is asked of a daemon. Fails: an
- * option that cannot be (exit 2, with what may be chosen). */
+/* `shardctl plan` says what a model takes per device and per node before anything is started: with
+ * data parallelism, with ZeRO, by DeepSpeed's estimates, and with this system. Happy path: the
+ * options become a struct memory_spec, memory.c computes the figures, and they are printed as a
+ * table or JSON. No daemon is asked. It fails on an option that is not possible (exit 2), and the
+ * text says what may be chosen. */
 #include "ctl/ctl.h"
 #include "ctl/memory.h"
 
@@ -60,7 +61,7 @@ static const struct {
 
 struct row {
 	const char *name, *key;
-	int stage; /* 0: data parallel */
+	int stage; /* 0 is data parallelism. */
 	enum memory_offload offload;
 	bool init;
 };
@@ -212,8 +213,8 @@ static void print_row(const char *name, double device, double host, double traff
 	       host > 0 ? ctl_bytes(h, host) : "-", traffic > 0 ? ctl_bytes(t, traffic) : "-");
 }
 
-/* Beside models a daemon sets memory aside for what waits to be sent: a sixteenth of its budget,
- * and no more than this with the default connections_max. */
+/* A daemon also sets memory aside for frames that wait to be sent. That is a sixteenth of its
+ * budget, and at most this much with the default connections_max. */
 static uint64_t with_queues(const struct memory_spec *m, uint64_t bytes)
 {
 	uint64_t most = (64ull << 20) + (256ull + m->nodes) * (256u << 10), share = bytes / 15 + 1;

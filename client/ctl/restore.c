@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl restore`: has a model come back from a checkpoint. A model that the daemons do not know
- * is defined as it was; one that has weights is refused without --force, and with it its trainers
- * go back too (SHARD_ROLLED_BACK). What is damaged, missing or of another model is named, by the
- * daemon; --timeout is of silence. */
+/* `shardctl restore` restores a model from a checkpoint. A model that the daemons do not know is
+ * defined as it was when it was saved. A model that has weights is refused without --force. With
+ * --force its trainers go back to the saved step, too (SHARD_ROLLED_BACK). The daemon names what is
+ * damaged, missing or of another model. --timeout bounds the time without progress, not the whole
+ * restore. */
 #include "ctl/saves.h"
 
 #include <jansson.h>

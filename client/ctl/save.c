@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl save`: asks the daemons for a checkpoint of a model and shows how far they are.
- * Training goes on meanwhile. Fails with the daemon's sentence (a path with ENOSPC, a model that
- * has no weights) and the exit code for its status; --timeout is of silence. */
+/* `shardctl save` asks the daemons for a checkpoint of a model and shows how far they are. Training
+ * goes on meanwhile. saves_run() in this file serves `shardctl restore`, too. It fails with the
+ * daemon's sentence (for example a path with ENOSPC, or a model without weights) and the exit code
+ * for its status. --timeout bounds the time without progress, not the whole save. */
 #include "ctl/saves.h"
 
 #include <jansson.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl secret new`: makes a cluster secret. Into a file of its owner's alone, written beside
- * it and moved there whole; or printed, for a pipe. A file that is there stays, but with --force:
- * losing a secret that nodes use locks them out of each other at their next start. Fails: the file
- * cannot be written, or the kernel has no random numbers. */
+/* `shardctl secret new` makes a cluster secret. It prints the secret for a pipe, or writes it into
+ * a file that only its owner may read. That file is written under another name beside the path and
+ * moved there whole. An existing file is replaced only with --force, because nodes that lose the
+ * secret that they use cannot reach each other after their next start. It fails where the file
+ * cannot be written, or where the kernel gives no random numbers. */
 #include "ctl/ctl.h"
 
 #include "net/auth.h"
@@ -55,7 +56,7 @@ static enum ctl_exit put(const char *path, const char *text, bool force)
 				strerror(errno));
 	good = write_all(fd, text) && fsync(fd) == 0;
 	good = close(fd) == 0 && good;
-	/* link() fails where somebody else made the file meanwhile */
+	/* link() fails if another process made the file meanwhile. */
 	good = good && (force ? rename(part, path) : link(part, path)) == 0;
 	there = !good && errno == EEXIST;
 	if (!good)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads safetensors files that others wrote. Happy path: what is it (a folder, an index, a file)? →
- * the names of the shards, in order → their headers → one list of tensors, each once, with
- * elements, of a dtype that weights have → the index agrees with it. Fails on each of these, named.
- */
+/* Reads safetensors files of any origin. import.c calls source_open(), source_read() and
+ * source_close(). Happy path: path is a folder, an index or a file, which gives the sorted names of
+ * the shards. Their headers become one list of tensors. Each name appears once, and each tensor has
+ * elements of a dtype that weights have. Where there is an index it must agree with that list. Each
+ * of these checks can fail, and the text names the file and the tensor. */
 #include "ctl/source.h"
 
 #include "base/check.h"
@@ -116,8 +117,8 @@ static enum shard_status read_index(struct source *s, const char *path, json_t *
 	return st;
 }
 
-/* Every tensor of a file must be in the index with that file, and the numbers agree: then every
- * tensor of the index is in its file. */
+/* Every tensor of a file must be in the index with that file, and the two must have equally many
+ * tensors. Then every tensor of the index is in its file. */
 static enum shard_status check_index(const struct source *s, const char *path, const json_t *map,
 				     struct err *e)
 {
@@ -209,7 +210,7 @@ static enum shard_status take_tensors(struct source *s, struct err *e)
 	return check_twice(s, e);
 }
 
-/* Splits path into folder and name; a folder is asked for what it has. */
+/* Splits path into folder and name. In a folder it takes the index if there is one. */
 static enum shard_status find(struct source *s, const char *path, char name[256], struct err *e)
 {
 	char try[PATH_BYTES];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl status`: one screen about a daemon: itself, its nodes, its models, the world of the
- * step in hand, and who is waited for. The daemon answers in JSON; --json prints that. A field that
- * an older or newer daemon does not send is left out, not guessed. */
+/* `shardctl status` prints one screen about a daemon: the daemon itself, its nodes, its models, the
+ * world of the step in hand, and who is waited for. The daemon answers in JSON, and --json prints
+ * that answer. A field that an older or newer daemon does not send is left out, or shown as 0 or as
+ * nothing. It fails as every question to a daemon does (ctl_exit_of). */
 #include "ctl/ctl.h"
 
 #include "wire/ops.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The terminal of `shardctl top`. Happy path: term_enter() saves the settings, turns echo and line
- * mode off and switches to the alternate screen; term_show() and term_wait() in turn; term_leave()
- * puts all of it back. SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGWINCH are blocked and read from a
- * descriptor, so that nothing ends the program between the two. Fails: no terminal. */
+ * mode off and switches to the alternate screen. top.c then calls term_show() and term_wait() in
+ * turn, and term_leave() restores everything. SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGWINCH are
+ * blocked and read from a descriptor, so that no signal ends the program while the terminal is
+ * changed. It fails where the output is no terminal. */
 #include "ctl/term.h"
 
 #include "base/check.h"
@@ -39,7 +40,7 @@ static void put(const struct term *t, const char *text, size_t bytes)
 		ssize_t n = write(t->out, text, bytes);
 
 		if (n < 0 && errno != EINTR)
-			return; /* the terminal is gone: term_wait() will say so */
+			return; /* The terminal is gone, and term_wait() will notice it. */
 		text += n > 0 ? n : 0;
 		bytes -= n > 0 ? (size_t)n : 0;
 	}
@@ -121,8 +122,8 @@ void term_show(struct term *t, const char *text)
 
 		if (line++ > 0)
 			fputs("\r\n", f);
-		for (size_t i = 0; i < shown;
-		     i++) /* what a daemon says must not steer the terminal */
+		/* The text of a daemon must not steer the terminal. */
+		for (size_t i = 0; i < shown; i++)
 			fputc((unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i], f);
 		fputs(n < columns ? END : "", f);
 		text += n + (text[n] == '\n');

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* term.h: a terminal that shows one changing screen: the alternate screen, keys without Enter,
- * resizing, and everything put back. */
+/* term.h: a terminal that shows one changing screen. It uses the alternate screen, gets keys
+ * without Enter, follows a new size, and restores everything at the end. */
 #ifndef SHARD_CTL_TERM_H
 #define SHARD_CTL_TERM_H
 
@@ -12,24 +12,22 @@
 
 struct term {
 	int in, out, signals;
-	bool entered, keys; /* keys: in is a terminal, too */
+	bool entered, keys; /* `keys` says that in is a terminal, too. */
 	struct termios saved;
 };
 
-enum term_event {
-	TERM_TIMEOUT,
-	TERM_RESIZED,
-	TERM_KEY,
-	TERM_QUIT
-}; /* QUIT: a signal that ends the program, or no terminal any more */
+/* TERM_QUIT: a signal ends the program, or the terminal is gone. */
+enum term_event { TERM_TIMEOUT, TERM_RESIZED, TERM_KEY, TERM_QUIT };
 
-/* SHARD_SYSTEM: out is no terminal. Blocks the signals that would leave the terminal as it is now.
- */
+/* Blocks the signals that would end the program with the terminal changed. SHARD_SYSTEM: out is no
+ * terminal, or there is no descriptor for signals. */
 enum shard_status term_enter(struct term *t, int in, int out, struct err *e);
-void term_leave(struct term *t); /* as before term_enter(); harmless twice */
-void term_size(const struct term *t, unsigned *columns,
-	       unsigned *lines);                  /* 80 x 24 where the terminal does not say */
-void term_show(struct term *t, const char *text); /* cut to the size; newlines end lines */
+/* Restores what was before term_enter(). A second call does nothing. */
+void term_leave(struct term *t);
+/* 80 x 24 where the terminal does not say its size. */
+void term_size(const struct term *t, unsigned *columns, unsigned *lines);
+/* Shows text from the top left, cut to the size of the terminal. A newline ends a line. */
+void term_show(struct term *t, const char *text);
 enum term_event term_wait(struct term *t, uint64_t ms, char *key);
 
 #endif

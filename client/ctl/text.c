@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers and sentences as people write and read them, for all subcommands. Fails only by returning
- * false: what is no number. */
+/* Numbers and sentences in the form that people write and read them, for all subcommands.
+ * ctl_count() reads a number and returns false where the text is none. ctl_bytes() writes one.
+ * ctl_fail() prints the sentence that says what went wrong. */
 #include "ctl/ctl.h"
 
 #include "base/check.h"
@@ -29,7 +30,7 @@ bool ctl_count(const char *text, uint64_t max, uint64_t *out)
 	char *end;
 	double n;
 
-	if (*text < '0' || *text > '9') /* no sign, blank, nan or inf */
+	if (*text < '0' || *text > '9') /* No sign, blank, nan or inf may come first. */
 		return false;
 	n = strtod(text, &end);
 	for (size_t i = 0; i < NR(units); i++) {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl top`: what the daemon does, again each interval: on the alternate screen until q or ^C;
- * with --json a line of JSON per interval; with --once after one interval and then the end. Happy
- * path: ask, wait, ask, figures, show. Fails: the first question as any (ctl_exit_of); later ones
- * are shown and asked again; no terminal (exit 2). */
+/* `shardctl top` shows what the daemon does, again and again at an interval. It uses the alternate
+ * screen until q or ^C. With --json it prints a line of JSON per interval, and with --once it ends
+ * after one interval. Happy path: it asks for the status twice, makes figures from the two answers,
+ * shows them, and asks again. It fails if the first question fails (ctl_exit_of), or without a
+ * terminal (exit 2). On the screen a later failure is shown and the question is asked again. With
+ * --json or --once it ends the program. */
 #include "ctl/ctl.h"
 #include "ctl/figures.h"
 #include "ctl/term.h"
@@ -28,7 +30,7 @@ struct top {
 	struct ctl_options options;
 	json_t *before, *now, *figures;
 	uint64_t before_ns, now_ns;
-	char trouble[ERR_TEXT_BYTES]; /* why the last question had no answer */
+	char trouble[ERR_TEXT_BYTES]; /* Why the last question failed, or "". */
 };
 
 static enum shard_status look(struct top *t, struct err *e)
@@ -73,7 +75,7 @@ static void show(struct top *t, struct term *term)
 	free(text);
 }
 
-/* What happens until the next look is due. False: the end. */
+/* Handles keys and signals until the next question is due. False: the user ends the program. */
 static bool idle(struct top *t, struct term *term, uint64_t until_ns)
 {
 	uint64_t now;
@@ -105,8 +107,8 @@ static enum ctl_exit on_screen(struct top *t, uint64_t interval_ns)
 	if (term_enter(&term, STDIN_FILENO, STDOUT_FILENO, &e) != SHARD_OK)
 		return ctl_fail(CTL_USAGE, "top: %s", e.text);
 	if (t->options.timeout_ns > NS_PER_SEC)
-		t->options.timeout_ns =
-			NS_PER_SEC; /* a key should not wait for a daemon that hangs */
+		/* A key must not wait long for a daemon that hangs. */
+		t->options.timeout_ns = NS_PER_SEC;
 	do {
 		show(t, &term);
 		if (!idle(t, &term, clock_ns() + interval_ns))
