@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cli.c: parses and checks the options that gpt and the in-process reference share. Called once at
- * start. A wrong option ends the process with a sentence and status 2; that is the only way to
+/* cli.c: parses and checks the options that gpt and the in-process reference share. Both call
+ * cli_parse() once at the start. It fills struct cli with defaults and with what the command line
+ * says. A wrong option ends the process with a sentence and status 2, which is the only way to
  * fail. */
 #include "examples/cli.h"
 #include "wire/dtype.h"
@@ -132,10 +133,10 @@ static void finish(struct argp_state *state, const struct cli *c)
 			   (unsigned long long)c->die_step, (unsigned long long)c->steps);
 }
 
-struct inputs { /* of the parser */
+struct inputs { /* The parser's input. */
 	struct cli *cli;
 	void *more_input;
-	unsigned more_nr; /* further parsers */
+	unsigned more_nr; /* The number of further parsers. */
 };
 
 static error_t model_option(int key, char *arg, struct argp_state *s, struct cli *c)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* data.c: owns the training text: loads it, draws samples, measures its order-0 entropy. Used by
- * gpt.c and the in-process reference. Fails only at load: a file that is not there, not a regular
- * file, or does not fit in memory. */
+/* data.c: owns the training text. It loads the text, draws samples from it and measures its order-0
+ * entropy. gpt.c and the in-process reference call it. Only data_load() can fail: where the file
+ * does not exist, is not a regular file, cannot be read in full, or does not fit in memory. */
 #include "examples/data.h"
 #include "base/check.h"
 #include "base/rng.h"

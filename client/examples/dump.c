@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* dump.c: writes what a run ended with into files, for a comparison byte by byte. Used by gpt and
- * the in-process reference after their last step. Fails where the file system does; a file that
- * could not be written in full is an error, never shorter. */
+/* dump.c: writes the tensors with which a run ended into files, for a comparison byte by byte. gpt
+ * and the in-process reference call it after their last step. It fails where the file system does.
+ * A file that could not be written in full is an error. */
 #include "examples/dump.h"
 #include "base/check.h"
 #include <errno.h>

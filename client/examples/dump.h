@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-/* Makes the last component of the path where it is missing. */
+/* Makes the folder where it is missing, but not the folders above it. */
 enum shard_status dump_open(const char *dir, struct err *e);
 
 enum shard_status dump_tensor(const char *dir, const char *tensor, enum shard_kind kind,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gpt.c: the example trainer: trains a small transformer on the bytes of a file, with weights and
- * optimizer in the daemon. One process is one rank; start as many as the world needs. It connects,
- * defines the model (the first to come writes the initial weights), joins, and then every step:
- * begin, read the image, backward with a push per tensor, commit, result. When the world changes it
- * begins the same step again with its new share of the batch. Its place in the data is committed
- * with each step, as a blob: whoever joins a model in mid-run, or is rolled back, goes on from
- * there. Any other failure ends it with one sentence, status 1. */
+/* gpt.c: the example trainer. It trains a small transformer on the bytes of a file, with weights
+ * and optimizer in the daemon. One process is one rank, and the user starts as many as the world
+ * needs. Happy path: it connects, defines the model and joins. The trainer whose define created the
+ * model writes the initial weights. Every step then begins, reads the image, runs backward with a
+ * push per tensor, commits and waits for the result. When the world changes it begins the same step
+ * again with its new share of the batch. Each step commits the place in the data as a blob, so that
+ * a trainer that joins later or is rolled back goes on from there. Any other failure ends it with
+ * one sentence and status 1. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "examples/cli.h"
@@ -19,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct cursor {           /* the blob */
-	uint64_t samples; /* of all steps and ranks so far */
+struct cursor {           /* The blob that each step commits. */
+	uint64_t samples; /* Samples of all steps and ranks so far. */
 };
 
 struct gpt {
@@ -34,13 +35,13 @@ struct gpt {
 	shard_model *model;
 	struct shard_world world;
 	struct shard_step step;
-	shard_ticket pushed;         /* the last push that had one */
-	enum shard_status push_said; /* first failure of a push in this step */
-	struct err err;              /* of our own; the library's sentence is in shard_error() */
+	shard_ticket pushed;         /* The ticket of the last push that had one. */
+	enum shard_status push_said; /* The first failure of a push in this step. */
+	struct err err; /* Of this program. The library's sentence is in shard_error(). */
 };
 
-static enum shard_status library(struct gpt *g, enum shard_status st,
-				 const char *doing) /* keeps the library's sentence */
+/* Keeps the library's sentence in g->err if st is a failure. */
+static enum shard_status library(struct gpt *g, enum shard_status st, const char *doing)
 {
 	return st == SHARD_OK
 		       ? st
@@ -94,8 +95,8 @@ static enum shard_status write_weights(struct gpt *g)
 	return st == SHARD_OK ? library(g, shard_seal(g->model, 0), "seal") : st;
 }
 
-/* Where the run stands in its data: rank 0 is in every world, so that its blob is of the last step.
- */
+/* Finds where the run stands in its data. Rank 0 is in every world, so its blob is of the last
+ * step. */
 static enum shard_status seek(struct gpt *g)
 {
 	const uint64_t due = (g->world.step - 1) * g->cli.batch;
@@ -107,7 +108,7 @@ static enum shard_status seek(struct gpt *g)
 	if (g->world.step == 1)
 		return SHARD_OK;
 	st = shard_blob(g->model, 0, &g->cursor, &bytes, &step);
-	if (st == SHARD_NOT_FOUND) { /* weights that came from elsewhere */
+	if (st == SHARD_NOT_FOUND) { /* The weights did not come from this program. */
 		fprintf(stderr,
 			"gpt: nobody left a place in the data: step %" PRIu64
 			" begins after %" PRIu64 " samples\n",
@@ -155,7 +156,7 @@ static enum shard_status start(struct gpt *g)
 
 /* --- one step --- */
 
-/* The sign bit of the largest element: a change that no rounding of a sum can hide. */
+/* Flips the sign bit of the largest element. No rounding of a sum can hide that change. */
 static void flip_a_bit(void *grad, const float *values, uint64_t n, enum shard_dtype dt)
 {
 	const size_t bytes = dtype_bytes(dt);
@@ -187,7 +188,7 @@ static bool push(void *arg, uint32_t tensor, const float *grad)
 		flip_a_bit(to, grad, n, g->cli.grad);
 	while ((st = shard_push(g->model, tensor, 0, n, NULL, g->cli.grad, 0, &ticket)) ==
 	       SHARD_AGAIN) {
-		/* the window is full: what is in it has to leave first */
+		/* The window is full, and earlier pushes have to leave it first. */
 		st = g->pushed ? shard_wait(g->model, g->pushed, SHARD_DEFAULT)
 			       : shard_progress(g->client);
 		if (st != SHARD_OK)
@@ -210,8 +211,8 @@ static enum shard_status load_image(struct gpt *g)
 	return SHARD_OK;
 }
 
-/* Mean loss of this rank's sequences; the gradient is their sum, which the weight of `begin` makes
- * a mean over all ranks. */
+/* *loss becomes the mean loss of this rank's sequences. The gradient is the sum over them. The
+ * weight that begin gave makes it a mean over the sequences of all ranks. */
 static enum shard_status forward_backward(struct gpt *g, uint64_t first, uint64_t count,
 					  double *loss)
 {
@@ -276,15 +277,15 @@ static enum shard_status one_step(struct gpt *g)
 		return library(g, st, "step");
 	}
 	was = st;
-	/* rank, size and step may be new: no special case elsewhere, but for data that has to be
-	 * found again */
+	/* The rank, the world size and the step may be new. Nothing else here depends on the
+	 * change, except that the place in the data has to be found again. */
 	st = library(g, shard_world_get(g->model, &g->world), "world");
 	return st == SHARD_OK && was != SHARD_OK ? seek(g) : st;
 }
 
 /* --- end --- */
 
-/* The moments that an optimizer keeps, for the dump. */
+/* The kinds of tensors that an optimizer keeps, for the dump. */
 static const struct {
 	const char *optimizer;
 	enum shard_kind kinds[3];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* layer.c: layer norm, linear, GELU, causal attention and cross-entropy, forward and backward.
- * Called by transformer.c for one sequence at a time. Nothing here allocates or fails; a value that
- * is not finite travels through and is seen by the daemon. */
+ * transformer_run.c calls them for one sequence at a time. Each function works on the caller's
+ * memory. Nothing here allocates or fails. A value that is not finite goes through all of it, and
+ * the daemon notices it in the gradient. */
 #include "examples/layer.h"
 #include "examples/matmul.h"
 #include <math.h>
@@ -12,10 +13,11 @@
 
 /* --- elementwise and row sums --- */
 
-static inline float exp_inline(float x) /* within 2 ulp from -87 to 88, constant outside */
+/* Exact within 2 ulp from -87 to 88, and constant outside. */
+static inline float exp_inline(float x)
 {
-	const float round =
-		12582912.0f; /* 1.5 x 2^23: adding it leaves the nearest integer in the low bits */
+	/* 1.5 x 2^23. To add it leaves the nearest integer in the low bits. */
+	const float round = 12582912.0f;
 	float t, n, r, p;
 	int32_t bits;
 
@@ -105,8 +107,8 @@ void layer_norm_backward(float *d_in, float *d_weight, float *d_bias, const floa
 {
 	for (size_t t = 0; t < rows; t++, in += dim, d_in += dim, d_out += dim) {
 		float mean = n->mean[t], rstd = n->rstd[t];
-		/* with h = (in - mean) rstd and e = d_out weight: d_in = rstd (e - mean(e) - h
-		 * mean(e h)) */
+		/* With h = (in - mean) rstd and e = d_out weight the result is d_in = rstd (e -
+		 * mean(e) - h mean(e h)). */
 		float mean_e = dot(d_out, n->weight, dim) / (float)dim, mean_eh = 0;
 		float lane[LANES] = {0};
 
@@ -195,8 +197,8 @@ void layer_attention(float *out, const float *qkv, const struct layer_attention 
 			whole = 1.0f / sum(row, t + 1);
 			for (size_t i = 0; i <= t; i++)
 				row[i] *= whole;
-			memset(row + t + 1, 0,
-			       (rows - t - 1) * sizeof(float)); /* nobody looks ahead */
+			/* Attention is causal: later positions have no weight. */
+			memset(row + t + 1, 0, (rows - t - 1) * sizeof(float));
 		}
 		matmul(out + h * head, a->dim, matmul_rows(odds, rows), matmul_rows(v, wide), rows,
 		       head, rows, false, a->panel);
@@ -248,8 +250,9 @@ double layer_cross_entropy(float *logits, const uint8_t *targets, size_t rows, s
 		for (size_t i = 0; i < classes; i++)
 			row[i] = exp_inline(row[i] - top);
 		whole = sum(row, classes);
-		loss += log((double)whole) - right; /* log of the C library: for people only, no
-						       gradient depends on it */
+		/* The log() of the C library may differ. Only people read the loss, and no gradient
+		 * depends on it. */
+		loss += log((double)whole) - right;
 		for (size_t i = 0; i < classes; i++)
 			row[i] = row[i] / whole * each;
 		row[targets[t]] -= each;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* matmul.c: a matrix product that is fast enough on the baseline instruction set. Called by layer.c
- * and transformer.c. Eight columns of b are copied to a panel that stays in the first cache, then
- * four rows of a at a time run along it with their 4 x 8 sums in registers. The vectors are of the
- * compiler, so that their width, and with it every bit, is fixed. It cannot fail; sizes and strides
- * are the caller's. */
+/* matmul.c: a matrix product that is fast enough on the baseline instruction set. layer.c and
+ * transformer_run.c call it. It copies eight columns of b to a panel that stays in the first-level
+ * cache. Then four rows of a at a time run along the panel with their 4 x 8 sums in registers. The
+ * vectors are those of the compiler, so that their width and every bit of the result are fixed. It
+ * cannot fail, and the caller answers for sizes and strides. */
 #include "examples/matmul.h"
 #include <string.h>
 

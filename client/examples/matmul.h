@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul.h: one matrix product for everything that the example model multiplies. The operands are
  * views with two strides, so that a transposed matrix is the same memory with the strides
- * exchanged. Every element of the result is the sum over k = 0, 1, 2, ... in that order, whatever
- * the blocking: its bits depend on the operands only. */
+ * exchanged. Every element of the result is the sum over k = 0, 1, 2, ... in that order, however
+ * the work is divided into blocks. So its bits depend on the operands only. */
 #ifndef EXAMPLES_MATMUL_H
 #define EXAMPLES_MATMUL_H
 
@@ -11,7 +11,7 @@
 
 struct matmul_view {
 	const float *p;
-	size_t row, col; /* strides, elements */
+	size_t row, col; /* Strides in elements. */
 };
 
 /* c[m][n] = a[m][k] b[k][n], or += when add. panel is scratch of matmul_panel(k) floats. */
@@ -23,8 +23,8 @@ static inline size_t matmul_panel(size_t k)
 	return k * 8;
 }
 
-static inline struct matmul_view matmul_rows(const float *p,
-					     size_t columns) /* p is stored row by row */
+/* p is stored row by row. */
+static inline struct matmul_view matmul_rows(const float *p, size_t columns)
 {
 	return (struct matmul_view){p, columns, 1};
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Asks for a checkpoint and looks now and then whether it is there: the ticket of a save is waited
- * for by nobody else, so a slow disk costs no step. One at a time: what comes due while one is
- * being written is left out. A failure is one line on stderr. */
+/* Asks for a checkpoint every so many steps. gpt.c calls saver_step() after each result and
+ * saver_end() after the last step. A step only looks whether the save has finished and does not
+ * wait for it, so a slow disk costs no step. There is one save at a time, and a save that becomes
+ * due while another one is written is left out. A failure is one line on stderr. */
 #include "examples/saver.h"
 
 #include <stdbool.h>
@@ -35,7 +36,8 @@ void saver_step(struct saver *s, shard_model *m, uint32_t rank, uint64_t step)
 	if (under_way(s, m, 0) || s->every == 0 || rank != 0 || step % s->every != 0)
 		return;
 	s->step = step;
-	st = shard_save(m, s->dir, NULL, &s->ticket); /* before the next commit, so of this step */
+	/* The next commit has not been made, so the checkpoint is of this step. */
+	st = shard_save(m, s->dir, NULL, &s->ticket);
 	if (st == SHARD_OK)
 		return;
 	s->ticket = 0;

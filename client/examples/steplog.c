@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* steplog.c: prints the step lines of gpt and of the in-process reference, each flushed at once so
- * that a reader sees it. Fails where the file system does. */
+/* steplog.c: prints the step lines of gpt and of the in-process reference. Each line is flushed at
+ * once, so that a reader sees it. It fails where the file system does. */
 #include "examples/steplog.h"
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* steplog.h: one line of key=value per step, the same from the trainer and from the in-process
- * reference, for people and for the progress bar of `make demo`. */
+/* steplog.h: one line of key=value per step. The trainer and the in-process reference print the
+ * same line, for people and for the progress bar of `make demo`. */
 #ifndef EXAMPLES_STEPLOG_H
 #define EXAMPLES_STEPLOG_H
 
@@ -10,8 +10,8 @@
 struct steplog_line {
 	uint64_t step;
 	uint32_t rank, world;
-	uint64_t samples; /* that the loss is a mean of */
-	double loss;      /* nats per byte */
+	uint64_t samples; /* The loss is the mean of so many samples. */
+	double loss;      /* In nats per byte. */
 	struct shard_result result;
 	uint64_t ns;
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* transformer.c: owns the example model's tensors and activations. Used by gpt.c, which reads
- * weights from the shared image and pushes gradients, and by the in-process reference. One call of
- * transformer_sequence runs one sequence forward and backward, so that memory does not grow with
- * the batch. Fails only at init: on a shape that makes no sense, or without memory. */
+/* transformer.c: owns the tensors and activations of the example model. gpt.c uses it to read
+ * weights from the shared image and to push gradients, and the in-process reference uses it, too.
+ * transformer_init() lays out the memory of one sequence, so that memory does not grow with the
+ * batch. transformer_run.c has the forward and backward pass. Only the init can fail: on a shape
+ * that makes no sense, or without memory. */
 #include "examples/transformer.h"
 #include "base/check.h"
 #include "base/rng.h"
@@ -33,7 +34,7 @@ void transformer_fp_mode(void)
 
 static const struct {
 	const char *name;
-	uint32_t from, to; /* in units of dim; to == 0: a vector of from */
+	uint32_t from, to; /* In units of dim. Where `to` is 0 the tensor is a vector of `from`. */
 } block_rows[BLOCK_TENSORS] = {
 	[BLOCK_LN1_W] = {"ln_1.weight", 1, 0},      [BLOCK_LN1_B] = {"ln_1.bias", 1, 0},
 	[BLOCK_QKV_W] = {"attn.qkv.weight", 1, 3},  [BLOCK_QKV_B] = {"attn.qkv.bias", 3, 0},
@@ -76,7 +77,7 @@ static void describe_all(struct transformer *t)
 	describe(&t->tensors[t->tensors_nr - 1], "ln_f.bias", dim, 0);
 }
 
-/* --- memory: laid out twice by the same function, first to count, then to hand out --- */
+/* --- memory: lay_out() runs twice, first to count and then to hand out --- */
 
 static float *take(struct transformer *t, size_t floats)
 {
@@ -186,8 +187,8 @@ void transformer_initial(const struct transformer *t, uint32_t tensor, uint64_t 
 {
 	const struct transformer_tensor *d = &t->tensors[tensor];
 	struct rng r = {seed};
-	/* uniform; positions start small, for the bytes themselves say most; what adds to the
-	 * stream starts smaller with depth */
+	/* The values are uniform. Positions start small, because the bytes themselves say most.
+	 * Weights that add to the residual stream start smaller in a deeper model. */
 	double width = tensor == WTE ? 0.2 : 0.005;
 
 	r.state = rng_next(&r) + tensor;

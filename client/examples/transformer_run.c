@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* transformer_run.c: one sequence through the example model, forward and backward. Called by gpt.c
- * and by the in-process reference through transformer_sequence. Backward walks the tensors in
- * reverse layout order and hands each one to emit as soon as nothing will be added to it, so that
- * its push overlaps the rest. Nothing here can fail; emit may end it early. */
+/* transformer_run.c: runs one sequence through the example model, forward and backward. gpt.c and
+ * the in-process reference call transformer_sequence(). Backward walks the tensors in reverse
+ * layout order and hands each one to emit as soon as nothing more will be added to it, so that its
+ * push overlaps the rest of backward. Nothing here can fail. emit may stop further calls. */
 #include "base/check.h"
 #include "examples/layer.h"
 #include "examples/matmul.h"
 #include "examples/transformer.h"
 #include <string.h>
 
-struct back { /* the way back of one sequence */
+struct back { /* The state of one backward pass. */
 	transformer_emit *emit;
 	void *arg;
 	bool stopped;
@@ -77,7 +77,7 @@ static void emit(struct transformer *t, struct back *k, uint32_t tensor)
 		k->stopped = !k->emit(k->arg, tensor, t->g[tensor]);
 }
 
-/* In: the gradient of the block's output in d_stream; out: of its input. */
+/* d_stream has the gradient of the block's output before the call and of its input after it. */
 static void block_backward(struct transformer *t, uint32_t l, struct back *k)
 {
 	const uint32_t first = 2 + l * BLOCK_TENSORS;
