@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Steps whose allocations are counted. Tests call, once per program; the first allocation that is
- * counted says where it was, on standard error. What goes wrong is the test's failure. */
+/* Trains two trainers against two daemons in this process and counts the allocations of the
+ * daemons' threads. Tests call calm_steps() once per program. This file replaces malloc(), calloc()
+ * and realloc(), which count while the counted steps run. The first allocation that is counted
+ * writes its backtrace to standard error. A step that goes wrong fails the test. */
 #include "lib/calm.h"
 
 #include "lib/pace.h"
@@ -18,7 +20,8 @@
 
 static _Atomic bool counting;
 static _Atomic uint64_t count;
-static _Thread_local bool mine; /* the trainers' thread; or inside the counter */
+/* This is the trainers' thread, or the thread is inside the counter. */
+static _Thread_local bool mine;
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void *__libc_malloc(size_t bytes);
@@ -33,8 +36,8 @@ static void counted(void)
 		return;
 	mine = true;
 	if (atomic_fetch_add(&count, 1) == 0)
-		backtrace_symbols_fd(at, backtrace(at, 16),
-				     STDERR_FILENO); /* the first one, for whoever has to find it */
+		/* Shows where the first allocation was, for the person who has to find it. */
+		backtrace_symbols_fd(at, backtrace(at, 16), STDERR_FILENO);
 	mine = false;
 }
 
@@ -97,7 +100,7 @@ uint64_t calm_steps(const char *net, void (*before)(struct inproc *c, void *arg)
 	void *at[1];
 
 	mine = true;
-	(void)backtrace(at, 1); /* it loads a library when it is first called */
+	(void)backtrace(at, 1); /* The first call of backtrace() loads a library. */
 	inproc_start(&c, &(struct inproc_conf){.net = net,
 					       .tail = "[model]\nmin_world = 2\nmax_world = "
 						       "2\nchunk_elems = 1024\nclip = 1\n"});

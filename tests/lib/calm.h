@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* calm.h: two daemons in this process, a trainer of each in the main thread, and an allocator that
- * counts what every other thread asks for: how many allocations a hundred steps take. Linking this
- * file is what puts the allocator in place. */
+/* calm.h: counts how many allocations CALM_STEPS steps take. Two daemons run in this process, the
+ * main thread has a trainer of each, and the allocator counts the requests of every other thread. A
+ * program that links this file gets that allocator. */
 #ifndef SHARD_TESTS_CALM_H
 #define SHARD_TESTS_CALM_H
 
@@ -9,9 +9,9 @@
 
 enum { CALM_WARM = 10, CALM_STEPS = 100 };
 
-bool calm_can(void); /* false: a sanitizer has the allocator */
-/* before: after the warm steps, and after: NULL, or called with arg, outside of the count. Returns
- * the allocations of the steps between. */
+bool calm_can(void); /* False: a sanitizer has an allocator of its own. */
+/* Calls before(c, arg) after the warm steps and after(c, arg) after the counted steps, both outside
+ * of the count. Either may be NULL. Returns the number of allocations of the counted steps. */
 uint64_t calm_steps(const char *net, void (*before)(struct inproc *c, void *arg),
 		    void (*after)(struct inproc *c, void *arg), void *arg);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A made-up machine for `shardctl doctor`: files below one folder, which --root leads to. Tests
- * call. */
+/* Makes the files of a made-up machine for `shardctl doctor` below one folder, to which --root
+ * leads. Tests of the doctor call it. checkup_machine() writes a machine without fault,
+ * checkup_put() changes one file, and checkup_run() runs the doctor. A result that is not the
+ * expected one fails the test. */
 #include "lib/checkup.h"
 
 #include "base/check.h"
@@ -18,8 +20,8 @@
 
 #include <cmocka.h>
 
-static char dir[] =
-	"/tmp/shard-doctor-XXXXXX"; /* cmocka's groups have one state; this is simpler */
+/* One folder serves all tests of the group. A global is simpler here than cmocka's state. */
+static char dir[] = "/tmp/shard-doctor-XXXXXX";
 
 const char *checkup_dir(void)
 {
@@ -71,7 +73,7 @@ static const char SERVICE[] =
 	"MainPID=712\nUnitFileState=enabled\nWatchdogUSec=30s\nFileDescriptorStoreMax=512\n"
 	"NFileDescriptorStore=3\nLimitMEMLOCK=infinity\nLimitNOFILE=65536\n";
 
-/* What systemd says of the service, but for one property. */
+/* Writes what systemd says of the service, with another value for one property. */
 void checkup_service(const char *key, const char *value)
 {
 	char text[600], *at;
@@ -87,7 +89,7 @@ void checkup_service(const char *key, const char *value)
 	checkup_put("root/systemctl", text);
 }
 
-/* One card with two ports, of which the second has a link, and three addresses. */
+/* One card with two ports and several GIDs. Only the second port has a link. */
 static void put_rdma(void)
 {
 	checkup_put("root/" CHECKUP_IB "ports/1/state", "1: DOWN\n");
@@ -114,7 +116,7 @@ static void put_rdma(void)
 	checkup_uverbs_mode(0666);
 }
 
-/* A machine without fault. */
+/* Writes a machine without fault. */
 void checkup_machine(void)
 {
 	checkup_put("root/proc/meminfo", "MemTotal:       131072000 kB\nHugePages_Free:        "
@@ -131,7 +133,7 @@ void checkup_machine(void)
 	checkup_put("root/" CHECKUP_CLOCK, "tsc\n");
 	checkup_put(
 		"root/adjtimex",
-		"8193 1500\n"); /* what the kernel would say: STA_PLL and STA_NANO, within 1.5 ms */
+		"8193 1500\n"); /* What the kernel would say: STA_PLL and STA_NANO, within 1.5 ms */
 	checkup_put("root/sys/class/net/lo/operstate", "unknown\n");
 	checkup_put("root/sys/class/net/lo/mtu", "100\n");
 	checkup_put("root/sys/class/net/eth0/operstate", "up\n");

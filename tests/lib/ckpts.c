@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of ckpts.h: tensors of 1 to some thousands of elements with awkward names. The step is
- * the salt of the values, so that no load can take one checkpoint for another unnoticed. */
+/* Writes and reads the small checkpoints of ckpts.h. Tests of files call it. The model has tensors
+ * of 1 to some thousands of elements with awkward names. The step is the salt of the values, so
+ * that a load that takes one checkpoint for another is noticed. A wrong element ends the test. */
 #include "lib/ckpts.h"
 
 #include "base/check.h"
@@ -23,7 +24,7 @@ float ckpts_value(uint64_t salt, int kind, int tensor, uint64_t element)
 	uint64_t key[4] = {salt, (uint64_t)kind, (uint64_t)tensor, element};
 
 	return dtype_float(
-		(uint32_t)xxh_sum(key, sizeof(key), 0)); /* any bits: NaN and denormals, too */
+		(uint32_t)xxh_sum(key, sizeof(key), 0)); /* Any bits, also NaN and denormals. */
 }
 
 static void fill(struct manifest *m, const char *model, uint64_t step)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpts.h: small checkpoints for tests of files: a model of odd tensors, its elements computable
- * from their place, written as several nodes' parts, and read back with other boundaries. Failures
- * end the test. */
+/* ckpts.h: small checkpoints for tests of files. The model has odd tensors whose elements can be
+ * computed from their place. They are written as the parts of several nodes and read back with
+ * other boundaries. Failures end the test. */
 #ifndef SHARD_TESTS_CKPTS_H
 #define SHARD_TESTS_CKPTS_H
 
@@ -15,22 +15,22 @@ extern const enum shard_kind ckpts_kinds[CKPTS_KINDS];
 
 float ckpts_value(uint64_t salt, int kind, int tensor, uint64_t element);
 
-/* Parts of `nodes` nodes in DIR/.TAG.tmp: chunks of `chunk` elements dealt round robin, as runs. *m
- * is filled, for ckpts_free(). */
+/* Writes the parts of `nodes` nodes into path. Chunks of `chunk` elements go to the nodes in turn.
+ * The files are added to *m, which ckpts_free() frees. */
 enum shard_status ckpts_write(const char *path, struct manifest *m, int nodes, uint64_t chunk,
 			      uint64_t salt, struct err *e);
-/* begin, write, finish. */
+/* Begins a checkpoint, writes its parts and finishes it. */
 enum shard_status ckpts_save(const char *dir, const char *model, uint64_t step, int nodes,
 			     uint64_t chunk, struct err *e);
-/* The same, of the model that has this identity. */
+/* The same for the model with this identity. */
 enum shard_status ckpts_save_of(const char *dir, const char *model, uint64_t id, uint64_t step,
 				struct err *e);
-/* Reads all of DIR/TAG in runs of `run` elements and compares; a status says what reading said. A
- * wrong element ends the test. */
+/* Reads all of DIR/TAG in runs of `run` elements and compares it. The status is what the reading
+ * functions say. A wrong element ends the test. */
 enum shard_status ckpts_load(const char *dir, const char *tag, const char *model, uint64_t run,
 			     struct err *e);
 void ckpts_free(struct manifest *m);
-void ckpts_folder(char dir[64]); /* a new one */
+void ckpts_folder(char dir[64]); /* Makes a new folder. */
 void ckpts_remove(const char *dir);
 
 #endif

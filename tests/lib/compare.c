@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* compare.c: compares two folders of dumped tensors. Called by the program dumpcmp, which `make
- * demo` ends with, and by its test. A folder that cannot be read, is empty or lacks a file counts
- * as a difference: nothing missing may ever look equal. */
+/* compare.c: compares two folders of dumped tensors. The program dumpcmp, with which `make demo`
+ * ends, calls it, and so does its test. It lists both folders, then compares the files with the
+ * same name element by element. A folder that cannot be read, is empty or lacks a file counts as
+ * different, so that nothing missing ever looks equal. */
 #include "lib/compare.h"
 #include <dirent.h>
 #include <errno.h>
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUN 4096 /* elements read at a time */
+#define RUN 4096 /* Elements that are read at a time. */
 
 static int is_dump(const struct dirent *d)
 {
@@ -96,7 +97,7 @@ static bool same_names(const char *a, const char *b, struct dirent **in_a, int a
 	bool same = true;
 	int i = 0, j = 0;
 
-	while (i < a_nr || j < b_nr) { /* both are sorted */
+	while (i < a_nr || j < b_nr) { /* Both lists are sorted. */
 		int order = i == a_nr   ? 1
 			    : j == b_nr ? -1
 					: strcmp(in_a[i]->d_name, in_b[j]->d_name);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compare.h: are two folders of dumped tensors (examples/dump.h) equal, byte by byte? */
+/* compare.h: says whether two folders of dumped tensors (examples/dump.h) are equal, byte by
+ * byte. */
 #ifndef TEST_COMPARE_H
 #define TEST_COMPARE_H
 
@@ -8,12 +9,12 @@
 #include <stdio.h>
 
 struct compare {
-	uint64_t files, bytes, different; /* different: elements */
+	uint64_t files, bytes, different; /* `different` counts elements. */
 };
 
-/* True: the same files with the same bytes, and at least one. Otherwise out says what is wrong:
- * every missing file; or the first file that differs, in order of names, with the index and both
- * values of its first difference. */
+/* True: both have the same files with the same bytes, and at least one file. Otherwise out says
+ * what is wrong. That is every missing file, or the first file by name that differs, with the index
+ * and both values of its first difference. */
 bool compare_folders(const char *a, const char *b, struct compare *c, FILE *out);
 
 #endif

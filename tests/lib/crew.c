@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The trainers and the reference. Tests call. A member: connect, define (one of them writes and
- * seals), join, then steps until the last; WORLD_CHANGED means the same step again, and where it
- * may, a dead connection means all of it again. The reference follows wire/ARITHMETIC.md for adamw
- * without clipping: node sums, the primary's sum, one element after the other. */
+/* The trainers and the reference of crew.h. Tests call it. A member connects, defines the model
+ * (the member that created it writes and seals it), joins, and makes steps until the last one.
+ * After WORLD_CHANGED or ROLLED_BACK it goes on with the step that the world is at. A member that
+ * may reconnect begins all of it again after a dead connection. Anything else ends the process. The
+ * reference follows wire/ARITHMETIC.md for adamw without clipping: it takes node sums, then the
+ * primary's sum, one element after the other. */
 #include "lib/crew.h"
 
 #include "base/check.h"
@@ -54,8 +56,8 @@ static float weight(uint32_t i)
 	return (float)(int64_t)(mix(i + 77) % 2001) / 500.0f - 2.0f;
 }
 
-/* bf16. In half of the elements two large ones of opposite sign meet a small one, so that a sum
- * that was taken in another order than the right one has other bits. */
+/* A gradient element in bf16. In half of the elements two large values of opposite sign meet a
+ * small one, so a sum in a wrong order has other bits. */
 static uint16_t gradient(uint64_t step, uint32_t rank, uint32_t i)
 {
 	uint64_t r = mix(step * 1000003 + rank * 10007 + i * 17 + 5), all = mix(step * 7919 + i);
@@ -90,7 +92,7 @@ static void spec_of(const struct crew *c, struct shard_spec *s, char *settings, 
 
 	crew_spec(s, c->name, settings, bytes, c->nr);
 	s->tensors = c->tensors;
-	if (strstr(extra, "chunk_elems=") != NULL) { /* none may be there twice */
+	if (strstr(extra, "chunk_elems=") != NULL) { /* A setting may not be there twice. */
 		char *at = strstr(settings, "chunk_elems=");
 
 		end = at + strcspn(at, " ");
@@ -115,7 +117,7 @@ static float node_sum(const struct crew *c, uint64_t step, uint32_t node, uint32
 		sum = nr++ == 0 ? g : sum + g;
 	}
 	*any = nr > 0;
-	return dtype_from_bf16(dtype_to_bf16(sum)); /* of one operand: its bits */
+	return dtype_from_bf16(dtype_to_bf16(sum)); /* A sum of one operand keeps its bits. */
 }
 
 static float reduced(const struct crew *c, uint64_t step, uint32_t i)
@@ -123,7 +125,7 @@ static float reduced(const struct crew *c, uint64_t step, uint32_t i)
 	uint32_t seen = 0, nr = 0;
 	float sum = 0;
 
-	for (uint32_t r = 0; r < c->nr; r++) { /* nodes in order of their lowest rank */
+	for (uint32_t r = 0; r < c->nr; r++) { /* Nodes come in the order of their lowest rank. */
 		uint32_t node = c->member[r].node;
 		bool any;
 
@@ -213,8 +215,8 @@ void crew_check(struct crew *c, const char *address, uint64_t step)
 
 /* --- trainers --- */
 
-static bool went_on(struct crew_member *b, enum shard_status st,
-		    const char *what) /* false: connect again */
+/* False: connect again. */
+static bool went_on(struct crew_member *b, enum shard_status st, const char *what)
 {
 	if (st == SHARD_ROLLED_BACK)
 		atomic_fetch_add(&b->rolled_back, 1);
@@ -302,7 +304,7 @@ static bool write_weights(struct crew_member *b, shard_model *m)
 	return went_on(b, st, "writing the weights");
 }
 
-/* true: the last step is done */
+/* True: the last step is done. */
 static bool session(struct crew_member *b, shard_client **client)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -342,7 +344,8 @@ static void *member(void *arg)
 
 			CHECK(n < 1000000);
 			done = atomic_load(&b->step) >
-			       atomic_load(&b->crew->last); /* it was leaving */
+			       /* The connection ended while it was leaving. */
+			       atomic_load(&b->crew->last);
 			usleep(200);
 		}
 	}
@@ -429,7 +432,7 @@ uint64_t crew_finish(struct crew *c)
 {
 	uint64_t last = atomic_load(&c->last);
 
-	if (last == UINT64_MAX) { /* they are at most one step apart */
+	if (last == UINT64_MAX) { /* The members are at most one step apart. */
 		last = crew_step(c) + 3;
 		atomic_store(&c->last, last);
 	}

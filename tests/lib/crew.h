@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crew.h: trainer threads that train one small model through the public API, with gradients that
- * depend on step, rank and element only, so that whatever happens on the way there is one right
- * result; and that result, computed beside it without any daemon. */
+/* crew.h: trainer threads that train one small model through the public API. Their gradients depend
+ * on step, rank and element only, so there is one right result whatever happens on the way. The
+ * crew computes that result itself, without any daemon. */
 #ifndef SHARD_TESTS_CREW_H
 #define SHARD_TESTS_CREW_H
 
@@ -24,46 +24,51 @@ struct crew_member {
 	struct crew *crew;
 	pthread_t thread;
 	const char *address;
-	uint32_t node; /* that its daemon is: node sums go by it */
+	uint32_t node; /* The node of its daemon. Node sums go by it. */
 	uint32_t rank;
-	bool reconnects;       /* a lost connection is begun again, as often as it takes */
-	_Atomic uint64_t step; /* in hand */
+	bool reconnects; /* It connects again after a lost connection, as often as it takes. */
+	_Atomic uint64_t step; /* The step in hand. */
 	_Atomic uint32_t retries, reconnected, rolled_back;
 };
 
 struct crew {
-	const char *name;  /* of the model */
-	const char *extra; /* settings beside crew_spec()'s, and instead of them; NULL: none */
-	uint32_t pause_us; /* what a step takes beside the library; 0: nothing */
+	const char *name; /* The model's name. */
+	/* Settings added to those of crew_spec(), or replacing one. NULL: none. */
+	const char *extra;
+	uint32_t pause_us; /* How long a step takes beside the library. 0: no time. */
 	uint32_t nr, numel[CREW_TENSORS], total;
 	struct shard_tensor tensors[CREW_TENSORS];
 	struct crew_member member[CREW_MAX];
-	_Atomic uint64_t last; /* step after which they leave */
-	/* the right result */
+	_Atomic uint64_t last; /* The step after which they leave. */
+	/* The right result. */
 	uint64_t ref_step;
 	float p[CREW_NUMEL_MAX], m[CREW_NUMEL_MAX], v[CREW_NUMEL_MAX];
 };
 
 void crew_init(struct crew *c, const char *name);
-void crew_larger(struct crew *c,
-		 uint32_t scale); /* after crew_init(): matrices of so many times the elements */
-struct crew_member *crew_add(struct crew *c, const char *address,
-			     uint32_t node);    /* ranks in order; nodes in order of lowest rank */
-void crew_start(struct crew *c, uint64_t last); /* UINT64_MAX: until crew_finish() */
-void crew_run(struct crew *c, uint32_t rank,
-	      uint64_t last); /* one of them, in this thread: the others are other processes' */
-uint64_t crew_step(struct crew *c); /* furthest step begun */
+/* Called after crew_init(): makes the matrices `scale` times as large. */
+void crew_larger(struct crew *c, uint32_t scale);
+/* Adds a member with the next rank. The reference sums nodes in the order of their lowest rank. */
+struct crew_member *crew_add(struct crew *c, const char *address, uint32_t node);
+/* With last = UINT64_MAX they train until crew_finish(). */
+void crew_start(struct crew *c, uint64_t last);
+/* Runs one member in this thread. The other members are in other processes. */
+void crew_run(struct crew *c, uint32_t rank, uint64_t last);
+uint64_t crew_step(struct crew *c); /* The furthest step that a member has begun. */
 void crew_wait_step(struct crew *c, uint64_t step);
-uint64_t crew_finish(struct crew *c); /* they end after a step that nobody has begun yet: which */
-void crew_check(struct crew *c, const char *address,
-		uint64_t step); /* master, moments and image of every tensor, bit by bit */
+/* Ends the members after a step that none of them has begun yet, and returns that step. */
+uint64_t crew_finish(struct crew *c);
+/* Compares master, moments and image of every tensor bit by bit. */
+void crew_check(struct crew *c, const char *address, uint64_t step);
 
-/* What crew_init() makes it, under the settings that every crew has. */
+/* Describes the model of crew_init() with the settings that every crew has. */
 void crew_spec(struct shard_spec *s, const char *name, char *settings, size_t bytes,
 	       uint32_t world);
-shard_client *crew_connect(const char *address); /* or the process ends with the sentence */
+/* Connects, or ends the process with the library's sentence. */
+shard_client *crew_connect(const char *address);
 
-/* In any thread: a status that is not expected ends the process, with its sentence. */
+/* Any thread may call it. A status that is not the expected one ends the process with the library's
+ * sentence. */
 void crew_must(enum shard_status got, enum shard_status want, const char *what);
 #define MUST(call) crew_must((call), SHARD_OK, #call)
 

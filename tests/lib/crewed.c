@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A cluster in this process and its crew. Tests call; what is wrong is the test's failure. */
+/* Starts a cluster in this process and its crew, and checks the crew's result at the end. Tests
+ * call it. What is wrong fails the test. */
 #include "lib/crewed.h"
 
 #include "base/check.h"

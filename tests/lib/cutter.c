@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cutter. One thread moves frames between daemons that believe to be linked directly: each
- * listens at 127.0.0.2, and [nodes] leads to 127.0.0.1, which is here. Who dialled is known from
- * its HELLO. A cut is a half close in both directions, so that the frame that triggered it arrives.
- * What cannot be is the test's failure and ends the process. */
+/* One thread of the cutter moves frames between daemons that believe to be linked directly. Tests
+ * call cutter_start() and cutter_rule(). Each daemon listens at 127.0.0.2, and [nodes] leads to
+ * 127.0.0.1, where the cutter listens. The HELLO of a connection says which node dialled it. A cut
+ * is a half close in both directions, so that the frame that triggered it arrives. What should be
+ * impossible ends the process by CHECK. */
 #include "lib/cutter.h"
 
 #include "base/check.h"
@@ -26,10 +27,10 @@
 
 enum { PAIRS_MAX = 32, ROOM = 1 << 20, HELD_MS = 1000 };
 
-struct pair {                 /* a connection; fd[0]: to who dialled, fd[1]: to who listens */
-	int fd[2], low, high; /* high: -1 until its HELLO has passed */
+struct pair {                 /* A connection. fd[0] leads to the dialler, fd[1] to the listener. */
+	int fd[2], low, high; /* `high` is -1 until the HELLO has passed. */
 	bool cut, held;
-	unsigned char *buffer[2]; /* what came from fd[i] and is no whole frame yet */
+	unsigned char *buffer[2]; /* What came from fd[i] and is not yet a whole frame. */
 	size_t used[2];
 };
 
@@ -55,7 +56,8 @@ static struct sockaddr_in loopback(uint16_t port, uint32_t host) /* 127.0.0.host
 static void pair_close(struct pair *p)
 {
 	for (int i = 0; i < 2; i++) {
-		/* A process that was forked meanwhile has these, too, and must keep none open. */
+		/* A process that was forked meanwhile has these descriptors, too. shutdown() ends
+		 * the connection for all of them. */
 		(void)shutdown(p->fd[i], SHUT_RDWR);
 		close(p->fd[i]);
 		free(p->buffer[i]);
@@ -103,7 +105,8 @@ static void release(struct cutter *k)
 		k->pair[i].held = false;
 }
 
-static void pair_end(const struct pair *p) /* what was sent still arrives */
+/* What was sent still arrives. */
+static void pair_end(const struct pair *p)
 {
 	shutdown(p->fd[0], SHUT_WR);
 	shutdown(p->fd[1], SHUT_WR);
@@ -144,7 +147,7 @@ static bool of_cut(const struct cutter *k, const struct pair *p)
 	return p->low == k->rule.cut_low && p->high == k->rule.cut_high;
 }
 
-/* The frame that the rule waits for. */
+/* True: this is the frame that the rule waits for. */
 static bool awaited(struct cutter *k, const struct pair *p, const struct wire_head *h)
 {
 	const struct cutter_rule *r = &k->rule;
@@ -206,8 +209,8 @@ static void *run(void *arg)
 		struct pollfd fds[2 * PAIRS_MAX + CLUSTER_NODES_MAX + 1];
 
 		pthread_mutex_lock(&k->lock);
-		if (k->holds && clock_ns() - k->held_ns >
-					HELD_MS * NS_PER_MS) /* no model is there to be sent */
+		/* The answer to MODEL ends the hold, but there may be no model to be sent. */
+		if (k->holds && clock_ns() - k->held_ns > HELD_MS * NS_PER_MS)
 			release(k);
 		for (int i = 0; i < 2 * PAIRS_MAX; i++)
 			fds[i] = (struct pollfd){

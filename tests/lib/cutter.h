@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cutter.h: stands on every link between the nodes of a cluster, knows whose link it is and which
- * frames pass, and cuts one link right after a certain frame has passed, or instead of it. So a
- * test says in which phase of an operation a link blinks, and waits for no time to pass. */
+/* cutter.h: stands between the nodes of a cluster on every link. It knows whose link it is and
+ * which frames pass, and it cuts one link right after a certain frame has passed, or instead of
+ * that frame. So a test says in which phase of an operation a link breaks, and need not wait for
+ * time to pass. */
 #ifndef SHARD_TESTS_CUTTER_H
 #define SHARD_TESTS_CUTTER_H
 
@@ -10,24 +11,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct cutter; /* opaque */
+struct cutter; /* Opaque. */
 
 struct cutter_rule {
-	int low, high;         /* when a frame passes on the link of these nodes, by index, */
-	uint16_t op;           /* of this op */
-	bool reply;            /* that is an answer, or is not, */
-	uint32_t nth;          /* and is the nth such frame since the rule was given; from 1 */
-	int cut_low, cut_high; /* then this link is cut */
-	bool hold;             /* and all others stand still until it is back and has been used */
-	bool instead; /* the frame does not pass, and the link stays cut until there is another rule
-		       */
+	int low, high; /* The rule waits for a frame on the link of these nodes, by index. */
+	uint16_t op;   /* The frame has this op. */
+	bool reply;    /* Whether the frame is an answer. */
+	uint32_t nth;  /* It is the nth such frame since the rule was given, from 1. */
+	int cut_low, cut_high; /* The link that is cut when that frame comes. */
+	bool hold; /* All other links stand still until this one is back and has been used. */
+	/* The frame does not pass, and the link stays cut until another rule is given. */
+	bool instead;
 };
 
-/* Between cluster_make() and the first cluster_spawn(). */
+/* Called between cluster_make() and the first cluster_spawn(). */
 struct cutter *cutter_start(struct cluster *c);
-void cutter_rule(struct cutter *k,
-		 const struct cutter_rule *r); /* instead of the one before; NULL: none */
-bool cutter_fired(struct cutter *k);           /* since the rule was given */
+/* Replaces the rule. NULL: no rule. */
+void cutter_rule(struct cutter *k, const struct cutter_rule *r);
+/* Whether the rule has cut its link since it was given. */
+bool cutter_fired(struct cutter *k);
 void cutter_stop(struct cutter **k);
 
 #endif

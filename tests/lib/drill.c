@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Trainers on a string. Tests of tests/proc call. The child sits in recv() on a socket pair, makes
- * the call it is told to, and answers; a test therefore knows in which phase every trainer is,
- * without waiting for time to pass. A child ends with its test. */
+/* Trainer processes that do what a test tells them. Tests of tests/proc call it. The child sits in
+ * recv() on a socket pair, makes the call that a command names, and sends back the result. A test
+ * therefore knows in which phase every trainer is, without waiting for time to pass. A child ends
+ * with its test. */
 #include "lib/drill.h"
 
 #include "base/check.h"
@@ -35,14 +36,14 @@ static const struct shard_tensor tensors[DRILL_TENSORS] = {
 };
 static const struct shard_tensor huge[1] = {{.name = "wte", .ndim = 1, .shape = {1ull << 28}}};
 
-struct trainee { /* in the child */
+struct trainee { /* The state of a trainer, in the child. */
 	struct drill_shared *shared;
 	shard_client *client;
 	shard_model *model;
 	enum drill_layout layout;
 	enum shard_dtype image;
 	shard_ticket ticket;
-	struct drill_reply reply; /* world and step stay from call to call */
+	struct drill_reply reply; /* World and step stay from call to call. */
 	int fd;
 	const char *address;
 };
@@ -149,7 +150,8 @@ static enum shard_status push_one(struct trainee *t, const struct drill_cmd *c, 
 	if (c->spoil && k == c->first)
 		g[0] = c->bad;
 	if ((t->reply.step.rank & 1) && c->grad == 0 &&
-	    (arena = shard_grad(t->model, k)) != NULL) { /* in place, in two pieces */
+	    /* The gradient is written in place and pushed in two pieces. */
+	    (arena = shard_grad(t->model, k)) != NULL) {
 		uint32_t half = numel[tensor] / 2;
 
 		memcpy(arena, g, numel[tensor] * sizeof(*g));
@@ -303,7 +305,7 @@ static void answer(struct trainee *t, enum shard_status rc)
 	snprintf(t->reply.error, sizeof(t->reply.error), "%s", rc != SHARD_OK ? shard_error() : "");
 	snprintf(t->reply.why, sizeof(t->reply.why), "%s", why ? why : "");
 	t->reply.value = t->reply.value ? t->reply.value : t->ticket;
-	t->reply.world.why = NULL; /* of the call just made only */
+	t->reply.world.why = NULL; /* It belongs to the last call only. */
 	if (send(t->fd, &t->reply, sizeof(t->reply), MSG_NOSIGNAL) != (ssize_t)sizeof(t->reply))
 		_exit(3);
 	t->reply.value = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A process between two daemons, at 127.0.0.1 before the one that listens at 127.0.0.2. It passes
- * bytes on, and stops doing so, or closes every connection, when the test says so. Each command is
- * answered once it is done. It ends with its test. */
+/* A process between two daemons. It listens at 127.0.0.1 in front of the daemon that listens at
+ * 127.0.0.2. Tests call it through drill.h. It passes bytes on. When the test says so it stops
+ * that, or closes every connection. Each command is answered once it is done. The process ends with
+ * its test. */
 #include "lib/drill.h"
 
 #include "base/check.h"
@@ -23,11 +24,11 @@
 
 enum { PAIRS_MAX = 32 };
 
-struct proxy { /* in the child */
+struct proxy { /* The state of the proxy, in the child. */
 	int command, listener;
 	uint16_t port;
 	bool deaf;
-	int fd[2 * PAIRS_MAX]; /* 2i and 2i + 1 are one connection; -1: none */
+	int fd[2 * PAIRS_MAX]; /* 2i and 2i + 1 are one connection. -1: none. */
 };
 
 static struct sockaddr_in loopback(uint16_t port, int host) /* 127.0.0.host */
@@ -61,8 +62,8 @@ static void take(struct proxy *p)
 		close(out);
 		return;
 	}
-	(void)setsockopt(in, IPPROTO_TCP, TCP_NODELAY, &one,
-			 sizeof(one)); /* it passes frames on as they come */
+	/* Frames pass as they come. */
+	(void)setsockopt(in, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	(void)setsockopt(out, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	p->fd[2 * pair] = in;
 	p->fd[2 * pair + 1] = out;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two cores and the messages between them: what an event makes one say is brought to the other, in
- * order, until nothing is said any more. Golden traces are made and compared here. What a core has
- * to save is saved after each event, as a daemon does, so that either can die and come back.
- * Failures are cmocka's. */
+/* Runs two cores and carries the messages between them. Tests of the core call it. Each message
+ * that an event makes one core send is brought to the other, in order, until no core sends any
+ * more. Golden traces are written and compared here. After each event the state that a core has to
+ * save is saved, as a daemon does, so that either core can die and come back. Failures are
+ * cmocka's. */
 #include "lib/duo.h"
 
 #include "base/check.h"
@@ -214,7 +215,7 @@ struct core *duo_warm(struct duo *p, unsigned n, const void *saved)
 
 void duo_dies(struct duo *p, unsigned n)
 {
-	p->head = p->tail; /* what was on its way went with the connection */
+	p->head = p->tail; /* The messages on their way went with the connection. */
 	p->now += 1000000;
 	duo_line(p, "%s: dies and comes back with its memory\n", names[n]);
 	assert_non_null(duo_warm(p, n, p->saved[n][p->counts[n]]));

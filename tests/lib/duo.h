@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* duo.h: two cores, a (the coordinator) and b, with one chunk and one trainer each; everything that
+/* duo.h: two cores, a (the coordinator) and b, with one chunk and one trainer each. Everything that
  * happens is a line of a trace. */
 #ifndef SHARD_TESTS_DUO_H
 #define SHARD_TESTS_DUO_H
@@ -21,12 +21,14 @@ struct duo_queued {
 
 struct duo {
 	struct core *core[2];
-	void *memory[2], *saved[2][2]; /* saved: two buffers, of which .counts does */
+	/* `saved` has two buffers per core, and counts[n] is the valid one. */
+	void *memory[2], *saved[2][2];
 	unsigned counts[2];
 	uint64_t term[2];
-	struct core_view view; /* given to a's disk last */
-	bool unsaved, unsent;  /* the process dies in the event: before it saved; before its first
-				  action */
+	struct core_view view; /* The view that was given last to the disk of core a. */
+	/* The process dies in the event: before it has saved its state, or before its first action.
+	 */
+	bool unsaved, unsent;
 	struct core_id id[2];
 	struct core_out out;
 	struct duo_queued queue[DUO_QUEUE_NR];
@@ -39,16 +41,18 @@ struct duo {
 void duo_init(struct duo *p);
 void duo_deinit(struct duo *p);
 __attribute__((format(printf, 2, 3))) void duo_line(struct duo *p, const char *fmt, ...);
-void duo_feed(struct duo *p, unsigned n, const struct core_event *e); /* its messages wait */
-void duo_drain(struct duo *p);                                        /* until none waits */
+/* Its messages wait in the queue. */
+void duo_feed(struct duo *p, unsigned n, const struct core_event *e);
+void duo_drain(struct duo *p); /* Carries messages until none waits. */
 void duo_event(struct duo *p, unsigned n, const char *what, struct core_event e);
 void duo_link(struct duo *p);
-void duo_first_begin(struct duo *p); /* sealed as step 4, both trainers in step 5 */
+void duo_first_begin(struct duo *p); /* Seals as step 4. Both trainers are then in step 5. */
 void duo_compute(struct duo *p, unsigned n, bool staged, bool ready);
-void duo_compare(struct duo *p,
-		 const char *path); /* the trace with a file; TRACE_UPDATE=1 writes it anew */
-/* As the same member in its next term. duo_warm: what core_init() gives; duo_dies: from what it
- * saved last, up to its first messages. */
+/* Compares the trace with a file. TRACE_UPDATE=1 writes the file anew. */
+void duo_compare(struct duo *p, const char *path);
+/* Both start core n again as the same member in a later term. duo_warm() starts it from `saved` and
+ * returns what core_init() returns. duo_dies() starts it from what it saved last, and carries its
+ * first messages. */
 struct core *duo_warm(struct duo *p, unsigned n, const void *saved);
 void duo_dies(struct duo *p, unsigned n);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The evil trainer's honest beginnings. Tests call; what a daemon owes to any trainer and does not
- * give fails the test. */
+/* Brings the evil trainer as far as a test needs it, with valid frames. Tests of hostile peers call
+ * it, and send their own frames afterwards. Where the daemon does not do what it owes to any
+ * trainer, the test fails. evil_fuzz_head() and evil_fuzz_body() make frames that are nearly
+ * valid. */
 #include "lib/evil.h"
 
 #include "shard.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A scripted daemon. Its thread accepts one connection after the other and answers
- * (fakeserver_ops.c) with the lock held; the functions that a test calls take the lock too, so a
- * stream is never used by two threads. What goes wrong here ends the test by CHECK. */
+/* The thread of the scripted daemon, and the functions that a test calls. The thread accepts one
+ * connection after the other and answers its frames (fakeserver_ops.c) with the lock held. The
+ * functions for tests take the lock, too, so that two threads never use a stream at the same time.
+ * What goes wrong here ends the test by CHECK. */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -125,7 +126,7 @@ void fake_lock(struct fake *f)
 
 void fake_unlock(struct fake *f)
 {
-	CHECK(write(f->command_fd[1], "x", 1) == 1); /* the thread looks again */
+	CHECK(write(f->command_fd[1], "x", 1) == 1); /* Wakes the thread, which looks again. */
 	pthread_mutex_unlock(&f->lock);
 }
 
@@ -182,7 +183,7 @@ static void send_why(struct fake *f, uint16_t op, const char *why)
 	Shard__Why w = SHARD__WHY__INIT;
 
 	w.why = (char *)(uintptr_t)why;
-	h.generation += op == OP_LOST; /* the one that begins */
+	h.generation += op == OP_LOST; /* LOST carries the generation that begins. */
 	fake_lock(f);
 	fake_control(f, &h, &w.base);
 	fake_unlock(f);

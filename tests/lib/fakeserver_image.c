@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The scripted daemon's memory: arena and image, shared or private, one of each or two
- * (max_staleness = 1), and what decisions do to them. Called by fakeserver_ops.c, and by
- * fakeserver.c for a test, with the lock. */
+/* The memory of the scripted daemon: the arena and the image, shared or private, one of each or two
+ * (max_staleness = 1). It also has what decisions do to them. fakeserver_ops.c calls it, and so
+ * does fakeserver.c for a test, with the lock held. A failure ends the test by CHECK. */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -51,7 +51,7 @@ void fake_map(struct fake *f)
 	image(f)->slot_bytes = f->conf.staleness ? image_half(f) : 0;
 	for (uint32_t c = 0; c < f->chunks_nr * images; c++)
 		atomic_store(&image(f)->version[c], UINT64_MAX);
-	f->wrote[0] = f->wrote[1]; /* older ones are gone */
+	f->wrote[0] = f->wrote[1]; /* Older weights are gone. */
 	f->joined = true;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fakeserver_impl.h: what the sources of the scripted daemon share; call with the lock. */
+/* fakeserver_impl.h: what the sources of the scripted daemon share. All of it is called with the
+ * lock held. */
 #ifndef SHARD_TESTS_FAKESERVER_IMPL_H
 #define SHARD_TESTS_FAKESERVER_IMPL_H
 
@@ -16,13 +17,13 @@ void fake_on_attach(struct fake *f, const struct wire_head *h, const void *body)
 void fake_on_manage(struct fake *f, const struct wire_head *h, const void *body);
 void fake_on_status(struct fake *f, const struct wire_head *h, const void *body);
 /* --- fakeserver_image.c --- */
-char *fake_arena(struct fake *f); /* of the step in hand */
+char *fake_arena(struct fake *f); /* The arena of the step in hand. */
 void fake_map(struct fake *f);
 void fake_unjoin(struct fake *f);
-void fake_publish(struct fake *f); /* chunks become the committed step's: in the shared page, or as
-				      parts over tcp */
+/* Publishes the chunks of the committed step: in the shared memory, or as parts over tcp. */
+void fake_publish(struct fake *f);
 void fake_apply(struct fake *f);
-void fake_decided(struct fake *f, bool applied); /* step is the one decided */
+void fake_decided(struct fake *f, bool applied); /* f->step is the decided step. */
 void fake_roll_back(struct fake *f, uint64_t step, const char *why);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the scripted daemon says of models as a whole: ATTACH describes what was defined last
- * ("nameless": forgets to), MANAGE is written down and done, STATUS is a text of known length.
- * Called by fakeserver_ops.c for each such frame, with the lock. */
+/* How the scripted daemon answers requests about whole models. ATTACH describes what was defined
+ * last, and for the name "nameless" it leaves the description out. MANAGE is noted and answered.
+ * STATUS is a text of known length. fakeserver_ops.c calls these functions for each such frame,
+ * with the lock held. */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -44,7 +45,7 @@ void fake_on_manage(struct fake *f, const struct wire_head *h, const void *body)
 	Shard__Manage *q = shard__manage__unpack(NULL, h->body_bytes, body);
 	struct wire_head r = answer_to(f, h);
 
-	CHECK(q != NULL && q->cred == NULL); /* who asks is the daemon's to say */
+	CHECK(q != NULL && q->cred == NULL); /* Only the daemon says who asks. */
 	f->manage.action = q->action;
 	f->manage.force = q->force;
 	snprintf(f->manage.name, sizeof(f->manage.name), "%s", q->name);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the scripted daemon says: one row per op that a trainer sends. Called by its thread, and by
- * fakeserver.c for a test, with the lock. It is strict about what a correct library sends (CHECK).
- */
+/* How the scripted daemon answers: one row per op that a trainer sends. Its thread calls it, and
+ * fakeserver.c calls some of it for a test, both with the lock held. It is strict about what a
+ * correct library sends: anything else ends the test by CHECK. */
 #include "lib/fakeserver_impl.h"
 
 #include "base/check.h"
@@ -221,7 +221,7 @@ static void on_join(struct fake *f, const struct wire_head *h, const void *body)
 				      2) == SHARD_OK);
 	fake_publish(f);
 	if (f->knobs.waits == NULL ||
-	    strstr(f->knobs.waits, "trainers") == NULL) /* else the world is not complete */
+	    strstr(f->knobs.waits, "trainers") == NULL) /* Otherwise the world is incomplete. */
 		fake_send_attempt(f, "");
 }
 

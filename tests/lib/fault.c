@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands before glibc's allocator in every test program that has none of its own (hence weak). Its
- * countdown belongs to one thread, so that a library's own threads are left alone. */
+/* Replaces glibc's allocator in every test program that has no allocator of its own, which is why
+ * the functions are weak. Tests call fault_begin(), fault_next() and fault_end(). Each thread has
+ * its own countdown, so that the threads of a library are left alone. The allocation at which the
+ * countdown ends fails with ENOMEM. */
 #include "lib/fault.h"
 
 #include <errno.h>
 #include <stddef.h>
 
-static _Thread_local uint32_t countdown; /* 0: off; 1: the next allocation fails */
+static _Thread_local uint32_t countdown; /* 0: off. 1: the next allocation fails. */
 static _Thread_local bool fired;
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A service manager's half of sd_notify(3) and sd_listen_fds(3). Called by proc.c for a cluster's
- * nodes, and by tests that look into the store or change what is in it. Happy path: a datagram is
- * lines; FDSTORE=1 keeps the descriptors that come with it under FDNAME unless the same file is
- * there already; FDSTOREREMOVE=1 closes those of a name; BARRIER=1 closes its descriptor, which is
- * the answer. */
+/* A service manager's half of sd_notify(3) and sd_listen_fds(3). proc.c calls it for the nodes of a
+ * cluster, and so do tests that look into the store or change it. Happy path: each datagram is a
+ * list of lines. FDSTORE=1 keeps the descriptors that come with it under FDNAME, unless the same
+ * file is there already. FDSTOREREMOVE=1 closes those of a name. BARRIER=1 closes the descriptor
+ * that comes with it, which is its answer. A call that fails ends the test by CHECK. */
 #include "lib/fdstore.h"
 
 #include "base/check.h"
@@ -38,7 +38,7 @@ struct fdstore {
 	char path[108];
 	uint32_t max, nr, refused;
 	uint64_t ready_ns;
-	struct kept kept[FDSTORE_MAX]; /* oldest first */
+	struct kept kept[FDSTORE_MAX]; /* Oldest first. */
 };
 
 static bool same(int a, int b)
@@ -91,7 +91,7 @@ static bool name_is_valid(const char *name)
 	return bytes > 0 && bytes < FDSTORE_NAME;
 }
 
-/* Takes the descriptors over. */
+/* Takes over the descriptors. */
 static void heard(struct fdstore *s, char *text, int *fds, size_t fds_nr)
 {
 	const char *name = NULL;
@@ -113,11 +113,11 @@ static void heard(struct fdstore *s, char *text, int *fds, size_t fds_nr)
 		if (store && !removes)
 			keep(s, name ? name : "stored", fds[i]);
 		else
-			close(fds[i]); /* of a barrier: the answer */
+			close(fds[i]); /* For a barrier this is the answer. */
 	}
 }
 
-/* One datagram, if there is one. */
+/* Takes one datagram, if there is one. */
 static bool take(struct fdstore *s)
 {
 	union {
@@ -200,7 +200,7 @@ void fdstore_stop(struct fdstore **sp)
 		return;
 	CHECK(write(s->stop_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
 	pthread_join(s->thread, NULL);
-	while (take(s)) /* descriptors in flight are of nobody else */
+	while (take(s)) /* Nobody else closes descriptors in flight. */
 		;
 	forget(s, NULL);
 	close(s->fd);
@@ -221,7 +221,8 @@ void fdstore_begin(struct fdstore *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Alone in a copy of the test: the lock may have been another thread's. */
+/* It runs alone in a forked copy of the test and takes no lock, which another thread may have
+ * held. */
 void fdstore_child(struct fdstore *s)
 {
 	size_t room = 1 + FDSTORE_NAME * (size_t)s->nr, at = 0;

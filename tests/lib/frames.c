@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiver of frames.h. Called by the streams under test; fails only where the test asked it
- * to. */
+/* The receiver of frames.h, and valid frames as bytes. The streams under test call on_head(),
+ * on_frame() and on_damage(), which note what came. They fail only where the test asked for
+ * that. */
 #include "lib/frames.h"
 
 #include "base/check.h"

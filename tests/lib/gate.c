@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The gate is one for the process, as its madvise() and munmap() are. A thread of a daemon that
- * makes or gives back a large buffer is counted and stands still while the gate says so. The test
- * sets the gate and waits until so many threads stand there, with a limit, after which it fails
- * with the logs of the daemons. Definers are threads of the test, which the gate lets through. */
+/* There is one gate for the process, as there is one madvise() and one munmap(). A thread of a
+ * daemon that makes or gives back a large buffer is counted, and it stands still while the gate
+ * says so. The test sets the gate and waits until so many threads stand there. After a limit it
+ * fails and prints the logs of the daemons. Definers are threads of the test, which the gate lets
+ * through. */
 #include "lib/gate.h"
 
 #include "base/clock.h"
@@ -23,7 +24,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#define LARGE (1u << 20) /* bytes, of a buffer that is meant */
+#define LARGE (1u << 20) /* Buffers from this many bytes on stop at the gate. */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

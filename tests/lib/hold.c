@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Threads of another process, stopped one by one. Tests call. A signal that is sent to the process
- * meanwhile goes to a thread that runs. */
+/* Stops threads of another process one by one, with ptrace(). Tests call it. A signal that is sent
+ * to the process meanwhile goes to a thread that runs. A thread that cannot be traced, or does not
+ * appear in time, fails the test. */
 #include "lib/hold.h"
 
 #include "base/check.h"
@@ -24,7 +25,7 @@
 
 enum { COMM_BYTES = 32 };
 
-/* false: it is no more. */
+/* False: the thread has ended. */
 static bool name_of(pid_t pid, pid_t tid, char comm[COMM_BYTES])
 {
 	char path[64];
@@ -47,7 +48,7 @@ static bool named(pid_t pid, pid_t tid, const char *name)
 	return name_of(pid, tid, comm) && strncmp(comm, name, strlen(name)) == 0;
 }
 
-/* libuv gives its threads no name, so that they have the first thread's, or "libuv-worker". */
+/* libuv gives its threads no name, so they have the name of the first thread or "libuv-worker". */
 static bool of_pool(pid_t pid, pid_t tid)
 {
 	char first[COMM_BYTES], comm[COMM_BYTES];
@@ -69,7 +70,8 @@ static void hold_one(struct hold *h, pid_t tid)
 	h->tid[h->nr++] = tid;
 }
 
-static void hold_those(struct hold *h, pid_t pid, const char *name) /* NULL: of the pool */
+/* name NULL: the threads of libuv's pool. */
+static void hold_those(struct hold *h, pid_t pid, const char *name)
 {
 	struct dirent *d;
 	char path[64];
@@ -100,7 +102,7 @@ void hold_threads(struct hold *h, pid_t pid, const char *name)
 	uint64_t by = pace_by(5);
 
 	h->nr = 0;
-	do { /* a thread says its name itself, once it runs */
+	do { /* A thread sets its name itself, once it runs. */
 		hold_those(h, pid, name);
 		if (h->nr == 0 && clock_ns() > by)
 			fail_msg("process %d has no thread \"%s...\"", (int)pid, name);
@@ -126,7 +128,7 @@ bool hold_asleep(pid_t pid, const char *name)
 			continue;
 		snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, d->d_name);
 		f = fopen(path, "re");
-		if (f == NULL || fgets(line, sizeof(line), f) == NULL) { /* it has ended */
+		if (f == NULL || fgets(line, sizeof(line), f) == NULL) { /* The thread has ended. */
 			if (f != NULL)
 				fclose(f);
 			continue;
@@ -145,7 +147,7 @@ void hold_main(struct hold *h, pid_t pid)
 	hold_one(h, pid);
 }
 
-/* Stands still again (true), or has not come to it after idle_ms. */
+/* True: the thread has stopped again. False: it has not stopped within idle_ms. */
 static bool stood(pid_t tid, int idle_ms)
 {
 	uint64_t until = clock_ns() + pace_ns((uint64_t)idle_ms * NS_PER_MS);
@@ -182,8 +184,9 @@ uint64_t hold_calls(struct hold *h, uint64_t stops, int idle_ms)
 void hold_kill(struct hold *h, pid_t pid)
 {
 	CHECK(kill(pid, SIGKILL) == 0);
-	for (; h->nr > 0; h->nr--) { /* the dead that are traced are this thread's to take; of the
-					first one its parent hears */
+	/* A dead traced thread is reported to this thread. The death of the first thread is
+	 * reported to its parent. */
+	for (; h->nr > 0; h->nr--) {
 		pid_t tid = h->tid[h->nr - 1];
 		int status = 0;
 
@@ -210,7 +213,7 @@ static uint32_t threads(pid_t pid, const char *name)
 	return nr;
 }
 
-/* A new thread runs until it sleeps before the first one goes on, so that none is missed. */
+/* A new thread runs until it sleeps before the first thread goes on, so that none is missed. */
 void hold_start(struct hold *h, pid_t pid, const char *name, uint32_t nr)
 {
 	uint64_t by = pace_by(20);

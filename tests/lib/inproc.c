@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Daemons as threads. Tests call; every failure is the test's. A node's thread owns its loop and
- * server from start to stop; others reach it by its sockets, by uv_async_send(), and read its log
- * under the lock. */
+/* Daemons as threads. Tests call it. The thread of a node owns the node's loop and server from
+ * start to stop. Other threads reach the node by its sockets and by uv_async_send(), and they read
+ * its log under the lock. Every failure fails the test. */
 #include "lib/inproc.h"
 
 #include "base/check.h"

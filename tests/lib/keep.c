@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Checkpoints in tests. tests/proc calls; a step that must work and does not fails the test with
- * the daemon's sentence. */
+/* Saves and restores in tests. tests/proc calls it. Each call uses a connection of its own. Where
+ * the name says "must" a failure fails the test with the daemon's sentence. keep_flip() and
+ * keep_cut() damage files. */
 #include "lib/keep.h"
 
 #include "base/check.h"
@@ -62,7 +63,7 @@ enum shard_status keep_save(const char *address, const char *model, const char *
 		rc = shard_save(m, dir, tag, &ticket);
 	if (rc == SHARD_OK)
 		rc = shard_wait(m, ticket, pace_ms(20000));
-	error = errno; /* of a disk */
+	error = errno; /* The errno of the disk's error. */
 	shard_disconnect(&c);
 	errno = error;
 	return rc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Links as a tool sees them. Tests call; asks for the status anew each time, and waits only where
- * it says so. */
+/* Links as a tool sees them. Tests call it. Each function asks for the status anew. Only
+ * linked_await() and linked_by_rdma() wait, and they fail the test after WAIT_S. */
 #include "lib/linked.h"
 
 #include "base/clock.h"

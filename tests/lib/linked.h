@@ -5,12 +5,13 @@
 
 #include "lib/inproc.h"
 
-json_int_t linked_figure(struct inproc_node *from, const char *to,
-			 const char *key); /* -1: it is not there */
-bool linked_says(struct inproc_node *from, const char *to, const char *key,
-		 const char *part); /* the text has it */
-void linked_await(struct inproc_node *from, const char *to, const char *key,
-		  const char *part);   /* 20 s, then the test fails */
-void linked_by_rdma(struct inproc *c); /* every node to every other */
+/* Returns a number, or -1 if it is not there. */
+json_int_t linked_figure(struct inproc_node *from, const char *to, const char *key);
+/* True: the text contains `part`. */
+bool linked_says(struct inproc_node *from, const char *to, const char *key, const char *part);
+/* Waits until it says so. The test fails after 20 s. */
+void linked_await(struct inproc_node *from, const char *to, const char *key, const char *part);
+/* Waits until every node sends to every other node by RDMA. */
+void linked_by_rdma(struct inproc *c);
 
 #endif

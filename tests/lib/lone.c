@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One core and what it is told, without any other: an event goes in, and what the core does stays
- * in its list until the next event. Tests call. Time moves a little with each event, and as much
- * more as the test adds. */
+/* One core without any other. Tests of the core call it. A test gives the core an event, and the
+ * core's actions stay in its list until the next event. Time moves a little with each event, and
+ * the test may add more. */
 #include "lib/lone.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 static const char *const names[LONE_NODES] = {"a", "b", "c"};
-static const uint16_t owner[2] = {B, C}; /* the coordinator holds nothing */
+static const uint16_t owner[2] = {B, C}; /* The coordinator holds no chunk. */
 
 uint64_t lone_incarnation(uint16_t n)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A listener on a loop, and what its connections and the one that is dialled tell their owner.
- * Tests of net/conn.h call; every callback checks that none comes after on_close(). */
+/* A listener on a loop, and what its connections and the dialled one tell their owner. Tests of
+ * net/conn.h call it. Each end notes the callbacks that it gets, and on_head(), on_frame() and
+ * on_close() check that none comes after on_close(). Every failure fails the test. */
 #include "lib/loopnet.h"
 
 #include "base/check.h"
@@ -81,7 +82,7 @@ void loopnet_accepted(void *owner, int fd)
 	struct loopnet *t = owner;
 	struct loopend *n = &t->accepted[t->accepted_nr++];
 	struct conn_conf conf = t->conf;
-	int armed = t->fail_alloc_in ? *t->fail_alloc_in : 0; /* for the other end */
+	int armed = t->fail_alloc_in ? *t->fail_alloc_in : 0; /* It is meant for the other end. */
 
 	CHECK(t->accepted_nr <= LOOPNET_MAX);
 	conf.owner = n;
@@ -117,7 +118,7 @@ int loopnet_down(void **state)
 	struct loopnet *t = *state;
 
 	conn_listener_close(&t->l);
-	uv_run(&t->loop, UV_RUN_DEFAULT); /* ends only when nothing is left open */
+	uv_run(&t->loop, UV_RUN_DEFAULT); /* This ends only when nothing is left open. */
 	assert_int_equal(uv_loop_close(&t->loop), 0);
 	assert_int_equal(access(t->path + 5, F_OK), -1);
 	CHECK(rmdir(t->dir) == 0);
@@ -133,7 +134,8 @@ void loopnet_dial(struct loopnet *t, const char *where)
 	conf.owner = &t->dialled;
 	assert_int_equal(conn_address_parse(&to, where, NULL), SHARD_OK);
 	assert_int_equal(conn_connect(&t->dialled.c, &t->loop, &to, &conf, NULL), SHARD_OK);
-	assert_int_equal(t->dialled.opened + t->dialled.closed, 0); /* never from inside */
+	/* The callbacks never come from inside the call. */
+	assert_int_equal(t->dialled.opened + t->dialled.closed, 0);
 }
 
 void loopnet_connected(struct loopnet *t, const char *where)

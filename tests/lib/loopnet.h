@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loopnet.h: connections on a loop in one process: one end dials, a listener on a unix socket
- * accepts the others, and each end writes down what it was told. */
+/* loopnet.h: connections on a loop in one process. One end dials, a listener on a unix socket
+ * accepts the others, and each end notes what it was told. */
 #ifndef SHARD_TESTS_LOOPNET_H
 #define SHARD_TESTS_LOOPNET_H
 
@@ -13,13 +13,13 @@ enum { LOOPNET_MAX = 64 };
 
 struct loopend {
 	struct conn *c;
-	struct frames got; /* not the owner: forwards */
+	struct frames got; /* What frames_handler got, to which this end forwards. */
 	int opened, closed, rooms, given_back;
 	struct err why;
 	struct stream_stats stats;
 	bool close_on_open, close_on_frame, answer;
 	int refills;
-	void (*refill)(struct loopend *n, struct conn *c); /* at on_room(); may be NULL */
+	void (*refill)(struct loopend *n, struct conn *c); /* Called by on_room(). May be NULL. */
 };
 
 struct loopnet {
@@ -28,18 +28,20 @@ struct loopnet {
 	struct conn_conf conf;
 	struct loopend dialled, accepted[LOOPNET_MAX];
 	int accepted_nr;
-	int *fail_alloc_in; /* of a test whose allocations fail: not those of the accepted end */
+	/* Counts down to the allocation that a test makes fail. It spares the accepted end. */
+	int *fail_alloc_in;
 	char dir[32], path[80];
 };
 
-int loopnet_up(void **state);   /* *state: struct loopnet, listening at its path */
-int loopnet_down(void **state); /* everything must be closed, or closing */
-void loopnet_accepted(void *owner,
-		      int fd); /* owner: struct loopnet; for listeners of a test's own */
-void loopnet_dial(struct loopnet *t, const char *where);      /* t->dialled */
-void loopnet_connected(struct loopnet *t, const char *where); /* and both ends are open */
+int loopnet_up(void **state);   /* *state is a struct loopnet that listens at its path. */
+int loopnet_down(void **state); /* Everything must be closed or closing. */
+/* owner is a struct loopnet. For a listener of the test itself. */
+void loopnet_accepted(void *owner, int fd);
+void loopnet_dial(struct loopnet *t, const char *where); /* Dials with t->dialled. */
+/* Also waits until both ends are open. */
+void loopnet_connected(struct loopnet *t, const char *where);
 void loopnet_ping(struct conn *c);
-int loopnet_raw(const struct loopnet *t); /* a plain socket */
+int loopnet_raw(const struct loopnet *t); /* Returns a plain socket. */
 
 #define RUN_UNTIL(t, x)                                                                            \
 	do {                                                                                       \

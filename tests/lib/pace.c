@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The pace of this machine. Tests and what they share call. Happy path: a walk over a small table
- * is timed by the clock on the wall, so that a slow processor, other work on it and a sanitizer all
- * count, and the quotient of that and of what a quiet machine takes is kept for a while. */
+/* Measures the pace of this machine. Tests and the other files of tests/lib call it. Happy path:
+ * the clock on the wall times a walk over a small table, so that a slow processor, other work on it
+ * and a sanitizer all count. The quotient of that time and of the time of a quiet machine is kept
+ * for a while. Nothing can fail. */
 #include "lib/pace.h"
 
 #include "base/check.h"
@@ -13,11 +14,11 @@
 enum {
 	TABLE = 2048,
 	TURNS = 4000000,
-	QUIET_MS = 10, /* that many turns on a quiet machine */
+	QUIET_MS = 10, /* What so many turns take on a quiet machine. */
 };
 #define FRESH_NS (5 * NS_PER_SEC)
 
-static _Atomic uint64_t measured_ns; /* when; 0: never */
+static _Atomic uint64_t measured_ns; /* When it was measured. 0: never. */
 static _Atomic uint64_t percent;
 
 static uint64_t walk(void)

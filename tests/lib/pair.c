@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Two nodes, two trainers, two connections. Tests of tests/proc call; whatever goes wrong fails the
- * test. */
+/* Two nodes, two trainers and two connections. Tests of tests/proc call it. pair_start() starts the
+ * nodes and connects, pair_join() adds the trainers, and pair_finish() stops everything. Whatever
+ * goes wrong fails the test. */
 #include "lib/pair.h"
 
 #include "base/check.h"

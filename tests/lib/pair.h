@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pair.h: two real nodes with a drilled trainer on each and a connection of the test's own to each:
- * for tests of what operators do. */
+/* pair.h: for tests of what operators do. It has two real nodes, a trainer on each that makes one
+ * call at a time (drill.h), and a connection of the test to each node. */
 #ifndef SHARD_TESTS_PAIR_H
 #define SHARD_TESTS_PAIR_H
 
@@ -16,23 +16,24 @@ struct pair {
 };
 
 void pair_start(struct pair *p, void **state,
-		const char *extra);                   /* extra: lines of configuration */
-void pair_join(struct pair *p, const char *settings); /* "m": rank 0 on node a, rank 1 on node b */
+		const char *extra); /* extra has lines of configuration. */
+/* Joins the model "m" with rank 0 on node a and rank 1 on node b. */
+void pair_join(struct pair *p, const char *settings);
 void pair_both(struct pair *p, struct drill_cmd cmd);
-void pair_rest_of_step(struct pair *p); /* after DRILL_BEGIN */
+void pair_rest_of_step(struct pair *p); /* Called after DRILL_BEGIN. */
 void pair_finish(struct pair *p);
 #define BOTH(p, ...) pair_both((p), (struct drill_cmd){__VA_ARGS__})
 
-long long pair_used(struct pair *p, int node); /* bytes of its budget, by models */
-int pair_files(struct pair *p);                /* models that the coordinator keeps on disk */
-void pair_await_log(struct pair *p, int node,
-		    const char *part); /* what a test waits for that no call reports */
-char *pair_model(struct pair *p, char words[256],
-		 const char *what); /* for shardctl, at node b; returns words */
-/* shardctl model WHAT in a process of its own, after the coordinator's log has `heard`: the step in
- * hand is decided first. */
+long long pair_used(struct pair *p, int node); /* Bytes of its budget that models use. */
+int pair_files(struct pair *p);                /* Models that the coordinator has on disk. */
+/* Waits for what no call reports. */
+void pair_await_log(struct pair *p, int node, const char *part);
+/* Writes the arguments for shardctl at node b into words, and returns it. */
+char *pair_model(struct pair *p, char words[256], const char *what);
+/* Runs shardctl model WHAT in a process of its own, and returns once the coordinator has logged
+ * `heard`. The step in hand is decided before the change. */
 pid_t pair_change(struct pair *p, char words[256], const char *what, const char *heard);
-void pair_fails(enum shard_status got, enum shard_status want,
-		const char *part); /* of shard_error() */
+/* shard_error() must contain `part`. */
+void pair_fails(enum shard_status got, enum shard_status want, const char *part);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pieces of memory that a daemon left. Tests of tests/proc call; a piece that is not there fails
- * the test. */
+/* Pieces of memory that a daemon has left, in a store of descriptors or as files below warm_dir.
+ * Tests of tests/proc call it. A piece that is not there fails the test. */
 #include "lib/parked.h"
 
 #include "base/check.h"
@@ -28,7 +28,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(a, b);
 }
 
-/* Files below the folder, by their path in it. */
+/* Lists the files below the folder by their path in it. */
 static uint32_t list_files(const char *dir, parked_name *names)
 {
 	char command[1024], *out = NULL;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Ports for tests. A port that the kernel chose and that was closed again may go to the next test,
- * or to any outgoing connection, before the daemon listens there. So a port is reserved: the byte
- * of its number in one file is locked, by a lock that belongs to the open file and ends with the
- * process and its children. And it is taken from outside the range that the kernel gives to
- * outgoing connections. Fails the test if all are taken. */
+/* Ports for tests. ports_take() is called for each daemon. A port that the kernel chose, and that
+ * was closed again, may go to the next test or to any outgoing connection before the daemon listens
+ * there. So a port is reserved: in one file the byte at the port's number is locked, by a lock that
+ * belongs to the open file and ends with the process and its children. The port is also outside of
+ * the range that the kernel gives to outgoing connections. The test fails if all ports are
+ * taken. */
 #include "lib/ports.h"
 
 #include "base/check.h"
@@ -22,11 +23,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-enum { FIRST = 10000, END = 29700 /* the daemon's own */ };
+enum { FIRST = 10000, END = 29700 /* The daemon's own port. */ };
 
 static struct {
 	pthread_mutex_t lock;
-	pid_t pid; /* whose file it is: a child takes ports of its own */
+	pid_t pid; /* The process that opened the file. A child takes ports of its own. */
 	int fd;
 	uint32_t next;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -40,7 +41,8 @@ static void open_file(void)
 	if (g.fd < 0)
 		fail_msg("%s cannot be opened", path);
 	g.pid = getpid();
-	g.next = FIRST + (uint32_t)g.pid * 37 % (END - FIRST); /* two that start at once differ */
+	/* Two processes that start at the same time begin at different ports. */
+	g.next = FIRST + (uint32_t)g.pid * 37 % (END - FIRST);
 }
 
 static bool reserve(uint32_t port)
@@ -54,7 +56,8 @@ static bool reserve(uint32_t port)
 	return false;
 }
 
-/* Of programs that are no tests. Whom a daemon that has just ended spoke to does not matter. */
+/* True: no other program listens there. SO_REUSEADDR ignores the old connections of a daemon that
+ * has just ended. */
 static bool free_at(uint32_t address, uint32_t port)
 {
 	struct sockaddr_in in = {.sin_family = AF_INET,
@@ -80,8 +83,9 @@ uint16_t ports_take(void)
 	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
 
 	if (f != NULL) {
+		/* The range covers everything, so the port is only reserved among tests. */
 		if (fscanf(f, "%u %u", &range[0], &range[1]) != 2 || range[0] <= FIRST)
-			range[0] = range[1] = 0; /* it covers all: reserved among tests at least */
+			range[0] = range[1] = 0;
 		fclose(f);
 	}
 	pthread_mutex_lock(&g.lock);

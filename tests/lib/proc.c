@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Processes for tests. Called by tests/proc only. Every child is killed with the test
- * (PR_SET_PDEATHSIG), every wait has a deadline, and a daemon's stderr goes to a file that is shown
- * when something fails. */
+/* Processes for tests. Only tests/proc and tests/lib call it. Every child is killed with the test
+ * (PR_SET_PDEATHSIG), and every wait has a deadline. The stderr of a daemon goes to a file, which
+ * is shown when something fails. */
 #include "lib/proc.h"
 
 #include "base/check.h"
@@ -107,8 +107,8 @@ uint64_t proc_cpu_ns(pid_t pid)
 
 /* --- clusters --- */
 
-/* A test does not wait for two minutes: who is silent for too long is given up after as long again.
- */
+/* Writes a lost_timeout that is as long as the heartbeat_timeout, so that a test does not wait for
+ * two minutes. */
 void proc_lost_timeout(FILE *f, const char *lines)
 {
 	static const char key[] = "heartbeat_timeout = ";
@@ -136,7 +136,7 @@ static void write_conf(struct cluster *c, int node, const char *model, const cha
 	if (extra == NULL || strstr(extra, "secret") == NULL)
 		fprintf(f, "allow_unauthenticated = yes\n");
 	fprintf(f, WARM_IS
-		"off    \n[cluster]\nrun_id = test\n[nodes]\n"); /* room for any other word */
+		"off    \n[cluster]\nrun_id = test\n[nodes]\n"); /* Room for any other word. */
 	for (int i = 0; i < c->nodes_nr; i++)
 		fprintf(f, "%s = 127.0.0.1:%u\n", c->node[i].name, c->node[i].port);
 	if (model != NULL)
@@ -263,7 +263,8 @@ void cluster_ready(struct cluster *c, int node)
 			fail_msg("node %s %s: %s", c->node[node].name,
 				 there ? "does not answer" : "has ended", shard_error());
 		}
-		(void)poll(NULL, 0, 10); /* nothing to wait on before the socket is there */
+		/* There is nothing to wait on before the socket is there. */
+		(void)poll(NULL, 0, 10);
 	}
 	shard_disconnect(&client);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proc.h: real daemons and real trainer processes for tests/proc: a directory of their own, free
- * ports, a static configuration, readiness by connecting, deadlines everywhere, and the logs of a
- * test that failed. Failures end the test (CHECK or fail_msg). */
+/* proc.h: real daemons and real trainer processes for tests/proc. They have a directory of their
+ * own, free ports and a static configuration. A daemon is ready when it answers a connection. Every
+ * wait has a deadline, and the logs of a failed test are shown. Failures end the test (CHECK or
+ * fail_msg). */
 #ifndef SHARD_TESTS_PROC_H
 #define SHARD_TESTS_PROC_H
 
@@ -18,62 +19,65 @@ enum cluster_warm {
 	CLUSTER_SYSTEMD,
 	CLUSTER_TMPFS,
 	CLUSTER_WARM_NR
-}; /* where memory outlives a daemon */
+}; /* Where memory outlives a daemon. */
 
 struct cluster_node {
-	pid_t pid; /* 0: not running */
+	pid_t pid; /* 0: not running. */
 	uint16_t port;
-	char name[8]; /* "a", "b" ...; a coordinates */
+	char name[8]; /* "a", "b" and so on. Node a coordinates. */
 	char conf[128], socket[128], log[128], state[128];
 	char unix_address[140], tcp_address[64];
-	struct fdstore *store; /* its service manager; NULL: none */
+	struct fdstore *store; /* Its service manager. NULL: none. */
 };
 
 struct cluster {
-	char dir[64], warm_dir[64]; /* warm_dir: on a tmpfs; empty: none was made */
-	const char *daemon;         /* NULL: shardd */
+	char dir[64], warm_dir[64]; /* warm_dir is on a tmpfs, or empty if none was made. */
+	const char *daemon;         /* NULL: shardd. */
 	int nodes_nr;
 	struct cluster_node node[CLUSTER_NODES_MAX];
 };
 
-/* Writes configurations; model: lines for [model], extra: further lines at the end of the file
- * ("[net]\n..."); both may be NULL. */
+/* Writes the configurations. model has lines for [model], and extra has further lines for the end
+ * of the file ("[net]\n..."). Both may be NULL. */
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra);
-struct cluster *cluster_start(int nodes_nr, const char *model,
-			      const char *extra); /* and spawns all, waits until they answer */
-void cluster_warm(struct cluster *c, enum cluster_warm how); /* after cluster_make(): restarts are
-								warm. Without it they are not */
-void cluster_spawn(struct cluster *c, int node);             /* appends to its log */
-void cluster_ready(struct cluster *c, int node);             /* a trainer can connect; 10 s */
+/* Also spawns all nodes and waits until they answer. */
+struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra);
+/* Called after cluster_make(). Restarts are then warm. Without it they are not. */
+void cluster_warm(struct cluster *c, enum cluster_warm how);
+void cluster_spawn(struct cluster *c, int node); /* Appends to its log. */
+/* Waits until a trainer can connect, at most 10 s. */
+void cluster_ready(struct cluster *c, int node);
 void cluster_signal(struct cluster *c, int node, int signal);
-void cluster_kill(struct cluster *c, int node); /* -9, and gone */
-int cluster_wait(struct cluster *c, int node,
-		 int ms);             /* its wait status; fails the test after ms */
-void cluster_stop(struct cluster *c); /* SIGTERM to all that run: each must exit with 0 within 10 s;
-					 frees c */
-void cluster_done(struct cluster **c);     /* the same, and *c is NULL */
-void cluster_put_away(struct cluster **c); /* for a teardown: of a test that did not come to its
-					      end; *c may be NULL */
-char *cluster_log(struct cluster *c, int node);                         /* malloc'ed text */
-uint32_t cluster_logged(struct cluster *c, int node, const char *part); /* how often so far */
-/* Each of these waits for 20 s, then the test fails. What a trainer tells its daemon is not
- * answered, so a test that stops or kills a node at a certain point waits until the node is there:
- * its log or its status says so. The phase is that of the only model's step: "staging",
- * "prepared", "applying". */
+void cluster_kill(struct cluster *c, int node); /* Sends SIGKILL and waits for the end. */
+/* Returns its wait status. The test fails after ms. */
+int cluster_wait(struct cluster *c, int node, int ms);
+/* Sends SIGTERM to all nodes that run, which must exit with 0 within 10 s. Frees c. */
+void cluster_stop(struct cluster *c);
+void cluster_done(struct cluster **c); /* The same, and sets *c to NULL. */
+/* For the teardown of a test that did not come to its end. *c may be NULL. */
+void cluster_put_away(struct cluster **c);
+char *cluster_log(struct cluster *c, int node); /* malloc'ed text. */
+/* How often it was logged so far. */
+uint32_t cluster_logged(struct cluster *c, int node, const char *part);
+/* Each of these waits for at most 20 s, and then the test fails. A daemon does not answer all that
+ * a trainer sends. So a test that stops or kills a node at a certain point waits until the log or
+ * the status of the node shows that point. The phase is that of the only model's step: "staging",
+ * "prepared" or "applying". */
 void cluster_wait_log(struct cluster *c, int node, const char *part, uint32_t times);
-void cluster_says(struct cluster *c, int node, const char *part); /* its status, as JSON */
+void cluster_says(struct cluster *c, int node, const char *part); /* Its status, as JSON. */
 void cluster_phase(struct cluster *c, int node, const char *phase);
-void cluster_dump(struct cluster *c); /* logs to stderr, for a failed test's teardown */
+/* Prints the logs to stderr, for the teardown of a failed test. */
+void cluster_dump(struct cluster *c);
 
 pid_t proc_fork(
 	int (*fn)(void *arg),
-	void *arg); /* a child that runs fn and _exits with what it returns; dies with the test */
-int proc_wait(pid_t pid, int ms); /* wait status; -1 and still running after ms */
+	void *arg); /* The child runs fn and _exits with what it returns. It dies with the test. */
+int proc_wait(pid_t pid, int ms); /* The wait status, or -1 if it still runs after ms. */
 void proc_expect_exit(pid_t pid, int code, int ms);
-uint64_t proc_cpu_ns(pid_t pid); /* user and system time so far, all threads */
-void proc_beside(char *path, size_t bytes,
-		 const char *name);                 /* a program of the same build: "shardd" */
-void proc_lost_timeout(FILE *f, const char *lines); /* as those lines of a configuration say
-						       heartbeat_timeout; default: 5s */
+uint64_t proc_cpu_ns(pid_t pid); /* User and system time of all threads so far. */
+/* The path of a program of the same build, for example "shardd". */
+void proc_beside(char *path, size_t bytes, const char *name);
+/* Writes a lost_timeout of the heartbeat_timeout in `lines`, or of 5s without one. */
+void proc_lost_timeout(FILE *f, const char *lines);
 
 #endif

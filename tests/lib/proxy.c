@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The proxy. Tests call. One thread, one connection at a time; frames are kept until they are
- * whole, so that a fault hits exactly one. What cannot be is the test's failure and ends the
- * process; that nobody closes a damaged connection is counted as stuck. */
+/* The proxy of proxy.h. Tests call it. One thread serves one connection at a time. It keeps frames
+ * until they are whole, so that a fault hits exactly one frame. What should be impossible ends the
+ * process by CHECK. A damaged connection that nobody closes is counted in `stuck`. */
 #include "lib/proxy.h"
 
 #include "base/check.h"
@@ -27,22 +27,24 @@
 
 enum { ROOM = 1 << 20, STUCK_S = 8, SPARED = 4 };
 
-struct way { /* one direction */
+struct way { /* One direction. */
 	int from, to;
-	uint32_t frames, lost; /* passed on, or damaged; lost: as if never sent */
+	/* `frames` were passed on or damaged. `lost` were dropped as if never sent. */
+	uint32_t frames, lost;
 	unsigned char *buffer;
 	size_t used;
-	unsigned char *held; /* of a swap: goes behind the next frame */
+	unsigned char *held; /* For a swap: the frame that goes behind the next one. */
 	size_t held_bytes;
 };
 
 struct pair {
 	struct proxy *p;
 	struct way way[2];
-	const struct proxy_fault *fault; /* NULL: none is left */
-	uint64_t applied_ns;             /* 0: not yet */
-	uint32_t spare_until; /* damaged was a contribution: frames that must still pass; 0:
-				 something else was */
+	const struct proxy_fault *fault; /* NULL: none is left. */
+	uint64_t applied_ns;             /* 0: not yet. */
+	/* After a damaged contribution: how many frames must have passed. 0: something else was
+	 * damaged. */
+	uint32_t spare_until;
 	bool over;
 };
 
@@ -81,7 +83,7 @@ static void forge(const struct proxy_fault *f, unsigned char *frame, size_t byte
 	reseal(frame, ordinal);
 }
 
-/* What the other end gets instead of the frame. */
+/* Sends the other end what it gets instead of the frame. */
 static void damage(struct pair *q, struct way *w, unsigned char *frame, size_t bytes)
 {
 	const struct proxy_fault *f = q->fault;
@@ -134,7 +136,7 @@ static void damage(struct pair *q, struct way *w, unsigned char *frame, size_t b
 	write_all(q, w->to, frame, bytes);
 }
 
-/* Those behind a frame that is lost have a smaller number. */
+/* True: the frame is lost. Later frames get a smaller number then, and are sealed again. */
 static bool lost(struct pair *q, struct way *w, unsigned char *frame)
 {
 	const struct proxy_fault *f = q->fault;
@@ -233,7 +235,7 @@ static void finish(struct pair *q)
 	atomic_fetch_add(&p->next, 1);
 }
 
-/* true: the proxy stops */
+/* Returns true if the proxy stops. */
 static bool serve(struct proxy *p, int fd)
 {
 	uint32_t next = atomic_load(&p->next);

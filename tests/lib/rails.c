@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two ends of a rail and what they remember. Happy path: init, open, connect, sends and turns,
- * close. What fails is counted in bad or left to the test. */
+/* Two ends of an RDMA connection (a rail) and what they remember. Tests of proto/net's RDMA call
+ * it. Happy path: rails_begin(), sends and turns of both loops, rails_close(). A frame that arrives
+ * wrong is counted in `bad`. Other failures are left to the test. */
 #include "lib/rails.h"
 
 #include "base/check.h"
@@ -221,7 +222,7 @@ enum shard_status rails_send(struct rails *r, int from, uint32_t qp, uint32_t by
 
 	CHECK(bytes <= r->conf.part_bytes);
 	if (rdma_rail_queued(e->rail, qp) == RDMA_LOCAL_SLOTS)
-		return SHARD_AGAIN; /* the slot is in use; the rail would say the same */
+		return SHARD_AGAIN; /* The slot is in use. The rail would say the same. */
 	frames_fill(body, bytes, seed);
 	h.step = xxh_sum(body, bytes, 7);
 	rc = rdma_rail_send(e->rail, qp, &h, e->source, body, bytes, (uintptr_t)land(to, qp, n),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One of two nodes, by hand. Tests call; a daemon that does not do what it owes to any node, before
- * the test begins to be wrong, fails the test. As coordinator it goes the short way of a cluster
- * that has just been started: MODEL, ASK, a first view, a sealed one. */
+/* Plays one of two nodes by hand. Tests call it. Until the test sends something wrong, a daemon
+ * that does not do what it owes to any node fails the test. As coordinator it goes the short way of
+ * a cluster that has just been started: MODEL, ASK, a first view, and a sealed view. */
 #include "lib/rawnode.h"
 
 #include "base/check.h"
@@ -53,7 +53,7 @@ static bool dial(struct rawnode *x)
 			continue;
 		for (uint32_t k = 0; k <= i; k++)
 			raw_close(&x->r[k]);
-		return false; /* the link before this one is still being closed */
+		return false; /* The link before this one is still being closed. */
 	}
 	return true;
 }
@@ -86,8 +86,8 @@ void rawnode_link(struct rawnode *x)
 		raw_close(&x->r[i]);
 	while (!(x->coordinates ? answer_dials(x) : dial(x)))
 		usleep(1000);
-	if (x->chunks_nr >
-	    0) /* a link says again which memory is where before anything else of the model */
+	/* On a new link MODEL says which memory is where before anything else of the model. */
+	if (x->chunks_nr > 0)
 		rawnode_define(x, x->chunks_nr, x->settings);
 }
 
@@ -157,7 +157,7 @@ void rawnode_start(struct rawnode *x, bool coordinates, const struct inproc_conf
 
 void rawnode_stop(struct rawnode *x)
 {
-	json_decref(inproc_status(x->daemon)); /* it lives */
+	json_decref(inproc_status(x->daemon)); /* The daemon still answers. */
 	rawnode_free(x);
 }
 
@@ -250,7 +250,7 @@ static void view(struct rawnode *x)
 	rawnode_expect(x, OP_CORE + CORE_VIEW_OK);
 }
 
-/* Zeros, for the chunks that node b holds. */
+/* Writes zeros into the chunks that node b holds. */
 static void write_theirs(struct rawnode *x)
 {
 	static const float zeros[1024];
@@ -351,7 +351,7 @@ static void obey(struct rawnode *x, uint64_t session)
 	case OP_CORE + CORE_ABORT:
 		rawnode_say(x, &(struct core_msg){.op = CORE_DRAINED, .id = id_of(h)});
 		break;
-	default: /* what is repeated until it is answered, or needs no answer */
+	default: /* These are repeated until they are answered, or need no answer. */
 		break;
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A blocking socket that speaks frames. Tests call; what the daemon may not do fails the test, what
- * the test does wrong is the point. */
+/* A blocking socket that speaks frames. Tests call it. What a daemon may not do fails the test.
+ * What the test itself sends may be wrong on purpose. Every wait ends after WAIT_MS. */
 #include "lib/rawpeer.h"
 
 #include "base/check.h"

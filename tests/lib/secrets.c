@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Files with secrets, and clients that come with one. Tests of the cluster's secret call; what is
- * not as it should be fails the test. */
+/* Files with secrets, and clients that connect with one of them. Tests of the cluster's secret call
+ * it. What is not as it should be fails the test. */
 #include "lib/secrets.h"
 
 #include <fcntl.h>

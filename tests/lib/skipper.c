@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two trainers of a model of which every third step is skipped: rank 0 gives a gradient that is not
- * a number then. Tests call. A trainer connects, defines, joins and steps; it checks the weights
- * that it reads and the outcome of each step. A connection that is lost is begun again, as often as
- * it takes. */
+/* Two trainers of a model of which every third step is skipped, because rank 0 then gives a
+ * gradient that is not a number. Tests call it. A trainer connects, defines, joins and steps. It
+ * checks the weights that it reads and the outcome of each step. It connects again after a lost
+ * connection, as often as it takes. */
 #include "lib/skipper.h"
 
 #include "base/check.h"
@@ -69,7 +69,7 @@ static enum shard_status step(struct skipper *x, shard_model *m, uint64_t step)
 	return SHARD_OK;
 }
 
-/* true: its last step is done */
+/* True: its last step is done. */
 static bool session(struct skipper *x, shard_client **c)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Daemons that connecting starts. Called by tests/proc. SHARD_DAEMON is a script that notes its pid
- * in the file "starts" and becomes the shardd of this build; their ends are waited for through
- * pidfds. */
+/* Daemons that a connect to spawn:NAME starts. tests/proc calls it. SHARD_DAEMON is a script that
+ * notes its pid in the file "starts" and becomes the shardd of this build. The ends of the daemons
+ * are awaited through pidfds. Failures end the test. */
 #include "lib/spawned.h"
 
 #include "base/check.h"
@@ -38,7 +38,7 @@ void spawned_put(const char *name, const char *text, mode_t mode)
 	CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0 && chmod(path, mode) == 0);
 }
 
-/* A clean folder, a script that notes who was started, and the environment of a user. */
+/* Makes a clean folder, a script that notes who was started, and the environment of a user. */
 int spawned_begin(void **state)
 {
 	char dir[] = "/tmp/shard-spawn-XXXXXX", script[1000], shardd[600], path[SPAWNED_PATH];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One run of a program of this build, its output in a temporary file. Called by tests/proc. Fails
- * the test if it does not end. */
+/* Runs a program of this build once, with its output in a temporary file. tests/proc calls it. A
+ * program that does not end in time fails the test. */
 #include "lib/tool.h"
 
 #include "base/check.h"
@@ -24,7 +24,7 @@
 struct tool {
 	const char *name, *words;
 	int fd;
-	unsigned uid; /* 0: as the test */
+	unsigned uid; /* 0: the user of the test. */
 };
 
 static int exec_tool(void *arg)

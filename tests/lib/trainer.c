@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A small model behind the public API. Called by tests only; every failure is the test's. */
+/* A small model behind the public API. Only tests call it. Each function makes one or a few public
+ * calls and expects them to succeed. Every failure fails the test. */
 #include "lib/trainer.h"
 
 #include "base/check.h"
@@ -35,8 +36,8 @@ void trainer_spec(struct shard_spec *s, enum shard_dtype image, enum shard_dtype
 
 float trainer_weight(uint32_t tensor, uint64_t i)
 {
-	return (float)(int)(tensor * 100 + i % 61) -
-	       50.0f; /* exact in bf16 and fp16, also after a few steps of 1 */
+	/* The values are exact in bf16 and fp16, also after a few steps of 1. */
+	return (float)(int)(tensor * 100 + i % 61) - 50.0f;
 }
 
 void trainer_connect(struct trainer *t, const char *address)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer.h: the public API in steps that tests repeat: a small model, connected, written, sealed,
- * joined. */
+/* trainer.h: the steps of the public API that tests repeat, with a small model: connect, define,
+ * write, seal and join. */
 #ifndef SHARD_TESTS_TRAINER_H
 #define SHARD_TESTS_TRAINER_H
 
@@ -8,10 +8,10 @@
 
 enum {
 	TRAINER_TENSORS = 4
-}; /* "wte" [30, 100], "h.0.ln_1.weight" [7], "h.0.attn.weight" [50, 50], "ln_f.weight" [1] */
+}; /* "wte" [30, 100], "h.0.ln_1.weight" [7], "h.0.attn.weight" [50, 50], "ln_f.weight" [1]. */
 
-/* Two entries of a table of tests: *state is NULL in the first, which is for a socket, and not in
- * the second, over tcp. */
+/* Two entries of a table of tests. *state is NULL in the first one, which uses a unix socket, and
+ * not NULL in the second one, which uses tcp. */
 #define OVER_BOTH(fn)                                                                              \
 	{#fn " unix", fn, NULL, NULL, NULL},                                                       \
 	{                                                                                          \
@@ -28,22 +28,23 @@ struct trainer {
 
 extern const uint64_t trainer_numel[TRAINER_TENSORS];
 void trainer_spec(struct shard_spec *s, enum shard_dtype image, enum shard_dtype grad);
-/* The reached state, or a failed test with the sentence. */
+/* Each of these reaches its state, or fails the test with the library's sentence. */
 void trainer_connect(struct trainer *t, const char *address);
+/* A trainer that created the model also writes it and seals it at step 0. */
 void trainer_define(struct trainer *t, const char *address, enum shard_dtype image,
-		    enum shard_dtype grad); /* created: writes and seals at 0 */
-/* The same with what trainer_spec() filled and the test changed, but for the tensors. */
+		    enum shard_dtype grad);
+/* The same with a spec that trainer_spec() filled and the test changed, except the tensors. */
 void trainer_define_as(struct trainer *t, const char *address, const struct shard_spec *s);
 void trainer_join(struct trainer *t, const char *address, enum shard_dtype image,
 		  enum shard_dtype grad);
 void trainer_begin(struct trainer *t);
-void trainer_push_all(struct trainer *t,
-		      float value); /* every element value, from memory of its own */
+/* Pushes `value` for every element, from memory of its own. */
+void trainer_push_all(struct trainer *t, float value);
 float trainer_image_at(struct trainer *t, enum shard_dtype image, uint32_t tensor, uint64_t i);
-void trainer_check_image(struct trainer *t, enum shard_dtype image,
-			 float minus); /* every weight is minus less than written */
+/* Every weight must be `minus` less than what was written. */
+void trainer_check_image(struct trainer *t, enum shard_dtype image, float minus);
 void trainer_end(struct trainer *t);
-float trainer_weight(uint32_t tensor, uint64_t i); /* what trainer_define() wrote */
+float trainer_weight(uint32_t tensor, uint64_t i); /* What trainer_define() wrote. */
 
 #define EXPECT(st, call)                                                                           \
 	do {                                                                                       \
@@ -58,8 +59,8 @@ float trainer_weight(uint32_t tensor, uint64_t i); /* what trainer_define() wrot
 			fail_msg("\"%s\" is not in \"%s\"", (part), shard_error());                \
 	} while (0)
 
-/* A sentence with a time in it: "BEFORE waited N.N s AFTER"; how long it took is the machine's
- * business. */
+/* Expects a sentence with a time in it: "BEFORE waited N.N s AFTER". How long the wait was depends
+ * on the machine. */
 #define EXPECT_TEXT_AROUND(before, after)                                                          \
 	do {                                                                                       \
 		size_t text_ = strlen(shard_error()), after_ = strlen(after);                      \

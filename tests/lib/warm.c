@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Clusters that come back warm, and what trains on them. Tests of tests/proc call, one call at a
- * time: nothing here waits for another rank's call unless it says so. Failures end the test. */
+/* Clusters that restart warm, and the trainers of their models. Tests of tests/proc call it. Each
+ * function makes its calls one after the other and does not wait for another rank's call unless its
+ * comment says so. Failures end the test. */
 #include "lib/warm.h"
 
 #include "base/check.h"
@@ -157,8 +158,8 @@ void warm_define(struct warm *w, uint32_t rank)
 
 void warm_join(struct warm *w, unsigned ranks)
 {
-	for (uint32_t r = 0; r < w->ranks;
-	     r++) /* sent, not waited for: whoever is last makes the world */
+	/* The joins are sent and not awaited, because the last one makes the world. */
+	for (uint32_t r = 0; r < w->ranks; r++)
 		if (ranks >> r & 1)
 			(void)!shard_join(w->r[r].model, (int)r, 0, &w->r[r].world);
 	for (uint32_t r = 0; r < w->ranks; r++) {
@@ -180,8 +181,8 @@ void warm_all(struct warm *w)
 	warm_join(w, (1u << w->ranks) - 1);
 }
 
-/* In place: with one rank on a node, this memory is all there is of its gradient until the step is
- * over. */
+/* The gradient is written in place. With one rank on a node this memory is all there is of its
+ * gradient until the step is over. */
 void warm_begin(struct warm *w, uint32_t rank)
 {
 	struct warm_rank *t = &w->r[rank];
@@ -262,8 +263,8 @@ void warm_kill(struct warm *w, unsigned nodes)
 			cluster_kill(w->cluster, n);
 }
 
-/* Of those that stayed: what they have in hand either is decided or has ended without effect; both
- * are fine here. */
+/* For a rank whose daemon stayed. Its step in hand is either decided or has ended without effect,
+ * and both are fine here. */
 static void give_up(struct warm *w, uint32_t rank)
 {
 	struct warm_rank *t = &w->r[rank];
@@ -271,7 +272,7 @@ static void give_up(struct warm *w, uint32_t rank)
 	enum shard_status st;
 	shard_ticket ticket;
 
-	st = shard_commit(t->model, &ticket); /* if it has not */
+	st = shard_commit(t->model, &ticket); /* If it has not committed yet. */
 	if (st == SHARD_OK || st == SHARD_BAD_STATE)
 		st = shard_result(t->model, 0, LIMIT_MS, &res);
 	if (st != SHARD_OK && st != SHARD_WORLD_CHANGED && st != SHARD_BAD_STATE)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One end a stream, the other a plain socket. Tests of net/stream.h call; what cannot be made or
- * written fails the test. */
+/* A pair of sockets of which one end is a stream and the other a plain descriptor. Tests of
+ * net/stream.h call it. wirepair_feed() writes bytes at the plain end and reads them with the
+ * stream. What cannot be made or written fails the test. */
 #include "lib/wirepair.h"
 
 #include "base/check.h"
@@ -47,8 +48,8 @@ enum shard_status wirepair_feed(struct wirepair *p, const void *bytes, size_t nr
 	enum shard_status rc = SHARD_OK;
 	const char *at = bytes;
 
-	while (nr > 0 &&
-	       rc == SHARD_OK) { /* the socket's buffer is smaller than the largest frame */
+	/* The socket's buffer is smaller than the largest frame. */
+	while (nr > 0 && rc == SHARD_OK) {
 		ssize_t n = send(p->peer, at, nr, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		assert_true(n > 0);
@@ -61,7 +62,6 @@ enum shard_status wirepair_feed(struct wirepair *p, const void *bytes, size_t nr
 	return rc;
 }
 
-/* control, bulk, empty, control: the shapes that a reader can meet */
 size_t wirepair_sample(unsigned char *out, size_t bulk_bytes)
 {
 	unsigned char *body = malloc(bulk_bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clusters, a folder and crews for tests of saving, restoring and coming back: see yard.h. Failures
- * end the test. */
+/* Clusters, a folder and crews for tests of saves, restores and restarts (see yard.h). Tests of
+ * tests/proc call it. Failures end the test. */
 #include "lib/yard.h"
 
 #include "base/check.h"

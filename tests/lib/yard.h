@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* yard.h: what a test of checkpoints has: a cluster or two, a folder to save to, a crew.
- * yard_setup() makes the folder, the test starts the clusters, and yard_teardown() puts away what a
+/* yard.h: what a test of checkpoints has: one or two clusters, a folder to save to, and a crew.
+ * yard_setup() makes the folder, the test starts the clusters, and yard_teardown() removes what a
  * failed test has left. */
 #ifndef SHARD_TESTS_YARD_H
 #define SHARD_TESTS_YARD_H
@@ -10,31 +10,31 @@
 #include "lib/proc.h"
 
 struct yard {
-	struct cluster *cluster, *other; /* NULL: none */
+	struct cluster *cluster, *other; /* NULL: none. */
 	struct keep keep;
-	struct crew crew, next; /* next: a crew that goes on from where the first one was */
+	struct crew crew, next; /* `next` is a crew that goes on where the first one ended. */
 };
 
 int yard_setup(void **state);
 int yard_teardown(void **state);
-/* per[n] trainers of node n, over its socket. */
+/* Adds per[n] trainers of node n, over its socket. */
 void yard_add(struct crew *crew, const struct cluster *c, const int *per, bool reconnects);
-/* The same from the first rank on, until they have trained step last. */
+/* The same from the first rank on. Returns when they have trained step `last`. */
 void yard_train(struct crew *crew, const struct cluster *c, const int *per, uint64_t last);
 
 /* Waits until every node says of every other that it is up. */
 void yard_linked(const struct cluster *c);
 
-struct yard_save { /* one that does not come to its end */
+struct yard_save { /* A save that does not come to its end. */
 	pthread_t thread;
 	const char *address, *dir, *tag;
-	enum shard_status rc; /* both once yard_save_failed() is back */
+	enum shard_status rc; /* This and text are valid once yard_save_failed() has returned. */
 	char text[512];
 };
 
-void yard_save_stuck(struct yard *y, const char *tag,
-		     struct yard_save *s);  /* stops node b, asks node a from a thread, and returns
-					       when the save has begun */
-void yard_save_failed(struct yard_save *s); /* waits; the test fails if it did not */
+/* Stops node b, asks node a from a thread, and returns when the save has begun. */
+void yard_save_stuck(struct yard *y, const char *tag, struct yard_save *s);
+/* Waits for the save. The test fails if the save did not fail. */
+void yard_save_failed(struct yard_save *s);
 
 #endif
