@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http_cost: what it costs a step that /metrics is fetched each second. One daemon, one trainer, a
- * model of 4 Mi elements; blocks of a second with and without a client that asks, alternating; the
- * figure is the median over pairs of blocks of the mean step time with over without. Means, since
- * one step in hundreds meets a request and a median would not see it. --quick: one pair. */
+/* http_cost: what it costs a step that /metrics is fetched each second. There is one daemon, one
+ * trainer and a model of 4 Mi elements. Blocks of a second with a client that asks and without it
+ * alternate. Each pair of blocks gives the quotient of the mean step times with and without, and
+ * the figure is the median over the pairs. The block uses the mean because one step in hundreds
+ * meets a request, which a median would not show. --quick: one pair. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -18,7 +19,7 @@ enum { PAIRS = 21 };
 #define BLOCK_NS NS_PER_SEC
 #define EVERY_NS NS_PER_SEC
 
-struct requester { /* a thread: it must not wait in the steps' way */
+struct requester { /* A thread of its own, so that it does not hold up the steps. */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -92,7 +93,7 @@ static void want(struct requester *a)
 	pthread_mutex_unlock(&a->lock);
 }
 
-/* Mean time of a step, seconds. */
+/* Returns the mean time of a step in seconds. */
 static double block(struct fleet *f, struct requester *a, bool asking)
 {
 	uint64_t start = clock_ns(), now = start, next = start;
@@ -130,7 +131,7 @@ int main(int argc, char **argv)
 	struct fleet *f;
 
 	snprintf(address, sizeof(address), "127.0.0.1:%u", a.port);
-	CHECK(setenv("SHARD_HTTP", address, 1) == 0); /* beats the file */
+	CHECK(setenv("SHARD_HTTP", address, 1) == 0); /* The environment overrides the file. */
 	daemons_start(&d, argv[0], 1, 0);
 	CHECK(unsetenv("SHARD_HTTP") == 0);
 	f = fleet_begin(&d, &spec);
@@ -150,7 +151,7 @@ int main(int argc, char **argv)
 	pthread_join(a.thread, NULL);
 	fleet_end(&f);
 	daemons_stop(&d);
-	median = bench_median(ratio, pairs); /* and sorted now */
+	median = bench_median(ratio, pairs); /* This also sorts ratio. */
 	printf("bench: http_cost %.3f ms limit %.3f ratio %.3f\n", bench_median(with, pairs) * 1e3,
 	       bench_median(without, pairs) * 1e3, median);
 	fprintf(stderr, "http_cost: ratios of pairs from %.3f to %.3f; an answer has %llu bytes\n",

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adamw_kernel: the fused optimizer over 64 Mi parameters, bf16 gradient in and bf16 image out, on
- * all cores with pinned threads, against this machine's read-modify-write bandwidth. Both are
- * counted alike, as the bytes that the program asks to read and to write: 28 per parameter for the
- * kernel, 24 for the limit. The limit runs over the kernel's own three fp32 arrays with the same
- * threads, the same slices and the same vectors, and does nothing but load, multiply and store in
- * place: it is what the kernel would cost without arithmetic and without the two 16-bit streams.
- * Rounds are interleaved, so that a slow second hits both; the figures are medians. --quick: 4 Mi
- * parameters and fewer rounds; much of that stays in caches, so its ratio says little. */
+/* adamw_kernel: the fused optimizer over 64 Mi parameters with bf16 gradient in and bf16 image out,
+ * on all cores with pinned threads, beside this machine's read-modify-write bandwidth. Both count
+ * the bytes that the program asks to read and to write, which are 28 per parameter for the kernel
+ * and 24 for the limit. The limit uses the kernel's own three fp32 arrays, the same threads, the
+ * same slices and the same vectors. It only loads, multiplies and stores in place, which is what
+ * the kernel would cost without arithmetic and without the two 16-bit streams. Rounds alternate, so
+ * that a slow second hits both, and the figures are medians. --quick: 4 Mi parameters and fewer
+ * rounds. Much of that stays in caches, so its ratio says little. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "optim/ftz.h"
@@ -25,7 +25,7 @@ enum { ROUNDS_MAX = 21, THREADS_MAX = 256, CHUNK = 1 << 20, HUGE_PAGE = 2 << 20 
 enum work { WORK_TOUCH, WORK_KERNEL, WORK_LIMIT, WORK_END };
 
 struct bench {
-	size_t n; /* parameters */
+	size_t n; /* Parameters. */
 	int threads;
 	enum work work;
 	pthread_barrier_t go, done;
@@ -41,8 +41,9 @@ struct thread {
 	pthread_t id;
 };
 
-static void *take(size_t bytes) /* as the daemon's store does: anonymous memory, huge pages where
-				   the kernel gives them */
+/* Takes memory as the daemon's store does: anonymous, with huge pages where the kernel gives
+ * them. */
+static void *take(size_t bytes)
 {
 	size_t whole = (bytes + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 	char *p = mmap(NULL, whole + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,

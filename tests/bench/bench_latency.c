@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step_latency: a model of one chunk of 4 Ki elements, two daemons over TCP, one trainer on each
- * node: from the last push, whoever made it, to the image complete at both. The chunk is small
- * enough to be computed on the loop. Twice a round trip of 64 bytes over loopback, blocking, is
- * printed as the limit: what a contribution, a commit and an image cannot do without is one and a
+/* step_latency: the time from the last push of any trainer until the image is complete at both
+ * trainers. There is a model of one chunk of 4 Ki elements, two daemons over TCP, and one trainer
+ * on each node. The loop computes such a small chunk itself. The limit is two blocking round trips
+ * of 64 bytes over loopback. A contribution, a commit and an image cannot do without one and a
  * half. --quick: fewer steps. */
 #include "base/check.h"
 #include "base/clock.h"

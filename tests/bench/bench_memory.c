@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_overhead: what a daemon that holds a model of 64 Mi parameters really uses after some
- * steps with two trainers, against the budget that it printed. Private memory is what is resident;
- * a shared memfd counts once, with all pages that it has, whoever touched them. --quick: 4 Mi
- * parameters, where the program itself weighs more: its ratio says little. */
+/* memory_overhead: the memory that a daemon with a model of 64 Mi parameters really uses after some
+ * steps with two trainers, beside the budget that it printed. Private memory counts as far as it is
+ * resident. A shared memfd counts once, with all its pages, whoever touched them. --quick: 4 Mi
+ * parameters, where the program itself weighs more, so its ratio says little. */
 #include "bench/daemons.h"
 
 #include <dirent.h>
@@ -12,7 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static double resident_bytes(pid_t pid) /* private and file-backed: all but shared memory */
+/* Resident private and file-backed memory, which is all but shared memory. */
+static double resident_bytes(pid_t pid)
 {
 	char path[64], line[256];
 	double kib = 0, value;
@@ -30,7 +31,7 @@ static double resident_bytes(pid_t pid) /* private and file-backed: all but shar
 	return kib * 1024;
 }
 
-static double shared_bytes(pid_t pid) /* of the memfds that it holds */
+static double shared_bytes(pid_t pid) /* Bytes of the memfds that it holds. */
 {
 	char path[320], to[64];
 	struct dirent *entry;

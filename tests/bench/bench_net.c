@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* push_tcp, pull_tcp: goodput of tensor bytes between two daemons on loopback, checksums on. One
- * model with one large fp32 chunk, which node a holds, and a trainer on each node. b's trainer
- * pushes first, a's holds back: so between the first and the last byte of b's contribution nothing
- * else is done. After the commit one worker of a updates the chunk, then the image goes to b, and
- * again nothing else is done. Bytes and times are those in the receiving daemon's status. The limit
- * is limit_tcp.h's bare transfer of as many bytes, round by round; iperf3 is for information.
- * --quick: fewer rounds. */
+/* push_tcp, pull_tcp: the goodput of tensor bytes between two daemons on loopback with checksums.
+ * There is one model with one large fp32 chunk, which node a holds, and a trainer on each node. The
+ * trainer of b pushes first and the trainer of a waits, so that nothing else is done between the
+ * first and the last byte of b's contribution. After the commit one worker of a updates the chunk.
+ * Then the image goes to b, and again nothing else is done. Bytes and times come from the status of
+ * the receiving daemon. The limit is the bare transfer of as many bytes (limit_tcp.h), in each
+ * round. iperf3 is for information. --quick: fewer rounds. */
 #include "bench/daemons.h"
 #include "bench/limit_tcp.h"
 
@@ -32,7 +32,7 @@ static double limit_round(struct limit_tcp *bare)
 	double goodput;
 
 	bench_processors(1);
-	(void)limit_tcp_round(bare); /* processors that were idle are slower for a while */
+	(void)limit_tcp_round(bare); /* Processors that were idle are slower for a while. */
 	goodput = limit_tcp_round(bare);
 	bench_processors(-1);
 	return goodput;
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
 	struct daemons d;
 	struct fleet *f;
 
-	bench_processors(0); /* the bare receiver is where node a's daemon is */
+	bench_processors(0); /* The bare receiver runs where node a's daemon runs. */
 	if (limit_tcp_begin(&bare, ELEMS * sizeof(float)) != 0)
 		bench_fail("no loopback");
 	bench_processors(-1);

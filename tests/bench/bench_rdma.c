@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdma_push, rdma_pull: goodput of tensor bytes between two daemons over a real RDMA device of this
- * machine, which may be soft- RoCE: in a guest of `make vm`, where there is nothing else to be
- * measured. One model with one fp32 chunk, which node a holds, and a trainer on each node. b's
- * trainer pushes first, a's holds back: between the first and the last of b's parts nothing else is
- * done. After the commit one worker of a updates the chunk, then the image goes to b, and again
- * nothing else is done. Bytes and times are those that the receiving daemon's loop saw, from the
- * header of the first part to that of the last; so the first part is not counted. The limit is
- * `ib_write_bw` with 1 MiB on the same device, before and after each round. Names that end in _sum:
- * with rdma_checksum. Without a device there is nothing to measure, and the status is 1. --quick:
- * fewer rounds. */
+/* rdma_push, rdma_pull: the goodput of tensor bytes between two daemons over a real RDMA device of
+ * this machine. It may be soft-RoCE, as in a guest of `make vm`. There is one model with one fp32
+ * chunk, which node a holds, and a trainer on each node. The trainer of b pushes first and the
+ * trainer of a waits, so that nothing else is done between the first and the last of b's parts.
+ * After the commit one worker of a updates the chunk. Then the image goes to b, and again nothing
+ * else is done. Bytes and times are those that the loop of the receiving daemon saw, from the
+ * header of the first part to that of the last, so the first part is not counted. The limit is
+ * `ib_write_bw` with 1 MiB on the same device, before and after each round. Names that end in _sum
+ * are with rdma_checksum. Without a device there is nothing to measure, and the exit status is 1.
+ * --quick: fewer rounds. */
 #include "bench/daemons.h"
 #include "wire/ops.h"
 
@@ -37,7 +37,7 @@ static double goodput(const struct daemons *d, int node, const char *what)
 	return (ELEMS * sizeof(float) - WIRE_PART_BYTES) / daemons_figure(d, node, seconds) * 1e-9;
 }
 
-/* What the daemon chose, as its log has it. */
+/* Returns the device that the daemon chose, as its log says. */
 static struct device chosen(const struct daemons *d)
 {
 	char path[128], line[1024];
@@ -83,7 +83,8 @@ static double limit_round(const struct device *dev)
 	return found;
 }
 
-/* The first steps may have gone before the memory was registered. */
+/* Makes steps until they go by RDMA. The first ones may have come before the memory was
+ * registered. */
 static void until_rdma(const struct daemons *d, struct fleet *f)
 {
 	const double step = ELEMS * sizeof(float);
@@ -101,8 +102,8 @@ static void until_rdma(const struct daemons *d, struct fleet *f)
 	bench_fail("after %d steps the tensors do not go by RDMA: see %s", WARM_MAX, d->dir);
 }
 
-/* Each round beside the limit before and after it: a guest's processors are not the same from one
- * minute to the next. */
+/* Prints each round beside the mean of the limits before and after it, because the speed of a
+ * guest's processors changes from one minute to the next. */
 static void say(const char *name, bool sums, double *value, const double *limit, int rounds)
 {
 	double ratio[ROUNDS], v, r;

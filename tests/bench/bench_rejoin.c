@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* trainer_rejoin: what a trainer that dies costs. Two daemons with a trainer each, a model of 16 Mi
- * elements; the first trainer is killed with -9 in the middle of its steps and started again at
- * once, while the other goes on. The figure is the median, over rounds, of the time from the kill
- * until the new process has pushed every gradient of its first step, less what the process itself
- * needs from fork to the first line of main: noticing the death, the world without it, connecting,
- * attaching, mapping, the world with it. The limit is 1 s. This program is its own trainer.
- * --quick: one round. */
+/* trainer_rejoin: what a trainer that dies costs. There are two daemons with a trainer each and a
+ * model of 16 Mi elements. The first trainer is killed with SIGKILL in the middle of its steps and
+ * started again at once, while the other one goes on. The time runs from the kill until the new
+ * process has pushed every gradient of its first step, less what the process itself needs from fork
+ * to the first line of main(). It covers noticing the death, the world without the trainer,
+ * connecting, attaching, mapping, and the world with it. The figure is the median over rounds, and
+ * the limit is 1 s. This program is its own trainer. --quick: one round. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -26,7 +26,7 @@ enum { ROUNDS = 15, TENSORS = 16, NUMEL = 1 << 20, LIMIT_MS = 1000 };
 			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());          \
 	} while (0)
 
-struct report { /* of a trainer, through a pipe */
+struct report { /* What a trainer reports through a pipe. */
 	uint64_t in_main, contributed;
 };
 
@@ -155,7 +155,7 @@ int main(int argc, char **argv)
 		uint64_t killed, started;
 		struct report r;
 
-		usleep((useconds_t)(300000 + i * 7919)); /* anywhere in a step */
+		usleep((useconds_t)(300000 + i * 7919)); /* This ends anywhere in a step. */
 		killed = clock_ns();
 		CHECK(kill(pid[0], SIGKILL) == 0);
 		CHECK(waitpid(pid[0], NULL, 0) == pid[0]);

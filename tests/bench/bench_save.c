@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* save, restore, save_pause: one daemon, one trainer, 64 Mi parameters with AdamW: 768 MiB of
- * master weights and moments. save is their bytes over the time from shard_save() until its ticket
- * is done: on the disk, manifest and `latest` too. restore is their bytes over the time of
- * shard_restore() into a daemon that does not know the model: its memory is made, read, compared,
- * looked through and sealed, and its image is whole. Each beside fio's sequential write and read of
- * as many bytes on the same file system with O_DIRECT, 8 MiB at a time, four in flight as in a
- * save: to a new file as a save's is, sync at the end. A round does both, and rounds take turns in
- * who is first; before either the file system is at rest (what was removed is gone, nothing is
- * dirty) and nothing of a file in the page cache; medians. save_pause: the longest step that was in
- * hand during a save over the median of all others: a save holds the weights while it writes, and
- * this trainer computes nothing meanwhile. The checkpoints lie in the build folder, for /tmp may be
- * memory; without fio, and where there is no O_DIRECT, there is no limit and no figure. --quick:
- * one round of 4 Mi parameters. */
+/* save, restore, save_pause: one daemon, one trainer, and 64 Mi parameters with AdamW, which are
+ * 768 MiB of master weights and moments. save is their bytes over the time from shard_save() until
+ * its ticket is done. Everything is then on the disk, also the manifest and `latest`. restore is
+ * their bytes over the time of shard_restore() into a daemon that does not know the model. The
+ * daemon makes its memory, reads, compares, checks and seals the model, and its image is whole. The
+ * limit of each is fio's sequential write or read of as many bytes on the same file system with
+ * O_DIRECT, 8 MiB at a time and four in flight as in a save. Like a save it writes a new file and
+ * syncs at the end. A round does both, and rounds take turns in which one is first. Before either
+ * of them the file system is at rest: what was removed is gone, nothing is dirty, and nothing of a
+ * file is in the page cache. The figures are medians. save_pause is the longest step that was in
+ * hand during a save over the median of all other steps. A save holds the weights while it writes,
+ * and this trainer computes nothing meanwhile. The checkpoints lie in the build folder, because
+ * /tmp may be memory. Without fio or without O_DIRECT there is no limit and no figure. --quick: one
+ * round of 4 Mi parameters. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -37,10 +38,10 @@ enum { ROUNDS = 9, TENSORS = 16, STATE_BYTES = 12, STEPS_MAX = 100000 };
 struct saver {
 	struct daemons d;
 	char dir[600];
-	uint64_t numel; /* of each tensor */
+	uint64_t numel; /* Of each tensor. */
 	shard_client *c;
 	shard_model *m;
-	double during[STEPS_MAX], quiet[STEPS_MAX]; /* steps, ms */
+	double during[STEPS_MAX], quiet[STEPS_MAX]; /* The times of steps in ms. */
 	int during_nr, quiet_nr;
 };
 
@@ -83,11 +84,12 @@ static void join(struct saver *s)
 	struct shard_world w = SHARD_INIT(struct shard_world);
 
 	TRY(shard_join(s->m, 0, 60000, &w));
+	/* Small values that are not zero. */
 	for (uint32_t t = 0; t < TENSORS; t++)
-		memset(shard_grad(s->m, t), 0x11, s->numel * 2); /* small, not zero */
+		memset(shard_grad(s->m, t), 0x11, s->numel * 2);
 }
 
-/* Milliseconds. */
+/* Returns the time of a step in milliseconds. */
 static double step(struct saver *s)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
@@ -103,7 +105,7 @@ static double step(struct saver *s)
 	return (double)(clock_ns() - start) * 1e-6;
 }
 
-/* Nothing of its files stays in the page cache. */
+/* Removes the files of a folder from the page cache. */
 static void forget(const char *folder)
 {
 	DIR *d = opendir(folder);
@@ -127,7 +129,8 @@ static void forget(const char *folder)
 	closedir(d);
 }
 
-/* Blocks of files that are gone may be discarded in somebody else's fsync otherwise. */
+/* Syncs the file system and empties the page cache. Otherwise blocks of removed files may be
+ * discarded in a later fsync. */
 static void rest(const struct saver *s)
 {
 	int fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -138,7 +141,7 @@ static void rest(const struct saver *s)
 	forget(s->dir);
 }
 
-/* GB/s of fio; 0: it is not here, or the file system has no O_DIRECT. */
+/* Returns GB/s of fio. 0: it is not installed, or the file system has no O_DIRECT. */
 static double fio(const struct saver *s, const char *way)
 {
 	char command[2000];
@@ -259,7 +262,7 @@ int main(int argc, char **argv)
 	print("restore", restore, read_limit, rounds);
 	CHECK(s->quiet_nr > 0);
 	median = bench_median(s->quiet, s->quiet_nr);
-	(void)bench_median(s->during, s->during_nr); /* sorted now */
+	(void)bench_median(s->during, s->during_nr); /* Sorts it. */
 	if (s->during_nr > 0)
 		printf("bench: save_pause %.2f ms limit %.2f ratio %.3f\n",
 		       s->during[s->during_nr - 1], median, s->during[s->during_nr - 1] / median);

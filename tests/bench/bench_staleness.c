@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* staleness_overlap: the time of a step with max_staleness = 1 and a trainer that goes ahead,
- * beside the same steps without. One daemon, one trainer; its "compute" leaves the processors
- * alone, as a GPU's does, and takes as long as an update (sum, norm, optimizer, image) does by
- * itself: begin, compute, push all, commit. What is not ahead pays both, one after the other; ahead
- * pays the longer one. The limit is the step without. Rounds are interleaved, figures are medians.
- * --quick: 4 Mi parameters, few rounds. */
+ * beside the same steps without. There is one daemon and one trainer. A step is begin, compute,
+ * push all and commit. The "compute" leaves the processors alone, as that of a GPU does, and it
+ * takes as long as an update (sum, norm, optimizer, image) takes by itself. A trainer that does not
+ * go ahead pays both, one after the other, and one that goes ahead pays the longer one. The limit
+ * is the step without. Rounds alternate and figures are medians. --quick: 4 Mi parameters and few
+ * rounds. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { NUMEL = 1 << 20, ROUNDS = 15, STEPS = 5 /* of a round */ };
+enum { NUMEL = 1 << 20, ROUNDS = 15, STEPS = 5 /* Of a round. */ };
 
 #define TRY(call)                                                                                  \
 	do {                                                                                       \
@@ -86,7 +87,7 @@ static void step(struct side *s, uint64_t compute_ns, shard_ticket *committed)
 	TRY(shard_begin(s->model, NULL, &step));
 	compute(compute_ns);
 	for (uint32_t t = s->tensors_nr; t-- > 0;) {
-		if (s->steps < 2) /* both halves of the arena */
+		if (s->steps < 2) /* Fills both halves of the arena. */
 			for (uint32_t i = 0; i < NUMEL; i++)
 				((uint16_t *)shard_grad(s->model, t))[i] =
 					(uint16_t)(0x3a00 + i % 200);
@@ -96,8 +97,8 @@ static void step(struct side *s, uint64_t compute_ns, shard_ticket *committed)
 	s->steps++;
 }
 
-/* ns of one step: each result is waited for at once, or after the next commit. The last one counts
- * until it is applied. */
+/* Returns the ns of one step. A trainer waits for each result at once, or after the next commit if
+ * it goes ahead. The time ends when the last step is applied. */
 static double run(struct side *s, bool ahead, uint64_t compute_ns)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step_local_1, step_local_2: one daemon and one or two trainers that write their gradients in
- * place, tensor by tensor as a backward pass does, and push each when it is written: 64 Mi
- * parameters, bf16, AdamW, clipping on. The clock runs from the last push to the image complete at
- * every trainer. step_burst_1, step_burst_2: nothing is written, everything is pushed at once and
- * the clock runs from the first push, so that sum and norm of every chunk are in the figure. Both
- * with memory that outlives the daemon, as it is unless switched off; step_local_unkept_1 and _2:
- * warm_restart = off. The limit is the bare kernel over as many parameters in this process, with as
- * many threads taking chunks from one counter, in the same pages as the daemon's (image and
- * gradient in shared memory). Rounds are interleaved, figures are medians. --quick: 4 Mi
- * parameters, few rounds. */
+/* step_local_1, step_local_2: one daemon and one or two trainers with 64 Mi parameters, bf16, AdamW
+ * and clipping. The trainers write their gradients in place, tensor by tensor as a backward pass
+ * does, and push each tensor when it is written. The time runs from the last push until the image
+ * is complete at every trainer. step_burst_1, step_burst_2: nothing is written and everything is
+ * pushed at once. The time runs from the first push, so that it contains sum and norm of every
+ * chunk. Both have memory that outlives the daemon, which is the default. step_local_unkept_1,
+ * step_local_unkept_2: the first figures with warm_restart = off. The limit is the bare kernel over
+ * as many parameters in this process. It has as many threads, which take chunks from one counter,
+ * and the same kinds of pages as the daemon (image and gradient in shared memory). Rounds alternate
+ * and figures are medians. --quick: 4 Mi parameters and few rounds. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -51,8 +51,8 @@ static void *bare_main(void *arg)
 
 	CPU_ZERO(&set);
 	CPU_SET(t->cpu, &set);
-	(void)pthread_setaffinity_np(pthread_self(), sizeof(set),
-				     &set); /* as the daemon's workers */
+	/* The daemon's workers are pinned, too. */
+	(void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 	ftz_on();
 	for (;;) {
 		pthread_barrier_wait(&b->go);
@@ -113,8 +113,8 @@ static double bare_round(struct bare *b)
 	return (double)(clock_ns() - start) * 1e-6;
 }
 
-/* Processors that were idle a moment ago can be half as fast as busy ones: the limit is taken in
- * the state that the step is in. */
+/* Processors that were idle a moment ago can be half as fast as busy ones. So the limit is taken in
+ * the state in which the step finds them. */
 static double bare_limit(struct bare *b, bool busy)
 {
 	if (busy)
@@ -187,8 +187,8 @@ int main(int argc, char **argv)
 		const char *warm;
 	} way[] = {{false, "tmpfs"}, {true, "tmpfs"}, {false, NULL}};
 	bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
-	int only = argc > 2 ? atoi(argv[1]) : 0,
-	    rounds = argc > 2 ? atoi(argv[2]) : ROUNDS; /* to look closely: TRAINERS ROUNDS */
+	/* The arguments TRAINERS ROUNDS are for a closer look. */
+	int only = argc > 2 ? atoi(argv[1]) : 0, rounds = argc > 2 ? atoi(argv[2]) : ROUNDS;
 
 	CHECK(rounds > 0 && rounds <= ROUNDS_MAX);
 	for (int trainers = 1; trainers <= 2; trainers++)

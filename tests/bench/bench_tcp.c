@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Goodput of streams: two processes, stream to stream over loopback, checksums on, bulk straight
- * into cold memory; beside the bare transfer of limit_tcp.c, round by round. Prints the figure
- * tcp_stream, which push_tcp and pull_tcp build on. */
+/* tcp_stream: the goodput of streams, on which push_tcp and pull_tcp build. Two processes send from
+ * stream to stream over loopback with checksums, and bulk goes straight into cold memory. The limit
+ * is the bare transfer of limit_tcp.c, in each round. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/limit_tcp.h"
@@ -70,7 +70,8 @@ static void side_begin(struct side *d, int fd, size_t bytes)
 	CHECK(stream_open(&d->s, &conf, NULL) == SHARD_OK);
 }
 
-/* One turn of a loop: wait for readiness, write, read. False: the peer has closed. */
+/* Makes one turn of a loop: it waits for readiness, writes and reads. False: the peer has
+ * closed. */
 static bool turn(struct side *d, bool want_write)
 {
 	struct pollfd p = {stream_fd(d->s), (short)(POLLIN | (want_write ? POLLOUT : 0)), 0};
@@ -139,7 +140,7 @@ int main(int argc, char **argv)
 	}
 	close(fds[1]);
 	side_begin(&d, fds[0], bytes);
-	(void)limit_tcp_round(&l); /* warm: buffers of the kernel have grown */
+	(void)limit_tcp_round(&l); /* A first round lets the buffers of the kernel grow. */
 	(void)round_trip(&d);
 	for (int i = 0; i < rounds; i++) {
 		bare[i] = limit_tcp_round(&l);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* warm_restart: what a daemon that is killed costs. One daemon with a model of 64 Mi elements and a
- * trainer, which begins every lost connection again; the daemon is killed with -9 in the middle of
- * a step and started again as soon as it is gone. The figure is the median, over rounds, of the
- * time from the kill until the trainer hears that a step is committed: the end of the old process,
- * the new one with the memory of the old one, connecting, mapping, a whole step.
- * warm_restart_daemon is the part until the daemon says that it is ready. Both are with memory that
- * a service manager keeps; _tmpfs is with files. service_start: from exec to READY=1, without any
- * state and with that model. The limits are 1 s. --quick: one round of 1 Mi elements. */
+/* warm_restart: what a daemon that is killed costs. There is one daemon with a model of 64 Mi
+ * elements, and a trainer that connects again after every lost connection. The daemon is killed
+ * with SIGKILL in the middle of a step and started again as soon as it is gone. The time runs from
+ * the kill until the trainer hears that a step is committed. It covers the end of the old process,
+ * the new process with the memory of the old one, connecting, mapping, and a whole step. The figure
+ * is the median over rounds. warm_restart_daemon is the part until the daemon says that it is
+ * ready. Both are with memory that a service manager keeps, and names with _tmpfs are with files.
+ * service_start is the time from exec to READY=1, without any state and with that model. The limits
+ * are 1 s. --quick: one round of 1 Mi elements. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -23,15 +24,16 @@ enum { ROUNDS = 9, TENSORS = 64, LIMIT_MS = 1000, PATIENCE_MS = 60000 };
 struct trainer {
 	pthread_t thread;
 	const char *address;
-	uint64_t numel;            /* of each tensor */
-	_Atomic uint64_t first_ns; /* when the first step of its newest session was committed */
+	uint64_t numel;            /* Of each tensor. */
+	_Atomic uint64_t first_ns; /* When the first step of its newest session was committed. */
 	_Atomic uint32_t firsts;
 	_Atomic bool over;
 };
 
 /* --- the trainer --- */
 
-static bool went(enum shard_status st, const char *what) /* false: the connection is over */
+/* False: the connection is over. */
+static bool went(enum shard_status st, const char *what)
 {
 	if (st == SHARD_OK)
 		return true;
@@ -206,7 +208,7 @@ static void warm(const char *argv0, const char *how, int rounds, uint64_t elemen
 	for (int i = 0; i < rounds; i++) {
 		uint64_t killed, began, at;
 
-		usleep((useconds_t)(300000 + i * 7919)); /* anywhere in a step */
+		usleep((useconds_t)(300000 + i * 7919)); /* This ends anywhere in a step. */
 		killed = clock_ns();
 		daemons_kill(&d, 0);
 		began = clock_ns();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts and stops the daemons of a benchmark and asks for their status; fleet.c trains with them.
- * Happy path: a folder with one configuration per node, shardd in the background, its socket
- * accepts, SIGTERM at the end. */
+/* Starts and stops the daemons of a benchmark and asks for their status. fleet.c trains with them.
+ * Happy path: it makes a folder with one configuration per node, starts shardd in the background,
+ * waits until its socket accepts, and sends SIGTERM at the end. What fails ends the program with a
+ * sentence. */
 #include "bench/daemons.h"
 
 #include "base/check.h"
@@ -42,8 +43,8 @@ void bench_processors(int node)
 	for (int cpu = 0; cpu < all && cpu < CPU_SETSIZE; cpu++)
 		if (node < 0 || all < 2 || (cpu < half) == (node == 0))
 			CPU_SET(cpu, &set);
-	(void)sched_setaffinity(0, sizeof(set),
-				&set); /* a cpuset may forbid it; then the figures vary more */
+	/* A cpuset may forbid it, and then the figures vary more. */
+	(void)sched_setaffinity(0, sizeof(set), &set);
 }
 
 static uint16_t free_port(void)
@@ -93,7 +94,7 @@ void daemons_launch(struct daemons *d, int i)
 	snprintf(log, sizeof(log), "%s/%c.log", d->dir, 'a' + i);
 	if (d->store[i] != NULL)
 		fdstore_begin(d->store[i]);
-	fflush(NULL); /* the child flushes its copies too */
+	fflush(NULL); /* The child would flush its copies, too. */
 	d->pid[i] = fork();
 	if (d->pid[i] < 0)
 		bench_fail("fork: %s", strerror(errno));
@@ -101,7 +102,8 @@ void daemons_launch(struct daemons *d, int i)
 		return;
 	if (d->nr == 2)
 		bench_processors(i);
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* whatever becomes of the benchmark */
+	/* The daemon ends with the benchmark in any case. */
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (freopen(log, "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL)
 		_exit(126);
 	if (d->store[i] != NULL)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trainers of daemons.h: threads that define one model, write it, join, and then do a step each
- * time the benchmark asks. Gradients stay in the arenas as they were written once, so that a step
- * is nothing but the daemons' work, unless spec.write. Every failure ends the program. */
+/* The trainers of daemons.h. They are threads that define one model, write it, join, and then make
+ * a step each time the benchmark asks for one. Gradients are written once into the arenas and stay
+ * there, so that a step has nothing but the daemons' work, unless spec.write says otherwise. Every
+ * failure ends the program. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
@@ -19,14 +20,14 @@
 			bench_fail("%s: %s: %s", #call, shard_name(try_), shard_error());          \
 	} while (0)
 
-struct hand { /* one trainer */
+struct hand { /* One trainer. */
 	struct fleet *fleet;
 	int index;
 	pthread_t thread;
 	shard_client *client;
 	shard_model *model;
 	uint64_t first_push, last_push, committed, complete;
-	void *gradient; /* of one tensor */
+	void *gradient; /* The gradient of one tensor. */
 };
 
 struct fleet {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bare loopback transfer of limit_tcp.h. Called by the benchmarks, in turn with what they
- * measure, so that both meet the same machine. Fails only where the system does. */
+/* The bare loopback transfer of limit_tcp.h. The benchmarks call it in turn with what they measure,
+ * so that both meet the machine in the same state. It fails only where the system does. */
 #include "bench/limit_tcp.h"
 
 #include "base/check.h"
@@ -92,7 +92,8 @@ static void send_all(int fd, const void *p, size_t bytes)
 	struct iovec iov = {(void *)(uintptr_t)p, bytes};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 
-	CHECK(sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)bytes); /* a blocking socket takes all */
+	/* A blocking socket takes all of it. */
+	CHECK(sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)bytes);
 }
 
 double limit_tcp_round(struct limit_tcp *l)
