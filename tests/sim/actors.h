@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* actors.h: what nodes, links, trainers, faults and checkers do in the simulator; sim.h includes
- * it. */
+/* actors.h: the functions of nodes, links, trainers, faults and checkers in the simulator. sim.h
+ * includes it. */
 #ifndef SIM_ACTORS_H
 #define SIM_ACTORS_H
 
@@ -10,33 +10,34 @@ struct sim;
 struct truth;
 struct sim_session;
 
-/* life.c: a node starts and dies */
+/* life.c: a node starts and dies. */
 void node_start(struct sim *s, uint16_t n);
-void node_crash(struct sim *s, uint16_t n, bool whole); /* whole: its memory outlives it */
+/* whole says that its memory outlives it. */
+void node_crash(struct sim *s, uint16_t n, bool whole);
 void node_save(struct shell *sh, bool torn);
 void node_free(struct sim_node *nd);
 
 /* zombie.c */
-bool zombie_rises(struct sim *s); /* false: not now */
+bool zombie_rises(struct sim *s); /* False: not now. */
 
-/* load.c: weights are written and saved */
+/* load.c: weights are written and saved. */
 void load_tick(struct sim *s);
 void load_asked(struct sim *s, const struct sim_event *e);
 void load_chunk(struct sim *s, const struct sim_event *e);
 void load_confirm(struct sim *s, const struct sim_event *e);
 void load_answer(struct sim *s, const struct sim_event *e);
 void load_link_lost(struct sim *s, uint16_t n, uint16_t peer);
-void load_forget(struct sim *s, uint16_t n); /* what a restore has read here */
+void load_forget(struct sim *s, uint16_t n); /* Throws away what a restore has read here. */
 bool load_save(struct sim *s, const struct core_id *id, uint64_t weights[CHUNKS]);
 
-/* shell.c: one node */
+/* shell.c: one node. */
 void node_event(struct sim *s, uint16_t n, const struct core_event *e);
 void shell_timer(struct sim *s, uint16_t n);
 void shell_settle_drain(struct sim *s, uint16_t n);
 
-/* bulk.c: the bytes of a node */
-void shell_transfer(struct sim *s, uint16_t n,
-		    uint32_t chunk); /* to its owner, if everything is there */
+/* bulk.c: the bytes of a node. */
+/* Sends the chunk's sum to its owner, if all ranks have pushed it. */
+void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk);
 void shell_stage_try(struct sim *s, uint16_t n, uint32_t chunk);
 struct sim_trainer *shell_trainer(struct sim *s, uint16_t n, uint64_t session);
 void shell_landed(struct sim *s, const struct sim_event *e);
@@ -45,7 +46,8 @@ void shell_apply(struct sim *s, const struct sim_event *e);
 void shell_image(struct sim *s, const struct sim_event *e);
 void shell_drained(struct sim *s, const struct sim_event *e);
 void shell_pushed(struct sim *s, uint16_t n, uint32_t chunk);
-void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer); /* before the core hears */
+/* Called before the core hears of it. */
+void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer);
 
 /* link.c */
 struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b);
@@ -56,8 +58,8 @@ void link_down(struct sim *s, const struct sim_event *e);
 void link_connect(struct sim *s, const struct sim_event *e);
 void link_break(struct sim *s, uint16_t a, uint16_t b);
 void link_heal(struct sim *s);
-void link_tell(struct sim *s, uint16_t slot,
-	       const struct core_event *e); /* to every model of a process */
+/* Tells every model of a process. */
+void link_tell(struct sim *s, uint16_t slot, const struct core_event *e);
 
 /* trainer.c */
 void trainer_spawn(struct sim *s, uint32_t t);
@@ -65,32 +67,32 @@ void trainer_die(struct sim *s, uint32_t t, const char *why);
 void trainer_event(struct sim *s, const struct sim_event *e);
 void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum sim_kind kind,
 		  const struct core_id *id);
-void trainer_closed(struct sim *s, uint16_t n, uint64_t session,
-		    const char *why); /* by the daemon */
+/* The daemon has closed the session. */
+void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why);
 
 /* fault.c */
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);
 void fault_watch(struct sim *s);
-void fault_crash(struct sim *s,
-		 uint16_t n); /* and it starts again soon, as who it was or as another */
-void fault_end(struct sim *s, uint16_t n); /* of a process that heard SIGTERM */
+/* The node starts again soon, as the member that it was or as another one. */
+void fault_crash(struct sim *s, uint16_t n);
+void fault_end(struct sim *s, uint16_t n); /* Ends a process that heard SIGTERM. */
 
-/* orders.c: the operator, and who writes checkpoints */
+/* orders.c: the operator, and saving of checkpoints. */
 void orders_event(struct sim *s, const struct sim_event *e);
-void orders_started(struct sim *s); /* the coordinator */
+void orders_started(struct sim *s); /* The coordinator has started. */
 void orders_crashed(struct sim *s);
 uint64_t orders_number(const struct core_tune *t);
 
-/* truth_orders.c: their checkers */
+/* truth_orders.c: the checkers of orders. */
 void truth_order(struct sim *s, uint16_t n, const struct core_action *a);
-const struct core_tune *truth_tune_of(const struct sim *s,
-				      const struct core_id *id); /* of its view; NULL: long ago */
+/* The tune of the view of id. NULL: that view is too old. */
+const struct core_tune *truth_tune_of(const struct sim *s, const struct core_id *id);
 void truth_ordered(struct sim *s, const struct record *prev, const struct record *r,
 		   const struct core_tune *t);
 void truth_view(struct sim *s, const struct core_view *v);
-void truth_written(struct sim *s, uint32_t generation,
-		   bool loaded); /* the core is about to hear so */
+/* The core is about to hear that the weights are written. */
+void truth_written(struct sim *s, uint32_t generation, bool loaded);
 void truth_seal(struct sim *s, struct truth *t, const struct record *r);
 void truth_orders_end(struct sim *s);
 
@@ -99,30 +101,33 @@ void truth_pure(struct sim *s, const struct record *prev, const struct record *r
 
 /* truth_votes.c */
 void truth_votes(struct sim *s, const struct record *r);
-bool truth_bits(double a, double b); /* are they the same, bit for bit? */
-void truth_ready(struct sim *s, const struct sim_session *ses); /* it committed an attempt */
-bool truth_lr_differs(const struct sim *s,
-		      const struct core_id *id); /* did two of its ranks give others? */
+bool truth_bits(double a, double b); /* True: the two are equal bit by bit. */
+/* The trainer committed an attempt. */
+void truth_ready(struct sim *s, const struct sim_session *ses);
+/* True: two of its ranks gave different learning rates. */
+bool truth_lr_differs(const struct sim *s, const struct core_id *id);
 void truth_begins(struct sim *s, uint16_t n, const struct core_id *id, const struct core_world *w);
 
-/* truth_warm.c: their checkers of what outlives a process */
-void truth_seen(struct sim *s, uint16_t n); /* this is what it has to come back as */
-void truth_same(struct sim *s, uint16_t n); /* has it? */
+/* truth_warm.c: the checkers of what outlives a process. */
+void truth_seen(struct sim *s, uint16_t n); /* Notes the state as which it has to come back. */
+void truth_same(struct sim *s, uint16_t n); /* Checks that it has come back as that. */
 void truth_whole(struct sim *s, uint16_t n, const struct record *r);
-void truth_lost(struct sim *s, const struct core_view *v); /* about to be: is there a reason? */
+/* The model is about to be LOST. Checks that there is a reason. */
+void truth_lost(struct sim *s, const struct core_view *v);
 
-/* truth.c: the checkers */
-void truth_event(struct sim *s, uint16_t n,
-		 const struct core_event *e); /* after the core took it, before its actions */
+/* truth.c: the other checkers. */
+/* Called after the core took the event and before its actions. */
+void truth_event(struct sim *s, uint16_t n, const struct core_event *e);
 void truth_action(struct sim *s, uint16_t n, const struct core_action *a);
-void truth_put_back(struct sim *s, const struct core_view *v); /* instead of the newest one */
+/* The view replaces the newest one. */
+void truth_put_back(struct sim *s, const struct core_view *v);
 void truth_durable(struct sim *s, const struct core_view *v);
 void truth_record(struct sim *s, const struct record *r);
-void truth_sealed(struct sim *s, uint16_t n, uint32_t chunk,
-		  const struct record *r); /* is it what was written? */
+/* Checks that the sealed chunk is what was written. */
+void truth_sealed(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r);
 void truth_applied(struct sim *s, uint16_t n, uint32_t chunk);
-uint64_t truth_updated(uint64_t weights, uint64_t gradient,
-		       const struct optim_args *args); /* what the optimizer makes of it */
+/* The weights that the optimizer makes. */
+uint64_t truth_updated(uint64_t weights, uint64_t gradient, const struct optim_args *args);
 uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk);
 struct truth *truth_of(struct sim *s, uint32_t generation);
 void truth_end(struct sim *s);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bulk in the simulator: gradients move from arenas to landing slots as raw late writes, as a
- * network card makes them: nothing but the end of the connection stops them. Workers stage and
- * apply chunks and write images. The single-writer checkers are here, where the bytes are. */
+/* Bulk data in the simulator. shell.c and the event table in sim.c call it. Gradients move from
+ * arenas to landing slots as raw late writes, as a network card makes them, and only the end of the
+ * connection stops them. Workers stage chunks, apply them and write images. The single-writer
+ * checkers (slot_one_writer, arena_one_writer) are here, where the bytes move. */
 #include "sim/sim.h"
 
 #include <string.h>
@@ -30,8 +31,8 @@ struct sim_trainer *shell_trainer(struct sim *s, uint16_t n, uint64_t session)
 	return NULL;
 }
 
-/* This node's contribution: over its ranks in rank order, from their arenas. false: a rank has not
- * pushed. */
+/* Sums this node's contribution over its ranks in rank order, from their arenas. False: a rank has
+ * not pushed. */
 static bool local_sum(struct sim *s, uint16_t n, uint32_t chunk, struct cell *sum)
 {
 	struct shell *sh = shell_of(s, n);
@@ -60,8 +61,8 @@ static bool summed(const struct shell *sh, uint32_t chunk)
 	return same(&sh->sum[chunk].id, &sh->id);
 }
 
-void shell_transfer(struct sim *s, uint16_t n,
-		    uint32_t chunk) /* to its owner, if everything is there */
+/* Sends the chunk's sum to its owner, if all ranks have pushed it. */
+void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk)
 {
 	struct shell *sh = shell_of(s, n);
 	struct sim_node *nd = &s->node[n];
@@ -171,7 +172,7 @@ void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer)
 	shell_settle_drain(s, n);
 }
 
-/* What the staged gradient of a chunk is, read from where it lies. */
+/* The staged gradient of a chunk, read from where it lies. */
 static uint64_t shell_reduced(struct sim *s, uint16_t n, uint32_t chunk, const struct core_id *id,
 			      bool *nan)
 {
@@ -223,7 +224,7 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 	node_event(s, e->node, &staged);
 }
 
-/* Who answered its successor sends a zombie nothing any more. */
+/* False: the node has answered the zombie's successor and sends the zombie nothing any more. */
 static bool shell_gets_images(struct sim *s, uint16_t n, uint16_t peer)
 {
 	const struct sim_node *nd = &s->node[n];
@@ -244,7 +245,7 @@ static void shell_image_to(struct sim *s, uint16_t to, uint32_t chunk, uint64_t 
 	e->id = shell_of(s, from)->record.id;
 }
 
-/* A node's network card writes an image chunk: whatever the node itself is doing. */
+/* A node's network card writes an image chunk, whatever the node itself is doing. */
 void shell_image(struct sim *s, const struct sim_event *e)
 {
 	struct shell *sh = shell_of(s, e->node);
@@ -286,5 +287,5 @@ void shell_apply(struct sim *s, const struct sim_event *e)
 				       sim_between(s, 10000, 2 * MS), e->node);
 	}
 	if (--sh->chunks_left == 0)
-		sim_at(s, 3 * MS, SIM_APPLIED, e->node); /* after its image writes */
+		sim_at(s, 3 * MS, SIM_APPLIED, e->node); /* After its image writes. */
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cluster.h: the things of a simulated cluster: events, links, trainers; nodes are in node.h. */
+/* cluster.h: the events, links and trainers of a simulated cluster. Its nodes are in node.h. */
 #ifndef SIM_CLUSTER_H
 #define SIM_CLUSTER_H
 
 #include "core/core.h"
 
-/* A slot holds a process: there is one for each node, and one for a zombie. */
+/* A slot holds a process. There is one slot for each node and one for a zombie. */
 enum { NODES = 4, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
 enum {
 	GROUPS = 3,
@@ -20,7 +20,7 @@ enum {
 };
 #define MS      1000000ull
 #define SEC     1000000000ull
-#define AWAY_NS (2 * SEC) /* a node that is away for so long is given up */
+#define AWAY_NS (2 * SEC) /* A node that is away for so long is given up. */
 
 enum sim_kind {
 	SIM_DELIVER = 1,
@@ -60,7 +60,7 @@ enum sim_kind {
 struct sim_event {
 	uint64_t at, order;
 	enum sim_kind kind;
-	uint16_t node, peer; /* slots */
+	uint16_t node, peer; /* Slots. */
 	uint16_t model;
 	uint32_t chunk, epoch, trainer;
 	uint64_t start, session;
@@ -68,15 +68,17 @@ struct sim_event {
 	struct flight *flight;
 };
 
-struct flight { /* a copy of a message, with what it points to behind it */
+struct flight { /* A copy of a message, followed by what it points to. */
 	struct core_msg msg;
 	uint32_t epoch;
 };
 
-struct conn {           /* between two slots, i < j */
-	uint32_t epoch; /* of the newest connection; no two of the cluster have the same */
-	bool up, connecting, cut; /* cut: partition, no new connection */
-	uint64_t last_at[2];      /* order within a direction */
+struct conn { /* A connection between two slots, i < j. */
+	/* The epoch of the newest connection. No two connections of the cluster have the same
+	 * one. */
+	uint32_t epoch;
+	bool up, connecting, cut; /* cut: a partition, which allows no new connection. */
+	uint64_t last_at[2];      /* Keeps the order within a direction. */
 };
 
 struct transfer {
@@ -85,10 +87,10 @@ struct transfer {
 	uint64_t src_start;
 	uint32_t chunk, epoch;
 	struct core_id id;
-	bool nan, flushed; /* flushed: the source's end of the connection is gone */
+	bool nan, flushed; /* flushed: the source's end of the connection is gone. */
 };
 
-struct cell { /* a gradient in an arena or a landing slot */
+struct cell { /* A gradient in an arena or a landing slot. */
 	struct core_id id;
 	uint64_t hash;
 	bool nan;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a seed decides: the shape of the cluster, and what goes wrong for the first seconds:
- * processes crash, end when asked, stop and start again, links break, trainers die, leave and hang.
- * Then everything heals, and the run must get on (liveness). Seed 0 has no faults and no orders,
- * seed 1 has no faults. */
+/* What a seed decides: the shape of the cluster, and what goes wrong in the first seconds.
+ * Processes crash, end when asked, stop and start again. Links break. Trainers die, leave and hang.
+ * Then everything heals, and the run must get on, which the checker `liveness` watches. Seed 0 has
+ * no faults and no orders, and seed 1 has no faults. */
 #include "sim/sim.h"
 
 #include <string.h>
@@ -34,7 +34,8 @@ static void fault_shape_schedule(struct sim *s, struct schedule_conf *conf)
 		return;
 	for (uint32_t i = 0; i < SCHEDULE_PARAM_NR; i++)
 		conf->param[i] = schedule_row(conf->id)->param[i].value;
-	conf->param[SCHEDULE_CYCLE_MIN_LR] = 1e-4; /* short ones: each part is run */
+	/* The cycles are short, so that each part is run. */
+	conf->param[SCHEDULE_CYCLE_MIN_LR] = 1e-4;
 	conf->param[SCHEDULE_CYCLE_MAX_LR] = conf->param[SCHEDULE_WARMUP_MAX_LR] = 2e-3;
 	conf->param[SCHEDULE_CYCLE_FIRST_STEP_SIZE] = conf->param[SCHEDULE_CYCLE_SECOND_STEP_SIZE] =
 		8;
@@ -62,8 +63,8 @@ static void fault_shape_record(struct sim *s, struct record_conf *conf)
 	}
 }
 
-/* bare: the coordinator holds no chunk of it and has no trainer, or hardly any: it may start again
- * without loss. */
+/* bare: the coordinator holds no chunk of the model and has no trainer, or hardly any, so that it
+ * may start again without loss. */
 static void fault_shape_model(struct sim *s, bool bare, uint32_t away)
 {
 	struct sim_model *m = s->m;
@@ -113,7 +114,7 @@ static void fault_shape(struct sim *s)
 }
 
 static void fault_plain(
-	struct sim *s) /* two nodes that share everything, three trainers, nothing goes wrong */
+	struct sim *s) /* Two nodes that share everything, three trainers, no faults at all. */
 {
 	s->nodes_nr = 2;
 	s->models_nr = 1;
@@ -176,8 +177,8 @@ static void fault_heal(struct sim *s)
 	link_heal(s);
 }
 
-/* SIGTERM first: the core hears it, and the process ends before long, whatever it still waits for.
- */
+/* The process gets SIGTERM first. The core hears of it, and the process ends soon, whatever it
+ * still waits for. */
 static void fault_term(struct sim *s, uint16_t n)
 {
 	struct core_event stop = {.type = CORE_EV_STOP, .why = "SIGTERM"};
@@ -191,7 +192,7 @@ static void fault_term(struct sim *s, uint16_t n)
 static void fault_die(struct sim *s, uint16_t n)
 {
 	bool asked = s->seed % 8 == 7 && s->node[n].alive && !s->node[n].paused &&
-		     !s->node[n].stopping; /* other seeds: as they were */
+		     !s->node[n].stopping; /* Other seeds replay as before. */
 
 	if (n == s->lead && s->zombies && sim_chance(s, s->zombies) && zombie_rises(s))
 		return;
@@ -211,8 +212,8 @@ void fault_end(struct sim *s, uint16_t n)
 		sim_at(s, 10 * MS, SIM_END, NOWHERE)->node = n;
 }
 
-/* Without what it held only where the seed lets holders lose it, and the coordinator, which may
- * hold nothing. */
+/* A node loses what it held only where the seed lets holders lose it. The coordinator, which may
+ * hold nothing, can always lose it. */
 void fault_crash(struct sim *s, uint16_t n)
 {
 	bool whole = sim_chance(s, s->warm) || !(s->holders_crash || n == s->lead);
@@ -226,8 +227,8 @@ void fault_crash(struct sim *s, uint16_t n)
 			->node = n;
 }
 
-static void fault_stop(struct sim *s,
-		       uint16_t n) /* SIGSTOP; others may notice and close the link */
+/* SIGSTOP. Other nodes may notice it and close the link. */
+static void fault_stop(struct sim *s, uint16_t n)
 {
 	if (!s->node[n].alive || s->node[n].paused)
 		return;
@@ -241,8 +242,8 @@ static void fault_stop(struct sim *s,
 	}
 }
 
-static void fault_hang(struct sim *s,
-		       uint32_t t) /* a trainer that stops: the deadline must expel it */
+/* A trainer stops, and the deadline must expel it. */
+static void fault_hang(struct sim *s, uint32_t t)
 {
 	if (s->m->trainer[t].state != TR_DEAD && s->m->trainers_nr > s->m->min_world)
 		s->m->trainer[t].stopped = true;
@@ -298,7 +299,8 @@ void fault_event(struct sim *s, const struct sim_event *e)
 		fault_next(s);
 }
 
-/* Once a second: who waits must be able to say for whom, and a healed cluster gets on. */
+/* Runs once a second. A node that waits must be able to say for whom, and a healed cluster must get
+ * on. */
 void fault_watch(struct sim *s)
 {
 	const struct sim_node *nd = &s->node[s->lead];

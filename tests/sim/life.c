@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a simulated daemon starts and dies. Its memory may outlive it: masters, staged gradients, and
- * what the core saved in two buffers of which one counts. Then it starts as the member that it was
- * (core/warm.h), else as a new one without copies. Everything else is of the process: links,
- * trainers, image, workers, what is on its way. */
+/* How a simulated daemon starts and dies. fault.c and shell.c call it. A daemon's memory may
+ * outlive it: the masters, the staged gradients, and what the core saved in two buffers, of which
+ * one is valid. The daemon then starts as the member that it was (core/warm.h). Otherwise it starts
+ * as a new member without copies. Links, trainers, image, workers and what is on its way belong to
+ * the process and go with it. */
 #include "sim/sim.h"
 
 #include <stdlib.h>
@@ -47,8 +48,8 @@ void node_free(struct sim_node *nd)
 	}
 }
 
-/* Into the buffer that does not count, which then does. torn: the process dies in the middle of it.
- */
+/* Saves into the buffer that is not valid, which then becomes the valid one. torn: the process dies
+ * in the middle of it. */
 void node_save(struct shell *sh, bool torn)
 {
 	void *idle = sh->parked[1 - sh->parked_at];
@@ -70,7 +71,7 @@ static void shell_warm(struct sim *s, uint16_t n)
 	struct core_state st;
 
 	core_state(sh->core, &st);
-	if (sh->generation != st.generation) { /* it was LOST, or there is no view yet */
+	if (sh->generation != st.generation) { /* The model was LOST, or there is no view yet. */
 		memset(sh->written, 0, sizeof(sh->written));
 		memset(sh->version, 0, sizeof(sh->version));
 		sh->generation = st.generation;
@@ -102,8 +103,8 @@ static void shell_keep(struct shell *sh, const struct shell *was)
 	memcpy(sh->image, was->version, sizeof(sh->image));
 }
 
-static void shell_reset(struct shell *sh) /* to what is on the disk, in the parked buffers, and
-					     known to the checkers */
+/* Resets it to what is on the disk, in the parked buffers, and known to the checkers. */
+static void shell_reset(struct shell *sh)
 {
 	struct shell was = *sh;
 
@@ -122,7 +123,7 @@ static void shell_reset(struct shell *sh) /* to what is on the disk, in the park
 }
 
 static void shell_tear(struct sim *s,
-		       struct shell *sh) /* the memory of one model: somebody wrote into it */
+		       struct shell *sh) /* Somebody wrote into the memory of one model. */
 {
 	sh->torn = true;
 	for (uint32_t i = 0; i < 2; i++)
@@ -139,7 +140,7 @@ static void shell_crash(struct sim *s, uint16_t n, bool whole)
 	if (sh->persisting && n != ZOMBIE &&
 	    sim_chance(
 		    s,
-		    500)) { /* the write may have reached the disk without anybody having heard */
+		    500)) { /* The write may have reached the disk without anybody having heard. */
 		sh->disk = sh->pending;
 		sh->has_disk = true;
 		truth_durable(s, &sh->disk);
@@ -163,14 +164,13 @@ static void shell_crash(struct sim *s, uint16_t n, bool whole)
 		shell_tear(s, sh);
 }
 
-/* What is wrong with the memory of one model voids that model alone. */
+/* Damaged memory of one model voids that model alone. */
 static void shell_start(struct sim *s, uint16_t n, bool warm)
 {
 	struct shell *sh = shell_of(s, n);
 	struct core_conf conf = node_conf(s, n);
-	bool void_ =
-		sh->torn || (s->m->put_back &&
-			     n == s->lead); /* somebody tore it, or put an older view beside it */
+	/* Somebody tore it, or put an older view beside it. */
+	bool void_ = sh->torn || (s->m->put_back && n == s->lead);
 
 	sh->torn = false;
 	sh->cold = !warm;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links of the simulated cluster. A connection has an epoch; each end learns of its beginning and
- * its end at its own time. Within an epoch messages may be lost, late, copied and, if the seed says
- * so, reordered; nothing crosses from one epoch to the next. */
+/* Links of the simulated cluster. shell.c sends messages here, and the event table in sim.c
+ * delivers them. A connection has an epoch, and each end learns of its beginning and its end at its
+ * own time. Within an epoch messages may be lost, late, copied and, if the seed says so, reordered.
+ * Nothing crosses from one epoch to the next. */
 #include "sim/sim.h"
 
 #include <stdlib.h>
@@ -112,7 +113,7 @@ void link_deliver(struct sim *s, const struct sim_event *e)
 	struct core_event msg = {.type = CORE_EV_MSG, .msg = m};
 	char id[64];
 
-	/* frames of a connection that is gone went with it */
+	/* The frames of a closed connection went with it. */
 	if (n->alive && n->link[m->from] == e->flight->epoch) {
 		sim_trace(s, "n%u <- n%u %s %s", e->node, n->end[m->from], op_names[m->op],
 			  sim_id(&m->id, id));
@@ -121,7 +122,7 @@ void link_deliver(struct sim *s, const struct sim_event *e)
 	free(e->flight);
 }
 
-/* Every model of a process hears of its links. It may die of what one of them does. */
+/* Every model of a process hears of its links. The process may die of what one of them does. */
 void link_tell(struct sim *s, uint16_t slot, const struct core_event *e)
 {
 	struct core_event tell = *e;
@@ -154,16 +155,15 @@ void link_up(struct sim *s, const struct sim_event *e)
 	if (e->epoch != c->epoch || !c->up)
 		return;
 	if (n->link[peer] >= e->epoch) {
-		if (n->end[peer] !=
-		    e->peer) /* a newer one to another process of that node was there first */
+		/* A newer connection to another process of that node was there first. */
+		if (n->end[peer] != e->peer)
 			link_break(s, e->node, e->peer);
 		return;
 	}
 	if (n->link[peer])
 		link_gone(s, e->node, peer);
-	if (n->link[peer] &&
-	    n->end[peer] !=
-		    e->peer) /* the newest connection counts: the other process loses its own */
+	/* The newest connection counts, and the other process loses its own. */
+	if (n->link[peer] && n->end[peer] != e->peer)
 		link_break(s, e->node, n->end[peer]);
 	n->link[peer] = e->epoch;
 	n->end[peer] = e->peer;

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the coordinator's shell does to have weights written, and to save them, in phases and node
- * by node, so that it can lose what it has. Writing: each node is asked for its chunks, which come
- * from the trainer that defined the model or are read from a checkpoint; when all say that theirs
- * are there, each is asked once more whether it still has them; then the core seals. A node that
- * loses the link to the coordinator while it reads throws away what it has read, since nobody would
- * tell it that the restore is over; what it has confirmed it keeps. A mark in its memory says that
- * a restore was reading: a process that finds it throws that away, too. What fails begins anew
- * under another number. Saving: each node's chunks are read while the model is held, over links
- * that stand. */
+/* How the coordinator's shell has weights written and saves them, in phases and node by node, so
+ * that it can lose what it has. To write, it asks each node for its chunks. They come from the
+ * trainer that defined the model, or are read from a checkpoint. When all nodes say that their
+ * chunks are there, it asks each once more whether it still has them, and then the core seals. A
+ * node that loses the link to the coordinator while it reads throws away what it has read, since
+ * nobody would tell it that the restore is over. It keeps what it has confirmed. A mark in its
+ * memory says that a restore was reading, and a process that finds the mark throws that away, too.
+ * What fails begins again under another number. To save, it reads each node's chunks while the
+ * model is held, over links that stay up. */
 #include "sim/sim.h"
 
 #include <string.h>
 
-#define LOAD_NS (700 * MS) /* then it begins anew */
+#define LOAD_NS (700 * MS) /* After this time it begins again. */
 
 static bool owns(const struct sim *s, uint16_t n, uint32_t chunk)
 {
 	return s->m->owner[chunk] == s->node[n].self;
 }
 
-/* The link of a node to the coordinator, or of the coordinator to it: 0 is none. */
+/* The link of a node to the coordinator, or of the coordinator to itself. 0: none. */
 static uint32_t link_to_lead(const struct sim *s, uint16_t n)
 {
 	return n == s->lead                         ? UINT32_MAX
@@ -81,7 +81,7 @@ void load_asked(struct sim *s, const struct sim_event *e)
 	    st.generation != l->generation || st.sealed)
 		return;
 	sh->generation = st.generation;
-	load_forget(s, e->node); /* of an earlier one */
+	load_forget(s, e->node); /* What an earlier request has read. */
 	sh->load = l->number;
 	sh->loading = l->reads ? l->number : 0;
 	sh->load_left = 0;
@@ -107,7 +107,7 @@ void load_chunk(struct sim *s, const struct sim_event *e)
 
 	if (sh->load != e->epoch || l->number != e->epoch || sh->generation != l->generation)
 		return;
-	if (s->faults && sim_chance(s, 20 * s->dies)) { /* the process dies while it reads */
+	if (s->faults && sim_chance(s, 20 * s->dies)) { /* The process dies while it reads. */
 		fault_crash(s, e->node);
 		return;
 	}
@@ -134,7 +134,8 @@ void load_confirm(struct sim *s, const struct sim_event *e)
 	load_said(s, e->node);
 }
 
-static bool load_links(const struct sim *s) /* are they those over which the nodes were asked? */
+/* True: these are the links over which the nodes were asked. */
+static bool load_links(const struct sim *s)
 {
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		if (s->m->load.link[n] != link_of_lead(s, n))
@@ -157,7 +158,7 @@ static void load_seal(struct sim *s)
 	node_event(s, s->lead, &written);
 }
 
-/* A node said that its part is there, and then that it still is. */
+/* A node has said that its part is there, or later that it still is. */
 void load_answer(struct sim *s, const struct sim_event *e)
 {
 	struct sim_load *l = &s->m->load;
@@ -189,7 +190,7 @@ static void load_begin(struct sim *s, const struct core_state *st)
 	l->start = s->node[s->lead].starts;
 	l->until = s->now + LOAD_NS;
 	l->reads = st->restoring || (o->newest.step && !o->script &&
-				     sim_chance(s, 500)); /* an operator kept a copy */
+				     sim_chance(s, 500)); /* An operator kept a copy. */
 	memset(l->part, 0, sizeof(l->part));
 	sim_trace(s, "n%u LOADS generation %u number %u%s", s->lead, l->generation, l->number,
 		  l->reads ? " from the checkpoint" : "");
@@ -199,8 +200,8 @@ static void load_begin(struct sim *s, const struct core_state *st)
 	}
 }
 
-/* The coordinator, from time to time: a model that is not sealed gets its weights, and again after
- * LOST. */
+/* Runs at the coordinator from time to time. A model that is not sealed gets its weights, also
+ * after LOST. */
 void load_tick(struct sim *s)
 {
 	const struct sim_node *nd = &s->node[s->lead];
@@ -252,7 +253,8 @@ static bool save_part(struct sim *s, uint16_t n, struct sim_save *v)
 	return true;
 }
 
-/* Some more nodes' parts of the step that is held. true: all are there, over links that stood. */
+/* Saves the parts of some more nodes of the held step. True: all parts are there, over links that
+ * stayed up. */
 bool load_save(struct sim *s, const struct core_id *id, uint64_t weights[CHUNKS])
 {
 	struct sim_save *v = &s->m->save;

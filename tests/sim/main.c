@@ -13,7 +13,7 @@
 static jmp_buf *stop_at;
 static struct sim *running;
 
-static void on_abort(int number) /* a CHECK of the core is a checker like the others */
+static void on_abort(int number) /* A failed CHECK of the core counts as a checker. */
 {
 	(void)number;
 	running->failed = "core_check";

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the coordinator's shell is asked to do while everything else goes on: hold still while a
- * checkpoint is read from all nodes, take another tune, pause and resume, put a trainer out, come
- * back from the checkpoint, or find that it cannot be read. A coordinator that starts again is told
- * of the checkpoint and of nothing else. Seed 1 goes through a script. */
+/* What the coordinator's shell is asked to do while everything else goes on. It holds the model
+ * still while a checkpoint is read from all nodes, takes another tune, pauses and resumes, and puts
+ * a trainer out. It also comes back from the checkpoint, or finds that the checkpoint cannot be
+ * read. A coordinator that starts again is told of the checkpoint and of nothing else. Seed 1 goes
+ * through a script. */
 #include "sim/sim.h"
 
 #include <string.h>
 
-uint64_t orders_number(const struct core_tune *t) /* the lr tells them apart */
+uint64_t orders_number(const struct core_tune *t) /* The lr tells the tunes apart. */
 {
 	return t->lr > 0 ? (uint64_t)((t->lr / 1e-3 - 1) * 4096 + 0.5) : 0;
 }
@@ -80,17 +81,18 @@ void orders_started(struct sim *s)
 void orders_crashed(struct sim *s)
 {
 	s->m->orders.hold = s->m->orders.held = s->m->orders.told = s->m->orders.rolled = false;
-	s->m->orders.kicked = (struct core_id){0}; /* nobody may have heard */
+	s->m->orders.kicked = (struct core_id){0}; /* Nobody may have heard of it. */
 }
 
-/* All nodes' weights, once they have applied the step that is held. */
+/* Saves the weights of all nodes, once they have applied the held step. */
 static bool orders_save(struct sim *s, const struct core_state *st)
 {
 	struct sim_orders *o = &s->m->orders;
 	const struct truth *t = truth_of(s, o->held_id.generation);
 	uint64_t step = o->held_id.step;
 
-	if (o->held_id.generation != s->m->generation) /* on the way back to another one */
+	/* The model is on the way back to another generation. */
+	if (o->held_id.generation != s->m->generation)
 		return false;
 	if (!load_save(s, &o->held_id, o->newest.weights))
 		return false;
@@ -145,8 +147,8 @@ static void orders_rollback(struct sim *s)
 	node_event(s, s->lead, &e);
 }
 
-static void orders_script(struct sim *s,
-			  const struct core_state *st) /* of the seed in which nothing goes wrong */
+/* The script of the seed in which nothing goes wrong. */
+static void orders_script(struct sim *s, const struct core_state *st)
 {
 	struct sim_orders *o = &s->m->orders;
 

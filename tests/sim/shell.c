@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a daemon's shell does, as far as it matters to the transaction: it starts the core, carries
- * out its actions (the bytes move in bulk.c), and says when a dropped attempt has drained. */
+/* What a daemon's shell does, as far as it matters to the transaction. The event table in sim.c
+ * calls it. It gives events to the core, carries out the core's actions (the bytes move in bulk.c),
+ * and says when a dropped attempt has drained. A process may die in the middle of an event. The
+ * checkers of truth.c see every event and action. */
 #include "sim/sim.h"
 
 #include "core/inner.h"
@@ -24,13 +26,13 @@ void shell_timer(struct sim *s, uint16_t n)
 	sim_at(s, at - s->now, SIM_TICK, n);
 }
 
-/* The process may die in the event: before what it changed is saved as a whole, or with only the
- * first actions done. */
+/* The process may die in the event: before its new state is saved, or with only the first actions
+ * done. Returns how many actions are done. */
 static uint32_t shell_dies(struct sim *s)
 {
 	uint32_t chance = s->dies;
 
-	for (uint32_t i = 0; i < s->out.nr; i++) { /* the instants that matter most */
+	for (uint32_t i = 0; i < s->out.nr; i++) { /* These moments matter most. */
 		if (s->out.act[i].type == CORE_ACT_OPEN || s->out.act[i].type == CORE_ACT_APPLY)
 			chance = 6 * s->dies;
 	}
@@ -45,7 +47,7 @@ void node_event(struct sim *s, uint16_t n, const struct core_event *e)
 	struct shell *sh = shell_of(s, n);
 	uint32_t dies, done = 0;
 
-	if (!nd->alive) /* it died in an event of this very instant */
+	if (!nd->alive) /* It died in an event at this very moment. */
 		return;
 	CHECK(!nd->paused);
 	sh->was_undecided = sh->core->coord.undecided;
@@ -152,9 +154,10 @@ static void on_seal(struct sim *s, uint16_t n, const struct core_action *a)
 	sh->generation = a->record->id.generation;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
 		sh->version[c] = sh->image[c] = a->record->id.step;
+		/* Its own chunks are made again from the masters here, and those of other nodes are
+		 * asked for. */
 		if (sh->warming && s->m->owner[c] != s->node[n].self)
-			sh->image[c] = 0; /* made anew from the masters here; what others hold is
-					     asked for */
+			sh->image[c] = 0;
 		if (s->m->owner[c] == s->node[n].self && !sh->written[c])
 			sim_fail(s, "no_tear", "n%u seals chunk %u that nobody wrote", n, c);
 		if (s->m->owner[c] == s->node[n].self && a->record->outcome == RECORD_SEAL)
@@ -210,7 +213,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		link_send(s, n, &a->msg);
 		break;
 	case CORE_ACT_PERSIST:
-		if (n == ZOMBIE) /* fenced */
+		if (n == ZOMBIE) /* A zombie is fenced. */
 			break;
 		CHECK(!sh->persisting);
 		sh->pending = *a->view;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock and the queue of the simulator. Events happen in the order of their virtual time; what
- * is due at a node that is stopped waits until it runs again, except what its network card does by
- * itself. A failed checker jumps out of the run; the seed is then run again with a trace. */
+/* The clock and the queue of the simulator. main.c calls sim_run(). Events happen in the order of
+ * their virtual time. An event that is due at a stopped node waits until the node runs again,
+ * except what its network card does by itself. A failed checker jumps out of the run, and main.c
+ * then runs the seed again with a trace. */
 #include "sim/sim.h"
 
 #include <stdarg.h>
@@ -99,7 +100,8 @@ static struct sim_event heap_pop(struct sim *s)
 	return first;
 }
 
-/* The caller fills in the rest at once: the order is fixed by at and order alone. */
+/* The caller fills in the rest at once, which is safe because at and order alone decide the
+ * place. */
 static uint32_t sim_push(struct sim *s, const struct sim_event *e)
 {
 	if (s->heap_nr == s->heap_cap) {
@@ -146,7 +148,7 @@ static void on_persisted(struct sim *s, const struct sim_event *e)
 	struct core_event done = {.type = CORE_EV_PERSISTED};
 
 	if (e->node == ZOMBIE && !n->landed)
-		return; /* its successor reads the register: what comes later does not count */
+		return; /* Its successor reads the register, and a later write does not count. */
 	n->persisting = false;
 	if (e->node == ZOMBIE) {
 		node_event(s, e->node, &done);
@@ -200,7 +202,8 @@ static void on_watch(struct sim *s, const struct sim_event *e)
 	fault_watch(s);
 }
 
-enum { AT_NODE = 1, AT_CPU = 2 }; /* dies with the node; waits while it is stopped */
+/* AT_NODE dies with the node. AT_CPU waits while the node is stopped. */
+enum { AT_NODE = 1, AT_CPU = 2 };
 static const struct {
 	void (*run)(struct sim *, const struct sim_event *);
 	uint32_t where;
@@ -273,7 +276,7 @@ void sim_free(struct sim *s)
 	s->heap_nr = s->heap_cap = 0;
 }
 
-static bool sim_over(const struct sim *s) /* every model got on after the faults ceased */
+static bool sim_over(const struct sim *s) /* Every model got on after the faults ceased. */
 {
 	for (uint16_t i = 0; i < s->models_nr; i++) {
 		if (s->model[i].healed_commits < HEALED_COMMITS)

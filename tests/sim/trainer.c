@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trainers: small state machines that join, read the image of the last step, push a gradient chunk
- * by chunk, commit, and wait for the result. Some vote to skip, some push a NaN, some abandon,
+/* Trainers are small state machines that join, read the image of the last step, push a gradient
+ * chunk by chunk, commit, and wait for the result. shell.c tells them what their daemon says, and
+ * the event table in sim.c moves them on. Some vote to skip, some push a NaN, and some abandon,
  * leave, die or stop in the middle (fault.c). */
 #include "sim/sim.h"
 
@@ -96,7 +97,7 @@ void trainer_tell(struct sim *s, uint16_t n, const struct core_world *w, enum si
 	}
 }
 
-/* All ranks come to the same learning rates by themselves, from the step and the attempt; a
+/* All ranks come to the same learning rates by themselves, from the step and the attempt. A
  * careless one does not. */
 static void trainer_lr(struct sim *s, struct sim_trainer *tr)
 {
@@ -140,7 +141,7 @@ static void trainer_push(struct sim *s, uint32_t t, const struct sim_event *e)
 
 	if (tr->state != TR_COMPUTING || !same(&tr->id, &e->id) || !sh->running ||
 	    !same(&sh->id, &e->id))
-		return; /* the daemon refuses a push of an attempt that is over */
+		return; /* The daemon refuses a push of an attempt that is over. */
 	tr->arena[e->chunk] = (struct cell){.id = e->id,
 					    .hash = truth_gradient(&e->id, tr->session, e->chunk),
 					    .nan = tr->nan && e->chunk == 0};
@@ -189,8 +190,8 @@ static void trainer_ready(struct sim *s, uint32_t t)
 	node_event(s, tr->node, &ready);
 }
 
-/* Computing starts when the image holds the step before. A node that missed an image write asks the
- * owner. */
+/* Computing starts when the image has the step before. A node that missed an image write asks the
+ * chunk's owner. */
 static void trainer_read(struct sim *s, uint32_t t)
 {
 	struct sim_trainer *tr = &s->m->trainer[t];
@@ -235,7 +236,7 @@ void trainer_event(struct sim *s, const struct sim_event *e)
 	}
 	if (t == TRAINERS)
 		return;
-	if (tr->stopped) { /* what it is told waits in its socket; what it would do waits for it */
+	if (tr->stopped) { /* What it is told waits in its socket, and it does nothing itself. */
 		struct sim_event *later = sim_at(s, 50 * MS, e->kind, e->node);
 
 		later->session = e->session;

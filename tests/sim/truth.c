@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checkers, named after what they watch (DESIGN section 4): one_verdict, exactly_once, no_tear,
  * no_partial_effect, durable_view, told_stays_true, record_pure, image_open, nonfinite_kept,
- * deadline_named. slot_one_writer, arena_one_writer are in shell.c where the bytes move, liveness
- * in fault.c. They look at every action of every node, knowing what no node knows: what all others
- * did. */
+ * deadline_named. slot_one_writer and arena_one_writer are in bulk.c and shell.c, where the bytes
+ * move, and liveness is in fault.c, sim.c and here. The checkers look at every action of every
+ * node. They know what no node knows, namely what all other nodes did. */
 #include "sim/sim.h"
 
 #include "core/inner.h"
@@ -77,8 +77,8 @@ static void truth_weights(struct sim *s, struct truth *t, const struct record *r
 	}
 }
 
-/* A step is committed in the newest durable view, or by the recovery that made the newest view, in
- * the one before. */
+/* A step must be committed in the newest durable view. A recovery that made the newest view may
+ * also commit a step of the view before. */
 static void truth_of_view(struct sim *s, const struct record *r)
 {
 	uint32_t nr = s->m->views_nr, back = nr > 1 && s->m->recovers ? 2 : 1;
@@ -114,14 +114,15 @@ void truth_record(struct sim *s, const struct record *r)
 		truth_seal(s, t, r);
 		return;
 	}
+	/* Its votes were complete before its successor gave up a member. It is void with the rest
+	 * of the generation. */
 	if (r->id.generation < s->m->generation && s->zombies_nr)
-		return; /* its votes were complete before its successor gave up a member: void with
-			   the rest of the generation */
+		return;
 	if (!t->sealed)
 		sim_fail(s, "one_verdict", "%s is committed to a model that is not sealed",
 			 sim_id(&r->id, a));
 	if (r->id.step + 1 < t->last || r->id.step < t->seal_step)
-		return; /* an old copy of a message */
+		return; /* This is an old copy of a message. */
 	if (r->id.step <= t->last) {
 		const struct record *known = &t->record[r->id.step % 2];
 
@@ -188,8 +189,8 @@ static void truth_note_view(struct sim *s, const struct core_view *v)
 	s->m->views_nr++;
 }
 
-/* An operator put an old state folder back. What was ordered since is forgotten, and a view that
- * members adopted since, or what they decided in it, makes the model LOST. */
+/* An operator put an old state folder back. What was ordered since is forgotten. If members adopted
+ * a view since, or decided anything in it, the model becomes LOST. */
 void truth_put_back(struct sim *s, const struct core_view *v)
 {
 	s->m->put_back = true;
@@ -215,9 +216,8 @@ void truth_durable(struct sim *s, const struct core_view *v)
 	if (!v->sealed)
 		return;
 	t = truth_of(s, v->generation);
-	s->m->forwards +=
-		t->sealed &&
-		v->record.id.step > t->last; /* the recovery rule committed what nobody had seen */
+	/* The recovery rule committed what nobody had seen. */
+	s->m->forwards += t->sealed && v->record.id.step > t->last;
 	s->m->recovers = true;
 	truth_record(s, &v->record);
 	s->m->recovers = false;
@@ -312,8 +312,8 @@ static void truth_open(struct sim *s, uint16_t n, const struct core_action *a)
 static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct truth *t = truth_of(s, a->id.generation);
-	bool told = n != ZOMBIE ||
-		    core_local_ranks(a->world, s->node[n].self) > 0; /* of a zombie: by whom? */
+	/* A zombie may have no rank that it could tell. */
+	bool told = n != ZOMBIE || core_local_ranks(a->world, s->node[n].self) > 0;
 	char id[64];
 
 	s->m->aborts++;
@@ -329,8 +329,8 @@ static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 			 sim_id(&a->id, id));
 }
 
-/* A coordinator is open when every member of its view has adopted it, and begins nothing when it
- * cannot or may not end it. */
+/* A coordinator is open when every member of its view has adopted the view. It begins nothing that
+ * it cannot or may not end. */
 static void truth_coordinates(struct sim *s, uint16_t n)
 {
 	const struct coord *co = &shell_of(s, n)->core->coord;
@@ -363,7 +363,8 @@ static void truth_coordinates(struct sim *s, uint16_t n)
 	truth_begins(s, n, &co->id, &co->world);
 }
 
-/* Who leaves has committed the attempt, or its own node drops it and says so. */
+/* A trainer that leaves has committed the attempt, or its own node drops the attempt and says
+ * so. */
 static void truth_leaves(struct sim *s, uint16_t n, const struct core_event *e)
 {
 	const struct shell *sh = shell_of(s, n);
@@ -376,8 +377,8 @@ static void truth_leaves(struct sim *s, uint16_t n, const struct core_event *e)
 			 sim_id(&co->id, a));
 }
 
-/* After each event. Who answered the ASK of a term does nothing that a coordinator of a lower term
- * says. */
+/* Called after each event. A member that answered the ASK of a term does nothing that a coordinator
+ * of a lower term says. */
 void truth_event(struct sim *s, uint16_t n, const struct core_event *e)
 {
 	const struct shell *sh = shell_of(s, n);
@@ -441,7 +442,7 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 	}
 }
 
-/* Nothing is wrong any more and the trainer did what it had to: then no deadline may pass. */
+/* When nothing is wrong any more and the trainer did what it had to, no deadline may pass. */
 void truth_expelled(struct sim *s, uint32_t trainer, const char *why)
 {
 	if (!s->faults && s->now > s->healed_at + 10 * SEC && !s->m->trainer[trainer].stopped)

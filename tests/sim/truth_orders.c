@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkers of what operators and checkpoints ask of a model: held (nothing is decided, nobody
- * is expelled, while a checkpoint is written), tuned (each decision takes the tune of its view; an
- * answered tune stays), paused, kicked, restored (a LOST model with a checkpoint comes back as it
- * was written, and its trainers stay). */
+/* The checkers of what operators and checkpoints ask of a model. held: nothing is decided and
+ * nobody is expelled while a checkpoint is written. tuned: each decision takes the tune of its
+ * view, and an answered tune stays. paused and kicked watch those orders. restored: a LOST model
+ * with a checkpoint comes back as it was written, and its trainers stay. truth.c, truth_pure.c and
+ * load.c call them. */
 #include "sim/sim.h"
 
 #include <string.h>
 
-/* Without what the core says of a resume. */
+/* Compares two orders without what the core says of a resume. */
 static bool same_order(const struct core_tune *a, const struct core_tune *b)
 {
 	return a->paused == b->paused && a->has_lr == b->has_lr && a->has_clip == b->has_clip &&
@@ -20,8 +21,8 @@ static bool same_tune(const struct core_tune *a, const struct core_tune *b)
 	       a->resumed_skips == b->resumed_skips;
 }
 
-const struct core_tune *truth_tune_of(const struct sim *s,
-				      const struct core_id *id) /* of the view; NULL: long ago */
+/* The tune of the view of id. NULL: that view is too old. */
+const struct core_tune *truth_tune_of(const struct sim *s, const struct core_id *id)
 {
 	for (uint32_t i = s->m->views_nr; i-- > 0 && i + VIEWS > s->m->views_nr;) {
 		if (s->m->view[i % VIEWS].term == id->term && s->m->view[i % VIEWS].seq == id->seq)
@@ -30,15 +31,15 @@ const struct core_tune *truth_tune_of(const struct sim *s,
 	return NULL;
 }
 
-/* A decision takes what operators ordered in its view, and nothing else of it. */
+/* A decision takes what operators ordered in its view, and nothing else of the tune. */
 void truth_ordered(struct sim *s, const struct record *prev, const struct record *r,
 		   const struct core_tune *t)
 {
 	uint64_t row = r->outcome == RECORD_APPLIED ? 0 : prev->skipped_in_row + 1, since;
 	char a[64];
 
-	since = r->id.step -
-		t->resumed_step; /* of a row that is longer, the rest was before the resume */
+	/* Of a longer row the rest was before the resume. */
+	since = r->id.step - t->resumed_step;
 	if (t->resumed_step && row > since)
 		row = since;
 	if (r->diverged != (s->m->conf.max_skips && row >= s->m->conf.max_skips))
@@ -134,9 +135,10 @@ void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	const struct shell *sh = shell_of(s, s->lead);
 
+	/* Its operators have gone to its successor, and its views are fenced. */
 	if (n == ZOMBIE &&
 	    (a->type == CORE_ACT_HELD || a->type == CORE_ACT_TUNED || a->type == CORE_ACT_PERSIST))
-		return; /* its operators have gone to its successor, and its views are fenced */
+		return;
 	if (a->type == CORE_ACT_HELD)
 		order_held(s, a->record);
 	else if (a->type == CORE_ACT_TUNED)
@@ -158,8 +160,8 @@ void truth_order(struct sim *s, uint16_t n, const struct core_action *a)
 		sim_fail(s, "held", "a deadline passes while a checkpoint is written");
 }
 
-/* A tune that was answered is in every later view, short of a return to a checkpoint that is older.
- * A resume is about steps that there are. */
+/* An answered tune is in every later view, unless the model returned to an older checkpoint. A
+ * resume is about steps that exist. */
 void truth_view(struct sim *s, const struct core_view *v)
 {
 	struct truth *t = truth_of(s, v->generation);

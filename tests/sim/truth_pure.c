@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The record of a step worked out a second time, from its votes, its view's tune, the settings and
- * the record before: checkers record_pure (sums, norm, counters, loss scale) and tuned (whose
- * learning rate it is, momentum, clip factor, and what the optimizer is given for each group).
- * Written from README and DeepSpeed's description, not from daemon/core/record.c and scaler.c; only
- * the schedules' own values are taken from there, which unit/test_schedule compares with DeepSpeed.
- */
+/* Works out the record of a step a second time, from its votes, its view's tune, the settings and
+ * the record before. truth.c calls it for each decided step. The checkers are record_pure (sums,
+ * norm, counters, loss scale) and tuned (whose learning rate it is, momentum, clip factor, and what
+ * the optimizer gets for each group). It is written from the README and DeepSpeed's description,
+ * not from daemon/core/record.c and scaler.c. Only the values of the schedules are taken from
+ * there, which unit/test_schedule compares with DeepSpeed. */
 #include "sim/sim.h"
 
 #include <math.h>
@@ -54,8 +54,8 @@ static void pure_counters(struct sim *s, const struct record *prev, const struct
 		sim_fail(s, "record_pure", "%s: skipped in a row", sim_id(&r->id, a));
 }
 
-/* What the sum of gradients is divided by: the loss scale and the sum of weights, less what
- * trainers of a world of several divided by before they summed. */
+/* Returns what the sum of gradients is divided by: the loss scale and the sum of weights, less what
+ * trainers of a world of several ranks divided by before they summed. */
 static double pure_divisor(const struct sim *s, const struct record *prev, const struct record *r,
 			   double weight_sum)
 {
@@ -64,8 +64,8 @@ static double pure_divisor(const struct sim *s, const struct record *prev, const
 	return prev->scaler.scale * weight_sum / before;
 }
 
-/* A trainer's own rate beats the schedule, the schedule an operator's, and that the settings; the
- * last three by the group's factor. */
+/* The trainer's own rate comes before the schedule, the schedule before the operator's rate, and
+ * that before the settings. The last three are multiplied by the group's factor. */
 static void pure_hyper(const struct sim *s, const struct record *r, const struct core_tune *tune,
 		       uint32_t g, double h[HYPER_NR])
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkers of who is in a step and of what was voted for it: one_verdict (the vote of every
- * member), no_partial_effect (the commit of every rank), nonfinite_kept (what is skipped, and only
- * that), lr_voted (all ranks gave the same learning rates, and an attempt ends for another reason
- * only if they did) and rank_order (who stays in the world keeps its place among those who stay).
- * truth.c calls them; they compare with what the trainers did, which no node knows as a whole. */
+/* The checkers of who is in a step and of what was voted for it. one_verdict: every member has
+ * voted. no_partial_effect: every rank has committed. nonfinite_kept: exactly what must be skipped
+ * is skipped. lr_voted: all ranks gave the same learning rates, and only such an attempt may end
+ * for another reason. rank_order: a rank that stays in the world keeps its place among those that
+ * stay. truth.c calls them. They compare with what the trainers did, which no node knows as a
+ * whole. */
 #include "sim/sim.h"
 
 #include <string.h>
 
-/* A new coordinator decides over the members that answered as who they were: one that started again
- * has left the view. */
+/* A new coordinator decides over the members that answered as the members that they were. One that
+ * started again has left the view. */
 static bool same(const struct core_id *a, const struct core_id *b)
 {
 	return core_id_cmp(a, b) == 0;
@@ -35,14 +36,14 @@ static bool truth_left(struct sim *s, uint16_t n, const struct record *r)
 }
 
 static bool truth_voted(struct sim *s, uint16_t n,
-			const struct core_id *id) /* its zombie may have */
+			const struct core_id *id) /* The coordinator's zombie may have voted. */
 {
 	return same(&shell_of(s, n)->prepared, id) ||
 	       (n == s->lead && same(&shell_of(s, ZOMBIE)->prepared, id));
 }
 
-void truth_votes(struct sim *s, const struct record *r) /* a commit needs the vote of every member
-							   and the ready of every rank */
+/* A commit needs the vote of every member and the ready of every rank. */
+void truth_votes(struct sim *s, const struct record *r)
 {
 	bool nan = false, skip = false;
 	double weights = 0;
@@ -80,7 +81,8 @@ static bool lr_equal(const struct sim_session *a, const struct sim_session *b)
 	return a->lr_nr == b->lr_nr && !memcmp(a->lr, b->lr, a->lr_nr * sizeof(a->lr[0]));
 }
 
-/* A trainer committed an attempt: does another one of that attempt give other learning rates? */
+/* A trainer has committed an attempt. Notes whether another trainer of that attempt gave different
+ * learning rates. */
 void truth_ready(struct sim *s, const struct sim_session *ses)
 {
 	for (uint32_t i = 1; i <= s->m->sessions_nr; i++) {
@@ -100,8 +102,8 @@ bool truth_lr_differs(const struct sim *s, const struct core_id *id)
 	return false;
 }
 
-static uint32_t rank_in(const struct core_world *w,
-			const struct core_rank *r) /* its size: not there */
+/* Returns the rank, or the size of the world if it is not in there. */
+static uint32_t rank_in(const struct core_world *w, const struct core_rank *r)
 {
 	uint32_t i = 0;
 
@@ -110,8 +112,8 @@ static uint32_t rank_in(const struct core_world *w,
 	return i;
 }
 
-static bool numbered(const struct sim *s,
-		     const struct core_world *w) /* each rank is what its trainer asked for */
+/* True: each rank is the one for which its trainer asked. */
+static bool numbered(const struct sim *s, const struct core_world *w)
 {
 	for (uint32_t i = 0; i < w->size; i++) {
 		if (s->m->session[w->rank[i].session].hint != (int32_t)i)
@@ -120,8 +122,9 @@ static bool numbered(const struct sim *s,
 	return true;
 }
 
-/* A coordinator begins an attempt: those who were in the world before keep their order, joiners
- * come behind them in the order of what they asked for. A new coordinator knows no world before. */
+/* A coordinator begins an attempt. Ranks that were in the world before keep their order, and
+ * joiners come behind them in the order of what they asked for. A new coordinator knows no world
+ * before. */
 void truth_begins(struct sim *s, uint16_t n, const struct core_id *id, const struct core_world *w)
 {
 	struct shell *sh = shell_of(s, n);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkers of a process that dies and comes back with its memory: warm_same (it goes on where
- * it was), warm_whole (what it finds is what its record says, chunk by chunk), warm_keeps (no model
- * is LOST because of that alone). That no step is lost, applied twice or told otherwise is watched
- * by all the others (truth.c), who do not know the difference. */
+/* The checkers of a process that dies and comes back with its memory. warm_same: it goes on where
+ * it was. warm_whole: what it finds is what its record says, chunk by chunk. warm_keeps: no model
+ * is LOST because of that alone. The other checkers (truth.c), which do not know the difference,
+ * watch that no step is lost, applied twice or told otherwise. */
 #include "sim/sim.h"
 
 #include "core/inner.h"
@@ -35,7 +35,7 @@ void truth_same(struct sim *s, uint16_t n)
 	struct sim_seen was = shell_of(s, n)->seen, is = seen_of(shell_of(s, n)->core);
 	char a[64], b[64];
 
-	if (was.part == CORE_STAGING) { /* its trainers are gone */
+	if (was.part == CORE_STAGING) { /* Its trainers are gone. */
 		was.part = CORE_FREE;
 		was.aborted = was.id;
 	}
@@ -59,7 +59,7 @@ void truth_same(struct sim *s, uint16_t n)
 			 is.seq);
 }
 
-/* Masters here are published as of .r: right after a warm start they have to be. */
+/* The masters here are published as of r, which they have to be right after a warm start. */
 void truth_whole(struct sim *s, uint16_t n, const struct record *r)
 {
 	struct shell *sh = shell_of(s, n);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A coordinator that is taken for dead and is not. Its process goes on with its term, its links,
- * its trainers and its frames on the way. Beside it runs its successor, a process of the same node
- * with a higher term and without its memory, which asks the members. Members are linked now with
- * the one and now with the other: the newest connection counts. Views are fenced as a register does
- * it: what the old one was writing reached the disk before the successor read it, or it never
- * counts. Promises and terms must hold off the rest (schedule F2). The checkers see one cluster. */
+/* A coordinator that is taken for dead and is not. fault.c calls zombie_rises(). The old process
+ * goes on with its term, its links, its trainers and its frames on the way. Beside it runs its
+ * successor, a process of the same node with a higher term and without its memory, which asks the
+ * members. A member may be linked with either of them, and the newest connection counts. Views are
+ * fenced as by a register: a write of the old process reached the disk before the successor read
+ * it, or it never counts. Promises and terms must hold off the rest (schedule F2). The checkers see
+ * one cluster. */
 #include "sim/sim.h"
 
 #include <stdlib.h>
@@ -52,7 +53,8 @@ static void zombie_links(struct sim *s)
 	}
 }
 
-/* Everything that is on its way to or from the old process, or that it does, stays its own. */
+/* Everything that is on its way to or from the old process, or that the old process does, stays its
+ * own. */
 static void zombie_events(struct sim *s)
 {
 	for (uint32_t i = 0; i < s->heap_nr; i++) {
