@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who may read and who may change a model: every mode for every kind of requester against the rule
- * of files, and the sentence of a refusal. */
+/* Tests who may read and who may change a model. Every mode and every kind of requester is compared
+ * with the rule of files, and so is the sentence of a refusal. */
 #include "control/access.h"
 #include "base/check.h"
 #include "model/model.h"

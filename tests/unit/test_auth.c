@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The cluster's secret: its file, the keyed hashes against vectors that another implementation
- * made, and what must not pass for a proof: a flipped bit, the other side's proof, a recorded
- * exchange, a HELLO that was changed on the way. */
+/* Tests the cluster's secret: its file, and the keyed hashes against vectors that another
+ * implementation made. It also tests what must not pass for a proof: a flipped bit, the other
+ * side's proof, a recorded exchange, and a HELLO that was changed on the way. */
 #include "base/check.h"
 #include "net/prove.h"
 #include "wire/frame.h"

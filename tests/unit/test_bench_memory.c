@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The speed of memory, as `shardctl bench` finds it out: where one of its threads cannot be made,
- * it says so and leaves none behind. */
+/* Tests how `shardctl bench` measures the speed of memory. Where one of its threads cannot be made,
+ * it says so and leaves no thread behind. */
 #include "ctl/bench.h"
 
 #include <errno.h>

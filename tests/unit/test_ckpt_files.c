@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of checkpoints: what was saved comes back as the same bits whatever the boundaries; a
- * damaged, short or missing file is refused and named, for every byte of a small checkpoint;
- * manifests keep every number; headers that others wrote are judged. */
+/* Tests the files of checkpoints. What was saved comes back with the same bits, whatever the
+ * boundaries are. A damaged, short or missing file is refused and named, for every byte of a small
+ * checkpoint. Manifests keep every number. Headers that others wrote are judged. */
 #include "base/check.h"
 #include "ckpt/manifest_scan.h"
 #include "ckpt/safetensors.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders of checkpoints: a crash before each system call that changes a file system leaves the
- * older complete checkpoint or the newer one, and the next save works; a full disk leaves what was
- * there; lists, the newest, `latest` and pruning. The calls are wrapped (tests/ckpt.mk). */
+/* Tests folders of checkpoints. A crash before any system call that changes a file system leaves
+ * the older complete checkpoint or the newer one, and the next save works. A full disk leaves what
+ * was there. Lists, the newest checkpoint, `latest` and pruning are tested, too. The system calls
+ * are wrapped (tests/ckpt.mk). */
 #include "base/check.h"
 #include "lib/ckpts.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The client library against a scripted daemon: connecting, defining, writing and reading; what a
- * caller or a daemon can do wrong and the sentence that follows. Steps are in test_client_step.c.
- */
+/* Tests the client library against a scripted daemon: connecting, defining, writing and reading. It
+ * also tests what a caller or a daemon can do wrong, and the sentence that follows. Steps are in
+ * test_client_step.c. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fakeserver.h"

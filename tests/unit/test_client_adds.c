@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Sums of micro-steps: random ranges in random order against a plain array of counts and a plain
- * sum in the same order; what is refused; tensors without a gradient in some or all micro-steps. */
+/* Tests sums of micro-steps. Random ranges in random order are compared with a plain array of
+ * counts and a plain sum in the same order. It also tests what is refused, and tensors without a
+ * gradient in some or all micro-steps. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "client/adds.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A step that was begun ahead (max_staleness = 1), in every phase of it, against every frame that
- * may come then: the table below says what the result of the step in flight and of the one ahead
- * must be, and the steps go on from where they have to. Over unix sockets and tcp. */
+/* Tests a step that was begun ahead (max_staleness = 1), in every phase, against every frame that
+ * may come then. The table below says what the results of the step in flight and of the step ahead
+ * must be. After that the steps go on from where they have to. It runs over unix sockets and
+ * tcp. */
 #include "base/check.h"
 #include "lib/fakeserver.h"
 #include "lib/pace.h"

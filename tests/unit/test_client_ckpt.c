@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* shard_save(), shard_restore(), shard_set_blob() and shard_blob() against a scripted daemon: whom
- * a save keeps waiting, how it ends, what a restore takes for silence, which READY a blob travels
- * with. */
+/* Tests shard_save(), shard_restore(), shard_set_blob() and shard_blob() against a scripted daemon:
+ * which calls a save makes wait, how a save ends, what a restore takes for silence, and with which
+ * READY a blob travels. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "ckpt.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Which elements were pushed: random ranges in random order against a plain array of flags; layouts
- * with padding, frozen tensors, and chunks that hold no trainable element. */
+/* Tests which elements count as pushed. Random ranges in random order are compared with a plain
+ * array of flags. The layouts have padding, frozen tensors, and chunks without a trainable
+ * element. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "client/cover.h"

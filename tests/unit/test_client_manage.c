@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* shard_attach(), shard_drop(), shard_set(), shard_stats() and shard_region() against a scripted
- * daemon: what is sent, what comes back, what a caller can get wrong, and how a handle ends whose
- * model was dropped. */
+/* Tests shard_attach(), shard_drop(), shard_set(), shard_stats() and shard_region() against a
+ * scripted daemon: what is sent, what comes back, what a caller can get wrong, and how a handle
+ * ends whose model was dropped. */
 #include "base/check.h"
 #include "client.h"
 #include "lib/fakeserver.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A whole session in which the N-th allocation of the calling thread fails, for every N until none
- * is left: each call succeeds or says what it had no memory for, nothing is used after it was
- * freed, and nothing is left when the connection is. */
+/* Runs a whole session in which the N-th allocation of the calling thread fails, for every N until
+ * none is left. Each call succeeds or says for what it had no memory. Nothing is used after it was
+ * freed, and nothing is left after the connection. */
 #include "base/check.h"
 #include "lib/fakeserver.h"
 #include "lib/pace.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What may come between any two statements of a step, against a scripted daemon. The end of a
- * connection: what a joined trainer was given stays memory, a call never begins something on a
- * connection that it knows to be over, and nothing is mapped from a daemon that is gone. Another
- * step: a begin that waits looks at the whole image again. A frame that another thread reads.
- * Forced by holding the client's lock while the caller sits in poll(2): what the daemon then sends,
- * and its end, reach the caller in one read. */
+/* Tests what may come between any two statements of a step, against a scripted daemon. After the
+ * end of a connection the memory of a joined trainer stays mapped, no call begins anything on a
+ * connection that it knows to be over, and nothing is mapped from a daemon that is gone. When
+ * another step comes, a begin that waits looks at the whole image again. Another thread may also
+ * read a frame. The test forces these moments by holding the client's lock while the caller sits in
+ * poll(2). What the daemon then sends, and its end, reach the caller in one read. */
 #include "base/check.h"
 #include "client/handle.h"
 #include "lib/fakeserver.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A model that was lost and is back from a checkpoint, as each phase of a trainer sees it: the call
- * that waits, or the next one, says SHARD_ROLLED_BACK until shard_world_get(); the step went back;
- * image, tickets and blobs of the old generation do not count. */
+/* Tests how each phase of a trainer sees a model that was lost and is back from a checkpoint. The
+ * call that waits, or the next one, returns SHARD_ROLLED_BACK until shard_world_get(). The step has
+ * gone back, and image, tickets and blobs of the old generation do not count. */
 #include "base/check.h"
 #include "lib/fakeserver.h"
 #include "lib/pace.h"

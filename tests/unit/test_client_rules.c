@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The rules of shard.h's head comment: what the library does to the process that it lives in, which
- * is as little as possible. Each rule is checked around a session that connects, joins, steps and
+/* Tests the rules of shard.h's head comment about what the library does to its process, which is as
+ * little as possible. Each rule is checked around a session that connects, joins, steps and
  * fails. */
 #include "base/check.h"
 #include "base/clock.h"

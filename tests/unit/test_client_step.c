@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Steps against a scripted daemon whose optimizer is weight -= gradient: what reaches it, what
- * comes back, what the library refuses itself. How attempts end is in test_client_world.c. */
+/* Tests steps against a scripted daemon whose optimizer is weight -= gradient: what reaches the
+ * daemon, what comes back, and what the library refuses itself. The ends of attempts are in
+ * test_client_world.c. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "client/client.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Marks of shard.h: [any] calls from many threads at once, on one handle, give the same weights as
- * one thread; a second thread in a [one] call is told SHARD_BUSY. Meant to run under the thread
- * sanitizer, too. */
+/* Tests the marks of shard.h about threads. [any] calls from many threads on one handle give the
+ * same weights as one thread. A second thread in a [one] call gets SHARD_BUSY. The test is meant
+ * for the thread sanitizer, too. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fakeserver.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Joining, and each way in which an attempt, a model or a connection can end, as the caller sees
- * it. */
+/* Tests joining, and each way in which an attempt, a model or a connection can end, as the caller
+ * sees it. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fakeserver_impl.h"

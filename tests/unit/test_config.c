@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration: order of its sources, every option, every refusal with file:line and choices,
- * libinih's quirks, memory. */
+/* Tests the configuration: the order of its sources, every option, every refusal with file:line and
+ * the possible choices, the special behaviour of libinih, and memory. */
 #include "base/check.h"
 #include "config/config.h"
 #include "lib/fault.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table engine on its two tables: each row is consistent, each value reads back as what was
- * written, a reload takes over what its row says, and daemon/config/README.md is what the tables
- * generate. Called with the word "print", it prints that file instead: `make config-readme`. */
+/* Tests the table engine on its two tables. Each row is consistent, each value reads back as it was
+ * written, and a reload takes over what its row says. daemon/config/README.md must be what the
+ * tables generate. With the word "print" the program prints that file instead (`make
+ * config-readme`). */
 #include "base/check.h"
 #include "config/config.h"
 #include "config/keys.h"

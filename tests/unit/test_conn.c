@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections on a loop: open and close in every order with exactly one on_close, listeners and
- * their addresses, what runs out. What goes over one that is open is in test_conn_flow.c. */
+/* Tests connections on a loop: open and close in every order with exactly one on_close, listeners
+ * and their addresses, and resources that run out. What goes over an open connection is in
+ * test_conn_flow.c. */
 #include "base/check.h"
 #include "lib/loopnet.h"
 #include "net/conn_impl.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes over a connection that is open: all that was queued before it closes, deadlines for
- * frames and silence, refusals that the peer is told, pauses, and word that everything is sent. How
- * it opens and closes is in test_conn.c. */
+/* Tests what goes over an open connection: everything that was queued before a close, deadlines for
+ * frames and silence, refusals that the peer is told, pauses, and the message that everything is
+ * sent. How a connection opens and closes is in test_conn.c. */
 #include "base/check.h"
 #include "lib/loopnet.h"
 #include "lib/pace.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control bodies: round trips, bounded memory, and refusal of everything that is not a clean
- * message. */
+/* Tests control bodies: round trips, bounded memory, and the refusal of everything that is not a
+ * clean message. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "wire/control.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two cores, and how long the coordinator waits for a step. It gives trainers step_timeout. While a
- * node makes its image again after a restart, or still applies the step before, no trainer can do
- * anything about it: that node is named and waited for, for lost_timeout, and the trainers' time
- * begins afterwards. */
+/* Tests with two cores how long the coordinator waits for a step. It gives trainers step_timeout.
+ * While a node makes its image again after a restart, or still applies the step before, no trainer
+ * can do anything about it. So the coordinator names that node and waits for it for lost_timeout,
+ * and the time of the trainers begins afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

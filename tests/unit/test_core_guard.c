@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One member alone, told things out of order: what a coordinator of another term, an older view, a
- * process that is no member or an answer to an older question says must change nothing. Links
- * between nodes as they are today deliver little of this, so that the simulator hardly comes by it:
- * these guards are for members that keep their links while the coordinator moves. Each case says
- * one thing that must be ignored, and then the same thing rightly, which must count. The
- * coordinator's are in test_core_lead.c. */
+/* Tests one member alone with events that are out of order. Nothing may change when a coordinator
+ * of another term, an older view, a process that is no member, or an answer to an older question
+ * says something. Today's links deliver little of this, so the simulator hardly reaches these
+ * guards. They are for members that keep their links while the coordinator moves. Each case sends
+ * one thing that must be ignored, and then the same thing correctly, which must count. The guards
+ * of the coordinator are in test_core_lead.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

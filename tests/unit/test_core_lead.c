@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator alone, which started again: answers, votes and orders that are late, of another
- * process, of another generation, or of steps that are no more. Each case says one thing that must
- * not count, and then the same thing rightly. As in test_core_guard.c, the simulator hardly comes
- * by most of this. */
+/* Tests a coordinator alone that has started again. It gets answers, votes and orders that are
+ * late, of another process, of another generation, or of steps that no longer exist. Each case
+ * sends one thing that must not count, and then the same thing correctly. As in test_core_guard.c,
+ * the simulator hardly reaches most of this. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

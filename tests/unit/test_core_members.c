@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One core alone, and views that do not list all nodes. The members are those of the view that was
- * adopted last; a coordinator that starts again has those of the view on its disk. Static
- * membership never makes such a view, so that the simulator does not come by one. */
+/* Tests one core alone with views that do not list all nodes. The members are those of the view
+ * that was adopted last. A coordinator that starts again takes those of the view on its disk.
+ * Static membership never makes such a view, so the simulator does not reach this. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

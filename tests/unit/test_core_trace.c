@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Golden traces: two nodes with one chunk and one trainer each go through a step that commits, and
- * through one whose trainer dies. Holds, tunes and a return to a checkpoint have theirs. Every
- * event, message and action is one line; the lines are compared with tests/trace. TRACE_UPDATE=1
- * writes the files anew: then read the difference, it is the review. */
+/* Golden traces of two nodes with one chunk and one trainer each. They go through a step that
+ * commits, and through one whose trainer dies. Holds, tunes and a return to a checkpoint have
+ * traces, too. Every event, message and action is one line, and the lines are compared with
+ * tests/trace. TRACE_UPDATE=1 writes the files anew, and the difference must then be reviewed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

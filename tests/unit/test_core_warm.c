@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process that dies and comes back with its memory, as golden traces: PREPARED and decided
- * without it, PREPARED and aborted, APPLYING, the coordinator before and after its verdict left,
- * STAGING. And what is found there as hostile bytes: nothing that cannot be is taken up, and what
- * is taken up breaks nothing. warm.c is compiled into this program, so that the bytes can be given
- * a good sum. */
+/* Golden traces of a process that dies and comes back with its memory: PREPARED and decided without
+ * it, PREPARED and aborted, APPLYING, the coordinator before and after its verdict has left, and
+ * STAGING. The memory is also filled with hostile bytes. What is impossible is not taken up, and
+ * what is taken up breaks nothing. warm.c is compiled into this program, so that the test can give
+ * the bytes a correct sum. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A view over the wire and back is the same view: what operators changed and whether it is restored
- * are in it. What no coordinator says is refused; a file of before there was a tune reads as one
- * without. */
+/* Tests that a view that goes over the wire and back is the same view, with what operators changed
+ * and whether it is restored. What no coordinator sends is refused. A file from before tunes
+ * existed reads as one without a tune. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

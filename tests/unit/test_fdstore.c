@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stand-in for a service manager, against libsystemd's own calls where there is libsystemd:
- * what is stored comes back, by name, newest first, close-on-exec or not as systemd does it; twice
- * the same is once; too many are refused; a barrier is answered. */
+/* Tests the stand-in for a service manager, against libsystemd's own calls where libsystemd is
+ * installed. What is stored comes back by name, newest first, close-on-exec or not as systemd does
+ * it. The same file stored twice is kept once, too many are refused, and a barrier is answered. */
 #include "base/check.h"
 #include "lib/fdstore.h"
 #include "lib/frames.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The figures of `shardctl top` from two answers to STATUS: rates per second, no rate across a
- * restart or a new generation, and what an older daemon does not send. */
+/* Tests the figures of `shardctl top` from two answers to STATUS: rates per second, no rate across
+ * a restart or a new generation, and fields that an older daemon does not send. */
 #include "base/check.h"
 #include "ctl/figures.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header: sealing and judging agree, every bit counts, all variants of the hash give one
- * number, and the example in the specification is true. */
+/* Tests the header of a frame. Sealing and judging agree, every bit counts, all variants of the
+ * hash give the same number, and the example in the specification is correct. */
 #include "base/check.h"
 #include "base/isa.h"
 #include "lib/frames.h"

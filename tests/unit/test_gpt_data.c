@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The example's samples are a function of (seed, step, index) and a changed world keeps the global
- * batch; dumps and their comparison notice a single flipped bit, a missing and a short file. */
+/* Tests that the example's samples are a function of (seed, step, index), and that a changed world
+ * keeps the global batch. Dumps and their comparison must notice a single flipped bit, a missing
+ * file and a short file. */
 #include "examples/data.h"
 #include "examples/dump.h"
 #include "lib/compare.h"

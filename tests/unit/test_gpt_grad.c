@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The example's model: its gradients against central differences, tensor by tensor; the order in
- * which backward hands them over; and that following them learns one sequence by heart. */
+/* Tests the example's model: its gradients against central differences, tensor by tensor, and the
+ * order in which backward hands them over. Following the gradients must also learn one sequence by
+ * heart. */
 #include "base/rng.h"
 #include "examples/layer.h"
 #include "examples/matmul.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The in-process reference: its arithmetic gives the product's bits on random input, and the
- * program shares nothing with the product but scalar kernels and conversions (by its symbols). The
- * sources are included, for they belong to no library. */
+/* Tests the in-process reference. Its arithmetic gives the product's bits on random input, and its
+ * symbols show that it shares only scalar kernels and conversions with the product. Its sources are
+ * included here, because they belong to no library. */
 #include "ref/refmath.c"
 #include "ref/refschedule.c"
 #include "ref/refsettings.c"

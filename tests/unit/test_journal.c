@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Log lines as entries of the journal: which fields a line becomes, quoting undone, what does not
- * fit left in MESSAGE; and that stderr is the journal's only when $JOURNAL_STREAM says so of this
- * very stderr. */
+/* Tests log lines as entries of the journal: which fields a line becomes, that quoting is undone,
+ * and that what does not fit stays in MESSAGE. stderr counts as the journal's only when
+ * $JOURNAL_STREAM names this very stderr. */
 #include "base/check.h"
 #include "journal.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Senders that share a connection take turns, frame by frame: who has one frame does not wait for
- * who has a hundred. The order is read where the frames arrive. */
+/* Tests that senders that share a connection take turns, frame by frame. A sender with one frame
+ * does not wait for one with a hundred. The order is read where the frames arrive. */
 #include "lib/loopnet.h"
 #include "link/lane.h"
 #include "wire/ops.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines: shape, quoting, cutting, levels, rate limit. */
+/* Tests log lines: their shape, quoting, cutting, levels and the rate limit. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/check.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* obs/metrics: which bucket a time goes to, that buckets are cumulative in the text, labels with
- * anything in them, numbers that are none. */
+/* Tests obs/metrics: to which bucket a time goes, that buckets are cumulative in the text, labels
+ * with any content, and values that are no numbers. */
 #include "obs/metrics.h"
 
 #include <math.h>

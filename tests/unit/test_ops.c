@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of ops: complete, consistent, and in step with the core's own list. */
+/* Tests that the table of ops is complete, consistent, and in step with the core's own list. */
 #include "core/core.h"
 #include "wire/ops.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of chunks are marked one by one: compared with a plain table of what came, in drawn orders
- * and with repetitions. */
+/* Tests how parts of chunks are marked one by one. The marks are compared with a plain table of
+ * what came, in random orders and with repetitions. */
 #include "base/rng.h"
 #include "data/parts.h"
 

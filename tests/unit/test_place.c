@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement: round robin from nothing, balanced within one chunk always, fewest moves, and runs
- * that survive the way. */
+/* Tests placement: round robin at the beginning, always balanced within one chunk, as few moves as
+ * possible, and runs that survive the wire. */
 #include "base/rng.h"
 #include "wire/place.h"
 

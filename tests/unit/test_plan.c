@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl plan`: every published figure comes out of its formula, and its own rows are the
- * daemon's budget to the byte. */
+/* Tests `shardctl plan`. Every published figure comes out of its formula, and the rows of this
+ * system are the daemon's budget to the byte. */
 #include "base/check.h"
 #include "ctl/ctl.h"
 #include "ctl/memory.h"

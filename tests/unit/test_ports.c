@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Ports for the daemons of tests: what several processes take at once are different ones. */
+/* Tests that several processes that take ports for the daemons of tests at the same time get
+ * different ones. */
 #include "lib/ports.h"
 
 #include "base/check.h"

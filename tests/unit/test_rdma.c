@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rails over the fake verbs: what is sent arrives once, in order, whole, in both directions, on
- * many queue pairs; credits are never overrun; sums see what changed after them. */
+/* Tests RDMA connections (rails) over the fake verbs. What is sent arrives once, in order and
+ * whole, in both directions and on many queue pairs. Credits are never overrun, and sums notice
+ * what changed after they were made. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fails while it works: a request, a queue pair, the peer, the device; a connection that is
- * half open; and each single call of the library, one after the other. Nothing leaks, nothing
- * hangs, each failure has a text. test_rdma_open.c has what fails before. */
+/* Tests failures of an open RDMA connection: a request, a queue pair, the peer, the device, a
+ * connection that is half open, and each single call of the library, one after the other. Nothing
+ * leaks, nothing hangs, and each failure has a text. test_rdma_open.c has the failures before
+ * that. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/frames.h"

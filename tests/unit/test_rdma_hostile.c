@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A peer that is wrong or worse: its ends, headers, lengths, immediates and writes. Everything is
- * refused with a text that says what, counted, and nothing of it reaches the owner. What changes on
- * the wire is changed by the fake verbs' hook. */
+/* Tests an RDMA peer that is wrong or hostile in its ends, headers, lengths, immediates and writes.
+ * Everything is refused with a text that says what is wrong, and it is counted. Nothing of it
+ * reaches the owner. The hook of the fake verbs changes what is changed on the wire. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "lib/rails.h"

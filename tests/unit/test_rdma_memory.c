@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* After a rail is connected nothing is allocated, mapped or registered: each of these is counted
- * here while frames go both ways, are refused for want of room, and credits go alone. Registering
- * is done on several threads at a time. */
+/* Tests that nothing is allocated, mapped or registered after an RDMA connection (rail) is made.
+ * All of these are counted while frames go both ways, are refused for lack of room, and credits go
+ * alone. Memory is registered on several threads at a time. */
 #include "base/check.h"
 #include "lib/rails.h"
 #include "rdma/fake.h"

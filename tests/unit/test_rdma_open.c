@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rdma_open() chooses, and what it says where there is nothing to choose: no device, no right,
- * no memory that may be locked. */
+/* Tests what rdma_open() chooses, and what it says where there is nothing to choose: no device, no
+ * permission, or no memory that may be locked. */
 #include "base/check.h"
 #include "lib/rails.h"
 #include "rdma/fake.h"

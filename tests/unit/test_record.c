@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision about a step: the loss scaler against a table worked out by hand and against a
- * second implementation in the order in which DeepSpeed's rules are written down; the record's
- * sums, clip, multiplier, skips and limits; and its purity: the same input gives the same bytes,
- * and the previous record is not touched. */
+/* Tests the decision about a step. The loss scaler is compared with a table worked out by hand, and
+ * with a second implementation in the order of DeepSpeed's written rules. The record's sums, clip,
+ * multiplier, skips and limits are tested, too. The decision must be pure: the same input gives the
+ * same bytes, and the previous record is not touched. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Schedules and the loss scaler against tables that DeepSpeed 0.19's own classes wrote
- * (tests/golden/generate.py), through the settings, so that names and defaults are compared too;
- * then the schedule inside the record: factors of groups, skips, momentum. What takes no libm must
- * have the table's bits. log and cos may round differently in another libm than the one that wrote
- * the table: an ulp each, and a learning rate is a product of two logs; with the libm of Debian 12
- * they are equal too. */
+/* Tests schedules and the loss scaler against tables that DeepSpeed 0.19's own classes wrote
+ * (tests/golden/generate.py). It goes through the settings, so that names and defaults are
+ * compared, too. Then it tests the schedule inside the record: factors of groups, skips and
+ * momentum. What takes no libm must have the table's bits. log and cos may round differently in
+ * another libm than the one that wrote the table. That is an ulp each, and a learning rate is a
+ * product of two logs. With the libm of Debian 12 they are equal, too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

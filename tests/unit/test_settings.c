@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: merging, pinned keys, canonical form and back, comparison, every refusal with its text.
- */
+/* Tests settings: merging, pinned keys, the canonical form and back, comparison, and every refusal
+ * with its text. */
 #include "base/check.h"
 #include "config/settings.h"
 #include "config/value.h"

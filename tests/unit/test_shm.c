@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory: a trainer cannot write the image whatever it tries, nobody can change a size or a
- * seal, and the client maps only what a daemon makes. */
+/* Tests shared memory. A trainer cannot write the image whatever it tries, nobody can change a size
+ * or a seal, and the client maps only what a daemon makes. */
 #include "base/check.h"
 #include "lib/frames.h"
 #include "net/shm.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spawn:NAME: which names there are, and which folder each one has. */
+/* Tests spawn:NAME: which names are allowed, and which folder each name has. */
 #include "base/check.h"
 #include "spawn/spawn.h"
 

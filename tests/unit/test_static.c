@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state directory: lock, identity, incarnation, model files, every kind of damage, every
- * allocation that can fail. */
+/* Tests the state directory: lock, identity, incarnation, model files, every kind of damage, and
+ * every allocation that can fail. */
 #include "cluster/static.h"
 #include "lib/fault.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout, budget, store: what is refused, where all lies, that the budget is what gets mapped, that
- * no buffers overlap. */
+/* Tests layout, budget and store: what is refused, where everything lies, that the budget is what
+ * gets mapped, and that no buffers overlap. */
 #include "base/check.h"
 #include "lib/fault.h"
 #include "store/budget.h"

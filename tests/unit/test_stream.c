@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stream takes in: whatever way bytes are torn, the same frames arrive; whatever is not a
- * frame is refused, counted and ends the stream; frames can be dropped and held. What it sends is
- * in test_stream_send.c. */
+/* Tests what a stream takes in. However bytes are torn, the same frames arrive. Whatever is no
+ * frame is refused and counted, and ends the stream. Frames can be dropped and held. What a stream
+ * sends is in test_stream_send.c. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "lib/wirepair.h"

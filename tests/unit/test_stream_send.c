@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stream sends: a queue that fills and drains, bodies that come back, the way from stream to
- * stream, descriptors beside frames; and streams that cannot be opened. Nothing leaks. What it
- * takes in is in test_stream.c. */
+/* Tests what a stream sends: a queue that fills and drains, bodies that come back, the way from
+ * stream to stream, descriptors beside frames, and streams that cannot be opened. Nothing leaks.
+ * What a stream takes in is in test_stream.c. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "lib/wirepair.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The terminal of `shardctl top`, on a pseudo-terminal: what is cut, what is never passed on, that
- * it is put back, what is refused. */
+/* Tests the terminal of `shardctl top` on a pseudo-terminal: what is cut, what is never passed on,
+ * that the terminal is restored, and what is refused. */
 #include "base/check.h"
 #include "ctl/term.h"
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every interleaving of one step's verdict, over the real core: its sources are compiled into this
- * program with room for three nodes, so that a state is small, and since its memory is flat a copy
- * of the bytes is a copy of the state. Messages go into a set and may be delivered at any time, any
- * number of times, or never: loss, copies and any order. The coordinator holds no chunk and starts
- * again once at any moment, with or without the view that it was writing; an attempt is abandoned
- * once; a link breaks once; a checkpoint holds it once. Safety: no two attempts of the step are
- * ever committed, and what is committed is never dropped. */
+/* Tries every interleaving of one step's verdict over the real core. The core's sources are
+ * compiled into this program with room for three nodes, so that a state is small. The core's memory
+ * is flat, so a copy of the bytes is a copy of the state. Messages go into a set and may be
+ * delivered at any time, any number of times, or never, which covers loss, copies and any order.
+ * The coordinator holds no chunk and starts again once at any moment, with or without the view that
+ * it was writing. An attempt is abandoned once, a link breaks once, and a checkpoint holds the
+ * model once. Safety means that two attempts of the step are never both committed, and that what is
+ * committed is never dropped. */
 #define CORE_NODES_MAX   3
 #define CORE_RANKS_MAX   3
 #define CORE_GROUPS_MAX  1

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The compute pool: every job exactly once, back-pressure, jobs from completions, closing with work
- * in hand, FTZ, latency, memory. */
+/* Tests the compute pool: every job runs exactly once, back-pressure, jobs from completions,
+ * closing with work in hand, FTZ, latency and memory. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fault.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verdict.h: the states that test_verdict.c enumerates, and how they are told apart. */
+/* verdict.h: the states that test_verdict.c enumerates, and how they are compared. */
 #ifndef TEST_VERDICT_H
 #define TEST_VERDICT_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verdict_set.h: the messages that were ever sent, as a set with bits: equal ones are one. What a
- * message points to is copied. */
+/* verdict_set.h: the messages that were ever sent, as a set of bits. Equal messages are one
+ * element. What a message points to is copied. */
 #ifndef TEST_VERDICT_SET_H
 #define TEST_VERDICT_SET_H
 
