@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nothing on the step path allocates: after a few steps of two daemons the count of lib/calm.h must
- * stand still over a hundred. */
+/* Tests that nothing on the step path allocates. After a few steps of two daemons the count of
+ * lib/calm.h must stand still over a hundred steps. */
 #include "lib/calm.h"
 
 #include <setjmp.h>

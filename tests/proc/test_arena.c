@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A trainer that goes on writing into its arena after it has pushed, by mistake or on purpose. What
- * the daemon has judged is what it applies: norm, clipping and the skip of what is not finite hold.
- * What it sends to another node and does not arrive as it was summed ends that attempt, the second
- * time puts the trainer out, and no link falls for it. */
+/* Tests a trainer that goes on writing into its arena after it has pushed, by mistake or on
+ * purpose. The daemon applies what it has judged, so norm, clipping and the skip of what is not
+ * finite hold. A sum that does not arrive at another node as it was made ends the attempt. The
+ * second time it also puts the trainer out. No link falls because of it. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/evil.h"

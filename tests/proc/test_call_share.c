@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Requests that wait for another node, which does not answer: nobody has so many of them that
- * others get none, and each is given up in time. The other node is this test. */
+/* Tests requests that wait for another node, which does not answer. No user has so many of them
+ * that other users get none, and each is given up in time. The other node is this test. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/evil.h"

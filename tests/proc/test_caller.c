@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A request of another node is over when the link falls that it came by. That node may be back as
- * another process, which counts its requests from the beginning: an answer to the old request would
- * be taken for one to a new request with the same tag. */
+/* Tests that a request of another node is over when the link by which it came falls. That node may
+ * be back as another process, which counts its requests from the beginning. An answer to the old
+ * request would then be taken for one to a new request with the same tag. */
 #include "lib/evil.h"
 #include "lib/inproc.h"
 #include "lib/rawnode.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Whose checkpoints a model takes by itself. Names of models and folders repeat, so a folder holds
- * those of other runs and other clusters, also of later steps: after LOST only the model's own come
- * back, and pruning takes only them. restore_at_start begins anew where there is no checkpoint, and
- * nowhere else. An older one in the place of a damaged one is said in the log and in the status. */
+/* Tests which checkpoints a model takes by itself. Names of models and folders repeat, so a folder
+ * may hold checkpoints of other runs and other clusters, also of later steps. After LOST only the
+ * model's own checkpoints come back, and pruning removes only them. restore_at_start begins again
+ * from nothing only where there is no checkpoint. When an older checkpoint replaces a damaged one,
+ * the log and the status say so. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"

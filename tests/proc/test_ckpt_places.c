@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where checkpoints may be, by real daemons: users below the roots only, through no link, and
- * nobody among the state; root of the node and the daemon's own user anywhere else. What is there
- * and is no checkpoint stays. Whose the weights are counts when they are restored. What another
- * user does is tried where the test is root. */
+/* Tests with real daemons where checkpoints may be. Users may use folders below the roots only, and
+ * through no link. Nobody may use the state folder. Root of the node and the daemon's own user may
+ * use any other place. What is there and is no checkpoint stays. The owner of the weights counts
+ * when they are restored. What another user does is tried where the test runs as root. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"

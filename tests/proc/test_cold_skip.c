@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A node starts without its memory while the last step of a model was a skipped one. It holds no
- * chunk, so the model lives on. It takes the image of the step that changed weights last, which is
- * not that of the record, and training goes on to the right weights. */
+/* Tests a node that starts without its memory after the last step of a model was skipped. The node
+ * holds no chunk, so the model lives on. The node takes the image of the step that changed weights
+ * last, which is not the step of the record, and training goes on to the right weights. */
 #include "lib/trainer.h"
 #include "lib/warm.h"
 

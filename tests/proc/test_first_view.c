@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A model that was just defined on a single node has its first view at once, not with the next
- * thing that happens to it: what was answered with created=1 is on the disk. */
+/* Tests that a model that was just defined on a single node has its first view at once, not only
+ * with its next event. The model that was answered with created=1 is on the disk. */
 #include "lib/inproc.h"
 #include "lib/trainer.h"
 

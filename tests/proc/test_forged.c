@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Frames whose sums and shape are right and whose content cannot be: of a coordinator to its node,
- * of a node to its coordinator, of a trainer. Each is refused with a sentence that says what is
- * wrong and who said it; no daemon ends, and what was voted for before is still decided as it
- * should be. */
+/* Tests frames with correct sums and shape whose content is impossible, from a coordinator to its
+ * node, from a node to its coordinator, and from a trainer. Each is refused with a sentence that
+ * says what is wrong and who sent it. No daemon ends, and what was voted for before is still
+ * decided as it should be. */
 #include "base/check.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"

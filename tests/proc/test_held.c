@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Requests that wait: definitions for a node that is away or a model that is being made, restores
- * for the coordinator, reads for a step. What one user has waiting is bounded in number and bytes,
- * what is large is of the budget, and all of it goes with the connections. */
+/* Tests requests that wait: definitions for a node that is away or for a model that is being made,
+ * restores for the coordinator, and reads for a step. What one user has waiting is bounded in
+ * number and bytes. Large requests count in the budget. All of it ends with the connections. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/evil.h"

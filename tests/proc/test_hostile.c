@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What anybody who reaches a daemon's sockets can do to it: noise, frames out of order, half
- * frames, crowds, nonsense in every field. After each case honest trainers train on and end with
- * the right bits, and no descriptor is left. */
+/* Tests what anybody who reaches a daemon's sockets can do to it: noise, frames out of order, half
+ * frames, crowds, and nonsense in every field. After each case honest trainers train on and end
+ * with the right bits, and no descriptor is left. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"

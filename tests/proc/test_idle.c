@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: alone
-/* What waiting costs: two daemons with a model, four trainers joined, three of them in a call that
- * waits for the fourth: at most 50 ms of processor time in 10 s, all six processes together. */
+/* Tests what waiting costs. There are two daemons with a model and four joined trainers, three of
+ * them in a call that waits for the fourth. All six processes together may use at most 50 ms of
+ * processor time in 10 s. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A proxy between two nodes loses every part of an image. Whoever waits says for what, and from
- * which node: the log, the status, the coordinator's word to the trainer that is ready, and the
- * begin that gives up, also when its attempt ends meanwhile. */
+/* A proxy between two nodes loses every part of an image. Each part of the system that waits must
+ * say for what it waits and from which node: the log, the status, the coordinator's message to the
+ * trainer that is ready, and the begin that gives up, also when its attempt ends meanwhile. */
 #include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

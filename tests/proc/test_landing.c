@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Bodies that are still on their way when what they were meant for ends: answers of another node,
- * WRITEs of a model that is sealed, dropped, lost or restored meanwhile, gradients for a model that
- * is dropped, bodies whose sum is wrong. None may reach memory that is something else by then.
+/* Tests bodies that are still on their way when their purpose ends: answers of another node, WRITEs
+ * of a model that is sealed, dropped, lost or restored meanwhile, gradients for a model that is
+ * dropped, and bodies with a wrong sum. None may reach memory that serves something else by then.
  * Under a sanitizer a write into freed memory ends the program. */
 #include "base/check.h"
 #include "base/clock.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A node that starts again is told of a model with the generation in force, and has no view of it
- * yet. That generation ends before the first view comes: another node had started again a moment
- * earlier, and the view that says what was lost with it is still being written to a slow disk. The
- * first view of the node then says nothing of a loss, but is of a newer generation. The node goes
- * along: the restore gets its share, and trainers that have attached and joined there
+/* Tests a node that starts again and is told of a model with the generation in force, but has no
+ * view of it yet. That generation ends before the first view comes. Another node had started again
+ * a moment earlier, and the view that says what was lost with it is still being written to a slow
+ * disk. The first view of the node then says nothing of a loss, but has a newer generation. The
+ * node must follow it: the restore gets its share, and trainers that have attached and joined there
  * meanwhile hear of the loss. */
 #include "base/check.h"
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What does not fit together is refused with a sentence that names the thing, both values and what
- * to do: definitions against the model that is there, nodes against each other, addresses in use,
- * options and lines of a configuration, pushes. */
+/* Tests that what does not fit together is refused with a sentence that names the thing, both
+ * values and what to do. It tries definitions against the model that exists, nodes against each
+ * other, addresses in use, options and lines of a configuration, and pushes. */
 #include "base/check.h"
 #include "lib/inproc.h"
 #include "lib/pace.h"

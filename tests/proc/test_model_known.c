@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* MODEL for a number that the node has: it is the model that is there, in every part of its
- * definition and of the very coordinator that defined it; else the node says to the coordinator and
- * to its own log what differs. The coordinator is the test itself. */
+/* Tests MODEL for a number that the node already has. It must be the existing model in every part
+ * of its definition, and come from the very coordinator that defined it. Otherwise the node says to
+ * the coordinator and to its own log what differs. The coordinator is the test itself. */
 #include "lib/rawnode.h"
 #include "shard.h"
 

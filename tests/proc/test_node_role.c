@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who may be a node. A process that says "role = node" is one only over TCP, and only if it proves
- * what nodes prove. What it is refused with is a sentence, the standing link does not fall for it,
- * and honest trainers train on. */
+/* Tests who may be a node. A process that says "role = node" is one only over TCP, and only if it
+ * proves what nodes prove. Otherwise it is refused with a sentence, the existing link does not fall
+ * because of it, and honest trainers train on. */
 #include "lib/crew.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Requests about one model that meet: restores, definitions and drops, each held at a certain point
- * by the other node, which is the test. Whoever waits is answered, and a name means one model. */
+/* Tests requests about one model that meet: restores, definitions and drops. The other node, which
+ * is the test, holds each of them at a certain point. Every request is answered, and a name means
+ * one model. */
 #include "lib/crew.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Crowds at a daemon's sockets: of one user, of one address, silent, greeted and idle, or hanging
- * up at once. Whatever they do, trainers of others, tools and nodes find a place, and each that is
- * refused hears why. */
+/* Tests crowds at a daemon's sockets: of one user, of one address, silent, greeted and idle, or
+ * closing at once. Whatever they do, trainers of other users, tools and nodes find a place, and
+ * each connection that is refused hears why. */
 #include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who asks and does not take the answers: the daemons hold a bounded amount for it, also where the
- * answer comes from another node, give the memory back, and serve others meanwhile. */
+/* Tests a client that asks and does not take the answers. The daemons hold a bounded amount for it,
+ * also where the answer comes from another node. They give the memory back and serve others
+ * meanwhile. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A node that held chunks is replaced: its memory is gone, and its state folder with it, or is an
- * older one. It counts its starts again from where the folder stands, so that it comes to the very
- * number of the start that held the chunks. It is another memory all the same: the model is lost
- * by the name of the node, on both nodes, and nobody waits for weights that are nowhere. */
+/* Tests a node that held chunks and is replaced. Its memory is gone, and its state folder is gone
+ * with it or is an older one. It counts its starts again from where the folder stands, so that it
+ * comes to the very number of the start that held the chunks. It is another memory all the same.
+ * The model is lost on both nodes with the name of that node, and nobody waits for weights that no
+ * longer exist. */
 #include "lib/warm.h"
 
 #include <stdio.h>

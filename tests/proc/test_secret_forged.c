@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who wants into a cluster with a secret without knowing it: somebody on the way who changes what
- * is said, something else at a daemon's address, recorded bytes, frames out of order, silence. Each
- * is refused by the side that can see it, and who knows the secret comes in. */
+/* Tests attempts to get into a cluster with a secret without knowing it: somebody on the way
+ * changes what is sent, something else answers at a daemon's address, bytes are recorded, frames
+ * come out of order, or nothing comes. The side that can see it refuses each of them, and a peer
+ * that knows the secret is accepted. */
 #include "base/clock.h"
 #include "lib/inproc.h"
 #include "lib/pace.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* shard_result.slowest_rank: the rank whose commit the step waited for. Three trainers on one node
- * or on two take turns to be the last, and each of them is told which one it was. One thread drives
- * all of them. */
+/* Tests shard_result.slowest_rank, the rank for whose commit the step waited. Three trainers on one
+ * node or on two take turns to be the last, and each of them is told which one it was. One thread
+ * drives all of them. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/inproc.h"

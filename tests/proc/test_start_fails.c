@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A start that fails leaves nothing: no state folder, no count in it, no folder of the socket; one
- * that comes up makes the socket's folder, and only that one. */
+/* Tests that a start that fails leaves nothing: no state folder, no count in it, and no folder for
+ * the socket. A start that succeeds makes the socket's folder, and only that one. */
 #include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/tool.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Requests that are under way on several nodes when the coordinator is killed or a link falls: a
- * drop, a seal, a definition. Each is stopped at one certain point: the coordinator's disk stands
- * still (the threads that write to it are held), or a link is cut behind a certain frame.
- * Afterwards the model is either as before or as asked for, whoever waits hears of it, and the
- * model can be used. */
+/* Tests requests that are under way on several nodes when the coordinator is killed or a link
+ * falls: a drop, a seal and a definition. Each is stopped at one certain point. Either the
+ * coordinator's disk stands still (the threads that write to it are held), or a link is cut behind
+ * a certain frame. Afterwards the model is either as before or as requested, every waiting caller
+ * hears of it, and the model can be used. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/cutter.h"

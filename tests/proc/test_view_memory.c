@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A coordinator without memory for the file of a view: it says so, and makes the view durable as
- * soon as there is memory. The allocator here refuses one large piece to the daemon's threads;
- * nothing else of a seal is as large as the file of this model. */
+/* Tests a coordinator without memory for the file of a view. It says so, and makes the view durable
+ * as soon as there is memory. The allocator here refuses one large piece to the daemon's threads.
+ * Nothing else of a seal is as large as the file of this model. */
 #include "lib/inproc.h"
 #include "lib/crew.h"
 #include "shard.h"
