@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Models that exist, on two real nodes: attached to by name, and dropped on all nodes: with joined
- * trainers in each phase of a step, with a node that is away. */
+/* Tests existing models on two real nodes. They are attached to by name, and dropped on all nodes:
+ * with joined trainers in each phase of a step, and with a node that is away. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Over RDMA (rdma/fake.h) nothing on the step path allocates, registers memory or gives any back: a
- * hundred steps, all of whose tensor bytes went that way. */
+/* Tests that over RDMA (rdma/fake.h) nothing on the step path allocates, registers memory or gives
+ * any back, in a hundred steps whose tensor bytes all went that way. */
 #include "lib/calm.h"
 #include "lib/linked.h"
 #include "rdma/fake.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A model is dropped while tensors of it, and of another one, go by RDMA (rdma/fake.h): its memory
- * is given back on both nodes once the other side writes nothing more there, the links stay, and
- * the other model trains on with the right bits. Trainers that come and go have their arenas
- * registered and given back. */
+/* Tests that a model is dropped while tensors of it and of another model go by RDMA (rdma/fake.h).
+ * Its memory is given back on both nodes once the other side writes nothing more there. The links
+ * stay, and the other model trains on with the right bits. Trainers that come and go have their
+ * arenas registered and given back. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crewed.h"

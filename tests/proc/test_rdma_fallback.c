@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where RDMA cannot be had, from the start or of one model's memory: a crew trains over TCP, the
- * status says why, and when the reason is gone RDMA is there. transport = rdma refuses to start.
- * Verbs are rdma/fake.h's. */
+/* Tests what happens where RDMA is not available, from the start or for one model's memory. A crew
+ * trains over TCP, and the status says why. When the reason is gone, RDMA is used. A daemon with
+ * transport = rdma refuses to start. The verbs are those of rdma/fake.h. */
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"

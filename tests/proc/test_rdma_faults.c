@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: all
-/* RDMA fails in mid-run, in every way that verbs know, while a crew trains: the log says so, the
- * attempt is made again over TCP, RDMA is back after its time, and the bits are the right ones.
- * Verbs are rdma/fake.h's. */
+/* Tests RDMA that fails in mid-run, in every way that verbs know, while a crew trains. The log says
+ * so, the attempt is made again over TCP, RDMA is back after its time, and the bits are right. The
+ * verbs are those of rdma/fake.h. */
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a node may do to another one's memory by RDMA: write its own landing slots and the image
- * chunks that it holds, and nothing else, whatever key it uses. And what comes of it: bytes that
- * change behind their sum are found, writes and frames of older attempts change no bit. Verbs are
- * rdma/fake.h's; the test looks into the daemons, which are threads of it. */
+/* Tests what a node may do to the memory of another node by RDMA. It may write its own landing
+ * slots and the image chunks that it holds, and nothing else, whatever key it uses. Bytes that
+ * change after their sum was made are found, and writes and frames of older attempts change no bit.
+ * The verbs are those of rdma/fake.h. The test looks into the daemons, which are threads of it. */
 #include "base/check.h"
 #include "lib/crewed.h"
 #include "lib/linked.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* RAIL and REGION frames of a node that means harm, frame by frame: each ends the link with a
- * sentence, nothing of it is used, and the daemon goes on. The node is this test; verbs are
- * rdma/fake.h's. */
+/* Tests RAIL and REGION frames of a hostile node, frame by frame. Each ends the link with a
+ * sentence, nothing of it is used, and the daemon goes on. The node is this test, and the verbs are
+ * those of rdma/fake.h. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

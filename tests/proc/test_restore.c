@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Restoring on more and on fewer nodes than saved: ten further steps equal the reference continued
- * from there, moments, counters, loss scale and schedule included. What is damaged, short, missing
- * or of another model is named, and the newest good checkpoint offered. */
+/* Tests restoring on more and on fewer nodes than saved. Ten further steps must equal the reference
+ * continued from there, with moments, counters, loss scale and schedule. What is damaged, short,
+ * missing or of another model is named, and the newest good checkpoint is offered. */
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
 #include "lib/drill.h"

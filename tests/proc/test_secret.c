@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A cluster with a secret: nodes and trainers that know it train; who has another or none is
- * refused with a sentence, counted and logged; it can be changed while it is in use; `shardctl
- * secret new` makes one. */
+/* Tests a cluster with a secret. Nodes and trainers that know it train. A peer with another secret
+ * or none is refused with a sentence, counted and logged. The secret can be changed while it is in
+ * use, and `shardctl secret new` makes one. */
 #include "lib/crew.h"
 #include "lib/inproc.h"
 #include "lib/proc.h"

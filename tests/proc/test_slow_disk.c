@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A disk that stalls while a view is written: the coordinator goes on talking to its peers and to
- * tools for longer than a heartbeat may take, nothing is lost, and training begins when the disk is
- * back. Where checkpoints lie, a disk that stalls and pipes in the place of files stop nobody but
- * who asked for them. fsync() is this program's own: it waits while told to. */
+/* Tests a disk that stalls while a view is written. The coordinator goes on talking to its peers
+ * and to tools for longer than a heartbeat may take, nothing is lost, and training begins when the
+ * disk is back. In a folder of checkpoints a stalling disk, or pipes in the place of files, stop
+ * only the caller that asked for them. fsync() is replaced in this program and waits while the test
+ * says so. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

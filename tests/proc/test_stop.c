@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* SIGTERM: an undecided step is aborted and the log says so; one that its node has voted for is
- * waited for; trainers of all nodes hear who stopped and why; the exit status is 0. (The phases
- * that workers make long: test_stop_phases.c.) A daemon that would share another's state directory,
- * port or socket is refused with a sentence. */
+/* Tests SIGTERM. An undecided step is aborted and the log says so, and a step that its node has
+ * voted for is waited for. Trainers of all nodes hear which node stopped and why, and the exit
+ * status is 0. (The phases that workers make long are in test_stop_phases.c.) A daemon that would
+ * share another's state directory, port or socket is refused with a sentence. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"

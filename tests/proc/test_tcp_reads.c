@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A trainer over TCP trains while other threads of its process read weights over the same
- * connection. The answers to them fill its queue: the image must not wait behind them for ever. */
+/* Tests a trainer over TCP that trains while other threads of its process read weights over the
+ * same connection. The answers to them fill its queue, and the image must not wait behind them for
+ * ever. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

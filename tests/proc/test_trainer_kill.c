@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A trainer that is killed -9 in each phase of a step. The others hear of it in their waiting
- * calls, at once and by name; they go on in the smaller world, or wait for it where min_world asks
- * for all; and the weights are those of the history that was committed. */
+/* Tests a trainer that is killed with SIGKILL in each phase of a step. The other trainers hear of
+ * it in their waiting calls, at once and by name. They go on in the smaller world, or wait for it
+ * where min_world asks for all. The weights are those of the committed history. */
 #include "base/clock.h"
 #include "lib/drill.h"
 
