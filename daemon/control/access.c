@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Permissions of models. hello.c's sessions bring who asks, by SO_PEERCRED and SO_PEERGROUPS;
- * dispatch.c asks access_check() by the row of each op before its handler runs, on the node that
- * acts; definitions and restores ask when they act. What a trainer writes into a body is never
- * believed: its node fills Cred anew. What another node says passes access_from_node() before any
- * request sees it. Fails with SHARD_DENIED only. */
+/* Permissions of models. link/session.c learns the user of a session by SO_PEERCRED and
+ * SO_PEERGROUPS. dispatch.c calls access_check() as the row of each op says, before the op's
+ * handler runs on the node that acts. Definitions and restores call it when they act. A Cred in the
+ * body of a trainer's request is never believed, because the trainer's node fills it anew. A Cred
+ * from another node passes access_from_node() before any handler sees it. Only access_check()
+ * fails, with SHARD_DENIED. */
 #include "control/access.h"
 
 #include "base/check.h"
@@ -19,7 +20,8 @@ enum { ACCESS_READ = 4, ACCESS_WRITE = 2 };
 void access_from_node(const struct server *s, uint16_t node, Shard__Cred *who)
 {
 	who->node = (char *)(uintptr_t)server_node_name(
-		s, node); /* no hop but this one: the requester's node is the sender */
+		s, node); /* Requests are passed on only once, so the sender is the requester's
+			     node. */
 	who->root = who->known && who->uid == 0 && s->conf->trust_remote_root;
 }
 
@@ -55,7 +57,7 @@ static bool is_owner(const Shard__Cred *who, const Shard__Cred *owner)
 	return who->uid == owner->uid && (who->uid != 0 || same_node(who, owner));
 }
 
-/* Root's group is a node's own, as root is. */
+/* Group 0 of a node is not group 0 of another one, as with root. */
 static bool in_group(const Shard__Cred *who, const Shard__Cred *owner)
 {
 	bool in = who->gid == owner->gid;
@@ -67,7 +69,7 @@ static bool in_group(const Shard__Cred *who, const Shard__Cred *owner)
 
 bool access_allowed(uint32_t mode, const Shard__Cred *owner, const Shard__Cred *who, bool write)
 {
-	uint32_t shift = 0; /* others */
+	uint32_t shift = 0; /* The bits for others. */
 
 	CHECK(mode <= 0777);
 	if (known(who) && who->root)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* access.h: who may do what with a model: its owner, who defined it, and its `mode`, as of a file:
- * 4 reads, 2 writes, for the owner, his group and others. The session's own node says who asks, by
- * the unix socket; over TCP nobody is known. A uid is the same user on all nodes, but for 0: the
- * root of a node is the root of that node, and elsewhere a user as any other, unless [cluster]
- * trust_remote_root says that it is believed. */
+/* access.h: who may do what with a model. A model has an owner, the user who defined it, and a
+ * `mode` as a file has: 4 reads and 2 writes, for the owner, the owner's group and others. The node
+ * of a session knows the user from the unix socket. Over TCP the user is not known. A uid is the
+ * same user on all nodes, except 0: root of one node is an ordinary user on the others, unless
+ * [cluster] trust_remote_root is set there. */
 #ifndef SHARD_ACCESS_H
 #define SHARD_ACCESS_H
 
@@ -18,18 +18,19 @@ struct model;
 struct server;
 struct session;
 
-/* For a request that is passed on. out points into groups and lives as long. */
+/* Fills the Cred of a request that is passed on. out points into groups. */
 void access_cred(const struct session *t, Shard__Cred *out, uint32_t groups[SESSION_GROUPS_MAX]);
 
-/* For a request that another node passed on: what it says of who asks is believed as far as the
- * configuration goes. */
+/* Corrects the Cred of a request that another node passed on: sets its node, and keeps root only if
+ * the configuration trusts it. */
 void access_from_node(const struct server *s, uint16_t node, Shard__Cred *who);
 
-/* SHARD_OK, or SHARD_DENIED: the sentence names model, owner, mode, who asked and the remedy. who
- * NULL: as over TCP. Root of this node and the daemon's own user always may. */
+/* SHARD_DENIED: the error names the model, its owner and mode, the user who asks, and the remedy.
+ * who NULL: a user that is not known, as over TCP. Root of this node and the daemon's own user are
+ * always allowed. */
 enum shard_status access_check(const struct model *m, const Shard__Cred *who, bool write,
 			       struct err *e);
-/* The rule itself. owner NULL or not known: nobody owns it. */
+/* The rule itself. owner NULL or not known: the model has no owner. */
 bool access_allowed(uint32_t mode, const Shard__Cred *owner, const Shard__Cred *who, bool write);
 
 #define ACCESS_TEXT_BYTES 96

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ATTACH: a session's own node answers, because every node has every model: number, settings and
- * the whole spec. dispatch.c calls, and has asked for the permission. Fails with SHARD_NOT_FOUND,
- * whose sentence lists what there is (a node whose link to the coordinator is down may lack the
- * newest, and says so). */
+/* ATTACH, the lookup of a model by its name. The session's own node answers with the model's
+ * number, settings and whole spec, because every node has every model. dispatch.c calls
+ * attach_request() and checks the permission; manage.c uses attach_find(). A name that is not known
+ * fails with SHARD_NOT_FOUND, and the error lists the models that there are. If the link to the
+ * coordinator is down, the error says so, because the newest models may then be missing here. */
 #include "control/attach.h"
 #include "model/spec.h"
 
@@ -68,7 +69,7 @@ enum shard_status attach_request(struct session *t, const struct wire_head *h,
 
 	if (st != SHARD_OK)
 		return st;
-	t->uses = true; /* it hears when the model is lost or dropped */
+	t->uses = true; /* The session is told when a model is lost or dropped. */
 	spec_say(m, &reply);
 	reply.spec = m->spec->spec;
 	model_reply(t, OP_ATTACH, h->attempt, m, &reply.base);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attach.h: models that exist, told to who knows only a name. */
+/* attach.h: finds models by their names. */
 #ifndef SHARD_ATTACH_H
 #define SHARD_ATTACH_H
 
@@ -7,10 +7,11 @@
 #include "shard.pb-c.h"
 #include "wire/frame.h"
 
+/* Answers ATTACH. */
 enum shard_status attach_request(struct session *t, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e);
-/* By name, or SHARD_NOT_FOUND with the names that there are; also where the link to the coordinator
- * is down, if it is. */
+/* SHARD_NOT_FOUND: the error lists the models that there are, says that the model is still being
+ * made, or says that the link to the coordinator is down. */
 enum shard_status attach_find(struct model **out, struct server *s, const char *name,
 			      struct err *e);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who asks for a blob. A trainer's OP_BLOB is answered at once if the one here is of the newest
- * step. Else every other node is asked, answers when it is as far as the node that asks, and the
- * greatest step is the answer. Ways to fail: nobody has one (SHARD_NOT_FOUND), a node that could
- * have a newer one is out of reach (SHARD_UNREACHABLE, by name), the generation ends meanwhile
- * (SHARD_STALE). data/ keeps the blobs themselves (blobs.h). */
+/* Requests for blobs. dispatch.c brings OP_BLOB of trainers and of other nodes, and data/blobs.h
+ * keeps the blobs themselves. A trainer is answered at once if the blob here is of the newest step.
+ * Otherwise every other node is asked. A node answers when it has decided the step of the node that
+ * asks, and the blob of the greatest step goes to the trainer. It fails if no node has a blob
+ * (SHARD_NOT_FOUND), if a node that could have a newer one does not answer (SHARD_UNREACHABLE or
+ * SHARD_BUSY), or if the generation ends meanwhile (SHARD_STALE). */
 #include "control/blob.h"
 
 #include "base/check.h"
@@ -20,21 +21,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ASKS_MAX 256u /* open at one time; one per rank of the largest world */
+#define ASKS_MAX 256u /* Open requests of one model: one per rank of the largest world. */
 
-struct ask { /* a trainer's, while other nodes look */
+struct ask { /* The request of a trainer, while other nodes are asked. */
 	struct list link;
 	struct caller who;
 	struct model *m;
-	struct round looked; /* The other nodes. */
+	struct round looked; /* The question to the other nodes. */
 	uint64_t best_step;
 	uint32_t rank, best_bytes;
-	uint8_t *best;      /* of other nodes */
-	struct err lacking; /* status: a node did not answer, and why */
+	uint8_t *best;      /* The newest blob that another node sent. */
+	struct err lacking; /* Why a node did not answer. SHARD_OK: all nodes did. */
 };
 
-struct waiter { /* a node's, which knows of a later step than this node: the blob may be about to be
-		   committed here */
+struct waiter { /* The request of a node that knows of a later step than this node. It waits because
+		   the blob may be about to be committed here. */
 	struct list link;
 	struct caller who;
 	uint32_t rank;
@@ -85,10 +86,10 @@ static void blob_is(const struct model *m, uint32_t rank, Shard__BlobIs *out)
 	out->rank = rank;
 	out->step = kept.step;
 	out->data.len = kept.bytes;
-	out->data.data = (uint8_t *)(uintptr_t)kept.data; /* packing only reads it */
+	out->data.data = (uint8_t *)(uintptr_t)kept.data; /* Packing only reads the data. */
 }
 
-/* What counts by now, here or among the answers; or why there is no answer. */
+/* The newest blob, of this node or of the answers, or the reason why there is no answer. */
 static enum shard_status ask_answer(const struct model *m, const struct ask *a, Shard__BlobIs *out,
 				    struct err *e)
 {
@@ -99,7 +100,7 @@ static enum shard_status ask_answer(const struct model *m, const struct ask *a, 
 		out->data.data = a->best;
 	}
 	if (a->lacking.status != SHARD_OK &&
-	    out->step < m->step) /* nobody has one of a step that is not decided */
+	    out->step < m->step) /* A blob of the decided step is the newest that can be. */
 		return err_set(e, a->lacking.status == SHARD_BUSY ? SHARD_BUSY : SHARD_UNREACHABLE,
 			       "the blob of rank %u of \"%s\": %.300s; it may have a newer one "
 			       "than step %lu",
@@ -295,7 +296,7 @@ static void going(struct model *m)
 	fail_asks(m, &(struct err){.status = SHARD_NOT_FOUND, .text = "the model is gone"});
 }
 
-/* Its blobs are committed here already. */
+/* The blobs of the decided step are committed here already. */
 static void decided(struct model *m, const struct record *r)
 {
 	list_each(it, &m->control->blob.waiters) {

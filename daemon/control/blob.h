@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* blob.h: requests for what trainers keep with a step (blobs.h), of trainers here and of nodes. */
+/* blob.h: requests of trainers and of other nodes for blobs, the bytes that trainers commit with a
+ * step (data/blobs.h). */
 #ifndef SHARD_CONTROL_BLOB_H
 #define SHARD_CONTROL_BLOB_H
 

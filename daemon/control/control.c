@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What control/ keeps of a model comes with the model and goes with it. The other rows of this
- * folder use it in between; this one is the last of them, so that it frees what they have left. */
+/* Makes and frees struct model_control with its model. model/watch.c calls it. server.c lists
+ * control_watch last, so that the other rows of this folder are done with the struct when it is
+ * freed. It fails only if there is no memory. */
 #include "control/control.h"
 
 #include "base/check.h"

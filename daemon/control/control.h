@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control.h: what control/ keeps of a model. define.c owns who waits for a definition, seal.c the
- * seal in hand, transfer.c the reads, blob.c and manage.c their own. */
+/* control.h: the state that control/ keeps of a model. define.c owns maker, abandoned, nodes_asked
+ * and requesters. seal.c owns the fields of the seal, transfer.c the reads, and blob.c and manage.c
+ * their own structs. */
 #ifndef SHARD_CONTROL_H
 #define SHARD_CONTROL_H
 
@@ -8,36 +9,38 @@
 #include "link/call.h"
 #include "link/caller.h"
 
-struct model_blobs {               /* control/blob.c */
-	struct list asks, waiters; /* of trainers here; of nodes that wait for a step */
+struct model_blobs { /* Owned by blob.c. */
+	struct list asks,
+		waiters; /* asks: of trainers here. waiters: of nodes that wait for a step. */
 	uint32_t asks_nr, waiters_nr;
 };
 
-struct model_manage {        /* manage.c, on the coordinator */
-	struct list waiting; /* who hears of CORE_ACT_TUNED */
+struct model_manage {        /* Owned by manage.c, on the coordinator. */
+	struct list waiting; /* Requests to answer at CORE_ACT_TUNED. */
 	struct core_tune wanted;
-	bool tuning; /* wanted does not hold yet */
+	bool tuning; /* `wanted` is not in force yet. */
 };
 
-struct model_maker {       /* define.c: who is told when its memory here is there, or cannot be */
-	struct caller who; /* This node: it coordinates. */
-	uint64_t incarnation; /* Of the memory there. */
+struct model_maker { /* Is answered when the memory of the model here is made, or cannot be. */
+	struct caller who;    /* The sender of MODEL. With this node's own index: there is none. */
+	uint64_t incarnation; /* Of the sender's memory of this model. */
 };
 
 struct model_control {
 	struct model_maker maker;
-	struct err abandoned;   /* Why its definition came to nothing. SHARD_OK: it has not. */
-	uint64_t nodes_asked;   /* That owe the answer to MODEL. */
-	struct list requesters; /* Of DEFINE, while it is being defined or restored. */
+	struct err abandoned;   /* Why the definition failed. SHARD_OK: it has not. */
+	uint64_t nodes_asked;   /* Nodes that have not made the model yet, this one included. */
+	struct list requesters; /* DEFINEs that wait until the model is defined or restored. */
 	struct list reads;      /* READs that wait for a step boundary. */
 	struct model_manage manage;
 	struct model_blobs blob;
-	struct caller *sealer; /* Of the SEAL in hand; NULL: none is. */
-	struct round written;  /* Of that seal: who counts, this node too. */
+	struct caller *sealer; /* Of the SEAL that is being handled; NULL: there is none. */
+	struct round written;  /* Of that seal: the nodes that still count, this one included. */
 	struct store_missing missing;
 	uint64_t seal_step;
 };
 
-extern const struct model_watch control_watch; /* Makes it with the model, and frees it last. */
+extern const struct model_watch
+	control_watch; /* Makes the struct with the model, and frees it last. */
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Definition of a model across nodes. A trainer's DEFINE reaches the coordinator (link/call.c);
- * equal layout and settings attach, else the first difference is named. A new one is made here and,
- * by MODEL, on every node at once; each reserves all of its memory or refuses with figures (memory
- * that is on its way back it waits for), has a thread make it, and then answers. One refusal, or
- * the end of a link meanwhile, drops it everywhere. A DEFINE that comes while a node is still being
- * dialled waits for it, at most heartbeat_timeout: on its trainer's node, because weights are
- * written over the links of that node, and on the coordinator. One that comes while a model of its
- * name is being dropped, as after a restore_at_start that was refused, waits for the memory in the
- * same way. A node that restarted hears MODEL again before anything else. seal.c does the rest. */
+/* The definition of a model on all nodes. dispatch.c brings DEFINE, which the trainer's node passes
+ * to the coordinator (link/call.c). If a model of that name exists, the trainer attaches to it, or
+ * the error names the first difference. Happy path of a new model: the coordinator makes it and
+ * sends MODEL to every node at once. Each node reserves all the memory, has a thread make it, and
+ * answers. A node that has no room refuses with figures, unless models that end will give back
+ * enough. One refusal, or a link that falls meanwhile, drops the model everywhere. A DEFINE waits
+ * for at most heartbeat_timeout while a node is still being dialled: on the trainer's node, because
+ * weights are written over the links of that node, and on the coordinator. It waits in the same way
+ * while a model of its name is being dropped. A node that restarted gets MODEL again before
+ * anything else of the model. seal.c seals it. */
 #include "control/define.h"
 #include "model/writer.h"
 #include "control/control.h"
@@ -37,7 +38,8 @@
 
 #define TELL_AGAIN_NS (50 * NS_PER_MS)
 
-struct asking { /* A DEFINE of a model that is being made or restored. In model.requesters. */
+struct asking { /* A DEFINE of a model that is being made or restored. In model_control.requesters.
+		 */
 	struct list link;
 	struct caller who;
 	struct held held;
@@ -75,9 +77,9 @@ static void answer(struct model *m, const struct caller *a, bool may_write)
 
 /* --- a new model --- */
 
-/* Between the coordinator and another node a model is linked when MODEL has told each end which
- * memory the other has: what is lost on one node is lost for this model only. Two nodes that do not
- * coordinate need not know that of each other. */
+/* Between the coordinator and another node a model is linked once MODEL and its answer have told
+ * each end the incarnation of the other's memory, because one model's memory can be lost alone. Two
+ * nodes of which neither coordinates need not know that of each other. */
 static bool told_by_model(const struct server *s, uint16_t node)
 {
 	return s->self == s->coordinator || node == s->coordinator;
@@ -93,12 +95,12 @@ static void links_up(struct model *m)
 		apply_node_back(m, n);
 		if (!told_by_model(s, n))
 			model_link_up(m, n, s->peer[n]->incarnation, NULL);
-		else if (m->memory.there[n] != 0) /* its answer to the definition */
+		else if (m->memory.there[n] != 0) /* The node has answered MODEL. */
 			model_link_up(m, n, m->memory.there[n], NULL);
 	}
 }
 
-static void ask_again(struct model *m); /* below, with what it needs */
+static void ask_again(struct model *m);
 
 static void finish(struct model *m)
 {
@@ -117,10 +119,10 @@ static void finish(struct model *m)
 		 (unsigned long)b[BUDGET_SUMS], (unsigned long)b[BUDGET_FIXED],
 		 shm_pages_name(store_pages(m->store)));
 	links_up(m);
-	if (m->server->self == m->server->coordinator) /* whose link fell since it answered */
+	if (m->server->self == m->server->coordinator) /* Their links may have fallen. */
 		ask_again(m);
-	server_deadline(m->server); /* a node without others hears of no link that would begin its
-				       first view */
+	server_deadline(m->server); /* A node without others gets no event of a link, which would
+				       begin its first view. */
 	if (!watch_defined(m))
 		define_answer(m);
 }
@@ -132,8 +134,8 @@ static void asking_free(struct server *s, struct asking *a)
 	free(a);
 }
 
-/* A node that has started again may be making its memory still: its trainers hear of the model when
- * it is there. */
+/* A node that has restarted may still be making its memory. Its trainers are answered when that is
+ * done. */
 static bool made_there(const struct model *m, uint16_t node)
 {
 	return node == m->server->self || m->memory.there[node] != 0;
@@ -151,7 +153,7 @@ void define_answer(struct model *m)
 	}
 }
 
-/* node UINT16_MAX: of all. */
+/* node UINT16_MAX: those of all nodes. */
 static void refuse_requesters(struct model *m, uint16_t node, const struct err *e)
 {
 	list_each(it, &m->control->requesters) {
@@ -177,11 +179,12 @@ void define_over(struct model *m, const struct err *e)
 	m->control->maker.who = nobody(m->server);
 }
 
-/* Who asked is told at once. Its memory goes when its threads and the other nodes are done. */
+/* The senders of DEFINE are refused at once. The memory is freed when the model's threads and the
+ * other nodes are done. */
 static void take_back(struct model *m)
 {
 	const struct caller who = nobody(m->server);
-	const struct err e = m->control->abandoned; /* which goes with m */
+	const struct err e = m->control->abandoned; /* A copy: m is freed. */
 	struct server *s = m->server;
 	enum shard_status st;
 	struct err why;
@@ -193,12 +196,11 @@ static void take_back(struct model *m)
 		st = drop_everywhere(m, &who, true, e.text, &why);
 	else
 		st = drop_here(m, e.text, &why);
-	if (st != SHARD_OK) /* the beat comes again */
+	if (st != SHARD_OK) /* The beat tries again. */
 		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_failed model=%s why=%s", m->name,
 			 why.text);
 }
 
-/* Its weights cannot come, or a node does not make it: nobody gets it. */
 void define_abandon(struct model *m, const struct err *e)
 {
 	CHECK(e->status != SHARD_OK && !m->dropping);
@@ -213,7 +215,7 @@ static void abandon(struct model *m, const struct err *e)
 	define_abandon(m, e);
 }
 
-static const struct call_ops model_calls; /* below, with what it needs */
+static const struct call_ops model_calls;
 
 static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
 {
@@ -225,13 +227,13 @@ static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
 	st = call_node(m->server, node, &h, &m->spec->base, &model_calls, NULL, e);
 	if (st == SHARD_OK)
 		m->memory.asked |= 1ull << node;
-	m->spec->incarnation = 0; /* it is no part of the definition */
+	m->spec->incarnation = 0; /* It is not part of the definition. */
 	return st;
 }
 
-/* The coordinator asks each node that it reaches until the node has answered for the model. Many
- * large definitions do not fit into the queue of a link that has just come up; half of it is left
- * to what nobody repeats. */
+/* The coordinator sends MODEL to each node that it reaches until the node has answered. Many large
+ * definitions may not fit into the queue of a link that has just come up. Half of the queue is left
+ * for frames that are not repeated. */
 static void ask_again(struct model *m)
 {
 	struct server *s = m->server;
@@ -273,7 +275,7 @@ static enum shard_status add_requester(struct model *m, const struct caller *fro
 	return SHARD_OK;
 }
 
-/* A node has answered that it holds the model, or this one does. */
+/* A node has answered that it has made the model, or this node has. */
 static void made_on(struct model *m, uint16_t node)
 {
 	m->control->nodes_asked &= ~(1ull << node);
@@ -302,7 +304,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 
 	CHECK(model_by_name(s, d->spec->name) == NULL &&
 	      model_making_name(s, d->spec->name) == NULL);
-	if (s->stopping) /* nobody would give it up again */
+	if (s->stopping) /* Nothing would end the model again. */
 		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
 	st = spec_model(&ms, s, d->spec, d->cred, set, e);
 
@@ -330,7 +332,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 		st = ask(m, n, e);
 	}
 	if (st != SHARD_OK)
-		abandon(m, e); /* it has answered */
+		abandon(m, e); /* This has refused the DEFINE. */
 	return SHARD_OK;
 }
 
@@ -377,7 +379,7 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 		if ((st = access_check(m, d->cred, false, e)) != SHARD_OK ||
 		    (st = spec_compare(m, spec, &set, e)) != SHARD_OK)
 			return st;
-		/* Soon it is known what is in it. */
+		/* It is soon known whether the model has weights. */
 		if (m->defining || !made_there(m, a->node) ||
 		    (watch_restoring(m) && !m->rolled_back))
 			return add_requester(m, a, d->cred, e);
@@ -401,14 +403,16 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 	return down(s, spec->name, e);
 }
 
-/* Who defines what is not here yet writes its weights next, over the links of this node. */
+/* A trainer that defines a model that is not here yet will write its weights next, over the links
+ * of this node. So all of them must be up. */
 static bool may_pass(struct server *s, const char *name)
 {
 	return s->peer[s->coordinator]->up &&
 	       (first_down(s) == NULL || model_by_name(s, name) != NULL);
 }
 
-/* Who may write the weights hears so by the head; that is between nodes. */
+/* The header of the answer carries the grant to write the weights. Only nodes see it, so it is
+ * taken out of the header. */
 static void define_passed_on(struct server *s, const struct call *c, const struct wire_head *h,
 			     const void *body, const struct err *e)
 {
@@ -427,7 +431,7 @@ static void define_passed_on(struct server *s, const struct call *c, const struc
 
 static const struct call_ops define_passed = {.answered = define_passed_on};
 
-/* To the coordinator, once the links are up. */
+/* Passes a DEFINE to the coordinator, once the links are up. */
 static enum shard_status pass_on(struct server *s, const struct caller *a, const Shard__Define *d,
 				 bool may_wait, struct err *e)
 {
@@ -476,8 +480,9 @@ enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
 	return define_here(p->server, &a, body, true, e);
 }
 
-/* Who asked is gone: a session, or with the link to its node all of them (session 0), for each has
- * heard there that the link fell, and may end unheard. The model is not theirs to write. */
+/* Forgets the DEFINEs of a session that has ended, or (session 0) of all sessions of a node whose
+ * link fell. That node refused their requests when the link fell, and cannot tell when they end. So
+ * they may not get the grant to write the weights. */
 static void forget_askers(struct model *m, uint16_t node, uint64_t session)
 {
 	list_each(it, &m->control->requesters) {
@@ -499,7 +504,8 @@ void define_detached(struct server *s, uint16_t node, uint64_t session)
 			(void)writer_gone(list_of(it, struct model, link), node, session);
 	if (s->self != s->coordinator) {
 		body.session = session;
-		peer_tell(s, s->coordinator, &h, &body.base); /* a link that falls says as much */
+		peer_tell(s, s->coordinator, &h, &body.base); /* If the link falls, the coordinator
+								 forgets the session anyway. */
 		return;
 	}
 	list_each(it, &s->makings)
@@ -515,8 +521,8 @@ void define_detached(struct server *s, uint16_t node, uint64_t session)
 
 /* --- on the other nodes --- */
 
-/* The other end takes the model for linked when it reads this: it comes before anything of the
- * model's core. */
+/* Answers MODEL. The coordinator takes the model as linked when it reads this, so it must come
+ * before any frame of the model's core. */
 static void say_held(struct model *m, struct peer *p, uint32_t tag)
 {
 	struct wire_head h = {.op = OP_MODEL, .flags = WIRE_REPLY, .model = m->id, .attempt = tag};
@@ -546,7 +552,8 @@ static void refuse_model(struct peer *p, const char *name, const struct err *e)
 		    server_node_name(s, p->node), e->text);
 }
 
-/* The link that MODEL came by is up: else define_node_down() would have ended this. */
+/* The model that MODEL asked for is made, or cannot be. The link that MODEL came by is still up,
+ * because define_node_down() would have ended the making. */
 static void made_for(struct model *m, const struct err *e)
 {
 	struct model_maker *k = &m->control->maker;
@@ -557,7 +564,7 @@ static void made_for(struct model *m, const struct err *e)
 	CHECK(p != NULL && m->defining);
 	if (e != NULL) {
 		refuse_model(p, m->name, e);
-		define_abandon(m, e); /* which answers */
+		define_abandon(m, e); /* This answers MODEL. */
 		return;
 	}
 	finish(m);
@@ -604,7 +611,7 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 			       "same release on "
 			       "every node",
 			       server_node_name(s, p->node));
-	if (m == NULL && s->stopping) /* nobody would give it up again */
+	if (m == NULL && s->stopping) /* Nothing would end the model again. */
 		st = err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
 	else if (m == NULL)
 		st = make_for(p, h, body, e);
@@ -617,7 +624,7 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 	return st;
 }
 
-/* A node holds the model: its memory counts if it is the one in the view. */
+/* A node holds the model. The core compares the incarnation of its memory with the view. */
 static enum shard_status held_there(struct model *m, uint16_t node, const struct wire_head *h,
 				    const void *body, struct err *e)
 {
@@ -656,12 +663,12 @@ static void model_answered(struct server *s, const struct call *r, const struct 
 	if (e == NULL && held_there(m, r->node, h, body, &why) != SHARD_OK)
 		e = &why;
 	if (!m->defining && e == NULL) {
-		server_wake(s, 0); /* restores that wait for its memory */
+		server_wake(s, 0); /* Restores may wait for the node's memory. */
 		if (!watch_restoring(m) || m->rolled_back)
 			define_answer(m);
 		return;
 	}
-	if (!m->defining) { /* a node that was away; define_beat() asks it again */
+	if (!m->defining) { /* A node that was away. define_beat() asks it again. */
 		refuse_requesters(m, r->node, e);
 		log_limited(s->log, &s->peer[r->node]->bucket, clock_ns(), LOG_LEVEL_ERROR,
 			    "event=model_refused model=%s node=%s why=%s", m->name,
@@ -692,7 +699,7 @@ static enum shard_status again(struct server *s, const struct caller *a, const S
 					 : pass_on(s, a, d, false, e);
 }
 
-/* A large memory takes a while: the coordinator hears that this node lives. */
+/* Large memory takes a while to make. This tells the coordinator that it goes on. */
 static void say_making(struct model *m)
 {
 	struct wire_head h = {.op = OP_PROGRESS, .model = m->id};
@@ -701,7 +708,7 @@ static void say_making(struct model *m)
 	caller_progress(m->server, &m->control->maker.who, &h, &body.base);
 }
 
-/* And the nodes whose trainers wait for it. */
+/* The same for the nodes whose trainers wait for the model. */
 static void say_waiting(struct model *m)
 {
 	struct wire_head h = {.op = OP_PROGRESS, .model = m->id};
@@ -755,13 +762,13 @@ void define_node_up(struct server *s, uint16_t node)
 	}
 	if (node == s->coordinator)
 		drop_compare(s);
-	server_wake(s, 0); /* restores that wait */
+	server_wake(s, 0); /* Restores may wait for the node. */
 	define_wait_retry(s, clock_ns(), may_go, again);
 }
 
 void define_node_down(struct server *s, uint16_t node, const struct err *e)
 {
-	struct err gone; /* for trainers, whose own connections are not closed */
+	struct err gone; /* For trainers, whose own connections stay open. */
 
 	err_set(&gone, SHARD_UNREACHABLE, "the link to node %s fell: %.300s",
 		server_node_name(s, node), e->text);
@@ -771,7 +778,7 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 
 		forget_askers(m, node, 0);
 		m->memory.there[node] = 0;
-		if (m->control->maker.who.node == node) /* which asks again with the next link */
+		if (m->control->maker.who.node == node) /* It asks again at link-up. */
 			define_abandon(m, &gone);
 	}
 	list_each(it, &s->models) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* define.h: how a model comes to be on every node: the coordinator resolves its settings, places
- * its chunks and has every node reserve its memory, or refuses it with figures; and how its weights
- * become a sealed model. */
+/* define.h: how a model is made on every node. The coordinator resolves its settings, places its
+ * chunks and has every node make its memory, or refuses the definition with figures. The SEAL
+ * requests of seal.c are declared here too. */
 #ifndef SHARD_DEFINE_H
 #define SHARD_DEFINE_H
 
@@ -14,21 +14,23 @@ struct model_settings;
 
 typedef void define_made_fn(void *arg, struct model *m);
 
-/* requests of trainers here */
+/* Requests of sessions of this node. */
 enum shard_status define_request(struct session *t, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e);
 enum shard_status define_seal_request(struct session *t, const struct wire_head *h,
 				      const ProtobufCMessage *msg, struct err *e);
-/* For a RESTORE that is passed on to the coordinator: it is answered when the image is whole. */
+/* For a RESTORE that is passed on to the coordinator: the session is answered when the image is
+ * whole here. */
 extern const struct call_ops restore_passed;
 
-/* requests of nodes, on the coordinator */
+/* Requests of other nodes, on the coordinator. */
 enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
 				      const Shard__Define *body, struct err *e);
 enum shard_status define_node_seal(struct peer *p, const struct wire_head *h,
 				   const Shard__Seal *body, struct err *e);
+/* A session of that node has ended. */
 void define_detached(struct server *s, uint16_t node, uint64_t session);
-/* what the coordinator asks of nodes */
+/* Requests of the coordinator. WRITTEN also goes to the coordinator, as a report. */
 enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body,
 			       struct err *e);
 enum shard_status define_written(struct peer *p, const struct wire_head *h,
@@ -36,15 +38,18 @@ enum shard_status define_written(struct peer *p, const struct wire_head *h,
 
 void define_node_up(struct server *s, uint16_t node);
 void define_node_down(struct server *s, uint16_t node, const struct err *e);
-void define_fail(struct model *m, const struct err *e); /* seals and reads that wait */
-/* For restores: makes the model everywhere; made() hears of it before anybody is asked. Who asked
- * while that lasts is answered, or refused and the model dropped. */
+void define_fail(struct model *m, const struct err *e); /* Refuses seals and reads that wait. */
+/* For restores: makes the model on every node. made() is called with the model before any other
+ * node is asked. A DEFINE that comes meanwhile is answered at the end, or refused if the model is
+ * dropped. */
 enum shard_status define_restored(struct server *s, define_made_fn *made, void *arg,
 				  const Shard__Define *d, const struct model_settings *set,
 				  struct err *e);
+/* Answers the DEFINEs that wait for this model. */
 void define_answer(struct model *m);
-/* It is dropped: who waits for its definition hears so, here and on the coordinator. */
+/* The model is dropped: refuses the DEFINEs that wait for it, and the coordinator's MODEL. */
 void define_over(struct model *m, const struct err *e);
+/* The model cannot be made, or its weights cannot come: refuses as above, and drops it. */
 void define_abandon(struct model *m, const struct err *e);
 void define_beat(struct server *s, uint64_t now_ns);
 

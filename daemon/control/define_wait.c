@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DEFINEs that wait: on their trainer's node for its links, and on the coordinator for a link or
- * for the end of a drop. define.c says when one may go on, and takes it back then. Happy path: it
- * is packed, counted among what its user keeps, and handed out as it came. Ways to fail: it has
- * waited for heartbeat_timeout: it goes on anyway, and is refused by what is still missing; its
- * user keeps too much already; who asked is gone. */
+ * for the end of a drop. define.c adds them, and asks for those that may go on. Happy path: a
+ * DEFINE is packed, counted in its user's share (held.c), and later handed to define.c as it came.
+ * A DEFINE that has waited for heartbeat_timeout goes on anyway, and define.c refuses it for what
+ * is still missing. define_wait() fails if the user's share is used up, and a DEFINE whose sender
+ * is gone is dropped. */
 #include "control/define_wait.h"
 
 #include "base/check.h"
@@ -15,21 +16,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct spec_kept { /* One for all ranks of a job that wait with the same definition. */
+struct spec_kept { /* One for all DEFINEs that wait with the same spec, as the ranks of a job do. */
 	struct held held;
 	uint32_t refs;
 	size_t bytes;
-	uint8_t packed[]; /* Unpacked it may be many times as large. */
+	uint8_t packed[]; /* Packed, because an unpacked spec may be many times as large. */
 };
 
-struct waiting { /* A DEFINE that waits for a node's link, or for a drop of that name. */
+struct waiting { /* A DEFINE that waits for a link, or for the drop of a model of that name. */
 	struct list link;
 	struct caller requester;
 	uint64_t since_ns;
 	struct held held;
-	Shard__Define *define; /* Owned; without its spec. */
+	Shard__Define *define; /* Owned. Without its spec. */
 	struct spec_kept *spec;
-	char name[72]; /* Cut off where it cannot be a model's. */
+	char name[72]; /* Cut off, if it is too long for a model's name. */
 };
 
 static void spec_let_go(struct server *s, struct spec_kept *k)
@@ -115,7 +116,7 @@ enum shard_status define_wait(struct server *s, const struct caller *a, const Sh
 	return SHARD_OK;
 }
 
-/* The definition as it came, which is the caller's from now on; w is gone. NULL: no memory. */
+/* Frees w and returns its DEFINE as it came, which the caller then owns. NULL: no memory. */
 static Shard__Define *unhold(struct server *s, struct waiting *w)
 {
 	Shard__Define *d = w->define;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* define_wait.h: definitions that cannot be carried out yet, in server.defines. */
+/* define_wait.h: the list server.defines of DEFINEs that cannot be carried out yet. */
 #ifndef SHARD_DEFINE_WAIT_H
 #define SHARD_DEFINE_WAIT_H
 
@@ -9,10 +9,11 @@
 typedef enum shard_status define_again_fn(struct server *s, const struct caller *a,
 					  const Shard__Define *d, struct err *e);
 
-/* Keeps a copy. SHARD_BUSY: one of this connection waits already. */
+/* Keeps a copy of d. SHARD_BUSY: a DEFINE of this connection waits already, or its user has used up
+ * the share (held.h). */
 enum shard_status define_wait(struct server *s, const struct caller *a, const Shard__Define *d,
 			      struct err *e);
-/* Who asked is gone: a session, or (0) all of that node. */
+/* Drops the DEFINEs of a session that has ended, or (session 0) all of that node. */
 void define_wait_forget(struct server *s, uint16_t node, uint64_t session);
 /* What one turn of the loop takes up, in bytes of packed specs: a millisecond or so. One definition
  * that is larger has a turn of its own. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropping a model. manage.c asks on the coordinator, define.c for a definition that failed;
- * dispatch.c brings the coordinator's word on the other nodes. Happy path: the model leaves the
- * list that frames find it by, its trainers hear LOST with SHARD_NOT_FOUND, a thread removes its
- * file, so that no restart brings it back, and then the other nodes are told; jobs and frames in
- * flight come home; then a thread gives its memory back, it is the budget's, and each node answers.
- * A node that was away keeps the model, without effect, until it names it to the coordinator (a
- * PING with its number) and is told. A file that cannot be removed is tried again with each beat,
- * and the answer says so; it names a node that falls. */
+/* Dropping a model. manage.c calls on the coordinator, define.c for a definition that failed, and
+ * dispatch.c when the coordinator's MODEL_DROP arrives at another node. Happy path: the model
+ * leaves server.models, and its trainers get LOST with SHARD_NOT_FOUND. A thread removes its file,
+ * so that no restart brings it back, and then the other nodes are told. When the last job and frame
+ * is done, a thread frees the memory, the budget gets it back, and each node answers. A node that
+ * was away keeps the model, which has no effect, until it names the model to the coordinator (a
+ * PING with its number) and is told. A file that cannot be removed is tried again at each beat. The
+ * answer says so, or names a node that fell. */
 #include "control/drop.h"
 
 #include "data/apply.h"
@@ -31,26 +31,26 @@
 #include <string.h>
 
 struct drop {
-	struct list link; /* in server.drops */
-	struct model *m;  /* NULL: its memory is going, or free here */
-	bool going;       /* a thread gives it back */
+	struct list link; /* In server.drops. */
+	struct model *m;  /* NULL: its memory here is being freed, or is free. */
+	bool going;       /* A thread frees the memory. */
 	uint32_t id;
 	char name[72], why[ERR_TEXT_BYTES];
-	bool asked, manage, force; /* asked: somebody wants to hear; manage: a MANAGE of requester,
-				      else MODEL_DROP of the coordinator */
+	bool asked, manage, force; /* asked: requester is to be answered. manage: it sent a MANAGE,
+				      otherwise a MODEL_DROP. */
 	struct caller requester;
-	struct round told; /* The other nodes, once the file is gone. */
+	struct round told; /* The other nodes, which are told once the file is gone. */
 	uint64_t since_ns;
-	/* Its file is still there; a thread of libuv's pool removes it, which touches .dir, .id,
-	 * .file_st and .file_now alone. */
+	/* file_due: the model's file is still there. file_working: a thread of libuv's pool is
+	 * removing it. The thread uses only .dir, .id, .file_st and .file_now. */
 	bool file_due, file_working;
 	uv_work_t work;
 	struct static_dir *dir;
 	struct server *server;
 	enum shard_status file_st;
 	struct err file_now;
-	struct err file_e; /* why it is still there; status SHARD_OK: its removal has not failed */
-	struct err e;      /* of a node that fell, or of the disk */
+	struct err file_e; /* Why the file is still there. SHARD_OK: its removal has not failed. */
+	struct err e;      /* The error for requester: a node that fell, or the disk. */
 };
 
 /* --- here --- */
@@ -67,7 +67,7 @@ static void put_out(struct model *m, struct session *t, const struct err *e)
 		model_tell(t, OP_LOST, m, &over, &body.base);
 	if (t->trainer->model != m)
 		return;
-	trainer_left(t->trainer); /* it wanted to go, and is gone */
+	trainer_left(t->trainer); /* Answers a LEAVE that was waiting. */
 	trainer_detach(t->trainer);
 }
 
@@ -77,7 +77,7 @@ static void close_outboxes(struct model *m)
 		apply_node_gone(m, n);
 }
 
-/* From here on no frame, event or name finds it. */
+/* Begins a drop. From here on no frame, event or name finds the model. */
 static void drop_start(struct drop *d, struct model *m, const char *why)
 {
 	struct server *s = m->server;
@@ -97,7 +97,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	if (m->core != NULL)
 		model_close_attempt(m);
 	else
-		model_give_up(m); /* what a thread makes of its memory, and what it has made */
+		model_give_up(m); /* A thread may still be making its memory. */
 	landing_end(&m->img.landing);
 	WATCH_TELL(m->server, dropping, m, &e);
 	define_over(m, &e);
@@ -128,7 +128,7 @@ static void forget_images(struct server *s, const struct model *m)
 	list_each(it, &s->sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
-		if (t->image.model == m) /* nothing of it is in flight */
+		if (t->image.model == m) /* No frame of it is being sent. */
 			send_queue_free(&t->image);
 	}
 }
@@ -179,10 +179,10 @@ static void finish(struct server *s, struct drop *d)
 	answer(s, d);
 	list_remove(&d->link);
 	free(d);
-	server_wake(s, 0); /* a definition of that name may wait for it */
+	server_wake(s, 0); /* A DEFINE of that name may wait for it. */
 }
 
-static const struct round_ops told; /* below, with what it needs */
+static const struct round_ops told;
 
 static void tell(struct server *s, struct drop *d, uint16_t node, Shard__Why *why)
 {
@@ -190,13 +190,14 @@ static void tell(struct server *s, struct drop *d, uint16_t node, Shard__Why *wh
 
 	if (round_ask(&d->told, s, node, &h, &why->base, NULL, &d->e) == SHARD_OK)
 		return;
-	if (s->peer[node]->up) /* it compares what it has with the next link */
+	if (s->peer[node]->up) /* With the next link-up the node names its models. */
 		peer_close(s->peer[node], &d->e);
-	if (d->force) /* it is told when it is back */
+	if (d->force) /* The node is told when it is back. */
 		d->e.status = SHARD_OK;
 }
 
-/* Once the file is gone: a start that finds it needs what the other nodes hold. */
+/* Tells the other nodes. Not before the file is gone, because a start that finds the file needs the
+ * chunks of the other nodes. */
 static void tell_all(struct server *s, struct drop *d)
 {
 	Shard__Why body = SHARD__WHY__INIT;
@@ -209,8 +210,8 @@ static void tell_all(struct server *s, struct drop *d)
 			tell(s, d, n, &body);
 }
 
-/* The drop stays in hand, and the memory is kept, until the file is gone: a start that finds the
- * one finds the other. */
+/* The memory is kept until the file is gone, so that a start that finds the file finds the memory
+ * too. */
 static void file_run(uv_work_t *w)
 {
 	struct drop *d = w->data;
@@ -223,14 +224,14 @@ static void file_done(uv_work_t *w, int status)
 	struct drop *d = w->data;
 	struct server *s = d->server;
 
-	CHECK(status == 0 && d->file_working && s->persists > 0); /* nobody cancels it */
+	CHECK(status == 0 && d->file_working && s->persists > 0); /* It is never cancelled. */
 	d->file_working = false;
 	s->persists--;
 	d->file_due = d->file_st != SHARD_OK;
 	if (d->file_due && d->file_e.status == SHARD_OK)
 		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_file model=%s why=%s", d->name,
 			 d->file_now.text);
-	if (d->file_due) { /* again with the beat */
+	if (d->file_due) { /* The beat tries again. */
 		d->file_e = d->file_now;
 		return;
 	}
@@ -243,7 +244,7 @@ static void file_done(uv_work_t *w, int status)
 
 static void file_remove(struct drop *d)
 {
-	/* A thread that writes it would make it again. */
+	/* A thread that is writing the file would make it again. */
 	if (!d->file_due || d->file_working || persist_busy(d->m))
 		return;
 	d->file_working = true;
@@ -265,7 +266,7 @@ enum shard_status drop_everywhere(struct model *m, const struct caller *requeste
 			       s->calls_nr);
 	if ((d = calloc(1, sizeof(*d))) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
-	d->file_due = !m->defining; /* before it is defined it has none */
+	d->file_due = !m->defining; /* A model has no file before it is defined. */
 	d->dir = s->dir;
 	warm_dropped(s->warm, m->id, true);
 	d->asked = d->manage = true;
@@ -353,7 +354,7 @@ static void drop_answered(struct round *r, struct server *s, const struct call *
 			"\"%s\" is dropped, but node %s fell before it gave its memory back: "
 			"%.300s; it does when it is back",
 			d->name, server_node_name(s, c->node), e->text);
-	server_wake(s, 1); /* finishes */
+	server_wake(s, 1); /* drop_beat() finishes the drop. */
 }
 
 static const struct round_ops told = {.answered = drop_answered};
@@ -394,6 +395,7 @@ void drop_unknown(struct peer *p, uint32_t model)
 
 /* --- time --- */
 
+/* No job, frame or thread uses the model any more. */
 static bool idle(const struct model *m)
 {
 	return m->attempt.busy == 0 && m->img.sends == 0 && !persist_busy(m) && watch_quiet(m) &&
@@ -401,6 +403,7 @@ static bool idle(const struct model *m)
 	       (m->mr == NULL || mr_quiet(m, clock_ns()));
 }
 
+/* Answers requester that the drop is not finished after heartbeat_timeout, and why. */
 static void answer_late(struct server *s, struct drop *d, uint64_t now_ns)
 {
 	double seconds = (double)(now_ns - d->since_ns) / NS_PER_SEC;
@@ -445,7 +448,8 @@ void drop_free(struct server *s)
 
 		CHECK(!d->going);
 		if (d->m != NULL) {
-			d->m->keep = d->file_due; /* what the file brings back has its memory */
+			d->m->keep = d->file_due; /* A model whose file is still there keeps its
+						     memory for the next start. */
 			forget_images(s, d->m);
 			model_free(&d->m);
 			say_gone(d);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drop.h: the end of a model: on the coordinator its file, then on every node its trainers, its
- * memory and its place in the budget. */
+/* drop.h: the end of a model. Its trainers are told, its file on the coordinator is removed, and
+ * then its memory is freed on every node. */
 #ifndef SHARD_DROP_H
 #define SHARD_DROP_H
 
@@ -8,23 +8,25 @@
 #include "link/call.h"
 #include "link/caller.h"
 
-/* Coordinator: the model's number and name mean nothing from here on; after a restart neither.
- * requester hears (manage_answer) when the memory is free on all nodes. force: nodes out of reach
- * are told when they are back. why: what its trainers hear. */
+/* On the coordinator. From here on the model is not found by its number or name, and once its file
+ * is gone a restart does not bring it back. requester gets manage_answer() when the memory is free
+ * on all nodes. force: nodes out of reach are told when they are back. why: the text for its
+ * trainers. */
 enum shard_status drop_everywhere(struct model *m, const struct caller *requester, bool force,
 				  const char *why, struct err *e);
-/* Another node: of a model that its coordinator does not have, or cannot be heard about. */
+/* On another node: drops a model whose definition failed there. */
 enum shard_status drop_here(struct model *m, const char *why, struct err *e);
-/* MODEL_DROP of the coordinator; h->attempt: answered when the memory is free. */
+/* MODEL_DROP of the coordinator. If h->attempt is not 0, it is answered when the memory is free. */
 void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body);
+/* True: a drop of that model is not finished. */
 bool drop_in_hand(const struct server *s, const char *name);
 bool drop_in_hand_id(const struct server *s, uint32_t model);
-/* After a link came up each node names its models to the coordinator, which says what it has
- * dropped meanwhile. */
+/* After a link to the coordinator came up: names each model of this node to it, so that it can say
+ * which ones it dropped meanwhile. */
 void drop_compare(struct server *s);
-void drop_unknown(struct peer *p,
-		  uint32_t model); /* the coordinator hears of one that it does not have */
+void drop_unknown(struct peer *p, uint32_t model); /* On the coordinator, for such a name: tells the
+						      node to drop a model that is not here. */
 void drop_beat(struct server *s, uint64_t now_ns);
-void drop_free(struct server *s); /* the server ends */
+void drop_free(struct server *s); /* At the end of the server. */
 
 #endif

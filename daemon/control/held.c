@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account of requests that wait. define.c and ckpt/ take before they keep a copy of a request
- * and give when it goes. Happy path: the user has room left, and so have all together, and the
- * budget. Fails with SHARD_BUSY or SHARD_BUDGET and a sentence; root and the daemon's own user have
- * no share of their own, as with connections. */
+/* The account of requests that wait. define.c, define_wait.c and ckpt/ call held_take() before they
+ * keep a request and held_give() when they free it. Happy path: neither the user's share, nor the
+ * limit of all, nor the budget is used up. Otherwise held_take() fails with SHARD_BUSY or
+ * SHARD_BUDGET and a text. No share limits root and the daemon's own user, as with connections. */
 #include "control/held.h"
 
 #include "control/access.h"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MANAGE. A session's node fills in who asks and passes the request to the coordinator, which
- * checks the write permission and acts by a table. drop.c drops; set, pause and resume become one
- * core_tune, which the core makes durable in a view before it says CORE_ACT_TUNED: several may wait
- * for that, and are answered together; kick is one event. Ways to fail: what the requester got
- * wrong, SHARD_DENIED, a node out of reach (after heartbeat_timeout, by name: a change stays wanted
- * and holds when the node is back), a model that is lost. */
+/* MANAGE requests. A session's node fills in the user and passes the request to the coordinator,
+ * where dispatch.c has checked the write permission and a table names the action. drop.c carries
+ * out a drop, and kick is one event for the core. set, pause and resume become one core_tune, which
+ * the core makes durable in a view before it says CORE_ACT_TUNED. Several requests may wait for
+ * that, and are answered together. A request fails if its arguments are wrong or the model is lost.
+ * If a node is out of reach for heartbeat_timeout, the error names it, but the change stays wanted
+ * and comes into force when the node is back. */
 #include "control/manage.h"
 #include "control/control.h"
 
@@ -25,11 +26,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAITING_MAX 256 /* for one model */
+#define WAITING_MAX 256 /* Changes of one model. */
 #define RANKS_NAMED 3
 
-struct waiting {          /* for CORE_ACT_TUNED */
-	struct list link; /* in model.manage.waiting */
+struct waiting {          /* A change that waits for CORE_ACT_TUNED. */
+	struct list link; /* In model_manage.waiting. */
 	struct caller requester;
 	uint64_t since_ns;
 };
@@ -91,16 +92,16 @@ static enum shard_status drop(const struct ask *a, struct err *e)
 	return drop_everywhere(a->m, a->from, a->body->force, why, e);
 }
 
-/* --- what the core takes from the next step on --- */
+/* --- changes that the core makes from the next step on --- */
 
-/* Up to which step a resume counts is the core's to say, and is not compared. */
+/* The step up to which a resume counts is not compared, because the core sets it. */
 static bool same(const struct core_tune *x, const struct core_tune *y)
 {
 	return x->paused == y->paused && x->has_lr == y->has_lr && x->has_clip == y->has_clip &&
 	       (!x->has_lr || x->lr == y->lr) && (!x->has_clip || x->clip == y->clip);
 }
 
-/* What holds, and what others wait for. */
+/* The tune that is in force, with the changes that are still on their way. */
 static struct core_tune wanted(const struct model *m)
 {
 	struct core_state c;
@@ -111,7 +112,8 @@ static struct core_tune wanted(const struct model *m)
 	return c.tune;
 }
 
-/* resumes: after a record that diverged, which the core is told even where nothing else changes. */
+/* resumes: training resumes after a record that diverged. The core is told that even if nothing
+ * else changes. */
 static enum shard_status tune(const struct ask *a, const struct core_tune *to, bool resumes,
 			      struct err *e)
 {
@@ -210,8 +212,8 @@ static enum shard_status kick(const struct ask *a, struct err *e)
 static const struct {
 	const char *name;
 	enum shard_status (*run)(const struct ask *a,
-				 struct err *e); /* answers, at once or later, unless it fails */
-	bool of_lost;                            /* Means something for a model that is LOST. */
+				 struct err *e); /* Answers at once or later, unless it fails. */
+	bool of_lost;                            /* Allowed for a model that is LOST. */
 } actions[MANAGE_NR] = {
 	[MANAGE_DROP] = {.name = "drop", .run = drop, .of_lost = true},
 	[MANAGE_SET] = {.name = "set", .run = set},
@@ -298,7 +300,7 @@ static void manage_tuned(struct model *m)
 	CHECK(m->control != NULL);
 	core_state(m->core, &c);
 	if (!same(&c.tune, &m->control->manage.wanted))
-		return; /* of an earlier wish: the last one is on its way */
+		return; /* An earlier change. The last one is still on its way. */
 	m->control->manage.tuning = false;
 	log_line(m->server->log, LOG_LEVEL_INFO, "event=tuned model=%s paused=%d lr=%s clip=%s",
 		 m->name, c.tune.paused, as_set(lr, c.tune.has_lr, c.tune.lr),
@@ -319,13 +321,13 @@ static void manage_lost(struct model *m, bool back, const struct err *why)
 
 	(void)why;
 	if (back)
-		return; /* the core takes the wish along */
+		return; /* The core keeps the change over a rollback. */
 	m->control->manage.tuning = false;
 	err_set(&e, SHARD_LOST, "%s", m->lost);
 	manage_fail(m, &e);
 }
 
-/* The node that a change of m waits for, if it is away for too long. */
+/* A node that is down and that a change since since_ns has waited for too long. */
 static const struct peer *away(const struct server *s, uint64_t since_ns, uint64_t now_ns)
 {
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
@@ -338,7 +340,7 @@ static const struct peer *away(const struct server *s, uint64_t since_ns, uint64
 	return NULL;
 }
 
-/* The sentence of a wait that is over; SHARD_OK: it goes on. */
+/* SHARD_OK: the change may go on waiting. Otherwise e says why it may not. */
 static enum shard_status overdue(const struct model *m, const struct waiting *w, uint64_t now_ns,
 				 struct err *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* manage.h: what an operator or a trainer changes about a model that runs: drop, set, pause,
- * resume, kick. Decided on the coordinator. */
+/* manage.h: requests that change an existing model: drop, set, pause, resume, kick. The coordinator
+ * carries them out. */
 #ifndef SHARD_MANAGE_H
 #define SHARD_MANAGE_H
 
@@ -21,11 +21,11 @@ enum shard_status manage_request(struct session *t, const struct wire_head *h,
 enum shard_status manage_node_request(struct peer *p, const struct wire_head *h,
 				      const Shard__Manage *body, struct err *e);
 void manage_answer(struct server *s, const struct caller *a,
-		   const struct err *e); /* e NULL: done */
+		   const struct err *e); /* e NULL: it is done. */
 
 extern const struct model_watch manage_watch;
 void manage_fail(struct model *m,
-		 const struct err *e); /* who waits for m is refused: it is lost, or dropped */
+		 const struct err *e); /* m is lost or dropped: refuses the waiting requests. */
 void manage_beat(struct server *s, uint64_t now_ns);
 
 #endif

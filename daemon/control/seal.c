@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sealing. A trainer's SEAL reaches the coordinator; it counts what is not written (or not finite)
- * in its own chunks, asks every other node for the same (WRITTEN), and gives the core
- * CORE_EV_WRITTEN when nothing is missing. The trainer's own node answers it when the image is
- * whole there. Each counts in slices, one per turn of the loop. One seal of a model at a time. A
- * node that falls, or a tensor that lacks weights, refuses it. A restore has its weights counted in
- * the same way (ckpt/shares.c); what a restore left counts for no trainer's seal, and is reset
- * first. A node that finds weights missing when the view seals the model says so to the coordinator
- * until the model is given up as LOST: such weights are never trained on. */
+/* Sealing. dispatch.c brings SEAL, which the trainer's node passes to the coordinator. Happy path:
+ * the coordinator counts the elements of its own chunks that are not written or not finite, and
+ * asks every other node for the same (WRITTEN). When nothing is missing it gives the core
+ * CORE_EV_WRITTEN. The trainer's node answers the SEAL when the image is whole there. Each node
+ * counts in slices, one per turn of the loop, and a model has one seal at a time. A node that
+ * falls, or a tensor that lacks weights, refuses the seal. The weights of a restore are counted in
+ * the same way (ckpt/shares.c). What a restore left never counts for a trainer's seal, and is reset
+ * first. A node that finds weights missing when the view seals the model reports that to the
+ * coordinator until the model is LOST, because such weights must never be trained on. */
 #include "control/seal.h"
 #include "model/spec.h"
 #include "model/writer.h"
@@ -31,27 +32,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEAL_STEP_MAX (1ull << 62) /* The steps after it are counted on from there. */
-#define COUNT_ELEMS   (4u << 20)   /* looked at in one turn of the loop: a few milliseconds */
+#define SEAL_STEP_MAX (1ull << 62) /* Later steps need numbers above it. */
+#define COUNT_ELEMS   (4u << 20) /* Elements counted in one turn of the loop: a few milliseconds. */
 
-struct count { /* of what is not written here */
+struct count { /* A count of the elements that are not written here. */
 	enum {
-		COUNT_SEAL /* of a trainer, by this coordinator */,
-		COUNT_WRITTEN /* for another node */,
+		COUNT_SEAL /* For a trainer's seal, on the coordinator. */,
+		COUNT_WRITTEN /* For another node. */,
 		COUNT_RESTORE
 	} why;
 	struct model *m;
-	struct caller requester; /* of the seal; of WRITTEN: its node and tag */
+	struct caller requester; /* The sender of the SEAL or the WRITTEN. */
 	uint32_t generation, chunk,
-		load; /* chunk: the next one; load: what a restore counts, 0: no restore */
+		load; /* chunk: the next one. load: tag of the restore's load; 0: no restore. */
 	struct store_missing missing;
-	seal_counted_fn *restored; /* of COUNT_RESTORE: hears of it */
+	seal_counted_fn *restored; /* For COUNT_RESTORE: called with the count. */
 };
 
 static void counted(struct count *c, const struct err *e);
 
 static enum shard_status count_check(const struct count *c,
-				     struct err *e) /* does it still mean anything? */
+				     struct err *e) /* Is the count still wanted? */
 {
 	const struct model *m = c->m;
 	const struct caller *a = m->control->sealer;
@@ -67,11 +68,11 @@ static enum shard_status count_check(const struct count *c,
 
 static void count_turn(void *args)
 {
-	(void)args; /* the loop has had its turn: that is all */
+	(void)args; /* The job only gives the loop a turn. */
 }
 
-/* A slice per turn of the loop: gigabytes of weights may not cost a heartbeat. On the loop, since
- * trainers still write. */
+/* Counts one slice per turn of the loop, so that gigabytes of weights do not delay a heartbeat. It
+ * runs on the loop because trainers may still write. */
 static void count_go(void *owner, void *args)
 {
 	struct worker_job next = {.run = count_turn, .done = count_go, .owner = owner};
@@ -89,7 +90,7 @@ static void count_go(void *owner, void *args)
 		    worker_submit(m->server->pool, &next) == SHARD_OK)
 			return;
 		elems += layout_chunk_elems(m->layout, c->chunk);
-		/* What a restore reads has no writer. */
+		/* The weights of a restore have no writer. */
 		if (c->load == 0 && !m->sealed && writer_void(m, c->chunk))
 			store_missing_all(m->store, c->chunk, &c->missing);
 		else
@@ -100,7 +101,7 @@ static void count_go(void *owner, void *args)
 	data_release(m);
 }
 
-/* What a restore left here counts for no trainer. */
+/* Starts a count. For a trainer's seal, weights that a restore left here must not count. */
 static enum shard_status count_start(struct model *m, const struct count *as, struct err *e)
 {
 	struct count *c;
@@ -137,7 +138,7 @@ static void seal_answer(struct session *t, struct model *m)
 	model_reply(t, OP_RESTORE, t->trainer->seal_tag, m, &body.base);
 }
 
-/* Who sealed hears of it when the image is whole here. */
+/* Answers the sessions that sealed, once the image is whole here. */
 static void seal_progress(struct model *m)
 {
 	if (!apply_image_whole(m))
@@ -183,6 +184,7 @@ static void done(struct model *m, const struct err *e)
 	free(a);
 }
 
+/* All nodes have counted: seals the model, or refuses. */
 static void decide(struct model *m)
 {
 	const struct store_missing *w = &m->control->missing;
@@ -237,7 +239,7 @@ static void counted(struct count *c, const struct err *e)
 	caller_answer(m->server, &c->requester, &reply, &body.base);
 }
 
-static const struct round_ops written; /* below, with what it needs */
+static const struct round_ops written;
 
 static enum shard_status seal_here(struct model *m, const struct caller *from,
 				   const struct wire_head *by, uint64_t step, struct err *e)
@@ -318,7 +320,7 @@ enum shard_status define_seal_request(struct session *t, const struct wire_head 
 
 	if (m == NULL || m->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model %u here", h->model);
-	(void)writer_stamp(m, t, &by); /* without a grant the coordinator says who has it */
+	(void)writer_stamp(m, t, &by); /* Without a grant the coordinator names the writer. */
 	if (t->trainer->seal_model != NULL)
 		return err_set(e, SHARD_BUSY, "this connection is sealing \"%s\"",
 			       t->trainer->seal_model->name);
@@ -338,7 +340,7 @@ enum shard_status define_node_seal(struct peer *p, const struct wire_head *h,
 	return seal_here(m, &a, h, body->step, e);
 }
 
-/* Decided; the answer follows when the image is whole here. */
+/* The restore is accepted. The answer follows when the image is whole here. */
 static void restore_accepted(struct session *t, uint32_t tag, const struct wire_head *h)
 {
 	bool seals = t->trainer->seal_model != NULL;
@@ -359,7 +361,7 @@ static void restore_passed_on(struct server *s, const struct call *c, const stru
 {
 	struct session *t = session_find(s, c->session);
 
-	(void)body; /* this node says the same, and keeps no copy of a definition */
+	(void)body; /* seal_answer() makes the same body from this node's model. */
 	if (t != NULL && e == NULL)
 		restore_accepted(t, c->session_tag, h);
 	else if (t != NULL)
@@ -404,7 +406,7 @@ static void void_tell(struct model *m)
 		return;
 	}
 	body.missing = m->sealed_without;
-	(void)peer_send(s, s->coordinator, &h, &body.base, NULL); /* the beat comes again */
+	(void)peer_send(s, s->coordinator, &h, &body.base, NULL); /* The beat repeats it. */
 }
 
 enum shard_status define_written(struct peer *p, const struct wire_head *h,
@@ -458,7 +460,7 @@ static void seal_answered(struct round *r, struct server *s, const struct call *
 
 static const struct round_ops written = {.answered = seal_answered};
 
-/* Whoever waits here for the image of a seal. */
+/* Refuses the sessions here that wait for the image of a seal. */
 static void refuse_sealers(struct model *m, const struct err *e)
 {
 	list_each(it, &m->server->sessions) {

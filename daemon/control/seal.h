@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* seal.h: from written weights to a model that can be trained: the coordinator asks every node
- * whether it lacks any, then lets the core seal; and the coordinator's models after a restart. */
+/* seal.h: sealing, which makes a model with written weights ready for training. The coordinator
+ * asks every node whether weights are missing, and then lets the core seal. The SEAL requests are
+ * declared in define.h. */
 #ifndef SHARD_SEAL_H
 #define SHARD_SEAL_H
 
 #include "model/model.h"
 
-/* What a restore has brought here is counted; e NULL: w is the count. */
+/* The count of a restore's weights is done. e NULL: w is the count. Otherwise e says why there is
+ * none. */
 typedef void seal_counted_fn(struct model *m, uint32_t load, const struct store_missing *w,
 			     const struct err *e);
-/* This node's own count for a restore whose load here had this tag: counted() follows, perhaps
- * before this returns. */
+/* Counts the weights that a restore loaded here, in the load of that tag. counted() is called then,
+ * perhaps before this returns. */
 enum shard_status seal_count_restored(struct model *m, uint32_t load, seal_counted_fn *counted,
 				      struct err *e);
-/* A seal that it accepted, and that no view has told of yet, may be lost with it: who waits hears
- * that now, and seals again. */
+/* The link to the coordinator fell. A seal that it accepted may be lost if no view told of it yet,
+ * so the sessions that wait for one are refused, and may seal again. */
 void seal_coordinator_gone(struct model *m, const struct err *e);
-void seal_writer_gone(struct model *m); /* who wrote the weights has ended: so has its seal */
+void seal_writer_gone(struct model *m); /* Its writer's session has ended: refuses the seal. */
 extern const struct model_watch seal_watch;
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights and moments in and out. session.c and dispatch.c call. WRITE: the connection keeps the
- * body until it is whole and its sum is right. Only then is it judged for good and copied in one
- * piece into the master or moment that it is for, or passed on to the node that holds the chunk; so
- * a body that was under way when the model was sealed, lost or restored changes nothing. READ:
- * copied at a step boundary (nothing is being applied) into a buffer of its own, because the next
- * step may begin before the socket has taken it; a READ that comes while a step is applied, or asks
- * for a step not yet decided here, waits for the boundary. None of this is on the step path, so
- * buffers come from malloc. */
+/* WRITE and READ of weights and moments. dispatch.c calls. The connection keeps the body of a WRITE
+ * until it is whole and its checksum is right. Then the WRITE is checked again and copied in one
+ * piece into the master or moment, or passed on to the node that holds the chunk. So a body that
+ * was on its way when the model was sealed, lost or restored changes nothing. A READ is copied at a
+ * step boundary, when nothing is being applied, into a buffer of its own, because the next step may
+ * begin before the socket has taken it. A READ that comes while a step is applied, or for a step
+ * that is not decided here, waits for the boundary. A request that cannot be carried out is refused
+ * with an error. None of this is on the step path, so buffers come from malloc. */
 #include "control/transfer.h"
 #include "model/writer.h"
 #include "control/control.h"
@@ -28,9 +28,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READS_MAX 64 /* of one connection that wait for a step, of all models */
+#define READS_MAX 64 /* READs of one connection, of all models, that may wait for a step. */
 
-struct reading { /* a READ in hand or waiting */
+struct reading { /* A READ. */
 	struct list link;
 	struct caller who;
 	uint32_t kind, count;
@@ -67,8 +67,8 @@ static uint16_t holder(const struct model *m, uint64_t element)
 	return place_primary(&m->place, (uint32_t)(element / m->layout->chunk_elems));
 }
 
-/* Where the elements go. The pointer is for the call only: the model may be sealed before the next
- * one. */
+/* The address of the elements. Only use the pointer at once: the model may be sealed before the
+ * next frame. */
 static enum shard_status write_place(struct model *m, const struct wire_head *h, float **at,
 				     struct err *e)
 {
@@ -103,7 +103,8 @@ static uint64_t link_held(const struct server *s, uint16_t node)
 	return c != NULL ? stream_held(conn_stream(c)) : 0;
 }
 
-/* A link that holds too much of its own, or anything when all connections together do. */
+/* True: the link has too many queued bytes, or any at all when all connections together have too
+ * many. */
 static bool link_full(const struct server *s, const struct stream *link)
 {
 	uint64_t held = stream_held(link);
@@ -111,7 +112,7 @@ static bool link_full(const struct server *s, const struct stream *link)
 	return held > PEER_QUEUED_MAX || (held > 0 && s->queued.bytes > s->queued.most);
 }
 
-/* It passes: the library sends the same WRITE again, a while later. */
+/* BUSY with EAGAIN tells the library to send the same WRITE again a little later. */
 static enum shard_status soon(enum shard_status st, struct err *e)
 {
 	if (st == SHARD_BUSY)
@@ -119,8 +120,8 @@ static enum shard_status soon(enum shard_status st, struct err *e)
 	return st;
 }
 
-/* A trainer's WRITE: may it be made here, or be passed on to the holder? h gets the trainer's
- * grant. */
+/* Checks that a trainer's WRITE may be carried out here, or be passed on to the holder. h gets the
+ * trainer's grant. */
 static enum shard_status write_may(struct session *t, struct model *m, struct wire_head *h,
 				   struct err *e)
 {
@@ -141,8 +142,8 @@ static enum shard_status write_may(struct session *t, struct model *m, struct wi
 	return st;
 }
 
-/* A trainer that may not write hears so from the coordinator, which knows who does: it gets the
- * head and no weights. */
+/* The coordinator refuses a trainer that may not write, because it knows the writer. It gets the
+ * header with one zero instead of the weights. */
 static enum shard_status who_writes(struct session *t, const struct wire_head *h, struct err *e)
 {
 	uint16_t c = t->server->coordinator;
@@ -172,7 +173,7 @@ enum shard_status transfer_write_head(struct session *t, const struct wire_head 
 	if (st == SHARD_OK && !writer_stamp(m, t, &by) &&
 	    t->server->self != t->server->coordinator) {
 		*to = STREAM_DISCARD;
-		st = who_writes(t, &by, &why); /* answers */
+		st = who_writes(t, &by, &why); /* The coordinator answers. */
 	} else if (st == SHARD_OK) {
 		st = write_may(t, m, &by, &why);
 	}
@@ -196,7 +197,7 @@ static enum shard_status pass_write(struct session *t, const struct model *m,
 		return err_set(e, SHARD_UNREACHABLE, "node %s holds element %lu and is down: %s",
 			       server_node_name(t->server, node), (unsigned long)h->step,
 			       p != NULL ? p->why : "");
-	if (!stream_roomy(conn_stream(c))) /* half of the queue is for what nobody can put off */
+	if (!stream_roomy(conn_stream(c))) /* Half of the queue is for frames that cannot wait. */
 		return soon(err_set(e, SHARD_BUSY, "%u frames wait for node %s: try again",
 				    stream_queued(conn_stream(c)),
 				    server_node_name(t->server, node)),
@@ -212,7 +213,7 @@ void transfer_write_frame(struct session *t, const struct wire_head *h, const vo
 	struct model *m = model_find(t->server, h->model);
 	struct wire_head by = *h;
 	struct err why;
-	/* Again: it may have been sealed or lost while the body came in. */
+	/* Checked again, because the model may have been sealed or lost while the body came in. */
 	enum shard_status st = write_may(t, m, &by, &why);
 	bool here = st == SHARD_OK && holder(m, h->step) == t->server->self;
 
@@ -253,7 +254,7 @@ static void reading_free(struct server *s, struct reading *r)
 {
 	struct session *t = caller_here(s, &r->who);
 
-	if (t != NULL) /* else it is gone */
+	if (t != NULL) /* Otherwise the session has ended. */
 		t->trainer->reads_nr--;
 	list_remove(&r->link);
 	free(r);
@@ -268,8 +269,8 @@ static bool all_finite(const float *w, uint32_t nr)
 	return good == nr;
 }
 
-/* SHARD_AGAIN: a warm start knows what is missing here when it has made its images; until then what
- * may be missing waits. */
+/* Sends the answer. SHARD_AGAIN: after a warm start the images are still being made. Only then is
+ * it known which weights are missing here, so a READ of elements that may be missing waits. */
 static enum shard_status read_now(struct model *m, const struct reading *r, struct err *e)
 {
 	struct server *s = m->server;
@@ -311,7 +312,7 @@ static enum shard_status read_now(struct model *m, const struct reading *r, stru
 	return st;
 }
 
-/* SHARD_AGAIN: wait for the boundary. */
+/* SHARD_AGAIN: the READ has to wait for a boundary or for its image chunk. */
 static enum shard_status read_may(const struct model *m, const struct reading *r, struct err *e)
 {
 	uint64_t chunk = r->first / m->layout->chunk_elems;
@@ -338,7 +339,7 @@ static enum shard_status read_may(const struct model *m, const struct reading *r
 	return SHARD_OK;
 }
 
-/* t: whose it is; NULL: a node's. */
+/* t: the session of the READ. NULL: another node sent it. */
 static enum shard_status read_start(struct model *m, struct session *t, const struct reading *r,
 				    struct err *e)
 {

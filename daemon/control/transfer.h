@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer.h: weights and moments in and out, a part of a chunk at a time: WRITE before the seal,
- * READ at a step boundary. A trainer asks its own node, which passes on what another one holds. */
+/* transfer.h: WRITE and READ of weights and moments, a part of a chunk at a time. WRITE is allowed
+ * before the seal, and READ is answered at a step boundary. A session asks its own node, which
+ * passes the request on if another node holds the chunk. */
 #ifndef SHARD_TRANSFER_H
 #define SHARD_TRANSFER_H
 
@@ -14,7 +15,8 @@ void transfer_write_frame(struct session *t, const struct wire_head *h, const vo
 enum shard_status transfer_read_request(struct session *t, const struct wire_head *h,
 					const ProtobufCMessage *msg, struct err *e);
 
-/* The same from another node. A refusal is sent at once and the body dropped. */
+/* The same from another node. A WRITE is refused as soon as its header is here, and its body is
+ * discarded. */
 void transfer_node_write_head(struct peer *p, const struct wire_head *h, void **to);
 void transfer_node_write_frame(struct peer *p, const struct wire_head *h, const void *body);
 enum shard_status transfer_node_read(struct peer *p, const struct wire_head *h,
