@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Core messages to protobuf and back, for the links between nodes and the coordinator's file.
- * model.c packs what the core wants sent and unpacks what arrived. Every count that comes from
- * outside is compared with what this node knows of the model before it is used; a body that does
- * not fit is refused with SHARD_PROTOCOL and the link closes. */
+/* Converts core messages to protobuf and back, for the links between nodes and the coordinator's
+ * file. model.c packs the messages that the core sends and unpacks those that arrive. view_file.c
+ * packs a view for the file, and resume.c unpacks it. Packing fails only if the arena is too small.
+ * Every count from outside is compared with what this node knows of the model before it is used. A
+ * body that does not fit is refused with SHARD_PROTOCOL, which closes the link or ends the start.
+ */
 #include "model/corewire.h"
 
 #include "base/check.h"
@@ -26,7 +28,7 @@ static void pack_id(Shard__Id *out, const struct core_id *id)
 	out->attempt = id->attempt;
 }
 
-/* Numbers that this node counts on from: there has to be room above them. */
+/* This node counts on from these numbers, so there must be room above them. */
 static enum shard_status unpack_id(struct core_id *id, const Shard__Id *in, struct err *e)
 {
 	if (in->step > INT64_MAX || in->generation > INT32_MAX || in->attempt > INT32_MAX)
@@ -172,7 +174,7 @@ static Shard__Vote *pack_vote(const struct core_vote *v, struct arena *a)
 	shard__vote__init(out);
 	out->n_sumsq = v->chunks_nr;
 	out->sumsq = (double *)(uintptr_t)
-			     v->sumsq; /* packed from where it lies; protobuf-c has no const */
+			     v->sumsq; /* Packed from where it is: protobuf-c has no const. */
 	out->finite = (ProtobufCBinaryData){bytes, bits};
 	out->n_weights = v->ranks_nr;
 	out->weights = (double *)(uintptr_t)v->weights;
@@ -285,8 +287,8 @@ enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a,
 	return SHARD_OK;
 }
 
-/* Nothing of them is used before all of it is known to be a view of this cluster's nodes. A release
- * that did not say members had the first slots. */
+/* Nothing of the members is used before all of it is checked against this cluster's nodes. An older
+ * release did not send members: they are then the first slots. */
 static enum shard_status unpack_members(const Shard__View *in, const struct corewire_limits *l,
 					struct core_view *v, struct err *e)
 {
@@ -336,7 +338,7 @@ enum shard_status corewire_unpack_view(const Shard__View *in, const struct corew
 		return SHARD_OK;
 	if ((st = unpack_record(&v->record, in->record, l, e)) != SHARD_OK)
 		return st;
-	/* Weights that were given up have no record, and the first ones are of generation 1. */
+	/* A view without weights has no record, and the first weights are of generation 1. */
 	if (v->generation == 0 || v->record.id.generation != v->generation)
 		return err_set(e, SHARD_PROTOCOL,
 			       "a view of generation %u with a record of generation %u",
@@ -476,7 +478,7 @@ enum shard_status corewire_pack(const struct core_msg *m, struct arena *a, struc
 	return pack_body(m, a, out) ? SHARD_OK : SHARD_AGAIN;
 }
 
-/* What each op must bring; the core may then rely on it. */
+/* Checks that the message has the parts that its op needs, because the core relies on them. */
 static enum shard_status check_body(const struct core_msg *m, struct err *e)
 {
 	bool world = m->op == CORE_BEGIN, record = m->op == CORE_COMMIT, view = m->op == CORE_VIEW,
@@ -534,7 +536,7 @@ enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *
 	m->id = (struct core_id){h->term, h->step, h->seq, h->generation, h->attempt};
 	m->why = in->why != NULL && in->why[0] != 0 ? in->why : NULL;
 	m->status = in->status == SHARD_MISMATCH ? SHARD_MISMATCH
-						 : SHARD_OK; /* nothing else is said this way */
+						 : SHARD_OK; /* No other status is sent. */
 	if ((st = unpack_parts(in, l, a, m, e)) != SHARD_OK)
 		return st;
 	if (in->trainer != NULL) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* corewire.h: what daemon/core says, as wire/shard.proto's Core and back. Memory for both ways
- * comes from an arena that the caller resets when the frame is sent or the event is over. Nothing
- * from a body is believed before it is checked against the limits of record.h and the model's own
- * counts. */
+/* corewire.h: converts the messages of daemon/core to the Core message of wire/shard.proto and
+ * back. Memory for both ways comes from an arena, which the caller resets when the frame is sent or
+ * the event is over. Every value of a body is checked against the limits of record.h and the
+ * model's own counts before it is used. */
 #ifndef SHARD_COREWIRE_H
 #define SHARD_COREWIRE_H
 
@@ -13,14 +13,15 @@
 
 struct corewire_limits {
 	uint32_t chunks_nr, groups_nr, max_world,
-		local_world; /* of worlds: 0, no limit of the model's own */
+		local_world; /* max_world and local_world, of a world: 0 means no limit of the
+				model's own. */
 	uint16_t nodes_nr;
 };
 
-/* Fills h (op, flags, model's ids) and out. SHARD_AGAIN: the arena is too small. */
+/* Fills out, and in h the op and the ids of the attempt. SHARD_AGAIN: the arena is too small. */
 enum shard_status corewire_pack(const struct core_msg *m, struct arena *a, struct wire_head *h,
 				Shard__Core *out);
-/* h and body of a frame whose op is at least OP_CORE. m's pointers lie in the arena. */
+/* For a frame whose op is at least OP_CORE. The pointers in m point into the arena or into in. */
 enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *in,
 				  const struct corewire_limits *l, struct arena *a,
 				  struct core_msg *m, struct err *e);

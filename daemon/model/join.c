@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trainers of a model on this node. dispatch.c brings their requests; model.c tells what became
- * of attempts. Happy path: JOIN gets an arena and the image, the core hears of the trainer, then
- * per step gradients come (contrib.c), READY says that this was all, and LEAVE is answered at the
- * boundary. What a trainer gets wrong is an answer with a sentence. A lost connection is a lost
- * trainer: its rank leaves the world, and its arena waits until nobody reads it. A thread renews it
- * for the next one, who waits for that; where there is no memory, that one is refused. */
+/* The trainers of a model on this node. dispatch.c brings their requests, and model.c calls when an
+ * attempt ends. Happy path: JOIN is answered with an arena and the image, and the core is told of
+ * the trainer. In each step gradients come (data/contrib.c), and READY follows the last one. LEAVE
+ * is answered at the boundary. A request that is wrong is refused with an error. When a connection
+ * is lost, the trainer's rank leaves the world, and its arena is kept until nothing reads it. A
+ * thread then renews the arena for the next trainer, whose JOIN waits for that and is refused if
+ * there is no memory. */
 #include "model/join.h"
 
 #include "data/apply.h"
@@ -35,8 +36,8 @@ void join_closed(struct session *who, const char *why)
 
 	CHECK(t != NULL && t->session == who);
 	if (t->model != NULL) {
-		/* What ends the attempt is told to the others only: this one has no stream any
-		 * more. */
+		/* Taken out first, because OP_ENDED must not be sent to a trainer whose stream is
+		 * closed. */
 		contrib_trainer_gone(t->model, t);
 		trainer_gone(t, false, why);
 		trainer_detach(t);
@@ -52,7 +53,7 @@ void trainer_detach(struct trainer *t)
 {
 	struct model *m = t->model;
 
-	if (m == NULL) /* it left, and was told so */
+	if (m == NULL) /* It has left, and its LEAVE was answered. */
 		return;
 	contrib_trainer_gone(m, t);
 	t->model = NULL;
@@ -67,7 +68,7 @@ void trainer_out_of_world(struct trainer *t)
 	t->rank = -1;
 	if (!t->has_image)
 		return;
-	t->has_image = false; /* the next image may be written while this one is still being sent */
+	t->has_image = false; /* The next one may be written while this one is being sent. */
 	send_queue_detach(&t->image);
 }
 
@@ -140,9 +141,9 @@ static void join_now(struct trainer *t, struct model *m, uint32_t tag, int32_t h
 
 /* --- arenas that had a trainer --- */
 
-struct renewal {
+struct renewal { /* A job that renews an arena for its next trainer. */
 	struct job job;
-	struct model *m; /* It waits for this before its memory goes. */
+	struct model *m; /* Its memory is not freed before this job is done. */
 	struct store_renewal r;
 };
 
@@ -187,7 +188,7 @@ static void renewal_done(struct job *j)
 		join_waiting(m);
 }
 
-/* One for each who waits. Who finds no memory for that is refused. */
+/* Begins one renewal for each JOIN that waits. A JOIN for which there is no memory is refused. */
 static void renew(struct model *m)
 {
 	uint32_t waiting = 0;
@@ -238,8 +239,8 @@ enum shard_status join_request(struct session *who, const struct wire_head *h,
 		join_now(t, m, h->attempt, body->rank_hint);
 		return SHARD_OK;
 	}
-	/* The arena of a trainer that is gone comes free when its attempt is over, and then a
-	 * thread has to renew it. */
+	/* The arena of a trainer that is gone becomes free when its attempt is over. Then a thread
+	 * has to renew it. */
 	if (m->attempt.orphans == 0 && !store_renewable(m->store))
 		return st;
 	t->join_model = m;
@@ -266,7 +267,7 @@ void join_waiting(struct model *m)
 	renew(m);
 	if (m->attempt.orphans != 0 || store_renewable(m->store))
 		return;
-	while (first_waiting(m) != NULL) { /* the others have all there are */
+	while (first_waiting(m) != NULL) { /* Other trainers have all arenas. */
 		(void)store_arena_open(m->store, &slot, &e);
 		refuse_first(m, &e);
 	}
@@ -296,7 +297,7 @@ enum shard_status join_leave(struct session *who, const struct wire_head *h,
 		return err_set(e, SHARD_BAD_STATE,
 			       t->model == NULL ? "leave without join" : "leave twice");
 	t->leave_tag = h->attempt;
-	trainer_gone(t, true, "left"); /* answered by CORE_ACT_LEFT */
+	trainer_gone(t, true, "left"); /* CORE_ACT_LEFT answers it. */
 	return SHARD_OK;
 }
 
@@ -343,7 +344,7 @@ enum shard_status join_ready(struct session *who, const struct wire_head *h,
 	enum shard_status st;
 
 	if (!in_attempt(t, h))
-		return SHARD_OK; /* it was told that the attempt is over, or will be */
+		return SHARD_OK; /* The trainer is told that the attempt is over. */
 	if (!(body->weight > 0) || body->weight > 1e300)
 		return err_set(e, SHARD_BAD_ARG,
 			       "weight %g of step %lu: it must be positive and finite",

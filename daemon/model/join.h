@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* join.h: trainers of a model on this node: how they come, what they say in a step, how they go. */
+/* join.h: the trainers of a model on this node: JOIN, the frames of a step, LEAVE, and lost
+ * connections. */
 #ifndef SHARD_JOIN_H
 #define SHARD_JOIN_H
 
@@ -8,14 +9,14 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-bool join_opened(struct session *who);                  /* false: no memory */
-void join_closed(struct session *who, const char *why); /* its connection is */
-/* Tells the core. why: NULL while an event is in hand. */
+bool join_opened(struct session *who);                  /* False: no memory. */
+void join_closed(struct session *who, const char *why); /* Its connection is closed. */
+/* Tells the core that the trainer is gone. why must be NULL while a core event is being handled. */
 void trainer_gone(struct trainer *t, bool leave, const char *why);
-void trainer_out_of_world(struct trainer *t); /* it is not in the world of an attempt any more */
-void trainer_left(struct trainer *t);   /* out of every world, as it asked: LEAVE is answered */
-void trainer_detach(struct trainer *t); /* from its model: the arena goes back */
-void join_waiting(struct model *m);     /* an arena is free, or can be renewed */
+void trainer_out_of_world(struct trainer *t); /* It is no longer in the world of an attempt. */
+void trainer_left(struct trainer *t);         /* It is in no world any more: answers its LEAVE. */
+void trainer_detach(struct trainer *t);       /* Takes it off its model and gives its arena back. */
+void join_waiting(struct model *m); /* An arena is free or can be renewed: answers JOINs. */
 
 /* Frames of a session. */
 enum shard_status join_request(struct session *who, const struct wire_head *h,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What LOST means on a node: the weights and blobs here are void, a new generation begins. Without
- * a checkpoint (SHARD_LOST) trainers are out of the world, and define, join, write and seal are
- * refused by lost_check() until an operator restores or drops the model: weights are never begun
- * anew by accident. The setting when_lost = reinitialize lets a definition begin anew. With a
- * checkpoint (SHARD_ROLLED_BACK) trainers stay joined and keep their arenas: their attempt ends,
- * and when the weights are back (lost_sealed) they hear the step, before any attempt of the new
- * generation. */
+/* LOST on one node: the weights and blobs here are void, and a new generation begins. model.c calls
+ * with the core's action, and control/ and join.c call lost_check(). Without a checkpoint
+ * (SHARD_LOST) trainers leave the world. define, join, write and seal are refused by lost_check()
+ * until an operator restores or drops the model, so that weights are never begun anew by accident.
+ * With when_lost = reinitialize a definition may begin anew. With a checkpoint (SHARD_ROLLED_BACK)
+ * trainers stay joined and keep their arenas. Their attempt ends, and when the weights are back,
+ * lost_sealed() tells them the step before any attempt of the new generation begins. Nothing else
+ * here fails. */
 #include "model/lost.h"
 
 #include "base/check.h"
@@ -26,7 +27,7 @@ bool lost_for_good(const struct model *m)
 	return core.lost && !m->sealed && !m->rolled_back;
 }
 
-/* What happened, and what can be done now. */
+/* The text that says what happened and what can be done now. */
 static void sentence(const struct model *m, char *out, size_t bytes)
 {
 	const char *what =
@@ -89,12 +90,13 @@ static void tell(struct model *m, const struct core_id *id, enum shard_status st
 			t->trainer->join_model = NULL;
 		if (t->trainer->model != m)
 			continue;
-		trainer_gone(t->trainer, false, NULL); /* it joins anew, if it does */
+		trainer_gone(t->trainer, false, NULL); /* The trainer may join again. */
 		trainer_detach(t->trainer);
 	}
 }
 
-/* They stay: what they compute now is void, and the next image comes to them whole. */
+/* For a rollback: the trainers stay joined. The step that they are computing is void, and they will
+ * get the next image whole. */
 static void end_attempt(struct model *m, bool was_on)
 {
 	Shard__Why body = SHARD__WHY__INIT;
@@ -120,7 +122,7 @@ void lost_act(struct model *m, const struct core_action *a)
 
 	CHECK(a->type == CORE_ACT_LOST);
 	model_close_attempt(m);
-	m->rolled_back = back; /* for lost_for_good() */
+	m->rolled_back = back; /* lost_for_good() reads it. */
 	if (!m->gone)
 		snprintf(m->lost, sizeof(m->lost), "%s", a->why != NULL ? a->why : "");
 	if (back)
@@ -149,7 +151,7 @@ void lost_act(struct model *m, const struct core_action *a)
 	WATCH_TELL(m->server, lost, m, back, &e);
 	m->gone = lost_for_good(m);
 	if (!back && !m->gone)
-		m->lost[0] = 0; /* it had not been sealed yet: who defines it next writes it */
+		m->lost[0] = 0; /* The model was not sealed yet. A new definition may write it. */
 }
 
 void lost_follow(struct model *m)
@@ -164,8 +166,8 @@ void lost_follow(struct model *m)
 		return;
 	a.id = (struct core_id){.term = core.term, .seq = core.seq, .generation = core.generation};
 	a.status = core.restoring ? SHARD_ROLLED_BACK : SHARD_LOST;
-	lost_act(m, &a);           /* also for trainers that have attached here meanwhile */
-	server_wake(m->server, 0); /* shares of a restore wait for it */
+	lost_act(m, &a);           /* Also for trainers that have attached here meanwhile. */
+	server_wake(m->server, 0); /* Shares of a restore may wait for this. */
 }
 
 void lost_no_way_back(struct model *m, const char *why)

@@ -84,7 +84,7 @@ static void conf_record(const struct model *m, struct record_conf *r)
 	r->max_skips = set->pause_on_nonfinite ? 1 : set->max_skips;
 }
 
-/* Of the heap: it is large, and the core copies it. NULL: no memory. */
+/* On the heap, because it is large. The core copies it. NULL: no memory. */
 static struct core_conf *core_conf(struct model *m)
 {
 	struct server *s = m->server;
@@ -134,28 +134,29 @@ static enum shard_status make_core(struct model *m, const struct core_conf *conf
 
 /* --- memory --- */
 
-enum { EVENTS_MORE = 16 }; /* Of a model, beside one for each chunk. */
+enum { EVENTS_MORE = 16 }; /* Events of a model, beside one for each chunk. */
 
 struct make { /* Lives as long as the model. */
 	struct model *m;
-	struct core_conf *core; /* NULL: the core has it. */
+	struct core_conf *core; /* NULL: the core has copied it. */
 	struct meta_conf meta;
-	const struct meta_found *found; /* of a start before this one; NULL: it is made anew */
+	const struct meta_found *found; /* Memory of an earlier start; NULL: it is made new. */
 	struct job job;
-	uint32_t events;     /* Room that it has in server.later. */
-	bool working;        /* A thread makes the memory, or gives it back. */
-	uint64_t room_by_ns; /* It waits for what other models give back until then; 0: it does not.
-			      */
+	uint32_t events;     /* Entries reserved in server.later. */
+	bool working;        /* A thread makes or frees the memory. */
+	uint64_t room_by_ns; /* Until when it waits for room that other models give back; 0: it does
+				not wait. */
 	model_made_fn *made;
 	void (*freed)(void *arg);
 	void *freed_arg;
-	/* What the thread sees: nothing but these, and what they point to changes meanwhile. */
+	/* Beside `found`, the thread uses only the fields from here on. Meanwhile the loop writes
+	 * none of them but given_up. */
 	_Atomic bool given_up;
 	struct store_conf store;
 	struct store_park warm;
 	struct warm *place;
 	uint32_t id;
-	struct shm region; /* WARM_META */
+	struct shm region; /* The region WARM_META. */
 	struct store *memory;
 	bool may_void;         /* Where the place is full, it is made in memory of the process. */
 	uint64_t parked_bytes; /* All that it takes of the place. */
@@ -196,8 +197,9 @@ static enum shard_status map_region(void *arg, enum store_region what, uint64_t 
 		       : make_region(k, regions[what], bytes, k->store.huge, m, e);
 }
 
-/* What the models that are being made now will still take of it. What they have there already is
- * not free any more: it is looked up before what is free, so that nothing is counted in neither. */
+/* Bytes that the models that are being made will still take of the place of warm/warm.h. The bytes
+ * that they have taken already are no longer free there. Those are looked up here, before the free
+ * bytes are, so that no byte is missed in both. */
 static uint64_t parked_soon(const struct server *s)
 {
 	uint64_t bytes = 0;
@@ -436,7 +438,7 @@ static enum shard_status make_layout(struct model *m, struct err *e)
 	return SHARD_OK;
 }
 
-/* The model counts for the next start from here on. */
+/* From here on the next start takes the model's memory over. */
 static enum shard_status keep(struct model *m, struct err *e)
 {
 	struct meta_mark mark = {.cleared = m->generation};
@@ -451,7 +453,7 @@ static enum shard_status keep(struct model *m, struct err *e)
 	return warm_keep(m->server->warm, m->id, regions, e);
 }
 
-/* All that has to be known before there is memory. */
+/* Everything that has to be known before the memory is made. */
 static enum shard_status make_begin(struct make *k, struct err *e)
 {
 	struct model *m = k->m;
@@ -476,7 +478,7 @@ static enum shard_status find_room(struct make *k, bool may_wait, struct err *e)
 	return st == SHARD_OK ? reserve(k, may_wait, e) : st;
 }
 
-/* What rests on the memory. */
+/* Everything that needs the memory. */
 static enum shard_status make_end(struct make *k, const struct core_view *view, struct err *e)
 {
 	struct model *m = k->m;
@@ -500,8 +502,8 @@ static enum shard_status make_end(struct make *k, const struct core_view *view, 
 	return st;
 }
 
-/* A number that counts starts is used again by a node that was replaced, and by one whose state
- * folder was put back. Whoever held the memory of the first would then be taken to hold it still.
+/* The incarnation is random. A count of starts would repeat on a node that was replaced or whose
+ * state folder was put back, and its empty memory would then be taken for the memory before.
  */
 static enum shard_status name_memory(struct model *m, struct err *e)
 {
@@ -515,7 +517,7 @@ static enum shard_status name_memory(struct model *m, struct err *e)
 	return SHARD_OK;
 }
 
-/* The struct alone; takes spec over. */
+/* Makes the struct alone. Takes spec over. */
 static enum shard_status model_new(struct model **out, struct server *s, Shard__Model *spec,
 				   const struct core_view *view, const struct meta_found *found,
 				   struct err *e)
@@ -529,7 +531,7 @@ static enum shard_status model_new(struct model **out, struct server *s, Shard__
 	}
 	if (found != NULL)
 		m->meta.shm = found->shm;
-	m->keep = found != NULL; /* a failure may not take what is there */
+	m->keep = found != NULL; /* A failure must not free the memory that was found. */
 	list_init(&m->link);
 	landing_init(&m->attempt.landing);
 	landing_init(&m->img.landing);
@@ -595,7 +597,7 @@ static void make_done(struct job *j)
 
 	CHECK(k->working && m->core == NULL);
 	k->working = false;
-	if (m->dropping || m->server->stopping) { /* what ends it waits for this */
+	if (m->dropping || m->server->stopping) { /* The drop or the stop waits for this. */
 		take_memory(k);
 		server_wake(m->server, 1);
 		return;
@@ -666,7 +668,7 @@ void model_make_beat(struct server *s, uint64_t now_ns)
 			make_start(k);
 		} else if (st != SHARD_AGAIN) {
 			k->room_by_ns = 0;
-			k->made(k->m, &e); /* which takes it off the list, and no other one */
+			k->made(k->m, &e); /* This takes it off the list, and no other model. */
 		}
 	}
 }
@@ -695,7 +697,8 @@ static void free_memory(struct make *k)
 		shm_unmap(&k->region);
 }
 
-/* Nobody hears of it or uses it any more. Its memory is the make's, and no start takes it up. */
+/* Nothing uses the model any more: takes it off all lists and moves its memory to m->make. No later
+ * start takes that over, unless m->keep. */
 static void leave(struct model *m)
 {
 	uint32_t outs = (uint32_t)m->server->nodes_nr * m->server->conf->connections;
@@ -779,7 +782,7 @@ static void free_done(struct job *j)
 
 	k->working = false;
 	free_rest(k->m);
-	server_wake(s, 0); /* who waits for room */
+	server_wake(s, 0); /* Models may wait for room. */
 	freed(arg);
 }
 

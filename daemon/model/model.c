@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One model on this node: feeds its core, carries out what the core decides. define.c has it made
- * (make.c), dispatch.c brings frames, data/ moves the numbers and tells by data_events, and
- * the layers above hear by model/watch.h. Events reach the cores of all models one at a time.
- * Happy path of a step: ACT_BEGIN (arenas go to the trainers) → chunks staged → ACT_OPEN and a vote
- * → ACT_RESULT and ACT_APPLY → CORE_EV_APPLIED. Events that actions raise at once (a small chunk
- * computed on the loop) wait until the actions in hand are done; they carry no pointers. */
+/* Drives one model on this node: it gives the core events and carries out the core's actions.
+ * dispatch.c brings frames of other nodes, data/ reports by data_events, and join.c, control/ and
+ * ckpt/ raise events. The layers above get events by model/watch.h. Happy path of a step: ACT_BEGIN
+ * sends the attempt to the trainers, chunks are staged, ACT_OPEN and a vote follow, then ACT_RESULT
+ * and ACT_APPLY, and at last CORE_EV_APPLIED. Events reach the cores of all models one at a time.
+ * An event that an action raises at once, as for a small chunk computed on the loop, waits until
+ * the actions of the event before it are done. Such events carry no pointers. A frame that is wrong
+ * is refused with SHARD_PROTOCOL, which closes the link. */
 #include "model/model.h"
 #include "model/writer.h"
 
@@ -86,7 +88,8 @@ void model_tell(struct session *t, uint16_t op, const struct model *m, const str
 
 /* --- arenas of trainers that are gone --- */
 
-/* Called wherever one of its conditions may have come true: who waits to join has no other wake-up.
+/* Gives the arenas of trainers that are gone back, once nothing uses them. It is called wherever
+ * one of its conditions may have become true, because a JOIN that waits has no other wake-up.
  */
 static void reclaim(struct model *m)
 {
@@ -106,7 +109,7 @@ void model_orphan(struct model *m, uint32_t slot)
 	reclaim(m);
 }
 
-/* --- what data/ tells --- */
+/* --- events of data/ --- */
 
 static void data_staged(struct model *m, uint32_t chunk)
 {
@@ -158,7 +161,7 @@ static void data_late(struct model *m, bool late, uint32_t chunk, uint64_t step)
 			       .type = CORE_EV_IMAGE, .on = late, .chunk = chunk, .step = step});
 }
 
-/* Trainers over TCP get the chunks themselves. */
+/* Not for trainers over TCP, which get the chunks themselves. */
 static void data_published(struct model *m)
 {
 	struct core_id id = m->record.id;
@@ -218,14 +221,14 @@ void server_later_less(struct server *s, uint32_t less)
 
 void server_later(struct server *s, struct model *m, const struct core_event *ev)
 {
-	CHECK(s->later_nr < s->later_cap); /* a model made room for every chunk it has */
+	CHECK(s->later_nr < s->later_cap); /* Each model made room for its chunks. */
 	s->later[s->later_nr++] = (struct server_later){m, *ev};
 }
 
 void server_run_later(struct server *s)
 {
 	for (uint32_t i = 0; i < s->later_nr;
-	     i++) { /* more may come while this runs, behind those that wait */
+	     i++) { /* More events may be appended while this runs. */
 		struct server_later l = s->later[i];
 
 		model_run(l.m, &l.ev);
@@ -235,9 +238,10 @@ void server_run_later(struct server *s)
 
 /* --- core time --- */
 
-/* The beat rings at least every beat_ns: a longer gap is a time in which this process did not run,
- * or not enough. Others may have been heard meanwhile, and are not late for that. It is noticed by
- * whatever asks first, a frame too: a core must not see the gap. */
+/* The beat comes at least every beat_ns, so a longer gap is a time in which this process did not
+ * run enough. Frames of others may wait unread since then, so core time leaves the gap out, and no
+ * node counts as late because of it. The first call after the gap notices it, because a core must
+ * never see the gap. */
 uint64_t server_core_ns(struct server *s)
 {
 	uint64_t now = clock_ns();
@@ -256,7 +260,7 @@ static void on_core_timer(uv_timer_t *timer)
 	struct server *s = timer->data;
 	uint64_t now = server_core_ns(s);
 
-	s->core_due = UINT64_MAX; /* the timer has rung */
+	s->core_due = UINT64_MAX; /* The timer is not running. */
 	list_each(it, &s->models)
 		model_tick(list_of(it, struct model, link), now);
 	server_deadline(s);
@@ -302,7 +306,7 @@ static void act_send(struct model *m, const struct core_action *a)
 			log_line(s->log, LOG_LEVEL_DEBUG,
 				 "event=control_dropped model=%s op=%d why=%s", m->name, a->msg.op,
 				 e.text);
-		else if (a->msg.op == CORE_COMMIT) /* the node applies while this one does */
+		else if (a->msg.op == CORE_COMMIT) /* At once, so that both nodes apply. */
 			conn_kick_now(peer_control(s->peer[a->msg.to]));
 	}
 	arena_reset(&s->tx);
@@ -383,7 +387,7 @@ static void act_ended(struct model *m, const struct core_action *a)
 	if (m->attempt.voted) {
 		m->attempt.voted = false;
 		apply_landings(m);
-		store_image_whole(m->store); /* opened, never written */
+		store_image_whole(m->store); /* It was opened and never written. */
 	}
 	m->attempts_ended += was_on;
 	blobs_drop(m);
@@ -468,8 +472,8 @@ static void act_left(struct model *m, const struct core_action *a)
 static void act_open(struct model *m, const struct core_action *a)
 {
 	(void)a;
-	/* apply_stage() holds back the chunks without which no vote leaves. A vote of the process
-	 * before this one stands. */
+	/* While images are being made again after a warm start, apply_stage() holds back chunks, so
+	 * no new vote is possible. Only a vote of the process before is repeated. */
 	CHECK(!m->memory.settle.on || m->again);
 	m->attempt.voted = true;
 	m->attempt.voted_ns = clock_ns();
@@ -487,7 +491,7 @@ static void act_apply(struct model *m, const struct core_action *a)
 
 static void act_seal(struct model *m, const struct core_action *a)
 {
-	if (m->again) { /* Only the images are made again. */
+	if (m->again) { /* A warm start: only the images are made again. */
 		if (m->memory.settle.on)
 			apply_settle(m);
 		WATCH_TELL(m->server, sealed, m);
@@ -527,8 +531,9 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_HELD] = act_held,     [CORE_ACT_TUNED] = act_tuned,
 };
 
-/* Before anything of it leaves: what was promised, voted or decided, and first what a vote says is
- * here. */
+/* Saves what must outlive the process before any action is carried out: the promises, votes and
+ * decisions of the core. Before a vote, contrib_keep() first saves what is needed to apply its
+ * chunks. */
 static void save_core(struct model *m, const struct core_out *out)
 {
 	for (uint32_t i = 0; i < out->nr && !m->again; i++)
@@ -564,8 +569,8 @@ void model_run(struct model *m, const struct core_event *ev)
 		CHECK(out->act[i].type < NR(acts) && acts[out->act[i].type] != NULL);
 		acts[out->act[i].type](m, &out->act[i]);
 	}
-	reclaim(m); /* an attempt may have ended, and who waits for an arena may be the only one to
-		       come */
+	reclaim(m); /* An attempt may have ended, and the world may be waiting for a JOIN that waits
+		       for an arena. */
 	model_attempt_check(m);
 	if (!m->img.applying && !m->dropping)
 		model_image_check(m);
@@ -614,8 +619,8 @@ void model_tick(struct model *m, uint64_t now_ns)
 		model_event(m, &(struct core_event){.type = CORE_EV_TICK});
 }
 
-/* A decision about what this node has voted for is applied whatever happens later: so it must be
- * one that can follow. */
+/* A decision about an attempt that this node has voted for will be applied in any case. So it must
+ * be one that can follow the last record. */
 static enum shard_status check_decision(const struct model *m, const struct core_msg *msg,
 					struct err *e)
 {
@@ -623,7 +628,7 @@ static enum shard_status check_decision(const struct model *m, const struct core
 		msg->view != NULL && msg->view->sealed ? &msg->view->record : msg->record;
 
 	if (r == NULL || !m->attempt.voted || core_id_cmp(&r->id, &m->attempt.id) != 0 ||
-	    core_id_cmp(&r->id, &m->record.id) == 0 || /* again: the core has it */
+	    core_id_cmp(&r->id, &m->record.id) == 0 || /* A repetition: the core has it. */
 	    record_can_follow(r, &m->record, &m->attempt.world))
 		return SHARD_OK;
 	return err_set(e, SHARD_PROTOCOL,

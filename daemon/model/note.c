@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* note.c: the log's record of a model's worlds. Called by model.c when an attempt begins, with the
- * world before still in the model. Happy path: one line of key=value per change. Nothing can fail;
- * a world with more runs of nodes than a line has room for is cut. */
+/* note.c: writes the worlds of a model to the log. model.c calls note_world() when an attempt
+ * begins, while the model still holds the world before. Happy path: one line of key=value for each
+ * change. Nothing can fail. A world with more runs of nodes than a line has room for is cut off. */
 #include "model/note.h"
 
 #include "model/model.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* note.h: what a model's life leaves in the log for who replays it. */
+/* note.h: lines of the log from which a training run can be replayed. */
 #ifndef SHARD_NOTE_H
 #define SHARD_NOTE_H
 
@@ -7,9 +7,9 @@
 
 struct model;
 
-/* A line when who trains is not who trained before: the step it begins with, and the nodes of the
- * ranks in rank order, as nodes=a:2,b:1. The last such line at or below a step is the world that
- * the step was decided in: `reference --history` reads it. */
+/* Logs a line if the world differs from the one before: the first step of the new world, and the
+ * nodes of its ranks in rank order, as nodes=a:2,b:1. `reference --history` reads these lines. A
+ * step was decided in the world of the last line at or before it. */
 void note_world(const struct model *m, const struct core_world *w);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking models up again. Happy path after a warm start: for each model the regions are mapped, the
- * definition in them makes it as it was, its core is loaded, and what threads were overwriting when
- * they died is put back. Then CORE_EV_WARM, and the loop answers. Behind it the workers bring the
- * tiles that lack a step that was being applied to that step, and make the images from the masters
- * (apply_settle). On the coordinator its files say which models there are, and must agree.
- * SHARD_MISMATCH of a model voids that model's memory on this node, and no other's: the coordinator
- * makes it anew from its file, another node when MODEL comes, and a new incarnation tells
- * everybody. Other failures end the start, and the memory stays where it is. What is read here is
- * another process's, perhaps of another release: it is checked first. */
+/* Makes the models of earlier starts again. server.c calls resume_load() and then resume_begin().
+ * Happy path of a warm start: for each model the regions are mapped, the definition in them makes
+ * the model as it was, its core is loaded, and tiles that threads were overwriting when they died
+ * are repaired. Then the core gets CORE_EV_WARM, and the loop answers. Meanwhile the workers finish
+ * a step that was being applied, tile by tile, and make the images from the masters (apply_settle).
+ * On the coordinator its files say which models there are, and the memory must agree with them.
+ * SHARD_MISMATCH voids that model's memory on this node. The coordinator then makes it new from its
+ * file, another node when MODEL comes, and a new incarnation tells all nodes. Other failures end
+ * the start, and the memory stays. All of it was written by another process, perhaps of another
+ * release, so it is checked first. */
 #include "model/resume.h"
 
 #include "data/apply.h"
@@ -26,13 +27,13 @@
 #include <string.h>
 
 #define MODELS_SHIFT                                                                               \
-	10 /* models that one start of the coordinator defines before it runs into the numbers of  \
-	      the next */
+	10 /* log2 of the models that one start of the coordinator may define before their numbers \
+	      reach those of the next start. */
 
 static const uint8_t nobody[STATIC_UUID_BYTES];
 
-struct voided {           /* a model whose memory could not be taken up, until it is made anew */
-	struct list link; /* in server.voided */
+struct voided { /* A model whose memory could not be taken over, until it is made again. */
+	struct list link; /* In server.voided. */
 	uint32_t model;
 	char *why;
 };
@@ -58,8 +59,7 @@ void resume_free(struct server *s)
 		free(resume_void_why(s, list_of(s->voided.next, struct voided, link)->model));
 }
 
-/* Nothing of it may be mapped. It is this node's memory of this model that is gone, whatever else
- * is here. */
+/* Gives up this node's memory of one model. Nothing of it may be mapped. */
 static void void_model(struct server *s, uint32_t id, const char *name, const struct err *e)
 {
 	struct voided *v = malloc(sizeof(*v));
@@ -68,7 +68,7 @@ static void void_model(struct server *s, uint32_t id, const char *name, const st
 		 e->text);
 	warm_forget(s->warm, id);
 	if (v == NULL)
-		return; /* its makers are told less */
+		return; /* The other nodes are not told why. */
 	*v = (struct voided){.model = id, .why = strdup(e->text)};
 	list_push(&s->voided, &v->link);
 }
@@ -100,7 +100,8 @@ enum shard_status resume_check(const struct model *m, const struct peer *p, stru
 
 /* --- weights and image --- */
 
-/* What the tensors are as of, and whether the record in hand has begun to change them. */
+/* Checks that the tensors fit the record that the core has. *begun: the tensors have that record's
+ * step, or it has begun to change them. */
 static enum shard_status agree(struct model *m, const struct core_state *core, bool *begun,
 			       struct err *e)
 {
@@ -123,8 +124,8 @@ static enum shard_status agree(struct model *m, const struct core_state *core, b
 		return err_set(e, SHARD_MISMATCH,
 			       "its tensors are of step %lu, its record's of step %lu",
 			       (unsigned long)mark.content_step, (unsigned long)r->content);
-	/* A seal, or a view that brought the record to a node without a tensor that could lack it:
-	 * the process died before it said so to itself. */
+	/* A seal, or a record on a node that holds no chunk, changes no tensor. The process died
+	 * before it wrote the mark, so that is done now. */
 	if (!applying && (r->outcome == RECORD_SEAL || store_owned(m->store) == 0)) {
 		mark.id = r->id;
 		mark.step = r->id.step;
@@ -188,11 +189,11 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 		m->img.old_lacking = m->img.lacking;
 	}
 	m->img.applying =
-		moves && begun; /* for tile_finish(), which finishes tiles of this record */
+		moves && begun; /* tile_finish() reads it, and finishes tiles of this record. */
 	if ((st = tile_finish(m, e)) == SHARD_OK)
 		m->memory.settle = (struct model_settle){.on = store_owned(m->store) > 0,
 							 .apply = m->img.applying};
-	m->img.applying = false; /* until its core says so */
+	m->img.applying = false; /* Until the core orders APPLY. */
 	return st;
 }
 
@@ -209,7 +210,7 @@ static enum shard_status settle(struct model *m, struct err *e)
 	if (core.sealed)
 		st = settle_sealed(m, &core, e);
 	else if (m->meta.mark.cleared < m->generation)
-		model_reset(m); /* LOST was decided, and not carried out */
+		model_reset(m); /* LOST was decided, but not carried out. */
 	else
 		WATCH_TELL(m->server, resumed, m, core.seals);
 	m->again = true;
@@ -243,7 +244,7 @@ static enum shard_status take(struct server *s, uint32_t id, struct meta_found *
 	return st;
 }
 
-/* spec and found are taken over. */
+/* Takes spec and found over. */
 static enum shard_status make(struct server *s, Shard__Model *spec, const struct core_view *view,
 			      struct meta_found *found, struct model **m, struct err *e)
 {
@@ -282,7 +283,7 @@ static enum shard_status kept_one(struct server *s, uint32_t id, char name[72], 
 		       id);
 }
 
-/* Is it the definition that the file has? Its generation goes on. */
+/* True: the memory has the same definition as the file, except for the generation, which grows. */
 static bool same_definition(const Shard__Model *file, const struct meta_found *found)
 {
 	Shard__Model *kept = shard__model__unpack(NULL, found->spec_bytes, found->spec),
@@ -310,8 +311,8 @@ static bool same_definition(const Shard__Model *file, const struct meta_found *f
 
 /* --- the coordinator's files --- */
 
-/* A view is durable before any member adopts it. So a file that is older than what the memory
- * knows, or none, is of an older copy of the state folder. NULL: there is no file. */
+/* A view is durable before any member adopts it. So if the file is older than the view in memory,
+ * or there is none (view NULL), the state folder is an older copy. */
 static enum shard_status check_file(struct server *s, uint32_t id, const struct meta_found *found,
 				    const struct core_view *view, struct err *e)
 {
@@ -321,7 +322,7 @@ static enum shard_status check_file(struct server *s, uint32_t id, const struct 
 
 	if (found->core == NULL || !core_warm_view(found->core, found->core_bytes, &kept) ||
 	    kept.term == 0)
-		return SHARD_OK; /* what is wrong with it is told when it is taken */
+		return SHARD_OK; /* What is wrong is reported when the model is made of it. */
 	if (view != NULL && view->generation >= kept.generation &&
 	    (view->term > kept.term || (view->term == kept.term && view->seq >= kept.seq)))
 		return SHARD_OK;
@@ -383,8 +384,8 @@ static enum shard_status make_loaded(struct server *s, Shard__ModelFile *file, u
 	return model_make(m, s, spec, view, NULL, e);
 }
 
-/* Its chunks are on nodes that are no more, or not on those that are new: what it had comes back
- * from a checkpoint. */
+/* The number of nodes has changed, so the placement of the model's chunks is void. Its file is
+ * renamed, and a checkpoint can bring the model back. */
 static enum shard_status leave(struct server *s, uint32_t id, const Shard__ModelFile *file,
 			       struct err *e)
 {
@@ -463,8 +464,8 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 
 /* --- all of them --- */
 
-/* What the coordinator has no file of was dropped, or never durable, or the state folder is not the
- * newest: then nothing is forgotten. */
+/* Frees the memory of a model that the coordinator has no file of, because it was dropped or never
+ * became durable. If the state folder is an older copy, that fails and nothing is freed. */
 static enum shard_status forget_unknown(struct server *s, uint32_t id, struct err *e)
 {
 	struct meta_found found;
@@ -509,8 +510,8 @@ enum shard_status resume_load(struct server *s, struct err *e)
 {
 	enum shard_status st = SHARD_OK;
 
-	/* a number means one model for ever, also one that was dropped and that a node which was
-	 * away still has */
+	/* A number is never used for a second model, because a node that was away may still have a
+	 * model that was dropped. */
 	s->next_model = (uint32_t)((s->start - 1) << MODELS_SHIFT) & INT32_MAX;
 	s->incarnation = warm_here(s->warm) ? warm_incarnation(s->warm) : s->start;
 	if (warm_here(s->warm))
@@ -518,7 +519,7 @@ enum shard_status resume_load(struct server *s, struct err *e)
 	if (st != SHARD_OK || (st = static_set_member(s->dir, s->incarnation, e)) != SHARD_OK)
 		return st;
 	s->next_session = s->first_session = (s->start - s->incarnation)
-					     << 32; /* none of this member is used twice */
+					     << 32; /* No number of this member is used twice. */
 	if (!warm_here(s->warm) && s->self == s->coordinator &&
 	    (st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
 		return st;
@@ -535,6 +536,6 @@ void resume_begin(struct server *s)
 			continue;
 		model_event(m, &(struct core_event){.type = CORE_EV_WARM});
 		m->again = false;
-		CHECK(!m->memory.settle.on || m->img.apply_left > 0); /* else no vote would leave */
+		CHECK(!m->memory.settle.on || m->img.apply_left > 0); /* Else no vote is sent. */
 	}
 }

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resume.h: models of the start before this one: with their weights, from memory that outlived it
- * (warm.h); or without, as the coordinator's files have them. */
+/* resume.h: models of earlier starts: with their weights, from memory that outlived the process
+ * (warm/warm.h), or without them, from the coordinator's files. */
 #ifndef SHARD_RESUME_H
 #define SHARD_RESUME_H
 
 #include "model/model.h"
 
-/* After the state directory and the memory are open: which member this start is, and its models. */
+/* Sets the incarnation of this start and makes its models. Call it after the state directory and
+ * the memory are open. */
 enum shard_status resume_load(struct server *s, struct err *e);
-void resume_begin(struct server *s); /* timers work: cores go on where they were */
-/* A node other than the coordinator: whose word the model's end will be. The first that told of it.
+void resume_begin(struct server *s); /* When timers work: the cores go on where they were. */
+/* On a node other than the coordinator: keeps which coordinator sent MODEL first. Only that one may
+ * drop the model.
  */
 void resume_from(struct model *m, const struct peer *p);
-/* Is it that coordinator's? SHARD_EXISTS: it is of one with another state directory, whose terms
- * and numbers of models mean nothing to this one. */
+/* Checks that the model is of that coordinator. SHARD_EXISTS: it is of a coordinator with another
+ * state directory, whose terms and model numbers cannot be compared with this one's. */
 enum shard_status resume_check(const struct model *m, const struct peer *p, struct err *e);
-/* What became of the memory that an earlier start had of this model, told once and the caller's to
- * free. NULL: nothing that is known. */
+/* What became of an earlier start's memory of this model. The text is returned once, and the caller
+ * frees it. NULL: nothing is known. */
 char *resume_void_why(struct server *s, uint32_t model);
 void resume_free(struct server *s);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a definition says, and what the coordinator makes of it: settings merged from the
- * configuration and the trainer, the layout, the placement, and one message with all of it, which
- * every node builds the same model from. define.c and make.c call. Fails with what is wrong
- * in the definition (BAD_ARG, DTYPE, MISMATCH) or SHARD_SYSTEM; a failed call leaves nothing to
- * free. */
+/* Makes and compares definitions. control/define.c, make.c, resume.c and ckpt/ call. Happy path:
+ * the settings of the configuration and the trainer are merged, the layout and the placement are
+ * computed, and one message holds all of it. Every node builds the same model from that message. A
+ * call fails if the definition is wrong (SHARD_BAD_ARG, SHARD_DTYPE, SHARD_MISMATCH, SHARD_EXISTS)
+ * or if there is no memory (SHARD_SYSTEM). A failed call leaves nothing to free. */
 #include "model/spec.h"
 
 #include "base/check.h"
@@ -44,8 +44,7 @@ enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint
 	return st;
 }
 
-/* Layers: [model], [model "name"], what the trainer says, then each group's. origin: of the
- * trainer's. */
+/* The layers are as in spec.h. yields: pinned keys keep their value. */
 static enum shard_status settings_of(struct model_settings *set, struct server *s,
 				     const Shard__Spec *spec, const char *origin, bool yields,
 				     struct err *e)
@@ -128,7 +127,7 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 	return compare(m, spec, text, e);
 }
 
-/* What compare() has no words for: who defined it, and how the settings of groups were written. */
+/* Compares what compare() cannot name: the owner, and how the settings of groups were written. */
 static bool same_bytes(const struct model *m, const Shard__Model *is)
 {
 	Shard__Model a = *m->spec, b = *is;
@@ -142,7 +141,7 @@ static bool same_bytes(const struct model *m, const Shard__Model *is)
 	if (shard__model__get_packed_size(&b) != bytes)
 		return false;
 	if ((packed = malloc(2 * bytes + 1)) == NULL)
-		return true; /* it has the tensors, settings and chunks that are here */
+		return true; /* Tensors, settings and chunks are equal already. */
 	shard__model__pack(&a, packed);
 	shard__model__pack(&b, packed + bytes);
 	same = memcmp(packed, packed + bytes, bytes) == 0;
@@ -180,7 +179,6 @@ enum shard_status spec_same(const struct model *m, const Shard__Model *is, struc
 		       m->id, m->name, node, why.text);
 }
 
-/* A deep copy with malloc's memory; NULL: none left. */
 void *spec_copy(const ProtobufCMessage *msg)
 {
 	size_t bytes = protobuf_c_message_get_packed_size(msg);
@@ -195,8 +193,8 @@ void *spec_copy(const ProtobufCMessage *msg)
 	return copy;
 }
 
-/* Chunks go to nodes in turn: every node gets its share of each layer, so none is the hot one.
- * *runs is the caller's. */
+/* Chunks go to nodes in turn, so that every node gets an equal share of each layer. The caller owns
+ * *runs, also after a failure. */
 static enum shard_status place_new(uint32_t **runs, size_t *runs_nr, uint32_t chunks_nr,
 				   uint16_t nodes_nr, struct err *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec.h: definitions as messages: what a trainer sent (Spec), and what the coordinator makes of it
- * for all nodes (Model). */
+/* spec.h: definitions as messages: Spec, as a trainer sends it, and Model, as the coordinator makes
+ * it for all nodes. */
 #ifndef SHARD_SPEC_H
 #define SHARD_SPEC_H
 
@@ -8,25 +8,26 @@
 
 enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint32_t chunk_elems,
 			      struct err *e);
-/* Layers: [model], [model "name"], what the trainer says, then each group's. origin: of the
- * trainer's. */
+/* Merges settings, of which later layers win: [model], [model "name"], its groups, the trainer's
+ * settings, and those of the trainer's groups. origin: where the trainer's come from, for texts. */
 enum shard_status spec_settings(struct model_settings *set, struct server *s,
 				const Shard__Spec *spec, const char *origin, struct err *e);
-/* The same of what a checkpoint says: a key that is pinned stays as it is pinned. */
+/* The same for the settings of a checkpoint. A key that is pinned keeps its pinned value. */
 enum shard_status spec_settings_kept(struct model_settings *set, struct server *s,
 				     const Shard__Spec *spec, const char *origin, struct err *e);
-/* The first difference from a model that is there: SHARD_MISMATCH. */
+/* SHARD_MISMATCH: the error names the first difference from an existing model. */
 enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 			       const struct model_settings *set, struct err *e);
-/* The first difference of a whole definition, as the coordinator sends it, from that of a model
- * that is there: SHARD_EXISTS. */
+/* The same for a whole definition, as the coordinator sends it. SHARD_EXISTS: it differs from that
+ * of the existing model. */
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e);
-/* With number, effective settings and placement; the caller owns *out. owner NULL: nobody. */
+/* Makes the whole definition with number, effective settings and placement. The caller owns *out.
+ * owner NULL: the model has no owner. */
 enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec,
 			     Shard__Cred *owner, const struct model_settings *set, struct err *e);
-void *spec_copy(const ProtobufCMessage *msg); /* deep, with malloc's memory; NULL: none left */
+void *spec_copy(const ProtobufCMessage *msg); /* A deep copy. NULL: no memory. */
 
-/* What a definition is answered: all but `created` and the spec. */
+/* Fills the answer to a definition, except `created` and the spec. */
 void spec_say(const struct model *m, Shard__Defined *body);
 
 #endif

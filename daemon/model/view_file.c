@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file that a coordinator keeps of each model: model.c brings the view that the core wants
- * durable, view_file.c packs it, has a thread of libuv's pool write and sync it, and tells the
- * core. Happy path: persist_view -> a thread -> CORE_EV_PERSISTED. Ways to fail: the disk refuses,
- * or there is no memory for the file: nothing is decided meanwhile, it is logged and tried again
- * with each beat; the daemon stops: it waits for the thread; the model is dropped: its file goes
- * when the thread has done with it. */
+/* The file that the coordinator keeps of each model. model.c brings each view that the core wants
+ * durable, and ckpt/ brings files with new facts about checkpoints. Happy path: persist_view()
+ * packs the file, a thread of libuv's pool writes and syncs it, and the core gets
+ * CORE_EV_PERSISTED. If the disk fails or there is no memory, that is logged and tried again at
+ * each beat, and nothing is decided meanwhile. A daemon that stops waits for the thread. The file
+ * of a model that is dropped is removed after the thread is done with it. */
 #include "model/view_file.h"
 
 #include "base/check.h"
@@ -15,13 +15,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct persist { /* made with the model. work_run() touches .dir, .model, .file, .bytes, .st and .e,
-		    nothing else */
+struct persist { /* Made with the model. work_run() uses only .dir, .model, .file, .bytes, .st, .e.
+		  */
 	uv_work_t work;
-	bool pending; /* the core waits for this view: */
+	bool pending; /* The core waits for `view` to become durable. */
 	struct core_view view;
 	char lost[512];
-	struct model *m; /* it outlives the work */
+	struct model *m; /* Not freed before the work is done. */
 	struct static_dir *dir;
 	uint32_t model;
 	void *file;
@@ -30,7 +30,8 @@ struct persist { /* made with the model. work_run() touches .dir, .model, .file,
 	struct err e;
 	bool working;
 	void (*done)(struct model *m); /* The view is durable. */
-	persist_file_fn *file_done;    /* What is written is no view, but a file of a row's. */
+	persist_file_fn
+		*file_done; /* Not NULL: persist_file() is being carried out, and no view. */
 };
 
 static void work_run(uv_work_t *w)
@@ -58,7 +59,8 @@ static void finished(struct persist *p)
 
 static void work_done(uv_work_t *w, int status);
 
-/* Without weights and without a way back it is LOST, and a later start has to know by what. */
+/* A model without weights that no restore brings back is LOST. The file says why, for later starts.
+ */
 static const char *lost_text(const struct model *m, const struct core_view *v, const char *lost)
 {
 	if (!v->lost || v->restoring)
@@ -74,7 +76,7 @@ static bool pack(struct persist *p)
 	Shard__View view;
 
 	CHECK(corewire_pack_view(&p->view, &m->server->tx, &view) ==
-	      SHARD_OK); /* the scratch holds a view */
+	      SHARD_OK); /* The scratch memory has room for a view. */
 	file.model = m->spec;
 	file.view = &view;
 	file.format = PERSIST_FORMAT;
@@ -99,7 +101,7 @@ static void work_begin(struct persist *p)
 static void begin(struct persist *p)
 {
 	CHECK(p->pending && !p->working);
-	if (p->file == NULL && !pack(p)) { /* the beat tries again */
+	if (p->file == NULL && !pack(p)) { /* The beat tries again. */
 		log_line(p->m->server->log, LOG_LEVEL_ERROR,
 			 "event=view_not_durable model=%s why=%s", p->m->name, "no memory");
 		return;
@@ -107,7 +109,7 @@ static void begin(struct persist *p)
 	work_begin(p);
 }
 
-/* A view that came meanwhile is written next. */
+/* The file of persist_file() is written. A view that came meanwhile is next. */
 static void file_written(struct persist *p)
 {
 	persist_file_fn *done = p->file_done;
@@ -126,17 +128,17 @@ static void work_done(uv_work_t *w, int status)
 {
 	struct persist *p = w->data;
 
-	(void)status; /* nobody cancels it */
+	(void)status; /* It is never cancelled. */
 	CHECK(p->working && p->m->persist == p);
 	p->working = false;
 	p->m->server->persists--;
 	if (p->m->dropping)
-		server_wake(p->m->server, 1); /* which waits for this */
+		server_wake(p->m->server, 1); /* The drop waits for this. */
 	if (p->file_done != NULL)
 		file_written(p);
 	else if (p->st == SHARD_OK)
 		finished(p);
-	else /* without a durable view there is no view */
+	else /* The core goes on waiting. The beat tries again. */
 		log_line(p->m->server->log, LOG_LEVEL_ERROR,
 			 "event=view_not_durable model=%s why=%s", p->m->name, p->e.text);
 }

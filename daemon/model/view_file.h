@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view_file.h: a model's definition and view go to the coordinator's disk, on a thread of their
- * own: a disk that stalls delays views, and nothing else. */
+/* view_file.h: writes a model's definition and view to the coordinator's disk, in a thread. So a
+ * disk that stalls delays views and nothing else. */
 #ifndef SHARD_PERSIST_H
 #define SHARD_PERSIST_H
 
@@ -9,25 +9,25 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define PERSIST_FORMAT 3u /* of the file: grows with each change of what a view says */
+#define PERSIST_FORMAT 3u /* Of the file. Raise it with each change of a view. */
 
 struct core_view;
 struct model;
 
-/* done: called each time that a view is durable. */
-enum shard_status persist_make(struct model *m, void (*done)(struct model *m),
-			       struct err *e); /* before any view of it */
-/* Then CORE_EV_PERSISTED. One at a time: the core waits for it. What fails is tried again with the
- * beat. */
-void persist_view(struct model *m, const struct core_view *v,
-		  const char *lost); /* lost: why its weights are gone, or NULL */
-bool persist_busy(const struct model
-			  *m); /* a thread has its file in hand: nobody else writes or removes it */
-/* Writes what a row says now with the view that is durable; takes file over. CHECK: no view is on
- * its way and no thread has the file. The rows hear `persisted`, then done; e: why not. */
+/* Call it before any view of the model. done() is called each time that a view is durable. */
+enum shard_status persist_make(struct model *m, void (*done)(struct model *m), struct err *e);
+/* Writes a view, then calls done(), which gives the core CORE_EV_PERSISTED. There is one view at a
+ * time, because the core waits for it. A write that fails is tried again at the next beat. lost:
+ * why the weights are lost, or NULL. */
+void persist_view(struct model *m, const struct core_view *v, const char *lost);
+bool persist_busy(const struct model *m); /* A thread is writing the file. Nothing else may write or
+					     remove it. */
+/* Writes a file that the caller has packed with the view that is durable. Takes file over.
+ * CHECK: no view is on its way and no thread is writing the file. The watchers get `persisted` and
+ * then done() is called. e not NULL: why the write failed. */
 typedef void persist_file_fn(struct model *m, const struct err *e);
 void persist_file(struct model *m, void *file, size_t bytes, persist_file_fn *done);
-bool persist_pending(const struct model *m); /* a view is on its way to the disk */
+bool persist_pending(const struct model *m); /* A view is on its way to the disk. */
 void persist_beat(struct model *m);
 void persist_free(struct model *m); /* CHECK: not busy */
 

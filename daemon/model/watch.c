@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions to all rows of the list (watch.h). Nothing here keeps state: a question is asked again
- * each time, because what a row answers changes with every event. */
+/* Asks a question of all rows of the list (watch.h). control/, ckpt/ and the rest of model/ call. A
+ * question with a status ends at the first row that fails, and returns its error. Nothing here
+ * keeps state, because the answer of a row may change with every event. */
 #include "model/watch.h"
 
 #include "base/check.h"

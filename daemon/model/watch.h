@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watch.h: what the life of a model tells the layers above it, which it does not know otherwise.
- * Whoever wants to hear of it has a row; server.c puts the rows into one list before there is a
- * model. NULL in a row: it does not care. All calls are on the loop thread, in the order of the
- * list. None may free the model, unless it says so. */
+/* watch.h: the events of a model for the layers above model/. model/ knows those layers only by
+ * this table. Each module that wants events has a row, and server.c lists the rows before there is
+ * a model. A NULL function in a row is skipped. All calls are on the loop thread, in the order of
+ * the list. A function must not free the model. */
 #ifndef SHARD_MODEL_WATCH_H
 #define SHARD_MODEL_WATCH_H
 
@@ -20,81 +20,84 @@ struct record;
 struct server;
 
 struct model_watch {
-	/* --- a step; the model has not changed yet unless it says so --- */
-	/* A record is decided, and is about to be applied here. */
+	/* --- a step --- */
+	/* A record is decided. The model has not changed yet. */
 	void (*decided)(struct model *m, const struct record *r);
-	/* It is being applied, for the first time in this process. */
+	/* The record is being applied. Not called for one that a warm start finishes. */
 	void (*applying)(struct model *m, const struct record *r);
-	/* A record has been carried out here. */
+	/* The record has been applied here. */
 	void (*applied)(struct model *m);
-	/* A step is applied, or a job over: nothing of a step is under way. */
+	/* A step is applied, or the last job or frame of an attempt is done. */
 	void (*boundary)(struct model *m);
 	/* Weights or an image chunk can be read that could not be read before. */
 	void (*readable)(struct model *m);
-	/* Training stands still after that record, as was asked for. */
+	/* The core holds training after that record, as CORE_EV_HOLD asked. */
 	void (*held)(struct model *m, const struct record *r);
-	/* The wish of an operator holds. */
+	/* A change by MANAGE is in force. */
 	void (*tuned)(struct model *m);
 	/* About once a second. */
 	void (*beat)(struct model *m, uint64_t now_ns);
 
 	/* --- its weights --- */
-	/* The core has sealed it. whole: and every chunk of its image is here. */
+	/* sealed: the core has sealed the model. whole: every chunk of its image is here. */
 	void (*sealed)(struct model *m);
 	void (*whole)(struct model *m);
-	/* What is in its memory is void: it is reset as soon as nobody uses it. */
+	/* The contents of its memory are void. It is reset as soon as nothing uses it. */
 	void (*voided)(struct model *m);
-	/* It is lost, or rolled back (back: a checkpoint brings its weights); e says why. */
+	/* The model is LOST. back: it is rolled back, and a checkpoint brings its weights. e says
+	 * why. */
 	void (*lost)(struct model *m, bool back, const struct err *e);
-	/* Its memory is reset: nothing is written there. */
+	/* Its memory has been reset. No weights are in it. */
 	void (*cleared)(struct model *m);
-	/* Somebody begins to write its weights. forget: what a restore has read here counts for
-	 * nobody. */
+	/* anew: a session gets the grant to write its weights. forget: what a restore has read here
+	 * must not count for a trainer's seal. */
 	void (*anew)(struct model *m);
 	void (*forget)(struct model *m);
 
 	/* --- its life --- */
-	/* May it be made with these settings? */
+	/* Asks whether the model may be made with these settings. */
 	enum shard_status (*may_define)(struct server *s, const Shard__Define *d,
 					const struct model_settings *set, struct err *e);
-	/* There is a struct, empty but for its server and definition: a row makes what it keeps of
-	 * the model, and frees it when the model is going, also if another row failed. */
+	/* There is a struct model with only its server and definition. A row makes its own state of
+	 * the model, and frees it in going(), which is also called if another row failed. */
 	enum shard_status (*made)(struct model *m, struct err *e);
-	/* Every node has it. true: the row answers who asked for it, later. */
+	/* Every node has the model. True: the row will have its DEFINEs answered later. */
 	bool (*defined)(struct model *m);
-	/* Its definition failed; it is freed after this. */
+	/* Its definition failed. The model is dropped next. */
 	void (*refused)(struct model *m, const struct err *e);
-	/* It is dropped: what is in hand for it ends soon. going: it is freed after this. */
+	/* dropping: the model is dropped, and requests for it must end. going: it is freed next. */
 	void (*dropping)(struct model *m, const struct err *e);
 	void (*going)(struct model *m);
 
 	/* --- its file, on the coordinator --- */
-	/* Fills in what a row keeps there; what it points to lives until the file is packed. */
+	/* Fills in the fields of the row. What they point to stays valid until the file is packed.
+	 */
 	void (*pack)(const struct model *m, bool sealed, Shard__ModelFile *file, Shard__Run *run);
-	/* It is durable. Who keeps the bytes takes them and sets *file to NULL. */
+	/* The file is durable. A row that keeps the bytes takes them and sets *file to NULL. */
 	void (*persisted)(struct model *m, void **file, size_t bytes);
-	/* A start has found it, and makes the model next: a row may change the view, and say in
-	 * `lost` what is to be said of it. loaded: it is made. */
+	/* found: a start has read the file and makes the model next. A row may change the view, and
+	 * write into `lost` why the weights are lost. loaded: the model is made. */
 	void (*found)(const Shard__ModelFile *file, struct core_view *view, char *lost,
 		      size_t lost_bytes);
 	void (*loaded)(struct model *m, const Shard__ModelFile *file, const struct core_view *view,
 		       const void *bytes, size_t bytes_nr);
-	/* A warm start found it unsealed; seals: the coordinator's view seals it. */
+	/* A warm start found the model unsealed. seals: the coordinator's view seals it. */
 	void (*resumed)(struct model *m, bool seals);
 
-	/* --- questions: one row that says so is enough --- */
-	bool (*uses)(const struct model *m);      /* A job reads or writes its memory. */
-	bool (*restoring)(const struct model *m); /* Nobody else may write its weights. */
-	/* Weights were here before this start, and what becomes of them is not said yet. */
+	/* --- questions: the answer is yes if one row says so --- */
+	bool (*uses)(const struct model *m);      /* A job uses its memory. */
+	bool (*restoring)(const struct model *m); /* No trainer may write its weights. */
+	/* Weights were here before this start, and it is not decided yet what becomes of them. */
 	bool (*found_weights)(const struct model *m);
-	bool (*filled)(const struct model *m);     /* What a restore has read lies here. */
-	bool (*unsealable)(const struct model *m); /* What is here is half read, or about to go. */
-	/* May what node `requester` had read here, in its request `tag`, be counted as written? */
+	bool (*filled)(const struct model *m);     /* Weights that a restore read are here. */
+	bool (*unsealable)(const struct model *m); /* The weights are half read, or about to go. */
+	/* Asks whether the weights that were loaded here for request `tag` of that node may count
+	 * as written. */
 	enum shard_status (*may_count)(const struct model *m, uint16_t requester, uint32_t tag,
 				       struct err *e);
 };
 
-/* Calls a row's function in every row that has it. */
+/* Calls this function of every row that has it. */
 #define WATCH_TELL(server, what, ...)                                                              \
 	do {                                                                                       \
 		for (const struct model_watch *const *w_ = (server)->watches; *w_; w_++)           \
@@ -102,8 +105,8 @@ struct model_watch {
 				(*w_)->what(__VA_ARGS__);                                          \
 	} while (0)
 
-/* The questions, and may_define, of all rows. */
-bool watch_quiet(const struct model *m); /* no row uses it */
+/* Ask all rows. watch_quiet() is true if no row uses the model's memory. */
+bool watch_quiet(const struct model *m);
 bool watch_restoring(const struct model *m);
 bool watch_found_weights(const struct model *m);
 bool watch_filled(const struct model *m);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Grants to write the weights of a model before its seal. define.c grants and hears of the end of
- * sessions and links; transfer.c and seal.c ask before they act. Happy path: created=1 goes to one
- * session, its writes and its seal carry the grant's number to every holder, and the seal counts
- * what was written under that number. A writer that ends leaves its number behind: to the next
- * grant, as after a reset, each chunk counts as unwritten until it writes there, which clears that
- * chunk first, so that nothing on the loop takes as long as the model is large. Ways to fail: a
- * session without the newest grant is refused, by the coordinator with the pid and node of who has
- * it. */
+/* Grants to write the weights of a model before its seal. control/define.c grants and tells when
+ * sessions and links end. control/transfer.c and control/seal.c check before they act. Happy path:
+ * one session gets created=1, its WRITEs and its SEAL carry the grant's number to every holder, and
+ * the seal counts what was written under that number. After a newer grant or a reset each chunk
+ * counts as unwritten. The first WRITE to a chunk then clears that chunk alone, so that the loop
+ * never has to clear a whole model. A session without the newest grant is refused, and the
+ * coordinator's error names the pid and node of the writer. */
 #include "model/writer.h"
 
 #include "base/check.h"
@@ -42,15 +41,15 @@ void writer_grant(struct model *m, const struct caller *to, struct wire_head *h)
 	struct writer *w = &m->writer;
 
 	CHECK(m->server->self == m->server->coordinator && (writer_free(m) || writer_is(m, to)));
-	/* A start of this coordinator has a greater term than all before it, whose counts it does
-	 * not know. */
+	/* A restarted coordinator does not know the counts before, but its term is greater than
+	 * theirs. */
 	if (writer_free(m))
 		w->grant = (struct writer_grant){
 			m->server->start, w->grant.term == m->server->start ? w->grant.seq + 1 : 1};
 	w->node = to->node;
 	w->session = to->session;
 	w->pid = to->pid;
-	if (to->node == m->server->self) /* a session is told by created = 1 alone */
+	if (to->node == m->server->self) /* A session of this node is told by created = 1 alone. */
 		return;
 	h->term = w->grant.term;
 	h->seq = w->grant.seq;
@@ -111,7 +110,7 @@ static enum shard_status refuse(const struct model *m, const struct wire_head *h
 {
 	const struct writer *w = &m->writer;
 
-	/* The word that its weights went is still on its way to that trainer. */
+	/* That trainer has not been told yet that the weights are lost. */
 	if (h->generation != 0 && h->generation < m->generation)
 		return err_set(e, SHARD_LOST,
 			       "the weights of generation %u of \"%s\" are lost: define it again, "
