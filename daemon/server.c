@@ -83,6 +83,7 @@ static const struct model_watch *const watches[] = {
 static void on_beat(struct server *s, uint64_t now)
 {
 	(void)server_core_ns(s); /* Notes that the loop runs. */
+	s->beat_cpu_ns = clock_thread_ns();
 	server_alive(s, now);
 	list_each(it, &s->models)
 		model_beat(list_of(it, struct model, link), now);

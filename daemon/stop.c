@@ -270,6 +270,7 @@ static void stop_tick(uv_timer_t *timer)
 	uint64_t now = clock_ns();
 
 	(void)server_core_ns(s); /* Notes that the loop runs. */
+	s->beat_cpu_ns = clock_thread_ns();
 	if (!s->conns_closed && now >= s->beat_due) {
 		s->beat_due = now + s->beat_ns;
 		server_alive(s, now);

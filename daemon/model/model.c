@@ -241,14 +241,18 @@ void server_run_later(struct server *s)
 /* The beat comes at least every beat_ns, so a longer gap is a time in which this process did not
  * run enough. Frames of others may wait unread since then, so core time leaves the gap out, and no
  * node counts as late because of it. The first call after the gap notices it, because a core must
- * never see the gap. */
+ * never see the gap. busy= says how long this thread ran since the last beat: the daemon itself may
+ * be what took so long. */
 uint64_t server_core_ns(struct server *s)
 {
 	uint64_t now = clock_ns();
 
 	if (now > s->ran_ns + 2 * s->beat_ns) {
-		log_line(s->log, LOG_LEVEL_WARN, "event=slept seconds=%.1f",
-			 (double)(now - s->ran_ns) / NS_PER_SEC);
+		uint64_t gap = now - s->ran_ns, cpu = clock_thread_ns();
+		uint64_t busy = cpu > s->beat_cpu_ns ? cpu - s->beat_cpu_ns : 0;
+
+		log_line(s->log, LOG_LEVEL_WARN, "event=slept seconds=%.1f busy=%.1f",
+			 (double)gap / NS_PER_SEC, (double)(busy < gap ? busy : gap) / NS_PER_SEC);
 		s->slept_ns = now - s->core_seen_ns;
 	}
 	s->ran_ns = now;

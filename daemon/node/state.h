@@ -103,6 +103,7 @@ struct server {
 					    slept_ns: how far it is behind the clock. core_seen_ns:
 					    core time of the last core event. */
 	uint64_t ran_ns;                 /* When this process last ran, by the clock. */
+	uint64_t beat_cpu_ns;            /* Processor time of the loop's thread at the last beat. */
 	bool stopping, conns_closed, pool_open, stopped_all;
 	uint64_t stop_by_ns;
 	char stop_why[128], stop_text[320]; /* Why this daemon stops, and what that means for the
