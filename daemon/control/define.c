@@ -298,6 +298,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 					 define_made_fn *made, void *arg, const Shard__Define *d,
 					 const struct model_settings *set, struct err *e)
 {
+	struct layout *layout = NULL;
 	Shard__Model *ms;
 	struct model *m;
 	enum shard_status st;
@@ -306,10 +307,12 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 	      model_making_name(s, d->spec->name) == NULL);
 	if (s->stopping) /* Nothing would end the model again. */
 		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
-	st = spec_model(&ms, s, d->spec, d->cred, set, e);
-
+	st = spec_may_fit(s, d->spec, set, e);
 	if (st == SHARD_OK)
-		st = model_make_later(&m, s, ms, made_here, e);
+		st = spec_model(&ms, &layout, s, d->spec, d->cred, set, e);
+	if (st == SHARD_OK)
+		st = model_make_later(&m, s, ms, &layout, made_here, e);
+	layout_free(&layout); /* Of a model that there was no memory for. */
 	if (st != SHARD_OK) {
 		log_line(s->log, LOG_LEVEL_WARN, "event=model_refused model=%s why=%s",
 			 d->spec->name, e->text);
@@ -582,7 +585,7 @@ static enum shard_status make_for(struct peer *p, const struct wire_head *h,
 	if (copy == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
 	copy->incarnation = 0;
-	if ((st = model_make_later(&m, p->server, copy, made_for, e)) != SHARD_OK)
+	if ((st = model_make_later(&m, p->server, copy, NULL, made_for, e)) != SHARD_OK)
 		return st;
 	m->defining = true;
 	m->control->maker = (struct model_maker){caller_node(p, h->attempt), body->incarnation};

@@ -213,28 +213,6 @@ static uint64_t parked_soon(const struct server *s)
 	return bytes;
 }
 
-/* Models that this node holds for the coordinator and that it has not named since the link to it
- * came up. It may have dropped them meanwhile, and says so only once it has heard of them. One of a
- * coordinator with another state directory stays. */
-static struct budget_need unconfirmed(struct server *s)
-{
-	struct budget_need all = {.total = 0};
-	const struct peer *p = s->peer[s->coordinator];
-	struct err e;
-
-	if (s->self == s->coordinator)
-		return all;
-	list_each(it, &s->models) {
-		const struct model *m = list_of(it, struct model, link);
-
-		if (m->memory.there[s->coordinator] != 0 || resume_check(m, p, &e) != SHARD_OK)
-			continue;
-		all.total += m->need.total;
-		all.parked += m->need.parked;
-	}
-	return all;
-}
-
 /* Does it outlive the process, and how large is what that takes? Where it cannot although nothing
  * forbids it, this node's next start is without this model's memory, and only this one's. That is
  * refused only where the place was asked for by name. SHARD_AGAIN: as find_room(). */
@@ -324,7 +302,8 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 
 	budget_need(&m->need, &k->store);
 	st = budget_reserve(&s->budget, &m->need, m->name, server_node_name(s, s->self), e);
-	if (st != SHARD_OK && may_wait && budget_soon(&s->budget, &m->need, unconfirmed(s).total))
+	if (st != SHARD_OK && may_wait &&
+	    budget_soon(&s->budget, &m->need, resume_unconfirmed(s).total))
 		st = SHARD_AGAIN;
 	if (st != SHARD_OK)
 		memset(&m->need, 0, sizeof(m->need));
@@ -425,7 +404,9 @@ static enum shard_status make_layout(struct model *m, struct err *e)
 	uint16_t *primary;
 	const char *why;
 
-	if ((st = make_settings(m, e)) != SHARD_OK ||
+	if ((st = make_settings(m, e)) != SHARD_OK)
+		return st;
+	if (m->layout == NULL &&
 	    (st = spec_layout(&m->layout, m->spec->spec, m->spec->chunk_elems, e)) != SHARD_OK)
 		return st;
 	if ((primary = calloc(m->layout->chunks_nr, sizeof(*primary))) == NULL)
@@ -629,13 +610,17 @@ static void wait_for_room(struct make *k, const struct err *e)
 }
 
 enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
-				   model_made_fn *made, struct err *e)
+				   struct layout **layout, model_made_fn *made, struct err *e)
 {
 	struct model *m;
 	enum shard_status st = model_new(&m, s, spec, NULL, NULL, e);
 
 	CHECK(made != NULL);
 	*out = NULL;
+	if (m != NULL && layout != NULL) {
+		m->layout = *layout;
+		*layout = NULL;
+	}
 	if (st == SHARD_OK)
 		st = make_begin(m->make, e);
 	if (st == SHARD_OK)

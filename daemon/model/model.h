@@ -19,14 +19,14 @@ enum shard_status model_make(struct model **out, struct server *s, Shard__Model 
 			     const struct core_view *view, const struct meta_found *found,
 			     struct err *e);
 /* The same while the loop runs, anew: the model is on server.makings until its memory is there, and
- * found by the two functions below only. Where there is no room, and other models that end, or may
- * have been dropped while this node was away, give enough back, it waits for that, for
- * heartbeat_timeout. Then made() hears that it is on
+ * found by the two functions below only. layout: that of spec, which is taken over, or NULL. Where
+ * there is no room, and other models that end, or may have been dropped while this node was away,
+ * give enough back, it waits for that, for heartbeat_timeout. Then made() hears that it is on
  * server.models, or (e not NULL) why it cannot be; not if it is dropped meanwhile, or the daemon
  * stops. The model stays in any case: its definer ends it. */
 typedef void model_made_fn(struct model *m, const struct err *e);
 enum shard_status model_make_later(struct model **out, struct server *s, Shard__Model *spec,
-				   model_made_fn *made, struct err *e);
+				   struct layout **layout, model_made_fn *made, struct err *e);
 struct model *model_making(struct server *s, uint32_t id);
 struct model *model_making_name(struct server *s, const char *name);
 /* model_working(): a thread makes or frees its memory, so the model may not be freed yet.

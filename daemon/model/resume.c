@@ -539,3 +539,22 @@ void resume_begin(struct server *s)
 		CHECK(!m->memory.settle.on || m->img.apply_left > 0); /* Else no vote is sent. */
 	}
 }
+
+struct budget_need resume_unconfirmed(struct server *s)
+{
+	struct budget_need all = {.total = 0};
+	const struct peer *p = s->peer[s->coordinator];
+	struct err e;
+
+	if (s->self == s->coordinator)
+		return all;
+	list_each(it, &s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (m->memory.there[s->coordinator] != 0 || resume_check(m, p, &e) != SHARD_OK)
+			continue;
+		all.total += m->need.total;
+		all.parked += m->need.parked;
+	}
+	return all;
+}

@@ -21,5 +21,9 @@ enum shard_status resume_check(const struct model *m, const struct peer *p, stru
  * frees it. NULL: nothing is known. */
 char *resume_void_why(struct server *s, uint32_t model);
 void resume_free(struct server *s);
+/* Sums what the models need that this node holds for the coordinator and that it has not named
+ * since the link to it came up. It may have dropped them meanwhile, and says so only once it has
+ * heard of them. One of a coordinator with another state directory stays. */
+struct budget_need resume_unconfirmed(struct server *s);
 
 #endif

@@ -44,6 +44,77 @@ enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint
 	return st;
 }
 
+static bool count_elems(uint64_t *out, const Shard__Tensor *t)
+{
+	uint64_t n = 1;
+
+	if (t->n_shape > LAYOUT_DIMS_MAX)
+		return false;
+	for (size_t d = 0; d < t->n_shape; d++) {
+		if (t->shape[d] == 0 || t->shape[d] > LAYOUT_ELEMS_MAX / n)
+			return false;
+		n *= t->shape[d];
+	}
+	*out = n;
+	return true;
+}
+
+bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *spec,
+		 uint32_t chunk_elems)
+{
+	uint64_t elems = 0, segments = 0, chunks, n;
+
+	*all_trained = true;
+	for (size_t i = 0; i < spec->n_tensors; i++) {
+		if (!count_elems(&n, spec->tensors[i]))
+			return false;
+		segments += (elems + n - 1) / chunk_elems - elems / chunk_elems + 1;
+		elems += (n + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
+		if (elems > LAYOUT_ELEMS_MAX)
+			return false;
+		*all_trained = *all_trained && !(spec->tensors[i]->flags & SHARD_FROZEN);
+	}
+	chunks = (elems + chunk_elems - 1) / chunk_elems;
+	if (chunks == 0 || chunks > LAYOUT_CHUNKS_MAX || spec->n_tensors > LAYOUT_TENSORS_MAX)
+		return false;
+	*counts = (struct layout){.tensors_nr = (uint32_t)spec->n_tensors,
+				  .elems = elems,
+				  .chunk_elems = chunk_elems,
+				  .chunks_nr = (uint32_t)chunks,
+				  .segments_nr = (uint32_t)segments};
+	return true;
+}
+
+enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
+			       const struct model_settings *set, struct err *e)
+{
+	struct store_conf conf = {.optim = set->optim,
+				  .image = (enum shard_dtype)spec->image,
+				  .grad = (enum shard_dtype)spec->grad,
+				  .self = s->self,
+				  .nodes_nr = s->nodes_nr,
+				  .local_world = set->local_world,
+				  .staleness = set->max_staleness,
+				  .max_world = set->max_world,
+				  .huge = s->conf->huge_pages};
+	struct layout counts;
+	struct budget_need need;
+	bool all_trained;
+	enum shard_status st;
+
+	CHECK(s->self == s->coordinator);
+	if (set->local_world > CONTRIB_LOCAL_MAX || set->max_world > CORE_RANKS_MAX ||
+	    !spec_counts(&counts, &all_trained, spec, set->chunk_elems))
+		return SHARD_OK;
+	conf.layout = &counts;
+	budget_least(&need, &conf, all_trained);
+	if (budget_soon(&s->budget, &need, 0))
+		return SHARD_OK;
+	st = budget_reserve(&s->budget, &need, spec->name, server_node_name(s, s->self), e);
+	CHECK(st != SHARD_OK);
+	return st;
+}
+
 /* The layers are as in spec.h. yields: pinned keys keep their value. */
 static enum shard_status settings_of(struct model_settings *set, struct server *s,
 				     const Shard__Spec *spec, const char *origin, bool yields,
@@ -214,8 +285,9 @@ static enum shard_status place_new(uint32_t **runs, size_t *runs_nr, uint32_t ch
 	return SHARD_OK;
 }
 
-enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec,
-			     Shard__Cred *owner, const struct model_settings *set, struct err *e)
+enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
+			     const Shard__Spec *spec, Shard__Cred *owner,
+			     const struct model_settings *set, struct err *e)
 {
 	Shard__Model temp = SHARD__MODEL__INIT, *m;
 	char text[SETTINGS_TEXT_BYTES];
@@ -238,14 +310,17 @@ enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__
 	temp.generation = 1;
 	st = place_new(&runs, &temp.n_owner_runs, l->chunks_nr, s->nodes_nr, e);
 	temp.owner_runs = runs;
-	layout_free(&l);
 	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
 	free(runs);
 	if (st == SHARD_OK && m == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for the definition of \"%s\"",
-			       spec->name);
+		st = err_set(e, SHARD_SYSTEM, "no memory for the definition of \"%s\"", spec->name);
+	if (st != SHARD_OK) {
+		layout_free(&l);
+		return st;
+	}
 	*out = m;
-	return st;
+	*layout = l;
+	return SHARD_OK;
 }
 
 void spec_say(const struct model *m, Shard__Defined *body)

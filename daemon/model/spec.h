@@ -8,6 +8,15 @@
 
 enum shard_status spec_layout(struct layout **out, const Shard__Spec *spec, uint32_t chunk_elems,
 			      struct err *e);
+/* Fills the counts of that layout, without its tables and without a look at the names. all_trained:
+ * no tensor is frozen. false: spec_layout() would refuse the spec, with the reason. */
+bool spec_counts(struct layout *counts, bool *all_trained, const Shard__Spec *spec,
+		 uint32_t chunk_elems);
+/* On the coordinator: is there room here, or will there be soon, for what the definition needs at
+ * least? If not, SHARD_BUDGET with figures, before anything is made of it. Does not look at what
+ * else may be wrong with the definition. */
+enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
+			       const struct model_settings *set, struct err *e);
 /* Merges settings, of which later layers win: [model], [model "name"], its groups, the trainer's
  * settings, and those of the trainer's groups. origin: where the trainer's come from, for texts. */
 enum shard_status spec_settings(struct model_settings *set, struct server *s,
@@ -21,10 +30,11 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 /* The same for a whole definition, as the coordinator sends it. SHARD_EXISTS: it differs from that
  * of the existing model. */
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e);
-/* Makes the whole definition with number, effective settings and placement. The caller owns *out.
- * owner NULL: the model has no owner. */
-enum shard_status spec_model(Shard__Model **out, struct server *s, const Shard__Spec *spec,
-			     Shard__Cred *owner, const struct model_settings *set, struct err *e);
+/* Makes the whole definition with number, effective settings and placement. The caller owns *out
+ * and its *layout. owner NULL: the model has no owner. */
+enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
+			     const Shard__Spec *spec, Shard__Cred *owner,
+			     const struct model_settings *set, struct err *e);
 void *spec_copy(const ProtobufCMessage *msg); /* A deep copy. NULL: no memory. */
 
 /* Fills the answer to a definition, except `created` and the spec. */

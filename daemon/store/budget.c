@@ -18,18 +18,13 @@ static uint64_t pages(uint64_t bytes)
 	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
-void store_sizes(struct store_sizes *s, const struct store_conf *conf)
+/* The rest follows from the elements that this node holds. */
+static void sizes_of(struct store_sizes *s, const struct store_conf *conf)
 {
 	const struct layout *l = conf->layout;
 	size_t grad = dtype_bytes(conf->grad);
 
-	*s = (struct store_sizes){.held_elems = 0};
-	for (uint32_t c = 0; c < l->chunks_nr; c++) {
-		if (!place_holds(&conf->place, c, conf->self))
-			continue;
-		s->held_elems += layout_chunk_elems(l, c);
-		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
-	}
+	*s = (struct store_sizes){.held_elems = s->held_elems, .trained_elems = s->trained_elems};
 	s->master = pages(s->held_elems * sizeof(float));
 	s->moment = pages(s->trained_elems * sizeof(float));
 	s->slot = pages(s->held_elems * grad);
@@ -43,6 +38,20 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 	s->image = image_data_offset((uint64_t)l->chunks_nr * (conf->staleness + 1)) +
 		   s->image_half * (conf->staleness + 1);
 	s->arena = s->arena_half * (conf->staleness + 1);
+}
+
+void store_sizes(struct store_sizes *s, const struct store_conf *conf)
+{
+	const struct layout *l = conf->layout;
+
+	*s = (struct store_sizes){.held_elems = 0};
+	for (uint32_t c = 0; c < l->chunks_nr; c++) {
+		if (!place_holds(&conf->place, c, conf->self))
+			continue;
+		s->held_elems += layout_chunk_elems(l, c);
+		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;
+	}
+	sizes_of(s, conf);
 }
 
 const char *budget_item_name(enum budget_item item)
@@ -77,11 +86,9 @@ static uint64_t fixed_bytes(const struct store_conf *conf)
 	return tables + ((uint64_t)conf->local_world + conf->max_world) * BUDGET_BLOB_BYTES;
 }
 
-void budget_need(struct budget_need *need, const struct store_conf *conf)
+static void need_of(struct budget_need *need, struct store_sizes s, const struct store_conf *conf)
 {
-	struct store_sizes s;
-
-	store_sizes(&s, conf);
+	sizes_of(&s, conf);
 	*need = (struct budget_need){.total = 0};
 	need->bytes[BUDGET_STATE] =
 		mapped(s.master + s.moment * conf->optim->states_nr, conf->huge);
@@ -93,7 +100,7 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 		struct budget_need less;
 
 		sync.staleness = 0;
-		budget_need(&less, &sync);
+		need_of(&less, s, &sync);
 		need->stale = need->bytes[BUDGET_IMAGE] - less.bytes[BUDGET_IMAGE] +
 			      need->bytes[BUDGET_ARENAS] - less.bytes[BUDGET_ARENAS];
 	}
@@ -106,6 +113,31 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 		need->parked = need->bytes[BUDGET_STATE] + need->bytes[BUDGET_SLOTS] +
 			       need->bytes[BUDGET_SUMS] + mapped(s.images, conf->huge) +
 			       mapped(conf->warm->meta, conf->huge);
+}
+
+void budget_need(struct budget_need *need, const struct store_conf *conf)
+{
+	struct store_sizes s;
+
+	store_sizes(&s, conf);
+	need_of(need, s, conf);
+}
+
+void budget_least(struct budget_need *need, const struct store_conf *conf, bool all_trained)
+{
+	const struct layout *l = conf->layout;
+	uint32_t last = l->chunks_nr - 1;
+	struct store_sizes s = {.held_elems = 0};
+
+	CHECK(conf->warm == NULL && l->chunks_nr > 0 && conf->nodes_nr > 0);
+	if (conf->self <= last) /* chunks lie on the nodes in turn */
+		s.held_elems =
+			(uint64_t)((last - conf->self) / conf->nodes_nr + 1) * l->chunk_elems;
+	if (last % conf->nodes_nr == conf->self)
+		s.held_elems -= (uint64_t)l->chunks_nr * l->chunk_elems - l->elems;
+	s.trained_elems = all_trained ? s.held_elems : 0;
+	need_of(need, s, conf);
+	need->least = true;
 }
 
 static enum shard_status refuse(const struct budget *b, const struct budget_need *need,
@@ -131,9 +163,9 @@ static enum shard_status refuse(const struct budget *b, const struct budget_need
 		snprintf(items + used, sizeof(items) - used, "; %.1f of it for max_staleness = 1",
 			 (double)need->stale / unit);
 	return err_set(e, SHARD_BUDGET,
-		       "\"%s\" needs %.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
-		       (double)need->total / unit, units[u].name, node, items, (double)left / unit,
-		       (double)b->total / unit, units[u].name);
+		       "\"%s\" needs %s%.1f %s on node %s (%s), %.1f of %.1f %s are free", model,
+		       need->least ? "at least " : "", (double)need->total / unit, units[u].name,
+		       node, items, (double)left / unit, (double)b->total / unit, units[u].name);
 }
 
 enum shard_status budget_reserve(struct budget *b, const struct budget_need *need,

@@ -122,7 +122,8 @@ static void test_refused(void **state)
 		t[i] = drill_new(y, y->cluster->node[i].unix_address);
 	for (int i = 0; i < 2; i++) { /* too big for the coordinator */
 		drill_expect(t[i], SHARD_BUDGET, big);
-		drill_text(t[i]->last.error, "needs 4.5 GiB on node a (state 1.5, image 1.0, ");
+		drill_text(t[i]->last.error,
+			   "needs at least 4.5 GiB on node a (state 1.5, image 1.0, ");
 		drill_text(t[i]->last.error, "GiB are free");
 		nothing_reserved(y->cluster);
 	}

@@ -3,11 +3,14 @@
  * be. Links, heartbeats and every other request wait for that turn. So the work is counted, not
  * timed: how many definitions that waited are taken up in one turn, and what is looked at before a
  * model that has no room is refused. */
+#include "base/check.h"
 #include "base/clock.h"
 #include "control/define_wait.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"
+#include "model/spec.h"
 #include "node/state.h"
+#include "wire/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +20,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { LARGE = 5000, WAITING = 3, SMALL = 100 };
+enum { LARGE = 5000, WAITING = 3, SMALL = 100, LINE = 256 };
 
 /* --- definitions that waited --- */
 
@@ -129,11 +132,139 @@ static void test_a_turn_takes_up_many_small_definitions(void **state)
 	server_end(s);
 }
 
+/* --- what has no room --- */
+
+/* Two tensors of one name and this many elements each; what the refusal says is in r. */
+static void define_twins(struct raw *r, uint64_t elems)
+{
+	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};
+	Shard__Tensor t, *list[2];
+	Shard__Define d;
+	Shard__Spec spec;
+	uint64_t shape;
+
+	evil_spec(&d, &spec, &t, list, &shape);
+	shape = elems;
+	list[1] = &t;
+	spec.n_tensors = 2;
+	spec.settings = (char *)(uintptr_t) "optimizer=sgd chunk_elems=16777216";
+	raw_send(r, &h, &d.base);
+}
+
+static void refused(struct raw *r, const char *part)
+{
+	char *text = raw_error(r);
+
+	if (text == NULL || strstr(text, part) == NULL)
+		fail_msg("answered with \"%s\", not with \"%s\"", text != NULL ? text : "nothing",
+			 part);
+}
+
+/* Its names are not compared, which is the last thing that a layout does. */
+static void test_no_layout_of_what_has_no_room(void **state)
+{
+	struct inproc c;
+	struct raw r;
+
+	(void)state;
+	inproc_start(&c, &(struct inproc_conf){.nodes = 1});
+	raw_connect(&r, c.node[0].unix_address);
+	raw_hello(&r, ROLE_TRAINER);
+	define_twins(&r, 1000);
+	refused(&r, "tensor \"w\" is there twice");
+	define_twins(&r, LAYOUT_ELEMS_MAX / 4);
+	refused(&r, "\"evil\" needs at least ");
+	define_twins(&r, LAYOUT_ELEMS_MAX);
+	refused(&r, "the model has more than ");
+	raw_close(&r);
+	inproc_stop(&c);
+}
+
+/* What is asked of the budget is what the layout would have. */
+static void test_counts(void **state)
+{
+	static const uint64_t sizes[] = {1, 63, 64, 65, 4096, 5000, 100000, 128};
+	uint64_t shape[NR(sizes)];
+	Shard__Tensor tensor[NR(sizes)], *list[NR(sizes)], one, *first[1];
+	char names[NR(sizes)][8];
+	Shard__Define d;
+	Shard__Spec spec;
+	struct err e;
+
+	(void)state;
+	evil_spec(&d, &spec, &one, first, shape);
+	for (uint32_t i = 0; i < NR(sizes); i++) {
+		snprintf(names[i], sizeof(names[i]), "t%u", i);
+		shape[i] = sizes[i];
+		tensor[i] = one;
+		tensor[i].name = names[i];
+		tensor[i].shape = &shape[i];
+		list[i] = &tensor[i];
+	}
+	spec.tensors = list;
+	for (uint32_t nr = 1; nr <= NR(sizes); nr++)
+		for (uint32_t chunk = 64; chunk <= 1u << 18; chunk *= 4) {
+			struct layout counts, *l;
+			bool all_trained;
+
+			spec.n_tensors = nr;
+			tensor[nr - 1].flags = nr % 2 ? SHARD_FROZEN : 0;
+			assert_true(spec_counts(&counts, &all_trained, &spec, chunk));
+			assert_int_equal(spec_layout(&l, &spec, chunk, &e), SHARD_OK);
+			assert_int_equal(counts.tensors_nr, l->tensors_nr);
+			assert_int_equal(counts.elems, l->elems);
+			assert_int_equal(counts.chunks_nr, l->chunks_nr);
+			assert_int_equal(counts.segments_nr, l->segments_nr);
+			assert_int_equal(counts.chunk_elems, l->chunk_elems);
+			assert_false(all_trained); /* the first one is frozen */
+			layout_free(&l);
+		}
+}
+
+/* --- a loop that stood still --- */
+
+static void keep_line(void *arg, enum log_level level, const char *line)
+{
+	(void)level;
+	snprintf(arg, LINE, "%s", line);
+}
+
+/* What the log says of ten seconds in which the loop's thread ran so long. */
+static void stood(uint64_t ran_ns, const char *says)
+{
+	char line[LINE] = "";
+	struct server *s = server_with_a_loop();
+	struct log log;
+
+	log_init(&log, -1, LOG_LEVEL_WARN, "a");
+	log.sink = keep_line;
+	log.sink_arg = line;
+	s->log = &log;
+	s->beat_ns = NS_PER_SEC;
+	while (clock_thread_ns() <= ran_ns)
+		; /* there is that much that it can have run */
+	s->ran_ns = clock_ns() - 10 * NS_PER_SEC;
+	s->beat_cpu_ns = clock_thread_ns() - ran_ns;
+	(void)server_core_ns(s);
+	if (strstr(line, says) == NULL)
+		fail_msg("the log says \"%s\", not \"%s\"", line, says);
+	server_end(s);
+}
+
+static void test_slept_or_busy(void **state)
+{
+	(void)state;
+	stood(0, " busy=0.0");
+	stood(200 * NS_PER_MS, " busy=0.2");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_turn_takes_up_one_large_definition),
-		cmocka_unit_test(test_a_turn_takes_up_many_small_definitions)};
+		cmocka_unit_test(test_a_turn_takes_up_many_small_definitions),
+		cmocka_unit_test(test_no_layout_of_what_has_no_room), cmocka_unit_test(test_counts),
+		cmocka_unit_test(test_slept_or_busy)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,6 +259,39 @@ static void budget_mirrors(void **state)
 	}
 }
 
+/* The lower bound, from counts alone, is what is needed where no tensor is frozen. */
+static void budget_bound(void **state)
+{
+	(void)state;
+	for (uint16_t nodes = 1; nodes <= 5; nodes++) {
+		for (uint16_t self = 0; self < nodes; self++) {
+			struct made m = make(self, nodes, 2, "adamw");
+			const struct layout counts = {.tensors_nr = m.layout->tensors_nr,
+						      .elems = m.layout->elems,
+						      .chunk_elems = m.layout->chunk_elems,
+						      .chunks_nr = m.layout->chunks_nr,
+						      .segments_nr = m.layout->segments_nr};
+			struct store_conf conf = m.conf;
+			struct budget_need need, least;
+
+			for (uint32_t c = 0; c < counts.chunks_nr; c++)
+				m.owner[c] = (uint16_t)(c % nodes);
+			m.conf.place = (struct placement){m.owner, counts.chunks_nr};
+			conf.layout = &counts;
+			budget_need(&need, &m.conf);
+			budget_least(&least, &conf, false);
+			assert_in_range(least.total, 1, need.total);
+			for (uint32_t i = 0; i < m.layout->tensors_nr; i++)
+				m.layout->tensor[i].flags = 0;
+			budget_need(&need, &m.conf);
+			budget_least(&least, &conf, true);
+			assert_memory_equal(need.bytes, least.bytes, sizeof(need.bytes));
+			assert_int_equal(need.total, least.total);
+			layout_free(&m.layout);
+		}
+	}
+}
+
 static void budget_account(void **state)
 {
 	struct budget_need need = {
@@ -604,6 +637,7 @@ int main(void)
 		cmocka_unit_test(refused_layouts),
 		cmocka_unit_test(compared),
 		cmocka_unit_test(budget_mirrors),
+		cmocka_unit_test(budget_bound),
 		cmocka_unit_test(budget_account),
 		cmocka_unit_test(no_overlap),
 		cmocka_unit_test(writing),
