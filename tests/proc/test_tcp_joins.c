@@ -4,6 +4,9 @@
  * on another one. Every join is followed by steps, which it begins on the weights that are right.
  */
 #include "base/check.h"
+#include "base/clock.h"
+#include "core/inner.h"
+#include "data/model.h"
 #include "lib/inproc.h"
 #include "lib/pace.h"
 #include "lib/trainer.h"
@@ -123,12 +126,27 @@ static void check_both(struct yard *y, uint32_t minus)
 	trainer_check_image(&y->b, SHARD_F32, (float)minus);
 }
 
-/* b asks to be let in while a is in the middle of a step, which is the last before it is. */
+/* How many trainers the coordinator knows, also those that wait for the next world. */
+static uint32_t known(struct yard *y)
+{
+	const struct list *models = &y->cluster.node[0].server->models;
+	const struct model *m = list_of(models->next, struct model, link);
+
+	return __atomic_load_n(&m->core->coord.trainers_nr, __ATOMIC_RELAXED);
+}
+
+/* b asks to be let in while a is in the middle of a step, which is the last before it is: the
+ * coordinator has heard of b before a finishes it. */
 static void comes_in(struct yard *y, const char *address, enum skip_how how)
 {
+	uint64_t give_up = clock_ns() + pace_ns(10 * NS_PER_SEC);
+
 	define(y, &y->b, address);
 	trainer_begin(&y->a);
-	EXPECT(SHARD_TIMEOUT, shard_join(y->b.model, 1, 20, &y->b.world));
+	while (known(y) < 2) {
+		CHECK(clock_ns() < give_up);
+		EXPECT(SHARD_TIMEOUT, shard_join(y->b.model, 1, 20, &y->b.world));
+	}
 	finish_step(&y->a, how);
 	result(y, &y->a, how);
 	EXPECT(SHARD_OK, shard_join(y->b.model, 1, pace_ms(10000), &y->b.world));
