@@ -405,7 +405,8 @@ static enum shard_status answered(struct peer *p, const struct wire_head *h, con
 		call_answer(s, r, h, body);
 		return SHARD_OK;
 	}
-	st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes, &s->rx, e);
+	st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes, &s->scratch.rx,
+			    e);
 	if (st == SHARD_OK) {
 		const Shard__Error *x = (const Shard__Error *)msg;
 
@@ -413,7 +414,7 @@ static enum shard_status answered(struct peer *p, const struct wire_head *h, con
 		err_set(&why, x->status != SHARD_OK ? (enum shard_status)x->status : SHARD_PROTOCOL,
 			"%s", x->text);
 		why.sys = (int)x->sys;
-		arena_reset(&s->rx);
+		arena_reset(&s->scratch.rx);
 		call_refuse(s, r, &why);
 	}
 	return st;
@@ -428,10 +429,11 @@ static enum shard_status core_frame(struct peer *p, const struct wire_head *h, c
 
 	if (m == NULL || m->defining)
 		return SHARD_OK;
-	st = control_unpack(&msg, &shard__core__descriptor, body, h->body_bytes, &p->server->rx, e);
+	st = control_unpack(&msg, &shard__core__descriptor, body, h->body_bytes,
+			    &p->server->scratch.rx, e);
 	if (st == SHARD_OK)
 		st = model_core_frame(m, p, h, (const Shard__Core *)msg, e);
-	arena_reset(&p->server->rx);
+	arena_reset(&p->server->scratch.rx);
 	return st;
 }
 
@@ -469,7 +471,7 @@ static enum shard_status control(struct peer *p, const struct wire_head *h, cons
 			st = SHARD_OK;
 		}
 	}
-	arena_reset(&p->server->rx);
+	arena_reset(&p->server->scratch.rx);
 	free(memory);
 	return st;
 }
@@ -574,7 +576,7 @@ static enum shard_status session_frame(struct session *t, const struct wire_head
 		session_refuse(t, h->attempt, e);
 		st = SHARD_OK;
 	}
-	arena_reset(&t->server->rx);
+	arena_reset(&t->server->scratch.rx);
 	free(memory);
 	return st;
 }

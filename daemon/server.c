@@ -56,7 +56,7 @@ void server_alive(struct server *s, uint64_t now)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL)
 			peer_beat(s->peer[n], now);
-	list_each(it, &s->sessions) {
+	list_each(it, &s->conns.sessions) {
 		struct session *t = list_of(it, struct session, link);
 
 		if (!t->local && stream_send_control(conn_stream(t->conn), &ping, NULL) == SHARD_OK)
@@ -68,9 +68,9 @@ void server_alive(struct server *s, uint64_t now)
  * SERVER_QUEUED_MAX, so this takes milliseconds. */
 static void give_back(struct server *s)
 {
-	if (s->queued.bytes > 0 || s->queued.peak < TRIM_BYTES)
+	if (s->conns.queued.bytes > 0 || s->conns.queued.peak < TRIM_BYTES)
 		return;
-	s->queued.peak = 0;
+	s->conns.queued.peak = 0;
 	malloc_trim(0);
 }
 
@@ -83,7 +83,7 @@ static const struct model_watch *const watches[] = {
 static void on_beat(struct server *s, uint64_t now)
 {
 	(void)server_core_ns(s); /* Notes that the loop runs. */
-	s->beat_cpu_ns = clock_thread_ns();
+	s->clock.beat_cpu_ns = clock_thread_ns();
 	server_alive(s, now);
 	list_each(it, &s->models)
 		model_beat(list_of(it, struct model, link), now);
@@ -223,9 +223,9 @@ static void release(struct server *s)
 	warm_close(&s->warm);
 	static_close(&s->dir);
 	secret_close(s);
-	free(s->tx.base);
-	free(s->rx.base);
-	free(s->later);
+	free(s->scratch.tx.base);
+	free(s->scratch.rx.base);
+	free(s->later.queue);
 }
 
 static void failed_pool_closed(void *arg)
@@ -235,12 +235,12 @@ static void failed_pool_closed(void *arg)
 
 static void init_lists(struct server *s)
 {
-	list_init(&s->openings);
-	list_init(&s->sessions);
-	list_init(&s->guests);
+	list_init(&s->conns.openings);
+	list_init(&s->conns.sessions);
+	list_init(&s->conns.guests);
 	list_init(&s->models);
 	list_init(&s->makings);
-	list_init(&s->calls);
+	list_init(&s->calls.open);
 	list_init(&s->defines);
 	list_init(&s->held);
 	list_init(&s->drops);
@@ -261,9 +261,9 @@ static void reserve_queues(struct server *s)
 
 	s->budget.queues = share < all ? share : all;
 	s->budget.used = s->budget.queues;
-	s->queued.most = SERVER_QUEUED_MAX;
-	if (s->queued.most > s->budget.queues / 2)
-		s->queued.most = s->budget.queues / 2;
+	s->conns.queued.most = SERVER_QUEUED_MAX;
+	if (s->conns.queued.most > s->budget.queues / 2)
+		s->conns.queued.most = s->budget.queues / 2;
 }
 
 enum shard_status server_init(struct server **out, const struct config *conf, struct log *log,
@@ -282,12 +282,12 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	s->self = (uint16_t)conf->self;
 	s->nodes_nr = (uint16_t)conf->nodes_nr;
 	s->budget.total = conf->memory;
-	s->started_ns = s->ran_ns = s->core_seen_ns = clock_ns();
-	s->core_due = UINT64_MAX;
-	s->beat_ns = conf->heartbeat_timeout_ns / 4 < SERVER_BEAT_MAX_NS
-			     ? conf->heartbeat_timeout_ns / 4
-			     : SERVER_BEAT_MAX_NS;
-	s->idle_ns = PLACES_IDLE_NS;
+	s->started_ns = s->clock.ran_ns = s->clock.core_seen_ns = clock_ns();
+	s->clock.core_due = UINT64_MAX;
+	s->clock.beat_ns = conf->heartbeat_timeout_ns / 4 < SERVER_BEAT_MAX_NS
+				   ? conf->heartbeat_timeout_ns / 4
+				   : SERVER_BEAT_MAX_NS;
+	s->conns.idle_ns = PLACES_IDLE_NS;
 	reserve_queues(s);
 	s->on_beat = on_beat;
 	s->events = &dispatch_events;
@@ -316,10 +316,10 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 			free(s);
 		return st;
 	}
-	s->pool_open = true;
-	uv_timer_init(loop, &s->core_timer);
-	uv_timer_init(loop, &s->beat);
-	s->core_timer.data = s->beat.data = s;
+	s->stop.pool_open = true;
+	uv_timer_init(loop, &s->clock.core_timer);
+	uv_timer_init(loop, &s->clock.beat);
+	s->clock.core_timer.data = s->clock.beat.data = s;
 	log_line(log, LOG_LEVEL_INFO,
 		 "event=start release=%s incarnation=%lu listen=%s socket=%s isa=%s workers=%u "
 		 "memory=%lu",
@@ -352,8 +352,8 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 
 uint32_t server_connected(const struct server *s, uint64_t *ever)
 {
-	*ever = s->next_session - s->first_session;
-	return s->sessions_nr + s->openings_nr;
+	*ever = s->conns.next_session - s->conns.first_session;
+	return s->conns.sessions_nr + s->conns.openings_nr;
 }
 
 void server_free(struct server **sp)

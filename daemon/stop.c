@@ -149,8 +149,8 @@ static void close_sessions(struct server *s, bool all)
 {
 	struct err e;
 
-	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
-	list_each(it, &s->sessions) {
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop.why);
+	list_each(it, &s->conns.sessions) {
 		struct session *t = list_of(it, struct session, link);
 		enum in_hand h = t->trainer->model != NULL ? in_hand(t->trainer->model) : NOTHING;
 
@@ -182,8 +182,8 @@ static void close_connections(struct server *s)
 {
 	struct err e;
 
-	CHECK(s->stopping);
-	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
+	CHECK(s->stop.on);
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop.why);
 	list_each(it, &s->models)
 		log_left(s, list_of(it, struct model, link));
 	close_sessions(s, true);
@@ -191,7 +191,7 @@ static void close_connections(struct server *s)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL)
 			peer_leave(s->peer[n], &e);
-	s->conns_closed = true;
+	s->stop.conns_closed = true;
 }
 
 static bool links_closed(const struct server *s)
@@ -200,14 +200,22 @@ static bool links_closed(const struct server *s)
 		for (uint32_t i = 0; s->peer[n] != NULL && i < s->peer[n]->conns_nr; i++)
 			if (s->peer[n]->conns[i].conn != NULL)
 				return false;
-	return list_empty(&s->sessions) && list_empty(&s->openings);
+	return list_empty(&s->conns.sessions) && list_empty(&s->conns.openings);
+}
+
+/* Connections end first, then the threads, then the timers. */
+void server_stopping_check(const struct server_stopping *stop)
+{
+	CHECK(!stop->on || (stop->done != NULL && stop->why[0] != 0));
+	CHECK(!stop->all || (stop->conns_closed && !stop->pool_open && !stop->http_closing));
+	CHECK(stop->closing == 0 || stop->all);
 }
 
 static void handle_closed(uv_handle_t *h)
 {
 	struct server *s = h->data;
 
-	s->closing--;
+	s->stop.closing--;
 	check_stopped(s);
 }
 
@@ -215,7 +223,7 @@ static void http_closed(void *arg)
 {
 	struct server *s = arg;
 
-	s->http_closing = false;
+	s->stop.http_closing = false;
 	check_stopped(s);
 }
 
@@ -223,18 +231,19 @@ static void pool_closed(void *arg)
 {
 	struct server *s = arg;
 
-	s->pool_open = false;
+	s->stop.pool_open = false;
 	check_stopped(s);
 }
 
 static void check_stopped(struct server *s)
 {
-	CHECK(s->stopping);
-	if (!s->stopping || s->closing > 0)
+	CHECK(s->stop.on);
+	server_stopping_check(&s->stop);
+	if (!s->stop.on || s->stop.closing > 0)
 		return;
-	if (!s->conns_closed) {
+	if (!s->stop.conns_closed) {
 		close_sessions(s, false);
-		if (step_in_hand(s, clock_ns() >= s->stop_by_ns))
+		if (step_in_hand(s, clock_ns() >= s->stop.by_ns))
 			return; /* stop_tick() calls again. */
 		close_connections(s);
 	}
@@ -242,25 +251,25 @@ static void check_stopped(struct server *s)
 	    !job_idle(s, JOB_SMALL) || !rdma_local_closed(s))
 		return;
 	if (s->http != NULL) {
-		s->http_closing = true;
+		s->stop.http_closing = true;
 		http_close(&s->http, http_closed, s);
 	}
 	if (s->pool != NULL) {
 		worker_close(&s->pool, pool_closed, s);
 		return;
 	}
-	if (s->pool_open || s->http_closing)
+	if (s->stop.pool_open || s->stop.http_closing)
 		return;
-	if (!s->stopped_all) {
-		s->stopped_all = true;
-		s->closing = 2;
-		uv_close((uv_handle_t *)&s->core_timer, handle_closed);
-		uv_close((uv_handle_t *)&s->beat, handle_closed);
+	if (!s->stop.all) {
+		s->stop.all = true;
+		s->stop.closing = 2;
+		uv_close((uv_handle_t *)&s->clock.core_timer, handle_closed);
+		uv_close((uv_handle_t *)&s->clock.beat, handle_closed);
 		return;
 	}
-	log_line(s->log, LOG_LEVEL_INFO, "event=stopped why=%s", s->stop_why);
-	s->stopping = false;
-	s->stopped(s->stopped_arg);
+	log_line(s->log, LOG_LEVEL_INFO, "event=stopped why=%s", s->stop.why);
+	s->stop.on = false;
+	s->stop.done(s->stop.arg);
 }
 
 /* A node that waits for a verdict still has to send PINGs. */
@@ -270,9 +279,9 @@ static void stop_tick(uv_timer_t *timer)
 	uint64_t now = clock_ns();
 
 	(void)server_core_ns(s); /* Notes that the loop runs. */
-	s->beat_cpu_ns = clock_thread_ns();
-	if (!s->conns_closed && now >= s->beat_due) {
-		s->beat_due = now + s->beat_ns;
+	s->clock.beat_cpu_ns = clock_thread_ns();
+	if (!s->stop.conns_closed && now >= s->clock.beat_due) {
+		s->clock.beat_due = now + s->clock.beat_ns;
 		server_alive(s, now);
 	}
 	check_stopped(s);
@@ -282,8 +291,8 @@ static void tell_core(struct server *s, struct model *m)
 {
 	struct err e;
 
-	CHECK(s->stopping);
-	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop_why);
+	CHECK(s->stop.on);
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop.why);
 	if (!m->defining)
 		model_event(m, &(struct core_event){.type = CORE_EV_STOP, .why = e.text});
 }
@@ -292,14 +301,14 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 {
 	size_t used;
 
-	CHECK(!s->stopping);
-	s->stopping = true;
-	s->stopped = stopped;
-	s->stopped_arg = arg;
-	s->stop_by_ns = clock_ns() + s->conf->stop_timeout_ns;
-	s->beat_due = 0;
-	snprintf(s->stop_why, sizeof(s->stop_why), "%s", why);
-	used = (size_t)snprintf(s->stop_text, sizeof(s->stop_text), "stopping: %s", s->stop_why);
+	CHECK(!s->stop.on);
+	s->stop.on = true;
+	s->stop.done = stopped;
+	s->stop.arg = arg;
+	s->stop.by_ns = clock_ns() + s->conf->stop_timeout_ns;
+	s->clock.beat_due = 0;
+	snprintf(s->stop.why, sizeof(s->stop.why), "%s", why);
+	used = (size_t)snprintf(s->stop.text, sizeof(s->stop.text), "stopping: %s", s->stop.why);
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 		char phase[160];
@@ -307,8 +316,8 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 		phase_words(m, phase, sizeof(phase));
 		log_line(s->log, LOG_LEVEL_INFO, "event=stopping model=%s step=%lu phase=%s why=%s",
 			 m->name, (unsigned long)m->step, phase, why);
-		if (in_hand(m) != NOTHING && used < sizeof(s->stop_text))
-			used += (size_t)snprintf(s->stop_text + used, sizeof(s->stop_text) - used,
+		if (in_hand(m) != NOTHING && used < sizeof(s->stop.text))
+			used += (size_t)snprintf(s->stop.text + used, sizeof(s->stop.text) - used,
 						 "; %s: %s", m->name, phase);
 	}
 	if (list_empty(&s->models))
@@ -322,10 +331,10 @@ void server_stop(struct server *s, const char *why, void (*stopped)(void *arg), 
 	ckpt_stop(s);
 	conn_listener_close(&s->tcp);
 	conn_listener_close(&s->local);
-	uv_timer_start(&s->beat, stop_tick, 1, STOP_TICK_MS);
+	uv_timer_start(&s->clock.beat, stop_tick, 1, STOP_TICK_MS);
 }
 
 const char *server_stopping(const struct server *s)
 {
-	return s->stop_text[0] != 0 ? s->stop_text : NULL;
+	return s->stop.text[0] != 0 ? s->stop.text : NULL;
 }

@@ -126,7 +126,7 @@ static void picked(struct ckpt_op *op)
 {
 	struct err e = op->why;
 
-	if (op->m == NULL || op->failed || op->server->stopping) {
+	if (op->m == NULL || op->failed || op->server->stop.on) {
 		ckpt_restore_end(op, &e);
 		return;
 	}
@@ -181,7 +181,7 @@ void ckpt_auto_return(struct model *m)
 
 	/* While the model is dropped, no restore may begin again after the drop has ended one. */
 	if (m->dropping || m->ckpt->cut != NULL || m->ckpt->op != NULL ||
-	    m->server->self != m->server->coordinator || m->server->stopping)
+	    m->server->self != m->server->coordinator || m->server->stop.on)
 		return;
 	if (ckpt_op_new(&op, m->server, m, CKPT_RETURN, &ckpt_restores, &e) != SHARD_OK)
 		return; /* The beat tries again. */
@@ -315,7 +315,7 @@ void ckpt_decided(struct model *m, const struct record *r)
 
 	CHECK(r->id.generation == m->generation);
 	if (m->server->self != m->server->coordinator || every == 0 || r->id.step % every != 0 ||
-	    m->server->stopping || m->set.checkpoint_dir[0] == 0)
+	    m->server->stop.on || m->set.checkpoint_dir[0] == 0)
 		return;
 	if (m->ckpt->op != NULL) {
 		log_line(m->server->log, LOG_LEVEL_WARN,

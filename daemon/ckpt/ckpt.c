@@ -104,7 +104,7 @@ void ckpt_stop(struct server *s)
 {
 	struct err e;
 
-	CHECK(s->stopping);
+	CHECK(s->stop.on);
 	err_set(&e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
 	list_each(it, &s->models)
 		ckpt_cancel(list_of(it, struct model, link), &e);

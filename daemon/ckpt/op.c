@@ -73,7 +73,7 @@ enum shard_status ckpt_op_new(struct ckpt_op **out, struct server *s, struct mod
 	*out = NULL;
 	CHECK(doing && doing->end);
 	/* ckpt_stop() has ended all operations, and no beat would drive a new one. */
-	if (s->stopping)
+	if (s->stop.on)
 		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
 	op = calloc(1, sizeof(*op));
 	if (op == NULL)

@@ -113,7 +113,7 @@ void ckpt_restore_end(struct ckpt_op *op, const struct err *e)
 	ckpt_op_note_failure(op);
 	ckpt_op_refuse(op, &why);
 	ckpt_op_free(op);
-	if (m == NULL || m->server->stopping)
+	if (m == NULL || m->server->stop.on)
 		return;
 	if (m->ckpt->said)
 		/* The requester has heard that it failed, so the file need not say it. */
@@ -214,7 +214,7 @@ static void share_failed(struct ckpt_op *op)
 {
 	bool links = !op->shares_bad;
 
-	if (op->server->stopping || op->m == NULL) {
+	if (op->server->stop.on || op->m == NULL) {
 		ckpt_restore_end(op, &op->why);
 	} else if (links && (op->m->rolled_back || op->again)) {
 		/* Nothing is wrong with the files, so it is tried again when all nodes are

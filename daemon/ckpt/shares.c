@@ -145,7 +145,7 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 		return;
 	}
 	own->asked = true;
-	own->tag = own->part = ++s->next_tag;
+	own->tag = own->part = call_tag(s);
 	here.tag = own->tag;
 	ckpt_part_begin(op->m, &here, wire_op, op->m->generation, op->path,
 			wire_op == OP_SAVE_PART ? op->step : op->manifest->sum, op->place.anywhere);
@@ -159,7 +159,7 @@ void ckpt_op_count(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *))
 
 	CHECK(op->m != NULL && op->shares.out == 0);
 	ask_begins(op, shares_done);
-	op->share[s->self].tag = ++s->next_tag;
+	op->share[s->self].tag = call_tag(s);
 	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
 		Shard__Written body = SHARD__WRITTEN__INIT;
 

@@ -156,11 +156,11 @@ static void answered(struct round *r, struct server *s, const struct call *c,
 	struct err why;
 
 	if (e == NULL) {
-		if (control_unpack(&msg, &shard__blob_is__descriptor, body, h->body_bytes, &s->tx,
-				   &why) != SHARD_OK ||
+		if (control_unpack(&msg, &shard__blob_is__descriptor, body, h->body_bytes,
+				   &s->scratch.tx, &why) != SHARD_OK ||
 		    ask_take(a, (const Shard__BlobIs *)msg, &why) != SHARD_OK)
 			a->lacking = why;
-		arena_reset(&s->tx);
+		arena_reset(&s->scratch.tx);
 	} else {
 		err_set(&a->lacking, SHARD_UNREACHABLE, "node %s does not answer: %.300s",
 			server_node_name(s, c->node), e->text);

@@ -305,7 +305,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 
 	CHECK(model_by_name(s, d->spec->name) == NULL &&
 	      model_making_name(s, d->spec->name) == NULL);
-	if (s->stopping) /* Nothing would end the model again. */
+	if (s->stop.on) /* Nothing would end the model again. */
 		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
 	st = spec_may_fit(s, d->spec, set, e);
 	if (st == SHARD_OK)
@@ -614,7 +614,7 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 			       "same release on "
 			       "every node",
 			       server_node_name(s, p->node));
-	if (m == NULL && s->stopping) /* Nothing would end the model again. */
+	if (m == NULL && s->stop.on) /* Nothing would end the model again. */
 		st = err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
 	else if (m == NULL)
 		st = make_for(p, h, body, e);
@@ -634,8 +634,8 @@ static enum shard_status held_there(struct model *m, uint16_t node, const struct
 	struct server *s = m->server;
 	const ProtobufCMessage *msg = NULL;
 	const Shard__Memory *is;
-	enum shard_status st =
-		control_unpack(&msg, &shard__memory__descriptor, body, h->body_bytes, &s->rx, e);
+	enum shard_status st = control_unpack(&msg, &shard__memory__descriptor, body, h->body_bytes,
+					      &s->scratch.rx, e);
 
 	is = (const Shard__Memory *)msg;
 
@@ -648,7 +648,7 @@ static enum shard_status held_there(struct model *m, uint16_t node, const struct
 		m->memory.there[node] = is->incarnation;
 	else if (st == SHARD_OK)
 		model_link_up(m, node, is->incarnation, is->why);
-	arena_reset(&s->rx);
+	arena_reset(&s->scratch.rx);
 	return st;
 }
 

@@ -83,7 +83,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	struct server *s = m->server;
 	struct err e;
 
-	CHECK(!m->dropping && !s->in_event);
+	CHECK(!m->dropping && !s->later.in_event);
 	err_set(&e, SHARD_NOT_FOUND, "%s", why);
 	m->dropping = true;
 	list_remove(&m->link);
@@ -103,7 +103,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 	define_over(m, &e);
 	define_fail(m, &e);
 	manage_fail(m, &e);
-	list_each(it, &s->sessions) {
+	list_each(it, &s->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->join_model == m) {
@@ -111,7 +111,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 			t->join_model = NULL;
 		}
 	}
-	list_each(it, &s->sessions)
+	list_each(it, &s->conns.sessions)
 		put_out(m, list_of(it, struct session, link), &e);
 	if (m->core != NULL) {
 		close_outboxes(m);
@@ -125,7 +125,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 
 static void forget_images(struct server *s, const struct model *m)
 {
-	list_each(it, &s->sessions) {
+	list_each(it, &s->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->image.model == m) /* No frame of it is being sent. */
@@ -260,10 +260,10 @@ enum shard_status drop_everywhere(struct model *m, const struct caller *requeste
 	struct drop *d;
 
 	CHECK(m->server->self == m->server->coordinator);
-	if (s->calls_nr + s->nodes_nr > SERVER_CALLS_MAX)
+	if (s->calls.nr + s->nodes_nr > SERVER_CALLS_MAX)
 		return err_set(e, SHARD_BUSY,
 			       "%u requests to other nodes are open already: try again",
-			       s->calls_nr);
+			       s->calls.nr);
 	if ((d = calloc(1, sizeof(*d))) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
 	d->file_due = !m->defining; /* A model has no file before it is defined. */

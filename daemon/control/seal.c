@@ -57,7 +57,7 @@ static enum shard_status count_check(const struct count *c,
 	const struct model *m = c->m;
 	const struct caller *a = m->control->sealer;
 
-	if (m->dropping || m->generation != c->generation || m->server->stopping)
+	if (m->dropping || m->generation != c->generation || m->server->stop.on)
 		return err_set(e, SHARD_STALE, "node %s: generation %u of \"%s\" is over",
 			       server_node_name(m->server, m->server->self), c->generation,
 			       m->name);
@@ -143,7 +143,7 @@ static void seal_progress(struct model *m)
 {
 	if (!apply_image_whole(m))
 		return;
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct session *t = list_of(it, struct session, link);
 
 		if (t->trainer->seal_model == m && m->step >= t->trainer->seal_step)
@@ -445,16 +445,16 @@ static void seal_answered(struct round *r, struct server *s, const struct call *
 		done(m, e);
 		return;
 	}
-	if (control_unpack(&msg, &shard__written__descriptor, body, h->body_bytes, &m->server->tx,
-			   &why) != SHARD_OK) {
-		arena_reset(&m->server->tx);
+	if (control_unpack(&msg, &shard__written__descriptor, body, h->body_bytes,
+			   &m->server->scratch.tx, &why) != SHARD_OK) {
+		arena_reset(&m->server->scratch.tx);
 		done(m, &why);
 		return;
 	}
 	w = (const Shard__Written *)msg;
 	missing = (struct store_missing){
 		.unwritten = w->missing, .nonfinite = w->nonfinite, .first = w->element};
-	arena_reset(&m->server->tx);
+	arena_reset(&m->server->scratch.tx);
 	seal_add(m, &missing);
 }
 
@@ -463,7 +463,7 @@ static const struct round_ops written = {.answered = seal_answered};
 /* Refuses the sessions here that wait for the image of a seal. */
 static void refuse_sealers(struct model *m, const struct err *e)
 {
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct session *t = list_of(it, struct session, link);
 
 		if (t->trainer->seal_model != m)

@@ -109,7 +109,7 @@ static bool link_full(const struct server *s, const struct stream *link)
 {
 	uint64_t held = stream_held(link);
 
-	return held > PEER_QUEUED_MAX || (held > 0 && s->queued.bytes > s->queued.most);
+	return held > PEER_QUEUED_MAX || (held > 0 && s->conns.queued.bytes > s->conns.queued.most);
 }
 
 /* BUSY with EAGAIN tells the library to send the same WRITE again a little later. */

@@ -148,7 +148,7 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 	     place_primary(&m->place, chunk) == m->server->self && n < m->server->nodes_nr; n++)
 		if (nodes >> n & 1)
 			send_to(&m->img.out[n * connections + chunk % connections], slot, chunk);
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->model == m && t->has_image)
@@ -491,7 +491,7 @@ static void settle_feed(struct model *m)
 	struct model_settle *s = &m->memory.settle;
 	bool old = m->set.max_staleness > 0 && m->content_old != m->content_step;
 
-	while (s->on && (!m->server->stopping || m->img.applying) && !m->dropping &&
+	while (s->on && (!m->server->stop.on || m->img.applying) && !m->dropping &&
 	       s->next < m->layout->chunks_nr && s->in_hand < 2 * worker_threads(m->server->pool)) {
 		struct worker_job job = {.run = apply_run, .done = apply_done, .owner = m};
 		struct apply_job j = {.m = m,
@@ -561,7 +561,7 @@ void apply_seal(struct model *m, const struct record *r)
 
 void apply_image_ask(struct model *m, uint64_t now_ns)
 {
-	uint32_t *runs = arena_take(&m->server->tx, 2 * APPLY_RUNS_MAX * sizeof(*runs));
+	uint32_t *runs = arena_take(&m->server->scratch.tx, 2 * APPLY_RUNS_MAX * sizeof(*runs));
 	struct wire_head h;
 
 	CHECK(runs != NULL);
@@ -588,7 +588,7 @@ void apply_image_ask(struct model *m, uint64_t now_ns)
 		/* If the link is down, it is asked again when the link is up. */
 		(void)peer_send(m->server, n, &h, &want.base, NULL);
 	}
-	arena_reset(&m->server->tx);
+	arena_reset(&m->server->scratch.tx);
 }
 
 /* After a warm start this is a chunk that is held here, otherwise one of another node. With two

@@ -62,7 +62,7 @@ void data_release(struct model *m)
 
 struct trainer *trainer_find(struct server *s, uint64_t id)
 {
-	list_each(it, &s->sessions) {
+	list_each(it, &s->conns.sessions) {
 		struct session *t = list_of(it, struct session, link);
 
 		if (t->trainer->model != NULL && t->trainer->id == id)

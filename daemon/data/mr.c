@@ -273,7 +273,7 @@ static void add_region(Shard__Region *r, Shard__Regions *all, uint32_t kind,
 void mr_tell(struct mr *g, uint16_t node)
 {
 	struct model *m = g->m;
-	struct arena *tx = &m->server->tx;
+	struct arena *tx = &m->server->scratch.tx;
 	struct wire_head h = {.op = OP_REGION, .model = m->id};
 	Shard__Regions all = SHARD__REGIONS__INIT;
 	Shard__Region *r = arena_take(tx, (MR_ARENA) * sizeof(*r));

@@ -168,7 +168,8 @@ static enum shard_status send_close(struct send_queue *o, uint32_t chunk)
 {
 	struct model *m = o->model;
 	uint32_t segments = m->layout->chunk_segment[chunk + 1] - m->layout->chunk_segment[chunk];
-	uint32_t *tensors = arena_take(&m->server->tx, (size_t)(segments + 1) * sizeof(*tensors));
+	uint32_t *tensors =
+		arena_take(&m->server->scratch.tx, (size_t)(segments + 1) * sizeof(*tensors));
 	Shard__Push push = SHARD__PUSH__INIT;
 	struct wire_head h;
 	enum shard_status st;
@@ -181,7 +182,7 @@ static enum shard_status send_close(struct send_queue *o, uint32_t chunk)
 		st = rdma_rail_control(o->route.queues, o->route.qp, &h, &push.base);
 	else
 		st = stream_send_control(conn_stream(o->lane->conn), &h, &push.base);
-	arena_reset(&m->server->tx);
+	arena_reset(&m->server->scratch.tx);
 	return st;
 }
 

@@ -48,13 +48,23 @@ static enum shard_status opening_head(void *owner, struct stream *st, const stru
 	return SHARD_OK;
 }
 
+/* A connection that was told to go is in its list until its socket is closed, and not counted. */
+void server_conns_check(const struct server_conns *c)
+{
+	CHECK(c->openings_nr <= PLACES_OPENING);
+	CHECK(c->openings_nr == 0 || !list_empty(&c->openings));
+	CHECK(c->sessions_nr == 0 || !list_empty(&c->sessions));
+	CHECK(c->first_session <= c->next_session);
+}
+
 /* The connection is no longer counted among those in their handshake. */
 static void opened(struct opening *g)
 {
-	CHECK(!g->evicted && g->server->openings_nr > 0);
-	g->server->openings_nr--;
+	CHECK(!g->evicted && g->server->conns.openings_nr > 0);
+	g->server->conns.openings_nr--;
 	g->guest->openings_nr--;
 	g->evicted = true;
+	server_conns_check(&g->server->conns);
 }
 
 static enum shard_status take_over(struct opening *g, const struct hello_asked *asked,
@@ -66,10 +76,10 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 
 	if (st != SHARD_OK)
 		return st;
-	if (s->stopping) /* Checked before the answer, because a process that got one relies on it.
-			  */
+	if (s->stop.on) /* Checked before the answer, because a process that got one relies on it.
+			 */
 		return err_set(e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self),
-			       s->stop_why);
+			       s->stop.why);
 	if (hello->role == ROLE_NODE)
 		return peer_greeted(s, c, asked, hello, e);
 	if (hello->role != ROLE_TRAINER && hello->role != ROLE_CTL)
@@ -133,8 +143,9 @@ static void opening_closed(void *owner, struct conn *c, const struct err *why)
 	struct opening *g = owner;
 
 	if (!g->prove.denied)
-		log_limited(g->server->log, &g->server->refused_bucket, clock_ns(), LOG_LEVEL_WARN,
-			    "event=hello_failed from=%s why=%s", conn_name(c), why->text);
+		log_limited(g->server->log, &g->server->conns.refused_bucket, clock_ns(),
+			    LOG_LEVEL_WARN, "event=hello_failed from=%s why=%s", conn_name(c),
+			    why->text);
 	list_remove(&g->link);
 	prove_end(&g->prove);
 	if (!g->evicted)
@@ -169,7 +180,7 @@ static bool evict_of(struct server *s, const struct guest *guest)
 	uint64_t now = clock_ns();
 	bool room = false;
 
-	list_each(it, &s->openings) {
+	list_each(it, &s->conns.openings) {
 		struct opening *g = list_of(it, struct opening, link);
 		uint64_t age = now - g->since_ns;
 		enum conn_pulse pulse;
@@ -201,12 +212,13 @@ static bool make_room(struct server *s)
 {
 	const struct guest *most = NULL;
 
-	if (s->openings_nr < PLACES_OPENING)
+	if (s->conns.openings_nr < PLACES_OPENING)
 		return true;
-	log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN,
+	log_limited(s->log, &s->conns.accept_bucket, clock_ns(), LOG_LEVEL_WARN,
 		    "event=connection_refused connections=%u greeted=%u max=%u",
-		    s->openings_nr + s->sessions_nr, s->sessions_nr, s->conf->connections_max);
-	list_each(it, &s->guests) {
+		    s->conns.openings_nr + s->conns.sessions_nr, s->conns.sessions_nr,
+		    s->conf->connections_max);
+	list_each(it, &s->conns.guests) {
 		const struct guest *g = list_of(it, struct guest, link);
 
 		if (most == NULL || g->openings_nr > most->openings_nr)
@@ -233,7 +245,7 @@ static void refuse(struct server *s, int fd)
 	memcpy(frame, &h, sizeof(h));
 	(void)!send(fd, frame, sizeof(h) + h.body_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 	close(fd);
-	log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN,
+	log_limited(s->log, &s->conns.accept_bucket, clock_ns(), LOG_LEVEL_WARN,
 		    "event=accept_failed why=%s", e.text);
 }
 
@@ -243,7 +255,7 @@ void accept_one(void *server, int fd)
 	struct conn_conf conf = {.handler = &opening_handler,
 				 .queue_max = SERVER_QUEUE_MAX,
 				 .body_max = WIRE_HELLO_MAX,
-				 .account = &s->queued,
+				 .account = &s->conns.queued,
 				 .silence_ns = 0,
 				 .frame_ns = SERVER_HELLO_NS};
 	struct guest *guest;
@@ -255,7 +267,7 @@ void accept_one(void *server, int fd)
 		refuse(s, fd);
 		return;
 	}
-	if (s->stopping || !make_room(s) || (guest = places_guest(s, fd)) == NULL) {
+	if (s->stop.on || !make_room(s) || (guest = places_guest(s, fd)) == NULL) {
 		close(fd);
 		return;
 	}
@@ -268,20 +280,21 @@ void accept_one(void *server, int fd)
 	*g = (struct opening){.server = s, .guest = guest, .since_ns = clock_ns()};
 	conf.owner = g;
 	if (conn_accept(&g->conn, s->loop, fd, &conf, &e) != SHARD_OK) {
-		log_limited(s->log, &s->accept_bucket, clock_ns(), LOG_LEVEL_WARN,
+		log_limited(s->log, &s->conns.accept_bucket, clock_ns(), LOG_LEVEL_WARN,
 			    "event=accept_failed why=%s", e.text);
 		places_leave(guest);
 		free(g);
 		return;
 	}
-	list_push(&s->openings, &g->link);
-	s->openings_nr++;
+	list_push(&s->conns.openings, &g->link);
+	s->conns.openings_nr++;
 	guest->openings_nr++;
+	server_conns_check(&s->conns);
 }
 
 void accept_beat(struct server *s, uint64_t now_ns)
 {
-	list_each(it, &s->openings) {
+	list_each(it, &s->conns.openings) {
 		struct opening *g = list_of(it, struct opening, link);
 		struct err e;
 
@@ -296,7 +309,7 @@ void accept_beat(struct server *s, uint64_t now_ns)
 
 void accept_close_all(struct server *s)
 {
-	list_each(it, &s->openings)
+	list_each(it, &s->conns.openings)
 		conn_close(list_of(it, struct opening, link)->conn,
 			   &(struct err){.status = SHARD_CLOSED, .text = "the daemon stops"}, 0);
 }

@@ -23,6 +23,17 @@ static uint64_t due_ns(const struct server *s)
 	return clock_ns() + s->conf->step_timeout_ns + s->conf->lost_timeout_ns;
 }
 
+void server_calls_check(const struct server_calls *c)
+{
+	CHECK(c->nr <= SERVER_CALLS_MAX && (c->nr == 0) == list_empty(&c->open));
+	CHECK(c->asked_nr <= c->nr);
+}
+
+uint32_t call_tag(struct server *s)
+{
+	return ++s->calls.next_tag;
+}
+
 /* t NULL: the request is this node's own. */
 static enum shard_status call_new(struct call **out, struct server *s, const struct session *t,
 				  uint16_t node, const struct wire_head *h,
@@ -31,10 +42,10 @@ static enum shard_status call_new(struct call **out, struct server *s, const str
 	struct call *c;
 
 	CHECK(node != s->self && ops != NULL && ops->answered != NULL);
-	if (s->calls_nr >= SERVER_CALLS_MAX)
+	if (s->calls.nr >= SERVER_CALLS_MAX)
 		return err_set(e, SHARD_BUSY,
 			       "%u requests to other nodes are open already: try again",
-			       s->calls_nr);
+			       s->calls.nr);
 	if (t != NULL && places_ask(s, t->guest, e) != SHARD_OK)
 		return e->status;
 	c = calloc(1, sizeof(*c));
@@ -44,22 +55,23 @@ static enum shard_status call_new(struct call **out, struct server *s, const str
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
 	*c = (struct call){.ops = ops,
 			   .due_ns = due_ns(s),
-			   .tag = ++s->next_tag,
+			   .tag = call_tag(s),
 			   .op = h->op,
 			   .node = node,
 			   .model = h->model,
 			   .session = t != NULL ? t->id : 0,
 			   .guest = t != NULL ? t->guest : NULL,
 			   .session_tag = t != NULL ? h->attempt : 0};
-	list_push(&s->calls, &c->link);
-	s->calls_nr++;
+	list_push(&s->calls.open, &c->link);
+	s->calls.nr++;
+	server_calls_check(&s->calls);
 	*out = c;
 	return SHARD_OK;
 }
 
 struct call *call_find(struct server *s, uint16_t node, uint32_t tag)
 {
-	list_each(it, &s->calls) {
+	list_each(it, &s->calls.open) {
 		struct call *c = list_of(it, struct call, link);
 
 		if (c->tag == tag && c->node == node)
@@ -72,14 +84,14 @@ static void call_unlink(struct call *c, struct server *s)
 {
 	struct session *t = c->promised > 0 ? session_find(s, c->session) : NULL;
 
-	CHECK(s->calls_nr > 0);
-	s->queued.bytes -= c->promised;
+	s->conns.queued.bytes -= c->promised;
 	if (t != NULL)
 		t->promised -= c->promised;
 	if (c->guest != NULL)
 		places_answered(s, c->guest);
 	list_remove(&c->link);
-	s->calls_nr--;
+	s->calls.nr--;
+	server_calls_check(&s->calls);
 }
 
 static void call_drop(struct server *s, struct call *c)
@@ -144,7 +156,7 @@ static const struct call_ops passed = {.answered = call_pass_back};
  * part of WIRE_PART_BYTES, however much the others hold. */
 static enum shard_status promise(struct session *t, uint32_t bytes, struct err *e)
 {
-	struct stream_account *queued = &t->server->queued;
+	struct stream_account *queued = &t->server->conns.queued;
 	uint32_t most = queued->bytes > queued->most ? WIRE_PART_BYTES : PEER_QUEUED_MAX;
 
 	if (bytes == 0 || t->promised + bytes <= most)
@@ -186,7 +198,7 @@ enum shard_status call_pass(struct session *t, uint16_t node, const struct wire_
 		return st;
 	c->promised = bytes;
 	t->promised += bytes;
-	t->server->queued.bytes += bytes;
+	t->server->conns.queued.bytes += bytes;
 	out.attempt = c->tag;
 	if ((st = peer_send(t->server, node, &out, msg, e)) != SHARD_OK)
 		call_drop(t->server, c);
@@ -236,7 +248,7 @@ static const struct call_ops round_calls = {.answered = round_answered, .progres
 /* Adds the call that has just been opened, which has the newest tag. */
 static void round_add(struct round *r, struct server *s, uint16_t node)
 {
-	struct call *c = call_find(s, node, s->next_tag);
+	struct call *c = call_find(s, node, s->calls.next_tag);
 
 	CHECK(c != NULL && c->round == NULL && !(r->out >> node & 1) && r->ops != NULL);
 	c->round = r;
@@ -280,7 +292,7 @@ bool round_took(struct round *r, uint16_t node)
 
 void round_end(struct round *r, struct server *s)
 {
-	list_each(it, &s->calls) {
+	list_each(it, &s->calls.open) {
 		struct call *c = list_of(it, struct call, link);
 
 		if (c->round == r)
@@ -335,7 +347,7 @@ void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 		server_node_name(s, node), e->text);
 	while (any) { /* answered() may open or end other calls, so the walk starts again. */
 		any = false;
-		list_each(it, &s->calls) {
+		list_each(it, &s->calls.open) {
 			struct call *c = list_of(it, struct call, link);
 
 			if (c->node != node)
@@ -354,7 +366,7 @@ void call_beat(struct server *s, uint64_t now_ns)
 
 	while (any) {
 		any = false;
-		list_each(it, &s->calls) {
+		list_each(it, &s->calls.open) {
 			struct call *c = list_of(it, struct call, link);
 
 			if (now_ns < c->due_ns)

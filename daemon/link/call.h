@@ -96,6 +96,7 @@ void round_end(struct round *r, struct server *s);
 
 /* From here on: for dispatch.c and the beat. call_find() returns NULL if no such call is open. */
 struct call *call_find(struct server *s, uint16_t node, uint32_t tag);
+uint32_t call_tag(struct server *s); /* A new tag, for what asks other nodes in its own way. */
 void call_answer(struct server *s, struct call *c, const struct wire_head *h, const void *body);
 void call_refuse(struct server *s, struct call *c, const struct err *e);
 void call_progress(struct server *s, uint16_t node, const struct wire_head *h,

@@ -127,7 +127,7 @@ enum shard_status hello_answer(struct server *s, struct conn *c, const struct he
 	struct hello_text text;
 	Shard__Hello mine;
 
-	CHECK(!s->stopping);
+	CHECK(!s->stop.on);
 	hello_fill(s, &mine, &text, ROLE_NODE, theirs->connection);
 	if (asked->prove != NULL) {
 		h.op = OP_AUTH;

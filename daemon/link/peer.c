@@ -363,13 +363,13 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 	void *memory;
 
 	if (h->op == OP_ERROR) {
-		st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes, &s->rx,
-				    e);
+		st = control_unpack(&msg, &shard__error__descriptor, body, h->body_bytes,
+				    &s->scratch.rx, e);
 		if (st == SHARD_OK)
 			st = err_set(e, SHARD_CLOSED, "node %s refused: %s",
 				     server_node_name(s, pc->peer->node),
 				     ((const Shard__Error *)msg)->text);
-		arena_reset(&s->rx);
+		arena_reset(&s->scratch.rx);
 		return st;
 	}
 	if (h->op == OP_AUTH) { /* Not in the scratch memory, because link_up() uses that. */
@@ -542,7 +542,7 @@ static void dial(struct peer *p, struct peer_conn *pc)
 				 .owner = pc,
 				 .queue_max = SERVER_QUEUE_MAX,
 				 .body_max = WIRE_HELLO_MAX,
-				 .account = &s->queued,
+				 .account = &s->conns.queued,
 				 .silence_ns = s->conf->heartbeat_timeout_ns,
 				 .connect_ns = s->conf->heartbeat_timeout_ns};
 	struct err e;
@@ -576,8 +576,8 @@ void peer_beat(struct peer *p, uint64_t now_ns)
 		struct peer_conn *pc = &p->conns[i];
 
 		if (idle && p->node < p->server->self &&
-		    !p->server->conns_closed) { /* Also while stopping, because a stop may wait for
-						   that node's frames. */
+		    !p->server->stop.conns_closed) { /* Also while stopping, because a stop may wait
+						   for that node's frames. */
 			if (now_ns >= p->redial_ns)
 				dial(p, pc);
 			else

@@ -56,7 +56,7 @@ struct guest *places_guest(struct server *s, int fd)
 
 	if (!key_of(key, fd, &root))
 		return NULL;
-	list_each(it, &s->guests) {
+	list_each(it, &s->conns.guests) {
 		g = list_of(it, struct guest, link);
 		if (memcmp(g->key, key, sizeof(key)) == 0) {
 			g->refs++;
@@ -69,7 +69,7 @@ struct guest *places_guest(struct server *s, int fd)
 	memcpy(g->key, key, sizeof(key));
 	g->root = root;
 	g->refs = 1;
-	list_push(&s->guests, &g->link);
+	list_push(&s->conns.guests, &g->link);
 	return g;
 }
 
@@ -104,10 +104,10 @@ static bool make_room(struct server *s, const struct guest *of)
 	struct session *goes = NULL;
 	uint64_t now = clock_ns();
 
-	list_each(it, &s->sessions) { /* The oldest session comes first. */
+	list_each(it, &s->conns.sessions) { /* The oldest session comes first. */
 		struct session *t = list_of(it, struct session, link);
 
-		if (t->uses || t->leaves || now - t->since_ns < s->idle_ns ||
+		if (t->uses || t->leaves || now - t->since_ns < s->conns.idle_ns ||
 		    (of != NULL && t->guest != of))
 			continue;
 		if (goes == NULL || t->guest->sessions_nr >= goes->guest->sessions_nr)
@@ -118,7 +118,7 @@ static bool make_room(struct server *s, const struct guest *of)
 	goes->leaves = true;
 	goes->guest->sessions_nr--; /* Its place is free now. The socket closes later. */
 	goes->unseated = true;
-	s->sessions_nr--;
+	s->conns.sessions_nr--;
 	session_close(goes, SHARD_BUSY, "others need its place, and it uses no model");
 	return true;
 }
@@ -145,11 +145,11 @@ enum shard_status places_sit(struct server *s, const struct guest *g, uint32_t r
 			       "connections_max (%u)",
 			       g->sessions_nr, g->key[0] == AF_UNIX ? "user" : "address",
 			       s->conf->connections_max);
-	if (s->sessions_nr >= most && !make_room(s, NULL))
+	if (s->conns.sessions_nr >= most && !make_room(s, NULL))
 		return err_set(e, SHARD_BUSY,
 			       "%u connections are open: close some, or raise [daemon] "
 			       "connections_max (%u)",
-			       s->sessions_nr, s->conf->connections_max);
+			       s->conns.sessions_nr, s->conf->connections_max);
 	if (!limits_spare(fd, limits_links(s->conf) + (first ? 0 : PLACES_KEPT_MIN)) &&
 	    !make_room(s, NULL))
 		return places_no_descriptor(e);
@@ -163,20 +163,20 @@ enum shard_status places_ask(struct server *s, struct guest *g, struct err *e)
 			       "%u requests of this %s wait for other nodes, which is its share: "
 			       "take their answers first",
 			       g->calls_nr, g->key[0] == AF_UNIX ? "user" : "address");
-	if (s->asked_nr >= PLACES_CALLS)
+	if (s->calls.asked_nr >= PLACES_CALLS)
 		return err_set(e, SHARD_BUSY,
 			       "%u requests of trainers and tools wait for other nodes: try again",
-			       s->asked_nr);
+			       s->calls.asked_nr);
 	g->refs++;
 	g->calls_nr++;
-	s->asked_nr++;
+	s->calls.asked_nr++;
 	return SHARD_OK;
 }
 
 void places_answered(struct server *s, struct guest *g)
 {
-	CHECK(g->calls_nr > 0 && s->asked_nr > 0);
+	CHECK(g->calls_nr > 0 && s->calls.asked_nr > 0);
 	g->calls_nr--;
-	s->asked_nr--;
+	s->calls.asked_nr--;
 	places_leave(g);
 }

@@ -426,7 +426,7 @@ struct rdma_rail *rdma_link_queues(const struct peer *p)
 
 struct rdma_domain *rdma_link_domain(const struct peer *p)
 {
-	return rdma_local_here(p->server) && !p->server->stopping ? p->rdma.domain : NULL;
+	return rdma_local_here(p->server) && !p->server->stop.on ? p->rdma.domain : NULL;
 }
 
 bool rdma_link_carries(const struct peer *p, const char **why)

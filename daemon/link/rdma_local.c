@@ -126,7 +126,7 @@ void rdma_local_beat(struct server *s, uint64_t now_ns)
 		a->backoff_ns = rdma_local_longer(0);
 		a->again_ns = now_ns + a->backoff_ns;
 	}
-	if (a->device == NULL && now_ns >= a->again_ns && !s->stopping)
+	if (a->device == NULL && now_ns >= a->again_ns && !s->stop.on)
 		(void)open_device(s, &e);
 	if (a->device == NULL && a->again_ns != UINT64_MAX)
 		server_wake(s, a->again_ns);

@@ -40,8 +40,8 @@ enum shard_status secret_open(struct server *s, struct err *e)
 			     s->conf->secret, s->conf->node_secret);
 	for (int i = 0; i < AUTH_FOR_NR; i++) {
 		if (st == SHARD_OK) {
-			auth_close(&s->auth[i]);
-			s->auth[i] = fresh[i];
+			auth_close(&s->secret.auth[i]);
+			s->secret.auth[i] = fresh[i];
 			if (fresh[i] != NULL)
 				log_line(s->log, LOG_LEVEL_INFO,
 					 "event=secret option=%s file=%s accepted=%u", names[i],
@@ -61,7 +61,7 @@ enum shard_status server_reload_secret(struct server *s, struct err *e)
 void secret_close(struct server *s)
 {
 	for (int i = 0; i < AUTH_FOR_NR; i++)
-		auth_close(&s->auth[i]);
+		auth_close(&s->secret.auth[i]);
 }
 
 __attribute__((format(printf, 5, 6))) static enum shard_status denied(
@@ -73,8 +73,8 @@ __attribute__((format(printf, 5, 6))) static enum shard_status denied(
 	err_setv(e, SHARD_DENIED, fmt, ap);
 	va_end(ap);
 	p->denied = true;
-	s->auth_refused++;
-	log_limited(s->log, &s->auth_bucket, clock_ns(), LOG_LEVEL_WARN,
+	s->secret.refused++;
+	log_limited(s->log, &s->secret.bucket, clock_ns(), LOG_LEVEL_WARN,
 		    "event=auth_refused from=%s why=%s", conn_name(c), e->text);
 	return SHARD_DENIED;
 }
@@ -90,7 +90,7 @@ static const char *remedy(uint32_t role)
  * HELLO asks for. */
 static const struct auth *accepted(const struct server *s, uint32_t role, enum auth_for which)
 {
-	return role != ROLE_NODE || which == AUTH_FOR_NODE ? s->auth[which] : NULL;
+	return role != ROLE_NODE || which == AUTH_FOR_NODE ? s->secret.auth[which] : NULL;
 }
 
 /* Without a secret only the sender's address can be checked. Host names in [nodes] are not resolved
@@ -110,7 +110,7 @@ static enum shard_status unproved(struct server *s, struct conn *c, struct prove
 	const char *self = server_node_name(s, s->self);
 	bool node = theirs->role == ROLE_NODE;
 
-	if (s->auth[node ? AUTH_FOR_NODE : AUTH_FOR_CLIENT] != NULL)
+	if (s->secret.auth[node ? AUTH_FOR_NODE : AUTH_FOR_CLIENT] != NULL)
 		return denied(s, c, p, e, "node %s asks over tcp for the %s, %s has none: %s", self,
 			      node ? "nodes' secret" : "cluster secret", conn_name(c),
 			      remedy(theirs->role));
@@ -197,7 +197,7 @@ static bool right(struct server *s, struct prove *p, const Shard__Auth *theirs)
 	for (int i = 0; i < AUTH_FOR_NR; i++) {
 		const struct auth *a = p->side == AUTH_LISTENER
 					       ? accepted(s, p->role, (enum auth_for)i)
-				       : i == AUTH_FOR_NODE ? s->auth[i]
+				       : i == AUTH_FOR_NODE ? s->secret.auth[i]
 							    : NULL;
 
 		p->with = (enum auth_for)i;
@@ -242,8 +242,9 @@ enum shard_status secret_prove(struct server *s, struct conn *c, struct prove *p
 			       const struct wire_head *h, const Shard__Hello *mine, struct err *e)
 {
 	Shard__Auth out;
-	enum shard_status st = prove_own(
-		p, s->auth[p->side == AUTH_DIALLER ? AUTH_FOR_NODE : p->with], mine, &out, e);
+	enum shard_status st =
+		prove_own(p, s->secret.auth[p->side == AUTH_DIALLER ? AUTH_FOR_NODE : p->with],
+			  mine, &out, e);
 
 	CHECK(p->asked);
 	if (st == SHARD_OK && stream_send_control(conn_stream(c), h, &out.base) != SHARD_OK)
@@ -257,7 +258,7 @@ enum shard_status secret_greet(struct server *s, struct conn *c, struct prove *p
 			       const Shard__Hello *mine, struct err *e)
 {
 	struct wire_head h = {.op = OP_HELLO};
-	const struct auth *a = s->auth[AUTH_FOR_NODE];
+	const struct auth *a = s->secret.auth[AUTH_FOR_NODE];
 	enum shard_status st = SHARD_OK;
 	Shard__Hello brief;
 
@@ -275,7 +276,7 @@ enum shard_status secret_answered(struct server *s, struct conn *c, struct prove
 				  const struct wire_head *h, const void *body,
 				  const Shard__Hello *theirs, struct err *e)
 {
-	const struct auth *a = s->auth[AUTH_FOR_NODE];
+	const struct auth *a = s->secret.auth[AUTH_FOR_NODE];
 	const char *self = server_node_name(s, s->self);
 
 	if (a != NULL && !(theirs->features & FEATURE_AUTH))

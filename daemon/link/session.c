@@ -18,9 +18,20 @@
 #include <unistd.h>
 #include <string.h>
 
+uint64_t session_number(struct server *s)
+{
+	return ++s->conns.next_session;
+}
+
+void session_numbers_after(struct server *s, uint64_t first)
+{
+	s->conns.next_session = s->conns.first_session = first;
+	server_conns_check(&s->conns);
+}
+
 struct session *session_find(struct server *s, uint64_t id)
 {
-	list_each(it, &s->sessions)
+	list_each(it, &s->conns.sessions)
 		if (list_of(it, struct session, link)->id == id)
 			return list_of(it, struct session, link);
 	return NULL;
@@ -114,13 +125,14 @@ static void session_closed(void *owner, struct conn *c, const struct err *why)
 		 (unsigned long)t->id, t->pid, t->role == ROLE_CTL ? "tool" : "trainer", why->text);
 	list_remove(&t->link);
 	if (!t->unseated) {
-		s->sessions_nr--;
+		s->conns.sessions_nr--;
 		t->guest->sessions_nr--;
 	}
+	server_conns_check(&s->conns);
 	places_leave(t->guest);
 	lane_close(&t->lane);
-	s->events->session_gone(t, why->status == SHARD_CLOSED && !s->stopping ? "closed its socket"
-									       : why->text);
+	s->events->session_gone(t, why->status == SHARD_CLOSED && !s->stop.on ? "closed its socket"
+									      : why->text);
 	server_forget_conn(s, c);
 	free(t);
 }
@@ -163,14 +175,14 @@ enum shard_status session_greeted(struct server *s, struct conn *c, struct guest
 {
 	struct session *t = calloc(1, sizeof(*t));
 
-	CHECK(guest != NULL && !s->stopping);
+	CHECK(guest != NULL && !s->stop.on);
 	if (t == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a session");
 	t->server = s;
 	t->conn = c;
 	t->guest = guest;
 	t->since_ns = clock_ns();
-	t->id = ++s->next_session;
+	t->id = session_number(s);
 	t->role = (uint8_t)hello->role;
 	t->pid = hello->pid;
 	t->local = conn_is_unix(c);
@@ -182,8 +194,9 @@ enum shard_status session_greeted(struct server *s, struct conn *c, struct guest
 	lane_init(&t->lane, lane_failed, t);
 	lane_open(&t->lane, c);
 	learn_who(&t->who, c, server_node_name(s, s->self));
-	list_push(&s->sessions, &t->link);
-	s->sessions_nr++;
+	list_push(&s->conns.sessions, &t->link);
+	s->conns.sessions_nr++;
+	server_conns_check(&s->conns);
 	guest->sessions_nr++;
 	guest->refs++;
 	conn_set_owner(c, &session_handler, t);

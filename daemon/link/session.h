@@ -43,6 +43,10 @@ struct session {
 enum shard_status session_greeted(struct server *s, struct conn *c, struct guest *guest,
 				  const Shard__Hello *hello, struct err *e);
 struct session *session_find(struct server *s, uint64_t id);
+/* The numbers of sessions and of joins: the next one, and the one that the first comes after. A
+ * member never uses one twice, and not after a restart either. */
+uint64_t session_number(struct server *s);
+void session_numbers_after(struct server *s, uint64_t first);
 void session_close(struct session *t, enum shard_status st, const char *why);
 
 /* Sends a control frame. A connection whose queue does not take it is closed. */

@@ -110,7 +110,7 @@ static void join_now(struct trainer *t, struct model *m, uint32_t tag, int32_t h
 
 	CHECK(t->model == NULL || t->model == m);
 	t->model = m;
-	t->id = ++t->session->server->next_session;
+	t->id = session_number(t->session->server);
 	t->rank = -1;
 	body.arena_bytes = arena->bytes;
 	body.image_bytes = image->bytes;
@@ -154,7 +154,7 @@ static void renewal_run(struct job *j)
 
 static struct trainer *first_waiting(const struct model *m)
 {
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->join_model == m)
@@ -181,10 +181,10 @@ static void renewal_done(struct job *j)
 	store_renewal_end(m->store, &w->r);
 	if (m->dropping)
 		server_wake(m->server, 1);
-	else if (!m->server->stopping && w->r.e.status != SHARD_OK)
+	else if (!m->server->stop.on && w->r.e.status != SHARD_OK)
 		refuse_first(m, &w->r.e);
 	free(w);
-	if (!m->dropping && !m->server->stopping)
+	if (!m->dropping && !m->server->stop.on)
 		join_waiting(m);
 }
 
@@ -194,7 +194,7 @@ static void renew(struct model *m)
 	uint32_t waiting = 0;
 	struct renewal *w;
 
-	list_each(it, &m->server->sessions)
+	list_each(it, &m->server->conns.sessions)
 		waiting += list_of(it, struct session, link)->trainer->join_model == m;
 	while (store_renewals(m->store) < waiting) {
 		if ((w = calloc(1, sizeof(*w))) == NULL) {
@@ -256,7 +256,7 @@ void join_waiting(struct model *m)
 	struct err e;
 
 	CHECK(!m->dropping);
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->join_model != m || store_arena_open(m->store, &t->slot, NULL) != SHARD_OK)

@@ -78,7 +78,7 @@ static void tell(struct model *m, const struct core_id *id, enum shard_status st
 	CHECK(st == SHARD_LOST || st == SHARD_ROLLED_BACK);
 	body.why = (char *)(uintptr_t)why;
 	body.status = st;
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct session *t = list_of(it, struct session, link);
 
 		if (t->role != ROLE_TRAINER || !t->uses)
@@ -108,7 +108,7 @@ static void end_attempt(struct model *m, bool was_on)
 		if (m->contrib.local[i].trainer != NULL)
 			model_tell(m->contrib.local[i].trainer->session, OP_ENDED, m,
 				   &m->attempt.id, &body.base);
-	list_each(it, &m->server->sessions)
+	list_each(it, &m->server->conns.sessions)
 		if (list_of(it, struct session, link)->trainer->model == m)
 			trainer_out_of_world(list_of(it, struct session, link)->trainer);
 	snprintf(m->why, sizeof(m->why), "%s", m->lost);
@@ -160,7 +160,7 @@ void lost_follow(struct model *m)
 				.why = "it was lost before this node had its first view"};
 	struct core_state core;
 
-	CHECK(!m->server->in_event);
+	CHECK(!m->server->later.in_event);
 	core_state(m->core, &core);
 	if (m->sealed || core.generation <= m->generation)
 		return;

@@ -578,7 +578,7 @@ static void make_done(struct job *j)
 
 	CHECK(k->working && m->core == NULL);
 	k->working = false;
-	if (m->dropping || m->server->stopping) { /* The drop or the stop waits for this. */
+	if (m->dropping || m->server->stop.on) { /* The drop or the stop waits for this. */
 		take_memory(k);
 		server_wake(m->server, 1);
 		return;

@@ -167,7 +167,7 @@ static void data_published(struct model *m)
 	struct core_id id = m->record.id;
 
 	id.step = m->step;
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 
 		if (t->model == m && t->session->local)
@@ -198,45 +198,57 @@ const struct data_events model_data_events = {
 
 /* --- events that actions raise --- */
 
+void server_later_check(const struct server_later *l)
+{
+	CHECK(l->nr <= l->cap && l->room <= l->cap && (l->queue != NULL) == (l->cap > 0));
+	CHECK(l->in_event || l->nr == 0);
+}
+
 enum shard_status server_later_room(struct server *s, uint32_t more, struct err *e)
 {
-	uint32_t room = s->later_room + more;
-	struct server_later *l;
+	uint32_t room = s->later.room + more;
+	struct later_event *l;
 
-	if (room > s->later_cap) {
-		if ((l = realloc(s->later, room * sizeof(*l))) == NULL)
+	if (room > s->later.cap) {
+		if ((l = realloc(s->later.queue, room * sizeof(*l))) == NULL)
 			return err_set(e, SHARD_SYSTEM, "no memory for %u events", room);
-		s->later = l;
-		s->later_cap = room;
+		s->later.queue = l;
+		s->later.cap = room;
 	}
-	s->later_room = room;
+	s->later.room = room;
+	server_later_check(&s->later);
 	return SHARD_OK;
 }
 
 void server_later_less(struct server *s, uint32_t less)
 {
-	CHECK(less <= s->later_room);
-	s->later_room -= less;
+	CHECK(less <= s->later.room);
+	s->later.room -= less;
 }
 
 void server_later(struct server *s, struct model *m, const struct core_event *ev)
 {
-	CHECK(s->later_nr < s->later_cap); /* Each model made room for its chunks. */
-	s->later[s->later_nr++] = (struct server_later){m, *ev};
+	CHECK(s->later.nr < s->later.cap); /* Each model made room for its chunks. */
+	s->later.queue[s->later.nr++] = (struct later_event){m, *ev};
 }
 
 void server_run_later(struct server *s)
 {
-	for (uint32_t i = 0; i < s->later_nr;
+	for (uint32_t i = 0; i < s->later.nr;
 	     i++) { /* More events may be appended while this runs. */
-		struct server_later l = s->later[i];
+		struct later_event l = s->later.queue[i];
 
 		model_run(l.m, &l.ev);
 	}
-	s->later_nr = 0;
+	s->later.nr = 0;
 }
 
 /* --- core time --- */
+
+void server_clock_check(const struct server_clock *c)
+{
+	CHECK(c->slept_ns <= c->ran_ns && c->core_seen_ns <= c->ran_ns - c->slept_ns);
+}
 
 /* The beat comes at least every beat_ns, so a longer gap is a time in which this process did not
  * run enough. Frames of others may wait unread since then, so core time leaves the gap out, and no
@@ -247,16 +259,17 @@ uint64_t server_core_ns(struct server *s)
 {
 	uint64_t now = clock_ns();
 
-	if (now > s->ran_ns + 2 * s->beat_ns) {
-		uint64_t gap = now - s->ran_ns, cpu = clock_thread_ns();
-		uint64_t busy = cpu > s->beat_cpu_ns ? cpu - s->beat_cpu_ns : 0;
+	if (now > s->clock.ran_ns + 2 * s->clock.beat_ns) {
+		uint64_t gap = now - s->clock.ran_ns, cpu = clock_thread_ns();
+		uint64_t busy = cpu > s->clock.beat_cpu_ns ? cpu - s->clock.beat_cpu_ns : 0;
 
 		log_line(s->log, LOG_LEVEL_WARN, "event=slept seconds=%.1f busy=%.1f",
 			 (double)gap / NS_PER_SEC, (double)(busy < gap ? busy : gap) / NS_PER_SEC);
-		s->slept_ns = now - s->core_seen_ns;
+		s->clock.slept_ns = now - s->clock.core_seen_ns;
 	}
-	s->ran_ns = now;
-	return now - s->slept_ns;
+	s->clock.ran_ns = now;
+	server_clock_check(&s->clock);
+	return now - s->clock.slept_ns;
 }
 
 static void on_core_timer(uv_timer_t *timer)
@@ -264,7 +277,7 @@ static void on_core_timer(uv_timer_t *timer)
 	struct server *s = timer->data;
 	uint64_t now = server_core_ns(s);
 
-	s->core_due = UINT64_MAX; /* The timer is not running. */
+	s->clock.core_due = UINT64_MAX; /* The timer is not running. */
 	list_each(it, &s->models)
 		model_tick(list_of(it, struct model, link), now);
 	server_deadline(s);
@@ -280,13 +293,13 @@ void server_deadline(struct server *s)
 		if (!m->defining && core_deadline(m->core) < due)
 			due = core_deadline(m->core);
 	}
-	if (due == s->core_due || s->stopped_all)
+	if (due == s->clock.core_due || s->stop.all)
 		return;
-	s->core_due = due;
+	s->clock.core_due = due;
 	if (due == UINT64_MAX)
-		uv_timer_stop(&s->core_timer);
+		uv_timer_stop(&s->clock.core_timer);
 	else
-		uv_timer_start(&s->core_timer, on_core_timer,
+		uv_timer_start(&s->clock.core_timer, on_core_timer,
 			       due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0, 0);
 }
 
@@ -299,7 +312,7 @@ static void act_send(struct model *m, const struct core_action *a)
 	struct wire_head h;
 	struct err e;
 
-	if (corewire_pack(&a->msg, &s->tx, &h, &body) != SHARD_OK) {
+	if (corewire_pack(&a->msg, &s->scratch.tx, &h, &body) != SHARD_OK) {
 		log_line(s->log, LOG_LEVEL_ERROR, "event=control_too_large model=%s op=%d", m->name,
 			 a->msg.op);
 	} else {
@@ -313,7 +326,7 @@ static void act_send(struct model *m, const struct core_action *a)
 		else if (a->msg.op == CORE_COMMIT) /* At once, so that both nodes apply. */
 			conn_kick_now(peer_control(s->peer[a->msg.to]));
 	}
-	arena_reset(&s->tx);
+	arena_reset(&s->scratch.tx);
 }
 
 static void act_persist(struct model *m, const struct core_action *a)
@@ -338,7 +351,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 	m->attempt.voted = false;
 	m->img.staged_later_nr = 0;
 	m->attempt.began_ns = clock_ns();
-	list_each(it, &m->server->sessions)
+	list_each(it, &m->server->conns.sessions)
 		if (list_of(it, struct session, link)->trainer->model == m)
 			list_of(it, struct session, link)->trainer->rank = -1;
 	contrib_begin(m);
@@ -346,7 +359,7 @@ static void act_begin(struct model *m, const struct core_action *a)
 	log_line(m->server->log, LOG_LEVEL_DEBUG,
 		 "event=begin model=%s step=%lu attempt=%u world=%u", m->name,
 		 (unsigned long)a->id.step, a->id.attempt, a->world->size);
-	list_each(it, &m->server->sessions) {
+	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
 		Shard__Attempt body = SHARD__ATTEMPT__INIT;
 
@@ -562,11 +575,11 @@ void model_reset(struct model *m)
 
 void model_run(struct model *m, const struct core_event *ev)
 {
-	struct core_out *out = &m->server->out;
+	struct core_out *out = &m->server->later.out;
 
 	out->nr = 0;
-	m->server->core_seen_ns = server_core_ns(m->server);
-	core_handle(m->core, ev, m->server->core_seen_ns, out);
+	m->server->clock.core_seen_ns = server_core_ns(m->server);
+	core_handle(m->core, ev, m->server->clock.core_seen_ns, out);
 	if (meta_persistent(&m->meta))
 		save_core(m, out);
 	for (uint32_t i = 0; i < out->nr; i++) {
@@ -584,16 +597,17 @@ void model_event(struct model *m, const struct core_event *ev)
 {
 	if (m->dropping)
 		return;
-	if (m->server->in_event) {
+	if (m->server->later.in_event) {
 		CHECK(ev->msg == NULL && ev->why == NULL && ev->lr == NULL && ev->tune == NULL &&
 		      ev->restored == NULL);
 		server_later(m->server, m, ev);
 		return;
 	}
-	m->server->in_event = true;
+	m->server->later.in_event = true;
 	model_run(m, ev);
 	server_run_later(m->server);
-	m->server->in_event = false;
+	m->server->later.in_event = false;
+	server_later_check(&m->server->later);
 	server_deadline(m->server);
 }
 
@@ -654,7 +668,7 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 	struct core_event ev = {
 		.type = CORE_EV_MSG, .node = p->node, .incarnation = m->memory.there[p->node]};
 	struct core_msg msg;
-	enum shard_status st = corewire_unpack(h, body, &limits, &m->server->rx, &msg, e);
+	enum shard_status st = corewire_unpack(h, body, &limits, &m->server->scratch.rx, &msg, e);
 
 	if (st == SHARD_OK)
 		st = check_decision(m, &msg, e);

@@ -18,6 +18,7 @@
 #include "model/lost.h"
 #include "warm/warm.h"
 #include "link/peer.h"
+#include "link/session.h"
 #include "model/view_file.h"
 #include "model/watch.h"
 #include "model/spec.h"
@@ -434,7 +435,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 	} else {
 		limits.groups_nr =
 			file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
-		st = corewire_unpack_view(file->view, &limits, &s->rx, view, e);
+		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
 		if (st == SHARD_OK && view_coordinator(&view->members) != s->coordinator)
 			st = err_set(e, SHARD_MISMATCH,
 				     "the view of \"%s\" in %s names node %u as its coordinator, "
@@ -518,8 +519,7 @@ enum shard_status resume_load(struct server *s, struct err *e)
 		st = load_kept(s, e);
 	if (st != SHARD_OK || (st = static_set_member(s->dir, s->incarnation, e)) != SHARD_OK)
 		return st;
-	s->next_session = s->first_session = (s->start - s->incarnation)
-					     << 32; /* No number of this member is used twice. */
+	session_numbers_after(s, (s->start - s->incarnation) << 32);
 	if (!warm_here(s->warm) && s->self == s->coordinator &&
 	    (st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
 		return st;

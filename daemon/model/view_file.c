@@ -75,7 +75,7 @@ static bool pack(struct persist *p)
 	Shard__Run run;
 	Shard__View view;
 
-	CHECK(corewire_pack_view(&p->view, &m->server->tx, &view) ==
+	CHECK(corewire_pack_view(&p->view, &m->server->scratch.tx, &view) ==
 	      SHARD_OK); /* The scratch memory has room for a view. */
 	file.model = m->spec;
 	file.view = &view;
@@ -85,7 +85,7 @@ static bool pack(struct persist *p)
 	p->bytes = shard__model_file__get_packed_size(&file);
 	if ((p->file = malloc(p->bytes)) != NULL)
 		shard__model_file__pack(&file, p->file);
-	arena_reset(&m->server->tx);
+	arena_reset(&m->server->scratch.tx);
 	return p->file != NULL;
 }
 

@@ -25,7 +25,7 @@ enum shard_status server_unpack(struct server *s, const struct wire_head *h,
 {
 	bool large =
 		h->op == OP_HELLO || h->op == OP_AUTH || h->op == OP_DEFINE || h->op == OP_MODEL;
-	struct arena own, *a = large ? &own : &s->rx;
+	struct arena own, *a = large ? &own : &s->scratch.rx;
 
 	*msg = NULL;
 	*memory = NULL;
@@ -45,20 +45,21 @@ void server_forget_conn(struct server *s, struct conn *c)
 {
 	const struct stream_stats *st = conn_stats(c);
 
-	s->refused_frames += st->refused;
-	s->copied_bytes += st->copied_bytes;
-	s->past_in_bytes += st->bytes_in;
-	s->past_out_bytes += st->bytes_out;
+	s->past.refused_frames += st->refused;
+	s->past.copied_bytes += st->copied_bytes;
+	s->past.in_bytes += st->bytes_in;
+	s->past.out_bytes += st->bytes_out;
 }
 
 enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e)
 {
 	void *tx, *rx;
 
-	if (bytes <= s->scratch_bytes)
+	if (bytes <= s->scratch.bytes)
 		return SHARD_OK;
-	CHECK(s->tx.used == 0); /* rx may be in use: nothing of it is read after this call, because
-				   the definition that is being handled has memory of its own. */
+	CHECK(s->scratch.tx.used ==
+	      0); /* rx may be in use: nothing of it is read after this call, because
+	     the definition that is being handled has memory of its own. */
 	tx = malloc(bytes);
 	rx = malloc(bytes);
 	if (tx == NULL || rx == NULL) {
@@ -67,11 +68,11 @@ enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "no memory for control messages of %zu bytes",
 			       bytes);
 	}
-	free(s->tx.base);
-	free(s->rx.base);
-	arena_init(&s->tx, tx, bytes);
-	arena_init(&s->rx, rx, bytes);
-	s->scratch_bytes = bytes;
+	free(s->scratch.tx.base);
+	free(s->scratch.rx.base);
+	arena_init(&s->scratch.tx, tx, bytes);
+	arena_init(&s->scratch.rx, rx, bytes);
+	s->scratch.bytes = bytes;
 	return SHARD_OK;
 }
 
@@ -82,9 +83,9 @@ static void on_beat(uv_timer_t *timer)
 	struct server *s = timer->data;
 	uint64_t now = clock_ns();
 
-	s->beat_due = 0;
+	s->clock.beat_due = 0;
 	s->on_beat(s, now);
-	server_wake(s, now + s->beat_ns);
+	server_wake(s, now + s->clock.beat_ns);
 }
 
 void server_wake(struct server *s, uint64_t at_ns)
@@ -93,8 +94,8 @@ void server_wake(struct server *s, uint64_t at_ns)
 
 	if (at_ns == 0) /* At once. 0 would mean that no beat is due. */
 		at_ns = 1;
-	if (s->stopping || (s->beat_due != 0 && s->beat_due <= at_ns))
+	if (s->stop.on || (s->clock.beat_due != 0 && s->clock.beat_due <= at_ns))
 		return;
-	s->beat_due = at_ns;
-	uv_timer_start(&s->beat, on_beat, at_ns > now ? (at_ns - now) / NS_PER_MS + 1 : 1, 0);
+	s->clock.beat_due = at_ns;
+	uv_timer_start(&s->clock.beat, on_beat, at_ns > now ? (at_ns - now) / NS_PER_MS + 1 : 1, 0);
 }

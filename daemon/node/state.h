@@ -5,19 +5,16 @@
 #ifndef SHARD_STATE_H
 #define SHARD_STATE_H
 
-#include "base/arena.h"
 #include "base/clock.h"
 #include "base/isa.h"
-#include "base/list.h"
 #include "cluster/static.h"
 #include "config/config.h"
-#include "core/core.h"
-#include "net/auth.h"
 #include "net/conn.h"
 #include "node/job.h"
+#include "node/parts.h"
+#include "node/worker.h"
 #include "server.h"
 #include "store/budget.h"
-#include "node/worker.h"
 
 #define SERVER_HELLO_NS                                                                            \
 	(5 * NS_PER_SEC)      /* A connection whose handshake takes longer than that is closed. */
@@ -44,74 +41,53 @@ struct link_events;
 struct model_watch;
 
 struct server {
+	/* Owner: server.c. Nothing of it changes once the daemon runs. */
 	const struct config *conf;
 	struct log *log;
 	uv_loop_t *loop;
 	struct static_dir *dir;
-	struct budget budget;
-	struct rdma_local *rdma; /* The RDMA device. */
-	struct auth
-		*auth[AUTH_FOR_NR]; /* The keys of [cluster] secret and node_secret; NULL: none. */
-	struct worker_pool *pool;
 	enum isa isa;
 	uint16_t self, nodes_nr, coordinator; /* Indices into conf->node_list. */
-	uint64_t incarnation,
-		start; /* incarnation: of this node as a member, which a warm restart keeps. start:
-			  counts every start of this node, and is the term of a coordinator. */
+	/* Of this node as a member. A warm restart keeps it. */
+	uint64_t incarnation;
+	/* Counts every start of this node, and is the term of a coordinator. */
+	uint64_t start;
 	uint64_t started_ns;
-	struct warm *warm; /* Memory that outlives the process; NULL: there is none. */
-
 	struct conn_listener *tcp, *local;
-	struct http *http;              /* NULL: off. */
-	bool http_closing, made_folder; /* made_folder: this start made the unix socket's folder. */
-	struct list openings, sessions, guests, models, makings, calls, defines, held, drops, ckpts,
-		mr, voided;
-	struct peer *peer[CONFIG_NODES_MAX]; /* NULL: this node. */
-	struct stream_account queued; /* Queued bytes of all connections, and expected bytes of
-					 answers that other nodes were asked for. */
-	uint64_t next_session, first_session,
-		idle_ns; /* idle_ns: PLACES_IDLE_NS, except in tests. */
-	uint32_t next_tag, next_model, openings_nr, sessions_nr, calls_nr,
-		asked_nr; /* calls_nr: all open calls. asked_nr: those of sessions. */
+	struct http *http;                        /* NULL: off. */
+	bool made_folder;                         /* This start made the unix socket's folder. */
+	const struct link_events *events;         /* Events of links. */
+	const struct data_events *data;           /* Events of data/. */
+	const struct model_watch *const *watches; /* Events of models. Ends with NULL. */
+	void (*on_beat)(struct server *s, uint64_t now_ns);
 
-	uv_timer_t core_timer, beat;
-	struct core_out out; /* Actions of the core event that is being handled. */
-	bool in_event;       /* A core event is being handled. Events that its actions raise wait in
-				`later`. */
-	struct server_later {
-		struct model *m;
-		struct core_event ev; /* Holds no pointers. */
-	} * later;
-	uint32_t later_nr, later_cap; /* Entries in use, and allocated. */
-	uint32_t later_room;          /* Entries that the existing models may need. */
-	struct arena tx, rx;  /* Scratch memory to pack and to unpack control messages. Reset for
-				 each message. */
-	size_t scratch_bytes; /* Of each of the two. */
+	struct budget budget;     /* Owner: store/budget.c. */
+	struct warm *warm;        /* Memory that outlives the process; NULL: there is none. */
+	struct worker_pool *pool; /* Owner: node/worker.c. */
+	struct job_queue jobs[JOB_KINDS]; /* Owner: node/job.c. */
+	struct rdma_local *rdma;          /* The RDMA device. Owner: link/rdma_local.c. */
+	struct server_conns conns;
+	struct server_past past;
+	struct peer *peer[CONFIG_NODES_MAX]; /* Owner: link/peer.c. NULL: this node. */
+	struct server_calls calls;
+	struct server_secret secret;
+	struct server_clock clock;
+	struct server_later later;
+	struct server_scratch scratch;
+	struct server_stopping stop;
 
-	struct log_bucket refused_bucket, accept_bucket, auth_bucket;
-	uint64_t auth_refused; /* Connections refused because the other end did not prove that it
-				  knows the secret. */
-	uint64_t refused_frames, copied_bytes, past_in_bytes,
-		past_out_bytes; /* Counters of closed connections. status adds those of open ones.
-				 */
-	uint64_t core_due, beat_due, beat_ns;
-	const struct link_events *events;                   /* Events of links. Set by server.c. */
-	const struct data_events *data;                     /* Events of data/. Set by server.c. */
-	const struct model_watch *const *watches;           /* Events of models. Ends with NULL. */
-	void (*on_beat)(struct server *s, uint64_t now_ns); /* Set by server.c. */
-	uint64_t slept_ns, core_seen_ns; /* Core time stands still while this process does not run.
-					    slept_ns: how far it is behind the clock. core_seen_ns:
-					    core time of the last core event. */
-	uint64_t ran_ns;                 /* When this process last ran, by the clock. */
-	uint64_t beat_cpu_ns;            /* Processor time of the loop's thread at the last beat. */
-	bool stopping, conns_closed, pool_open, stopped_all;
-	uint64_t stop_by_ns;
-	char stop_why[128], stop_text[320]; /* Why this daemon stops, and what that means for the
-					       models, in words. */
-	void (*stopped)(void *arg);
-	void *stopped_arg;
-	struct job_queue jobs[JOB_KINDS]; /* Owned by node/job.c. */
-	unsigned closing;                 /* Handles that are still to be closed. */
+	/* Models by what is done with them, each list with its owner. */
+	struct list models;  /* model/make.c: those with memory. */
+	struct list makings; /* model/make.c: their memory is being made. */
+	struct list defines; /* control/define_wait.c: definitions that wait for room. */
+	struct list held;    /* control/held.c: requests that wait for memory to come back. */
+	struct list drops;   /* control/drop.c: their memory is about to be given back. */
+	struct list ckpts;   /* ckpt/ckpt.c: saves and restores. */
+	struct list mr;      /* data/mr.c: memory that is registered for RDMA. */
+	struct list voided;  /* model/resume.c: models that a warm start could not take over. */
+	uint32_t next_model; /* control/define.c and model/resume.c: the next id. */
+
+	/* What a stop waits for, counted by who begins it. */
 	unsigned persists;      /* Jobs in threads that write or remove files of models, or read
 				   checkpoints for status. */
 	unsigned closing_parts; /* Shares of checkpoints whose timers are not closed yet. */

@@ -201,13 +201,13 @@ static void sample_rdma_failures(FILE *f, const char *name, const struct server 
 /* Bytes of all connections that were no links, that is, of trainers and tools. */
 static void session_bytes(const struct server *s, uint64_t *in, uint64_t *out)
 {
-	*in = s->past_in_bytes;
-	*out = s->past_out_bytes;
+	*in = s->past.in_bytes;
+	*out = s->past.out_bytes;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		*in -= s->peer[n] != NULL ? s->peer[n]->past_in_bytes : 0;
 		*out -= s->peer[n] != NULL ? s->peer[n]->past_out_bytes : 0;
 	}
-	list_each(it, (struct list *)(uintptr_t)&s->sessions) {
+	list_each(it, (struct list *)(uintptr_t)&s->conns.sessions) {
 		const struct stream_stats *st = conn_stats(list_of(it, struct session, link)->conn);
 
 		*in += st->bytes_in;
@@ -248,8 +248,8 @@ static void server_metrics(FILE *f, const struct server *s)
 	      "Memory that models and queues have reserved on this node.", s->budget.used);
 	metrics_family(f, "shardd_connections", METRICS_GAUGE,
 		       "Accepted connections of trainers, tools and who has not said HELLO yet.");
-	metrics_count(f, "shardd_connections", LABELS({"state", "greeted"}), s->sessions_nr);
-	metrics_count(f, "shardd_connections", LABELS({"state", "greeting"}), s->openings_nr);
+	metrics_count(f, "shardd_connections", LABELS({"state", "greeted"}), s->conns.sessions_nr);
+	metrics_count(f, "shardd_connections", LABELS({"state", "greeting"}), s->conns.openings_nr);
 	status_counts(s, &refused, &copied);
 	metrics_family(f, "shardd_refused_frames_total", METRICS_COUNTER,
 		       "Frames refused: header, sum or legality.");
@@ -257,11 +257,11 @@ static void server_metrics(FILE *f, const struct server *s)
 	metrics_family(f, "shardd_queued_bytes", METRICS_GAUGE,
 		       "Bytes in memory that wait to be taken by trainers, "
 		       "tools and nodes.");
-	metrics_count(f, "shardd_queued_bytes", NULL, s->queued.bytes);
+	metrics_count(f, "shardd_queued_bytes", NULL, s->conns.queued.bytes);
 	metrics_family(
 		f, "shardd_auth_refused_total", METRICS_COUNTER,
 		"Connections whose other end did not prove that it knows the cluster's secret.");
-	metrics_count(f, "shardd_auth_refused_total", NULL, s->auth_refused);
+	metrics_count(f, "shardd_auth_refused_total", NULL, s->secret.refused);
 	metrics_family(f, "shardd_copied_bytes_total", METRICS_COUNTER,
 		       "Tensor bytes copied once more on the way: of weights written or read, "
 		       "never of a step.");

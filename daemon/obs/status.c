@@ -386,7 +386,7 @@ static json_t *model_json(const struct model *m)
 
 	if (m->core != NULL)
 		core_state(m->core, &c);
-	list_each(it, &m->server->sessions)
+	list_each(it, &m->server->conns.sessions)
 		joined += list_of(it, struct session, link)->trainer->model == m;
 	waits_sentence(m, waits, sizeof(waits));
 	o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:i, s:s, s:o, s:i, s:o, s:I, s:s, s:s, "
@@ -420,9 +420,9 @@ static json_t *model_json(const struct model *m)
 
 void status_counts(const struct server *s, uint64_t *refused, uint64_t *copied)
 {
-	*refused = s->refused_frames;
-	*copied = s->copied_bytes;
-	list_each(it, (struct list *)(uintptr_t)&s->sessions) {
+	*refused = s->past.refused_frames;
+	*copied = s->past.copied_bytes;
+	list_each(it, (struct list *)(uintptr_t)&s->conns.sessions) {
 		const struct stream_stats *st = conn_stats(list_of(it, struct session, link)->conn);
 
 		*refused += st->refused;
@@ -473,8 +473,8 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 		      "warm_restart", warm_json(s), "nodes", nodes_json(s), "budget", "total",
 		      (json_int_t)s->budget.total, "used", (json_int_t)s->budget.used, "queues",
 		      (json_int_t)s->budget.queues, "connections",
-		      (int)(s->sessions_nr + s->openings_nr), "refused_frames", (json_int_t)refused,
-		      "copied_bytes", (json_int_t)copied, "models", models);
+		      (int)(s->conns.sessions_nr + s->conns.openings_nr), "refused_frames",
+		      (json_int_t)refused, "copied_bytes", (json_int_t)copied, "models", models);
 	text = o != NULL ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
 	json_decref(o);
 	return text;

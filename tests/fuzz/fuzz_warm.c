@@ -129,20 +129,20 @@ static void node_init(struct node *n, uint16_t self)
 			     .nodes_nr = (uint16_t)n->conf.nodes_nr,
 			     .budget = {.total = n->conf.memory},
 			     .started_ns = clock_ns(),
-			     .core_due = UINT64_MAX,
-			     .beat_ns = NS_PER_SEC,
+			     .clock.core_due = UINT64_MAX,
+			     .clock.beat_ns = NS_PER_SEC,
 			     .on_beat = nothing,
 			     .events = &links,
 			     .data = &model_data_events,
 			     .watches = watches,
 			     .start = START};
-	s->ran_ns = s->core_seen_ns = clock_ns();
-	list_init(&s->openings);
-	list_init(&s->sessions);
-	list_init(&s->guests);
+	s->clock.ran_ns = s->clock.core_seen_ns = clock_ns();
+	list_init(&s->conns.openings);
+	list_init(&s->conns.sessions);
+	list_init(&s->conns.guests);
 	list_init(&s->models);
 	list_init(&s->makings);
-	list_init(&s->calls);
+	list_init(&s->calls.open);
 	list_init(&s->defines);
 	list_init(&s->held);
 	list_init(&s->drops);
@@ -151,8 +151,9 @@ static void node_init(struct node *n, uint16_t self)
 	list_init(&s->voided);
 	job_init(s);
 	workers.turn_arg = s;
-	CHECK(uv_timer_init(&loop, &s->core_timer) == 0 && uv_timer_init(&loop, &s->beat) == 0);
-	s->core_timer.data = s->beat.data = s;
+	CHECK(uv_timer_init(&loop, &s->clock.core_timer) == 0 &&
+	      uv_timer_init(&loop, &s->clock.beat) == 0);
+	s->clock.core_timer.data = s->clock.beat.data = s;
 	CHECK(server_scratch(s, 1u << 20, &e) == SHARD_OK &&
 	      worker_init(&s->pool, &workers, &loop, &e) == SHARD_OK &&
 	      (self == 0 || peer_init(s, 0, &e) == SHARD_OK) &&
@@ -185,13 +186,13 @@ static void node_stop(struct node *n)
 	}
 	resume_free(s);
 	warm_close(&s->warm);
-	uv_timer_stop(&s->core_timer);
-	uv_timer_stop(&s->beat);
-	s->core_due = UINT64_MAX;
-	s->beat_due = 0;
-	free(s->later); /* it grows with each model */
-	s->later = NULL;
-	s->later_nr = s->later_cap = 0;
+	uv_timer_stop(&s->clock.core_timer);
+	uv_timer_stop(&s->clock.beat);
+	s->clock.core_due = UINT64_MAX;
+	s->clock.beat_due = 0;
+	free(s->later.queue); /* it grows with each model */
+	s->later.queue = NULL;
+	s->later.nr = s->later.cap = 0;
 	CHECK(s->budget.used == 0);
 }
 
@@ -372,14 +373,14 @@ static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
 	v->sealed = m->core->member.sealed;
 	if (v->sealed)
 		v->record = m->core->step.record;
-	CHECK(corewire_pack_view(v, &m->server->tx, &view) == SHARD_OK);
+	CHECK(corewire_pack_view(v, &m->server->scratch.tx, &view) == SHARD_OK);
 	file.model = spec;
 	file.view = &view;
 	file.format = PERSIST_FORMAT;
 	l->file_bytes = shard__model_file__get_packed_size(&file);
 	l->file = malloc(l->file_bytes);
 	CHECK(l->file && shard__model_file__pack(&file, l->file) == l->file_bytes);
-	arena_reset(&m->server->tx);
+	arena_reset(&m->server->scratch.tx);
 	free(v);
 }
 

@@ -206,9 +206,9 @@ static void test_nothing_grows(void **state)
 		definer_end(&drop, SHARD_OK, NULL);
 		definer_over(&drop);
 		if (i == 0)
-			cap = __atomic_load_n(&c.node[0].server->later_cap, __ATOMIC_RELAXED);
+			cap = __atomic_load_n(&c.node[0].server->later.cap, __ATOMIC_RELAXED);
 	}
-	assert_int_equal(__atomic_load_n(&c.node[0].server->later_cap, __ATOMIC_RELAXED), cap);
+	assert_int_equal(__atomic_load_n(&c.node[0].server->later.cap, __ATOMIC_RELAXED), cap);
 	inproc_stop(&c);
 }
 

@@ -174,7 +174,7 @@ static void test_idle_long(void **state)
 		why,
 		"32 connections are open: close some, or raise [daemon] connections_max (32)"));
 	raw_close(&late);
-	__atomic_store_n(&c.node[0].server->idle_ns, 0,
+	__atomic_store_n(&c.node[0].server->conns.idle_ns, 0,
 			 __ATOMIC_RELAXED); /* they have been idle long enough now */
 	for (int i = 0; i < 3; i++) {
 		connect_from(&late, "127.0.0.50", c.node[0].port);

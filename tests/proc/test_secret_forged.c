@@ -293,7 +293,7 @@ static void test_hostile(void **state)
 	raw_head(&k.r, &auth, recorded, recorded_bytes);
 	put_out(&k, "did not prove that it knows the secret of node a");
 	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"), 3);
-	assert_int_equal(c.node[0].server->auth_refused,
+	assert_int_equal(c.node[0].server->secret.refused,
 			 3); /* it was counted before it was logged */
 	secrets_meet(SHARD_OK, at, f.right, "");
 	auth_close(&right);

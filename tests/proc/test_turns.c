@@ -52,7 +52,7 @@ static struct server *server_with_a_loop(void)
 	s->loop = malloc(sizeof(*s->loop));
 	assert_non_null(s->loop);
 	assert_int_equal(uv_loop_init(s->loop), 0);
-	assert_int_equal(uv_timer_init(s->loop, &s->beat), 0);
+	assert_int_equal(uv_timer_init(s->loop, &s->clock.beat), 0);
 	s->budget.total = 1ull << 30;
 	list_init(&s->defines);
 	list_init(&s->held);
@@ -62,7 +62,7 @@ static struct server *server_with_a_loop(void)
 static void server_end(struct server *s)
 {
 	assert_true(list_empty(&s->defines) && list_empty(&s->held));
-	uv_close((uv_handle_t *)&s->beat, NULL);
+	uv_close((uv_handle_t *)&s->clock.beat, NULL);
 	uv_run(s->loop, UV_RUN_DEFAULT);
 	assert_int_equal(uv_loop_close(s->loop), 0);
 	free(s->loop);
@@ -99,7 +99,7 @@ static void wait_with(struct server *s, uint32_t tensors_nr, uint64_t sessions_n
 		assert_int_equal(define_wait(s, &a, &d, &e), SHARD_OK);
 	}
 	taken_up = 0;
-	s->beat_due = 0;
+	s->clock.beat_due = 0;
 }
 
 static void test_a_turn_takes_up_one_large_definition(void **state)
@@ -113,10 +113,10 @@ static void test_a_turn_takes_up_one_large_definition(void **state)
 		assert_int_equal(taken_up, turn);
 		if (turn == WAITING)
 			break;
-		assert_in_range(s->beat_due, 1, clock_ns()); /* the next turn is at once */
-		s->beat_due = 0;
+		assert_in_range(s->clock.beat_due, 1, clock_ns()); /* the next turn is at once */
+		s->clock.beat_due = 0;
 	}
-	assert_int_equal(s->beat_due, 0);
+	assert_int_equal(s->clock.beat_due, 0);
 	server_end(s);
 }
 
@@ -128,7 +128,7 @@ static void test_a_turn_takes_up_many_small_definitions(void **state)
 	wait_with(s, 1, SMALL);
 	define_wait_retry(s, clock_ns(), may_go, again);
 	assert_int_equal(taken_up, SMALL);
-	assert_int_equal(s->beat_due, 0);
+	assert_int_equal(s->clock.beat_due, 0);
 	server_end(s);
 }
 
@@ -240,11 +240,11 @@ static void stood(uint64_t ran_ns, const char *says)
 	log.sink = keep_line;
 	log.sink_arg = line;
 	s->log = &log;
-	s->beat_ns = NS_PER_SEC;
+	s->clock.beat_ns = NS_PER_SEC;
 	while (clock_thread_ns() <= ran_ns)
 		; /* there is that much that it can have run */
-	s->ran_ns = clock_ns() - 10 * NS_PER_SEC;
-	s->beat_cpu_ns = clock_thread_ns() - ran_ns;
+	s->clock.ran_ns = clock_ns() - 10 * NS_PER_SEC;
+	s->clock.beat_cpu_ns = clock_thread_ns() - ran_ns;
 	(void)server_core_ns(s);
 	if (strstr(line, says) == NULL)
 		fail_msg("the log says \"%s\", not \"%s\"", line, says);

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* node/parts.h: the parts of struct server (node/state.h). Each has an owner, which alone writes it
+ * and checks it after each change. The others read it. */
+#ifndef SHARD_NODE_PARTS_H
+#define SHARD_NODE_PARTS_H
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "core/core.h"
+#include "net/auth.h"
+#include "net/conn.h"
+
+#include <uv.h>
+
+struct model;
+
+/* Connections. Owner: link/accept.c, session.c and places.c. */
+struct server_conns {
+	struct list openings; /* Connections whose handshake is not over. */
+	struct list sessions;
+	struct list guests; /* The users and addresses that they come from (link/places.h). */
+	uint32_t openings_nr, sessions_nr;
+	uint64_t first_session, next_session;
+	uint64_t idle_ns; /* PLACES_IDLE_NS, except in tests. */
+	/* Queued bytes of all connections, and expected bytes of answers that other nodes were
+	 * asked for. */
+	struct stream_account queued;
+	struct log_bucket refused_bucket, accept_bucket;
+};
+
+/* Counters of closed connections. status adds those of open ones. Owner: node/node.c. */
+struct server_past {
+	uint64_t refused_frames, copied_bytes, in_bytes, out_bytes;
+};
+
+/* Requests to other nodes that wait for an answer. Owner: link/call.c. */
+struct server_calls {
+	struct list open;
+	uint32_t nr;       /* Of `open`. */
+	uint32_t asked_nr; /* Those of `open` that sessions asked for. Owner: link/places.c. */
+	uint32_t next_tag;
+};
+
+/* The keys of [cluster] secret and node_secret. Owner: link/secret.c. */
+struct server_secret {
+	struct auth *auth[AUTH_FOR_NR]; /* NULL: none. */
+	struct log_bucket bucket;
+	/* Connections refused because the other end did not prove that it knows the secret. */
+	uint64_t refused;
+};
+
+/* The beat, and core time. Core time stands still while this process does not run. Owner:
+ * node/node.c for the beat, model/model.c for core time. */
+struct server_clock {
+	uv_timer_t beat, core_timer;
+	uint64_t beat_ns, beat_due;
+	uint64_t beat_cpu_ns; /* Processor time of the loop's thread at the last beat. */
+	uint64_t core_due;
+	uint64_t slept_ns;     /* How far core time is behind the clock. */
+	uint64_t core_seen_ns; /* Core time of the last core event. */
+	uint64_t ran_ns;       /* When this process last ran, by the clock. */
+};
+
+/* Core events that the actions of a core event raise. They wait until it is handled. Owner:
+ * model/model.c. */
+struct server_later {
+	struct core_out out; /* Actions of the core event that is being handled. */
+	bool in_event;       /* A core event is being handled. */
+	struct later_event {
+		struct model *m;
+		struct core_event ev; /* Holds no pointers. */
+	} * queue;
+	uint32_t nr, cap; /* Entries in use, and allocated. */
+	uint32_t room;    /* Entries that the existing models may need. */
+};
+
+/* Memory to pack and to unpack control messages. Reset for each message. Owner: node/node.c. */
+struct server_scratch {
+	struct arena tx, rx;
+	size_t bytes; /* Of each of the two. */
+};
+
+/* How far a stop has come. Owner: stop.c. */
+struct server_stopping {
+	bool on, conns_closed, pool_open, http_closing, all;
+	uint64_t by_ns;
+	char why[128];  /* Why this daemon stops. */
+	char text[320]; /* What that means for the models, in words. */
+	void (*done)(void *arg);
+	void *arg;
+	unsigned closing; /* Handles that are still to be closed. */
+};
+
+/* CHECK the invariants of the parts. Their owners call them after each change. */
+void server_conns_check(const struct server_conns *c);
+void server_calls_check(const struct server_calls *c);
+void server_clock_check(const struct server_clock *c);
+void server_later_check(const struct server_later *l);
+void server_stopping_check(const struct server_stopping *stop);
+
+#endif
