@@ -326,7 +326,7 @@ static enum shard_status session_allowed(const struct session *t, const struct w
 	Shard__Cred who;
 
 	CHECK(op->access != 0);
-	if (op->cred != 0 && t->server->self != t->server->coordinator)
+	if (op->cred != 0 && !server_leads(t->server))
 		return SHARD_OK; /* The request is passed on with the requester. */
 	access_cred(t, &who, groups);
 	return allowed(t->server, op, h, msg, &who, e);
@@ -496,7 +496,7 @@ static void node_up(struct server *s, uint16_t node)
 	CHECK(node < s->nodes_nr && node != s->self);
 	define_node_up(s, node);
 	list_each(it, &s->models)
-		if (s->self == s->coordinator && !list_of(it, struct model, link)->defining)
+		if (server_leads(s) && !list_of(it, struct model, link)->defining)
 			ckpt_node_up(list_of(it, struct model, link), node);
 }
 

@@ -65,7 +65,7 @@ static void phase_words(const struct model *m, char *out, size_t bytes)
 	case VOTED:
 		snprintf(out, bytes,
 			 "prepared: step %lu is voted for, the verdict of node %s is waited for",
-			 next, server_node_name(m->server, m->server->coordinator));
+			 next, server_node_name(m->server, server_coordinator(m->server)));
 		return;
 	case DECIDED:
 		snprintf(out, bytes, "applying: the decided step is finished first");
@@ -104,7 +104,7 @@ static void log_undone(struct server *s, const struct model *m, enum in_hand h)
 
 	if (h == VOTED)
 		snprintf(why, sizeof(why), "no verdict of node %s within %.1f s",
-			 server_node_name(s, s->coordinator), seconds);
+			 server_node_name(s, server_coordinator(s)), seconds);
 	else if (h == DECIDED)
 		snprintf(why, sizeof(why),
 			 "%u chunks to do and %u parts of the image on their way after %.1f s",

@@ -181,7 +181,7 @@ void ckpt_auto_return(struct model *m)
 
 	/* While the model is dropped, no restore may begin again after the drop has ended one. */
 	if (m->dropping || m->ckpt->cut != NULL || m->ckpt->op != NULL ||
-	    m->server->self != m->server->coordinator || m->server->stop.on)
+	    !server_leads(m->server) || m->server->stop.on)
 		return;
 	if (ckpt_op_new(&op, m->server, m, CKPT_RETURN, &ckpt_restores, &e) != SHARD_OK)
 		return; /* The beat tries again. */
@@ -314,7 +314,7 @@ void ckpt_decided(struct model *m, const struct record *r)
 	struct err e;
 
 	CHECK(r->id.generation == m->generation);
-	if (m->server->self != m->server->coordinator || every == 0 || r->id.step % every != 0 ||
+	if (!server_leads(m->server) || every == 0 || r->id.step % every != 0 ||
 	    m->server->stop.on || m->set.checkpoint_dir[0] == 0)
 		return;
 	if (m->ckpt->op != NULL) {

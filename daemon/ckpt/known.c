@@ -66,7 +66,7 @@ void ckpt_known(struct model *m)
 {
 	struct known *k = calloc(1, sizeof(*k));
 
-	CHECK(m->server->self == m->server->coordinator);
+	CHECK(server_leads(m->server));
 	if (k == NULL)
 		return;
 	k->server = m->server;

@@ -97,7 +97,7 @@ void ckpt_load_found(struct model *m, bool seals)
 	CHECK(!m->sealed);
 	if (state == META_LOAD_NONE)
 		return;
-	if (state != META_LOAD_READ || (m->server->self == m->server->coordinator && !seals)) {
+	if (state != META_LOAD_READ || (server_leads(m->server) && !seals)) {
 		model_reset(m);
 		return;
 	}

@@ -512,7 +512,7 @@ bool ckpt_defined(struct model *m)
 {
 	struct ckpt_op *op = m->ckpt->op;
 
-	if (m->server->self != m->server->coordinator)
+	if (!server_leads(m->server))
 		return false;
 	if (op == NULL)
 		return ckpt_auto_start(m, false);
@@ -565,7 +565,7 @@ static enum shard_status restore_here(struct server *s, const struct caller *a,
 	struct ckpt_op *op;
 	enum shard_status st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, &ckpt_restores, e);
 
-	CHECK(s->self == s->coordinator);
+	CHECK(server_leads(s));
 	if (st != SHARD_OK)
 		return st;
 	op->requester = *a;
@@ -593,9 +593,9 @@ static enum shard_status pass_on(struct session *t, const struct wire_head *h, S
 	struct ckpt_op *op;
 	enum shard_status st;
 
-	CHECK(s->self != s->coordinator);
-	if (s->peer[s->coordinator]->up)
-		return call_pass(t, s->coordinator, h, &body->base, &restore_passed, e);
+	CHECK(!server_leads(s));
+	if (s->peer[server_coordinator(s)]->up)
+		return call_pass(t, server_coordinator(s), h, &body->base, &restore_passed, e);
 	if ((st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, &ckpt_restores, e)) != SHARD_OK)
 		return st;
 	if ((st = keep_request(op, s->self, body, e)) != SHARD_OK) {
@@ -618,11 +618,11 @@ static void pass_now(struct ckpt_op *op)
 	struct err e;
 
 	CHECK(op->phase == CKPT_PASSING && op->request != NULL);
-	if (!s->peer[s->coordinator]->up &&
+	if (!s->peer[server_coordinator(s)]->up &&
 	    clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns)
 		return;
-	if (t == NULL ||
-	    call_pass(t, s->coordinator, &h, &op->request->base, &restore_passed, &e) == SHARD_OK)
+	if (t == NULL || call_pass(t, server_coordinator(s), &h, &op->request->base,
+				   &restore_passed, &e) == SHARD_OK)
 		ckpt_op_free(op);
 	else
 		ckpt_restore_end(op, &e);
@@ -645,7 +645,7 @@ enum shard_status ckpt_restore_request(struct session *t, const struct wire_head
 	body.pid = t->pid;
 	body.session = t->id;
 	t->uses = true;
-	return s->self == s->coordinator ? restore_here(s, &a, &body, e) : pass_on(t, h, &body, e);
+	return server_leads(s) ? restore_here(s, &a, &body, e) : pass_on(t, h, &body, e);
 }
 
 static void restore_beat(struct ckpt_op *op)
@@ -685,7 +685,7 @@ enum shard_status ckpt_node_restore(struct peer *p, const struct wire_head *h,
 
 	a.session = body->session;
 	a.pid = body->pid;
-	if (p->server->self != p->server->coordinator)
+	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
 			       server_node_name(p->server, p->server->self));
 	return restore_here(p->server, &a, body, e);

@@ -445,7 +445,7 @@ enum shard_status ckpt_save_begin(struct model *m, const struct caller *a, const
 	struct ckpt_op *op;
 	enum shard_status st = ckpt_dir(own, dir, m->set.checkpoint_dir, m->name, e);
 
-	CHECK(m->server->self == m->server->coordinator);
+	CHECK(server_leads(m->server));
 	if (st != SHARD_OK ||
 	    (st = ckpt_place_set(&place, m->server, own, anywhere, 0, e)) != SHARD_OK)
 		return st;
@@ -500,8 +500,8 @@ enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h
 
 	access_cred(t, &cred, groups);
 	body.cred = &cred;
-	return s->self == s->coordinator ? save_here(s, &a, &body, e)
-					 : call_pass(t, s->coordinator, h, &body.base, NULL, e);
+	return server_leads(s) ? save_here(s, &a, &body, e)
+			       : call_pass(t, server_coordinator(s), h, &body.base, NULL, e);
 }
 
 enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h,
@@ -509,7 +509,7 @@ enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h,
 {
 	struct caller a = caller_node(p, h->attempt);
 
-	if (p->server->self != p->server->coordinator)
+	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
 			       server_node_name(p->server, p->server->self));
 	return save_here(p->server, &a, (const Shard__Save *)msg, e);

@@ -359,7 +359,7 @@ static void share_answered(struct round *r, struct server *s, const struct call 
 
 void ckpt_node_gone(struct server *s, uint16_t node)
 {
-	if (node != s->coordinator)
+	if (node != server_coordinator(s))
 		return;
 	list_each(it, &s->models)
 		ckpt_part_end(list_of(it, struct model, link), node, 0);
@@ -385,7 +385,7 @@ static enum shard_status asked(struct peer *p, const struct wire_head *h, const 
 	if (*out == NULL && model_making(s, h->model) != NULL)
 		return err_set(e, SHARD_BUSY, "model %u is being made on node %s", h->model,
 			       server_node_name(s, s->self));
-	if (*out == NULL || (*out)->defining || p->node != s->coordinator)
+	if (*out == NULL || (*out)->defining || p->node != server_coordinator(s))
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model,
 			       server_node_name(s, s->self));
 	if (path == NULL || path[0] != '/' || strlen(path) >= CHECKPOINT_PATH_MAX)

@@ -39,7 +39,7 @@ static void names(const struct server *s, char *out, size_t bytes)
 
 enum shard_status attach_find(struct model **out, struct server *s, const char *name, struct err *e)
 {
-	const struct peer *c = s->self != s->coordinator ? s->peer[s->coordinator] : NULL;
+	const struct peer *c = !server_leads(s) ? s->peer[server_coordinator(s)] : NULL;
 	char all[400];
 
 	*out = model_by_name(s, name);
@@ -54,7 +54,7 @@ enum shard_status attach_find(struct model **out, struct server *s, const char *
 			       "no model \"%.64s\" on node %s, whose link to node %s (which "
 			       "coordinates) is down: %.150s",
 			       name, server_node_name(s, s->self),
-			       server_node_name(s, s->coordinator), c->why);
+			       server_node_name(s, server_coordinator(s)), c->why);
 	return err_set(e, SHARD_NOT_FOUND, "no model \"%.64s\": %s%s", name,
 		       all[0] != 0 ? "there is " : "none is defined", all);
 }

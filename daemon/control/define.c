@@ -82,7 +82,7 @@ static void answer(struct model *m, const struct caller *a, bool may_write)
  * nodes of which neither coordinates need not know that of each other. */
 static bool told_by_model(const struct server *s, uint16_t node)
 {
-	return s->self == s->coordinator || node == s->coordinator;
+	return server_leads(s) || node == server_coordinator(s);
 }
 
 static void links_up(struct model *m)
@@ -119,7 +119,7 @@ static void finish(struct model *m)
 		 (unsigned long)b[BUDGET_SUMS], (unsigned long)b[BUDGET_FIXED],
 		 shm_pages_name(store_pages(m->store)));
 	links_up(m);
-	if (m->server->self == m->server->coordinator) /* Their links may have fallen. */
+	if (server_leads(m->server)) /* Their links may have fallen. */
 		ask_again(m);
 	server_deadline(m->server); /* A node without others gets no event of a link, which would
 				       begin its first view. */
@@ -192,7 +192,7 @@ static void take_back(struct model *m)
 	CHECK(e.status != SHARD_OK);
 	define_over(m, &e);
 	WATCH_TELL(s, refused, m, &e);
-	if (s->self == s->coordinator)
+	if (server_leads(s))
 		st = drop_everywhere(m, &who, true, e.text, &why);
 	else
 		st = drop_here(m, e.text, &why);
@@ -410,7 +410,7 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
  * of this node. So all of them must be up. */
 static bool may_pass(struct server *s, const char *name)
 {
-	return s->peer[s->coordinator]->up &&
+	return s->peer[server_coordinator(s)]->up &&
 	       (first_down(s) == NULL || model_by_name(s, name) != NULL);
 }
 
@@ -447,9 +447,9 @@ static enum shard_status pass_on(struct server *s, const struct caller *a, const
 		return err_set(e, SHARD_PROTOCOL, "a definition without a spec");
 	if (may_wait && !may_pass(s, d->spec->name))
 		return define_wait(s, a, d, e);
-	if (!s->peer[s->coordinator]->up)
+	if (!s->peer[server_coordinator(s)]->up)
 		return down(s, d->spec->name, e);
-	return call_pass(t, s->coordinator, &h, &d->base, &define_passed, e);
+	return call_pass(t, server_coordinator(s), &h, &d->base, &define_passed, e);
 }
 
 enum shard_status define_request(struct session *t, const struct wire_head *h,
@@ -466,8 +466,8 @@ enum shard_status define_request(struct session *t, const struct wire_head *h,
 	body.cred = &cred;
 	body.session = t->id;
 	body.pid = t->pid;
-	return s->self == s->coordinator ? define_here(s, &a, &body, true, e)
-					 : pass_on(s, &a, &body, true, e);
+	return server_leads(s) ? define_here(s, &a, &body, true, e)
+			       : pass_on(s, &a, &body, true, e);
 }
 
 enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
@@ -477,7 +477,7 @@ enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
 
 	a.session = body->session;
 	a.pid = body->pid;
-	if (p->server->self != p->server->coordinator)
+	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
 			       server_node_name(p->server, p->server->self));
 	return define_here(p->server, &a, body, true, e);
@@ -503,12 +503,13 @@ void define_detached(struct server *s, uint16_t node, uint64_t session)
 
 	define_wait_forget(s, node, session);
 	list_each(it, &s->models)
-		if (s->self != s->coordinator)
+		if (!server_leads(s))
 			(void)writer_gone(list_of(it, struct model, link), node, session);
-	if (s->self != s->coordinator) {
+	if (!server_leads(s)) {
 		body.session = session;
-		peer_tell(s, s->coordinator, &h, &body.base); /* If the link falls, the coordinator
-								 forgets the session anyway. */
+		peer_tell(s, server_coordinator(s), &h,
+			  &body.base); /* If the link falls, the coordinator
+				   forgets the session anyway. */
 		return;
 	}
 	list_each(it, &s->makings)
@@ -599,7 +600,7 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 	struct model *m = model_find(s, body->model);
 	enum shard_status st;
 
-	if (p->node != s->coordinator || body->spec == NULL)
+	if (p->node != server_coordinator(s) || body->spec == NULL)
 		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate",
 			       server_node_name(s, p->node));
 	if (m == NULL && drop_in_hand_id(s, body->model))
@@ -691,15 +692,14 @@ static const struct call_ops model_calls = {.answered = model_answered};
 
 static bool may_go(struct server *s, const char *name)
 {
-	return s->self == s->coordinator ? first_down(s) == NULL && !drop_in_hand(s, name)
-					 : may_pass(s, name);
+	return server_leads(s) ? first_down(s) == NULL && !drop_in_hand(s, name)
+			       : may_pass(s, name);
 }
 
 static enum shard_status again(struct server *s, const struct caller *a, const Shard__Define *d,
 			       struct err *e)
 {
-	return s->self == s->coordinator ? define_here(s, a, d, false, e)
-					 : pass_on(s, a, d, false, e);
+	return server_leads(s) ? define_here(s, a, d, false, e) : pass_on(s, a, d, false, e);
 }
 
 /* Large memory takes a while to make. This tells the coordinator that it goes on. */
@@ -744,7 +744,7 @@ void define_beat(struct server *s, uint64_t now_ns)
 		say_waiting(m);
 		if (m->control->abandoned.status != SHARD_OK)
 			take_back(m);
-		else if (s->self == s->coordinator && !m->defining)
+		else if (server_leads(s) && !m->defining)
 			ask_again(m);
 	}
 }
@@ -757,13 +757,13 @@ void define_node_up(struct server *s, uint16_t node)
 		if (m->defining)
 			continue;
 		apply_node_back(m, node);
-		if (s->self == s->coordinator) {
+		if (server_leads(s)) {
 			ask_again(m);
 		} else if (!told_by_model(s, node)) {
 			model_link_up(m, node, s->peer[node]->incarnation, NULL);
 		}
 	}
-	if (node == s->coordinator)
+	if (node == server_coordinator(s))
 		drop_compare(s);
 	server_wake(s, 0); /* Restores may wait for the node. */
 	define_wait_retry(s, clock_ns(), may_go, again);
@@ -790,7 +790,7 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 		if (writer_gone(m, node, 0))
 			seal_writer_gone(m);
 		forget_askers(m, node, 0);
-		if (node == s->coordinator)
+		if (node == server_coordinator(s))
 			seal_coordinator_gone(m, &gone);
 		m->memory.there[node] = 0;
 		if (!m->defining)

@@ -259,7 +259,7 @@ enum shard_status drop_everywhere(struct model *m, const struct caller *requeste
 	struct server *s = m->server;
 	struct drop *d;
 
-	CHECK(m->server->self == m->server->coordinator);
+	CHECK(server_leads(m->server));
 	if (s->calls.nr + s->nodes_nr > SERVER_CALLS_MAX)
 		return err_set(e, SHARD_BUSY,
 			       "%u requests to other nodes are open already: try again",
@@ -285,7 +285,7 @@ enum shard_status drop_here(struct model *m, const char *why, struct err *e)
 {
 	struct drop *d = calloc(1, sizeof(*d));
 
-	CHECK(m->server->self != m->server->coordinator);
+	CHECK(!server_leads(m->server));
 	if (d == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to drop \"%s\"", m->name);
 	drop_start(d, m, why);
@@ -311,8 +311,8 @@ void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body
 
 	if (m == NULL)
 		m = model_making(s, h->model);
-	if (m != NULL && (p->node != s->coordinator || resume_check(m, p, &e) != SHARD_OK)) {
-		if (p->node != s->coordinator)
+	if (m != NULL && (p->node != server_coordinator(s) || resume_check(m, p, &e) != SHARD_OK)) {
+		if (p->node != server_coordinator(s))
 			err_set(&e, SHARD_BAD_STATE, "node %s does not coordinate",
 				server_node_name(s, p->node));
 		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_refused model=%s why=%s", m->name,
@@ -324,7 +324,7 @@ void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body
 	d = m != NULL ? calloc(1, sizeof(*d)) : find(s, h->model);
 	if (m == NULL && h->attempt == 0)
 		return;
-	if (m == NULL && (d == NULL || p->node != s->coordinator)) {
+	if (m == NULL && (d == NULL || p->node != server_coordinator(s))) {
 		peer_tell(s, p->node, &reply, NULL);
 		return;
 	}
@@ -377,7 +377,7 @@ void drop_compare(struct server *s)
 	list_each(it, &s->models) {
 		struct wire_head h = {.op = OP_PING, .model = list_of(it, struct model, link)->id};
 
-		peer_tell(s, s->coordinator, &h, NULL);
+		peer_tell(s, server_coordinator(s), &h, NULL);
 	}
 }
 
@@ -388,7 +388,7 @@ void drop_unknown(struct peer *p, uint32_t model)
 
 	if (d != NULL && d->file_due)
 		return; /* it is told once the file is gone */
-	if (p->server->self == p->server->coordinator && model_find(p->server, model) == NULL &&
+	if (server_leads(p->server) && model_find(p->server, model) == NULL &&
 	    model_making(p->server, model) == NULL)
 		peer_tell(p->server, p->node, &h, NULL);
 }

@@ -228,7 +228,7 @@ static enum shard_status manage_here(struct server *s, const struct caller *from
 	struct ask a = {.s = s, .from = from, .body = body};
 	enum shard_status st;
 
-	CHECK(s->self == s->coordinator);
+	CHECK(server_leads(s));
 	e->status = SHARD_OK;
 	if (body->action == 0 || body->action >= MANAGE_NR)
 		return err_set(e, SHARD_UNSUPPORTED,
@@ -259,9 +259,9 @@ enum shard_status manage_request(struct session *t, const struct wire_head *h,
 
 	access_cred(t, &cred, groups);
 	body.cred = &cred;
-	if (s->self == s->coordinator)
+	if (server_leads(s))
 		return manage_here(s, &from, &body, e);
-	return call_pass(t, s->coordinator, h, &body.base, NULL, e);
+	return call_pass(t, server_coordinator(s), h, &body.base, NULL, e);
 }
 
 enum shard_status manage_node_request(struct peer *p, const struct wire_head *h,
@@ -269,7 +269,7 @@ enum shard_status manage_node_request(struct peer *p, const struct wire_head *h,
 {
 	struct caller from = caller_node(p, h->attempt);
 
-	if (p->server->self != p->server->coordinator)
+	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
 			       server_node_name(p->server, p->server->self));
 	return manage_here(p->server, &from, body, e);

@@ -324,9 +324,9 @@ enum shard_status define_seal_request(struct session *t, const struct wire_head 
 	if (t->trainer->seal_model != NULL)
 		return err_set(e, SHARD_BUSY, "this connection is sealing \"%s\"",
 			       t->trainer->seal_model->name);
-	if (s->self == s->coordinator)
+	if (server_leads(s))
 		return seal_here(m, &a, &by, body->step, e);
-	return call_pass(t, s->coordinator, &by, msg, &seal_passed, e);
+	return call_pass(t, server_coordinator(s), &by, msg, &seal_passed, e);
 }
 
 enum shard_status define_node_seal(struct peer *p, const struct wire_head *h,
@@ -335,7 +335,7 @@ enum shard_status define_node_seal(struct peer *p, const struct wire_head *h,
 	struct model *m = model_find(p->server, h->model);
 	struct caller a = caller_node(p, h->attempt);
 
-	if (m == NULL || m->defining || p->server->self != p->server->coordinator)
+	if (m == NULL || m->defining || !server_leads(p->server))
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on the coordinator", h->model);
 	return seal_here(m, &a, h, body->step, e);
 }
@@ -401,12 +401,12 @@ static void void_tell(struct model *m)
 	log_line(s->log, LOG_LEVEL_ERROR,
 		 "event=sealed_without_weights model=%s generation=%u missing=%lu", m->name,
 		 m->generation, (unsigned long)m->sealed_without);
-	if (s->self == s->coordinator) {
+	if (server_leads(s)) {
 		give_up(m, s->self, m->sealed_without);
 		return;
 	}
 	body.missing = m->sealed_without;
-	(void)peer_send(s, s->coordinator, &h, &body.base, NULL); /* The beat repeats it. */
+	(void)peer_send(s, server_coordinator(s), &h, &body.base, NULL); /* The beat repeats it. */
 }
 
 enum shard_status define_written(struct peer *p, const struct wire_head *h,
@@ -416,7 +416,7 @@ enum shard_status define_written(struct peer *p, const struct wire_head *h,
 	struct count as = {
 		.why = COUNT_WRITTEN, .requester = caller_node(p, h->attempt), .load = body->load};
 
-	if (m != NULL && p->server->self == p->server->coordinator) {
+	if (m != NULL && server_leads(p->server)) {
 		if (m->sealed && m->generation == h->generation && body->missing > 0)
 			give_up(m, p->node, body->missing);
 		return SHARD_OK;

@@ -146,7 +146,7 @@ static enum shard_status write_may(struct session *t, struct model *m, struct wi
  * header with one zero instead of the weights. */
 static enum shard_status who_writes(struct session *t, const struct wire_head *h, struct err *e)
 {
-	uint16_t c = t->server->coordinator;
+	uint16_t c = server_coordinator(t->server);
 	struct wire_head asks = *h;
 	void *none;
 
@@ -170,8 +170,7 @@ enum shard_status transfer_write_head(struct session *t, const struct wire_head 
 	enum shard_status st = writable(m, h, &why);
 
 	(void)e;
-	if (st == SHARD_OK && !writer_stamp(m, t, &by) &&
-	    t->server->self != t->server->coordinator) {
+	if (st == SHARD_OK && !writer_stamp(m, t, &by) && !server_leads(t->server)) {
 		*to = STREAM_DISCARD;
 		st = who_writes(t, &by, &why); /* The coordinator answers. */
 	} else if (st == SHARD_OK) {

@@ -98,7 +98,7 @@ static struct core_conf *core_conf(struct model *m)
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		names[n] = server_node_name(s, n);
 	*conf = (struct core_conf){.self = s->self,
-				   .members = view_first(s->nodes_nr, s->coordinator),
+				   .members = view_first(s->nodes_nr, server_coordinator(s)),
 				   .incarnation = m->memory.incarnation,
 				   .memory_why = m->memory.why,
 				   .term = s->start,

@@ -436,7 +436,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 		limits.groups_nr =
 			file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
 		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
-		if (st == SHARD_OK && view_coordinator(&view->members) != s->coordinator)
+		if (st == SHARD_OK && view_coordinator(&view->members) != server_coordinator(s))
 			st = err_set(e, SHARD_MISMATCH,
 				     "the view of \"%s\" in %s names node %u as its coordinator, "
 				     "and [nodes] has this one first: bring back the list of nodes "
@@ -491,7 +491,7 @@ static enum shard_status load_kept(struct server *s, struct err *e)
 	enum shard_status st = SHARD_OK;
 	char name[72];
 
-	if (s->self != s->coordinator) {
+	if (!server_leads(s)) {
 		for (uint32_t i = 0; i < nr && st == SHARD_OK; i++)
 			if ((st = kept_one(s, ids[i], name, e)) == SHARD_MISMATCH) {
 				void_model(s, ids[i], name, e);
@@ -520,7 +520,7 @@ enum shard_status resume_load(struct server *s, struct err *e)
 	if (st != SHARD_OK || (st = static_set_member(s->dir, s->incarnation, e)) != SHARD_OK)
 		return st;
 	session_numbers_after(s, (s->start - s->incarnation) << 32);
-	if (!warm_here(s->warm) && s->self == s->coordinator &&
+	if (!warm_here(s->warm) && server_leads(s) &&
 	    (st = static_load(s->dir, load_one, s, e)) != SHARD_OK)
 		return st;
 	warm_begun(s->warm);
@@ -543,15 +543,16 @@ void resume_begin(struct server *s)
 struct budget_need resume_unconfirmed(struct server *s)
 {
 	struct budget_need all = {.total = 0};
-	const struct peer *p = s->peer[s->coordinator];
+	const struct peer *p = s->peer[server_coordinator(s)];
 	struct err e;
 
-	if (s->self == s->coordinator)
+	if (server_leads(s))
 		return all;
 	list_each(it, &s->models) {
 		const struct model *m = list_of(it, struct model, link);
 
-		if (m->memory.there[s->coordinator] != 0 || resume_check(m, p, &e) != SHARD_OK)
+		if (m->memory.there[server_coordinator(s)] != 0 ||
+		    resume_check(m, p, &e) != SHARD_OK)
 			continue;
 		all.total += m->need.total;
 		all.parked += m->need.parked;

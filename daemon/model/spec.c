@@ -102,7 +102,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	bool all_trained;
 	enum shard_status st;
 
-	CHECK(s->self == s->coordinator);
+	CHECK(server_leads(s));
 	if (set->local_world > CONTRIB_LOCAL_MAX || set->max_world > CORE_RANKS_MAX ||
 	    !spec_counts(&counts, &all_trained, spec, set->chunk_elems))
 		return SHARD_OK;

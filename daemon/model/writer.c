@@ -40,7 +40,7 @@ void writer_grant(struct model *m, const struct caller *to, struct wire_head *h)
 {
 	struct writer *w = &m->writer;
 
-	CHECK(m->server->self == m->server->coordinator && (writer_free(m) || writer_is(m, to)));
+	CHECK(server_leads(m->server) && (writer_free(m) || writer_is(m, to)));
 	/* A restarted coordinator does not know the counts before, but its term is greater than
 	 * theirs. */
 	if (writer_free(m))
@@ -153,8 +153,7 @@ enum shard_status writer_check(struct model *m, const struct wire_head *h, struc
 	struct writer_grant g = {h->term, h->seq};
 
 	CHECK(!m->sealed);
-	if (m->server->self == m->server->coordinator &&
-	    (g.term == 0 || grant_cmp(g, m->writer.grant) != 0))
+	if (server_leads(m->server) && (g.term == 0 || grant_cmp(g, m->writer.grant) != 0))
 		return refuse(m, h, e);
 	return writer_turn(m, g, e);
 }

@@ -93,6 +93,18 @@ struct server {
 	unsigned closing_parts; /* Shares of checkpoints whose timers are not closed yet. */
 };
 
+/* Which node coordinates, and whether it is this one. Ask each time, because it is one node for all
+ * models but need not be the same for ever. */
+static inline uint16_t server_coordinator(const struct server *s)
+{
+	return s->coordinator;
+}
+
+static inline bool server_leads(const struct server *s)
+{
+	return s->self == s->coordinator;
+}
+
 /* Makes the scratch arenas hold at least this many bytes. Called when a model is made, never on the
  * step path. */
 enum shard_status server_scratch(struct server *s, size_t bytes, struct err *e);

@@ -240,8 +240,7 @@ static void server_metrics(FILE *f, const struct server *s)
 	      s->warm != NULL ? warm_counted(s->warm) : 0);
 	gauge(f, "shardd_parked_bytes", "Memory that outlives this process.",
 	      s->warm != NULL ? warm_bytes(s->warm) : 0);
-	gauge(f, "shardd_coordinator", "1 on the node that coordinates.",
-	      s->self == s->coordinator);
+	gauge(f, "shardd_coordinator", "1 on the node that coordinates.", server_leads(s));
 	gauge(f, "shardd_budget_bytes", "Memory that models may take on this node.",
 	      s->budget.total);
 	gauge(f, "shardd_budget_used_bytes",
@@ -423,7 +422,7 @@ static void lag(FILE *f, const char *name, const struct model *m)
 #define CHECKPOINT(fn, when, value)                                                                \
 	static void fn(FILE *f, const char *name, const struct model *m)                           \
 	{                                                                                          \
-		if (m->server->self == m->server->coordinator && (when))                           \
+		if (server_leads(m->server) && (when))                                             \
 			metrics_sample(f, name, MODEL(m), (value));                                \
 	}
 

@@ -61,7 +61,7 @@ static json_t *nodes_json(const struct server *s)
 				  p == NULL ? "self"
 				  : p->up   ? "up"
 					    : "down",
-				  "coordinator", n == s->coordinator, "incarnation",
+				  "coordinator", n == server_coordinator(s), "incarnation",
 				  (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
 				  "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
@@ -235,7 +235,7 @@ static void writer_words(const struct model *m, char *out, size_t bytes)
 	if (!writer_free(m))
 		snprintf(out, bytes, "its weights, which pid %u on node %s writes", m->writer.pid,
 			 server_node_name(s, m->writer.node));
-	else if (s->self == s->coordinator)
+	else if (server_leads(s))
 		snprintf(out, bytes,
 			 "its weights, which nobody writes: who defines it next gets created = 1");
 	else
