@@ -17,8 +17,7 @@ static bool attempt_member(
 	const struct core *c,
 	const struct core_msg *m) /* Is the sender a member that the open view lists? */
 {
-	return c->coord.state == COORD_OPEN &&
-	       m->from_incarnation == c->coord.view.incarnation[m->from];
+	return c->coord.state == COORD_OPEN && coord_lists(c, m->from);
 }
 
 bool attempt_all_linked(const struct core *c)

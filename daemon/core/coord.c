@@ -19,6 +19,11 @@ const struct view_members *coord_members(const struct core *c)
 	return &c->coord.view.members;
 }
 
+bool coord_lists(const struct core *c, uint16_t node)
+{
+	return view_same(&c->link[node].who, &coord_members(c)->node[node]);
+}
+
 void coord_check(const struct core *c)
 {
 	const struct coord *co = &c->coord;
@@ -69,10 +74,10 @@ void coord_on_link_up(struct ctx *x, uint16_t node)
 	struct coord *co = &c->coord;
 
 	co->node[node].absent_since = 0;
-	if (co->node[node].answered && co->node[node].incarnation != c->link[node].incarnation)
+	if (co->node[node].answered && !view_same(&co->node[node].who, &c->link[node].who))
 		co->node[node].answered = co->node[node].is_prepared = false;
 	recover_send(x, node);
-	if (co->state != COORD_OPEN || c->link[node].incarnation != co->view.incarnation[node])
+	if (co->state != COORD_OPEN || !coord_lists(c, node))
 		return;
 	if (!co->node[node].done)
 		attempt_send_commit(x, node);
@@ -286,6 +291,7 @@ static void words_node(const struct core *c, struct words *w, uint16_t node)
 static void waits_nodes(const struct core *c, struct words *w)
 {
 	const struct coord *co = &c->coord;
+	uint16_t a, b;
 
 	view_each(i, coord_members(c)) {
 		const char *what = !core_linked(c, i) ? "has no link"
@@ -298,6 +304,9 @@ static void waits_nodes(const struct core *c, struct words *w)
 		if (what && words_room(w))
 			words_add(w, "node %s, which %s", core_node_name(c, i), what);
 	}
+	if (recover_twins(c, &a, &b) && words_room(w))
+		words_add(w, "nodes %s and %s, one of which has a copy of the other's state folder",
+			  core_node_name(c, a), core_node_name(c, b));
 }
 
 static void waits_attempt(const struct core *c, struct words *w)
@@ -452,7 +461,8 @@ static bool coord_may_begin(const struct core *c)
 	const struct coord *co = &c->coord;
 
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
-	       !co->tune_due && !coord_paused(c) && attempt_all_linked(c) && !c->stopping;
+	       !co->tune_due && !coord_paused(c) && attempt_all_linked(c) && !c->stopping &&
+	       recover_differ(c);
 }
 
 void coord_settle(struct ctx *x)

@@ -11,7 +11,7 @@ enum coord_state { COORD_OFF, COORD_RECOVER, COORD_PERSIST, COORD_VIEW, COORD_OP
 
 struct coord_node {
 	uint64_t absent_since; /* When its link went down. 0: it is linked. */
-	uint64_t incarnation;  /* The memory that answered ASK. */
+	struct view_node who;  /* Who answered ASK. */
 	uint32_t generation;   /* The generation that it answered. */
 	struct core_id prepared;
 	bool answered, is_prepared, view_ok, voted, begun, done, reported;
@@ -87,6 +87,8 @@ struct coord {
 /* The members of the coordinator's newest view, which may be newer than the view that this node has
  * adopted. */
 const struct view_members *coord_members(const struct core *c);
+/* Does that view name the node that is linked, with the memory that it has? */
+bool coord_lists(const struct core *c, uint16_t node);
 
 /* Messages to the coordinator. */
 void coord_on_abandon(struct ctx *x, const struct core_msg *m);

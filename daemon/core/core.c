@@ -68,7 +68,7 @@ static void on_msg(struct ctx *x, const struct core_event *e)
 	CHECK(m && m->from < CORE_NODES_MAX && m->from != c->conf.self && m->to == c->conf.self);
 	if (m->op < CORE_ASK || m->op >= CORE_MSG_NR)
 		return;
-	if (!c->link[m->from].linked || c->link[m->from].incarnation != m->from_incarnation)
+	if (!c->link[m->from].linked || c->link[m->from].who.incarnation != m->from_incarnation)
 		return;
 	dispatch(x, m);
 }
@@ -96,10 +96,10 @@ static void on_link_up(struct ctx *x, const struct core_event *e)
 	struct core_event down = {
 		.type = CORE_EV_LINK_DOWN, .node = e->node, .why = "it connected anew"};
 
-	CHECK(e->incarnation > 0);
+	CHECK(e->who.incarnation > 0 && view_named(&e->who));
 	on_link_down(x, &down); /* A new connection ends the old one. */
 	c->link[e->node].linked = true;
-	c->link[e->node].incarnation = e->incarnation;
+	c->link[e->node].who = e->who;
 	core_copy_text(c->link[e->node].why, sizeof(c->link[e->node].why), e->why);
 	step_on_link_up(x, e->node);
 	if (e->node == core_coordinator(c))
@@ -234,13 +234,14 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	CHECK(view_is_member(&conf->members, conf->self) &&
 	      view_is_member(&conf->members, view_coordinator(&conf->members)));
 	CHECK(conf->chunks_nr > 0 && conf->place.chunks_nr == conf->chunks_nr &&
-	      conf->incarnation > 0 && conf->term > 0);
+	      conf->who.incarnation > 0 && view_named(&conf->who) && conf->term > 0);
 	CHECK(conf->repeat_ns > 0);
 	CHECK(conf->min_world > 0 && conf->min_world <= conf->max_world &&
 	      conf->max_world <= CORE_RANKS_MAX);
 	c->conf = *conf;
 	c->member.members = conf->members;
 	c->conf.memory_why = NULL;
+	c->link[conf->self].who = conf->who;
 	core_copy_text(c->link[conf->self].why, sizeof(c->link[conf->self].why), conf->memory_why);
 	core_layout(conf, c);
 	index = core_at(c, c->at_index);

@@ -16,11 +16,12 @@
 
 struct core_conf {
 	uint16_t self;
-	/* The members of the first view. No later view has other slots. */
+	/* The members of the first view, without their names. No later view has other slots. */
 	struct view_members members;
-	/* Names this node's memory of this model. No other memory ever has the number, even if this
-	 * node is replaced or its state folder restored. A warm start keeps it (warm.h). */
-	uint64_t incarnation;
+	/* The name of this node in views. No other memory of this model ever has the incarnation,
+	 * even if this node is replaced or its state folder restored. A warm start keeps both
+	 * (warm.h). */
+	struct view_node who;
 	/* What became of the memory before this one, or NULL if that is not known. core_init()
 	 * copies it. */
 	const char *memory_why;

@@ -146,7 +146,7 @@ struct core_msg *core_send(struct ctx *x, uint16_t to, enum core_op op, const st
 	m->op = op;
 	m->from = c->conf.self;
 	m->to = to;
-	m->from_incarnation = c->conf.incarnation;
+	m->from_incarnation = c->conf.who.incarnation;
 	m->id = *id;
 	return m;
 }

@@ -32,9 +32,9 @@ struct timer {       /* Repeats that back off to one a second. */
 
 struct link { /* The link to another node. core.c changes it. */
 	bool linked;
-	uint64_t incarnation; /* Names the memory of this model at the other end. */
-	/* What became of the memory before that one. The entry of this node has it, too. */
-	char why[96];
+	/* The node at the other end. The entry of this node has .who and .why, too. */
+	struct view_node who;
+	char why[96]; /* What became of the memory before that one. */
 };
 
 struct core_action *core_act(struct ctx *x, enum core_action_type type);

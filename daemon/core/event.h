@@ -15,8 +15,8 @@ enum core_event_type {
 	/* .msg came from another node. The core itself delivers messages from this node. */
 	CORE_EV_MSG = 1,
 	CORE_EV_TICK, /* The time that core_deadline() named has come. */
-	/* A new connection to .node is up. The memory of this model there is .incarnation. .why
-	 * says what became of the memory before it, or is NULL. */
+	/* A new connection to .node is up. .who is the node there, with its memory of this model.
+	 * .why says what became of the memory before it, or is NULL. */
 	CORE_EV_LINK_UP,
 	/* The link to .node is down, and .why is the reason. .on: the node said that it stops, and
 	 * .why is the whole sentence. */
@@ -73,7 +73,8 @@ struct core_event {
 	enum core_event_type type;
 	const struct core_msg *msg;
 	uint16_t node;
-	uint64_t incarnation, session, step;
+	struct view_node who;
+	uint64_t session, step;
 	uint32_t chunk;
 	double sumsq, weight;
 	/* [lr_nr] One learning rate for each group. lr_nr 0: those of the settings count. */

@@ -19,7 +19,7 @@ static void member_answer(struct ctx *x, const struct core_msg *ask)
 	struct core_answer *a = &c->member.answer;
 
 	memset(a, 0, sizeof(*a));
-	a->incarnation = c->conf.incarnation;
+	a->incarnation = c->conf.who.incarnation;
 	a->term = c->member.term;
 	a->seq = c->member.seq;
 	a->generation = c->member.generation;
@@ -129,6 +129,14 @@ static void member_resume(struct ctx *x)
 		local_tell_again(x);
 }
 
+bool member_is_in(const struct core *c, const struct view_members *v)
+{
+	uint16_t self = c->conf.self;
+
+	return view_is_member(v, self) &&
+	       !memcmp(v->node[self].uuid, c->conf.who.uuid, VIEW_UUID_BYTES);
+}
+
 void member_on_view(struct ctx *x, const struct core_msg *msg)
 {
 	struct member *m = &x->c->member;
@@ -137,9 +145,9 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 	if (!v || v->term < m->promised || v->generation < m->generation)
 		return;
 	/* A view does not tell a node that it is out of the members, and it does not name another
-	 * coordinator than its sender. */
+	 * coordinator than its sender. In the slot of this node it names this node. */
 	if (!view_members_ok(&v->members, x->c->conf.members.nodes) ||
-	    !view_is_member(&v->members, x->c->conf.self) ||
+	    !view_names_ok(&v->members) || !member_is_in(x->c, &v->members) ||
 	    view_coordinator(&v->members) != msg->from)
 		return;
 	m->promised = v->term;

@@ -22,6 +22,10 @@ struct member {
 	struct core_id waits_id;
 };
 
+/* Is this node a member? Its slot alone does not make it one, because another node may have the
+ * slot in another view. */
+bool member_is_in(const struct core *c, const struct view_members *v);
+
 /* Messages of the coordinator. */
 void member_on_ask(struct ctx *x, const struct core_msg *m);
 void member_on_view(struct ctx *x, const struct core_msg *m);

@@ -29,11 +29,8 @@ struct core_vote {
 struct core_view { /* It is durable before any member hears of it. */
 	uint64_t term;
 	uint32_t seq, generation;
+	/* The uuid of each is known. */
 	struct view_members members;
-	/* [slot] Names the memory that each member has of this model. The number is drawn at random
-	 * when the memory is made, and no other memory has it. The numbers have no order. 0: not
-	 * known yet. */
-	uint64_t incarnation[CORE_NODES_MAX];
 	bool sealed;    /* The record is valid, and the model has the weights of record.step. */
 	bool restoring; /* Not sealed: the coordinator restores the weights from a checkpoint. */
 	bool lost;      /* Not sealed any more: the weights are gone. */

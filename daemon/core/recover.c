@@ -22,37 +22,40 @@ void recover_check(const struct core *c)
 	CHECK(!co->tune_tell || co->has_view);
 }
 
-/* The memory that the node has now. 0: not known. */
-static uint64_t node_incarnation(const struct core *c, uint16_t node)
+/* Who has the slot now, and with which memory. NULL: not known. */
+static const struct view_node *node_now(const struct core *c, uint16_t node)
 {
-	if (node == c->conf.self)
-		return c->conf.incarnation;
-	if (c->link[node].linked)
-		return c->link[node].incarnation;
+	if (core_linked(c, node))
+		return &c->link[node].who;
 	return c->coord.state == COORD_RECOVER && c->coord.node[node].answered
-		       ? c->coord.node[node].incarnation
-		       : 0;
+		       ? &c->coord.node[node].who
+		       : NULL;
+}
+
+static uint64_t node_listed(const struct core *c, uint16_t node) /* The memory in the view. */
+{
+	return coord_members(c)->node[node].incarnation;
 }
 
 static bool node_given_up(const struct core *c, uint16_t node, uint64_t now)
 {
 	uint64_t since = c->coord.node[node].absent_since;
 
-	return c->coord.view.sealed && c->held_nr[node] && c->coord.view.incarnation[node] &&
-	       since && !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns;
+	return c->coord.view.sealed && c->held_nr[node] && node_listed(c, node) && since &&
+	       !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns;
 }
 
 static bool node_restarted(const struct core *c, uint16_t node)
 {
-	uint64_t now = node_incarnation(c, node);
+	const struct view_node *now = node_now(c, node);
 
-	return now && now != c->coord.view.incarnation[node];
+	return now && !view_same(now, &coord_members(c)->node[node]);
 }
 
 static bool node_lost(const struct core *c, uint16_t node,
 		      uint64_t now) /* Is it lost, with the only copy of its chunks? */
 {
-	return c->held_nr[node] && c->coord.view.incarnation[node] &&
+	return c->held_nr[node] && node_listed(c, node) &&
 	       (node_restarted(c, node) || node_given_up(c, node, now));
 }
 
@@ -189,7 +192,7 @@ static void recover_persist(struct ctx *x)
 	struct coord *co = &x->c->coord;
 	struct core_action *a;
 
-	CHECK(!co->undecided);
+	CHECK(!co->undecided && view_names_ok(&co->view.members));
 	co->has_view = true;
 	co->view.term = x->c->conf.term;
 	co->view.seq++;
@@ -204,6 +207,44 @@ static void recover_persist(struct ctx *x)
 	a = core_act(x, CORE_ACT_PERSIST);
 	a->view = &co->view;
 	a->why = co->view.lost && !co->view.restoring && co->lost[0] ? co->lost : NULL;
+}
+
+/* Returns the members as they are now. A node that is away when the model is LOST may come back
+ * with any memory. */
+static struct view_members recover_members(const struct core *c, bool lost)
+{
+	struct view_members to = *coord_members(c);
+
+	view_each(i, &to) {
+		const struct view_node *now = node_now(c, i);
+
+		if (now)
+			to.node[i] = *now;
+		else if (lost)
+			to.node[i].incarnation = 0;
+	}
+	return to;
+}
+
+/* If every member is the one that the view names, they differ as they do in the view. */
+bool recover_twins(const struct core *c, uint16_t *a, uint16_t *b)
+{
+	struct view_members now;
+	bool changed = false;
+
+	view_each(i, coord_members(c))
+		changed = changed || node_restarted(c, i);
+	if (!changed)
+		return false;
+	now = recover_members(c, false);
+	return view_twins(&now, a, b);
+}
+
+bool recover_differ(const struct core *c)
+{
+	uint16_t a, b;
+
+	return !recover_twins(c, &a, &b);
 }
 
 static void recover_change(struct ctx *x,
@@ -232,13 +273,7 @@ static void recover_change(struct ctx *x,
 		if (!first)
 			orders_forget(c);
 	}
-	view_each(i, coord_members(c)) {
-		uint64_t now = node_incarnation(c, i);
-
-		/* A node that is away when the model is LOST may come back with any memory. */
-		if (now || lost)
-			co->view.incarnation[i] = now;
-	}
+	co->view.members = recover_members(c, lost);
 	/* .last itself stays as it is, because a message of this call may point to it. */
 	if (co->has_last)
 		co->view.record = co->last;
@@ -265,7 +300,7 @@ static bool recover_rule(struct ctx *x)
 	view_each(i, coord_members(c)) {
 		const struct coord_node *n = &co->node[i];
 
-		if (!n->answered || n->incarnation != co->view.incarnation[i])
+		if (!n->answered || !view_same(&n->who, &co->view.members.node[i]))
 			continue;
 		members++;
 		if (!n->is_prepared || core_id_cmp(&n->prepared, &co->id))
@@ -277,7 +312,7 @@ static bool recover_rule(struct ctx *x)
 		uint16_t node = co->prepared.rank[i].node;
 
 		if (!co->node[node].answered ||
-		    co->node[node].incarnation != co->view.incarnation[node]) {
+		    !view_same(&co->node[node].who, &co->view.members.node[node])) {
 			core_copy_text(co->lost, sizeof(co->lost),
 				       core_text(c,
 						 "step %llu may have been decided, but the weight "
@@ -365,7 +400,7 @@ static bool recover_ordered(const struct core *c)
 static bool recover_tune_due(const struct core *c)
 {
 	return c->coord.state == COORD_OPEN && c->coord.tune_due && !c->coord.undecided &&
-	       !c->coord.view.restoring && attempt_all_done(c);
+	       !c->coord.view.restoring && attempt_all_done(c) && recover_differ(c);
 }
 
 /* The coordinator started again while it restored the model. It does not know what had been
@@ -412,16 +447,16 @@ void recover_settle(struct ctx *x)
 	struct coord *co = &c->coord;
 	bool may_change = co->state == COORD_VIEW || co->state == COORD_OPEN;
 
-	if (co->state == COORD_RECOVER && recover_complete(c, x->now)) {
+	if (co->state == COORD_RECOVER && recover_complete(c, x->now) && recover_differ(c)) {
 		bool lost = co->older || recover_lost(x) || (co->view.sealed && !recover_rule(x));
 
 		if (!lost && co->view.restoring)
 			recover_again(x);
 		co->older = false;
 		recover_change(x, lost || co->view.restoring);
-	} else if (may_change && recover_changed(c, x->now)) {
+	} else if (may_change && recover_changed(c, x->now) && recover_differ(c)) {
 		recover_leave(x, recover_lost(x));
-	} else if (may_change && recover_ordered(c)) {
+	} else if (may_change && recover_ordered(c) && recover_differ(c)) {
 		core_copy_text(co->lost, sizeof(co->lost),
 			       core_text(c,
 					 co->checkpoint ? "%s" : "no checkpoint of it is good: %s",
@@ -447,6 +482,7 @@ void recover_send(struct ctx *x, uint16_t node)
 	struct coord *co = &c->coord;
 	struct core_id id = {
 		.term = c->conf.term, .seq = co->view.seq, .generation = co->view.generation};
+	const struct view_node *now = node_now(c, node);
 	struct core_msg *m;
 
 	if (co->state == COORD_RECOVER && !co->node[node].answered) {
@@ -454,8 +490,8 @@ void recover_send(struct ctx *x, uint16_t node)
 		core_send(x, node, CORE_ASK, &id);
 		/* VIEW goes only to the memory that the view lists. Other memory gets the next
 		 * view. */
-	} else if (co->state == COORD_VIEW && !co->node[node].view_ok &&
-		   node_incarnation(c, node) == co->durable.incarnation[node]) {
+	} else if (co->state == COORD_VIEW && !co->node[node].view_ok && now &&
+		   view_same(now, &co->durable.members.node[node])) {
 		m = core_send(x, node, CORE_VIEW, &id);
 		m->view = &co->durable;
 		m->why = co->lost[0] ? core_text(c, "%s", co->lost) : NULL;
@@ -542,11 +578,10 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 	if (a->generation == co->view.generation && recover_is_older(co, a))
 		recover_older(x, m->from);
 	n->answered = true;
-	n->incarnation = m->from_incarnation;
+	n->who = c->link[m->from].who;
 	n->generation = a->generation;
 	n->is_prepared = false;
-	if (a->generation != co->view.generation ||
-	    n->incarnation != co->view.incarnation[m->from] || !co->view.sealed)
+	if (a->generation != co->view.generation || !coord_lists(c, m->from) || !co->view.sealed)
 		return;
 	if (a->has_record && core_id_cmp(&a->record.id, &co->last.id) > 0)
 		co->last = a->record;
@@ -559,7 +594,7 @@ void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 	struct coord *co = &x->c->coord;
 
 	if (co->state == COORD_VIEW && m->id.term == co->view.term && m->id.seq == co->view.seq &&
-	    m->from_incarnation == co->view.incarnation[m->from])
+	    coord_lists(x->c, m->from))
 		co->node[m->from].view_ok = true;
 }
 
@@ -591,8 +626,8 @@ uint64_t recover_deadline(const struct core *c)
 	view_each(i, coord_members(c)) {
 		uint64_t since = c->coord.node[i].absent_since;
 
-		if (c->held_nr[i] && c->coord.view.incarnation[i] && since &&
-		    since + c->conf.lost_timeout_ns < at)
+		if (c->held_nr[i] && node_listed(c, i) && since &&
+		    since + c->conf.lost_timeout_ns < at && recover_differ(c))
 			at = since + c->conf.lost_timeout_ns;
 	}
 	return at;
@@ -610,6 +645,7 @@ void recover_init(struct core *c, const struct core_view *view)
 	if (!view)
 		return;
 	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
+	      view_names_ok(&view->members) && member_is_in(c, &view->members) &&
 	      view_coordinator(&view->members) == c->conf.self);
 	co->has_view = true;
 	co->view = *view;

@@ -7,6 +7,10 @@
 #include "core/ctx.h"
 
 void recover_init(struct core *c, const struct core_view *view);
+/* Would a new view name two members by the same uuid? Then one of them has a copy of the other's
+ * state folder, and there is no new view and no new attempt until an operator has ended that. */
+bool recover_twins(const struct core *c, uint16_t *a, uint16_t *b);
+bool recover_differ(const struct core *c); /* No two of them have the same uuid. */
 
 /* Messages to the coordinator. */
 void recover_on_answer(struct ctx *x, const struct core_msg *m);

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* "srdwarm3". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x336d726177647273ull
+/* "srdwarm4". Its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x346d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -101,7 +101,7 @@ static void warm_fill(struct core *c, struct warm *w)
 
 	memset(w, 0, offsetof(struct warm, world));
 	w->magic = WARM_MAGIC;
-	w->incarnation = c->conf.incarnation;
+	w->incarnation = c->conf.who.incarnation;
 	w->self = c->conf.self;
 	w->members = m->members;
 	w->groups_nr = (uint16_t)c->conf.record.groups_nr;
@@ -173,10 +173,11 @@ bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
 
 static bool warm_of_this(const struct core *c, const struct warm *w)
 {
-	return w->magic == WARM_MAGIC && w->incarnation == c->conf.incarnation &&
+	return w->magic == WARM_MAGIC && w->incarnation == c->conf.who.incarnation &&
 	       w->self == c->conf.self && view_members_ok(&w->members, c->conf.members.nodes) &&
 	       view_is_member(&w->members, w->self) &&
 	       view_coordinator(&w->members) == view_coordinator(&c->conf.members) &&
+	       (!w->term || (view_names_ok(&w->members) && member_is_in(c, &w->members))) &&
 	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
 	       w->held_nr == c->held_nr[c->conf.self];
 }

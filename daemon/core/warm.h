@@ -4,7 +4,7 @@
  *
  * When does a process that starts count as the same member as the process before it? The member is
  * the memory, not the process.
- * - It is the same member, and keeps the incarnation (core_conf.incarnation) that views list, if
+ * - It is the same member, and keeps the incarnation (core_conf.who) that views list, if
  * the memory of every model that the start before it held came back whole. That memory has the
  * masters, the moments and the image versions, and the reduced gradients of what the process voted
  * for. It also has the state that is saved here: the promise, the adopted view, the last record,

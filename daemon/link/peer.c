@@ -297,18 +297,24 @@ static const struct conn_handler peer_handler = {
  * link. */
 static enum shard_status check_link(const struct peer *p, const Shard__Hello *hello, struct err *e)
 {
+	static const uint8_t none[STATIC_UUID_BYTES];
 	bool first = true;
 
-	if (hello->incarnation == 0 || hello->uuid.len != sizeof(p->uuid))
+	if (hello->incarnation == 0 || hello->uuid.len != sizeof(p->uuid) ||
+	    memcmp(hello->uuid.data, none, sizeof(none)) == 0)
 		return err_set(e, SHARD_PROTOCOL,
-			       "hello of node %s with incarnation %lu and a uuid of %zu bytes",
-			       hello->node, (unsigned long)hello->incarnation, hello->uuid.len);
+			       "hello of node %s with incarnation %lu and a uuid of %zu bytes%s",
+			       hello->node, (unsigned long)hello->incarnation, hello->uuid.len,
+			       hello->uuid.len == sizeof(p->uuid) ? ", or of zeros" : "");
 	for (uint32_t i = 0; i < p->conns_nr; i++)
 		first = first && !p->conns[i].greeted;
 	if (!first && p->incarnation != hello->incarnation)
 		return err_set(e, SHARD_STALE,
 			       "connections of two incarnations (%lu, %lu) of node %s",
 			       (unsigned long)p->incarnation, (unsigned long)hello->incarnation,
+			       hello->node);
+	if (!first && memcmp(p->uuid, hello->uuid.data, sizeof(p->uuid)) != 0)
+		return err_set(e, SHARD_STALE, "connections of two state folders of node %s",
 			       hello->node);
 	return rdma_local_check(p->server, hello, e);
 }

@@ -263,19 +263,31 @@ static enum shard_status unpack_tune(struct core_tune *t, const Shard__Tune *in,
 	return SHARD_OK;
 }
 
+static bool pack_members(const struct view_members *v, struct arena *a, Shard__View *out)
+{
+	out->members = v->nodes;
+	out->coordinator = view_coordinator(v);
+	out->incarnation = take(a, view_members_nr(v), sizeof(*out->incarnation));
+	out->uuid = take(a, view_members_nr(v), sizeof(*out->uuid));
+	if (out->incarnation == NULL || out->uuid == NULL)
+		return false;
+	view_each(n, v) {
+		out->incarnation[out->n_incarnation++] = v->node[n].incarnation;
+		out->uuid[out->n_uuid++] = (ProtobufCBinaryData){
+			VIEW_UUID_BYTES, (uint8_t *)(uintptr_t)v->node[n].uuid};
+	}
+	return true;
+}
+
+/* out points into v. */
 enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a, Shard__View *out)
 {
 	shard__view__init(out);
 	out->term = v->term;
 	out->seq = v->seq;
 	out->generation = v->generation;
-	out->members = v->members.nodes;
-	out->coordinator = view_coordinator(&v->members);
-	out->incarnation = take(a, view_members_nr(&v->members), sizeof(*out->incarnation));
-	if (out->incarnation == NULL)
+	if (!pack_members(&v->members, a, out))
 		return SHARD_AGAIN;
-	view_each(n, &v->members)
-		out->incarnation[out->n_incarnation++] = v->incarnation[n];
 	out->sealed = v->sealed;
 	out->restoring = v->restoring;
 	out->lost = v->lost;
@@ -287,26 +299,49 @@ enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a,
 	return SHARD_OK;
 }
 
-/* Nothing of the members is used before all of it is checked against this cluster's nodes. An older
- * release did not send members: they are then the first slots. */
-static enum shard_status unpack_members(const Shard__View *in, const struct corewire_limits *l,
-					struct core_view *v, struct err *e)
+static enum shard_status unpack_slots(const Shard__View *in, const struct corewire_limits *l,
+				      struct view_members *v, struct err *e)
 {
-	struct view_members all = view_first(l->nodes_nr, 0), said = all;
+	v->nodes = in->members;
+	v->coordinator = in->coordinator;
+	if (view_members_ok(v, view_first(l->nodes_nr, 0).nodes) &&
+	    in->n_incarnation == view_members_nr(v) && in->n_uuid == view_members_nr(v))
+		return SHARD_OK;
+	return err_set(e, SHARD_PROTOCOL,
+		       "a view of the members %#lx, led by node %lu, with %zu incarnations and "
+		       "%zu uuids: this cluster has %u nodes",
+		       (unsigned long)v->nodes, (unsigned long)v->coordinator, in->n_incarnation,
+		       in->n_uuid, l->nodes_nr);
+}
+
+/* Nothing of the members is used before all of it is checked against this cluster's nodes. */
+static enum shard_status unpack_members(const Shard__View *in, const struct corewire_limits *l,
+					struct view_members *v, struct err *e)
+{
+	uint16_t a, b;
 	size_t k = 0;
 
-	if (in->members != 0)
-		said = (struct view_members){in->members, in->coordinator};
-	if (!view_members_ok(&said, all.nodes) || in->n_incarnation != view_members_nr(&said))
-		return err_set(
-			e, SHARD_PROTOCOL,
-			"a view of the members %#lx, led by node %lu, with %zu incarnations: "
-			"this cluster has %u nodes",
-			(unsigned long)said.nodes, (unsigned long)said.coordinator,
-			in->n_incarnation, l->nodes_nr);
-	v->members = said;
-	view_each(n, &said)
-		v->incarnation[n] = in->incarnation[k++];
+	if (unpack_slots(in, l, v, e) != SHARD_OK)
+		return e->status;
+	view_each(n, v) {
+		if (in->uuid[k].len != VIEW_UUID_BYTES)
+			return err_set(e, SHARD_PROTOCOL,
+				       "a view that names node %u by a uuid of %zu bytes", n,
+				       in->uuid[k].len);
+		memcpy(v->node[n].uuid, in->uuid[k].data, VIEW_UUID_BYTES);
+		v->node[n].incarnation = in->incarnation[k++];
+	}
+	if ((a = view_unnamed(v)) < CORE_NODES_MAX)
+		return err_set(e, SHARD_PROTOCOL, "a view in which node %u has no uuid", a);
+	if (view_twins(v, &a, &b))
+		return err_set(e, SHARD_PROTOCOL,
+			       "a view that names nodes %u and %u by the same uuid", a, b);
+	if (l->uuid != NULL && view_is_member(v, l->self) &&
+	    memcmp(v->node[l->self].uuid, l->uuid, VIEW_UUID_BYTES) != 0)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a view that names node %u, which is this one, by a uuid that is "
+			       "not its own",
+			       l->self);
 	return SHARD_OK;
 }
 
@@ -318,7 +353,7 @@ enum shard_status corewire_unpack_view(const Shard__View *in, const struct corew
 	(void)a;
 	CHECK(l->nodes_nr <= CORE_NODES_MAX);
 	memset(v, 0, sizeof(*v));
-	if ((st = unpack_members(in, l, v, e)) != SHARD_OK)
+	if ((st = unpack_members(in, l, &v->members, e)) != SHARD_OK)
 		return st;
 	if (in->sealed != (in->record != NULL))
 		return err_set(e, SHARD_PROTOCOL, "a view that is sealed %d, with a record %d",

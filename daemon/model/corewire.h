@@ -16,6 +16,9 @@ struct corewire_limits {
 		local_world; /* max_world and local_world, of a world: 0 means no limit of the
 				model's own. */
 	uint16_t nodes_nr;
+	/* A view that has this slot names its member by this uuid. NULL: by any. */
+	uint16_t self;
+	const uint8_t *uuid;
 };
 
 /* Fills out, and in h the op and the ids of the attempt. SHARD_AGAIN: the arena is too small. */

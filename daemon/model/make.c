@@ -99,7 +99,7 @@ static struct core_conf *core_conf(struct model *m)
 		names[n] = server_node_name(s, n);
 	*conf = (struct core_conf){.self = s->self,
 				   .members = view_first(s->nodes_nr, server_coordinator(s)),
-				   .incarnation = m->memory.incarnation,
+				   .who = model_node(m, s->self, m->memory.incarnation),
 				   .memory_why = m->memory.why,
 				   .term = s->start,
 				   .chunks_nr = m->layout->chunks_nr,

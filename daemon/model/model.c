@@ -611,6 +611,17 @@ void model_event(struct model *m, const struct core_event *ev)
 	server_deadline(m->server);
 }
 
+struct view_node model_node(const struct model *m, uint16_t node, uint64_t incarnation)
+{
+	const struct server *s = m->server;
+	struct view_node who = {.incarnation = incarnation};
+
+	_Static_assert(VIEW_UUID_BYTES == STATIC_UUID_BYTES, "a node has one uuid");
+	memcpy(who.uuid, node == s->self ? static_uuid(s->dir) : s->peer[node]->uuid,
+	       sizeof(who.uuid));
+	return who;
+}
+
 void model_link_up(struct model *m, uint16_t node, uint64_t incarnation, const char *why)
 {
 	CHECK(incarnation > 0);
@@ -618,7 +629,7 @@ void model_link_up(struct model *m, uint16_t node, uint64_t incarnation, const c
 	model_event(m, &(struct core_event){
 			       .type = CORE_EV_LINK_UP,
 			       .node = node,
-			       .incarnation = incarnation,
+			       .who = model_node(m, node, incarnation),
 			       .why = why != NULL && why[0] != 0 ? why : NULL,
 		       });
 }
@@ -664,9 +675,10 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 					 .groups_nr = m->set.groups_nr,
 					 .max_world = m->set.max_world,
 					 .local_world = m->set.local_world,
-					 .nodes_nr = m->server->nodes_nr};
-	struct core_event ev = {
-		.type = CORE_EV_MSG, .node = p->node, .incarnation = m->memory.there[p->node]};
+					 .nodes_nr = m->server->nodes_nr,
+					 .self = m->server->self,
+					 .uuid = static_uuid(m->server->dir)};
+	struct core_event ev = {.type = CORE_EV_MSG, .node = p->node};
 	struct core_msg msg;
 	enum shard_status st = corewire_unpack(h, body, &limits, &m->server->scratch.rx, &msg, e);
 

@@ -46,6 +46,8 @@ void model_free_later(struct model **m, void (*freed)(void *arg), void *arg);
 void model_event(struct model *m, const struct core_event *ev);
 void model_run(struct model *m,
 	       const struct core_event *ev); /* For model.c: no other event is being handled. */
+/* How views name that node, which is this one or is linked, with that memory of the model. */
+struct view_node model_node(const struct model *m, uint16_t node, uint64_t incarnation);
 /* The model is linked with that node, whose memory of it has that incarnation. why: what became of
  * the node's memory before that, or NULL. */
 void model_link_up(struct model *m, uint16_t node, uint64_t incarnation, const char *why);

@@ -406,6 +406,25 @@ static enum shard_status leave(struct server *s, uint32_t id, const Shard__Model
 	return SHARD_OK;
 }
 
+/* Is the view one of this node as its coordinator? */
+static enum shard_status check_view(const struct server *s, const char *name,
+				    const struct core_view *view, struct err *e)
+{
+	if (view_coordinator(&view->members) != server_coordinator(s))
+		return err_set(e, SHARD_MISMATCH,
+			       "the view of \"%s\" in %s names node %u as its coordinator, "
+			       "and [nodes] has this one first: bring back the list of nodes "
+			       "that it was made with",
+			       name, s->conf->state, view_coordinator(&view->members));
+	if (memcmp(view->members.node[s->self].uuid, static_uuid(s->dir), VIEW_UUID_BYTES) != 0)
+		return err_set(e, SHARD_MISMATCH,
+			       "the view of \"%s\" in %s names its coordinator by another uuid "
+			       "than the file uuid there has: bring back the file uuid that the "
+			       "models there were made with",
+			       name, s->conf->state);
+	return SHARD_OK;
+}
+
 static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
 				  struct err *e)
 {
@@ -436,13 +455,8 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 		limits.groups_nr =
 			file->model->spec->n_groups > 0 ? (uint32_t)file->model->spec->n_groups : 1;
 		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
-		if (st == SHARD_OK && view_coordinator(&view->members) != server_coordinator(s))
-			st = err_set(e, SHARD_MISMATCH,
-				     "the view of \"%s\" in %s names node %u as its coordinator, "
-				     "and [nodes] has this one first: bring back the list of nodes "
-				     "that it was made with",
-				     file->model->spec->name, s->conf->state,
-				     view_coordinator(&view->members));
+		if (st == SHARD_OK)
+			st = check_view(s, file->model->spec->name, view, e);
 	}
 	if (st == SHARD_OK) {
 		WATCH_TELL(s, found, file, view, lost, sizeof(lost));

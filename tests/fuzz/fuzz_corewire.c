@@ -15,8 +15,11 @@
 
 enum { MEMORY = 1 << 18 };
 
+static const uint8_t own_uuid[VIEW_UUID_BYTES] = {
+	2}; /* Of this node, in the first of the limits. */
+
 static const struct corewire_limits limits[] = {
-	{.chunks_nr = 5, .groups_nr = 1, .nodes_nr = 3},
+	{.chunks_nr = 5, .groups_nr = 1, .nodes_nr = 3, .self = 1, .uuid = own_uuid},
 	{.chunks_nr = 1, .groups_nr = 2, .max_world = 2, .local_world = 1, .nodes_nr = 1},
 };
 
@@ -25,6 +28,13 @@ static void worlds(const struct core_world *w, const struct corewire_limits *l)
 	CHECK(w->size <= CORE_RANKS_MAX && (l->max_world == 0 || w->size <= l->max_world));
 	for (uint32_t i = 0; i < w->size; i++)
 		CHECK(w->rank[i].node < l->nodes_nr);
+}
+
+static void names(const struct view_members *v, const struct corewire_limits *l)
+{
+	CHECK(view_members_ok(v, view_first(l->nodes_nr, 0).nodes) && view_names_ok(v));
+	CHECK(l->uuid == NULL || !view_is_member(v, l->self) ||
+	      memcmp(v->node[l->self].uuid, l->uuid, VIEW_UUID_BYTES) == 0);
 }
 
 static void *memory(struct arena *a)
@@ -53,6 +63,8 @@ static bool turn(const struct wire_head *h, const struct corewire_limits *l, con
 		good = true;
 		if (m.world)
 			worlds(m.world, l);
+		if (m.view)
+			names(&m.view->members, l);
 		CHECK(corewire_pack(&m, &a, out, &again) == SHARD_OK);
 		*packed_bytes = protobuf_c_message_get_packed_size(&again.base);
 		*packed = malloc(*packed_bytes + 1);

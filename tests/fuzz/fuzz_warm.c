@@ -289,6 +289,15 @@ static Shard__Model *definition(const struct node *n, uint32_t staleness)
 	return copy;
 }
 
+/* The other node has a uuid that no folder here has. */
+static void name_members(const struct model *m, struct view_members *v)
+{
+	uint16_t self = m->server->self;
+
+	v->node[1 - self] = (struct view_node){.uuid = {1}, .incarnation = 1};
+	v->node[self] = model_node(m, self, m->memory.incarnation);
+}
+
 /* Weights are here, the seal was step 4, and step 5 is as far as the phase says. */
 static void bring_to(struct model *m, enum phase phase)
 {
@@ -307,6 +316,7 @@ static void bring_to(struct model *m, enum phase phase)
 	c->member.promised = c->member.term = 3;
 	c->member.seq = c->member.generation = 1;
 	c->member.sealed = c->step.has_record = true;
+	name_members(m, &c->member.members);
 	c->step.record = sealed;
 	mark.id = seal;
 	for (uint32_t i = 0; i < m->layout->chunks_nr; i++) {
@@ -369,7 +379,7 @@ static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
 	v->term = 3;
 	v->seq = v->generation = 1;
 	v->members = view_first(m->server->nodes_nr, 0);
-	v->incarnation[0] = m->memory.incarnation;
+	name_members(m, &v->members);
 	v->sealed = m->core->member.sealed;
 	if (v->sealed)
 		v->record = m->core->step.record;

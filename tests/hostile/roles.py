@@ -387,6 +387,7 @@ class Coordinator(Member):
         self.id = {"model": 1, "generation": 1, "seq": 1, "term": term, "step": 0, "attempt": 0}
         self.trainers = []
         self.theirs = 0  # incarnation of the node that dialled
+        self.their_uuid = bytes(16)
         self.granted = self.sealed = self.busy = False
         self.asked = []  # DEFINE that came before the other node holds the model: answered when it does
         self.record = {}
@@ -398,7 +399,7 @@ class Coordinator(Member):
         return Frame(op=OP[name], **self.id, body=pack("Core", message))
 
     def begin_with(self, their_hello):
-        self.theirs = their_hello["incarnation"]
+        self.theirs, self.their_uuid = their_hello["incarnation"], their_hello["uuid"]
         self.send(Frame(op=OP["MODEL"], attempt=77, body=pack("Model", {
             "model": 1, "spec": self.spec, "chunk_elems": CHUNK, "owner_runs": [0, 1, 1, 1], "generation": 1,
             "incarnation": self.incarnation,
@@ -420,7 +421,8 @@ class Coordinator(Member):
     def view(self, sealed):
         self.id["seq"] += 1
         v = {"term": self.id["term"], "seq": self.id["seq"], "generation": 1,
-             "incarnation": [self.incarnation, self.theirs], "sealed": sealed}
+             "members": 3, "coordinator": 0, "incarnation": [self.incarnation, self.theirs],
+             "uuid": [self.uuid, self.their_uuid], "sealed": sealed}
         if sealed:
             self.record = self.record_of(0)
             v["record"] = self.record

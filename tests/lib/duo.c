@@ -147,11 +147,16 @@ void duo_event(struct duo *p, unsigned n, const char *what, struct core_event e)
 	duo_drain(p);
 }
 
+struct view_node duo_who(unsigned n)
+{
+	return (struct view_node){.uuid = {'n', (uint8_t)(1 + n)}, .incarnation = 7 + n};
+}
+
 static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 {
 	struct core_conf conf = {.self = n,
 				 .members = view_first(2, 0),
-				 .incarnation = 7 + n,
+				 .who = duo_who(n),
 				 .term = p->term[n],
 				 .chunks_nr = 2,
 				 .place = {owner, 2},
@@ -228,9 +233,9 @@ void duo_dies(struct duo *p, unsigned n)
 void duo_link(struct duo *p)
 {
 	duo_line(p, "b: link up a\n");
-	duo_feed(p, 1, &(struct core_event){.type = CORE_EV_LINK_UP, .node = 0, .incarnation = 7});
+	duo_feed(p, 1, &(struct core_event){.type = CORE_EV_LINK_UP, .node = 0, .who = duo_who(0)});
 	duo_event(p, 0, "link up b",
-		  (struct core_event){.type = CORE_EV_LINK_UP, .node = 1, .incarnation = 8});
+		  (struct core_event){.type = CORE_EV_LINK_UP, .node = 1, .who = duo_who(1)});
 }
 
 void duo_deinit(struct duo *p)

@@ -38,6 +38,7 @@ struct duo {
 	size_t used, bytes;
 };
 
+struct view_node duo_who(unsigned n);
 void duo_init(struct duo *p);
 void duo_deinit(struct duo *p);
 __attribute__((format(printf, 2, 3))) void duo_line(struct duo *p, const char *fmt, ...);

@@ -20,6 +20,12 @@ uint64_t lone_incarnation(uint16_t n)
 	return 100u + n;
 }
 
+struct view_node lone_who(uint16_t n)
+{
+	return (struct view_node){.uuid = {'n', (uint8_t)(1 + n)},
+				  .incarnation = lone_incarnation(n)};
+}
+
 struct core_id lone_id(uint64_t term, uint32_t seq, uint64_t step, uint32_t attempt)
 {
 	return (struct core_id){
@@ -36,7 +42,7 @@ struct core_conf lone_conf(uint16_t self, uint64_t term)
 {
 	struct core_conf conf = {.self = self,
 				 .members = view_first(LONE_NODES, A),
-				 .incarnation = lone_incarnation(self),
+				 .who = lone_who(self),
 				 .term = term,
 				 .chunks_nr = 2,
 				 .place = {owner, 2},
@@ -67,7 +73,7 @@ void lone_init(struct lone *l, uint16_t self, uint64_t term, const struct core_v
 		if (i != self)
 			lone_event(l, (struct core_event){.type = CORE_EV_LINK_UP,
 							  .node = i,
-							  .incarnation = lone_incarnation(i)});
+							  .who = lone_who(i)});
 	}
 }
 
@@ -112,7 +118,7 @@ struct core_view lone_view(uint64_t term, uint32_t seq, const struct record *r)
 			      .record = *r};
 
 	for (uint16_t i = 0; i < LONE_NODES; i++)
-		v.incarnation[i] = lone_incarnation(i);
+		v.members.node[i] = lone_who(i);
 	return v;
 }
 

@@ -28,6 +28,7 @@ const struct core_action *lone_acted(const struct lone *l, enum core_action_type
 const struct core_msg *lone_sent(const struct lone *l, enum core_op op);
 
 uint64_t lone_incarnation(uint16_t n);
+struct view_node lone_who(uint16_t n);
 struct core_id lone_id(uint64_t term, uint32_t seq, uint64_t step, uint32_t attempt);
 /* The record is a seal up to step 4, and after that an applied step of the trainer at b. */
 struct record lone_record(uint64_t term, uint32_t seq, uint64_t step);

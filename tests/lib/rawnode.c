@@ -22,18 +22,24 @@
 
 enum { PACKING_BYTES = 1 << 20 };
 
+struct view_node rawnode_who(const struct rawnode *x)
+{
+	return (struct view_node){.uuid = {(uint8_t)(7 + x->folder)},
+				  .incarnation = x->incarnation};
+}
+
 static void hello_of(const struct rawnode *x, Shard__Hello *m, uint32_t connection)
 {
-	static uint8_t uuid[16];
+	static struct view_node mine;
 
-	uuid[0] = (uint8_t)(7 + x->folder);
+	mine = rawnode_who(x);
 	shard__hello__init(m);
 	m->wire_min = m->wire_max = WIRE_VERSION;
 	m->features = FEATURE_BODY_SUM;
 	m->role = ROLE_NODE;
 	m->run_id = (char *)(uintptr_t) "test";
 	m->node = (char *)(uintptr_t)(x->coordinates ? "a" : "b");
-	m->uuid = (ProtobufCBinaryData){sizeof(uuid), uuid};
+	m->uuid = (ProtobufCBinaryData){sizeof(mine.uuid), mine.uuid};
 	m->incarnation = x->incarnation;
 	m->connection = connection;
 	m->config_hash = config_hash(&x->conf);
@@ -71,7 +77,9 @@ static bool answer_dials(struct rawnode *x)
 		theirs = shard__hello__unpack(NULL, r.head.body_bytes, r.body);
 		assert_non_null(theirs);
 		assert_true(theirs->connection < x->connections);
-		x->daemon_incarnation = theirs->incarnation;
+		x->daemon_who.incarnation = theirs->incarnation;
+		assert_int_equal(theirs->uuid.len, VIEW_UUID_BYTES);
+		memcpy(x->daemon_who.uuid, theirs->uuid.data, VIEW_UUID_BYTES);
 		hello_of(x, &mine, theirs->connection);
 		raw_send(&r, &h, &mine.base);
 		x->r[theirs->connection] = r;
@@ -274,8 +282,8 @@ void rawnode_seal(struct rawnode *x, uint64_t step)
 	struct record *r = &x->view.record;
 
 	x->view = (struct core_view){.term = 5, .generation = 1, .members = view_first(2, 0)};
-	x->view.incarnation[0] = x->incarnation;
-	x->view.incarnation[1] = x->daemon_incarnation;
+	x->view.members.node[0] = rawnode_who(x);
+	x->view.members.node[1] = x->daemon_who;
 	rawnode_say(x, &(struct core_msg){.op = CORE_ASK, .id = {.term = x->view.term}});
 	rawnode_expect(x, OP_CORE + CORE_ANSWER);
 	view(x);

@@ -19,7 +19,8 @@ struct rawnode {
 	struct config conf;         /* Of the node that the test plays. */
 	bool coordinates;
 	int listener; /* For a coordinator. */
-	uint64_t incarnation, daemon_incarnation;
+	uint64_t incarnation;
+	struct view_node daemon_who; /* As it says in its HELLO. */
 	uint32_t connections;
 	struct raw r[RAWNODE_CONNECTIONS_MAX];
 	/* The next ones are for a coordinator. */
@@ -36,7 +37,8 @@ struct rawnode {
  * NULL: none. */
 void rawnode_start(struct rawnode *x, bool coordinates, const struct inproc_conf *lines,
 		   uint32_t connections);
-void rawnode_link(struct rawnode *x); /* Links again after the link ended. */
+struct view_node rawnode_who(const struct rawnode *x); /* The node that the test plays. */
+void rawnode_link(struct rawnode *x);                  /* Links again after the link ended. */
 void rawnode_stop(struct rawnode *x); /* The daemon must still answer, and is stopped. */
 void rawnode_free(struct rawnode *x); /* For a daemon that may have been stopped. */
 /* The daemon must end the link with a sentence that contains `part`. */

@@ -327,8 +327,8 @@ static void test_generations(void **state)
 
 		v.record = (struct record){.outcome = RECORD_SEAL, .groups_nr = 1};
 		v.record.id.generation = wrong[i].record;
-		v.incarnation[0] = x.incarnation;
-		v.incarnation[1] = x.daemon_incarnation;
+		v.members.node[0] = rawnode_who(&x);
+		v.members.node[1] = x.daemon_who;
 		rawnode_say(&x, &(struct core_msg){.op = CORE_VIEW,
 						   .id = {.term = v.term,
 							  .seq = v.seq,
@@ -346,8 +346,9 @@ static void test_generations(void **state)
  * said, and is not adopted. */
 static void test_members(void **state)
 {
-	static const struct view_members bad[] = {
-		{0, 0}, {2, 0}, {3, 64}, {11, 0}, {UINT64_MAX, 0}};
+	static const struct {
+		uint64_t nodes, coordinator;
+	} bad[] = {{0, 0}, {2, 0}, {3, 64}, {11, 0}, {UINT64_MAX, 0}};
 	struct rawnode x;
 	struct core_view v;
 	struct core_msg m = {.op = CORE_VIEW, .view = &v};
@@ -357,16 +358,52 @@ static void test_members(void **state)
 	v = x.view;
 	m.id = (struct core_id){.term = v.term, .seq = ++v.seq, .generation = 1};
 	for (uint32_t i = 0; i < NR(bad); i++) {
-		v.members = bad[i];
+		v.members.nodes = bad[i].nodes;
+		v.members.coordinator = bad[i].coordinator;
 		rawnode_say(&x, &m);
 		rawnode_refused(&x, 0, "this cluster has 2 nodes");
 		rawnode_link(&x);
 	}
-	v.members = (struct view_members){1, 0};
+	v.members = view_first(1, 0);
+	v.members.node[0] = x.view.members.node[0];
 	rawnode_say(&x, &m);
 	v.members = x.view.members;
 	m.id.seq = ++v.seq;
 	rawnode_say(&x, &m);
+	rawnode_expect(&x, OP_CORE + CORE_VIEW_OK);
+	assert_int_equal(x.r[0].head.seq, v.seq);
+	rawnode_stop(&x);
+}
+
+/* A view that names the daemon as another node ends the link, and so does one that does not say
+ * who a member is, or says it of two. */
+static void test_names(void **state)
+{
+	static const char *const part[] = {
+		"node 1, which is this one, by a uuid that is not its own",
+		"nodes 0 and 1 by the same uuid", "node 0 has no uuid"};
+	struct rawnode x;
+	struct core_view v;
+	struct core_msg m = {.op = CORE_VIEW, .view = &v};
+
+	(void)state;
+	start(&x, "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2");
+	m.id = (struct core_id){.term = x.view.term, .seq = x.view.seq + 1, .generation = 1};
+	for (uint32_t i = 0; i <= NR(part); i++) {
+		v = x.view;
+		v.seq++;
+		if (i == 0)
+			v.members.node[1].uuid[0] ^= 0xff;
+		else if (i == 1)
+			v.members.node[0] = v.members.node[1];
+		else if (i == 2)
+			memset(v.members.node[0].uuid, 0, VIEW_UUID_BYTES);
+		rawnode_say(&x, &m);
+		if (i < NR(part)) {
+			rawnode_refused(&x, 0, part[i]);
+			rawnode_link(&x);
+		}
+	}
 	rawnode_expect(&x, OP_CORE + CORE_VIEW_OK);
 	assert_int_equal(x.r[0].head.seq, v.seq);
 	rawnode_stop(&x);
@@ -430,8 +467,8 @@ static void test_hello(void **state)
 	assert_int_equal(inproc_node_start(&c.node[0]), SHARD_OK);
 	assert_int_equal(config_load_text(&mine, "b", c.node[1].text, strlen(c.node[1].text), &e),
 			 SHARD_OK);
-	for (int i = 0; i < 2; i++) {
-		uint8_t uuid[16] = {1};
+	for (int i = 0; i < 3; i++) {
+		uint8_t uuid[16] = {i < 2};
 		Shard__Hello m = SHARD__HELLO__INIT;
 		struct raw r;
 		char *why;
@@ -441,7 +478,7 @@ static void test_hello(void **state)
 		m.role = ROLE_NODE;
 		m.run_id = (char *)(uintptr_t) "test";
 		m.node = (char *)(uintptr_t) "b";
-		m.uuid = (ProtobufCBinaryData){i == 0 ? 16 : 15, uuid};
+		m.uuid = (ProtobufCBinaryData){i == 1 ? 15 : 16, uuid};
 		m.incarnation = i == 0 ? 0 : 1;
 		m.config_hash = config_hash(&mine);
 		m.release = (char *)(uintptr_t) "raw";
@@ -582,6 +619,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_model_while_it_stops),
 		cmocka_unit_test(test_numbers),
 		cmocka_unit_test(test_members),
+		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_definitions),
 		cmocka_unit_test(test_hello),
 		cmocka_unit_test(test_seal_step),

@@ -3,7 +3,8 @@
  * with it or is an older one. It counts its starts again from where the folder stands, so that it
  * comes to the very number of the start that held the chunks. It is another memory all the same.
  * The model is lost on both nodes with the name of that node, and nobody waits for weights that no
- * longer exist. */
+ * longer exist. A node with a copy of another node's folder is waited for, and a coordinator whose
+ * folder has views of another node does not start. */
 #include "lib/warm.h"
 
 #include <stdio.h>
@@ -24,11 +25,11 @@ static void trained(struct warm *w)
 	warm_kill(w, 1u << B);
 }
 
-static void remove_state(struct warm *w, const char *what)
+static void change_state(struct warm *w, int node, const char *how)
 {
-	char command[300];
+	char command[600];
 
-	snprintf(command, sizeof(command), "rm -rf '%s'%s", w->cluster->node[B].state, what);
+	snprintf(command, sizeof(command), "cd '%s' && %s", w->cluster->node[node].state, how);
 	assert_int_equal(system(command), 0);
 }
 
@@ -38,7 +39,7 @@ static void is_another(struct warm *w)
 	struct shard_step step = SHARD_INIT(struct shard_step);
 
 	warm_spawn(w, 1u << B);
-	assert_int_equal(warm_logged(w, B, " incarnation=1 listen="), 2);
+	assert_in_range(warm_logged(w, B, " incarnation=1 listen="), 2, 3);
 	warm_wait_log(w, A, "node b started again, which held ", 1);
 	warm_wait_log(w, A, "event=lost model=m ", 1);
 	warm_wait_log(w, B, "event=lost model=m ", 1);
@@ -52,7 +53,7 @@ static void test_new_folder(void **state)
 	struct warm *w = *state;
 
 	trained(w);
-	remove_state(w, "");
+	change_state(w, B, "rm -rf \"$PWD\"");
 	is_another(w);
 }
 
@@ -62,9 +63,47 @@ static void test_older_folder(void **state)
 	struct warm *w = *state;
 
 	trained(w);
-	remove_state(w, "/incarnation");
-	remove_state(w, "/member");
+	change_state(w, B, "rm incarnation member");
 	is_another(w);
+}
+
+/* The model waits for the operator, and nothing is given up before b is a node of its own. */
+static void test_folder_of_another_node(void **state)
+{
+	struct warm *w = *state;
+	char copy[300];
+
+	trained(w);
+	snprintf(copy, sizeof(copy), "rm incarnation member && mv uuid kept && cp '%s/uuid' uuid",
+		 w->cluster->node[A].state);
+	change_state(w, B, copy);
+	warm_spawn(w, 1u << B);
+	assert_true(warm_says(w, A, "nodes a and b, one of which has a copy of the other's state",
+			      60000));
+	assert_int_equal(warm_logged(w, A, "event=lost "), 0);
+	warm_kill(w, 1u << B);
+	change_state(w, B, "rm incarnation member && mv kept uuid");
+	is_another(w);
+}
+
+/* The views in its folder name another node as their coordinator. */
+static void test_coordinator_without_its_uuid(void **state)
+{
+	struct warm *w = *state;
+	unsigned loaded = warm_logged(w, A, "event=model_loaded model=m");
+
+	trained(w);
+	warm_kill(w, 1u << A);
+	change_state(w, A, "mv uuid kept");
+	cluster_spawn(w->cluster, A);
+	warm_wait_log(w, A, "event=start_failed ", 1);
+	assert_int_not_equal(cluster_wait(w->cluster, A, 10000), 0);
+	assert_int_equal(warm_logged(w, A, "names its coordinator by another uuid than the file"),
+			 1);
+	change_state(w, A, "mv kept uuid");
+	warm_spawn(w, 1u << A | 1u << B);
+	assert_int_equal(warm_logged(w, A, "event=model_loaded model=m"), loaded + 1);
+	warm_finish(w);
 }
 
 int main(void)
@@ -74,6 +113,10 @@ int main(void)
 		{"test_new_folder", test_new_folder, warm_setup, warm_teardown, off},
 		{"test_new_folder tmpfs", test_new_folder, warm_setup, warm_teardown, tmpfs},
 		{"test_older_folder", test_older_folder, warm_setup, warm_teardown, off},
+		{"test_folder_of_another_node", test_folder_of_another_node, warm_setup,
+		 warm_teardown, off},
+		{"test_coordinator_without_its_uuid", test_coordinator_without_its_uuid, warm_setup,
+		 warm_teardown, off},
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

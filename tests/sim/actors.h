@@ -16,6 +16,7 @@ void node_start(struct sim *s, uint16_t n);
 void node_crash(struct sim *s, uint16_t n, bool whole);
 void node_save(struct shell *sh, bool torn);
 void node_free(struct sim_node *nd);
+struct view_node shell_who(struct sim *s, uint16_t slot); /* The process, as views name it. */
 
 /* zombie.c */
 bool zombie_rises(struct sim *s); /* False: not now. */

@@ -11,11 +11,21 @@
 
 static const char *const names[NODES] = {"a", "b", "c", "d"};
 
+struct view_node shell_who(struct sim *s, uint16_t slot)
+{
+	const struct shell *sh = shell_of(s, slot);
+	struct view_node who = {.uuid = {(uint8_t)(1 + s->node[slot].self)},
+				.incarnation = sh->incarnation};
+
+	memcpy(who.uuid + 1, &sh->folder, sizeof(sh->folder));
+	return who;
+}
+
 static struct core_conf node_conf(struct sim *s, uint16_t n)
 {
 	struct core_conf conf = {.self = n,
 				 .members = view_first(s->nodes_nr, s->lead),
-				 .incarnation = shell_of(s, n)->incarnation,
+				 .who = shell_who(s, n),
 				 .term = s->node[n].starts,
 				 .chunks_nr = s->m->chunks_nr,
 				 .place = {s->m->owner, s->m->chunks_nr},
@@ -111,6 +121,7 @@ static void shell_reset(struct shell *sh)
 	memset(sh, 0, sizeof(*sh));
 	sh->incarnation = was.incarnation;
 	sh->member = was.member;
+	sh->folder = was.folder;
 	sh->memory = was.memory;
 	sh->parked[0] = was.parked[0];
 	sh->parked[1] = was.parked[1];
@@ -168,16 +179,18 @@ static void shell_crash(struct sim *s, uint16_t n, bool whole)
 static void shell_start(struct sim *s, uint16_t n, bool warm)
 {
 	struct shell *sh = shell_of(s, n);
-	struct core_conf conf = node_conf(s, n);
+	struct core_conf conf;
 	/* Somebody tore it, or put an older view beside it. */
 	bool void_ = sh->torn || (s->m->put_back && n == s->lead);
 
 	sh->torn = false;
 	sh->cold = !warm;
 	if (sh->cold) {
-		sh->member = sh->incarnation = conf.incarnation = s->node[n].starts;
+		sh->member = sh->incarnation = s->node[n].starts;
+		sh->folder = s->node[n].folder;
 		sh->term_promised = 0; /* it is another member */
 	}
+	conf = node_conf(s, n);
 	free(sh->memory);
 	sh->memory = room(core_bytes(&conf));
 	for (uint32_t i = 0; i < 2 && sh->cold; i++) {
@@ -206,6 +219,8 @@ void node_start(struct sim *s, uint16_t n)
 	bool warm = nd->whole;
 
 	nd->starts++;
+	if (!warm && n != s->lead && nd->starts % 3 == 0)
+		nd->folder = nd->starts;
 	nd->alive = true;
 	nd->whole = false;
 	sim_trace(s, "n%u STARTS%s term %llu", n, warm ? " WARM" : "",

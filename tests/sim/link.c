@@ -132,7 +132,7 @@ void link_tell(struct sim *s, uint16_t slot, const struct core_event *e)
 	     i < s->models_nr && s->node[slot].alive && s->node[slot].starts == start; i++) {
 		s->m = &s->model[i];
 		if (e->type == CORE_EV_LINK_UP)
-			tell.incarnation = shell_of(s, s->node[slot].end[e->node])->incarnation;
+			tell.who = shell_who(s, s->node[slot].end[e->node]);
 		node_event(s, slot, &tell);
 	}
 }

@@ -14,6 +14,7 @@ struct sim_seen { /* The state of a core when it last saved. */
 	struct core_tune tune;
 	struct core_id id, aborted;
 	uint64_t promised;
+	struct view_members members;
 };
 
 struct shell { /* What the process of one node has of one model, and what outlives that process. */
@@ -23,6 +24,7 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	uint64_t incarnation; /* The incarnation that the member names. */
 	/* The incarnation that it has: the number of the start that began with nothing. */
 	uint64_t member;
+	uint64_t folder; /* The state folder of that start. */
 	uint64_t tick_at;
 	void *memory;
 	struct core *core;
@@ -75,6 +77,9 @@ struct sim_node {                     /* A process, and what outlives it. */
 	/* Which node of the cluster it is. A zombie has the node of its successor. */
 	uint16_t self;
 	uint64_t starts; /* The number of its start. It only grows. */
+	/* Its state folder. A node that starts without its memory may be another machine, with a
+	 * folder of its own. */
+	uint64_t folder;
 	uint64_t resume_at;
 	/* The coordinator has had no link to it since then. 0: it has one. */
 	uint64_t away_since;

@@ -184,9 +184,37 @@ static void truth_note_view(struct sim *s, const struct core_view *v)
 	s->m->view[s->m->views_nr % VIEWS].term = v->term;
 	s->m->view[s->m->views_nr % VIEWS].seq = v->seq;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		s->m->view[s->m->views_nr % VIEWS].incarnation[n] = v->incarnation[n];
+		s->m->view[s->m->views_nr % VIEWS].incarnation[n] = v->members.node[n].incarnation;
 	s->m->view[s->m->views_nr % VIEWS].tune = v->tune;
 	s->m->views_nr++;
+}
+
+/* A durable view names every member, none twice, and none by the uuid of a folder that is not the
+ * one of the memory that it lists. */
+static void truth_names(struct sim *s, const struct core_view *v)
+{
+	if (!view_names_ok(&v->members))
+		sim_fail(s, "view_names", "view %llu.%u does not tell its members apart",
+			 (unsigned long long)v->term, v->seq);
+	view_each(n, &v->members) {
+		struct view_node is = shell_who(s, n);
+
+		if (v->members.node[n].incarnation == is.incarnation &&
+		    !view_same(&v->members.node[n], &is))
+			sim_fail(s, "view_names", "view %llu.%u names n%u by another folder",
+				 (unsigned long long)v->term, v->seq, n);
+	}
+}
+
+/* A node is a member if the view that it has adopted names it, and not only its slot. */
+static void truth_is_in(struct sim *s, uint16_t n)
+{
+	const struct member *m = &shell_of(s, n)->core->member;
+	struct view_node is = shell_who(s, n);
+
+	if (m->term && !view_same(&m->members.node[s->node[n].self], &is))
+		sim_fail(s, "view_names", "n%u has adopted view %llu.%u, which names another node",
+			 n, (unsigned long long)m->term, m->seq);
 }
 
 /* An operator put an old state folder back. What was ordered since is forgotten. If members adopted
@@ -212,6 +240,7 @@ void truth_durable(struct sim *s, const struct core_view *v)
 		s->m->generation = v->generation;
 	}
 	truth_note_view(s, v);
+	truth_names(s, v);
 	truth_view(s, v);
 	if (!v->sealed)
 		return;
@@ -329,6 +358,13 @@ static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 			 sim_id(&a->id, id));
 }
 
+static bool coord_lists_now(struct sim *s, const struct coord *co, uint16_t n)
+{
+	struct view_node is = shell_who(s, n);
+
+	return view_same(&co->view.members.node[n], &is);
+}
+
 /* A coordinator is open when every member of its view has adopted the view. It begins nothing that
  * it cannot or may not end. */
 static void truth_coordinates(struct sim *s, uint16_t n)
@@ -341,7 +377,7 @@ static void truth_coordinates(struct sim *s, uint16_t n)
 	     i < s->nodes_nr && co->state == COORD_OPEN && sh->opened != co->view.seq; i++) {
 		const struct core *c = shell_of(s, i == s->node[n].self ? n : i)->core;
 
-		if (s->node[i].alive && shell_of(s, i)->incarnation == co->view.incarnation[i] &&
+		if (s->node[i].alive && coord_lists_now(s, co, i) &&
 		    (c->member.term < co->view.term ||
 		     (c->member.term == co->view.term && c->member.seq < co->view.seq)))
 			sim_fail(s, "view_adopted",
@@ -392,6 +428,7 @@ void truth_event(struct sim *s, uint16_t n, const struct core_event *e)
 		truth_leaves(s, n, e);
 		truth_coordinates(s, n);
 	}
+	truth_is_in(s, n);
 	s->held_off +=
 		orders && m->op != CORE_ASK && n != s->lead && m->id.term < sh->term_promised;
 	if (sh->core->member.promised < sh->term_promised)

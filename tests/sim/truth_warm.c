@@ -7,6 +7,8 @@
 
 #include "core/inner.h"
 
+#include <string.h>
+
 static struct sim_seen seen_of(const struct core *c)
 {
 	struct core_state st;
@@ -22,7 +24,8 @@ static struct sim_seen seen_of(const struct core *c)
 				 .tune = st.tune,
 				 .id = st.id,
 				 .aborted = c->step.aborted,
-				 .promised = c->member.promised};
+				 .promised = c->member.promised,
+				 .members = c->member.members};
 }
 
 void truth_seen(struct sim *s, uint16_t n)
@@ -53,7 +56,8 @@ void truth_same(struct sim *s, uint16_t n)
 			 (unsigned long long)is.promised, sim_id(&is.aborted, b));
 	if (was.term != is.term || was.seq != is.seq || was.generation != is.generation ||
 	    was.sealed != is.sealed || was.restoring != is.restoring ||
-	    orders_number(&was.tune) != orders_number(&is.tune))
+	    orders_number(&was.tune) != orders_number(&is.tune) ||
+	    memcmp(&was.members, &is.members, sizeof(was.members)))
 		sim_fail(s, "warm_same", "n%u had view %llu.%u and comes back with %llu.%u", n,
 			 (unsigned long long)was.term, was.seq, (unsigned long long)is.term,
 			 is.seq);
@@ -87,7 +91,7 @@ void truth_lost(struct sim *s, const struct core_view *v)
 	for (uint16_t i = 0; i < s->nodes_nr && !reason; i++) {
 		uint64_t since = i == s->lead ? 0 : s->node[i].away_since;
 
-		reason = shell_of(s, i)->member != sh->disk.incarnation[i] ||
+		reason = shell_of(s, i)->member != sh->disk.members.node[i].incarnation ||
 			 (sh->disk.sealed && since && s->now >= since + AWAY_NS);
 	}
 	if (!reason)

@@ -51,7 +51,8 @@ static void coordinator_init(struct lone *l)
 	struct record seal = lone_record(5, 1, 4);
 	struct core_view v = lone_view(5, 2, &seal);
 
-	v.incarnation[A] = 50; /* it came back without memory, of which it had none that counts */
+	v.members.node[A].incarnation =
+		50; /* it came back without memory, of which it had none that counts */
 	lone_init(l, A, 9, &v);
 	lone_event(l, (struct core_event){.type = CORE_EV_TICK});
 }
@@ -118,6 +119,7 @@ static void test_skip_of_an_older_vote(void **state)
 {
 	static const uint16_t all_of_b[2] = {B, B};
 	struct said b = {0}, c = {0}, again = {0};
+	struct view_node other_c = lone_who(C);
 	double sumsq[2] = {1, 1};
 	uint8_t finite[2] = {1, 1};
 	struct lone l;
@@ -139,7 +141,8 @@ static void test_skip_of_an_older_vote(void **state)
 	c.answer.world.rank[0] = (struct core_rank){.session = SESSION, .node = B};
 	lone_msg(&l, C,
 		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = 9}, .answer = &c.answer});
-	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP, .node = C, .incarnation = 202});
+	other_c.incarnation = 202;
+	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP, .node = C, .who = other_c});
 	lone_msg(&l, C,
 		 (struct core_msg){.op = CORE_ANSWER,
 				   .id = {.term = 9},
@@ -343,7 +346,8 @@ static void test_view_adopted_by_another_member(void **state)
 	(void)state;
 	coordinator_in_view(&l);
 	say_ok(&l, C);
-	l.core->coord.view.incarnation[B] = 77; /* as if the view named another process of b */
+	l.core->coord.view.members.node[B].incarnation =
+		77; /* as if the view named another process of b */
 	{
 		struct core_msg ok = {.op = CORE_VIEW_OK,
 				      .from = B,
@@ -407,7 +411,7 @@ static void test_vote_of_another_member(void **state)
 		coordinator_begins(&l);
 		say_vote(&l, C, false);
 		if (other)
-			l.core->coord.view.incarnation[B] = 77;
+			l.core->coord.view.members.node[B].incarnation = 77;
 		say_vote(&l, B, true);
 		assert_int_equal(lone_sent(&l, CORE_COMMIT) != NULL, !other);
 		lone_deinit(&l);
@@ -472,28 +476,144 @@ static void test_memories_have_no_order(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+		struct view_node b = lone_who(B);
 		const struct core_action *a;
 		struct lone l;
 
+		b.incarnation = other[i];
 		coordinator_in_view(&l);
 		say_ok(&l, C);
 		say_ok(&l, B);
 		assert_true(is_open(&l));
-		lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
-						   .node = B,
-						   .incarnation = lone_incarnation(B)});
+		lone_event(&l, (struct core_event){
+				       .type = CORE_EV_LINK_UP, .node = B, .who = lone_who(B)});
 		assert_null(
 			lone_acted(&l, CORE_ACT_PERSIST)); /* the same memory, over a new link */
-		lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
-						   .node = B,
-						   .incarnation = other[i]});
+		lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP, .node = B, .who = b});
 		a = lone_acted(&l, CORE_ACT_PERSIST);
 		assert_non_null(a);
 		assert_int_equal(a->view->generation, 2);
-		assert_int_equal(a->view->incarnation[B], other[i]);
+		assert_int_equal(a->view->members.node[B].incarnation, other[i]);
 		assert_non_null(strstr(a->why, "node b started again"));
 		lone_deinit(&l);
 	}
+}
+
+static const struct core_action *comes(struct lone *l, uint16_t node, struct view_node who)
+{
+	lone_event(l, (struct core_event){.type = CORE_EV_LINK_UP, .node = node, .who = who});
+	return lone_acted(l, CORE_ACT_PERSIST);
+}
+
+/* b is replaced by another machine. It has the same slot, and would be another node even if its
+ * memory had the same number. */
+static void test_replaced_node(void **state)
+{
+	struct view_node other = lone_who(B);
+	const struct core_action *a;
+	struct lone l;
+
+	(void)state;
+	other.uuid[0] = 'x';
+	coordinator_in_view(&l);
+	say_ok(&l, C);
+	say_ok(&l, B);
+	a = comes(&l, B, other);
+	assert_non_null(a);
+	assert_int_equal(a->view->generation, 2);
+	assert_memory_equal(&a->view->members.node[B], &other, sizeof(other));
+	assert_null(comes(&l, C, lone_who(C)));
+	lone_event(&l, (struct core_event){.type = CORE_EV_PERSISTED});
+	assert_memory_equal(&lone_sent(&l, CORE_VIEW)->view->members.node[B], &other,
+			    sizeof(other));
+	lone_deinit(&l);
+}
+
+/* c is away, and b comes with a copy of its state folder. Nothing is given up for that: an operator
+ * has to say which of the two it is. Then c comes with the folder that b had. */
+static void test_two_nodes_with_one_folder(void **state)
+{
+	struct view_node b = lone_who(C), c = lone_who(B);
+	const struct core_action *a;
+	struct core_state st;
+	struct lone l;
+
+	(void)state;
+	b.incarnation = 301;
+	c.incarnation = 302;
+	coordinator_in_view(&l);
+	say_ok(&l, C);
+	say_ok(&l, B);
+	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_DOWN, .node = C});
+	assert_null(comes(&l, B, b));
+	l.now += 2 * l.core->conf.lost_timeout_ns;
+	lone_event(&l, (struct core_event){.type = CORE_EV_ROLLBACK, .on = true});
+	assert_null(lone_acted(&l, CORE_ACT_PERSIST));
+	assert_true(core_deadline(l.core) > l.now); /* there is nothing to do meanwhile */
+	core_state(l.core, &st);
+	assert_non_null(strstr(st.waits, "nodes b and c, one of which has a copy of the other's"));
+	a = comes(&l, C, c);
+	assert_non_null(a);
+	assert_int_equal(a->view->generation, 2);
+	assert_memory_equal(&a->view->members.node[B], &b, sizeof(b));
+	assert_memory_equal(&a->view->members.node[C], &c, sizeof(c));
+	core_state(l.core, &st);
+	assert_null(strstr(st.waits, "state folder"));
+	lone_deinit(&l);
+}
+
+/* The other way round, c is there, and a trainer of it waits. It is not put out for that. */
+static void test_no_attempt_with_one_folder(void **state)
+{
+	struct view_node b = lone_who(C);
+	struct core_state st;
+	struct lone l;
+
+	(void)state;
+	b.incarnation = 301;
+	coordinator_in_view(&l);
+	say_ok(&l, C);
+	say_ok(&l, B);
+	assert_null(comes(&l, B, b));
+	lone_msg(&l, C,
+		 (struct core_msg){.op = CORE_JOIN,
+				   .id = {.term = 9},
+				   .trainer = {.session = SESSION, .hint = -1}});
+	assert_null(lone_sent(&l, CORE_BEGIN));
+	l.now += 2 * l.core->conf.step_timeout_ns;
+	lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+	assert_null(lone_sent(&l, CORE_GONE));
+	core_state(l.core, &st);
+	assert_non_null(strstr(st.waits, "nodes b and c, one of which has a copy of the other's"));
+	assert_null(comes(&l, B, lone_who(B)));
+	assert_non_null(lone_sent(&l, CORE_BEGIN));
+	lone_deinit(&l);
+}
+
+/* The same before there is any view. */
+static void test_first_view_of_one_folder(void **state)
+{
+	struct core_answer nothing = {.generation = 0};
+	struct view_node c = lone_who(B);
+	struct lone l;
+
+	(void)state;
+	c.incarnation = 302;
+	lone_init(&l, A, 1, NULL);
+	assert_null(comes(&l, C, c));
+	lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+	for (uint16_t n = B; n <= C; n++)
+		lone_msg(&l, n,
+			 (struct core_msg){.op = CORE_ANSWER,
+					   .id = {.term = 1},
+					   .answer = &nothing,
+					   .from_incarnation = n == C ? 302 : 0});
+	assert_null(lone_acted(&l, CORE_ACT_PERSIST));
+	assert_null(comes(&l, C, lone_who(C)));
+	lone_msg(&l, C,
+		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = 1}, .answer = &nothing});
+	assert_non_null(lone_acted(&l, CORE_ACT_PERSIST));
+	lone_deinit(&l);
 }
 
 int main(void)
@@ -504,6 +624,10 @@ int main(void)
 		cmocka_unit_test(test_votes_that_differ_in_lr),
 		cmocka_unit_test(test_skip_of_an_older_vote),
 		cmocka_unit_test(test_view_adopted_by_another_member),
+		cmocka_unit_test(test_replaced_node),
+		cmocka_unit_test(test_two_nodes_with_one_folder),
+		cmocka_unit_test(test_no_attempt_with_one_folder),
+		cmocka_unit_test(test_first_view_of_one_folder),
 		cmocka_unit_test(test_vote_of_another_member),
 		cmocka_unit_test(test_deadline_with_every_trainer_ready),
 		cmocka_unit_test(test_expulsion_is_repeated),

@@ -20,7 +20,8 @@ static struct core_view view_of(uint64_t term, uint32_t seq)
 	struct record r = lone_record(5, 1, 4);
 	struct core_view v = lone_view(term, seq, &r);
 
-	v.members = (struct view_members){1u << A | 1u << B, A};
+	v.members.nodes = 1u << A | 1u << B;
+	v.members.node[C] = (struct view_node){.incarnation = 0};
 	return v;
 }
 
@@ -42,7 +43,9 @@ static void say_begin(struct lone *l, const struct core_world *w, const struct c
 
 static void test_members_of_the_view(void **state)
 {
-	const struct view_members wrong[] = {
+	const struct {
+		uint64_t nodes, coordinator;
+	} wrong[] = {
 		{1u << A | 1u << C, A},           /* without who is told of it */
 		{1u << B | 1u << C, A},           /* led by nobody */
 		{1u << A | 1u << B | 1u << C, C}, /* led by somebody else than who sent it */
@@ -61,7 +64,10 @@ static void test_members_of_the_view(void **state)
 	lone_event(&l, (struct core_event){.type = CORE_EV_JOIN,
 					   .trainer = {.session = SESSION, .pid = 7, .hint = -1}});
 	for (size_t i = 0; i < NR(wrong); i++) {
-		v.members = wrong[i];
+		v = lone_view(5, 3, &v.record);
+		v.members.nodes = wrong[i].nodes;
+		v.members.coordinator = wrong[i].coordinator;
+		v.members.node[LONE_NODES] = (struct view_node){.uuid = "another"};
 		say_view(&l, &v);
 		assert_int_equal(l.out.nr, 0);
 		assert_int_equal(view_members_nr(core_members(l.core)), LONE_NODES);
@@ -74,10 +80,34 @@ static void test_members_of_the_view(void **state)
 	assert_null(lone_acted(&l, CORE_ACT_BEGIN));
 	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
 					   .node = C,
-					   .incarnation = lone_incarnation(C)}); /* it may */
+					   .who = lone_who(C)}); /* it may */
 	w.size = 1;
 	say_begin(&l, &w, &v);
 	assert_non_null(lone_acted(&l, CORE_ACT_BEGIN));
+	lone_deinit(&l);
+}
+
+/* A slot does not make a node a member. */
+static void test_names_of_the_view(void **state)
+{
+	struct core_view v;
+	struct lone l;
+
+	(void)state;
+	lone_init(&l, B, 1, NULL);
+	for (int i = 0; i < 4; i++) {
+		v = view_of(5, 3);
+		if (i == 0)
+			v.members.node[B].uuid[0] ^= 1; /* of another node than this one */
+		else if (i == 1)
+			memset(v.members.node[A].uuid, 0, VIEW_UUID_BYTES);
+		else if (i == 2)
+			memcpy(v.members.node[A].uuid, v.members.node[B].uuid, VIEW_UUID_BYTES);
+		say_view(&l, &v);
+		assert_int_equal(lone_sent(&l, CORE_VIEW_OK) != NULL, i == 3);
+		assert_int_equal(view_named(&core_members(l.core)->node[A]), i == 3);
+	}
+	assert_memory_equal(core_members(l.core), &v.members, sizeof(v.members));
 	lone_deinit(&l);
 }
 
@@ -119,6 +149,7 @@ static void test_room_for_any_view(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_members_of_the_view),
+					   cmocka_unit_test(test_names_of_the_view),
 					   cmocka_unit_test(test_asks_the_members),
 					   cmocka_unit_test(test_room_for_any_view)};
 

@@ -143,9 +143,10 @@ static void test_written_early(void **state) /* while the first view is still on
 	(void)state;
 	duo_init(&p);
 	duo_event(&p, 0, "tick", (struct core_event){.type = CORE_EV_TICK});
-	duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_LINK_UP, .node = 0, .incarnation = 7});
+	duo_feed(&p, 1,
+		 &(struct core_event){.type = CORE_EV_LINK_UP, .node = 0, .who = duo_who(0)});
 	duo_event(&p, 0, "link up b",
-		  (struct core_event){.type = CORE_EV_LINK_UP, .node = 1, .incarnation = 8});
+		  (struct core_event){.type = CORE_EV_LINK_UP, .node = 1, .who = duo_who(1)});
 	duo_event(&p, 0, "written",
 		  (struct core_event){.type = CORE_EV_WRITTEN, .step = 4, .id.generation = 1});
 	duo_event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});

@@ -318,6 +318,9 @@ static void test_refused(void **state)
 	REFUSED(w->members.nodes = 2);
 	REFUSED(w->members.coordinator = 1);
 	REFUSED(w->members.coordinator = 64);
+	REFUSED(w->members.node[0].uuid[1]++); /* the uuid of b */
+	REFUSED(w->members.node[1].uuid[0]++); /* of another node than b */
+	REFUSED(memset(w->members.node[0].uuid, 0, VIEW_UUID_BYTES));
 	REFUSED(w->groups_nr = 2);
 	REFUSED(w->chunks_nr = 1000000);
 	REFUSED(w->part = CORE_PART_NR);
@@ -416,7 +419,7 @@ static void test_mutated(
 			duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_WARM});
 			duo_feed(&p, 1,
 				 &(struct core_event){
-					 .type = CORE_EV_LINK_UP, .node = 0, .incarnation = 7});
+					 .type = CORE_EV_LINK_UP, .node = 0, .who = duo_who(0)});
 			duo_feed(&p, 1, &(struct core_event){.type = CORE_EV_TICK});
 			duo_feed(&p, 1,
 				 &(struct core_event){.type = CORE_EV_GONE, .trainer.session = 21});

@@ -32,8 +32,9 @@ static void pack(struct fixture *f)
 				     .seq = 3,
 				     .generation = 2,
 				     .members = view_first(2, 0),
-				     .incarnation = {7, 9},
 				     .restoring = true};
+	f->view.members.node[0] = (struct view_node){.uuid = "the first", .incarnation = 7};
+	f->view.members.node[1] = (struct view_node){.uuid = "the second", .incarnation = 9};
 	f->view.tune = (struct core_tune){.paused = true,
 					  .has_lr = true,
 					  .has_clip = true,
@@ -118,16 +119,54 @@ static void test_members(void **state)
 		assert_non_null(strstr(f.e.text, "this cluster has 2 nodes"));
 	}
 	pack(&f); /* slots with a gap */
-	f.view.members = (struct view_members){2, 1};
-	f.view.incarnation[0] = 0;
+	f.view.members.nodes = 2;
+	f.view.members.coordinator = 1;
+	memset(&f.view.members.node[0], 0, sizeof(f.view.members.node[0]));
 	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
 	assert_int_equal(f.wire.n_incarnation, 1);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
-	pack(&f); /* of a release that did not say them */
-	f.wire.members = 0;
-	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
-	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
+}
+
+/* So is who they are. */
+static void test_names(void **state)
+{
+	static const struct view_node second = {.uuid = "the second"};
+	struct corewire_limits mine = limits;
+	static struct fixture f;
+
+	(void)state;
+	for (size_t n = 0; n < 4; n++) {
+		ProtobufCBinaryData uuid[3];
+
+		pack(&f);
+		memcpy(uuid, f.wire.uuid, 2 * sizeof(uuid[0]));
+		uuid[2] = uuid[1];
+		uuid[1].len--;
+		f.wire.uuid = uuid;
+		f.wire.n_uuid = n;
+		assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+				 SHARD_PROTOCOL);
+		assert_non_null(strstr(f.e.text, n == 2 ? "node 1 by a uuid of 15 bytes"
+							: "uuids: this cluster has 2 nodes"));
+	}
+	pack(&f);
+	memset(&f.view.members.node[1].uuid, 0, VIEW_UUID_BYTES);
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+	assert_non_null(strstr(f.e.text, "node 1 has no uuid"));
+	pack(&f);
+	f.view.members.node[1] = f.view.members.node[0];
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+	assert_non_null(strstr(f.e.text, "nodes 0 and 1 by the same uuid"));
+	mine.uuid = second.uuid;
+	for (mine.self = 0; mine.self < 3; mine.self++) { /* in a view without it, it may be any */
+		pack(&f);
+		assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e),
+				 mine.self == 0 ? SHARD_PROTOCOL : SHARD_OK);
+		assert_true(mine.self > 0 || strstr(f.e.text, "node 0, which is this one"));
+	}
 }
 
 /* Which step an image is named by travels with the record; one that cannot be is refused. */
@@ -201,10 +240,10 @@ static void test_answer(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_view),      cmocka_unit_test(test_small),
-		cmocka_unit_test(test_refused),   cmocka_unit_test(test_content),
-		cmocka_unit_test(test_answer),    cmocka_unit_test(test_members),
-		cmocka_unit_test(test_generation)};
+		cmocka_unit_test(test_view),    cmocka_unit_test(test_small),
+		cmocka_unit_test(test_refused), cmocka_unit_test(test_content),
+		cmocka_unit_test(test_answer),  cmocka_unit_test(test_members),
+		cmocka_unit_test(test_names),   cmocka_unit_test(test_generation)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,11 +160,16 @@ static void feed(struct search *q, struct state *s, uint16_t n, const struct cor
 	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
 }
 
+static struct view_node who(uint16_t n, uint64_t incarnation)
+{
+	return (struct view_node){.uuid = {(uint8_t)(1 + n)}, .incarnation = incarnation};
+}
+
 static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 {
 	struct core_conf conf = {.self = n,
 				 .members = view_first(q->shape.nodes_nr, 0),
-				 .incarnation = warm ? s->incarnation[n] : s->starts[n] + 1,
+				 .who = who(n, warm ? s->incarnation[n] : s->starts[n] + 1),
 				 .term = ++s->starts[n],
 				 .chunks_nr = q->shape.chunks_nr,
 				 .place = {q->shape.owner, q->shape.chunks_nr},
@@ -179,7 +184,7 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 		.optim = optim_row(OPTIM_SGD), .groups_nr = 1, .initial_scale = 1};
 	optim_defaults(conf.record.optim, conf.record.hyper[0]);
 	CHECK(core_bytes(&conf) <= CORE_ROOM && core_warm_bytes(&conf) <= WARM_ROOM);
-	s->incarnation[n] = conf.incarnation;
+	s->incarnation[n] = conf.who.incarnation;
 	memset(s->memory[n], 0, CORE_ROOM);
 	if (!core_init(s->memory[n], &conf, s->disk.term ? &s->disk : NULL,
 		       warm ? s->warm[n] : NULL))
@@ -206,10 +211,10 @@ static void link_up(struct search *q, struct state *s, uint16_t a, uint16_t b)
 {
 	feed(q, s, a,
 	     &(struct core_event){
-		     .type = CORE_EV_LINK_UP, .node = b, .incarnation = s->incarnation[b]});
+		     .type = CORE_EV_LINK_UP, .node = b, .who = who(b, s->incarnation[b])});
 	feed(q, s, b,
 	     &(struct core_event){
-		     .type = CORE_EV_LINK_UP, .node = a, .incarnation = s->incarnation[a]});
+		     .type = CORE_EV_LINK_UP, .node = a, .who = who(a, s->incarnation[a])});
 }
 
 /* --- what may happen next; each returns false where it cannot. Messages outlive their connection,
