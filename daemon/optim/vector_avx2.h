@@ -124,8 +124,9 @@ INLINE void vec_sq_store(double *to, struct vec_sq s)
 
 #define vec_from_f16(h)       _mm256_cvtph_ps(h)
 #define vec_to_f16(x)         _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
-#define vec_load_bf16(p)      vec_from_bf16(_mm_loadu_si128((const void *)(p)))
-#define vec_load_f16(p)       vec_from_f16(_mm_loadu_si128((const void *)(p)))
+#define vec_load_half(p)      _mm_loadu_si128((const void *)(p))
+#define vec_load_bf16(p)      vec_from_bf16(vec_load_half(p))
+#define vec_load_f16(p)       vec_from_f16(vec_load_half(p))
 #define vec_store_half(p, h)  _mm_storeu_si128((void *)(p), h)
 #define vec_stream_half(p, h) _mm_stream_si128((void *)(p), h)
 

@@ -56,6 +56,31 @@ INLINE vec rstore(enum shard_dtype dt, void *dst, size_t i, vec x, bool stream)
 	return x;
 }
 
+/* Copies a vector of a lone source bit by bit, and returns it. The source may change at any time,
+ * so it is loaded once, and what is judged is what was stored. The empty assembler line keeps the
+ * compiler from loading it a second time. */
+INLINE vec rcopy(enum shard_dtype dt, const void *src, void *dst, size_t i, bool stream)
+{
+	if (dt == SHARD_F32) {
+		vec x = vec_load((const float *)src + i);
+
+		__asm__("" : "+x"(x));
+		if (stream)
+			vec_stream((float *)dst + i, x);
+		else
+			vec_store((float *)dst + i, x);
+		return x;
+	}
+	vec_half h = vec_load_half((const uint16_t *)src + i);
+
+	__asm__("" : "+x"(h));
+	if (stream)
+		vec_stream_half((uint16_t *)dst + i, h);
+	else
+		vec_store_half((uint16_t *)dst + i, h);
+	return dt == SHARD_BF16 ? vec_from_bf16(h) : vec_from_f16(h);
+}
+
 /* The square of a finite float fits into a double. With a norm the sum itself therefore tells
  * whether all elements were finite. */
 INLINE void look(vec x, bool norm, int part, struct rlanes *l)
@@ -68,6 +93,7 @@ INLINE void look(vec x, bool norm, int part, struct rlanes *l)
 
 struct rhow { /* What is done to each element. All but pre are constants. */
 	bool scaled, norm, stream;
+	bool copy; /* A lone source, not scaled, goes to dst. */
 	vec pre;
 };
 
@@ -83,7 +109,8 @@ INLINE void line(enum shard_dtype dt, uint32_t k, const void *const *src, void *
 		 const struct rhow *how, struct rlanes *l)
 {
 	for (int part = 0; part < PARTS; part++, i += VEC_LANES) {
-		vec x = operand(dt, src[0], i, how);
+		vec x = how->copy ? rcopy(dt, src[0], dst, i, how->stream)
+				  : operand(dt, src[0], i, how);
 
 		for (uint32_t s = 1; s < k; s++)
 			x = vec_add(x, operand(dt, src[s], i, how));
@@ -128,7 +155,9 @@ static void short_line(enum shard_dtype dt, uint32_t k, const void *const *src, 
 			x[part] = rstore(dt, out, (size_t)part * VEC_LANES, x[part], false);
 		look(x[part], how->norm, part, l);
 	}
-	if (k > 1 || how->scaled)
+	if (how->copy)
+		memcpy((char *)dst + at, in, bytes);
+	else if (k > 1 || how->scaled)
 		memcpy((char *)dst + at, out, bytes);
 }
 
@@ -149,16 +178,15 @@ INLINE bool lanes_finite(const struct rlanes *l)
 	return finite;
 }
 
-/* Takes the norm of one source, two whole blocks at a time. The additions of one lane wait for one
- * another, but those of different blocks do not. The processor does not guess that reading goes on
- * after the other block, so the next pair is prefetched. With one core and 64 Mi bf16 from memory
- * this took 3.3 ms, and 4.3 ms block by block. With more sources the memory limits the speed, and
- * pairs are slower. */
-INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src,
-			 struct reduce_sum *r)
+/* Takes the norm of one source, and copies it, two whole blocks at a time. The additions of one
+ * lane wait for one another, but those of different blocks do not. The processor does not guess
+ * that reading goes on after the other block, so the next pair is prefetched. With one core and 64
+ * Mi bf16 from memory this took 3.3 ms, and 4.3 ms block by block. With more sources the memory
+ * limits the speed, and pairs are slower. */
+INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, void *dst,
+			 const struct rhow *how, struct reduce_sum *r)
 {
 	const size_t pair = 2 * REDUCE_BLOCK, size = dtype_bytes(dt);
-	const struct rhow how = {.norm = true, .pre = vec_all(1)};
 	struct rlanes one, two;
 	size_t at = 0;
 
@@ -168,8 +196,8 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src,
 		for (size_t i = at; i < at + REDUCE_BLOCK; i += REDUCE_LANES) {
 			__builtin_prefetch((const char *)src[0] + (i + pair) * size);
 			__builtin_prefetch((const char *)src[0] + (i + pair + REDUCE_BLOCK) * size);
-			line(dt, 1, src, NULL, i, &how, &one);
-			line(dt, 1, src, NULL, i + REDUCE_BLOCK, &how, &two);
+			line(dt, 1, src, dst, i, how, &one);
+			line(dt, 1, src, dst, i + REDUCE_BLOCK, how, &two);
 		}
 		r->sq += fold(&one);
 		r->sq += fold(&two);
@@ -178,18 +206,23 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src,
 }
 
 /* The last sum of a large segment is read again only after the commit. It is written past the
- * caches, so that its lines are not fetched only to be overwritten. */
+ * caches, so that its lines are not fetched only to be overwritten. So is the copy of a lone
+ * source.
+ */
 INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, const void *const *src,
-				  void *dst, bool scaled, float pre, bool norm)
+				  void *dst, bool scaled, bool copy, float pre, bool norm)
 {
 	struct reduce_sum r = {0, true};
-	const struct rhow how = {scaled, norm,
-				 k > 1 && norm && n >= SUM_STREAM_MIN && (uintptr_t)dst % 64 == 0,
-				 vec_all(pre)};
+	const struct rhow how = {.scaled = scaled,
+				 .norm = norm,
+				 .stream = (k > 1 || copy) && norm && n >= SUM_STREAM_MIN &&
+					   (uintptr_t)dst % 64 == 0,
+				 .copy = copy,
+				 .pre = vec_all(pre)};
 	struct rlanes l;
 
-	for (size_t at = k == 1 && norm && !scaled ? norm_pairs(dt, n, src, &r) : 0; at < n;
-	     at += REDUCE_BLOCK) {
+	for (size_t at = k == 1 && norm && !scaled ? norm_pairs(dt, n, src, dst, &how, &r) : 0;
+	     at < n; at += REDUCE_BLOCK) {
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK, i = at;
 
 		lanes_zero(&l);
@@ -212,33 +245,29 @@ INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, con
 INLINE struct reduce_sum reduce_dt(enum shard_dtype dt, size_t n, uint32_t k,
 				   const void *const *src, void *dst, float pre, bool norm)
 {
-	const void *copy = dst;
-
 	CHECK(k >= 1 && k <= REDUCE_MAX && (dst || (k == 1 && pre == 1)));
 	if (pre != 1)
-		return norm ? reduce_k(dt, n, k, src, dst, true, pre, true)
-			    : reduce_k(dt, n, k, src, dst, true, pre, false);
+		return norm ? reduce_k(dt, n, k, src, dst, true, false, pre, true)
+			    : reduce_k(dt, n, k, src, dst, true, false, pre, false);
 	switch (k) {
 	case 1:
-		if (dst && dst != src[0]) {
-			memcpy(dst, src[0], n * dtype_bytes(dt));
-			/* Judges the copy, because the original may have changed since. */
-			src = &copy;
-		}
-		return norm ? reduce_k(dt, n, 1, src, dst, false, 1, true)
-			    : reduce_k(dt, n, 1, src, dst, false, 1, false);
+		if (dst && dst != src[0])
+			return norm ? reduce_k(dt, n, 1, src, dst, false, true, 1, true)
+				    : reduce_k(dt, n, 1, src, dst, false, true, 1, false);
+		return norm ? reduce_k(dt, n, 1, src, dst, false, false, 1, true)
+			    : reduce_k(dt, n, 1, src, dst, false, false, 1, false);
 	case 2:
-		return norm ? reduce_k(dt, n, 2, src, dst, false, 1, true)
-			    : reduce_k(dt, n, 2, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, 2, src, dst, false, false, 1, true)
+			    : reduce_k(dt, n, 2, src, dst, false, false, 1, false);
 	case 3:
-		return norm ? reduce_k(dt, n, 3, src, dst, false, 1, true)
-			    : reduce_k(dt, n, 3, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, 3, src, dst, false, false, 1, true)
+			    : reduce_k(dt, n, 3, src, dst, false, false, 1, false);
 	case 4:
-		return norm ? reduce_k(dt, n, 4, src, dst, false, 1, true)
-			    : reduce_k(dt, n, 4, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, 4, src, dst, false, false, 1, true)
+			    : reduce_k(dt, n, 4, src, dst, false, false, 1, false);
 	default:
-		return norm ? reduce_k(dt, n, k, src, dst, false, 1, true)
-			    : reduce_k(dt, n, k, src, dst, false, 1, false);
+		return norm ? reduce_k(dt, n, k, src, dst, false, false, 1, true)
+			    : reduce_k(dt, n, k, src, dst, false, false, 1, false);
 	}
 }
 

@@ -6,6 +6,8 @@
 
 #include "optim/reduce.h"
 
+#include <pthread.h>
+
 enum { SOURCES = 70, LEN = 3 * REDUCE_BLOCK + 300, MARGIN = 64 };
 
 struct reduce_case {
@@ -279,6 +281,64 @@ static void large(void **state)
 		free(at[i]);
 }
 
+struct writer {
+	uint64_t *at;
+	bool stop;
+};
+
+/* Makes a few elements infinite and finite again, as fast as it can. */
+static void *writes(void *arg)
+{
+	struct writer *w = arg;
+
+	for (uint64_t word = 0; !__atomic_load_n(&w->stop, __ATOMIC_RELAXED);) {
+		word ^= 0x7f807f807f807f80u;
+		__atomic_store_n(w->at, word, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* A trainer may write its arena at any time. Sum and finite flag of a lone source belong to the
+ * bytes that were copied, whatever the source holds now. */
+static void changing(void **state)
+{
+	enum { N = 2 * REDUCE_BLOCK + 37, SHORT = 80, ROUNDS = 20000 };
+	char *src = aligned_alloc(64, N * sizeof(float) + 128), *dst = malloc(N * sizeof(float));
+	static struct writer w; /* Also after a failure, the thread goes on. */
+	uint32_t infinite = 0;
+	pthread_t t;
+
+	(void)state;
+	assert_true(src != NULL && dst != NULL);
+	memset(src, 0, N * sizeof(float) + 128);
+	w.at = (uint64_t *)src + 8;
+	assert_int_equal(pthread_create(&t, NULL, writes, &w), 0);
+	for (uint32_t i = 0; i < ROUNDS * ISA_NR * 3; i++) {
+		enum isa isa = (enum isa)(i % ISA_NR);
+		enum shard_dtype dt = (enum shard_dtype)(SHARD_F32 + i / ISA_NR % 3);
+		size_t n = i % 20 ? SHORT : N; /* Both ways through the kernel. */
+		struct reduce_sum got, copied;
+
+		if (!isa_has(isa))
+			continue;
+		for (int norm = 0; norm < 2; norm++) {
+			got = reduce_kernel(isa, dt)(n, 1, (const void *const[]){src}, dst, 1,
+						     norm);
+			copied = reduce_kernel(isa, dt)(n, 1, (const void *const[]){dst}, NULL, 1,
+							norm);
+			assert_int_equal(got.finite, copied.finite);
+			if (copied.finite)
+				assert_memory_equal(&got.sq, &copied.sq, sizeof(got.sq));
+			infinite += !got.finite;
+		}
+	}
+	__atomic_store_n(&w.stop, true, __ATOMIC_RELAXED);
+	pthread_join(t, NULL);
+	assert_true(infinite > 0);
+	free(src);
+	free(dst);
+}
+
 static void by_hand(void **state)
 {
 	uint16_t one[2] = {0x3f80, 0x8000}, eps[2] = {0x3b80, 0x8000}, odd[2] = {0x3f81, 0x8000},
@@ -332,6 +392,7 @@ int main(void)
 		cmocka_unit_test(divided_avx512), cmocka_unit_test(patterns_scalar),
 		cmocka_unit_test(patterns_avx2),  cmocka_unit_test(patterns_avx512),
 		cmocka_unit_test(by_hand),        cmocka_unit_test(large),
+		cmocka_unit_test(changing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
