@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
+import ports
 from models import MODELS
 from proxy import HOST, Proxy
 
@@ -190,7 +190,7 @@ class Cluster:
             subprocess.run(
                 [self.shardctl, "secret", "new", secret], check=True, stdout=subprocess.DEVNULL
             )
-        self.ports = self._free_ports(len(NODES))
+        self.ports = [ports.take() for _ in NODES]
         self.proxy = Proxy(self.ports)
         self.proxy.start()
         for node, port in zip(NODES, self.ports):
@@ -211,13 +211,6 @@ class Cluster:
     def unmount(self):
         if self.small_disk:
             LIBC.umount2(self.disk.encode(), 2)  # MNT_DETACH
-
-    def _free_ports(self, count):
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        ports = [s.getsockname()[1] for s in sockets]
-        for s in sockets:
-            s.close()
-        return ports
 
     def _configure(self, node, port):
         state = f"{self.disk}/state-{node}"

@@ -77,12 +77,12 @@ listening()
 	(exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
-free_port() # below the range that the kernel hands out by itself
+free_port() # Below the range that the kernel hands out by itself, and above the tests' (lib/ports.c).
 {
 	local port
 
 	for _ in $(seq 50); do
-		port=$((20000 + RANDOM % 10000))
+		port=$((29800 + RANDOM % 2900))
 		if ! listening $port && [ $port != "${1:-}" ]; then
 			echo $port
 			return

@@ -16,7 +16,7 @@ import urllib.request
 
 import roles
 import wire
-from daemons import free_port
+import ports
 from wire import NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Hang, Refused, pace, pack
 
 STRANGER = 12345  # a user id that no daemon knows
@@ -671,7 +671,7 @@ def readers_that_do_not_read(st):
 @attack()
 def http_for_another_name(st):
     """A page in a browser reaches the port under a name of its own (DNS rebinding)."""
-    port = free_port()
+    port = ports.take()
     a = st.node("a", start=False)
     with open(a.conf) as f:
         text = f.read().replace("http = off", f"http = 127.0.0.1:{port}")

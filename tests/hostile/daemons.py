@@ -22,12 +22,6 @@ SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99:alloc
 REPORT = re.compile(r"ERROR: \w*Sanitizer|runtime error:|check_failed|SUMMARY: \w*Sanitizer")
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Node:
     def __init__(self, run, name, build, ports, daemon="", net="", cluster="", model="", secrets=None):
         """ports: name -> port of every node, the first coordinates. secrets: option of [cluster] -> key in hex."""

@@ -23,7 +23,8 @@ import attacks
 import roles
 import wire
 from attacks import Failed, dial_as
-from daemons import Honest, Node, free_port
+import ports
+from daemons import Honest, Node
 from wire import OP, TRAINER, Closed, Conn, Frame, Hang, Refused, pace
 
 HONEST = "chunk_elems=4096 max_world=4"
@@ -36,7 +37,7 @@ class Stage:
         self.dir = os.path.join(run, name)
         os.makedirs(self.dir)
         self.san, self.plain = san, plain
-        self.ports = {n: free_port() for n in names}
+        self.ports = {n: ports.take() for n in names}
         self.keys = {"secret": os.urandom(32).hex(), "node_secret": os.urandom(32).hex()}
         self.nodes, self.honest = {}, []
 

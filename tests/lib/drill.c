@@ -424,6 +424,22 @@ struct drill *drill_joining(struct drill_yard *y, const char *address, int hint,
 	return t;
 }
 
+void drill_asked(struct drill_yard *y, const struct drill *t)
+{
+	uint64_t by = pace_by(QUIET_MS / 1000);
+	uint32_t seen = 0;
+	char part[64];
+
+	snprintf(part, sizeof(part), "pid=%d hint=", (int)t->pid);
+	while (seen == 0) {
+		for (int i = 0; i < y->cluster->nodes_nr; i++)
+			seen += cluster_logged(y->cluster, i, part);
+		if (seen == 0 && clock_ns() > by)
+			fail_msg("no node has the join of trainer %d", (int)t->pid);
+		(void)poll(NULL, 0, 2);
+	}
+}
+
 static void gone(struct drill *t)
 {
 	close(t->fd);

@@ -100,6 +100,10 @@ struct drill *drill_new(struct drill_yard *y, const char *address); /* Connects 
  * model writes the weights and seals them at step 0. */
 struct drill *drill_joining(struct drill_yard *y, const char *address, int hint,
 			    const char *settings);
+/* Waits until its node has its join. The node's next vote comes after it to the coordinator, so a
+ * step or two later it is in. Call it before others train until that happens, because they have
+ * only DRILL_STEPS steps. */
+void drill_asked(struct drill_yard *y, const struct drill *t);
 void drill_define(struct drill *t, const char *settings);
 void drill_send(struct drill *t, struct drill_cmd cmd);
 struct drill_reply *drill_recv(struct drill *t, int ms); /* The test fails after ms. */

@@ -31,11 +31,8 @@ exits() { # RC WORD...
 is_json() { python3 -c 'import json,sys; json.load(sys.stdin)' <"$dir/out" 2>/dev/null; }
 
 # --- a daemon ---
-read -r port http < <(python3 -c '
-import socket
-s = [socket.socket() for i in range(2)]
-for x in s: x.bind(("127.0.0.1", 0))
-print(*[x.getsockname()[1] for x in s])')
+exec 7< <(exec python3 -B tests/lib/ports.py 2)
+read -r port http <&7
 printf '%s\n' '[daemon]' 'node = a' "listen = 127.0.0.1:$port" "http = 127.0.0.1:$http" "socket = $dir/s" "state = $dir/state" 'memory = 64MiB' 'allow_unauthenticated = yes' >"$dir/conf"
 "$B/shardd" --config "$dir/conf" 2>"$dir/log" &
 daemon=$!

@@ -323,7 +323,8 @@ static void test_idle(void **state)
 	close(ready[1]);
 	cluster_stop(c);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	assert_true(after - before <= SECONDS * 5 * NS_PER_MS); /* 50 ms in 10 s */
+	/* 50 ms in 10 s. A processor that others use, too, takes longer for the same work. */
+	assert_true(after - before <= pace_ns(SECONDS * 5 * NS_PER_MS));
 #endif
 }
 

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
+#include "lib/pace.h"
 
 #include <poll.h>
 #include <time.h>
@@ -56,7 +57,7 @@ static void test_idle(void **state)
 	for (int i = 0; i < 6; i++)
 		after += cpu_ns(pid[i]);
 	print_message("10 s of waiting took %.1f ms\n", (double)(after - before) / 1e6);
-	assert_true(after - before <= 50 * NS_PER_MS);
+	assert_true(after - before <= pace_ns(50 * NS_PER_MS)); /* See pace.h: others run, too. */
 	DRILL(t[0], SHARD_OK, .op = DRILL_BEGIN);
 	DRILL(t[0], SHARD_OK, .op = DRILL_PUSH);
 	DRILL(t[0], SHARD_OK, .op = DRILL_COMMIT);

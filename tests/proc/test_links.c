@@ -59,6 +59,7 @@ static void start(struct crowd *c, void **state, bool proxy, unsigned tcp, const
 	    NULL) { /* the others train until the last one is in */
 		for (int i = 0; i < 3; i++)
 			drill_get(c->t[i], SHARD_OK);
+		drill_asked(c->y, c->t[3]);
 		for (int i = 0; i < 3; i++)
 			DRILL_SEND(c->t[i], .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 4);
 	}

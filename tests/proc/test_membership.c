@@ -93,6 +93,7 @@ static void test_join_and_leave(void **state)
 	ALL(&c, SHARD_OK, .op = DRILL_COMMIT);
 	ALL(&c, SHARD_OK, .op = DRILL_RESULT);
 	assert_int_equal(c.t[0]->last.result.world_size, 2);
+	drill_asked(c.y, c.t[2]);
 	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 3);
 	drill_get(c.t[2], SHARD_OK);
 	assert_int_equal(c.t[2]->last.world.rank, 2);

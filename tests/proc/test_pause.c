@@ -46,6 +46,8 @@ static void all_join(struct crowd *c)
 {
 	bool joined[3] = {false};
 
+	for (int i = 0; i < 3; i++)
+		drill_asked(c->y, c->t[i]);
 	for (int left = 3; left > 0;) {
 		struct pollfd p[3];
 

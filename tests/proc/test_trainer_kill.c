@@ -44,6 +44,7 @@ static const char *address(const struct crowd *c, int i)
 static void arrive(struct crowd *c, int who)
 {
 	c->t[who] = drill_joining(c->y, address(c, who), who, c->settings);
+	drill_asked(c->y, c->t[who]);
 }
 
 static void all(struct crowd *c, int but, struct drill_cmd cmd)

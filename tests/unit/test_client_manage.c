@@ -223,8 +223,8 @@ static void test_silent(void **state)
 	struct trainer t;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
-	t.client->silent_ms = 20;
-	t.client->timeout_ms = 400;
+	t.client->silent_ms = (uint32_t)pace_ms(100); /* For the answer to a PING. */
+	t.client->timeout_ms = pace_ms(1000);
 	fake_lock(f);
 	f->knobs.mute[OP_ATTACH] = f->knobs.mute[OP_MANAGE] = f->knobs.mute[OP_STATUS] = true;
 	f->knobs.mute[OP_RESTORE] = true;
@@ -233,6 +233,7 @@ static void test_silent(void **state)
 	EXPECT_TEXT_AROUND("attach m waited ", ": disconnect before you try again");
 	assert_null(strstr(shard_error(), "PING"));
 	fake_await(f, OP_PING, 2);
+	t.client->silent_ms = 20;
 	t.client->timeout_ms = 300000;
 	fake_lock(f);
 	f->knobs.mute[OP_PING] = true;
