@@ -45,6 +45,11 @@ static void look_versions(const struct doctor *d, struct finding *f)
 	} else if (running) {
 		doctor_found(f, DOCTOR_OK, "%s, running with pid %lld", SHARD_RELEASE,
 			     (long long)json_integer_value(json_object_get(d->status, "pid")));
+	} else if (d->silent) {
+		doctor_found(f, DOCTOR_FAIL, "%s; the daemon at %s is there, but does not answer",
+			     SHARD_RELEASE, d->options->address);
+		doctor_remedy(f, "was it stopped (SIGSTOP)? see its log (`journalctl -u shardd`), "
+				 "or wait longer (--timeout)");
 	} else {
 		doctor_found(f, DOCTOR_OK, "%s; no daemon answers at %s", SHARD_RELEASE,
 			     d->options->address);

@@ -58,6 +58,9 @@ static void look_port(const struct doctor *d, struct finding *f, const char *opt
 	} else if (rc == EADDRINUSE && d->status) {
 		doctor_found(f, DOCTOR_OK, "%s is in use, and a daemon runs (pid %lld)", address,
 			     (long long)json_integer_value(json_object_get(d->status, "pid")));
+	} else if (rc == EADDRINUSE && d->silent) {
+		doctor_found(f, DOCTOR_OK,
+			     "%s is in use, and a daemon is there that does not answer", address);
 	} else if (rc == EADDRINUSE) {
 		doctor_found(f, DOCTOR_FAIL, "%s is in use, and no daemon answers at %s", address,
 			     d->options->address);

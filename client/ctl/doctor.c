@@ -160,11 +160,12 @@ static void ask_shardd(struct doctor *d, const char *file)
 
 static void ask_daemon(struct doctor *d)
 {
-	struct err e;
+	struct err e = {0};
 	char *text;
 
 	if (ctl_ask(d->options, OP_STATUS, &text, &e) == SHARD_OK)
 		d->status = json_loads(text, 0, NULL);
+	d->silent = e.status == SHARD_TIMEOUT;
 	free(text);
 }
 

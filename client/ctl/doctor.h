@@ -22,6 +22,7 @@ struct doctor {
 	/* What shardd --explain --json prints. NULL: shardd refused it or did not run. */
 	json_t *config;
 	json_t *status;           /* The status of the daemon at --address. NULL: none answers. */
+	bool silent;              /* A daemon is there, and does not answer in time. */
 	char config_text[400];    /* Says why the configuration is wrong. */
 	char shardd_version[100]; /* "" where shardd cannot be run. */
 	char *unit;               /* `systemctl show` of the service, or "" without systemd. */

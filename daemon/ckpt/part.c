@@ -335,7 +335,10 @@ static enum shard_status may_begin(const struct ckpt_part *p, struct err *e)
 	bool save = p->op == OP_SAVE_PART;
 
 	if (atomic_load(&p->progress.cancel))
-		return err_set(e, SHARD_INTERRUPTED, "cancelled");
+		return err_set(e, SHARD_INTERRUPTED,
+			       "node %s: its share was given up, because another node's failed or "
+			       "the coordinator's link ended",
+			       server_node_name(p->server, p->server->self));
 	if (m->generation > p->generation || (save && m->sealed && m->step > p->step))
 		return stale(p, e);
 	if (m->ckpt->parts.next != &p->link || m->generation < p->generation)

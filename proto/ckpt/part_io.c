@@ -153,7 +153,9 @@ static void *work(void *arg)
 		if (i >= j->nr)
 			break;
 		if (j->progress && j->progress->cancel)
-			st = err_set(&e, SHARD_INTERRUPTED, "cancelled");
+			st = err_set(&e, SHARD_INTERRUPTED,
+				     "given up, because another node's share failed or the "
+				     "coordinator's link ended");
 		errno = 0;
 		if (st == SHARD_OK)
 			st = j->item(j, i, buffer, &done, &e);

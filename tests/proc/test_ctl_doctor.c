@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -195,6 +196,13 @@ static void test_ports(void **state)
 	checkup_is(o, "port", "ok", "a daemon runs (pid");
 	checkup_is(o, "versions", "ok", "running with pid");
 	json_decref(o);
+	cluster_signal(c, 0, SIGSTOP);
+	snprintf(more, sizeof(more), "--timeout 1 -a %s", c->node[0].unix_address);
+	o = checkup_run(1, "shardctl", more);
+	checkup_is(o, "versions", "fail", "is there, but does not answer");
+	checkup_is(o, "port", "ok", "a daemon is there that does not answer");
+	json_decref(o);
+	cluster_signal(c, 0, SIGCONT);
 	cluster_stop(c);
 	close(fd);
 	checkup_conf("listen = 192.0.2.1:4000\nallow_unauthenticated = yes\n");
