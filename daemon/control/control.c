@@ -15,6 +15,7 @@ static enum shard_status made(struct model *m, struct err *e)
 	m->control = calloc(1, sizeof(*m->control));
 	if (m->control == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the requests of a model");
+	m->control->model = m;
 	list_init(&m->control->requesters);
 	list_init(&m->control->reads);
 	list_init(&m->control->manage.waiting);
@@ -25,8 +26,10 @@ static enum shard_status made(struct model *m, struct err *e)
 
 static void going(struct model *m)
 {
-	if (m->control != NULL)
+	if (m->control != NULL) {
 		round_end(&m->control->written, m->server);
+		round_end(&m->control->told, m->server);
+	}
 	free(m->control);
 	m->control = NULL;
 }

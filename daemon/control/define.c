@@ -215,7 +215,7 @@ static void abandon(struct model *m, const struct err *e)
 	define_abandon(m, e);
 }
 
-static const struct call_ops model_calls;
+static const struct round_ops model_round; /* Defined below, after what it needs. */
 
 static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
 {
@@ -224,9 +224,8 @@ static enum shard_status ask(struct model *m, uint16_t node, struct err *e)
 
 	m->spec->generation = m->generation;
 	m->spec->incarnation = m->memory.incarnation;
-	st = call_node(m->server, node, &h, &m->spec->base, &model_calls, NULL, e);
-	if (st == SHARD_OK)
-		m->memory.asked |= 1ull << node;
+	m->control->told.ops = &model_round;
+	st = round_ask(&m->control->told, m->server, node, &h, &m->spec->base, NULL, e);
 	m->spec->incarnation = 0; /* It is not part of the definition. */
 	return st;
 }
@@ -242,7 +241,7 @@ static void ask_again(struct model *m)
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		struct peer *p = s->peer[n];
 
-		if (p == NULL || !p->up || m->memory.there[n] != 0 || m->memory.asked >> n & 1)
+		if (p == NULL || !p->up || m->memory.there[n] != 0 || m->control->told.out >> n & 1)
 			continue;
 		if (!stream_roomy(conn_stream(peer_control(p))) || ask(m, n, &e) != SHARD_OK)
 			server_wake(s, clock_ns() + TELL_AGAIN_NS);
@@ -276,10 +275,9 @@ static enum shard_status add_requester(struct model *m, const struct caller *fro
 }
 
 /* A node has answered that it has made the model, or this node has. */
-static void made_on(struct model *m, uint16_t node)
+static void made_on(struct model *m)
 {
-	m->control->nodes_asked &= ~(1ull << node);
-	if (m->control->nodes_asked == 0)
+	if (m->control->told.out == 0)
 		finish(m);
 }
 
@@ -290,8 +288,8 @@ static void made_here(struct model *m, const struct err *e)
 		return;
 	if (e != NULL)
 		abandon(m, e);
-	else
-		made_on(m, m->server->self);
+	else if (round_took(&m->control->told, m->server->self))
+		made_on(m);
 }
 
 static enum shard_status make_everywhere(struct server *s, const struct caller *a,
@@ -321,19 +319,16 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 	s->next_model = m->id;
 	m->defining = true;
 	m->control->maker.who = nobody(s);
-	m->control->nodes_asked = 1ull << s->self;
+	round_own(&m->control->told, s);
 	if (made != NULL)
 		made(arg, m);
 	else if ((st = add_requester(m, a, d->cred, e)) != SHARD_OK) {
 		abandon(m, e);
 		return st;
 	}
-	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
-		if (n == s->self)
-			continue;
-		m->control->nodes_asked |= 1ull << n;
-		st = ask(m, n, e);
-	}
+	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++)
+		if (n != s->self)
+			st = ask(m, n, e);
 	if (st != SHARD_OK)
 		abandon(m, e); /* This has refused the DEFINE. */
 	return SHARD_OK;
@@ -653,17 +648,14 @@ static enum shard_status held_there(struct model *m, uint16_t node, const struct
 	return st;
 }
 
-static void model_answered(struct server *s, const struct call *r, const struct wire_head *h,
-			   const void *body, const struct err *e)
+static void model_answered(struct round *told, struct server *s, const struct call *r,
+			   const struct wire_head *h, const void *body, const struct err *e)
 {
-	struct model *m = model_find(s, r->model);
+	struct model *m = list_of(told, struct model_control, told)->model;
 	struct err why;
 
-	if (m == NULL)
-		m = model_making(s, r->model);
-	if (m == NULL || m->control->abandoned.status != SHARD_OK)
+	if (m->dropping || m->control->abandoned.status != SHARD_OK)
 		return;
-	m->memory.asked &= ~(1ull << r->node);
 	if (e == NULL && held_there(m, r->node, h, body, &why) != SHARD_OK)
 		e = &why;
 	if (!m->defining && e == NULL) {
@@ -683,10 +675,10 @@ static void model_answered(struct server *s, const struct call *r, const struct 
 		abandon(m, e);
 		return;
 	}
-	made_on(m, r->node);
+	made_on(m);
 }
 
-static const struct call_ops model_calls = {.answered = model_answered};
+static const struct round_ops model_round = {.answered = model_answered};
 
 /* --- links --- */
 

@@ -25,7 +25,6 @@ struct model_memory {         /* The memory of one model on each node. */
 	/* [node] The incarnation of the memory on another node. 0: there is no link, or it is not
 	 * heard yet. */
 	uint64_t there[CORE_NODES_MAX];
-	uint64_t asked;                  /* Coordinator: nodes that owe the answer to MODEL. */
 	uint8_t from[STATIC_UUID_BYTES]; /* Other nodes: the coordinator that sent MODEL. */
 	struct model_settle settle;
 };
