@@ -7,9 +7,10 @@ connections. So two tests that run at the same time never get the same port.
 take() reserves a port until this process ends. In a shell:
 
     exec 7< <(exec python3 -B tests/lib/ports.py 2)
+    reserved=$!
     read -r port http <&7
 
-It prints the ports in one line, and ends with that shell.
+It prints the ports in one line, and ends with that shell, which must kill it where it waits for its children.
 """
 import ctypes
 import fcntl

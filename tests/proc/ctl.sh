@@ -7,8 +7,8 @@ set -u
 B=$(cd "${1:?usage: ctl.sh BUILD}" && pwd)
 cd "$(dirname "$0")/../.." || exit 1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shard-ctl.XXXXXX")
-daemon=
-trap 'kill -9 $daemon 2>/dev/null; wait 2>/dev/null; rm -rf "$dir"' EXIT
+daemon='' reserved=''
+trap 'kill -9 $daemon $reserved 2>/dev/null; wait 2>/dev/null; rm -rf "$dir"' EXIT
 unset "${!SHARD_@}"
 checks=0 wrong=0
 
@@ -32,6 +32,7 @@ is_json() { python3 -c 'import json,sys; json.load(sys.stdin)' <"$dir/out" 2>/de
 
 # --- a daemon ---
 exec 7< <(exec python3 -B tests/lib/ports.py 2)
+reserved=$!
 read -r port http <&7
 printf '%s\n' '[daemon]' 'node = a' "listen = 127.0.0.1:$port" "http = 127.0.0.1:$http" "socket = $dir/s" "state = $dir/state" 'memory = 64MiB' 'allow_unauthenticated = yes' >"$dir/conf"
 "$B/shardd" --config "$dir/conf" 2>"$dir/log" &
