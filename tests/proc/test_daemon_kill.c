@@ -33,8 +33,8 @@ enum phase { IDLE, STAGING, PREPARED, DECIDED, TOLD, PHASES };
 
 struct crowd {
 	struct drill_yard *y;
-	struct cutter *k;   /* between the nodes; NULL: nobody is */
-	struct drill *t[3]; /* by rank; 0 and 1 on node a */
+	struct cutter *k;   /* Between the nodes. NULL: they are linked directly. */
+	struct drill *t[3]; /* By rank. 0 and 1 are on node a. */
 	uint64_t step;
 };
 
@@ -87,9 +87,9 @@ static void train_to(struct crowd *c, uint64_t step)
 	c->step = step;
 }
 
-/* STAGING: rank 2 has begun; the others have committed and wait. PREPARED: so has node b, rank 0
- * has not committed. DECIDED: rank 0 was told so; whether node b was is open. TOLD: so was rank 2.
- */
+/* STAGING: rank 2 has begun, and the others have committed and wait. PREPARED: node b has voted,
+ * and rank 0 has not committed. DECIDED: rank 0 knows the commit, and node b may know it. TOLD:
+ * rank 2 knows it, too. */
 static void advance(struct crowd *c, enum phase phase)
 {
 	for (int i = 0; i < 3 && phase != IDLE; i++) {
@@ -124,7 +124,7 @@ static void await_frame(struct crowd *c)
 	}
 }
 
-/* DECIDED, and COMMIT does not reach node b, whose vote has left it. */
+/* The same as DECIDED, but COMMIT does not reach node b, which has sent its vote. */
 static void advance_untold(struct crowd *c)
 {
 	struct cutter_rule vote = {.low = 0,
@@ -159,14 +159,15 @@ static uint64_t kill_node(struct crowd *c, int node)
 	return at;
 }
 
-/* Whatever these say: afterwards a begin is legal. */
+/* Whatever these calls return, a begin is legal after them. */
 static void let_go(struct drill *t)
 {
 	drill_do(t, (struct drill_cmd){.op = DRILL_PUSH});
 	drill_do(t, (struct drill_cmd){.op = DRILL_COMMIT});
 }
 
-/* Those of the other node that are in a call return at once; whoever trains on hears of it then. */
+/* A trainer of the other node that is in a call returns at once. One that is not hears of the death
+ * in its next call. */
 static void told(struct crowd *c, int i, const char *node, uint64_t at_ns)
 {
 	struct drill_reply *r = drill_recv(c->t[i], 20000);
@@ -176,8 +177,8 @@ static void told(struct crowd *c, int i, const char *node, uint64_t at_ns)
 			 r->error);
 	drill_text(r->error, node);
 	drill_text(r->error, "closed");
-	assert_true(r->ended_ns - at_ns < HEARTBEAT_S * NS_PER_SEC / 2); /* before a node could be
-									    called silent */
+	assert_true(r->ended_ns - at_ns < HEARTBEAT_S * NS_PER_SEC / 2); /* Before silence
+									    could tell. */
 	DRILL(c->t[i], SHARD_OK, .op = DRILL_WORLD);
 }
 
@@ -185,20 +186,21 @@ static void lost(struct crowd *c, int i, enum phase phase, const char *node, con
 {
 	struct drill_reply *r = drill_recv(c->t[i], 20000);
 
-	/* first how the attempt ended: COMMIT may have left before the coordinator died */
+	/* The end of the attempt comes first. COMMIT may have left before the coordinator died. */
 	if (r->rc == SHARD_WORLD_CHANGED || (r->rc == SHARD_OK && phase == DECIDED))
 		r = drill_do(c->t[i],
 			     (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1});
 	if (r->rc != SHARD_LOST)
 		fail_msg("rank %d: %s: %s, expected SHARD_LOST", i, shard_name(r->rc), r->error);
-	drill_text(r->error, "\" is lost: node "); /* said once */
+	drill_text(r->error, "\" is lost: node "); /* It is said once. */
 	drill_text(r->error, node);
 	drill_text(r->error, how);
 	drill_text(r->error, "3 of 6 chunks");
 	DRILL(c->t[i], SHARD_OK, .op = DRILL_DETACH);
 }
 
-/* Its trainers: connection over, with the daemon's name; they connect again. */
+/* The trainers of a dead daemon lose their connection, and the error names it. They connect
+ * again. */
 static void reconnect(struct crowd *c, int i)
 {
 	if (c->t[i]->out)
@@ -213,7 +215,7 @@ static void reconnect(struct crowd *c, int i)
 	c->t[i] = drill_new(c->y, address(c, i));
 }
 
-/* Everybody defines; one creates, writes and seals; all train from the beginning. */
+/* Everybody defines the model. One creates, writes and seals it, and all train from step 0. */
 static void begin_anew(struct crowd *c)
 {
 	struct drill_cmd define = {.op = DRILL_DEFINE, .text = SETTINGS};
@@ -229,7 +231,7 @@ static void begin_anew(struct crowd *c)
 			continue;
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_WRITE);
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_SEAL);
-		break; /* DRILL replaces last */
+		break; /* DRILL overwrites `last`. */
 	}
 	for (int i = 0; i < 3; i++)
 		DRILL_SEND(c->t[i], .op = DRILL_JOIN, .hint = i);
@@ -246,13 +248,13 @@ static void begin_anew(struct crowd *c)
 static void await_loss(struct crowd *c, int dead, enum phase phase, uint64_t at_ns)
 {
 	for (int i = 2; i >= 0;
-	     i--) { /* those that wait first: rank 0 could still decide the step */
+	     i--) { /* Those that wait come first, because rank 0 could still decide the step. */
 		if (i / 2 == dead)
 			continue;
 		if ((phase == PREPARED || phase == DECIDED) && dead == 0)
-			continue; /* nothing but the coordinator's verdict ends PREPARED */
+			continue; /* Only the coordinator's verdict ends PREPARED. */
 		else if (phase >= DECIDED && c->t[i]->out)
-			drill_get(c->t[i], SHARD_OK); /* its own node has decided so */
+			drill_get(c->t[i], SHARD_OK); /* Its own node has decided so. */
 		else if (c->t[i]->out)
 			told(c, i, dead ? "node b" : "node a", at_ns);
 		else if (phase != IDLE)
@@ -319,7 +321,7 @@ static void test_coordinator(void **state)
 	finish(&c);
 }
 
-/* Rank 0 knows of a commit that node b never heard of, and the memory of node a is gone. */
+/* Rank 0 knows of a commit that node b has not heard of, and the memory of node a is gone. */
 static void test_untold(void **state)
 {
 	struct crowd c;
@@ -329,11 +331,11 @@ static void test_untold(void **state)
 	advance_untold(&c);
 	kill_node(&c, 0);
 	cutter_rule(c.k, NULL);
-	come_back(&c, 0, PREPARED, false); /* rank 2 is not told that it counts */
+	come_back(&c, 0, PREPARED, false); /* Rank 2 is not told that the step counts. */
 	finish(&c);
 }
 
-/* The same, and the memory of node a comes back: what rank 0 was told stands. */
+/* The same, but the memory of node a comes back. What rank 0 was told still holds. */
 static void test_untold_warm(void **state)
 {
 	struct crowd c;
@@ -350,7 +352,8 @@ static void test_untold_warm(void **state)
 	finish(&c);
 }
 
-/* Chunk 0 is on node a: node b's death costs the attempt in hand and the time until it is back. */
+/* All chunks are on node a. The death of node b costs the attempt in hand, and the time until it is
+ * back. */
 static void test_nothing_there(void **state)
 {
 	struct drill_cmd define = {
@@ -375,7 +378,7 @@ static void test_nothing_there(void **state)
 	for (int i = 0; i < 2; i++)
 		DRILL_SEND(t[i], .op = DRILL_TRAIN, .step = 400, .notify = 3);
 	drill_get(t[0], SHARD_OK);
-	t[0]->out = true; /* the end of its training is still to come */
+	t[0]->out = true; /* Its call to train has not returned yet. */
 	cluster_signal(y->cluster, 1, SIGKILL);
 	cluster_wait(y->cluster, 1, 10000);
 	cluster_spawn(y->cluster, 1);

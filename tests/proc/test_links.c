@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The link between the nodes falls in the middle of a step, again and again, or carries nothing any
- * more; trainers come over tcp and over unix sockets: the attempt is made again, nothing is lost,
- * and the bits are the same. */
+/* Tests links that fall. The link between the nodes falls in the middle of a step, again and again,
+ * or carries nothing any more. Trainers come over tcp and over unix sockets. The attempt is made
+ * again, nothing is lost, and the bits are the same. */
 #include "base/clock.h"
 #include "lib/cutter.h"
 #include "lib/drill.h"
@@ -27,7 +27,7 @@
 struct crowd {
 	struct drill_yard *y;
 	struct drill_proxy proxy;
-	struct drill *t[4]; /* 0 and 1 on node a */
+	struct drill *t[4]; /* 0 and 1 are on node a. */
 };
 
 static void all(struct crowd *c, enum shard_status want, struct drill_cmd cmd)
@@ -56,7 +56,7 @@ static void start(struct crowd *c, void **state, bool proxy, unsigned tcp, const
 					settings);
 	}
 	if (strstr(settings, "min_world=4") ==
-	    NULL) { /* the others train until the last one is in */
+	    NULL) { /* The others train until the last one is in. */
 		for (int i = 0; i < 3; i++)
 			drill_get(c->t[i], SHARD_OK);
 		drill_asked(c->y, c->t[3]);
@@ -75,7 +75,7 @@ static void finish(struct crowd *c)
 	c->y->cluster = NULL;
 }
 
-/* STAGING: nobody has committed; else node b has voted and rank 0 has not committed. */
+/* STAGING: nobody has committed. Otherwise node b has voted, and rank 0 has not committed. */
 static void fall(struct crowd *c, bool prepared, bool deaf, uint64_t step)
 {
 	uint64_t at;
@@ -96,23 +96,23 @@ static void fall(struct crowd *c, bool prepared, bool deaf, uint64_t step)
 		drill_proxy_deaf(&c->proxy, true);
 	else
 		drill_proxy_cut(&c->proxy);
-	drill_get(c->t[1],
-		  SHARD_WORLD_CHANGED); /* node a's: the ranks of node b are out of reach */
+	drill_get(c->t[1], SHARD_WORLD_CHANGED); /* Trainers of node a. The ranks of node b are out
+						    of reach. */
 	drill_text(c->t[1]->last.error, "node b");
-	/* of a link that ends its nodes hear from the kernel, of one that is deaf by its silence */
+	/* The kernel tells the nodes of a link that ends. A deaf link shows by its silence. */
 	drill_text(c->t[1]->last.error, deaf ? "silent for 1.0 s" : "closed");
 	if (deaf)
 		assert_true(c->t[1]->last.ended_ns - at < pace_ns(2 * NS_PER_SEC));
 	if (deaf)
 		drill_proxy_deaf(&c->proxy, false);
 	drill_get(c->t[2],
-		  SHARD_WORLD_CHANGED); /* node b's, PREPARED: when the coordinator is back */
+		  SHARD_WORLD_CHANGED); /* Trainers of node b, when the coordinator is back. */
 	if (prepared)
 		drill_get(c->t[3], SHARD_WORLD_CHANGED);
 	for (int i = 0; i < 4; i++) {
 		drill_do(c->t[i],
-			 (struct drill_cmd){.op = DRILL_COMMIT}); /* of what is over: afterwards a
-								     begin is legal */
+			 (struct drill_cmd){.op = DRILL_COMMIT}); /* Of an attempt that is over.
+								     A begin is legal now. */
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_WORLD);
 	}
 	ALL(c, SHARD_OK, .op = DRILL_TRAIN, .step = step + 1);
@@ -130,7 +130,7 @@ static void test_falls_in_each_phase(void **state)
 	finish(&c);
 }
 
-/* Wherever it hits. */
+/* The link falls at any moment of a step. */
 static void test_falls_while_training(void **state)
 {
 	struct crowd c;
@@ -174,7 +174,7 @@ static uint64_t counter(const char *address, const char *key)
 	return n;
 }
 
-/* Both kinds of trainers on both nodes; nothing of a step is copied on the way between socket and
+/* Both nodes have both kinds of trainers. No tensor bytes of a step are copied between socket and
  * memory. */
 static void test_mixed_trainers(void **state)
 {
@@ -196,8 +196,8 @@ static void test_mixed_trainers(void **state)
 	finish(&c);
 }
 
-/* It keeps its socket open and says nothing: lost within heartbeat_timeout + 1 s, on whichever node
- * it is. */
+/* A trainer keeps its socket open and says nothing. Its node gives it up within heartbeat_timeout +
+ * 1 s, whichever node that is. */
 static void silent(void **state, int sleeper)
 {
 	struct crowd c;
@@ -244,8 +244,8 @@ static void test_silent_trainer(void **state)
 	silent(state, 3);
 }
 
-/* A definition waits for the links over which its trainer writes: here of node b to node c, when
- * all those of the coordinator are up. */
+/* A definition waits for the links over which its trainer writes. Here that is the link of node b
+ * to node c, while all links of the coordinator are up. */
 static void test_writer_waits(void **state)
 {
 	struct cutter_rule none = {.low = 1,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who is in the world and how a step ends otherwise than applied: joining at the boundary, rank
- * hints, max_world, leaving, abandoning, voting to skip, gradients that are not finite, the dynamic
- * loss scale, tensors without a gradient. */
+/* Tests who is in the world, and the ways in which a step ends that is not applied: joining at the
+ * boundary, rank hints, max_world, leaving, abandoning, voting to skip, gradients that are not
+ * finite, the dynamic loss scale, and tensors without a gradient. */
 #include "lib/drill.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@
 
 struct crowd {
 	struct drill_yard *y;
-	struct drill *t[4]; /* 0 and 1 on node a */
+	struct drill *t[4]; /* 0 and 1 are on node a. */
 	int nr;
 };
 
@@ -58,7 +58,7 @@ static void all(struct crowd *c, enum shard_status want, struct drill_cmd cmd)
 }
 #define ALL(c, want, ...) all((c), (want), (struct drill_cmd){__VA_ARGS__})
 
-/* Hints that are a numbering are the ranks, in whatever order they come. */
+/* If the hints are 0 to n - 1, they are the ranks, in whatever order the trainers come. */
 static void test_hints(void **state)
 {
 	static const int hint[4] = {3, 1, 0, 2};
@@ -78,8 +78,8 @@ static void test_hints(void **state)
 	finish(&c);
 }
 
-/* A newcomer comes in at a boundary, behind the others; one above max_world waits until one has
- * left. */
+/* A newcomer comes in at a boundary and gets the last rank. One above max_world waits until another
+ * one has left. */
 static void test_join_and_leave(void **state)
 {
 	struct crowd c;
@@ -87,7 +87,7 @@ static void test_join_and_leave(void **state)
 
 	start(&c, state, 2, (struct drill_cmd){.text = SGD "min_world=2 max_world=3"});
 	ALL(&c, SHARD_OK, .op = DRILL_TRAIN, .step = 1);
-	ALL(&c, SHARD_OK, .op = DRILL_BEGIN); /* of two, whoever comes now */
+	ALL(&c, SHARD_OK, .op = DRILL_BEGIN); /* This world is of two, whoever comes now. */
 	c.t[2] = drill_joining(c.y, address(&c, 2), -1, SGD "min_world=2 max_world=3");
 	ALL(&c, SHARD_OK, .op = DRILL_PUSH);
 	ALL(&c, SHARD_OK, .op = DRILL_COMMIT);
@@ -103,7 +103,8 @@ static void test_join_and_leave(void **state)
 	drill_define(late, SGD "min_world=2 max_world=3");
 	DRILL(late, SHARD_TIMEOUT, .op = DRILL_JOIN, .hint = -1, .timeout_ms = 200);
 	DRILL_SEND(late, .op = DRILL_JOIN, .hint = -1);
-	DRILL_SEND(c.t[0], .op = DRILL_LEAVE); /* at the boundary: which the others bring about */
+	DRILL_SEND(c.t[0],
+		   .op = DRILL_LEAVE); /* It leaves at the boundary, to which the others train. */
 	DRILL_SEND(c.t[1], .op = DRILL_TRAIN, .step = c.t[1]->last.world.step + 5);
 	DRILL_SEND(c.t[2], .op = DRILL_TRAIN, .step = c.t[2]->last.world.step + 5);
 	drill_get(c.t[0], SHARD_OK);
@@ -113,11 +114,11 @@ static void test_join_and_leave(void **state)
 	drill_get(c.t[2], SHARD_OK);
 	drill_get(late, SHARD_OK);
 	assert_int_equal(late->last.world.world_size, 3);
-	assert_int_equal(c.t[1]->last.world.rank, 0); /* the order of those who stay is kept */
+	assert_int_equal(c.t[1]->last.world.rank, 0); /* Those who stay keep their order. */
 	assert_int_equal(c.t[2]->last.world.rank, 1);
 	assert_int_equal(late->last.world.rank, 2);
 	drill_replay(c.t[1], c.t[1]->last.world.step - 1, 0);
-	DRILL(c.t[0], SHARD_BAD_STATE, .op = DRILL_BEGIN); /* it is out */
+	DRILL(c.t[0], SHARD_BAD_STATE, .op = DRILL_BEGIN); /* It has left. */
 	finish(&c);
 }
 
@@ -163,7 +164,8 @@ static void test_vote_skip(void **state)
 	ALL(&c, SHARD_OK, .op = DRILL_BEGIN);
 	DRILL(c.t[0], SHARD_OK, .op = DRILL_PUSH);
 	DRILL(c.t[0], SHARD_OK, .op = DRILL_COMMIT);
-	DRILL(c.t[1], SHARD_OK, .op = DRILL_PUSH, .first = 0, .count = 1); /* pushed or not */
+	DRILL(c.t[1], SHARD_OK, .op = DRILL_PUSH, .first = 0,
+	      .count = 1); /* It may have pushed already. */
 	DRILL(c.t[1], SHARD_OK, .op = DRILL_SKIP, .text = "no data");
 	DRILL(c.t[2], SHARD_OK, .op = DRILL_PUSH);
 	DRILL(c.t[2], SHARD_OK, .op = DRILL_COMMIT);
@@ -179,8 +181,8 @@ static void test_vote_skip(void **state)
 	finish(&c);
 }
 
-/* Whose gradient, of which tensor; whether it is summed on its node, on another, or is the only one
- * of its node. */
+/* The error names the rank and the tensor of a gradient that is not finite, whether it is summed on
+ * its own node, on another node, or is the only one of its node. */
 static void test_nonfinite(void **state)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -216,8 +218,8 @@ static void test_nonfinite(void **state)
 	finish(&c);
 }
 
-/* Scale 2^4 and hysteresis 2: the second overflow halves; two good steps in a row double; at the
- * floor the model is paused. */
+/* With a scale of 2^4 and hysteresis 2 the second overflow halves the scale, and two good steps in
+ * a row double it. At the floor the model is paused. */
 static void test_loss_scale(void **state)
 {
 	static const struct {
@@ -261,7 +263,7 @@ static void test_loss_scale(void **state)
 	finish(&c);
 }
 
-/* No gradient is not a gradient of zeros added: the sums start with the first operand there is. */
+/* A missing gradient is not added as zeros. The sum begins with the first operand that there is. */
 static void test_push_none(void **state)
 {
 	struct drill_truth r;
@@ -270,8 +272,8 @@ static void test_push_none(void **state)
 	start(&c, state, 4, (struct drill_cmd){.text = SGD "min_world=4 max_world=4"});
 	drill_truth_init(&r);
 	for (uint64_t step = 1; step <= 6; step++) {
-		/* step 1: nobody has any; then one, its node, one of each node, all but one have
-		 * none of tensors 0 (across chunks) and 3 */
+		/* Tensors 0 (across chunks) and 3 have no gradient: in step 1 from anybody, then
+		 * from one trainer, from its node, from one of each node, from all but one. */
 		static const uint32_t none[] = {0xf, 0x1, 0x3, 0x5, 0xe, 0xc};
 
 		ALL(&c, SHARD_OK, .op = DRILL_BEGIN);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Processes that stop running and go on later (SIGSTOP, SIGCONT): a trainer that oversleeps its
- * step is expelled and told so when it wakes; a daemon, the coordinator too, that sleeps shorter
- * than the others wait loses nothing but the attempt in hand; one that sleeps longer is found
- * silent within heartbeat_timeout + 1 s. The weights are those of the committed history. */
+/* Tests processes that stop running and go on later (SIGSTOP, SIGCONT). A trainer that sleeps
+ * longer than its step is expelled, and hears so when it wakes. A daemon (also the coordinator)
+ * that sleeps shorter than the others wait loses only the attempt in hand. One that sleeps longer
+ * is found silent within heartbeat_timeout + 1 s. The weights are those of the committed history.
+ */
 #include "base/clock.h"
 #include "lib/drill.h"
 #include "lib/pace.h"
@@ -20,7 +21,7 @@
 
 struct crowd {
 	struct drill_yard *y;
-	struct drill *t[3]; /* 0 and 1 on node a */
+	struct drill *t[3]; /* 0 and 1 are on node a. */
 };
 
 static const char *address(const struct crowd *c, int i)
@@ -40,8 +41,7 @@ static void start(struct crowd *c, void **state, const char *settings, const cha
 		DRILL_SEND(c->t[i], .op = DRILL_JOIN, .hint = i);
 }
 
-/* With min_world=2: any two may be in the first world. They train, so that the third gets in, until
- * the world is of three. */
+/* With min_world=2 any two may be in the first world. They train until the third one is in. */
 static void all_join(struct crowd *c)
 {
 	bool joined[3] = {false};
@@ -83,8 +83,8 @@ static void train_to(struct crowd *c, uint64_t step)
 		drill_get(c->t[i], SHARD_OK);
 }
 
-/* The sleeper has begun, or even voted with its node (PREPARED); rank 0 never commits before the
- * step's deadline, which is long for those that are awake, on a busy machine too. */
+/* The sleeper has begun, or even voted with its node (PREPARED). Rank 0 never commits before the
+ * deadline of the step, which is long enough for those that are awake, also on a busy machine. */
 static void oversleeps(void **state, bool prepared)
 {
 	int sleeper = prepared ? 2 : 1;
@@ -104,13 +104,13 @@ static void oversleeps(void **state, bool prepared)
 		if (i != 0 && (i != sleeper || prepared))
 			DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
 	kill(c.t[sleeper]->pid, SIGSTOP);
-	if (prepared) { /* rank 0, which is awake, is the one that is expelled; the sleeper has done
-			   its part */
+	if (prepared) { /* Rank 0 is awake and is expelled, because the sleeper has done its
+			   part. */
 		DRILL_SEND(c.t[1], .op = DRILL_RESULT);
 		drill_get(c.t[1], SHARD_WORLD_CHANGED);
 		drill_text(c.t[1]->last.error, "rank 0");
-		/* too late; it may not have heard yet, but RESULT waits for the end of the attempt
-		 * or of the connection */
+		/* This is too late. It may not have heard so yet, but RESULT waits for the end of
+		 * the attempt or of the connection. */
 		drill_do(c.t[0], (struct drill_cmd){.op = DRILL_COMMIT});
 		drill_do(c.t[0], (struct drill_cmd){.op = DRILL_RESULT});
 		DRILL(c.t[0], SHARD_CLOSED, .op = DRILL_TRAIN, .step = step + 1);
@@ -136,7 +136,7 @@ static void oversleeps(void **state, bool prepared)
 		}
 		for (int i = 0; i < 3; i += 2)
 			drill_get(c.t[i], SHARD_OK);
-		kill(c.t[1]->pid, SIGCONT); /* two steps later */
+		kill(c.t[1]->pid, SIGCONT); /* The others are two steps further. */
 		drill_do(c.t[1], (struct drill_cmd){.op = DRILL_PUSH});
 		drill_do(c.t[1], (struct drill_cmd){.op = DRILL_COMMIT});
 		DRILL(c.t[1], SHARD_CLOSED, .op = DRILL_RESULT);
@@ -156,7 +156,7 @@ static void test_trainer_of_prepared_node(void **state)
 	oversleeps(state, true);
 }
 
-/* Shorter than heartbeat_timeout: not even the attempt is lost. */
+/* A sleep shorter than heartbeat_timeout does not even cost the attempt. */
 static void short_nap(void **state, int node)
 {
 	struct crowd c;
@@ -170,8 +170,7 @@ static void short_nap(void **state, int node)
 				   .notify = (uint64_t)nap * 40 + 10 + (uint64_t)nap);
 		drill_get(c.t[0], SHARD_OK);
 		cluster_signal(c.y->cluster, node, SIGSTOP);
-		(void)poll(NULL, 0,
-			   50); /* nothing to wait for: that nothing happens is the point */
+		(void)poll(NULL, 0, 50); /* There is no event to wait for: nothing must happen. */
 		cluster_signal(c.y->cluster, node, SIGCONT);
 		c.t[0]->out = true;
 		drill_get(c.t[0], SHARD_OK);
@@ -195,13 +194,13 @@ static void test_short_nap_of_coordinator(void **state)
 	short_nap(state, 0);
 }
 
-/* Longer than heartbeat_timeout, shorter than the wait for a node that stays away: found silent in
- * time; nothing is LOST. */
+/* A sleep longer than heartbeat_timeout, and shorter than the wait for a node that stays away. The
+ * node is found silent in time, and nothing is LOST. */
 static void long_sleep(void **state, int node)
 {
 	struct crowd c;
 	uint64_t at;
-	int other = node ? 0 : 2; /* a trainer of the node that stays awake */
+	int other = node ? 0 : 2; /* A trainer of the node that stays awake. */
 
 	start(&c, state, SGD "min_world=3 max_world=3", "[cluster]\nheartbeat_timeout = 1s\n");
 	for (int i = 0; i < 3; i++)
@@ -241,7 +240,7 @@ static void test_long_sleep_of_coordinator(void **state)
 	long_sleep(state, 0);
 }
 
-/* The coordinator sleeps while the other node is away: the time in which it could not have heard
+/* The coordinator sleeps while the other node is away. The time in which it could not hear anything
  * does not count. */
 static void test_both_sleep(void **state)
 {
@@ -259,7 +258,7 @@ static void test_both_sleep(void **state)
 	cluster_signal(c.y->cluster, 1, SIGSTOP);
 	drill_get(c.t[0], SHARD_WORLD_CHANGED);
 	cluster_signal(c.y->cluster, 0, SIGSTOP);
-	(void)poll(NULL, 0, 1500); /* longer than it waits for a node that stays away */
+	(void)poll(NULL, 0, 1500); /* Longer than it waits for a node that stays away. */
 	cluster_signal(c.y->cluster, 1, SIGCONT);
 	cluster_signal(c.y->cluster, 0, SIGCONT);
 	for (int i = 0; i < 3; i++) {

@@ -23,7 +23,7 @@
 
 struct crowd {
 	struct drill_yard *y;
-	struct drill *t[3]; /* 0 and 1 on node a */
+	struct drill *t[3]; /* 0 and 1 are on node a. */
 };
 
 static void start(struct crowd *c, void **state)
@@ -58,8 +58,7 @@ static void logged(struct crowd *c, int node, const char *part)
 	free(text);
 }
 
-/* To the point where only rank 0's commit is missing; who has committed waits, and node b has
- * voted. */
+/* Only the commit of rank 0 is missing. The others wait, and node b has voted. */
 static void almost(struct crowd *c)
 {
 	for (int i = 0; i < 3; i++) {
@@ -79,7 +78,8 @@ static void test_undecided(void **state)
 
 	start(&c, state);
 	almost(&c);
-	cluster_signal(c.y->cluster, 0, SIGTERM); /* it has not voted: rank 0 has not committed */
+	cluster_signal(c.y->cluster, 0,
+		       SIGTERM); /* It has not voted, because rank 0 has not committed. */
 	drill_get(c.t[1], SHARD_CLOSED);
 	drill_text(c.t[1]->last.error, "node a stops: SIGTERM");
 	stopped(&c, 0);
@@ -88,7 +88,8 @@ static void test_undecided(void **state)
 	finish(&c);
 }
 
-/* Node b has voted and may not fail any more: told to stop, it stays until it knows. */
+/* Node b has voted, so it may not fail any more. When it is told to stop, it stays until it knows
+ * the verdict. */
 static void test_prepared(void **state)
 {
 	struct drill_reply *r;
@@ -113,8 +114,8 @@ static void test_prepared(void **state)
 	finish(&c);
 }
 
-/* The same at a node that does not coordinate: its own trainer hears it from the node, the others
- * that the attempt is over and why. */
+/* The same with a node that does not coordinate. Its own trainer hears it from the node. The others
+ * hear that the attempt is over, and why. */
 static void test_undecided_elsewhere(void **state)
 {
 	struct crowd c;
@@ -128,11 +129,11 @@ static void test_undecided_elsewhere(void **state)
 		DRILL(c.t[i], SHARD_OK, .op = DRILL_COMMIT);
 		DRILL_SEND(c.t[i], .op = DRILL_RESULT);
 	}
-	cluster_signal(c.y->cluster, 1, SIGTERM); /* it has not voted: rank 2 has not committed */
+	cluster_signal(c.y->cluster, 1,
+		       SIGTERM); /* It has not voted, because rank 2 has not committed. */
 	stopped(&c, 1);
 	logged(&c, 1, "not decided, it is aborted");
-	drill_do(c.t[2],
-		 (struct drill_cmd){.op = DRILL_COMMIT}); /* a commit is told, not answered */
+	drill_do(c.t[2], (struct drill_cmd){.op = DRILL_COMMIT}); /* A commit has no answer. */
 	if (c.t[2]->last.rc == SHARD_OK)
 		DRILL(c.t[2], SHARD_CLOSED, .op = DRILL_RESULT);
 	drill_text(c.t[2]->last.error, "node b stops: SIGTERM");
@@ -145,7 +146,7 @@ static void test_undecided_elsewhere(void **state)
 	finish(&c);
 }
 
-/* Wherever in a step it comes: both stop, cleanly, and in time. */
+/* Wherever in a step the signal comes, both nodes stop in time and with status 0. */
 static void test_while_training(void **state)
 {
 	for (uint64_t round = 0; round < 4; round++) {
@@ -205,7 +206,7 @@ static void test_second_daemon(void **state)
 		 ports_take());
 	if (refused(n->conf, set, text, sizeof(text)) == 1)
 		drill_text(text, n->socket);
-	t = drill_new(y, n->unix_address); /* and the first one is still there */
+	t = drill_new(y, n->unix_address); /* The first daemon is still there. */
 	drill_end(t);
 	cluster_stop(y->cluster);
 	y->cluster = NULL;

@@ -24,7 +24,7 @@ enum skip_how { SKIP_NO, SKIP_VOTE, SKIP_NONFINITE };
 struct yard {
 	struct inproc cluster;
 	struct trainer a, b;
-	uint32_t applied; /* so far: each takes 1 from every weight */
+	uint32_t applied; /* Steps applied so far. Each takes 1 from every weight. */
 	char settings[160];
 };
 
@@ -87,7 +87,7 @@ static void result(struct yard *y, struct trainer *t, enum skip_how how)
 	y->applied += how == SKIP_NO && t == &y->a;
 }
 
-/* One step of a; how it ends. */
+/* Takes one step of trainer a, which ends in this way. */
 static void alone(struct yard *y, enum skip_how how)
 {
 	trainer_begin(&y->a);
@@ -100,7 +100,7 @@ static void changed(struct trainer *t)
 	EXPECT(SHARD_OK, shard_world_get(t->model, &t->world));
 }
 
-/* Of both; the one that begins first may have to begin again. */
+/* Takes one step of both trainers. The one that begins first may have to begin again. */
 static void together(struct yard *y, enum skip_how how)
 {
 	for (int i = 0; i < 2; i++) {
@@ -158,7 +158,7 @@ static void goes(struct yard *y)
 	memset(&y->b, 0, sizeof(y->b));
 }
 
-/* a begins a step of its own again when b has gone. */
+/* When b has gone, a takes a step of its own. */
 static void a_is_alone(struct yard *y)
 {
 	enum shard_status rc;
@@ -190,7 +190,7 @@ static void after_a_skip(void **state)
 			struct yard y;
 
 			yard_start(&y, &conf, staleness);
-			alone(&y, SKIP_VOTE); /* nothing but what was sealed */
+			alone(&y, SKIP_VOTE); /* The weights are still those that were sealed. */
 			for (size_t i = 0; i < NR(hows); i++) {
 				comes_in(&y, y.cluster.node[nodes - 1].tcp_address, hows[i]);
 				together(&y, hows[(i + 1) % NR(hows)]);

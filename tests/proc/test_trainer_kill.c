@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #define AT_LEAST_3  "optimizer=sgd lr=1 chunk_elems=1024 min_world=3 max_world=4 timeout=20s"
-#define HEARTBEAT_S 5 /* the default */
+#define HEARTBEAT_S 5 /* The default of heartbeat_timeout. */
 #define ALL_4       "optimizer=sgd lr=1 chunk_elems=1024 min_world=4 max_world=4 timeout=20s"
 
 enum phase {
@@ -30,8 +30,8 @@ enum phase {
 struct crowd {
 	struct drill_yard *y;
 	const char *settings;
-	struct drill *t[4];     /* by rank, as long as all are there: 0 and 1 on node a */
-	uint64_t step, told_ns; /* told_ns: the slowest of those who were told of a death */
+	struct drill *t[4];     /* By rank, as long as all are there. 0 and 1 are on node a. */
+	uint64_t step, told_ns; /* told_ns: the longest time until somebody heard of a death. */
 };
 
 static const char *address(const struct crowd *c, int i)
@@ -39,8 +39,8 @@ static const char *address(const struct crowd *c, int i)
 	return c->y->cluster->node[i / 2].unix_address;
 }
 
-/* One is missing; when it comes, the others' next step is in the old world, the one after that in
- * the new. */
+/* Starts the trainer that is missing. The next step of the others is still in the old world, and
+ * the one after it in the new world. */
 static void arrive(struct crowd *c, int who)
 {
 	c->t[who] = drill_joining(c->y, address(c, who), who, c->settings);
@@ -63,7 +63,8 @@ static void train_to(struct crowd *c, uint64_t step, int but)
 	c->step = step;
 }
 
-static void settle_in(struct crowd *c, int who) /* the others train until the newcomer is in */
+/* The others train until the newcomer is in. */
+static void settle_in(struct crowd *c, int who)
 {
 	all(c, who, (struct drill_cmd){.op = DRILL_TRAIN, .step = DRILL_STEPS - 1, .count = 4});
 	drill_get(c->t[who], SHARD_OK);
@@ -74,8 +75,8 @@ static void settle_in(struct crowd *c, int who) /* the others train until the ne
 	c->step = c->t[who]->last.world.step - 1;
 }
 
-/* The offer of the next attempt may come after the call that looked for it, and say that the world
- * is another. */
+/* The world may have changed after the last call looked for it. Then begin says so, and the trainer
+ * begins again. */
 static void begin(struct crowd *c, int i)
 {
 	if (drill_do(c->t[i], (struct drill_cmd){.op = DRILL_BEGIN})->rc == SHARD_WORLD_CHANGED) {
@@ -84,11 +85,11 @@ static void begin(struct crowd *c, int i)
 	}
 	assert_int_equal(c->t[i]->last.rc, SHARD_OK);
 	assert_int_equal(c->t[i]->last.step.step, c->step + 1);
-	assert_int_equal(c->t[i]->last.step.rank, i); /* by hint, however often it was away */
+	assert_int_equal(c->t[i]->last.step.rank, i); /* As hinted, however often it was away. */
 	assert_int_equal(c->t[i]->last.step.world_size, 4);
 }
 
-/* The others have committed and wait for the verdict; the victim gets as far as phase says. */
+/* The others commit and wait for the verdict. The victim gets as far as `phase` says. */
 static void advance(struct crowd *c, int victim, enum phase phase)
 {
 	for (int i = 0; i < 4; i++) {
@@ -97,7 +98,7 @@ static void advance(struct crowd *c, int victim, enum phase phase)
 		begin(c, i);
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_PUSH);
 		if (phase == AFTER_COMMIT && i == (victim + 1) % 4)
-			continue; /* else the step would be decided */
+			continue; /* With its commit the step would be decided. */
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
 		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
 	}
@@ -127,8 +128,8 @@ static void told(struct crowd *c, int i, int victim, uint32_t pid, uint64_t at_n
 	drill_text(r->error, "closed its socket");
 	if (r->ended_ns - at_ns > c->told_ns)
 		c->told_ns = r->ended_ns - at_ns;
-	assert_true(r->ended_ns - at_ns < HEARTBEAT_S * NS_PER_SEC / 2); /* before anybody could be
-									    called silent */
+	assert_true(r->ended_ns - at_ns < HEARTBEAT_S * NS_PER_SEC / 2); /* Before silence
+									    could tell. */
 }
 
 static uint64_t end(struct crowd *c, int victim, enum phase phase)
@@ -144,7 +145,7 @@ static uint64_t end(struct crowd *c, int victim, enum phase phase)
 	return at;
 }
 
-/* Decided with the last commit, or not at all: the same for everybody. */
+/* The step is decided with the last commit, or not at all, and it is the same for everybody. */
 static void in_commit(struct crowd *c, int victim)
 {
 	int decided = 0;
@@ -163,7 +164,7 @@ static void in_commit(struct crowd *c, int victim)
 
 static void after_result(
 	struct crowd *c,
-	int victim) /* the step stands; the one after it has been offered to four */
+	int victim) /* The step counts. The one after it has been offered to four trainers. */
 {
 	for (int i = 0; i < 4; i++)
 		if (i != victim)
@@ -194,8 +195,8 @@ static void die(struct crowd *c, int victim, enum phase phase)
 	for (int i = 0; i < 4 && phase != IN_COMMIT; i++)
 		if (i != victim && i != late)
 			told(c, i, victim, pid, at);
-	if (late >= 0) { /* its own node may tell it a moment after the others were told: then the
-			    wait for the verdict says so */
+	if (late >= 0) { /* Its own node may tell it a moment after the others were told. Then the
+			    wait for the verdict says so. */
 		if (drill_do(c->t[late], (struct drill_cmd){.op = DRILL_COMMIT})->rc == SHARD_OK)
 			DRILL(c->t[late], SHARD_WORLD_CHANGED, .op = DRILL_RESULT);
 		assert_int_equal(c->t[late]->last.rc, SHARD_WORLD_CHANGED);
@@ -224,7 +225,7 @@ static void finish(struct crowd *c, uint64_t seen_by, uint32_t otherwise)
 	c->y->cluster = NULL;
 }
 
-/* min_world = 3 of 4: they go on without it, and it comes back. */
+/* With min_world = 3 the others go on without the fourth, and it comes back. */
 static void test_smaller_world(void **state)
 {
 	struct crowd c;
@@ -233,7 +234,7 @@ static void test_smaller_world(void **state)
 	arrive(&c, 3);
 	settle_in(&c, 3);
 	for (int round = 0; round < 2 * PHASES; round++) {
-		int victim = round & 1 ? 1 : 3; /* rank 0 sees the whole history */
+		int victim = round & 1 ? 1 : 3; /* Rank 0 sees the whole history. */
 		enum phase phase = (enum phase)(round / 2);
 
 		die(&c, victim, phase);
@@ -245,7 +246,7 @@ static void test_smaller_world(void **state)
 	finish(&c, 0, 0);
 }
 
-/* min_world = 4: they wait, and say for how many; the same step is then taken by all. */
+/* With min_world = 4 the others wait, and say for how many. All take the same step then. */
 static void test_waits_for_all(void **state)
 {
 	struct crowd c;
@@ -265,7 +266,7 @@ static void test_waits_for_all(void **state)
 	finish(&c, 3, 4);
 }
 
-/* What a call says that waits for a trainer which does not come. */
+/* A call that waits for a trainer that does not come names how many are missing. */
 static void test_text_of_missing(void **state)
 {
 	struct crowd c;
@@ -287,9 +288,8 @@ static void test_text_of_missing(void **state)
 	c.y->cluster = NULL;
 }
 
-/* The only trainer of node b dies after its node has voted, and there is but one arena: it comes
- * free when the attempt ends, which is not followed by another one before the next trainer is in.
- */
+/* The only trainer of node b dies after its node has voted, and there is only one arena. The arena
+ * becomes free when the attempt ends, and no other attempt begins before the next trainer is in. */
 static void test_next_one_on_a_prepared_node(void **state)
 {
 	static const char settings[] = "optimizer=sgd lr=1 chunk_elems=1024 min_world=2 "
