@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a caller of the library meets with real daemons: refusals in the daemon's words, a creator
- * that dies, deadlines that name who is missing, a trainer that leaves or detaches, a daemon that
- * is killed, and the price of waiting. */
+/* Tests the library with real daemons: refusals in the daemon's words, a creator that dies,
+ * deadlines that name who is missing, a trainer that leaves or detaches, a daemon that is killed,
+ * and what waiting costs. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "client.h"
@@ -106,17 +106,17 @@ static void test_creator_dies(void **state)
 	EXPECT(SHARD_OK, shard_define(u.client, &s, &u.model, &u.created));
 	assert_int_equal(t.created, 1);
 	assert_int_equal(u.created, 0);
-	trainer_end(&t); /* before it has sealed */
+	trainer_end(&t); /* It has not sealed the model. */
 	do {
 		shard_detach(&u.model);
 		EXPECT(SHARD_OK,
 		       shard_define(u.client, &s, &u.model,
-				    &u.created)); /* until the daemon has seen the socket close */
+				    &u.created)); /* Until the daemon has seen the socket close. */
 	} while (!u.created && clock_ns() < deadline);
 	assert_int_equal(u.created, 1);
 	trainer_end(&u);
 	trainer_join(&t, c->node[0].unix_address, SHARD_BF16,
-		     SHARD_BF16); /* and again; then it works */
+		     SHARD_BF16); /* The same once more. After that it works. */
 	commit_step(&t, 1);
 	finish_step(&t, 1);
 	trainer_end(&t);
@@ -141,12 +141,12 @@ static void test_who_is_missing(void **state)
 	commit_step(&t, 1);
 	trainer_begin(&u);
 	EXPECT(SHARD_TIMEOUT,
-	       shard_result(t.model, 0, 700, &r)); /* nodes report several times a second */
+	       shard_result(t.model, 0, 700, &r)); /* Nodes report several times a second. */
 	EXPECT_TEXT("step 1 attempt 1 of \"gpt\" waits ");
 	snprintf(wanted, sizeof(wanted), " s for rank %u (pid %d, node b): ", u.world.rank,
 		 (int)getpid());
 	EXPECT_TEXT(wanted);
-	assert_null(strstr(strstr(shard_error(), "rank ") + 1, "rank ")); /* said once */
+	assert_null(strstr(strstr(shard_error(), "rank ") + 1, "rank ")); /* It is said once. */
 	trainer_push_all(&u, 1);
 	EXPECT(SHARD_OK, shard_commit(u.model, NULL));
 	finish_step(&t, 1);
@@ -156,8 +156,8 @@ static void test_who_is_missing(void **state)
 	cluster_stop(c);
 }
 
-/* Two trainers in one world; one goes in the middle of a step, by detach or by leave at the
- * boundary; the other goes on. */
+/* One of two trainers goes, in the middle of a step by detach, or at the boundary by leave. The
+ * other one goes on. */
 static void test_going(void **state)
 {
 	struct cluster *c = cluster_start(1, MODEL_OF(1, 2), NULL);
@@ -170,7 +170,8 @@ static void test_going(void **state)
 	trainer_join(&t, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
 	trainer_define(&u, c->node[0].unix_address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_TIMEOUT,
-	       shard_join(u.model, -1, 0, &u.world)); /* at a boundary: this one has to move on */
+	       shard_join(u.model, -1, 0,
+			  &u.world)); /* It gets in at a boundary, so the other has to train on. */
 	commit_step(&t, 1);
 	finish_step(&t, 1);
 	EXPECT(SHARD_OK, shard_join(u.model, -1, pace_ms(10000), &u.world));
@@ -184,7 +185,7 @@ static void test_going(void **state)
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	shard_detach(&u.model);
 	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, pace_ms(10000), &r));
-	do { /* it gave the attempt up, then left: that may be two changes */
+	do { /* It gave up the attempt, and then left. That may be two changes. */
 		EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 		rc = shard_begin(t.model, NULL, &t.step);
 		if (rc == SHARD_OK) {
@@ -226,7 +227,8 @@ static void test_daemon_dies(void **state)
 	cluster_signal(c, 1, SIGKILL);
 	(void)cluster_wait(c, 1, 5000);
 	before = clock_ns();
-	EXPECT(SHARD_CLOSED, shard_wait(u.model, ticket, pace_ms(10000))); /* its own daemon */
+	EXPECT(SHARD_CLOSED,
+	       shard_wait(u.model, ticket, pace_ms(10000))); /* Its own daemon is gone. */
 	assert_true(clock_ns() - before < pace_ns(NS_PER_SEC));
 	EXPECT_TEXT(c->node[1].unix_address);
 	while ((rc = shard_result(t.model, 0, pace_ms(10000), &r)) == SHARD_WORLD_CHANGED &&
@@ -237,7 +239,7 @@ static void test_daemon_dies(void **state)
 	}
 	if (rc != SHARD_LOST)
 		cluster_dump(c);
-	EXPECT(SHARD_LOST, rc); /* half of its chunks went with node b */
+	EXPECT(SHARD_LOST, rc); /* Half of its chunks were on node b. */
 	EXPECT_TEXT("node b");
 	trainer_end(&u);
 	trainer_end(&t);
@@ -248,7 +250,7 @@ static void test_daemon_dies(void **state)
 
 struct waiter {
 	const char *address;
-	int ready; /* a pipe */
+	int ready; /* A pipe. */
 };
 
 static int wait_for_ever(void *arg)
@@ -263,7 +265,8 @@ static int wait_for_ever(void *arg)
 	if (rc == SHARD_OK)
 		rc = shard_begin(t.model, NULL, &t.step);
 	if (rc == SHARD_OK &&
-	    t.step.rank != 0) { /* rank 0 never commits: it waits for an image that does not come */
+	    t.step.rank !=
+		    0) { /* Rank 0 never commits. It waits for an image that does not come. */
 		trainer_push_all(&t, 1);
 		rc = shard_commit(t.model, NULL);
 	}
@@ -311,7 +314,7 @@ static void test_idle(void **state)
 	pid[TRAINERS + 1] = c->node[1].pid;
 	for (int i = 0; i < TRAINERS + 2; i++)
 		before += proc_cpu_ns(pid[i]);
-	(void)poll(NULL, 0, SECONDS * 1000); /* the measurement itself */
+	(void)poll(NULL, 0, SECONDS * 1000); /* This is the measurement. */
 	for (int i = 0; i < TRAINERS + 2; i++)
 		after += proc_cpu_ns(pid[i]);
 	print_message("%.1f ms of CPU in %d s\n", (double)(after - before) / 1e6, SECONDS);
@@ -328,8 +331,8 @@ static void test_idle(void **state)
 #endif
 }
 
-/* A daemon that was stopped (SIGSTOP) answers nothing: calls and tools give it up in their time,
- * say so, and all is well when it goes on. */
+/* A daemon that was stopped (SIGSTOP) answers nothing. Calls and tools give it up in their time and
+ * say so, and they work again when it goes on. */
 static void test_stopped(void **state)
 {
 	struct cluster *c = cluster_start(1, MODEL_OF(1, 4), NULL);
@@ -363,7 +366,7 @@ static void test_stopped(void **state)
 	snprintf(words, sizeof(words), "model list --timeout 0.3 --address %s",
 		 c->node[0].tcp_address);
 	tool_expect(3, "did not answer HELLO in 0.3 s: is it stopped", "shardctl", words);
-	assert_true(clock_ns() - began < pace_ns(60 * NS_PER_SEC)); /* not 300 s each */
+	assert_true(clock_ns() - began < pace_ns(60 * NS_PER_SEC)); /* Not 300 s each. */
 	cluster_signal(c, 0, SIGCONT);
 	trainer_end(&t);
 	trainer_end(&u);

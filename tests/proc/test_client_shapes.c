@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Models of every shape through real daemons: chunks of many parts, many chunks, tensors that
- * nobody pushes, tensors that are frozen; over unix sockets and over tcp, with the weights known in
+/* Trains models of every shape with real daemons: chunks of many parts, many chunks, tensors that
+ * nobody pushes, and frozen tensors, over unix sockets and over tcp. The weights are known in
  * advance. */
 #include "base/check.h"
 #include "lib/pace.h"
@@ -27,8 +27,8 @@ static void finish_step(struct trainer *t, uint64_t step)
 	assert_int_equal(r.outcome, SHARD_APPLIED);
 }
 
-/* 600,000 elements in fp32: chunks of four parts and a short last one, with a tensor that nobody
- * pushes in the middle. */
+/* 600,000 elements in fp32 have chunks of four parts and a short last one. Nobody pushes the tensor
+ * in the middle. */
 static void many_parts(bool tcp)
 {
 	static const struct shard_tensor tensors[3] = {
@@ -68,7 +68,7 @@ static void many_parts(bool tcp)
 			trainer_begin(&t[i]);
 			for (uint64_t n = 0; n < 250000; n++)
 				w[n] = (float)(i + 1) *
-				       (float)(n % 3); /* the mean of two is 1.5 times that */
+				       (float)(n % 3); /* The mean of two is 1.5 times that. */
 			EXPECT(SHARD_OK,
 			       shard_push(t[i].model, 2, 0, 200000, w, SHARD_F32, 0, NULL));
 			EXPECT(SHARD_OK, shard_push_none(t[i].model, 1));
@@ -115,7 +115,8 @@ static void test_parts_tcp(void **state)
 	many_parts(true);
 }
 
-/* A frozen tensor that fills chunks of its own: no gradient, no change; it is in the image. */
+/* A frozen tensor fills chunks of its own. It has no gradient and never changes, and is in the
+ * image. */
 static void frozen(bool tcp)
 {
 	static const struct shard_tensor tensors[3] = {
@@ -177,8 +178,8 @@ static void test_frozen_tcp(void **state)
 	frozen(true);
 }
 
-/* More chunks than the library queues frames: what does not fit waits, and goes out without anybody
- * asking. */
+/* There are more chunks than frames in the library's queue. What does not fit waits, and is sent
+ * without another call. */
 static void many_chunks(bool tcp)
 {
 	enum { ELEMS = 3000 * 1024 };
@@ -209,7 +210,7 @@ static void many_chunks(bool tcp)
 		finish_step(&t, step);
 	}
 	EXPECT(SHARD_OK, shard_read(t.model, SHARD_IMAGE, 0, 0, ELEMS, SHARD_F32, w,
-				    &at)); /* as an observer would */
+				    &at)); /* As an observer would. */
 	assert_int_equal(at, 2);
 	for (uint64_t n = 0; n < ELEMS; n++)
 		assert_true(w[n] == -2 * (float)(n / 1024 % 100));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Training through two real daemons equals the in-process reference, every master weight and moment
- * of every tensor, byte by byte: for each optimizer and element type, with gradients divided before
- * their sum, on weights of two steps before, for chunks that the loop computes and chunks that
- * workers compute, for ranks spread over nodes in several ways, and when a trainer is killed in
- * mid-run and comes again. One flipped gradient bit is found. */
+/* Training with two real daemons equals the in-process reference byte by byte, in every master
+ * weight and moment of every tensor. This holds for each optimizer and element type, with gradients
+ * divided before their sum, with weights of two steps before, for chunks that the loop computes and
+ * chunks that workers compute, for ranks spread over nodes in several ways, and when a trainer is
+ * killed in mid-run and comes again. One flipped bit of a gradient is found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -62,7 +62,7 @@ static void schedules(void **state)
 	exact("2,1 --settings 'chunk_elems=1024 schedule=OneCycle cycle_min_lr=1e-3 "
 	      "cycle_max_lr=1e-2 cycle_first_step_size=2 "
 	      "decay_step_size=1 decay_lr_rate=0.5'");
-	/* with skipped steps, which do not move it */
+	/* With skipped steps, which do not move the schedule. */
 	exact("1,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 "
 	      "hysteresis=1 initial_scale_power=20 "
 	      "optimizer=sgd momentum=0.5 lr=0.1 schedule=WarmupLR warmup_type=linear "
@@ -89,7 +89,7 @@ static void every_pair_of_element_types(void **state)
 static void ranks_spread_over_nodes(void **state)
 {
 	(void)state;
-	/* fp32: rounding to 16 bits hides nearly every sum that was taken in another order */
+	/* In fp32, because rounding to 16 bits hides nearly every sum taken in another order. */
 	exact("3,1 --dtype fp32 --settings chunk_elems=1024");
 	exact("1,3 --dtype fp32 --settings chunk_elems=1024");
 	exact("1,1 --settings chunk_elems=1024");
@@ -99,26 +99,26 @@ static void ranks_spread_over_nodes(void **state)
 	exact("5,4 --dtype fp32 --settings 'chunk_elems=1024 lr=0.1'");
 }
 
-/* Divided before the sum and multiplied after it; 3 has no exact reciprocal, and a lone rank's
- * gradient is left alone. */
+/* Gradients are divided before the sum, and the sum is multiplied. 3 has no exact reciprocal. The
+ * gradient of a lone rank is not divided. */
 static void divided_before_the_sum(void **state)
 {
 	(void)state;
 	exact("4,4 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 predivide=8 clip=1 "
-	      "loss_scale=65536'"); /* with 1 all overflow */
+	      "loss_scale=65536'"); /* With 1 all steps would overflow. */
 	exact("3,1 --dtype fp32 --settings 'chunk_elems=1024 predivide=3'");
 	exact("1,1 --settings 'chunk_elems=1024 predivide=3'");
 	exact("1,0 --settings 'chunk_elems=1024 predivide=3'");
 	exact("1,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=65536 predivide=7'");
 }
 
-/* gpt waits for every result; which weights a step is computed on does not depend on that. */
+/* gpt waits for every result. That does not change on which weights a step is computed. */
 static void weights_of_two_steps_before(void **state)
 {
 	(void)state;
 	exact("2,2 --settings 'chunk_elems=1024 clip=0.5 max_staleness=1'");
 	exact("1,2 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=65536 max_staleness=1'");
-	/* with skipped steps */
+	/* With skipped steps. */
 	exact("2,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=1024 loss_scale=0 "
 	      "loss_scale_window=2 hysteresis=1 "
 	      "initial_scale_power=20 max_staleness=1'");
@@ -129,7 +129,7 @@ static void weights_of_two_steps_before(void **state)
 static void chunks_for_workers(void **state)
 {
 	(void)state;
-	exact("2,2 --settings clip=1"); /* one chunk: one node holds nothing */
+	exact("2,2 --settings clip=1"); /* With one chunk, one node holds nothing. */
 	exact("2,1 --dim 96 --layers 3 --heads 3 --settings 'chunk_elems=32768 clip=1'"); /* several
 											     on each
 											     node */

@@ -71,7 +71,7 @@ static void has(const char *text, const char *part)
 		fail_msg("\"%s\" is not in \"%s\"", part, text != NULL ? text : "");
 }
 
-/* Of the model, and of the rank on that node. */
+/* The text of the model, and that of the rank on that node. */
 static void status_says(struct inproc_node *n, const char *waits, const char *state)
 {
 	uint64_t by = pace_by(WAIT_S);
@@ -131,7 +131,7 @@ static void test_said(void **state)
 	status_says(&c.node[0], "node b), which waits there for " IMAGE, NULL);
 	crew_must(shard_result(a.m, 0, 500, &r), SHARD_TIMEOUT, "the result");
 	has(shard_error(), "node b), which waits there for " IMAGE);
-	shard_disconnect(&a.client); /* ends the attempt that the other one waits in */
+	shard_disconnect(&a.client); /* This ends the attempt in which the other one waits. */
 	pthread_join(thread, NULL);
 	assert_int_equal(b.rc, SHARD_TIMEOUT);
 	has(b.text, "begin of step 1 of \"m\" waited ");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What may be done with a model that is LOST and has no checkpoint: nothing begins it anew by
- * accident. define, attach and write, seal, join and read are SHARD_LOST with what happened and the
- * two ways on, also after a restart of the coordinator; drop leads to a fresh definition, restore
- * brings weights back, and when_lost = reinitialize is the model's own wish to begin anew. */
+/* Tests a model that is LOST and has no checkpoint. Nothing begins it anew by accident: define,
+ * attach and write, seal, join and read are SHARD_LOST with what happened and the two ways on, also
+ * after a restart of the coordinator. A drop makes room for a fresh definition, a restore brings
+ * weights back, and with when_lost = reinitialize the model begins anew by itself. */
 #include "base/check.h"
 #include "client/ckpt.h"
 #include "lib/drill.h"
@@ -34,8 +34,7 @@ static struct drill_cmd definition(const char *settings)
 	return define;
 }
 
-/* Two nodes and a trainer on node a, whose model has trained some steps; then node b starts anew.
- */
+/* A trainer on node a of two has trained some steps. Then node b starts with new memory. */
 static struct drill *begin(struct drill_yard *y, const char *settings)
 {
 	struct drill *t;
@@ -78,8 +77,8 @@ static void refused(struct drill_yard *y, int node)
 
 	ways_on(drill_expect(t, SHARD_LOST, definition(SGD))->error);
 	ways_on(drill_expect(t, SHARD_LOST, definition(SGD))
-			->error); /* the connection is as good as it was */
-	DRILL(t, SHARD_OK, .op = DRILL_ATTACH, .text = "m"); /* to look at it, for example */
+			->error);                            /* The connection still works. */
+	DRILL(t, SHARD_OK, .op = DRILL_ATTACH, .text = "m"); /* As one would to look at it. */
 	ways_on(DRILL(t, SHARD_LOST, .op = DRILL_WRITE)->error);
 	ways_on(DRILL(t, SHARD_LOST, .op = DRILL_SEAL)->error);
 	ways_on(DRILL(t, SHARD_LOST, .op = DRILL_JOIN)->error);
@@ -109,13 +108,13 @@ static void a_fresh_start_is_asked_for(void **state)
 	told(t);
 	refused(y, 0);
 	refused(y, 1);
-	/* its file says so to the next start, too */
+	/* The next start reads it in the file. */
 	drill_end(t);
 	cluster_kill(y->cluster, 0);
 	cluster_spawn(y->cluster, 0);
 	cluster_ready(y->cluster, 0);
 	refused(y, 0);
-	refused(y, 1); /* waits for the link */
+	refused(y, 1); /* This waits for the link. */
 	for (int n = 0; n < 2; n++)
 		for (size_t i = 0; i < NR(commands); i++) {
 			snprintf(words, sizeof(words), "%s --address %s", commands[i], at(y, n));
@@ -142,7 +141,7 @@ static void a_checkpoint_is_brought(void **state)
 	DRILL(t, SHARD_OK, .op = DRILL_LEAVE);
 	drill_end(t);
 	cluster_stop(y->cluster);
-	/* another run of that name, which knows nothing of the folder */
+	/* Another run of that name does not know of the folder. */
 	t = begin(y, SGD);
 	start_b_anew(y);
 	told(t);
@@ -174,7 +173,7 @@ static void the_setting(void **state)
 	drill_replay(u, 2, 1);
 }
 
-/* Of a model that nobody sealed yet nothing is lost: whoever defines it next writes it. */
+/* A model that nobody has sealed yet cannot be lost. Whoever defines it next writes it. */
 static void never_sealed(void **state)
 {
 	const struct drill_cmd seal = {.op = DRILL_SEAL};
@@ -187,7 +186,7 @@ static void never_sealed(void **state)
 	assert_int_equal(drill_expect(t, SHARD_OK, definition(SGD))->created, 1);
 	DRILL(t, SHARD_OK, .op = DRILL_WRITE);
 	start_b_anew(y);
-	do /* node b is away; half of the weights are missing; then it is said */
+	do /* Node b is away, and half of the weights are missing. Then it is said. */
 		r = drill_do(t, seal);
 	while (r->rc == SHARD_UNREACHABLE || r->rc == SHARD_MISSING);
 	assert_int_equal(r->rc, SHARD_LOST);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What operators change about a model that trains on two real nodes: lr and clip, pause, resume
- * after it diverged, a trainer put out; and who may do which of these. */
+/* Tests what operators change about a model that trains on two real nodes (lr and clip, pause,
+ * resume after it diverged, a trainer that is expelled), and who may do which of these. */
 #include "base/check.h"
 #include "cluster/static.h"
 #include "lib/pair.h"
@@ -27,7 +27,7 @@ static void reference(float *w, uint64_t step, double lr, double clip)
 	for (uint32_t i = 0; i < DRILL_NUMEL; i++) {
 		double g = (double)drill_gradient(0, step, i) + (double)drill_gradient(1, step, i);
 
-		sumsq += g * g; /* whole numbers: any order */
+		sumsq += g * g; /* Whole numbers, so the order does not matter. */
 	}
 	norm = sqrt(sumsq) / 4;
 	if (clip > 0 && clip / (norm + 1e-6) < 1)
@@ -72,7 +72,7 @@ static void test_set(void **state)
 	pid[0] = pair_change(&p, words[0], "set m lr 0.5", "action=set key=lr value=0.5 ");
 	pid[1] = pair_change(&p, words[1], "set m clip 3", "action=set key=clip value=3 ");
 	pid[2] = pair_change(&p, words[2], "set m lr 0.25",
-			     "action=set key=lr value=0.25 "); /* the last word counts */
+			     "action=set key=lr value=0.25 "); /* The last word counts. */
 	pair_rest_of_step(&p);
 	for (int i = 0; i < 3; i++)
 		proc_expect_exit(pid[i], 0, 10000);
@@ -93,7 +93,7 @@ static void test_set(void **state)
 	for (uint64_t s = 7; s <= 9; s++)
 		reference(r.w, s, s <= 7 ? 0.25 : 0.375, s <= 7 ? 3 : 0);
 	drill_check(p.t[0], &r, 9);
-	cluster_signal(p.y->cluster, 0, SIGKILL); /* what a restarted coordinator finds */
+	cluster_signal(p.y->cluster, 0, SIGKILL); /* A restarted coordinator has to find it. */
 	(void)cluster_wait(p.y->cluster, 0, 5000);
 	assert_int_equal(static_open(&dir, p.y->cluster->node[0].state, NULL), SHARD_OK);
 	assert_int_equal(static_load(dir, check_file, &files, NULL), SHARD_OK);
@@ -117,7 +117,8 @@ static void test_set_refused(void **state)
 	pair_fails(shard_set(m, "clip", "-1"), SHARD_BAD_ARG, "clip = -1");
 	pair_fails(shard_set(m, "clip", "many"), SHARD_BAD_ARG, "clip = many");
 	pair_fails(shard_set(m, NULL, "1"), SHARD_BAD_ARG, "lr or clip");
-	assert_int_equal(shard_set(m, "clip", "0.5"), SHARD_OK); /* nobody trains: at once */
+	assert_int_equal(shard_set(m, "clip", "0.5"),
+			 SHARD_OK); /* Nobody trains, so it is in force at once. */
 	assert_int_equal(shard_set(m, "clip", "0.5"), SHARD_OK);
 	pair_finish(&p);
 }
@@ -137,10 +138,11 @@ static void test_pause(void **state)
 	pair_rest_of_step(&p);
 	proc_expect_exit(pid, 0, 10000);
 	for (int i = 0; i < 2; i++)
-		DRILL_SEND(p.t[i], .op = DRILL_TRAIN, .step = 6); /* they wait */
+		DRILL_SEND(p.t[i], .op = DRILL_TRAIN, .step = 6); /* They wait. */
 	tool_expect(0, " 3 ", "shardctl", pair_model(&p, words, "list"));
 	tool_expect(0, "paused", "shardctl", pair_model(&p, words, "list"));
-	tool_expect(0, "m is paused", "shardctl", pair_model(&p, words, "pause m")); /* it is */
+	tool_expect(0, "m is paused", "shardctl",
+		    pair_model(&p, words, "pause m")); /* It is paused already. */
 	assert_true(p.t[0]->out && p.t[1]->out);
 	tool_expect(0, "\"paused\":true", "shardctl", pair_model(&p, words, "show m --json"));
 	tool_expect(0, "m is not paused", "shardctl", pair_model(&p, words, "resume m"));
@@ -150,7 +152,7 @@ static void test_pause(void **state)
 	pair_finish(&p);
 }
 
-/* max_skips in a row pause it; resumed it has as many again. */
+/* max_skips skips in a row pause the model. When it is resumed it has as many again. */
 static void test_diverged(void **state)
 {
 	char words[256];
@@ -190,7 +192,7 @@ static void test_kick(void **state)
 		    pair_model(&p, words, "kick m 2"));
 	tool_expect(0, "rid of that rank", "shardctl",
 		    pair_model(&p, words, "kick m 1 --why=slow"));
-	for (int i = 0; i < 2; i++) { /* whatever is known of it yet: afterwards a begin is legal */
+	for (int i = 0; i < 2; i++) { /* Whatever each knows of it yet, a begin is legal now. */
 		drill_do(p.t[i], (struct drill_cmd){.op = DRILL_PUSH});
 		drill_do(p.t[i], (struct drill_cmd){.op = DRILL_COMMIT});
 	}
@@ -199,7 +201,7 @@ static void test_kick(void **state)
 	drill_text(p.t[1]->last.error, ": slow");
 	drill_end(p.t[1]);
 	DRILL_SEND(p.t[0], .op = DRILL_TRAIN,
-		   .step = 5); /* its attempt is over; another takes the place */
+		   .step = 5); /* Its attempt is over, and another trainer takes its place. */
 	p.t[1] = drill_joining(p.y, p.y->cluster->node[1].unix_address, -1, PAIR_TWO);
 	drill_get(p.t[1], SHARD_OK);
 	DRILL(p.t[1], SHARD_OK, .op = DRILL_TRAIN, .step = 5);
@@ -217,8 +219,8 @@ static void denied(enum shard_status got, const char *verb)
 	drill_text(shard_error(), " with mode 06");
 }
 
-/* Over TCP nobody is known: what `mode` lets others do. As root another user shows the same through
- * the socket. */
+/* Over TCP no user is known, so `mode` decides as for others. Where the test runs as root, another
+ * user shows the same through the socket. */
 static void test_denied(void **state)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -255,7 +257,7 @@ static void test_denied(void **state)
 		}
 		shard_disconnect(&tcp);
 		if (geteuid() ==
-		    0) { /* the socket's folder and mode let anybody in, for this test */
+		    0) { /* For this test the socket's folder and mode let anybody in. */
 			CHECK(chmod(p.y->cluster->dir, 0755) == 0 &&
 			      chmod(p.y->cluster->node[1].socket, 0666) == 0);
 			if (tool_run_as(65534, &out, "shardctl",
@@ -268,14 +270,14 @@ static void test_denied(void **state)
 			       "uid 0 (gid 0) of node b asks to change it");
 		}
 		assert_int_equal(shard_drop(p.c[geteuid() != 0], "m", 0),
-				 SHARD_OK); /* its owner, on any node but for root */
+				 SHARD_OK); /* Its owner may on any node, unless it is root. */
 		drill_end(p.t[0]);
 	}
 	pair_finish(&p);
 }
 
-/* Who defines a model on a node that does not coordinate manages it from there, root too; and root
- * of the coordinating node may always. With trust_remote_root = yes root may everywhere. */
+/* Who defines a model on a node that does not coordinate manages it from there, also root. Root of
+ * the coordinating node may always. With trust_remote_root = yes root of any node may. */
 static void test_owner_elsewhere(void **state)
 {
 	char words[256];

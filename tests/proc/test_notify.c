@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a service manager hears, on a socket that the test listens to in its place: ready when a
- * trainer can connect, a status that follows the models, at most once a second; a watchdog that is
- * silent while the process does not run; reloading and ready again around each SIGHUP, what a
- * changed, a wrong and a missing file do; stopping, last. */
+/* Tests what a service manager hears. The test listens on its socket. The daemon says ready when a
+ * trainer can connect, and a status that follows the models at most once a second. The watchdog is
+ * silent while the process does not run. Around each SIGHUP come reloading and ready, with a
+ * changed, a wrong and a missing file. Stopping comes last. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
@@ -28,7 +28,7 @@
 #define SGD         "optimizer=sgd lr=1 chunk_elems=1024 timeout=20s min_world=1 max_world=1"
 #define WATCHDOG_MS 800
 
-static struct { /* the manager */
+static struct { /* The service manager. */
 	int fd;
 	char dir[64], text[2048];
 	uint64_t at_ns;
@@ -64,7 +64,7 @@ static int teardown(void **state)
 	return drill_teardown(state);
 }
 
-/* The next message within ms; false: none. */
+/* The next message within ms. False: there was none. */
 static bool heard(int ms)
 {
 	struct pollfd p = {.fd = manager.fd, .events = POLLIN};
@@ -79,7 +79,7 @@ static bool heard(int ms)
 	return true;
 }
 
-/* Until a message with `part`; what else comes must be of the watchdog or a status. */
+/* Waits for a message with `part`. What comes before it must be of the watchdog, or a status. */
 static void hears(const char *part)
 {
 	uint64_t by = pace_by(10);
@@ -133,7 +133,7 @@ static void test_ready(void **state)
 	struct drill *t;
 
 	drill_text(manager.text, "STATUS=nodes 1 of 1, no models");
-	t = drill_new(y, c->node[0].unix_address); /* at once */
+	t = drill_new(y, c->node[0].unix_address); /* It can connect at once. */
 	drill_end(t);
 	cluster_signal(c, 0, SIGTERM);
 	hears("STOPPING=1");
@@ -144,7 +144,7 @@ static void test_ready(void **state)
 	ended(y);
 }
 
-/* Nobody believes a daemon that could not start. */
+/* A daemon that could not start never says ready. */
 static void test_not_ready(void **state)
 {
 	struct drill_yard *y = *state;
@@ -157,8 +157,8 @@ static void test_not_ready(void **state)
 	ended(y);
 }
 
-/* systemd would give up both it and the memory that it keeps for the next start: a start that fails
- * then is slow to end. */
+/* After too many quick failures systemd gives up the daemon, and with it the memory that it keeps
+ * for the next start. So a start that fails with such memory is slow to end. */
 static void test_kept(void **state)
 {
 	struct drill_yard *y = *state;
@@ -183,7 +183,8 @@ static void test_kept(void **state)
 	ended(y);
 }
 
-/* The page alone, which a start makes before any model: nothing is lost by an end at once. */
+/* Only the page of models is kept, which a start makes before any model. An end at once loses
+ * nothing. */
 static void test_nothing_kept(void **state)
 {
 	struct drill_yard *y = *state;
@@ -219,7 +220,7 @@ static void test_status(void **state)
 		if (strncmp(manager.text, "STATUS=", 7) != 0)
 			continue;
 		assert_true(manager.at_ns - last >
-			    900 * NS_PER_MS); /* once a second, less what this process slept */
+			    900 * NS_PER_MS); /* Once a second, less what this process slept. */
 		last = manager.at_ns;
 		said++;
 	}
@@ -229,7 +230,7 @@ static void test_status(void **state)
 	ended(y);
 }
 
-/* In STAGING: what becomes of the attempt, and how long it may take. */
+/* A stop in STAGING says what becomes of the attempt, and how long it may take. */
 static void test_stopping(void **state)
 {
 	struct drill_yard *y = *state;
@@ -246,7 +247,7 @@ static void test_stopping(void **state)
 		"STATUS=stopping: SIGTERM; m: attempt 1 at step 1: not decided, it is aborted\n");
 	drill_text(manager.text, "EXTEND_TIMEOUT_USEC=70000000");
 	assert_int_equal(cluster_wait(c, 0, 10000), 0);
-	drill_do(t, (struct drill_cmd){.op = DRILL_COMMIT}); /* a commit is told, not answered */
+	drill_do(t, (struct drill_cmd){.op = DRILL_COMMIT}); /* A commit has no answer. */
 	if (t->last.rc == SHARD_OK)
 		DRILL(t, SHARD_CLOSED, .op = DRILL_RESULT);
 	drill_text(t->last.error, "node a stops: SIGTERM");
@@ -262,7 +263,7 @@ static void test_watchdog(void **state)
 	for (int i = 0; i < 4; i++)
 		hears("WATCHDOG=1");
 	cluster_signal(c, 0, SIGSTOP);
-	while (heard(0)) /* of before */
+	while (heard(0)) /* Messages of before. */
 		;
 	assert_false(heard(2 * WATCHDOG_MS));
 	cluster_signal(c, 0, SIGCONT);
@@ -309,7 +310,7 @@ static void test_reload(void **state)
 
 	hup(c);
 	logged(c, "event=reload taken=\"nothing has changed\"", true);
-	/* what cannot change is named, what can has changed */
+	/* What cannot change is named, and what can has changed. */
 	text = read_text(c->node[0].conf);
 	at = strstr(text, "log_level = debug");
 	CHECK(at != NULL);
@@ -321,7 +322,7 @@ static void test_reload(void **state)
 	hup(c);
 	logged(c, "taken=\"daemon.log_level, daemon.connections_max, [model]\"", true);
 	logged(c, "event=reload_left options=net.connections", true);
-	/* a wrong file: the line is named, and everything stays */
+	/* Of a wrong file the line is named, and everything stays as it was. */
 	write_file(c->node[0].conf, "[daemon]\nlog_level = debug\nlog_lvel = info\n");
 	hup(c);
 	logged(c, "event=reload_failed", true);
@@ -335,7 +336,7 @@ static void test_reload(void **state)
 	drill_get(t, SHARD_OK);
 	snprintf(words, sizeof(words), "--address %s --json status", c->node[0].unix_address);
 	tool_expect(0, "\"optimizer\":\"lion\"", "shardctl",
-		    words); /* of the sections that were taken last */
+		    words); /* Of the sections that were taken last. */
 	free(text);
 	text = cluster_log(c, 0);
 	assert_null(strstr(strstr(text, "event=reload_failed"), "level=debug"));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a trainer may ask for beside the plain step, through the library and real daemons: its own
- * learning rate per group, weights per rank, division before the sum, schedules, frozen tensors,
- * accumulation. Two trainers, on one node or on two, over unix sockets or tcp; SGD and small
- * numbers, so that every weight is known exactly. One thread drives both trainers: nothing here
- * waits for the other but begin and result. */
+/* Tests what a trainer may ask for beside the plain step, with real daemons: its own learning rate
+ * per group, weights per rank, division before the sum, schedules, frozen tensors, and
+ * accumulation. Two trainers are on one node or on two, over unix sockets or tcp. SGD and small
+ * numbers make every weight known exactly. One thread drives both trainers, because only begin and
+ * result wait for the other one. */
 #include "base/check.h"
 #include "lib/inproc.h"
 #include "lib/pace.h"
@@ -24,7 +24,7 @@ static const struct shard_tensor tensors[TENSORS] = {
 	{.name = "frozen",
 	 .ndim = 1,
 	 .shape = {LARGEST},
-	 .flags = SHARD_FROZEN}, /* whole chunks of it */
+	 .flags = SHARD_FROZEN}, /* It fills whole chunks. */
 	{.name = "b", .ndim = 1, .shape = {70}, .group = 1},
 	{.name = "tail", .ndim = 1, .shape = {5}, .group = 1, .flags = SHARD_FROZEN},
 };
@@ -141,8 +141,8 @@ static struct shard_result step(struct pair *p, const double *weight, const doub
 	return finish(p, SHARD_OK);
 }
 
-/* Every weight of both tensors moved down by so much in all; frozen ones did not, wherever they are
- * looked at. */
+/* Every weight of both tensors is lower by so much in all. Frozen ones are unchanged in masters and
+ * images. */
 static void check(struct pair *p, float w, float b)
 {
 	const float moved[TENSORS] = {[W] = w, [B] = b};
@@ -181,15 +181,15 @@ static void own_lr(void **state)
 		assert_true(r.lr == 0.25);
 		check(&p, 0.75f, 0.25f);
 		r = step(&p, NULL, NULL,
-			 ones); /* without: the settings', with the group's factor */
+			 ones); /* Without one: that of the settings, times the group's factor. */
 		assert_true(r.lr == 2 && r.applied == 3);
 		check(&p, 2.75f, 1.25f);
 		stop(&p);
 	}
 }
 
-/* The attempt ends without effect for all, the odd rank is named, and the step can be tried again.
- */
+/* The attempt ends without effect for all. The rank that differs is named, and the step can be
+ * tried again. */
 static void odd_lr(void **state)
 {
 	static const double one[] = {0.5, 0.25}, odd[] = {0.5, 0.125};
@@ -239,7 +239,7 @@ static void bad_lr(void **state)
 	EXPECT(SHARD_BAD_ARG, shard_begin(p.t[0].model, &o, &p.t[0].step));
 	EXPECT_TEXT("name a schedule: choose one of them");
 	stop(&p);
-	for (size_t i = 0; i < NR(folders); i++) { /* that word may be a part of any value */
+	for (size_t i = 0; i < NR(folders); i++) { /* That word may be part of any value. */
 		start(&p, &places[0], SHARD_F32, folders[i]);
 		EXPECT(i == 0 ? SHARD_OK : SHARD_BAD_ARG,
 		       shard_begin(p.t[0].model, &o, &p.t[0].step));
@@ -252,8 +252,8 @@ static void bad_lr(void **state)
 	stop(&p);
 }
 
-/* 40000 + 40000 is beyond fp16. Divided by 8 before, it is 10000; norm, clip and update are those
- * of the true mean. */
+/* 40000 + 40000 is beyond fp16. Divided by 8 before the sum it is 10000. Norm, clip and update are
+ * those of the true mean. */
 static void predivide(void **state)
 {
 	static const float grad[] = {40000, 40000}, small[] = {8, 24};
@@ -274,7 +274,7 @@ static void predivide(void **state)
 		check(&p, 40000 * 0.0001220703125f, 20000 * 0.0001220703125f);
 		stop(&p);
 		start(&p, &places[i], SHARD_F32, "lr=1 clip=1 predivide=4");
-		r = step(&p, NULL, NULL, small); /* the mean is 16 everywhere */
+		r = step(&p, NULL, NULL, small); /* The mean is 16 everywhere. */
 		assert_true(fabs(r.grad_norm - 16 * sqrt(2070)) < 1e-9 * r.grad_norm);
 		assert_true(fabs(r.clip_factor * r.grad_norm - 1) < 1e-6);
 		stop(&p);
@@ -317,7 +317,7 @@ static void schedule(void **state)
 		check(&p, moved, moved / 2);
 		if (i != 3)
 			continue;
-		for (int t = 0; t < 2; t++) { /* a skipped step does not move the schedule */
+		for (int t = 0; t < 2; t++) { /* A skipped step does not move the schedule. */
 			begin(&p.t[t], 0, NULL);
 			EXPECT(SHARD_OK, shard_vote_skip(p.t[t].model, "test"));
 		}
@@ -329,8 +329,8 @@ static void schedule(void **state)
 	stop(&p);
 }
 
-/* Image only: no gradient may be pushed, none is missing, and neither decay nor momentum moves it.
- */
+/* A frozen tensor is only in the image. No gradient of it may be pushed, none is missing, and
+ * neither decay nor momentum changes it. */
 static void frozen(void **state)
 {
 	static const float zero[] = {0, 0};
@@ -396,7 +396,7 @@ static void begin_micro(struct trainer *t, uint32_t micro_steps)
 	EXPECT(SHARD_OK, shard_begin(t->model, &o, &t->step));
 }
 
-/* 256 + 1 + 1 is 258 in fp32 and in bf16; rounded to bf16 in between it would stay 256. */
+/* 256 + 1 + 1 is 258 in fp32 and in bf16. Rounded to bf16 in between, it would stay 256. */
 static void accumulation(void **state)
 {
 	struct shard_result r;
@@ -412,7 +412,8 @@ static void accumulation(void **state)
 
 			begin_micro(tr, 3);
 			add(tr, W, 0, 2000, 256);
-			add(tr, W, 500, 1500, 1); /* parts, in any order, across micro-steps */
+			add(tr, W, 500, 1500,
+			    1); /* Parts, in any order, over several micro-steps. */
 			add(tr, W, 400, 300, 1);
 			EXPECT(SHARD_BAD_ARG,
 			       shard_push(tr->model, W, 0, 1, &one, SHARD_BF16, 0, &ticket));
@@ -427,20 +428,21 @@ static void accumulation(void **state)
 			EXPECT(SHARD_DUPLICATE, shard_push_none(tr->model, W));
 			add(tr, W, 700, 1300, 1);
 			*(uint16_t *)shard_grad(tr->model, B) =
-				one; /* in place: the arena is the operand */
+				one; /* In place: the arena is the operand. */
 			for (int k = 1; k < 70; k++)
 				((uint16_t *)shard_grad(tr->model, B))[k] = one;
 			EXPECT(SHARD_OK, shard_push(tr->model, B, 0, 70, NULL, SHARD_BF16,
 						    SHARD_ADD, &ticket));
 			EXPECT(SHARD_OK,
-			       shard_push_none(tr->model, B)); /* one micro-step without it */
+			       shard_push_none(tr->model, B)); /* One micro-step without it. */
 			add(tr, B, 0, 70, 3);
 			EXPECT(SHARD_DUPLICATE, shard_push_none(tr->model, B));
 		}
 		r = finish(&p, SHARD_OK);
 		assert_int_equal(r.outcome, SHARD_APPLIED);
-		check(&p, 129, 1);            /* 0.5 * 258; 0.25 * 4 */
-		for (int t = 0; t < 2; t++) { /* none at last, none at all */
+		check(&p, 129, 1); /* 0.5 * 258; 0.25 * 4 */
+		for (int t = 0; t < 2;
+		     t++) { /* The last micro-step has none, and then none at all does. */
 			begin_micro(&p.t[t], 2);
 			add(&p.t[t], W, 0, 2000, 2);
 			EXPECT(SHARD_OK, shard_push_none(p.t[t].model, W));
