@@ -602,6 +602,30 @@ static void lay_down(const struct found *f)
 			write_file(n, names[i], f->at[i], f->bytes[i], f->mode[i]);
 }
 
+/* The coordinator comes back to a node that does not coordinate. A memory belongs to the folder of
+ * one coordinator, and stays with it. */
+static void coordinator_back(struct server *s)
+{
+	struct peer *p = s->peer[0];
+
+	if (p == NULL)
+		return;
+	p->uuid[0] = 1; /* As name_members() has it. */
+	CHECK(resume_unconfirmed(s).total == 0 || !list_empty(&s->models));
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+		struct err e;
+
+		if (resume_check(m, p, &e) != SHARD_OK)
+			continue;
+		resume_from(m, p);
+		CHECK(resume_check(m, p, &e) == SHARD_OK);
+		p->uuid[0] = 2;
+		CHECK(resume_check(m, p, &e) == SHARD_EXISTS);
+		p->uuid[0] = 1;
+	}
+}
+
 /* What a start does, and what its loop does then. */
 static void start(struct node *n)
 {
@@ -621,6 +645,7 @@ static void start(struct node *n)
 			for (uint32_t i = 0; i < nr; i++)
 				CHECK(blobs[i].bytes <= PART_BLOB_BYTES);
 		}
+		coordinator_back(s);
 		n->file = NULL; /* it may have a newer view now */
 	} else if (s->warm != NULL) {
 		CHECK(strlen(e.text) > 0);
