@@ -212,7 +212,7 @@ static enum shard_status settle(struct model *m, struct err *e)
 		st = settle_sealed(m, &core, e);
 	else if (m->meta.mark.cleared < m->generation)
 		model_reset(m); /* LOST was decided, but not carried out. */
-	else
+	else if ((st = blobs_again(m, NULL, e)) == SHARD_OK)
 		WATCH_TELL(m->server, resumed, m, core.seals);
 	m->again = true;
 	if (st == SHARD_OK)
