@@ -17,6 +17,7 @@
 #include "obs/http.h"
 #include "warm/warm.h"
 #include "link/peer.h"
+#include "data/feed.h"
 #include "data/trainer.h"
 #include "link/session.h"
 
@@ -235,6 +236,15 @@ static void pool_closed(void *arg)
 	check_stopped(s);
 }
 
+/* Chunks of a decided step still wait for a place in the queue of the workers. */
+static bool feeding(const struct server *s)
+{
+	list_each(it, &s->models)
+		if (feed_open(list_of(it, struct model, link)))
+			return true;
+	return false;
+}
+
 static void check_stopped(struct server *s)
 {
 	CHECK(s->stop.on);
@@ -254,6 +264,8 @@ static void check_stopped(struct server *s)
 		s->stop.http_closing = true;
 		http_close(&s->http, http_closed, s);
 	}
+	if (feeding(s))
+		return;
 	if (s->pool != NULL) {
 		worker_close(&s->pool, pool_closed, s);
 		return;

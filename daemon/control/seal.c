@@ -75,9 +75,10 @@ static void count_turn(void *args)
  * runs on the loop because trainers may still write. */
 static void count_go(void *owner, void *args)
 {
-	struct worker_job next = {.run = count_turn, .done = count_go, .owner = owner};
+	struct exec_job next = {.run = count_turn, .done = count_go, .owner = owner};
 	struct count *c = owner;
 	struct model *m = c->m;
+	struct exec turns = worker_exec(m->server->pool);
 	uint64_t elems = 0;
 	struct err e;
 	enum shard_status st = count_check(c, &e);
@@ -87,7 +88,7 @@ static void count_go(void *owner, void *args)
 		if (!place_holds(&m->place, c->chunk, m->server->self))
 			continue;
 		if (elems > 0 && elems + layout_chunk_elems(m->layout, c->chunk) > COUNT_ELEMS &&
-		    worker_submit(m->server->pool, &next) == SHARD_OK)
+		    exec_submit(&turns, &next) == SHARD_OK)
 			return;
 		elems += layout_chunk_elems(m->layout, c->chunk);
 		/* The weights of a restore have no writer. */

@@ -14,11 +14,12 @@
 #include "data/blobs.h"
 #include "data/data.h"
 #include "data/events.h"
+#include "data/feed.h"
 #include "link/peer.h"
 #include "data/mr.h"
+#include "data/reduce.h"
 #include "data/trainer.h"
 #include "link/session.h"
-#include "data/tile.h"
 #include "wire/ops.h"
 
 #include <string.h>
@@ -27,67 +28,6 @@
 #define APPLY_ASKS_LATE 2 /* From then on the coordinator and the trainers hear of it. */
 #define APPLY_ASKS_LOG  5 /* At this count it is logged, and again after every 60. */
 #define APPLY_RUNS_MAX  1024
-
-struct apply_job {
-	struct model *m;
-	uint32_t chunk, generation, slot;
-	bool seal;
-	/* settle: of a warm start. old: it makes the image before the newest, too. */
-	bool settle, old;
-	bool apply; /* Of a warm start: tiles may lack the record. */
-	uint64_t kept;
-	uint64_t missing; /* Weights that nobody wrote. Of a seal also those that are not finite. */
-};
-static_assert(sizeof(struct apply_job) <= WORKER_ARGS_BYTES, "a job travels by value");
-
-static void apply_run(void *args)
-{
-	struct apply_job *j = args;
-	struct model *m = j->m;
-	const struct layout *l = m->layout;
-	const struct contrib_chunk *c = &m->contrib.chunk[j->chunk];
-	optim_apply *kernel = optim_kernel(m->set.optim, m->server->isa, m->grad, m->image);
-	float *master = store_master(m->store, j->chunk), *s1 = store_state(m->store, j->chunk, 0),
-	      *s2 = store_state(m->store, j->chunk, 1);
-	uint8_t *image = store_image(m->store, j->slot, j->chunk);
-	struct store_missing missing;
-
-	store_missing_init(&missing);
-	if (j->settle) {
-		store_missing(m->store, j->chunk, &missing);
-		j->missing = missing.unwritten;
-		if (j->apply && j->missing == 0)
-			j->kept = tile_apply(m, j->chunk, j->slot);
-		store_seal_chunk(m->store, j->slot, j->chunk);
-		store_image_keep(m->store, j->slot, j->chunk);
-		if (j->old)
-			store_image_again(m->store, j->slot ^ 1, j->chunk);
-		return;
-	}
-	if (j->seal) {
-		store_missing(m->store, j->chunk, &missing);
-		j->missing = missing.unwritten + missing.nonfinite;
-		store_seal_chunk(m->store, j->slot, j->chunk);
-		store_image_keep(m->store, j->slot, j->chunk);
-		return;
-	}
-	if (meta_persistent(&m->meta)) {
-		j->kept = tile_apply(m, j->chunk, j->slot);
-		store_image_keep(m->store, j->slot, j->chunk);
-		return;
-	}
-	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++) {
-		const struct segment *g = &l->segment[s];
-		const void *grad =
-			m->contrib.zero[s] ? NULL : c->base + (size_t)g->start * m->grad_bytes;
-
-		if (!layout_frozen(l, s))
-			j->kept += kernel(&m->record.args[g->group], g->n, grad, master + g->start,
-					  s1 != NULL ? s1 + g->start : NULL,
-					  s2 != NULL ? s2 + g->start : NULL,
-					  image + (size_t)g->start * m->image_bytes);
-	}
-}
 
 /* A lone image moves its versions with every step, also with a skipped one. Of two images each says
  * which step wrote it, and a skip changes nothing. */
@@ -114,21 +54,6 @@ static void tell_trainers(struct model *m)
 		return;
 	store_image_published(m->store);
 	m->server->data->published(m);
-}
-
-static void settle_feed(struct model *m);
-
-void apply_turn(void *server)
-{
-	struct server *s = server;
-
-	list_each(it, &s->models) {
-		struct model *m = list_of(it, struct model, link);
-
-		if (m->img.tell_due)
-			tell_trainers(m);
-		settle_feed(m);
-	}
 }
 
 static void send_to(struct send_queue *o, uint32_t slot, uint32_t chunk)
@@ -162,7 +87,7 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 		m->server->data->whole(m);
 }
 
-static void maybe_applied(struct model *m)
+void apply_maybe_done(struct model *m)
 {
 	if (!m->img.applying || m->memory.settle.on || m->img.apply_left > 0 || m->img.sends > 0)
 		return;
@@ -204,7 +129,7 @@ static void image_sent(struct model *m)
 		return;
 	if (m->dropping)
 		server_wake(m->server, 1);
-	maybe_applied(m);
+	apply_maybe_done(m);
 	stage_later(m);
 }
 
@@ -257,18 +182,23 @@ const struct send_source apply_images = {
 
 static void image_moved(struct model *m);
 
+bool apply_makes_older(const struct model *m)
+{
+	return m->set.max_staleness > 0 && m->content_old != m->content_step;
+}
+
 /* Nodes that were not restarted have this image. A node that lacks it asks, and may have asked too
  * early for this chunk. While a vote is out, the verdict may overwrite the older image at any time,
  * so nobody is sent that one. */
-static void settle_done(struct model *m, const struct apply_job *j)
+static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 {
 	struct model_settle *s = &m->memory.settle;
 	struct core_state core;
 
-	if (j->old && j->missing == 0)
-		publish(m, j->slot ^ 1, j->chunk, m->content_old, m->attempt.voted ? 0 : s->asked);
-	if (j->missing == 0)
-		publish(m, j->slot, j->chunk, apply_version(m), s->asked);
+	if (apply_makes_older(m) && missing == 0)
+		publish(m, m->img.slot ^ 1, chunk, m->content_old, m->attempt.voted ? 0 : s->asked);
+	if (missing == 0)
+		publish(m, m->img.slot, chunk, apply_version(m), s->asked);
 	if (m->img.apply_left > 0)
 		return;
 	s->on = false; /* Not earlier, because a part that is sent at once must not end the step. */
@@ -282,60 +212,53 @@ static void settle_done(struct model *m, const struct apply_job *j)
 	apply_start(m, core.record);
 }
 
-static void apply_done(void *owner, void *args)
-{
-	struct model *m = owner;
-	const struct apply_job *j = args;
+/* --- chunks that the tier has done --- */
 
-	m->img.kept += j->kept;
-	if (j->settle) {
-		CHECK(m->memory.settle.in_hand > 0);
-		m->memory.settle.in_hand--;
+void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t missing)
+{
+	CHECK(m->img.apply_left > 0);
+	m->img.apply_left--;
+	if (m->img.apply_left == 0) {
+		m->img.sealing = false;
+		feed_end(m); /* The chunks that follow are held elsewhere. */
 	}
-	if (j->generation == m->generation) {
-		CHECK(m->img.apply_left > 0);
-		m->img.apply_left--;
-		if (m->img.apply_left == 0)
-			m->img.sealing = false;
-		m->sealed_without += j->missing;
-		if (j->settle)
-			settle_done(m, j);
-		else if (j->missing == 0)
-			/* Otherwise nobody sees it, and seal.c tells the coordinator. */
-			publish(m, j->slot, j->chunk, apply_version(m), UINT64_MAX);
-		if (j->settle || (j->seal && m->img.apply_left == 0))
-			m->server->data->readable(m);
-	}
-	maybe_applied(m);
-	data_release(m);
+	m->sealed_without += missing;
+	if (what == FEED_SETTLE)
+		settle_done(m, chunk, missing);
+	else if (missing == 0)
+		/* Otherwise nobody sees it, and seal.c tells the coordinator. */
+		publish(m, m->img.slot, chunk, apply_version(m), UINT64_MAX);
+	if (what == FEED_SETTLE || (what == FEED_SEAL && m->img.apply_left == 0))
+		m->server->data->readable(m);
 }
 
-static void submit_all(struct model *m, bool seal)
+/* Begins to hand out every chunk that is held here. */
+static void update(struct model *m, enum feed_what what)
 {
 	CHECK(m->img.apply_left == 0);
-	m->img.tell_held = true;
 	m->img.apply_left = store_owned(m->store);
 	m->img.began_ns = clock_ns();
-	for (uint32_t c = 0, left = m->img.apply_left; left > 0; c++) {
-		struct worker_job job = {.run = apply_run, .done = apply_done, .owner = m};
-		struct apply_job j = {.m = m,
-				      .chunk = c,
-				      .generation = m->generation,
-				      .slot = m->img.slot,
-				      .seal = seal};
-
-		if (!place_holds(&m->place, c, m->server->self))
-			continue;
-		left--;
-		memcpy(job.args, &j, sizeof(j));
-		m->attempt.busy++;
-		if (layout_chunk_elems(m->layout, c) <= SERVER_SMALL_ELEMS ||
-		    worker_submit(m->server->pool, &job) != SHARD_OK)
-			worker_run_here(m->server->pool, &job);
-	}
+	m->img.tell_held = true;
+	feed_begin(m, what);
 	m->img.tell_held = false;
 	if (m->img.tell_due)
 		tell_trainers(m);
+}
+
+void apply_turn(void *server)
+{
+	struct server *s = server;
+
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		reduce_feed(m);
+		m->img.tell_held = true;
+		feed_go(m);
+		m->img.tell_held = false;
+		if (m->img.tell_due)
+			tell_trainers(m);
+	}
 }
 
 static bool stale(const struct model *m, uint32_t chunk)
@@ -420,7 +343,7 @@ static void apply_skip(struct model *m, uint64_t before)
 		store_image_whole(m->store);
 	tell_trainers(m);
 	m->steps_skipped++;
-	maybe_applied(m);
+	apply_maybe_done(m);
 }
 
 /* A decision came while the images are being made again after a restart. It waits for them, because
@@ -435,7 +358,7 @@ static void apply_later(struct model *m, const struct record *r)
 	if (m->img.apply_left == 0)
 		apply_settle(m); /* The start found this decision. */
 	else
-		settle_feed(m); /* A daemon that stops has given out no more jobs so far. */
+		feed_go(m); /* A daemon that stops has handed out no more chunks so far. */
 }
 
 void apply_start(struct model *m, const struct record *r)
@@ -463,7 +386,7 @@ void apply_start(struct model *m, const struct record *r)
 		if (apply_image_whole(m))
 			store_image_whole(m->store);
 		tell_trainers(m);
-		maybe_applied(m);
+		apply_maybe_done(m);
 		return;
 	}
 	m->content_old = m->content_step;
@@ -479,38 +402,8 @@ void apply_start(struct model *m, const struct record *r)
 	apply_landings(m);
 	count_lacking(m);
 	keep_mark(m, true);
-	submit_all(m, false);
-	maybe_applied(m); /* If no chunk is held here, the record is applied already. */
-}
-
-/* Gives out a few jobs only, so that the queue has room for the steps of other models. Called at
- * each turn of the workers: if the queue is full now, it is tried again when a job is done. A
- * daemon that stops makes no images, but finishes what is decided. */
-static void settle_feed(struct model *m)
-{
-	struct model_settle *s = &m->memory.settle;
-	bool old = m->set.max_staleness > 0 && m->content_old != m->content_step;
-
-	while (s->on && (!m->server->stop.on || m->img.applying) && !m->dropping &&
-	       s->next < m->layout->chunks_nr && s->in_hand < 2 * worker_threads(m->server->pool)) {
-		struct worker_job job = {.run = apply_run, .done = apply_done, .owner = m};
-		struct apply_job j = {.m = m,
-				      .chunk = s->next,
-				      .generation = m->generation,
-				      .slot = m->img.slot,
-				      .settle = true,
-				      .old = old,
-				      .apply = s->apply};
-
-		memcpy(job.args, &j, sizeof(j));
-		if (place_holds(&m->place, s->next, m->server->self)) {
-			if (worker_submit(m->server->pool, &job) != SHARD_OK)
-				return;
-			s->in_hand++;
-			m->attempt.busy++;
-		}
-		s->next++;
-	}
+	update(m, FEED_UPDATE);
+	apply_maybe_done(m); /* If no chunk is held here, the record is applied already. */
 }
 
 void apply_settle(struct model *m)
@@ -518,10 +411,8 @@ void apply_settle(struct model *m)
 	uint32_t chunk;
 	uint64_t step;
 
-	CHECK(m->sealed && m->memory.settle.on && m->attempt.busy == 0 && m->img.apply_left == 0);
-	m->img.apply_left = store_owned(m->store);
-	m->img.began_ns = clock_ns();
-	settle_feed(m);
+	CHECK(m->sealed && m->memory.settle.on && m->attempt.busy == 0);
+	update(m, FEED_SETTLE);
 	if (apply_image_awaited(m, &chunk, &step))
 		image_late(m, true, chunk, step);
 }
@@ -552,7 +443,7 @@ void apply_seal(struct model *m, const struct record *r)
 	count_lacking(m);
 	image_moved(m);
 	keep_mark(m, false);
-	submit_all(m, true);
+	update(m, FEED_SEAL);
 	apply_image_ask(m, clock_ns());
 	model_image_check(m);
 }

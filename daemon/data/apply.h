@@ -33,7 +33,13 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 void apply_trainer_image(
 	struct model *m,
 	struct trainer *t);    /* A TCP trainer is in the world now. It needs the whole image. */
-void apply_turn(void *server); /* For turn() of worker.h. */
+void apply_turn(void *server); /* For turn() of worker.h: hands out what waits for room. */
+/* For feed.c. apply_fed(): the tier is done with a chunk, in which so many weights are missing.
+ * apply_maybe_done(): the record in hand may be applied completely. apply_makes_older(): while a
+ * model settles, is the image of the step before made again, too? */
+void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t missing);
+void apply_maybe_done(struct model *m);
+bool apply_makes_older(const struct model *m);
 bool apply_image_whole(const struct model *m);
 /* The version of a chunk of the newest image that is up to date. */
 uint64_t apply_version(const struct model *m);

@@ -39,8 +39,9 @@ enum shard_status contrib_init(struct model *m, struct err *e)
 	g->absent_node = calloc(nodes * segments, 1);
 	g->zero = calloc(segments, 1);
 	g->bad_rank_in = calloc(nodes * chunks, sizeof(*g->bad_rank_in));
+	g->due.sum = calloc(chunks, sizeof(*g->due.sum));
 	made = made && g->chunk != NULL && g->absent_local != NULL && g->absent_node != NULL;
-	if (!made || g->zero == NULL || g->bad_rank_in == NULL) {
+	if (!made || g->zero == NULL || g->bad_rank_in == NULL || g->due.sum == NULL) {
 		contrib_free(m);
 		return err_set(e, SHARD_SYSTEM, "no memory to keep track of %zu chunks of \"%s\"",
 			       chunks, m->name);
@@ -59,6 +60,7 @@ void contrib_free(struct model *m)
 	parts_free(&g->parts_in);
 	parts_free(&g->push_parts);
 	free(g->bad_rank_in);
+	free(g->due.sum);
 	memset(g, 0, sizeof(*g));
 }
 
@@ -122,6 +124,7 @@ void contrib_begin(struct model *m)
 	g->pre = m->attempt.world.size > 1 ? (float)(1 / m->set.predivide) : 1;
 	g->credit = 0;
 	g->reduce_began_ns = g->reduce_ns = 0;
+	g->due.first = g->due.nr = 0;
 	m->contrib_in = (struct model_flow){0};
 	memset(g->chunk, 0, chunks * sizeof(*g->chunk));
 	memset(g->absent_local, 0, local * segments);

@@ -38,6 +38,11 @@ struct contrib_rank {            /* A local rank of the attempt. They are in ran
 	uint64_t pushed_ns;
 };
 
+struct contrib_due {   /* Sums that wait until the tier takes them. Owner: data/reduce.c. */
+	uint32_t *sum; /* [chunks_nr] A ring. The top bit has the stage, the others the chunk. */
+	uint32_t first, nr;
+};
+
 struct contrib {
 	uint32_t local_nr, nodes_nr;
 	struct contrib_rank local[CONTRIB_LOCAL_MAX];
@@ -60,6 +65,8 @@ struct contrib {
 	 * or -1. */
 	int32_t *bad_rank_in;
 	uint64_t reduce_began_ns, reduce_ns;
+	uint32_t sums; /* Sums that the tier has in hand, also those of older attempts. */
+	struct contrib_due due;
 };
 
 enum shard_status contrib_init(struct model *m, struct err *e);

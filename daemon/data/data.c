@@ -53,6 +53,11 @@ void data_flow_add(struct model_flow *f, uint32_t bytes)
 		f->began_ns = f->ended_ns;
 }
 
+uint32_t data_jobs_max(const struct model *m)
+{
+	return 32 * m->tier->row->lanes(m->tier);
+}
+
 void data_release(struct model *m)
 {
 	CHECK(m->attempt.busy > 0);

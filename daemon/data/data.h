@@ -21,6 +21,9 @@ uint32_t data_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_by
 void data_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id);
 /* Adds bytes that came from another node. 0: only a header came so far. */
 void data_flow_add(struct model_flow *f, uint32_t bytes);
+/* How many jobs of one kind a model may have at its tier, so that the steps of other models find
+ * room in the queue. */
+uint32_t data_jobs_max(const struct model *m);
 /* A job or frame that read the buffers of an attempt (m->attempt.busy) is over. */
 void data_release(struct model *m);
 

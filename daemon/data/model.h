@@ -14,7 +14,7 @@
 #include "data/slowest.h"
 #include "node/state.h"
 #include "shard.pb-c.h"
-#include "store/store.h"
+#include "store/tier.h"
 #include "warm/meta.h"
 
 /* The attempt in hand. Owner: model/model.c. data/ counts `busy` and drops what `out` holds. */
@@ -36,6 +36,15 @@ struct model_attempt {
 	struct send_queue *out; /* [nodes_nr * connections] Contributions. */
 };
 
+enum feed_what { FEED_NONE, FEED_UPDATE, FEED_SEAL, FEED_SETTLE };
+
+struct model_feed { /* Chunks held here on their way to the tier, in the order of the layout. */
+	enum feed_what what;
+	uint32_t generation; /* Of the weights. If the model has another, the rest is void. */
+	uint32_t next;       /* The first chunk that was not handed out. */
+	uint32_t in_hand;    /* Chunks at the tier, also those of a generation that was lost. */
+};
+
 /* The images, and the update in hand. Owner: data/apply.c. */
 struct model_image {
 	uint32_t slot; /* Which image has content_step. There are two with max_staleness = 1. */
@@ -44,10 +53,11 @@ struct model_image {
 	uint32_t lacking;     /* Chunks of other nodes that the newest image lacks. */
 	uint32_t old_lacking; /* Chunks of other nodes that the older image lacks. */
 	uint32_t apply_left;  /* Chunks held here that are still being updated. */
-	bool applying;        /* A record is being carried out. */
-	bool sealing;         /* Chunks held here are being sealed. */
-	bool late;            /* The core was told that a chunk keeps trainers waiting. */
-	bool tell_due;        /* Trainers here have not yet been told of all published chunks. */
+	struct model_feed feed;
+	bool applying;  /* A record is being carried out. */
+	bool sealing;   /* Chunks held here are being sealed. */
+	bool late;      /* The core was told that a chunk keeps trainers waiting. */
+	bool tell_due;  /* Trainers here have not yet been told of all published chunks. */
 	bool tell_held; /* They are not told now, because more chunks are about to be published. */
 	uint32_t sends; /* Image parts on their way from here to nodes and trainers. */
 	uint32_t asks;  /* How often lacking chunks were asked for since one came. */
@@ -78,6 +88,7 @@ struct model {
 	struct placement place;           /* Which node holds each chunk. */
 	const char **node_names;
 	struct store *store;
+	struct tier *tier; /* It does the arithmetic on the chunks held here. */
 	struct budget_need need;
 	struct mr *mr;       /* data/mr.c: its memory, for RDMA. */
 	struct blobs *blobs; /* data/blobs.c */

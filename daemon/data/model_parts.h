@@ -12,9 +12,6 @@ struct model_settle { /* For a warm start: workers make the images again while t
 	bool on;
 	/* The workers first finish the step that was being applied, which some tiles lack. */
 	bool apply;
-	uint32_t next; /* The first chunk that was not given to a worker. */
-	/* Jobs at the workers, also those of a generation that was lost meanwhile. */
-	uint32_t in_hand;
 	/* Nodes that asked for image chunks. They get each chunk when it is made. */
 	uint64_t asked;
 };

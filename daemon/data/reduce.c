@@ -1,37 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sums of a chunk: over the ranks of this node and then, if the chunk is held here, over the
- * nodes, with its norm. contrib.c asks for them. run() is called on a worker, or on the loop for a
- * small chunk, and reads what the loop does not touch until done(). The result of an attempt that
- * is over is dropped. Nothing fails. If gradients are not finite, the first such tensor and its
- * rank are reported. */
+ * nodes, with its norm. contrib.c asks for them. The operands are gathered here and handed to the
+ * tier by value. If the tier is busy, or has enough of this model, the sum waits in a queue, and
+ * reduce_feed() hands it out when others are done. The result of an attempt that is over is
+ * dropped. Nothing fails. If gradients are not finite, the first such tensor and its rank are
+ * reported. */
 #include "data/reduce.h"
 
-#include "data/apply.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "data/apply.h"
 #include "data/data.h"
 #include "data/model.h"
-#include "optim/reduce.h"
-
-#include <string.h>
-
-struct reduce_job {
-	struct model *m;
-	uint32_t chunk, epoch;
-	enum reduce_stage stage;
-	double sumsq;
-	int64_t bad_tensor;
-	int32_t bad_rank;
-	bool finite;
-};
-static_assert(sizeof(struct reduce_job) <= WORKER_ARGS_BYTES, "a job travels by value");
 
 static const uint8_t *operand(const struct model *m, enum reduce_stage stage, uint32_t i,
 			      uint32_t chunk)
 {
 	const struct contrib *g = &m->contrib;
 
-	CHECK(i < CORE_NODES_MAX || i < CONTRIB_LOCAL_MAX);
 	if (stage == REDUCE_LOCAL)
 		return store_arena(m->store, g->local[i].slot, m->attempt.id.step, chunk);
 	if (g->node[i] != m->server->self)
@@ -39,66 +25,14 @@ static const uint8_t *operand(const struct model *m, enum reduce_stage stage, ui
 	return contrib_here(m, chunk);
 }
 
-static int32_t bad_rank_in(const struct reduce_job *j, uint32_t place)
+static uint32_t sources_nr(const struct model *m, enum reduce_stage stage)
 {
-	return j->m->contrib.bad_rank_in[(size_t)place * j->m->layout->chunks_nr + j->chunk];
+	return stage == REDUCE_LOCAL ? m->contrib.local_nr : m->contrib.nodes_nr;
 }
 
-static void blame(struct reduce_job *j, uint32_t segment, uint32_t k, const uint32_t *who,
-		  const void *const *src, reduce_fn *reduce)
+static const uint8_t *absent(const struct model *m, enum reduce_stage stage, uint32_t i)
 {
-	const struct contrib *g = &j->m->contrib;
-	const struct segment *s = &j->m->layout->segment[segment];
-
-	j->bad_tensor = j->m->layout->segment_tensor[segment];
-	j->bad_rank = -1;
-	for (uint32_t i = 0; i < k && j->bad_rank < 0; i++) {
-		if (k > 1 && reduce(s->n, 1, &src[i], NULL, 1, false).finite)
-			continue;
-		if (j->stage == REDUCE_LOCAL)
-			j->bad_rank = (int32_t)g->local[who[i]].rank;
-		else if (g->only_rank[who[i]] >= 0)
-			j->bad_rank = g->only_rank[who[i]];
-		else /* One of several ranks. This node's sum knows it, or the other node said it.
-		      */
-			j->bad_rank = g->node[who[i]] == j->m->server->self
-					      ? g->chunk[j->chunk].bad_rank
-					      : bad_rank_in(j, who[i]);
-	}
-}
-
-static void sum_segment(struct reduce_job *j, uint32_t segment, uint8_t *dst, reduce_fn *reduce,
-			bool norm)
-{
-	const struct model *m = j->m;
-	const struct segment *s = &m->layout->segment[segment];
-	size_t at = (size_t)s->start * m->grad_bytes;
-	uint32_t nr = j->stage == REDUCE_LOCAL ? m->contrib.local_nr : m->contrib.nodes_nr, k = 0;
-	const void *src[CORE_NODES_MAX > CONTRIB_LOCAL_MAX ? CORE_NODES_MAX : CONTRIB_LOCAL_MAX];
-	uint32_t who[NR(src)];
-	struct reduce_sum sum;
-
-	for (uint32_t i = 0; i < nr; i++) {
-		const uint8_t *absent = j->stage == REDUCE_LOCAL ? contrib_absent_local(m, i)
-								 : contrib_absent_node(m, i);
-
-		if (absent[segment])
-			continue;
-		who[k] = i;
-		src[k++] = operand(m, j->stage, i, j->chunk) + at;
-	}
-	if (k == 0) {
-		/* With the norm, no node has a gradient. Without it another node may have one. */
-		if (norm)
-			m->contrib.zero[segment] = 1;
-		return;
-	}
-	sum = reduce(s->n, k, src, dst + at, j->stage == REDUCE_LOCAL ? m->contrib.pre : 1, norm);
-	j->sumsq += sum.sq;
-	if (!sum.finite && j->finite) {
-		j->finite = false;
-		blame(j, segment, k, who, src, reduce);
-	}
+	return stage == REDUCE_LOCAL ? contrib_absent_local(m, i) : contrib_absent_node(m, i);
 }
 
 bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk)
@@ -112,71 +46,148 @@ bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk
  * change its slot by RDMA. Neither outlives the process, but what was voted for must. What only
  * goes on to the holder of the chunk may stay in the arena, because the holder judges what has
  * arrived there. */
-static uint8_t *destination(const struct reduce_job *j)
+static uint8_t *destination(const struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
-	struct model *m = j->m;
-
-	if (m->contrib.local_nr > 1 || reduce_final(m, j->stage, j->chunk))
-		return store_sum(m->store, j->chunk);
+	if (m->contrib.local_nr > 1 || reduce_final(m, stage, chunk))
+		return store_sum(m->store, chunk);
 	/* It is multiplied in place. */
-	return store_arena(m->store, m->contrib.local[0].slot, m->attempt.id.step, j->chunk);
+	return store_arena(m->store, m->contrib.local[0].slot, m->attempt.id.step, chunk);
 }
 
-static void run(void *args)
+/* --- what a sum has found --- */
+
+/* The rank whose gradient made source i of a chunk non-finite. -1: it is not known. */
+static int32_t rank_of(const struct model *m, enum reduce_stage stage, uint32_t chunk, uint32_t i)
 {
-	struct reduce_job *j = args;
-	const struct model *m = j->m;
-	const struct layout *l = m->layout;
-	uint8_t *dst = destination(j);
-	reduce_fn *reduce = reduce_kernel(m->server->isa, m->grad);
-	bool norm = reduce_final(m, j->stage, j->chunk);
+	const struct contrib *g = &m->contrib;
 
-	for (uint32_t s = l->chunk_segment[j->chunk]; s < l->chunk_segment[j->chunk + 1]; s++)
-		if (!layout_frozen(l, s))
-			sum_segment(j, s, dst, reduce, norm);
+	if (stage == REDUCE_LOCAL)
+		return (int32_t)g->local[i].rank;
+	if (g->only_rank[i] >= 0)
+		return g->only_rank[i];
+	/* One of several ranks. This node's sum knows it, or the other node said it. */
+	return g->node[i] == m->server->self
+		       ? g->chunk[chunk].bad_rank
+		       : g->bad_rank_in[(size_t)i * m->layout->chunks_nr + chunk];
 }
 
-static void done(void *owner, void *args)
+static void blame(struct model *m, enum reduce_stage stage, uint32_t chunk,
+		  const struct tier_result *r)
+{
+	struct contrib_chunk *c = &m->contrib.chunk[chunk];
+	int32_t rank = -1;
+
+	for (uint32_t i = 0; i < sources_nr(m, stage) && rank < 0; i++)
+		if (r->bad_sources >> i & 1)
+			rank = rank_of(m, stage, chunk, i);
+	c->bad_rank = rank;
+	c->bad_tensor = m->layout->segment_tensor[r->bad_segment];
+}
+
+/* After the last sum: the segments for which nobody has a gradient. */
+static void mark_zero(struct model *m, enum reduce_stage stage, uint32_t chunk)
+{
+	const struct layout *l = m->layout;
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		bool zero = !layout_frozen(l, s);
+
+		for (uint32_t i = 0; i < sources_nr(m, stage) && zero; i++)
+			zero = absent(m, stage, i)[s] != 0;
+		m->contrib.zero[s] = zero;
+	}
+}
+
+/* A tag has the attempt's epoch, the stage and the chunk. */
+static uint64_t tag_of(const struct model *m, enum reduce_stage stage, uint32_t chunk)
+{
+	static_assert(LAYOUT_CHUNKS_MAX < 1u << 31, "a bit is left for the stage");
+	return (uint64_t)m->attempt.epoch << 32 | (uint64_t)stage << 31 | chunk;
+}
+
+static void done(void *owner, uint64_t tag, const struct tier_result *r)
 {
 	struct model *m = owner;
-	const struct reduce_job *j = args;
-	struct contrib_chunk *c = &m->contrib.chunk[j->chunk];
-	bool mine = j->epoch == m->attempt.epoch && m->attempt.on;
+	enum reduce_stage stage = tag >> 31 & 1;
+	uint32_t chunk = tag & 0x7fffffff;
+	struct contrib_chunk *c = &m->contrib.chunk[chunk];
 
+	CHECK(m->contrib.sums > 0);
+	m->contrib.sums--;
 	m->contrib.reduce_ns = clock_ns() - m->contrib.reduce_began_ns;
-	if (mine) {
-		c->finite = j->finite;
-		c->sumsq = j->sumsq;
-		c->bad_tensor = j->bad_tensor;
-		c->bad_rank = j->bad_rank;
-		if (reduce_final(m, j->stage, j->chunk)) {
-			c->base = destination(j);
+	if (tag >> 32 == m->attempt.epoch && m->attempt.on) {
+		c->finite = r->finite;
+		c->sumsq = r->sumsq;
+		c->bad_tensor = -1;
+		if (!r->finite)
+			blame(m, stage, chunk, r);
+		else
+			c->bad_rank = -1;
+		if (reduce_final(m, stage, chunk)) {
+			mark_zero(m, stage, chunk);
+			c->base = destination(m, stage, chunk);
 			c->reduced = true;
-			apply_stage(m, j->chunk);
+			apply_stage(m, chunk);
 		} else {
-			contrib_summed(m, j->chunk);
+			contrib_summed(m, chunk);
 		}
 	}
 	data_release(m);
 }
 
+/* --- the queue --- */
+
+static enum shard_status hand_out(struct model *m, enum reduce_stage stage, uint32_t chunk)
+{
+	struct tier_call call = {.done = done, .owner = m, .tag = tag_of(m, stage, chunk)};
+	struct tier_sum sum = {.chunk = chunk,
+			       .sources_nr = sources_nr(m, stage),
+			       .to = destination(m, stage, chunk),
+			       .pre = stage == REDUCE_LOCAL ? m->contrib.pre : 1,
+			       .norm = reduce_final(m, stage, chunk)};
+	enum shard_status st;
+
+	CHECK(sum.sources_nr <= NR(sum.source));
+	if (m->contrib.sums >= data_jobs_max(m))
+		return SHARD_AGAIN;
+	for (uint32_t i = 0; i < sum.sources_nr; i++)
+		sum.source[i] =
+			(struct tier_source){operand(m, stage, i, chunk), absent(m, stage, i)};
+	call.here = layout_chunk_elems(m->layout, chunk) <= SERVER_SMALL_ELEMS;
+	m->contrib.sums++;
+	m->attempt.busy++;
+	if ((st = m->tier->row->sum(m->tier, &sum, &call)) == SHARD_OK)
+		return SHARD_OK;
+	m->contrib.sums--;
+	m->attempt.busy--;
+	return st;
+}
+
 void reduce_submit(struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
-	struct worker_job job = {.run = run, .done = done, .owner = m};
-	struct reduce_job j = {.m = m,
-			       .chunk = chunk,
-			       .epoch = m->attempt.epoch,
-			       .stage = stage,
-			       .bad_tensor = -1,
-			       .bad_rank = -1,
-			       .finite = true};
+	struct contrib_due *due = &m->contrib.due;
+	uint32_t chunks = m->layout->chunks_nr;
 
-	CHECK(chunk < m->layout->chunks_nr && m->attempt.on);
+	CHECK(chunk < chunks && m->attempt.on && due->nr < chunks);
 	if (m->contrib.reduce_began_ns == 0)
 		m->contrib.reduce_began_ns = clock_ns();
-	memcpy(job.args, &j, sizeof(j));
-	m->attempt.busy++;
-	if (layout_chunk_elems(m->layout, chunk) <= SERVER_SMALL_ELEMS ||
-	    worker_submit(m->server->pool, &job) != SHARD_OK)
-		worker_run_here(m->server->pool, &job);
+	if (due->nr == 0 && hand_out(m, stage, chunk) == SHARD_OK)
+		return;
+	due->sum[(due->first + due->nr++) % chunks] = (uint32_t)stage << 31 | chunk;
+}
+
+void reduce_feed(struct model *m)
+{
+	struct contrib_due *due = &m->contrib.due;
+
+	if (!m->attempt.on)
+		due->nr = 0; /* contrib_begin() empties it, too. */
+	while (due->nr > 0) {
+		uint32_t sum = due->sum[due->first];
+
+		if (hand_out(m, (enum reduce_stage)(sum >> 31), sum & 0x7fffffff) != SHARD_OK)
+			return;
+		due->first = (due->first + 1) % m->layout->chunks_nr;
+		due->nr--;
+	}
 }

@@ -17,5 +17,7 @@ bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk
 /* Called when every operand is there and stays as it is. contrib_summed() follows, or apply_stage()
  * after the last sum. */
 void reduce_submit(struct model *m, enum reduce_stage stage, uint32_t chunk);
+/* Hands out the sums that wait. Called when jobs are done. */
+void reduce_feed(struct model *m);
 
 #endif

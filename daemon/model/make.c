@@ -365,6 +365,16 @@ static void take_memory(struct make *k)
 	k->region.base = NULL;
 }
 
+static enum shard_status make_tier(struct model *m, struct err *e)
+{
+	struct tier_conf conf = {.store = m->store,
+				 .isa = m->server->isa,
+				 .exec = worker_exec(m->server->pool),
+				 .tiles = meta_persistent(&m->meta) ? &m->meta.tiles : NULL};
+
+	return tier_ram_open(&m->tier, &conf, e);
+}
+
 static enum shard_status make_lists(struct model *m, struct err *e)
 {
 	struct server *s = m->server;
@@ -472,6 +482,8 @@ static enum shard_status make_end(struct make *k, const struct core_view *view, 
 	}
 	if ((st = settle_void(k, e)) == SHARD_OK && k->store.warm != NULL)
 		st = make_meta(k, e);
+	if (st == SHARD_OK)
+		st = make_tier(m, e);
 	if (st == SHARD_OK && (st = make_lists(m, e)) == SHARD_OK) {
 		store_image_generation(m->store, m->generation);
 		st = make_core(m, k->core, view, k->found != NULL, e);
@@ -701,6 +713,7 @@ static void leave(struct model *m)
 		if (m->img.out != NULL)
 			send_queue_free(&m->img.out[i]);
 	}
+	tier_close(&m->tier);
 	contrib_free(m);
 	mr_free(m);
 	if (m->server->warm != NULL && !m->keep)

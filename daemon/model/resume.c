@@ -14,6 +14,7 @@
 #include "data/apply.h"
 #include "base/check.h"
 #include "data/blobs.h"
+#include "data/feed.h"
 #include "model/corewire.h"
 #include "model/lost.h"
 #include "warm/warm.h"
@@ -22,7 +23,6 @@
 #include "model/view_file.h"
 #include "model/watch.h"
 #include "model/spec.h"
-#include "data/tile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -189,12 +189,9 @@ static enum shard_status settle_sealed(struct model *m, const struct core_state 
 		m->img.slot_content[m->img.slot ^ 1] = m->content_old;
 		m->img.old_lacking = m->img.lacking;
 	}
-	m->img.applying =
-		moves && begun; /* tile_finish() reads it, and finishes tiles of this record. */
-	if ((st = tile_finish(m, e)) == SHARD_OK)
+	if ((st = feed_repair(m, moves && begun, e)) == SHARD_OK)
 		m->memory.settle = (struct model_settle){.on = store_owned(m->store) > 0,
-							 .apply = m->img.applying};
-	m->img.applying = false; /* Until the core orders APPLY. */
+							 .apply = moves && begun};
 	return st;
 }
 

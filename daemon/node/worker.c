@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The compute pool. The server owns one, and data/ and control/ submit jobs to it from the loop
- * thread. Happy path: worker_submit() copies the job into a free slot and puts the slot's number
+ * thread. Happy path: submit() copies the job into a free slot and puts the slot's number
  * into the todo queue. A worker runs the job and puts the number into the done queue, which the
  * loop empties at once to call each done(). The loop is woken when no job is left to begin, and
  * otherwise at most every WAKE_NS. A wake-up costs as much as a good part of a small chunk, and
  * takes a processor from a worker. Both queues have room for every slot, so neither can be full.
  * One mutex covers both for a few instructions, and a worker decides under it to sleep, so that no
- * wake-up is lost. Only worker_init() fails, and worker_submit() when all slots are taken or the
+ * wake-up is lost. Only worker_init() fails, and submit() when all slots are taken or the
  * pool is closing. */
 #include "node/worker.h"
 
@@ -60,7 +60,7 @@ struct worker_pool {
 	bool stop, told; /* told: wake_fd is written, and the loop has not read it yet. */
 	uint64_t told_ns;
 
-	struct worker_job *job; /* [jobs_max]. A thread that took a slot's number out of a queue
+	struct exec_job *job; /* [jobs_max]. A thread that took a slot's number out of a queue
 				   owns that slot. */
 	struct worker worker[];
 };
@@ -208,7 +208,7 @@ static void on_wake(uv_poll_t *h, int status, int events)
 	pthread_mutex_unlock(&p->lock);
 	p->in_turn = true;
 	for (uint32_t i = 0; i < nr; i++) {
-		struct worker_job job = p->job[p->batch[i]]; /* A copy, because done() may submit a
+		struct exec_job job = p->job[p->batch[i]]; /* A copy, because done() may submit a
 								job that takes the slot. */
 
 		p->free_[p->free_nr++] = p->batch[i];
@@ -295,8 +295,10 @@ err_pool:
 	return st;
 }
 
-enum shard_status worker_submit(struct worker_pool *p, const struct worker_job *job)
+static enum shard_status submit(void *self, const struct exec_job *job)
 {
+	struct worker_pool *p = self;
+
 	CHECK(job->run && job->done);
 	if (p->closing)
 		return SHARD_CLOSED;
@@ -313,15 +315,29 @@ enum shard_status worker_submit(struct worker_pool *p, const struct worker_job *
 	return SHARD_OK;
 }
 
-void worker_run_here(struct worker_pool *p, const struct worker_job *job)
+static void here(void *self, const struct exec_job *job)
 {
-	struct worker_job mine = *job;
+	struct exec_job mine = *job;
 	unsigned before = ftz_on();
 
-	CHECK(p && job->run && job->done);
+	CHECK(self && job->run && job->done);
 	mine.run(mine.args);
 	ftz_restore(before);
 	mine.done(mine.owner, mine.args);
+}
+
+static uint32_t lanes(const void *self)
+{
+	return worker_threads(self);
+}
+
+struct exec worker_exec(struct worker_pool *p)
+{
+	static const struct exec_row row = {
+		.name = "workers", .submit = submit, .here = here, .lanes = lanes};
+
+	CHECK(p != NULL);
+	return (struct exec){&row, p};
 }
 
 bool worker_in_turn(const struct worker_pool *p)

@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "wire/xxh.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,19 +40,15 @@ struct meta_head {
 	struct meta_mark mark[2];
 };
 
-uint32_t meta_tiles(const struct layout *l, uint32_t chunk)
-{
-	return (layout_chunk_elems(l, chunk) + META_TILE_ELEMS - 1) / META_TILE_ELEMS;
-}
-
-static uint32_t tiles_held(const struct meta_conf *c, uint32_t *tile_at)
+/* How many tiles there are. first: NULL, or the first one of each chunk. */
+static uint32_t tiles_held(const struct meta_conf *c, uint32_t *first)
 {
 	uint32_t nr = 0;
 
 	for (uint32_t i = 0; i < c->layout->chunks_nr; i++) {
-		if (tile_at != NULL)
-			tile_at[i] = nr;
-		nr += place_holds(&c->place, i, c->self) ? meta_tiles(c->layout, i) : 0;
+		if (first != NULL)
+			first[i] = nr;
+		nr += place_holds(&c->place, i, c->self) ? tile_count(c->layout, i) : 0;
 	}
 	return nr;
 }
@@ -82,7 +77,7 @@ static void plan(const struct meta_conf *c, uint64_t at[AT_NR])
 	at[AT_FACTS] = part(&end, l->chunks_nr * sizeof(struct meta_fact), 64);
 	at[AT_ZERO] = part(&end, l->segments_nr, 64);
 	at[AT_VERSIONS] = part(&end, tiles_held(c, NULL) * sizeof(uint64_t), 64);
-	at[AT_UNDO] = part(&end, c->undo_nr * sizeof(struct meta_undo), 64);
+	at[AT_UNDO] = part(&end, c->undo_nr * sizeof(struct tile_undo), 64);
 	at[AT_BLOBS] = part(&end, c->blobs_bytes, PAGE);
 	at[AT_END] = part(&end, 0, PAGE);
 }
@@ -108,18 +103,19 @@ static void *in(const struct meta *m, uint32_t which)
 /* Needs a head->at that was checked. */
 static enum shard_status attach(struct meta *m, const struct meta_conf *c, struct err *e)
 {
-	m->tile_at = calloc(c->layout->chunks_nr, sizeof(*m->tile_at));
-	m->undo_used = calloc(c->undo_nr, sizeof(*m->undo_used));
-	if (m->tile_at == NULL || m->undo_used == NULL)
+	m->tiles.first = calloc(c->layout->chunks_nr, sizeof(*m->tiles.first));
+	m->tiles.used = calloc(c->undo_nr, sizeof(*m->tiles.used));
+	if (m->tiles.first == NULL || m->tiles.used == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for the tiles of %u chunks",
 			       c->layout->chunks_nr);
-	m->tiles_nr = tiles_held(c, m->tile_at);
+	(void)tiles_held(c, m->tiles.first);
 	m->facts_id = in(m, AT_FACTS_ID);
 	m->fact = in(m, AT_FACTS);
 	m->zero = in(m, AT_ZERO);
-	m->version = in(m, AT_VERSIONS);
+	m->tiles.version = in(m, AT_VERSIONS);
+	m->tiles.undo = in(m, AT_UNDO);
 	m->blobs = in(m, AT_BLOBS);
-	m->undo_nr = c->undo_nr;
+	m->tiles.undo_nr = c->undo_nr;
 	return SHARD_OK;
 }
 
@@ -128,7 +124,7 @@ enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t 
 {
 	struct meta_head *h = m->shm.base;
 
-	CHECK(m->shm.bytes >= meta_bytes(c) && c->undo_nr > 0 && c->undo_nr <= META_UNDO_MAX &&
+	CHECK(m->shm.bytes >= meta_bytes(c) && c->undo_nr > 0 && c->undo_nr <= TILE_UNDO_MAX &&
 	      c->spec_bytes <= SPEC_MAX);
 	m->head = h;
 	plan(c, h->at);
@@ -170,7 +166,7 @@ enum shard_status meta_peek(struct meta_found *found, uint32_t model, struct err
 	found->undo_nr = h->undo_nr;
 	found->incarnation = h->incarnation;
 	memcpy(found->from, h->from, sizeof(found->from));
-	if (found->undo_nr == 0 || found->undo_nr > META_UNDO_MAX)
+	if (found->undo_nr == 0 || found->undo_nr > TILE_UNDO_MAX)
 		return err_set(e, SHARD_MISMATCH, "its head has %u places for tiles",
 			       found->undo_nr);
 	if (bytes == 0 || bytes > SPEC_MAX || at > room || bytes > room - at)
@@ -205,8 +201,8 @@ enum shard_status meta_again(struct meta *m, const struct meta_conf *c, struct e
 
 void meta_free(struct meta *m)
 {
-	free(m->tile_at);
-	free((void *)m->undo_used);
+	free(m->tiles.first);
+	free((void *)m->tiles.used);
 	if (m->shm.base != NULL)
 		shm_unmap(&m->shm);
 	memset(m, 0, sizeof(*m));
@@ -246,30 +242,4 @@ void meta_mark(struct meta *m, const struct meta_mark *mark)
 	m->mark = *mark;
 	m->head->mark[next] = *mark;
 	atomic_store(&m->head->mark_now, next);
-}
-
-/* --- places for tiles --- */
-
-struct meta_undo *meta_undo(const struct meta *m, uint32_t i)
-{
-	CHECK(i < m->undo_nr);
-	return (struct meta_undo *)in(m, AT_UNDO) + i;
-}
-
-uint32_t meta_undo_take(struct meta *m)
-{
-	for (;;) {
-		/* There is one for each thread, unless more threads run now than the region was
-		 * made for. */
-		for (uint32_t i = 0; i < m->undo_nr; i++)
-			if (!atomic_exchange(&m->undo_used[i], 1))
-				return i;
-		sched_yield();
-	}
-}
-
-void meta_undo_give(struct meta *m, uint32_t i)
-{
-	CHECK(i < m->undo_nr);
-	atomic_store(&m->undo_used[i], 0);
 }

@@ -11,11 +11,9 @@
 #include "net/shm.h"
 #include "optim/optim.h"
 #include "store/store.h"
+#include "store/tile.h"
 
 #include <stdbool.h>
-
-#define META_TILE_ELEMS 8192u /* One word says whether all of them are updated. */
-#define META_UNDO_MAX   257   /* All workers and the loop. */
 
 struct meta_conf {
 	const struct layout *layout;
@@ -48,13 +46,6 @@ struct meta_fact { /* Where the gradient of a chunk is that was voted for. */
 	uint64_t offset; /* In bytes, within that enum store_region. */
 };
 
-struct meta_undo { /* What one thread is overwriting in a chunk. */
-	uint64_t stamp;
-	uint32_t chunk;
-	uint32_t spare[13];
-	struct optim_undo undo; /* Its positions are elements of the chunk. */
-};
-
 struct meta_found { /* What the start before left, before it is known whether it can be used. */
 	struct shm shm;
 	void *spec; /* A copy of the packed definition; the caller frees it. */
@@ -70,22 +61,17 @@ struct meta_head;
 struct meta {
 	struct shm shm; /* .base NULL: the memory does not outlive the process. */
 	struct meta_head *head;
-	struct meta_mark mark;     /* A copy of the one that counts. */
-	_Atomic uint64_t *version; /* [tiles_nr] The stamp of each tile. */
-	/* [chunks_nr] The first tile of each chunk. A chunk held elsewhere has none. */
-	uint32_t *tile_at;
+	struct meta_mark mark;    /* A copy of the one that counts. */
+	struct tiles tiles;       /* The state of each tile. */
 	struct core_id *facts_id; /* The attempt that fact and zero are of. */
 	struct meta_fact *fact;   /* [chunks_nr] */
 	uint8_t *zero;            /* [segments_nr] */
 	void *blobs;
-	uint32_t tiles_nr, undo_nr;
-	_Atomic uint8_t *undo_used; /* [undo_nr] Set while a job of this process uses it. */
 };
 
 /* True: this memory outlives the process. */
 bool meta_persistent(const struct meta *m);
 uint64_t meta_bytes(const struct meta_conf *c);
-uint32_t meta_tiles(const struct layout *l, uint32_t chunk);
 /* m->shm has to be mapped and zero. */
 enum shard_status meta_make(struct meta *m, const struct meta_conf *c, uint32_t model,
 			    const void *spec, struct err *e);
@@ -101,9 +87,5 @@ void meta_core_switch(struct meta *m);       /* That copy counts from now on. */
 const void *meta_core(const struct meta *m); /* The copy that counts. */
 /* Counts when this returns. A kill leaves the old mark or the new one. */
 void meta_mark(struct meta *m, const struct meta_mark *mark);
-
-struct meta_undo *meta_undo(const struct meta *m, uint32_t i);
-uint32_t meta_undo_take(struct meta *m); /* Waits until one is free. */
-void meta_undo_give(struct meta *m, uint32_t i);
 
 #endif

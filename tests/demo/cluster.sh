@@ -105,6 +105,7 @@ config() # NODE
 		socket = $dir/$1.sock
 		state = $dir/state-$1
 		memory = 1GiB
+		${WORKERS:+workers = $WORKERS}
 		warm_restart = $([ -n "$warm" ] && echo tmpfs || echo off)
 		warm_dir = ${warm:-/dev/shm}
 		[cluster]

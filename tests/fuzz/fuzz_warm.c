@@ -8,7 +8,7 @@
  * again, so that the fuzzer gets behind them. An input: a byte that chooses the state and leaves
  * out sums, then changes: area, offset (two bytes), length, bytes. SHOW=1 prints what is logged. */
 // clang-format off
-// covers: daemon/warm/meta.c daemon/core/warm.c daemon/model/resume.c daemon/data/tile.c
+// covers: daemon/warm/meta.c daemon/core/warm.c daemon/model/resume.c daemon/store/tile.c
 // needs: daemon/core/*.c daemon/optim/*.c daemon/config/*.c daemon/node/*.c daemon/store/*.c
 // needs: daemon/cluster/*.c daemon/warm/*.c daemon/link/*.c daemon/data/*.c daemon/model/*.c
 // clang-format on
@@ -104,7 +104,7 @@ static void node_init(struct node *n, uint16_t self)
 {
 	static const struct model_watch *const watches[] = {NULL};
 	static const struct link_events links;
-	struct worker_conf workers = {.threads = 1, .jobs_max = 64, .turn = apply_turn};
+	struct worker_conf workers = {.threads = 1, .jobs_max = 1, .turn = apply_turn};
 	struct server *s = &n->server;
 	char text[1024];
 	struct err e;
@@ -355,7 +355,7 @@ static void bring_to(struct model *m, enum phase phase)
 		record_decide(&c->step.record, &sealed, &c->conf.record, &id, &world, &votes);
 	}
 	if (phase == BEGUN) {
-		struct meta_undo *u = meta_undo(&m->meta, 0);
+		struct tile_undo *u = &m->meta.tiles.undo[0];
 
 		mark.id = id;
 		mark.step = mark.content_step = 5;

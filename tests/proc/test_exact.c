@@ -136,6 +136,29 @@ static void chunks_for_workers(void **state)
 	exact("1,2 --dim 96 --layers 3 --heads 3 --dtype fp32 --settings chunk_elems=65536");
 }
 
+/* A node that holds more chunks than a model may have at one worker: the others wait, and are
+ * handed out when a chunk is done. The second case has chunks that the loop computes, and more of
+ * them than it computes in one turn. */
+static void more_chunks_than_the_queue_takes(void **state)
+{
+	static const char *const cases[][2] = {
+		{"WORKERS=1", "2,1 --settings 'chunk_elems=32768 clip=1'"},
+		{"WORKERS=1", "1,1 --settings 'chunk_elems=4096 clip=1'"},
+		{"WORKERS=1", "1,2 --settings 'chunk_elems=32768 max_staleness=1'"},
+		{"WORKERS=1 EVERY=2 DAEMONS='a,b b'",
+		 "1,1 --steps 12 --settings 'chunk_elems=32768'"},
+	};
+	char arguments[256];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(arguments, sizeof(arguments),
+			 "%s --dim 192 --layers 6 --heads 3 --seq 4 --batch 3", cases[i][1]);
+		if (run(cases[i][0], arguments, "") != 0)
+			fail_msg("%s %s: not exact, see above", cases[i][0], cases[i][1]);
+	}
+}
+
 static void a_killed_trainer_changes_nothing(void **state)
 {
 	static const char *const cases[][2] = {
@@ -171,6 +194,7 @@ int main(void)
 		cmocka_unit_test(divided_before_the_sum),
 		cmocka_unit_test(weights_of_two_steps_before),
 		cmocka_unit_test(chunks_for_workers),
+		cmocka_unit_test(more_chunks_than_the_queue_takes),
 		cmocka_unit_test(a_killed_trainer_changes_nothing),
 		cmocka_unit_test(one_flipped_bit_is_found),
 	};

@@ -36,6 +36,20 @@ struct square { /* a job's arguments and result, by value */
 	pthread_t thread;
 };
 
+static enum shard_status pool_submit(struct worker_pool *p, const struct exec_job *job)
+{
+	struct exec x = worker_exec(p);
+
+	return exec_submit(&x, job);
+}
+
+static void pool_here(struct worker_pool *p, const struct exec_job *job)
+{
+	struct exec x = worker_exec(p);
+
+	exec_here(&x, job);
+}
+
 static void on_closed(void *arg)
 {
 	((struct bench *)arg)->closed++;
@@ -88,9 +102,9 @@ static void square_done(void *owner, void *args)
 	b->done++;
 }
 
-static struct worker_job square(struct bench *b, uint32_t n)
+static struct exec_job square(struct bench *b, uint32_t n)
 {
-	struct worker_job job = {.run = run_square, .done = square_done, .owner = b};
+	struct exec_job job = {.run = run_square, .done = square_done, .owner = b};
 	struct square s = {.n = n};
 
 	memcpy(job.args, &s, sizeof(s));
@@ -104,9 +118,9 @@ static void many(uint32_t threads, uint32_t jobs_max)
 
 	while (b->done < JOBS) {
 		while (b->submitted < JOBS) {
-			struct worker_job job = square(b, b->submitted);
+			struct exec_job job = square(b, b->submitted);
 
-			if (worker_submit(b->pool, &job) == SHARD_AGAIN)
+			if (pool_submit(b->pool, &job) == SHARD_AGAIN)
 				break;
 			want += (uint64_t)b->submitted * b->submitted;
 			b->submitted++;
@@ -173,17 +187,17 @@ static void full_and_close(void **state)
 	struct bench *b = open_bench(2, 5);
 	struct gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .open = PTHREAD_COND_INITIALIZER};
 	struct gate_args args = {&g};
-	struct worker_job job = {.run = run_gate, .done = count_done, .owner = b};
+	struct exec_job job = {.run = run_gate, .done = count_done, .owner = b};
 	struct worker_pool *pool = b->pool;
 
 	(void)state;
 	memcpy(job.args, &args, sizeof(args));
 	for (int i = 0; i < 5; i++)
-		assert_int_equal(worker_submit(b->pool, &job), SHARD_OK);
-	assert_int_equal(worker_submit(b->pool, &job), SHARD_AGAIN);
+		assert_int_equal(pool_submit(b->pool, &job), SHARD_OK);
+	assert_int_equal(pool_submit(b->pool, &job), SHARD_AGAIN);
 	worker_close(&b->pool, on_closed,
 		     b); /* five jobs in hand: all must still be done, and said so */
-	assert_int_equal(worker_submit(pool, &job), SHARD_CLOSED);
+	assert_int_equal(pool_submit(pool, &job), SHARD_CLOSED);
 	open_gate(&g);
 	uv_run(&b->loop, UV_RUN_DEFAULT);
 	assert_int_equal(b->done, 5);
@@ -194,7 +208,7 @@ static void full_and_close(void **state)
 static void resubmit(void *owner, void *args)
 {
 	struct bench *b = owner;
-	struct worker_job job;
+	struct exec_job job;
 	uint32_t next = ((struct square *)args)->n + 1;
 
 	b->done++;
@@ -204,18 +218,18 @@ static void resubmit(void *owner, void *args)
 	}
 	job = square(b, next);
 	job.done = resubmit;
-	assert_int_equal(worker_submit(b->pool, &job),
+	assert_int_equal(pool_submit(b->pool, &job),
 			 SHARD_OK); /* its own slot is free again, even with one slot */
 }
 
 static void chain(void **state)
 {
 	struct bench *b = open_bench(2, 1);
-	struct worker_job job = square(b, 0);
+	struct exec_job job = square(b, 0);
 
 	(void)state;
 	job.done = resubmit;
-	assert_int_equal(worker_submit(b->pool, &job), SHARD_OK);
+	assert_int_equal(pool_submit(b->pool, &job), SHARD_OK);
 	uv_run(&b->loop, UV_RUN_DEFAULT);
 	assert_int_equal(b->done, 1000);
 	close_bench(b);
@@ -224,11 +238,11 @@ static void chain(void **state)
 static void here(void **state)
 {
 	struct bench *b = open_bench(1, 1);
-	struct worker_job job = square(b, 9);
+	struct exec_job job = square(b, 9);
 	unsigned before = ftz_get();
 
 	(void)state;
-	worker_run_here(b->pool, &job);
+	pool_here(b->pool, &job);
 	assert_int_equal(b->done, 1);
 	assert_int_equal(ftz_get(), before);
 	assert_int_equal(worker_pending(b->pool), 0);
@@ -253,11 +267,11 @@ static void mask_done(void *owner, void *args)
 static void signals(void **state)
 {
 	struct bench *b = open_bench(1, 1);
-	struct worker_job job = {.run = run_mask, .done = mask_done, .owner = b};
+	struct exec_job job = {.run = run_mask, .done = mask_done, .owner = b};
 	sigset_t set;
 
 	(void)state;
-	assert_int_equal(worker_submit(b->pool, &job), SHARD_OK);
+	assert_int_equal(pool_submit(b->pool, &job), SHARD_OK);
 	while (worker_pending(b->pool) > 0)
 		uv_run(&b->loop, UV_RUN_ONCE);
 	assert_int_equal(b->done, 1);
@@ -280,10 +294,10 @@ static void latency(void **state) /* printed, with a limit that only something b
 
 	(void)state;
 	for (uint32_t i = 0; i < NR(took); i++) {
-		struct worker_job job = square(b, i);
+		struct exec_job job = square(b, i);
 		uint64_t start = clock_ns();
 
-		assert_int_equal(worker_submit(b->pool, &job), SHARD_OK);
+		assert_int_equal(pool_submit(b->pool, &job), SHARD_OK);
 		while (worker_pending(b->pool) > 0)
 			uv_run(&b->loop, UV_RUN_ONCE);
 		took[i] = clock_ns() - start;

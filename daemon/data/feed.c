@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The pump between a model and its tier. apply.c begins an update, a seal, or the images of a warm
+ * start, and each chunk that is held here is handed out in the order of the layout, until the tier
+ * says AGAIN or the model has its share of the queue. done() makes room, and feed_go() goes on in
+ * the same turn of the loop. A chunk that is done goes to apply.c. Nothing fails. If the weights
+ * are lost meanwhile, the rest is not handed out. */
+#include "data/feed.h"
+
+#include "base/check.h"
+#include "data/apply.h"
+#include "data/data.h"
+#include "data/model.h"
+
+/* So many elements of small chunks may be computed on the loop in one turn. */
+#define FEED_HERE_ELEMS (512u << 10)
+
+bool feed_open(const struct model *m)
+{
+	return m->img.feed.what == FEED_UPDATE || m->img.feed.what == FEED_SEAL;
+}
+
+void feed_end(struct model *m)
+{
+	bool held = feed_open(m);
+
+	m->img.feed.what = FEED_NONE;
+	if (held)
+		data_release(m);
+}
+
+/* A tag has the generation, what is being done, and the chunk. */
+static void done(void *owner, uint64_t tag, const struct tier_result *r)
+{
+	struct model *m = owner;
+	uint32_t what = tag >> 24 & 0xff, chunk = tag & 0xffffff;
+	uint64_t missing = what == FEED_UPDATE ? 0 : r->unwritten;
+
+	CHECK(m->img.feed.in_hand > 0);
+	m->img.feed.in_hand--;
+	m->img.kept += r->kept;
+	if (what == FEED_SEAL)
+		missing += r->nonfinite;
+	if (tag >> 32 == m->generation)
+		apply_fed(m, (enum feed_what)what, chunk, missing);
+	apply_maybe_done(m);
+	data_release(m);
+}
+
+/* What the record in hand does to a chunk. */
+static void operands(void *model, uint32_t chunk, struct tier_apply *a)
+{
+	const struct model *m = model;
+
+	*a = (struct tier_apply){.chunk = chunk,
+				 .slot = m->img.slot,
+				 .stamp = m->meta.mark.stamp,
+				 .args = m->record.args,
+				 .zero = m->contrib.zero,
+				 .grad = m->contrib.chunk[chunk].base};
+}
+
+enum shard_status feed_repair(struct model *m, bool applying, struct err *e)
+{
+	CHECK(!m->img.applying && m->img.feed.what == FEED_NONE);
+	return m->tier->row->repair(m->tier, m->meta.mark.stamp, applying, operands, m,
+				    &m->img.kept, e);
+}
+
+static enum shard_status hand_out(struct model *m, uint32_t chunk, bool here)
+{
+	struct model_feed *f = &m->img.feed;
+	struct tier_call call = {.done = done, .owner = m, .here = here};
+	struct tier_make make = {.finish = f->what == FEED_SETTLE && m->memory.settle.apply,
+				 .older = f->what == FEED_SETTLE && apply_makes_older(m)};
+	enum shard_status st;
+
+	static_assert(LAYOUT_CHUNKS_MAX <= 1u << 24, "a chunk fits its part of a tag");
+	call.tag = (uint64_t)m->generation << 32 | (uint64_t)f->what << 24 | chunk;
+	operands(m, chunk, &make.update);
+	f->in_hand++;
+	m->attempt.busy++;
+	st = f->what == FEED_UPDATE ? m->tier->row->apply(m->tier, &make.update, &call)
+				    : m->tier->row->make(m->tier, &make, &call);
+	if (st == SHARD_OK)
+		return SHARD_OK;
+	f->in_hand--;
+	m->attempt.busy--;
+	return st;
+}
+
+/* A model that settles gets few places, because most often no step waits for it. A daemon that
+ * stops makes no images, but finishes what is decided. */
+static uint32_t may_have(const struct model *m)
+{
+	if (m->img.feed.what != FEED_SETTLE)
+		return data_jobs_max(m);
+	if (m->dropping || (m->server->stop.on && !m->img.applying))
+		return 0;
+	return 2 * m->tier->row->lanes(m->tier);
+}
+
+void feed_go(struct model *m)
+{
+	struct model_feed *f = &m->img.feed;
+	uint32_t room = may_have(m), elems, here = 0;
+
+	if (f->what == FEED_NONE)
+		return;
+	if (f->generation != m->generation) {
+		feed_end(m); /* The weights are lost, and a part of this step with them. */
+		apply_maybe_done(m);
+		return;
+	}
+	while (f->what != FEED_NONE && f->next < m->layout->chunks_nr && f->in_hand < room) {
+		bool small = false;
+
+		if (place_holds(&m->place, f->next, m->server->self)) {
+			elems = layout_chunk_elems(m->layout, f->next);
+			small = elems <= SERVER_SMALL_ELEMS && f->what != FEED_SETTLE &&
+				here + elems <= FEED_HERE_ELEMS;
+			here += small ? elems : 0;
+			if (hand_out(m, f->next, small) != SHARD_OK)
+				return;
+		}
+		f->next++;
+	}
+	if (f->next == m->layout->chunks_nr)
+		feed_end(m);
+}
+
+/* An update or a seal counts as one more reader of the attempt's buffers until all chunks are
+ * handed out, so that a moment without a job in hand does not look like the end. */
+void feed_begin(struct model *m, enum feed_what what)
+{
+	struct model_feed *f = &m->img.feed;
+
+	if (f->what != FEED_NONE && f->generation != m->generation)
+		feed_end(m);
+	CHECK(f->what == FEED_NONE && what != FEED_NONE);
+	f->what = what;
+	f->next = 0;
+	f->generation = m->generation;
+	m->attempt.busy += feed_open(m);
+	feed_go(m);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* feed.h: hands the chunks of a model that are held here to its tier, a few at a time. */
+#ifndef SHARD_DATA_FEED_H
+#define SHARD_DATA_FEED_H
+
+#include "data/model.h"
+
+/* apply_fed() follows for each chunk held here, before this returns or later. The operands are
+ * those of the model's record, gradients and images, which stay as they are until then. */
+void feed_begin(struct model *m, enum feed_what what);
+void feed_go(struct model *m);  /* Goes on. Called when there may be room. */
+void feed_end(struct model *m); /* No chunk is left to be handed out. */
+/* Not every chunk of an update or a seal is handed out. */
+bool feed_open(const struct model *m);
+/* At a warm start, when record and gradients are those that the tensors are to have: finishes what
+ * a killed process was changing. applying = false: everything had been changed. SHARD_MISMATCH: the
+ * memory contradicts itself. */
+enum shard_status feed_repair(struct model *m, bool applying, struct err *e);
+
+#endif

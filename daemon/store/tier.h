@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tier.h: where the state of a model's chunks lives, and how a step gets at it. The data path hands
+ * out chunks, and a row does the arithmetic where the state is. Main memory (tier_ram.c) is the row
+ * that there is. Everything is called on the loop thread. Nothing waits, and nothing allocates
+ * after tier_open(). Each call that was accepted ends in exactly one done(), which may come before
+ * the call returns if .here was set. A call that was not accepted says SHARD_AGAIN (the row is busy
+ * and a later done() makes room) or SHARD_CLOSED. What operands point to stays as it is until
+ * done(). */
+#ifndef SHARD_TIER_H
+#define SHARD_TIER_H
+
+#include "node/exec.h"
+#include "store/store.h"
+#include "store/tile.h"
+
+#define TIER_SOURCES_MAX 64
+
+struct tier; /* Opaque. */
+
+struct tier_result {
+	double sumsq;  /* sum: of the result. */
+	uint64_t kept; /* Elements that the update left as they were. */
+	/* make: weights that nobody wrote, and others that are not finite. */
+	uint64_t unwritten, nonfinite;
+	/* sum: false if an element is not finite. .bad_segment is then the first segment with such
+	 * an element, and .bad_sources has a bit for each source that has one there. */
+	bool finite;
+	uint32_t bad_segment;
+	uint64_t bad_sources;
+};
+
+struct tier_call { /* Who hears of it. */
+	void (*done)(void *owner, uint64_t tag, const struct tier_result *r);
+	void *owner;
+	uint64_t tag;
+	bool here; /* The chunk is small: on the calling thread, if that is possible. */
+};
+
+struct tier_source {
+	const uint8_t *at;     /* The first element of the chunk. */
+	const uint8_t *absent; /* [segments_nr] It has no gradient there. */
+};
+
+struct tier_sum { /* to = the sources in this order, each times pre, rounded once. */
+	uint32_t chunk, sources_nr;
+	struct tier_source source[TIER_SOURCES_MAX];
+	uint8_t *to; /* May be that of one source. */
+	float pre;
+	bool norm; /* Also take the sum of squares of the result. */
+};
+
+struct tier_apply {           /* What a record does to one chunk. */
+	uint32_t chunk, slot; /* slot: which image. */
+	/* That of the record. A chunk, or a part of it, that has the stamp is left alone where
+	 * memory outlives the process. */
+	uint64_t stamp;
+	const struct optim_args *args; /* [groups] */
+	const uint8_t *zero;           /* [segments_nr] Nobody has a gradient for it. */
+	const uint8_t *grad;           /* The reduced gradient. */
+};
+
+struct tier_make {                /* The image of one chunk is made from its master. */
+	struct tier_apply update; /* Its chunk and slot count. */
+	bool finish;              /* First the update is finished, if the chunk is whole. */
+	bool older; /* The image of the step before is made again, too, as it was kept. */
+};
+
+struct tier_row {
+	const char *name;
+	enum shard_status (*sum)(struct tier *t, const struct tier_sum *s,
+				 const struct tier_call *c);
+	enum shard_status (*apply)(struct tier *t, const struct tier_apply *a,
+				   const struct tier_call *c);
+	enum shard_status (*make)(struct tier *t, const struct tier_make *a,
+				  const struct tier_call *c);
+	/* At a warm start, before any call: finishes what a killed process was changing. of() fills
+	 * what the record in hand does to a chunk that is held here. applying = false: the record
+	 * had changed everything, so an unfinished chunk is SHARD_MISMATCH. */
+	enum shard_status (*repair)(struct tier *t, uint64_t stamp, bool applying,
+				    void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
+				    void *arg, uint64_t *kept, struct err *e);
+	uint32_t (*lanes)(const struct tier *t); /* How many chunks it computes at a time. */
+	void (*close)(struct tier *t);
+};
+
+struct tier {
+	const struct tier_row *row;
+};
+
+struct tier_conf {
+	struct store *store; /* It outlives the tier. */
+	enum isa isa;
+	struct exec exec;
+	const struct tiles *tiles; /* NULL: the memory ends with the process. */
+};
+
+/* Main memory: the state is that of the store. */
+enum shard_status tier_ram_open(struct tier **out, const struct tier_conf *conf, struct err *e);
+/* Called when no done() is due. NULL is fine. */
+void tier_close(struct tier **t);
+
+#endif

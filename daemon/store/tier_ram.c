@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+/* State in main memory. data/ calls it, through the row of tier.h. Each call becomes one job by
+ * value of an exec: the pointers of master, moments and image are looked up here, on the loop
+ * thread, and a thread runs the kernels over the segments of the chunk. With memory that outlives
+ * the process the update goes by tiles (tile.c), so that a kill leaves it repairable. The exec may
+ * be full: the caller hears that, and comes again. Nothing else fails. */
+#include "store/tier.h"
+
+#include "base/check.h"
+#include "optim/reduce.h"
+#include "store/store_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ram {
+	struct tier tier;
+	struct store *store;
+	const struct layout *layout;
+	const struct tiles *tiles;
+	struct exec exec;
+	reduce_fn *reduce;
+	optim_apply *kernel;
+	optim_apply_undo *kernel_undo;
+	uint32_t grad_bytes, image_bytes;
+};
+
+struct job {
+	struct tier_call call;
+	struct tier_result result;
+};
+
+struct sum_job {
+	struct job job;
+	struct tier_sum sum;
+	const struct layout *layout;
+	reduce_fn *reduce;
+	uint32_t grad_bytes;
+};
+
+struct apply_job {
+	struct job job;
+	struct tile_update update;
+	const struct tiles *tiles;
+	struct store *store;
+	uint64_t stamp;
+	uint32_t slot;
+	bool finish, older;
+};
+
+static_assert(sizeof(struct sum_job) <= EXEC_ARGS_BYTES, "a job travels by value");
+static_assert(sizeof(struct apply_job) <= EXEC_ARGS_BYTES, "a job travels by value");
+
+static struct ram *ram_of(const struct tier *t)
+{
+	return (struct ram *)(uintptr_t)t; /* The first field. */
+}
+
+static void job_done(void *owner, void *args)
+{
+	const struct job *j = args; /* The first field of every kind of job. */
+
+	j->call.done(owner, j->call.tag, &j->result);
+}
+
+static enum shard_status submit(const struct ram *r, void (*run)(void *), struct job *j,
+				size_t bytes)
+{
+	struct exec_job job;
+
+	CHECK(j->call.done != NULL && bytes <= sizeof(job.args));
+	job.run = run;
+	job.done = job_done;
+	job.owner = j->call.owner;
+	memcpy(job.args, j, bytes);
+	if (!j->call.here)
+		return exec_submit(&r->exec, &job);
+	exec_here(&r->exec, &job);
+	return SHARD_OK;
+}
+
+/* --- sums --- */
+
+/* Finds the sources that are not finite. They are read again, because that is rare. */
+static uint64_t blame(const struct sum_job *j, const struct segment *s, uint32_t k,
+		      const void *const *src, const uint32_t *who)
+{
+	uint64_t bad = 0;
+
+	for (uint32_t i = 0; i < k; i++)
+		if (k == 1 || !j->reduce(s->n, 1, &src[i], NULL, 1, false).finite)
+			bad |= 1ull << who[i];
+	return bad;
+}
+
+static void sum_segment(struct sum_job *j, uint32_t segment)
+{
+	const struct tier_sum *a = &j->sum;
+	const struct segment *s = &j->layout->segment[segment];
+	size_t at = (size_t)s->start * j->grad_bytes;
+	const void *src[TIER_SOURCES_MAX];
+	uint32_t who[TIER_SOURCES_MAX], k = 0;
+	struct reduce_sum sum;
+
+	for (uint32_t i = 0; i < a->sources_nr; i++) {
+		if (a->source[i].absent[segment])
+			continue;
+		who[k] = i;
+		src[k++] = a->source[i].at + at;
+	}
+	if (k == 0)
+		return;
+	sum = j->reduce(s->n, k, src, a->to + at, a->pre, a->norm);
+	j->job.result.sumsq += sum.sq;
+	if (sum.finite || !j->job.result.finite)
+		return;
+	j->job.result.finite = false;
+	j->job.result.bad_segment = segment;
+	j->job.result.bad_sources = blame(j, s, k, src, who);
+}
+
+static void sum_run(void *args)
+{
+	struct sum_job *j = args;
+	const struct layout *l = j->layout;
+	uint32_t end = l->chunk_segment[j->sum.chunk + 1];
+
+	for (uint32_t s = l->chunk_segment[j->sum.chunk]; s < end; s++)
+		if (!layout_frozen(l, s))
+			sum_segment(j, s);
+}
+
+static enum shard_status ram_sum(struct tier *t, const struct tier_sum *s,
+				 const struct tier_call *c)
+{
+	const struct ram *r = ram_of(t);
+	struct sum_job j = {.job = {*c, {.finite = true}},
+			    .sum = *s,
+			    .layout = r->layout,
+			    .reduce = r->reduce,
+			    .grad_bytes = r->grad_bytes};
+
+	CHECK(s->chunk < r->layout->chunks_nr && s->to != NULL);
+	CHECK(s->sources_nr > 0 && s->sources_nr <= TIER_SOURCES_MAX);
+	return submit(r, sum_run, &j.job, sizeof(j));
+}
+
+/* --- updates and images --- */
+
+static struct tile_update update_of(const struct ram *r, const struct tier_apply *a)
+{
+	CHECK(a->chunk < r->layout->chunks_nr && store_holds(r->store, a->chunk) && a->slot < 2);
+	return (struct tile_update){.layout = r->layout,
+				    .chunk = a->chunk,
+				    .grad_bytes = r->grad_bytes,
+				    .image_bytes = r->image_bytes,
+				    .args = a->args,
+				    .zero = a->zero,
+				    .grad = a->grad,
+				    .tensor = {store_master(r->store, a->chunk),
+					       store_state(r->store, a->chunk, 0),
+					       store_state(r->store, a->chunk, 1)},
+				    .image = store_image(r->store, a->slot, a->chunk),
+				    .kernel = r->kernel,
+				    .kernel_undo = r->kernel_undo};
+}
+
+static void apply_run(void *args)
+{
+	struct apply_job *j = args;
+
+	if (j->tiles == NULL) {
+		j->job.result.kept = tile_apply_plain(&j->update);
+		return;
+	}
+	j->job.result.kept = tile_apply(j->tiles, j->stamp, &j->update);
+	store_image_keep(j->store, j->slot, j->update.chunk);
+}
+
+static void make_run(void *args)
+{
+	struct apply_job *j = args;
+	struct store_missing missing;
+	uint32_t chunk = j->update.chunk;
+
+	store_missing_init(&missing);
+	store_missing(j->store, chunk, &missing);
+	j->job.result.unwritten = missing.unwritten;
+	j->job.result.nonfinite = missing.nonfinite;
+	if (j->finish && missing.unwritten == 0)
+		j->job.result.kept = tile_apply(j->tiles, j->stamp, &j->update);
+	store_seal_chunk(j->store, j->slot, chunk);
+	store_image_keep(j->store, j->slot, chunk);
+	if (j->older)
+		store_image_again(j->store, j->slot ^ 1, chunk);
+}
+
+static struct apply_job apply_job(const struct ram *r, const struct tier_apply *a,
+				  const struct tier_call *c)
+{
+	return (struct apply_job){.job = {*c, {.finite = true}},
+				  .update = update_of(r, a),
+				  .tiles = r->tiles,
+				  .store = r->store,
+				  .stamp = a->stamp,
+				  .slot = a->slot};
+}
+
+static enum shard_status ram_apply(struct tier *t, const struct tier_apply *a,
+				   const struct tier_call *c)
+{
+	struct apply_job j = apply_job(ram_of(t), a, c);
+
+	CHECK(a->args != NULL && a->zero != NULL && a->grad != NULL);
+	return submit(ram_of(t), apply_run, &j.job, sizeof(j));
+}
+
+static enum shard_status ram_make(struct tier *t, const struct tier_make *a,
+				  const struct tier_call *c)
+{
+	struct apply_job j = apply_job(ram_of(t), &a->update, c);
+
+	CHECK(!a->finish || (j.tiles != NULL && a->update.grad != NULL));
+	j.finish = a->finish;
+	j.older = a->older;
+	return submit(ram_of(t), make_run, &j.job, sizeof(j));
+}
+
+static enum shard_status ram_repair(struct tier *t, uint64_t stamp, bool applying,
+				    void (*of)(void *arg, uint32_t chunk, struct tier_apply *a),
+				    void *arg, uint64_t *kept, struct err *e)
+{
+	const struct ram *r = ram_of(t);
+	enum shard_status st = SHARD_OK;
+
+	for (uint32_t i = 0; r->tiles != NULL && i < r->tiles->undo_nr && st == SHARD_OK; i++) {
+		struct tier_apply a;
+		struct tile_update u;
+		uint32_t chunk;
+
+		if (!tile_noted(r->tiles, i, stamp, &chunk))
+			continue;
+		if (chunk >= r->layout->chunks_nr || !store_holds(r->store, chunk))
+			return err_set(e, SHARD_MISMATCH,
+				       "elements of chunk %u are to be put back, which is not here",
+				       chunk);
+		of(arg, chunk, &a);
+		u = update_of(r, &a);
+		st = tile_repair(r->tiles, i, &u, applying, kept, e);
+	}
+	return st;
+}
+
+static uint32_t ram_lanes(const struct tier *t)
+{
+	return exec_lanes(&ram_of(t)->exec);
+}
+
+static void ram_close(struct tier *t)
+{
+	free(ram_of(t));
+}
+
+enum shard_status tier_ram_open(struct tier **out, const struct tier_conf *conf, struct err *e)
+{
+	static const struct tier_row row = {.name = "ram",
+					    .sum = ram_sum,
+					    .apply = ram_apply,
+					    .make = ram_make,
+					    .repair = ram_repair,
+					    .lanes = ram_lanes,
+					    .close = ram_close};
+	const struct store_conf *s = &conf->store->conf;
+	struct ram *r = calloc(1, sizeof(*r));
+
+	CHECK(conf->exec.row != NULL);
+	if (r == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for the tier of \"%s\"", s->name);
+	*r = (struct ram){.tier = {&row},
+			  .store = conf->store,
+			  .layout = s->layout,
+			  .tiles = conf->tiles,
+			  .exec = conf->exec,
+			  .reduce = reduce_kernel(conf->isa, s->grad),
+			  .kernel = optim_kernel(s->optim, conf->isa, s->grad, s->image),
+			  .kernel_undo = optim_kernel_undo(s->optim, conf->isa, s->grad, s->image),
+			  .grad_bytes = dtype_bytes(s->grad),
+			  .image_bytes = dtype_bytes(s->image)};
+	*out = &r->tier;
+	return SHARD_OK;
+}
+
+void tier_close(struct tier **t)
+{
+	if (*t != NULL)
+		(*t)->row->close(*t);
+	*t = NULL;
+}
