@@ -14,7 +14,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { OWNER = 4001, GROUP = 4100, STRANGER = 4002 }; /* none of them runs this test */
+enum { OWNER = 4001, GROUP = 4100, STRANGER = 4002 }; /* This test runs as none of them. */
 
 static Shard__Cred cred(uint32_t uid, uint32_t gid, uint32_t *groups, size_t nr)
 {
@@ -30,13 +30,14 @@ static Shard__Cred cred(uint32_t uid, uint32_t gid, uint32_t *groups, size_t nr)
 	return c;
 }
 
+/* Each of the 512 modes must give each requester what the mode of a file would give. */
 static void test_every_mode(void **state)
 {
 	uint32_t with[] = {7, GROUP, 9}, without[] = {7, 9};
 	Shard__Cred unknown = SHARD__CRED__INIT, owner = cred(OWNER, GROUP, NULL, 0);
 	const struct {
 		Shard__Cred who;
-		int shift; /* -1: always */
+		int shift; /* Of the bits of `mode` that apply. -1: everything is allowed. */
 	} asks[] = {
 		{owner, 6},
 		{cred(OWNER, 1, without, 2), 6},
@@ -49,7 +50,8 @@ static void test_every_mode(void **state)
 	};
 
 	(void)state;
-	unknown.uid = OWNER; /* what is not known does not count, whatever is in it */
+	/* The fields of a Cred that is not known do not count, so this uid owns nothing. */
+	unknown.uid = OWNER;
 	for (uint32_t mode = 0; mode <= 0777; mode++)
 		for (size_t i = 0; i < NR(asks); i++)
 			for (int write = 0; write < 2; write++) {
@@ -61,7 +63,8 @@ static void test_every_mode(void **state)
 					fail_msg("mode %04o, asker %zu, write %d: not %d", mode, i,
 						 write, want);
 			}
-	for (uint32_t mode = 0; mode <= 0777; mode++) { /* nobody's: all are others, but for root */
+	/* If a model has no owner, everybody but root is one of the others. */
+	for (uint32_t mode = 0; mode <= 0777; mode++) {
 		assert_int_equal(access_allowed(mode, NULL, &owner, true), mode >> 1 & 1);
 		assert_int_equal(access_allowed(mode, &unknown, &owner, false), mode >> 2 & 1);
 		assert_int_equal(access_allowed(mode, &unknown, NULL, false), mode >> 2 & 1);
@@ -72,11 +75,11 @@ static void test_every_mode(void **state)
 static Shard__Cred at(const char *node, Shard__Cred c)
 {
 	c.node = (char *)(uintptr_t)node;
-	c.root = false; /* as from another node */
+	c.root = false; /* As a request that comes from another node. */
 	return c;
 }
 
-/* A uid is one user on all nodes; root and its group are a node's own. */
+/* A uid is the same user on all nodes, but uid 0 and gid 0 are those of one node alone. */
 static void test_other_nodes(void **state)
 {
 	uint32_t zero[] = {0};
@@ -88,18 +91,21 @@ static void test_other_nodes(void **state)
 	assert_true(access_allowed(
 		0600, &(Shard__Cred){.known = true, .uid = OWNER, .node = (char *)(uintptr_t) "a"},
 		&user, true));
-	assert_false(access_allowed(0600, &user, &there, false)); /* not this node's root */
-	assert_true(access_allowed(0604, &user, &there, false));  /* as anybody */
-	assert_false(access_allowed(0600, &root, &there, false)); /* nor its owner */
-	assert_true(access_allowed(0600, &there, &there, true));  /* what it defined is its own */
+	/* The root of node b is not root here, so it has the rights of others. */
+	assert_false(access_allowed(0600, &user, &there, false));
+	assert_true(access_allowed(0604, &user, &there, false));
+	/* It does not own the models of the root of node a, only those that it defined. */
+	assert_false(access_allowed(0600, &root, &there, false));
+	assert_true(access_allowed(0600, &there, &there, true));
 	in_roots = at("b", in_roots);
 	assert_false(access_allowed(0660, &root, &in_roots, true));
 	assert_true(access_allowed(0660, &there, &in_roots, true));
-	there.root = true; /* what trust_remote_root does */
+	there.root = true; /* As with trust_remote_root. */
 	assert_true(access_allowed(0600, &root, &there, true));
 }
 
-/* Whatever a message says of where it comes from, and of what it may. */
+/* access_from_node() replaces the node and the root flag in a message by what this node knows of
+ * the sender. A remote uid 0 is root only with trust_remote_root. */
 static void test_from_node(void **state)
 {
 	static struct config conf = {.node_list = {{.name = "a"}, {.name = "b"}}};
@@ -132,6 +138,7 @@ static enum shard_status session_asks(const struct model *m, const struct sessio
 	return access_check(m, &who, write, e);
 }
 
+/* A refusal names the model, its owner, its mode, the requester and what to do. */
 static void test_sentence(void **state)
 {
 	Shard__Cred owner = cred(OWNER, GROUP, NULL, 0), who = cred(STRANGER, 5, NULL, 0);

@@ -50,7 +50,7 @@ static void put(const char *text, mode_t mode)
 {
 	int fd;
 
-	unlink(file); /* the one before may be read-only */
+	unlink(file); /* The file of the case before may be read-only. */
 	fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
@@ -79,9 +79,11 @@ static void refused(const char *text, mode_t mode, const char *part)
 	assert_null(a);
 	if (strstr(e.text, part) == NULL)
 		fail_msg("\"%s\" is not in \"%s\"", part, e.text);
-	assert_null(strstr(e.text, "20212223")); /* what is in the file stays there */
+	assert_null(strstr(e.text, "20212223")); /* The error does not repeat the secret. */
 }
 
+/* A file of secrets is refused if others may use it, if it is malformed, or if a secret in it is
+ * weak or there twice. The text says in which line. */
 static void test_file(void **state)
 {
 	struct auth *a = NULL;
@@ -127,6 +129,8 @@ static void test_file(void **state)
 	auth_close(&a);
 }
 
+/* A file below systemd's CREDENTIALS_DIRECTORY may be readable for its group, and no other file
+ * may. */
 static void test_credentials(void **state)
 {
 	char folder[64];
@@ -139,11 +143,13 @@ static void test_credentials(void **state)
 	assert_non_null(strstr(e.text, "CREDENTIALS_DIRECTORY is not set"));
 	snprintf(folder, sizeof(folder), "%.*s", (int)strlen(file) - 2, file);
 	setenv("CREDENTIALS_DIRECTORY", folder, 1);
-	put(KEY_1 "\n", 0440); /* as systemd makes them: the group is the unit's alone */
+	/* systemd makes credentials readable for a group that only the unit has. */
+	put(KEY_1 "\n", 0440);
 	assert_int_equal(auth_open(&a, "${CREDENTIALS_DIRECTORY}/s", &e), SHARD_OK);
 	auth_close(&a);
 	refused(KEY_1 "\n", 0444, "its mode is 0444");
-	setenv("CREDENTIALS_DIRECTORY", "/tmp/test_au", 1); /* not a folder above it */
+	/* This is a prefix of the path, but no folder that holds the file. */
+	setenv("CREDENTIALS_DIRECTORY", "/tmp/test_au", 1);
 	refused(KEY_1 "\n", 0440, "its mode is 0440");
 	unsetenv("CREDENTIALS_DIRECTORY");
 }
@@ -161,7 +167,7 @@ static struct auth_talk talk_of(const struct auth *a)
 	return t;
 }
 
-/* The README's lines, which were not made by this code. */
+/* The proofs equal those in proto/wire/README.md, which another implementation computed. */
 static void test_vectors(void **state)
 {
 	FILE *f = fopen("proto/wire/README.md", "re");
@@ -195,6 +201,8 @@ static void test_vectors(void **state)
 	auth_close(&a);
 }
 
+/* A proof is refused if one bit of it, of its message, or of the nonces and HELLOs has changed, and
+ * if it is shorter or missing. */
 static void test_flipped(void **state)
 {
 	struct auth *a = keys(KEY_1 "\n");
@@ -213,14 +221,15 @@ static void test_flipped(void **state)
 						AUTH_BYTES));
 			proof[side][bit / 8] ^= (unsigned char)(1 << bit % 8);
 		}
-		for (int bit = 0; bit < 8 * 5; bit++) { /* what was said beside it */
+		/* The message that the proof covers. */
+		for (int bit = 0; bit < 8 * 5; bit++) {
 			whole[bit / 8] = (char)(whole[bit / 8] ^ (1 << bit % 8));
 			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
 						AUTH_BYTES));
 			whole[bit / 8] = (char)(whole[bit / 8] ^ (1 << bit % 8));
 		}
-		for (size_t bit = 0; bit < 8 * 4 * AUTH_BYTES;
-		     bit++) { /* nonces and HELLOs of either side */
+		/* The nonces and the hashes of the HELLOs of both sides. */
+		for (size_t bit = 0; bit < 8 * 4 * AUTH_BYTES; bit++) {
 			unsigned char *at = (unsigned char *)t.nonce;
 
 			at[bit / 8] ^= (unsigned char)(1 << bit % 8);
@@ -234,7 +243,7 @@ static void test_flipped(void **state)
 					AUTH_BYTES - 1));
 		assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, NULL, 0));
 	}
-	/* one for a client is none for a node, and the other way round, with the same key */
+	/* With the same key, a proof for a client is none for a node, and the other way round. */
 	for (int side = 0; side < 2; side++)
 		for (int what = 0; what < AUTH_FOR_NR; what++) {
 			t.what = (enum auth_for)what;
@@ -245,12 +254,14 @@ static void test_flipped(void **state)
 			assert_false(auth_right(a, &t, (enum auth_side)side, whole, 5, proof[side],
 						AUTH_BYTES));
 		}
-	/* sent back to who made it */
+	/* A side does not take its own proof for that of the other side. */
 	assert_false(auth_right(a, &t, AUTH_DIALLER, whole, 5, proof[AUTH_LISTENER], AUTH_BYTES));
 	assert_false(auth_right(a, &t, AUTH_LISTENER, whole, 5, proof[AUTH_DIALLER], AUTH_BYTES));
 	auth_close(&a);
 }
 
+/* While a secret is replaced, a file holds two. Both are accepted, but a dialler proves with the
+ * first one, so every listener needs the new secret before a dialler puts it first. */
 static void test_rotation(void **state)
 {
 	struct auth *old = keys(KEY_1 "\n"), *both = keys(KEY_2 "\n" KEY_1 "\n"),
@@ -271,8 +282,8 @@ static void test_rotation(void **state)
 					 meet[d][l]);
 			if (!meet[d][l])
 				continue;
-			assert_true(auth_prove(listener[l], &u, AUTH_LISTENER, "d", 1,
-					       proof)); /* with the same key */
+			/* The listener answers with the key that the dialler used. */
+			assert_true(auth_prove(listener[l], &u, AUTH_LISTENER, "d", 1, proof));
 			assert_true(auth_right(dialler[d], &t, AUTH_LISTENER, "d", 1, proof,
 					       AUTH_BYTES));
 		}
@@ -311,7 +322,8 @@ static void say(struct end *n, const struct auth *a)
 	assert_int_equal(prove_brief(&n->p, a, &n->whole, &n->brief, &e), SHARD_OK);
 	n->bytes = shard__hello__pack(&n->brief, n->body);
 	assert_true(n->bytes <= sizeof(n->body));
-	assert_string_equal(n->brief.run_id, ""); /* not for everybody */
+	/* The brief HELLO leaves it out. */
+	assert_string_equal(n->brief.run_id, "");
 }
 
 static enum shard_status hear(struct end *n, const struct auth *a, const struct end *from)
@@ -334,6 +346,7 @@ static void open_both(struct end *c, struct end *d, const struct auth *a)
 	assert_int_equal(prove_own(&c->p, a, &c->whole, &c->auth, &e), SHARD_OK);
 }
 
+/* Two sides with one secret accept each other. A replayed exchange and a changed HELLO fail. */
 static void test_exchange(void **state)
 {
 	struct auth *a = keys(KEY_1 "\n");
@@ -345,9 +358,9 @@ static void test_exchange(void **state)
 	assert_true(prove_theirs(&d.p, a, &c.auth));
 	assert_int_equal(prove_own(&d.p, a, &d.whole, &d.auth, &e), SHARD_OK);
 	assert_true(prove_theirs(&c.p, a, &d.auth));
-	assert_false(prove_theirs(&c.p, a, &c.auth)); /* its own, back */
+	assert_false(prove_theirs(&c.p, a, &c.auth)); /* Its own proof, sent back. */
 
-	/* all that was recorded, sent once more to the same daemon: it uses another number */
+	/* A recorded exchange does not work again, because the listener takes a new nonce. */
 	end_begin(&again, AUTH_LISTENER);
 	assert_int_equal(hear(&again, a, &c), SHARD_OK);
 	say(&again, a);
@@ -356,15 +369,15 @@ static void test_exchange(void **state)
 	assert_false(prove_theirs(&again.p, a, &c.auth));
 	prove_end(&again.p);
 
-	/* one bit of a HELLO on its way, either way */
+	/* One bit in each byte of the dialler's HELLO is changed on its way to the listener. */
 	for (size_t i = 0; i < c.bytes; i++) {
 		changed = c;
 		changed.body[i] ^= 1;
 		end_begin(&again, AUTH_LISTENER);
 		assert_int_equal(hear(&again, a, &changed), SHARD_OK);
 		again.p.talk = (struct auth_talk){.key = 0};
-		memcpy(again.p.talk.nonce, d.p.talk.nonce,
-		       sizeof(again.p.talk.nonce)); /* the worst case: the same numbers */
+		/* In the worst case the nonces are those of the recorded exchange. */
+		memcpy(again.p.talk.nonce, d.p.talk.nonce, sizeof(again.p.talk.nonce));
 		memcpy(again.p.talk.said, d.p.talk.said, sizeof(again.p.talk.said));
 		assert_true(prove_theirs(&again.p, a, &c.auth));
 		assert_true(auth_said(a, &again.p.talk, AUTH_DIALLER, changed.body, changed.bytes));
@@ -375,6 +388,8 @@ static void test_exchange(void **state)
 	auth_close(&a);
 }
 
+/* A nonce of a wrong length breaks the protocol. A dialler that does not offer to prove itself is
+ * denied. */
 static void test_malformed(void **state)
 {
 	struct auth *a = keys(KEY_1 "\n");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several models and daemons that save into one folder at the same time, and one that prunes there:
- * before each system call of the one that changes a file system, the other one does all of its
- * work. Whatever happens, what `latest` names is there and whole. The calls are wrapped
- * (tests/ckpt.mk). */
+/* Tests several models and daemons that save into one folder at the same time, and one that prunes
+ * there. Before each system call of the first save or of the pruning that changes a file system,
+ * the other save does all of its work. Whatever happens, the checkpoint that `latest` names exists
+ * and is whole. The system calls are wrapped (tests/ckpt.mk). */
 #include "base/check.h"
 #include "lib/ckpts.h"
 
@@ -31,7 +31,7 @@ static uint32_t calls;
 
 static struct {
 	void (*save)(void);
-	uint32_t at; /* before this call; 0: never */
+	uint32_t at; /* The number of the call before which `save` runs. 0: it never runs. */
 } beside;
 
 static void called(void)
@@ -98,7 +98,7 @@ static void second_saves(void)
 		ckpts_save_of(second.dir, second.model, second.id, second.step, &e) == SHARD_OK;
 }
 
-/* What `latest` names is there, and whole. */
+/* The checkpoint that `latest` names exists and is whole. */
 static void check_latest(uint32_t at)
 {
 	char tag[CHECKPOINT_TAG_MAX + 1];
@@ -110,7 +110,7 @@ static void check_latest(uint32_t at)
 			 e.text);
 }
 
-/* Another model is saved before any call of a save: both are saved. */
+/* Another model is saved before each call of a save in turn. Both are saved. */
 static void test_two_models(void **state)
 {
 	(void)state;
@@ -141,8 +141,8 @@ static void test_two_models(void **state)
 	}
 }
 
-/* Two daemons save models of one name with one tag, which is the same step of two runs: one of them
- * may be told to wait, and what has the tag is whole. */
+/* Two daemons save models of one name with one tag, which is the same step of two runs. One of them
+ * may be told to wait, but one of them succeeds, and the checkpoint with that tag is whole. */
 static void test_two_daemons(void **state)
 {
 	(void)state;
@@ -176,7 +176,7 @@ static void test_two_daemons(void **state)
 	}
 }
 
-/* Two processes that save as fast as they can. */
+/* Two processes save as fast as they can. Every save succeeds. */
 static void test_two_processes(void **state)
 {
 	enum { SAVES = 100 };
@@ -207,7 +207,7 @@ static void test_two_processes(void **state)
 	ckpts_remove(second.dir);
 }
 
-/* Another daemon saves the tag that a pruning is about to remove. */
+/* Another daemon saves the tag that a pruning is about to remove. A save that succeeded stays. */
 static void test_prune_beside(void **state)
 {
 	struct manifest of = {.name = "gpt", .step = 9, .run = {{7, 7}, 7}};
@@ -239,7 +239,8 @@ static void test_prune_beside(void **state)
 	}
 }
 
-/* A save in another daemon writes under the temporary name that pruning takes. */
+/* A save in another daemon writes under the temporary name that pruning uses. Pruning leaves the
+ * checkpoint of that tag alone until the save has let go of the name. */
 static void test_prune_spares_drafts(void **state)
 {
 	struct manifest of = {.name = "gpt", .step = 9, .run = {{7, 7}, 7}};
@@ -273,6 +274,7 @@ int main(void)
 	};
 
 	if (getenv("TMPDIR") == NULL && access("/dev/shm", W_OK) == 0)
-		setenv("TMPDIR", "/dev/shm", 1); /* what a disk does is not looked at */
+		setenv("TMPDIR", "/dev/shm",
+		       1); /* The test does not need a disk, and memory is faster. */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

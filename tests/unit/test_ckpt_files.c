@@ -31,6 +31,8 @@
 			fail_msg("%s: %s: %s", #x, status_name(st_), e.text);                      \
 	} while (0)
 
+/* A checkpoint loads with the same bits, whatever the chunk sizes of the save and the lengths of
+ * the loaded runs are. */
 static void test_round_trips(void **state)
 {
 	static const uint64_t chunks[] = {1024, 64, 5000, 128}, runs[] = {5000, 63, 1, 1000};
@@ -55,6 +57,8 @@ static void test_round_trips(void **state)
 
 enum { BIG = 5 * (PART_PIECE_BYTES / 4) + 12345 };
 
+/* A file of several pieces is written and loaded with other boundaries. Progress counts its bytes,
+ * and a cancel ends each operation. */
 static void test_pieces(void **state)
 {
 	float *a = malloc((size_t)BIG * 4), *b = calloc(BIG, 4);
@@ -93,17 +97,17 @@ static void test_pieces(void **state)
 	part_file_free(&f);
 	assert_int_equal(part_write(dir, "x.safetensors", out, 2, NULL, 0, &f, &p, &e),
 			 SHARD_INTERRUPTED);
-	assert_int_equal(rmdir(dir), 0); /* the file is gone */
+	assert_int_equal(rmdir(dir), 0); /* The cancelled write has removed its file. */
 	free(a);
 	free(b);
 }
 
-/* Pages of memory that follow each other go out as they lie; an end inside a page, and what lies
- * elsewhere, do not. */
+/* Runs that follow each other in memory are written from where they lie. An end inside a page, and
+ * a run that lies elsewhere, are gathered first. The file is the same. */
 static void test_in_place(void **state)
 {
-	const uint64_t w = PART_PIECE_BYTES / 2, v = 64 * 1000,
-		       u = PART_PIECE_BYTES / 4 + 1; /* elements */
+	/* In elements. */
+	const uint64_t w = PART_PIECE_BYTES / 2, v = 64 * 1000, u = PART_PIECE_BYTES / 4 + 1;
 	const size_t near_bytes = (w + v) * 4;
 	float *near = aligned_alloc(4096, (near_bytes + 4095) & ~(size_t)4095),
 	      *far = malloc(u * 4), *back = calloc(w + v + u, 4);
@@ -137,6 +141,8 @@ static void test_in_place(void **state)
 	free(back);
 }
 
+/* A load of elements that no file holds names the first of them. Only moments may be missing, where
+ * the caller says so, and are then zero. Two files that hold the same elements are refused. */
 static void test_what_is_not_there(void **state)
 {
 	float x[64] = {1}, y[64];
@@ -248,6 +254,8 @@ static void each_length(const char *dir, const char *file, long step)
 	free(all);
 }
 
+/* Every changed byte and every other length of a file is refused with its path. So are a missing
+ * file and a link. */
 static void test_damage(void **state)
 {
 	struct err e = {.text = ""};
@@ -321,7 +329,7 @@ static void check_double(double v)
 	MUST(manifest_read(dir, &back, &e));
 	assert_memory_equal(&m.run, &back->run, sizeof(m.run));
 	manifest_free(&back);
-	m.run.line = 0; /* a run without a line cannot be read, and is not written */
+	m.run.line = 0; /* No reader accepts a run without a line, so it is not written. */
 	assert_int_equal(manifest_write(dir, &m, &e), SHARD_PROTOCOL);
 	ckpts_remove(dir);
 	free(f.sums);
@@ -329,7 +337,8 @@ static void check_double(double v)
 	free(m.optimizer);
 }
 
-/* A shape that is smaller than what is stored would read a part of it as the whole. */
+/* A shape in the manifest that is smaller than the stored tensor is refused, because a load would
+ * take a part of the tensor for all of it. */
 static void test_shapes(void **state)
 {
 	char dir[64], path[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1];
@@ -348,8 +357,8 @@ static void test_shapes(void **state)
 			continue;
 		m->tensors[i].shape[0]--;
 		assert_int_equal(checkpoint_fits(path, m, &e), SHARD_MISMATCH);
-		m->tensors[i].shape[0] +=
-			2; /* more is no fault of this kind: part_load() names what is missing */
+		/* A larger shape passes here, because part_load() names what is missing. */
+		m->tensors[i].shape[0] += 2;
 		MUST(checkpoint_fits(path, m, &e));
 		m->tensors[i].shape[0]--;
 	}
@@ -362,6 +371,7 @@ static void test_shapes(void **state)
 	ckpts_remove(dir);
 }
 
+/* Numbers that are hard to print come back from a manifest with the same bits. */
 static void test_doubles(void **state)
 {
 	const double values[] = {0.0,
@@ -385,7 +395,7 @@ static void test_doubles(void **state)
 		check_double(values[i]);
 }
 
-/* What has the right sum may still be nothing that a daemon wrote. */
+/* A manifest with the right checksum may still hold numbers that no daemon writes. */
 static void test_numbers(void **state)
 {
 	const struct manifest good = {.kinds_nr = 3,
@@ -416,8 +426,9 @@ static void test_numbers(void **state)
 	snprintf(path, sizeof(path), "%s/global_step5", dir);
 	MUST(manifest_read(path, &back, &e));
 	assert_true(back->blobs_nr > 0);
-	for (uint64_t step = 0; step < 7;
-	     step += 6) { /* of a blob: none, and one to come; what is written is read again */
+	/* The step of a blob is none (0), or after that of the checkpoint (6). manifest_write()
+	 * refuses what manifest_read() would refuse. */
+	for (uint64_t step = 0; step < 7; step += 6) {
 		back->blobs[0].step = step;
 		assert_int_equal(manifest_write(path, back, &e), SHARD_PROTOCOL);
 		assert_non_null(strstr(e.text, "blobs.step"));
@@ -440,6 +451,7 @@ static void header(const char *json, uint64_t data, enum shard_status want, cons
 	safetensors_free(&s);
 }
 
+/* Headers of safetensors files of other programs are accepted, or refused with a reason. */
 static void test_headers(void **state)
 {
 	static const uint8_t huge[8] = {0, 0, 0, 0, 0, 0, 0, 0x80}, none[8] = {0};
@@ -509,7 +521,8 @@ static long peak_kib(void)
 	return kib;
 }
 
-/* before, then as often as fits, then after; sealed with a sum that is right. */
+/* Writes `before`, `unit` as often as it fits, `after` in place of the last comma, and the right
+ * checksum. Returns the bytes of the text. */
 static size_t fill_up(char *text, size_t room, const char *before, const char *unit,
 		      const char *after)
 {
@@ -520,13 +533,14 @@ static size_t fill_up(char *text, size_t room, const char *before, const char *u
 		memcpy(text + at, unit, strlen(unit));
 		at += strlen(unit);
 	}
-	memcpy(text + at - 1, after, last); /* over the last comma */
+	memcpy(text + at - 1, after, last);
 	at += last - 1;
 	return at + (size_t)sprintf(text + at, "\"sum\":\"%016lx\"}\n",
 				    (unsigned long)xxh_sum(text, at, 0));
 }
 
-/* In a process of its own, for its peak: at most four times the text. */
+/* A hostile manifest makes the parser take at most four times its size. Each one is parsed in a
+ * process of its own, because the kernel reports only the peak of a process. */
 static void test_memory(void **state)
 {
 	static const struct {
@@ -568,7 +582,8 @@ static void test_memory(void **state)
 	}
 }
 
-/* What is written is read, whatever is in between; names twice are not. */
+/* The scanner finds members whatever lies between them. It refuses a name that appears twice, and
+ * text that is not one object. */
 static void test_scan(void **state)
 {
 	static const struct {
@@ -604,8 +619,8 @@ static void test_scan(void **state)
 	assert_false(scan_count(&m[0].value, &nr));
 }
 
-/* A pipe in a file's place: an open() of it waits for somebody who writes, or reads, at the other
- * end. Everything that opens such a file says what is there instead. */
+/* An open() of a pipe waits until another process opens its other end. Everything that opens a file
+ * of a checkpoint must say instead that a pipe is in its place. */
 static void test_pipes(void **state)
 {
 	static const char *const names[] = {"manifest.json", "node-a.safetensors"};
@@ -615,7 +630,7 @@ static void test_pipes(void **state)
 	uint8_t blob[64];
 
 	(void)state;
-	alarm(30); /* one that waits ends the test */
+	alarm(30); /* An open() that waits ends the test. */
 	ckpts_folder(dir);
 	MUST(ckpts_save(dir, "gpt", 5, 1, 1024, &e));
 	MUST(checkpoint_open(dir, "global_step5", "gpt", &m, &e));
@@ -628,7 +643,7 @@ static void test_pipes(void **state)
 		assert_non_null(strstr(e.text, names[0]));
 		assert_non_null(strstr(e.text, "no plain file"));
 	}
-	/* the length was looked at, and then another file took its name */
+	/* The pipe may also take the place of a file after the length of the file was checked. */
 	assert_int_equal(part_verify(path, m->files, m->files_nr, NULL, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "node-a.safetensors: is no plain file"));
 	assert_int_equal(checkpoint_fits(path, m, &e), SHARD_PROTOCOL);

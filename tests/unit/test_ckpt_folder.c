@@ -31,13 +31,13 @@
 /* --- the calls --- */
 
 static struct {
-	uint32_t calls, stop_at; /* from the stop_at-th on nothing happens any more; 0: never */
-	uint32_t fail_at;        /* this one alone fails; 0: none */
-	uint64_t bytes_left;     /* of the disk, when full is set */
+	uint32_t calls, stop_at; /* All calls from the stop_at-th on fail. 0: none does. */
+	uint32_t fail_at;        /* Only this call fails. 0: none does. */
+	uint64_t bytes_left;     /* The room on the disk, if `full` is set. */
 	bool full, no_exchange;
 } disk;
 
-static struct { /* folders, in the order of their syncs */
+static struct { /* Folders, in the order of their syncs. */
 	ino_t folder[64];
 	uint32_t nr;
 } synced;
@@ -107,7 +107,7 @@ int __wrap_fallocate(int fd, int mode, off_t at, off_t n)
 	(void)mode;
 	(void)at;
 	(void)n;
-	errno = EOPNOTSUPP; /* so that a full disk shows in the middle */
+	errno = EOPNOTSUPP; /* So a full disk shows in the middle of a write. */
 	return -1;
 }
 
@@ -146,7 +146,8 @@ static void make_file(const char *dir, const char *name, const char *text);
 
 /* --- crashes --- */
 
-/* What a reader finds must be whole: either checkpoint, and whatever a name says. */
+/* A reader finds the older or the newer checkpoint as the newest one. Every checkpoint in the list,
+ * the newest one and the one that `latest` names are whole. */
 static void check_whole(const char *dir, uint64_t older, uint64_t newer, uint32_t at)
 {
 	struct checkpoint_found *found;
@@ -183,7 +184,8 @@ static uint32_t entries(const char *dir)
 	return nr;
 }
 
-/* Saves `newer` beside or over `older`, with a crash before each call, and again without. */
+/* Saves `newer` beside or over `older`, with a crash before each call in turn. After each crash a
+ * save without one works. */
 static void walk(uint64_t older, uint64_t newer)
 {
 	bool done = false;
@@ -199,8 +201,8 @@ static void walk(uint64_t older, uint64_t newer)
 		done = ckpts_save(dir, "gpt", newer, 1, 2048, &e) == SHARD_OK && disk.calls < at;
 		disk.stop_at = 0;
 		check_whole(dir, older, newer, at);
-		MUST(ckpts_save(dir, "gpt", newer, 1, 4096,
-				&e)); /* what the crash left is no hindrance */
+		/* The leftovers of the crash do not hinder the next save. */
+		MUST(ckpts_save(dir, "gpt", newer, 1, 4096, &e));
 		check_whole(dir, newer, newer, at);
 		assert_int_equal(entries(dir), older == newer ? 2 : 3);
 		ckpts_remove(dir);
@@ -222,7 +224,7 @@ static void test_crash_same_tag(void **state)
 
 static bool in_memory;
 
-/* Of tests that save a hundred times and do not look at what a disk does. */
+/* For tests that save a hundred times and do not need a disk. */
 static int to_memory(void **state)
 {
 	(void)state;
@@ -240,8 +242,8 @@ static int from_memory(void **state)
 	return 0;
 }
 
-/* One call fails, however late: who is told that the save failed has the checkpoint of before under
- * its tag. */
+/* One call fails, however late it is. If the save reports a failure, the checkpoint from before is
+ * still under its tag. */
 static void test_late_failure(void **state)
 {
 	bool done = false;
@@ -272,7 +274,7 @@ static void test_late_failure(void **state)
 	}
 }
 
-/* Folders that were made for it last, too: those above them are synced. */
+/* Folders that a save made survive a crash, too, because those above them are synced. */
 static void test_new_folders_last(void **state)
 {
 	struct err e = {.text = ""};
@@ -293,8 +295,8 @@ static void test_new_folders_last(void **state)
 	ckpts_remove(dir);
 }
 
-/* What somebody else made is neither replaced nor emptied, whatever file in it has a manifest's
- * name. */
+/* A folder that somebody else made is neither replaced nor emptied, even if it holds a file with
+ * the name of a manifest. */
 static void test_foreign(void **state)
 {
 	static const char foreign[] = "{\"name\": \"a web application\"}";
@@ -307,21 +309,20 @@ static void test_foreign(void **state)
 	assert_int_equal(mkdir(app, 0755), 0);
 	make_file(app, "manifest.json", foreign);
 	assert_int_equal(checkpoint_begin(path, dir, "webapp", "gpt", NULL, &e), SHARD_EXISTS);
-	make_file(app, "manifest.json",
-		  "{\"format\":\"shardd checkpoint\"}"); /* and of one that says so, other files
-							    stay */
+	/* Even in a folder whose manifest is ours, the files of others stay. */
+	make_file(app, "manifest.json", "{\"format\":\"shardd checkpoint\"}");
 	make_file(app, "index.html", "hello");
 	assert_int_equal(checkpoint_begin(path, dir, "webapp", "gpt", NULL, &e), SHARD_EXISTS);
 	assert_non_null(strstr(e.text, "index.html"));
 	assert_int_equal(entries(app), 2);
-	/* in the place of an unfinished one */
+	/* The folder has the name of an unfinished checkpoint. */
 	snprintf(app, sizeof(app), "%s/.x.tmp", dir);
 	assert_int_equal(mkdir(app, 0755), 0);
 	make_file(app, "a.safetensors", "mine");
 	assert_int_equal(checkpoint_begin(path, dir, "x", "gpt", NULL, &e), SHARD_EXISTS);
 	checkpoint_abandon(dir, "x");
 	assert_int_equal(entries(app), 1);
-	/* in the place of one that ends */
+	/* The folder appears under the tag of a save that is about to finish. */
 	MUST(checkpoint_begin(path, dir, "y", "gpt", NULL, &e));
 	snprintf(app, sizeof(app), "%s/y", dir);
 	assert_int_equal(mkdir(app, 0755), 0);
@@ -345,7 +346,8 @@ static uint32_t mode_of(const char *dir, const char *name)
 	return s.st_mode & 07777;
 }
 
-/* Files are the daemon's alone, unless the model's mode lets the group read. */
+/* Only the daemon's user can read the files, unless the model's mode lets the group read. Without a
+ * mode everybody can. */
 static void test_modes(void **state)
 {
 	static const struct {
@@ -391,7 +393,8 @@ static void test_modes(void **state)
 	}
 }
 
-/* Where names cannot be exchanged, a save over one of its own tag works, too. */
+/* A save over a checkpoint of the same tag also works where a file system cannot exchange two
+ * names. */
 static void test_no_exchange(void **state)
 {
 	struct err e = {.text = ""};
@@ -408,6 +411,8 @@ static void test_no_exchange(void **state)
 	ckpts_remove(dir);
 }
 
+/* A save on a full disk names the folder and the reason, leaves no files, and does not harm the
+ * older checkpoint. */
 static void test_full_disk(void **state)
 {
 	struct err e = {.text = ""};
@@ -444,6 +449,8 @@ static void make_file(const char *dir, const char *name, const char *text)
 	fclose(f);
 }
 
+/* A list has the newest step first and says why a checkpoint is not complete. Pruning removes old
+ * complete checkpoints of the same run, and nothing else. */
 static void test_list_and_prune(void **state)
 {
 	char dir[64], path[CHECKPOINT_PATH_MAX], tag[CHECKPOINT_TAG_MAX + 1];
@@ -469,7 +476,7 @@ static void test_list_and_prune(void **state)
 	make_file(dir, "notes/x", "mine");
 	make_file(dir, "readme", "mine");
 	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
-	assert_int_equal(nr, 6); /* 7 is empty and nobody's */
+	assert_int_equal(nr, 6); /* Step 7 is an empty folder, and belongs to no model. */
 	assert_string_equal(found[0].tag, "global_step12");
 	assert_true(found[0].complete && found[0].step == 12 && found[0].bytes > 0 &&
 		    !found[0].latest);
@@ -484,20 +491,21 @@ static void test_list_and_prune(void **state)
 	assert_string_equal(tag, "global_step99");
 	MUST(checkpoint_prune(dir, &of, 0, &removed, &e));
 	assert_int_equal(removed, 0);
-	of.run.id[1]++; /* another run of that name */
+	of.run.id[1]++; /* Another run of a model of that name. */
 	MUST(checkpoint_prune(dir, &of, 1, &removed, &e));
 	assert_int_equal(removed, 0);
 	of.run.id[1]--;
-	of.step = 7; /* set back to before all of them */
+	of.step = 7; /* The model was rolled back to before all of them. */
 	MUST(checkpoint_prune(dir, &of, 1, &removed, &e));
 	assert_int_equal(removed, 0);
 	of.step = 12;
 	MUST(checkpoint_prune(dir, &of, 2, &removed, &e));
-	assert_int_equal(removed, 2); /* 9 and 8; 11 is not complete, and stays to be looked at */
+	assert_int_equal(removed, 2); /* Steps 9 and 8. Step 11 is not complete, and stays. */
 	MUST(checkpoint_list(dir, "gpt", &found, &nr, &e));
 	assert_int_equal(nr, 4);
 	free(found);
-	assert_int_equal(entries(dir), 8); /* 7 10 11 12 99 notes readme latest */
+	/* Steps 7, 10, 11, 12 and 99, notes, readme and latest. */
+	assert_int_equal(entries(dir), 8);
 	ckpts_remove(dir);
 }
 
@@ -525,7 +533,8 @@ static void killed_while_saving(const char *dir, const char *tag)
 	assert_true(WIFSIGNALED(status) && unfinished(dir, tag));
 }
 
-/* What killed saves left goes; what another save writes now, or another model left, stays. */
+/* A sweep removes the unfinished folders of killed saves of the model. It leaves those that a save
+ * writes at the moment, and those of other models. */
 static void test_sweep(void **state)
 {
 	char dir[64], path[CHECKPOINT_PATH_MAX], from[200], to[200];
@@ -536,7 +545,8 @@ static void test_sweep(void **state)
 
 	(void)state;
 	ckpts_folder(dir);
-	MUST(ckpts_save(dir, "gpt", 3, 1, 1024, &e)); /* as a crash leaves the older one */
+	/* A crash can leave the older checkpoint under the temporary name. */
+	MUST(ckpts_save(dir, "gpt", 3, 1, 1024, &e));
 	snprintf(from, sizeof(from), "%s/global_step3", dir);
 	snprintf(to, sizeof(to), "%s/.global_step3.tmp", dir);
 	assert_int_equal(rename(from, to), 0);
@@ -547,7 +557,7 @@ static void test_sweep(void **state)
 	assert_true(held >= 0);
 	make_file(dir, ".notes.tmp", "mine");
 	MUST(checkpoint_list(dir, NULL, &found, &nr, &e));
-	assert_int_equal(nr, 1); /* what begins with a dot is no checkpoint */
+	assert_int_equal(nr, 1); /* A folder whose name begins with a dot is no checkpoint. */
 	assert_string_equal(found[0].tag, "global_step4");
 	free(found);
 	checkpoint_sweep(dir, "gpt");
@@ -558,10 +568,12 @@ static void test_sweep(void **state)
 	close(held);
 	checkpoint_sweep(dir, "gpt");
 	assert_false(unfinished(dir, "now"));
-	assert_int_equal(entries(dir), 4); /* 4 latest .other.tmp .notes.tmp */
+	assert_int_equal(entries(dir), 4); /* Step 4, latest, .other.tmp and .notes.tmp. */
 	ckpts_remove(dir);
 }
 
+/* A save is refused under a tag of another model, of a folder that is no checkpoint, and under a
+ * tag that is no plain name. */
 static void test_whose(void **state)
 {
 	char dir[64], path[CHECKPOINT_PATH_MAX], other[128];
@@ -582,7 +594,7 @@ static void test_whose(void **state)
 	assert_int_equal(checkpoint_begin(path, dir, "../x", "gpt", NULL, &e), SHARD_BAD_ARG);
 	assert_int_equal(checkpoint_begin(path, dir, ".x", "gpt", NULL, &e), SHARD_BAD_ARG);
 	assert_int_equal(checkpoint_begin(path, dir, "latest", "gpt", NULL, &e), SHARD_BAD_ARG);
-	/* A folder or a link in an unfinished one: nothing is followed, nothing else is removed. */
+	/* A link in an unfinished folder is not followed, and its target stays. */
 	make_file(dir, "precious", "mine");
 	MUST(checkpoint_begin(path, dir, "global_step6", "gpt", NULL, &e));
 	snprintf(other, sizeof(other), "%s/.global_step6.tmp/sub", dir);

@@ -46,6 +46,8 @@ static enum shard_status try_connect(const char *address)
 	return rc;
 }
 
+/* A malformed address is refused before anything is tried. Where no daemon answers, the text names
+ * the address and the reason. */
 static void test_addresses(void **state)
 {
 	char big[400];
@@ -75,6 +77,7 @@ static void test_addresses(void **state)
 	EXPECT_TEXT("unix:/run/shardd/shardd.sock");
 }
 
+/* A connect succeeds, or returns what HELLO was answered with, or times out. */
 static void test_connect(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -82,14 +85,14 @@ static void test_connect(void **state)
 	shard_client *c;
 	struct trainer t;
 
-	EXPECT(SHARD_BAD_ARG, shard_connect(&c, &o)); /* no size */
+	EXPECT(SHARD_BAD_ARG, shard_connect(&c, &o)); /* o.size is 0. */
 	EXPECT_TEXT("SHARD_INIT(struct shard_connect_opts)");
 	trainer_connect(&t, f->address);
 	assert_true(shard_fd(t.client) >= 0);
 	EXPECT(SHARD_OK, shard_progress(t.client));
 	trainer_end(&t);
 	assert_null(t.client);
-	shard_disconnect(&t.client); /* twice is harmless */
+	shard_disconnect(&t.client); /* A second disconnect does no harm. */
 
 	fake_lock(f);
 	f->knobs.refuse[OP_HELLO] = SHARD_DENIED;
@@ -118,6 +121,7 @@ static void bad_spec(struct trainer *t, const struct shard_spec *s, const char *
 	assert_int_equal(created, 0);
 }
 
+/* The library refuses each malformed definition itself and names the tensor. */
 static void test_bad_specs(void **state)
 {
 	struct fake *f = start(false);
@@ -162,13 +166,13 @@ static void test_bad_specs(void **state)
 	tensor[1].reserved[3] = 1;
 	bad_spec(&t, &good, "reserved[3]");
 	fake_lock(f);
-	assert_int_equal(f->frames[OP_DEFINE], 0); /* nothing of it was sent */
+	assert_int_equal(f->frames[OP_DEFINE], 0); /* Nothing was sent. */
 	fake_unlock(f);
 	trainer_end(&t);
 	fake_stop(f);
 }
 
-/* What the daemon answers about chunks is checked, too. */
+/* The library refuses a chunk size in the answer that no daemon can have. */
 static void test_bad_chunks(void **state)
 {
 	static const uint32_t elems[] = {512, 1000, 1u << 27};
@@ -195,6 +199,8 @@ static void test_bad_chunks(void **state)
 	}
 }
 
+/* A definition gives the layout of the tensors. A second handle on one connection is refused, and a
+ * refusal of the daemon comes with its text. */
 static void test_define(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -213,7 +219,7 @@ static void test_define(void **state)
 	assert_int_equal(info.offset, 3008 + 64);
 	assert_int_equal(info.numel, 2500);
 	assert_int_equal(info.shape[1], 50);
-	info.size = 8; /* an older caller knows nothing but the size */
+	info.size = 8; /* A caller of an older version, whose struct has only the size. */
 	info.name = NULL;
 	EXPECT(SHARD_OK, shard_tensor_info(t.model, 2, &info));
 	assert_null(info.name);
@@ -225,8 +231,8 @@ static void test_define(void **state)
 	EXPECT(SHARD_EXISTS, shard_define(t.client, &s, &second, &created));
 	shard_detach(&t.model);
 	assert_null(t.model);
-	EXPECT(SHARD_OK,
-	       shard_define(t.client, &s, &t.model, &created)); /* again, after a detach */
+	/* After a detach the same connection may define it again. */
+	EXPECT(SHARD_OK, shard_define(t.client, &s, &t.model, &created));
 	assert_int_equal(created, 0);
 	trainer_end(&t);
 
@@ -241,6 +247,8 @@ static void test_define(void **state)
 	fake_stop(f);
 }
 
+/* What was written is read back, in any range and type. Ranges, steps and arguments that cannot be
+ * are refused. */
 static void test_write_read(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -256,8 +264,8 @@ static void test_write_read(void **state)
 		for (uint64_t k = 0; k < trainer_numel[i]; k++)
 			assert_true(back[k] == trainer_weight(i, k));
 	}
-	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 2, 1000, 1500, SHARD_BF16, h,
-				    &step)); /* crosses a chunk, converts */
+	/* This read crosses the border of a chunk and converts. */
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 2, 1000, 1500, SHARD_BF16, h, &step));
 	for (int k = 0; k < 1500; k++)
 		assert_true(dtype_from_bf16(h[k]) == trainer_weight(2, 1000 + (uint64_t)k));
 	EXPECT(SHARD_RANGE,
@@ -283,7 +291,7 @@ static void test_write_read(void **state)
 	fake_stop(f);
 }
 
-/* A daemon that has no room is asked again, but not as fast as it can refuse, and not for ever. */
+/* A read that the daemon refuses as busy is sent again after growing pauses, until the timeout. */
 static void test_read_busy(void **state)
 {
 	struct fake_conf conf = {
@@ -305,7 +313,8 @@ static void test_read_busy(void **state)
 	assert_true(clock_ns() - began >= 599 * NS_PER_MS);
 	fake_lock(f);
 	asked = f->frames[OP_READ];
-	assert_true(asked >= 2 && asked <= 16); /* 1 + 2 + 4 ... 64 ms, then 64 each */
+	/* The pauses are 1, 2, 4 and so on to 64 ms, and then 64 ms. */
+	assert_true(asked >= 2 && asked <= 16);
 	f->knobs.refuse[OP_READ] = SHARD_OK;
 	fake_unlock(f);
 	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 16, SHARD_F32, back, &step));
@@ -314,8 +323,8 @@ static void test_read_busy(void **state)
 	fake_stop(f);
 }
 
-/* Several parts of a write do not fit into a queue: they are written again, each at its place. What
- * is busy for another reason, or for too long, is an error. */
+/* Parts of a write that did not fit into a queue of the daemon are sent again, each to its place.
+ * It is an error if the daemon is busy for another reason or for too long. */
 static void test_write_busy(void **state)
 {
 	struct fake_conf conf = {
@@ -340,13 +349,14 @@ static void test_write_busy(void **state)
 	fake_lock(f);
 	asked = f->frames[OP_WRITE];
 	assert_int_equal(asked, 1);
-	f->sys = EAGAIN; /* it passes */
+	f->sys = EAGAIN; /* This reason passes with time. */
 	f->knobs.refuse_text = "4000 frames wait for node b";
 	f->knobs.refuse_nr = 2;
 	fake_unlock(f);
 	EXPECT(SHARD_OK, shard_write(t.model, SHARD_EXP_AVG, 0, 0, 3000, SHARD_F32, w));
 	fake_lock(f);
-	assert_int_equal(f->frames[OP_WRITE], asked + 3 + 2); /* three chunks have a part of it */
+	/* The write has a part in each of three chunks. */
+	assert_int_equal(f->frames[OP_WRITE], asked + 3 + 2);
 	for (int i = 0; i < 3000; i++)
 		assert_true(f->moment[i] == (float)i);
 	f->knobs.refuse[OP_WRITE] = SHARD_BUSY;
@@ -357,6 +367,7 @@ static void test_write_busy(void **state)
 	fake_stop(f);
 }
 
+/* A write converts bf16 and lands at its offset. */
 static void test_write_bf16(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -373,12 +384,13 @@ static void test_write_bf16(void **state)
 	fake_lock(f);
 	for (int i = 0; i < 2983; i++)
 		assert_true(f->moment[17 + i] == (float)(i % 128));
-	f->knobs.mute[OP_WRITE] = true; /* the call gives up; what it had sent stays the stream's */
+	f->knobs.mute[OP_WRITE] = true;
 	fake_unlock(f);
 	trainer_end(&t);
 	fake_stop(f);
 }
 
+/* A read that times out does not spoil the connection. */
 static void test_give_up(void **state)
 {
 	struct fake_conf conf = {.tcp = *state != NULL, .timeout_ms = 800};
@@ -397,13 +409,14 @@ static void test_give_up(void **state)
 	fake_lock(f);
 	f->knobs.mute[OP_READ] = false;
 	fake_unlock(f);
-	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back,
-				    &step)); /* the connection is as good as before */
+	/* The connection works as before. */
+	EXPECT(SHARD_OK, shard_read(t.model, SHARD_MASTER, 0, 0, 3000, SHARD_F32, back, &step));
 	assert_true(back[2999] == trainer_weight(0, 2999));
 	trainer_end(&t);
 	fake_stop(f);
 }
 
+/* When the daemon closes a connection with a reason, every call on it returns that reason. */
 static void test_closed(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -415,18 +428,19 @@ static void test_closed(void **state)
 	fake_error(f, SHARD_DENIED, "node b is draining");
 	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
 	EXPECT_TEXT("node b is draining");
-	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back,
-					&step)); /* and ever after */
+	/* Every later call says the same. */
+	EXPECT(SHARD_CLOSED, shard_read(t.model, SHARD_MASTER, 0, 0, 8, SHARD_F32, back, &step));
 	EXPECT_TEXT("node b is draining");
 	EXPECT(SHARD_CLOSED, shard_progress(t.client));
 	EXPECT(SHARD_CLOSED, shard_seal(t.model, 0));
 	shard_detach(&t.model);
 	trainer_end(&t);
-	trainer_connect(&t, f->address); /* a new connection is a new beginning */
+	trainer_connect(&t, f->address); /* A new connection works. */
 	trainer_end(&t);
 	fake_stop(f);
 }
 
+/* Bytes that are no frame end the connection with a protocol error that names the daemon. */
 static void test_garbage(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -447,6 +461,7 @@ static void test_garbage(void **state)
 	fake_stop(f);
 }
 
+/* A frame that the daemon may not send to this trainer is a protocol error. */
 static void test_unasked(void **state)
 {
 	struct wire_head reply = {.op = OP_READ, .flags = WIRE_REPLY, .attempt = 9999},
@@ -455,7 +470,8 @@ static void test_unasked(void **state)
 	struct trainer t;
 
 	(void)state;
-	for (int i = 0; i < 2; i++) { /* a reply to nothing; a frame that is not for trainers */
+	/* First a reply to no request, and then a frame that is not for trainers. */
+	for (int i = 0; i < 2; i++) {
 		float back[8];
 		uint64_t step = 0;
 
@@ -484,7 +500,8 @@ static void test_ping(void **state)
 	(void)state;
 	trainer_connect(&t, f->address);
 	fake_send(f, &ping, NULL);
-	fake_await(f, OP_PONG, 1); /* although no call is in progress: the tcp thread answers */
+	/* No call is in progress, so the library's own thread for tcp answers. */
+	fake_await(f, OP_PONG, 1);
 	trainer_end(&t);
 	fake_stop(f);
 }

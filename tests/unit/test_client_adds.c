@@ -45,6 +45,8 @@ static void check(const struct adds *a, const uint32_t *times, const float *sum)
 	}
 }
 
+/* Random ranges give the sum of a plain loop, and a range with an element that has all its
+ * micro-steps is refused. */
 static void random_ranges(void **state)
 {
 	struct rng r = {.state = 5};
@@ -64,7 +66,7 @@ static void random_ranges(void **state)
 				 count = 1 + rng_below(&r, NUMEL - first);
 			enum shard_status want = SHARD_OK;
 
-			if (rng_below(&r, 4) == 0) /* whole ones too */
+			if (rng_below(&r, 4) == 0) /* The whole tensor. */
 				first = 0, count = NUMEL;
 			for (uint64_t k = 0; k < count; k++) {
 				src[k] = (float)rng_unit(&r) - 0.5f;
@@ -76,7 +78,8 @@ static void random_ranges(void **state)
 			if (want != SHARD_OK)
 				continue;
 			adds_add(&a, 1, first, count, src, SHARD_F32);
-			for (uint64_t k = 0; k < count; k++) /* the first is taken as it is */
+			/* The first operand is copied and not added to 0. */
+			for (uint64_t k = 0; k < count; k++)
 				sum[first + k] =
 					times[first + k]++ ? sum[first + k] + src[k] : src[k];
 			check(&a, times, sum);
@@ -87,6 +90,7 @@ static void random_ranges(void **state)
 	layout_free(&l);
 }
 
+/* A tensor may have no gradient in some or all of the micro-steps. */
 static void none(void **state)
 {
 	float minus_zero = -0.0f, got;
@@ -107,7 +111,8 @@ static void none(void **state)
 	assert_false(adds_complete(&a, 0, 0, &until));
 	assert_int_equal(until, 7);
 	adds_round(&a, 0, 7, 1, &got, SHARD_F32);
-	assert_memory_equal(&got, &minus_zero, sizeof(got)); /* one operand: its bits */
+	/* A sum of one operand has its bits. */
+	assert_memory_equal(&got, &minus_zero, sizeof(got));
 	assert_int_equal(adds_claim_none(&a, 0, &e), SHARD_DUPLICATE);
 	assert_string_equal(e.text, "shard_push_none() of \"a\", of which elements were pushed in "
 				    "all 2 micro-steps already");
