@@ -19,16 +19,16 @@
 
 enum ahead_phase { OPEN, PUSHED, COMMITTED, VOTED, ABANDONED, PHASES };
 enum event {
-	ENDED,      /* of the step in flight */
-	MISMATCHED, /* ENDED as SHARD_MISMATCH */
-	ANOTHER,    /* an ATTEMPT of the step in flight, with no word on the one before it */
+	ENDED,      /* The attempt of the step in flight ends. */
+	MISMATCHED, /* It ends with SHARD_MISMATCH. */
+	ANOTHER,    /* The next ATTEMPT of the step in flight comes without an ENDED before it. */
 	LOST,
 	ROLLED_BACK,
 	CLOSED,
-	SAME, /* the ATTEMPT that was expected */
+	SAME, /* The ATTEMPT that was expected. */
 	SCALED,
 	MORE_RANKS,
-	ENDED_AT_ONCE, /* the ATTEMPT that was expected, and its end */
+	ENDED_AT_ONCE, /* The ATTEMPT that was expected, and its ENDED. */
 };
 
 static struct fake *start(bool tcp, uint64_t timeout_ms)
@@ -71,7 +71,7 @@ static void settle(struct fake *f, struct trainer *t)
 	fake_await(f, OP_PONG, pongs + 1);
 }
 
-/* Begins the step, whose weights are of two steps before. */
+/* Begins `step`. Every weight must be `minus` less than at first. */
 static void begins(struct trainer *t, uint64_t step, float minus)
 {
 	trainer_begin(t);
@@ -94,7 +94,7 @@ static void result(struct trainer *t, shard_ticket ticket, enum shard_status wan
 		assert_int_equal(r.step, step);
 }
 
-/* Step 2 is in flight (undecided), 3 is ahead. */
+/* Brings step 2 in flight, where it is undecided, and begins step 3 ahead, up to `phase`. */
 static void go_ahead(struct fake *f, struct trainer *t, shard_ticket ticket[2],
 		     enum ahead_phase phase)
 {
@@ -119,7 +119,7 @@ static void go_ahead(struct fake *f, struct trainer *t, shard_ticket ticket[2],
 		EXPECT(SHARD_OK, shard_abandon(t->model, "test"));
 	EXPECT(SHARD_TIMEOUT,
 	       shard_result(t->model, ticket[0], 0, &SHARD_INIT(struct shard_result)));
-	assert_int_equal(f->frames[OP_READY], 2); /* nothing of the step ahead is sent */
+	assert_int_equal(f->frames[OP_READY], 2); /* Nothing of the step ahead is sent. */
 	assert_int_equal(f->frames[OP_ABANDON], 0);
 }
 
@@ -174,9 +174,9 @@ static void send_event(struct fake *f, enum event event)
 
 struct row {
 	enum event event;
-	bool decided;                   /* RESULT of the step in flight comes before it */
-	enum shard_status flight, mine; /* results */
-	uint64_t again;                 /* step that is begun next; 0: none ever */
+	bool decided; /* The RESULT of the step in flight comes before the event. */
+	enum shard_status flight, mine; /* Of the step in flight, and of the step ahead. */
+	uint64_t again;                 /* The step that is begun next. 0: none ever is. */
 };
 
 static const struct row rows[] = {
@@ -194,20 +194,20 @@ static const struct row rows[] = {
 	{CLOSED, true, SHARD_OK, SHARD_CLOSED, 0},
 };
 
-/* What the step in hand says, where it has no ticket. */
+/* A call of the step ahead returns its status, also in the phases in which it has no ticket. */
 static void mine_is_over(struct trainer *t, const struct row *r, enum ahead_phase phase,
 			 shard_ticket ticket)
 {
 	if (phase == COMMITTED)
 		result(t, ticket, r->mine, 0);
 	else if (phase == VOTED)
-		result(t, 0, r->event == MISMATCHED ? SHARD_MISMATCH : r->mine,
-		       0); /* 0: the newest; here that of step 2 */
+		/* Ticket 0 is the newest one. After a mismatch it gives that of step 2. */
+		result(t, 0, r->event == MISMATCHED ? SHARD_MISMATCH : r->mine, 0);
 	else if (phase == OPEN || phase == PUSHED)
 		EXPECT(r->mine, shard_push_none(t->model, 0));
 }
 
-/* From the next ATTEMPT on everything is as ever. */
+/* From the next ATTEMPT on, three steps go as if nothing had happened. */
 static void goes_on(struct fake *f, struct trainer *t, uint64_t step)
 {
 	shard_ticket ticket;
@@ -235,9 +235,9 @@ static void one_row(bool tcp, const struct row *r, enum ahead_phase phase)
 		fake_result(f);
 	if (r->event == ROLLED_BACK) {
 		fake_lock(f);
+		/* The weights of step 0. */
 		for (uint64_t i = 0; i < f->elems; i++)
-			f->saved[i] =
-				f->master[i] + 1 + (float)r->decided; /* as it was at step 0 */
+			f->saved[i] = f->master[i] + 1 + (float)r->decided;
 		fake_unlock(f);
 	}
 	send_event(f, r->event);
@@ -251,8 +251,9 @@ static void one_row(bool tcp, const struct row *r, enum ahead_phase phase)
 	if (r->again == 0) {
 		EXPECT(r->mine, shard_begin(t.model, NULL, &t.step));
 	} else {
-		bool told = !(r->decided && phase == ABANDONED &&
-			      r->event != ROLLED_BACK); /* who gave up knows it */
+		/* A trainer that abandoned step 3 after step 2 was decided knows that its attempt
+		 * is over. It is told only of a rollback. */
+		bool told = !(r->decided && phase == ABANDONED && r->event != ROLLED_BACK);
 
 		if (told)
 			EXPECT(r->mine == SHARD_OK ? SHARD_WORLD_CHANGED : r->mine,
@@ -272,6 +273,7 @@ static void one_row(bool tcp, const struct row *r, enum ahead_phase phase)
 	fake_stop(f);
 }
 
+/* Each row of the table is tried in each phase of the step ahead. */
 static void every_phase_and_frame(void **state)
 {
 	for (size_t i = 0; i < NR(rows); i++)
@@ -279,8 +281,8 @@ static void every_phase_and_frame(void **state)
 			one_row(*state != NULL, &rows[i], p);
 }
 
-/* The step before is applied or skipped, the ATTEMPT is the one that was expected: nothing is told,
- * what waited goes out. */
+/* The step in flight is applied or skipped, and the expected ATTEMPT comes. The caller hears
+ * nothing of it, and the library sends what it had held back for the step ahead. */
 static void the_same_attempt(void **state)
 {
 	for (int skip = 0; skip < 2; skip++)
@@ -293,7 +295,7 @@ static void the_same_attempt(void **state)
 			go_ahead(f, &t, ticket, phase);
 			knob(f, &f->knobs.skip_nonfinite, skip);
 			knob(f, &f->knobs.mute[OP_READY], false);
-			fake_result(f); /* and the ATTEMPT behind it */
+			fake_result(f); /* The ATTEMPT follows it. */
 			EXPECT(SHARD_OK, shard_result(t.model, ticket[0], pace_ms(10000), &r));
 			assert_int_equal(r.outcome, skip ? SHARD_SKIPPED_NONFINITE : SHARD_APPLIED);
 			settle(f, &t);
@@ -315,12 +317,14 @@ static void the_same_attempt(void **state)
 			}
 			result(&t, phase == VOTED ? 0 : ticket[1], SHARD_OK, 3);
 			assert_int_equal(f->ready_skip, phase == VOTED);
-			begins(&t, 4, skip ? 1 : 2); /* the weights of step 2 */
+			begins(&t, 4, skip ? 1 : 2); /* The weights are those of step 2. */
 			trainer_end(&t);
 			fake_stop(f);
 		}
 }
 
+/* Calls that wait for the step in flight time out with a text that names the step and the rank that
+ * is waited for. Nothing is lost by that. */
 static void deadlines(void **state)
 {
 	struct fake *f = start(*state != NULL, 200);
@@ -341,7 +345,7 @@ static void deadlines(void **state)
 	EXPECT_TEXT("rank 0 (pid 1, node a)");
 	EXPECT(SHARD_TIMEOUT, shard_leave(t.model, 30));
 	EXPECT_TEXT("leaving \"gpt\" waited ");
-	assert_int_equal(f->frames[OP_LEAVE], 0); /* its gradients would stay behind */
+	assert_int_equal(f->frames[OP_LEAVE], 0); /* Its gradients would not have been sent. */
 	knob(f, &f->knobs.mute[OP_READY], false);
 	fake_result(f);
 	result(&t, ticket[1], SHARD_OK, 3);
@@ -399,6 +403,7 @@ static void landed(struct waiter *w, enum shard_status want)
 		fail_msg("%s, not %s", shard_name(w->rc), shard_name(want));
 }
 
+/* shard_interrupt() ends the calls that wait for either step, and both steps still succeed. */
 static void interrupted(void **state)
 {
 	struct fake *f = start(*state != NULL, 10000);
@@ -413,7 +418,7 @@ static void interrupted(void **state)
 	for (int i = 0; i < 3; i++) {
 		struct timespec ms = {.tv_nsec = 5000000};
 
-		shard_interrupt(t.client); /* whoever waits by now */
+		shard_interrupt(t.client); /* Interrupts those that wait by now. */
 		nanosleep(&ms, NULL);
 	}
 	for (int i = 0; i < 3; i++)
@@ -462,8 +467,7 @@ static void *pusher(void *arg)
 	return NULL;
 }
 
-/* Pushes of many threads while the RESULT of the step before and the ATTEMPT of this one come in.
- */
+/* Many threads push while the RESULT of the step before and the ATTEMPT of this step arrive. */
 static void many_push(void **state)
 {
 	struct fake *f = start(*state != NULL, 10000);

@@ -46,6 +46,8 @@ static struct wire_head newest(struct fake *f, uint16_t op, uint32_t n)
 
 /* --- save --- */
 
+/* Three saves run at once. Steps do not wait for them, their progress is told, and each ends with
+ * its own status. */
 static void test_save(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -67,7 +69,7 @@ static void test_save(void **state)
 	EXPECT(SHARD_OK, shard_save(t.model, "/ckpt", "third", &c));
 	hc = newest(f, OP_SAVE, 3);
 	assert_true(a < b && b < c);
-	/* nobody waits for a save but who asks for it */
+	/* Only a wait for the ticket of a save waits for the save. */
 	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 4, 0, x, SHARD_F32, &pull));
 	EXPECT(SHARD_OK, shard_wait(t.model, pull, pace_ms(5000)));
 	trainer_begin(&t);
@@ -83,29 +85,31 @@ static void test_save(void **state)
 		EXPECT(SHARD_TIMEOUT, shard_wait(t.model, a, 30));
 	EXPECT_TEXT("save of \"gpt\"");
 	EXPECT_TEXT("3145728 of 4194304 bytes are written");
-	/* in any order */
+	/* Saves may end in any order. */
 	f->sys = EDQUOT;
 	fake_saved(f, &hb, SHARD_SYSTEM,
 		   "node b: /ckpt/.global_step1.tmp/node-b.safetensors: No space left on device");
 	errno = 0;
 	EXPECT(SHARD_SYSTEM, shard_wait(t.model, b, pace_ms(5000)));
-	assert_int_equal(errno, EDQUOT); /* as a field has it, whatever the sentence says */
+	/* errno comes from a field of the frame and not from the text. */
+	assert_int_equal(errno, EDQUOT);
 	EXPECT_TEXT("node b: /ckpt/.global_step1.tmp/node-b.safetensors: No space left on device");
-	EXPECT(SHARD_SYSTEM, shard_wait(t.model, b, 0)); /* and again */
+	EXPECT(SHARD_SYSTEM, shard_wait(t.model, b, 0)); /* The answer stays the same. */
 	EXPECT(SHARD_SYSTEM, shard_test(t.model, b));
 	EXPECT(SHARD_AGAIN, shard_test(t.model, a));
 	fake_saved(f, &ha, SHARD_OK, NULL);
 	EXPECT(SHARD_OK, shard_wait(t.model, a, pace_ms(5000)));
 	EXPECT(SHARD_OK, shard_test(t.model, a));
-	fake_close(f); /* the third one never ends */
+	fake_close(f); /* The third save never ends. */
 	EXPECT(SHARD_CLOSED, shard_wait(t.model, c, pace_ms(5000)));
-	EXPECT(SHARD_OK, shard_wait(t.model, a, 0)); /* what is known stays so */
+	EXPECT(SHARD_OK, shard_wait(t.model, a, 0)); /* A known result stays. */
 	EXPECT(SHARD_CLOSED, shard_save(t.model, NULL, NULL, &c));
 	(void)hc;
 	trainer_end(&t);
 	fake_stop(f);
 }
 
+/* Bad texts are refused before anything is sent, and at most 64 saves of a model run at once. */
 static void test_save_limits(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -113,13 +117,14 @@ static void test_save_limits(void **state)
 	shard_ticket first = 0, ticket;
 	struct trainer t;
 
-	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16); /* needs no join */
+	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16); /* A save needs no join. */
 	memset(longer, 'x', sizeof(longer));
 	longer[sizeof(longer) - 1] = 0;
 	EXPECT(SHARD_BAD_ARG, shard_save(t.model, longer, NULL, &ticket));
 	EXPECT(SHARD_BAD_ARG, shard_save(t.model, NULL, longer, &ticket));
 	EXPECT(SHARD_BAD_ARG, shard_save(NULL, NULL, NULL, &ticket));
-	/* A text that the daemon would not take is said here, and costs nothing but the call. */
+	/* The library itself refuses a text that the daemon would not accept, so the connection
+	 * stays. */
 	EXPECT(SHARD_BAD_ARG, shard_save(t.model, "/ck\npt", NULL, &ticket));
 	EXPECT_TEXT("dir \"/ck...\" has a control character (0x0a) at byte 3");
 	EXPECT(SHARD_BAD_ARG, shard_save(t.model, NULL, "ta\x1bg", &ticket));
@@ -127,7 +132,8 @@ static void test_save_limits(void **state)
 	EXPECT(SHARD_BAD_ARG, shard_save(t.model, NULL, "\xff", &ticket));
 	EXPECT_TEXT("tag \"...\" has what is not UTF-8 (0xff) at byte 0");
 	assert_int_equal(f->frames[OP_SAVE], 0);
-	for (int i = 0; i < 200; i++) { /* those that ended make room */
+	/* Saves that have ended make room for more. */
+	for (int i = 0; i < 200; i++) {
 		EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, i % 3 ? &ticket : NULL));
 		if (i % 3)
 			EXPECT(SHARD_OK, shard_wait(t.model, ticket, pace_ms(5000)));
@@ -137,13 +143,14 @@ static void test_save_limits(void **state)
 		EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, first ? &ticket : &first));
 	EXPECT(SHARD_AGAIN, shard_save(t.model, NULL, NULL, &ticket));
 	EXPECT_TEXT("64 saves of \"gpt\" are under way");
-	shard_detach(&t.model); /* with all of them */
+	shard_detach(&t.model); /* While all of them run. */
 	trainer_end(&t);
 	fake_stop(f);
 }
 
 /* --- restore --- */
 
+/* A restore returns a handle with the tensors of the checkpoint, or says why there is none. */
 static void test_restore(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -152,8 +159,8 @@ static void test_restore(void **state)
 	struct trainer t;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
-	EXPECT(SHARD_EXISTS, shard_restore(t.client, "/ckpt", NULL, NULL,
-					   &m)); /* this connection has a handle on it */
+	/* This connection already has a handle on the model. */
+	EXPECT(SHARD_EXISTS, shard_restore(t.client, "/ckpt", NULL, NULL, &m));
 	assert_null(m);
 	shard_detach(&t.model);
 	EXPECT(SHARD_BAD_ARG, shard_restore(t.client, NULL, NULL, NULL, &m));
@@ -172,7 +179,8 @@ static void test_restore(void **state)
 	t.model = m;
 	t.world = (struct shard_world)SHARD_INIT(struct shard_world);
 	t.step = (struct shard_step)SHARD_INIT(struct shard_step);
-	EXPECT(SHARD_OK, shard_join(m, -1, pace_ms(5000), &t.world)); /* as good as a defined one */
+	/* From here on it is used like a model that was defined. */
+	EXPECT(SHARD_OK, shard_join(m, -1, pace_ms(5000), &t.world));
 	trainer_begin(&t);
 	trainer_check_image(&t, SHARD_BF16, 0);
 	trainer_end(&t);
@@ -193,7 +201,7 @@ static void *talk(void *arg)
 
 	for (int i = 0; i < k->words; i++) {
 		fake_progress(k->f, &h, (uint64_t)i, 100);
-		nanosleep(&pause, NULL); /* what is tested is time */
+		nanosleep(&pause, NULL); /* The test is about time, so it has to sleep. */
 	}
 	return NULL;
 }
@@ -211,7 +219,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
 	s->total = total;
 }
 
-/* The deadline is of silence, not of the whole. */
+/* The timeout limits the silence between two progress frames and not the whole restore. */
 static void test_restore_silent(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -230,9 +238,8 @@ static void test_restore_silent(void **state)
 	pthread_mutex_lock(&t.client->lock);
 	assert_int_equal(ckpt_restore(t.client, &a, &answer, NULL), SHARD_TIMEOUT);
 	pthread_mutex_unlock(&t.client->lock);
-	assert_true(
-		clock_ns() - began >=
-		1000 * NS_PER_MS); /* 700 of words, 400 of silence, less what a clock may be off */
+	/* 700 ms of progress and 400 ms of silence, less what the clocks may differ. */
+	assert_true(clock_ns() - began >= 1000 * NS_PER_MS);
 	EXPECT_TEXT("7 of 100 bytes");
 	pthread_join(k.thread, NULL);
 	assert_true(seen.calls >= 2 && seen.done == 7 && seen.total == 100);
@@ -265,6 +272,7 @@ static void expect_blob(struct trainer *t, uint32_t bytes, unsigned char first, 
 		assert_int_equal(got[0], first);
 }
 
+/* A blob travels with the READY of its step and counts once the step is committed or skipped. */
 static void test_blob(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -286,17 +294,19 @@ static void test_blob(void **state)
 	EXPECT(SHARD_BAD_ARG, shard_set_blob(t.model, NULL, 1));
 	big[0] = 1;
 	EXPECT(SHARD_OK, shard_set_blob(t.model, "first", 5));
-	EXPECT(SHARD_OK, shard_set_blob(t.model, big, 65536)); /* the last one counts */
-	big[0] = 99;                                           /* copied */
+	/* The last call counts, and it has copied the bytes. */
+	EXPECT(SHARD_OK, shard_set_blob(t.model, big, 65536));
+	big[0] = 99;
 	commit(f, &t);
 	EXPECT(SHARD_BAD_STATE, shard_set_blob(t.model, "x", 1));
 	assert_true(f->ready_has_blob && f->ready_blob.bytes == 65536);
 	expect_blob(&t, 65536, 1, 1);
 	n = 4;
-	EXPECT(SHARD_RANGE, shard_blob(t.model, 2, got, &n, &step)); /* and says how large it is */
+	/* If the memory is too small, n is what is needed. */
+	EXPECT(SHARD_RANGE, shard_blob(t.model, 2, got, &n, &step));
 	assert_int_equal(n, 65536);
 	trainer_begin(&t);
-	commit(f, &t); /* without a new one: the older stays, with its step */
+	commit(f, &t); /* Without a new blob the older one stays, with its step. */
 	assert_false(f->ready_has_blob);
 	expect_blob(&t, 65536, 1, 1);
 	trainer_begin(&t);
@@ -307,12 +317,12 @@ static void test_blob(void **state)
 	fake_await(f, OP_READY, 3);
 	fake_ended(f, "rank 3 is gone");
 	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, pace_ms(5000), &r));
-	expect_blob(&t, 65536, 1, 1); /* an attempt without effect has none on blobs */
+	expect_blob(&t, 65536, 1, 1); /* An attempt that ends does not change the blob. */
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	mute(f, OP_READY, false);
 	fake_attempt(f, "");
 	trainer_begin(&t);
-	commit(f, &t); /* the same step, again with what was set for it */
+	commit(f, &t); /* The same step again, with the blob that was set for it. */
 	assert_true(f->ready_has_blob && f->ready_blob.bytes == 0);
 	expect_blob(&t, 0, 0, 3);
 	n = 0;
@@ -327,7 +337,7 @@ static void test_blob(void **state)
 	fake_stop(f);
 }
 
-/* What was set for a step that is rolled back goes with it. */
+/* A blob that was set for a step is forgotten when the model is rolled back. */
 static void test_blob_rolled_back(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -374,8 +384,9 @@ static void *saves_and_blobs(void *arg)
 			while ((rc = shard_test(w->t->model, ticket)) == SHARD_AGAIN) {
 				struct pollfd p = {.fd = shard_fd(w->t->client), .events = POLLIN};
 
-				(void)poll(&p, 1, 1); /* without it the threads may keep the lock
-							 from who reads the socket */
+				/* Without a pause these threads may keep the lock from the one that
+				 * reads the socket. */
+				(void)poll(&p, 1, 1);
 				(void)!shard_progress(w->t->client);
 			}
 		else if (rc == SHARD_OK)
@@ -387,6 +398,7 @@ static void *saves_and_blobs(void *arg)
 	return NULL;
 }
 
+/* Four threads save and read blobs on one handle while the main thread makes steps. */
 static void test_threads(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -401,7 +413,7 @@ static void test_threads(void **state)
 		w[i].t = &t;
 		CHECK(pthread_create(&w[i].thread, NULL, saves_and_blobs, &w[i]) == 0);
 	}
-	for (int i = 0; i < 20; i++) { /* while a step goes on */
+	for (int i = 0; i < 20; i++) {
 		trainer_begin(&t);
 		EXPECT(SHARD_OK, shard_set_blob(t.model, "again", 5));
 		commit(f, &t);

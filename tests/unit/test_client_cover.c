@@ -78,9 +78,10 @@ static bool overlaps(struct model *m, uint32_t t, uint64_t first, uint64_t count
 	return memchr(m->pushed + m->layout->tensor[t].offset + first, 1, count) != NULL;
 }
 
+/* The tests below rely on this layout of tensors and chunks. */
 static void test_layout(void **state)
 {
-	static const uint32_t first[] = {0, 0, 0, 1, 2, 2, 4}; /* tensor of each chunk */
+	static const uint32_t first[] = {0, 0, 0, 1, 2, 2, 4}; /* The first tensor of each chunk. */
 	struct model m;
 
 	(void)state;
@@ -105,7 +106,7 @@ static void one_step(struct model *m, struct rng *r)
 	memset(m->complete, 0, m->layout->chunks_nr);
 	m->completed = 0;
 	cover_reset(&m->cover, on_complete, m);
-	assert_int_equal(m->completed, 1); /* chunk 4 holds nothing but the frozen tensor */
+	assert_int_equal(m->completed, 1); /* Chunk 4 holds only the frozen tensor. */
 	assert_int_equal(m->complete[4], 1);
 	while (cover_missing(&m->cover, &e) != SHARD_OK) {
 		uint32_t t = (uint32_t)rng_below(r, TENSORS);
@@ -118,7 +119,7 @@ static void one_step(struct model *m, struct rng *r)
 		if (rng_below(r, 4) == 0) {
 			first = 0;
 			count = numel;
-		} else if (rng_below(r, 2)) { /* small holes get filled in the end */
+		} else if (rng_below(r, 2)) { /* Fills the rest of a hole, so that the loop ends. */
 			while (first > 0 && m->pushed[m->layout->tensor[t].offset + first])
 				first--;
 			count = 1;
@@ -139,6 +140,7 @@ static void one_step(struct model *m, struct rng *r)
 	assert_int_equal(m->cover.complete, m->layout->chunks_nr);
 }
 
+/* In every step the same elements count as pushed as in the array of flags. */
 static void test_random(void **state)
 {
 	struct rng r = {42};
@@ -151,6 +153,8 @@ static void test_random(void **state)
 	model_deinit(&m);
 }
 
+/* A tensor may be declared to have no gradient only if none of its elements were pushed. The text
+ * for missing tensors names and counts them. */
 static void test_absent(void **state)
 {
 	struct model m;
@@ -164,7 +168,8 @@ static void test_absent(void **state)
 	assert_int_equal(cover_claim_absent(&m.cover, 0, &e), SHARD_OK);
 	cover_fill(&m.cover, 0, 0, 3000, on_complete, &m);
 	assert_true(cover_absent(&m.cover, 0));
-	assert_int_equal(m.completed, 3); /* 0, 1 and the frozen one; chunk 2 also holds "b" */
+	/* Chunks 0, 1 and the frozen 4. Chunk 2 also holds "b". */
+	assert_int_equal(m.completed, 3);
 	assert_int_equal(cover_claim_absent(&m.cover, 0, &e), SHARD_DUPLICATE);
 	assert_int_equal(cover_claim(&m.cover, 0, 0, 1, &e), SHARD_DUPLICATE);
 	assert_int_equal(cover_claim(&m.cover, 1, 3, 4, &e), SHARD_OK);

@@ -31,6 +31,7 @@ static void refuse(struct fake *f, uint16_t op, enum shard_status st, const char
 	fake_unlock(f);
 }
 
+/* An attached handle has the tensors of the definition, and can join and make steps. */
 static void test_attach(void **state)
 {
 	struct shard_info mine = SHARD_INIT(struct shard_info),
@@ -41,8 +42,8 @@ static void test_attach(void **state)
 	uint32_t index;
 
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
-	EXPECT(SHARD_EXISTS, shard_attach(t.client, "anything",
-					  &m)); /* the daemon calls it what this connection has */
+	/* The scripted daemon answers with the model that this connection has defined. */
+	EXPECT(SHARD_EXISTS, shard_attach(t.client, "anything", &m));
 	assert_null(m);
 	assert_int_equal(shard_tensor_info(t.model, 2, &mine), SHARD_OK);
 	mine.name = strdup(mine.name);
@@ -60,8 +61,8 @@ static void test_attach(void **state)
 	assert_int_equal(index, 3);
 	t.world = SHARD_INIT(struct shard_world);
 	t.step = SHARD_INIT(struct shard_step);
-	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(5000),
-				    &t.world)); /* and all goes on as after a definition */
+	/* Everything else is as after a definition. */
+	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(5000), &t.world));
 	trainer_begin(&t);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
@@ -71,6 +72,8 @@ static void test_attach(void **state)
 	fake_stop(f);
 }
 
+/* Bad arguments are refused at once. A refusal of the daemon comes with its text, and silence ends
+ * in a timeout. */
 static void test_refused(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -105,6 +108,7 @@ static void test_refused(void **state)
 	fake_stop(f);
 }
 
+/* shard_set() and shard_drop() send the action, the model, the key and the value. */
 static void test_manage(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -128,6 +132,7 @@ static void test_manage(void **state)
 	fake_stop(f);
 }
 
+/* shard_stats() says how much memory it needs. */
 static void test_stats(void **state)
 {
 	static const char text[] = "{\"models\":[]}";
@@ -149,6 +154,7 @@ static void test_stats(void **state)
 	fake_stop(f);
 }
 
+/* A region is there only after a join, and holds the tensors of its kind. */
 static void test_region(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -184,7 +190,7 @@ static void test_region(void **state)
 	fake_stop(f);
 }
 
-/* The daemon puts it out: every call says by whom. */
+/* After the model was dropped, each call on its handle says who dropped it. */
 static void test_dropped(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -214,7 +220,8 @@ static void test_dropped(void **state)
 	fake_stop(f);
 }
 
-/* An answer that takes long is waited for while PINGs are answered, and no longer. */
+/* A call waits for a slow answer as long as the daemon answers PINGs, up to its timeout. If a PING
+ * stays without an answer, it fails much earlier. */
 static void test_silent(void **state)
 {
 	struct fake *f = start(*state != NULL);

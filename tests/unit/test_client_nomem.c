@@ -17,15 +17,15 @@
 #include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-int main(void) /* the sanitizers have allocators of their own */
+int main(void) /* The sanitizers have allocators of their own. */
 {
 	return 0;
 }
 #else
 
-static _Thread_local long
-	fail_in; /* 0: not counting; n > 0: the n-th from now fails; < 0: it has failed */
-static _Thread_local long live;
+/* n > 0: the n-th allocation from now fails. 0: nothing is counted. Negative: it has failed. */
+static _Thread_local long fail_in;
+static _Thread_local long live; /* Allocations that were not freed. */
 
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t n, size_t bytes);
@@ -86,7 +86,7 @@ static enum shard_status session(struct trainer *t, const char *address)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
 	struct shard_result r = SHARD_INIT(struct shard_result);
-	static const float zeros[3000]; /* read only */
+	static const float zeros[3000];
 	enum shard_status rc;
 	struct shard_spec s;
 	float back[8];
@@ -106,7 +106,8 @@ static enum shard_status session(struct trainer *t, const char *address)
 	STEP(shard_read(t->model, SHARD_MASTER, 0, 2000, 8, SHARD_F32, back, &step));
 	STEP(shard_join(t->model, -1, pace_ms(5000), &t->world));
 	STEP(shard_begin(t->model, NULL, &t->step));
-	for (uint64_t k = 0; k < 20; k++) /* spans grow */
+	/* Pushes with gaps make the list of spans grow. */
+	for (uint64_t k = 0; k < 20; k++)
 		STEP(shard_push(t->model, 0, k * 150, 75, zeros, SHARD_F32, SHARD_CAST, &ticket));
 	for (uint64_t k = 0; k < 20; k++)
 		STEP(shard_push(t->model, 0, k * 150 + 75, 75, zeros, SHARD_F32, SHARD_CAST,
@@ -131,6 +132,7 @@ static enum shard_status session(struct trainer *t, const char *address)
 	return SHARD_OK;
 }
 
+/* After each failed allocation as many allocations are left as before the session. */
 static void test_every_allocation(void **state)
 {
 	struct fake_conf conf = {.timeout_ms = 5000};

@@ -23,12 +23,13 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-/* Whoever has this keeps the library out of the kernel's poll(2), as a scheduler may. */
+/* A thread that holds this lock keeps the library from entering the kernel's poll(2), as a
+ * scheduler may do. */
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 
 int poll(struct pollfd *fds, nfds_t nr, int timeout_ms)
 {
-	if (nr == 2) { /* the pump: a socket and what wakes it */
+	if (nr == 2) { /* The library polls its socket and the descriptor that wakes it. */
 		pthread_mutex_lock(&gate);
 		pthread_mutex_unlock(&gate);
 	}
@@ -74,8 +75,8 @@ static void *joins(void *arg)
 	return NULL;
 }
 
-/* Returns with the client's lock, while the call sits in poll(2). It never waits for that lock,
- * because a caller may hold the scripted daemon's, which elsewhere is taken second. */
+/* Returns with the client's lock held, while the call sits in poll(2). It only tries that lock,
+ * because the test may hold the lock of the scripted daemon, which elsewhere is taken after it. */
 static void start_and_hold(struct caller *c, void *(*call)(void *))
 {
 	assert_int_equal(pthread_create(&c->thread, NULL, call, c), 0);
@@ -95,8 +96,9 @@ static void let_go(struct caller *c)
 	assert_int_equal(pthread_join(c->thread, NULL), 0);
 }
 
-/* With the scripted daemon's lock. shutdown(2), because its thread may sit in poll(2) with this
- * socket, which puts the end off until it wakes. */
+/* Ends the connection. The caller holds the scripted daemon's lock. shutdown(2) is needed, because
+ * the daemon's thread may sit in poll(2) with this socket, which would delay the effect of a
+ * close(2) until it wakes. */
 static void end_now(struct fake *f)
 {
 	struct err e;
@@ -112,7 +114,7 @@ static void all_zero(const void *memory, size_t bytes)
 		assert_int_equal(((const unsigned char *)memory)[i], 0);
 }
 
-/* What every trainer may do with what it was given, whatever became of its connection. */
+/* A trainer may use the memory that it was given, whatever became of its connection. */
 static void still_memory(struct trainer *t, float *grad, const void *image, float minus)
 {
 	size_t bytes;
@@ -127,8 +129,8 @@ static void still_memory(struct trainer *t, float *grad, const void *image, floa
 	assert_true(grad[0] == 7);
 }
 
-/* The image of the step before, as its last frame, and the end of the connection come in one read:
- * the begin that waited for the image says that the connection is over. */
+/* The last frame of an image and the end of the connection come in one read. The begin that waited
+ * for the image says that the connection is over. */
 static void test_begin_and_end(void **state)
 {
 	struct fake *f = start(false);
@@ -153,7 +155,8 @@ static void test_begin_and_end(void **state)
 	start_and_hold(&c, begins);
 	fake_lock(f);
 	fake_send_attempt(f, "");
-	h = fake_head(f, OP_PUBLISHED); /* without a body: whoever reads it finds the end, too */
+	/* This frame has no body, so one read gets it and the end. */
+	h = fake_head(f, OP_PUBLISHED);
 	fake_control(f, &h, NULL);
 	end_now(f);
 	fake_unlock(f);
@@ -166,8 +169,8 @@ static void test_begin_and_end(void **state)
 	fake_stop(f);
 }
 
-/* A connection that ends in the middle of a step. Over tcp the library's thread notices, between
- * any two statements of the trainer. */
+/* A connection ends in the middle of a step. Over tcp the library's thread notices it between any
+ * two statements of the trainer. */
 static void test_end_in_step(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -188,7 +191,8 @@ static void test_end_in_step(void **state)
 	fake_stop(f);
 }
 
-/* So does a model that is lost: its calls say so, and its memory stays until it is detached. */
+/* A model is lost in the middle of a step. Its calls say so, and its memory stays until the handle
+ * is detached. */
 static void test_lost_in_step(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -208,8 +212,8 @@ static void test_lost_in_step(void **state)
 	fake_stop(f);
 }
 
-/* The answer to JOIN comes, and the end shows in the same turn of the pump, because a PING was to
- * be answered, too: nothing of the daemon that is gone is mapped, and nothing is handed out. */
+/* The library finds the answer to JOIN and the end of the connection in the same turn, because it
+ * had to answer a PING, too. It maps nothing of a daemon that is gone, and hands nothing out. */
 static void test_join_and_end(void **state)
 {
 	struct fake *f = start(false);
@@ -218,7 +222,7 @@ static void test_join_and_end(void **state)
 
 	(void)state;
 	trainer_define(&c.t, f->address, SHARD_F32, SHARD_F32);
-	fake_lock(f); /* its thread comes to JOIN when the caller is held */
+	fake_lock(f); /* So the daemon's thread handles JOIN only when the caller is held. */
 	start_and_hold(&c, joins);
 	fake_control(f, &ping, NULL);
 	fake_unlock(f);
@@ -236,7 +240,7 @@ static void test_join_and_end(void **state)
 	fake_stop(f);
 }
 
-/* Every chunk of [from, to) is said to hold `step`; the bytes are as they were. */
+/* Marks the chunks of [from, to) as those of `step`, and leaves their bytes as they are. */
 static void versions(struct fake *f, uint32_t from, uint32_t to, uint64_t step)
 {
 	struct image_head *h = f->shared.base;
@@ -292,7 +296,7 @@ static void test_step_moves_on(void **state)
 	fake_unlock(f);
 	for (int ms = 0; !looks_for(&c, 3) && ms < 10000; ms++)
 		(void)poll(NULL, 0, 1);
-	assert_true(looks_for(&c, 3)); /* it has not begun */
+	assert_true(looks_for(&c, 3)); /* The begin still waits. */
 	fake_lock(f);
 	versions(f, 0, 2, 2);
 	h = fake_head(f, OP_PUBLISHED);
@@ -314,9 +318,9 @@ static void *results(void *arg)
 	return NULL;
 }
 
-/* One thread waits for the result of a step and is about to enter poll(2) for all; another one
- * begins the next step, reads the result on its way and goes off to compute. The first one hears.
- */
+/* One thread waits for the result of a step and is about to enter poll(2) for all threads. Another
+ * one begins the next step, reads the result meanwhile, and makes no further calls. The first one
+ * must still get the result. */
 static void test_read_by_another(void **state)
 {
 	struct fake *f = start(false);
@@ -343,7 +347,7 @@ static void test_read_by_another(void **state)
 	assert_int_equal(c.t.step.step, 2);
 	pthread_mutex_unlock(&gate);
 	clock_gettime(CLOCK_REALTIME, &limit);
-	limit.tv_sec += 15; /* the model's timeout is 20 s */
+	limit.tv_sec += 15; /* The model's timeout is 20 s. */
 	assert_int_equal(pthread_timedjoin_np(c.thread, NULL, &limit), 0);
 	assert_int_equal(c.rc, SHARD_OK);
 	shard_disconnect(&c.t.client);

@@ -70,7 +70,7 @@ static void one_step(struct trainer *t)
 	assert_int_equal(r.step, t->step.step);
 }
 
-/* Three steps, the first of them saved; no ATTEMPT of the fourth yet. */
+/* Makes three steps, of which the first is saved. The ATTEMPT of the fourth has not come. */
 static void three_steps(struct fake *f, struct trainer *t)
 {
 	shard_ticket save;
@@ -85,7 +85,7 @@ static void three_steps(struct fake *f, struct trainer *t)
 	knob(f, &f->knobs.no_next_attempt, false);
 }
 
-/* And the fourth: it is ready, and no result comes. */
+/* Goes on to the fourth step, which is ready, but has no result. */
 static void undecided(struct fake *f, struct trainer *t)
 {
 	three_steps(f, t);
@@ -97,7 +97,8 @@ static void undecided(struct fake *f, struct trainer *t)
 	fake_await(f, OP_READY, 4);
 }
 
-/* It was told; from here on everything is as after a join at step 1. */
+/* The client knows of the rollback to step 1. Each call says so until shard_world_get(), and then
+ * everything is as after a join. */
 static void goes_on(struct fake *f, struct trainer *t)
 {
 	EXPECT(SHARD_ROLLED_BACK, shard_begin(t->model, NULL, &t->step));
@@ -122,7 +123,8 @@ static void goes_on(struct fake *f, struct trainer *t)
 	fake_stop(f);
 }
 
-static void test_decided(void **state) /* before begin, the result is known */
+/* The rollback comes after a result and before the next begin. */
+static void test_decided(void **state)
 {
 	struct fake *f = start(*state != NULL);
 	struct trainer t;
@@ -132,7 +134,8 @@ static void test_decided(void **state) /* before begin, the result is known */
 	goes_on(f, &t);
 }
 
-static void test_joined(void **state) /* nothing was ever begun */
+/* The rollback comes before the first begin. */
+static void test_joined(void **state)
 {
 	struct fake *f = start(*state != NULL);
 	shard_ticket save;
@@ -142,7 +145,7 @@ static void test_joined(void **state) /* nothing was ever begun */
 	EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, &save));
 	EXPECT(SHARD_OK, shard_wait(t.model, save, pace_ms(10000)));
 	fake_rolled_back(f, 0, WHY);
-	settle(f, &t); /* else begin may still take the ATTEMPT that came first */
+	settle(f, &t); /* Otherwise begin may still take the ATTEMPT that came first. */
 	EXPECT(SHARD_ROLLED_BACK, shard_begin(t.model, NULL, &t.step));
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	assert_int_equal(t.world.step, 1);
@@ -153,6 +156,7 @@ static void test_joined(void **state) /* nothing was ever begun */
 	fake_stop(f);
 }
 
+/* The rollback comes while a step is begun and partly pushed. */
 static void test_open(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -173,7 +177,8 @@ static void test_open(void **state)
 	goes_on(f, &t);
 }
 
-static void test_ended(void **state) /* as it goes with real daemons: the attempt ends first */
+/* With real daemons the attempt ends before the rollback. */
+static void test_ended(void **state)
 {
 	struct fake *f = start(*state != NULL);
 	struct shard_result r = SHARD_INIT(struct shard_result);
@@ -189,7 +194,8 @@ static void test_ended(void **state) /* as it goes with real daemons: the attemp
 	goes_on(f, &t);
 }
 
-static void test_twice(void **state) /* lost again before the first was looked at */
+/* A second rollback comes before the trainer has looked at the first. */
+static void test_twice(void **state)
 {
 	struct fake *f = start(*state != NULL);
 	struct trainer t;
@@ -256,8 +262,8 @@ static void *in_wait(void *arg)
 	return NULL;
 }
 
-static void *in_push(
-	void *arg) /* the same elements again and again: DUPLICATE until the attempt is over */
+/* Pushes the same elements again and again, which is a DUPLICATE until the attempt is over. */
+static void *in_push(void *arg)
 {
 	struct waiter *w = arg;
 	float g[100] = {0};
@@ -285,6 +291,7 @@ static void landed(struct waiter *w)
 		fail_msg("%s", shard_name(w->rc));
 }
 
+/* The rollback ends calls that wait for a result and for an image. */
 static void test_in_result(void **state)
 {
 	struct waiter w[3] = {{.rc = SHARD_OK}};
@@ -301,6 +308,7 @@ static void test_in_result(void **state)
 	goes_on(f, &t);
 }
 
+/* The rollback ends a begin that waits for the next attempt. */
 static void test_in_begin(void **state)
 {
 	struct waiter w = {.rc = SHARD_OK}, pull = {.rc = SHARD_OK};
@@ -316,6 +324,7 @@ static void test_in_begin(void **state)
 	goes_on(f, &t);
 }
 
+/* The rollback comes between the pushes of several threads. */
 static void test_in_push(void **state)
 {
 	struct waiter w[4] = {{.rc = SHARD_OK}};
@@ -347,7 +356,7 @@ static void *in_join(void *arg)
 	return NULL;
 }
 
-/* Who only joins has nothing to give up: it gets the world of the new generation. */
+/* A trainer that is still joining has no step to lose. It gets the world of the new generation. */
 static void test_in_join(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -361,7 +370,7 @@ static void test_in_join(void **state)
 	EXPECT(SHARD_OK, shard_save(t.model, NULL, NULL, &save));
 	EXPECT(SHARD_OK, shard_wait(t.model, save, pace_ms(10000)));
 	fake_lock(f);
-	f->knobs.waits = "1 of 4 trainers"; /* no ATTEMPT */
+	f->knobs.waits = "1 of 4 trainers"; /* No ATTEMPT comes. */
 	fake_unlock(f);
 	CHECK(pthread_create(&j.thread, NULL, in_join, &j) == 0);
 	fake_await(f, OP_JOIN, 1);
@@ -376,7 +385,7 @@ static void test_in_join(void **state)
 	fake_stop(f);
 }
 
-/* Attached, not joined: on to the new generation without a word. */
+/* A handle that has not joined goes on to the new generation, and its calls do not report it. */
 static void test_attached(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -401,8 +410,8 @@ static void test_attached(void **state)
 	fake_stop(f);
 }
 
-/* Many rollbacks in a row. What was done between them stays done, also when there were more of them
- * than are told apart; what waited at any of them is void for good. */
+/* There are more rollbacks in a row than the client tells apart. A ticket that was done before one
+ * of the newest ones stays done, and a ticket that waited at any of them is void for good. */
 static void test_tickets_between(void **state)
 {
 	enum { BACK_NR = 20, EXACT = 8 };
@@ -435,7 +444,7 @@ static void test_tickets_between(void **state)
 	fake_stop(f);
 }
 
-/* Tickets of the old generation that waited will not be done; those that were, were. */
+/* A ticket of the old generation that waited is void. One that was done stays done. */
 static void test_tickets(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -457,7 +466,8 @@ static void test_tickets(void **state)
 	EXPECT(SHARD_ROLLED_BACK, shard_pull(t.model, 0, 0, 8, 1, a, SHARD_F32, &anew));
 	EXPECT(SHARD_OK, shard_test(t.model, done));
 	EXPECT(SHARD_OK, shard_wait(t.model, done, 0));
-	for (int i = 0; i < 2; i++) { /* before and after it was acknowledged */
+	/* Before and after the rollback is acknowledged by shard_world_get(). */
+	for (int i = 0; i < 2; i++) {
 		EXPECT(SHARD_ROLLED_BACK, shard_test(t.model, never));
 		EXPECT(SHARD_ROLLED_BACK, shard_wait(t.model, never, 0));
 		EXPECT(SHARD_ROLLED_BACK, shard_wait(t.model, commit, 0));
@@ -466,8 +476,8 @@ static void test_tickets(void **state)
 	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 1, a, SHARD_F32, &anew));
 	EXPECT(SHARD_OK, shard_wait(t.model, anew, pace_ms(10000)));
 	assert_true(a[3] == trainer_weight(0, 3) - 1);
-	EXPECT(SHARD_OK,
-	       shard_pull(t.model, 0, 0, 8, 2, b, SHARD_F32, &anew)); /* step 2 is to come again */
+	/* Step 2 of the new generation is yet to come. */
+	EXPECT(SHARD_OK, shard_pull(t.model, 0, 0, 8, 2, b, SHARD_F32, &anew));
 	EXPECT(SHARD_TIMEOUT, shard_wait(t.model, anew, 0));
 	knob(f, &f->knobs.mute[OP_READY], false);
 	fake_attempt(f, "");
@@ -478,8 +488,8 @@ static void test_tickets(void **state)
 	fake_stop(f);
 }
 
-/* The page says the new generation's steps before its LOST is read: they satisfy nobody of the old
- * one. */
+/* The shared memory shows steps of the new generation before the client reads of the rollback. They
+ * must not complete a pull of the old generation. */
 static void test_image_first(void **state)
 {
 	struct fake *f = start(false);

@@ -43,7 +43,7 @@ static void step(struct trainer *t)
 	EXPECT(SHARD_OK, shard_result(t->model, 0, SHARD_DEFAULT, &r));
 }
 
-/* Things that succeed and things that do not, ending with a connection that broke. */
+/* Makes calls that succeed and calls that fail, and ends with a broken connection. */
 static void session(struct fake *f, struct trainer *t)
 {
 	float g = 0;
@@ -82,6 +82,7 @@ static int run_text(const char *command, char *text, size_t bytes)
 	return pclose(p);
 }
 
+/* The library starts no thread, except one for a tcp connection, and that one ends with it. */
 static void test_threads(void **state)
 {
 	bool tcp = *state != NULL;
@@ -97,6 +98,7 @@ static void test_threads(void **state)
 	fake_stop(f);
 }
 
+/* Descriptors of the library are closed on exec and gone after a disconnect. */
 static void test_descriptors(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -108,12 +110,13 @@ static void test_descriptors(void **state)
 	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
 	step(&t);
 	assert_true(entries("/proc/self/fd") > before);
-	assert_int_equal(run_text("ls /proc/self/fd", then, sizeof(then)),
-			 0); /* a program that is started sees none of them */
+	/* A program that is started inherits none of them. */
+	assert_int_equal(run_text("ls /proc/self/fd", then, sizeof(then)), 0);
 	assert_string_equal(there, then);
 	trainer_end(&t);
 	fake_close(f);
-	fake_lock(f); /* the fake's own: its socket and its two memfds */
+	/* The scripted daemon in this process has a socket and two memfds of its own. */
+	fake_lock(f);
 	shm_unmap(&f->arena);
 	shm_unmap(&f->shared);
 	f->joined = false;
@@ -122,6 +125,7 @@ static void test_descriptors(void **state)
 	fake_stop(f);
 }
 
+/* The library prints nothing, whatever fails. */
 static void test_no_print(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -153,6 +157,7 @@ static void handlers(struct sigaction *a)
 		(void)sigaction(s, NULL, &a[s]);
 }
 
+/* The library changes neither handlers nor the signal mask, and raises no SIGPIPE. */
 static void test_signals(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -162,8 +167,9 @@ static void test_signals(void **state)
 
 	handlers(before);
 	pthread_sigmask(SIG_SETMASK, NULL, &mask);
-	session(f, &t); /* also writes to a socket whose other end is gone: SIGPIPE would have ended
-			   us */
+	/* The session also writes to a socket whose other end is gone. A SIGPIPE would end the
+	 * test. */
+	session(f, &t);
 	handlers(after);
 	pthread_sigmask(SIG_SETMASK, NULL, &mask_after);
 	for (int s = 1; s < 65; s++)
@@ -202,7 +208,8 @@ static int child(void *arg)
 	float g = 0;
 
 	trainer_spec(&s, SHARD_BF16, SHARD_BF16);
-	CHILD(mincore(c->grad, 1, &vec) == -1 && errno == ENOMEM); /* the arena is not here */
+	/* The child has no copy of the arena. */
+	CHILD(mincore(c->grad, 1, &vec) == -1 && errno == ENOMEM);
 	CHILD(shard_progress(t->client) == SHARD_FORKED);
 	CHILD(strstr(shard_error(), "parent process") != NULL);
 	CHILD(shard_fd(t->client) == -1);
@@ -234,6 +241,7 @@ static int child(void *arg)
 	return 0;
 }
 
+/* In a forked child every call returns SHARD_FORKED, and the parent does not notice the child. */
 static void test_fork(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -246,7 +254,8 @@ static void test_fork(void **state)
 	c.t = &t;
 	c.grad = shard_grad(t.model, 0);
 	proc_expect_exit(proc_fork(child, &c), 0, 10000);
-	trainer_push_all(&t, 1); /* the parent's step goes on as if nothing had been */
+	/* The parent's step goes on as if nothing had happened. */
+	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	EXPECT(SHARD_OK, shard_result(t.model, 0, SHARD_DEFAULT, &r));
 	step(&t);
@@ -264,8 +273,8 @@ static int child_leaves(void *arg)
 	return 0;
 }
 
-/* Forks at any moment of what the other threads do: the child's copy may be in the middle of a
- * frame, or locked. */
+/* A fork comes at any moment of the other threads' work. The child's copy of the client may be in
+ * the middle of a frame, or locked, and the child must still be able to disconnect. */
 static void test_fork_any_time(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -293,6 +302,7 @@ static void on_segv(int s)
 	siglongjmp(caught, s);
 }
 
+/* With SHARD_GUARD=1 a write to a gradient that was pushed ends in SIGSEGV. */
 static void test_guard(void **state)
 {
 	struct sigaction a = {.sa_handler = on_segv, .sa_flags = SA_NODEFER}, before;
@@ -310,7 +320,7 @@ static void test_guard(void **state)
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 3000, NULL, SHARD_BF16, 0, NULL));
 	sigaction(SIGSEGV, &a, &before);
 	if (sigsetjmp(caught, 1) == 0)
-		*(volatile uint16_t *)grad = 2; /* too late */
+		*(volatile uint16_t *)grad = 2; /* A write after the push. */
 	else
 		stopped = 1;
 	sigaction(SIGSEGV, &before, NULL);
@@ -319,14 +329,14 @@ static void test_guard(void **state)
 		EXPECT(SHARD_OK, shard_push_none(t.model, i));
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	trainer_begin(&t);
-	*(volatile uint16_t *)grad = 2; /* it is ours again */
+	*(volatile uint16_t *)grad = 2; /* In the next step the trainer may write again. */
 	trainer_end(&t);
 	fake_stop(f);
 }
 
 /* --- interrupts --- */
 
-static shard_client *interrupted; /* what a signal handler may know */
+static shard_client *interrupted; /* For the signal handler. */
 
 static void on_alarm(int s)
 {
@@ -334,6 +344,7 @@ static void on_alarm(int s)
 	shard_interrupt(interrupted);
 }
 
+/* A signal handler may call shard_interrupt(). */
 static void test_interrupt(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -357,8 +368,8 @@ static void test_interrupt(void **state)
 	EXPECT(SHARD_INTERRUPTED, shard_result(t.model, 0, pace_ms(10000), &r));
 	assert_true(clock_ns() - began < pace_ns(5 * NS_PER_SEC));
 	sigaction(SIGALRM, &before, NULL);
-	EXPECT(SHARD_TIMEOUT,
-	       shard_result(t.model, 0, 0, &r)); /* only calls that waited; nothing is undone */
+	/* The interrupt ended only a call that waited, and undid nothing. */
+	EXPECT(SHARD_TIMEOUT, shard_result(t.model, 0, 0, &r));
 	fake_await(f, OP_READY, 1);
 	fake_result(f);
 	EXPECT(SHARD_OK, shard_result(t.model, 0, pace_ms(10000), &r));
@@ -368,6 +379,7 @@ static void test_interrupt(void **state)
 
 /* --- what is linked --- */
 
+/* The library uses no function that prints, ends the process, or changes its signals. */
 static void test_symbols(void **state)
 {
 	static const char *const forbidden[] = {"exit",           "_exit",
@@ -399,6 +411,7 @@ static void test_symbols(void **state)
 	free(text);
 }
 
+/* The public header compiles without warnings as C11 and as C++17. */
 static void test_header(void **state)
 {
 	static const char *const commands[] = {
@@ -420,6 +433,7 @@ static void test_header(void **state)
 			fail_msg("%s", text);
 }
 
+/* The shared object exports only names of its API, and is small. */
 static void test_shared_object(void **state)
 {
 	char path[600], command[1400], text[16384], *line, *save = NULL;
@@ -428,11 +442,11 @@ static void test_shared_object(void **state)
 	(void)state;
 	proc_beside(path, sizeof(path), "libshard.so.0");
 	if (access(path, R_OK) != 0)
-		skip(); /* `make all` builds it */
+		skip(); /* Only `make all` builds it. */
 	snprintf(command, sizeof(command), "nm -D --defined-only -P %s", path);
 	assert_int_equal(run_text(command, text, sizeof(text)), 0);
 	for (line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save))
-		if (strncmp(line, "SHARD_", 6) != 0) /* the name of a version */
+		if (strncmp(line, "SHARD_", 6) != 0) /* Not the name of a version. */
 			assert_memory_equal(line, "shard_", 6);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 	snprintf(command, sizeof(command), "strip -o %s.stripped %s", path, path);
