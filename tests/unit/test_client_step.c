@@ -27,6 +27,8 @@ static struct fake *start(bool tcp)
 	return fake_start(&conf);
 }
 
+/* Five steps give the weights of the optimizer in each type. After a leave the trainer can join
+ * again. */
 static void test_steps(void **state)
 {
 	static const enum shard_dtype dtypes[] = {SHARD_F32, SHARD_BF16, SHARD_F16};
@@ -71,19 +73,19 @@ static void test_steps(void **state)
 		EXPECT(SHARD_OK, shard_leave(t.model, SHARD_DEFAULT));
 		assert_null(shard_image(t.model, 0));
 		assert_null(shard_grad(t.model, 0));
-		EXPECT(SHARD_OK,
-		       shard_join(t.model, 0, SHARD_DEFAULT, &t.world)); /* and in again */
+		EXPECT(SHARD_OK, shard_join(t.model, 0, SHARD_DEFAULT, &t.world));
 		trainer_begin(&t);
 		trainer_check_image(&t, dtypes[d], 5);
 		pthread_mutex_lock(&t.client->lock);
-		assert_int_equal(stream_stats(t.client->stream)->copied_bytes,
-				 0); /* every tensor byte went where it belongs at once */
+		/* Every byte of a tensor was read directly to its place. */
+		assert_int_equal(stream_stats(t.client->stream)->copied_bytes, 0);
 		pthread_mutex_unlock(&t.client->lock);
 		trainer_end(&t);
 		fake_stop(f);
 	}
 }
 
+/* Gradients may be pushed in place or from other memory, in parts, with a cast, or not at all. */
 static void test_push_ways(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -103,12 +105,12 @@ static void test_push_ways(void **state)
 	assert_int_equal((uintptr_t)arena % 128, 0);
 	for (int i = 0; i < 3000; i++)
 		arena[i] = dtype_to_bf16(2);
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 1000, 2000, NULL, SHARD_BF16, 0,
-				    &ticket)); /* in place, in parts */
+	/* Pushes tensor 0 in place, in three parts. */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 1000, 2000, NULL, SHARD_BF16, 0, &ticket));
 	assert_int_equal(ticket, 1);
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 500, NULL, SHARD_BF16, 0, NULL));
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 500, 500, arena + 500, SHARD_BF16, 0,
-				    NULL)); /* its own place counts as in place */
+	/* A pointer to the place in the arena means the same as NULL. */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 500, 500, arena + 500, SHARD_BF16, 0, NULL));
 	EXPECT(SHARD_OK, shard_push_none(t.model, 1));
 	EXPECT(SHARD_OK, shard_push(t.model, 2, 0, 2500, ones, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_OK, shard_push(t.model, 3, 0, 1, ones, SHARD_F32, SHARD_CAST, NULL));
@@ -126,6 +128,7 @@ static void test_push_ways(void **state)
 	fake_stop(f);
 }
 
+/* Calls in the wrong order or with bad options are refused, and the text says what is missing. */
 static void test_misuse(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -165,6 +168,7 @@ static void test_misuse(void **state)
 	fake_stop(f);
 }
 
+/* Pushes with a wrong range, type or moment are refused, and so is an incomplete commit. */
 static void test_bad_pushes(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -206,8 +210,8 @@ static void test_bad_pushes(void **state)
 	EXPECT(SHARD_BAD_ARG, shard_result(t.model, 99, 0, &r));
 	EXPECT(SHARD_BAD_ARG, shard_wait(t.model, 99, 0));
 	EXPECT(SHARD_BAD_ARG, shard_test(t.model, 99));
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 100, g, SHARD_F32, SHARD_CAST,
-				    &ticket)); /* a failed commit spoils nothing */
+	/* After a failed commit the step can still be completed. */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 100, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_OK, shard_push(t.model, 0, 200, 2800, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_OK, shard_push(t.model, 2, 0, 2500, g, SHARD_F32, SHARD_CAST, &ticket));
 	EXPECT(SHARD_OK, shard_push_none(t.model, 3));
@@ -219,6 +223,7 @@ static void test_bad_pushes(void **state)
 	fake_stop(f);
 }
 
+/* After a commit no push is possible. A wait for the result says which rank is waited for. */
 static void test_late_push(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -256,6 +261,8 @@ static void test_late_push(void **state)
 	fake_stop(f);
 }
 
+/* A step that is skipped, by vote or for numbers that are not finite, leaves the weights as they
+ * were. */
 static void test_skip_votes(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -265,8 +272,8 @@ static void test_skip_votes(void **state)
 
 	trainer_join(&t, f->address, SHARD_BF16, SHARD_BF16);
 	trainer_begin(&t);
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 1500, g, SHARD_F32, SHARD_CAST,
-				    NULL)); /* the rest is missing: fine for a skip */
+	/* A vote to skip does not need the other elements. */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 1500, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_OK, shard_vote_skip(t.model, "loss is\n1e9"));
 	EXPECT(SHARD_OK, shard_result(t.model, 0, SHARD_DEFAULT, &r));
 	assert_int_equal(r.outcome, SHARD_SKIPPED_VOTE);
@@ -295,6 +302,8 @@ static void test_skip_votes(void **state)
 	fake_stop(f);
 }
 
+/* A pull of a step that is not there yet is completed when the step is committed. At most 1024
+ * pulls wait. */
 static void test_pull(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -330,6 +339,7 @@ static void test_pull(void **state)
 	fake_stop(f);
 }
 
+/* A program with an event loop of its own can wait for shard_fd(). */
 static void test_fd(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -343,14 +353,14 @@ static void test_fd(void **state)
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, &ticket));
 	p = (struct pollfd){.fd = shard_fd(t.client), .events = POLLIN};
-	while (shard_test(t.model, ticket) == SHARD_AGAIN) { /* an event loop */
+	while (shard_test(t.model, ticket) == SHARD_AGAIN) { /* As an event loop would do. */
 		assert_int_equal(poll(&p, 1, pace_ms(10000)), 1);
 		EXPECT(SHARD_OK, shard_progress(t.client));
 	}
 	EXPECT(SHARD_OK, shard_result(t.model, ticket, 0, &r));
 	do {
 		EXPECT(SHARD_OK, shard_progress(t.client));
-	} while (poll(&p, 1, 50) == 1); /* in the end it is quiet */
+	} while (poll(&p, 1, 50) == 1); /* In the end nothing is left to read. */
 	trainer_end(&t);
 	fake_stop(f);
 }

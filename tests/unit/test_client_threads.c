@@ -71,8 +71,8 @@ static void *pusher(void *arg)
 			       shard_push(c->t.model, i, first, end - first, ones, SHARD_F32,
 					  SHARD_CAST, &ticket),
 			       SHARD_OK);
-			while (shard_test(c->t.model, ticket) ==
-			       SHARD_AGAIN) /* another thread has the lock */
+			/* shard_test() returns SHARD_AGAIN while another thread has the lock. */
+			while (shard_test(c->t.model, ticket) == SHARD_AGAIN)
 				sched_yield();
 		}
 		pthread_barrier_wait(&c->pushed);
@@ -81,7 +81,7 @@ static void *pusher(void *arg)
 	return NULL;
 }
 
-/* Waits all the time for the image of the step in hand, and reads it. */
+/* Waits in each step for the image of that step, and checks a part of it. */
 static void *puller(void *arg)
 {
 	struct member *me = arg;
@@ -106,6 +106,7 @@ static void *puller(void *arg)
 	return NULL;
 }
 
+/* Several threads push and pull on one handle, and the weights are those of a single thread. */
 static void test_crew(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -127,7 +128,7 @@ static void test_crew(void **state)
 		trainer_begin(&c.t);
 		pthread_barrier_wait(&c.begun);
 		while ((rc = shard_commit(c.t.model, NULL)) == SHARD_MISSING)
-			sched_yield(); /* the others are still pushing */
+			sched_yield(); /* The others are still pushing. */
 		EXPECT(SHARD_OK, rc);
 		pthread_barrier_wait(&c.over);
 		assert_int_equal(atomic_load(&c.failed), 0);
@@ -162,6 +163,7 @@ static void *begin_again(void *arg)
 	return NULL;
 }
 
+/* While a thread is in a [one] call, another thread gets SHARD_BUSY for such calls. */
 static void test_busy(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -180,12 +182,12 @@ static void test_busy(void **state)
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	EXPECT(SHARD_OK, shard_result(t.model, 0, pace_ms(10000), &r));
 	w = (struct waiter){.t = &t};
-	CHECK(pthread_create(&w.thread, NULL, begin_again, &w) ==
-	      0); /* waits for an attempt that does not come yet */
+	/* This thread waits for an attempt that does not come yet. */
+	CHECK(pthread_create(&w.thread, NULL, begin_again, &w) == 0);
 	for (enum shard_status rc = SHARD_OK; rc != SHARD_BUSY;) {
 		rc = shard_world_get(t.model, &world);
-		assert_true(rc == SHARD_OK ||
-			    rc == SHARD_BUSY); /* OK: the other is not there yet */
+		/* It is SHARD_OK as long as the other thread is not in its call. */
+		assert_true(rc == SHARD_OK || rc == SHARD_BUSY);
 		sched_yield();
 	}
 	EXPECT_TEXT("another thread is in a call on \"gpt\"");
@@ -194,7 +196,7 @@ static void test_busy(void **state)
 	EXPECT(SHARD_BUSY, shard_vote_skip(t.model, ""));
 	EXPECT(SHARD_BUSY, shard_abandon(t.model, ""));
 	EXPECT(SHARD_BUSY, shard_leave(t.model, 0));
-	EXPECT(SHARD_OK, shard_wait(t.model, 0, 0)); /* an [any] call goes on */
+	EXPECT(SHARD_OK, shard_wait(t.model, 0, 0)); /* An [any] call works. */
 	assert_int_equal(shard_tensors(t.model), TRAINER_TENSORS);
 	fake_attempt(f, "");
 	pthread_join(w.thread, NULL);
@@ -234,8 +236,8 @@ static void waiters(bool tcp, enum shard_status wanted,
 		CHECK(pthread_create(&w[i].thread, NULL, wait_result, &w[i]) == 0);
 	}
 	began = clock_ns();
-	for (bool all = false; !all;) { /* some may not wait yet when the cause comes first:
-					   interrupts are for those that do */
+	/* The cause is repeated, because an interrupt ends only the calls that wait by then. */
+	for (bool all = false; !all;) {
 		cause(f, &t);
 		all = true;
 		for (int i = 0; i < 4; i++) {
@@ -276,9 +278,8 @@ static void cause_close(struct fake *f, struct trainer *t)
 	fake_close(f);
 }
 
-static void cause_progress(
-	struct fake *f,
-	struct trainer *t) /* another thread takes the frame that the pumper waits for */
+/* The main thread reads the frame that one of the others waits for in poll(2). */
+static void cause_progress(struct fake *f, struct trainer *t)
 {
 	fake_lock(f);
 	bool decided = f->step > 0;
@@ -289,6 +290,7 @@ static void cause_progress(
 	EXPECT(SHARD_OK, shard_progress(t->client));
 }
 
+/* Whatever ends a wait ends it for all four threads that wait for the same result. */
 static void test_waiters(void **state)
 {
 	waiters(*state != NULL, SHARD_INTERRUPTED, cause_interrupt);
@@ -315,6 +317,7 @@ static void *read_all(void *arg)
 	return NULL;
 }
 
+/* Four threads read tensors on one connection, and each gets its own bytes. */
 static void test_reads(void **state)
 {
 	struct fake *f = start(*state != NULL);

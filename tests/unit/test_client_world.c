@@ -27,7 +27,8 @@ static struct fake *start(bool tcp)
 	return fake_start(&conf);
 }
 
-static struct fake *start_short(bool tcp) /* deadlines of 0.8 s */
+/* With timeouts of 0.8 s. */
+static struct fake *start_short(bool tcp)
 {
 	struct fake_conf conf = {.tcp = tcp, .rank = 0, .world_size = 1, .timeout_ms = 800};
 
@@ -49,6 +50,8 @@ static void settle(struct fake *f, struct trainer *t, uint32_t pings)
 	fake_await(f, OP_PONG, pings);
 }
 
+/* An attempt ends because a rank is gone. Each call says so until shard_world_get(), and the step
+ * begins again in the new world. */
 static void test_world_changed(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -72,19 +75,20 @@ static void test_world_changed(void **state)
 	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step));
 	EXPECT(SHARD_WORLD_CHANGED, shard_push(t.model, 0, 0, 1, &g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_WORLD_CHANGED, shard_commit(t.model, &ticket));
-	EXPECT(SHARD_OK, shard_test(t.model, ticket)); /* over, one way or the other */
+	/* The commit is over, although without effect. */
+	EXPECT(SHARD_OK, shard_test(t.model, ticket));
 	fake_lock(f);
 	f->conf.rank = 1;
 	f->conf.world_size = 3;
 	f->knobs.mute[OP_READY] = false;
 	fake_unlock(f);
-	EXPECT(SHARD_OK,
-	       shard_world_get(t.model,
-			       &t.world)); /* the next attempt has not come: still the old world */
+	/* The next attempt has not come, so this is still the old world. */
+	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
 	assert_string_equal(t.world.why, "rank 3 (pid 712, node b) closed its socket");
 	assert_int_equal(t.world.step, 1);
 	fake_attempt(f, "rank 3 (pid 712, node b) closed its socket");
-	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step)); /* so begin tells, once */
+	/* So the next begin tells of the new world, once. */
+	EXPECT(SHARD_WORLD_CHANGED, shard_begin(t.model, NULL, &t.step));
 	assert_string_equal(shard_error(), "rank 3 (pid 712, node b) closed its socket; world is "
 					   "now 3, this is rank 1, step 1 begins again");
 	EXPECT(SHARD_OK, shard_world_get(t.model, &t.world));
@@ -93,7 +97,7 @@ static void test_world_changed(void **state)
 	trainer_begin(&t);
 	assert_int_equal(t.step.attempt, 2);
 	assert_int_equal(t.step.step, 1);
-	trainer_check_image(&t, SHARD_BF16, 0); /* the ended attempt had no effect */
+	trainer_check_image(&t, SHARD_BF16, 0); /* The ended attempt had no effect. */
 	trainer_push_all(&t, 2);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
 	EXPECT(SHARD_OK, shard_result(t.model, 0, SHARD_DEFAULT, &r));
@@ -104,6 +108,8 @@ static void test_world_changed(void **state)
 	fake_stop(f);
 }
 
+/* A trainer that had not begun the ended attempt is told nothing, if its rank and the size of the
+ * world stay the same. */
 static void test_ended_unbegun(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -113,10 +119,10 @@ static void test_ended_unbegun(void **state)
 	fake_ended(f, "rank 3 is slow");
 	fake_attempt(f, "rank 3 is slow");
 	settle(f, &t, 1);
-	trainer_begin(&t); /* the same rank in a world of the same size: nothing to tell */
+	trainer_begin(&t); /* Rank and world size are the same, so there is nothing to tell. */
 	assert_int_equal(t.step.attempt, 2);
-	fake_attempt(f,
-		     "silently replaced"); /* without ENDED: counts as the end of the one in hand */
+	/* An ATTEMPT without an ENDED before it also ends the attempt in hand. */
+	fake_attempt(f, "silently replaced");
 	settle(f, &t, 2);
 	EXPECT(SHARD_WORLD_CHANGED, shard_push_none(t.model, 3));
 	EXPECT_TEXT("silently replaced");
@@ -127,6 +133,7 @@ static void test_ended_unbegun(void **state)
 	fake_stop(f);
 }
 
+/* An abandoned attempt takes no more pushes, and the daemon is told the reason. */
 static void test_abandon(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -145,12 +152,14 @@ static void test_abandon(void **state)
 	fake_ended(f, "rank 2 abandoned: bad batch");
 	EXPECT(SHARD_WORLD_CHANGED, shard_result(t.model, 0, SHARD_DEFAULT, &r));
 	fake_attempt(f, "rank 2 abandoned: bad batch");
-	trainer_begin(&t); /* who abandoned knows why: no world_get in between */
+	/* The trainer that abandoned knows why, and needs no shard_world_get(). */
+	trainer_begin(&t);
 	assert_int_equal(t.step.attempt, 2);
 	trainer_end(&t);
 	fake_stop(f);
 }
 
+/* A join that times out says what it waits for, and can be repeated. */
 static void test_join_waits(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -162,8 +171,8 @@ static void test_join_waits(void **state)
 	trainer_define(&t, f->address, SHARD_BF16, SHARD_BF16);
 	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 200, &t.world));
 	EXPECT_TEXT_AROUND("join of \"gpt\" waited ", " s: 3 of 4 trainers are here");
-	EXPECT(SHARD_TIMEOUT,
-	       shard_join(t.model, -1, 100, &t.world)); /* goes on waiting: one JOIN */
+	/* A second call goes on waiting and sends no second JOIN. */
+	EXPECT(SHARD_TIMEOUT, shard_join(t.model, -1, 100, &t.world));
 	fake_attempt(f, "");
 	EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &t.world));
 	fake_lock(f);
@@ -173,6 +182,7 @@ static void test_join_waits(void **state)
 	fake_stop(f);
 }
 
+/* A begin that times out says whether it waits for an attempt or for which chunk of an image. */
 static void test_begin_waits(void **state)
 {
 	struct fake *f = start_short(*state != NULL);
@@ -191,7 +201,7 @@ static void test_begin_waits(void **state)
 	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
 	EXPECT_TEXT_AROUND("begin after step 1 of \"gpt\" waited ", " s: rank 0 of 1");
 	fake_lock(f);
-	f->step++; /* an attempt whose image is not there yet */
+	f->step++; /* The image of the next attempt is not there yet. */
 	fake_unlock(f);
 	fake_attempt(f, "");
 	EXPECT(SHARD_TIMEOUT, shard_begin(t.model, NULL, &t.step));
@@ -208,6 +218,7 @@ static void test_begin_waits(void **state)
 	fake_stop(f);
 }
 
+/* Each call on a lost model says that and why it is lost. The connection goes on. */
 static void test_lost(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -226,14 +237,15 @@ static void test_lost(void **state)
 	EXPECT_TEXT("\"gpt\" is lost: node b died");
 	EXPECT(SHARD_LOST, shard_begin(t.model, NULL, &t.step));
 	EXPECT(SHARD_LOST, shard_leave(t.model, 0));
-	assert_non_null(shard_grad(t.model, 0)); /* still memory */
+	assert_non_null(shard_grad(t.model, 0)); /* The memory stays. */
 	shard_detach(&t.model);
-	EXPECT(SHARD_OK, shard_progress(t.client)); /* the connection lives */
+	EXPECT(SHARD_OK, shard_progress(t.client)); /* The connection still works. */
 	trainer_end(&t);
 	fake_stop(f);
 }
 
-/* Said while no call was there to read it: the next one does not wait for what cannot come. */
+/* The model is lost while no call is there to read of it. The next begin must not wait for an
+ * attempt that cannot come. */
 static void test_lost_between_calls(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -258,13 +270,14 @@ static void test_lost_between_calls(void **state)
 	assert_int_equal(poll(&readable, 1, 10000), 1);
 	before = clock_ns();
 	EXPECT(SHARD_LOST, shard_begin(t.model, NULL, &t.step));
-	assert_true(clock_ns() - before <
-		    pace_ns(5 * NS_PER_SEC)); /* the model's timeout is 20 s */
+	/* The model's timeout is 20 s. */
+	assert_true(clock_ns() - before < pace_ns(5 * NS_PER_SEC));
 	EXPECT_TEXT("\"gpt\" is lost: node b died");
 	trainer_end(&t);
 	fake_stop(f);
 }
 
+/* When the connection closes, a wait for a result ends at once. */
 static void test_closed_in_step(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -286,12 +299,12 @@ static void test_closed_in_step(void **state)
 	assert_true(clock_ns() - before < pace_ns(5 * NS_PER_SEC));
 	EXPECT(SHARD_CLOSED, shard_wait(t.model, ticket, SHARD_DEFAULT));
 	EXPECT(SHARD_CLOSED, shard_test(t.model, ticket));
-	trainer_end(&t); /* with a map, a queue and a ticket in hand */
+	trainer_end(&t); /* Frees a mapping, a queue and a ticket that are still in use. */
 	fake_stop(f);
 }
 
-/* What was pushed is as it was, whatever a trainer still writes where it used to be: a daemon may
- * come back to it. */
+/* After the connection closed, writes of the trainer no longer reach the memory that it shared with
+ * the daemon. The pushed gradients stay as they were, because a daemon may resume with them. */
 static void test_closed_arena(void **state)
 {
 	struct fake *f = start(false);
@@ -327,6 +340,7 @@ static void test_closed_arena(void **state)
 	fake_stop(f);
 }
 
+/* The result of a decided step can still be read after the connection closed. */
 static void test_decided_stays(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -342,8 +356,8 @@ static void test_decided_stays(void **state)
 	fake_close(f);
 	while (shard_progress(t.client) == SHARD_OK)
 		sched_yield();
-	EXPECT(SHARD_OK, shard_result(t.model, ticket, pace_ms(10000),
-				      &r)); /* it was committed, whatever came after */
+	/* The step was committed before the connection closed. */
+	EXPECT(SHARD_OK, shard_result(t.model, ticket, pace_ms(10000), &r));
 	assert_int_equal(r.step, 1);
 	EXPECT(SHARD_OK, shard_wait(t.model, ticket, pace_ms(10000)));
 	EXPECT(SHARD_CLOSED, shard_begin(t.model, NULL, &t.step));
@@ -351,6 +365,7 @@ static void test_decided_stays(void **state)
 	fake_stop(f);
 }
 
+/* A detach in the middle of a step abandons it and leaves. */
 static void test_detach_in_step(void **state)
 {
 	struct fake *f = start(*state != NULL);
@@ -367,8 +382,9 @@ static void test_detach_in_step(void **state)
 	fake_stop(f);
 }
 
-/* A change of the world sends the image once more, to a trainer that may be reading it: what is
- * there already stays untouched. Bytes that could not be, under a version that is here, show it. */
+/* A change of the world sends the image once more, to a trainer that may be reading it. Chunks that
+ * are there must not be written again. The test sends other bytes under the same version, and must
+ * not find them in the image. */
 static void test_image_again(void **state)
 {
 	struct fake *f = start(true);
@@ -387,12 +403,14 @@ static void test_image_again(void **state)
 	assert_true(trainer_image_at(&t, SHARD_BF16, 2, 5) == before);
 	trainer_push_all(&t, 1);
 	EXPECT(SHARD_OK, shard_commit(t.model, NULL));
-	trainer_begin(&t); /* the next version is taken */
+	trainer_begin(&t); /* The next version replaces the bytes. */
 	assert_true(trainer_image_at(&t, SHARD_BF16, 2, 5) == before + 8 - 1);
 	trainer_end(&t);
 	fake_stop(f);
 }
 
+/* The ranks divide the samples of a batch among them without gaps, in parts that differ by at most
+ * one. */
 static void test_samples(void **state)
 {
 	struct shard_world w = SHARD_INIT(struct shard_world);
@@ -407,7 +425,7 @@ static void test_samples(void **state)
 		next = first + count;
 	}
 	assert_int_equal(next, 1024);
-	EXPECT(SHARD_BAD_ARG, shard_samples(&w, 1024, &first, &count)); /* rank 7 of 7 */
+	EXPECT(SHARD_BAD_ARG, shard_samples(&w, 1024, &first, &count)); /* There is no rank 7. */
 }
 
 int main(void)

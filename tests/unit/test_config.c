@@ -45,7 +45,7 @@ static void defaults(void **state)
 
 	(void)state;
 	assert_string_equal(c.node, "a");
-	assert_string_equal(c.listen.text, "off"); /* nobody could come in there */
+	assert_string_equal(c.listen.text, "off"); /* Nobody could connect there. */
 	assert_string_equal(c.http.text, "127.0.0.1:29701");
 	assert_false(c.http_private_models);
 	assert_string_equal(c.socket, "/run/shardd/shardd.sock");
@@ -68,11 +68,13 @@ static void defaults(void **state)
 	assert_int_equal(c.models_nr, 0);
 	config_free(&c);
 	c = loaded("");
-	assert_true(c.node[0] != 0); /* the host's name */
+	assert_true(c.node[0] != 0); /* The name of the host. */
 	config_free(&c);
 }
 
-/* The file is looked at when the daemon starts: CREDENTIALS_DIRECTORY is the service's. */
+/* Tests the option of the trainers' secret, and where the daemon listens with and without it. The
+ * file itself is read only when the daemon starts, because CREDENTIALS_DIRECTORY is set only for
+ * the service. */
 static void secret(void **state)
 {
 	struct config c = loaded(
@@ -89,18 +91,18 @@ static void secret(void **state)
 	c = loaded(HEAD "[cluster]\nsecret = /s\n");
 	assert_string_equal(c.listen.text, "127.0.0.1:29700");
 	config_free(&c);
-	c = loaded(HEAD "allow_unauthenticated = yes\n"); /* loopback is open to every user of the
-							     machine, and said to be so */
+	/* Loopback is open to every user of the machine, as the option says. */
+	c = loaded(HEAD "allow_unauthenticated = yes\n");
 	assert_true(strcmp(c.listen.text, "127.0.0.1:29700") == 0 && c.listen_open);
 	config_free(&c);
-	c = loaded(HEAD "[nodes]\na = 10.0.0.1:3\n"); /* no other node, no client: nobody has a
-							 reason to come */
+	/* Without another node and without a secret nobody could connect. */
+	c = loaded(HEAD "[nodes]\na = 10.0.0.1:3\n");
 	assert_string_equal(c.listen.text, "off");
 	config_free(&c);
 	refused(HEAD "[cluster]\nsecret =\n", "shardd.conf:4: [cluster] secret = : choose a path "
 					      "of 1 to 511 bytes without control characters");
-	refused(HEAD
-		"http = 10.0.0.1:4\n[cluster]\nsecret = /s\n", /* it is not asked for over HTTP */
+	/* HTTP does not ask for the secret, so the secret does not protect it. */
+	refused(HEAD "http = 10.0.0.1:4\n[cluster]\nsecret = /s\n",
 		"shardd.conf:3: [daemon] http = 10.0.0.1:4: not loopback, and requests are not "
 		"authenticated: choose "
 		"127.0.0.1:PORT or off, "
@@ -111,8 +113,8 @@ static void secret(void **state)
 #define OPEN "allow_unauthenticated = yes\n"
 #define TWO  "[nodes]\na = 127.0.0.1:1\nb = 127.0.0.1:2\n"
 
-/* Nodes do anything, so they know each other by a key that no trainer has; or somebody said that
- * anybody may. */
+/* A node may do anything to another one. So nodes need a key that no trainer has, unless
+ * allow_unauthenticated opens everything. */
 static void node_secret(void **state)
 {
 	struct config c = loaded(HEAD "[cluster]\nnode_secret = /n\n" TWO);
@@ -126,7 +128,7 @@ static void node_secret(void **state)
 	assert_false(c.listen_open || c.nodes_open);
 	config_free(&c);
 	c = loaded(HEAD "allow_unauthenticated = yes\n[cluster]\nnode_secret = /n\n" TWO);
-	assert_true(c.listen_open && !c.nodes_open); /* trainers prove nothing, nodes do */
+	assert_true(c.listen_open && !c.nodes_open); /* Only nodes have to prove themselves. */
 	config_free(&c);
 	c = loaded(HEAD "allow_unauthenticated = yes\n" TWO);
 	assert_true(c.listen_open && c.nodes_open);
@@ -152,6 +154,7 @@ static void node_secret(void **state)
 		"control characters");
 }
 
+/* One file with every kind of line gives the values that it says. */
 static void everything(void **state)
 {
 	struct config c = loaded("\xef\xbb\xbf; a comment\n"
@@ -226,7 +229,7 @@ static void everything(void **state)
 	config_free(&c);
 }
 
-/* What is printed is what was loaded: it loads again to the same. */
+/* A printed configuration can be loaded again and gives the same configuration. */
 static void printed(void **state)
 {
 	struct config c = loaded(HEAD OPEN
@@ -256,6 +259,7 @@ static void printed(void **state)
 	config_free(&d);
 }
 
+/* All nodes must have the same hash, so it covers what they must agree on. */
 static void hash(void **state)
 {
 	struct config a = loaded(HEAD OPEN "[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
@@ -266,8 +270,8 @@ static void hash(void **state)
 		HEAD OPEN "[net]\nbody_checksum = no\n[nodes]\na = 127.0.0.1:7\nb = 127.0.0.1:8\n");
 
 	(void)state;
-	assert_true(config_hash(&a) == config_hash(&b));     /* a node's own options do not count */
-	assert_true(config_hash(&a) != config_hash(&other)); /* the order of nodes does */
+	assert_true(config_hash(&a) == config_hash(&b));     /* Options of one node do not count. */
+	assert_true(config_hash(&a) != config_hash(&other)); /* The order of the nodes counts. */
 	assert_true(config_hash(&a) != config_hash(&sums));
 	config_free(&a);
 	config_free(&b);
@@ -355,6 +359,8 @@ static void refused_structure(void **state)
 					     "comment behind ; or on its own line");
 }
 
+/* libinih would silently cut long lines and names of sections, and stop at a zero byte. They are
+ * refused instead. */
 static void refused_quietly_cut(void **state)
 {
 	char text[700];
@@ -363,7 +369,7 @@ static void refused_quietly_cut(void **state)
 
 	(void)state;
 	snprintf(text, sizeof(text), "[daemon]\nstate = /%0189d\n", 0);
-	c = loaded(text); /* 198 bytes: all of it arrives */
+	c = loaded(text); /* A line of 198 bytes is not cut. */
 	assert_int_equal(strlen(c.state), 190);
 	config_free(&c);
 	snprintf(text, sizeof(text), "[daemon]\nstate = /%0199d\n", 0);
@@ -374,7 +380,7 @@ static void refused_quietly_cut(void **state)
 	refused(text, "shardd.conf:1: a section's name is longer than 49 characters: choose "
 		      "shorter names");
 	snprintf(text, sizeof(text), "[model \"%041d\"]\nclip = 1\n", 0);
-	c = loaded(text); /* 49 characters: not cut */
+	c = loaded(text); /* A name of 49 characters is not cut. */
 	assert_int_equal(strlen(c.model[0].name), 41);
 	config_free(&c);
 	assert_int_equal(config_load_text(&c, FILE_NAME, "[dae\0mon]", 9, &e), SHARD_BAD_ARG);
@@ -404,6 +410,7 @@ static void refused_long_setting(void **state)
 			    "longer than 255 bytes");
 }
 
+/* Options that are valid alone but contradict each other are refused. */
 static void contradictions(void **state)
 {
 	char text[4000] = HEAD "[nodes]\n";
@@ -462,6 +469,7 @@ static void contradictions(void **state)
 	refused(text, "shardd.conf:68: [nodes] n64: at most 64 nodes are possible");
 }
 
+/* The command line wins over the environment, the environment over the file. */
 static void sources(void **state)
 {
 	static const char *const env[] = {
@@ -546,15 +554,16 @@ static void credential_says(const char *text, const char *file, const char *line
 	rmdir(folder);
 }
 
-/* What the unit loads is the secret unless somebody names another; the unit's "none", a blank one
- * or no file are none. */
+/* A credential that the systemd unit loads is the secret, unless the configuration names another
+ * file. If the credential is missing, blank or "none", there is no secret. */
 static void credentials(void **state)
 {
 	static const char name[] = "${CREDENTIALS_DIRECTORY}/shardd.secret";
 
 	(void)state;
 	credential_says("00\n", HEAD, NULL, name);
-	credential_says("not a secret", HEAD, NULL, name); /* that is said when it is used */
+	/* A malformed secret is refused only when it is used. */
+	credential_says("not a secret", HEAD, NULL, name);
 	credential_says("none", HEAD, NULL, "");
 	credential_says("none\n", HEAD, NULL, "");
 	credential_says("\n", HEAD, NULL, "");
@@ -569,6 +578,7 @@ static void credentials(void **state)
 	credential_says("00\n", HEAD "[cluster]\nnode_secret = /s\n" TWO, NULL, "/s");
 }
 
+/* Whichever allocation fails, a load returns SHARD_SYSTEM, or succeeds where it can do without. */
 static void no_memory(void **state)
 {
 	static const char text[] = HEAD "[model]\nclip = 1\n[model \"m\"]\nlr = 1\n";
@@ -582,10 +592,9 @@ static void no_memory(void **state)
 
 		if (st == SHARD_OK)
 			config_free(&c);
-		if (!fault_end(&f)) /* /proc may be read without memory: then there is no cgroup,
-				       and that is all */
+		if (!fault_end(&f))
 			assert_int_equal(st, SHARD_OK);
-		else
+		else /* A failure while /proc is read only hides the limit of the cgroup. */
 			assert_true(st == SHARD_OK || st == SHARD_SYSTEM);
 	}
 }

@@ -20,6 +20,7 @@
 
 #define README "daemon/config/README.md"
 
+/* Both tables pass the check of the engine. */
 static void rows(void **state)
 {
 	(void)state;
@@ -29,7 +30,7 @@ static void rows(void **state)
 		assert_int_equal(settings_param((enum schedule_param)p)->index, p);
 }
 
-/* What --help says of a schedule's parameter is what the schedule does. */
+/* The default of a schedule's parameter in the table is the one that the schedule uses. */
 static void schedule_defaults(void **state)
 {
 	struct table_value v;
@@ -49,7 +50,7 @@ static void schedule_defaults(void **state)
 	}
 }
 
-/* A text that somebody could write for this row, other than its default; NULL: there is none. */
+/* A valid text for this row that is not its default. NULL: there is none in the list. */
 static const char *other_text(const struct table_row *row)
 {
 	static const char *const texts[] = {
@@ -94,6 +95,7 @@ static void round_trip(const struct table *t, void *object, void *copy, size_t b
 	}
 }
 
+/* The values of both tables read back as they were written. */
 static void values(void **state)
 {
 	static struct config a, b;
@@ -104,7 +106,8 @@ static void values(void **state)
 	round_trip(settings_table(), &s, &t, sizeof(s));
 }
 
-/* Each option is changed alone and then reloaded: one that may change does, any other waits. */
+/* Each option is changed alone and then reloaded. A reloadable one changes, and any other one keeps
+ * its value until a restart. */
 static void reload(void **state)
 {
 	const struct table *t = config_options();

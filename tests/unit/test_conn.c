@@ -24,7 +24,7 @@
 
 #include <cmocka.h>
 
-static int fail_alloc_in; /* 0: never; n: the n-th allocation from now fails */
+static int fail_alloc_in; /* The n-th allocation from now fails. 0: none does. */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 extern void *__libc_memalign(size_t align, size_t bytes);
@@ -46,7 +46,8 @@ void *calloc(size_t nr, size_t bytes)
 #define CAN_FAIL_ALLOC 1
 #endif
 
-/* libuv's too: the kernel lets a user watch so many descriptors only. */
+/* Makes epoll_ctl(2) fail, also in libuv, as if the user watched as many descriptors as the kernel
+ * allows. */
 static bool no_more_watches;
 
 __attribute__((visibility("default"))) int epoll_ctl(int epfd, int op, int fd,
@@ -59,6 +60,8 @@ __attribute__((visibility("default"))) int epoll_ctl(int epfd, int op, int fd,
 	return (int)syscall(SYS_epoll_ctl, epfd, op, fd, event);
 }
 
+/* Two ends exchange frames over a unix socket, each knows the user of the other, and each closes
+ * once. */
 static void test_talk(void **state)
 {
 	struct loopnet *t = *state;
@@ -77,15 +80,16 @@ static void test_talk(void **state)
 	assert_int_equal(conn_peer_groups(t->accepted[0].c, groups, NR(groups)),
 			 getgroups(NR(mine), mine));
 	conn_close(t->dialled.c, NULL, 0);
-	assert_int_equal(t->dialled.closed, 0); /* not from inside conn_close() */
-	conn_close(t->dialled.c, NULL, 0);      /* harmless twice */
+	assert_int_equal(t->dialled.closed, 0); /* on_close() does not run inside conn_close(). */
+	conn_close(t->dialled.c, NULL, 0);      /* A second close does no harm. */
 	RUN_UNTIL(t, t->dialled.closed && t->accepted[0].closed);
 	assert_int_equal(t->dialled.why.status, SHARD_CLOSED);
 	assert_int_equal(t->accepted[0].why.status, SHARD_CLOSED);
 	assert_int_equal(t->accepted[0].stats.frames_in, 5);
 }
 
-/* A machine without /etc/hosts would ask a name server, which may take minutes to say no. */
+/* A machine without "localhost" in /etc/hosts would ask a name server, which may take minutes to
+ * refuse. */
 static bool has_localhost(void)
 {
 	FILE *f = fopen("/etc/hosts", "r");
@@ -99,6 +103,7 @@ static bool has_localhost(void)
 	return found;
 }
 
+/* A connection over tcp to a name works, and tells no user of the other end. */
 static void test_tcp(void **state)
 {
 	struct loopnet *t = *state;
@@ -109,7 +114,7 @@ static void test_tcp(void **state)
 
 	assert_int_equal(conn_address_parse(&at, "127.0.0.1:0", NULL), SHARD_OK);
 	assert_int_equal(conn_listen(&l, &t->loop, &at, 0, loopnet_accepted, t, NULL), SHARD_OK);
-	/* a name: maybe ::1 first, which refuses */
+	/* The name may resolve to ::1 first, where nobody listens. */
 	snprintf(where, sizeof(where), "tcp://%s:%u", has_localhost() ? "localhost" : "127.0.0.1",
 		 conn_listener_port(l));
 	loopnet_connected(t, where);
@@ -123,6 +128,8 @@ static void test_tcp(void **state)
 	conn_listener_close(&l);
 }
 
+/* A connection that is closed while it dials calls on_close() and never on_open(). It may also be
+ * closed in on_open(). */
 static void test_close_while_dialling(void **state)
 {
 	struct loopnet *t = *state;
@@ -132,7 +139,7 @@ static void test_close_while_dialling(void **state)
 	RUN_UNTIL(t, t->dialled.closed);
 	assert_int_equal(t->dialled.opened, 0);
 	memset(&t->dialled, 0, sizeof(t->dialled));
-	loopnet_dial(t, "localhost:1"); /* resolving */
+	loopnet_dial(t, "localhost:1"); /* Closed while the name is resolved. */
 	conn_close(t->dialled.c, NULL, 0);
 	RUN_UNTIL(t, t->dialled.closed);
 	memset(&t->dialled, 0, sizeof(t->dialled));
@@ -145,6 +152,7 @@ static void test_close_while_dialling(void **state)
 		RUN_UNTIL(t, t->accepted[i].closed);
 }
 
+/* Where nobody listens, the error names the address and the reason. */
 static void test_nobody_there(void **state)
 {
 	struct loopnet *t = *state;
@@ -168,7 +176,7 @@ static void test_nobody_there(void **state)
 	assert_null(t->dialled.c);
 }
 
-/* A name with two addresses, of which the first refuses. */
+/* A name has two addresses, of which the first refuses. The second one is tried. */
 static void test_second_address(void **state)
 {
 	struct loopnet *t = *state;
@@ -189,6 +197,7 @@ static void test_second_address(void **state)
 	assert_int_equal(t->dialled.why.status, SHARD_UNREACHABLE);
 }
 
+/* on_frame() may close its connection. */
 static void test_close_in_frame(void **state)
 {
 	struct loopnet *t = *state;
@@ -198,9 +207,10 @@ static void test_close_in_frame(void **state)
 	loopnet_ping(t->dialled.c);
 	loopnet_ping(t->dialled.c);
 	RUN_UNTIL(t, t->dialled.closed && t->accepted[0].closed);
-	assert_int_equal(t->accepted[0].got.nr, 1); /* the second is not delivered any more */
+	assert_int_equal(t->accepted[0].got.nr, 1); /* The second one is not delivered. */
 }
 
+/* Connections that send garbage or close at once leave no descriptor behind. */
 static void test_many(void **state)
 {
 	struct loopnet *t = *state;
@@ -227,6 +237,7 @@ static void test_many(void **state)
 	assert_int_equal(frames_open_fds(), before);
 }
 
+/* A listener without descriptors waits, and accepts again when there are some. */
 static void test_out_of_descriptors(void **state)
 {
 	struct loopnet *t = *state;
@@ -236,14 +247,15 @@ static void test_out_of_descriptors(void **state)
 
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
 	low = old;
-	low.rlim_cur = 3; /* below what is open: every new descriptor fails, also after the spare
-			     one is closed */
+	/* More are open than that, so no new descriptor is possible, even after the listener closes
+	 * its spare one. */
+	low.rlim_cur = 3;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
 	for (int i = 0; i < 5; i++)
-		uv_run(&t->loop, UV_RUN_NOWAIT); /* must neither spin for ever nor crash */
+		uv_run(&t->loop, UV_RUN_NOWAIT); /* This must neither loop for ever nor crash. */
 	assert_int_equal(t->accepted_nr, 0);
-	assert_true(uv_backend_timeout(&t->loop) >
-		    0); /* it sleeps, though the listener is still readable */
+	/* The loop sleeps, although connections still wait at the listener. */
+	assert_true(uv_backend_timeout(&t->loop) > 0);
 	assert_int_equal(poll(&(struct pollfd){uv_backend_fd(&t->loop), POLLIN, 0}, 1, 0), 0);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 	RUN_UNTIL(t, t->accepted_nr == 2);
@@ -263,7 +275,7 @@ static void test_addresses_in_use(void **state)
 	struct stat st;
 	int fd;
 
-	/* a live unix socket */
+	/* A unix socket at which a daemon listens is not replaced. */
 	assert_int_equal(conn_address_parse(&at, t->path, NULL), SHARD_OK);
 	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e),
 			 SHARD_EXISTS);
@@ -273,8 +285,9 @@ static void test_addresses_in_use(void **state)
 	assert_string_equal(e.text, want);
 	assert_int_equal(stat(at.host, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
-	RUN_UNTIL(t, t->accepted_nr == 1 && t->accepted[0].closed); /* the probe */
-	/* a file that is not a socket stays */
+	/* The attempt to listen has connected to find out whether anybody is there. */
+	RUN_UNTIL(t, t->accepted_nr == 1 && t->accepted[0].closed);
+	/* A file that is not a socket stays. */
 	snprintf(text, sizeof(text), "unix:%s/f", t->dir);
 	assert_int_equal(conn_address_parse(&at, text, NULL), SHARD_OK);
 	fd = open(at.host, O_CREAT | O_WRONLY, 0600);
@@ -282,7 +295,7 @@ static void test_addresses_in_use(void **state)
 	assert_int_equal(conn_listen(&l, &t->loop, &at, 0600, loopnet_accepted, t, &e),
 			 SHARD_EXISTS);
 	assert_int_equal(unlink(at.host), 0);
-	/* a stale socket is replaced, with the rights asked for */
+	/* A stale socket is replaced, and the new one has the given mode. */
 	fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	struct address_sock sock;
 	assert_true(address_numeric(&at, &sock));
@@ -292,7 +305,7 @@ static void test_addresses_in_use(void **state)
 	assert_int_equal(stat(at.host, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0666);
 	conn_listener_close(&l);
-	/* a port in use */
+	/* A port may be in use. */
 	assert_int_equal(conn_address_parse(&at, "127.0.0.1:0", NULL), SHARD_OK);
 	assert_int_equal(conn_listen(&l, &t->loop, &at, 0, loopnet_accepted, t, NULL), SHARD_OK);
 	snprintf(text, sizeof(text), "127.0.0.1:%u", conn_listener_port(l));
@@ -306,8 +319,8 @@ static void test_addresses_in_use(void **state)
 	conn_listener_close(&l);
 }
 
-/* A listener that the loop cannot watch is an error, and leaves neither descriptor nor socket file.
- */
+/* If the loop cannot watch a listener, the listen fails and leaves neither a descriptor nor a
+ * socket file. */
 static void test_out_of_watches(void **state)
 {
 	struct loopnet *t = *state;
@@ -358,9 +371,10 @@ static void test_alloc_fails(void **state)
 			break;
 		assert_int_equal(rc, SHARD_SYSTEM);
 		assert_null(t->dialled.c);
-		assert_int_equal(fcntl(fds[0], F_GETFD), -1); /* taken over, so closed */
+		/* conn_accept() owns the descriptor, so it has closed it. */
+		assert_int_equal(fcntl(fds[0], F_GETFD), -1);
 	}
-	assert_int_equal(n, 3); /* the conn, its stream */
+	assert_int_equal(n, 3); /* There are two allocations: the connection and its stream. */
 	RUN_UNTIL(t, t->dialled.closed == 1);
 	memset(&t->dialled, 0, sizeof(t->dialled));
 	assert_int_equal(conn_address_parse(&to, t->path, NULL), SHARD_OK);
@@ -368,7 +382,7 @@ static void test_alloc_fails(void **state)
 	assert_int_equal(conn_connect(&t->dialled.c, &t->loop, &to, &conf, NULL), SHARD_SYSTEM);
 	fail_alloc_in = 0;
 	loopnet_dial(t, t->path);
-	fail_alloc_in = 1; /* the stream, once it is connected */
+	fail_alloc_in = 1; /* The stream is allocated once the connection is open. */
 	RUN_UNTIL(t, t->dialled.closed == 1);
 	assert_int_equal(fail_alloc_in, 0);
 	assert_int_equal(t->dialled.opened, 0);
@@ -387,6 +401,7 @@ static void test_alloc_fails(void **state)
 #endif
 }
 
+/* Addresses are parsed or refused with the forms that are possible. */
 static void test_parse(void **state)
 {
 	static const char *const good[] = {"unix:/run/shardd/shardd.sock", "tcp://a-node:29700",

@@ -19,8 +19,8 @@
 
 #include <cmocka.h>
 
-/* What was queued before conn_close() with a linger time arrives, also when the peer's own bytes
- * are never read. */
+/* Everything that was queued before a conn_close() with a linger time arrives, even if the peer's
+ * own bytes are never read. */
 static void test_linger(void **state)
 {
 	struct loopnet *t = *state;
@@ -37,15 +37,15 @@ static void test_linger(void **state)
 	loopnet_ping(t->dialled.c);
 	conn_close(t->accepted[0].c, NULL, 5000);
 	RUN_UNTIL(t, t->dialled.closed && t->accepted[0].closed);
-	assert_true(
-		clock_ns() - start <
-		pace_ns(4 * NS_PER_SEC)); /* ends when the peer has all, not when patience does */
+	/* It closes when the peer has everything, and not at the end of the linger time. */
+	assert_true(clock_ns() - start < pace_ns(4 * NS_PER_SEC));
 	assert_int_equal(t->dialled.got.nr, 16);
 	assert_int_equal(t->accepted[0].got.nr, 0);
 	free(t->dialled.got.to);
 	free(body);
 }
 
+/* If the peer does not read, the connection closes at the end of the linger time. */
 static void test_linger_ends(void **state)
 {
 	struct loopnet *t = *state;
@@ -53,7 +53,7 @@ static void test_linger_ends(void **state)
 	char *body = calloc(1, WIRE_PART_BYTES);
 
 	loopnet_connected(t, t->path);
-	conn_pause(t->dialled.c, true); /* reads nothing */
+	conn_pause(t->dialled.c, true); /* This end reads nothing. */
 	for (int i = 0; i < 16; i++)
 		assert_int_equal(stream_send(conn_stream(t->accepted[0].c), &h, body,
 					     WIRE_PART_BYTES, NULL, NULL),
@@ -65,7 +65,8 @@ static void test_linger_ends(void **state)
 	free(body);
 }
 
-/* Who has something to send meets the end of the connection before it has read what came before. */
+/* A send fails because the peer has closed, before the frames that it sent earlier were read. They
+ * are still delivered. */
 static void test_last_words(void **state)
 {
 	struct loopnet *t = *state;
@@ -77,12 +78,13 @@ static void test_last_words(void **state)
 	assert_int_equal(send(fd, bytes, n, 0), (ssize_t)n);
 	close(fd);
 	loopnet_ping(t->accepted[0].c);
-	assert_int_equal(t->accepted[0].got.nr, 0); /* not in the call that sends */
+	assert_int_equal(t->accepted[0].got.nr, 0); /* Not inside the call that sends. */
 	RUN_UNTIL(t, t->accepted[0].closed);
 	assert_int_equal(t->accepted[0].got.nr, 1);
 	assert_int_equal(t->accepted[0].why.status, SHARD_CLOSED);
 }
 
+/* A peer that stops in the middle of a frame, or says nothing, is closed after its deadline. */
 static void test_stall_and_silence(void **state)
 {
 	struct loopnet *t = *state;
@@ -112,7 +114,7 @@ static void test_stall_and_silence(void **state)
 	close(fd);
 }
 
-/* The other end talks, but never reads. */
+/* A peer that sends frames but never reads is closed after the deadline, too. */
 static void test_takes_nothing(void **state)
 {
 	struct loopnet *t = *state;
@@ -148,6 +150,7 @@ static void test_takes_nothing(void **state)
 	free(body);
 }
 
+/* A peer that sends a malformed frame gets an ERROR that says which frame and why. */
 static void test_refusal_is_told(void **state)
 {
 	struct loopnet *t = *state;
@@ -176,18 +179,19 @@ static void test_refusal_is_told(void **state)
 	close(fd);
 }
 
+/* A frame that was read before a pause is delivered after it, without more to read. */
 static void test_pause(void **state)
 {
 	struct loopnet *t = *state;
 	struct wire_head push = {.op = OP_PUSH};
 
 	loopnet_connected(t, t->path);
-	t->accepted[0].got.hold_after_each = true; /* what conn_pause() in on_frame does */
+	t->accepted[0].got.hold_after_each = true; /* As if on_frame() called conn_pause(). */
 	assert_int_equal(
 		stream_send(conn_stream(t->dialled.c), &push, "\x0a\x01\x05", 3, NULL, NULL),
 		SHARD_OK);
-	loopnet_ping(t->dialled.c); /* its header comes with the body before it; nothing after it
-				       makes the socket readable */
+	/* Its header is read with the body before it, and then the socket is empty. */
+	loopnet_ping(t->dialled.c);
 	RUN_UNTIL(t, t->accepted[0].got.nr == 1);
 	assert_true(stream_ready(conn_stream(t->accepted[0].c)));
 	conn_pause(t->accepted[0].c, true);
@@ -207,13 +211,13 @@ static void sent(void *arg, enum shard_status st)
 	struct loopend *n = arg;
 
 	(void)st;
-	assert_int_equal(n->closed, 0); /* bodies come back before on_close() */
+	assert_int_equal(n->closed, 0); /* All bodies are given back before on_close(). */
 	n->given_back++;
-	conn_kick(n->c); /* harmless at any time */
+	conn_kick(n->c); /* This is allowed at any time. */
 }
 
-/* Somebody waits for room: he is told after each write, without asking, and what he then queues is
- * written without a kick. */
+/* Called by on_room(), after each write that made room. Frames that are queued here are written
+ * without a kick. */
 static void refill(struct loopend *n, struct conn *c)
 {
 	struct wire_head h = {.op = OP_PING};
@@ -224,6 +228,7 @@ static void refill(struct loopend *n, struct conn *c)
 	}
 }
 
+/* An end that fills its queue is told of room after each write, and gets every body back. */
 static void test_room(void **state)
 {
 	struct loopnet *t = *state;
@@ -250,7 +255,7 @@ static void test_room(void **state)
 	conn_close(t->dialled.c, NULL, 0);
 	RUN_UNTIL(t, t->dialled.closed && t->accepted[0].closed);
 	assert_int_equal(t->dialled.given_back, 140);
-	assert_int_equal(t->dialled.rooms, nr); /* there is no room in what is closed */
+	assert_int_equal(t->dialled.rooms, nr); /* A closed connection has no room to report. */
 	free(body);
 }
 
@@ -258,7 +263,7 @@ static void test_room(void **state)
 
 struct answers {
 	struct conn *c;
-	int peer; /* the other end's socket */
+	int peer; /* The socket of the other end. */
 	ssize_t kicked, kicked_now;
 	bool closed;
 };
@@ -292,7 +297,8 @@ static void answers_closed(void *owner, struct conn *c, const struct err *why)
 	((struct answers *)owner)->closed = true;
 }
 
-/* An answer leaves with the others of its read, unless it must not wait for them. */
+/* During a read conn_kick() leaves an answer in the queue until all frames of the read are handled,
+ * and conn_kick_now() sends it at once. */
 static void test_kick_in_read(void **state)
 {
 	static const struct conn_handler handler = {
@@ -324,7 +330,7 @@ enum { ASKED = 24, ANSWER = 200 << 10, HELD_MAX = 300 << 10 };
 
 struct asked {
 	uint32_t nr;
-	uint64_t most; /* held when a question came */
+	uint64_t most; /* The most bytes that were held when a question came. */
 	bool closed;
 };
 
@@ -356,8 +362,8 @@ static void asked_closed(void *owner, struct conn *c, const struct err *why)
 	((struct asked *)owner)->closed = true;
 }
 
-/* Questions that came in one go are answered a few at a time, and every one of them, whether the
- * answers are taken at once, so that the limit is never seen from outside, or late. */
+/* Many questions arrive in one read. They are answered a few at a time, so that the answers stay
+ * below the limit, and all are answered, whether the peer reads the answers at once or late. */
 static void test_limit(void **state)
 {
 	static const struct conn_handler handler = {.frames = {asked_head, asked_frame},
@@ -375,22 +381,22 @@ static void test_limit(void **state)
 	conn_set_limit(t->accepted[0].c, HELD_MAX);
 	t->dialled.got.to = malloc(FRAMES_BODY_MAX);
 	for (uint32_t round = 1; round <= 3; round++) {
-		account.most =
-			round == 3 ? 0 : UINT64_MAX; /* others hold all there is: one at a time */
+		/* In the last round others hold all the memory, so answers go one at a time. */
+		account.most = round == 3 ? 0 : UINT64_MAX;
 		a.most = 0;
 		conn_pause(t->dialled.c, round == 2);
 		for (int i = 1; i < ASKED; i++)
 			assert_int_equal(stream_send_control(conn_stream(t->dialled.c), &with_body,
 							     &why.base),
 					 SHARD_OK);
-		/* its header is read with the body before it: then the socket has nothing more to
-		 * say */
+		/* Its header is read with the body before it, and then the socket has nothing more
+		 * to read. */
 		assert_int_equal(stream_send_control(conn_stream(t->dialled.c), &ping, NULL),
 				 SHARD_OK);
 		conn_kick(t->dialled.c);
 		if (round == 2) {
-			RUN_UNTIL(t, a.nr >= ASKED + 2); /* and no more: there is an answer that
-							    nobody takes */
+			/* Then it stops, because nobody reads the answers. */
+			RUN_UNTIL(t, a.nr >= ASKED + 2);
 			for (int i = 0; i < 20; i++)
 				uv_run(&t->loop, UV_RUN_NOWAIT);
 			assert_true(a.nr < ASKED + 8 &&

@@ -19,6 +19,7 @@
 
 static unsigned char memory[1 << 20];
 
+/* A message comes back as it was packed, and all of it lies in the given memory. */
 static void test_round_trip(void **state)
 {
 	uint32_t absent[] = {1, 70000, 3};
@@ -45,6 +46,7 @@ static void test_round_trip(void **state)
 			 SHARD_OK);
 }
 
+/* Exactly the ops with a control body have a message type. */
 static void test_every_op_has_its_type(void **state)
 {
 	(void)state;
@@ -76,6 +78,8 @@ static enum shard_status try(const ProtobufCMessageDescriptor *d, const void *bo
 	return rc;
 }
 
+/* A body that is no message of its type is refused, and so is a text with control characters. Only
+ * a text that may have several lines can hold line ends. */
 static void test_refused(void **state)
 {
 	struct err e;
@@ -85,7 +89,7 @@ static void test_refused(void **state)
 			     "\x0a\x05"
 			     "ab",
 			     4, 4096, &e),
-			 SHARD_PROTOCOL); /* length past the end */
+			 SHARD_PROTOCOL); /* Its length goes past the end. */
 	assert_non_null(strstr(e.text, "not a Why message"));
 	assert_int_equal(try(&shard__why__descriptor, "\x0b", 1, 4096, &e), SHARD_PROTOCOL);
 	assert_int_equal(try(&shard__why__descriptor,
@@ -106,7 +110,7 @@ static void test_refused(void **state)
 			     "\x0a\x03"
 			     "a\nc",
 			     5, 4096, &e),
-			 SHARD_OK); /* JSON has lines */
+			 SHARD_OK); /* JSON may have several lines. */
 	assert_int_equal(try(&shard__text__descriptor,
 			     "\x0a\x03"
 			     "a\x1b"
@@ -121,6 +125,7 @@ static void test_refused(void **state)
 			 SHARD_BAD_ARG);
 }
 
+/* A text that is not valid UTF-8 is refused. */
 static void test_utf8(void **state)
 {
 	static const char *const good[] = {"",
@@ -146,6 +151,7 @@ static void test_utf8(void **state)
 	}
 }
 
+/* control_clean() replaces bytes that a log must not have, and cuts between characters. */
 static void test_clean(void **state)
 {
 	char out[8];
@@ -153,7 +159,7 @@ static void test_clean(void **state)
 	(void)state;
 	control_clean(out, sizeof(out), "a\nb\x7f\xff");
 	assert_string_equal(out, "a b ?");
-	control_clean(out, sizeof(out), "1234\xe2\x82\xac"); /* it just fits */
+	control_clean(out, sizeof(out), "1234\xe2\x82\xac"); /* It just fits. */
 	assert_string_equal(out, "1234\xe2\x82\xac");
 	control_clean(out, sizeof(out), "12345\xe2\x82\xac");
 	assert_string_equal(out, "12345");
@@ -161,6 +167,7 @@ static void test_clean(void **state)
 	assert_string_equal(out, "");
 }
 
+/* Texts in nested messages are checked, too. */
 static void test_deep_texts(void **state)
 {
 	Shard__Spec spec = SHARD__SPEC__INIT;
@@ -184,8 +191,8 @@ static void test_deep_texts(void **state)
 	m.spec = &spec;
 	n = shard__define__pack(&m, body);
 	assert_int_equal(try(&shard__define__descriptor, body, n, 65536, NULL), SHARD_OK);
-	for (size_t arena = 0; arena < 1200;
-	     arena += 8) { /* too small an arena refuses, wherever it runs out */
+	/* An arena that is too small gives SHARD_RANGE, wherever it runs out. */
+	for (size_t arena = 0; arena < 1200; arena += 8) {
 		enum shard_status rc = try(&shard__define__descriptor, body, n, arena, &e);
 
 		if (rc != SHARD_OK && rc != SHARD_RANGE)
@@ -198,7 +205,7 @@ static void test_deep_texts(void **state)
 	assert_non_null(strstr(e.text, "name \"h.0...\" has a control character (0x0d) at byte 3"));
 }
 
-/* CONTROL_ARENA_BYTES is enough for the body that unpacks worst */
+/* CONTROL_ARENA_BYTES is enough for the body that needs the most memory when it is unpacked. */
 static void test_arena_factor(void **state)
 {
 	enum { BYTES = 4096 };
@@ -208,8 +215,9 @@ static void test_arena_factor(void **state)
 	for (uint16_t op = 0; op < 2 * OP_NR; op++) {
 		const ProtobufCMessageDescriptor *d = control_type(op / 2, op % 2);
 
-		for (uint8_t field = 1; d && field < 16;
-		     field++) { /* each field as empty message or string, each as a small number */
+		/* Each field is sent many times, as an empty message or string, and as a small
+		 * number. */
+		for (uint8_t field = 1; d && field < 16; field++) {
 			for (int i = 0; i < BYTES; i += 2) {
 				body[i] = (uint8_t)(field << 3 | 2);
 				body[i + 1] = 0;
@@ -226,6 +234,7 @@ static void test_arena_factor(void **state)
 	}
 }
 
+/* Random bodies in arenas of random sizes do no harm. */
 static void test_noise(void **state)
 {
 	uint8_t body[256];
