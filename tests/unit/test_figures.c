@@ -59,26 +59,29 @@ static void expect(json_t *before, json_t *now, double seconds, double steps, do
 	json_decref(now);
 }
 
+/* Steps, pushed bytes and received bytes become rates, and one answer alone gives no rate. */
 static void rates(void **state)
 {
 	(void)state;
-	/* 3 steps of 4 chunks and 2 chunks more: 14 chunks of 1000 bytes in 2 s */
+	/* 3 steps of 4 chunks, and 2 chunks more, are 14 chunks of 1000 bytes in 2 s. */
 	expect(status(1, 0, 10, 1, 100, 4), status(1, 0, 13, 3, 700, 4), 2, 1.5, 7000, 300);
 	expect(status(1, 0, 10, 1, 100, 4), status(1, 0, 10, 1, 100, 4), 2, 0, 0, 0);
 	expect(NULL, status(1, 0, 13, 3, 700, 4), 0, 0, 0, 0);
 }
 
+/* Two answers give a rate only if both are of the same life of the daemon, the model or the
+ * trainer. */
 static void other_lives(void **state)
 {
 	(void)state;
-	expect(status(1, 0, 10, 1, 100, 4), status(2, 0, 13, 3, 700, 4), 2, 0, 0,
-	       0); /* the daemon restarted */
-	expect(status(1, 0, 10, 1, 100, 4), status(1, 1, 13, 3, 700, 4), 2, 0, 0,
-	       300); /* the model was lost */
-	expect(status(1, 0, 10, 1, 100, 4), status(1, 0, 13, 3, 700, 6), 2, 1.5, 0,
-	       300); /* another trainer has the rank */
-	expect(status(1, 0, 10, 3, 100, 4), status(1, 0, 9, 1, 50, 4), 2, 0, 0,
-	       0); /* what went down is no rate */
+	/* The daemon restarted. */
+	expect(status(1, 0, 10, 1, 100, 4), status(2, 0, 13, 3, 700, 4), 2, 0, 0, 0);
+	/* The model was lost and has a new generation. */
+	expect(status(1, 0, 10, 1, 100, 4), status(1, 1, 13, 3, 700, 4), 2, 0, 0, 300);
+	/* Another trainer has the rank. */
+	expect(status(1, 0, 10, 1, 100, 4), status(1, 0, 13, 3, 700, 6), 2, 1.5, 0, 300);
+	/* A number that went down gives no rate. */
+	expect(status(1, 0, 10, 3, 100, 4), status(1, 0, 9, 1, 50, 4), 2, 0, 0, 0);
 }
 
 static char *shown(const json_t *before, const json_t *now)
@@ -95,6 +98,7 @@ static char *shown(const json_t *before, const json_t *now)
 	return text;
 }
 
+/* The output shows the state of the model, its ranks and the peers. */
 static void texts(void **state)
 {
 	json_t *before = status(1, 0, 10, 1, 100, 4), *now = status(1, 0, 12, 1, 1124, 4),
@@ -108,7 +112,7 @@ static void texts(void **state)
 	assert_non_null(strstr(text, "(its node knows)"));
 	assert_non_null(strstr(text, "b                up         1.00 KiB"));
 	free(text);
-	text = shown(NULL, empty); /* nothing of what is asked for is there */
+	text = shown(NULL, empty); /* An answer without any field can be shown, too. */
 	assert_non_null(strstr(text, "no models"));
 	free(text);
 	json_decref(before);

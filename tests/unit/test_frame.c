@@ -34,6 +34,8 @@ static struct wire_head sealed(uint64_t ordinal)
 	return h;
 }
 
+/* A sealed header is valid only with its own ordinal, and a body checksum only where one is
+ * expected. */
 static void test_seal(void **state)
 {
 	struct wire_head h = sealed(17);
@@ -50,6 +52,7 @@ static void test_seal(void **state)
 	assert_null(wire_invalid(&h, 17, true));
 }
 
+/* Any changed bit of a header is found. */
 static void test_each_bit(void **state)
 {
 	(void)state;
@@ -61,7 +64,7 @@ static void test_each_bit(void **state)
 	}
 }
 
-/* a frame moved to any other place among its neighbours fails */
+/* A frame that was moved to any other place among its neighbours is refused. */
 static void test_ordinals(void **state)
 {
 	(void)state;
@@ -73,6 +76,7 @@ static void test_ordinals(void **state)
 	}
 }
 
+/* Only the ops and replies that carry tensors have bulk bodies. */
 static void test_bulk(void **state)
 {
 	struct wire_head h = {.op = OP_READ};
@@ -89,14 +93,15 @@ static void test_bulk(void **state)
 	assert_false(wire_bulk(&h));
 }
 
+/* Every instruction set gives the same hash, for a body in one piece and in several pieces. */
 static void test_hash_variants(void **state)
 {
 	unsigned char *p = malloc(WIRE_PART_BYTES + 64);
 
 	(void)state;
 	frames_fill(p, WIRE_PART_BYTES + 64, 1);
-	assert_true(xxh_base.sum("", 0, 0) ==
-		    0x2d06800538d394c2ull); /* as XXH3's specification has it */
+	/* The value in the specification of XXH3. */
+	assert_true(xxh_base.sum("", 0, 0) == 0x2d06800538d394c2ull);
 	for (enum isa isa = ISA_SCALAR; isa < ISA_NR; isa++) {
 		const struct xxh_row *x;
 
@@ -111,7 +116,7 @@ static void test_hash_variants(void **state)
 
 			assert_true(x->sum(p + n % 61, n, n % 3) == want);
 			x->begin(&st);
-			for (size_t at = 0; at < n; at += 1 + n / 3) /* in pieces */
+			for (size_t at = 0; at < n; at += 1 + n / 3)
 				x->add(&st, p + at, n - at < 1 + n / 3 ? n - at : 1 + n / 3);
 			assert_true(x->end(&st) == xxh_base.sum(p, n, 0));
 		}
@@ -122,8 +127,8 @@ static void test_hash_variants(void **state)
 	free(p);
 }
 
-/* The README's example: lines of hexadecimal bytes after the words "example frame", until a line
- * without any. */
+/* Reads the example of the README: the hexadecimal bytes of the indented lines after the mark
+ * "example frame", until the line with "(end)". Returns how many bytes there are. */
 static size_t example(unsigned char *out, size_t max)
 {
 	FILE *f = fopen("proto/wire/README.md", "re");
@@ -150,6 +155,7 @@ static size_t example(unsigned char *out, size_t max)
 	return nr;
 }
 
+/* The header in the example of the README is valid, and has the fields that the text says. */
 static void test_readme(void **state)
 {
 	unsigned char bytes[256];
@@ -168,8 +174,8 @@ static void test_readme(void **state)
 	assert_int_equal(h.step, 812);
 	assert_int_equal(h.attempt, 1);
 	assert_int_equal(h.chunk, 14);
-	assert_memory_equal(bytes + 64, "\x0a\x02\x05\x07",
-			    4); /* Push: tensors 5 and 7 are absent */
+	/* A Push message that says that tensors 5 and 7 are absent. */
+	assert_memory_equal(bytes + 64, "\x0a\x02\x05\x07", 4);
 }
 
 int main(void)
