@@ -102,8 +102,9 @@ static void test_pieces(void **state)
 	free(b);
 }
 
-/* Runs that follow each other in memory are written from where they lie. An end inside a page, and
- * a run that lies elsewhere, are gathered first. The file is the same. */
+/* A piece of the file that is one stretch of whole pages in memory is written from there, also
+ * across the border of two runs. A piece that ends inside a page, or whose runs lie apart, is
+ * gathered first. Both kinds load with the same bits. */
 static void test_in_place(void **state)
 {
 	/* In elements. */

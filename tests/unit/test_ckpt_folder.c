@@ -210,12 +210,14 @@ static void walk(uint64_t older, uint64_t newer)
 	}
 }
 
+/* The newer checkpoint has another tag than the older one. */
 static void test_crash(void **state)
 {
 	(void)state;
 	walk(5, 9);
 }
 
+/* The newer checkpoint replaces the older one under the same tag. */
 static void test_crash_same_tag(void **state)
 {
 	(void)state;

@@ -491,6 +491,7 @@ static void test_unasked(void **state)
 	fake_stop(f);
 }
 
+/* Over tcp the library answers a PING between two calls. */
 static void test_ping(void **state)
 {
 	struct fake *f = start(true);
@@ -500,7 +501,6 @@ static void test_ping(void **state)
 	(void)state;
 	trainer_connect(&t, f->address);
 	fake_send(f, &ping, NULL);
-	/* No call is in progress, so the library's own thread for tcp answers. */
 	fake_await(f, OP_PONG, 1);
 	trainer_end(&t);
 	fake_stop(f);

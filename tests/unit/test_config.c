@@ -39,6 +39,7 @@ static void refused(const char *text, const char *want)
 		fail_msg("\"%s\", expected \"%s\"", e.text, want);
 }
 
+/* An almost empty file gives every option its default. */
 static void defaults(void **state)
 {
 	struct config c = loaded(HEAD);
@@ -279,6 +280,7 @@ static void hash(void **state)
 	config_free(&sums);
 }
 
+/* A refusal gives the file, the line and the choices, or the name that was probably meant. */
 static void refused_lines(void **state)
 {
 	(void)state;
@@ -294,6 +296,7 @@ static void refused_lines(void **state)
 		"shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
 }
 
+/* Each type of value has its own text, which says what can be written. */
 static void refused_values(void **state)
 {
 	(void)state;
@@ -335,6 +338,7 @@ static void refused_values(void **state)
 		"lr_factor, betas, eps, weight_decay, momentum");
 }
 
+/* Sections, keys and lines that the parser would misread are refused. */
 static void refused_structure(void **state)
 {
 	(void)state;

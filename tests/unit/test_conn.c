@@ -265,6 +265,7 @@ static void test_out_of_descriptors(void **state)
 	(void)c;
 }
 
+/* A listener replaces a stale socket file, and nothing else that is at its address. */
 static void test_addresses_in_use(void **state)
 {
 	struct loopnet *t = *state;
