@@ -24,7 +24,7 @@ static struct disk {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool stalls;
-	char folder[64]; /* empty: what stalls is everything; else what lies below it */
+	char folder[64]; /* Stalls only what is below it. Empty: everything. */
 	uint32_t waiting, refusals, removals_refused;
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
@@ -81,7 +81,8 @@ static void disk_stall(bool stalls)
 	pthread_mutex_unlock(&disk.lock);
 }
 
-static void disk_wait(uint32_t nr) /* until so many are stuck in it */
+/* Waits until so many threads are stalled. */
+static void disk_wait(uint32_t nr)
 {
 	pthread_mutex_lock(&disk.lock);
 	while (disk.waiting < nr)
@@ -89,7 +90,8 @@ static void disk_wait(uint32_t nr) /* until so many are stuck in it */
 	pthread_mutex_unlock(&disk.lock);
 }
 
-static void *starts(void *arg) /* returns when the model is sealed */
+/* Returns when the model is sealed. */
+static void *starts(void *arg)
 {
 	crew_start(arg, 4);
 	return NULL;
@@ -97,8 +99,8 @@ static void *starts(void *arg) /* returns when the model is sealed */
 
 static void test_stall(void **state)
 {
-	/* Links do not end because this machine has other things to do: that a loop stands still
-	 * shows by its status, which is not answered then. */
+	/* Links must not end because this machine is busy. A loop that stands still shows by its
+	 * status, which is then not answered. */
 	const struct inproc_conf conf = {.cluster = "heartbeat_timeout = 20s\n"};
 	struct crew *crew = test_malloc(sizeof(*crew));
 	struct timespec until, now;
@@ -114,9 +116,9 @@ static void test_stall(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, starts, crew), 0);
 	disk_wait(1);
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += 2; /* several beats of each loop, which are one second apart at most */
+	until.tv_sec += 2; /* Several beats of each loop, which are one second apart at most. */
 	do {
-		for (int n = 0; n < 2; n++) /* they answer while their disk does not */
+		for (int n = 0; n < 2; n++) /* They answer while their disk does not. */
 			json_decref(inproc_status(&c.node[n]));
 		clock_gettime(CLOCK_MONOTONIC, &now);
 	} while (now.tv_sec < until.tv_sec);
@@ -128,7 +130,8 @@ static void test_stall(void **state)
 	test_free(crew);
 }
 
-static void test_refused(void **state) /* a full disk that has room again */
+/* A full disk has room again. */
+static void test_refused(void **state)
 {
 	struct crew *crew = test_malloc(sizeof(*crew));
 	struct inproc c;
@@ -148,7 +151,8 @@ static void test_refused(void **state) /* a full disk that has room again */
 	test_free(crew);
 }
 
-/* It stops while the disk stalls: it waits for the file, which nobody else may touch. */
+/* A daemon is stopped while the disk stalls. It waits for the file, which no other process may
+ * touch. */
 static void test_stop(void **state)
 {
 	struct crew *crew = test_malloc(sizeof(*crew));
@@ -162,7 +166,8 @@ static void test_stop(void **state)
 	crew_start(crew, 2);
 	assert_int_equal(crew_finish(crew), 2);
 	disk_stall(true);
-	inproc_node_stop(&c.node[1]); /* it held chunks: LOST, a view */
+	/* It held chunks, so the model is lost, and a view is written. */
+	inproc_node_stop(&c.node[1]);
 	disk_stall(false);
 	inproc_stop(&c);
 	test_free(crew);
@@ -177,9 +182,9 @@ static void *drops(void *arg)
 	return NULL;
 }
 
-/* A model is dropped while its file is being written, and then the disk does not let the file go.
- * The drop stays in hand, with the model's memory and its name: a start in between would find both,
- * or neither. */
+/* A model is dropped while its file is being written, and then removing the file fails. The drop
+ * stays in hand with the model's memory and its name, so that a start in between would find both or
+ * neither. */
 static void test_file_stays(void **state)
 {
 	struct crew *crew = test_malloc(sizeof(*crew));
@@ -193,7 +198,7 @@ static void test_file_stays(void **state)
 	crew_start(crew, 2);
 	assert_int_equal(crew_finish(crew), 2);
 	disk_stall(true);
-	inproc_node_stop(&c.node[1]); /* LOST, a view */
+	inproc_node_stop(&c.node[1]); /* The model is lost, and a view is written. */
 	disk_wait(1);
 	assert_int_equal(pthread_create(&thread, NULL, drops, c.node[0].unix_address), 0);
 	while (inproc_logged(&c.node[0], "event=drop ") == 0)
@@ -210,8 +215,8 @@ static void test_file_stays(void **state)
 	test_free(crew);
 }
 
-/* A model that stands still is dropped, and the disk stalls when its file goes: the loop goes on.
- */
+/* A model that does not train is dropped, and the disk stalls when its file is removed. The loop
+ * goes on. */
 static void test_drop_stalls(void **state)
 {
 	const struct inproc_conf conf = {.nodes = 1};
@@ -228,7 +233,7 @@ static void test_drop_stalls(void **state)
 	disk_stall(true);
 	assert_int_equal(pthread_create(&thread, NULL, drops, c.node[0].unix_address), 0);
 	disk_wait(1);
-	json_decref(inproc_status(&c.node[0])); /* it answers */
+	json_decref(inproc_status(&c.node[0])); /* It answers. */
 	assert_int_equal(inproc_logged(&c.node[0], "event=dropped "), 0);
 	assert_int_equal(pthread_tryjoin_np(thread, NULL), EBUSY);
 	disk_stall(false);
@@ -238,7 +243,7 @@ static void test_drop_stalls(void **state)
 	test_free(crew);
 }
 
-/* --- where checkpoints lie --- */
+/* --- the folder of checkpoints --- */
 
 struct saving {
 	const char *address, *dir;
@@ -252,8 +257,8 @@ static void *saves_one(void *arg)
 	return NULL;
 }
 
-/* The folder of a save goes into the model's file. The disk stalls there: the loop goes on, and the
- * save is answered when a start would know of the checkpoint. */
+/* The folder of a save is written into the model's file. The disk stalls there and the loop goes
+ * on. The save is answered when a new start would know of the checkpoint. */
 static void test_folder_stalls(void **state)
 {
 	const struct inproc_conf conf = {.nodes = 1};
@@ -275,7 +280,7 @@ static void test_folder_stalls(void **state)
 	disk_stall(true);
 	assert_int_equal(pthread_create(&thread, NULL, saves_one, &saving), 0);
 	disk_wait(1);
-	json_decref(inproc_status(&c.node[0])); /* it answers */
+	json_decref(inproc_status(&c.node[0])); /* It answers. */
 	assert_int_equal(pthread_tryjoin_np(thread, NULL), EBUSY);
 	assert_int_equal(inproc_logged(&c.node[0], "event=saved "), 0);
 	disk_stall(false);
@@ -287,7 +292,8 @@ static void test_folder_stalls(void **state)
 	test_free(crew);
 }
 
-enum { SAVED = 5 }; /* models: more than the pool of a test's process has threads */
+/* So many models, which are more than the pool of a test's process has threads. */
+enum { SAVED = 5 };
 
 static const char *saved_name(int i)
 {
@@ -323,7 +329,7 @@ static void define_saved(const char *address)
 struct saver {
 	pthread_t thread;
 	const char *address, *name;
-	char dir[80], why[300]; /* why: empty: it was saved */
+	char dir[80], why[300]; /* In `why`, empty means that it was saved. */
 };
 
 static void *saves(void *arg)
@@ -344,8 +350,8 @@ static void begin_saves(struct saver saver[SAVED], const char *address, const ch
 	}
 }
 
-/* All saves that may be in hand stand still in their file system: a model is defined, sealed and
- * trained all the same. They come to their end when it is back. */
+/* As many saves as may run at once stall in their file system. A model is defined, sealed and
+ * trained all the same. The saves end when the disk is back. */
 static void test_saves_stall(void **state)
 {
 	const struct inproc_conf conf = {.nodes = 1};
@@ -394,8 +400,9 @@ static void refused_pipe(enum shard_status rc, const char *name)
 		fail_msg("%s: %s", shard_name(rc), shard_error());
 }
 
-/* Who may write where checkpoints lie puts pipes in the place of their files: what would open one
- * is refused by name, at once, and a model beside them trains. */
+/* A user who may write into the folder of checkpoints puts pipes in the place of their files. A
+ * request that would open one is refused at once with the name of the file, and a model beside it
+ * trains. */
 static void test_pipes(void **state)
 {
 	static const char *const names[] = {"node-a.safetensors", "manifest.json"};
@@ -416,8 +423,8 @@ static void test_pipes(void **state)
 		assert_int_equal(mkdir(dir, 0755), 0);
 		make_pipe(dir, "latest");
 		make_pipe(dir, ".latest.tmp");
-		keep_must_save(at, saved_name(i), dir,
-			       "t"); /* one replaced, the other not opened */
+		/* One pipe is replaced, and the other is not opened. */
+		keep_must_save(at, saved_name(i), dir, "t");
 	}
 	keep_must_save(at, "m0", keep.dir, "t");
 	make_pipe(keep.dir, "latest");

@@ -43,7 +43,7 @@ static void commit(struct trainer *t)
 	EXPECT(SHARD_OK, shard_commit(t->model, NULL));
 }
 
-/* Until the daemon of the first to commit waits for this rank alone. */
+/* Waits until the daemon of the first trainer waits for this rank alone. */
 static void await_missing(struct trainer *t, uint32_t rank)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
@@ -61,8 +61,8 @@ static void await_missing(struct trainer *t, uint32_t rank)
 		 strstr(shard_error(), other[1]) != NULL);
 }
 
-/* All begin, all but one commit, and that one commits when the others are known to have done so. A
- * node counts from when it began the attempt: the last one waits for as long as that took. */
+/* All begin and all but one commit. The last one commits when the others are known to have
+ * committed. A node counts from when it began the attempt, so the wait is as long as that took. */
 static void one_step(struct trainer *t, uint64_t step, uint32_t last)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Two or three daemons and five trainers as threads of one process: what a thread or address
- * sanitizer should see of the whole path. */
+/* Runs two or three daemons and five trainers as threads of one process, so that the thread and
+ * address sanitizers see the whole path. */
 #include "lib/crew.h"
 #include "lib/inproc.h"
 
@@ -28,14 +28,14 @@ static void test_train(void **state)
 	crew_check(crew, c.node[1].tcp_address, 20);
 	for (uint32_t n = 0; n < c.nodes; n++) {
 		assert_int_equal(inproc_count(&c.node[n], "refused_frames"), 0);
-		assert_int_equal(inproc_logged(&c.node[n], "size=5 before="),
-				 1); /* event=world, when it changed and not at each step */
+		/* event=world is logged when the world changed and not at each step. */
+		assert_int_equal(inproc_logged(&c.node[n], "size=5 before="), 1);
 	}
 	inproc_stop(&c);
 	test_free(crew);
 }
 
-/* A model is there for trainers that come later, and both daemons stop while nothing is joined. */
+/* The model stays for trainers that come later. Both daemons stop while no trainer is joined. */
 static void test_again(void **state)
 {
 	struct inproc c;
@@ -55,7 +55,8 @@ static void test_again(void **state)
 	test_free(crew);
 }
 
-/* Three operands in each of both sums: two commute, so that their order would not show. */
+/* Each of the two sums has three operands. With two operands a wrong order would not show, because
+ * addition commutes. */
 static void test_order(void **state)
 {
 	struct inproc_conf conf = {.nodes = 3};

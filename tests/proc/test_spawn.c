@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spawn:NAME with real daemons: one for all who race, an end after the last one, a new one after
- * that or after a kill -9, and nothing of it to be seen in the process that started it. */
+/* Tests spawn:NAME with real daemons. Processes that connect at once share one daemon, which ends
+ * after the last of them. After that or after a kill -9 the next one starts a new daemon. The
+ * process that started it sees nothing of it. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
@@ -45,11 +46,12 @@ static int race(void *arg)
 	shard_client *stays;
 	char byte;
 
-	CHECK(crew && read(r->gate, &byte, 1) == 0); /* all begin at once */
+	CHECK(crew && read(r->gate, &byte, 1) == 0); /* All begin at once. */
 	crew_init(crew, "race");
 	for (int i = 0; i < RANKS; i++)
 		crew_add(crew, "spawn:race", 0);
-	stays = crew_connect("spawn:race"); /* so that the daemon is there for the check */
+	/* It stays connected so that the daemon is there for the check. */
+	stays = crew_connect("spawn:race");
 	crew_run(crew, r->rank, LAST);
 	if (r->rank == 0)
 		crew_check(crew, "spawn:race", LAST);
@@ -81,7 +83,7 @@ static void test_race(void **state)
 	for (int i = 0; i < RANKS; i++)
 		proc_expect_exit(pid[i], 0, 30000);
 	assert_int_equal(spawned_started(daemons), 1);
-	spawned_must_end(daemons[0]); /* after the last one */
+	spawned_must_end(daemons[0]); /* It ends after the last connection. */
 	spawned_path(path, "shardd/race/shardd.sock");
 	assert_int_equal(access(path, F_OK), -1);
 }
@@ -98,8 +100,8 @@ static void test_names(void **state)
 	assert_int_not_equal(pids[0], pids[1]);
 	snprintf(words, sizeof(words), "--address spawn:b status");
 	tool_expect(0, "node local", "shardctl", words);
-	tool_expect(3, "shardd/c/shardd.sock", "shardctl",
-		    "--address spawn:c status"); /* looking starts nothing */
+	/* A tool that only looks starts nothing. */
+	tool_expect(3, "shardd/c/shardd.sock", "shardctl", "--address spawn:c status");
 	tool_expect(2, "a name has", "shardctl", "--address spawn:C status");
 	assert_int_equal(spawned_started(pids), 2);
 	shard_disconnect(&a);
@@ -128,7 +130,8 @@ static void test_kill(void **state)
 	spawned_must_end(pids[0]);
 	EXPECT(SHARD_CLOSED, shard_progress(t.client));
 	spawned_path(path, "shardd/k/shardd.sock");
-	assert_int_equal(access(path, F_OK), 0); /* stale, and so is what it knew */
+	/* The socket is stale, and the model is gone with the daemon. */
+	assert_int_equal(access(path, F_OK), 0);
 	shard_disconnect(&t.client);
 	trainer_join(&t, "spawn:k", SHARD_F32, SHARD_F32);
 	assert_true(t.created);
@@ -141,8 +144,8 @@ static void test_kill(void **state)
 	trainer_end(&t);
 }
 
-/* As long as somebody holds the lock, who may be about to connect, it does not end; then it does.
- */
+/* The daemon does not end while a process that may be about to connect holds the lock. It ends
+ * after that. */
 static void test_hold(void **state)
 {
 	struct pollfd p = {.events = POLLIN};
@@ -162,7 +165,7 @@ static void test_hold(void **state)
 	p.fd = (int)syscall(SYS_pidfd_open, pids[0], 0);
 	CHECK(p.fd >= 0);
 	assert_int_equal(poll(&p, 1, 300), 0);
-	c = spawned_connect("spawn:h"); /* needs no lock where there is a daemon */
+	c = spawned_connect("spawn:h"); /* Where there is a daemon, no lock is needed. */
 	close(fd);
 	assert_int_equal(poll(&p, 1, 100), 0);
 	shard_disconnect(&c);
@@ -171,29 +174,29 @@ static void test_hold(void **state)
 	assert_int_equal(spawned_started(pids), 1);
 }
 
-/* Connecting while the daemon is about to end: it serves, or a new one does. Who comes is never
- * turned away. */
+/* A client connects while the daemon is about to end. Either this daemon serves it or a new one
+ * does, and it is never refused. */
 static void test_last_moment(void **state)
 {
 	pid_t pids[SPAWNED_MAX];
 	int n;
 
 	(void)state;
-	CHECK(setenv("SHARD_LINGER", "16ms", 1) == 0); /* looked at each 2 ms */
+	CHECK(setenv("SHARD_LINGER", "16ms", 1) == 0); /* The daemon checks it every 2 ms. */
 	for (int i = 0; i < 50; i++) {
 		shard_client *c = spawned_connect("spawn:moment");
 
 		shard_disconnect(&c);
-		(void)poll(NULL, 0,
-			   12 + i % 10); /* not for a result: to hit all moments around its end */
+		/* The wait makes connections come at all moments around its end. */
+		(void)poll(NULL, 0, 12 + i % 10);
 	}
 	n = spawned_started(pids);
-	assert_in_range(n, 2, 50); /* some were new */
+	assert_in_range(n, 2, 50); /* Some daemons were new. */
 	for (int i = 0; i + 1 < n; i++)
-		spawned_must_end(pids[i]); /* but never two at a time for long */
+		spawned_must_end(pids[i]); /* Two daemons do not live beside each other for long. */
 }
 
-/* The same from several sides, and who was let in can use it. */
+/* The same from several processes. A client that got in can use the daemon. */
 static int come_and_go(void *arg)
 {
 	unsigned random = *(const unsigned *)arg;
@@ -208,7 +211,8 @@ static int come_and_go(void *arg)
 		MUST(shard_define(c, &s, &m, &created));
 		shard_disconnect(&c);
 		random = random * 1103515245 + 12345;
-		(void)poll(NULL, 0, (int)(random >> 16) % 45); /* for the moments, again */
+		/* This makes it connect at all moments. */
+		(void)poll(NULL, 0, (int)(random >> 16) % 45);
 	}
 	return 0;
 }
@@ -268,7 +272,7 @@ static void check_descriptors(pid_t pid)
 			assert_string_equal(target, "/dev/null");
 		else if (strcmp(name, "2") == 0)
 			assert_string_equal(target, log);
-		else if (strncmp(target, "pipe:", 5) == 0) /* the loop has one for signals */
+		else if (strncmp(target, "pipe:", 5) == 0) /* The loop has a pipe for signals. */
 			assert_true(atoi(name) < 30);
 		else if (strstr(target, "/inherited") || strstr(target, "/clean/lock"))
 			fail_msg("shardd has descriptor %s: %s", name, target);
@@ -286,7 +290,8 @@ static void test_host(void **state)
 
 	(void)state;
 	spawned_path(path, "inherited");
-	fd = open(path, O_RDWR | O_CREAT, 0600); /* without O_CLOEXEC, as hosts do */
+	/* It lacks O_CLOEXEC, as descriptors of other programs do. */
+	fd = open(path, O_RDWR | O_CREAT, 0600);
 	CHECK(fd >= 0 && pipe(pipes) == 0 && dup2(pipes[0], 40) == 40 && dup2(pipes[1], 41) == 41 &&
 	      dup2(fd, 42) == 42);
 	mine = proc_fork(wait_for_end, NULL);
@@ -295,11 +300,13 @@ static void test_host(void **state)
 	c = spawned_connect("spawn:clean");
 	assert_int_equal(spawned_started(pids), 1);
 	assert_int_equal(children_ended, 0);
-	assert_int_equal(waitpid(-1, NULL, WNOHANG), 0); /* only mine, which lives */
+	/* The only child is `mine`, which lives. */
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), 0);
 	CHECK(sigaction(SIGCHLD, NULL, &now) == 0 && now.sa_handler == on_child);
 	assert_int_equal(getsid(pids[0]), pids[0]);
 	check_descriptors(pids[0]);
-	CHECK(kill(pids[0], SIGUSR1) == 0); /* what the host ignores is normal there: it ends */
+	/* SIGUSR1 is ignored here and not in the daemon, so it ends. */
+	CHECK(kill(pids[0], SIGUSR1) == 0);
 	spawned_must_end(pids[0]);
 	assert_int_equal(children_ended, 0);
 	assert_int_equal(waitpid(-1, NULL, WNOHANG | __WALL), 0);
@@ -319,7 +326,7 @@ static void test_host(void **state)
 	close(pipes[1]);
 }
 
-/* A host that has closed its own three. */
+/* Connects from a process that has closed its first three descriptors. */
 static int without_three(void *arg)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -342,7 +349,8 @@ static void test_closed(void **state)
 	FILE *log;
 
 	(void)state;
-	CHECK(setenv("SHARD_LINGER", "2s", 1) == 0); /* so that its descriptors can be looked at */
+	/* This gives the test time to look at its descriptors. */
+	CHECK(setenv("SHARD_LINGER", "2s", 1) == 0);
 	CHECK(setenv("SHARD_TYPO", "1", 1) == 0);
 	proc_expect_exit(proc_fork(without_three, NULL), 0, 10000);
 	assert_int_equal(spawned_started(pids), 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can go wrong with spawn:NAME, and the sentence that each way leaves: no program, one that
- * ends at once or says nothing, a budget that is too small, a lock that is held, folders that are
- * not this user's. */
+/* Tests what can go wrong with spawn:NAME, and the sentence for each case: there is no program, it
+ * ends at once or says nothing, the budget is too small, a lock is held, or a folder belongs to
+ * another user. */
 #include "base/check.h"
 #include "lib/proc.h"
 #include "lib/spawned.h"
@@ -63,8 +63,8 @@ static void test_program(void **state)
 	free(old);
 }
 
-/* The folder is this user's, and what listens in it is not: it was there before, or came by a
- * mistake. */
+/* The folder belongs to this user, and the process that listens in it to another user. It was there
+ * before or came by mistake. */
 static void test_stranger(void **state)
 {
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -84,7 +84,7 @@ static void test_stranger(void **state)
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
 	CHECK(seteuid(12345) == 0 && listen(fd, 8) == 0 &&
-	      seteuid(0) == 0); /* what SO_PEERCRED says */
+	      seteuid(0) == 0); /* SO_PEERCRED then says this user. */
 	EXPECT(SHARD_DENIED, spawned_try("spawn:stranger", 5000));
 	EXPECT_TEXT("is answered by a process of user 12345, this process runs as 0");
 	close(fd);
@@ -148,7 +148,7 @@ static void test_budget(void **state)
 	shard_disconnect(&c);
 }
 
-/* The lock, in the hand of somebody who does not get on. */
+/* Another process holds the lock and does not go on. */
 static void test_locked(void **state)
 {
 	char path[SPAWNED_PATH];
@@ -166,7 +166,7 @@ static void test_locked(void **state)
 	EXPECT(SHARD_TIMEOUT, spawned_try("spawn:l", 100));
 	EXPECT_TEXT("another process has kept ");
 	close(fd);
-	c = spawned_connect("spawn:l"); /* a lock that nobody holds is no obstacle */
+	c = spawned_connect("spawn:l"); /* A lock file that nobody holds does not matter. */
 	shard_disconnect(&c);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* max_staleness = 1 through the library and real daemons: each step is computed on the weights of
- * two steps before, whether a trainer goes ahead or waits for every result, over unix sockets or
- * tcp, on one node or two; with skipped steps, trainers that die and links that fall. Gradients
- * depend on the weights that the trainer reads, so that one wrong image changes the result, which
- * is compared bit by bit with the same arithmetic done here. */
+/* Tests max_staleness = 1 with the library and real daemons. Each step is computed on the weights
+ * of two steps before, whether a trainer goes ahead or waits for every result, over unix sockets or
+ * TCP, on one node or two, with skipped steps, trainers that die and links that end. Gradients
+ * depend on the weights that the trainer reads, so one wrong image changes the result. The result
+ * is compared bit by bit with the same arithmetic in this file. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
@@ -31,12 +31,12 @@ static const struct shard_tensor tensors[TENSORS + 1] = {
 	{.name = "frozen",
 	 .ndim = 1,
 	 .flags = SHARD_FROZEN,
-	 .shape = {FROZEN}}, /* chunks of its own too */
+	 .shape = {FROZEN}}, /* It fills chunks of its own. */
 };
 
 struct how {
 	uint32_t nodes;
-	unsigned tcp; /* bit: rank */
+	unsigned tcp; /* Bits of the ranks that connect over TCP. */
 	bool ahead, skips, dies, micro;
 	const char *settings;
 };
@@ -47,9 +47,8 @@ struct rank {
 	struct run *run;
 	pthread_t thread;
 	uint32_t nr;
-	uint64_t died; /* last step at which it did */
-	_Atomic uint64_t
-		ahead_nr; /* steps that were begun before the one before them was decided */
+	uint64_t died;             /* The last step at which it died. */
+	_Atomic uint64_t ahead_nr; /* Steps that were begun before the previous step was decided. */
 	_Atomic uint64_t changed_nr;
 };
 
@@ -57,8 +56,8 @@ struct run {
 	const struct how *how;
 	struct inproc cluster;
 	struct rank rank[RANKS];
-	uint64_t last,
-		restored; /* restored: the step that the weights came back as; 0: they did not */
+	/* `restored` is the step at which the weights came back. 0: they did not. */
+	uint64_t last, restored;
 };
 
 static float weight(uint32_t i)
@@ -66,7 +65,7 @@ static float weight(uint32_t i)
 	return (float)(i % 97) * 0.25f - 10;
 }
 
-/* What rank r finds for element i where the weight reads w. */
+/* The gradient that rank r computes for element i from weight w. */
 static float gradient(uint64_t step, uint32_t r, uint32_t i, float w)
 {
 	return w * (0.25f + 0.125f * (float)r) + (float)((step * 31 + r * 7 + i) % 13) * 0.0625f;
@@ -118,7 +117,7 @@ static void connect_rank(struct rank *r, struct trainer *t)
 	MUST(shard_join(t->model, (int)r->nr, pace_ms(20000), &t->world));
 }
 
-/* Both images have what no step writes. */
+/* Both images have the weights that no step changes. */
 static void check_frozen(const struct trainer *t)
 {
 	const float *image = shard_image(t->model, TENSORS);
@@ -128,7 +127,7 @@ static void check_frozen(const struct trainer *t)
 		CHECK(image[i] == weight(i));
 }
 
-/* Reads the image, writes the gradient where the step's half of the arena is, pushes it. */
+/* Reads the image, writes the gradient into the step's half of the arena, and pushes it. */
 static enum shard_status compute(struct rank *r, struct trainer *t)
 {
 	uint64_t step = t->step.step;
@@ -150,7 +149,7 @@ static enum shard_status compute(struct rank *r, struct trainer *t)
 			rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, 0, &ticket);
 		else if ((rc = shard_push(t->model, k, 0, n, NULL, SHARD_F32, SHARD_ADD,
 					  &ticket)) == SHARD_OK)
-			rc = shard_push_none(t->model, k); /* the second micro-step has none */
+			rc = shard_push_none(t->model, k); /* The second micro-step has none. */
 		if (rc != SHARD_OK)
 			return rc;
 	}
@@ -165,12 +164,12 @@ static bool dies(struct rank *r, uint64_t step)
 	return true;
 }
 
-struct committed { /* and its result not yet asked for; step 0: none */
+/* A committed step whose result is still to come. Step 0 stands for no step. */
+struct committed {
 	uint64_t step;
 	shard_ticket ticket;
 };
 
-/* Begins, computes and commits one step. */
 static enum shard_status one(struct rank *r, struct trainer *t, const struct committed *before,
 			     struct committed *now)
 {
@@ -188,7 +187,7 @@ static enum shard_status one(struct rank *r, struct trainer *t, const struct com
 	if ((rc = compute(r, t)) != SHARD_OK)
 		return rc;
 	now->step = t->step.step;
-	if (dies(r, now->step)) { /* as the daemon sees kill -9 */
+	if (dies(r, now->step)) { /* To the daemon this is the same as kill -9. */
 		shard_disconnect(&t->client);
 		connect_rank(r, t);
 		return SHARD_WORLD_CHANGED;
@@ -235,10 +234,11 @@ static void *train(void *arg)
 	return NULL;
 }
 
-/* The same arithmetic; late: 2, or another number for a test of this test. */
+/* Does the same arithmetic. `late` is 2, or another number to show that the check finds such an
+ * error. */
 static void reference(const struct how *h, uint64_t last, uint64_t restored, int late, float *p)
 {
-	static float image[3][NUMEL]; /* of the step before, of two steps before ... */
+	static float image[3][NUMEL]; /* The images after the last three steps, the newest first. */
 
 	for (uint32_t i = 0; i < NUMEL; i++)
 		p[i] = image[0][i] = image[1][i] = weight(i);
@@ -250,7 +250,7 @@ static void reference(const struct how *h, uint64_t last, uint64_t restored, int
 			float g = gradient(step, 0, i, from[i]),
 			      rest = gradient(step, 1, i, from[i]);
 
-			if (h->nodes > 1) { /* node b's ranks are summed first */
+			if (h->nodes > 1) { /* The ranks of node b are added first. */
 				rest += gradient(step, 2, i, from[i]);
 				g += rest;
 			} else {
@@ -262,7 +262,7 @@ static void reference(const struct how *h, uint64_t last, uint64_t restored, int
 			memcpy(p, image[2], sizeof(image[2]));
 		memcpy(image[1], image[0], sizeof(image[0]));
 		memcpy(image[0], p, sizeof(image[0]));
-		if (step == restored) /* the only weights there are */
+		if (step == restored) /* Both images have the restored weights. */
 			memcpy(image[1], p, sizeof(image[0]));
 	}
 }
@@ -335,7 +335,7 @@ static void stop(struct run *run)
 {
 	join_ranks(run);
 	check(run, 2, true);
-	check(run, 1, false); /* nothing here would notice one step less otherwise */
+	check(run, 1, false); /* Shows that the check would find weights of one step before. */
 	inproc_stop(&run->cluster);
 }
 
@@ -358,7 +358,7 @@ static void every_way(void **state)
 		const struct inproc_conf conf = {.nodes = ways[i].nodes};
 		struct run run;
 
-		if (i == 1) /* a late write into what was pushed would stop this process */
+		if (i == 1) /* A late write into what was pushed would stop this process. */
 			setenv("SHARD_GUARD", "1", 1);
 		else
 			unsetenv("SHARD_GUARD");
@@ -393,8 +393,8 @@ static void trainers_die(void **state)
 	}
 }
 
-/* The connection between the nodes is cut in the middle of a frame, again and again: what was
- * lacking is asked for. */
+/* The connection between the nodes is cut in the middle of a frame again and again. The nodes ask
+ * for what they lack. */
 static void links_fall(void **state)
 {
 	static const struct how ways[] = {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* max_staleness = 1 and a model that comes back from a checkpoint while its trainers are ahead: a
- * daemon is killed, or the weights are given up by force. Both steps that a trainer has in hand are
- * void, and the first two steps from the restored one are computed on its weights: the result is
- * the reference's, bit by bit. */
+/* Tests max_staleness = 1 with a model that comes back from a checkpoint while its trainers are
+ * ahead, because a daemon is killed or a restore is forced. Both steps that a trainer has in hand
+ * are void, and the first two steps after the restored one are computed on its weights. The result
+ * equals the reference bit by bit. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "client/ckpt.h"
@@ -22,10 +22,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum {
-	NUMEL = 5000,
-	RANKS = 3
-}; /* ranks 0 and 1 on node a, the latter over tcp if asked; 2 on node b */
+enum { NUMEL = 5000, RANKS = 3 }; /* Node a has ranks 0 and 1, node b rank 2. */
 #define LR 0.125f
 
 struct yard;
@@ -37,8 +34,8 @@ struct rank {
 	shard_client *client;
 	shard_model *model;
 	uint64_t next;
-	_Atomic uint64_t begun, ahead_nr, rolled_back,
-		both; /* both: steps in hand that were told ROLLED_BACK together */
+	/* `both` counts how often both steps in hand were void at once. */
+	_Atomic uint64_t begun, ahead_nr, rolled_back, both;
 	_Atomic bool held;
 };
 
@@ -47,8 +44,8 @@ struct yard {
 	struct keep keep;
 	struct rank rank[RANKS];
 	bool tcp;
-	_Atomic uint64_t last,
-		hold_at; /* hold_at: rank 0 stays in the middle of it, the others one ahead */
+	/* Rank 0 stays in the middle of step hold_at, and the others are one step ahead. */
+	_Atomic uint64_t last, hold_at;
 	_Atomic bool held_over;
 };
 
@@ -107,7 +104,7 @@ static bool connect_rank(struct rank *r)
 	return rc == SHARD_OK ? true : must_go_on(rc, "join");
 }
 
-struct committed { /* step 0: none */
+struct committed { /* Step 0 stands for no step. */
 	uint64_t step;
 	shard_ticket ticket;
 };
@@ -119,7 +116,7 @@ static void hold(struct rank *r)
 		usleep(500);
 }
 
-/* Begins, computes and commits one step, the one before it not yet asked for. */
+/* Begins, computes and commits one step. The result of the step before it is still to come. */
 static enum shard_status one(struct rank *r, const struct committed *before, struct committed *now)
 {
 	struct shard_result res = SHARD_INIT(struct shard_result);
@@ -139,7 +136,7 @@ static enum shard_status one(struct rank *r, const struct committed *before, str
 	image = shard_image(r->model, 0);
 	g = shard_grad(r->model, 0);
 	if (image == NULL || g == NULL)
-		return SHARD_CLOSED; /* of a connection that is over */
+		return SHARD_CLOSED; /* The connection has ended. */
 	for (uint32_t i = 0; i < NUMEL; i++)
 		g[i] = gradient(step.step, r->nr, i, image[i]);
 	rc = shard_push(r->model, 0, 0, NUMEL, NULL, SHARD_F32, 0, NULL);
@@ -149,8 +146,8 @@ static enum shard_status one(struct rank *r, const struct committed *before, str
 	return rc;
 }
 
-/* Where its frames were not looked at since, the result of each step in hand says what became of
- * the model. */
+/* When no frames were read since, the result of each step in hand says what happened to the
+ * model. */
 static void both_void(struct rank *r, const struct committed *before, const struct committed *now)
 {
 	struct shard_result res = SHARD_INIT(struct shard_result);
@@ -172,7 +169,7 @@ static void again(struct rank *r, enum shard_status rc)
 	r->next = world.step;
 }
 
-/* Until the last step, or a connection that is gone. */
+/* Trains until the last step (true) or until the connection is lost (false). */
 static bool session(struct rank *r)
 {
 	struct shard_result res = SHARD_INIT(struct shard_result);
@@ -269,11 +266,12 @@ static uint64_t begin(struct yard *y, bool tcp)
 	return keep_newest(y->keep.dir, tag);
 }
 
-/* late: 2; 1 for a test of this test; from: whether the restored weights take the place of the ones
- * before them. */
+/* `late` is 2, or 1 to show that the check finds such an error. `from` tells whether the restored
+ * weights replace both images. */
 static void reference(uint64_t restored, uint64_t last, int late, bool from, float *p)
 {
-	static float image[2][NUMEL], next[NUMEL]; /* of the step before, of two steps before */
+	/* The images after the previous step and after the one before it. */
+	static float image[2][NUMEL], next[NUMEL];
 
 	for (uint32_t i = 0; i < NUMEL; i++)
 		p[i] = image[0][i] = image[1][i] = weight(i);
@@ -300,7 +298,7 @@ static void finish(struct yard *y, uint64_t restored)
 	wait_for(&y->rank[0].begun, restored + 6, "step of rank 0");
 	for (int i = 0; i < RANKS; i++)
 		last = y->rank[i].begun > last ? y->rank[i].begun : last;
-	y->last = last += 50; /* that nobody has begun yet */
+	y->last = last += 50; /* Nobody has begun this step yet. */
 	for (int i = 0; i < RANKS; i++)
 		pthread_join(y->rank[i].thread, NULL);
 	at = last;
@@ -372,7 +370,7 @@ static void killed(struct yard *y, int node)
 	cluster_spawn(y->cluster, node);
 	cluster_ready(y->cluster, node);
 	for (int i = 0; i < RANKS; i++)
-		if ((i == 2) != (node == 1)) /* those of the other node hear of it */
+		if ((i == 2) != (node == 1)) /* Trainers of the other node are told. */
 			wait_for(&y->rank[i].rolled_back, 1, "rolled_back");
 	finish(y, restored);
 }

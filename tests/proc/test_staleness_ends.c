@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Every end of a step that was begun ahead (max_staleness = 1), through the library and a real
- * daemon: the step before it is applied, skipped with another loss scale, or ends with its world;
- * the step ahead is given up; a third one has to wait; a trainer leaves. Two trainers, over unix
- * sockets and over tcp, both driven by one thread. */
+/* Tests every end of a step that was begun ahead (max_staleness = 1), with the library and a real
+ * daemon. The step before it is applied, is skipped with another loss scale, or ends with its
+ * world; or the step ahead is abandoned, a third step has to wait, or a trainer leaves. There are
+ * two trainers, over unix sockets and over TCP, and one thread drives both. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/inproc.h"
@@ -78,7 +78,7 @@ static void pair_step(struct pair *p, int i, uint64_t step, float value)
 	EXPECT(SHARD_OK, shard_commit(p->t[i].model, &p->ticket[i]));
 }
 
-/* Rank 0 has committed step 1, whose ticket this is, and step 2; rank 1 has begun nothing. */
+/* Rank 0 has committed steps 1 and 2, rank 1 has begun nothing. Returns step 1's ticket. */
 static shard_ticket pair_ahead(struct pair *p, bool tcp, const char *more)
 {
 	shard_ticket first;
@@ -117,8 +117,8 @@ static void pair_redo(struct pair *p, int i, uint64_t step, float value)
 	EXPECT(SHARD_OK, shard_commit(p->t[i].model, &p->ticket[i]));
 }
 
-/* Of the newest step of both. Nothing of a step ahead goes out of a unix socket but in a call, and
- * one thread is in both: by turns. */
+/* Waits for the result of the newest step of both. Over a unix socket a step ahead is sent only in
+ * a call, and one thread makes the calls of both trainers, so it alternates between them. */
 static void pair_results(struct pair *p, uint64_t step)
 {
 	uint64_t deadline = pace_by(20);
@@ -131,7 +131,8 @@ static void pair_results(struct pair *p, uint64_t step)
 
 		if (rc == SHARD_TIMEOUT && clock_ns() < deadline)
 			continue;
-		if (rc == SHARD_WORLD_CHANGED) { /* it had begun what the other gave up */
+		/* The other trainer has abandoned the attempt that this one had begun. */
+		if (rc == SHARD_WORLD_CHANGED) {
 			pair_redo(p, i, step, 2);
 			continue;
 		}
@@ -142,8 +143,8 @@ static void pair_results(struct pair *p, uint64_t step)
 	}
 }
 
-/* What rank 0 computes ahead has the old scale in it. Rank 1 commits after that, so step 1 is not
- * decided while rank 0 pushes. */
+/* What rank 0 computes ahead is multiplied by the old scale. Rank 1 commits after that, so step 1
+ * is not decided while rank 0 pushes. */
 static void the_scale_changes(void **state)
 {
 	bool tcp = *state != NULL;
@@ -192,7 +193,7 @@ static void one_ahead_is_the_most(void **state)
 	pair_result(&p, 1, 0, SHARD_OK, 1, SHARD_APPLIED);
 	pair_step(&p, 1, 2, 2);
 	pair_results(&p, 2);
-	for (int i = 0; i < 2; i++) { /* step 3 is computed on the weights of step 1 */
+	for (int i = 0; i < 2; i++) { /* Step 3 is computed on the weights of step 1. */
 		trainer_begin(&p.t[i]);
 		assert_true(trainer_image_at(&p.t[i], SHARD_F32, 0, 77) == -2);
 	}
@@ -214,7 +215,8 @@ static void given_up_ahead(void **state)
 	pair_step(&p, 1, 1, 2);
 	pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
 	pair_result(&p, 1, p.ticket[1], SHARD_OK, 1, SHARD_APPLIED);
-	trainer_begin(&p.t[0]); /* the next attempt, without a word about the one it gave up */
+	/* It begins the next attempt without being told of the one that it abandoned. */
+	trainer_begin(&p.t[0]);
 	assert_int_equal(p.t[0].step.step, 2);
 	assert_true(p.t[0].step.attempt > 1);
 	trainer_push_all(&p.t[0], 2);
@@ -224,8 +226,8 @@ static void given_up_ahead(void **state)
 	pair_stop(&p);
 }
 
-/* The step in flight ends with the other trainer: so does the one ahead, and both are begun again.
- */
+/* The other trainer ends, and the step in flight with it. So does the step ahead, and both are
+ * begun again. */
 static void both_end(void **state)
 {
 	bool tcp = *state != NULL;
@@ -247,8 +249,8 @@ static void both_end(void **state)
 	pair_step(&p, 1, 1, 2);
 	pair_result(&p, 0, first, SHARD_OK, 1, SHARD_APPLIED);
 	pair_step(&p, 1, 2, 4);
-	while (shard_leave(p.t[0].model, 1) ==
-	       SHARD_TIMEOUT) /* the gradients of step 2 go before */
+	/* The gradients of step 2 are sent before it leaves. */
+	while (shard_leave(p.t[0].model, 1) == SHARD_TIMEOUT)
 		(void)!shard_result(p.t[1].model, p.ticket[1], 1, &SHARD_INIT(struct shard_result));
 	pair_result(&p, 1, p.ticket[1], SHARD_OK, 2, SHARD_APPLIED);
 	pair_stop(&p);

@@ -47,7 +47,7 @@ static bool there(const char *name)
 	return lstat(path, &st) == 0;
 }
 
-/* It ends by itself a moment after it is up, since nobody connects. */
+/* Runs shardd. It ends by itself a moment after its start, because nobody connects. */
 static void shardd(int rc, const char *text, const char *socket, unsigned http)
 {
 	char words[600];
@@ -85,7 +85,7 @@ static void test_litter(void **state)
 	CHECK(getsockname(fd, (struct sockaddr *)&at, &bytes) == 0);
 	shardd(1, "deeper", "run/deeper/shardd.sock", ports_take());
 	assert_false(there("state") || there("run"));
-	shardd(1, "[daemon] http", "run/shardd.sock", ntohs(at.sin_port)); /* taken */
+	shardd(1, "[daemon] http", "run/shardd.sock", ntohs(at.sin_port)); /* The port is taken. */
 	assert_false(there("state") || there("run"));
 	shardd(0, "event=start", "run/shardd.sock", ports_take());
 	assert_true(there("state") && there("run"));

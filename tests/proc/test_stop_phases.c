@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* SIGTERM in PREPARED and in APPLYING, which a test cannot hit by chance: chunks are large enough
- * for workers, whose threads are held still. A decided step is whole on every node before its
- * process ends, on the coordinator as on another node; who has voted waits for the verdict, and
- * says which one it did not get; a coordinator that stops is itself the verdict. With warm_restart
- * the next start of any of them goes on with exact weights. */
+/* Tests SIGTERM in PREPARED and in APPLYING. A test cannot hit these phases by chance, so chunks
+ * are large enough for workers, and the workers are held. A decided step is complete on every node
+ * before its process ends. A node that has voted waits for the verdict, and names the coordinator
+ * that did not send one. A coordinator that stops ends the attempt itself. With warm_restart the
+ * next start of any node goes on with exact weights. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
@@ -24,7 +24,8 @@
 
 enum { A, B, NODES, CHUNK = 32768, NUMEL = NODES * CHUNK };
 
-struct duo { /* one trainer on each of two nodes, a chunk on each */
+/* There is one trainer on each of two nodes, and each node has a chunk. */
+struct duo {
 	struct drill_yard *y;
 	struct trainer t[NODES];
 	float w[NUMEL];
@@ -59,13 +60,13 @@ static void define(struct duo *d, int node)
 
 static void joined(struct duo *d)
 {
-	/* rank 0 joins first; the world is complete with rank 1 */
+	/* Rank 0 joins first. The world is complete with rank 1. */
 	EXPECT(SHARD_TIMEOUT, shard_join(d->t[A].model, 0, 0, &d->t[A].world));
 	EXPECT(SHARD_OK, shard_join(d->t[B].model, 1, pace_ms(10000), &d->t[B].world));
 	EXPECT(SHARD_OK, shard_join(d->t[A].model, 0, pace_ms(10000), &d->t[A].world));
 }
 
-/* Gradients whose mean is 2; nobody has committed. */
+/* Pushes gradients whose mean is 2. Nobody commits. */
 static void pushed(struct duo *d)
 {
 	for (int n = 0; n < NODES; n++) {
@@ -139,7 +140,7 @@ static void result_is(struct duo *d, int node, enum shard_status want, const cha
 	}
 }
 
-/* The image of a step, whose chunks come from both nodes. */
+/* Checks the image of a step. Its chunks come from both nodes. */
 static void whole(struct duo *d, int node, uint64_t step)
 {
 	shard_ticket ticket;
@@ -150,7 +151,7 @@ static void whole(struct duo *d, int node, uint64_t step)
 		assert_true(d->w[i] == weight(i) - 2.0f * (float)step);
 }
 
-/* With memory that outlives the process: it comes back with the weights of `step`, and the next
+/* The memory outlives the process. The node comes back with the weights of `step`, and the next
  * step is right, too. */
 static void goes_on(struct duo *d, int node, uint64_t step)
 {
@@ -165,7 +166,7 @@ static void goes_on(struct duo *d, int node, uint64_t step)
 		define(d, n);
 		assert_false(d->t[n].created);
 	}
-	joined(d); /* so all are linked */
+	joined(d); /* Afterwards all nodes are linked. */
 	for (int n = 0; n < NODES; n++) {
 		EXPECT(SHARD_OK,
 		       shard_read(d->t[n].model, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, d->w, &at));
@@ -189,8 +190,8 @@ static void finish(struct duo *d)
 	free(d);
 }
 
-/* `node` has voted and its workers stand still when the other one's vote decides: it is told to
- * stop with its chunk not yet updated. */
+/* `node` has voted, and its workers stand still when the vote of the other node decides the step.
+ * It is told to stop before its chunk is updated. */
 static void applying(void **state, int node, bool warm)
 {
 	struct duo *d = begun(state, warm, NULL);
@@ -212,7 +213,7 @@ static void applying(void **state, int node, bool warm)
 	hold_release(&h);
 	ended(d, node);
 	wait_logged(d, node, "event=stopped");
-	whole(d, other, 1); /* what it sent before it ended */
+	whole(d, other, 1); /* `node` sent its chunk before it ended. */
 	snprintf(text, sizeof(text), "why=\"node %s stops: SIGTERM\"", c->node[node].name);
 	wait_logged(d, other, text);
 	wait_logged(d, node, warm ? "kept=1" : "kept=0");
@@ -241,7 +242,7 @@ static void test_applying_other_warm(void **state)
 	applying(state, B, true);
 }
 
-/* Nothing is decided: the attempt is gone, the weights are not. */
+/* Nothing is decided yet. The attempt ends, and the weights stay. */
 static void staging_warm(void **state, int node)
 {
 	struct duo *d = begun(state, true, NULL);
@@ -263,7 +264,7 @@ static void test_staging_other_warm(void **state)
 	staging_warm(state, B);
 }
 
-/* Who has voted leaves without the verdict, and hears it when it is back. */
+/* A node that has voted ends without the verdict, and gets it when it is back. */
 static void test_prepared_warm(void **state)
 {
 	struct duo *d = begun(state, true, "[daemon]\nstop_timeout = 200ms\n");
@@ -277,7 +278,7 @@ static void test_prepared_warm(void **state)
 	finish(d);
 }
 
-/* The verdict does not come: after stop_timeout it leaves, and the log says what it leaves. */
+/* The verdict does not come. The node ends after stop_timeout, and the log says what it leaves. */
 static void test_no_verdict(void **state)
 {
 	struct duo *d = begun(state, false, "[daemon]\nstop_timeout = 700ms");
@@ -298,7 +299,8 @@ static void test_no_verdict(void **state)
 		"event=stop_undecided model=m step=1 why=\"no verdict of node a within 0.7 s\"");
 	result_is(d, B, SHARD_CLOSED, "node b stops: SIGTERM", 0);
 	wait_logged(d, A, "event=attempt_ended model=m step=1 attempt=1");
-	st = shard_commit(d->t[A].model, &ticket); /* told, not answered */
+	/* The end of the attempt is an event, not an answer. */
+	st = shard_commit(d->t[A].model, &ticket);
 	if (st == SHARD_OK)
 		st = shard_result(d->t[A].model, ticket, pace_ms(10000), &r);
 	assert_int_equal(st, SHARD_WORLD_CHANGED);
@@ -307,7 +309,7 @@ static void test_no_verdict(void **state)
 	finish(d);
 }
 
-/* The coordinator has not decided, so its stop decides: nobody waits. */
+/* The coordinator has not decided, so its stop ends the attempt and nobody waits. */
 static void test_coordinator_is_the_verdict(void **state)
 {
 	struct duo *d = begun(state, false, "[daemon]\nstop_timeout = 60s");
@@ -327,7 +329,7 @@ static void test_coordinator_is_the_verdict(void **state)
 	finish(d);
 }
 
-/* It waits for longer than a silent node is borne: it is not silent. */
+/* The node waits for longer than heartbeat_timeout. It must not be taken for a silent node. */
 static void test_long_wait(void **state)
 {
 	struct duo *d = begun(state, false,
@@ -338,7 +340,7 @@ static void test_long_wait(void **state)
 	in_phase(d, B, "prepared");
 	cluster_signal(d->y->cluster, B, SIGTERM);
 	wait_logged(d, B, "the verdict of node a is waited for");
-	(void)poll(NULL, 0, 1000); /* not for something to happen: for nothing to */
+	(void)poll(NULL, 0, 1000); /* Nothing must happen in this time. */
 	commit(d, A);
 	for (int n = 0; n < NODES; n++)
 		result_is(d, n, SHARD_OK, NULL, 1);

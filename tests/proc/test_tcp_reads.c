@@ -33,7 +33,7 @@ static void *reads(void *arg)
 		enum shard_status st =
 			shard_read(x->m, SHARD_MASTER, 0, 0, NUMEL, SHARD_F32, w, &step);
 
-		if (st != SHARD_STALE) /* the next step came between two parts of it */
+		if (st != SHARD_STALE) /* A step was applied between two parts of the read. */
 			crew_must(st, SHARD_OK, "read");
 		atomic_fetch_add(&x->reads, 1);
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What one turn of the loop does for definitions, which any user may send, as large as a frame may
- * be. Links, heartbeats and every other request wait for that turn. So the work is counted, not
- * timed: how many definitions that waited are taken up in one turn, and what is looked at before a
- * model that has no room is refused. */
+/* Tests how much work one turn of the loop does for definitions, which any user may send, as large
+ * as a frame may be. Links, heartbeats and all other requests wait for that turn. The work is
+ * counted and not timed: how many waiting definitions are continued in one turn, and what is
+ * computed before a model that has no room is refused. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "control/define_wait.h"
@@ -36,12 +36,12 @@ static enum shard_status again(struct server *s, const struct caller *a, const S
 			       struct err *e)
 {
 	(void)s, (void)d, (void)e;
-	assert_int_equal(a->session, taken_up + 1); /* the oldest first */
+	assert_int_equal(a->session, taken_up + 1); /* The oldest goes first. */
 	taken_up++;
 	return SHARD_OK;
 }
 
-/* A node with what waiting definitions need of one. */
+/* Makes a server with only what waiting definitions need. */
 static struct server *server_with_a_loop(void)
 {
 	static struct config conf = {.heartbeat_timeout_ns = 3600 * NS_PER_SEC};
@@ -113,7 +113,8 @@ static void test_a_turn_takes_up_one_large_definition(void **state)
 		assert_int_equal(taken_up, turn);
 		if (turn == WAITING)
 			break;
-		assert_in_range(s->clock.beat_due, 1, clock_ns()); /* the next turn is at once */
+		/* The next turn comes at once. */
+		assert_in_range(s->clock.beat_due, 1, clock_ns());
 		s->clock.beat_due = 0;
 	}
 	assert_int_equal(s->clock.beat_due, 0);
@@ -132,9 +133,10 @@ static void test_a_turn_takes_up_many_small_definitions(void **state)
 	server_end(s);
 }
 
-/* --- what has no room --- */
+/* --- models that have no room --- */
 
-/* Two tensors of one name and this many elements each; what the refusal says is in r. */
+/* Defines two tensors with the same name and this many elements each. r has the refusal
+ * afterwards. */
 static void define_twins(struct raw *r, uint64_t elems)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};
@@ -160,7 +162,7 @@ static void refused(struct raw *r, const char *part)
 			 part);
 }
 
-/* Its names are not compared, which is the last thing that a layout does. */
+/* A layout compares names last. For a model that has no room they are not compared. */
 static void test_no_layout_of_what_has_no_room(void **state)
 {
 	struct inproc c;
@@ -180,7 +182,7 @@ static void test_no_layout_of_what_has_no_room(void **state)
 	inproc_stop(&c);
 }
 
-/* What is asked of the budget is what the layout would have. */
+/* The counts with which the budget is asked equal those of the layout. */
 static void test_counts(void **state)
 {
 	static const uint64_t sizes[] = {1, 63, 64, 65, 4096, 5000, 100000, 128};
@@ -216,7 +218,7 @@ static void test_counts(void **state)
 			assert_int_equal(counts.chunks_nr, l->chunks_nr);
 			assert_int_equal(counts.segments_nr, l->segments_nr);
 			assert_int_equal(counts.chunk_elems, l->chunk_elems);
-			assert_false(all_trained); /* the first one is frozen */
+			assert_false(all_trained); /* The first tensor is frozen. */
 			layout_free(&l);
 		}
 }
@@ -229,7 +231,7 @@ static void keep_line(void *arg, enum log_level level, const char *line)
 	snprintf(arg, LINE, "%s", line);
 }
 
-/* What the log says of ten seconds in which the loop's thread ran so long. */
+/* Checks what the log says of ten seconds in which the loop's thread ran for ran_ns. */
 static void stood(uint64_t ran_ns, const char *says)
 {
 	char line[LINE] = "";
@@ -242,7 +244,7 @@ static void stood(uint64_t ran_ns, const char *says)
 	s->log = &log;
 	s->clock.beat_ns = NS_PER_SEC;
 	while (clock_thread_ns() <= ran_ns)
-		; /* there is that much that it can have run */
+		; /* The thread must have run for at least that long. */
 	s->clock.ran_ns = clock_ns() - 10 * NS_PER_SEC;
 	s->clock.beat_cpu_ns = clock_thread_ns() - ran_ns;
 	(void)server_core_ns(s);

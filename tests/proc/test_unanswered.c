@@ -91,18 +91,18 @@ static int sets(void *arg)
 	shard_model *m;
 
 	CHECK(shard_attach(c, "m", &m) == SHARD_OK);
-	return shard_set(m, "clip", "1") == SHARD_OK; /* its daemon dies first */
+	return shard_set(m, "clip", "1") == SHARD_OK; /* Its daemon dies before it answers. */
 }
 
 static int drops(void *arg)
 {
 	shard_client *c = connected(arg);
 
-	return shard_drop(c, "m", 0) == SHARD_OK; /* the same */
+	return shard_drop(c, "m", 0) == SHARD_OK; /* Its daemon dies before it answers. */
 }
 
-/* A drop is asked for while the coordinator's file of the model is being written. As long as that
- * file is there, the next start of the coordinator finds the model, and must find it whole: no
+/* A drop is requested while the coordinator's file of the model is being written. As long as that
+ * file is there, the next start of the coordinator finds the model and must find all of it. So no
  * other node may have given up its part. */
 static void dropped_while_its_file_is_written(void **state)
 {
@@ -127,10 +127,11 @@ static void dropped_while_its_file_is_written(void **state)
 	cluster_says(y->cluster, 0, "\"state\":\"open\"");
 	hold_disk(&h, y->cluster->node[0].pid);
 	setter = proc_fork(sets, address);
-	cluster_says(y->cluster, 0, "\"state\":\"recovering\""); /* a view is being written */
+	cluster_says(y->cluster, 0, "\"state\":\"recovering\""); /* A view is being written. */
 	dropper = proc_fork(drops, address);
 	cluster_wait_log(y->cluster, 0, "event=drop model=m ", 1);
-	/* a link that comes up compares what both ends have: node b is not told then, either */
+	/* A link that comes up compares what both ends have. Node b must not be told of the drop
+	 * then, either. */
 	DRILL(t, SHARD_OK, .op = DRILL_DETACH);
 	cutter_rule(k, &request);
 	drill_do(t, definition());
@@ -138,7 +139,7 @@ static void dropped_while_its_file_is_written(void **state)
 	cluster_wait_log(y->cluster, 1, "event=link_up peer=a ", 2);
 	cluster_wait_log(y->cluster, 0, "event=link_up peer=b ", 2);
 	cluster_says(y->cluster, 1, "{");
-	cluster_says(y->cluster, 0, "{"); /* what there was to send has left */
+	cluster_says(y->cluster, 0, "{"); /* Everything that there was to send is sent. */
 	assert_int_equal(access(file, F_OK), 0);
 	kill_held(y, 0, &h);
 	proc_expect_exit(setter, 0, 20000);
@@ -155,7 +156,8 @@ static void dropped_while_its_file_is_written(void **state)
 
 /* --- a seal --- */
 
-/* The coordinator has accepted a seal and dies before the view that says so is on its disk. */
+/* The coordinator has accepted a seal, and dies before the view with the sealed model is on its
+ * disk. */
 static void sealed_and_not_written(void **state)
 {
 	struct cutter_rule answer = {
@@ -176,13 +178,14 @@ static void sealed_and_not_written(void **state)
 	hold_disk(&h, y->cluster->node[0].pid);
 	cutter_rule(k, &answer);
 	DRILL_SEND(t, .op = DRILL_SEAL);
-	await_frame(k); /* node b reads the answer, and then the end of the link */
+	await_frame(k); /* Node b reads the answer and then the end of the link. */
 	kill_held(y, 0, &h);
-	drill_get(t, SHARD_UNREACHABLE); /* not after timeout=120s */
+	drill_get(t, SHARD_UNREACHABLE); /* Not only after timeout=120s. */
 	drill_text(t->last.error, "node a");
 	cutter_rule(k, NULL);
 	start_again(y, 0);
-	cluster_wait_log(y->cluster, 1, "event=lost model=m ", 1); /* and defined anew after that */
+	/* Only then may the model be defined again. */
+	cluster_wait_log(y->cluster, 1, "event=lost model=m ", 1);
 	drill_end(t);
 	t = drill_new(y, at(y, 1));
 	drill_define(t, SGD);
@@ -196,9 +199,9 @@ static void sealed_and_not_written(void **state)
 
 /* --- a definition --- */
 
-/* The trainer's node loses its link to the coordinator while node c has not answered yet: the
- * trainer is told that it failed. What is defined a moment later is nobody's, and the same trainer,
- * which asks again, is the one who writes it. */
+/* The trainer's node loses its link to the coordinator while node c has not answered yet, so the
+ * trainer is told that its definition failed. A moment later the model exists and has no writer.
+ * The same trainer defines again and is the one that writes it. */
 static void defined_after_the_link_fell(void **state)
 {
 	struct cutter_rule answer = {
@@ -233,10 +236,10 @@ static void defined_after_the_link_fell(void **state)
 	cutter_stop(&k);
 }
 
-/* --- what another node's memory is needed for --- */
+/* --- memory on a node that stands still --- */
 
-/* Node b stands still: what was asked of it is answered when the link has been silent for
- * heartbeat_timeout, and the model is as before when it goes on. */
+/* Node b stands still. The request is answered when the link has been silent for heartbeat_timeout,
+ * and the model is as before when node b goes on. */
 static void asked_of_a_stopped_node(void **state)
 {
 	struct drill_yard *y = *state;

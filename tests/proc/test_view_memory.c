@@ -18,7 +18,7 @@
 
 enum { TENSORS = 1500, NAME = 60, LARGE = 64 << 10, REFUSALS = 3 };
 
-static _Atomic int refusals; /* so many are to come */
+static _Atomic int refusals; /* So many allocations are still to be refused. */
 static _Thread_local bool mine;
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -84,7 +84,7 @@ static void a_view_is_made_durable_later(void **state)
 
 	(void)state;
 	if (!can_refuse)
-		skip(); /* a sanitizer has the allocator */
+		skip(); /* A sanitizer has replaced the allocator. */
 	mine = true;
 	inproc_start(&c, &conf);
 	o.address = c.node[0].unix_address;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Five models of different size and placement on three nodes. Two train, the others rest. The
- * daemons are killed (-9) in turn, at random instants of steps and of each other's starts, with
- * their memory parked. A model may never cost another one its memory: none is lost, every weight
- * and moment is the reference's, bit by bit, and each restart is warm. SEED=n repeats a run's
- * instants. */
+/* Trains five models of different size and placement on three nodes. Two train, and the others
+ * rest. The daemons are killed with kill -9 in turn, at random instants of steps and of each
+ * other's starts, and their memory is kept. One model must never cost another its memory: no model
+ * is lost, every weight and moment equals the reference bit by bit, and each restart is warm.
+ * SEED=n repeats the instants of a run. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -28,21 +28,21 @@ struct beside {
 	struct crew crew[MODELS];
 };
 
-/* on: nodes with one trainer each. steps 0: it trains as long as the test does; else it rests after
- * so many. */
+/* `on` has the bits of nodes with one trainer each. A model with steps = 0 trains as long as the
+ * test does. Any other model rests after so many steps. */
 static const struct plan {
 	const char *name, *extra;
 	uint32_t scale;
 	unsigned on;
 	uint64_t steps;
 } plans[MODELS] = {
-	{"big", "chunk_elems=4096", 8, 7, 8}, /* chunks on every node */
-	{"probe", "chunk_elems=8192", 1, 3,
-	 0}, /* one chunk: two nodes hold nothing of it, one has no trainer either */
-	{"wide", "chunk_elems=1024", 2, 6,
-	 0}, /* chunks everywhere, no trainer on the coordinator */
-	{"idle", "chunk_elems=2048", 1, 1, 5},      /* a chunk per node */
-	{"reward", "chunk_elems=131072", 12, 4, 2}, /* one chunk that workers compute */
+	{"big", "chunk_elems=4096", 8, 7, 8}, /* It has chunks on every node. */
+	/* It has one chunk, so two nodes hold nothing of it. One of them has no trainer either. */
+	{"probe", "chunk_elems=8192", 1, 3, 0},
+	/* It has chunks on every node, and no trainer on the coordinator. */
+	{"wide", "chunk_elems=1024", 2, 6, 0},
+	{"idle", "chunk_elems=2048", 1, 1, 5},      /* It has one chunk per node. */
+	{"reward", "chunk_elems=131072", 12, 4, 2}, /* It has one chunk, which workers compute. */
 };
 
 static int setup(void **state)
@@ -57,7 +57,7 @@ static int teardown(void **state)
 
 	if (b->cluster == NULL)
 		free(b);
-	else /* it failed: trainers still run, and end with the program */
+	else /* The test failed. Its trainers still run, and end with the program. */
 		cluster_put_away(&b->cluster);
 	return 0;
 }
@@ -104,7 +104,8 @@ static void kill_one(struct beside *b, int node)
 	cluster_spawn(b->cluster, node);
 }
 
-/* Those that train go on, each of them: whoever waits for ever is found here. */
+/* Waits until each model that trains has made so many steps. A trainer that waits for ever is found
+ * here. */
 static void go_on(struct beside *b, uint64_t steps)
 {
 	for (int i = 0; i < MODELS; i++)
@@ -123,7 +124,8 @@ static uint32_t logged(struct cluster *c, int node, const char *part)
 	return nr;
 }
 
-/* Until the node reaches every other one: it answers trainers before its links are up. */
+/* Waits until the node reaches every other node, because it answers trainers before its links are
+ * up. */
 static void linked(struct cluster *c, int node)
 {
 	uint64_t by = pace_by(15);
@@ -134,7 +136,8 @@ static void linked(struct cluster *c, int node)
 	uint64_t step;
 
 	MUST(shard_attach(client, plans[0].name, &m));
-	do { /* its first tensor has chunks on every node */
+	/* Its first tensor has chunks on every node. */
+	do {
 		st = SHARD_OK;
 		step = 0;
 		for (uint64_t at = 0; at < 37 * 64 * plans[0].scale && st == SHARD_OK; at += 8192)
@@ -153,7 +156,8 @@ static void whole(struct beside *b)
 	for (int n = 0; n < NODES; n++) {
 		assert_int_equal(logged(b->cluster, n, "event=lost"), 0);
 		assert_int_equal(logged(b->cluster, n, "event=model_void"), 0);
-		assert_int_equal(logged(b->cluster, n, "event=cold_start"), 1); /* the first one */
+		/* Only its first start is cold. */
+		assert_int_equal(logged(b->cluster, n, "event=cold_start"), 1);
 	}
 	for (int i = 0; i < MODELS; i++) {
 		uint64_t last = plans[i].steps != 0 ? plans[i].steps : crew_finish(&b->crew[i]);
@@ -172,7 +176,8 @@ static void test_in_turn(void **state)
 
 	begin(b, CLUSTER_TMPFS);
 	for (int k = 0; k < KILLS; k++) {
-		if (k % 5 != 4) /* else at once, while the one before is still coming back */
+		/* Otherwise the next node is killed while the previous one is still starting. */
+		if (k % 5 != 4)
 			go_on(b, 1);
 		usleep((useconds_t)rng_below(&r, 20000));
 		kill_one(b, k % NODES);
@@ -185,7 +190,7 @@ static void test_in_turn(void **state)
 	whole(b);
 }
 
-/* The whole cluster at once, by the other place where memory is parked. */
+/* Kills the whole cluster at once, with memory in the other place. */
 static void test_all_at_once(void **state)
 {
 	struct beside *b = *state;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Memory that must not be taken up again. A piece of a model that is missing, of another size, cut
- * off or empty costs this model and no other. All of it is refused that is of another format or
- * boot, of a node of another state folder, older than a start that was without it, or newer than
- * the state folder. The daemon starts all the same and says why; the model is lost, or comes from
- * its checkpoint, as without warm restarts. A folder that is not the daemon's alone is refused. */
+/* Tests memory that must not be used again. A region of a model that is missing, of another size,
+ * cut off or empty costs this model and no other. All memory is refused that is of another format
+ * or boot, of a node with another state folder, older than a start without it, or newer than the
+ * state folder. The daemon says why, and the model is lost or comes from its checkpoint, as without
+ * warm restarts. A folder that does not belong to the daemon alone is refused. */
 #include "base/check.h"
 #include "cluster/static.h"
 #include "lib/fdstore.h"
@@ -41,7 +41,7 @@ static void begin(struct warm *w)
 	w->settings = "optimizer=adagrad eps=1 chunk_elems=1024";
 }
 
-/* A model that trains, and its daemon is gone. */
+/* Trains a model and then kills its daemon. */
 static void trained(struct warm *w)
 {
 	warm_all(w);
@@ -56,7 +56,7 @@ static bool is_page(const char *name)
 	return strstr(name, "node") != NULL;
 }
 
-/* It starts, and says why it has nothing. */
+/* The daemon starts, and says why it has no memory. */
 static void says(struct warm *w, const char *why)
 {
 	uint32_t before = warm_logged(w, 0, "event=cold_start"),
@@ -72,7 +72,7 @@ static void says(struct warm *w, const char *why)
 	}
 }
 
-/* It starts warm, but without this model, and says why. */
+/* It starts warm but without this model, and says why. */
 static void says_void(struct warm *w, const char *why)
 {
 	uint32_t before = warm_logged(w, 0, "event=model_void model=m "),
@@ -85,7 +85,7 @@ static void says_void(struct warm *w, const char *why)
 		fail_msg("\"%s\" was not said", why);
 }
 
-/* The model is lost too; it is dropped, so that trained() makes another one. */
+/* The model is lost, too. Drops it, so that trained() makes another one. */
 static void lost(struct warm *w, void (*says_so)(struct warm *, const char *), const char *why)
 {
 	uint32_t before = warm_logged(w, 0, "event=lost");
@@ -102,14 +102,14 @@ static void cold(struct warm *w, const char *why)
 	lost(w, says, why);
 }
 
-/* A piece of the model costs the model, the page costs all. */
+/* A damaged region costs its model. A damaged page costs all models. */
 static void without(struct warm *w, const char *name, const char *why)
 {
 	lost(w, is_page(name) ? says : says_void, why);
 }
 
-/* Piece i of what a model that has trained left; false: there are no more. Models have other
- * numbers each time. */
+/* Trains a model and finds region i of what it left. False: it has no more regions. Names are
+ * looked up each time, because models get new numbers. */
 static bool piece(struct warm *w, uint32_t i, parked_name name)
 {
 	parked_name names[PARKED_MAX];
@@ -123,7 +123,7 @@ static bool piece(struct warm *w, uint32_t i, parked_name name)
 	return i < nr;
 }
 
-/* And is warm from then on. */
+/* Starts the daemon, which is warm, and trains a step. */
 static void end(struct warm *w)
 {
 	warm_spawn(w, 1);
@@ -145,7 +145,7 @@ static void test_missing(void **state)
 	end(w);
 }
 
-/* Larger, smaller, nothing at all. A file that is cut off must not be found out by a signal. */
+/* A region is larger, smaller or of size 0. A file that is cut off must not cause a signal. */
 static void test_size(void **state)
 {
 	struct warm *w = *state;
@@ -164,7 +164,7 @@ static void test_size(void **state)
 	end(w);
 }
 
-/* The size is right, and nothing else. */
+/* The size is right, but the contents are all zero. */
 static void test_empty(void **state)
 {
 	struct warm *w = *state;
@@ -216,9 +216,9 @@ static void test_other_boot(void **state)
 	warm_finish(w);
 }
 
-/* --- whose it is --- */
+/* --- memory of another node or start --- */
 
-/* In the configuration of a node; as long as each other. */
+/* Replaces a text in the configuration of a node by one of the same length. */
 static void edit(struct warm *w, int node, const char *from, const char *to)
 {
 	FILE *f = fopen(w->cluster->node[node].conf, "r+e");
@@ -247,8 +247,8 @@ static void stopped(struct warm *w)
 	assert_int_equal(cluster_wait(w->cluster, 0, 10000), 0);
 }
 
-/* Somebody started it by hand, with nothing kept; then the service comes back to what it had
- * before. */
+/* Somebody started the daemon by hand without its kept memory. Then the service starts again with
+ * the memory that it had before. */
 static void test_start_in_between(void **state)
 {
 	struct warm *w = *state;
@@ -281,7 +281,7 @@ static void test_start_in_between(void **state)
 	warm_finish(w);
 }
 
-/* It does not start, says why, and what is in memory stays. */
+/* The daemon does not start and says why, and its memory stays. */
 static void refuses(struct warm *w, int node, const char *why)
 {
 	uint32_t before = warm_logged(w, node, "event=start_failed "),
@@ -289,7 +289,7 @@ static void refuses(struct warm *w, int node, const char *why)
 
 	cluster_spawn(w->cluster, node);
 	warm_wait_log(w, node, "event=start_failed ", before + 1);
-	if (w->how == CLUSTER_SYSTEMD) /* under a service manager it takes its time */
+	if (w->how == CLUSTER_SYSTEMD) /* Under a service manager it ends late. */
 		cluster_kill(w->cluster, node);
 	else
 		assert_int_not_equal(cluster_wait(w->cluster, node, 10000), 0);
@@ -298,7 +298,7 @@ static void refuses(struct warm *w, int node, const char *why)
 	assert_int_equal(warm_logged(w, node, "event=cold_start"), cold);
 }
 
-/* Memory that another release wrote is not this one's to throw away. */
+/* Memory that another release wrote is not thrown away. */
 static void test_other_format(void **state)
 {
 	struct warm *w = *state;
@@ -320,7 +320,7 @@ static void test_other_format(void **state)
 	format--;
 	CHECK(pwrite(fd, &format, sizeof(format), 8) == (ssize_t)sizeof(format));
 	close(fd);
-	warm_spawn(w, 1); /* that release again */
+	warm_spawn(w, 1); /* The release that wrote it starts again. */
 	assert_int_equal(warm_back(w, 1), 3);
 	warm_check(w, 2);
 	warm_finish(w);
@@ -348,7 +348,7 @@ static void put_back(struct warm *w, int which)
 	shell("cp -a", path, w->cluster->node[0].state);
 }
 
-/* What is there of another node, or was given up, is gone: as if the service was stopped. */
+/* Forgets the kept memory, as --forget-memory or a stop of the service does. */
 static void give_up(struct warm *w)
 {
 	char words[200];
@@ -360,8 +360,8 @@ static void give_up(struct warm *w)
 		tool_expect(0, "", "shardd", words);
 }
 
-/* The state folder is put back from a copy of yesterday: what is in memory is of a start that it
- * knows nothing of. However often that is tried, the memory stays, until the folder of today is
+/* The state folder is put back from an old copy, so the memory is of a start that the folder does
+ * not know. The memory stays, however often the daemon is started, until the right folder is
  * back. */
 static void test_older_start(void **state)
 {
@@ -386,16 +386,16 @@ static void test_older_start(void **state)
 	assert_int_equal(warm_back(w, 1), 3);
 	warm_check(w, 2);
 	warm_kill(w, 1);
-	put_back(w, COPY); /* and it is meant */
+	put_back(w, COPY); /* This time the operator wants the old folder. */
 	refuses(w, 0, "is an older copy of its state folder: there this is start 2, after 1");
 	give_up(w);
-	says(w, "left no memory"); /* nor does the folder know the model */
+	says(w, "left no memory"); /* The folder does not know the model either. */
 	warm_end(w, 0);
 	trained(w);
 	end(w);
 }
 
-/* The copy is of this very start, but of before the model. It can be given up by itself. */
+/* The copy is of this very start, but from before the model, which can be given up alone. */
 static void test_before_the_model(void **state)
 {
 	struct warm *w = *state;
@@ -428,10 +428,10 @@ static void test_before_the_model(void **state)
 	end(w);
 }
 
-/* A drop was killed when the model's file was gone and its memory was not: as its row says. */
+/* A drop was killed between removing the model's file and its memory, as its row says. */
 static void test_killed_drop(void **state)
 {
-	static const uint32_t row[] = {1, 1, 0, 0}; /* counts, model 1, no tries, not dropped */
+	static const uint32_t row[] = {1, 1, 0, 0}; /* Counts, model 1, no tries, not dropped. */
 	const uint32_t dropped = 1;
 	struct warm *w = *state;
 	uint32_t text[4096];
@@ -483,8 +483,8 @@ static void test_older_view(void **state)
 	warm_finish(w);
 }
 
-/* The name of the folder on the tmpfs went with the state folder. In systemd's store it is seen
- * that somebody else's models are there. */
+/* The name of the folder on the tmpfs was in the state folder and is lost with it. In systemd's
+ * store the daemon sees that the models there are not its own. */
 static void test_other_state_folder(void **state)
 {
 	struct warm *w = *state;
@@ -499,13 +499,13 @@ static void test_other_state_folder(void **state)
 		end(w);
 		return;
 	}
-	warm_spawn(w, 1); /* which knows no model either */
+	warm_spawn(w, 1); /* The daemon does not know the model either. */
 	assert_int_equal(warm_logged(w, 0, "event=warm_start"), 0);
 	trained(w);
 	end(w);
 }
 
-/* --- what becomes of the model --- */
+/* --- what happens to the model --- */
 
 static void test_checkpoint(void **state)
 {
@@ -538,7 +538,7 @@ static void test_checkpoint(void **state)
 	keep_free(&keep);
 }
 
-/* --- a list of nodes that is not the right one --- */
+/* --- a wrong list of nodes --- */
 
 static void test_other_nodes(void **state)
 {
@@ -553,8 +553,8 @@ static void test_other_nodes(void **state)
 	refuses(w, 0, "of node a of a, and the configuration says node z of z: put `node` and");
 	edit(w, 0, "\nz = 127", "\na = 127");
 	edit(w, 0, "node = z", "node = a");
-	edit(w, 0, "[cluster]\nrun_id = test",
-	     "[nodes]\nb = 127.0.0.1:9"); /* one too many, that listens nowhere */
+	/* One node too many, which listens nowhere. */
+	edit(w, 0, "[cluster]\nrun_id = test", "[nodes]\nb = 127.0.0.1:9");
 	refuses(w, 0, "says node a of ");
 	edit(w, 0, "[nodes]\nb = 127.0.0.1:9", "[cluster]\nrun_id = test");
 	warm_spawn(w, 1);
@@ -562,7 +562,7 @@ static void test_other_nodes(void **state)
 	warm_train(w, 3);
 	warm_check(w, 3);
 	warm_kill(w, 1);
-	if (w->how == CLUSTER_TMPFS) { /* the one thing that forgets */
+	if (w->how == CLUSTER_TMPFS) { /* Only this forgets the memory. */
 		snprintf(words, sizeof(words), "--config %s --forget-memory",
 			 w->cluster->node[0].conf);
 		tool_expect(0, "", "shardd", words);
@@ -572,8 +572,8 @@ static void test_other_nodes(void **state)
 	warm_finish(w);
 }
 
-/* Of three nodes one gets a line too many and is started again: what it has is kept, and so the
- * model goes on with the line gone. */
+/* One of three nodes gets a line too many and is started again. Its memory is kept, so the model
+ * goes on when the line is gone. */
 static void test_a_line_too_many(void **state)
 {
 	static const char right[] = "[cluster]\nlost_timeout = 120s",
@@ -595,11 +595,11 @@ static void test_a_line_too_many(void **state)
 	warm_finish(w);
 }
 
-/* The state folder is of a release that did not keep warm_dir there. */
+/* Makes the state folder look like one of a release that did not keep warm_dir there. */
 static void make_older(struct warm *w)
 {
 	struct {
-		uint64_t head[3]; /* magic, length and sum */
+		uint64_t head[3]; /* Magic, length and checksum. */
 		struct static_warm note;
 	} file;
 	const size_t bytes = offsetof(struct static_warm, root);
@@ -616,7 +616,7 @@ static void make_older(struct warm *w)
 	CHECK(fflush(f) == 0 && ftruncate(fileno(f), ftell(f)) == 0 && fclose(f) == 0);
 }
 
-/* warm_dir is another folder, on a tmpfs, too. */
+/* warm_dir is another folder, which is on a tmpfs, too. */
 static void test_other_folder(void **state)
 {
 	char was[200], now[200], aside[100], words[200];
@@ -631,7 +631,7 @@ static void test_other_folder(void **state)
 	w->settings = "optimizer=sgd chunk_elems=1024";
 	trained(w);
 	snprintf(aside, sizeof(aside), "%s", w->cluster->warm_dir);
-	aside[strlen(aside) - 1] ^= 1; /* as long: the file is edited in place */
+	aside[strlen(aside) - 1] ^= 1; /* The same length, as the file is edited in place. */
 	CHECK(mkdir(aside, 0700) == 0);
 	snprintf(was, sizeof(was), "warm_dir = %s", w->cluster->warm_dir);
 	snprintf(now, sizeof(now), "warm_dir = %s", aside);
@@ -651,17 +651,17 @@ static void test_other_folder(void **state)
 	assert_int_equal(warm_back(w, 1), 3);
 	warm_kill(w, 1);
 	edit(w, 0, was, now);
-	refuses(w, 0, "are where warm_dir was "); /* the start before this one kept it */
+	refuses(w, 0, "are where warm_dir was "); /* The previous start wrote it. */
 	snprintf(words, sizeof(words), "--config %s --forget-memory", w->cluster->node[0].conf);
 	tool_expect(0, "", "shardd", words);
-	CHECK(stat(w->cluster->warm_dir, &s) == 0 && s.st_nlink == 2); /* nothing stays behind */
+	CHECK(stat(w->cluster->warm_dir, &s) == 0 && s.st_nlink == 2); /* Nothing stays behind. */
 	warm_spawn(w, 1);
 	assert_int_equal(warm_logged(w, 0, "event=warm_start"), 2);
 	warm_finish(w);
 	shell("rm -rf", aside, aside);
 }
 
-/* warm_restart says that nothing is taken up, and there is something. */
+/* warm_restart says that no memory is used again, and there is some. */
 static void test_switched_off(void **state)
 {
 	struct warm *w = *state;
@@ -681,7 +681,7 @@ static void test_switched_off(void **state)
 	warm_finish(w);
 }
 
-/* --- a folder that anybody could have filled --- */
+/* --- a folder that another user could have filled --- */
 
 static void refused(struct warm *w, const char *why)
 {
@@ -730,7 +730,7 @@ static void test_folder(void **state)
 	refused(w, "cannot be opened");
 	CHECK(unlink(path) == 0);
 	shell("mv", aside, path);
-	warm_spawn(w, 1); /* and all this has not harmed it */
+	warm_spawn(w, 1); /* All of this has not harmed it. */
 	assert_int_equal(warm_back(w, 1), 3);
 	warm_kill(w, 1);
 	snprintf(path, sizeof(path), "warm_dir = %s", w->cluster->warm_dir);
@@ -738,7 +738,7 @@ static void test_folder(void **state)
 		 w->cluster->dir);
 	edit(w, 0, path, aside);
 	if (statfs(w->cluster->dir, &fs) == 0 && fs.f_type != TMPFS_TYPE)
-		refused(w, "are where warm_dir was "); /* what is there comes first */
+		refused(w, "are where warm_dir was "); /* That is checked first. */
 	warm_finish(w);
 }
 
@@ -750,7 +750,7 @@ static void test_name_taken(void **state)
 	struct stat st;
 
 	if (geteuid() != 0)
-		skip(); /* nobody else can be played */
+		skip(); /* Only root can become another user. */
 	begin(w);
 	if (w->how == CLUSTER_SYSTEMD) {
 		warm_finish(w);
@@ -759,7 +759,7 @@ static void test_name_taken(void **state)
 	folder(w, seen);
 	CHECK(kill(w->cluster->node[0].pid, SIGTERM) == 0);
 	assert_int_equal(cluster_wait(w->cluster, 0, 20000), 0);
-	assert_int_equal(stat(seen, &st), -1); /* there was no model */
+	assert_int_equal(stat(seen, &st), -1); /* There was no model. */
 	CHECK(mkdir(seen, 0777) == 0 && chmod(seen, 0777) == 0 && chown(seen, 12345, 12345) == 0);
 	warm_spawn(w, 1);
 	CHECK(rmdir(seen) == 0);
@@ -769,7 +769,7 @@ static void test_name_taken(void **state)
 	warm_spawn(w, 1);
 	assert_int_equal(warm_back(w, 1), 3);
 	folder(w, seen);
-	assert_string_equal(now, seen); /* kept as long as there is something in it */
+	assert_string_equal(now, seen); /* It is kept while something is in the folder. */
 	warm_finish(w);
 }
 

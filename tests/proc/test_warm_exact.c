@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: all
-/* Training through daemons that are killed -9 in mid-run and come back with
- * what they held equals the in-process reference, every master weight and
- * moment of every tensor, byte by byte: for each optimizer, with skipped steps
- * and a moving loss scale, a schedule, weights of two steps before, for one
- * rank on a node and for several. The trainers' places in the data are blobs,
- * which come back too. */
+/* Training with daemons that are killed with kill -9 in mid-run and come back with what they held
+ * equals the in-process reference, in every master weight and moment of every tensor, byte by byte.
+ * This holds for each optimizer, with skipped steps and a moving loss scale, with a schedule, with
+ * weights of two steps before, and for one or several ranks on a node. The trainers' places in the
+ * data are blobs, which come back too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -27,8 +26,9 @@ static void exact_every(int steps, const char *daemons, const char *arguments)
 
 	assert_true(n > 0);
 	build[n] = 0;
-	for (int up = 0; up < 3; up++) /* the build folder is two above this program;
-				    the sources are where tests start */
+	/* The build folder is two levels above this program. The sources are in the folder where
+	 * tests start. */
+	for (int up = 0; up < 3; up++)
 		*strrchr(build, '/') = 0;
 	snprintf(command, sizeof(command), "EVERY=%d DAEMONS='%s' tests/demo/exact.sh '%s' %s",
 		 steps, daemons, build, arguments);
@@ -70,8 +70,8 @@ static void chunks_for_workers(void **state)
 static void skipped_steps(void **state)
 {
 	(void)state;
-	/* the first steps of 2^20 overflow: skipped and the scale lowered, and again
-	 * whenever the scale has grown too far */
+	/* The first steps with a scale of 2^20 overflow, so they are skipped and the scale is
+	 * lowered. The same happens whenever the scale has grown too far. */
 	exact("a b a,b", "1,2 --steps 200 --dtype fp16 --grad-dtype fp16 --settings "
 			 "'chunk_elems=4096 loss_scale=0 loss_scale_window=2 "
 			 "hysteresis=1 initial_scale_power=20 optimizer=sgd "

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* kill -9 of daemons at random instants of hundreds of steps and of their starts, with their memory
- * parked: on a tmpfs, with a service manager. One that does not coordinate, the coordinator, both
- * at once, the only one; chunks that the loop computes and chunks that workers do; steps that
- * overlap. Nothing is ever lost: the trainers go on where they were, and every weight and moment is
- * the reference's, bit by bit. SEED=n repeats a run's instants. */
+/* Sends kill -9 to daemons at random instants of hundreds of steps and of their starts. Their
+ * memory is kept on a tmpfs or by a service manager. The victims are a node that does not
+ * coordinate, the coordinator, both at once, or the only node. Chunks are computed by the loop or
+ * by workers, and steps may overlap. No model is ever lost: the trainers go on where they were, and
+ * every weight and moment equals the reference bit by bit. SEED=n repeats the instants of a run. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "lib/yard.h"
@@ -18,14 +18,15 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { LOOP = 1, WORKERS = 12 }; /* scale of the crew: chunks of 1024 elements, and of 32768 */
+/* The scale of the crew, for chunks of 1024 and of 32768 elements. */
+enum { LOOP = 1, WORKERS = 12 };
 
 struct plan {
 	enum cluster_warm how;
 	int nodes, per[CLUSTER_NODES_MAX];
-	unsigned victims[3]; /* sets of nodes, taken in turn; 0: none */
+	unsigned victims[3]; /* Sets of nodes, killed in turn. 0: none. */
 	uint32_t scale, kills;
-	uint64_t within_us; /* of the node's being there again */
+	uint64_t within_us; /* How long after the nodes are there again the next kill may come. */
 	const char *extra;
 };
 
@@ -61,7 +62,7 @@ static void kill_all(struct cluster *c, unsigned nodes)
 			cluster_spawn(c, n);
 }
 
-/* again: those that come back die on the way. */
+/* With `again` the victims are killed once more while they start. */
 static void kill_some(struct cluster *c, unsigned nodes, struct rng *r, bool again)
 {
 	kill_all(c, nodes);
@@ -97,7 +98,8 @@ static void kills(void **state, const struct plan *p)
 	crew_wait_step(&y->crew, 3);
 	for (uint32_t k = 0; k < p->kills; k++) {
 		step = crew_step(&y->crew);
-		if (k % 4 != 2) /* else at once: while they take their places */
+		/* Otherwise the kill comes at once, while the nodes join the cluster again. */
+		if (k % 4 != 2)
 			crew_wait_step(&y->crew, step + 2);
 		usleep((useconds_t)rng_below(&r, p->within_us));
 		kill_some(y->cluster, p->victims[k % (uint32_t)sets], &r, k % 4 == 3);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What comes back with a daemon beside weights: what operators changed, that a model is paused, two
- * models at once and one that nobody has sealed yet, blobs, the loss scale. A stop is a restart
- * too: SIGTERM and the same daemon again lose nothing, on one node after the other or on all. And
- * what is not held any more is given back: of trainers that left, of models that were dropped. */
+/* Tests what else comes back with a daemon beside weights: what operators changed, that a model is
+ * paused, two models at once, a model that is not sealed yet, blobs, and the loss scale. A stop is
+ * a restart, too: SIGTERM and a new start of the same daemon lose nothing, on one node after the
+ * other or on all. What is not needed any more is given back, as after trainers left and models
+ * were dropped. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/fdstore.h"
@@ -29,7 +30,7 @@ static void ctl(struct warm *w, int node, const char *words, const char *want)
 	tool_expect(0, want, "shardctl", all);
 }
 
-/* A coordinator that has just come back recovers first. */
+/* Waits until the model is paused, because a coordinator that has just come back recovers first. */
 static void paused(struct warm *w, int node)
 {
 	uint64_t by = pace_by(10);
@@ -52,7 +53,7 @@ static int run_ctl(void *words)
 	return tool_run(NULL, "shardctl", words);
 }
 
-/* What holds from a boundary on: asked for before a step, which is then made. */
+/* Makes a change that takes effect at a step boundary: asks for it, and then trains a step. */
 static void change(struct warm *w, const char *what, const char *heard)
 {
 	char words[256];
@@ -124,8 +125,8 @@ static void test_two_models(void **state)
 	warm_train(w, 2);
 	warm_train(&other, 5);
 	for (unsigned nodes = 1; nodes <= 3; nodes++) {
-		for (uint32_t r = 0; r < 2;
-		     r++) /* one is in the middle of a step, the other between two */
+		/* One model is killed in the middle of a step, the other between two. */
+		for (uint32_t r = 0; r < 2; r++)
 			warm_begin(w, r);
 		killed(w, nodes);
 		assert_int_equal(warm_back(w, nodes), 2 * nodes + 1);
@@ -140,8 +141,8 @@ static void test_two_models(void **state)
 	warm_finish(w);
 }
 
-/* Who was to write its weights dies with its connection: the next one is. The other model, which
- * trains, is as it was. */
+/* The session that writes the weights ends with its daemon, and the next session is the writer. The
+ * other model, which trains, is not affected. */
 static void test_not_sealed(void **state)
 {
 	struct warm *w = *state, other;
@@ -177,7 +178,7 @@ static void test_not_sealed(void **state)
 	assert_int_equal(warm_back(w, 1), 3);
 	warm_train(w, 3);
 	warm_check(w, 3);
-	warm_define(&other, 0); /* writes all and seals */
+	warm_define(&other, 0); /* It writes everything and seals. */
 	assert_int_equal(other.r[0].created, 1);
 	warm_join(&other, 1);
 	warm_train(&other, 2);
@@ -214,7 +215,7 @@ static void test_blobs(void **state)
 		}
 		killed(w, (unsigned)s);
 		assert_int_equal(warm_back(w, (unsigned)s), s + 1);
-		for (uint32_t r = 0; r < 4; r++) { /* each from each node */
+		for (uint32_t r = 0; r < 4; r++) { /* Each blob is read from each node. */
 			char want[64];
 
 			bytes = sizeof(text);
@@ -229,7 +230,7 @@ static void test_blobs(void **state)
 	warm_finish(w);
 }
 
-/* fp16: an overflow is a step that changes nothing but the scale. */
+/* With fp16, an overflow is a step that changes nothing but the scale. */
 static void test_loss_scale(void **state)
 {
 	struct warm *w = *state;
@@ -247,7 +248,7 @@ static void test_loss_scale(void **state)
 	scale = w->r[0].step.loss_scale;
 	assert_true(scale == 256);
 	for (unsigned nodes = 1; nodes <= 3; nodes++) {
-		warm_train(w, 2 * nodes); /* ends with a skip */
+		warm_train(w, 2 * nodes); /* It ends with a skipped step. */
 		killed(w, nodes);
 		assert_int_equal(warm_back(w, nodes), 2 * nodes + 1);
 		warm_check(w, 2 * nodes);
@@ -281,7 +282,8 @@ static void test_upgrade(void **state)
 	warm_all(w);
 	warm_train(w, 2);
 	for (size_t i = 0; i < NR(order); i++, step++) {
-		if (i & 1) /* in the middle of a step, which begins again; else between two */
+		/* Every second time it is in the middle of a step, which begins again. */
+		if (i & 1)
 			for (uint32_t r = 0; r < 2; r++)
 				warm_begin(w, r);
 		upgraded(w, order[i]);
@@ -295,7 +297,8 @@ static void test_upgrade(void **state)
 	warm_finish(w);
 }
 
-static uint32_t pieces(struct warm *w, int node) /* that are kept for it */
+/* Returns how many memory regions are kept for the node. */
+static uint32_t pieces(struct warm *w, int node)
 {
 	char path[512];
 	uint32_t nr = 0;
@@ -334,8 +337,8 @@ static void test_given_back(void **state)
 	assert_true(with_model > before);
 	for (uint32_t r = 0; r < 2; r++)
 		warm_end(w, r);
-	for (int i = 0; i < 6;
-	     i++) { /* neither restarts nor trainers that come and go leave anything behind */
+	/* Neither restarts nor trainers that come and go leave anything behind. */
+	for (int i = 0; i < 6; i++) {
 		killed(w, 1);
 		if (i > 0)
 			for (uint32_t r = 0; r < 2; r++)

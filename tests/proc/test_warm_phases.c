@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* kill -9 in each phase of a step, of a node that coordinates and of one that does not, of both,
- * and of the only one; with one rank on a node, whose gradient exists nowhere but where the trainer
- * wrote it, and with two. Nobody hears that the model is lost, a step that anybody was told of
- * stays, and training goes on from there with weights that are right to the last bit. */
+/* Sends kill -9 in each phase of a step to the coordinator, to another node, to both, and to a node
+ * that is alone. There is one rank on a node, whose gradient exists only where the trainer wrote
+ * it, or there are two. The model is never lost, a step that a trainer was told of stays, and
+ * training goes on from there with weights that are right to the last bit. */
 #include "lib/hold.h"
 #include "lib/trainer.h"
 #include "lib/warm.h"
@@ -30,8 +30,8 @@ static void results(struct warm *w)
 		EXPECT(SHARD_OK, warm_result(w, r));
 }
 
-/* All have pushed to a node that is alone, and all but one have committed: until all sums are made.
- */
+/* All ranks have pushed to a node that is alone, and all but one have committed. Waits until all
+ * gradients are reduced. */
 static void summed(struct warm *w)
 {
 	while (w->ranks > 1 && !warm_says(w, 0, "\"state\":\"ready\",\"chunks_pushed\":3", 1))
@@ -39,11 +39,11 @@ static void summed(struct warm *w)
 	while (!warm_says(w, 0, "\"state\":\"computing\",\"chunks_pushed\":3", 1) ||
 	       !hold_asleep(w->cluster->node[0].pid, "shardd-w"))
 		;
-	warm_phase(w, 0, "staging"); /* what the workers have done is on the loop by now */
+	warm_phase(w, 0, "staging"); /* The loop has taken the results of the workers by now. */
 }
 
-/* All have pushed. The first victim's workers stand still, and its chunks are decided: by the last
- * commit, which is one of a survivor, if there is one. */
+/* All ranks push, and the workers of the first victim stand still. Then the last commit decides the
+ * step. A survivor makes it, if there is one. */
 static void applying(struct warm *w, unsigned victims, struct hold *h)
 {
 	uint32_t last = w->ranks - 1;
@@ -66,8 +66,8 @@ static void applying(struct warm *w, unsigned victims, struct hold *h)
 	warm_phase(w, first, "applying");
 }
 
-/* To where the victims are when they are killed. The newest step that a trainer was told is
- * committed. */
+/* Brings the victims into the phase in which they are killed. Returns the newest step that a
+ * trainer was told is committed. */
 static uint64_t advance(struct warm *w, unsigned victims, enum phase phase, struct hold *h)
 {
 	uint64_t step = w->r[0].world.step;
@@ -79,7 +79,8 @@ static uint64_t advance(struct warm *w, unsigned victims, enum phase phase, stru
 		warm_begin(w, r);
 	if (phase == STAGING)
 		return step - 1;
-	if (phase == PREPARED) { /* decided, if they are all that there is */
+	/* If the victims are all nodes, the step is decided. */
+	if (phase == PREPARED) {
 		for (uint32_t r = 0; r < w->ranks; r++)
 			if (dies(w, victims, r))
 				warm_commit(w, r);

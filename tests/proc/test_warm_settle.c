@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A warm start whose workers stand still: the images are not made again yet. Meanwhile the daemon
- * answers tools, trainers and other nodes, its links stay, and its status and the coordinator's say
- * by name what a step waits for. No vote leaves before the images are there. Then training goes on
- * with weights that are right to the last bit: after the workers go on, and after another kill -9
- * or a SIGTERM in the middle. */
+/* Tests a warm start whose workers stand still, so that the images are not made again yet.
+ * Meanwhile the daemon answers tools, trainers and other nodes, its links stay, and its status and
+ * the coordinator's say by name what a step waits for. The node does not vote before the images are
+ * there. Then training goes on with weights that are right to the last bit, both after the workers
+ * go on and after another kill -9 or a SIGTERM before that. */
 #include "lib/hold.h"
 #include "lib/trainer.h"
 #include "lib/warm.h"
@@ -18,7 +18,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { A, B, WORKERS = 1 /* cluster_make() */, HEARTBEAT_MS = 2000, LIMIT_MS = 15000 };
+enum { A, B, WORKERS = 1 /* As cluster_make() sets it. */, HEARTBEAT_MS = 2000, LIMIT_MS = 15000 };
 
 #define CONF "[cluster]\nheartbeat_timeout = 2s\n"
 
@@ -35,13 +35,14 @@ static void spawn_held(struct warm *w, int node, struct hold *h)
 	cluster_ready(w->cluster, node);
 }
 
-/* Two steps are done, these nodes die, and all are there again, B with its workers held. */
+/* Makes two steps and kills these nodes. Then all are there again, and the workers of B are
+ * held. */
 static void held(struct warm *w, unsigned victims, struct hold *h)
 {
 	warm_all(w);
 	warm_train(w, 2);
 	for (int n = 0; n < w->cluster->nodes_nr; n++)
-		warm_phase(w, n, "staging"); /* of step 3: what was decided is applied */
+		warm_phase(w, n, "staging"); /* In step 3, so all decided steps are applied. */
 	warm_kill(w, victims);
 	if (victims & 1u << A)
 		warm_spawn(w, 1u << A);
@@ -50,7 +51,7 @@ static void held(struct warm *w, unsigned victims, struct hold *h)
 	says(w, B, "\"resuming\":{\"done\":0,\"chunks\":");
 }
 
-/* Step 3, whose world is there, and two more. */
+/* Makes step 3, whose world is there already, and two more. */
 static void goes_on(struct warm *w)
 {
 	warm_train(w, 5);
@@ -71,13 +72,13 @@ static void test_answers(void **state)
 
 	warm_start(w, 2, (int[]){1, 1}, CONF);
 	held(w, 1u << B, &h);
-	assert_int_equal(warm_back(w, 1u << B), 3); /* its trainer defines and joins */
+	assert_int_equal(warm_back(w, 1u << B), 3); /* Its trainer defines and joins. */
 	warm_begin(w, A);
 	warm_commit(w, A);
 	says(w, B, "which waits for its image, which is being made again after a restart: 0 of ");
 	says(w, A, "node b), which waits there for chunk ");
 	says(w, A, " of the image of step 2, which is being made again after a restart");
-	(void)poll(NULL, 0, HEARTBEAT_MS * 3 / 2); /* not for something to happen: for nothing to */
+	(void)poll(NULL, 0, HEARTBEAT_MS * 3 / 2); /* Nothing must happen in this time. */
 	says(w, B, "\"resuming\":{\"done\":0,\"chunks\":");
 	assert_true(warm_in_phase(w, B, "staging", 0));
 	says(w, A, "\"state\":\"up\"");
@@ -92,8 +93,8 @@ static void test_answers(void **state)
 	goes_on(w);
 }
 
-/* All trainers are on the other node, and the loop makes the sums: nothing but the image keeps this
- * node from its vote. */
+/* All trainers are on the other node, and the loop reduces the gradients. So only the image keeps
+ * this node from its vote. */
 static void test_no_vote(void **state)
 {
 	struct warm *w = *state;
@@ -130,7 +131,7 @@ static void test_asked(void **state)
 	goes_on(w);
 }
 
-/* A trainer that reads the image over TCP computes on the one before the newest: both are sent to
+/* A trainer that reads the image over TCP computes on the image before the newest. Both are sent to
  * it when they are made. */
 static void test_two_images(void **state)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* kill -9 at chosen instructions and system calls, as a debugger counts them: of the worker that
- * updates weights, from its first instruction of a step to its last; of the loop, around everything
- * that it writes and sends when a step is decided. What was decided before is whole afterwards, to
- * the last bit; nothing is decided twice. */
+/* Sends kill -9 at chosen instructions and system calls, which a debugger counts. One test kills in
+ * the worker that updates weights, from its first instruction of a step to its last. The others
+ * kill in the loop, around everything that it writes and sends when a step is decided. What was
+ * decided before the kill is complete afterwards to the last bit, and nothing is decided twice. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "lib/hold.h"
@@ -36,8 +36,8 @@ static void killed(struct warm *w, struct hold *h, int node)
 	warm_spawn(w, 1u << node);
 }
 
-/* The only node: its own trainer's commit decides. Stops after so many instructions of the worker;
- * returns how many there were. */
+/* There is one node, so the commit of its own trainer decides. Kills the node after so many
+ * instructions of the worker, and returns how many there were. */
 static uint64_t in_worker(struct warm *w, uint64_t instructions)
 {
 	uint64_t step = w->r[0].world.step, made, next;
@@ -45,7 +45,8 @@ static uint64_t in_worker(struct warm *w, uint64_t instructions)
 
 	warm_begin(w, 0);
 	assert_true(warm_says(w, 0, "\"chunks_pushed\":1", 10000));
-	while (!hold_asleep(w->cluster->node[0].pid, "shardd-w")) /* the sums are made */
+	/* Waits until the gradients are reduced. */
+	while (!hold_asleep(w->cluster->node[0].pid, "shardd-w"))
 		sched_yield();
 	hold_threads(&h, w->cluster->node[0].pid, "shardd-w");
 	warm_commit(w, 0);
@@ -64,7 +65,7 @@ static void test_worker(void **state)
 	uint64_t finished = 0;
 
 	warm_start(w, 1, (int[]){1}, NULL);
-	w->numel = 16500; /* three tiles, the last one short */
+	w->numel = 16500; /* Three tiles, of which the last one is short. */
 	w->settings = "optimizer=sgd momentum=0.5 chunk_elems=65536";
 	w->momentum = 0.5f;
 	warm_all(w);
@@ -86,8 +87,8 @@ static void test_worker(void **state)
 	warm_finish(w);
 }
 
-/* Two nodes; one's loop is killed at the n-th stop at a system call after the last commit of a
- * step. */
+/* There are two nodes. Kills one at the n-th stop of its loop at a system call after the last
+ * commit of a step. Returns how many stops there were. */
 static uint64_t in_loop(struct warm *w, int node, uint64_t stops)
 {
 	uint64_t step = w->r[0].world.step, made, next;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A warm start in the middle of a step, and orders that come while it makes its images again. The
- * workers stand still, so that the images are not there yet. The daemon answers meanwhile: it takes
- * the verdict about what it voted for, tells another coordinator what it voted for, gives out
- * weights, saves, drops and restores. Nobody is expelled for the time that it takes. Then training
- * goes on with weights that are right to the last bit. */
+/* Tests a warm start in the middle of a step, and orders that come while the daemon makes its
+ * images again. The workers stand still, so that the images are not there yet. The daemon answers
+ * meanwhile: it takes the verdict about what it voted for, tells another coordinator what it voted
+ * for, gives out weights, saves, drops and restores. Nobody is expelled for the time that this
+ * takes. Then training goes on with weights that are right to the last bit. */
 #include "base/check.h"
 #include "client/ckpt.h"
 #include "lib/hold.h"
@@ -20,7 +20,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { A, B, WORKERS = 1 /* cluster_make() */, STEP_MS = 2000, LIMIT_MS = 15000 };
+enum { A, B, WORKERS = 1 /* As cluster_make() sets it. */, STEP_MS = 2000, LIMIT_MS = 15000 };
 
 #define CONF "[cluster]\nheartbeat_timeout = 2s\nstep_timeout = 2s\nlost_timeout = 60s\n"
 
@@ -46,11 +46,11 @@ static void ready(struct warm *w, const int *on, const char *settings)
 	warm_all(w);
 	warm_train(w, 2);
 	for (int n = 0; n < w->cluster->nodes_nr; n++)
-		warm_phase(w, n, "staging"); /* of step 3: what was decided is applied */
+		warm_phase(w, n, "staging"); /* In step 3, so all decided steps are applied. */
 }
 
-/* Steps 1 and 2 are done, B has voted for step 3, dies, and is there again, with its workers held.
- * The only trainer is on A, and has not called commit: so the attempt outlives B's process. */
+/* Makes steps 1 and 2. B votes for step 3, dies, and starts again with its workers held. The only
+ * trainer is on A and has not called commit, so the attempt outlives B's process. */
 static void prepared(struct warm *w, const char *settings, struct hold *h)
 {
 	ready(w, (int[]){1, 0}, settings);
@@ -78,7 +78,7 @@ static void nothing_lost(struct warm *w)
 	warm_finish(w);
 }
 
-/* The verdict comes before the images are made; and once more the node dies with it. */
+/* The verdict comes before the images are made, and then the node is killed once more. */
 static void verdict(struct warm *w, const char *settings)
 {
 	struct hold h;
@@ -109,7 +109,7 @@ static void test_verdict_of_two_images(void **state)
 	verdict(*state, "optimizer=sgd chunk_elems=32768 max_staleness=1");
 }
 
-/* The coordinator dies too. Its next process asks what B voted for, and drops the attempt. */
+/* The coordinator dies, too. Its next process asks what B voted for, and ends the attempt. */
 static void test_asked_what_it_voted(void **state)
 {
 	struct warm *w = *state;
@@ -126,7 +126,7 @@ static void test_asked_what_it_voted(void **state)
 	nothing_lost(w);
 }
 
-/* Killed while it applies: some tiles have the step, others do not. */
+/* Kills B while it applies a step, so some tiles have the step and others do not. */
 static void applying(struct warm *w, const char *settings)
 {
 	struct hold h;
@@ -162,7 +162,7 @@ static void test_applying_two_images(void **state)
 	applying(*state, "optimizer=sgd chunk_elems=32768 max_staleness=1");
 }
 
-/* The next attempt waits for longer than step_timeout, for a node that has no trainer. */
+/* The next attempt waits for longer than step_timeout for a node that has no trainer. */
 static void test_nobody_is_expelled(void **state)
 {
 	struct warm *w = *state;
@@ -174,7 +174,7 @@ static void test_nobody_is_expelled(void **state)
 	warm_commit(w, A);
 	EXPECT(SHARD_OK, warm_result(w, A));
 	says(w, A, "of the image of step 3, which node b holds");
-	(void)poll(NULL, 0, STEP_MS * 4 / 3); /* not for something to happen: for nothing to */
+	(void)poll(NULL, 0, STEP_MS * 4 / 3); /* Nothing must happen in this time. */
 	assert_int_equal(warm_logged(w, A, "event=attempt_ended"), ended);
 	hold_release(&h);
 	EXPECT(SHARD_OK, shard_world_get(w->r[A].model, &w->r[A].world));
@@ -182,7 +182,7 @@ static void test_nobody_is_expelled(void **state)
 	nothing_lost(w);
 }
 
-/* Between two steps: the same for a vote that is held back. */
+/* The same between two steps, when the node holds back its vote. */
 static void test_nobody_is_expelled_before_a_vote(void **state)
 {
 	struct warm *w = *state;
@@ -216,7 +216,7 @@ static void resuming(struct warm *w, struct hold *h)
 	says(w, B, "\"state\":\"resuming\"");
 }
 
-/* The masters are whole: neither a read of them nor a save needs the image. */
+/* The master weights are complete, so neither a read of them nor a save needs the image. */
 static void test_read_and_saved(void **state)
 {
 	struct warm *w = *state;
@@ -250,10 +250,11 @@ static void test_read_and_saved(void **state)
 	keep_free(&keep);
 }
 
-struct order { /* a tool's, in a thread of its own */
+/* An order of a tool, which runs in a thread of its own. */
+struct order {
 	pthread_t thread;
 	const char *address;
-	const struct keep *keep; /* NULL: a drop */
+	const struct keep *keep; /* NULL: a drop. */
 	enum shard_status st;
 	char text[256];
 };
@@ -348,7 +349,7 @@ static void test_restored(void **state)
 	keep_free(&keep);
 }
 
-/* Where the memory is makes no difference to what is tested here: each place has its turn. */
+/* The place of the memory makes no difference here, so each test uses one of the two places. */
 #define ON_SYSTEMD(fn)                                                                             \
 	{                                                                                          \
 #fn, fn, warm_setup, warm_teardown, (void *)(uintptr_t)CLUSTER_SYSTEMD             \

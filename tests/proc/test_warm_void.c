@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What is wrong with one model's memory on one node costs that model, by name and with the reason,
- * and no other: a piece that is gone (on a node that coordinates, on one that does not, on one that
- * holds no chunk), a row of the page that is wrong, a file without memory, memory without a file,
- * and a model that had no room in the place that outlives the process. Three models on three nodes,
- * and what is left trains on. */
+/* Damage to one model's memory on one node costs that model and no other, and the log has its name
+ * and the reason. The cases are a region that is gone (on the coordinator, on another node, on a
+ * node without chunks), a wrong row of the page, a file without memory, memory without a file, and
+ * a model that did not fit into the place that outlives the process. There are three models on
+ * three nodes, and what is left trains on. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
@@ -33,11 +33,11 @@ struct yard {
 static const struct plan {
 	const char *name, *extra;
 	uint32_t scale;
-	unsigned on; /* nodes with a trainer each */
+	unsigned on; /* Bits of nodes that have one trainer each. */
 } plans[MODELS] = {
-	{"big", "chunk_elems=4096", 8, 6},   /* chunks on every node */
-	{"probe", "chunk_elems=8192", 1, 3}, /* one chunk, on the node that coordinates */
-	{"idle", "chunk_elems=2048", 1, 1},  /* a chunk per node */
+	{"big", "chunk_elems=4096", 8, 6},   /* It has chunks on every node. */
+	{"probe", "chunk_elems=8192", 1, 3}, /* It has one chunk, on the coordinator. */
+	{"idle", "chunk_elems=2048", 1, 1},  /* It has one chunk per node. */
 };
 
 static int setup(void **state)
@@ -59,7 +59,7 @@ static int teardown(void **state)
 
 /* --- trainers --- */
 
-/* Each model so many steps more. without: bits of models that are lost. */
+/* Trains each model for so many more steps. `without` has the bits of lost models. */
 static void train(struct yard *y, uint64_t steps, unsigned without)
 {
 	for (int i = 0; i < MODELS; i++) {
@@ -125,7 +125,7 @@ static void wait_logged(struct yard *y, int node, const char *part)
 	}
 }
 
-/* Lost on every node, with these words where it was decided; nothing else is. */
+/* The model is lost on every node, node a says why, and no other model is lost. */
 static void only_lost(struct yard *y, int model, const char *why)
 {
 	char line[64];
@@ -149,7 +149,7 @@ static void end(struct yard *y)
 	cluster_done(&y->cluster);
 }
 
-/* --- pieces --- */
+/* --- regions --- */
 
 static uint32_t id_of(struct yard *y, int model)
 {
@@ -164,7 +164,7 @@ static uint32_t id_of(struct yard *y, int model)
 	return id;
 }
 
-/* The folder of a node: its log says it at the first start. */
+/* Reads the folder of a node from the log of its first start. */
 static void place_of(struct yard *y, int node, char *path, size_t bytes)
 {
 	char *text = cluster_log(y->cluster, node), *at = strstr(text, "place=");
@@ -219,8 +219,8 @@ static void test_piece_of_coordinator(void **state)
 	end(y);
 }
 
-/* The model's row in the page of a node: whether it counts, the model, and behind two more words
- * how large each region is, meta first. */
+/* The layout of a model's row in the page of a node: whether it counts, the model's number, two
+ * more words, and then the size of each region, meta first. */
 enum { ROW_WORDS = 14, ROW_MODEL = 1, ROW_META = 4 };
 
 static void change_row(struct yard *y, int node, int model,
@@ -240,7 +240,7 @@ static void change_row(struct yard *y, int node, int model,
 	while (memcmp(&text[at], row, sizeof(row)) != 0)
 		assert_in_range(++at, 1, n - 2 * ROW_WORDS);
 	other = at;
-	while (text[other] == 1) /* the first that is free */
+	while (text[other] == 1) /* Goes to the first free row. */
 		assert_in_range(other += ROW_WORDS, 1, n - ROW_WORDS);
 	change(&text[at], &text[other]);
 	CHECK(fseek(f, 0, SEEK_SET) == 0 && fwrite(text, sizeof(text[0]), n, f) == n &&
@@ -262,7 +262,7 @@ static void without_meta(uint32_t *row, uint32_t *other)
 static void twice(uint32_t *row, uint32_t *other)
 {
 	memcpy(other, row, ROW_WORDS * sizeof(*row));
-	other[ROW_META + 2] ^= 4096; /* of its state */
+	other[ROW_META + 2] ^= 4096; /* The size of the state region differs. */
 }
 
 static void test_row(void **state)
@@ -289,7 +289,8 @@ static void test_row(void **state)
 	}
 }
 
-/* It holds nothing of the model: its memory of it is made anew, and nobody loses anything. */
+/* The node holds nothing of the model. It makes its memory of the model again, and the model is not
+ * lost. */
 static void test_piece_without_chunks(void **state)
 {
 	struct yard *y = *state;
@@ -304,9 +305,9 @@ static void test_piece_without_chunks(void **state)
 
 /* --- files and memory that do not agree --- */
 
-/* Memory without a file: somebody took the file away, or put an older state folder back, and nobody
- * but an operator knows which. Where the model was given up, it is dropped on every node. The
- * others are whole. */
+/* Memory without a file: somebody took the file away or put back an older state folder. Only an
+ * operator knows which of the two, so the node does not start. When the operator gives the model up
+ * on this node, it is dropped on every node, and the other models are whole. */
 static void test_no_file(void **state)
 {
 	struct yard *y = *state;
@@ -334,7 +335,8 @@ static void test_no_file(void **state)
 
 /* --- no room --- */
 
-static void edit(const char *path, const char *from, const char *to) /* as long as each other */
+/* Replaces a text in a file by one of the same length. */
+static void edit(const char *path, const char *from, const char *to)
 {
 	FILE *f = fopen(path, "r+e");
 	char text[4096], *at;
@@ -348,7 +350,8 @@ static void edit(const char *path, const char *from, const char *to) /* as long 
 	      fclose(f) == 0);
 }
 
-static void fill(const char *dir) /* so that a page is all that is left of it */
+/* Shrinks the tmpfs so that only a page of it is free. */
+static void fill(const char *dir)
 {
 	struct statvfs fs;
 	char size[40];
@@ -359,8 +362,8 @@ static void fill(const char *dir) /* so that a page is all that is left of it */
 	assert_int_equal(mount("tmpfs", dir, "tmpfs", MS_REMOUNT, size), 0);
 }
 
-/* warm_restart = auto: the model that does not fit into warm_dir is taken all the same, and a kill
- * costs this one. */
+/* With warm_restart = auto, a model that does not fit into warm_dir is accepted all the same. A
+ * kill costs this model only. */
 static void test_does_not_fit(void **state)
 {
 	struct yard *y = *state;
@@ -371,7 +374,7 @@ static void test_does_not_fit(void **state)
 		edit(y->cluster->node[n].conf, "warm_restart = tmpfs", "warm_restart = auto ");
 	if (mount("tmpfs", y->cluster->warm_dir, "tmpfs", 0, "size=64m,mode=0700") != 0) {
 		cluster_put_away(&y->cluster);
-		skip(); /* not root, or in a container */
+		skip(); /* Not root, or in a container. */
 	}
 	y->mounted = true;
 	begin(y);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Initial weights have one writer: the session that got created=1. What another one writes
- * meanwhile is refused with the name of who writes, whichever node it asks; what a writer left that
- * ended counts for nobody. A seal takes the weights of one writer, all of them, or fails. */
+/* Only one session writes the initial weights: the one that got created=1. What another session
+ * writes meanwhile is refused with the name of the writer, whichever node it asks. What a writer
+ * left that ended does not count. A seal takes all weights, from one writer, or fails. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
@@ -83,7 +83,8 @@ static void fails(enum shard_status got, enum shard_status want, const char *par
 			 got != SHARD_OK ? shard_error() : "");
 }
 
-/* The writer on each node, another trainer on each node, and every chunk. */
+/* The writer is on each of the two nodes in turn. A trainer on each node tries to write every
+ * chunk, to seal and to join. */
 static void test_second_writer(void **state)
 {
 	(void)state;
@@ -119,7 +120,7 @@ static void test_second_writer(void **state)
 	}
 }
 
-/* The next one begins anew, also where the one before it has written. */
+/* The next writer starts over, also in the chunks that the previous writer has written. */
 static void test_writer_that_ended(void **state)
 {
 	(void)state;
@@ -136,7 +137,7 @@ static void test_writer_that_ended(void **state)
 		shard_disconnect(&first.c);
 		inproc_wait_log(&c.node[on & 1], "event=session_closed", 1);
 		while (define(&second, &c.node[on >> 1]), !second.created) {
-			/* The coordinator hears of it a moment later. */
+			/* The coordinator learns a moment later that the first writer has ended. */
 			assert_true(clock_ns() < until);
 			shard_disconnect(&second.c);
 		}
@@ -154,7 +155,7 @@ static void test_writer_that_ended(void **state)
 	}
 }
 
-/* Another user's connection: this thread is that user while it connects. */
+/* Connects as another user. This thread has that user's id while it connects. */
 static shard_client *connect_as(uid_t uid, const char *address)
 {
 	shard_client *c;
@@ -165,7 +166,8 @@ static shard_client *connect_as(uid_t uid, const char *address)
 	return c;
 }
 
-/* Who may only read the model does not get the right to write it, whoever comes first. */
+/* A user who may only read the model does not get the right to write it, even when that user comes
+ * first. */
 static void test_reader(void **state)
 {
 	const struct inproc_conf conf = {.daemon = "socket_mode = 0666",
@@ -173,7 +175,7 @@ static void test_reader(void **state)
 
 	(void)state;
 	if (geteuid() != 0)
-		skip(); /* nobody else can be played */
+		skip(); /* Only root can become another user. */
 	for (int on = 0; on < 2; on++) {
 		struct client first, reader, again;
 		struct inproc c;
@@ -198,7 +200,7 @@ static void test_reader(void **state)
 	}
 }
 
-/* Nobody writes: neither may who has only attached. */
+/* When nobody writes the model, a session that has only attached may not write it either. */
 static void test_nobody_writes(void **state)
 {
 	struct client first, idle;
@@ -217,8 +219,8 @@ static void test_nobody_writes(void **state)
 	inproc_stop(&c);
 }
 
-/* Who defines again over the connection that writes, as after a wait that was given up, writes
- * still. */
+/* A session that defines again over the connection that writes, as after a wait that it gave up, is
+ * still the writer. */
 static void test_writer_again(void **state)
 {
 	(void)state;
@@ -245,7 +247,7 @@ static void test_writer_again(void **state)
 	}
 }
 
-/* --- as the coordinator: grants come in any order --- */
+/* --- the test as the coordinator: write grants come in any order --- */
 
 static void send_write(struct rawnode *x, uint64_t term, uint32_t seq, float value, uint32_t nr)
 {
@@ -305,24 +307,25 @@ static void test_grants(void **state)
 	send_write(&x, 5, 1, 1, 1024);
 	rawnode_expect(&x, OP_WRITE);
 	assert_int_equal(missing(&x, 5, 1), 1024);
-	send_write(&x, 5, 2, 2, 1024); /* of the next writer: what is there is void */
+	/* This is from the next writer, so what was written before is void. */
+	send_write(&x, 5, 2, 2, 1024);
 	rawnode_expect(&x, OP_WRITE);
 	assert_int_equal(missing(&x, 5, 2), 1024);
-	send_write(&x, 5, 1, 1, 1024); /* late, of the one before */
+	send_write(&x, 5, 1, 1, 1024); /* This is from the previous writer, and late. */
 	refused(&x, "somebody else has begun to write");
 	send_write(&x, 4, 9, 1, 1024);
 	refused(&x, "somebody else has begun to write");
-	assert_int_equal(missing(&x, 6, 1), 2048); /* of one that has written nothing here */
+	assert_int_equal(missing(&x, 6, 1), 2048); /* This writer has written nothing here. */
 	send_write(&x, 6, 1, 3, 24);
 	rawnode_expect(&x, OP_WRITE);
-	assert_int_equal(missing(&x, 6, 1), 2024); /* and then a part of a chunk */
+	assert_int_equal(missing(&x, 6, 1), 2024); /* It has written a part of a chunk. */
 	assert_int_equal(missing(&x, 6, 2), 2048);
 	rawnode_stop(&x);
 }
 
-/* --- as another node --- */
+/* --- the test as another node --- */
 
-/* created=1 goes to nobody who has ended while the model was made. */
+/* created=1 does not go to a session that has ended while the model was made. */
 static void test_asker_that_ended(void **state)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 40}, end = {.op = OP_DETACHED};
@@ -356,8 +359,8 @@ static void test_asker_that_ended(void **state)
 	rawnode_stop(&x);
 }
 
-/* A definition waits at the coordinator for a drop, its node's link falls, and its trainer ends
- * where the coordinator cannot hear it. It asks no more. */
+/* A definition waits at the coordinator for a drop. Then its node's link ends, and its trainer ends
+ * while the coordinator cannot hear of it. The definition must not count any more. */
 static void test_held_asker_behind_a_link(void **state)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 40};
@@ -384,7 +387,7 @@ static void test_held_asker_behind_a_link(void **state)
 	drop.action = 1;
 	drop.force = true;
 	raw_send(&r, &manage, &drop.base);
-	rawnode_expect(&x, OP_MODEL_DROP); /* and is not answered */
+	rawnode_expect(&x, OP_MODEL_DROP); /* The drop is not answered yet. */
 	d.session = 8;
 	raw_send(&x.r[0], &h, &d.base);
 	raw_send(&x.r[0], &h, &d.base);
@@ -403,8 +406,8 @@ static void test_held_asker_behind_a_link(void **state)
 	rawnode_stop(&x);
 }
 
-/* Node b has started again and makes its memory: its trainer hears of the model when it is there.
- */
+/* Node b has started again and makes its memory. Its trainer gets the answer to its definition when
+ * the memory is there. */
 static void test_defines_while_its_node_makes_it(void **state)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 40}, asked, bad = {.op = OP_BLOB};
@@ -428,7 +431,7 @@ static void test_defines_while_its_node_makes_it(void **state)
 	d.session = 8;
 	h.attempt = 41;
 	raw_send(&x.r[0], &h, &d.base);
-	bad.attempt = 42; /* is refused behind what is answered before */
+	bad.attempt = 42; /* The refusal of this request comes after all earlier answers. */
 	raw_send(&x.r[0], &bad, &blob.base);
 	do {
 		assert_true(raw_recv(&x.r[0]));
