@@ -45,7 +45,7 @@ static void test_definitions(void **state)
 	(void)state;
 	inproc_start(&c, NULL);
 	trainer_define(&t, c.node[1].unix_address, SHARD_BF16, SHARD_BF16);
-	for (uint32_t n = 0; n < 2; n++) { /* at the coordinator, and at the other node */
+	for (uint32_t n = 0; n < 2; n++) { /* At the coordinator and at the other node. */
 		const char *at = c.node[n].unix_address;
 
 		trainer_spec(&s, SHARD_BF16, SHARD_BF16);
@@ -81,8 +81,8 @@ static void test_definitions(void **state)
 		s.settings = "optimizer=lion lr=1";
 		other(at, &s, SHARD_MISMATCH, "optimizer", "lion here");
 		s.settings = "optimizer=sgd lr=1 min_world=2";
-		other(at, &s, SHARD_MISMATCH, "local_world: 2 here, 1 in",
-		      ""); /* which follows from it, and comes first */
+		/* It follows from min_world, and is compared first. */
+		other(at, &s, SHARD_MISMATCH, "local_world: 2 here, 1 in", "");
 		s.settings = "optimizer=sgd lr=1 lr=2";
 		other(at, &s, SHARD_BAD_ARG, "lr", "");
 		s.settings = "optimizer=sgd betas=0.9,0.99";
@@ -130,8 +130,8 @@ static void swap_text(struct inproc_node *n, const char *what, const char *with)
 	n->text = made;
 }
 
-/* Node b, with one thing changed, is refused by a: both say why, and what needs both nodes says it
- * too. */
+/* Node a refuses node b, in which one thing differs. Both say why, and so does a request that needs
+ * both nodes. */
 static void odd_node(const char *what, const char *with, const char *part)
 {
 	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 600ms\nstep_timeout = 20s",
@@ -168,7 +168,7 @@ static void test_nodes(void **state)
 	odd_node("run_id = test", "run_id = other", "another cluster");
 }
 
-/* Without sums between nodes, trainers keep theirs. */
+/* Without checksums between nodes, trainers keep theirs. */
 static void test_no_sums(void **state)
 {
 	struct inproc_conf conf = {.net = "body_checksum = no"};
@@ -187,7 +187,8 @@ static void test_no_sums(void **state)
 	inproc_stop(&c);
 }
 
-static void test_names(void **state) /* addresses exchanged: a is found where b is expected */
+/* The addresses are exchanged, so a is found where b is expected. */
+static void test_names(void **state)
 {
 	struct inproc_conf conf = {.nodes = 3, .cluster = "heartbeat_timeout = 600ms"};
 	char line[2][64], with[2][64];
@@ -272,7 +273,7 @@ static void test_in_use(void **state)
 	assert_int_equal(inproc_node_start(&second.node[0]), SHARD_BUSY);
 	assert_non_null(strstr(second.node[0].why.text, "is in use by pid"));
 	inproc_stop(&second);
-	inproc_status(&first.node[0]); /* the first one has not noticed */
+	inproc_status(&first.node[0]); /* The first daemon is not affected. */
 	inproc_stop(&first);
 }
 
@@ -289,7 +290,7 @@ static void test_open_address(void **state)
 	assert_non_null(strstr(c.node[0].why.text,
 			       "choose listen = off, or set allow_unauthenticated = yes"));
 	swap_text(&c.node[0], "listen = 0.0.0.0", "allow_unauthenticated = yes\nlisten = 0.0.0.0");
-	for (uint32_t i = 1; i <= 2; i++) { /* it says so at each start */
+	for (uint32_t i = 1; i <= 2; i++) { /* It is logged at each start. */
 		assert_int_equal(inproc_node_start(&c.node[0]), SHARD_OK);
 		assert_int_equal(
 			inproc_logged(&c.node[0],
@@ -319,7 +320,7 @@ static struct ran shardd(const char *const *args)
 	CHECK(n > 0 && pipe(out) == 0);
 	path[n] = 0;
 	for (int up = 0; up < 3; up++)
-		*strrchr(path, '/') = 0; /* BUILD/tests/proc/test_mismatch */
+		*strrchr(path, '/') = 0; /* The program is BUILD/tests/proc/test_mismatch. */
 	strcat(path, "/shardd");
 	for (int i = 0; args[i] != NULL; i++)
 		argv[i + 1] = (char *)(uintptr_t)args[i];
@@ -338,7 +339,7 @@ static struct ran shardd(const char *const *args)
 	CHECK(waitpid(pid, &r.status, 0) == pid);
 	r.status = WIFEXITED(r.status) ? WEXITSTATUS(r.status) : -1;
 	if (r.status == 127)
-		skip(); /* built without the daemon's program */
+		skip(); /* There is no daemon in this build. */
 	return r;
 }
 
@@ -426,7 +427,7 @@ static void test_options(void **state)
 	}
 }
 
-/* --- pushes, with a daemon behind --- */
+/* --- pushes to a daemon --- */
 
 static void test_pushes(void **state)
 {
@@ -446,8 +447,8 @@ static void test_pushes(void **state)
 	EXPECT_TEXT("push of \"wte\": first 2999, count 2, but it has 3000 elements");
 	EXPECT(SHARD_DTYPE, shard_push(t.model, 0, 0, 1, g, SHARD_F32, 0, NULL));
 	EXPECT_TEXT("push of \"wte\": fp32 is given, gradients of \"gpt\" are bf16");
-	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 2000, g, SHARD_F32, SHARD_CAST,
-				    NULL)); /* the first chunks may be on their way */
+	/* The first chunks may already be on their way. */
+	EXPECT(SHARD_OK, shard_push(t.model, 0, 0, 2000, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT(SHARD_DUPLICATE, shard_push(t.model, 0, 1999, 10, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT_TEXT("push of \"wte\": elements 1999 to 1999 were pushed already in this step");
 	EXPECT(SHARD_MISSING, shard_commit(t.model, &ticket));
@@ -463,7 +464,8 @@ static void test_pushes(void **state)
 	assert_int_equal(r.step, 1);
 	EXPECT(SHARD_STALE, shard_push(t.model, 0, 0, 1, g, SHARD_F32, SHARD_CAST, NULL));
 	EXPECT_TEXT("step 1 is decided");
-	assert_int_equal(inproc_count(&c.node[0], "refused_frames"), 0); /* none of it was sent */
+	/* None of the refused pushes was sent. */
+	assert_int_equal(inproc_count(&c.node[0], "refused_frames"), 0);
 	trainer_end(&t);
 	inproc_stop(&c);
 }

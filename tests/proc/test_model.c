@@ -31,7 +31,7 @@ static void test_attach(void **state)
 	pair_fails(shard_attach(p.c[1], "n", &m), SHARD_NOT_FOUND,
 		   "no model \"n\": there is \"m\"");
 	assert_null(m);
-	assert_int_equal(shard_attach(p.c[1], "m", &m), SHARD_OK); /* without weights, too */
+	assert_int_equal(shard_attach(p.c[1], "m", &m), SHARD_OK); /* It has no weights yet. */
 	pair_fails(shard_attach(p.c[1], "m", &m), SHARD_EXISTS, "\"m\"");
 	DRILL(t, SHARD_OK, .op = DRILL_WRITE);
 	DRILL(t, SHARD_OK, .op = DRILL_SEAL);
@@ -72,8 +72,8 @@ static void test_drop(void **state)
 		DRILL_SEND(p.t[i], .op = DRILL_LEAVE);
 	for (int i = 0; i < 2; i++)
 		drill_get(p.t[i], SHARD_OK);
-	for (int round = 0; round < 3;
-	     round++) { /* at once after the answer all is free, and the name too */
+	/* Right after the answer all memory is free, and the name too. */
+	for (int round = 0; round < 3; round++) {
 		assert_int_equal(shard_drop(p.c[round & 1], "m", 0), SHARD_OK);
 		assert_int_equal(pair_used(&p, 0) + pair_used(&p, 1), 0);
 		assert_int_equal(pair_files(&p), 0);
@@ -86,12 +86,12 @@ static void test_drop(void **state)
 		}
 	}
 	BOTH(&p, .op = DRILL_JOIN, .hint = -1);
-	BOTH(&p, .op = DRILL_TRAIN, .step = 3); /* nothing of the old one is in it */
+	BOTH(&p, .op = DRILL_TRAIN, .step = 3); /* The new model has nothing of the old one. */
 	drill_replay(p.t[0], 3, 2);
 	pair_finish(&p);
 }
 
-/* In every phase of a step its trainers are put out. */
+/* The trainers are expelled in every phase of a step. */
 static void test_drop_force(void **state)
 {
 	static const enum drill_op until[] = {DRILL_JOIN, DRILL_BEGIN, DRILL_PUSH, DRILL_COMMIT};
@@ -106,8 +106,9 @@ static void test_drop_force(void **state)
 			if (until[i] == DRILL_BEGIN)
 				DRILL(p.t[1], SHARD_OK, .op = DRILL_BEGIN);
 		}
+		/* It waits for the result, and is told. */
 		if (until[k] == DRILL_COMMIT)
-			DRILL_SEND(p.t[0], .op = DRILL_RESULT); /* it waits, and hears */
+			DRILL_SEND(p.t[0], .op = DRILL_RESULT);
 		assert_int_equal(shard_drop(p.c[1], "m", 1), SHARD_OK);
 		if (until[k] == DRILL_COMMIT)
 			drill_get(p.t[0], SHARD_NOT_FOUND);
@@ -124,7 +125,8 @@ static void test_drop_force(void **state)
 	pair_finish(&p);
 }
 
-/* A node that does not answer: no drop without force; with it, the node is told when it is back. */
+/* A node does not answer. Without force the model is not dropped. With force that node is told when
+ * it is back. */
 static void test_drop_away(void **state)
 {
 	uint64_t until = pace_by(10);
@@ -147,7 +149,7 @@ static void test_drop_away(void **state)
 		usleep(2000);
 	}
 	DRILL(p.t[0], SHARD_OK, .op = DRILL_DETACH);
-	drill_define(p.t[0], PAIR_TWO); /* waits for the link */
+	drill_define(p.t[0], PAIR_TWO); /* It waits for the link. */
 	assert_true(p.t[0]->last.rc == SHARD_OK && pair_used(&p, 1) > 0);
 	pair_finish(&p);
 }

@@ -22,7 +22,8 @@ static struct {
 	Shard__Model model;
 } is;
 
-static void the_same(const struct rawnode *x) /* as rawnode_define() */
+/* Builds the same MODEL as rawnode_define() sends. */
+static void the_same(const struct rawnode *x)
 {
 	memset(&is, 0, sizeof(is));
 	shard__tensor__init(&is.tensor);
@@ -83,7 +84,7 @@ static void test_definition(void **state)
 	rawnode_define(&x, 2, SETTINGS);
 	the_same(&x);
 	accepted(&x);
-	is.model.generation = 3; /* no part of the definition */
+	is.model.generation = 3; /* The generation is not a part of the definition. */
 	accepted(&x);
 	the_same(&x);
 	is.spec.name = (char *)(uintptr_t) "n";
@@ -112,7 +113,7 @@ static void test_definition(void **state)
 	is.model.owner = &other;
 	refused(&x, "another user defined it");
 	the_same(&x);
-	accepted(&x); /* and nothing of that has changed what is there */
+	accepted(&x); /* None of the refused messages has changed the model. */
 	rawnode_stop(&x);
 }
 
@@ -126,7 +127,7 @@ static void test_new_folder(void **state)
 	rawnode_start(&x, true, NULL, 1);
 	rawnode_define(&x, 2, SETTINGS);
 	chunks = x.chunks_nr;
-	x.chunks_nr = 0; /* it is said by hand */
+	x.chunks_nr = 0; /* The test sends MODEL itself. */
 	x.folder = 1;
 	rawnode_link(&x);
 	the_same(&x);
@@ -136,7 +137,7 @@ static void test_new_folder(void **state)
 	raw_send(&x.r[0], &drop, NULL);
 	assert_non_null(strstr(raw_error(&x.r[0]), "another state directory"));
 	inproc_wait_log(x.daemon, "event=drop_refused model=m", 1);
-	x.folder = 0; /* the one that defined it is back */
+	x.folder = 0; /* The coordinator that defined it is back. */
 	x.chunks_nr = chunks;
 	rawnode_link(&x);
 	rawnode_stop(&x);

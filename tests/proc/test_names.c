@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One table of names, given to both ends: what the library lets its caller define, and what a
- * daemon lets a trainer define that does not use the library. Both must accept the same names of
- * models and of tensors, or a definition that the library passes on ends in a refusal, or in the
- * end of the connection. */
+/* Gives one table of names to both ends: to the library, and to a daemon whose client does not use
+ * the library. Both must accept the same names of models and tensors. Otherwise a definition that
+ * the library accepts would be refused by the daemon, or would end the connection. */
 #include "base/check.h"
 #include "lib/evil.h"
 #include "lib/inproc.h"
@@ -22,7 +21,7 @@
 
 static const struct row {
 	const char *name;
-	bool of_model, of_tensor; /* may a model, may a tensor be called that? */
+	bool of_model, of_tensor; /* Whether a model and a tensor may be called that. */
 } rows[] = {
 	{"", false, false},
 	{"a", true, true},
@@ -39,17 +38,17 @@ static const struct row {
 	{"a\nb", false, false},
 	{"a\x01", false, false},
 	{"a\x7f", false, false},
-	{"\xc3\xa9t\xc3\xa9", false, true}, /* UTF-8 */
-	{"\xe9t\xe9", false, false},        /* Latin-1 */
-	{"a\xc0\x80", false, false},        /* an overlong form */
-	{"\xed\xa0\x80", false, false},     /* half of a surrogate pair */
+	{"\xc3\xa9t\xc3\xa9", false, true}, /* UTF-8. */
+	{"\xe9t\xe9", false, false},        /* Latin-1. */
+	{"a\xc0\x80", false, false},        /* An overlong form. */
+	{"\xed\xa0\x80", false, false},     /* Half of a surrogate pair. */
 	{X64, true, true},
 	{X64 "y", false, true},
 	{X255, false, true},
 	{X255 "y", false, false},
 };
 
-/* Each row's models have names of their own, so that all definitions are new. */
+/* The models of each row have names of their own, so that all definitions are new. */
 static struct shard_spec spec_of(const struct row *row, bool of_model, struct shard_tensor *t,
 				 char *model, size_t bytes)
 {
@@ -65,7 +64,7 @@ static struct shard_spec spec_of(const struct row *row, bool of_model, struct sh
 	return s;
 }
 
-/* Without the library. */
+/* Defines without the library. */
 static bool daemon_takes(const char *address, const struct shard_spec *s)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};

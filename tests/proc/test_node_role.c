@@ -22,8 +22,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-/* All that a node says of itself, as this node would: an impostor learns it from STATUS and from
- * HELLO's answers. */
+/* Fills in all that this node says of itself. An impostor learns it from STATUS and from answers to
+ * HELLO. */
 static void hello_of(struct inproc_node *n, struct inproc_node *to, Shard__Hello *h)
 {
 	static uint8_t uuid[16] = "who says so";
@@ -41,8 +41,8 @@ static void hello_of(struct inproc_node *n, struct inproc_node *to, Shard__Hello
 	h->config_hash = config_hash(&to->conf);
 }
 
-/* Another end of a link, which says what the node would say. SHARD_OK: it was let in, and r is
- * open. */
+/* Connects as another end of a link, which says what the node would say. SHARD_OK: it was accepted,
+ * and r is open. */
 static enum shard_status knock(struct raw *r, const char *address, struct inproc_node *as,
 			       struct inproc_node *to, char text[1024])
 {
@@ -98,14 +98,14 @@ static void test_unix(void **state)
 	inproc_stop(&c);
 }
 
-/* --- without a secret: somebody at an address of [nodes] says that it is the other node --- */
+/* --- without a secret: a process at an address of [nodes] says that it is the other node --- */
 
-/* It keeps saying so for longer than a link may be silent when it is doubted. */
+/* It keeps trying for longer than a link that is in doubt may be silent. */
 static void test_standing_link(void **state)
 {
-	struct inproc_conf conf = {
-		.nodes = 2,
-		.cluster = "heartbeat_timeout = 3s"}; /* it must show life within 1.5 s */
+	struct inproc_conf conf = {/* A link in doubt must be heard within 1.5 s. */
+				   .nodes = 2,
+				   .cluster = "heartbeat_timeout = 3s"};
 	uint64_t until;
 	struct inproc c;
 	struct crew crew;
@@ -135,8 +135,8 @@ static void test_standing_link(void **state)
 	inproc_stop(&c);
 }
 
-/* A link whose other end is gone without a word is given up for who comes in its place, long before
- * it is silent for too long. */
+/* The other end of a link is gone without a word. The link is given up for a new one long before
+ * heartbeat_timeout ends. */
 static void test_dead_link(void **state)
 {
 	struct inproc_conf conf = {.nodes = 2, .cluster = "heartbeat_timeout = 60s"};
@@ -159,7 +159,7 @@ static void test_dead_link(void **state)
 	       clock_ns() < until)
 		usleep(20000);
 	assert_int_equal(st, SHARD_OK);
-	assert_true(clock_ns() - began > 2 * NS_PER_SEC); /* it had time to answer */
+	assert_true(clock_ns() - began > 2 * NS_PER_SEC); /* The old link had time to answer. */
 	inproc_wait_log(&c.node[0], "event=link_up", 2);
 	assert_int_equal(inproc_logged(&c.node[0], "nothing was heard on its link"), 1);
 	raw_close(&dead);
@@ -167,7 +167,7 @@ static void test_dead_link(void **state)
 	inproc_stop(&c);
 }
 
-/* A link that never becomes whole is given up, and does not keep the real node out. */
+/* A link that never gets all its connections is given up, and does not keep the real node out. */
 static void test_half_link(void **state)
 {
 	struct inproc_conf conf = {.nodes = 2, .net = "connections = 2"};
@@ -188,7 +188,7 @@ static void test_half_link(void **state)
 	inproc_stop(&c);
 }
 
-/* 127.0.0.1 is no address of these nodes. */
+/* 127.0.0.1 is not an address of these nodes. */
 static void test_elsewhere(void **state)
 {
 	struct inproc_conf conf = {.nodes = 2, .host_in_nodes = {"192.0.2.1", "192.0.2.2"}};
@@ -207,8 +207,8 @@ static void test_elsewhere(void **state)
 
 /* --- what a node says of its users --- */
 
-/* The other node, made of frames: it takes a model, and asks for what its root and this node's root
- * may not do there. */
+/* The test plays the other node. It accepts a model, and asks for what its root and this node's
+ * root may not do there. */
 static void test_forged_user(void **state)
 {
 	static const struct {
@@ -257,7 +257,7 @@ static void test_forged_user(void **state)
 		who.node = (char *)(uintptr_t)forged[i].node;
 		who.root = forged[i].root;
 		body.name = (char *)(uintptr_t) "evil";
-		body.action = 1; /* drop */
+		body.action = 1; /* Drop. */
 		body.force = forged[i].force;
 		body.cred = &who;
 		h = (struct wire_head){.op = OP_MANAGE, .attempt = (uint32_t)i + 10};
@@ -273,7 +273,7 @@ static void test_forged_user(void **state)
 
 /* --- with secrets --- */
 
-static struct secrets f; /* of the test program */
+static struct secrets f;
 
 static int files(void **state)
 {
@@ -287,7 +287,7 @@ static int no_files(void **state)
 	return secrets_remove(&f);
 }
 
-/* Says HELLO and AUTH with this key for that role, and then that it is of role `whole`. */
+/* Sends HELLO and AUTH with this key for that role, and then claims the role `whole`. */
 static enum shard_status prove(const char *address, const char *file, enum auth_for what,
 			       uint32_t role, uint32_t whole, struct inproc_node *as,
 			       struct inproc_node *to, char text[1024])
@@ -335,12 +335,12 @@ static enum shard_status prove(const char *address, const char *file, enum auth_
 	return st;
 }
 
-/* What trainers know never opens the role of a node, whatever they say; what nodes know opens
- * everything. */
+/* With the trainers' secret no process gets the role of a node, whatever it says. With the nodes'
+ * secret it gets every role. */
 static void test_secrets(void **state)
 {
 	static const struct {
-		bool nodes; /* with the nodes' secret */
+		bool nodes; /* Uses the nodes' secret. */
 		enum auth_for what;
 		uint32_t role, whole;
 		enum shard_status want;
@@ -376,15 +376,16 @@ static void test_secrets(void **state)
 		if (st != cases[i].want || strstr(why, cases[i].why) == NULL)
 			fail_msg("case %zu: status %d, \"%s\"", i, (int)st, why);
 	}
+	/* Without any secret. */
 	assert_int_equal(knock(&r, c.node[0].tcp_address, &c.node[1], &c.node[0], why),
-			 SHARD_DENIED); /* without any */
+			 SHARD_DENIED);
 	assert_non_null(strstr(why, "asks over tcp for the nodes' secret"));
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(inproc_logged(&c.node[i], "event=link_down"), 0);
 	inproc_stop(&c);
 }
 
-/* Nodes that know each other let no trainer in over TCP unless somebody says so. */
+/* Nodes with a node secret accept no trainer over TCP unless the configuration says so. */
 static void test_nodes_only(void **state)
 {
 	char line[96];
@@ -410,7 +411,7 @@ static void test_nodes_only(void **state)
 	inproc_stop(&c);
 }
 
-/* One key for both would make every trainer a node. */
+/* With one key for both, every trainer would be a node. */
 static void test_same_key(void **state)
 {
 	struct inproc_conf conf = {.nodes = 2, .cluster = f.line};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Every op that a trainer or a tool may send, sent by another user about a model that is not his:
- * about a private one each is refused, and about one that he may read those that change it. An op
- * without a row here fails the test. Needs root, to be another user. */
+/* Another user sends every op that a trainer or a tool may send, about a model that belongs to
+ * somebody else. For a private model each op is refused. For a model that this user may read, the
+ * ops that change it are refused. An op without a row in this file fails the test. The test needs
+ * root to become another user. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
@@ -44,7 +45,7 @@ static Shard__Save save_body;
 static Shard__Restore restore_body;
 static Shard__Spec spec;
 
-/* What a session may send. NONE: it names no model, or is for who has joined one. */
+/* What a session may send. NONE: it names no model, or is for a session that has joined one. */
 static const struct {
 	enum need need;
 	const ProtobufCMessage *body;
@@ -60,7 +61,7 @@ static const struct {
 	[OP_READ] = {READS, &read_body.base},
 	[OP_JOIN] = {WRITES},
 	[OP_LEAVE] = {NONE},
-	[OP_STATUS] = {NONE}, /* looked at below */
+	[OP_STATUS] = {NONE}, /* It is tested below. */
 	[OP_WAITS] = {READS},
 	[OP_ATTACH] = {READS, &attach_body.base},
 	[OP_MANAGE] = {WRITES, &manage_body.base},
@@ -108,9 +109,9 @@ static void fill_bodies(void)
 	restore_body.force = true;
 }
 
-/* --- the stranger's process --- */
+/* --- the process of the other user --- */
 
-/* What ERROR says; SHARD_OK where the op was answered. */
+/* Returns the status and the text of ERROR. SHARD_OK: the op was answered. */
 static enum shard_status answered(struct raw *r, uint16_t op, char text[512])
 {
 	enum shard_status st = SHARD_OK;
@@ -245,7 +246,7 @@ static void must_be_there(const char *model)
 	shard_disconnect(&client);
 }
 
-/* What people see of it by the tool, as that user. */
+/* Checks what the tool shows to that user. */
 static void tool_says(const char *words, const char *part)
 {
 	char all[256], *out;
@@ -274,7 +275,8 @@ static void test_every_op(void **state)
 	g.address = g.c.node[0].unix_address;
 	make("m", "optimizer=sgd mode=0600");
 	make("r", "optimizer=sgd mode=0644");
-	for (int n = 0; n < 2; n++) { /* where requests are carried out, and where they pass on */
+	/* At the node that carries out requests, and at the node that forwards them. */
+	for (int n = 0; n < 2; n++) {
 		g.address = g.c.node[n].unix_address;
 		proc_expect_exit(proc_fork(stranger, NULL), 0, 60000);
 		must_be_there("m");

@@ -20,7 +20,7 @@ enum { ELEMS = 64, DROP = 1 };
 
 static const struct inproc_conf slow = {.cluster = "heartbeat_timeout = 20s"};
 
-/* A checkpoint of "m" in k, made by a node alone. */
+/* Saves a checkpoint of "m" into k, on a node that is alone. */
 static void make(struct keep *k)
 {
 	static const struct shard_tensor tensor = {.name = "w", .ndim = 1, .shape = {ELEMS}};
@@ -65,7 +65,7 @@ static void restore(struct raw *r, const struct keep *k, const char *tag, bool f
 	raw_send(r, &h, &body.base);
 }
 
-/* "m", as make() does; when this returns the daemon has read it. */
+/* Defines "m" as make() does. When this returns, the daemon has read the request. */
 static void define(struct raw *r)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 11}, ping = {.op = OP_PING};
@@ -106,7 +106,7 @@ static void refused(struct raw *r, const char *part)
 			 part);
 }
 
-/* As node b: the model goes. */
+/* As node b: answers that the model is dropped. */
 static void gone(struct rawnode *x)
 {
 	struct wire_head h = {.op = OP_MODEL_DROP, .flags = WIRE_REPLY};
@@ -117,7 +117,7 @@ static void gone(struct rawnode *x)
 	raw_send(&x->r[0], &h, NULL);
 }
 
-/* As node b: LOAD_PART has come; it is done. */
+/* As node b: answers LOAD_PART, which has just come. */
 static void loaded(struct rawnode *x)
 {
 	struct wire_head h = {.op = OP_LOAD_PART, .flags = WIRE_REPLY};
@@ -127,8 +127,8 @@ static void loaded(struct rawnode *x)
 	raw_send(&x->r[0], &h, NULL);
 }
 
-/* A restore makes the model, whose first view waits for node b; a trainer defines it and waits;
- * then the model is dropped. */
+/* A restore makes the model, and its first view waits for node b. A trainer defines it and waits.
+ * Then the model is dropped. */
 static void test_dropped_in_its_first_restore(void **state)
 {
 	struct raw restores, defines, drops;
@@ -158,7 +158,7 @@ static void test_dropped_in_its_first_restore(void **state)
 	keep_free(&k);
 }
 
-/* The same of a model that gave its weights up for the restore, which waits for node b. */
+/* The same for a model that gave up its weights for the restore, which waits for node b. */
 static void test_dropped_in_a_restore(void **state)
 {
 	struct raw restores, drops;
@@ -191,8 +191,8 @@ static void test_dropped_in_a_restore(void **state)
 	keep_free(&k);
 }
 
-/* The same while node b reads its share, which the drop cancels: nobody is asked for a share again.
- */
+/* The same while node b reads its part, which the drop cancels. Nobody may be asked for a part
+ * again. */
 static void test_dropped_while_it_loads(void **state)
 {
 	struct wire_head cancelled = {.op = OP_ERROR, .flags = WIRE_REPLY};
@@ -231,7 +231,7 @@ static void test_dropped_while_it_loads(void **state)
 	keep_free(&k);
 }
 
-/* Two restores of a name that no model has wait for node b: one makes the model. */
+/* Two restores of a name that no model has wait for node b. One of them makes the model. */
 static void test_two_restores(void **state)
 {
 	struct raw restores[2], other;
@@ -249,7 +249,8 @@ static void test_two_restores(void **state)
 	inproc_wait_log(x.daemon, "event=link_down ", 1);
 	for (int i = 0; i < 2; i++)
 		restore(&restores[i], &k, "t", false);
-	restore(&other, &k, "none", false); /* by its answer those before have been looked at */
+	/* When this one is answered, the daemon has handled the earlier ones. */
+	restore(&other, &k, "none", false);
 	refused(&other, "none");
 	rawnode_link(&x);
 	rawnode_hold(&x);

@@ -37,7 +37,7 @@ enum {
 
 static const char *const conf_lines = "connections_max = 32";
 
-/* From an address of its own on loopback. */
+/* Connects from an address on loopback of its own. */
 static void connect_from(struct raw *r, const char *source, uint16_t port)
 {
 	struct sockaddr_in from = {.sin_family = AF_INET},
@@ -51,8 +51,8 @@ static void connect_from(struct raw *r, const char *source, uint16_t port)
 	assert_int_equal(connect(r->fd, (struct sockaddr *)&to, sizeof(to)), 0);
 }
 
-/* HELLO of a tool, or of a trainer that will do nothing. True: it was let in; else why says why
- * not. */
+/* Sends HELLO as a tool, or as a trainer that does nothing more. False: it was refused, and `why`
+ * has the reason. */
 static bool greet(struct raw *r, enum wire_role role, char why[256])
 {
 	struct wire_head h = {.op = OP_HELLO, .attempt = 1};
@@ -75,7 +75,8 @@ static bool greet(struct raw *r, enum wire_role role, char why[256])
 	return false;
 }
 
-/* Greeted and idle, from one address: as many as are let in, which is its share. */
+/* Makes connections from one address that say HELLO and then idle. Returns how many were accepted,
+ * which is the share of an address. */
 static uint32_t idle_crowd(struct raw *crowd, uint32_t nr, const char *source, uint16_t port)
 {
 	uint32_t in = 0;
@@ -111,7 +112,7 @@ static void test_idle_address(void **state)
 	inproc_prepare(&c, &conf);
 	assert_int_equal(inproc_node_start(&c.node[0]), SHARD_OK);
 	assert_int_equal(idle_crowd(crowd, CROWD, "127.0.0.9", c.node[0].port), SHARE);
-	assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK); /* a node */
+	assert_int_equal(inproc_node_start(&c.node[1]), SHARD_OK); /* A node. */
 	inproc_wait_log(&c.node[0], "event=link_up", 1);
 	crew_init(&crew, "honest");
 	crew_add(&crew, c.node[0].unix_address, 0);
@@ -119,12 +120,12 @@ static void test_idle_address(void **state)
 	crew_start(&crew, 3);
 	crew_finish(&crew);
 	crew_check(&crew, c.node[0].tcp_address, 3);
-	json_decref(inproc_status(&c.node[0])); /* a tool */
+	json_decref(inproc_status(&c.node[0])); /* A tool. */
 	leave(crowd, CROWD);
 	inproc_stop(&c);
 }
 
-/* Of many addresses together: what is kept is for tools, root and nodes. */
+/* Many addresses together. The reserved places are for tools, root and nodes. */
 static void test_idle_addresses(void **state)
 {
 	struct inproc_conf conf = {
@@ -150,7 +151,7 @@ static void test_idle_addresses(void **state)
 	inproc_stop(&c);
 }
 
-/* After a while without a model they make room for others. */
+/* Connections that have used no model for a while give up their places. */
 static void test_idle_long(void **state)
 {
 	struct inproc_conf conf = {
@@ -174,8 +175,8 @@ static void test_idle_long(void **state)
 		why,
 		"32 connections are open: close some, or raise [daemon] connections_max (32)"));
 	raw_close(&late);
-	__atomic_store_n(&c.node[0].server->conns.idle_ns, 0,
-			 __ATOMIC_RELAXED); /* they have been idle long enough now */
+	/* They have been idle for long enough now. */
+	__atomic_store_n(&c.node[0].server->conns.idle_ns, 0, __ATOMIC_RELAXED);
 	for (int i = 0; i < 3; i++) {
 		connect_from(&late, "127.0.0.50", c.node[0].port);
 		assert_true(greet(&late, ROLE_TRAINER, why));
@@ -187,11 +188,11 @@ static void test_idle_long(void **state)
 	inproc_stop(&c);
 }
 
-/* --- users, where this test may become others --- */
+/* --- several users --- */
 
 struct users {
 	const char *address;
-	uint32_t let_in; /* what the crowd must get */
+	uint32_t let_in; /* How many connections the crowd must get. */
 };
 
 static int crowd_of_user(void *arg)
@@ -211,7 +212,7 @@ static int crowd_of_user(void *arg)
 	if (in != u->let_in ||
 	    strstr(why, "connections of this user are open, which is its share") == NULL)
 		return 1;
-	pause(); /* until it is killed */
+	pause(); /* It waits until it is killed. */
 	return 0;
 }
 
@@ -237,7 +238,7 @@ static void test_idle_user(void **state)
 
 	(void)state;
 	if (geteuid() != 0)
-		skip(); /* it cannot become another user */
+		skip(); /* It takes root to become another user. */
 	inproc_start(&c, &conf);
 	assert_int_equal(chmod(c.dir, 0755), 0);
 	u = (struct users){c.node[0].unix_address, SHARE};
@@ -257,7 +258,7 @@ static void test_idle_user(void **state)
 	inproc_stop(&c);
 }
 
-/* --- who hangs up at once, and who says nothing --- */
+/* --- clients that close at once or say nothing --- */
 
 static struct {
 	atomic_bool stop;
@@ -270,7 +271,7 @@ static void *hang_up(void *arg)
 	struct sockaddr_in to = {.sin_family = AF_INET,
 				 .sin_port = htons(flood.port),
 				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct linger now = {.l_onoff = 1}; /* a reset leaves no port behind in TIME_WAIT */
+	struct linger now = {.l_onoff = 1}; /* A reset leaves no port in TIME_WAIT. */
 
 	(void)arg;
 	while (!atomic_load(&flood.stop)) {
@@ -284,8 +285,8 @@ static void *hang_up(void *arg)
 	return NULL;
 }
 
-/* Two have connected, one from where the crowd comes and one from elsewhere, and say who they are
- * only then. */
+/* Two clients have connected, one from the address of the crowd and one from elsewhere. They send
+ * HELLO only after the crowd has come. */
 static void test_silent_crowd(void **state)
 {
 	struct inproc_conf conf = {.nodes = 1, .daemon = conf_lines};
@@ -301,8 +302,8 @@ static void test_silent_crowd(void **state)
 	for (int i = 0; i < CROWD; i++)
 		connect_from(&crowd[i], "127.0.0.1", c.node[0].port);
 	connect_from(&after, "127.0.0.1", c.node[0].port);
-	assert_true(greet(&after, ROLE_TRAINER,
-			  why)); /* all that came before it were accepted before */
+	/* All earlier connections were accepted before this one. */
+	assert_true(greet(&after, ROLE_TRAINER, why));
 	assert_true(greet(&same, ROLE_TRAINER, why));
 	assert_true(greet(&other, ROLE_TRAINER, why));
 	inproc_wait_log(&c.node[0], "event=connection_refused", 1);
@@ -313,7 +314,7 @@ static void test_silent_crowd(void **state)
 	inproc_stop(&c);
 }
 
-/* From the same address as the flood, beside a crowd that is silent. */
+/* Clients come from the address of the flood, and beside them is a silent crowd. */
 static void test_flood(void **state)
 {
 	struct inproc_conf conf = {.nodes = 1, .daemon = conf_lines};
@@ -348,10 +349,10 @@ static void test_flood(void **state)
 	inproc_stop(&c);
 }
 
-/* --- tools over tcp --- */
+/* --- tools over TCP --- */
 
-/* Whose machine vanished, or who was stopped: it keeps its place no longer than a trainer. Over a
- * unix socket the kernel tells of an end, so nobody has to answer anything. */
+/* A tool whose machine vanished or that was stopped keeps its place no longer than a trainer. Over
+ * a unix socket the kernel reports an end, so a tool need not answer there. */
 static void test_silent_tool(void **state)
 {
 	struct inproc_conf conf = {.nodes = 1, .cluster = "heartbeat_timeout = 1s"};
@@ -370,7 +371,7 @@ static void test_silent_tool(void **state)
 	raw_hello(&answers, ROLE_CTL);
 	raw_hello(&local, ROLE_CTL);
 	from = clock_ns();
-	while (clock_ns() - from < 2 * NS_PER_SEC) { /* twice as long as one may be silent */
+	while (clock_ns() - from < 2 * NS_PER_SEC) { /* Twice as long as a tool may be silent. */
 		assert_true(raw_expect(&answers, OP_PING));
 		raw_send(&answers, &pong, NULL);
 	}
@@ -387,7 +388,7 @@ static void test_silent_tool(void **state)
 	inproc_stop(&c);
 }
 
-/* A daemon that lets shardctl wait: it answers only who has answered its PING. */
+/* Plays a daemon that lets shardctl wait, and answers only a peer that has answered its PING. */
 static int slow_daemon(void *arg)
 {
 	struct wire_head ping = {.op = OP_PING}, h = {.flags = WIRE_REPLY};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: all
 /* A proxy between two daemons, and one between a trainer over TCP and its daemon, damage one frame
- * of each connection: every bit of a header, a thousand bits of bodies, frames lost, doubled,
- * exchanged, cut, of another version, too large. Each must be refused and counted, end its
- * connection, and leave the training exact. */
+ * of each connection. They flip every bit of a header and a thousand bits of bodies, and lose,
+ * double, exchange or cut frames, or send one of another version or too large. Each fault must be
+ * refused and counted, must end its connection, and must leave the training exact. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "lib/crew.h"
@@ -25,7 +25,8 @@ enum { LINKS = 4, LINK_BODY = 40, TRAINERS = 2, TRAINER_BODY = 420, FAULTS_MAX =
 static const enum proxy_kind others[] = {PROXY_VERSION, PROXY_OVERSIZED, PROXY_DROP,
 					 PROXY_TWICE,   PROXY_SWAP,      PROXY_CUT};
 
-/* Place k of n: its share of the header bits, body bits, and for the first the rest too. */
+/* Fills in the faults of place k of n: its share of the header bits, the body bits, and its share
+ * of the other faults. */
 static uint32_t fill(struct proxy_fault *f, uint32_t k, uint32_t n, uint32_t body, uint32_t frames)
 {
 	struct rng r = {k * 100 + n};
@@ -63,7 +64,7 @@ struct place {
 	uint64_t last;
 };
 
-/* Trainers stop where the faults are through: the others need the processor. */
+/* Trainers stop where all faults were made, because the others need the processor. */
 static void finish_all(struct place *q, uint32_t nr)
 {
 	for (uint32_t left = nr, i = 0; left > 0; i = (i + 1) % nr) {
@@ -73,7 +74,7 @@ static void finish_all(struct place *q, uint32_t nr)
 		if (atomic_load(&q[i].proxy.next) < q[i].proxy.faults_nr && left > 1)
 			continue;
 		proxy_wait(&q[i].proxy, 60);
-		crew_wait_step(&q[i].crew, crew_step(&q[i].crew) + 2); /* it goes on */
+		crew_wait_step(&q[i].crew, crew_step(&q[i].crew) + 2); /* It goes on. */
 		q[i].last = crew_finish(&q[i].crew);
 		left--;
 	}
@@ -88,8 +89,8 @@ static void link_start(struct place *q, uint32_t k)
 		    fill(q->fault, k, LINKS, LINK_BODY, 60));
 	inproc_start(&q->c, &conf);
 	crew_init(&q->crew, "link");
-	/* whose gradient is damaged twice in one step is put out, although it is the network here
-	 */
+	/* A trainer whose gradient is damaged twice in one step is expelled, although here the
+	 * network is to blame. */
 	crew_add(&q->crew, q->c.node[0].unix_address, 0)->reconnects = true;
 	crew_add(&q->crew, q->c.node[1].unix_address, 1)->reconnects = true;
 	crew_start(&q->crew, UINT64_MAX);
@@ -111,7 +112,7 @@ static void test_link(void **state)
 		crew_check(&q[k].crew, q[k].c.node[k % 2].unix_address, q[k].last);
 		for (uint32_t n = 0; n < 2; n++)
 			refused += inproc_count(&q[k].c.node[n], "refused_frames");
-		/* a connection that the proxy ends may take its last frames with it */
+		/* The last frames of a connection that the proxy ends may be lost with it. */
 		assert_in_range(refused, refusals(&q[k].proxy, true) - q[k].proxy.spared,
 				refusals(&q[k].proxy, true));
 		assert_true(q[k].proxy.spared > 0);

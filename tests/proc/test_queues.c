@@ -39,7 +39,7 @@ static uint64_t rss(struct cluster *c, int node)
 	return kib << 10;
 }
 
-/* Sealed, and its second half on node b where there are two nodes. */
+/* Makes a sealed model. Its second half is on node b if there are two nodes. */
 static void make_model(const char *address, const char *name, const char *settings)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -66,7 +66,7 @@ static void make_model(const char *address, const char *name, const char *settin
 	shard_disconnect(&c);
 }
 
-/* Another trainer's read, of both chunks. */
+/* Reads both chunks as another trainer does. */
 static void honest(const char *address)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -84,8 +84,8 @@ static void honest(const char *address)
 	shard_disconnect(&c);
 }
 
-/* A long read of small parts: with no room for more than one answer at a time it takes its time,
- * and comes to its end. */
+/* Makes a long read of small parts. With room for one answer at a time it is slow, and comes to its
+ * end. */
 static void many_parts(const char *address)
 {
 	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
@@ -103,7 +103,7 @@ static void many_parts(const char *address)
 	shard_disconnect(&c);
 }
 
-/* Asks for 16 MiB of one chunk, and takes nothing. */
+/* Asks for 16 MiB of one chunk and does not read the answers. */
 static void ask(struct raw *r, const char *address, uint64_t chunk)
 {
 	struct wire_head h = {.op = OP_ATTACH, .attempt = 1};
@@ -131,7 +131,8 @@ static void ask(struct raw *r, const char *address, uint64_t chunk)
 	shard__defined__free_unpacked(d, NULL);
 }
 
-/* Of the shares of one user and one address there are 60 together, half of them over TCP. */
+/* The connections of one user and of one address together make 60, and half of them are over
+ * TCP. */
 static void greedy(int nodes)
 {
 	static struct raw r[GREEDY];
@@ -152,7 +153,7 @@ static void greedy(int nodes)
 	for (until = clock_ns() + NS_PER_SEC; clock_ns() < until; usleep(10000))
 		for (int n = 0; n < nodes; n++)
 			most[n] = rss(c, n) > most[n] ? rss(c, n) : most[n];
-	honest(c->node[0].unix_address); /* others are served meanwhile */
+	honest(c->node[0].unix_address); /* Others are served meanwhile. */
 	honest(c->node[0].tcp_address);
 	many_parts(c->node[0].unix_address);
 	for (int n = 0; n < nodes; n++) {
@@ -186,8 +187,9 @@ static void test_two_nodes(void **state)
 	greedy(2);
 }
 
-/* Who takes its answers late gets every one of them, whole and in order. The budget has room for
- * that: from a small one, who asks for so many through another node gets BUSY. */
+/* A client that reads its answers late gets each of them, complete and in order. The budget has
+ * room for that. With a small one, a client that asks for so many by way of another node gets
+ * BUSY. */
 static void test_late(void **state)
 {
 	struct cluster *c = cluster_start(2, NULL, "[daemon]\nmemory = 4GiB\n");
@@ -197,8 +199,9 @@ static void test_late(void **state)
 	make_model(c->node[0].unix_address, "q", "optimizer=sgd lr=1 chunk_elems=1Mi timeout=30s");
 	for (int i = 0; i < 2; i++)
 		ask(&r[i], c->node[0].unix_address, (uint64_t)i);
-	usleep(200000); /* whatever is answered at once is answered now: no event says that nothing
-			   more comes */
+	/* By then everything that is answered at once is answered. There is no event that tells
+	 * that nothing more comes. */
+	usleep(200000);
 	for (int i = 0; i < 2; i++) {
 		uint32_t next = 2;
 
@@ -213,7 +216,7 @@ static void test_late(void **state)
 	cluster_stop(c);
 }
 
-/* A trainer over TCP that takes nothing is closed, and the log says that it was not silence. */
+/* A trainer over TCP that does not read is closed. The log does not call it silent. */
 static void test_takes_nothing(void **state)
 {
 	struct cluster *c = cluster_start(1, NULL, "[cluster]\nheartbeat_timeout = 500ms\n");

@@ -10,9 +10,10 @@
 #include <cmocka.h>
 
 enum {
+	/* The bytes of a step in both directions together. Half of a model of 5558 bf16 numbers
+	 * goes to the other node, and as much comes back. */
 	STEP_BYTES = 2 * 5000
-}; /* of both directions together; half of a model of 5558 bf16 numbers goes to the other node, and
-      as much back */
+};
 
 struct before {
 	uint32_t registered;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Bits over RDMA are bits over TCP: the same training by whole daemons with transport = tcp and
- * with verbs of this process (rdma/fake.h), which carry every tensor byte once they are connected.
- * Gradients depend on the image that the trainer reads, so that one wrong byte of either direction
- * changes what is compared: masters, and the image of every node. */
+/* Training over RDMA gives the same bits as over TCP. The same training runs in whole daemons with
+ * transport = tcp and with the verbs of rdma/fake.h, which carry every tensor byte once they are
+ * connected. Gradients depend on the image that the trainer reads, so one wrong byte in either
+ * direction changes what is compared: the master weights, and the image of every node. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"
@@ -32,7 +32,7 @@ static const struct shard_tensor tensors[TENSORS] = {
 
 struct how {
 	const char *name;
-	uint32_t nodes, ranks; /* ranks of each node */
+	uint32_t nodes, ranks; /* `ranks` is the number on each node. */
 	enum shard_dtype image, grad;
 	uint32_t chunk;
 	bool absent;
@@ -59,7 +59,8 @@ static uint64_t numel(uint32_t t)
 	return tensors[t].shape[0] * (tensors[t].ndim == 2 ? tensors[t].shape[1] : 1);
 }
 
-/* In half of the steps, and differently for each rank; "a" of no rank in every third. */
+/* Gradients are absent in half of the steps, differently for each rank. Tensor "a" has none from
+ * any rank in every third step. */
 static bool absent(const struct how *h, uint64_t step, uint32_t rank, uint32_t t)
 {
 	return h->absent &&
@@ -167,8 +168,8 @@ static float *read_all(const char *address, enum shard_kind kind)
 	return all;
 }
 
-/* Each step's contributions and image chunks, all of them: those of the first steps may have gone
- * before the memory was told. */
+/* Checks that the contributions and image chunks of every step went by RDMA. Those of the first
+ * steps may have gone over TCP, before the memory was known. */
 static void went_by_rdma(struct training *t)
 {
 	const struct how *h = t->how;

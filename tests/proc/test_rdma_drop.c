@@ -51,7 +51,7 @@ static shard_model *joined(struct victim *v, shard_client *client)
 	return m;
 }
 
-/* Trains until it is told that there is no such model. */
+/* Trains until the model does not exist any more. */
 static void *train(void *arg)
 {
 	struct victim *v = arg;

@@ -72,7 +72,7 @@ static void not_wanted(void **state)
 	cannot(&(struct inproc_conf){.net = "transport = tcp"}, "transport = tcp", NULL);
 }
 
-/* The queue pairs may be had, the model's memory not. */
+/* The queue pairs can be made, and the model's memory cannot be registered. */
 static void memory_of_the_model(void **state)
 {
 	struct crewed *r;

@@ -88,7 +88,7 @@ static void mid_run(void **state)
 	assert_true(downs > 0);
 	fake_cut(0, false);
 	crewed_steps(r, 3);
-	linked_by_rdma(&r->cluster); /* again, on the link that is up */
+	linked_by_rdma(&r->cluster); /* RDMA is up again on the same link. */
 	crewed_steps(r, 5);
 	assert_true(linked_figure(&r->cluster.node[0], "b", "rdma_in_bytes") > 0);
 	crewed_end(r);
@@ -110,8 +110,8 @@ static void device_removed(void **state)
 	fake_remove("fake0");
 	for (int i = 0; i < 2; i++) {
 		inproc_wait_log(&r->cluster.node[i], "event=rdma_gone", 1);
-		inproc_wait_log(&r->cluster.node[i], "event=rdma_off",
-				1); /* looked for anew, in vain */
+		/* The device is searched for again without success. */
+		inproc_wait_log(&r->cluster.node[i], "event=rdma_off", 1);
 	}
 	crewed_steps(r, 5);
 	linked_await(&r->cluster.node[0], "b", "transport", "tcp");

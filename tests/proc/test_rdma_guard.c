@@ -64,8 +64,7 @@ static bool in_its_image(const struct model *m, uint16_t peer, const struct ibv_
 	return false;
 }
 
-/* Every registration that can be written from elsewhere. Chunks of one node are never neighbours
- * here. */
+/* Checks every registration that others can write. Chunks of one node are never neighbours here. */
 static void what_is_open(void **state)
 {
 	struct crewed *r;
@@ -96,7 +95,7 @@ static void what_is_open(void **state)
 				open++;
 			}
 		}
-	assert_int_equal(open, 3 * 2 * (1 + 2)); /* slots, and two runs of an image */
+	assert_int_equal(open, 3 * 2 * (1 + 2)); /* The landing slots and two runs of an image. */
 	for (uint32_t i = 0; i < FAKE_MRS; i++)
 		if (fake.mrs[i] != NULL)
 			assert_int_equal(fake.mrs[i]->access & (IBV_ACCESS_REMOTE_READ |
@@ -105,7 +104,7 @@ static void what_is_open(void **state)
 	crewed_end(r);
 }
 
-/* --- writes that no honest sender makes --- */
+/* --- writes that no correct sender makes --- */
 
 static void *own_master(struct model *m)
 {
@@ -159,7 +158,7 @@ static const struct target {
 	{"the image's head", image_head_of},
 };
 
-/* b writes 64 bytes to node a, with every key that a told it. */
+/* Node b writes 64 bytes into node a with this key. */
 static void write_there(struct crewed *r, void *at, uint32_t rkey)
 {
 	struct rdma_rail *queues = r->cluster.node[1].server->peer[0]->rdma.queues;
@@ -200,12 +199,12 @@ static void keys_refuse(void **state)
 	crewed_end(r);
 }
 
-/* --- bytes that are not what they were --- */
+/* --- bytes that change after the checksum --- */
 
 struct meddle {
-	_Atomic uint32_t skip, done; /* bodies to leave alone; how many were changed */
+	_Atomic uint32_t skip, done; /* Bodies to leave alone, and bodies that were changed. */
 	enum { FLIP, REPLAY } how;
-	uint64_t at[256]; /* last write of a queue pair */
+	uint64_t at[256]; /* The last write of each queue pair. */
 	uint32_t qpn[256], bytes[256];
 	char *old;
 	uint64_t old_at;
@@ -238,8 +237,8 @@ static void meddle(void *arg, uint32_t qpn, struct ibv_send_wr *wr)
 			x->old_bytes = x->bytes[i];
 		} else if (x->how == REPLAY && x->at[i] == x->old_at &&
 			   x->bytes[i] == x->old_bytes) {
-			memcpy((void *)(uintptr_t)x->old_at, x->old,
-			       x->old_bytes); /* what was written in an older attempt, once more */
+			/* Writes once more what was written in an older attempt. */
+			memcpy((void *)(uintptr_t)x->old_at, x->old, x->old_bytes);
 			x->done++;
 		}
 		return;
@@ -250,8 +249,8 @@ static void meddle(void *arg, uint32_t qpn, struct ibv_send_wr *wr)
 		x->skip--;
 		return;
 	}
-	((char *)(uintptr_t)x->at[i])[x->bytes[i] / 2] ^=
-		1; /* after its sum was taken, and before it is looked at */
+	/* This is after the checksum was made and before it is compared. */
+	((char *)(uintptr_t)x->at[i])[x->bytes[i] / 2] ^= 1;
 	x->done++;
 }
 
@@ -271,8 +270,9 @@ static void garbage_after_the_sum(void **state)
 		crewed_steps(r, 1);
 	for (int i = 0; refused == 0; i++) {
 		refused = 0;
-		for (int n = 0; n < 2;
-		     n++) /* of an image the link ends, of a contribution the attempt */
+		/* Damage to an image ends the link, and damage to a contribution ends the
+		 * attempt. */
+		for (int n = 0; n < 2; n++)
 			refused += inproc_logged(&r->cluster.node[n], "body checksum") +
 				   inproc_logged(&r->cluster.node[n], "event=contribution_damaged");
 		crewed_steps(r, 1);
@@ -302,7 +302,7 @@ static void older_writes(void **state)
 	free(x.old);
 }
 
-/* The header of a frame that was taken long ago, once more. */
+/* Sends the header of a frame that was received long ago once more. */
 static void older_frames(void **state)
 {
 	struct ibv_sge sge;

@@ -24,7 +24,7 @@ enum { CHUNKS = 8, MODEL_CHUNK = 1024 };
 struct harm {
 	struct inproc c;
 	struct raw r;
-	struct config conf; /* of the node that this is */
+	struct config conf; /* Of the node that this test plays. */
 	pthread_t definer;
 	uint32_t model;
 	uint64_t incarnation;
@@ -52,7 +52,7 @@ static void hello(struct harm *x, uint64_t features, const char *no_rdma)
 
 static void link_anew(struct harm *x)
 {
-	for (bool linked = false; !linked;) { /* the link before this one may still be closing */
+	for (bool linked = false; !linked;) { /* The previous link may still be closing. */
 		raw_connect(&x->r, x->c.node[0].tcp_address);
 		hello(x, FEATURE_RDMA | FEATURE_RDMA_SUM, "");
 		linked = raw_recv(&x->r) && x->r.head.op == OP_HELLO;
@@ -84,7 +84,7 @@ static void send_rail(struct harm *x, Shard__Rail *m)
 	raw_send(&x->r, &(struct wire_head){.op = OP_RAIL}, &m->base);
 }
 
-/* A rail that is up, as far as the daemon knows. */
+/* Offers RDMA, and the daemon accepts it. */
 static void rdma_link_up(struct harm *x)
 {
 	uint32_t qpn[17], psn[17];
@@ -165,7 +165,7 @@ static void start(struct harm *x)
 
 static void stop(struct harm *x)
 {
-	json_t *o = inproc_status(&x->c.node[0]); /* it lives, and has its model */
+	json_t *o = inproc_status(&x->c.node[0]); /* It lives and has its model. */
 
 	assert_int_equal(json_array_size(json_object_get(o, "models")), 1);
 	json_decref(o);
@@ -196,7 +196,8 @@ static void bad_offers(void **state)
 	stop(&x);
 }
 
-/* Ends that no device has: taken, or refused with a reason, and the link stays. */
+/* Queue pair numbers that no device has are accepted, or refused with a reason, and the link
+ * stays. */
 static void strange_ends(void **state)
 {
 	struct harm x;
@@ -217,7 +218,7 @@ static void strange_ends(void **state)
 		if (i == 3)
 			qpn[0] = psn[0] = UINT32_MAX;
 		if (i == 4)
-			m.n_qpn = m.n_psn = 16; /* more than HELLO said */
+			m.n_qpn = m.n_psn = 16; /* More than HELLO said. */
 		link_anew(&x);
 		send_rail(&x, &m);
 		assert_true(raw_expect(&x.r, OP_RAIL));
@@ -237,7 +238,7 @@ static void offered_twice(void **state)
 	(void)state;
 	start(&x);
 	rdma_link_up(&x);
-	send_rail(&x, &m); /* nothing has been told: the one before came to nothing */
+	send_rail(&x, &m); /* No REGION was sent yet, so this offer replaces the first one. */
 	assert_true(raw_expect(&x.r, OP_RAIL));
 	raw_send(&x.r, &(struct wire_head){.op = OP_REGION, .model = x.model}, &told.base);
 	send_rail(&x, &m);
@@ -307,7 +308,8 @@ static void hostile_regions(void **state)
 	stop(&x);
 }
 
-/* Of a model that there is not, before a rail, and answers that nobody asked for: no effect. */
+/* Regions of a model that does not exist, regions before an offer, and answers that nobody asked
+ * for have no effect. */
 static void idle_regions(void **state)
 {
 	struct harm x;
@@ -325,7 +327,7 @@ static void idle_regions(void **state)
 	m.released = false;
 	m.release = true;
 	raw_send(&x.r, &(struct wire_head){.op = OP_REGION, .model = x.model + 5}, &m.base);
-	assert_true(raw_expect(&x.r, OP_REGION)); /* its own memory */
+	assert_true(raw_expect(&x.r, OP_REGION)); /* The daemon's own memory. */
 	while (x.r.head.model != x.model + 5)
 		assert_true(raw_expect(&x.r, OP_REGION));
 	raw_close(&x.r);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Many models over one RDMA queue pair at once, beside the TCP connection that carries what has no
- * memory over there: trained together, one of many chunks, one of a single one, one with two
- * images, and one of which every third step is skipped; at rest; and after the other node started
- * again. Verbs of this process (rdma/fake.h). */
+/* Trains many models over one RDMA queue pair at once, beside the TCP connection that carries what
+ * has no registered memory on the other side. One has many chunks, one has a single chunk, one has
+ * two images, and of one every third step is skipped. They train together, rest, and train after
+ * the other node started again. The verbs are those of rdma/fake.h. */
 #include "base/clock.h"
 #include "lib/crew.h"
 #include "lib/inproc.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: all
-/* For every N the N-th call of the verbs library fails while two daemons start and a crew trains:
- * with transport = auto they start, train and stop all the same, with the right bits, and nothing
- * stays behind. Calls of a step that runs are like those of the step before: of them not every one
- * is tried. */
+/* For every N the N-th call of the verbs library fails while two daemons start and a crew trains.
+ * With transport = auto they start, train and stop all the same, with the right bits, and nothing
+ * stays behind. The calls of a running step repeat those of the step before, so not every one of
+ * them is tried. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crewed.h"
@@ -41,7 +41,7 @@ static bool used(struct crewed *r)
 	       linked_figure(&r->cluster.node[1], "a", "rdma_in_bytes") > 0;
 }
 
-/* False: there were fewer calls. */
+/* Fails the n-th call. False: there were fewer calls. */
 static bool round_of(uint32_t n)
 {
 	uint64_t by = pace_by(10);
@@ -68,7 +68,7 @@ static bool round_of(uint32_t n)
 
 static void rounds_of(uint32_t part)
 {
-	uint32_t rounds = 0, missed = 0; /* how many calls there are is a matter of timing */
+	uint32_t rounds = 0, missed = 0; /* How many calls there are depends on timing. */
 
 	for (uint32_t n = 1 + part, step = PARTS; missed < 3; n += step, rounds++) {
 		missed = round_of(n) ? 0 : missed + 1;
@@ -78,8 +78,8 @@ static void rounds_of(uint32_t part)
 	assert_true(rounds > 120 / PARTS);
 }
 
-/* In processes, because most of the time is waiting; one that fails ends with what cmocka makes of
- * that. */
+/* Runs in processes, because most of the time is waiting. A process that fails exits with cmocka's
+ * status. */
 static void every_call(void **state)
 {
 	pid_t pid[PARTS];

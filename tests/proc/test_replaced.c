@@ -33,7 +33,7 @@ static void change_state(struct warm *w, int node, const char *how)
 	assert_int_equal(system(command), 0);
 }
 
-/* Its number is the one that it had, and the model is lost. */
+/* Node b has the same incarnation number as before, and the model is lost. */
 static void is_another(struct warm *w)
 {
 	struct shard_step step = SHARD_INIT(struct shard_step);
@@ -57,7 +57,7 @@ static void test_new_folder(void **state)
 	is_another(w);
 }
 
-/* The folder is that of a backup: its uuid is the one that the other nodes know. */
+/* The folder comes from a backup, so its uuid is the one that the other nodes know. */
 static void test_older_folder(void **state)
 {
 	struct warm *w = *state;
@@ -67,7 +67,7 @@ static void test_older_folder(void **state)
 	is_another(w);
 }
 
-/* The model waits for the operator, and nothing is given up before b is a node of its own. */
+/* The model waits for the operator. Nothing is given up before b is a node of its own. */
 static void test_folder_of_another_node(void **state)
 {
 	struct warm *w = *state;
@@ -86,7 +86,7 @@ static void test_folder_of_another_node(void **state)
 	is_another(w);
 }
 
-/* The views in its folder name another node as their coordinator. */
+/* The views in its folder have another node as their coordinator. */
 static void test_coordinator_without_its_uuid(void **state)
 {
 	struct warm *w = *state;

@@ -19,7 +19,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-/* Two nodes, three ranks, seven steps. */
+/* Saves a model of two nodes and three ranks after seven steps. */
 static void save_seven(struct yard *y, const char *model)
 {
 	y->cluster = cluster_start(2, model, NULL);
@@ -62,8 +62,8 @@ static void without_node_b(const struct cluster *c)
 	assert_int_equal(system(command), 0);
 }
 
-/* The same state folder, one node less: what it knows of the model is put aside, and the checkpoint
- * makes it anew. */
+/* Starts the same state folder with one node less. Its file of the model is put aside, and the
+ * checkpoint makes the model again. */
 static void where_there_were_more_nodes(void **state)
 {
 	struct yard *y = *state;
@@ -81,7 +81,8 @@ static void where_there_were_more_nodes(void **state)
 		assert_int_equal(cluster_wait(y->cluster, i, 10000), 0);
 	}
 	without_node_b(y->cluster);
-	for (int start = 0; start < 2; start++) { /* put aside once, and not met again */
+	/* The file is put aside once, and is not found by the second start. */
+	for (int start = 0; start < 2; start++) {
 		cluster_spawn(y->cluster, 0);
 		cluster_ready(y->cluster, 0);
 		if (start == 0) {
@@ -102,7 +103,8 @@ static void where_there_were_more_nodes(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* The comparison can fail: a checkpoint of step 7 is not the reference of step 6. */
+/* Shows that the comparison can fail: a checkpoint of step 7 differs from the reference of step
+ * 6. */
 static void a_step_off_is_seen(void **state)
 {
 	struct yard *y = *state;
@@ -122,7 +124,7 @@ static void a_step_off_is_seen(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* --- what is wrong with a checkpoint --- */
+/* --- damaged checkpoints --- */
 
 static void refused(const char *at, const char *dir, const char *tag, const char *name,
 		    enum shard_status want, const char *part, const char *offer)
@@ -146,7 +148,7 @@ static void damage(void **state)
 	at = y->cluster->node[0].unix_address;
 	crew_init(&y->crew, "m");
 	yard_train(&y->crew, y->cluster, (const int[]){1, 1, 0}, 4);
-	keep_must_save(at, "m", y->keep.dir, NULL); /* global_step4 is good */
+	keep_must_save(at, "m", y->keep.dir, NULL);
 	for (int i = 0; i < 9; i++) {
 		char tag[8];
 
@@ -178,14 +180,14 @@ static void damage(void **state)
 	refused(at, "/tmp/shardd-there-is-none", NULL, NULL, SHARD_NOT_FOUND,
 		"/tmp/shardd-there-is-none", NULL);
 	refused(at, "relative", NULL, NULL, SHARD_BAD_ARG, "absolute", NULL);
-	keep_must_restore(at, y->keep.dir, "global_step4",
-			  "m"); /* nothing of all that was left behind */
+	/* None of the failed restores has left anything behind. */
+	keep_must_restore(at, y->keep.dir, "global_step4", "m");
 	crew_check(&y->crew, at, 4);
 	refused(at, y->keep.dir, "global_step4", "m", SHARD_EXISTS, "force", NULL);
 	cluster_done(&y->cluster);
 }
 
-/* Into a model that is defined and has no weights: its layout counts. */
+/* Restores into a model that is defined and has no weights. Its layout must match. */
 static void another_layout(void **state)
 {
 	static const struct shard_tensor mine[1] = {{.name = "wte", .ndim = 2, .shape = {37, 63}}};
@@ -208,14 +210,15 @@ static void another_layout(void **state)
 	c = crew_connect(at);
 	MUST(shard_define(c, &s, &m, &created));
 	assert_int_equal(created, 1);
-	refused(at, y->keep.dir, NULL, NULL, SHARD_MISMATCH, "tensor",
-		NULL); /* said before who writes it counts */
+	/* This error comes before the one about the writer. */
+	refused(at, y->keep.dir, NULL, NULL, SHARD_MISMATCH, "tensor", NULL);
 	shard_disconnect(&c);
 	refused(at, y->keep.dir, NULL, NULL, SHARD_MISMATCH, "tensor", NULL);
 	cluster_done(&y->cluster);
 }
 
-/* DIR/nan: what DIR/global_step7 has, but the last weight is not a number. Its sums are right. */
+/* Makes DIR/nan from DIR/global_step7, with a last weight that is not a number. Its checksums are
+ * right. */
 static void save_nan(struct yard *y)
 {
 	char from[CHECKPOINT_PATH_MAX], to[CHECKPOINT_PATH_MAX];
@@ -258,7 +261,8 @@ static void save_nan(struct yard *y)
 	manifest_free(&m);
 }
 
-/* All was read when the last weight turned out to be no number: nothing of it counts as written. */
+/* Everything was read when the last weight turned out not to be a number. None of it counts as
+ * written. */
 static void nothing_of_a_failed_one_counts(void **state)
 {
 	struct yard *y = *state;
@@ -298,7 +302,8 @@ static void at_the_start(void **state)
 	snprintf(model, sizeof(model), "checkpoint_dir = %s\nrestore_at_start = yes\n",
 		 y->keep.dir);
 	snprintf(dir, sizeof(dir), "%s/m", y->keep.dir);
-	y->cluster = cluster_start(2, model, NULL); /* nothing there: it begins at 0 */
+	/* There is no checkpoint, so it begins at step 0. */
+	y->cluster = cluster_start(2, model, NULL);
 	at = y->cluster->node[0].unix_address;
 	crew_init(&y->crew, "m");
 	yard_train(&y->crew, y->cluster, (const int[]){1, 1, 0}, 5);
@@ -306,13 +311,15 @@ static void at_the_start(void **state)
 	cluster_done(&y->cluster);
 	y->cluster = cluster_start(3, model, NULL);
 	y->next = y->crew;
-	crew_check(&y->next, y->cluster->node[0].unix_address, 5); /* defines: and finds it there */
+	/* It defines the model, which is restored. */
+	crew_check(&y->next, y->cluster->node[0].unix_address, 5);
 	yard_train(&y->next, y->cluster, (const int[]){1, 0, 1}, 9);
 	crew_check(&y->next, y->cluster->node[1].unix_address, 9);
 	cluster_done(&y->cluster);
 	keep_flip(dir, "global_step5", "node-a.safetensors", -9);
-	y->cluster = cluster_start(1, model,
-				   NULL); /* there is one, and it is no good: not silently from 0 */
+	/* There is a checkpoint and it is damaged. The model must not begin at step 0 without a
+	 * word. */
+	y->cluster = cluster_start(1, model, NULL);
 	{
 		struct shard_spec s;
 		char settings[256];
@@ -321,8 +328,8 @@ static void at_the_start(void **state)
 		int created;
 
 		crew_spec(&s, "m", settings, sizeof(settings), 2);
-		for (int i = 0; i < 5;
-		     i++) { /* at once: the one before it is still being dropped */
+		/* At once, while the model before it is still being dropped. */
+		for (int i = 0; i < 5; i++) {
 			crew_must(shard_define(c, &s, &m, &created), SHARD_PROTOCOL,
 				  "a damaged checkpoint at the start");
 			if (strstr(shard_error(), "restore_at_start") == NULL ||
@@ -334,9 +341,9 @@ static void at_the_start(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* --- what is not weights: counters, loss scale, schedule, what operators tuned --- */
+/* --- state beside weights: counters, loss scale, schedule, what operators tuned --- */
 
-struct told { /* of one step */
+struct told { /* What a trainer was told of one step. */
 	double scale, lr;
 	uint64_t applied, outcome;
 };
@@ -403,8 +410,8 @@ static void counters_scale_and_schedule(void **state)
 	half(y, b, 0, 5, halves);
 	keep_must_save(y->cluster->node[0].unix_address, "m", keep.dir, NULL);
 	cluster_stop(y->cluster);
-	y->cluster = cluster_start(
-		2, NULL, NULL); /* two: the sums of the whole run, too, were taken over two nodes */
+	/* Two nodes, because the sums of the uninterrupted run were taken over two nodes, too. */
+	y->cluster = cluster_start(2, NULL, NULL);
 	keep_must_restore(y->cluster->node[0].unix_address, keep.dir, NULL, NULL);
 	half(y, b, 5, 8, halves);
 	cluster_done(&y->cluster);
@@ -419,7 +426,8 @@ static void counters_scale_and_schedule(void **state)
 	keep_free(&keep);
 }
 
-/* A key that the file pins stays as it is pinned; where to save is the file's, too. */
+/* A key that the configuration pins stays as pinned. The folder of checkpoints comes from the
+ * configuration, too. */
 static void pinned(void **state)
 {
 	struct yard *y = *state;
@@ -438,13 +446,13 @@ static void pinned(void **state)
 	shard_disconnect(&c);
 	assert_non_null(strstr(json, "weight_decay=0.25"));
 	assert_non_null(strstr(json, "checkpoint_dir=/tmp/here"));
-	assert_non_null(strstr(json, "clip=0")); /* a default of the file only */
+	assert_non_null(strstr(json, "clip=0")); /* It is only a default of the configuration. */
 	assert_non_null(strstr(json, "\"state\":\"idle\""));
 	assert_non_null(strstr(json, "global_step7"));
 	cluster_done(&y->cluster);
 }
 
-/* What a node has no room for is refused by a restore as by a definition. */
+/* A restore refuses what a node has no room for, as a definition does. */
 static void too_many_trainers(void **state)
 {
 	struct yard *y = *state;

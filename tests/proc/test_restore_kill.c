@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* kill -9 of a daemon whose memory outlives it, in the middle of a restore and right before its
- * seal. What a dead restore had read is not written: a seal counts it as missing, and a model that
- * begins anew has no moments of an old one. What a node has confirmed is kept, since the seal may
- * be decided; and where it is not there in spite of that, the node says so, and nobody trains on
- * it. */
+/* Sends kill -9 to a daemon whose memory outlives it, in the middle of a restore and right before
+ * its seal. What an unfinished restore has read does not count as written: a seal counts it as
+ * missing, and a new model gets no moments of an old one. What a node has confirmed is kept,
+ * because the seal may be decided. If it is missing all the same, the node says so, and nobody
+ * trains on it. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "core/msg.h"
@@ -31,14 +31,14 @@
 #include <cmocka.h>
 
 enum { LARGE = 16 << 20, SMALL = 2 << 20, PART = 1 << 20, TRIES = 12, SAMPLES = 64 };
-#define UNWRITTEN 0x7fb5eadeu /* as daemon/store has it */
+#define UNWRITTEN 0x7fb5eadeu /* The same value as in daemon/store. */
 
 struct place {
 	struct cluster *c;
 	struct cutter *k;
 	struct keep keep;
-	uint64_t numel;   /* of the model */
-	const char *more; /* settings */
+	uint64_t numel;   /* The number of weights. */
+	const char *more; /* Further settings. */
 	float *w;
 };
 
@@ -137,12 +137,13 @@ static void drop(const struct place *p)
 {
 	shard_client *c = crew_connect(at(p));
 
-	if (shard_drop(c, "big", 1) != SHARD_OK) /* a kill may have come before it was durable */
+	/* A kill may have come before the drop was durable. */
+	if (shard_drop(c, "big", 1) != SHARD_OK)
 		assert_non_null(strstr(shard_error(), "no model"));
 	shard_disconnect(&c);
 }
 
-/* Weights of 3 and moments of 5, as of step 7. */
+/* Saves weights of 3 and moments of 5 at step 7. */
 static void save(struct place *p)
 {
 	shard_model *m;
@@ -157,7 +158,8 @@ static void save(struct place *p)
 	keep_must_save(at(p), "big", p->keep.dir, NULL);
 }
 
-/* By somebody who does not write it; it outlives its coordinator from here on. */
+/* Defines the model in a session that ends without writing it. From here on the model outlives its
+ * coordinator. */
 static void defined(const struct place *p)
 {
 	uint64_t until = pace_by(20);
@@ -189,12 +191,12 @@ static void *ask(void *arg)
 {
 	const struct asked *a = arg;
 
-	(void)keep_restore(at(a->p), a->p->keep.dir, NULL,
-			   "big"); /* it ends one way or the other */
+	/* It may succeed or fail. */
+	(void)keep_restore(at(a->p), a->p->keep.dir, NULL, "big");
 	return NULL;
 }
 
-/* restore_at_start, of a definition whose daemon is killed. */
+/* Asks by restore_at_start: defines the model, and the daemon is killed during that. */
 static void *ask_by_definition(void *arg)
 {
 	const struct asked *a = arg;
@@ -207,7 +209,7 @@ static void *ask_by_definition(void *arg)
 	return NULL;
 }
 
-/* The masters and moments that a daemon holds, mapped as it has them. NULL: not made yet. */
+/* Maps the masters and moments of a daemon as the daemon has them. NULL: they are not made yet. */
 static uint32_t *state_of(const struct place *p, int node, size_t *bytes)
 {
 	char path[64], line[512], file[512] = "";
@@ -237,7 +239,7 @@ static uint32_t *state_of(const struct place *p, int node, size_t *bytes)
 	return base;
 }
 
-/* Of the first nr masters, and of the moments behind them, the ones that are not as a reset leaves
+/* Counts which of the first nr masters and of the moments behind them are not as a reset leaves
  * them. */
 static uint64_t brought(const uint32_t *state, uint64_t nr, uint64_t stride)
 {
@@ -249,8 +251,8 @@ static uint64_t brought(const uint32_t *state, uint64_t nr, uint64_t stride)
 	return found;
 }
 
-/* Asks for a restore and kills a daemon as soon as a weight has come there. true: in the middle of
- * the load. */
+/* Asks for a restore and kills a daemon as soon as a weight has arrived there. True: this was in
+ * the middle of the load. */
 static bool kill_in_mid_load(struct place *p, int node, void *(*how)(void *))
 {
 	struct asked a = {.p = p};
@@ -276,7 +278,8 @@ static bool kill_in_mid_load(struct place *p, int node, void *(*how)(void *))
 	return nr > 0 && nr < 2 * held;
 }
 
-/* Half of it is written: a seal misses the other half, to the element. Then all of it. */
+/* Writes half of the weights. A seal misses the other half, to the element. Then writes all of
+ * them. */
 static void begins_anew(struct place *p)
 {
 	uint64_t until = pace_by(20);
@@ -285,7 +288,7 @@ static void begins_anew(struct place *p)
 	int created = 0;
 
 	yard_linked(p->c);
-	do { /* somebody may be giving it up still */
+	do { /* The model may still be given up at this moment. */
 		c = define(p, &m, &created);
 		if (!created)
 			shard_disconnect(&c);
@@ -307,7 +310,7 @@ static void in_mid_load(struct place *p, int node)
 	uint32_t hit = 0;
 
 	begin(p, LARGE, false);
-	/* a model that was being restored when its coordinator ended is LOST */
+	/* A model that was being restored when its coordinator ended is lost. */
 	p->more = node == 0 ? "when_lost=reinitialize" : "";
 	save(p);
 	for (int i = 0; i < TRIES && hit == 0; i++) {
@@ -340,7 +343,8 @@ static void restored_is(struct place *p, shard_model *m)
 	assert_int_equal(others(p, m, SHARD_MOMENTUM, 5), 0);
 }
 
-/* The operator's word stands: nobody begins the model anew because it was cut. */
+/* What the operator asked for stays in force. Nobody becomes the writer of the model because the
+ * restore was cut off. */
 static void made_by_an_operator(void **state)
 {
 	struct place *p = *state;
@@ -373,7 +377,7 @@ static void made_by_an_operator(void **state)
 	cluster_done(&p->c);
 }
 
-/* It is in the definition, and goes on with the next start. */
+/* The restore is part of the definition, and goes on with the next start. */
 static void made_by_a_definition(void **state)
 {
 	struct place *p = *state;
@@ -404,7 +408,7 @@ static void made_by_a_definition(void **state)
 	cluster_done(&p->c);
 }
 
-/* --- between what a node confirmed and the seal --- */
+/* --- after a node confirmed its part and before the seal --- */
 
 static void killed_before_the_seal(struct place *p, bool spoil)
 {
@@ -464,7 +468,7 @@ static void what_was_confirmed_is_kept(void **state)
 	end(p);
 }
 
-/* The model is given up: nobody ever reads it. */
+/* The model is given up, and nobody ever reads it. */
 static void sealed_without_a_weight(void **state)
 {
 	struct place *p = *state;
@@ -480,8 +484,8 @@ static void sealed_without_a_weight(void **state)
 	end(p);
 }
 
-/* A node starts again and lacks a weight of a sealed model, as one that died between a seal and its
- * count does. What nobody wrote is never read, whoever asks, from the first answer on. */
+/* A node starts again and lacks a weight of a sealed model, like one that died between a seal and
+ * its count. A weight that was not written is never read by anyone, from the first answer on. */
 static void read_without_a_weight(void **state)
 {
 	uint64_t until = pace_by(30);
@@ -528,7 +532,7 @@ static void read_without_a_weight(void **state)
 	end(p);
 }
 
-/* Memory that went bad: no checkpoint of it takes the place of a good one. */
+/* Memory went bad. No checkpoint of it may replace a good one. */
 static void saved_without_a_weight(void **state)
 {
 	struct place *p = *state;
@@ -540,7 +544,7 @@ static void saved_without_a_weight(void **state)
 	save(p);
 	b = state_of(p, 1, &bytes);
 	assert_non_null(b);
-	b[SMALL / 2 - 1] = 0x7f800000u; /* infinity */
+	b[SMALL / 2 - 1] = 0x7f800000u; /* Infinity. */
 	munmap(b, bytes);
 	assert_int_equal(keep_save(at(p), "big", p->keep.dir, "bad"), SHARD_BAD_STATE);
 	if (strstr(shard_error(), "node b") == NULL ||
@@ -577,11 +581,11 @@ static void *ask_by_hand(void *arg)
 	char words[300];
 
 	choose(((struct asked *)arg)->p, words);
-	(void)tool_run(NULL, "shardctl", words); /* its daemon is killed */
+	(void)tool_run(NULL, "shardctl", words); /* Its daemon is killed. */
 	return NULL;
 }
 
-/* The newest checkpoint does not take the place of the one that an operator chose. */
+/* The newest checkpoint does not replace the one that an operator chose. */
 static void the_choice_is_not_replaced(void **state)
 {
 	struct cutter_rule r = {.low = 0,
@@ -627,7 +631,8 @@ static void the_choice_is_not_replaced(void **state)
 	cluster_spawn(p->c, 0);
 	cluster_ready(p->c, 0);
 	yard_linked(p->c);
-	do { /* until its core has decided what became of it */
+	/* Waits until the core has decided what happens to the model. */
+	do {
 		char *log = cluster_log(p->c, 0);
 
 		usleep(1000);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Three nodes, and a link that blinks in each phase of a restore: of one that an operator asks for,
- * of restore_at_start, of the way back after LOST. The cut comes right after a certain frame; the
- * other links stand still until the cut one is back, so that the node behind it has always gone
- * through both before the restore ends. Afterwards all weights and moments are the checkpoint's, or
- * the restore failed with a sentence and the next one is right. Each cut must have happened. Where
- * CHECK_ALL is set: every link at every frame (about a minute). */
+/* Tests three nodes and a link that is cut in each phase of a restore: one that an operator asks
+ * for, restore_at_start, and the way back of a lost model. The cut comes right after a certain
+ * frame. The other links stand still until the cut link is back, so that the node behind it has
+ * always seen both before the restore ends. Afterwards all weights and moments equal the
+ * checkpoint, or the restore failed with a sentence and the next one is right. Each cut must have
+ * happened. If CHECK_ALL is set, every link is cut at every frame, which takes about a minute. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "core/msg.h"
@@ -44,7 +44,7 @@ static const struct frame frames[] = {
 };
 static const int links[3][2] = {{0, 1}, {0, 2}, {1, 2}};
 
-static bool all; /* every link at every frame */
+static bool all; /* Whether every link is cut at every frame. */
 
 struct place {
 	struct yard *y;
@@ -97,7 +97,7 @@ static void check(struct place *p)
 	crew_check(&p->y->crew, p->y->cluster->node[2].unix_address, STEPS);
 }
 
-/* --- the three ways --- */
+/* --- the three kinds of restore --- */
 
 static enum shard_status ask(const struct place *p)
 {
@@ -121,7 +121,8 @@ static enum shard_status define(const struct place *p)
 	return rc;
 }
 
-/* SHARD_OK: all is there; else it failed with a sentence, and works when it is asked for again. */
+/* SHARD_OK: all is there. Otherwise the restore failed with a sentence, and works when it is
+ * requested again. */
 static void ended(struct place *p, enum shard_status rc,
 		  enum shard_status (*again)(const struct place *p))
 {
@@ -134,12 +135,13 @@ static void ended(struct place *p, enum shard_status rc,
 		usleep(20000);
 		rc = again(p);
 	}
-	if (rc != SHARD_OK && rc != SHARD_EXISTS) /* EXISTS: it has been restored meanwhile */
+	if (rc != SHARD_OK && rc != SHARD_EXISTS) /* EXISTS: it has been restored meanwhile. */
 		fail_msg("not restored: %s: %s", shard_name(rc), shard_error());
 	check(p);
 }
 
-/* The restore is over. Its last frames may still be on their way to the other nodes. */
+/* Waits until the link is cut. The restore is over, but its last frames may still be on their way
+ * to the other nodes. */
 static void fired(struct place *p)
 {
 	uint64_t until = clock_ns() + LIMIT_S * NS_PER_SEC;
@@ -208,8 +210,8 @@ static void each(struct place *p, void (*restore)(struct place *, const struct c
 		 uint32_t from, uint32_t to)
 {
 	for (uint32_t f = from; f < to; f++) {
-		for (uint32_t of = 0; of < 2;
-		     of++) { /* the links of the coordinator: others carry none of these */
+		/* The links of the coordinator. The other link carries none of these frames. */
+		for (uint32_t of = 0; of < 2; of++) {
 			for (uint32_t cut = 0; cut < 3; cut++) {
 				struct cutter_rule r = {.low = links[of][0],
 							.high = links[of][1],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A model that loses weights comes back from its newest checkpoint by itself: trainers stay, are
- * told ROLLED_BACK, and what they train from there is the reference's. Any node killed, all nodes
- * restarted, a damaged newest checkpoint, none that is good; weights given up on request; a model
- * dropped while it is saved. */
+/* A model that loses weights comes back from its newest checkpoint by itself. Trainers stay, get
+ * ROLLED_BACK, and their further steps equal the reference. Tests a killed node, a restart of all
+ * nodes, a damaged newest checkpoint, no good checkpoint, weights that are given up on request, and
+ * a model that is dropped while it is saved. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "client/ckpt.h"
@@ -21,7 +21,7 @@
 
 #define BEAT "[cluster]\nheartbeat_timeout = 1s\n"
 
-/* They train for good; over tcp they do not connect again. */
+/* Starts trainers that train until finish(). Over TCP they do not connect again. */
 static void begin(struct yard *y, int nodes, const int *per, bool tcp)
 {
 	y->cluster = cluster_start(nodes, NULL, BEAT);
@@ -33,7 +33,7 @@ static void begin(struct yard *y, int nodes, const int *per, bool tcp)
 	crew_wait_step(&y->crew, 4);
 }
 
-/* Five steps, and nobody trains any more. */
+/* Makes five steps. Afterwards nobody trains. */
 static void five_steps(struct yard *y, const char *extra)
 {
 	y->cluster = cluster_start(2, NULL, extra);
@@ -68,7 +68,7 @@ static uint64_t saved_step(struct yard *y)
 	return keep_newest(y->keep.dir, tag);
 }
 
-/* Some steps after they are back, all of them. */
+/* Checks the weights some steps after all trainers are back. */
 static void finish(struct yard *y)
 {
 	uint64_t last;
@@ -79,7 +79,7 @@ static void finish(struct yard *y)
 	cluster_done(&y->cluster);
 }
 
-/* And saves, by way of a node, and goes on from there. */
+/* Begins, saves by way of node `by`, and trains on. */
 static void begin_saved(struct yard *y, int nodes, const int *per, bool tcp, int by)
 {
 	begin(y, nodes, per, tcp);
@@ -87,7 +87,7 @@ static void begin_saved(struct yard *y, int nodes, const int *per, bool tcp, int
 	crew_wait_step(&y->crew, saved_step(y) + 4);
 }
 
-/* Of two nodes; told: the first of two ranks that hear of it. */
+/* Kills one of two nodes. `told` is the first of the two ranks that must get ROLLED_BACK. */
 static void killed(struct yard *y, const int *per, bool tcp, int by, int node, uint32_t told)
 {
 	begin_saved(y, 2, per, tcp, by);
@@ -107,13 +107,13 @@ static void the_coordinator_is_killed(void **state)
 	killed(*state, (const int[]){1, 2}, false, 1, 0, 1);
 }
 
-/* Over TCP: the whole image goes to them again. */
+/* Over TCP the whole image is sent to the trainers again. */
 static void trainers_over_tcp(void **state)
 {
 	killed(*state, (const int[]){2, 0}, true, 0, 1, 0);
 }
 
-/* Everybody at once; the trainers connect again and find it there. */
+/* Restarts all nodes at once. The trainers connect again and find the model there. */
 static void all_are_restarted(void **state)
 {
 	struct yard *y = *state;
@@ -185,9 +185,10 @@ static void none_is_good(void **state)
 	c = crew_connect(y->cluster->node[0].unix_address);
 	crew_spec(&s, "m", settings, sizeof(settings), 1);
 	while ((rc = shard_define(c, &s, &m, &created)) == SHARD_OK && clock_ns() < until) {
-		assert_int_equal(created, 0); /* nobody writes it anew by accident */
-		shard_detach(&m); /* at once again: the first refusal comes while the view is being
-				     written */
+		assert_int_equal(created, 0); /* Nobody becomes its writer by accident. */
+		/* Tries again at once, because the first refusal comes while the view is being
+		 * written. */
+		shard_detach(&m);
 	}
 	crew_must(rc, SHARD_LOST, "a model without a good checkpoint");
 	assert_non_null(strstr(shard_error(), "no checkpoint of it is good"));
@@ -196,7 +197,7 @@ static void none_is_good(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* Never saved: as ever. */
+/* A model that was never saved stays lost, as always. */
 static void nothing_saved(void **state)
 {
 	struct yard *y = *state;
@@ -237,7 +238,7 @@ static void given_up_by_force(void **state)
 	begin_saved(y, 2, (const int[]){2, 1}, false, 1);
 	at = y->cluster->node[1].unix_address;
 	assert_int_equal(ask_restore(at, y, false), SHARD_EXISTS);
-	/* not for a checkpoint whose data are damaged */
+	/* A checkpoint with damaged data must not replace the weights. */
 	keep_must_save(at, "m", y->keep.dir, "later");
 	keep_flip(y->keep.dir, "later", "node-b.safetensors", -5);
 	if (ask_restore(at, y, true) != SHARD_PROTOCOL ||
@@ -246,7 +247,8 @@ static void given_up_by_force(void **state)
 		fail_msg("%s", shard_error());
 	for (uint32_t r = 0; r < 3; r++)
 		assert_int_equal(atomic_load(&y->crew.member[r].rolled_back), 0);
-	keep_flip(y->keep.dir, "later", "node-b.safetensors", -5); /* whole again */
+	/* The checkpoint is good again. */
+	keep_flip(y->keep.dir, "later", "node-b.safetensors", -5);
 	if (ask_restore(at, y, true) != SHARD_OK)
 		fail_msg("%s", shard_error());
 	for (uint32_t r = 0; r < 3; r++)
@@ -254,7 +256,7 @@ static void given_up_by_force(void **state)
 	finish(y);
 }
 
-/* Node b does not move, so the save does not end. */
+/* Node b stands still, so the save does not end. */
 static void dropped_while_it_is_saved(void **state)
 {
 	struct yard *y = *state;
@@ -262,12 +264,12 @@ static void dropped_while_it_is_saved(void **state)
 	shard_client *c;
 
 	five_steps(y, "[cluster]\nheartbeat_timeout = 3s\n");
-	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir,
-		       NULL); /* no step is in hand any more */
+	/* No step is in hand any more. */
+	keep_must_save(y->cluster->node[0].unix_address, "m", y->keep.dir, NULL);
 	yard_save_stuck(y, "second", &a);
 	c = crew_connect(y->cluster->node[0].unix_address);
-	if (shard_drop(c, "m", true) != SHARD_OK &&
-	    strstr(shard_error(), "dropped") == NULL) /* node b gives its memory back later */
+	/* Node b gives its memory back later. */
+	if (shard_drop(c, "m", true) != SHARD_OK && strstr(shard_error(), "dropped") == NULL)
 		fail_msg("%s", shard_error());
 	yard_save_failed(&a);
 	if (strstr(a.text, "dropped") == NULL)
@@ -278,8 +280,8 @@ static void dropped_while_it_is_saved(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* It waits for node b, which is away, when an operator drops it: nobody tries to bring it back
- * again. */
+/* The model waits for node b, which is away, when an operator drops it. After that nobody tries to
+ * bring it back. */
 static void dropped_while_it_comes_back(void **state)
 {
 	struct yard *y = *state;
@@ -302,8 +304,8 @@ static void dropped_while_it_comes_back(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* SIGTERM in the middle of a save: the daemon ends as it should, nothing that looks complete is
- * left. */
+/* SIGTERM comes in the middle of a save. The daemon ends as it should, and nothing that looks
+ * complete is left. */
 static void stopped_while_it_is_saved(void **state)
 {
 	struct yard *y = *state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Saving while trainers train: what the files hold is the reference's state of that step, bit by
- * bit, and training afterwards is as if nothing had been saved. Two saves at once, saves by
- * themselves, a full disk, a killed coordinator, a node lost meanwhile. */
+/* Tests saves while trainers train. The files hold the reference's state of that step bit by bit,
+ * and training goes on as if nothing had been saved. There are two saves at once, saves that the
+ * daemon makes by itself, a full disk, a killed coordinator, and a node that is lost meanwhile. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
@@ -29,7 +29,8 @@ static void crew_of(struct yard *y, const int *per)
 	yard_add(&y->crew, y->cluster, per, true);
 }
 
-/* The checkpoint's bits, as another cluster reads them, against the reference of its step. */
+/* Restores the checkpoint on another cluster and compares it with the reference of its step, bit by
+ * bit. */
 static void check_saved(struct yard *y, const char *dir, uint64_t step)
 {
 	y->next = y->crew;
@@ -49,8 +50,8 @@ static void saves_while_training(void **state)
 	crew_of(y, (const int[]){2, 1});
 	crew_start(&y->crew, UINT64_MAX);
 	crew_wait_step(&y->crew, 5);
-	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir,
-		       NULL); /* by way of a node that does not coordinate */
+	/* The save is requested at a node that does not coordinate. */
+	keep_must_save(y->cluster->node[1].unix_address, "m", y->keep.dir, NULL);
 	step = keep_newest(y->keep.dir, tag);
 	assert_true(step >= 4);
 	crew_wait_step(&y->crew, step + 5);
@@ -78,11 +79,11 @@ static void saves_by_itself(void **state)
 	crew_start(&y->crew, 60);
 	last = crew_finish(&y->crew);
 	crew_check(&y->crew, y->cluster->node[0].unix_address, last);
-	for (int i = 0; i < 500 && keep_count(dir) == 0;
-	     i++) /* the first one may still be on its way */
+	/* The first save may still be under way. */
+	for (int i = 0; i < 500 && keep_count(dir) == 0; i++)
 		usleep(20000);
-	cluster_done(&y->cluster); /* and with it the one that is being written, or makes an older
-				      one go */
+	/* This also ends a save that is being written or removes an older one. */
+	cluster_done(&y->cluster);
 	assert_int_equal(keep_newest(dir, tag) % 5, 0);
 	assert_true(keep_count(dir) >= 1 && keep_count(dir) <= 2);
 }
@@ -120,7 +121,7 @@ static void two_at_once(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* A file system of 128 KiB: the model needs more. */
+/* The file system has 160 KiB, and the model needs more. */
 static void full_disk(void **state)
 {
 	struct yard *y = *state;
@@ -143,7 +144,7 @@ static void full_disk(void **state)
 	assert_int_equal(errno, ENOSPC);
 	if (strstr(shard_error(), small) == NULL || strstr(shard_error(), "No space left") == NULL)
 		fail_msg("%s", shard_error());
-	crew_wait_step(&y->crew, step + 10); /* it goes on */
+	crew_wait_step(&y->crew, step + 10); /* Training goes on. */
 	last = crew_finish(&y->crew);
 	assert_int_equal(keep_count(small), 1);
 	assert_int_equal(keep_newest(small, tag), step);
@@ -153,7 +154,7 @@ static void full_disk(void **state)
 	umount(small);
 }
 
-/* In the middle of a save a node that is stopped keeps it open; then it is killed. */
+/* A node that is stopped in the middle of a save keeps it from ending. Then the node is killed. */
 static void a_node_is_lost(void **state)
 {
 	struct yard *y = *state;
@@ -188,8 +189,8 @@ static uint32_t unfinished(const char *dir)
 	return nr;
 }
 
-/* kill -9 of the coordinator: nothing that looks complete is left, and the next save, of another
- * tag, works and removes what is left. */
+/* The coordinator is killed with kill -9. Nothing that looks complete is left, and the next save
+ * works, which has another tag, and removes what is left. */
 static void the_coordinator_is_killed(void **state)
 {
 	struct yard *y = *state;
@@ -215,7 +216,7 @@ static void the_coordinator_is_killed(void **state)
 	assert_int_equal(keep_count(y->keep.dir), 1);
 	cluster_spawn(y->cluster, 0);
 	cluster_ready(y->cluster, 0);
-	/* its chunks are gone: LOST, and back as of "first" by itself */
+	/* Its chunks are gone, so the model is lost, and comes back from "first" by itself. */
 	for (int i = 0; i < 200; i++) {
 		if (keep_save(y->cluster->node[0].unix_address, "m", y->keep.dir, "second") ==
 		    SHARD_OK)

@@ -18,7 +18,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-static struct secrets f; /* of the test program */
+static struct secrets f;
 
 static int files(void **state)
 {
@@ -32,7 +32,7 @@ static int no_files(void **state)
 	return secrets_remove(&f);
 }
 
-/* --- who knows it --- */
+/* --- peers that know the secret --- */
 
 static void test_train(void **state)
 {
@@ -83,7 +83,7 @@ static void test_clients(void **state)
 	inproc_start(&d, &open_conf);
 	at = c.node[0].tcp_address;
 	secrets_meet(SHARD_OK, at, f.right, "");
-	secrets_meet(SHARD_OK, at, f.wrong, ""); /* both are accepted for a while */
+	secrets_meet(SHARD_OK, at, f.wrong, ""); /* Both secrets are accepted for a while. */
 	secrets_put(f.other, "cc00112233445566778899aabbccddeeff00112233445566778899aabbccddee\n");
 	secrets_meet(SHARD_DENIED, at, f.other, "did not prove that it knows the secret of node a");
 	secrets_meet(SHARD_DENIED, at, NULL,
@@ -118,7 +118,7 @@ static void must_start(struct inproc_node *n)
 		fail_msg("%s", n->why.text);
 }
 
-/* The same configuration, which says that nobody needs a secret. */
+/* Returns the same configuration with a line that accepts trainers without a secret. */
 static char *allow(char *text)
 {
 	static const char line[] = "allow_unauthenticated = yes\n";
@@ -146,11 +146,11 @@ static void test_nodes(void **state)
 	inproc_wait_log(&c.node[1], "node a refused: ", 1);
 	inproc_node_stop(&c.node[1]);
 
-	with = c.node[1].text; /* none on b */
+	with = c.node[1].text; /* Node b without a node secret. */
 	without = strdup(with);
 	assert_non_null(without);
-	memcpy(strstr(without, "\nsecret") + 1, ";ecret",
-	       6); /* on b: neither, and any node may come */
+	/* Neither secret is set on b, and any node may connect. */
+	memcpy(strstr(without, "\nsecret") + 1, ";ecret", 6);
 	memcpy(strstr(without, "node_secret"), ";ode_secret", 11);
 	without = allow(without);
 	c.node[1].text = without;
@@ -163,7 +163,7 @@ static void test_nodes(void **state)
 	secrets_put(f.node, SECRETS_NODES);
 	must_start(&c.node[1]);
 	inproc_wait_log(&c.node[0], "event=link_up", 1);
-	inproc_node_stop(&c.node[0]); /* none on a */
+	inproc_node_stop(&c.node[0]); /* Node a without a node secret. */
 	free(without);
 	with = c.node[0].text;
 	memcpy(strstr(with, "\nsecret") + 1, ";ecret", 6);
@@ -179,7 +179,8 @@ static void test_nodes(void **state)
 
 #define NEW_NODES "ee00112233445566778899aabbccddeeff00112233445566778899aabbccddee\n"
 
-/* Real daemons, so that SIGHUP reaches one alone. The link is made anew each time. */
+/* Starts node b again with this secret and waits for the link. These are real daemons, so that
+ * SIGHUP reaches one of them alone. */
 static void link_again(struct cluster *c, const char *secret)
 {
 	char words[192];
@@ -232,7 +233,7 @@ static void reload(struct cluster *c, const char *secret, const char *nodes, uin
 	lines(c, "event=reload taken", times);
 }
 
-/* It comes with the node's own secret, and so hears what the other node says to nobody else. */
+/* shardctl uses the node's own secret, and so sees what the other node tells only to nodes. */
 static void doctor(struct cluster *c)
 {
 	char words[192], *out;
@@ -260,16 +261,16 @@ static void test_rotation(void **state)
 	reload(c, SECRETS_RIGHT SECRETS_WRONG, SECRETS_NODES NEW_NODES, 1);
 	secrets_meet(SHARD_OK, at, f.right, "");
 	secrets_meet(SHARD_OK, at, f.wrong, "");
-	link_again(c, SECRETS_NODES); /* old with both */
-	link_again(c, NEW_NODES);     /* new with both */
+	link_again(c, SECRETS_NODES); /* The old secret, and a has both. */
+	link_again(c, NEW_NODES);     /* The new secret, and a has both. */
 	reload(c, SECRETS_WRONG, NEW_NODES, 2);
 	secrets_meet(SHARD_DENIED, at, f.right, "did not prove");
 	secrets_meet(SHARD_OK, at, f.wrong, "");
 	secrets_put(f.used, "nonsense\n");
 	cluster_signal(c, 0, SIGHUP);
 	lines(c, "event=reload_failed", 1);
-	secrets_meet(SHARD_OK, at, f.wrong, "");      /* what it had */
-	secrets_put(f.used, NEW_NODES SECRETS_WRONG); /* what nodes know is nothing for trainers */
+	secrets_meet(SHARD_OK, at, f.wrong, "");      /* It keeps the secret that it had. */
+	secrets_put(f.used, NEW_NODES SECRETS_WRONG); /* Trainers must not use a key of nodes. */
 	cluster_signal(c, 0, SIGHUP);
 	lines(c, "have a key in common", 1);
 	secrets_put(f.used, SECRETS_WRONG);
@@ -278,7 +279,7 @@ static void test_rotation(void **state)
 	cluster_stop(c);
 }
 
-/* Both nodes read their files again; the others of the crew train meanwhile. */
+/* Both nodes read their files again, while the crew trains on. */
 static void reload_both(struct cluster *c, struct crew *crew, uint32_t times)
 {
 	for (int n = 0; n < 2; n++)
@@ -288,9 +289,9 @@ static void reload_both(struct cluster *c, struct crew *crew, uint32_t times)
 	crew_wait_step(crew, crew_step(crew) + 3);
 }
 
-/* Both secrets are changed while trainers push over TCP to two nodes: no attempt of theirs is
- * begun again, and no link falls. Who comes later needs the new ones: a node that was killed, with
- * its trainers, comes back with them, and all steps are there. */
+/* Both secrets are changed while trainers push over TCP to two nodes. No attempt of theirs is begun
+ * again, and no link ends. New connections need the new secrets: a node that was killed comes back
+ * with them, and so do its trainers, and no step is lost. */
 static void test_rotation_in_training(void **state)
 {
 	struct crew *crew = test_malloc(sizeof(*crew));
@@ -303,7 +304,7 @@ static void test_rotation_in_training(void **state)
 	secrets_put(f.used, SECRETS_RIGHT);
 	secrets_put(f.node, SECRETS_NODES);
 	secrets_put(f.other, SECRETS_RIGHT);
-	setenv("SHARD_SECRET", f.other, 1); /* the trainers' own file */
+	setenv("SHARD_SECRET", f.other, 1); /* The trainers have a file of their own. */
 	c = cluster_make(2, NULL, extra);
 	cluster_warm(c, CLUSTER_TMPFS);
 	for (int n = 0; n < 2; n++)
@@ -356,8 +357,8 @@ static void test_new(void **state)
 	unlink(f.other);
 	snprintf(words, sizeof(words), "secret new %s", f.other);
 	tool_expect(0, "", "shardctl", words);
-	secrets_meet(SHARD_UNREACHABLE, "tcp://127.0.0.1:1", f.other,
-		     "ECONNREFUSED"); /* it can be read: the address is next */
+	/* The file can be read, so the address is next. */
+	secrets_meet(SHARD_UNREACHABLE, "tcp://127.0.0.1:1", f.other, "ECONNREFUSED");
 	tool_expect(1, "is there already: --force replaces it", "shardctl", words);
 	snprintf(words, sizeof(words), "secret new %s --force", f.other);
 	tool_expect(0, "", "shardctl", words);

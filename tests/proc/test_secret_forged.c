@@ -24,7 +24,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-static struct secrets f; /* of the test program */
+static struct secrets f;
 
 static int files(void **state)
 {
@@ -44,17 +44,17 @@ static void must_start(struct inproc_node *n)
 		fail_msg("%s", n->why.text);
 }
 
-/* --- somebody on the way --- */
+/* --- a proxy that changes bytes --- */
 
 static const struct proxy_fault forgeries[] = {
-	{PROXY_FORGE, false, 0, 0, "\x18\x03", "\x18\x01"}, /* "I have no secret" */
+	{PROXY_FORGE, false, 0, 0, "\x18\x03", "\x18\x01"}, /* "I have no secret". */
 	{PROXY_FORGE, true, 0, 0, "\x18\x03", "\x18\x01"},
 	{PROXY_FORGE, false, 0, 0, SHARD_RELEASE, "9.9.9"},
 	{PROXY_FORGE, true, 0, 0, SHARD_RELEASE, "9.9.9"},
-	{PROXY_FORGE, false, 1, 0, SHARD_RELEASE,
-	 "9.9.9"}, /* of the whole Hello, beside the proof */
+	/* It is changed in the complete Hello, beside the proof. */
+	{PROXY_FORGE, false, 1, 0, SHARD_RELEASE, "9.9.9"},
 	{PROXY_FORGE, true, 1, 0, SHARD_RELEASE, "9.9.9"},
-	{PROXY_FORGE, false, 1, 0, "\x0a\x20", "\x0a\x1f"}, /* a proof that is cut */
+	{PROXY_FORGE, false, 1, 0, "\x0a\x20", "\x0a\x1f"}, /* A proof that is cut short. */
 };
 
 static void test_forged_trainer(void **state)
@@ -81,15 +81,15 @@ static void test_forged_trainer(void **state)
 	proxy_wait(&p, 20);
 	secrets_meet(SHARD_OK, address, f.right, "");
 	assert_int_equal(p.stuck, 0);
-	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"),
-			 4); /* the client saw the others */
+	/* The client refused the other attempts. */
+	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"), 4);
 	proxy_stop(&p);
 	inproc_stop(&c);
 }
 
 static void test_forged_link(void **state)
 {
-	/* without RDMA a node's features are a trainer's, which the forgeries look for */
+	/* Without RDMA a node has the same features as a trainer. The forgeries look for those. */
 	struct inproc_conf conf = {.nodes = 2,
 				   .cluster = f.line,
 				   .host_in_nodes = {"127.0.0.2"},
@@ -104,7 +104,8 @@ static void test_forged_link(void **state)
 	must_start(&c.node[0]);
 	must_start(&c.node[1]);
 	inproc_wait_log(&c.node[1], "event=link_up", 1);
-	assert_int_equal(atomic_load(&p.next), 7); /* none of the seven was taken for a link */
+	/* None of the seven connections became a link. */
+	assert_int_equal(atomic_load(&p.next), 7);
 	inproc_wait_log(&c.node[0], "did not prove that it knows the secret of node a", 2);
 	inproc_wait_log(&c.node[1], "event=auth_refused", 2);
 	assert_int_equal(p.stuck, 0);
@@ -112,8 +113,8 @@ static void test_forged_link(void **state)
 	inproc_stop(&c);
 }
 
-/* Something else at the address: it says the right things, and sends the proof back that it was
- * given, or another. */
+/* Plays a daemon at this address. It says the right things, and sends back the proof that it got,
+ * or another one. */
 static void *mirror(void *arg)
 {
 	int listener = *(int *)arg;
@@ -183,9 +184,10 @@ static void test_impostor(void **state)
 	close(fd);
 }
 
-/* --- who speaks the protocol, and wants in --- */
+/* --- peers that speak the protocol --- */
 
-struct knock { /* a raw peer that begins as one with the secret does */
+/* A raw peer that begins like one that knows the secret. */
+struct knock {
 	struct raw r;
 	struct prove p;
 	Shard__Hello whole;
@@ -212,7 +214,8 @@ static void knock(struct knock *k, const char *address, const struct auth *a)
 	assert_int_equal(k->r.head.op, OP_HELLO);
 	theirs = shard__hello__unpack(NULL, k->r.head.body_bytes, k->r.body);
 	assert_non_null(theirs);
-	assert_string_equal(theirs->run_id, ""); /* nothing of the cluster before the proof */
+	/* It says nothing of the cluster before the proof. */
+	assert_string_equal(theirs->run_id, "");
 	assert_int_equal(theirs->n_config, 0);
 	assert_int_equal(prove_heard(&k->p, a, theirs, k->r.body, k->r.head.body_bytes, &e),
 			 SHARD_OK);
@@ -249,7 +252,7 @@ static void test_hostile(void **state)
 	assert_int_equal(auth_open(&right, f.right, &e), SHARD_OK);
 	inproc_start(&c, &conf);
 	at = c.node[0].tcp_address;
-	for (uint16_t op = 0; op < OP_NR; op++) { /* anything but a proof, behind HELLO */
+	for (uint16_t op = 0; op < OP_NR; op++) { /* Sends anything but a proof after HELLO. */
 		struct wire_head h = {.op = op};
 
 		if (wire_op(op) == NULL || op == OP_AUTH)
@@ -258,13 +261,13 @@ static void test_hostile(void **state)
 		raw_head(&k.r, &h, body, wire_op(op)->body_min);
 		put_out(&k, "before auth");
 	}
-	raw_connect(&k.r, at); /* a proof before HELLO */
+	raw_connect(&k.r, at); /* Sends a proof before HELLO. */
 	raw_head(&k.r, &auth, body, 34);
 	put_out(&k, "frame auth before hello");
 	knock(&k, at, right);
 	raw_head(&k.r, &reply, body, 34);
 	put_out(&k, "frame auth before auth");
-	knock(&k, at, right); /* the proof of nobody, and an empty one */
+	knock(&k, at, right); /* Sends a proof made with no key, and an empty one. */
 	raw_head(&k.r, &auth,
 		 "\x0a\x20"
 		 "0123456789abcdef0123456789abcdef",
@@ -277,7 +280,7 @@ static void test_hostile(void **state)
 		 34);
 	put_out(&k, "did not prove that it knows the secret of node a");
 
-	knock(&k, at, right); /* a good one, recorded */
+	knock(&k, at, right); /* Sends a good proof and records it. */
 	assert_int_equal(prove_own(&k.p, right, &k.whole, &mine, &e), SHARD_OK);
 	recorded_bytes = (uint32_t)shard__auth__pack(&mine, recorded);
 	assert_true(recorded_bytes <= sizeof(recorded));
@@ -285,16 +288,17 @@ static void test_hostile(void **state)
 	assert_true(raw_recv(&k.r));
 	assert_int_equal(k.r.head.op, OP_AUTH);
 	free(raw_status(&k.r));
-	raw_head(&k.r, &auth, recorded, recorded_bytes); /* once is enough */
+	/* A second proof on the same connection is refused. */
+	raw_head(&k.r, &auth, recorded, recorded_bytes);
 	put_out(&k, "auth");
-	raw_connect(&k.r, at); /* the same bytes on a new connection */
+	raw_connect(&k.r, at); /* Sends the recorded bytes on a new connection. */
 	raw_head(&k.r, &hello, k.hello, k.hello_bytes);
 	assert_true(raw_recv(&k.r));
 	raw_head(&k.r, &auth, recorded, recorded_bytes);
 	put_out(&k, "did not prove that it knows the secret of node a");
 	assert_int_equal(inproc_logged(&c.node[0], "event=auth_refused"), 3);
-	assert_int_equal(c.node[0].server->secret.refused,
-			 3); /* it was counted before it was logged */
+	/* It is counted before it is logged. */
+	assert_int_equal(c.node[0].server->secret.refused, 3);
 	secrets_meet(SHARD_OK, at, f.right, "");
 	auth_close(&right);
 	inproc_stop(&c);
