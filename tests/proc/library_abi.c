@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* library_abi.c: the structs and numbers of shard.h as programs that were compiled against ABI 0
- * know them. library.sh compiles it and links nothing: a field that moves, changes its size or
- * loses its name is an error here, and so is a status with another number. A struct may grow at its
- * end, for it carries its size: add the new field here with a larger IS(). */
+/* The structs and numbers of shard.h as programs know them that were compiled against ABI 0.
+ * library.sh compiles this file and links nothing. A field that moves, changes its size or loses
+ * its name is an error here, and so is a status with another number. A struct may grow at its end,
+ * because it carries its size. Add the new field here with a larger IS(). */
 #include <assert.h>
 #include <shard.h>
 

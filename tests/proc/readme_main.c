@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the trainer of README.md and client/README.md leaves to the user: a model of two tensors
- * whose gradient is the distance to a target, so that the loss must fall. readme.sh and install.sh
- * compile it together with the trainer, as C11 and as C++17. */
+/* The part that the trainer of README.md and client/README.md leaves to the user. The model has two
+ * tensors, and its gradient is the distance to a target, so the loss must fall. readme.sh and
+ * install.sh compile it together with the trainer, as C11 and as C++17. */
 #include <shard.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ double forward_backward(shard_model *m, uint64_t first, uint64_t count, double l
 int main(int argc, char **argv)
 {
 	static float matrix[ROWS * COLS], bias[COLS];
-	static struct shard_tensor tensors[2]; /* zeros */
+	static struct shard_tensor tensors[2]; /* It is all zeros. */
 	const uint64_t numel[] = {ROWS * COLS, COLS};
 	float *const weights[] = {matrix, bias};
 	struct shard_spec spec = SHARD_INIT(struct shard_spec);

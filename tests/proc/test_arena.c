@@ -21,15 +21,17 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { ELEMS = 1 << 14 }; /* of a chunk: so few that PUSH itself has it summed, on the loop */
+enum {
+	ELEMS = 1 << 14
+}; /* The elements of a chunk. They are so few that PUSH itself reduces them on the loop. */
 
 #define SETTINGS "optimizer=sgd lr=1 chunk_elems=16384 timeout=20s "
 
 struct trainer {
 	struct raw r;
 	uint32_t model, generation, chunks;
-	struct wire_head now; /* of the attempt in hand */
-	float *arena;         /* over a unix socket */
+	struct wire_head now; /* The head of the current attempt. */
+	float *arena;         /* Over a unix socket. */
 	uint64_t elems;
 	bool sealed;
 };
@@ -140,11 +142,10 @@ static void leave(struct trainer *t)
 	raw_close(&t->r);
 }
 
-/* --- what is judged --- */
+/* --- the weights that are applied --- */
 
-static float master(const char *address,
-		    uint32_t model) /* on a connection of its own: the trainer's may have the next
-				       ATTEMPT already */
+/* It uses a connection of its own, because the trainer's may already have the next ATTEMPT. */
+static float master(const char *address, uint32_t model)
 {
 	Shard__Read q = SHARD__READ__INIT;
 	struct raw r;
@@ -169,7 +170,7 @@ static Shard__Result *step(struct trainer *t, float pushed, float later)
 	attempt(t);
 	fill(t, pushed);
 	push_all(t);
-	free(raw_status(&t->r)); /* what was said before has been done when this is answered */
+	free(raw_status(&t->r)); /* When this is answered, everything before it has been done. */
 	fill(t, later);
 	ready(t);
 	assert_true(raw_expect(&t->r, OP_RESULT));
@@ -193,7 +194,7 @@ static void test_judged(void **state)
 	join(&t);
 	got = step(&t, 0.25f, 1e6f);
 	assert_int_equal(got->outcome, RECORD_APPLIED);
-	assert_true(got->grad_norm == 0.25 * 128); /* sqrt(16384) */
+	assert_true(got->grad_norm == 0.25 * 128); /* sqrt(16384) is 128. */
 	assert_true(got->clip_factor == 1);
 	assert_true(master(c.node[0].unix_address, t.model) == 0.25f);
 	shard__result__free_unpacked(got, NULL);
@@ -201,7 +202,7 @@ static void test_judged(void **state)
 	assert_int_equal(got->outcome, RECORD_APPLIED);
 	assert_true(master(c.node[0].unix_address, t.model) == 0.125f);
 	shard__result__free_unpacked(got, NULL);
-	got = step(&t, __builtin_nanf(""), 0.125f); /* and what is skipped stays skipped */
+	got = step(&t, __builtin_nanf(""), 0.125f); /* A skipped step stays skipped. */
 	assert_int_equal(got->outcome, RECORD_NONFINITE);
 	assert_int_equal(got->bad_rank, 0);
 	assert_true(master(c.node[0].unix_address, t.model) == 0.125f);
@@ -210,12 +211,13 @@ static void test_judged(void **state)
 	inproc_stop(&c);
 }
 
-/* --- what is damaged on its way to another node --- */
+/* --- damage on the way to another node --- */
 
-struct local { /* the honest trainer at node a, in a thread of its own while node b is this test */
+/* The correct trainer at node a runs in a thread of its own. The test is node b. */
+struct local {
 	struct rawnode *x;
 	const char *settings;
-	uint32_t ends; /* attempts that end without effect */
+	uint32_t ends; /* Attempts that end without effect. */
 	struct trainer t;
 	pthread_t thread;
 	char ended[512];
@@ -244,7 +246,7 @@ static void *train_there(void *arg)
 	return NULL;
 }
 
-/* This node's part of the sum of chunk 0, once it may come. */
+/* Sends this node's contribution to chunk 0 as soon as it may. */
 static void contribute(struct rawnode *x, const struct wire_head *now, float with, bool damaged)
 {
 	struct wire_head h = *now;
@@ -315,20 +317,20 @@ static void damage(uint32_t ranks)
 				: SETTINGS "min_world=3 max_world=4 local_world=2";
 	l.ends = ranks == 1 ? 2 : 1;
 	CHECK(pthread_create(&l.thread, NULL, train_there, &l) == 0);
-	rawnode_obey(&x, OP_CORE + CORE_ASK, 0); /* the coordinator has its memory, too */
+	rawnode_obey(&x, OP_CORE + CORE_ASK, 0); /* The coordinator has its memory, too. */
 	if (ranks == 2)
 		rawnode_join(&x, 76);
 	first = granted(&x, 77);
 	contribute(&x, &first, 0.25f, true);
-	if (ranks == 1) { /* again: now it is the trainer's */
+	if (ranks == 1) { /* Now the trainer is to blame. */
 		now = granted(&x, 0);
 		contribute(&x, &now, 0.25f, true);
 		put_out(&x, 77);
 		rawnode_join(&x, 78);
 	}
 	now = granted(&x, 0);
-	contribute(&x, &first, 0.25f,
-		   true); /* of the attempt before: nobody waits for it, and it ends nothing */
+	/* It is for the previous attempt, so nobody waits for it and it ends nothing. */
+	contribute(&x, &first, 0.25f, true);
 	contribute(&x, &now, 0.125f, false);
 	vote(&x, &now, ranks);
 	rawnode_obey(&x, OP_CORE + CORE_COMMIT, 0);
@@ -353,11 +355,12 @@ static void test_damaged_sum(void **state)
 	damage(2);
 }
 
-/* --- beside honest trainers --- */
+/* --- beside correct trainers --- */
 
 enum { WILD_CHUNKS = 8, WILD_STEPS = 200 };
 
-struct wild { /* writes all over its arena, all the time */
+/* Writes all over its arena all the time. */
+struct wild {
 	struct trainer t;
 	pthread_t thread;
 	_Atomic bool over;
@@ -373,7 +376,7 @@ static void *scribble(void *arg)
 	return NULL;
 }
 
-/* One after the other until it is put out, or steps are done: how many were. */
+/* Makes steps until it is expelled or `steps` are done. Returns how many were done. */
 static uint32_t wild_steps(struct trainer *t, uint32_t steps)
 {
 	uint32_t done = 0;
@@ -430,7 +433,8 @@ static void test_beside_honest_trainers(void **state)
 		      inproc_logged(&c.node[0], "event=contribution_damaged"), (unsigned long)last);
 	for (int n = 0; n < 2; n++)
 		assert_int_equal(inproc_logged(&c.node[n], "event=link_down"), 0);
-	assert_int_equal(crew.member[0].retries, 0); /* nor did an attempt of theirs end for it */
+	/* No attempt of the crew ended because of it either. */
+	assert_int_equal(crew.member[0].retries, 0);
 	inproc_stop(&c);
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Nodes that are away for longer than a heartbeat under the settings that nobody changed: a daemon
- * that stands still (SIGSTOP) for 12 s and goes on; one whose service manager lost patience with
- * it, killed and started it again. Attempts end, nothing is decided meanwhile, and no model is
- * LOST, since the memory is whole: trainers go on, and every bit is the reference's. The
- * coordinator stands still in one cluster and another node in a second one, at the same time. Where
- * CHECK_ALL is set: 35 s, which is longer than the watchdog of the service. */
+/* Tests nodes that are away for longer than a heartbeat with the default settings: a daemon that
+ * stands still (SIGSTOP) for 12 s and goes on, and one that its service manager killed and started
+ * again meanwhile. Attempts end, and nothing is decided in that time. No model is lost, because the
+ * memory is complete. The trainers go on, and every bit equals the reference. The coordinator
+ * stands still in one cluster and another node in a second one, at the same time. If CHECK_ALL is
+ * set, a daemon also stands still for 35 s, which is longer than the watchdog of the service. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/proc.h"
@@ -22,7 +22,7 @@
 enum { CLUSTERS = 2, NODES = 2 };
 
 struct away {
-	struct cluster *cluster[CLUSTERS]; /* node i of the i-th stands still */
+	struct cluster *cluster[CLUSTERS]; /* Node i of cluster i stands still. */
 	struct crew crew[CLUSTERS];
 };
 
@@ -38,7 +38,7 @@ static int teardown(void **state)
 
 	for (int i = 0; i < CLUSTERS; i++)
 		cluster_put_away(&a->cluster[i]);
-	return 0; /* trainers of a test that failed still use it */
+	return 0; /* Trainers of a test that failed still use it. */
 }
 
 static void begin(struct away *a, int i)
@@ -78,14 +78,14 @@ static void end(struct away *a, int i)
 	cluster_done(&a->cluster[i]);
 }
 
-/* killed: it does not go on, but is started again. */
+/* With `killed` it does not go on, but is started again. */
 static void away_for(struct away *a, unsigned seconds, bool killed)
 {
 	for (int i = 0; i < CLUSTERS; i++)
 		begin(a, i);
 	for (int i = 0; i < CLUSTERS; i++)
 		cluster_signal(a->cluster[i], i, SIGSTOP);
-	sleep(seconds); /* the time is what is tested */
+	sleep(seconds); /* The test is about this time. */
 	for (int i = 0; i < CLUSTERS; i++) {
 		if (killed) {
 			cluster_kill(a->cluster[i], i);
@@ -111,7 +111,7 @@ static void test_long(void **state)
 	away_for(*state, 35, false);
 }
 
-/* As the service does it: no word for 30 s, SIGKILL, a start. */
+/* As the service does it: nothing is heard for 30 s, then come SIGKILL and a new start. */
 static void test_watchdog(void **state)
 {
 	if (getenv("CHECK_ALL") == NULL)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Blobs on two real nodes: they are committed with the step and not with an attempt that ended; a
- * rank finds its own from any node, after leaving, being killed, and in worlds of other sizes; a
- * node that could have a newer one is named. What is in a blob is a function of rank and step, so
- * every bit of it is checked. */
+/* Tests blobs on two real nodes. They are committed with the step, and not with an attempt that
+ * ended. A rank finds its own blob from any node, after it left, after it was killed, and in worlds
+ * of other sizes. A node that could have a newer blob is named. The contents are a function of rank
+ * and step, so every bit is checked. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -25,7 +25,7 @@
 
 #define LARGEST 65536u
 
-/* --- what rank keeps with step --- */
+/* --- the contents of the blob of a rank at a step --- */
 
 static uint32_t blob_bytes(uint32_t rank, uint64_t step)
 {
@@ -48,11 +48,11 @@ static void set_blob(struct trainer *t, uint32_t rank, uint64_t step)
 	for (uint32_t i = 0; i < bytes; i++)
 		data[i] = blob_at(rank, step, i);
 	EXPECT(SHARD_OK, shard_set_blob(t->model, data, bytes));
-	memset(data, 0xee, LARGEST); /* it was copied */
+	memset(data, 0xee, LARGEST); /* It was copied. */
 	free(data);
 }
 
-/* The step of it, 0: none; whatever it is, it is whole. */
+/* Checks the blob of a rank. Returns its step, 0: there is none. Each blob must be complete. */
 static uint64_t check_blob(struct trainer *t, uint32_t rank)
 {
 	unsigned char *data = malloc(LARGEST);
@@ -61,9 +61,9 @@ static uint64_t check_blob(struct trainer *t, uint32_t rank)
 	uint64_t began = clock_ns();
 	enum shard_status rc;
 
+	/* Nodes that just started find each other one after the other. */
 	while ((rc = shard_blob(t->model, rank, data, &bytes, &step)) == SHARD_UNREACHABLE &&
-	       clock_ns() - began < pace_ns(10 * NS_PER_SEC)) { /* nodes that just started find each
-							  other one after the other */
+	       clock_ns() - began < pace_ns(10 * NS_PER_SEC)) {
 		bytes = LARGEST;
 		sched_yield();
 	}
@@ -95,8 +95,8 @@ static void expect_blob(struct trainer *t, uint32_t rank, uint64_t step)
 
 static void join_both(struct trainer *t, int first_hint)
 {
-	EXPECT(SHARD_TIMEOUT,
-	       shard_join(t[0].model, first_hint, 0, &t[0].world)); /* the world needs both */
+	/* The world needs both. */
+	EXPECT(SHARD_TIMEOUT, shard_join(t[0].model, first_hint, 0, &t[0].world));
 	EXPECT(SHARD_OK, shard_join(t[1].model, 1 - first_hint, pace_ms(20000), &t[1].world));
 	EXPECT(SHARD_OK, shard_join(t[0].model, first_hint, pace_ms(20000), &t[0].world));
 	assert_int_equal(t[0].world.rank, first_hint);
@@ -131,8 +131,8 @@ static void finish_both(struct trainer *t)
 	}
 }
 
-static void expect_all(struct trainer *t, uint64_t step0,
-		       uint64_t step1) /* as seen from either node */
+/* Each blob is read from both nodes. */
+static void expect_all(struct trainer *t, uint64_t step0, uint64_t step1)
 {
 	for (int i = 0; i < 2; i++) {
 		expect_blob(&t[i], 0, step0);
@@ -154,28 +154,30 @@ static void test_commit(void **state)
 	EXPECT_TEXT("rank 1 of \"gpt\" has committed no blob");
 	EXPECT(SHARD_RANGE, shard_blob(t[0].model, 2, NULL, &bytes, NULL));
 	EXPECT_TEXT("max_world is 2");
-	for (int i = 0; i < 12; i++) { /* all sizes */
+	for (int i = 0; i < 12; i++) { /* All sizes. */
 		begin_both(t, true);
-		expect_all(t, (uint64_t)i, (uint64_t)i); /* what is only set counts for nobody */
+		/* A blob that is only set is not committed. */
+		expect_all(t, (uint64_t)i, (uint64_t)i);
 		finish_both(t);
 	}
 	expect_all(t, 12, 12);
-	begin_both(t, false); /* a step without: the older ones stay, with their step */
+	begin_both(t, false); /* A step without blobs. The older ones stay, with their step. */
 	finish_both(t);
 	expect_all(t, 12, 12);
 	begin_both(t, true);
 	EXPECT(SHARD_OK, shard_commit(t[0].model, NULL));
 	EXPECT(SHARD_OK, shard_abandon(t[1].model, "bad gradients"));
 	EXPECT(SHARD_WORLD_CHANGED, shard_result(t[0].model, 0, pace_ms(20000), &r));
-	expect_all(t, 12, 12); /* the attempt ended: so did its blobs */
+	expect_all(t, 12, 12); /* The attempt ended without committing its blobs. */
 	EXPECT(SHARD_OK, shard_world_get(t[0].model, &t[0].world));
-	begin_both(t, false); /* the same step again: what was set for it goes with it */
+	/* The same step again. The blobs that were set for it before are committed with it. */
+	begin_both(t, false);
 	finish_both(t);
 	expect_all(t, 14, 14);
 	begin_both(t, true);
 	EXPECT(SHARD_OK, shard_commit(t[0].model, NULL));
-	EXPECT(SHARD_OK,
-	       shard_vote_skip(t[1].model, "not this batch")); /* a decision like any other */
+	/* A skip is a decision like any other. */
+	EXPECT(SHARD_OK, shard_vote_skip(t[1].model, "not this batch"));
 	for (int i = 0; i < 2; i++) {
 		EXPECT(SHARD_OK, shard_result(t[i].model, 0, pace_ms(20000), &r));
 		assert_int_equal(r.outcome, SHARD_SKIPPED_VOTE);
@@ -186,8 +188,8 @@ static void test_commit(void **state)
 	cluster_stop(c);
 }
 
-/* Each rank goes to the other node; what it set is where it was, and newer ones are where it is
- * now. */
+/* Each rank goes to the other node. Its old blobs are where it was, and the new ones are where it
+ * is now. */
 static void test_move(void **state)
 {
 	struct cluster *c =
@@ -202,7 +204,7 @@ static void test_move(void **state)
 	}
 	for (int hint = 1; hint >= 0; hint--) {
 		for (int i = 0; i < 2; i++)
-			shard_detach(&t[i].model); /* leaves, and does not wait for the other */
+			shard_detach(&t[i].model); /* It leaves, and does not wait for the other. */
 		for (int i = 0; i < 2; i++)
 			trainer_end(&t[i]);
 		for (int i = 0; i < 2; i++)
@@ -230,13 +232,13 @@ static void test_out_of_reach(void **state)
 	start_both(c, t);
 	begin_both(t, true);
 	finish_both(t);
-	cluster_signal(c, 1, SIGSTOP); /* it does not answer, and is found out */
+	cluster_signal(c, 1, SIGSTOP); /* It does not answer, which is noticed. */
 	EXPECT(SHARD_UNREACHABLE, shard_blob(t[0].model, 1, data, &bytes, NULL));
 	EXPECT_TEXT("the blob of rank 1 of \"gpt\": ");
 	EXPECT_TEXT("node b");
-	expect_blob(&t[0], 0, 1); /* nobody can have a newer one */
-	EXPECT(SHARD_UNREACHABLE,
-	       shard_blob(t[0].model, 1, data, &bytes, NULL)); /* it is known to be down now */
+	expect_blob(&t[0], 0, 1); /* No node can have a newer one. */
+	/* It is known to be down now. */
+	EXPECT(SHARD_UNREACHABLE, shard_blob(t[0].model, 1, data, &bytes, NULL));
 	EXPECT_TEXT("node b");
 	cluster_signal(c, 1, SIGCONT);
 	for (int i = 0; i < 2; i++)
@@ -246,8 +248,8 @@ static void test_out_of_reach(void **state)
 
 /* --- trainers that are killed --- */
 
-struct shared {                                      /* with all processes */
-	_Atomic uint64_t step, checked, found, last; /* last: to train to */
+struct shared {                                      /* Memory of all processes of the test. */
+	_Atomic uint64_t step, checked, found, last; /* Train until step `last`. */
 };
 
 struct child {
@@ -269,8 +271,8 @@ static void look(struct child *k, struct trainer *t)
 		newest = step > newest ? step : newest;
 		atomic_fetch_add(&k->shared->found, step > 0);
 	}
-	if (newest !=
-	    t->world.step - 1) /* somebody decided it, and everybody sets one in each step */
+	/* Some trainer decided this step, and all set a blob in each step. */
+	if (newest != t->world.step - 1)
 		fail_msg("the newest blob is of step %lu, step %lu comes next", newest,
 			 t->world.step);
 	atomic_fetch_add(&k->shared->checked, 1);
@@ -287,7 +289,7 @@ static int train(void *arg)
 	EXPECT(SHARD_OK, shard_join(t.model, k->hint, pace_ms(20000), &t.world));
 	while (t.world.step <= atomic_load(&k->shared->last)) {
 		if (rc != SHARD_OK)
-			look(k, &t); /* after a join, and after each change */
+			look(k, &t); /* After a join, and after each change. */
 		if ((rc = shard_begin(t.model, NULL, &t.step)) == SHARD_OK) {
 			set_blob(&t, t.step.rank, t.step.step);
 			for (uint32_t i = 0; i < TRAINER_TENSORS && rc == SHARD_OK; i++)
@@ -336,9 +338,9 @@ static void test_kill(void **state)
 		k[i] = (struct child){c, s, i};
 		pid[i] = proc_fork(train, &k[i]);
 		if (i == 0)
-			reach(s, 1); /* it writes the weights */
+			reach(s, 1); /* It writes the weights. */
 	}
-	for (int i = 0; i < 10; i++) { /* worlds of 2 to 4, ranks on either node */
+	for (int i = 0; i < 10; i++) { /* Worlds have 2 to 4 ranks, on either node. */
 		int victim = (int)(rng_next(&rng) % 4), other = (victim + 1 + i % 3) % 4;
 
 		reach(s, atomic_load(&s->step) + 3 + rng_next(&rng) % 5);
@@ -363,7 +365,7 @@ static void test_kill(void **state)
 	cluster_stop(c);
 }
 
-/* What a library would not send. */
+/* The library would not send this. */
 static void test_too_large(void **state)
 {
 	Shard__Ready r = SHARD__READY__INIT;

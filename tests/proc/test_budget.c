@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A model that does not fit one node's budget is refused with figures wherever it is defined, on
- * the coordinator or for the other node's sake; nothing stays reserved on any node, and a smaller
- * one is accepted afterwards. What is queued for others has its place in the budget. */
+ * the coordinator or because of the other node. Nothing stays reserved on any node, and a smaller
+ * model is accepted afterwards. The queues for other processes have their place in the budget,
+ * too. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/drill.h"
@@ -18,10 +19,8 @@
 #include <cmocka.h>
 
 #define SMALL "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=2 timeout=20s"
-#define CROWDED                                                                                    \
-	"optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=60 timeout=20s" /* arenas of 60 \
-										      trainers per \
-										      node */
+/* Its arenas are for 60 trainers per node. */
+#define CROWDED "optimizer=sgd lr=1 chunk_elems=1024 min_world=1 max_world=60 timeout=20s"
 
 static void memory(struct cluster *c, int node, const char *is)
 {
@@ -59,13 +58,13 @@ static uint64_t of_budget(const char *address, const char *what)
 	return n;
 }
 
-/* By models. */
+/* Returns what models use of the budget. */
 static uint64_t used(const char *address)
 {
 	return of_budget(address, "used") - of_budget(address, "queues");
 }
 
-/* Soon: a thread gives back what it had begun to make. */
+/* Waits until nothing is reserved, because a thread first gives back what it had begun to make. */
 static void nothing_reserved(struct cluster *c)
 {
 	uint64_t by = pace_by(20);
@@ -79,8 +78,8 @@ static void nothing_reserved(struct cluster *c)
 		}
 }
 
-/* What waits to be taken by trainers, tools and nodes is in the budget before there is a model: all
- * of it in a large one, a share of a small one. */
+/* Memory for what waits to be read by trainers, tools and nodes is in the budget before there is a
+ * model. In a large budget it is all of it, and in a small one a share. */
 static void test_queues(void **state)
 {
 	static const struct {
@@ -120,14 +119,15 @@ static void test_refused(void **state)
 		cluster_ready(y->cluster, i);
 	for (int i = 0; i < 2; i++)
 		t[i] = drill_new(y, y->cluster->node[i].unix_address);
-	for (int i = 0; i < 2; i++) { /* too big for the coordinator */
+	for (int i = 0; i < 2; i++) { /* It is too large for the coordinator. */
 		drill_expect(t[i], SHARD_BUDGET, big);
 		drill_text(t[i]->last.error,
 			   "needs at least 4.5 GiB on node a (state 1.5, image 1.0, ");
 		drill_text(t[i]->last.error, "GiB are free");
 		nothing_reserved(y->cluster);
 	}
-	for (int i = 0; i < 2; i++) { /* for node b only: what node a had taken it gives back */
+	/* It is too large for node b only. Node a gives back what it had reserved. */
+	for (int i = 0; i < 2; i++) {
 		drill_expect(t[i], SHARD_BUDGET, crowded);
 		drill_text(t[i]->last.error, "node b");
 		drill_text(t[i]->last.error, "are free");

@@ -22,7 +22,7 @@ struct definer {
 	struct rawnode *x;
 	struct raw r;
 	pthread_t thread;
-	bool tcp; /* Else it is root, by the unix socket. */
+	bool tcp; /* False: it is root, over the unix socket. */
 };
 
 static void *define(void *arg)
@@ -44,7 +44,7 @@ static void *define(void *arg)
 	return NULL;
 }
 
-/* Of an element that the other node holds. */
+/* Reads an element that the other node holds. */
 static void ask(struct raw *r, uint32_t model, uint32_t tag)
 {
 	struct wire_head h = {.op = OP_READ, .attempt = tag, .model = model};
@@ -56,7 +56,7 @@ static void ask(struct raw *r, uint32_t model, uint32_t tag)
 	raw_send(r, &h, &q.base);
 }
 
-/* Of the ERROR in hand. */
+/* Returns the status of the ERROR that was just read. */
 static uint32_t error_status(const struct raw *r)
 {
 	Shard__Error *e = shard__error__unpack(NULL, r->head.body_bytes, r->body);
@@ -103,9 +103,9 @@ static void test_share(void **state)
 		rawnode_expect(&x, OP_READ);
 		tags[i] = x.r[0].head.attempt;
 	}
-	ask(&d.r, x.model, 77); /* somebody else's is passed on */
+	ask(&d.r, x.model, 77); /* The request of another user is forwarded. */
 	rawnode_expect(&x, OP_READ);
-	raw_close(&many); /* what it asked is still open, and still its user's */
+	raw_close(&many); /* Its requests are still open, and still count for its user. */
 	inproc_wait_log(x.daemon, "event=session_closed", 1);
 	raw_connect(&more, x.daemon->tcp_address);
 	raw_hello(&more, ROLE_TRAINER);
@@ -120,7 +120,7 @@ static void test_share(void **state)
 		 &(struct wire_head){
 			 .op = OP_ERROR, .flags = WIRE_REPLY, .attempt = x.r[0].head.attempt},
 		 NULL);
-	if (raw_error(&d.r) == NULL) /* so those before it were taken, too */
+	if (raw_error(&d.r) == NULL) /* So the earlier ones were handled, too. */
 		fail_msg("the request of somebody else was not answered");
 	ask(&more, x.model, 6);
 	rawnode_expect(&x, OP_READ);
@@ -129,7 +129,7 @@ static void test_share(void **state)
 	rawnode_stop(&x);
 }
 
-/* Of an element that the other node holds. */
+/* Writes an element that the other node holds. */
 static void write_one(struct raw *r, uint32_t model, uint32_t tag)
 {
 	struct wire_head h = {.op = OP_WRITE,
@@ -143,8 +143,9 @@ static void write_one(struct raw *r, uint32_t model, uint32_t tag)
 	raw_head(r, &h, &w, sizeof(w));
 }
 
-/* A WRITE that finds no room is refused in a way that says that it may be sent again, which it may
- * be once an answer has come. Who defines the model comes over TCP and shares with the others. */
+/* A WRITE that finds no room is refused with a status that says that it may be sent again. There is
+ * room again once an answer has come. The session that defines the model comes over TCP and shares
+ * with the others. */
 static void test_write_share(void **state)
 {
 	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 20s"};
@@ -179,7 +180,7 @@ static void test_write_share(void **state)
 	rawnode_stop(&x);
 }
 
-/* The link lives, and its node says from time to time that it works on the request: progress. */
+/* The link is alive. With `progress` its node also says that it works on the request. */
 static void alive(struct rawnode *x, uint32_t tag, bool progress)
 {
 	struct wire_head ping = {.op = OP_PING},
@@ -193,8 +194,8 @@ static void alive(struct rawnode *x, uint32_t tag, bool progress)
 		raw_send(&x->r[0], &h, &body.base);
 }
 
-/* A node that is there and never answers: TIMEOUT after step_timeout and lost_timeout, which begin
- * again with each word of progress. The link stays. */
+/* A node is there and never answers. The request ends with TIMEOUT after step_timeout and
+ * lost_timeout, which start again with each report of progress. The link stays. */
 static void test_deadline(void **state)
 {
 	struct inproc_conf conf = {
@@ -213,7 +214,8 @@ static void test_deadline(void **state)
 	rawnode_expect(&x, OP_READ);
 	tag = x.r[0].head.attempt;
 	began = clock_ns();
-	do { /* longer than without a word */
+	/* With progress it may take longer than without. */
+	do {
 		struct pollfd p = {.fd = d.r.fd, .events = POLLIN};
 
 		alive(&x, tag, clock_ns() - began < 2 * NS_PER_SEC);

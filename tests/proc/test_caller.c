@@ -25,7 +25,7 @@ static void refused(struct rawnode *x, const char *part)
 			 part);
 }
 
-/* Drops the model for all, from the daemon's own socket. */
+/* Drops the model by force, over the daemon's own socket. */
 static void drop(struct rawnode *x, struct raw *r)
 {
 	struct wire_head h = {.op = OP_MANAGE, .attempt = 50};
@@ -39,8 +39,8 @@ static void drop(struct rawnode *x, struct raw *r)
 	raw_send(r, &h, &body.base);
 }
 
-/* b asks for a blob of a step that is not decided yet, its link falls, and it is back with a new
- * request. */
+/* Node b asks for a blob of a step that is not decided yet. Then its link ends, and it comes back
+ * with a new request. */
 static void test_asked_over_another_link(void **state)
 {
 	struct wire_head define = {.op = OP_DEFINE, .attempt = 40}, ask = {.op = OP_BLOB},
@@ -67,7 +67,7 @@ static void test_asked_over_another_link(void **state)
 	ask.attempt = OLD;
 	raw_send(&x.r[0], &ask, &blob.base);
 	ask.attempt = NEW;
-	blob.rank = 99999; /* is refused at once: by then the one before it is kept */
+	blob.rank = 99999; /* This one is refused at once. By then the request before it is kept. */
 	raw_send(&x.r[0], &ask, &blob.base);
 	refused(&x, "has no generation");
 	rawnode_link(&x);
@@ -84,7 +84,7 @@ static void test_asked_over_another_link(void **state)
 	dropped.attempt = x.r[0].head.attempt;
 	raw_send(&x.r[0], &dropped, NULL);
 	assert_true(raw_expect(&r, OP_MANAGE));
-	ask.attempt = NEW + 2; /* is refused behind all that is refused before */
+	ask.attempt = NEW + 2; /* Its refusal comes after all earlier ones. */
 	raw_send(&x.r[0], &ask, &blob.base);
 	for (;;) {
 		if (!raw_recv(&x.r[0]))

@@ -35,13 +35,14 @@ static shard_client *define(const struct cluster *c, shard_model **m, enum shard
 	shard_client *client = crew_connect(c->node[0].unix_address);
 	uint64_t until = pace_by(20);
 
-	do /* one that was refused, or dropped, may be going still */
+	/* A model that was refused or dropped may still be going away. */
+	do
 		*rc = shard_define(client, &spec, m, created);
 	while (*rc == SHARD_BUSY && clock_ns() < until);
 	return client;
 }
 
-/* Begins a run: all weights are `value`, as of `step`. */
+/* Begins a run. All weights are `value`, at `step`. */
 static void begin(const struct cluster *c, float value, uint64_t step)
 {
 	float w[ELEMS];
@@ -87,7 +88,7 @@ static void must_be(const struct cluster *c, float value)
 	shard_disconnect(&client);
 }
 
-/* Its memory does not outlive it: every model there is LOST. */
+/* Kills the daemon. Its memory does not outlive it, so every model is lost. */
 static void lose(struct cluster *c, const char *then, uint32_t times)
 {
 	cluster_kill(c, 0);
@@ -138,7 +139,7 @@ static void another_run_is_not_its_own(void **state)
 	crew_must(rc, SHARD_LOST, "define");
 	assert_non_null(strstr(shard_error(), "global_step5"));
 	shard_disconnect(&client);
-	/* An operator takes it knowingly, and from then on it is the model's own. */
+	/* An operator restores it explicitly. From then on it is the model's own. */
 	keep_must_restore(y->cluster->node[0].unix_address, dir, "global_step50", NULL);
 	must_be(y->cluster, 1);
 	lose(y->cluster, "event=restored model=m", 3);
@@ -146,7 +147,7 @@ static void another_run_is_not_its_own(void **state)
 	cluster_done(&y->cluster);
 }
 
-/* After an operator set a model back, the steps that it was set back from are not its own. */
+/* After an operator set a model back, the later steps are not its own any more. */
 static void what_it_was_set_back_from(void **state)
 {
 	static const int one[] = {1};
@@ -213,7 +214,7 @@ static void no_good_at_the_start(void **state)
 	int created;
 
 	start(y, "restore_at_start = yes\n");
-	begin(y->cluster, 1, 20); /* nothing is there */
+	begin(y->cluster, 1, 20); /* There is no checkpoint. */
 	cluster_wait_log(y->cluster, 0, "event=begins_anew model=m", 1);
 	save(y->cluster);
 	in_folder(y, "cp -a m good");

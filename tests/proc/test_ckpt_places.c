@@ -28,7 +28,7 @@ enum { NOBODY = 65534 };
 
 struct place {
 	struct cluster *c;
-	struct keep keep; /* keep.dir/roots is the root, the rest is not */
+	struct keep keep; /* keep.dir/roots is the root. The rest is outside. */
 	char root[80], other[80];
 };
 
@@ -65,8 +65,8 @@ static void expect(enum shard_status rc, enum shard_status want, const char *par
 			 part != NULL ? part : "");
 }
 
-/* "m", of who comes by that address: private to a user over the unix socket, nobody's over TCP. The
- * connection has it. */
+/* Defines "m" by that address. It is private to the user over the unix socket, and has no owner
+ * over TCP. The returned connection has the model. */
 static shard_client *define_at(const char *address, const char *settings, uint64_t step,
 			       enum shard_status want, const char *part)
 {
@@ -85,7 +85,8 @@ static shard_client *define_at(const char *address, const char *settings, uint64
 	float w[64] = {1, 2, 3};
 	int created;
 
-	do /* one that was refused may be going still */
+	/* A model that was refused may still be going away. */
+	do
 		rc = shard_define(c, &s, &m, &created);
 	while (rc == SHARD_BUSY && clock_ns() < until);
 	expect(rc, want, part);
@@ -105,7 +106,7 @@ static void drop(const char *address)
 	shard_disconnect(&c);
 }
 
-/* Their root is `root`; NULL: the default. Anybody may open their sockets. */
+/* Starts nodes with this root. NULL: the default. Any user may connect to their sockets. */
 static void begin_nodes(struct place *p, int nodes, const char *root, const char *settings,
 			const char *extra)
 {
@@ -149,7 +150,7 @@ static bool there(const char *dir, const char *name)
 	return access(path, F_OK) == 0;
 }
 
-/* As another user, over the unix socket: exit status 5 is a refusal. */
+/* Runs a tool as another user over the unix socket. Exit status 5 is a refusal. */
 static void nobody(const struct place *p, int rc, const char *text, const char *words)
 {
 	char all[600], *out;
@@ -159,9 +160,8 @@ static void nobody(const struct place *p, int rc, const char *text, const char *
 		return;
 	snprintf(all, sizeof(all), "%s --address %s", words, p->c->node[0].unix_address);
 	got = tool_run_as(NOBODY, &out, "shardctl", all);
-	if (got != 97 &&
-	    (got != rc ||
-	     strstr(out, text) == NULL)) /* 97: this build is where nobody may not look */
+	/* 97: that user may not read the folder of this build. */
+	if (got != 97 && (got != rc || strstr(out, text) == NULL))
 		fail_msg("shardctl %s: exit %d, expected %d with \"%s\":\n%s", all, got, rc, text,
 			 out);
 	free(out);
@@ -179,15 +179,15 @@ static void below_the_roots(void **state)
 	snprintf(dir, sizeof(dir), "%s/a/b", p->root);
 	expect(keep_save(tcp, "m", dir, "t"), SHARD_OK, NULL);
 	assert_true(there(dir, "t/manifest.json"));
-	/* elsewhere: nobody whom this node does not know */
+	/* Elsewhere a user that this node does not know may not write. */
 	expect(keep_save(tcp, "m", p->other, "t"), SHARD_DENIED, "checkpoint_roots");
 	assert_false(there(p->other, "t"));
 	snprintf(dir, sizeof(dir), "%s/../other", p->root);
 	expect(keep_save(tcp, "m", dir, "t"), SHARD_DENIED, "checkpoint_roots");
-	snprintf(dir, sizeof(dir), "%ss", p->root); /* begins as the root does */
+	snprintf(dir, sizeof(dir), "%ss", p->root); /* The name begins like the root. */
 	expect(keep_save(tcp, "m", dir, "t"), SHARD_DENIED, "checkpoint_roots");
 	expect(keep_restore(tcp, p->other, "t", "n"), SHARD_DENIED, "checkpoint_roots");
-	/* not through a link, whoever asks */
+	/* No user may go through a link. */
 	snprintf(dir, sizeof(dir), "%s/link", p->root);
 	CHECK(symlink(p->other, dir) == 0);
 	expect(keep_save(tcp, "m", dir, "t"), SHARD_DENIED, "leads through a link");
@@ -196,12 +196,12 @@ static void below_the_roots(void **state)
 	expect(keep_save(tcp, "m", dir, "t"), SHARD_DENIED, "leads through a link");
 	expect(keep_restore(tcp, dir, "t", "m"), SHARD_DENIED, "leads through a link");
 	assert_false(there(p->other, "t") || there(p->other, "deep"));
-	/* another user of this machine is no better off than one who comes over TCP */
+	/* Another user of this machine may do no more than a user over TCP. */
 	snprintf(words, sizeof(words), "save m --dir %s --tag t", p->other);
 	nobody(p, 5, "checkpoint_roots", words);
 	snprintf(words, sizeof(words), "save m --dir %s/n --tag t", p->root);
 	nobody(p, 0, "", words);
-	/* the daemon's own user is root here, or who runs this test */
+	/* The daemon's own user is root here, or the user of this test. */
 	expect(keep_save(own, "m", p->other, "t"), SHARD_OK, NULL);
 	assert_true(there(p->other, "t/manifest.json"));
 	cluster_done(&p->c);
@@ -220,15 +220,15 @@ static void the_state(void **state)
 	       "own state");
 	snprintf(dir, sizeof(dir), "%s/x", p->c->node[0].state);
 	expect(keep_save(own, "m", dir, "t"), SHARD_DENIED, "own state");
-	snprintf(dir, sizeof(dir), "%s/in", p->other); /* by a link, which root may use */
+	snprintf(dir, sizeof(dir), "%s/in", p->other); /* By a link, which root may use. */
 	CHECK(symlink(p->c->node[0].state, dir) == 0);
 	expect(keep_save(own, "m", dir, "model-00000063"), SHARD_DENIED, "own state");
 	assert_false(there(p->c->node[0].state, "model-00000063"));
 	snprintf(dir, sizeof(dir), "%s/checkpoints/m", p->c->node[0].state);
-	expect(keep_save(tcp, "m", dir, "t"), SHARD_OK, NULL); /* the default */
+	expect(keep_save(tcp, "m", dir, "t"), SHARD_OK, NULL); /* This is the default folder. */
 	cluster_signal(p->c, 0, SIGTERM);
 	assert_int_equal(cluster_wait(p->c, 0, 10000), 0);
-	cluster_spawn(p->c, 0); /* and it starts */
+	cluster_spawn(p->c, 0); /* The daemon starts again. */
 	cluster_ready(p->c, 0);
 	cluster_done(&p->c);
 }
@@ -291,14 +291,14 @@ static void whose_it_is(void **state)
 	expect(keep_restore(own, p->root, "t", NULL), SHARD_OK, NULL);
 	MUST(shard_stats(c, json, &bytes));
 	assert_non_null(strstr(json, "mode=0600"));
-	expect(keep_save(tcp, "m", p->root, "u"), SHARD_DENIED,
-	       "mode 0600"); /* it has its owner again */
+	/* The model has its owner again. */
+	expect(keep_save(tcp, "m", p->root, "u"), SHARD_DENIED, "mode 0600");
 	shard_disconnect(&c);
 	cluster_done(&p->c);
 }
 
-/* A private checkpoint outlives its model: a model of the same name that is somebody else's does
- * not take its place. */
+/* A private checkpoint outlives its model. A model of another user with the same name must not
+ * replace it. */
 static void who_replaces_it(void **state)
 {
 	struct place *p = *state;
@@ -314,8 +314,8 @@ static void who_replaces_it(void **state)
 	drop(own);
 	c = define_at(tcp, "optimizer=sgd", 9, SHARD_OK, NULL);
 	expect(keep_save(tcp, "m", dir, "t"), SHARD_DENIED, "choose another folder");
-	expect(keep_save(tcp, "m", dir, "u"), SHARD_DENIED,
-	       "mode 0600"); /* `latest` would be its */
+	/* Otherwise `latest` would name the checkpoint of the other model. */
+	expect(keep_save(tcp, "m", dir, "u"), SHARD_DENIED, "mode 0600");
 	assert_false(there(dir, "u"));
 	for (int i = 0; i < 2; i++) {
 		snprintf(dir, sizeof(dir), "%s/private/t%s", p->root, i ? "/deeper" : "");
@@ -324,14 +324,13 @@ static void who_replaces_it(void **state)
 	snprintf(dir, sizeof(dir), "%s/private/t", p->root);
 	assert_false(there(dir, "latest") || there(dir, "u") || there(dir, "deeper"));
 	snprintf(dir, sizeof(dir), "%s/public", p->root);
-	for (int i = 0; i < 2; i++) /* its own */
+	for (int i = 0; i < 2; i++) /* It may replace its own checkpoint. */
 		expect(keep_save(tcp, "m", dir, "t"), SHARD_OK, NULL);
 	shard_disconnect(&c);
 	cluster_done(&p->c);
 }
 
-/* Weights that somebody put there beforehand are not those that another's private model begins
- * with. */
+/* A private model of one user must not begin with weights that another user put there before. */
 static void who_was_there_before(void **state)
 {
 	struct place *p = *state;
@@ -352,11 +351,12 @@ static void who_was_there_before(void **state)
 		 "optimizer=sgd mode=0600 restore_at_start=yes checkpoint_dir=%s", p->root);
 	c = define_at(own, settings, 0, SHARD_DENIED, "may not change");
 	shard_disconnect(&c);
-	expect(keep_restore(own, dir, "t", NULL), SHARD_OK, NULL); /* knowingly */
+	/* An operator asks for it explicitly. */
+	expect(keep_restore(own, dir, "t", NULL), SHARD_OK, NULL);
 	cluster_done(&p->c);
 }
 
-/* The owner in a manifest is what those say who could write the file. */
+/* The owner in a manifest is only as good as the users who could write the file. */
 static void who_wrote_it(void **state)
 {
 	static const char *const what[] = {"m", "m/t", "m/t/manifest.json"};
@@ -376,17 +376,18 @@ static void who_wrote_it(void **state)
 		snprintf(path, sizeof(path), "%s/%s", p->root, what[i]);
 		CHECK(chown(path, NOBODY, NOBODY) == 0);
 		if (i == 0)
-			continue; /* who may rename the folder has not written it */
+			continue; /* A user who may rename the folder has not written the file. */
 		c = define_at(own, settings, 0, SHARD_DENIED, "belongs to uid 65534");
 		shard_disconnect(&c);
 		CHECK(chown(path, 0, 0) == 0);
 	}
-	expect(keep_restore(own, dir, "t", NULL), SHARD_OK, NULL); /* waits for that, too */
+	/* It waits until the refused model is gone, too. */
+	expect(keep_restore(own, dir, "t", NULL), SHARD_OK, NULL);
 	cluster_done(&p->c);
 }
 
-/* What another node says of who asks: its root is no root here, unless that is believed; any other
- * user is the same one. */
+/* Another node says who asks. Its root is not root here unless the configuration trusts it. Any
+ * other user is the same user. */
 static void by_way_of_another_node(struct place *p, bool trusted)
 {
 	bool may = geteuid() != 0 || trusted;
@@ -407,7 +408,7 @@ static void on_another_node(void **state)
 	by_way_of_another_node(*state, true);
 }
 
-/* Who may not name the folder may not have it named by a definition. */
+/* A user who may not name a folder may not name it in a definition either. */
 static void by_a_definition(void **state)
 {
 	static const struct shard_tensor tensor = {.name = "w", .ndim = 1, .shape = {64}};
@@ -436,7 +437,7 @@ static void by_a_definition(void **state)
 	cluster_done(&p->c);
 }
 
-/* A root that is not there, as a file system that is not mounted. */
+/* The root is missing, like a file system that is not mounted. */
 static void without_the_root(void **state)
 {
 	struct place *p = *state;

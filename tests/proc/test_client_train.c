@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The library against real daemons: trainers as processes, over unix sockets and tcp, train a small
- * model with SGD whose every weight is known in advance; join, leave, loss of a trainer, loss of a
- * daemon. */
+/* Tests the library with real daemons. Trainer processes train a small model over unix sockets and
+ * TCP with SGD, and every weight is known in advance. Trainers join and leave, a trainer is lost,
+ * and a daemon is lost. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
@@ -21,10 +21,11 @@
 
 #define MODEL_OF(world) "min_world = " #world "\nmax_world = " #world "\nchunk_elems = 1024\n"
 
-struct task { /* of a trainer process */
+/* What a trainer process gets. */
+struct task {
 	const char *address;
 	uint64_t steps;
-	int report; /* a pipe: one byte after each step */
+	int report; /* A pipe, with one byte after each step. */
 };
 
 #define MUST(st, call)                                                                             \
@@ -45,8 +46,8 @@ static float at(const void *p, uint64_t i, enum shard_dtype dtype)
 	return f;
 }
 
-/* lr = 1 and gradients of 1 with weight 1 each: every step takes 1 from every element. Returns 0,
- * or 1 and a sentence. */
+/* With lr = 1 and gradients of 1 of weight 1 each, every step subtracts 1 from every element.
+ * Returns 0, or 1 and a sentence. */
 static int train(void *arg)
 {
 	const struct task *task = arg;
@@ -102,8 +103,9 @@ static int train(void *arg)
 			rc = shard_result(t.model, ticket, SHARD_DEFAULT, &r);
 		if (rc == SHARD_OK && (r.outcome != SHARD_APPLIED || r.step != t.step.step))
 			return 1;
+		/* It is the time of the previous step. */
 		if (rc == SHARD_OK && r.step > 1 &&
-		    (r.apply_ns == 0 || r.apply_ns > 20 * NS_PER_SEC)) /* of the step before */
+		    (r.apply_ns == 0 || r.apply_ns > 20 * NS_PER_SEC))
 			return 1;
 		if (rc == SHARD_OK && task->report >= 0 && write(task->report, "x", 1) != 1)
 			return 1;

@@ -42,7 +42,7 @@ static void test_cold(void **state)
 	(void)state;
 	warm_start(w, 2, (int[]){1, 1}, NULL);
 	w->settings = how->settings;
-	w->numel = 3000; /* one chunk, of node a */
+	w->numel = 3000; /* One chunk, on node a. */
 	w->image = how->image;
 	w->grad = how->grad;
 	for (uint64_t s = how->skipped_from; s <= how->skipped_to; s++)
@@ -55,7 +55,7 @@ static void test_cold(void **state)
 	warm_check(w, how->skipped_to);
 	warm_train(w, how->skipped_to + 2);
 	warm_check(w, how->skipped_to + 2);
-	warm_kill(w, 2); /* after an applied step, with skipped ones before it */
+	warm_kill(w, 2); /* The last step was applied, with skipped steps before it. */
 	warm_spawn(w, 2);
 	assert_int_equal(warm_back(w, 2), how->skipped_to + 3);
 	warm_train(w, how->skipped_to + 4);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A copy of a state folder has the name of the folder that holds the memory, and the same uuid. A
- * daemon that is started with the copy must not take the memory of the one that runs, nor that of
- * the one that ran, as long as its own state folder is there. A folder that was moved is no copy:
- * memory goes with it. Whoever is refused changes nothing. */
+/* A copy of a state folder has the name of the folder with the memory, and the same uuid. A daemon
+ * that is started with the copy must not take the memory of the daemon that runs. It must not take
+ * the memory of one that ran either, as long as that one's own state folder is there. A folder that
+ * was moved is not a copy, so the memory goes with it. A daemon that is refused changes nothing. */
 #include "base/check.h"
 #include "lib/ports.h"
 #include "lib/tool.h"
@@ -32,7 +32,7 @@ static int teardown(void **state)
 	struct warm *w = *state;
 
 	if (w->cluster != NULL)
-		w->cluster->node[COPY].store = NULL; /* the first one's */
+		w->cluster->node[COPY].store = NULL; /* It belongs to the first node. */
 	return warm_teardown(state);
 }
 
@@ -45,7 +45,8 @@ static void begin(struct warm *w)
 	warm_train(w, 2);
 }
 
-/* The state folder and the configuration, of another port and socket and else the same. */
+/* Copies the state folder and the configuration, which gets another port and socket and is
+ * otherwise the same. */
 static void copy(struct warm *w)
 {
 	struct cluster_node *n = w->cluster->node;
@@ -71,7 +72,7 @@ static void refused(struct warm *w, const char *why, bool forget)
 
 	cluster_spawn(w->cluster, COPY);
 	warm_wait_log(w, COPY, why, 1);
-	if (w->how == CLUSTER_SYSTEMD) /* under a service manager it takes its time */
+	if (w->how == CLUSTER_SYSTEMD) /* Under a service manager it ends late. */
 		cluster_kill(w->cluster, COPY);
 	else
 		assert_int_not_equal(cluster_wait(w->cluster, COPY, 10000), 0);
@@ -94,7 +95,7 @@ static void test_while_it_runs(void **state)
 	w->cluster->nodes_nr = 1;
 	warm_train(w, 4);
 	warm_check(w, 4);
-	warm_kill(w, 1u << FIRST); /* which gives the lock back */
+	warm_kill(w, 1u << FIRST); /* The lock is given back with this. */
 	warm_spawn(w, 1u << FIRST);
 	assert_int_equal(warm_logged(w, FIRST, "event=warm_start models=1"), 1);
 	assert_int_equal(warm_back(w, 1u << FIRST), 5);
@@ -115,13 +116,13 @@ static void test_after_its_end(void **state)
 	warm_kill(w, 1u << FIRST);
 	refused(w, " is a copy of it: start with state = ", w->how == CLUSTER_TMPFS);
 	snprintf(away, sizeof(away), "%s.away", n[FIRST].state);
-	shell("mv", n[FIRST].state, away); /* now it is no longer a copy of anything */
+	shell("mv", n[FIRST].state, away); /* The folder is now no longer a copy. */
 	warm_spawn(w, 1u << COPY);
 	assert_int_equal(warm_logged(w, COPY, "event=warm_start models=1"), 1);
 	cluster_signal(w->cluster, COPY, SIGTERM);
 	assert_int_equal(cluster_wait(w->cluster, COPY, 10000), 0);
 	w->cluster->nodes_nr = 1;
-	shell("mv", n[COPY].state, n[FIRST].state); /* which is where it was before */
+	shell("mv", n[COPY].state, n[FIRST].state); /* The folder is back at its old path. */
 	warm_spawn(w, 1u << FIRST);
 	assert_int_equal(warm_logged(w, FIRST, "event=warm_start models=1"), 1);
 	assert_int_equal(warm_back(w, 1u << FIRST), 3);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl bench`: figures that belong together, on one node, on two, with a daemon that it starts
- * itself; and nothing left behind, also after Ctrl-C in the middle. */
+/* Tests `shardctl bench` on one node, on two, and with a daemon that it starts itself. Its figures
+ * must be consistent, and it leaves nothing behind, also after Ctrl-C in the middle. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
@@ -85,7 +85,8 @@ static void test_figures(void **state)
 	assert_int_equal(number(o, "transfer", "pulled_bytes"), 3 << 20);
 	assert_true(moved > 0.999 * 2 * (9 << 20) / step / 1e9 &&
 		    moved < 1.001 * 2 * (9 << 20) / step / 1e9);
-	assert_int_equal(number(o, "update", "bytes_per_param"), 30); /* 4 in, 24 of state, 2 out */
+	/* 4 in, 24 of state, 2 out. */
+	assert_int_equal(number(o, "update", "bytes_per_param"), 30);
 	assert_true(used > 0.999 * 30 * 1.5 * (1 << 20) / step / 1e9 &&
 		    used < 1.001 * 30 * 1.5 * (1 << 20) / step / 1e9);
 	assert_true(number(o, "update", "limit_gb_per_s") > 0.1 &&
@@ -130,7 +131,8 @@ static void interrupted_by(struct cluster *c, int number_of_signal)
 
 	CHECK(r.out >= 0);
 	pid = proc_fork(exec_bench, &r);
-	while (!trains) { /* until its larger model is in its steps */
+	/* Waits until its larger model makes steps. */
+	while (!trains) {
 		json_t *list = models(r.address), *m;
 		size_t i;
 

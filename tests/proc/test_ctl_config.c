@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl config explain`: every option is there with its value, and each origin is named:
- * default, file and line, environment, command line; the last one wins. A file that is wrong is
- * exit 4 with the place. */
+/* Tests `shardctl config explain`. It lists every option with its value and its origin: default,
+ * file and line, environment, or command line. The last origin wins. A wrong file gives exit status
+ * 4 and the place of the error. */
 #include "base/check.h"
 #include "lib/tool.h"
 
@@ -90,7 +90,7 @@ static void test_origins(void **state)
 	unlink(path);
 }
 
-/* No option is left out: as many lines as --check prints. */
+/* No option is left out: there are as many lines as --check prints. */
 static void test_all(void **state)
 {
 	char *checked, *explained, *at;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl doctor`: every check is provoked into each result that it has, on a made-up proc and
- * sys tree and with real ports, folders and daemons. Every finding that is not ok has a remedy. */
+/* Tests `shardctl doctor`. Every check is brought to each of its results, on a made-up proc and sys
+ * tree and with real ports, folders and daemons. Every finding that is not ok has a remedy. */
 #include "base/check.h"
 #include "lib/checkup.h"
 #include "lib/ports.h"
@@ -104,7 +104,7 @@ static void test_options(void **state)
 	json_decref(o);
 	checkup_put("root/" CHECKUP_THP "shmem_enabled",
 		    "always within_size advise [never] deny force\n");
-	o = checkup_run(0, "shardctl", ""); /* of which arenas have none */
+	o = checkup_run(0, "shardctl", ""); /* Arenas use none of the reserved huge pages. */
 	checkup_is(o, "huge_pages", "ok", "are reserved");
 	checkup_is(o, "shmem", "warn", "echo advise >");
 	json_decref(o);
@@ -128,7 +128,7 @@ static void test_options(void **state)
 	checkup_conf("log_lvl = info\n");
 	o = checkup_run(4, "shardctl", "");
 	checkup_is(o, "config", "fail", "conf:9: [daemon] log_lvl = info: unknown key");
-	checkup_is(o, "clock", "ok", "tsc"); /* what needs no configuration is looked at */
+	checkup_is(o, "clock", "ok", "tsc"); /* Checks that need no configuration are still made. */
 	json_decref(o);
 	checkup_conf("");
 	snprintf(path, sizeof(path), "%s/run/x", checkup_dir());
@@ -158,7 +158,7 @@ static void test_folders(void **state)
 	checkup_is(o, "state", "warn", "chmod 0700");
 	json_decref(o);
 	CHECK(chmod(path, 0700) == 0 && chmod(checkup_dir(), 0755) == 0);
-	if (geteuid() == 0) { /* as somebody who may read the configuration and write nothing */
+	if (geteuid() == 0) { /* As a user who may read the configuration and write nothing. */
 		snprintf(words, sizeof(words), "doctor --config %s/conf --root %s/root",
 			 checkup_dir(), checkup_dir());
 		rc = tool_run_as(65534, &out, "shardctl", words);
@@ -190,7 +190,7 @@ static void test_ports(void **state)
 	checkup_is(o, "port", "fail", "choose another [daemon] listen");
 	checkup_is(o, "http", "fail", "choose another [daemon] http");
 	json_decref(o);
-	c = cluster_start(1, NULL, NULL); /* if a daemon answers, the port is its own */
+	c = cluster_start(1, NULL, NULL); /* If a daemon answers, the port belongs to it. */
 	snprintf(more, sizeof(more), "-a %s", c->node[0].unix_address);
 	o = checkup_run(0, "shardctl", more);
 	checkup_is(o, "port", "ok", "a daemon runs (pid");
@@ -211,7 +211,7 @@ static void test_ports(void **state)
 	json_decref(o);
 }
 
-/* A port that only root may have, unless the kernel gives it to all. */
+/* Only root may use a low port, unless the kernel allows it to all users. */
 static void test_low_port(void **state)
 {
 	FILE *f = fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "re");
@@ -259,7 +259,7 @@ static void test_environment(void **state)
 	json_decref(o);
 }
 
-/* Node a is this machine's; b, a real daemon, and c, whatever a test makes of it. */
+/* Node a is on this machine, b is a real daemon, and c is what a test makes of it. */
 static void put_nodes(uint16_t a, uint16_t b, uint16_t c, const char *more)
 {
 	char text[600];
@@ -269,8 +269,8 @@ static void put_nodes(uint16_t a, uint16_t b, uint16_t c, const char *more)
 
 	if (c > 0)
 		n += snprintf(text + n, sizeof(text) - (size_t)n, "c = 127.0.0.1:%u\n", c);
-	snprintf(text + n, sizeof(text) - (size_t)n, "%slost_timeout = 5s\n",
-		 more); /* as proc_lost_timeout() has it */
+	/* The same value as in proc_lost_timeout(). */
+	snprintf(text + n, sizeof(text) - (size_t)n, "%slost_timeout = 5s\n", more);
 	checkup_conf(text);
 }
 
@@ -294,8 +294,8 @@ static void test_nodes(void **state)
 
 	(void)state;
 	checkup_machine();
-	snprintf(at, sizeof(at), "--timeout 0.5 -a %s",
-		 c->node[0].unix_address); /* port a is that daemon's */
+	/* Port a belongs to that daemon. */
+	snprintf(at, sizeof(at), "--timeout 0.5 -a %s", c->node[0].unix_address);
 	put_nodes(a, b, 0, "[cluster]\nrun_id = test\n");
 	nodes_are(0, at, "ok", "1 of 1 others answer");
 	put_nodes(a, b, 0, "[cluster]\nrun_id = other\n");
@@ -311,13 +311,13 @@ static void test_nodes(void **state)
 	checkup_conf(text);
 	nodes_are(1, at, "fail", "x: node b answers there");
 	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, bytes) == 0 &&
-	      listen(fd, 5) == 0); /* accepts, and never says a word */
+	      listen(fd, 5) == 0); /* It accepts and never sends anything. */
 	CHECK(getsockname(fd, (struct sockaddr *)&in, &bytes) == 0);
 	put_nodes(a, ntohs(in.sin_port), 0, "[cluster]\nrun_id = test\n");
 	nodes_are(1, at, "fail", "did not answer HELLO in 0.5 s");
 	CHECK(listen(fd, 0) == 0);
-	for (int i = 0; i < 6;
-	     i++) { /* its queue is full: what comes now is dropped, as by a firewall */
+	/* Fills its queue. Further connections are then dropped, as by a firewall. */
+	for (int i = 0; i < 6; i++) {
 		full[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 		CHECK(full[i] >= 0 && (connect(full[i], (struct sockaddr *)&in, bytes) == 0 ||
 				       errno == EINPROGRESS));
@@ -329,7 +329,7 @@ static void test_nodes(void **state)
 	cluster_stop(c);
 }
 
-/* A daemon of another release: the same one, with another number written into it. */
+/* Runs a daemon of another release, which is the same program with another number in it. */
 static void test_other_release(void **state)
 {
 	struct cluster *c = cluster_make(2, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl doctor` on RDMA and on the service: which device, port and GID would be taken and why,
- * what systemd says, on a made-up machine; and the socket that --address names instead of the
- * configured one. */
+/* Tests `shardctl doctor` on RDMA and on the service, on a made-up machine: which device, port and
+ * GID would be used and why, and what systemd says. Also tests that --address selects another
+ * socket than the configured one. */
 #include "base/check.h"
 #include "lib/checkup.h"
 #include "lib/proc.h"
@@ -35,7 +35,8 @@ static void test_rdma(void **state)
 
 	(void)state;
 	checkup_machine();
-	/* 203.0.113.2 is no address of this machine, so that its port fails: rc 1 */
+	/* 203.0.113.2 is not an address of this machine, so the check of its port fails and the
+	 * status is 1. */
 	rdma_is(1, "listen = 203.0.113.2:4000\n", "ok",
 		"gid 3 of 4 (203.0.113.2, RoCE v2), 100 Gb/sec (2X HDR): it has the address");
 	rdma_is(1, "listen = 203.0.113.3:4000\n", "warn", "takes another way than TCP");
@@ -117,7 +118,7 @@ static void test_unit(void **state)
 	json_decref(o);
 }
 
-/* The socket that is asked for, not the configured one. */
+/* Checks the socket of --address, not the configured one. */
 static void test_address(void **state)
 {
 	struct cluster *c = cluster_start(1, NULL, NULL);

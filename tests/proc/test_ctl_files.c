@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl import` and `export` on files that other tools never write: weights that are no
- * numbers, and what an older export left. (What they write is read by Hugging Face's package in
- * exchange.sh.) */
+/* Tests `shardctl import` and `export` on files that other tools never write: weights that are not
+ * numbers, and the rest of an older export. exchange.sh reads what they write with the package of
+ * Hugging Face. */
 #include "base/check.h"
 #include "lib/ckpts.h"
 #include "lib/tool.h"
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* One file of two tensors; element 5 of "b" is x. */
+/* Writes one file with two tensors. Element 5 of "b" is x. */
 static void write_source(const char *path, float x)
 {
 	static const char header[] =
@@ -67,7 +67,7 @@ static void test_nonfinite(void **state)
 	ckpts_remove(dir);
 }
 
-/* Files of an export, beside those of nobody's. */
+/* Checks that the folder has the files of an export with so many shards. */
 static void has(const char *dir, int shards)
 {
 	struct dirent *d;
@@ -110,7 +110,7 @@ static void test_export_again(void **state)
 		tool_expect(0, other, "shardctl", words);
 		has(out, rows[i].shards);
 		snprintf(other, sizeof(other), "%s/model-00001-of-00009.safetensors.keep", out);
-		f = fopen(other, i == 0 ? "we" : "re"); /* not ours */
+		f = fopen(other, i == 0 ? "we" : "re"); /* This file is not part of an export. */
 		CHECK(f && fclose(f) == 0);
 	}
 	ckpts_remove(dir);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl plan` against what it plans for: two daemons hold a model of that size; what they
- * account for and what the kernel says that they have must be within 2 % of the plan. And the
- * command's own ways to fail. */
+/* Compares `shardctl plan` with real daemons. Two daemons hold a model of that size. What they
+ * account for and what the kernel reports for them must be within 2 % of the plan. Also tests the
+ * command's errors. */
 #include "lib/proc.h"
 #include "lib/tool.h"
 #include "lib/trainer.h"
@@ -33,7 +33,7 @@ static json_t *ask(const char *words)
 	return o;
 }
 
-/* Private and shared memory that the process has in RAM. */
+/* Returns the private and shared memory of the process that is in RAM. */
 static double resident(pid_t pid)
 {
 	unsigned long anon = 0, shmem = 0;

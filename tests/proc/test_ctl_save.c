@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* `shardctl save` and `shardctl restore` on two nodes with a trainer in the middle of its run: what
- * they print, how they are refused, and what the trainer sees of it: nothing of a save;
- * SHARD_ROLLED_BACK of a forced restore, with its weights and its blob as they were. */
+/* Tests `shardctl save` and `shardctl restore` on two nodes while a trainer trains: what they
+ * print, how they are refused, and what the trainer sees. It sees nothing of a save. A forced
+ * restore gives it SHARD_ROLLED_BACK, with the weights and the blob of the checkpoint. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
@@ -66,8 +66,8 @@ static void test_save_restore(void **state)
 	(void)state;
 	snprintf(dir, sizeof(dir), "%s/ckpt", c->dir);
 	assert_int_equal(mkdir(dir, 0777), 0);
-	trainer_join(&t, c->node[1].unix_address, SHARD_BF16,
-		     SHARD_BF16); /* the other one coordinates */
+	/* The other node coordinates. */
+	trainer_join(&t, c->node[1].unix_address, SHARD_BF16, SHARD_BF16);
 	one_step(&t);
 	one_step(&t);
 #define RUN(rc, text, ...)                                                                         \
@@ -77,7 +77,7 @@ static void test_save_restore(void **state)
 	} while (0)
 	RUN(0, "global_step2: step 2 of \"gpt\"", "save gpt --dir %s --address %s", dir,
 	    c->node[0].unix_address);
-	one_step(&t); /* nothing happened to it */
+	one_step(&t); /* The save has not affected it. */
 	snprintf(words, sizeof(words), "save gpt --json --dir %s --tag three --address %s", dir,
 		 c->node[1].unix_address);
 	o = ask(words);
@@ -86,8 +86,9 @@ static void test_save_restore(void **state)
 	assert_true(json_number_value(json_object_get(o, "seconds")) > 0);
 	assert_non_null(strstr(json_string_value(json_object_get(o, "path")), "/ckpt/three"));
 	json_decref(o);
+	/* The same save once more. */
 	RUN(0, "three: step 3", "save gpt --dir %s --tag three --address %s", dir,
-	    c->node[0].unix_address); /* the same once more */
+	    c->node[0].unix_address);
 	one_step(&t);
 	RUN(5, "three: is there already, of step 3, not 4: choose another tag, or --force",
 	    "save gpt --dir %s --tag three --address %s", dir, c->node[0].unix_address);
@@ -122,12 +123,13 @@ static void test_save_restore(void **state)
 	o = ask(words);
 	assert_int_equal(json_integer_value(json_object_get(o, "step")), 3);
 	assert_string_equal(json_string_value(json_object_get(o, "name")), "gpt");
-	assert_true(json_integer_value(json_object_get(o, "bytes")) > 0); /* however fast it was */
+	/* However fast it was, it counts the bytes. */
+	assert_true(json_integer_value(json_object_get(o, "bytes")) > 0);
 	json_decref(o);
 	cluster_stop(c);
 }
 
-/* Who asks does not wait for a node for ever; the model does. */
+/* A tool does not wait for a node for ever. The model does. */
 static void test_away(void **state)
 {
 	struct cluster *c = cluster_start(2, "min_world = 1\nmax_world = 2\nchunk_elems = 1024",
@@ -149,7 +151,7 @@ static void test_away(void **state)
 	cluster_stop(c);
 }
 
-/* A coordinator that comes back with its models knows what was saved before. */
+/* A coordinator that comes back with its models knows the earlier saves. */
 static void test_known(void **state)
 {
 	struct cluster *c =
@@ -176,7 +178,8 @@ static void test_known(void **state)
 	cluster_ready(c, 0);
 	snprintf(words, sizeof(words), "status --json --address %s", c->node[0].unix_address);
 	snprintf(want, sizeof(want), "%s/global_step1", dir);
-	do { /* a thread reads it */
+	/* A thread reads the file. */
+	do {
 		assert_int_equal(tool_run(&out, "shardctl", words), 0);
 		known = strstr(out, want) != NULL;
 		free(out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `shardctl top` in a pseudo-terminal: the screen fits the terminal and follows its size, q, ^C and
- * SIGTERM end it, and the terminal is as it was; a daemon that goes away is said and waited for.
- * Also --once, and --json as lines. */
+/* Tests `shardctl top` in a pseudo-terminal. The screen fits the terminal and follows its size. q,
+ * ^C and SIGTERM end it and leave the terminal as it was. It reports a daemon that went away, and
+ * waits for it. Also tests --once, and --json as lines. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/pace.h"
@@ -70,7 +70,8 @@ static void pty_start(struct pty *p, unsigned short columns, unsigned short line
 	close(slave);
 }
 
-/* Reads until text appears behind what was there, at most 10 s. end: the program's end is fine. */
+/* Reads until text appears after what was there before, for at most 10 s. With `end` the program
+ * may also end. */
 static void pty_read(struct pty *p, const char *text)
 {
 	uint64_t deadline = pace_by(10);
@@ -93,7 +94,7 @@ static void pty_read(struct pty *p, const char *text)
 	}
 }
 
-/* The last whole screen: from the cursor at home to "erase below". */
+/* Checks the last complete screen, from cursor home to "erase below". */
 static void check_screen(struct pty *p, unsigned columns, unsigned lines)
 {
 	unsigned column = 0, line = 1;
@@ -101,7 +102,7 @@ static void check_screen(struct pty *p, unsigned columns, unsigned lines)
 
 	p->bytes = 0;
 	p->seen[0] = 0;
-	pty_read(p, "\033[J"); /* the rest of one */
+	pty_read(p, "\033[J"); /* The rest of a screen. */
 	pty_read(p, "\033[J");
 	for (at = p->seen; (at = strstr(at, "\033[H")) != NULL && strstr(at, "\033[J"); at++)
 		home = at;
@@ -109,7 +110,7 @@ static void check_screen(struct pty *p, unsigned columns, unsigned lines)
 	end = strstr(home, "\033[J");
 	for (at = home; at < end; at++) {
 		if (*at == '\033') {
-			at += 2; /* ESC [ x */
+			at += 2; /* ESC [ x. */
 		} else if (*at == '\n') {
 			line++;
 			column = 0;
@@ -166,7 +167,7 @@ static void test_screen(void **state)
 	trainer_push_all(&t, 0.5f);
 	trainer_end(&t);
 	pty_read(p, "model \"");
-	CHECK(write(p->master, "x", 1) == 1); /* any other key: nothing */
+	CHECK(write(p->master, "x", 1) == 1); /* Any other key does nothing. */
 	check_screen(p, 80, 24);
 	CHECK(write(p->master, "q", 1) == 1);
 	pty_end(p, 0);
@@ -183,7 +184,7 @@ static void test_ends(void **state)
 	CHECK(p);
 	pty_start(p, 80, 24, c->node[0].unix_address);
 	pty_read(p, "no models");
-	CHECK(write(p->master, "\003", 1) == 1); /* ^C */
+	CHECK(write(p->master, "\003", 1) == 1); /* ^C. */
 	pty_end(p, 0);
 	pty_start(p, 80, 24, c->node[0].unix_address);
 	pty_read(p, "no models");
@@ -227,8 +228,8 @@ static void test_once(void **state)
 	assert_int_equal(json_array_size(json_object_get(o, "nodes")), 2);
 	assert_int_equal(json_integer_value(json_object_get(rank, "pid")), getpid());
 	assert_int_equal(json_integer_value(json_object_get(rank, "chunks_pushed")), 0);
-	assert_true(json_number_value(json_object_get(rank, "wait_s")) >
-		    0.1); /* nothing for one interval at least */
+	/* The rank pushed nothing for at least one interval. */
+	assert_true(json_number_value(json_object_get(rank, "wait_s")) > 0.1);
 	assert_true(json_number_value(json_object_get(o, "interval_s")) > 0.09);
 	json_decref(o);
 	snprintf(words, sizeof(words), "top --once --interval 0.1 -a %s",

@@ -25,12 +25,12 @@ enum { CHUNKS = 4 };
 
 static const struct inproc_conf quiet = {.cluster = "heartbeat_timeout = 20s\nstep_timeout = 60s"};
 
-/* --- a trainer at the daemon, whose coordinator this is --- */
+/* --- a trainer at the daemon, whose coordinator is the test --- */
 
 struct member {
 	struct raw r;
 	struct core_rank rank;
-	struct wire_head now; /* of the attempt */
+	struct wire_head now; /* The head of the attempt. */
 };
 
 static void join(struct rawnode *x, struct member *t)
@@ -54,7 +54,7 @@ static void join(struct rawnode *x, struct member *t)
 	rawnode_say(x, &heard);
 }
 
-/* Pushes zeros and commits: then the node has voted. */
+/* Pushes zeros and commits. Then the node votes. */
 static void commit(struct rawnode *x, struct member *t)
 {
 	Shard__Ready ready = SHARD__READY__INIT;
@@ -92,9 +92,10 @@ static void start(struct rawnode *x, const char *settings)
 	rawnode_seal(x, 0);
 }
 
-/* --- what a coordinator says --- */
+/* --- messages of a coordinator --- */
 
-/* A trainer that has voted leaves, which waits for the decision, and its model is dropped. */
+/* A trainer that has voted wants to leave and waits for the decision. Meanwhile its model is
+ * dropped. */
 static void test_dropped_while_one_leaves(void **state)
 {
 	struct wire_head leave = {.op = OP_LEAVE, .attempt = 9}, drop = {.op = OP_MODEL_DROP};
@@ -152,8 +153,9 @@ static void test_worlds(void **state)
 		inproc_wait_log(x.daemon, forged[i].part, 1);
 		rawnode_link(&x);
 	}
-	for (uint32_t i = 0; i < 2; i++) { /* more than one node of it: the second rank is nobody,
-					      so the attempt is given back */
+	/* The attempt has two ranks of this node, and the node does not know the second. So it
+	 * gives the attempt back. */
+	for (uint32_t i = 0; i < 2; i++) {
 		struct core_world w = world_of(&t.rank, 2);
 
 		w.rank[1].session += 1 + i;
@@ -200,8 +202,9 @@ static void test_decisions(void **state)
 		struct core_view v = x.view;
 		const char *part = "cannot follow";
 
+		/* The record is of the other image, which trainers may be reading. */
 		if (i == 0)
-			r.applied--; /* the other image, which trainers may be reading */
+			r.applied--;
 		else if (i == 1)
 			r.applied = UINT64_MAX;
 		else if (i == 2)
@@ -212,7 +215,7 @@ static void test_decisions(void **state)
 			r.world.rank[0].session++;
 		else if (i == 5)
 			r.world = world_of(&t.rank, 2), part = "twice";
-		if (i == 6) { /* as part of a view, of a later step's BEGIN */
+		if (i == 6) { /* As a part of a view, and of a BEGIN of a later step. */
 			r.applied++;
 			v.record = r;
 			v.seq++;
@@ -228,7 +231,7 @@ static void test_decisions(void **state)
 		rawnode_say(&x, &m);
 		rawnode_refused(&x, 0, part);
 		rawnode_link(&x);
-		rawnode_expect(&x, OP_CORE + CORE_VOTE); /* it is still PREPARED, and says so */
+		rawnode_expect(&x, OP_CORE + CORE_VOTE); /* It is still PREPARED, and says so. */
 	}
 	{
 		struct record r = decision(&x, &w, &id);
@@ -248,7 +251,7 @@ static void *stops(void *arg)
 	return NULL;
 }
 
-/* A node that stops, and still waits for the verdict on a step, does not begin to make a model. */
+/* A node that stops and still waits for the verdict on a step does not begin to make a model. */
 static void test_model_while_it_stops(void **state)
 {
 	struct core_id id = {0};
@@ -282,7 +285,7 @@ static void test_model_while_it_stops(void **state)
 	rawnode_free(&x);
 }
 
-/* Numbers from which the daemon would count on past the largest that there is. */
+/* Sends numbers from which the daemon would count past the largest one. */
 static void test_numbers(void **state)
 {
 	struct rawnode x;
@@ -306,8 +309,8 @@ static void test_numbers(void **state)
 	rawnode_stop(&x);
 }
 
-/* A sealed view whose record is of another generation than the view: with the weights that the
- * record is of it would have been given up. */
+/* Sends sealed views whose record is of another generation than the view. A model that lost the
+ * weights of its record would not be sealed. */
 static void test_generations(void **state)
 {
 	static const struct {
@@ -342,8 +345,8 @@ static void test_generations(void **state)
 	rawnode_stop(&x);
 }
 
-/* Views of other nodes than this cluster has end the link. One that leaves out the daemon can be
- * said, and is not adopted. */
+/* Views with nodes that this cluster does not have end the link. A view without the daemon is
+ * allowed and is not adopted. */
 static void test_members(void **state)
 {
 	static const struct {
@@ -375,8 +378,8 @@ static void test_members(void **state)
 	rawnode_stop(&x);
 }
 
-/* A view that names the daemon as another node ends the link, and so does one that does not say
- * who a member is, or says it of two. */
+/* A view that names the daemon by another node's uuid ends the link. So does a view with a member
+ * without a uuid, or with the same uuid for two members. */
 static void test_names(void **state)
 {
 	static const char *const part[] = {
@@ -409,7 +412,7 @@ static void test_names(void **state)
 	rawnode_stop(&x);
 }
 
-/* Definitions whose parts do not fit together: refused as a request, the link stays. */
+/* Definitions whose parts do not fit together are refused as a request, and the link stays. */
 static void test_definitions(void **state)
 {
 	static const uint32_t elems[] = {0, 1, 1000, 2048, UINT32_MAX};
@@ -494,7 +497,7 @@ static void test_hello(void **state)
 	inproc_stop(&c);
 }
 
-/* --- what a node says to its coordinator --- */
+/* --- messages of a node to its coordinator --- */
 
 static void *define_there(void *arg)
 {
@@ -515,7 +518,7 @@ static void *define_there(void *arg)
 	return NULL;
 }
 
-/* Answers to ASK with which the next generation would be 0, or older than the one before. */
+/* Answers to ASK after which the next generation would be 0, or older than the last one. */
 static void test_answers(void **state)
 {
 	struct core_answer a = {.incarnation = 1};
@@ -547,9 +550,9 @@ static void test_answers(void **state)
 	rawnode_stop(&x);
 }
 
-/* --- what a trainer says --- */
+/* --- messages of a trainer --- */
 
-/* Defined and written, not sealed. */
+/* Defines and writes a model, and does not seal it. */
 static uint32_t write_model(struct raw *r, const char *address)
 {
 	struct wire_head h = {.op = OP_DEFINE, .attempt = 1};
@@ -604,7 +607,7 @@ static void test_seal_step(void **state)
 			assert_true(raw_expect(&r, OP_SEAL));
 	}
 	raw_send(&r, &(struct wire_head){.op = OP_JOIN, .attempt = 200, .model = model}, NULL);
-	assert_true(raw_expect(&r, OP_ATTEMPT)); /* and from there it goes on */
+	assert_true(raw_expect(&r, OP_ATTEMPT)); /* It goes on from that step. */
 	assert_true(r.head.step == (1ull << 62) + 1);
 	raw_close(&r);
 	json_decref(inproc_status(&c.node[0]));

@@ -32,7 +32,7 @@ static void refused(struct raw *r, uint32_t tag, const char *part)
 	assert_int_equal(r->head.attempt, tag);
 }
 
-/* What was sent before has been looked at, and not refused. */
+/* Checks that what was sent before has been handled and not refused. */
 static void waits(struct raw *r)
 {
 	raw_send(r, &(struct wire_head){.op = OP_PING}, NULL);
@@ -61,7 +61,7 @@ static int64_t budget_used(struct inproc_node *n)
 
 /* --- definitions for a node that is away --- */
 
-/* Some 7 MiB of names. */
+/* Defines a model with some 7 MiB of names. */
 static void define_large(struct raw *r, uint32_t tag, const char *model)
 {
 	static Shard__Tensor tensor[TENSORS], *list[TENSORS];
@@ -109,10 +109,11 @@ static void test_definitions(void **state)
 	assert_in_range(budget_used(x.daemon), 2 * LARGE - LARGE / 4, 2 * LARGE + LARGE / 4);
 	define_large(&r[2], 1, "m2");
 	refused(&r[2], 1, "of somebody over TCP wait already, which is its share");
-	define_large(&r[3], 1, "m0"); /* another rank of the first job: kept once */
+	/* Another rank of the first job. The definition is kept once. */
+	define_large(&r[3], 1, "m0");
 	waits(&r[3]);
 	assert_in_range(budget_used(x.daemon), 2 * LARGE - LARGE / 4, 2 * LARGE + LARGE / 4);
-	define_large(&root, 1, "m2"); /* of another user */
+	define_large(&root, 1, "m2"); /* It comes from another user. */
 	waits(&root);
 	for (int i = 0; i < 4; i++)
 		raw_close(&r[i]);
@@ -152,7 +153,7 @@ static void test_askers(void **state)
 		define(&many, i);
 	refused(&many, SHARE, "which is its share");
 	rawnode_held(&x);
-	for (uint32_t i = 1; i < SHARE; i++) /* the others are answered, each once */
+	for (uint32_t i = 1; i < SHARE; i++) /* The others are answered, each once. */
 		assert_true(raw_expect(&many, OP_DEFINE));
 	waits(&many);
 	raw_close(&first);
@@ -162,7 +163,7 @@ static void test_askers(void **state)
 
 /* --- a definition of a model whose checkpoint is being read --- */
 
-/* DIR/evil-parts: a checkpoint of that model, as of step 0. */
+/* Saves a checkpoint of that model at step 0 into DIR/evil-parts. */
 static void checkpoint(const struct keep *keep)
 {
 	struct inproc_conf alone = {.nodes = 1};
@@ -206,7 +207,8 @@ static void answer(struct rawnode *x)
 	raw_send(&x->r[0], &h, NULL);
 }
 
-/* All is read, and node b does not adopt the view that seals it, when an operator drops it. */
+/* Everything is read, and node b does not adopt the view that seals it. Then an operator drops the
+ * model. */
 static void test_dropped(void **state)
 {
 	struct wire_head h = {.op = OP_MANAGE, .attempt = 50};
@@ -292,8 +294,8 @@ static struct core_id id_of(const struct wire_head *h)
 	return (struct core_id){h->term, h->step, h->seq, h->generation, h->attempt};
 }
 
-/* Node b has not said that it has applied a step, so that the links stay. A restore that it asks
- * for now would wait for a beat that does not ring any more. */
+/* Node b has not said that it has applied a step, so the links stay. A restore that it asks for now
+ * would wait for a beat that does not come any more. */
 static void test_stopping(void **state)
 {
 	struct wire_head h = {.op = OP_RESTORE, .attempt = 9};

@@ -34,9 +34,9 @@ static struct {
 	uint64_t step;
 	uint32_t fds;
 	const char *address[2];
-} g; /* of the test program: cmocka gives each case the same daemon */
+} g; /* cmocka gives each case the same daemon. */
 
-/* Honest trainers, here with two more steps; then every descriptor of the case must be closed. */
+/* Honest trainers train two more steps. After that every descriptor of the case must be closed. */
 static void still_well(void)
 {
 	uint64_t until = pace_by(8);
@@ -71,7 +71,7 @@ static int start(void **state)
 	crew_add(&g.crew, g.address[0], 0);
 	crew_add(&g.crew, g.address[1], 0);
 	g.fds = UINT32_MAX;
-	make_evil(); /* its memory has descriptors that stay */
+	make_evil(); /* The memory of its models has descriptors that stay. */
 	still_well();
 	g.fds = frames_open_fds();
 	return 0;
@@ -106,7 +106,7 @@ static void test_noise(void **state)
 	still_well();
 }
 
-/* A text with a line break costs the request that it stands in, not the connection. */
+/* A text with a line break costs only its own request and not the connection. */
 static void test_unclean_text(void **state)
 {
 	struct wire_head h = {.op = OP_SAVE, .attempt = 7},
@@ -168,7 +168,7 @@ static void test_stall(void **state)
 
 	(void)state;
 	wire_seal(&h, NULL, 1, true);
-	for (int i = 0; i < 4; i++) { /* half a header and silence; a byte now and then */
+	for (int i = 0; i < 4; i++) { /* Half a header and then silence, or a byte now and then. */
 		raw_connect(&r[i], g.address[1]);
 		raw_hello(&r[i], ROLE_TRAINER);
 		raw_bytes(&r[i], &h, 20);
@@ -201,18 +201,18 @@ static void test_crowd(void **state)
 	(void)state;
 	for (int i = 0; i < CROWD; i++)
 		assert_true(raw_try_connect(&crowd[i], g.address[1]));
-	g.step += 2; /* with all of them there */
+	g.step += 2; /* The crew trains while all of them are connected. */
 	crew_start(&g.crew, g.step);
 	crew_finish(&g.crew);
-	assert_true(clock_ns() - most <
-		    pace_ns(4 * NS_PER_SEC)); /* not by waiting for their deadlines */
+	/* It did not wait for their deadlines. */
+	assert_true(clock_ns() - most < pace_ns(4 * NS_PER_SEC));
 	assert_true(inproc_count(&g.c.node[0], "connections") <= 64 + PLACES_OPENING);
 	for (int i = 0; i < CROWD; i++)
 		raw_close(&crowd[i]);
 	still_well();
 }
 
-/* --- a trainer of a model of its own, who knows the protocol --- */
+/* --- a trainer that knows the protocol and has a model of its own --- */
 
 static void make_evil(void)
 {
@@ -224,8 +224,8 @@ static void make_evil(void)
 	raw_close(&v.r);
 }
 
-static void refused(struct evil *v,
-		    const char *part) /* with an ERROR and the end of the connection */
+/* The answer is an ERROR, and then the connection ends. */
+static void refused(struct evil *v, const char *part)
 {
 	char *why = raw_error(&v->r);
 
@@ -235,7 +235,8 @@ static void refused(struct evil *v,
 	raw_close(&v->r);
 }
 
-static void answered(struct evil *v, const char *part) /* with an ERROR; the connection stays */
+/* The answer is an ERROR, and the connection stays. */
+static void answered(struct evil *v, const char *part)
 {
 	char *why = raw_error(&v->r);
 	struct wire_head ping = {.op = OP_PING};
@@ -246,7 +247,8 @@ static void answered(struct evil *v, const char *part) /* with an ERROR; the con
 	assert_true(raw_expect(&v->r, OP_PONG));
 }
 
-static void push_chunk(struct evil *v, uint32_t chunk) /* over a unix socket: it is in the arena */
+/* Over a unix socket the gradient is in the arena. */
+static void push_chunk(struct evil *v, uint32_t chunk)
 {
 	struct wire_head h = evil_head(v, OP_PUSH, chunk);
 
@@ -288,7 +290,7 @@ static void test_pushes(void **state)
 	refused(&v, "tensor 3 is absent from chunk 0, where it has no element");
 	evil_open(&v, g.address[0], EVIL_JOINED);
 	h = evil_head(&v, OP_PUSH, 0);
-	h.step--; /* of a step before: dropped, nothing else */
+	h.step--; /* A frame of an earlier step is dropped without any other effect. */
 	raw_send(&v.r, &h, NULL);
 	raw_send(&v.r, &ping, NULL);
 	assert_true(raw_expect(&v.r, OP_PONG));
@@ -331,7 +333,7 @@ static void push_part(struct evil *v, uint32_t part)
 	raw_head(&v->r, &h, body, sizeof(body));
 }
 
-/* The right number of parts is not the right parts. */
+/* The number of parts must be right, and so must the parts. */
 static void test_parts(void **state)
 {
 	struct wire_head h, ping = {.op = OP_PING};
@@ -343,7 +345,7 @@ static void test_parts(void **state)
 	evil_open_parts(&v, g.address[1]);
 	push_part(&v, 0);
 	push_part(&v, 1);
-	push_part(&v, 1); /* three parts of three, and part 2 never came */
+	push_part(&v, 1); /* Three parts came of three, but part 2 never came. */
 	push_chunk(&v, 0);
 	refused(&v, "part 1 of chunk 0 came twice");
 	evil_open_parts(&v, g.address[1]);
@@ -359,7 +361,7 @@ static void test_parts(void **state)
 	raw_send(&v.r, &h, &push.base);
 	refused(&v, "part 1 came, but its tensors are absent");
 	evil_open_parts(&v, g.address[1]);
-	for (uint32_t p = EVIL_PARTS; p-- > 0;) /* in any order */
+	for (uint32_t p = EVIL_PARTS; p-- > 0;) /* Parts may come in any order. */
 		push_part(&v, p);
 	push_chunk(&v, 0);
 	raw_send(&v.r, &ping, NULL);
@@ -412,7 +414,7 @@ static void test_transfers(void **state)
 	body.kind = SHARD_MASTER;
 	body.count = 1;
 	body.first = 0;
-	body.step = 1u << 30; /* one that never comes: a few may wait for it */
+	body.step = 1u << 30; /* This step never comes. A few reads may wait for it. */
 	for (int i = 0; i < 65; i++) {
 		h = (struct wire_head){
 			.op = OP_READ, .attempt = 100 + (uint32_t)i, .model = v.model};
@@ -505,13 +507,13 @@ static void test_definitions(void **state)
 	try_define("local_world=200 max_world=200", 0, NULL, "at most");
 	try_define("====", 0, NULL, "");
 	try_define("nope=1", 0, NULL, "nope");
-	try_define("chunk_elems=1024 min_world=64 max_world=64", 1 << 11, NULL,
-		   ""); /* 2^44 elements: too many, or over the budget */
-	try_define("optimizer=adamw", 1 << 8, NULL, "needs"); /* 2^32: the budget, with figures */
-	/* a million empty tensors in 2 MB */
+	/* 2^44 elements are too many, or over the budget. */
+	try_define("chunk_elems=1024 min_world=64 max_world=64", 1 << 11, NULL, "");
+	try_define("optimizer=adamw", 1 << 8, NULL, "needs"); /* 2^32 elements exceed the budget. */
+	/* A million empty tensors in 2 MB. */
 	assert_non_null(body);
 	bytes = 2 * MANY + 7;
-	*at++ = 0x0a; /* Define.spec */
+	*at++ = 0x0a; /* The field Define.spec. */
 	for (uint32_t n = bytes;; n >>= 7) {
 		*at++ = (unsigned char)(n < 0x80 ? n : (n & 0x7f) | 0x80);
 		if (n < 0x80)
@@ -532,9 +534,10 @@ static void test_definitions(void **state)
 	still_well();
 }
 
-/* --- anything, anywhere --- */
+/* --- random frames in any place --- */
 
-static bool closed(struct raw *r) /* swallows what came */
+/* Reads and ignores what came. */
+static bool closed(struct raw *r)
 {
 	char scratch[65536];
 	ssize_t n;

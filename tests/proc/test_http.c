@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A real daemon's HTTP: each path, what is no path or no HTTP at all, many at a time, readers that
- * are slow while steps go on, figures that are right, health that turns; and the thread alone
- * beside a loop that is stuck. promtool judges the format where it is installed. */
+/* Tests a real daemon's HTTP: each path, unknown paths and requests that are not HTTP, many at a
+ * time, slow readers while steps go on, right figures, and health that changes. Also tests the HTTP
+ * thread alone beside a loop that is stuck. promtool checks the format where it is installed. */
 #include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/trainer.h"
@@ -28,7 +28,7 @@
 
 #define WAIT_S 10
 
-struct served { /* daemons with HTTP */
+struct served { /* Daemons with HTTP. */
 	struct cluster *c;
 	uint16_t port[CLUSTER_NODES_MAX];
 };
@@ -41,7 +41,7 @@ static void serve(struct served *s, int nodes)
 
 		s->port[i] = ports_take();
 		snprintf(address, sizeof(address), "127.0.0.1:%u", s->port[i]);
-		setenv("SHARD_HTTP", address, 1); /* beats the file, where it is off */
+		setenv("SHARD_HTTP", address, 1); /* It overrides the file, where HTTP is off. */
 		cluster_spawn(s->c, i);
 		unsetenv("SHARD_HTTP");
 	}
@@ -49,7 +49,7 @@ static void serve(struct served *s, int nodes)
 		cluster_ready(s->c, i);
 }
 
-/* --- a client that knows nothing of HTTP --- */
+/* --- a client on a plain socket --- */
 
 static int dial(uint16_t port)
 {
@@ -82,7 +82,7 @@ static void ask(int fd, const char *method, const char *path)
 	say(fd, text);
 }
 
-/* All there is until the other side closes; malloc'ed. */
+/* Reads until the other side closes. The caller frees the text. */
 static char *hear(int fd)
 {
 	size_t used = 0, room = 1 << 20;
@@ -127,7 +127,7 @@ static const char *body(const char *text)
 	return at + 4;
 }
 
-/* Snapshots may be a second old: asks until the part is there. */
+/* Asks until the part is there, because snapshots may be a second old. */
 static void await(uint16_t port, const char *path, const char *part)
 {
 	uint64_t until = pace_by(WAIT_S);
@@ -141,8 +141,8 @@ static void await(uint16_t port, const char *path, const char *part)
 		free(text);
 		if (found)
 			return;
-		(void)poll(NULL, 0,
-			   50); /* not for synchronisation: not to ask thousands of times */
+		/* This avoids thousands of requests. Nothing is synchronised by it. */
+		(void)poll(NULL, 0, 50);
 	}
 }
 
@@ -206,7 +206,7 @@ static void answered(uint16_t port, const char *headers, const char *part)
 	free(text);
 }
 
-/* A page of somebody else's in a browser on this machine may make its own name point here. */
+/* A foreign page in a browser on this machine may make its own name point here. */
 static void hosts(void **state)
 {
 	char machine[200] = "", header[300];
@@ -252,7 +252,7 @@ static void base64(const char *hex, char out[64])
 	*to = 0;
 }
 
-/* The policy lets the page's own script run, by its hash, and nothing else that might get into the
+/* The policy allows the page's own script by its hash, and nothing else that might get into the
  * page. */
 static void policy(void **state)
 {
@@ -305,7 +305,7 @@ static void garbage(void **state)
 
 		say(fd, lines[i]);
 		shutdown(fd, SHUT_WR);
-		text = hear(fd); /* an error or nothing, but an end */
+		text = hear(fd); /* The answer is an error or empty, and the connection ends. */
 		assert_null(strstr(text, " 200 "));
 		free(text);
 	}
@@ -349,8 +349,8 @@ static void many(void **state)
 	cluster_stop(s.c);
 }
 
-/* One that reads a byte per step, one that writes a byte per step, one that never says a word, one
- * that stops reading. */
+/* One client reads a byte per step, one writes a byte per step, one never sends anything, and one
+ * stops reading. */
 static void slow_clients(void **state)
 {
 	static const char request[] =
@@ -377,8 +377,8 @@ static void slow_clients(void **state)
 		assert_int_equal(recv(reader, &byte, 1, 0), 1);
 		assert_int_equal(send(writer, &request[i], 1, MSG_NOSIGNAL), 1);
 	}
-	assert_true(clock_ns() - began <
-		    pace_ns(WAIT_S * NS_PER_SEC)); /* a step of this model takes a millisecond */
+	/* A step of this model takes a millisecond. */
+	assert_true(clock_ns() - began < pace_ns(WAIT_S * NS_PER_SEC));
 	assert_int_equal(t.world.step, sizeof(request));
 	text = hear(reader);
 	assert_non_null(strstr(text, "# TYPE process_resident_memory_bytes gauge\n"));
@@ -387,7 +387,7 @@ static void slow_clients(void **state)
 	assert_non_null(strstr(text, "HTTP/1.1 200 "));
 	free(text);
 	trainer_end(&t);
-	cluster_stop(s.c); /* with two connections open */
+	cluster_stop(s.c); /* It stops with two connections open. */
 	close(silent);
 	close(gone);
 }
@@ -415,9 +415,8 @@ static void figures(void **state)
 		     "shardd_model_chunks{model=\"gpt\",owner=\"b\"} ",
 		     "shardd_connections{state=\"greeted\"} 1\n",
 		     "shardd_peer_bytes_total{peer=\"b\",direction=\"out\"} ");
-	await(s.port[1], "/metrics",
-	      "shardd_steps_applied_total{model=\"gpt\"} 7\n"); /* without ranks: steps and applies,
-								   no wait */
+	/* Without ranks the node has steps and applies, and no waits. */
+	await(s.port[1], "/metrics", "shardd_steps_applied_total{model=\"gpt\"} 7\n");
 	EXPECT_PARTS(s.port[1], "GET", "/metrics", "shardd_wait_seconds_count{model=\"gpt\"} 0\n");
 	EXPECT_PARTS(s.port[0], "GET", "/status", "\"last_step\":{", "\"outcome\":\"applied\"",
 		     "\"step_s\":");
@@ -425,7 +424,7 @@ static void figures(void **state)
 	cluster_stop(s.c);
 }
 
-/* The model "mine", which only its owner may read, with one step. */
+/* Trains one step of the model "mine", which only its owner may read. */
 static void train_private(struct trainer *t, const char *address)
 {
 	struct shard_spec spec;
@@ -438,8 +437,8 @@ static void train_private(struct trainer *t, const char *address)
 	train(t, 1);
 }
 
-/* HTTP does not say who asks, so a model that others may not read is not told of, unless the
- * operator wants it. */
+/* HTTP does not tell who asks, so a model that others may not read is left out unless the operator
+ * wants it. */
 static void private_models(void **state)
 {
 	static const char want[] = "shardd_steps_applied_total{model=\"mine\"} 1\n";
@@ -516,7 +515,7 @@ static void health(void **state)
 	cluster_stop(s.c);
 }
 
-/* --- the thread beside a loop that the test runs, or does not --- */
+/* --- the thread alone, beside a loop that the test runs or does not run --- */
 
 static void render(void *arg, struct http_snapshot *s)
 {
@@ -549,13 +548,15 @@ static void stuck_loop(void **state)
 	conf.loop = &loop;
 	conf.arg = &renders;
 	assert_int_equal(http_open(&h, &conf, &e), SHARD_OK);
+	/* It waits a second for the loop. */
 	EXPECT_PARTS(http_port(h), "GET", "/metrics", "HTTP/1.1 503 ",
-		     "the loop has not answered for 1."); /* waits a second */
+		     "the loop has not answered for 1.");
 	began = clock_ns();
 	EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 503 ",
 		     "the loop has not answered for ");
 	EXPECT_PARTS(http_port(h), "GET", "/", "HTTP/1.1 200 ");
-	assert_true(clock_ns() - began < pace_ns(NS_PER_SEC)); /* the others do not */
+	/* These paths do not wait for the loop. */
+	assert_true(clock_ns() - began < pace_ns(NS_PER_SEC));
 	while (renders == 0)
 		uv_run(&loop, UV_RUN_ONCE);
 	text = fetch(http_port(h), "GET", "/metrics");
@@ -563,7 +564,7 @@ static void stuck_loop(void **state)
 	free(text);
 	for (int i = 0; i < 5; i++)
 		EXPECT_PARTS(http_port(h), "GET", "/healthz", "HTTP/1.1 200 ", "\r\n\r\nok\n");
-	assert_int_equal(renders, 1); /* one a second */
+	assert_int_equal(renders, 1); /* There is one per second. */
 
 	snprintf(at.text, sizeof(at.text), "127.0.0.1:%u", http_port(h));
 	at.port = http_port(h);

@@ -17,7 +17,8 @@
 
 #define SETTINGS "optimizer=adamw chunk_elems=1024 timeout=60s min_world=4 max_world=4"
 
-static uint64_t cpu_ns(pid_t pid) /* of all its threads */
+/* Returns the time of all threads of a process. */
+static uint64_t cpu_ns(pid_t pid)
 {
 	struct timespec t;
 	clockid_t clock;
@@ -34,7 +35,7 @@ static void test_idle(void **state)
 	pid_t pid[6];
 
 	y->cluster = cluster_start(2, NULL, NULL);
-	for (int i = 0; i < 4; i++) /* one of them over tcp */
+	for (int i = 0; i < 4; i++) /* One of them connects over TCP. */
 		t[i] = drill_joining(y,
 				     i == 3 ? y->cluster->node[1].tcp_address
 					    : y->cluster->node[i / 2].unix_address,
@@ -53,11 +54,12 @@ static void test_idle(void **state)
 	}
 	for (int i = 0; i < 6; i++)
 		before += cpu_ns(pid[i]);
-	(void)poll(NULL, 0, 10000); /* the time that is measured */
+	(void)poll(NULL, 0, 10000); /* This is the time that is measured. */
 	for (int i = 0; i < 6; i++)
 		after += cpu_ns(pid[i]);
 	print_message("10 s of waiting took %.1f ms\n", (double)(after - before) / 1e6);
-	assert_true(after - before <= pace_ns(50 * NS_PER_MS)); /* See pace.h: others run, too. */
+	/* Other processes run on this machine, too; see pace.h. */
+	assert_true(after - before <= pace_ns(50 * NS_PER_MS));
 	DRILL(t[0], SHARD_OK, .op = DRILL_BEGIN);
 	DRILL(t[0], SHARD_OK, .op = DRILL_PUSH);
 	DRILL(t[0], SHARD_OK, .op = DRILL_COMMIT);

@@ -22,7 +22,7 @@
 
 enum { ELEMS = 1 << 17, CHUNK = 1 << 16, PART = CHUNK * 4 };
 
-/* --- definitions by hand: "m", two chunks of 256 KiB each --- */
+/* --- definitions, frame by frame: "m" has two chunks of 256 KiB --- */
 
 struct writer {
 	struct raw r;
@@ -92,7 +92,7 @@ static void write_all(struct writer *w, float with)
 		write_chunk(w, c, with);
 }
 
-/* Header and the first bytes of a WRITE; the rest by finish_body(). */
+/* Sends the header and the first bytes of a WRITE. finish_body() sends the rest. */
 static float *begin_write(struct writer *w, uint32_t chunk, float with, size_t first)
 {
 	struct wire_head h = write_head(w, chunk);
@@ -167,7 +167,8 @@ static void start_one(struct inproc *c)
 	inproc_start(c, &conf);
 }
 
-/* Who seals goes on writing: the head comes before the model is sealed, the rest of it after. */
+/* The session that seals goes on writing: the header of a WRITE comes before the model is sealed,
+ * and the rest after that. */
 static void test_write_over_the_seal(void **state)
 {
 	enum { BEFORE = 4096 };
@@ -188,7 +189,8 @@ static void test_write_over_the_seal(void **state)
 	wire_seal(&h[1], v, w.r.sent++, true);
 	memcpy(both, h, sizeof(h));
 	memcpy(both + sizeof(h), v, BEFORE);
-	raw_bytes(&w.r, both, sizeof(both)); /* in one read: the seal waits for the disk */
+	/* The daemon gets both in one read, and the seal waits for the disk. */
+	raw_bytes(&w.r, both, sizeof(both));
 	if (!raw_expect(&w.r, OP_SEAL))
 		fail_msg("SEAL was not answered");
 	finish_body(&w.r, v, BEFORE);
@@ -198,7 +200,7 @@ static void test_write_over_the_seal(void **state)
 	inproc_stop(&c);
 }
 
-/* It ends the connection, and with it all that it wrote is void. */
+/* The WRITE ends the connection, so everything that it wrote is void. */
 static void test_write_with_a_wrong_sum(void **state)
 {
 	struct inproc c;
@@ -246,8 +248,8 @@ static void test_write_over_a_drop(void **state)
 	define(&w, c.node[0].unix_address);
 	define(&other, c.node[0].unix_address);
 	v = begin_write(&w, 0, 666, 1000);
-	/* What was sent is there before the drop: each turn of the loop reads from all
-	 * connections. */
+	/* Each turn of the loop reads from all connections. So after this answer the bytes of the
+	 * WRITE are there before the drop. */
 	free(raw_status(&other.r));
 	m.name = (char *)(uintptr_t) "m";
 	m.action = 1;
@@ -277,7 +279,7 @@ static void *define_there(void *arg)
 	return NULL;
 }
 
-/* A model of node a; this is node b, which holds the second chunk. */
+/* Defines a model at node a. The test is node b, which holds the second chunk. */
 static void link_and_define(struct rawnode *x, struct writer *w, uint32_t connections)
 {
 	struct inproc_conf conf = {.cluster = "heartbeat_timeout = 20s"};
@@ -290,8 +292,8 @@ static void link_and_define(struct rawnode *x, struct writer *w, uint32_t connec
 	*w = d.w;
 }
 
-/* The answer to a READ on one connection, whose body is not through when the other one says that
- * the READ is refused. */
+/* The answer to a READ comes on one connection. Before its body is complete, the other connection
+ * says that the READ is refused. */
 static void test_answer_that_is_taken_back(void **state)
 {
 	struct wire_head h = {.op = OP_READ, .flags = WIRE_REPLY, .body_bytes = PART},
@@ -312,14 +314,15 @@ static void test_answer_that_is_taken_back(void **state)
 	raw_bytes(&x.r[1], &h, sizeof(h));
 	raw_bytes(&x.r[1], v, 1000);
 	raw_send(&x.r[0], &no, &why.base);
-	assert_non_null(
-		raw_error(&w.r)); /* of the answer that was taken back, or of the link that falls */
+	/* The answer was taken back, or the link ended. */
+	assert_non_null(raw_error(&w.r));
 	finish_body(&x.r[1], v, 1000);
 	inproc_wait_log(x.daemon,
 			"frame read on connection 1 of the link: it belongs on connection 0", 1);
 
-	rawnode_link(&x); /* the same on the connection where it belongs: then nothing can come
-			     between, but the end of who asked */
+	/* The same on the connection where the answer belongs. There only the end of the trainer
+	 * can come in between. */
+	rawnode_link(&x);
 	rawnode_hold(&x);
 	v = filled(2);
 	read_send(&w.r, x.model, CHUNK, CHUNK, 56);
@@ -331,11 +334,11 @@ static void test_answer_that_is_taken_back(void **state)
 	raw_close(&w.r);
 	inproc_wait_log(x.daemon, "event=session_closed", 1);
 	finish_body(&x.r[0], v, 1000);
-	raw_send(&x.r[0], &no, &why.base); /* nobody waits for it any more: dropped */
+	raw_send(&x.r[0], &no, &why.base); /* Nobody waits for it any more, so it is dropped. */
 	rawnode_stop(&x);
 }
 
-/* Frames of chunks on the wrong connection, and answers as kinds that have none. */
+/* Sends frames of chunks and of the core on the wrong connection of a link. */
 static void test_wrong_connection(void **state)
 {
 	static const uint16_t ops[] = {OP_CONTRIB_DATA, OP_IMAGE_DATA, OP_CONTRIB};
@@ -354,8 +357,8 @@ static void test_wrong_connection(void **state)
 			 chunk % 2);
 		rawnode_refused(&x, 1 - chunk % 2, part);
 		rawnode_link(&x);
-		raw_head(&x.r[chunk % 2], &h, bytes,
-			 h.op == OP_CONTRIB ? 0 : sizeof(bytes)); /* of no model: dropped */
+		/* There is no such model, so the frame is dropped. */
+		raw_head(&x.r[chunk % 2], &h, bytes, h.op == OP_CONTRIB ? 0 : sizeof(bytes));
 	}
 	raw_send(&x.r[1], &(struct wire_head){.op = OP_PING}, NULL);
 	raw_send(&x.r[1], &(struct wire_head){.op = OP_CORE + CORE_ASK, .term = 1, .model = 1},
@@ -366,15 +369,15 @@ static void test_wrong_connection(void **state)
 
 /* --- WRITE while the model is lost, and restored --- */
 
-enum { FIRST = 1000 /* bytes of a body, before what ends it */ };
+enum { FIRST = 1000 /* FIRST bytes of a body are sent before the event that ends its purpose. */ };
 
 struct late {
-	struct rawnode x; /* node b, with the second chunk */
+	struct rawnode x; /* The test is node b, with the second chunk. */
 	struct writer w, other;
-	float *body; /* of w's WRITE into the first chunk */
+	float *body; /* Of w's WRITE into the first chunk. */
 };
 
-/* The model is lost while the body is on its way: b comes with another memory. */
+/* The model is lost while the body is on its way, because node b comes back with other memory. */
 static void lose(struct late *l)
 {
 	link_and_define(&l->x, &l->w, 1);
@@ -404,7 +407,7 @@ static void late_end(struct late *l)
 	rawnode_stop(&l->x);
 }
 
-/* Somebody else has written the chunk anew by then. */
+/* Another writer has written the chunk again by then. */
 static void test_write_over_a_loss(void **state)
 {
 	struct writer next;
@@ -476,7 +479,7 @@ static void test_write_over_a_restore(void **state)
 
 struct pusher {
 	struct writer w;
-	struct wire_head now; /* of the attempt in hand */
+	struct wire_head now; /* The head of the current attempt. */
 };
 
 static void join(struct pusher *p)
@@ -498,8 +501,8 @@ static struct wire_head of_attempt(const struct pusher *p, uint16_t op, uint32_t
 	return h;
 }
 
-/* The trainer is out of the model while a part of its gradient is on its way into the arena: the
- * model is dropped. Its successor's arena may lie there when the rest of it comes. */
+/* The model is dropped while a part of a gradient is on its way into the trainer's arena. When the
+ * rest of it comes, the arena of the next trainer may be at that address. */
 static void test_push_over_a_drop(void **state)
 {
 	struct wire_head h, drop = {.op = OP_MANAGE, .attempt = 99};
@@ -538,7 +541,7 @@ static void test_push_over_a_drop(void **state)
 	}
 	free(raw_status(&next.w.r));
 	finish_body(&out.w.r, v, FIRST);
-	free(raw_status(&out.w.r)); /* The rest has come, and the connection stands. */
+	free(raw_status(&out.w.r)); /* The rest has come, and the connection is still open. */
 	for (uint32_t k = 0; k < ELEMS / CHUNK; k++) {
 		h = of_attempt(&next, OP_PUSH, k);
 		raw_send(&next.w.r, &h, NULL);

@@ -33,11 +33,12 @@ static void spawn(struct drill_yard *y, int node)
 {
 	cluster_spawn(y->cluster, node);
 	cluster_ready(y->cluster, node);
-	cluster_wait_log(y->cluster, node, "event=model model=m ", 2); /* it has been told of it */
+	/* It has been told of the model. */
+	cluster_wait_log(y->cluster, node, "event=model model=m ", 2);
 }
 
-/* To where node b has started again and has no view. It was away when the view in question was
- * made, which is therefore not for it. */
+/* Brings node b to where it has started again and has no view. It was away when the view in
+ * question was made, so that view is not sent to it. */
 static void without_a_view(struct drill_yard *y, struct hold *h)
 {
 	hold_disk(h, y->cluster->node[0].pid);
@@ -45,7 +46,7 @@ static void without_a_view(struct drill_yard *y, struct hold *h)
 	cluster_wait_log(y->cluster, 0, "event=link_down peer=b ", 1);
 	cluster_kill(y->cluster, 2);
 	spawn(y, 2);
-	cluster_says(y->cluster, 0, "\"state\":\"recovering\""); /* a view is being written */
+	cluster_says(y->cluster, 0, "\"state\":\"recovering\""); /* A view is being written. */
 	spawn(y, 1);
 }
 

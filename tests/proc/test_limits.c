@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Few descriptors and little address space (ulimit -n, -v): a daemon says at its start what it
- * needs and has, takes what the hard limit gives, refuses what does not fit with a sentence, keeps
- * some for its own files, and never ends by it. */
+/* Tests daemons with few descriptors and little address space (ulimit -n, -v). A daemon logs at its
+ * start what it needs and has, raises its limit to the hard limit, and refuses with a sentence what
+ * does not fit. It keeps some descriptors for its own files, and never ends because of the
+ * limits. */
 #include "base/check.h"
 #include "lib/crew.h"
 #include "lib/keep.h"
@@ -19,7 +20,7 @@
 #include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1 /* which has terabytes of address space */
+#define SANITIZED 1 /* A sanitizer uses terabytes of address space. */
 #else
 #define SANITIZED 0
 #endif
@@ -48,7 +49,7 @@ static int start_limited(void *arg)
 	return 1;
 }
 
-/* Ends by itself, at once where it cannot start. */
+/* Starts a daemon that ends by itself, at once if it cannot start. */
 static void start(int which, rlim_t most, int rc, const char *text)
 {
 	struct start s = {.which = which, .most = most, .rc = rc, .text = text};
@@ -116,8 +117,8 @@ static bool knock(shard_client **client, const char *address)
 	return rc == SHARD_OK;
 }
 
-/* A crowd takes all descriptors there are for it. It is told so; a crew trains on, views and
- * checkpoints are written, a tool is answered; nothing spins. */
+/* A crowd takes all descriptors that are available to it and is told so. A crew trains on, views
+ * and checkpoints are written, a tool is answered, and no loop spins. */
 static void test_crowd(void **state)
 {
 	struct crew *crew = test_malloc(sizeof(*crew));
@@ -149,9 +150,10 @@ static void test_crowd(void **state)
 	tool_expect(0, "honest", "shardctl", words);
 	crew_check(crew, c->node[0].unix_address, crew_finish(crew));
 	cpu_ns = proc_cpu_ns(c->node[0].pid);
-	usleep(500000); /* what it does while nothing happens */
+	usleep(500000); /* Measures what the daemon uses while nothing happens. */
 	assert_true(proc_cpu_ns(c->node[0].pid) - cpu_ns < 400000000);
-	/* root alone takes what was kept; what is left is for files, and a view is made durable */
+	/* Only root gets the reserved connections. The remaining descriptors are for files, so
+	 * views are still written. */
 	for (int i = 0; i < CROWD; i++)
 		if (crowd[i] == NULL)
 			(void)knock(&crowd[i], c->node[0].unix_address);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: all
-/* A model of many gigabytes (16 GiB on both nodes together, or a third of the memory that is
- * available) is defined, written, saved, given up and restored, lost with a node and restored in
- * memory that is made anew, and dropped. Meanwhile both daemons answer STATUS within 100 ms. Busy
- * machines do not count: the time that the daemon's loop and who asks were ready to run and had no
- * processor is taken off, and what a third daemon, which has nothing to do and is asked at the same
- * time, needs at worst in the same phase is allowed beside the 100 ms. */
+/* A model of many gigabytes (16 GiB on both nodes together, or a third of the available memory) is
+ * defined, written, saved, given up and restored, lost with a node and restored in new memory, and
+ * dropped. Meanwhile both daemons answer STATUS within 100 ms. A busy machine must not fail the
+ * test. So the time in which the daemon's loop or the asking process was ready to run and had no
+ * processor is subtracted. A third, idle daemon is asked at the same time, and its worst time in
+ * the same phase is added to the 100 ms. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/keep.h"
@@ -29,7 +29,7 @@
 #include <cmocka.h>
 
 enum {
-	PER_ELEM = 28, /* bytes of both nodes: sgd, fp32, one trainer */
+	PER_ELEM = 28, /* Bytes of both nodes per element, for sgd, fp32 and one trainer. */
 	WRITE_ELEMS = 16 << 20,
 	WITHIN_MS = 100,
 	PACE_US = 5000,
@@ -46,7 +46,7 @@ static const char *const phase_names[PHASES] = {"define",  "write and seal",    
 						"restore", "a node without memory", "drop"};
 enum { IDLE, A, B, ASKED };
 
-/* Shared with the processes that ask. */
+/* Shared with the processes that ask for STATUS. */
 static struct asked {
 	_Atomic int phase;
 	struct {
@@ -60,7 +60,7 @@ struct asker {
 	pid_t daemon, pid;
 };
 
-/* How long the first thread of a process has waited for a processor so far. */
+/* Returns how long the first thread of a process has waited for a processor so far. */
 static uint64_t queued_ns(pid_t pid)
 {
 	unsigned long long ran, queued = 0;
@@ -246,7 +246,7 @@ static void wait_log(struct cluster *c, const char *part, uint32_t times)
 	}
 }
 
-/* As tool_expect(), but without its limit. */
+/* Like tool_expect() without its time limit. */
 static int shardctl(void *arg)
 {
 	char **words = arg, path[512];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Memory that stands still while it is made or given back, as gigabytes seem to: the loops of both
- * daemons answer meanwhile, links stay up, and another model trains. A definition that is given up
- * then, a node that stops, a link that falls and a kernel that refuses leave nothing behind. The
+/* Tests memory whose making or giving back takes long, as it does for gigabytes. The loops of both
+ * daemons answer meanwhile, links stay up, and another model trains. A definition that is given up,
+ * a node that stops, a link that ends and a kernel that refuses memory leave nothing behind. The
  * gate holds the threads that make memory and give it back. */
 #include "base/check.h"
 #include "base/clock.h"
@@ -62,7 +62,7 @@ static void test_define_and_drop(void **state)
 		before[i] = gate_used(&c.node[i]);
 	gate_set(&gate.makes, true);
 	definer_begin(&d, c.node[0].unix_address, "large");
-	gate_wait(&c, &gate.making, 2); /* a thread of each node */
+	gate_wait(&c, &gate.making, 2); /* One thread of each node. */
 	definer_begin(&other, c.node[1].unix_address, "large");
 	until = clock_ns() + NS_PER_SEC / 2;
 	do {
@@ -74,7 +74,7 @@ static void test_define_and_drop(void **state)
 	assert_non_null(strstr(shard_error(), "is being made"));
 	gate_set(&gate.makes, false);
 	definer_end(&d, SHARD_OK, NULL);
-	definer_end(&other, SHARD_OK, NULL); /* both have the same one */
+	definer_end(&other, SHARD_OK, NULL); /* Both definitions have the same model. */
 	for (int i = 0; i < 2; i++)
 		gate_expect_state(&c.node[i], "large", "open");
 	definer_over(&d);
@@ -83,7 +83,7 @@ static void test_define_and_drop(void **state)
 	gate_set(&gate.gives, true);
 	definer_drop(&drop, c.node[0].unix_address, "large");
 	gate_wait(&c, &gate.giving, 2);
-	definer_begin(&d, c.node[1].unix_address, "large"); /* waits for the memory */
+	definer_begin(&d, c.node[1].unix_address, "large"); /* It waits for the memory. */
 	until = clock_ns() + NS_PER_SEC / 4;
 	do {
 		steps(&t, 1);
@@ -139,7 +139,8 @@ static void begin_join(struct joiner *j, shard_model *m)
 	assert_int_equal(pthread_create(&j->thread, NULL, joins, j), 0);
 }
 
-/* Two arenas: the one that had a trainer is renewed for the next, while the other trains. */
+/* There are two arenas. The arena of a trainer that left is made again for the next one, while the
+ * other trainer trains. */
 static void test_rejoin(void **state)
 {
 	const struct inproc_conf conf = {.nodes = 1, .tail = MODEL};
@@ -172,7 +173,7 @@ static void test_rejoin(void **state)
 	gate_set(&gate.makes, false);
 	end_join(&j[0]);
 	EXPECT(SHARD_OK, shard_leave(d[1].model, 10000));
-	/* No memory: who asked hears so, and the next one gets it. */
+	/* There is no memory. The trainer that joins is told, and the next one gets it. */
 	gate_set(&gate.refuses, true);
 	EXPECT(SHARD_BUDGET, shard_join(d[2].model, -1, 10000, &world));
 	EXPECT_TEXT("Cannot allocate memory");
@@ -185,7 +186,7 @@ static void test_rejoin(void **state)
 	inproc_stop(&c);
 }
 
-/* A trainer joins a small model with memory that is made anew, while a large one is being made. */
+/* A trainer joins a small model, whose arena is made again, while a large model is being made. */
 static void test_rejoin_beside_a_making(void **state)
 {
 	const struct inproc_conf conf = {.nodes = 1, .tail = MODEL};
@@ -197,7 +198,7 @@ static void test_rejoin_beside_a_making(void **state)
 	(void)state;
 	inproc_start(&c, &conf);
 	trainer_define(&t, c.node[0].unix_address, SHARD_F32, SHARD_F32);
-	for (int i = 0; i < 2; i++) { /* no arena is fresh then */
+	for (int i = 0; i < 2; i++) { /* Afterwards both arenas have been used. */
 		EXPECT(SHARD_OK, shard_join(t.model, -1, pace_ms(10000), &world));
 		EXPECT(SHARD_OK, shard_leave(t.model, pace_ms(10000)));
 	}
@@ -216,8 +217,8 @@ static void test_rejoin_beside_a_making(void **state)
 	inproc_stop(&c);
 }
 
-/* Node b, which is the test, has no room: who defines hears so while the thread of node a still
- * works. Who defines it again waits until the memory is free on both. */
+/* Node b, which is the test, has no room. The definition fails at once, while the thread of node a
+ * still works. The next definition waits until the memory is free on both nodes. */
 static void test_given_up(void **state)
 {
 	struct wire_head no = {.op = OP_ERROR, .flags = WIRE_REPLY},
@@ -242,7 +243,8 @@ static void test_given_up(void **state)
 	gone.attempt = x.r[0].head.attempt;
 	gone.model = x.r[0].head.model;
 	gate_expect_state(x.daemon, "large", "");
-	assert_true(gate_used(x.daemon) > 0); /* what a thread has is nobody else's */
+	/* The memory of a working thread is not given to others. */
+	assert_true(gate_used(x.daemon) > 0);
 	definer_begin(&again, x.daemon->unix_address, "large");
 	raw_send(&x.r[0], &gone, NULL);
 	gate_set(&gate.makes, false);
@@ -287,8 +289,8 @@ static void *stops(void *arg)
 	return NULL;
 }
 
-/* Either node ends while both make a model: it waits for its thread, and the definer hears of it.
- */
+/* Each node in turn ends while both make a model. It waits for its thread, and the definition
+ * fails. */
 static void test_stop(void **state)
 {
 	const struct inproc_conf conf = {.tail = MODEL};
@@ -317,7 +319,7 @@ static void test_stop(void **state)
 	}
 }
 
-/* Node b comes back without its memory: the model is restored when that is there again. */
+/* Node b comes back without its memory. The model is restored when the memory is there again. */
 static void test_restart(void **state)
 {
 	const struct inproc_conf conf = {.cluster = "heartbeat_timeout = 2s\n", .tail = MODEL};
@@ -347,7 +349,8 @@ static void test_restart(void **state)
 	keep_free(&keep);
 }
 
-/* Frames come, and none of that kind, until a request that is refused at once has been answered. */
+/* Checks that no frame with this op comes before the answer to a request that is refused at
+ * once. */
 static void comes_not(struct rawnode *x, uint16_t op)
 {
 	struct wire_head bad = {.op = OP_BLOB, .attempt = 77};
@@ -361,8 +364,8 @@ static void comes_not(struct rawnode *x, uint16_t op)
 	} while (x->r[0].head.attempt != bad.attempt);
 }
 
-/* The coordinator, which is the test, dials again while node b still makes what it asked for: that
- * is given up, and asked for anew. */
+/* The coordinator, which is the test, links again while node b still makes what it asked for. That
+ * is given up, and requested again. */
 static void test_link(void **state)
 {
 	struct wire_head drop = {.op = OP_MODEL_DROP, .model = 1};
@@ -379,7 +382,8 @@ static void test_link(void **state)
 	inproc_wait_log(x.daemon, "event=drop model=m", 1);
 	assert_non_null(strstr(raw_error(&x.r[0]), "model 1 is still being dropped on node b"));
 	gate_expect_state(x.daemon, "m", "");
-	/* Dropped meanwhile: node b does that by itself already, and answers when it has. */
+	/* The model is dropped meanwhile. Node b does that by itself already, and answers when it
+	 * is done. */
 	drop.attempt = ++x.tag;
 	raw_send(&x.r[0], &drop, NULL);
 	comes_not(&x, OP_MODEL_DROP);
@@ -390,7 +394,7 @@ static void test_link(void **state)
 	x.silent = false;
 	rawnode_define(&x, chunks, x.settings);
 	gate_expect_state(x.daemon, "m", "recovering");
-	/* And dropped while it is made: the answer comes when the memory is free. */
+	/* The model is dropped while it is made. The answer comes when the memory is free. */
 	drop.attempt = ++x.tag;
 	raw_send(&x.r[0], &drop, NULL);
 	rawnode_expect(&x, OP_MODEL_DROP);
@@ -409,7 +413,8 @@ static void test_link(void **state)
 	rawnode_stop(&x);
 }
 
-/* Node b has made it and the coordinator has not; the link falls, and b names what it has. */
+/* Node b has made the model, and the coordinator has not. The link ends, and over the next one b
+ * names the model. */
 static void test_named_while_it_is_made(void **state)
 {
 	struct wire_head ping = {.op = OP_PING};
@@ -436,7 +441,8 @@ static void test_named_while_it_is_made(void **state)
 
 enum { DIR_BYTES = 100, TAIL_BYTES = 600 };
 
-/* A checkpoint of "large", made by a node alone, and settings that restore it at the start. */
+/* Saves a checkpoint of "large" on a node that is alone, and makes settings that restore it at the
+ * start. */
 static void keep_large(struct keep *k, char dir[DIR_BYTES], char tail[TAIL_BYTES])
 {
 	struct definer d;
@@ -454,7 +460,7 @@ static void keep_large(struct keep *k, char dir[DIR_BYTES], char tail[TAIL_BYTES
 	inproc_stop(&c);
 }
 
-/* A restore asks a node that makes its memory anew when that is there. */
+/* A node makes its memory again. A restore asks it to load only when that memory is there. */
 static void test_restored_when_it_is_made(void **state)
 {
 	char tail[TAIL_BYTES], dir[DIR_BYTES];
@@ -471,7 +477,7 @@ static void test_restored_when_it_is_made(void **state)
 	definer_begin(&d, x.daemon->unix_address, "large");
 	rawnode_hold(&x);
 	gate_wait(&x.c, &gate.making, 1);
-	rawnode_link(&x); /* b has started again */
+	rawnode_link(&x); /* Node b has started again. */
 	gate_set(&gate.makes, false);
 	rawnode_expect(&x, OP_MODEL);
 	model = x.r[0].head;
@@ -486,7 +492,7 @@ static void test_restored_when_it_is_made(void **state)
 	keep_free(&k);
 }
 
-/* The only checkpoint is of step 0, and damaged: it is tried once. */
+/* The only checkpoint is of step 0 and damaged. It is tried once. */
 static void test_bad_checkpoint_of_step_0(void **state)
 {
 	char tail[TAIL_BYTES], dir[DIR_BYTES];
@@ -506,7 +512,8 @@ static void test_bad_checkpoint_of_step_0(void **state)
 	keep_free(&k);
 }
 
-/* A trainer of another node waits for longer than a node may say nothing about a request. */
+/* The making takes longer than a node may be silent about a request. A trainer of the other node
+ * waits for it. */
 static void test_made_slowly(void **state)
 {
 	const struct inproc_conf conf = {.cluster = "heartbeat_timeout = 1s\nstep_timeout = 1s\n"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* There is not room for everything at once: a definition waits for memory that another model is
- * about to give back, or may be, and for nothing else. The gate holds the threads that make memory
- * and give it back. */
+/* Tests definitions when there is not room for everything at once. A definition waits for memory
+ * that another model is about to give back, or may give back, and for nothing else. The gate holds
+ * the threads that make memory and give it back. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/gate.h"
@@ -45,8 +45,8 @@ static void *stops(void *arg)
 
 #define ROOM_FOR_ONE "memory = 36MiB\n"
 
-/* There is room for one model. Another one waits while the memory of the first is given back: for
- * heartbeat_timeout, and then it is refused with figures. */
+/* There is room for one model. Another one waits while the memory of the first is given back. It
+ * waits for heartbeat_timeout, and is then refused with figures. */
 static void test_room_comes_back(void **state)
 {
 	char daemon[200];
@@ -60,7 +60,7 @@ static void test_room_comes_back(void **state)
 	definer_begin(&d, c.node[0].unix_address, "first");
 	definer_end(&d, SHARD_OK, NULL);
 	definer_over(&d);
-	definer_begin(&d, c.node[1].unix_address, "second"); /* nothing is on its way back */
+	definer_begin(&d, c.node[1].unix_address, "second"); /* No memory is being given back. */
 	definer_end(&d, SHARD_BUDGET, "\"second\" needs");
 	definer_over(&d);
 	for (int i = 0; i < 2; i++)
@@ -88,8 +88,9 @@ static void test_room_comes_back(void **state)
 	inproc_stop(&c);
 }
 
-/* The link falls while node b makes a model, which is given up; over the next one comes another
- * model, for which there is no room until the thread has ended. A drop ends the wait as well. */
+/* The link ends while node b makes a model, so that model is given up. Over the next link comes
+ * another model, for which there is no room until the thread has ended. A drop ends the wait as
+ * well. */
 static void test_room_after_a_link(void **state)
 {
 	struct wire_head drop = {.op = OP_MODEL_DROP, .model = 2};
@@ -107,7 +108,7 @@ static void test_room_after_a_link(void **state)
 	inproc_wait_log(x.daemon, "event=drop model=m", 1);
 	rawnode_define_as(&x, 2, "second", chunks, x.settings);
 	inproc_wait_log(x.daemon, "event=model_waits model=second", 1);
-	rawnode_expect(&x, OP_PROGRESS); /* as if it were being made */
+	rawnode_expect(&x, OP_PROGRESS); /* It reports progress as if the model were being made. */
 	drop.attempt = ++x.tag;
 	raw_send(&x.r[0], &drop, NULL);
 	inproc_wait_log(x.daemon, "event=drop model=second", 1);
@@ -122,8 +123,8 @@ static void test_room_after_a_link(void **state)
 	rawnode_stop(&x);
 }
 
-/* A link comes up. The coordinator has not said yet whether it still has the model that node b
- * holds: another one waits until that is known. */
+/* A link comes up, and the coordinator has not said yet whether it still has the model that node b
+ * holds. Another model waits until that is known. */
 static void test_room_of_an_unnamed_model(void **state)
 {
 	struct wire_head drop = {.op = OP_MODEL_DROP, .model = 1};
@@ -139,7 +140,7 @@ static void test_room_of_an_unnamed_model(void **state)
 	rawnode_link(&x);
 	rawnode_define_as(&x, 2, "second", chunks, x.settings);
 	inproc_wait_log(x.daemon, "event=model_waits model=second", 1);
-	rawnode_define(&x, chunks, x.settings); /* it still has it */
+	rawnode_define(&x, chunks, x.settings); /* The coordinator still has it. */
 	text = raw_error(&x.r[0]);
 	assert_non_null(text);
 	assert_non_null(strstr(text, "\"second\" needs"));
@@ -152,7 +153,7 @@ static void test_room_of_an_unnamed_model(void **state)
 	rawnode_link(&x);
 	rawnode_define_as(&x, 4, "fourth", chunks, x.settings);
 	inproc_wait_log(x.daemon, "event=model_waits model=fourth", 1);
-	raw_send(&x.r[0], &drop, NULL); /* it has dropped it meanwhile */
+	raw_send(&x.r[0], &drop, NULL); /* The coordinator has dropped it meanwhile. */
 	rawnode_expect(&x, OP_MODEL);
 	assert_int_equal(x.r[0].head.model, 4);
 	gate_expect_state(x.daemon, "m", "");
@@ -160,8 +161,8 @@ static void test_room_of_an_unnamed_model(void **state)
 	rawnode_stop(&x);
 }
 
-/* A model is dropped by force while node b is not running; its memory outlives b. The next model,
- * which waits for b, has room there when b has heard of the drop. */
+/* A model is dropped by force while node b is not running, and its memory outlives b. The next
+ * model, which waits for b, has room there when b has been told of the drop. */
 static void test_room_of_a_drop_missed(void **state)
 {
 	char daemon[200];
@@ -188,7 +189,7 @@ static void test_room_of_a_drop_missed(void **state)
 	inproc_stop(&c);
 }
 
-/* Models that come and go leave nothing behind. */
+/* Models that are made and dropped leave nothing behind. */
 static void test_nothing_grows(void **state)
 {
 	const struct inproc_conf conf = {.nodes = 1, .tail = MODEL};
@@ -242,8 +243,8 @@ static void test_stop_without_room(void **state)
 	inproc_stop(&c);
 }
 
-/* A tmpfs of 32 MiB, and models of some 12 MiB there. What a model that is being made has there
- * already does not count twice, and what it has not yet is nobody else's. */
+/* There is a tmpfs of 32 MiB, and models of some 12 MiB are made there. What a model in the making
+ * already has there must not count twice, and what it still needs is not given to another model. */
 static void test_warm_room(void **state)
 {
 	static char folder[] = "/tmp/shardd-tmpfs.XXXXXX";
@@ -261,7 +262,8 @@ static void test_warm_room(void **state)
 		skip();
 	}
 	snprintf(daemon, sizeof(daemon), "warm_restart = tmpfs\nwarm_dir = %s", folder);
-	for (uint32_t there = 0; there <= 2; there += 2) { /* state and sums */
+	/* The number of regions that are there already: none, or state and sums. */
+	for (uint32_t there = 0; there <= 2; there += 2) {
 		gate.passes = there;
 		inproc_start(&c, &conf);
 		gate_set(&gate.makes, true);
@@ -290,9 +292,9 @@ static void test_warm_room(void **state)
 	rmdir(folder);
 }
 
-/* Another process takes what is free of a tmpfs of 32 MiB while a model of some 12 MiB is made
- * there. Where the place was asked for, the sentence says what lacks; with `auto` the model is made
- * in memory of the process. */
+/* Another process takes the free room of a tmpfs of 32 MiB while a model of some 12 MiB is made
+ * there. If the place was requested, the error says how much is missing. With `auto` the model is
+ * made in memory of the process. */
 static void test_warm_taken(void **state)
 {
 	static char folder[] = "/tmp/shardd-taken.XXXXXX";
@@ -315,7 +317,7 @@ static void test_warm_taken(void **state)
 
 		snprintf(daemon, sizeof(daemon), "warm_restart = %s\nwarm_dir = %s",
 			 autos ? "auto" : "tmpfs", folder);
-		gate.passes = i / 2; /* the state is there, or nothing is */
+		gate.passes = i / 2; /* Either the state is there already, or nothing is. */
 		inproc_start(&c, &conf);
 		gate_set(&gate.makes, true);
 		definer_begin(&d, c.node[0].unix_address, "m");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Many models over one link at once, mixed in size: some are trained, the others rest, and daemons
- * are killed. A model must never wait because of another one's traffic. What is trained must be
- * right to the bit (lib/crew.h); the image of each model that rests must be on every node soon
- * after every start. `test_many_models SECONDS` trains so much longer, over kills. */
+/* Tests many models of mixed size over one link at once. Some are trained, the others rest, and
+ * daemons are killed. A model must never wait because of the traffic of another one. Trained
+ * weights must be right to the bit (lib/crew.h), and the image of each resting model must be on
+ * every node soon after every start. `test_many_models SECONDS` trains for so much longer and kills
+ * meanwhile. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
@@ -31,7 +32,7 @@ struct many {
 	char names[TRAINED_MAX][16];
 };
 
-static uint64_t seconds; /* beyond what a check has time for */
+static uint64_t seconds; /* How long to train beyond what a check has time for. */
 
 static int setup(void **state)
 {
@@ -67,7 +68,8 @@ static float resting_weight(uint32_t model, uint64_t i)
 	return (float)((i * 31 + model * 7) % 4093) * 0.125f - 200;
 }
 
-/* One chunk each, so that node a holds them all: what node b lacks comes over one connection. */
+/* Defines models of one chunk each, so that node a holds them all, and what node b lacks comes over
+ * one connection. */
 static void resting_define(struct many *t, uint32_t nr)
 {
 	shard_client *c = crew_connect(t->cluster->node[0].unix_address);
@@ -101,7 +103,7 @@ static void resting_define(struct many *t, uint32_t nr)
 	t->resting = nr;
 }
 
-/* Every image is whole on the node, and right. */
+/* Checks that every image is complete and right on the node. */
 static void resting_check(struct many *t, int node)
 {
 	shard_client *c = crew_connect(t->cluster->node[node].unix_address);
@@ -119,7 +121,8 @@ static void resting_check(struct many *t, int node)
 		while ((st = shard_attach(c, name, &m)) == SHARD_NOT_FOUND && clock_ns() < until)
 			usleep(1000);
 		crew_must(st, SHARD_OK, "attach");
-		do /* a node that starts cold hears first of the model, then of its weights */
+		/* A node that starts cold is told of the model first, and of its weights later. */
+		do
 			st = shard_read(m, SHARD_IMAGE, 0, 0, nr, SHARD_F32, w, &step);
 		while (st == SHARD_BAD_STATE && clock_ns() < until && usleep(1000) == 0);
 		crew_must(st, SHARD_OK, "the image of a model that rests");
@@ -135,7 +138,8 @@ static void resting_check(struct many *t, int node)
 
 /* --- models that are trained --- */
 
-/* Of many small chunks, of a single chunk, with two images: both nodes have a trainer of each. */
+/* Trains models of many small chunks, of a single chunk, and with two images. Both nodes have a
+ * trainer of each. */
 static void train(struct many *t, uint32_t nr)
 {
 	static const char *const extra[] = {"", "chunk_elems=65536",
@@ -146,7 +150,7 @@ static void train(struct many *t, uint32_t nr)
 	for (uint32_t i = 0; i < nr; i++) {
 		snprintf(t->names[i], sizeof(t->names[i]), "trained%u", i);
 		crew_init(&t->crew[i], t->names[i]);
-		/* The reference takes its time. */
+		/* A larger model takes long to compute in the reference. */
 		crew_larger(&t->crew[i], nr == 2 && i == 0 ? CREW_SCALE_MAX : scale[i]);
 		t->crew[i].extra = extra[i % (sizeof(extra) / sizeof(extra[0]))];
 		for (uint32_t n = 0; n < 2; n++)
@@ -169,7 +173,8 @@ static void trained_check(struct many *t)
 {
 	uint64_t last[TRAINED_MAX];
 
-	for (uint32_t i = 0; i < t->trained; i++) /* None trains on while another one is checked. */
+	/* No model trains on while another one is checked. */
+	for (uint32_t i = 0; i < t->trained; i++)
 		last[i] = crew_finish(&t->crew[i]);
 	for (uint32_t i = 0; i < t->trained; i++)
 		for (int n = 0; n < 2; n++)
@@ -249,7 +254,8 @@ static void test_eleven_at_rest(void **state)
 	resting(state, 11, true);
 }
 
-/* Eleven models of mixed sizes are trained, as many rest, and one skips. Where CHECK_ALL is set. */
+/* If CHECK_ALL is set, eleven models of mixed sizes are trained, as many rest, and one skips
+ * steps. */
 static void test_eleven_trained(void **state)
 {
 	struct many *t = *state;
@@ -278,7 +284,8 @@ static void test_forty_at_rest_cold(void **state)
 	resting(state, 40, false);
 }
 
-/* More definitions than the queue of a link that comes up can hold: none may be lost for good. */
+/* There are more definitions than fit into the queue of a link that comes up. None may be lost for
+ * good. */
 static void test_large_definitions(void **state)
 {
 	enum { MODELS = 48, TENSORS = 1500 };
