@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# ctl.sh BUILD: what holds for every command of shardctl: --json, --address and --timeout before and behind its name, each exit code that
-# --help documents, and bash completion that offers exactly the commands and options that --help lists. Status 0 if nothing is wrong.
+# ctl.sh BUILD: checks what holds for every command of shardctl: --json, --address and --timeout
+# before and after its name, each exit code that --help documents, and bash completion that offers
+# exactly the commands and options of --help. Exits with 0 if nothing is wrong.
 set -u
 . "$(dirname "$0")/../lib/pace.sh"
 B=$(cd "${1:?usage: ctl.sh BUILD}" && pwd)
@@ -40,7 +41,7 @@ daemon=$!
 answers() { "$B/shardctl" --timeout 60 -a "unix:$dir/s" status >/dev/null 2>&1; }
 wait_until 30 answers || { cat "$dir/log"; echo "not ok ctl: shardd does not answer"; exit 1; }
 
-# --- options of all commands, on both sides of the name; --json everywhere ---
+# --- options of all commands, on both sides of the name, and --json everywhere ---
 at=unix:$dir/s
 while read -r command; do
 	read -ra words <<<"$command"
@@ -83,12 +84,13 @@ c = s.accept()[0]
 c.sendall(b"SSH-2.0-other\r\n" * 20)
 c.recv(1 << 20)' 2>/dev/null; }
 read -r -u "${other[0]}" elsewhere
-exits 5 status -a "127.0.0.1:$elsewhere" # another program listens there
+exits 5 status -a "127.0.0.1:$elsewhere" # Another program listens there.
 exits 2 model
 exits 2 model frob -a "$at"
 exits 2 model drop -a "$at"
 exits 2 model kick m x -a "$at"
-exits 2 model kick m 4294967296 -a "$at" # which is no other way to write 0
+# The number must not wrap around to 0.
+exits 2 model kick m 4294967296 -a "$at"
 for words in status "model list" "config explain" "plan --params 1B"; do
 	check "$words: exit 0 with a full disk behind" bash -c '! "$@" -a "$0" >/dev/full 2>&1' "$at" "$B/shardctl" $words
 done
@@ -103,7 +105,7 @@ kill -CONT $daemon
 
 # --- completion ---
 . deploy/shardctl.bash
-complete_words() { # WORD...: sorted candidates for the last word
+complete_words() { # WORD...: prints the sorted candidates for the last word.
 	COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 	_shardctl
 	printf '%s\n' "${COMPREPLY[@]}" | sort -u | tr '\n' ' '

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check: all
-# demo_kill.sh BUILD: `make demo-kill` in small: it is exact, and when one world is left out of the replay that is found.
+# demo_kill.sh BUILD: runs a small `make demo-kill`. It must be exact, and a world that is left out
+# of the replay must be found.
 set -eu
 build=${1:?usage: demo_kill.sh BUILD}
 cd "$(dirname "$0")/../.."
-"${MAKE:-make}" --no-print-directory B="$build" "$build/reference" "$build/dumpcmp" >/dev/null # B as it is: dependencies name it
+# B is given as it is, because dependencies name it.
+"${MAKE:-make}" --no-print-directory B="$build" "$build/reference" "$build/dumpcmp" >/dev/null
 export LAYERS=1 DIM=32 STEPS=150 KILLS=4
 out=$(mktemp "${TMPDIR:-/tmp}/shardd-demo-kill.XXXXXX")
 trap 'rm -f "$out"' EXIT

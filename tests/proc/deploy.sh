@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# deploy.sh BUILD: alert rules, dashboard and deploy/README.md speak of metrics that the daemon has (readme.sh has the list of them all);
-# promtool reads the rules where it is installed. The unit is what systemd understands and is exposed no more than it has to be; shardd.conf
-# names every option and nothing else, and is taken; users, sysctls and limits are of the form that their readers know.
+# deploy.sh BUILD: checks the files in deploy/. Alert rules, dashboard and deploy/README.md use only
+# metrics that the daemon has (readme.sh has the complete list), and promtool reads the rules where
+# it is installed. systemd accepts the unit and rates its exposure low. shardd.conf names exactly
+# the options that there are, and is accepted. Users, sysctls and limits have the form that their
+# readers expect.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 wrong=0
@@ -27,11 +29,12 @@ if command -v promtool >/dev/null; then
 	note=
 fi
 
-# the service
+# The service.
 B=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/shardd-deploy.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
-sed "s,@BINDIR@,$(cd "$B" && pwd)," deploy/shardd.service | grep -v ^Documentation= >"$dir/shardd.service" # verify asks man for pages
+# Documentation= is removed because verify asks man for pages.
+sed "s,@BINDIR@,$(cd "$B" && pwd)," deploy/shardd.service | grep -v ^Documentation= >"$dir/shardd.service"
 if command -v systemd-analyze >/dev/null; then
 	exposure=$(systemd-analyze security --offline=true "$dir/shardd.service" 2>/dev/null | sed -n 's/.*Overall exposure level for .*: \([0-9.]*\) .*/\1/p')
 	awk -v e="${exposure:-10}" 'BEGIN { exit !(e <= 1.6) }' || bad "deploy/shardd.service: exposure ${exposure:-not said}, at most 1.6"
@@ -58,14 +61,14 @@ while read -r key _; do
 	[ ! -e /proc/sys ] || [ -e "/proc/sys/${key//./\/}" ] || bad "deploy/90-shardd.sysctl.conf: $key: no such sysctl"
 done < <(grep -E '^[a-z]' deploy/90-shardd.sysctl.conf)
 
-# shardd.conf: option for option, section for section; every line is taken when it is no comment
+# shardd.conf has each option in its section, and every line is accepted when it is no comment.
 options() { awk '/^\[(daemon|net|cluster)\]/ { s = $1; next } /^\[/ { s = "" } s && /^  [a-z_]+( |$)/ { print s, $1 }' <("$B/shardd" --help) | sort; }
 named() { awk '/^\[/ { s = $1 ~ /^\[(daemon|net|cluster)\]$/ ? $1 : "" } s && match($0, /^;[a-z_]+ = /) { print s, substr($0, 2, RLENGTH - 4) }' deploy/shardd.conf | sort; }
 [ "$(options | wc -l)" -ge 20 ] || bad "only $(options | wc -l) options found in shardd --help"
 diff <(options) <(named) >"$dir/diff" || bad "shardd --help (<) and deploy/shardd.conf (>): $(grep '^[<>]' "$dir/diff" | tr '\n' ' ')"
 "$B/shardd" --config deploy/shardd.conf --check >/dev/null || bad "deploy/shardd.conf is refused"
 
-# the packages: names in control have a list of files, and the version is the Makefile's
+# Each package in control has a list of files, and the version is that of the Makefile.
 for p in $(sed -n 's/^Package: //p' deploy/debian/control); do
 	[ -s "deploy/debian/$p.install" ] || bad "deploy/debian: $p has no list of files"
 done

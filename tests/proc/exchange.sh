@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check: all
-# exchange.sh BUILD: shardctl's import, export and checkpoints against the Python package `safetensors` (tests/python). Fails where that cannot be
-# installed. Status 0 if nothing is wrong.
+# exchange.sh BUILD: compares shardctl's import, export and checkpoints with the Python package
+# `safetensors` (tests/python). Fails if that cannot be installed. Exits with 0 if nothing is wrong.
 set -u
 B=$(cd "${1:?usage: exchange.sh BUILD}" && pwd)
 cd "$(dirname "$0")/../.." || exit 1

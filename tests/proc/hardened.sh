@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# hardened.sh BUILD: the programs and the library that a plain `make` builds are hardened: position
-# independent, read-only relocations bound at the start, no executable stack, stack protector, checked
-# copies, marks for control-flow enforcement, no search path of their own. One line per thing that lacks.
+# hardened.sh BUILD: checks that the programs and the library of a plain `make` are hardened:
+# position independent, read-only relocations bound at the start, no executable stack, stack
+# protector, checked copies, marks for control-flow enforcement, and no search path of their own.
+# Prints one line for each thing that is missing.
 set -eu
 build=${1:?usage: hardened.sh BUILD}
 export LC_ALL=C
@@ -22,7 +23,8 @@ for f in shardd shardctl gpt libshard.so.0; do
 	grep -E 'GNU_STACK' <<<"$segments" | grep -q 'RW ' || lacks $f "a stack that is not executable"
 	grep -q '^__stack_chk_fail' <<<"$symbols" || lacks $f "the stack protector"
 	grep -Eq '^__(memcpy|snprintf|vsnprintf|read|printf|fprintf|memset|strcpy)_chk' <<<"$symbols" || lacks $f "checked copies (FORTIFY)"
-	# the C library's own start files may lack the note of it, and then the whole does
+	# The C library's own start files may lack this mark, and then the whole program lacks it.
+	# So the instructions are counted.
 	[ "$(objdump -d --no-show-raw-insn "$file" | grep -c endbr64)" -gt 40 ] || lacks $f "the marks of -fcf-protection"
 	! grep -Eq 'RPATH|RUNPATH' <<<"$dynamic" || lacks $f "nothing: it has a search path for libraries"
 done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# import.sh BUILD: what a training run saved goes out as Hugging Face's files and comes back as a model: exported, imported, restored, saved and
-# exported again, the files are the same, byte for byte; then it trains. Another weight is noticed. Status 0 if nothing is wrong.
+# import.sh BUILD: exports what a training run saved as Hugging Face's files, and imports it as a
+# model again. After export, import, restore, save and another export the files are the same byte by
+# byte, and the model trains. Changed weights are found. Exits with 0 if nothing is wrong.
 name=import
 build=$(cd "${1:?usage: import.sh BUILD}" && pwd)
 model=(--layers 1 --dim 32 --heads 4 --seq 32 --batch 8 --seed 1 --dtype bf16 --world 1,1
@@ -27,7 +28,8 @@ ctl restore "$dir/imported"
 ctl save gpt --dir "$dir/again"
 ctl export "$dir/again" "$dir/hf2" --dtype fp32
 cmp "$dir/hf/model.safetensors" "$dir/hf2/model.safetensors" || fail "the weights changed on their way"
-trains 3 # layout and settings are the definition's, the moments begin at zero
+# Layout and settings come from the definition, and the moments begin at zero.
+trains 3
 ctl save gpt --dir "$dir/again"
 ctl export "$dir/again" "$dir/hf3" --dtype fp32
 cmp -s "$dir/hf2/model.safetensors" "$dir/hf3/model.safetensors" && fail "three steps changed nothing"

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# layers.sh [BUILD]: what tests/lib/layers.py is to find, planted in a copy of the sources: a call that runs up, an include that does, a
-# circle, and a file in a room that nobody has given a place. The copy without them passes.
+# layers.sh [BUILD]: checks tests/lib/layers.py on a copy of the sources. It must find a call and an
+# include of a higher layer, a circle, and a file in a folder that has no layer. The copy without
+# them passes.
 set -eu
 cd "$(dirname "$0")/../.."
 copy=$(mktemp -d "${TMPDIR:-/tmp}/shardd-layers.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
 passed=0
 
-# NAME TEXT: the check fails on the copy as it is now, and says so
+# finds NAME TEXT: the check must fail on the copy as it is now, and say TEXT.
 finds()
 {
 	local said

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# library.sh BUILD: libshard.so.0 is what it promises: it exports exactly the functions that shard.h declares, all of version SHARD_0, and
-# those of deploy/libshard0.symbols; structs and numbers are as in tests/proc/library_abi.c; stripped it has at most 200 KiB; it needs libc
-# and protobuf-c; libshard.a adds no global name but these. One line per thing that is wrong.
+# library.sh BUILD: checks libshard.so.0. It exports exactly the functions that shard.h declares,
+# all of version SHARD_0, and the same as deploy/libshard0.symbols. Structs and numbers are as in
+# tests/proc/library_abi.c. Stripped it has at most 200 KiB. It needs only libc, protobuf-c and
+# xxhash. libshard.a adds no other global name. Prints one line for each thing that is wrong.
 set -eu
 build=$(cd "${1:?usage: library.sh BUILD}" && pwd)
 cd "$(dirname "$0")/../.."
@@ -16,7 +17,7 @@ bad()
 	echo "not ok library: $*"
 	wrong=1
 }
-# differ WHAT A B: names that only one of two sorted lists has
+# differ WHAT A B: reports names that only one of two sorted lists has.
 differ()
 {
 	local only_a only_b
@@ -26,7 +27,8 @@ differ()
 	[ -z "$only_b" ] || bad "$1: $3 has, and $2 lacks: $only_b"
 }
 
-# the preprocessor knows best what is declared: each declaration ends up on a line of its own, with its name before the first "("
+# The preprocessor leaves only declarations. Each of them is put on a line of its own, with its name
+# before the first "(".
 cc -E -P -Iinclude include/shard.h | tr '\n' ' ' | tr ';' '\n' | grep visibility |
 	sed -E 's/__attribute__\(\([^;]*\)\) *([a-z])/\1/; s/^[^(]*[ *](shard_[a-z0-9_]+)\(.*/\1/; s/ //g' | sort >"$dir/shard.h"
 objdump -T "$so" | awk '$2 == "g" && $4 == ".text" { sub(/[()]/, "", $(NF - 1)); print $NF, $(NF - 1) }' >"$dir/dynamic"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# man.sh BUILD: the manual that `make man` makes: neither mandoc nor groff has a warning about any page, each function of shard.h has one
-# with all of its sections, each status, constant and variable that a page names exists, each example compiles, each reference between the
-# pages leads to one, and each option and command that --help has is in it.
+# man.sh BUILD: checks the manual that `make man` makes. mandoc and groff have no warning about any
+# page. Each function of shard.h has a page with all of its sections. Each status, constant and
+# variable that a page names exists, each example compiles, and each reference to another page leads
+# to one. Each option and command of --help is in the manual.
 set -eu
 build=${1:?usage: man.sh BUILD}
 cd "$(dirname "$0")/../.."
@@ -18,7 +19,8 @@ command -v python3 mandoc groff >/dev/null || { echo "ok man: skipped, python3, 
 cd "$build/man"
 said=$(for f in man?/*; do
 	read -r first <"$f"
-	if [[ $first = .so* ]]; then # mandoc advises links instead: what matters is that it leads somewhere
+	# mandoc advises links instead. It only matters that the other page exists.
+	if [[ $first = .so* ]]; then
 		[ -f "${first#.so }" ] || echo "$f: ${first#.so } is not there"
 	else
 		mandoc -Tlint -W warning "$f" || true
@@ -28,7 +30,7 @@ done)
 [ -z "$said" ] || fail "warnings:
 $said"
 diff <(python3 "$here/deploy/man.py" --list | sort) <(ls man?/* | sort) || fail "make install would install other pages"
-# what is declared, and what may be named, as the preprocessor sees it: without any comment
+# Lists what is declared and what may be named, without comments, as the preprocessor sees it.
 "${CC:-cc}" -E -P "$here/include/shard.h" | tr '\n' ' ' >declared.txt
 tr ';' '\n' <declared.txt | sed -n '/visibility/s/^[^(]*((.*)) [^(]*[ *]\(shard_[a-z_]*\)(.*/\1/p' >functions.txt
 [ -s functions.txt ] || fail "no function found in shard.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# pace.sh BUILD: the bounds of tests in shell and Python: they end what hangs, and grow on a machine that is slower. One line; status 0
-# if nothing is wrong.
+# pace.sh BUILD: checks the bounds of tests in shell and Python. They end what hangs, and grow on a
+# slower machine. Prints one line, and exits with 0 if nothing is wrong.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/lib/pace.sh
@@ -10,7 +10,7 @@ fail() { echo "not ok pace: $*"; exit 1; }
 pace_look
 now=$pace
 [ "$now" -ge 100 ] || fail "the pace is $now %"
-pace_look() { pace=$say; } # what a machine of that pace would find
+pace_look() { pace=$say; } # Acts as on a machine of that pace.
 say=100
 paced 1 sleep 60 && fail "what hangs is not ended"
 [ $? = 124 ] || fail "what hangs ends with another status"

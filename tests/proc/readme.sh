@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# readme.sh BUILD: what the documents show is true. The trainer of README.md and client/README.md is compiled with -Werror against the
-# installed library and run against an installed daemon; its loss must fall. Then each command of deploy/README.md between its marks
-# "run" and "/run" runs in order against the model that this left; each must succeed. The metrics of daemon/obs/README.md are those of
-# a scrape of that daemon. The functions of daemon/README.md are in the files that it names. README.md is short enough to be read. One
-# line; status 0 if all passed.
+# readme.sh BUILD: checks that the documents are true. The trainer of README.md and client/README.md
+# is compiled with -Werror against the installed library and runs with an installed daemon; its loss
+# must fall. Then each command of deploy/README.md between its marks "run" and "/run" runs in order
+# with the model of that trainer, and each must succeed. daemon/obs/README.md has the metrics of a
+# scrape of that daemon. The functions of daemon/README.md are in the files that it names. README.md
+# is not too long. Prints one line, and exits with 0 if everything passed.
 set -eu
 build=$(cd "${1:?usage: readme.sh BUILD}" && pwd)
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -22,11 +23,11 @@ fail()
 
 make -s -C "$here" install DESTDIR="$dir/root" PREFIX=/usr LIBDIR=/usr/lib >"$dir/install.log" 2>&1 || { cat "$dir/install.log"; fail "make install"; }
 [ "$(wc -l <"$here/README.md")" -le 150 ] || fail "README.md has $(wc -l <"$here/README.md") lines, at most 150"
-# bytes that go on a UTF-8 character take no column
+# The further bytes of a UTF-8 character take no column.
 long=$(LC_ALL=C awk '{gsub(/[\200-\277]/, ""); gsub(/\t/, "        ")} length > 100 {print FNR}' "$here/README.md")
 [ -z "$long" ] || fail "README.md: longer than 100 columns: lines" $long
 
-# the ways through the code that daemon/README.md describes: each function is where it says
+# daemon/README.md describes ways through the code. Each function must be in the named file.
 tr '\n' ' ' <"$here/daemon/README.md" | grep -oE '`[a-z_/]+\.[ch]: +[a-z_0-9]+`' | tr -d '`:' >"$dir/ways"
 [ "$(grep -c . "$dir/ways")" -ge 80 ] || fail "daemon/README.md names too few functions"
 while read -r file name; do
@@ -48,7 +49,8 @@ tail -n +1 -F "$dir/log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || 
 SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH="$dir/root/usr/lib" paced 60 "$dir/loop" >"$dir/out" 2>&1 || { cat "$dir/out" "$dir/log"; fail "the loop failed"; }
 awk '/^step/ {n++; if (n == 1) first = $4; last = $4} END {exit !(n == 30 && last < first / 2)}' "$dir/out" || { cat "$dir/out"; fail "the loss did not fall"; }
 
-# the metrics of that daemon and its model: each one is explained with its labels, and none is made up
+# Compares the metrics of that daemon and its model with the README: each one is explained with its
+# labels, and each explained one exists.
 port=$(sed -n 's/.*event=http port=//p' "$dir/log")
 exec 3<>"/dev/tcp/127.0.0.1/$port" || fail "the daemon does not answer HTTP"
 printf 'GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3
@@ -69,7 +71,7 @@ awk 'NR == FNR {labels[$1] = $2; next}
 		if (labels[name] != want) {print name " has labels \"" want "\""; exit 1}
 	}' "$dir/explained" "$dir/scrape" >"$dir/said" || fail "daemon/obs/README.md: $(cat "$dir/said")"
 
-# what an operator types: the model and the folder of deploy/README.md become ours
+# Runs the commands of an operator, with the model and the folder of deploy/README.md replaced.
 export PATH="$dir/root/usr/bin:$PATH" SHARD_ADDRESS="unix:$dir/sock" LC_ALL=C
 awk '/^<!-- run -->$/ {on = 1; next} /^<!-- \/run -->$/ {on = 0} on && /^    / {sub(/^    /, ""); sub(/  +#.*/, ""); print}' "$here/deploy/README.md" |
 	sed "s| gpt\b| readme|g; s|/srv/checkpoints|$dir/checkpoints|g" >"$dir/commands"
@@ -78,7 +80,7 @@ while read -r -a command; do
 	[ "${command[0]:-}" = shardctl ] || fail "deploy/README.md runs something else than shardctl: ${command[*]}"
 	status=0
 	paced 60 "${command[@]}" >"$dir/said" 2>&1 </dev/null || status=$?
-	# doctor may find this machine unfit
+	# doctor may find this machine unfit.
 	[ $status = 0 ] || [ "${command[1]} $status" = "doctor 1" ] || { cat "$dir/said"; tail -n 5 "$dir/log"; fail "${command[*]}: status $status"; }
 done <"$dir/commands"
 kill -TERM $daemon

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools.sh BUILD: the command lines of shardd and shardctl as scripts see them: exit codes, texts, a port and a state directory in use,
-# SIGTERM, status as JSON and as text. One line for each thing that is wrong, and a last line with the count; status 0 if nothing is.
+# tools.sh BUILD: checks the command lines of shardd and shardctl as scripts use them: exit codes,
+# texts, a port and a state directory in use, SIGTERM, and status as JSON and as text. Prints one
+# line for each thing that is wrong and a last line with the count, and exits with 0 if nothing is
+# wrong.
 set -u
 . "$(dirname "$0")/../lib/pace.sh"
 B=$(cd "${1:?usage: tools.sh BUILD}" && pwd)
@@ -11,7 +13,7 @@ trap 'kill -9 "${pids[@]}" 2>/dev/null; rm -rf "$dir"' EXIT
 unset "${!SHARD_@}"
 checks=0 wrong=0
 
-# expect RC TEXT COMMAND...: the exit code, and a text somewhere in the output ("": any)
+# expect RC TEXT COMMAND...: checks the exit code and that the output contains the text.
 expect()
 {
 	local want=$1 text=$2 out rc
@@ -34,7 +36,7 @@ conf() # NAME LINE...
 
 answers() { "$B/shardctl" --timeout 60 -a "unix:$dir/$1.sock" status >/dev/null 2>&1; }
 
-# start NAME PORT: waits until its socket answers
+# start NAME PORT: starts a daemon and waits until its socket answers.
 start()
 {
 	"$B/shardd" --config "$dir/$1.conf" --listen "127.0.0.1:$2" 2>"$dir/$1.log" &
@@ -85,7 +87,8 @@ expect 1 ":$port" "$B/shardd" --config "$dir/b.conf" --listen "127.0.0.1:$port"
 expect 1 "a.sock" "$B/shardd" --config "$dir/b.conf" --listen 127.0.0.1:0 --socket "$dir/a.sock"
 expect 1 "its directory is not there: make it, or set [daemon] socket" "$B/shardd" --config "$dir/b.conf" --listen 127.0.0.1:0 \
 	--socket "$dir/none/none/b.sock"
-expect 0 '"node":"a"' "$B/shardctl" --json -a "unix:$dir/a.sock" status # and the first one is as it was
+# The first daemon is not affected.
+expect 0 '"node":"a"' "$B/shardctl" --json -a "unix:$dir/a.sock" status
 
 # --- stopping ---
 kill -TERM "${pids[0]}"
@@ -97,7 +100,8 @@ start a $port
 expect 0 '"incarnation":' "$B/shardctl" --json -a "unix:$dir/a.sock" status
 kill -KILL "${pids[1]}"
 wait "${pids[1]}" 2>/dev/null
-start a $port # after a crash: the stale socket and the lock are no obstacle
+# After a crash the stale socket and the lock file do not prevent a start.
+start a $port
 kill -INT "${pids[2]}"
 wait "${pids[2]}"
 rc=$?
