@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer target: what is parsed of a checkpoint. An input that begins with "{" is a manifest
- * without its last line: the sum is added here, so that the fuzzer gets behind it. Else it is a
- * safetensors file: its first 8 bytes, the header; the data that it announces is taken to be there
- * where the ninth byte says so. What was accepted must hold together. */
+/* libFuzzer target: the parsers of a checkpoint. An input that begins with "{" is a manifest
+ * without its last line. The checksum is added here, so that the fuzzer gets behind it. Any other
+ * input is a safetensors file, of which it has the first 8 bytes and the header. If the ninth byte
+ * says so, the data that the header announces counts as present. What is accepted must be
+ * consistent. */
 // covers: proto/ckpt/safetensors.c proto/ckpt/manifest_read.c proto/ckpt/manifest_scan.c
 #include "base/check.h"
 #include "ckpt/manifest.h"
@@ -18,7 +19,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* The same through a folder, with a file beside it; and a folder that is none. */
+/* Reads the same manifest from a folder with a data file in it. Before that the manifest is
+ * missing, and then it is a folder. */
 static void fuzz_folder(const char *text, size_t bytes)
 {
 	char dir[] = "/tmp/shard-fuzz.XXXXXX", path[64], file[64], blob[PART_BLOB_BYTES];
@@ -50,7 +52,7 @@ static void fuzz_manifest(const uint8_t *data, size_t bytes)
 	size_t all = bytes;
 
 	memcpy(text, data, bytes);
-	if (bytes < 2 || text[bytes - 1] != 'x') /* an x at the end: as it is */
+	if (bytes < 2 || text[bytes - 1] != 'x') /* With an x at the end it is taken as it is. */
 		all += (size_t)sprintf(text + bytes, "\"sum\":\"%016" PRIx64 "\"}\n",
 				       xxh_sum(data, bytes, 0));
 	if (bytes > 1 && data[1] == ' ')

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer target: configuration files and settings strings. A file is read from its first byte
- * on; where it begins with "=", what follows is a model's settings instead: one layer per line, the
- * first is the file's, the others a trainer's ("!": of a group); "@": a variable of the
- * environment, which is also tried as --set. */
+/* libFuzzer target: configuration files and settings strings. Most inputs are a file. After "="
+ * come the settings of a model, with one layer per line: the first is the file's, and the others
+ * are a trainer's ("!": of a group). After "@" comes a variable of the environment, which is also
+ * tried as --set. */
 // clang-format off
 // covers: daemon/config/config.c daemon/config/file.c daemon/config/finish.c daemon/config/keys.c
 // covers: daemon/config/options.c daemon/config/sections.c daemon/config/settings.c
@@ -71,7 +71,7 @@ static void fuzz_file(const char *text, size_t bytes)
 	config_print(&c, f);
 	fclose(f);
 	if (config_load_text(&again, "printed", printed, printed_bytes, &e) ==
-	    SHARD_OK) { /* long names may make lines too long */
+	    SHARD_OK) { /* Long names may make lines too long. */
 		CHECK(config_hash(&c) == config_hash(&again));
 		CHECK(c.models_nr == again.models_nr && config_model(&c, "", "x") == NULL);
 		config_free(&again);
@@ -80,7 +80,7 @@ static void fuzz_file(const char *text, size_t bytes)
 	config_free(&c);
 }
 
-/* Loaded, explained, and loaded again in place of what was there before. */
+/* Loads it, explains it, and loads it again in place of the previous configuration. */
 static void fuzz_variables(const char *text)
 {
 	const char *const env[] = {"HOME=/", text, NULL}, *const plain[] = {"HOME=/", NULL};

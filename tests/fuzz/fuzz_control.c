@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes control bodies: byte 0 is the op, byte 1 chooses request or reply and the arena's size,
- * the rest is the body. Checked: what is accepted can be packed again; placement runs that are
- * accepted name only nodes that exist. */
+/* Fuzzes control bodies. Byte 0 is the op, byte 1 chooses request or reply and the arena's size,
+ * and the rest is the body. What is accepted must be packable again, and accepted placement runs
+ * must name only nodes that exist. */
 // covers: proto/wire/control.c
 #include "base/check.h"
 #include "wire/control.h"
@@ -24,12 +24,12 @@ static void runs(const Shard__Model *m)
 		return;
 	for (int i = 0; i < CHUNKS; i++)
 		CHECK(owner[i] < NODES);
-	CHECK(place_encode(back, CHUNKS, owner, CHUNKS) <=
-	      m->n_owner_runs / 2); /* neighbours may have been apart */
+	/* Neighbouring runs of one node may have been apart. */
+	CHECK(place_encode(back, CHUNKS, owner, CHUNKS) <= m->n_owner_runs / 2);
 }
 
-/* What a log line or a terminal shows of a foreign text: UTF-8 without control characters, which
- * fits, and stays as it is when it is cleaned again. */
+/* Checks what a log line or a terminal shows of a foreign text. It must be UTF-8 without control
+ * characters, must fit, and must not change when it is cleaned again. */
 static void clean(const uint8_t *bytes, size_t size)
 {
 	char *text = malloc(size + 1), once[80], twice[80];
@@ -74,8 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		arena_bytes = CONTROL_ARENA_BYTES(packed) + 16 * size;
 		memory = malloc(arena_bytes);
 		arena_init(&a, memory, arena_bytes);
-		/* protobuf-c keeps an unknown field that it would not read back, if its tag was
-		 * written the long way */
+		/* protobuf-c keeps an unknown field whose tag was written the long way, and would
+		 * not read it back. */
 		if (control_unpack(&again, type, first, packed, &a, &e) == SHARD_OK)
 			CHECK(protobuf_c_message_get_packed_size(again) == packed);
 		free(first);

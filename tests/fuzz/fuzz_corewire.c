@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes what the cores of two nodes say to each other: byte 0 is the op, byte 1 chooses the limits
- * of the model and the frame's ids, the rest is the body. What is accepted keeps to the limits, can
- * be packed, and is accepted again as the same bytes. */
+/* Fuzzes what the cores of two nodes say to each other. Byte 0 is the op, byte 1 chooses the limits
+ * of the model and the ids of the frame, and the rest is the body. What is accepted keeps to the
+ * limits, can be packed, and is accepted again as the same bytes. */
 // covers: daemon/model/corewire.c
 // needs: daemon/core/*.c daemon/optim/*.c
 #include "base/check.h"
@@ -16,7 +16,7 @@
 enum { MEMORY = 1 << 18 };
 
 static const uint8_t own_uuid[VIEW_UUID_BYTES] = {
-	2}; /* Of this node, in the first of the limits. */
+	2}; /* The uuid of this node in the first of the limits. */
 
 static const struct corewire_limits limits[] = {
 	{.chunks_nr = 5, .groups_nr = 1, .nodes_nr = 3, .self = 1, .uuid = own_uuid},
@@ -46,7 +46,7 @@ static void *memory(struct arena *a)
 	return at;
 }
 
-/* false: refused. bytes and size: of the message, packed again. */
+/* False: refused. *packed and *packed_bytes are the message, packed again. */
 static bool turn(const struct wire_head *h, const struct corewire_limits *l, const uint8_t *body,
 		 size_t size, struct wire_head *out, uint8_t **packed, size_t *packed_bytes)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes what a peer can do to a stream: valid frames by a recipe in the input (else no input would
- * get past the checksums), then spoiled, torn, with descriptors beside them, or no frames at all.
- * Checked: what is delivered is what was sent, in order; nothing is delivered after a refusal; no
- * descriptor leaks. */
+/* Fuzzes what a peer can do to a stream. The input is a recipe for valid frames, because no other
+ * input would get past the checksums. They are then damaged, torn or sent with descriptors beside
+ * them, or are no frames at all. What is delivered must be what was sent, in order. Nothing may be
+ * delivered after a refusal, and no descriptor may leak. */
 // covers: proto/wire/frame.c proto/net/stream_in.c
 #include "base/check.h"
 #include "net/stream.h"
@@ -33,11 +33,13 @@ enum {
 	TAKE_FDS = 64,
 	HOLD = 128
 };
-/* Bits of a recipe's `reply`, where the body goes to the owner's memory: it is a landing, which
- * ends (or is judged) in mid-body. */
-enum { LAND = 2, END = 4, JUDGE = 8, BEAR = 16 /* damage does not end the stream */ };
+/* Bits of a recipe's `reply`. With LAND the body goes to memory of the owner as a landing, which
+ * with END ends in mid-body and with JUDGE is judged there. With BEAR damage does not end the
+ * stream. */
+enum { LAND = 2, END = 4, JUDGE = 8, BEAR = 16 };
 
-struct recipe { /* of one frame, as bytes of the input */
+/* The recipe of one frame, as bytes of the input. */
+struct recipe {
 	uint8_t how, op, reply, part, at, mask;
 	uint16_t body_bytes;
 };
@@ -45,10 +47,11 @@ struct recipe { /* of one frame, as bytes of the input */
 struct seen {
 	uint64_t sums[FRAMES_MAX];
 	uint8_t how[FRAMES_MAX], reply[FRAMES_MAX];
-	bool ended[FRAMES_MAX]; /* the landing of its body ended before the body did */
+	bool ended[FRAMES_MAX]; /* The landing of its body ended before the body did. */
 	struct landing landing;
 	uint32_t frames, delivered, heads;
-	bool over, raw, full; /* full: the socket did not take all, so nothing may follow */
+	/* `full`: the socket did not take everything, so nothing may follow. */
+	bool over, raw, full;
 	unsigned char *memory;
 };
 
@@ -76,7 +79,7 @@ static bool stays(const void *arg, const struct wire_head *h)
 	return *(const uint32_t *)arg == h->body_bytes;
 }
 
-/* In mid-body: what it lands in is wanted for something else. */
+/* In mid-body the memory is wanted for something else. */
 static void end_landing(struct seen *k, const struct recipe *r)
 {
 	uint32_t bytes = r->body_bytes, at = k->frames - 1;
@@ -156,12 +159,12 @@ static bool send_bytes(int fd, const unsigned char *p, size_t bytes, int fds_nr)
 		CMSG_FIRSTHDR(&m)->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)fds_nr);
 		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), fds, sizeof(int) * (size_t)fds_nr);
 	}
-	if (fcntl(fd, F_GETPIPE_SZ) > 0) /* no descriptors there */
+	if (fcntl(fd, F_GETPIPE_SZ) > 0) /* A pipe takes no descriptors. */
 		return write(fd, p, bytes) == (ssize_t)bytes;
 	return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
 }
 
-/* Makes the frame of a recipe, sends it whole or torn, and lets the stream read. */
+/* Makes the frame of a recipe, sends it in one piece or torn, and lets the stream read. */
 static void cook(struct stream *s, struct seen *k, int fd, const struct recipe *r, bool sums)
 {
 	static const unsigned char zero[BODY_MAX];
@@ -175,15 +178,15 @@ static void cook(struct stream *s, struct seen *k, int fd, const struct recipe *
 	h.version = WIRE_VERSION;
 	h.body_sum = sums && h.body_bytes ? xxh_sum(zero, h.body_bytes, 0) : 0;
 	n = sizeof(h) + h.body_bytes;
-	if (wire_op(h.op) && sums) { /* the product's own sealing */
+	if (wire_op(h.op) && sums) { /* Compares with the product's own wire_seal(). */
 		struct wire_head sealed = h;
 
 		wire_seal(&sealed, zero, k->frames, true);
 		CHECK(sealed.body_sum == h.body_sum &&
 		      sealed.head_sum == (uint32_t)xxh_sum(&h, 60, k->frames));
 	}
-	if (r->how & SPOIL_HEAD &&
-	    r->at >= 60) { /* a spoiled field, even the length, below a right sum */
+	/* Any damaged field, even the length, has a right checksum. */
+	if (r->how & SPOIL_HEAD && r->at >= 60) {
 		((unsigned char *)&h)[r->at % 60] ^= r->mask;
 		k->raw = true;
 	}
@@ -209,9 +212,9 @@ static void cook(struct stream *s, struct seen *k, int fd, const struct recipe *
 				       r->how & WITH_FDS && r->at % 2 ? 2 : 0);
 	if (r->at % 4)
 		read_all(s, k);
+	/* Nothing is written there after the landing has ended. */
 	for (uint32_t i = 0; k->ended[k->frames - 1] && i < WIRE_PART_BYTES; i++)
-		CHECK(k->memory[i] ==
-		      0xee); /* nothing is written there after the landing has ended */
+		CHECK(k->memory[i] == 0xee);
 	free(bytes);
 }
 
@@ -265,8 +268,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!(how & HOW_CLOSE))
 		close(fds[1]);
 	free(k.memory);
-	fds[0] = open("/dev/null",
-		      O_RDONLY); /* the lowest free number: grows for ever if something leaks */
+	/* This is the lowest free number, which grows for ever if something leaks. */
+	fds[0] = open("/dev/null", O_RDONLY);
 	CHECK(fds[0] < 64);
 	close(fds[0]);
 	return 0;

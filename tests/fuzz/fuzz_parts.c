@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer target: the files of a checkpoint, as a restore reads them: the index over their
- * headers, the pieces with their sums, and the elements of each run. An input is eight numbers,
- * lines that say which runs are wanted ("kind tensor first count"), an empty line, and the header
- * of each file with a byte 0x1e between two. The data behind a header is made here, as long as its
- * data_offsets say, and the sums and lengths of the manifest are right unless one of the numbers
- * asks for a lie. What was loaded must be what the files hold at that place. */
+/* libFuzzer target: the files of a checkpoint as a restore reads them, that is the index over their
+ * headers, the pieces with their checksums, and the elements of each run. An input is eight
+ * numbers, lines that say which runs are wanted ("kind tensor first count"), an empty line, and the
+ * header of each file, with a byte 0x1e between two. The data behind a header is made here, as long
+ * as its data_offsets say. The checksums and lengths of the manifest are right unless one of the
+ * numbers asks for a lie. What is loaded must be what the files hold at that place. */
 // covers: proto/ckpt/part_index.c proto/ckpt/part_load.c
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
@@ -37,19 +37,20 @@ enum lie {
 	LIE_HEADER_BYTES,
 	LIE_PIECE_BYTES,
 	LIE_SUMS,
-	LIE_SHORT,   /* the file itself */
-	LIE_MISSING, /* likewise */
-	LIE_FOLDER,  /* likewise */
-	LIE_LENGTH,  /* the first 8 bytes */
-	LIE_TWICE,   /* both are the same file */
+	LIE_SHORT,   /* The file itself is too short. */
+	LIE_MISSING, /* There is no file. */
+	LIE_FOLDER,  /* It is a folder. */
+	LIE_LENGTH,  /* The first 8 bytes are wrong. */
+	LIE_TWICE,   /* Both are the same file. */
 	LIE_NR
 };
 
-struct image { /* one file as it should be on the disk */
+/* One file as it should be on the disk. */
+struct image {
 	char *at;
 	size_t bytes;
-	uint64_t header_bytes; /* with the first 8 */
-	struct safetensors *s; /* NULL: it is none */
+	uint64_t header_bytes; /* With the first 8 bytes. */
+	struct safetensors *s; /* NULL: it is not a safetensors file. */
 };
 
 static char dir[] = "/dev/shm/shard-fuzz.XXXXXX";
@@ -70,7 +71,7 @@ static void remove_folder(void)
 	(void)rmdir(dir);
 }
 
-/* The end of the data that the header announces. */
+/* Returns the end of the data that the header announces. */
 static size_t data_bytes(const char *json, size_t bytes)
 {
 	static const char word[] = "\"data_offsets\":[";
@@ -124,7 +125,7 @@ static void image_write(const struct image *f, const char *name, enum lie lie, u
 	CHECK(fd >= 0 && write(fd, f->at, bytes) == (ssize_t)bytes && close(fd) == 0);
 }
 
-/* What the manifest says of it. */
+/* Fills in what the manifest says of the file. */
 static void describe(struct part_file *p, const struct image *f, uint32_t piece, enum lie lie,
 		     uint8_t value)
 {
@@ -141,7 +142,7 @@ static void describe(struct part_file *p, const struct image *f, uint32_t piece,
 		p->sums_nr = value;
 	p->sums = calloc(p->sums_nr + 1u, sizeof(*p->sums));
 	CHECK(p->sums != NULL);
-	/* exactly as many as it says: one more is out of bounds */
+	/* Exactly as many as it says, so that one more is out of bounds. */
 	p->sums = p->sums_nr > 0 ? realloc(p->sums, p->sums_nr * sizeof(*p->sums)) : p->sums;
 	for (uint64_t i = 0; i < p->sums_nr; i++) {
 		uint64_t at = i * p->piece_bytes, left = at < f->bytes ? f->bytes - at : 0;
@@ -154,7 +155,7 @@ static void describe(struct part_file *p, const struct image *f, uint32_t piece,
 		p->sums[value % p->sums_nr] ^= 1;
 }
 
-/* Where element `at` of a tensor lies in a file; NULL: not there. */
+/* Returns where element `at` of a tensor is in a file. NULL: it is not there. */
 static const char *element(const struct image *f, const struct part_run *r, uint64_t at)
 {
 	char begin[160];
@@ -238,7 +239,7 @@ static void fits(const struct part_file *file, uint32_t files_nr, const struct p
 	(void)checkpoint_fits(dir, &m, &e);
 }
 
-/* What the numbers ask for, as each call opens every file anew. */
+/* Loads in the ways that the numbers ask for. Each call opens every file again. */
 static void load(const uint8_t *number, struct image *f, struct part_file *file, uint32_t files_nr,
 		 struct part_run *run, uint32_t nr)
 {

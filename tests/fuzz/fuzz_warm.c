@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libFuzzer target: what a warm start finds on the tmpfs, which any process of the same user may
- * have written: the page of models, and of a model its definition, its core with the last record,
- * gradients, tiles, what was being overwritten, and blobs. First a model is made and kept by the
- * code that does so in a daemon, in each state in which a process can die, on a coordinator and on
- * another node. Then each input changes bytes of one of these, a start takes up what is left of it
- * and runs until nothing is in hand. The sums over the definition and the core are made right
- * again, so that the fuzzer gets behind them. An input: a byte that chooses the state and leaves
- * out sums, then changes: area, offset (two bytes), length, bytes. SHOW=1 prints what is logged. */
+ * have written. That is the page of models, and of each model its definition, its core with the
+ * last record, gradients, tiles, what was being overwritten, and blobs. First a model is made and
+ * kept by the daemon's own code, in each state in which a process can die, on a coordinator and on
+ * another node. Then each input changes bytes of one of these, a start loads what is left of it,
+ * and its loop runs until nothing is in hand. The checksums over the definition and the core are
+ * made right again, so that the fuzzer gets behind them. An input is a byte that chooses the state
+ * and can leave out checksums, and then changes: area, offset (two bytes), length, bytes. SHOW=1
+ * prints what is logged. */
 // clang-format off
 // covers: daemon/warm/meta.c daemon/core/warm.c daemon/model/resume.c daemon/store/tile.c
 // needs: daemon/core/*.c daemon/optim/*.c daemon/config/*.c daemon/node/*.c daemon/store/*.c
@@ -45,7 +46,7 @@ static const char *const names[FILES] = {"node",          "00000007-meta",  "000
 
 enum phase { UNSEALED, SEALED, PREPARED, DECIDED, BEGUN, PHASES };
 
-/* How warm/meta.c's head begins. LLVMFuzzerInitialize() finds out if it does not. */
+/* The beginning of the head of warm/meta.c. LLVMFuzzerInitialize() fails if it differs. */
 struct head {
 	uint64_t magic;
 	uint32_t model, undo_nr;
@@ -60,15 +61,16 @@ struct node {
 	struct log log;
 	struct server server;
 	struct static_warm folder;
-	char dir[600];           /* on the tmpfs */
-	const struct left *file; /* whose model file is in the state folder */
+	char dir[600];           /* On the tmpfs. */
+	const struct left *file; /* Its model file is in the state folder. */
 };
 
-struct left { /* what a process has left */
+/* What a process has left. */
+struct left {
 	struct node *node;
 	char *at[FILES];
 	size_t bytes[FILES];
-	void *file; /* of the state folder; NULL: there is none */
+	void *file; /* Of the state folder. NULL: there is none. */
 	size_t file_bytes;
 };
 
@@ -77,7 +79,7 @@ static uv_loop_t loop;
 static struct node nodes[2];
 static struct left lefts[2 * PHASES * 2];
 static uint32_t lefts_nr;
-static size_t warm_bytes_of_core; /* of struct warm of core/warm.c */
+static size_t warm_bytes_of_core; /* The size of struct warm of core/warm.c. */
 
 static int remove_one(const char *path, const struct stat *s, int type, struct FTW *at)
 {
@@ -92,7 +94,7 @@ static void remove_root(void)
 	(void)nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* --- a daemon without its control room --- */
+/* --- a daemon with only what a warm start needs --- */
 
 static void nothing(struct server *s, uint64_t now)
 {
@@ -190,13 +192,13 @@ static void node_stop(struct node *n)
 	uv_timer_stop(&s->clock.beat);
 	s->clock.core_due = UINT64_MAX;
 	s->clock.beat_due = 0;
-	free(s->later.queue); /* it grows with each model */
+	free(s->later.queue); /* It grows with each model. */
 	s->later.queue = NULL;
 	s->later.nr = s->later.cap = 0;
 	CHECK(s->budget.used == 0);
 }
 
-/* Until no worker and no thread has anything in hand. */
+/* Waits until no worker and no thread has work. */
 static void node_run(struct node *n)
 {
 	while (worker_pending(n->server.pool) > 0 || n->server.persists > 0)
@@ -289,7 +291,7 @@ static Shard__Model *definition(const struct node *n, uint32_t staleness)
 	return copy;
 }
 
-/* The other node has a uuid that no folder here has. */
+/* Gives the other node a uuid that no folder here has. */
 static void name_members(const struct model *m, struct view_members *v)
 {
 	uint16_t self = m->server->self;
@@ -298,7 +300,8 @@ static void name_members(const struct model *m, struct view_members *v)
 	v->node[self] = model_node(m, self, m->memory.incarnation);
 }
 
-/* Weights are here, the seal was step 4, and step 5 is as far as the phase says. */
+/* Brings the model to where it has weights, was sealed at step 4, and is in step 5 as far as the
+ * phase says. */
 static void bring_to(struct model *m, enum phase phase)
 {
 	struct core *c = m->core;
@@ -360,7 +363,7 @@ static void bring_to(struct model *m, enum phase phase)
 		mark.id = id;
 		mark.step = mark.content_step = 5;
 		mark.stamp = u->stamp = 1;
-		u->chunk = m->server->self; /* a chunk that is here, on either node */
+		u->chunk = m->server->self; /* A chunk that is here, on either node. */
 		u->undo.at = 32 << 8 | 8;
 	}
 	meta_mark(&m->meta, &mark);
@@ -368,7 +371,7 @@ static void bring_to(struct model *m, enum phase phase)
 	meta_core_switch(&m->meta);
 }
 
-/* The coordinator's file of the model. */
+/* Keeps the coordinator's file of the model. */
 static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
 {
 	struct core_view *v = calloc(1, sizeof(*v));
@@ -394,7 +397,8 @@ static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
 	free(v);
 }
 
-/* The sum is over what follows it; where that ends is the core's own affair. */
+/* Finds the size of struct warm by its checksum, which covers what follows it. Only the core knows
+ * where that ends. */
 static void find_core(const struct head *h, const char *core)
 {
 	const uint64_t *sum = (const uint64_t *)(const void *)(core + 8);
@@ -472,8 +476,9 @@ enum area {
 	AREA_UNDO,
 	AREA_BLOBS,
 	AREA_STATE,
-	AREA_SPEC_BYTES, /* as many as `offset` says */
-	AREA_FILE,       /* offset: which one. With a byte: its mode. Without: see change_file() */
+	AREA_SPEC_BYTES, /* As many as `offset` says. */
+	/* offset: which file. With a byte: its mode. Without one: see change_file(). */
+	AREA_FILE,
 	AREAS
 };
 
@@ -482,7 +487,7 @@ struct found {
 	char *at[FILES];
 	size_t bytes[FILES];
 	mode_t mode[FILES];
-	bool unknown; /* the state folder has no file of it */
+	bool unknown; /* The state folder has no file of it. */
 };
 
 static size_t core_offset(const struct left *l)
@@ -501,7 +506,7 @@ static void change_file(struct found *f, uint32_t offset, const uint8_t *bytes, 
 	if (nr > 0)
 		f->mode[i] = *bytes & 1 ? 0666 : 0600;
 	else if (offset / FILES % 4 == 0)
-		f->mode[i] = 0; /* it is not there */
+		f->mode[i] = 0; /* The file does not exist. */
 	else if (offset / FILES % 4 == 1)
 		f->bytes[i] -= f->bytes[i] < 4096 ? f->bytes[i] : 4096;
 	else if (offset / FILES % 4 == 2)
@@ -554,7 +559,7 @@ static void change(struct found *f, enum area area, size_t offset, const uint8_t
 		       nr < f->l->bytes[i] - offset ? nr : f->l->bytes[i] - offset);
 }
 
-/* Of what lies where the head said that it lies. */
+/* Makes the checksums right again, of what is where the original head says. */
 static void sign(struct found *f, bool spec, bool core)
 {
 	struct head *h = (struct head *)(void *)f->at[1];
@@ -562,7 +567,7 @@ static void sign(struct found *f, bool spec, bool core)
 	const struct head *was = (const struct head *)(const void *)l->at[1];
 	char *c = f->at[1] + core_offset(l);
 	uint64_t bytes = h->spec_bytes, sum;
-	uint32_t held = l->node->server.self == 0 ? 3 : 1; /* as definition() places them */
+	uint32_t held = l->node->server.self == 0 ? 3 : 1; /* As definition() places them. */
 	struct core_warm_view v;
 
 	if (spec && bytes <= l->bytes[1] - was->at[AT_SPEC])
@@ -573,7 +578,7 @@ static void sign(struct found *f, bool spec, bool core)
 	memcpy(c + 8, &sum, 8);
 	if (core_warm_view(c, was->core_bytes, &v))
 		return;
-	/* PREPARED: over the votes, too */
+	/* When PREPARED, the checksum also covers the votes. */
 	sum = xxh_sum(c + warm_bytes_of_core, held * 8, sum);
 	sum = xxh_sum(c + warm_bytes_of_core + held * 8, held, sum);
 	memcpy(c + 8, &sum, 8);
@@ -610,7 +615,7 @@ static void coordinator_back(struct server *s)
 
 	if (p == NULL)
 		return;
-	p->uuid[0] = 1; /* As name_members() has it. */
+	p->uuid[0] = 1; /* As in name_members(). */
 	CHECK(resume_unconfirmed(s).total == 0 || !list_empty(&s->models));
 	list_each(it, &s->models) {
 		struct model *m = list_of(it, struct model, link);
@@ -626,7 +631,7 @@ static void coordinator_back(struct server *s)
 	}
 }
 
-/* What a start does, and what its loop does then. */
+/* Does what a start and then its loop do. */
 static void start(struct node *n)
 {
 	struct server *s = &n->server;
@@ -646,7 +651,7 @@ static void start(struct node *n)
 				CHECK(blobs[i].bytes <= PART_BLOB_BYTES);
 		}
 		coordinator_back(s);
-		n->file = NULL; /* it may have a newer view now */
+		n->file = NULL; /* It may have a newer view now. */
 	} else if (s->warm != NULL) {
 		CHECK(strlen(e.text) > 0);
 	}

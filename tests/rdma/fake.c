@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The objects of the fake library and what tests do to them. The functions that a program calls are
- * named as libibverbs names them; the program's link finds these first. */
+/* The objects of the fake library, and the faults that tests cause. The functions that a program
+ * calls have the names of libibverbs, and the linker finds these first. */
 #include "rdma/fake_impl.h"
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_impl.h: what fake.c (objects, faults) and fake_rc.c (queue pairs at work) share. */
+/* fake_impl.h: what the sources of the fake library share. */
 #ifndef SHARD_TESTS_FAKE_IMPL_H
 #define SHARD_TESTS_FAKE_IMPL_H
 
@@ -44,7 +44,7 @@ struct fake_qp;
 struct fake_cqe {
 	struct ibv_wc wc;
 	struct fake_qp *qp;
-	uint64_t frees; /* requests of the send queue below this number */
+	uint64_t frees; /* It frees the requests of the send queue below this number. */
 };
 
 struct fake_cq {
@@ -63,18 +63,20 @@ struct fake_request {
 struct fake_qp {
 	struct ibv_qp qp;
 	struct ibv_qp_cap cap;
-	struct ibv_qp_attr attr; /* as modified so far */
+	struct ibv_qp_attr attr; /* As modified so far. */
 	bool cut;
 	struct fake_request *sq;
-	uint64_t freed, next, posted; /* requests: below freed their place is free, below next they
-					 were carried out */
+	/* Numbers of requests. The places of those below `freed` are free, and those below `next`
+	 * were carried out. */
+	uint64_t freed, next, posted;
 	struct ibv_recv_wr *rq;
 	struct ibv_sge *rq_sge;
-	uint64_t received, waiting; /* receives: used, posted */
+	uint64_t received, waiting; /* Used and posted receives. */
 };
 
-struct fake { /* the one of this process: its functions have no argument that could lead to another
-	       */
+/* There is one in a process, because the functions of libibverbs have no argument that could lead
+ * to another. */
+struct fake {
 	pthread_mutex_t lock;
 	struct fake_dev dev[FAKE_DEVICES_MAX];
 	uint32_t devs;
@@ -94,27 +96,30 @@ struct fake { /* the one of this process: its functions have no argument that co
 };
 extern struct fake fake;
 
+/* Returns the index of `what` in the table. NULL: of the first free place. */
 #define FAKE_PUT(table, what)                                                                      \
 	(fake.table[fake_place(fake.table, sizeof(fake.table), NULL)] = (what))
 #define FAKE_TAKE(table, what)                                                                     \
 	(fake.table[fake_place(fake.table, sizeof(fake.table), (what))] = NULL)
-size_t fake_place(const void *table, size_t bytes,
-		  const void *what); /* where it is; NULL: the first that is free */
+size_t fake_place(const void *table, size_t bytes, const void *what);
 void *fake_made(size_t bytes);
-int fake_may(enum fake_call call, struct ibv_context *c); /* with the lock: the call's own failure,
-							     or that of a device that is gone */
-void fake_unlock_with(int rc);                            /* as errno */
+/* Called with the lock. Returns the call's own failure, or that of a device that is gone. */
+int fake_may(enum fake_call call, struct ibv_context *c);
+void fake_unlock_with(int rc); /* Sets errno. */
 void fake_lock(void);
 void fake_unlock(void);
-int fake_enter(enum fake_call call); /* with the lock; counts; != 0: the call fails with it */
+/* Called with the lock. Counts the call. If it returns not 0, the call fails with that. */
+int fake_enter(enum fake_call call);
 __attribute__((noreturn, format(printf, 1, 2))) void fake_misuse(const char *fmt, ...);
 void fake_push_event(struct fake_context *c, const struct ibv_async_event *ev);
-void fake_completed(struct fake_cq *cq, const struct fake_cqe *e); /* wakes the channel if armed */
+/* Wakes the channel if it is armed. */
+void fake_completed(struct fake_cq *cq, const struct fake_cqe *e);
 struct fake_qp *fake_find_qp(uint32_t qpn);
 struct fake_context *fake_context_of(struct ibv_context *c);
-void fake_pump(void);               /* carries out what can be */
-void fake_flush(struct fake_qp *q); /* into the error state */
-bool fake_one(struct fake_qp *q);   /* its next request; false: it has none that could go */
+void fake_pump(void);               /* Carries out all requests that can be. */
+void fake_flush(struct fake_qp *q); /* Brings it into the error state. */
+/* Carries out its next request. False: it has none that can be. */
+bool fake_one(struct fake_qp *q);
 int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int fake_poll_cq(struct ibv_cq *cq, int nr, struct ibv_wc *wc);

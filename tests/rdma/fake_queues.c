@@ -87,7 +87,7 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 	return 0;
 }
 
-/* Never waits: its users watch the descriptor. */
+/* Never waits, because its callers poll the descriptor. */
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 {
 	uint64_t one;
@@ -189,12 +189,12 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 	free(q->rq);
 	free(q->rq_sge);
 	free(q);
-	fake_pump(); /* who had requests for it hears of it */
+	fake_pump(); /* Queue pairs with requests for this one get an error. */
 	fake_unlock();
 	return 0;
 }
 
-/* What each state needs to be told, at least. */
+/* Checks that each state gets at least the attributes that it needs. */
 static int state_allowed(const struct fake_qp *q, const struct ibv_qp_attr *a, int mask)
 {
 	static const int init =

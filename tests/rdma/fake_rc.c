@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs at work: requests are carried out in the order of their queue pair, as reliable
- * connections do: bounds, rights and domains are checked at both ends, a mistake puts the queue
- * pair in error and flushes what is left. Called by whoever posts, with the lock held. */
+/* Carries out the requests of queue pairs in their order, as reliable connections do. Bounds,
+ * rights and domains are checked at both ends. A mistake puts the queue pair into the error state
+ * and flushes its other requests. The thread that posts does this with the lock held. */
 #include "rdma/fake_impl.h"
 
 #include <errno.h>
@@ -30,8 +30,9 @@ static void complete(struct fake_qp *q, struct ibv_cq *cq, uint64_t wr_id,
 
 	if (more)
 		e.wc = *more;
+	/* After an error the other fields have no meaning. */
 	else
-		memset(&e.wc, 0xee, sizeof(e.wc)); /* nothing else counts after an error */
+		memset(&e.wc, 0xee, sizeof(e.wc));
 	e.wc.wr_id = wr_id;
 	e.wc.status = status;
 	e.wc.qp_num = q->qp.qp_num;
@@ -69,7 +70,7 @@ static const struct fake_mr *find_mr(uint32_t key, const struct ibv_pd *pd, uint
 	return NULL;
 }
 
-/* Takes a receive of dest for bytes from `from`; the status is the sender's. */
+/* Takes a receive of dest for bytes from `from`. Returns the status for the sender. */
 static enum ibv_wc_status receive(struct fake_qp *dest, const struct fake_request *r,
 				  const void *from, uint32_t bytes, bool placed)
 {
@@ -122,7 +123,7 @@ static enum ibv_wc_status carry_out(struct fake_qp *q, struct fake_request *r, s
 						 : receive(dest, r, from, bytes, write);
 }
 
-/* The other end; *wait: it is there and not ready yet. */
+/* Finds the other end. *wait: it exists and is not ready yet. */
 static struct fake_qp *other_end(const struct fake_qp *q, bool *wait)
 {
 	struct fake_qp *d = fake_find_qp(q->attr.dest_qp_num);
@@ -200,7 +201,7 @@ static int post_one(struct fake_qp *q, const struct ibv_send_wr *wr)
 		fake_misuse("a send queue of %u holds no more requests", q->cap.max_send_wr);
 	r->wr = *wr;
 	r->wr.next = NULL;
-	r->wr.sg_list = &r->sge; /* what a hook may look at, and change */
+	r->wr.sg_list = &r->sge; /* A hook may read and change this. */
 	r->sge = wr->num_sge > 0 ? *wr->sg_list : (struct ibv_sge){0};
 	if (wr->send_flags & IBV_SEND_INLINE) {
 		if (wr->num_sge > 0 &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of libibverbs that rdma.h is built on: devices, domains, registrations, events.
- * Each that may fail asks fake_enter() first; what frees never fails, and ends the program where
- * something is still in use. */
+/* The functions of libibverbs for devices, domains, registrations and events, as rdma.h uses them.
+ * Each function that may fail asks fake_enter() first. Functions that free something never fail,
+ * and end the program if it is still in use. */
 #include "rdma/fake_impl.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ void *fake_made(size_t bytes)
 	return p;
 }
 
-/* With the lock: the call's own failure, or that of a device that is gone. */
+/* Called with the lock. Returns the call's own failure, or that of a device that is gone. */
 int fake_may(enum fake_call call, struct ibv_context *c)
 {
 	int rc = fake_enter(call);
@@ -123,7 +123,7 @@ int ibv_query_device(struct ibv_context *ic, struct ibv_device_attr *a)
 
 int ibv_query_port(struct ibv_context *ic, uint8_t port, struct _compat_ibv_port_attr *compat)
 {
-	struct ibv_port_attr *a = (void *)compat; /* a program of now gives one of these */
+	struct ibv_port_attr *a = (void *)compat; /* A current program passes one of these. */
 	const struct fake_dev *d = fake_context_of(ic)->dev;
 	uint32_t mtu = d->conf.mtu ? d->conf.mtu : 1024;
 	int rc;

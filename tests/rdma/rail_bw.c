@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rail_bw [--checksum] [--qps N] [--seconds S] [--device D] [--limit MB/S]: how many bytes a second
- * a rail carries between two processes over a real RDMA device, one way, in frames of 256 KiB;
- * ib_write_bw is what to compare with. Prints one line: with a limit "bench: rdma_rail VALUE MB/s
- * limit LIMIT ratio R", else without its end. Fails where there is no device. */
+/* rail_bw [--checksum] [--qps N] [--seconds S] [--device D] [--limit MB/S]: measures how many bytes
+ * a second a struct rdma_rail carries between two processes over a real RDMA device, one way, in
+ * frames of 256 KiB. Compare it with ib_write_bw. Prints one line: with a limit "bench: rdma_rail
+ * VALUE MB/s limit LIMIT ratio R", otherwise without the part from "limit" on. Fails if there is no
+ * device. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "net/rdma.h"
@@ -19,7 +20,8 @@
 
 enum { SLOTS = 64, PART = WIRE_PART_BYTES };
 
-struct hello { /* what the two processes tell each other over a socket pair */
+/* What the two processes exchange over a socket pair. */
+struct hello {
 	struct rdma_ends ends;
 	uint64_t land;
 	uint32_t rkey;
@@ -32,7 +34,7 @@ struct side {
 	struct rdma_domain *domain;
 	struct rdma_region *region;
 	struct rdma_rail *rail;
-	unsigned char *memory; /* qps * SLOTS * PART */
+	unsigned char *memory; /* It has qps * SLOTS * PART bytes. */
 	uint32_t qps;
 	uint64_t next[RDMA_QPS_MAX], done, until_ns, began_ns;
 	bool over;
@@ -145,7 +147,7 @@ static enum shard_status begin(struct side *s, const char *device, bool sends, b
 	if (!tell(fd, &mine, &s->there, sizeof(mine)))
 		return err_set(e, SHARD_CLOSED, "the other process is gone");
 	rc = rdma_rail_connect(s->rail, &s->there.ends, e);
-	if (rc == SHARD_OK && !tell(fd, "g", &go, 1)) /* both are connected */
+	if (rc == SHARD_OK && !tell(fd, "g", &go, 1)) /* Afterwards both are connected. */
 		rc = err_set(e, SHARD_CLOSED, "the other process is gone");
 	return rc;
 }
@@ -154,7 +156,7 @@ static void on_peer(uv_poll_t *p, int status, int events)
 {
 	(void)status;
 	(void)events;
-	((struct side *)p->data)->over = true; /* the sender is done */
+	((struct side *)p->data)->over = true; /* The sender is done. */
 	uv_stop(p->loop);
 }
 
@@ -228,7 +230,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(side.qps > 0 && side.qps <= RDMA_QPS_MAX &&
 	      socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-	child = fork(); /* before anything is registered */
+	child = fork(); /* A fork must come before memory is registered. */
 	close(fds[child == 0 ? 0 : 1]);
 	if (begin(&side, device, child != 0, checksum, fds[child != 0 ? 0 : 1], &e) != SHARD_OK) {
 		fprintf(stderr, "rail_bw: %s\n", e.text);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Real daemons over a real RDMA device, which may be soft-RoCE: a crew trains the same bits over
- * TCP and over RDMA; RDMA is back after a node was killed -9; transport = rdma refuses a device
- * that there is not. Fails where there is no device: `make vm` has one. */
+/* Tests real daemons over a real RDMA device, which may be soft-RoCE. A crew trains the same bits
+ * over TCP and over RDMA. RDMA works again after a node was killed with kill -9. transport = rdma
+ * refuses a device that does not exist. Fails if there is no device; `make vm` has one. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/crew.h"
@@ -99,8 +99,8 @@ static void killed(void **state)
 	cluster_done(c);
 }
 
-/* Its memory is there when it is back, so that the crew goes on where it was; its trainer connects
- * anew. */
+/* The memory of the node is there when it is back, so the crew goes on where it was. The trainer of
+ * the node connects again. */
 static void killed_and_warm(void **state)
 {
 	struct cluster **cluster = (struct cluster **)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_verbs [DEVICE [GID_INDEX]]: what the unit tests say of rails over the fake verbs, on a real
- * device: two ends in one process over DEVICE (SHARD_RDMA_DEVICE; else the first with an active
- * port). Fails, with a text, where there is none. */
+/* test_verbs [DEVICE [GID_INDEX]]: repeats the unit tests of struct rdma_rail, which use the fake
+ * verbs, on a real device. Two ends are in one process over DEVICE (SHARD_RDMA_DEVICE, or else the
+ * first one with an active port). Fails with a text if there is none. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -20,11 +20,11 @@
 
 #include <cmocka.h>
 
-enum { PATIENCE_MS = 50000 }; /* of a machine that may be emulated */
+enum { PATIENCE_MS = 50000 }; /* The machine may be emulated. */
 
 struct device {
 	const char *name;
-	int gid_index; /* 0: any */
+	int gid_index; /* 0: any. */
 };
 
 static void begin(void **state, struct rails *r, const struct rails_conf *conf)
@@ -72,7 +72,7 @@ static void there_and_back(void **state)
 	}
 }
 
-/* Requests that found no receive, as the device counts them; 0 where it does not. */
+/* Returns how many requests found no receive, as the device counts them. 0: it does not count. */
 static uint64_t rnr(const char *device)
 {
 	static const char *const names[] = {"send_rnr_err", "rcvd_rnr_err", "rnr_nak_retry_err"};
@@ -144,7 +144,7 @@ static void storm(void **state)
 	}
 }
 
-/* One direction: every credit comes alone. */
+/* Sends in one direction only, so every credit needs a message of its own. */
 static void one_way(void **state)
 {
 	struct rails_conf conf = {.qps_nr = 1};
@@ -163,8 +163,8 @@ static void one_way(void **state)
 	end_well(&r);
 }
 
-/* An address or key that is not the peer's to write: refused by the device, told at both ends,
- * nothing written. */
+/* An address or key that the peer may not write is refused by the device and reported at both ends,
+ * and nothing is written. */
 static void memory(void **state)
 {
 	unsigned char *mine = aligned_alloc(4096, 4096);
@@ -214,8 +214,8 @@ static void memory(void **state)
 	free(mine);
 }
 
-/* What was posted to a peer that is gone fails: by the device's own retries, or by our deadline
- * before. */
+/* What was posted to a peer that is gone fails, by the device's own retries or by our earlier
+ * deadline. */
 static void peer_goes(void **state)
 {
 	for (int i = 0; i < 2; i++) {
@@ -237,8 +237,8 @@ static void peer_goes(void **state)
 	}
 }
 
-/* Freed in the middle of transfers, again and again: the other end fails or has nothing to complain
- * of; the next rail works. */
+/* One end is freed in the middle of transfers several times. The other end fails or has no error,
+ * and the next rail works. */
 static void freed_in_flight(void **state)
 {
 	struct rails_conf conf = {.part_bytes = WIRE_PART_BYTES};
@@ -261,8 +261,8 @@ static void freed_in_flight(void **state)
 	}
 }
 
-/* A user without rights whose limit is small is told the limit and what to set. In a child, who
- * cannot go back. */
+/* A user without rights whose limit is small is told the limit and what to set. This runs in a
+ * child, because the rights cannot be taken back. */
 static void memlock(void **state)
 {
 	const struct device *d = *state;
