@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A trainer of `make chaos`. It uses libshard as a user's program would, connects again whenever
- * its connection ends, and computes nothing: its gradients are a function of a random nonce that
- * it draws anew for each begin. What it does stands in its log before it acts (one write() per
- * line, so that kill -9 loses no line), and replay.py computes the weights from the logs of all
- * trainers. It ends with status 0 after SIGTERM or its last step, and with 3 and an F line at a
- * status that no fault explains. Started as `trainer read` it writes the weights and moments of
- * a model into a file. */
+ * its connection ends, and computes nothing. Its gradients are a function of a random nonce that it
+ * draws for each begin. It logs what it does before it acts, with one write() per line, so that
+ * kill -9 loses no line. replay.py computes the weights from the logs of all trainers. It exits
+ * with 0 after SIGTERM or its last step, and with 3 and an F line at a status that no fault
+ * explains. Started as `trainer read` it writes the weights and moments of a model into a file. */
 #include "shard.h"
 
 #define XXH_INLINE_ALL
@@ -27,16 +26,18 @@
 
 enum { TENSORS_MAX = 16, ID_ELEMS = 8 };
 
-struct plan { /* the command line */
+/* The command line. */
+struct plan {
 	const char *address, *secret, *name, *settings, *log, *save_dir, *out;
 	uint32_t tensors_nr, slot, save_every, pause_ms;
 	struct shard_tensor tensor[TENSORS_MAX];
-	uint64_t numel[TENSORS_MAX], last; /* last: step after which it leaves; 0: none */
+	uint64_t numel[TENSORS_MAX], last; /* last: the step after which it leaves. 0: none. */
 	enum shard_dtype image, grad;
 	bool ahead, overflow, own_lr;
 };
 
-struct hand { /* a step in hand */
+/* A step in hand. */
+struct hand {
 	struct shard_step step;
 	uint64_t nonce;
 	shard_ticket ticket;
@@ -49,14 +50,14 @@ struct trainer {
 	shard_client *client;
 	shard_model *model;
 	struct shard_world world;
-	struct hand now,
-		before; /* before: committed, its result not yet asked for (max_staleness = 1) */
+	/* `before` is committed, and its result is still to come (max_staleness = 1). */
+	struct hand now, before;
 	shard_ticket save;
 	uint64_t save_step;
 	char *scratch;
 };
 
-static shard_client *_Atomic interrupted; /* what the signal handler wakes */
+static shard_client *_Atomic interrupted; /* The signal handler wakes it. */
 static volatile sig_atomic_t stopping;
 
 static void on_term(int signal)
@@ -122,7 +123,7 @@ static void pause_ms(uint64_t ms)
 	nanosleep(&ts, NULL);
 }
 
-/* --- values: replay.py has the same functions --- */
+/* --- values, which replay.py computes with the same functions --- */
 
 static uint32_t mix(uint32_t nonce, uint32_t i)
 {
@@ -135,7 +136,7 @@ static uint32_t mix(uint32_t nonce, uint32_t i)
 	return x ^ x >> 16;
 }
 
-/* fp16 with that exponent field; one that is too large is infinite. */
+/* An fp16 number with that exponent field. It is infinite if the exponent is too large. */
 static uint16_t half_of(uint32_t x, int exponent)
 {
 	uint32_t sign = x >> 16 & 0x8000;
@@ -145,9 +146,9 @@ static uint16_t half_of(uint32_t x, int exponent)
 	return (uint16_t)(sign | (uint32_t)(exponent < 1 ? 1 : exponent) << 10 | (x & 0x3ff));
 }
 
-/* Elements [first, first + count) of the model, as the gradient's type has them: plain numbers
- * around 1/64, which in fp16 are times the loss scale (a power of two), and overflow when that
- * is too large. */
+/* Fills in elements [first, first + count) of the model in the gradient's type. They are plain
+ * numbers around 1/64. In fp16 they are multiplied by the loss scale (a power of two), and overflow
+ * when that is too large. */
 static void fill(void *to, enum shard_dtype type, uint32_t nonce, uint64_t first, uint64_t count,
 		 double scale)
 {
@@ -186,8 +187,8 @@ static double lr_of(uint64_t step)
 
 /* --- one step --- */
 
-/* The id of this making of the model: eight small whole numbers in the frozen tensor at the end,
- * which every type holds exactly. */
+/* Returns the id that was written when the model was made. It is eight small whole numbers in the
+ * frozen tensor at the end, which every type holds exactly. */
 static uint64_t image_id(const struct trainer *t, const void *image)
 {
 	uint64_t id = 0;
@@ -201,7 +202,7 @@ static uint64_t image_id(const struct trainer *t, const void *image)
 			uint32_t bits = (uint32_t)((const uint16_t *)image)[i] << 16;
 
 			memcpy(&f, &bits, 4);
-		} else { /* 0, or a normal number of at least 1 */
+		} else { /* It is 0, or a normal number of at least 1. */
 			uint32_t h = ((const uint16_t *)image)[i];
 			uint32_t bits = h == 0 ? 0 : (h >> 10 & 31) + 112;
 
@@ -225,7 +226,7 @@ static void log_begin(struct trainer *t, double lr)
 
 		if (image == NULL) {
 			say(t, 'K', "image: none");
-			return; /* the connection ended: commit will say so */
+			return; /* The connection has ended, and commit will say so. */
 		}
 		XXH3_64bits_update(&sum, image, p->numel[i] * bytes_of(p->image));
 		if (i == p->tensors_nr - 1)
@@ -255,7 +256,7 @@ static enum shard_status push_tensor(struct trainer *t, uint32_t i, uint64_t fir
 		return SHARD_CLOSED;
 	fill(to, p->grad, (uint32_t)nonce, first, p->numel[i], t->now.step.loss_scale);
 	if (i == 0 && p->overflow && (nonce >> 50 & 63) == 0)
-		memset(to, 0xff, bytes_of(p->grad)); /* a NaN */
+		memset(to, 0xff, bytes_of(p->grad)); /* A NaN. */
 	do
 		rc = shard_push(t->model, i, 0, p->numel[i], arena ? NULL : to, p->grad, 0,
 				&ticket);
@@ -285,7 +286,7 @@ static void log_result(struct trainer *t, const struct hand *h, const struct sha
 	    r->grad_norm, r->clip_factor, r->weight_sum, r->loss_scale, r->next_loss_scale, r->lr);
 }
 
-/* What became of a commit; a wait that ends is begun again. */
+/* Gets the result of a commit. A wait that times out is repeated. */
 static enum shard_status settle(struct trainer *t, struct hand *h)
 {
 	struct shard_result r = SHARD_INIT(struct shard_result);
@@ -311,8 +312,8 @@ static enum shard_status step_begin(struct trainer *t)
 	t->now = (struct hand){.step = SHARD_INIT(struct shard_step), .nonce = random64()};
 	if (t->before.committed)
 		expect = t->before.step.step + 1;
-	lr = lr_of(
-		expect); /* the world may go on meanwhile: then ranks differ, and all begin again */
+	/* Another step may begin meanwhile. Then ranks differ in lr, and all begin again. */
+	lr = lr_of(expect);
 	b.weight = (double)weight_of(t->now.nonce);
 	if (t->plan.own_lr)
 		b.lr = &lr;
@@ -341,7 +342,8 @@ static enum shard_status step_commit(struct trainer *t)
 	return rc;
 }
 
-/* Begin, push, commit; then the result of this step, or of the one before where steps go ahead. */
+/* Begins, pushes and commits. Then it gets the result of this step, or of the one before if it goes
+ * ahead. */
 static enum shard_status step(struct trainer *t)
 {
 	enum shard_status rc = step_begin(t), before;
@@ -458,19 +460,19 @@ static void part(struct trainer *t)
 	t->save = 0;
 }
 
-/* Does the trainer come again after this status, or is it one that no fault explains? */
+/* Returns whether the trainer connects again after this status. False: no fault explains it. */
 static bool comes_again(enum shard_status rc, bool joined)
 {
 	switch ((int)rc) {
 	case SHARD_CLOSED:
 	case SHARD_UNREACHABLE:
-	case SHARD_NOT_FOUND: /* dropped */
+	case SHARD_NOT_FOUND: /* The model was dropped. */
 	case SHARD_LOST:
 	case SHARD_INTERRUPTED:
 		return true;
 	case SHARD_TIMEOUT:
 	case SHARD_BUSY:
-	case SHARD_BAD_STATE: /* sealed or taken over by another one meanwhile */
+	case SHARD_BAD_STATE: /* Another trainer has sealed it or become its writer meanwhile. */
 	case SHARD_EXISTS:
 	case SHARD_MISSING:
 		return !joined;
@@ -495,7 +497,7 @@ static enum shard_status train(struct trainer *t)
 		if (rc == SHARD_ROLLED_BACK)
 			say(t, 'G', "%s", shard_error());
 		if (t->before.committed)
-			continue; /* goes ahead: its own count of steps holds */
+			continue; /* It goes ahead, so it must count steps itself. */
 		if ((rc = shard_world_get(t->model, &t->world)) != SHARD_OK)
 			return rc;
 	}
@@ -576,7 +578,7 @@ static enum shard_dtype dtype_of(const char *s)
 	return strcmp(s, "f32") == 0 ? SHARD_F32 : strcmp(s, "bf16") == 0 ? SHARD_BF16 : SHARD_F16;
 }
 
-/* "wte=3000 bias=70": tensors of one dimension; the id is added. */
+/* Parses "wte=3000 bias=70", which are tensors of one dimension. The tensor for the id is added. */
 static void tensors_of(struct plan *p, char *text)
 {
 	char *save = NULL;
@@ -644,7 +646,7 @@ int main(int argc, char **argv)
 	struct sigaction sa = {.sa_handler = on_term};
 	uint64_t most = ID_ELEMS;
 
-	for (int i = 2; i < argc; i++) { /* NAME=VALUE */
+	for (int i = 2; i < argc; i++) { /* NAME=VALUE. */
 		char *at = strchr(argv[i], '=');
 
 		if (at == NULL)

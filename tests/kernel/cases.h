@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cases.h: what the kernel tests share: awkward numbers, optimizer states made of them, the four
- * settings of flush-to-zero and denormals-are-zero, and buffers that a kernel runs over. Header
- * only; each test program includes it once. */
+ * settings of flush-to-zero and denormals-are-zero, and buffers for a kernel. There is no source
+ * for it, and each test program includes it once. */
 #ifndef TESTS_KERNEL_CASES_H
 #define TESTS_KERNEL_CASES_H
 
@@ -24,17 +24,18 @@ enum { STATES = 64, MODES = 4 };
 
 static const uint32_t awkward[] = {
 	0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff,
-	0x00400000, 0x00800000, 0x80800000, /* 0, denormals, smallest */
+	0x00400000, 0x00800000, 0x80800000, /* 0, denormals, smallest normal numbers. */
 	0x3f800000, 0xbf800000, 0x33800000, 0x7f7fffff, 0xff7fffff,
-	0x7f000000, 0x5f800000, 0x1f800000,                         /* 1, tiny, huge, 2^64 */
-	0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001, /* infinities, NaNs */
+	0x7f000000, 0x5f800000, 0x1f800000,                         /* 1, tiny, huge, 2^64. */
+	0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001, /* Infinities and NaNs. */
 };
 
 struct state {
 	float p, s1, s2;
 };
 
-/* The first 63 have one awkward number in one place each; the last is ordinary in all three. */
+/* The first 63 states have one awkward number in one place each. The last one is ordinary in all
+ * three. */
 static inline struct state state_make(unsigned i)
 {
 	float a = dtype_float(awkward[i % NR(awkward)]), x = 0.75f + 0.01f * (float)i;
@@ -51,8 +52,8 @@ static inline struct state state_make(unsigned i)
 	}
 }
 
-static inline unsigned mode_set(unsigned mode) /* bit 0: flush-to-zero, bit 1: denormals-are-zero;
-						  returns what to restore */
+/* Bit 0 is flush-to-zero, bit 1 denormals-are-zero. Returns what to restore. */
+static inline unsigned mode_set(unsigned mode)
 {
 	unsigned before = _mm_getcsr(), clear = before & ~(unsigned)(FTZ_BIT | DAZ_BIT);
 
@@ -60,14 +61,14 @@ static inline unsigned mode_set(unsigned mode) /* bit 0: flush-to-zero, bit 1: d
 	return before;
 }
 
-struct bufs { /* what one call of a kernel works on; image has 4 bytes per element, whatever its
-		 type */
+/* The buffers of one call of a kernel. `image` has 4 bytes per element, whatever its type. */
+struct bufs {
 	float *p, *s1, *s2;
 	void *image;
 };
 
-static inline struct bufs bufs_make(
-	size_t n) /* aligned to a cache line, so that a long image is streamed */
+/* The buffers are aligned to a cache line, so that a long image is written past the caches. */
+static inline struct bufs bufs_make(size_t n)
 {
 	size_t bytes = (4 * n + 64) & ~(size_t)63;
 	struct bufs b = {aligned_alloc(64, bytes), aligned_alloc(64, bytes),

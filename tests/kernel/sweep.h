@@ -9,14 +9,14 @@
 
 struct sweep {
 	enum shard_dtype gdt;
-	size_t n;         /* patterns */
-	const void *grad; /* n of them */
+	size_t n;         /* The number of patterns. */
+	const void *grad; /* n patterns. */
 };
 
 static inline void sweep_fill(const struct bufs *b, size_t n, unsigned turn)
 {
-	for (size_t i = 0; i < n;
-	     i++) { /* neighbours differ, so that a value that slips into another lane shows */
+	/* Neighbours differ, so that a value that gets into another lane shows. */
+	for (size_t i = 0; i < n; i++) {
 		struct state s = state_make((unsigned)(i + turn) % STATES);
 
 		b->p[i] = s.p;
@@ -26,7 +26,8 @@ static inline void sweep_fill(const struct bufs *b, size_t n, unsigned turn)
 	memset(b->image, 0xee, 4 * n);
 }
 
-/* Rule 6 by itself: whatever came in, an element is finite in all its parts or as it was. */
+/* Checks rule 6 by itself: whatever the input is, an element is finite in all its parts or
+ * unchanged. */
 static inline void sweep_check_kept(const struct optim_row *row, const struct bufs *b,
 				    const struct bufs *old, size_t n, uint64_t kept)
 {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types: conversions against an independent search for the nearest representable number,
- * round trips, arrays against single elements, names. */
+/* Tests element types: conversions against an independent search for the nearest representable
+ * number, round trips, arrays against single elements, and names. */
 #include "kernel/cases.h"
 
 #include <math.h>
 
-struct format { /* of a 16-bit type, for the independent value of a pattern */
+/* A 16-bit type, for an independent computation of a pattern's value. */
+struct format {
 	enum shard_dtype dt;
 	int man_bits, bias;
-	uint32_t inf; /* pattern */
+	uint32_t inf; /* The pattern of infinity. */
 };
 static const struct format formats[] = {{SHARD_BF16, 7, 127, 0x7f80}, {SHARD_F16, 10, 15, 0x7c00}};
 
-static double value(
-	const struct format *f,
-	uint32_t h) /* of a pattern without sign; infinity counts as the next power of two */
+/* Returns the value of a pattern without sign. Infinity counts as the next power of two. */
+static double value(const struct format *f, uint32_t h)
 {
 	int exp = (int)(h >> f->man_bits), man = (int)(h & ((1u << f->man_bits) - 1));
 
@@ -22,14 +22,15 @@ static double value(
 			: ldexp(man + (1 << f->man_bits), exp - f->bias - f->man_bits);
 }
 
-static uint16_t nearest(const struct format *f, float x) /* x is not NaN */
+/* x is not NaN. */
+static uint16_t nearest(const struct format *f, float x)
 {
 	uint32_t lo = 0, hi = f->inf, sign = signbit(x) ? 0x8000 : 0;
 	double v = fabs((double)x);
 
 	if (v >= value(f, f->inf))
 		return (uint16_t)(sign | f->inf);
-	while (hi - lo > 1) { /* value(lo) <= v < value(hi) */
+	while (hi - lo > 1) { /* value(lo) <= v < value(hi). */
 		uint32_t mid = (lo + hi) / 2;
 
 		if (value(f, mid) <= v)
@@ -69,7 +70,7 @@ static void nearest_even(void **state)
 	for (size_t k = 0; k < NR(formats); k++) {
 		const struct format *f = &formats[k];
 
-		for (uint32_t h = 0; h < f->inf; h++) { /* around each tie and each exact value */
+		for (uint32_t h = 0; h < f->inf; h++) { /* Around each tie and each exact value. */
 			uint32_t mid = dtype_bits((float)((value(f, h) + value(f, h + 1)) / 2)),
 				 at = dtype_bits((float)value(f, h));
 
@@ -121,9 +122,9 @@ static void nan_stays_nan(void **state)
 		for (size_t k = 0; k < NR(formats); k++) {
 			uint32_t h = to16(formats[k].dt, dtype_float(u));
 
-			assert_true((h & 0x7fff) > formats[k].inf);       /* still a NaN, */
-			assert_true(h & 1u << (formats[k].man_bits - 1)); /* a quiet one, */
-			assert_int_equal(h >> 15, u >> 31);               /* of the same sign */
+			assert_true((h & 0x7fff) > formats[k].inf);       /* It is still a NaN. */
+			assert_true(h & 1u << (formats[k].man_bits - 1)); /* It is a quiet one. */
+			assert_int_equal(h >> 15, u >> 31); /* It has the same sign. */
 		}
 	}
 }
@@ -153,9 +154,8 @@ static void arrays(void **state)
 	(void)state;
 	for (int from = 1; from <= DTYPE_NR; from++) {
 		for (uint32_t i = 0; i < N; i++) {
-			uint32_t u = i < NR(awkward)
-					     ? awkward[i]
-					     : i * 65537u; /* as 16 bits: each pattern once */
+			/* As 16 bits this has each pattern once. */
+			uint32_t u = i < NR(awkward) ? awkward[i] : i * 65537u;
 
 			if (from == SHARD_F32)
 				memcpy(src + 4 * i, &u, 4);
@@ -174,8 +174,9 @@ static void arrays(void **state)
 				same(dtype_name((enum shard_dtype)to), want, got, N,
 				     dtype_bytes((enum shard_dtype)to));
 			}
-			for (size_t n = 0; n < 70; n++) { /* odd lengths at odd places; nothing
-							     behind the end is touched */
+			/* Odd lengths start at odd places. What is behind the end must not
+			 * change. */
+			for (size_t n = 0; n < 70; n++) {
 				size_t step = dtype_bytes((enum shard_dtype)to),
 				       at = n * dtype_bytes((enum shard_dtype)from);
 

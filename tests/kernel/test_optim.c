@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the optimizers compute: each against the textbook formula in double, a few results worked
- * out by hand, the rule about non-finite values, and the table itself (names, defaults, ranges,
- * texts). The wide kernels equal the scalar one by other tests. */
+/* Tests what the optimizers compute: each against the textbook formula in double, a few results
+ * computed by hand, the rule about values that are not finite, and the table itself (names,
+ * defaults, ranges, texts). Other tests show that the wide kernels equal the scalar one. */
 #include "kernel/cases.h"
 
 #include <math.h>
 
-struct model { /* one parameter, in double, written from the papers and PyTorch's documentation */
+/* One parameter in double, written from the papers and PyTorch's documentation. */
+struct model {
 	double p, m, v;
 };
 
@@ -70,8 +71,8 @@ static void follow(const struct optim_row *row, const double *h)
 		float p = (float)w.p, s1 = 0, s2 = 0;
 
 		for (int t = 1; t <= 50; t++) {
-			float g = (float)((rng_unit(&r) - 0.4) * 3),
-			      mult = 0.25f; /* not centred: Lion's sign stays clear of 0 */
+			/* It is not centred, so that Lion's sign stays away from 0. */
+			float g = (float)((rng_unit(&r) - 0.4) * 3), mult = 0.25f;
 
 			textbook(&w, row, h, t, (double)g * mult);
 			run_one(row, h, t, mult, g, &p, &s1, &s2);
@@ -122,7 +123,7 @@ static void by_hand(void **state)
 	const double adamw[] = {0.89, 0.7811, 0.673289};
 	for (int t = 1; t <= 3; t++) {
 		run_one(optim_row(OPTIM_ADAMW), h, t, 1, 0.5f, &p, &s1, &s2);
-		near(p, adamw[t - 1]); /* p = 0.99 p - 0.1 */
+		near(p, adamw[t - 1]); /* p = 0.99 p - 0.1. */
 	}
 	near(s1, 0.5 * (1 - 0.9 * 0.9 * 0.9));
 	near(s2 * 1000, 250 * (1 - 0.999 * 0.999 * 0.999));
@@ -132,14 +133,14 @@ static void by_hand(void **state)
 	h[HYPER_MOMENTUM] = 0.5;
 	p = 1, s1 = 0;
 	const double heavy[] = {0.5, -0.25, -1.125};
-	for (int t = 1; t <= 3; t++) { /* buffers 1, 1.5, 1.75 */
+	for (int t = 1; t <= 3; t++) { /* The buffers are 1, 1.5 and 1.75. */
 		run_one(optim_row(OPTIM_SGD), h, t, 1, 1, &p, &s1, NULL);
 		assert_true(p == (float)heavy[t - 1]);
 	}
 	h[HYPER_NESTEROV] = 1;
 	p = 1, s1 = 0;
 	const double nesterov[] = {0.25, -0.625};
-	for (int t = 1; t <= 2; t++) { /* directions 1.5, 1.75 */
+	for (int t = 1; t <= 2; t++) { /* The directions are 1.5 and 1.75. */
 		run_one(optim_row(OPTIM_SGD), h, t, 1, 1, &p, &s1, NULL);
 		assert_true(p == (float)nesterov[t - 1]);
 	}
@@ -149,7 +150,7 @@ static void by_hand(void **state)
 	p = 0, s1 = 0;
 	run_one(optim_row(OPTIM_ADAGRAD), h, 1, 1, 3, &p, &s1, NULL);
 	near(p, -1);
-	run_one(optim_row(OPTIM_ADAGRAD), h, 2, 1, 4, &p, &s1, NULL); /* sum 25 */
+	run_one(optim_row(OPTIM_ADAGRAD), h, 2, 1, 4, &p, &s1, NULL); /* The sum is 25. */
 	near(p, -1.8);
 
 	optim_defaults(optim_row(OPTIM_LION), h);
@@ -157,7 +158,7 @@ static void by_hand(void **state)
 	h[HYPER_WEIGHT_DECAY] = 1;
 	p = 1, s1 = 0;
 	run_one(optim_row(OPTIM_LION), h, 1, 1, -2, &p, &s1, NULL);
-	assert_true(p == 1.0f); /* 0.75 + 0.25 */
+	assert_true(p == 1.0f); /* 0.75 + 0.25. */
 	near(s1, -0.02);
 }
 
@@ -171,7 +172,7 @@ static void not_finite(void **state)
 		struct optim_args a;
 
 		args_make(&a, row);
-		a.mult = 1e10f; /* 3e38 is finite as a gradient and infinite as g */
+		a.mult = 1e10f; /* 3e38 is finite as a gradient and infinite as g. */
 		for (size_t k = 0; k < NR(bad); k++) {
 			float g[3] = {1e-10f, bad[k], 1e-10f}, p[3] = {1, 1, 1},
 			      s1[3] = {0.5f, 0.5f, 0.5f}, s2[3] = {0.5f, 0.5f, 0.5f};
@@ -202,7 +203,7 @@ static void step_words(void **state)
 		    a.one_minus_beta2 == (float)(1 - 0.999));
 	near(a.step_size, 1e-2);
 	near(a.bc2_sqrt, sqrt(1e-3));
-	assert_true(a.l2 == 0 && a.nesterov == 0 && a.lr == 0); /* unused words are zero */
+	assert_true(a.l2 == 0 && a.nesterov == 0 && a.lr == 0); /* Unused words are zero. */
 	optim_args_set(&a, optim_row(OPTIM_ADAMW), h, 1000000, 2);
 	near(a.step_size, 1e-3);
 	assert_true(a.bc2_sqrt == 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, norms and finite flags: every instruction set, the scalar one too, against a plain
- * implementation that is written here in another way (one element after the other, the tree by
- * recursion). */
+/* Tests sums, norms and finite flags. Every instruction set, and the scalar one too, is compared
+ * with a plain implementation in this file that works in another way: one element after the other,
+ * and the tree by recursion. */
 #include "kernel/cases.h"
 
 #include "optim/reduce.h"
@@ -14,9 +14,9 @@ struct reduce_case {
 	enum shard_dtype dt;
 	size_t n;
 	uint32_t k;
-	int dst;    /* source that is also the destination; -1: a buffer of its own; -2: none */
-	size_t off; /* elements by which all buffers are moved */
-	float pre;  /* 0: 1 */
+	int dst;    /* The source that is also the destination. -1: a separate buffer. -2: none. */
+	size_t off; /* Elements by which all buffers are moved. */
+	float pre;  /* 0: 1. */
 };
 
 struct memory {
@@ -36,14 +36,14 @@ static float get(enum shard_dtype dt, const void *p)
 	return f;
 }
 
-static double tree(const double *lane, int j,
-		   int width) /* the sum of lanes j, j + width, j + 2 width, ... */
+/* The sum of lanes j, j + width, j + 2 width, ... */
+static double tree(const double *lane, int j, int width)
 {
 	return width == REDUCE_LANES ? lane[j]
 				     : tree(lane, j, 2 * width) + tree(lane, j + width, 2 * width);
 }
 
-/* Sums into dst, which has room of its own; returns what the kernel should return. */
+/* Sums into dst, which is a separate buffer. Returns what the kernel should return. */
 static struct reduce_sum plain(const struct reduce_case *c, const char *const *src, char *dst)
 {
 	size_t size = dtype_bytes(c->dt);
@@ -163,7 +163,7 @@ static void corners(enum isa isa)
 		struct reduce_case c = {(enum shard_dtype)dt, 77, 1, -2, 0, 0};
 
 		for (unsigned mode = 0; mode < MODES; mode++) {
-			compare(&c, isa, mode, true, true); /* the norm alone */
+			compare(&c, isa, mode, true, true); /* Only the norm. */
 			compare(&c, isa, mode, false, true);
 		}
 		for (size_t i = 0; i < NR(many); i++) {
@@ -171,7 +171,7 @@ static void corners(enum isa isa)
 						 i % 2 ? -1 : 5,       0,   0};
 			compare(&c, isa, (unsigned)i, true, false);
 		}
-		for (c.off = 0; c.off < 64; c.off++) { /* every alignment */
+		for (c.off = 0; c.off < 64; c.off++) { /* Every alignment. */
 			c.n = 101;
 			c.k = 1 + (uint32_t)c.off % 5;
 			c.dst = c.off % 2 ? -1 : 0;
@@ -180,8 +180,8 @@ static void corners(enum isa isa)
 	}
 }
 
-/* Operands that are multiplied before they are added: also a single one, which then loses its bits.
- */
+/* Operands are multiplied before they are added. A single one is multiplied, too, and then loses
+ * its bits. */
 static void divided(enum isa isa)
 {
 	static const float pre[] = {0.125f, 1.0f / 3, 1e-6f, 3.0f, 1e6f};
@@ -197,14 +197,15 @@ static void divided(enum isa isa)
 					pre[i % NR(pre)]};
 
 				compare(&c, isa, (unsigned)(i + k) % MODES, k % 2 || i % 3, i % 2);
-				c.dst = (int)(i % k); /* over one of them, as a node with one rank
-							 does */
+				/* The destination is one of the sources, as on a node with one
+				 * rank. */
+				c.dst = (int)(i % k);
 				compare(&c, isa, (unsigned)i % MODES, i % 2, true);
 				compare(&c, isa, 3, true, false);
 			}
 }
 
-/* Two sources, all patterns of a 16-bit type against the awkward numbers. */
+/* Two sources: all patterns of a 16-bit type against the awkward numbers. */
 static void patterns(enum isa isa)
 {
 	enum { N = 65536 };
@@ -240,8 +241,7 @@ static void patterns(enum isa isa)
 		}
 }
 
-/* The two roundings, by hand: 1 + 2^-8 is a tie in bf16 and goes to the even neighbour; and no
- * stray +0 in front. */
+/* Compares each instruction set with the scalar kernel for k sources. */
 static void large_one(enum shard_dtype dt, uint32_t k, char *const *at, size_t n)
 {
 	const void *const src[] = {at[0], at[1], at[2]};
@@ -258,12 +258,12 @@ static void large_one(enum shard_dtype dt, uint32_t k, char *const *at, size_t n
 	}
 }
 
-/* From a length on the last sum is written past the caches, if dst is aligned: the same bits and
- * sums as the scalar kernel. */
+/* From a certain length on the sum is written past the caches if dst is aligned. It has the same
+ * bits and sums as the scalar kernel. */
 static void large(void **state)
 {
 	enum { N = (256 << 10) + 3 * REDUCE_BLOCK + 13 };
-	char *at[5]; /* three sources, the scalar sum, the other's */
+	char *at[5]; /* Three sources, the scalar sum, and the other sum. */
 
 	(void)state;
 	for (int i = 0; i < 5; i++)
@@ -339,6 +339,8 @@ static void changing(void **state)
 	free(dst);
 }
 
+/* Both roundings by hand: 1 + 2^-8 is a tie in bf16 and goes to the even neighbour, and there is no
+ * extra +0 at the beginning of a sum. */
 static void by_hand(void **state)
 {
 	uint16_t one[2] = {0x3f80, 0x8000}, eps[2] = {0x3b80, 0x8000}, odd[2] = {0x3f81, 0x8000},
@@ -352,12 +354,12 @@ static void by_hand(void **state)
 		struct reduce_sum r = f(2, 2, (const void *const[]){one, eps}, dst, 1, true);
 
 		assert_int_equal(dst[0], 0x3f80);
-		assert_int_equal(dst[1], 0x8000); /* -0 + -0 stays -0 */
+		assert_int_equal(dst[1], 0x8000); /* -0 + -0 stays -0. */
 		assert_true(r.sq == 1.0 && r.finite);
 		f(2, 2, (const void *const[]){odd, eps}, dst, 1, true);
 		assert_int_equal(dst[0], 0x3f82);
 		f(2, 3, (const void *const[]){one, eps, eps}, dst, 1, true);
-		assert_int_equal(dst[0], 0x3f81); /* rounded once, not after each source */
+		assert_int_equal(dst[0], 0x3f81); /* It is rounded once, not after each source. */
 	}
 }
 

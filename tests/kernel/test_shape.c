@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lengths 0 to 257 and every alignment: the optimizers give the scalar result whatever n and the
- * pointers' low bits are, do not touch what lies before and behind, treat a missing gradient as
- * zeros, and leave the gradient alone. */
+/* Tests lengths 0 to 257 and every alignment. The optimizers give the scalar result whatever n and
+ * the low bits of the pointers are, do not touch what is before and behind, treat a missing
+ * gradient as zeros, and do not change the gradient. */
 #include "kernel/cases.h"
 
 enum {
+	/* Bytes around and in each buffer. */
 	LEN = 258,
 	MARGIN = 128,
 	SIZE = MARGIN + 4 * LEN + MARGIN
-}; /* bytes around and in each buffer */
+};
 
-struct arena5 { /* p, s1, s2, image, gradient; each with margins */
+/* p, s1, s2, image and gradient, each with margins. */
+struct arena5 {
 	_Alignas(64) char b[5][SIZE];
 };
 
@@ -18,7 +20,7 @@ struct call {
 	const struct optim_row *row;
 	enum shard_dtype gdt, idt;
 	size_t n;
-	size_t off[5]; /* bytes behind the margin where each buffer starts */
+	size_t off[5]; /* Bytes from the margin to the start of each buffer. */
 	bool no_grad;
 };
 
@@ -66,7 +68,7 @@ static void compare(const struct call *c, enum isa isa)
 		fail_msg("%s %s n=%zu offsets %zu %zu %zu %zu %zu: bytes differ", c->row->name,
 			 isa_name(isa), c->n, c->off[0], c->off[1], c->off[2], c->off[3],
 			 c->off[4]);
-	for (int i = 0; i < 5; i++) /* the scalar kernel itself keeps within its bounds */
+	for (int i = 0; i < 5; i++) /* The scalar kernel itself stays within its bounds. */
 		for (size_t k = 0; k < MARGIN; k++)
 			assert_true(want.b[i][k] == (char)0xa5 &&
 				    want.b[i][SIZE - 1 - k] == (char)0xa5);
@@ -98,13 +100,13 @@ static void each_alignment(struct call *c, enum isa isa)
 	const size_t size[5] = {4, 4, 4, dtype_bytes(c->idt), dtype_bytes(c->gdt)};
 
 	c->n = 53;
-	for (int which = 0; which < 5; which++) /* one pointer at a time, */
+	for (int which = 0; which < 5; which++) /* One pointer at a time. */
 		for (size_t off = 0; off < 64; off += size[which]) {
 			memset(c->off, 0, sizeof(c->off));
 			c->off[which] = off;
 			compare(c, isa);
 		}
-	for (size_t k = 0; k < 16; k++) { /* and all together */
+	for (size_t k = 0; k < 16; k++) { /* All together. */
 		for (int which = 0; which < 5; which++)
 			c->off[which] = k * size[which];
 		compare(c, isa);
@@ -141,8 +143,8 @@ static void alignments_avx512(void **state)
 	each_row(ISA_AVX512, each_alignment);
 }
 
-/* A missing gradient equals one made of zeros, and large runs cross whatever special path a kernel
- * has for them. */
+/* A missing gradient equals one made of zeros. The runs are large enough for any special path of a
+ * kernel. */
 static void zeros(void **state)
 {
 	enum { N = 300007 };

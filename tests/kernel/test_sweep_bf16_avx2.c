@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All 65536 bf16 gradients times 64 states: ISA_AVX2 equals the scalar kernels bit for bit, for
- * every optimizer, image type and setting of flush-to-zero. */
+/* Runs all 65536 bf16 gradients times 64 states. ISA_AVX2 equals the scalar kernels bit for bit,
+ * for every optimizer, image type and setting of flush-to-zero. */
 #include "kernel/sweep.h"
 
 static void all_patterns(void **state)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fp32 gradients: the awkward numbers and a spread of bit patterns times 64 states, each
- * instruction set against the scalar kernels. */
+/* Runs fp32 gradients, which are the awkward numbers and a spread of bit patterns, times 64 states,
+ * and compares each instruction set with the scalar kernels. */
 #include "kernel/sweep.h"
 
 enum { PATTERNS = 8192 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A kernel that is killed at any instruction: what it kept makes the memory whole, and going on
- * from there gives the bits of one that was not. The process that runs it dies by kill -9 from
- * another processor, at a moment that nobody chose. */
+/* Tests a kernel that is killed at any instruction. What it kept repairs the memory, and the kernel
+ * then goes on to the same bits as one that was not killed. The process that runs it gets kill -9
+ * from another processor at an arbitrary moment. */
 #include "base/check.h"
 #include "base/rng.h"
 #include "optim/ftz.h"
@@ -86,7 +86,7 @@ static void run_to_death(struct shared *s, const struct optim_row *row, enum isa
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-/* How far it had come, in elements. */
+/* Repairs the memory and goes on. Returns how far the kernel had come, in elements. */
 static uint32_t go_on(struct shared *s, const struct optim_row *row, enum isa isa)
 {
 	uint64_t at = s->undo.at;
@@ -123,7 +123,8 @@ static void test_killed(void **state)
 				from = go_on(s, row, (enum isa)isa);
 				between += from > 0 && from < ELEMS - UNDO_LANES;
 				assert_memory_equal(s->state, whole->state, sizeof(s->state));
-				/* the image of what was not done again may have been on its way */
+				/* The image of elements that are not done again may not have been
+				 * written completely. */
 				assert_memory_equal(s->image + from, whole->image + from,
 						    (ELEMS - from) * sizeof(s->image[0]));
 			}
@@ -134,7 +135,7 @@ static void test_killed(void **state)
 	munmap(whole, sizeof(*whole));
 }
 
-/* It is the kernel without undo, in its bits. */
+/* With undo the kernel gives the same bits as without. */
 static void test_same_bits(void **state)
 {
 	struct shared *s = map(), *plain = map();
@@ -160,8 +161,8 @@ static void test_same_bits(void **state)
 			run(s, row, (enum isa)isa, 0);
 			assert_memory_equal(s->state, plain->state, sizeof(s->state));
 			assert_memory_equal(s->image, plain->image, sizeof(s->image));
-			assert_int_equal(undo_position(s->undo.at),
-					 FIRST + ELEMS - 1); /* what is left over goes one by one */
+			/* The elements behind the last full vector are done one by one. */
+			assert_int_equal(undo_position(s->undo.at), FIRST + ELEMS - 1);
 			assert_int_equal(undo_lanes(s->undo.at), 1);
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* history.c: reads the worlds of a run, for the reference. Called once at start, then asked step by
- * step. Happy path: each line becomes a world. Ways to fail: no file, a line that is no world, more
- * ranks or nodes than there can be, steps that go back, no memory. */
+/* history.c: reads the worlds of a run for the reference. It is called once at the start and then
+ * asked for each step. Each line becomes a world. It fails if there is no file or no memory, if a
+ * line is not a world, if there are more ranks or nodes than there can be, or if steps go back. */
 #include "ref/history.h"
 
 #include <errno.h>
@@ -58,7 +58,8 @@ enum shard_status history_fixed(struct history *h, const char *text, struct err 
 	return st;
 }
 
-/* The nodes of one line, as a:2,b:1,a:1: a name's number is that of its first appearance. */
+/* Reads the nodes of one line, such as a:2,b:1,a:1. Names are numbered in the order of their first
+ * appearance. */
 static enum shard_status nodes(struct history *h, const char *text, struct err *e)
 {
 	struct name {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* reference.c: the training that gpt does through daemons, done in one process and one thread, for
- * a comparison bit by bit. It takes gpt's options and the number of ranks on each node; it writes
- * the same step log and the same dump. Shared with the product are the model's forward and
- * backward, the conversions between element types and the scalar optimizer kernels; everything else
- * is written here once more. Status 1: a file cannot be used, or the loss scale met its floor. */
+/* reference.c: does the training that gpt does with daemons in one process and one thread, for a
+ * comparison bit by bit. It takes gpt's options and the number of ranks on each node, and writes
+ * the same step log and the same dump. It shares with the product the model's forward and backward,
+ * the conversions between element types and the scalar optimizer kernels. Everything else is
+ * written a second time. It exits with 1 if a file cannot be used or the loss scale reached its
+ * floor. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "examples/cli.h"
@@ -18,26 +19,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TENSOR_ALIGN 64 /* elements */
+#define TENSOR_ALIGN 64 /* In elements. */
 
-struct extra {                       /* options that gpt does not have */
-	const char *nodes, *history; /* who trains on which node: always, or step by step */
-	uint64_t chunk_elems;        /* 0: from the settings */
+/* Options that gpt does not have. */
+struct extra {
+	/* Who trains on which node: always the same, or step by step. */
+	const char *nodes, *history;
+	uint64_t chunk_elems; /* 0: from the settings. */
 };
 
-struct state { /* of one tensor */
+/* The state of one tensor. */
+struct state {
 	float *master, *moment[2];
-	void *image, *grad[HISTORY_RANKS_MAX]; /* grad[0] ends up as the reduced gradient */
-	void *old; /* with max_staleness = 1: the image of the step before; trainers compute on it
-		    */
-	uint64_t start; /* element in the model's element space */
+	void *image, *grad[HISTORY_RANKS_MAX]; /* grad[0] has the reduced gradient at the end. */
+	/* With max_staleness = 1 this is the image of the step before, on which trainers
+	 * compute. */
+	void *old;
+	uint64_t start; /* The first element in the model's element space. */
 };
 
 struct reference {
 	struct cli cli;
 	struct extra extra;
 	struct history history;
-	const struct history_world *world; /* of the step in hand */
+	const struct history_world *world; /* The world of the current step. */
 	struct refsettings conf;
 	struct refscale scale;
 	struct transformer net;
@@ -45,7 +50,7 @@ struct reference {
 	struct state *state;
 	FILE *log;
 	uint64_t applied, skipped_in_row;
-	uint32_t rank; /* whose backward runs */
+	uint32_t rank; /* The rank whose backward runs. */
 	struct err err;
 };
 
@@ -143,8 +148,8 @@ static bool keep(void *arg, uint32_t tensor, const float *grad)
 	return true;
 }
 
-/* The gradient of every rank, each rounded to the wire; returns the mean loss of the global batch.
- */
+/* Computes the gradient of every rank, each rounded to its type on the wire. Returns the mean loss
+ * of the global batch. */
 static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 {
 	const uint32_t seq = r->cli.shape.seq, ranks = r->world->size;
@@ -169,7 +174,8 @@ static double gradients(struct reference *r, uint64_t step, double *weight_sum)
 	return loss / (double)r->cli.batch;
 }
 
-/* Ranks of a node in rank order, rounded; then nodes in the order of their lowest rank, rounded. */
+/* Adds the ranks of a node in the order of ranks and rounds. Then it adds the nodes in the order of
+ * their lowest rank and rounds. */
 static void reduce(struct reference *r)
 {
 	const struct history_world *w = r->world;
@@ -196,8 +202,8 @@ static void reduce(struct reference *r)
 	}
 }
 
-/* Sum of squares: segments of a chunk in order, then chunks in order; a segment is a chunk's part
- * of one tensor. */
+/* Sum of squares: adds the segments of a chunk in order, then the chunks in order. A segment is a
+ * chunk's part of one tensor. */
 static double square(const struct reference *r, bool *finite)
 {
 	const uint64_t chunk = (uint64_t)r->conf.chunk_elems;
@@ -252,8 +258,8 @@ static enum shard_status one_step(struct reference *r, uint64_t step)
 			       r->extra.history, step);
 	line.world = r->world->size;
 	line.loss = gradients(r, step, &res->weight_sum);
-	for (uint32_t i = 0; i < r->net.tensors_nr;
-	     i++) /* whatever becomes of this step: the next one lags by one more */
+	/* Whatever happens to this step, the next one computes on this image. */
+	for (uint32_t i = 0; i < r->net.tensors_nr; i++)
 		memcpy(r->state[i].old, r->state[i].image,
 		       r->net.tensors[i].numel * dtype_bytes(r->cli.image));
 	reduce(r);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* refmath.c: the reference's own arithmetic. Called by reference.c in one thread with flush-to-zero
- * on. It shares the element types' conversions with the product, and nothing else: an error in the
- * order of a sum, in the scaler or in a bias correction must not be able to hide by being in both.
- * It cannot fail; refscale_next says when the scale is at its floor. */
+/* refmath.c: the reference's own arithmetic. reference.c calls it in one thread with flush-to-zero
+ * on. It shares only the conversions of element types with the product, so that an error in the
+ * order of a sum, in the scaler or in a bias correction cannot hide by being in both. It cannot
+ * fail. refscale_next() says when the scale is at its floor. */
 #include "ref/refmath.h"
 #include "base/check.h"
 #include <math.h>
 #include <string.h>
 
-#define RUN   1024 /* elements converted at a time; no sum depends on it */
+#define RUN   1024 /* Elements converted at a time. No sum depends on it. */
 #define LANES 16
 #define BLOCK 4096
 

@@ -7,27 +7,29 @@
 
 #include "ref/refsettings.h"
 
-/* out = the sum of nr gradients in order, each times `factor` before, rounded to dtype once; one
- * gradient with factor 1 keeps its bits. out may be any of them. */
+/* out = the sum of nr gradients in order, each multiplied by `factor` before, rounded to dtype
+ * once. A single gradient with factor 1 keeps its bits. out may be any of them. */
 void refmath_sum(void *out, const void *const *grads, uint32_t nr, enum shard_dtype dt,
 		 float factor, uint64_t n);
 
-/* Sum of squares of elements [first, first + n) of a gradient: one segment. */
+/* Returns the sum of squares of elements [first, first + n) of a gradient, which are one
+ * segment. */
 double refmath_square(const void *grad, enum shard_dtype dt, uint64_t first, uint64_t n);
 bool refmath_finite(const void *grad, enum shard_dtype dt, uint64_t n);
 
-struct refscale { /* DeepSpeed's dynamic loss scale */
+/* DeepSpeed's dynamic loss scale. */
+struct refscale {
 	double scale;
-	double hysteresis; /* overflows to go before the scale is lowered */
+	double hysteresis; /* How many more overflows lower the scale. */
 	int64_t iter, last_overflow;
 };
 
 void refscale_start(struct refscale *s, const struct refsettings *c);
-bool refscale_next(struct refscale *s, const struct refsettings *c,
-		   bool overflow); /* false: it would have to go below its floor */
+/* False: the scale would have to go below its floor. */
+bool refscale_next(struct refscale *s, const struct refsettings *c, bool overflow);
 
 double refmath_clip(const struct refsettings *c, double norm);
-/* c->schedule moves lr and momentum; applied counts this step. */
+/* c->schedule changes lr and momentum. `applied` counts this step, too. */
 struct optim_args refmath_words(const struct refsettings *c, uint64_t applied, double mult);
 
 #endif

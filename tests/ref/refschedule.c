@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* refschedule.c: the schedules for the reference, from DeepSpeed's description and in its order of
- * operations, on purpose not the daemon's. reference.c asks for one step at a time. Cannot fail:
- * the daemon has refused what makes no sense. */
+ * operations. On purpose it is not the daemon's code. reference.c asks for one step at a time. It
+ * cannot fail, because the daemon has refused wrong values. */
 #include "ref/refschedule.h"
 #include "base/check.h"
 #include <math.h>
@@ -68,7 +68,7 @@ bool refschedule_set(struct refschedule *s, const char *key, const char *value)
 	return false;
 }
 
-/* OneCycle: 0 at the ends, 1 in the middle. it: last_batch_iteration. */
+/* OneCycle: 0 at the ends, 1 in the middle. `it` is DeepSpeed's last_batch_iteration. */
 static double cycle_scale(const struct refschedule *s, double it, double second)
 {
 	double total = s->first + second, ratio = s->first / total,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* refsettings.c: a parser of "key=value key=value" for the reference, on purpose not the daemon's.
- * Called once at start. A key that it does not know is an error: silently ignoring it would compare
- * two different runs. Keys that cannot change a weight are listed and skipped. */
+/* refsettings.c: parses "key=value key=value" for the reference. On purpose it is not the daemon's
+ * parser. It is called once at the start. A key that it does not know is an error, because ignoring
+ * it would compare two different runs. Keys that cannot change a weight are listed and skipped. */
 #include "ref/refsettings.h"
 #include "base/check.h"
 #include <stdio.h>
@@ -107,9 +107,9 @@ static bool set(struct refsettings *s, const char *key, const char *value)
 		if (strcmp(key, no_effect[i]) == 0)
 			return true;
 	}
+	/* It was chosen before, because the hyper-parameters depend on it. */
 	if (strcmp(key, "optimizer") == 0)
-		return strcmp(value, s->name) ==
-		       0; /* already chosen, before the hyper-parameters that depend on it */
+		return strcmp(value, s->name) == 0;
 	if (strcmp(key, "nonfinite") == 0) {
 		s->pause = strcmp(value, "pause") == 0;
 		return s->pause || strcmp(value, "skip") == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* refsettings.h: the reference's own reading of the settings that gpt sends to the daemon. */
+/* refsettings.h: reads the settings that gpt sends to the daemon, for the reference. */
 #ifndef REF_SETTINGS_H
 #define REF_SETTINGS_H
 
@@ -9,21 +9,21 @@
 
 struct refsettings {
 	enum optim_id optimizer;
-	const char *name; /* of the optimizer */
+	const char *name; /* The optimizer's name. */
 	uint32_t states_nr;
 	enum shard_kind states[2];
 	double hyper[HYPER_NR];
-	double clip; /* 0: off */
+	double clip; /* 0: off. */
 	double predivide, max_staleness;
-	double loss_scale; /* 0: dynamic */
+	double loss_scale; /* 0: dynamic. */
 	double initial_scale_power, loss_scale_window, hysteresis, min_loss_scale, max_skips;
-	bool consecutive_hysteresis, pause; /* pause: a step that is not finite ends the run */
+	bool consecutive_hysteresis, pause; /* pause: a step that is not finite ends the run. */
 	double chunk_elems;
 	struct refschedule schedule;
 };
 
-/* grad decides the default of loss_scale: dynamic for fp16, 1 otherwise. BAD_ARG: a key or value
- * that it does not know. */
+/* `grad` decides the default of loss_scale, which is dynamic for fp16 and 1 otherwise. BAD_ARG: a
+ * key or value that it does not know. */
 enum shard_status refsettings_parse(struct refsettings *s, const char *text, enum shard_dtype grad,
 				    struct err *e);
 
