@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make check-arm`: the library, the daemon's objects and the unit tests for aarch64, by Debian's cross compiler, run by qemu-user. It
-# shows that nothing there needs x86 and that what is shared between processes is ordered by C11 alone. Not run here are: tests of what
-# qemu-user does not emulate (advice to the kernel on memory, programs of the same kind that a test starts, control data of a socket),
-# of RDMA, and four that take long and compute nothing that another one does not.
+# `make check-arm`: builds the library, the daemon's objects and the unit tests for aarch64 with
+# Debian's cross compiler and runs the tests with qemu-user. This shows that nothing there needs
+# x86, and that C11 alone orders what processes share. Some tests are not run here: those of what
+# qemu-user does not emulate (advice to the kernel on memory, programs of the same kind that a test
+# starts, control data of a socket), those of RDMA, and four that take long and compute nothing new.
 ARM_ROOT := build/arm-root
 ARM_MAKE  = B=build/arm CC='aarch64-linux-gnu-gcc --sysroot=$(CURDIR)/$(ARM_ROOT)' AR=aarch64-linux-gnu-ar \
             OBJCOPY=aarch64-linux-gnu-objcopy RDMA=0 SYSTEMD=0 CUDA=0 WERROR=1

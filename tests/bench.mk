@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make bench`: builds and runs every benchmark; prints lines "bench: NAME VALUE UNIT limit LIMIT ratio R". QUICK=1: small sizes, as a smoke test.
+# `make bench`: builds and runs every benchmark. Prints lines "bench: NAME VALUE UNIT limit LIMIT
+# ratio R". QUICK=1 uses small sizes, as a smoke test.
 $(TEST_A): $(B)/tests/bench/daemons.o $(B)/tests/bench/fleet.o
 
 .PHONY: bench bench-build

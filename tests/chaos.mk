@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make chaos SECONDS=n SEED=k`: real daemons and trainers under faults, and a replay of their logs:
-# see tests/chaos/chaos.py.
+# `make chaos SECONDS=n SEED=k`: runs real daemons and trainers under faults, and replays their
+# logs. See tests/chaos/chaos.py.
 CHAOS_SECONDS := $(if $(filter command environment,$(firstword $(origin SECONDS))),$(SECONDS),60)
 CHAOS_SEED    := $(if $(filter command environment,$(firstword $(origin SEED))),$(SEED))
 .PHONY: chaos chaos-run
 $(B)/chaos-trainer: $(B)/tests/chaos/trainer.o $(CLIENT_A) $(PROTO_A)
 	$(link) $^ $(LIBS_CLIENT) -lm
-chaos: # makes of their own, so that nothing is built before what it needs is there
+chaos: # Each part has a make of its own, so that nothing is built before what it needs.
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory chaos-run
 chaos-run: all python $(B)/chaos-trainer

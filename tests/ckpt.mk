@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests of checkpoints: the calls that change a file system go through the test, which stops them where it wants.
+# Tests of checkpoints. The calls that change a file system go through the test, which stops them
+# where it wants.
 ckpt_calls := fsync rename renameat renameat2 unlink unlinkat rmdir mkdir ftruncate fallocate write pwrite
 $(B)/tests/unit/test_ckpt_folder $(B)/tests/unit/test_ckpt_beside: LDFLAGS += $(foreach c,$(ckpt_calls),-Wl,--wrap=$(c))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# What shardctl computes, for unit tests: the command's objects are in no library.
+# The computations of shardctl for unit tests. The command's objects are not in a library.
 $(B)/tests/unit/test_plan: $(B)/client/ctl/memory.o $(B)/client/ctl/text.o
 $(B)/tests/unit/test_figures: $(B)/client/ctl/figures.o $(B)/client/ctl/text.o
 $(B)/tests/unit/test_term: $(B)/client/ctl/term.o
-$(B)/tests/unit/test_term: LDFLAGS += -Wl,-u,err_set # the objects above come behind the libraries
+$(B)/tests/unit/test_term: LDFLAGS += -Wl,-u,err_set # The objects above come after the libraries.
 
-# the threads of `shardctl bench` fail where the test wants
+# The threads of `shardctl bench` fail where the test wants.
 $(B)/tests/unit/test_bench_memory: $(B)/client/ctl/bench_memory.o
 $(B)/tests/unit/test_bench_memory: LDFLAGS += -Wl,-u,err_set -Wl,-u,check_failed $(foreach c,pthread_create pthread_join sched_getaffinity,-Wl,--wrap=$(c))

@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make demo`: install what is missing, build, train through two daemons, compare with the in-process reference. BREAK=1 must fail.
+# `make demo`: installs what is missing, builds, trains with two daemons, and compares with the
+# in-process reference. With BREAK=1 it must fail.
 DEMO := $(B)/reference $(B)/dumpcmp $(B)/lossbound
 
 $(B)/dumpcmp: $(B)/tests/demo/dumpcmp.o $(B)/tests/lib/compare.o
 	$(link) $^
 $(B)/lossbound: $(B)/tests/demo/lossbound.o $(GPT_A) $(PROTO_A)
 	$(link) $^ -lm
-$(B)/tests/unit/test_gpt_reference: | $(B)/reference # whose symbols it reads
-$(B)/tests/proc/test_exact: | $(B)/shardd $(B)/gpt $(DEMO) # which it runs
+$(B)/tests/unit/test_gpt_reference: | $(B)/reference # It reads the symbols of that.
+$(B)/tests/proc/test_exact: | $(B)/shardd $(B)/gpt $(DEMO) # It runs all of these.
 
-# A failed recipe makes GNU make exit with 2; in question mode with 1, which is what BREAK=1 promises. Lines with $(MAKE) run in
-# either mode; the make inside must not be in it.
+# A failed recipe makes GNU make exit with 2, and in question mode with 1, which is what BREAK=1
+# promises. Lines with $(MAKE) run in either mode, and the make inside must not be in question mode.
 ifeq ($(MAKELEVEL)$(BREAK),01)
 MAKEFLAGS += --question
 endif
 without_q = MAKEFLAGS='$(subst q,,$(firstword $(MAKEFLAGS))) $(wordlist 2,99,$(MAKEFLAGS))'
 
 .PHONY: demo demo-run demo-kill demo-kill-run
-demo: # makes of their own, so that nothing is built before what it needs is there
+demo: # Each part has a make of its own, so that nothing is built before what it needs.
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory deps
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory demo-run || exit 1
 demo-run: all $(DEMO)
 	@BREAK='$(BREAK)' KEEP='$(KEEP)' tests/demo/demo.sh $(B)
 
-# `make demo-kill KILLS=n SEED=k STEPS=n`: trainers are killed with -9 and started again; the replayed history must give the same bits.
+# `make demo-kill KILLS=n SEED=k STEPS=n`: kills trainers with kill -9 and starts them again. The
+# replayed history must give the same bits.
 demo-kill:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory demo-kill-run

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make fuzz SECONDS=n` runs each fuzzer for n seconds; `make fuzz-replay` runs the committed corpora; `make fuzz-coverage` says how much
-# of each parser its corpus alone reaches. A fuzzer is tests/fuzz/fuzz_X.c with a corpus in tests/fuzz/corpus/X. It says in comment
-# lines which sources it tests ("// covers: a.c b.c", measured) and what else it links outside proto/ ("// needs: c.c").
+# `make fuzz SECONDS=n` runs each fuzzer for n seconds. `make fuzz-replay` runs the committed
+# corpora. `make fuzz-coverage` tells how much of each parser its corpus alone reaches. A fuzzer is
+# tests/fuzz/fuzz_X.c with a corpus in tests/fuzz/corpus/X. Its comment lines name the sources that
+# it tests ("// covers: a.c b.c", measured) and what else it links outside proto/ ("// needs: c.c").
 CLANG    ?= clang
 FUZZ_B   := build/fuzz
 FUZZ_C   := $(wildcard tests/fuzz/fuzz_*.c)
@@ -12,7 +13,7 @@ fuzz_src  = $(wildcard $(shell sed -n 's|^// covers:||p; s|^// needs:||p' tests/
 fuzz_obj  = $(patsubst %.c,$(FUZZ_B)/$1/%.o,$2)
 FUZZ_PROTO := $(PROTO_C) $(PB)
 
-# san: what finds faults; cov: what counts lines
+# san finds faults, and cov counts lines.
 FUZZ_san := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 FUZZ_cov := -O0 -g -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping
 FUZZ_LINK_san := -fsanitize=fuzzer,address,undefined

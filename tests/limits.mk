@@ -1,3 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# What several benchmarks measure themselves against; beside them, but linked like a library.
+# The limits with which several benchmarks compare themselves. They are beside the benchmarks, but
+# linked like a library.
 $(TEST_A): $(B)/tests/bench/limit_tcp.o

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Python packages of tests/python/requirements.txt, in an environment of their own below build/. `make check` needs the network for that
-# once; without it the test that uses them fails, it is not skipped.
+# Installs the Python packages of tests/python/requirements.txt in an environment below build/.
+# `make check` needs the network for that once. Without it the test that uses them fails and is not
+# skipped.
 VENV_PYTHON := build/python/bin/python3
 .PHONY: python
 python: $(VENV_PYTHON)

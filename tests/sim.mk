@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The simulator: `make sim SEEDS=n SEED=k` runs seeds k .. k+n-1, `make sim-mutants` shows that the checkers catch planted mistakes.
+# The simulator: `make sim SEEDS=n SEED=k` runs seeds k .. k+n-1, and `make sim-mutants` shows that
+# the checkers catch planted mistakes.
 .PHONY: sim sim-mutants
 SEEDS ?= 2000
 SEED  ?= 0

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make vm`: RDMA on real verbs and the service under a real systemd, in emulated guests (tests/vm). Apart from `make check`; its parts are
-# vm-a (one guest), vm-b (two on a wire), vm-c (a Debian root with systemd). ONLY="name ..." runs only these tests.
+# `make vm`: tests RDMA on real verbs and the service under a real systemd, in emulated guests
+# (tests/vm). It is not part of `make check`. Its parts are vm-a (one guest), vm-b (two with a wire)
+# and vm-c (a Debian root with systemd). ONLY="name ..." runs only these tests.
 VM_PARTS := vm-a vm-b vm-c
 VM_BENCH := $(B)/tests/bench/bench_rdma
-# what part c does inside its guest
+# What part c does inside its guest.
 VM_IN := $(patsubst %.c,$(B)/%,$(wildcard tests/vm/*.c))
 $(VM_IN): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# coverage.sh DIR PERCENT FUZZER...: runs each instrumented fuzzer in DIR over its corpus alone and counts the lines reached in the
-# sources of its "// covers:" lines. Fails where a fuzzer's sources together stay below PERCENT. SHOW=1 prints the lines that were missed.
+# coverage.sh DIR PERCENT FUZZER...: runs each instrumented fuzzer in DIR over its corpus alone and
+# counts the lines that it reaches in the sources of its "// covers:" lines. Fails if the sources of
+# a fuzzer together stay below PERCENT. SHOW=1 prints the lines that were missed.
 set -u
 dir=$1 percent=$2
 shift 2

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# arm.sh ROOT: what `make check-arm` needs: Debian's cross compiler for aarch64 and qemu-user, installed on this machine, and the
-# libraries for arm64, unpacked below ROOT. The latter go nowhere else: some of their packages would replace those of this machine.
-# Only what is missing is fetched. Fails with a sentence if something cannot be had; NO_APT=1 fetches nothing.
+# arm.sh ROOT: gets what `make check-arm` needs. That is Debian's cross compiler for aarch64 and
+# qemu-user, installed on this machine, and the libraries for arm64, unpacked below ROOT. The
+# libraries go nowhere else, because some of their packages would replace those of this machine.
+# Only what is missing is fetched. Fails with a sentence if something cannot be had. NO_APT=1
+# fetches nothing.
 set -eu
 root=$1
 tools=(gcc-aarch64-linux-gnu qemu-user)
@@ -24,7 +26,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 		fail "${missing[*]} cannot be installed"
 fi
 [ -e "$root/whole" ] && exit
-# apt for another architecture, with lists, cache and an empty list of installed packages of its own
+# Runs apt for another architecture, with lists, a cache and an empty list of installed packages of
+# its own.
 rm -rf "$root"
 mkdir -p "$root"/apt/{lists,cache}/partial "$root/apt/cache/archives/partial"
 touch "$root/apt/status"

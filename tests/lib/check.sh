@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check.sh BUILD [all]: what `make check` runs, after `make deps`, or with `all` what `make check-all` runs. It ends with the ten slowest and
-# with "N passed, N failed, N skipped". A step is one test unless its programs count their own (run.sh). A step that fails prints the
-# end of its log; the others still run. STEPS="a b" runs only these.
-#
-# `make check` is what a person waits for, so it takes a few minutes on two cores. A test program says in a comment line of its own
-# where it belongs if not there: "// check: all" (long: only make check-all runs it) or "// check: alone" (it measures the time
-# of something, so nothing else runs beside it). A program may have longer tests of its own, which it runs where CHECK_ALL is set.
+# check.sh BUILD [all]: runs the checks of `make check`, or with `all` those of `make check-all`,
+# after `make deps`. The last lines are the ten slowest tests and "N passed, N failed, N skipped". A
+# step is one test unless its programs count their own (run.sh). A step that fails prints the end of
+# its log, and the others still run. STEPS="a b" runs only these. A person waits for `make check`,
+# so it takes a few minutes on two cores. A test program can have a comment line that puts it
+# elsewhere: "// check: all" (it takes long, so only make check-all runs it) or "// check: alone"
+# (it measures time, so nothing else runs beside it). A program may have longer tests that it runs
+# only if CHECK_ALL is set.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=$1
@@ -24,7 +25,7 @@ export WERROR=1 MAKE="$make"
 
 wanted() { [ -z "${STEPS:-}" ] || [[ " $STEPS " = *" $1 "* ]]; }
 
-# step NAME WHAT COMMAND...: one test; its output goes to a log, its last line is shown
+# step NAME WHAT COMMAND...: runs one test. Its output goes to a log, and its last line is shown.
 step()
 {
 	local name=$1 what=$2 log start=$SECONDS
@@ -41,7 +42,7 @@ step()
 	fi
 }
 
-# programs NAME PROGRAM...: cmocka programs, counted one by one
+# programs NAME PROGRAM...: runs cmocka programs, which are counted one by one.
 programs()
 {
 	local name=$1
@@ -51,11 +52,12 @@ programs()
 	cat "$work/$name" >>"$results" 2>/dev/null
 }
 
-# test_rdma*: only where there is libibverbs, and not with RDMA=0
+# test_rdma* programs run only where there is libibverbs, and not with RDMA=0.
 here() { [[ $1 != */test_rdma* ]] || [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ]; }
-# marked MARK SOURCE: its line "// check: ..." has the word
+# marked MARK SOURCE: whether its line "// check: ..." has the word.
 marked() { grep -qE "^// check:.*\\b$1\\b" "$2"; }
-# built WHERE SOURCE...: the programs of these sources that belong to this run. WHERE: beside (others run beside it) or alone
+# built WHERE SOURCE...: prints the programs of these sources that belong to this run. WHERE is
+# beside (others run beside it) or alone.
 built()
 {
 	local c where
@@ -73,10 +75,12 @@ sanitized() # KIND
 	local dir=build/san-${1//,/-} c
 	local programs=(tests/unit/test_*.c tests/proc/test_smoke*.c) targets=()
 	for c in "${programs[@]}"; do
-		[ "$1,$c" != thread,tests/unit/test_verdict.c ] || continue # one thread, and long
+		# It has one thread and takes long.
+		[ "$1,$c" != thread,tests/unit/test_verdict.c ] || continue
 		here "$c" && [ -f "$c" ] && targets+=("$dir/${c%.c}")
 	done
-	# instrumented code makes gcc warn of what cannot be: errors are for the plain build
+	# In instrumented code gcc warns of things that cannot happen. Warnings are errors in the
+	# plain build only.
 	step "san-build-$1" "build with $1" "$make" --no-print-directory -j"$jobs" SAN="$1" WERROR= all "$dir/sim" "${targets[@]}" || return 0
 	CHECK_ALL='' programs "san-$1" "${targets[@]}"
 	step "san-sim-$1" "simulator with $1" "$dir/sim" --seed 0 --seeds "${SAN_SEEDS:-100}"
@@ -89,8 +93,8 @@ step build "build" "$make" --no-print-directory -j"$jobs" tests
 sources=(tests/unit/test_verdict.c tests/proc/test_*.c $(ls tests/unit/test_*.c tests/kernel/test_*.c | grep -v test_verdict))
 mapfile -t beside < <(built beside "${sources[@]}")
 mapfile -t alone < <(built alone "${sources[@]}")
-# Most of a test's time is waiting: for a disk, a restart, a limit that must pass. Two for each core
-# took 111 s where one for each took 213 s.
+# Most of a test's time is waiting for a disk, a restart, or a limit that must pass. Two tests for
+# each core took 111 s, and one for each took 213 s.
 JOBS=$((2 * jobs)) programs programs "${beside[@]}"
 JOBS=1 programs alone "${alone[@]}"
 step tidy "tidy" tests/lib/tidy.sh &
@@ -104,7 +108,7 @@ wait
 step sim "simulator" "$make" --no-print-directory sim SEEDS="${SEEDS:-2000}"
 
 if [ -n "$everything" ]; then
-	# one core for each: the fuzzers beside the simulator
+	# Each has a core: the fuzzers run beside the simulator.
 	{
 		step fuzz-replay "fuzz: corpora" "$make" --no-print-directory fuzz-replay
 		step fuzz-coverage "fuzz: what the corpora reach" "$make" --no-print-directory fuzz-coverage

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# globals.sh BUILD: no mutable global state in daemon, client and proto: several servers run in one process. Reads the objects' .data and
-# .bss; what protobuf-c generates is constant but for its address, and lies in .data.rel.
+# globals.sh BUILD: checks that daemon, client and proto have no mutable global state, because
+# several servers run in one process. It reads the objects' .data and .bss. What protobuf-c
+# generates is constant except for addresses, and is in .data.rel.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=$1
-# stream_discard_here: only its address counts. last: of the calling thread, as shard.h promises for shard_error()
+# Of stream_discard_here only the address is used. last belongs to the calling thread, as shard.h
+# promises for shard_error().
 allowed='^(stream_discard_here|last)$'
 found=$(find "$B/daemon" "$B/client" "$B/proto" -name '*.o' -not -path '*/examples/*' | xargs nm -A -f sysv 2>/dev/null |
 	awk -F'|' '{ gsub(/ /, "", $3); gsub(/ /, "", $7); gsub(/ /, "", $1) }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# guard.sh LOG SECONDS COMMAND...: runs a command with its output in LOG and ends it when it hangs. A command hangs when it has printed
-# nothing for SECONDS of a quiet machine. How slow this machine is now, with whatever else it has to do, is measured before anything is
-# killed, and the bound grows with it, so a slow or busy machine fails no test. The exit status is the command's own, or 124 after a
-# hang. The command runs in a process group of its own, and the whole group is killed.
+# guard.sh LOG SECONDS COMMAND...: runs a command with its output in LOG and ends it when it hangs.
+# A command hangs when it has printed nothing for SECONDS of a quiet machine. How slow this machine
+# is now, with whatever else it has to do, is measured before anything is killed, and the bound
+# grows with it, so a slow or busy machine fails no test. The exit status is the command's own, or
+# 124 after a hang. The command runs in a process group of its own, and the whole group is killed.
 set -u
 . "$(dirname "$0")/pace.sh"
 log=$1 bound=$2

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh BUILD: what `make install` leaves. The trainer of README.md and client/README.md compiles with -Werror as C11 and as C++17,
-# links by pkg-config with libshard.so and, by --static, with libshard.a, and trains with the installed daemon each time; the installed
-# configuration is taken; man finds the pages, and the documents are there; `make uninstall` leaves the tree as it was.
+# install.sh BUILD: checks `make install`. The trainer of README.md and client/README.md compiles
+# with -Werror as C11 and as C++17, links by pkg-config with libshard.so and with --static with
+# libshard.a, and trains with the installed daemon each time. The installed configuration is
+# accepted, man finds the pages, and the documents are there. `make uninstall` leaves the tree as it
+# was before.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/lib/pace.sh
@@ -15,7 +17,7 @@ root=$dir/root lib=$dir/root/usr/lib/shard-test
 args=(--no-print-directory "B=$B" "DESTDIR=$root" PREFIX=/usr LIBDIR=/usr/lib/shard-test)
 fail() { echo "install: $*"; exit 1; }
 
-# somebody else's files in the same folders stay
+# Other files in the same folders must stay.
 install -d "$root/usr/share/man/man3" "$root/usr/bin" "$root/usr/share/shardd"
 touch "$root/usr/share/man/man3/shard_other.3" "$root/usr/bin/shardx" "$root/usr/share/shardd/mine"
 find "$root" ! -type d | sort >"$dir/before"
@@ -35,7 +37,7 @@ for f in README.md deploy/README.md client/ctl/README.md; do
 	cmp -s "$f" "$root/usr/share/doc/shardd/$f" || fail "$f is not among the documents"
 done
 
-# the trainers
+# Builds the trainers.
 awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' README.md client/README.md >"$dir/loop.c"
 [ -s "$dir/loop.c" ] || fail "README.md has no C block"
 export PKG_CONFIG_PATH=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
@@ -43,7 +45,7 @@ read -ra flags < <(pkg-config --cflags libshard)
 read -ra shared < <(pkg-config --libs libshard)
 read -ra static < <(pkg-config --libs --static libshard)
 sources=("$dir/loop.c" tests/proc/readme_main.c)
-# trainer NAME COMPILER... -- LIBRARIES...
+# trainer NAME COMPILER... -- LIBRARIES...: builds a trainer.
 trainer()
 {
 	local name=$1 compiler=()
@@ -56,7 +58,8 @@ trainer()
 }
 trainer c-shared gcc -std=c11 -- "${shared[@]}"
 trainer c++-shared g++ -std=c++17 -x c++ -- "${shared[@]}"
-trainer c-static gcc -std=c11 -- -Wl,-Bstatic "${static[@]}" -Wl,-Bdynamic # ours and protobuf-c, within a program that uses libc.so
+# This links libshard and protobuf-c statically, in a program that uses libc.so.
+trainer c-static gcc -std=c11 -- -Wl,-Bstatic "${static[@]}" -Wl,-Bdynamic
 trainer c++-static g++ -std=c++17 -x c++ -- -Wl,-Bstatic "${static[@]}" -Wl,-Bdynamic
 trainer c-all-static gcc -std=c11 -- -static "${static[@]}"
 printf '#include <shard.h>\n' | gcc -std=c11 -Wpedantic -Wall -Wextra -Werror "${flags[@]}" -fsyntax-only -xc - || fail "shard.h is not C11"
@@ -69,12 +72,14 @@ done
 daemon=$!
 tail -n +1 -F "$dir/daemon.log" --pid=$daemon 2>/dev/null | grep -q -m1 event=start || { cat "$dir/daemon.log"; fail "shardd did not start"; }
 last=0
-for t in c-shared c++-shared c-static c++-static c-all-static; do # the model outlives them: each goes on for 30 steps more
+# The model outlives each trainer, and the next one trains 30 steps more.
+for t in c-shared c++-shared c-static c++-static c-all-static; do
 	last=$((last + 30))
 	SHARD_ADDRESS="unix:$dir/sock" LD_LIBRARY_PATH=$lib paced 60 "$dir/$t" $last >"$dir/$t.out" 2>&1 || { cat "$dir/$t.out" "$dir/daemon.log"; fail "$t failed"; }
 	[ "$(tail -n 1 "$dir/$t.out" | cut -d' ' -f1,2)" = "step $last" ] || { cat "$dir/$t.out"; fail "$t did not train to step $last"; }
 done
-# a tree that was built for one PREFIX, installed below another and then moved: the library finds its own daemon
+# A tree was built for one PREFIX, installed below another one and then moved. The library must find
+# the daemon beside it.
 mkdir -m 700 "$dir/run"
 cp -a "$root/usr" "$dir/moved"
 paced 60 env SHARD_ADDRESS=spawn:moved SHARD_LINGER=100ms SHARD_MEMORY=64MiB XDG_RUNTIME_DIR="$dir/run" PATH=/nonexistent \

@@ -1,12 +1,13 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# pace.sh: for sourcing: how long a test may wait before it fails, as tests/lib/pace.h says it for C. Bounds are written for a quiet
-# machine of 2025, and grow with how much longer a fixed piece of work takes here and now, so that neither a slow machine nor one with
-# other work fails a test. Tests wait for events; a bound only ends those that hang.
-pace=100 pace_at=0 # percent, and when that was measured
+# pace.sh is sourced. It tells how long a test may wait before it fails, as tests/lib/pace.h does
+# for C. Bounds are written for a quiet machine of 2025. They grow with how much longer a fixed
+# piece of work takes here and now, so neither a slow machine nor a busy one fails a test. Tests
+# wait for events, and a bound only ends those that hang.
+pace=100 pace_at=0 # In percent, and when it was measured.
 
-# pace_measure TENTHS: how many times longer than on a quiet machine that many tenths of a second of work take now, in percent, at
-# least 100
+# pace_measure TENTHS: measures how many times longer than on a quiet machine so many tenths of a
+# second of work take now, in percent, at least 100.
 pace_measure()
 {
 	local start
@@ -19,7 +20,8 @@ pace_measure()
 
 pace_look() { [ $((EPOCHSECONDS - pace_at)) -lt 5 ] || pace_measure 1; }
 
-# paced SECONDS COMMAND...: runs a program and ends it when it has run for so many seconds of a quiet machine. Then the status is 124.
+# paced SECONDS COMMAND...: runs a program and ends it when it has run for so many seconds of a
+# quiet machine. Then the status is 124.
 paced()
 {
 	local quiet=$1
@@ -28,8 +30,8 @@ paced()
 	timeout $((quiet * pace / 100)) "$@"
 }
 
-# passed SECONDS SINCE: has so long a time of a quiet machine passed since $SECONDS was SINCE? The pace is only looked at when it would
-# have passed there.
+# passed SECONDS SINCE: whether so many seconds of a quiet machine have passed since $SECONDS was
+# SINCE. The pace is only measured when they would have passed on a quiet machine.
 passed()
 {
 	[ $((SECONDS - $2)) -gt "$1" ] || return 1
@@ -37,8 +39,8 @@ passed()
 	[ $((SECONDS - $2)) -gt $(($1 * pace / 100)) ]
 }
 
-# wait_until SECONDS COMMAND...: runs a command again and again until it succeeds. Fails when it has not within so many seconds of a
-# quiet machine.
+# wait_until SECONDS COMMAND...: runs a command again and again until it succeeds. Fails if it does
+# not succeed within so many seconds of a quiet machine.
 wait_until()
 {
 	local quiet=$1 since=$SECONDS

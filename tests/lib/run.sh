@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh RESULTS PROGRAM...: runs cmocka programs, two at a time (JOBS), and prints one line for each. A program that prints nothing for
-# TIMEOUT seconds of a quiet machine is killed (guard.sh). Appends "passed failed skipped milliseconds name" per program to the file
-# RESULTS and keeps each program's output beside it. Fails if anything failed.
+# run.sh RESULTS PROGRAM...: runs cmocka programs, two at a time (JOBS), and prints one line for
+# each. A program that prints nothing for TIMEOUT seconds of a quiet machine is killed (guard.sh).
+# Appends "passed failed skipped milliseconds name" per program to the file RESULTS and keeps each
+# program's output beside it. Fails if anything failed.
 set -u
 results=$1
 here=$(dirname "$0")

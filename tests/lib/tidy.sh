@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tidy.sh [ratchet|format]: what a compiler does not see: which part may include which, sizes of files and functions, the head of each
-# source, links between documents, the top level, clang-format. Sizes beyond the limits are listed in .tidy-ratchet and may only shrink; `ratchet` writes that list
-# anew, `format` formats. Prints what is wrong, one line each, and "tidy: N sources, N wrong"; fails if anything is.
+# tidy.sh [ratchet|format]: checks what a compiler does not see: which part may include which, sizes
+# of files and functions, the head of each source, links between documents, the top level, and
+# clang-format. Sizes beyond the limits are listed in .tidy-ratchet and may only shrink. `ratchet`
+# writes that list again, and `format` formats. Prints one line for each thing that is wrong and
+# "tidy: N sources, N wrong", and fails if anything is wrong.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 header_max=160 source_max=800 function_max=80 line_max=100
@@ -12,11 +14,12 @@ clang_format=$(command -v clang-format || ls /usr/bin/clang-format-[0-9]* 2>/dev
 
 bad() { echo "tidy: $*"; wrong=$((wrong + 1)); }
 
-# sizes: "file LINES" and "function LINES", of everything beyond its limit
+# sizes FILE...: prints "file LINES" and "function LINES" of everything beyond its limit.
 sizes()
 {
 	awk -v hmax=$header_max -v smax=$source_max -v fmax=$function_max '
-	# optim/vector_*.h are sources that each instruction set compiles anew, not contracts; the public header is a manual
+	# optim/vector_*.h are sources that each instruction set compiles, not interfaces. The
+	# public header is a manual.
 	function file_end() { if (file !~ /^include\// && lines > (file ~ /\.h$/ && file !~ /optim\/vector_/ ? hmax : smax)) print file, lines }
 	FNR == 1 { if (file) file_end(); file = FILENAME; name = ""; open = 0 }
 	{ lines = FNR }
@@ -40,7 +43,7 @@ while read -r what lines; do
 	[ "$lines" -le "${allowed:-0}" ] || bad "$what has $lines lines${allowed:+, it had $allowed}: at most $header_max in a header, $source_max in a source, $function_max in a function"
 done < <(sizes "${sources[@]}")
 
-# who may include what: "folder regex" must not appear in an #include of a file below the folder
+# Who may include what: "folder regex" must not appear in an #include of a file below the folder.
 while read -r folder regex; do
 	hits=$(printf '%s\n' "${sources[@]}" | grep "^$folder/" | xargs -r grep -nE "^ *# *include *[<\"]($regex)" /dev/null)
 	[ -z "$hits" ] || while read -r hit; do bad "$hit: not allowed in $folder/"; done <<< "$hits"
@@ -66,14 +69,16 @@ done
 while read -r f; do
 	[ ! -f "$f" ] || head -2 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || bad "$f: no SPDX line at the top"
 done < <(git ls-files -co --exclude-standard Makefile '*.mk' '*.sh' '*.py' '*.proto' '*.conf' '*.yml' '*.html' 'proto/*.md')
-# A line with a string in it may be longer: an error text is not broken. UTF-8 counts as characters.
+# A line with a string may be longer, because an error text is not broken. UTF-8 counts as
+# characters.
 hits=$(LC_ALL=C awk -v max=$line_max '
 	{ line = $0; n = 0; gsub(/[\200-\277]/, "", line)
 	  while ((i = index(line, "\t")) > 0) { n = int((n + i - 1) / 8) * 8 + 8; line = substr(line, i + 1) }
 	  if (n + length(line) > max && line !~ /"/) print FILENAME ":" FNR }' "${sources[@]}")
 [ -z "$hits" ] || while read -r hit; do bad "$hit: longer than $line_max columns"; done <<< "$hits"
 
-# Relative links of documents name a file that is there, and a heading of it: its text in small letters, without signs, spaces as dashes.
+# Relative links of documents must name an existing file and heading. A heading's name is its text
+# in small letters, without signs, with dashes for spaces.
 mapfile -t documents < <(git ls-files -co --exclude-standard '*.md' | while read -r f; do [ -f "$f" ] && echo "$f"; done)
 unfenced() { awk '/^```/ {on = !on; next} !on' "$1"; }
 headings() { unfenced "$1" | sed -n 's/^##* //p' | tr 'A-Z' 'a-z' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'; }
