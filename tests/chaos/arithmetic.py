@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""proto/wire/ARITHMETIC.md, written from that page alone with numpy. replay.py calls it. Arrays are
-fp32; values of the wire's types are float32, float16, or uint16 holding the bits of bf16. Numbers
-in brackets are sections of the page."""
+"""The arithmetic of proto/wire/ARITHMETIC.md, written from that page alone with numpy. replay.py
+calls it. Arrays are fp32. Values of the wire's types are float32, float16, or uint16 with the bits
+of bf16. Numbers in brackets are sections of the page."""
 
 import math
 
@@ -11,7 +11,7 @@ TINY = np.float32(2.0**-126)
 
 
 def flush(x):
-    """Flush to zero: a denormal becomes a zero of its sign."""
+    """Flushes to zero: a denormal becomes a zero of its sign."""
     small = np.abs(x) < TINY
     if small.any():
         x = np.where(small, np.copysign(np.float32(0), x), x)
@@ -19,9 +19,8 @@ def flush(x):
 
 
 def fma(a, b, c):
-    """a*b + c, rounded once. The product is exact in double; the sum is rounded there to odd, so
-    that the second rounding, to
-    fp32, gives what one rounding gives."""
+    """Returns a*b + c, rounded once. The product is exact in double. The sum is rounded there to
+    odd, so that the second rounding, to fp32, gives what a single rounding gives."""
     p = np.asarray(a, np.float64) * np.asarray(b, np.float64)
     c = np.broadcast_to(np.asarray(c, np.float64), p.shape)
     s = p + c
@@ -29,7 +28,7 @@ def fma(a, b, c):
     error = (p - (s - t)) + (c - t)
     bits = s.view(np.int64)
     even = (error != 0) & (bits & 1 == 0) & np.isfinite(s)
-    away = (error > 0) == (s > 0)  # of zero
+    away = (error > 0) == (s > 0)  # Away from zero.
     s = np.where(even, (bits + np.where(away, 1, -1)).view(np.float64), s)
     return flush(s.astype(np.float32))
 
@@ -73,9 +72,9 @@ def wire_sum(operands, kind, numel, q):
 
 
 def reduced(ranks, kind, numel, predivide):
-    """ranks: (node, gradient or None) in rank order, of one tensor."""
+    """Reduces one tensor. ranks: (node, gradient or None) in rank order."""
     q = np.float32(1.0 / predivide) if len(ranks) > 1 else np.float32(1)
-    nodes = {}  # in the order of their lowest rank
+    nodes = {}  # In the order of their lowest rank.
     for node, gradient in ranks:
         nodes.setdefault(node, []).append(gradient)
     sums = []
@@ -102,7 +101,7 @@ def segment_squares(w):
 
 
 def squares(layout, gradients, chunk_elems, elems):
-    """gradients: tensor name → reduced gradient."""
+    """Takes gradients: tensor name → reduced gradient."""
     total = 0.0
     for first in range(0, elems, chunk_elems):
         chunk = 0.0
@@ -185,7 +184,7 @@ OPTIMIZERS = {f.__name__: f for f in (adamw, adam, sgd, adagrad, lion)}
 
 
 def apply(optimizer, p, states, w, mult, hyper, lr, t):
-    """One tensor: p', states'."""
+    """Updates one tensor. Returns p' and states'."""
     with np.errstate(all="ignore"):
         g = flush(flush(widen(w)) * mult)
         p1, s1 = OPTIMIZERS[optimizer](p, states, g, hyper, lr, t)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make chaos SECONDS=n SEED=k`: real daemons and trainers, and everything that can happen to them.
+"""`make chaos SECONDS=n SEED=k`: runs real daemons and trainers, and everything that can happen to
+them.
 
-Three daemons on loopback serve the models of models.py; trainers that connect again train them, and
-save every few steps. Rounds of one to three faults (faults.py) are drawn from the seed; after each,
-every model must commit a step with all its trainers within a bound that is a multiple of what this
-machine needs to start everything. No daemon may lose weights or begin without its memory. At the
-end masters and moments are read, and replay.py, which knows only the documents, computes all of it
-again from the trainers' logs. Ends with status 0 if nothing was wrong; else it says what, where the
-logs are and how to see it again.
+Three daemons on loopback serve the models of models.py. Trainers that connect again train them and
+save every few steps. Rounds of one to three faults (faults.py) are drawn from the seed. After each
+round every model must commit a step with all its trainers within a bound, which is a multiple of
+what this machine needs to start everything. No daemon may lose weights or begin without its memory.
+At the end masters and moments are read, and replay.py, which knows only the documents, computes all
+of it again from the trainers' logs. Exits with 0 if nothing was wrong. Otherwise it says what was
+wrong, where the logs are and how to repeat the run.
 
     chaos.py BUILD SECONDS SEED
 
-SEED "": the clock chooses. KEEP=1 keeps the folder. FAULTS="a b" draws from these alone. FLIP=1: the
-replay is made twice, the second time with one bit of one gradient flipped, which it must notice.
+With SEED "" the clock chooses. KEEP=1 keeps the folder. FAULTS="a b" draws from these alone. With
+FLIP=1 the replay is made twice, the second time with one bit of one gradient flipped, which it must
+notice.
 """
 
 import atexit
@@ -37,7 +39,7 @@ TICK_S = 0.02
 HEAL_STARTS, HEAL_MIN_S = (
     15,
     20,
-)  # the bound: so many times what the first start took, but not less than this
+)  # The bound: so many times what the first start took, but not less than this.
 
 
 class Run:
@@ -49,7 +51,7 @@ class Run:
         self.count, self.heals = (
             {},
             {},
-        )  # fault → how often; how long healing took after rounds with it
+        )  # Fault → how often. How long healing took after rounds with it.
         self.rounds, self.now = 0, "the start"
         self.deck = []
 
@@ -58,7 +60,8 @@ class Run:
         time.sleep(TICK_S)
 
     def heal(self, bound):
-        """How long it took, and which model was the last."""
+        """Waits until all models have healed. Returns how long it took and which model was the
+        last."""
         limit, since, last = pace.Bound(bound), time.monotonic_ns(), []
         while late := self.cluster.healed(since):
             if limit.passed():
@@ -83,7 +86,7 @@ class Run:
     # --- rounds ---
 
     def draw(self):
-        """One to three kinds; each comes once before any comes again."""
+        """Draws one to three kinds of faults. Each comes once before any comes again."""
         names = os.environ.get("FAULTS", "").split()
         kinds = [f for f in faults.FAULTS if not names or f.__name__ in names]
         if not self.cluster.small_disk:
@@ -124,7 +127,7 @@ class Run:
     def finish(self):
         c = self.cluster
         self.now = "the end"
-        for t in c.trainers:  # the model that was at rest goes on where it was
+        for t in c.trainers:  # The model that was at rest goes on where it was.
             if t.model.last:
                 t.command = [
                     f"last={t.model.last + 3}" if w.startswith("last=") else w for w in t.command
@@ -200,7 +203,7 @@ class Run:
         )
 
     def tell(self, why):
-        """What failed, and all that helps to find out why."""
+        """Tells what failed, and everything that helps to find out why."""
         c = self.cluster
         print(f"chaos: FAILED in {self.now}: {why}")
         for t in c.trainers:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as proto/ckpt/README.md describes them, read without anything of shardd, every byte
-against its sum."""
+"""Reads checkpoints as proto/ckpt/README.md describes them, without any code of shardd, and
+compares every byte with its checksum."""
 
 import ctypes
 import ctypes.util
@@ -47,7 +47,7 @@ def _file(folder, f):
 
 
 def read(folder):
-    """(manifest, {kind: {tensor: array}}); elements that no file holds are missing: Wrong."""
+    """Returns (manifest, {kind: {tensor: array}}). Raises Wrong if no file holds some elements."""
     m = _manifest(folder)
     sizes = {
         t["name"]: (int(np.prod(t["shape"], dtype=np.int64)), t["flags"]) for t in m["tensors"]
@@ -81,7 +81,7 @@ def read(folder):
 
 
 def read_dump(path):
-    """What `chaos-trainer read` wrote: (step, {kind: {tensor: array}})."""
+    """Reads what `chaos-trainer read` wrote: (step, {kind: {tensor: array}})."""
     kinds, steps = {}, set()
     with open(path, "rb") as f:
         while line := f.readline():

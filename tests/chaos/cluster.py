@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of `make chaos`: three daemons whose memory outlives them, the trainers of all models,
-their logs as they grow, and the checkpoints that appear, of which a copy is kept before a later
-save replaces them. faults.py breaks all this, chaos.py looks after it."""
+"""The processes of `make chaos`: three daemons whose memory outlives them, the trainers of all
+models, their logs as they grow, and the checkpoints, of which a copy is kept before a later save
+replaces them. faults.py breaks all this, and chaos.py watches it."""
 
 import ctypes
 import glob
@@ -21,8 +21,8 @@ NODES = "abc"
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-# An operator's restore gives up what there is, also when the coordinator dies meanwhile; a node that
-# was away then, or comes to it late, says the same in other words.
+# An operator's restore gives up what there is, also when the coordinator dies meanwhile. A node
+# that was away then, or is told of it late, says the same in other words.
 OF_AN_OPERATOR = re.compile(r'why="(restored from|the model was LOST:|.*while it restored the model)')
 
 
@@ -73,7 +73,7 @@ class Process:
             self.signal(signal.SIGCONT)
 
     def ended(self):
-        """The exit status of one that ended by itself; None: it runs, or is not meant to."""
+        """Returns the exit status if it ended by itself. None: it runs, or is not meant to run."""
         rc = self.child.poll() if self.child is not None else None
         if rc is not None:
             self.child = None
@@ -95,7 +95,7 @@ class Trainer(Process):
             0,
             0,
             0,
-        )  # (when it was begun, world, step) of the newest step that this trainer was told of
+        )  # (When it was begun, world, step) of the newest step that this trainer was told of.
         words = {
             "name": model.name,
             "slot": slot,
@@ -122,7 +122,7 @@ class Trainer(Process):
         )
 
     def look(self):
-        """Reads what its log says since the last look."""
+        """Reads what its log has since the last call."""
         if not os.path.exists(self.log):
             return
         with open(self.log, "rb") as f:
@@ -153,8 +153,8 @@ class Daemon(Process):
         self.cluster, self.warm = cluster, f"{cluster.warm}/{node}"
 
     def look(self):
-        """No daemon may say that weights are lost, or begin without its memory after its first
-        start, unless a fault took that memory, or an operator restored the model."""
+        """Checks the log. No daemon may say that weights are lost, or begin without its memory
+        after its first start, unless a fault took that memory or an operator restored the model."""
         if not os.path.exists(self.out):
             return
         with open(self.out, "rb") as f:
@@ -199,12 +199,13 @@ class Cluster:
         self.trainers = [Trainer(self, m, slot) for m in MODELS for slot in range(len(m.trainers))]
         self.events = open(f"{folder}/events.log", "a")
         self.commands = 0
-        self.memory_taken, self.lost = False, set()  # lost: models for which no checkpoint comes
-        self.archived = {}  # path → the manifest's inode of the copy that was taken last
+        # lost: models for which there is no checkpoint.
+        self.memory_taken, self.lost = False, set()
+        self.archived = {}  # Path → the manifest's inode of the last copy.
 
     def _mount(self):
-        """A disk of its own for state and checkpoints, small enough to be filled; False: that takes
-        root."""
+        """Mounts a small disk for state and checkpoints, which can be filled. False: the test is
+        not root."""
         options = b"size=48m,mode=0755"
         return LIBC.mount(b"none", self.disk.encode(), b"tmpfs", 0, options) == 0
 
@@ -230,7 +231,7 @@ class Cluster:
         self.events.flush()
 
     def ctl(self, words, node, timeout):
-        """Starts a shardctl; child.out is the file with what it prints."""
+        """Starts a shardctl. child.out is the file with what it prints."""
         self.commands += 1
         out = f"{self.dir}/logs/shardctl-{self.commands:03}.out"
         command = [
@@ -275,8 +276,8 @@ class Cluster:
     # --- checkpoints ---
 
     def archive(self):
-        """Copies every checkpoint that is complete. A pruned or replaced one may go while it is
-        copied: then the copy does not count."""
+        """Copies every complete checkpoint. A pruned or replaced one may go while it is copied, and
+        then the copy does not count."""
         for manifest in glob.glob(f"{self.checkpoints}/*/*/manifest.json"):
             folder = os.path.dirname(manifest)
             model = os.path.basename(os.path.dirname(folder))
@@ -289,7 +290,7 @@ class Cluster:
                 shutil.rmtree(links, ignore_errors=True)
                 shutil.copytree(
                     folder, links, copy_function=os.link
-                )  # at once: so nothing is copied of two checkpoints
+                )  # All at once, so that no copy mixes two checkpoints.
                 if os.stat(manifest).st_ino == inode == os.stat(f"{links}/manifest.json").st_ino:
                     shutil.copytree(links, to)
                     self.archived[folder] = inode
@@ -298,7 +299,7 @@ class Cluster:
         shutil.rmtree(f"{self.checkpoints}/.links", ignore_errors=True)
 
     def newest(self, model):
-        """The copy of a checkpoint of this model that was taken last."""
+        """Returns the last copy of a checkpoint of this model."""
         copies = sorted(
             glob.glob(f"{self.dir}/archive/{model}/*"), key=lambda p: int(p.rsplit("-", 1)[1])
         )
@@ -307,8 +308,8 @@ class Cluster:
     # --- progress ---
 
     def healed(self, since_ns):
-        """Names of models that have not committed a step, begun after that moment, in the world of
-        all their trainers."""
+        """Returns the names of models that have not committed a step, begun after that moment, in
+        the world of all their trainers."""
         late = []
         for m in MODELS:
             mine = [t for t in self.trainers if t.model is m]

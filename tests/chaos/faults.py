@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of `make chaos`. Each is a generator that chaos.py runs beside others: it breaks
+"""The faults of `make chaos`. Each is a generator that chaos.py runs beside others. It breaks
 something, yields while time passes, and ends when it has put everything back as an operator or a
-service manager would; from then on the cluster has to heal."""
+service manager would. From then on the cluster has to heal."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from models import MODELS
 
 class Dice:
     """Random numbers of one fault. Durations come from a sequence that is spread evenly, so that
-    short runs have long ones too."""
+    short runs have long durations, too."""
 
     def __init__(self, seed):
         self.random, self.spread = random.Random(seed), {}
@@ -96,8 +96,8 @@ def pause_all_trainers(c, dice, most):
 
 
 def cut_links(c, dice, most):
-    """A few times in a row, each time some of the connections; new ones are refused for a while at
-    times."""
+    """Cuts some of the connections, a few times in a row. Sometimes new ones are refused for a
+    while."""
     for _ in range(dice.random.randint(1, 4)):
         c.proxy.tell("cut", dice.random.choice([0.3, 1.0]), dice.random.random())
         if dice.random.random() < 0.3:
@@ -106,14 +106,16 @@ def cut_links(c, dice, most):
 
 
 def hold_links(c, dice, most):
-    """Connections that stand and say nothing, as a switch that drops packets makes them."""
+    """Holds connections, which then stand and say nothing, like behind a switch that drops packets.
+    """
     seconds = min(most, dice.seconds("hold", 0.1, 15))
     c.proxy.tell("hold", dice.random.choice([0.3, 1.0]), dice.random.random(), seconds)
     yield from wait(seconds)
 
 
 def stop_daemon(c, dice, most):
-    """SIGTERM: it must end by itself, with status 0. A process that has just begun has no handler."""
+    """Sends SIGTERM. The daemon must end by itself with status 0. A process that has just begun has
+    no handler yet."""
     d = dice.random.choice(c.daemons)
     child = d.child
     if child is None or d.stopped:
@@ -134,8 +136,8 @@ NOT_BEGUN = ["SHARD_NOT_FOUND", "no shardd at", " is down: "]
 
 
 def _command(c, dice, words, event, seconds=60, **more):
-    """An operator's command, given again until it says that it succeeded. Each one may have had its
-    effect, unless its answer says that it was not begun: an answer can be lost with a link."""
+    """Gives an operator's command again until it succeeds. Each try may have had its effect, unless
+    its answer says that it was not begun, because an answer can be lost with a link."""
     limit = pace.Bound(seconds)
     while True:
         child = c.ctl(words, dice.random.choice(c.daemons).node, 20)
@@ -144,7 +146,7 @@ def _command(c, dice, words, event, seconds=60, **more):
         if not any(words in said for words in NOT_BEGUN):
             c.event(event, **more)
         if child.returncode != 0:
-            c.event("failed", **more)  # a model whose restore failed may come back by itself
+            c.event("failed", **more)  # A model whose restore failed may come back by itself.
         if child.returncode == 0:
             return
         if limit.passed():
@@ -170,13 +172,13 @@ def restore(c, dice, most):
     try:
         shutil.copytree(archive, f"{folder}/{tag}")
     except OSError:
-        return  # the disk is full
+        return  # The disk is full.
     words = ["restore", folder, "--tag", tag, "--name", name, "--force"]
     yield from _command(c, dice, words, "restored", model=name, archive=archive)
 
 
 def restore_and_cut(c, dice, most):
-    """Links fall while a restore is under way, which one node makes last."""
+    """Cuts links while a restore is under way, in which one node is the last to load."""
     held = dice.seconds("restore_and_cut", 0.05, 3)
     yield from _together(
         c,
@@ -192,13 +194,13 @@ def drop(c, dice, most):
 
 
 def drop_and_cut(c, dice, most):
-    """Links fall while a drop is under way: it may be done although its answer is lost."""
+    """Cuts links while a drop is under way. It may be done although its answer is lost."""
     yield from _together(c, drop(c, dice, most), cut_links(c, dice, most))
 
 
 def full_disk(c, dice, most):
-    """State and checkpoints are on it. A daemon that cannot start then is started again until it
-    can."""
+    """Fills the disk of state and checkpoints. A daemon that cannot start then is started again
+    until it can."""
     for d in c.daemons:
         d.disk_full = True
     ballast = f"{c.disk}/ballast{dice.random.random()}"
@@ -212,14 +214,15 @@ def full_disk(c, dice, most):
         yield from wait(dice.seconds("full_disk", 0.3, 6))
     finally:
         os.unlink(ballast)
-    yield from wait(pace.seconds(0.3))  # for one that is ending because of it
+    yield from wait(pace.seconds(0.3))  # For a daemon that is ending because of it.
     for d in c.daemons:
         d.disk_full = False
 
 
 def lose_memory(c, dice, most):
-    """As after a power failure of one node: its memory is gone. Models with a checkpoint come back
-    from the newest; the others are lost, and the operator drops them: trainers write them anew."""
+    """Takes the memory of one node, like a power failure. Models with a checkpoint come back from
+    the newest one. The others are lost, and the operator drops them, so trainers write them again.
+    """
     d = dice.random.choice(c.daemons)
     c.memory_taken = True
     c.event("memory_taken", node=d.node)
@@ -228,14 +231,14 @@ def lose_memory(c, dice, most):
     os.mkdir(d.warm)
     yield from wait(dice.seconds("lose_memory", 0.01, 2))
     d.start()
-    quiet = pace.Bound(3)  # for so long nothing more was lost
+    quiet = pace.Bound(3)  # For so long no more models were lost.
     while not quiet.passed():
         for name in sorted(c.lost):
             c.lost.discard(name)
             yield from _command(c, dice, ["model", "drop", name, "--force"], "dropped", model=name)
             for t in c.trainers:
                 if t.model.name == name:
-                    t.start()  # also those that had left
+                    t.start()  # Also trainers that had left.
             quiet = pace.Bound(3)
         yield
 

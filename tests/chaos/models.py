@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models of `make chaos`: what their trainers are started with, and what the replay computes.
-Small, of every size against the number of nodes (many chunks, one chunk), with different optimizers
-and types, some of them mostly at rest."""
+They are small, of every size relative to the number of nodes (many chunks, one chunk), with
+different optimizers and types, and some of them mostly rest."""
 
 from dataclasses import dataclass, field
 
@@ -12,22 +12,23 @@ class Model:
     optimizer: str
     image: str
     grad: str
-    tensors: dict  # name: elements; trainers add the frozen tensor "id"
-    trainers: list  # one address each: "a" is the unix socket of node a, "tcp:b" is node b over TCP
-    hyper: dict  # of the optimizer; all that it has: no default counts
-    extra: str = ""  # further settings
+    tensors: dict  # Name: elements. Trainers add the frozen tensor "id".
+    # One address each: "a" is the unix socket of node a, "tcp:b" is node b over TCP.
+    trainers: list
+    hyper: dict  # All settings of the optimizer, because no default is used.
+    extra: str = ""  # Further settings.
     chunk_elems: int = 1024
     clip: float = 0.0
     predivide: float = 1.0
     staleness: int = 0
-    pause_ms: int = 15  # a step waits for so long, on average
-    save_every: int = 0  # steps between saves that a trainer asks for
+    pause_ms: int = 15  # How long a step waits on average.
+    save_every: int = 0  # Steps between saves that a trainer requests.
     does: str = ""
     last: int = (
-        0  # step after which its trainers leave, to come again at the end of the run; 0: never
+        0  # After this step its trainers leave, and come again at the end. 0: never.
     )
     checkpointed: bool = False
-    layout: list = field(default_factory=list)  # (name, first element, elements, frozen)
+    layout: list = field(default_factory=list)  # (name, first element, elements, frozen).
 
     def __post_init__(self):
         at = 0
@@ -55,7 +56,7 @@ class Model:
 
 
 MODELS = [
-    # chunks on every node; its learning rate comes from the trainers, its saves too
+    # It has chunks on every node. Its learning rate comes from the trainers, and its saves, too.
     Model(
         "wide",
         "sgd",
@@ -69,7 +70,7 @@ MODELS = [
         does="own_lr",
         checkpointed=True,
     ),
-    # one chunk: two of three nodes hold nothing of it
+    # It has one chunk, so two of three nodes hold nothing of it.
     Model(
         "beside",
         "adamw",
@@ -81,7 +82,7 @@ MODELS = [
         clip=0.25,
         pause_ms=10,
     ),
-    # overflows, a loss scale that moves, checkpoints that daemons make by themselves
+    # Its steps overflow, its loss scale changes, and daemons save its checkpoints by themselves.
     Model(
         "half",
         "adam",
@@ -96,7 +97,7 @@ MODELS = [
         pause_ms=20,
         checkpointed=True,
     ),
-    # a step ahead
+    # Its trainers go a step ahead.
     Model(
         "stale",
         "lion",
@@ -110,7 +111,7 @@ MODELS = [
         does="ahead",
         checkpointed=True,
     ),
-    # mostly at rest
+    # It mostly rests.
     Model(
         "rest",
         "sgd",
@@ -121,7 +122,7 @@ MODELS = [
         {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.0, "nesterov": True},
         pause_ms=500,
     ),
-    # trained a little, then at rest until the end
+    # It is trained a little, and then rests until the end.
     Model(
         "asleep",
         "adagrad",
@@ -134,7 +135,7 @@ MODELS = [
     ),
 ]
 
-# ARITHMETIC.md, section 6: the states that each optimizer keeps
+# The states that each optimizer keeps (ARITHMETIC.md, section 6).
 STATES = {
     "sgd": ["momentum"],
     "adamw": ["exp_avg", "exp_avg_sq"],

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links of `make chaos`: a thread that stands in front of each node's port and passes bytes on,
-until it is told to cut connections (both ends see a reset), to hold them (they stay open and say
+"""The links of `make chaos`. A thread stands in front of each node's port and forwards bytes, until
+it is told to cut connections (both ends see a reset), to hold them (they stay open and say
 nothing), or to refuse new ones."""
 
 import random
@@ -15,13 +15,13 @@ HOST = "127.0.0.2"
 
 
 class _Pair:
-    """One connection: two sockets, and what waits to be written to each."""
+    """One connection: two sockets, and the bytes that wait to be written to each."""
 
     def __init__(self, proxy, near, target):
         self.proxy, self.held_until = proxy, 0.0
         self.near, self.far = near, socket.socket()
         self.other = {self.near: self.far, self.far: self.near}
-        self.waiting = {self.near: b"", self.far: b""}  # to be written there
+        self.waiting = {self.near: b"", self.far: b""}  # To be written there.
         for s in self.other:
             s.setblocking(False)
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -80,7 +80,7 @@ class _Pair:
 
 class Proxy(threading.Thread):
     def __init__(self, targets):
-        """targets: ports of 127.0.0.1; the proxy has the same port of HOST in front of each."""
+        """targets: ports of 127.0.0.1. The proxy has the same port of HOST in front of each."""
         super().__init__(daemon=True)
         self.selector, self.registered, self.pairs = selectors.DefaultSelector(), {}, set()
         self.commands, self.lock, self.refused_until = [], threading.Lock(), 0.0
@@ -102,7 +102,8 @@ class Proxy(threading.Thread):
             del self.registered[s]
 
     def tell(self, what, share, seed, seconds=0.0):
-        """what: cut | hold | refuse. share: of the connections; seconds: of hold and refuse."""
+        """what: cut | hold | refuse. share: how many of the connections. seconds: for hold and
+        refuse."""
         with self.lock:
             self.commands.append((what, share, seed, seconds))
 

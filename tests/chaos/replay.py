@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker of `make chaos`. It knows nothing of shardd's code: it computes each committed step
-anew from the logs of all trainers, as ARITHMETIC.md says, and compares bit by bit what the daemons
+"""The checker of `make chaos`. It knows nothing of shardd's code. It computes each committed step
+again from the logs of all trainers, as ARITHMETIC.md says, and compares bit by bit what the daemons
 showed: the image before every begin of every trainer, what each result said, every finished
 checkpoint, and masters and moments at the end.
 
-The order of steps is found, not believed. From the weights that were written, a step is a set of
-begins, one of each rank of one world, on the image that the step before left. It counts if a
-trainer was told so or if something later shows its weights: an image, a checkpoint, the end. Nonces
-are random, so nothing fits by chance. Then these must hold: every image that a trainer saw is
-explained; every result is of such a step; no begin that was told to be without effect is in one;
-from each state only as many steps go on as there were arrivals at it (one, and one for each restore
-of it).
+The order of steps is found and not taken from a log. It starts from the weights that were written.
+A step is a set of begins, one of each rank of one world, on the image that the step before left. It
+counts if a trainer was told so or if something later shows its weights: an image, a checkpoint, or
+the end. Nonces are random, so nothing fits by chance. Then these must hold: every image that a
+trainer saw is explained; every result is of such a step; a begin that was told to be without effect
+is in no step; and from each state only as many steps follow as there were arrivals at it (one, and
+one for each restore of it).
 
     replay.py FOLDER
 
 FOLDER is what chaos.py left. FLIP=1 flips one bit of one gradient in the replay, which must then
-fail. """
+fail.
+"""
 
 import glob
 import itertools
@@ -36,7 +37,7 @@ WENT_BACK = re.compile("SHARD_ROLLED_BACK|was LOST|was lost|restored from")
 OUTCOMES = {1: "applied", 2: "skipped (not finite)", 3: "skipped (vote)"}
 
 
-# --- the trainers' values: trainer.c has the same functions ---
+# --- the trainers' values, for which trainer.c has the same functions ---
 
 
 def mix(nonce, first, count):
@@ -65,7 +66,8 @@ def fill(kind, nonce, first, count, scale=1.0):
 
 
 def gradient(model, b, tensor):
-    """What was pushed after a begin, of tensor number `tensor`; None: it was pushed as "none"."""
+    """Returns what was pushed after a begin for tensor number `tensor`. None: it was pushed as
+    "none"."""
     nonce = b.nonce
     name, at, numel, frozen = model.layout[tensor]
     if frozen or nonce >> (34 + 2 * tensor) & 3 == 0:
@@ -121,12 +123,12 @@ class Result:
 
 
 def read_logs(folder, model):
-    """All begins of a model, and the ids that were written."""
+    """Reads all begins of a model, and the ids that were written."""
     begins, ids = [], []
     for path in sorted(glob.glob(f"{folder}/logs/{model.name}-*.log")):
         slot = int(re.search(r"-(\d+)\.log$", path).group(1))
         node = model.trainers[slot].split(":")[-1]
-        last = {}  # step → its last begin in this file
+        last = {}  # Step → its last begin in this file.
         for line, text in enumerate(open(path, errors="replace"), 1):
             kind, ns, *w = text.split()
             if kind == "C":
@@ -143,7 +145,8 @@ def read_logs(folder, model):
             elif kind == "R" and int(w[0]) in last:
                 last[int(w[0])].result = Result(int(ns), w)
             elif kind == "E" and int(w[0]) in last and last[int(w[0])].result is None:
-                if not WENT_BACK.search(text):  # else it may have counted, before the weights went back
+                # Otherwise it may have counted before the weights went back.
+                if not WENT_BACK.search(text):
                     last[int(w[0])].ended = w[1]
     return begins, ids
 
@@ -152,8 +155,8 @@ def read_logs(folder, model):
 
 
 class State:
-    """A model after a step. base: the image that the next step is computed on (max_staleness = 1:
-    one step older)."""
+    """A model after a step. base: the image on which the next step is computed, which is one step
+    older with max_staleness = 1."""
 
     def __init__(self, model, id, step, applied, kinds):
         self.model, self.id, self.step, self.applied, self.kinds = model, id, step, applied, kinds
@@ -194,14 +197,14 @@ def reduce_step(model, ranks, flip):
             if flip and g is not None:
                 g.view(np.uint8)[
                     g.itemsize - 1
-                ] ^= 0x80  # its sign: a lower one may be lost in the sum
+                ] ^= 0x80  # The sign, because a lower bit may be lost in the sum.
                 flip = False
         out[name] = arithmetic.reduced(operands, model.grad, numel, model.predivide)
     return out
 
 
 class Verdict:
-    """What a step did: the numbers of its result."""
+    """The numbers of a step's result."""
 
 
 def next_state(s, ranks, flip):
@@ -248,15 +251,16 @@ class Node:
 
 
 class Shown:
-    """Weights and moments that the daemons showed: a checkpoint, or what was read at the end."""
+    """Weights and moments that the daemons showed in a checkpoint or at the end."""
 
     def __init__(self, what, id, step, kinds, manifest=None):
         self.what, self.id, self.step, self.kinds, self.manifest = what, id, step, kinds, manifest
         self.content = checkpoint.xxh3(
             b"".join(a.tobytes() for k in sorted(kinds) for _, a in sorted(kinds[k].items()))
         )
-        self.nodes, self.came_back = [], False  # states that it equals; a model came back to it
-        self.nearest = None  # the first difference from another state of the same step
+        # States that it equals. Whether a model came back to it.
+        self.nodes, self.came_back = [], False
+        self.nearest = None  # The first difference from another state of the same step.
 
 
 def difference(shown, state):
@@ -336,8 +340,8 @@ class Replay:
             self.todo.append((state, node))
 
     def evidence(self, ranks, t, v):
-        """Did this set of begins commit? "seen": something later shows its weights; "told": a
-        trainer was told so."""
+        """Finds out whether this set of begins committed. "seen": something later shows its
+        weights. "told": a trainer was told so."""
         told = [b for b in ranks if b.result is not None]
         if [b for b in told if self.odd_result(b, v)]:
             return None
@@ -349,11 +353,11 @@ class Replay:
         return "told" if told else None
 
     def worlds(self, s):
-        """Every set of begins that may be the step after s, those with results first."""
+        """Returns every set of begins that may be the step after s, those with results first."""
         ready = [b for b in self.at[s.id, s.step + 1] if b.image == s.base]
         ahead = (
             self.at[s.id, s.step + 2] if self.model.staleness else []
-        )  # begun before the step between is decided
+        )  # They were begun before the step between was decided.
         for b in ready + [b for b in ahead if b.image == s.image]:
             b.seen = True
         ready = [b for b in ready if b.ended is None]
@@ -363,7 +367,7 @@ class Replay:
             for ranks in itertools.islice(itertools.product(*ranks), 4096):
                 told = [b.result.ns for b in ranks if b.result is not None]
                 if told and max(b.ns for b in ranks) > min(told):
-                    continue  # nobody is told before all have begun
+                    continue  # Nobody is told before all have begun.
                 if (
                     len({b.attempt for b in ranks if b.attempt}) <= 1
                     and len({(b.scale, b.lr) for b in ranks}) == 1
@@ -387,11 +391,11 @@ class Replay:
             told = any(b.result is not None for b in ranks)
             if evidence == "seen" and (
                 told or t.key() not in node.made
-            ):  # a step that skips shows nothing of its own
+            ):  # A skipped step shows nothing of its own.
                 self.commit(node, ranks, t)
             elif (
                 evidence == "told"
-            ):  # where weights went back, it may fit another state, which later ones then show
+            ):  # It may fit another state after a restore, which later steps then show.
                 self.later.append((node, ranks, t))
 
     def commit(self, node, ranks, t):
@@ -404,8 +408,8 @@ class Replay:
         self.arrive(t)
 
     def odd_result(self, b, v):
-        """Does what the trainer was told differ from this step? How is kept for the case that no
-        other world fits."""
+        """Whether what the trainer was told differs from this step. The difference is kept for the
+        case that no other world fits."""
         r = b.result
         outcomes = [1] if not v.vote and v.finite else [2] * (not v.finite) + [3] * v.vote
         told = [
@@ -460,7 +464,7 @@ class Replay:
         return self
 
     def restored(self, x):
-        """Its base is its own image: with max_staleness = 1 the next two steps use that."""
+        """Its base is its own image. With max_staleness = 1 the next two steps use it."""
         self.arrive(self.state_of(x))
 
     def state_of(self, x):
@@ -468,8 +472,8 @@ class Replay:
         return State(self.model, x.id, x.step, x.manifest["applied"], kinds)
 
     def came_back(self):
-        """After a node's memory was taken the model returns to a checkpoint by itself: does one explain
-        the first begin that is not explained yet?"""
+        """After a node's memory was taken, the model returns to a checkpoint by itself. Returns
+        whether a checkpoint explains the first begin that is not explained yet."""
         unseen = [b for b in self.begins if not b.seen]
         if not unseen or not self.taken:
             return False
@@ -523,7 +527,7 @@ class Replay:
         self.judge_ids()
 
     def judge_ids(self):
-        """Weights are written once, and once after each drop."""
+        """Checks that weights are written once, and once after each drop."""
         drops = sum(e["what"] == "dropped" and e["model"] == self.model.name for e in self.events)
         made = {b.id for b in self.begins}
         if len(made) > 1 + drops:
@@ -535,7 +539,7 @@ class Replay:
 
 
 def choose_flip(replays):
-    """A step in the middle of a model's life, whose world has a result."""
+    """Chooses a step in the middle of a model's life whose world has a result."""
     for r in replays:
         told = sorted(
             (b.id, b.step) for b in r.begins if b.result is not None and b.result.outcome == 1
@@ -561,7 +565,7 @@ def main():
             f"{r.compared} checkpoints and readings",
             flush=True,
         )
-        for text in r.wrong[:6]:  # in the order of time: later ones follow from the first
+        for text in r.wrong[:6]:  # In the order of time, because later ones follow from the first.
             print(f"replay: WRONG: {text}")
         if len(r.wrong) > 6:
             print(f"replay: and {len(r.wrong) - 6} more of {r.model.name}")

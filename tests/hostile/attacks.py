@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named attacks: each was possible once. An attack takes a Stage, starts what it needs and asserts that the harm does not come.
+"""Named attacks, each of which was possible once. An attack takes a Stage, starts what it needs and
+asserts that the harm does not come.
 
-They are written as the attacker would: with frames of wire.py, another user's id where the machine allows it, and plain files. What
-the daemon must do is said by its README: refuse, keep what it has, and go on for everybody else.
+They are written as the attacker would do it: with frames of wire.py, with another user's id where
+the machine allows it, and with plain files. The README says what the daemon must do: refuse, keep
+what it has, and go on for all others.
 """
 import contextlib
 import ctypes
@@ -19,23 +21,24 @@ import wire
 import ports
 from wire import NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Hang, Refused, pace, pack
 
-STRANGER = 12345  # a user id that no daemon knows
-DROP = 1          # the action of MANAGE
+STRANGER = 12345  # A user id that no daemon knows.
+DROP = 1          # The action of MANAGE.
 
 
 class Skip(Exception):
-    """This machine cannot show it; args[0] says why."""
+    """This machine cannot show it. args[0] says why."""
 
 
 class Failed(Exception):
-    """The harm came; args[0] is the sentence."""
+    """The harm came. args[0] is the sentence."""
 
 
 ATTACKS = {}
 
 
 def attack(names="a"):
-    """Registers a named attack, on nodes of these names (one letter each, the first coordinates)."""
+    """Registers a named attack, on nodes with these names (one letter each, the first coordinates).
+    """
     def add(f):
         ATTACKS[f.__name__] = (names, f)
         return f
@@ -48,7 +51,7 @@ def expect(condition, sentence):
 
 
 def refused(work, what):
-    """The text with which the daemon refused; fails where it did not."""
+    """Returns the text with which the daemon refused. Fails if it did not refuse."""
     try:
         work()
     except Refused as e:
@@ -60,7 +63,7 @@ def refused(work, what):
 
 @contextlib.contextmanager
 def somebody_else():
-    """Connections made within are another user's, by the kernel's word."""
+    """Connections made in this context belong to another user, as the kernel sees it."""
     if os.geteuid() != 0:
         raise Skip("needs root, to be another user")
     groups = os.getgroups()
@@ -76,7 +79,8 @@ def somebody_else():
 
 
 def opened(node):
-    """Lets every user of the machine reach the node's socket and look into the folders of the run, as a group of trainers would."""
+    """Lets every user of the machine reach the node's socket and look into the folders of the run,
+    as a group of trainers would."""
     os.chmod(node.socket, 0o666)
     at = os.path.dirname(node.socket)
     while at != "/":
@@ -122,7 +126,7 @@ def linked(node, peer, bound=30):
 
 
 def dial_as(st, node, name, uuid, incarnation, connection=0):
-    """One connection of a link with a real node, as the node of that name."""
+    """Makes one connection of a link with a real node, as the node of that name."""
     look = Conn(node.tcp())
     config = look.hello(role=TRAINER, secret=st.key("secret"))
     look.close()
@@ -134,7 +138,7 @@ def dial_as(st, node, name, uuid, incarnation, connection=0):
 
 
 class Aside:
-    """Runs work in a thread and hands on what it raised when it is awaited."""
+    """Runs work in a thread. What the work raised is raised again where the thread is awaited."""
 
     def __init__(self, work, *args):
         self.error = self.result = None
@@ -142,7 +146,7 @@ class Aside:
         def run():
             try:
                 self.result = work(*args)
-            except Exception as e:  # told to who waits
+            except Exception as e:  # It is raised again by the waiting thread.
                 self.error = e
         self.thread = threading.Thread(target=run)
         self.thread.start()
@@ -154,11 +158,11 @@ class Aside:
         return self.result
 
 
-# --- who may be a node, and who comes in at all ---
+# --- who may be a node, and who may connect at all ---
 
 @attack("ab")
 def node_role_at_the_unix_socket(st):
-    """A process that can open the socket says that it is node b."""
+    """A process that can open the unix socket says that it is node b."""
     a, _ = st.node("a"), st.node("b")
     linked(a, "b")
     t = sealed_model(a, settings="optimizer=sgd chunk_elems=1024 mode=0600")
@@ -176,14 +180,14 @@ def node_role_at_the_unix_socket(st):
 
 @attack("ab")
 def trainers_secret_as_a_node(st):
-    """Who knows the trainers' secret is not a node by that."""
+    """A process with the trainers' secret is not a node by that."""
     a, _ = st.node("a"), st.node("b")
     linked(a, "b")
     for label in (None, "shardd auth 2 client"):
         c = Conn(a.tcp())
         refused(lambda: c.hello(role=NODE, secret=st.key("secret"), label=label, brief={"node": "b"},
                                 whole={"node": "b", "uuid": os.urandom(16), "incarnation": 1}), "a trainer's key")
-    c = Conn(a.tcp())  # proves as a trainer, then says in the whole Hello that it is a node
+    c = Conn(a.tcp())  # It proves as a trainer, and then says in the whole Hello that it is a node.
     refused(lambda: c.hello(role=NODE, secret=st.key("secret"), label="shardd auth 2 client",
                             brief={"node": "b", "role": TRAINER}, whole={"node": "b"}), "a role that changes")
     expect(link_downs(a) == 0, "the link with the real node fell")
@@ -191,7 +195,7 @@ def trainers_secret_as_a_node(st):
 
 @attack("ab")
 def link_taken_over_and_over(st):
-    """Who knows the nodes' key, but is another process than b, cannot make the link of the real b fall."""
+    """A process that has the nodes' key but is not b cannot end the link of the real b."""
     a, b = st.node("a"), st.node("b")
     linked(a, "b")
     for _ in range(20):
@@ -202,7 +206,7 @@ def link_taken_over_and_over(st):
 
 @attack()
 def loopback_without_a_secret(st):
-    """Every user of the machine reaches 127.0.0.1: without a key nobody comes in there."""
+    """Every user of the machine reaches 127.0.0.1. Without a key none of them is accepted there."""
     a = st.node("a", secrets={}, start=False)
     with open(a.conf) as f:
         lines = f.read().splitlines()
@@ -216,7 +220,7 @@ def loopback_without_a_secret(st):
 
 @attack()
 def mode_of_a_model(st):
-    """Another user reads, drops and restores over a model that is its owner's alone."""
+    """Another user reads, drops and restores over a model that belongs to its owner alone."""
     a = st.node("a")
     sealed_model(a, "m", settings="optimizer=sgd chunk_elems=1024 mode=0600")
     opened(a)
@@ -234,7 +238,7 @@ def mode_of_a_model(st):
 
 @attack("ab")
 def answer_after_its_end(st):
-    """The bytes of an answer go on coming on one connection of a link after the answer was ended on the other."""
+    """The answer ends on one connection of a link, and its bytes still come on another one."""
     a = st.node("a", net="connections = 2")
     uuid = os.urandom(16)
     first = dial_as(st, a, "b", uuid, 1)
@@ -259,7 +263,7 @@ def answer_after_its_end(st):
         data = wire.frame_bytes(h, second.out)
         second.raw(data[:1064])
         m.send(Frame(op=OP["ERROR"], flags=REPLY, attempt=f.attempt, body=pack("Error", {"status": 21, "text": "no"})))
-        time.sleep(0.05)  # the daemon reads both; either order must be harmless
+        time.sleep(0.05)  # The daemon reads both, and either order must be harmless.
         second.raw(data[1064:])
         second.out += 1
         return None
@@ -277,7 +281,7 @@ def answer_after_its_end(st):
 
 @attack()
 def write_that_goes_on_after_the_seal(st):
-    """A WRITE begins before the seal; the rest of its body comes after a committed step."""
+    """A WRITE begins before the seal, and the rest of its body comes after a committed step."""
     a = st.node("a")
     t = trainer(a)
     t.define(roles.spec("m", 65536, "optimizer=sgd lr=0 chunk_elems=65536"))
@@ -301,7 +305,8 @@ def write_that_goes_on_after_the_seal(st):
 
 @attack("ab")
 def gradient_that_changes_after_the_push(st):
-    """A trainer goes on writing its arena after PUSH: the other model's link stands, and what was judged is what is applied."""
+    """A trainer goes on writing into its arena after PUSH. The link of the other model stays, and
+    the daemon applies what it judged."""
     a, b = st.node("a"), st.node("b")
     linked(a, "b")
     honest = st.trains(b)
@@ -333,7 +338,7 @@ def gradient_that_changes_after_the_push(st):
                     steps += 1
                 t.see(f)
     except Closed:
-        pass  # put out: that is an answer too
+        pass  # It was expelled, which is an answer, too.
     finally:
         stop.append(1)
         other.wait()
@@ -344,7 +349,7 @@ def gradient_that_changes_after_the_push(st):
         t2 = trainer(a)
         t2.define(roles.spec("scribbler", 65536, "optimizer=sgd lr=1 chunk_elems=4096 clip=1 timeout=20s"))
         worst = max(abs(x) for first in range(0, 65536, 4096) for x in read(t2, first=first, count=4096))
-        # clip = 1: no step moves the weights by more than 1 in norm
+        # clip = 1: no step moves the weights by more than 1 in norm.
         expect(worst <= 0.5 + steps + 1.1, f"a weight is {worst} after {steps} steps that were clipped to 1")
     except Refused:
         pass
@@ -352,14 +357,15 @@ def gradient_that_changes_after_the_push(st):
 
 @attack()
 def clip_evaded_by_a_late_gradient(st):
-    """The gradient grows between PUSH and READY: norm and update see the same one, with memory that is not kept, too."""
+    """The gradient grows between PUSH and READY. The norm and the update must see the same one,
+    also with memory that is not kept."""
     a = st.node("a", daemon="warm_restart = off")
     t = sealed_model(a, "m", 1024, "optimizer=sgd lr=1 chunk_elems=1024 clip=1")
     t.join()
     t.wait_attempt(10)
     t.arena[:4096] = struct.pack("<f", 0.001) * 1024
     t.send(t.head("PUSH", chunk=0))
-    time.sleep(0.2)  # the norm is taken meanwhile
+    time.sleep(0.2)  # The norm is computed meanwhile.
     t.arena[:4096] = struct.pack("<f", 1e6) * 1024
     t.ready()
     limit = pace.Bound(20)
@@ -375,7 +381,7 @@ def clip_evaded_by_a_late_gradient(st):
 
 @attack()
 def holes_in_the_arena(st):
-    """The trainer punches holes into its arena and cuts it."""
+    """The trainer punches holes into its arena and truncates it."""
     a = st.node("a")
     honest = st.trains(a)
     t = sealed_model(a, "m", 65536, "optimizer=sgd lr=1 chunk_elems=4096")
@@ -394,7 +400,7 @@ def holes_in_the_arena(st):
 
 @attack()
 def a_part_that_comes_again(st):
-    """The same part closes no chunk in place of another one that is missing."""
+    """A part that comes twice does not complete a chunk in which another one is missing."""
     a = st.node("a")
     c = Conn(a.tcp())
     c.hello(secret=st.key("secret"))
@@ -416,11 +422,12 @@ def a_part_that_comes_again(st):
                 t.send(Frame(op=OP["PING"]))
 
 
-# --- what a coordinator or a member says ---
+# --- messages of a coordinator or a member ---
 
 @contextlib.contextmanager
 def fake_coordinator(st, settings=""):
-    """A fake a that coordinates the real b, with a trainer joined at b: (Coordinator, node b, Trainer). It begins no attempt."""
+    """Plays an a that coordinates the real b, with a trainer joined at b. Returns (Coordinator,
+    node b, Trainer). It begins no attempt."""
     listener = roles.Listener(st.ports["a"], "a", st.key("node_secret"))
     b = st.node("b")
     uuid = os.urandom(16)
@@ -447,7 +454,8 @@ def fake_coordinator(st, settings=""):
 
 
 def runs_until(fake, condition, seconds=30):
-    """Takes part until the condition holds: true. False: the daemon closed the link, or time went by."""
+    """Takes part until the condition holds (true). False: the daemon closed the link, or the time
+    passed."""
     limit = pace.Bound(seconds)
     with contextlib.suppress(Closed):
         while not condition() and not limit.passed():
@@ -457,7 +465,8 @@ def runs_until(fake, condition, seconds=30):
 
 @attack("ab")
 def begin_with_a_world_that_lies(st):
-    """BEGIN names one trainer eight times, or more of them than a node may have, or ones that are not there."""
+    """BEGIN names one trainer eight times, or more trainers than a node may have, or unknown ones.
+    """
     with fake_coordinator(st) as (fake, b, _):
         fake.id["step"] = 1
         one = fake.world()[0]
@@ -472,7 +481,8 @@ def begin_with_a_world_that_lies(st):
 
 @attack("ab")
 def commit_that_does_not_follow(st):
-    """COMMIT with counters that do not follow from the record before it, after an honest vote, with two images."""
+    """COMMIT comes with counters that do not follow from the previous record, after an honest vote,
+    with two images."""
     with fake_coordinator(st, "optimizer=sgd lr=1 chunk_elems=1024 max_world=4 timeout=5s max_staleness=1") as (fake, b, t):
         voted = []
         honest = fake.on
@@ -496,7 +506,7 @@ def commit_that_does_not_follow(st):
 
 @attack()
 def save_into_the_state_folder(st):
-    """SAVE makes a folder in the daemon's own state; the next start must come to pass."""
+    """SAVE names a folder in the daemon's own state. The next start must succeed."""
     a = st.node("a")
     sealed_model(a)
     opened(a)
@@ -505,7 +515,7 @@ def save_into_the_state_folder(st):
         c = Conn(a.socket)
     c.hello(role=TOOL)
     refused(lambda: c.request("SAVE", {"name": "m", "dir": state, "tag": "model-00000063"}), "SAVE into the state folder")
-    own = tool(a)  # the daemon's own user may save elsewhere, but not there either
+    own = tool(a)  # The daemon's own user may save elsewhere, but not there either.
     os.symlink(state, os.path.join(a.dir, "link"))
     for d in (state, state + "/../state", os.path.join(a.dir, "link")):
         refused(lambda d=d: own.request("SAVE", {"name": "m", "dir": d, "tag": "model-00000063"}), f"SAVE into {d}")
@@ -516,7 +526,7 @@ def save_into_the_state_folder(st):
 
 @attack()
 def foreign_folder_replaced(st):
-    """A folder with any file manifest.json is somebody's web application, not a checkpoint."""
+    """A folder with any file manifest.json is somebody's web application and not a checkpoint."""
     a = st.node("a")
     sealed_model(a)
     root = os.path.join(a.dir, "srv")
@@ -531,7 +541,7 @@ def foreign_folder_replaced(st):
         refused(lambda fresh=fresh: c.request("SAVE", {"name": "m", "dir": root, "tag": "webapp", "fresh": fresh}),
                 "SAVE over a foreign folder")
     expect(sorted(os.listdir(web)) == before, "files of a foreign folder are gone")
-    # a real checkpoint beside which somebody keeps a file of his own
+    # A real checkpoint, beside which a user keeps a file of his own.
     c.request("SAVE", {"name": "m", "dir": root, "tag": "mine"})
     with open(os.path.join(root, "mine", "notes.txt"), "w") as f:
         f.write("do not lose")
@@ -542,7 +552,8 @@ def foreign_folder_replaced(st):
 
 @attack()
 def checkpoint_folders_of_strangers(st):
-    """A stranger names folders for the daemon to write to and read from, straight, by `..` and by links."""
+    """A foreign user names folders for the daemon to write to and read from: directly, by `..` and
+    by links."""
     a = st.node("a")
     sealed_model(a)
     opened(a)
@@ -583,7 +594,7 @@ def checkpoint_of_a_private_model(st):
 
 @attack()
 def manifest_that_swells(st):
-    """A manifest of nested lists with a right sum takes a small multiple of its size."""
+    """A manifest of nested lists with a right checksum takes a small multiple of its size."""
     a = st.node("a")
     c = tool(a)
     root = os.path.join(a.dir, "state", "checkpoints")
@@ -609,7 +620,8 @@ def manifest_that_swells(st):
         finally:
             done.append(1)
             watching.wait()
-        # a sanitizer's allocator keeps what was freed in quarantine, so this is generous; it was 46 times the size
+        # This bound is generous, because a sanitizer's allocator keeps freed memory in quarantine.
+        # The manifest took 46 times its size once.
         expect(high[0] - before < 256 << 20, f"{(high[0] - before) >> 20} MiB for a manifest of {len(text) >> 20} MiB")
 
 
@@ -617,7 +629,8 @@ def manifest_that_swells(st):
 
 @attack("ab")
 def idle_sessions_of_one_user(st):
-    """One user opens all the sessions that there are and says nothing: tools, trainers and the other node still come in."""
+    """One user opens all the sessions that it can and says nothing. Tools, trainers and the other
+    node are still accepted."""
     a = st.node("a")
     opened(a)
     held = []
@@ -642,7 +655,7 @@ def idle_sessions_of_one_user(st):
 
 @attack()
 def readers_that_do_not_read(st):
-    """Sixty connections ask for weights and take no bytes: memory stays bounded."""
+    """Sixty connections ask for weights and do not read them. The daemon's memory stays bounded."""
     a = st.node("a")
     t = sealed_model(a, "m", 1 << 20, "optimizer=sgd chunk_elems=1048576")
     before, held = a.rss(), []
@@ -652,7 +665,9 @@ def readers_that_do_not_read(st):
             c.hello()
             c.request("ATTACH", {"name": "m"})
             held.append(c)
-            c.bound = 0.5  # it may stop reading from who does not read: that is a way to be bounded
+            # The daemon may stop reading from a client that does not read, which bounds its memory,
+            # too.
+            c.bound = 0.5
             for tag in range(100, 164):
                 c.send(Frame(op=OP["READ"], attempt=tag, model=t.model, generation=t.generation,
                              body=pack("Read", {"kind": 2, "first": 0, "count": 65536})))
@@ -660,7 +675,7 @@ def readers_that_do_not_read(st):
             pass
     a.status()
     grown = a.rss() - before
-    # it was 950 MiB; half a session's limit and a sanitizer's quarantine are within this
+    # It was 950 MiB once. This has room for half a session's limit and a sanitizer's quarantine.
     expect(grown < 450 << 20, f"{grown >> 20} MiB for {len(held)} readers that do not read")
     for c in held:
         c.close()

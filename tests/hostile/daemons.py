@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daemons under test and a trainer that trains beside an attack.
+"""Daemons under test, and a trainer that trains beside an attack.
 
-A Node is one shardd with a configuration of its own, from the build that is given (a sanitizer build). An Honest is the example trainer
-of the plain build in a loop of its own; its progress is what `status` reports. Both keep their logs in the folder of the run, and
-stop() returns what went wrong: a crash, a sanitizer's report, a leak, descriptors that were not given back.
+A Node is one shardd with a configuration of its own, from the given build (a sanitizer build). An
+Honest is the example trainer of the plain build in a loop of its own. `status` reports its
+progress. Both keep their logs in the folder of the run. stop() returns what went wrong: a crash, a
+sanitizer's report, a leak, or descriptors that were not given back.
 """
 import contextlib
 import json
@@ -24,7 +25,8 @@ REPORT = re.compile(r"ERROR: \w*Sanitizer|runtime error:|check_failed|SUMMARY: \
 
 class Node:
     def __init__(self, run, name, build, ports, daemon="", net="", cluster="", model="", secrets=None):
-        """ports: name -> port of every node, the first coordinates. secrets: option of [cluster] -> key in hex."""
+        """ports: name -> port of every node, of which the first coordinates. secrets: option of
+        [cluster] -> key in hex."""
         self.dir = os.path.join(run, name)
         self.name, self.build, self.port = name, build, ports[name]
         self.socket = os.path.join(self.dir, "sock")
@@ -50,7 +52,7 @@ class Node:
 
     def start(self, bound=30.0):
         log = open(self.log, "ab")
-        # shardd-* variables of whoever runs the test must not change the configuration.
+        # SHARD_* variables of the user who runs the test must not change the configuration.
         env = {k: v for k, v in os.environ.items() if not k.startswith("SHARD_")}
         self.process = subprocess.Popen([os.path.join(self.build, "shardd"), "--config", self.conf],
                                         stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env | SANITIZERS)
@@ -80,7 +82,7 @@ class Node:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def rss(self):
-        """Bytes of memory that the process has now."""
+        """Returns how much memory the process has now, in bytes."""
         with open(f"/proc/{self.process.pid}/statm") as f:
             return int(f.read().split()[1]) * 4096
 
@@ -92,7 +94,7 @@ class Node:
             return f.read()
 
     def stop(self, bound=60.0):
-        """Ends it in order. Returns what is wrong with how it ran, or None."""
+        """Ends it in order. Returns what was wrong with how it ran, or None."""
         crashed = self.process.poll() is not None
         if not crashed:
             self.process.send_signal(signal.SIGTERM)
@@ -112,7 +114,7 @@ class Node:
 
 
 class Honest:
-    """The example trainer, again and again, on a model of its own."""
+    """The example trainer, which trains a model of its own again and again."""
 
     def __init__(self, node, plain, name="honest", steps=100000000, settings=""):
         self.node, self.name = node, name
@@ -130,7 +132,7 @@ class Honest:
         return 0
 
     def moves(self, steps=3, bound=60.0):
-        """None once it has committed so many steps more, else what is wrong."""
+        """Returns None once it has committed so many more steps, else what is wrong."""
         began = self.step()
         limit = pace.Bound(bound)
         while not limit.passed():

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hostile.py --san DIR --plain DIR [--seconds N] [--seed K] [--only NAME]: what peers that mean harm can do to daemons.
+"""hostile.py --san DIR --plain DIR [--seconds N] [--seed K] [--only NAME]: what hostile peers can
+do to daemons.
 
-First every named attack of attacks.py, then liars in each role (a trainer at the unix socket, a trainer over TCP, a member node, a
-coordinator, a flood of connections), N seconds in all, against daemons of a sanitizer build. Beside each of them but the coordinator
-an honest trainer trains. A node has a part in each step of every model of its cluster, so the lying member is honest about one model.
-A coordinator decides for all models, so nobody can train beside one that lies: a true one must bring its node back. After each role no
-daemon may have crashed, hung, leaked or kept a descriptor, and an honest trainer must go on.
-The last line is "N passed, N failed, N skipped". Logs stay in the folder that is printed where anything failed.
+First every named attack of attacks.py runs, and then lying peers in each role (a trainer at the
+unix socket, a trainer over TCP, a member node, a coordinator, a flood of connections), for N
+seconds in all, against daemons of a sanitizer build. Beside each of them but the coordinator an
+honest trainer trains. A node takes part in each step of every model of its cluster, so the lying
+member is honest about one model. A coordinator decides for all models, so nobody can train beside
+one that lies, and a true one must bring its node back. After each role no daemon may have crashed,
+hung, leaked or kept a descriptor, and an honest trainer must go on. The last line is "N passed, N
+failed, N skipped". If anything failed, the logs stay in a folder whose name is printed.
 """
 import argparse
 import os
@@ -31,7 +34,7 @@ HONEST = "chunk_elems=4096 max_world=4"
 
 
 class Stage:
-    """Daemons and keys of one test, in a folder of its own."""
+    """The daemons and keys of one test, in a folder of its own."""
 
     def __init__(self, run, name, san, plain, names="a"):
         self.dir = os.path.join(run, name)
@@ -61,7 +64,7 @@ class Stage:
         return self.honest[-1]
 
     def finish(self):
-        """Everything that is wrong at the end, a list of sentences."""
+        """Returns everything that is wrong at the end, as a list of sentences."""
         wrong = []
         for h in self.honest:
             try:
@@ -84,7 +87,8 @@ class Stage:
 
 
 def settles(node, before, bound=30):
-    """Waits until the daemon has no more descriptors than before. None, or what is wrong."""
+    """Waits until the daemon has no more descriptors than before. Returns None, or what is wrong.
+    """
     limit = pace.Bound(bound)
     while not limit.passed():
         if node.fds() <= before:
@@ -132,7 +136,7 @@ def fuzz_trainer(st, rng, seconds, over_tcp):
         try:
             while time.monotonic() < until and not broken:
                 roles.trainer_episode(connect, own, counts, folder)
-        except Exception:  # a daemon that hangs or is gone, or a mistake of this program
+        except Exception:  # A daemon hangs or has ended, or this program has a mistake.
             broken.append(traceback.format_exc(limit=-3))
 
     threads = [threading.Thread(target=liar, args=(random.Random(rng.random()),)) for _ in range(4)]
@@ -154,14 +158,15 @@ def fuzz_trainer(st, rng, seconds, over_tcp):
 
 
 class FakeMember:
-    """A node b that comes and goes beside a real coordinator a. About the model "honest", all of which is at a, it never lies."""
+    """A node b that comes and goes beside a real coordinator a. It never lies about the model
+    "honest", all of which is at a."""
 
     def __init__(self, st, a, rng):
         self.st, self.a, self.rng = st, a, rng
         self.counts, self.uuid, self.incarnation = roles.Counts(), rng.randbytes(16), 1
 
     def visit(self, seconds, lying, beside=None):
-        """One link to a, for so long or until a ends it."""
+        """Makes one link to a, for so long or until a ends it."""
         try:
             c = dial_as(self.st, self.a, "b", self.uuid, self.incarnation)
         except (Closed, Refused) as e:
@@ -192,10 +197,11 @@ class FakeMember:
 
 
 def fuzz_member(st, rng, seconds):
-    """A fake node b, with a trainer of its own and an honest one at a. Then the real b: all must be well again."""
+    """Plays a node b with a trainer of its own, beside an honest one at a. Then the real b comes,
+    and all must be well again."""
     a = st.node("a")
     fake = FakeMember(st, a, rng)
-    honest = st.begins(a, settings=f"chunk_elems={1 << 24} max_world=4")  # one chunk, at a
+    honest = st.begins(a, settings=f"chunk_elems={1 << 24} max_world=4")  # One chunk, at a.
     fake.until_step(honest, 2)
     began, before = honest.step(), a.fds()
     until = time.monotonic() + seconds
@@ -214,7 +220,7 @@ def fuzz_member(st, rng, seconds):
 
 
 def drop_all_until(a):
-    """Models that a node which is gone had a part in are dropped by force."""
+    """Drops the models in which a vanished node took part by force."""
     try:
         drop_all(a, ["honest"])
     except Hang as e:
@@ -222,7 +228,7 @@ def drop_all_until(a):
 
 
 def one_trainer(node, x):
-    """Trains a few steps of a model at a node, as far as its cluster lets it."""
+    """Trains a few steps of a model at a node, as far as its cluster allows it."""
     try:
         c = Conn(node.socket, bound=2.0)
         c.hello()
@@ -238,7 +244,7 @@ def one_trainer(node, x):
 
 
 def forget_model(listener, uuid, term):
-    """What a coordinator defined ends with it: the next one has models of its own."""
+    """Forgets what a coordinator defined, because the next one has models of its own."""
     limit = pace.Bound(30)
     while True:
         try:
@@ -254,7 +260,8 @@ def forget_model(listener, uuid, term):
 
 
 def fuzz_coordinator(st, rng, seconds):
-    """A fake coordinator a beside a real node b, with a trainer of its own at b. Then the real a: all must be well again."""
+    """Plays a coordinator a beside a real node b, with a trainer of its own at b. Then the real a
+    comes, and all must be well again."""
     listener = roles.Listener(st.ports["a"], "a", st.key("node_secret"))
     b = st.node("b")
     before = b.fds()
@@ -292,7 +299,8 @@ def fuzz_coordinator(st, rng, seconds):
 
 
 def fuzz_flood(st, rng, seconds):
-    """Connections that say nothing, half of something, or hang up; bounded in number and rate."""
+    """Makes connections that say nothing, say half of something, or hang up, bounded in number and
+    rate."""
     a, _ = st.node("a"), st.node("b")
     honest = st.trains(a)
     counts, before, held = roles.Counts(), a.fds(), []
@@ -340,7 +348,7 @@ FUZZ = {
 
 
 def run_one(name, names, work, args, run):
-    """True: passed. None: skipped."""
+    """Returns True if it passed, and None if it was skipped."""
     st, began, wrong = Stage(run, name, args.san, args.plain, names), time.monotonic(), []
     try:
         work(st)

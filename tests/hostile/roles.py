@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peers that speak the protocol well and then lie.
 
-Trainer is a trainer's or a tool's connection, Member a node that takes part in the step, Coordinator a node that decides it. Each does
-honest work until its liar says otherwise, so that the lies meet a daemon in every state. An episode ends when the daemon closes the
-connection, or after a number of actions. Everything random comes from one generator, so a seed repeats what was said (not what the
-scheduler did in between).
+Trainer is the connection of a trainer or a tool, Member a node that takes part in the step, and
+Coordinator a node that decides it. Each works honestly until its liar says otherwise, so that the
+lies meet a daemon in every state. An episode ends when the daemon closes the connection, or after a
+number of actions. Everything random comes from one generator, so a seed repeats what was said, but
+not what the scheduler did in between.
 """
 import mmap
 import os
@@ -19,7 +20,8 @@ from wire import FIELDS, NODE, OP, REPLY, TOOL, TRAINER, Closed, Conn, Frame, Ha
 MASTER = 2
 F32 = 1
 CHUNK = 1024
-ARGS_WORDS = 12  # of a group in a record: found by asking a daemon, which names the number it wants
+# Of a group in a record. Asking a daemon finds it out, which names the number it wants.
+ARGS_WORDS = 12
 
 
 def spec(name, elems=1536, settings="", grad=F32, image=F32):
@@ -28,7 +30,7 @@ def spec(name, elems=1536, settings="", grad=F32, image=F32):
 
 
 class Counts:
-    """What an attack did: for its line of the report."""
+    """Counts what an attack did, for its line of the report."""
 
     def __init__(self):
         self.connections = self.frames = self.lies = self.steps = 0
@@ -46,7 +48,7 @@ class Trainer:
         self.counts = counts or Counts()
         self.counts.connections += 1
         self.model = self.generation = 0
-        self.attempt = None  # the ATTEMPT frame of the attempt in hand
+        self.attempt = None  # The ATTEMPT frame of the current attempt.
         self.arena = None
         self.elems = 1536
         self.joined = False
@@ -90,7 +92,7 @@ class Trainer:
         return self.ask("SEAL", {"step": step}, seconds=seconds, **self.mine())
 
     def ready_model(self, model_spec):
-        """Defined by whom it may be, written and sealed."""
+        """Defines the model if that is allowed, writes and seals it."""
         d = self.define(model_spec)
         if not d["sealed"] and d["created"]:
             self.write()
@@ -110,7 +112,8 @@ class Trainer:
         self.joined, self.attempt = False, None
 
     def wait_attempt(self, seconds):
-        """The attempt in hand, or None where none has begun in so many seconds of a quiet machine."""
+        """Returns the current attempt, or None if none has begun in so many seconds of a quiet
+        machine."""
         limit = pace.Bound(seconds)
         while self.attempt is None and not limit.passed():
             f = self.c.next(limit.left())
@@ -143,7 +146,7 @@ class Trainer:
         self.send(self.head("READY", body=pack("Ready", dict({"weight": 1.0}, **fields))))
 
     def step(self, seconds=5.0):
-        """One step, committed or ended. True: committed."""
+        """Makes one step, which is committed or ends. True: committed."""
         if self.wait_attempt(seconds) is None:
             return False
         for chunk in range(self.chunks()):
@@ -158,16 +161,16 @@ class Trainer:
         return self.counts.steps > before
 
     def lie(self):
-        """A frame that is wrong in some way, or bytes that are no frame."""
+        """Sends a frame that is wrong in some way, or bytes that are not a frame."""
         r = self.liar.rng
         self.counts.lies += 1
         x = r.random()
         state = {k: getattr(self.attempt, k) for k in FIELDS[2:8]} if self.attempt else self.mine()
         if x < .80:
             self.send(self.liar.frame(TRAINER_OPS if r.random() < .9 else list(OP), state))
-        elif x < .86 and self.liar.heads:  # what came once, back again
+        elif x < .86 and self.liar.heads:  # Sends back a frame that came before.
             self.send(r.choice(self.liar.heads).copy(flags=0))
-        elif x < .90:  # a frame that never ends
+        elif x < .90:  # A frame that never ends.
             f = wire.frame_bytes(self.liar.frame(TRAINER_OPS, state), self.c.out)
             self.c.raw(f[:r.randrange(len(f))])
             raise Closed("half a frame")
@@ -176,7 +179,7 @@ class Trainer:
             f[r.randrange(len(f))] ^= 1 << r.randrange(8)
             self.c.raw(bytes(f))
             self.c.out += 1
-        elif self.arena is not None:  # memory that changes under the daemon
+        elif self.arena is not None:  # Memory that changes under the daemon.
             for _ in range(50):
                 at = r.randrange(0, len(self.arena) - 4, 4)
                 self.arena[at:at + 4] = struct.pack("<f", r.choice([1e30, float("nan"), 0.0, float("inf")]))
@@ -205,7 +208,8 @@ SETTINGS = ["", "optimizer=adamw chunk_elems=1024 max_world=4 timeout=5s",
 
 
 def trainer_episode(connect, rng, counts, folder):
-    """One connection of a trainer that does everything a trainer may do, and lies now and then. connect() -> a Conn after HELLO."""
+    """One connection of a trainer that does everything that a trainer may do, and lies now and
+    then. connect() -> a Conn after HELLO."""
     liar = wire.Liar(rng)
     try:
         t = Trainer(connect(rng.choice([TRAINER, TRAINER, TOOL])), liar, counts)
@@ -242,7 +246,7 @@ def trainer_episode(connect, rng, counts, folder):
             except Hang:
                 if act not in ("step", "join", "seal", "save", "save_here", "restore", "drop", "define"):
                     t.c.bound = 20.0
-                    t.ask("STATUS")  # whatever else waits, this is answered
+                    t.ask("STATUS")  # This is answered whatever else waits.
     except Closed as e:
         counts.refused(str(e))
     finally:
@@ -250,17 +254,17 @@ def trainer_episode(connect, rng, counts, folder):
 
 
 class Member:
-    """A node that another one coordinates: it answers what it must and holds its chunks. Lies with probability `lying` per frame,
-    and never about the model whose name is in `honest`."""
+    """A node that another one coordinates. It answers what it must and holds its chunks. It lies
+    with probability `lying` per frame, and never about the model whose name is in `honest`."""
 
-    node = 1  # its place in [nodes]
+    node = 1  # Its place in [nodes].
 
     def __init__(self, conn, liar, counts, lying, uuid, incarnation):
         self.c, self.liar, self.counts, self.lying = conn, liar, counts, lying
         self.uuid, self.incarnation = uuid, incarnation
-        self.models = {}  # number -> {generation, owner_runs, record}
+        self.models = {}  # Number -> {generation, owner_runs, record}.
         self.pinged = time.monotonic()
-        self.imaged = False  # the other node has our chunks of the image
+        self.imaged = False  # The other node has our chunks of the image.
         self.honest = None
         counts.connections += 1
 
@@ -333,7 +337,7 @@ class Member:
                             body=bytes(4 * min(f.message()["count"], 65536))))
 
     def image(self, f, m):
-        """The chunks held here, as of the step in the frame."""
+        """Sends the chunks held here, as of the step in the frame."""
         self.imaged = True
         for chunk in self.chunks_here(m):
             n = min(CHUNK, 1536 - chunk * CHUNK)
@@ -355,7 +359,8 @@ class Member:
         self.send(f)
 
     def run(self, seconds, feed=None):
-        """Takes part for so long, or until the daemon closes the link. feed: called between frames."""
+        """Takes part for so long, or until the daemon closes the link. feed is called between
+        frames."""
         until = time.monotonic() + seconds
         r = self.liar.rng
         while time.monotonic() < until:
@@ -376,7 +381,8 @@ class Member:
 
 
 class Coordinator(Member):
-    """The node that decides. It defines one model of two chunks, seals it and begins attempts with whoever joined at the other node."""
+    """The node that decides. It defines one model of two chunks, seals it and begins attempts with
+    the trainers that joined at the other node."""
 
     node = 0
 
@@ -386,14 +392,16 @@ class Coordinator(Member):
         self.models[1] = {"owner_runs": [0, 1, 1, 1]}
         self.id = {"model": 1, "generation": 1, "seq": 1, "term": term, "step": 0, "attempt": 0}
         self.trainers = []
-        self.theirs = 0  # incarnation of the node that dialled
+        self.theirs = 0  # The incarnation of the node that dialled.
         self.their_uuid = bytes(16)
         self.granted = self.sealed = self.busy = False
-        self.asked = []  # DEFINE that came before the other node holds the model: answered when it does
+        # A DEFINE that came before the other node holds the model. It is answered when that node
+        # does.
+        self.asked = []
         self.record = {}
         self.applied = 0
-        self.content = 0  # the last step that changed weights
-        self.slow = pace.Bound(0)  # of the attempt in hand
+        self.content = 0  # The last step that changed weights.
+        self.slow = pace.Bound(0)  # Of the current attempt.
 
     def frame(self, name, **message):
         return Frame(op=OP[name], **self.id, body=pack("Core", message))
@@ -429,7 +437,8 @@ class Coordinator(Member):
         self.send(self.frame("VIEW", view=v))
 
     def answer(self):
-        """To DEFINE, but only once the other node holds the model: its trainers ask it for more at once."""
+        """Answers a DEFINE, but only once the other node holds the model, because its trainers ask
+        for more at once."""
         while self.sealed and self.asked:
             f = self.asked.pop()
             self.send(Frame(op=f.op, flags=REPLY, attempt=f.attempt, model=1, generation=1, body=pack("Defined", {
@@ -455,14 +464,16 @@ class Coordinator(Member):
         elif f.name == "ANSWER":
             self.view(False)
             self.send(Frame(op=OP["WRITE"], attempt=78, model=1, generation=1, step=CHUNK, chunk=MASTER, term=1, seq=1,
-                            body=bytes(4 * (1536 - CHUNK))))  # a node does not vote with weights that nobody wrote
+                            # A node does not vote with weights that nobody wrote.
+                            body=bytes(4 * (1536 - CHUNK))))
             self.view(True)
         elif f.name == "VIEW_OK":
             self.sealed = True
             self.answer()
             self.begin()
         elif f.name == "CORE_JOIN":
-            t = f.message()["trainer"]  # a node says it again after each view: a trainer is in the world once
+            # A node says it again after each view. A trainer is in the world once.
+            t = f.message()["trainer"]
             others = [x for x in self.trainers if x["session"] != t["session"]]
             self.trainers = (others + [{"session": t["session"], "pid": t["pid"]}])[-4:]
             self.send(f.copy(body=f.body))
@@ -497,15 +508,15 @@ class Coordinator(Member):
 
 
 class Listener:
-    """The port of a node that is not there: whoever dials it is greeted as by that node."""
+    """The port of a node that is not there. Who dials it is answered as by that node."""
 
     def __init__(self, port, node, secret):
         self.sock = socket.create_server(("127.0.0.1", port))
         self.node, self.secret = node, secret
-        self.config = None  # config_hash and config that the dialler said: ours are the same
+        self.config = None  # config_hash and config that the dialling node said. Ours are the same.
 
     def accept(self, uuid, incarnation, seconds=15.0):
-        """A link with who dials: (Conn, their whole Hello)."""
+        """Accepts a link. Returns (Conn, the whole Hello of the other node)."""
         self.sock.settimeout(pace.seconds(seconds))
         sock, _ = self.sock.accept()
         c = Conn(sock=sock)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire protocol, spoken from its documents alone.
 
-It reads proto/wire/README.md for the ops and proto/wire/shard.proto for the messages, and shares no code with shardd. Conn is one
-connection: it frames, sums, proves the secret and hands over what arrived. Whoever uses it may send any bytes at all. What the other
-end refuses arrives as a frame ERROR or as Closed; a wait that takes longer than its bound is a Hang.
+It reads proto/wire/README.md for the ops and proto/wire/shard.proto for the messages, and shares no
+code with shardd. A Conn is one connection: it frames, makes checksums, proves the secret and
+returns what arrived. Its caller may send any bytes at all. What the other end refuses arrives as a
+frame ERROR or as Closed. A wait that takes longer than its bound is a Hang.
 """
 import array
 import ctypes
@@ -36,15 +37,15 @@ def xxh3(data, seed=0):
 
 
 class Closed(Exception):
-    """The other end closed the connection; args[0] is what it said before, or an empty text."""
+    """The other end closed the connection. args[0] is what it said before, or an empty text."""
 
 
 class Refused(Exception):
-    """ERROR in answer to a request; args: status, text."""
+    """An ERROR is the answer to a request. args: status, text."""
 
 
 class Hang(Exception):
-    """No answer within the bound."""
+    """No answer came within the bound."""
 
 
 # --- messages, from shard.proto ---
@@ -85,7 +86,8 @@ def _scalar(kind, value):
 
 
 def pack(name, values):
-    """A message as bytes. values: field -> value, a dict for a message, a list where the field is repeated."""
+    """Packs a message into bytes. values: field -> value, a dict for a message, a list if the field
+    is repeated."""
     out = bytearray()
     for field, value in values.items():
         number, kind, many = MESSAGE[name][field]
@@ -128,7 +130,8 @@ def _value(kind, raw):
 
 
 def unpack(name, data):
-    """The message as a dict with every field: zero, empty or {} where it was absent."""
+    """Returns the message as a dict with every field, which is zero, empty or {} if it was absent.
+    """
     out = {}
     for field, (_, kind, many) in MESSAGE[name].items():
         out[field] = [] if many else {} if kind in MESSAGE else b"" if kind == "bytes" else "" if kind == "string" else 0
@@ -154,7 +157,7 @@ def unpack(name, data):
             value = raw.decode()
         elif kind == "bytes":
             value = bytes(raw)
-        elif wire == 2:  # packed numbers
+        elif wire == 2:  # Packed numbers.
             pos = 0
             while pos < len(raw):
                 if kind in FIXED:
@@ -181,7 +184,8 @@ def _bytes_of(text):
 
 
 def _ops():
-    """name -> (number, body of the request, body of the reply, min, max). Body None: nothing or tensor bytes."""
+    """Returns name -> (number, body of the request, body of the reply, min, max). Body None:
+    nothing or tensor bytes."""
     ops = {}
     for line in open(os.path.join(ROOT, "proto/wire/README.md"), encoding="utf-8"):
         cells = [c.strip() for c in line.strip().strip("|").split("|")]
@@ -236,7 +240,8 @@ class Frame:
 
 
 def frame_bytes(f, ordinal, sums=True):
-    """A frame as it travels. Its fields are cut to their width, so any number may be given."""
+    """Returns a frame as it travels. Its fields are cut to their width, so any number may be given.
+    """
     body_sum = xxh3(f.body) if f.body and sums else 0
     head = HEAD.pack(b"SHRD", 1, f.op & 0xffff, f.flags & 0xffffffff, f.model & 0xffffffff,
                      f.generation & 0xffffffff, f.seq & 0xffffffff, f.term & (1 << 64) - 1,
@@ -246,10 +251,11 @@ def frame_bytes(f, ordinal, sums=True):
 
 
 class Conn:
-    """One connection, either end. address: a path of a unix socket, or (host, port); or sock, accepted."""
+    """One connection, at either end. address: a path of a unix socket, or (host, port). sock: an
+    accepted connection."""
 
     def __init__(self, address=None, sock=None, bound=20.0):
-        self.bound = bound  # in seconds of a quiet machine: of an answer, and of bytes to be taken
+        self.bound = bound  # In seconds of a quiet machine, for an answer and for bytes to be read.
         self.unix = isinstance(address, str)
         if sock is None:
             sock = socket.socket(socket.AF_UNIX if self.unix else socket.AF_INET, socket.SOCK_STREAM)
@@ -262,7 +268,7 @@ class Conn:
         self.tag = 0
         self.buffer = bytearray()
         self.fds = []
-        self.waiting = []  # frames that arrived while an answer was waited for
+        self.waiting = []  # Frames that arrived while an answer was awaited.
         self.last_error = ""
 
     def close(self):
@@ -296,7 +302,7 @@ class Conn:
         self.out += 1
 
     def _fill(self, left):
-        """More bytes into the buffer. False: none came in so many seconds."""
+        """Reads more bytes into the buffer. False: none came in so many seconds."""
         if left <= 0:
             return False
         self.sock.settimeout(left)
@@ -320,7 +326,8 @@ class Conn:
         return True
 
     def read(self, seconds=None):
-        """The next frame, or None where none came in so many seconds, or within the bound. The sums of what arrives are checked."""
+        """Returns the next frame, or None if none came in so many seconds, or within the bound. The
+        checksums of what arrives are checked."""
         bound = pace.Bound(self.bound)
         until = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -346,12 +353,13 @@ class Conn:
         return f
 
     def next(self, seconds=None):
-        """The next frame, of those that were put aside first."""
+        """Returns the next frame. Frames that were put aside come first."""
         return self.waiting.pop(0) if self.waiting else self.read(seconds)
 
     def request(self, name, message=None, body=b"", on_frame=None, seconds=None, **fields):
-        """Sends a request and waits for its answer: the frame. Raises Refused, and Hang where none has come in so many seconds of
-        a quiet machine. Other frames go to on_frame or are put aside."""
+        """Sends a request, waits for its answer and returns that frame. Raises Refused, or Hang if
+        none has come in so many seconds of a quiet machine. Other frames go to on_frame or are put
+        aside."""
         row = OPS[name]
         self.tag += 1
         tag = self.tag
@@ -378,7 +386,8 @@ class Conn:
     # --- opening ---
 
     def hello(self, role=TRAINER, secret=None, whole=None, brief=None, label=None):
-        """HELLO, and AUTH where there is a secret (32 bytes). whole: more fields of Hello. Returns the other end's whole Hello."""
+        """Sends HELLO, and AUTH if there is a secret (32 bytes). whole: more fields of Hello.
+        Returns the other end's whole Hello."""
         label = label or ("shardd auth 2 node" if role == NODE else "shardd auth 2 client")
         mine = {"wire_min": 1, "wire_max": 1, "features": FEATURE_BODY_SUM, "role": role,
                 "release": "stranger", "pid": os.getpid()}
@@ -408,7 +417,7 @@ def prove(secret, label, sums, hello):
     return hmac.new(secret, label.encode() + b"\0" + sums + hashlib.sha256(hello).digest(), hashlib.sha256).digest()
 
 
-# --- messages that mean harm ---
+# --- hostile messages ---
 
 NUMBERS = [0, 1, 2, 3, 7, 8, 63, 64, 255, 256, 257, 4095, 65535, 65536, (1 << 20), (1 << 31) - 1, 1 << 31,
            (1 << 32) - 1, 1 << 32, (1 << 44) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
@@ -422,7 +431,7 @@ class Liar:
 
     def __init__(self, rng):
         self.rng = rng
-        self.seen = {}  # (message, field) -> values
+        self.seen = {}  # (message, field) -> values.
         self.heads = []
 
     def saw(self, f):
@@ -482,7 +491,8 @@ class Liar:
         return n if x < .6 else n + r.choice([-1, 1, 2, 256]) if x < .85 else r.choice(NUMBERS)
 
     def frame(self, names, state=None):
-        """A frame with right sums, of one of these ops. state: field -> what is true now."""
+        """Returns a frame with right checksums, of one of these ops. state: field -> what is true
+        now."""
         r = self.rng
         name = r.choice(names)
         number, kind, reply_kind, least, most = OPS[name]
@@ -501,7 +511,7 @@ class Liar:
             f.flags |= r.choice([2, 4, 1 << 15, 0xfffe])
         if kind is not None and r.random() < .93:
             f.body = pack(kind, self.message(kind))
-            if r.random() < .08 and f.body:  # not quite protobuf
+            if r.random() < .08 and f.body:  # Not quite protobuf.
                 b = bytearray(f.body)
                 b[r.randrange(len(b))] ^= 1 << r.randrange(8)
                 f.body = bytes(b[:r.randrange(1, len(b) + 1)])

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""layers.py [ROOT]: which file may include and call which. A room calls and includes its own files and those of rooms further
-down, and tells what is above it by tables of functions (link/events.h, data/events.h, model/watch.h). Prints what runs up, and
-circles of more than four files, one line each; fails if there is any."""
+"""layers.py [ROOT]: checks which file includes and calls which. The files of a folder call and
+include those of their own folder and of folders further down, and tell those above by tables of
+functions (link/events.h, data/events.h, model/watch.h). Prints one line for each call and include
+of something above, and for each circle of more than four files. Fails if there is any."""
 import collections
 import os
 import re
 import sys
 
-# lowest first; rooms on one line do not matter to each other. "" are the files that lie in daemon/ itself
+# The lowest first. The order of folders on one line does not matter. "" are the files in daemon/
+# itself.
 ROOMS = {
     "daemon": [["optim", "core"], ["config"], ["node", "store", "cluster"], ["warm"], ["link"], ["data"], ["model"],
                ["control"], ["ckpt"], ["obs"], [""]],
     "proto": [["base"], ["wire"], ["net", "ckpt"]],
 }
-# in daemon/ itself, but of what lies below: what every room may know of the process
+# Files in daemon/ itself that belong to a low layer: what every folder may know of the process.
 LOW = {"daemon/server.h": "node"}
 CIRCLE_MAX = 4
 
@@ -36,14 +38,15 @@ def rank(path):
 
 
 def plain(text):
-    """Without comments, strings and directives."""
+    """Returns the text without comments, strings and directives."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
     text = re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
     return re.sub(r"^[ \t]*#(\\\n|[^\n])*", "", text, flags=re.M)
 
 
 def definitions(text):
-    """(name, static) of each function that is defined: at the beginning of a line, before a brace at the beginning of one."""
+    """Returns (name, static) of each function that is defined: at the beginning of a line, before a
+    brace at the beginning of one."""
     for m in re.finditer(r"^(?!static_assert)([A-Za-z_][^;{}()=]*?)\b(\w+)\((?:[^;{}])*\)\s*\n\{", text, flags=re.M):
         yield m.group(2), m.group(1).startswith("static")
 
@@ -86,7 +89,7 @@ def main():
                     own[f].add(name)
                     continue
                 if owner.setdefault(name, f) != f:
-                    twice.add(name)  # of two builds: rdma.c and rdma_none.c
+                    twice.add(name)  # Two builds define it: rdma.c and rdma_none.c.
         calls = collections.defaultdict(set)
         for f in files:
             for name in set(re.findall(r"\b([a-z_]\w*)\b", bodies[f])) - own[f] - twice:

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a test may wait before it fails, as tests/lib/pace.h says it for C.
+"""How long a test may wait before it fails, as tests/lib/pace.h does it for C.
 
-A bound is written for a quiet machine of 2025. Before it counts as passed, a fixed piece of work is timed, and the bound grows with
-how much longer that takes here and now, so that neither a slow machine nor one with other work fails a test. Tests wait for events;
-a bound only ends those that hang.
+A bound is written for a quiet machine of 2025. Before it counts as passed, a fixed piece of work is
+timed. The bound grows with how much longer that takes here and now, so neither a slow machine nor a
+busy one fails a test. Tests wait for events, and a bound only ends those that hang.
 """
 import time
 
 TURNS = 150000
-QUIET_S = 0.010  # that many turns on a quiet machine
+QUIET_S = 0.010  # So many turns take that long on a quiet machine.
 FRESH_S = 5.0
 
-_measured = (0.0, -FRESH_S)  # the pace, and when
+_measured = (0.0, -FRESH_S)  # The pace, and when it was measured.
 
 
 def pace():
-    """How many times longer than on a quiet machine things take now; at least 1."""
+    """Returns how many times longer than on a quiet machine things take now, at least 1."""
     global _measured
     began = time.monotonic()
     if began - _measured[1] >= FRESH_S:
@@ -28,18 +28,20 @@ def pace():
 
 
 def seconds(quiet):
-    """As much as so many seconds of a quiet machine: for what takes a timeout and cannot be asked again."""
+    """Returns how long so many seconds of a quiet machine are here, for calls that take a timeout
+    and cannot be made again."""
     return quiet * pace()
 
 
 class Bound:
-    """So many seconds of a quiet machine, from now on. The pace is only looked at when they have passed."""
+    """So many seconds of a quiet machine, from now on. The pace is only measured when they have
+    passed."""
 
     def __init__(self, quiet):
         self.quiet, self.began = quiet, time.monotonic()
 
     def left(self):
-        """Seconds until it is worth asking again; 0: it has passed."""
+        """Returns the seconds until it is worth asking again. 0: it has passed."""
         past = time.monotonic() - self.began
         if past < self.quiet:
             return self.quiet - past

@@ -45,7 +45,8 @@ def _reserved(port):
 
 
 def _listens(port):
-    """Nobody else listens there. SO_REUSEADDR ignores old connections of a daemon that ended."""
+    """Whether this process can listen there. SO_REUSEADDR ignores old connections of a daemon that
+    ended."""
     for host in "127.0.0.1", "127.0.0.2":  # The second is where proxies listen.
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,7 +59,7 @@ def _listens(port):
 
 
 def take():
-    """A port of 127.0.0.1 that no other test has while this process lives."""
+    """Returns a port of 127.0.0.1 that no other test has while this process lives."""
     global _file, _next
     if _file is None:
         path = f"/tmp/shard-test-ports-{os.geteuid()}"
