@@ -133,7 +133,7 @@ void checkup_machine(void)
 	checkup_put("root/" CHECKUP_CLOCK, "tsc\n");
 	checkup_put(
 		"root/adjtimex",
-		"8193 1500\n"); /* What the kernel would say: STA_PLL and STA_NANO, within 1.5 ms */
+		"8193 1500\n"); /* The answer of the kernel: STA_PLL and STA_NANO, within 1.5 ms. */
 	checkup_put("root/sys/class/net/lo/operstate", "unknown\n");
 	checkup_put("root/sys/class/net/lo/mtu", "100\n");
 	checkup_put("root/sys/class/net/eth0/operstate", "up\n");

@@ -46,7 +46,8 @@ struct cutter {
 	struct pair pair[PAIRS_MAX];
 };
 
-static struct sockaddr_in loopback(uint16_t port, uint32_t host) /* 127.0.0.host */
+/* Returns 127.0.0.host. */
+static struct sockaddr_in loopback(uint16_t port, uint32_t host)
 {
 	return (struct sockaddr_in){.sin_family = AF_INET,
 				    .sin_port = htons(port),

@@ -31,7 +31,8 @@ struct proxy { /* The state of the proxy, in the child. */
 	int fd[2 * PAIRS_MAX]; /* 2i and 2i + 1 are one connection. -1: none. */
 };
 
-static struct sockaddr_in loopback(uint16_t port, int host) /* 127.0.0.host */
+/* Returns 127.0.0.host. */
+static struct sockaddr_in loopback(uint16_t port, int host)
 {
 	return (struct sockaddr_in){.sin_family = AF_INET,
 				    .sin_port = htons(port),

@@ -26,8 +26,8 @@ struct duo {
 	unsigned counts[2];
 	uint64_t term[2];
 	struct core_view view; /* The view that was given last to the disk of core a. */
-	/* The process dies in the event: before it has saved its state, or before its first action.
-	 */
+	/* The process dies in the event, before it has saved its state or before its first
+	 * action. */
 	bool unsaved, unsent;
 	struct core_id id[2];
 	struct core_out out;
@@ -49,7 +49,7 @@ void duo_event(struct duo *p, unsigned n, const char *what, struct core_event e)
 void duo_link(struct duo *p);
 void duo_first_begin(struct duo *p); /* Seals as step 4. Both trainers are then in step 5. */
 void duo_compute(struct duo *p, unsigned n, bool staged, bool ready);
-/* Compares the trace with a file. TRACE_UPDATE=1 writes the file anew. */
+/* Compares the trace with a file. TRACE_UPDATE=1 writes the file again. */
 void duo_compare(struct duo *p, const char *path);
 /* Both start core n again as the same member in a later term. duo_warm() starts it from `saved` and
  * returns what core_init() returns. duo_dies() starts it from what it saved last, and carries its

@@ -24,10 +24,10 @@ enum {
 
 struct fake_conf { /* Constant while the daemon runs. */
 	bool tcp;
-	uint32_t chunk_elems; /* 0: 1024 */
+	uint32_t chunk_elems; /* 0: 1024. */
 	uint32_t rank, world_size;
 	uint64_t timeout_ms; /* Of the model. 0: 20 s. */
-	uint32_t staleness;  /* max_staleness. */
+	uint32_t staleness;  /* The setting max_staleness. */
 };
 
 struct fake_knobs { /* Changed under the lock (fake_lock()). */
@@ -42,7 +42,7 @@ struct fake_knobs { /* Changed under the lock (fake_lock()). */
 	bool skip_nonfinite;  /* The next result is a skip. */
 	uint32_t more_ranks;  /* The world of the next ATTEMPT has so many more ranks. */
 	double loss_scale;    /* The loss scale of the next ATTEMPT. 0: 8. */
-	uint32_t ready_us;    /* How long READY waits before it is looked at. */
+	uint32_t ready_us;    /* How long READY waits before it is handled. */
 	bool diverged;
 };
 
@@ -91,7 +91,7 @@ struct fake {
 	float *master, *moment, *landing, *saved; /* `saved` is the master at the last SAVE. */
 	uint64_t landing_first;
 	struct shm arena, shared;    /* Over tcp both are private. */
-	unsigned char *chunk_pushed; /* [chunks_nr] */
+	unsigned char *chunk_pushed; /* One for each chunk. */
 	unsigned char *tensor_absent;
 	struct {
 		uint64_t offset, numel;

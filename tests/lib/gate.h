@@ -19,7 +19,7 @@ enum { GATE_ELEMS = 1 << 20 }; /* Elements of a definer's model. */
 struct gate {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	bool makes, gives; /* Who stands still. */
+	bool makes, gives; /* Which threads stand still. */
 	uint32_t making, giving;
 	bool refuses; /* Making memory fails. */
 	/* So many buffers are made, and the thread that makes the next one stands still. */

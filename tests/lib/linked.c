@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Links as a tool sees them. Tests call it. Each function asks for the status anew. Only
+/* Links as a tool sees them. Tests call it. Each function asks for the status again. Only
  * linked_await() and linked_by_rdma() wait, and they fail the test after WAIT_S. */
 #include "lib/linked.h"
 

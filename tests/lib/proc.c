@@ -40,7 +40,7 @@ void proc_beside(char *path, size_t bytes, const char *name)
 
 	CHECK(n > 0);
 	self[n] = 0;
-	for (int up = 0; up < 3; up++) { /* BUILD/tests/proc/test_x */
+	for (int up = 0; up < 3; up++) { /* The program is BUILD/tests/proc/test_x. */
 		char *slash = strrchr(self, '/');
 
 		CHECK(slash != NULL);

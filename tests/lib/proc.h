@@ -56,7 +56,7 @@ void cluster_stop(struct cluster *c);
 void cluster_done(struct cluster **c); /* The same, and sets *c to NULL. */
 /* For the teardown of a test that did not come to its end. *c may be NULL. */
 void cluster_put_away(struct cluster **c);
-char *cluster_log(struct cluster *c, int node); /* malloc'ed text. */
+char *cluster_log(struct cluster *c, int node); /* The caller frees the text. */
 /* How often it was logged so far. */
 uint32_t cluster_logged(struct cluster *c, int node, const char *part);
 /* Each of these waits for at most 20 s, and then the test fails. A daemon does not answer all that

@@ -34,7 +34,7 @@ static struct {
 
 enum need { NONE = 1, READS, WRITES };
 
-static char name[8]; /* Of the model that is asked about. */
+static char name[8]; /* The model that the ops are about. */
 static char keep_dir[80];
 
 static Shard__Define define_body;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Tests every end of a step that was begun ahead (max_staleness = 1), with the library and a real
  * daemon. The step before it is applied, is skipped with another loss scale, or ends with its
- * world; or the step ahead is abandoned, a third step has to wait, or a trainer leaves. There are
- * two trainers, over unix sockets and over TCP, and one thread drives both. */
+ * world. The step ahead is abandoned, a third step has to wait, or a trainer leaves. There are two
+ * trainers, over unix sockets and over TCP, and one thread drives both. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "lib/inproc.h"
