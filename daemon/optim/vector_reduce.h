@@ -14,6 +14,8 @@
 enum {
 	PARTS = REDUCE_LANES / VEC_LANES,
 	SUM_STREAM_MIN = 256 << 10, /* In elements. */
+	FEW = 4,                    /* So many sources are read side by side. */
+	RUN = REDUCE_BLOCK / 2,     /* In elements. */
 };
 
 struct rlanes { /* Sixteen sums of squares, and which lanes have been finite so far. */
@@ -205,6 +207,64 @@ INLINE size_t norm_pairs(enum shard_dtype dt, size_t n, const void *const *src, 
 	return at;
 }
 
+/* Adds m of the sources, from src[0] on, to what acc has of a run, for `nr` elements, which are
+ * whole lines. first: acc has nothing yet. last: no source follows, so the sum goes to dst. ahead[]
+ * is what will be read next, as it lies at the beginning of the run. */
+INLINE void add_few(enum shard_dtype dt, uint32_t m, bool first, bool last, const void *const *src,
+		    const char *const *ahead, void *dst, float *acc, size_t at, size_t nr,
+		    const struct rhow *how, struct rlanes *l)
+{
+	const size_t size = dtype_bytes(dt);
+
+	for (size_t i = 0; i < nr; i += REDUCE_LANES) {
+		for (uint32_t s = 0; s < FEW && i * size % 64 == 0; s++)
+			__builtin_prefetch(ahead[s] + i * size, 0, 2);
+		for (int part = 0; part < PARTS; part++) {
+			size_t j = i + (size_t)part * VEC_LANES;
+			vec x = operand(dt, src[0], at + j, how);
+
+			if (!first)
+				x = vec_add(vec_load(acc + j), x);
+			for (uint32_t s = 1; s < m; s++)
+				x = vec_add(x, operand(dt, src[s], at + j, how));
+			if (last)
+				look(rstore(dt, dst, at + j, x, how->stream), how->norm, part, l);
+			else
+				vec_store(acc + j, x);
+		}
+	}
+}
+
+/* Many sources, a run of each at a time, a few side by side. Side by side, all of them would push
+ * each other out of the first cache, because arenas lie at like addresses, and the processor does
+ * not follow so many streams. The sums in between stay in the first cache. What is read next is
+ * prefetched into the second one. On two cores 16 sources were summed at 30 GB/s, and at 22 side by
+ * side; 32 sources at 31 and 17. */
+INLINE void add_many(enum shard_dtype dt, uint32_t k, const void *const *src, void *dst, size_t at,
+		     size_t nr, const struct rhow *how, struct rlanes *l)
+{
+	_Alignas(64) float acc[RUN];
+	const size_t size = dtype_bytes(dt);
+
+	for (uint32_t g = 0; g < k; g += FEW) {
+		const char *ahead[FEW];
+		uint32_t m = k - g < FEW ? k - g : FEW;
+
+		for (uint32_t s = 0; s < FEW; s++) {
+			uint32_t next = g + FEW + s;
+
+			ahead[s] = next < k ? (const char *)src[next] + at * size
+					    : (const char *)src[(next - k) % k] + (at + nr) * size;
+		}
+		if (g == 0)
+			add_few(dt, FEW, true, false, src, ahead, dst, acc, at, nr, how, l);
+		else if (g + m < k)
+			add_few(dt, FEW, false, false, src + g, ahead, dst, acc, at, nr, how, l);
+		else
+			add_few(dt, m, false, true, src + g, ahead, dst, acc, at, nr, how, l);
+	}
+}
+
 /* The last sum of a large segment is read again only after the commit. It is written past the
  * caches, so that its lines are not fetched only to be overwritten. So is the copy of a lone
  * source.
@@ -226,9 +286,14 @@ INLINE struct reduce_sum reduce_k(enum shard_dtype dt, size_t n, uint32_t k, con
 		size_t end = n - at < REDUCE_BLOCK ? n : at + REDUCE_BLOCK, i = at;
 
 		lanes_zero(&l);
-		for (; i + REDUCE_LANES <= end; i += REDUCE_LANES) {
-			line(dt, k, src, dst, i, &how, &l);
+		while (k > FEW && i + REDUCE_LANES <= end) {
+			size_t nr = end - i < RUN ? (end - i) / REDUCE_LANES * REDUCE_LANES : RUN;
+
+			add_many(dt, k, src, dst, i, nr, &how, &l);
+			i += nr;
 		}
+		for (; i + REDUCE_LANES <= end; i += REDUCE_LANES)
+			line(dt, k, src, dst, i, &how, &l);
 		if (i < end)
 			short_line(dt, k, src, dst, i, end - i, &how, &l);
 		if (norm)

@@ -155,7 +155,8 @@ static void lengths(enum isa isa)
 
 static void corners(enum isa isa)
 {
-	static const uint32_t many[] = {6, 33, 64, SOURCES};
+	static const uint32_t many[] = {6, 8, 9, 16, 33, 64, SOURCES};
+	static const size_t n[] = {201, 2048, 4096 + 33, 2 * 4096 + 2048 + 17};
 
 	if (!isa_has(isa))
 		skip();
@@ -166,10 +167,14 @@ static void corners(enum isa isa)
 			compare(&c, isa, mode, true, true); /* Only the norm. */
 			compare(&c, isa, mode, false, true);
 		}
-		for (size_t i = 0; i < NR(many); i++) {
-			c = (struct reduce_case){(enum shard_dtype)dt, 201, many[i],
-						 i % 2 ? -1 : 5,       0,   0};
-			compare(&c, isa, (unsigned)i, true, false);
+		for (size_t i = 0; i < NR(many) * NR(n); i++) {
+			c = (struct reduce_case){(enum shard_dtype)dt,
+						 n[i / NR(many)],
+						 many[i % NR(many)],
+						 i % 2 ? -1 : 5,
+						 0,
+						 0};
+			compare(&c, isa, (unsigned)i % MODES, true, i % 3 != 0);
 		}
 		for (c.off = 0; c.off < 64; c.off++) { /* Every alignment. */
 			c.n = 101;
