@@ -12,106 +12,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/daemons.h"
-#include "net/shm.h"
-#include "optim/ftz.h"
-#include "optim/optim.h"
 #include "node/worker.h"
 
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 15, ROUNDS_MAX = 999, CHUNK = 1 << 20, THREADS_MAX = 64 };
-
-struct bare {
-	uint32_t chunks_nr, threads_nr;
-	optim_apply *apply;
-	struct optim_args args;
-	struct shm state, grad, image;
-	_Atomic uint32_t next;
-	bool over;
-	pthread_barrier_t go, done;
-	struct bare_thread {
-		struct bare *b;
-		int cpu;
-		pthread_t id;
-	} thread[THREADS_MAX];
-};
-
-static void *bare_main(void *arg)
-{
-	struct bare_thread *t = arg;
-	struct bare *b = t->b;
-	size_t n = (size_t)b->chunks_nr * CHUNK;
-	float *p = b->state.base;
-	cpu_set_t set;
-	uint32_t c;
-
-	CPU_ZERO(&set);
-	CPU_SET(t->cpu, &set);
-	/* The daemon's workers are pinned, too. */
-	(void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
-	ftz_on();
-	for (;;) {
-		pthread_barrier_wait(&b->go);
-		if (b->over)
-			return NULL;
-		while ((c = atomic_fetch_add(&b->next, 1)) < b->chunks_nr) {
-			size_t at = (size_t)c * CHUNK;
-
-			b->apply(&b->args, CHUNK, (uint16_t *)b->grad.base + at, p + at, p + n + at,
-				 p + 2 * n + at, (uint16_t *)b->image.base + at);
-		}
-		pthread_barrier_wait(&b->done);
-	}
-}
-
-static void bare_begin(struct bare *b, uint32_t chunks_nr, uint32_t threads_nr)
-{
-	const struct optim_row *row = optim_row(OPTIM_ADAMW);
-	size_t n = (size_t)chunks_nr * CHUNK;
-	double h[HYPER_NR];
-	cpu_set_t set;
-	struct err e;
-
-	memset(b, 0, sizeof(*b));
-	b->chunks_nr = chunks_nr;
-	b->threads_nr = threads_nr < THREADS_MAX ? threads_nr : THREADS_MAX;
-	b->apply = optim_kernel(row, isa_best(), SHARD_BF16, SHARD_BF16);
-	optim_defaults(row, h);
-	optim_args_set(&b->args, row, h, 10, 1.0f);
-	if (shm_private(&b->state, 12 * n, SHM_HUGE_TRY, &e) != SHARD_OK ||
-	    shm_create(&b->grad, "bench-grad", 2 * n, SHM_ARENA, SHM_HUGE_TRY, &e) != SHARD_OK ||
-	    shm_create(&b->image, "bench-image", 2 * n, SHM_IMAGE, SHM_HUGE_TRY, &e) != SHARD_OK)
-		bench_fail("no memory: %s", e.text);
-	for (size_t i = 0; i < n; i++) {
-		((uint16_t *)b->grad.base)[i] = dtype_to_bf16((float)(i % 1001) * 1e-4f - 0.05f);
-		((float *)b->state.base)[i] = 1.0f;
-		((float *)b->state.base)[n + i] = 0.01f;
-		((float *)b->state.base)[2 * n + i] = 0.001f;
-	}
-	pthread_barrier_init(&b->go, NULL, b->threads_nr + 1);
-	pthread_barrier_init(&b->done, NULL, b->threads_nr + 1);
-	CHECK(sched_getaffinity(0, sizeof(set), &set) == 0);
-	for (uint32_t i = 0, cpu = 0; i < b->threads_nr; i++, cpu++) {
-		while (!CPU_ISSET(cpu, &set))
-			cpu++;
-		b->thread[i] = (struct bare_thread){.b = b, .cpu = (int)cpu};
-		CHECK(pthread_create(&b->thread[i].id, NULL, bare_main, &b->thread[i]) == 0);
-	}
-}
-
-static double bare_round(struct bare *b)
-{
-	uint64_t start = clock_ns();
-
-	atomic_store(&b->next, 0);
-	pthread_barrier_wait(&b->go);
-	pthread_barrier_wait(&b->done);
-	return (double)(clock_ns() - start) * 1e-6;
-}
+enum { ROUNDS = 15, ROUNDS_MAX = 999 };
 
 /* Processors that were idle a moment ago can be half as fast as busy ones. So the limit is taken in
  * the state in which the step finds them. */
@@ -122,23 +29,12 @@ static double bare_limit(struct bare *b, bool busy)
 	return bare_round(b);
 }
 
-static void bare_end(struct bare *b)
-{
-	b->over = true;
-	pthread_barrier_wait(&b->go);
-	for (uint32_t i = 0; i < b->threads_nr; i++)
-		pthread_join(b->thread[i].id, NULL);
-	shm_unmap(&b->state);
-	shm_unmap(&b->grad);
-	shm_unmap(&b->image);
-}
-
 static void measure(const char *argv0, int trainers, bool burst, const char *warm,
 		    uint32_t chunks_nr, int rounds)
 {
 	struct fleet_spec spec = {.name = "bench",
 				  .tensors_nr = chunks_nr,
-				  .numel = CHUNK,
+				  .numel = BARE_CHUNK,
 				  .dtype = SHARD_BF16,
 				  .trainers = trainers,
 				  .write = !burst};
@@ -149,7 +45,7 @@ static void measure(const char *argv0, int trainers, bool burst, const char *war
 	struct fleet_times t;
 	struct daemons d;
 	struct fleet *f;
-	struct bare b;
+	struct bare *b;
 
 	snprintf(settings, sizeof(settings),
 		 "optimizer=adamw lr=1e-3 clip=1.0 min_world=%d local_world=%d", trainers,
@@ -159,12 +55,12 @@ static void measure(const char *argv0, int trainers, bool burst, const char *war
 	daemons_launch(&d, 0);
 	daemons_wait(&d, 0);
 	f = fleet_begin(&d, &spec);
-	bare_begin(&b, chunks_nr, workers);
-	bare_round(&b);
+	b = bare_begin(chunks_nr, workers);
+	bare_round(b);
 	fleet_step(f, &t);
 	fleet_step(f, &t);
 	for (int i = 0; i < rounds; i++) {
-		limit[i] = bare_limit(&b, !burst);
+		limit[i] = bare_limit(b, !burst);
 		fleet_step(f, &t);
 		ours[i] = (double)(burst ? t.step : t.after) * 1e-6;
 		reduce[i] = daemons_figure(&d, 0, "last_step.reduce_s") * 1e3;

@@ -71,9 +71,11 @@ static void configure(const struct daemons *d, int i, const uint16_t *port, uint
 		bench_fail("%s: %s", path, strerror(errno));
 	fprintf(f,
 		"[daemon]\nnode = %c\nlisten = 127.0.0.1:%u\nsocket = %s/%c.sock\nstate = "
-		"%s/%c.state\nmemory = 8GiB\nhttp = off\n"
+		"%s/%c.state\nmemory = %lluKiB\nhttp = off\n"
 		"allow_unauthenticated = yes\n",
-		'a' + i, port[i], d->dir, 'a' + i, d->dir, 'a' + i);
+		'a' + i, port[i], d->dir, 'a' + i, d->dir, 'a' + i,
+		(unsigned long long)sysconf(_SC_PHYS_PAGES) *
+			(unsigned long long)(sysconf(_SC_PAGESIZE) >> 10));
 	fprintf(f, "warm_restart = %s\n", d->warm ? d->warm : "off");
 	if (d->warm_dir[0] != 0)
 		fprintf(f, "warm_dir = %s\n", d->warm_dir);

@@ -13,7 +13,7 @@
 
 struct fdstore;
 
-enum { DAEMONS_MAX = 2, FLEET_MAX = 2, FLEET_TENSORS_MAX = 256 };
+enum { DAEMONS_MAX = 8, FLEET_MAX = 32, FLEET_TENSORS_MAX = 256 };
 
 struct daemons {
 	char dir[64], build[512], address[DAEMONS_MAX][128];
@@ -68,6 +68,13 @@ void fleet_end(struct fleet **f);
 /* Puts the calling thread, and the threads and processes that it makes later, on the processors of
  * node i of two. -1: on all. */
 void bench_processors(int node);
+/* The optimizer's bare kernel over as many parameters (bf16, AdamW) in this process, with as many
+ * threads, which take chunks from one counter, and the same kinds of pages as a daemon. */
+struct bare;
+struct bare *bare_begin(uint32_t chunks_nr, uint32_t threads_nr);
+double bare_round(struct bare *b); /* Milliseconds. */
+void bare_end(struct bare **b);
+enum { BARE_CHUNK = 1 << 20 };
 double bench_median(double *values, int nr); /* Sorts values. */
 __attribute__((noreturn, format(printf, 1, 2))) void bench_fail(const char *fmt, ...);
 
