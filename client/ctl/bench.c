@@ -177,11 +177,13 @@ enum ctl_exit ctl_bench(const struct ctl_options *o)
 	tiny.steps = TINY_STEPS;
 	/* The tiny model comes first, because it also shows early whether a daemon answers. */
 	if ((st = bench_train(&tiny, &f.tiny, &e)) == SHARD_OK)
-		st = bench_memory(&f.memory, &e);
+		st = bench_memory(f.conf.params * memory_update_bytes(&m), &f.memory, &e);
 	if (st == SHARD_OK)
 		st = bench_train(&f.conf, &f.step, &e);
 	/* Other processes use this memory, too. The better of two measurements is the limit. */
-	if (st == SHARD_OK && (st = bench_memory(&after, &e)) == SHARD_OK)
+	if (st == SHARD_OK)
+		st = bench_memory(f.conf.params * memory_update_bytes(&m), &after, &e);
+	if (st == SHARD_OK)
 		f.memory = after > f.memory ? after : f.memory;
 	if (st != SHARD_OK)
 		return ctl_fail(st == SHARD_INTERRUPTED ? CTL_FAILED : ctl_exit_of(st), "%s: %s",

@@ -33,8 +33,10 @@ struct bench_result {
 /* Defines a model under a name that no other model has, trains it and drops it. The model is
  * dropped also after a failure, and after SIGINT, SIGTERM or SIGHUP (SHARD_INTERRUPTED). */
 enum shard_status bench_train(const struct bench_conf *b, struct bench_result *r, struct err *e);
-/* Sets *rate to the most bytes/s that the processors of the affinity mask read and wrote together.
- * It is 0 where there is no memory to try it with. SHARD_SYSTEM: a thread cannot be made. */
-enum shard_status bench_memory(double *rate, struct err *e);
+/* Sets *rate to the most bytes/s that the processors of the affinity mask read and wrote together,
+ * in memory beyond most caches, and in as many bytes as an update touches if these are fewer,
+ * because they may stay in a cache. It is 0 where there is no memory to try it with. SHARD_SYSTEM:
+ * a thread cannot be made. */
+enum shard_status bench_memory(uint64_t bytes, double *rate, struct err *e);
 
 #endif

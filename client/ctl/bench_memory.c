@@ -15,6 +15,7 @@
 
 #define THREADS_MAX 64
 #define ELEMS       (128u << 20) /* Of all threads: 512 MiB in two arrays, beyond most caches. */
+#define LEAST_ELEMS (256u << 10) /* Below that, waiting for one another takes longer. */
 #define SWEEPS      12           /* The first half updates, the other one only reads. */
 
 struct sweeps {                 /* What the threads share. */
@@ -109,7 +110,8 @@ static enum shard_status run(struct sweep *sweep, struct sweeps *all, struct err
 		made + 1, all->threads, strerror(error));
 }
 
-enum shard_status bench_memory(double *rate, struct err *e)
+/* Raises *rate if sweeps over so many elements are faster. */
+static enum shard_status sweep_over(uint32_t elems, double *rate, struct err *e)
 {
 	struct sweeps all = {.making = PTHREAD_MUTEX_INITIALIZER};
 	struct sweep sweep[THREADS_MAX];
@@ -118,11 +120,10 @@ enum shard_status bench_memory(double *rate, struct err *e)
 	float *memory;
 	size_t bytes;
 
-	*rate = 0;
 	all.threads = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 	all.threads = all.threads > THREADS_MAX ? THREADS_MAX : all.threads;
 	CHECK(all.threads > 0);
-	all.elems = ELEMS / 2 / all.threads;
+	all.elems = elems / 2 / all.threads;
 	bytes = (size_t)all.threads * 2 * all.elems * sizeof(*memory);
 	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
@@ -138,5 +139,19 @@ enum shard_status bench_memory(double *rate, struct err *e)
 		*rate = sweep[0].rate[k] > *rate ? sweep[0].rate[k] : *rate;
 	pthread_barrier_destroy(&all.gate);
 	munmap(memory, bytes);
+	return st;
+}
+
+enum shard_status bench_memory(uint64_t bytes, double *rate, struct err *e)
+{
+	uint64_t elems = bytes / sizeof(float) < LEAST_ELEMS ? LEAST_ELEMS : bytes / sizeof(float);
+	enum shard_status st;
+
+	*rate = 0;
+	st = sweep_over(ELEMS, rate, e);
+	if (st == SHARD_OK && elems < ELEMS)
+		st = sweep_over((uint32_t)elems, rate, e);
+	if (st != SHARD_OK)
+		*rate = 0;
 	return st;
 }

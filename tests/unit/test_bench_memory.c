@@ -61,7 +61,7 @@ static void no_thread(void **state)
 		char want[100];
 
 		made = joined = 0;
-		assert_int_equal(bench_memory(&rate, &e), SHARD_SYSTEM);
+		assert_int_equal(bench_memory(1 << 20, &rate, &e), SHARD_SYSTEM);
 		snprintf(want, sizeof(want), "thread %d of %d for the speed of memory cannot start",
 			 fails_at + 1, PROCESSORS);
 		assert_non_null(strstr(e.text, want));
