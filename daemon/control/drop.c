@@ -10,6 +10,7 @@
 #include "control/drop.h"
 
 #include "data/apply.h"
+#include "data/feed.h"
 #include "base/check.h"
 #include "model/watch.h"
 #include "base/clock.h"
@@ -98,6 +99,7 @@ static void drop_start(struct drop *d, struct model *m, const char *why)
 		model_close_attempt(m);
 	else
 		model_give_up(m); /* A thread may still be making its memory. */
+	feed_end(m);              /* What is not handed out yet never will be. */
 	landing_end(&m->img.landing);
 	WATCH_TELL(m->server, dropping, m, &e);
 	define_over(m, &e);
