@@ -229,7 +229,6 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 		       const void *warm)
 {
 	struct core *c = memory;
-	uint32_t *index;
 
 	CHECK(view_is_member(&conf->members, conf->self) &&
 	      view_is_member(&conf->members, view_coordinator(&conf->members)));
@@ -244,14 +243,8 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	c->link[conf->self].who = conf->who;
 	core_copy_text(c->link[conf->self].why, sizeof(c->link[conf->self].why), conf->memory_why);
 	core_layout(conf, c);
-	index = core_at(c, c->at_index);
-	for (uint32_t i = 0; i < conf->chunks_nr; i++) {
-		uint16_t node = place_primary(core_place(c), i);
-
-		CHECK(view_is_member(core_members(c), node));
-		/* Counts per primary. It is read for chunks of this node only. */
-		index[i] = c->held_nr[node]++;
-	}
+	CHECK(place_ok(&conf->place, &conf->members));
+	member_place(c, &conf->place);
 	timer_stop(&c->step.timer);
 	timer_stop(&c->local.timer);
 	timer_stop(&c->coord.timer);

@@ -28,7 +28,8 @@ struct core_conf {
 	/* The term of the coordinator. It grows with each start, also with a warm one. */
 	uint64_t term;
 	uint32_t chunks_nr;
-	struct placement place;        /* The placement of the first view. */
+	/* The placement of the first view, and of the one that is durable or was saved. */
+	struct placement place;
 	const char *const *node_names; /* [slot] The names of the members, for texts. */
 	uint32_t min_world, max_world,
 		/* Trainers in a world. local_world: at most so many on one node, 0: no limit of its
@@ -43,10 +44,10 @@ struct core_conf {
 struct core; /* Opaque. The caller gives core_bytes() of zeroed, 16-byte aligned memory. */
 size_t core_bytes(const struct core_conf *conf);
 /* conf is copied, but its pointers are kept. view is what was durable, on a coordinator that starts
- * again, or NULL for a model that was just defined. warm is what core_warm_save() left in memory
- * that outlived the process, or NULL. With warm, CORE_EV_WARM is the first event. If warm cannot be
- * trusted, core_init() zeroes the memory and returns NULL, and the shell makes a cold start. It
- * returns NULL in no other case. */
+ * again, or NULL for a model that was just defined. Its placement is that of conf, and need not
+ * have the table. warm is what core_warm_save() left in memory that outlived the process, or NULL.
+ * With warm, CORE_EV_WARM is the first event. If warm cannot be trusted, core_init() zeroes the
+ * memory and returns NULL, and the shell makes a cold start. It returns NULL in no other case. */
 struct core *core_init(void *memory, const struct core_conf *conf, const struct core_view *view,
 		       const void *warm);
 void core_handle(struct core *c, const struct core_event *e, uint64_t now_ns, struct core_out *out);

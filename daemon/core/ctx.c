@@ -19,7 +19,7 @@ const struct view_members *core_members(const struct core *c)
 
 const struct placement *core_place(const struct core *c)
 {
-	return &c->conf.place;
+	return &c->member.place;
 }
 
 uint16_t core_coordinator(const struct core *c)

@@ -80,12 +80,27 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 	a->status = v->restoring ? SHARD_ROLLED_BACK : SHARD_LOST;
 }
 
+void member_place(struct core *c, const struct placement *p)
+{
+	uint32_t *index = core_at(c, c->at_index);
+
+	c->member.place = *p;
+	memset(c->held_nr, 0, sizeof(c->held_nr));
+	for (uint32_t i = 0; i < p->chunks_nr; i++)
+		/* Counts per primary. It is read for chunks of this node only. */
+		index[i] = c->held_nr[place_primary(p, i)]++;
+}
+
 /* The weights of a chunk can only follow records one by one. A node that holds chunks cannot adopt
- * a view that skips a record. */
+ * a view that skips a record. Nor can weights be copied from node to node, so while there are any,
+ * every chunk stays where it is. */
 static bool member_follows(const struct core *c, const struct core_view *v)
 {
 	const struct step *s = &c->step;
 
+	if (v->generation == c->member.generation && v->sealed &&
+	    !place_same(&v->place, core_place(c)))
+		return false;
 	if (v->generation != c->member.generation || !v->sealed || !c->held_nr[c->conf.self])
 		return true;
 	if (s->has_record)
@@ -123,6 +138,8 @@ static void member_resume(struct ctx *x)
 	m->restoring = v->restoring;
 	m->lost = v->lost;
 	m->members = v->members;
+	if (!place_same(&m->place, &v->place))
+		member_place(c, &v->place);
 	m->tune = v->tune;
 	member_ok(x);
 	if (new_term)
@@ -149,6 +166,9 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 	if (!view_members_ok(&v->members, x->c->conf.members.nodes) ||
 	    !view_names_ok(&v->members) || !member_is_in(x->c, &v->members) ||
 	    view_coordinator(&v->members) != msg->from)
+		return;
+	/* It says of each chunk which member holds it. */
+	if (v->place.chunks_nr != x->c->conf.chunks_nr || !place_ok(&v->place, &v->members))
 		return;
 	m->promised = v->term;
 	if (v->term == m->term && v->seq == m->seq) {

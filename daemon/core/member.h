@@ -12,6 +12,7 @@ struct member {
 	uint32_t seq, generation;
 	/* The members of that view, or of the first view if none is adopted. */
 	struct view_members members;
+	struct placement place; /* The same. member_place() sets it. */
 	bool sealed, restoring, lost;
 	bool has_next; /* The view .next waits until APPLYING has ended. */
 	struct core_tune tune;
@@ -25,6 +26,10 @@ struct member {
 /* Is this node a member? Its slot alone does not make it one, because another node may have the
  * slot in another view. */
 bool member_is_in(const struct core *c, const struct view_members *v);
+
+/* From now on the chunks lie like that. Counts anew how many each node holds, and where the votes
+ * of those of this node are. */
+void member_place(struct core *c, const struct placement *p);
 
 /* Messages of the coordinator. */
 void member_on_ask(struct ctx *x, const struct core_msg *m);

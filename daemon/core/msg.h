@@ -5,7 +5,7 @@
 #define SHARD_CORE_MSG_H
 
 #include "core/record.h"
-#include "core/view.h"
+#include "core/place.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,6 +31,9 @@ struct core_view { /* It is durable before any member hears of it. */
 	uint32_t seq, generation;
 	/* The uuid of each is known. */
 	struct view_members members;
+	/* Which node holds each chunk. Its table belongs to the shell, which keeps it for as long
+	 * as a core may have a view that names it. */
+	struct placement place;
 	bool sealed;    /* The record is valid, and the model has the weights of record.step. */
 	bool restoring; /* Not sealed: the coordinator restores the weights from a checkpoint. */
 	bool lost;      /* Not sealed any more: the weights are gone. */

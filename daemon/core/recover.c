@@ -20,6 +20,9 @@ void recover_check(const struct core *c)
 	CHECK(!co->view.restoring || !co->view.sealed);
 	CHECK(co->state != COORD_OPEN || (co->has_view && co->view.term == c->conf.term));
 	CHECK(!co->tune_tell || co->has_view);
+	/* This coordinator moves no chunk. What it asks about the holders of chunks it asks of the
+	 * view that this node has adopted. */
+	CHECK(co->state == COORD_OFF || place_same(&co->view.place, core_place(c)));
 }
 
 /* Who has the slot now, and with which memory. NULL: not known. */
@@ -642,13 +645,16 @@ void recover_init(struct core *c, const struct core_view *view)
 	co->bad_rank = -1;
 	co->timer.at = 0; /* It asks at the first tick. */
 	co->view.members = c->conf.members;
+	co->view.place = c->conf.place;
 	if (!view)
 		return;
+	CHECK(view->place.sum == c->conf.place.sum);
 	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
 	      view_names_ok(&view->members) && member_is_in(c, &view->members) &&
 	      view_coordinator(&view->members) == c->conf.self);
 	co->has_view = true;
 	co->view = *view;
+	co->view.place = c->conf.place; /* view need not have the table. */
 	if (!view->sealed)
 		return;
 	co->has_last = true;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view.h: which nodes are members, who they are, which one coordinates, and which node holds each
- * chunk. Every loop over nodes and every question about the holder of a chunk goes through these
- * functions, in the core and around it, so that the answers may differ from one view to the next. A
- * node is named by its slot, a small number that stays the same for as long as it is a member.
- * Slots may have gaps. Nothing here fails. */
+/* view.h: which nodes are members, who they are, and which one coordinates. Every loop over nodes
+ * goes through these functions, in the core and around it, so that the answers may differ from one
+ * view to the next. A node is named by its slot, a small number that stays the same for as long as
+ * it is a member. Slots may have gaps. Nothing here fails. */
 #ifndef SHARD_CORE_VIEW_H
 #define SHARD_CORE_VIEW_H
 
@@ -30,12 +29,6 @@ struct view_members {
 	/* The slot of the coordinator. It has 64 bits so that the struct has no padding. */
 	uint64_t coordinator;
 	struct view_node node[CORE_NODES_MAX]; /* [slot] Zeros where there is no member. */
-};
-
-struct placement {
-	/* [chunks_nr] The caller keeps this array for as long as it uses the placement. */
-	const uint16_t *primary;
-	uint32_t chunks_nr;
 };
 
 _Static_assert(CORE_NODES_MAX <= 64, "members are bits of a word");
@@ -126,27 +119,6 @@ static inline bool view_names_ok(const struct view_members *v)
 	uint16_t a, b;
 
 	return view_unnamed(v) == CORE_NODES_MAX && !view_twins(v, &a, &b);
-}
-
-/* The node whose copy of the chunk counts. */
-static inline uint16_t place_primary(const struct placement *p, uint32_t chunk)
-{
-	CHECK(chunk < p->chunks_nr);
-	return p->primary[chunk];
-}
-
-static inline bool place_holds(const struct placement *p, uint32_t chunk, uint16_t node)
-{
-	return place_primary(p, chunk) == node;
-}
-
-static inline uint32_t place_held_nr(const struct placement *p, uint16_t node)
-{
-	uint32_t nr = 0;
-
-	for (uint32_t c = 0; c < p->chunks_nr; c++)
-		nr += place_holds(p, c, node);
-	return nr;
 }
 
 #endif

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* "srdwarm4". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x346d726177647273ull
+/* "srdwarm5". Its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x356d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -31,6 +31,7 @@ struct warm {
 	uint64_t magic, sum; /* .sum covers everything after it. */
 	uint64_t incarnation;
 	struct view_members members;
+	uint64_t place; /* The sum of the placement. */
 	uint16_t self, groups_nr;
 	uint32_t chunks_nr, held_nr;
 	uint64_t promised, term;
@@ -104,6 +105,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->incarnation = c->conf.who.incarnation;
 	w->self = c->conf.self;
 	w->members = m->members;
+	w->place = m->place.sum;
 	w->groups_nr = (uint16_t)c->conf.record.groups_nr;
 	w->chunks_nr = c->conf.chunks_nr;
 	w->held_nr = c->held_nr[c->conf.self];
@@ -179,7 +181,7 @@ static bool warm_of_this(const struct core *c, const struct warm *w)
 	       view_coordinator(&w->members) == view_coordinator(&c->conf.members) &&
 	       (!w->term || (view_names_ok(&w->members) && member_is_in(c, &w->members))) &&
 	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
-	       w->held_nr == c->held_nr[c->conf.self];
+	       w->place == core_place(c)->sum && w->held_nr == c->held_nr[c->conf.self];
 }
 
 static bool warm_view_ok(const struct core *c, const struct warm *w, const struct core_view *view)

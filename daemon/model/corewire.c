@@ -288,6 +288,7 @@ enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a,
 	out->generation = v->generation;
 	if (!pack_members(&v->members, a, out))
 		return SHARD_AGAIN;
+	out->place = v->place.sum;
 	out->sealed = v->sealed;
 	out->restoring = v->restoring;
 	out->lost = v->lost;
@@ -355,6 +356,12 @@ enum shard_status corewire_unpack_view(const Shard__View *in, const struct corew
 	memset(v, 0, sizeof(*v));
 	if ((st = unpack_members(in, l, &v->members, e)) != SHARD_OK)
 		return st;
+	v->place = l->place;
+	v->place.sum = in->place;
+	if (l->place.primary != NULL && in->place != l->place.sum)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a view that places chunks otherwise than the memory here was made "
+			       "for: this release cannot move chunks");
 	if (in->sealed != (in->record != NULL))
 		return err_set(e, SHARD_PROTOCOL, "a view that is sealed %d, with a record %d",
 			       in->sealed, in->record != NULL);

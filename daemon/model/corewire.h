@@ -19,6 +19,9 @@ struct corewire_limits {
 	/* A view that has this slot names its member by this uuid. NULL: by any. */
 	uint16_t self;
 	const uint8_t *uuid;
+	/* The placement that the memory here was made for. A view that names another one is
+	 * refused. primary NULL: the caller compares it, and a view gets no table. */
+	struct placement place;
 };
 
 /* Fills out, and in h the op and the ids of the attempt. SHARD_AGAIN: the arena is too small. */

@@ -121,6 +121,8 @@ static enum shard_status make_core(struct model *m, const struct core_conf *conf
 	m->core_memory = aligned_alloc(64, (core_bytes(conf) + 63) & ~(size_t)63);
 	if (m->core_memory == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for \"%s\"", m->name);
+	if (view != NULL && view->place.sum != m->place.sum)
+		return err_set(e, SHARD_MISMATCH, "its view on disk places chunks elsewhere");
 	memset(m->core_memory, 0, core_bytes(conf));
 	m->core = core_init(m->core_memory, conf, view, there ? meta_core(&m->meta) : NULL);
 	if (m->core == NULL)
@@ -421,9 +423,9 @@ static enum shard_status make_layout(struct model *m, struct err *e)
 		return st;
 	if ((primary = calloc(m->layout->chunks_nr, sizeof(*primary))) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", m->layout->chunks_nr);
-	m->place = (struct placement){primary, m->layout->chunks_nr};
-	why = place_decode(primary, m->layout->chunks_nr, m->server->nodes_nr, m->spec->owner_runs,
-			   (uint32_t)m->spec->n_owner_runs);
+	why = place_decode(primary, m->layout->chunks_nr, m->server->nodes_nr, m->spec->place_runs,
+			   (uint32_t)m->spec->n_place_runs);
+	m->place = place_of(primary, m->layout->chunks_nr);
 	if (why != NULL)
 		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", m->name, why);
 	return SHARD_OK;

@@ -677,7 +677,8 @@ enum shard_status model_core_frame(struct model *m, struct peer *p, const struct
 					 .local_world = m->set.local_world,
 					 .nodes_nr = m->server->nodes_nr,
 					 .self = m->server->self,
-					 .uuid = static_uuid(m->server->dir)};
+					 .uuid = static_uuid(m->server->dir),
+					 .place = m->place};
 	struct core_event ev = {.type = CORE_EV_MSG, .node = p->node};
 	struct core_msg msg;
 	enum shard_status st = corewire_unpack(h, body, &limits, &m->server->scratch.rx, &msg, e);

@@ -281,7 +281,8 @@ static enum shard_status kept_one(struct server *s, uint32_t id, char name[72], 
 		       id);
 }
 
-/* True: the memory has the same definition as the file, except for the generation, which grows. */
+/* True: the memory has the same definition as the file, except for the generation, which grows, and
+ * was made for the same placement, because this release cannot move chunks. */
 static bool same_definition(const Shard__Model *file, const struct meta_found *found)
 {
 	Shard__Model *kept = shard__model__unpack(NULL, found->spec_bytes, found->spec),
@@ -293,6 +294,10 @@ static bool same_definition(const Shard__Model *file, const struct meta_found *f
 	if (kept == NULL)
 		return false;
 	copy.generation = kept->generation;
+	if (!spec_same_place(file, kept)) {
+		shard__model__free_unpacked(kept, NULL);
+		return false;
+	}
 	bytes = shard__model__get_packed_size(kept);
 	a = malloc(bytes + 1);
 	b = malloc(bytes + 1);

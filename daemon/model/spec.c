@@ -208,6 +208,7 @@ static bool same_bytes(const struct model *m, const Shard__Model *is)
 
 	a.generation = b.generation = 0;
 	a.incarnation = b.incarnation = 0;
+	a.n_place_runs = b.n_place_runs = 0;
 	bytes = shard__model__get_packed_size(&a);
 	if (shard__model__get_packed_size(&b) != bytes)
 		return false;
@@ -220,10 +221,15 @@ static bool same_bytes(const struct model *m, const Shard__Model *is)
 	return same;
 }
 
+bool spec_same_place(const Shard__Model *a, const Shard__Model *b)
+{
+	return a->n_place_runs == b->n_place_runs &&
+	       memcmp(a->place_runs, b->place_runs, a->n_place_runs * sizeof(*a->place_runs)) == 0;
+}
+
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e)
 {
 	const char *node = server_node_name(m->server, m->server->self);
-	size_t runs = is->n_owner_runs;
 	struct err why = {.status = SHARD_OK};
 
 	if (strcmp(m->name, is->spec->name) != 0)
@@ -235,12 +241,12 @@ enum shard_status spec_same(const struct model *m, const Shard__Model *is, struc
 		err_set(&why, SHARD_EXISTS, "its chunks have %u elements, not %u", is->chunk_elems,
 			m->spec->chunk_elems);
 	else if (compare(m, is->spec, is->spec->settings, &why) == SHARD_OK) {
-		if (runs != m->spec->n_owner_runs || memcmp(is->owner_runs, m->spec->owner_runs,
-							    runs * sizeof(is->owner_runs[0])) != 0)
-			err_set(&why, SHARD_EXISTS, "its chunks lie on other nodes");
-		else if (!same_bytes(m, is))
+		if (!same_bytes(m, is))
 			err_set(&why, SHARD_EXISTS,
 				"another user defined it, or its groups are written differently");
+		else if (!spec_same_place(m->spec, is))
+			err_set(&why, SHARD_EXISTS,
+				"its chunks lie on other nodes, and this release cannot move them");
 	}
 	if (why.status == SHARD_OK)
 		return SHARD_OK;
@@ -308,8 +314,8 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	temp.owner = owner;
 	temp.chunk_elems = set->chunk_elems;
 	temp.generation = 1;
-	st = place_new(&runs, &temp.n_owner_runs, l->chunks_nr, s->nodes_nr, e);
-	temp.owner_runs = runs;
+	st = place_new(&runs, &temp.n_place_runs, l->chunks_nr, s->nodes_nr, e);
+	temp.place_runs = runs;
 	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
 	free(runs);
 	if (st == SHARD_OK && m == NULL)

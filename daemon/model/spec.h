@@ -30,6 +30,8 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 /* The same for a whole definition, as the coordinator sends it. SHARD_EXISTS: it differs from that
  * of the existing model. */
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e);
+/* Are both placed alike? The placement is not a part of the definition. */
+bool spec_same_place(const Shard__Model *a, const Shard__Model *b);
 /* Makes the whole definition with number, effective settings and placement. The caller owns *out
  * and its *layout. owner NULL: the model has no owner. */
 enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,

@@ -6,7 +6,7 @@
 #ifndef SHARD_STORE_STORE_H
 #define SHARD_STORE_STORE_H
 
-#include "core/view.h"
+#include "core/place.h"
 #include "net/shm.h"
 #include "optim/optim.h"
 #include "wire/layout.h"

@@ -166,12 +166,34 @@ static struct tile_update update_of(const struct ram *r, const struct tier_apply
 				    .kernel_undo = r->kernel_undo};
 }
 
+/* Updates the chunk in one pass, in memory that ends with the process. */
+static uint64_t update_plain(const struct tile_update *u)
+{
+	const struct layout *l = u->layout;
+	uint64_t kept = 0;
+
+	CHECK(u->kernel != NULL && u->grad != NULL && u->tensor[0] != NULL);
+	for (uint32_t s = l->chunk_segment[u->chunk]; s < l->chunk_segment[u->chunk + 1]; s++) {
+		const struct segment *g = &l->segment[s];
+
+		if (!layout_frozen(l, s))
+			kept += u->kernel(&u->args[g->group], g->n,
+					  u->zero[s] ? NULL
+						     : u->grad + (size_t)g->start * u->grad_bytes,
+					  u->tensor[0] + g->start,
+					  u->tensor[1] != NULL ? u->tensor[1] + g->start : NULL,
+					  u->tensor[2] != NULL ? u->tensor[2] + g->start : NULL,
+					  u->image + (size_t)g->start * u->image_bytes);
+	}
+	return kept;
+}
+
 static void apply_run(void *args)
 {
 	struct apply_job *j = args;
 
 	if (j->tiles == NULL) {
-		j->job.result.kept = tile_apply_plain(&j->update);
+		j->job.result.kept = update_plain(&j->update);
 		return;
 	}
 	j->job.result.kept = tile_apply(j->tiles, j->stamp, &j->update);

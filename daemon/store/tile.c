@@ -18,27 +18,6 @@ uint32_t tile_count(const struct layout *l, uint32_t chunk)
 	return (layout_chunk_elems(l, chunk) + TILE_ELEMS - 1) / TILE_ELEMS;
 }
 
-uint64_t tile_apply_plain(const struct tile_update *u)
-{
-	const struct layout *l = u->layout;
-	uint64_t kept = 0;
-
-	CHECK(u->kernel != NULL && u->grad != NULL && u->tensor[0] != NULL);
-	for (uint32_t s = l->chunk_segment[u->chunk]; s < l->chunk_segment[u->chunk + 1]; s++) {
-		const struct segment *g = &l->segment[s];
-
-		if (!layout_frozen(l, s))
-			kept += u->kernel(&u->args[g->group], g->n,
-					  u->zero[s] ? NULL
-						     : u->grad + (size_t)g->start * u->grad_bytes,
-					  u->tensor[0] + g->start,
-					  u->tensor[1] != NULL ? u->tensor[1] + g->start : NULL,
-					  u->tensor[2] != NULL ? u->tensor[2] + g->start : NULL,
-					  u->image + (size_t)g->start * u->image_bytes);
-	}
-	return kept;
-}
-
 static uint32_t tile_end(const struct tile_update *u, uint32_t first)
 {
 	uint32_t elems = layout_chunk_elems(u->layout, u->chunk);

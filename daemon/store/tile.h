@@ -45,10 +45,8 @@ struct tile_update {
 
 /* How many tiles a chunk has. */
 uint32_t tile_count(const struct layout *l, uint32_t chunk);
-/* Updates the chunk in one pass, in memory that ends with the process. Returns how many elements
- * were kept as they were. Any thread may call it, as well as tile_apply(). */
-uint64_t tile_apply_plain(const struct tile_update *u);
-/* The same for each tile that does not have the stamp yet. */
+/* Updates each tile of the chunk that does not have the stamp yet. Returns how many elements were
+ * kept as they were. Any thread may call it. */
 uint64_t tile_apply(const struct tiles *t, uint64_t stamp, const struct tile_update *u);
 
 /* At a start, before tile_apply(). tile_noted() says whether a thread of the process before noted

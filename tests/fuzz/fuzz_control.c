@@ -20,12 +20,12 @@ static void runs(const Shard__Model *m)
 	uint16_t owner[CHUNKS];
 	uint32_t back[2 * CHUNKS];
 
-	if (place_decode(owner, CHUNKS, NODES, m->owner_runs, (uint32_t)m->n_owner_runs))
+	if (place_decode(owner, CHUNKS, NODES, m->place_runs, (uint32_t)m->n_place_runs))
 		return;
 	for (int i = 0; i < CHUNKS; i++)
 		CHECK(owner[i] < NODES);
 	/* Neighbouring runs of one node may have been apart. */
-	CHECK(place_encode(back, CHUNKS, owner, CHUNKS) <= m->n_owner_runs / 2);
+	CHECK(place_encode(back, CHUNKS, owner, CHUNKS) <= m->n_place_runs / 2);
 }
 
 /* Checks what a log line or a terminal shows of a foreign text. It must be UTF-8 without control

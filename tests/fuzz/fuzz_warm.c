@@ -279,8 +279,8 @@ static Shard__Model *definition(const struct node *n, uint32_t staleness)
 	model.model = MODEL;
 	model.spec = &spec;
 	model.chunk_elems = 1024;
-	model.owner_runs = runs[n->server.self];
-	model.n_owner_runs = n->server.self ? 6 : 2;
+	model.place_runs = runs[n->server.self];
+	model.n_place_runs = n->server.self ? 6 : 2;
 	model.generation = 1;
 	bytes = shard__model__get_packed_size(&model);
 	packed = malloc(bytes);
@@ -383,6 +383,7 @@ static void keep_file(struct left *l, struct model *m, Shard__Model *spec)
 	v->seq = v->generation = 1;
 	v->members = view_first(m->server->nodes_nr, 0);
 	name_members(m, &v->members);
+	v->place = m->place;
 	v->sealed = m->core->member.sealed;
 	if (v->sealed)
 		v->record = m->core->step.record;

@@ -262,7 +262,7 @@ class Member:
     def __init__(self, conn, liar, counts, lying, uuid, incarnation):
         self.c, self.liar, self.counts, self.lying = conn, liar, counts, lying
         self.uuid, self.incarnation = uuid, incarnation
-        self.models = {}  # Number -> {generation, owner_runs, record}.
+        self.models = {}  # Number -> {generation, place_runs, record}.
         self.pinged = time.monotonic()
         self.imaged = False  # The other node has our chunks of the image.
         self.honest = None
@@ -282,7 +282,7 @@ class Member:
 
     def chunks_here(self, m):
         out, at = [], 0
-        runs = m["owner_runs"]
+        runs = m["place_runs"]
         for who, n in zip(runs[::2], runs[1::2]):
             if who == self.node:
                 out += range(at, at + n)
@@ -296,7 +296,7 @@ class Member:
         if name == "MODEL":
             d = f.message()
             number = d["model"] or f.model
-            self.models.setdefault(number, {"owner_runs": d["owner_runs"], "record": {}, "generation": 0, "name": d["spec"]["name"]})
+            self.models.setdefault(number, {"place_runs": d["place_runs"], "record": {}, "generation": 0, "name": d["spec"]["name"]})
             self.reply(f, {"incarnation": self.incarnation})
         elif name == "MODEL_DROP":
             self.models.pop(f.model, None)
@@ -380,6 +380,12 @@ class Member:
                 feed()
 
 
+def place_sum(runs):
+    """Names a placement as proto/wire/README.md says."""
+    table = [who for who, n in zip(runs[::2], runs[1::2]) for _ in range(n)]
+    return wire.xxh3(struct.pack(f"<{len(table)}H", *table), len(table))
+
+
 class Coordinator(Member):
     """The node that decides. It defines one model of two chunks, seals it and begins attempts with
     the trainers that joined at the other node."""
@@ -389,7 +395,7 @@ class Coordinator(Member):
     def __init__(self, conn, liar, counts, lying, uuid, incarnation, term, settings=""):
         super().__init__(conn, liar, counts, lying, uuid, incarnation)
         self.spec = spec("m0", settings=settings)
-        self.models[1] = {"owner_runs": [0, 1, 1, 1]}
+        self.models[1] = {"place_runs": [0, 1, 1, 1]}
         self.id = {"model": 1, "generation": 1, "seq": 1, "term": term, "step": 0, "attempt": 0}
         self.trainers = []
         self.theirs = 0  # The incarnation of the node that dialled.
@@ -409,7 +415,7 @@ class Coordinator(Member):
     def begin_with(self, their_hello):
         self.theirs, self.their_uuid = their_hello["incarnation"], their_hello["uuid"]
         self.send(Frame(op=OP["MODEL"], attempt=77, body=pack("Model", {
-            "model": 1, "spec": self.spec, "chunk_elems": CHUNK, "owner_runs": [0, 1, 1, 1], "generation": 1,
+            "model": 1, "spec": self.spec, "chunk_elems": CHUNK, "place_runs": [0, 1, 1, 1], "generation": 1,
             "incarnation": self.incarnation,
             "owner": {"known": True, "uid": os.getuid(), "gid": os.getgid()}})))
 
@@ -430,6 +436,7 @@ class Coordinator(Member):
         self.id["seq"] += 1
         v = {"term": self.id["term"], "seq": self.id["seq"], "generation": 1,
              "members": 3, "coordinator": 0, "incarnation": [self.incarnation, self.theirs],
+             "place": place_sum(self.models[1]["place_runs"]),
              "uuid": [self.uuid, self.their_uuid], "sealed": sealed}
         if sealed:
             self.record = self.record_of(0)

@@ -159,7 +159,7 @@ static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 				 .who = duo_who(n),
 				 .term = p->term[n],
 				 .chunks_nr = 2,
-				 .place = {owner, 2},
+				 .place = place_of(owner, 2),
 				 .node_names = names,
 				 .min_world = 1,
 				 .max_world = 2,

@@ -45,7 +45,7 @@ struct core_conf lone_conf(uint16_t self, uint64_t term)
 				 .who = lone_who(self),
 				 .term = term,
 				 .chunks_nr = 2,
-				 .place = {owner, 2},
+				 .place = place_of(owner, 2),
 				 .node_names = names,
 				 .min_world = 1,
 				 .max_world = 2,
@@ -63,8 +63,11 @@ struct core_conf lone_conf(uint16_t self, uint64_t term)
 void lone_init(struct lone *l, uint16_t self, uint64_t term, const struct core_view *view)
 {
 	struct core_conf conf = lone_conf(self, term);
-	void *memory = aligned_alloc(64, (core_bytes(&conf) + 63) & ~(size_t)63);
+	void *memory;
 
+	if (view != NULL)
+		conf.place = view->place;
+	memory = aligned_alloc(64, (core_bytes(&conf) + 63) & ~(size_t)63);
 	assert_non_null(memory);
 	memset(memory, 0, core_bytes(&conf));
 	memset(l, 0, sizeof(*l));
@@ -114,6 +117,7 @@ struct core_view lone_view(uint64_t term, uint32_t seq, const struct record *r)
 			      .seq = seq,
 			      .generation = 1,
 			      .members = view_first(LONE_NODES, A),
+			      .place = place_of(owner, 2),
 			      .sealed = true,
 			      .record = *r};
 

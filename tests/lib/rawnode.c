@@ -225,8 +225,8 @@ void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint
 	m.model = x->model = model;
 	m.spec = &s;
 	m.chunk_elems = 1024;
-	m.n_owner_runs = 4;
-	m.owner_runs = runs;
+	m.n_place_runs = 4;
+	m.place_runs = runs;
 	m.incarnation = x->incarnation;
 	m.generation = 1;
 	x->chunks_nr = chunks;
@@ -234,6 +234,20 @@ void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint
 	raw_send(&x->r[0], &h, &m.base);
 	if (!x->silent)
 		rawnode_expect(x, OP_MODEL);
+}
+
+struct placement rawnode_place(const struct rawnode *x)
+{
+	uint16_t *primary = calloc(x->chunks_nr, sizeof(*primary));
+	struct placement p;
+
+	CHECK(primary != NULL);
+	for (uint32_t c = x->chunks_nr / 2; c < x->chunks_nr; c++)
+		primary[c] = 1;
+	p = place_of(primary, x->chunks_nr);
+	p.primary = NULL;
+	free(primary);
+	return p;
 }
 
 void rawnode_say(struct rawnode *x, const struct core_msg *m)
@@ -281,7 +295,8 @@ void rawnode_seal(struct rawnode *x, uint64_t step)
 {
 	struct record *r = &x->view.record;
 
-	x->view = (struct core_view){.term = 5, .generation = 1, .members = view_first(2, 0)};
+	x->view = (struct core_view){
+		.term = 5, .generation = 1, .members = view_first(2, 0), .place = rawnode_place(x)};
 	x->view.members.node[0] = rawnode_who(x);
 	x->view.members.node[1] = x->daemon_who;
 	rawnode_say(x, &(struct core_msg){.op = CORE_ASK, .id = {.term = x->view.term}});

@@ -53,6 +53,8 @@ void rawnode_hold(struct rawnode *x);
 void rawnode_define(struct rawnode *x, uint32_t chunks, const char *settings);
 void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint32_t chunks,
 		       const char *settings);
+/* Names the placement of that model, for its views. It has no table. */
+struct placement rawnode_place(const struct rawnode *x);
 /* Writes zeros into what node b holds, and seals with views that the daemon adopts. */
 void rawnode_seal(struct rawnode *x, uint64_t step);
 /* Sends a message of the core to the daemon. */

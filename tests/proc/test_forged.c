@@ -326,6 +326,7 @@ static void test_generations(void **state)
 				      .seq = i + 1,
 				      .generation = wrong[i].view,
 				      .members = view_first(2, 0),
+				      .place = rawnode_place(&x),
 				      .sealed = true};
 
 		v.record = (struct record){.outcome = RECORD_SEAL, .groups_nr = 1};
@@ -379,12 +380,13 @@ static void test_members(void **state)
 }
 
 /* A view that names the daemon by another node's uuid ends the link. So does a view with a member
- * without a uuid, or with the same uuid for two members. */
+ * without a uuid, or with the same uuid for two members, or with another placement. */
 static void test_names(void **state)
 {
 	static const char *const part[] = {
 		"node 1, which is this one, by a uuid that is not its own",
-		"nodes 0 and 1 by the same uuid", "node 0 has no uuid"};
+		"nodes 0 and 1 by the same uuid", "node 0 has no uuid",
+		"this release cannot move chunks"};
 	struct rawnode x;
 	struct core_view v;
 	struct core_msg m = {.op = CORE_VIEW, .view = &v};
@@ -401,6 +403,8 @@ static void test_names(void **state)
 			v.members.node[0] = v.members.node[1];
 		else if (i == 2)
 			memset(v.members.node[0].uuid, 0, VIEW_UUID_BYTES);
+		else if (i == 3)
+			v.place.sum++;
 		rawnode_say(&x, &m);
 		if (i < NR(part)) {
 			rawnode_refused(&x, 0, part[i]);
@@ -436,8 +440,8 @@ static void test_definitions(void **state)
 	m.model = 9;
 	m.incarnation = 1;
 	m.spec = &s;
-	m.n_owner_runs = 4;
-	m.owner_runs = runs;
+	m.n_place_runs = 4;
+	m.place_runs = runs;
 	m.generation = 1;
 	for (uint32_t i = 0; i < NR(elems); i++) {
 		char *why;

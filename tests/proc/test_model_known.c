@@ -43,8 +43,8 @@ static void the_same(const struct rawnode *x)
 	is.model.model = 1;
 	is.model.spec = &is.spec;
 	is.model.chunk_elems = 1024;
-	is.model.n_owner_runs = 4;
-	is.model.owner_runs = is.runs;
+	is.model.n_place_runs = 4;
+	is.model.place_runs = is.runs;
 	is.model.incarnation = x->incarnation;
 	is.model.generation = 1;
 }

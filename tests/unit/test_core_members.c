@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const uint16_t all_of_b[2] = {B, B};
+
 /* Sealed at step 4, and without c. */
 static struct core_view view_of(uint64_t term, uint32_t seq)
 {
@@ -22,6 +24,7 @@ static struct core_view view_of(uint64_t term, uint32_t seq)
 
 	v.members.nodes = 1u << A | 1u << B;
 	v.members.node[C] = (struct view_node){.incarnation = 0};
+	v.place = place_of(all_of_b, 2);
 	return v;
 }
 
@@ -64,7 +67,11 @@ static void test_members_of_the_view(void **state)
 	lone_event(&l, (struct core_event){.type = CORE_EV_JOIN,
 					   .trainer = {.session = SESSION, .pid = 7, .hint = -1}});
 	for (size_t i = 0; i < NR(wrong); i++) {
+		uint16_t first = wrong[i].nodes ? (uint16_t)__builtin_ctzll(wrong[i].nodes) : 0,
+			 holder[2] = {first, first};
+
 		v = lone_view(5, 3, &v.record);
+		v.place = place_of(holder, 2); /* That of each is right. */
 		v.members.nodes = wrong[i].nodes;
 		v.members.coordinator = wrong[i].coordinator;
 		v.members.node[LONE_NODES] = (struct view_node){.uuid = "another"};
@@ -111,6 +118,62 @@ static void test_names_of_the_view(void **state)
 	lone_deinit(&l);
 }
 
+static void seal_of(struct core_view *v, uint32_t generation)
+{
+	v->generation = generation;
+	v->sealed = true;
+	v->record = lone_record(5, 1, 4);
+	v->record.id.generation = generation;
+}
+
+/* The chunks lie as the adopted view says. They may lie otherwise in another generation, but not
+ * while there are weights, which nobody copies. */
+static void test_placement_of_the_view(void **state)
+{
+	static const uint16_t all_of_c[3] = {C, C, C}, none[2] = {B, CORE_NODES_MAX - 1};
+	struct record r = lone_record(5, 1, 4);
+	struct core_view v = lone_view(5, 3, &r), first = v;
+	const uint32_t *index;
+	struct lone l;
+
+	(void)state;
+	lone_init(&l, B, 1, NULL);
+	index = core_at(l.core, l.core->at_index);
+	assert_int_equal(l.core->held_nr[B], 1);
+	assert_int_equal(l.core->held_nr[C], 1);
+	v.place = place_of(none, 2); /* on a node that is no member */
+	say_view(&l, &v);
+	assert_null(lone_sent(&l, CORE_VIEW_OK));
+	v.place = place_of(all_of_c, 3); /* of another model */
+	say_view(&l, &v);
+	assert_null(lone_sent(&l, CORE_VIEW_OK));
+	say_view(&l, &first);
+	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
+	v.place = place_of(all_of_b, 2); /* with weights */
+	v.seq = 4;
+	say_view(&l, &v);
+	assert_null(lone_sent(&l, CORE_VIEW_OK));
+	assert_int_equal(l.core->held_nr[B], 1);
+	v.generation = 2; /* The weights are given up, so chunks may lie anywhere. */
+	v.sealed = false;
+	v.seq = 5;
+	say_view(&l, &v);
+	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
+	assert_int_equal(l.core->held_nr[B], 2);
+	assert_int_equal(l.core->held_nr[C], 0);
+	assert_true(index[0] == 0 && index[1] == 1);
+	seal_of(&v, 2);
+	v.place = place_of(all_of_c, 2);
+	v.seq = 6; /* It is sealed and gives the chunks away in one view. */
+	say_view(&l, &v);
+	assert_null(lone_sent(&l, CORE_VIEW_OK));
+	v.place = place_of(all_of_b, 2);
+	v.seq = 7;
+	say_view(&l, &v);
+	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
+	lone_deinit(&l);
+}
+
 static void test_asks_the_members(void **state)
 {
 	struct core_view v = view_of(5, 2);
@@ -140,7 +203,7 @@ static void test_room_for_any_view(void **state)
 	for (uint16_t n = 0; n < LONE_NODES; n++) {
 		conf[n] = lone_conf(n, 1);
 		conf[n].chunks_nr = NR(held_by_c);
-		conf[n].place = (struct placement){held_by_c, NR(held_by_c)};
+		conf[n].place = place_of(held_by_c, NR(held_by_c));
 		assert_int_equal(core_bytes(&conf[n]), core_bytes(&conf[A]));
 		assert_int_equal(core_warm_bytes(&conf[n]), core_warm_bytes(&conf[A]));
 	}
@@ -150,6 +213,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_members_of_the_view),
 					   cmocka_unit_test(test_names_of_the_view),
+					   cmocka_unit_test(test_placement_of_the_view),
 					   cmocka_unit_test(test_asks_the_members),
 					   cmocka_unit_test(test_room_for_any_view)};
 

@@ -318,6 +318,7 @@ static void test_refused(void **state)
 	REFUSED(w->members.nodes = 2);
 	REFUSED(w->members.coordinator = 1);
 	REFUSED(w->members.coordinator = 64);
+	REFUSED(w->place ^= 1);
 	REFUSED(w->members.node[0].uuid[1]++); /* the uuid of b */
 	REFUSED(w->members.node[1].uuid[0]++); /* of another node than b */
 	REFUSED(memset(w->members.node[0].uuid, 0, VIEW_UUID_BYTES));

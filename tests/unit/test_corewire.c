@@ -169,6 +169,28 @@ static void test_names(void **state)
 	}
 }
 
+/* A view that moves chunks is refused where the memory is made already. */
+static void test_placement(void **state)
+{
+	static const uint16_t here[2] = {0, 1}, there[2] = {1, 0};
+	struct corewire_limits mine = limits;
+	static struct fixture f;
+
+	(void)state;
+	mine.place = place_of(here, 2);
+	pack(&f);
+	f.wire.place = place_of(there, 2).sum;
+	assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+	assert_non_null(strstr(f.e.text, "this release cannot move chunks"));
+	f.wire.place = mine.place.sum;
+	assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_true(f.back.place.primary == here && place_same(&f.back.place, &mine.place));
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_null(f.back.place.primary);
+	assert_int_equal(f.back.place.sum, mine.place.sum);
+}
+
 /* Which step an image is named by travels with the record; one that cannot be is refused. */
 static void test_content(void **state)
 {
@@ -240,10 +262,11 @@ static void test_answer(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_view),    cmocka_unit_test(test_small),
-		cmocka_unit_test(test_refused), cmocka_unit_test(test_content),
-		cmocka_unit_test(test_answer),  cmocka_unit_test(test_members),
-		cmocka_unit_test(test_names),   cmocka_unit_test(test_generation)};
+		cmocka_unit_test(test_view),      cmocka_unit_test(test_small),
+		cmocka_unit_test(test_refused),   cmocka_unit_test(test_content),
+		cmocka_unit_test(test_answer),    cmocka_unit_test(test_members),
+		cmocka_unit_test(test_names),     cmocka_unit_test(test_placement),
+		cmocka_unit_test(test_generation)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

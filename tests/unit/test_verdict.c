@@ -172,7 +172,7 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 				 .who = who(n, warm ? s->incarnation[n] : s->starts[n] + 1),
 				 .term = ++s->starts[n],
 				 .chunks_nr = q->shape.chunks_nr,
-				 .place = {q->shape.owner, q->shape.chunks_nr},
+				 .place = place_of(q->shape.owner, q->shape.chunks_nr),
 				 .node_names = names,
 				 .min_world = q->shape.nodes_nr - 1u,
 				 .max_world = q->shape.nodes_nr - 1u,
