@@ -162,7 +162,7 @@ static enum shard_status on_error(struct peer *p, const struct wire_head *h,
 		p->leaves = true;
 		return err_set(e, SHARD_CLOSED, "%s", body->text);
 	}
-	return err_set(e, SHARD_CLOSED, "node %s refused: %s", server_node_name(p->server, p->node),
+	return err_set(e, SHARD_CLOSED, "node %s refused: %s", members_name(p->server, p->node),
 		       body->text);
 }
 

@@ -66,7 +66,7 @@ static void phase_words(const struct model *m, char *out, size_t bytes)
 	case VOTED:
 		snprintf(out, bytes,
 			 "prepared: step %lu is voted for, the verdict of node %s is waited for",
-			 next, server_node_name(m->server, server_coordinator(m->server)));
+			 next, members_name(m->server, server_coordinator(m->server)));
 		return;
 	case DECIDED:
 		snprintf(out, bytes, "applying: the decided step is finished first");
@@ -105,7 +105,7 @@ static void log_undone(struct server *s, const struct model *m, enum in_hand h)
 
 	if (h == VOTED)
 		snprintf(why, sizeof(why), "no verdict of node %s within %.1f s",
-			 server_node_name(s, server_coordinator(s)), seconds);
+			 members_name(s, server_coordinator(s)), seconds);
 	else if (h == DECIDED)
 		snprintf(why, sizeof(why),
 			 "%u chunks to do and %u parts of the image on their way after %.1f s",
@@ -150,7 +150,7 @@ static void close_sessions(struct server *s, bool all)
 {
 	struct err e;
 
-	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop.why);
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", members_name(s, s->self), s->stop.why);
 	list_each(it, &s->conns.sessions) {
 		struct session *t = list_of(it, struct session, link);
 		enum in_hand h = t->trainer->model != NULL ? in_hand(t->trainer->model) : NOTHING;
@@ -184,7 +184,7 @@ static void close_connections(struct server *s)
 	struct err e;
 
 	CHECK(s->stop.on);
-	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop.why);
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", members_name(s, s->self), s->stop.why);
 	list_each(it, &s->models)
 		log_left(s, list_of(it, struct model, link));
 	close_sessions(s, true);
@@ -304,7 +304,7 @@ static void tell_core(struct server *s, struct model *m)
 	struct err e;
 
 	CHECK(s->stop.on);
-	err_set(&e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self), s->stop.why);
+	err_set(&e, SHARD_CLOSED, "node %s stops: %s", members_name(s, s->self), s->stop.why);
 	if (!m->defining)
 		model_event(m, &(struct core_event){.type = CORE_EV_STOP, .why = e.text});
 }

@@ -61,7 +61,7 @@ static void tell_waits(struct ckpt_op *op, uint64_t now_ns)
 		err_set(&e, SHARD_UNREACHABLE,
 			"\"%s\" waits for node %s, which %s%.200s; it is restored when the node "
 			"is back",
-			op->name, server_node_name(op->server, p->node),
+			op->name, members_name(op->server, p->node),
 			p->up ? "makes its memory anew" : "is down: ", p->why);
 	else
 		err_set(&e, SHARD_TIMEOUT,
@@ -105,7 +105,7 @@ void ckpt_stop(struct server *s)
 	struct err e;
 
 	CHECK(s->stop.on);
-	err_set(&e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
+	err_set(&e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
 	list_each(it, &s->models)
 		ckpt_cancel(list_of(it, struct model, link), &e);
 	list_each(it, &s->ckpts) {

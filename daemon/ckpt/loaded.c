@@ -82,7 +82,7 @@ enum shard_status ckpt_load_check(const struct model *m, uint16_t requester, uin
 	    l->tag == tag)
 		return SHARD_OK;
 	return err_set(e, SHARD_STALE, "node %s does not have what this restore read any more",
-		       server_node_name(m->server, m->server->self));
+		       members_name(m->server, m->server->self));
 }
 
 bool ckpt_load_void(const struct model *m)

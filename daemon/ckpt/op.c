@@ -74,7 +74,7 @@ enum shard_status ckpt_op_new(struct ckpt_op **out, struct server *s, struct mod
 	CHECK(doing && doing->end);
 	/* ckpt_stop() has ended all operations, and no beat would drive a new one. */
 	if (s->stop.on)
-		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
+		return err_set(e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
 	op = calloc(1, sizeof(*op));
 	if (op == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a checkpoint");

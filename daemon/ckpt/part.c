@@ -86,7 +86,7 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 			 sizeof(*p->runs));
 	if (p->runs == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to list what node %s holds of \"%s\"",
-			       server_node_name(p->server, p->server->self), p->m->name);
+			       members_name(p->server, p->server->self), p->m->name);
 	add_runs(p, SHARD_MASTER, -1);
 	for (uint32_t i = 0; i < optim->states_nr; i++)
 		add_runs(p, optim->states[i], (int)i);
@@ -179,8 +179,7 @@ static void run_load(struct job *j)
 		p->st = err_set(&p->why, SHARD_MISMATCH,
 				"%s/%s is another one on node %s than on the coordinator: all "
 				"nodes must see the same folder",
-				p->path, MANIFEST_NAME,
-				server_node_name(p->server, p->server->self));
+				p->path, MANIFEST_NAME, members_name(p->server, p->server->self));
 	if (p->st == SHARD_OK)
 		p->st = part_load(p->place.at, c->files, c->files_nr, p->runs, p->runs_nr,
 				  c->kinds_nr == 1, &p->progress, &p->why);
@@ -324,7 +323,7 @@ static enum shard_status stale(const struct ckpt_part *p, struct err *e)
 {
 	return err_set(e, SHARD_STALE,
 		       "node %s: \"%s\" is at generation %u step %lu, not %u and %lu any more",
-		       server_node_name(p->server, p->server->self), p->m->name, p->m->generation,
+		       members_name(p->server, p->server->self), p->m->name, p->m->generation,
 		       (unsigned long)p->m->step, p->generation, (unsigned long)p->step);
 }
 
@@ -338,7 +337,7 @@ static enum shard_status may_begin(const struct ckpt_part *p, struct err *e)
 		return err_set(e, SHARD_INTERRUPTED,
 			       "node %s: its share was given up, because another node's failed or "
 			       "the coordinator's link ended",
-			       server_node_name(p->server, p->server->self));
+			       members_name(p->server, p->server->self));
 	if (m->generation > p->generation || (save && m->sealed && m->step > p->step))
 		return stale(p, e);
 	if (m->ckpt->parts.next != &p->link || m->generation < p->generation)
@@ -432,7 +431,7 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 	CHECK(wire_op == OP_SAVE_PART || wire_op == OP_LOAD_PART);
 	if (p == NULL) {
 		err_set(&e, SHARD_SYSTEM, "node %s: no memory for a share of a checkpoint",
-			server_node_name(m->server, m->server->self));
+			members_name(m->server, m->server->self));
 		if (who->node == m->server->self)
 			ckpt_share_done(m, who->tag, false, &e);
 		else
@@ -449,7 +448,7 @@ void ckpt_part_begin(struct model *m, const struct caller *who, uint16_t wire_op
 	p->sum = wire_op == OP_LOAD_PART ? step_or_sum : 0;
 	snprintf(p->path, sizeof(p->path), "%s", path);
 	snprintf(p->name, sizeof(p->name), "node-%s.safetensors",
-		 server_node_name(m->server, m->server->self));
+		 members_name(m->server, m->server->self));
 	/* Cancels shares that the coordinator does not know of any more. */
 	ckpt_part_end(m, UINT16_MAX, 0);
 	if (wire_op == OP_LOAD_PART && m->generation == generation)

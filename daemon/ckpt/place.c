@@ -26,7 +26,7 @@ bool ckpt_anywhere(const struct server *s, const Shard__Cred *who)
 		return false;
 	if (who->uid == 0)
 		return s->conf->trust_remote_root ||
-		       strcmp(who->node, server_node_name(s, s->self)) == 0;
+		       strcmp(who->node, members_name(s, s->self)) == 0;
 	return who->uid == geteuid();
 }
 

@@ -273,7 +273,7 @@ static bool durable(struct ckpt_op *op)
 	err_set(&e, SHARD_SYSTEM,
 		"\"%s\": the restore cannot be written down among the state of node %s, see its "
 		"log",
-		m->name, server_node_name(op->server, op->server->self));
+		m->name, members_name(op->server, op->server->self));
 	ckpt_restore_end(op, &e);
 	return false;
 }
@@ -294,7 +294,7 @@ void ckpt_restore_load(struct ckpt_op *op)
 		if (due)
 			log_line(s->log, LOG_LEVEL_WARN,
 				 "event=restore_waits model=%s path=%s node=%s why=%s", op->m->name,
-				 op->path, server_node_name(s, p->node),
+				 op->path, members_name(s, p->node),
 				 p->up ? "it makes its memory anew" : p->why);
 		op->noted_ns = due ? clock_ns() : op->noted_ns;
 		op->noted_up = p->up;
@@ -349,7 +349,7 @@ static void define(struct ckpt_op *op)
 	else if (p != NULL)
 		st = err_set(&e, SHARD_UNREACHABLE,
 			     "\"%s\" needs every node, and node %s is down: %s", op->manifest->name,
-			     server_node_name(s, p->node), p->why);
+			     members_name(s, p->node), p->why);
 	else {
 		held_give(s, &op->kept); /* The model needs the memory now. */
 		st = ckpt_spec_define(op, on_made, &e);
@@ -687,6 +687,6 @@ enum shard_status ckpt_node_restore(struct peer *p, const struct wire_head *h,
 	a.pid = body->pid;
 	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       server_node_name(p->server, p->server->self));
+			       members_name(p->server, p->server->self));
 	return restore_here(p->server, &a, body, e);
 }

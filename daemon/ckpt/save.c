@@ -511,6 +511,6 @@ enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h,
 
 	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       server_node_name(p->server, p->server->self));
+			       members_name(p->server, p->server->self));
 	return save_here(p->server, &a, (const Shard__Save *)msg, e);
 }

@@ -205,7 +205,7 @@ static void share_done(struct ckpt_op *op, uint16_t node, bool bad, const struct
 	op->moved_ns = clock_ns();
 	if (e != NULL) {
 		op->shares_bad = op->shares_bad || (bad && !op->failed);
-		err_wrap(&why, e, "node %s: %s", server_node_name(op->server, node), e->text);
+		err_wrap(&why, e, "node %s: %s", members_name(op->server, node), e->text);
 		ckpt_op_fail(op, &why);
 	} else {
 		op->share[node].done = op->share[node].total;
@@ -280,7 +280,7 @@ static enum shard_status take_file(struct ckpt_op *op, uint16_t node, const Shar
 	char want[80];
 
 	CHECK(node < op->server->nodes_nr);
-	snprintf(want, sizeof(want), "node-%s.safetensors", server_node_name(op->server, node));
+	snprintf(want, sizeof(want), "node-%s.safetensors", members_name(op->server, node));
 	if (blobs == NULL || f.sums == NULL ||
 	    (body->name[0] != 0 && strcmp(body->name, want) != 0)) {
 		bool memory = blobs == NULL || f.sums == NULL;
@@ -384,10 +384,10 @@ static enum shard_status asked(struct peer *p, const struct wire_head *h, const 
 	*out = model_find(s, h->model);
 	if (*out == NULL && model_making(s, h->model) != NULL)
 		return err_set(e, SHARD_BUSY, "model %u is being made on node %s", h->model,
-			       server_node_name(s, s->self));
+			       members_name(s, s->self));
 	if (*out == NULL || (*out)->defining || p->node != server_coordinator(s))
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s", h->model,
-			       server_node_name(s, s->self));
+			       members_name(s, s->self));
 	if (path == NULL || path[0] != '/' || strlen(path) >= CHECKPOINT_PATH_MAX)
 		return err_set(e, SHARD_BAD_ARG, "a checkpoint without an absolute path");
 	return SHARD_OK;

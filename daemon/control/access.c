@@ -19,9 +19,9 @@ enum { ACCESS_READ = 4, ACCESS_WRITE = 2 };
 
 void access_from_node(const struct server *s, uint16_t node, Shard__Cred *who)
 {
-	who->node = (char *)(uintptr_t)server_node_name(
-		s, node); /* Requests are passed on only once, so the sender is the requester's
-			     node. */
+	who->node =
+		(char *)(uintptr_t)members_name(s, node); /* Requests are passed on only once, so
+							     the sender is the requester's node. */
 	who->root = who->known && who->uid == 0 && s->conf->trust_remote_root;
 }
 

@@ -53,8 +53,8 @@ enum shard_status attach_find(struct model **out, struct server *s, const char *
 		return err_set(e, SHARD_NOT_FOUND,
 			       "no model \"%.64s\" on node %s, whose link to node %s (which "
 			       "coordinates) is down: %.150s",
-			       name, server_node_name(s, s->self),
-			       server_node_name(s, server_coordinator(s)), c->why);
+			       name, members_name(s, s->self),
+			       members_name(s, server_coordinator(s)), c->why);
 	return err_set(e, SHARD_NOT_FOUND, "no model \"%.64s\": %s%s", name,
 		       all[0] != 0 ? "there is " : "none is defined", all);
 }

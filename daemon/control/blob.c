@@ -163,7 +163,7 @@ static void answered(struct round *r, struct server *s, const struct call *c,
 		arena_reset(&s->scratch.tx);
 	} else {
 		err_set(&a->lacking, SHARD_UNREACHABLE, "node %s does not answer: %.300s",
-			server_node_name(s, c->node), e->text);
+			members_name(s, c->node), e->text);
 	}
 	if (a->looked.out == 0)
 		ask_done(a->m, a);
@@ -263,8 +263,7 @@ enum shard_status blob_node_request(struct peer *p, const struct wire_head *h,
 
 	if (m == NULL || m->generation != h->generation || body->rank >= m->set.max_world)
 		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u",
-			       server_node_name(p->server, p->server->self), h->generation,
-			       h->model);
+			       members_name(p->server, p->server->self), h->generation, h->model);
 	if (h->step <= m->step) {
 		node_answer(m, &who, body->rank);
 		return SHARD_OK;

@@ -304,7 +304,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 	CHECK(model_by_name(s, d->spec->name) == NULL &&
 	      model_making_name(s, d->spec->name) == NULL);
 	if (s->stop.on) /* Nothing would end the model again. */
-		return err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
+		return err_set(e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
 	st = spec_may_fit(s, d->spec, set, e);
 	if (st == SHARD_OK)
 		st = spec_model(&ms, &layout, s, d->spec, d->cred, set, e);
@@ -354,9 +354,9 @@ static enum shard_status down(const struct server *s, const char *name, struct e
 {
 	const struct peer *p = first_down(s);
 
-	return err_set(
-		e, SHARD_UNREACHABLE, "\"%s\" needs every node, and node %s (%s) is down: %s", name,
-		server_node_name(s, p->node), s->conf->node_list[p->node].address.text, p->why);
+	return err_set(e, SHARD_UNREACHABLE,
+		       "\"%s\" needs every node, and node %s (%s) is down: %s", name,
+		       members_name(s, p->node), s->conf->node_list[p->node].address.text, p->why);
 }
 
 static enum shard_status define_here(struct server *s, const struct caller *a,
@@ -474,7 +474,7 @@ enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
 	a.pid = body->pid;
 	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       server_node_name(p->server, p->server->self));
+			       members_name(p->server, p->server->self));
 	return define_here(p->server, &a, body, true, e);
 }
 
@@ -547,8 +547,8 @@ static void refuse_model(struct peer *p, const char *name, const struct err *e)
 	struct server *s = p->server;
 
 	log_limited(s->log, &p->bucket, clock_ns(), LOG_LEVEL_ERROR,
-		    "event=model_refused model=%s node=%s why=%s", name,
-		    server_node_name(s, p->node), e->text);
+		    "event=model_refused model=%s node=%s why=%s", name, members_name(s, p->node),
+		    e->text);
 }
 
 /* The model that MODEL asked for is made, or cannot be. The link that MODEL came by is still up,
@@ -597,21 +597,21 @@ enum shard_status define_model(struct peer *p, const struct wire_head *h, const 
 
 	if (p->node != server_coordinator(s) || body->spec == NULL)
 		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate",
-			       server_node_name(s, p->node));
+			       members_name(s, p->node));
 	if (m == NULL && drop_in_hand_id(s, body->model))
 		return err_set(e, SHARD_BUSY, "model %u is still being dropped on node %s",
-			       body->model, server_node_name(s, s->self));
+			       body->model, members_name(s, s->self));
 	if (m == NULL && model_making(s, body->model) != NULL)
 		return err_set(e, SHARD_BUSY, "model %u is being made on node %s already",
-			       body->model, server_node_name(s, s->self));
+			       body->model, members_name(s, s->self));
 	if (body->incarnation == 0)
 		return err_set(e, SHARD_PROTOCOL,
 			       "a model without the incarnation of its memory on node %s: run the "
 			       "same release on "
 			       "every node",
-			       server_node_name(s, p->node));
+			       members_name(s, p->node));
 	if (m == NULL && s->stop.on) /* Nothing would end the model again. */
-		st = err_set(e, SHARD_CLOSED, "node %s stops", server_node_name(s, s->self));
+		st = err_set(e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
 	else if (m == NULL)
 		st = make_for(p, h, body, e);
 	else if ((st = spec_same(m, body, e)) == SHARD_OK)
@@ -639,7 +639,7 @@ static enum shard_status held_there(struct model *m, uint16_t node, const struct
 		st = err_set(e, SHARD_PROTOCOL,
 			     "node %s does not say which memory it has: run the same release on "
 			     "every node",
-			     server_node_name(s, node));
+			     members_name(s, node));
 	if (st == SHARD_OK && m->defining)
 		m->memory.there[node] = is->incarnation;
 	else if (st == SHARD_OK)
@@ -668,7 +668,7 @@ static void model_answered(struct round *told, struct server *s, const struct ca
 		refuse_requesters(m, r->node, e);
 		log_limited(s->log, &s->peer[r->node]->bucket, clock_ns(), LOG_LEVEL_ERROR,
 			    "event=model_refused model=%s node=%s why=%s", m->name,
-			    server_node_name(s, r->node), e->text);
+			    members_name(s, r->node), e->text);
 		return;
 	}
 	if (e != NULL) {
@@ -765,8 +765,8 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 {
 	struct err gone; /* For trainers, whose own connections stay open. */
 
-	err_set(&gone, SHARD_UNREACHABLE, "the link to node %s fell: %.300s",
-		server_node_name(s, node), e->text);
+	err_set(&gone, SHARD_UNREACHABLE, "the link to node %s fell: %.300s", members_name(s, node),
+		e->text);
 	define_wait_forget(s, node, 0);
 	list_each(it, &s->makings) {
 		struct model *m = list_of(it, struct model, link);

@@ -316,7 +316,7 @@ void drop_told(struct peer *p, const struct wire_head *h, const Shard__Why *body
 	if (m != NULL && (p->node != server_coordinator(s) || resume_check(m, p, &e) != SHARD_OK)) {
 		if (p->node != server_coordinator(s))
 			err_set(&e, SHARD_BAD_STATE, "node %s does not coordinate",
-				server_node_name(s, p->node));
+				members_name(s, p->node));
 		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_refused model=%s why=%s", m->name,
 			 e.text);
 		if (h->attempt != 0)
@@ -350,12 +350,12 @@ static void drop_answered(struct round *r, struct server *s, const struct call *
 	if (e != NULL && !d->force && e->status != SHARD_UNREACHABLE)
 		err_set(&d->e, e->status,
 			"\"%s\" is dropped, but node %s has not given its memory back: %.300s",
-			d->name, server_node_name(s, c->node), e->text);
+			d->name, members_name(s, c->node), e->text);
 	else if (e != NULL && !d->force)
 		err_set(&d->e, SHARD_UNREACHABLE,
 			"\"%s\" is dropped, but node %s fell before it gave its memory back: "
 			"%.300s; it does when it is back",
-			d->name, server_node_name(s, c->node), e->text);
+			d->name, members_name(s, c->node), e->text);
 	server_wake(s, 1); /* drop_beat() finishes the drop. */
 }
 
@@ -424,7 +424,7 @@ static void answer_late(struct server *s, struct drop *d, uint64_t now_ns)
 	else
 		err_set(&d->e, SHARD_TIMEOUT,
 			"\"%s\" is dropped, but node %s has not given its memory back for %.1f s",
-			d->name, server_node_name(s, n), seconds);
+			d->name, members_name(s, n), seconds);
 	answer(s, d);
 }
 

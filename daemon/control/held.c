@@ -57,7 +57,7 @@ enum shard_status held_take(struct server *s, struct held *h, uint16_t node, con
 		return err_set(e, SHARD_BUDGET,
 			       "node %s has no %lu bytes to keep a request while it waits: %lu of "
 			       "%lu are promised to models",
-			       server_node_name(s, s->self), (unsigned long)bytes,
+			       members_name(s, s->self), (unsigned long)bytes,
 			       (unsigned long)s->budget.used, (unsigned long)s->budget.total);
 	h->bytes = bytes;
 	s->budget.used += of_budget(h);

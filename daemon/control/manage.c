@@ -65,7 +65,7 @@ static enum shard_status has_trainers(const struct ask *a, const struct core_sta
 		used += (size_t)snprintf(ranks + used, sizeof(ranks) - used,
 					 "%s rank %u (pid %u, node %s)", n > 0 ? "," : ":", n,
 					 c->world->rank[n].pid,
-					 server_node_name(a->s, c->world->rank[n].node));
+					 members_name(a->s, c->world->rank[n].node));
 	return err_set(e, SHARD_BUSY,
 		       "\"%s\" has %u joined trainers%s%s: let them leave, or drop it with force",
 		       a->m->name, c->joined, ranks, n < c->joined && n > 0 ? " ..." : "");
@@ -86,7 +86,7 @@ static enum shard_status drop(const struct ask *a, struct err *e)
 			return err_set(e, SHARD_UNREACHABLE,
 				       "\"%s\" cannot be dropped on node %s, which is down: "
 				       "%.200s; with force it is told when it is back",
-				       a->m->name, server_node_name(a->s, n), p->why);
+				       a->m->name, members_name(a->s, n), p->why);
 	}
 	snprintf(why, sizeof(why), "\"%s\" was dropped by %s", a->m->name, a->who);
 	return drop_everywhere(a->m, a->from, a->body->force, why, e);
@@ -233,7 +233,7 @@ static enum shard_status manage_here(struct server *s, const struct caller *from
 	if (body->action == 0 || body->action >= MANAGE_NR)
 		return err_set(e, SHARD_UNSUPPORTED,
 			       "action %u on a model: node %s is of an older release", body->action,
-			       server_node_name(s, s->self));
+			       members_name(s, s->self));
 	if (drop_in_hand(s, body->name) && model_by_name(s, body->name) == NULL)
 		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped", body->name);
 	if ((st = attach_find(&a.m, s, body->name, e)) != SHARD_OK)
@@ -244,7 +244,7 @@ static enum shard_status manage_here(struct server *s, const struct caller *from
 	log_line(s->log, LOG_LEVEL_INFO,
 		 "event=manage model=%s action=%s key=%s value=%s rank=%u force=%d by=%s node=%s",
 		 a.m->name, actions[body->action].name, body->key, body->value, body->rank,
-		 body->force, a.who, server_node_name(s, from->node));
+		 body->force, a.who, members_name(s, from->node));
 	return actions[body->action].run(&a, e);
 }
 
@@ -271,7 +271,7 @@ enum shard_status manage_node_request(struct peer *p, const struct wire_head *h,
 
 	if (!server_leads(p->server))
 		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       server_node_name(p->server, p->server->self));
+			       members_name(p->server, p->server->self));
 	return manage_here(p->server, &from, body, e);
 }
 
@@ -351,7 +351,7 @@ static enum shard_status overdue(const struct model *m, const struct waiting *w,
 		return err_set(e, SHARD_UNREACHABLE,
 			       "node %s is down: %.200s; the change of \"%s\" stays wanted and "
 			       "holds when it is back",
-			       server_node_name(s, p->node), p->why, m->name);
+			       members_name(s, p->node), p->why, m->name);
 	if (now_ns - w->since_ns > s->conf->step_timeout_ns + 2 * s->conf->heartbeat_timeout_ns)
 		return err_set(e, SHARD_TIMEOUT,
 			       "the change of \"%s\" does not hold after %.1f s, but stays wanted: "

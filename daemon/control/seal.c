@@ -59,8 +59,7 @@ static enum shard_status count_check(const struct count *c,
 
 	if (m->dropping || m->generation != c->generation || m->server->stop.on)
 		return err_set(e, SHARD_STALE, "node %s: generation %u of \"%s\" is over",
-			       server_node_name(m->server, m->server->self), c->generation,
-			       m->name);
+			       members_name(m->server, m->server->self), c->generation, m->name);
 	if (c->why == COUNT_SEAL && (a == NULL || !caller_same(a, &c->requester)))
 		return err_set(e, SHARD_STALE, "nobody seals \"%s\" any more", m->name);
 	return c->load != 0 ? watch_may_count(m, c->requester.node, c->load, e) : SHARD_OK;
@@ -111,7 +110,7 @@ static enum shard_status count_start(struct model *m, const struct count *as, st
 		WATCH_TELL(m->server, forget, m);
 	if (m->reset_due)
 		return err_set(e, SHARD_BUSY, "node %s gives up what \"%s\" had there: try again",
-			       server_node_name(m->server, m->server->self), m->name);
+			       members_name(m->server, m->server->self), m->name);
 	if ((c = malloc(sizeof(*c))) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
 	*c = *as;
@@ -285,7 +284,7 @@ static enum shard_status seal_here(struct model *m, const struct caller *from,
 			st = err_set(e, SHARD_UNREACHABLE,
 				     "node %s has started again, and makes its memory of \"%s\" "
 				     "anew",
-				     server_node_name(s, n), m->name);
+				     members_name(s, n), m->name);
 		else
 			st = round_ask(&m->control->written, s, n, &h, &body.base, NULL, e);
 	}
@@ -389,7 +388,7 @@ static void give_up(struct model *m, uint16_t node, uint64_t missing)
 	char why[128];
 
 	snprintf(why, sizeof(why), "node %s found %lu weights missing when the model was sealed",
-		 server_node_name(m->server, node), (unsigned long)missing);
+		 members_name(m->server, node), (unsigned long)missing);
 	model_event(m, &(struct core_event){.type = CORE_EV_ROLLBACK, .on = true, .why = why});
 }
 
@@ -424,8 +423,7 @@ enum shard_status define_written(struct peer *p, const struct wire_head *h,
 	}
 	if (m == NULL || m->generation != h->generation)
 		return err_set(e, SHARD_STALE, "node %s has no generation %u of model %u",
-			       server_node_name(p->server, p->server->self), h->generation,
-			       h->model);
+			       members_name(p->server, p->server->self), h->generation, h->model);
 	if (as.load == 0 && !m->sealed &&
 	    writer_turn(m, (struct writer_grant){h->term, h->seq}, e) != SHARD_OK)
 		return e->status;

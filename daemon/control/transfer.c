@@ -137,7 +137,7 @@ static enum shard_status write_may(struct session *t, struct model *m, struct wi
 	else if (link_held(t->server, holder(m, h->step)) > SERVER_QUEUED_MAX)
 		st = soon(err_set(e, SHARD_BUSY,
 				  "too much waits to be sent to node %s already: try again",
-				  server_node_name(t->server, holder(m, h->step))),
+				  members_name(t->server, holder(m, h->step))),
 			  e);
 	return st;
 }
@@ -154,7 +154,7 @@ static enum shard_status who_writes(struct session *t, const struct wire_head *h
 		return err_set(e, SHARD_UNREACHABLE,
 			       "somebody else writes these weights, and node %s, which knows who, "
 			       "is down: %s",
-			       server_node_name(t->server, c), t->server->peer[c]->why);
+			       members_name(t->server, c), t->server->peer[c]->why);
 	if ((none = calloc(1, sizeof(float))) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory for a request");
 	asks.body_bytes = sizeof(float);
@@ -194,12 +194,11 @@ static enum shard_status pass_write(struct session *t, const struct model *m,
 	CHECK(m != NULL);
 	if (c == NULL)
 		return err_set(e, SHARD_UNREACHABLE, "node %s holds element %lu and is down: %s",
-			       server_node_name(t->server, node), (unsigned long)h->step,
+			       members_name(t->server, node), (unsigned long)h->step,
 			       p != NULL ? p->why : "");
 	if (!stream_roomy(conn_stream(c))) /* Half of the queue is for frames that cannot wait. */
 		return soon(err_set(e, SHARD_BUSY, "%u frames wait for node %s: try again",
-				    stream_queued(conn_stream(c)),
-				    server_node_name(t->server, node)),
+				    stream_queued(conn_stream(c)), members_name(t->server, node)),
 			    e);
 	if ((copy = malloc(h->body_bytes)) == NULL)
 		return err_set(e, SHARD_SYSTEM, "no memory to pass %u bytes on", h->body_bytes);
@@ -325,7 +324,7 @@ static enum shard_status read_may(const struct model *m, const struct reading *r
 		return err_set(e, SHARD_MISSING,
 			       "node %s has no weights for %lu elements of \"%s\", though it was "
 			       "sealed: it is being given up, and comes back from a checkpoint",
-			       server_node_name(m->server, m->server->self),
+			       members_name(m->server, m->server->self),
 			       (unsigned long)m->sealed_without, m->name);
 	if (m->img.applying || m->img.sealing || r->step > m->step)
 		return SHARD_AGAIN;

@@ -513,7 +513,7 @@ void apply_image_beat(struct model *m, uint64_t now_ns)
 	m->img.asks++;
 	while (first + 1 < m->layout->chunks_nr && !lacks(m, first) && !lacks_old(m, first))
 		first++;
-	holder = server_node_name(m->server, place_primary(&m->place, first));
+	holder = members_name(m->server, place_primary(&m->place, first));
 	if (m->img.asks % 60 == APPLY_ASKS_LOG)
 		log_line(m->server->log, LOG_LEVEL_WARN,
 			 "event=image_late model=%s step=%lu chunk=%u node=%s lack=%u asks=%u",

@@ -557,7 +557,7 @@ static enum shard_status node_attempt(const struct model *m, const struct peer *
 			       "a contribution to chunk %u, which node %s holds, from a node "
 			       "with%s ranks in this world",
 			       h->chunk,
-			       server_node_name(m->server, place_primary(&m->place, h->chunk)),
+			       members_name(m->server, place_primary(&m->place, h->chunk)),
 			       m->contrib.place[p->node] < 0 ? "out" : "");
 	if (m->contrib.chunk[h->chunk].arrived >> m->contrib.place[p->node] & 1)
 		return SHARD_STALE; /* It was repeated. */
@@ -590,7 +590,7 @@ void contrib_node_damaged(struct model *m, struct peer *p, const struct wire_hea
 	log_line(m->server->log, LOG_LEVEL_WARN,
 		 "event=contribution_damaged model=%s step=%lu attempt=%u chunk=%u node=%s",
 		 m->name, (unsigned long)h->step, h->attempt, h->chunk,
-		 server_node_name(m->server, p->node));
+		 members_name(m->server, p->node));
 	m->server->data->damaged(m, p->node, h->chunk);
 }
 

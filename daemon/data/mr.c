@@ -199,7 +199,7 @@ static void failed(struct mr *g, uint16_t node, const struct err *e)
 	server_wake(s, rp->again_ns);
 	if (strcmp(rp->why, e->text) != 0)
 		log_line(s->log, LOG_LEVEL_WARN, "event=rdma_fallback peer=%s model=%s why=%s",
-			 server_node_name(s, node), g->m->name, e->text);
+			 members_name(s, node), g->m->name, e->text);
 	snprintf(rp->why, sizeof(rp->why), "%s", e->text);
 }
 

@@ -78,7 +78,7 @@ static enum shard_status take_over(struct opening *g, const struct hello_asked *
 		return st;
 	if (s->stop.on) /* Checked before the answer, because a process that got one relies on it.
 			 */
-		return err_set(e, SHARD_CLOSED, "node %s stops: %s", server_node_name(s, s->self),
+		return err_set(e, SHARD_CLOSED, "node %s stops: %s", members_name(s, s->self),
 			       s->stop.why);
 	if (hello->role == ROLE_NODE)
 		return peer_greeted(s, c, asked, hello, e);

@@ -176,7 +176,7 @@ static enum shard_status sendable(struct server *s, uint16_t node, struct err *e
 	if (c == NULL || stream_held(conn_stream(c)) <= SERVER_QUEUED_MAX)
 		return SHARD_OK;
 	return err_set(e, SHARD_BUSY, "too much waits to be sent to node %s already: try again",
-		       server_node_name(s, node));
+		       members_name(s, node));
 }
 
 enum shard_status call_pass(struct session *t, uint16_t node, const struct wire_head *h,
@@ -224,7 +224,7 @@ enum shard_status call_pass_bulk(struct session *t, uint16_t node, const struct 
 		return SHARD_OK;
 	}
 	call_drop(t->server, c);
-	return err_set(e, st, "node %s was not sent a %s", server_node_name(t->server, node),
+	return err_set(e, st, "node %s was not sent a %s", members_name(t->server, node),
 		       wire_op(h->op)->name);
 }
 
@@ -344,7 +344,7 @@ void call_node_gone(struct server *s, uint16_t node, const struct err *e)
 	err_set(&gone, SHARD_UNREACHABLE,
 		"the link to node %s fell before its answer came, so what was asked may have been "
 		"done: %.300s",
-		server_node_name(s, node), e->text);
+		members_name(s, node), e->text);
 	while (any) { /* answered() may open or end other calls, so the walk starts again. */
 		any = false;
 		list_each(it, &s->calls.open) {
@@ -374,7 +374,7 @@ void call_beat(struct server *s, uint64_t now_ns)
 			err_set(&e, SHARD_TIMEOUT,
 				"node %s has not answered %s for %.0f s: see its log and `shardctl "
 				"status` there",
-				server_node_name(s, c->node), wire_op(c->op)->name,
+				members_name(s, c->node), wire_op(c->op)->name,
 				(double)(s->conf->step_timeout_ns + s->conf->lost_timeout_ns) /
 					NS_PER_SEC);
 			call_refuse(s, c, &e);

@@ -40,7 +40,7 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 	hello->features = s->conf->body_checksum ? FEATURE_BODY_SUM : 0;
 	hello->role = role;
 	hello->run_id = (char *)(uintptr_t)s->conf->run_id;
-	hello->node = (char *)(uintptr_t)server_node_name(s, s->self);
+	hello->node = (char *)(uintptr_t)members_name(s, s->self);
 	hello->uuid =
 		(ProtobufCBinaryData){STATIC_UUID_BYTES, (uint8_t *)(uintptr_t)static_uuid(s->dir)};
 	hello->incarnation = s->incarnation;
@@ -62,7 +62,7 @@ enum shard_status hello_check_version(const struct server *s, const Shard__Hello
 		return err_set(e, SHARD_VERSION,
 			       "node %s (release %s) speaks wire version %u, the peer (release %s) "
 			       "%u to %u",
-			       server_node_name(s, s->self), SHARD_RELEASE, WIRE_VERSION,
+			       members_name(s, s->self), SHARD_RELEASE, WIRE_VERSION,
 			       theirs->release, theirs->wire_min, theirs->wire_max);
 	return SHARD_OK;
 }
@@ -77,7 +77,7 @@ enum shard_status hello_check(const struct server *s, const Shard__Hello *theirs
 	if (theirs->run_id[0] != 0 && strcmp(theirs->run_id, s->conf->run_id) != 0)
 		return err_set(e, SHARD_MISMATCH,
 			       "run_id is \"%s\" on node %s, \"%s\" at the peer: another cluster",
-			       s->conf->run_id, server_node_name(s, s->self), theirs->run_id);
+			       s->conf->run_id, members_name(s, s->self), theirs->run_id);
 	stream_features(conn_stream(c),
 			theirs->features | (s->conf->body_checksum ? FEATURE_BODY_SUM : 0));
 	return SHARD_OK;
@@ -100,7 +100,7 @@ static void compare_setting(void *arg, const char *key, const char *value)
 			c->st = err_set(
 				c->e, SHARD_MISMATCH,
 				"%s is %s on node %s, %s on node %s: it must be equal on all nodes",
-				key, value, server_node_name(c->server, c->server->self),
+				key, value, members_name(c->server, c->server->self),
 				c->theirs->config[i]->value, c->theirs->node);
 }
 
@@ -117,7 +117,7 @@ enum shard_status hello_check_node(const struct server *s, const Shard__Hello *t
 	return err_set(e, SHARD_MISMATCH,
 		       "the shared configuration of nodes %s and %s differs, or their releases (%s "
 		       "and %.64s) cannot be mixed",
-		       server_node_name(s, s->self), theirs->node, SHARD_RELEASE, theirs->release);
+		       members_name(s, s->self), theirs->node, SHARD_RELEASE, theirs->release);
 }
 
 enum shard_status hello_answer(struct server *s, struct conn *c, const struct hello_asked *asked,

@@ -52,12 +52,12 @@ enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_h
 	p = s->peer[node];
 	CHECK(p != NULL);
 	if (!p->up)
-		return err_set(e, SHARD_UNREACHABLE, "node %s is down: %s",
-			       server_node_name(s, node), p->why);
+		return err_set(e, SHARD_UNREACHABLE, "node %s is down: %s", members_name(s, node),
+			       p->why);
 	st = stream_send_control(conn_stream(p->conns[0].conn), h, msg);
 	if (st != SHARD_OK)
 		return err_set(e, st, "node %s was not sent %s: %s, %u frames wait for it",
-			       server_node_name(s, node), wire_op(h->op)->name,
+			       members_name(s, node), wire_op(h->op)->name,
 			       st == SHARD_AGAIN ? "its queue is full" : status_name(st),
 			       stream_queued(conn_stream(p->conns[0].conn)));
 	conn_kick(p->conns[0].conn);
@@ -131,8 +131,8 @@ static void link_down(struct peer *p, const struct err *why)
 	p->downs++;
 	p->since_ns = clock_ns();
 	snprintf(p->why, sizeof(p->why), "%s", why->text);
-	log_line(s->log, LOG_LEVEL_WARN, "event=link_down peer=%s why=%s",
-		 server_node_name(s, p->node), why->text);
+	log_line(s->log, LOG_LEVEL_WARN, "event=link_down peer=%s why=%s", members_name(s, p->node),
+		 why->text);
 	s->events->node_going(s, p->node); /* RDMA completions send nothing more. */
 	rdma_link_link_down(p);
 	s->events->node_down(s, p->node, why);
@@ -157,7 +157,7 @@ static void link_up(struct peer *p)
 	p->backoff_ns = PEER_BACKOFF_MIN_NS;
 	p->why[0] = 0;
 	log_line(s->log, LOG_LEVEL_INFO, "event=link_up peer=%s incarnation=%lu connections=%u",
-		 server_node_name(s, p->node), (unsigned long)p->incarnation, p->conns_nr);
+		 members_name(s, p->node), (unsigned long)p->incarnation, p->conns_nr);
 	s->events->node_up(s, p->node);
 	rdma_link_link_up(p);
 }
@@ -267,8 +267,8 @@ static void peer_closed(void *owner, struct conn *c, const struct err *why)
 	if (!was_up) {
 		snprintf(p->why, sizeof(p->why), "%s", why->text);
 		log_limited(p->server->log, &p->bucket, clock_ns(), LOG_LEVEL_INFO,
-			    "event=dial_failed peer=%s why=%s",
-			    server_node_name(p->server, p->node), why->text);
+			    "event=dial_failed peer=%s why=%s", members_name(p->server, p->node),
+			    why->text);
 	}
 	peer_close(p, why);
 	if (was_up)
@@ -340,7 +340,7 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 
 static enum shard_status check_name(struct peer_conn *pc, const Shard__Hello *hello, struct err *e)
 {
-	const char *name = server_node_name(pc->peer->server, pc->peer->node);
+	const char *name = members_name(pc->peer->server, pc->peer->node);
 
 	if (strcmp(hello->node, name) == 0)
 		return SHARD_OK;
@@ -373,7 +373,7 @@ static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head
 				    &s->scratch.rx, e);
 		if (st == SHARD_OK)
 			st = err_set(e, SHARD_CLOSED, "node %s refused: %s",
-				     server_node_name(s, pc->peer->node),
+				     members_name(s, pc->peer->node),
 				     ((const Shard__Error *)msg)->text);
 		arena_reset(&s->scratch.rx);
 		return st;
@@ -423,7 +423,7 @@ static void doubt(struct peer *p)
 static struct peer *peer_named(struct server *s, const char *name)
 {
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL && strcmp(server_node_name(s, n), name) == 0)
+		if (s->peer[n] != NULL && strcmp(members_name(s, n), name) == 0)
 			return s->peer[n];
 	return NULL;
 }
@@ -439,13 +439,13 @@ enum shard_status peer_greeted(struct server *s, struct conn *c, const struct he
 		return err_set(e, SHARD_DENIED,
 			       "node \"%s\" is not one that dials node %s: check [nodes] and "
 			       "`node` on both",
-			       hello->node, server_node_name(s, s->self));
+			       hello->node, members_name(s, s->self));
 	if ((st = hello_check_node(s, hello, e)) != SHARD_OK)
 		return st;
 	if (hello->connection >= p->conns_nr)
 		return err_set(e, SHARD_MISMATCH,
 			       "[net] connections is %u on node %s, at least %u on node %s",
-			       p->conns_nr, server_node_name(s, s->self), hello->connection + 1,
+			       p->conns_nr, members_name(s, s->self), hello->connection + 1,
 			       hello->node);
 	pc = &p->conns[hello->connection];
 	if (p->up) {

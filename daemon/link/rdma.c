@@ -30,7 +30,7 @@ static void say(struct peer *p)
 		return;
 	memcpy(r->said, r->why, sizeof(r->said));
 	log_line(p->server->log, LOG_LEVEL_INFO, "event=rdma_fallback peer=%s why=%s",
-		 server_node_name(p->server, p->node), r->why);
+		 members_name(p->server, p->node), r->why);
 }
 
 static void stay_off(struct peer *p)
@@ -133,11 +133,11 @@ static void on_fail(void *owner, const struct err *why)
 	r->failures++;
 	stay_off(p);
 	err_set(&e, SHARD_CLOSED, "RDMA with node %s failed: %.400s",
-		server_node_name(p->server, p->node), why->text);
+		members_name(p->server, p->node), why->text);
 	snprintf(r->why, sizeof(r->why), "%s", e.text);
 	log_line(p->server->log, LOG_LEVEL_WARN, "event=rdma_down peer=%s again_s=%.1f why=%s",
-		 server_node_name(p->server, p->node),
-		 (double)(r->again_ns - clock_ns()) / NS_PER_SEC, why->text);
+		 members_name(p->server, p->node), (double)(r->again_ns - clock_ns()) / NS_PER_SEC,
+		 why->text);
 	peer_close(p, &e);
 }
 
@@ -245,7 +245,7 @@ static void up(struct peer *p)
 	r->since_ns = clock_ns();
 	r->why[0] = r->said[0] = 0;
 	log_line(p->server->log, LOG_LEVEL_INFO, "event=rdma_up peer=%s queue_pairs=%u checksum=%s",
-		 server_node_name(p->server, p->node), r->qps_nr, checksum(p) ? "yes" : "no");
+		 members_name(p->server, p->node), r->qps_nr, checksum(p) ? "yes" : "no");
 	p->server->events->rdma_up(p);
 }
 
@@ -263,7 +263,7 @@ static void offer(struct peer *p)
 	p->rdma.state = RDMA_LINK_OFFERED;
 	p->rdma.since_ns = clock_ns();
 	snprintf(p->rdma.why, sizeof(p->rdma.why), "RDMA was offered, node %s has not answered",
-		 server_node_name(p->server, p->node));
+		 members_name(p->server, p->node));
 	send_rail(p, p->rdma.offer, NULL, 0);
 }
 
@@ -284,8 +284,7 @@ static enum shard_status offered(struct peer *p, const Shard__Rail *body, struct
 		return err_set(e, SHARD_PROTOCOL,
 			       "RDMA is offered anew, or taken back, while it is up");
 	if (r->queues != NULL || body->why[0] != 0) { /* The peer gave up the offer before. */
-		snprintf(text, sizeof(text), "node %s: %.400s",
-			 server_node_name(p->server, p->node),
+		snprintf(text, sizeof(text), "node %s: %.400s", members_name(p->server, p->node),
 			 body->why[0] != 0 ? body->why : "RDMA is offered anew");
 		give_up(p, text);
 	}
@@ -326,8 +325,8 @@ static enum shard_status answered(struct peer *p, const Shard__Rail *body, struc
 	if (r->state != RDMA_LINK_OFFERED || body->offer != r->offer)
 		return SHARD_OK; /* The answer to an offer that was given up. */
 	if (body->why[0] != 0) {
-		snprintf(text, sizeof(text), "node %s: %.400s",
-			 server_node_name(p->server, p->node), body->why);
+		snprintf(text, sizeof(text), "node %s: %.400s", members_name(p->server, p->node),
+			 body->why);
 		if (body->again_ms == 0) {
 			not_now(p, text);
 			return SHARD_OK;
@@ -381,7 +380,7 @@ static void look(struct peer *p, uint64_t now_ns)
 		server_wake(p->server, r->again_ns);
 	} else if (r->why[0] == 0) {
 		snprintf(r->why, sizeof(r->why), "node %s has not offered RDMA yet",
-			 server_node_name(p->server, p->node));
+			 members_name(p->server, p->node));
 	}
 }
 

@@ -88,7 +88,7 @@ enum shard_status rdma_local_open(struct server *s, struct err *e)
 	a->again_ns = UINT64_MAX;
 	if (s->conf->transport == CONFIG_TRANSPORT_TCP)
 		snprintf(a->why, sizeof(a->why), "[net] transport = tcp on node %s",
-			 server_node_name(s, s->self));
+			 members_name(s, s->self));
 	else if (s->nodes_nr == 1 && s->conf->transport == CONFIG_TRANSPORT_AUTO)
 		snprintf(a->why, sizeof(a->why), "there is no other node");
 	else if (open_device(s, &why) != SHARD_OK && s->conf->transport == CONFIG_TRANSPORT_RDMA)
@@ -165,7 +165,7 @@ void rdma_local_hello(const struct server *s, Shard__Hello *mine)
 enum shard_status rdma_local_check(const struct server *s, const Shard__Hello *theirs,
 				   struct err *e)
 {
-	const char *self = server_node_name(s, s->self);
+	const char *self = members_name(s, s->self);
 
 	if (s->conf->transport != CONFIG_TRANSPORT_RDMA)
 		return SHARD_OK;

@@ -107,7 +107,7 @@ static bool from_nodes(const struct server *s, const struct conn *c)
 static enum shard_status unproved(struct server *s, struct conn *c, struct prove *p,
 				  const Shard__Hello *theirs, struct err *e)
 {
-	const char *self = server_node_name(s, s->self);
+	const char *self = members_name(s, s->self);
 	bool node = theirs->role == ROLE_NODE;
 
 	if (s->secret.auth[node ? AUTH_FOR_NODE : AUTH_FOR_CLIENT] != NULL)
@@ -136,7 +136,7 @@ enum shard_status secret_hello(struct server *s, struct conn *c, struct prove *p
 {
 	struct wire_head reply = {.op = OP_HELLO, .flags = WIRE_REPLY, .attempt = h->attempt};
 	bool node = theirs->role == ROLE_NODE;
-	const char *self = server_node_name(s, s->self);
+	const char *self = members_name(s, s->self);
 	const struct auth *a = accepted(s, theirs->role, AUTH_FOR_CLIENT);
 	Shard__Hello mine, brief;
 	struct hello_text text;
@@ -176,7 +176,7 @@ enum shard_status secret_hello(struct server *s, struct conn *c, struct prove *p
 static enum shard_status wrong_proof(struct server *s, struct conn *c, struct prove *p,
 				     struct err *e)
 {
-	const char *self = server_node_name(s, s->self);
+	const char *self = members_name(s, s->self);
 
 	if (p->side == AUTH_LISTENER)
 		return denied(s, c, p, e,
@@ -277,7 +277,7 @@ enum shard_status secret_answered(struct server *s, struct conn *c, struct prove
 				  const Shard__Hello *theirs, struct err *e)
 {
 	const struct auth *a = s->secret.auth[AUTH_FOR_NODE];
-	const char *self = server_node_name(s, s->self);
+	const char *self = members_name(s, s->self);
 
 	if (a != NULL && !(theirs->features & FEATURE_AUTH))
 		return denied(s, c, p, e,

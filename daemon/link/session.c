@@ -193,7 +193,7 @@ enum shard_status session_greeted(struct server *s, struct conn *c, struct guest
 	}
 	lane_init(&t->lane, lane_failed, t);
 	lane_open(&t->lane, c);
-	learn_who(&t->who, c, server_node_name(s, s->self));
+	learn_who(&t->who, c, members_name(s, s->self));
 	list_push(&s->conns.sessions, &t->link);
 	s->conns.sessions_nr++;
 	server_conns_check(&s->conns);

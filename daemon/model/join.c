@@ -224,7 +224,7 @@ enum shard_status join_request(struct session *who, const struct wire_head *h,
 
 	if (m == NULL || m->defining)
 		return err_set(e, SHARD_NOT_FOUND, "no model %u on node %s%s", h->model,
-			       server_node_name(t->session->server, t->session->server->self),
+			       members_name(t->session->server, t->session->server->self),
 			       m != NULL || model_making(t->session->server, h->model) != NULL
 				       ? " yet: it is being made"
 				       : ": define it first");

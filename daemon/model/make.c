@@ -96,7 +96,7 @@ static struct core_conf *core_conf(struct model *m)
 		return NULL;
 	}
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		names[n] = server_node_name(s, n);
+		names[n] = members_name(s, n);
 	*conf = (struct core_conf){.self = s->self,
 				   .members = view_first(s->nodes_nr, server_coordinator(s)),
 				   .who = model_node(m, s->self, m->memory.incarnation),
@@ -303,7 +303,7 @@ static enum shard_status reserve(struct make *k, bool may_wait, struct err *e)
 	enum shard_status st;
 
 	budget_need(&m->need, &k->store);
-	st = budget_reserve(&s->budget, &m->need, m->name, server_node_name(s, s->self), e);
+	st = budget_reserve(&s->budget, &m->need, m->name, members_name(s, s->self), e);
 	if (st != SHARD_OK && may_wait &&
 	    budget_soon(&s->budget, &m->need, resume_unconfirmed(s).total))
 		st = SHARD_AGAIN;
@@ -599,7 +599,7 @@ static void make_done(struct job *j)
 	}
 	if (k->e.status != SHARD_OK)
 		err_set(&k->e, k->e.status, "\"%s\" cannot be made on node %s: %.300s", m->name,
-			server_node_name(m->server, m->server->self), (e = k->e).text);
+			members_name(m->server, m->server->self), (e = k->e).text);
 	st = make_end(k, NULL, &e);
 	if (st == SHARD_OK)
 		begun(m);

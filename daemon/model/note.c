@@ -24,7 +24,7 @@ void note_world(const struct model *m, const struct core_world *w)
 		for (run = 1; r + run < w->size && w->rank[r + run].node == w->rank[r].node;)
 			run++;
 		used += (size_t)snprintf(nodes + used, sizeof(nodes) - used, "%s%s:%u",
-					 r ? "," : "", server_node_name(m->server, w->rank[r].node),
+					 r ? "," : "", members_name(m->server, w->rank[r].node),
 					 run);
 	}
 	log_line(m->server->log, LOG_LEVEL_INFO,

@@ -95,8 +95,8 @@ enum shard_status resume_check(const struct model *m, const struct peer *p, stru
 		"node %s holds model %u, \"%s\", of a coordinator with another state "
 		"directory: start node %s with the one that it had, or stop node %s and clear "
 		"its state, which gives up the weights there",
-		server_node_name(s, s->self), m->id, m->name, server_node_name(s, p->node),
-		server_node_name(s, s->self));
+		members_name(s, s->self), m->id, m->name, members_name(s, p->node),
+		members_name(s, s->self));
 }
 
 /* --- weights and image --- */

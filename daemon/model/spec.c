@@ -110,7 +110,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	budget_least(&need, &conf, all_trained);
 	if (budget_soon(&s->budget, &need, 0))
 		return SHARD_OK;
-	st = budget_reserve(&s->budget, &need, spec->name, server_node_name(s, s->self), e);
+	st = budget_reserve(&s->budget, &need, spec->name, members_name(s, s->self), e);
 	CHECK(st != SHARD_OK);
 	return st;
 }
@@ -229,7 +229,7 @@ bool spec_same_place(const Shard__Model *a, const Shard__Model *b)
 
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e)
 {
-	const char *node = server_node_name(m->server, m->server->self);
+	const char *node = members_name(m->server, m->server->self);
 	struct err why = {.status = SHARD_OK};
 
 	if (strcmp(m->name, is->spec->name) != 0)

@@ -125,7 +125,7 @@ static enum shard_status refuse(const struct model *m, const struct wire_head *h
 		e, SHARD_BUSY,
 		"pid %u on node %s writes the weights of \"%s\" (it got created = 1): let it "
 		"seal or end first",
-		w->pid, server_node_name(m->server, w->node), m->name);
+		w->pid, members_name(m->server, w->node), m->name);
 }
 
 enum shard_status writer_turn(struct model *m, struct writer_grant g, struct err *e)
@@ -144,7 +144,7 @@ enum shard_status writer_turn(struct model *m, struct writer_grant g, struct err
 	}
 	if (m->reset_due)
 		return err_set(e, SHARD_BUSY, "node %s gives up what \"%s\" had there: try again",
-			       server_node_name(m->server, m->server->self), m->name);
+			       members_name(m->server, m->server->self), m->name);
 	return SHARD_OK;
 }
 

@@ -14,7 +14,7 @@
 
 #include <stdlib.h>
 
-const char *server_node_name(const struct server *s, uint16_t node)
+const char *members_name(const struct server *s, uint16_t node)
 {
 	return s->conf->node_list[node].name;
 }

@@ -117,7 +117,7 @@ void server_run_later(struct server *s);
 enum shard_status server_later_room(struct server *s, uint32_t more,
 				    struct err *e);      /* When a model is made. */
 void server_later_less(struct server *s, uint32_t less); /* When it is freed. */
-const char *server_node_name(const struct server *s, uint16_t node);
+const char *members_name(const struct server *s, uint16_t node);
 /* Unpacks a control body into the scratch arena rx. HELLO, AUTH, DEFINE and MODEL are unpacked into
  * *memory instead, because they may be large and are not on the step path. The caller frees *memory
  * in any case. type NULL: *msg is NULL. */

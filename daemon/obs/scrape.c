@@ -144,12 +144,12 @@ static void each_peer(FILE *f, const struct server *s, const char *name,
 
 static void sample_link(FILE *f, const char *name, const struct server *s, uint16_t n)
 {
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->up);
+	metrics_count(f, name, LABELS({"peer", members_name(s, n)}), s->peer[n]->up);
 }
 
 static void sample_downs(FILE *f, const char *name, const struct server *s, uint16_t n)
 {
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->downs);
+	metrics_count(f, name, LABELS({"peer", members_name(s, n)}), s->peer[n]->downs);
 }
 
 static void sample_bytes(FILE *f, const char *name, const struct server *s, uint16_t n)
@@ -158,8 +158,8 @@ static void sample_bytes(FILE *f, const char *name, const struct server *s, uint
 
 	CHECK(n < s->nodes_nr && n != s->self);
 	scrape_peer_bytes(s->peer[n], &in, &out);
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "in"}), in);
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"direction", "out"}), out);
+	metrics_count(f, name, LABELS({"peer", members_name(s, n)}, {"direction", "in"}), in);
+	metrics_count(f, name, LABELS({"peer", members_name(s, n)}, {"direction", "out"}), out);
 }
 
 static void sample_transport(FILE *f, const char *name, const struct server *s, uint16_t n)
@@ -168,9 +168,8 @@ static void sample_transport(FILE *f, const char *name, const struct server *s, 
 	bool rdma = s->peer[n]->up && rdma_link_carries(s->peer[n], &why);
 
 	CHECK(n < s->nodes_nr && n != s->self);
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "rdma"}),
-		      rdma);
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}, {"transport", "tcp"}),
+	metrics_count(f, name, LABELS({"peer", members_name(s, n)}, {"transport", "rdma"}), rdma);
+	metrics_count(f, name, LABELS({"peer", members_name(s, n)}, {"transport", "tcp"}),
 		      s->peer[n]->up && !rdma);
 }
 
@@ -183,11 +182,11 @@ static void sample_tensor_bytes(FILE *f, const char *name, const struct server *
 	peer_tensor_bytes(s->peer[n], &in[1], &out[1]);
 	for (int i = 0; i < 2; i++) {
 		metrics_count(f, name,
-			      LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]},
+			      LABELS({"peer", members_name(s, n)}, {"transport", transports[i]},
 				     {"direction", "in"}),
 			      in[i]);
 		metrics_count(f, name,
-			      LABELS({"peer", server_node_name(s, n)}, {"transport", transports[i]},
+			      LABELS({"peer", members_name(s, n)}, {"transport", transports[i]},
 				     {"direction", "out"}),
 			      out[i]);
 	}
@@ -195,7 +194,7 @@ static void sample_tensor_bytes(FILE *f, const char *name, const struct server *
 
 static void sample_rdma_failures(FILE *f, const char *name, const struct server *s, uint16_t n)
 {
-	metrics_count(f, name, LABELS({"peer", server_node_name(s, n)}), s->peer[n]->rdma.failures);
+	metrics_count(f, name, LABELS({"peer", members_name(s, n)}), s->peer[n]->rdma.failures);
 }
 
 /* Bytes of all connections that were no links, that is, of trainers and tools. */
@@ -228,7 +227,7 @@ static void server_metrics(FILE *f, const struct server *s)
 	metrics_family(f, "shardd_build_info", METRICS_GAUGE, "Always 1; labels say what runs.");
 	metrics_count(f, "shardd_build_info",
 		      LABELS({"release", SHARD_RELEASE}, {"isa", isa_name(s->isa)},
-			     {"node", server_node_name(s, s->self)}),
+			     {"node", members_name(s, s->self)}),
 		      1);
 	metrics_family(f, "shardd_uptime_seconds", METRICS_GAUGE, "Time since the daemon started.");
 	metrics_sample(f, "shardd_uptime_seconds", NULL, seconds(clock_ns() - s->started_ns));
@@ -367,7 +366,7 @@ static void chunks(FILE *f, const char *name, const struct model *m)
 		nr[place_primary(&m->place, c)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		metrics_count(f, name,
-			      LABELS({"model", m->name}, {"owner", server_node_name(m->server, n)}),
+			      LABELS({"model", m->name}, {"owner", members_name(m->server, n)}),
 			      nr[n]);
 }
 
@@ -520,8 +519,7 @@ static void ill(FILE *f, const struct server *s)
 {
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		if (s->peer[n] != NULL && !s->peer[n]->up)
-			fprintf(f, "node %s is down: %s\n", server_node_name(s, n),
-				s->peer[n]->why);
+			fprintf(f, "node %s is down: %s\n", members_name(s, n), s->peer[n]->why);
 	list_each(it, (struct list *)(uintptr_t)&s->models) {
 		const struct model *m = list_of(it, struct model, link);
 

@@ -55,15 +55,14 @@ static json_t *nodes_json(const struct server *s)
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
-		json_t *o =
-			json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", server_node_name(s, n),
-				  "address", s->conf->node_list[n].address.text, "state",
-				  p == NULL ? "self"
-				  : p->up   ? "up"
-					    : "down",
-				  "coordinator", n == server_coordinator(s), "incarnation",
-				  (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
-				  "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
+		json_t *o = json_pack("{s:s, s:s, s:s, s:b, s:I, s:f}", "name", members_name(s, n),
+				      "address", s->conf->node_list[n].address.text, "state",
+				      p == NULL ? "self"
+				      : p->up   ? "up"
+						: "down",
+				      "coordinator", n == server_coordinator(s), "incarnation",
+				      (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
+				      "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
 		if (p != NULL && !p->up)
 			json_object_set_new(o, "why", json_string(p->why));
@@ -101,7 +100,7 @@ static json_t *world_json(const struct model *m)
 	for (uint32_t r = 0; r < m->attempt.world.size; r++) {
 		json_t *o = json_pack("{s:i, s:i, s:s}", "rank", (int)r, "pid",
 				      (int)m->attempt.world.rank[r].pid, "node",
-				      server_node_name(m->server, m->attempt.world.rank[r].node));
+				      members_name(m->server, m->attempt.world.rank[r].node));
 
 		for (uint32_t i = 0; i < m->contrib.local_nr; i++) {
 			const struct contrib_rank *g = &m->contrib.local[i];
@@ -193,7 +192,7 @@ static json_t *chunks_json(const struct model *m)
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
 		nr[place_primary(&m->place, c)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
-		json_object_set_new(per, server_node_name(m->server, n), json_integer(nr[n]));
+		json_object_set_new(per, members_name(m->server, n), json_integer(nr[n]));
 	return json_pack("{s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
 			 (int)m->layout->chunk_elems, "per_node", per);
 }
@@ -218,12 +217,12 @@ static size_t image_words(const struct model *m, char *out, size_t bytes)
 		return (size_t)snprintf(out, bytes,
 					"its image, which is being made again after a restart: %u "
 					"of %u chunks of node %s",
-					done, all, server_node_name(m->server, m->server->self));
+					done, all, members_name(m->server, m->server->self));
 	if (!apply_image_awaited(m, &chunk, &step))
 		return (size_t)snprintf(out, bytes, "its image over TCP");
 	return (size_t)snprintf(
 		out, bytes, "chunk %u of the image of step %lu, which node %s holds", chunk,
-		(unsigned long)step, server_node_name(m->server, place_primary(&m->place, chunk)));
+		(unsigned long)step, members_name(m->server, place_primary(&m->place, chunk)));
 }
 
 /* For an unsealed model. The coordinator and the writer's own node know who writes. */
@@ -234,7 +233,7 @@ static void writer_words(const struct model *m, char *out, size_t bytes)
 	CHECK(!m->sealed);
 	if (!writer_free(m))
 		snprintf(out, bytes, "its weights, which pid %u on node %s writes", m->writer.pid,
-			 server_node_name(s, m->writer.node));
+			 members_name(s, m->writer.node));
 	else if (server_leads(s))
 		snprintf(out, bytes,
 			 "its weights, which nobody writes: who defines it next gets created = 1");
@@ -269,7 +268,7 @@ void status_waits(const struct model *m, char *out, size_t bytes)
 		used += (size_t)snprintf(out + used, bytes - used, "%srank %u (pid %u, node %s)",
 					 named++ > 0 ? "; " : "", g->rank,
 					 m->attempt.world.rank[g->rank].pid,
-					 server_node_name(m->server, m->server->self));
+					 members_name(m->server, m->server->self));
 		if (used < bytes && starved(m, g)) {
 			used += (size_t)snprintf(out + used, bytes - used, ", which waits for ");
 			used += used < bytes ? image_words(m, out + used, bytes - used) : 0;
@@ -467,7 +466,7 @@ char *status_json(const struct server *s, const Shard__Cred *who)
 	status_counts(s, &refused, &copied);
 	o = json_pack("{s:s, s:s, s:s, s:i, s:f, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:i, s:I, "
 		      "s:I, s:o}",
-		      "node", server_node_name(s, s->self), "run_id", s->conf->run_id, "release",
+		      "node", members_name(s, s->self), "run_id", s->conf->run_id, "release",
 		      SHARD_RELEASE, "pid", (int)getpid(), "uptime_s", seconds(s->started_ns),
 		      "incarnation", (json_int_t)s->incarnation, "start", (json_int_t)s->start,
 		      "warm_restart", warm_json(s), "nodes", nodes_json(s), "budget", "total",
