@@ -14,7 +14,8 @@
 
 #include <string.h>
 
-enum { A, B, TENTH = 100000000, STEP = 10, LOST = 30 /* tenths of a second */ };
+/* In tenths of a second. */
+enum { A, B, TENTH = 100000000, STEP = 10, LOST = 30 };
 
 /* Both trainers are in step 5, and nobody has pushed anything. */
 static void attempt(struct duo *p)
@@ -33,7 +34,7 @@ static void image(struct duo *p, bool late, uint32_t chunk)
 		(struct core_event){.type = CORE_EV_IMAGE, .on = late, .chunk = chunk, .step = 4});
 }
 
-/* Until the attempt ends, at most so many. */
+/* Until the attempt ends, but at most so many. */
 static uint32_t tenths(struct duo *p, uint32_t max)
 {
 	uint32_t nr = 0;
@@ -73,11 +74,11 @@ static void test_image_made_again(void **state)
 
 	(void)state;
 	attempt(&p);
-	image(&p, true, B); /* a chunk of its own */
+	image(&p, true, B); /* This node holds a chunk of its own. */
 	assert_int_equal(tenths(&p, 2 * STEP), 2 * STEP);
 	says(&p, "node b), which waits there for chunk 1 of the image of step 4, which is being "
 		 "made again after a restart");
-	image(&p, false, 0); /* it says so within a second */
+	image(&p, false, 0); /* The coordinator says so within a second. */
 	assert_in_range(tenths(&p, 100), STEP - 1, 2 * STEP + 1);
 	duo_deinit(&p);
 }
@@ -93,7 +94,7 @@ static void test_not_for_ever(void **state)
 	duo_deinit(&p);
 }
 
-/* A chunk that another node holds may lack on any node, and its trainer asks for it. */
+/* Any node may lack a chunk that another node holds. The trainer that needs it asks for it. */
 static void test_chunk_of_another_node(void **state)
 {
 	struct duo p;
@@ -111,14 +112,14 @@ static void test_step_before(void **state)
 
 	(void)state;
 	attempt(&p);
-	p.core[A]->coord.node[B].done = false; /* it was told of step 4, and does not answer */
+	p.core[A]->coord.node[B].done = false; /* b was told of step 4, and does not answer. */
 	says(&p, "node b), which still applies step 4");
 	for (int i = 0; i < 2 * STEP; i++) {
 		p.now += TENTH;
 		duo_feed(&p, A, &(struct core_event){.type = CORE_EV_TICK});
 	}
 	assert_true(p.core[A]->coord.undecided);
-	duo_drain(&p); /* b hears COMMIT again, and says DONE */
+	duo_drain(&p); /* b hears COMMIT again, and says DONE. */
 	assert_true(p.core[A]->coord.node[B].done);
 	assert_in_range(tenths(&p, 100), STEP - 1, STEP + 1);
 	duo_deinit(&p);

@@ -45,7 +45,7 @@ static void compute(struct lone *l)
 }
 
 static void member_init(
-	struct lone *l) /* in view 5.2 after the seal at step 4, and in attempt 5/1 */
+	struct lone *l) /* It is in view 5.2 after the seal at step 4, and in attempt 5/1. */
 {
 	struct record seal = lone_record(5, 1, 4);
 
@@ -58,7 +58,7 @@ static void member_init(
 	assert_non_null(lone_acted(l, CORE_ACT_BEGIN));
 }
 
-static void member_commits(struct lone *l) /* step 5: it is APPLYING then */
+static void member_commits(struct lone *l) /* In step 5, which it is then applying. */
 {
 	struct record r = lone_record(5, 2, 5);
 
@@ -111,7 +111,8 @@ static void test_join_heard_in_another_term(void **state)
 	lone_msg(&l, A, echo);
 	l.now += 10000000;
 	lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
-	assert_non_null(lone_sent(&l, CORE_JOIN)); /* nobody who counts has heard */
+	/* None of the members that count has heard of it. */
+	assert_non_null(lone_sent(&l, CORE_JOIN));
 	echo.id.term = 5;
 	lone_msg(&l, A, echo);
 	l.now += 10000000;
@@ -120,7 +121,7 @@ static void test_join_heard_in_another_term(void **state)
 	lone_deinit(&l);
 }
 
-/* A coordinator that is over put the trainer out. The one of today counts on it. */
+/* A coordinator of an older term put the trainer out. The present one counts on the trainer. */
 static void test_gone_in_another_term(void **state)
 {
 	struct core_msg gone = {.op = CORE_GONE,
@@ -154,8 +155,8 @@ static void test_older_view_while_one_waits(void **state)
 	lone_deinit(&l);
 }
 
-/* A later coordinator whose state folder was put back knows nothing of the generation of today.
- * What is here is newer than all that it can say. */
+/* A later coordinator whose state folder was put back does not know the present generation. What
+ * is here is newer than all that it can say. */
 static void test_view_of_an_older_generation(void **state)
 {
 	struct record seal = lone_record(5, 1, 4);
@@ -185,7 +186,7 @@ static void test_view_that_skips_a_record(void **state)
 	member_init(&l);
 	member_commits(&l);
 	lone_event(&l, (struct core_event){.type = CORE_EV_APPLIED});
-	say_view(&l, 9, 3, &far); /* this chunk cannot get there */
+	say_view(&l, 9, 3, &far); /* This chunk cannot arrive at this node. */
 	assert_int_equal(l.out.nr, 0);
 	say_view(&l, 9, 4, &r);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
@@ -219,7 +220,9 @@ static void test_begin_after_another_record(void **state)
 	(void)state;
 	member_init(&l);
 	say_begin(&l, lone_id(5, 2, 7, 1),
-		  &far); /* the one in hand is dropped, but this cannot follow what is here */
+		  /* The attempt in hand is dropped, but the new one cannot follow the record
+		   * that is here. */
+		  &far);
 	assert_non_null(lone_acted(&l, CORE_ACT_ENDED));
 	lone_event(&l, (struct core_event){.type = CORE_EV_DRAINED, .id = lone_id(5, 2, 5, 1)});
 	assert_int_equal(l.core->step.part, CORE_FREE);
@@ -245,7 +248,7 @@ static void test_drained_of_an_older_attempt(void **state)
 		(struct core_msg){.op = CORE_ABORT, .id = lone_id(5, 2, 5, 2), .why = "and again"});
 	lone_event(&l, (struct core_event){.type = CORE_EV_DRAINED, .id = lone_id(5, 2, 5, 1)});
 	assert_null(lone_sent(
-		&l, CORE_DRAINED)); /* workers still read what the second attempt staged */
+		&l, CORE_DRAINED)); /* Workers still read what the second attempt staged. */
 	lone_event(&l, (struct core_event){.type = CORE_EV_DRAINED, .id = lone_id(5, 2, 5, 2)});
 	assert_non_null(lone_sent(&l, CORE_DRAINED));
 	lone_deinit(&l);

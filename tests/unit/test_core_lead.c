@@ -15,11 +15,11 @@
 
 /* --- what is said to the coordinator a, which started again in term 9 over view 5.2 --- */
 
-struct said { /* an answer of one member */
+struct said { /* The answer of one member. */
 	struct core_answer answer;
 	double sumsq, weight, lr;
 	uint8_t finite;
-	bool of_none; /* of no generation; else of the first */
+	bool of_none; /* Of no generation. Otherwise of the first. */
 };
 
 static void say_answer(struct lone *l, uint16_t from, uint64_t term, struct said *s,
@@ -52,7 +52,7 @@ static void coordinator_init(struct lone *l)
 	struct core_view v = lone_view(5, 2, &seal);
 
 	v.members.node[A].incarnation =
-		50; /* it came back without memory, of which it had none that counts */
+		50; /* It came back without memory, and none that it had counts. */
 	lone_init(l, A, 9, &v);
 	lone_event(l, (struct core_event){.type = CORE_EV_TICK});
 }
@@ -67,7 +67,7 @@ static void test_answer_to_an_older_question(void **state)
 	say_answer(&l, C, 9, &c, 1, false);
 	say_answer(&l, B, 8, &b, 0, false);
 	assert_null(
-		lone_acted(&l, CORE_ACT_PERSIST)); /* b has not promised anything to this term */
+		lone_acted(&l, CORE_ACT_PERSIST)); /* b has not promised anything to this term. */
 	say_answer(&l, B, 9, &b, 1, true);
 	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step, 5);
 	lone_deinit(&l);
@@ -113,8 +113,8 @@ static void test_votes_that_differ_in_lr(void **state)
 	lone_deinit(&l);
 }
 
-/* c has voted to skip an older attempt and then started again without anything: b alone says what
- * the newer one was. */
+/* c voted to skip an older attempt and then started again without memory. Only b says what the
+ * newer attempt was. */
 static void test_skip_of_an_older_vote(void **state)
 {
 	static const uint16_t all_of_b[2] = {B, B};
@@ -167,8 +167,8 @@ static void test_skip_of_an_older_vote(void **state)
 	lone_deinit(&l);
 }
 
-/* The state folder of the coordinator was put back: members have decided since. Nothing is taken
- * back in silence. */
+/* The state folder of the coordinator was put back, and members have decided steps since.
+ * Nothing is taken back without a word. */
 static void test_view_older_than_the_members(void **state)
 {
 	struct said b = {0}, c = {0};
@@ -189,8 +189,8 @@ static void test_view_older_than_the_members(void **state)
 	lone_deinit(&l);
 }
 
-/* The same where nothing was decided since. What an operator ordered in the newer view, a pause
- * maybe, is not known here. */
+/* The same where nothing was decided since. What an operator ordered in the newer view, such as
+ * a pause, is not known here. */
 static void test_view_older_than_one_that_was_adopted(void **state)
 {
 	struct lone l;
@@ -214,7 +214,7 @@ static void test_view_older_than_one_that_was_adopted(void **state)
 	}
 }
 
-static void coordinator_in_view(struct lone *l) /* 9.3, durable and sent */
+static void coordinator_in_view(struct lone *l) /* View 9.3 is durable and sent. */
 {
 	struct said b = {0}, c = {0};
 
@@ -238,7 +238,8 @@ static bool is_open(const struct lone *l)
 	return !s.recovering;
 }
 
-/* --- a resume counts up to a step that this coordinator knows, not to what the order says --- */
+/* --- a resume counts up to a step that this coordinator knows, not up to what the order says
+ * --- */
 
 static void all_adopt(struct lone *l, uint32_t seq)
 {
@@ -304,9 +305,9 @@ static void test_resume_counts_up_to_the_last_record(void **state)
 	lone_deinit(&l);
 }
 
-/* A resume that waits while the model goes back to a checkpoint is about steps that are no more
- * after the seal. It is sent before the rollback, or while the weights come back. What diverges
- * below that step must pause the model again. */
+/* A resume that waits while the model goes back to a checkpoint is about steps that do not exist
+ * any more after the seal. It is sent before the rollback, or while the weights come back. A step
+ * that diverges below that one must pause the model again. */
 static void test_resume_ends_with_its_generation(void **state)
 {
 	struct core_restored restored = {
@@ -347,7 +348,7 @@ static void test_view_adopted_by_another_member(void **state)
 	coordinator_in_view(&l);
 	say_ok(&l, C);
 	l.core->coord.view.members.node[B].incarnation =
-		77; /* as if the view named another process of b */
+		77; /* As if the view named another process of b. */
 	{
 		struct core_msg ok = {.op = CORE_VIEW_OK,
 				      .from = B,
@@ -355,8 +356,9 @@ static void test_view_adopted_by_another_member(void **state)
 				      .id = lone_id(9, 3, 0, 0)};
 		struct ctx x = {.c = l.core, .out = &l.out, .now = l.now};
 
-		recover_on_view_ok(&x, &ok); /* alone: at the end of the event the coordinator would
-						leave this view */
+		/* In a call of its own, because at the end of the event the coordinator would
+		 * leave this view. */
+		recover_on_view_ok(&x, &ok);
 	}
 	assert_false(l.core->coord.node[B].view_ok);
 	lone_deinit(&l);
@@ -381,7 +383,7 @@ static void say_vote(struct lone *l, uint16_t from, bool ranks)
 	lone_msg(l, from, (struct core_msg){.op = CORE_VOTE, .id = lone_id(9, 3, 5, 1), .vote = v});
 }
 
-static void coordinator_begins(struct lone *l) /* step 5, with one trainer at b */
+static void coordinator_begins(struct lone *l) /* In step 5, with one trainer at b. */
 {
 	coordinator_in_view(l);
 	say_ok(l, C);
@@ -393,7 +395,7 @@ static void coordinator_begins(struct lone *l) /* step 5, with one trainer at b 
 	assert_non_null(lone_sent(l, CORE_BEGIN));
 }
 
-static void say_staging(struct lone *l, uint16_t from) /* its chunk lacks, and no rank */
+static void say_staging(struct lone *l, uint16_t from) /* b lacks a chunk, and no rank is behind. */
 {
 	lone_msg(l, from,
 		 (struct core_msg){
@@ -418,9 +420,9 @@ static void test_vote_of_another_member(void **state)
 	}
 }
 
-/* Every trainer did what it had to, and a chunk still lacks: contributions do not come together.
- * The attempt is not begun again unchanged. The trainer of the node that did not vote is put out,
- * or, where that node has none, the last of the world. */
+/* Every trainer did what it had to, and a chunk is still missing, because contributions do not
+ * arrive. The attempt is not begun again unchanged. The trainer of the node that did not vote is
+ * put out. If that node has none, it is the last trainer of the world. */
 static void test_deadline_with_every_trainer_ready(void **state)
 {
 	const struct core_msg *gone;
@@ -447,7 +449,7 @@ static void test_deadline_with_every_trainer_ready(void **state)
 	}
 }
 
-/* b missed that its trainer is out: it is told until it says that it heard. */
+/* b did not hear that its trainer is out. It is told until it says that it heard. */
 static void test_expulsion_is_repeated(void **state)
 {
 	struct core_msg gone = {
@@ -468,8 +470,8 @@ static void test_expulsion_is_repeated(void **state)
 	lone_deinit(&l);
 }
 
-/* b held a chunk and comes back with another memory of the model. Its number says only that it is
- * another one: it may be smaller than that of the memory that is gone. */
+/* b held a chunk and comes back with another memory of the model. The number of the memory only
+ * says that it is another one. It may be smaller than that of the memory that is gone. */
 static void test_memories_have_no_order(void **state)
 {
 	static const uint64_t other[] = {1, 100, 102, UINT64_MAX};
@@ -488,7 +490,7 @@ static void test_memories_have_no_order(void **state)
 		lone_event(&l, (struct core_event){
 				       .type = CORE_EV_LINK_UP, .node = B, .who = lone_who(B)});
 		assert_null(
-			lone_acted(&l, CORE_ACT_PERSIST)); /* the same memory, over a new link */
+			lone_acted(&l, CORE_ACT_PERSIST)); /* The same memory, over a new link. */
 		lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP, .node = B, .who = b});
 		a = lone_acted(&l, CORE_ACT_PERSIST);
 		assert_non_null(a);
@@ -529,8 +531,8 @@ static void test_replaced_node(void **state)
 	lone_deinit(&l);
 }
 
-/* c is away, and b comes with a copy of its state folder. Nothing is given up for that: an operator
- * has to say which of the two it is. Then c comes with the folder that b had. */
+/* c is away, and b comes with a copy of its state folder. Nothing is given up because of that.
+ * An operator has to say which of the two nodes it is. Then c comes with the folder that b had. */
 static void test_two_nodes_with_one_folder(void **state)
 {
 	struct view_node b = lone_who(C), c = lone_who(B);
@@ -549,7 +551,7 @@ static void test_two_nodes_with_one_folder(void **state)
 	l.now += 2 * l.core->conf.lost_timeout_ns;
 	lone_event(&l, (struct core_event){.type = CORE_EV_ROLLBACK, .on = true});
 	assert_null(lone_acted(&l, CORE_ACT_PERSIST));
-	assert_true(core_deadline(l.core) > l.now); /* there is nothing to do meanwhile */
+	assert_true(core_deadline(l.core) > l.now); /* There is nothing to do meanwhile. */
 	core_state(l.core, &st);
 	assert_non_null(strstr(st.waits, "nodes b and c, one of which has a copy of the other's"));
 	a = comes(&l, C, c);
@@ -562,7 +564,8 @@ static void test_two_nodes_with_one_folder(void **state)
 	lone_deinit(&l);
 }
 
-/* The other way round, c is there, and a trainer of it waits. It is not put out for that. */
+/* The other way round: c is there, and a trainer of it waits. The trainer is not put out because
+ * of that. */
 static void test_no_attempt_with_one_folder(void **state)
 {
 	struct view_node b = lone_who(C);

@@ -49,11 +49,13 @@ static void test_members_of_the_view(void **state)
 	const struct {
 		uint64_t nodes, coordinator;
 	} wrong[] = {
-		{1u << A | 1u << C, A},           /* without who is told of it */
-		{1u << B | 1u << C, A},           /* led by nobody */
-		{1u << A | 1u << B | 1u << C, C}, /* led by somebody else than who sent it */
-		{1u << A | 1u << B | 1u << LONE_NODES, A}, /* a slot that there cannot be */
-		{1u << A | 1u << B, CORE_NODES_MAX},       /* and one of no number */
+		{1u << A | 1u << C, A}, /* Without the node that is told of it. */
+		{1u << B | 1u << C, A}, /* No member coordinates. */
+		/* Another node coordinates than the one that sent it. */
+		{1u << A | 1u << B | 1u << C, C},
+		/* There is no such slot in this cluster. */
+		{1u << A | 1u << B | 1u << LONE_NODES, A},
+		{1u << A | 1u << B, CORE_NODES_MAX}, /* There is no such slot at all. */
 		{0, A},
 	};
 	struct core_world w = {.size = 2};
@@ -71,7 +73,7 @@ static void test_members_of_the_view(void **state)
 			 holder[2] = {first, first};
 
 		v = lone_view(5, 3, &v.record);
-		v.place = place_of(holder, 2); /* That of each is right. */
+		v.place = place_of(holder, 2); /* The placement of each view is right. */
 		v.members.nodes = wrong[i].nodes;
 		v.members.coordinator = wrong[i].coordinator;
 		v.members.node[LONE_NODES] = (struct view_node){.uuid = "another"};
@@ -83,11 +85,12 @@ static void test_members_of_the_view(void **state)
 	say_view(&l, &v);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
 	assert_false(view_is_member(core_members(l.core), C));
-	say_begin(&l, &w, &v); /* with a rank of c */
+	say_begin(&l, &w, &v); /* With a rank of c. */
 	assert_null(lone_acted(&l, CORE_ACT_BEGIN));
 	lone_event(&l, (struct core_event){.type = CORE_EV_LINK_UP,
 					   .node = C,
-					   .who = lone_who(C)}); /* it may */
+					   /* c may be linked without being a member. */
+					   .who = lone_who(C)});
 	w.size = 1;
 	say_begin(&l, &w, &v);
 	assert_non_null(lone_acted(&l, CORE_ACT_BEGIN));
@@ -105,7 +108,7 @@ static void test_names_of_the_view(void **state)
 	for (int i = 0; i < 4; i++) {
 		v = view_of(5, 3);
 		if (i == 0)
-			v.members.node[B].uuid[0] ^= 1; /* of another node than this one */
+			v.members.node[B].uuid[0] ^= 1; /* Of another node than this one. */
 		else if (i == 1)
 			memset(v.members.node[A].uuid, 0, VIEW_UUID_BYTES);
 		else if (i == 2)
@@ -141,15 +144,15 @@ static void test_placement_of_the_view(void **state)
 	index = core_at(l.core, l.core->at_index);
 	assert_int_equal(l.core->held_nr[B], 1);
 	assert_int_equal(l.core->held_nr[C], 1);
-	v.place = place_of(none, 2); /* on a node that is no member */
+	v.place = place_of(none, 2); /* On a node that is no member. */
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
-	v.place = place_of(all_of_c, 3); /* of another model */
+	v.place = place_of(all_of_c, 3); /* Of another model. */
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
 	say_view(&l, &first);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
-	v.place = place_of(all_of_b, 2); /* with weights */
+	v.place = place_of(all_of_b, 2); /* There are weights. */
 	v.seq = 4;
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));

@@ -31,7 +31,7 @@ static void test_step(void **state)
 	assert_int_equal(s.committed, 5);
 	assert_int_equal(s.id.step, 6);
 	assert_true(s.record->clip_factor > 0.7 &&
-		    s.record->clip_factor < 0.71); /* norm sqrt(32) / 4 */
+		    s.record->clip_factor < 0.71); /* The norm is sqrt(32) / 4. */
 	duo_compare(&p, "tests/trace/step.txt");
 	duo_deinit(&p);
 }
@@ -84,7 +84,7 @@ static void test_hold(void **state)
 	(void)state;
 	duo_init(&p);
 	duo_first_begin(&p);
-	hold(&p, true); /* STAGING: at once */
+	hold(&p, true); /* STAGING ends at once. */
 	duo_compute(&p, 0, true, true);
 	core_state(p.core[0], &s);
 	assert_true(s.held && s.part == CORE_STAGING);
@@ -99,7 +99,7 @@ static void test_hold(void **state)
 	duo_event(&p, 0, "applied", (struct core_event){.type = CORE_EV_APPLIED});
 	duo_event(&p, 1, "applied", (struct core_event){.type = CORE_EV_APPLIED});
 	duo_compute(&p, 0, true, true);
-	hold(&p, true); /* PREPARED: the verdict comes first */
+	hold(&p, true); /* PREPARED waits for the verdict first. */
 	core_state(p.core[0], &s);
 	assert_true(!s.held && s.part == CORE_PREPARED);
 	duo_compute(&p, 1, true, true);
@@ -110,7 +110,7 @@ static void test_hold(void **state)
 }
 
 static void test_hold_deadline(
-	void **state) /* 300 s: it does not run while held, and goes on where it was */
+	void **state) /* 300 s. The time does not run during a hold, and goes on afterwards. */
 {
 	const uint64_t second = 1000000000ull;
 	struct duo p;
@@ -135,7 +135,7 @@ static void test_hold_deadline(
 	duo_deinit(&p);
 }
 
-static void test_written_early(void **state) /* while the first view is still on its way to disk */
+static void test_written_early(void **state) /* While the first view is still on its way to disk. */
 {
 	struct duo p;
 	struct core_state s;
@@ -179,7 +179,7 @@ static void test_tune(void **state)
 	duo_init(&p);
 	duo_first_begin(&p);
 	tune(&p, "tune lr 0.25, no clip", t);
-	step_by_both(&p); /* begun before: as it was */
+	step_by_both(&p); /* It was begun before, and stays as it was. */
 	core_state(p.core[1], &s);
 	assert_true(s.record->lr == 1e-3 && s.record->clip_factor < 1 && !s.tune.has_lr);
 	duo_event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
@@ -227,7 +227,8 @@ static void test_rollback(void **state)
 	duo_first_begin(&p);
 	duo_event(&p, 0, "rollback",
 		  (struct core_event){.type = CORE_EV_ROLLBACK,
-				      .why = "to what?"}); /* no checkpoint: nothing */
+				      /* Without a checkpoint nothing happens. */
+				      .why = "to what?"});
 	checkpoint(&p, true);
 	step_by_both(&p);
 	duo_event(&p, 0, "rollback",
@@ -248,7 +249,7 @@ static void test_rollback(void **state)
 	duo_event(&p, 0, "rollback",
 		  (struct core_event){.type = CORE_EV_ROLLBACK, .why = "an operator asked again"});
 	duo_event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
-	checkpoint(&p, false); /* it cannot be read: LOST for good */
+	checkpoint(&p, false); /* The checkpoint cannot be read, so the model is LOST for good. */
 	duo_event(&p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
 	core_state(p.core[1], &s);
 	assert_true(!s.restoring && !s.sealed && s.generation == 4);
@@ -256,7 +257,7 @@ static void test_rollback(void **state)
 	duo_deinit(&p);
 }
 
-/* A change that is durable, but not answered, when the model goes back to a checkpoint: it is
+/* A change is durable, but not answered, when the model goes back to a checkpoint. It is
  * answered when it holds there. */
 static void test_tune_and_rollback(void **state)
 {
@@ -272,7 +273,7 @@ static void test_tune_and_rollback(void **state)
 	duo_first_begin(&p);
 	checkpoint(&p, true);
 	tune(&p, "tune", wish);
-	step_by_both(&p); /* its view is on its way to the disk */
+	step_by_both(&p); /* The view of the change is on its way to the disk. */
 	duo_event(&p, 0, "rollback",
 		  (struct core_event){.type = CORE_EV_ROLLBACK, .why = "an operator asked"});
 	for (int i = 0; i < 2; i++)
@@ -291,7 +292,7 @@ static void test_tune_and_rollback(void **state)
 	duo_deinit(&p);
 }
 
-/* Trainers that come and go while the coordinator does not answer: the next one is told of all the
+/* Trainers come and go while the coordinator does not answer. It is told of the next one all the
  * same. */
 static void test_many_come_and_go(void **state)
 {
@@ -309,7 +310,7 @@ static void test_many_come_and_go(void **state)
 		e.type = CORE_EV_GONE;
 		e.why = "closed its socket";
 		duo_feed(&p, 1, &e);
-		p.head = p.tail; /* node a does not read */
+		p.head = p.tail; /* Node a does not read. */
 		p.used = 0;
 	}
 	e.type = CORE_EV_JOIN;
@@ -329,7 +330,7 @@ static void test_kick(void **state)
 	duo_init(&p);
 	duo_first_begin(&p);
 	duo_event(&p, 0, "kick 7",
-		  (struct core_event){.type = CORE_EV_KICK, .rank = 7}); /* nobody */
+		  (struct core_event){.type = CORE_EV_KICK, .rank = 7}); /* Nobody has joined. */
 	core_state(p.core[0], &s);
 	assert_true(s.joined == 2 && s.part == CORE_STAGING);
 	duo_event(&p, 0, "kick 1",
@@ -342,8 +343,8 @@ static void test_kick(void **state)
 	duo_deinit(&p);
 }
 
-/* b's contribution to a's chunk does not arrive as it was sent: the attempt is begun anew. Again:
- * b's only rank is put out. */
+/* The contribution of b to the chunk of a does not arrive as it was sent, and the attempt is
+ * begun anew. When this happens again, the only rank of b is put out. */
 static void test_damaged(void **state)
 {
 	struct core_event old = {.type = CORE_EV_DAMAGED, .node = 1, .chunk = 0};

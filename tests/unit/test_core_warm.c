@@ -19,7 +19,7 @@
 enum { MUTATIONS = 30000 };
 
 static void gone(struct duo *p, unsigned n, const char *what,
-		 enum core_event_type type) /* whatever it then wants to say */
+		 enum core_event_type type) /* Stops, whatever the caller wants to say then. */
 {
 	p->unsent = true;
 	duo_event(p, n, what,
@@ -61,7 +61,7 @@ static void applied(struct duo *p, unsigned n)
 	duo_event(p, n, "applied", (struct core_event){.type = CORE_EV_APPLIED});
 }
 
-/* b voted and died; a decides meanwhile, and b hears of it as the member that it was. */
+/* b voted and died. Meanwhile a decides, and b hears of it as the member that it was. */
 static void test_prepared(void **state)
 {
 	struct duo p;
@@ -91,8 +91,8 @@ static void test_prepared(void **state)
 	duo_deinit(&p);
 }
 
-/* b voted and died; the step cannot be decided without a, whose trainer is not ready: it ends, and
- * the next attempt has no rank of b. */
+/* b voted and died. The step cannot be decided without a, whose trainer is not ready. It ends,
+ * and the next attempt has no rank of b. */
 static void test_aborted(void **state)
 {
 	struct duo p;
@@ -106,7 +106,7 @@ static void test_aborted(void **state)
 	duo_link(&p);
 	assert_int_equal(part(&p, 1), CORE_FREE);
 	duo_event(&p, 0, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[0]});
-	duo_dies(&p, 1); /* once more, dropped and not drained */
+	duo_dies(&p, 1); /* Once more, after it was dropped and before it was drained. */
 	duo_link(&p);
 	duo_event(&p, 0, "drained", (struct core_event){.type = CORE_EV_DRAINED, .id = p.id[0]});
 	core_state(p.core[1], &s);
@@ -119,7 +119,7 @@ static void test_aborted(void **state)
 	duo_deinit(&p);
 }
 
-/* Twice, and no second RESULT: trainers that are told are told once. */
+/* It dies twice, and there is no second RESULT, because a trainer is told only once. */
 static void test_applying(void **state)
 {
 	struct duo p;
@@ -158,7 +158,8 @@ static void test_staging(void **state)
 	duo_deinit(&p);
 }
 
-static void decided(struct duo *p, struct record *r) /* nobody dies: what it has to be */
+/* Nobody dies. This is what the record has to be. */
+static void decided(struct duo *p, struct record *r)
 {
 	duo_init(p);
 	duo_first_begin(p);
@@ -177,8 +178,8 @@ static void same_bits(const struct record *a, const struct record *b)
 	assert_memory_equal(&a->world.rank, &b->world.rank, sizeof(a->world.rank[0]) * 2);
 }
 
-/* a decided and died before anybody heard: it knows what it decided. Or: both had voted, and a dies
- * without having counted b's vote: it has to decide the same. */
+/* a decided and died before anybody heard, and it knows what it decided. In the other case both
+ * had voted, and a dies without having counted the vote of b. It has to decide the same. */
 static void test_coordinator(void **state)
 {
 	struct duo p;
@@ -223,8 +224,8 @@ static void test_coordinator(void **state)
 	duo_deinit(&p);
 }
 
-/* Both voted, nobody heard, both die: the record takes the learning rate that the trainers gave,
- * their weights and their wish to skip. */
+/* Both voted, nobody heard the verdict, and both die. The record takes the learning rate that
+ * the trainers gave, their weights and their wish to skip. */
 static void test_votes(void **state)
 {
 	const double lr = 0.25;
@@ -259,7 +260,8 @@ static void test_votes(void **state)
 	}
 }
 
-static void test_cheap(void **state) /* what changes nothing that must survive writes nothing */
+/* An event that changes nothing that must survive writes nothing. */
+static void test_cheap(void **state)
 {
 	struct duo p;
 	unsigned counts;
@@ -276,7 +278,7 @@ static void test_cheap(void **state) /* what changes nothing that must survive w
 	duo_deinit(&p);
 }
 
-/* --- what is found may be anything --- */
+/* --- what a start finds may be anything --- */
 
 static void sign(struct warm *w)
 {
@@ -285,7 +287,7 @@ static void sign(struct warm *w)
 	w->sum = warm_sum(w, sumsq, (const uint8_t *)(sumsq + w->held_nr));
 }
 
-static void prepared(struct duo *p, struct warm **w) /* b is; *w: what it saved last */
+static void prepared(struct duo *p, struct warm **w) /* Starts b. *w is what b saved last. */
 {
 	duo_init(p);
 	duo_first_begin(p);
@@ -319,8 +321,8 @@ static void test_refused(void **state)
 	REFUSED(w->members.coordinator = 1);
 	REFUSED(w->members.coordinator = 64);
 	REFUSED(w->place ^= 1);
-	REFUSED(w->members.node[0].uuid[1]++); /* the uuid of b */
-	REFUSED(w->members.node[1].uuid[0]++); /* of another node than b */
+	REFUSED(w->members.node[0].uuid[1]++); /* The uuid of b. */
+	REFUSED(w->members.node[1].uuid[0]++); /* The uuid of another node than b. */
 	REFUSED(memset(w->members.node[0].uuid, 0, VIEW_UUID_BYTES));
 	REFUSED(w->groups_nr = 2);
 	REFUSED(w->chunks_nr = 1000000);
@@ -359,7 +361,7 @@ static void test_refused(void **state)
 	duo_deinit(&p);
 }
 
-/* A coordinator knows more: what its disk says is never older than what its memory says, and
+/* A coordinator knows more. What its disk says is never older than what its memory says, and
  * neither is its term. */
 static void test_refused_coordinator(void **state)
 {
@@ -376,7 +378,7 @@ static void test_refused_coordinator(void **state)
 	assert_null(duo_warm(&p, 0, w));
 	c = p.memory[0];
 	for (size_t i = 0; i < 4096; i++)
-		assert_int_equal(c[i], 0); /* ready for a cold start */
+		assert_int_equal(c[i], 0); /* The memory is ready for a cold start. */
 	p.view = (struct core_view){0};
 	assert_null(duo_warm(&p, 0, w));
 	p.view = view;
@@ -385,13 +387,14 @@ static void test_refused_coordinator(void **state)
 	p.view = view;
 	p.view.seq++;
 	assert_non_null(duo_warm(&p, 0, w));
-	p.term[0] = view.term - 10; /* the start is of the promised term itself */
+	p.term[0] = view.term - 10; /* The start has the promised term itself. */
 	assert_null(duo_warm(&p, 0, w));
 	duo_deinit(&p);
 }
 
 static void test_mutated(
-	void **state) /* with a good sum: taken or refused, it does not break what follows */
+	/* The sum is right. Whether it is taken or refused, it does not break what follows. */
+	void **state)
 {
 	struct rng rng = {.state = 7};
 	struct duo p;

@@ -58,7 +58,8 @@ static void test_view(void **state)
 	assert_false(f.back.tune.paused || f.back.tune.has_lr || f.back.tune.has_clip);
 }
 
-static void test_small(void **state) /* memory that ends anywhere is told, never written past */
+/* Wherever the memory ends, the caller is told, and nothing is written past the end. */
+static void test_small(void **state)
 {
 	static struct fixture f;
 	size_t bytes = 0;
@@ -94,7 +95,7 @@ static void test_refused(void **state)
 	assert_non_null(strstr(f.e.text, "restoring"));
 }
 
-/* What a peer says of members is checked before it counts anything. */
+/* What a peer says of members is checked before anything uses it. */
 static void test_members(void **state)
 {
 	static const struct {
@@ -118,7 +119,7 @@ static void test_members(void **state)
 				 SHARD_PROTOCOL);
 		assert_non_null(strstr(f.e.text, "this cluster has 2 nodes"));
 	}
-	pack(&f); /* slots with a gap */
+	pack(&f); /* Slots with a gap. */
 	f.view.members.nodes = 2;
 	f.view.members.coordinator = 1;
 	memset(&f.view.members.node[0], 0, sizeof(f.view.members.node[0]));
@@ -128,7 +129,7 @@ static void test_members(void **state)
 	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
 }
 
-/* So is who they are. */
+/* Who the members are is checked, too. */
 static void test_names(void **state)
 {
 	static const struct view_node second = {.uuid = "the second"};
@@ -161,7 +162,8 @@ static void test_names(void **state)
 			 SHARD_PROTOCOL);
 	assert_non_null(strstr(f.e.text, "nodes 0 and 1 by the same uuid"));
 	mine.uuid = second.uuid;
-	for (mine.self = 0; mine.self < 3; mine.self++) { /* in a view without it, it may be any */
+	/* In a view without this node the uuid may be any. */
+	for (mine.self = 0; mine.self < 3; mine.self++) {
 		pack(&f);
 		assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e),
 				 mine.self == 0 ? SHARD_PROTOCOL : SHARD_OK);
@@ -191,7 +193,7 @@ static void test_placement(void **state)
 	assert_int_equal(f.back.place.sum, mine.place.sum);
 }
 
-/* Which step an image is named by travels with the record; one that cannot be is refused. */
+/* The step that an image is named by travels with the record. An impossible one is refused. */
 static void test_content(void **state)
 {
 	static struct fixture f;
@@ -218,7 +220,7 @@ static void test_content(void **state)
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 }
 
-/* The record of a view is of the view's own generation, and generations are counted from 1. */
+/* The record of a view has the generation of the view, and generations count from 1. */
 static void test_generation(void **state)
 {
 	static const struct {

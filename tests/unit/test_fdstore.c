@@ -57,7 +57,7 @@ static void tell(const char *text, const int *fds, unsigned nr)
 	assert_true(sd_notify_barrier(0, 5000000) > 0);
 }
 
-/* Nothing is left by one that has come to its end. */
+/* A stand-in that has come to its end leaves nothing behind. */
 static int service_of_two(void *arg)
 {
 	int fd[2] = {memory('a'), memory('b')};
@@ -118,19 +118,19 @@ static void test_rules(void **state)
 		fd[i] = memory('c');
 	again = fcntl(fd[0], F_DUPFD_CLOEXEC, 0);
 	tell("FDSTORE=1", fd, 1);
-	tell("FDSTORE=1\nFDNAME=again", &again, 1); /* is there */
+	tell("FDSTORE=1\nFDNAME=again", &again, 1); /* It is there. */
 	close(again);
 	assert_int_equal(fdstore_count(s), 1);
-	again = fdstore_fd(s, "stored"); /* has no name */
+	again = fdstore_fd(s, "stored"); /* It has no name. */
 	assert_true(again >= 0);
 	close(again);
-	tell("FDSTORE=1\nFDNAME=a:b", &fd[1], 1); /* not a name */
+	tell("FDSTORE=1\nFDNAME=a:b", &fd[1], 1); /* This is no name. */
 	tell("FDSTORE=1\nFDNAME=x", &fd[2], 4);
 	assert_int_equal(fdstore_count(s), 4);
 	assert_int_equal(fdstore_refused(s), 2);
 	fdstore_put(s, "y", memory('d'));
 	assert_int_equal(fdstore_refused(s), 3);
-	tell("STATUS=nothing\nFDNAME=x", fd, 6); /* for nothing: closed */
+	tell("STATUS=nothing\nFDNAME=x", fd, 6); /* It was stored for nothing and is closed. */
 	assert_int_equal(frames_open_fds(), before + 6 + 4);
 	tell("FDSTOREREMOVE=1\nFDNAME=x", NULL, 0);
 	assert_int_equal(fdstore_count(s), 2);

@@ -43,7 +43,7 @@ static int setup(void **state)
 	snprintf(x->a, sizeof(x->a), "%s/a", x->dir);
 	snprintf(x->b, sizeof(x->b), "%s/b", x->dir);
 	for (int i = 0; i < TEXT_BYTES; i++)
-		text[i] = (uint8_t)(i % 251 % 4); /* 0 to 3, almost equally often */
+		text[i] = (uint8_t)(i % 251 % 4); /* 0 to 3, almost equally often. */
 	write_file(x->path, text, sizeof(text));
 	assert_int_equal(data_load(&x->data, x->path, &e), SHARD_OK);
 	*state = x;
@@ -228,7 +228,7 @@ static void missing_and_short_files_are_found(void **state)
 	assert_non_null(strstr(said, "wte.weight.master.bin: missing in"));
 	assert_non_null(strstr(said, "/b\n"));
 	snprintf(path, sizeof(path), "%s/wte.weight.master.bin", x->a);
-	write_file(path, values, 0); /* both empty is not equal either */
+	write_file(path, values, 0); /* Two empty folders are not equal either. */
 	snprintf(path, sizeof(path), "%s/wte.weight.master.bin", x->b);
 	write_file(path, values, 0);
 	assert_false(equal(x, &c, said));
@@ -247,7 +247,7 @@ static void no_tensors_is_not_equal(void **state)
 	assert_int_equal(dump_open(x->b, &e), SHARD_OK);
 	assert_false(equal(x, &c, said));
 	assert_non_null(strstr(said, "no tensors"));
-	assert_int_equal(dump_open(x->path, &e), SHARD_SYSTEM); /* a file is no folder */
+	assert_int_equal(dump_open(x->path, &e), SHARD_SYSTEM); /* A file is no folder. */
 	assert_int_equal(dump_open("/nonexistent/a/b", &e), SHARD_SYSTEM);
 }
 

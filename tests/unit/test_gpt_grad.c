@@ -27,13 +27,13 @@ static void start(struct transformer *t, struct transformer_shape shape)
 
 		transformer_initial(t, i, 7, t->w[i]);
 		for (uint64_t j = 0; j < t->tensors[i].numel;
-		     j++) /* no value is special: not one as a weight, not zero as a bias */
+		     j++) /* No value is special. No weight is one, and no bias is zero. */
 			t->w[i][j] += (float)(0.4 * rng_unit(&r) - 0.2);
 	}
 }
 
-/* Of the fourth order: the third derivative falls out, so that the step may be large against the
- * rounding of fp32. */
+/* A difference of the fourth order. The third derivative falls out, so that the step may be
+ * large compared with the rounding of fp32. */
 static double slope(struct transformer *t, float *x)
 {
 	static const double factor[] = {8, -8, -1, 1}, at[] = {1, -1, 2, -2};
@@ -49,7 +49,7 @@ static double slope(struct transformer *t, float *x)
 	return sum / (12 * h);
 }
 
-/* Relative distance between the gradient and the slopes, over one whole tensor. */
+/* The relative distance between the gradient and the slopes, over one whole tensor. */
 static double error_of(struct transformer *t, uint32_t tensor, const float *grad)
 {
 	double off = 0, whole = 0;
@@ -135,7 +135,7 @@ static void handed_over_in_reverse_order_and_complete(void **state)
 	for (uint32_t i = 0; i < t.tensors_nr; i++)
 		assert_non_null(s.copy[i] = calloc(t.tensors[i].numel, sizeof(float)));
 	transformer_sequence(&t, text, 1, NULL, NULL);
-	transformer_sequence(&t, text + 9, 1, see, &s); /* adds to the first */
+	transformer_sequence(&t, text + 9, 1, see, &s); /* Adds to the first one. */
 	assert_int_equal(s.next, 0);
 	for (uint32_t i = 0; i < t.tensors_nr; i++) {
 		assert_memory_equal(s.copy[i], t.g[i], t.tensors[i].numel * sizeof(float));
@@ -145,7 +145,7 @@ static void handed_over_in_reverse_order_and_complete(void **state)
 	s.next = t.tensors_nr;
 	s.stop_after = t.tensors_nr - 5;
 	transformer_sequence(&t, text, 1, see, &s);
-	assert_int_equal(s.next, t.tensors_nr - 5); /* nothing came after the refusal */
+	assert_int_equal(s.next, t.tensors_nr - 5); /* Nothing came after the refusal. */
 	transformer_deinit(&t);
 }
 
@@ -161,7 +161,7 @@ static void scale_multiplies_the_gradient(void **state)
 		    transformer_sequence(&b, text, 65536, NULL, NULL));
 	for (uint32_t i = 0; i < a.tensors_nr; i++) {
 		for (uint64_t j = 0; j < a.tensors[i].numel;
-		     j++) /* a power of two changes no digit */
+		     j++) /* A power of two changes no digit. */
 			assert_true(a.g[i][j] * 65536 == b.g[i][j]);
 	}
 	transformer_deinit(&a);
@@ -177,7 +177,7 @@ static void later_bytes_do_not_change_earlier_odds(void **state)
 	(void)state;
 	start(&t, (struct transformer_shape){.layers = 2, .dim = 8, .heads = 2, .seq = 8});
 	memcpy(other, text, sizeof(text));
-	other[5] ^= 1; /* target of row 4, input of row 5 */
+	other[5] ^= 1; /* The target of row 4 is the input of row 5. */
 	transformer_sequence(&t, text, 1, NULL, NULL);
 	memcpy(before, t.logits, sizeof(before));
 	transformer_sequence(&t, other, 1, NULL, NULL);
@@ -239,7 +239,8 @@ static void matmul_sums_in_order(void **state)
 			}
 		}
 		matmul(c, n, va, vb, m, n, k, add, panel);
-		assert_memory_equal(c, want, sizeof(want)); /* bits, and nothing beyond m x n */
+		/* The bits are equal, and nothing beyond m x n is written. */
+		assert_memory_equal(c, want, sizeof(want));
 	}
 }
 

@@ -24,7 +24,8 @@ enum { N = 9000, OPERANDS = 5, TYPES = 3 };
 static const enum shard_dtype types[TYPES] = {SHARD_F32, SHARD_BF16, SHARD_F16};
 
 static float any_value(
-	struct rng *r) /* of many sizes, now and then a denormal, seldom not finite */
+	/* Numbers of many sizes, now and then a denormal, and seldom one that is not finite. */
+	struct rng *r)
 {
 	uint64_t kind = rng_below(r, 2000);
 	float x = (float)((rng_unit(r) - 0.5) * exp2((double)rng_below(r, 24) - 12));
@@ -66,8 +67,8 @@ static void sums_equal_the_products(void **state)
 		refmath_sum(mine, src, k, dt, factor, n);
 		square = refmath_square(mine, dt, 0, n);
 		assert_int_equal(refmath_finite(mine, dt, n), want.finite);
-		if (want.finite) { /* which NaN a sum gives is nobody's business: the step is
-				      skipped */
+		/* Which NaN a sum gives does not matter, because the step is skipped. */
+		if (want.finite) {
 			assert_memory_equal(mine, theirs, sizeof(mine));
 			assert_memory_equal(&square, &want.sq, sizeof(square));
 		}
@@ -287,7 +288,7 @@ static void settings_equal_the_products(void **state)
 
 enum { NAMES_MAX = 8192 };
 
-static char *beside(const char *file) /* the build folder is two above this program */
+static char *beside(const char *file) /* The build folder is two levels above this program. */
 {
 	char self[4096], *path = malloc(4200);
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -306,8 +307,8 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* how: "-g" names what an archive offers; in a linked program its hidden names are local ones, so
- * there all count. */
+/* `how` is "-g" for the names that an archive offers. In a linked program hidden names are local,
+ * so there all names count. */
 static size_t defined_in(const char *file, const char *how, char **names)
 {
 	char command[4400], line[512], name[256], type;
@@ -348,7 +349,9 @@ static void shares_only(const char *archive, const char *const *allowed)
 	for (size_t i = 0; i < program_nr; i++) {
 		if (!bsearch(&program[i], names, nr, sizeof(*names), by_name) ||
 		    strncmp(program[i], "__odr_asan.", 11) == 0)
-			continue; /* not in common, or the sanitizer's shadow of a name */
+			/* They do not have it in common, or it is the sanitizer's shadow of a
+			 * name. */
+			continue;
 		found = found || strcmp(program[i], allowed[0]) == 0;
 		if (!starts_with_one_of(program[i], allowed))
 			fail_msg("reference shares %s with %s", program[i], archive);
@@ -373,7 +376,7 @@ static void program_shares_only_kernels_and_conversions(void **state)
 
 /* --- the program --- */
 
-/* Its status; what it printed to both outputs in said. */
+/* Returns the exit status. `said` gets what was printed to both outputs. */
 static int run(const char *options, char said[4096])
 {
 	char command[6000], *program = beside("reference");
@@ -464,8 +467,8 @@ static void overflow_lowers_the_scale_to_its_floor(void **state)
 	char said[4096];
 
 	(void)state;
-	/* 2^60 overflows fp16 in every step: skipped, and the scale falls until the floor ends the
-	 * run */
+	/* 2^60 overflows fp16 in every step, which is skipped. The scale falls until the floor
+	 * ends the run. */
 	assert_int_equal(
 		run("--data /proc/self/exe --layers 1 --dim 16 --seq 16 --batch 2 --dtype fp16 "
 		    "--steps 9 --settings "

@@ -20,10 +20,10 @@ static void sink(void *arg, enum log_level level, const char *line)
 	journal_entry_make(arg, level, line);
 }
 
-/* The value of a field, which must be there once; NULL: it is not there. */
+/* Returns the value of a field, which must be there once. NULL: it is not there. */
 static const char *field(const struct journal_entry *e, const char *name)
 {
-	static char value[2048]; /* of the test, not of the daemon */
+	static char value[2048]; /* A field of the test, not of the daemon. */
 	const char *found = NULL;
 	size_t n = strlen(name);
 
@@ -92,7 +92,7 @@ static void test_priorities(void **state)
 	}
 }
 
-/* A peer's text makes neither a field nor an entry of its own. */
+/* The text of a peer makes neither a field nor an entry of its own. */
 static void test_hostile(void **state)
 {
 	struct journal_entry e;
@@ -140,7 +140,7 @@ static void test_stream(void **state)
 	assert_int_equal(fstat(2, &info), 0);
 	snprintf(text, sizeof(text), "%lu:%lu", (unsigned long)info.st_dev,
 		 (unsigned long)info.st_ino + 1);
-	setenv("JOURNAL_STREAM", text, 1); /* stderr went elsewhere since */
+	setenv("JOURNAL_STREAM", text, 1); /* stderr goes elsewhere since then. */
 	assert_false(journal_use(&l));
 	setenv("JOURNAL_STREAM", "x", 1);
 	assert_false(journal_use(&l));

@@ -16,10 +16,10 @@ enum { SENDERS = 3 };
 struct sender {
 	struct lane_sender lane_sender;
 	struct lane *lane;
-	uint32_t number, left; /* frames that it still holds */
+	uint32_t number, left; /* The frames that it still holds. */
 };
 
-static struct lane lane; /* of the connection that is dialled */
+static struct lane lane; /* Those of the connection that is dialled. */
 
 static struct sender *sender_of(const struct lane_sender *s)
 {
@@ -69,7 +69,8 @@ static void waits(struct sender *x, uint32_t number, uint32_t frames)
 	lane_wait(&x->lane_sender);
 }
 
-/* Of the frames after the first `from`, how many others come before the next one of this sender. */
+/* How many others come before the next frame of this sender, among the frames after the first
+ * `from`. */
 static uint32_t others_before(const struct frames *got, uint32_t from, uint32_t number)
 {
 	uint32_t at = from;

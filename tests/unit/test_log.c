@@ -135,7 +135,7 @@ static void rate(void **state)
 		log_limited(&l, &b, now + 1000 * NS_PER_SEC, LOG_LEVEL_INFO, "event=flood");
 	assert_int_equal(s.nr, 2 * LOG_BURST + 1);
 	log_limited(&l, &b, now, LOG_LEVEL_INFO,
-		    "event=flood"); /* a clock that stands still gives nothing back */
+		    "event=flood"); /* A clock that stands still gives nothing back. */
 	assert_int_equal(s.nr, 2 * LOG_BURST + 1);
 }
 

@@ -33,8 +33,8 @@ static void count(const uint16_t *owner, uint32_t nr, uint32_t *held)
 		held[owner[c]]++;
 }
 
-/* The least that must move: homeless chunks and what is over the shares, with the odd chunks left
- * where most are. */
+/* The least that must move: chunks without a holder, and what is over the shares. The odd chunks
+ * stay where most are. */
 static uint32_t least_moves(const uint16_t *previous, uint32_t nr, const uint16_t *members,
 			    uint16_t members_nr)
 {
@@ -102,9 +102,9 @@ static void test_runs(void **state)
 	assert_int_equal(place_encode(runs, 2, owner, 6), 0);
 	assert_null(place_decode(back, 6, 4, runs, 6));
 	assert_memory_equal(back, owner, sizeof(owner));
-	assert_non_null(place_decode(back, 6, 3, runs, 6)); /* no node 3 */
-	assert_non_null(place_decode(back, 5, 4, runs, 6)); /* too many */
-	assert_non_null(place_decode(back, 7, 4, runs, 6)); /* too few */
+	assert_non_null(place_decode(back, 6, 3, runs, 6)); /* There is no node 3. */
+	assert_non_null(place_decode(back, 5, 4, runs, 6)); /* Too many. */
+	assert_non_null(place_decode(back, 7, 4, runs, 6)); /* Too few. */
 	assert_non_null(place_decode(back, 6, 4, runs, 5));
 	runs[5] = 0;
 	assert_non_null(place_decode(back, 6, 4, runs, 6));

@@ -34,7 +34,8 @@ static struct memory_spec spec(double params, uint32_t ranks)
 				    .huge = true};
 }
 
-/* As the table prints it: with decimals rounded, without them cut off (513.5 is 513 there). */
+/* As the table prints it. With decimals it is rounded, and without them cut off (513.5 is 513
+ * there). */
 static void same(const char *printed, double value, const char *what)
 {
 	const char *dot = strchr(printed, '.');
@@ -69,7 +70,8 @@ static void zero_table(void **state)
 			for (int stage = 1; stage <= 3; stage++) {
 				snprintf(what, sizeof(what), "N %u, %g parameters, stage %d",
 					 m.ranks, psi[model], stage);
-				/* 41.25 and 1.875 lie in the middle: the paper rounds them up */
+				/* 41.25 and 1.875 lie in the middle, and the paper rounds them
+				 * up. */
 				same(rows[i].gb[model][stage - 1],
 				     memory_zero(&m, stage) / 1e9 * (1 + 1e-12), what);
 			}
@@ -118,19 +120,20 @@ static void deepspeed(void **state)
 	}
 }
 
-/* The rule of thumb "7 B on 4 GPUs: full 40, ZeRO-1 15, ZeRO-2 10, ZeRO-3 5 GB" has no formula: the
- * 16-bit weights alone are 14 GB, so 10 GB cannot hold the copy that stage 2 keeps whole, and from
+/* The rule of thumb "7 B on 4 GPUs: full 40, ZeRO-1 15, ZeRO-2 10, ZeRO-3 5 GB" has no formula.
+ * The 16-bit weights alone are 14 GB, so 10 GB cannot hold the copy that stage 2 keeps whole. From
  * 40 to 15 is more than 12/16 of 40 times 3/4. Every row of it is less than half of what the
- * paper's formulas give. So it is not among the rows; this is the proof. */
+ * paper's formulas give. This test proves that, and it is the reason why the rule is not among the
+ * rows. */
 static void rule_of_thumb(void **state)
 {
 	static const double gb[] = {40, 15, 10, 5};
 	struct memory_spec m = spec(7e9, 4);
 
 	(void)state;
-	assert_true(2.0 * 7 > gb[2]); /* the parameters of stage 2 */
+	assert_true(2.0 * 7 > gb[2]); /* The parameters of stage 2. */
 	assert_true(gb[0] - gb[1] >
-		    12.0 / 16 * gb[0] * 3 / 4); /* what stage 1 can save over 4 ranks */
+		    12.0 / 16 * gb[0] * 3 / 4); /* What stage 1 can save over 4 ranks. */
 	for (int stage = 0; stage <= 3; stage++)
 		assert_true(memory_zero(&m, stage) / 1e9 > 2 * gb[stage]);
 }
@@ -155,10 +158,10 @@ static void devices_and_traffic(void **state)
 	assert_true(memory_traffic_node(&m) == 0);
 	m.nodes = 2;
 	assert_true(memory_traffic_node(&m) ==
-		    1e9 * elem); /* half of the gradients, half of the image */
+		    1e9 * elem); /* Half of the gradients, and half of the image. */
 }
 
-/* --- our own row is the daemon's budget --- */
+/* --- the row of this system is the daemon's budget --- */
 
 static void check_budget(const struct memory_spec *m, const char *optimizer, enum shard_dtype image,
 			 enum shard_dtype grad)
@@ -209,8 +212,8 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 					    budget_item_name((enum budget_item)i));
 		}
 	}
-	/* the sums of what is held elsewhere are most where least is held, so another node may take
-	 * a little more */
+	/* A node that holds least has the most sums of chunks that are held elsewhere, so
+	 * another node may take a little more. */
 	assert_true(most <= mine.total + (uint64_t)m->chunk_elems * 16 + (4 << 20));
 	assert_int_equal(BUDGET_ITEMS, MEMORY_ITEMS);
 	free(owner);
@@ -261,7 +264,7 @@ static void counts(void **state)
 {
 	static const struct {
 		const char *text;
-		uint64_t n; /* 0: refused */
+		uint64_t n; /* 0: it is refused. */
 	} rows[] = {
 		{"7.5B", 7500000000},
 		{"350M", 350000000},

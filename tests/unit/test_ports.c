@@ -25,7 +25,7 @@ static void take_many(int out, int until)
 	for (int i = 0; i < EACH; i++)
 		port[i] = ports_take();
 	CHECK(write(out, port, sizeof(port)) == sizeof(port));
-	CHECK(read(until, &byte, 1) == 0); /* all have theirs */
+	CHECK(read(until, &byte, 1) == 0); /* All processes have theirs. */
 	_exit(0);
 }
 
@@ -36,7 +36,7 @@ static void test_all_differ(void **state)
 	int out[2], until[2], status;
 
 	(void)state;
-	(void)ports_take(); /* a child that has its parent's file takes ports of its own */
+	(void)ports_take(); /* A child that has its parent's file takes ports of its own. */
 	assert_non_null(seen);
 	CHECK(pipe(out) == 0 && pipe(until) == 0);
 	for (int i = 0; i < PROCESSES; i++)

@@ -25,7 +25,7 @@ static int reset(void **state)
 	return 0;
 }
 
-/* At the end of every test: nothing wrong arrived, no receive was missing. */
+/* Called at the end of every test. Nothing wrong arrived, and no receive was missing. */
 static void end_well(struct rails *r)
 {
 	for (int i = 0; i < 2; i++) {
@@ -53,7 +53,7 @@ static void there_and_back(void **state)
 		assert_int_equal(rails_control(&r, from, 1, RDMA_BODY_MAX - 3), SHARD_OK);
 		assert_int_equal(rails_control(&r, from, 1, RDMA_BODY_MAX), SHARD_RANGE);
 		rails_turn(&r, 3);
-		assert_int_equal(r.end[1 - from].frames, 0); /* nothing before the kick */
+		assert_int_equal(r.end[1 - from].frames, 0); /* Nothing is sent before the kick. */
 		rails_kick(&r, from);
 		assert_true(rails_until(&r, &r.end[1 - from].controls, 3, 5000));
 		assert_true(rails_until(&r, &r.end[from].sent_ok, 1, 5000));
@@ -67,7 +67,8 @@ static void there_and_back(void **state)
 	end_well(&r);
 }
 
-/* As many as there is room for; what was full has room again when frames were completed. */
+/* As many frames are taken as there is room for. What was full has room again when frames were
+ * completed. */
 static void full_and_room(void **state)
 {
 	struct rails r;
@@ -79,7 +80,7 @@ static void full_and_room(void **state)
 		nr++;
 	assert_int_equal(nr, RDMA_LOCAL_SLOTS);
 	assert_int_equal(rails_control(&r, 0, 1, 5),
-			 SHARD_OK); /* the other queue pair has room of its own */
+			 SHARD_OK); /* The other queue pair has room of its own. */
 	rails_kick(&r, 0);
 	assert_true(rails_until(&r, &r.end[0].rooms, 1, 5000));
 	assert_int_equal(rails_control(&r, 0, 0, 5), SHARD_OK);
@@ -88,8 +89,8 @@ static void full_and_room(void **state)
 	end_well(&r);
 }
 
-/* Both ends send at random on all queue pairs; requests are carried out in a random order of queue
- * pairs and held back at random. */
+/* Both ends send at random on all queue pairs. Requests are carried out in a random order of
+ * queue pairs and held back at random. */
 static void storm(uint64_t seed, uint32_t qps, bool checksum, bool hold, uint64_t frames)
 {
 	struct rails_conf conf = {.qps_nr = qps, .no_checksum = !checksum};
@@ -103,8 +104,8 @@ static void storm(uint64_t seed, uint32_t qps, bool checksum, bool hold, uint64_
 		int from = (int)rng_below(&rng, 2);
 		uint32_t qp = (uint32_t)rng_below(&rng, qps), burst = (uint32_t)rng_below(&rng, 40);
 
-		/* now one side alone, now the other: credits must come back with nothing to carry
-		 * them */
+		/* Now one side sends alone, and now the other. Credits must come back with no
+		 * frame that carries them. */
 		if (rng_below(&rng, 64) < 8)
 			burst = 0;
 		for (uint32_t i = 0; i < burst && sent[from] < frames; i++) {
@@ -129,7 +130,7 @@ static void storm(uint64_t seed, uint32_t qps, bool checksum, bool hold, uint64_
 		for (uint64_t turns = rng_below(&rng, 6); turns > 0; turns--)
 			rails_turn_end(&r, rng_below(&rng, 16) < 8 + seed % 7
 						   ? 0
-						   : 1); /* one of them is slower */
+						   : 1); /* One of them is slower. */
 		for (int i = 0; i < 2; i++)
 			got[i] = r.end[i].frames + r.end[i].controls;
 	}
@@ -157,7 +158,7 @@ static void many_queue_pairs(void **state)
 	storm(77, RDMA_QPS_MAX, true, true, 4000);
 }
 
-/* One direction only: every credit comes alone. */
+/* Frames go in one direction only, so every credit comes alone. */
 static void one_way(void **state)
 {
 	struct rails_conf conf = {.qps_nr = 1};
@@ -179,8 +180,8 @@ static void one_way(void **state)
 	end_well(&r);
 }
 
-/* The receiver does not look, and the sender goes on: its receives are never overrun, and frames go
- * on when it looks again. */
+/* The receiver does not look, and the sender goes on. The receives are never overrun, and frames
+ * go on when the receiver looks again. */
 static void receiver_sleeps(void **state)
 {
 	struct rails_conf conf = {.qps_nr = RDMA_QPS_MAX};
@@ -195,24 +196,24 @@ static void receiver_sleeps(void **state)
 				sent++;
 		rails_kick(&r, 0);
 		for (int i = 0; i < 5; i++)
-			rails_turn_end(&r, 0); /* what was carried out is completed there */
+			rails_turn_end(&r, 0); /* What was carried out is completed there. */
 	}
 	assert_int_equal(r.end[0].sent_ok,
-			 RDMA_QPS_MAX * RDMA_LOCAL_SLOTS);           /* one window of each */
-	assert_int_equal(sent, 2 * RDMA_QPS_MAX * RDMA_LOCAL_SLOTS); /* another waits */
+			 RDMA_QPS_MAX * RDMA_LOCAL_SLOTS);           /* One window of each. */
+	assert_int_equal(sent, 2 * RDMA_QPS_MAX * RDMA_LOCAL_SLOTS); /* Another frame waits. */
 	assert_int_equal(r.end[1].frames, 0);
 	assert_int_equal(fake_rnr(), 0);
 	rails_turn_end(&r, 1);
-	assert_in_range(r.end[1].frames, 1, 200); /* others on its loop have their turn */
+	assert_in_range(r.end[1].frames, 1, 200); /* Others on its loop have their turn. */
 	for (int i = 0; i < 40; i++)
-		rails_turn_end(&r, 1); /* no event comes for the rest */
+		rails_turn_end(&r, 1); /* No event comes for the rest. */
 	assert_int_equal(r.end[1].frames, RDMA_QPS_MAX * RDMA_LOCAL_SLOTS);
 	assert_true(rails_until(&r, &r.end[1].frames, sent, 5000));
 	end_well(&r);
 }
 
-/* Both send as much as there is credit for, from inside each frame that comes; neither posts its
- * receives anew meanwhile. */
+/* Both ends send as much as there is credit for, from inside each frame that comes. Neither
+ * posts its receives anew meanwhile. */
 static void answer(struct rails_end *e, uint32_t qp, const struct wire_head *h)
 {
 	int me = e == &e->rails->end[1];
@@ -264,7 +265,7 @@ static void discarded(void **state)
 	end_well(&r);
 }
 
-/* Devices without inline data, with another MTU, with LIDs. */
+/* Devices without inline data, with another MTU, and with LIDs. */
 static void other_devices(void **state)
 {
 	static const struct fake_device devices[3] = {

@@ -90,7 +90,7 @@ static void queue_pair_breaks(void **state)
 	ended(&r, 0, SHARD_UNREACHABLE,
 	      "RDMA queue pair 1 to 127.0.0.1 (18 here, 20 there): receiving: Work Request Flushed "
 	      "Error");
-	assert_int_equal(r.end[1].fails, 0); /* it has nothing to send */
+	assert_int_equal(r.end[1].fails, 0); /* It has nothing to send. */
 	assert_int_equal(rails_send(&r, 1, 0, 100, 1), SHARD_OK);
 	rails_kick(&r, 1);
 	ended(&r, 1, SHARD_UNREACHABLE,
@@ -117,7 +117,7 @@ static void queue_pair_event(void **state)
 	}
 }
 
-/* Each kind of error, at each of the requests of two chains. */
+/* Tries each kind of error at each of the requests of two chains. */
 static void request_fails(void **state)
 {
 	static const enum ibv_wc_status kinds[] = {IBV_WC_LOC_PROT_ERR, IBV_WC_REM_INV_REQ_ERR,
@@ -165,8 +165,8 @@ static void sends_again(struct rails_end *e, enum shard_status st)
 	assert_int_equal(rails_control(e->rails, 0, 0, 10), SHARD_CLOSED);
 }
 
-/* Freed with requests under way: nothing is written after, and every body comes back to one who
- * would send it again at once. */
+/* The rail is freed with requests under way. Nothing is written afterwards, and every body comes
+ * back to an owner who would send it again at once. */
 static void freed_in_flight(void **state)
 {
 	struct rdma_rail *rail;
@@ -208,7 +208,7 @@ static void device_goes(void **state)
 		fake_devices(two, 2);
 		rails_begin(&r, &conf);
 		assert_int_equal(rails_send(&r, 0, 0, 100, 1),
-				 SHARD_OK); /* never kicked: comes back at the end */
+				 SHARD_OK); /* It was never kicked, and comes back at the end. */
 		switch (i) {
 		case 0:
 			fake_remove("one");
@@ -217,7 +217,7 @@ static void device_goes(void **state)
 			fake_event("one", IBV_EVENT_PORT_ERR);
 			break;
 		case 2:
-			fake_event("one", IBV_EVENT_GID_CHANGE); /* of another */
+			fake_event("one", IBV_EVENT_GID_CHANGE); /* Of another rail. */
 			rails_turn(&r, 3);
 			assert_int_equal(r.end[0].gones, 0);
 			fake_set_gid("one", 0, "10.0.0.77");
@@ -235,13 +235,13 @@ static void device_goes(void **state)
 		}
 		assert_true(rails_until(&r, i == 4 ? &r.end[1].gones : &r.end[0].gones, 1, 5000) ||
 			    r.end[0].gones);
-		if (i == 4 && !r.end[0].gones) /* whose event came first is not said */
+		if (i == 4 && !r.end[0].gones) /* It is not said whose event came first. */
 			has(r.end[1].gone_why.text, texts[i]);
 		else {
 			has(r.end[0].gone_why.text, texts[i]);
 			ended(&r, 0, SHARD_UNREACHABLE,
-			      i == 0 ? "" : texts[i]); /* what was flushed may be seen before the
-							  reason */
+			      /* What was flushed may be seen before the reason. */
+			      i == 0 ? "" : texts[i]);
 			assert_int_equal(r.end[0].sent_closed, 1);
 			assert_int_equal(r.end[0].gones, 1);
 		}
@@ -272,7 +272,7 @@ static void half_open(void **state)
 	close_all(&r);
 }
 
-/* What is slow is not dead: each completion gives those after it their time again. */
+/* A slow device is not dead. Each completion gives those after it their time again. */
 static void slow_is_not_dead(void **state)
 {
 	struct rails_conf conf = {.deadline_ns = 100 * NS_PER_MS, .qps_nr = 1};
@@ -360,7 +360,7 @@ static void every_call(void **state)
 	fds = frames_open_fds();
 	for (size_t k = 0; k < NR(errors); k++)
 		for (uint32_t n = 1; n <= all; n++) {
-			fake_reset(); /* fails if anything is alive */
+			fake_reset(); /* Fails if anything is alive. */
 			if (scenario(n, errors[k]))
 				survived++;
 			else
@@ -369,7 +369,7 @@ static void every_call(void **state)
 	fake_reset();
 	assert_int_equal(frames_open_fds(), fds);
 	assert_true(failed > 100);
-	assert_true(survived >= 4); /* the first try with inline data, of each queue pair */
+	assert_true(survived >= 4); /* The first try with inline data, of each queue pair. */
 	printf("%u calls: %u failures told, %u did not matter\n", all, failed, survived);
 }
 

@@ -25,8 +25,8 @@ static int reset(void **state)
 	return 0;
 }
 
-/* What the hook does to the frame number `at` of the queue pair with this number; before that it
- * saves a copy. */
+/* What the hook does to the frame number `at` of the queue pair with this number. Before that
+ * frame it saves a copy. */
 struct evil {
 	uint32_t qpn;
 	uint64_t frames, at;
@@ -64,8 +64,8 @@ static void hook(void *arg, uint32_t qpn, struct ibv_send_wr *wr)
 	v->frames++;
 }
 
-/* Ten frames from end 0 on queue pair 0, bulk and control in turn; harm is done to frame `at`
- * (even: bulk). */
+/* End 0 sends ten frames on queue pair 0, bulk and control in turn. Harm is done to frame `at`.
+ * If it is even, that is a bulk frame. */
 static void run(struct rails *r, struct evil *v)
 {
 	uint32_t qpn[8];
@@ -98,7 +98,7 @@ static void refused(const char *what, uint32_t at, const struct rails_conf *conf
 	assert_int_equal(r.end[1].why.status, SHARD_PROTOCOL);
 	assert_int_equal(r.end[1].bad, 0);
 	assert_int_equal(r.end[1].frames + r.end[1].controls,
-			 at); /* those before it, and no other */
+			 at); /* Those before it, and no other. */
 	assert_int_equal(rails_send(&r, 1, 0, 10, 1), SHARD_CLOSED);
 	rails_close(&r);
 	fake_reset();
@@ -250,7 +250,7 @@ static void land_changed(struct evil *v, struct ibv_send_wr *wr, struct wire_hea
 {
 	(void)wr;
 	v->land[(size_t)h->chunk * 4096 + rng_below(&v->rng, h->body_bytes)] ^=
-		0x80; /* after the body's write, before its header */
+		0x80; /* After the write of the body, and before its header. */
 }
 
 static void bodies(void **state)
@@ -265,8 +265,8 @@ static void bodies(void **state)
 	}
 }
 
-/* Without sums nobody sees it but this test's own sum: the checks above come from ours, not from
- * elsewhere. */
+/* Without sums only the sum of this test sees it. So the checks above come from the sums of the
+ * product, and not from elsewhere. */
 static void bodies_without_sums(void **state)
 {
 	struct rails_conf conf = {.no_checksum = true};
@@ -294,7 +294,7 @@ static void sums_that_were_not_agreed(void **state)
 	for (int i = 0; i < 2; i++) {
 		rdma_rail_free(&r.end[i].rail);
 		assert_int_equal(rails_rail(&r, i, i == 0, &e),
-				 SHARD_OK); /* end 0 sums all the same */
+				 SHARD_OK); /* End 0 takes sums all the same. */
 	}
 	assert_int_equal(rails_connect(&r, &e), SHARD_OK);
 	run(&r, &v);
@@ -303,7 +303,7 @@ static void sums_that_were_not_agreed(void **state)
 	rails_close(&r);
 }
 
-/* --- memory: an address or key that is not the peer's to write --- */
+/* --- memory: an address or key that the peer may not write to --- */
 
 static void write_to(struct rails *r, uint64_t remote, uint32_t rkey, bool allowed)
 {
@@ -321,7 +321,7 @@ static void write_to(struct rails *r, uint64_t remote, uint32_t rkey, bool allow
 			strstr(e->why.text,
 			       "body of frame 0 (contrib_data, 100 bytes): remote access error"));
 		assert_non_null(strstr(e->why.text, "queue pair 0 to 127.0.0.1"));
-		assert_int_equal(r->end[1].fails, 1); /* and its end is over too */
+		assert_int_equal(r->end[1].fails, 1); /* The end of that rail is over, too. */
 		assert_non_null(strstr(r->end[1].why.text, "Flushed"));
 	}
 }
@@ -359,10 +359,10 @@ static void memory(void **state)
 		case 3:
 			write_to(&r, (uintptr_t)r.end[1].source_at,
 				 rdma_region_rkey(r.end[1].source), false);
-			break; /* to be sent only */
+			break; /* It may only be sent. */
 		case 4:
 			write_to(&r, (uintptr_t)mine, rdma_region_rkey(g), false);
-			break; /* another peer's */
+			break; /* It belongs to another peer. */
 		default:
 			write_to(&r, land, key, true);
 			break;
@@ -438,7 +438,7 @@ static void ends(void **state)
 		assert_non_null(strstr(e.text, "the peer's end of RDMA: "));
 		assert_int_equal(rails_send(&r, 0, 0, 100, 1), SHARD_CLOSED);
 		rails_turn(&r, 3);
-		assert_int_equal(r.end[0].fails, 0); /* it was said */
+		assert_int_equal(r.end[0].fails, 0); /* It was said. */
 		rails_close(&r);
 	}
 	fake_reset();

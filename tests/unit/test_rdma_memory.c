@@ -54,7 +54,7 @@ void *aligned_alloc(size_t align, size_t bytes)
 static void frames(struct rails *r, uint32_t nr)
 {
 	for (uint32_t i = 0; i < nr; i++) {
-		int from = i / 200 % 2; /* long runs of one side, in which credits come alone */
+		int from = i / 200 % 2; /* Long runs of one side, in which credits come alone. */
 
 		while (rails_send(r, from, i % 2, 500, i) == SHARD_AGAIN ||
 		       rails_control(r, from, 0, 100) == SHARD_AGAIN) {
@@ -86,7 +86,7 @@ static void nothing_is_allocated(void **state)
 	counting = true;
 	seen = malloc(1);
 	free(seen);
-	assert_int_equal(allocations, 1); /* it is seen */
+	assert_int_equal(allocations, 1); /* It is seen. */
 	allocations = 0;
 	frames(&r, 1000);
 	counting = false;
@@ -136,7 +136,7 @@ static void threads_register(void **state)
 			(struct job){.domain = r.end[0].domain, .at = r.end[0].land_at + i * 65536};
 		assert_int_equal(pthread_create(&thread[i], NULL, registers, &job[i]), 0);
 	}
-	for (int i = 0; i < 200; i++) { /* the loop's thread goes on meanwhile */
+	for (int i = 0; i < 200; i++) { /* The thread of the loop goes on meanwhile. */
 		(void)rails_send(&r, i % 2, 0, 100, 1);
 		rails_kick(&r, i % 2);
 		rails_turn(&r, 1);

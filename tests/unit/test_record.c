@@ -34,8 +34,8 @@ static struct record_conf conf_fp16(void)
 	return conf;
 }
 
-/* overflow?, then scale, hysteresis left, last overflow, iterations; scale 16, window 2, hysteresis
- * 2, floor 2 */
+/* Overflow or not, and then the scale, the hysteresis that is left, the last overflow and the
+ * iterations. The scale begins at 16, the window is 2, the hysteresis 2 and the floor 2. */
 static const struct {
 	int overflow;
 	double scale;
@@ -43,16 +43,17 @@ static const struct {
 	int last, iter;
 	int ok;
 } by_hand[] = {
-	{0, 16, 2, -1, 1, 1}, /* stable 0: not a window */
-	{0, 16, 2, -1, 2, 1}, /* stable 1 */
-	{0, 32, 2, -1, 3, 1}, /* stable 2: doubled */
-	{1, 32, 1, 3, 4, 1},  /* tolerated */
-	{0, 32, 1, 3, 5, 1},  /* stable 0 */
-	{1, 16, 1, 5, 6, 1},  /* halved; hysteresis stays used up */
+	{0, 16, 2, -1, 1, 1}, /* Stable for 0 steps, which is no window. */
+	{0, 16, 2, -1, 2, 1}, /* Stable for 1 step. */
+	{0, 32, 2, -1, 3, 1}, /* Stable for 2 steps, so it is doubled. */
+	{1, 32, 1, 3, 4, 1},  /* It is tolerated. */
+	{0, 32, 1, 3, 5, 1},  /* Stable for 0 steps. */
+	{1, 16, 1, 5, 6, 1},  /* It is halved. The hysteresis stays used up. */
 	{1, 8, 1, 6, 7, 1},    {0, 8, 1, 6, 8, 1},   {0, 8, 1, 6, 9, 1},
-	{0, 16, 2, 6, 10, 1}, /* doubled, hysteresis refilled */
+	{0, 16, 2, 6, 10, 1}, /* It is doubled, and the hysteresis is refilled. */
 	{1, 16, 1, 10, 11, 1}, {1, 8, 1, 11, 12, 1}, {1, 4, 1, 12, 13, 1},
-	{1, 2, 1, 13, 14, 1},  {1, 2, 1, 13, 14, 0}, /* at the floor: an error, nothing moves */
+	{1, 2, 1, 13, 14, 1},  {1, 2, 1, 13, 14, 0}, /* At the floor this is an error, and nothing
+							changes. */
 };
 
 static void test_scaler_table(void **state)
@@ -71,7 +72,7 @@ static void test_scaler_table(void **state)
 	}
 }
 
-struct ds { /* the attributes of DynamicLossScaler */
+struct ds { /* The attributes of DynamicLossScaler. */
 	double cur_scale, min_scale;
 	int cur_iter, last_overflow_iter, scale_window, delayed_shift, cur_hysteresis;
 	bool consecutive_hysteresis;
@@ -116,8 +117,8 @@ static void test_scaler_second(void **state)
 		conf.scale_window = 1 + (int32_t)rng_below(&rng, 5);
 		conf.hysteresis = 1 + (int32_t)rng_below(&rng, 4);
 		conf.consecutive_hysteresis = rng_below(&rng, 2);
-		conf.min_scale = 0.3; /* not a power of two below the start: the floor cuts a
-					 halving short */
+		/* This is no power of two below the start, so the floor cuts a halving short. */
+		conf.min_scale = 0.3;
 		scaler_start(&s, &conf);
 		d = (struct ds){16,
 				conf.min_scale,
@@ -215,7 +216,7 @@ static void test_applied(void **state)
 	d.conf.clip = 0;
 	decide(&d);
 	assert_true(d.r.clip_factor == 1);
-	d.conf.clip = 1e9; /* a norm below the limit is not scaled up */
+	d.conf.clip = 1e9; /* A norm below the limit is not scaled up. */
 	decide(&d);
 	assert_true(d.r.clip_factor == 1);
 }
@@ -246,14 +247,14 @@ static void test_skips(void **state)
 	d.prev = d.r;
 	d.id.step++;
 	d.finite[1] = 0;
-	d.votes.skip = true; /* what the data say comes before what a trainer asks for */
+	d.votes.skip = true; /* What the data say comes before what a trainer asks for. */
 	d.votes.bad_tensor = 5;
 	d.votes.bad_rank = 1;
 	decide(&d);
 	assert_int_equal(d.r.outcome, RECORD_NONFINITE);
 	assert_int_equal(d.r.applied, d.prev.applied);
 	assert_int_equal(d.r.skipped_in_row, 1);
-	assert_int_equal(d.r.content, 9); /* the weights are still those of the step before */
+	assert_int_equal(d.r.content, 9); /* The weights are still those of the step before. */
 	assert_int_equal(d.r.scaler.hysteresis, 1);
 	assert_int_equal(d.r.bad_tensor, 5);
 	assert_true(isnan(d.r.grad_norm) && !d.r.diverged);
@@ -291,7 +292,7 @@ static void test_limits(void **state)
 	d.prev.scaler.scale = d.conf.min_scale;
 	d.prev.scaler.hysteresis = 1;
 	decide(&d);
-	assert_true(d.r.diverged); /* at its floor */
+	assert_true(d.r.diverged); /* At its floor. */
 	decided_init(&d);
 	d.conf.max_skips = 3;
 	d.votes.skip = true;
@@ -304,15 +305,16 @@ static void test_limits(void **state)
 	d.world.rank[0].weight = d.world.rank[1].weight = d.world.rank[2].weight = 0;
 	decide(&d);
 	assert_int_equal(d.r.outcome,
-			 RECORD_NONFINITE); /* a sum of weights of zero divides by zero */
+			 /* A sum of weights of zero would be a division by zero. */
+			 RECORD_NONFINITE);
 	decided_init(&d);
 	d.sumsq[2] = (double)INFINITY;
 	decide(&d);
 	assert_int_equal(d.r.outcome, RECORD_NONFINITE);
 }
 
-/* What an operator changed: lr before the groups' factors, and only where nobody else gives one;
- * clip; and the skips he has seen. */
+/* What an operator changed: lr, before the factors of the groups and only where nobody else
+ * gives one, then clip, and the skips that the operator has seen. */
 static void test_tune(void **state)
 {
 	struct core_tune tune = {.has_lr = true, .has_clip = true, .lr = 0.5, .clip = 1e9};
@@ -332,11 +334,11 @@ static void test_tune(void **state)
 	h[HYPER_LR] = 0.25;
 	optim_args_set(&a, d.conf.optim, h, 9, (float)(1 / (16.0 * 6.0)));
 	assert_memory_equal(&d.r.args[1], &a, sizeof(a));
-	d.votes.lr = own; /* the trainers' own comes first */
+	d.votes.lr = own; /* The learning rate of the trainers comes first. */
 	decide(&d);
 	assert_true(d.r.lr == 0.25);
 	d.votes.lr = NULL;
-	tune.clip = 0; /* off */
+	tune.clip = 0; /* Off. */
 	decide(&d);
 	assert_true(d.r.clip_factor == 1);
 	tune.has_lr = tune.has_clip = false;
@@ -373,13 +375,13 @@ static void test_resume(void **state)
 	tune.resumed_skips = d.prev.skipped_in_row;
 	assert_false(record_pauses(&d.prev, &tune));
 	for (int i = 1; i <= 3; i++)
-		decide_skip(&d, true, i == 3); /* three more */
+		decide_skip(&d, true, i == 3); /* Three more. */
 	assert_int_equal(d.prev.skipped_in_row, 6);
 	assert_true(record_pauses(&d.prev, &tune));
 	tune.resumed_step = d.prev.id.step;
 	tune.resumed_skips = d.prev.skipped_in_row;
 	decide_skip(&d, true, false);
-	decide_skip(&d, false, false); /* the row is broken: from here on all count */
+	decide_skip(&d, false, false); /* The row is broken. From here on all of them count. */
 	for (int i = 1; i <= 3; i++)
 		decide_skip(&d, true, i == 3);
 }

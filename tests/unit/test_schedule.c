@@ -29,7 +29,7 @@ static FILE *golden(const char *name)
 	FILE *f = NULL;
 
 	for (size_t i = 0; i < sizeof(up) && !f;
-	     i += 3) { /* the tests run in the source tree or somewhere in build/ */
+	     i += 3) { /* The tests run in the source tree or somewhere in build/. */
 		snprintf(path, sizeof(path), "%.*stests/golden/%s", (int)i, up, name);
 		f = fopen(path, "r");
 	}
@@ -49,7 +49,7 @@ static struct model_settings made(const char *text, enum shard_dtype grad)
 	return s;
 }
 
-static double far(double a, double b) /* in ulps; both are finite and not negative */
+static double far(double a, double b) /* In ulps. Both are finite and not negative. */
 {
 	uint64_t x, y;
 
@@ -208,7 +208,7 @@ static void record_follows(void **state)
 	record_seal(
 		&r, &conf,
 		&(struct core_id){
-			.term = 1, .seq = 1, .generation = 1, .step = 3}); /* from a checkpoint */
+			.term = 1, .seq = 1, .generation = 1, .step = 3}); /* From a checkpoint. */
 	r = decide(&r, &conf, true, false);
 	assert_true(r.lr == 0.25 && r.applied == 4);
 }
@@ -242,7 +242,7 @@ static void record_cycles_momentum(void **state)
 			assert_true(i == 4 || r.args[0].beta1 == (float)momentum);
 			assert_true(i == 4 || (momentum >= 0.8 && momentum <= 0.9));
 		}
-		assert_true(i == 4 || momentum == 0.9); /* the cycle is over */
+		assert_true(i == 4 || momentum == 0.9); /* The cycle is over. */
 		assert_true(r.lr == 0.1);
 	}
 }
@@ -296,8 +296,8 @@ static void contradictions(void **state)
 		"f:3: warmup_num_step: unknown key: did you mean warmup_num_steps?");
 }
 
-/* A decay of momentum that would pass 1 stops below it, and a later layer's schedule makes the
- * parameters of an earlier one's void. */
+/* A decay of momentum that would pass 1 stops below it. The schedule of a later layer of
+ * settings makes the parameters of an earlier one void. */
 static void edges(void **state)
 {
 	struct model_settings s = made("schedule=OneCycle cycle_min_lr=0.1 cycle_max_lr=1 "
@@ -320,7 +320,7 @@ static void edges(void **state)
 		    s.schedule.param[SCHEDULE_WARMUP_MAX_LR] == 2);
 	l[0].text = "schedule=WarmupDecayLR total_num_steps=5000";
 	assert_int_equal(settings_make(&s, l, 2, NULL, 0, SHARD_BF16, &e), SHARD_OK);
-	assert_true(s.schedule.param[SCHEDULE_WARMUP_MAX_LR] == 3); /* the optimizer's lr */
+	assert_true(s.schedule.param[SCHEDULE_WARMUP_MAX_LR] == 3); /* The lr of the optimizer. */
 }
 
 int main(void)

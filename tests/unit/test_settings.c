@@ -78,7 +78,7 @@ static void layers(void **state)
 	assert_int_equal(settings_make(&s, l, 3, NULL, 0, SHARD_BF16, &e), SHARD_OK);
 	assert_true(s.clip == 2 && s.hyper[0][HYPER_LR] == 0.5 &&
 		    s.hyper[0][HYPER_MOMENTUM] == 0.5);
-	assert_string_equal(s.optim->name, "sgd"); /* and adamw's betas are forgotten */
+	assert_string_equal(s.optim->name, "sgd"); /* The betas of adamw are forgotten. */
 	l[2] = TRAINER("betas=0.5,0.5");
 	assert_int_equal(settings_make(&s, l, 3, NULL, 0, SHARD_BF16, &e), SHARD_BAD_ARG);
 	assert_string_equal(e.text, "shard_define: beta1 = 0.5: optimizer sgd has no such key: it "
@@ -195,7 +195,7 @@ static void canonical(void **state)
 		struct model_settings s = made(texts[i], SHARD_F16), t;
 
 		settings_text(&s, NULL, one);
-		t = made(one, SHARD_BF16); /* what depended on the dtype is explicit now */
+		t = made(one, SHARD_BF16); /* What depended on the dtype is explicit now. */
 		settings_text(&t, NULL, two);
 		assert_string_equal(one, two);
 		assert_memory_equal(s.hyper[0], t.hyper[0], sizeof(s.hyper[0]));

@@ -20,9 +20,10 @@
 
 #include <cmocka.h>
 
-static unsigned made_flags; /* of all memfd_create() since it was zero */
+static unsigned made_flags; /* Counts all memfd_create() since it was zero. */
 
-/* Stands before glibc's, so that a machine without a pool of huge pages tells who asks for some. */
+/* Stands in for that of glibc, so that a machine without a pool of huge pages tells who asks for
+ * some. */
 int memfd_create(const char *name, unsigned flags)
 {
 	made_flags |= flags;
@@ -39,7 +40,7 @@ static void test_image_is_read_only(void **state)
 
 	(void)state;
 	assert_int_equal(shm_create(&m, "image", 100000, SHM_IMAGE, SHM_HUGE_NO, &e), SHARD_OK);
-	memset(m.base, 7, 100000); /* the daemon writes */
+	memset(m.base, 7, 100000); /* The daemon writes. */
 	fd = fcntl(m.fd, F_DUPFD_CLOEXEC, 0);
 	assert_ptr_equal(mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
 			 MAP_FAILED);
@@ -50,7 +51,7 @@ static void test_image_is_read_only(void **state)
 	assert_int_equal(pwrite(fd, "x", 1, 0), -1);
 	assert_int_equal(errno, EPERM);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d",
-		 fd); /* opened again with other rights: the seal is the file's */
+		 fd); /* Opened again with other rights. The seal belongs to the file. */
 	int again = open(path, O_RDWR | O_CLOEXEC);
 	if (again >= 0) {
 		assert_ptr_equal(mmap(NULL, m.bytes, PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
@@ -66,7 +67,7 @@ static void test_image_is_read_only(void **state)
 	shm_unmap(&m);
 }
 
-/* Who had it mapped keeps the addresses; what it writes there is nobody's. */
+/* Who had it mapped keeps the addresses. What is written there later belongs to nobody else. */
 static void test_cut(void **state)
 {
 	uint32_t before = frames_open_fds();
@@ -84,13 +85,13 @@ static void test_cut(void **state)
 	shm_cut(&there);
 	shm_cut(&there);
 	assert_ptr_equal(there.base, p);
-	assert_int_equal(frames_open_fds(), before + 1); /* m's own */
+	assert_int_equal(frames_open_fds(), before + 1); /* The memory is m's own. */
 	assert_int_equal(p[99999], 0);
 	memset(p, 6, there.bytes);
 	for (int i = 0; i < 100000; i++)
 		assert_int_equal(((unsigned char *)m.base)[i], 5);
 	pid = fork();
-	if (pid == 0) { /* still not a child's */
+	if (pid == 0) { /* A child still does not get it. */
 		unsigned char in;
 
 		_exit(mincore(p, 1, &in) != 0 && errno == ENOMEM ? 0 : 1);
@@ -158,7 +159,7 @@ static void test_not_forked(void **state)
 
 		_exit(mincore(m.base, 4096, &in_core) == -1 && errno == ENOMEM
 			      ? 0
-			      : 1); /* no mapping there */
+			      : 1); /* There is no mapping. */
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
@@ -185,9 +186,9 @@ static void test_map_refuses(void **state)
 	assert_int_equal(shm_map(&m, memfd(4096, 0), 4096, 1, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "lacks seals"));
 	assert_int_equal(shm_map(&m, memfd(4096, F_SEAL_GROW | F_SEAL_SEAL), 4096, 1, &e),
-			 SHARD_PROTOCOL); /* could shrink: SIGBUS */
+			 SHARD_PROTOCOL); /* It could shrink, which would be a SIGBUS. */
 	assert_int_equal(shm_map(&m, memfd(4096, all), 4096, 0, &e),
-			 SHARD_PROTOCOL); /* an image that others may write */
+			 SHARD_PROTOCOL); /* An image that others may write. */
 	assert_int_equal(shm_map(&m, memfd(4096, all), 4097, 1, &e), SHARD_PROTOCOL);
 	assert_non_null(strstr(e.text, "has 4096 bytes, 4097 expected"));
 	assert_int_equal(shm_map(&m, memfd(4096, all), 0, 1, &e), SHARD_PROTOCOL);
@@ -209,7 +210,7 @@ static void test_huge_policy(void **state)
 
 	(void)state;
 	rc = shm_create(&m, "image", 1ull << 50, SHM_IMAGE, SHM_HUGE_REQUIRE,
-			&e); /* more than any machine has */
+			&e); /* More than any machine has. */
 	assert_int_equal(rc, SHARD_BUDGET);
 	assert_non_null(strstr(e.text, "536870912 needed"));
 	assert_non_null(strstr(e.text, "/proc/sys/vm/nr_hugepages"));
@@ -234,8 +235,9 @@ static void test_huge_policy(void **state)
 	shm_unmap(&m);
 }
 
-/* A trainer may punch holes into its arena. A hole in reserved huge pages gives them back, and the
- * daemon's next read may be a SIGBUS: so an arena never has any, whatever the policy says. */
+/* A trainer may punch holes into its arena. A hole in reserved huge pages gives them back, and
+ * the next read of the daemon may be a SIGBUS. So an arena never has any, whatever the policy says.
+ * */
 static void test_arena_without_reserved_pages(void **state)
 {
 	static const enum shm_huge policies[] = {SHM_HUGE_TRY, SHM_HUGE_REQUIRE, SHM_HUGE_NO};
@@ -258,7 +260,7 @@ static void test_arena_without_reserved_pages(void **state)
 				 0);
 		shm_unmap(&m);
 	}
-	made_flags = 0; /* the policy is heeded where only the daemon writes */
+	made_flags = 0; /* The policy is followed where only the daemon writes. */
 	if (shm_create(&m, "image", bytes, SHM_IMAGE, SHM_HUGE_REQUIRE, &e) == SHARD_OK)
 		shm_unmap(&m);
 	assert_int_equal(made_flags & MFD_HUGETLB, MFD_HUGETLB);

@@ -73,18 +73,19 @@ static void test_paths(void **state)
 	unsetenv("XDG_RUNTIME_DIR");
 	snprintf(want, sizeof(want), "unix:/tmp/shardd-%u/demo/shardd.sock", (unsigned)geteuid());
 	enum shard_status rc = spawn_find(
-		&s, "spawn:demo", &e); /* that folder is the machine's, whatever it is like */
+		/* That folder belongs to the machine, whatever it is like. */
+		&s, "spawn:demo", &e);
 	assert_true(rc == SHARD_OK || rc == SHARD_DENIED);
 	assert_string_equal(s.address, want);
 	CHECK(setenv("XDG_RUNTIME_DIR", "relative", 1) == 0);
 	(void)spawn_find(&s, "spawn:demo", &e);
 	assert_string_equal(s.address, want);
 	CHECK(setenv("XDG_RUNTIME_DIR", geteuid() == 0 ? "/nonexistent" : "/", 1) ==
-	      0); /* what su leaves behind */
+	      0); /* What su leaves behind. */
 	(void)spawn_find(&s, "spawn:demo", &e);
 	assert_string_equal(s.address, want);
 	CHECK(setenv("XDG_RUNTIME_DIR", dir, 1) == 0);
-	memset(name + 6, 'x', 64); /* the longest one that can be */
+	memset(name + 6, 'x', 64); /* The longest name that is possible. */
 	snprintf(want, sizeof(want), "unix:%s/shardd/%s/shardd.sock", dir, name + 6);
 	if (strlen(want) - 5 <= 107) {
 		assert_int_equal(spawn_find(&s, name, &e), SHARD_OK);

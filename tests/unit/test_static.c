@@ -115,7 +115,7 @@ static void locked(void **state)
 	assert_string_equal(e.text, want);
 	static_close(&d);
 	d = opened(p);
-	assert_int_equal(static_start(d), 2); /* the refused one did not count */
+	assert_int_equal(static_start(d), 2); /* The start that was refused did not count. */
 	static_close(&d);
 }
 
@@ -151,7 +151,7 @@ static void models(void **state)
 	static_close(&d);
 	d = opened(*state);
 	assert_int_equal(close(open(file_path(*state, "model-7"), O_CREAT | O_WRONLY, 0600)),
-			 0); /* not one of ours */
+			 0); /* It is not one of ours. */
 	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
 	assert_int_equal(l.nr, 3);
 	assert_int_equal(l.model[0], 7);
@@ -169,14 +169,15 @@ static void models(void **state)
 	assert_int_equal(static_leave(d, 300, left, sizeof(left), &e), SHARD_OK);
 	assert_int_equal(access(file_path(*state, left), R_OK), 0);
 	assert_int_equal(static_leave(d, 300, left, sizeof(left), &e),
-			 SHARD_SYSTEM); /* it is not there any more */
+			 SHARD_SYSTEM); /* It is not there any more. */
 	l = (struct loaded){.nr = 0};
 	assert_int_equal(static_load(d, keep, &l, &e), SHARD_OK);
 	assert_int_equal(l.nr, 1);
 	static_close(&d);
 }
 
-/* Changes one byte, or the length, of every place of a model's file: none may go unnoticed. */
+/* Changes one byte, or the length, at every place of a model's file. No change may go unnoticed.
+ * */
 static void damaged_model(void **state)
 {
 	struct place *p = *state;
@@ -285,8 +286,8 @@ static void no_memory(void **state)
 	static_close(&d);
 }
 
-/* A folder, a link or a pipe with a model's name is nothing of ours, and keeps no daemon from
- * starting. */
+/* A folder, a link or a pipe with the name of a model's file is not ours, and keeps no daemon
+ * from starting. */
 static void no_plain_file(void **state)
 {
 	struct place *p = *state;

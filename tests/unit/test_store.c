@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#define CE 1024 /* chunk_elems */
+#define CE 1024 /* The chunk_elems of these layouts. */
 
 static const struct shard_tensor three[] = {
 	{.name = "a", .ndim = 2, .shape = {10, 10}},           /* 100 at 0 */
@@ -70,11 +70,11 @@ static void places(void **state)
 	}
 	assert_int_equal(numel, l->numel);
 	assert_int_equal(layout_tensor_at(l, 99), 0);
-	assert_int_equal(layout_tensor_at(l, 100), UINT32_MAX); /* padding */
+	assert_int_equal(layout_tensor_at(l, 100), UINT32_MAX); /* Padding. */
 	assert_int_equal(layout_tensor_at(l, 128), 1);
 	assert_int_equal(layout_tensor_at(l, 3135), 2);
 	assert_int_equal(layout_tensor_at(l, 3136), UINT32_MAX);
-	layout_free(&l); /* and once more does no harm */
+	layout_free(&l); /* A second call does no harm. */
 	layout_free(&l);
 }
 
@@ -208,7 +208,7 @@ static struct made make(uint16_t self, uint16_t nodes_nr, uint32_t local_world, 
 {
 	struct made m = {.layout = laid(three, 3, 2)};
 
-	for (uint32_t c = 0; c < m.layout->chunks_nr; c++) /* contiguous runs */
+	for (uint32_t c = 0; c < m.layout->chunks_nr; c++) /* Contiguous runs. */
 		m.owner[c] = (uint16_t)(c * nodes_nr / m.layout->chunks_nr);
 	m.conf = (struct store_conf){
 		.name = "gpt",
@@ -253,7 +253,7 @@ static void budget_mirrors(void **state)
 					 store_bytes(m.store));
 			assert_int_equal(need.bytes[BUDGET_SLOTS] > 0, nodes > 1);
 			assert_true(need.bytes[BUDGET_SUMS] >
-				    0); /* what is judged is copied, also of one trainer */
+				    0); /* What is judged is copied, also that of one trainer. */
 			close_store(&m);
 		}
 	}
@@ -376,12 +376,12 @@ static void writing(void **state)
 	struct err e;
 
 	(void)state;
-	open_store(&m); /* chunks 0 and 1 are held here */
+	open_store(&m); /* Chunks 0 and 1 are held here. */
 	assert_int_equal(store_owned(m.store), 2);
 	store_missing_init(&missing);
 	store_missing(m.store, 0, &missing);
 	store_missing(m.store, 1, &missing);
-	assert_int_equal(missing.unwritten, 100 + 2048 - 128); /* padding does not count */
+	assert_int_equal(missing.unwritten, 100 + 2048 - 128); /* Padding does not count. */
 	assert_int_equal(missing.first, 0);
 	assert_int_equal(store_range(m.store, SHARD_MASTER, 0, 100, &at, &e), SHARD_OK);
 	assert_ptr_equal(at, store_master(m.store, 0));
@@ -415,7 +415,7 @@ static void writing(void **state)
 	close_store(&m);
 }
 
-/* It is done on the loop thread: what it writes does not grow with the bytes of a chunk. */
+/* This runs on the loop thread, so what it writes must not grow with the bytes of a chunk. */
 static void a_reset_writes_a_word_of_each_chunk(void **state)
 {
 	struct made m = make(0, 2, 1, "adamw");
@@ -442,7 +442,7 @@ static void a_reset_writes_a_word_of_each_chunk(void **state)
 	store_missing(m.store, 1, &missing);
 	assert_int_equal(missing.unwritten, 1024);
 
-	/* The first write clears it; from then on each weight counts by itself. */
+	/* The first write clears the chunk. From then on each weight counts by itself. */
 	store_clear_chunk(m.store, 1);
 	assert_false(store_void(m.store, 1));
 	for (int i = 0; i < 1024; i++)
@@ -453,7 +453,7 @@ static void a_reset_writes_a_word_of_each_chunk(void **state)
 	assert_int_equal(missing.unwritten, 1023);
 	assert_int_equal(missing.first, 1025);
 
-	/* So does a restore, which writes all of it. */
+	/* A restore, which writes all of it, does the same. */
 	store_reset(m.store);
 	for (int i = 0; i < 1024; i++)
 		master[i] = 3;
@@ -484,12 +484,12 @@ static void refused_ranges(void **state)
 	assert_int_equal(store_range(m.store, (enum shard_kind)99, 0, 1, &at, &e), SHARD_NOT_FOUND);
 	assert_int_equal(store_read(m.store, SHARD_IMAGE, 3136, 1, got, &e), SHARD_RANGE);
 	assert_int_equal(store_read(m.store, SHARD_IMAGE, 2100, 1, got, &e),
-			 SHARD_OK); /* every node has the whole image */
+			 SHARD_OK); /* Every node has the whole image. */
 	assert_null(store_state(m.store, 0, 1));
 	close_store(&m);
 }
 
-/* Moments are neither kept nor counted for a chunk that is all frozen; its weights are. */
+/* A chunk that is all frozen has no moments, and none are counted. Its weights are there. */
 static void frozen(void **state)
 {
 	struct made m = make(0, 1, 1, "adamw");
@@ -503,12 +503,13 @@ static void frozen(void **state)
 	assert_true(store_state(m.store, 2, 1) && !store_state(m.store, 3, 0));
 	assert_int_equal(store_range(m.store, SHARD_MASTER, 3072, 64, &at, &e), SHARD_OK);
 	assert_int_equal(store_range(m.store, SHARD_EXP_AVG, 2688, 64, &at, &e),
-			 SHARD_NOT_FOUND); /* in chunk 2, which has some */
+			 SHARD_NOT_FOUND); /* In chunk 2, which has some. */
 	assert_string_equal(e.text, "tensor \"c\" is frozen: the optimizer keeps nothing for it");
 	for (uint32_t i = 0; i < 2; m.layout->tensor[i++].flags = SHARD_FROZEN)
 		budget_need(&need[i], &m.conf);
-	budget_need(&need[2], &m.conf); /* all is: 3,136 weights of 4 bytes in whole pages; moments
-					   of chunks 0 to 2 before */
+	/* All of it is frozen: 3,136 weights of 4 bytes in whole pages. Before, there were
+	 * moments of chunks 0 to 2. */
+	budget_need(&need[2], &m.conf);
 	assert_true(need[2].bytes[BUDGET_STATE] == 4 * 4096 &&
 		    need[0].bytes[BUDGET_STATE] == (4 + 2 * 3) * 4096);
 	close_store(&m);
@@ -532,7 +533,7 @@ static void arenas(void **state)
 	memset(store_arena(m.store, a, 1, 0), 0x5a, 2048);
 	assert_false(store_renewal_begin(m.store, &r));
 	store_arena_close(m.store, a);
-	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY); /* not what others had */
+	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY); /* Not what others had. */
 	assert_true(store_renewable(m.store));
 	assert_true(store_renewal_begin(m.store, &r));
 	assert_false(store_renewal_begin(m.store, &again));
@@ -545,16 +546,16 @@ static void arenas(void **state)
 	assert_int_equal(c, a);
 	for (int i = 0; i < 2048; i++)
 		assert_int_equal(((unsigned char *)store_arena(m.store, c, 1, 0))[i],
-				 0); /* fresh memory, not the old session's */
+				 0); /* This is fresh memory, not that of the old session. */
 	assert_true(store_arena_shm(m.store, c)->fd >= 0);
 	store_arena_close(m.store, c);
 	assert_true(store_renewal_begin(m.store, &r));
-	r.bytes = (size_t)1 << 60; /* no machine has that */
+	r.bytes = (size_t)1 << 60; /* No machine has that. */
 	store_renewal_run(&r);
 	assert_int_not_equal(r.e.status, SHARD_OK);
 	store_renewal_end(m.store, &r);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_BUSY);
-	assert_true(store_renewal_begin(m.store, &r)); /* the next one tries again */
+	assert_true(store_renewal_begin(m.store, &r)); /* The next one tries again. */
 	store_renewal_run(&r);
 	store_renewal_end(m.store, &r);
 	assert_int_equal(store_arena_open(m.store, &c, &e), SHARD_OK);

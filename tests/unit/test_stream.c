@@ -76,7 +76,8 @@ static void refused(const unsigned char *bytes, size_t n, const char *text)
 	assert_int_equal(stream_stats(p->s)->refused, 1);
 	if (text && !strstr(e.text, text))
 		fail_msg("\"%s\" lacks \"%s\"", e.text, text);
-	assert_int_equal(stream_read(p->s, 100, &e), SHARD_PROTOCOL); /* and stays so */
+	/* The stream stays that way. */
+	assert_int_equal(stream_read(p->s, 100, &e), SHARD_PROTOCOL);
 	wirepair_free(p);
 }
 
@@ -114,8 +115,8 @@ static void test_body_bits(void **state)
 	free(bytes);
 }
 
-/* One whose owner says so: dropped, counted, and what follows is whole; also in pieces, and if
- * nobody wanted the body. */
+/* A frame that its owner does not want is dropped and counted, and what follows is whole. This
+ * also holds in pieces, and if nobody wanted the body. */
 static void test_damage_is_spared(void **state)
 {
 	unsigned char body[333], bytes[2048];
@@ -138,7 +139,7 @@ static void test_damage_is_spared(void **state)
 		assert_int_equal(wirepair_feed(p, bytes, cut, NULL), SHARD_OK);
 		assert_int_equal(wirepair_feed(p, bytes + cut, n - cut, NULL), SHARD_OK);
 		assert_int_equal(p->got.damaged, 1);
-		assert_int_equal(p->got.nr, p->got.discard ? 0 : 2); /* the other two */
+		assert_int_equal(p->got.nr, p->got.discard ? 0 : 2); /* The other two. */
 		assert_int_equal(p->got.heads, 3);
 		assert_int_equal(stream_stats(p->s)->refused, 1);
 		assert_true(list_empty(&l.streams));
@@ -156,17 +157,17 @@ static void test_order(void **state)
 	frames_make(b, OP_PONG, 0, 0, NULL, 0, 1);
 	memcpy(both, a, 64);
 	memcpy(both + 64, a, 64);
-	refused(both, 128, "frame 1 (ping) from unix pid "); /* duplicate */
-	refused(b, 64, "header checksum");                   /* the first was lost */
+	refused(both, 128, "frame 1 (ping) from unix pid "); /* A duplicate. */
+	refused(b, 64, "header checksum");                   /* The first one was lost. */
 	memcpy(both, b, 64);
 	memcpy(both + 64, a, 64);
-	refused(both, 128, "frame 0"); /* swapped */
+	refused(both, 128, "frame 0"); /* Two were swapped. */
 	n += frames_make(both, OP_PING, 0, 0, NULL, 0, 0);
 	n += frames_make(both + n, OP_PING, 0, 0, NULL, 0, 2);
 	refused(both, n, "header checksum");
 }
 
-/* Headers whose sums are right, so that only the rule in question can refuse them. */
+/* Headers with correct sums, so that only the rule in question can refuse them. */
 static void made(uint16_t op, uint32_t flags, uint32_t body_bytes, uint64_t body_sum,
 		 const char *text)
 {
@@ -214,7 +215,7 @@ static void test_sums_off(void **state)
 	(void)state;
 	stream_features(p->s, 0);
 	frames_make(bytes, OP_HELLO, WIRE_REPLY, 0, "\x08\x01\x10\x01", 4,
-		    0); /* HELLO keeps its sum */
+		    0); /* HELLO keeps its sum. */
 	assert_int_equal(wirepair_feed(p, bytes, 68, NULL), SHARD_OK);
 	wire_seal(&h, "abcd", 1, false);
 	assert_true(h.body_sum == 0);
@@ -258,7 +259,7 @@ static void test_discard(void **state)
 	wirepair_free(p);
 	p = wirepair_new();
 	p->got.discard = true;
-	bytes[67 + 64 + 100000] ^= 1; /* also what is dropped is summed */
+	bytes[67 + 64 + 100000] ^= 1; /* What is dropped is summed, too. */
 	assert_int_equal(wirepair_feed(p, bytes, n, NULL), SHARD_PROTOCOL);
 	wirepair_free(p);
 	free(bytes);
@@ -308,8 +309,8 @@ static bool stays(const void *arg, const struct wire_head *h)
 	return *(const bool *)arg;
 }
 
-/* Wherever the owner of the memory takes it back, not a byte more goes there, and the frames behind
- * are delivered as ever. */
+/* Wherever the owner of the memory takes it back, no further byte goes there, and the frames
+ * that follow are delivered as ever. */
 static void test_landing_ends(void **state)
 {
 	enum { BULK = 333, BEGINS = 67 + 64 };
@@ -340,7 +341,7 @@ static void test_landing_ends(void **state)
 	}
 }
 
-/* A stream that ends in mid-body leaves nothing behind in the landing. */
+/* A stream that ends in the middle of a body leaves nothing behind in the landing. */
 static void test_landing_outlives(void **state)
 {
 	unsigned char bytes[1024];

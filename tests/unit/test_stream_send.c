@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-static int fail_alloc_in; /* 0: never; n: the n-th allocation of a stream fails */
+static int fail_alloc_in; /* 0: none. n: the n-th allocation of a stream fails. */
 
 extern void *__libc_memalign(size_t align, size_t bytes);
 void *aligned_alloc(size_t align, size_t bytes)
@@ -35,7 +35,7 @@ void *aligned_alloc(size_t align, size_t bytes)
 /* --- sending --- */
 struct sent {
 	uint32_t ok, closed;
-	struct stream *again; /* queue another frame from the callback */
+	struct stream *again; /* Queues another frame from the callback. */
 };
 
 static void on_sent(void *arg, enum shard_status st)
@@ -82,15 +82,17 @@ static void test_control_room(void **state)
 	(void)state;
 	memset(text, 'x', (20 << 20) - 1);
 	text[(20 << 20) - 1] = '\0';
-	m.text = text + (20 << 20) - 8192; /* ring is 64 KiB: room for seven of these */
+	/* The ring has 64 KiB, which is room for seven of these. */
+	m.text = text + (20 << 20) - 8192;
 	while ((rc = stream_send_control(p->s, &h, &m.base)) == SHARD_OK)
 		nr++;
 	assert_int_equal(rc, SHARD_AGAIN);
 	assert_in_range(nr, 7, 8);
-	assert_false(stream_roomy(p->s)); /* by its bytes: few frames are queued */
+	/* The limit is one of bytes, because few frames are queued. */
+	assert_false(stream_roomy(p->s));
 	m.text = text;
 	assert_int_equal(stream_send_control(p->s, &h, &m.base), SHARD_RANGE);
-	m.text = text + (19 << 20); /* 1 MiB: memory of its own, also with the ring full */
+	m.text = text + (19 << 20); /* 1 MiB has memory of its own, also when the ring is full. */
 	assert_int_equal(stream_send_control(p->s, &h, &m.base), SHARD_OK);
 	wirepair_free(p);
 	free(text);
@@ -121,8 +123,8 @@ static void test_bodies_come_back(void **state)
 	free(body);
 }
 
-/* stream to stream, the writer stopped at odd places by a small socket buffer, mixed sizes, frames
- * queued from sent() */
+/* Frames of mixed sizes go from stream to stream. A small socket buffer stops the writer at odd
+ * places, and further frames are queued from sent(). */
 static void test_round_trip(void **state)
 {
 	struct wirepair *a = wirepair_new(), *b = wirepair_new();
@@ -187,13 +189,13 @@ static void test_fds(void **state)
 	m.arena_bytes = 12345;
 	b->got.take_fds = true;
 	assert_int_equal(stream_send_control(a->s, &h, &m.base),
-			 SHARD_OK); /* a body whose read brings the next header along */
+			 SHARD_OK); /* A body whose read brings the next header along. */
 	assert_int_equal(stream_send_fds(a->s, &h, &m.base, fds, 2), SHARD_OK);
 	assert_int_equal(stream_send_control(a->s, &ping, NULL), SHARD_OK);
 	assert_int_equal(stream_send_fds(a->s, &h, &m.base, fds, 4), SHARD_OK);
 	assert_int_equal(stream_write(a->s, NULL), SHARD_OK);
 	assert_int_equal(frames_open_fds(),
-			 before); /* our duplicates are gone, the peer has not read them yet */
+			 before); /* Our duplicates are gone, and the peer has not read them yet. */
 	assert_int_equal(stream_read(b->s, 1 << 20, NULL), SHARD_OK);
 	while (b->got.nr < 4)
 		assert_int_equal(stream_read(b->s, 1 << 20, NULL), SHARD_OK);
@@ -210,7 +212,7 @@ static void test_fds(void **state)
 	wirepair_free(b);
 }
 
-/* bytes with descriptors beside them, as a peer that follows no rule would send them */
+/* Sends bytes with descriptors beside them, as a peer that follows no rule would. */
 static void send_with_fds(int to, const void *bytes, size_t nr, int fds_nr)
 {
 	union {
@@ -239,13 +241,14 @@ static void test_fds_unasked(void **state)
 		uint32_t before = frames_open_fds();
 		struct wirepair *p = wirepair_new();
 
-		for (size_t i = 0; i < n; i += 9) /* with every piece of every frame */
+		/* Descriptors come with every piece of every frame. */
+		for (size_t i = 0; i < n; i += 9)
 			send_with_fds(p->peer, bytes + i, n - i < 9 ? n - i : 9, nr);
 		for (int i = 0; i < 200; i++)
 			assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		wirepair_check(&p->got, 300);
-		assert_int_equal(frames_open_fds(), before + 2); /* the pair */
-		send_with_fds(p->peer, "x", 1, nr); /* and in a frame that never ends */
+		assert_int_equal(frames_open_fds(), before + 2); /* The pair itself. */
+		send_with_fds(p->peer, "x", 1, nr); /* And in a frame that never ends. */
 		assert_int_equal(stream_read(p->s, 1 << 20, NULL), SHARD_OK);
 		wirepair_free(p);
 		assert_int_equal(frames_open_fds(), before);

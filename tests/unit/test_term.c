@@ -42,7 +42,7 @@ static void shows(void **state)
 
 	(void)state;
 	if (openpty(&master, &slave, NULL, NULL, &size) != 0)
-		skip(); /* no pseudo-terminals here: /dev/pts is not mounted */
+		skip(); /* There are no pseudo-terminals here, because /dev/pts is not mounted. */
 	CHECK(tcgetattr(slave, &before) == 0);
 	assert_int_equal(term_enter(&t, slave, slave, &e), SHARD_OK);
 	assert_string_equal(seen(master, text, sizeof(text)), "\033[?1049h\033[?25l");
@@ -85,7 +85,7 @@ static void refuses(void **state)
 	CHECK(pipe(ends) == 0);
 	assert_int_equal(term_enter(&t, ends[0], ends[1], &e), SHARD_SYSTEM);
 	assert_non_null(strstr(e.text, "--once"));
-	term_leave(&t); /* nothing to put back */
+	term_leave(&t); /* There is nothing to put back. */
 	close(ends[0]);
 	close(ends[1]);
 }

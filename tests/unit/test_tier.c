@@ -60,7 +60,7 @@ static uint32_t hand_lanes(const void *self)
 	return ROOM;
 }
 
-static void hand_run(struct hand *h) /* the newest job first */
+static void hand_run(struct hand *h) /* The newest job runs first. */
 {
 	struct exec_job job;
 
@@ -190,7 +190,7 @@ static void sums(void **state)
 			source[k][i] = value(i, k);
 		sum.source[k] = (struct tier_source){(uint8_t *)source[k], absent[k]};
 	}
-	memset(absent[1], 1, b->layout->segments_nr); /* it has no gradient at all */
+	memset(absent[1], 1, b->layout->segments_nr); /* It has no gradient at all. */
 	for (uint32_t i = 0; i < CE; i++) {
 		want[i] = source[0][i] + source[2][i];
 		sq += (double)want[i] * want[i];
@@ -226,7 +226,7 @@ static void sums(void **state)
 				.to = (uint8_t *)got[0],
 				.source = {{(uint8_t *)source[0], absent[0]}}};
 	assert_int_equal(b->tier->row->sum(b->tier, &sum, &c), SHARD_CLOSED);
-	c.here = true; /* it takes no place in the queue */
+	c.here = true; /* It takes no place in the queue. */
 	assert_int_equal(b->tier->row->sum(b->tier, &sum, &c), SHARD_OK);
 	assert_int_equal(b->done[3], 1);
 	for (uint32_t k = 0; k < SOURCES; k++)
@@ -247,7 +247,7 @@ static void not_finite(void **state)
 	(void)state;
 	for (uint32_t k = 0; k < SOURCES; k++)
 		sum.source[k] = (struct tier_source){(uint8_t *)source[k], absent};
-	source[1][200] = INFINITY; /* in tensor b, the second segment */
+	source[1][200] = INFINITY; /* In tensor b, which is the second segment. */
 	source[2][200] = NAN;
 	c.here = true;
 	assert_int_equal(b->tier->row->sum(b->tier, &sum, &c), SHARD_OK);
@@ -281,7 +281,7 @@ static void take_copy(struct bench *b, uint32_t chunk, struct copy *c)
 	memcpy(c->image, store_image(b->store, 0, chunk), bytes);
 }
 
-/* The reference: the scalar kernel over each segment that is not frozen. */
+/* The reference runs the scalar kernel over each segment that is not frozen. */
 static void update_copy(const struct layout *l, uint32_t chunk, const struct optim_args *args,
 			const uint8_t *zero, const float *grad, struct copy *c)
 {
@@ -312,7 +312,7 @@ static void updates(bool tiles)
 	optim_args_set(&args[0], optim_find("adamw"), h, 3, 0.5f);
 	h[HYPER_LR] = 0.1;
 	optim_args_set(&args[1], optim_find("adamw"), h, 3, 0.25f);
-	zero[0] = 1; /* nobody has a gradient of tensor a */
+	zero[0] = 1; /* Nobody has a gradient of tensor a. */
 	for (uint32_t i = 0; i < CE; i++)
 		grad[i] = value(i, 5);
 	for (uint32_t c = 0; c < CHUNKS; c++) {
@@ -327,7 +327,8 @@ static void updates(bool tiles)
 		update_copy(b->layout, c, args, zero, grad, &want[c]);
 		if (b->tier->row->apply(b->tier, &a, &to) == SHARD_OK)
 			continue;
-		assert_int_equal(c, ROOM); /* full: the caller comes again when one is done */
+		/* The queue is full. The caller comes again when a job is done. */
+		assert_int_equal(c, ROOM);
 		hand_run(&b->hand);
 		assert_int_equal(b->tier->row->apply(b->tier, &a, &to), SHARD_OK);
 	}
@@ -382,7 +383,7 @@ static void images(void **state)
 	hand_run(&b->hand);
 	assert_int_equal(b->result[0].unwritten + b->result[0].nonfinite, 0);
 	assert_memory_equal(image, store_master(b->store, 1), CE * sizeof(float));
-	store_clear_chunk(b->store, 1); /* every weight counts as unwritten */
+	store_clear_chunk(b->store, 1); /* Every weight counts as unwritten. */
 	for (uint32_t i = 10; i < layout_chunk_elems(b->layout, 1); i++)
 		store_master(b->store, 1)[i] = 1;
 	store_master(b->store, 1)[11] = NAN;

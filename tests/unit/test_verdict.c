@@ -62,7 +62,7 @@ static uint64_t state_hash(const struct search *q, struct state *s)
 		&s->committed);
 }
 
-/* Time stands still: a timer is on or off, and how long ago things happened is forgotten. */
+/* Time stands still. A timer is on or off, and it is forgotten how long ago things happened. */
 static void canonical(struct core *c)
 {
 	struct timer *timers[] = {&c->step.timer, &c->local.timer, &c->coord.timer};
@@ -194,7 +194,7 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 	s->hash[n] = hash_bytes(s->memory[n], CORE_ROOM);
 }
 
-static uint64_t session(const struct state *s, uint16_t n) /* of the trainer of this process */
+static uint64_t session(const struct state *s, uint16_t n) /* Of the trainer of this process. */
 {
 	return 10u * s->starts[n] + n;
 }
@@ -217,8 +217,9 @@ static void link_up(struct search *q, struct state *s, uint16_t a, uint16_t b)
 		     .type = CORE_EV_LINK_UP, .node = a, .who = who(a, s->incarnation[a])});
 }
 
-/* --- what may happen next; each returns false where it cannot. Messages outlive their connection,
- * but those about trainers: else each old JOIN would bring a further attempt. --- */
+/* --- what may happen next. Each function returns false where it cannot happen. Messages outlive
+ * their connection, except for those about trainers. Otherwise each old JOIN would bring a further
+ * attempt. --- */
 static bool may_deliver(struct search *q, struct state *s, uint32_t i)
 {
 	const struct core_msg *m = &q->message[i].msg;
@@ -307,8 +308,8 @@ static bool may_restart(struct search *q, struct state *s, bool written)
 	return true;
 }
 
-/* Dies and comes back with what its core saved. To die before its last messages left is to have
- * them lost. */
+/* The node dies and comes back with what its core saved. Dying before its last messages left is
+ * the same as losing them. */
 static bool may_warm(struct search *q, struct state *s, uint16_t n)
 {
 	if (!s->warms)
@@ -331,7 +332,7 @@ static bool may_warm(struct search *q, struct state *s, uint16_t n)
 	return true;
 }
 
-static bool may_flap(struct search *q, struct state *s) /* the link between 0 and 1 */
+static bool may_flap(struct search *q, struct state *s) /* The link between 0 and 1. */
 {
 	if (!s->flaps && !s->down)
 		return false;
@@ -408,7 +409,8 @@ static void explore(struct search *q)
 }
 
 static void first_state(struct search *q,
-			struct state *s) /* sealed, trainers joined; BEGIN is sent */
+			/* The model is sealed, trainers have joined, and BEGIN is sent. */
+			struct state *s)
 {
 	memset(s, 0, sizeof(*s));
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
@@ -420,7 +422,7 @@ static void first_state(struct search *q,
 	}
 	for (uint16_t n = 1; n < q->shape.nodes_nr; n++)
 		join(q, s, n);
-	for (uint32_t round = 0; round < 20; round++) { /* everything arrives, in order */
+	for (uint32_t round = 0; round < 20; round++) { /* Everything arrives in order. */
 		uint32_t sent = q->messages_nr;
 
 		may_persist(q, s);
@@ -447,7 +449,8 @@ static void first_state(struct search *q,
 static void enumerate(const struct shape *shape, size_t limit)
 {
 	struct search *q =
-		aligned_alloc(64, sizeof(*q)); /* its size is a multiple of 64: of its alignment */
+		/* Its size is a multiple of 64, which is its alignment. */
+		aligned_alloc(64, sizeof(*q));
 
 	assert_non_null(q);
 	memset(q, 0, sizeof(*q));
@@ -512,7 +515,7 @@ static void test_three_nodes(void **state)
 		  8000);
 }
 
-static void test_warm(void **state) /* any of them at any moment */
+static void test_warm(void **state) /* Any of them may happen at any moment. */
 {
 	(void)state;
 	enumerate(
@@ -526,7 +529,7 @@ static void test_warm(void **state) /* any of them at any moment */
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .warms = 1}, 4000);
 }
 
-static void test_longer(void **state) /* a minute: CHECK_ALL */
+static void test_longer(void **state) /* A minute, with CHECK_ALL. */
 {
 	(void)state;
 	enumerate(
@@ -544,7 +547,7 @@ static void test_longer(void **state) /* a minute: CHECK_ALL */
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .warms = 1}, 8000);
 }
 
-static void test_more(void **state) /* minutes: VERDICT_FULL=1 */
+static void test_more(void **state) /* Minutes, with VERDICT_FULL=1. */
 {
 	(void)state;
 	enumerate(&(struct shape){.nodes_nr = 2,
@@ -583,7 +586,7 @@ int main(void)
 	const struct CMUnitTest more[] = {cmocka_unit_test(test_more)};
 
 	setvbuf(stdout, NULL, _IOLBF,
-		0); /* each line is a sign of progress for whoever guards this run */
+		0); /* Each line shows whoever guards this run that it makes progress. */
 	if (getenv("VERDICT_FULL"))
 		return cmocka_run_group_tests(more, NULL, NULL);
 	if (getenv("CHECK_ALL") && *getenv("CHECK_ALL"))

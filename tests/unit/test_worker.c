@@ -29,7 +29,7 @@ struct bench {
 	uint8_t seen[JOBS];
 };
 
-struct square { /* a job's arguments and result, by value */
+struct square { /* The arguments and the result of a job, by value. */
 	uint32_t n;
 	uint64_t result;
 	unsigned csr;
@@ -126,7 +126,7 @@ static void many(uint32_t threads, uint32_t jobs_max)
 			b->submitted++;
 		}
 		assert_int_equal(worker_pending(b->pool), b->submitted - b->done);
-		uv_run(&b->loop, UV_RUN_ONCE); /* a lost wake-up would hang here */
+		uv_run(&b->loop, UV_RUN_ONCE); /* A lost wake-up would hang here. */
 	}
 	assert_true(b->sum == want);
 	close_bench(b);
@@ -196,7 +196,7 @@ static void full_and_close(void **state)
 		assert_int_equal(pool_submit(b->pool, &job), SHARD_OK);
 	assert_int_equal(pool_submit(b->pool, &job), SHARD_AGAIN);
 	worker_close(&b->pool, on_closed,
-		     b); /* five jobs in hand: all must still be done, and said so */
+		     b); /* Five jobs are in hand. All of them must still be done, and reported. */
 	assert_int_equal(pool_submit(pool, &job), SHARD_CLOSED);
 	open_gate(&g);
 	uv_run(&b->loop, UV_RUN_DEFAULT);
@@ -213,13 +213,14 @@ static void resubmit(void *owner, void *args)
 
 	b->done++;
 	if (next == 1000) {
-		worker_close(&b->pool, on_closed, b); /* from inside a completion */
+		worker_close(&b->pool, on_closed, b); /* From inside a completion. */
 		return;
 	}
 	job = square(b, next);
 	job.done = resubmit;
 	assert_int_equal(pool_submit(b->pool, &job),
-			 SHARD_OK); /* its own slot is free again, even with one slot */
+			 /* Its own slot is free again, even if there is only one slot. */
+			 SHARD_OK);
 }
 
 static void chain(void **state)
@@ -287,7 +288,8 @@ static int by_size(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void latency(void **state) /* printed, with a limit that only something broken would reach */
+/* It is printed, with a limit that only something broken would reach. */
+static void latency(void **state)
 {
 	struct bench *b = open_bench(1, 4);
 	uint64_t took[500];
