@@ -14,16 +14,19 @@ comma    := ,
 B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 VERSION  := 0.1.0
 
-# --- flags: the baseline instruction set everywhere; a kernel file that needs more says so in its name ---
+# --- flags: the baseline instruction set everywhere; a kernel file that needs more says so in its
+# name ---
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wwrite-strings \
           -Wundef -Wvla -Wformat=2 -Wswitch-enum $(if $(WERROR),-Werror)
-# what makes a mistake in memory harder to use; sanitizers look themselves, and without optimization FORTIFY cannot
+# what makes a mistake in memory harder to use; sanitizers look themselves, and without optimization
+# FORTIFY cannot
 X86    := $(filter x86_64,$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
 HARDEN := $(if $(SAN),,-fstack-protector-strong $(if $(X86),-fcf-protection) $(if $(filter-out -O0,$(filter -O%,$(CFLAGS))),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
 HARDEN_LD := -Wl,-z,relro,-z,now,-z,noexecstack
 STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off -fno-strict-overflow -fPIC -fvisibility=hidden -pthread
-# libshard is small: what it does not call goes, what does not loop over elements is not unrolled, the client is built for size; but its
-# copies are long ones, for which the C library knows better than `rep movsb`. Unwind tables go: debuggers have their own
+# libshard is small: what it does not call goes, what does not loop over elements is not unrolled,
+# the client is built for size; but its copies are long ones, for which the C library knows better
+# than `rep movsb`. Unwind tables go: debuggers have their own
 SECTIONS := -ffunction-sections -fdata-sections
 LOOPS   := client/adds.c client/ctl/% client/examples/% proto/wire/dtype%
 COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign
@@ -122,7 +125,8 @@ $(B)/%.o: %.c | $(PB)
 	$(compile)
 
 $(B)/daemon/obs/page.o: daemon/obs/page.html # .incbin: no compiler sees this
-# what the page's Content-Security-Policy lets run: its one script, by the hash of the bytes between the tags
+# what the page's Content-Security-Policy lets run: its one script, by the hash of the bytes between
+# the tags
 $(B)/daemon/obs/http.o: $(B)/gen/page_hash.h
 $(B)/gen/page_hash.h: daemon/obs/page.html
 	@mkdir -p $(@D)
@@ -153,7 +157,8 @@ $(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
 
-# for who links statically: the client with what it needs of proto/, in one object whose only global names are shard.h's
+# for who links statically: the client with what it needs of proto/, in one object whose only global
+# names are shard.h's
 $(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
@@ -164,7 +169,8 @@ TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
-# test_rdma*: on verbs of their own, in one process (tests/rdma/fake.h); the programs of tests/rdma are for a real device
+# test_rdma*: on verbs of their own, in one process (tests/rdma/fake.h); the programs of tests/rdma
+# are for a real device
 FAKE_A   := $(B)/libfakeverbs.a
 FAKED    := $(filter $(B)/tests/unit/test_rdma% $(B)/tests/proc/test_rdma%,$(UNIT))
 VERBS    := $(patsubst %.c,$(B)/%,$(VERBS_C))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The manual: part of `make install` and `make uninstall`; `make man` makes it alone, into build/man. Without python3 there is none.
+# The manual: part of `make install` and `make uninstall`; `make man` makes it alone, into
+# build/man. Without python3 there is none.
 MANDIR   ?= $(PREFIX)/share/man
 MAN_PYTHON   ?= $(shell command -v python3)
 MAN_DATE ?= 2026-11-21

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The service: part of `make install` and `make uninstall`. What systemd reads lies below PREFIX/lib, which it knows for /usr and /usr/local;
-# for /usr, units lie where pkg-config says.
+# The service: part of `make install` and `make uninstall`. What systemd reads lies below
+# PREFIX/lib, which it knows for /usr and /usr/local; for /usr, units lie where pkg-config says.
 UNITDIR ?= $(or $(if $(filter /usr,$(PREFIX)),$(shell env -u PKG_CONFIG_SYSROOT_DIR pkg-config --variable=systemdsystemunitdir systemd 2>/dev/null)),$(PREFIX)/lib/systemd/system)
 SERVICE_FILES = $(UNITDIR)/shardd.service $(PREFIX)/lib/sysusers.d/shardd.conf $(PREFIX)/lib/sysctl.d/90-shardd.conf $(PREFIX)/share/shardd/limits.conf
 install: install-service

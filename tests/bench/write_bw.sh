@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# write_bw.sh DEVICE GID BYTES TIMES [serve | listens | HOST]: ib_write_bw between two processes; prints the client's output. Without the
-# last argument both ends run here. `serve` is the server alone, `listens` waits until a server on this machine listens, and HOST is the
-# client alone. The client starts when the kernel says that the server listens, however long the server takes to open its device; a
-# server that ends before is told by its own output.
+# write_bw.sh DEVICE GID BYTES TIMES [serve | listens | HOST]: ib_write_bw between two processes;
+# prints the client's output. Without the last argument both ends run here. `serve` is the server
+# alone, `listens` waits until a server on this machine listens, and HOST is the client alone. The
+# client starts when the kernel says that the server listens, however long the server takes to open
+# its device; a server that ends before is told by its own output.
 set -u
 device=$1 gid=$2 bytes=$3 times=$4
 port=18515 # perftest's own

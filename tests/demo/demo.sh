@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# demo.sh BUILD: two daemons on loopback, two trainers each, the licence texts of this machine; then the same training in one process,
-# and a comparison of every master weight and moment, byte by byte. Ends with "demo: exact" and status 0. BREAK=1 flips one bit of
-# one gradient in one trainer: that must be found, status 1. KEEP=1 keeps the folder with logs and dumps.
+# demo.sh BUILD: two daemons on loopback, two trainers each, the licence texts of this machine; then
+# the same training in one process, and a comparison of every master weight and moment, byte by
+# byte. Ends with "demo: exact" and status 0. BREAK=1 flips one bit of one gradient in one trainer:
+# that must be found, status 1. KEEP=1 keeps the folder with logs and dumps.
 name=demo
 build=$(cd "${1:?usage: demo.sh BUILD}" && pwd)
 steps=200 batch=16 seq=64 every=25

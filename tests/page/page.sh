@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# page.sh BUILD: the page at / in a real browser, headless, while two daemons and their trainers work: what it must show is looked for in
-# the document after its scripts ran. Skipped without chromium. SHOT=FILE.png SIZE=1280,800 DARK=1 keep a picture instead of looking.
+# page.sh BUILD: the page at / in a real browser, headless, while two daemons and their trainers
+# work: what it must show is looked for in the document after its scripts ran. Skipped without
+# chromium. SHOT=FILE.png SIZE=1280,800 DARK=1 keep a picture instead of looking.
 name=page
 build=$(cd "${1:?usage: page.sh BUILD}" && pwd)
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || { echo "page: skipped: no chromium here"; exit 0; }

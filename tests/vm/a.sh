@@ -10,7 +10,8 @@ must "a guest" guest_run g
 devices() { on g ibv_devinfo -d rxe0 | tee "$here/devices" | grep -q PORT_ACTIVE && echo "rxe0: PORT_ACTIVE"; }
 t devices "verbs know a device" devices
 
-# That it ends well and has a line is what counts: beside a load an emulated processor's clock gave 0.00 MB/s.
+# That it ends well and has a line is what counts: beside a load an emulated processor's clock gave
+# 0.00 MB/s.
 write_bw()
 {
 	set -o pipefail
@@ -62,9 +63,10 @@ t demo_rdma "the demo over RDMA" demo_rdma
 # shellcheck disable=SC2086 # several words
 programs g $VERBS
 
-# Against ib_write_bw with 1 MiB, in the same guest: without sums at least 0.80 of it. Software emulation has no speed of its own: two
-# guest processors share what the machine leaves them, and the same code was seen between 0.4 and 1.25, as what ran beside it wanted.
-# There the ratios are printed and not judged; that RDMA is the way is what the other tests of this part say.
+# Against ib_write_bw with 1 MiB, in the same guest: without sums at least 0.80 of it. Software
+# emulation has no speed of its own: two guest processors share what the machine leaves them, and
+# the same code was seen between 0.4 and 1.25, as what ran beside it wanted. There the ratios are
+# printed and not judged; that RDMA is the way is what the other tests of this part say.
 bench()
 {
 	local least=0.80

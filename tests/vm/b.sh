@@ -75,14 +75,16 @@ await() # WHAT COMMAND...: until it succeeds, ${AWAIT_S:-60} s
 
 told() { tail -n 15 "$(job a)"/{daemon,trainer*} "$(job b)"/{daemon,trainer*} 2>/dev/null; }
 
-# A trainer of so many steps, until it ends; rank 0 is on a and writes the weights. `trainer a 10 & ...; wait $!`
+# A trainer of so many steps, until it ends; rank 0 is on a and writes the weights. `trainer a 10 &
+# ...; wait $!`
 trainer() # NODE STEPS
 {
 	ON_S=${ON_S:-240} on "$1" "echo \$\$ >/tmp/trainer.pid; exec $VM_SEES/gpt --data $data ${model[*]} --steps $2 --rank-hint $([ "$1" = a ] && echo 0 || echo 1) \
 		--address unix:/tmp/shardd.sock --log /vm/job/trainer.log --dump /vm/job/dump >>/vm/job/trainer 2>&1"
 }
 
-# The same, started again when its daemon, or the one that knows its place in the data, is away for a moment.
+# The same, started again when its daemon, or the one that knows its place in the data, is away for
+# a moment.
 patient() # NODE STEPS
 {
 	local i
@@ -112,7 +114,8 @@ tensors() # NODE TRANSPORT: bytes so far, in and out
 	awk -v of="transport=\"$2\"" '/^shardd_tensor_bytes_total/ && index($0, of) { n += $NF } END { printf "%d\n", n }' "$here/metrics"
 }
 
-# by NODE TRANSPORT: in this daemon's life tensors went by it; of rdma's by tcp too, what was sent before the memory of both was registered
+# by NODE TRANSPORT: in this daemon's life tensors went by it; of rdma's by tcp too, what was sent
+# before the memory of both was registered
 by()
 {
 	local rdma tcp
@@ -192,7 +195,8 @@ trainer_kill()
 }
 t trainer_kill "a trainer is killed and comes again" trainer_kill
 
-# A daemon is killed, the second node's and then the coordinator's: its trainer ends, what it held does not.
+# A daemon is killed, the second node's and then the coordinator's: its trainer ends, what it held
+# does not.
 daemon_kill()
 {
 	local g first second
@@ -245,7 +249,8 @@ link_goes()
 }
 t link_goes "the RDMA link is deleted in mid-run, and comes back" link_goes
 
-# The power of b is cut: a gives up its attempt and lives. b comes back without memory: what only it held is lost, and both train again.
+# The power of b is cut: a gives up its attempt and lives. b comes back without memory: what only it
+# held is lost, and both train again.
 power_cut()
 {
 	local first second

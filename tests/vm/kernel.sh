@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# kernel.sh: what guests boot from, kept in $VM_CACHE: Debian's stock kernel package, unpacked and not installed, and an initrd of busybox,
-# the modules below and tests/vm/init. Sourced by run.sh, which has `die`. Sets VM_KERNEL, VM_INITRD and VM_ACCEL.
+# kernel.sh: what guests boot from, kept in $VM_CACHE: Debian's stock kernel package, unpacked and
+# not installed, and an initrd of busybox, the modules below and tests/vm/init. Sourced by run.sh,
+# which has `die`. Sets VM_KERNEL, VM_INITRD and VM_ACCEL.
 modules=(
 	virtio_pci 9pnet_virtio 9p overlay virtio_blk crc32c_generic ext4      # the guest's disks
 	virtio_net dummy crc32_generic crc32-pclmul ib_uverbs rdma_ucm rdma_rxe # its network
@@ -69,7 +70,8 @@ kernel_initrd()
 	rm -rf "$ir" "$VM_DIR/depends"
 }
 
-# KVM where a guest really starts with it. AVX-512 is left out in either case: the guests are those that know AVX2 only.
+# KVM where a guest really starts with it. AVX-512 is left out in either case: the guests are those
+# that know AVX2 only.
 kernel_accel()
 {
 	local cpu=max,-avx512f,-avx512bw,-avx512vl,-avx512dq

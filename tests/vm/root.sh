@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# root.sh: a Debian root with systemd on an ext4 image, for part c. Made by debootstrap once for each list of packages and kept in $VM_CACHE;
-# a test gets a copy of its own. What our packages depend on is in it, our packages are not: a test installs them. Needs root or
-# sudo, and the network (or a proxy in http_proxy) the first time. Sourced by parts; sets nothing.
+# root.sh: a Debian root with systemd on an ext4 image, for part c. Made by debootstrap once for
+# each list of packages and kept in $VM_CACHE; a test gets a copy of its own. What our packages
+# depend on is in it, our packages are not: a test installs them. Needs root or sudo, and the
+# network (or a proxy in http_proxy) the first time. Sourced by parts; sets nothing.
 root_packages=(
 	systemd systemd-sysv dbus udev libpam-systemd iproute2 procps kmod adduser passwd debconf init-system-helpers e2fsprogs
 	rdma-core ibverbs-providers ibverbs-utils libibverbs1 librdmacm1

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh BUILD PART...: `make vm`, after everything it needs has been installed and built. Runs the parts a, b and c in guests (vm.sh says what
-# those are) and ends with "N passed, N failed, N skipped"; fails if anything failed, and where nothing ran. Logs, consoles and
-# results.xml (JUnit) stay in BUILD/vm. Ends after LIMIT_S seconds (default: 25 minutes). ONLY="name ..." runs only these tests. Kept for the
-# next time, in ~/.cache/shardd-vm or $VM_CACHE: the kernel and part c's root. VM_KVM=0: software emulation even where KVM is there.
+# run.sh BUILD PART...: `make vm`, after everything it needs has been installed and built. Runs the
+# parts a, b and c in guests (vm.sh says what those are) and ends with "N passed, N failed, N
+# skipped"; fails if anything failed, and where nothing ran. Logs, consoles and results.xml (JUnit)
+# stay in BUILD/vm. Ends after LIMIT_S seconds (default: 25 minutes). ONLY="name ..." runs only
+# these tests. Kept for the next time, in ~/.cache/shardd-vm or $VM_CACHE: the kernel and part c's
+# root. VM_KVM=0: software emulation even where KVM is there.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=${1:?usage: run.sh BUILD PART...}

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# service.sh: what part c's tests do inside the guest, where shardd is a service of systemd, installed from its packages. Sourced there by
-# c.sh, with $build and $job set. The user alice is in the group shardd, bob is not. Trainers are the example gpt, run by alice: one layer,
-# dim 32, 12 steps unless a test says otherwise; what they dump at their end is compared on the host. Ways to fail: the first command
-# that fails ends the test, and what it said, the unit's status and the end of its journal are the evidence.
+# service.sh: what part c's tests do inside the guest, where shardd is a service of systemd,
+# installed from its packages. Sourced there by
+# c.sh, with $build and $job set. The user alice is in the group shardd, bob is not. Trainers are
+# the example gpt, run by alice: one layer, dim 32, 12 steps unless a test says otherwise; what they
+# dump at their end is compared on the host. Ways to fail: the first command that fails ends the
+# test, and what it said, the unit's status and the end of its journal are the evidence.
 set -eEuo pipefail
 conf=/etc/shardd/shardd.conf
 state=/var/lib/shardd
@@ -353,7 +355,8 @@ applying()
 	said SHARDD_EVENT=stopping SHARDD_MODEL=phases
 }
 
-# A state folder of 256 KiB that is full: nobody loses anything, what needs it waits and says why; a start does not come to pass
+# A state folder of 256 KiB that is full: nobody loses anything, what needs it waits and says why; a
+# start does not come to pass
 full_state()
 {
 	clean
@@ -517,7 +520,8 @@ upgraded()
 	warm
 }
 
-# What autopkgtest runs, as alice: the trainer of README.md is built against libshard-dev and trains ten steps with spawn:
+# What autopkgtest runs, as alice: the trainer of README.md is built against libshard-dev and trains
+# ten steps with spawn:
 spawns()
 {
 	installed
