@@ -14,19 +14,20 @@ comma    := ,
 B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 VERSION  := 0.1.0
 
-# --- flags: the baseline instruction set everywhere; a kernel file that needs more says so in its
-# name ---
+# --- flags: the baseline instruction set, except for kernel files, whose names say what they need
+# ---
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-align -Wwrite-strings \
           -Wundef -Wvla -Wformat=2 -Wswitch-enum $(if $(WERROR),-Werror)
-# what makes a mistake in memory harder to use; sanitizers look themselves, and without optimization
-# FORTIFY cannot
+# These make a mistake in memory harder to exploit. Sanitizer builds do without them, because they
+# check memory themselves. FORTIFY needs optimization.
 X86    := $(filter x86_64,$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
 HARDEN := $(if $(SAN),,-fstack-protector-strong $(if $(X86),-fcf-protection) $(if $(filter-out -O0,$(filter -O%,$(CFLAGS))),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
 HARDEN_LD := -Wl,-z,relro,-z,now,-z,noexecstack
 STD    := -std=c11 -D_GNU_SOURCE -DSHARD_RELEASE='"$(VERSION)"' -ffp-contract=off -fno-strict-overflow -fPIC -fvisibility=hidden -pthread
-# libshard is small: what it does not call goes, what does not loop over elements is not unrolled,
-# the client is built for size; but its copies are long ones, for which the C library knows better
-# than `rep movsb`. Unwind tables go: debuggers have their own
+# These keep libshard small. What it does not call is left out, only what loops over elements is
+# unrolled, and the client is built for size. But its copies are long ones, for which the C library
+# has something better than `rep movsb`. Unwind tables are left out, because debuggers have their
+# own.
 SECTIONS := -ffunction-sections -fdata-sections
 LOOPS   := client/adds.c client/ctl/% client/examples/% proto/wire/dtype%
 COPIES  := -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign
@@ -41,7 +42,7 @@ isa     = $(if $(filter %_avx512.c,$1),$(ISA_avx512),$(if $(filter %_avx2.c,$1),
 Q      := $(if $(V),,@)
 say     = @$(if $(V),:,echo '  $1' $2)
 compile = $(Q)$(CC) $(STD) $(HARDEN) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc,$<) $(CPPFLAGS) $(CFLAGS) $(SECTIONS) $(call small,$<) $(call isa,$<) -MMD -MP -c $< -o $@
-# daemon/ and client/ never see each other's headers; tests see all
+# daemon/ and client/ never see each other's headers. Tests see all of them.
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
 LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
@@ -53,7 +54,7 @@ PB       := $(B)/gen/shard.pb-c.c
 RDMA ?= $(if $(wildcard /usr/include/infiniband/verbs.h),found,)
 HAVE_RDMA := $(filter-out 0,$(RDMA))
 RDMA_C   := $(filter-out proto/net/rdma_none.c,$(wildcard proto/net/rdma*.c))
-NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # kernels for wide registers
+NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # Kernels for wide registers.
 PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
 DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
@@ -89,21 +90,21 @@ parts:
 	$(call part,cuda,$(CUDA),CUDA,the CUDA toolkit)
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
-# the three that know of libsystemd, made anew when it comes or goes
+# Three files know of libsystemd. They are made anew when it is installed or removed.
 SYSTEMD_O := $(patsubst %,$(B)/%.o,daemon/notify daemon/journal daemon/warm/place tests/proc/test_notify tests/unit/test_fdstore)
 $(SYSTEMD_O): CPPFLAGS += $(if $(HAVE_SYSTEMD),-DSHARD_SYSTEMD)
 $(SYSTEMD_O): $(B)/with-systemd
-$(B)/with-systemd: systemd-look # looked at always, newer only when it differs
+$(B)/with-systemd: systemd-look # It is always looked at, but only newer if it differs.
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_SYSTEMD),yes,no)' ] || echo '$(if $(HAVE_SYSTEMD),yes,no)' >$@
 .PHONY: systemd-look
 systemd-look:
 
-# the programs and the library are made anew when they are hardened otherwise
+# The programs and the library are made anew if the flags above change.
 $(call objs,$(DAEMON_C) daemon/main.c $(CLIENT_C) $(CTL_C) $(GPT_C) client/examples/gpt.c $(PROTO_C)) $(B)/gen/shard.pb-c.o: $(B)/hardening
 $(B)/hardening: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(HARDEN)' ] || echo '$(HARDEN)' >$@
 
-# what rdma.h is made of changes when libibverbs comes or goes
+# What rdma.h is made of changes when libibverbs is installed or removed.
 $(B)/with-rdma: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_RDMA),yes,no)' ] || echo '$(if $(HAVE_RDMA),yes,no)' >$@
 $(B)/libshardproto.a: $(B)/with-rdma
@@ -125,14 +126,14 @@ $(B)/%.o: %.c | $(PB)
 	$(compile)
 
 $(B)/daemon/obs/page.o: daemon/obs/page.html # .incbin: no compiler sees this
-# what the page's Content-Security-Policy lets run: its one script, by the hash of the bytes between
-# the tags
+# The Content-Security-Policy of the page allows its one script, by the hash of the bytes between
+# the tags.
 $(B)/daemon/obs/http.o: $(B)/gen/page_hash.h
 $(B)/gen/page_hash.h: daemon/obs/page.html
 	@mkdir -p $(@D)
 	$(Q)hex=$$({ echo; sed -n '/^<script>$$/,/^<\/script>$$/{//!p}' $<; } | sha256sum | cut -c1-64); \
 	  printf '#define PAGE_SCRIPT_HASH "sha256-%s"\n' "$$(printf "$$(sed 's/../\\x&/g' <<<"$$hex")" | base64)" >$@
-$(B)/client/spawn/spawn.o: CPPFLAGS += -DSHARD_PREFIX='"$(PREFIX)"' # where it looks for shardd
+$(B)/client/spawn/spawn.o: CPPFLAGS += -DSHARD_PREFIX='"$(PREFIX)"' # Where it looks for shardd.
 
 ar = @mkdir -p $(@D); rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 $(PROTO_A): $(call objs,$(PROTO_C)) $(B)/gen/shard.pb-c.o
@@ -157,20 +158,20 @@ $(B)/libshard.so.0: client/libshard.map $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(link) -shared -Wl,-soname,libshard.so.0 -Wl,--version-script,$< -Wl,--no-undefined -Wl,--gc-sections -Wl,-z,noseparate-code \
 	  $(filter-out $<,$^) $(LIBS_CLIENT)
 
-# for who links statically: the client with what it needs of proto/, in one object whose only global
-# names are shard.h's
+# For static linking: the client and what it needs of proto/ are one object, whose only global names
+# are those of shard.h.
 $(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
 	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $^
 	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
 	@rm -f $@; $(AR) rcs $@ $(@:.a=.o)
 
-# every test, bench and the simulator may use everything
+# Tests, benchmarks and the simulator may use everything.
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
-# test_rdma*: on verbs of their own, in one process (tests/rdma/fake.h); the programs of tests/rdma
-# are for a real device
+# test_rdma* use verbs of their own, in one process (tests/rdma/fake.h). The programs of tests/rdma
+# are for a real device.
 FAKE_A   := $(B)/libfakeverbs.a
 FAKED    := $(filter $(B)/tests/unit/test_rdma% $(B)/tests/proc/test_rdma%,$(UNIT))
 VERBS    := $(patsubst %.c,$(B)/%,$(VERBS_C))
@@ -187,7 +188,7 @@ $(B)/reference: $(call objs,$(REF_C)) $(GPT_A) $(DAEMON_A) $(PROTO_A)
 
 
 # --- install ---
-$(B)/libshard.pc: parts # always: it depends on PREFIX and LIBDIR
+$(B)/libshard.pc: parts # It is always made, because it depends on PREFIX and LIBDIR.
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: libshard' \
 	  'Description: push gradients to, and pull parameters from, shardd' 'Version: $(VERSION)' \

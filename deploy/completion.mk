@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bash completion: part of `make install` and `make uninstall`.
+# Completion for bash. It is a part of `make install` and `make uninstall`.
 COMPLETIONS = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 install: install-completion
 install-completion:

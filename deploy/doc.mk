@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What somebody reads who runs shardd or trains with it: part of `make install` and `make
-# uninstall`, in the folders that they have here, so that their links to each other hold.
+# The documents for people who run shardd or train with it. They are a part of `make install` and
+# `make uninstall`, and keep the folders that they have here, so that their links to each other
+# hold.
 DOC_FILES := README.md deploy/README.md client/README.md client/ctl/README.md daemon/config/README.md daemon/obs/README.md \
              proto/ckpt/README.md proto/wire/ARITHMETIC.md
 DOC_DIR    = $(DESTDIR)$(PREFIX)/share/doc/shardd

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The manual: part of `make install` and `make uninstall`; `make man` makes it alone, into
+# The manual. It is a part of `make install` and `make uninstall`. `make man` makes it alone, in
 # build/man. Without python3 there is none.
 MANDIR   ?= $(PREFIX)/share/man
 MAN_PYTHON   ?= $(shell command -v python3)

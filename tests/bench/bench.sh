@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# bench.sh BUILD [--quick]: every benchmark, one after the other. Standard output has the figures
-# only, one line each: "bench: NAME VALUE UNIT limit LIMIT ratio R"; what else they say goes to
-# standard error. Status 1: one of them could not measure.
+# bench.sh BUILD [--quick]: runs every benchmark, one after the other. Standard output has only the
+# figures, one line each: "bench: NAME VALUE UNIT limit LIMIT ratio R". What else they say goes to
+# standard error. Exits with 1 if one of them could not measure.
 build=$(cd "${1:?usage: bench.sh BUILD [--quick]}" && pwd)
 status=0
 unset "${!SHARD_@}"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# cluster.sh: daemons and trainers of a demonstration or a test, in a folder of their own. Sourced
-# by scripts that have set `name` and `build`. Whatever happens, every process that was started here
-# is gone when the script ends. KEEP=1 keeps the folder. CONF is more of the daemons' configuration;
-# SLOW=n: the machine is so many times slower than others, and deadlines are longer. WARM=1: what
-# daemons hold outlives them, on a tmpfs.
+# cluster.sh: runs the daemons and trainers of a demonstration or a test, in a folder of their own.
+# Scripts that have set `name` and `build` source it. Whatever happens, every process that was
+# started here is gone when the script ends. KEEP=1 keeps the folder. CONF has further lines for the
+# daemons' configuration, and WORKERS the number of their workers. SLOW=n says that the machine is
+# so many times slower than others, so that deadlines are longer. WARM=1: the memory of the daemons
+# outlives them, on a tmpfs.
 set -u
 . "${BASH_SOURCE%/*}/../lib/pace.sh"
 unset "${!SHARD_@}"

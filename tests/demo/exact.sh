@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# exact.sh BUILD TRAINERS-ON-A,TRAINERS-ON-B [options of gpt...]: a short run through two daemons
-# equals the reference, byte by byte. Status 0 and no word: equal. It is the demo without its show,
-# for the tests: other element types, optimizers, chunks and worlds.
-# BREAK=1: the last trainer flips one bit of one gradient, which has to be found. KILL=K: trainer K
-# ends by SIGKILL in the middle of step 5 and is started again; the others wait for it, and nothing
-# of the result may change. DAEMONS="a,b a": so many times, daemons are killed with -9 in mid-run,
-# each EVERY=n steps after the ones before (15), here both and then the first, and come back with
-# what they held; their trainers end and are started again.
-# OUT=FOLDER keeps what was dumped and the daemons' logs there.
+# exact.sh BUILD TRAINERS-ON-A,TRAINERS-ON-B [options of gpt...]: checks that a short run through
+# two daemons equals the reference, byte by byte. It prints nothing and exits with 0 if it does. It
+# is the demo without its output, for tests of other element types, optimizers, chunks and worlds.
+# BREAK=1: the last trainer flips one bit of one gradient, which has to be found.
+# KILL=K: trainer K ends by SIGKILL in the middle of step 5 and is started again. The others wait
+# for it, and nothing of the result may change.
+# DAEMONS="a,b a": daemons are killed with -9 in mid-run, here both of them and then the first one,
+# each time EVERY=n steps (15) after the time before. They come back with what they held. Their
+# trainers end and are started again.
+# WORKERS=n: so many workers for each daemon. OUT=FOLDER keeps what was dumped and the logs there.
 name=exact
 build=$(cd "${1:?usage: exact.sh BUILD N,N [options]}" && pwd)
 on=${2:?usage: exact.sh BUILD N,N [options]}

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# kill.sh BUILD: two daemons, four trainers that are killed with -9 at random moments, alone,
-# together, while they join, and started again; the worlds grow and shrink between one and four.
-# Then the history of worlds, which daemon a has logged, is replayed in one process and every master
-# weight and moment compared, byte by byte, and every figure that any trainer was told; each life of
-# a trainer has checked that the place in the data which its predecessors committed is the step's.
-# Ends with "demo: exact", status 0.
-# KILLS=n SEED=k STEPS=n: how often, which moments, how long. BREAK=1 leaves one world out of the
-# replay: status 1. KEEP=1 keeps the folder.
+# kill.sh BUILD: trains with two daemons and four trainers. The trainers are killed with -9 at
+# random moments, alone, together and while they join, and are started again, so that the worlds
+# grow and shrink between one and four. Then the history of worlds, which daemon a has logged, is
+# replayed in one process. Every master weight and moment is compared byte by byte, and every figure
+# that any trainer was told. Each life of a trainer has checked that the place in the data which the
+# trainers before it committed is that of the step. Ends with "demo: exact" and status 0.
+# KILLS=n SEED=k STEPS=n say how often, at which moments and how long. BREAK=1 leaves one world out
+# of the replay, which must end with status 1. KEEP=1 keeps the folder.
 name=demo
 build=$(cd "${1:?usage: kill.sh BUILD}" && pwd)
 kills=${KILLS:-20} seed=${SEED:-$(($(date +%s) % 30000))} steps=${STEPS:-800}
@@ -78,8 +78,8 @@ await_step() # STEP
 	done
 }
 
-# one moment: some trainers die, and come again after a while; one in three dies once more while it
-# joins
+# At one moment some trainers die. They come again after a while. One in three dies once more while
+# it joins.
 strike() # WHEN
 {
 	local k victims=() rest=(0 1 2 3) n=$((RANDOM % 8)) again=

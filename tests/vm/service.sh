@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# service.sh: what part c's tests do inside the guest, where shardd is a service of systemd,
-# installed from its packages. Sourced there by
-# c.sh, with $build and $job set. The user alice is in the group shardd, bob is not. Trainers are
-# the example gpt, run by alice: one layer, dim 32, 12 steps unless a test says otherwise; what they
-# dump at their end is compared on the host. Ways to fail: the first command that fails ends the
-# test, and what it said, the unit's status and the end of its journal are the evidence.
+# service.sh: what the tests of part c do inside the guest, where shardd is a service of systemd,
+# installed from its packages. c.sh sources it there, with $build and $job set. The user alice is in
+# the group shardd, and bob is not. Trainers are the example gpt, run by alice: one layer, dim 32
+# and 12 steps unless a test says otherwise. What they dump at their end is compared on the host.
+# The first command that fails ends the test. What it said, the unit's status and the end of its
+# journal are the evidence.
 set -eEuo pipefail
 conf=/etc/shardd/shardd.conf
 state=/var/lib/shardd

@@ -5,28 +5,28 @@
 # are those of this build: $VM_SEES/shardd. It has AVX2 and no AVX-512, two processors, and
 # soft-RoCE on device rxe0.
 #
-#   guest_run G                one guest; its / is this machine's, what it changes there is
-# forgotten; fresh /tmp, /run; rxe0 on dummy0, 10.9.0.1
-#   guest_pair G H             two such guests on wires of their own: eth0, 10.9.0.1 and 10.9.0.2;
-# eth1, 10.9.1.1 and 10.9.1.2, with rxe0
-#   guest_again H              the second of a pair boots anew, after guest_cut or guest_stop
-#   guest_boot G IMAGE         systemd as PID 1 on an ext4 image that is written (root_image FILE
-# makes one, root.sh); rxe0 on dummy0, 10.9.0.1
-#   guest_reboot G             shuts down in good order and boots again; guest_stop G: shuts down;
-# guest_cut G: takes the power away
-#   on G COMMAND...            runs it in the guest (bash, as root); its output and its status, 124
-# after $ON_S (default 120) seconds, 125
-#                              when the guest is gone. Several at a time may run: `on g ... &`. What
-# it leaves running goes on running
-#   job G                      the folder here that is /vm/job there
-#   t NAME WHAT COMMAND...     a named test: a command or function, in a subshell with set -e, its
-# output goes to a log. Tests of a part run in
-#                              order; ONLY="name ..." runs only these (what all need belongs in
-# front of them, outside of any: `must`)
-#   must WHAT COMMAND...       what the tests after it need: when it fails the part ends there and
-# counts as failed
-#   programs G PROGRAM...      cmocka programs in the guest, counted one by one; there a skipped
-# test counts as failed
+#   guest_run G          Starts one guest. Its / is this machine's, and what it changes there is
+#                        forgotten. /tmp and /run are fresh. rxe0 is on dummy0, 10.9.0.1.
+#   guest_pair G H       Starts two such guests on wires of their own: eth0 with 10.9.0.1 and
+#                        10.9.0.2, and eth1 with 10.9.1.1 and 10.9.1.2, where rxe0 is.
+#   guest_again H        Boots the second guest of a pair anew, after guest_cut or guest_stop.
+#   guest_boot G IMAGE   Boots systemd as PID 1 on an ext4 image that is written (root_image FILE of
+#                        root.sh makes one). rxe0 is on dummy0, 10.9.0.1.
+#   guest_reboot G       Shuts the guest down in good order and boots it again. guest_stop G shuts
+#                        it down, and guest_cut G takes the power away.
+#   on G COMMAND...      Runs the command in the guest (bash, as root). Gives its output and status,
+#                        124 after $ON_S (default 120) seconds, and 125 if the guest is gone.
+#                        Several may run at a time: `on g ... &`. What it leaves running goes on.
+#   job G                Prints the folder of this machine that is /vm/job there.
+#   t NAME WHAT COMMAND...
+#                        Runs a named test, a command or function, in a subshell with set -e. Its
+#                        output goes to a log. The tests of a part run in order. ONLY="name ..."
+#                        runs only these. What all of them need belongs in front of them, in `must`.
+#   must WHAT COMMAND... Runs what the tests after it need. If it fails, the part ends there and
+#                        counts as failed.
+#   programs G PROGRAM...
+#                        Runs cmocka programs in the guest and counts them one by one. A skipped
+#                        test counts as failed there.
 set -u
 part=${VM_PART:?run by run.sh}
 here=$VM_DIR/$part
