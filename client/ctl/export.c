@@ -303,6 +303,12 @@ static bool rename_all(struct job *j)
 	char name[64], other[CHECKPOINT_PATH_MAX];
 	int fd;
 
+	/* An older index must not name a mixture of its shards and ours, if not all are renamed. */
+	path_of(j, INDEX_NAME, false, other);
+	if (j->shards_nr > 1 && unlink(other) != 0 && errno != ENOENT) {
+		err_set(&j->e, SHARD_SYSTEM, "%s: cannot be removed: %s", other, strerror(errno));
+		return false;
+	}
 	for (uint32_t i = 0; i < j->shards_nr; i++) {
 		name_of(j, i, name);
 		if (!rename_one(j, name))

@@ -321,6 +321,12 @@ static void after(struct job *j)
 
 static enum shard_status stale(const struct ckpt_part *p, struct err *e)
 {
+	if (p->op == OP_LOAD_PART)
+		return err_set(e, SHARD_STALE,
+			       "node %s: \"%s\" has weights at generation %u, where a restore was "
+			       "to bring those of generation %u",
+			       members_name(p->server, p->server->self), p->m->name,
+			       p->m->generation, p->generation);
 	return err_set(e, SHARD_STALE,
 		       "node %s: \"%s\" is at generation %u step %lu, not %u and %lu any more",
 		       members_name(p->server, p->server->self), p->m->name, p->m->generation,

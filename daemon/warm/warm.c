@@ -437,7 +437,7 @@ enum shard_status warm_open(struct warm **out, const struct warm_conf *conf, str
 
 	*out = NULL;
 	if (p == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for what is parked");
+		return err_set(e, SHARD_SYSTEM, "no memory for the place of kept memory");
 	p->conf = *conf;
 	p->nodes = nodes_sum(conf->conf);
 	read_boot(p->boot);

@@ -39,7 +39,7 @@ static enum shard_status check_file(const struct part_file *f, struct err *e)
 {
 	if (f->piece_bytes == 0 || f->piece_bytes > PART_PIECE_BYTES ||
 	    f->piece_bytes % PART_ALIGN != 0 || f->header_bytes < 10 ||
-	    f->header_bytes > f->bytes || f->header_bytes > SAFETENSORS_HEADER_MAX + 8ull ||
+	    f->header_bytes > f->bytes || f->header_bytes > SAFETENSORS_READ_HEADER_MAX + 8ull ||
 	    f->bytes > INT64_MAX - PART_PIECE_BYTES ||
 	    f->sums_nr != (f->bytes + f->piece_bytes - 1) / f->piece_bytes)
 		return err_set(

@@ -40,12 +40,12 @@ enum shard_status safetensors_header_bytes(const uint8_t first[8], uint64_t file
 
 	for (int i = 7; i >= 0; i--)
 		n = n << 8 | first[i];
-	if (file_bytes < 10 || n < 2 || n > SAFETENSORS_HEADER_MAX || n > file_bytes - 8)
+	if (file_bytes < 10 || n < 2 || n > SAFETENSORS_READ_HEADER_MAX || n > file_bytes - 8)
 		return err_set(
 			e, SHARD_PROTOCOL,
 			"%s: no safetensors file: its first 8 bytes announce a header of %" PRIu64
-			" bytes, the file has %" PRIu64 " and the format allows %u",
-			path, n, file_bytes, SAFETENSORS_HEADER_MAX);
+			" bytes, the file has %" PRIu64 ", and at most %u are read",
+			path, n, file_bytes, SAFETENSORS_READ_HEADER_MAX);
 	*bytes = n;
 	return SHARD_OK;
 }
@@ -194,7 +194,7 @@ enum shard_status safetensors_parse(struct safetensors **out, const char *json, 
 	json_error_t why;
 	json_t *root;
 
-	if (bytes > SAFETENSORS_HEADER_MAX || file_bytes < 8 || bytes > file_bytes - 8 ||
+	if (bytes > SAFETENSORS_READ_HEADER_MAX || file_bytes < 8 || bytes > file_bytes - 8 ||
 	    bytes == 0 || json[0] != '{')
 		return err_set(e, SHARD_PROTOCOL,
 			       "%s: no safetensors file: its header does not begin with {", path);

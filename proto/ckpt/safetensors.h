@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.h: the header of Hugging Face's safetensors format. A file is 8 bytes (little-endian
  * length), a JSON object, then the tensors' bytes one after the other without gaps. No I/O. What is
- * parsed comes from outside, so lengths, offsets and shapes are checked before they are used. A
- * header has at most 100 MiB. */
+ * parsed comes from outside, so lengths, offsets and shapes are checked before they are used. */
 #ifndef SHARD_CKPT_SAFETENSORS_H
 #define SHARD_CKPT_SAFETENSORS_H
 
@@ -11,9 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SAFETENSORS_HEADER_MAX (100u << 20)
-#define SAFETENSORS_DIMS_MAX   8
-#define SAFETENSORS_ALIGN      4096u /* Of the data that we write. Blanks pad the header. */
+/* The format's own library refuses longer headers (MAX_HEADER_SIZE of its tensor.rs). The first
+ * release wrote headers of up to 100 MiB, so such a file is still read. */
+#define SAFETENSORS_HEADER_MAX      100000000u
+#define SAFETENSORS_READ_HEADER_MAX (100u << 20)
+#define SAFETENSORS_DIMS_MAX        8
+#define SAFETENSORS_ALIGN           4096u /* Of the data that we write. Blanks pad the header. */
 
 struct safetensors_entry {
 	const char *name;

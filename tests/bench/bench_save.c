@@ -262,7 +262,8 @@ int main(int argc, char **argv)
 	print("restore", restore, read_limit, rounds);
 	CHECK(s->quiet_nr > 0);
 	median = bench_median(s->quiet, s->quiet_nr);
-	(void)bench_median(s->during, s->during_nr); /* Sorts it. */
+	if (s->during_nr > 0)
+		(void)bench_median(s->during, s->during_nr); /* Sorts it. */
 	if (s->during_nr > 0)
 		printf("bench: save_pause %.2f ms limit %.2f ratio %.3f\n",
 		       s->during[s->during_nr - 1], median, s->during[s->during_nr - 1] / median);

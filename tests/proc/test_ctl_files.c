@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -116,11 +118,40 @@ static void test_export_again(void **state)
 	ckpts_remove(dir);
 }
 
+/* An export with --force that cannot rename one of its shards leaves no index, because that of the
+ * older export would name new shards beside old ones. */
+static void test_export_stopped(void **state)
+{
+	static const char command[] = "export %s %s --dtype bf16 --max-shard-size 2KB%s";
+	char dir[64], out[100], words[300], index[140], blocked[140];
+	struct err e;
+
+	(void)state;
+	ckpts_folder(dir);
+	CHECK(ckpts_save(dir, "gpt", 1, 2, 100, &e) == SHARD_OK);
+	snprintf(out, sizeof(out), "%s/out", dir);
+	snprintf(index, sizeof(index), "%s/model.safetensors.index.json", out);
+	snprintf(blocked, sizeof(blocked), "%s/model-00003-of-00004.safetensors", out);
+	snprintf(words, sizeof(words), command, dir, out, "");
+	tool_expect(0, "in 4 files", "shardctl", words);
+	assert_int_equal(access(index, F_OK), 0);
+	CHECK(unlink(blocked) == 0 && mkdir(blocked, 0700) == 0);
+	strcat(words, " --force");
+	tool_expect(1, "model-00003-of-00004.safetensors: cannot be renamed to", "shardctl", words);
+	assert_int_equal(access(index, F_OK), -1);
+	CHECK(rmdir(blocked) == 0);
+	tool_expect(0, "in 4 files", "shardctl", words);
+	has(out, 4);
+	assert_int_equal(access(index, F_OK), 0);
+	ckpts_remove(dir);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_nonfinite),
 		cmocka_unit_test(test_export_again),
+		cmocka_unit_test(test_export_stopped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,6 +255,9 @@ static void test_flipped(void **state)
 						AUTH_BYTES));
 		}
 	/* A side does not take its own proof for that of the other side. */
+	for (int side = 0; side < 2; side++)
+		assert_true(auth_prove(a, &t, (enum auth_side)side, whole, 5, proof[side]));
+	assert_true(auth_right(a, &t, AUTH_DIALLER, whole, 5, proof[AUTH_DIALLER], AUTH_BYTES));
 	assert_false(auth_right(a, &t, AUTH_DIALLER, whole, 5, proof[AUTH_LISTENER], AUTH_BYTES));
 	assert_false(auth_right(a, &t, AUTH_LISTENER, whole, 5, proof[AUTH_DIALLER], AUTH_BYTES));
 	auth_close(&a);

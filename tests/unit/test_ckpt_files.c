@@ -540,6 +540,38 @@ static size_t fill_up(char *text, size_t room, const char *before, const char *u
 				    (unsigned long)xxh_sum(text, at, 0));
 }
 
+/* A header that the format's own library would refuse is not written. */
+static void test_long_header(void **state)
+{
+	enum { TENSORS = 240000, NAME = 360 };
+	struct safetensors_entry *entry = calloc(TENSORS, sizeof(*entry));
+	char *names = malloc((size_t)TENSORS * NAME);
+	uint64_t shape = 1;
+	size_t bytes;
+	struct err e;
+	void *header;
+
+	(void)state;
+	CHECK(entry && names);
+	for (uint32_t i = 0; i < TENSORS; i++) {
+		char *name = names + (size_t)i * NAME;
+
+		memset(name, 'x', NAME);
+		snprintf(name + NAME - 8, 8, "%07u", i);
+		entry[i] = (struct safetensors_entry){
+			.name = name, .dtype = SHARD_F32, .ndim = 1, .bytes = 4};
+		entry[i].shape[0] = shape;
+	}
+	assert_int_equal(safetensors_make(&header, &bytes, entry, TENSORS, NULL, 0, &e),
+			 SHARD_RANGE);
+	assert_non_null(strstr(e.text, "for 240000 tensors: the format allows 100000000"));
+	assert_int_equal(safetensors_make(&header, &bytes, entry, TENSORS / 2, NULL, 0, &e),
+			 SHARD_OK);
+	free(header);
+	free(entry);
+	free(names);
+}
+
 /* A hostile manifest makes the parser take at most four times its size. Each one is parsed in a
  * process of its own, because the kernel reports only the peak of a process. */
 static void test_memory(void **state)
@@ -667,12 +699,19 @@ static void test_pipes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_memory),      cmocka_unit_test(test_scan),
-		cmocka_unit_test(test_round_trips), cmocka_unit_test(test_pieces),
-		cmocka_unit_test(test_in_place),    cmocka_unit_test(test_what_is_not_there),
-		cmocka_unit_test(test_damage),      cmocka_unit_test(test_doubles),
-		cmocka_unit_test(test_headers),     cmocka_unit_test(test_numbers),
-		cmocka_unit_test(test_shapes),      cmocka_unit_test(test_pipes),
+		cmocka_unit_test(test_long_header),
+		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_scan),
+		cmocka_unit_test(test_round_trips),
+		cmocka_unit_test(test_pieces),
+		cmocka_unit_test(test_in_place),
+		cmocka_unit_test(test_what_is_not_there),
+		cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_doubles),
+		cmocka_unit_test(test_headers),
+		cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_shapes),
+		cmocka_unit_test(test_pipes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,6 @@
 #include "lib/trainer.h"
 #include "wire/dtype.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
