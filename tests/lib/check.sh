@@ -75,8 +75,8 @@ sanitized() # KIND
 	local dir=build/san-${1//,/-} c
 	local programs=(tests/unit/test_*.c tests/proc/test_smoke*.c) targets=()
 	for c in "${programs[@]}"; do
-		# It has one thread and takes long.
-		[ "$1,$c" != thread,tests/unit/test_verdict.c ] || continue
+		# They have one thread and take long.
+		[[ $1,$c != thread,tests/unit/test_@(verdict|quorum*).c ]] || continue
 		here "$c" && [ -f "$c" ] && targets+=("$dir/${c%.c}")
 	done
 	# In instrumented code gcc warns of things that cannot happen. Warnings are errors in the

@@ -38,7 +38,7 @@ by_unit() { # in one(): $checker is a test program that has to fail; it may have
 		echo "mutant: $name: does not compile: $(grep -m1 error "$dir/log")"
 		return 1
 	fi
-	if out=$(timeout 120 "$dir/unit" 2>&1); then
+	if out=$(SEEDS=$seeds timeout 120 "$dir/unit" 2>&1); then
 		echo "mutant: $name: survives $checker"
 		return 1
 	fi
