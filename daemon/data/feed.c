@@ -42,8 +42,9 @@ static void done(void *owner, uint64_t tag, const struct tier_result *r)
 		missing += r->nonfinite;
 	if (tag >> 32 == m->generation)
 		apply_fed(m, (enum feed_what)what, chunk, missing);
-	apply_maybe_done(m);
+	/* Before the end of the step is told: whoever hears it may wait for the buffers, too. */
 	data_release(m);
+	apply_maybe_done(m);
 }
 
 /* What the record in hand does to a chunk. */
@@ -112,17 +113,19 @@ void feed_go(struct model *m)
 		return;
 	}
 	while (f->what != FEED_NONE && f->next < m->layout->chunks_nr && f->in_hand < room) {
-		bool small = false;
+		uint32_t chunk = f->next++; /* Before a small chunk is done at once. */
+		bool small;
 
-		if (place_holds(&m->place, f->next, m->server->self)) {
-			elems = layout_chunk_elems(m->layout, f->next);
+		if (place_holds(&m->place, chunk, m->server->self)) {
+			elems = layout_chunk_elems(m->layout, chunk);
 			small = elems <= SERVER_SMALL_ELEMS && f->what != FEED_SETTLE &&
 				here + elems <= FEED_HERE_ELEMS;
 			here += small ? elems : 0;
-			if (hand_out(m, f->next, small) != SHARD_OK)
+			if (hand_out(m, chunk, small) != SHARD_OK) {
+				f->next = chunk;
 				return;
+			}
 		}
-		f->next++;
 	}
 	if (f->next == m->layout->chunks_nr)
 		feed_end(m);

@@ -180,14 +180,21 @@ void reduce_feed(struct model *m)
 {
 	struct contrib_due *due = &m->contrib.due;
 
-	if (!m->attempt.on)
-		due->nr = 0; /* contrib_begin() empties it, too. */
 	while (due->nr > 0) {
-		uint32_t sum = due->sum[due->first];
+		uint32_t first = due->first, sum = due->sum[first];
 
-		if (hand_out(m, (enum reduce_stage)(sum >> 31), sum & 0x7fffffff) != SHARD_OK)
+		if (!m->attempt.on) {
+			due->nr = 0; /* contrib_begin() empties it, too. */
 			return;
-		due->first = (due->first + 1) % m->layout->chunks_nr;
+		}
+		/* Taken out first: a small chunk is done at once, and what that brings about may
+		 * end the attempt, begin another one, or add a sum here. */
+		due->first = (first + 1) % m->layout->chunks_nr;
 		due->nr--;
+		if (hand_out(m, (enum reduce_stage)(sum >> 31), sum & 0x7fffffff) != SHARD_OK) {
+			due->first = first;
+			due->nr++;
+			return;
+		}
 	}
 }
