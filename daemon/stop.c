@@ -236,12 +236,16 @@ static void pool_closed(void *arg)
 	check_stopped(s);
 }
 
-/* Chunks of a decided step still wait for a place in the queue of the workers. */
+/* Chunks of a decided step still wait for a place in the queue of the workers, or for the images
+ * that are being made again before. */
 static bool feeding(const struct server *s)
 {
-	list_each(it, &s->models)
-		if (feed_open(list_of(it, struct model, link)))
+	list_each(it, &s->models) {
+		const struct model *m = list_of(it, struct model, link);
+
+		if (feed_open(m) || (m->img.applying && m->memory.settle.on && !m->dropping))
 			return true;
+	}
 	return false;
 }
 

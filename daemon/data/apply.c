@@ -98,10 +98,11 @@ void apply_maybe_done(struct model *m)
 }
 
 /* May a chunk be staged? A vote would allow the next commit to overwrite what is still being sent
- * or made. With weights that nobody wrote there is no vote. */
+ * or made, also by a seal. With weights that nobody wrote there is no vote. */
 static bool may_stage(const struct model *m)
 {
-	return m->img.sends == 0 && !m->memory.settle.on && m->sealed_without == 0;
+	return m->img.sends == 0 && !m->memory.settle.on && !m->img.sealing &&
+	       m->sealed_without == 0;
 }
 
 void apply_stage(struct model *m, uint32_t chunk)
@@ -230,6 +231,8 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 		publish(m, m->img.slot, chunk, apply_version(m), UINT64_MAX);
 	if (what == FEED_SETTLE || (what == FEED_SEAL && m->img.apply_left == 0))
 		m->server->data->readable(m);
+	if (what == FEED_SEAL)
+		stage_later(m);
 }
 
 /* Begins to hand out every chunk that is held here. */
