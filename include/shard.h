@@ -12,7 +12,8 @@
  * is made on it by shard_define(), shard_attach() or shard_restore(). Training is a loop: join the
  * world, begin a step, push the gradient of each tensor, commit, take the result, read the new
  * parameters from the image. A step is applied on all nodes or on none. When another trainer dies
- * or joins, calls return SHARD_WORLD_CHANGED: ask for the new world and begin the same step again.
+ * or joins, calls return SHARD_WORLD_CHANGED: ask for the new world and begin the step that it
+ * says, which is nearly always the same one.
  *
  * The library never exits, prints or aborts because of what a daemon, a peer or a caller did. It
  * installs no signal handler and sets close-on-exec on its descriptors. Over a unix socket it has
@@ -165,8 +166,9 @@ enum shard_status {
 	SHARD_TIMEOUT = 2,
 	/* shard_interrupt() was called. Nothing is undone: call again to go on waiting. */
 	SHARD_INTERRUPTED = 3,
-	/* This attempt at the step is over, without effect. Call shard_world_get(), then begin the
-	 * same step again. */
+	/* This attempt at the step is over. Call shard_world_get(), then begin the step that it
+	 * says. It is the same one again, unless nodes died and those that are left had voted: they
+	 * may have committed the attempt, and then it is the next one. */
 	SHARD_WORLD_CHANGED = 10,
 	/* The model was lost, and came back from a checkpoint. The step that shard_world_get() says
 	 * is an older one: seek in the data accordingly. */
@@ -1350,9 +1352,8 @@ SHARD_API enum shard_status shard_samples(const struct shard_world *world, uint6
  *
  * A step is shard_begin(), the push of every tensor in any order and from any thread,
  * shard_commit(), and shard_result(). It may take more than one attempt. When any of these calls
- * returns SHARD_WORLD_CHANGED, the attempt in hand is over and had no effect: ask
- * shard_world_get(), and begin again. SHARD_ROLLED_BACK says the same, and the step is an older
- * one.
+ * returns SHARD_WORLD_CHANGED, the attempt in hand is over: ask shard_world_get(), and begin the
+ * step that it says. SHARD_ROLLED_BACK says the same, and the step is an older one.
  *
  * With max_staleness = 1 the next step may begin right after shard_commit(). It is computed on the
  * weights of two steps before, while the step between is still being decided.
@@ -1615,7 +1616,7 @@ SHARD_API enum shard_status shard_abandon(shard_model *model, const char *why);
  * SHARD_DIVERGED: the step is decided, and the model is paused: the loss scale is at its floor, or
  *   max_skips steps in a row were skipped. `shardctl model resume` lets it go on.
  * SHARD_MISMATCH: the ranks gave different learning rates. The text names who differs. Begin again.
- * SHARD_WORLD_CHANGED: the attempt is over, without effect.
+ * SHARD_WORLD_CHANGED: the attempt is over.
  * SHARD_ROLLED_BACK: the model went back to a checkpoint.
  * Also the errors of a model, and of a call that waits.
  *

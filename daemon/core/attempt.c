@@ -86,8 +86,7 @@ void attempt_begin(struct ctx *x)
 	co->undecided = true;
 	co->begun_ns = x->now;
 	co->behind_ns = x->now;
-	co->skip = co->has_lr = false;
-	co->lr_nr = 0;
+	co->has_ranks = false;
 	co->bad_tensor = -1;
 	co->bad_rank = -1;
 	timer_start(c, &co->timer, x->now);
@@ -126,25 +125,45 @@ void attempt_abort(struct ctx *x, enum shard_status status, const char *why)
 	}
 }
 
-/* Takes the learning rates that the trainers of one node gave. Returns a sentence if they differ
- * from those of the nodes before, else NULL. */
-static const char *attempt_take_lr(struct core *c, uint16_t node, const struct core_vote *v,
-				   const struct core_world *w)
+static bool attempt_same_ranks(const struct coord *co, const struct core_vote *v,
+			       const struct core_world *w)
+{
+	if (v->skip != co->skip || v->lr_nr != co->lr_nr)
+		return false;
+	for (uint32_t i = 0; i < v->lr_nr; i++) {
+		if (v->lr[i] != co->lr[i])
+			return false;
+	}
+	for (uint32_t i = 0; i < w->size; i++) {
+		if (v->weights[i] != w->rank[i].weight)
+			return false;
+	}
+	return true;
+}
+
+/* Takes what the ranks of the world gave, as one node tells it. Returns a sentence if another node
+ * told it differently, else NULL. Each node heard it from the node of the ranks itself, and that
+ * node says the same to all, so a difference is a fault of a node. */
+static const char *attempt_take_ranks(struct core *c, uint16_t node, const struct core_vote *v,
+				      struct core_world *w)
 {
 	struct coord *co = &c->coord;
-	uint32_t rank = 0;
 
-	if (!v->ranks_nr)
-		return NULL;
-	while (w->rank[rank].node != node)
-		rank++;
-	if (co->has_lr)
-		return step_lr_differs(c, w, rank, v->lr, v->lr_nr, co->lr_rank, co->lr, co->lr_nr);
-	co->has_lr = true;
+	if (co->has_ranks)
+		return attempt_same_ranks(co, v, w)
+			       ? NULL
+			       : core_text(c,
+					   "node %s voted with other weights, learning rates or "
+					   "skip of the world than the nodes before it: look at "
+					   "its memory and network",
+					   core_node_name(c, node));
+	co->has_ranks = true;
+	co->skip = v->skip;
 	co->lr_nr = v->lr_nr;
-	co->lr_rank = rank;
 	if (v->lr_nr)
 		memcpy(co->lr, v->lr, v->lr_nr * sizeof(co->lr[0]));
+	for (uint32_t i = 0; i < w->size; i++)
+		w->rank[i].weight = v->weights[i];
 	return NULL;
 }
 
@@ -156,23 +175,17 @@ bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, s
 	uint8_t *finite = core_at(c, c->at_all_finite);
 	uint32_t nr = 0;
 
-	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != core_local_ranks(w, node) ||
-	    (v->chunks_nr && (!v->sumsq || !v->finite)) || (v->ranks_nr && !v->weights) ||
+	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != w->size ||
+	    (v->chunks_nr && (!v->sumsq || !v->finite)) || !v->weights ||
 	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
 		return false;
-	*differs = attempt_take_lr(c, node, v, w);
+	*differs = attempt_take_ranks(c, node, v, w);
 	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
 		if (!place_holds(core_place(c), i, node))
 			continue;
 		sumsq[i] = v->sumsq[nr];
 		finite[i] = v->finite[nr++] != 0;
 	}
-	nr = 0;
-	for (uint32_t i = 0; i < w->size; i++) {
-		if (w->rank[i].node == node)
-			w->rank[i].weight = v->weights[nr++];
-	}
-	co->skip = co->skip || v->skip;
 	if (v->bad_tensor >= 0 &&
 	    (co->bad_tensor < 0 || v->bad_tensor < co->bad_tensor ||
 	     (v->bad_tensor == co->bad_tensor && v->bad_rank < co->bad_rank))) {
@@ -256,8 +269,8 @@ void attempt_on_vote(struct ctx *x, const struct core_msg *m)
 		return;
 	if (differs) {
 		/* This vote does not count. A vote is therefore missing, and the attempt can end
-		 * without effect. */
-		attempt_abort(x, SHARD_MISMATCH, differs);
+		 * without effect. The trainers have made no mistake. */
+		attempt_abort(x, SHARD_WORLD_CHANGED, differs);
 		return;
 	}
 	n->voted = true;

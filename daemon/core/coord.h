@@ -26,8 +26,10 @@ struct coord {
 	/* attempt.c: the last decision, and the attempt that follows it. */
 	bool has_last;
 	bool undecided; /* The attempt .id is open. */
+	/* A vote has come, so the weights in .world, .skip and .lr are set. Every other vote has to
+	 * say the same. */
+	bool has_ranks;
 	bool skip;
-	bool has_lr;        /* .lr is set. It is that of the first node with ranks that voted. */
 	uint32_t attempt;   /* The highest number used for the next step. */
 	struct record last; /* The last decision, or the seal. */
 	struct core_id id;  /* The attempt in hand, or the last one. */
@@ -37,7 +39,7 @@ struct coord {
 	uint64_t behind_ns;
 	struct core_world world; /* The world of the attempt, with the weights that were voted. */
 	double lr[CORE_GROUPS_MAX];
-	uint32_t lr_nr, lr_rank;
+	uint32_t lr_nr;
 	int64_t bad_tensor;
 	int32_t bad_rank;
 	char aborted[CORE_WHY_BYTES]; /* Why the last attempt was aborted. */
@@ -54,7 +56,7 @@ struct coord {
 	/* recover.c: views. */
 	bool has_view;
 	bool want_seal;        /* CORE_EV_WRITTEN came, so the next view seals the model. */
-	bool prepared_differs; /* RECOVER: the votes of .prepared differ in their learning rates. */
+	bool prepared_differs; /* RECOVER: the votes of .prepared differ in what the ranks gave. */
 	bool older;            /* RECOVER: a member has a newer view than the disk of this node. */
 	bool tune_due;         /* .tune waits for a boundary. */
 	bool tune_tell;        /* CORE_ACT_TUNED is due when all have adopted the current view. */

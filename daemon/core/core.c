@@ -8,6 +8,7 @@
 #include "core/core.h"
 
 #include "core/inner.h"
+#include "core/slots.h"
 #include "core/warm.h"
 
 #include <stdarg.h>
@@ -39,6 +40,7 @@ static const struct op_row ops[CORE_MSG_NR] = {
 	[CORE_GONE] = {.member = local_on_gone, .coord = world_on_gone},
 	[CORE_ABANDON] = {.coord = coord_on_abandon},
 	[CORE_WAITING] = {.member = member_on_waiting, .coord = attempt_on_waiting},
+	[CORE_RANKS] = {.peer = step_on_ranks},
 };
 
 /* A link belongs to a slot, but membership changes with views, so that the sender may not be a
@@ -209,6 +211,7 @@ static size_t core_layout(const struct core_conf *conf, struct core *c)
 	uint32_t chunks = conf->chunks_nr;
 
 	c->at_weights = place(&at, CORE_RANKS_MAX * sizeof(double));
+	c->at_ranks = place(&at, CORE_RANKS_MAX * sizeof(double));
 	c->at_index = place(&at, chunks * sizeof(uint32_t));
 	c->at_staged = place(&at, (chunks + 7) / 8);
 	c->at_sumsq = place(&at, chunks * sizeof(double));

@@ -62,6 +62,15 @@ uint32_t core_local_ranks(const struct core_world *w, uint16_t node)
 	return nr;
 }
 
+uint64_t core_ranked(const struct core_world *w)
+{
+	uint64_t nodes = 0;
+
+	for (uint32_t i = 0; i < w->size; i++)
+		nodes |= 1ull << w->rank[i].node;
+	return nodes;
+}
+
 void timer_stop(struct timer *t)
 {
 	t->at = UINT64_MAX;

@@ -61,6 +61,7 @@ bool core_world_ok(const struct core *c, const struct core_world *w);
 /* Returns for example "rank 3 (pid 712, node b)". */
 const char *core_rank_name(struct core *c, const struct core_world *w, uint32_t rank);
 uint32_t core_local_ranks(const struct core_world *w, uint16_t node);
+uint64_t core_ranked(const struct core_world *w); /* A bit for each node that has ranks. */
 /* The rank that the session of that node has in the world, or -1 if it has none. */
 int32_t core_rank_of(const struct core_world *w, uint16_t node, uint64_t session);
 

@@ -27,7 +27,8 @@ struct core {
 	struct core_conf conf;
 	uint32_t held_nr[CORE_NODES_MAX]; /* How many chunks each node holds. */
 	/* The offsets of the arrays that follow this struct. */
-	size_t at_index, at_staged, at_sumsq, at_finite, at_all_sumsq, at_all_finite, at_weights;
+	size_t at_index, at_staged, at_sumsq, at_finite, at_all_sumsq, at_all_finite, at_weights,
+		at_ranks;
 	struct link link[CORE_NODES_MAX];
 	struct local local;
 	struct step step;

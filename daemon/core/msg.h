@@ -16,12 +16,14 @@ struct core_vote {
 	const double *sumsq;   /* [chunks_nr] */
 	const uint8_t *finite; /* [chunks_nr] 0 or 1. */
 	uint32_t chunks_nr;    /* How many chunks the voter holds. */
-	/* [ranks_nr] Of the local ranks of the attempt's world, in rank order. */
+	/* [ranks_nr] Of all ranks of the attempt's world, in rank order, so that the votes of any
+	 * nodes that hold every chunk are enough to decide the step. RANKS has those of the
+	 * sender's ranks only, and neither sums nor a bad tensor. */
 	const double *weights;
 	uint32_t ranks_nr;
-	const double *lr;   /* [lr_nr] One for each group, as all local ranks gave it. */
+	const double *lr;   /* [lr_nr] One for each group, as all these ranks gave it. */
 	uint32_t lr_nr;     /* 0: they gave none. */
-	bool skip;          /* A local rank voted to skip the step. */
+	bool skip;          /* A rank of the world voted to skip the step. */
 	int64_t bad_tensor; /* The tensor of the first non-finite gradient here. -1: none. */
 	int32_t bad_rank;
 };
@@ -65,7 +67,9 @@ enum core_op {
 	CORE_VIEW_OK, /* To the coordinator: the view is adopted. */
 	/* Coordinator to all: attempt .id with .world begins, after record .record. */
 	CORE_BEGIN,
-	CORE_GRANT,  /* Node to node: you may use my landing slots for .id. */
+	/* Node to node: I am STAGING .id. If I hold chunks, you may use my landing slots for it.
+	 * Tell me of your ranks. */
+	CORE_GRANT,
 	CORE_VOTE,   /* To the coordinator: this node is PREPARED, with .vote. */
 	CORE_COMMIT, /* Coordinator to all: .record is decided. */
 	CORE_ABORT,  /* Coordinator to all: .id is over without effect, because of .why. */
@@ -84,6 +88,8 @@ enum core_op {
 	/* Node to coordinator: .waits says what .id waits for here. Coordinator to all: .why
 	 * says it. */
 	CORE_WAITING,
+	/* Node to node, the answer to GRANT: all ranks of this node are ready, with .vote. */
+	CORE_RANKS,
 	CORE_MSG_NR
 };
 

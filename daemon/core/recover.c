@@ -288,18 +288,17 @@ static void recover_change(struct ctx *x,
 /* The recovery rule, over the members that answered with the memory that the view lists. None of
  * them has a newer record than .last. If all are PREPARED for the step after it, in the durable
  * view, the old coordinator may have committed that step. It is then decided from their votes.
- * Returns false if the step may have been committed and a vote that it needs is missing. */
-static bool recover_rule(struct ctx *x)
+ * Each vote has the weights of the whole world, so those of nodes that are gone are not missed. */
+static void recover_rule(struct core *c)
 {
-	struct core *c = x->c;
 	struct coord *co = &c->coord;
 	uint32_t members = 0;
 
 	if (co->id.generation != co->view.generation || co->id.step != co->last.id.step + 1)
-		return true;
+		return;
 	co->attempt = co->id.attempt;
 	if (co->id.term != co->view.term || co->id.seq != co->view.seq)
-		return true;
+		return;
 	view_each(i, coord_members(c)) {
 		const struct coord_node *n = &co->node[i];
 
@@ -307,28 +306,11 @@ static bool recover_rule(struct ctx *x)
 			continue;
 		members++;
 		if (!n->is_prepared || core_id_cmp(&n->prepared, &co->id))
-			return true;
+			return;
 	}
-	if (!members || co->prepared_differs)
-		return true; /* Votes with different learning rates were never committed. */
-	for (uint32_t i = 0; i < co->prepared.size; i++) {
-		uint16_t node = co->prepared.rank[i].node;
-
-		if (!co->node[node].answered ||
-		    !view_same(&co->node[node].who, &co->view.members.node[node])) {
-			core_copy_text(co->lost, sizeof(co->lost),
-				       core_text(c,
-						 "step %llu may have been decided, but the weight "
-						 "of %s went with its node, "
-						 "which started again: %s",
-						 (unsigned long long)co->id.step,
-						 core_rank_name(c, &co->prepared, i),
-						 recover_remedy(c)));
-			return false;
-		}
-	}
-	attempt_decide(c, &co->id, &co->prepared);
-	return true;
+	/* Votes that differ in what the ranks gave were never committed. */
+	if (members && !co->prepared_differs)
+		attempt_decide(c, &co->id, &co->prepared);
 }
 
 static bool recover_complete(const struct core *c, uint64_t now)
@@ -451,8 +433,10 @@ void recover_settle(struct ctx *x)
 	bool may_change = co->state == COORD_VIEW || co->state == COORD_OPEN;
 
 	if (co->state == COORD_RECOVER && recover_complete(c, x->now) && recover_differ(c)) {
-		bool lost = co->older || recover_lost(x) || (co->view.sealed && !recover_rule(x));
+		bool lost = co->older || recover_lost(x);
 
+		if (!lost && co->view.sealed)
+			recover_rule(c);
 		if (!lost && co->view.restoring)
 			recover_again(x);
 		co->older = false;
@@ -523,8 +507,7 @@ static void recover_prepared(struct ctx *x, uint16_t from, const struct core_ans
 	if (core_id_cmp(&a->id, &co->id) > 0) {
 		co->id = a->id;
 		co->prepared = a->world;
-		co->skip = co->has_lr = co->prepared_differs = false;
-		co->lr_nr = 0;
+		co->has_ranks = co->prepared_differs = false;
 		co->bad_tensor = -1;
 		co->bad_rank = -1;
 	}

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The participant of the step transaction on one node, called by core.c, member.c and the parts of
- * the coordinator. Happy path: BEGIN makes it STAGING. When every chunk of this node is staged and
- * every local rank is ready, it marks the image open, votes and is PREPARED, from where the node
- * can no longer fail. COMMIT makes it APPLYING, and DONE follows. A skip takes the same way, but
- * then only versions move. Before the vote anything drops the attempt without effect: the loss of a
- * link that contributions came over, ABORT, a newer attempt, ASK, a view. If the node drops it by
- * itself, it repeats ABANDON until the coordinator acts. Only a verdict ends PREPARED, never a
- * deadline. Arenas and slots of a dropped attempt are not used again before its transfers have
- * drained. */
+ * the coordinator. Happy path: BEGIN makes it STAGING. When every chunk of this node is staged,
+ * every local rank is ready, and every other node with ranks has told what its ranks gave, it marks
+ * the image open, votes and is PREPARED, from where the node can no longer fail. COMMIT makes it
+ * APPLYING, and DONE follows. A skip takes the same way, but then only versions move. Before the
+ * vote anything drops the attempt without effect: the loss of a link that contributions came over,
+ * ABORT, a newer attempt, ASK, a view. If the node drops it by itself, it repeats ABANDON until the
+ * coordinator acts. Only a verdict ends PREPARED, never a deadline. Arenas and slots of a dropped
+ * attempt are not used again before its transfers have drained. */
 #include "core/step.h"
 
 #include "core/inner.h"
+#include "core/slots.h"
 
 #include <string.h>
 
@@ -36,8 +37,7 @@ static void step_move(struct ctx *x, enum core_part to)
 
 bool step_complete(const struct core *c)
 {
-	return c->step.chunks_staged == c->held_nr[c->conf.self] &&
-	       c->step.ranks_ready == c->step.ranks_nr;
+	return c->step.chunks_staged == c->held_nr[c->conf.self] && c->step.told == c->step.ranked;
 }
 
 void step_check(const struct core *c)
@@ -48,6 +48,9 @@ void step_check(const struct core *c)
 	CHECK(s->part == CORE_FREE ||
 	      (s->id.step > 0 && s->world.size > 0 && !s->draining && !s->dropped));
 	CHECK(s->chunks_staged <= c->held_nr[c->conf.self] && s->ranks_ready <= s->ranks_nr);
+	CHECK(!(s->told & ~s->ranked));
+	CHECK(!step_undecided(s) || !s->ranks_nr ||
+	      (s->ranks_ready == s->ranks_nr) == slots_told(s, c->conf.self));
 	CHECK(s->part != CORE_PREPARED || step_complete(c));
 	CHECK(s->part != CORE_APPLYING || (s->has_record && !core_id_cmp(&s->record.id, &s->id)));
 	CHECK(!step_undecided(s) || core_id_cmp(&s->id, &s->aborted) > 0);
@@ -61,141 +64,20 @@ bool step_undecided(const struct step *s)
 	return s->part == CORE_STAGING || s->part == CORE_PREPARED;
 }
 
-/* --- landing slots --- */
-
-static void slots_lend(struct ctx *x, uint16_t node)
-{
-	struct core *c = x->c;
-	struct step *s = &c->step;
-	struct slots *p = &c->step.slots[node];
-
-	if (node == c->conf.self || s->part != CORE_STAGING ||
-	    s->chunks_staged == c->held_nr[c->conf.self])
-		return;
-	if (!c->link[node].linked || p->owes || !core_local_ranks(&s->world, node))
-		return;
-	p->granted = s->id;
-	core_send(x, node, CORE_GRANT, &s->id);
-}
-
-static void slots_borrow(struct ctx *x, uint16_t node)
-{
-	struct core_action *a = core_act(x, CORE_ACT_CREDIT);
-
-	a->node = node;
-	a->id = x->c->step.id;
-}
-
-/* Does this node still wait for the landing slots of that node? A node that has voted may still owe
- * its contribution. Its own chunks are staged, or it holds none, while the lender was late, for
- * example with its updates of the step before. After a warm start this node owes nothing. If a
- * lender still waited, the attempt could not commit without the trainers that died here. */
-static bool slots_wanted(const struct core *c, uint16_t node)
-{
-	bool open =
-		c->step.part == CORE_STAGING || (c->step.part == CORE_PREPARED && !c->step.kept);
-
-	return node != c->conf.self && c->held_nr[node] && c->step.ranks_nr && open &&
-	       core_id_cmp(&c->step.slots[node].credit, &c->step.id);
-}
-
-static void slots_begin(struct ctx *x)
-{
-	struct core *c = x->c;
-
-	view_each(i, core_members(c)) {
-		slots_lend(x, i);
-		if (i != c->conf.self && c->held_nr[i] && c->step.ranks_nr && !slots_wanted(c, i))
-			slots_borrow(x, i);
-	}
-}
-
-static void slots_dropped(struct ctx *x)
-{
-	struct core *c = x->c;
-
-	view_each(i, core_members(c)) {
-		if (!core_id_cmp(&c->step.slots[i].granted, &c->step.id))
-			c->step.slots[i].owes = true;
-	}
-}
-
-void slots_on_grant(struct ctx *x, const struct core_msg *m)
-{
-	struct core *c = x->c;
-	struct slots *p = &c->step.slots[m->from];
-	bool wanted = slots_wanted(c, m->from);
-
-	if (core_id_cmp(&m->id, &p->credit) <= 0)
-		return;
-	p->credit = m->id;
-	if (wanted && !slots_wanted(c, m->from))
-		slots_borrow(x, m->from);
-}
-
-void slots_on_drained(struct ctx *x, const struct core_msg *m)
-{
-	struct slots *p = &x->c->step.slots[m->from];
-
-	if (core_id_cmp(&m->id, &p->granted) >= 0)
-		p->owes = false;
-	slots_lend(x, m->from);
-}
-
-static void slots_drained(struct ctx *x)
-{
-	struct core *c = x->c;
-
-	view_each(i, core_members(c)) {
-		if (i != c->conf.self && c->held_nr[i])
-			core_send(x, i, CORE_DRAINED, &c->step.drained);
-	}
-}
-
-static void slots_repeat(struct ctx *x)
-{
-	struct core *c = x->c;
-
-	view_each(i, core_members(c)) {
-		if (slots_wanted(c, i))
-			core_send(x, i, CORE_DRAINED, &c->step.drained);
-	}
-}
-
-static void slots_link_down(struct ctx *x, uint16_t node)
-{
-	struct slots *p = &x->c->step.slots[node];
-
-	/* The connection is gone, and with it whatever was on its way. */
-	p->owes = false;
-	p->granted = p->credit = (struct core_id){0};
-}
-
-static void slots_link_up(struct ctx *x, uint16_t node)
-{
-	slots_lend(x, node);
-	if (slots_wanted(x->c, node))
-		core_send(x, node, CORE_DRAINED, &x->c->step.drained);
-}
-
 /* --- voting --- */
 
 void step_vote_fill(struct core *c, struct core_vote *v)
 {
 	struct step *s = &c->step;
 	double *weights = core_at(c, c->at_weights);
-	uint32_t nr = 0;
 
-	for (uint32_t i = 0; i < s->world.size; i++) {
-		if (s->world.rank[i].node == c->conf.self)
-			weights[nr++] = s->world.rank[i].weight;
-	}
-	CHECK(nr == s->ranks_nr);
+	for (uint32_t i = 0; i < s->world.size; i++)
+		weights[i] = s->world.rank[i].weight;
 	v->sumsq = core_at(c, c->at_sumsq);
 	v->finite = core_at(c, c->at_finite);
 	v->chunks_nr = c->held_nr[c->conf.self];
 	v->weights = weights;
-	v->ranks_nr = nr;
+	v->ranks_nr = s->world.size;
 	v->lr = s->lr_nr ? s->lr : NULL;
 	v->lr_nr = s->lr_nr;
 	v->skip = s->skip;
@@ -347,7 +229,7 @@ static void step_enter(struct ctx *x)
 	const char *missing;
 
 	CHECK(s->has_next && s->part == CORE_FREE && !s->draining);
-	s->has_next = s->dropped = s->skip = s->kept = false;
+	s->has_next = s->dropped = s->skip = s->kept = s->has_lr = false;
 	s->id = s->drained = s->next_id;
 	/* Every earlier attempt that began here has drained, and nothing left for those that did
 	 * not begin. */
@@ -355,6 +237,8 @@ static void step_enter(struct ctx *x)
 	s->world = s->next_world;
 	s->chunks_staged = s->ranks_ready = s->lr_nr = 0;
 	s->ranks_nr = core_local_ranks(&s->world, c->conf.self);
+	s->told = 0;
+	s->ranked = core_ranked(&s->world);
 	s->bad_tensor = -1;
 	s->bad_rank = -1;
 	memset(s->ready, 0, sizeof(s->ready));
@@ -520,40 +404,85 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	step_vote(x);
 }
 
-const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank,
-			    const double *lr, uint32_t nr, uint32_t other_rank, const double *other,
-			    uint32_t other_nr)
+/* Takes the learning rates that a rank gave. Returns a sentence if they differ from those that were
+ * known before, else NULL. */
+static const char *step_take_lr(struct core *c, const double *lr, uint32_t nr, uint32_t rank)
 {
+	struct step *s = &c->step;
+	const char *who, *other;
 	uint32_t g = 0;
 
-	if (nr != other_nr)
+	if (!s->has_lr) {
+		s->has_lr = true;
+		s->lr_nr = nr;
+		s->lr_rank = rank;
+		if (nr)
+			memcpy(s->lr, lr, nr * sizeof(s->lr[0]));
+		return NULL;
+	}
+	while (nr == s->lr_nr && g < nr && lr[g] == s->lr[g])
+		g++;
+	if (nr == s->lr_nr && g == nr)
+		return NULL;
+	who = core_rank_name(c, &s->world, rank);
+	other = core_rank_name(c, &s->world, s->lr_rank);
+	if (nr != s->lr_nr)
 		return core_text(c,
 				 "lr: %s gave %s, %s gave %s: give lr at shard_begin() on all "
 				 "ranks, or on none",
-				 core_rank_name(c, w, rank), nr ? "its own" : "none",
-				 core_rank_name(c, w, other_rank), other_nr ? "its own" : "none");
-	while (g < nr && lr[g] == other[g])
-		g++;
-	if (g == nr)
-		return NULL;
-	return core_text(
-		c, "lr of group %u: %s gave %.17g, %s gave %.17g: give the same on all ranks", g,
-		core_rank_name(c, w, rank), lr[g], core_rank_name(c, w, other_rank), other[g]);
+				 who, nr ? "its own" : "none", other,
+				 s->lr_nr ? "its own" : "none");
+	return core_text(c,
+			 "lr of group %u: %s gave %.17g, %s gave %.17g: give the same on all ranks",
+			 g, who, lr[g], other, s->lr[g]);
 }
 
-static const char *step_take_lr(struct core *c, const struct core_event *e, uint32_t rank)
+static void step_all_ready(struct ctx *x) /* All ranks of this node are. */
 {
-	struct step *s = &c->step;
+	struct core *c = x->c;
 
-	CHECK(e->lr_nr == 0 || (e->lr && e->lr_nr == c->conf.record.groups_nr));
-	if (s->ranks_ready > 0)
-		return step_lr_differs(c, &s->world, rank, e->lr, e->lr_nr, s->lr_rank, s->lr,
-				       s->lr_nr);
-	s->lr_nr = e->lr_nr;
-	s->lr_rank = rank;
-	if (e->lr_nr)
-		memcpy(s->lr, e->lr, e->lr_nr * sizeof(s->lr[0]));
-	return NULL;
+	c->step.told |= 1ull << c->conf.self;
+	view_each(i, core_members(c)) {
+		if (i != c->conf.self)
+			slots_tell_ranks(x, i);
+	}
+}
+
+static uint32_t step_first_rank(const struct step *s, uint16_t node)
+{
+	uint32_t rank = 0;
+
+	while (s->world.rank[rank].node != node)
+		rank++;
+	return rank;
+}
+
+/* A message that names other ranks than the world does, or gives them impossible learning rates, is
+ * as good as lost. */
+void step_on_ranks(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	const struct core_vote *v = &m->vote;
+	const char *differs;
+	uint32_t nr = 0;
+
+	if (s->part != CORE_STAGING || core_id_cmp(&m->id, &s->id) || !(s->ranked >> m->from & 1) ||
+	    slots_told(s, m->from) || v->ranks_nr != core_local_ranks(&s->world, m->from) ||
+	    !v->weights || (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
+		return;
+	differs = step_take_lr(c, v->lr, v->lr_nr, step_first_rank(s, m->from));
+	if (differs) {
+		step_abandon(x, SHARD_MISMATCH, differs);
+		return;
+	}
+	for (uint32_t i = 0; i < s->world.size; i++) {
+		if (s->world.rank[i].node == m->from)
+			s->world.rank[i].weight = v->weights[nr++];
+	}
+	s->skip = s->skip || v->skip;
+	s->told |= 1ull << m->from;
+	step_vote(x);
 }
 
 void step_on_ready(struct ctx *x, const struct core_event *e)
@@ -564,7 +493,8 @@ void step_on_ready(struct ctx *x, const struct core_event *e)
 
 	if (!step_in_hand(s, &e->id) || rank < 0 || s->ready[rank / 64] >> (rank % 64) & 1)
 		return;
-	differs = step_take_lr(x->c, e, (uint32_t)rank);
+	CHECK(!e->lr_nr || (e->lr && e->lr_nr == x->c->conf.record.groups_nr));
+	differs = step_take_lr(x->c, e->lr, e->lr_nr, (uint32_t)rank);
 	if (differs) {
 		step_abandon(x, SHARD_MISMATCH, differs);
 		return;
@@ -572,8 +502,12 @@ void step_on_ready(struct ctx *x, const struct core_event *e)
 	s->ready[rank / 64] |= 1ull << (rank % 64);
 	s->world.rank[rank].weight = e->weight;
 	s->skip = s->skip || e->skip;
-	s->ranks_ready++;
+	if (++s->ranks_ready == s->ranks_nr)
+		step_all_ready(x);
 	step_vote(x);
+	/* What this node reported before is not true any more. */
+	if (s->part == CORE_STAGING && s->timer.count > 0)
+		step_waiting(x);
 }
 
 /* The coordinator is told with the next WAITING. */
@@ -615,7 +549,7 @@ void step_on_damaged(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
 	struct step *s = &c->step;
-	uint32_t rank = 0;
+	uint32_t rank;
 	const char *why;
 
 	CHECK(e->node < CORE_NODES_MAX && e->chunk < c->conf.chunks_nr);
@@ -629,8 +563,7 @@ void step_on_damaged(struct ctx *x, const struct core_event *e)
 		step_abandon(x, SHARD_WORLD_CHANGED, why);
 		return;
 	}
-	while (s->world.rank[rank].node != e->node)
-		rank++;
+	rank = step_first_rank(s, e->node);
 	why = core_text(c,
 			"gradient of chunk %u from %s arrived damaged: its trainer wrote to it "
 			"after the push "
@@ -640,14 +573,13 @@ void step_on_damaged(struct ctx *x, const struct core_event *e)
 	step_refuse(x, SHARD_WORLD_CHANGED, why, rank + 1);
 }
 
-/* The verdict of the coordinator, or the rest of the contributions, cannot come any more. An
+/* The verdict of the coordinator, or what the ranks of that node gave, cannot come any more. An
  * attempt that this node has not voted for ends here. */
 void step_on_link_down(struct ctx *x, uint16_t node, const char *why)
 {
 	struct core *c = x->c;
 	struct step *s = &c->step;
-	bool needed = s->chunks_staged < c->held_nr[c->conf.self] &&
-		      core_local_ranks(&s->world, node) > 0;
+	bool needed = slots_needs(c, node);
 
 	slots_link_down(x, node);
 	if (node == core_coordinator(c))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step.h: the participant of the step transaction (FREE, STAGING, PREPARED, APPLYING: DESIGN
- * section 5), and the landing slots that it lends to other nodes. Private to daemon/core. */
+ * section 5). Private to daemon/core. */
 #ifndef SHARD_CORE_STEP_H
 #define SHARD_CORE_STEP_H
 
 #include "core/ctx.h"
 
-struct slots { /* Landing slots, between this node and another one. */
+struct slots { /* Landing slots, between this node and another one. slots.c changes them. */
 	/* Transfers of a dropped attempt may still be on their way from that node to us. */
 	bool owes;
 	struct core_id granted; /* The newest attempt for which that node has our slots. */
@@ -30,20 +30,25 @@ struct step {
 	/* The process before this one voted for .id. The trainers of that process are gone, and
 	 * this node sends nothing of .id any more. */
 	bool kept;
-	bool skip; /* A local rank voted to skip the step. */
+	bool skip; /* A rank that is known to be ready voted to skip the step. */
 	uint32_t chunks_staged;
 	/* Counts of local ranks of .world: those that are ready, and all. */
 	uint32_t ranks_ready, ranks_nr;
 	int64_t bad_tensor;
 	int32_t bad_rank;
 	uint64_t ready[(CORE_RANKS_MAX + 63) / 64]; /* A bit for each rank of .world. */
+	/* A bit for each node that has ranks in .world, and for each of them whose ranks are all
+	 * ready, as far as this node knows. Their weights are in .world. */
+	uint64_t ranked, told;
 	struct timer timer;
 	struct core_id next_id;
 	struct core_world world, next_world;
 	struct record record;     /* The last one decided here. In APPLYING it is being applied. */
 	char why[CORE_WHY_BYTES]; /* If dropped: the reason. */
 	enum shard_status status; /* If dropped: what trainers are told. */
-	/* The learning rates that the first ready rank gave. The others must give the same. */
+	/* The learning rates that the first rank gave which is known to be ready. The others must
+	 * give the same. */
+	bool has_lr;
 	double lr[CORE_GROUPS_MAX];
 	uint32_t lr_nr, lr_rank;
 	uint32_t image_chunk; /* As in core_waits. */
@@ -56,8 +61,7 @@ struct step {
 void step_on_begin(struct ctx *x, const struct core_msg *m);
 void step_on_commit(struct ctx *x, const struct core_msg *m);
 void step_on_abort(struct ctx *x, const struct core_msg *m);
-void slots_on_grant(struct ctx *x, const struct core_msg *m);
-void slots_on_drained(struct ctx *x, const struct core_msg *m);
+void step_on_ranks(struct ctx *x, const struct core_msg *m);
 
 /* Events. */
 void step_on_staged(struct ctx *x, const struct core_event *e);
@@ -98,11 +102,6 @@ void step_take_record(struct ctx *x, const struct record *r);
 void step_hold(struct ctx *x, bool on);
 bool step_complete(const struct core *c); /* Has everything come that the vote waits for? */
 void step_vote_fill(struct core *c, struct core_vote *v);
-/* Returns NULL if two ranks, or the ranks of two nodes, give the same learning rates, else a
- * sentence. */
-const char *step_lr_differs(struct core *c, const struct core_world *w, uint32_t rank,
-			    const double *lr, uint32_t nr, uint32_t other_rank, const double *other,
-			    uint32_t other_nr);
 void step_check(const struct core *c);
 
 #endif

@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* "srdwarm5". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x356d726177647273ull
+/* "srdwarm6". Its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x366d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -282,6 +282,8 @@ static void warm_take(struct core *c, const struct warm *w)
 	s->kept = true;
 	s->chunks_staged = w->held_nr;
 	s->ranks_nr = s->ranks_ready = core_local_ranks(&s->world, c->conf.self);
+	s->ranked = s->told = core_ranked(&s->world);
+	s->has_lr = true;
 }
 
 bool warm_load(struct core *c, const void *from, const struct core_view *view)

@@ -492,7 +492,8 @@ static bool pack_body(const struct core_msg *m, struct arena *a, Shard__Core *ou
 	}
 	if (m->answer != NULL && (out->answer = pack_answer(m->answer, a)) == NULL)
 		return false;
-	if (m->op == CORE_VOTE && (out->vote = pack_vote(&m->vote, a)) == NULL)
+	if ((m->op == CORE_VOTE || m->op == CORE_RANKS) &&
+	    (out->vote = pack_vote(&m->vote, a)) == NULL)
 		return false;
 	if ((m->op == CORE_JOIN || m->op == CORE_GONE || m->op == CORE_ABANDON) &&
 	    (out->trainer = pack_trainer(m, a)) == NULL)

@@ -87,6 +87,7 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_CORE + 13] = {"gone", CTRL, N, 0, SMALL},
 	[OP_CORE + 14] = {"core_abandon", CTRL, N, 0, SMALL},
 	[OP_CORE + 15] = {"waiting", CTRL, N, 0, SMALL},
+	[OP_CORE + 16] = {"ranks", CTRL, N, 0, SMALL},
 };
 
 const struct wire_op_row *wire_op(uint16_t op)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* One thread of the cutter moves frames between daemons that believe to be linked directly. Tests
- * call cutter_start() and cutter_rule(). Each daemon listens at 127.0.0.2, and [nodes] leads to
+ * call the functions of cutter.h. Each daemon listens at 127.0.0.2, and [nodes] leads to
  * 127.0.0.1, where the cutter listens. The HELLO of a connection says which node dialled it. A cut
  * is a half close in both directions, so that the frame that triggered it arrives. What should be
  * impossible ends the process by CHECK. */
@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "core/msg.h"
 #include "lib/drill.h"
 #include "shard.pb-c.h"
 #include "wire/frame.h"
@@ -25,13 +26,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PAIRS_MAX = 32, ROOM = 1 << 20, HELD_MS = 1000 };
+enum { PAIRS_MAX = 32, ROOM = 17 << 20 /* Of the largest frame. */, HELD_MS = 1000 };
 
 struct pair {                 /* A connection. fd[0] leads to the dialler, fd[1] to the listener. */
 	int fd[2], low, high; /* `high` is -1 until the HELLO has passed. */
 	bool cut, held;
 	unsigned char *buffer[2]; /* What came from fd[i] and is not yet a whole frame. */
 	size_t used[2];
+	uint64_t frames[2]; /* How many came from fd[i]. */
 };
 
 struct cutter {
@@ -39,7 +41,7 @@ struct cutter {
 	pthread_mutex_t lock;
 	struct cutter_rule rule;
 	uint32_t seen;
-	bool armed, fired, holds;
+	bool armed, fired, holds, no_votes, deaf;
 	uint64_t held_ns;
 	int listener[CLUSTER_NODES_MAX], nodes_nr, stop[2];
 	uint16_t port[CLUSTER_NODES_MAX];
@@ -159,6 +161,19 @@ static bool awaited(struct cutter *k, const struct pair *p, const struct wire_he
 	return ++k->seen >= r->nth;
 }
 
+/* The frame behind it must not be missed, so another one takes its place. It says that no step at
+ * all is applied, which means nothing. */
+static void lose(const struct pair *p, int i, const struct wire_head *h)
+{
+	struct wire_head done = *h;
+
+	done.op = OP_CORE + CORE_DONE;
+	done.step = 0;
+	done.body_bytes = 0;
+	wire_seal(&done, NULL, p->frames[i], true);
+	send_all(p->fd[i ^ 1], (const unsigned char *)&done, sizeof(done));
+}
+
 static void frame(struct cutter *k, struct pair *p, int i, const unsigned char *at,
 		  const struct wire_head *h)
 {
@@ -169,8 +184,11 @@ static void frame(struct cutter *k, struct pair *p, int i, const unsigned char *
 	now = awaited(k, p, h);
 	if (k->armed && k->rule.instead && of_cut(k, p) && (now || k->fired))
 		p->cut = true;
+	else if (k->no_votes && h->op == OP_CORE + CORE_VOTE)
+		lose(p, i, h);
 	else
 		send_all(p->fd[i ^ 1], at, sizeof(*h) + h->body_bytes);
+	p->frames[i]++;
 	if (k->holds && of_cut(k, p) && h->op == OP_MODEL && (h->flags & WIRE_REPLY))
 		release(k);
 	if (now)
@@ -214,9 +232,10 @@ static void *run(void *arg)
 		if (k->holds && clock_ns() - k->held_ns > HELD_MS * NS_PER_MS)
 			release(k);
 		for (int i = 0; i < 2 * PAIRS_MAX; i++)
-			fds[i] = (struct pollfd){
-				.fd = k->pair[i / 2].held ? -1 : k->pair[i / 2].fd[i % 2],
-				.events = POLLIN};
+			fds[i] = (struct pollfd){.fd = k->deaf || k->pair[i / 2].held
+							       ? -1
+							       : k->pair[i / 2].fd[i % 2],
+						 .events = POLLIN};
 		for (int n = 0; n < k->nodes_nr; n++)
 			fds[2 * PAIRS_MAX + n] =
 				(struct pollfd){.fd = k->listener[n], .events = POLLIN};
@@ -229,7 +248,7 @@ static void *run(void *arg)
 			return NULL;
 		pthread_mutex_lock(&k->lock);
 		for (int i = 0; i < 2 * PAIRS_MAX; i++)
-			if (fds[i].revents && k->pair[i / 2].fd[i % 2] == fds[i].fd &&
+			if (fds[i].revents && k->pair[i / 2].fd[i % 2] == fds[i].fd && !k->deaf &&
 			    !k->pair[i / 2].held)
 				readable(k, &k->pair[i / 2], i % 2);
 		for (int n = 0; n < k->nodes_nr; n++)
@@ -278,6 +297,29 @@ void cutter_rule(struct cutter *k, const struct cutter_rule *r)
 	k->armed = r != NULL;
 	if (r != NULL)
 		k->rule = *r;
+	pthread_mutex_unlock(&k->lock);
+}
+
+void cutter_votes(struct cutter *k, bool pass)
+{
+	pthread_mutex_lock(&k->lock);
+	k->no_votes = !pass;
+	pthread_mutex_unlock(&k->lock);
+}
+
+void cutter_cut(struct cutter *k)
+{
+	pthread_mutex_lock(&k->lock);
+	for (int i = 0; i < PAIRS_MAX; i++)
+		if (k->pair[i].fd[0] >= 0 && k->pair[i].high >= 0)
+			pair_close(&k->pair[i]);
+	pthread_mutex_unlock(&k->lock);
+}
+
+void cutter_deaf(struct cutter *k, bool deaf)
+{
+	pthread_mutex_lock(&k->lock);
+	k->deaf = deaf;
 	pthread_mutex_unlock(&k->lock);
 }
 

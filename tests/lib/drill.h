@@ -131,16 +131,4 @@ void drill_replay(struct drill *t, uint64_t step, uint32_t otherwise);
 /* Appends lines to one node's configuration. */
 void drill_conf(struct cluster *c, int node, const char *lines);
 
-/* A process between the nodes. [nodes] leads to it, and it leads to node 0. It is started between
- * cluster_make() and cluster_spawn(). */
-struct drill_proxy {
-	pid_t pid;
-	int fd;
-};
-void drill_proxy_start(struct drill_proxy *p, struct cluster *c);
-void drill_proxy_cut(struct drill_proxy *p); /* Closes what is open. New connections pass. */
-/* A deaf proxy forwards nothing and closes nothing. */
-void drill_proxy_deaf(struct drill_proxy *p, bool deaf);
-void drill_proxy_stop(struct drill_proxy *p);
-
 #endif

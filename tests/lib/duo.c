@@ -60,18 +60,21 @@ static void keep(struct duo_queued *q, const struct core_msg *m)
 		assert_int_equal(m->vote.chunks_nr, 1);
 		q->sumsq = m->vote.sumsq[0];
 		q->finite = m->vote.finite[0];
-		q->weight = m->vote.ranks_nr ? m->vote.weights[0] : 0;
 		q->msg.vote.sumsq = &q->sumsq;
 		q->msg.vote.finite = &q->finite;
-		q->msg.vote.weights = &q->weight;
+	}
+	if (m->vote.ranks_nr) {
+		assert_true(m->vote.ranks_nr <= NR(q->weights));
+		memcpy(q->weights, m->vote.weights, m->vote.ranks_nr * sizeof(q->weights[0]));
+		q->msg.vote.weights = q->weights;
 	}
 	snprintf(q->why, sizeof(q->why), "%s", m->why ? m->why : "");
 	q->msg.why = m->why ? q->why : NULL;
 }
 
 static const char *const op_names[CORE_MSG_NR] = {
-	"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
-	"COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
+	"?",     "ASK",  "ANSWER",  "VIEW", "VIEW_OK", "BEGIN",   "GRANT",   "VOTE", "COMMIT",
+	"ABORT", "DONE", "DRAINED", "JOIN", "GONE",    "ABANDON", "WAITING", "RANKS"};
 static const char *const act_names[] = {"?",    "SEND",  "PERSIST", "BEGIN", "CREDIT",
 					"OPEN", "APPLY", "RESULT",  "ENDED", "SEAL",
 					"LOST", "EXPEL", "LEFT",    "HELD",  "TUNED"};

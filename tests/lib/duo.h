@@ -14,7 +14,7 @@ struct duo_queued {
 	struct record record;
 	struct core_view view;
 	struct core_answer answer;
-	double sumsq, weight;
+	double sumsq, weights[4];
 	uint8_t finite;
 	char why[256];
 };

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "lib/cutter.h"
 #include "lib/fdstore.h"
 #include "lib/pace.h"
 #include "lib/ports.h"
@@ -190,6 +191,16 @@ static void conf_warm(const struct cluster *c, const struct cluster_node *n, con
 	CHECK(fclose(f) == 0);
 }
 
+void cluster_between(struct cluster *c)
+{
+	c->cutter = cutter_start(c);
+}
+
+void cluster_votes(struct cluster *c, bool pass)
+{
+	cutter_votes(c->cutter, pass);
+}
+
 void cluster_warm(struct cluster *c, enum cluster_warm how)
 {
 	static const char *const words[CLUSTER_WARM_NR] = {
@@ -269,14 +280,19 @@ void cluster_ready(struct cluster *c, int node)
 	shard_disconnect(&client);
 }
 
+void cluster_up(struct cluster *c)
+{
+	for (int i = 0; i < c->nodes_nr; i++)
+		cluster_spawn(c, i);
+	for (int i = 0; i < c->nodes_nr; i++)
+		cluster_ready(c, i);
+}
+
 struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra)
 {
 	struct cluster *c = cluster_make(nodes_nr, model, extra);
 
-	for (int i = 0; i < nodes_nr; i++)
-		cluster_spawn(c, i);
-	for (int i = 0; i < nodes_nr; i++)
-		cluster_ready(c, i);
+	cluster_up(c);
 	return c;
 }
 
@@ -419,6 +435,7 @@ void cluster_stop(struct cluster *c)
 		}
 	for (int i = 0; i < c->nodes_nr; i++)
 		fdstore_stop(&c->node[i].store);
+	cutter_stop(&c->cutter);
 	remove_tree(c->dir);
 	if (c->warm_dir[0] != 0)
 		remove_tree(c->warm_dir);

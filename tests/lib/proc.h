@@ -34,14 +34,21 @@ struct cluster {
 	char dir[64], warm_dir[64]; /* warm_dir is on a tmpfs, or empty if none was made. */
 	const char *daemon;         /* NULL: shardd. */
 	int nodes_nr;
+	struct cutter *cutter; /* Between the nodes. NULL: they are linked directly. */
 	struct cluster_node node[CLUSTER_NODES_MAX];
 };
 
 /* Writes the configurations. model has lines for [model], and extra has further lines for the end
  * of the file ("[net]\n..."). Both may be NULL. */
 struct cluster *cluster_make(int nodes_nr, const char *model, const char *extra);
-/* Also spawns all nodes and waits until they answer. */
+void cluster_up(struct cluster *c); /* Spawns all nodes and waits until they answer. */
+/* cluster_make() and cluster_up(). */
 struct cluster *cluster_start(int nodes_nr, const char *model, const char *extra);
+/* Called after cluster_make(). Every link then leads through a cutter. */
+void cluster_between(struct cluster *c);
+/* While pass is false, no node hears the vote of another, so that all nodes stay PREPARED when all
+ * ranks have committed. A node repeats its vote. Only after cluster_between(). */
+void cluster_votes(struct cluster *c, bool pass);
 /* Called after cluster_make(). Restarts are then warm. Without it they are not. */
 void cluster_warm(struct cluster *c, enum cluster_warm how);
 void cluster_spawn(struct cluster *c, int node); /* Appends to its log. */

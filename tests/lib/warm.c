@@ -51,6 +51,8 @@ void warm_start(struct warm *w, int nodes, const int *on, const char *extra)
 	w->cluster = cluster_make(nodes, NULL, extra);
 	if (w->how != CLUSTER_WARM_NR)
 		cluster_warm(w->cluster, w->how);
+	if (w->between)
+		cluster_between(w->cluster);
 	warm_spawn(w, (1u << nodes) - 1);
 	w->name = "m";
 	w->settings = "optimizer=sgd chunk_elems=32768";

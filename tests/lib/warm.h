@@ -25,6 +25,7 @@ struct warm_rank {
 struct warm {
 	enum cluster_warm how; /* CLUSTER_WARM_NR: nothing outlives a daemon. */
 	struct cluster *cluster;
+	bool between; /* Set before warm_start(): links lead through a cutter. */
 	/* The model. A test may change all of it before warm_join(). */
 	const char *name, *settings; /* Settings beside lr, timeout and the world's size. */
 	uint32_t numel, ranks;

@@ -293,14 +293,18 @@ static void put_out(struct rawnode *x, uint64_t session)
 					  .trainer = {.session = session, .pid = 1, .hint = -1}});
 }
 
+/* The ranks of this node are ready, and it votes. The daemon has one more rank. */
 static void vote(struct rawnode *x, const struct wire_head *now, uint32_t ranks)
 {
-	static const double weights[] = {1, 1};
+	static const double weights[] = {1, 1, 1};
 	struct core_msg m = {
-		.op = CORE_VOTE,
+		.op = CORE_RANKS,
 		.vote = {.weights = weights, .ranks_nr = ranks, .bad_tensor = -1, .bad_rank = -1}};
 
 	m.id = (struct core_id){now->term, now->step, now->seq, now->generation, now->attempt};
+	rawnode_say(x, &m);
+	m.op = CORE_VOTE;
+	m.vote.ranks_nr = ranks + 1;
 	rawnode_say(x, &m);
 }
 

@@ -33,7 +33,6 @@ enum phase { IDLE, STAGING, PREPARED, DECIDED, TOLD, PHASES };
 
 struct crowd {
 	struct drill_yard *y;
-	struct cutter *k;   /* Between the nodes. NULL: they are linked directly. */
 	struct drill *t[3]; /* By rank. 0 and 1 are on node a. */
 	uint64_t step;
 };
@@ -51,31 +50,25 @@ static void join_all(struct crowd *c)
 		drill_get(c->t[i], SHARD_OK);
 }
 
-static void start(struct crowd *c, void **state, const char *extra)
+static void start_as(struct crowd *c, void **state, const char *extra, bool warm)
 {
 	*c = (struct crowd){.y = *state};
-	c->y->cluster = cluster_start(2, NULL, extra);
+	c->y->cluster = cluster_make(2, NULL, extra);
+	if (warm)
+		cluster_warm(c->y->cluster, CLUSTER_TMPFS);
+	cluster_between(c->y->cluster);
+	cluster_up(c->y->cluster);
 	join_all(c);
 }
 
-static void start_between(struct crowd *c, void **state, bool warm)
+static void start(struct crowd *c, void **state, const char *extra)
 {
-	*c = (struct crowd){.y = *state};
-	c->y->cluster = cluster_make(2, NULL, BEAT);
-	if (warm)
-		cluster_warm(c->y->cluster, CLUSTER_TMPFS);
-	c->k = cutter_start(c->y->cluster);
-	for (int n = 0; n < 2; n++)
-		cluster_spawn(c->y->cluster, n);
-	for (int n = 0; n < 2; n++)
-		cluster_ready(c->y->cluster, n);
-	join_all(c);
+	start_as(c, state, extra, false);
 }
 
 static void finish(struct crowd *c)
 {
 	cluster_done(&c->y->cluster);
-	cutter_stop(&c->k);
 }
 
 static void train_to(struct crowd *c, uint64_t step)
@@ -87,18 +80,19 @@ static void train_to(struct crowd *c, uint64_t step)
 	c->step = step;
 }
 
-/* STAGING: rank 2 has begun, and the others have committed and wait. PREPARED: node b has voted,
- * and rank 0 has not committed. DECIDED: rank 0 knows the commit, and node b may know it. TOLD:
- * rank 2 knows it, too. */
+/* STAGING: rank 2 has begun, and the others have committed and wait. PREPARED: both nodes have
+ * voted, and node a does not hear the vote of node b. DECIDED: rank 0 knows the commit, and node b
+ * may know it. TOLD: rank 2 knows it, too. */
 static void advance(struct crowd *c, enum phase phase)
 {
+	cluster_votes(c->y->cluster, phase != PREPARED);
 	for (int i = 0; i < 3 && phase != IDLE; i++) {
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_BEGIN);
 		if (phase != STAGING || i != 2)
 			DRILL(c->t[i], SHARD_OK, .op = DRILL_PUSH);
 	}
 	for (int i = 2; i >= 0 && phase != IDLE; i--) {
-		if ((phase == STAGING && i == 2) || (phase == PREPARED && i == 0))
+		if (phase == STAGING && i == 2)
 			continue;
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
 		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
@@ -117,7 +111,7 @@ static void await_frame(struct crowd *c)
 {
 	uint64_t until = pace_by(20);
 
-	while (!cutter_fired(c->k)) {
+	while (!cutter_fired(c->y->cluster->cutter)) {
 		if (clock_ns() > until)
 			fail_msg("the frame was never sent");
 		usleep(1000);
@@ -127,12 +121,6 @@ static void await_frame(struct crowd *c)
 /* The same as DECIDED, but COMMIT does not reach node b, which has sent its vote. */
 static void advance_untold(struct crowd *c)
 {
-	struct cutter_rule vote = {.low = 0,
-				   .high = 1,
-				   .op = OP_CORE + CORE_VOTE,
-				   .nth = 1,
-				   .cut_low = -1,
-				   .cut_high = -1};
 	struct cutter_rule commit = {.low = 0,
 				     .high = 1,
 				     .op = OP_CORE + CORE_COMMIT,
@@ -140,12 +128,10 @@ static void advance_untold(struct crowd *c)
 				     .cut_high = 1,
 				     .instead = true};
 
-	cutter_rule(c->k, &vote);
 	advance(c, PREPARED);
-	await_frame(c);
-	cutter_rule(c->k, &commit);
-	DRILL(c->t[0], SHARD_OK, .op = DRILL_COMMIT);
-	DRILL(c->t[0], SHARD_OK, .op = DRILL_RESULT);
+	cutter_rule(c->y->cluster->cutter, &commit);
+	cluster_votes(c->y->cluster, true);
+	drill_get(c->t[0], SHARD_OK);
 	await_frame(c);
 	c->step++;
 }
@@ -288,6 +274,7 @@ static void one_death(struct crowd *c, int dead, enum phase phase, bool stays_aw
 	train_to(c, c->step + 2);
 	advance(c, phase);
 	at = kill_node(c, dead);
+	cluster_votes(c->y->cluster, true);
 	await_loss(c, dead, phase, at);
 	come_back(c, dead, phase, stays_away);
 }
@@ -326,11 +313,11 @@ static void test_untold(void **state)
 {
 	struct crowd c;
 
-	start_between(&c, state, false);
+	start_as(&c, state, BEAT, false);
 	train_to(&c, 2);
 	advance_untold(&c);
 	kill_node(&c, 0);
-	cutter_rule(c.k, NULL);
+	cutter_rule(c.y->cluster->cutter, NULL);
 	come_back(&c, 0, PREPARED, false); /* Rank 2 is not told that the step counts. */
 	finish(&c);
 }
@@ -340,11 +327,11 @@ static void test_untold_warm(void **state)
 {
 	struct crowd c;
 
-	start_between(&c, state, true);
+	start_as(&c, state, BEAT, true);
 	train_to(&c, 2);
 	advance_untold(&c);
 	kill_node(&c, 0);
-	cutter_rule(c.k, NULL);
+	cutter_rule(c.y->cluster->cutter, NULL);
 	cluster_spawn(c.y->cluster, 0);
 	assert_int_equal(drill_get(c.t[2], SHARD_OK)->result.step, c.step);
 	cluster_ready(c.y->cluster, 0);

@@ -28,7 +28,7 @@ struct feed {
 	struct drill_yard *y;
 	struct cluster *c;
 	struct trainer t[NODES]; /* One trainer on each node. */
-	struct hold h;
+	struct hold h, other;    /* Of the node that the test is about, and of the other one. */
 	float w[NUMEL];
 };
 
@@ -160,15 +160,18 @@ static void hold(struct feed *f, int node)
 }
 
 /* The step is decided, and `node`, whose worker stands still, has most of its chunks to hand out.
- */
+ * The worker of the other node stands still until `node` has voted, so that nothing is decided
+ * before. */
 static void applying(struct feed *f, int node)
 {
+	hold_threads(&f->other, f->c->node[!node].pid, "shardd-w");
 	for (int n = 0; n < NODES; n++)
 		push(f, n);
-	commit(f, node);
+	for (int n = 0; n < NODES; n++)
+		commit(f, n);
 	cluster_phase(f->c, node, "prepared");
 	hold(f, node);
-	commit(f, !node);
+	hold_release(&f->other);
 	for (int n = 0; n < NODES; n++)
 		decided(f, n, 1);
 	cluster_phase(f->c, node, "applying");

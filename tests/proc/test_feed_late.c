@@ -170,15 +170,18 @@ static uint64_t turns(pid_t pid) /* So often the loop has waited. It ticks while
 static void test_stopped_late(void **state)
 {
 	struct feed *f = begin(state, true, "[daemon]\nstop_timeout = 100ms\n");
+	struct hold other;
 	int status;
 
 	step(f, 1);
+	hold_threads(&other, f->c->node[A].pid, "shardd-w"); /* A does not vote before B. */
 	for (int n = 0; n < NODES; n++)
 		push(f, n);
-	commit(f, B);
+	for (int n = 0; n < NODES; n++)
+		commit(f, n);
 	cluster_phase(f->c, B, "prepared");
 	hold_main(&f->h, f->c->node[B].pid);
-	commit(f, A);
+	hold_release(&other);
 	decided(f, A, 2);
 	hold_kill(&f->h, f->c->node[B].pid);
 	(void)cluster_wait(f->c, B, 15000);

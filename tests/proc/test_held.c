@@ -299,7 +299,10 @@ static struct core_id id_of(const struct wire_head *h)
 static void test_stopping(void **state)
 {
 	struct wire_head h = {.op = OP_RESTORE, .attempt = 9};
-	struct core_msg vote = {.op = CORE_VOTE, .vote = {.bad_tensor = -1, .bad_rank = -1}};
+	const double weight = 1; /* Of the only rank, which is at the other node. */
+	struct core_msg vote = {
+		.op = CORE_VOTE,
+		.vote = {.weights = &weight, .ranks_nr = 1, .bad_tensor = -1, .bad_rank = -1}};
 	Shard__Restore body = SHARD__RESTORE__INIT;
 	Shard__Ready ready = SHARD__READY__INIT;
 	struct core_msg done = {.op = CORE_DONE};

@@ -26,7 +26,6 @@
 
 struct crowd {
 	struct drill_yard *y;
-	struct drill_proxy proxy;
 	struct drill *t[4]; /* 0 and 1 are on node a. */
 };
 
@@ -44,11 +43,8 @@ static void start(struct crowd *c, void **state, bool proxy, unsigned tcp, const
 	*c = (struct crowd){.y = *state};
 	c->y->cluster = cluster_make(2, NULL, BEAT);
 	if (proxy)
-		drill_proxy_start(&c->proxy, c->y->cluster);
-	for (int i = 0; i < 2; i++)
-		cluster_spawn(c->y->cluster, i);
-	for (int i = 0; i < 2; i++)
-		cluster_ready(c->y->cluster, i);
+		cluster_between(c->y->cluster);
+	cluster_up(c->y->cluster);
 	for (int i = 0; i < 4; i++) {
 		struct cluster_node *n = &c->y->cluster->node[i / 2];
 
@@ -69,13 +65,12 @@ static void start(struct crowd *c, void **state, bool proxy, unsigned tcp, const
 
 static void finish(struct crowd *c)
 {
-	if (c->proxy.pid > 0)
-		drill_proxy_stop(&c->proxy);
 	cluster_stop(c->y->cluster);
 	c->y->cluster = NULL;
 }
 
-/* STAGING: nobody has committed. Otherwise node b has voted, and rank 0 has not committed. */
+/* STAGING: two ranks have not committed. Otherwise both nodes have voted, and node a does not hear
+ * the vote of node b. */
 static void fall(struct crowd *c, bool prepared, bool deaf, uint64_t step)
 {
 	uint64_t at;
@@ -83,8 +78,9 @@ static void fall(struct crowd *c, bool prepared, bool deaf, uint64_t step)
 	ALL(c, SHARD_OK, .op = DRILL_TRAIN, .step = step - 1);
 	ALL(c, SHARD_OK, .op = DRILL_BEGIN);
 	ALL(c, SHARD_OK, .op = DRILL_PUSH);
-	for (int i = 1; i < 4; i++) {
-		if (!prepared && i == 3)
+	cluster_votes(c->y->cluster, false);
+	for (int i = 0; i < 4; i++) {
+		if (!prepared && (i == 0 || i == 3))
 			continue;
 		DRILL(c->t[i], SHARD_OK, .op = DRILL_COMMIT);
 		DRILL_SEND(c->t[i], .op = DRILL_RESULT);
@@ -93,9 +89,9 @@ static void fall(struct crowd *c, bool prepared, bool deaf, uint64_t step)
 		cluster_phase(c->y->cluster, 1, "prepared");
 	at = clock_ns();
 	if (deaf)
-		drill_proxy_deaf(&c->proxy, true);
+		cutter_deaf(c->y->cluster->cutter, true);
 	else
-		drill_proxy_cut(&c->proxy);
+		cutter_cut(c->y->cluster->cutter);
 	drill_get(c->t[1], SHARD_WORLD_CHANGED); /* Trainers of node a. The ranks of node b are out
 						    of reach. */
 	drill_text(c->t[1]->last.error, "node b");
@@ -104,11 +100,14 @@ static void fall(struct crowd *c, bool prepared, bool deaf, uint64_t step)
 	if (deaf)
 		assert_true(c->t[1]->last.ended_ns - at < pace_ns(2 * NS_PER_SEC));
 	if (deaf)
-		drill_proxy_deaf(&c->proxy, false);
+		cutter_deaf(c->y->cluster->cutter, false);
 	drill_get(c->t[2],
 		  SHARD_WORLD_CHANGED); /* Trainers of node b, when the coordinator is back. */
-	if (prepared)
+	if (prepared) {
+		drill_get(c->t[0], SHARD_WORLD_CHANGED);
 		drill_get(c->t[3], SHARD_WORLD_CHANGED);
+	}
+	cluster_votes(c->y->cluster, true);
 	for (int i = 0; i < 4; i++) {
 		drill_do(c->t[i],
 			 (struct drill_cmd){.op = DRILL_COMMIT}); /* Of an attempt that is over.
@@ -141,7 +140,7 @@ static void test_falls_while_training(void **state)
 			DRILL_SEND(c.t[i], .op = DRILL_TRAIN, .step = (round + 1) * 20,
 				   .notify = round * 20 + 3 + round % 7);
 		drill_get(c.t[round % 4], SHARD_OK);
-		drill_proxy_cut(&c.proxy);
+		cutter_cut(c.y->cluster->cutter);
 		c.t[round % 4]->out = true;
 		for (int i = 0; i < 4; i++) {
 			drill_get(c.t[i], SHARD_OK);

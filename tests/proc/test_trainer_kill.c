@@ -297,21 +297,26 @@ static void test_next_one_on_a_prepared_node(void **state)
 	struct drill_yard *y = *state;
 	struct drill *t[2];
 
-	y->cluster = cluster_start(2, NULL, NULL);
+	y->cluster = cluster_make(2, NULL, NULL);
+	cluster_between(y->cluster);
+	cluster_up(y->cluster);
 	for (int i = 0; i < 2; i++)
 		t[i] = drill_joining(y, y->cluster->node[i].unix_address, i, settings);
 	for (int i = 0; i < 2; i++)
 		drill_get(t[i], SHARD_OK);
+	cluster_votes(y->cluster, false);
 	for (int i = 0; i < 2; i++)
 		DRILL(t[i], SHARD_OK, .op = DRILL_BEGIN);
 	for (int i = 0; i < 2; i++)
 		DRILL(t[i], SHARD_OK, .op = DRILL_PUSH);
-	DRILL(t[1], SHARD_OK, .op = DRILL_COMMIT);
+	for (int i = 0; i < 2; i++)
+		DRILL(t[i], SHARD_OK, .op = DRILL_COMMIT);
 	cluster_phase(y->cluster, 1, "prepared");
 	drill_kill(t[1]);
 	t[1] = drill_joining(y, y->cluster->node[1].unix_address, 1, settings);
 	drill_get(t[1], SHARD_OK);
-	drill_do(t[0], (struct drill_cmd){.op = DRILL_COMMIT});
+	cluster_votes(y->cluster, true);
+	DRILL(t[0], SHARD_WORLD_CHANGED, .op = DRILL_RESULT);
 	DRILL(t[0], SHARD_OK, .op = DRILL_WORLD);
 	for (int i = 0; i < 2; i++)
 		DRILL_SEND(t[i], .op = DRILL_TRAIN, .step = 3);

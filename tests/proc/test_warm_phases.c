@@ -19,11 +19,6 @@
 
 enum phase { IDLE, STAGING, PREPARED, APPLYING, APPLIED, PHASES };
 
-static bool dies(const struct warm *w, unsigned victims, uint32_t rank)
-{
-	return victims >> w->r[rank].node & 1;
-}
-
 static void results(struct warm *w)
 {
 	for (uint32_t r = 0; r < w->ranks; r++)
@@ -42,27 +37,23 @@ static void summed(struct warm *w)
 	warm_phase(w, 0, "staging"); /* The loop has taken the results of the workers by now. */
 }
 
-/* All ranks push, and the workers of the first victim stand still. Then the last commit decides the
- * step. A survivor makes it, if there is one. */
-static void applying(struct warm *w, unsigned victims, struct hold *h)
+/* All ranks push and commit, and the workers of the first victim stand still when the step is
+ * decided. Of two nodes that is when the votes pass again. */
+static void applying(struct warm *w, int first, struct hold *h)
 {
-	uint32_t last = w->ranks - 1;
-	int first = 0;
+	bool alone = w->cluster->nodes_nr == 1;
 
-	while (!(victims >> first & 1))
-		first++;
-	for (uint32_t r = 0; r < w->ranks; r++)
-		if (!dies(w, victims, r))
-			last = r;
-	for (uint32_t r = 0; r < w->ranks; r++)
-		if (r != last)
-			warm_commit(w, r);
-	if (w->cluster->nodes_nr > 1)
-		warm_phase(w, first, "prepared");
-	else
+	for (uint32_t r = 0; r < w->ranks - alone; r++)
+		warm_commit(w, r);
+	if (alone)
 		summed(w);
+	else
+		warm_phase(w, first, "prepared");
 	hold_threads(h, w->cluster->node[first].pid, "shardd-w");
-	warm_commit(w, last);
+	if (alone)
+		warm_commit(w, w->ranks - 1);
+	else
+		cluster_votes(w->cluster, true);
 	warm_phase(w, first, "applying");
 }
 
@@ -70,7 +61,10 @@ static void applying(struct warm *w, unsigned victims, struct hold *h)
  * trainer was told is committed. */
 static uint64_t advance(struct warm *w, unsigned victims, enum phase phase, struct hold *h)
 {
+	/* If the victims are all nodes, the step is decided. */
+	bool all = victims == (1u << w->cluster->nodes_nr) - 1;
 	uint64_t step = w->r[0].world.step;
+	int first = __builtin_ctz(victims);
 
 	h->nr = 0;
 	if (phase == IDLE)
@@ -79,32 +73,27 @@ static uint64_t advance(struct warm *w, unsigned victims, enum phase phase, stru
 		warm_begin(w, r);
 	if (phase == STAGING)
 		return step - 1;
-	/* If the victims are all nodes, the step is decided. */
-	if (phase == PREPARED) {
-		for (uint32_t r = 0; r < w->ranks; r++)
-			if (dies(w, victims, r))
-				warm_commit(w, r);
-		for (int n = 0;
-		     n < w->cluster->nodes_nr && victims != (1u << w->cluster->nodes_nr) - 1; n++)
-			if (victims >> n & 1)
-				warm_phase(w, n, "prepared");
-		return step - 1;
-	}
-	if (phase == APPLIED)
+	if (w->cluster->nodes_nr > 1)
+		cluster_votes(w->cluster, phase == APPLIED || (phase == PREPARED && all));
+	if (phase == APPLYING) {
+		applying(w, first, h);
+	} else {
 		for (uint32_t r = 0; r < w->ranks; r++)
 			warm_commit(w, r);
-	else
-		applying(w, victims, h);
+	}
+	if (phase == PREPARED) {
+		if (!all)
+			warm_phase(w, first, "prepared");
+		return step - 1;
+	}
 	results(w);
 	return step;
 }
 
 static void die(struct warm *w, unsigned victims, struct hold *h)
 {
-	int first = 0;
+	int first = __builtin_ctz(victims);
 
-	while (!(victims >> first & 1))
-		first++;
 	if (h->nr == 0) {
 		warm_kill(w, victims);
 		return;
@@ -120,6 +109,8 @@ static void one(struct warm *w, unsigned victims, enum phase phase)
 	uint64_t told = advance(w, victims, phase, &h), next;
 
 	die(w, victims, &h);
+	if (w->cluster->nodes_nr > 1)
+		cluster_votes(w->cluster, true);
 	warm_spawn(w, victims);
 	next = warm_back(w, victims);
 	assert_in_range(next, told + 1, told + 2);
@@ -134,6 +125,7 @@ static void one(struct warm *w, unsigned victims, enum phase phase)
 
 static void deaths(struct warm *w, int nodes, const int *on, const unsigned *victims)
 {
+	w->between = nodes > 1;
 	warm_start(w, nodes, on, BEAT);
 	warm_all(w);
 	warm_train(w, 2);

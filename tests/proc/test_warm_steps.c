@@ -97,7 +97,7 @@ static uint64_t in_loop(struct warm *w, int node, uint64_t stops)
 	for (uint32_t r = 0; r < w->ranks; r++)
 		warm_begin(w, r);
 	warm_commit(w, (uint32_t)node);
-	warm_phase(w, node, "prepared");
+	assert_true(warm_says(w, node, "\"state\":\"ready\"", 20000));
 	hold_main(&h, w->cluster->node[node].pid);
 	warm_commit(w, (uint32_t)!node);
 	made = hold_calls(&h, stops, IDLE_MS);

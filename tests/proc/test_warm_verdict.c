@@ -50,12 +50,15 @@ static void ready(struct warm *w, const int *on, const char *settings)
 }
 
 /* Makes steps 1 and 2. B votes for step 3, dies, and starts again with its workers held. The only
- * trainer is on A and has not called commit, so the attempt outlives B's process. */
-static void prepared(struct warm *w, const char *settings, struct hold *h)
+ * trainer is on A, whose workers stand still, too, so the attempt outlives B's process. */
+static void prepared(struct warm *w, const char *settings, struct hold *h, struct hold *still)
 {
 	ready(w, (int[]){1, 0}, settings);
+	hold_threads(still, w->cluster->node[A].pid, "shardd-w");
 	warm_begin(w, A);
+	warm_commit(w, A);
 	warm_phase(w, B, "prepared");
+	says(w, A, " s for node a: ");
 	warm_kill(w, 1u << B);
 	spawn_held(w, h);
 	warm_phase(w, B, "prepared");
@@ -81,10 +84,10 @@ static void nothing_lost(struct warm *w)
 /* The verdict comes before the images are made, and then the node is killed once more. */
 static void verdict(struct warm *w, const char *settings)
 {
-	struct hold h;
+	struct hold h, still;
 
-	prepared(w, settings, &h);
-	warm_commit(w, A);
+	prepared(w, settings, &h, &still);
+	hold_release(&still);
 	EXPECT(SHARD_OK, warm_result(w, A));
 	warm_phase(w, B, "applying");
 	says(w, B, "\"resuming\":{\"done\":0,\"chunks\":");
@@ -113,10 +116,11 @@ static void test_verdict_of_two_images(void **state)
 static void test_asked_what_it_voted(void **state)
 {
 	struct warm *w = *state;
-	struct hold h;
+	struct hold h, still;
 
-	prepared(w, NULL, &h);
-	warm_kill(w, 1u << A);
+	prepared(w, NULL, &h, &still);
+	hold_kill(&still, w->cluster->node[A].pid);
+	cluster_wait(w->cluster, A, LIMIT_MS);
 	warm_spawn(w, 1u << A);
 	says(w, A, "\"state\":\"open\"");
 	assert_true(warm_says(w, B, "\"resuming\":{\"done\":0,\"chunks\":", 0));
@@ -129,15 +133,17 @@ static void test_asked_what_it_voted(void **state)
 /* Kills B while it applies a step, so some tiles have the step and others do not. */
 static void applying(struct warm *w, const char *settings)
 {
-	struct hold h;
+	struct hold h, still;
 
 	ready(w, (int[]){1, 1}, settings);
+	hold_threads(&still, w->cluster->node[A].pid, "shardd-w");
 	warm_begin(w, A);
 	warm_begin(w, B);
+	warm_commit(w, A);
 	warm_commit(w, B);
 	warm_phase(w, B, "prepared");
 	hold_threads(&h, w->cluster->node[B].pid, "shardd-w");
-	warm_commit(w, A);
+	hold_release(&still);
 	warm_phase(w, B, "applying");
 	EXPECT(SHARD_OK, warm_result(w, A));
 	hold_kill(&h, w->cluster->node[B].pid);
@@ -166,12 +172,12 @@ static void test_applying_two_images(void **state)
 static void test_nobody_is_expelled(void **state)
 {
 	struct warm *w = *state;
+	struct hold h, still;
 	uint32_t ended;
-	struct hold h;
 
-	prepared(w, NULL, &h);
+	prepared(w, NULL, &h, &still);
 	ended = warm_logged(w, A, "event=attempt_ended");
-	warm_commit(w, A);
+	hold_release(&still);
 	EXPECT(SHARD_OK, warm_result(w, A));
 	says(w, A, "of the image of step 3, which node b holds");
 	(void)poll(NULL, 0, STEP_MS * 4 / 3); /* Nothing must happen in this time. */

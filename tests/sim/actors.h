@@ -9,6 +9,7 @@
 struct sim;
 struct truth;
 struct sim_session;
+struct sim_gave;
 
 /* life.c: a node starts and dies. */
 void node_start(struct sim *s, uint16_t n);
@@ -105,6 +106,8 @@ void truth_votes(struct sim *s, const struct record *r);
 bool truth_bits(double a, double b); /* True: the two are equal bit by bit. */
 /* The trainer committed an attempt. */
 void truth_ready(struct sim *s, const struct sim_session *ses);
+/* What the trainer gave for that attempt. NULL: nothing. */
+const struct sim_gave *truth_gave(const struct sim_session *ses, const struct core_id *id);
 /* True: two of its ranks gave different learning rates. */
 bool truth_lr_differs(const struct sim *s, const struct core_id *id);
 void truth_begins(struct sim *s, uint16_t n, const struct core_id *id, const struct core_world *w);

@@ -16,6 +16,7 @@ enum {
 	GENERATIONS = 64,
 	VIEWS = 64,
 	DIFFERS = 64,
+	GAVE = 8, /* Attempts that the checkers remember of each trainer. */
 	HEALED_COMMITS = 6
 };
 #define MS      1000000ull

@@ -9,8 +9,8 @@
 #include <string.h>
 
 static const char *const op_names[CORE_MSG_NR] = {
-	"?",      "ASK",   "ANSWER", "VIEW",    "VIEW_OK", "BEGIN", "GRANT",   "VOTE",
-	"COMMIT", "ABORT", "DONE",   "DRAINED", "JOIN",    "GONE",  "ABANDON", "WAITING"};
+	"?",     "ASK",  "ANSWER",  "VIEW", "VIEW_OK", "BEGIN",   "GRANT",   "VOTE", "COMMIT",
+	"ABORT", "DONE", "DRAINED", "JOIN", "GONE",    "ABANDON", "WAITING", "RANKS"};
 
 struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b)
 {

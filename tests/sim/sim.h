@@ -15,15 +15,22 @@
 
 #include <setjmp.h>
 
+struct sim_gave { /* What a trainer gave when it was ready. */
+	struct core_id id;
+	double weight, lr[GROUPS];
+	uint32_t lr_nr;
+	bool nan, skip;
+};
+
 struct sim_session { /* What a trainer did, for the checkers. */
 	uint16_t node;
 	uint32_t trainer;
 	bool dead;
-	struct core_id ready;
-	double weight, lr[GROUPS];
-	uint32_t lr_nr;
 	int32_t hint;
-	bool nan, skip;
+	/* For its last attempts. A recovery may commit an attempt that was aborted, if only nodes
+	 * that missed the ABORT are left. */
+	struct sim_gave gave[GAVE];
+	uint32_t gave_nr;
 };
 
 struct truth { /* The truth about one generation. */

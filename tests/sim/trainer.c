@@ -158,6 +158,7 @@ static void trainer_ready(struct sim *s, uint32_t t)
 	struct sim_trainer *tr = &s->m->trainer[t];
 	const struct shell *sh = shell_of(s, tr->node);
 	struct sim_session *ses = &s->m->session[tr->session];
+	struct sim_gave *gave;
 	struct core_event ready = {.type = CORE_EV_READY, .session = tr->session, .id = tr->id};
 
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
@@ -179,13 +180,14 @@ static void trainer_ready(struct sim *s, uint32_t t)
 	ready.weight = s->faults && sim_chance(s, 30) ? 0 : 1 + t;
 	ready.lr = tr->lr;
 	ready.lr_nr = tr->lr_nr;
-	memcpy(ses->lr, tr->lr, sizeof(ses->lr));
-	ses->lr_nr = tr->lr_nr;
 	ready.skip = tr->skip;
-	ses->ready = tr->id;
-	ses->weight = ready.weight;
-	ses->nan = tr->nan;
-	ses->skip = tr->skip;
+	gave = &ses->gave[ses->gave_nr++ % GAVE];
+	gave->id = tr->id;
+	gave->weight = ready.weight;
+	memcpy(gave->lr, tr->lr, sizeof(gave->lr));
+	gave->lr_nr = tr->lr_nr;
+	gave->nan = tr->nan;
+	gave->skip = tr->skip;
 	truth_ready(s, ses);
 	node_event(s, tr->node, &ready);
 }

@@ -331,7 +331,7 @@ static void truth_open(struct sim *s, uint16_t n, const struct core_action *a)
 	for (uint32_t i = 0; i < sh->world.size; i++) {
 		const struct core_rank *k = &sh->world.rank[i];
 
-		if (k->node == s->node[n].self && !same(&s->m->session[k->session].ready, &a->id))
+		if (k->node == s->node[n].self && !truth_gave(&s->m->session[k->session], &a->id))
 			sim_fail(s, "no_partial_effect", "n%u votes for %s before its rank %u did",
 				 n, sim_id(&a->id, id), i);
 	}

@@ -69,7 +69,7 @@ static double pure_divisor(const struct sim *s, const struct record *prev, const
 static void pure_hyper(const struct sim *s, const struct record *r, const struct core_tune *tune,
 		       uint32_t g, double h[HYPER_NR])
 {
-	const struct sim_session *ses = &s->m->session[r->world.rank[0].session];
+	const struct sim_gave *gave = truth_gave(&s->m->session[r->world.rank[0].session], &r->id);
 	const struct record_conf *conf = &s->m->conf;
 	uint64_t t = r->outcome == RECORD_APPLIED ? r->applied : r->applied + 1;
 
@@ -78,8 +78,8 @@ static void pure_hyper(const struct sim *s, const struct record *r, const struct
 		h[HYPER_LR] = tune->lr * conf->lr_factor[g];
 	if (conf->schedule.id != SCHEDULE_NONE)
 		h[HYPER_LR] = schedule_lr(&conf->schedule, t) * conf->lr_factor[g];
-	if (ses->lr_nr)
-		h[HYPER_LR] = ses->lr[g];
+	if (gave && gave->lr_nr)
+		h[HYPER_LR] = gave->lr[g];
 	if (conf->schedule.id == SCHEDULE_ONE_CYCLE)
 		(void)schedule_momentum(
 			&conf->schedule, t,

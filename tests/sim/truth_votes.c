@@ -57,15 +57,17 @@ void truth_votes(struct sim *s, const struct record *r)
 	}
 	for (uint32_t i = 0; i < r->world.size; i++) {
 		const struct core_rank *k = &r->world.rank[i];
-		const struct sim_session *ses = &s->m->session[k->session];
+		const struct sim_gave *gave = truth_gave(&s->m->session[k->session], &r->id);
 
-		if (!same(&ses->ready, &r->id) || !truth_bits(ses->weight, k->weight))
+		if (!gave || !truth_bits(gave->weight, k->weight)) {
 			sim_fail(s, "no_partial_effect",
 				 "%s is committed with rank %u, which did not commit it",
 				 sim_id(&r->id, a), i);
-		nan = nan || ses->nan;
-		skip = skip || ses->skip;
-		weights += ses->weight;
+			return;
+		}
+		nan = nan || gave->nan;
+		skip = skip || gave->skip;
+		weights += gave->weight;
 	}
 	nan = nan || weights <= 0;
 	if (truth_lr_differs(s, &r->id))
@@ -76,7 +78,16 @@ void truth_votes(struct sim *s, const struct record *r)
 			 sim_id(&r->id, a), r->outcome, nan, skip);
 }
 
-static bool lr_equal(const struct sim_session *a, const struct sim_session *b)
+const struct sim_gave *truth_gave(const struct sim_session *ses, const struct core_id *id)
+{
+	for (uint32_t i = 0; i < GAVE && i < ses->gave_nr; i++) {
+		if (same(&ses->gave[i].id, id))
+			return &ses->gave[i];
+	}
+	return NULL;
+}
+
+static bool lr_equal(const struct sim_gave *a, const struct sim_gave *b)
 {
 	return a->lr_nr == b->lr_nr && !memcmp(a->lr, b->lr, a->lr_nr * sizeof(a->lr[0]));
 }
@@ -85,11 +96,13 @@ static bool lr_equal(const struct sim_session *a, const struct sim_session *b)
  * learning rates. */
 void truth_ready(struct sim *s, const struct sim_session *ses)
 {
-	for (uint32_t i = 1; i <= s->m->sessions_nr; i++) {
-		const struct sim_session *other = &s->m->session[i];
+	const struct sim_gave *gave = &ses->gave[(ses->gave_nr - 1) % GAVE];
 
-		if (other != ses && same(&other->ready, &ses->ready) && !lr_equal(other, ses))
-			s->m->differs[s->m->differs_nr++ % DIFFERS] = ses->ready;
+	for (uint32_t i = 1; i <= s->m->sessions_nr; i++) {
+		const struct sim_gave *other = truth_gave(&s->m->session[i], &gave->id);
+
+		if (other && !lr_equal(other, gave))
+			s->m->differs[s->m->differs_nr++ % DIFFERS] = gave->id;
 	}
 }
 

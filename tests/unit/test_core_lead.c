@@ -17,31 +17,34 @@
 
 struct said { /* The answer of one member. */
 	struct core_answer answer;
-	double sumsq, weight, lr;
+	double sumsq, weights[2], lr;
 	uint8_t finite;
 	bool of_none; /* Of no generation. Otherwise of the first. */
+	bool other_weight;
+	bool at_a; /* The only rank is at a, and not at b. */
 };
 
 static void say_answer(struct lone *l, uint16_t from, uint64_t term, struct said *s,
-		       uint32_t attempt, bool ranks)
+		       uint32_t attempt)
 {
 	if (!s->of_none)
 		s->answer.generation = 1;
 	s->answer.has_record = true;
 	s->answer.record = lone_record(5, 1, 4);
-	s->sumsq = s->weight = 1;
+	s->sumsq = s->weights[0] = s->weights[1] = 1;
+	s->weights[1] += s->other_weight;
 	s->finite = 1;
 	s->answer.prepared = attempt > 0;
 	s->answer.id = lone_id(5, 2, 5, attempt);
 	s->answer.vote.sumsq = &s->sumsq;
 	s->answer.vote.finite = &s->finite;
 	s->answer.vote.chunks_nr = 1;
-	s->answer.vote.weights = &s->weight;
-	s->answer.vote.ranks_nr = ranks;
+	s->answer.vote.weights = s->weights;
 	s->answer.vote.bad_tensor = -1;
 	if (!s->answer.world.size)
 		s->answer.world.size = 1;
-	s->answer.world.rank[0] = (struct core_rank){.session = SESSION, .node = B};
+	s->answer.vote.ranks_nr = s->answer.world.size;
+	s->answer.world.rank[0] = (struct core_rank){.session = SESSION, .node = s->at_a ? A : B};
 	lone_msg(l, from,
 		 (struct core_msg){.op = CORE_ANSWER, .id = {.term = term}, .answer = &s->answer});
 }
@@ -64,11 +67,11 @@ static void test_answer_to_an_older_question(void **state)
 
 	(void)state;
 	coordinator_init(&l);
-	say_answer(&l, C, 9, &c, 1, false);
-	say_answer(&l, B, 8, &b, 0, false);
+	say_answer(&l, C, 9, &c, 1);
+	say_answer(&l, B, 8, &b, 0);
 	assert_null(
 		lone_acted(&l, CORE_ACT_PERSIST)); /* b has not promised anything to this term. */
-	say_answer(&l, B, 9, &b, 1, true);
+	say_answer(&l, B, 9, &b, 1);
 	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step, 5);
 	lone_deinit(&l);
 }
@@ -83,34 +86,58 @@ static void test_answer_of_an_older_generation(void **state)
 		struct said b = {.of_none = older != 0}, c = {0};
 
 		coordinator_init(&l);
-		say_answer(&l, C, 9, &c, 1, false);
-		say_answer(&l, B, 9, &b, 1, true);
+		say_answer(&l, C, 9, &c, 1);
+		say_answer(&l, B, 9, &b, 1);
 		assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step,
 				 older ? 4 : 5);
 		lone_deinit(&l);
 	}
 }
 
-static void test_votes_that_differ_in_lr(void **state)
+/* The only rank was at a, which holds no chunk and came back without memory. Both holders voted, so
+ * the step may have been decided. Their votes have its weight. */
+static void test_rank_of_a_node_that_is_gone(void **state)
 {
-	struct said b = {0}, c = {0};
+	struct said b = {.at_a = true}, c = {.at_a = true};
+	const struct core_view *v;
 	struct lone l;
 
 	(void)state;
 	coordinator_init(&l);
-	b.answer.world.size = c.answer.world.size = 2;
-	b.answer.world.rank[1] = c.answer.world.rank[1] =
-		(struct core_rank){.session = SESSION + 1, .node = C};
-	b.lr = 0.5;
-	b.answer.vote.lr = &b.lr;
-	b.answer.vote.lr_nr = 1;
-	c.lr = 0.25;
-	c.answer.vote.lr = &c.lr;
-	c.answer.vote.lr_nr = 1;
-	say_answer(&l, C, 9, &c, 1, true);
-	say_answer(&l, B, 9, &b, 1, true);
-	assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step, 4);
+	say_answer(&l, C, 9, &c, 1);
+	say_answer(&l, B, 9, &b, 1);
+	v = lone_acted(&l, CORE_ACT_PERSIST)->view;
+	assert_true(v->sealed && !v->lost && v->record.id.step == 5);
+	assert_true(v->record.world.rank[0].weight == 1 && v->record.weight_sum == 1);
 	lone_deinit(&l);
+}
+
+/* Such votes were never committed, because the coordinator compares them. */
+static void test_votes_that_differ(void **state)
+{
+	(void)state;
+	for (int what = 0; what < 4; what++) {
+		struct said b = {0}, c = {0};
+		struct lone l;
+
+		coordinator_init(&l);
+		b.answer.world.size = c.answer.world.size = 2;
+		b.answer.world.rank[1] = c.answer.world.rank[1] =
+			(struct core_rank){.session = SESSION + 1, .node = C};
+		b.lr = 0.5;
+		b.answer.vote.lr = &b.lr;
+		b.answer.vote.lr_nr = 1;
+		c.lr = what == 1 ? 0.25 : 0.5;
+		c.answer.vote.lr = &c.lr;
+		c.answer.vote.lr_nr = 1;
+		c.answer.vote.skip = what == 2;
+		say_answer(&l, C, 9, &c, 1);
+		b.other_weight = what == 3;
+		say_answer(&l, B, 9, &b, 1);
+		assert_int_equal(lone_acted(&l, CORE_ACT_PERSIST)->view->record.id.step,
+				 what ? 4 : 5);
+		lone_deinit(&l);
+	}
 }
 
 /* c voted to skip an older attempt and then started again without memory. Only b says what the
@@ -130,6 +157,9 @@ static void test_skip_of_an_older_vote(void **state)
 	l.core->held_nr[B] = 2;
 	l.core->held_nr[C] = 0;
 	c.answer.vote.skip = true;
+	c.weights[0] = 1;
+	c.answer.vote.weights = c.weights;
+	c.answer.vote.ranks_nr = 1;
 	c.answer.world.rank[0].node = C;
 	c.answer.vote.chunks_nr = 0;
 	c.answer.generation = 1;
@@ -153,11 +183,11 @@ static void test_skip_of_an_older_vote(void **state)
 	b.answer.record = lone_record(5, 1, 4);
 	b.answer.id = lone_id(5, 2, 5, 2);
 	b.answer.world = c.answer.world;
-	b.weight = 1;
+	b.weights[0] = 1;
 	b.answer.vote = (struct core_vote){.sumsq = sumsq,
 					   .finite = finite,
 					   .chunks_nr = 2,
-					   .weights = &b.weight,
+					   .weights = b.weights,
 					   .ranks_nr = 1,
 					   .bad_tensor = -1};
 	lone_msg(&l, B,
@@ -176,7 +206,7 @@ static void test_view_older_than_the_members(void **state)
 
 	(void)state;
 	coordinator_init(&l);
-	say_answer(&l, C, 9, &c, 0, false);
+	say_answer(&l, C, 9, &c, 0);
 	b.answer.generation = 1;
 	b.answer.has_record = true;
 	b.answer.record = lone_record(5, 3, 7);
@@ -201,8 +231,8 @@ static void test_view_older_than_one_that_was_adopted(void **state)
 		const struct core_view *v;
 
 		coordinator_init(&l);
-		say_answer(&l, C, 9, &c, 0, false);
-		say_answer(&l, B, 9, &b, 0, false);
+		say_answer(&l, C, 9, &c, 0);
+		say_answer(&l, B, 9, &b, 0);
 		v = lone_acted(&l, CORE_ACT_PERSIST)->view;
 		assert_int_equal(v->generation, seq == 2 ? 1 : 2);
 		assert_int_equal(v->sealed, seq == 2);
@@ -219,8 +249,8 @@ static void coordinator_in_view(struct lone *l) /* View 9.3 is durable and sent.
 	struct said b = {0}, c = {0};
 
 	coordinator_init(l);
-	say_answer(l, C, 9, &c, 0, false);
-	say_answer(l, B, 9, &b, 0, false);
+	say_answer(l, C, 9, &c, 0);
+	say_answer(l, B, 9, &b, 0);
 	lone_event(l, (struct core_event){.type = CORE_EV_PERSISTED});
 	assert_non_null(lone_sent(l, CORE_VIEW));
 }
@@ -369,18 +399,33 @@ static void test_view_adopted_by_another_member(void **state)
 	lone_deinit(&l);
 }
 
-static void say_vote(struct lone *l, uint16_t from, bool ranks)
+static void say_vote_of(struct lone *l, uint16_t from, double weight)
 {
-	double sumsq = 1, weight = 1;
+	double sumsq = 1;
 	uint8_t finite = 1;
 	struct core_vote v = {.sumsq = &sumsq,
 			      .finite = &finite,
 			      .chunks_nr = 1,
 			      .weights = &weight,
-			      .ranks_nr = ranks,
+			      .ranks_nr = 1,
 			      .bad_tensor = -1};
 
 	lone_msg(l, from, (struct core_msg){.op = CORE_VOTE, .id = lone_id(9, 3, 5, 1), .vote = v});
+}
+
+static void say_vote(struct lone *l, uint16_t from)
+{
+	say_vote_of(l, from, 1);
+}
+
+static void say_ranks(struct lone *l) /* b, whose trainer is ready. */
+{
+	double weight = 1;
+
+	lone_msg(l, B,
+		 (struct core_msg){.op = CORE_RANKS,
+				   .id = lone_id(9, 3, 5, 1),
+				   .vote = {.weights = &weight, .ranks_nr = 1, .bad_tensor = -1}});
 }
 
 static void coordinator_begins(struct lone *l) /* In step 5, with one trainer at b. */
@@ -393,6 +438,7 @@ static void coordinator_begins(struct lone *l) /* In step 5, with one trainer at
 				   .id = {.term = 9},
 				   .trainer = {.session = SESSION, .hint = -1}});
 	assert_non_null(lone_sent(l, CORE_BEGIN));
+	say_ranks(l); /* a holds nothing, so it votes now. */
 }
 
 static void say_staging(struct lone *l, uint16_t from) /* b lacks a chunk, and no rank is behind. */
@@ -411,13 +457,30 @@ static void test_vote_of_another_member(void **state)
 	(void)state;
 	for (int other = 1; other >= 0; other--) {
 		coordinator_begins(&l);
-		say_vote(&l, C, false);
+		say_vote(&l, C);
 		if (other)
 			l.core->coord.view.members.node[B].incarnation = 77;
-		say_vote(&l, B, true);
+		say_vote(&l, B);
 		assert_int_equal(lone_sent(&l, CORE_COMMIT) != NULL, !other);
 		lone_deinit(&l);
 	}
+}
+
+/* A node that heard other weights than the others has a fault. Nothing is decided from its vote,
+ * and its name is in the reason. */
+static void test_vote_that_differs(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	coordinator_begins(&l);
+	say_vote(&l, C);
+	say_vote_of(&l, B, 2);
+	assert_null(lone_sent(&l, CORE_COMMIT));
+	assert_non_null(lone_sent(&l, CORE_ABORT));
+	assert_non_null(strstr(lone_sent(&l, CORE_ABORT)->why, "node b"));
+	assert_int_not_equal(lone_sent(&l, CORE_ABORT)->status, SHARD_MISMATCH);
+	lone_deinit(&l);
 }
 
 /* Every trainer did what it had to, and a chunk is still missing, because contributions do not
@@ -432,7 +495,7 @@ static void test_deadline_with_every_trainer_ready(void **state)
 	for (uint16_t late = B; late <= C; late++) {
 		coordinator_begins(&l);
 		say_staging(&l, late);
-		say_vote(&l, late == B ? C : B, late != B);
+		say_vote(&l, late == B ? C : B);
 		l.now += 900000000;
 		lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
 		assert_null(lone_sent(&l, CORE_GONE));
@@ -624,7 +687,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_answer_to_an_older_question),
 		cmocka_unit_test(test_answer_of_an_older_generation),
-		cmocka_unit_test(test_votes_that_differ_in_lr),
+		cmocka_unit_test(test_rank_of_a_node_that_is_gone),
+		cmocka_unit_test(test_votes_that_differ),
+		cmocka_unit_test(test_vote_that_differs),
 		cmocka_unit_test(test_skip_of_an_older_vote),
 		cmocka_unit_test(test_view_adopted_by_another_member),
 		cmocka_unit_test(test_replaced_node),

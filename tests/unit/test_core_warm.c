@@ -34,6 +34,18 @@ static void gone(struct duo *p, unsigned n, const char *what,
 	p->unsent = false;
 }
 
+/* The chunk of the node is staged. What the node says then waits, and may be lost. */
+static void staged(struct duo *p, unsigned n)
+{
+	duo_feed(p, n,
+		 &(struct core_event){.type = CORE_EV_STAGED,
+				      .chunk = n,
+				      .sumsq = 16,
+				      .finite = true,
+				      .bad_tensor = -1,
+				      .id = p->id[n]});
+}
+
 static enum core_part part(struct duo *p, unsigned n)
 {
 	struct core_state s;
@@ -70,15 +82,13 @@ static void test_prepared(void **state)
 	(void)state;
 	duo_init(&p);
 	duo_first_begin(&p);
+	duo_compute(&p, 0, false, true);
 	duo_compute(&p, 1, true, true);
 	assert_int_equal(part(&p, 1), CORE_PREPARED);
-	duo_compute(&p, 0, true, false);
 	duo_line(&p, "(what a says to b is lost)\n");
 	p.now += 1000000;
-	duo_line(&p, "a: ready\n");
-	duo_feed(&p, 0,
-		 &(struct core_event){
-			 .type = CORE_EV_READY, .session = 11, .weight = 2, .id = p.id[0]});
+	duo_line(&p, "a: staged\n");
+	staged(&p, 0);
 	duo_dies(&p, 1);
 	assert_int_equal(part(&p, 1), CORE_PREPARED);
 	duo_link(&p);
@@ -91,8 +101,8 @@ static void test_prepared(void **state)
 	duo_deinit(&p);
 }
 
-/* b voted and died. The step cannot be decided without a, whose trainer is not ready. It ends,
- * and the next attempt has no rank of b. */
+/* b voted and died. The step cannot be decided without a, which still waits for the contribution
+ * of b. It ends, and the next attempt has no rank of b. */
 static void test_aborted(void **state)
 {
 	struct duo p;
@@ -101,6 +111,7 @@ static void test_aborted(void **state)
 	(void)state;
 	duo_init(&p);
 	duo_first_begin(&p);
+	duo_compute(&p, 0, false, true);
 	duo_compute(&p, 1, true, true);
 	duo_dies(&p, 1);
 	duo_link(&p);
@@ -189,9 +200,9 @@ static void test_coordinator(void **state)
 	decided(&p, &want);
 	duo_init(&p);
 	duo_first_begin(&p);
+	duo_compute(&p, 0, false, true);
 	duo_compute(&p, 1, true, true);
-	duo_compute(&p, 0, true, false);
-	gone(&p, 0, "ready, decides, but dies before it says so", CORE_EV_READY);
+	gone(&p, 0, "staged, decides, but dies before it says so", CORE_EV_STAGED);
 	duo_dies(&p, 0);
 	duo_link(&p);
 	persisted(&p);
@@ -206,13 +217,11 @@ static void test_coordinator(void **state)
 
 	duo_init(&p);
 	duo_first_begin(&p);
+	duo_compute(&p, 1, false, true);
 	duo_compute(&p, 0, true, true);
-	duo_compute(&p, 1, true, false);
 	p.now += 1000000;
-	duo_line(&p, "b: ready (what it says is lost)\n");
-	duo_feed(&p, 1,
-		 &(struct core_event){
-			 .type = CORE_EV_READY, .session = 21, .weight = 2, .id = p.id[1]});
+	duo_line(&p, "b: staged (what it says is lost)\n");
+	staged(&p, 1);
 	duo_dies(&p, 0);
 	duo_link(&p);
 	persisted(&p);
@@ -237,7 +246,6 @@ static void test_votes(void **state)
 		duo_init(&p);
 		duo_first_begin(&p);
 		for (unsigned n = 0; n < 2; n++) {
-			duo_compute(&p, n, true, false);
 			duo_feed(&p, n,
 				 &(struct core_event){.type = CORE_EV_READY,
 						      .session = n ? 21 : 11,
@@ -246,8 +254,10 @@ static void test_votes(void **state)
 						      .lr = &lr,
 						      .lr_nr = 1,
 						      .skip = skip && n});
-			p.head = p.tail;
+			duo_drain(&p);
 		}
+		staged(&p, 0);
+		staged(&p, 1);
 		duo_dies(&p, 1);
 		duo_dies(&p, 0);
 		duo_link(&p);
@@ -271,6 +281,7 @@ static void test_cheap(void **state)
 	duo_first_begin(&p);
 	counts = p.counts[1];
 	duo_event(&p, 1, "tick", (struct core_event){.type = CORE_EV_TICK});
+	duo_compute(&p, 0, false, true);
 	duo_compute(&p, 1, true, false);
 	assert_int_equal(p.counts[1], counts);
 	duo_compute(&p, 1, false, true);
@@ -291,6 +302,7 @@ static void prepared(struct duo *p, struct warm **w) /* Starts b. *w is what b s
 {
 	duo_init(p);
 	duo_first_begin(p);
+	duo_compute(p, 0, false, true);
 	duo_compute(p, 1, true, true);
 	*w = p->saved[1][p->counts[1]];
 	assert_int_equal((*w)->part, CORE_PREPARED);

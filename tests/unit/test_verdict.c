@@ -21,6 +21,7 @@
 #include "core/recover.c"
 #include "core/scaler.c"
 #include "core/schedule.c"
+#include "core/slots.c"
 #include "core/step.c"
 #include "core/warm.c"
 #include "core/world.c"
@@ -122,6 +123,9 @@ static void action(struct search *q, struct state *s, uint16_t n, const struct c
 		put_message(q, s, &a->msg);
 	} else if (a->type == CORE_ACT_APPLY || a->type == CORE_ACT_RESULT) {
 		committed(q, s, a->record);
+	} else if (a->type == CORE_ACT_BEGIN) {
+		for (uint16_t i = 0; i < q->shape.nodes_nr; i++)
+			core_of(s, n)->step.slots[i].credit = a->id;
 	} else if (a->type == CORE_ACT_OPEN) {
 		s->prepared[n] = a->id;
 	} else if (a->type == CORE_ACT_PERSIST) {

@@ -29,7 +29,8 @@ static void put_message(struct search *q, struct state *s, const struct core_msg
 	uint64_t h = mix(mix(mix(m->op, m->from), m->to), m->from_incarnation);
 	uint32_t i = 0;
 
-	/* slots and who is waited for have no part in the verdict */
+	/* Who is waited for and when slots are free again have no part in the verdict. GRANT is
+	 * taken for heard as soon as an attempt begins, because RANKS, its answer, may be late. */
 	if (m->op == CORE_WAITING || m->op == CORE_GRANT || m->op == CORE_DRAINED ||
 	    m->id.step > FIRST_STEP)
 		return;

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a node needs of the ranks of other nodes, called by step.c. It is their part of each chunk
+ * that it holds, which they write to landing slots here, and what they gave when they were ready.
+ * Happy path: a node that is STAGING sends GRANT to every node with ranks. That node writes its
+ * contributions to the slots, and answers with RANKS when all its ranks are ready. Either message
+ * may be lost, so GRANT is repeated until RANKS has come. Slots of a dropped attempt are not
+ * lent again before the node that had them says DRAINED, or before its connection has ended. */
+#include "core/slots.h"
+
+#include "core/inner.h"
+
+bool slots_told(const struct step *s, uint16_t node)
+{
+	return s->told >> node & 1;
+}
+
+bool slots_needs(const struct core *c, uint16_t node)
+{
+	const struct step *s = &c->step;
+
+	return s->part == CORE_STAGING && node != c->conf.self && s->ranked >> node & 1 &&
+	       (s->chunks_staged < c->held_nr[c->conf.self] || !slots_told(s, node));
+}
+
+static void slots_lend(struct ctx *x, uint16_t node)
+{
+	struct step *s = &x->c->step;
+	struct slots *p = &s->slots[node];
+
+	if (!slots_needs(x->c, node) || !x->c->link[node].linked || p->owes)
+		return;
+	p->granted = s->id;
+	core_send(x, node, CORE_GRANT, &s->id);
+}
+
+static void slots_borrow(struct ctx *x, uint16_t node)
+{
+	struct core_action *a = core_act(x, CORE_ACT_CREDIT);
+
+	a->node = node;
+	a->id = x->c->step.id;
+}
+
+/* Does this node still wait for the landing slots of that node? A node that has voted may still owe
+ * its contribution. Its own chunks are staged, or it holds none, while the lender was late, for
+ * example with its updates of the step before. After a warm start this node owes nothing. If a
+ * lender still waited, the attempt could not commit without the trainers that died here. */
+static bool slots_wanted(const struct core *c, uint16_t node)
+{
+	return node != c->conf.self && c->held_nr[node] && c->step.ranks_nr &&
+	       step_undecided(&c->step) && !c->step.kept &&
+	       core_id_cmp(&c->step.slots[node].credit, &c->step.id);
+}
+
+void slots_tell_ranks(struct ctx *x, uint16_t node)
+{
+	struct core *c = x->c;
+	struct step *s = &c->step;
+	double *weights = core_at(c, c->at_ranks);
+	struct core_msg *m;
+	uint32_t nr = 0;
+
+	if (!step_undecided(s) || !slots_told(s, c->conf.self) ||
+	    core_id_cmp(&s->slots[node].credit, &s->id))
+		return;
+	for (uint32_t i = 0; i < s->world.size; i++) {
+		if (s->world.rank[i].node == c->conf.self)
+			weights[nr++] = s->world.rank[i].weight;
+	}
+	m = core_send(x, node, CORE_RANKS, &s->id);
+	m->vote.weights = weights;
+	m->vote.ranks_nr = nr;
+	m->vote.lr = s->lr_nr ? s->lr : NULL;
+	m->vote.lr_nr = s->lr_nr;
+	m->vote.skip = s->skip;
+	m->vote.bad_tensor = -1;
+	m->vote.bad_rank = -1;
+}
+
+void slots_begin(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	view_each(i, core_members(c)) {
+		slots_lend(x, i);
+		if (i != c->conf.self && c->held_nr[i] && c->step.ranks_nr && !slots_wanted(c, i))
+			slots_borrow(x, i);
+	}
+}
+
+void slots_dropped(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	if (!c->held_nr[c->conf.self])
+		return; /* Nothing is ever sent to it. */
+	view_each(i, core_members(c)) {
+		if (!core_id_cmp(&c->step.slots[i].granted, &c->step.id))
+			c->step.slots[i].owes = true;
+	}
+}
+
+void slots_on_grant(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+	struct slots *p = &c->step.slots[m->from];
+	bool wanted = slots_wanted(c, m->from);
+
+	if (core_id_cmp(&m->id, &p->credit) < 0)
+		return;
+	p->credit = m->id;
+	if (wanted && !slots_wanted(c, m->from))
+		slots_borrow(x, m->from);
+	slots_tell_ranks(x, m->from); /* Again, if it asks again. */
+}
+
+void slots_on_drained(struct ctx *x, const struct core_msg *m)
+{
+	struct slots *p = &x->c->step.slots[m->from];
+
+	if (core_id_cmp(&m->id, &p->granted) >= 0)
+		p->owes = false;
+	slots_lend(x, m->from);
+}
+
+void slots_drained(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	view_each(i, core_members(c)) {
+		if (i != c->conf.self && c->held_nr[i])
+			core_send(x, i, CORE_DRAINED, &c->step.drained);
+	}
+}
+
+void slots_repeat(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	view_each(i, core_members(c)) {
+		if (slots_wanted(c, i))
+			core_send(x, i, CORE_DRAINED, &c->step.drained);
+		if (!slots_told(&c->step, i))
+			slots_lend(x, i);
+	}
+}
+
+void slots_link_down(struct ctx *x, uint16_t node)
+{
+	struct slots *p = &x->c->step.slots[node];
+
+	/* The connection is gone, and with it whatever was on its way. */
+	p->owes = false;
+	p->granted = p->credit = (struct core_id){0};
+}
+
+void slots_link_up(struct ctx *x, uint16_t node)
+{
+	slots_lend(x, node);
+	if (slots_wanted(x->c, node))
+		core_send(x, node, CORE_DRAINED, &x->c->step.drained);
+}
