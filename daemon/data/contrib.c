@@ -448,6 +448,9 @@ static enum shard_status trainer_attempt(struct trainer *t, const struct wire_he
 	struct model *m = t->model;
 	enum shard_status st;
 
+	/* The model was dropped, or the trainer put out, while the push was on its way. */
+	if (m == NULL && h->model == t->left_model && h->model != 0)
+		return SHARD_STALE;
 	if (m == NULL || m->id != h->model)
 		return err_set(e, SHARD_BAD_STATE,
 			       "a push to model %u, which this trainer has not joined", h->model);

@@ -17,6 +17,7 @@ struct session;
 struct trainer {
 	struct session *session;
 	struct model *model;  /* The model that it joined, or NULL. It is one at a time. */
+	uint32_t left_model;  /* The number of the model that it was in last, or 0. */
 	uint64_t id;          /* Its number in the core. Each join has another one. */
 	uint32_t slot;        /* The slot of its arena. */
 	int32_t rank;         /* Its rank in the attempt in hand. -1: it is not in that world. */

@@ -57,6 +57,7 @@ void trainer_detach(struct trainer *t)
 		return;
 	contrib_trainer_gone(m, t);
 	t->model = NULL;
+	t->left_model = m->id;
 	t->rank = -1;
 	t->has_image = false;
 	send_queue_detach(&t->image);

@@ -255,6 +255,36 @@ static void push_chunk(struct evil *v, uint32_t chunk)
 	raw_send(&v->r, &h, NULL);
 }
 
+/* A correct trainer pushes and commits while somebody drops its model. It is told that the model is
+ * gone, and its connection stays. A model that it never joined is another matter. */
+static void test_pushes_to_a_dropped_model(void **state)
+{
+	struct shard_connect_opts o = SHARD_INIT(struct shard_connect_opts);
+	Shard__Ready ready = SHARD__READY__INIT;
+	struct wire_head h, ping = {.op = OP_PING};
+	shard_client *c;
+	struct evil v;
+
+	(void)state;
+	evil_open(&v, g.address[0], EVIL_JOINED);
+	o.address = g.address[0];
+	assert_int_equal(shard_connect(&c, &o), SHARD_OK);
+	assert_int_equal(shard_drop(c, v.name, 1), SHARD_OK);
+	shard_disconnect(&c);
+	push_chunk(&v, 0);
+	h = evil_head(&v, OP_READY, 0);
+	ready.weight = 1;
+	raw_send(&v.r, &h, &ready.base);
+	raw_send(&v.r, &ping, NULL);
+	do
+		assert_true(raw_recv(&v.r));
+	while (v.r.head.op != OP_PONG);
+	h = evil_head(&v, OP_PUSH, 0);
+	h.model += 9;
+	raw_send(&v.r, &h, NULL);
+	refused(&v, "which this trainer has not joined");
+}
+
 static void test_pushes(void **state)
 {
 	static unsigned char body[WIRE_PART_BYTES];
@@ -580,11 +610,17 @@ static void test_fuzz(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_noise),        cmocka_unit_test(test_unclean_text),
-		cmocka_unit_test(test_before_hello), cmocka_unit_test(test_stall),
-		cmocka_unit_test(test_crowd),        cmocka_unit_test(test_pushes),
-		cmocka_unit_test(test_parts),        cmocka_unit_test(test_transfers),
-		cmocka_unit_test(test_node_ops),     cmocka_unit_test(test_definitions),
+		cmocka_unit_test(test_noise),
+		cmocka_unit_test(test_unclean_text),
+		cmocka_unit_test(test_before_hello),
+		cmocka_unit_test(test_stall),
+		cmocka_unit_test(test_crowd),
+		cmocka_unit_test(test_pushes),
+		cmocka_unit_test(test_pushes_to_a_dropped_model),
+		cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_transfers),
+		cmocka_unit_test(test_node_ops),
+		cmocka_unit_test(test_definitions),
 		cmocka_unit_test(test_fuzz),
 	};
 
