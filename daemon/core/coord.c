@@ -13,6 +13,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 const struct view_members *coord_members(const struct core *c)
 {
@@ -29,7 +30,8 @@ void coord_check(const struct core *c)
 	const struct coord *co = &c->coord;
 
 	CHECK(co->state < COORD_NR);
-	CHECK((co->state == COORD_OFF) == !core_coordinates(c));
+	CHECK(!co->term == (co->state == COORD_OFF));
+	CHECK(co->term <= c->member.promised || co->state <= COORD_RECOVER);
 	CHECK(!co->held || (c->step.hold && co->has_last && c->step.part != CORE_PREPARED));
 	attempt_check(c);
 	world_check(c);
@@ -151,6 +153,46 @@ void coord_on_kick(struct ctx *x, const struct core_event *e)
 		return;
 	attempt_abort(x, SHARD_WORLD_CHANGED,
 		      core_text(c, "%s is out: %s", core_rank_name(c, &co->world, e->rank), why));
+}
+
+void coord_end(struct ctx *x)
+{
+	struct core *c = x->c;
+
+	if (c->coord.state == COORD_OFF)
+		return;
+	/* The coordinator here began it, and had no vote of this node. */
+	if (c->step.part == CORE_STAGING && c->step.id.term == c->coord.term)
+		step_drop(x, SHARD_WORLD_CHANGED, "this node does not coordinate any more");
+	step_hold(x, false);
+	memset(&c->coord, 0, sizeof(c->coord));
+	timer_stop(&c->coord.timer);
+	(void)core_act(x, CORE_ACT_RESIGNED);
+}
+
+void coord_on_lead(struct ctx *x, const struct core_event *e)
+{
+	struct core *c = x->c;
+
+	CHECK(c->conf.elected && e->id.term > c->coord.term);
+	coord_end(x);
+	/* A higher term was heard, so the election is out of date. Or whoever gives out the terms
+	 * has forgotten some. */
+	if (e->id.term <= c->member.promised || (e->view && e->id.term <= e->view->term)) {
+		(void)core_act(x, CORE_ACT_RESIGNED);
+		return;
+	}
+	recover_init(c, e->id.term, e->view);
+	view_each(i, coord_members(c)) {
+		if (!core_linked(c, i))
+			c->coord.node[i].absent_since = x->now ? x->now : 1;
+	}
+}
+
+void coord_on_resign(struct ctx *x, const struct core_event *e)
+{
+	(void)e;
+	coord_end(x);
 }
 
 bool coord_unheard(const struct core *c)

@@ -19,7 +19,8 @@ struct coord_node {
 };
 
 struct coord {
-	enum coord_state state;
+	enum coord_state state; /* COORD_OFF: this node does not coordinate. */
+	uint64_t term;          /* The term in which it does. */
 	struct timer timer;
 	struct coord_node node[CORE_NODES_MAX];
 
@@ -101,6 +102,11 @@ void coord_on_kick(struct ctx *x, const struct core_event *e);
 void coord_on_link_up(struct ctx *x, uint16_t node);
 void coord_on_link_down(struct ctx *x, uint16_t node, const char *why);
 void coord_on_tick(struct ctx *x);
+
+void coord_on_lead(struct ctx *x, const struct core_event *e);
+void coord_on_resign(struct ctx *x, const struct core_event *e);
+/* This node does not coordinate any more. Nothing that it decided is taken back. */
+void coord_end(struct ctx *x);
 
 void coord_settle(struct ctx *x);     /* Called at the end of every event. */
 bool coord_due(const struct core *c); /* Would coord_settle() do more now? */

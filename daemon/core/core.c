@@ -54,8 +54,11 @@ static void dispatch(struct ctx *x, const struct core_msg *m)
 	if (core_coordinates(c) && row->coord) {
 		if (view_is_member(coord_members(c), m->from))
 			row->coord(x, m);
-	} else if (m->from == core_coordinator(c) && row->member) {
+	} else if (row->member && member_obeys(c, m)) {
 		row->member(x, m);
+		/* A higher term was promised. The coordinator here decides nothing any more. */
+		if (c->member.promised > c->coord.term)
+			coord_end(x);
 	} else if (m->from != c->conf.self && view_is_member(core_members(c), m->from) &&
 		   row->peer) {
 		row->peer(x, m);
@@ -155,6 +158,8 @@ static void (*const events[])(struct ctx *, const struct core_event *) = {
 	[CORE_EV_KICK] = coord_on_kick,
 	[CORE_EV_CHECKPOINT] = recover_on_checkpoint,
 	[CORE_EV_ROLLBACK] = recover_on_rollback,
+	[CORE_EV_LEAD] = coord_on_lead,
+	[CORE_EV_RESIGN] = coord_on_resign,
 };
 
 static void deliver_own(struct ctx *x)
@@ -236,7 +241,8 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	CHECK(view_is_member(&conf->members, conf->self) &&
 	      view_is_member(&conf->members, view_coordinator(&conf->members)));
 	CHECK(conf->chunks_nr > 0 && conf->place.chunks_nr == conf->chunks_nr &&
-	      conf->who.incarnation > 0 && view_named(&conf->who) && conf->term > 0);
+	      conf->who.incarnation > 0 && view_named(&conf->who) &&
+	      (conf->term > 0 || conf->elected));
 	CHECK(conf->repeat_ns > 0);
 	CHECK(conf->min_world > 0 && conf->min_world <= conf->max_world &&
 	      conf->max_world <= CORE_RANKS_MAX);
@@ -251,8 +257,9 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	timer_stop(&c->step.timer);
 	timer_stop(&c->local.timer);
 	timer_stop(&c->coord.timer);
-	if (core_coordinates(c))
-		recover_init(c, view);
+	c->member.leader = view_coordinator(&conf->members);
+	if (c->member.leader == conf->self && !conf->elected)
+		recover_init(c, conf->term, view);
 	if (warm && !warm_load(c, warm, view)) {
 		memset(memory, 0, core_bytes(conf));
 		return NULL;

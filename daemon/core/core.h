@@ -4,10 +4,11 @@
  * keeps promises (member.c). It takes an event and the time, changes itself and appends actions to
  * a bounded list. It does no I/O, allocates nothing and reads no clock. The daemon and the
  * simulator link it. Sections 4 to 6 of DESIGN give the rules, and event.h has the events and
- * actions. */
+ * action.h the actions. */
 #ifndef SHARD_CORE_CORE_H
 #define SHARD_CORE_CORE_H
 
+#include "core/action.h"
 #include "core/event.h"
 
 #include <stdbool.h>
@@ -25,8 +26,13 @@ struct core_conf {
 	/* What became of the memory before this one, or NULL if that is not known. core_init()
 	 * copies it. */
 	const char *memory_why;
-	/* The term of the coordinator. It grows with each start, also with a warm one. */
+	/* The term in which this node coordinates from the start on, if .members says that it does.
+	 * It grows with each start, also with a warm one. An elected coordinator gets its term with
+	 * CORE_EV_LEAD. */
 	uint64_t term;
+	/* Coordinators are elected: any node may send a higher term than those that are known here,
+	 * and gives the orders from then on. Otherwise only the coordinator of .members does. */
+	bool elected;
 	uint32_t chunks_nr;
 	/* The placement of the first view, and of the one that is durable or was saved. */
 	struct placement place;

@@ -24,7 +24,7 @@ const struct placement *core_place(const struct core *c)
 
 uint16_t core_coordinator(const struct core *c)
 {
-	return view_coordinator(core_members(c));
+	return core_coordinates(c) ? c->conf.self : view_coordinator(core_members(c));
 }
 
 const char *core_node_name(const struct core *c, uint16_t node)
@@ -34,7 +34,7 @@ const char *core_node_name(const struct core *c, uint16_t node)
 
 bool core_coordinates(const struct core *c)
 {
-	return c->conf.self == core_coordinator(c);
+	return c->coord.state != COORD_OFF;
 }
 
 bool core_linked(const struct core *c, uint16_t node)

@@ -45,10 +45,12 @@ __attribute__((format(printf, 2, 3))) const char *core_text(struct core *c, cons
 /* Cuts off what does not fit. If from is NULL, the result is the empty text. */
 void core_copy_text(char *to, size_t bytes, const char *from);
 
-/* These three answer from the view that this node has adopted, or from the first view before it has
+/* These two answer from the view that this node has adopted, or from the first view before it has
  * adopted one. */
 const struct view_members *core_members(const struct core *c);
 const struct placement *core_place(const struct core *c);
+/* The coordinator of that view, or this node if it coordinates. The former may not lead any more.
+ */
 uint16_t core_coordinator(const struct core *c);
 /* "?" if no member has this slot. */
 const char *core_node_name(const struct core *c, uint16_t node);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.h: the events that the shell gives to a core, and the actions that the core wants carried
- * out. A pointer in an event lives for the call. A pointer in an action lives until the next
- * call. */
+/* event.h: the events that the shell gives to a core. A pointer in an event lives for the call. */
 #ifndef SHARD_CORE_EVENT_H
 #define SHARD_CORE_EVENT_H
 
@@ -21,7 +19,10 @@ enum core_event_type {
 	/* The link to .node is down, and .why is the reason. .on: the node said that it stops, and
 	 * .why is the whole sentence. */
 	CORE_EV_LINK_DOWN,
-	CORE_EV_PERSISTED, /* The view of the last CORE_ACT_PERSIST is on disk. */
+	/* The view of the last CORE_ACT_PERSIST is durable. If coordinators are elected, .id has
+	 * its term and seq. A view that does not become durable is for the shell to deal with. It
+	 * resigns. */
+	CORE_EV_PERSISTED,
 	/* The gradient of .chunk, which this node holds, is reduced. .sumsq, .finite, .bad_tensor
 	 * and .bad_rank describe it. */
 	CORE_EV_STAGED,
@@ -45,6 +46,11 @@ enum core_event_type {
 	/* The first event after core_init() was given saved state. The core resumes from that state
 	 * (warm.h). */
 	CORE_EV_WARM,
+	/* This node was elected, in term .id.term, which no other node ever has, and .view is what
+	 * it read as durable when it began to lead. NULL: there was none. From now on it
+	 * coordinates. CORE_ACT_RESIGNED follows at once if a higher term is known here. */
+	CORE_EV_LEAD,
+	CORE_EV_RESIGN, /* This node does not lead any more. CORE_ACT_RESIGNED follows. */
 	/* The events below are for the coordinator only. */
 	/* All nodes hold all weights of generation .id.generation (0: the one that is adopted
 	 * here). The core seals them as .step, with the counters of .restored unless that is
@@ -60,8 +66,9 @@ enum core_event_type {
 	CORE_EV_TUNE,
 	CORE_EV_KICK, /* Put .rank out of the world in hand, because of .why. */
 	/* .on: there is a checkpoint from which the model can be restored if it is LOST. The shell
-	 * says so right after core_init(). Off while restoring: no checkpoint was good, because of
-	 * .why. The model is then LOST for good, in a generation of its own. */
+	 * says so right after core_init() and after CORE_EV_LEAD. Off while restoring: no
+	 * checkpoint was good, because of .why. The model is then LOST for good, in a generation of
+	 * its own. */
 	CORE_EV_CHECKPOINT,
 	/* Give the weights up as if they were LOST, because of .why. Nothing happens if the model
 	 * is not sealed. Nothing happens without a checkpoint either, unless .on says that the
@@ -90,6 +97,7 @@ struct core_event {
 	uint32_t rank;
 	const struct core_tune *tune;
 	const struct core_restored *restored;
+	const struct core_view *view;
 };
 
 /* What a checkpoint knows beside the weights. A seal without it starts these values anew. */
@@ -97,62 +105,6 @@ struct core_restored {
 	uint64_t applied, skipped_in_row;
 	struct scaler scaler;
 	struct core_tune tune; /* A seal without it keeps the tune. No resume outlives a seal. */
-};
-
-enum core_action_type {
-	/* Send .msg to .msg.to. The shell keeps the order on each link. It may lose messages,
-	 * because the core repeats them. */
-	CORE_ACT_SEND = 1,
-	/* Write .view to disk and sync it, then give CORE_EV_PERSISTED. .why says why the weights
-	 * are gone, or is NULL. */
-	CORE_ACT_PERSIST,
-	/* This node is STAGING attempt .id with .world. Tell the local ranks, which may now write
-	 * to their arenas. */
-	CORE_ACT_BEGIN,
-	/* .node granted its landing slots for .id, so contributions of .id may go there. */
-	CORE_ACT_CREDIT,
-	/* This node is about to vote. Mark the image open before any later action. */
-	CORE_ACT_OPEN,
-	/* Run the optimizer with .record, or move only the versions if it skips the step. Then give
-	 * CORE_EV_APPLIED. */
-	CORE_ACT_APPLY,
-	CORE_ACT_RESULT, /* Tell .record to the local ranks of its world. */
-	/* Attempt .id is over without effect. Tell the local ranks .why and .status, and take no
-	 * more pushes. */
-	CORE_ACT_ENDED,
-	CORE_ACT_SEAL, /* Publish the written master weights as the image of .record.step. */
-	/* Generation .id.generation begins, and nothing older counts, because of .why. Tell all
-	 * trainers. With .status SHARD_LOST they join anew. With SHARD_ROLLED_BACK they stay, and
-	 * hear the step with the CORE_ACT_SEAL that follows. The shell of the coordinator then
-	 * restores the weights (CORE_EV_WRITTEN, or CORE_EV_CHECKPOINT off). It begins anew with
-	 * each of these actions, because a coordinator that starts again while it restores makes
-	 * one more generation. */
-	CORE_ACT_LOST,
-	CORE_ACT_EXPEL, /* The local .session is out of the world, because of .why. Close it. */
-	CORE_ACT_LEFT,  /* The local .session asked to leave, and is in no world from now on. */
-	/* On the coordinator: nothing after .record is decided until CORE_EV_HOLD is off, or until
-	 * CORE_ACT_LOST. Nodes may still be applying .record. */
-	CORE_ACT_HELD,
-	CORE_ACT_TUNED, /* On the coordinator: the last CORE_EV_TUNE holds on every node. */
-};
-
-struct core_action {
-	enum core_action_type type;
-	struct core_msg msg;
-	uint16_t node;
-	uint64_t session;
-	struct core_id id;
-	const struct core_world *world;
-	const struct record *record;
-	const struct core_view *view;
-	const char *why;
-	enum shard_status status; /* 0: SHARD_WORLD_CHANGED. */
-};
-
-#define CORE_ACTIONS_MAX (8 * CORE_NODES_MAX + 64)
-struct core_out {
-	uint32_t nr;
-	struct core_action act[CORE_ACTIONS_MAX];
 };
 
 #endif

@@ -35,6 +35,23 @@ static void member_answer(struct ctx *x, const struct core_msg *ask)
 	core_send(x, ask->from, CORE_ANSWER, &ask->id)->answer = a;
 }
 
+bool member_obeys(const struct core *c, const struct core_msg *m)
+{
+	uint16_t self = c->conf.self;
+	bool opens = m->op == CORE_ASK || m->op == CORE_VIEW;
+
+	if (m->from == self)
+		return core_coordinates(c);
+	return m->from == c->member.leader ||
+	       (c->conf.elected && opens && m->id.term > c->member.promised);
+}
+
+static void member_promise(struct member *m, uint64_t term, uint16_t leader)
+{
+	m->promised = term;
+	m->leader = leader;
+}
+
 void member_on_ask(struct ctx *x, const struct core_msg *m)
 {
 	struct core *c = x->c;
@@ -43,7 +60,7 @@ void member_on_ask(struct ctx *x, const struct core_msg *m)
 	 * began. */
 	if (m->id.term < c->member.promised || m->id.term <= c->member.term)
 		return;
-	c->member.promised = m->id.term;
+	member_promise(&c->member, m->id.term, m->from);
 	step_asked(x);
 	member_answer(x, m);
 }
@@ -141,9 +158,10 @@ static void member_resume(struct ctx *x)
 	if (!place_same(&m->place, &v->place))
 		member_place(c, &v->place);
 	m->tune = v->tune;
-	member_ok(x);
+	/* The coordinator knows the trainers of this node before it may begin an attempt. */
 	if (new_term)
 		local_tell_again(x);
+	member_ok(x);
 }
 
 bool member_is_in(const struct core *c, const struct view_members *v)
@@ -170,7 +188,7 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 	/* It says of each chunk which member holds it. */
 	if (v->place.chunks_nr != x->c->conf.chunks_nr || !place_ok(&v->place, &v->members))
 		return;
-	m->promised = v->term;
+	member_promise(m, v->term, msg->from);
 	if (v->term == m->term && v->seq == m->seq) {
 		member_ok(x);
 		return;

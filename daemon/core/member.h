@@ -8,7 +8,9 @@
 
 struct member {
 	uint64_t promised; /* Messages of a lower term are ignored. */
-	uint64_t term;     /* The term of the view that is adopted here. 0: none is. */
+	/* The node that leads in that term. Nobody else gives orders here. */
+	uint16_t leader;
+	uint64_t term; /* The term of the view that is adopted here. 0: none is. */
 	uint32_t seq, generation;
 	/* The members of that view, or of the first view if none is adopted. */
 	struct view_members members;
@@ -26,6 +28,10 @@ struct member {
 /* Is this node a member? Its slot alone does not make it one, because another node may have the
  * slot in another view. */
 bool member_is_in(const struct core *c, const struct view_members *v);
+
+/* Does this node obey the sender? It obeys the node that leads in the term that it promised, and,
+ * if coordinators are elected, one that comes with a higher term. */
+bool member_obeys(const struct core *c, const struct core_msg *m);
 
 /* From now on the chunks lie like that. Counts anew how many each node holds, and where the votes
  * of those of this node are. */

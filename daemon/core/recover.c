@@ -18,7 +18,7 @@ void recover_check(const struct core *c)
 	const struct coord *co = &c->coord;
 
 	CHECK(!co->view.restoring || !co->view.sealed);
-	CHECK(co->state != COORD_OPEN || (co->has_view && co->view.term == c->conf.term));
+	CHECK(co->state != COORD_OPEN || (co->has_view && co->view.term == co->term));
 	CHECK(!co->tune_tell || co->has_view);
 	/* This coordinator moves no chunk. What it asks about the holders of chunks it asks of the
 	 * view that this node has adopted. */
@@ -197,7 +197,7 @@ static void recover_persist(struct ctx *x)
 
 	CHECK(!co->undecided && view_names_ok(&co->view.members));
 	co->has_view = true;
-	co->view.term = x->c->conf.term;
+	co->view.term = co->term;
 	co->view.seq++;
 	/* While restoring, a new tune waits. The seal of the checkpoint brings the checkpoint's own
 	 * tune first. */
@@ -218,6 +218,7 @@ static struct view_members recover_members(const struct core *c, bool lost)
 {
 	struct view_members to = *coord_members(c);
 
+	to.coordinator = c->conf.self;
 	view_each(i, &to) {
 		const struct view_node *now = node_now(c, i);
 
@@ -468,7 +469,7 @@ void recover_send(struct ctx *x, uint16_t node)
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 	struct core_id id = {
-		.term = c->conf.term, .seq = co->view.seq, .generation = co->view.generation};
+		.term = co->term, .seq = co->view.seq, .generation = co->view.generation};
 	const struct view_node *now = node_now(c, node);
 	struct core_msg *m;
 
@@ -488,9 +489,13 @@ void recover_send(struct ctx *x, uint16_t node)
 void recover_on_persisted(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
+	bool asked = c->coord.state == COORD_PERSIST;
 
-	(void)e;
-	CHECK(c->coord.state == COORD_PERSIST);
+	/* The view may be that of a term in which this node led before. */
+	if (c->conf.elected &&
+	    (!asked || e->id.term != c->coord.view.term || e->id.seq != c->coord.view.seq))
+		return;
+	CHECK(asked);
 	c->coord.state = COORD_VIEW;
 	c->coord.durable = c->coord.view;
 	timer_start(c, &c->coord.timer, x->now);
@@ -557,7 +562,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 	struct coord_node *n = &co->node[m->from];
 	const struct core_answer *a = m->answer;
 
-	if (co->state != COORD_RECOVER || m->id.term != c->conf.term || !a || n->answered)
+	if (co->state != COORD_RECOVER || m->id.term != co->term || !a || n->answered)
 		return;
 	if (a->prepared && !core_world_ok(c, &a->world))
 		return;
@@ -619,22 +624,25 @@ uint64_t recover_deadline(const struct core *c)
 	return at;
 }
 
-void recover_init(struct core *c, const struct core_view *view)
+void recover_init(struct core *c, uint64_t term, const struct core_view *view)
 {
 	struct coord *co = &c->coord;
 
+	memset(co, 0, sizeof(*co));
 	co->state = COORD_RECOVER;
+	co->term = term;
 	co->bad_tensor = -1;
 	co->bad_rank = -1;
 	co->timer.at = 0; /* It asks at the first tick. */
 	co->view.members = c->conf.members;
+	co->view.members.coordinator = c->conf.self;
 	co->view.place = c->conf.place;
 	if (!view)
 		return;
 	CHECK(view->place.sum == c->conf.place.sum);
 	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
 	      view_names_ok(&view->members) && member_is_in(c, &view->members) &&
-	      view_coordinator(&view->members) == c->conf.self);
+	      (c->conf.elected || view_coordinator(&view->members) == c->conf.self));
 	co->has_view = true;
 	co->view = *view;
 	co->view.place = c->conf.place; /* view need not have the table. */

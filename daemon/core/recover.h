@@ -6,7 +6,8 @@
 
 #include "core/ctx.h"
 
-void recover_init(struct core *c, const struct core_view *view);
+/* This node coordinates from now on, in this term. view is what is durable. NULL: nothing is. */
+void recover_init(struct core *c, uint64_t term, const struct core_view *view);
 /* Would a new view name two members by the same uuid? Then one of them has a copy of the other's
  * state folder, and there is no new view and no new attempt until an operator has ended that. */
 bool recover_twins(const struct core *c, uint16_t *a, uint16_t *b);

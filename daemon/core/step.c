@@ -217,8 +217,7 @@ void step_asked(struct ctx *x)
 
 	s->has_next = false;
 	if (s->part == CORE_STAGING)
-		step_drop(x, SHARD_WORLD_CHANGED,
-			  "a coordinator that started again asks for the state");
+		step_drop(x, SHARD_WORLD_CHANGED, "a new coordinator asks for the state");
 }
 
 static void step_enter(struct ctx *x)

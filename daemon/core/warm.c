@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* "srdwarm6". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x366d726177647273ull
+/* "srdwarm7". Its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x376d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -33,7 +33,7 @@ struct warm {
 	struct view_members members;
 	uint64_t place; /* The sum of the placement. */
 	uint16_t self, groups_nr;
-	uint32_t chunks_nr, held_nr;
+	uint32_t chunks_nr, held_nr, leader;
 	uint64_t promised, term;
 	uint32_t seq, generation, part, flags;
 	struct core_id id, aborted;
@@ -110,6 +110,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->chunks_nr = c->conf.chunks_nr;
 	w->held_nr = c->held_nr[c->conf.self];
 	w->promised = m->promised;
+	w->leader = m->leader;
 	w->term = m->term;
 	w->seq = m->seq;
 	w->generation = m->generation;
@@ -178,7 +179,9 @@ static bool warm_of_this(const struct core *c, const struct warm *w)
 	return w->magic == WARM_MAGIC && w->incarnation == c->conf.who.incarnation &&
 	       w->self == c->conf.self && view_members_ok(&w->members, c->conf.members.nodes) &&
 	       view_is_member(&w->members, w->self) &&
-	       view_coordinator(&w->members) == view_coordinator(&c->conf.members) &&
+	       (c->conf.elected ? w->leader < CORE_NODES_MAX
+				: w->leader == view_coordinator(&c->conf.members) &&
+					  view_coordinator(&w->members) == w->leader) &&
 	       (!w->term || (view_names_ok(&w->members) && member_is_in(c, &w->members))) &&
 	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
 	       w->place == core_place(c)->sum && w->held_nr == c->held_nr[c->conf.self];
@@ -247,6 +250,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	struct member *m = &c->member;
 
 	m->promised = w->promised;
+	m->leader = (uint16_t)w->leader;
 	m->term = w->term;
 	m->seq = w->seq;
 	m->generation = w->generation;

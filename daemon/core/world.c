@@ -42,7 +42,7 @@ static void world_echo(struct ctx *x, enum core_op op, const struct core_trainer
 		       const char *why)
 {
 	struct core *c = x->c;
-	struct core_id id = {.term = c->coord.view.term};
+	struct core_id id = {.term = c->coord.term};
 	struct core_msg own = {.op = op, .id = id, .trainer = *t, .why = why}, *m;
 
 	if (t->node == c->conf.self) { /* It is a trainer of this node. */
@@ -116,6 +116,8 @@ void world_on_join(struct ctx *x, const struct core_msg *m)
 
 	t.node = m->from;
 	t.leave = false;
+	if (m->id.term != co->term)
+		return; /* The node tells again when it has adopted a view of this term. */
 	if (world_is_out(c, m->from, t.session)) {
 		world_echo(x, CORE_GONE, &t, core_text(c, "%s", co->expelled_why));
 		return;
@@ -154,6 +156,8 @@ void world_on_gone(struct ctx *x, const struct core_msg *m)
 	struct core_trainer t = m->trainer, *known;
 
 	t.node = m->from;
+	if (m->id.term != c->coord.term)
+		return;
 	world_heard(c, m->from, &t.session);
 	known = world_find(c, m->from, t.session);
 	if (t.leave && world_in_attempt(c, m->from, t.session)) {

@@ -75,9 +75,9 @@ static void keep(struct duo_queued *q, const struct core_msg *m)
 static const char *const op_names[CORE_MSG_NR] = {
 	"?",     "ASK",  "ANSWER",  "VIEW", "VIEW_OK", "BEGIN",   "GRANT",   "VOTE", "COMMIT",
 	"ABORT", "DONE", "DRAINED", "JOIN", "GONE",    "ABANDON", "WAITING", "RANKS"};
-static const char *const act_names[] = {"?",    "SEND",  "PERSIST", "BEGIN", "CREDIT",
-					"OPEN", "APPLY", "RESULT",  "ENDED", "SEAL",
-					"LOST", "EXPEL", "LEFT",    "HELD",  "TUNED"};
+static const char *const act_names[] = {"?",     "SEND",   "PERSIST", "BEGIN",   "CREDIT", "OPEN",
+					"APPLY", "RESULT", "ENDED",   "SEAL",    "LOST",   "EXPEL",
+					"LEFT",  "HELD",   "TUNED",   "RESIGNED"};
 
 static void trace_action(struct duo *p, unsigned n, const struct core_action *a)
 {
@@ -97,7 +97,8 @@ static void trace_action(struct duo *p, unsigned n, const struct core_action *a)
 	else if (a->record && a->type != CORE_ACT_BEGIN)
 		duo_line(p, " %s outcome %d applied %llu", id_text(&a->record->id, text),
 			 a->record->outcome, (unsigned long long)a->record->applied);
-	else if (a->type != CORE_ACT_LEFT && a->type != CORE_ACT_EXPEL && a->type != CORE_ACT_TUNED)
+	else if (a->type != CORE_ACT_LEFT && a->type != CORE_ACT_EXPEL &&
+		 a->type != CORE_ACT_TUNED && a->type != CORE_ACT_RESIGNED)
 		duo_line(p, " %s", id_text(&a->id, text));
 	if (a->world)
 		duo_line(p, " world of %u", a->world->size);
@@ -160,7 +161,8 @@ static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 	struct core_conf conf = {.self = n,
 				 .members = view_first(2, 0),
 				 .who = duo_who(n),
-				 .term = p->term[n],
+				 .term = p->elected ? 0 : p->term[n],
+				 .elected = p->elected,
 				 .chunks_nr = 2,
 				 .place = place_of(owner, 2),
 				 .node_names = names,
@@ -191,9 +193,10 @@ static void *room(size_t bytes)
 	return p;
 }
 
-void duo_init(struct duo *p)
+static void init(struct duo *p, bool elected)
 {
 	memset(p, 0, sizeof(*p));
+	p->elected = elected;
 	p->bytes = 1 << 16;
 	p->trace = calloc(1, p->bytes);
 	assert_non_null(p->trace);
@@ -210,6 +213,29 @@ void duo_init(struct duo *p)
 	}
 }
 
+void duo_init(struct duo *p)
+{
+	init(p, false);
+}
+
+void duo_lead(struct duo *p, unsigned n, uint64_t term)
+{
+	struct core_view durable = p->view;
+
+	duo_line(p, "%s: leads in term %llu\n", names[n], (unsigned long long)term);
+	duo_feed(p, n,
+		 &(struct core_event){.type = CORE_EV_LEAD,
+				      .id.term = term,
+				      .view = durable.term ? &durable : NULL});
+	duo_event(p, n, "tick", (struct core_event){.type = CORE_EV_TICK});
+}
+
+void duo_init_elected(struct duo *p)
+{
+	init(p, true);
+	duo_lead(p, 0, 7);
+}
+
 struct core *duo_warm(struct duo *p, unsigned n, const void *saved)
 {
 	struct core_conf conf;
@@ -217,8 +243,9 @@ struct core *duo_warm(struct duo *p, unsigned n, const void *saved)
 	p->term[n] += 10;
 	conf = duo_conf(p, (uint16_t)n);
 	memset(p->memory[n], 0, core_bytes(&conf));
-	return p->core[n] = core_init(p->memory[n], &conf, p->view.term && n == 0 ? &p->view : NULL,
-				      saved);
+	return p->core[n] =
+		       core_init(p->memory[n], &conf,
+				 p->view.term && n == 0 && !p->elected ? &p->view : NULL, saved);
 }
 
 void duo_dies(struct duo *p, unsigned n)
@@ -251,11 +278,18 @@ void duo_deinit(struct duo *p)
 	free(p->trace);
 }
 
+static void persisted(struct duo *p)
+{
+	duo_event(p, 0, "persisted",
+		  (struct core_event){.type = CORE_EV_PERSISTED,
+				      .id = {.term = p->view.term, .seq = p->view.seq}});
+}
+
 void duo_first_begin(struct duo *p)
 {
 	duo_event(p, 0, "tick", (struct core_event){.type = CORE_EV_TICK});
 	duo_link(p);
-	duo_event(p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	persisted(p);
 	duo_event(
 		p, 1, "join 21",
 		(struct core_event){.type = CORE_EV_JOIN,
@@ -264,7 +298,7 @@ void duo_first_begin(struct duo *p)
 		  (struct core_event){.type = CORE_EV_JOIN,
 				      .trainer = {.session = 11, .pid = 111, .hint = 0}});
 	duo_event(p, 0, "written", (struct core_event){.type = CORE_EV_WRITTEN, .step = 4});
-	duo_event(p, 0, "persisted", (struct core_event){.type = CORE_EV_PERSISTED});
+	persisted(p);
 }
 
 void duo_compute(struct duo *p, unsigned n, bool staged, bool ready)

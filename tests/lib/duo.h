@@ -20,6 +20,7 @@ struct duo_queued {
 };
 
 struct duo {
+	bool elected; /* Coordinators are elected, a first. */
 	struct core *core[2];
 	/* `saved` has two buffers per core, and counts[n] is the valid one. */
 	void *memory[2], *saved[2][2];
@@ -40,6 +41,9 @@ struct duo {
 
 struct view_node duo_who(unsigned n);
 void duo_init(struct duo *p);
+void duo_init_elected(struct duo *p);
+/* The node is elected and begins with the view that was given last to a disk. */
+void duo_lead(struct duo *p, unsigned n, uint64_t term);
 void duo_deinit(struct duo *p);
 __attribute__((format(printf, 2, 3))) void duo_line(struct duo *p, const char *fmt, ...);
 /* Its messages wait in the queue. */

@@ -254,6 +254,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		break;
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
+	case CORE_ACT_RESIGNED:
 		break;
 	case CORE_ACT_LEFT:
 		trainer_closed(s, n, a->session, a->why);

@@ -472,6 +472,7 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 		break;
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
+	case CORE_ACT_RESIGNED:
 	case CORE_ACT_BEGIN:
 	case CORE_ACT_CREDIT:
 	case CORE_ACT_LEFT:

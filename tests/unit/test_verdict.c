@@ -52,7 +52,8 @@ static uint64_t state_hash(const struct search *q, struct state *s)
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
 		h = mix(mix_id(h, &s->prepared[n]), s->incarnation[n]);
 	h = mix_id(mix(mix(h, s->disk.term), s->disk.seq), &s->disk.record.id);
-	h = mix(h, s->has_pending);
+	h = mix(mix(mix(h, s->has_pending), s->leader), s->term);
+	h = mix(h, (uint64_t)s->takeovers);
 	if (s->has_pending)
 		h = mix_id(mix(mix(h, s->pending.term), s->pending.seq), &s->pending.record.id);
 	h = mix(mix(mix(h, (uint64_t)s->restarts * 16u + (uint64_t)s->warms),
@@ -129,6 +130,8 @@ static void action(struct search *q, struct state *s, uint16_t n, const struct c
 	} else if (a->type == CORE_ACT_OPEN) {
 		s->prepared[n] = a->id;
 	} else if (a->type == CORE_ACT_PERSIST) {
+		if (n != s->leader)
+			return; /* It is fenced. */
 		s->pending = *a->view;
 		s->has_pending = true;
 	} else if (a->type == CORE_ACT_ENDED) {
@@ -175,6 +178,7 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 				 .members = view_first(q->shape.nodes_nr, 0),
 				 .who = who(n, warm ? s->incarnation[n] : s->starts[n] + 1),
 				 .term = ++s->starts[n],
+				 .elected = q->shape.takeovers > 0,
 				 .chunks_nr = q->shape.chunks_nr,
 				 .place = place_of(q->shape.owner, q->shape.chunks_nr),
 				 .node_names = names,
@@ -289,8 +293,34 @@ static bool may_persist(struct search *q, struct state *s)
 		return false;
 	s->disk = s->pending;
 	s->has_pending = false;
-	feed(q, s, 0, &(struct core_event){.type = CORE_EV_PERSISTED});
-	snprintf(q->path[q->depth], sizeof(q->path[0]), "0 persisted");
+	feed(q, s, s->leader,
+	     &(struct core_event){.type = CORE_EV_PERSISTED,
+				  .id = {.term = s->disk.term, .seq = s->disk.seq}});
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "%u persisted", s->leader);
+	return true;
+}
+
+/* The node is elected and begins with what is durable. The leader before it does not hear of that,
+ * and what it has not written by now is never written. */
+static void lead(struct search *q, struct state *s, uint16_t n)
+{
+	struct core_view view = s->disk; /* The event must not change with the disk. */
+
+	s->has_pending = s->held = false;
+	s->leader = n;
+	feed(q, s, n,
+	     &(struct core_event){
+		     .type = CORE_EV_LEAD, .id.term = ++s->term, .view = view.term ? &view : NULL});
+	feed(q, s, n, &(struct core_event){.type = CORE_EV_TICK});
+}
+
+static bool may_lead(struct search *q, struct state *s, uint16_t n)
+{
+	if (!s->takeovers)
+		return false;
+	s->takeovers--;
+	lead(q, s, n);
+	snprintf(q->path[q->depth], sizeof(q->path[0]), "%u leads", n);
 	return true;
 }
 
@@ -380,9 +410,13 @@ static bool may(struct search *q, struct state *s, uint32_t what)
 		return may_flap(q, s);
 	if (what == 4)
 		return may_hold(q, s);
-	if (what < 5u + q->shape.nodes_nr)
-		return may_warm(q, s, (uint16_t)(what - 5));
-	return may_deliver(q, s, what - 5 - q->shape.nodes_nr);
+	what -= 5;
+	if (what < q->shape.nodes_nr)
+		return may_warm(q, s, (uint16_t)what);
+	what -= q->shape.nodes_nr;
+	if (what < q->shape.nodes_nr)
+		return may_lead(q, s, (uint16_t)what);
+	return may_deliver(q, s, what - q->shape.nodes_nr);
 }
 
 static void explore(struct search *q)
@@ -392,7 +426,7 @@ static void explore(struct search *q)
 	CHECK(q->depth + 2 < DEPTH_MAX);
 	if (q->depth > q->deepest)
 		q->deepest = q->depth;
-	for (uint32_t what = 0; what < 7u * q->shape.nodes_nr + 5 + q->messages_nr && !q->failed &&
+	for (uint32_t what = 0; what < 8u * q->shape.nodes_nr + 5 + q->messages_nr && !q->failed &&
 				q->states_nr < q->limit;
 	     what++) {
 		*next = *s;
@@ -419,7 +453,10 @@ static void first_state(struct search *q,
 	memset(s, 0, sizeof(*s));
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++)
 		start(q, s, n, false);
-	feed(q, s, 0, &(struct core_event){.type = CORE_EV_TICK});
+	if (q->shape.takeovers)
+		lead(q, s, 0);
+	else
+		feed(q, s, 0, &(struct core_event){.type = CORE_EV_TICK});
 	for (uint16_t n = 0; n < q->shape.nodes_nr; n++) {
 		for (uint16_t m = n + 1u; m < q->shape.nodes_nr; m++)
 			link_up(q, s, n, m);
@@ -443,6 +480,7 @@ static void first_state(struct search *q,
 	s->abandons = q->shape.abandons;
 	s->flaps = q->shape.flaps;
 	s->holds = q->shape.holds;
+	s->takeovers = q->shape.takeovers;
 	memset(s->sent, 0, sizeof(s->sent));
 	for (uint32_t i = 0; i < q->messages_nr; i++) {
 		if (q->message[i].msg.op == CORE_BEGIN)
@@ -469,12 +507,13 @@ static void enumerate(const struct shape *shape, size_t limit)
 	assert_null(q->failed);
 	assert_true(core_of(&q->at[0], 0)->coord.undecided);
 	explore(q);
-	printf("verdict: %u nodes, %d restarts, %d abandoned, %d link losses, %d holds, %d warm: "
+	printf("verdict: %u nodes, %d restarts, %d abandoned, %d link losses, %d holds, %d warm, "
+	       "%d takeovers: "
 	       "%zu states, %zu transitions, "
 	       "depth %u: "
 	       "%s\n",
 	       shape->nodes_nr, shape->restarts, shape->abandons, shape->flaps, shape->holds,
-	       shape->warms, q->states_nr, q->transitions_nr, q->deepest,
+	       shape->warms, shape->takeovers, q->states_nr, q->transitions_nr, q->deepest,
 	       q->failed              ? q->failed
 	       : q->states_nr < limit ? "safe"
 				      : "cut off");
@@ -533,6 +572,21 @@ static void test_warm(void **state) /* Any of them may happen at any moment. */
 	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 1, .owner = {1}, .warms = 1}, 4000);
 }
 
+/* Another node is elected, or the same one again, at any moment. */
+static void test_takeover(void **state)
+{
+	(void)state;
+	for (uint16_t owner = 0; owner < 2; owner++)
+		enumerate(&(struct shape){.nodes_nr = 2,
+					  .chunks_nr = 1,
+					  .owner = {owner},
+					  .abandons = 1,
+					  .takeovers = 1},
+			  STATES_MAX);
+	enumerate(&(struct shape){.nodes_nr = 3, .chunks_nr = 2, .owner = {1, 2}, .takeovers = 1},
+		  10000);
+}
+
 static void test_longer(void **state) /* A minute, with CHECK_ALL. */
 {
 	(void)state;
@@ -581,12 +635,13 @@ static void test_more(void **state) /* Minutes, with VERDICT_FULL=1. */
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_nodes),
-					   cmocka_unit_test(test_three_nodes),
-					   cmocka_unit_test(test_warm)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_two_nodes), cmocka_unit_test(test_three_nodes),
+		cmocka_unit_test(test_takeover), cmocka_unit_test(test_warm)};
 	const struct CMUnitTest longer[] = {
 		cmocka_unit_test(test_two_nodes), cmocka_unit_test(test_three_nodes),
-		cmocka_unit_test(test_warm), cmocka_unit_test(test_longer)};
+		cmocka_unit_test(test_takeover), cmocka_unit_test(test_warm),
+		cmocka_unit_test(test_longer)};
 	const struct CMUnitTest more[] = {cmocka_unit_test(test_more)};
 
 	setvbuf(stdout, NULL, _IOLBF,

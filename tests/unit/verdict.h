@@ -16,7 +16,7 @@ struct shape {
 	uint16_t nodes_nr;
 	uint32_t chunks_nr;
 	uint16_t owner[2];
-	int restarts, abandons, flaps, holds, warms;
+	int restarts, abandons, flaps, holds, warms, takeovers;
 	bool lr_differs; /* in every first attempt: it must never be committed */
 };
 
@@ -30,8 +30,10 @@ struct state { /* of the cluster; compared by its bytes */
 	struct core_view disk;
 	bool has_pending, persisted_heard;
 	struct core_view pending;
-	int restarts, abandons, flaps, holds, warms; /* left */
-	bool has_committed, held, down;              /* down: the flapping link */
+	int restarts, abandons, flaps, holds, warms, takeovers; /* left */
+	uint16_t leader; /* elected last; another one may believe that it still leads */
+	uint64_t term;   /* of that election */
+	bool has_committed, held, down; /* down: the flapping link */
 	struct core_id committed;
 	struct core_id draining[CORE_NODES_MAX], prepared[CORE_NODES_MAX];
 };

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* action.h: what a core wants carried out. A pointer in an action lives until the next call of
+ * core_handle(). */
+#ifndef SHARD_CORE_ACTION_H
+#define SHARD_CORE_ACTION_H
+
+#include "core/msg.h"
+
+#include <stdint.h>
+
+enum core_action_type {
+	/* Send .msg to .msg.to. The shell keeps the order on each link. It may lose messages,
+	 * because the core repeats them. */
+	CORE_ACT_SEND = 1,
+	/* Write .view to disk and sync it, then give CORE_EV_PERSISTED. .why says why the weights
+	 * are gone, or is NULL. */
+	CORE_ACT_PERSIST,
+	/* This node is STAGING attempt .id with .world. Tell the local ranks, which may now write
+	 * to their arenas. */
+	CORE_ACT_BEGIN,
+	/* .node granted its landing slots for .id, so contributions of .id may go there. */
+	CORE_ACT_CREDIT,
+	/* This node is about to vote. Mark the image open before any later action. */
+	CORE_ACT_OPEN,
+	/* Run the optimizer with .record, or move only the versions if it skips the step. Then give
+	 * CORE_EV_APPLIED. */
+	CORE_ACT_APPLY,
+	CORE_ACT_RESULT, /* Tell .record to the local ranks of its world. */
+	/* Attempt .id is over without effect. Tell the local ranks .why and .status, and take no
+	 * more pushes. */
+	CORE_ACT_ENDED,
+	CORE_ACT_SEAL, /* Publish the written master weights as the image of .record.step. */
+	/* Generation .id.generation begins, and nothing older counts, because of .why. Tell all
+	 * trainers. With .status SHARD_LOST they join anew. With SHARD_ROLLED_BACK they stay, and
+	 * hear the step with the CORE_ACT_SEAL that follows. The shell of the coordinator then
+	 * restores the weights (CORE_EV_WRITTEN, or CORE_EV_CHECKPOINT off). It begins anew with
+	 * each of these actions, because a coordinator that starts again while it restores makes
+	 * one more generation. */
+	CORE_ACT_LOST,
+	CORE_ACT_EXPEL, /* The local .session is out of the world, because of .why. Close it. */
+	CORE_ACT_LEFT,  /* The local .session asked to leave, and is in no world from now on. */
+	/* On the coordinator: nothing after .record is decided until CORE_EV_HOLD is off, or until
+	 * CORE_ACT_LOST. Nodes may still be applying .record. */
+	CORE_ACT_HELD,
+	CORE_ACT_TUNED, /* On the coordinator: the last CORE_EV_TUNE holds on every node. */
+	/* This node does not coordinate any more. A hold is over, and what was ordered here and not
+	 * answered is void. A view of CORE_ACT_PERSIST may still become durable, and the core does
+	 * not want to know. */
+	CORE_ACT_RESIGNED,
+};
+
+struct core_action {
+	enum core_action_type type;
+	struct core_msg msg;
+	uint16_t node;
+	uint64_t session;
+	struct core_id id;
+	const struct core_world *world;
+	const struct record *record;
+	const struct core_view *view;
+	const char *why;
+	enum shard_status status; /* 0: SHARD_WORLD_CHANGED. */
+};
+
+#define CORE_ACTIONS_MAX (8 * CORE_NODES_MAX + 64)
+struct core_out {
+	uint32_t nr;
+	struct core_action act[CORE_ACTIONS_MAX];
+};
+
+#endif
