@@ -270,10 +270,13 @@ static void contribute(struct rawnode *x, const struct wire_head *now, float wit
 	raw_send(&x->r[0], &h, NULL);
 }
 
-static struct wire_head granted(struct rawnode *x, uint64_t session)
+/* Waits until the daemon lends its slots for an attempt after that one (NULL: for any). BEGIN and
+ * GRANT of the attempt before are repeated on a slow machine, so they may come once more. */
+static struct wire_head granted(struct rawnode *x, const struct wire_head *before)
 {
-	rawnode_obey(x, OP_CORE + CORE_BEGIN, session);
-	rawnode_obey(x, OP_CORE + CORE_GRANT, 0);
+	do {
+		rawnode_obey(x, OP_CORE + CORE_GRANT, 0);
+	} while (before && x->r[0].head.attempt == before->attempt);
 	return x->r[0].head;
 }
 
@@ -321,18 +324,19 @@ static void damage(uint32_t ranks)
 				: SETTINGS "min_world=3 max_world=4 local_world=2";
 	l.ends = ranks == 1 ? 2 : 1;
 	CHECK(pthread_create(&l.thread, NULL, train_there, &l) == 0);
-	rawnode_obey(&x, OP_CORE + CORE_ASK, 0); /* The coordinator has its memory, too. */
+	/* The coordinator knows trainers from its first view on. */
+	rawnode_obey(&x, OP_CORE + CORE_VIEW, 77);
 	if (ranks == 2)
 		rawnode_join(&x, 76);
-	first = granted(&x, 77);
+	now = first = granted(&x, NULL);
 	contribute(&x, &first, 0.25f, true);
 	if (ranks == 1) { /* Now the trainer is to blame. */
-		now = granted(&x, 0);
+		now = granted(&x, &first);
 		contribute(&x, &now, 0.25f, true);
 		put_out(&x, 77);
 		rawnode_join(&x, 78);
 	}
-	now = granted(&x, 0);
+	now = granted(&x, &now);
 	/* It is for the previous attempt, so nobody waits for it and it ends nothing. */
 	contribute(&x, &first, 0.25f, true);
 	contribute(&x, &now, 0.125f, false);
