@@ -86,9 +86,7 @@ void attempt_begin(struct ctx *x)
 	co->undecided = true;
 	co->begun_ns = x->now;
 	co->behind_ns = x->now;
-	co->has_ranks = false;
-	co->bad_tensor = -1;
-	co->bad_rank = -1;
+	attempt_no_votes(c);
 	timer_start(c, &co->timer, x->now);
 	view_each(i, coord_members(c)) {
 		co->node[i].voted = co->node[i].begun = co->node[i].reported = false;
@@ -167,24 +165,61 @@ static const char *attempt_take_ranks(struct core *c, uint16_t node, const struc
 	return NULL;
 }
 
+void attempt_no_votes(struct core *c)
+{
+	struct coord *co = &c->coord;
+
+	co->has_ranks = false;
+	co->bad_tensor = -1;
+	co->bad_rank = -1;
+	memset(core_at(c, c->at_voted), 0, (c->conf.chunks_nr + 7) / 8);
+}
+
+/* How many chunks the vote of the node is for. */
+static uint32_t attempt_votes_nr(const struct core *c, uint16_t node)
+{
+	const struct placement *p = coord_place(c);
+
+	return (p->learns | p->gone) >> node & 1 ? 0 : c->held_nr[node];
+}
+
+/* Takes the vote for one chunk. Returns false if the vote for another copy was a different one. The
+ * sums are compared as bits, because not every sum equals itself. */
+static bool attempt_take_chunk(struct core *c, uint32_t chunk, double sumsq, bool finite)
+{
+	double *all = core_at(c, c->at_all_sumsq);
+	uint8_t *all_finite = core_at(c, c->at_all_finite);
+	uint8_t *voted = core_at(c, c->at_voted), bit = (uint8_t)(1u << chunk % 8);
+
+	if (voted[chunk / 8] & bit)
+		return !memcmp(&all[chunk], &sumsq, sizeof(sumsq)) && all_finite[chunk] == finite;
+	voted[chunk / 8] |= bit;
+	all[chunk] = sumsq;
+	all_finite[chunk] = finite;
+	return true;
+}
+
 bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w,
 		     const char **differs)
 {
 	struct coord *co = &c->coord;
-	double *sumsq = core_at(c, c->at_all_sumsq);
-	uint8_t *finite = core_at(c, c->at_all_finite);
 	uint32_t nr = 0;
 
-	if (v->chunks_nr != c->held_nr[node] || v->ranks_nr != w->size ||
+	if (v->chunks_nr != attempt_votes_nr(c, node) || v->ranks_nr != w->size ||
 	    (v->chunks_nr && (!v->sumsq || !v->finite)) || !v->weights ||
 	    (v->lr_nr && (!v->lr || v->lr_nr != c->conf.record.groups_nr)))
 		return false;
 	*differs = attempt_take_ranks(c, node, v, w);
 	for (uint32_t i = 0; v->chunks_nr && i < c->conf.chunks_nr; i++) {
-		if (!place_holds(core_place(c), i, node))
+		if (!place_holds(coord_place(c), i, node))
 			continue;
-		sumsq[i] = v->sumsq[nr];
-		finite[i] = v->finite[nr++] != 0;
+		if (!attempt_take_chunk(c, i, v->sumsq[nr], v->finite[nr] != 0) && !*differs)
+			*differs = core_text(c,
+					     "node %s voted with another sum of squares of chunk "
+					     "%u than a node that has the other copy: look at the "
+					     "memory and network of the nodes that hold it",
+					     core_node_name(c, node), i);
+		nr++;
 	}
 	if (v->bad_tensor >= 0 &&
 	    (co->bad_tensor < 0 || v->bad_tensor < co->bad_tensor ||

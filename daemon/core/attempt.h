@@ -19,9 +19,10 @@ void attempt_send_commit(struct ctx *x, uint16_t node);
 /* Is the message about the attempt in hand, and from a member of the open view? If it is about an
  * attempt that is over, the sender is told how that one ended. */
 bool attempt_is_of(struct ctx *x, const struct core_msg *m);
+void attempt_no_votes(struct core *c); /* None is merged yet. */
 /* Adds the vote of a node to the merged votes, and the weights of the first one to w. Returns false
  * if the vote is malformed. *differs becomes a sentence if the node says otherwise than the nodes
- * before it what the ranks gave, else NULL. */
+ * before it what the ranks gave or what the gradient of a chunk is, else NULL. */
 bool attempt_scatter(struct core *c, uint16_t node, const struct core_vote *v, struct core_world *w,
 		     const char **differs);
 /* Makes the record after the last one from the votes that attempt_scatter() merged. */

@@ -20,6 +20,11 @@ const struct view_members *coord_members(const struct core *c)
 	return &c->coord.view.members;
 }
 
+const struct placement *coord_place(const struct core *c)
+{
+	return &c->coord.view.place;
+}
+
 bool coord_lists(const struct core *c, uint16_t node)
 {
 	return view_same(&c->link[node].who, &coord_members(c)->node[node]);
@@ -273,7 +278,7 @@ static bool coord_behind(const struct core *c, uint16_t node)
 
 	if (n->voted || !n->done)
 		return !n->voted;
-	return n->reported && chunk < c->conf.chunks_nr && place_holds(core_place(c), chunk, node);
+	return n->reported && chunk < c->conf.chunks_nr && place_holds(coord_place(c), chunk, node);
 }
 
 static bool coord_any_behind(const struct core *c)
@@ -311,11 +316,11 @@ static void words_rank(const struct core *c, struct words *w, uint32_t rank)
 		return;
 	words_add(w, ", which waits there for chunk %u of the image of step %llu, which ", chunk,
 		  (unsigned long long)its->image_step);
-	if (place_holds(core_place(c), chunk, r->node))
+	if (place_holds(coord_place(c), chunk, r->node))
 		words_add(w, "is being made again after a restart");
 	else
 		words_add(w, "node %s holds",
-			  core_node_name(c, place_primary(core_place(c), chunk)));
+			  core_node_name(c, place_primary(coord_place(c), chunk)));
 }
 
 /* Describes a node whose ranks are all ready. A node lacks the image of its own chunks only after a

@@ -87,6 +87,8 @@ struct coord {
 	uint64_t damaged_step;
 };
 
+/* The placement of the coordinator's newest view. */
+const struct placement *coord_place(const struct core *c);
 /* The members of the coordinator's newest view, which may be newer than the view that this node has
  * adopted. */
 const struct view_members *coord_members(const struct core *c);

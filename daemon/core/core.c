@@ -223,6 +223,7 @@ static size_t core_layout(const struct core_conf *conf, struct core *c)
 	c->at_finite = place(&at, chunks);
 	c->at_all_sumsq = place(&at, chunks * sizeof(double));
 	c->at_all_finite = place(&at, chunks);
+	c->at_voted = place(&at, (chunks + 7) / 8);
 	return at;
 }
 

@@ -22,6 +22,13 @@ const struct placement *core_place(const struct core *c)
 	return &c->member.place;
 }
 
+bool core_counts(const struct core *c, uint16_t node)
+{
+	const struct placement *p = core_place(c);
+
+	return !((p->learns | p->gone) >> node & 1);
+}
+
 uint16_t core_coordinator(const struct core *c)
 {
 	return core_coordinates(c) ? c->conf.self : view_coordinator(core_members(c));

@@ -49,6 +49,8 @@ void core_copy_text(char *to, size_t bytes, const char *from);
  * adopted one. */
 const struct view_members *core_members(const struct core *c);
 const struct placement *core_place(const struct core *c);
+/* Do the copies of that node count, in that view? A node without memory for a chunk counts, too. */
+bool core_counts(const struct core *c, uint16_t node);
 /* The coordinator of that view, or this node if it coordinates. The former may not lead any more.
  */
 uint16_t core_coordinator(const struct core *c);

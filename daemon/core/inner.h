@@ -25,10 +25,13 @@
 
 struct core {
 	struct core_conf conf;
-	uint32_t held_nr[CORE_NODES_MAX]; /* How many chunks each node holds. */
+	/* How many chunks each node has memory for, and of how many it is the primary. */
+	uint32_t held_nr[CORE_NODES_MAX], primary_nr[CORE_NODES_MAX];
+	/* Nodes to which this one sends reduced gradients, and those from which it gets some. */
+	uint64_t grads_to, grads_from;
 	/* The offsets of the arrays that follow this struct. */
-	size_t at_index, at_staged, at_sumsq, at_finite, at_all_sumsq, at_all_finite, at_weights,
-		at_ranks;
+	size_t at_index, at_staged, at_sumsq, at_finite, at_all_sumsq, at_all_finite, at_voted,
+		at_weights, at_ranks;
 	struct link link[CORE_NODES_MAX];
 	struct local local;
 	struct step step;

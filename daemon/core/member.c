@@ -100,12 +100,27 @@ static void member_new_generation(struct ctx *x, const struct core_view *v)
 void member_place(struct core *c, const struct placement *p)
 {
 	uint32_t *index = core_at(c, c->at_index);
+	uint16_t self = c->conf.self;
 
 	c->member.place = *p;
 	memset(c->held_nr, 0, sizeof(c->held_nr));
-	for (uint32_t i = 0; i < p->chunks_nr; i++)
-		/* Counts per primary. It is read for chunks of this node only. */
-		index[i] = c->held_nr[place_primary(p, i)]++;
+	memset(c->primary_nr, 0, sizeof(c->primary_nr));
+	c->grads_to = c->grads_from = 0;
+	for (uint32_t i = 0; i < p->chunks_nr; i++) {
+		uint64_t keepers = place_keepers(p, i);
+		uint16_t primary = place_primary(p, i);
+
+		index[i] = c->held_nr[self]; /* It is read for chunks of this node only. */
+		for (; keepers; keepers &= keepers - 1)
+			c->held_nr[__builtin_ctzll(keepers)]++;
+		if (primary >= CORE_NODES_MAX)
+			continue;
+		c->primary_nr[primary]++;
+		if (primary == self)
+			c->grads_to |= place_followers(p, i);
+		else if (place_followers(p, i) >> self & 1)
+			c->grads_from |= 1ull << primary;
+	}
 }
 
 /* The weights of a chunk can only follow records one by one. A node that holds chunks cannot adopt

@@ -33,8 +33,8 @@ bool member_is_in(const struct core *c, const struct view_members *v);
  * if coordinators are elected, one that comes with a higher term. */
 bool member_obeys(const struct core *c, const struct core_msg *m);
 
-/* From now on the chunks lie like that. Counts anew how many each node holds, and where the votes
- * of those of this node are. */
+/* From now on the chunks lie like that. Counts anew how many each node has, who sends reduced
+ * gradients to whom, and where the votes for the chunks of this node are. */
 void member_place(struct core *c, const struct placement *p);
 
 /* Messages of the coordinator. */

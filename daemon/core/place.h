@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h: which node holds each chunk. Every question about the holder of a chunk goes through
+/* place.h: which nodes hold each chunk. Every question about the holders of a chunk goes through
  * these functions, in the core and around it, so that the answers may differ from one view to the
- * next. Nothing here fails. */
+ * next. Nothing here fails.
+ *
+ * A placement has two parts. The tables say which nodes have memory for a chunk. They belong to the
+ * shell and change only with the weights of the model as a whole. The masks belong to a view. They
+ * say of a node whether all of its copies count. So a node that is lost, or that comes back and has
+ * to learn its chunks again, changes a bit and moves no memory. */
 #ifndef SHARD_CORE_PLACE_H
 #define SHARD_CORE_PLACE_H
 
@@ -9,52 +14,112 @@
 #include "wire/xxh.h"
 
 struct placement {
-	/* [chunks_nr] The caller keeps this array for as long as anybody uses the placement, a view
-	 * that names it included. */
+	/* [chunks_nr] The node whose copy counts as long as it has one. The caller keeps the arrays
+	 * for as long as anybody uses the placement, a view that names it included. */
 	const uint16_t *primary;
+	/* [chunks_nr] A bit for each node that has memory for the chunk, the primary included.
+	 * NULL: nobody but the primary has. */
+	const uint64_t *holders;
 	uint32_t chunks_nr;
-	/* Tells placements apart without their tables. place_of() sets it. */
+	/* Tells tables apart without looking at them. place_of() sets it. */
 	uint64_t sum;
+	/* Members that have memory but no copies, because they are catching up. */
+	uint64_t learns;
+	/* Nodes that are no members. What copies they may have does not count. */
+	uint64_t gone;
 };
 
-static inline struct placement place_of(const uint16_t *primary, uint32_t chunks_nr)
+/* Every node counts that the tables name. */
+static inline struct placement place_of(const uint16_t *primary, const uint64_t *holders,
+					uint32_t chunks_nr)
 {
-	return (struct placement){primary, chunks_nr,
-				  xxh_sum(primary, chunks_nr * sizeof(*primary), chunks_nr)};
+	uint64_t sum = xxh_sum(primary, chunks_nr * sizeof(*primary), chunks_nr);
+
+	if (holders)
+		sum = xxh_sum(holders, chunks_nr * sizeof(*holders), sum);
+	return (struct placement){
+		.primary = primary, .holders = holders, .chunks_nr = chunks_nr, .sum = sum};
 }
 
-static inline bool place_same(const struct placement *a, const struct placement *b)
+static inline bool place_same_tables(const struct placement *a, const struct placement *b)
 {
 	return a->chunks_nr == b->chunks_nr && a->sum == b->sum;
 }
 
-/* The node whose copy of the chunk counts. */
-static inline uint16_t place_primary(const struct placement *p, uint32_t chunk)
+static inline bool place_same(const struct placement *a, const struct placement *b)
+{
+	return place_same_tables(a, b) && a->learns == b->learns && a->gone == b->gone;
+}
+
+/* A bit for each node that has memory for the chunk, whether it has a copy or not. */
+static inline uint64_t place_keepers(const struct placement *p, uint32_t chunk)
 {
 	CHECK(chunk < p->chunks_nr);
-	return p->primary[chunk];
+	return p->holders ? p->holders[chunk] : 1ull << p->primary[chunk];
+}
+
+static inline bool place_keeps(const struct placement *p, uint32_t chunk, uint16_t node)
+{
+	return place_keepers(p, chunk) >> node & 1;
+}
+
+/* A bit for each node that has a copy that counts. All of these copies are identical. */
+static inline uint64_t place_copies(const struct placement *p, uint32_t chunk)
+{
+	return place_keepers(p, chunk) & ~(p->learns | p->gone);
 }
 
 static inline bool place_holds(const struct placement *p, uint32_t chunk, uint16_t node)
 {
-	return place_primary(p, chunk) == node;
+	return place_copies(p, chunk) >> node & 1;
 }
 
-/* Is every chunk held by a member? */
+/* The holder that reduces the gradient of the chunk and sends its image to nodes without a copy. It
+ * is the one that the table names, or else the next holder after it, in the order of the slots.
+ * CORE_NODES_MAX: the chunk has no copy. */
+static inline uint16_t place_primary(const struct placement *p, uint32_t chunk)
+{
+	uint64_t copies = place_copies(p, chunk), after;
+	uint16_t first = p->primary[chunk];
+
+	if (copies >> first & 1)
+		return first;
+	if (!copies)
+		return CORE_NODES_MAX;
+	after = copies >> first << first;
+	return (uint16_t)__builtin_ctzll(after ? after : copies);
+}
+
+/* A bit for each node that needs the reduced gradient of the chunk from its primary: the other
+ * holders, and the members that catch up. */
+static inline uint64_t place_followers(const struct placement *p, uint32_t chunk)
+{
+	uint16_t primary = place_primary(p, chunk);
+
+	if (primary >= CORE_NODES_MAX)
+		return 0;
+	return place_keepers(p, chunk) & ~p->gone & ~(1ull << primary);
+}
+
+/* Do the tables name only these slots, and do the masks fit these members, so that every chunk has
+ * a copy? */
 static inline bool place_ok(const struct placement *p, const struct view_members *v)
 {
+	if (!p->primary || p->learns & ~v->nodes || p->gone & v->nodes)
+		return false;
 	for (uint32_t c = 0; c < p->chunks_nr; c++)
-		if (!view_is_member(v, p->primary[c]))
+		if (p->primary[c] >= CORE_NODES_MAX || !(place_copies(p, c) & v->nodes))
 			return false;
-	return p->primary != NULL;
+	return true;
 }
 
-static inline uint32_t place_held_nr(const struct placement *p, uint16_t node)
+/* For how many chunks the node has memory. */
+static inline uint32_t place_kept_nr(const struct placement *p, uint16_t node)
 {
 	uint32_t nr = 0;
 
 	for (uint32_t c = 0; c < p->chunks_nr; c++)
-		nr += place_holds(p, c, node);
+		nr += place_keeps(p, c, node);
 	return nr;
 }
 

@@ -22,7 +22,7 @@ void recover_check(const struct core *c)
 	CHECK(!co->tune_tell || co->has_view);
 	/* This coordinator moves no chunk. What it asks about the holders of chunks it asks of the
 	 * view that this node has adopted. */
-	CHECK(co->state == COORD_OFF || place_same(&co->view.place, core_place(c)));
+	CHECK(co->state == COORD_OFF || place_same_tables(&co->view.place, core_place(c)));
 }
 
 /* Who has the slot now, and with which memory. NULL: not known. */
@@ -66,7 +66,7 @@ static uint32_t first_chunk(const struct core *c, uint16_t node)
 {
 	uint32_t i = 0;
 
-	while (i < c->conf.chunks_nr && !place_holds(core_place(c), i, node))
+	while (i < c->conf.chunks_nr && !place_holds(coord_place(c), i, node))
 		i++;
 	return i;
 }
@@ -512,9 +512,8 @@ static void recover_prepared(struct ctx *x, uint16_t from, const struct core_ans
 	if (core_id_cmp(&a->id, &co->id) > 0) {
 		co->id = a->id;
 		co->prepared = a->world;
-		co->has_ranks = co->prepared_differs = false;
-		co->bad_tensor = -1;
-		co->bad_rank = -1;
+		co->prepared_differs = false;
+		attempt_no_votes(c);
 	}
 	co->node[from].prepared = a->id;
 	co->node[from].is_prepared = true;

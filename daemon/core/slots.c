@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a node needs of the ranks of other nodes, called by step.c. It is their part of each chunk
- * that it holds, which they write to landing slots here, and what they gave when they were ready.
- * Happy path: a node that is STAGING sends GRANT to every node with ranks. That node writes its
- * contributions to the slots, and answers with RANKS when all its ranks are ready. Either message
+/* What a node needs of other nodes in an attempt, called by step.c. It is the part of their ranks
+ * in each chunk of which it is the primary, the reduced gradient of each other chunk that it has
+ * memory for, both of which are written to landing slots here, and what their ranks gave when they
+ * were ready. Happy path: a node that is STAGING sends GRANT to every node with ranks and to every
+ * primary of one of its chunks. That node writes to the slots, and answers with RANKS when all its
+ * ranks are ready. Either message
  * may be lost, so GRANT is repeated until RANKS has come. Slots of a dropped attempt are not
  * lent again before the node that had them says DRAINED, or before its connection has ended. */
 #include "core/slots.h"
@@ -18,8 +20,11 @@ bool slots_needs(const struct core *c, uint16_t node)
 {
 	const struct step *s = &c->step;
 
-	return s->part == CORE_STAGING && node != c->conf.self && s->ranked >> node & 1 &&
-	       (s->chunks_staged < c->held_nr[c->conf.self] || !slots_told(s, node));
+	bool incomplete = s->chunks_staged < c->held_nr[c->conf.self],
+	     ranked = s->ranked >> node & 1, reduces = c->grads_from >> node & 1;
+
+	return s->part == CORE_STAGING && node != c->conf.self &&
+	       (((ranked || reduces) && incomplete) || (ranked && !slots_told(s, node)));
 }
 
 static void slots_lend(struct ctx *x, uint16_t node)
@@ -41,14 +46,21 @@ static void slots_borrow(struct ctx *x, uint16_t node)
 	a->id = x->c->step.id;
 }
 
+/* Does this node send anything to landing slots of that node, contributions or reduced
+ * gradients? */
+static bool slots_sends(const struct core *c, uint16_t node)
+{
+	return node != c->conf.self &&
+	       ((c->primary_nr[node] && c->step.ranks_nr) || c->grads_to >> node & 1);
+}
+
 /* Does this node still wait for the landing slots of that node? A node that has voted may still owe
  * its contribution. Its own chunks are staged, or it holds none, while the lender was late, for
  * example with its updates of the step before. After a warm start this node owes nothing. If a
  * lender still waited, the attempt could not commit without the trainers that died here. */
 static bool slots_wanted(const struct core *c, uint16_t node)
 {
-	return node != c->conf.self && c->held_nr[node] && c->step.ranks_nr &&
-	       step_undecided(&c->step) && !c->step.kept &&
+	return slots_sends(c, node) && step_undecided(&c->step) && !c->step.kept &&
 	       core_id_cmp(&c->step.slots[node].credit, &c->step.id);
 }
 
@@ -83,7 +95,7 @@ void slots_begin(struct ctx *x)
 
 	view_each(i, core_members(c)) {
 		slots_lend(x, i);
-		if (i != c->conf.self && c->held_nr[i] && c->step.ranks_nr && !slots_wanted(c, i))
+		if (slots_sends(c, i) && !slots_wanted(c, i))
 			slots_borrow(x, i);
 	}
 }

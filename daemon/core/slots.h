@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slots.h: what a node needs of the ranks of other nodes in an attempt: landing slots that it lends
- * for their contributions, and what their ranks gave. Private to daemon/core. */
+/* slots.h: what a node needs of other nodes in an attempt: landing slots that it lends for their
+ * contributions and reduced gradients, and what their ranks gave. Private to daemon/core. */
 #ifndef SHARD_CORE_SLOTS_H
 #define SHARD_CORE_SLOTS_H
 
@@ -17,7 +17,7 @@ void slots_drained(struct ctx *x); /* Nothing of an attempt up to .drained leave
 void slots_repeat(struct ctx *x);
 void slots_link_down(struct ctx *x, uint16_t node);
 void slots_link_up(struct ctx *x, uint16_t node);
-/* Does STAGING wait for something of the ranks of that node? */
+/* Does STAGING wait for something of that node? */
 bool slots_needs(const struct core *c, uint16_t node);
 /* Does this node know what the ranks of that node gave, and that all of them are ready? */
 bool slots_told(const struct step *s, uint16_t node);

@@ -75,7 +75,7 @@ void step_vote_fill(struct core *c, struct core_vote *v)
 		weights[i] = s->world.rank[i].weight;
 	v->sumsq = core_at(c, c->at_sumsq);
 	v->finite = core_at(c, c->at_finite);
-	v->chunks_nr = c->held_nr[c->conf.self];
+	v->chunks_nr = core_counts(c, c->conf.self) ? c->held_nr[c->conf.self] : 0;
 	v->weights = weights;
 	v->ranks_nr = s->world.size;
 	v->lr = s->lr_nr ? s->lr : NULL;
@@ -388,7 +388,7 @@ void step_on_staged(struct ctx *x, const struct core_event *e)
 	uint8_t *staged = core_at(c, c->at_staged);
 	uint32_t *index = core_at(c, c->at_index);
 
-	CHECK(e->chunk < c->conf.chunks_nr && place_holds(core_place(c), e->chunk, c->conf.self));
+	CHECK(e->chunk < c->conf.chunks_nr && place_keeps(core_place(c), e->chunk, c->conf.self));
 	if (!step_in_hand(s, &e->id)) /* The attempt ended before the worker was done. */
 		return;
 	CHECK(!(staged[e->chunk / 8] >> (e->chunk % 8) & 1));

@@ -168,7 +168,7 @@ struct make { /* Lives as long as the model. */
 
 static uint32_t undo_places(const struct model *m)
 {
-	uint32_t held = place_held_nr(&m->place, m->server->self),
+	uint32_t held = place_kept_nr(&m->place, m->server->self),
 		 threads = m->server->conf->workers + 1;
 
 	return held == 0 ? 1 : held < threads ? held : threads;
@@ -425,7 +425,7 @@ static enum shard_status make_layout(struct model *m, struct err *e)
 		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", m->layout->chunks_nr);
 	why = place_decode(primary, m->layout->chunks_nr, m->server->nodes_nr, m->spec->place_runs,
 			   (uint32_t)m->spec->n_place_runs);
-	m->place = place_of(primary, m->layout->chunks_nr);
+	m->place = place_of(primary, NULL, m->layout->chunks_nr);
 	if (why != NULL)
 		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", m->name, why);
 	return SHARD_OK;

@@ -46,7 +46,7 @@ void store_sizes(struct store_sizes *s, const struct store_conf *conf)
 
 	*s = (struct store_sizes){.held_elems = 0};
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
-		if (!place_holds(&conf->place, c, conf->self))
+		if (!place_keeps(&conf->place, c, conf->self))
 			continue;
 		s->held_elems += layout_chunk_elems(l, c);
 		s->trained_elems += layout_trained(l, c) ? layout_chunk_elems(l, c) : 0;

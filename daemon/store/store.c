@@ -95,7 +95,7 @@ static void index_chunks(struct store *st)
 		uint32_t n = layout_chunk_elems(st->conf.layout, c);
 
 		st->held_at[c] = st->moment_at[c] = st->else_at[c] = NOT_HELD;
-		if (place_holds(&st->conf.place, c, st->conf.self)) {
+		if (place_keeps(&st->conf.place, c, st->conf.self)) {
 			st->held_at[c] = held;
 			held += n;
 			if (layout_trained(st->conf.layout, c)) {

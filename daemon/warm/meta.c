@@ -48,7 +48,7 @@ static uint32_t tiles_held(const struct meta_conf *c, uint32_t *first)
 	for (uint32_t i = 0; i < c->layout->chunks_nr; i++) {
 		if (first != NULL)
 			first[i] = nr;
-		nr += place_holds(&c->place, i, c->self) ? tile_count(c->layout, i) : 0;
+		nr += place_keeps(&c->place, i, c->self) ? tile_count(c->layout, i) : 0;
 	}
 	return nr;
 }

@@ -164,7 +164,7 @@ static struct core_conf duo_conf(const struct duo *p, uint16_t n)
 				 .term = p->elected ? 0 : p->term[n],
 				 .elected = p->elected,
 				 .chunks_nr = 2,
-				 .place = place_of(owner, 2),
+				 .place = place_of(owner, NULL, 2),
 				 .node_names = names,
 				 .min_world = 1,
 				 .max_world = 2,

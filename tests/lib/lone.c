@@ -45,7 +45,7 @@ struct core_conf lone_conf(uint16_t self, uint64_t term)
 				 .who = lone_who(self),
 				 .term = term,
 				 .chunks_nr = 2,
-				 .place = place_of(owner, 2),
+				 .place = place_of(owner, NULL, 2),
 				 .node_names = names,
 				 .min_world = 1,
 				 .max_world = 2,
@@ -117,7 +117,7 @@ struct core_view lone_view(uint64_t term, uint32_t seq, const struct record *r)
 			      .seq = seq,
 			      .generation = 1,
 			      .members = view_first(LONE_NODES, A),
-			      .place = place_of(owner, 2),
+			      .place = place_of(owner, NULL, 2),
 			      .sealed = true,
 			      .record = *r};
 

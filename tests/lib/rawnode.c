@@ -244,7 +244,7 @@ struct placement rawnode_place(const struct rawnode *x)
 	CHECK(primary != NULL);
 	for (uint32_t c = x->chunks_nr / 2; c < x->chunks_nr; c++)
 		primary[c] = 1;
-	p = place_of(primary, x->chunks_nr);
+	p = place_of(primary, NULL, x->chunks_nr);
 	p.primary = NULL;
 	free(primary);
 	return p;

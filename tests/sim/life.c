@@ -28,7 +28,7 @@ static struct core_conf node_conf(struct sim *s, uint16_t n)
 				 .who = shell_who(s, n),
 				 .term = s->node[n].starts,
 				 .chunks_nr = s->m->chunks_nr,
-				 .place = place_of(s->m->owner, s->m->chunks_nr),
+				 .place = place_of(s->m->owner, NULL, s->m->chunks_nr),
 				 .node_names = names,
 				 .min_world = s->m->min_world,
 				 .max_world = s->m->max_world,

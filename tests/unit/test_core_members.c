@@ -24,7 +24,7 @@ static struct core_view view_of(uint64_t term, uint32_t seq)
 
 	v.members.nodes = 1u << A | 1u << B;
 	v.members.node[C] = (struct view_node){.incarnation = 0};
-	v.place = place_of(all_of_b, 2);
+	v.place = place_of(all_of_b, NULL, 2);
 	return v;
 }
 
@@ -73,7 +73,7 @@ static void test_members_of_the_view(void **state)
 			 holder[2] = {first, first};
 
 		v = lone_view(5, 3, &v.record);
-		v.place = place_of(holder, 2); /* The placement of each view is right. */
+		v.place = place_of(holder, NULL, 2); /* The placement of each view is right. */
 		v.members.nodes = wrong[i].nodes;
 		v.members.coordinator = wrong[i].coordinator;
 		v.members.node[LONE_NODES] = (struct view_node){.uuid = "another"};
@@ -144,15 +144,15 @@ static void test_placement_of_the_view(void **state)
 	index = core_at(l.core, l.core->at_index);
 	assert_int_equal(l.core->held_nr[B], 1);
 	assert_int_equal(l.core->held_nr[C], 1);
-	v.place = place_of(none, 2); /* On a node that is no member. */
+	v.place = place_of(none, NULL, 2); /* On a node that is no member. */
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
-	v.place = place_of(all_of_c, 3); /* Of another model. */
+	v.place = place_of(all_of_c, NULL, 3); /* Of another model. */
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
 	say_view(&l, &first);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
-	v.place = place_of(all_of_b, 2); /* There are weights. */
+	v.place = place_of(all_of_b, NULL, 2); /* There are weights. */
 	v.seq = 4;
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
@@ -166,11 +166,11 @@ static void test_placement_of_the_view(void **state)
 	assert_int_equal(l.core->held_nr[C], 0);
 	assert_true(index[0] == 0 && index[1] == 1);
 	seal_of(&v, 2);
-	v.place = place_of(all_of_c, 2);
+	v.place = place_of(all_of_c, NULL, 2);
 	v.seq = 6; /* It is sealed and gives the chunks away in one view. */
 	say_view(&l, &v);
 	assert_null(lone_sent(&l, CORE_VIEW_OK));
-	v.place = place_of(all_of_b, 2);
+	v.place = place_of(all_of_b, NULL, 2);
 	v.seq = 7;
 	say_view(&l, &v);
 	assert_non_null(lone_sent(&l, CORE_VIEW_OK));
@@ -206,7 +206,7 @@ static void test_room_for_any_view(void **state)
 	for (uint16_t n = 0; n < LONE_NODES; n++) {
 		conf[n] = lone_conf(n, 1);
 		conf[n].chunks_nr = NR(held_by_c);
-		conf[n].place = place_of(held_by_c, NR(held_by_c));
+		conf[n].place = place_of(held_by_c, NULL, NR(held_by_c));
 		assert_int_equal(core_bytes(&conf[n]), core_bytes(&conf[A]));
 		assert_int_equal(core_warm_bytes(&conf[n]), core_warm_bytes(&conf[A]));
 	}

@@ -179,9 +179,9 @@ static void test_placement(void **state)
 	static struct fixture f;
 
 	(void)state;
-	mine.place = place_of(here, 2);
+	mine.place = place_of(here, NULL, 2);
 	pack(&f);
-	f.wire.place = place_of(there, 2).sum;
+	f.wire.place = place_of(there, NULL, 2).sum;
 	assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e),
 			 SHARD_PROTOCOL);
 	assert_non_null(strstr(f.e.text, "this release cannot move chunks"));

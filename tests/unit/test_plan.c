@@ -189,7 +189,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 		members[n] = n;
 	place_fill(owner, l->chunks_nr, members, (uint16_t)m->nodes, NULL);
 	conf.layout = l;
-	conf.place = place_of(owner, l->chunks_nr);
+	conf.place = place_of(owner, NULL, l->chunks_nr);
 	assert_int_equal(conf.optim->states_nr, m->states);
 	memory_node(m, &mine);
 	assert_int_equal(mine.chunks, l->chunks_nr);

@@ -228,7 +228,7 @@ static void open_store(struct made *m)
 {
 	struct err e = {.text = ""};
 
-	m->conf.place = place_of(m->owner, m->layout->chunks_nr);
+	m->conf.place = place_of(m->owner, NULL, m->layout->chunks_nr);
 	if (store_init(&m->store, &m->conf, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
 }
@@ -276,7 +276,7 @@ static void budget_bound(void **state)
 
 			for (uint32_t c = 0; c < counts.chunks_nr; c++)
 				m.owner[c] = (uint16_t)(c % nodes);
-			m.conf.place = place_of(m.owner, counts.chunks_nr);
+			m.conf.place = place_of(m.owner, NULL, counts.chunks_nr);
 			conf.layout = &counts;
 			budget_need(&need, &m.conf);
 			budget_least(&least, &conf, false);
@@ -571,7 +571,7 @@ static void given_up(void **state)
 
 	(void)state;
 	m.conf.given_up = &given_up;
-	m.conf.place = place_of(m.owner, m.layout->chunks_nr);
+	m.conf.place = place_of(m.owner, NULL, m.layout->chunks_nr);
 	assert_int_equal(store_init(&m.store, &m.conf, &e), SHARD_CLOSED);
 	layout_free(&m.layout);
 }
@@ -614,7 +614,7 @@ static void no_memory(void **state)
 	struct err e;
 
 	(void)state;
-	m.conf.place = place_of(m.owner, m.layout->chunks_nr);
+	m.conf.place = place_of(m.owner, NULL, m.layout->chunks_nr);
 	for (fault_begin(&f); fault_next(&f);) {
 		enum shard_status st = store_init(&m.store, &m.conf, &e);
 

@@ -130,7 +130,7 @@ static struct bench *bench(bool tiles)
 		fail_msg("%s", e.text);
 	assert_int_equal(b->layout->chunks_nr, CHUNKS);
 	conf.layout = b->layout;
-	conf.place = place_of(b->owner, CHUNKS);
+	conf.place = place_of(b->owner, NULL, CHUNKS);
 	if (store_init(&b->store, &conf, &e) != SHARD_OK)
 		fail_msg("%s", e.text);
 	if (tiles)

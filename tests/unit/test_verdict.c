@@ -180,7 +180,7 @@ static void start(struct search *q, struct state *s, uint16_t n, bool warm)
 				 .term = ++s->starts[n],
 				 .elected = q->shape.takeovers > 0,
 				 .chunks_nr = q->shape.chunks_nr,
-				 .place = place_of(q->shape.owner, q->shape.chunks_nr),
+				 .place = place_of(q->shape.owner, NULL, q->shape.chunks_nr),
 				 .node_names = names,
 				 .min_world = q->shape.nodes_nr - 1u,
 				 .max_world = q->shape.nodes_nr - 1u,
