@@ -47,6 +47,14 @@ enum core_action_type {
 	 * answered is void. A view of CORE_ACT_PERSIST may still become durable, and the core does
 	 * not want to know. */
 	CORE_ACT_RESIGNED,
+	/* The view that is adopted has other members, or other nodes whose copies count: .place. It
+	 * comes before all other actions of that view. */
+	CORE_ACT_PLACED,
+	/* No copy here counts. Fetch each chunk that this node has memory for from its primary, at
+	 * a version of the primary, and then apply each record to it whose gradient was staged
+	 * here. A chunk that misses one is fetched again. The record to begin with is .record,
+	 * whose image comes from the primaries, too. Then give CORE_EV_LEARNED. */
+	CORE_ACT_LEARN,
 };
 
 struct core_action {
@@ -58,6 +66,7 @@ struct core_action {
 	const struct core_world *world;
 	const struct record *record;
 	const struct core_view *view;
+	const struct placement *place;
 	const char *why;
 	enum shard_status status; /* 0: SHARD_WORLD_CHANGED. */
 };

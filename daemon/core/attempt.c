@@ -257,7 +257,7 @@ static void attempt_commit(struct ctx *x)
 	attempt_decide(c, &co->id, &co->world);
 	timer_start(c, &co->timer, x->now);
 	view_each(i, coord_members(c)) {
-		co->node[i].done = false;
+		co->node[i].done = co->node[i].caught = false;
 		attempt_send_commit(x, i);
 	}
 }
@@ -316,9 +316,12 @@ void attempt_on_vote(struct ctx *x, const struct core_msg *m)
 void attempt_on_done(struct ctx *x, const struct core_msg *m)
 {
 	struct coord *co = &x->c->coord;
+	struct coord_node *n = &co->node[m->from];
 
-	if (attempt_member(x->c, m) && co->has_last && !core_id_cmp(&m->id, &co->last.id))
-		co->node[m->from].done = true;
+	if (!attempt_member(x->c, m) || !co->has_last || core_id_cmp(&m->id, &co->last.id))
+		return;
+	n->done = true;
+	n->caught = n->catches = m->caught;
 }
 
 void attempt_on_waiting(struct ctx *x, const struct core_msg *m)

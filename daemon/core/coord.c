@@ -84,6 +84,7 @@ void coord_on_link_up(struct ctx *x, uint16_t node)
 	if (co->node[node].answered && !view_same(&co->node[node].who, &c->link[node].who))
 		co->node[node].answered = co->node[node].is_prepared = false;
 	recover_send(x, node);
+	recover_send_hear(x, node);
 	if (co->state != COORD_OPEN || !coord_lists(c, node))
 		return;
 	if (!co->node[node].done)
@@ -97,6 +98,7 @@ void coord_on_link_down(struct ctx *x, uint16_t node, const char *why)
 	struct core *c = x->c;
 
 	c->coord.node[node].absent_since = x->now ? x->now : 1;
+	recover_missed(x, node);
 	world_lost_node(x, node, why);
 	if (c->coord.undecided && !c->coord.node[node].voted)
 		attempt_abort(x, SHARD_WORLD_CHANGED, why);
@@ -471,6 +473,7 @@ static void coord_repeat(struct ctx *x)
 
 	view_each(i, coord_members(c)) {
 		recover_send(x, i);
+		recover_send_hear(x, i);
 		if (co->state != COORD_OPEN)
 			continue;
 		if (!co->node[i].done)
@@ -495,7 +498,7 @@ void coord_on_tick(struct ctx *x)
 		return;
 	if (co->state == COORD_PERSIST ||
 	    (co->state == COORD_OPEN && !co->undecided && attempt_all_done(c) && !coord_short(c) &&
-	     !co->expelled_nr)) {
+	     !co->expelled_nr && !recover_asks(c))) {
 		timer_stop(&co->timer);
 		return;
 	}
@@ -509,7 +512,7 @@ static bool coord_may_begin(const struct core *c)
 
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
 	       !co->tune_due && !coord_paused(c) && attempt_all_linked(c) && !c->stopping &&
-	       recover_differ(c);
+	       !recover_boundary(c) && recover_differ(c);
 }
 
 void coord_settle(struct ctx *x)
@@ -523,6 +526,7 @@ void coord_settle(struct ctx *x)
 		if (!core_linked(c, i) && !co->node[i].absent_since)
 			co->node[i].absent_since = x->now ? x->now : 1;
 	}
+	co->seen_ns = x->now;
 	recover_settle(x);
 	world_sweep(x);
 	hold_settle(x);
@@ -530,7 +534,7 @@ void coord_settle(struct ctx *x)
 		attempt_begin(x);
 	if (co->undecided && coord_any_behind(c))
 		co->behind_ns = x->now;
-	if ((coord_short(c) || (co->state == COORD_OPEN && co->expelled_nr)) &&
+	if ((coord_short(c) || (co->state == COORD_OPEN && (co->expelled_nr || recover_asks(c)))) &&
 	    co->timer.at == UINT64_MAX)
 		timer_start(c, &co->timer, x->now);
 	coord_check(c);

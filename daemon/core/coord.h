@@ -15,6 +15,11 @@ struct coord_node {
 	uint32_t generation;   /* The generation that it answered. */
 	struct core_id prepared;
 	bool answered, is_prepared, view_ok, voted, begun, done, reported;
+	/* It catches up, and said with DONE or VIEW_OK that its copies are those of the last
+	 * record, in this view. .catches: it said so of some record, so the next attempt waits for
+	 * it. */
+	bool caught, catches;
+	uint32_t heard;          /* The last question .hear that it answered. */
 	struct core_waits waits; /* Its last WAITING about the attempt. */
 };
 
@@ -55,6 +60,10 @@ struct coord {
 	char expelled_why[CORE_WHY_BYTES];
 
 	/* recover.c: views. */
+	/* Counts how often a member was missed. Whoever has not answered HEAR with this number may
+	 * be gone, too, and its copies are no reason to go on without the one that is missed. */
+	uint32_t hear;
+	uint64_t seen_ns; /* What time made due up to here has been taken into account. */
 	bool has_view;
 	bool want_seal;        /* CORE_EV_WRITTEN came, so the next view seals the model. */
 	bool prepared_differs; /* RECOVER: the votes of .prepared differ in what the ranks gave. */

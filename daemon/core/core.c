@@ -41,6 +41,8 @@ static const struct op_row ops[CORE_MSG_NR] = {
 	[CORE_ABANDON] = {.coord = coord_on_abandon},
 	[CORE_WAITING] = {.member = member_on_waiting, .coord = attempt_on_waiting},
 	[CORE_RANKS] = {.peer = step_on_ranks},
+	[CORE_HEAR] = {.member = member_on_hear},
+	[CORE_HEARD] = {.coord = recover_on_heard},
 };
 
 /* A link belongs to a slot, but membership changes with views, so that the sender may not be a
@@ -103,7 +105,7 @@ static void on_link_up(struct ctx *x, const struct core_event *e)
 
 	CHECK(e->who.incarnation > 0 && view_named(&e->who));
 	on_link_down(x, &down); /* A new connection ends the old one. */
-	c->link[e->node].linked = true;
+	c->link[e->node].linked = c->link[e->node].known = true;
 	c->link[e->node].who = e->who;
 	core_copy_text(c->link[e->node].why, sizeof(c->link[e->node].why), e->why);
 	step_on_link_up(x, e->node);
@@ -146,6 +148,7 @@ static void (*const events[])(struct ctx *, const struct core_event *) = {
 	[CORE_EV_IMAGE] = step_on_image,
 	[CORE_EV_DRAINED] = step_on_drained,
 	[CORE_EV_APPLIED] = member_on_applied,
+	[CORE_EV_LEARNED] = step_on_learned,
 	[CORE_EV_JOIN] = local_join,
 	[CORE_EV_GONE] = step_on_gone,
 	[CORE_EV_ABANDON] = step_on_abandon,
@@ -253,8 +256,9 @@ struct core *core_init(void *memory, const struct core_conf *conf, const struct 
 	c->link[conf->self].who = conf->who;
 	core_copy_text(c->link[conf->self].why, sizeof(c->link[conf->self].why), conf->memory_why);
 	core_layout(conf, c);
-	CHECK(place_ok(&conf->place, &conf->members));
-	member_place(c, &conf->place);
+	c->conf.place.gone = ~conf->members.nodes;
+	CHECK(!conf->place.learns && place_ok(&c->conf.place, &conf->members));
+	member_place(c, &c->conf.place);
 	timer_stop(&c->step.timer);
 	timer_stop(&c->local.timer);
 	timer_stop(&c->coord.timer);
@@ -278,6 +282,7 @@ void core_state(const struct core *c, struct core_state *s)
 	s->coordinator = coordinates;
 	s->recovering = coordinates ? c->coord.state != COORD_OPEN : !m->term;
 	s->sealed = m->sealed;
+	s->learning = !core_counts(c, c->conf.self);
 	s->held = c->coord.held;
 	s->seals = coordinates && (c->coord.view.sealed || c->coord.want_seal);
 	s->restoring = m->restoring;

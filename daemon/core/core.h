@@ -42,8 +42,12 @@ struct core_conf {
 		 * own. */
 		local_world;
 	uint64_t step_timeout_ns, repeat_ns;
-	/* A node that holds chunks and is away for so long is given up, and the model is LOST. */
+	/* A node with the last copy of a chunk that is away for so long is given up, and the model
+	 * is LOST. */
 	uint64_t lost_timeout_ns;
+	/* A new coordinator waits so long for a member that it has never had a link to, if others
+	 * have copies of all chunks. */
+	uint64_t heartbeat_timeout_ns;
 	struct record_conf record;
 };
 
@@ -84,7 +88,9 @@ struct core_state {
 	/* Coordinator: its newest view is sealed, or will be without another CORE_EV_WRITTEN. */
 	bool seals;
 	bool restoring;
-	bool lost;    /* Weights that were sealed are gone, and no checkpoint restores them. */
+	bool lost; /* Weights that were sealed are gone, and no checkpoint restores them. */
+	/* This node has memory for chunks whose copies do not count yet. */
+	bool learning;
 	bool unheard; /* Coordinator: a node that is linked has not said DONE of the last record. */
 	struct core_tune tune; /* The tune of the view that is adopted here. */
 	uint64_t term;

@@ -49,12 +49,13 @@ bool core_linked(const struct core *c, uint16_t node)
 	return node == c->conf.self || c->link[node].linked;
 }
 
-bool core_world_ok(const struct core *c, const struct core_world *w)
+bool core_world_ok(const struct core *c, const struct core_world *w,
+		   const struct view_members *members)
 {
 	if (!w || core_world_wrong(w, CORE_NODES_MAX, c->conf.max_world, c->conf.local_world))
 		return false;
 	for (uint32_t i = 0; i < w->size; i++) {
-		if (!view_is_member(core_members(c), w->rank[i].node))
+		if (!view_is_member(members, w->rank[i].node))
 			return false;
 	}
 	return true;

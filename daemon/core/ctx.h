@@ -32,6 +32,7 @@ struct timer {       /* Repeats that back off to one a second. */
 
 struct link { /* The link to another node. core.c changes it. */
 	bool linked;
+	bool known; /* There was a link in the life of this process. */
 	/* The node at the other end. The entry of this node has .who and .why, too. */
 	struct view_node who;
 	char why[96]; /* What became of the memory before that one. */
@@ -60,8 +61,9 @@ bool core_linked(const struct core *c, uint16_t node); /* True for this node its
 bool core_coordinates(const struct core *c);
 /* Does the id belong to the view that this node has adopted, and does no promise forbid it? */
 bool core_adopted(const struct core *c, const struct core_id *id);
-/* Is a world that came in a message possible? False for NULL. */
-bool core_world_ok(const struct core *c, const struct core_world *w);
+/* Is a world that came in a message possible, if these are the members? False for NULL. */
+bool core_world_ok(const struct core *c, const struct core_world *w,
+		   const struct view_members *members);
 /* Returns for example "rank 3 (pid 712, node b)". */
 const char *core_rank_name(struct core *c, const struct core_world *w, uint32_t rank);
 uint32_t core_local_ranks(const struct core_world *w, uint16_t node);

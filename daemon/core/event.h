@@ -29,8 +29,11 @@ enum core_event_type {
 	/* The local rank of .session called commit or vote_skip, with .weight, .skip and .lr. */
 	CORE_EV_READY,
 	CORE_EV_DRAINED, /* No transfer of an attempt up to .id is leaving this node any more. */
-	/* Every chunk that this node holds is updated, and its image writes are complete. */
+	/* Every chunk that this node has is updated, as far as it has a copy, and its image writes
+	 * are complete. .on: this node catches up, and has a copy of every chunk now. */
 	CORE_EV_APPLIED,
+	/* The copies that CORE_ACT_LEARN asked for are complete, at record .id. */
+	CORE_EV_LEARNED,
 	CORE_EV_JOIN, /* The local .trainer wants to join. */
 	CORE_EV_GONE, /* The local .trainer leaves (.trainer.leave) or is lost, because of .why. */
 	CORE_EV_ABANDON, /* The local rank of .session gives the attempt up, because of .why. */

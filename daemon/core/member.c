@@ -70,7 +70,7 @@ static void member_ok(struct ctx *x)
 	struct member *m = &x->c->member;
 	struct core_id id = {.term = m->term, .seq = m->seq, .generation = m->generation};
 
-	core_send(x, core_coordinator(x->c), CORE_VIEW_OK, &id);
+	core_send(x, core_coordinator(x->c), CORE_VIEW_OK, &id)->caught = x->c->step.caught;
 }
 
 static void member_new_generation(struct ctx *x, const struct core_view *v)
@@ -123,21 +123,38 @@ void member_place(struct core *c, const struct placement *p)
 	}
 }
 
-/* The weights of a chunk can only follow records one by one. A node that holds chunks cannot adopt
- * a view that skips a record. Nor can weights be copied from node to node, so while there are any,
- * every chunk stays where it is. */
+/* The weights of a chunk can only follow records one by one. A node whose copies count cannot adopt
+ * a view that skips a record. A node that catches up can, because it fetches its copies, and it
+ * counts only when it has them. While there are weights, every chunk has memory where it is. */
 static bool member_follows(const struct core *c, const struct core_view *v)
 {
 	const struct step *s = &c->step;
+	uint16_t self = c->conf.self;
 
 	if (v->generation == c->member.generation && v->sealed &&
-	    !place_same(&v->place, core_place(c)))
+	    !place_same_tables(&v->place, core_place(c)))
 		return false;
-	if (v->generation != c->member.generation || !v->sealed || !c->held_nr[c->conf.self])
+	if (v->generation != c->member.generation || !v->sealed || !c->held_nr[self] ||
+	    v->place.learns >> self & 1)
 		return true;
+	if (!core_counts(c, self) && !s->caught)
+		return false;
 	if (s->has_record)
 		return !core_id_cmp(&s->record.id, &v->record.id);
 	return v->record.outcome == RECORD_SEAL;
+}
+
+/* The members and the placement of the view that is adopted. */
+static void member_take_place(struct ctx *x, const struct core_view *v)
+{
+	struct core *c = x->c;
+	struct member *m = &c->member;
+
+	m->members = v->members;
+	if (place_same(&m->place, &v->place))
+		return;
+	member_place(c, &v->place);
+	core_act(x, CORE_ACT_PLACED)->place = &m->place;
 }
 
 static void member_resume(struct ctx *x)
@@ -145,7 +162,7 @@ static void member_resume(struct ctx *x)
 	struct core *c = x->c;
 	struct member *m = &c->member;
 	const struct core_view *v = &m->next;
-	bool new_term;
+	bool again, counted;
 
 	if (!m->has_next)
 		return;
@@ -161,20 +178,21 @@ static void member_resume(struct ctx *x)
 		member_new_generation(x, v);
 	step_drop(x, SHARD_WORLD_CHANGED, "the view changed");
 	step_new_view(x);
+	counted = core_counts(c, c->conf.self);
+	member_take_place(x, v);
 	if (v->sealed)
-		step_take_record(x, &v->record);
-	new_term = v->term != m->term;
+		step_take_record(x, &v->record, counted);
+	/* A node that was no member is one again, or there is a new coordinator. Neither way does
+	 * it know the trainers of this node. */
+	again = v->term != m->term || (counted && !core_counts(c, c->conf.self));
 	m->term = v->term;
 	m->seq = v->seq;
 	m->sealed = v->sealed;
 	m->restoring = v->restoring;
 	m->lost = v->lost;
-	m->members = v->members;
-	if (!place_same(&m->place, &v->place))
-		member_place(c, &v->place);
 	m->tune = v->tune;
 	/* The coordinator knows the trainers of this node before it may begin an attempt. */
-	if (new_term)
+	if (again)
 		local_tell_again(x);
 	member_ok(x);
 }
@@ -191,6 +209,7 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 {
 	struct member *m = &x->c->member;
 	const struct core_view *v = msg->view;
+	struct placement place;
 
 	if (!v || v->term < m->promised || v->generation < m->generation)
 		return;
@@ -201,7 +220,9 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 	    view_coordinator(&v->members) != msg->from)
 		return;
 	/* It says of each chunk which member holds it. */
-	if (v->place.chunks_nr != x->c->conf.chunks_nr || !place_ok(&v->place, &v->members))
+	place = v->place;
+	place.gone = ~v->members.nodes;
+	if (place.chunks_nr != x->c->conf.chunks_nr || !place_ok(&place, &v->members))
 		return;
 	member_promise(m, v->term, msg->from);
 	if (v->term == m->term && v->seq == m->seq) {
@@ -214,6 +235,7 @@ void member_on_view(struct ctx *x, const struct core_msg *msg)
 	    (v->term < m->next.term || (v->term == m->next.term && v->seq <= m->next.seq)))
 		return;
 	m->next = *v;
+	m->next.place = place;
 	m->has_next = true;
 	core_copy_text(m->next_why, sizeof(m->next_why), msg->why);
 	member_resume(x);
@@ -229,10 +251,21 @@ void member_on_waiting(struct ctx *x, const struct core_msg *msg)
 	core_copy_text(m->waits, sizeof(m->waits), msg->why);
 }
 
+/* A copy that is complete is told again, because DONE may have been lost. */
+void member_on_hear(struct ctx *x, const struct core_msg *m)
+{
+	struct core *c = x->c;
+
+	if (m->id.term < c->member.promised)
+		return;
+	core_send(x, m->from, CORE_HEARD, &m->id);
+	if (c->step.caught)
+		core_send(x, m->from, CORE_DONE, &c->step.record.id)->caught = true;
+}
+
 void member_on_applied(struct ctx *x, const struct core_event *e)
 {
-	(void)e;
-	step_applied(x);
+	step_applied(x, e->on);
 	member_resume(x);
 	step_resume(x);
 }

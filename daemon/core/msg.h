@@ -33,8 +33,8 @@ struct core_view { /* It is durable before any member hears of it. */
 	uint32_t seq, generation;
 	/* The uuid of each is known. */
 	struct view_members members;
-	/* Which node holds each chunk. Its table belongs to the shell, which keeps it for as long
-	 * as a core may have a view that names it. */
+	/* Which nodes hold each chunk. Its tables belong to the shell, which keeps them for as long
+	 * as a core may have a view that names them. Its .gone are all slots without a member. */
 	struct placement place;
 	bool sealed;    /* The record is valid, and the model has the weights of record.step. */
 	bool restoring; /* Not sealed: the coordinator restores the weights from a checkpoint. */
@@ -64,7 +64,7 @@ enum core_op {
 	/* Coordinator to all, once .view is durable. Its record is the verdict on a PREPARED
 	 * attempt. */
 	CORE_VIEW,
-	CORE_VIEW_OK, /* To the coordinator: the view is adopted. */
+	CORE_VIEW_OK, /* To the coordinator: the view is adopted, .caught. */
 	/* Coordinator to all: attempt .id with .world begins, after record .record. */
 	CORE_BEGIN,
 	/* Node to node: I am STAGING .id. If I hold chunks, you may use my landing slots for it.
@@ -73,7 +73,7 @@ enum core_op {
 	CORE_VOTE,   /* To the coordinator: this node is PREPARED, with .vote. */
 	CORE_COMMIT, /* Coordinator to all: .record is decided. */
 	CORE_ABORT,  /* Coordinator to all: .id is over without effect, because of .why. */
-	CORE_DONE,   /* To the coordinator: .id is applied (or skipped) here. */
+	CORE_DONE,   /* To the coordinator: .id is applied (or skipped) here, .caught. */
 	/* Node to node: nothing of .id or of an older attempt is on its way from me to you
 	 * any more. */
 	CORE_DRAINED,
@@ -90,6 +90,9 @@ enum core_op {
 	CORE_WAITING,
 	/* Node to node, the answer to GRANT: all ranks of this node are ready, with .vote. */
 	CORE_RANKS,
+	/* Coordinator to all: answer now. .id.step is the number of the question. */
+	CORE_HEAR,
+	CORE_HEARD, /* To the coordinator, with the .id of the question. */
 	CORE_MSG_NR
 };
 
@@ -118,6 +121,8 @@ struct core_msg {
 	 * the body. */
 	uint64_t from_incarnation;
 	struct core_id id;
+	/* The sender catches up, and all of its copies are those of its last record. */
+	bool caught;
 	/* A field that an op does not use is zero. */
 	const struct core_world *world;
 	const struct record *record;

@@ -55,21 +55,178 @@ static bool node_restarted(const struct core *c, uint16_t node)
 	return now && !view_same(now, &coord_members(c)->node[node]);
 }
 
-static bool node_lost(const struct core *c, uint16_t node,
-		      uint64_t now) /* Is it lost, with the only copy of its chunks? */
+/* Is it lost, with the copies that it had? */
+static bool node_lost(const struct core *c, uint16_t node, uint64_t now)
 {
 	return c->held_nr[node] && node_listed(c, node) &&
 	       (node_restarted(c, node) || node_given_up(c, node, now));
 }
 
-static uint32_t first_chunk(const struct core *c, uint16_t node)
+/* --- copies --- */
+
+/* The first chunk of which none of these nodes has a copy. chunks_nr: there is none. */
+static uint32_t copies_missing(const struct core *c, uint64_t nodes)
 {
 	uint32_t i = 0;
 
-	while (i < c->conf.chunks_nr && !place_holds(coord_place(c), i, node))
+	while (i < c->conf.chunks_nr && place_copies(coord_place(c), i) & nodes)
 		i++;
 	return i;
 }
+
+/* Bits of the members that are here, with the memory that the view lists. */
+static uint64_t copies_here(const struct core *c)
+{
+	uint64_t here = 0;
+
+	view_each(i, coord_members(c)) {
+		if (node_now(c, i) && !node_restarted(c, i))
+			here |= 1ull << i;
+	}
+	return here;
+}
+
+/* The first chunk whose copies are all lost. chunks_nr: there is none. While weights are being
+ * written, a copy that is lost does not know what was written to the others. */
+static uint32_t copies_lost(const struct core *c, uint64_t now)
+{
+	uint64_t lost = 0;
+
+	view_each(i, coord_members(c)) {
+		if (node_lost(c, i, now))
+			lost |= 1ull << i;
+	}
+	if (!lost)
+		return c->conf.chunks_nr;
+	if (c->coord.view.sealed)
+		return copies_missing(c, ~lost);
+	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
+		if (place_copies(coord_place(c), i) & lost)
+			return i;
+	}
+	return c->conf.chunks_nr;
+}
+
+/* A model with one copy of each chunk waits for every member. */
+static bool copies_several(const struct core *c)
+{
+	return c->coord.view.sealed && coord_place(c)->holders;
+}
+
+/* Has every member that is linked answered since the last time that one was missed? */
+static bool members_heard(const struct core *c)
+{
+	view_each(i, coord_members(c)) {
+		if (i != c->conf.self && core_linked(c, i) &&
+		    c->coord.node[i].heard != c->coord.hear)
+			return false;
+	}
+	return true;
+}
+
+/* Bits of the members that leave the view, because they are missed and the others have copies of
+ * all chunks. Either all that are missed leave or none does. */
+static uint64_t members_leaving(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+	uint64_t missed = 0;
+
+	if (!copies_several(c) || co->undecided)
+		return 0;
+	view_each(i, coord_members(c)) {
+		if (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i))
+			missed |= 1ull << i;
+		else if (co->state == COORD_OPEN && !co->node[i].done)
+			return 0;
+	}
+	if (!missed || copies_missing(c, copies_here(c) & ~missed) < c->conf.chunks_nr ||
+	    (co->state != COORD_RECOVER && !members_heard(c)))
+		return 0;
+	return missed;
+}
+
+/* Bits of the nodes that are linked and are no members. They become members that catch up. */
+static uint64_t members_joining(const struct core *c)
+{
+	uint64_t joining = 0;
+
+	if (!copies_several(c))
+		return 0;
+	view_each(i, &c->conf.members) {
+		if (!view_is_member(coord_members(c), i) && core_linked(c, i))
+			joining |= 1ull << i;
+	}
+	return joining;
+}
+
+/* Bits of the members whose copies count from the next view on. all: also of those that have said
+ * so of an earlier record, and for which the next attempt waits. */
+static uint64_t members_caught(const struct core *c, bool all)
+{
+	const struct coord *co = &c->coord;
+	uint64_t caught = 0;
+
+	view_each(i, coord_members(c)) {
+		if (coord_place(c)->learns >> i & 1 && core_linked(c, i) && coord_lists(c, i) &&
+		    (co->node[i].caught || (all && co->node[i].catches)))
+			caught |= 1ull << i;
+	}
+	return caught;
+}
+
+void recover_missed(struct ctx *x, uint16_t node)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+
+	co->node[node].caught = co->node[node].catches = false;
+	if (!copies_several(c))
+		return;
+	co->hear++;
+	view_each(i, coord_members(c))
+		recover_send_hear(x, i);
+	if (co->timer.at == UINT64_MAX)
+		timer_start(c, &co->timer, x->now);
+}
+
+void recover_on_heard(struct ctx *x, const struct core_msg *m)
+{
+	if (m->id.term == x->c->coord.term && m->id.step <= UINT32_MAX)
+		x->c->coord.node[m->from].heard = (uint32_t)m->id.step;
+}
+
+/* Is there a question for this member? It is repeated until the member has answered, and as long as
+ * it catches up. */
+static bool recover_hears(const struct core *c, uint16_t node)
+{
+	const struct coord_node *n = &c->coord.node[node];
+
+	return node != c->conf.self && core_linked(c, node) &&
+	       (n->heard != c->coord.hear ||
+		(c->coord.state == COORD_OPEN && coord_place(c)->learns >> node & 1 && !n->caught));
+}
+
+bool recover_asks(const struct core *c)
+{
+	if (!copies_several(c))
+		return false;
+	view_each(i, coord_members(c)) {
+		if (recover_hears(c, i))
+			return true;
+	}
+	return false;
+}
+
+void recover_send_hear(struct ctx *x, uint16_t node)
+{
+	const struct coord *co = &x->c->coord;
+	struct core_id id = {.term = co->term, .step = co->hear};
+
+	if (copies_several(x->c) && recover_hears(x->c, node))
+		core_send(x, node, CORE_HEAR, &id);
+}
+
+/* --- LOST --- */
 
 static const char *recover_remedy(const struct core *c)
 {
@@ -91,19 +248,21 @@ static const char *recover_end(struct core *c, uint16_t node)
 static bool recover_lost(struct ctx *x) /* The sentence about the loss is kept in .lost. */
 {
 	struct core *c = x->c;
+	uint32_t chunk = copies_lost(c, x->now);
+	uint16_t i = view_from(coord_members(c), 0);
+	const char *others;
 
 	c->coord.lost[0] = 0;
-	view_each(i, coord_members(c)) {
-		if (!node_lost(c, i, x->now))
-			continue;
-		core_copy_text(
-			c->coord.lost, sizeof(c->coord.lost),
-			core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first): %s",
-				  core_node_name(c, i), recover_end(c, i), c->held_nr[i],
-				  c->conf.chunks_nr, first_chunk(c, i), recover_remedy(c)));
-		return true;
-	}
-	return false;
+	if (chunk == c->conf.chunks_nr)
+		return false;
+	while (!place_holds(coord_place(c), chunk, i) || !node_lost(c, i, x->now))
+		i = view_from(coord_members(c), (uint16_t)(i + 1u));
+	others = coord_place(c)->holders ? ", and no other node has a copy" : "";
+	core_copy_text(c->coord.lost, sizeof(c->coord.lost),
+		       core_text(c, "node %s %s, which held %u of %u chunks (chunk %u first)%s: %s",
+				 core_node_name(c, i), recover_end(c, i), c->held_nr[i],
+				 c->conf.chunks_nr, chunk, others, recover_remedy(c)));
+	return true;
 }
 
 /* --- orders --- */
@@ -206,7 +365,7 @@ static void recover_persist(struct ctx *x)
 	co->state = COORD_PERSIST;
 	timer_stop(&co->timer);
 	view_each(i, coord_members(x->c))
-		co->node[i].view_ok = co->node[i].done = false;
+		co->node[i].view_ok = co->node[i].done = co->node[i].caught = false;
 	a = core_act(x, CORE_ACT_PERSIST);
 	a->view = &co->view;
 	a->why = co->view.lost && !co->view.restoring && co->lost[0] ? co->lost : NULL;
@@ -217,17 +376,46 @@ static void recover_persist(struct ctx *x)
 static struct view_members recover_members(const struct core *c, bool lost)
 {
 	struct view_members to = *coord_members(c);
+	uint64_t leaving = lost ? 0 : members_leaving(c), joining = lost ? 0 : members_joining(c);
 
 	to.coordinator = c->conf.self;
-	view_each(i, &to) {
-		const struct view_node *now = node_now(c, i);
+	to.nodes = (to.nodes | joining) & ~leaving;
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
+		const struct view_node *now = joining >> i & 1 ? &c->link[i].who : node_now(c, i);
 
-		if (now)
+		if (!view_is_member(&to, i))
+			memset(&to.node[i], 0, sizeof(to.node[i]));
+		else if (now)
 			to.node[i] = *now;
 		else if (lost)
 			to.node[i].incarnation = 0;
 	}
 	return to;
+}
+
+/* Returns the placement among these members. Copies that are gone are learned again, by whoever has
+ * memory for them. When the weights are written anew, everybody writes. */
+static struct placement recover_place(const struct core *c, const struct view_members *to,
+				      bool sealed)
+{
+	struct placement p = *coord_place(c);
+
+	p.gone = ~to->nodes;
+	if (!sealed) {
+		p.learns = 0;
+		return p;
+	}
+	p.learns = (p.learns & ~members_caught(c, false)) | members_joining(c);
+	view_each(i, coord_members(c)) {
+		if (c->held_nr[i] && node_restarted(c, i))
+			p.learns |= 1ull << i;
+	}
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
+		if (!c->held_nr[i])
+			p.learns &= ~(1ull << i);
+	}
+	p.learns &= to->nodes;
+	return p;
 }
 
 /* If every member is the one that the view names, they differ as they do in the view. */
@@ -238,7 +426,7 @@ bool recover_twins(const struct core *c, uint16_t *a, uint16_t *b)
 
 	view_each(i, coord_members(c))
 		changed = changed || node_restarted(c, i);
-	if (!changed)
+	if (!changed && !members_joining(c))
 		return false;
 	now = recover_members(c, false);
 	return view_twins(&now, a, b);
@@ -257,6 +445,7 @@ static void recover_change(struct ctx *x,
 	struct core *c = x->c;
 	struct coord *co = &c->coord;
 	uint32_t generation = co->view.generation;
+	struct view_members to;
 
 	view_each(i, coord_members(c)) {
 		/* The view on this disk is an old one. What it says does not count. */
@@ -277,7 +466,13 @@ static void recover_change(struct ctx *x,
 		if (!first)
 			orders_forget(c);
 	}
-	co->view.members = recover_members(c, lost);
+	to = recover_members(c, lost);
+	co->view.place = recover_place(c, &to, co->view.sealed);
+	for (uint16_t i = 0; i < CORE_NODES_MAX; i++) {
+		if (view_is_member(&co->view.members, i) != view_is_member(&to, i))
+			memset(&co->node[i], 0, sizeof(co->node[i]));
+	}
+	co->view.members = to;
 	/* .last itself stays as it is, because a message of this call may point to it. */
 	if (co->has_last)
 		co->view.record = co->last;
@@ -314,10 +509,27 @@ static void recover_rule(struct core *c)
 		attempt_decide(c, &co->id, &co->prepared);
 }
 
+/* Does a new coordinator not wait for this member any more? Its link broke, or it has had time to
+ * make one. */
+static bool recover_out(const struct core *c, uint16_t node, uint64_t now)
+{
+	uint64_t since = c->coord.node[node].absent_since;
+
+	return since && !core_linked(c, node) &&
+	       (c->link[node].known || now >= since + c->conf.heartbeat_timeout_ns);
+}
+
 static bool recover_complete(const struct core *c, uint64_t now)
 {
 	bool all = true;
 
+	if (copies_several(c)) {
+		if (copies_lost(c, now) < c->conf.chunks_nr)
+			return true;
+		view_each(i, coord_members(c))
+			all = all && (c->coord.node[i].answered || recover_out(c, i, now));
+		return all && copies_missing(c, copies_here(c)) == c->conf.chunks_nr;
+	}
 	view_each(i, coord_members(c)) {
 		if (node_given_up(c, i, now))
 			return true;
@@ -329,10 +541,23 @@ static bool recover_complete(const struct core *c, uint64_t now)
 static bool recover_changed(const struct core *c, uint64_t now)
 {
 	view_each(i, coord_members(c)) {
-		if (node_restarted(c, i) || node_given_up(c, i, now))
+		if (node_restarted(c, i))
 			return true;
 	}
-	return false;
+	return copies_lost(c, now) < c->conf.chunks_nr || members_leaving(c);
+}
+
+bool recover_boundary(const struct core *c)
+{
+	return members_joining(c) || members_caught(c, true);
+}
+
+/* Is a boundary reached at which nodes join, or copies count from now on? */
+static bool recover_grows(const struct core *c)
+{
+	return c->coord.state == COORD_OPEN && copies_several(c) && !c->coord.undecided &&
+	       attempt_all_done(c) && recover_differ(c) &&
+	       (members_joining(c) || members_caught(c, false));
 }
 
 static bool recover_adopted(const struct core *c)
@@ -423,7 +648,7 @@ static void recover_leave(struct ctx *x, bool lost) /* Gives up the current view
 	struct coord *co = &x->c->coord;
 
 	attempt_abort(x, SHARD_WORLD_CHANGED,
-		      lost ? core_text(x->c, "%s", co->lost) : "a node started again");
+		      lost ? core_text(x->c, "%s", co->lost) : "the members have changed");
 	recover_change(x, lost);
 }
 
@@ -455,13 +680,14 @@ void recover_settle(struct ctx *x)
 	}
 	if (co->state == COORD_OPEN && co->want_seal && !co->view.sealed)
 		recover_seal(x);
-	else if (recover_tune_due(c))
+	else if (recover_tune_due(c) || recover_grows(c))
 		recover_change(x, false);
 }
 
 bool recover_due(const struct core *c)
 {
-	return (c->coord.state == COORD_VIEW && recover_adopted(c)) || recover_tune_due(c);
+	return (c->coord.state == COORD_VIEW && recover_adopted(c)) || recover_tune_due(c) ||
+	       recover_grows(c);
 }
 
 void recover_send(struct ctx *x, uint16_t node)
@@ -563,7 +789,7 @@ void recover_on_answer(struct ctx *x, const struct core_msg *m)
 
 	if (co->state != COORD_RECOVER || m->id.term != co->term || !a || n->answered)
 		return;
-	if (a->prepared && !core_world_ok(c, &a->world))
+	if (a->prepared && !core_world_ok(c, &a->world, &c->conf.members))
 		return;
 	if (a->generation == co->view.generation && recover_is_older(co, a))
 		recover_older(x, m->from);
@@ -584,8 +810,10 @@ void recover_on_view_ok(struct ctx *x, const struct core_msg *m)
 	struct coord *co = &x->c->coord;
 
 	if (co->state == COORD_VIEW && m->id.term == co->view.term && m->id.seq == co->view.seq &&
-	    coord_lists(x->c, m->from))
+	    coord_lists(x->c, m->from)) {
 		co->node[m->from].view_ok = true;
+		co->node[m->from].caught = co->node[m->from].catches = m->caught;
+	}
 }
 
 /* The shell names the generation whose weights are written. If a newer one is already on its way to
@@ -607,6 +835,12 @@ void recover_on_written(struct ctx *x, const struct core_event *e)
 		c->coord.restored = *e->restored;
 }
 
+static void recover_earlier(const struct core *c, uint64_t *at, uint64_t since, uint64_t wait)
+{
+	if (since + wait > c->coord.seen_ns && since + wait < *at)
+		*at = since + wait;
+}
+
 uint64_t recover_deadline(const struct core *c)
 {
 	uint64_t at = UINT64_MAX;
@@ -616,9 +850,12 @@ uint64_t recover_deadline(const struct core *c)
 	view_each(i, coord_members(c)) {
 		uint64_t since = c->coord.node[i].absent_since;
 
-		if (c->held_nr[i] && node_listed(c, i) && since &&
-		    since + c->conf.lost_timeout_ns < at && recover_differ(c))
-			at = since + c->conf.lost_timeout_ns;
+		if (!since || !recover_differ(c))
+			continue;
+		if (c->held_nr[i] && node_listed(c, i))
+			recover_earlier(c, &at, since, c->conf.lost_timeout_ns);
+		if (copies_several(c) && c->coord.state == COORD_RECOVER)
+			recover_earlier(c, &at, since, c->conf.heartbeat_timeout_ns);
 	}
 	return at;
 }
@@ -638,13 +875,15 @@ void recover_init(struct core *c, uint64_t term, const struct core_view *view)
 	co->view.place = c->conf.place;
 	if (!view)
 		return;
-	CHECK(view->place.sum == c->conf.place.sum);
+	CHECK(view->place.sum == c->conf.place.sum && !(view->place.learns & ~view->members.nodes));
 	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
 	      view_names_ok(&view->members) && member_is_in(c, &view->members) &&
 	      (c->conf.elected || view_coordinator(&view->members) == c->conf.self));
 	co->has_view = true;
 	co->view = *view;
-	co->view.place = c->conf.place; /* view need not have the table. */
+	co->view.place = c->conf.place; /* view need not have the tables. */
+	co->view.place.learns = view->place.learns;
+	co->view.place.gone = ~view->members.nodes;
 	if (!view->sealed)
 		return;
 	co->has_last = true;

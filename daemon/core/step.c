@@ -53,6 +53,7 @@ void step_check(const struct core *c)
 	      (s->ranks_ready == s->ranks_nr) == slots_told(s, c->conf.self));
 	CHECK(s->part != CORE_PREPARED || step_complete(c));
 	CHECK(s->part != CORE_APPLYING || (s->has_record && !core_id_cmp(&s->record.id, &s->id)));
+	CHECK(!s->caught || (s->has_record && s->part != CORE_APPLYING));
 	CHECK(!step_undecided(s) || core_id_cmp(&s->id, &s->aborted) > 0);
 	CHECK(!step_undecided(s) || core_id_cmp(&s->id, &s->drained) > 0);
 	CHECK(!step_undecided(s) || (s->has_record && s->record.id.step + 1 == s->id.step));
@@ -91,6 +92,13 @@ static void step_send_vote(struct ctx *x)
 
 	CHECK(c->step.part == CORE_PREPARED);
 	step_vote_fill(c, &core_send(x, core_coordinator(c), CORE_VOTE, &c->step.id)->vote);
+}
+
+static void step_send_done(struct ctx *x)
+{
+	struct step *s = &x->c->step;
+
+	core_send(x, core_coordinator(x->c), CORE_DONE, &s->record.id)->caught = s->caught;
 }
 
 static void step_vote(struct ctx *x) /* Votes when everything that the vote waits for has come. */
@@ -185,7 +193,7 @@ void step_forget(struct ctx *x)
 	struct step *s = &x->c->step;
 
 	CHECK(s->part == CORE_FREE);
-	s->has_record = s->has_next = s->dropped = false;
+	s->has_record = s->has_next = s->dropped = s->caught = false;
 	memset(&s->record, 0, sizeof(s->record));
 	timer_stop(&s->timer);
 }
@@ -199,16 +207,36 @@ void step_new_view(struct ctx *x)
 	timer_stop(&s->timer);
 }
 
-void step_take_record(struct ctx *x, const struct record *r)
+void step_take_record(struct ctx *x, const struct record *r, bool counted)
 {
 	struct step *s = &x->c->step;
+	bool same = s->has_record && !core_id_cmp(&s->record.id, &r->id),
+	     learns = !core_counts(x->c, x->c->conf.self);
 
 	CHECK(s->part == CORE_FREE);
-	if (s->has_record && !core_id_cmp(&s->record.id, &r->id))
+	/* Copies of the same record are the same copies, so none has to be fetched. */
+	s->caught = learns && same && (counted || s->caught);
+	if (same && (!learns || !counted || s->caught))
 		return;
 	s->record = *r;
 	s->has_record = true;
-	core_act(x, CORE_ACT_SEAL)->record = &s->record;
+	core_act(x, learns ? CORE_ACT_LEARN : CORE_ACT_SEAL)->record = &s->record;
+}
+
+bool step_must_learn(const struct core *c)
+{
+	return !core_counts(c, c->conf.self) && !c->step.caught && c->held_nr[c->conf.self] > 0;
+}
+
+void step_on_learned(struct ctx *x, const struct core_event *e)
+{
+	struct step *s = &x->c->step;
+
+	if (core_counts(x->c, x->c->conf.self) || s->part == CORE_APPLYING || !s->has_record ||
+	    core_id_cmp(&e->id, &s->record.id))
+		return;
+	s->caught = true;
+	step_send_done(x);
 }
 
 void step_asked(struct ctx *x)
@@ -293,8 +321,8 @@ void step_on_begin(struct ctx *x, const struct core_msg *m)
 {
 	struct step *s = &x->c->step;
 
-	if (!core_world_ok(x->c, m->world) || !m->record || !m->id.step || !m->id.attempt ||
-	    !core_adopted(x->c, &m->id))
+	if (!core_world_ok(x->c, m->world, core_members(x->c)) || !m->record || !m->id.step ||
+	    !m->id.attempt || !core_adopted(x->c, &m->id))
 		return;
 	if (!core_id_cmp(&m->id, &s->id)) {
 		step_answer_again(x);
@@ -324,6 +352,7 @@ bool step_took(struct ctx *x, const struct record *r)
 		return false;
 	s->record = *r;
 	s->has_record = true;
+	s->caught = false;
 	step_move(x, CORE_APPLYING);
 	core_act(x, CORE_ACT_RESULT)->record = &s->record;
 	a = core_act(x, CORE_ACT_APPLY);
@@ -342,7 +371,7 @@ void step_on_commit(struct ctx *x, const struct core_msg *m)
 		return;
 	/* COMMIT came again. The DONE was lost, unless the record is still being applied. */
 	if (s->part != CORE_APPLYING && s->has_record && !core_id_cmp(&s->record.id, &m->id))
-		core_send(x, m->from, CORE_DONE, &m->id);
+		step_send_done(x);
 }
 
 void step_on_abort(struct ctx *x, const struct core_msg *m)
@@ -519,14 +548,20 @@ void step_on_image(struct ctx *x, const struct core_event *e)
 	s->image_step = e->on ? e->step : 0;
 }
 
-void step_applied(struct ctx *x)
+void step_applied(struct ctx *x, bool caught)
 {
 	struct step *s = &x->c->step;
 
 	CHECK(s->part == CORE_APPLYING);
 	step_move(x, CORE_FREE);
-	s->drained = s->id; /* It is committed, so everything sent for it has arrived. */
-	core_send(x, core_coordinator(x->c), CORE_DONE, &s->id);
+	/* It is committed, so everything sent for it has arrived, also at a node that catches up:
+	 * no node votes before all that it waits for is there. */
+	s->drained = s->id;
+	s->caught = caught && !core_counts(x->c, x->c->conf.self);
+	/* The process before this one was fetching copies, and nobody knows how far it came. */
+	if (s->kept && step_must_learn(x->c))
+		core_act(x, CORE_ACT_LEARN)->record = &s->record;
+	step_send_done(x);
 }
 
 void step_on_drained(struct ctx *x, const struct core_event *e)

@@ -26,7 +26,9 @@ struct step {
 	 * another reason. */
 	uint32_t blamed;
 	bool has_record; /* .record is set. */
-	bool has_next;   /* A BEGIN waits for APPLYING or draining to end. */
+	/* This node catches up, and its copies are those of .record. */
+	bool caught;
+	bool has_next; /* A BEGIN waits for APPLYING or draining to end. */
 	/* The process before this one voted for .id. The trainers of that process are gone, and
 	 * this node sends nothing of .id any more. */
 	bool kept;
@@ -67,6 +69,7 @@ void step_on_ranks(struct ctx *x, const struct core_msg *m);
 void step_on_staged(struct ctx *x, const struct core_event *e);
 void step_on_ready(struct ctx *x, const struct core_event *e);
 void step_on_image(struct ctx *x, const struct core_event *e);
+void step_on_learned(struct ctx *x, const struct core_event *e);
 void step_on_drained(struct ctx *x, const struct core_event *e);
 void step_on_damaged(struct ctx *x, const struct core_event *e);
 void step_on_gone(struct ctx *x, const struct core_event *e);
@@ -79,7 +82,8 @@ void step_on_tick(struct ctx *x);
 bool step_undecided(const struct step *s); /* Is the part STAGING or PREPARED? */
 /* If this node is PREPARED for exactly this record, it now applies it. Returns whether it does. */
 bool step_took(struct ctx *x, const struct record *r);
-void step_applied(struct ctx *x); /* For CORE_EV_APPLIED. step_resume() has to follow. */
+/* For CORE_EV_APPLIED, with what it says about copies. step_resume() has to follow. */
+void step_applied(struct ctx *x, bool caught);
 /* Enters the attempt of a BEGIN that waited, once nothing is in its way. */
 void step_resume(struct ctx *x);
 /* Ends the attempt without effect. Does nothing in FREE and APPLYING. Trainers are told the status.
@@ -95,12 +99,14 @@ void step_new_view(struct ctx *x);
 /* A new generation begins. No record counts, and no BEGIN waits. */
 void step_forget(struct ctx *x);
 /* Takes the record of a view for which this node did not vote: the seal, or the step at which this
- * node joins. */
-void step_take_record(struct ctx *x, const struct record *r);
+ * node joins. counted: its copies counted in the view before this one, so that they are those of
+ * its last record. In the new view they count or not, as core_counts() says. */
+void step_take_record(struct ctx *x, const struct record *r, bool counted);
 /* The coordinator on this node begins or ends a hold. At the end this node votes for a step that is
  * complete. */
 void step_hold(struct ctx *x, bool on);
-bool step_complete(const struct core *c); /* Has everything come that the vote waits for? */
+bool step_must_learn(const struct core *c); /* Has this node memory, but not all copies? */
+bool step_complete(const struct core *c);   /* Has everything come that the vote waits for? */
 void step_vote_fill(struct core *c, struct core_vote *v);
 void step_check(const struct core *c);
 

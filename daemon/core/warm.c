@@ -13,8 +13,8 @@
 
 #include <string.h>
 
-/* "srdwarm7". Its last digit grows with each change of struct warm. */
-#define WARM_MAGIC 0x376d726177647273ull
+/* "srdwarm8". Its last digit grows with each change of struct warm. */
+#define WARM_MAGIC 0x386d726177647273ull
 
 enum {
 	WARM_SEALED = 1,
@@ -22,7 +22,8 @@ enum {
 	WARM_RECORD = 4,
 	WARM_SKIP = 8,
 	WARM_LOST = 16,
-	WARM_FLAGS_ALL = 31
+	WARM_CAUGHT = 32,
+	WARM_FLAGS_ALL = 63
 };
 
 /* PREPARED: the sums of squares of the chunks of this node follow it, then a byte for each that
@@ -31,7 +32,8 @@ struct warm {
 	uint64_t magic, sum; /* .sum covers everything after it. */
 	uint64_t incarnation;
 	struct view_members members;
-	uint64_t place; /* The sum of the placement. */
+	uint64_t place; /* The sum of the tables of the placement. */
+	uint64_t learns;
 	uint16_t self, groups_nr;
 	uint32_t chunks_nr, held_nr, leader;
 	uint64_t promised, term;
@@ -89,7 +91,7 @@ static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 	*to++ = m->promised;
 	*to++ = m->term;
 	*to++ = (uint64_t)m->seq << 32 | m->generation;
-	*to++ = s->part;
+	*to++ = s->part | (uint64_t)s->caught << 32;
 	to = words_id(to, &s->id);
 	to = words_id(to, &s->aborted);
 	CHECK(to == word + WARM_WORDS);
@@ -106,6 +108,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->self = c->conf.self;
 	w->members = m->members;
 	w->place = m->place.sum;
+	w->learns = m->place.learns;
 	w->groups_nr = (uint16_t)c->conf.record.groups_nr;
 	w->chunks_nr = c->conf.chunks_nr;
 	w->held_nr = c->held_nr[c->conf.self];
@@ -117,7 +120,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->part = s->part;
 	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) |
 		   (s->has_record ? WARM_RECORD : 0u) | (s->skip ? WARM_SKIP : 0u) |
-		   (m->lost ? WARM_LOST : 0u);
+		   (m->lost ? WARM_LOST : 0u) | (s->caught ? WARM_CAUGHT : 0u);
 	w->id = s->id;
 	w->aborted = s->aborted;
 	w->tune = m->tune;
@@ -174,8 +177,19 @@ bool core_warm_view(const void *from, size_t bytes, struct core_warm_view *v)
 	return true;
 }
 
+static struct placement warm_place(const struct core *c, const struct warm *w)
+{
+	struct placement p = c->conf.place;
+
+	p.learns = w->learns;
+	p.gone = ~w->members.nodes;
+	return p;
+}
+
 static bool warm_of_this(const struct core *c, const struct warm *w)
 {
+	struct placement place = warm_place(c, w);
+
 	return w->magic == WARM_MAGIC && w->incarnation == c->conf.who.incarnation &&
 	       w->self == c->conf.self && view_members_ok(&w->members, c->conf.members.nodes) &&
 	       view_is_member(&w->members, w->self) &&
@@ -184,7 +198,8 @@ static bool warm_of_this(const struct core *c, const struct warm *w)
 					  view_coordinator(&w->members) == w->leader) &&
 	       (!w->term || (view_names_ok(&w->members) && member_is_in(c, &w->members))) &&
 	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
-	       w->place == core_place(c)->sum && w->held_nr == c->held_nr[c->conf.self];
+	       w->place == place.sum && w->held_nr == c->held_nr[c->conf.self] &&
+	       place_ok(&place, &w->members);
 }
 
 static bool warm_view_ok(const struct core *c, const struct warm *w, const struct core_view *view)
@@ -217,7 +232,8 @@ static bool warm_record_ok(const struct core *c, const struct warm *w)
 	    r->groups_nr != c->conf.record.groups_nr || r->id.generation != w->generation ||
 	    r->id.term > w->term || !record_content_ok(r))
 		return false;
-	return r->outcome == RECORD_SEAL ? r->world.size == 0 : core_world_ok(c, &r->world);
+	return r->outcome == RECORD_SEAL ? r->world.size == 0
+					 : core_world_ok(c, &r->world, &c->conf.members);
 }
 
 static bool warm_step_ok(const struct core *c, const struct warm *w)
@@ -225,7 +241,10 @@ static bool warm_step_ok(const struct core *c, const struct warm *w)
 	const struct core_id *id = &w->id, *last = &w->record.id;
 	const uint8_t *finite = core_at((struct core *)(uintptr_t)c, c->at_finite);
 
-	if (w->part >= CORE_PART_NR || (w->world.size && !core_world_ok(c, &w->world)))
+	if (w->part >= CORE_PART_NR ||
+	    (w->world.size && !core_world_ok(c, &w->world, &c->conf.members)))
+		return false;
+	if (w->flags & WARM_CAUGHT && (!(w->flags & WARM_RECORD) || w->part == CORE_APPLYING))
 		return false;
 	if (w->part == CORE_FREE)
 		return true;
@@ -248,6 +267,7 @@ static void warm_take(struct core *c, const struct warm *w)
 {
 	struct step *s = &c->step;
 	struct member *m = &c->member;
+	struct placement place = warm_place(c, w);
 
 	m->promised = w->promised;
 	m->leader = (uint16_t)w->leader;
@@ -255,6 +275,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	m->seq = w->seq;
 	m->generation = w->generation;
 	m->members = w->members;
+	member_place(c, &place);
 	m->sealed = w->flags & WARM_SEALED;
 	m->restoring = w->flags & WARM_RESTORING;
 	m->lost = w->flags & WARM_LOST;
@@ -263,6 +284,7 @@ static void warm_take(struct core *c, const struct warm *w)
 	s->id = s->drained = w->id; /* Whatever was on its way died with the process. */
 	s->aborted = w->aborted;
 	s->has_record = w->flags & WARM_RECORD;
+	s->caught = w->flags & WARM_CAUGHT;
 	s->skip = w->flags & WARM_SKIP;
 	s->bad_tensor = w->bad_tensor;
 	s->bad_rank = w->bad_rank;
@@ -321,8 +343,11 @@ void warm_on_start(struct ctx *x, const struct core_event *e)
 	(void)e;
 	CHECK(c->warm_due);
 	c->warm_due = false;
+	if (!place_same(&c->member.place, &c->conf.place))
+		core_act(x, CORE_ACT_PLACED)->place = &c->member.place;
 	if (s->has_record && s->part != CORE_APPLYING)
-		core_act(x, CORE_ACT_SEAL)->record = &s->record;
+		core_act(x, step_must_learn(c) ? CORE_ACT_LEARN : CORE_ACT_SEAL)->record =
+			&s->record;
 	/* The vote or the abandon is repeated until it is answered, as before the restart. */
 	if (s->part == CORE_PREPARED || s->dropped)
 		timer_start(c, &s->timer, x->now);

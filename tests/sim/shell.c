@@ -198,9 +198,10 @@ static void on_credit(struct sim *s, uint16_t n, const struct core_action *a)
 static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	struct shell *sh = shell_of(s, n);
-	static const char *const act[] = {"?",    "SEND",  "PERSIST", "BEGIN", "CREDIT",
-					  "OPEN", "APPLY", "RESULT",  "ENDED", "SEAL",
-					  "LOST", "EXPEL", "LEFT",    "HELD",  "TUNED"};
+	static const char *const act[] = {"?",        "SEND",   "PERSIST", "BEGIN", "CREDIT",
+					  "OPEN",     "APPLY",  "RESULT",  "ENDED", "SEAL",
+					  "LOST",     "EXPEL",  "LEFT",    "HELD",  "TUNED",
+					  "RESIGNED", "PLACED", "LEARN"};
 	char id[64];
 
 	if (a->type != CORE_ACT_SEND)
@@ -241,6 +242,9 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		break;
 	case CORE_ACT_SEAL:
 		on_seal(s, n, a);
+		break;
+	case CORE_ACT_PLACED:
+	case CORE_ACT_LEARN:
 		break;
 	case CORE_ACT_LOST:
 		on_lost(s, n, a);

@@ -470,6 +470,8 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 		if (n != ZOMBIE)
 			truth_lost(s, a->view);
 		break;
+	case CORE_ACT_PLACED:
+	case CORE_ACT_LEARN:
 	case CORE_ACT_HELD:
 	case CORE_ACT_TUNED:
 	case CORE_ACT_RESIGNED:
