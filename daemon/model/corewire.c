@@ -289,6 +289,7 @@ enum shard_status corewire_pack_view(const struct core_view *v, struct arena *a,
 	if (!pack_members(&v->members, a, out))
 		return SHARD_AGAIN;
 	out->place = v->place.sum;
+	out->learns = v->place.learns;
 	out->sealed = v->sealed;
 	out->restoring = v->restoring;
 	out->lost = v->lost;
@@ -358,10 +359,18 @@ enum shard_status corewire_unpack_view(const Shard__View *in, const struct corew
 		return st;
 	v->place = l->place;
 	v->place.sum = in->place;
+	v->place.learns = in->learns;
+	v->place.gone = ~v->members.nodes;
 	if (l->place.primary != NULL && in->place != l->place.sum)
 		return err_set(e, SHARD_PROTOCOL,
 			       "a view that places chunks otherwise than the memory here was made "
 			       "for: this release cannot move chunks");
+	if (in->learns & ~v->members.nodes || (in->learns != 0 && !in->sealed))
+		return err_set(e, SHARD_PROTOCOL,
+			       "a view in which the nodes %#lx catch up, of the members %#lx, and "
+			       "sealed %d",
+			       (unsigned long)in->learns, (unsigned long)v->members.nodes,
+			       in->sealed);
 	if (in->sealed != (in->record != NULL))
 		return err_set(e, SHARD_PROTOCOL, "a view that is sealed %d, with a record %d",
 			       in->sealed, in->record != NULL);
@@ -503,6 +512,7 @@ static bool pack_body(const struct core_msg *m, struct arena *a, Shard__Core *ou
 	if (m->why != NULL)
 		out->why = (char *)(uintptr_t)m->why;
 	out->status = m->status;
+	out->caught = m->caught;
 	return true;
 }
 
@@ -578,6 +588,7 @@ enum shard_status corewire_unpack(const struct wire_head *h, const Shard__Core *
 	m->op = (enum core_op)op;
 	m->id = (struct core_id){h->term, h->step, h->seq, h->generation, h->attempt};
 	m->why = in->why != NULL && in->why[0] != 0 ? in->why : NULL;
+	m->caught = in->caught;
 	m->status = in->status == SHARD_MISMATCH ? SHARD_MISMATCH
 						 : SHARD_OK; /* No other status is sent. */
 	if ((st = unpack_parts(in, l, a, m, e)) != SHARD_OK)

@@ -110,6 +110,7 @@ static struct core_conf *core_conf(struct model *m)
 				   .local_world = m->set.local_world,
 				   .step_timeout_ns = s->conf->step_timeout_ns,
 				   .lost_timeout_ns = s->conf->lost_timeout_ns,
+				   .heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
 				   .repeat_ns = 200 * NS_PER_MS};
 	conf_record(m, &conf->record);
 	return conf;

@@ -532,6 +532,12 @@ static void act_held(struct model *m, const struct core_action *a)
 	WATCH_TELL(m->server, held, m, a->record);
 }
 
+static void act_placed(struct model *m, const struct core_action *a)
+{
+	m->place.learns = a->place->learns;
+	m->place.gone = a->place->gone;
+}
+
 static void act_tuned(struct model *m, const struct core_action *a)
 {
 	(void)a;
@@ -546,6 +552,7 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_SEAL] = act_seal,     [CORE_ACT_LOST] = lost_act,
 	[CORE_ACT_EXPEL] = act_expel,   [CORE_ACT_LEFT] = act_left,
 	[CORE_ACT_HELD] = act_held,     [CORE_ACT_TUNED] = act_tuned,
+	[CORE_ACT_PLACED] = act_placed,
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and

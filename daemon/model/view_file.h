@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define PERSIST_FORMAT 5u /* Of the file. Raise it with each change of a view. */
+#define PERSIST_FORMAT 6u /* Of the file. Raise it with each change of a view. */
 
 struct core_view;
 struct model;

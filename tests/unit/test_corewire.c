@@ -35,6 +35,7 @@ static void pack(struct fixture *f)
 				     .restoring = true};
 	f->view.members.node[0] = (struct view_node){.uuid = "the first", .incarnation = 7};
 	f->view.members.node[1] = (struct view_node){.uuid = "the second", .incarnation = 9};
+	f->view.place.gone = ~f->view.members.nodes;
 	f->view.tune = (struct core_tune){.paused = true,
 					  .has_lr = true,
 					  .has_clip = true,
@@ -123,6 +124,7 @@ static void test_members(void **state)
 	f.view.members.nodes = 2;
 	f.view.members.coordinator = 1;
 	memset(&f.view.members.node[0], 0, sizeof(f.view.members.node[0]));
+	f.view.place.gone = ~2ull;
 	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
 	assert_int_equal(f.wire.n_incarnation, 1);
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
@@ -187,10 +189,34 @@ static void test_placement(void **state)
 	assert_non_null(strstr(f.e.text, "this release cannot move chunks"));
 	f.wire.place = mine.place.sum;
 	assert_int_equal(corewire_unpack_view(&f.wire, &mine, &f.arena, &f.back, &f.e), SHARD_OK);
-	assert_true(f.back.place.primary == here && place_same(&f.back.place, &mine.place));
+	assert_true(f.back.place.primary == here && place_same_tables(&f.back.place, &mine.place));
 	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
 	assert_null(f.back.place.primary);
 	assert_int_equal(f.back.place.sum, mine.place.sum);
+}
+
+/* Who catches up is a member, and only weights can be caught up with. */
+static void test_learns(void **state)
+{
+	static struct fixture f;
+
+	(void)state;
+	pack(&f);
+	f.wire.learns = 2;
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+	f.view.restoring = false;
+	f.view.sealed = true;
+	f.view.record.id.generation = f.view.generation;
+	f.view.record.groups_nr = 1;
+	f.view.place.learns = 2;
+	assert_int_equal(corewire_pack_view(&f.view, &f.arena, &f.wire), SHARD_OK);
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e), SHARD_OK);
+	assert_memory_equal(&f.view, &f.back, sizeof(f.view));
+	f.wire.learns = 4;
+	assert_int_equal(corewire_unpack_view(&f.wire, &limits, &f.arena, &f.back, &f.e),
+			 SHARD_PROTOCOL);
+	assert_non_null(strstr(f.e.text, "catch up"));
 }
 
 /* The step that an image is named by travels with the record. An impossible one is refused. */
@@ -264,11 +290,11 @@ static void test_answer(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_view),      cmocka_unit_test(test_small),
-		cmocka_unit_test(test_refused),   cmocka_unit_test(test_content),
-		cmocka_unit_test(test_answer),    cmocka_unit_test(test_members),
-		cmocka_unit_test(test_names),     cmocka_unit_test(test_placement),
-		cmocka_unit_test(test_generation)};
+		cmocka_unit_test(test_view),    cmocka_unit_test(test_small),
+		cmocka_unit_test(test_refused), cmocka_unit_test(test_content),
+		cmocka_unit_test(test_answer),  cmocka_unit_test(test_members),
+		cmocka_unit_test(test_names),   cmocka_unit_test(test_placement),
+		cmocka_unit_test(test_learns),  cmocka_unit_test(test_generation)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
