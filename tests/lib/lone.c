@@ -66,7 +66,8 @@ void lone_init(struct lone *l, uint16_t self, uint64_t term, const struct core_v
 	void *memory;
 
 	if (view != NULL)
-		conf.place = view->place;
+		conf.place =
+			place_of(view->place.primary, view->place.holders, view->place.chunks_nr);
 	memory = aligned_alloc(64, (core_bytes(&conf) + 63) & ~(size_t)63);
 	assert_non_null(memory);
 	memset(memory, 0, core_bytes(&conf));
