@@ -223,11 +223,6 @@ void step_take_record(struct ctx *x, const struct record *r, bool counted)
 	core_act(x, learns ? CORE_ACT_LEARN : CORE_ACT_SEAL)->record = &s->record;
 }
 
-bool step_must_learn(const struct core *c)
-{
-	return !core_counts(c, c->conf.self) && !c->step.caught && c->held_nr[c->conf.self] > 0;
-}
-
 void step_on_learned(struct ctx *x, const struct core_event *e)
 {
 	struct step *s = &x->c->step;
@@ -558,9 +553,6 @@ void step_applied(struct ctx *x, bool caught)
 	 * no node votes before all that it waits for is there. */
 	s->drained = s->id;
 	s->caught = caught && !core_counts(x->c, x->c->conf.self);
-	/* The process before this one was fetching copies, and nobody knows how far it came. */
-	if (s->kept && step_must_learn(x->c))
-		core_act(x, CORE_ACT_LEARN)->record = &s->record;
 	step_send_done(x);
 }
 

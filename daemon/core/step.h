@@ -105,8 +105,7 @@ void step_take_record(struct ctx *x, const struct record *r, bool counted);
 /* The coordinator on this node begins or ends a hold. At the end this node votes for a step that is
  * complete. */
 void step_hold(struct ctx *x, bool on);
-bool step_must_learn(const struct core *c); /* Has this node memory, but not all copies? */
-bool step_complete(const struct core *c);   /* Has everything come that the vote waits for? */
+bool step_complete(const struct core *c); /* Has everything come that the vote waits for? */
 void step_vote_fill(struct core *c, struct core_vote *v);
 void step_check(const struct core *c);
 

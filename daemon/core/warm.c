@@ -22,8 +22,7 @@ enum {
 	WARM_RECORD = 4,
 	WARM_SKIP = 8,
 	WARM_LOST = 16,
-	WARM_CAUGHT = 32,
-	WARM_FLAGS_ALL = 63
+	WARM_FLAGS_ALL = 31
 };
 
 /* PREPARED: the sums of squares of the chunks of this node follow it, then a byte for each that
@@ -91,7 +90,7 @@ static void warm_words(const struct core *c, uint64_t word[WARM_WORDS])
 	*to++ = m->promised;
 	*to++ = m->term;
 	*to++ = (uint64_t)m->seq << 32 | m->generation;
-	*to++ = s->part | (uint64_t)s->caught << 32;
+	*to++ = s->part;
 	to = words_id(to, &s->id);
 	to = words_id(to, &s->aborted);
 	CHECK(to == word + WARM_WORDS);
@@ -120,7 +119,7 @@ static void warm_fill(struct core *c, struct warm *w)
 	w->part = s->part;
 	w->flags = (m->sealed ? WARM_SEALED : 0u) | (m->restoring ? WARM_RESTORING : 0u) |
 		   (s->has_record ? WARM_RECORD : 0u) | (s->skip ? WARM_SKIP : 0u) |
-		   (m->lost ? WARM_LOST : 0u) | (s->caught ? WARM_CAUGHT : 0u);
+		   (m->lost ? WARM_LOST : 0u);
 	w->id = s->id;
 	w->aborted = s->aborted;
 	w->tune = m->tune;
@@ -186,6 +185,8 @@ static struct placement warm_place(const struct core *c, const struct warm *w)
 	return p;
 }
 
+/* A node that was catching up does not know how far it came, and what it has does not count anyway.
+ * It begins anew, as another member. */
 static bool warm_of_this(const struct core *c, const struct warm *w)
 {
 	struct placement place = warm_place(c, w);
@@ -199,7 +200,7 @@ static bool warm_of_this(const struct core *c, const struct warm *w)
 	       (!w->term || (view_names_ok(&w->members) && member_is_in(c, &w->members))) &&
 	       w->groups_nr == c->conf.record.groups_nr && w->chunks_nr == c->conf.chunks_nr &&
 	       w->place == place.sum && w->held_nr == c->held_nr[c->conf.self] &&
-	       place_ok(&place, &w->members);
+	       place_ok(&place, &w->members) && !(w->held_nr && place.learns >> w->self & 1);
 }
 
 static bool warm_view_ok(const struct core *c, const struct warm *w, const struct core_view *view)
@@ -244,8 +245,6 @@ static bool warm_step_ok(const struct core *c, const struct warm *w)
 	if (w->part >= CORE_PART_NR ||
 	    (w->world.size && !core_world_ok(c, &w->world, &c->conf.members)))
 		return false;
-	if (w->flags & WARM_CAUGHT && (!(w->flags & WARM_RECORD) || w->part == CORE_APPLYING))
-		return false;
 	if (w->part == CORE_FREE)
 		return true;
 	if (!(w->flags & WARM_RECORD) || !w->world.size || !id->step || id->term != w->term ||
@@ -284,7 +283,6 @@ static void warm_take(struct core *c, const struct warm *w)
 	s->id = s->drained = w->id; /* Whatever was on its way died with the process. */
 	s->aborted = w->aborted;
 	s->has_record = w->flags & WARM_RECORD;
-	s->caught = w->flags & WARM_CAUGHT;
 	s->skip = w->flags & WARM_SKIP;
 	s->bad_tensor = w->bad_tensor;
 	s->bad_rank = w->bad_rank;
@@ -346,8 +344,7 @@ void warm_on_start(struct ctx *x, const struct core_event *e)
 	if (!place_same(&c->member.place, &c->conf.place))
 		core_act(x, CORE_ACT_PLACED)->place = &c->member.place;
 	if (s->has_record && s->part != CORE_APPLYING)
-		core_act(x, step_must_learn(c) ? CORE_ACT_LEARN : CORE_ACT_SEAL)->record =
-			&s->record;
+		core_act(x, CORE_ACT_SEAL)->record = &s->record;
 	/* The vote or the abandon is repeated until it is answered, as before the restart. */
 	if (s->part == CORE_PREPARED || s->dropped)
 		timer_start(c, &s->timer, x->now);
