@@ -115,6 +115,10 @@ static const struct table_row rows[] = {
 	{.name = "initial_scale_power", .role = SETTINGS_SCALE_POWER, .type = TABLE_COUNT,
 		.max = 100, .fallback = "16",
 		.help = "A dynamic loss scale starts at 2 to the power of this."},
+	{.name = "join_timeout", .type = TABLE_DURATION, FIELD(join_timeout_ns),
+		.max = 24 * 3600e9, .fallback = "0ns",
+		.help = "When min_world trainers have joined, the first step waits so long for "
+			"more of them, up to max_world. Later ones join between two steps."},
 	{.name = "keep_latest", .type = TABLE_COUNT, FIELD(keep_latest), .max = 1e6, .saving = true,
 		.fallback = "0",
 		.help = "How many checkpoints checkpoint_every keeps. The oldest ones are deleted. "

@@ -414,6 +414,9 @@ void coord_waits(const struct core *c, char *text, size_t bytes)
 	else if (missing)
 		words_add(&w, "%u more trainer%s: %u of at least %u joined", missing,
 			  missing == 1 ? "" : "s", co->trainers_nr, c->conf.min_world);
+	else if (world_gathers(c))
+		words_add(&w, "more trainers until join_timeout: %u of at most %u joined",
+			  co->trainers_nr, c->conf.max_world);
 }
 
 static void coord_expel(struct ctx *x)
@@ -463,7 +466,7 @@ static bool coord_short(const struct core *c)
 	const struct coord *co = &c->coord;
 
 	return co->state == COORD_OPEN && co->view.sealed && !co->undecided &&
-	       co->trainers_nr > 0 && (coord_paused(c) || !world_enough(c));
+	       co->trainers_nr > 0 && (coord_paused(c) || !world_enough(c) || world_gathers(c));
 }
 
 static void coord_repeat(struct ctx *x)
@@ -512,7 +515,7 @@ static bool coord_may_begin(const struct core *c)
 
 	return co->state == COORD_OPEN && !co->undecided && co->view.sealed && co->has_last &&
 	       !co->tune_due && !coord_paused(c) && attempt_all_linked(c) && !c->stopping &&
-	       !recover_boundary(c) && recover_differ(c);
+	       !recover_boundary(c) && !world_gathers(c) && recover_differ(c);
 }
 
 void coord_settle(struct ctx *x)
@@ -530,6 +533,7 @@ void coord_settle(struct ctx *x)
 	recover_settle(x);
 	world_sweep(x);
 	hold_settle(x);
+	world_look(x);
 	if (coord_may_begin(c) && world_make(c, &co->world))
 		attempt_begin(x);
 	if (co->undecided && coord_any_behind(c))
@@ -554,5 +558,7 @@ uint64_t coord_deadline(const struct core *c)
 		return UINT64_MAX;
 	if (co->undecided && !co->held && coord_ends_ns(c) < at)
 		at = coord_ends_ns(c);
+	if (world_gathers(c) && world_deadline(c) < at)
+		at = world_deadline(c);
 	return lost < at ? lost : at;
 }

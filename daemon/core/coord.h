@@ -58,6 +58,8 @@ struct coord {
 	/* Those that are put out, until their nodes confirm it. */
 	struct core_trainer expelled[CORE_RANKS_MAX];
 	char expelled_why[CORE_WHY_BYTES];
+	/* When min_world had joined and the first step after a seal could begin. 0: it cannot. */
+	uint64_t enough_ns;
 
 	/* recover.c: views. */
 	/* Counts how often a member was missed. Whoever has not answered HEAR with this number may

@@ -42,6 +42,9 @@ struct core_conf {
 		 * own. */
 		local_world;
 	uint64_t step_timeout_ns, repeat_ns;
+	/* The first step after a seal waits so long for trainers up to max_world, once min_world
+	 * have joined. 0: it does not. */
+	uint64_t join_timeout_ns;
 	/* A node with the last copy of a chunk that is away for so long is given up, and the model
 	 * is LOST. */
 	uint64_t lost_timeout_ns;

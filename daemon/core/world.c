@@ -257,6 +257,35 @@ bool world_enough(const struct core *c)
 	return c->coord.trainers_nr >= c->conf.min_world;
 }
 
+uint64_t world_deadline(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+
+	if (!co->enough_ns || co->trainers_nr >= c->conf.max_world)
+		return UINT64_MAX;
+	return co->enough_ns + c->conf.join_timeout_ns;
+}
+
+bool world_gathers(const struct core *c)
+{
+	uint64_t at = world_deadline(c);
+
+	return at != UINT64_MAX && c->coord.seen_ns < at;
+}
+
+void world_look(struct ctx *x)
+{
+	struct core *c = x->c;
+	struct coord *co = &c->coord;
+	bool first = co->state == COORD_OPEN && co->view.sealed && !co->undecided && co->has_last &&
+		     co->last.outcome == RECORD_SEAL && !co->attempt;
+
+	if (!first || !world_enough(c) || !c->conf.join_timeout_ns)
+		co->enough_ns = 0;
+	else if (!co->enough_ns)
+		co->enough_ns = x->now ? x->now : 1;
+}
+
 bool world_make(struct core *c, struct core_world *w)
 {
 	struct coord *co = &c->coord;

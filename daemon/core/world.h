@@ -18,6 +18,11 @@ void world_sweep(struct ctx *x); /* Between attempts: takes out the trainers tha
 /* Takes a rank out and tells its node. Returns false if the trainer of that rank has not joined. */
 bool world_expel(struct ctx *x, const struct core_world *w, uint32_t rank, const char *why);
 bool world_enough(const struct core *c);
+/* Does the first step wait for trainers that may still join? world_look() has to come before, at
+ * the end of every event. */
+bool world_gathers(const struct core *c);
+void world_look(struct ctx *x);
+uint64_t world_deadline(const struct core *c); /* When that is over. UINT64_MAX: it is. */
 /* Returns false if fewer than min_world trainers have joined. */
 bool world_make(struct core *c, struct core_world *w);
 void world_check(const struct core *c);

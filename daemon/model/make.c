@@ -106,6 +106,7 @@ static struct core_conf *core_conf(struct model *m)
 				   .place = m->place,
 				   .node_names = names,
 				   .min_world = m->set.min_world,
+				   .join_timeout_ns = m->set.join_timeout_ns,
 				   .max_world = m->set.max_world,
 				   .local_world = m->set.local_world,
 				   .step_timeout_ns = s->conf->step_timeout_ns,

@@ -94,6 +94,66 @@ static void test_answer_of_an_older_generation(void **state)
 	}
 }
 
+/* Both other nodes have answered and adopted the view. */
+static void opened(struct lone *l, uint64_t join_ns)
+{
+	struct said b = {0}, c = {0};
+
+	coordinator_init(l);
+	l->core->conf.join_timeout_ns = join_ns;
+	say_answer(l, B, 9, &b, 0);
+	say_answer(l, C, 9, &c, 0);
+	lone_event(l, (struct core_event){.type = CORE_EV_PERSISTED});
+	for (uint16_t n = B; n <= C; n++) {
+		struct core_id id = {.term = 9, .seq = l->core->coord.view.seq, .generation = 1};
+
+		lone_msg(l, n, (struct core_msg){.op = CORE_VIEW_OK, .id = id});
+	}
+	assert_int_equal(l->core->coord.state, COORD_OPEN);
+}
+
+static void join(struct lone *l, uint64_t session)
+{
+	lone_msg(l, B,
+		 (struct core_msg){.op = CORE_JOIN,
+				   .id = {.term = 9},
+				   .trainer = {.session = session, .pid = 1, .hint = -1}});
+}
+
+/* The first step after a seal waits for trainers beyond min_world, until there are max_world or the
+ * time is over. No later one does. */
+static void test_first_step_gathers(void **state)
+{
+	enum { JOIN_NS = 500000000 };
+	struct core_id id = {.term = 9, .seq = 3, .generation = 1};
+	struct core_state s;
+	struct lone l;
+
+	(void)state;
+	for (int all = 0; all < 2; all++) {
+		opened(&l, JOIN_NS);
+		join(&l, SESSION);
+		assert_null(lone_sent(&l, CORE_BEGIN));
+		core_state(l.core, &s);
+		assert_non_null(strstr(s.waits, "1 of at most 2 joined"));
+		assert_true(core_deadline(l.core) <= l.now + JOIN_NS);
+		if (all) {
+			join(&l, SESSION + 1);
+		} else {
+			l.now += JOIN_NS;
+			lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+		}
+		assert_non_null(lone_sent(&l, CORE_BEGIN));
+		assert_int_equal(lone_sent(&l, CORE_BEGIN)->world->size, 1 + all);
+		/* An attempt that ends is followed by another one at once. */
+		id = l.core->coord.id;
+		lone_msg(&l, B, (struct core_msg){.op = CORE_ABANDON, .id = id, .why = "a test"});
+		assert_non_null(lone_sent(&l, CORE_ABORT));
+		assert_non_null(lone_sent(&l, CORE_BEGIN));
+		lone_deinit(&l);
+	}
+}
+
 /* The only rank was at a, which holds no chunk and came back without memory. Both holders voted, so
  * the step may have been decided. Their votes have its weight. */
 static void test_rank_of_a_node_that_is_gone(void **state)
@@ -687,6 +747,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_answer_to_an_older_question),
 		cmocka_unit_test(test_answer_of_an_older_generation),
+		cmocka_unit_test(test_first_step_gathers),
 		cmocka_unit_test(test_rank_of_a_node_that_is_gone),
 		cmocka_unit_test(test_votes_that_differ),
 		cmocka_unit_test(test_vote_that_differs),
