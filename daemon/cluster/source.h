@@ -3,9 +3,10 @@
  * one value, an opaque row of bytes with the number seq, and lets one node at a time lead. The one
  * that leads replaces the value by compare-and-swap on seq. There is a row of functions for each
  * source, and callers know nothing else of it. A source runs on one loop: all calls come from the
- * thread of that loop, and all callbacks are called there, never from inside the call that caused
- * them. Callbacks may call every function of the source. Nothing here waits for a disk or another
- * node. What the outside can cause is a status, a member_done or `failed`. */
+ * thread of that loop, and all callbacks are called there, but not from inside a call of these
+ * functions (wake() is the exception). Callbacks may call every function of the source. Nothing
+ * here waits for a disk or another node. What the outside can cause is a status, a member_done or
+ * `failed`. */
 #ifndef SHARD_CLUSTER_SOURCE_H
 #define SHARD_CLUSTER_SOURCE_H
 
@@ -140,12 +141,17 @@ struct member_source_ops {
 	 * links and messages. */
 	enum shard_status (*message)(struct member_source *s, const uint8_t from[MEMBER_UUID_BYTES],
 				     const void *bytes, uint32_t bytes_nr, struct err *e);
+	/* Looks at the clock now, and tells `lost` from inside this call if the time of this node
+	 * is up. A process that was stopped for a while finds its input before its timers. So
+	 * whoever acts on other input as the one that leads calls this before. It is cheap. */
+	void (*wake)(struct member_source *s);
 	/* Resigns, answers open calls with MEMBER_UNKNOWN, tells `lost`, and calls stopped, which
 	 * may be NULL, when nothing of it is left. Sets *s to NULL at once. Waits for a write of
 	 * the disk that is under way. */
 	void (*stop)(struct member_source **s, void (*stopped)(void *arg), void *arg);
 };
 
+extern const struct member_source_ops source_static, source_quorum;
 /* NULL: there is no source of that name. */
 const struct member_source_ops *member_source_find(const char *name);
 
