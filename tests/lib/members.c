@@ -173,12 +173,6 @@ void members_kill(struct members *m, int n)
 	reap(m, n);
 }
 
-void members_pause(struct members *m, int n)
-{
-	CHECK(kill(m->node[n].pid, SIGSTOP) == 0);
-	m->node[n].stopped = true;
-}
-
 void members_go_on(struct members *m, int n)
 {
 	m->node[n].stopped = false;
@@ -192,6 +186,7 @@ static bool has_ended(struct members *m, int n)
 
 void members_stop(struct members *m, int n)
 {
+	m->node[n].stopped = true; /* Clients leave it alone. */
 	command(m, n, &(struct members_frame){.type = MEMBERS_STOP});
 	members_wait(m, has_ended, n, 10, "a source that stops");
 	if (!WIFEXITED(m->node[n].exit_status) || WEXITSTATUS(m->node[n].exit_status) != 0)
@@ -515,6 +510,17 @@ static bool listen_to(struct members *m, int n)
 	}
 	free(p);
 	return nr != 0 && !(nr < 0 && errno == ECONNRESET);
+}
+
+/* What it said before it stopped is heard now. */
+void members_pause(struct members *m, int n)
+{
+	int status;
+
+	CHECK(kill(m->node[n].pid, SIGSTOP) == 0);
+	CHECK(waitpid(m->node[n].pid, &status, WUNTRACED) == m->node[n].pid && WIFSTOPPED(status));
+	m->node[n].stopped = true;
+	CHECK(listen_to(m, n));
 }
 
 void members_turn(struct members *m)

@@ -24,7 +24,7 @@ struct member_call {      /* A client's operation under way. */
 struct member_node {
 	pid_t pid; /* 0: not running. */
 	int control, wire;
-	bool stopped; /* By SIGSTOP. */
+	bool stopped; /* By SIGSTOP, or it stops for good. */
 	bool ready;   /* Its source has started. */
 	bool gone;    /* It has ended by itself since it was started. */
 	uint8_t uuid[MEMBER_UUID_BYTES];
