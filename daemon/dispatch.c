@@ -21,6 +21,7 @@
 #include "link/session.h"
 #include "control/manage.h"
 #include "model/model.h"
+#include "model/lead.h"
 #include "model/join.h"
 #include "obs/status.h"
 #include "link/peer.h"
@@ -58,6 +59,12 @@ static enum shard_status on_model(struct peer *p, const struct wire_head *h,
 				  const ProtobufCMessage *msg, struct err *e)
 {
 	return define_model(p, h, (const Shard__Model *)msg, e);
+}
+
+static enum shard_status on_held(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	return define_held(p, h, (const Shard__Memory *)msg, e);
 }
 
 static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h,
@@ -300,6 +307,7 @@ static const struct op {
 	[OP_CONTRIB] = {&shard__push__descriptor, NULL, on_contrib, false},
 	[OP_RAIL] = {&shard__rail__descriptor, NULL, on_rail, false},
 	[OP_REGION] = {&shard__regions__descriptor, NULL, on_region, false},
+	[OP_HELD] = {&shard__memory__descriptor, NULL, on_held, false},
 };
 
 /* May the requester do this with the model that the frame names? If there is no such model here,
@@ -351,6 +359,8 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 		transfer_node_write_head(p, h, to);
 		return SHARD_OK;
 	}
+	if (h->op == OP_MEMBER)
+		return SHARD_OK; /* The stream keeps it. */
 	*to = STREAM_DISCARD;
 	if (m == NULL)
 		return SHARD_OK;
@@ -380,6 +390,8 @@ static enum shard_status bulk(struct peer *p, const struct wire_head *h, const v
 {
 	struct model *m = model_find(p->server, h->model);
 
+	if (h->op == OP_MEMBER)
+		return lead_message(p, body, h->body_bytes, e);
 	if (h->op == OP_WRITE)
 		transfer_node_write_frame(p, h, body);
 	if (h->op == OP_WRITE || m == NULL)
@@ -479,6 +491,7 @@ static enum shard_status control(struct peer *p, const struct wire_head *h, cons
 static enum shard_status node_frame(struct peer *p, const struct wire_head *h, const void *body,
 				    struct err *e)
 {
+	lead_wake(p->server);
 	if (h->flags & WIRE_REPLY)
 		return answered(p, h, body, e);
 	if (wire_op(h->op)->body == BODY_BULK)
@@ -494,6 +507,7 @@ static enum shard_status node_frame(struct peer *p, const struct wire_head *h, c
 static void node_up(struct server *s, uint16_t node)
 {
 	CHECK(node < s->nodes_nr && node != s->self);
+	lead_node_up(s, node);
 	define_node_up(s, node);
 	list_each(it, &s->models)
 		if (server_leads(s) && !list_of(it, struct model, link)->defining)
@@ -509,6 +523,7 @@ static void node_going(struct server *s, uint16_t node)
 static void node_down(struct server *s, uint16_t node, const struct err *why)
 {
 	CHECK(node < s->nodes_nr && node != s->self);
+	lead_node_down(s, node);
 	call_node_gone(s, node, why);
 	ckpt_node_gone(s, node);
 	define_node_down(s, node, why);

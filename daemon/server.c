@@ -19,6 +19,7 @@
 #include "link/call.h"
 #include "control/manage.h"
 #include "model/model.h"
+#include "model/lead.h"
 #include "obs/http.h"
 #include "obs/scrape.h"
 #include "warm/warm.h"
@@ -88,6 +89,7 @@ static void on_beat(struct server *s, uint64_t now)
 	list_each(it, &s->models)
 		model_beat(list_of(it, struct model, link), now);
 	accept_beat(s, now);
+	lead_beat(s);
 	call_beat(s, now);
 	define_beat(s, now);
 	manage_beat(s, now);
@@ -202,6 +204,8 @@ static enum shard_status start(struct server *s, struct err *e)
 	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)
 		return st;
 	s->incarnation = s->start = static_start(s->dir);
+	if ((st = lead_init(s, e)) != SHARD_OK)
+		return st;
 	warm = (struct warm_conf){.conf = s->conf,
 				  .log = s->log,
 				  .dir = s->dir,
@@ -220,6 +224,7 @@ static void release(struct server *s)
 		peer_free(&s->peer[n]);
 	rdma_local_free(s);
 	resume_free(s);
+	lead_free(s);
 	warm_close(&s->warm);
 	static_close(&s->dir);
 	secret_close(s);
@@ -344,6 +349,7 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 			 conf->nodes_open ? ", and do what a node does" : "");
 	server_wake(s, 0);
 	resume_begin(s);
+	lead_start(s);
 	ckpt_start(s);
 	server_deadline(s);
 	*out = s;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "link/accept.h"
 #include "model/model.h"
+#include "model/lead.h"
 #include "obs/http.h"
 #include "warm/warm.h"
 #include "link/peer.h"
@@ -261,7 +262,8 @@ static void check_stopped(struct server *s)
 			return; /* stop_tick() calls again. */
 		close_connections(s);
 	}
-	if (!links_closed(s) || !ckpt_stopped(s) || s->persists > 0 || !job_idle(s, JOB_MEMORY) ||
+	lead_stop(s);
+	if (!links_closed(s) || !lead_ended(s) || !ckpt_stopped(s) || s->persists > 0 || !job_idle(s, JOB_MEMORY) ||
 	    !job_idle(s, JOB_SMALL) || !rdma_local_closed(s))
 		return;
 	if (s->http != NULL) {

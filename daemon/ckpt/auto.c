@@ -237,6 +237,36 @@ void ckpt_loaded(struct model *m, const Shard__ModelFile *file, const struct cor
 			 "the coordinator started again while the weights were being restored");
 }
 
+void ckpt_led(struct model *m, const Shard__ModelFile *file, const struct core_view *view)
+{
+	const Shard__Run *run = file->run;
+
+	(void)view;
+	if (run != NULL)
+		m->ckpt->run = (struct ckpt_run){.is = {{run->id_high, run->id_low}, run->line},
+						 .from_line = run->from_line,
+						 .from_step = run->from_step};
+	snprintf(m->ckpt->dir, sizeof(m->ckpt->dir), "%s", file->checkpoint_dir);
+}
+
+void ckpt_leads(struct model *m)
+{
+	if (m->ckpt->dir[0] == 0)
+		return;
+	ckpt_known(m);
+	model_event(m, &(struct core_event){.type = CORE_EV_CHECKPOINT, .on = true});
+}
+
+void ckpt_resigned(struct model *m)
+{
+	struct err e;
+
+	err_set(&e, SHARD_UNREACHABLE, "node %s does not coordinate any more: ask again",
+		members_name(m->server, m->server->self));
+	if (m->ckpt->op != NULL)
+		ckpt_op_fail(m->ckpt->op, &e);
+}
+
 /* An operator chose one checkpoint, and the weights before it are gone. So only an operator may
  * choose another one. */
 static void stays_lost(struct model *m)

@@ -11,6 +11,7 @@
 #include "model/writer.h"
 #include "control/control.h"
 #include "base/check.h"
+#include "model/lead.h"
 #include "base/clock.h"
 #include "data/blobs.h"
 #include "ckpt/auto.h"
@@ -594,7 +595,7 @@ static enum shard_status pass_on(struct session *t, const struct wire_head *h, S
 	enum shard_status st;
 
 	CHECK(!server_leads(s));
-	if (s->peer[server_coordinator(s)]->up)
+	if (lead_known(s, NULL) == SHARD_OK && s->peer[server_coordinator(s)]->up)
 		return call_pass(t, server_coordinator(s), h, &body->base, &restore_passed, e);
 	if ((st = ckpt_op_new(&op, s, NULL, CKPT_RESTORE, &ckpt_restores, e)) != SHARD_OK)
 		return st;
@@ -618,7 +619,7 @@ static void pass_now(struct ckpt_op *op)
 	struct err e;
 
 	CHECK(op->phase == CKPT_PASSING && op->request != NULL);
-	if (!s->peer[server_coordinator(s)]->up &&
+	if ((lead_known(s, NULL) != SHARD_OK || !s->peer[server_coordinator(s)]->up) &&
 	    clock_ns() - op->began_ns < s->conf->heartbeat_timeout_ns)
 		return;
 	if (t == NULL || call_pass(t, server_coordinator(s), &h, &op->request->base,
@@ -686,7 +687,6 @@ enum shard_status ckpt_node_restore(struct peer *p, const struct wire_head *h,
 	a.session = body->session;
 	a.pid = body->pid;
 	if (!server_leads(p->server))
-		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       members_name(p->server, p->server->self));
+		return lead_refuse(p->server, e);
 	return restore_here(p->server, &a, body, e);
 }

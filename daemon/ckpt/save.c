@@ -9,6 +9,7 @@
  * requester is gone. */
 #include "control/access.h"
 #include "base/check.h"
+#include "model/lead.h"
 #include "base/clock.h"
 #include "ckpt/op.h"
 #include "ckpt/spec_of.h"
@@ -500,8 +501,11 @@ enum shard_status ckpt_save_request(struct session *t, const struct wire_head *h
 
 	access_cred(t, &cred, groups);
 	body.cred = &cred;
-	return server_leads(s) ? save_here(s, &a, &body, e)
-			       : call_pass(t, server_coordinator(s), h, &body.base, NULL, e);
+	if (server_leads(s))
+		return save_here(s, &a, &body, e);
+	if (lead_known(s, e) != SHARD_OK)
+		return e->status;
+	return call_pass(t, server_coordinator(s), h, &body.base, NULL, e);
 }
 
 enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h,
@@ -510,7 +514,6 @@ enum shard_status ckpt_node_save(struct peer *p, const struct wire_head *h,
 	struct caller a = caller_node(p, h->attempt);
 
 	if (!server_leads(p->server))
-		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       members_name(p->server, p->server->self));
+		return lead_refuse(p->server, e);
 	return save_here(p->server, &a, (const Shard__Save *)msg, e);
 }

@@ -31,7 +31,8 @@ static const char *const transport_words[] = {[CONFIG_TRANSPORT_AUTO] = "auto",
 					      [CONFIG_TRANSPORT_TCP] = "tcp",
 					      [CONFIG_TRANSPORT_RDMA] = "rdma",
 					      NULL};
-static const char *const membership_words[] = {[CONFIG_MEMBERSHIP_STATIC] = "static", NULL};
+static const char *const membership_words[] = {[CONFIG_MEMBERSHIP_STATIC] = "static",
+					       [CONFIG_MEMBERSHIP_QUORUM] = "quorum", NULL};
 
 /* clang-format off */
 static const struct table_row rows[] = {
@@ -153,7 +154,14 @@ static const struct table_row rows[] = {
 			"like any other, who owns what it defined."},
 	{.section = "cluster", .name = "membership", .type = TABLE_CHOICE, FIELD(membership),
 		.words = membership_words, .refused = "etcd", .fallback = "static", .shared = true,
-		.help = "Who says which nodes there are. static is the list in [nodes]."},
+		.help = "Who says which node coordinates. static: the first one of [nodes], always. "
+			"quorum: one that a majority of three nodes elects, or of five, so that "
+			"training goes on without any one of them."},
+	{.section = "cluster", .name = "election_timeout", .type = TABLE_DURATION,
+		FIELD(election_timeout_ns), .min = S / 20, .max = 60 * S, .fallback = "500ms",
+		.shared = true,
+		.help = "quorum: a node that has not heard of a coordinator for this long wants to "
+			"be it."},
 	{.section = "cluster", .name = "heartbeat_timeout", .type = TABLE_DURATION,
 		FIELD(heartbeat_timeout_ns), .min = S / 10, .max = 3600 * S, .fallback = "5s",
 		.shared = true,

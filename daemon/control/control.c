@@ -3,6 +3,7 @@
  * control_watch last, so that the other rows of this folder are done with the struct when it is
  * freed. It fails only if there is no memory. */
 #include "control/control.h"
+#include "control/define.h"
 
 #include "base/check.h"
 #include "model/watch.h"
@@ -34,4 +35,5 @@ static void going(struct model *m)
 	m->control = NULL;
 }
 
-const struct model_watch control_watch = {.made = made, .going = going};
+const struct model_watch control_watch = {
+	.made = made, .going = going, .coordinator = define_coordinator};

@@ -23,6 +23,7 @@
 #include "control/drop.h"
 #include "model/lost.h"
 #include "model/model.h"
+#include "model/lead.h"
 #include "link/peer.h"
 #include "model/resume.h"
 #include "control/seal.h"
@@ -85,6 +86,19 @@ static bool told_by_model(const struct server *s, uint16_t node)
 	return server_leads(s) || node == server_coordinator(s);
 }
 
+/* Where the coordinator is elected, every node tells every other one of its memory. asks: that node
+ * may have told before this one had the model, and tells again. */
+static void say_have(struct model *m, uint16_t node, bool asks)
+{
+	struct wire_head h = {.op = OP_HELD, .model = m->id, .attempt = !asks};
+	Shard__Memory body = SHARD__MEMORY__INIT;
+
+	body.incarnation = m->memory.incarnation;
+	if (m->memory.why != NULL)
+		body.why = m->memory.why;
+	peer_tell(m->server, node, &h, &body.base);
+}
+
 static void links_up(struct model *m)
 {
 	struct server *s = m->server;
@@ -93,9 +107,11 @@ static void links_up(struct model *m)
 		if (s->peer[n] == NULL || !s->peer[n]->up)
 			continue;
 		apply_node_back(m, n);
-		if (!told_by_model(s, n))
+		if (lead_on(s))
+			say_have(m, n, true); /* Before any frame of the core. */
+		if (!lead_on(s) && !told_by_model(s, n))
 			model_link_up(m, n, s->peer[n]->incarnation, NULL);
-		else if (m->memory.there[n] != 0) /* The node has answered MODEL. */
+		else if (m->memory.there[n] != 0) /* The node has answered MODEL, or told. */
 			model_link_up(m, n, m->memory.there[n], NULL);
 	}
 }
@@ -121,6 +137,7 @@ static void finish(struct model *m)
 	links_up(m);
 	if (server_leads(m->server)) /* Their links may have fallen. */
 		ask_again(m);
+	lead_model(m);
 	server_deadline(m->server); /* A node without others gets no event of a link, which would
 				       begin its first view. */
 	if (!watch_defined(m))
@@ -405,7 +422,7 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
  * of this node. So all of them must be up. */
 static bool may_pass(struct server *s, const char *name)
 {
-	return s->peer[server_coordinator(s)]->up &&
+	return lead_known(s, NULL) == SHARD_OK && s->peer[server_coordinator(s)]->up &&
 	       (first_down(s) == NULL || model_by_name(s, name) != NULL);
 }
 
@@ -473,8 +490,7 @@ enum shard_status define_node_request(struct peer *p, const struct wire_head *h,
 	a.session = body->session;
 	a.pid = body->pid;
 	if (!server_leads(p->server))
-		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       members_name(p->server, p->server->self));
+		return lead_refuse(p->server, e);
 	return define_here(p->server, &a, body, true, e);
 }
 
@@ -537,7 +553,7 @@ static void held_here(struct model *m, struct peer *p, uint32_t tag, uint64_t in
 {
 	resume_from(m, p);
 	say_held(m, p, tag);
-	if (m->memory.there[p->node] != incarnation)
+	if (!lead_on(m->server) && m->memory.there[p->node] != incarnation)
 		model_link_up(m, p->node, incarnation, NULL);
 	server_wake(m->server, 0); /* this one stays: a definition may wait to hear that */
 }
@@ -642,7 +658,7 @@ static enum shard_status held_there(struct model *m, uint16_t node, const struct
 			     members_name(s, node));
 	if (st == SHARD_OK && m->defining)
 		m->memory.there[node] = is->incarnation;
-	else if (st == SHARD_OK)
+	else if (st == SHARD_OK && !lead_on(s))
 		model_link_up(m, node, is->incarnation, is->why);
 	arena_reset(&s->scratch.rx);
 	return st;
@@ -679,6 +695,36 @@ static void model_answered(struct round *told, struct server *s, const struct ca
 }
 
 static const struct round_ops model_round = {.answered = model_answered};
+
+/* That node has the model, in this memory. */
+enum shard_status define_held(struct peer *p, const struct wire_head *h, const Shard__Memory *body,
+			      struct err *e)
+{
+	struct server *s = p->server;
+	struct model *m = model_find(s, h->model);
+
+	if (!lead_on(s) || body->incarnation == 0)
+		return err_set(e, SHARD_PROTOCOL, "node %s tells of its memory of model %u: %s",
+			       members_name(s, p->node), h->model,
+			       body->incarnation == 0 ? "it does not say of which"
+						      : "no coordinator is elected here");
+	if (m == NULL && (m = model_making(s, h->model)) == NULL) {
+		lead_unknown(s, h->model);
+		return SHARD_OK;
+	}
+	if (m->defining) {
+		m->memory.there[p->node] = body->incarnation;
+		return SHARD_OK;
+	}
+	if (m->memory.there[p->node] != body->incarnation)
+		model_link_up(m, p->node, body->incarnation, body->why);
+	if (h->attempt == 0)
+		say_have(m, p->node, false);
+	server_wake(s, 0); /* Restores and definitions may wait for it. */
+	if (server_leads(s) && (!watch_restoring(m) || m->rolled_back))
+		define_answer(m);
+	return SHARD_OK;
+}
 
 /* --- links --- */
 
@@ -749,8 +795,12 @@ void define_node_up(struct server *s, uint16_t node)
 		if (m->defining)
 			continue;
 		apply_node_back(m, node);
+		if (lead_on(s))
+			say_have(m, node, false); /* The other one tells, too. */
 		if (server_leads(s)) {
 			ask_again(m);
+		} else if (lead_on(s)) {
+			continue;
 		} else if (!told_by_model(s, node)) {
 			model_link_up(m, node, s->peer[node]->incarnation, NULL);
 		}
@@ -788,4 +838,17 @@ void define_node_down(struct server *s, uint16_t node, const struct err *e)
 		if (!m->defining)
 			model_link_down(m, s->peer[node], e->text);
 	}
+}
+
+void define_coordinator(struct server *s)
+{
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (server_leads(s) && !m->defining)
+			ask_again(m);
+	}
+	if (!server_leads(s) && s->peer[server_coordinator(s)]->up)
+		drop_compare(s);
+	define_wait_retry(s, clock_ns(), may_go, again);
 }

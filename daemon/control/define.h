@@ -33,9 +33,12 @@ void define_detached(struct server *s, uint16_t node, uint64_t session);
 /* Requests of the coordinator. WRITTEN also goes to the coordinator, as a report. */
 enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body,
 			       struct err *e);
+enum shard_status define_held(struct peer *p, const struct wire_head *h, const Shard__Memory *body,
+			      struct err *e);
 enum shard_status define_written(struct peer *p, const struct wire_head *h,
 				 const Shard__Written *body, struct err *e);
 
+void define_coordinator(struct server *s); /* Another node coordinates now. */
 void define_node_up(struct server *s, uint16_t node);
 void define_node_down(struct server *s, uint16_t node, const struct err *e);
 void define_fail(struct model *m, const struct err *e); /* Refuses seals and reads that wait. */

@@ -8,6 +8,7 @@
  * PING with its number) and is told. A file that cannot be removed is tried again at each beat. The
  * answer says so, or names a node that fell. */
 #include "control/drop.h"
+#include "model/lead.h"
 
 #include "data/apply.h"
 #include "data/feed.h"
@@ -230,6 +231,8 @@ static void file_done(uv_work_t *w, int status)
 	d->file_working = false;
 	s->persists--;
 	d->file_due = d->file_st != SHARD_OK;
+	if (!d->file_due)
+		lead_forget(d->server, d->id);
 	if (d->file_due && d->file_e.status == SHARD_OK)
 		log_line(s->log, LOG_LEVEL_ERROR, "event=drop_file model=%s why=%s", d->name,
 			 d->file_now.text);

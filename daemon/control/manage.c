@@ -7,6 +7,7 @@
  * If a node is out of reach for heartbeat_timeout, the error names it, but the change stays wanted
  * and comes into force when the node is back. */
 #include "control/manage.h"
+#include "model/lead.h"
 #include "control/control.h"
 
 #include "control/access.h"
@@ -261,6 +262,8 @@ enum shard_status manage_request(struct session *t, const struct wire_head *h,
 	body.cred = &cred;
 	if (server_leads(s))
 		return manage_here(s, &from, &body, e);
+	if (lead_known(s, e) != SHARD_OK)
+		return e->status;
 	return call_pass(t, server_coordinator(s), h, &body.base, NULL, e);
 }
 
@@ -270,8 +273,7 @@ enum shard_status manage_node_request(struct peer *p, const struct wire_head *h,
 	struct caller from = caller_node(p, h->attempt);
 
 	if (!server_leads(p->server))
-		return err_set(e, SHARD_BAD_STATE, "node %s does not coordinate",
-			       members_name(p->server, p->server->self));
+		return lead_refuse(p->server, e);
 	return manage_here(p->server, &from, body, e);
 }
 
@@ -377,4 +379,18 @@ void manage_beat(struct server *s, uint64_t now_ns)
 	}
 }
 
-const struct model_watch manage_watch = {.tuned = manage_tuned, .lost = manage_lost};
+/* Another node coordinates. It does not know of the change. */
+static void manage_resigned(struct model *m)
+{
+	struct err e;
+
+	m->control->manage.tuning = false;
+	err_set(&e, SHARD_UNREACHABLE,
+		"node %s does not coordinate any more, and the change of \"%s\" may not be in "
+		"force: look, and ask again",
+		members_name(m->server, m->server->self), m->name);
+	manage_fail(m, &e);
+}
+
+const struct model_watch manage_watch = {
+	.tuned = manage_tuned, .lost = manage_lost, .resigned = manage_resigned};

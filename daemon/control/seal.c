@@ -9,6 +9,7 @@
  * first. A node that finds weights missing when the view seals the model reports that to the
  * coordinator until the model is LOST, because such weights must never be trained on. */
 #include "control/seal.h"
+#include "model/lead.h"
 #include "model/spec.h"
 #include "model/writer.h"
 #include "control/control.h"
@@ -326,6 +327,8 @@ enum shard_status define_seal_request(struct session *t, const struct wire_head 
 			       t->trainer->seal_model->name);
 	if (server_leads(s))
 		return seal_here(m, &a, &by, body->step, e);
+	if (lead_known(s, e) != SHARD_OK)
+		return e->status;
 	return call_pass(t, server_coordinator(s), &by, msg, &seal_passed, e);
 }
 
@@ -509,8 +512,20 @@ static void seal_beat(struct model *m, uint64_t now_ns)
 		void_tell(m);
 }
 
+static void seal_resigned(struct model *m)
+{
+	struct err e;
+
+	if (m->sealed)
+		return;
+	err_set(&e, SHARD_UNREACHABLE, "node %s does not coordinate any more: seal \"%s\" again",
+		members_name(m->server, m->server->self), m->name);
+	define_fail(m, &e);
+}
+
 const struct model_watch seal_watch = {
 	.whole = seal_progress,
+	.resigned = seal_resigned,
 	.lost = seal_lost,
 	.beat = seal_beat,
 };

@@ -44,6 +44,7 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 	hello->uuid =
 		(ProtobufCBinaryData){STATIC_UUID_BYTES, (uint8_t *)(uintptr_t)static_uuid(s->dir)};
 	hello->incarnation = s->incarnation;
+	hello->member_seq = s->member_seq;
 	hello->pid = (uint32_t)getpid();
 	hello->connection = connection;
 	hello->config_hash = config_hash(s->conf);

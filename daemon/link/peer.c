@@ -325,6 +325,7 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 
 	p->incarnation = hello->incarnation;
 	p->features = hello->features;
+	p->member_seq = hello->member_seq;
 	p->rdma_queue_pairs = hello->rdma_queue_pairs;
 	if (hello->uuid.len == sizeof(p->uuid))
 		memcpy(p->uuid, hello->uuid.data, sizeof(p->uuid));

@@ -40,6 +40,7 @@ struct peer {
 	char why[ERR_TEXT_BYTES]; /* Why the link is down. */
 	uint64_t past_tensor_in, past_tensor_out;
 	uint64_t features; /* As in the node's HELLO. */
+	uint64_t member_seq; /* The same. */
 	uint32_t rdma_queue_pairs;
 	struct rdma_link rdma;
 	struct log_bucket bucket;

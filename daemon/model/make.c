@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "data/blobs.h"
 #include "model/model.h"
+#include "model/lead.h"
 #include "warm/warm.h"
 #include "model/view_file.h"
 #include "data/mr.h"
@@ -97,22 +98,24 @@ static struct core_conf *core_conf(struct model *m)
 	}
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
 		names[n] = members_name(s, n);
-	*conf = (struct core_conf){.self = s->self,
-				   .members = view_first(s->nodes_nr, server_coordinator(s)),
-				   .who = model_node(m, s->self, m->memory.incarnation),
-				   .memory_why = m->memory.why,
-				   .term = s->start,
-				   .chunks_nr = m->layout->chunks_nr,
-				   .place = m->place,
-				   .node_names = names,
-				   .min_world = m->set.min_world,
-				   .join_timeout_ns = m->set.join_timeout_ns,
-				   .max_world = m->set.max_world,
-				   .local_world = m->set.local_world,
-				   .step_timeout_ns = s->conf->step_timeout_ns,
-				   .lost_timeout_ns = s->conf->lost_timeout_ns,
-				   .heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
-				   .repeat_ns = 200 * NS_PER_MS};
+	*conf = (struct core_conf){
+		.self = s->self,
+		.members = view_first(s->nodes_nr, lead_on(s) ? 0 : server_coordinator(s)),
+		.elected = lead_on(s),
+		.who = model_node(m, s->self, m->memory.incarnation),
+		.memory_why = m->memory.why,
+		.term = s->start,
+		.chunks_nr = m->layout->chunks_nr,
+		.place = m->place,
+		.node_names = names,
+		.min_world = m->set.min_world,
+		.join_timeout_ns = m->set.join_timeout_ns,
+		.max_world = m->set.max_world,
+		.local_world = m->set.local_world,
+		.step_timeout_ns = s->conf->step_timeout_ns,
+		.lost_timeout_ns = s->conf->lost_timeout_ns,
+		.heartbeat_timeout_ns = s->conf->heartbeat_timeout_ns,
+		.repeat_ns = 200 * NS_PER_MS};
 	conf_record(m, &conf->record);
 	return conf;
 }

@@ -336,7 +336,14 @@ static void act_persist(struct model *m, const struct core_action *a)
 
 void model_persisted(struct model *m)
 {
-	model_event(m, &(struct core_event){.type = CORE_EV_PERSISTED});
+	model_event(m, &(struct core_event){.type = CORE_EV_PERSISTED, .id = persist_id(m)});
+}
+
+static void act_resigned(struct model *m, const struct core_action *a)
+{
+	(void)a;
+	persist_cancel(m);
+	WATCH_TELL(m->server, resigned, m);
 }
 
 static void act_begin(struct model *m, const struct core_action *a)
@@ -552,7 +559,7 @@ static void (*const acts[])(struct model *, const struct core_action *) = {
 	[CORE_ACT_SEAL] = act_seal,     [CORE_ACT_LOST] = lost_act,
 	[CORE_ACT_EXPEL] = act_expel,   [CORE_ACT_LEFT] = act_left,
 	[CORE_ACT_HELD] = act_held,     [CORE_ACT_TUNED] = act_tuned,
-	[CORE_ACT_PLACED] = act_placed,
+	[CORE_ACT_PLACED] = act_placed, [CORE_ACT_RESIGNED] = act_resigned,
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and

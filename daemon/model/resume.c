@@ -10,6 +10,7 @@
  * the start, and the memory stays. All of it was written by another process, perhaps of another
  * release, so it is checked first. */
 #include "model/resume.h"
+#include "model/lead.h"
 
 #include "data/apply.h"
 #include "base/check.h"
@@ -87,7 +88,8 @@ enum shard_status resume_check(const struct model *m, const struct peer *p, stru
 {
 	const struct server *s = m->server;
 
-	if (memcmp(m->memory.from, nobody, sizeof(nobody)) == 0 ||
+	/* Any node may coordinate. Its promise keeps the core from an older one. */
+	if (lead_on(s) || memcmp(m->memory.from, nobody, sizeof(nobody)) == 0 ||
 	    memcmp(m->memory.from, p->uuid, sizeof(m->memory.from)) == 0)
 		return SHARD_OK;
 	return err_set(

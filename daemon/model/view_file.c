@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "model/corewire.h"
+#include "model/lead.h"
 #include "model/model.h"
 #include "model/watch.h"
 
@@ -19,6 +20,7 @@ struct persist { /* Made with the model. work_run() uses only .dir, .model, .fil
 		  */
 	uv_work_t work;
 	bool pending; /* The core waits for `view` to become durable. */
+	bool stale;   /* The file that is being written is of a view before it. */
 	struct core_view view;
 	char lost[512];
 	struct model *m; /* Not freed before the work is done. */
@@ -53,8 +55,10 @@ static void finished(struct persist *p)
 	WATCH_TELL(m->server, persisted, m, &p->file, p->bytes);
 	free(p->file);
 	p->file = NULL;
-	p->pending = false;
-	p->done(m);
+	if (p->pending) {
+		p->pending = false;
+		p->done(m);
+	}
 }
 
 static void work_done(uv_work_t *w, int status);
@@ -89,12 +93,28 @@ static bool pack(struct persist *p)
 	return p->file != NULL;
 }
 
+static void saved(void *arg, const struct err *e)
+{
+	struct persist *p = arg;
+
+	p->st = e != NULL ? e->status : SHARD_OK;
+	if (e != NULL)
+		p->e = *e;
+	work_done(&p->work, 0);
+}
+
 static void work_begin(struct persist *p)
 {
+	struct server *s = p->m->server;
+
 	CHECK(!p->working && p->file != NULL);
 	p->working = true;
-	p->m->server->persists++;
+	s->persists++;
 	p->work.data = p;
+	if (lead_on(s)) {
+		lead_save(s, p->model, p->file, p->bytes, saved, p);
+		return;
+	}
 	CHECK(uv_queue_work(p->m->server->loop, &p->work, work_run, work_done) == 0);
 }
 
@@ -124,6 +144,16 @@ static void file_written(struct persist *p)
 		begin(p);
 }
 
+/* What was written is a view that the core did not want any more. */
+static void next_view(struct persist *p)
+{
+	p->stale = false;
+	free(p->file);
+	p->file = NULL;
+	if (p->pending)
+		begin(p);
+}
+
 static void work_done(uv_work_t *w, int status)
 {
 	struct persist *p = w->data;
@@ -136,6 +166,8 @@ static void work_done(uv_work_t *w, int status)
 		server_wake(p->m->server, 1); /* The drop waits for this. */
 	if (p->file_done != NULL)
 		file_written(p);
+	else if (p->stale || !p->pending)
+		next_view(p);
 	else if (p->st == SHARD_OK)
 		finished(p);
 	else /* The core goes on waiting. The beat tries again. */
@@ -162,8 +194,9 @@ void persist_view(struct model *m, const struct core_view *v, const char *lost)
 {
 	struct persist *p = m->persist;
 
-	CHECK(!p->pending && (p->file == NULL || p->file_done != NULL));
+	CHECK(!p->pending && (p->file == NULL || p->working));
 	p->pending = true;
+	p->stale = p->working && p->file_done == NULL;
 	p->view = *v;
 	snprintf(p->lost, sizeof(p->lost), "%s", lost_text(m, v, lost));
 	if (!p->working)
@@ -184,6 +217,24 @@ void persist_file(struct model *m, void *file, size_t bytes, persist_file_fn *do
 	p->bytes = bytes;
 	p->file_done = done;
 	work_begin(p);
+}
+
+struct core_id persist_id(const struct model *m)
+{
+	const struct core_view *v = &m->persist->view;
+
+	return (struct core_id){.term = v->term, .seq = v->seq, .generation = v->generation};
+}
+
+void persist_cancel(struct model *m)
+{
+	struct persist *p = m->persist;
+
+	p->pending = false;
+	if (p->working)
+		return;
+	free(p->file);
+	p->file = NULL;
 }
 
 bool persist_pending(const struct model *m)

@@ -13,6 +13,7 @@
 
 struct core_view;
 struct model;
+struct core_id;
 
 /* Call it before any view of the model. done() is called each time that a view is durable. */
 enum shard_status persist_make(struct model *m, void (*done)(struct model *m), struct err *e);
@@ -27,6 +28,11 @@ bool persist_busy(const struct model *m); /* A thread is writing the file. Nothi
  * then done() is called. e not NULL: why the write failed. */
 typedef void persist_file_fn(struct model *m, const struct err *e);
 void persist_file(struct model *m, void *file, size_t bytes, persist_file_fn *done);
+/* The number of the view that is or was on its way. */
+struct core_id persist_id(const struct model *m);
+/* The core does not want the view any more, because this node does not lead. It may become durable
+ * all the same. */
+void persist_cancel(struct model *m);
 bool persist_pending(const struct model *m); /* A view is on its way to the disk. */
 void persist_beat(struct model *m);
 void persist_free(struct model *m); /* CHECK: not busy */

@@ -69,6 +69,17 @@ struct model_watch {
 	void (*dropping)(struct model *m, const struct err *e);
 	void (*going)(struct model *m);
 
+	/* --- elections --- */
+	/* Another node coordinates now, or this one: server_coordinator(). */
+	void (*coordinator)(struct server *s);
+	/* This node leads, and the core of the model hears so next. The file is what the node that
+	 * led before had made durable. Not called if it had none. */
+	void (*led)(struct model *m, const Shard__ModelFile *file, const struct core_view *view);
+	/* The core of the model has heard so. */
+	void (*leads)(struct model *m);
+	/* This node does not lead any more. What was ordered here and is not done has to end. */
+	void (*resigned)(struct model *m);
+
 	/* --- its file, on the coordinator --- */
 	/* Fills in the fields of the row. What they point to stays valid until the file is packed.
 	 */

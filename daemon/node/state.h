@@ -39,6 +39,7 @@ struct warm;
 struct data_events;
 struct link_events;
 struct model_watch;
+struct lead;
 
 struct server {
 	/* Owner: server.c. Nothing of it changes once the daemon runs. */
@@ -47,7 +48,7 @@ struct server {
 	uv_loop_t *loop;
 	struct static_dir *dir;
 	enum isa isa;
-	uint16_t self, nodes_nr, coordinator; /* Indices into conf->node_list. */
+	uint16_t self, nodes_nr;   /* Indices into conf->node_list. */
 	/* Of this node as a member. A warm restart keeps it. */
 	uint64_t incarnation;
 	/* Counts every start of this node, and is the term of a coordinator. */
@@ -75,6 +76,13 @@ struct server {
 	struct server_later later;
 	struct server_scratch scratch;
 	struct server_stopping stop;
+
+	/* Owner: model/lead.c. The node that coordinates, as far as this one knows. It may change
+	 * if there are elections. */
+	uint16_t coordinator;
+	struct lead *lead; /* NULL: the first node coordinates, always. */
+	/* The number of the newest value of the membership source that this node has. */
+	uint64_t member_seq;
 
 	/* Models by what is done with them, each list with its owner. */
 	struct list models;  /* model/make.c: those with memory. */

@@ -54,6 +54,7 @@ static const struct type_row types[OP_CORE] = {
 	[OP_MODEL_DROP] = {M(why), NULL},
 	[OP_RAIL] = {M(rail), NULL},
 	[OP_REGION] = {M(regions), NULL},
+	[OP_HELD] = {M(memory), NULL},
 };
 
 const ProtobufCMessageDescriptor *control_type(uint16_t op, bool reply)

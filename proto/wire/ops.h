@@ -73,7 +73,11 @@ enum wire_op {
 	/* Rail. The node of the higher index offers RDMA and the other answers. Rail also ends
 	 * it. */
 	OP_RAIL,
-	OP_REGION,     /* Regions. Where the receiver may write by RDMA for a model. */
+	OP_REGION, /* Regions. Where the receiver may write by RDMA for a model. */
+	/* Memory, where the coordinator is elected. The sender has the model. With head.attempt 0
+	 * the receiver answers with its own HELD. */
+	OP_HELD,
+	OP_MEMBER,     /* A message of the membership source: cluster/source_wire.h. */
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128
 };

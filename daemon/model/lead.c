@@ -1,0 +1,802 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Elections, seen from the daemon. server.c opens it, dispatch.c brings links and messages,
+ * view_file.c brings views that have to become durable. Happy path: the source says that this node
+ * leads, and gives the value: the files of all models. Each core hears that it leads, with its own
+ * view. From then on each view of a core goes into the value, as one proposal after the other with
+ * all that has come meanwhile, and the core is told when it is durable. When another node leads,
+ * the cores hear that this one does not any more, and what was not durable yet is answered with an
+ * error. A value that is not known to be written ends the lead, because nobody may decide on. If
+ * the source fails, the process stops: it can keep no promise any more. */
+#include "model/lead.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "cluster/source.h"
+#include "link/peer.h"
+#include "model/corewire.h"
+#include "model/model.h"
+#include "model/watch.h"
+#include "wire/ops.h"
+#include "wire/xxh.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+_Static_assert(MEMBER_UUID_BYTES == STATIC_UUID_BYTES, "a node has one uuid");
+
+struct lead_save {
+	struct list link; /* In lead.waiting, or lead.proposed. */
+	uint32_t model;
+	void *file; /* Packed, without the definition. NULL: the model is forgotten. */
+	size_t bytes;
+	lead_saved_fn *done; /* NULL: nobody waits for it. */
+	void *arg;
+};
+
+struct lead {
+	struct server *s;
+	const struct member_source_ops *ops;
+	struct member_source *source; /* NULL: it has not started, or has ended. */
+	bool ended, failed;
+	bool known; /* server.coordinator leads, as far as this node knows. */
+	/* This node is the first of the list and has no value. It waits until it is sure that no
+	 * other node has one. */
+	bool may_found;
+	uint64_t term;          /* In which this node leads. 0: it does not. */
+	uint64_t seq;           /* Of the newest value that is known here. */
+	Shard__Register *value; /* While this node leads: that value. */
+	Shard__Register *next;  /* What is proposed. NULL: nothing is. */
+	uint64_t next_term;     /* In which it was. */
+	bool changing;          /* Another voter is proposed. */
+	uint8_t voter[MEMBER_VOTERS_MAX][MEMBER_UUID_BYTES];
+	uint32_t voters_nr;
+	struct list waiting;                             /* Saves that no proposal has yet. */
+	struct list proposed;                            /* Those of the proposal in hand. */
+	uint8_t peer[CORE_NODES_MAX][MEMBER_UUID_BYTES]; /* Of the node that is linked. */
+	uint64_t linked;                                 /* A bit for each node that is. */
+};
+
+bool lead_on(const struct server *s)
+{
+	return s->lead != NULL;
+}
+
+uint64_t lead_term(const struct server *s)
+{
+	return s->lead != NULL ? s->lead->term : s->start;
+}
+
+enum shard_status lead_known(const struct server *s, struct err *e)
+{
+	if (s->lead == NULL || s->lead->known)
+		return SHARD_OK;
+	return err_set(e, SHARD_BUSY,
+		       "no node coordinates now: one is elected when a majority of the nodes that "
+		       "vote is up");
+}
+
+enum shard_status lead_refuse(const struct server *s, struct err *e)
+{
+	return err_set(e, s->lead != NULL ? SHARD_BUSY : SHARD_BAD_STATE,
+		       "node %s does not coordinate", members_name(s, s->self));
+}
+
+/* Some other node, as long as nobody is known to lead. */
+static uint16_t somebody(const struct server *s)
+{
+	return (uint16_t)((s->self + 1u) % s->nodes_nr);
+}
+
+static void coordinates(struct lead *l, uint16_t node)
+{
+	struct server *s = l->s;
+
+	if (s->coordinator == node && l->known)
+		return;
+	l->known = true;
+	s->coordinator = node;
+	WATCH_TELL(s, coordinator, s);
+}
+
+/* --- saves --- */
+
+static void answer(struct list *from, const struct err *e)
+{
+	while (!list_empty(from)) {
+		struct lead_save *v = list_of(from->next, struct lead_save, link);
+
+		list_remove(&v->link);
+		if (v->done != NULL)
+			v->done(v->arg, e);
+		free(v->file);
+		free(v);
+	}
+}
+
+static void give_up(struct lead *l, const char *why)
+{
+	struct err e;
+
+	err_set(&e, SHARD_UNREACHABLE, "%s", why);
+	answer(&l->proposed, &e);
+	answer(&l->waiting, &e);
+}
+
+static Shard__Kept *entry_of(const Shard__Register *r, uint32_t model)
+{
+	for (size_t i = 0; r != NULL && i < r->n_kept; i++)
+		if (r->kept[i]->model == model)
+			return r->kept[i];
+	return NULL;
+}
+
+static Shard__Register *copy_of(const Shard__Register *r)
+{
+	size_t bytes = r != NULL ? shard__register__get_packed_size(r) : 0;
+	uint8_t *packed = malloc(bytes + 1);
+	Shard__Register *copy = NULL;
+
+	if (packed != NULL) {
+		if (r != NULL)
+			shard__register__pack(r, packed);
+		copy = shard__register__unpack(NULL, bytes, packed);
+	}
+	free(packed);
+	return copy;
+}
+
+static void remove_entry(Shard__Register *r, uint32_t model)
+{
+	for (size_t i = 0; i < r->n_kept; i++) {
+		if (r->kept[i]->model != model)
+			continue;
+		shard__kept__free_unpacked(r->kept[i], NULL);
+		r->kept[i] = r->kept[--r->n_kept];
+		return;
+	}
+}
+
+/* The allocator of protobuf-c is malloc(), so an unpacked message may grow by it. */
+static bool put_entry(Shard__Register *r, const struct lead_save *v)
+{
+	Shard__Kept *k = malloc(sizeof(*k)), **list;
+
+	remove_entry(r, v->model);
+	if (v->file == NULL) {
+		free(k);
+		return true;
+	}
+	list = realloc(r->kept, (r->n_kept + 1) * sizeof(*list));
+	if (list != NULL)
+		r->kept = list;
+	if (k == NULL || list == NULL) {
+		free(k);
+		return false;
+	}
+	shard__kept__init(k);
+	k->model = v->model;
+	k->file = shard__model_file__unpack(NULL, v->bytes, v->file);
+	if (k->file == NULL) {
+		free(k);
+		return false;
+	}
+	list[r->n_kept++] = k;
+	return true;
+}
+
+static bool put_waiting(struct lead *l)
+{
+	list_each(it, &l->waiting)
+		if (!put_entry(l->next, list_of(it, struct lead_save, link)))
+			return false;
+	return true;
+}
+
+static void propose(struct lead *l);
+
+static void move(struct list *to, struct list *from) /* To its end, in order. */
+{
+	while (!list_empty(from)) {
+		struct list *it = from->next;
+
+		list_remove(it);
+		list_push(to, it);
+	}
+}
+
+static void know(struct lead *l, const struct member_view *v)
+{
+	if (v == NULL || v->seq < l->seq)
+		return;
+	l->s->member_seq = l->seq = v->seq;
+	l->voters_nr = v->voters_nr < MEMBER_VOTERS_MAX ? v->voters_nr : MEMBER_VOTERS_MAX;
+	if (l->voters_nr > 0)
+		memcpy(l->voter, v->voter, l->voters_nr * sizeof(l->voter[0]));
+}
+
+static void proposed(void *arg, enum member_done how, const struct member_view *current)
+{
+	static const char *const words[] = {[MEMBER_OK] = "it is",
+					    [MEMBER_CONFLICT] = "another value is there",
+					    [MEMBER_FENCED] = "another node leads",
+					    [MEMBER_UNKNOWN] = "no majority answers",
+					    [MEMBER_NOSPACE] = "the disk is full"};
+	struct lead *l = arg;
+	Shard__Register *value = l->next;
+
+	l->next = NULL;
+	if (l->term != l->next_term) { /* The lead has ended meanwhile, and all were answered. */
+		if (value != NULL)
+			shard__register__free_unpacked(value, NULL);
+		return;
+	}
+	if (how == MEMBER_OK) {
+		know(l, current);
+		if (l->value != NULL)
+			shard__register__free_unpacked(l->value, NULL);
+		l->value = value;
+		answer(&l->proposed, NULL);
+		propose(l);
+		return;
+	}
+	if (value != NULL)
+		shard__register__free_unpacked(value, NULL);
+	log_line(l->s->log, LOG_LEVEL_WARN, "event=views_not_durable term=%lu seq=%lu why=%s",
+		 (unsigned long)l->term, (unsigned long)l->seq, words[how]);
+	if (how == MEMBER_NOSPACE) { /* The beat tries again, in the same order. */
+		move(&l->proposed, &l->waiting);
+		move(&l->waiting, &l->proposed);
+		return;
+	}
+	give_up(l, words[how]);
+	if (l->term != 0)
+		(void)l->ops->resign(l->source, l->term);
+}
+
+/* One proposal at a time, with all that waits. */
+static void propose(struct lead *l)
+{
+	uint8_t writer[MEMBER_UUID_BYTES], *packed;
+	enum shard_status st;
+	size_t bytes;
+
+	if (l->term == 0 || l->next != NULL || l->changing || list_empty(&l->waiting))
+		return;
+	if ((l->next = copy_of(l->value)) == NULL || !put_waiting(l))
+		goto later;
+	bytes = shard__register__get_packed_size(l->next);
+	if ((packed = malloc(bytes + 1)) == NULL)
+		goto later;
+	shard__register__pack(l->next, packed);
+	CHECK(getrandom(writer, sizeof(writer), 0) == (ssize_t)sizeof(writer));
+	st = l->ops->propose(l->source, l->term, l->seq, writer, packed, (uint32_t)bytes, proposed,
+			     l);
+	free(packed);
+	if (st == SHARD_OK) {
+		l->next_term = l->term;
+		move(&l->proposed, &l->waiting);
+		return;
+	}
+	if (st == SHARD_RANGE)
+		log_line(l->s->log, LOG_LEVEL_ERROR,
+			 "event=views_not_durable term=%lu seq=%lu why=%s", (unsigned long)l->term,
+			 (unsigned long)l->seq,
+			 "the views of all models are more than the source can keep: drop a model");
+later:
+	if (l->next != NULL)
+		shard__register__free_unpacked(l->next, NULL);
+	l->next = NULL; /* The beat tries again. */
+}
+
+static struct lead_save *save_new(uint32_t model, const void *file, size_t bytes)
+{
+	struct lead_save *v = calloc(1, sizeof(*v));
+	Shard__ModelFile *parts =
+		file != NULL ? shard__model_file__unpack(NULL, bytes, file) : NULL;
+
+	CHECK(file == NULL || parts != NULL); /* This node has packed it. */
+	if (v != NULL)
+		v->model = model;
+	if (parts == NULL)
+		return v;
+	if (parts->model != NULL) {
+		shard__model__free_unpacked(parts->model, NULL);
+		parts->model = NULL;
+	}
+	if (v != NULL) {
+		v->bytes = shard__model_file__get_packed_size(parts);
+		v->file = malloc(v->bytes + 1);
+	}
+	if (v != NULL && v->file != NULL)
+		shard__model_file__pack(parts, v->file);
+	shard__model_file__free_unpacked(parts, NULL);
+	if (v != NULL && v->file == NULL) {
+		free(v);
+		return NULL;
+	}
+	return v;
+}
+
+void lead_save(struct server *s, uint32_t model, const void *file, size_t bytes,
+	       lead_saved_fn *done, void *arg)
+{
+	struct lead_save *v = save_new(model, file, bytes);
+
+	CHECK(v != NULL && s->lead != NULL);
+	v->done = done;
+	v->arg = arg;
+	list_push(&s->lead->waiting, &v->link);
+	server_wake(s, 0);
+}
+
+void lead_forget(struct server *s, uint32_t model)
+{
+	struct lead *l = s->lead;
+	struct lead_save *v;
+
+	if (l == NULL || l->term == 0 || (v = save_new(model, NULL, 0)) == NULL)
+		return;
+	list_push(&l->waiting, &v->link);
+	propose(l);
+}
+
+/* --- this node leads --- */
+
+/* The view of the model in the value. NULL: it has none. */
+static struct core_view *view_of(struct lead *l, struct model *m, Shard__ModelFile *file,
+				 struct err *e)
+{
+	struct server *s = l->s;
+	struct core_view *view = calloc(1, sizeof(*view));
+	struct corewire_limits limits = {.nodes_nr = s->nodes_nr,
+					 .self = s->self,
+					 .groups_nr = m->set.groups_nr,
+					 .chunks_nr = m->layout->chunks_nr,
+					 .place = m->place};
+	enum shard_status st = SHARD_OK;
+
+	if (view == NULL)
+		st = err_set(e, SHARD_SYSTEM, "no memory for a view");
+	else if (file->view == NULL)
+		st = err_set(e, SHARD_PROTOCOL, "the value has no view of it");
+	else
+		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
+	arena_reset(&s->scratch.rx);
+	if (st == SHARD_OK)
+		return view;
+	free(view);
+	return NULL;
+}
+
+void lead_model(struct model *m)
+{
+	struct lead *l = m->server->lead;
+	Shard__Kept *k;
+	struct core_view *view = NULL;
+	struct err e;
+
+	if (l == NULL || l->term == 0 || m->defining || m->dropping)
+		return;
+	k = entry_of(l->value, m->id);
+	if (k != NULL && (view = view_of(l, m, k->file, &e)) == NULL) {
+		log_line(m->server->log, LOG_LEVEL_ERROR, "event=not_led model=%s why=%s", m->name,
+			 e.text);
+		return;
+	}
+	if (k != NULL) {
+		k->file->model = m->spec; /* As in the file of a static coordinator. */
+		WATCH_TELL(m->server, led, m, k->file, view);
+		k->file->model = NULL;
+	}
+	model_event(m, &(struct core_event){
+			       .type = CORE_EV_LEAD, .id = {.term = l->term}, .view = view});
+	WATCH_TELL(m->server, leads, m);
+	free(view);
+}
+
+static void resign_all(struct lead *l, const char *why)
+{
+	struct server *s = l->s;
+
+	l->term = 0;
+	give_up(l, why);
+	list_each(it, &s->models) {
+		struct model *m = list_of(it, struct model, link);
+
+		if (!m->defining && !m->dropping)
+			model_event(m, &(struct core_event){.type = CORE_EV_RESIGN});
+	}
+}
+
+/* --- events of the source --- */
+
+static void on_view(void *arg, const struct member_view *v)
+{
+	know(arg, v);
+}
+
+static void on_leading(void *arg, uint64_t term, const struct member_view *v)
+{
+	struct lead *l = arg;
+	struct server *s = l->s;
+
+	CHECK(l->term == 0);
+	if (l->value != NULL)
+		shard__register__free_unpacked(l->value, NULL);
+	l->value = v != NULL ? shard__register__unpack(NULL, v->bytes_nr, v->bytes) : NULL;
+	l->seq = 0;
+	know(l, v);
+	if (v != NULL && l->value == NULL) {
+		log_line(s->log, LOG_LEVEL_ERROR, "event=not_leading term=%lu why=%s",
+			 (unsigned long)term, "the value is not one of this release");
+		(void)l->ops->resign(l->source, term);
+		return;
+	}
+	l->term = term;
+	/* Terms grow by more than one and belong to one node, and so do the numbers of models. */
+	s->next_model = (uint32_t)(term * 64 % INT32_MAX);
+	log_line(s->log, LOG_LEVEL_INFO, "event=leading term=%lu seq=%lu models=%zu",
+		 (unsigned long)term, (unsigned long)l->seq,
+		 l->value != NULL ? l->value->n_kept : 0);
+	coordinates(l, s->self);
+	list_each(it, &s->models)
+		lead_model(list_of(it, struct model, link));
+}
+
+static void on_lost(void *arg, uint64_t term, const char *why)
+{
+	struct lead *l = arg;
+
+	if (l->term == 0)
+		return;
+	log_line(l->s->log, LOG_LEVEL_WARN, "event=not_leading term=%lu why=%s",
+		 (unsigned long)term, why);
+	resign_all(l, "this node does not lead any more");
+	l->known = false;
+	l->s->coordinator = somebody(l->s);
+}
+
+static void on_leader(void *arg, uint64_t term, const uint8_t *uuid)
+{
+	struct lead *l = arg;
+
+	if (l->term != 0)
+		return;
+	l->known = l->known && uuid != NULL;
+	if (uuid == NULL)
+		return;
+	for (uint16_t n = 0; n < l->s->nodes_nr; n++) {
+		if (n == l->s->self || !(l->linked >> n & 1) ||
+		    memcmp(l->peer[n], uuid, MEMBER_UUID_BYTES) != 0)
+			continue;
+		if (l->s->coordinator != n)
+			log_line(l->s->log, LOG_LEVEL_INFO, "event=coordinator node=%s term=%lu",
+				 members_name(l->s, n), (unsigned long)term);
+		coordinates(l, n);
+	}
+}
+
+static void on_failed(void *arg, const char *text)
+{
+	struct lead *l = arg;
+
+	l->failed = true;
+	log_line(l->s->log, LOG_LEVEL_ERROR, "event=membership_failed why=%s", text);
+	(void)kill(getpid(), SIGTERM);
+}
+
+static void on_send(void *arg, const uint8_t to[MEMBER_UUID_BYTES], const void *bytes,
+		    uint32_t bytes_nr)
+{
+	struct lead *l = arg;
+	struct wire_head h = {.op = OP_MEMBER};
+
+	for (uint16_t n = 0; n < l->s->nodes_nr; n++) {
+		struct conn *c;
+		void *copy;
+
+		if (!(l->linked >> n & 1) || memcmp(l->peer[n], to, MEMBER_UUID_BYTES) != 0)
+			continue;
+		c = peer_control(l->s->peer[n]);
+		if (c == NULL || !stream_roomy(conn_stream(c)) || (copy = malloc(bytes_nr)) == NULL)
+			return; /* It may be lost. */
+		memcpy(copy, bytes, bytes_nr);
+		if (stream_send_owned(conn_stream(c), &h, copy, bytes_nr) == SHARD_OK)
+			conn_kick(c);
+	}
+}
+
+/* --- life --- */
+
+enum shard_status lead_init(struct server *s, struct err *e)
+{
+	static const char *const names[] = {
+		[CONFIG_MEMBERSHIP_STATIC] = NULL, [CONFIG_MEMBERSHIP_QUORUM] = "quorum"};
+	const char *name = names[s->conf->membership];
+	struct lead *l;
+
+	if (name == NULL || s->nodes_nr < 2)
+		return SHARD_OK;
+	if ((l = calloc(1, sizeof(*l))) == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for elections");
+	l->s = s;
+	list_init(&l->waiting);
+	list_init(&l->proposed);
+	l->ops = member_source_find(name);
+	CHECK(l->ops != NULL);
+	s->lead = l;
+	s->coordinator = somebody(s);
+	return SHARD_OK;
+}
+
+static void start(struct lead *l, bool found)
+{
+	struct server *s = l->s;
+	struct member_config c = {
+		.loop = s->loop,
+		.dir = s->conf->state,
+		.bootstrap = found,
+		.ordinal = s->self,
+		.beat_ms = (uint32_t)(s->conf->election_timeout_ns / 5 / NS_PER_MS),
+		.election_ms = (uint32_t)(s->conf->election_timeout_ns / NS_PER_MS),
+		.deadline_ms = (uint32_t)(4 * s->conf->election_timeout_ns / NS_PER_MS)};
+	struct member_events ev = {.arg = l,
+				   .view = on_view,
+				   .leading = on_leading,
+				   .lost = on_lost,
+				   .leader = on_leader,
+				   .failed = on_failed,
+				   .send = on_send};
+	uint64_t id = xxh_sum(s->conf->run_id, strlen(s->conf->run_id), 1);
+	struct err e;
+
+	memcpy(c.self, static_uuid(s->dir), sizeof(c.self));
+	memcpy(c.cluster, &id, sizeof(id));
+	id = ~id;
+	memcpy(c.cluster + sizeof(id), &id, sizeof(id));
+	if (c.beat_ms == 0)
+		c.beat_ms = 1;
+	l->may_found = false;
+	if (l->ops->start(&l->source, &c, &ev, &e) != SHARD_OK) {
+		on_failed(l, e.text);
+		return;
+	}
+	for (uint16_t n = 0; n < s->nodes_nr; n++)
+		if (l->linked >> n & 1)
+			l->ops->link(l->source, l->peer[n], true);
+}
+
+static bool has_file(const struct server *s)
+{
+	char path[4200];
+
+	snprintf(path, sizeof(path), "%.4096s/source", s->conf->state);
+	return access(path, F_OK) == 0;
+}
+
+void lead_start(struct server *s)
+{
+	struct lead *l = s->lead;
+
+	if (l == NULL)
+		return;
+	l->may_found = s->self == 0 && !has_file(s);
+	if (!l->may_found)
+		start(l, false);
+}
+
+/* The first node of the list, without a value: does any other node have one? It must know that of
+ * all of them, or there might be two clusters. */
+static void found(struct lead *l)
+{
+	struct server *s = l->s;
+	bool all = true, any = false;
+
+	for (uint16_t n = 1; n < s->nodes_nr; n++) {
+		all = all && l->linked >> n & 1;
+		any = any || (l->linked >> n & 1 && s->peer[n]->member_seq > 0);
+	}
+	if (any)
+		start(l, false);
+	else if (all)
+		start(l, true);
+}
+
+static void stopped(void *arg)
+{
+	struct lead *l = arg;
+
+	l->ended = true;
+}
+
+void lead_stop(struct server *s)
+{
+	struct lead *l = s->lead;
+
+	if (l == NULL || l->ended)
+		return;
+	l->may_found = false;
+	if (l->source == NULL)
+		l->ended = true;
+	else
+		l->ops->stop(&l->source, stopped, l);
+	give_up(l, "the daemon stops");
+}
+
+bool lead_ended(const struct server *s)
+{
+	return s->lead == NULL || s->lead->ended;
+}
+
+void lead_free(struct server *s)
+{
+	struct lead *l = s->lead;
+
+	s->lead = NULL;
+	if (l == NULL)
+		return;
+	CHECK(l->source == NULL);
+	give_up(l, "the daemon stops");
+	if (l->value != NULL)
+		shard__register__free_unpacked(l->value, NULL);
+	if (l->next != NULL)
+		shard__register__free_unpacked(l->next, NULL);
+	free(l);
+}
+
+/* --- voters --- */
+
+static bool votes(const struct lead *l, const uint8_t *uuid)
+{
+	for (uint32_t i = 0; i < l->voters_nr; i++)
+		if (memcmp(l->voter[i], uuid, MEMBER_UUID_BYTES) == 0)
+			return true;
+	return false;
+}
+
+static void changed(void *arg, enum member_done how, const struct member_view *current)
+{
+	struct lead *l = arg;
+
+	l->changing = false;
+	if (how == MEMBER_OK)
+		know(l, current);
+	else if (how == MEMBER_UNKNOWN && l->term != 0)
+		(void)l->ops->resign(l->source, l->term);
+	propose(l);
+}
+
+static void change(struct lead *l, bool joins, const uint8_t *uuid)
+{
+	uint8_t writer[MEMBER_UUID_BYTES];
+	enum shard_status st;
+
+	CHECK(getrandom(writer, sizeof(writer), 0) == (ssize_t)sizeof(writer));
+	l->changing = true;
+	st = (joins ? l->ops->join : l->ops->leave)(l->source, l->term, l->seq, writer, uuid,
+						    changed, l);
+	if (st != SHARD_OK)
+		l->changing = false; /* The next beat tries again. */
+	else
+		log_line(l->s->log, LOG_LEVEL_INFO, "event=voters term=%lu seq=%lu %s=%02x%02x...",
+			 (unsigned long)l->term, (unsigned long)l->seq, joins ? "joins" : "leaves",
+			 uuid[0], uuid[1]);
+}
+
+/* A voter whose node has another uuid now. Its state folder was lost, or the node replaced. NULL:
+ * there is none, or it is not known of all nodes. */
+static const uint8_t *old_voter(const struct lead *l)
+{
+	uint64_t others = (UINT64_MAX >> (64 - l->s->nodes_nr)) & ~(1ull << l->s->self);
+
+	if ((l->linked & others) != others)
+		return NULL;
+	for (uint32_t i = 0; i < l->voters_nr; i++) {
+		bool known = memcmp(l->voter[i], static_uuid(l->s->dir), MEMBER_UUID_BYTES) == 0;
+
+		for (uint16_t n = 0; n < l->s->nodes_nr; n++)
+			known = known || (n != l->s->self &&
+					  memcmp(l->voter[i], l->peer[n], MEMBER_UUID_BYTES) == 0);
+		if (!known)
+			return l->voter[i];
+	}
+	return NULL;
+}
+
+/* Three nodes of the list vote, or five of five and more: an even number tolerates no more losses.
+ * One voter joins or leaves at a time. For a voter that was replaced, another one joins first. */
+static void look_at_voters(struct lead *l)
+{
+	uint32_t want = l->s->nodes_nr >= 5 ? 5 : l->s->nodes_nr >= 3 ? 3 : 1;
+	const uint8_t *old = old_voter(l);
+
+	if (l->term == 0 || l->next != NULL || l->changing)
+		return;
+	if (old != NULL && (l->voters_nr > want || want == MEMBER_VOTERS_MAX)) {
+		change(l, false, old);
+		return;
+	}
+	if (l->voters_nr >= want + (old != NULL))
+		return;
+	for (uint16_t n = 0; n < l->s->nodes_nr; n++) {
+		if (n == l->s->self || !(l->linked >> n & 1) || votes(l, l->peer[n]))
+			continue;
+		change(l, true, l->peer[n]);
+		return;
+	}
+}
+
+void lead_beat(struct server *s)
+{
+	struct lead *l = s->lead;
+
+	if (l == NULL)
+		return;
+	if (l->may_found)
+		found(l);
+	if (l->source == NULL)
+		return;
+	look_at_voters(l);
+	if (l->term == 0)
+		give_up(l, "this node does not lead");
+	else
+		propose(l);
+}
+
+void lead_node_up(struct server *s, uint16_t node)
+{
+	struct lead *l = s->lead;
+
+	if (l == NULL)
+		return;
+	memcpy(l->peer[node], s->peer[node]->uuid, MEMBER_UUID_BYTES);
+	l->linked |= 1ull << node;
+	if (l->source != NULL)
+		l->ops->link(l->source, l->peer[node], true);
+	else if (l->may_found)
+		found(l);
+}
+
+void lead_node_down(struct server *s, uint16_t node)
+{
+	struct lead *l = s->lead;
+
+	if (l == NULL || !(l->linked >> node & 1))
+		return;
+	l->linked &= ~(1ull << node);
+	if (l->source != NULL)
+		l->ops->link(l->source, l->peer[node], false);
+}
+
+enum shard_status lead_message(struct peer *p, const void *body, uint32_t bytes, struct err *e)
+{
+	struct lead *l = p->server->lead;
+
+	if (l == NULL)
+		return err_set(e, SHARD_PROTOCOL,
+			       "a message of an election, and node %s has membership = static",
+			       members_name(p->server, p->server->self));
+	if (l->source == NULL || !(l->linked >> p->node & 1))
+		return SHARD_OK;
+	return l->ops->message(l->source, l->peer[p->node], body, bytes, e);
+}
+
+void lead_wake(struct server *s)
+{
+	if (s->lead != NULL && s->lead->source != NULL)
+		s->lead->ops->wake(s->lead->source);
+}
+
+void lead_unknown(struct server *s, uint32_t model)
+{
+	struct lead *l = s->lead;
+
+	if (l == NULL || l->term == 0 || entry_of(l->value, model) == NULL)
+		return;
+	log_line(s->log, LOG_LEVEL_WARN, "event=resigns term=%lu why=%s", (unsigned long)l->term,
+		 "another node has a model that this one does not know");
+	(void)l->ops->resign(l->source, l->term);
+}

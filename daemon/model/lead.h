@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lead.h: which node coordinates, where that is elected. With `membership = static` the first node
+ * of the list coordinates and nothing here exists. Otherwise a membership source (cluster/source.h)
+ * keeps the views of all models as one value, and says who leads. This is the daemon's side of it:
+ * it starts the source, gives it the messages of other nodes, tells the cores when this node leads
+ * and when it does not any more, and keeps their views. Loop thread only. */
+#ifndef SHARD_MODEL_LEAD_H
+#define SHARD_MODEL_LEAD_H
+
+#include "base/status.h"
+#include "shard.pb-c.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct model;
+struct peer;
+struct server;
+
+bool lead_on(const struct server *s); /* The coordinator is elected. */
+/* After the state folder is open, and before there is a link or a model. Nothing is made with
+ * `static`. The caller has to call lead_free() even if this fails. */
+enum shard_status lead_init(struct server *s, struct err *e);
+/* The loop runs. The source starts, on the first node of a new cluster when all nodes are linked
+ * and none of them has a value. */
+void lead_start(struct server *s);
+/* This node gives the lead away, and nothing more becomes durable. done: lead_ended() is true. */
+void lead_stop(struct server *s);
+bool lead_ended(const struct server *s);
+void lead_free(struct server *s);
+void lead_beat(struct server *s);
+
+/* The term in which this node coordinates, for what is numbered by it. With `static` it is the
+ * number of this start. */
+uint64_t lead_term(const struct server *s);
+/* Is it known who coordinates? SHARD_BUSY: not now. */
+enum shard_status lead_known(const struct server *s, struct err *e);
+/* Refuses what only the coordinator does. The sender does not know better yet. */
+enum shard_status lead_refuse(const struct server *s, struct err *e);
+
+/* Links. */
+void lead_node_up(struct server *s, uint16_t node);
+void lead_node_down(struct server *s, uint16_t node);
+enum shard_status lead_message(struct peer *p, const void *body, uint32_t bytes, struct err *e);
+/* The process may have been stopped for long. Called before anything that came meanwhile is looked
+ * at. */
+void lead_wake(struct server *s);
+
+/* The model is made. If this node leads, its core hears so. */
+void lead_model(struct model *m);
+/* The model is dropped, and its view goes with it. */
+void lead_forget(struct server *s, uint32_t model);
+/* Another node has a model that is not known here. Who does not know it must not lead it. */
+void lead_unknown(struct server *s, uint32_t model);
+
+/* Makes the file of a model durable, without its definition, which every node has. done is called
+ * when that is so, or with the reason why it is not, but never from inside of this call. e not
+ * NULL: the caller tries again later, if this node leads then. */
+typedef void lead_saved_fn(void *arg, const struct err *e);
+void lead_save(struct server *s, uint32_t model, const void *file, size_t bytes,
+	       lead_saved_fn *done, void *arg);
+
+#endif

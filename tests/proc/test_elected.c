@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Three real daemons that elect their coordinator (membership = quorum), with a crew that trains.
+ * The coordinator is killed -9 again and again. Another node coordinates then, and training goes on
+ * when all chunks are there again. No step is lost or done twice: weights, moments and image equal
+ * the reference bit by bit. */
+#include "base/clock.h"
+#include "lib/crew.h"
+#include "lib/pace.h"
+#include "lib/proc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define QUORUM                                                                                     \
+	"[cluster]\nmembership = quorum\nelection_timeout = 300ms\nheartbeat_timeout = 5s\n"       \
+	"lost_timeout = 60s\n"
+
+static struct cluster *cluster;
+
+/* Who coordinates, by what the nodes have logged last. */
+static int leader(void)
+{
+	uint64_t best = 0, until = pace_by(20);
+	int found = -1;
+
+	while (found < 0) {
+		for (int n = 0; n < cluster->nodes_nr; n++) {
+			char *log = cluster_log(cluster, n), *at = log;
+
+			while ((at = strstr(at, "event=leading term=")) != NULL) {
+				uint64_t term =
+					strtoull(at + strlen("event=leading term="), NULL, 10);
+
+				at++;
+				if (term <= best)
+					continue;
+				best = term;
+				found = n;
+			}
+			free(log);
+		}
+		if (found < 0 && clock_ns() > until)
+			fail_msg("nobody coordinates");
+		if (found < 0)
+			usleep(10000);
+	}
+	return found;
+}
+
+static uint32_t led(void)
+{
+	uint32_t nr = 0;
+
+	for (int n = 0; n < cluster->nodes_nr; n++)
+		nr += cluster_logged(cluster, n, "event=leading term=");
+	return nr;
+}
+
+static void await_leader(uint32_t before)
+{
+	uint64_t until = pace_by(20);
+
+	while (led() <= before) {
+		if (clock_ns() > until)
+			fail_msg("no other node coordinates");
+		usleep(10000);
+	}
+}
+
+static void more(struct crew *c, uint64_t steps)
+{
+	crew_wait_step(c, crew_step(c) + steps);
+}
+
+static void test_warm_leader(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	uint64_t last;
+
+	(void)state;
+	assert_non_null(c);
+	crew_init(c, "elected");
+	cluster = cluster_make(3, NULL, QUORUM);
+	cluster_warm(cluster, CLUSTER_TMPFS);
+	cluster_up(cluster);
+	for (int n = 0; n < 3; n++)
+		crew_add(c, cluster->node[n].unix_address, (uint32_t)n)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	for (int k = 0; k < 4; k++) {
+		uint32_t before = led();
+		int victim = leader();
+
+		cluster_kill(cluster, victim);
+		await_leader(before);
+		cluster_spawn(cluster, victim);
+		more(c, 5);
+	}
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++) {
+		crew_check(c, cluster->node[n].unix_address, last);
+		assert_int_equal(cluster_logged(cluster, n, "event=lost "), 0);
+	}
+	cluster_done(&cluster);
+	free(c);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (cluster != NULL)
+		cluster_dump(cluster);
+	cluster_put_away(&cluster);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_warm_leader, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
