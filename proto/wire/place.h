@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h: which node holds each chunk. Placement is an explicit table, balanced within one chunk.
- * It is a pure function of the members and the table before. Between nodes it travels as runs,
- * which are (node, chunks) pairs in chunk order. */
+/* place.h: which nodes hold each chunk. Placement is an explicit table, balanced within one chunk.
+ * Between nodes it travels as runs in chunk order. These are pairs of a node and a number of chunks
+ * for the primaries, and pairs of a bit mask and a number of chunks for the holders where a chunk
+ * has several. place_fill() makes a table for one copy. One for several copies is made by plan.h of
+ * daemon/core. */
 #ifndef SHARD_WIRE_PLACE_H
 #define SHARD_WIRE_PLACE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { PLACE_NODES_MAX = 64 };
@@ -22,5 +25,14 @@ uint32_t place_encode(uint32_t *out, uint32_t pairs_max, const uint16_t *owner, 
  * pairs. */
 const char *place_decode(uint16_t *owner, uint32_t chunks_nr, uint16_t nodes_nr,
 			 const uint32_t *runs, uint32_t runs_nr);
+
+/* The same for the holders of chunks with several copies, as (bit mask of nodes, chunks) pairs.
+ * place_decode_holders() takes only tables in which each chunk has exactly `copies` holders, its
+ * primary is one of them, and each holder is one of nodes_nr nodes. */
+uint32_t place_encode_holders(uint64_t *out, uint32_t pairs_max, const uint64_t *holders,
+			      uint32_t chunks_nr);
+const char *place_decode_holders(uint64_t *holders, const uint16_t *primary, uint32_t chunks_nr,
+				 uint16_t nodes_nr, uint32_t copies, const uint64_t *runs,
+				 size_t runs_nr);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests placement: round robin at the beginning, always balanced within one chunk, as few moves as
- * possible, and runs that survive the wire. */
+ * possible, and runs that survive the wire, with one holder and with several. */
 #include "base/rng.h"
 #include "wire/place.h"
 
@@ -112,12 +112,48 @@ static void test_runs(void **state)
 	assert_non_null(place_decode(back, 6, 4, runs, 6));
 }
 
+static const char *holders(const uint64_t *runs, size_t runs_nr, uint32_t copies)
+{
+	static const uint16_t primary[] = {3, 3, 0, 1, 1};
+	uint64_t back[5];
+
+	return place_decode_holders(back, primary, 5, 4, copies, runs, runs_nr);
+}
+
+static void test_holders(void **state)
+{
+	const uint64_t want[] = {0xa, 0xa, 0x3, 0x3, 0x6}, runs_want[] = {0xa, 2, 0x3, 2, 0x6, 1};
+	const uint16_t primary[] = {3, 3, 0, 1, 1};
+	uint64_t runs[6], back[5];
+
+	(void)state;
+	assert_int_equal(place_encode_holders(runs, 3, want, 5), 3);
+	assert_memory_equal(runs, runs_want, sizeof(runs));
+	assert_int_equal(place_encode_holders(runs, 2, want, 5), 0);
+	assert_null(place_decode_holders(back, primary, 5, 4, 2, runs, 6));
+	assert_memory_equal(back, want, sizeof(want));
+	assert_non_null(place_decode_holders(back, primary, 5, 3, 2, runs, 6)); /* No node 3. */
+	assert_non_null(place_decode_holders(back, primary, 4, 4, 2, runs, 6)); /* Too many. */
+	assert_non_null(holders(runs, 4, 2));                                   /* Too few. */
+	assert_non_null(holders(runs, 5, 2));
+	assert_non_null(holders(NULL, 0, 2));
+	assert_non_null(holders(runs, 6, 1));
+	assert_non_null(holders(runs, 6, 3));
+	assert_null(holders((uint64_t[]){0x9, 3, 0x3, 2}, 4, 2));
+	assert_non_null(holders((uint64_t[]){0x9, 2, 0x6, 1, 0x3, 2}, 6, 2)); /* Primary 0. */
+	assert_non_null(holders((uint64_t[]){0x9, 3, 0x3, 1, 0x2, 1}, 6, 2)); /* One copy. */
+	assert_non_null(holders((uint64_t[]){0x9, 3, 0x3, 0, 0x3, 2}, 6, 2));
+	assert_non_null(holders((uint64_t[]){0x9, 3, 0x3, UINT64_MAX}, 4, 2));
+	assert_non_null(holders((uint64_t[]){0x9, 3, 0x3 | 1ull << 63, 2}, 4, 3));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_from_nothing),
 		cmocka_unit_test(test_fewest_moves),
 		cmocka_unit_test(test_runs),
+		cmocka_unit_test(test_holders),
 	};
 
 	return cmocka_run_group_tests_name("place", tests, NULL, NULL);
