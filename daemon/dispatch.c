@@ -12,6 +12,7 @@
 
 #include "control/access.h"
 #include "data/apply.h"
+#include "data/grad.h"
 #include "control/attach.h"
 #include "control/blob.h"
 #include "control/define.h"
@@ -134,6 +135,14 @@ static enum shard_status on_contrib(struct peer *p, const struct wire_head *h,
 	struct model *m = model_find(p->server, h->model);
 
 	return m != NULL ? contrib_node(m, p, h, (const Shard__Push *)msg, e) : SHARD_OK;
+}
+
+static enum shard_status on_grad(struct peer *p, const struct wire_head *h,
+				 const ProtobufCMessage *msg, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	return m != NULL ? contrib_node_grad(m, p, h, (const Shard__Grad *)msg, e) : SHARD_OK;
 }
 
 static enum shard_status on_rail(struct peer *p, const struct wire_head *h,
@@ -307,6 +316,7 @@ static const struct op {
 	[OP_CONTRIB] = {&shard__push__descriptor, NULL, on_contrib, false},
 	[OP_RAIL] = {&shard__rail__descriptor, NULL, on_rail, false},
 	[OP_REGION] = {&shard__regions__descriptor, NULL, on_region, false},
+	[OP_GRAD] = {&shard__grad__descriptor, NULL, on_grad, false},
 	[OP_HELD] = {&shard__memory__descriptor, NULL, on_held, false},
 };
 
@@ -364,24 +374,31 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 	*to = STREAM_DISCARD;
 	if (m == NULL)
 		return SHARD_OK;
-	st = h->op == OP_CONTRIB_DATA ? contrib_node_head(m, p, h, to, e)
-				      : apply_image_head(m, h, to, e);
+	if (h->op == OP_CONTRIB_DATA)
+		st = contrib_node_head(m, p, h, to, e);
+	else if (h->op == OP_GRAD_DATA)
+		st = grad_node_head(m, p, h, to, e);
+	else
+		st = apply_image_head(m, h, to, e);
 	if (st == SHARD_OK && *to != STREAM_DISCARD)
-		*l = h->op == OP_CONTRIB_DATA ? &m->attempt.landing : &m->img.landing;
+		*l = h->op == OP_IMAGE_DATA ? &m->img.landing : &m->attempt.landing;
 	return st;
 }
 
 /* A contribution is read from memory that its trainer can write, so it may change between the sum
- * and the sending. That spoils only one attempt of one model. Any other damaged body is the fault
- * of the network or a machine, and nothing on such a link can be trusted. */
+ * and the sending. That spoils only one attempt of one model. So does a reduced gradient. Any other
+ * damaged body is the fault of the network or a machine, and nothing on such a link can be trusted.
+ */
 static bool node_damaged(struct peer *p, const struct wire_head *h)
 {
 	struct model *m = model_find(p->server, h->model);
 
-	if (h->op != OP_CONTRIB_DATA || (h->flags & WIRE_REPLY))
+	if ((h->op != OP_CONTRIB_DATA && h->op != OP_GRAD_DATA) || (h->flags & WIRE_REPLY))
 		return false;
-	if (m != NULL)
+	if (m != NULL && h->op == OP_CONTRIB_DATA)
 		contrib_node_damaged(m, p, h);
+	else if (m != NULL)
+		grad_node_damaged(m, p, h);
 	return true;
 }
 
@@ -396,7 +413,9 @@ static enum shard_status bulk(struct peer *p, const struct wire_head *h, const v
 		transfer_node_write_frame(p, h, body);
 	if (h->op == OP_WRITE || m == NULL)
 		return SHARD_OK;
-	return h->op == OP_CONTRIB_DATA ? contrib_node_data(m, p, h, e) : apply_image_part(m, h, e);
+	if (h->op == OP_CONTRIB_DATA)
+		return contrib_node_data(m, p, h, e);
+	return h->op == OP_GRAD_DATA ? grad_node_data(m, p, h, e) : apply_image_part(m, h, e);
 }
 
 static enum shard_status answered(struct peer *p, const struct wire_head *h, const void *body,

@@ -84,8 +84,19 @@ static uint64_t mapped(const struct memory_spec *m, uint64_t bytes)
 	return up(bytes, m->huge && bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES);
 }
 
-/* Chunks go to nodes in turn, so the first node holds most. The last chunk may be shorter, and it
- * counts as short only where the first node holds it. The alignment may shift every tensor but the
+/* The elements of the chunks that the fullest node holds. With one copy, chunks go to nodes in
+ * turn, so the first node holds most, and the last chunk, which may be shorter, counts as short
+ * only where the first node holds it. Of several copies each node holds an equal part, and the
+ * fullest one need not hold the last chunk, unless every node holds all of them. */
+static uint64_t held_elems(const struct memory_spec *m, uint64_t chunks, uint64_t last)
+{
+	uint64_t held = (chunks * m->replicas + m->nodes - 1) / m->nodes;
+	bool has_last = m->replicas == 1 ? (chunks - 1) % m->nodes == 0 : held == chunks;
+
+	return held * m->chunk_elems - (has_last ? m->chunk_elems - last : 0);
+}
+
+/* The alignment may shift every tensor but the
  * first by up to 63 elements, and half of that is counted. */
 void memory_node(const struct memory_spec *m, struct memory_node *out)
 {
@@ -96,12 +107,10 @@ void memory_node(const struct memory_spec *m, struct memory_node *out)
 		 arena = up(elems * grad, PAGE_BYTES);
 
 	CHECK(m->params > 0 && m->tensors > 0 && m->nodes > 0 && m->local > 0 &&
-	      m->chunk_elems >= ALIGN_ELEMS);
+	      m->chunk_elems >= ALIGN_ELEMS && m->replicas > 0 && m->replicas <= m->nodes);
 	*out = (struct memory_node){.chunks = (elems + m->chunk_elems - 1) / m->chunk_elems};
 	last = elems - (out->chunks - 1) * m->chunk_elems;
-	held = (out->chunks + m->nodes - 1) / m->nodes * m->chunk_elems;
-	if ((out->chunks - 1) % m->nodes == 0)
-		held -= m->chunk_elems - last;
+	held = held_elems(m, out->chunks, last);
 	others = m->local > 1 ? elems - held : 0;
 	segments = m->tensors + out->chunks - 1;
 	out->held_elems = held;
@@ -153,13 +162,15 @@ double memory_traffic_zeropp(const struct memory_spec *m)
 	return 2.0 * (0.5 + 0.0 + 0.25) * (double)m->params;
 }
 
-/* A node sends one contribution for each chunk that another node holds, and sends each chunk that
- * it holds itself to every other node. */
+/* A node sends one contribution for each chunk that another node reduces. Of each chunk that it
+ * reduces itself it sends the gradient to the nodes that hold the other copies, and the image to
+ * those that hold none. */
 double memory_traffic_node(const struct memory_spec *m)
 {
 	double psi = (double)m->params, share = 1.0 / m->nodes;
 
-	return psi * (1 - share) * m->grad_bytes + psi * share * (m->nodes - 1) * m->image_bytes;
+	return psi * (1 - share) * m->grad_bytes + psi * share * (m->replicas - 1) * m->grad_bytes +
+	       psi * share * (m->nodes - m->replicas) * m->image_bytes;
 }
 
 uint32_t memory_update_bytes(const struct memory_spec *m)

@@ -14,6 +14,7 @@ struct memory_spec {
 	uint32_t image_bytes, grad_bytes; /* Per element: 2 or 4. */
 	uint32_t states;                  /* Number of moments of the optimizer. */
 	uint32_t chunk_elems;             /* A power of two. */
+	uint32_t replicas;                /* Nodes that hold each chunk: 1 to nodes. */
 	bool huge;                        /* Mappings end on a huge page. */
 	uint32_t staleness;               /* 0 or 1: the number of extra images and arena halves. */
 };

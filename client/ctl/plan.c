@@ -44,7 +44,7 @@ const struct argp_option ctl_plan_options[] = {
 	 "adamw, adam, sgd, adagrad or lion (default: adamw)", 0},
 	{"chunk-elems", CTL_KEY + CHUNK_ELEMS, "N", 0, "a power of two from 1024 on (default: 1Mi)",
 	 0},
-	{"replicas", CTL_KEY + REPLICAS, "N", 0, "copies of each chunk: 1 in this release", 0},
+	{"replicas", CTL_KEY + REPLICAS, "N", 0, "nodes that hold each chunk (default: 1)", 0},
 	{"layer", CTL_KEY + LAYER, "N", 0,
 	 "parameters of the largest layer (default: a 32nd of all)", 0},
 	{"tensors", CTL_KEY + TENSORS, "N", 0, "tensors of the model (default: 1)", 0},
@@ -142,6 +142,14 @@ static bool take_world(const struct ctl_options *o, struct memory_spec *m)
 			 (unsigned long long)local);
 		return false;
 	}
+	if (m->replicas > nodes) {
+		ctl_fail(CTL_USAGE,
+			 "plan: %u replicas on %llu nodes: a node holds at most one copy of a "
+			 "chunk, "
+			 "so choose at most %llu",
+			 m->replicas, (unsigned long long)nodes, (unsigned long long)nodes);
+		return false;
+	}
 	m->ranks = (uint32_t)ranks;
 	m->nodes = (uint32_t)nodes;
 	m->local = (uint32_t)local;
@@ -168,12 +176,7 @@ static bool take_sizes(const struct ctl_options *o, struct memory_spec *m)
 			 o->value[CHUNK_ELEMS]);
 		return false;
 	}
-	if (replicas != 1) {
-		ctl_fail(CTL_USAGE,
-			 "plan: --replicas %s: this release keeps one copy of each chunk: choose 1",
-			 o->value[REPLICAS]);
-		return false;
-	}
+	m->replicas = (uint32_t)replicas;
 	m->chunk_elems = (uint32_t)chunk;
 	m->tensors = (uint32_t)tensors;
 	return true;

@@ -35,7 +35,8 @@ struct ckpt_part {
 	char path[CHECKPOINT_PATH_MAX], name[80];
 	struct ckpt_place place; /* How path may be opened. */
 	bool anywhere;
-	uint64_t step, sum; /* step: of a save. sum: of a load, the manifest's. */
+	uint64_t step, sum;       /* step: of a save. sum: of a load, the manifest's. */
+	struct placement holders; /* As it was when the runs were listed. */
 	struct part_run *runs;
 	struct part_blob *blobs;
 	uint8_t *blob_bytes;
@@ -49,6 +50,15 @@ struct ckpt_part {
 
 /* --- what is held here --- */
 
+/* Each chunk is saved once, by its primary, and loaded by every node that has memory for it. */
+static bool has_part(const struct ckpt_part *p, uint32_t chunk)
+{
+	uint16_t self = p->server->self;
+
+	return p->op == OP_SAVE_PART ? place_primary(&p->holders, chunk) == self
+				     : place_keeps(&p->holders, chunk, self);
+}
+
 static void add_runs(struct ckpt_part *p, enum shard_kind kind, int state)
 {
 	struct model *m = p->m;
@@ -57,7 +67,7 @@ static void add_runs(struct ckpt_part *p, enum shard_kind kind, int state)
 	for (uint32_t c = 0; c < l->chunks_nr; c++) {
 		float *base;
 
-		if (!store_holds(m->store, c))
+		if (!has_part(p, c))
 			continue;
 		base = state < 0 ? store_master(m->store, c)
 				 : store_state(m->store, c, (uint32_t)state);
@@ -82,6 +92,7 @@ static enum shard_status list_runs(struct ckpt_part *p, struct err *e)
 {
 	const struct optim_row *optim = p->m->set.optim;
 
+	p->holders = p->m->place;
 	p->runs = calloc((size_t)p->m->layout->segments_nr * (1 + optim->states_nr) + 1,
 			 sizeof(*p->runs));
 	if (p->runs == NULL)
@@ -129,7 +140,7 @@ static enum shard_status check_finite(struct ckpt_part *p, enum shard_status oth
 
 	store_missing_init(&missing);
 	for (uint32_t c = 0; c < m->layout->chunks_nr && !atomic_load(&p->progress.cancel); c++)
-		if (store_holds(m->store, c))
+		if (has_part(p, c))
 			store_missing(m->store, c, &missing);
 	nr = missing.unwritten + missing.nonfinite;
 	if (nr == 0)

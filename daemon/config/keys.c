@@ -187,9 +187,9 @@ static const struct table_row rows[] = {
 		.above = true, .fallback = "1",
 		.help = "Gradients are divided by this before they are summed, and the sum is "
 			"multiplied again."},
-	{.name = "replicas", .type = TABLE_COUNT, FIELD(replicas), .min = 1, .max = 1,
-		.fallback = "1",
-		.help = "The number of copies of each chunk."},
+	{.name = "replicas", .type = TABLE_COUNT, FIELD(replicas), .min = 1, .max = 64,
+		.hosting = true, .fallback = "1",
+		.help = "The number of nodes that hold each chunk, at most as many as there are."},
 	{.name = "restore_at_start", .type = TABLE_BOOL, FIELD(restore_at_start), .saving = true,
 		.fallback = "no",
 		.help = "Whether a newly defined model comes from its newest checkpoint in "

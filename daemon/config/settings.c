@@ -103,9 +103,9 @@ static enum shard_status put_one(struct merge *m, uint32_t place, const struct t
 		return err_set(e, SHARD_BAD_ARG, "%s = %.64s: %s is there twice", row->name, text,
 			       row->name);
 	/* A restored model's settings change no pinned key. They also do not say where and how
-	 * often the model is saved if an earlier layer says so, because that is for the daemons to
-	 * decide. */
-	if (m->layer->yields && (pinned || (entry->origin && row->saving)))
+	 * often the model is saved, and by how many nodes it is held, if an earlier layer says so,
+	 * because that is for the daemons to decide. */
+	if (m->layer->yields && (pinned || (entry->origin && (row->saving || row->hosting))))
 		return SHARD_OK;
 	if (m->layer->trainer && pinned)
 		return err_set(e, SHARD_DENIED, "%s = %.64s: %s pins this key%s%s", row->name, text,

@@ -64,6 +64,8 @@ struct table_row {
 	bool reloadable; /* SIGHUP changes it in a running daemon. */
 	bool shared;     /* It must be equal on all nodes. */
 	bool saving;     /* It says when and where a model is saved, not what the model is. */
+	/* It says how the cluster keeps a model. What a checkpoint says gives way to a file. */
+	bool hosting;
 	int role, index; /* The owner of the table knows what these mean. */
 };
 

@@ -39,6 +39,7 @@ struct model_control {
 	struct caller *sealer; /* Of the SEAL that is being handled; NULL: there is none. */
 	struct round written;  /* Of that seal: the nodes that still count, this one included. */
 	struct store_missing missing;
+	uint64_t missing_copies, balance; /* Of the same seal, as in WRITTEN. */
 	uint64_t seal_step;
 };
 

@@ -322,7 +322,9 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 	      model_making_name(s, d->spec->name) == NULL);
 	if (s->stop.on) /* Nothing would end the model again. */
 		return err_set(e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
-	st = spec_may_fit(s, d->spec, set, e);
+	st = spec_replicas(s, d->spec->name, set, e);
+	if (st == SHARD_OK)
+		st = spec_may_fit(s, d->spec, set, e);
 	if (st == SHARD_OK)
 		st = spec_model(&ms, &layout, s, d->spec, d->cred, set, e);
 	if (st == SHARD_OK)

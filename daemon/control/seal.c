@@ -46,7 +46,10 @@ struct count { /* A count of the elements that are not written here. */
 	struct caller requester; /* The sender of the SEAL or the WRITTEN. */
 	uint32_t generation, chunk,
 		load; /* chunk: the next one. load: tag of the restore's load; 0: no restore. */
-	struct store_missing missing;
+	/* Of chunks whose primary is this node, and of other copies. A restore does not tell them
+	 * apart. */
+	struct store_missing missing, copies;
+	uint64_t balance;          /* As in WRITTEN. */
 	seal_counted_fn *restored; /* For COUNT_RESTORE: called with the count. */
 };
 
@@ -71,6 +74,32 @@ static void count_turn(void *args)
 	(void)args; /* The job only gives the loop a turn. */
 }
 
+/* A restore reads the same file for every copy, and its bytes have been checked. */
+static bool compares(const struct count *c)
+{
+	return c->m->place.holders != NULL && c->load == 0;
+}
+
+static void count_chunk(struct count *c, uint32_t chunk)
+{
+	struct model *m = c->m;
+	uint64_t others = place_followers(&m->place, chunk);
+	bool copy = compares(c) && others >> m->server->self & 1;
+	struct store_missing *to = copy ? &c->copies : &c->missing;
+
+	/* The weights of a restore have no writer. */
+	if (c->load == 0 && !m->sealed && writer_void(m, chunk)) {
+		store_missing_all(m->store, chunk, to);
+		return;
+	}
+	store_missing(m->store, chunk, to);
+	if (copy)
+		c->balance -= store_digest(m->store, chunk);
+	else if (compares(c))
+		c->balance +=
+			store_digest(m->store, chunk) * (uint64_t)__builtin_popcountll(others);
+}
+
 /* Counts one slice per turn of the loop, so that gigabytes of weights do not delay a heartbeat. It
  * runs on the loop because trainers may still write. */
 static void count_go(void *owner, void *args)
@@ -85,17 +114,13 @@ static void count_go(void *owner, void *args)
 
 	(void)args;
 	for (; st == SHARD_OK && c->chunk < m->layout->chunks_nr; c->chunk++) {
-		if (!place_holds(&m->place, c->chunk, m->server->self))
+		if (!place_keeps(&m->place, c->chunk, m->server->self))
 			continue;
 		if (elems > 0 && elems + layout_chunk_elems(m->layout, c->chunk) > COUNT_ELEMS &&
 		    exec_submit(&turns, &next) == SHARD_OK)
 			return;
-		elems += layout_chunk_elems(m->layout, c->chunk);
-		/* The weights of a restore have no writer. */
-		if (c->load == 0 && !m->sealed && writer_void(m, c->chunk))
-			store_missing_all(m->store, c->chunk, &c->missing);
-		else
-			store_missing(m->store, c->chunk, &c->missing);
+		elems += layout_chunk_elems(m->layout, c->chunk) * (compares(c) ? 4 : 1);
+		count_chunk(c, c->chunk);
 	}
 	counted(c, st != SHARD_OK ? &e : NULL);
 	free(c);
@@ -119,6 +144,7 @@ static enum shard_status count_start(struct model *m, const struct count *as, st
 	c->generation = m->generation;
 	c->chunk = 0;
 	store_missing_init(&c->missing);
+	store_missing_init(&c->copies);
 	m->attempt.busy++;
 	count_go(c, NULL);
 	return SHARD_OK;
@@ -185,6 +211,27 @@ static void done(struct model *m, const struct err *e)
 	free(a);
 }
 
+/* A write that failed at one node is the only way to get here, and sending it again mends it. */
+static void refuse_copies(struct model *m)
+{
+	uint64_t nr = m->control->missing_copies;
+	struct err e;
+
+	if (nr > 0)
+		err_set(&e, SHARD_MISSING,
+			"\"%s\" cannot be sealed: every element is written at one node, and %lu "
+			"lack "
+			"in the copies of other nodes: write those again whose write was refused",
+			m->name, (unsigned long)nr);
+	else
+		err_set(&e, SHARD_MISSING,
+			"\"%s\" cannot be sealed: the copies of its weights on several nodes "
+			"differ: "
+			"write those again whose write was refused",
+			m->name);
+	done(m, &e);
+}
+
 /* All nodes have counted: seals the model, or refuses. */
 static void decide(struct model *m)
 {
@@ -193,6 +240,10 @@ static void decide(struct model *m)
 	uint32_t tensor = nr > 0 ? layout_tensor_at(m->layout, w->first) : UINT32_MAX;
 	struct err e;
 
+	if (nr == 0 && (m->control->missing_copies > 0 || m->control->balance != 0)) {
+		refuse_copies(m);
+		return;
+	}
 	if (nr == 0) {
 		model_event(m, &(struct core_event){.type = CORE_EV_WRITTEN,
 						    .step = m->control->seal_step,
@@ -210,8 +261,11 @@ static void decide(struct model *m)
 	done(m, &e);
 }
 
-static void seal_add(struct model *m, const struct store_missing *w)
+static void seal_add(struct model *m, const struct store_missing *w, uint64_t copies,
+		     uint64_t balance)
 {
+	m->control->missing_copies += copies;
+	m->control->balance += balance;
 	m->control->missing.unwritten += w->unwritten;
 	m->control->missing.nonfinite += w->nonfinite;
 	if (w->unwritten + w->nonfinite > 0 && w->first < m->control->missing.first)
@@ -227,7 +281,7 @@ static void counted(struct count *c, const struct err *e)
 	Shard__Written body = SHARD__WRITTEN__INIT;
 
 	if (c->why == COUNT_SEAL && e == NULL && round_took(&m->control->written, m->server->self))
-		seal_add(m, &c->missing);
+		seal_add(m, &c->missing, c->copies.unwritten + c->copies.nonfinite, c->balance);
 	if (c->why == COUNT_RESTORE)
 		c->restored(m, c->load, &c->missing, e);
 	if (c->why == COUNT_WRITTEN && e != NULL)
@@ -237,6 +291,8 @@ static void counted(struct count *c, const struct err *e)
 	body.missing = c->missing.unwritten;
 	body.nonfinite = c->missing.nonfinite;
 	body.element = c->missing.first;
+	body.copies = c->copies.unwritten + c->copies.nonfinite;
+	body.balance = c->balance;
 	caller_answer(m->server, &c->requester, &reply, &body.base);
 }
 
@@ -269,6 +325,7 @@ static enum shard_status seal_here(struct model *m, const struct caller *from,
 	m->control->sealer = a;
 	m->control->seal_step = step;
 	store_missing_init(&m->control->missing);
+	m->control->missing_copies = m->control->balance = 0;
 	m->control->written.ops = &written;
 	round_own(&m->control->written, s);
 	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
@@ -440,6 +497,7 @@ static void seal_answered(struct round *r, struct server *s, const struct call *
 	const ProtobufCMessage *msg;
 	const Shard__Written *w;
 	struct store_missing missing;
+	uint64_t copies, balance;
 	struct err why;
 
 	CHECK(m != NULL && m->control->sealer != NULL && r == &m->control->written);
@@ -456,8 +514,10 @@ static void seal_answered(struct round *r, struct server *s, const struct call *
 	w = (const Shard__Written *)msg;
 	missing = (struct store_missing){
 		.unwritten = w->missing, .nonfinite = w->nonfinite, .first = w->element};
+	copies = w->copies;
+	balance = w->balance;
 	arena_reset(&m->server->scratch.tx);
-	seal_add(m, &missing);
+	seal_add(m, &missing, copies, balance);
 }
 
 static const struct round_ops written = {.answered = seal_answered};

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* WRITE and READ of weights and moments. dispatch.c calls. The connection keeps the body of a WRITE
  * until it is whole and its checksum is right. Then the WRITE is checked again and copied in one
- * piece into the master or moment, or passed on to the node that holds the chunk. So a body that
- * was on its way when the model was sealed, lost or restored changes nothing. A READ is copied at a
- * step boundary, when nothing is being applied, into a buffer of its own, because the next step may
- * begin before the socket has taken it. A READ that comes while a step is applied, or for a step
- * that is not decided here, waits for the boundary. A request that cannot be carried out is refused
- * with an error. None of this is on the step path, so buffers come from malloc. */
+ * piece into the master or moment, on this node and on every other that has memory for the chunk,
+ * and answered when all of them have it. So a body that was on its way when the model was sealed,
+ * lost or restored changes nothing. A READ is copied at a step boundary, when nothing is being
+ * applied, into a buffer of its own, because the next step may begin before the socket has taken
+ * it. A READ that comes while a step is applied, or for a step that is not decided here, waits for
+ * the boundary. A request that cannot be carried out is refused with an error. None of this is on
+ * the step path, so buffers come from malloc. */
 #include "control/transfer.h"
 #include "model/writer.h"
 #include "control/control.h"
@@ -62,9 +63,15 @@ static enum shard_status writable(const struct model *m, const struct wire_head 
 	return SHARD_OK;
 }
 
-static uint16_t holder(const struct model *m, uint64_t element)
+static uint32_t chunk_of(const struct model *m, uint64_t element)
 {
-	return place_primary(&m->place, (uint32_t)(element / m->layout->chunk_elems));
+	return (uint32_t)(element / m->layout->chunk_elems);
+}
+
+/* The nodes that a WRITE goes to. */
+static uint64_t keepers(const struct model *m, uint64_t element)
+{
+	return place_keepers(&m->place, chunk_of(m, element));
 }
 
 /* The address of the elements. Only use the pointer at once: the model may be sealed before the
@@ -90,17 +97,10 @@ static enum shard_status write_now(struct model *m, const struct wire_head *h, c
 
 	CHECK(h->body_bytes == 0 || body != NULL);
 	if (st == SHARD_OK) {
-		writer_touch(m, (uint32_t)(h->step / m->layout->chunk_elems));
+		writer_touch(m, chunk_of(m, h->step));
 		memcpy(at, body, h->body_bytes);
 	}
 	return st;
-}
-
-static uint64_t link_held(const struct server *s, uint16_t node)
-{
-	struct conn *c = s->peer[node] != NULL ? peer_control(s->peer[node]) : NULL;
-
-	return c != NULL ? stream_held(conn_stream(c)) : 0;
 }
 
 /* True: the link has too many queued bytes, or any at all when all connections together have too
@@ -120,25 +120,50 @@ static enum shard_status soon(enum shard_status st, struct err *e)
 	return st;
 }
 
-/* Checks that a trainer's WRITE may be carried out here, or be passed on to the holder. h gets the
- * trainer's grant. */
+/* Can the node be sent a WRITE now? */
+static enum shard_status reachable(const struct server *s, uint16_t node, uint64_t element,
+				   struct err *e)
+{
+	const struct peer *p = s->peer[node];
+	struct conn *c = p != NULL ? peer_control(s->peer[node]) : NULL;
+
+	if (c == NULL)
+		return err_set(e, SHARD_UNREACHABLE, "node %s holds element %lu and is down: %s",
+			       members_name(s, node), (unsigned long)element,
+			       p != NULL ? p->why : "");
+	if (stream_held(conn_stream(c)) > SERVER_QUEUED_MAX)
+		return soon(err_set(e, SHARD_BUSY,
+				    "too much waits to be sent to node %s already: try again",
+				    members_name(s, node)),
+			    e);
+	if (!stream_roomy(conn_stream(c))) /* Half of the queue is for frames that cannot wait. */
+		return soon(err_set(e, SHARD_BUSY, "%u frames wait for node %s: try again",
+				    stream_queued(conn_stream(c)), members_name(s, node)),
+			    e);
+	return SHARD_OK;
+}
+
+/* Checks that a trainer's WRITE may be carried out here and be passed on to the other nodes that
+ * hold the chunk. All of them are looked at before any of them gets it. h gets the trainer's
+ * grant. */
 static enum shard_status write_may(struct session *t, struct model *m, struct wire_head *h,
 				   struct err *e)
 {
 	enum shard_status st = writable(m, h, e);
+	uint16_t self = t->server->self;
+	uint64_t to;
 	float *at;
 
 	if (st != SHARD_OK)
 		return st;
 	if (!writer_stamp(m, t, h))
 		return writer_check(m, h, e);
-	if (holder(m, h->step) == t->server->self)
+	to = keepers(m, h->step);
+	if (to >> self & 1)
 		st = write_place(m, h, &at, e);
-	else if (link_held(t->server, holder(m, h->step)) > SERVER_QUEUED_MAX)
-		st = soon(err_set(e, SHARD_BUSY,
-				  "too much waits to be sent to node %s already: try again",
-				  members_name(t->server, holder(m, h->step))),
-			  e);
+	for (uint16_t n = 0; n < t->server->nodes_nr && st == SHARD_OK; n++)
+		if (n != self && to >> n & 1)
+			st = reachable(t->server, n, h->step, e);
 	return st;
 }
 
@@ -183,29 +208,6 @@ enum shard_status transfer_write_head(struct session *t, const struct wire_head 
 	return SHARD_OK;
 }
 
-static enum shard_status pass_write(struct session *t, const struct model *m,
-				    const struct wire_head *h, const void *body, struct err *e)
-{
-	uint16_t node = holder(m, h->step);
-	struct peer *p = t->server->peer[node];
-	struct conn *c = p != NULL ? peer_control(p) : NULL;
-	void *copy;
-
-	CHECK(m != NULL);
-	if (c == NULL)
-		return err_set(e, SHARD_UNREACHABLE, "node %s holds element %lu and is down: %s",
-			       members_name(t->server, node), (unsigned long)h->step,
-			       p != NULL ? p->why : "");
-	if (!stream_roomy(conn_stream(c))) /* Half of the queue is for frames that cannot wait. */
-		return soon(err_set(e, SHARD_BUSY, "%u frames wait for node %s: try again",
-				    stream_queued(conn_stream(c)), members_name(t->server, node)),
-			    e);
-	if ((copy = malloc(h->body_bytes)) == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory to pass %u bytes on", h->body_bytes);
-	memcpy(copy, body, h->body_bytes);
-	return soon(call_pass_bulk(t, node, h, copy, e), e);
-}
-
 void transfer_write_frame(struct session *t, const struct wire_head *h, const void *body)
 {
 	struct model *m = model_find(t->server, h->model);
@@ -213,13 +215,20 @@ void transfer_write_frame(struct session *t, const struct wire_head *h, const vo
 	struct err why;
 	/* Checked again, because the model may have been sealed or lost while the body came in. */
 	enum shard_status st = write_may(t, m, &by, &why);
-	bool here = st == SHARD_OK && holder(m, h->step) == t->server->self;
+	uint64_t self = 1ull << t->server->self, others = 0;
 
-	if (st == SHARD_OK)
-		st = here ? write_now(m, &by, body, &why) : pass_write(t, m, &by, body, &why);
+	if (st == SHARD_OK) {
+		others = keepers(m, h->step) & ~self;
+		if (keepers(m, h->step) & self)
+			st = write_now(m, &by, body, &why);
+	}
+	/* If it does not reach all of them, the copies differ until it is sent again. A seal finds
+	 * that. */
+	if (st == SHARD_OK && others != 0)
+		st = soon(call_pass_bulk_all(t, others, &by, body, &why), &why);
 	if (st != SHARD_OK)
 		session_refuse(t, h->attempt, &why);
-	else if (here)
+	else if (others == 0)
 		model_reply(t, OP_WRITE, h->attempt, m, NULL);
 }
 
@@ -395,11 +404,13 @@ enum shard_status transfer_read_request(struct session *t, const struct wire_hea
 			    .first = body->first,
 			    .step = body->step};
 	enum shard_status st = read_check(m, h, body, e);
+	uint32_t chunk;
 
 	if (st != SHARD_OK)
 		return st;
-	if (body->kind != SHARD_IMAGE && holder(m, body->first) != t->server->self)
-		return call_pass(t, holder(m, body->first), h, msg, NULL, e);
+	chunk = chunk_of(m, body->first);
+	if (body->kind != SHARD_IMAGE && !place_holds(&m->place, chunk, t->server->self))
+		return call_pass(t, place_primary(&m->place, chunk), h, msg, NULL, e);
 	return read_start(m, t, &r, e);
 }
 

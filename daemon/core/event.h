@@ -38,7 +38,7 @@ enum core_event_type {
 	CORE_EV_GONE, /* The local .trainer leaves (.trainer.leave) or is lost, because of .why. */
 	CORE_EV_ABANDON, /* The local rank of .session gives the attempt up, because of .why. */
 	/* The contribution of .node to .chunk, which this node holds, arrived with a wrong checksum
-	 * in attempt .id. */
+	 * in attempt .id. .on: it was the reduced gradient, which no rank can have changed. */
 	CORE_EV_DAMAGED,
 	/* This process is about to end, because of .why. The core drops the attempt in hand if this
 	 * node has not voted, aborts it if this node coordinates it, and begins no further one. */

@@ -581,7 +581,7 @@ void step_on_damaged(struct ctx *x, const struct core_event *e)
 	CHECK(e->node < CORE_NODES_MAX && e->chunk < c->conf.chunks_nr);
 	if (!step_in_hand(s, &e->id))
 		return;
-	if (core_local_ranks(&s->world, e->node) != 1) {
+	if (e->on || core_local_ranks(&s->world, e->node) != 1) {
 		why = core_text(c,
 				"gradient of chunk %u from node %s arrived damaged: look at its "
 				"memory and network",

@@ -61,7 +61,8 @@ static void send_to(struct send_queue *o, uint32_t slot, uint32_t chunk)
 	send_queue_add(o, slot ? chunk | SEND_SLOT : chunk);
 }
 
-/* A chunk has its new bytes. nodes: the nodes that get it, if this node holds it. */
+/* A chunk has its new bytes. nodes: the nodes that get it, if this node is its primary and they
+ * hold no copy of their own. */
 static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t version,
 		    uint64_t nodes)
 {
@@ -71,7 +72,7 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 	store_image_version(m->store, slot, chunk, version);
 	for (uint16_t n = 0;
 	     place_primary(&m->place, chunk) == m->server->self && n < m->server->nodes_nr; n++)
-		if (nodes >> n & 1)
+		if (nodes >> n & 1 && !place_holds(&m->place, chunk, n))
 			send_to(&m->img.out[n * connections + chunk % connections], slot, chunk);
 	list_each(it, &m->server->conns.sessions) {
 		struct trainer *t = list_of(it, struct session, link)->trainer;
@@ -663,6 +664,7 @@ void apply_node_gone(struct model *m, uint16_t node)
 		send_queue_detach(&m->attempt.out[node * connections + i]);
 		send_queue_detach(&m->img.out[node * connections + i]);
 	}
+	grad_node_gone(m, node);
 }
 
 void apply_node_back(struct model *m, uint16_t node)
@@ -675,6 +677,7 @@ void apply_node_back(struct model *m, uint16_t node)
 		send_queue_attach(&m->attempt.out[node * connections + i], &p->conns[i].lane);
 		send_queue_attach(&m->img.out[node * connections + i], &p->conns[i].lane);
 	}
+	grad_node_back(m, node);
 	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
 		apply_image_ask(m, clock_ns());
 }

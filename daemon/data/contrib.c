@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "data/data.h"
 #include "data/events.h"
+#include "data/grad.h"
 #include "data/trainer.h"
 #include "data/model.h"
 #include "link/peer.h"
@@ -133,6 +134,7 @@ void contrib_begin(struct model *m)
 	parts_clear(&g->parts_in);
 	parts_clear(&g->push_parts);
 	memset(g->bad_rank_in, -1, nodes * chunks * sizeof(*g->bad_rank_in));
+	grad_begin(m);
 }
 
 /* A node without chunks and trainers begins an attempt and votes for it in one event of its core.
@@ -145,7 +147,7 @@ void contrib_keep(struct model *m, const struct core_id *id)
 		struct meta_fact *f = &m->meta.fact[c];
 		enum store_region region;
 
-		if (!place_holds(&m->place, c, m->server->self))
+		if (!place_keeps(&m->place, c, m->server->self))
 			continue;
 		CHECK(store_where(m->store, m->contrib.chunk[c].base, &region, &f->offset));
 		f->region = region;
@@ -172,7 +174,7 @@ enum shard_status contrib_again(struct model *m, struct err *e)
 		struct meta_fact f = m->meta.fact[c];
 		uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, c) * m->grad_bytes;
 
-		if (!place_holds(&m->place, c, m->server->self))
+		if (!place_keeps(&m->place, c, m->server->self))
 			continue;
 		g->chunk[c].base = store_at(m->store, f.region, f.offset, bytes);
 		if (g->chunk[c].base == NULL)
@@ -191,80 +193,13 @@ void contrib_trainer_gone(struct model *m, struct trainer *t)
 			m->contrib.local[i].trainer = NULL;
 }
 
-/* --- what is absent --- */
-
-static bool chunk_part_absent(const struct model *m, uint32_t chunk, const uint8_t *absent,
-			      uint32_t part)
-{
-	const struct layout *l = m->layout;
-	uint32_t per = WIRE_PART_BYTES / m->grad_bytes, from = part * per, to = from + per;
-
-	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
-		if (!absent[s] && l->segment[s].start < to &&
-		    l->segment[s].start + l->segment[s].n > from)
-			return false;
-	return true;
-}
-
-/* The place of a chunk in a set of parts. row is the local index in push_parts, and the place of
- * the node in parts_in. */
-static size_t parts_at(const struct model *m, size_t row, uint32_t chunk)
-{
-	return row * m->layout->chunks_nr + chunk;
-}
-
-/* A sender closes a chunk. Each part must be here, unless nothing in it has a gradient, and no part
- * may be landing. */
-static enum shard_status check_whole(const struct model *m, uint32_t chunk, const struct parts *set,
-				     size_t row, const uint8_t *absent, struct err *e)
-{
-	uint32_t nr = data_parts(m, chunk, m->grad_bytes);
-	size_t at = parts_at(m, row, chunk);
-
-	for (uint32_t p = 0; p < nr; p++) {
-		bool present = !chunk_part_absent(m, chunk, absent, p);
-
-		if (present && !parts_here(set, at, p))
-			return err_set(e, SHARD_MISSING, "chunk %u closed without part %u of %u",
-				       chunk, p, nr);
-		if (!present && parts_begun(set, at, p))
-			return err_set(e, SHARD_PROTOCOL,
-				       "chunk %u closed: part %u came, but its tensors are absent",
-				       chunk, p);
-	}
-	return SHARD_OK;
-}
-
-static enum shard_status mark_absent(const struct model *m, uint32_t chunk, const Shard__Push *body,
-				     uint8_t *absent, struct err *e)
-{
-	const struct layout *l = m->layout;
-
-	if (body->n_absent > l->chunk_segment[chunk + 1] - l->chunk_segment[chunk])
-		return err_set(e, SHARD_PROTOCOL,
-			       "%zu tensors are absent from chunk %u, which has %u", body->n_absent,
-			       chunk, l->chunk_segment[chunk + 1] - l->chunk_segment[chunk]);
-	for (size_t i = 0; i < body->n_absent; i++) {
-		bool found = false;
-
-		for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
-			if (l->segment_tensor[s] == body->absent[i])
-				absent[s] = found = true;
-		if (!found)
-			return err_set(e, SHARD_PROTOCOL,
-				       "tensor %u is absent from chunk %u, where it has no element",
-				       body->absent[i], chunk);
-	}
-	return SHARD_OK;
-}
-
 /* --- on their way out --- */
 
 static bool part_absent(const struct model *m, uint32_t chunk, uint32_t part)
 {
-	return chunk_part_absent(
-		m, chunk, contrib_absent_node(m, (uint32_t)m->contrib.place[m->server->self]),
-		part);
+	return data_part_absent(m, chunk,
+				contrib_absent_node(m, (uint32_t)m->contrib.place[m->server->self]),
+				part);
 }
 
 /* Writes at most max tensors that have no gradient from this node, and returns how many there
@@ -281,11 +216,14 @@ static uint32_t absent_from(const struct model *m, uint32_t chunk, uint32_t *ten
 	return nr;
 }
 
-static void close_with(const struct model *m, uint32_t chunk, Shard__Push *push, uint32_t *tensors,
-		       uint32_t room)
+static void close_with(const struct model *m, uint32_t chunk, struct send_closing *with,
+		       uint32_t *tensors, uint32_t room)
 {
 	const struct contrib_chunk *c = &m->contrib.chunk[chunk];
+	Shard__Push *push = &with->body.push;
 
+	with->op = OP_CONTRIB;
+	shard__push__init(push);
 	push->n_absent = absent_from(m, chunk, tensors, room);
 	push->absent = tensors;
 	if (c->summed && !c->finite && m->contrib.local_nr > 1 && c->bad_rank >= 0) {
@@ -354,18 +292,24 @@ static void maybe_reduce(struct model *m, uint32_t chunk)
 	struct contrib_chunk *c = &m->contrib.chunk[chunk];
 	uint64_t all = m->contrib.nodes_nr == 64 ? UINT64_MAX : (1ull << m->contrib.nodes_nr) - 1;
 
-	CHECK(place_holds(&m->place, chunk, m->server->self));
+	CHECK(place_primary(&m->place, chunk) == m->server->self);
 	if (c->arrived == all && !c->reduced)
 		reduce_submit(m, REDUCE_NODES, chunk);
 }
 
-static void send_contribution(struct model *m, uint32_t chunk)
+static struct send_queue *queue_of(const struct model *m, uint32_t chunk)
 {
-	uint16_t node = place_primary(&m->place, chunk);
 	uint32_t connections = m->server->conf->connections;
-	struct send_queue *o = &m->attempt.out[node * connections + chunk % connections];
+	uint16_t node = place_primary(&m->place, chunk);
 
 	CHECK(node != m->server->self);
+	return &m->attempt.out[node * connections + chunk % connections];
+}
+
+static void send_contribution(struct model *m, uint32_t chunk)
+{
+	struct send_queue *o = queue_of(m, chunk);
+
 	if (o->lane == NULL || m->contrib.chunk[chunk].sent)
 		return; /* The credit was repeated, or the link is down and the attempt ends. */
 	m->contrib.chunk[chunk].sent = true;
@@ -396,6 +340,7 @@ void contrib_credit(struct model *m, uint16_t node)
 	for (uint32_t c = m->layout->chunks_nr; c-- > 0;)
 		if (place_primary(&m->place, c) == node && m->contrib.chunk[c].summed)
 			send_contribution(m, c);
+	grad_credit(m, node);
 }
 
 /* Every local rank has closed the chunk. */
@@ -421,27 +366,6 @@ static void local_complete(struct model *m, uint32_t chunk)
 
 /* --- frames from trainers --- */
 
-/* Returns SHARD_OK for the attempt in hand, SHARD_STALE for an older one (the frame is dropped),
- * and otherwise the status with which the frame is refused. */
-static enum shard_status attempt_of(const struct model *m, const struct wire_head *h, struct err *e)
-{
-	struct core_id id = {h->term, h->step, h->seq, h->generation, h->attempt};
-	int order = core_id_cmp(&id, &m->attempt.id);
-
-	if (order < 0 || (order == 0 && !m->attempt.on))
-		return SHARD_STALE;
-	if (order > 0)
-		return err_set(e, SHARD_PROTOCOL,
-			       "step %lu attempt %u of \"%s\", which has not begun: this is step "
-			       "%lu attempt %u",
-			       (unsigned long)h->step, h->attempt, m->name,
-			       (unsigned long)m->attempt.id.step, m->attempt.id.attempt);
-	if (h->chunk >= m->layout->chunks_nr)
-		return err_set(e, SHARD_RANGE, "chunk %u of \"%s\", which has %u", h->chunk,
-			       m->name, m->layout->chunks_nr);
-	return SHARD_OK;
-}
-
 static enum shard_status trainer_attempt(struct trainer *t, const struct wire_head *h,
 					 struct err *e)
 {
@@ -454,35 +378,11 @@ static enum shard_status trainer_attempt(struct trainer *t, const struct wire_he
 	if (m == NULL || m->id != h->model)
 		return err_set(e, SHARD_BAD_STATE,
 			       "a push to model %u, which this trainer has not joined", h->model);
-	if ((st = attempt_of(m, h, e)) != SHARD_OK)
+	if ((st = data_attempt(m, h, e)) != SHARD_OK)
 		return st;
 	if (t->rank < 0 || m->contrib.local[t->local_index].trainer != t)
 		return SHARD_STALE;
 	return SHARD_OK;
-}
-
-/* The header of a part is here. The part must be in range and new. */
-static enum shard_status take_part(const struct model *m, const struct wire_head *h,
-				   struct parts *set, size_t row, struct err *e)
-{
-	uint32_t part = WIRE_PART(h->flags), nr = data_parts(m, h->chunk, m->grad_bytes);
-
-	CHECK(h->chunk < m->layout->chunks_nr);
-	if (part >= nr || h->body_bytes != data_part_bytes(m, h->chunk, m->grad_bytes, part))
-		return err_set(
-			e, SHARD_RANGE,
-			"part %u (%u bytes) of chunk %u: it has %u parts of at most %u bytes", part,
-			h->body_bytes, h->chunk, nr, WIRE_PART_BYTES);
-	if (!parts_begin(set, parts_at(m, row, h->chunk), part))
-		return err_set(e, SHARD_DUPLICATE, "part %u of chunk %u came twice", part,
-			       h->chunk);
-	return SHARD_OK;
-}
-
-static void part_came(const struct model *m, const struct wire_head *h, struct parts *set,
-		      size_t row)
-{
-	parts_came(set, parts_at(m, row, h->chunk), WIRE_PART(h->flags));
 }
 
 enum shard_status contrib_push_head(struct trainer *t, const struct wire_head *h, void **to,
@@ -500,7 +400,7 @@ enum shard_status contrib_push_head(struct trainer *t, const struct wire_head *h
 	if (m->contrib.chunk[h->chunk].pushed >> t->local_index & 1)
 		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already",
 			       h->chunk, (unsigned long)h->step);
-	if ((st = take_part(m, h, &m->contrib.push_parts, t->local_index, e)) != SHARD_OK)
+	if ((st = data_take_part(m, h, &m->contrib.push_parts, t->local_index, e)) != SHARD_OK)
 		return st;
 	*to = (uint8_t *)store_arena(m->store, t->slot, h->step, h->chunk) +
 	      (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
@@ -513,7 +413,7 @@ enum shard_status contrib_push_data(struct trainer *t, const struct wire_head *h
 
 	/* The attempt may have ended while the body came in. */
 	if (trainer_attempt(t, h, e) == SHARD_OK)
-		part_came(m, h, &m->contrib.push_parts, t->local_index);
+		data_part_came(m, h, &m->contrib.push_parts, t->local_index);
 	return SHARD_OK;
 }
 
@@ -532,10 +432,12 @@ enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 	if (c->pushed >> t->local_index & 1)
 		return err_set(e, SHARD_DUPLICATE, "chunk %u of step %lu was pushed already",
 			       h->chunk, (unsigned long)h->step);
-	if ((st = mark_absent(m, h->chunk, body, absent, e)) != SHARD_OK)
+	if ((st = data_mark_absent(m, h->chunk, body->absent, body->n_absent, absent, e)) !=
+	    SHARD_OK)
 		return st;
 	if (!t->session->local)
-		st = check_whole(m, h->chunk, &m->contrib.push_parts, t->local_index, absent, e);
+		st = data_check_whole(m, h->chunk, &m->contrib.push_parts, t->local_index, absent,
+				      e);
 	if (st != SHARD_OK)
 		return st;
 	c->pushed |= 1ull << t->local_index;
@@ -551,13 +453,13 @@ enum shard_status contrib_push(struct trainer *t, const struct wire_head *h,
 static enum shard_status node_attempt(const struct model *m, const struct peer *p,
 				      const struct wire_head *h, struct err *e)
 {
-	enum shard_status st = attempt_of(m, h, e);
+	enum shard_status st = data_attempt(m, h, e);
 
 	if (st != SHARD_OK)
 		return st;
 	if (place_primary(&m->place, h->chunk) != m->server->self || m->contrib.place[p->node] < 0)
 		return err_set(e, SHARD_PROTOCOL,
-			       "a contribution to chunk %u, which node %s holds, from a node "
+			       "a contribution to chunk %u, which node %s reduces, from a node "
 			       "with%s ranks in this world",
 			       h->chunk,
 			       members_name(m->server, place_primary(&m->place, h->chunk)),
@@ -575,8 +477,8 @@ enum shard_status contrib_node_head(struct model *m, struct peer *p, const struc
 	*to = STREAM_DISCARD;
 	if (st != SHARD_OK)
 		return st == SHARD_STALE ? SHARD_OK : st;
-	if ((st = take_part(m, h, &m->contrib.parts_in, (size_t)m->contrib.place[p->node], e)) !=
-	    SHARD_OK)
+	if ((st = data_take_part(m, h, &m->contrib.parts_in, (size_t)m->contrib.place[p->node],
+				 e)) != SHARD_OK)
 		return st;
 	*to = (uint8_t *)store_slot(m->store, h->chunk, p->node) +
 	      (size_t)WIRE_PART(h->flags) * WIRE_PART_BYTES;
@@ -594,7 +496,7 @@ void contrib_node_damaged(struct model *m, struct peer *p, const struct wire_hea
 		 "event=contribution_damaged model=%s step=%lu attempt=%u chunk=%u node=%s",
 		 m->name, (unsigned long)h->step, h->attempt, h->chunk,
 		 members_name(m->server, p->node));
-	m->server->data->damaged(m, p->node, h->chunk);
+	m->server->data->damaged(m, p->node, h->chunk, false);
 }
 
 enum shard_status contrib_node_data(struct model *m, struct peer *p, const struct wire_head *h,
@@ -602,7 +504,7 @@ enum shard_status contrib_node_data(struct model *m, struct peer *p, const struc
 {
 	if (node_attempt(m, p, h, e) != SHARD_OK)
 		return SHARD_OK;
-	part_came(m, h, &m->contrib.parts_in, (size_t)m->contrib.place[p->node]);
+	data_part_came(m, h, &m->contrib.parts_in, (size_t)m->contrib.place[p->node]);
 	data_flow_add(&m->contrib_in, h->body_bytes);
 	return SHARD_OK;
 }
@@ -616,10 +518,11 @@ enum shard_status contrib_node(struct model *m, struct peer *p, const struct wir
 	if (st != SHARD_OK)
 		return st == SHARD_STALE ? SHARD_OK : st;
 	place = (uint32_t)m->contrib.place[p->node];
-	if ((st = mark_absent(m, h->chunk, body, contrib_absent_node(m, place), e)) != SHARD_OK)
+	if ((st = data_mark_absent(m, h->chunk, body->absent, body->n_absent,
+				   contrib_absent_node(m, place), e)) != SHARD_OK)
 		return st;
-	st = check_whole(m, h->chunk, &m->contrib.parts_in, place, contrib_absent_node(m, place),
-			 e);
+	st = data_check_whole(m, h->chunk, &m->contrib.parts_in, place,
+			      contrib_absent_node(m, place), e);
 	if (st != SHARD_OK)
 		return st;
 	if (body->bad_rank != 0 && body->bad_rank <= m->attempt.world.size)
@@ -628,4 +531,15 @@ enum shard_status contrib_node(struct model *m, struct peer *p, const struct wir
 	m->contrib.chunk[h->chunk].arrived |= 1ull << place;
 	maybe_reduce(m, h->chunk);
 	return SHARD_OK;
+}
+
+enum shard_status contrib_node_grad(struct model *m, struct peer *p, const struct wire_head *h,
+				    const Shard__Grad *body, struct err *e)
+{
+	bool whole = false;
+	enum shard_status st = grad_node(m, p, h, body, &whole, e);
+
+	if (st == SHARD_OK && whole)
+		reduce_submit(m, REDUCE_COPY, h->chunk);
+	return st;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contrib.h: the way of a gradient from the arenas of local ranks to the reduced gradient of a
- * chunk. It covers what was pushed, the sum of the node, the contributions to and from other nodes,
- * and the sum over nodes with its norm. ../proto/wire/ARITHMETIC.md has the order of every
- * operation. All memory is made with the model. */
+ * chunk at its primary. It covers what was pushed, the sum of the node, the contributions to and
+ * from other nodes, and the sum over nodes with its norm. ../proto/wire/ARITHMETIC.md has the order
+ * of every operation. All memory is made with the model. */
 #ifndef SHARD_CONTRIB_H
 #define SHARD_CONTRIB_H
 
@@ -25,7 +25,7 @@ struct contrib_chunk {
 	int64_t bad_tensor;
 	int32_t bad_rank;
 	bool summed;  /* The contribution of this node is ready. */
-	bool sent;    /* The contribution is on its way to the holder. */
+	bool sent;    /* The contribution is on its way to the primary. */
 	bool reduced; /* Held here: the reduced gradient is ready. */
 	bool finite;
 	uint8_t *base; /* Where the reduced gradient is, once .reduced is set. */
@@ -39,7 +39,7 @@ struct contrib_rank {            /* A local rank of the attempt. They are in ran
 };
 
 struct contrib_due {   /* Sums that wait until the tier takes them. Owner: data/reduce.c. */
-	uint32_t *sum; /* [chunks_nr] A ring. The top bit has the stage, the others the chunk. */
+	uint32_t *sum; /* [chunks_nr] A ring. The top bits have the stage, the others the chunk. */
 	uint32_t first, nr;
 };
 
@@ -93,6 +93,9 @@ enum shard_status contrib_node_data(struct model *m, struct peer *p, const struc
 				    struct err *e);
 enum shard_status contrib_node(struct model *m, struct peer *p, const struct wire_head *h,
 			       const Shard__Push *body, struct err *e);
+/* The primary of a chunk has sent its reduced gradient. It is copied from the landing slot. */
+enum shard_status contrib_node_grad(struct model *m, struct peer *p, const struct wire_head *h,
+				    const Shard__Grad *body, struct err *e);
 
 /* For reduce.c. contrib_summed(): the contribution of this node is ready. The other two give the
  * segments without a gradient, [segments_nr], by local index and by place. */

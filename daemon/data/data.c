@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of data/ share, which all of them call. Nothing here fails, because sizes come
- * from the layout, which was checked when the model was made. m->attempt.busy counts the jobs and
- * frames that read arenas, slots or sums. When the last one ends, the layer above is told, which
- * may then free or reuse that memory. */
+/* What the files of data/ share, which all of them call. Sizes come from the layout, which was
+ * checked when the model was made. What fails is a frame that does not fit them. m->attempt.busy
+ * counts the jobs and frames that read arenas, slots or sums. When the last one ends, the layer
+ * above is told, which may then free or reuse that memory. */
 #include "data/data.h"
 
 #include "base/check.h"
@@ -43,6 +43,112 @@ void data_head(const struct model *m, struct wire_head *h, uint16_t op, const st
 	h->step = id->step;
 	h->attempt = id->attempt;
 }
+
+/* --- gradients in parts --- */
+
+/* The place of a chunk in a set of parts. */
+static size_t parts_at(const struct model *m, size_t row, uint32_t chunk)
+{
+	return row * m->layout->chunks_nr + chunk;
+}
+
+bool data_part_absent(const struct model *m, uint32_t chunk, const uint8_t *absent, uint32_t part)
+{
+	const struct layout *l = m->layout;
+	uint32_t per = WIRE_PART_BYTES / m->grad_bytes, from = part * per, to = from + per;
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
+		if (!absent[s] && l->segment[s].start < to &&
+		    l->segment[s].start + l->segment[s].n > from)
+			return false;
+	return true;
+}
+
+enum shard_status data_check_whole(const struct model *m, uint32_t chunk, const struct parts *set,
+				   size_t row, const uint8_t *absent, struct err *e)
+{
+	uint32_t nr = data_parts(m, chunk, m->grad_bytes);
+	size_t at = parts_at(m, row, chunk);
+
+	for (uint32_t p = 0; p < nr; p++) {
+		bool present = !data_part_absent(m, chunk, absent, p);
+
+		if (present && !parts_here(set, at, p))
+			return err_set(e, SHARD_MISSING, "chunk %u closed without part %u of %u",
+				       chunk, p, nr);
+		if (!present && parts_begun(set, at, p))
+			return err_set(e, SHARD_PROTOCOL,
+				       "chunk %u closed: part %u came, but its tensors are absent",
+				       chunk, p);
+	}
+	return SHARD_OK;
+}
+
+enum shard_status data_mark_absent(const struct model *m, uint32_t chunk, const uint32_t *tensor,
+				   size_t tensors_nr, uint8_t *absent, struct err *e)
+{
+	const struct layout *l = m->layout;
+
+	if (tensors_nr > l->chunk_segment[chunk + 1] - l->chunk_segment[chunk])
+		return err_set(e, SHARD_PROTOCOL,
+			       "%zu tensors are absent from chunk %u, which has %u", tensors_nr,
+			       chunk, l->chunk_segment[chunk + 1] - l->chunk_segment[chunk]);
+	for (size_t i = 0; i < tensors_nr; i++) {
+		bool found = false;
+
+		for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++)
+			if (l->segment_tensor[s] == tensor[i])
+				absent[s] = found = true;
+		if (!found)
+			return err_set(e, SHARD_PROTOCOL,
+				       "tensor %u is absent from chunk %u, where it has no element",
+				       tensor[i], chunk);
+	}
+	return SHARD_OK;
+}
+
+enum shard_status data_attempt(const struct model *m, const struct wire_head *h, struct err *e)
+{
+	struct core_id id = {h->term, h->step, h->seq, h->generation, h->attempt};
+	int order = core_id_cmp(&id, &m->attempt.id);
+
+	if (order < 0 || (order == 0 && !m->attempt.on))
+		return SHARD_STALE;
+	if (order > 0)
+		return err_set(e, SHARD_PROTOCOL,
+			       "step %lu attempt %u of \"%s\", which has not begun: this is step "
+			       "%lu attempt %u",
+			       (unsigned long)h->step, h->attempt, m->name,
+			       (unsigned long)m->attempt.id.step, m->attempt.id.attempt);
+	if (h->chunk >= m->layout->chunks_nr)
+		return err_set(e, SHARD_RANGE, "chunk %u of \"%s\", which has %u", h->chunk,
+			       m->name, m->layout->chunks_nr);
+	return SHARD_OK;
+}
+
+enum shard_status data_take_part(const struct model *m, const struct wire_head *h,
+				 struct parts *set, size_t row, struct err *e)
+{
+	uint32_t part = WIRE_PART(h->flags), nr = data_parts(m, h->chunk, m->grad_bytes);
+
+	CHECK(h->chunk < m->layout->chunks_nr);
+	if (part >= nr || h->body_bytes != data_part_bytes(m, h->chunk, m->grad_bytes, part))
+		return err_set(
+			e, SHARD_RANGE,
+			"part %u (%u bytes) of chunk %u: it has %u parts of at most %u bytes", part,
+			h->body_bytes, h->chunk, nr, WIRE_PART_BYTES);
+	if (!parts_begin(set, parts_at(m, row, h->chunk), part))
+		return err_set(e, SHARD_DUPLICATE, "part %u of chunk %u came twice", part,
+			       h->chunk);
+	return SHARD_OK;
+}
+
+void data_part_came(const struct model *m, const struct wire_head *h, struct parts *set, size_t row)
+{
+	parts_came(set, parts_at(m, row, h->chunk), WIRE_PART(h->flags));
+}
+
+/* --- counting --- */
 
 void data_flow_add(struct model_flow *f, uint32_t bytes)
 {

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.h: what the files of data/ share. It cuts chunks into parts for the wire, names the frames
- * of a model, and counts the readers of an attempt's buffers. Everything is called on the loop
- * thread. Only the two functions on parts may be called from any thread. */
+/* data.h: what the files of data/ share. It cuts chunks into parts for the wire, checks gradients
+ * that come in parts, names the frames of a model, and counts the readers of an attempt's buffers.
+ * Everything is called on the loop thread. Only the two functions on parts may be called from any
+ * thread. */
 #ifndef SHARD_DATA_H
 #define SHARD_DATA_H
 
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct core_id;
 struct model;
 struct model_flow;
+struct parts;
 struct wire_head;
 
 /* Parts of a chunk on the wire: how many there are, and the bytes of one. Past the last part these
@@ -19,6 +25,26 @@ uint32_t data_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_by
 /* Fills the header of a frame of the model. id is that of the attempt or record of the frame, or
  * NULL. */
 void data_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id);
+/* SHARD_OK: the frame is of the attempt in hand. SHARD_STALE: of an older one, so it is dropped.
+ * Any other status: the frame is refused with it. */
+enum shard_status data_attempt(const struct model *m, const struct wire_head *h, struct err *e);
+/* A gradient of a chunk comes in parts, whoever it is of. set has a row of chunks for each sender,
+ * and absent [segments_nr] says of which segments nothing comes.
+ * data_take_part(): the header of a part is here. The part must be in range and new.
+ * data_part_came(): its body is whole.
+ * data_mark_absent(): the sender names these tensors as absent.
+ * data_check_whole(): the sender closes the chunk. Each part must be here, unless all of it is
+ * absent, and no part may be landing. */
+enum shard_status data_take_part(const struct model *m, const struct wire_head *h,
+				 struct parts *set, size_t row, struct err *e);
+void data_part_came(const struct model *m, const struct wire_head *h, struct parts *set,
+		    size_t row);
+enum shard_status data_mark_absent(const struct model *m, uint32_t chunk, const uint32_t *tensor,
+				   size_t tensors_nr, uint8_t *absent, struct err *e);
+enum shard_status data_check_whole(const struct model *m, uint32_t chunk, const struct parts *set,
+				   size_t row, const uint8_t *absent, struct err *e);
+/* Is all of the part absent? Then it does not travel. */
+bool data_part_absent(const struct model *m, uint32_t chunk, const uint8_t *absent, uint32_t part);
 /* Adds bytes that came from another node. 0: only a header came so far. */
 void data_flow_add(struct model_flow *f, uint32_t bytes);
 /* How many jobs of one kind a model may have at its tier, so that the steps of other models find

@@ -116,7 +116,7 @@ void feed_go(struct model *m)
 		uint32_t chunk = f->next++; /* Before a small chunk is done at once. */
 		bool small;
 
-		if (place_holds(&m->place, chunk, m->server->self)) {
+		if (place_keeps(&m->place, chunk, m->server->self)) {
 			elems = layout_chunk_elems(m->layout, chunk);
 			small = elems <= SERVER_SMALL_ELEMS && f->what != FEED_SETTLE &&
 				here + elems <= FEED_HERE_ELEMS;

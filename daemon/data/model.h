@@ -9,6 +9,7 @@
 #include "ckpt/checkpoint.h"
 #include "config/settings.h"
 #include "data/contrib.h"
+#include "data/grad.h"
 #include "data/model_parts.h"
 #include "data/send.h"
 #include "data/slowest.h"
@@ -103,11 +104,13 @@ struct model {
 	char why[512];   /* Why the last attempt ended. */
 	uint64_t attempts_ended;
 	uint64_t last_reduce_ns; /* That of the last step that was decided. */
-	struct model_flow last_contrib_in;
+	struct model_flow last_contrib_in, last_grad_in;
 
 	/* Owner: data/contrib.c. */
 	struct contrib contrib;
 	struct model_flow contrib_in; /* Of the step in hand. */
+
+	struct grad reduced; /* Owner: data/grad.c. */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */

@@ -51,19 +51,19 @@ static uint32_t first_of(const struct model *m, uint16_t node, bool held)
 {
 	uint32_t c = 0;
 
-	while (c < m->layout->chunks_nr && place_holds(&m->place, c, node) != held)
+	while (c < m->layout->chunks_nr && place_keeps(&m->place, c, node) != held)
 		c++;
 	return c;
 }
 
-/* The runs of chunks that a peer holds in an image. If there are too many, they become one run from
- * the first to the last. */
+/* The runs of chunks of an image that a peer has memory for and this node does not, so that the
+ * peer may send them. If there are too many, they become one run from the first to the last. */
 static uint32_t runs_of(const struct model *m, uint16_t node, struct mr_run run[MR_RUNS_MAX])
 {
 	uint32_t nr = 0, last = UINT32_MAX, first = UINT32_MAX;
 
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
-		if (!place_holds(&m->place, c, node))
+		if (!place_keeps(&m->place, c, node) || place_keeps(&m->place, c, m->server->self))
 			continue;
 		first = first == UINT32_MAX ? c : first;
 		if (last != UINT32_MAX && last + 1 == c && nr <= MR_RUNS_MAX)
@@ -100,10 +100,19 @@ static bool want_image(const struct mr *g, uint16_t node, struct mr_item *i)
 	return true;
 }
 
+/* With one copy only the sums of chunks of other nodes leave. With several, reduced gradients
+ * leave, too, and the sums of chunks that are held here and reduced elsewhere, so all of it may be
+ * read. */
 static bool want_sums(const struct mr *g, struct mr_item *i)
 {
 	struct model *m = g->m;
 	uint32_t first = first_of(m, m->server->self, false);
+
+	if (m->place.holders != NULL) {
+		i->base = store_region(m->store, STORE_SUMS)->base;
+		i->bytes = store_region(m->store, STORE_SUMS)->bytes;
+		return i->base != NULL;
+	}
 
 	i->base = first < m->layout->chunks_nr ? store_sum(m->store, first) : NULL;
 	i->bytes = (m->layout->elems - g->held[m->server->self]) * m->grad_bytes;
@@ -324,6 +333,20 @@ static void work_all(struct mr *g)
 
 /* --- life --- */
 
+static size_t held_index(const struct model *m, uint16_t node, uint32_t chunk)
+{
+	uint64_t keepers = place_keepers(&m->place, chunk);
+	uint32_t before = (uint32_t)__builtin_popcountll(keepers & ((1ull << node) - 1));
+
+	CHECK(keepers >> node & 1 && before < m->set.replicas);
+	return (size_t)chunk * m->set.replicas + before;
+}
+
+uint64_t mr_held_at(const struct model *m, uint16_t node, uint32_t chunk)
+{
+	return m->mr->held_at[held_index(m, node, chunk)];
+}
+
 enum shard_status mr_init(struct model *m, struct err *e)
 {
 	uint16_t nodes = m->server->nodes_nr;
@@ -334,7 +357,7 @@ enum shard_status mr_init(struct model *m, struct err *e)
 		goto err_memory;
 	list_init(&g->link);
 	g->m = m;
-	g->held_at = calloc(m->layout->chunks_nr, sizeof(*g->held_at));
+	g->held_at = calloc((size_t)m->layout->chunks_nr * m->set.replicas, sizeof(*g->held_at));
 	if (g->held_at == NULL)
 		goto err_memory;
 	for (uint16_t n = 0; n < nodes; n++) {
@@ -343,8 +366,12 @@ enum shard_status mr_init(struct model *m, struct err *e)
 			goto err_memory;
 	}
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
-		g->held_at[c] = g->held[place_primary(&m->place, c)];
-		g->held[place_primary(&m->place, c)] += layout_chunk_elems(m->layout, c);
+		for (uint16_t n = 0; n < nodes; n++) {
+			if (!place_keeps(&m->place, c, n))
+				continue;
+			g->held_at[held_index(m, n, c)] = g->held[n];
+			g->held[n] += layout_chunk_elems(m->layout, c);
+		}
 	}
 	list_push(&m->server->mr, &g->link);
 	return SHARD_OK;

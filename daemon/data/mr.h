@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mr.h: the memory of a model, for RDMA. On this node, each peer gets memory that it may write: its
- * landing slots and the image chunks that it holds. Memory that is sent to the peer is registered,
- * too, but only this node reads it. Masters and moments are never registered. Threads register the
- * memory once, and the peer is told of it when all of it is registered. Of the memory on a peer,
- * this node keeps the checked addresses that the peer told. No number of a peer is ever used on
- * memory here. */
+ * landing slots and the image chunks that it holds and this node does not. Memory that is sent to
+ * the peer is registered, too, but only this node reads it. Masters and moments are never
+ * registered. Threads register the memory once, and the peer is told of it when all of it is
+ * registered. Of the memory on a peer, this node keeps the checked addresses that the peer told. No
+ * number of a peer is ever used on memory here. */
 #ifndef SHARD_MR_H
 #define SHARD_MR_H
 
@@ -53,8 +53,10 @@ struct mr_peer {
 struct mr {
 	struct list link; /* In server.mr, as long as there is memory. */
 	struct model *m;
-	uint64_t *held_at; /* [chunks_nr] The first element, among the chunks of the same holder. */
-	uint64_t held[CONFIG_NODES_MAX]; /* [node] The elements of all chunks of the holder. */
+	/* [chunks_nr * replicas] The first element of each chunk among those that a node has memory
+	 * for, for each of these nodes in the order of their slots. */
+	uint64_t *held_at;
+	uint64_t held[CONFIG_NODES_MAX]; /* [node] The elements that it has memory for. */
 	uint64_t arenas;                 /* The arenas in use. A bit for each slot. */
 	uint32_t arena_epoch[CONTRIB_LOCAL_MAX];
 	struct mr_peer peer[]; /* [nodes_nr] By node. */
@@ -84,15 +86,17 @@ bool mr_has(const struct model *m, uint16_t node, const void *at, uint32_t bytes
 enum shard_status mr_told(struct peer *p, const struct wire_head *h, const Shard__Regions *body,
 			  struct err *e);
 /* Can this chunk go by RDMA? If so, fills in how. */
-/* at: where the contribution lies. absent: how many tensors its last frame names. slot: which of
- * two images. */
+/* at: where the contribution or reduced gradient lies. absent: how many tensors its last frame
+ * names. slot: which of two images. */
 bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk, const void *at,
 		     uint32_t absent, struct send_route *out);
 bool mr_image(const struct model *m, const struct peer *p, uint32_t slot, uint32_t chunk,
 	      struct send_route *out);
 void mr_posted(struct model *m, uint16_t node);
 void mr_sent(struct model *m, uint16_t node);
-/* In mr.c, for route.c: tells the peer of everything again. */
+/* In mr.c, for route.c. mr_tell(): tells the peer of everything again. mr_held_at(): the first
+ * element of a chunk among all that the node has memory for, of which this is one. */
 void mr_tell(struct mr *g, uint16_t node);
+uint64_t mr_held_at(const struct model *m, uint16_t node, uint32_t chunk);
 
 #endif

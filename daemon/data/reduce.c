@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sums of a chunk: over the ranks of this node and then, if the chunk is held here, over the
- * nodes, with its norm. contrib.c asks for them. The operands are gathered here and handed to the
- * tier by value. If the tier is busy, or has enough of this model, the sum waits in a queue, and
- * reduce_feed() hands it out when others are done. The result of an attempt that is over is
- * dropped. Nothing fails. If gradients are not finite, the first such tensor and its rank are
- * reported. */
+/* The sums of a chunk: over the ranks of this node and then, if this node is its primary, over the
+ * nodes, with its norm. contrib.c asks for them. Where this node is a follower, grad.c asks for a
+ * copy of what the primary summed, which is a sum of one operand. The operands are gathered here
+ * and handed to the tier by value. If the tier is busy, or has enough of this model, the sum waits
+ * in a queue, and reduce_feed() hands it out when others are done. The result of an attempt that is
+ * over is dropped. Nothing fails. If gradients are not finite, the first such tensor and its rank
+ * are reported. */
 #include "data/reduce.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/apply.h"
 #include "data/data.h"
+#include "data/grad.h"
 #include "data/model.h"
+
+/* A sum that waits, and a tag, have the stage above the chunk. */
+#define STAGE_AT   30
+#define CHUNK_MASK ((1u << STAGE_AT) - 1)
+static_assert(LAYOUT_CHUNKS_MAX <= CHUNK_MASK, "a chunk fits below the stage");
 
 static const uint8_t *operand(const struct model *m, enum reduce_stage stage, uint32_t i,
 			      uint32_t chunk)
@@ -20,6 +27,8 @@ static const uint8_t *operand(const struct model *m, enum reduce_stage stage, ui
 
 	if (stage == REDUCE_LOCAL)
 		return store_arena(m->store, g->local[i].slot, m->attempt.id.step, chunk);
+	if (stage == REDUCE_COPY)
+		return store_slot(m->store, chunk, place_primary(&m->place, chunk));
 	if (g->node[i] != m->server->self)
 		return store_slot(m->store, chunk, g->node[i]);
 	return contrib_here(m, chunk);
@@ -27,17 +36,21 @@ static const uint8_t *operand(const struct model *m, enum reduce_stage stage, ui
 
 static uint32_t sources_nr(const struct model *m, enum reduce_stage stage)
 {
+	if (stage == REDUCE_COPY)
+		return 1;
 	return stage == REDUCE_LOCAL ? m->contrib.local_nr : m->contrib.nodes_nr;
 }
 
 static const uint8_t *absent(const struct model *m, enum reduce_stage stage, uint32_t i)
 {
+	if (stage == REDUCE_COPY)
+		return m->reduced.absent;
 	return stage == REDUCE_LOCAL ? contrib_absent_local(m, i) : contrib_absent_node(m, i);
 }
 
 bool reduce_final(const struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
-	return stage == REDUCE_NODES ||
+	return stage != REDUCE_LOCAL ||
 	       (m->contrib.nodes_nr == 1 && place_primary(&m->place, chunk) == m->server->self);
 }
 
@@ -101,37 +114,46 @@ static void mark_zero(struct model *m, enum reduce_stage stage, uint32_t chunk)
 /* A tag has the attempt's epoch, the stage and the chunk. */
 static uint64_t tag_of(const struct model *m, enum reduce_stage stage, uint32_t chunk)
 {
-	static_assert(LAYOUT_CHUNKS_MAX < 1u << 31, "a bit is left for the stage");
-	return (uint64_t)m->attempt.epoch << 32 | (uint64_t)stage << 31 | chunk;
+	return (uint64_t)m->attempt.epoch << 32 | (uint64_t)stage << STAGE_AT | chunk;
+}
+
+static void took(struct model *m, enum reduce_stage stage, uint32_t chunk,
+		 const struct tier_result *r)
+{
+	struct contrib_chunk *c = &m->contrib.chunk[chunk];
+
+	if (stage == REDUCE_COPY) {
+		if (grad_copied(m, chunk, r))
+			apply_stage(m, chunk);
+		return;
+	}
+	c->finite = r->finite;
+	c->sumsq = r->sumsq;
+	c->bad_tensor = -1;
+	if (!r->finite)
+		blame(m, stage, chunk, r);
+	else
+		c->bad_rank = -1;
+	if (!reduce_final(m, stage, chunk)) {
+		contrib_summed(m, chunk);
+		return;
+	}
+	mark_zero(m, stage, chunk);
+	c->base = destination(m, stage, chunk);
+	c->reduced = true;
+	grad_reduced(m, chunk); /* First, because the vote may end all that an attempt has. */
+	apply_stage(m, chunk);
 }
 
 static void done(void *owner, uint64_t tag, const struct tier_result *r)
 {
 	struct model *m = owner;
-	enum reduce_stage stage = tag >> 31 & 1;
-	uint32_t chunk = tag & 0x7fffffff;
-	struct contrib_chunk *c = &m->contrib.chunk[chunk];
 
 	CHECK(m->contrib.sums > 0);
 	m->contrib.sums--;
 	m->contrib.reduce_ns = clock_ns() - m->contrib.reduce_began_ns;
-	if (tag >> 32 == m->attempt.epoch && m->attempt.on) {
-		c->finite = r->finite;
-		c->sumsq = r->sumsq;
-		c->bad_tensor = -1;
-		if (!r->finite)
-			blame(m, stage, chunk, r);
-		else
-			c->bad_rank = -1;
-		if (reduce_final(m, stage, chunk)) {
-			mark_zero(m, stage, chunk);
-			c->base = destination(m, stage, chunk);
-			c->reduced = true;
-			apply_stage(m, chunk);
-		} else {
-			contrib_summed(m, chunk);
-		}
-	}
+	if (tag >> 32 == m->attempt.epoch && m->attempt.on)
+		took(m, (uint32_t)tag >> STAGE_AT, tag & CHUNK_MASK, r);
 	data_release(m);
 }
 
@@ -173,7 +195,7 @@ void reduce_submit(struct model *m, enum reduce_stage stage, uint32_t chunk)
 		m->contrib.reduce_began_ns = clock_ns();
 	if (due->nr == 0 && hand_out(m, stage, chunk) == SHARD_OK)
 		return;
-	due->sum[(due->first + due->nr++) % chunks] = (uint32_t)stage << 31 | chunk;
+	due->sum[(due->first + due->nr++) % chunks] = (uint32_t)stage << STAGE_AT | chunk;
 }
 
 void reduce_feed(struct model *m)
@@ -191,7 +213,8 @@ void reduce_feed(struct model *m)
 		 * end the attempt, begin another one, or add a sum here. */
 		due->first = (first + 1) % m->layout->chunks_nr;
 		due->nr--;
-		if (hand_out(m, (enum reduce_stage)(sum >> 31), sum & 0x7fffffff) != SHARD_OK) {
+		if (hand_out(m, (enum reduce_stage)(sum >> STAGE_AT), sum & CHUNK_MASK) !=
+		    SHARD_OK) {
 			due->first = first;
 			due->nr++;
 			return;

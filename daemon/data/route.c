@@ -100,6 +100,7 @@ static void release(struct mr *g, struct peer *p)
 		send_queue_drop(&g->m->attempt.out[p->node * connections + i]);
 		send_queue_drop(&g->m->img.out[p->node * connections + i]);
 	}
+	grad_node_drop(g->m, p->node);
 	rp->release_due = rp->posted > 0;
 	if (!rp->release_due)
 		answer_release(p, g->m->id);
@@ -184,7 +185,7 @@ bool mr_contribution(const struct model *m, const struct peer *p, uint32_t chunk
 		return false; /* Its last frame would not fit. */
 	way(p, chunk, out);
 	out->from = source(m, p->node, at, bytes);
-	out->remote = rp->slots.address + m->mr->held_at[chunk] * m->grad_bytes;
+	out->remote = rp->slots.address + mr_held_at(m, p->node, chunk) * m->grad_bytes;
 	out->rkey = rp->slots.rkey;
 	return out->from != NULL;
 }

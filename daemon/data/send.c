@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks on their way out. contrib.c and apply.c add them, and the lane of a connection or queue
- * pair (link/lane.h) says whose turn it is. Happy path: a chunk is added, and its queue waits on
- * its lane. At each turn the queue sends one part, straight from where the chunk lies. When the
+/* Chunks on their way out. contrib.c, grad.c and apply.c add them, and the lane of a connection or
+ * queue pair (link/lane.h) says whose turn it is. Happy path: a chunk is added, and its queue waits
+ * on its lane. At each turn the queue sends one part, straight from where the chunk lies. When the
  * last part is queued the chunk leaves the queue. A queue fails with its connection. The frames in
  * flight are then given back, and what waits is dropped. */
 #include "data/send.h"
@@ -170,18 +170,18 @@ static enum shard_status send_close(struct send_queue *o, uint32_t chunk)
 	uint32_t segments = m->layout->chunk_segment[chunk + 1] - m->layout->chunk_segment[chunk];
 	uint32_t *tensors =
 		arena_take(&m->server->scratch.tx, (size_t)(segments + 1) * sizeof(*tensors));
-	Shard__Push push = SHARD__PUSH__INIT;
+	struct send_closing c;
 	struct wire_head h;
 	enum shard_status st;
 
 	CHECK(tensors != NULL); /* The scratch memory has room for every segment. */
-	o->source->close(m, chunk, &push, tensors, segments);
-	data_head(m, &h, OP_CONTRIB, &m->attempt.id);
+	o->source->close(m, chunk, &c, tensors, segments);
+	data_head(m, &h, c.op, &m->attempt.id);
 	h.chunk = chunk;
 	if (o->by_rail)
-		st = rdma_rail_control(o->route.queues, o->route.qp, &h, &push.base);
+		st = rdma_rail_control(o->route.queues, o->route.qp, &h, &c.body.base);
 	else
-		st = stream_send_control(conn_stream(o->lane->conn), &h, &push.base);
+		st = stream_send_control(conn_stream(o->lane->conn), &h, &c.body.base);
 	arena_reset(&m->server->scratch.tx);
 	return st;
 }
@@ -255,6 +255,11 @@ static const struct lane_sender_ops sender_ops = {
 	.where = sender_where,
 	.describe = sender_describe,
 };
+
+bool send_queue_has(const struct send_queue *o, uint32_t entry)
+{
+	return held(o, entry);
+}
 
 void send_queue_add(struct send_queue *o, uint32_t entry)
 {

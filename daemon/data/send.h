@@ -25,7 +25,17 @@ struct rdma_region;
 
 struct send_queue;
 
-/* What kind of chunk leaves: a contribution (contrib.c) or a chunk of an image (apply.c). */
+struct send_closing { /* The frame after the last part of a chunk. */
+	uint16_t op;
+	union {
+		ProtobufCMessage base;
+		Shard__Push push;
+		Shard__Grad grad;
+	} body;
+};
+
+/* What kind of chunk leaves: a contribution (contrib.c), a reduced gradient (grad.c) or a chunk of
+ * an image (apply.c). */
 struct send_source {
 	uint32_t (*elem_bytes)(const struct model *m);
 	/* Where a chunk lies. slot: which of two images. */
@@ -37,10 +47,10 @@ struct send_source {
 		      struct send_route *out);
 	/* Is nothing of this part sent? NULL: every part is sent. */
 	bool (*absent)(const struct model *m, uint32_t chunk, uint32_t part);
-	/* Fills the body of the frame after the last part. tensors has room for all tensors of the
-	 * chunk. NULL: no frame follows the last part. */
-	void (*close)(const struct model *m, uint32_t chunk, Shard__Push *push, uint32_t *tensors,
-		      uint32_t room);
+	/* Fills the frame after the last part. tensors has room for all tensors of the chunk. NULL:
+	 * no frame follows the last part. */
+	void (*close)(const struct model *m, uint32_t chunk, struct send_closing *c,
+		      uint32_t *tensors, uint32_t room);
 	/* out(): a frame is on its way, and the memory that it is sent from is read until
 	 * back(). */
 	void (*out)(struct model *m);
@@ -85,6 +95,7 @@ void send_queue_detach(struct send_queue *o); /* It sends nowhere, and what it h
 /* The chunk leaves as soon as its turn comes. Nothing happens if it waits already, or if there is
  * no lane. */
 void send_queue_add(struct send_queue *o, uint32_t entry);
+bool send_queue_has(const struct send_queue *o, uint32_t entry); /* It waits, or leaves in part. */
 void send_queue_drop(
 	struct send_queue *o); /* Drops what waits. Frames in flight come back by themselves. */
 void send_queue_check(const struct send_queue *o);

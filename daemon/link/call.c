@@ -205,13 +205,13 @@ enum shard_status call_pass(struct session *t, uint16_t node, const struct wire_
 	return st;
 }
 
-enum shard_status call_pass_bulk(struct session *t, uint16_t node, const struct wire_head *h,
-				 void *body, struct err *e)
+static enum shard_status pass_bulk(struct session *t, uint16_t node, const struct wire_head *h,
+				   void *body, const struct call_ops *ops, struct err *e)
 {
 	struct conn *to = peer_control(t->server->peer[node]);
 	struct wire_head out = *h;
 	struct call *c = NULL;
-	enum shard_status st = call_new(&c, t->server, t, node, h, &passed, e);
+	enum shard_status st = call_new(&c, t->server, t, node, h, ops, e);
 
 	CHECK(to != NULL);
 	if (st != SHARD_OK) {
@@ -226,6 +226,12 @@ enum shard_status call_pass_bulk(struct session *t, uint16_t node, const struct 
 	call_drop(t->server, c);
 	return err_set(e, st, "node %s was not sent a %s", members_name(t->server, node),
 		       wire_op(h->op)->name);
+}
+
+enum shard_status call_pass_bulk(struct session *t, uint16_t node, const struct wire_head *h,
+				 void *body, struct err *e)
+{
+	return pass_bulk(t, node, h, body, &passed, e);
 }
 
 /* --- rounds --- */
@@ -299,6 +305,51 @@ void round_end(struct round *r, struct server *s)
 			c->round = NULL;
 	}
 	r->out = 0;
+}
+
+/* --- one bulk request to several nodes, on behalf of a session --- */
+
+static void bulk_answered(struct round *r, struct server *s, const struct call *c,
+			  const struct wire_head *h, const void *body, const struct err *e)
+{
+	if (e == NULL && r->out != 0)
+		return;
+	call_pass_back(s, c, h, body, e);
+	round_end(r, s);
+	free(r);
+}
+
+static const struct round_ops bulk_round = {.answered = bulk_answered};
+
+enum shard_status call_pass_bulk_all(struct session *t, uint64_t nodes, const struct wire_head *h,
+				     const void *body, struct err *e)
+{
+	struct round *r = calloc(1, sizeof(*r));
+	enum shard_status st = SHARD_OK;
+
+	CHECK(nodes != 0 && h->body_bytes > 0);
+	if (r == NULL)
+		return err_set(e, SHARD_SYSTEM, "no memory for a request");
+	r->ops = &bulk_round;
+	for (uint16_t n = 0; n < t->server->nodes_nr && st == SHARD_OK; n++) {
+		void *copy;
+
+		if (!(nodes >> n & 1))
+			continue;
+		if ((copy = malloc(h->body_bytes)) == NULL) {
+			st = err_set(e, SHARD_SYSTEM, "no memory to pass %u bytes on",
+				     h->body_bytes);
+			continue;
+		}
+		memcpy(copy, body, h->body_bytes);
+		if ((st = pass_bulk(t, n, h, copy, &round_calls, e)) == SHARD_OK)
+			round_add(r, t->server, n);
+	}
+	if (st != SHARD_OK) {
+		round_end(r, t->server);
+		free(r);
+	}
+	return st;
 }
 
 /* --- answers --- */

@@ -59,6 +59,11 @@ enum shard_status call_pass(struct session *t, uint16_t node, const struct wire_
  * cannot be sent. */
 enum shard_status call_pass_bulk(struct session *t, uint16_t node, const struct wire_head *h,
 				 void *body, struct err *e);
+/* The same to each of these nodes, which are not this one. The body is copied. The session gets one
+ * answer: that of the last node to answer, or the first refusal. On failure some nodes may have
+ * been sent the request already. */
+enum shard_status call_pass_bulk_all(struct session *t, uint64_t nodes, const struct wire_head *h,
+				     const void *body, struct err *e);
 /* Gives the answer to the session, as ops NULL does. For an answered() that looks at the answer
  * first. */
 void call_pass_back(struct server *s, const struct call *c, const struct wire_head *h,

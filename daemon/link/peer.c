@@ -167,14 +167,19 @@ static void link_up(struct peer *p)
 static enum shard_status take_hello(struct peer_conn *pc, const struct wire_head *h,
 				    const void *body, struct err *e);
 
+bool peer_op_of_chunk(uint16_t op)
+{
+	return op == OP_CONTRIB_DATA || op == OP_CONTRIB || op == OP_GRAD_DATA || op == OP_GRAD ||
+	       op == OP_IMAGE_DATA;
+}
+
 /* Frames of one chunk in one direction must stay in order, and so must control frames. So the chunk
  * number decides on which connection a frame of a chunk belongs, and control frames belong on
  * connection 0. */
 static enum shard_status check_connection(const struct peer_conn *pc, const struct wire_head *h,
 					  struct err *e)
 {
-	bool of_chunk = h->op == OP_CONTRIB_DATA || h->op == OP_CONTRIB || h->op == OP_IMAGE_DATA;
-	uint32_t due = of_chunk ? h->chunk % pc->peer->conns_nr : 0;
+	uint32_t due = peer_op_of_chunk(h->op) ? h->chunk % pc->peer->conns_nr : 0;
 
 	if (pc->index == due || h->op == OP_PING ||
 	    (h->op == OP_ERROR && !(h->flags & WIRE_REPLY))) /* These may come on each. */

@@ -60,6 +60,8 @@ void peer_close(struct peer *p, const struct err *why); /* Closes all connection
 void peer_leave(struct peer *p, const struct err *why); /* The same, and sends the reason first. */
 void peer_tensor_bytes(const struct peer *p, uint64_t *in, uint64_t *out); /* Over TCP. */
 struct conn *peer_control(struct peer *p); /* NULL: the link is down. */
+/* Does a frame of this op travel on the connection of its chunk, or by RDMA? */
+bool peer_op_of_chunk(uint16_t op);
 /* For requests and for frames that are repeated anyway: the caller handles each failure.
  * SHARD_UNREACHABLE: the link is down, and the text says why. SHARD_AGAIN: its queue is full. */
 enum shard_status peer_send(struct server *s, uint16_t node, const struct wire_head *h,

@@ -93,10 +93,9 @@ static enum shard_status on_head(void *owner, uint32_t qp, const struct wire_hea
 	enum shard_status st;
 
 	(void)qp;
-	if ((h->op != OP_CONTRIB_DATA && h->op != OP_IMAGE_DATA && h->op != OP_CONTRIB) ||
-	    (h->flags & WIRE_REPLY))
+	if (!peer_op_of_chunk(h->op) || (h->flags & WIRE_REPLY))
 		return err_set(e, SHARD_PROTOCOL, "frame %s by RDMA", wire_op(h->op)->name);
-	if (h->op == OP_CONTRIB)
+	if (wire_op(h->op)->body != BODY_BULK)
 		return SHARD_OK;
 	if (h->body_bytes == 0)
 		return err_set(e, SHARD_PROTOCOL, "frame %s by RDMA, of no byte",

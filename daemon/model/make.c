@@ -24,7 +24,6 @@
 #include "link/session.h"
 #include "model/watch.h"
 #include "model/spec.h"
-#include "wire/place.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -406,8 +405,8 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 			return st;
 	for (uint32_t i = 0; i < outs; i++)
 		m->attempt.out[i].peer = m->img.out[i].peer = s->peer[i / s->conf->connections];
-	if ((st = contrib_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
-	    (st = mr_init(m, e)) != SHARD_OK ||
+	if ((st = contrib_init(m, e)) != SHARD_OK || (st = grad_init(m, e)) != SHARD_OK ||
+	    (st = blobs_init(m, e)) != SHARD_OK || (st = mr_init(m, e)) != SHARD_OK ||
 	    (st = server_later_room(s, chunks + EVENTS_MORE, e)) != SHARD_OK)
 		return st;
 	m->make->events = chunks + EVENTS_MORE;
@@ -417,23 +416,14 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 
 static enum shard_status make_layout(struct model *m, struct err *e)
 {
-	enum shard_status st;
-	uint16_t *primary;
-	const char *why;
+	enum shard_status st = make_settings(m, e);
 
-	if ((st = make_settings(m, e)) != SHARD_OK)
+	if (st == SHARD_OK && m->layout == NULL)
+		st = spec_layout(&m->layout, m->spec->spec, m->spec->chunk_elems, e);
+	if (st != SHARD_OK)
 		return st;
-	if (m->layout == NULL &&
-	    (st = spec_layout(&m->layout, m->spec->spec, m->spec->chunk_elems, e)) != SHARD_OK)
-		return st;
-	if ((primary = calloc(m->layout->chunks_nr, sizeof(*primary))) == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", m->layout->chunks_nr);
-	why = place_decode(primary, m->layout->chunks_nr, m->server->nodes_nr, m->spec->place_runs,
-			   (uint32_t)m->spec->n_place_runs);
-	m->place = place_of(primary, NULL, m->layout->chunks_nr);
-	if (why != NULL)
-		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", m->name, why);
-	return SHARD_OK;
+	return spec_place(&m->place, m->spec, m->layout->chunks_nr, m->server->nodes_nr,
+			  m->set.replicas, e);
 }
 
 /* From here on the next start takes the model's memory over. */
@@ -721,6 +711,7 @@ static void leave(struct model *m)
 			send_queue_free(&m->img.out[i]);
 	}
 	tier_close(&m->tier);
+	grad_free(m);
 	contrib_free(m);
 	mr_free(m);
 	if (m->server->warm != NULL && !m->keep)
@@ -745,7 +736,7 @@ static void free_rest(struct model *m)
 	free(m->img.coming);
 	free(m->img.staged_later);
 	writer_deinit(m);
-	free((void *)(uintptr_t)m->place.primary);
+	spec_place_free(&m->place);
 	free(m->core_memory);
 	free(m->node_names);
 	free(m->name);

@@ -139,11 +139,12 @@ static void data_drained(struct model *m)
 	WATCH_TELL(m->server, boundary, m);
 }
 
-static void data_damaged(struct model *m, uint16_t node, uint32_t chunk)
+static void data_damaged(struct model *m, uint16_t node, uint32_t chunk, bool reduced)
 {
 	model_event(m, &(struct core_event){.type = CORE_EV_DAMAGED,
 					    .id = m->attempt.id,
 					    .node = node,
+					    .on = reduced,
 					    .chunk = chunk});
 }
 
@@ -400,6 +401,7 @@ void model_close_attempt(struct model *m)
 	landing_end(&m->attempt.landing);
 	for (uint32_t i = 0; i < outs; i++)
 		send_queue_drop(&m->attempt.out[i]);
+	grad_drop(m);
 }
 
 static void act_ended(struct model *m, const struct core_action *a)
@@ -444,6 +446,7 @@ static void act_result(struct model *m, const struct core_action *a)
 	m->why[0] = m->waits[0] = 0;
 	m->last_reduce_ns = m->contrib.reduce_ns;
 	m->last_contrib_in = m->contrib_in;
+	m->last_grad_in = m->reduced.in;
 	blobs_decided(m, r->id.step, core_id_cmp(&r->id, &m->attempt.id) == 0);
 	body.outcome = r->outcome;
 	body.applied = r->applied;

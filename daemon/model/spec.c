@@ -7,6 +7,7 @@
 #include "model/spec.h"
 
 #include "base/check.h"
+#include "core/plan.h"
 #include "wire/control.h"
 #include "wire/layout.h"
 #include "wire/place.h"
@@ -107,7 +108,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	    !spec_counts(&counts, &all_trained, spec, set->chunk_elems))
 		return SHARD_OK;
 	conf.layout = &counts;
-	budget_least(&need, &conf, all_trained);
+	budget_least(&need, &conf, set->replicas, all_trained);
 	if (budget_soon(&s->budget, &need, 0))
 		return SHARD_OK;
 	st = budget_reserve(&s->budget, &need, spec->name, members_name(s, s->self), e);
@@ -209,6 +210,7 @@ static bool same_bytes(const struct model *m, const Shard__Model *is)
 	a.generation = b.generation = 0;
 	a.incarnation = b.incarnation = 0;
 	a.n_place_runs = b.n_place_runs = 0;
+	a.n_holder_runs = b.n_holder_runs = 0;
 	bytes = shard__model__get_packed_size(&a);
 	if (shard__model__get_packed_size(&b) != bytes)
 		return false;
@@ -223,8 +225,11 @@ static bool same_bytes(const struct model *m, const Shard__Model *is)
 
 bool spec_same_place(const Shard__Model *a, const Shard__Model *b)
 {
-	return a->n_place_runs == b->n_place_runs &&
-	       memcmp(a->place_runs, b->place_runs, a->n_place_runs * sizeof(*a->place_runs)) == 0;
+	return a->n_place_runs == b->n_place_runs && a->n_holder_runs == b->n_holder_runs &&
+	       (a->n_place_runs == 0 || memcmp(a->place_runs, b->place_runs,
+					       a->n_place_runs * sizeof(*a->place_runs)) == 0) &&
+	       (a->n_holder_runs == 0 || memcmp(a->holder_runs, b->holder_runs,
+						a->n_holder_runs * sizeof(*a->holder_runs)) == 0);
 }
 
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e)
@@ -270,25 +275,114 @@ void *spec_copy(const ProtobufCMessage *msg)
 	return copy;
 }
 
-/* Chunks go to nodes in turn, so that every node gets an equal share of each layer. The caller owns
- * *runs, also after a failure. */
-static enum shard_status place_new(uint32_t **runs, size_t *runs_nr, uint32_t chunks_nr,
-				   uint16_t nodes_nr, struct err *e)
+/* Chunks go to nodes in turn, so that every node gets an equal share of each layer. */
+static void place_single(uint16_t *primary, uint32_t chunks_nr, uint16_t nodes_nr)
 {
-	uint16_t *owner = malloc(chunks_nr * sizeof(*owner)), members[PLACE_NODES_MAX];
+	uint16_t members[PLACE_NODES_MAX];
 
-	*runs = malloc(2 * (size_t)chunks_nr * sizeof(**runs));
-	if (owner == NULL || *runs == NULL) {
-		free(owner);
-		return err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks_nr);
-	}
 	for (uint16_t n = 0; n < nodes_nr; n++)
 		members[n] = n;
-	place_fill(owner, chunks_nr, members, nodes_nr, NULL);
-	*runs_nr = 2 * (size_t)place_encode(*runs, chunks_nr, owner, chunks_nr);
-	CHECK(*runs_nr > 0);
-	free(owner);
+	place_fill(primary, chunks_nr, members, nodes_nr, NULL);
+}
+
+/* All nodes have the same capacity. The plan is made as if nobody held anything. */
+static bool place_several(uint16_t *primary, uint64_t *holders, uint32_t chunks_nr,
+			  uint16_t nodes_nr, uint32_t copies)
+{
+	struct plan *plan = aligned_alloc(16, (plan_bytes() + 15) & ~(size_t)15);
+	struct plan_table to = {.holders = holders, .primary = primary},
+			  none = {.holders = calloc(chunks_nr, sizeof(*none.holders)),
+				  .primary = malloc(chunks_nr * sizeof(*none.primary))};
+	struct plan_conf conf = {.chunks_nr = chunks_nr, .copies = copies};
+	bool room = plan != NULL && none.holders != NULL && none.primary != NULL;
+	struct plan_cost cost;
+
+	for (uint16_t n = 0; n < nodes_nr; n++)
+		conf.capacity[n] = 1;
+	for (uint32_t c = 0; room && c < chunks_nr; c++)
+		none.primary[c] = PLAN_NOBODY;
+	if (room)
+		plan_make(plan, &conf, &none, &to, &cost);
+	free(plan);
+	free(none.holders);
+	free(none.primary);
+	return room;
+}
+
+/* The caller frees the runs in *out, also after a failure. */
+static enum shard_status place_new(Shard__Model *out, uint32_t chunks_nr, uint16_t nodes_nr,
+				   uint32_t copies, struct err *e)
+{
+	uint16_t *primary = malloc(chunks_nr * sizeof(*primary));
+	uint64_t *holders = copies > 1 ? malloc(chunks_nr * sizeof(*holders)) : NULL;
+	bool room;
+
+	out->place_runs = malloc(2 * (size_t)chunks_nr * sizeof(*out->place_runs));
+	out->holder_runs =
+		copies > 1 ? malloc(2 * (size_t)chunks_nr * sizeof(*out->holder_runs)) : NULL;
+	room = primary != NULL && out->place_runs != NULL &&
+	       (copies == 1 || (holders != NULL && out->holder_runs != NULL));
+	if (room && copies == 1)
+		place_single(primary, chunks_nr, nodes_nr);
+	else if (room)
+		room = place_several(primary, holders, chunks_nr, nodes_nr, copies);
+	if (room) {
+		out->n_place_runs =
+			2 * (size_t)place_encode(out->place_runs, chunks_nr, primary, chunks_nr);
+		CHECK(out->n_place_runs > 0);
+	}
+	if (room && copies > 1) {
+		out->n_holder_runs = 2 * (size_t)place_encode_holders(out->holder_runs, chunks_nr,
+								      holders, chunks_nr);
+		CHECK(out->n_holder_runs > 0);
+	}
+	free(primary);
+	free(holders);
+	return room ? SHARD_OK
+		    : err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks_nr);
+}
+
+enum shard_status spec_place(struct placement *out, const Shard__Model *is, uint32_t chunks_nr,
+			     uint16_t nodes_nr, uint32_t copies, struct err *e)
+{
+	uint16_t *primary = calloc(chunks_nr, sizeof(*primary));
+	uint64_t *holders = copies > 1 ? calloc(chunks_nr, sizeof(*holders)) : NULL;
+	const char *why;
+
+	out->primary = primary;
+	out->holders = holders;
+	if (primary == NULL || (copies > 1 && holders == NULL))
+		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", chunks_nr);
+	why = place_decode(primary, chunks_nr, nodes_nr, is->place_runs,
+			   (uint32_t)is->n_place_runs);
+	if (why == NULL && copies > 1)
+		why = place_decode_holders(holders, primary, chunks_nr, nodes_nr, copies,
+					   is->holder_runs, is->n_holder_runs);
+	else if (why == NULL && is->n_holder_runs > 0)
+		why = "holders: several copies of a chunk, where the settings want one";
+	if (why != NULL)
+		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", is->spec->name,
+			       why);
+	*out = place_of(primary, holders, chunks_nr);
 	return SHARD_OK;
+}
+
+void spec_place_free(struct placement *p)
+{
+	free((void *)(uintptr_t)p->primary);
+	free((void *)(uintptr_t)p->holders);
+	*p = (struct placement){.primary = NULL};
+}
+
+enum shard_status spec_replicas(const struct server *s, const char *model,
+				const struct model_settings *set, struct err *e)
+{
+	if (set->replicas <= s->nodes_nr)
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_ARG,
+		       "\"%s\" has replicas = %u, and this cluster has %u node%s: a node holds at "
+		       "most one copy of a chunk, so choose at most %u",
+		       model, set->replicas, s->nodes_nr, s->nodes_nr == 1 ? "" : "s", s->nodes_nr);
 }
 
 enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
@@ -300,9 +394,9 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	const char *groups[SETTINGS_GROUPS_MAX];
 	struct layout *l = NULL;
 	Shard__Spec named = *spec;
-	uint32_t *runs = NULL;
 	enum shard_status st = spec_layout(&l, spec, set->chunk_elems, e);
 
+	CHECK(set->replicas <= s->nodes_nr); /* spec_replicas() */
 	if (st != SHARD_OK)
 		return st;
 	for (size_t g = 0; g < spec->n_groups; g++)
@@ -314,10 +408,10 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	temp.owner = owner;
 	temp.chunk_elems = set->chunk_elems;
 	temp.generation = 1;
-	st = place_new(&runs, &temp.n_place_runs, l->chunks_nr, s->nodes_nr, e);
-	temp.place_runs = runs;
+	st = place_new(&temp, l->chunks_nr, s->nodes_nr, set->replicas, e);
 	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
-	free(runs);
+	free(temp.place_runs);
+	free(temp.holder_runs);
 	if (st == SHARD_OK && m == NULL)
 		st = err_set(e, SHARD_SYSTEM, "no memory for the definition of \"%s\"", spec->name);
 	if (st != SHARD_OK) {

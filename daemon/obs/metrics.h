@@ -18,7 +18,7 @@ const char *metrics_skip_name(enum metrics_skip reason);
 struct metrics_model { /* Of one model on this node, since the daemon started. */
 	struct histogram step, wait, reduce, apply;
 	uint64_t applied, skipped[METRICS_SKIPS];
-	uint64_t contrib_in_bytes;
+	uint64_t contrib_in_bytes, grad_in_bytes;
 	/* The fields below are of the last step that was decided. */
 	uint64_t step_ns, wait_ns;
 	uint32_t ranks_nr;

@@ -45,6 +45,7 @@ static void scrape_decided(struct model *m, const struct record *r)
 		x->skipped[r->outcome == RECORD_SKIP ? METRICS_SKIP_VOTE
 						     : METRICS_SKIP_NONFINITE]++;
 	x->contrib_in_bytes += m->contrib_in.bytes;
+	x->grad_in_bytes += m->reduced.in.bytes;
 	x->ranks_nr = 0;
 	if (core_id_cmp(&r->id, &m->attempt.id) != 0 || m->attempt.began_ns == 0)
 		/* The step was decided in another view, so this attempt's times are not its own. */
@@ -324,6 +325,7 @@ COUNT(applied, m->metrics->applied)
 COUNT(attempts_ended, m->attempts_ended)
 COUNT(kept, m->img.kept)
 COUNT(contrib_in, m->metrics->contrib_in_bytes)
+COUNT(grad_in, m->metrics->grad_in_bytes)
 COUNT(image_in, m->image_in.total)
 COUNT(diverged, m->record.diverged)
 NUMBER(loss_scale, m->record.scaler.scale)
@@ -363,7 +365,8 @@ static void chunks(FILE *f, const char *name, const struct model *m)
 	uint64_t nr[CONFIG_NODES_MAX] = {0};
 
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		nr[place_primary(&m->place, c)]++;
+		for (uint64_t n = place_copies(&m->place, c); n != 0; n &= n - 1)
+			nr[__builtin_ctzll(n)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		metrics_count(f, name,
 			      LABELS({"model", m->name}, {"owner", members_name(m->server, n)}),
@@ -437,7 +440,7 @@ static const struct family families[] = {
 	{"shardd_model_state", METRICS_GAUGE, "1 for the state that the model is in.", state},
 	{"shardd_model_memory_bytes", METRICS_GAUGE, "Memory reserved for the model on this node.",
 	 memory},
-	{"shardd_model_chunks", METRICS_GAUGE, "Chunks of the model by the node that owns them.",
+	{"shardd_model_chunks", METRICS_GAUGE, "Chunks of the model by the node that holds a copy.",
 	 chunks},
 	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.",
 	 generation},
@@ -464,6 +467,8 @@ static const struct family families[] = {
 	 "In the last step: last chunk of this rank after that of the first local rank.", lag},
 	{"shardd_contribution_received_bytes_total", METRICS_COUNTER,
 	 "Gradient bytes that came from other nodes.", contrib_in},
+	{"shardd_reduced_received_bytes_total", METRICS_COUNTER,
+	 "Bytes of reduced gradients that came from the nodes that reduced them.", grad_in},
 	{"shardd_image_received_bytes_total", METRICS_COUNTER,
 	 "Parameter bytes that came from other nodes.", image_in},
 	{"shardd_grad_norm", METRICS_GAUGE, "Norm of the last gradient, unscaled, before the clip.",

@@ -125,12 +125,12 @@ static json_t *world_json(const struct model *m)
 	return list;
 }
 
-/* Figures of the last decided step. The times of contrib_in and image_in are from the first byte of
- * other nodes to the last. */
+/* Figures of the last decided step. The times of contrib_in, grad_in and image_in are from the
+ * first byte of other nodes to the last. */
 static json_t *last_step_json(const struct model *m)
 {
 	static const char *const outcomes[] = {"seal", "applied", "nonfinite", "skipped"};
-	const struct model_flow *c = &m->last_contrib_in, *i = &m->image_in;
+	const struct model_flow *c = &m->last_contrib_in, *g = &m->last_grad_in, *i = &m->image_in;
 	const struct record *r = &m->record;
 	json_t *o = json_pack("{s:f, s:f, s:I, s:f, s:I, s:f}", "reduce_s",
 			      (double)m->last_reduce_ns / NS_PER_SEC, "apply_s",
@@ -140,6 +140,9 @@ static json_t *last_step_json(const struct model *m)
 			      (json_int_t)i->bytes, "image_in_s",
 			      (double)(i->ended_ns - i->began_ns) / NS_PER_SEC);
 
+	json_object_set_new(o, "grad_in_bytes", json_integer((json_int_t)g->bytes));
+	json_object_set_new(o, "grad_in_s",
+			    json_real((double)(g->ended_ns - g->began_ns) / NS_PER_SEC));
 	json_object_set_new(o, "outcome", json_string(outcomes[r->outcome]));
 	json_object_set_new(o, "step_s", json_real((double)m->metrics->step_ns / NS_PER_SEC));
 	json_object_set_new(o, "wait_s", json_real((double)m->metrics->wait_ns / NS_PER_SEC));
@@ -190,11 +193,13 @@ static json_t *chunks_json(const struct model *m)
 	json_t *per = json_object();
 
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		nr[place_primary(&m->place, c)]++;
+		for (uint64_t n = place_copies(&m->place, c); n != 0; n &= n - 1)
+			nr[__builtin_ctzll(n)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		json_object_set_new(per, members_name(m->server, n), json_integer(nr[n]));
-	return json_pack("{s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
-			 (int)m->layout->chunk_elems, "per_node", per);
+	return json_pack("{s:i, s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
+			 (int)m->layout->chunk_elems, "copies", (int)m->set.replicas, "per_node",
+			 per);
 }
 
 /* Does the coordinator's text, as "rank 2 (pid 7, node b)", name more ranks than so many? */

@@ -123,18 +123,31 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	need_of(need, s, conf);
 }
 
-void budget_least(struct budget_need *need, const struct store_conf *conf, bool all_trained)
+/* One copy of each chunk lies on the nodes in turn. Of several copies each node holds an equal
+ * part, rounded down or up, and the last chunk, which may be short, may be among them. */
+static uint64_t least_elems(const struct store_conf *conf, uint32_t copies)
 {
 	const struct layout *l = conf->layout;
 	uint32_t last = l->chunks_nr - 1;
+	uint64_t held = (uint64_t)l->chunks_nr * copies / conf->nodes_nr;
+	bool has_last = held > 0;
+
+	if (copies == 1) {
+		held = conf->self <= last ? (last - conf->self) / conf->nodes_nr + 1 : 0;
+		has_last = last % conf->nodes_nr == conf->self;
+	}
+	held *= l->chunk_elems;
+	return has_last ? held - ((uint64_t)l->chunks_nr * l->chunk_elems - l->elems) : held;
+}
+
+void budget_least(struct budget_need *need, const struct store_conf *conf, uint32_t copies,
+		  bool all_trained)
+{
 	struct store_sizes s = {.held_elems = 0};
 
-	CHECK(conf->warm == NULL && l->chunks_nr > 0 && conf->nodes_nr > 0);
-	if (conf->self <= last) /* chunks lie on the nodes in turn */
-		s.held_elems =
-			(uint64_t)((last - conf->self) / conf->nodes_nr + 1) * l->chunk_elems;
-	if (last % conf->nodes_nr == conf->self)
-		s.held_elems -= (uint64_t)l->chunks_nr * l->chunk_elems - l->elems;
+	CHECK(conf->warm == NULL && conf->layout->chunks_nr > 0 && conf->nodes_nr > 0);
+	CHECK(copies > 0 && copies <= conf->nodes_nr);
+	s.held_elems = least_elems(conf, copies);
 	s.trained_elems = all_trained ? s.held_elems : 0;
 	need_of(need, s, conf);
 	need->least = true;

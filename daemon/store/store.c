@@ -615,6 +615,23 @@ void store_clear_chunk(struct store *st, uint32_t chunk)
 		*last = STORE_UNWRITTEN;
 }
 
+uint64_t store_digest(struct store *st, uint32_t chunk)
+{
+	const struct layout *l = st->conf.layout;
+	uint64_t sum = chunk;
+
+	for (uint32_t s = l->chunk_segment[chunk]; s < l->chunk_segment[chunk + 1]; s++) {
+		const struct segment *g = &l->segment[s];
+
+		sum = xxh_sum(store_master(st, chunk) + g->start, g->n * sizeof(float), sum);
+		for (uint32_t i = 0; i < st->conf.optim->states_nr; i++)
+			if (store_state(st, chunk, i) != NULL)
+				sum = xxh_sum(store_state(st, chunk, i) + g->start,
+					      g->n * sizeof(float), sum);
+	}
+	return sum;
+}
+
 void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk)
 {
 	const struct layout *l = st->conf.layout;

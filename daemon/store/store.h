@@ -144,6 +144,9 @@ void store_missing(struct store *st, uint32_t chunk, struct store_missing *m);
 /* As if nothing of the chunk were written. */
 void store_missing_all(const struct store *st, uint32_t chunk, struct store_missing *m);
 void store_missing_init(struct store_missing *m);
+/* A number made of the weights and moments of a chunk held here. Copies with the same bits have the
+ * same number. */
+uint64_t store_digest(struct store *st, uint32_t chunk);
 /* image = master, rounded. A worker may run it. */
 void store_seal_chunk(struct store *st, uint32_t slot, uint32_t chunk);
 

@@ -54,6 +54,7 @@ static const struct type_row types[OP_CORE] = {
 	[OP_MODEL_DROP] = {M(why), NULL},
 	[OP_RAIL] = {M(rail), NULL},
 	[OP_REGION] = {M(regions), NULL},
+	[OP_GRAD] = {M(grad), NULL},
 	[OP_HELD] = {M(memory), NULL},
 };
 

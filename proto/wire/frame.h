@@ -12,7 +12,7 @@
 
 #define WIRE_MAGIC           0x44524853u /* "SHRD" in memory order. */
 #define WIRE_VERSION         1u
-#define WIRE_NODES           "8" /* Version of the messages between nodes. A change raises it. */
+#define WIRE_NODES           "9" /* Version of the messages between nodes. A change raises it. */
 #define WIRE_REPLY           1u  /* flags bit 0: answers the request of this op and tag. */
 #define WIRE_FLAGS_KNOWN     0xffff0001u
 #define WIRE_PART(flags)     ((flags) >> 16) /* flags bits 16-31: index of the part in its chunk. */

@@ -70,6 +70,8 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_PART_CANCEL] = {"part_cancel", NO, N, 0, 0},
 	[OP_RAIL] = {"rail", CTRL, N, 2, SMALL},
 	[OP_REGION] = {"region", CTRL, N, 0, REGIONS},
+	[OP_GRAD_DATA] = {"grad_data", BULK, N, 2, PART},
+	[OP_GRAD] = {"grad", CTRL, N, 0, LIST},
 	[OP_HELD] = {"held", CTRL, N, 0, SMALL},
 	[OP_MEMBER] = {"member", BULK, N, 1, PART},
 

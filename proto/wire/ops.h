@@ -74,6 +74,10 @@ enum wire_op {
 	 * it. */
 	OP_RAIL,
 	OP_REGION, /* Regions. Where the receiver may write by RDMA for a model. */
+	/* Bulk: part of the reduced gradient of head.chunk. Its primary sends it to the other nodes
+	 * that have memory for the chunk. */
+	OP_GRAD_DATA,
+	OP_GRAD, /* Grad. The reduced gradient of head.chunk is complete. */
 	/* Memory, where the coordinator is elected. The sender has the model. With head.attempt 0
 	 * the receiver answers with its own HELD. */
 	OP_HELD,

@@ -15,6 +15,18 @@
 
 enum { NODES = 5, CHUNKS = 37 };
 
+static void holders(const Shard__Model *m, const uint16_t *owner)
+{
+	uint64_t mask[CHUNKS], back[2 * CHUNKS];
+
+	if (place_decode_holders(mask, owner, CHUNKS, NODES, 2, m->holder_runs, m->n_holder_runs))
+		return;
+	for (int i = 0; i < CHUNKS; i++)
+		CHECK(mask[i] >> NODES == 0 && __builtin_popcountll(mask[i]) == 2 &&
+		      mask[i] >> owner[i] & 1);
+	CHECK(place_encode_holders(back, CHUNKS, mask, CHUNKS) <= m->n_holder_runs / 2);
+}
+
 static void runs(const Shard__Model *m)
 {
 	uint16_t owner[CHUNKS];
@@ -26,6 +38,7 @@ static void runs(const Shard__Model *m)
 		CHECK(owner[i] < NODES);
 	/* Neighbouring runs of one node may have been apart. */
 	CHECK(place_encode(back, CHUNKS, owner, CHUNKS) <= m->n_place_runs / 2);
+	holders(m, owner);
 }
 
 /* Checks what a log line or a terminal shows of a foreign text. It must be UTF-8 without control

@@ -150,8 +150,10 @@ static void test_texts(void **state)
 		    "plan --params 1M --optimizer adamax");
 	tool_expect(2, "--chunk-elems 3000: choose a power of two", "shardctl",
 		    "plan --params 1M --chunk-elems 3000");
-	tool_expect(2, "--replicas 2: this release keeps one copy", "shardctl",
-		    "plan --params 1M --replicas 2");
+	tool_expect(2, "2 replicas on 1 nodes: a node holds at most one copy of a chunk",
+		    "shardctl", "plan --params 1M --replicas 2");
+	tool_expect(0, "holds 1048576 parameters", "shardctl",
+		    "plan --params 1Mi --nodes 2 --replicas 2");
 	tool_expect(2, "8 ranks on 2 nodes with at most 3 each", "shardctl",
 		    "plan --params 1M --ranks 8 --nodes 2 --local 3");
 	tool_expect(2, "raise --chunk-elems", "shardctl", "plan --params 10T --chunk-elems 1Ki");

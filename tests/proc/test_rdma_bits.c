@@ -248,6 +248,10 @@ static const struct how hows[] = {
 	{"stale", 2, 1, SHARD_F32, SHARD_F32, 16384, true, "max_staleness=1", NULL},
 	{"stale, three nodes", 3, 1, SHARD_BF16, SHARD_BF16, 4096, false, "max_staleness=1",
 	 "connections = 2"},
+	{"two copies", 2, 2, SHARD_F32, SHARD_BF16, 4096, true, "replicas=2 clip=0.5", NULL},
+	{"three nodes, two copies", 3, 1, SHARD_BF16, SHARD_BF16, 8192, true,
+	 "replicas=2 max_staleness=1", "connections = 2\nrdma_queue_pairs = 3"},
+	{"three nodes, three copies", 3, 1, SHARD_F32, SHARD_F32, 65536, false, "replicas=3", NULL},
 	{"no sums", 2, 1, SHARD_BF16, SHARD_BF16, 16384, false, NULL,
 	 "rdma_checksum = no\nrdma_busy_poll_us = 20"},
 };

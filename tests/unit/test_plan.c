@@ -2,6 +2,7 @@
 /* Tests `shardctl plan`. Every published figure comes out of its formula, and the rows of this
  * system are the daemon's budget to the byte. */
 #include "base/check.h"
+#include "core/plan.h"
 #include "ctl/ctl.h"
 #include "ctl/memory.h"
 #include "store/budget.h"
@@ -31,6 +32,7 @@ static struct memory_spec spec(double params, uint32_t ranks)
 				    .grad_bytes = 2,
 				    .states = 2,
 				    .chunk_elems = 1 << 20,
+				    .replicas = 1,
 				    .huge = true};
 }
 
@@ -159,9 +161,34 @@ static void devices_and_traffic(void **state)
 	m.nodes = 2;
 	assert_true(memory_traffic_node(&m) ==
 		    1e9 * elem); /* Half of the gradients, and half of the image. */
+	m.replicas = 2; /* The reduced gradient of half of the chunks instead of their image. */
+	m.image_bytes = 4;
+	assert_true(memory_traffic_node(&m) == 1e9 * elem);
+	m.nodes = 4; /* 3/4 of the gradients; of a quarter one more, and two images. */
+	assert_true(memory_traffic_node(&m) == 0.75e9 * elem + 0.25e9 * elem + 0.5e9 * 4);
 }
 
 /* --- the row of this system is the daemon's budget --- */
+
+/* Fills the tables with the daemon's plan, for replicas > 1. */
+static void place_copies_of(const struct memory_spec *m, uint16_t *primary, uint64_t *holders,
+			    uint32_t chunks)
+{
+	struct plan *plan = aligned_alloc(16, (plan_bytes() + 15) & ~(size_t)15);
+	struct plan_table to = {holders, primary}, none = {calloc(chunks, 8), calloc(chunks, 2)};
+	struct plan_conf conf = {.chunks_nr = chunks, .copies = m->replicas};
+	struct plan_cost cost;
+
+	assert_non_null(plan);
+	for (uint32_t n = 0; n < m->nodes; n++)
+		conf.capacity[n] = 1;
+	for (uint32_t c = 0; c < chunks; c++)
+		none.primary[c] = PLAN_NOBODY;
+	plan_make(plan, &conf, &none, &to, &cost);
+	free(plan);
+	free(none.holders);
+	free(none.primary);
+}
 
 static void check_budget(const struct memory_spec *m, const char *optimizer, enum shard_dtype image,
 			 enum shard_dtype grad)
@@ -177,6 +204,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 				  .staleness = m->staleness,
 				  .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
 	uint16_t members[PLACE_NODES_MAX], *owner;
+	uint64_t *holders = NULL;
 	struct layout *l = NULL;
 	struct memory_node mine;
 	uint64_t most = 0;
@@ -188,8 +216,12 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 	for (uint16_t n = 0; n < m->nodes; n++)
 		members[n] = n;
 	place_fill(owner, l->chunks_nr, members, (uint16_t)m->nodes, NULL);
+	if (m->replicas > 1) {
+		holders = calloc(l->chunks_nr, sizeof(*holders));
+		place_copies_of(m, owner, holders, l->chunks_nr);
+	}
 	conf.layout = l;
-	conf.place = place_of(owner, NULL, l->chunks_nr);
+	conf.place = place_of(owner, holders, l->chunks_nr);
 	assert_int_equal(conf.optim->states_nr, m->states);
 	memory_node(m, &mine);
 	assert_int_equal(mine.chunks, l->chunks_nr);
@@ -202,6 +234,9 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 		assert_int_equal(need.stale, mine.stale);
 		assert_true((need.stale > 0) == (m->staleness > 0));
 		for (int i = 0; n == 0 && i < MEMORY_ITEMS; i++) {
+			/* Which node is the fullest of several copies is up to the plan. */
+			if (m->replicas > 1 && m->replicas < m->nodes)
+				break;
 			if (need.bytes[i] != mine.bytes[i])
 				fail_msg("%s: %lu, the budget says %lu (%lu parameters, %u nodes, "
 					 "%u local)",
@@ -215,8 +250,11 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 	/* A node that holds least has the most sums of chunks that are held elsewhere, so
 	 * another node may take a little more. */
 	assert_true(most <= mine.total + (uint64_t)m->chunk_elems * 16 + (4 << 20));
+	if (m->replicas > 1) /* Not less than the fullest one, and at most a chunk more. */
+		assert_true(mine.total <= most + (uint64_t)m->chunk_elems * 32 + (4 << 20));
 	assert_int_equal(BUDGET_ITEMS, MEMORY_ITEMS);
 	free(owner);
+	free(holders);
 	layout_free(&l);
 }
 
@@ -243,6 +281,27 @@ static void budget_rows(void **state)
 				m.grad_bytes = 4;
 				m.states = 1;
 				check_budget(&m, optimizers[2 + local - 1], SHARD_F32, SHARD_F32);
+			}
+		}
+	}
+}
+
+static void budget_of_copies(void **state)
+{
+	static const uint64_t params[] = {1, 1025, 100000, 3u << 20, 12345678};
+
+	(void)state;
+	for (size_t p = 0; p < NR(params); p++) {
+		for (uint32_t nodes = 2; nodes <= 5; nodes++) {
+			for (uint32_t replicas = 2; replicas <= nodes; replicas++) {
+				struct memory_spec m = spec((double)params[p], nodes * 2);
+
+				m.nodes = nodes;
+				m.local = 2;
+				m.replicas = replicas;
+				m.huge = false;
+				m.chunk_elems = 1024 << nodes;
+				check_budget(&m, "adamw", SHARD_BF16, SHARD_F16);
 			}
 		}
 	}
@@ -302,6 +361,7 @@ int main(void)
 		cmocka_unit_test(deepspeed),           cmocka_unit_test(rule_of_thumb),
 		cmocka_unit_test(devices_and_traffic), cmocka_unit_test(budget_rows),
 		cmocka_unit_test(many_tensors),        cmocka_unit_test(counts),
+		cmocka_unit_test(budget_of_copies),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -261,7 +261,7 @@ static void refusals(void **state)
 		"min_world = 3 (f:3) is above max_world = 2 (f:3): raise max_world");
 	refused("local_world=3 max_world=2",
 		"local_world = 3 (f:3) is above max_world = 2 (f:3): lower it");
-	refused("replicas=2", "f:3: replicas = 2: choose 1, for this release has no other");
+	refused("replicas=65", "f:3: replicas = 65: choose a whole number from 1 to 64");
 	refused("timeout=300", "f:3: timeout = 300: choose a time from 1ms to 31536000s with its "
 			       "unit (us, ms, s, min, h), as in 5s");
 	refused("when_lost=maybe", "f:3: when_lost = maybe: choose fail or reinitialize");

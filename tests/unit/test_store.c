@@ -279,12 +279,12 @@ static void budget_bound(void **state)
 			m.conf.place = place_of(m.owner, NULL, counts.chunks_nr);
 			conf.layout = &counts;
 			budget_need(&need, &m.conf);
-			budget_least(&least, &conf, false);
+			budget_least(&least, &conf, 1, false);
 			assert_in_range(least.total, 1, need.total);
 			for (uint32_t i = 0; i < m.layout->tensors_nr; i++)
 				m.layout->tensor[i].flags = 0;
 			budget_need(&need, &m.conf);
-			budget_least(&least, &conf, true);
+			budget_least(&least, &conf, 1, true);
 			assert_memory_equal(need.bytes, least.bytes, sizeof(need.bytes));
 			assert_int_equal(need.total, least.total);
 			layout_free(&m.layout);
