@@ -26,6 +26,7 @@
 #include "model/join.h"
 #include "obs/status.h"
 #include "link/peer.h"
+#include "data/learn.h"
 #include "data/mr.h"
 #include "control/transfer.h"
 #include "wire/control.h"
@@ -143,6 +144,15 @@ static enum shard_status on_grad(struct peer *p, const struct wire_head *h,
 	struct model *m = model_find(p->server, h->model);
 
 	return m != NULL ? contrib_node_grad(m, p, h, (const Shard__Grad *)msg, e) : SHARD_OK;
+}
+
+static enum shard_status on_copy_ask(struct peer *p, const struct wire_head *h,
+				     const ProtobufCMessage *msg, struct err *e)
+{
+	struct model *m = model_find(p->server, h->model);
+
+	(void)msg;
+	return m != NULL ? learn_asked(m, p, h, e) : SHARD_OK;
 }
 
 static enum shard_status on_rail(struct peer *p, const struct wire_head *h,
@@ -318,6 +328,7 @@ static const struct op {
 	[OP_REGION] = {&shard__regions__descriptor, NULL, on_region, false},
 	[OP_GRAD] = {&shard__grad__descriptor, NULL, on_grad, false},
 	[OP_HELD] = {&shard__memory__descriptor, NULL, on_held, false},
+	[OP_COPY_ASK] = {NULL, NULL, on_copy_ask, false},
 };
 
 /* May the requester do this with the model that the frame names? If there is no such model here,
@@ -369,7 +380,7 @@ static enum shard_status node_body(struct peer *p, const struct wire_head *h, vo
 		transfer_node_write_head(p, h, to);
 		return SHARD_OK;
 	}
-	if (h->op == OP_MEMBER)
+	if (h->op == OP_MEMBER || h->op == OP_COPY_DATA)
 		return SHARD_OK; /* The stream keeps it. */
 	*to = STREAM_DISCARD;
 	if (m == NULL)
@@ -413,6 +424,8 @@ static enum shard_status bulk(struct peer *p, const struct wire_head *h, const v
 		transfer_node_write_frame(p, h, body);
 	if (h->op == OP_WRITE || m == NULL)
 		return SHARD_OK;
+	if (h->op == OP_COPY_DATA)
+		return learn_part(m, p, h, body, e);
 	if (h->op == OP_CONTRIB_DATA)
 		return contrib_node_data(m, p, h, e);
 	return h->op == OP_GRAD_DATA ? grad_node_data(m, p, h, e) : apply_image_part(m, h, e);

@@ -15,6 +15,7 @@
 #include "data/data.h"
 #include "data/events.h"
 #include "data/feed.h"
+#include "data/learn.h"
 #include "link/peer.h"
 #include "data/mr.h"
 #include "data/reduce.h"
@@ -103,7 +104,7 @@ void apply_maybe_done(struct model *m)
 static bool may_stage(const struct model *m)
 {
 	return m->img.sends == 0 && !m->memory.settle.on && !m->img.sealing &&
-	       m->sealed_without == 0;
+	       m->sealed_without == 0 && !learn_holds(m);
 }
 
 void apply_stage(struct model *m, uint32_t chunk)
@@ -122,6 +123,11 @@ static void stage_later(struct model *m)
 {
 	while (m->img.staged_later_nr > 0 && may_stage(m))
 		apply_stage(m, m->img.staged_later[--m->img.staged_later_nr]);
+}
+
+void apply_stage_again(struct model *m)
+{
+	stage_later(m);
 }
 
 static void image_sent(struct model *m)
@@ -195,6 +201,7 @@ bool apply_makes_older(const struct model *m)
 static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 {
 	struct model_settle *s = &m->memory.settle;
+	const struct record *learns;
 	struct core_state core;
 
 	if (apply_makes_older(m) && missing == 0)
@@ -205,6 +212,10 @@ static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 		return;
 	s->on = false; /* Not earlier, because a part that is sent at once must not end the step. */
 	image_moved(m);
+	if ((learns = learn_due(m)) != NULL) {
+		apply_learn(m, learns);
+		return;
+	}
 	stage_later(m);
 	if (!m->img.applying || m->dropping)
 		return;
@@ -240,7 +251,7 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 static void update(struct model *m, enum feed_what what)
 {
 	CHECK(m->img.apply_left == 0);
-	m->img.apply_left = store_owned(m->store);
+	m->img.apply_left = learn_count(m);
 	m->img.began_ns = clock_ns();
 	m->img.tell_held = true;
 	feed_begin(m, what);
@@ -272,13 +283,13 @@ static bool stale(const struct model *m, uint32_t chunk)
 
 static bool lacks(const struct model *m, uint32_t chunk)
 {
-	return !place_holds(&m->place, chunk, m->server->self) && stale(m, chunk);
+	return !learn_has(m, chunk) && stale(m, chunk);
 }
 
 /* Is this chunk missing in the image of the step before, on which trainers may still compute? */
 static bool lacks_old(const struct model *m, uint32_t chunk)
 {
-	return m->img.old_lacking > 0 && !place_holds(&m->place, chunk, m->server->self) &&
+	return m->img.old_lacking > 0 && !learn_has(m, chunk) &&
 	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) != m->content_old;
 }
 
@@ -339,6 +350,7 @@ static void apply_skip(struct model *m, uint64_t before)
 	m->content_step = m->record.content;
 	m->img.old_lacking = 0;
 	keep_mark(m, false);
+	learn_record(m, before, true);
 	for (uint32_t c = 0; m->set.max_staleness == 0 && c < m->layout->chunks_nr; c++)
 		if (store_image_chunk(m->store, 0, c) == before)
 			store_image_version(m->store, 0, c, m->step);
@@ -403,6 +415,7 @@ void apply_start(struct model *m, const struct record *r)
 	}
 	m->img.slot_content[m->img.slot] = m->content_step;
 	m->img.asked_ns = clock_ns();
+	learn_record(m, before, false);
 	apply_landings(m);
 	count_lacking(m);
 	keep_mark(m, true);
@@ -448,6 +461,34 @@ void apply_seal(struct model *m, const struct record *r)
 	image_moved(m);
 	keep_mark(m, false);
 	update(m, FEED_SEAL);
+	apply_image_ask(m, clock_ns());
+	model_image_check(m);
+}
+
+void apply_learn(struct model *m, const struct record *r)
+{
+	if (m->memory.settle.on) {
+		learn_later(m, r);
+		return;
+	}
+	CHECK(!m->img.applying && m->img.apply_left == 0);
+	m->record = *r;
+	m->sealed = true;
+	m->sealed_without = 0;
+	m->generation = r->id.generation;
+	m->step = r->id.step;
+	m->content_step = m->content_old = r->content;
+	m->img.slot = apply_slot(m, r);
+	store_image_newest(m->store, m->img.slot);
+	m->img.slot_content[m->img.slot] = m->content_step;
+	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
+	m->img.old_lacking = 0;
+	store_image_generation(m->store, m->generation);
+	learn_start(m);
+	apply_landings(m);
+	count_lacking(m);
+	image_moved(m);
+	keep_mark(m, false);
 	apply_image_ask(m, clock_ns());
 	model_image_check(m);
 }
@@ -568,7 +609,7 @@ void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want
 static bool image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot)
 {
 	*slot = m->img.slot;
-	if (h->generation != m->generation || place_holds(&m->place, h->chunk, m->server->self))
+	if (h->generation != m->generation || learn_has(m, h->chunk))
 		return false;
 	if (m->sealed && h->step == m->content_step)
 		return lacks(m, h->chunk);
@@ -637,6 +678,7 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 	image_moved(m);
 	publish(m, slot, h->chunk, decided ? apply_version(m) : h->step, UINT64_MAX);
 	m->server->data->readable(m);
+	learn_tell(m);
 	return SHARD_OK;
 }
 
@@ -665,6 +707,7 @@ void apply_node_gone(struct model *m, uint16_t node)
 		send_queue_detach(&m->img.out[node * connections + i]);
 	}
 	grad_node_gone(m, node);
+	learn_node_gone(m, node);
 }
 
 void apply_node_back(struct model *m, uint16_t node)
@@ -678,6 +721,7 @@ void apply_node_back(struct model *m, uint16_t node)
 		send_queue_attach(&m->img.out[node * connections + i], &p->conns[i].lane);
 	}
 	grad_node_back(m, node);
+	learn_node_back(m, node);
 	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
 		apply_image_ask(m, clock_ns());
 }

@@ -14,6 +14,10 @@ void apply_settle(struct model *m);
 /* How many of the chunks held here are done. all = 0: it is over. */
 void apply_settled(const struct model *m, uint32_t *done, uint32_t *all);
 void apply_seal(struct model *m, const struct record *r);
+/* This node has no copy that counts any more. It takes the record as that of its images, which come
+ * from other nodes, and fetches copies. */
+void apply_learn(struct model *m, const struct record *r);
+void apply_stage_again(struct model *m); /* What kept chunks from being staged may be over. */
 void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want);
 void apply_image_ask(struct model *m, uint64_t now_ns);
 /* The gradient of a chunk held here is reduced. The layer above is told now, or when the image of

@@ -28,6 +28,8 @@ struct data_events {
 	void (*published)(struct model *m);
 	/* Weights or an image chunk can be read that could not be read before. */
 	void (*readable)(struct model *m);
+	/* This node catches up, and all copies and images are those of the last record. */
+	void (*learned)(struct model *m);
 	/* Every chunk of the newest image is here. */
 	void (*whole)(struct model *m);
 };

@@ -73,6 +73,8 @@ struct model_image {
 	uint32_t staged_later_nr;
 };
 
+struct learn;
+
 struct model {
 	struct list link; /* In server.models, or in server.makings until its memory is there. */
 	struct server *server;
@@ -111,6 +113,7 @@ struct model {
 	struct model_flow contrib_in; /* Of the step in hand. */
 
 	struct grad reduced; /* Owner: data/grad.c. */
+	struct learn *learn; /* data/learn.c. NULL: each chunk has one copy. */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */

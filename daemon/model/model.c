@@ -11,6 +11,7 @@
 #include "model/writer.h"
 
 #include "data/apply.h"
+#include "data/learn.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
@@ -153,7 +154,14 @@ static void data_applied(struct model *m)
 	WATCH_TELL(m->server, applied, m);
 	WATCH_TELL(m->server, readable, m);
 	WATCH_TELL(m->server, boundary, m);
-	model_event(m, &(struct core_event){.type = CORE_EV_APPLIED, .id = m->record.id});
+	model_event(m, &(struct core_event){
+			       .type = CORE_EV_APPLIED, .id = m->record.id, .on = learn_caught(m)});
+	learn_serve(m);
+}
+
+static void data_learned(struct model *m)
+{
+	model_event(m, &(struct core_event){.type = CORE_EV_LEARNED, .id = m->record.id});
 }
 
 static void data_late(struct model *m, bool late, uint32_t chunk, uint64_t step)
@@ -195,6 +203,7 @@ const struct data_events model_data_events = {
 	.published = data_published,
 	.readable = data_readable,
 	.whole = data_whole,
+	.learned = data_learned,
 };
 
 /* --- events that actions raise --- */
@@ -546,6 +555,13 @@ static void act_placed(struct model *m, const struct core_action *a)
 {
 	m->place.learns = a->place->learns;
 	m->place.gone = a->place->gone;
+	learn_placed(m);
+}
+
+static void act_learn(struct model *m, const struct core_action *a)
+{
+	lost_sealed(m, a->record);
+	apply_learn(m, a->record);
 }
 
 static void act_tuned(struct model *m, const struct core_action *a)
@@ -555,14 +571,15 @@ static void act_tuned(struct model *m, const struct core_action *a)
 }
 
 static void (*const acts[])(struct model *, const struct core_action *) = {
-	[CORE_ACT_SEND] = act_send,     [CORE_ACT_PERSIST] = act_persist,
-	[CORE_ACT_BEGIN] = act_begin,   [CORE_ACT_CREDIT] = act_credit,
-	[CORE_ACT_OPEN] = act_open,     [CORE_ACT_APPLY] = act_apply,
-	[CORE_ACT_RESULT] = act_result, [CORE_ACT_ENDED] = act_ended,
-	[CORE_ACT_SEAL] = act_seal,     [CORE_ACT_LOST] = lost_act,
-	[CORE_ACT_EXPEL] = act_expel,   [CORE_ACT_LEFT] = act_left,
-	[CORE_ACT_HELD] = act_held,     [CORE_ACT_TUNED] = act_tuned,
-	[CORE_ACT_PLACED] = act_placed, [CORE_ACT_RESIGNED] = act_resigned,
+	[CORE_ACT_SEND] = act_send,         [CORE_ACT_PERSIST] = act_persist,
+	[CORE_ACT_BEGIN] = act_begin,       [CORE_ACT_CREDIT] = act_credit,
+	[CORE_ACT_OPEN] = act_open,         [CORE_ACT_APPLY] = act_apply,
+	[CORE_ACT_RESULT] = act_result,     [CORE_ACT_ENDED] = act_ended,
+	[CORE_ACT_SEAL] = act_seal,         [CORE_ACT_LOST] = lost_act,
+	[CORE_ACT_EXPEL] = act_expel,       [CORE_ACT_LEFT] = act_left,
+	[CORE_ACT_HELD] = act_held,         [CORE_ACT_TUNED] = act_tuned,
+	[CORE_ACT_LEARN] = act_learn,       [CORE_ACT_PLACED] = act_placed,
+	[CORE_ACT_RESIGNED] = act_resigned,
 };
 
 /* Saves what must outlive the process before any action is carried out: the promises, votes and
@@ -724,4 +741,5 @@ void model_beat(struct model *m, uint64_t now_ns)
 	persist_beat(m);
 	WATCH_TELL(m->server, beat, m, now_ns);
 	apply_image_beat(m, now_ns);
+	learn_beat(m, now_ns);
 }

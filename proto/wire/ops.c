@@ -73,6 +73,8 @@ static const struct wire_op_row rows[OP_NR] = {
 	[OP_GRAD_DATA] = {"grad_data", BULK, N, 2, PART},
 	[OP_GRAD] = {"grad", CTRL, N, 0, LIST},
 	[OP_HELD] = {"held", CTRL, N, 0, SMALL},
+	[OP_COPY_ASK] = {"copy_ask", NO, N, 0, 0},
+	[OP_COPY_DATA] = {"copy_data", BULK, N, 4, PART},
 	[OP_MEMBER] = {"member", BULK, N, 1, PART},
 
 	/* In the order of enum core_op in daemon/core/core.h. A unit test compares the count. */

@@ -81,6 +81,10 @@ enum wire_op {
 	/* Memory, where the coordinator is elected. The sender has the model. With head.attempt 0
 	 * the receiver answers with its own HELD. */
 	OP_HELD,
+	/* A node that catches up asks the primary of head.chunk for a copy of its state. */
+	OP_COPY_ASK,
+	/* Bulk f32: part of that copy. The parts are those of the master, then of each moment. */
+	OP_COPY_DATA,
 	OP_MEMBER,     /* A message of the membership source: cluster/source_wire.h. */
 	OP_CORE = 100, /* Plus an enum core_op: Core. */
 	OP_NR = 128

@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A node that was away, or that comes back without its memory, gets its copies here. model.c starts
+ * it for CORE_ACT_LEARN, apply.c asks which chunks take part in a record, and dispatch.c brings the
+ * frames. Happy path: the node asks each primary for one chunk (COPY_ASK). At a boundary the
+ * primary copies masters and moments into a buffer and sends it in parts (COPY_DATA), in turn with
+ * the frames of the steps. The last part makes the copy complete, at the record of the primary.
+ * From then on each record is applied to it, because its gradient comes here as to any holder. When
+ * all chunks and their images are at the last record, the core is told. A copy that arrives after
+ * its record was followed by another is of no use, and is asked for again. After a few times the
+ * next vote waits for it, so that it comes to an end. What does not come is asked for again each
+ * second. A lost link only costs the chunk in hand. */
+#include "data/learn.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "data/apply.h"
+#include "data/data.h"
+#include "data/events.h"
+#include "link/peer.h"
+#include "wire/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LEARN_NONE   UINT64_MAX
+#define LEARN_NOBODY UINT32_MAX
+#define LEARN_ASK_NS NS_PER_SEC
+#define LEARN_GAPS   3 /* So many copies of a chunk come too late before a vote waits. */
+
+struct fetch {             /* From one primary. */
+	uint32_t chunk;    /* LEARN_NOBODY: nothing is asked for. */
+	uint32_t part;     /* The next part. */
+	struct core_id id; /* Of the parts so far. */
+	uint64_t heard_ns; /* When it was asked, or the last part came. */
+	uint32_t gaps;     /* How many copies of this chunk came too late. */
+};
+
+struct copying { /* To one node that catches up. */
+	struct lane_sender sender;
+	struct model *m;
+	uint16_t node;
+	uint32_t asked;    /* LEARN_NOBODY: nothing. */
+	uint32_t chunk;    /* What .from is a copy of. */
+	uint8_t *from;     /* NULL: nothing is being sent. */
+	struct core_id id; /* Of the record that .from is a copy of. */
+	uint32_t next, parts;
+	uint32_t flying; /* Frames that still read .from. */
+	bool over;       /* Send no more of it. */
+};
+
+struct learn {
+	bool on;
+	uint32_t missing; /* Chunks that are not at m->record. */
+	uint64_t *at;     /* [chunks_nr] The step whose weights the copy has. LEARN_NONE: none. */
+	uint8_t *own;     /* [chunks_nr] This node makes its image. */
+	bool due;         /* .record waits for the images to be made again. */
+	struct record record;
+	uint64_t told; /* The step at which the layer above was told. LEARN_NONE: it was not. */
+	struct fetch fetch[CORE_NODES_MAX];
+	struct copying to[CORE_NODES_MAX];
+};
+
+static const struct lane_sender_ops copying_ops;
+
+/* --- parts of a copy: the master, then each moment, each cut into parts of its own --- */
+
+static uint32_t array_parts(const struct model *m, uint32_t chunk)
+{
+	return data_parts(m, chunk, sizeof(float));
+}
+
+static float *array_at(const struct model *m, uint32_t chunk, uint32_t i)
+{
+	return i == 0 ? store_master(m->store, chunk) : store_state(m->store, chunk, i - 1);
+}
+
+/* How many arrays the chunk has. A chunk whose tensors are all frozen has no moments. */
+static uint32_t arrays_nr(const struct model *m, uint32_t chunk)
+{
+	uint32_t states = 0;
+
+	while (states < OPTIM_STATES_MAX && store_state(m->store, chunk, states) != NULL)
+		states++;
+	return 1 + states;
+}
+
+/* --- the node that catches up --- */
+
+enum shard_status learn_init(struct model *m, struct err *e)
+{
+	uint32_t chunks = m->layout->chunks_nr;
+	struct learn *l;
+
+	if (m->place.holders == NULL)
+		return SHARD_OK;
+	if ((l = calloc(1, sizeof(*l))) == NULL)
+		goto none;
+	m->learn = l;
+	l->at = calloc(chunks, sizeof(*l->at));
+	l->own = calloc(chunks, sizeof(*l->own));
+	if (l->at == NULL || l->own == NULL)
+		goto none;
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
+		l->fetch[n].chunk = LEARN_NOBODY;
+		l->to[n] = (struct copying){.m = m, .node = n, .asked = LEARN_NOBODY};
+		l->to[n].sender.ops = &copying_ops;
+		list_init(&l->to[n].sender.link);
+	}
+	return SHARD_OK;
+none:
+	learn_free(m);
+	return err_set(e, SHARD_SYSTEM, "no memory to keep track of the copies of \"%s\"", m->name);
+}
+
+void learn_free(struct model *m)
+{
+	struct learn *l = m->learn;
+
+	m->learn = NULL;
+	if (l == NULL)
+		return;
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
+		CHECK(l->to[n].flying == 0);
+		if (l->to[n].sender.ops != NULL && !list_empty(&l->to[n].sender.link))
+			list_remove(&l->to[n].sender.link);
+		free(l->to[n].from);
+	}
+	free(l->at);
+	free(l->own);
+	free(l);
+}
+
+static bool learns(const struct model *m)
+{
+	return m->learn != NULL && m->learn->on;
+}
+
+static void count_missing(struct model *m)
+{
+	struct learn *l = m->learn;
+
+	l->missing = 0;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		l->missing += store_holds(m->store, c) && l->at[c] != m->step;
+}
+
+static void ask(struct model *m, uint16_t node)
+{
+	struct fetch *f = &m->learn->fetch[node];
+	struct wire_head h;
+
+	data_head(m, &h, OP_COPY_ASK, &m->record.id);
+	h.chunk = f->chunk;
+	f->heard_ns = clock_ns();
+	/* If the link is down, it is asked again when the link is up. */
+	(void)peer_send(m->server, node, &h, NULL, NULL);
+}
+
+/* Asks each primary for a chunk, if it owes none. */
+static void ask_all(struct model *m)
+{
+	struct learn *l = m->learn;
+	uint64_t asked = 1ull << m->server->self;
+
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
+		if (l->fetch[n].chunk != LEARN_NOBODY)
+			asked |= 1ull << n;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		uint16_t n = place_primary(&m->place, c);
+
+		if (!store_holds(m->store, c) || l->at[c] != LEARN_NONE || n >= CORE_NODES_MAX ||
+		    asked >> n & 1)
+			continue;
+		asked |= 1ull << n;
+		l->fetch[n] = (struct fetch){.chunk = c};
+		ask(m, n);
+	}
+}
+
+void learn_start(struct model *m)
+{
+	struct learn *l = m->learn;
+
+	CHECK(l != NULL);
+	l->on = true;
+	l->due = false;
+	l->told = LEARN_NONE;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		l->at[c] = LEARN_NONE;
+		l->own[c] = 0;
+	}
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
+		l->fetch[n].chunk = LEARN_NOBODY;
+	count_missing(m);
+	log_line(m->server->log, LOG_LEVEL_INFO, "event=learning model=%s step=%lu chunks=%u",
+		 m->name, (unsigned long)m->step, l->missing);
+	ask_all(m);
+}
+
+void learn_placed(struct model *m)
+{
+	struct learn *l = m->learn;
+
+	if (l == NULL)
+		return;
+	if (m->place.learns >> m->server->self & 1 && !l->on) {
+		l->on = true;
+		l->told = LEARN_NONE;
+		for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+			l->own[c] = store_holds(m->store, c);
+			l->at[c] = l->own[c] ? m->step : LEARN_NONE;
+		}
+		count_missing(m);
+		return;
+	}
+	if (!l->on)
+		return;
+	if (m->place.learns >> m->server->self & 1) {
+		/* Who was asked may not be the primary any more. */
+		for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
+			uint32_t c = l->fetch[n].chunk;
+
+			if (c != LEARN_NOBODY && place_primary(&m->place, c) != n)
+				l->fetch[n].chunk = LEARN_NOBODY;
+		}
+		ask_all(m);
+		return;
+	}
+	l->on = l->due = false;
+	if (m->sealed)
+		log_line(m->server->log, LOG_LEVEL_INFO, "event=learned model=%s step=%lu", m->name,
+			 (unsigned long)m->step);
+}
+
+void learn_later(struct model *m, const struct record *r)
+{
+	CHECK(m->learn != NULL);
+	m->learn->due = true;
+	m->learn->record = *r;
+}
+
+const struct record *learn_due(struct model *m)
+{
+	if (m->learn == NULL || !m->learn->due)
+		return NULL;
+	m->learn->due = false;
+	return &m->learn->record;
+}
+
+bool learn_has(const struct model *m, uint32_t chunk)
+{
+	return place_holds(&m->place, chunk, m->server->self) ||
+	       (learns(m) && m->learn->own[chunk]);
+}
+
+uint32_t learn_count(const struct model *m)
+{
+	uint32_t nr = 0;
+
+	if (!learns(m))
+		return store_owned(m->store);
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		nr += m->learn->own[c];
+	return nr;
+}
+
+void learn_record(struct model *m, uint64_t before, bool skip)
+{
+	struct learn *l = m->learn;
+
+	if (!learns(m))
+		return;
+	l->told = LEARN_NONE;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
+		if (!store_holds(m->store, c))
+			continue;
+		if (l->at[c] == before) {
+			l->at[c] = m->step;
+			l->own[c] |= !skip;
+		} else if (l->at[c] != m->step) { /* It may have come before its record did. */
+			l->at[c] = LEARN_NONE;
+			l->own[c] = 0;
+		}
+	}
+	count_missing(m);
+}
+
+/* The images of other chunks come from other nodes before and after. They do not matter here. */
+bool learn_caught(const struct model *m)
+{
+	if (!learns(m) || m->learn->missing > 0 || m->img.applying)
+		return false;
+	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
+		if (store_holds(m->store, c) &&
+		    store_image_chunk(m->store, m->img.slot, c) != apply_version(m))
+			return false;
+	return true;
+}
+
+void learn_tell(struct model *m)
+{
+	if (!learns(m) || m->learn->told == m->step || !learn_caught(m))
+		return;
+	m->learn->told = m->step;
+	m->server->data->learned(m);
+}
+
+bool learn_holds(const struct model *m)
+{
+	if (!learns(m))
+		return false;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		const struct fetch *f = &m->learn->fetch[n];
+
+		if (f->chunk != LEARN_NOBODY && f->part > 0 && f->gaps >= LEARN_GAPS)
+			return true;
+	}
+	return false;
+}
+
+void learn_beat(struct model *m, uint64_t now_ns)
+{
+	if (m->learn == NULL)
+		return;
+	learn_serve(m);
+	if (!learns(m))
+		return;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		const struct fetch *f = &m->learn->fetch[n];
+
+		if (f->chunk != LEARN_NOBODY && now_ns - f->heard_ns > LEARN_ASK_NS)
+			ask(m, n);
+	}
+	ask_all(m);
+	learn_tell(m);
+}
+
+void learn_progress(const struct model *m, uint32_t *here, uint32_t *all)
+{
+	*all = learns(m) ? store_owned(m->store) : 0;
+	*here = 0;
+	for (uint32_t c = 0; *all > 0 && c < m->layout->chunks_nr; c++)
+		*here += store_holds(m->store, c) && m->learn->at[c] != LEARN_NONE;
+}
+
+/* The last part of a chunk has come, of the record id. */
+static void complete(struct model *m, struct fetch *f, uint16_t node)
+{
+	struct learn *l = m->learn;
+	uint32_t chunk = f->chunk;
+	uint64_t step = f->id.step;
+
+	if (step != m->step && step != m->step + 1) { /* It has missed a record. */
+		f->gaps++;
+		f->part = 0;
+		ask(m, node);
+		apply_stage_again(m);
+		return;
+	}
+	l->at[chunk] = step;
+	l->missing -= step == m->step;
+	f->chunk = LEARN_NOBODY;
+	ask_all(m);
+	apply_stage_again(m);
+	learn_tell(m);
+}
+
+enum shard_status learn_part(struct model *m, struct peer *p, const struct wire_head *h,
+			     const void *body, struct err *e)
+{
+	struct core_id id = {h->term, h->step, h->seq, h->generation, h->attempt};
+	uint32_t part = WIRE_PART(h->flags), each, of;
+	struct fetch *f;
+
+	if (!learns(m) || h->generation != m->generation)
+		return SHARD_OK;
+	f = &m->learn->fetch[p->node];
+	/* It was asked for by an earlier question, or its beginning was missed. */
+	if (f->chunk != h->chunk ||
+	    (part > 0 && (part != f->part || core_id_cmp(&id, &f->id) != 0)))
+		return SHARD_OK;
+	each = array_parts(m, h->chunk);
+	of = part / each;
+	if (of >= arrays_nr(m, h->chunk) ||
+	    h->body_bytes != data_part_bytes(m, h->chunk, sizeof(float), part % each))
+		return err_set(e, SHARD_PROTOCOL,
+			       "part %u (%u bytes) of a copy of chunk %u of \"%s\": no such part",
+			       part, h->body_bytes, h->chunk, m->name);
+	CHECK(m->learn->at[h->chunk] == LEARN_NONE && !m->learn->own[h->chunk]);
+	memcpy((char *)array_at(m, h->chunk, of) + (size_t)(part % each) * WIRE_PART_BYTES, body,
+	       h->body_bytes);
+	f->id = id;
+	f->part = part + 1;
+	f->heard_ns = clock_ns();
+	if (f->part == each * arrays_nr(m, h->chunk))
+		complete(m, f, p->node);
+	return SHARD_OK;
+}
+
+/* --- the primary --- */
+
+static void copying_end(struct copying *c)
+{
+	c->over = true;
+	if (!list_empty(&c->sender.link))
+		list_remove(&c->sender.link);
+	if (c->flying > 0)
+		return;
+	free(c->from);
+	c->from = NULL;
+	c->over = false;
+}
+
+static void sent(void *arg, enum shard_status st)
+{
+	struct copying *c = arg;
+	struct model *m = c->m;
+
+	CHECK(c->flying > 0);
+	c->flying--;
+	if (st != SHARD_OK)
+		c->over = true;
+	if (c->flying == 0 && (c->over || c->next == c->parts))
+		copying_end(c);
+	data_release(m);
+}
+
+static struct lane *copying_where(struct lane_sender *s)
+{
+	struct copying *c = list_of(s, struct copying, sender);
+	struct peer *p = c->m->server->peer[c->node];
+
+	if (c->over || c->m->dropping || c->from == NULL || c->next == c->parts || p == NULL ||
+	    !p->up)
+		return NULL;
+	return &p->conns[c->chunk % c->m->server->conf->connections].lane;
+}
+
+static enum shard_status copying_send(struct lane_sender *s, struct lane *l)
+{
+	struct copying *c = list_of(s, struct copying, sender);
+	const struct model *m = c->m;
+	uint32_t each = array_parts(m, c->chunk), part = c->next % each;
+	uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, c->chunk) * sizeof(float);
+	struct wire_head h;
+	enum shard_status st;
+
+	if (c->over || c->next == c->parts || l->conn == NULL)
+		return SHARD_OK;
+	data_head(m, &h, OP_COPY_DATA, &c->id);
+	h.chunk = c->chunk;
+	h.flags = WIRE_PART_FLAG(c->next);
+	st = stream_send(conn_stream(l->conn), &h,
+			 c->from + c->next / each * bytes + (size_t)part * WIRE_PART_BYTES,
+			 data_part_bytes(m, c->chunk, sizeof(float), part), sent, c);
+	if (st != SHARD_OK)
+		return st;
+	c->next++;
+	c->flying++;
+	c->m->attempt.busy++;
+	return SHARD_OK;
+}
+
+static void copying_describe(const struct lane_sender *s, char *text, size_t bytes)
+{
+	const struct copying *c =
+		list_of((struct lane_sender *)(uintptr_t)s, struct copying, sender);
+
+	snprintf(text, bytes, "a copy of chunk %u of \"%s\"", c->chunk, c->m->name);
+}
+
+static const struct lane_sender_ops copying_ops = {
+	.send = copying_send,
+	.where = copying_where,
+	.describe = copying_describe,
+};
+
+/* Copies the chunk as it is after the last record. Nothing is being applied. */
+static void copying_begin(struct copying *c)
+{
+	struct model *m = c->m;
+	uint64_t bytes = (uint64_t)layout_chunk_elems(m->layout, c->asked) * sizeof(float);
+	uint32_t nr = arrays_nr(m, c->asked);
+
+	CHECK(c->from == NULL && c->flying == 0 && list_empty(&c->sender.link));
+	if ((c->from = malloc(nr * bytes)) == NULL)
+		return; /* The node asks again. */
+	for (uint32_t i = 0; i < nr; i++)
+		memcpy(c->from + i * bytes, array_at(m, c->asked, i), bytes);
+	c->chunk = c->asked;
+	c->asked = LEARN_NOBODY;
+	c->id = m->record.id;
+	c->next = 0;
+	c->parts = nr * array_parts(m, c->chunk);
+	lane_wait(&c->sender);
+}
+
+void learn_serve(struct model *m)
+{
+	if (m->learn == NULL || !m->sealed || m->img.applying || m->img.sealing ||
+	    m->memory.settle.on || m->sealed_without > 0 || m->dropping)
+		return;
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		struct copying *c = &m->learn->to[n];
+		struct peer *p = m->server->peer[n];
+
+		if (c->asked == LEARN_NOBODY || c->from != NULL || p == NULL || !p->up)
+			continue;
+		if (place_primary(&m->place, c->asked) == m->server->self)
+			copying_begin(c);
+		else
+			c->asked = LEARN_NOBODY; /* Not any more. It asks who is. */
+	}
+}
+
+enum shard_status learn_asked(struct model *m, struct peer *p, const struct wire_head *h,
+			      struct err *e)
+{
+	struct copying *c;
+
+	if (m->learn == NULL || h->generation != m->generation)
+		return SHARD_OK;
+	if (h->chunk >= m->layout->chunks_nr || !place_keeps(&m->place, h->chunk, p->node))
+		return err_set(e, SHARD_PROTOCOL,
+			       "node %s asks for a copy of chunk %u of \"%s\", for which it has no "
+			       "memory",
+			       members_name(m->server, p->node), h->chunk, m->name);
+	c = &m->learn->to[p->node];
+	/* It asks again for what is on its way, because it is slow. */
+	if (c->from != NULL && !c->over && c->chunk == h->chunk && c->next < c->parts)
+		return SHARD_OK;
+	c->asked = h->chunk;
+	learn_serve(m);
+	return SHARD_OK;
+}
+
+void learn_node_gone(struct model *m, uint16_t node)
+{
+	if (m->learn == NULL)
+		return;
+	m->learn->to[node].asked = LEARN_NOBODY;
+	if (m->learn->to[node].from != NULL)
+		copying_end(&m->learn->to[node]);
+	m->learn->fetch[node].chunk = LEARN_NOBODY;
+}
+
+void learn_node_back(struct model *m, uint16_t node)
+{
+	(void)node;
+	if (learns(m))
+		ask_all(m);
+}

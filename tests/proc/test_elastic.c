@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Nodes that are killed -9, without memory that outlives them, while a crew trains on two copies of
+ * each chunk. Training goes on without them, at once. A node that comes back fetches its copies and
+ * counts again, and then another one may be killed. At the end masters, moments and image equal the
+ * reference of the crew bit by bit. All trainers are on node a, so the world is the same one all
+ * the time. */
+#include "base/clock.h"
+#include "lib/crew.h"
+#include "lib/pace.h"
+#include "lib/proc.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define BEAT "[cluster]\nheartbeat_timeout = 5s\nlost_timeout = 60s\n"
+
+static struct cluster *cluster;
+
+struct plan {
+	int nodes;
+	uint32_t scale, kills;
+	const char *extra;
+};
+
+/* Waits until the crew has begun so many more steps. */
+static void more(struct crew *c, uint64_t steps)
+{
+	crew_wait_step(c, crew_step(c) + steps);
+}
+
+static void elastic(const struct plan *p)
+{
+	struct crew *c = test_calloc(1, sizeof(*c));
+	uint32_t learned[CLUSTER_NODES_MAX] = {0};
+	uint64_t last;
+
+	crew_init(c, "elastic");
+	if (p->scale > 1)
+		crew_larger(c, p->scale);
+	c->extra = p->extra;
+	c->pause_us = 2000;
+	cluster = cluster_start(p->nodes, NULL, BEAT);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[0].unix_address, 0);
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	for (uint32_t k = 0; k < p->kills; k++) {
+		int victim = 1 + (int)(k % (uint32_t)(p->nodes - 1));
+
+		cluster_kill(cluster, victim);
+		more(c, 5); /* Without it. */
+		cluster_spawn(cluster, victim);
+		cluster_wait_log(cluster, victim, "event=learned", ++learned[victim]);
+		more(c, 5); /* With it. */
+	}
+	last = crew_finish(c);
+	crew_check(c, cluster->node[0].unix_address, last);
+	for (int n = 0; n < p->nodes; n++)
+		assert_int_equal(cluster_logged(cluster, n, "event=lost"), 0);
+	cluster_done(&cluster);
+	test_free(c);
+}
+
+static void test_two_nodes(void **state)
+{
+	(void)state;
+	elastic(&(struct plan){.nodes = 2, .scale = 1, .kills = 4, .extra = "replicas=2"});
+}
+
+static void test_three_nodes(void **state)
+{
+	(void)state;
+	elastic(&(struct plan){.nodes = 3, .scale = 1, .kills = 6, .extra = "replicas=2"});
+}
+
+static void test_large_chunks(void **state)
+{
+	(void)state;
+	elastic(&(struct plan){
+		.nodes = 3, .scale = 12, .kills = 4, .extra = "replicas=2 chunk_elems=32768"});
+}
+
+static void test_three_copies(void **state)
+{
+	(void)state;
+	elastic(&(struct plan){.nodes = 4, .scale = 4, .kills = 4, .extra = "replicas=3"});
+}
+
+static void test_staleness(void **state)
+{
+	(void)state;
+	elastic(&(struct plan){
+		.nodes = 3, .scale = 4, .kills = 4, .extra = "replicas=2 max_staleness=1"});
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (cluster != NULL)
+		cluster_dump(cluster);
+	cluster_put_away(&cluster);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_two_nodes, teardown),
+		cmocka_unit_test_teardown(test_three_nodes, teardown),
+		cmocka_unit_test_teardown(test_large_chunks, teardown),
+		cmocka_unit_test_teardown(test_three_copies, teardown),
+		cmocka_unit_test_teardown(test_staleness, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
