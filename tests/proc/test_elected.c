@@ -111,6 +111,46 @@ static void test_warm_leader(void **state)
 	free(c);
 }
 
+/* The coordinator dies with its memory. The others go on without it, as soon as they have elected
+ * another one. It comes back as a node that catches up. All trainers are on node b, and go on when
+ * that one was the victim. */
+static void test_cold_leader(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	uint32_t learned[3] = {0};
+	uint64_t last;
+
+	(void)state;
+	assert_non_null(c);
+	crew_init(c, "elected");
+	c->extra = "replicas=2";
+	c->pause_us = 2000;
+	cluster = cluster_start(3, NULL, QUORUM);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[1].unix_address, 1)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	for (int k = 0; k < 6; k++) {
+		uint32_t before = led();
+		int victim = leader();
+
+		cluster_kill(cluster, victim);
+		await_leader(before);
+		if (victim != 1)
+			more(c, 5);
+		cluster_spawn(cluster, victim);
+		cluster_wait_log(cluster, victim, "event=learned", ++learned[victim]);
+		more(c, 5);
+	}
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++) {
+		crew_check(c, cluster->node[n].unix_address, last);
+		assert_int_equal(cluster_logged(cluster, n, "event=lost "), 0);
+	}
+	cluster_done(&cluster);
+	free(c);
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -124,6 +164,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_warm_leader, teardown),
+		cmocka_unit_test_teardown(test_cold_leader, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
