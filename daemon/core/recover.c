@@ -524,6 +524,9 @@ static bool recover_complete(const struct core *c, uint64_t now)
 	bool all = true;
 
 	if (copies_several(c)) {
+		/* This node itself promises the term before anything is decided in it. */
+		if (!c->coord.node[c->conf.self].answered)
+			return false;
 		if (copies_lost(c, now) < c->conf.chunks_nr)
 			return true;
 		view_each(i, coord_members(c))
