@@ -570,7 +570,8 @@ void step_on_drained(struct ctx *x, const struct core_event *e)
 
 /* A contribution did not arrive as it was sent. If that node has one rank, the contribution was
  * read from the memory of that trainer, which may have changed on the way. The coordinator is then
- * told which rank it was. A sum over several ranks lies in the node's own memory. */
+ * told which rank it was. A sum over several ranks, and a gradient that the primary reduced, lie in
+ * the node's own memory. */
 void step_on_damaged(struct ctx *x, const struct core_event *e)
 {
 	struct core *c = x->c;
@@ -581,7 +582,8 @@ void step_on_damaged(struct ctx *x, const struct core_event *e)
 	CHECK(e->node < CORE_NODES_MAX && e->chunk < c->conf.chunks_nr);
 	if (!step_in_hand(s, &e->id))
 		return;
-	if (e->on || core_local_ranks(&s->world, e->node) != 1) {
+	if (place_primary(core_place(c), e->chunk) != c->conf.self ||
+	    core_local_ranks(&s->world, e->node) != 1) {
 		why = core_text(c,
 				"gradient of chunk %u from node %s arrived damaged: look at its "
 				"memory and network",
