@@ -64,6 +64,19 @@ static bool slots_wanted(const struct core *c, uint16_t node)
 	       core_id_cmp(&c->step.slots[node].credit, &c->step.id);
 }
 
+/* Does this node still wait for GRANT of that node? The lender keeps its slots back as long as it
+ * believes that something of a dropped attempt is on its way, even if this node has only its ranks
+ * to tell now. So DRAINED is repeated as long as GRANT has not come. A node without memory for a
+ * chunk lends nothing, and keeps nothing back. */
+static bool slots_kept_back(const struct core *c, uint16_t node)
+{
+	const struct step *s = &c->step;
+
+	return node != c->conf.self && c->held_nr[node] && step_undecided(s) && !s->kept &&
+	       (s->ranks_nr || c->grads_to >> node & 1) &&
+	       core_id_cmp(&s->slots[node].credit, &s->id);
+}
+
 void slots_tell_ranks(struct ctx *x, uint16_t node)
 {
 	struct core *c = x->c;
@@ -150,7 +163,7 @@ void slots_repeat(struct ctx *x)
 	struct core *c = x->c;
 
 	view_each(i, core_members(c)) {
-		if (slots_wanted(c, i))
+		if (slots_kept_back(c, i))
 			core_send(x, i, CORE_DRAINED, &c->step.drained);
 		if (!slots_told(&c->step, i))
 			slots_lend(x, i);
@@ -169,6 +182,6 @@ void slots_link_down(struct ctx *x, uint16_t node)
 void slots_link_up(struct ctx *x, uint16_t node)
 {
 	slots_lend(x, node);
-	if (slots_wanted(x->c, node))
+	if (slots_kept_back(x->c, node))
 		core_send(x, node, CORE_DRAINED, &x->c->step.drained);
 }
