@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# The simulator: `make sim SEEDS=n SEED=k` runs seeds k .. k+n-1, and `make sim-mutants` shows that
-# the checkers catch planted mistakes.
+# The simulator: `make sim SEEDS=n SEED=k` runs seeds k .. k+n-1 and those of tests/sim/seeds, and
+# `make sim-mutants` shows that the checkers catch planted mistakes.
 .PHONY: sim sim-mutants
 SEEDS ?= 2000
 SEED  ?= 0
 SIM_CORE := $(wildcard daemon/core/*.c)
 sim: $(B)/sim
 	$(B)/sim --seed $(SEED) --seeds $(SEEDS)
+	@for k in $$(sed -n 's/^\([0-9][0-9]*\) .*/\1/p' tests/sim/seeds); do $(B)/sim --seed $$k >$(B)/sim.log || { cat $(B)/sim.log; exit 1; }; done
 sim-mutants: $(B)/sim $(B)/tests/lib/duo.o $(B)/tests/lib/lone.o
 	CC="$(CC)" B="$(B)" SANF="$(SANF)" bash tests/sim/mutants.sh

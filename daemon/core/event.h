@@ -29,8 +29,10 @@ enum core_event_type {
 	/* The local rank of .session called commit or vote_skip, with .weight, .skip and .lr. */
 	CORE_EV_READY,
 	CORE_EV_DRAINED, /* No transfer of an attempt up to .id is leaving this node any more. */
-	/* Every chunk that this node has is updated, as far as it has a copy, and its image writes
-	 * are complete. .on: this node catches up, and has a copy of every chunk now. */
+	/* Every chunk that this node has is updated, as far as it has a copy, its image writes are
+	 * complete, and no transfer of the attempt is leaving this node any more. A recovery may
+	 * have decided the step without a node to which one still was on its way. .on: this node
+	 * catches up, and has a copy of every chunk now. */
 	CORE_EV_APPLIED,
 	/* The copies that CORE_ACT_LEARN asked for are complete, at record .id. */
 	CORE_EV_LEARNED,

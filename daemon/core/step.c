@@ -549,8 +549,7 @@ void step_applied(struct ctx *x, bool caught)
 
 	CHECK(s->part == CORE_APPLYING);
 	step_move(x, CORE_FREE);
-	/* It is committed, so everything sent for it has arrived, also at a node that catches up:
-	 * no node votes before all that it waits for is there. */
+	/* The shell has waited for its transfers. */
 	s->drained = s->id;
 	s->caught = caught && !core_counts(x->c, x->c->conf.self);
 	step_send_done(x);

@@ -36,10 +36,21 @@ bool load_save(struct sim *s, const struct core_id *id, uint64_t weights[CHUNKS]
 void node_event(struct sim *s, uint16_t n, const struct core_event *e);
 void shell_timer(struct sim *s, uint16_t n);
 void shell_settle_drain(struct sim *s, uint16_t n);
+void shell_apply_at(struct sim *s, uint16_t n, uint32_t chunk); /* A worker begins with it. */
+
+/* learn.c: a node that catches up fetches its copies. */
+void learn_start(struct sim *s, uint16_t n, const struct record *r);
+void learn_ask(struct sim *s, const struct sim_event *e);
+void learn_landed(struct sim *s, const struct sim_event *e);
+/* Can this step be applied to the copy? */
+bool learn_keeps_up(const struct shell *sh, uint32_t chunk, uint64_t step);
+bool learn_complete(struct sim *s, uint16_t n); /* Every copy is at the last record. */
+bool learn_applied(struct sim *s, uint16_t n);
 
 /* bulk.c: the bytes of a node. */
-/* Sends the chunk's sum to its owner, if all ranks have pushed it. */
+/* Sends the chunk's sum to its primary, if all ranks have pushed it. */
 void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk);
+void shell_transfer_reduced(struct sim *s, uint16_t n, uint32_t chunk);
 void shell_stage_try(struct sim *s, uint16_t n, uint32_t chunk);
 struct sim_trainer *shell_trainer(struct sim *s, uint16_t n, uint64_t session);
 void shell_landed(struct sim *s, const struct sim_event *e);
@@ -76,6 +87,7 @@ void trainer_closed(struct sim *s, uint16_t n, uint64_t session, const char *why
 void fault_start(struct sim *s);
 void fault_event(struct sim *s, const struct sim_event *e);
 void fault_watch(struct sim *s);
+void fault_silence(struct sim *s, const struct sim_event *e);
 /* The node starts again soon, as the member that it was or as another one. */
 void fault_crash(struct sim *s, uint16_t n);
 void fault_end(struct sim *s, uint16_t n); /* Ends a process that heard SIGTERM. */
@@ -102,7 +114,7 @@ void truth_orders_end(struct sim *s);
 void truth_pure(struct sim *s, const struct record *prev, const struct record *r);
 
 /* truth_votes.c */
-void truth_votes(struct sim *s, const struct record *r);
+void truth_votes(struct sim *s, const struct record *r, uint64_t *of);
 bool truth_bits(double a, double b); /* True: the two are equal bit by bit. */
 /* The trainer committed an attempt. */
 void truth_ready(struct sim *s, const struct sim_session *ses);
@@ -118,6 +130,14 @@ void truth_same(struct sim *s, uint16_t n); /* Checks that it has come back as t
 void truth_whole(struct sim *s, uint16_t n, const struct record *r);
 /* The model is about to be LOST. Checks that there is a reason. */
 void truth_lost(struct sim *s, const struct core_view *v);
+
+/* truth_copies.c: the checkers of copies and of who is in a view. */
+void truth_copy(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r);
+void truth_fetched(struct sim *s, uint16_t n, uint32_t chunk);
+void truth_place(struct sim *s, const struct core_view *v); /* It becomes durable now. */
+bool truth_lists(struct sim *s, uint16_t n); /* Is this process in the newest durable view? */
+bool truth_all_back(struct sim *s);          /* Is every node a member that counts? */
+void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced);
 
 /* truth.c: the other checkers. */
 /* Called after the core took the event and before its actions. */

@@ -61,18 +61,14 @@ static bool summed(const struct shell *sh, uint32_t chunk)
 	return same(&sh->sum[chunk].id, &sh->id);
 }
 
-/* Sends the chunk's sum to its owner, if all ranks have pushed it. */
-void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk)
+static void transfer_start(struct sim *s, uint16_t n, uint16_t to, uint32_t chunk,
+			   const struct cell *what, bool reduced)
 {
 	struct shell *sh = shell_of(s, n);
 	struct sim_node *nd = &s->node[n];
-	uint16_t to = s->m->owner[chunk];
 	struct sim_event *e;
 	uint32_t i = 0;
 
-	if (to == nd->self || !sh->running || sh->sent[to][chunk] || !summed(sh, chunk) ||
-	    !same(&sh->credit[to], &sh->id) || !nd->link[to])
-		return;
 	while (i < TRANSFERS && s->m->transfer[i].used)
 		i++;
 	CHECK(i < TRANSFERS);
@@ -80,18 +76,73 @@ void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk)
 					      .src = n,
 					      .dst = nd->end[to],
 					      .chunk = chunk,
-					      .id = sh->id,
-					      .nan = sh->sum[chunk].nan,
+					      .id = what->id,
+					      .nan = what->nan,
+					      .reduced = reduced,
 					      .epoch = nd->link[to],
 					      .src_start = nd->starts};
-	sh->sent[to][chunk] = true;
+	if (s->faults && s->damage)
+		s->m->transfer[i].damaged = sim_chance(s, s->damage);
 	sh->transfers++;
 	e = sim_at(s,
 		   s->faults && sim_chance(s, s->late) ? sim_between(s, MS, 800 * MS)
 						       : sim_between(s, 100000, 4 * MS),
 		   SIM_LANDED, NOWHERE);
 	e->chunk = i;
-	e->session = sh->sum[chunk].hash;
+	e->session = what->hash;
+}
+
+/* Does this node have the landing slots of that one for the attempt in hand? */
+static bool shell_may_send(struct sim *s, uint16_t n, uint16_t to)
+{
+	struct shell *sh = shell_of(s, n);
+
+	return to < NODES && to != s->node[n].self && sh->running &&
+	       same(&sh->credit[to], &sh->id) && s->node[n].link[to];
+}
+
+/* Sends the chunk's sum to its primary, if all ranks have pushed it. */
+void shell_transfer(struct sim *s, uint16_t n, uint32_t chunk)
+{
+	struct shell *sh = shell_of(s, n);
+	uint16_t to = place_primary(&sh->place, chunk);
+
+	if (!shell_may_send(s, n, to) || sh->sent[to][chunk] || !summed(sh, chunk))
+		return;
+	sh->sent[to][chunk] = true;
+	transfer_start(s, n, to, chunk, &sh->sum[chunk], false);
+}
+
+/* The primary sends the reduced gradient to those who need it, once it is made. */
+void shell_transfer_reduced(struct sim *s, uint16_t n, uint32_t chunk)
+{
+	struct shell *sh = shell_of(s, n);
+	uint64_t to = place_followers(&sh->place, chunk);
+
+	if (place_primary(&sh->place, chunk) != s->node[n].self ||
+	    !same(&sh->reduced[chunk].id, &sh->id))
+		return;
+	for (uint16_t p = 0; p < NODES; p++) {
+		if (!(to >> p & 1) || !shell_may_send(s, n, p) || sh->sent_reduced[p][chunk])
+			continue;
+		sh->sent_reduced[p][chunk] = true;
+		transfer_start(s, n, p, chunk, &sh->reduced[chunk], true);
+	}
+}
+
+/* Are the parts of all ranks here? */
+static bool contributed(struct sim *s, uint16_t n, uint32_t chunk)
+{
+	struct shell *sh = shell_of(s, n);
+	uint16_t self = s->node[n].self;
+
+	if (has_ranks(&sh->world, self) && !summed(sh, chunk))
+		return false;
+	for (uint16_t p = 0; p < s->nodes_nr; p++) {
+		if (p != self && has_ranks(&sh->world, p) && !same(&sh->slot[p][chunk].id, &sh->id))
+			return false;
+	}
+	return true;
 }
 
 void shell_stage_try(struct sim *s, uint16_t n, uint32_t chunk)
@@ -100,13 +151,11 @@ void shell_stage_try(struct sim *s, uint16_t n, uint32_t chunk)
 	uint16_t self = s->node[n].self;
 	struct sim_event *e;
 
-	if (s->m->owner[chunk] != self || !sh->running || sh->queued[chunk] ||
-	    (has_ranks(&sh->world, self) && !summed(sh, chunk)))
+	if (!shell_keeps(s, n, chunk) || !sh->running || sh->queued[chunk])
 		return;
-	for (uint16_t p = 0; p < s->nodes_nr; p++) {
-		if (p != self && has_ranks(&sh->world, p) && !same(&sh->slot[p][chunk].id, &sh->id))
-			return;
-	}
+	if (place_primary(&sh->place, chunk) == self ? !contributed(s, n, chunk)
+						     : !same(&sh->reduced[chunk].id, &sh->id))
+		return;
 	sh->queued[chunk] = true;
 	sh->jobs++;
 	e = sim_at(s, sim_between(s, 10000, 2 * MS), SIM_STAGE, n);
@@ -126,6 +175,27 @@ void shell_pushed(struct sim *s, uint16_t n, uint32_t chunk)
 	shell_stage_try(s, n, chunk);
 }
 
+/* The checksum is wrong. The bytes are not used, and the core decides whom to blame. */
+static void shell_damaged(struct sim *s, struct transfer *t)
+{
+	struct sim_node *dst = &s->node[t->dst];
+	struct shell *to = shell_of(s, t->dst);
+	struct core_event e = {.type = CORE_EV_DAMAGED,
+			       .node = s->node[t->src].self,
+			       .chunk = t->chunk,
+			       .id = t->id};
+	bool reduced = t->reduced;
+
+	memset(t->reduced ? &to->reduced[t->chunk].id : &to->slot[e.node][t->chunk].id, 0,
+	       sizeof(t->id));
+	/* A process that is stopped sees it later, and its links may be gone by then. */
+	if (dst->paused)
+		return;
+	sim_trace(s, "n%u gets chunk %u from n%u damaged", t->dst, t->chunk, t->src);
+	node_event(s, t->dst, &e);
+	truth_blamed(s, (uint16_t)(dst - s->node), &e.id, reduced);
+}
+
 void shell_landed(struct sim *s, const struct sim_event *e)
 {
 	struct transfer *t = &s->m->transfer[e->chunk];
@@ -141,9 +211,11 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 				 "n%u writes chunk %u of %s into slots that n%u lent for %s",
 				 t->src, t->chunk, sim_id(&t->id, a), t->dst,
 				 sim_id(&to->lent[from], b));
-		to->slot[from][t->chunk] =
+		*(t->reduced ? &to->reduced[t->chunk] : &to->slot[from][t->chunk]) =
 			(struct cell){.id = t->id, .hash = e->session, .nan = t->nan};
-		if (same(&t->id, &to->id))
+		if (t->damaged)
+			shell_damaged(s, t);
+		else if (same(&t->id, &to->id))
 			shell_stage_try(s, t->dst, t->chunk);
 	}
 	if (src->alive && src->starts == t->src_start && !t->flushed) {
@@ -172,7 +244,8 @@ void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer)
 	shell_settle_drain(s, n);
 }
 
-/* The staged gradient of a chunk, read from where it lies. */
+/* The gradient of a chunk, read from where it lies. The primary adds up what was contributed, and
+ * the others have it from the primary. */
 static uint64_t shell_reduced(struct sim *s, uint16_t n, uint32_t chunk, const struct core_id *id,
 			      bool *nan)
 {
@@ -182,6 +255,13 @@ static uint64_t shell_reduced(struct sim *s, uint16_t n, uint32_t chunk, const s
 	char a[64], b[64];
 
 	*nan = false;
+	if (place_primary(&sh->place, chunk) != self) {
+		if (!same(&sh->reduced[chunk].id, id))
+			sim_fail(s, "no_tear", "n%u reads the reduced chunk %u of %s for %s", n,
+				 chunk, sim_id(&sh->reduced[chunk].id, a), sim_id(id, b));
+		*nan = sh->reduced[chunk].nan;
+		return sh->reduced[chunk].hash;
+	}
 	for (uint16_t p = 0; p < s->nodes_nr; p++) {
 		const struct cell *cell = p == self ? &sh->sum[chunk] : &sh->slot[p][chunk];
 		struct cell now;
@@ -210,6 +290,7 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 				    .id = e->id,
 				    .bad_tensor = -1,
 				    .bad_rank = -1};
+	uint64_t hash;
 	bool nan;
 
 	sh->jobs--;
@@ -217,7 +298,10 @@ void shell_stage(struct sim *s, const struct sim_event *e)
 		shell_settle_drain(s, e->node);
 		return;
 	}
-	staged.sumsq = 1e-3 * (double)(shell_reduced(s, e->node, e->chunk, &e->id, &nan) >> 32);
+	hash = shell_reduced(s, e->node, e->chunk, &e->id, &nan);
+	sh->reduced[e->chunk] = (struct cell){.id = e->id, .hash = hash, .nan = nan};
+	shell_transfer_reduced(s, e->node, e->chunk);
+	staged.sumsq = 1e-3 * (double)(hash >> 32);
 	staged.finite = !nan;
 	if (nan)
 		staged.bad_tensor = (int64_t)e->chunk;
@@ -254,6 +338,9 @@ void shell_image(struct sim *s, const struct sim_event *e)
 	if (!s->node[e->node].alive || sh->generation != e->epoch ||
 	    sh->image[e->chunk] >= e->session)
 		return;
+	/* A recovery left this node out. What it has in hand is void, and so is its image. */
+	if (!truth_lists(s, e->node))
+		return;
 	if (sh->image[e->chunk] + 1 == e->session && core_id_cmp(&sh->open, &e->id) < 0)
 		sim_fail(s, "image_open",
 			 "n%u: chunk %u of %s is written into an image that is open for %s",
@@ -282,7 +369,9 @@ void shell_apply(struct sim *s, const struct sim_event *e)
 	truth_applied(s, e->node, e->chunk);
 	sh->image[e->chunk] = sh->record.id.step;
 	for (uint16_t p = 0; p < s->nodes_nr; p++) {
-		if (p != nd->self && shell_gets_images(s, e->node, p))
+		if (place_primary(&sh->place, e->chunk) == nd->self && p != nd->self &&
+		    !place_holds(&sh->place, e->chunk, p) && !(sh->place.gone >> p & 1) &&
+		    shell_gets_images(s, e->node, p))
 			shell_image_to(s, nd->end[p], e->chunk, sh->record.id.step,
 				       sim_between(s, 10000, 2 * MS), e->node);
 	}

@@ -6,13 +6,14 @@
 #include "core/core.h"
 
 /* A slot holds a process. There is one slot for each node and one for a zombie. */
-enum { NODES = 4, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
+enum { NODES = 5, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
 enum {
 	GROUPS = 3,
 	TRAINERS = 6,
 	CHUNKS = 6,
+	COPIES = 3, /* Of a chunk, at most. */
 	SESSIONS = 4096,
-	TRANSFERS = 256,
+	TRANSFERS = 512,
 	GENERATIONS = 64,
 	VIEWS = 64,
 	DIFFERS = 64,
@@ -22,6 +23,8 @@ enum {
 #define MS      1000000ull
 #define SEC     1000000000ull
 #define AWAY_NS (2 * SEC) /* A node that is away for so long is given up. */
+/* A link that is silent for so long ends, and a new coordinator waits so long for a member. */
+#define SILENT_NS (300 * MS)
 
 enum sim_kind {
 	SIM_DELIVER = 1,
@@ -36,6 +39,8 @@ enum sim_kind {
 	SIM_APPLIED,
 	SIM_IMAGE,
 	SIM_DRAINED,
+	SIM_LEARN,
+	SIM_LEARN_LANDED,
 	SIM_TRAINER_BEGIN,
 	SIM_TRAINER_ENDED,
 	SIM_TRAINER_RESULT,
@@ -47,6 +52,7 @@ enum sim_kind {
 	SIM_START,
 	SIM_END,
 	SIM_RESUME,
+	SIM_SILENCE,
 	SIM_FAULT,
 	SIM_WRITE,
 	SIM_LOAD,
@@ -89,6 +95,8 @@ struct transfer {
 	uint32_t chunk, epoch;
 	struct core_id id;
 	bool nan, flushed; /* flushed: the source's end of the connection is gone. */
+	bool reduced;      /* It is the reduced gradient, and not a contribution. */
+	bool damaged;      /* It arrives with a wrong checksum. */
 };
 
 struct cell { /* A gradient in an arena or a landing slot. */

@@ -12,7 +12,7 @@
 static void fault_next(struct sim *s)
 {
 	if (s->now < s->faults_end)
-		sim_at(s, sim_between(s, 5 * MS, 400 * MS), SIM_FAULT, NOWHERE);
+		sim_at(s, sim_between(s, 5 * MS, s->gap), SIM_FAULT, NOWHERE);
 }
 
 static uint16_t fault_not_lead(struct sim *s)
@@ -63,6 +63,27 @@ static void fault_shape_record(struct sim *s, struct record_conf *conf)
 	}
 }
 
+/* The holders of a chunk are neighbours. Some chunks have fewer copies than others. */
+static bool fault_shape_copies(struct sim *s)
+{
+	struct sim_model *m = s->m;
+	uint64_t most = s->nodes_nr < COPIES ? s->nodes_nr : COPIES, nr;
+	bool uneven;
+
+	if (!s->copies)
+		return false;
+	nr = sim_chance(s, 850) ? sim_between(s, 2, most) : 1;
+	uneven = sim_chance(s, 200);
+	for (uint32_t c = 0; c < m->chunks_nr; c++) {
+		uint64_t here = uneven ? sim_between(s, 1, nr) : nr;
+
+		m->holders[c] = 0;
+		for (uint64_t i = 0; i < here; i++)
+			m->holders[c] |= 1ull << (m->primary[c] + i) % s->nodes_nr;
+	}
+	return nr > 1;
+}
+
 /* bare: the coordinator holds no chunk of the model and has no trainer, or hardly any, so that it
  * may start again without loss. */
 static void fault_shape_model(struct sim *s, bool bare, uint32_t away)
@@ -75,8 +96,8 @@ static void fault_shape_model(struct sim *s, bool bare, uint32_t away)
 	m->min_world = (uint32_t)sim_between(s, 1, m->trainers_nr);
 	m->max_world = (uint32_t)sim_between(s, m->min_world, m->trainers_nr);
 	for (uint32_t c = 0; c < m->chunks_nr; c++)
-		m->owner[c] = bare && may ? fault_not_lead(s)
-					  : (uint16_t)sim_between(s, 0, s->nodes_nr - 1u);
+		m->primary[c] = bare && may ? fault_not_lead(s)
+					    : (uint16_t)sim_between(s, 0, s->nodes_nr - 1u);
 	for (uint32_t t = 0; t < m->trainers_nr; t++)
 		m->trainer[t].node = bare && may && sim_chance(s, away)
 					     ? fault_not_lead(s)
@@ -88,15 +109,29 @@ static void fault_shape_model(struct sim *s, bool bare, uint32_t away)
 	m->careless = sim_chance(s, 300) ? (uint32_t)sim_between(s, 10, 600) : 0;
 	fault_shape_schedule(s, &m->conf.schedule);
 	fault_shape_record(s, &m->conf);
+	m->place = place_of(m->primary, fault_shape_copies(s) ? m->holders : NULL, m->chunks_nr);
+}
+
+/* Where copies are on several nodes, faults are further apart, so that nodes catch up between them.
+ * An old view that is put back there could pass for the newest one: its members may all be nodes
+ * that have left since. */
+static void fault_shape_more(struct sim *s)
+{
+	s->put_back = 0;
+	s->holders_crash = sim_chance(s, 800);
+	s->gap = sim_between(s, 200 * MS, 2 * SEC);
+	s->damage = sim_chance(s, 300) ? (uint32_t)sim_between(s, 1, 10) : 0;
 }
 
 static void fault_shape(struct sim *s)
 {
-	s->nodes_nr = (uint16_t)sim_between(s, 1, NODES);
+	s->copies = s->seed % 4 >= 2;
+	s->nodes_nr =
+		s->copies ? (uint16_t)sim_between(s, 2, NODES) : (uint16_t)sim_between(s, 1, 4);
 	s->lead = (uint16_t)sim_between(s, 0, s->nodes_nr - 1u);
 	s->models_nr = sim_chance(s, 200) ? (uint16_t)sim_between(s, 2, MODELS) : 1;
 	s->holders_crash = sim_chance(s, 500);
-	s->slow = (uint16_t)sim_between(s, 0, 2 * NODES);
+	s->slow = (uint16_t)sim_between(s, 0, 8);
 	s->reorder = sim_chance(s, 300);
 	s->loss = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 80) : 0;
 	s->copy = sim_chance(s, 600) ? (uint32_t)sim_between(s, 0, 80) : 0;
@@ -105,6 +140,9 @@ static void fault_shape(struct sim *s)
 	s->dies = sim_chance(s, 600) ? (uint32_t)sim_between(s, 1, 6) : 0;
 	s->zombies = s->nodes_nr > 1 && sim_chance(s, 300) ? (uint32_t)sim_between(s, 100, 600) : 0;
 	s->put_back = sim_chance(s, 150) ? (uint32_t)sim_between(s, 50, 300) : 0;
+	s->gap = 400 * MS;
+	if (s->copies)
+		fault_shape_more(s);
 	for (uint16_t i = 0; i < s->models_nr; i++) {
 		s->m = &s->model[i];
 		memset(s->m, 0, sizeof(*s->m));
@@ -123,12 +161,13 @@ static void fault_plain(
 	s->m->chunks_nr = 2;
 	s->m->trainers_nr = s->m->min_world = s->m->max_world = 3;
 	for (uint16_t i = 0; i < 3; i++) {
-		s->m->owner[i] = i % 2;
+		s->m->primary[i] = i % 2;
 		s->m->trainer[i].node = i % 2;
 	}
 	s->reorder = false;
 	s->loss = s->copy = s->late = s->m->conf.max_skips = s->m->careless = s->warm = s->dies =
 		s->zombies = s->put_back = 0;
+	s->m->place = place_of(s->m->primary, NULL, s->m->chunks_nr);
 	s->m->orders.on = s->m->orders.script = s->seed == 1;
 }
 
@@ -240,6 +279,50 @@ static void fault_stop(struct sim *s, uint16_t n)
 		if (i != n && sim_chance(s, 300))
 			link_break(s, n, i);
 	}
+	if (s->copies)
+		sim_at(s, SILENT_NS, SIM_SILENCE, NOWHERE)->node = n;
+}
+
+/* Nobody has heard anything of the process for so long that its links end. */
+void fault_silence(struct sim *s, const struct sim_event *e)
+{
+	for (uint16_t i = 0; i < s->nodes_nr && s->node[e->node].paused; i++) {
+		if (i != e->node)
+			link_break(s, e->node, i);
+	}
+}
+
+/* A link falls and stays down, between two nodes or between one and all others. */
+static void fault_cut(struct sim *s, uint16_t n, uint16_t m, bool all)
+{
+	for (uint16_t i = 0; i < s->nodes_nr; i++) {
+		if (i == n || (i != m && !all))
+			continue;
+		sim_trace(s, "n%u and n%u ARE CUT OFF from each other", n, i);
+		link_conn(s, n, i)->cut = true;
+		link_break(s, n, i);
+	}
+}
+
+static void fault_mend(struct sim *s)
+{
+	for (uint16_t i = 0; i < s->nodes_nr; i++) {
+		for (uint16_t j = i + 1; j < s->nodes_nr; j++)
+			s->conn[i][j].cut = false;
+	}
+}
+
+/* Faults that matter where a view goes on without a member. */
+static void fault_more(struct sim *s, uint16_t n, uint16_t m, uint64_t what)
+{
+	if (what < 93 && n != m)
+		fault_cut(s, n, m, false);
+	else if (what < 95)
+		fault_cut(s, n, m, true);
+	else if (what < 98)
+		fault_mend(s);
+	else
+		fault_crash(s, n);
 }
 
 /* A trainer stops, and the deadline must expel it. */
@@ -293,7 +376,9 @@ void fault_event(struct sim *s, const struct sim_event *e)
 		link_conn(s, n, m)->cut = true;
 	else if (what < 90 && n != m)
 		link_conn(s, n, m)->cut = false;
-	if (s->now + 400 * MS >= s->faults_end)
+	else if (what >= 90 && s->copies)
+		fault_more(s, n, m, what);
+	if (s->now + s->gap >= s->faults_end)
 		sim_at(s, s->faults_end - s->now, SIM_FAULT, NOWHERE);
 	else
 		fault_next(s);
@@ -309,6 +394,9 @@ void fault_watch(struct sim *s)
 	sim_at(s, SEC, SIM_WATCH, NOWHERE);
 	if (s->faults)
 		return;
+	if (s->now > s->healed_at + HEAL_NS && !truth_all_back(s))
+		sim_fail(s, "liveness", "not every node counts %llu s after the faults ceased",
+			 (unsigned long long)(HEAL_NS / SEC));
 	if (s->now > s->m->progress_at + HEAL_NS) {
 		core_state(shell_of(s, s->lead)->core, &st);
 		sim_fail(s, "liveness",

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[NODES] = {"a", "b", "c", "d"};
+static const char *const names[NODES] = {"a", "b", "c", "d", "e"};
 
 struct view_node shell_who(struct sim *s, uint16_t slot)
 {
@@ -28,12 +28,13 @@ static struct core_conf node_conf(struct sim *s, uint16_t n)
 				 .who = shell_who(s, n),
 				 .term = s->node[n].starts,
 				 .chunks_nr = s->m->chunks_nr,
-				 .place = place_of(s->m->owner, NULL, s->m->chunks_nr),
+				 .place = s->m->place,
 				 .node_names = names,
 				 .min_world = s->m->min_world,
 				 .max_world = s->m->max_world,
 				 .step_timeout_ns = 4 * SEC,
 				 .lost_timeout_ns = AWAY_NS,
+				 .heartbeat_timeout_ns = SILENT_NS,
 				 .repeat_ns = 30 * MS};
 
 	conf.record = s->m->conf;
@@ -105,6 +106,7 @@ static void shell_keep(struct shell *sh, const struct shell *was)
 	sh->world = was->world;
 	memcpy(sh->slot, was->slot, sizeof(sh->slot));
 	memcpy(sh->sum, was->sum, sizeof(sh->sum));
+	memcpy(sh->reduced, was->reduced, sizeof(sh->reduced));
 	sh->loading = was->loading;
 	sh->confirmed = was->confirmed;
 	memcpy(sh->written, was->written, sizeof(sh->written));
@@ -162,7 +164,9 @@ static void shell_crash(struct sim *s, uint16_t n, bool whole)
 	}
 	was = *sh;
 	shell_reset(sh);
-	if (n == s->lead && s->faults && s->m->copy.term && sim_chance(s, s->put_back)) {
+	/* A zombie would still commit in the view that the checkers take for undone. */
+	if (n == s->lead && s->faults && s->m->copy.term && sim_chance(s, s->put_back) &&
+	    !s->node[ZOMBIE].alive) {
 		sim_trace(s, "n%u: an old view is put back: %llu.%u for %llu.%u", n,
 			  (unsigned long long)s->m->copy.term, s->m->copy.seq,
 			  (unsigned long long)sh->disk.term, sh->disk.seq);
@@ -191,6 +195,8 @@ static void shell_start(struct sim *s, uint16_t n, bool warm)
 		sh->term_promised = 0; /* it is another member */
 	}
 	conf = node_conf(s, n);
+	sh->place = conf.place;
+	sh->place.gone = ~conf.members.nodes;
 	free(sh->memory);
 	sh->memory = room(core_bytes(&conf));
 	for (uint32_t i = 0; i < 2 && sh->cold; i++) {

@@ -9,8 +9,9 @@
 #include <string.h>
 
 static const char *const op_names[CORE_MSG_NR] = {
-	"?",     "ASK",  "ANSWER",  "VIEW", "VIEW_OK", "BEGIN",   "GRANT",   "VOTE", "COMMIT",
-	"ABORT", "DONE", "DRAINED", "JOIN", "GONE",    "ABANDON", "WAITING", "RANKS"};
+	"?",       "ASK",     "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT",
+	"VOTE",    "COMMIT",  "ABORT",  "DONE", "DRAINED", "JOIN",  "GONE",
+	"ABANDON", "WAITING", "RANKS",  "HEAR", "HEARD"};
 
 struct conn *link_conn(struct sim *s, uint16_t a, uint16_t b)
 {

@@ -10,13 +10,19 @@
  * model is held, over links that stay up. */
 #include "sim/sim.h"
 
+#include "core/inner.h"
+
 #include <string.h>
 
 #define LOAD_NS (700 * MS) /* After this time it begins again. */
 
-static bool owns(const struct sim *s, uint16_t n, uint32_t chunk)
+/* Is it a member of the view that the coordinator has adopted? All others are left alone. A zombie
+ * may ask before its successor has started. */
+static bool load_member(struct sim *s, uint16_t n)
 {
-	return s->m->owner[chunk] == s->node[n].self;
+	const struct core *c = shell_of(s, s->lead)->core;
+
+	return !c || view_is_member(&c->member.members, n);
 }
 
 /* The link of a node to the coordinator, or of the coordinator to itself. 0: none. */
@@ -46,7 +52,7 @@ void load_forget(struct sim *s, uint16_t n)
 	struct shell *sh = shell_of(s, n);
 
 	for (uint32_t c = 0; c < s->m->chunks_nr && sh->loading; c++) {
-		if (!owns(s, n, c))
+		if (!shell_keeps(s, n, c))
 			continue;
 		sh->written[c] = false;
 		sh->weights[c] = 0;
@@ -88,7 +94,7 @@ void load_asked(struct sim *s, const struct sim_event *e)
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
 		struct sim_event *read;
 
-		if (!owns(s, e->node, c) || (!l->reads && sh->written[c]))
+		if (!shell_keeps(s, e->node, c) || (!l->reads && sh->written[c]))
 			continue;
 		sh->load_left++;
 		read = sim_at(s, sim_between(s, 100000, e->node == s->slow ? 150 * MS : 30 * MS),
@@ -127,7 +133,7 @@ void load_confirm(struct sim *s, const struct sim_event *e)
 	if (sh->load != e->epoch || link_to_lead(s, e->node) != e->session)
 		return;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (owns(s, e->node, c) && !sh->written[c])
+		if (shell_keeps(s, e->node, c) && !sh->written[c])
 			return;
 	}
 	sh->confirmed = true;
@@ -135,10 +141,10 @@ void load_confirm(struct sim *s, const struct sim_event *e)
 }
 
 /* True: these are the links over which the nodes were asked. */
-static bool load_links(const struct sim *s)
+static bool load_links(struct sim *s)
 {
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (s->m->load.link[n] != link_of_lead(s, n))
+		if (load_member(s, n) && s->m->load.link[n] != link_of_lead(s, n))
 			return false;
 	}
 	return true;
@@ -167,7 +173,7 @@ void load_answer(struct sim *s, const struct sim_event *e)
 		return;
 	l->part[e->peer]++;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (l->part[n] != l->part[e->peer])
+		if (load_member(s, n) && l->part[n] != l->part[e->peer])
 			return;
 	}
 	if (l->part[e->peer] == LOAD_CONFIRMED) {
@@ -175,8 +181,10 @@ void load_answer(struct sim *s, const struct sim_event *e)
 		load_seal(s);
 		return;
 	}
-	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		load_at(s, n, SIM_LOAD_CONFIRM, n, sim_between(s, 50000, 3 * MS));
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (load_member(s, n))
+			load_at(s, n, SIM_LOAD_CONFIRM, n, sim_between(s, 50000, 3 * MS));
+	}
 }
 
 static void load_begin(struct sim *s, const struct core_state *st)
@@ -196,7 +204,8 @@ static void load_begin(struct sim *s, const struct core_state *st)
 		  l->reads ? " from the checkpoint" : "");
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		l->link[n] = link_of_lead(s, n);
-		load_at(s, n, SIM_LOAD, n, sim_between(s, 50000, 3 * MS));
+		if (load_member(s, n))
+			load_at(s, n, SIM_LOAD, n, sim_between(s, 50000, 3 * MS));
 	}
 }
 
@@ -221,12 +230,18 @@ void load_tick(struct sim *s)
 		      s->now >= l->until))
 		l->on = false;
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		linked = linked && link_of_lead(s, n);
+		linked = linked && (!load_member(s, n) || link_of_lead(s, n));
 	if (!l->on && linked)
 		load_begin(s, &st);
 }
 
 /* --- saving --- */
+
+/* Has the node a copy that counts, in the view of the coordinator? All of them are the same. */
+static bool saves(struct sim *s, uint16_t n, uint32_t chunk)
+{
+	return place_holds(&shell_of(s, s->lead)->place, chunk, n) && load_member(s, n);
+}
 
 static bool save_part(struct sim *s, uint16_t n, struct sim_save *v)
 {
@@ -237,15 +252,15 @@ static bool save_part(struct sim *s, uint16_t n, struct sim_save *v)
 	    sh->chunks_left)
 		return false;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (owns(s, n, c) && sh->version[c] != v->id.step)
+		if (saves(s, n, c) && sh->version[c] != v->id.step)
 			return false;
 	}
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (owns(s, n, c) &&
+		if (saves(s, n, c) &&
 		    (!sh->written[c] || sh->weights[c] != t->weights[v->id.step % 2][c]))
 			sim_fail(s, "held", "chunk %u is not as of step %llu, which is held", c,
 				 (unsigned long long)v->id.step);
-		if (owns(s, n, c))
+		if (saves(s, n, c))
 			v->weights[c] = sh->weights[c];
 	}
 	v->link[n] = link_of_lead(s, n);
@@ -266,7 +281,8 @@ bool load_save(struct sim *s, const struct core_id *id, uint64_t weights[CHUNKS]
 			*v = (struct sim_save){.id = *id, .start = v->start};
 	}
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (!v->saved[n] && (sim_chance(s, 300) || !save_part(s, n, v)))
+		if (!v->saved[n] && load_member(s, n) &&
+		    (sim_chance(s, 300) || !save_part(s, n, v)))
 			return false;
 	}
 	memcpy(weights, v->weights, sizeof(v->weights));

@@ -54,7 +54,7 @@ static int report(struct sim *s, uint64_t seed)
 
 struct totals {
 	uint64_t commits, forwards, aborts, losts, restarts, warms, zombies, held_off, events,
-		helds, tuneds, restores;
+		helds, tuneds, restores, expelled, learned, promoted;
 };
 
 static void total(struct totals *t, const struct sim *s)
@@ -69,6 +69,9 @@ static void total(struct totals *t, const struct sim *s)
 		t->helds += m->orders.helds;
 		t->tuneds += m->orders.tuneds;
 		t->restores += m->orders.restores;
+		t->expelled += m->expelled;
+		t->learned += m->learned;
+		t->promoted += m->promoted;
 	}
 	t->restarts += s->restarts;
 	t->warms += s->warms;
@@ -94,6 +97,9 @@ static void print_totals(const struct totals *t)
 		{"holds", t->helds},
 		{"tunes", t->tuneds},
 		{"restored", t->restores},
+		{"members expelled", t->expelled},
+		{"learned", t->learned},
+		{"counted again", t->promoted},
 		{"events", t->events},
 	};
 

@@ -45,6 +45,9 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	struct core_id credit[NODES], lent[NODES];
 	bool sent[NODES][CHUNKS];
 	struct cell slot[NODES][CHUNKS], sum[CHUNKS]; /* sum: this node's sum over its ranks. */
+	/* The reduced gradient of each chunk: what the primary makes, or what arrived from it. */
+	struct cell reduced[CHUNKS];
+	bool sent_reduced[NODES][CHUNKS];
 	/* The newest attempt that it began as a coordinator, and the world of that attempt. */
 	struct core_id begun;
 	struct core_world begun_world;
@@ -53,9 +56,15 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	/* Applying. */
 	struct record record;
 	uint32_t chunks_left;
+	bool applying;    /* CORE_EV_APPLIED has not been given yet. */
+	bool applied_due; /* It waits for transfers to a node that a recovery left out. */
 	/* State. */
 	uint32_t generation;
-	bool written[CHUNKS];
+	struct placement place; /* As the core said last. */
+	bool written[CHUNKS];   /* It has a copy of the chunk. */
+	/* The number of the last CORE_ACT_LEARN. learning: not every copy is here yet. */
+	uint32_t learn;
+	bool learning;
 	/* The restore or the definition that writes here, and how many chunks it still has to
 	 * write. */
 	uint32_t load, load_left;

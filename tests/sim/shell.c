@@ -76,6 +76,10 @@ void shell_settle_drain(struct sim *s, uint16_t n)
 {
 	struct shell *sh = shell_of(s, n);
 
+	if (sh->applied_due && !sh->transfers) {
+		sh->applied_due = false;
+		sim_at(s, sim_between(s, 1000, MS), SIM_APPLIED, n);
+	}
 	if (!sh->draining || sh->jobs || sh->transfers || sh->drained_sent)
 		return;
 	sh->drained_sent = true;
@@ -91,6 +95,13 @@ void shell_drained(struct sim *s, const struct sim_event *e)
 	node_event(s, e->node, &done);
 }
 
+void shell_apply_at(struct sim *s, uint16_t n, uint32_t chunk)
+{
+	shell_of(s, n)->chunks_left++;
+	sim_at(s, sim_between(s, 50000, n == s->slow ? 150 * MS : 20 * MS), SIM_APPLY, n)->chunk =
+		chunk;
+}
+
 static void shell_apply_done(struct sim *s, uint16_t n)
 {
 	sim_at(s, sim_between(s, 10000, 3 * MS), SIM_APPLIED, n);
@@ -102,13 +113,17 @@ static void on_apply(struct sim *s, uint16_t n, const struct core_action *a)
 
 	sh->record = *a->record;
 	sh->chunks_left = 0;
+	sh->applying = true;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (s->m->owner[c] != s->node[n].self ||
-		    (sh->warming && sh->version[c] == a->record->id.step)) /* before it died */
+		/* It was applied before the process died, or was fetched as of this step. */
+		bool has = sh->version[c] == a->record->id.step &&
+			   (sh->warming || !shell_holds(s, n, c));
+
+		if (!shell_keeps(s, n, c) || has)
 			continue;
-		sh->chunks_left++;
-		sim_at(s, sim_between(s, 50000, n == s->slow ? 150 * MS : 20 * MS), SIM_APPLY, n)
-			->chunk = c;
+		if (!shell_holds(s, n, c) && !learn_keeps_up(sh, c, a->record->id.step))
+			continue;
+		shell_apply_at(s, n, c);
 	}
 	if (!sh->chunks_left)
 		shell_apply_done(s, n);
@@ -129,6 +144,7 @@ static void on_begin(struct sim *s, uint16_t n, const struct core_action *a)
 	sh->draining = sh->drained_sent = false;
 	memset(sh->queued, 0, sizeof(sh->queued));
 	memset(sh->sent, 0, sizeof(sh->sent));
+	memset(sh->sent_reduced, 0, sizeof(sh->sent_reduced));
 	trainer_tell(s, n, &sh->world, SIM_TRAINER_BEGIN, &sh->id);
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++)
 		shell_stage_try(s, n, c);
@@ -152,16 +168,21 @@ static void on_seal(struct sim *s, uint16_t n, const struct core_action *a)
 	if (sh->warming)
 		truth_whole(s, n, a->record);
 	sh->generation = a->record->id.generation;
+	sh->record = *a->record;
+	sh->learning = false;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		sh->version[c] = sh->image[c] = a->record->id.step;
 		/* Its own chunks are made again from the masters here, and those of other nodes are
 		 * asked for. */
-		if (sh->warming && s->m->owner[c] != s->node[n].self)
-			sh->image[c] = 0;
-		if (s->m->owner[c] == s->node[n].self && !sh->written[c])
+		sh->image[c] = sh->warming && !shell_keeps(s, n, c) ? 0 : a->record->id.step;
+		if (!shell_keeps(s, n, c))
+			continue;
+		if (!sh->written[c])
 			sim_fail(s, "no_tear", "n%u seals chunk %u that nobody wrote", n, c);
-		if (s->m->owner[c] == s->node[n].self && a->record->outcome == RECORD_SEAL)
+		if (a->record->outcome == RECORD_SEAL) {
 			truth_sealed(s, n, c, a->record);
+			sh->version[c] = a->record->id.step;
+		}
+		truth_copy(s, n, c, a->record);
 	}
 	sh->loading = 0;
 	sh->confirmed = false;
@@ -178,6 +199,7 @@ static void on_lost(struct sim *s, uint16_t n, const struct core_action *a)
 	sh->loading = 0;
 	sh->confirmed = false;
 	sh->load = 0;
+	sh->learning = false;
 	memset(sh->version, 0, sizeof(sh->version));
 	memset(sh->image, 0, sizeof(sh->image));
 	for (uint32_t t = 0; t < s->m->trainers_nr && a->status == SHARD_LOST; t++) {
@@ -190,8 +212,8 @@ static void on_credit(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	shell_of(s, n)->credit[a->node] = a->id;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (s->m->owner[c] == a->node)
-			shell_transfer(s, n, c);
+		shell_transfer(s, n, c);
+		shell_transfer_reduced(s, n, c);
 	}
 }
 
@@ -244,7 +266,10 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		on_seal(s, n, a);
 		break;
 	case CORE_ACT_PLACED:
+		sh->place = *a->place;
+		break;
 	case CORE_ACT_LEARN:
+		learn_start(s, n, a->record);
 		break;
 	case CORE_ACT_LOST:
 		on_lost(s, n, a);

@@ -164,6 +164,12 @@ static void on_applied(struct sim *s, const struct sim_event *e)
 {
 	struct core_event done = {.type = CORE_EV_APPLIED};
 
+	shell_of(s, e->node)->applied_due =
+		s->m->place.holders && shell_of(s, e->node)->transfers > 0;
+	if (shell_of(s, e->node)->applied_due)
+		return;
+	shell_of(s, e->node)->applying = false;
+	done.on = learn_applied(s, e->node);
 	sim_trace(s, "n%u APPLIED", e->node);
 	node_event(s, e->node, &done);
 }
@@ -220,6 +226,8 @@ static const struct {
 	[SIM_APPLIED] = {on_applied, AT_NODE | AT_CPU},
 	[SIM_IMAGE] = {shell_image, 0},
 	[SIM_DRAINED] = {shell_drained, AT_NODE | AT_CPU},
+	[SIM_LEARN] = {learn_ask, AT_NODE | AT_CPU},
+	[SIM_LEARN_LANDED] = {learn_landed, AT_NODE | AT_CPU},
 	[SIM_TRAINER_BEGIN] = {trainer_event, AT_NODE},
 	[SIM_TRAINER_ENDED] = {trainer_event, AT_NODE},
 	[SIM_TRAINER_RESULT] = {trainer_event, AT_NODE},
@@ -231,6 +239,7 @@ static const struct {
 	[SIM_START] = {on_start, 0},
 	[SIM_END] = {on_end, 0},
 	[SIM_RESUME] = {on_resume, 0},
+	[SIM_SILENCE] = {fault_silence, 0},
 	[SIM_FAULT] = {fault_event, 0},
 	[SIM_WRITE] = {on_write, 0},
 	[SIM_LOAD] = {load_asked, AT_NODE | AT_CPU},
@@ -276,10 +285,11 @@ void sim_free(struct sim *s)
 	s->heap_nr = s->heap_cap = 0;
 }
 
-static bool sim_over(const struct sim *s) /* Every model got on after the faults ceased. */
+static bool sim_over(struct sim *s) /* Every model got on after the faults ceased. */
 {
 	for (uint16_t i = 0; i < s->models_nr; i++) {
-		if (s->model[i].healed_commits < HEALED_COMMITS)
+		s->m = &s->model[i];
+		if (s->m->healed_commits < HEALED_COMMITS || !truth_all_back(s))
 			return false;
 	}
 	return true;

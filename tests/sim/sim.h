@@ -38,15 +38,27 @@ struct truth { /* The truth about one generation. */
 	uint64_t seal_step, last;
 	struct record record[2];     /* By step % 2: the last record and the one before. */
 	uint64_t weights[2][CHUNKS]; /* The weights after these records. */
-	bool restoring;              /* Until it is sealed it comes from .checkpoint. */
-	bool loaded;                 /* An operator had it read from there. */
+	/* The nodes whose votes decided each, and that were members in every view since. */
+	uint64_t of[2];
+	bool restoring; /* Until it is sealed it comes from .checkpoint. */
+	bool loaded;    /* An operator had it read from there. */
 	struct sim_checkpoint checkpoint;
+};
+
+struct sim_view { /* A view that was durable. */
+	uint64_t term, incarnation[NODES];
+	uint32_t seq, generation;
+	bool sealed;
+	struct core_tune tune;
+	uint64_t nodes, counts; /* The members, and those whose copies count. */
 };
 
 struct sim_model { /* One of the models of the nodes, and what the checkers know of it. */
 	uint16_t index;
 	uint32_t chunks_nr, trainers_nr, min_world, max_world;
-	uint16_t owner[CHUNKS];
+	uint16_t primary[CHUNKS];
+	uint64_t holders[CHUNKS];
+	struct placement place; /* As it was defined: every node counts. */
 	bool fp16;
 	struct record_conf conf;
 	enum { LR_NONE, LR_OWN, LR_BY_ATTEMPT } lr; /* The learning rates that its trainers give. */
@@ -56,18 +68,14 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	struct sim_session session[SESSIONS];
 	uint32_t sessions_nr;
 	struct truth truth[GENERATIONS];
-	uint32_t generation; /* The newest durable one. */
-	struct {             /* Views that were durable, the newest last. */
-		uint64_t term, incarnation[NODES];
-		uint32_t seq;
-		struct core_tune tune;
-	} view[VIEWS];
+	uint32_t generation;         /* The newest durable one. */
+	struct sim_view view[VIEWS]; /* Views that were durable, the newest last. */
 	uint32_t views_nr;
 	/* A copy of a view that was durable once, which an operator may put back. */
 	struct core_view copy;
 	bool put_back; /* It was put back since the last generation began. */
-	/* A view becomes durable, and what is committed in it is of the view before. */
-	bool recovers;
+	/* A view becomes durable, and what is committed in it is of the view before. NULL: none. */
+	const struct core_view *recovers;
 	/* Attempts whose ranks gave different learning rates, the newest last. */
 	struct core_id differs[DIFFERS];
 	uint32_t differs_nr;
@@ -75,6 +83,8 @@ struct sim_model { /* One of the models of the nodes, and what the checkers know
 	struct sim_load load;
 	struct sim_save save;
 	uint64_t commits, forwards, aborts, losts, progress_at, healed_commits;
+	/* Members that left a view, that fetched their copies, and whose copies count again. */
+	uint64_t expelled, learned, promoted;
 };
 
 struct sim {
@@ -94,8 +104,10 @@ struct sim {
 	uint32_t warm, dies;
 	uint32_t put_back; /* When the coordinator dies, an old copy of its views is put back. */
 	uint32_t zombies;  /* A coordinator that is taken for dead goes on. */
-	uint64_t faults_end, healed_at;
-	uint32_t epochs; /* Of connections. */
+	bool copies;       /* Chunks have copies on several nodes. */
+	uint32_t damage;   /* A gradient arrives damaged. */
+	uint64_t faults_end, healed_at, gap; /* gap: at most between two faults. */
+	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];
 	struct conn conn[SLOTS][SLOTS];
 	struct sim_model *m; /* The model of the event in hand. */
@@ -115,6 +127,18 @@ struct sim {
 static inline struct shell *shell_of(struct sim *s, uint16_t slot)
 {
 	return &s->node[slot].shell[s->m->index];
+}
+
+/* Has the node of this slot memory for the chunk? */
+static inline bool shell_keeps(struct sim *s, uint16_t slot, uint32_t chunk)
+{
+	return place_keeps(&s->m->place, chunk, s->node[slot].self);
+}
+
+/* Does its copy count, as far as it knows? */
+static inline bool shell_holds(struct sim *s, uint16_t slot, uint32_t chunk)
+{
+	return place_holds(&shell_of(s, slot)->place, chunk, s->node[slot].self);
 }
 
 /* sim.c */

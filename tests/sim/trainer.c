@@ -193,7 +193,7 @@ static void trainer_ready(struct sim *s, uint32_t t)
 }
 
 /* Computing starts when the image has the step before. A node that missed an image write asks the
- * chunk's owner. */
+ * chunk's primary. */
 static void trainer_read(struct sim *s, uint32_t t)
 {
 	struct sim_trainer *tr = &s->m->trainer[t];
@@ -204,14 +204,18 @@ static void trainer_read(struct sim *s, uint32_t t)
 	if (!sh->running || !same(&sh->id, &tr->id))
 		return;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		uint16_t from = s->m->owner[c] == nd->self ? tr->node : nd->end[s->m->owner[c]];
-		const struct shell *owner = shell_of(s, from);
+		uint16_t has = place_primary(&sh->place, c), from;
+		const struct shell *owner;
 
 		if (sh->image[c] + 1 >= tr->id.step)
 			continue;
 		all = false;
+		if (has >= NODES || has == nd->self || !nd->link[has])
+			continue;
+		from = nd->end[has];
+		owner = shell_of(s, from);
 		if (s->node[from].alive && owner->generation == sh->generation &&
-		    owner->image[c] + 1 == tr->id.step && nd->link[s->m->owner[c]])
+		    owner->image[c] + 1 == tr->id.step)
 			sh->image[c] = owner->image[c];
 	}
 	if (all) {

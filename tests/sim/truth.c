@@ -86,8 +86,9 @@ static void truth_of_view(struct sim *s, const struct record *r)
 
 	if (!nr || s->m->view[(nr - back) % VIEWS].term != r->id.term ||
 	    s->m->view[(nr - back) % VIEWS].seq != r->id.seq)
-		sim_fail(s, "durable_view", "%s is committed, but its view is over",
-			 sim_id(&r->id, a));
+		sim_fail(s, "durable_view", "%s is committed, but its view is over: %llu.%u is",
+			 sim_id(&r->id, a), (unsigned long long)s->m->view[(nr - 1) % VIEWS].term,
+			 s->m->view[(nr - 1) % VIEWS].seq);
 }
 
 void truth_record(struct sim *s, const struct record *r)
@@ -139,7 +140,7 @@ void truth_record(struct sim *s, const struct record *r)
 		sim_fail(s, "durable_view", "%s is committed in a generation that was LOST",
 			 sim_id(&r->id, a));
 	truth_of_view(s, r);
-	truth_votes(s, r);
+	truth_votes(s, r, &t->of[r->id.step % 2]);
 	truth_pure(s, &t->record[t->last % 2], r);
 	t->last = r->id.step;
 	t->record[r->id.step % 2] = *r;
@@ -172,7 +173,7 @@ void truth_applied(struct sim *s, uint16_t n, uint32_t chunk)
 	if (sh->version[chunk] != r->id.step)
 		sim_fail(s, "exactly_once", "n%u applies %s to chunk %u, which is then at %llu", n,
 			 sim_id(&r->id, a), chunk, (unsigned long long)sh->version[chunk]);
-	if (r->id.generation == s->m->generation &&
+	if (r->id.generation == s->m->generation && r->id.step + 1 >= t->last &&
 	    sh->weights[chunk] != t->weights[r->id.step % 2][chunk])
 		sim_fail(s, "no_tear",
 			 "n%u: chunk %u after %s is not what the committed steps make of it", n,
@@ -181,12 +182,17 @@ void truth_applied(struct sim *s, uint16_t n, uint32_t chunk)
 
 static void truth_note_view(struct sim *s, const struct core_view *v)
 {
-	s->m->view[s->m->views_nr % VIEWS].term = v->term;
-	s->m->view[s->m->views_nr % VIEWS].seq = v->seq;
+	struct sim_view *to = &s->m->view[s->m->views_nr++ % VIEWS];
+
+	*to = (struct sim_view){.term = v->term,
+				.seq = v->seq,
+				.generation = v->generation,
+				.sealed = v->sealed,
+				.tune = v->tune,
+				.nodes = v->members.nodes,
+				.counts = v->members.nodes & ~v->place.learns};
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		s->m->view[s->m->views_nr % VIEWS].incarnation[n] = v->members.node[n].incarnation;
-	s->m->view[s->m->views_nr % VIEWS].tune = v->tune;
-	s->m->views_nr++;
+		to->incarnation[n] = v->members.node[n].incarnation;
 }
 
 /* A durable view names every member, none twice, and none by the uuid of a folder that is not the
@@ -239,6 +245,7 @@ void truth_durable(struct sim *s, const struct core_view *v)
 			s->m->losts++;
 		s->m->generation = v->generation;
 	}
+	truth_place(s, v);
 	truth_note_view(s, v);
 	truth_names(s, v);
 	truth_view(s, v);
@@ -247,9 +254,9 @@ void truth_durable(struct sim *s, const struct core_view *v)
 	t = truth_of(s, v->generation);
 	/* The recovery rule committed what nobody had seen. */
 	s->m->forwards += t->sealed && v->record.id.step > t->last;
-	s->m->recovers = true;
+	s->m->recovers = v;
 	truth_record(s, &v->record);
-	s->m->recovers = false;
+	s->m->recovers = NULL;
 	if (v->record.id.step < t->last)
 		sim_fail(s, "told_stays_true", "a view at step %llu, but step %llu was committed",
 			 (unsigned long long)v->record.id.step, (unsigned long long)t->last);
@@ -272,13 +279,13 @@ static bool view_was_durable(const struct sim *s, const struct core_id *id)
 	return false;
 }
 
-static void truth_done(struct sim *s, uint16_t n, const struct core_id *id)
+static void truth_done(struct sim *s, uint16_t n, const struct core_id *id, bool caught)
 {
 	const struct shell *sh = shell_of(s, n);
 	char a[64];
 
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (s->m->owner[c] == s->node[n].self &&
+		if ((caught ? shell_keeps(s, n, c) : shell_holds(s, n, c)) &&
 		    (sh->version[c] != id->step || sh->generation != id->generation))
 			sim_fail(s, "done_is_done",
 				 "n%u says that %s is done, but chunk %u is at step %llu", n,
@@ -308,7 +315,7 @@ static void truth_send(struct sim *s, uint16_t n, const struct core_msg *m)
 	if (m->record && m->record->outcome != RECORD_SEAL)
 		truth_record(s, m->record);
 	if (m->op == CORE_DONE)
-		truth_done(s, n, &m->id);
+		truth_done(s, n, &m->id, m->caught);
 	if (m->op == CORE_VOTE && !same(&shell_of(s, n)->open, &m->id))
 		sim_fail(s, "image_open", "n%u votes for %s before its image is open", n,
 			 sim_id(&m->id, a));
@@ -343,6 +350,7 @@ static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 	struct truth *t = truth_of(s, a->id.generation);
 	/* A zombie may have no rank that it could tell. */
 	bool told = n != ZOMBIE || core_local_ranks(a->world, s->node[n].self) > 0;
+	uint64_t of = t->of[a->id.step % 2];
 	char id[64];
 
 	s->m->aborts++;
@@ -352,6 +360,10 @@ static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 		sim_fail(s, "lr_voted",
 			 "%s ends because of its learning rates, but all gave the same",
 			 sim_id(&a->id, id));
+	/* Whoever was out of the view does not know what was decided. SHARD_WORLD_CHANGED says that
+	 * the step may count. */
+	if (s->m->place.holders && !(of >> s->node[n].self & 1) && a->status == SHARD_WORLD_CHANGED)
+		told = false;
 	if (told && a->id.generation == s->m->generation && a->id.step <= t->last &&
 	    a->id.step + 1 >= t->last && same(&t->record[a->id.step % 2].id, &a->id))
 		sim_fail(s, "told_stays_true", "n%u drops %s, which was committed", n,
@@ -392,7 +404,8 @@ static void truth_coordinates(struct sim *s, uint16_t n)
 		sim_fail(s, "stops", "n%u begins %s though it was told to stop", n,
 			 sim_id(&co->id, a));
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
-		if (i != s->node[n].self && !s->node[n].link[i])
+		if (i != s->node[n].self && !s->node[n].link[i] &&
+		    view_is_member(&co->view.members, i))
 			sim_fail(s, "begins_linked", "n%u begins %s without a link to n%u", n,
 				 sim_id(&co->id, a), i);
 	}

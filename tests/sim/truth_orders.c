@@ -90,7 +90,7 @@ static void order_tuned(struct sim *s)
 			 (unsigned long long)o->resumed.step,
 			 (unsigned long long)disk->tune.resumed_step);
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (!s->node[n].alive)
+		if (!s->node[n].alive || !truth_lists(s, n))
 			continue;
 		core_state(shell_of(s, n)->core, &st);
 		if (st.term && !same_tune(&st.tune, &disk->tune))
@@ -121,6 +121,10 @@ static void order_lost(struct sim *s, uint16_t n, const struct core_action *a)
 {
 	bool restoring = truth_of(s, a->id.generation)->restoring;
 
+	/* A node that was no member meanwhile hears of it when the weights are back. Its trainers
+	 * join anew, and find them there. */
+	if (truth_of(s, a->id.generation)->sealed)
+		restoring = restoring && a->status == SHARD_ROLLED_BACK;
 	if ((a->status == SHARD_ROLLED_BACK) != restoring || (a->status == SHARD_LOST) == restoring)
 		sim_fail(s, "restored", "n%u tells of generation %u with status %d, restoring %d",
 			 n, a->id.generation, a->status, restoring);

@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-/* A new coordinator decides over the members that answered as the members that they were. One that
- * started again has left the view. */
 static bool same(const struct core_id *a, const struct core_id *b)
 {
 	return core_id_cmp(a, b) == 0;
@@ -21,18 +19,25 @@ bool truth_bits(double a, double b)
 	return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
-static bool truth_left(struct sim *s, uint16_t n, const struct record *r)
+/* A new coordinator decides over the members that answered as the members that they were. Who did
+ * not, or started again, is not in the view that it makes of them. */
+static bool truth_left(const struct sim *s, const struct sim_view *v, uint16_t n)
 {
-	if (s->node[s->lead].starts <= r->id.term)
-		return false;
-	for (uint32_t i = s->m->views_nr; i-- > 0 && i + VIEWS > s->m->views_nr;) {
-		if (s->m->view[i % VIEWS].term == r->id.term &&
-		    s->m->view[i % VIEWS].seq == r->id.seq)
-			return s->m->view[i % VIEWS].incarnation[n] !=
-				       shell_of(s, n)->incarnation ||
-			       !s->node[n].alive;
-	}
-	return false;
+	const struct core_view *to = s->m->recovers;
+
+	return !(v->nodes >> n & 1) ||
+	       (to && (!view_is_member(&to->members, n) ||
+		       to->members.node[n].incarnation != v->incarnation[n]));
+}
+
+/* The view of the record. truth_of_view() has found it. */
+static const struct sim_view *truth_view_of(const struct sim *s, const struct core_id *id)
+{
+	uint32_t i = s->m->views_nr - 1;
+
+	while (s->m->view[i % VIEWS].term != id->term || s->m->view[i % VIEWS].seq != id->seq)
+		i--;
+	return &s->m->view[i % VIEWS];
 }
 
 static bool truth_voted(struct sim *s, uint16_t n,
@@ -42,15 +47,19 @@ static bool truth_voted(struct sim *s, uint16_t n,
 	       (n == s->lead && same(&shell_of(s, ZOMBIE)->prepared, id));
 }
 
-/* A commit needs the vote of every member and the ready of every rank. */
-void truth_votes(struct sim *s, const struct record *r)
+/* A commit needs the vote of every member and the ready of every rank. of: a bit for each member
+ * that it needed. */
+void truth_votes(struct sim *s, const struct record *r, uint64_t *of)
 {
+	const struct sim_view *v = truth_view_of(s, &r->id);
 	bool nan = false, skip = false;
 	double weights = 0;
 	char a[64], b[64];
 
+	*of = 0;
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (!truth_voted(s, n, &r->id) && !truth_left(s, n, r))
+		*of |= (uint64_t)!truth_left(s, v, n) << n;
+		if (!truth_voted(s, n, &r->id) && !truth_left(s, v, n))
 			sim_fail(s, "one_verdict",
 				 "%s is committed, but n%u was last prepared for %s",
 				 sim_id(&r->id, a), n, sim_id(&shell_of(s, n)->prepared, b));

@@ -70,7 +70,7 @@ void truth_whole(struct sim *s, uint16_t n, const struct record *r)
 	char a[64];
 
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		if (s->m->owner[c] != s->node[n].self || r->outcome == RECORD_SEAL)
+		if (!shell_keeps(s, n, c) || r->outcome == RECORD_SEAL)
 			continue;
 		if (sh->version[c] != r->id.step || sh->generation != r->id.generation)
 			sim_fail(s, "warm_whole",
@@ -81,6 +81,16 @@ void truth_whole(struct sim *s, uint16_t n, const struct record *r)
 	}
 }
 
+/* Is the memory gone that the durable view names, or has its node been away for long? */
+static bool memory_lost(struct sim *s, uint16_t n)
+{
+	const struct core_view *v = &shell_of(s, s->lead)->disk;
+	uint64_t since = n == s->lead ? 0 : s->node[n].away_since;
+
+	return shell_of(s, n)->member != v->members.node[n].incarnation ||
+	       (v->sealed && since && s->now >= since + AWAY_NS);
+}
+
 void truth_lost(struct sim *s, const struct core_view *v)
 {
 	const struct shell *sh = shell_of(s, s->lead);
@@ -88,11 +98,16 @@ void truth_lost(struct sim *s, const struct core_view *v)
 
 	if (sh->has_disk && v->generation == sh->disk.generation)
 		return;
-	for (uint16_t i = 0; i < s->nodes_nr && !reason; i++) {
-		uint64_t since = i == s->lead ? 0 : s->node[i].away_since;
+	for (uint16_t i = 0; i < s->nodes_nr && !reason && !sh->disk.sealed; i++)
+		reason = memory_lost(s, i);
+	for (uint32_t c = 0; c < s->m->chunks_nr && !reason; c++) {
+		uint64_t copies = place_copies(&sh->disk.place, c) & sh->disk.members.nodes;
 
-		reason = shell_of(s, i)->member != sh->disk.members.node[i].incarnation ||
-			 (sh->disk.sealed && since && s->now >= since + AWAY_NS);
+		for (uint16_t i = 0; i < s->nodes_nr; i++) {
+			if (memory_lost(s, i))
+				copies &= ~(1ull << i);
+		}
+		reason = !copies;
 	}
 	if (!reason)
 		sim_fail(s, "warm_keeps",

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checkers of copies. no_tear: a copy that is published or fetched is what the committed steps
+ * make of it. view_copies: every chunk has a copy that counts at a member of each sealed view.
+ * counts_caught: a node whose copies did not count has all of them, as of the record of the view
+ * that lets them count. blamed_right: no trainer is blamed for what its node made. truth.c and the
+ * files that move the bytes call them. */
+#include "sim/sim.h"
+
+#include "core/inner.h"
+
+void truth_copy(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r)
+{
+	const struct shell *sh = shell_of(s, n);
+	char a[64];
+
+	if (sh->version[chunk] != r->id.step || sh->generation != r->id.generation)
+		sim_fail(s, "no_tear", "n%u publishes chunk %u of %s, but has it as of step %llu",
+			 n, chunk, sim_id(&r->id, a), (unsigned long long)sh->version[chunk]);
+	truth_fetched(s, n, chunk);
+}
+
+void truth_fetched(struct sim *s, uint16_t n, uint32_t chunk)
+{
+	const struct shell *sh = shell_of(s, n);
+	const struct truth *t = truth_of(s, sh->generation);
+	uint64_t step = sh->version[chunk];
+
+	if (sh->generation != s->m->generation || !t->sealed || step < t->seal_step ||
+	    step + 1 < t->last || step > t->last)
+		return;
+	if (sh->weights[chunk] != t->weights[step % 2][chunk])
+		sim_fail(s, "no_tear",
+			 "n%u has chunk %u as of step %llu, which is not what the committed steps "
+			 "make of it",
+			 n, chunk, (unsigned long long)step);
+}
+
+/* The copies of the node begin to count with this view. */
+static void place_counts(struct sim *s, uint16_t n, const struct core_view *v)
+{
+	const struct shell *sh = shell_of(s, n);
+
+	s->m->promoted++;
+	/* What a process had that is gone does not matter any more. */
+	if (sh->incarnation != v->members.node[n].incarnation ||
+	    (!s->node[n].alive && !s->node[n].whole))
+		return;
+	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
+		if (!shell_keeps(s, n, c))
+			continue;
+		if (!sh->written[c] || sh->version[c] != v->record.id.step ||
+		    sh->generation != v->generation)
+			sim_fail(s, "counts_caught",
+				 "n%u counts from view %llu.%u of step %llu on, but has chunk %u "
+				 "as of step %llu of generation %u",
+				 n, (unsigned long long)v->term, v->seq,
+				 (unsigned long long)v->record.id.step, c,
+				 sh->written[c] ? (unsigned long long)sh->version[c] : 0,
+				 sh->generation);
+		truth_fetched(s, n, c);
+	}
+}
+
+void truth_place(struct sim *s, const struct core_view *v)
+{
+	const struct sim_view *was = &s->m->view[(s->m->views_nr - 1) % VIEWS];
+	uint64_t counts = v->members.nodes & ~v->place.learns;
+	struct truth *t = truth_of(s, v->generation);
+
+	for (uint32_t c = 0; c < s->m->chunks_nr && v->sealed; c++) {
+		if (!(place_copies(&v->place, c) & v->members.nodes))
+			sim_fail(s, "view_copies", "view %llu.%u has no copy of chunk %u",
+				 (unsigned long long)v->term, v->seq, c);
+	}
+	if (!s->m->views_nr || !was->sealed || !v->sealed || was->generation != v->generation)
+		return;
+	s->m->expelled += (uint64_t)__builtin_popcountll(was->nodes & ~v->members.nodes);
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (was->incarnation[n] != v->members.node[n].incarnation) {
+			t->of[0] &= ~(1ull << n);
+			t->of[1] &= ~(1ull << n);
+		}
+		if (counts >> n & 1 && (!(was->counts >> n & 1) ||
+					was->incarnation[n] != v->members.node[n].incarnation))
+			place_counts(s, n, v);
+	}
+}
+
+/* With one copy of each chunk, nobody leaves. */
+bool truth_lists(struct sim *s, uint16_t n)
+{
+	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
+	uint16_t self = s->node[n].self;
+
+	return !s->m->place.holders || !s->m->views_nr ||
+	       (v->nodes >> self & 1 && v->incarnation[self] == shell_of(s, n)->incarnation);
+}
+
+bool truth_all_back(struct sim *s)
+{
+	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
+	uint64_t all = view_first(s->nodes_nr, s->lead).nodes;
+
+	if (!s->m->place.holders)
+		return true;
+	for (uint16_t n = 0; n < s->nodes_nr; n++) {
+		if (!s->node[n].alive || !truth_lists(s, n))
+			return false;
+	}
+	return s->m->views_nr && v->sealed && v->nodes == all && v->counts == all;
+}
+
+void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced)
+{
+	const struct step *st = &shell_of(s, n)->core->step;
+	char a[64];
+
+	if (s->node[n].alive && reduced && st->dropped && st->blamed && !core_id_cmp(&st->id, id))
+		sim_fail(s, "blamed_right",
+			 "n%u drops %s and blames rank %u for what its node reduced", n,
+			 sim_id(id, a), st->blamed - 1);
+}
