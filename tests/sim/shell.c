@@ -115,12 +115,17 @@ static void on_apply(struct sim *s, uint16_t n, const struct core_action *a)
 	sh->chunks_left = 0;
 	sh->applying = true;
 	for (uint32_t c = 0; c < s->m->chunks_nr; c++) {
-		/* It was applied before the process died, or was fetched as of this step. */
+		/* It was applied before the process died, or was fetched as of this step. Then only
+		 * its image is made. */
 		bool has = sh->version[c] == a->record->id.step &&
 			   (sh->warming || !shell_holds(s, n, c));
 
-		if (!shell_keeps(s, n, c) || has)
+		if (!shell_keeps(s, n, c))
 			continue;
+		if (has) {
+			sh->image[c] = a->record->id.step;
+			continue;
+		}
 		if (!shell_holds(s, n, c) && !learn_keeps_up(sh, c, a->record->id.step))
 			continue;
 		shell_apply_at(s, n, c);

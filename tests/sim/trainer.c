@@ -251,6 +251,8 @@ void trainer_event(struct sim *s, const struct sim_event *e)
 		return;
 	}
 	if (e->kind == SIM_TRAINER_BEGIN) {
+		if (core_id_cmp(&e->id, &tr->id) < 0)
+			return; /* Its socket keeps the order, and this queue does not. */
 		tr->state = TR_READING;
 		tr->id = e->id;
 		trainer_read(s, t);
