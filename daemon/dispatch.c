@@ -17,6 +17,7 @@
 #include "control/blob.h"
 #include "control/define.h"
 #include "control/drop.h"
+#include "control/have.h"
 #include "link/call.h"
 #include "link/events.h"
 #include "link/session.h"
@@ -26,7 +27,7 @@
 #include "model/join.h"
 #include "obs/status.h"
 #include "link/peer.h"
-#include "data/learn.h"
+#include "data/catchup.h"
 #include "data/mr.h"
 #include "control/transfer.h"
 #include "wire/control.h"
@@ -60,13 +61,13 @@ static enum shard_status on_read(struct peer *p, const struct wire_head *h,
 static enum shard_status on_model(struct peer *p, const struct wire_head *h,
 				  const ProtobufCMessage *msg, struct err *e)
 {
-	return define_model(p, h, (const Shard__Model *)msg, e);
+	return have_model(p, h, (const Shard__Model *)msg, e);
 }
 
 static enum shard_status on_held(struct peer *p, const struct wire_head *h,
 				 const ProtobufCMessage *msg, struct err *e)
 {
-	return define_held(p, h, (const Shard__Memory *)msg, e);
+	return have_held(p, h, (const Shard__Memory *)msg, e);
 }
 
 static enum shard_status on_model_drop(struct peer *p, const struct wire_head *h,
@@ -152,7 +153,7 @@ static enum shard_status on_copy_ask(struct peer *p, const struct wire_head *h,
 	struct model *m = model_find(p->server, h->model);
 
 	(void)msg;
-	return m != NULL ? learn_asked(m, p, h, e) : SHARD_OK;
+	return m != NULL ? catchup_asked(m, p, h, e) : SHARD_OK;
 }
 
 static enum shard_status on_rail(struct peer *p, const struct wire_head *h,
@@ -413,6 +414,16 @@ static bool node_damaged(struct peer *p, const struct wire_head *h)
 	return true;
 }
 
+static enum shard_status copy_part(struct model *m, struct peer *p, const struct wire_head *h,
+				   const void *body, struct err *e)
+{
+	enum shard_status st = catchup_part(m, p, h, body, e);
+
+	if (st == SHARD_OK)
+		apply_stage_again(m); /* A vote may have waited for it. */
+	return st;
+}
+
 static enum shard_status bulk(struct peer *p, const struct wire_head *h, const void *body,
 			      struct err *e)
 {
@@ -425,7 +436,7 @@ static enum shard_status bulk(struct peer *p, const struct wire_head *h, const v
 	if (h->op == OP_WRITE || m == NULL)
 		return SHARD_OK;
 	if (h->op == OP_COPY_DATA)
-		return learn_part(m, p, h, body, e);
+		return copy_part(m, p, h, body, e);
 	if (h->op == OP_CONTRIB_DATA)
 		return contrib_node_data(m, p, h, e);
 	return h->op == OP_GRAD_DATA ? grad_node_data(m, p, h, e) : apply_image_part(m, h, e);

@@ -203,7 +203,7 @@ static enum shard_status start(struct server *s, struct err *e)
 		return st;
 	if ((st = static_open(&s->dir, s->conf->state, e)) != SHARD_OK)
 		return st;
-	s->incarnation = s->start = static_start(s->dir);
+	s->incarnation = s->start = s->term = static_start(s->dir);
 	if ((st = lead_init(s, e)) != SHARD_OK)
 		return st;
 	warm = (struct warm_conf){.conf = s->conf,

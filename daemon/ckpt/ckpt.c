@@ -6,6 +6,7 @@
  * goes on, whatever hangs. */
 #include "base/check.h"
 #include "base/clock.h"
+#include "ckpt/auto.h"
 #include "ckpt/op.h"
 #include "model/watch.h"
 #include "link/peer.h"

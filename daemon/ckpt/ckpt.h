@@ -130,10 +130,6 @@ const char *ckpt_ordered(
 void ckpt_cut(const Shard__ModelFile *file, struct core_view *view, char *lost, size_t bytes);
 void ckpt_loaded(struct model *m, const Shard__ModelFile *file, const struct core_view *view,
 		 const void *bytes, size_t bytes_nr);
-/* A model whose coordinator this node has become: led() before its core hears so, leads() after. */
-void ckpt_led(struct model *m, const Shard__ModelFile *file, const struct core_view *view);
-void ckpt_leads(struct model *m);
-void ckpt_resigned(struct model *m); /* This node does not coordinate any more. */
 void ckpt_run_pack(const struct model *m, Shard__Run *out); /* for the model's file */
 void ckpt_anew(struct model *m); /* Somebody writes the weights from the beginning: a new run. */
 void ckpt_persisted(struct model *m, void *file, size_t bytes); /* Takes ownership of file. */

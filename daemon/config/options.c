@@ -31,8 +31,8 @@ static const char *const transport_words[] = {[CONFIG_TRANSPORT_AUTO] = "auto",
 					      [CONFIG_TRANSPORT_TCP] = "tcp",
 					      [CONFIG_TRANSPORT_RDMA] = "rdma",
 					      NULL};
-static const char *const membership_words[] = {[CONFIG_MEMBERSHIP_STATIC] = "static",
-					       [CONFIG_MEMBERSHIP_QUORUM] = "quorum", NULL};
+static const char *const membership_words[] = {
+	[CONFIG_MEMBERSHIP_STATIC] = "static", [CONFIG_MEMBERSHIP_QUORUM] = "quorum", NULL};
 
 /* clang-format off */
 static const struct table_row rows[] = {

@@ -10,6 +10,7 @@
  * while a model of its name is being dropped. A node that restarted gets MODEL again before
  * anything else of the model. seal.c seals it. */
 #include "control/define.h"
+#include "control/have.h"
 #include "model/writer.h"
 #include "control/control.h"
 #include "control/define_wait.h"
@@ -86,19 +87,6 @@ static bool told_by_model(const struct server *s, uint16_t node)
 	return server_leads(s) || node == server_coordinator(s);
 }
 
-/* Where the coordinator is elected, every node tells every other one of its memory. asks: that node
- * may have told before this one had the model, and tells again. */
-static void say_have(struct model *m, uint16_t node, bool asks)
-{
-	struct wire_head h = {.op = OP_HELD, .model = m->id, .attempt = !asks};
-	Shard__Memory body = SHARD__MEMORY__INIT;
-
-	body.incarnation = m->memory.incarnation;
-	if (m->memory.why != NULL)
-		body.why = m->memory.why;
-	peer_tell(m->server, node, &h, &body.base);
-}
-
 static void links_up(struct model *m)
 {
 	struct server *s = m->server;
@@ -108,7 +96,7 @@ static void links_up(struct model *m)
 			continue;
 		apply_node_back(m, n);
 		if (lead_on(s))
-			say_have(m, n, true); /* Before any frame of the core. */
+			have_say(m, n, true); /* Before any frame of the core. */
 		if (!lead_on(s) && !told_by_model(s, n))
 			model_link_up(m, n, s->peer[n]->incarnation, NULL);
 		else if (m->memory.there[n] != 0) /* The node has answered MODEL, or told. */
@@ -118,7 +106,7 @@ static void links_up(struct model *m)
 
 static void ask_again(struct model *m);
 
-static void finish(struct model *m)
+void define_finish(struct model *m)
 {
 	const uint64_t *b = m->need.bytes;
 
@@ -295,7 +283,7 @@ static enum shard_status add_requester(struct model *m, const struct caller *fro
 static void made_on(struct model *m)
 {
 	if (m->control->told.out == 0)
-		finish(m);
+		define_finish(m);
 }
 
 static void made_here(struct model *m, const struct err *e)
@@ -536,110 +524,7 @@ void define_detached(struct server *s, uint16_t node, uint64_t session)
 	}
 }
 
-/* --- on the other nodes --- */
-
-/* Answers MODEL. The coordinator takes the model as linked when it reads this, so it must come
- * before any frame of the model's core. */
-static void say_held(struct model *m, struct peer *p, uint32_t tag)
-{
-	struct wire_head h = {.op = OP_MODEL, .flags = WIRE_REPLY, .model = m->id, .attempt = tag};
-	Shard__Memory body = SHARD__MEMORY__INIT;
-
-	body.incarnation = m->memory.incarnation;
-	if (m->memory.why != NULL)
-		body.why = m->memory.why;
-	peer_tell(m->server, p->node, &h, &body.base);
-}
-
-static void held_here(struct model *m, struct peer *p, uint32_t tag, uint64_t incarnation)
-{
-	resume_from(m, p);
-	say_held(m, p, tag);
-	if (!lead_on(m->server) && m->memory.there[p->node] != incarnation)
-		model_link_up(m, p->node, incarnation, NULL);
-	server_wake(m->server, 0); /* this one stays: a definition may wait to hear that */
-}
-
-static void refuse_model(struct peer *p, const char *name, const struct err *e)
-{
-	struct server *s = p->server;
-
-	log_limited(s->log, &p->bucket, clock_ns(), LOG_LEVEL_ERROR,
-		    "event=model_refused model=%s node=%s why=%s", name, members_name(s, p->node),
-		    e->text);
-}
-
-/* The model that MODEL asked for is made, or cannot be. The link that MODEL came by is still up,
- * because define_node_down() would have ended the making. */
-static void made_for(struct model *m, const struct err *e)
-{
-	struct model_maker *k = &m->control->maker;
-	struct peer *p = m->server->peer[k->who.node];
-
-	if (m->control->abandoned.status != SHARD_OK)
-		return;
-	CHECK(p != NULL && m->defining);
-	if (e != NULL) {
-		refuse_model(p, m->name, e);
-		define_abandon(m, e); /* This answers MODEL. */
-		return;
-	}
-	finish(m);
-	held_here(m, p, k->who.tag, k->incarnation);
-	k->who = nobody(m->server);
-}
-
-static enum shard_status make_for(struct peer *p, const struct wire_head *h,
-				  const Shard__Model *body, struct err *e)
-{
-	Shard__Model *copy = spec_copy(&body->base);
-	enum shard_status st;
-	struct model *m;
-
-	if (copy == NULL)
-		return err_set(e, SHARD_SYSTEM, "no memory for a definition");
-	copy->incarnation = 0;
-	if ((st = model_make_later(&m, p->server, copy, NULL, made_for, e)) != SHARD_OK)
-		return st;
-	m->defining = true;
-	m->control->maker = (struct model_maker){caller_node(p, h->attempt), body->incarnation};
-	return SHARD_OK;
-}
-
-enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body,
-			       struct err *e)
-{
-	struct server *s = p->server;
-	struct model *m = model_find(s, body->model);
-	enum shard_status st;
-
-	if (p->node != server_coordinator(s) || body->spec == NULL)
-		return err_set(e, SHARD_PROTOCOL, "a model from node %s, which does not coordinate",
-			       members_name(s, p->node));
-	if (m == NULL && drop_in_hand_id(s, body->model))
-		return err_set(e, SHARD_BUSY, "model %u is still being dropped on node %s",
-			       body->model, members_name(s, s->self));
-	if (m == NULL && model_making(s, body->model) != NULL)
-		return err_set(e, SHARD_BUSY, "model %u is being made on node %s already",
-			       body->model, members_name(s, s->self));
-	if (body->incarnation == 0)
-		return err_set(e, SHARD_PROTOCOL,
-			       "a model without the incarnation of its memory on node %s: run the "
-			       "same release on "
-			       "every node",
-			       members_name(s, p->node));
-	if (m == NULL && s->stop.on) /* Nothing would end the model again. */
-		st = err_set(e, SHARD_CLOSED, "node %s stops", members_name(s, s->self));
-	else if (m == NULL)
-		st = make_for(p, h, body, e);
-	else if ((st = spec_same(m, body, e)) == SHARD_OK)
-		st = resume_check(m, p, e);
-	if (st != SHARD_OK)
-		refuse_model(p, body->spec->name, e);
-	else if (m != NULL)
-		held_here(m, p, h->attempt, body->incarnation);
-	return st;
-}
+/* --- the answers --- */
 
 /* A node holds the model. The core compares the incarnation of its memory with the view. */
 static enum shard_status held_there(struct model *m, uint16_t node, const struct wire_head *h,
@@ -697,36 +582,6 @@ static void model_answered(struct round *told, struct server *s, const struct ca
 }
 
 static const struct round_ops model_round = {.answered = model_answered};
-
-/* That node has the model, in this memory. */
-enum shard_status define_held(struct peer *p, const struct wire_head *h, const Shard__Memory *body,
-			      struct err *e)
-{
-	struct server *s = p->server;
-	struct model *m = model_find(s, h->model);
-
-	if (!lead_on(s) || body->incarnation == 0)
-		return err_set(e, SHARD_PROTOCOL, "node %s tells of its memory of model %u: %s",
-			       members_name(s, p->node), h->model,
-			       body->incarnation == 0 ? "it does not say of which"
-						      : "no coordinator is elected here");
-	if (m == NULL && (m = model_making(s, h->model)) == NULL) {
-		lead_unknown(s, h->model);
-		return SHARD_OK;
-	}
-	if (m->defining) {
-		m->memory.there[p->node] = body->incarnation;
-		return SHARD_OK;
-	}
-	if (m->memory.there[p->node] != body->incarnation)
-		model_link_up(m, p->node, body->incarnation, body->why);
-	if (h->attempt == 0)
-		say_have(m, p->node, false);
-	server_wake(s, 0); /* Restores and definitions may wait for it. */
-	if (server_leads(s) && (!watch_restoring(m) || m->rolled_back))
-		define_answer(m);
-	return SHARD_OK;
-}
 
 /* --- links --- */
 
@@ -798,7 +653,7 @@ void define_node_up(struct server *s, uint16_t node)
 			continue;
 		apply_node_back(m, node);
 		if (lead_on(s))
-			say_have(m, node, false); /* The other one tells, too. */
+			have_say(m, node, false); /* The other one tells, too. */
 		if (server_leads(s)) {
 			ask_again(m);
 		} else if (lead_on(s)) {

@@ -30,14 +30,12 @@ enum shard_status define_node_seal(struct peer *p, const struct wire_head *h,
 				   const Shard__Seal *body, struct err *e);
 /* A session of that node has ended. */
 void define_detached(struct server *s, uint16_t node, uint64_t session);
-/* Requests of the coordinator. WRITTEN also goes to the coordinator, as a report. */
-enum shard_status define_model(struct peer *p, const struct wire_head *h, const Shard__Model *body,
-			       struct err *e);
-enum shard_status define_held(struct peer *p, const struct wire_head *h, const Shard__Memory *body,
-			      struct err *e);
+/* A request of the coordinator, and a report to it. */
 enum shard_status define_written(struct peer *p, const struct wire_head *h,
 				 const Shard__Written *body, struct err *e);
 
+/* The model is made on every node, or here for the coordinator. It is linked now. */
+void define_finish(struct model *m);
 void define_coordinator(struct server *s); /* Another node coordinates now. */
 void define_node_up(struct server *s, uint16_t node);
 void define_node_down(struct server *s, uint16_t node, const struct err *e);

@@ -13,6 +13,7 @@
 #include "control/control.h"
 
 #include "data/apply.h"
+#include "data/data.h"
 
 #include "base/check.h"
 #include "data/trainer.h"
@@ -338,7 +339,7 @@ static enum shard_status read_may(const struct model *m, const struct reading *r
 	if (m->img.applying || m->img.sealing || r->step > m->step)
 		return SHARD_AGAIN;
 	if (r->kind == SHARD_IMAGE &&
-	    store_image_chunk(m->store, m->img.slot, (uint32_t)chunk) != apply_version(m))
+	    store_image_chunk(m->store, m->img.slot, (uint32_t)chunk) != data_version(m))
 		return SHARD_AGAIN;
 	if (r->step != 0 && r->step < m->step)
 		return err_set(e, SHARD_STALE, "step %lu of \"%s\" is gone: this is step %lu",

@@ -39,8 +39,8 @@ enum core_event_type {
 	CORE_EV_JOIN, /* The local .trainer wants to join. */
 	CORE_EV_GONE, /* The local .trainer leaves (.trainer.leave) or is lost, because of .why. */
 	CORE_EV_ABANDON, /* The local rank of .session gives the attempt up, because of .why. */
-	/* The contribution of .node to .chunk, which this node holds, arrived with a wrong checksum
-	 * in attempt .id. .on: it was the reduced gradient, which no rank can have changed. */
+	/* The contribution of .node to .chunk, or its reduced gradient if that node is the primary,
+	 * arrived with a wrong checksum in attempt .id. */
 	CORE_EV_DAMAGED,
 	/* This process is about to end, because of .why. The core drops the attempt in hand if this
 	 * node has not voted, aborts it if this node coordinates it, and begins no further one. */

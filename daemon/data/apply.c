@@ -15,7 +15,7 @@
 #include "data/data.h"
 #include "data/events.h"
 #include "data/feed.h"
-#include "data/learn.h"
+#include "data/catchup.h"
 #include "link/peer.h"
 #include "data/mr.h"
 #include "data/reduce.h"
@@ -29,13 +29,6 @@
 #define APPLY_ASKS_LATE 2 /* From then on the coordinator and the trainers hear of it. */
 #define APPLY_ASKS_LOG  5 /* At this count it is logged, and again after every 60. */
 #define APPLY_RUNS_MAX  1024
-
-/* A lone image moves its versions with every step, also with a skipped one. Of two images each says
- * which step wrote it, and a skip changes nothing. */
-uint64_t apply_version(const struct model *m)
-{
-	return m->set.max_staleness > 0 ? m->content_step : m->step;
-}
 
 uint32_t apply_slot(const struct model *m, const struct record *r)
 {
@@ -104,7 +97,7 @@ void apply_maybe_done(struct model *m)
 static bool may_stage(const struct model *m)
 {
 	return m->img.sends == 0 && !m->memory.settle.on && !m->img.sealing &&
-	       m->sealed_without == 0 && !learn_holds(m);
+	       m->sealed_without == 0 && !catchup_holds(m);
 }
 
 void apply_stage(struct model *m, uint32_t chunk)
@@ -207,12 +200,12 @@ static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 	if (apply_makes_older(m) && missing == 0)
 		publish(m, m->img.slot ^ 1, chunk, m->content_old, m->attempt.voted ? 0 : s->asked);
 	if (missing == 0)
-		publish(m, m->img.slot, chunk, apply_version(m), s->asked);
+		publish(m, m->img.slot, chunk, data_version(m), s->asked);
 	if (m->img.apply_left > 0)
 		return;
 	s->on = false; /* Not earlier, because a part that is sent at once must not end the step. */
 	image_moved(m);
-	if ((learns = learn_due(m)) != NULL) {
+	if ((learns = catchup_due(m)) != NULL) {
 		apply_learn(m, learns);
 		return;
 	}
@@ -240,7 +233,7 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 		settle_done(m, chunk, missing);
 	else if (missing == 0)
 		/* Otherwise nobody sees it, and seal.c tells the coordinator. */
-		publish(m, m->img.slot, chunk, apply_version(m), UINT64_MAX);
+		publish(m, m->img.slot, chunk, data_version(m), UINT64_MAX);
 	if (what == FEED_SETTLE || (what == FEED_SEAL && m->img.apply_left == 0))
 		m->server->data->readable(m);
 	if (what == FEED_SEAL)
@@ -251,7 +244,7 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 static void update(struct model *m, enum feed_what what)
 {
 	CHECK(m->img.apply_left == 0);
-	m->img.apply_left = learn_count(m);
+	m->img.apply_left = catchup_count(m);
 	m->img.began_ns = clock_ns();
 	m->img.tell_held = true;
 	feed_begin(m, what);
@@ -278,18 +271,18 @@ void apply_turn(void *server)
 
 static bool stale(const struct model *m, uint32_t chunk)
 {
-	return store_image_chunk(m->store, m->img.slot, chunk) != apply_version(m);
+	return store_image_chunk(m->store, m->img.slot, chunk) != data_version(m);
 }
 
 static bool lacks(const struct model *m, uint32_t chunk)
 {
-	return !learn_has(m, chunk) && stale(m, chunk);
+	return !catchup_has(m, chunk) && stale(m, chunk);
 }
 
 /* Is this chunk missing in the image of the step before, on which trainers may still compute? */
 static bool lacks_old(const struct model *m, uint32_t chunk)
 {
-	return m->img.old_lacking > 0 && !learn_has(m, chunk) &&
+	return m->img.old_lacking > 0 && !catchup_has(m, chunk) &&
 	       store_image_chunk(m->store, m->img.slot ^ 1, chunk) != m->content_old;
 }
 
@@ -350,7 +343,7 @@ static void apply_skip(struct model *m, uint64_t before)
 	m->content_step = m->record.content;
 	m->img.old_lacking = 0;
 	keep_mark(m, false);
-	learn_record(m, before, true);
+	catchup_record(m, before, true);
 	for (uint32_t c = 0; m->set.max_staleness == 0 && c < m->layout->chunks_nr; c++)
 		if (store_image_chunk(m->store, 0, c) == before)
 			store_image_version(m->store, 0, c, m->step);
@@ -415,7 +408,7 @@ void apply_start(struct model *m, const struct record *r)
 	}
 	m->img.slot_content[m->img.slot] = m->content_step;
 	m->img.asked_ns = clock_ns();
-	learn_record(m, before, false);
+	catchup_record(m, before, false);
 	apply_landings(m);
 	count_lacking(m);
 	keep_mark(m, true);
@@ -468,7 +461,7 @@ void apply_seal(struct model *m, const struct record *r)
 void apply_learn(struct model *m, const struct record *r)
 {
 	if (m->memory.settle.on) {
-		learn_later(m, r);
+		catchup_later(m, r);
 		return;
 	}
 	CHECK(!m->img.applying && m->img.apply_left == 0);
@@ -484,7 +477,7 @@ void apply_learn(struct model *m, const struct record *r)
 	m->img.slot_content[m->img.slot ^ 1] = UINT64_MAX;
 	m->img.old_lacking = 0;
 	store_image_generation(m->store, m->generation);
-	learn_start(m);
+	catchup_start(m);
 	apply_landings(m);
 	count_lacking(m);
 	image_moved(m);
@@ -599,7 +592,7 @@ void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want
 			    has_old(m, (uint32_t)c))
 				send_to(o, m->img.slot ^ 1, (uint32_t)c);
 			if (store_image_chunk(m->store, m->img.slot, (uint32_t)c) ==
-			    apply_version(m))
+			    data_version(m))
 				send_to(o, m->img.slot, (uint32_t)c);
 		}
 	}
@@ -609,7 +602,7 @@ void apply_image_asked(struct model *m, uint16_t node, const Shard__Chunks *want
 static bool image_wanted(const struct model *m, const struct wire_head *h, uint32_t *slot)
 {
 	*slot = m->img.slot;
-	if (h->generation != m->generation || learn_has(m, h->chunk))
+	if (h->generation != m->generation || catchup_has(m, h->chunk))
 		return false;
 	if (m->sealed && h->step == m->content_step)
 		return lacks(m, h->chunk);
@@ -676,9 +669,9 @@ enum shard_status apply_image_part(struct model *m, const struct wire_head *h, s
 	else if (old)
 		m->img.old_lacking--;
 	image_moved(m);
-	publish(m, slot, h->chunk, decided ? apply_version(m) : h->step, UINT64_MAX);
+	publish(m, slot, h->chunk, decided ? data_version(m) : h->step, UINT64_MAX);
 	m->server->data->readable(m);
-	learn_tell(m);
+	catchup_tell(m);
 	return SHARD_OK;
 }
 
@@ -693,7 +686,7 @@ void apply_trainer_image(struct model *m, struct trainer *t)
 		if (has_old(m, c))
 			send_to(&t->image, m->img.slot ^ 1, c);
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		if (store_image_chunk(m->store, m->img.slot, c) == apply_version(m))
+		if (store_image_chunk(m->store, m->img.slot, c) == data_version(m))
 			send_to(&t->image, m->img.slot, c);
 }
 
@@ -707,7 +700,7 @@ void apply_node_gone(struct model *m, uint16_t node)
 		send_queue_detach(&m->img.out[node * connections + i]);
 	}
 	grad_node_gone(m, node);
-	learn_node_gone(m, node);
+	catchup_node_gone(m, node);
 }
 
 void apply_node_back(struct model *m, uint16_t node)
@@ -721,7 +714,7 @@ void apply_node_back(struct model *m, uint16_t node)
 		send_queue_attach(&m->img.out[node * connections + i], &p->conns[i].lane);
 	}
 	grad_node_back(m, node);
-	learn_node_back(m, node);
+	catchup_node_back(m, node);
 	if (m->sealed && (m->img.lacking > 0 || m->img.old_lacking > 0))
 		apply_image_ask(m, clock_ns());
 }

@@ -45,8 +45,6 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 void apply_maybe_done(struct model *m);
 bool apply_makes_older(const struct model *m);
 bool apply_image_whole(const struct model *m);
-/* The version of a chunk of the newest image that is up to date. */
-uint64_t apply_version(const struct model *m);
 /* The image that has the weights of the record. It is the same one on every node, so that a node
  * knows where the image of another node is. */
 uint32_t apply_slot(const struct model *m, const struct record *r);

@@ -496,7 +496,7 @@ void contrib_node_damaged(struct model *m, struct peer *p, const struct wire_hea
 		 "event=contribution_damaged model=%s step=%lu attempt=%u chunk=%u node=%s",
 		 m->name, (unsigned long)h->step, h->attempt, h->chunk,
 		 members_name(m->server, p->node));
-	m->server->data->damaged(m, p->node, h->chunk, false);
+	m->server->data->damaged(m, p->node, h->chunk);
 }
 
 enum shard_status contrib_node_data(struct model *m, struct peer *p, const struct wire_head *h,

@@ -32,6 +32,13 @@ uint32_t data_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_by
 	return (uint32_t)(bytes - at < WIRE_PART_BYTES ? bytes - at : WIRE_PART_BYTES);
 }
 
+/* A lone image moves its versions with every step, also with a skipped one. Of two images each says
+ * which step wrote it, and a skip changes nothing. */
+uint64_t data_version(const struct model *m)
+{
+	return m->set.max_staleness > 0 ? m->content_step : m->step;
+}
+
 void data_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id)
 {
 	*h = (struct wire_head){.op = op, .model = m->id, .generation = m->generation};

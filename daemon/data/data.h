@@ -22,6 +22,8 @@ struct wire_head;
  * are 0. */
 uint32_t data_parts(const struct model *m, uint32_t chunk, uint32_t elem_bytes);
 uint32_t data_part_bytes(const struct model *m, uint32_t chunk, uint32_t elem_bytes, uint32_t part);
+/* The version of a chunk of the newest image that is up to date. */
+uint64_t data_version(const struct model *m);
 /* Fills the header of a frame of the model. id is that of the attempt or record of the frame, or
  * NULL. */
 void data_head(const struct model *m, struct wire_head *h, uint16_t op, const struct core_id *id);

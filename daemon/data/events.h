@@ -16,9 +16,9 @@ struct data_events {
 	void (*staged)(struct model *m, uint32_t chunk);
 	/* No job and no frame reads arenas, slots or sums of an attempt any more. */
 	void (*drained)(struct model *m);
-	/* The bytes of a contribution in the attempt in hand do not match their checksum. reduced:
-	 * it is a reduced gradient, which no trainer can have changed. */
-	void (*damaged)(struct model *m, uint16_t node, uint32_t chunk, bool reduced);
+	/* The bytes of a contribution in the attempt in hand, or of a reduced gradient, do not
+	 * match their checksum. */
+	void (*damaged)(struct model *m, uint16_t node, uint32_t chunk);
 	/* The record in hand is applied here, and its image parts have left. */
 	void (*applied)(struct model *m);
 	/* This chunk of the image of that step keeps trainers here waiting. late = false: no chunk

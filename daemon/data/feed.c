@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "data/apply.h"
 #include "data/data.h"
-#include "data/learn.h"
+#include "data/catchup.h"
 #include "data/model.h"
 
 /* So many elements of small chunks may be computed on the loop in one turn. */
@@ -117,7 +117,7 @@ void feed_go(struct model *m)
 		uint32_t chunk = f->next++; /* Before a small chunk is done at once. */
 		bool small;
 
-		if (store_holds(m->store, chunk) && learn_has(m, chunk)) {
+		if (store_holds(m->store, chunk) && catchup_has(m, chunk)) {
 			elems = layout_chunk_elems(m->layout, chunk);
 			small = elems <= SERVER_SMALL_ELEMS && f->what != FEED_SETTLE &&
 				here + elems <= FEED_HERE_ELEMS;

@@ -316,7 +316,7 @@ static void damaged(struct model *m, uint32_t chunk, const char *what)
 		 "event=gradient_damaged model=%s step=%lu attempt=%u chunk=%u node=%s why=%s",
 		 m->name, (unsigned long)m->attempt.id.step, m->attempt.id.attempt, chunk,
 		 members_name(m->server, primary), what);
-	m->server->data->damaged(m, primary, chunk, true);
+	m->server->data->damaged(m, primary, chunk);
 }
 
 void grad_node_damaged(struct model *m, struct peer *p, const struct wire_head *h)

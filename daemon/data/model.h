@@ -73,8 +73,6 @@ struct model_image {
 	uint32_t staged_later_nr;
 };
 
-struct learn;
-
 struct model {
 	struct list link; /* In server.models, or in server.makings until its memory is there. */
 	struct server *server;
@@ -112,8 +110,8 @@ struct model {
 	struct contrib contrib;
 	struct model_flow contrib_in; /* Of the step in hand. */
 
-	struct grad reduced; /* Owner: data/grad.c. */
-	struct learn *learn; /* data/learn.c. NULL: each chunk has one copy. */
+	struct grad reduced;     /* Owner: data/grad.c. */
+	struct catchup *catchup; /* data/catchup.c. NULL: each chunk has one copy. */
 
 	/* Owner: data/apply.c. What is committed here. */
 	struct record record; /* The last one decided. */
@@ -123,9 +121,8 @@ struct model {
 	/* The last step that changed weights. Image frames are named by it. */
 	uint64_t content_step;
 	uint64_t content_old; /* The one before it, on whose weights trainers may still compute. */
-	/* How many weights the seal, or a start after it, did not find here. If there are any,
-	 * nobody reads the weights or trains on them, and the coordinator is to give the model
-	 * up. */
+	/* How many weights a seal, or a start after it, did not find here. If there are any, nobody
+	 * reads or trains the model, and the coordinator is to give it up. */
 	uint64_t sealed_without;
 	struct model_image img;
 	struct model_flow image_in;

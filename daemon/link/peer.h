@@ -39,7 +39,7 @@ struct peer {
 	bool up, leaves;          /* leaves: the node said that it stops, so the link goes down. */
 	char why[ERR_TEXT_BYTES]; /* Why the link is down. */
 	uint64_t past_tensor_in, past_tensor_out;
-	uint64_t features; /* As in the node's HELLO. */
+	uint64_t features;   /* As in the node's HELLO. */
 	uint64_t member_seq; /* The same. */
 	uint32_t rdma_queue_pairs;
 	struct rdma_link rdma;

@@ -15,6 +15,7 @@
 #include "link/peer.h"
 #include "model/corewire.h"
 #include "model/model.h"
+#include "model/register.h"
 #include "model/watch.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
@@ -27,12 +28,12 @@
 
 _Static_assert(MEMBER_UUID_BYTES == STATIC_UUID_BYTES, "a node has one uuid");
 
-struct lead_save {
+struct lead_save {        /* See server.save_file. */
 	struct list link; /* In lead.waiting, or lead.proposed. */
 	uint32_t model;
 	void *file; /* Packed, without the definition. NULL: the model is forgotten. */
 	size_t bytes;
-	lead_saved_fn *done; /* NULL: nobody waits for it. */
+	void (*done)(void *arg, const struct err *e); /* NULL: nobody waits for it. */
 	void *arg;
 };
 
@@ -62,11 +63,6 @@ struct lead {
 bool lead_on(const struct server *s)
 {
 	return s->lead != NULL;
-}
-
-uint64_t lead_term(const struct server *s)
-{
-	return s->lead != NULL ? s->lead->term : s->start;
 }
 
 enum shard_status lead_known(const struct server *s, struct err *e)
@@ -125,73 +121,14 @@ static void give_up(struct lead *l, const char *why)
 	answer(&l->waiting, &e);
 }
 
-static Shard__Kept *entry_of(const Shard__Register *r, uint32_t model)
-{
-	for (size_t i = 0; r != NULL && i < r->n_kept; i++)
-		if (r->kept[i]->model == model)
-			return r->kept[i];
-	return NULL;
-}
-
-static Shard__Register *copy_of(const Shard__Register *r)
-{
-	size_t bytes = r != NULL ? shard__register__get_packed_size(r) : 0;
-	uint8_t *packed = malloc(bytes + 1);
-	Shard__Register *copy = NULL;
-
-	if (packed != NULL) {
-		if (r != NULL)
-			shard__register__pack(r, packed);
-		copy = shard__register__unpack(NULL, bytes, packed);
-	}
-	free(packed);
-	return copy;
-}
-
-static void remove_entry(Shard__Register *r, uint32_t model)
-{
-	for (size_t i = 0; i < r->n_kept; i++) {
-		if (r->kept[i]->model != model)
-			continue;
-		shard__kept__free_unpacked(r->kept[i], NULL);
-		r->kept[i] = r->kept[--r->n_kept];
-		return;
-	}
-}
-
-/* The allocator of protobuf-c is malloc(), so an unpacked message may grow by it. */
-static bool put_entry(Shard__Register *r, const struct lead_save *v)
-{
-	Shard__Kept *k = malloc(sizeof(*k)), **list;
-
-	remove_entry(r, v->model);
-	if (v->file == NULL) {
-		free(k);
-		return true;
-	}
-	list = realloc(r->kept, (r->n_kept + 1) * sizeof(*list));
-	if (list != NULL)
-		r->kept = list;
-	if (k == NULL || list == NULL) {
-		free(k);
-		return false;
-	}
-	shard__kept__init(k);
-	k->model = v->model;
-	k->file = shard__model_file__unpack(NULL, v->bytes, v->file);
-	if (k->file == NULL) {
-		free(k);
-		return false;
-	}
-	list[r->n_kept++] = k;
-	return true;
-}
-
 static bool put_waiting(struct lead *l)
 {
-	list_each(it, &l->waiting)
-		if (!put_entry(l->next, list_of(it, struct lead_save, link)))
+	list_each(it, &l->waiting) {
+		const struct lead_save *v = list_of(it, struct lead_save, link);
+
+		if (!register_put(l->next, v->model, v->file, v->bytes))
 			return false;
+	}
 	return true;
 }
 
@@ -265,7 +202,7 @@ static void propose(struct lead *l)
 
 	if (l->term == 0 || l->next != NULL || l->changing || list_empty(&l->waiting))
 		return;
-	if ((l->next = copy_of(l->value)) == NULL || !put_waiting(l))
+	if ((l->next = register_copy(l->value)) == NULL || !put_waiting(l))
 		goto later;
 	bytes = shard__register__get_packed_size(l->next);
 	if ((packed = malloc(bytes + 1)) == NULL)
@@ -294,38 +231,22 @@ later:
 static struct lead_save *save_new(uint32_t model, const void *file, size_t bytes)
 {
 	struct lead_save *v = calloc(1, sizeof(*v));
-	Shard__ModelFile *parts =
-		file != NULL ? shard__model_file__unpack(NULL, bytes, file) : NULL;
 
-	CHECK(file == NULL || parts != NULL); /* This node has packed it. */
-	if (v != NULL)
-		v->model = model;
-	if (parts == NULL)
-		return v;
-	if (parts->model != NULL) {
-		shard__model__free_unpacked(parts->model, NULL);
-		parts->model = NULL;
-	}
-	if (v != NULL) {
-		v->bytes = shard__model_file__get_packed_size(parts);
-		v->file = malloc(v->bytes + 1);
-	}
-	if (v != NULL && v->file != NULL)
-		shard__model_file__pack(parts, v->file);
-	shard__model_file__free_unpacked(parts, NULL);
-	if (v != NULL && v->file == NULL) {
-		free(v);
+	if (v == NULL)
 		return NULL;
-	}
-	return v;
+	v->model = model;
+	if (file == NULL || register_strip(file, bytes, &v->file, &v->bytes))
+		return v;
+	free(v);
+	return NULL;
 }
 
-void lead_save(struct server *s, uint32_t model, const void *file, size_t bytes,
-	       lead_saved_fn *done, void *arg)
+static void save_file(struct server *s, uint32_t model, const void *file, size_t bytes,
+		      void (*done)(void *arg, const struct err *e), void *arg)
 {
 	struct lead_save *v = save_new(model, file, bytes);
 
-	CHECK(v != NULL && s->lead != NULL);
+	CHECK(v != NULL && s->lead != NULL); /* A few KiB. */
 	v->done = done;
 	v->arg = arg;
 	list_push(&s->lead->waiting, &v->link);
@@ -380,7 +301,7 @@ void lead_model(struct model *m)
 
 	if (l == NULL || l->term == 0 || m->defining || m->dropping)
 		return;
-	k = entry_of(l->value, m->id);
+	k = register_of(l->value, m->id);
 	if (k != NULL && (view = view_of(l, m, k->file, &e)) == NULL) {
 		log_line(m->server->log, LOG_LEVEL_ERROR, "event=not_led model=%s why=%s", m->name,
 			 e.text);
@@ -435,7 +356,7 @@ static void on_leading(void *arg, uint64_t term, const struct member_view *v)
 		(void)l->ops->resign(l->source, term);
 		return;
 	}
-	l->term = term;
+	s->term = l->term = term;
 	/* Terms grow by more than one and belong to one node, and so do the numbers of models. */
 	s->next_model = (uint32_t)(term * 64 % INT32_MAX);
 	log_line(s->log, LOG_LEVEL_INFO, "event=leading term=%lu seq=%lu models=%zu",
@@ -528,6 +449,7 @@ enum shard_status lead_init(struct server *s, struct err *e)
 	l->ops = member_source_find(name);
 	CHECK(l->ops != NULL);
 	s->lead = l;
+	s->save_file = save_file;
 	s->coordinator = somebody(s);
 	return SHARD_OK;
 }
@@ -794,7 +716,7 @@ void lead_unknown(struct server *s, uint32_t model)
 {
 	struct lead *l = s->lead;
 
-	if (l == NULL || l->term == 0 || entry_of(l->value, model) == NULL)
+	if (l == NULL || l->term == 0 || register_of(l->value, model) == NULL)
 		return;
 	log_line(s->log, LOG_LEVEL_WARN, "event=resigns term=%lu why=%s", (unsigned long)l->term,
 		 "another node has a model that this one does not know");

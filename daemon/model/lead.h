@@ -31,9 +31,6 @@ bool lead_ended(const struct server *s);
 void lead_free(struct server *s);
 void lead_beat(struct server *s);
 
-/* The term in which this node coordinates, for what is numbered by it. With `static` it is the
- * number of this start. */
-uint64_t lead_term(const struct server *s);
 /* Is it known who coordinates? SHARD_BUSY: not now. */
 enum shard_status lead_known(const struct server *s, struct err *e);
 /* Refuses what only the coordinator does. The sender does not know better yet. */
@@ -53,12 +50,5 @@ void lead_model(struct model *m);
 void lead_forget(struct server *s, uint32_t model);
 /* Another node has a model that is not known here. Who does not know it must not lead it. */
 void lead_unknown(struct server *s, uint32_t model);
-
-/* Makes the file of a model durable, without its definition, which every node has. done is called
- * when that is so, or with the reason why it is not, but never from inside of this call. e not
- * NULL: the caller tries again later, if this node leads then. */
-typedef void lead_saved_fn(void *arg, const struct err *e);
-void lead_save(struct server *s, uint32_t model, const void *file, size_t bytes,
-	       lead_saved_fn *done, void *arg);
 
 #endif

@@ -17,7 +17,7 @@
 #include "data/blobs.h"
 #include "model/model.h"
 #include "model/lead.h"
-#include "data/learn.h"
+#include "data/catchup.h"
 #include "warm/warm.h"
 #include "model/view_file.h"
 #include "data/mr.h"
@@ -407,7 +407,7 @@ static enum shard_status make_lists(struct model *m, struct err *e)
 	for (uint32_t i = 0; i < outs; i++)
 		m->attempt.out[i].peer = m->img.out[i].peer = s->peer[i / s->conf->connections];
 	if ((st = contrib_init(m, e)) != SHARD_OK || (st = grad_init(m, e)) != SHARD_OK ||
-	    (st = learn_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
+	    (st = catchup_init(m, e)) != SHARD_OK || (st = blobs_init(m, e)) != SHARD_OK ||
 	    (st = mr_init(m, e)) != SHARD_OK ||
 	    (st = server_later_room(s, chunks + EVENTS_MORE, e)) != SHARD_OK)
 		return st;
@@ -714,7 +714,7 @@ static void leave(struct model *m)
 	}
 	tier_close(&m->tier);
 	grad_free(m);
-	learn_free(m);
+	catchup_free(m);
 	contrib_free(m);
 	mr_free(m);
 	if (m->server->warm != NULL && !m->keep)

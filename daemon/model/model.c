@@ -11,7 +11,7 @@
 #include "model/writer.h"
 
 #include "data/apply.h"
-#include "data/learn.h"
+#include "data/catchup.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "data/blobs.h"
@@ -140,12 +140,11 @@ static void data_drained(struct model *m)
 	WATCH_TELL(m->server, boundary, m);
 }
 
-static void data_damaged(struct model *m, uint16_t node, uint32_t chunk, bool reduced)
+static void data_damaged(struct model *m, uint16_t node, uint32_t chunk)
 {
 	model_event(m, &(struct core_event){.type = CORE_EV_DAMAGED,
 					    .id = m->attempt.id,
 					    .node = node,
-					    .on = reduced,
 					    .chunk = chunk});
 }
 
@@ -154,9 +153,10 @@ static void data_applied(struct model *m)
 	WATCH_TELL(m->server, applied, m);
 	WATCH_TELL(m->server, readable, m);
 	WATCH_TELL(m->server, boundary, m);
-	model_event(m, &(struct core_event){
-			       .type = CORE_EV_APPLIED, .id = m->record.id, .on = learn_caught(m)});
-	learn_serve(m);
+	model_event(m, &(struct core_event){.type = CORE_EV_APPLIED,
+					    .id = m->record.id,
+					    .on = catchup_caught(m)});
+	catchup_serve(m);
 }
 
 static void data_learned(struct model *m)
@@ -555,7 +555,7 @@ static void act_placed(struct model *m, const struct core_action *a)
 {
 	m->place.learns = a->place->learns;
 	m->place.gone = a->place->gone;
-	learn_placed(m);
+	catchup_placed(m);
 }
 
 static void act_learn(struct model *m, const struct core_action *a)
@@ -741,5 +741,5 @@ void model_beat(struct model *m, uint64_t now_ns)
 	persist_beat(m);
 	WATCH_TELL(m->server, beat, m, now_ns);
 	apply_image_beat(m, now_ns);
-	learn_beat(m, now_ns);
+	catchup_beat(m, now_ns);
 }

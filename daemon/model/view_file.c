@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "model/corewire.h"
-#include "model/lead.h"
 #include "model/model.h"
 #include "model/watch.h"
 
@@ -111,8 +110,8 @@ static void work_begin(struct persist *p)
 	p->working = true;
 	s->persists++;
 	p->work.data = p;
-	if (lead_on(s)) {
-		lead_save(s, p->model, p->file, p->bytes, saved, p);
+	if (s->save_file != NULL) {
+		s->save_file(s, p->model, p->file, p->bytes, saved, p);
 		return;
 	}
 	CHECK(uv_queue_work(p->m->server->loop, &p->work, work_run, work_done) == 0);

@@ -7,7 +7,6 @@
  * never has to clear a whole model. A session without the newest grant is refused, and the
  * coordinator's error names the pid and node of the writer. */
 #include "model/writer.h"
-#include "model/lead.h"
 
 #include "base/check.h"
 #include "link/caller.h"
@@ -46,8 +45,7 @@ void writer_grant(struct model *m, const struct caller *to, struct wire_head *h)
 	 * theirs. */
 	if (writer_free(m))
 		w->grant = (struct writer_grant){
-			lead_term(m->server),
-			w->grant.term == lead_term(m->server) ? w->grant.seq + 1 : 1};
+			m->server->term, w->grant.term == m->server->term ? w->grant.seq + 1 : 1};
 	w->node = to->node;
 	w->session = to->session;
 	w->pid = to->pid;

@@ -48,7 +48,7 @@ struct server {
 	uv_loop_t *loop;
 	struct static_dir *dir;
 	enum isa isa;
-	uint16_t self, nodes_nr;   /* Indices into conf->node_list. */
+	uint16_t self, nodes_nr; /* Indices into conf->node_list. */
 	/* Of this node as a member. A warm restart keeps it. */
 	uint64_t incarnation;
 	/* Counts every start of this node, and is the term of a coordinator. */
@@ -81,6 +81,12 @@ struct server {
 	 * if there are elections. */
 	uint16_t coordinator;
 	struct lead *lead; /* NULL: the first node coordinates, always. */
+	uint64_t term; /* In which this node coordinates, or did. The number of this start, without
+			  elections. */
+	/* Makes the file of a model durable elsewhere than in the state folder, and calls done, but
+	 * not from inside of this call. NULL: it is there. */
+	void (*save_file)(struct server *s, uint32_t model, const void *file, size_t bytes,
+			  void (*done)(void *arg, const struct err *e), void *arg);
 	/* The number of the newest value of the membership source that this node has. */
 	uint64_t member_seq;
 

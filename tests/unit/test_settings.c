@@ -208,7 +208,8 @@ static void canonical(void **state)
 	assert_string_equal(
 		one,
 		"optimizer=sgd checkpoint_dir=none checkpoint_every=0 chunk_elems=1048576 clip=0 "
-		"consecutive_hysteresis=no hysteresis=2 join_timeout=0ns keep_latest=0 local_world=1 loss_scale=1 "
+		"consecutive_hysteresis=no hysteresis=2 join_timeout=0ns keep_latest=0 "
+		"local_world=1 loss_scale=1 "
 		"loss_scale_window=1000 lr=0.1 max_skips=20 max_staleness=0 max_world=1 "
 		"min_loss_scale=1 min_world=1 mode=0666 "
 		"momentum=0 nesterov=0 nonfinite=skip predivide=1 replicas=1 restore_at_start=no "

@@ -9,26 +9,27 @@
  * its record was followed by another is of no use, and is asked for again. After a few times the
  * next vote waits for it, so that it comes to an end. What does not come is asked for again each
  * second. A lost link only costs the chunk in hand. */
-#include "data/learn.h"
+#include "data/catchup.h"
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "data/apply.h"
 #include "data/data.h"
 #include "data/events.h"
+#include "data/model.h"
 #include "link/peer.h"
 #include "wire/ops.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LEARN_NONE   UINT64_MAX
-#define LEARN_NOBODY UINT32_MAX
-#define LEARN_ASK_NS NS_PER_SEC
-#define LEARN_GAPS   3 /* So many copies of a chunk come too late before a vote waits. */
+#define CATCHUP_NONE   UINT64_MAX
+#define CATCHUP_NOBODY UINT32_MAX
+#define CATCHUP_ASK_NS NS_PER_SEC
+#define CATCHUP_GAPS   3 /* So many copies of a chunk come too late before a vote waits. */
 
 struct fetch {             /* From one primary. */
-	uint32_t chunk;    /* LEARN_NOBODY: nothing is asked for. */
+	uint32_t chunk;    /* CATCHUP_NOBODY: nothing is asked for. */
 	uint32_t part;     /* The next part. */
 	struct core_id id; /* Of the parts so far. */
 	uint64_t heard_ns; /* When it was asked, or the last part came. */
@@ -39,7 +40,7 @@ struct copying { /* To one node that catches up. */
 	struct lane_sender sender;
 	struct model *m;
 	uint16_t node;
-	uint32_t asked;    /* LEARN_NOBODY: nothing. */
+	uint32_t asked;    /* CATCHUP_NOBODY: nothing. */
 	uint32_t chunk;    /* What .from is a copy of. */
 	uint8_t *from;     /* NULL: nothing is being sent. */
 	struct core_id id; /* Of the record that .from is a copy of. */
@@ -48,14 +49,14 @@ struct copying { /* To one node that catches up. */
 	bool over;       /* Send no more of it. */
 };
 
-struct learn {
+struct catchup {
 	bool on;
 	uint32_t missing; /* Chunks that are not at m->record. */
-	uint64_t *at;     /* [chunks_nr] The step whose weights the copy has. LEARN_NONE: none. */
+	uint64_t *at;     /* [chunks_nr] The step whose weights the copy has. CATCHUP_NONE: none. */
 	uint8_t *own;     /* [chunks_nr] This node makes its image. */
 	bool due;         /* .record waits for the images to be made again. */
 	struct record record;
-	uint64_t told; /* The step at which the layer above was told. LEARN_NONE: it was not. */
+	uint64_t told; /* The step at which the layer above was told. CATCHUP_NONE: it was not. */
 	struct fetch fetch[CORE_NODES_MAX];
 	struct copying to[CORE_NODES_MAX];
 };
@@ -86,37 +87,37 @@ static uint32_t arrays_nr(const struct model *m, uint32_t chunk)
 
 /* --- the node that catches up --- */
 
-enum shard_status learn_init(struct model *m, struct err *e)
+enum shard_status catchup_init(struct model *m, struct err *e)
 {
 	uint32_t chunks = m->layout->chunks_nr;
-	struct learn *l;
+	struct catchup *l;
 
 	if (m->place.holders == NULL)
 		return SHARD_OK;
 	if ((l = calloc(1, sizeof(*l))) == NULL)
 		goto none;
-	m->learn = l;
+	m->catchup = l;
 	l->at = calloc(chunks, sizeof(*l->at));
 	l->own = calloc(chunks, sizeof(*l->own));
 	if (l->at == NULL || l->own == NULL)
 		goto none;
 	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
-		l->fetch[n].chunk = LEARN_NOBODY;
-		l->to[n] = (struct copying){.m = m, .node = n, .asked = LEARN_NOBODY};
+		l->fetch[n].chunk = CATCHUP_NOBODY;
+		l->to[n] = (struct copying){.m = m, .node = n, .asked = CATCHUP_NOBODY};
 		l->to[n].sender.ops = &copying_ops;
 		list_init(&l->to[n].sender.link);
 	}
 	return SHARD_OK;
 none:
-	learn_free(m);
+	catchup_free(m);
 	return err_set(e, SHARD_SYSTEM, "no memory to keep track of the copies of \"%s\"", m->name);
 }
 
-void learn_free(struct model *m)
+void catchup_free(struct model *m)
 {
-	struct learn *l = m->learn;
+	struct catchup *l = m->catchup;
 
-	m->learn = NULL;
+	m->catchup = NULL;
 	if (l == NULL)
 		return;
 	for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
@@ -132,12 +133,12 @@ void learn_free(struct model *m)
 
 static bool learns(const struct model *m)
 {
-	return m->learn != NULL && m->learn->on;
+	return m->catchup != NULL && m->catchup->on;
 }
 
 static void count_missing(struct model *m)
 {
-	struct learn *l = m->learn;
+	struct catchup *l = m->catchup;
 
 	l->missing = 0;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
@@ -146,7 +147,7 @@ static void count_missing(struct model *m)
 
 static void ask(struct model *m, uint16_t node)
 {
-	struct fetch *f = &m->learn->fetch[node];
+	struct fetch *f = &m->catchup->fetch[node];
 	struct wire_head h;
 
 	data_head(m, &h, OP_COPY_ASK, &m->record.id);
@@ -159,16 +160,16 @@ static void ask(struct model *m, uint16_t node)
 /* Asks each primary for a chunk, if it owes none. */
 static void ask_all(struct model *m)
 {
-	struct learn *l = m->learn;
+	struct catchup *l = m->catchup;
 	uint64_t asked = 1ull << m->server->self;
 
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
-		if (l->fetch[n].chunk != LEARN_NOBODY)
+		if (l->fetch[n].chunk != CATCHUP_NOBODY)
 			asked |= 1ull << n;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		uint16_t n = place_primary(&m->place, c);
 
-		if (!store_holds(m->store, c) || l->at[c] != LEARN_NONE || n >= CORE_NODES_MAX ||
+		if (!store_holds(m->store, c) || l->at[c] != CATCHUP_NONE || n >= CORE_NODES_MAX ||
 		    asked >> n & 1)
 			continue;
 		asked |= 1ull << n;
@@ -177,38 +178,38 @@ static void ask_all(struct model *m)
 	}
 }
 
-void learn_start(struct model *m)
+void catchup_start(struct model *m)
 {
-	struct learn *l = m->learn;
+	struct catchup *l = m->catchup;
 
 	CHECK(l != NULL);
 	l->on = true;
 	l->due = false;
-	l->told = LEARN_NONE;
+	l->told = CATCHUP_NONE;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
-		l->at[c] = LEARN_NONE;
+		l->at[c] = CATCHUP_NONE;
 		l->own[c] = 0;
 	}
 	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
-		l->fetch[n].chunk = LEARN_NOBODY;
+		l->fetch[n].chunk = CATCHUP_NOBODY;
 	count_missing(m);
 	log_line(m->server->log, LOG_LEVEL_INFO, "event=learning model=%s step=%lu chunks=%u",
 		 m->name, (unsigned long)m->step, l->missing);
 	ask_all(m);
 }
 
-void learn_placed(struct model *m)
+void catchup_placed(struct model *m)
 {
-	struct learn *l = m->learn;
+	struct catchup *l = m->catchup;
 
 	if (l == NULL)
 		return;
 	if (m->place.learns >> m->server->self & 1 && !l->on) {
 		l->on = true;
-		l->told = LEARN_NONE;
+		l->told = CATCHUP_NONE;
 		for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 			l->own[c] = store_holds(m->store, c);
-			l->at[c] = l->own[c] ? m->step : LEARN_NONE;
+			l->at[c] = l->own[c] ? m->step : CATCHUP_NONE;
 		}
 		count_missing(m);
 		return;
@@ -220,8 +221,8 @@ void learn_placed(struct model *m)
 		for (uint16_t n = 0; n < CORE_NODES_MAX; n++) {
 			uint32_t c = l->fetch[n].chunk;
 
-			if (c != LEARN_NOBODY && place_primary(&m->place, c) != n)
-				l->fetch[n].chunk = LEARN_NOBODY;
+			if (c != CATCHUP_NOBODY && place_primary(&m->place, c) != n)
+				l->fetch[n].chunk = CATCHUP_NOBODY;
 		}
 		ask_all(m);
 		return;
@@ -232,45 +233,45 @@ void learn_placed(struct model *m)
 			 (unsigned long)m->step);
 }
 
-void learn_later(struct model *m, const struct record *r)
+void catchup_later(struct model *m, const struct record *r)
 {
-	CHECK(m->learn != NULL);
-	m->learn->due = true;
-	m->learn->record = *r;
+	CHECK(m->catchup != NULL);
+	m->catchup->due = true;
+	m->catchup->record = *r;
 }
 
-const struct record *learn_due(struct model *m)
+const struct record *catchup_due(struct model *m)
 {
-	if (m->learn == NULL || !m->learn->due)
+	if (m->catchup == NULL || !m->catchup->due)
 		return NULL;
-	m->learn->due = false;
-	return &m->learn->record;
+	m->catchup->due = false;
+	return &m->catchup->record;
 }
 
-bool learn_has(const struct model *m, uint32_t chunk)
+bool catchup_has(const struct model *m, uint32_t chunk)
 {
 	return place_holds(&m->place, chunk, m->server->self) ||
-	       (learns(m) && m->learn->own[chunk]);
+	       (learns(m) && m->catchup->own[chunk]);
 }
 
-uint32_t learn_count(const struct model *m)
+uint32_t catchup_count(const struct model *m)
 {
 	uint32_t nr = 0;
 
 	if (!learns(m))
 		return store_owned(m->store);
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
-		nr += m->learn->own[c];
+		nr += m->catchup->own[c];
 	return nr;
 }
 
-void learn_record(struct model *m, uint64_t before, bool skip)
+void catchup_record(struct model *m, uint64_t before, bool skip)
 {
-	struct learn *l = m->learn;
+	struct catchup *l = m->catchup;
 
 	if (!learns(m))
 		return;
-	l->told = LEARN_NONE;
+	l->told = CATCHUP_NONE;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++) {
 		if (!store_holds(m->store, c))
 			continue;
@@ -278,7 +279,7 @@ void learn_record(struct model *m, uint64_t before, bool skip)
 			l->at[c] = m->step;
 			l->own[c] |= !skip;
 		} else if (l->at[c] != m->step) { /* It may have come before its record did. */
-			l->at[c] = LEARN_NONE;
+			l->at[c] = CATCHUP_NONE;
 			l->own[c] = 0;
 		}
 	}
@@ -286,67 +287,67 @@ void learn_record(struct model *m, uint64_t before, bool skip)
 }
 
 /* The images of other chunks come from other nodes before and after. They do not matter here. */
-bool learn_caught(const struct model *m)
+bool catchup_caught(const struct model *m)
 {
-	if (!learns(m) || m->learn->missing > 0 || m->img.applying)
+	if (!learns(m) || m->catchup->missing > 0 || m->img.applying)
 		return false;
 	for (uint32_t c = 0; c < m->layout->chunks_nr; c++)
 		if (store_holds(m->store, c) &&
-		    store_image_chunk(m->store, m->img.slot, c) != apply_version(m))
+		    store_image_chunk(m->store, m->img.slot, c) != data_version(m))
 			return false;
 	return true;
 }
 
-void learn_tell(struct model *m)
+void catchup_tell(struct model *m)
 {
-	if (!learns(m) || m->learn->told == m->step || !learn_caught(m))
+	if (!learns(m) || m->catchup->told == m->step || !catchup_caught(m))
 		return;
-	m->learn->told = m->step;
+	m->catchup->told = m->step;
 	m->server->data->learned(m);
 }
 
-bool learn_holds(const struct model *m)
+bool catchup_holds(const struct model *m)
 {
 	if (!learns(m))
 		return false;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
-		const struct fetch *f = &m->learn->fetch[n];
+		const struct fetch *f = &m->catchup->fetch[n];
 
-		if (f->chunk != LEARN_NOBODY && f->part > 0 && f->gaps >= LEARN_GAPS)
+		if (f->chunk != CATCHUP_NOBODY && f->part > 0 && f->gaps >= CATCHUP_GAPS)
 			return true;
 	}
 	return false;
 }
 
-void learn_beat(struct model *m, uint64_t now_ns)
+void catchup_beat(struct model *m, uint64_t now_ns)
 {
-	if (m->learn == NULL)
+	if (m->catchup == NULL)
 		return;
-	learn_serve(m);
+	catchup_serve(m);
 	if (!learns(m))
 		return;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
-		const struct fetch *f = &m->learn->fetch[n];
+		const struct fetch *f = &m->catchup->fetch[n];
 
-		if (f->chunk != LEARN_NOBODY && now_ns - f->heard_ns > LEARN_ASK_NS)
+		if (f->chunk != CATCHUP_NOBODY && now_ns - f->heard_ns > CATCHUP_ASK_NS)
 			ask(m, n);
 	}
 	ask_all(m);
-	learn_tell(m);
+	catchup_tell(m);
 }
 
-void learn_progress(const struct model *m, uint32_t *here, uint32_t *all)
+void catchup_progress(const struct model *m, uint32_t *here, uint32_t *all)
 {
 	*all = learns(m) ? store_owned(m->store) : 0;
 	*here = 0;
 	for (uint32_t c = 0; *all > 0 && c < m->layout->chunks_nr; c++)
-		*here += store_holds(m->store, c) && m->learn->at[c] != LEARN_NONE;
+		*here += store_holds(m->store, c) && m->catchup->at[c] != CATCHUP_NONE;
 }
 
 /* The last part of a chunk has come, of the record id. */
 static void complete(struct model *m, struct fetch *f, uint16_t node)
 {
-	struct learn *l = m->learn;
+	struct catchup *l = m->catchup;
 	uint32_t chunk = f->chunk;
 	uint64_t step = f->id.step;
 
@@ -354,19 +355,17 @@ static void complete(struct model *m, struct fetch *f, uint16_t node)
 		f->gaps++;
 		f->part = 0;
 		ask(m, node);
-		apply_stage_again(m);
 		return;
 	}
 	l->at[chunk] = step;
 	l->missing -= step == m->step;
-	f->chunk = LEARN_NOBODY;
+	f->chunk = CATCHUP_NOBODY;
 	ask_all(m);
-	apply_stage_again(m);
-	learn_tell(m);
+	catchup_tell(m);
 }
 
-enum shard_status learn_part(struct model *m, struct peer *p, const struct wire_head *h,
-			     const void *body, struct err *e)
+enum shard_status catchup_part(struct model *m, struct peer *p, const struct wire_head *h,
+			       const void *body, struct err *e)
 {
 	struct core_id id = {h->term, h->step, h->seq, h->generation, h->attempt};
 	uint32_t part = WIRE_PART(h->flags), each, of;
@@ -374,7 +373,7 @@ enum shard_status learn_part(struct model *m, struct peer *p, const struct wire_
 
 	if (!learns(m) || h->generation != m->generation)
 		return SHARD_OK;
-	f = &m->learn->fetch[p->node];
+	f = &m->catchup->fetch[p->node];
 	/* It was asked for by an earlier question, or its beginning was missed. */
 	if (f->chunk != h->chunk ||
 	    (part > 0 && (part != f->part || core_id_cmp(&id, &f->id) != 0)))
@@ -386,7 +385,7 @@ enum shard_status learn_part(struct model *m, struct peer *p, const struct wire_
 		return err_set(e, SHARD_PROTOCOL,
 			       "part %u (%u bytes) of a copy of chunk %u of \"%s\": no such part",
 			       part, h->body_bytes, h->chunk, m->name);
-	CHECK(m->learn->at[h->chunk] == LEARN_NONE && !m->learn->own[h->chunk]);
+	CHECK(m->catchup->at[h->chunk] == CATCHUP_NONE && !m->catchup->own[h->chunk]);
 	memcpy((char *)array_at(m, h->chunk, of) + (size_t)(part % each) * WIRE_PART_BYTES, body,
 	       h->body_bytes);
 	f->id = id;
@@ -488,63 +487,63 @@ static void copying_begin(struct copying *c)
 	for (uint32_t i = 0; i < nr; i++)
 		memcpy(c->from + i * bytes, array_at(m, c->asked, i), bytes);
 	c->chunk = c->asked;
-	c->asked = LEARN_NOBODY;
+	c->asked = CATCHUP_NOBODY;
 	c->id = m->record.id;
 	c->next = 0;
 	c->parts = nr * array_parts(m, c->chunk);
 	lane_wait(&c->sender);
 }
 
-void learn_serve(struct model *m)
+void catchup_serve(struct model *m)
 {
-	if (m->learn == NULL || !m->sealed || m->img.applying || m->img.sealing ||
+	if (m->catchup == NULL || !m->sealed || m->img.applying || m->img.sealing ||
 	    m->memory.settle.on || m->sealed_without > 0 || m->dropping)
 		return;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
-		struct copying *c = &m->learn->to[n];
+		struct copying *c = &m->catchup->to[n];
 		struct peer *p = m->server->peer[n];
 
-		if (c->asked == LEARN_NOBODY || c->from != NULL || p == NULL || !p->up)
+		if (c->asked == CATCHUP_NOBODY || c->from != NULL || p == NULL || !p->up)
 			continue;
 		if (place_primary(&m->place, c->asked) == m->server->self)
 			copying_begin(c);
 		else
-			c->asked = LEARN_NOBODY; /* Not any more. It asks who is. */
+			c->asked = CATCHUP_NOBODY; /* Not any more. It asks who is. */
 	}
 }
 
-enum shard_status learn_asked(struct model *m, struct peer *p, const struct wire_head *h,
-			      struct err *e)
+enum shard_status catchup_asked(struct model *m, struct peer *p, const struct wire_head *h,
+				struct err *e)
 {
 	struct copying *c;
 
-	if (m->learn == NULL || h->generation != m->generation)
+	if (m->catchup == NULL || h->generation != m->generation)
 		return SHARD_OK;
 	if (h->chunk >= m->layout->chunks_nr || !place_keeps(&m->place, h->chunk, p->node))
 		return err_set(e, SHARD_PROTOCOL,
 			       "node %s asks for a copy of chunk %u of \"%s\", for which it has no "
 			       "memory",
 			       members_name(m->server, p->node), h->chunk, m->name);
-	c = &m->learn->to[p->node];
+	c = &m->catchup->to[p->node];
 	/* It asks again for what is on its way, because it is slow. */
 	if (c->from != NULL && !c->over && c->chunk == h->chunk && c->next < c->parts)
 		return SHARD_OK;
 	c->asked = h->chunk;
-	learn_serve(m);
+	catchup_serve(m);
 	return SHARD_OK;
 }
 
-void learn_node_gone(struct model *m, uint16_t node)
+void catchup_node_gone(struct model *m, uint16_t node)
 {
-	if (m->learn == NULL)
+	if (m->catchup == NULL)
 		return;
-	m->learn->to[node].asked = LEARN_NOBODY;
-	if (m->learn->to[node].from != NULL)
-		copying_end(&m->learn->to[node]);
-	m->learn->fetch[node].chunk = LEARN_NOBODY;
+	m->catchup->to[node].asked = CATCHUP_NOBODY;
+	if (m->catchup->to[node].from != NULL)
+		copying_end(&m->catchup->to[node]);
+	m->catchup->fetch[node].chunk = CATCHUP_NOBODY;
 }
 
-void learn_node_back(struct model *m, uint16_t node)
+void catchup_node_back(struct model *m, uint16_t node)
 {
 	(void)node;
 	if (learns(m))
