@@ -215,7 +215,7 @@ const struct peer *ckpt_away(const struct ckpt_op *op)
 	const struct server *s = op->server;
 
 	for (uint16_t n = 0; n < s->nodes_nr; n++)
-		if (s->peer[n] != NULL &&
+		if (s->peer[n] != NULL && (op->m == NULL || place_is_member(&op->m->place, n)) &&
 		    (!s->peer[n]->up || (op->m != NULL && op->m->memory.there[n] == 0)))
 			return s->peer[n];
 	return NULL;

@@ -159,7 +159,7 @@ static bool as_loaded(const struct ckpt_op *op)
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
 
-		if (p != NULL &&
+		if (p != NULL && place_is_member(&op->m->place, n) &&
 		    (!p->up || p->incarnation != op->incarnation[n] || p->downs != op->downs[n]))
 			return false;
 	}

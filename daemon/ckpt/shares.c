@@ -133,7 +133,8 @@ void ckpt_op_ask(struct ckpt_op *op, uint16_t wire_op, const ProtobufCMessage *b
 	memset(op->share, 0, sizeof(op->share));
 	ask_begins(op, shares_done);
 	for (uint16_t n = 0; n < s->nodes_nr && st == SHARD_OK; n++) {
-		if (n == s->self || (st = ask_node(op, n, wire_op, body, &e)) != SHARD_OK)
+		if (n == s->self || !place_is_member(&op->m->place, n) ||
+		    (st = ask_node(op, n, wire_op, body, &e)) != SHARD_OK)
 			continue;
 		op->share[n].asked = true;
 		op->share[n].part = op->share[n].tag;
@@ -164,7 +165,7 @@ void ckpt_op_count(struct ckpt_op *op, void (*shares_done)(struct ckpt_op *))
 		Shard__Written body = SHARD__WRITTEN__INIT;
 
 		body.load = op->share[n].part;
-		if (n != s->self)
+		if (n != s->self && place_is_member(&op->m->place, n))
 			st = ask_node(op, n, OP_WRITTEN, &body.base, &e);
 	}
 	if (st == SHARD_OK)

@@ -329,14 +329,17 @@ static void manage_lost(struct model *m, bool back, const struct err *why)
 	manage_fail(m, &e);
 }
 
-/* A node that is down and that a change since since_ns has waited for too long. */
-static const struct peer *away(const struct server *s, uint64_t since_ns, uint64_t now_ns)
+/* A member that is down and that a change since since_ns has waited for too long. */
+static const struct peer *away(const struct model *m, uint64_t since_ns, uint64_t now_ns)
 {
+	const struct server *s = m->server;
+
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		const struct peer *p = s->peer[n];
 		uint64_t from = p == NULL || p->since_ns < since_ns ? since_ns : p->since_ns;
 
-		if (p != NULL && !p->up && now_ns - from > s->conf->heartbeat_timeout_ns)
+		if (p != NULL && !p->up && place_is_member(&m->place, n) &&
+		    now_ns - from > s->conf->heartbeat_timeout_ns)
 			return p;
 	}
 	return NULL;
@@ -347,7 +350,7 @@ static enum shard_status overdue(const struct model *m, const struct waiting *w,
 				 struct err *e)
 {
 	const struct server *s = m->server;
-	const struct peer *p = away(s, w->since_ns, now_ns);
+	const struct peer *p = away(m, w->since_ns, now_ns);
 
 	if (p != NULL)
 		return err_set(e, SHARD_UNREACHABLE,

@@ -336,7 +336,7 @@ static enum shard_status seal_here(struct model *m, const struct caller *from,
 				      .seq = by->seq};
 		Shard__Written body = SHARD__WRITTEN__INIT;
 
-		if (n == s->self)
+		if (n == s->self || !place_is_member(&m->place, n))
 			continue;
 		if (s->peer[n]->up && m->memory.there[n] == 0)
 			st = err_set(e, SHARD_UNREACHABLE,

@@ -51,6 +51,11 @@ static inline bool place_same(const struct placement *a, const struct placement 
 	return place_same_tables(a, b) && a->learns == b->learns && a->gone == b->gone;
 }
 
+static inline bool place_is_member(const struct placement *p, uint16_t node)
+{
+	return !(p->gone >> node & 1);
+}
+
 /* A bit for each node that has memory for the chunk, whether it has a copy or not. */
 static inline uint64_t place_keepers(const struct placement *p, uint32_t chunk)
 {
