@@ -82,6 +82,30 @@ static void print_world(const json_t *world, long long chunks)
 	}
 }
 
+/* Nothing if each chunk has all its copies, or has one by definition. */
+static void print_copies(const json_t *m, const json_t *chunks)
+{
+	const json_t *learns = json_object_get(m, "catching_up");
+	json_int_t wanted = whole(chunks, "copies"), least = whole(chunks, "least");
+	const char *comma = "";
+	json_t *node;
+	size_t i;
+
+	if (wanted < 2 || (least >= wanted && json_array_size(learns) == 0))
+		return;
+	printf("  copies: %lld of %lld of the chunk that has fewest", (long long)least,
+	       (long long)wanted);
+	if (json_array_size(learns) > 0)
+		printf("; catching up: ");
+	json_array_foreach(learns, i, node) {
+		printf("%s%s", comma, json_string_value(node));
+		comma = ", ";
+	}
+	if (json_object_get(m, "fetched"))
+		printf(" (%lld chunks are on this node again)", whole(m, "fetched"));
+	printf("\n");
+}
+
 static void print_model(const json_t *m)
 {
 	const json_t *chunks = json_object_get(m, "chunks"),
@@ -107,6 +131,7 @@ static void print_model(const json_t *m)
 		comma = ", ";
 	}
 	printf(")\n");
+	print_copies(m, chunks);
 	if (total) {
 		print_bytes("  ", (double)json_integer_value(total));
 		printf(" on this node%s%s\n", text(m, "pages")[0] ? ", pages: " : "",

@@ -118,6 +118,19 @@ static inline bool place_ok(const struct placement *p, const struct view_members
 	return true;
 }
 
+/* How many copies count of the chunk that has fewest. */
+static inline uint32_t place_least(const struct placement *p)
+{
+	uint32_t least = CORE_NODES_MAX;
+
+	for (uint32_t c = 0; c < p->chunks_nr; c++) {
+		uint32_t nr = (uint32_t)__builtin_popcountll(place_copies(p, c));
+
+		least = nr < least ? nr : least;
+	}
+	return least;
+}
+
 /* For how many chunks the node has memory. */
 static inline uint32_t place_kept_nr(const struct placement *p, uint16_t node)
 {

@@ -429,6 +429,14 @@ static enum shard_status check_view(const struct server *s, const char *name,
 	return SHARD_OK;
 }
 
+/* Has [nodes] changed since? With several copies of each chunk a view need not have all nodes. */
+static bool other_nodes(const struct server *s, const Shard__ModelFile *file)
+{
+	if (file->model->n_holder_runs > 0)
+		return file->view->members & ~view_first(s->nodes_nr, 0).nodes;
+	return file->view->n_incarnation != s->nodes_nr;
+}
+
 static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
 				  struct err *e)
 {
@@ -450,7 +458,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 			     "model by the release that "
 			     "wrote it, and restore it in an empty state directory",
 			     id, s->conf->state, file->format, PERSIST_FORMAT);
-	} else if (file->view->n_incarnation != s->nodes_nr) {
+	} else if (other_nodes(s, file)) {
 		st = leave(s, id, file, e);
 		shard__model_file__free_unpacked(file, NULL);
 		free(view);

@@ -5,6 +5,8 @@
  * all nodes shows the cluster. Names end in their unit, and those of counters in _total. If there
  * is no memory, the text is NULL and that request fails. */
 #include "obs/scrape.h"
+
+#include "data/catchup.h"
 #include "base/check.h"
 #include "ckpt/ckpt.h"
 #include "control/access.h"
@@ -373,6 +375,26 @@ static void chunks(FILE *f, const char *name, const struct model *m)
 			      nr[n]);
 }
 
+static void copies_least(FILE *f, const char *name, const struct model *m)
+{
+	if (m->sealed)
+		metrics_count(f, name, MODEL(m), place_least(&m->place));
+}
+
+static void copies_wanted(FILE *f, const char *name, const struct model *m)
+{
+	metrics_count(f, name, MODEL(m), m->set.replicas);
+}
+
+static void fetched(FILE *f, const char *name, const struct model *m)
+{
+	uint32_t here, all;
+
+	catchup_progress(m, &here, &all);
+	if (all > 0)
+		metrics_count(f, name, MODEL(m), here);
+}
+
 static void ranks(FILE *f, const char *name, const struct model *m,
 		  uint64_t (*value)(const struct model *m, const struct contrib_rank *g))
 {
@@ -442,6 +464,11 @@ static const struct family families[] = {
 	 memory},
 	{"shardd_model_chunks", METRICS_GAUGE, "Chunks of the model by the node that holds a copy.",
 	 chunks},
+	{"shardd_model_copies_least", METRICS_GAUGE,
+	 "Copies that count of the chunk that has fewest, by the view of this node.", copies_least},
+	{"shardd_model_copies_wanted", METRICS_GAUGE, "replicas of the model.", copies_wanted},
+	{"shardd_model_fetched_chunks", METRICS_GAUGE,
+	 "While this node catches up: chunks that it has a copy of again.", fetched},
 	{"shardd_model_generation", METRICS_GAUGE, "Grows when the model is lost and set back.",
 	 generation},
 	{"shardd_step", METRICS_GAUGE, "Last step that was decided.", step_number},

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "control/access.h"
 #include "data/apply.h"
+#include "data/catchup.h"
 #include "base/clock.h"
 #include "model/lost.h"
 #include "model/model.h"
@@ -197,9 +198,31 @@ static json_t *chunks_json(const struct model *m)
 			nr[__builtin_ctzll(n)]++;
 	for (uint16_t n = 0; n < m->server->nodes_nr; n++)
 		json_object_set_new(per, members_name(m->server, n), json_integer(nr[n]));
-	return json_pack("{s:i, s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
-			 (int)m->layout->chunk_elems, "copies", (int)m->set.replicas, "per_node",
-			 per);
+	return json_pack("{s:i, s:i, s:i, s:i, s:o}", "nr", (int)m->layout->chunks_nr, "elems",
+			 (int)m->layout->chunk_elems, "copies", (int)m->set.replicas, "least",
+			 (int)place_least(&m->place), "per_node", per);
+}
+
+/* Who is in the view that this node has adopted, and who catches up. */
+static void view_json(json_t *o, const struct model *m)
+{
+	json_t *members = json_array(), *learns = json_array();
+	uint32_t here, all;
+
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		json_t *name = json_string(members_name(m->server, n));
+
+		if (place_is_member(&m->place, n))
+			json_array_append(members, name);
+		if (m->place.learns >> n & 1)
+			json_array_append(learns, name);
+		json_decref(name);
+	}
+	json_object_set_new(o, "members", members);
+	json_object_set_new(o, "catching_up", learns);
+	catchup_progress(m, &here, &all);
+	if (all > 0)
+		json_object_set_new(o, "fetched", json_integer((json_int_t)here));
 }
 
 /* Does the coordinator's text, as "rank 2 (pid 7, node b)", name more ranks than so many? */
@@ -407,6 +430,8 @@ static json_t *model_json(const struct model *m)
 		      "loss_scale", m->record.scaler.scale);
 	if (o != NULL)
 		life_json(o, m, &c);
+	if (o != NULL)
+		view_json(o, m);
 	if (o != NULL)
 		json_object_set_new(o, "last_step", last_step_json(m));
 	if (o != NULL)

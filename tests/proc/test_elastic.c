@@ -98,6 +98,67 @@ static void test_staleness(void **state)
 		.nodes = 3, .scale = 4, .kills = 4, .extra = "replicas=2 max_staleness=1"});
 }
 
+/* The first node coordinates. While it is away nothing is decided. It comes back without its memory,
+ * and recovers from what the others answer. */
+static void test_first_node(void **state)
+{
+	struct crew *c = test_calloc(1, sizeof(*c));
+	uint64_t last;
+
+	(void)state;
+	crew_init(c, "elastic");
+	c->extra = "replicas=2";
+	c->pause_us = 2000;
+	cluster = cluster_start(3, NULL, BEAT);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[1].unix_address, 1);
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	for (uint32_t k = 1; k <= 3; k++) {
+		cluster_kill(cluster, 0);
+		cluster_spawn(cluster, 0);
+		cluster_wait_log(cluster, 0, "event=learned", k);
+		more(c, 5);
+	}
+	last = crew_finish(c);
+	crew_check(c, cluster->node[1].unix_address, last);
+	cluster_done(&cluster);
+	test_free(c);
+}
+
+/* The first node starts again, with its memory, while another one is away. The view on its disk has
+ * two of the three nodes of the list. */
+static void test_first_node_without_another(void **state)
+{
+	struct crew *c = test_calloc(1, sizeof(*c));
+	uint64_t last;
+
+	(void)state;
+	crew_init(c, "elastic");
+	c->extra = "replicas=2";
+	c->pause_us = 2000;
+	cluster = cluster_make(3, NULL, BEAT);
+	cluster_warm(cluster, CLUSTER_TMPFS);
+	cluster_up(cluster);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[1].unix_address, 1);
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	cluster_kill(cluster, 2);
+	more(c, 5);
+	cluster_kill(cluster, 0);
+	cluster_spawn(cluster, 0);
+	more(c, 5);
+	cluster_spawn(cluster, 2);
+	cluster_wait_log(cluster, 2, "event=learned", 1);
+	more(c, 5);
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++)
+		crew_check(c, cluster->node[n].unix_address, last);
+	cluster_done(&cluster);
+	test_free(c);
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -115,6 +176,8 @@ int main(void)
 		cmocka_unit_test_teardown(test_large_chunks, teardown),
 		cmocka_unit_test_teardown(test_three_copies, teardown),
 		cmocka_unit_test_teardown(test_staleness, teardown),
+		cmocka_unit_test_teardown(test_first_node, teardown),
+		cmocka_unit_test_teardown(test_first_node_without_another, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
