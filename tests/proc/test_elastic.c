@@ -98,8 +98,8 @@ static void test_staleness(void **state)
 		.nodes = 3, .scale = 4, .kills = 4, .extra = "replicas=2 max_staleness=1"});
 }
 
-/* The first node coordinates. While it is away nothing is decided. It comes back without its memory,
- * and recovers from what the others answer. */
+/* The first node coordinates. While it is away nothing is decided. It comes back without its
+ * memory, and recovers from what the others answer. */
 static void test_first_node(void **state)
 {
 	struct crew *c = test_calloc(1, sizeof(*c));

@@ -290,8 +290,8 @@ static void refused_lines(void **state)
 						   "choose auto or a whole number from 0 to 4095");
 	refused("[net]\nrdma_queue_pairs = 0\n",
 		"shardd.conf:2: [net] rdma_queue_pairs = 0: choose a whole number from 1 to 16");
-	refused("[cluster]\nmembership = etcd\n",
-		"shardd.conf:2: [cluster] membership = etcd: not in this build: choose static");
+	refused("[cluster]\nmembership = etcd\n", "shardd.conf:2: [cluster] membership = etcd: not "
+						  "in this build: choose static or quorum");
 	refused("[daemon]\nlog_lvel = info\n",
 		"shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
 }
@@ -511,9 +511,8 @@ static void sources(void **state)
 	args.set = (const char *const[]){"cluster.membership=etcd"};
 	args.set_nr = 1;
 	assert_int_equal(config_load(&c, &args, &e), SHARD_UNSUPPORTED);
-	assert_string_equal(
-		e.text,
-		"command line: [cluster] membership = etcd: not in this build: choose static");
+	assert_string_equal(e.text, "command line: [cluster] membership = etcd: not in this build: "
+				    "choose static or quorum");
 	args.set = (const char *const[]){"transport=tcp"};
 	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
 	assert_string_equal(
