@@ -198,6 +198,11 @@ void rawnode_expect(struct rawnode *x, uint16_t op)
 
 /* --- as the coordinator --- */
 
+static bool copied(const struct rawnode *x)
+{
+	return strstr(x->settings, "replicas=2") != NULL;
+}
+
 void rawnode_define(struct rawnode *x, uint32_t chunks, const char *settings)
 {
 	rawnode_define_as(x, 1, "m", chunks, settings);
@@ -208,6 +213,7 @@ void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint
 {
 	struct wire_head h = {.op = OP_MODEL, .attempt = ++x->tag};
 	uint32_t runs[] = {0, chunks / 2, 1, chunks - chunks / 2};
+	uint64_t holders[] = {3, chunks};
 	uint64_t shape[] = {chunks * 1024ull};
 	Shard__Tensor t = SHARD__TENSOR__INIT, *list[] = {&t};
 	Shard__Model m = SHARD__MODEL__INIT;
@@ -231,6 +237,8 @@ void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint
 	m.generation = 1;
 	x->chunks_nr = chunks;
 	x->settings = settings;
+	m.n_holder_runs = copied(x) ? 2 : 0;
+	m.holder_runs = holders;
 	raw_send(&x->r[0], &h, &m.base);
 	if (!x->silent)
 		rawnode_expect(x, OP_MODEL);
@@ -239,14 +247,19 @@ void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint
 struct placement rawnode_place(const struct rawnode *x)
 {
 	uint16_t *primary = calloc(x->chunks_nr, sizeof(*primary));
+	uint64_t *holders = calloc(x->chunks_nr, sizeof(*holders));
 	struct placement p;
 
-	CHECK(primary != NULL);
-	for (uint32_t c = x->chunks_nr / 2; c < x->chunks_nr; c++)
-		primary[c] = 1;
-	p = place_of(primary, NULL, x->chunks_nr);
+	CHECK(primary != NULL && holders != NULL);
+	for (uint32_t c = 0; c < x->chunks_nr; c++) {
+		primary[c] = c >= x->chunks_nr / 2;
+		holders[c] = 3;
+	}
+	p = place_of(primary, copied(x) ? holders : NULL, x->chunks_nr);
 	p.primary = NULL;
+	p.holders = NULL;
 	free(primary);
+	free(holders);
 	return p;
 }
 
@@ -283,7 +296,7 @@ static void write_theirs(struct rawnode *x)
 			      .seq = 1,
 			      .chunk = SHARD_MASTER};
 
-	for (uint64_t c = x->chunks_nr / 2; c < x->chunks_nr; c++) {
+	for (uint64_t c = copied(x) ? 0 : x->chunks_nr / 2; c < x->chunks_nr; c++) {
 		h.attempt = ++x->tag;
 		h.step = c * 1024;
 		raw_head(&x->r[0], &h, zeros, sizeof(zeros));

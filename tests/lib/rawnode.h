@@ -49,6 +49,7 @@ void rawnode_refused(struct rawnode *x, uint32_t connection, const char *part);
 void rawnode_held(struct rawnode *x);
 void rawnode_hold(struct rawnode *x);
 /* As the coordinator. The model has one tensor of fp32, and a holds its first half and b the other.
+ * If the settings say replicas=2, each holds all of it, and is the primary of its half.
  * Its number is 1 and its name is "m", unless rawnode_define_as() says otherwise. */
 void rawnode_define(struct rawnode *x, uint32_t chunks, const char *settings);
 void rawnode_define_as(struct rawnode *x, uint32_t model, const char *name, uint32_t chunks,

@@ -12,6 +12,7 @@
 #include "lib/pace.h"
 #include "lib/trainer.h"
 #include "model/model.h"
+#include "model/spec.h"
 #include "wire/dtype.h"
 
 #include <math.h>
@@ -585,12 +586,40 @@ static void copies_that_differ_are_not_sealed(void **state)
 	inproc_stop(&t.cluster);
 }
 
+/* A warm start takes memory over only if it was made for the same tables. */
+static void tables_are_compared(void **state)
+{
+	uint32_t runs[] = {0, 1, 1, 1}, others[] = {1, 1, 0, 1};
+	uint64_t holders[] = {3, 2}, less[] = {3, 1, 5, 1};
+	Shard__Model a = SHARD__MODEL__INIT, b;
+
+	(void)state;
+	a.n_place_runs = 4;
+	a.place_runs = runs;
+	a.n_holder_runs = 2;
+	a.holder_runs = holders;
+	b = a;
+	assert_true(spec_same_place(&a, &b));
+	b.place_runs = others;
+	assert_false(spec_same_place(&a, &b));
+	b = a;
+	b.n_holder_runs = 0;
+	assert_false(spec_same_place(&a, &b));
+	b.n_holder_runs = 4;
+	b.holder_runs = less;
+	assert_false(spec_same_place(&a, &b));
+	b.n_holder_runs = 2;
+	less[0] = 5;
+	assert_false(spec_same_place(&a, &b));
+}
+
 int main(void)
 {
 	static const struct CMUnitTest more[] = {
 		cmocka_unit_test(other_copies_from_a_save),
 		cmocka_unit_test(more_copies_than_nodes),
 		cmocka_unit_test(copies_that_differ_are_not_sealed),
+		cmocka_unit_test(tables_are_compared),
 	};
 	struct CMUnitTest tests[NR(hows) + NR(more)];
 

@@ -2,8 +2,9 @@
 /* Training with two real daemons equals the in-process reference byte by byte, in every master
  * weight and moment of every tensor. This holds for each optimizer and element type, with gradients
  * divided before their sum, with weights of two steps before, for chunks that the loop computes and
- * chunks that workers compute, for ranks spread over nodes in several ways, and when a trainer is
- * killed in mid-run and comes again. One flipped bit of a gradient is found. */
+ * chunks that workers compute, for ranks spread over nodes in several ways, for several copies of
+ * each chunk, and when a trainer or a daemon is killed in mid-run and comes again. One flipped bit
+ * of a gradient is found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -159,6 +160,37 @@ static void more_chunks_than_the_queue_takes(void **state)
 	}
 }
 
+/* On two nodes each holds every chunk, and what a trainer dumps is read from its own node. */
+static void several_copies(void **state)
+{
+	static const char *const cases[][2] = {
+		{"", "2,2 --settings 'chunk_elems=1024 clip=0.5 weight_decay=0.01 replicas=2'"},
+		{"", "0,2 --settings 'chunk_elems=1024 clip=0.5 replicas=2'"},
+		{"", "1,2 --dim 96 --layers 3 --heads 3 --dtype fp32 --settings "
+		     "'chunk_elems=65536 predivide=7 max_staleness=1 replicas=2'"},
+		{"", "2,1 --dtype fp16 --grad-dtype fp16 --settings 'chunk_elems=4096 "
+		     "loss_scale=0 loss_scale_window=2 hysteresis=1 initial_scale_power=20 "
+		     "replicas=2'"},
+		{"WORKERS=1", "2,1 --dim 192 --layers 6 --heads 3 --seq 4 --batch 3 --settings "
+			      "'chunk_elems=32768 clip=1 replicas=2'"},
+		{"KILL=1", "2,2 --steps 40 --settings 'chunk_elems=1024 replicas=2'"},
+		{"KILL=2", "2,2 --steps 40 --settings 'chunk_elems=1024 replicas=2'"},
+		{"EVERY=4 DAEMONS='a,b b'",
+		 "1,1 --steps 100 --settings 'chunk_elems=4096 clip=0.5 replicas=2'"},
+		{"EVERY=4 DAEMONS='a b'",
+		 "0,2 --steps 100 --settings 'chunk_elems=8192 max_staleness=1 replicas=2'"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		if (run(cases[i][0], cases[i][1], "") != 0)
+			fail_msg("%s exact.sh BUILD %s: not exact, see above", cases[i][0],
+				 cases[i][1]);
+	assert_int_equal(run("BREAK=1", "2,2 --settings 'chunk_elems=1024 replicas=2'",
+			     "| grep -q ': element [0-9]* differs: 0x'"),
+			 0);
+}
+
 static void a_killed_trainer_changes_nothing(void **state)
 {
 	static const char *const cases[][2] = {
@@ -195,6 +227,7 @@ int main(void)
 		cmocka_unit_test(weights_of_two_steps_before),
 		cmocka_unit_test(chunks_for_workers),
 		cmocka_unit_test(more_chunks_than_the_queue_takes),
+		cmocka_unit_test(several_copies),
 		cmocka_unit_test(a_killed_trainer_changes_nothing),
 		cmocka_unit_test(one_flipped_bit_is_found),
 	};

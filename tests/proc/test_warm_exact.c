@@ -67,6 +67,17 @@ static void chunks_for_workers(void **state)
 		    "'chunk_elems=32768 clip=1'");
 }
 
+/* On two nodes each holds all of it. The second case reads the copies of the other node. */
+static void several_copies(void **state)
+{
+	(void)state;
+	exact("a,b b a", "1,1 --steps 200 --settings 'chunk_elems=8192 clip=0.5 replicas=2'");
+	exact("b a a,b", "0,2 --steps 200 --settings 'chunk_elems=4096 clip=0.5 replicas=2'");
+	exact_every(4, "a b a,b",
+		    "2,1 --steps 20 --dim 96 --layers 3 --heads 3 --settings "
+		    "'chunk_elems=32768 max_staleness=1 replicas=2'");
+}
+
 static void skipped_steps(void **state)
 {
 	(void)state;
@@ -100,6 +111,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_optimizer),
 		cmocka_unit_test(chunks_for_workers),
+		cmocka_unit_test(several_copies),
 		cmocka_unit_test(skipped_steps),
 		cmocka_unit_test(weights_of_two_steps_before),
 		cmocka_unit_test(the_only_one_that_trains),
