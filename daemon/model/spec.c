@@ -285,27 +285,46 @@ static void place_single(uint16_t *primary, uint32_t chunks_nr, uint16_t nodes_n
 	place_fill(primary, chunks_nr, members, nodes_nr, NULL);
 }
 
-/* All nodes have the same capacity. The plan is made as if nobody held anything. */
+/* The primaries are the nodes in turn, as with one copy. The other holders follow the primary at
+ * distances that change from one round to the next, so that the copies beside those of a node are
+ * spread over all others. In the last round, which may be short, some nodes may get more than their
+ * share. */
+static void place_turns(uint16_t *primary, uint64_t *holders, uint32_t chunks_nr, uint16_t nodes_nr,
+			uint32_t copies)
+{
+	for (uint32_t c = 0; c < chunks_nr; c++) {
+		uint64_t first = (uint64_t)(c / nodes_nr) * (copies - 1);
+
+		primary[c] = (uint16_t)(c % nodes_nr);
+		holders[c] = 1ull << primary[c];
+		for (uint64_t k = first; k < first + copies - 1; k++)
+			holders[c] |= 1ull << (primary[c] + 1 + k % (nodes_nr - 1u)) % nodes_nr;
+	}
+}
+
+/* All nodes have the same capacity. The plan moves the few copies that are not in balance. Without
+ * a table to begin from it would take seconds for many nodes and chunks. */
 static bool place_several(uint16_t *primary, uint64_t *holders, uint32_t chunks_nr,
 			  uint16_t nodes_nr, uint32_t copies)
 {
 	struct plan *plan = aligned_alloc(16, (plan_bytes() + 15) & ~(size_t)15);
 	struct plan_table to = {.holders = holders, .primary = primary},
-			  none = {.holders = calloc(chunks_nr, sizeof(*none.holders)),
-				  .primary = malloc(chunks_nr * sizeof(*none.primary))};
+			  turns = {.holders = malloc(chunks_nr * sizeof(*turns.holders)),
+				   .primary = malloc(chunks_nr * sizeof(*turns.primary))};
 	struct plan_conf conf = {.chunks_nr = chunks_nr, .copies = copies};
-	bool room = plan != NULL && none.holders != NULL && none.primary != NULL;
+	bool room = plan != NULL && turns.holders != NULL && turns.primary != NULL;
 	struct plan_cost cost;
 
+	CHECK(copies > 1 && copies <= nodes_nr && nodes_nr <= CORE_NODES_MAX);
 	for (uint16_t n = 0; n < nodes_nr; n++)
 		conf.capacity[n] = 1;
-	for (uint32_t c = 0; room && c < chunks_nr; c++)
-		none.primary[c] = PLAN_NOBODY;
-	if (room)
-		plan_make(plan, &conf, &none, &to, &cost);
+	if (room) {
+		place_turns(turns.primary, turns.holders, chunks_nr, nodes_nr, copies);
+		plan_make(plan, &conf, &turns, &to, &cost);
+	}
 	free(plan);
-	free(none.holders);
-	free(none.primary);
+	free(turns.holders);
+	free(turns.primary);
 	return room;
 }
 
