@@ -129,18 +129,20 @@ static bool members_heard(const struct core *c)
 static uint64_t members_leaving(const struct core *c)
 {
 	const struct coord *co = &c->coord;
-	uint64_t missed = 0;
+	uint64_t missed = 0, linked = 0;
 
 	if (!copies_several(c) || co->undecided)
 		return 0;
 	view_each(i, coord_members(c)) {
+		linked |= (uint64_t)core_linked(c, i) << i;
 		if (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i))
 			missed |= 1ull << i;
 		else if (co->state == COORD_OPEN && !co->node[i].done)
 			return 0;
 	}
-	if (!missed || copies_missing(c, copies_here(c) & ~missed) < c->conf.chunks_nr ||
-	    (co->state != COORD_RECOVER && !members_heard(c)))
+	/* A member that answered and is missed since may be gone, so its copies are no reason. */
+	if (!missed || copies_missing(c, copies_here(c) & linked & ~missed) < c->conf.chunks_nr ||
+	    !members_heard(c))
 		return 0;
 	return missed;
 }
@@ -521,7 +523,7 @@ static bool recover_out(const struct core *c, uint16_t node, uint64_t now)
 
 static bool recover_complete(const struct core *c, uint64_t now)
 {
-	bool all = true;
+	bool all = true, out = false;
 
 	if (copies_several(c)) {
 		/* This node itself promises the term before anything is decided in it. */
@@ -529,9 +531,13 @@ static bool recover_complete(const struct core *c, uint64_t now)
 			return false;
 		if (copies_lost(c, now) < c->conf.chunks_nr)
 			return true;
-		view_each(i, coord_members(c))
+		view_each(i, coord_members(c)) {
+			out = out || !c->coord.node[i].answered;
 			all = all && (c->coord.node[i].answered || recover_out(c, i, now));
-		return all && copies_missing(c, copies_here(c)) == c->conf.chunks_nr;
+		}
+		if (out)
+			return all && members_leaving(c);
+		return copies_missing(c, copies_here(c)) == c->conf.chunks_nr;
 	}
 	view_each(i, coord_members(c)) {
 		if (node_given_up(c, i, now))
