@@ -48,7 +48,9 @@ enum core_action_type {
 	 * not want to know. */
 	CORE_ACT_RESIGNED,
 	/* The view that is adopted has other members, or other nodes whose copies count: .place. It
-	 * comes before all other actions of that view. */
+	 * comes before all other actions of that view. From here on nothing may land any more that
+	 * a node which is no member sends over the connection that it has now. The shell ends that
+	 * connection, or judges each gradient by its attempt before it lands. */
 	CORE_ACT_PLACED,
 	/* No copy here counts. Fetch each chunk that this node has memory for from its primary, at
 	 * a version of the primary, and then apply each record to it whose gradient was staged

@@ -9,6 +9,7 @@
 #include "core/member.h"
 
 #include "core/inner.h"
+#include "core/slots.h"
 
 #include <string.h>
 
@@ -151,6 +152,7 @@ static void member_take_place(struct ctx *x, const struct core_view *v)
 	struct member *m = &c->member;
 
 	m->members = v->members;
+	slots_placed(c);
 	if (place_same(&m->place, &v->place))
 		return;
 	member_place(c, &v->place);

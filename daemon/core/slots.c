@@ -4,9 +4,10 @@
  * memory for, both of which are written to landing slots here, and what their ranks gave when they
  * were ready. Happy path: a node that is STAGING sends GRANT to every node with ranks and to every
  * primary of one of its chunks. That node writes to the slots, and answers with RANKS when all its
- * ranks are ready. Either message
- * may be lost, so GRANT is repeated until RANKS has come. Slots of a dropped attempt are not
- * lent again before the node that had them says DRAINED, or before its connection has ended. */
+ * ranks are ready. Either message may be lost, so GRANT is repeated until RANKS has come. Slots of
+ * a dropped attempt are not lent again, neither to that node nor to a new primary, before the node
+ * that had them says DRAINED, before its connection has ended, or before it is no member any more,
+ * when the shell stops its writes. */
 #include "core/slots.h"
 
 #include "core/inner.h"
@@ -27,14 +28,31 @@ bool slots_needs(const struct core *c, uint16_t node)
 	       (((ranked || reduces) && incomplete) || (ranked && !slots_told(s, node)));
 }
 
+/* Each chunk has one place for its reduced gradient, whoever sends it. May a node that was primary
+ * before still write there? */
+static bool slots_taken(const struct core *c, uint16_t node)
+{
+	if (!(c->grads_from >> node & 1))
+		return false;
+	view_each(i, core_members(c)) {
+		const struct slots *p = &c->step.slots[i];
+
+		if (i != node && p->owes && p->reduces)
+			return true;
+	}
+	return false;
+}
+
 static void slots_lend(struct ctx *x, uint16_t node)
 {
 	struct step *s = &x->c->step;
 	struct slots *p = &s->slots[node];
 
-	if (!slots_needs(x->c, node) || !x->c->link[node].linked || p->owes)
+	if (!slots_needs(x->c, node) || !x->c->link[node].linked || p->owes ||
+	    slots_taken(x->c, node))
 		return;
 	p->granted = s->id;
+	p->reduces = x->c->grads_from >> node & 1;
 	core_send(x, node, CORE_GRANT, &s->id);
 }
 
@@ -64,16 +82,18 @@ static bool slots_wanted(const struct core *c, uint16_t node)
 	       core_id_cmp(&c->step.slots[node].credit, &c->step.id);
 }
 
-/* Does this node still wait for GRANT of that node? The lender keeps its slots back as long as it
+/* Does that node perhaps still keep slots back because of this one? The lender does as long as it
  * believes that something of a dropped attempt is on its way, even if this node has only its ranks
- * to tell now. So DRAINED is repeated as long as GRANT has not come. A node without memory for a
- * chunk lends nothing, and keeps nothing back. */
+ * to tell now, or is not the primary of its chunks any more and has nothing to send at all. So
+ * DRAINED is repeated as long as GRANT has not come. A node without memory for a chunk lends
+ * nothing, and keeps nothing back. */
 static bool slots_kept_back(const struct core *c, uint16_t node)
 {
 	const struct step *s = &c->step;
 
 	return node != c->conf.self && c->held_nr[node] && step_undecided(s) && !s->kept &&
-	       (s->ranks_nr || c->grads_to >> node & 1) &&
+	       (s->ranks_nr || c->grads_to >> node & 1 ||
+		(core_place(c)->holders && s->slots[node].credit.step)) &&
 	       core_id_cmp(&s->slots[node].credit, &s->id);
 }
 
@@ -145,7 +165,18 @@ void slots_on_drained(struct ctx *x, const struct core_msg *m)
 
 	if (core_id_cmp(&m->id, &p->granted) >= 0)
 		p->owes = false;
-	slots_lend(x, m->from);
+	view_each(i, core_members(x->c)) {
+		if (i == m->from || (p->reduces && x->c->grads_from >> i & 1))
+			slots_lend(x, i);
+	}
+}
+
+void slots_placed(struct core *c)
+{
+	view_each(i, &c->conf.members) {
+		if (!view_is_member(core_members(c), i))
+			c->step.slots[i] = (struct slots){0};
+	}
 }
 
 void slots_drained(struct ctx *x)
@@ -175,7 +206,7 @@ void slots_link_down(struct ctx *x, uint16_t node)
 	struct slots *p = &x->c->step.slots[node];
 
 	/* The connection is gone, and with it whatever was on its way. */
-	p->owes = false;
+	p->owes = p->reduces = false;
 	p->granted = p->credit = (struct core_id){0};
 }
 

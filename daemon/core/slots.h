@@ -17,6 +17,8 @@ void slots_drained(struct ctx *x); /* Nothing of an attempt up to .drained leave
 void slots_repeat(struct ctx *x);
 void slots_link_down(struct ctx *x, uint16_t node);
 void slots_link_up(struct ctx *x, uint16_t node);
+/* There are other members. The shell keeps off what a node that is none may still write. */
+void slots_placed(struct core *c);
 /* Does STAGING wait for something of that node? */
 bool slots_needs(const struct core *c, uint16_t node);
 /* Does this node know what the ranks of that node gave, and that all of them are ready? */

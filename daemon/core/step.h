@@ -9,6 +9,8 @@
 struct slots { /* Landing slots, between this node and another one. slots.c changes them. */
 	/* Transfers of a dropped attempt may still be on their way from that node to us. */
 	bool owes;
+	/* .granted is for reduced gradients, too. They land where those of another primary do. */
+	bool reduces;
 	struct core_id granted; /* The newest attempt for which that node has our slots. */
 	struct core_id credit;  /* The newest attempt for which we have the slots of that node. */
 };
