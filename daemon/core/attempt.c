@@ -96,10 +96,15 @@ void attempt_begin(struct ctx *x)
 
 static void attempt_send_abort(struct ctx *x, uint16_t node, const struct core_id *id)
 {
+	const struct coord *co = &x->c->coord;
 	struct core_msg *m = core_send(x, node, CORE_ABORT, id);
 
-	m->why = core_text(x->c, "%s", x->c->coord.aborted);
-	m->status = x->c->coord.aborted_status;
+	m->status = SHARD_WORLD_CHANGED;
+	m->why = "a later attempt took its place";
+	if (core_id_cmp(id, &co->aborted_id)) /* Why an older one ended is not known any more. */
+		return;
+	m->status = co->aborted_status;
+	m->why = core_text(x->c, "%s", co->aborted);
 }
 
 void attempt_abort(struct ctx *x, enum shard_status status, const char *why)
@@ -115,6 +120,7 @@ void attempt_abort(struct ctx *x, enum shard_status status, const char *why)
 	timer_start(c, &co->timer, x->now);
 	core_copy_text(co->aborted, sizeof(co->aborted), why);
 	co->aborted_status = status;
+	co->aborted_id = co->id;
 	/* This comes first. From here on nobody on this node can take the attempt for committed. */
 	step_on_abort(x, &own);
 	view_each(i, coord_members(c)) {

@@ -48,7 +48,8 @@ struct coord {
 	uint32_t lr_nr;
 	int64_t bad_tensor;
 	int32_t bad_rank;
-	char aborted[CORE_WHY_BYTES]; /* Why the last attempt was aborted. */
+	struct core_id aborted_id;    /* The last attempt that was aborted. */
+	char aborted[CORE_WHY_BYTES]; /* Why it was. */
 	enum shard_status aborted_status;
 
 	/* world.c: trainers. */

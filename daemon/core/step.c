@@ -379,6 +379,10 @@ void step_on_abort(struct ctx *x, const struct core_msg *m)
 	 * has to come. */
 	if (step_undecided(s) && s->id.step < m->id.step)
 		return;
+	if (core_id_cmp(&s->id, &m->id) < 0)
+		step_drop(x, SHARD_WORLD_CHANGED,
+			  core_text(x->c, "step %llu attempt %u took its place",
+				    (unsigned long long)m->id.step, m->id.attempt));
 	if (core_id_cmp(&s->id, &m->id) <= 0) {
 		step_drop(x, m->status ? m->status : SHARD_WORLD_CHANGED,
 			  m->why ? core_text(x->c, "%s", m->why) : "the coordinator aborted it");
