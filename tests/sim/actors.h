@@ -42,6 +42,7 @@ void shell_apply_at(struct sim *s, uint16_t n, uint32_t chunk); /* A worker begi
 void learn_start(struct sim *s, uint16_t n, const struct record *r);
 void learn_ask(struct sim *s, const struct sim_event *e);
 void learn_landed(struct sim *s, const struct sim_event *e);
+void learn_done(struct sim *s, const struct sim_event *e);
 /* Can this step be applied to the copy? */
 bool learn_keeps_up(const struct shell *sh, uint32_t chunk, uint64_t step);
 bool learn_complete(struct sim *s, uint16_t n); /* Every copy is at the last record. */
@@ -58,6 +59,8 @@ void shell_stage(struct sim *s, const struct sim_event *e);
 void shell_apply(struct sim *s, const struct sim_event *e);
 void shell_image(struct sim *s, const struct sim_event *e);
 void shell_drained(struct sim *s, const struct sim_event *e);
+/* Ends the connections with nodes that are no members any more. */
+void shell_fence(struct sim *s, uint16_t n, uint64_t gone);
 void shell_pushed(struct sim *s, uint16_t n, uint32_t chunk);
 /* Called before the core hears of it. */
 void shell_link_lost(struct sim *s, uint16_t n, uint16_t peer);
@@ -137,6 +140,10 @@ void truth_fetched(struct sim *s, uint16_t n, uint32_t chunk);
 void truth_place(struct sim *s, const struct core_view *v); /* It becomes durable now. */
 bool truth_lists(struct sim *s, uint16_t n); /* Is this process in the newest durable view? */
 bool truth_all_back(struct sim *s);          /* Is every node a member that counts? */
+/* Can the model not go on, because a node that it waits for never comes back? */
+bool truth_excused(struct sim *s);
+/* A coordinator is about to make a view. Checks that it may leave out whom it leaves out. */
+void truth_expels(struct sim *s, uint16_t n, const struct core_view *v);
 void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced);
 
 /* truth.c: the other checkers. */

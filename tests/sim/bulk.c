@@ -205,7 +205,7 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 	char a[64], b[64];
 
 	t->used = false;
-	if (dst->alive && dst->link[from] == t->epoch) {
+	if (dst->alive && dst->link[from] == t->epoch && to->fenced[from] != t->epoch) {
 		if (!same(&to->lent[from], &t->id))
 			sim_fail(s, "slot_one_writer",
 				 "n%u writes chunk %u of %s into slots that n%u lent for %s",
@@ -221,6 +221,18 @@ void shell_landed(struct sim *s, const struct sim_event *e)
 	if (src->alive && src->starts == t->src_start && !t->flushed) {
 		shell_of(s, t->src)->transfers--;
 		shell_settle_drain(s, t->src);
+	}
+}
+
+void shell_fence(struct sim *s, uint16_t n, uint64_t gone)
+{
+	const struct sim_node *nd = &s->node[n];
+
+	for (uint16_t p = 0; p < s->nodes_nr; p++) {
+		if (!(gone >> p & 1) || !nd->link[p])
+			continue;
+		shell_of(s, n)->fenced[p] = nd->link[p];
+		link_break(s, n, nd->end[p]);
 	}
 }
 

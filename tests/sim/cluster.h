@@ -6,7 +6,7 @@
 #include "core/core.h"
 
 /* A slot holds a process. There is one slot for each node and one for a zombie. */
-enum { NODES = 5, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
+enum { NODES = 9, ZOMBIE = NODES, SLOTS, NOWHERE, MODELS = 3 };
 enum {
 	GROUPS = 3,
 	TRAINERS = 6,
@@ -41,6 +41,7 @@ enum sim_kind {
 	SIM_DRAINED,
 	SIM_LEARN,
 	SIM_LEARN_LANDED,
+	SIM_LEARNED,
 	SIM_TRAINER_BEGIN,
 	SIM_TRAINER_ENDED,
 	SIM_TRAINER_RESULT,

@@ -120,14 +120,19 @@ static void fault_shape_more(struct sim *s)
 	s->put_back = 0;
 	s->holders_crash = sim_chance(s, 800);
 	s->gap = sim_between(s, 200 * MS, 2 * SEC);
+	s->buries = sim_chance(s, 300);
+	if (sim_chance(s, 300))
+		s->late = (uint32_t)sim_between(s, 50, 300);
 	s->damage = sim_chance(s, 300) ? (uint32_t)sim_between(s, 1, 10) : 0;
 }
 
 static void fault_shape(struct sim *s)
 {
 	s->copies = s->seed % 4 >= 2;
-	s->nodes_nr =
-		s->copies ? (uint16_t)sim_between(s, 2, NODES) : (uint16_t)sim_between(s, 1, 4);
+	if (s->copies)
+		s->nodes_nr = (uint16_t)sim_between(s, 2, sim_chance(s, 150) ? NODES : 5);
+	else
+		s->nodes_nr = (uint16_t)sim_between(s, 1, 4);
 	s->lead = (uint16_t)sim_between(s, 0, s->nodes_nr - 1u);
 	s->models_nr = sim_chance(s, 200) ? (uint16_t)sim_between(s, 2, MODELS) : 1;
 	s->holders_crash = sim_chance(s, 500);
@@ -141,6 +146,7 @@ static void fault_shape(struct sim *s)
 	s->zombies = s->nodes_nr > 1 && sim_chance(s, 300) ? (uint32_t)sim_between(s, 100, 600) : 0;
 	s->put_back = sim_chance(s, 150) ? (uint32_t)sim_between(s, 50, 300) : 0;
 	s->gap = 400 * MS;
+	s->grave = NOWHERE;
 	if (s->copies)
 		fault_shape_more(s);
 	for (uint16_t i = 0; i < s->models_nr; i++) {
@@ -210,7 +216,7 @@ static void fault_heal(struct sim *s)
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
 		if (s->node[n].alive && s->node[n].stopping)
 			node_crash(s, n, true);
-		if (!s->node[n].alive)
+		if (!s->node[n].alive && n != s->grave)
 			node_start(s, n);
 	}
 	link_heal(s);
@@ -312,6 +318,14 @@ static void fault_mend(struct sim *s)
 	}
 }
 
+/* The node dies for good. Its trainers are started elsewhere. */
+static void fault_bury(struct sim *s, uint16_t n)
+{
+	sim_trace(s, "n%u DIES FOR GOOD", n);
+	s->grave = n;
+	node_crash(s, n, false);
+}
+
 /* Faults that matter where a view goes on without a member. */
 static void fault_more(struct sim *s, uint16_t n, uint16_t m, uint64_t what)
 {
@@ -321,6 +335,8 @@ static void fault_more(struct sim *s, uint16_t n, uint16_t m, uint64_t what)
 		fault_cut(s, n, m, true);
 	else if (what < 98)
 		fault_mend(s);
+	else if (n != s->lead && s->grave == NOWHERE && s->buries && s->node[n].alive)
+		fault_bury(s, n);
 	else
 		fault_crash(s, n);
 }
@@ -392,7 +408,7 @@ void fault_watch(struct sim *s)
 	struct core_state st;
 
 	sim_at(s, SEC, SIM_WATCH, NOWHERE);
-	if (s->faults)
+	if (s->faults || truth_excused(s))
 		return;
 	if (s->now > s->healed_at + HEAL_NS && !truth_all_back(s))
 		sim_fail(s, "liveness", "not every node counts %llu s after the faults ceased",

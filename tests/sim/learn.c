@@ -91,7 +91,7 @@ void learn_landed(struct sim *s, const struct sim_event *e)
 {
 	struct shell *sh = shell_of(s, e->node);
 	uint64_t at = sh->record.id.step, step = e->id.step;
-	struct core_event learned = {.type = CORE_EV_LEARNED, .id = sh->record.id};
+	struct sim_event *done;
 
 	if (!sh->learning || sh->learn != e->trainer)
 		return;
@@ -111,9 +111,22 @@ void learn_landed(struct sim *s, const struct sim_event *e)
 		sh->image[e->chunk] = at;
 	if (sh->applying || !learn_complete(s, e->node))
 		return;
-	sim_trace(s, "n%u LEARNED step %llu", e->node, (unsigned long long)at);
 	sh->learning = false;
 	s->m->learned++;
+	done = sim_at(s,
+		      s->faults && sim_chance(s, 300) ? sim_between(s, MS, 200 * MS)
+						      : sim_between(s, 1000, MS),
+		      SIM_LEARNED, e->node);
+	done->id = sh->record.id;
+}
+
+/* A worker tells the core, which may have another record by then, or fetches anew. */
+void learn_done(struct sim *s, const struct sim_event *e)
+{
+	struct core_event learned = {.type = CORE_EV_LEARNED, .id = e->id};
+	char id[64];
+
+	sim_trace(s, "n%u LEARNED %s", e->node, sim_id(&e->id, id));
 	node_event(s, e->node, &learned);
 }
 

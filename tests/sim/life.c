@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[NODES] = {"a", "b", "c", "d", "e"};
+static const char *const names[NODES] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
 
 struct view_node shell_who(struct sim *s, uint16_t slot)
 {
@@ -238,8 +238,10 @@ void node_start(struct sim *s, uint16_t n)
 	for (uint16_t i = 0; i < s->nodes_nr; i++) {
 		if (i != n)
 			link_break(s, n, i);
-		if (n == s->lead)
-			s->node[i].away_since = s->now;
+		if (n == s->lead) {
+			s->node[i].away_since = s->missed_at = s->now;
+			s->node[i].known = false;
+		}
 	}
 	for (uint16_t i = 0; i < s->models_nr && nd->alive; i++) {
 		s->m = &s->model[i];
@@ -262,6 +264,7 @@ void node_crash(struct sim *s, uint16_t n, bool whole)
 	s->warms += whole;
 	nd->alive = nd->paused = nd->stopping = false;
 	nd->whole = whole;
+	nd->died_at = s->now;
 	for (uint16_t i = 0; i < s->models_nr; i++) {
 		s->m = &s->model[i];
 		shell_crash(s, n, whole);

@@ -168,8 +168,10 @@ void link_up(struct sim *s, const struct sim_event *e)
 		link_break(s, e->node, n->end[peer]);
 	n->link[peer] = e->epoch;
 	n->end[peer] = e->peer;
-	if (e->node == s->lead)
+	if (e->node == s->lead) {
 		s->node[peer].away_since = 0;
+		s->node[peer].known = true;
+	}
 	sim_trace(s, "n%u LINK UP n%u epoch %u", e->node, e->peer, e->epoch);
 	link_tell(s, e->node, &up);
 }
@@ -186,7 +188,7 @@ void link_down(struct sim *s, const struct sim_event *e)
 	link_gone(s, e->node, peer);
 	n->link[peer] = 0;
 	if (e->node == s->lead)
-		s->node[peer].away_since = s->now;
+		s->node[peer].away_since = s->missed_at = s->now;
 	sim_trace(s, "n%u LINK DOWN n%u epoch %u", e->node, e->peer, e->epoch);
 	link_tell(s, e->node, &down);
 }

@@ -13,7 +13,8 @@ struct sim_seen { /* The state of a core when it last saved. */
 	uint32_t seq, generation;
 	struct core_tune tune;
 	struct core_id id, aborted;
-	uint64_t promised;
+	uint64_t promised, learns;
+	bool caught;
 	struct view_members members;
 };
 
@@ -48,6 +49,7 @@ struct shell { /* What the process of one node has of one model, and what outliv
 	/* The reduced gradient of each chunk: what the primary makes, or what arrived from it. */
 	struct cell reduced[CHUNKS];
 	bool sent_reduced[NODES][CHUNKS];
+	uint32_t fenced[NODES]; /* Nothing lands any more over a connection of this epoch. */
 	/* The newest attempt that it began as a coordinator, and the world of that attempt. */
 	struct core_id begun;
 	struct core_world begun_world;
@@ -92,6 +94,9 @@ struct sim_node {                     /* A process, and what outlives it. */
 	uint64_t resume_at;
 	/* The coordinator has had no link to it since then. 0: it has one. */
 	uint64_t away_since;
+	uint64_t died_at;
+	/* The coordinator's process has had a link to it. */
+	bool known;
 	/* Links as this process sees them, by node: the epoch of the current connection (0: none),
 	 * and the slot of the process at its end. */
 	uint32_t link[NODES];

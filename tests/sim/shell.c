@@ -271,6 +271,7 @@ static void shell_action(struct sim *s, uint16_t n, const struct core_action *a)
 		on_seal(s, n, a);
 		break;
 	case CORE_ACT_PLACED:
+		shell_fence(s, n, a->place->gone & ~sh->place.gone);
 		sh->place = *a->place;
 		break;
 	case CORE_ACT_LEARN:

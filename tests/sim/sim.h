@@ -105,7 +105,11 @@ struct sim {
 	uint32_t put_back; /* When the coordinator dies, an old copy of its views is put back. */
 	uint32_t zombies;  /* A coordinator that is taken for dead goes on. */
 	bool copies;       /* Chunks have copies on several nodes. */
-	uint32_t damage;   /* A gradient arrives damaged. */
+	uint16_t grave;    /* This node never comes back. NOWHERE: all do. */
+	/* When the coordinator last missed a node. */
+	uint64_t missed_at;
+	uint32_t damage;                     /* A gradient arrives damaged. */
+	bool buries;                         /* A node may die for good. */
 	uint64_t faults_end, healed_at, gap; /* gap: at most between two faults. */
 	uint32_t epochs;                     /* Of connections. */
 	struct sim_node node[SLOTS];

@@ -480,8 +480,10 @@ void truth_action(struct sim *s, uint16_t n, const struct core_action *a)
 				 a->type);
 		break;
 	case CORE_ACT_PERSIST:
-		if (n != ZOMBIE)
+		if (n != ZOMBIE) {
 			truth_lost(s, a->view);
+			truth_expels(s, n, a->view);
+		}
 		break;
 	case CORE_ACT_PLACED:
 	case CORE_ACT_LEARN:
@@ -504,7 +506,7 @@ void truth_expelled(struct sim *s, uint32_t trainer, const char *why)
 
 void truth_end(struct sim *s)
 {
-	if (s->m->healed_commits < HEALED_COMMITS)
+	if (s->m->healed_commits < HEALED_COMMITS && !truth_excused(s))
 		sim_fail(s, "liveness", "the run ended by itself");
 	truth_orders_end(s);
 }

@@ -2,8 +2,10 @@
 /* The checkers of copies. no_tear: a copy that is published or fetched is what the committed steps
  * make of it. view_copies: every chunk has a copy that counts at a member of each sealed view.
  * counts_caught: a node whose copies did not count has all of them, as of the record of the view
- * that lets them count. blamed_right: no trainer is blamed for what its node made. truth.c and the
- * files that move the bytes call them. */
+ * that lets them count. expels_heard: a view leaves a member out only if each chunk has another
+ * copy that was there after somebody was missed. recovery_waits: a new coordinator has given a
+ * member that it leaves out the time to make a link. blamed_right: no trainer is blamed for what
+ * its node made. truth.c and the files that move the bytes call them. */
 #include "sim/sim.h"
 
 #include "core/inner.h"
@@ -86,6 +88,48 @@ void truth_place(struct sim *s, const struct core_view *v)
 	}
 }
 
+/* Was the copy there after the coordinator missed a node? Even if it has not been told of its end
+ * yet. */
+static bool copy_lived(struct sim *s, uint16_t n, const struct core_view *v)
+{
+	const struct sim_node *nd = &s->node[n];
+
+	return nd->died_at >= s->missed_at ||
+	       (shell_of(s, n)->incarnation == v->members.node[n].incarnation &&
+		(nd->alive || nd->whole));
+}
+
+void truth_expels(struct sim *s, uint16_t n, const struct core_view *v)
+{
+	const struct shell *sh = shell_of(s, n);
+	bool recovers = sh->core->coord.view.term != sh->disk.term;
+	uint64_t left;
+
+	if (!sh->has_disk || !sh->disk.sealed || !v->sealed || v->generation != sh->disk.generation)
+		return;
+	left = sh->disk.members.nodes & ~v->members.nodes;
+	for (uint32_t c = 0; c < s->m->chunks_nr && left; c++) {
+		uint64_t copies = place_copies(&v->place, c) & v->members.nodes;
+
+		for (uint16_t i = 0; i < s->nodes_nr; i++) {
+			if (copies >> i & 1 && !copy_lived(s, i, v))
+				copies &= ~(1ull << i);
+		}
+		if (!copies)
+			sim_fail(
+				s, "expels_heard",
+				"view %llu.%u leaves out members, but no copy of chunk %u has been "
+				"there since one was missed",
+				(unsigned long long)v->term, v->seq, c);
+	}
+	for (uint16_t i = 0; i < s->nodes_nr && recovers; i++) {
+		if (left >> i & 1 && !s->node[i].known &&
+		    s->now < s->node[i].away_since + SILENT_NS)
+			sim_fail(s, "recovery_waits",
+				 "n%u has not waited for n%u, and leaves it out", n, i);
+	}
+}
+
 /* With one copy of each chunk, nobody leaves. */
 bool truth_lists(struct sim *s, uint16_t n)
 {
@@ -103,11 +147,23 @@ bool truth_all_back(struct sim *s)
 
 	if (!s->m->place.holders)
 		return true;
+	if (s->grave != NOWHERE)
+		all &= ~(1ull << s->grave);
 	for (uint16_t n = 0; n < s->nodes_nr; n++) {
-		if (!s->node[n].alive || !truth_lists(s, n))
+		if (n != s->grave && (!s->node[n].alive || !truth_lists(s, n)))
 			return false;
 	}
 	return s->m->views_nr && v->sealed && v->nodes == all && v->counts == all;
+}
+
+/* A model whose weights are lost waits for every node, because all write them anew. So does one
+ * with one copy of each chunk. */
+bool truth_excused(struct sim *s)
+{
+	const struct sim_view *v = &s->m->view[(s->m->views_nr - 1) % VIEWS];
+
+	return s->grave != NOWHERE && (!s->m->place.holders || !s->m->views_nr ||
+				       (!v->sealed && v->nodes >> s->grave & 1));
 }
 
 void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced)

@@ -25,6 +25,8 @@ static struct sim_seen seen_of(const struct core *c)
 				 .id = st.id,
 				 .aborted = c->step.aborted,
 				 .promised = c->member.promised,
+				 .learns = c->member.place.learns,
+				 .caught = c->step.caught,
 				 .members = c->member.members};
 }
 
@@ -54,6 +56,11 @@ void truth_same(struct sim *s, uint16_t n)
 			 "%s",
 			 n, (unsigned long long)was.promised, sim_id(&was.aborted, a),
 			 (unsigned long long)is.promised, sim_id(&is.aborted, b));
+	if (was.learns != is.learns || was.caught != is.caught)
+		sim_fail(s, "warm_same",
+			 "n%u knew of %llx that they learn, caught up %d, and now of %llx and %d",
+			 n, (unsigned long long)was.learns, was.caught,
+			 (unsigned long long)is.learns, is.caught);
 	if (was.term != is.term || was.seq != is.seq || was.generation != is.generation ||
 	    was.sealed != is.sealed || was.restoring != is.restoring ||
 	    orders_number(&was.tune) != orders_number(&is.tune) ||
