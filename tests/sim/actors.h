@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* actors.h: the functions of nodes, links, trainers, faults and checkers in the simulator. sim.h
- * includes it. */
+/* actors.h: the functions of nodes, links, trainers and faults in the simulator. sim.h includes
+ * it. */
 #ifndef SIM_ACTORS_H
 #define SIM_ACTORS_H
 
 #include "sim/node.h"
 
 struct sim;
-struct truth;
-struct sim_session;
-struct sim_gave;
 
 /* life.c: a node starts and dies. */
 void node_start(struct sim *s, uint16_t n);
@@ -100,68 +97,5 @@ void orders_event(struct sim *s, const struct sim_event *e);
 void orders_started(struct sim *s); /* The coordinator has started. */
 void orders_crashed(struct sim *s);
 uint64_t orders_number(const struct core_tune *t);
-
-/* truth_orders.c: the checkers of orders. */
-void truth_order(struct sim *s, uint16_t n, const struct core_action *a);
-/* The tune of the view of id. NULL: that view is too old. */
-const struct core_tune *truth_tune_of(const struct sim *s, const struct core_id *id);
-void truth_ordered(struct sim *s, const struct record *prev, const struct record *r,
-		   const struct core_tune *t);
-void truth_view(struct sim *s, const struct core_view *v);
-/* The core is about to hear that the weights are written. */
-void truth_written(struct sim *s, uint32_t generation, bool loaded);
-void truth_seal(struct sim *s, struct truth *t, const struct record *r);
-void truth_orders_end(struct sim *s);
-
-/* truth_pure.c */
-void truth_pure(struct sim *s, const struct record *prev, const struct record *r);
-
-/* truth_votes.c */
-void truth_votes(struct sim *s, const struct record *r, uint64_t *of);
-bool truth_bits(double a, double b); /* True: the two are equal bit by bit. */
-/* The trainer committed an attempt. */
-void truth_ready(struct sim *s, const struct sim_session *ses);
-/* What the trainer gave for that attempt. NULL: nothing. */
-const struct sim_gave *truth_gave(const struct sim_session *ses, const struct core_id *id);
-/* True: two of its ranks gave different learning rates. */
-bool truth_lr_differs(const struct sim *s, const struct core_id *id);
-void truth_begins(struct sim *s, uint16_t n, const struct core_id *id, const struct core_world *w);
-
-/* truth_warm.c: the checkers of what outlives a process. */
-void truth_seen(struct sim *s, uint16_t n); /* Notes the state as which it has to come back. */
-void truth_same(struct sim *s, uint16_t n); /* Checks that it has come back as that. */
-void truth_whole(struct sim *s, uint16_t n, const struct record *r);
-/* The model is about to be LOST. Checks that there is a reason. */
-void truth_lost(struct sim *s, const struct core_view *v);
-
-/* truth_copies.c: the checkers of copies and of who is in a view. */
-void truth_copy(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r);
-void truth_fetched(struct sim *s, uint16_t n, uint32_t chunk);
-void truth_place(struct sim *s, const struct core_view *v); /* It becomes durable now. */
-bool truth_lists(struct sim *s, uint16_t n); /* Is this process in the newest durable view? */
-bool truth_all_back(struct sim *s);          /* Is every node a member that counts? */
-/* Can the model not go on, because a node that it waits for never comes back? */
-bool truth_excused(struct sim *s);
-/* A coordinator is about to make a view. Checks that it may leave out whom it leaves out. */
-void truth_expels(struct sim *s, uint16_t n, const struct core_view *v);
-void truth_blamed(struct sim *s, uint16_t n, const struct core_id *id, bool reduced);
-
-/* truth.c: the other checkers. */
-/* Called after the core took the event and before its actions. */
-void truth_event(struct sim *s, uint16_t n, const struct core_event *e);
-void truth_action(struct sim *s, uint16_t n, const struct core_action *a);
-/* The view replaces the newest one. */
-void truth_put_back(struct sim *s, const struct core_view *v);
-void truth_durable(struct sim *s, const struct core_view *v);
-void truth_record(struct sim *s, const struct record *r);
-/* Checks that the sealed chunk is what was written. */
-void truth_sealed(struct sim *s, uint16_t n, uint32_t chunk, const struct record *r);
-void truth_applied(struct sim *s, uint16_t n, uint32_t chunk);
-/* The weights that the optimizer makes. */
-uint64_t truth_updated(uint64_t weights, uint64_t gradient, const struct optim_args *args);
-uint64_t truth_gradient(const struct core_id *id, uint64_t session, uint32_t chunk);
-struct truth *truth_of(struct sim *s, uint32_t generation);
-void truth_end(struct sim *s);
-void truth_expelled(struct sim *s, uint32_t trainer, const char *why);
 
 #endif

@@ -12,46 +12,9 @@
 #include "sim/actors.h"
 #include "sim/cluster.h"
 #include "sim/orders.h"
+#include "sim/truth.h"
 
 #include <setjmp.h>
-
-struct sim_gave { /* What a trainer gave when it was ready. */
-	struct core_id id;
-	double weight, lr[GROUPS];
-	uint32_t lr_nr;
-	bool nan, skip;
-};
-
-struct sim_session { /* What a trainer did, for the checkers. */
-	uint16_t node;
-	uint32_t trainer;
-	bool dead;
-	int32_t hint;
-	/* For its last attempts. A recovery may commit an attempt that was aborted, if only nodes
-	 * that missed the ABORT are left. */
-	struct sim_gave gave[GAVE];
-	uint32_t gave_nr;
-};
-
-struct truth { /* The truth about one generation. */
-	bool sealed;
-	uint64_t seal_step, last;
-	struct record record[2];     /* By step % 2: the last record and the one before. */
-	uint64_t weights[2][CHUNKS]; /* The weights after these records. */
-	/* The nodes whose votes decided each, and that were members in every view since. */
-	uint64_t of[2];
-	bool restoring; /* Until it is sealed it comes from .checkpoint. */
-	bool loaded;    /* An operator had it read from there. */
-	struct sim_checkpoint checkpoint;
-};
-
-struct sim_view { /* A view that was durable. */
-	uint64_t term, incarnation[NODES];
-	uint32_t seq, generation;
-	bool sealed;
-	struct core_tune tune;
-	uint64_t nodes, counts; /* The members, and those whose copies count. */
-};
 
 struct sim_model { /* One of the models of the nodes, and what the checkers know of it. */
 	uint16_t index;
