@@ -184,8 +184,9 @@ static void shell_start(struct sim *s, uint16_t n, bool warm)
 {
 	struct shell *sh = shell_of(s, n);
 	struct core_conf conf;
-	/* Somebody tore it, or put an older view beside it. */
-	bool void_ = sh->torn || (s->m->put_back && n == s->lead);
+	/* Somebody tore it, or put an older view beside it. Or it was catching up, and nobody knows
+	 * how far it came. */
+	bool void_ = sh->torn || (s->m->put_back && n == s->lead) || sh->seen.learns >> n & 1;
 
 	sh->torn = false;
 	sh->cold = !warm;
