@@ -15,21 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const struct view_members *coord_members(const struct core *c)
-{
-	return &c->coord.view.members;
-}
-
-const struct placement *coord_place(const struct core *c)
-{
-	return &c->coord.view.place;
-}
-
-bool coord_lists(const struct core *c, uint16_t node)
-{
-	return view_same(&c->link[node].who, &coord_members(c)->node[node]);
-}
-
 void coord_check(const struct core *c)
 {
 	const struct coord *co = &c->coord;

@@ -5,6 +5,7 @@
 #ifndef SHARD_CORE_COORD_H
 #define SHARD_CORE_COORD_H
 
+#include "core/copies.h"
 #include "core/ctx.h"
 
 enum coord_state { COORD_OFF, COORD_RECOVER, COORD_PERSIST, COORD_VIEW, COORD_OPEN, COORD_NR };
@@ -98,14 +99,6 @@ struct coord {
 	struct core_rank damaged;
 	uint64_t damaged_step;
 };
-
-/* The placement of the coordinator's newest view. */
-const struct placement *coord_place(const struct core *c);
-/* The members of the coordinator's newest view, which may be newer than the view that this node has
- * adopted. */
-const struct view_members *coord_members(const struct core *c);
-/* Does that view name the node that is linked, with the memory that it has? */
-bool coord_lists(const struct core *c, uint16_t node);
 
 /* Messages to the coordinator. */
 void coord_on_abandon(struct ctx *x, const struct core_msg *m);

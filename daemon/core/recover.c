@@ -9,6 +9,7 @@
  * checkpoint or is written and sealed again. A node that only fails to answer is waited for. */
 #include "core/recover.h"
 
+#include "core/copies.h"
 #include "core/inner.h"
 
 #include <string.h>
@@ -23,157 +24,6 @@ void recover_check(const struct core *c)
 	/* This coordinator moves no chunk. What it asks about the holders of chunks it asks of the
 	 * view that this node has adopted. */
 	CHECK(co->state == COORD_OFF || place_same_tables(&co->view.place, core_place(c)));
-}
-
-/* Who has the slot now, and with which memory. NULL: not known. */
-static const struct view_node *node_now(const struct core *c, uint16_t node)
-{
-	if (core_linked(c, node))
-		return &c->link[node].who;
-	return c->coord.state == COORD_RECOVER && c->coord.node[node].answered
-		       ? &c->coord.node[node].who
-		       : NULL;
-}
-
-static uint64_t node_listed(const struct core *c, uint16_t node) /* The memory in the view. */
-{
-	return coord_members(c)->node[node].incarnation;
-}
-
-static bool node_given_up(const struct core *c, uint16_t node, uint64_t now)
-{
-	uint64_t since = c->coord.node[node].absent_since;
-
-	return c->coord.view.sealed && c->held_nr[node] && node_listed(c, node) && since &&
-	       !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns;
-}
-
-static bool node_restarted(const struct core *c, uint16_t node)
-{
-	const struct view_node *now = node_now(c, node);
-
-	return now && !view_same(now, &coord_members(c)->node[node]);
-}
-
-/* Is it lost, with the copies that it had? */
-static bool node_lost(const struct core *c, uint16_t node, uint64_t now)
-{
-	return c->held_nr[node] && node_listed(c, node) &&
-	       (node_restarted(c, node) || node_given_up(c, node, now));
-}
-
-/* --- copies --- */
-
-/* The first chunk of which none of these nodes has a copy. chunks_nr: there is none. */
-static uint32_t copies_missing(const struct core *c, uint64_t nodes)
-{
-	uint32_t i = 0;
-
-	while (i < c->conf.chunks_nr && place_copies(coord_place(c), i) & nodes)
-		i++;
-	return i;
-}
-
-/* Bits of the members that are here, with the memory that the view lists. */
-static uint64_t copies_here(const struct core *c)
-{
-	uint64_t here = 0;
-
-	view_each(i, coord_members(c)) {
-		if (node_now(c, i) && !node_restarted(c, i))
-			here |= 1ull << i;
-	}
-	return here;
-}
-
-/* The first chunk whose copies are all lost. chunks_nr: there is none. While weights are being
- * written, a copy that is lost does not know what was written to the others. */
-static uint32_t copies_lost(const struct core *c, uint64_t now)
-{
-	uint64_t lost = 0;
-
-	view_each(i, coord_members(c)) {
-		if (node_lost(c, i, now))
-			lost |= 1ull << i;
-	}
-	if (!lost)
-		return c->conf.chunks_nr;
-	if (c->coord.view.sealed)
-		return copies_missing(c, ~lost);
-	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
-		if (place_copies(coord_place(c), i) & lost)
-			return i;
-	}
-	return c->conf.chunks_nr;
-}
-
-/* A model with one copy of each chunk waits for every member. */
-static bool copies_several(const struct core *c)
-{
-	return c->coord.view.sealed && coord_place(c)->holders;
-}
-
-/* Has every member that is linked answered since the last time that one was missed? */
-static bool members_heard(const struct core *c)
-{
-	view_each(i, coord_members(c)) {
-		if (i != c->conf.self && core_linked(c, i) &&
-		    c->coord.node[i].heard != c->coord.hear)
-			return false;
-	}
-	return true;
-}
-
-/* Bits of the members that leave the view, because they are missed and the others have copies of
- * all chunks. Either all that are missed leave or none does. */
-static uint64_t members_leaving(const struct core *c)
-{
-	const struct coord *co = &c->coord;
-	uint64_t missed = 0, linked = 0;
-
-	if (!copies_several(c) || co->undecided)
-		return 0;
-	view_each(i, coord_members(c)) {
-		linked |= (uint64_t)core_linked(c, i) << i;
-		if (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i))
-			missed |= 1ull << i;
-		else if (co->state == COORD_OPEN && !co->node[i].done)
-			return 0;
-	}
-	/* A member that answered and is missed since may be gone, so its copies are no reason. */
-	if (!missed || copies_missing(c, copies_here(c) & linked & ~missed) < c->conf.chunks_nr ||
-	    !members_heard(c))
-		return 0;
-	return missed;
-}
-
-/* Bits of the nodes that are linked and are no members. They become members that catch up. */
-static uint64_t members_joining(const struct core *c)
-{
-	uint64_t joining = 0;
-
-	if (!copies_several(c))
-		return 0;
-	view_each(i, &c->conf.members) {
-		if (!view_is_member(coord_members(c), i) && core_linked(c, i))
-			joining |= 1ull << i;
-	}
-	return joining;
-}
-
-/* Bits of the members whose copies count from the next view on. all: also of those that have said
- * so of an earlier record, and for which the next attempt waits. */
-static uint64_t members_caught(const struct core *c, bool all)
-{
-	const struct coord *co = &c->coord;
-	uint64_t caught = 0;
-
-	view_each(i, coord_members(c)) {
-		if (coord_place(c)->learns >> i & 1 && core_linked(c, i) && coord_lists(c, i) &&
-		    (co->node[i].caught || (all && co->node[i].catches)))
-			caught |= 1ull << i;
-	}
-	return caught;
 }
 
 void recover_missed(struct ctx *x, uint16_t node)
@@ -861,7 +711,7 @@ uint64_t recover_deadline(const struct core *c)
 
 		if (!since || !recover_differ(c))
 			continue;
-		if (c->held_nr[i] && node_listed(c, i))
+		if (c->held_nr[i] && coord_members(c)->node[i].incarnation)
 			recover_earlier(c, &at, since, c->conf.lost_timeout_ns);
 		if (copies_several(c) && c->coord.state == COORD_RECOVER)
 			recover_earlier(c, &at, since, c->conf.heartbeat_timeout_ns);

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions of the coordinator about the members of its newest view and their copies. recover.c
+ * asks them at the end of every event, and makes the next view of the answers. A member is there if
+ * it is linked, or has answered a coordinator that recovers. It is missed if it is not. Whose
+ * copies count the placement of the view says. Nothing here changes anything or fails. */
+#include "core/copies.h"
+
+#include "core/inner.h"
+
+const struct view_members *coord_members(const struct core *c)
+{
+	return &c->coord.view.members;
+}
+
+const struct placement *coord_place(const struct core *c)
+{
+	return &c->coord.view.place;
+}
+
+bool coord_lists(const struct core *c, uint16_t node)
+{
+	return view_same(&c->link[node].who, &coord_members(c)->node[node]);
+}
+
+const struct view_node *node_now(const struct core *c, uint16_t node)
+{
+	if (core_linked(c, node))
+		return &c->link[node].who;
+	return c->coord.state == COORD_RECOVER && c->coord.node[node].answered
+		       ? &c->coord.node[node].who
+		       : NULL;
+}
+
+static uint64_t node_listed(const struct core *c, uint16_t node) /* The memory in the view. */
+{
+	return coord_members(c)->node[node].incarnation;
+}
+
+bool node_given_up(const struct core *c, uint16_t node, uint64_t now)
+{
+	uint64_t since = c->coord.node[node].absent_since;
+
+	return c->coord.view.sealed && c->held_nr[node] && node_listed(c, node) && since &&
+	       !core_linked(c, node) && now >= since + c->conf.lost_timeout_ns;
+}
+
+bool node_restarted(const struct core *c, uint16_t node)
+{
+	const struct view_node *now = node_now(c, node);
+
+	return now && !view_same(now, &coord_members(c)->node[node]);
+}
+
+bool node_lost(const struct core *c, uint16_t node, uint64_t now)
+{
+	return c->held_nr[node] && node_listed(c, node) &&
+	       (node_restarted(c, node) || node_given_up(c, node, now));
+}
+
+uint32_t copies_missing(const struct core *c, uint64_t nodes)
+{
+	uint32_t i = 0;
+
+	while (i < c->conf.chunks_nr && place_copies(coord_place(c), i) & nodes)
+		i++;
+	return i;
+}
+
+uint64_t copies_here(const struct core *c)
+{
+	uint64_t here = 0;
+
+	view_each(i, coord_members(c)) {
+		if (node_now(c, i) && !node_restarted(c, i))
+			here |= 1ull << i;
+	}
+	return here;
+}
+
+uint32_t copies_lost(const struct core *c, uint64_t now)
+{
+	uint64_t lost = 0;
+
+	view_each(i, coord_members(c)) {
+		if (node_lost(c, i, now))
+			lost |= 1ull << i;
+	}
+	if (!lost)
+		return c->conf.chunks_nr;
+	if (c->coord.view.sealed)
+		return copies_missing(c, ~lost);
+	for (uint32_t i = 0; i < c->conf.chunks_nr; i++) {
+		if (place_copies(coord_place(c), i) & lost)
+			return i;
+	}
+	return c->conf.chunks_nr;
+}
+
+bool copies_several(const struct core *c)
+{
+	return c->coord.view.sealed && coord_place(c)->holders;
+}
+
+/* Has every member that is linked answered since the last time that one was missed? */
+static bool members_heard(const struct core *c)
+{
+	view_each(i, coord_members(c)) {
+		if (i != c->conf.self && core_linked(c, i) &&
+		    c->coord.node[i].heard != c->coord.hear)
+			return false;
+	}
+	return true;
+}
+
+uint64_t members_leaving(const struct core *c)
+{
+	const struct coord *co = &c->coord;
+	uint64_t missed = 0, linked = 0;
+
+	if (!copies_several(c) || co->undecided)
+		return 0;
+	view_each(i, coord_members(c)) {
+		linked |= (uint64_t)core_linked(c, i) << i;
+		if (co->state == COORD_RECOVER ? !co->node[i].answered : !core_linked(c, i))
+			missed |= 1ull << i;
+		else if (co->state == COORD_OPEN && !co->node[i].done)
+			return 0;
+	}
+	/* A member that answered and is missed since may be gone, so its copies are no reason. */
+	if (!missed || copies_missing(c, copies_here(c) & linked & ~missed) < c->conf.chunks_nr ||
+	    !members_heard(c))
+		return 0;
+	return missed;
+}
+
+uint64_t members_joining(const struct core *c)
+{
+	uint64_t joining = 0;
+
+	if (!copies_several(c))
+		return 0;
+	view_each(i, &c->conf.members) {
+		if (!view_is_member(coord_members(c), i) && core_linked(c, i))
+			joining |= 1ull << i;
+	}
+	return joining;
+}
+
+uint64_t members_caught(const struct core *c, bool all)
+{
+	const struct coord *co = &c->coord;
+	uint64_t caught = 0;
+
+	view_each(i, coord_members(c)) {
+		if (coord_place(c)->learns >> i & 1 && core_linked(c, i) && coord_lists(c, i) &&
+		    (co->node[i].caught || (all && co->node[i].catches)))
+			caught |= 1ull << i;
+	}
+	return caught;
+}

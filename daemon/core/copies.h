@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* copies.h: what the coordinator knows of the members of its newest view: who is there, whose
+ * copies are, who leaves, joins or counts with the next view. It decides nothing. Private to
+ * daemon/core. */
+#ifndef SHARD_CORE_COPIES_H
+#define SHARD_CORE_COPIES_H
+
+#include "core/ctx.h"
+
+/* The placement of the coordinator's newest view. */
+const struct placement *coord_place(const struct core *c);
+/* The members of the coordinator's newest view, which may be newer than the view that this node has
+ * adopted. */
+const struct view_members *coord_members(const struct core *c);
+/* Does that view name the node that is linked, with the memory that it has? */
+bool coord_lists(const struct core *c, uint16_t node);
+
+/* Who has the slot now, and with which memory. NULL: not known. */
+const struct view_node *node_now(const struct core *c, uint16_t node);
+/* Does it have another memory than the view lists? */
+bool node_restarted(const struct core *c, uint16_t node);
+/* Has it been away for lost_timeout? */
+bool node_given_up(const struct core *c, uint16_t node, uint64_t now);
+/* Is it lost, with the copies that it had? */
+bool node_lost(const struct core *c, uint16_t node, uint64_t now);
+/* A model with one copy of each chunk waits for every member. */
+bool copies_several(const struct core *c);
+/* The first chunk of which none of these nodes has a copy. chunks_nr: there is none. */
+uint32_t copies_missing(const struct core *c, uint64_t nodes);
+/* Bits of the members that are here, with the memory that the view lists. */
+uint64_t copies_here(const struct core *c);
+/* The first chunk whose copies are all lost. chunks_nr: there is none. While weights are being
+ * written, a copy that is lost does not know what was written to the others. */
+uint32_t copies_lost(const struct core *c, uint64_t now);
+/* Bits of the members that leave the view, because they are missed and the others have copies of
+ * all chunks. Either all that are missed leave or none does. */
+uint64_t members_leaving(const struct core *c);
+/* Bits of the nodes that are linked and are no members. They become members that catch up. */
+uint64_t members_joining(const struct core *c);
+/* Bits of the members whose copies count from the next view on. all: also of those that have said
+ * so of an earlier record, and for which the next attempt waits. */
+uint64_t members_caught(const struct core *c, bool all);
+
+#endif
