@@ -227,9 +227,12 @@ static void print_model(const json_t *m, const json_t *root)
 	printf("groups:    ");
 	json_array_foreach(json_object_get(m, "groups"), i, v)
 		printf(" %s", json_string_value(v));
-	printf("%s\nplacement:  %lld chunks of %lld elements:",
+	printf("%s\nplacement:  %lld chunks of %lld elements",
 	       json_array_size(json_object_get(m, "groups")) ? "" : " none", whole(chunks, "nr"),
 	       whole(chunks, "elems"));
+	if (whole(chunks, "copies") > 1)
+		printf(", %lld copies of each", whole(chunks, "copies"));
+	printf(":");
 	json_object_foreach(json_object_get(chunks, "per_node"), node, v)
 		printf(" %s %lld", node, (long long)json_integer_value(v));
 	printf("\nmemory:     %s on node %s\n",

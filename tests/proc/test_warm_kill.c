@@ -184,6 +184,31 @@ static void test_ahead(void **state)
 				    .extra = "chunk_elems=32768 max_staleness=1"});
 }
 
+static void test_copies(void **state)
+{
+	kills(state, &(struct plan){.how = CLUSTER_TMPFS,
+				    .nodes = 2,
+				    .per = {1, 2},
+				    .victims = {1, 2, 3},
+				    .scale = LOOP,
+				    .kills = 12,
+				    .within_us = 20000,
+				    .extra = "replicas=2"});
+}
+
+/* Two copies on three nodes, of which one has no ranks. */
+static void test_copies_on_three(void **state)
+{
+	kills(state, &(struct plan){.how = CLUSTER_SYSTEMD,
+				    .nodes = 3,
+				    .per = {2, 0, 1},
+				    .victims = {2, 4, 7},
+				    .scale = WORKERS,
+				    .kills = 12,
+				    .within_us = 30000,
+				    .extra = "chunk_elems=32768 replicas=2 max_staleness=1"});
+}
+
 #define T(fn) cmocka_unit_test_setup_teardown(fn, yard_setup, yard_teardown)
 
 int main(void)
@@ -193,7 +218,9 @@ int main(void)
 					   T(test_all),
 					   T(test_only_node),
 					   T(test_only_node_of_two_ranks),
-					   T(test_ahead)};
+					   T(test_ahead),
+					   T(test_copies),
+					   T(test_copies_on_three)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
