@@ -254,6 +254,23 @@ static void test_drained_of_an_older_attempt(void **state)
 	lone_deinit(&l);
 }
 
+/* The ABORT of the attempt in hand was lost, and why it ended is not known any more. */
+static void test_abort_of_a_newer_attempt(void **state)
+{
+	struct lone l;
+
+	(void)state;
+	member_init(&l);
+	lone_msg(&l, A,
+		 (struct core_msg){.op = CORE_ABORT,
+				   .id = lone_id(5, 2, 5, 2),
+				   .why = "lr of group 0",
+				   .status = SHARD_MISMATCH});
+	assert_int_equal(lone_acted(&l, CORE_ACT_ENDED)->status, SHARD_WORLD_CHANGED);
+	assert_null(strstr(lone_acted(&l, CORE_ACT_ENDED)->why, "lr of group 0"));
+	lone_deinit(&l);
+}
+
 /* And a member says which one it adopted. */
 static void test_answer_names_the_adopted_view(void **state)
 {
@@ -280,6 +297,7 @@ int main(void)
 		cmocka_unit_test(test_message_of_another_process),
 		cmocka_unit_test(test_begin_after_another_record),
 		cmocka_unit_test(test_drained_of_an_older_attempt),
+		cmocka_unit_test(test_abort_of_a_newer_attempt),
 		cmocka_unit_test(test_answer_names_the_adopted_view),
 	};
 

@@ -543,6 +543,30 @@ static void test_vote_that_differs(void **state)
 	lone_deinit(&l);
 }
 
+/* A node that asks about an attempt hears why that one ended, and not why a newer one did. */
+static void test_abort_of_an_older_attempt(void **state)
+{
+	struct core_id first;
+	struct lone l;
+
+	(void)state;
+	coordinator_begins(&l);
+	first = l.core->coord.id;
+	lone_msg(&l, B, (struct core_msg){.op = CORE_ABANDON, .id = first, .why = "bad data"});
+	lone_event(&l, (struct core_event){.type = CORE_EV_TICK});
+	assert_true(core_id_cmp(&l.core->coord.id, &first) > 0 && l.core->coord.undecided);
+	lone_msg(&l, B,
+		 (struct core_msg){.op = CORE_ABANDON,
+				   .id = l.core->coord.id,
+				   .why = "lr of group 0",
+				   .status = SHARD_MISMATCH});
+	lone_msg(&l, C, (struct core_msg){.op = CORE_WAITING, .id = first});
+	assert_non_null(lone_sent(&l, CORE_ABORT));
+	assert_int_equal(lone_sent(&l, CORE_ABORT)->status, SHARD_WORLD_CHANGED);
+	assert_null(strstr(lone_sent(&l, CORE_ABORT)->why, "lr of group 0"));
+	lone_deinit(&l);
+}
+
 /* Every trainer did what it had to, and a chunk is still missing, because contributions do not
  * arrive. The attempt is not begun again unchanged. The trainer of the node that did not vote is
  * put out. If that node has none, it is the last trainer of the world. */
@@ -751,6 +775,7 @@ int main(void)
 		cmocka_unit_test(test_rank_of_a_node_that_is_gone),
 		cmocka_unit_test(test_votes_that_differ),
 		cmocka_unit_test(test_vote_that_differs),
+		cmocka_unit_test(test_abort_of_an_older_attempt),
 		cmocka_unit_test(test_skip_of_an_older_vote),
 		cmocka_unit_test(test_view_adopted_by_another_member),
 		cmocka_unit_test(test_replaced_node),
