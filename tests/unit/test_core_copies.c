@@ -242,7 +242,7 @@ static void test_comes_back(void **state)
 }
 
 /* A new coordinator goes on without a member whose link broke, at once, and without one that it has
- * never seen after heartbeat_timeout. */
+ * never seen after heartbeat_timeout. The other holder has answered after it was missed. */
 static void test_recovers_without(void **state)
 {
 	struct core_view v = view_of(TERM, 3, 4);
@@ -253,6 +253,8 @@ static void test_recovers_without(void **state)
 	answer(&l, B);
 	assert_null(persists(&l));
 	down(&l, C);
+	assert_null(persists(&l)); /* b may have gone before. */
+	heard(&l, B, 1);
 	assert_non_null(persists(&l));
 	assert_int_equal(persists(&l)->members.nodes, 1u << A | 1u << B);
 	lone_deinit(&l);
@@ -260,10 +262,20 @@ static void test_recovers_without(void **state)
 	down(&l, C);
 	l.core->link[C].known = false;
 	answer(&l, B);
+	heard(&l, B, 1);
 	tick(&l, LOST_NS / 4);
 	assert_null(persists(&l));
 	tick(&l, LOST_NS / 2);
 	assert_non_null(persists(&l));
+	lone_deinit(&l);
+	/* b answered and is gone. Its copies do not excuse that c is left out. */
+	recovering(&l);
+	answer(&l, B);
+	down(&l, C);
+	l.core->link[C].known = false;
+	down(&l, B);
+	tick(&l, LOST_NS / 4 * 3);
+	assert_null(persists(&l));
 	lone_deinit(&l);
 	/* c catches up, so b has the only copies. */
 	v.place.learns = 1u << C;
@@ -412,6 +424,56 @@ static void test_learns(void **state)
 	lone_deinit(&l);
 }
 
+/* GRANT to this node in the last event? */
+static bool granted(const struct lone *l, uint16_t node)
+{
+	for (uint32_t i = 0; i < l->out.nr; i++) {
+		const struct core_action *a = &l->out.act[i];
+
+		if (a->type == CORE_ACT_SEND && a->msg.op == CORE_GRANT && a->msg.to == node)
+			return true;
+	}
+	return false;
+}
+
+static void say_begin(struct lone *l, struct core_id id, const struct record *before)
+{
+	struct core_world w = {.size = 1};
+
+	w.rank[0] = (struct core_rank){.session = 1, .node = A};
+	lone_msg(l, A,
+		 (struct core_msg){.op = CORE_BEGIN, .id = id, .world = &w, .record = before});
+}
+
+/* The place for a reduced gradient is not lent to a new primary before the old one has drained. */
+static void test_primary_changes(void **state)
+{
+	struct core_view v = view_of(TERM, 3, 4);
+	struct lone l;
+
+	(void)state;
+	lone_init(&l, B, 0x7fffffff, &v);
+	v.place.primary = (const uint16_t[]){C, C};
+	v.place.holders = (const uint64_t[]){7, 7};
+	v.place = place_of(v.place.primary, v.place.holders, 2);
+	l.core->conf.place = v.place;
+	member_place(l.core, &v.place);
+	say_view(&l, &v);
+	say_begin(&l, lone_id(TERM, 3, 5, 1), &v.record);
+	assert_true(granted(&l, C));
+	v.seq = 4;
+	v.place.learns = 1u << C;
+	say_view(&l, &v);
+	lone_event(&l, (struct core_event){.type = CORE_EV_DRAINED, .id = lone_id(TERM, 3, 5, 1)});
+	say_begin(&l, lone_id(TERM, 4, 5, 2), &v.record);
+	assert_non_null(lone_acted(&l, CORE_ACT_BEGIN));
+	lone_msg(&l, A, (struct core_msg){.op = CORE_DRAINED, .id = lone_id(TERM, 3, 5, 1)});
+	assert_false(granted(&l, A)); /* It reduces now. */
+	lone_msg(&l, C, (struct core_msg){.op = CORE_DRAINED, .id = lone_id(TERM, 3, 5, 1)});
+	assert_true(granted(&l, A));
+	lone_deinit(&l);
+}
+
 /* A view in which a chunk has no copy is not adopted. */
 static void test_no_copy_left(void **state)
 {
@@ -438,6 +500,7 @@ int main(void)
 		cmocka_unit_test(test_votes_are_compared),
 		cmocka_unit_test(test_same_record_is_caught),
 		cmocka_unit_test(test_learns),
+		cmocka_unit_test(test_primary_changes),
 		cmocka_unit_test(test_no_copy_left),
 	};
 
