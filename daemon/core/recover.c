@@ -719,6 +719,23 @@ uint64_t recover_deadline(const struct core *c)
 	return at;
 }
 
+/* An elected coordinator need not be a member of the view that it begins with. It is asked and
+ * promises like a member, and the next view has it as one that started again, because nobody's
+ * memory is the one that is listed for it here. */
+static void recover_lead_from_outside(struct core *c)
+{
+	struct coord *co = &c->coord;
+	uint16_t self = c->conf.self;
+
+	if (member_is_in(c, &co->view.members))
+		return;
+	co->view.members.nodes |= 1ull << self;
+	co->view.members.node[self] = (struct view_node){.incarnation = UINT64_MAX};
+	if (co->view.sealed && c->held_nr[self])
+		co->view.place.learns |= 1ull << self;
+	co->view.place.gone = ~co->view.members.nodes;
+}
+
 void recover_init(struct core *c, uint64_t term, const struct core_view *view)
 {
 	struct coord *co = &c->coord;
@@ -736,13 +753,15 @@ void recover_init(struct core *c, uint64_t term, const struct core_view *view)
 		return;
 	CHECK(view->place.sum == c->conf.place.sum && !(view->place.learns & ~view->members.nodes));
 	CHECK(view_members_ok(&view->members, c->conf.members.nodes) &&
-	      view_names_ok(&view->members) && member_is_in(c, &view->members) &&
-	      (c->conf.elected || view_coordinator(&view->members) == c->conf.self));
+	      view_names_ok(&view->members) &&
+	      (c->conf.elected || (member_is_in(c, &view->members) &&
+				   view_coordinator(&view->members) == c->conf.self)));
 	co->has_view = true;
 	co->view = *view;
 	co->view.place = c->conf.place; /* view need not have the tables. */
 	co->view.place.learns = view->place.learns;
 	co->view.place.gone = ~view->members.nodes;
+	recover_lead_from_outside(c);
 	if (!view->sealed)
 		return;
 	co->has_last = true;

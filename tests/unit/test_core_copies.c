@@ -352,6 +352,65 @@ static void test_votes_are_compared(void **state)
 	lone_deinit(&l);
 }
 
+/* --- b is elected --- */
+
+/* b is elected, and the view does not have it as a member, or has another node in its slot. b asks
+ * the members, decides nothing before it has promised its own term, and becomes a member that
+ * catches up. */
+static void leads_from_outside(bool other)
+{
+	struct core_view v = view_of(TERM, 3, 4);
+	const struct core_view *next;
+	struct lone l;
+
+	if (other) {
+		v.members.node[B].uuid[0] = 'o';
+	} else {
+		v.members.nodes = 1u << A | 1u << C;
+		memset(&v.members.node[B], 0, sizeof(v.members.node[B]));
+	}
+	v.members.coordinator = A;
+	v.place.gone = ~v.members.nodes;
+	lone_init(&l, B, 0x7fffffff, &v);
+	l.core->conf.elected = true;
+	l.core->conf.heartbeat_timeout_ns = LOST_NS / 2;
+	lone_event(&l, (struct core_event){.type = CORE_EV_LEAD, .id.term = 9, .view = &v});
+	assert_null(persists(&l));
+	tick(&l, 0);
+	assert_int_equal(l.core->member.promised, 9);
+	assert_non_null(lone_sent(&l, CORE_ASK));
+	answer(&l, A);
+	assert_null(persists(&l));
+	answer(&l, C);
+	next = persists(&l);
+	assert_non_null(next);
+	assert_true(next->sealed && next->generation == 1 && next->record.id.step == 4);
+	assert_int_equal(next->members.nodes, 1u << A | 1u << B | 1u << C);
+	assert_int_equal(next->members.coordinator, B);
+	assert_true(view_same(&next->members.node[B], &l.core->conf.who));
+	assert_int_equal(next->place.learns, 1u << B);
+	assert_int_equal(place_primary(&next->place, 0), C);
+	lone_event(&l, (struct core_event){.type = CORE_EV_PERSISTED,
+					   .id = {.term = next->term, .seq = next->seq}});
+	assert_non_null(lone_acted(&l, CORE_ACT_LEARN));
+	view_ok(&l, A, false);
+	view_ok(&l, C, false);
+	assert_int_equal(l.core->coord.state, COORD_OPEN);
+	lone_deinit(&l);
+}
+
+static void test_leader_is_no_member(void **state)
+{
+	(void)state;
+	leads_from_outside(false);
+}
+
+static void test_leader_is_another_node(void **state)
+{
+	(void)state;
+	leads_from_outside(true);
+}
+
 /* --- b as a member --- */
 
 static void say_view(struct lone *l, const struct core_view *v)
@@ -491,6 +550,8 @@ static void test_no_copy_left(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_leader_is_no_member),
+		cmocka_unit_test(test_leader_is_another_node),
 		cmocka_unit_test(test_leaves),
 		cmocka_unit_test(test_last_holder_is_waited_for),
 		cmocka_unit_test(test_last_holder_comes_back),
