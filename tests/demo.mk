@@ -17,7 +17,7 @@ MAKEFLAGS += --question
 endif
 without_q = MAKEFLAGS='$(subst q,,$(firstword $(MAKEFLAGS))) $(wordlist 2,99,$(MAKEFLAGS))'
 
-.PHONY: demo demo-run demo-kill demo-kill-run
+.PHONY: demo demo-run demo-kill demo-kill-run demo-elastic demo-elastic-run
 demo: # Each part has a make of its own, so that nothing is built before what it needs.
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory deps
 	@$(if $(filter 1,$(BREAK)),$(without_q)) $(MAKE) --no-print-directory demo-run || exit 1
@@ -32,3 +32,10 @@ demo-kill:
 demo-kill-run: all $(DEMO)
 	@BREAK='$(BREAK)' KEEP='$(KEEP)' KILLS='$(KILLS)' STEPS='$(STEPS)' SEED='$(if $(findstring file,$(origin SEED)),,$(SEED))' \
 	  tests/demo/kill.sh $(B)
+
+# `make demo-elastic`: kills the node that coordinates for good, and lets another one take its place.
+demo-elastic:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory demo-elastic-run
+demo-elastic-run: all $(DEMO)
+	@KEEP='$(KEEP)' STEPS='$(STEPS)' tests/demo/elastic.sh $(B)

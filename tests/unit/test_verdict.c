@@ -12,6 +12,7 @@
 #define CORE_GROUPS_MAX  1
 #define CORE_TEXTS_BYTES 1024
 #include "core/attempt.c"
+#include "core/copies.c"
 #include "core/coord.c"
 #include "core/core.c"
 #include "core/ctx.c"
