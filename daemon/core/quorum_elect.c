@@ -61,6 +61,10 @@ void quorum_ask(struct quorum *q, uint64_t now, struct quorum_out *out)
 void quorum_poll(struct quorum *q, uint64_t now, struct quorum_out *out)
 {
 	CHECK(q->phase < QUORUM_WRITING && quorum_may_elect(q));
+	if (next_term(q) > QUORUM_TERM_MAX) {
+		quorum_fail(q, "the terms are used up", out);
+		return;
+	}
 	quorum_leader_is(q, quorum_nobody, 0, out);
 	q->phase = QUORUM_POLLING;
 	q->term = next_term(q);
