@@ -42,13 +42,13 @@ static void new_name(struct members *m, int n)
 	node->uuid[1] = (uint8_t)node->ordinal;
 }
 
-void members_make(struct members *m, const char *source, int nodes_nr)
+void members_make(struct members *m, const char *source, int nodes_nr, bool quick)
 {
 	memset(m, 0, sizeof(*m));
 	m->source = source;
 	m->nodes_nr = nodes_nr;
 	m->beat_ms = (uint32_t)pace_ms(40);
-	m->election_ms = (uint32_t)pace_ms(250);
+	m->election_ms = (uint32_t)pace_ms(quick ? 250 : 1500);
 	m->deadline_ms = (uint32_t)pace_ms(1000);
 	m->ops = calloc(MEMBERS_OPS_MAX, sizeof(*m->ops));
 	CHECK(m->ops != NULL && nodes_nr <= MEMBERS_MAX);
@@ -82,8 +82,8 @@ static void become_node(const struct members *m, int n, bool first, int control,
 	snprintf(dir, sizeof(dir), "%s", node->dir);
 	for (int i = 0; i < MEMBER_UUID_BYTES; i++)
 		snprintf(uuid + 2 * i, 3, "%02x", node->uuid[i]);
-	snprintf(times, sizeof(times), "%u,%u,%u,%u,%u,%u,%u", node->ordinal, first, m->alone,
-		 m->lies, m->beat_ms, m->election_ms, m->deadline_ms);
+	snprintf(times, sizeof(times), "%u,%u,%u,%u,%u,%u,%u", node->ordinal, first,
+		 first || m->alone, m->lies, m->beat_ms, m->election_ms, m->deadline_ms);
 	control = fcntl(control, F_DUPFD, 10);
 	wire = fcntl(wire, F_DUPFD, 10);
 	dup2(control, MEMBERS_CONTROL_FD);
@@ -520,6 +520,7 @@ void members_pause(struct members *m, int n)
 	CHECK(kill(m->node[n].pid, SIGSTOP) == 0);
 	CHECK(waitpid(m->node[n].pid, &status, WUNTRACED) == m->node[n].pid && WIFSTOPPED(status));
 	m->node[n].stopped = true;
+	m->node[n].stopped_ns = clock_ns();
 	CHECK(listen_to(m, n));
 }
 

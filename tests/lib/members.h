@@ -25,8 +25,9 @@ struct member_node {
 	pid_t pid; /* 0: not running. */
 	int control, wire;
 	bool stopped; /* By SIGSTOP, or it stops for good. */
-	bool ready;   /* Its source has started. */
-	bool gone;    /* It has ended by itself since it was started. */
+	uint64_t stopped_ns;
+	bool ready; /* Its source has started. */
+	bool gone;  /* It has ended by itself since it was started. */
 	uint8_t uuid[MEMBER_UUID_BYTES];
 	uint16_t ordinal;
 	char dir[96], failed[512], refused[512]; /* refused: why its source did not start. */
@@ -44,7 +45,8 @@ struct members {
 	const char *source;
 	char dir[64];
 	int nodes_nr;
-	bool alone, lies; /* lies: nodes answer reads with the first value that they heard of. */
+	bool alone, lies; /* alone: nobody else is a member. lies: nodes answer reads with the first
+			     value that they heard of. */
 	uint32_t beat_ms, election_ms, deadline_ms;
 	bool load;                          /* Clients write and read all the time. */
 	uint64_t load_ns;                   /* When they begin next. */
@@ -62,10 +64,11 @@ struct members {
  * status. */
 bool members_is_node(int argc, char **argv, int *status);
 
-/* Makes the folders. Starts nothing. */
-void members_make(struct members *m, const char *source, int nodes_nr);
+/* Makes the folders. Starts nothing. quick: somebody leads soon after the node that led is gone.
+ * Otherwise nobody else leads because a machine is slow for a moment. */
+void members_make(struct members *m, const char *source, int nodes_nr, bool quick);
 /* Starts the process of a node and returns. first: it is the first one of the list, or writes the
- * first value. */
+ * first value, when no other node is there. */
 void members_start(struct members *m, int n, bool first);
 void members_kill(struct members *m, int n);  /* SIGKILL, and the end of the process. */
 void members_pause(struct members *m, int n); /* SIGSTOP */

@@ -260,8 +260,13 @@ static int run(struct self *me, char **argv)
 	f.status = (int)me->ops->start(&me->source, &c, &ev, &e);
 	snprintf(f.text, sizeof(f.text), "%s", e.text);
 	tell(me, &f);
-	if (f.status != SHARD_OK)
+	if (f.status != SHARD_OK) {
+		uv_close((uv_handle_t *)&me->control, NULL);
+		uv_close((uv_handle_t *)&me->wire, NULL);
+		uv_run(&me->loop, UV_RUN_DEFAULT);
+		CHECK(uv_loop_close(&me->loop) == 0);
 		return 1;
+	}
 	CHECK(uv_poll_start(&me->control, UV_READABLE, on_control) == 0);
 	CHECK(uv_poll_start(&me->wire, UV_READABLE, on_wire) == 0);
 	uv_run(&me->loop, UV_RUN_DEFAULT);
