@@ -416,8 +416,17 @@ static void stand_still(const struct node *n)
 	usleep(1000 * (n->conf.election_ms + n->conf.beat_ms + 20));
 }
 
-/* Both nodes stood still. The answers of the other one, which would let the leader go on, are
- * there before its timer runs, and so is a change. */
+static bool is_queued(const struct world *w, int to, enum quorum_op op)
+{
+	for (uint32_t i = 0; i < w->queued_nr; i++)
+		if (w->queued[i].to == to &&
+		    w->queued[i].bytes[offsetof(struct source_msg_wire, op)] == op)
+			return true;
+	return false;
+}
+
+/* An answer of the other node, which would let the leader go on, has come before its timer runs,
+ * and so has a change. */
 static void test_pause(void **state)
 {
 	struct world w;
@@ -425,8 +434,7 @@ static void test_pause(void **state)
 
 	(void)state;
 	make_two(&w);
-	for (int i = 0; i < 3; i++)
-		turn(&w);
+	WAIT(&w, is_queued(&w, 0, QUORUM_HEARD));
 	stand_still(a);
 	deliver(&w);
 	assert_int_equal(propose(a), SHARD_OK);
