@@ -611,7 +611,7 @@ static bool all_equal(struct members *m, int n)
 	for (int i = 0; i < m->nodes_nr && leader != -1; i++)
 		if (m->node[i].ready && m->node[i].failed[0] == 0 &&
 		    (m->node[i].write.open || m->node[i].read.open ||
-		     (m->node[i].seq != m->node[leader].seq && strcmp(m->source, "static") != 0)))
+		     m->node[i].seq != m->node[leader].seq || m->node[i].leader != leader))
 			return false;
 	return leader != -1;
 }

@@ -11,9 +11,12 @@
 #include "lib/fault.h"
 #include "lib/pace.h"
 
+#include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <uv.h>
@@ -22,7 +25,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { NODES = 2, POOL = 4, BEAT_MS = 20, ELECTION_MS = 100, DEADLINE_MS = 300, QUEUED_MAX = 64 };
+enum { NODES = 2, POOL = 4, BEAT_MS = 20, ELECTION_MS = 200, DEADLINE_MS = 400, QUEUED_MAX = 64 };
 
 struct node {
 	struct world *world;
@@ -353,6 +356,24 @@ static void test_hanging_disk(void **state)
 	end(&w);
 }
 
+/* Who is not the first of the list has nothing, and leads nothing. */
+static void test_not_first(void **state)
+{
+	struct world w;
+	struct node *n = &w.node[1];
+
+	(void)state;
+	make(&w);
+	start(&w, 1, "static", true);
+	assert_int_equal(propose(n), SHARD_OK);
+	read_one(n);
+	WAIT(&w, n->write != -1 && n->read != -1);
+	assert_int_equal(n->write, MEMBER_FENCED);
+	assert_int_equal(n->read, MEMBER_UNKNOWN);
+	assert_string_equal(n->order, "w");
+	end(&w);
+}
+
 /* A change from inside the answer to the one before, three times, and then a stop. */
 static void on_wrote_again(void *arg, enum member_done how, const struct member_view *v)
 {
@@ -486,6 +507,51 @@ static void test_wake_hanging(void **state)
 	WAIT(&w, a->write != -1);
 	assert_int_equal(a->write, MEMBER_UNKNOWN);
 	WAIT(&w, a->leads > term || w.node[1].leads > term);
+	end(&w);
+}
+
+static void room(bool there)
+{
+	struct rlimit now;
+
+	signal(SIGXFSZ, SIG_IGN);
+	CHECK(getrlimit(RLIMIT_FSIZE, &now) == 0);
+	now.rlim_cur = there ? now.rlim_max : 16;
+	CHECK(setrlimit(RLIMIT_FSIZE, &now) == 0);
+}
+
+/* The only voter takes in a second one, stands still while the disk hangs, and says that it lost
+ * the lead. Then the disk is full, so it is the only voter again. It must not go on in the old
+ * term. */
+static void test_lost_alone(void **state)
+{
+	uint8_t writer[MEMBER_UUID_BYTES] = {9}, other[MEMBER_UUID_BYTES] = {2};
+	struct world w;
+	struct node *a = &w.node[0];
+	uint64_t term;
+
+	(void)state;
+	make(&w);
+	start(&w, 0, "quorum", false);
+	start(&w, 1, "quorum", false);
+	link_both(&w, true);
+	WAIT(&w, a->leads != 0 && w.node[1].seq > 0);
+	term = a->leads;
+	hang(&w);
+	a->write = -1;
+	assert_int_equal(a->ops->join(a->source, term, a->seq, writer, other, on_wrote, a),
+			 SHARD_OK);
+	turn(&w);
+	turn(&w);
+	stand_still(a);
+	a->ops->wake(a->source);
+	assert_int_equal(a->leads, 0);
+	room(false);
+	release(&w);
+	WAIT(&w, a->write != -1);
+	assert_true(a->write == MEMBER_NOSPACE || a->write == MEMBER_UNKNOWN); /* UNKNOWN: late. */
+	room(true);
+	WAIT(&w, a->leads > term);
 	end(&w);
 }
 
@@ -646,9 +712,11 @@ int main(void)
 		cmocka_unit_test_prestate(test_hanging_disk, name_quorum),
 		cmocka_unit_test_prestate(test_from_inside, name_static),
 		cmocka_unit_test_prestate(test_from_inside, name_quorum),
+		cmocka_unit_test(test_not_first),
 		cmocka_unit_test(test_pause),
 		cmocka_unit_test(test_wake),
 		cmocka_unit_test(test_wake_hanging),
+		cmocka_unit_test(test_lost_alone),
 		cmocka_unit_test(test_full_queue),
 	};
 
