@@ -45,7 +45,9 @@ compile = $(Q)$(CC) $(STD) $(HARDEN) $(WARN) $(SANF) $(DEBUGF) $(INC) $(call inc
 # daemon/ and client/ never see each other's headers. Tests see all of them.
 inc     = $(if $(filter daemon/%,$1),-Idaemon)$(if $(filter client/%,$1),-Iclient)$(if $(filter tests/%,$1),-I. -Idaemon -Iclient -Itests)
 LIBS_PROTO  := -lprotobuf-c
-LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
+# A program that does not use the source etcd does not load libcurl.
+CURL       = $(if $(HAVE_ETCD),-Wl$(comma)--push-state$(comma)--as-needed -lcurl -Wl$(comma)--pop-state)
+LIBS_DAEMON = -luv -linih -ljansson -lmicrohttpd $(CURL) $(if $(HAVE_SYSTEMD),-lsystemd) $(if $(HAVE_RDMA),-libverbs) -lm
 LIBS_CLIENT := -lprotobuf-c
 
 # --- sources: found, not listed ---
@@ -54,9 +56,13 @@ PB       := $(B)/gen/shard.pb-c.c
 RDMA ?= $(if $(wildcard /usr/include/infiniband/verbs.h),found,)
 HAVE_RDMA := $(filter-out 0,$(RDMA))
 RDMA_C   := $(filter-out proto/net/rdma_none.c,$(wildcard proto/net/rdma*.c))
+# libcurl's headers are where the compiler says.
+ETCD ?= $(shell echo '\#include <curl/curl.h>' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo found)
+HAVE_ETCD := $(filter-out 0,$(ETCD))
+ETCD_C   := $(filter-out daemon/cluster/source_etcd_none.c,$(wildcard daemon/cluster/etcd*.c daemon/cluster/source_etcd*.c))
 NOT_X86  := $(if $(X86),,%_avx2.c %_avx512.c) # Kernels for wide registers.
 PROTO_C  := $(filter-out $(NOT_X86) $(if $(HAVE_RDMA),proto/net/rdma_none.c,$(RDMA_C)),$(wildcard proto/base/*.c proto/wire/*.c proto/net/*.c proto/ckpt/*.c))
-DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c,$(wildcard daemon/*.c daemon/*/*.c))
+DAEMON_C := $(filter-out $(NOT_X86) daemon/main.c $(if $(HAVE_ETCD),daemon/cluster/source_etcd_none.c,$(ETCD_C)),$(wildcard daemon/*.c daemon/*/*.c))
 CLIENT_C := $(wildcard client/*.c client/spawn/*.c)
 CTL_C    := $(wildcard client/ctl/*.c)
 GPT_C    := $(filter-out client/examples/gpt.c,$(wildcard client/examples/*.c))
@@ -64,6 +70,7 @@ TESTLIB_C:= $(wildcard tests/lib/*.c)
 SIM_C    := $(wildcard tests/sim/*.c)
 UNIT_C   := $(wildcard tests/unit/test_*.c tests/kernel/test_*.c tests/proc/test_*.c)
 UNIT_C   := $(if $(HAVE_RDMA),$(UNIT_C),$(filter-out tests/unit/test_rdma% tests/proc/test_rdma%,$(UNIT_C)))
+UNIT_C   := $(if $(HAVE_ETCD),$(UNIT_C),$(filter-out tests/unit/test_etcd% tests/proc/test_source_etcd%,$(UNIT_C)))
 FAKE_C   := $(if $(HAVE_RDMA),$(wildcard tests/rdma/fake*.c))
 VERBS_C  := $(if $(HAVE_RDMA),$(filter-out tests/rdma/fake%,$(wildcard tests/rdma/*.c)))
 BENCH_C  := $(filter-out $(if $(HAVE_RDMA),,tests/bench/bench_rdma.c),$(wildcard tests/bench/bench_*.c))
@@ -87,6 +94,7 @@ part  = @echo '$1: no ($(if $(filter 0,$2),$3=0,$(if $2,$4 is here$(comma) but t
 all: parts
 parts:
 	@echo 'rdma: $(if $(HAVE_RDMA),yes (libibverbs),no ($(if $(RDMA),RDMA=0,libibverbs is not here)))'
+	@echo 'etcd: $(if $(HAVE_ETCD),yes (libcurl),no ($(if $(ETCD),ETCD=0,libcurl is not here)))'
 	$(call part,cuda,$(CUDA),CUDA,the CUDA toolkit)
 	@echo 'systemd: $(if $(HAVE_SYSTEMD),yes (notify$(comma) watchdog$(comma) journal),no ($(if $(SYSTEMD),SYSTEMD=0,libsystemd is not here)))'
 
@@ -108,6 +116,10 @@ $(B)/hardening: systemd-look
 $(B)/with-rdma: systemd-look
 	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_RDMA),yes,no)' ] || echo '$(if $(HAVE_RDMA),yes,no)' >$@
 $(B)/libshardproto.a: $(B)/with-rdma
+# So does what the source etcd is made of, with libcurl.
+$(B)/with-etcd: systemd-look
+	@mkdir -p $(@D); [ "$$(cat $@ 2>/dev/null)" = '$(if $(HAVE_ETCD),yes,no)' ] || echo '$(if $(HAVE_ETCD),yes,no)' >$@
+$(B)/libshardd.a: $(B)/with-etcd
 
 all: $(if $(HAVE_MAIN),$(B)/shardd) $(if $(CTL_C),$(B)/shardctl) $(if $(wildcard client/examples/gpt.c),$(B)/gpt) $(if $(CLIENT_C),$(B)/libshard.so.0 $(B)/libshard-whole.a)
 
@@ -254,7 +266,7 @@ help:
 	  'make deps' 'install missing Debian packages; NO_APT=1 only lists them' \
 	  'SAN=address,undefined' 'or SAN=thread: with sanitizers, into build/san-...' \
 	  'DEBUG=1 WERROR=1 V=1' 'debug counters; warnings are errors; whole command lines' \
-	  'RDMA=0 CUDA=0 SYSTEMD=0' 'leave optional parts out'
+	  'RDMA=0 CUDA=0 SYSTEMD=0 ETCD=0' 'leave optional parts out'
 
 .PHONY: all parts install uninstall deps check check-run check-all check-all-run tests unit tidy tidy-ratchet format help clean
 clean:

@@ -52,8 +52,15 @@ programs()
 	cat "$work/$name" >>"$results" 2>/dev/null
 }
 
-# test_rdma* programs run only where there is libibverbs, and not with RDMA=0.
-here() { [[ $1 != */test_rdma* ]] || [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ]; }
+# test_rdma* programs run only where there is libibverbs, and not with RDMA=0. The same is true of
+# the tests of the source etcd, libcurl and ETCD=0.
+here()
+{
+	case ${1##*/} in
+	test_rdma*) [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ] ;;
+	test_etcd* | test_source_etcd*) [ "$(cat "$B/with-etcd" 2>/dev/null)" != no ] ;;
+	esac
+}
 # marked MARK SOURCE: whether its line "// check: ..." has the word.
 marked() { grep -qE "^// check:.*\\b$1\\b" "$2"; }
 # built WHERE SOURCE...: prints the programs of these sources that belong to this run. WHERE is

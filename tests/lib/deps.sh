@@ -12,7 +12,9 @@ packages=(
 	python3-venv                                                # export and import against safetensors; the replay of make chaos
 	libibverbs-dev                                              # RDMA between nodes
 	libssl-dev                                                  # the cluster's secret: headers; the library is loaded at run time
+	libcurl4-openssl-dev                                        # the membership source etcd: HTTP on the daemon's loop
 	libcmocka-dev procps                                        # tests
+	etcd-server etcd-client                                     # the clusters of tests/proc/test_source_etcd
 	clang llvm libclang-rt-14-dev clang-format                  # fuzzers, their coverage, the format
 	python3 mandoc groff-base                                   # the manual, and two that read it critically
 	iperf3 fio                                                  # figures beside ours in make bench
@@ -42,6 +44,23 @@ if [ "$(id -u)" != 0 ]; then
 	command -v sudo >/dev/null || { echo "deps: root or sudo is needed to install: ${missing[*]}" >&2; exit 1; }
 	as_root=(sudo)
 fi
+# etcd-server brings a service. The tests start an etcd of their own, so none is left running or
+# enabled, unless it was installed before.
+policy=/usr/sbin/policy-rc.d no_service=
+if [[ " ${missing[*]} " = *" etcd-server "* ]]; then
+	no_service=yes
+	[ -e $policy ] || {
+		trap '"${as_root[@]}" rm -f $policy' EXIT
+		printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+		"${as_root[@]}" chmod 755 $policy
+	}
+fi
 echo "deps: installing ${missing[*]}"
 "${as_root[@]}" apt-get update -q || echo "deps: apt-get update failed; trying with the lists that are here" >&2
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+if [ -n "$no_service" ]; then
+	# The second one is for a policy of this machine's own, which may have started it.
+	"${as_root[@]}" update-rc.d etcd disable >/dev/null 2>&1 || true
+	"${as_root[@]}" deb-systemd-helper disable etcd.service >/dev/null 2>&1 || true
+	[ ! -d /run/systemd/system ] || "${as_root[@]}" systemctl stop etcd.service >/dev/null 2>&1 || true
+fi

@@ -8,6 +8,7 @@
 #include "lib/members_impl.h"
 
 #include "base/check.h"
+#include "cluster/source_etcd.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -249,9 +250,13 @@ static int run(struct self *me, char **argv)
 				   .failed = on_failed,
 				   .send = on_send};
 	struct member_config c = config_of(me, argv);
+	struct etcd_options etcd = {.endpoints = getenv("MEMBERS_ETCD"),
+				    .strict = getenv("MEMBERS_STRICT") != NULL};
 	struct members_frame f = {.type = MEMBERS_STARTED};
 	struct err e = {0};
 
+	if (etcd.endpoints != NULL)
+		c.more = &etcd;
 	me->ops = member_source_find(argv[2]);
 	CHECK(me->ops != NULL && uv_loop_init(&me->loop) == 0);
 	CHECK(uv_poll_init(&me->loop, &me->control, me->control_fd) == 0);
