@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a node's time at etcd is up. It counts from the moment at which etcd was asked, because etcd
- * began to count later than that, and ends a margin early. A process that stood still is told apart
- * from one that ran, but heard nothing, by how long ago it looked at the clock. Nothing fails. */
+ * began to count later than that, and ends a margin early. A process that stood still while its
+ * time ran out is told apart from one that ran and heard nothing: the latter looks at the clock in
+ * the margin. Nothing fails. */
 #include "cluster/etcd_lease.h"
 
 #include "base/check.h"
@@ -20,7 +21,7 @@ uint64_t etcd_lease_clock(void)
 static void set_ttl(struct etcd_lease *l, uint64_t ttl_s)
 {
 	l->ttl_ns = ttl_s * NS_PER_SEC;
-	l->margin_ns = l->ttl_ns / 8;
+	l->margin_ns = l->ttl_ns / 4;
 	l->every_ns = l->beat_ns < l->ttl_ns / 4 ? l->beat_ns : l->ttl_ns / 4;
 }
 
@@ -46,12 +47,13 @@ bool etcd_lease_lives(const struct etcd_lease *l)
 
 const char *etcd_lease_look(struct etcd_lease *l, bool strict)
 {
-	uint64_t now = etcd_lease_clock(), gap = now - l->looked_boot_ns;
+	uint64_t now = etcd_lease_clock(), before = l->looked_boot_ns;
+	uint64_t until = l->until_boot_ns;
 
 	l->looked_boot_ns = now;
-	if (now < l->until_boot_ns)
+	if (now < until)
 		return NULL;
-	if (gap > l->margin_ns)
-		return "this process stood still until its lease was over";
+	if (before < until ? now >= until + l->margin_ns : now - before >= l->ttl_ns)
+		return "this process stood still when its lease was over";
 	return strict ? "etcd did not answer until its lease was over" : NULL;
 }

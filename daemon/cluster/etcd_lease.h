@@ -26,7 +26,7 @@ void etcd_lease_renew(struct etcd_lease *l, uint64_t id, uint64_t ttl_s, uint64_
 /* Is there time left? */
 bool etcd_lease_lives(const struct etcd_lease *l);
 /* Looks at the clock. NULL, or why a node that leads must stop to lead. strict: as in
- * etcd_options. Has to be called more often than once in margin_ns. */
+ * etcd_options. If it is not, a node that looks several times in margin_ns goes on. */
 const char *etcd_lease_look(struct etcd_lease *l, bool strict);
 
 #endif

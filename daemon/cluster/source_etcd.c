@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGAIN_MS    250 /* Between two tries at what is full, refused or makes no sense. */
+#define AGAIN_MS    100 /* Between two tries at what is full, refused or makes no sense. */
 #define WATCH_MS    20  /* Between the end of a watch and the next one. */
 #define LEASE_S_MAX 3600
 
