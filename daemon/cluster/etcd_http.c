@@ -9,6 +9,7 @@
 #include "base/check.h"
 
 #include <curl/curl.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct etcd_http {
 	struct curl_slist *headers;
 	char server[ETCD_ENDPOINTS_MAX][ENDPOINT_BYTES];
 	uint32_t servers_nr, current, answered, failed_nr;
+	char trouble[ENDPOINT_BYTES + CURL_ERROR_SIZE + 8];
 	char *ca_file, *cert_file, *key_file;
 	struct etcd_call *calls;
 	bool closing;
@@ -213,7 +215,6 @@ static void finish(struct etcd_call *c, CURLcode how)
 {
 	struct etcd_http *h = c->http;
 	struct etcd_answer a = {.text = c->bytes, .nr = c->nr};
-	char why[ENDPOINT_BYTES + CURL_ERROR_SIZE + 8];
 	long code = 0, sent = 0;
 
 	curl_easy_getinfo(c->easy, CURLINFO_REQUEST_SIZE, &sent);
@@ -226,13 +227,11 @@ static void finish(struct etcd_call *c, CURLcode how)
 		move_on(h, c->server);
 	else if (c->r.line == NULL)
 		h->failed_nr = 0;
-	if (code == 0) {
-		snprintf(why, sizeof(why), "%s: %s", h->server[c->server],
+	if (code == 0)
+		snprintf(h->trouble, sizeof(h->trouble), "%s: %s", h->server[c->server],
 			 c->too_long   ? "its answer is too long"
 			 : c->error[0] ? c->error
 				       : curl_easy_strerror(how));
-		a.why = why;
-	}
 	curl_multi_remove_handle(h->multi, c->easy);
 	unlink_call(c);
 	c->r.done(c->r.arg, &a);
@@ -292,6 +291,13 @@ static size_t on_bytes(char *from, size_t size, size_t nr, void *arg)
 	return c->too_long ? 0 : nr;
 }
 
+static int on_socket(void *arg, curl_socket_t fd, curlsocktype purpose)
+{
+	(void)arg;
+	(void)purpose;
+	return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? CURL_SOCKOPT_OK : CURL_SOCKOPT_ERROR;
+}
+
 static bool set_text(CURL *easy, CURLoption option, const char *text)
 {
 	return text == NULL || curl_easy_setopt(easy, option, text) == CURLE_OK;
@@ -311,6 +317,7 @@ static bool prepare(struct etcd_call *c, const char *path, const char *body)
 	curl_easy_setopt(easy, CURLOPT_WRITEDATA, (void *)c);
 	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, h->headers);
 	curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* Whatever the environment says. */
+	curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, on_socket);
 	curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
 	curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, KEEPALIVE_S);
@@ -372,6 +379,11 @@ uint32_t etcd_http_server(const struct etcd_http *h)
 uint32_t etcd_http_pause_ms(const struct etcd_http *h)
 {
 	return h->failed_nr < h->servers_nr ? 0 : PAUSE_MS;
+}
+
+const char *etcd_http_trouble(const struct etcd_http *h)
+{
+	return h->trouble;
 }
 
 void etcd_http_blame(struct etcd_http *h)

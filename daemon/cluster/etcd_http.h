@@ -23,7 +23,6 @@ struct etcd_answer {
 	bool sent;        /* The server may have taken up the request. */
 	const char *text; /* The body. It does not end with a zero byte. */
 	size_t nr;
-	const char *why; /* Why there was no whole answer, with the server's address. */
 };
 
 struct etcd_request {
@@ -48,6 +47,8 @@ void etcd_http_cancel(struct etcd_call **c); /* *c may be NULL, and is NULL afte
 uint32_t etcd_http_server(const struct etcd_http *h);
 /* How long to wait before the next request. 0, unless every server has failed in a row. */
 uint32_t etcd_http_pause_ms(const struct etcd_http *h);
+/* Why the last request that failed had no whole answer, with the server's address. "": none has. */
+const char *etcd_http_trouble(const struct etcd_http *h);
 /* What came from the server of the last answer makes no sense: take the next one. */
 void etcd_http_blame(struct etcd_http *h);
 /* Cancels what is under way, sets *h to NULL, and calls closed when nothing is left of it. */

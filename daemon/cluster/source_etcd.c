@@ -761,6 +761,11 @@ static enum shard_status message(struct member_source *s, const uint8_t from[MEM
 	return SHARD_OK; /* Nodes tell each other nothing. */
 }
 
+const char *source_etcd_trouble(const struct member_source *s)
+{
+	return s->http != NULL ? etcd_http_trouble(s->http) : "";
+}
+
 static void wake(struct member_source *s)
 {
 	if (!ended(s))

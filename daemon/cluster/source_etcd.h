@@ -14,7 +14,11 @@
  * etcd at least every beat_ms, and one request takes at most a third of the lease. A view's term is
  * that of the leader in the same answer of etcd, or of the leader that wrote it if nobody leads.
  * The process has to ignore SIGPIPE. When the link to the leader ends, link() lets this node revoke
- * the leader's lease, so that the next one need not wait until it has run out. */
+ * the leader's lease, so that the next one need not wait until it has run out.
+ *
+ * etcd has to compact its history by itself (auto-compaction). Otherwise it grows with each view
+ * until its quota is used up. Then the leader leads on, but writes nothing, and no other node can
+ * take its place. */
 struct etcd_options {
 	/* One to ETCD_ENDPOINTS_MAX addresses of the members of one etcd cluster, separated by
 	 * commas or blanks: "http://10.0.0.1:2379,https://etcd-2:2379". */
@@ -31,5 +35,8 @@ struct etcd_options {
 #define ETCD_ENDPOINTS_MAX 16
 
 extern const struct member_source_ops source_etcd;
+/* Why the last request that etcd did not answer failed, with the server's address, for a status or
+ * a log. "": none has failed. Valid until the loop goes on. */
+const char *source_etcd_trouble(const struct member_source *s);
 
 #endif

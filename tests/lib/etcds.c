@@ -61,9 +61,12 @@ static void list(const struct etcds *e, char *text, size_t bytes)
 
 static void become(const struct etcds *e, int i)
 {
-	char client[64], peer[64], all[256], text[1024], quota[32] = "0";
+	char client[64], peer[64], all[256], text[1024], quota[32] = "0", tls[256] = "";
 
-	snprintf(client, sizeof(client), "http://127.0.0.1:%u", e->member[i].client);
+	snprintf(client, sizeof(client), "http%s://127.0.0.1:%u", e->tls ? "s" : "",
+		 e->member[i].client);
+	if (e->tls)
+		snprintf(tls, sizeof(tls), "--cert-file %s/cert --key-file %s/key", e->dir, e->dir);
 	snprintf(peer, sizeof(peer), "http://127.0.0.1:%u", e->member[i].peer);
 	if (e->quota_bytes > 0)
 		snprintf(quota, sizeof(quota), "%llu", (unsigned long long)e->quota_bytes);
@@ -74,9 +77,9 @@ static void become(const struct etcds *e, int i)
 		 "--advertise-client-urls %s --listen-peer-urls %s "
 		 "--initial-advertise-peer-urls %s --initial-cluster %s "
 		 "--initial-cluster-token %s --heartbeat-interval %d --election-timeout %d "
-		 "--unsafe-no-fsync --quota-backend-bytes %s >>%s/m%d.log 2>&1",
+		 "--unsafe-no-fsync --quota-backend-bytes %s %s >>%s/m%d.log 2>&1",
 		 i, e->dir, i, client, client, peer, peer, all, e->token, HEARTBEAT_MS, ELECTION_MS,
-		 quota, e->dir, i);
+		 quota, tls, e->dir, i);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	execl("/bin/sh", "sh", "-c", text, (char *)NULL);
 	_exit(127);
@@ -95,7 +98,7 @@ void etcds_start(struct etcds *e, int i)
 	e->member[i].pid = pid;
 }
 
-void etcds_make(struct etcds *e, int nr, uint64_t quota_bytes)
+static void prepare(struct etcds *e, int nr, uint64_t quota_bytes, bool tls)
 {
 	size_t at = 0;
 
@@ -103,19 +106,40 @@ void etcds_make(struct etcds *e, int nr, uint64_t quota_bytes)
 	e->nr = nr;
 	e->token = "one";
 	e->quota_bytes = quota_bytes;
+	e->tls = tls;
 	snprintf(e->dir, sizeof(e->dir), "/tmp/shard-etcd-XXXXXX");
 	CHECK(nr <= ETCDS_MAX && mkdtemp(e->dir) != NULL);
 	for (int i = 0; i < nr; i++) {
 		e->member[i].client = ports_take();
 		e->member[i].peer = ports_take();
 		at += (size_t)snprintf(e->endpoints + at, sizeof(e->endpoints) - at,
-				       "%shttp://127.0.0.1:%u", i > 0 ? "," : "",
+				       "%shttp%s://127.0.0.1:%u", i > 0 ? "," : "", tls ? "s" : "",
 				       e->member[i].client);
 	}
+}
+
+void etcds_make(struct etcds *e, int nr, uint64_t quota_bytes)
+{
+	prepare(e, nr, quota_bytes, false);
 	for (int i = 0; i < nr; i++)
 		etcds_start(e, i);
 	for (int i = 0; i < nr; i++)
 		etcds_ready(e, i);
+}
+
+bool etcds_make_tls(struct etcds *e)
+{
+	if (run("command -v openssl >/dev/null") != 0) {
+		print_message("openssl is not installed\n");
+		return false;
+	}
+	prepare(e, 1, 0, true);
+	CHECK(run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
+		  "-days 2 -subj /CN=etcd -addext subjectAltName=IP:127.0.0.1 -keyout %s/key "
+		  "-out %s/cert >%s/openssl.log 2>&1",
+		  e->dir, e->dir, e->dir) == 0);
+	etcds_start(e, 0);
+	return true;
 }
 
 void etcds_ready(struct etcds *e, int i)

@@ -22,6 +22,7 @@ struct etcds {
 	char dir[64], endpoints[256];
 	const char *token;    /* Of the cluster; its number depends on it. */
 	uint64_t quota_bytes; /* 0: etcd's own. */
+	bool tls;             /* Clients speak https. The authority is the file "cert" in dir. */
 	struct etcds_member member[ETCDS_MAX];
 };
 
@@ -29,6 +30,8 @@ struct etcds {
 bool etcds_here(void);
 /* Starts all members and waits until they answer. */
 void etcds_make(struct etcds *e, int nr, uint64_t quota_bytes);
+/* One member with a certificate, which may not answer yet. False: openssl is not installed. */
+bool etcds_make_tls(struct etcds *e);
 void etcds_start(struct etcds *e, int i);
 void etcds_ready(struct etcds *e, int i);
 void etcds_signal(struct etcds *e, int i, int signal);

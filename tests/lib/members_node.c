@@ -251,6 +251,7 @@ static int run(struct self *me, char **argv)
 				   .send = on_send};
 	struct member_config c = config_of(me, argv);
 	struct etcd_options etcd = {.endpoints = getenv("MEMBERS_ETCD"),
+				    .ca_file = getenv("MEMBERS_ETCD_CA"),
 				    .strict = getenv("MEMBERS_STRICT") != NULL};
 	struct members_frame f = {.type = MEMBERS_STARTED};
 	struct err e = {0};

@@ -215,6 +215,34 @@ static void test_folder(void **state)
 	step_end(&b);
 }
 
+/* Over https, and only with a server whose certificate is known. */
+static void test_tls(void **state)
+{
+	struct step_both b;
+	struct members *m = &b.m;
+	char path[96];
+
+	(void)state;
+	if (!etcds_here() || !etcds_make_tls(&b.etcd))
+		skip();
+	snprintf(path, sizeof(path), "%s/cert", b.etcd.dir);
+	CHECK(setenv("MEMBERS_ETCD", b.etcd.endpoints, 1) == 0);
+	CHECK(setenv("MEMBERS_ETCD_CA", path, 1) == 0);
+	members_make(m, "etcd", 1, true);
+	m->election_ms = STEP_LEASE_MS;
+	step_start(m, 0);
+	step_wait_leader(m, "a node to lead");
+	assert_int_equal(step_write(m, 0, 100), MEMBER_OK);
+	assert_int_equal(step_write(m, 0, 60000), MEMBER_OK);
+	members_stop(m, 0);
+	unsetenv("MEMBERS_ETCD_CA");
+	step_start(m, 0);
+	assert_int_equal(step_read(m, 0), MEMBER_UNKNOWN);
+	assert_int_equal(members_leader(m), -1);
+	members_end(m);
+	etcds_end(&b.etcd);
+}
+
 /* --- etcd goes and comes --- */
 
 /* The leader leads on while etcd is down, longer than its lease, but writes nothing. */
@@ -379,13 +407,13 @@ static void test_compaction(void **state)
 int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_not_built),  cmocka_unit_test(test_answers),
-		cmocka_unit_test(test_kill),       cmocka_unit_test(test_pause),
-		cmocka_unit_test(test_resign),     cmocka_unit_test(test_alone),
-		cmocka_unit_test(test_folder),     cmocka_unit_test(test_down),
-		cmocka_unit_test(test_strict),     cmocka_unit_test(test_crashes),
-		cmocka_unit_test(test_member),     cmocka_unit_test(test_minority),
-		cmocka_unit_test(test_compaction),
+		cmocka_unit_test(test_not_built), cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_kill),      cmocka_unit_test(test_pause),
+		cmocka_unit_test(test_resign),    cmocka_unit_test(test_alone),
+		cmocka_unit_test(test_folder),    cmocka_unit_test(test_tls),
+		cmocka_unit_test(test_down),      cmocka_unit_test(test_strict),
+		cmocka_unit_test(test_crashes),   cmocka_unit_test(test_member),
+		cmocka_unit_test(test_minority),  cmocka_unit_test(test_compaction),
 	};
 	int status;
 
