@@ -61,7 +61,7 @@ static void list(const struct etcds *e, char *text, size_t bytes)
 
 static void become(const struct etcds *e, int i)
 {
-	char client[64], peer[64], all[256], text[1024], quota[32] = "0", tls[256] = "";
+	char client[64], peer[64], all[256], text[2048], quota[32] = "0", tls[256] = "";
 
 	snprintf(client, sizeof(client), "http%s://127.0.0.1:%u", e->tls ? "s" : "",
 		 e->member[i].client);
