@@ -177,13 +177,15 @@ static void test_late(void **state)
 	struct etcd_proxy p;
 	struct step_both b;
 	struct members *m = &b.m;
-	uint64_t term;
-	int n;
+	uint64_t term, seq;
+	int n, other;
 
 	(void)state;
 	n = make_behind(&b, &p);
 	late = &p;
 	term = m->node[n].leads;
+	seq = m->node[n].seq;
+	m->node[n].lost_nr = 0;
 	atomic_store(&p.mode, ETCD_PROXY_LATE);
 	members_propose(m, n, term, m->node[n].seq, 10);
 	members_wait(m, step_another_leads, n, 20, "another node to lead");
@@ -191,6 +193,11 @@ static void test_late(void **state)
 	assert_int_equal(m->node[n].write.how, MEMBER_UNKNOWN);
 	atomic_store(&p.mode, ETCD_PROXY_PASS);
 	members_wait(m, arrived_late, n, 10, "the change to arrive");
+	members_wait(m, step_is_lost, n, 10, "the lead to be lost");
+	/* It was not written, although its number is still the current one. */
+	other = step_leader(m);
+	assert_true(m->node[other].leads > term);
+	assert_int_equal(step_write_at(m, other, m->node[other].leads, seq, 10), MEMBER_OK);
 	m->load = true;
 	step_progress(m);
 	assert_true(m->node[n].leads != term);
