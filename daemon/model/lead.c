@@ -40,8 +40,8 @@ struct lead_save {        /* See server.save_file. */
 struct lead {
 	struct server *s;
 	const struct member_source_ops *ops;
-	struct member_source *source; /* NULL: it has not started, or has ended. */
-	bool ended, failed;
+	struct member_source *source; /* NULL: it has not started, or is to end. */
+	bool stopping, ended, failed;
 	bool known; /* server.coordinator leads, as far as this node knows. */
 	/* This node is the first of the list and has no value. It waits until it is sure that no
 	 * other node has one. */
@@ -154,6 +154,13 @@ static void know(struct lead *l, const struct member_view *v)
 		memcpy(l->voter, v->voter, l->voters_nr * sizeof(l->voter[0]));
 }
 
+/* A source that is to end answers what was asked before, and gives up the lead by itself. */
+static void resign(struct lead *l)
+{
+	if (l->term != 0 && !l->stopping)
+		(void)l->ops->resign(l->source, l->term);
+}
+
 static void proposed(void *arg, enum member_done how, const struct member_view *current)
 {
 	static const char *const words[] = {[MEMBER_OK] = "it is",
@@ -189,8 +196,7 @@ static void proposed(void *arg, enum member_done how, const struct member_view *
 		return;
 	}
 	give_up(l, words[how]);
-	if (l->term != 0)
-		(void)l->ops->resign(l->source, l->term);
+	resign(l);
 }
 
 /* One proposal at a time, with all that waits. */
@@ -200,7 +206,8 @@ static void propose(struct lead *l)
 	enum shard_status st;
 	size_t bytes;
 
-	if (l->term == 0 || l->next != NULL || l->changing || list_empty(&l->waiting))
+	if (l->term == 0 || l->stopping || l->next != NULL || l->changing ||
+	    list_empty(&l->waiting))
 		return;
 	if ((l->next = register_copy(l->value)) == NULL || !put_waiting(l))
 		goto later;
@@ -534,17 +541,21 @@ static void stopped(void *arg)
 	l->ended = true;
 }
 
+/* It is called again until all has stopped. Meanwhile there may be more to save. */
 void lead_stop(struct server *s)
 {
 	struct lead *l = s->lead;
 
-	if (l == NULL || l->ended)
+	if (l == NULL)
 		return;
-	l->may_found = false;
-	if (l->source == NULL)
-		l->ended = true;
-	else
-		l->ops->stop(&l->source, stopped, l);
+	if (!l->stopping) {
+		l->stopping = true;
+		l->may_found = false;
+		if (l->source == NULL)
+			l->ended = true;
+		else
+			l->ops->stop(&l->source, stopped, l);
+	}
 	give_up(l, "the daemon stops");
 }
 
@@ -586,8 +597,8 @@ static void changed(void *arg, enum member_done how, const struct member_view *c
 	l->changing = false;
 	if (how == MEMBER_OK)
 		know(l, current);
-	else if (how == MEMBER_UNKNOWN && l->term != 0)
-		(void)l->ops->resign(l->source, l->term);
+	else if (how == MEMBER_UNKNOWN)
+		resign(l);
 	propose(l);
 }
 

@@ -7,7 +7,9 @@
 #include "lib/crew.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
+#include "lib/tool.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +153,39 @@ static void test_cold_leader(void **state)
 	free(c);
 }
 
+/* The coordinator has a view that no majority can answer for, and is told to stop. */
+static void test_stops_without_majority(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	char words[300];
+	int a;
+
+	(void)state;
+	assert_non_null(c);
+	crew_init(c, "elected");
+	cluster = cluster_start(3, NULL,
+				"[cluster]\nmembership = quorum\nelection_timeout = 5s\n"
+				"heartbeat_timeout = 5s\n[daemon]\nstop_timeout = 1s\n");
+	crew_add(c, cluster->node[0].unix_address, 0)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	more(c, 2);
+	(void)crew_finish(c);
+	a = leader();
+	for (int n = 0; n < 3; n++)
+		if (n != a)
+			cluster_signal(cluster, n, SIGSTOP);
+	snprintf(words, sizeof(words), "model pause elected --timeout 1 --address %s",
+		 cluster->node[a].unix_address);
+	(void)tool_run(NULL, "shardctl", words);
+	cluster_signal(cluster, a, SIGTERM);
+	assert_int_equal(cluster_wait(cluster, a, 10000), 0);
+	for (int n = 0; n < 3; n++)
+		if (n != a)
+			cluster_signal(cluster, n, SIGCONT);
+	cluster_done(&cluster);
+	free(c);
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -165,6 +200,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_warm_leader, teardown),
 		cmocka_unit_test_teardown(test_cold_leader, teardown),
+		cmocka_unit_test_teardown(test_stops_without_majority, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
