@@ -169,6 +169,10 @@ static void on_applied(struct sim *s, const struct sim_event *e)
 		s->m->place.holders && shell_of(s, e->node)->transfers > 0;
 	if (shell_of(s, e->node)->applied_due)
 		return;
+	if (shell_of(s, e->node)->transfers)
+		sim_fail(s, "arena_one_writer",
+			 "n%u says APPLIED while %u transfers read what it staged", e->node,
+			 shell_of(s, e->node)->transfers);
 	shell_of(s, e->node)->applying = false;
 	done.on = learn_applied(s, e->node);
 	sim_trace(s, "n%u APPLIED", e->node);

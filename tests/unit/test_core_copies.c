@@ -533,6 +533,35 @@ static void test_primary_changes(void **state)
 	lone_deinit(&l);
 }
 
+/* This node was the primary, and its DRAINED was lost. It repeats it, though it has nothing to send
+ * any more. */
+static void test_former_primary_drains(void **state)
+{
+	struct core_view v = view_of(TERM, 3, 4);
+	struct lone l;
+
+	(void)state;
+	lone_init(&l, B, 0x7fffffff, &v);
+	v.place = place_of((const uint16_t[]){B, B}, (const uint64_t[]){7, 7}, 2);
+	l.core->conf.place = v.place;
+	member_place(l.core, &v.place);
+	say_view(&l, &v);
+	say_begin(&l, lone_id(TERM, 3, 5, 1), &v.record);
+	lone_msg(&l, C, (struct core_msg){.op = CORE_GRANT, .id = lone_id(TERM, 3, 5, 1)});
+	assert_non_null(lone_acted(&l, CORE_ACT_CREDIT));
+	v.seq = 4;
+	v.place.learns = 1u << B;
+	say_view(&l, &v);
+	lone_event(&l, (struct core_event){.type = CORE_EV_DRAINED, .id = lone_id(TERM, 3, 5, 1)});
+	assert_non_null(lone_sent(&l, CORE_DRAINED));
+	say_begin(&l, lone_id(TERM, 4, 5, 2), &v.record);
+	assert_non_null(lone_acted(&l, CORE_ACT_BEGIN));
+	tick(&l, LOST_NS / 4);
+	assert_non_null(lone_sent(&l, CORE_DRAINED));
+	assert_int_equal(lone_sent(&l, CORE_DRAINED)->to, C);
+	lone_deinit(&l);
+}
+
 /* A view in which a chunk has no copy is not adopted. */
 static void test_no_copy_left(void **state)
 {
@@ -562,6 +591,7 @@ int main(void)
 		cmocka_unit_test(test_same_record_is_caught),
 		cmocka_unit_test(test_learns),
 		cmocka_unit_test(test_primary_changes),
+		cmocka_unit_test(test_former_primary_drains),
 		cmocka_unit_test(test_no_copy_left),
 	};
 
