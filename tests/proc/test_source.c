@@ -428,6 +428,7 @@ static void test_damaged(void **state)
 	members_start(&m, n, !r->takes_over);
 	members_wait(&m, is_ready, n, 10, "a node to start");
 	members_settle(&m);
+	assert_non_null(strchr(m.node[n].order, 'V')); /* Told once after the start. */
 	members_end(&m);
 }
 
