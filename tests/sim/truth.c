@@ -362,7 +362,8 @@ static void truth_ended(struct sim *s, uint16_t n, const struct core_action *a)
 			 sim_id(&a->id, id));
 	/* Whoever was out of the view does not know what was decided. SHARD_WORLD_CHANGED says that
 	 * the step may count. */
-	if (s->m->place.holders && !(of >> s->node[n].self & 1) && a->status == SHARD_WORLD_CHANGED)
+	if ((n == ZOMBIE || s->m->place.holders) && !(of >> s->node[n].self & 1) &&
+	    a->status == SHARD_WORLD_CHANGED)
 		told = false;
 	if (told && a->id.generation == s->m->generation && a->id.step <= t->last &&
 	    a->id.step + 1 >= t->last && same(&t->record[a->id.step % 2].id, &a->id))
