@@ -48,13 +48,14 @@ void recover_on_heard(struct ctx *x, const struct core_msg *m)
 }
 
 /* Is there a question for this member? It is repeated until the member has answered, and as long as
- * it catches up. */
+ * it catches up. This node may also be one that catches up, and have its copies before the view is
+ * open. */
 static bool recover_hears(const struct core *c, uint16_t node)
 {
 	const struct coord_node *n = &c->coord.node[node];
 
-	return node != c->conf.self && core_linked(c, node) &&
-	       (n->heard != c->coord.hear ||
+	return core_linked(c, node) &&
+	       ((node != c->conf.self && n->heard != c->coord.hear) ||
 		(c->coord.state == COORD_OPEN && coord_place(c)->learns >> node & 1 && !n->caught));
 }
 

@@ -393,9 +393,15 @@ static void leads_from_outside(bool other)
 	lone_event(&l, (struct core_event){.type = CORE_EV_PERSISTED,
 					   .id = {.term = next->term, .seq = next->seq}});
 	assert_non_null(lone_acted(&l, CORE_ACT_LEARN));
+	/* It has its copies before the others have adopted the view, and no step follows. */
+	lone_event(&l,
+		   (struct core_event){.type = CORE_EV_LEARNED, .id = l.core->step.record.id});
 	view_ok(&l, A, false);
 	view_ok(&l, C, false);
 	assert_int_equal(l.core->coord.state, COORD_OPEN);
+	tick(&l, LOST_NS / 2);
+	assert_non_null(persists(&l));
+	assert_int_equal(persists(&l)->place.learns, 0);
 	lone_deinit(&l);
 }
 
