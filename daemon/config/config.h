@@ -22,7 +22,11 @@
 #define CONFIG_UNKNOWN_BYTES 300
 
 enum config_warm { CONFIG_WARM_AUTO, CONFIG_WARM_SYSTEMD, CONFIG_WARM_TMPFS, CONFIG_WARM_OFF };
-enum config_membership { CONFIG_MEMBERSHIP_STATIC, CONFIG_MEMBERSHIP_QUORUM };
+enum config_membership {
+	CONFIG_MEMBERSHIP_STATIC,
+	CONFIG_MEMBERSHIP_QUORUM,
+	CONFIG_MEMBERSHIP_ETCD,
+};
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_TCP, CONFIG_TRANSPORT_RDMA };
 
 struct config_node {
@@ -76,6 +80,8 @@ struct config {
 	bool trust_remote_root;
 	enum config_membership membership;
 	uint64_t election_timeout_ns;
+	char etcd_endpoints[CONFIG_PATH_BYTES]; /* "http://a:2379,http://b:2379" */
+	char etcd_ca[CONFIG_PATH_BYTES], etcd_cert[CONFIG_PATH_BYTES], etcd_key[CONFIG_PATH_BYTES];
 	uint64_t heartbeat_timeout_ns, lost_timeout_ns, step_timeout_ns;
 	/* [nodes], in the order of the file: the first one coordinates. Without the section this
 	 * node is alone in the list. */

@@ -269,6 +269,16 @@ static enum shard_status finish_roots(struct config_loader *l, struct err *e)
 		       place(l, "daemon", "state"));
 }
 
+static enum shard_status check_etcd(struct config_loader *l, struct err *e)
+{
+	if (l->c->membership != CONFIG_MEMBERSHIP_ETCD || l->c->etcd_endpoints[0])
+		return SHARD_OK;
+	return err_set(e, SHARD_BAD_ARG,
+		       "%s: [cluster] membership = etcd: etcd_endpoints does not say where it is: "
+		       "set it, as in http://10.0.0.1:2379,http://10.0.0.2:2379",
+		       place(l, "cluster", "membership"));
+}
+
 enum shard_status config_finish(struct config_loader *l, struct err *e)
 {
 	struct config *c = l->c;
@@ -287,7 +297,7 @@ enum shard_status config_finish(struct config_loader *l, struct err *e)
 			       "raise it",
 			       place(l, "cluster", "step_timeout"),
 			       place(l, "cluster", "heartbeat_timeout"));
-	if ((st = finish_roots(l, e)) != SHARD_OK)
+	if ((st = finish_roots(l, e)) != SHARD_OK || (st = check_etcd(l, e)) != SHARD_OK)
 		return st;
 	if (c->memory == 0)
 		c->memory = auto_memory();

@@ -31,8 +31,10 @@ static const char *const transport_words[] = {[CONFIG_TRANSPORT_AUTO] = "auto",
 					      [CONFIG_TRANSPORT_TCP] = "tcp",
 					      [CONFIG_TRANSPORT_RDMA] = "rdma",
 					      NULL};
-static const char *const membership_words[] = {
-	[CONFIG_MEMBERSHIP_STATIC] = "static", [CONFIG_MEMBERSHIP_QUORUM] = "quorum", NULL};
+static const char *const membership_words[] = {[CONFIG_MEMBERSHIP_STATIC] = "static",
+					       [CONFIG_MEMBERSHIP_QUORUM] = "quorum",
+					       [CONFIG_MEMBERSHIP_ETCD] = "etcd",
+					       NULL};
 
 /* clang-format off */
 static const struct table_row rows[] = {
@@ -153,15 +155,31 @@ static const struct table_row rows[] = {
 		.help = "Lets root of another node do here what root may. Otherwise it is a user "
 			"like any other, who owns what it defined."},
 	{.section = "cluster", .name = "membership", .type = TABLE_CHOICE, FIELD(membership),
-		.words = membership_words, .refused = "etcd", .fallback = "static", .shared = true,
+		.words = membership_words, .fallback = "static", .shared = true,
 		.help = "Who says which node coordinates. static: the first one of [nodes], always. "
 			"quorum: one that a majority of three nodes elects, or of five, so that "
-			"training goes on without any one of them."},
+			"training goes on without any one of them. etcd: one that an etcd cluster "
+			"knows, see etcd_endpoints."},
 	{.section = "cluster", .name = "election_timeout", .type = TABLE_DURATION,
 		FIELD(election_timeout_ns), .min = S / 20, .max = 60 * S, .fallback = "500ms",
 		.shared = true,
 		.help = "quorum: a node that has not heard of a coordinator for this long wants to "
-			"be it."},
+			"be it. etcd: the time of a node's lease, in whole seconds and never below "
+			"what etcd allows (2s)."},
+	{.section = "cluster", .name = "etcd_endpoints", .type = TABLE_URLS, FIELD(etcd_endpoints),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "membership = etcd: the members of one etcd cluster, up to 16 of them, as "
+			"in http://10.0.0.1:2379,http://10.0.0.2:2379. It has to compact its "
+			"history by itself (--auto-compaction-retention)."},
+	{.section = "cluster", .name = "etcd_ca", .type = TABLE_PATH, FIELD(etcd_ca),
+		.max = PATH_BYTES_MAX, .otherwise = "the authorities of the system",
+		.help = "The file in PEM with who signs the certificates of etcd's members."},
+	{.section = "cluster", .name = "etcd_cert", .type = TABLE_PATH, FIELD(etcd_cert),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "The file in PEM with the certificate that the daemon shows to etcd."},
+	{.section = "cluster", .name = "etcd_key", .type = TABLE_PATH, FIELD(etcd_key),
+		.max = PATH_BYTES_MAX, .otherwise = "none",
+		.help = "The file in PEM with the key of etcd_cert, if it is not in that file, too."},
 	{.section = "cluster", .name = "heartbeat_timeout", .type = TABLE_DURATION,
 		FIELD(heartbeat_timeout_ns), .min = S / 10, .max = 3600 * S, .fallback = "5s",
 		.shared = true,

@@ -48,6 +48,15 @@ static bool paths_ok(const struct table_row *row, const char *text)
 	return path_ok(row, text);
 }
 
+static bool urls_ok(const struct table_row *row, const char *text)
+{
+	for (const char *p = text; p; p = strchr(p, ','), p += p != NULL)
+		if ((strncmp(p, "http://", 7) != 0 && strncmp(p, "https://", 8) != 0) ||
+		    strcspn(strstr(p, "//") + 2, ", /") == 0)
+			return false;
+	return strpbrk(text, " \t") == NULL && path_ok(row, text);
+}
+
 static bool address_ok(const char *text)
 {
 	struct conn_address address;
@@ -80,6 +89,8 @@ static bool parse(const struct table_row *row, const char *text, struct table_va
 		return path_ok(row, text);
 	case TABLE_PATHS:
 		return paths_ok(row, text);
+	case TABLE_URLS:
+		return urls_ok(row, text);
 	case TABLE_FOLDER:
 		return text[0] == '/' && path_ok(row, text);
 	case TABLE_ADDRESS:
@@ -189,6 +200,9 @@ static void describe(const struct table_row *row, char *out, size_t bytes)
 		return;
 	case TABLE_PATHS:
 		snprintf(out, bytes, "absolute paths with a colon between them");
+		return;
+	case TABLE_URLS:
+		snprintf(out, bytes, "http:// or https:// URLs with a comma between them");
 		return;
 	case TABLE_FOLDER:
 		snprintf(out, bytes, "an absolute path of at most %.0f bytes", row->max);
@@ -308,11 +322,8 @@ enum shard_status table_parse(const struct table_row *row, const char *text, str
 	if (is_word(row, text))
 		v->whole = row->word_value;
 	else if (!parse(row, text, v)) {
-		bool other = row->refused && strcmp(text, row->refused) == 0;
-
 		table_choices(row, choices, sizeof(choices));
-		return err_set(e, other ? SHARD_UNSUPPORTED : SHARD_BAD_ARG, "%schoose %s%s",
-			       other ? "not in this build: " : "", choices, hint(row));
+		return err_set(e, SHARD_BAD_ARG, "choose %s%s", choices, hint(row));
 	}
 	if (row->type != TABLE_NUMBER)
 		v->number = (double)v->whole;

@@ -21,6 +21,7 @@ enum table_type {
 	TABLE_NAME,     /* 1 to 64 of a-z 0-9 . _ -; char[65]. */
 	TABLE_PATH,     /* A path of up to `max` bytes; char[]. */
 	TABLE_PATHS,    /* Absolute paths with a colon between them; char[]. */
+	TABLE_URLS,     /* URLs of http or https with a comma between them; char[]. */
 	TABLE_FOLDER,   /* An absolute path; char[], empty for the row's word. */
 	TABLE_ADDRESS,  /* host:port; struct conn_address, without a host for the row's word. */
 	TABLE_BYTES,    /* A size with its unit; uint64_t. */
@@ -55,9 +56,8 @@ struct table_row {
 	uint64_t word_value;             /* What the word stands for, in a field that is no text. */
 	const char *const *words;        /* The choices by index, then NULL. NULL: see choice. */
 	const char *(*choice)(uint32_t); /* Returns choice i, then NULL. NULL: see words. */
-	const char *refused;  /* A word that is a choice of other builds, and is refused as such. */
-	const char *choose;   /* TABLE_OWN: what may be chosen. */
-	const char *fallback; /* The default, as somebody would write it; NULL: see otherwise. */
+	const char *choose;              /* TABLE_OWN: what may be chosen. */
+	const char *fallback;  /* The default, as somebody would write it; NULL: see otherwise. */
 	const char *otherwise; /* Says what counts where nobody set the key; NULL: nothing does. */
 	const char *help;      /* In whole sentences. */
 	enum table_scope scope;
@@ -85,8 +85,7 @@ uint32_t table_find(const struct table *t, const char *section, const char *name
 /* Returns the name in that section that a mistyped one most likely meant, or NULL. */
 const char *table_nearest(const struct table *t, const char *section, const char *name);
 
-/* SHARD_BAD_ARG, or SHARD_UNSUPPORTED for a word of other builds: e says what to choose, without
- * the key. e may be NULL. */
+/* SHARD_BAD_ARG: e says what to choose, without the key. e may be NULL. */
 enum shard_status table_parse(const struct table_row *row, const char *text, struct table_value *v,
 			      struct err *e);
 /* Puts a value that table_parse() took into its field of object. */

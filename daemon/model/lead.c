@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "cluster/source.h"
+#include "cluster/source_etcd.h"
 #include "link/peer.h"
 #include "model/corewire.h"
 #include "model/model.h"
@@ -46,7 +46,9 @@ struct lead {
 	/* This node is the first of the list and has no value. It waits until it is sure that no
 	 * other node has one. */
 	bool may_found;
-	uint64_t term;          /* In which this node leads. 0: it does not. */
+	uint64_t term;        /* In which this node leads. 0: it does not. */
+	uint64_t leader_term; /* In which `leader` leads. 0: nobody does, as far as is known. */
+	uint8_t leader[MEMBER_UUID_BYTES];
 	uint64_t seq;           /* Of the newest value that is known here. */
 	Shard__Register *value; /* While this node leads: that value. */
 	Shard__Register *next;  /* What is proposed. NULL: nothing is. */
@@ -67,11 +69,18 @@ bool lead_on(const struct server *s)
 
 enum shard_status lead_known(const struct server *s, struct err *e)
 {
+	const char *trouble;
+
 	if (s->lead == NULL || s->lead->known)
 		return SHARD_OK;
+	if (s->conf->membership != CONFIG_MEMBERSHIP_ETCD)
+		return err_set(e, SHARD_BUSY,
+			       "no node coordinates now: one is elected when a majority of the "
+			       "nodes that vote is up");
+	trouble = s->lead->source != NULL ? source_etcd_trouble(s->lead->source) : "";
 	return err_set(e, SHARD_BUSY,
-		       "no node coordinates now: one is elected when a majority of the nodes that "
-		       "vote is up");
+		       "no node coordinates now: one does when etcd says so%s%.400s%s",
+		       trouble[0] ? " (" : "", trouble, trouble[0] ? ")" : "");
 }
 
 enum shard_status lead_refuse(const struct server *s, struct err *e)
@@ -387,24 +396,32 @@ static void on_lost(void *arg, uint64_t term, const char *why)
 	l->s->coordinator = somebody(l->s);
 }
 
+/* Which node is it that leads? That is known while there is a link to it. */
+static void look_for_leader(struct lead *l)
+{
+	if (l->term != 0 || l->leader_term == 0)
+		return;
+	for (uint16_t n = 0; n < l->s->nodes_nr; n++) {
+		if (n == l->s->self || !(l->linked >> n & 1) ||
+		    memcmp(l->peer[n], l->leader, MEMBER_UUID_BYTES) != 0)
+			continue;
+		if (l->s->coordinator != n)
+			log_line(l->s->log, LOG_LEVEL_INFO, "event=coordinator node=%s term=%lu",
+				 members_name(l->s, n), (unsigned long)l->leader_term);
+		coordinates(l, n);
+	}
+}
+
 static void on_leader(void *arg, uint64_t term, const uint8_t *uuid)
 {
 	struct lead *l = arg;
 
-	if (l->term != 0)
-		return;
-	l->known = l->known && uuid != NULL;
-	if (uuid == NULL)
-		return;
-	for (uint16_t n = 0; n < l->s->nodes_nr; n++) {
-		if (n == l->s->self || !(l->linked >> n & 1) ||
-		    memcmp(l->peer[n], uuid, MEMBER_UUID_BYTES) != 0)
-			continue;
-		if (l->s->coordinator != n)
-			log_line(l->s->log, LOG_LEVEL_INFO, "event=coordinator node=%s term=%lu",
-				 members_name(l->s, n), (unsigned long)term);
-		coordinates(l, n);
-	}
+	l->leader_term = uuid != NULL ? term : 0;
+	if (uuid != NULL)
+		memcpy(l->leader, uuid, MEMBER_UUID_BYTES);
+	else if (l->term == 0)
+		l->known = false;
+	look_for_leader(l);
 }
 
 static void on_failed(void *arg, const char *text)
@@ -441,8 +458,9 @@ static void on_send(void *arg, const uint8_t to[MEMBER_UUID_BYTES], const void *
 
 enum shard_status lead_init(struct server *s, struct err *e)
 {
-	static const char *const names[] = {
-		[CONFIG_MEMBERSHIP_STATIC] = NULL, [CONFIG_MEMBERSHIP_QUORUM] = "quorum"};
+	static const char *const names[] = {[CONFIG_MEMBERSHIP_STATIC] = NULL,
+					    [CONFIG_MEMBERSHIP_QUORUM] = "quorum",
+					    [CONFIG_MEMBERSHIP_ETCD] = "etcd"};
 	const char *name = names[s->conf->membership];
 	struct lead *l;
 
@@ -464,14 +482,20 @@ enum shard_status lead_init(struct server *s, struct err *e)
 static void start(struct lead *l, bool found)
 {
 	struct server *s = l->s;
+	const struct config *conf = s->conf;
+	struct etcd_options etcd = {.endpoints = conf->etcd_endpoints,
+				    .ca_file = conf->etcd_ca[0] ? conf->etcd_ca : NULL,
+				    .cert_file = conf->etcd_cert[0] ? conf->etcd_cert : NULL,
+				    .key_file = conf->etcd_key[0] ? conf->etcd_key : NULL};
 	struct member_config c = {
 		.loop = s->loop,
-		.dir = s->conf->state,
+		.dir = conf->state,
 		.bootstrap = found,
 		.ordinal = s->self,
-		.beat_ms = (uint32_t)(s->conf->election_timeout_ns / 5 / NS_PER_MS),
-		.election_ms = (uint32_t)(s->conf->election_timeout_ns / NS_PER_MS),
-		.deadline_ms = (uint32_t)(4 * s->conf->election_timeout_ns / NS_PER_MS)};
+		.beat_ms = (uint32_t)(conf->election_timeout_ns / 5 / NS_PER_MS),
+		.election_ms = (uint32_t)(conf->election_timeout_ns / NS_PER_MS),
+		.deadline_ms = (uint32_t)(4 * conf->election_timeout_ns / NS_PER_MS),
+		.more = conf->membership == CONFIG_MEMBERSHIP_ETCD ? &etcd : NULL};
 	struct member_events ev = {.arg = l,
 				   .view = on_view,
 				   .leading = on_leading,
@@ -512,7 +536,8 @@ void lead_start(struct server *s)
 
 	if (l == NULL)
 		return;
-	l->may_found = s->self == 0 && !has_file(s);
+	l->may_found =
+		s->conf->membership == CONFIG_MEMBERSHIP_QUORUM && s->self == 0 && !has_file(s);
 	if (!l->may_found)
 		start(l, false);
 }
@@ -672,7 +697,8 @@ void lead_beat(struct server *s)
 		found(l);
 	if (l->source == NULL)
 		return;
-	look_at_voters(l);
+	if (s->conf->membership == CONFIG_MEMBERSHIP_QUORUM)
+		look_at_voters(l);
 	if (l->term == 0)
 		give_up(l, "this node does not lead");
 	else
@@ -691,6 +717,7 @@ void lead_node_up(struct server *s, uint16_t node)
 		l->ops->link(l->source, l->peer[node], true);
 	else if (l->may_found)
 		found(l);
+	look_for_leader(l); /* The source may have named it before there was this link. */
 }
 
 void lead_node_down(struct server *s, uint16_t node)

@@ -58,7 +58,7 @@ here()
 {
 	case ${1##*/} in
 	test_rdma*) [ "$(cat "$B/with-rdma" 2>/dev/null)" != no ] ;;
-	test_etcd* | test_source_etcd*) [ "$(cat "$B/with-etcd" 2>/dev/null)" != no ] ;;
+	test_etcd* | test_source_etcd* | test_elected_etcd*) [ "$(cat "$B/with-etcd" 2>/dev/null)" != no ] ;;
 	esac
 }
 # marked MARK SOURCE: whether its line "// check: ..." has the word.

@@ -290,8 +290,17 @@ static void refused_lines(void **state)
 						   "choose auto or a whole number from 0 to 4095");
 	refused("[net]\nrdma_queue_pairs = 0\n",
 		"shardd.conf:2: [net] rdma_queue_pairs = 0: choose a whole number from 1 to 16");
-	refused("[cluster]\nmembership = etcd\n", "shardd.conf:2: [cluster] membership = etcd: not "
-						  "in this build: choose static or quorum");
+	refused("[cluster]\nmembership = zookeeper\n",
+		"shardd.conf:2: [cluster] membership = zookeeper: choose static, quorum or etcd");
+	refused("[cluster]\nmembership = etcd\n",
+		"shardd.conf:2: [cluster] membership = etcd: etcd_endpoints does not say where it "
+		"is: set it, as in http://10.0.0.1:2379,http://10.0.0.2:2379");
+	refused("[cluster]\netcd_endpoints = http://a:1,b:2\n",
+		"shardd.conf:2: [cluster] etcd_endpoints = http://a:1,b:2: choose http:// or "
+		"https:// URLs with a comma between them");
+	refused("[cluster]\netcd_endpoints = http://a:1,https://\n",
+		"shardd.conf:2: [cluster] etcd_endpoints = http://a:1,https://: choose http:// or "
+		"https:// URLs with a comma between them");
 	refused("[daemon]\nlog_lvel = info\n",
 		"shardd.conf:2: [daemon] log_lvel = info: unknown key: did you mean log_level");
 }
@@ -508,11 +517,11 @@ static void sources(void **state)
 	assert_string_equal(e.text, "SHARD_LOG_LEVEL in the environment: [daemon] log_level = "
 				    "loud: choose error, warn, info or debug");
 	args.environ_ = NULL;
-	args.set = (const char *const[]){"cluster.membership=etcd"};
+	args.set = (const char *const[]){"cluster.membership=raft"};
 	args.set_nr = 1;
-	assert_int_equal(config_load(&c, &args, &e), SHARD_UNSUPPORTED);
-	assert_string_equal(e.text, "command line: [cluster] membership = etcd: not in this build: "
-				    "choose static or quorum");
+	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
+	assert_string_equal(e.text, "command line: [cluster] membership = raft: choose static, "
+				    "quorum or etcd");
 	args.set = (const char *const[]){"transport=tcp"};
 	assert_int_equal(config_load(&c, &args, &e), SHARD_BAD_ARG);
 	assert_string_equal(

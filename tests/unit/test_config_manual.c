@@ -54,8 +54,10 @@ static void schedule_defaults(void **state)
 static const char *other_text(const struct table_row *row)
 {
 	static const char *const texts[] = {
-		"no", "yes",  "x",    "/x",    "/x:/y", "10.1.2.3:4", "3GiB",    "100s", "5",
-		"1",  "0.25", "0640", "debug", "tmpfs", "tcp",        "require", "4Ki",  "0.999"};
+		"no",         "yes",  "x",     "/x",     "/x:/y",
+		"10.1.2.3:4", "3GiB", "100s",  "5",      "1",
+		"0.25",       "0640", "debug", "tmpfs",  "tcp",
+		"require",    "4Ki",  "0.999", "quorum", "http://a:1,https://b"};
 	struct table_value v;
 
 	for (size_t i = 0; i < NR(texts); i++)
@@ -117,7 +119,7 @@ static void reload(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < t->nr; i++) {
 		const struct table_row *row = &t->rows[i];
-		const char *text = row->refused ? NULL : other_text(row);
+		const char *text = other_text(row);
 		char set[200], name[80], value[CONFIG_PATH_BYTES], before[CONFIG_PATH_BYTES];
 		const char *const sets[] = {"daemon.node=a", "daemon.allow_unauthenticated=yes",
 					    set};

@@ -394,8 +394,7 @@ static void leads_from_outside(bool other)
 					   .id = {.term = next->term, .seq = next->seq}});
 	assert_non_null(lone_acted(&l, CORE_ACT_LEARN));
 	/* It has its copies before the others have adopted the view, and no step follows. */
-	lone_event(&l,
-		   (struct core_event){.type = CORE_EV_LEARNED, .id = l.core->step.record.id});
+	lone_event(&l, (struct core_event){.type = CORE_EV_LEARNED, .id = l.core->step.record.id});
 	view_ok(&l, A, false);
 	view_ok(&l, C, false);
 	assert_int_equal(l.core->coord.state, COORD_OPEN);

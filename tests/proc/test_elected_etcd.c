@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Three real daemons whose coordinator a real etcd knows (membership = etcd), with a crew that
+ * trains on two copies of each chunk. The coordinator is killed -9, and etcd too. No step is lost
+ * or done twice: weights, moments and image equal the reference bit by bit. */
+#include "lib/crew.h"
+#include "lib/etcds.h"
+#include "lib/pace.h"
+#include "lib/proc.h"
+#include "lib/tool.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static struct cluster *cluster;
+static struct etcds etcd;
+
+static void begin(struct crew *c, int etcd_nr)
+{
+	char extra[600];
+
+	if (!etcds_here())
+		skip();
+	etcds_make(&etcd, etcd_nr, 0);
+	snprintf(extra, sizeof(extra),
+		 "[cluster]\nmembership = etcd\netcd_endpoints = %s\nelection_timeout = 2s\n"
+		 "heartbeat_timeout = 5s\nlost_timeout = 60s\n",
+		 etcd.endpoints);
+	crew_init(c, "elected");
+	c->extra = "replicas=2";
+	c->pause_us = 2000;
+	cluster = cluster_start(3, NULL, extra);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[1].unix_address, 1)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+}
+
+static void more(struct crew *c, uint64_t steps)
+{
+	crew_wait_step(c, crew_step(c) + steps);
+}
+
+static void end(struct crew *c)
+{
+	uint64_t last = crew_finish(c);
+
+	for (int n = 0; n < 3; n++) {
+		crew_check(c, cluster->node[n].unix_address, last);
+		assert_int_equal(cluster_logged(cluster, n, "event=lost "), 0);
+	}
+	cluster_done(&cluster);
+	etcds_end(&etcd);
+}
+
+static int leader(void)
+{
+	static const char part[] = "event=leading term=";
+	uint64_t best = 0;
+	int found = -1;
+
+	for (int n = 0; n < 3; n++) {
+		char *log = cluster_log(cluster, n);
+
+		for (char *at = log; (at = strstr(at, part)) != NULL; at++) {
+			uint64_t term = strtoull(at + sizeof(part) - 1, NULL, 10);
+
+			if (term <= best)
+				continue;
+			best = term;
+			found = n;
+		}
+		free(log);
+	}
+	assert_true(found >= 0);
+	return found;
+}
+
+static void test_leader_dies(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	uint32_t learned[3] = {0};
+
+	(void)state;
+	assert_non_null(c);
+	begin(c, 1);
+	more(c, 5);
+	for (int k = 0; k < 3; k++) {
+		int victim = leader();
+
+		cluster_kill(cluster, victim);
+		if (victim != 1) {
+			more(c, 5);
+			assert_int_not_equal(leader(), victim);
+		}
+		cluster_spawn(cluster, victim);
+		cluster_wait_log(cluster, victim, "event=learned", ++learned[victim]);
+		more(c, 5);
+	}
+	end(c);
+	free(c);
+}
+
+/* etcd dies and comes back. Meanwhile training goes on, since the view need not change. Then a node
+ * dies, which only a new view can leave out: it is written as soon as etcd is back. */
+static void test_etcd_dies(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	int victim;
+
+	(void)state;
+	assert_non_null(c);
+	begin(c, 1);
+	more(c, 5);
+	etcds_kill(&etcd, 0);
+	more(c, 200);
+	victim = leader() == 0 ? 2 : 0;
+	cluster_kill(cluster, victim);
+	etcds_start(&etcd, 0);
+	etcds_ready(&etcd, 0);
+	more(c, 5);
+	cluster_spawn(cluster, victim);
+	cluster_wait_log(cluster, victim, "event=learned", 1);
+	more(c, 5);
+	end(c);
+	free(c);
+}
+
+/* Nobody coordinates before etcd answers, and `define` says what is missing. */
+static void test_no_etcd(void **state)
+{
+	char words[300];
+
+	(void)state;
+	cluster = cluster_start(3, NULL,
+				"[cluster]\nmembership = etcd\n"
+				"etcd_endpoints = http://127.0.0.1:1\n");
+	snprintf(words, sizeof(words), "model pause x --address %s", cluster->node[1].unix_address);
+	tool_expect(5,
+		    "SHARD_BUSY: no node coordinates now: one does when etcd says so "
+		    "(http://127.0.0.1:1: ",
+		    "shardctl", words);
+	cluster_done(&cluster);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (cluster != NULL)
+		cluster_dump(cluster);
+	cluster_put_away(&cluster);
+	if (etcd.nr > 0)
+		etcds_end(&etcd);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_leader_dies, teardown),
+		cmocka_unit_test_teardown(test_etcd_dies, teardown),
+		cmocka_unit_test_teardown(test_no_etcd, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
