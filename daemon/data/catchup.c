@@ -228,6 +228,9 @@ void catchup_placed(struct model *m)
 		return;
 	}
 	l->on = l->due = false;
+	/* If the model was LOST, some are still asked for. */
+	for (uint16_t n = 0; n < CORE_NODES_MAX; n++)
+		l->fetch[n].chunk = CATCHUP_NOBODY;
 	if (m->sealed)
 		log_line(m->server->log, LOG_LEVEL_INFO, "event=learned model=%s step=%lu", m->name,
 			 (unsigned long)m->step);
@@ -375,7 +378,7 @@ enum shard_status catchup_part(struct model *m, struct peer *p, const struct wir
 		return SHARD_OK;
 	f = &m->catchup->fetch[p->node];
 	/* It was asked for by an earlier question, or its beginning was missed. */
-	if (f->chunk != h->chunk ||
+	if (f->chunk == CATCHUP_NOBODY || f->chunk != h->chunk ||
 	    (part > 0 && (part != f->part || core_id_cmp(&id, &f->id) != 0)))
 		return SHARD_OK;
 	each = array_parts(m, h->chunk);

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Tests frames about copies and memory with correct sums whose content is impossible. The test is
+ * the coordinator and the primary of all chunks, and the daemon catches up. What is wrong is
+ * refused or dropped, and no daemon ends. */
+#include "base/check.h"
+#include "lib/inproc.h"
+#include "lib/rawnode.h"
+#include "lib/rawpeer.h"
+#include "shard.h"
+
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { CHUNKS = 2, ELEMS = 1024, ARRAYS = 3, STEP = 5 };
+
+static const struct inproc_conf quiet = {.cluster = "heartbeat_timeout = 20s\nstep_timeout = 60s"};
+static const uint16_t primary[CHUNKS];
+static const uint64_t holders[CHUNKS] = {3, 3};
+
+/* The daemon has memory for both chunks. */
+static void define(struct rawnode *x)
+{
+	struct wire_head h = {.op = OP_MODEL, .attempt = ++x->tag};
+	uint32_t runs[] = {0, CHUNKS};
+	uint64_t both[] = {3, CHUNKS}, shape[] = {CHUNKS * ELEMS};
+	Shard__Tensor t = SHARD__TENSOR__INIT, *list[] = {&t};
+	Shard__Model m = SHARD__MODEL__INIT;
+	Shard__Spec s = SHARD__SPEC__INIT;
+
+	t.name = (char *)(uintptr_t) "w";
+	t.n_shape = 1;
+	t.shape = shape;
+	s.name = (char *)(uintptr_t) "m";
+	s.n_tensors = 1;
+	s.tensors = list;
+	s.image = s.grad = SHARD_F32;
+	s.settings = (char *)(uintptr_t) "optimizer=adamw lr=1 chunk_elems=1024 min_world=1 "
+					 "max_world=2 replicas=2";
+	m.model = x->model = 1;
+	m.spec = &s;
+	m.chunk_elems = ELEMS;
+	m.n_place_runs = 2;
+	m.place_runs = runs;
+	m.n_holder_runs = 2;
+	m.holder_runs = both;
+	m.incarnation = x->incarnation;
+	m.generation = 1;
+	x->chunks_nr = CHUNKS;
+	raw_send(&x->r[0], &h, &m.base);
+	rawnode_expect(x, OP_MODEL);
+}
+
+/* The daemon adopts a view with weights in which it catches up, and asks for the first chunk. */
+static void learns(struct rawnode *x)
+{
+	struct record *r = &x->view.record;
+	struct core_msg m = {.op = CORE_VIEW, .view = &x->view};
+
+	x->view = (struct core_view){.term = 5,
+				     .seq = 1,
+				     .generation = 1,
+				     .sealed = true,
+				     .members = view_first(2, 0),
+				     .place = place_of(primary, holders, CHUNKS)};
+	x->view.place.primary = NULL;
+	x->view.place.holders = NULL;
+	x->view.place.learns = 2;
+	x->view.members.node[0] = rawnode_who(x);
+	x->view.members.node[1] = x->daemon_who;
+	*r = (struct record){.outcome = RECORD_SEAL,
+			     .content = STEP,
+			     .applied = STEP,
+			     .clip_factor = 1,
+			     .bad_tensor = -1,
+			     .bad_rank = -1};
+	r->id = (struct core_id){.term = 5, .seq = 1, .generation = 1, .step = STEP};
+	r->scaler.scale = r->loss_scale = 1;
+	r->groups_nr = 1;
+	rawnode_say(x, &(struct core_msg){.op = CORE_ASK, .id = {.term = 5}});
+	rawnode_expect(x, OP_CORE + CORE_ANSWER);
+	m.id = r->id;
+	m.id.step = 0;
+	rawnode_say(x, &m);
+	rawnode_expect(x, OP_COPY_ASK);
+	assert_int_equal(x->r[0].head.chunk, 0);
+}
+
+static void start(struct rawnode *x)
+{
+	rawnode_start(x, true, &quiet, 1);
+	define(x);
+	learns(x);
+}
+
+static void part(struct rawnode *x, uint32_t chunk, uint32_t nr, uint32_t bytes)
+{
+	static const unsigned char zeros[2 * ELEMS * sizeof(float)];
+	struct wire_head h = {.op = OP_COPY_DATA,
+			      .flags = WIRE_PART_FLAG(nr),
+			      .model = 1,
+			      .generation = 1,
+			      .term = 5,
+			      .seq = 1,
+			      .step = STEP,
+			      .chunk = chunk};
+
+	raw_head(&x->r[0], &h, zeros, bytes);
+}
+
+/* No copy is owed, and a part comes of a chunk that no model has. */
+static void test_part_of_no_chunk(void **state)
+{
+	struct rawnode x;
+
+	(void)state;
+	start(&x);
+	part(&x, 1, 0, ELEMS * sizeof(float)); /* It was not asked for. */
+	for (uint32_t i = 0; i < ARRAYS; i++)
+		part(&x, 0, i, ELEMS * sizeof(float));
+	rawnode_expect(&x, OP_COPY_ASK);
+	assert_int_equal(x.r[0].head.chunk, 1);
+	for (uint32_t i = 0; i < ARRAYS; i++)
+		part(&x, 1, i, ELEMS * sizeof(float));
+	part(&x, UINT32_MAX, 0, ELEMS * sizeof(float));
+	part(&x, CHUNKS, 0, ELEMS * sizeof(float));
+	part(&x, 0, 0, ELEMS * sizeof(float));
+	raw_send(&x.r[0], &(struct wire_head){.op = OP_IMAGE_ASK, .model = 99}, NULL);
+	rawnode_stop(&x);
+}
+
+static void test_parts_that_cannot_be(void **state)
+{
+	static const struct {
+		uint32_t part, bytes;
+	} parts[] = {{0, 4}, {0, 2 * ELEMS * sizeof(float)}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		struct rawnode x;
+
+		start(&x);
+		part(&x, 0, parts[i].part, parts[i].bytes);
+		rawnode_refused(&x, 0, "no such part");
+		rawnode_stop(&x);
+	}
+}
+
+static void test_asks_for_no_chunk(void **state)
+{
+	static const uint32_t chunks[] = {CHUNKS, UINT32_MAX};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct wire_head h = {
+			.op = OP_COPY_ASK, .model = 1, .generation = 1, .chunk = chunks[i]};
+		struct rawnode x;
+
+		start(&x);
+		raw_send(&x.r[0], &h, NULL);
+		rawnode_refused(&x, 0, "for which it has no memory");
+		rawnode_stop(&x);
+	}
+}
+
+/* Nobody is elected here. */
+static void test_no_election(void **state)
+{
+	static const unsigned char noise[100];
+	Shard__Memory body = SHARD__MEMORY__INIT;
+	struct rawnode x;
+
+	(void)state;
+	start(&x);
+	body.incarnation = 7;
+	raw_send(&x.r[0], &(struct wire_head){.op = OP_HELD, .model = 1}, &body.base);
+	rawnode_refused(&x, 0, "no coordinator is elected here");
+	rawnode_stop(&x);
+	start(&x);
+	raw_head(&x.r[0], &(struct wire_head){.op = OP_MEMBER}, noise, sizeof(noise));
+	rawnode_refused(&x, 0, "membership = static");
+	rawnode_stop(&x);
+}
+
+/* Reduced gradients of an attempt that has not begun, and questions with large numbers. */
+static void test_gradients_and_questions(void **state)
+{
+	static const unsigned char zeros[ELEMS * sizeof(float)];
+	struct wire_head h = {.op = OP_GRAD_DATA,
+			      .model = 1,
+			      .generation = 1,
+			      .term = 5,
+			      .seq = 1,
+			      .step = STEP + 1,
+			      .attempt = 1,
+			      .chunk = UINT32_MAX};
+	struct core_id id = {.term = UINT64_MAX, .step = UINT64_MAX};
+	Shard__Grad grad = SHARD__GRAD__INIT;
+	struct rawnode x;
+
+	(void)state;
+	start(&x);
+	rawnode_say(&x, &(struct core_msg){.op = CORE_HEAR, .id = id});
+	rawnode_expect(&x, OP_CORE + CORE_HEARD);
+	rawnode_say(&x, &(struct core_msg){.op = CORE_HEARD, .id = id});
+	raw_head(&x.r[0], &h, zeros, sizeof(zeros));
+	rawnode_refused(&x, 0, "has not begun");
+	rawnode_stop(&x);
+	start(&x);
+	h.op = OP_GRAD;
+	grad.sumsq = -1;
+	raw_send(&x.r[0], &h, &grad.base);
+	rawnode_refused(&x, 0, "has not begun");
+	rawnode_stop(&x);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_part_of_no_chunk),
+		cmocka_unit_test(test_parts_that_cannot_be),
+		cmocka_unit_test(test_asks_for_no_chunk),
+		cmocka_unit_test(test_no_election),
+		cmocka_unit_test(test_gradients_and_questions),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
