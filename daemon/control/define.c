@@ -324,6 +324,7 @@ static enum shard_status make_everywhere(struct server *s, const struct caller *
 		return st;
 	}
 	s->next_model = m->id;
+	(void)lead_forget_name(s, m->name); /* A restore brings it back as another one. */
 	m->defining = true;
 	m->control->maker.who = nobody(s);
 	round_own(&m->control->told, s);
@@ -399,7 +400,8 @@ static enum shard_status define_here(struct server *s, const struct caller *a,
 			"\"%s\" is still being dropped after %.1f s: its memory is not given "
 			"back on every node yet: define it again in a moment",
 			spec->name, (double)s->conf->heartbeat_timeout_ns / NS_PER_SEC);
-	if ((st = watch_may_define(s, d, &set, e)) != SHARD_OK)
+	if ((st = watch_may_define(s, d, &set, e)) != SHARD_OK ||
+	    (st = lead_may_define(s, spec->name, e)) != SHARD_OK)
 		return st;
 	if (first_down(s) == NULL)
 		return make_everywhere(s, a, NULL, NULL, d, &set, e);

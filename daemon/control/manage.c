@@ -223,6 +223,26 @@ static const struct {
 	[MANAGE_KICK] = {.name = "kick", .run = kick},
 };
 
+/* A model that no node has any more, see model/lead.h. Nobody knows whose it was. e says that there
+ * is no such model. */
+static enum shard_status forget(struct ask *a, struct err *e)
+{
+	struct err why;
+
+	if (lead_may_define(a->s, a->body->name, &why) == SHARD_OK)
+		return e->status;
+	if (why.status != SHARD_LOST || !a->body->force) {
+		*e = why;
+		return e->status;
+	}
+	access_text(a->who, a->body->cred);
+	log_line(a->s->log, LOG_LEVEL_WARN, "event=forgotten model=%s by=%s node=%s", a->body->name,
+		 a->who, members_name(a->s, a->from->node));
+	(void)lead_forget_name(a->s, a->body->name);
+	manage_answer(a->s, a->from, NULL);
+	return SHARD_OK;
+}
+
 static enum shard_status manage_here(struct server *s, const struct caller *from,
 				     const Shard__Manage *body, struct err *e)
 {
@@ -238,7 +258,7 @@ static enum shard_status manage_here(struct server *s, const struct caller *from
 	if (drop_in_hand(s, body->name) && model_by_name(s, body->name) == NULL)
 		return err_set(e, SHARD_BUSY, "\"%s\" is being dropped", body->name);
 	if ((st = attach_find(&a.m, s, body->name, e)) != SHARD_OK)
-		return st;
+		return body->action == MANAGE_DROP ? forget(&a, e) : st;
 	if (!actions[body->action].of_lost && (st = lost_check(a.m, e)) != SHARD_OK)
 		return st;
 	access_text(a.who, body->cred);

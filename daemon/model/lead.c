@@ -16,6 +16,7 @@
 #include "model/corewire.h"
 #include "model/model.h"
 #include "model/register.h"
+#include "model/voters.h"
 #include "model/watch.h"
 #include "wire/ops.h"
 #include "wire/xxh.h"
@@ -31,7 +32,7 @@ _Static_assert(MEMBER_UUID_BYTES == STATIC_UUID_BYTES, "a node has one uuid");
 struct lead_save {        /* See server.save_file. */
 	struct list link; /* In lead.waiting, or lead.proposed. */
 	uint32_t model;
-	void *file; /* Packed, without the definition. NULL: the model is forgotten. */
+	void *file; /* A packed entry of the value. NULL: the model is forgotten. */
 	size_t bytes;
 	void (*done)(void *arg, const struct err *e); /* NULL: nobody waits for it. */
 	void *arg;
@@ -49,16 +50,16 @@ struct lead {
 	uint64_t term;        /* In which this node leads. 0: it does not. */
 	uint64_t leader_term; /* In which `leader` leads. 0: nobody does, as far as is known. */
 	uint8_t leader[MEMBER_UUID_BYTES];
+	uint64_t leads_ns;      /* Since when this node leads. */
 	uint64_t seq;           /* Of the newest value that is known here. */
 	Shard__Register *value; /* While this node leads: that value. */
 	Shard__Register *next;  /* What is proposed. NULL: nothing is. */
 	uint64_t next_term;     /* In which it was. */
 	bool changing;          /* Another voter is proposed. */
-	uint8_t voter[MEMBER_VOTERS_MAX][MEMBER_UUID_BYTES];
-	uint32_t voters_nr;
+	struct voters voters;
 	struct list waiting;                             /* Saves that no proposal has yet. */
 	struct list proposed;                            /* Those of the proposal in hand. */
-	uint8_t peer[CORE_NODES_MAX][MEMBER_UUID_BYTES]; /* Of the node that is linked. */
+	uint8_t peer[CORE_NODES_MAX][MEMBER_UUID_BYTES]; /* Of the node that is linked, and own. */
 	uint64_t linked;                                 /* A bit for each node that is. */
 };
 
@@ -158,9 +159,9 @@ static void know(struct lead *l, const struct member_view *v)
 	if (v == NULL || v->seq < l->seq)
 		return;
 	l->s->member_seq = l->seq = v->seq;
-	l->voters_nr = v->voters_nr < MEMBER_VOTERS_MAX ? v->voters_nr : MEMBER_VOTERS_MAX;
-	if (l->voters_nr > 0)
-		memcpy(l->voter, v->voter, l->voters_nr * sizeof(l->voter[0]));
+	l->voters.nr = v->voters_nr < MEMBER_VOTERS_MAX ? v->voters_nr : MEMBER_VOTERS_MAX;
+	if (l->voters.nr > 0)
+		memcpy(l->voters.uuid, v->voter, l->voters.nr * sizeof(l->voters.uuid[0]));
 }
 
 /* A source that is to end answers what was asked before, and gives up the lead by itself. */
@@ -251,7 +252,7 @@ static struct lead_save *save_new(uint32_t model, const void *file, size_t bytes
 	if (v == NULL)
 		return NULL;
 	v->model = model;
-	if (file == NULL || register_strip(file, bytes, &v->file, &v->bytes))
+	if (file == NULL || register_strip(model, file, bytes, &v->file, &v->bytes))
 		return v;
 	free(v);
 	return NULL;
@@ -278,6 +279,64 @@ void lead_forget(struct server *s, uint32_t model)
 		return;
 	list_push(&l->waiting, &v->link);
 	propose(l);
+}
+
+static bool forgets(const struct list *l, uint32_t model)
+{
+	list_each(it, l) {
+		const struct lead_save *v = list_of(it, struct lead_save, link);
+
+		if (v->model == model && v->file == NULL)
+			return true;
+	}
+	return false;
+}
+
+/* A model of this name that has a view and that this node does not know. NULL: there is none. */
+static const Shard__Kept *unknown_of(const struct lead *l, const char *name)
+{
+	for (size_t i = 0; l->value != NULL && i < l->value->n_kept; i++) {
+		const Shard__Kept *k = l->value->kept[i];
+
+		if (strcmp(k->name, name) == 0 && model_find(l->s, k->model) == NULL &&
+		    model_making(l->s, k->model) == NULL && !forgets(&l->waiting, k->model) &&
+		    !forgets(&l->proposed, k->model))
+			return k;
+	}
+	return NULL;
+}
+
+enum shard_status lead_may_define(const struct server *s, const char *name, struct err *e)
+{
+	const struct lead *l = s->lead;
+
+	if (l == NULL || l->term == 0 || unknown_of(l, name) == NULL)
+		return SHARD_OK;
+	/* A node that has it says so as soon as it is linked, and leads then. */
+	if (clock_ns() < l->leads_ns + s->conf->heartbeat_timeout_ns)
+		return err_set(e, SHARD_BUSY,
+			       "node %s coordinates and does not know yet who has \"%s\"",
+			       members_name(s, s->self), name);
+	return err_set(e, SHARD_LOST,
+		       "\"%s\" was LOST: no node that is up has its memory. Start a node that has "
+		       "it, restore it from a checkpoint, or drop it with --force",
+		       name);
+}
+
+bool lead_forget_name(struct server *s, const char *name)
+{
+	const Shard__Kept *k;
+	bool any = false;
+
+	while (s->lead != NULL && s->lead->term != 0 && (k = unknown_of(s->lead, name)) != NULL) {
+		uint32_t model = k->model;
+
+		lead_forget(s, model);
+		any = true;
+		if (unknown_of(s->lead, name) == k)
+			break; /* There was no memory for it. */
+	}
+	return any;
 }
 
 /* --- this node leads --- */
@@ -373,6 +432,7 @@ static void on_leading(void *arg, uint64_t term, const struct member_view *v)
 		return;
 	}
 	s->term = l->term = term;
+	l->leads_ns = clock_ns();
 	/* Terms grow by more than one and belong to one node, and so do the numbers of models. */
 	s->next_model = (uint32_t)(term * 64 % INT32_MAX);
 	log_line(s->log, LOG_LEVEL_INFO, "event=leading term=%lu seq=%lu models=%zu",
@@ -607,14 +667,6 @@ void lead_free(struct server *s)
 
 /* --- voters --- */
 
-static bool votes(const struct lead *l, const uint8_t *uuid)
-{
-	for (uint32_t i = 0; i < l->voters_nr; i++)
-		if (memcmp(l->voter[i], uuid, MEMBER_UUID_BYTES) == 0)
-			return true;
-	return false;
-}
-
 static void changed(void *arg, enum member_done how, const struct member_view *current)
 {
 	struct lead *l = arg;
@@ -644,47 +696,18 @@ static void change(struct lead *l, bool joins, const uint8_t *uuid)
 			 uuid[0], uuid[1]);
 }
 
-/* A voter whose node has another uuid now. Its state folder was lost, or the node replaced. NULL:
- * there is none, or it is not known of all nodes. */
-static const uint8_t *old_voter(const struct lead *l)
-{
-	uint64_t others = (UINT64_MAX >> (64 - l->s->nodes_nr)) & ~(1ull << l->s->self);
-
-	if ((l->linked & others) != others)
-		return NULL;
-	for (uint32_t i = 0; i < l->voters_nr; i++) {
-		bool known = memcmp(l->voter[i], static_uuid(l->s->dir), MEMBER_UUID_BYTES) == 0;
-
-		for (uint16_t n = 0; n < l->s->nodes_nr; n++)
-			known = known || (n != l->s->self &&
-					  memcmp(l->voter[i], l->peer[n], MEMBER_UUID_BYTES) == 0);
-		if (!known)
-			return l->voter[i];
-	}
-	return NULL;
-}
-
-/* Three nodes of the list vote, or five of five and more: an even number tolerates no more losses.
- * One voter joins or leaves at a time. For a voter that was replaced, another one joins first. */
 static void look_at_voters(struct lead *l)
 {
-	uint32_t want = l->s->nodes_nr >= 5 ? 5 : l->s->nodes_nr >= 3 ? 3 : 1;
-	const uint8_t *old = old_voter(l);
+	const uint8_t *uuid;
+	bool joins;
 
 	if (l->term == 0 || l->next != NULL || l->changing)
 		return;
-	if (old != NULL && (l->voters_nr > want || want == MEMBER_VOTERS_MAX)) {
-		change(l, false, old);
-		return;
-	}
-	if (l->voters_nr >= want + (old != NULL))
-		return;
-	for (uint16_t n = 0; n < l->s->nodes_nr; n++) {
-		if (n == l->s->self || !(l->linked >> n & 1) || votes(l, l->peer[n]))
-			continue;
-		change(l, true, l->peer[n]);
-		return;
-	}
+	memcpy(l->peer[l->s->self], static_uuid(l->s->dir), MEMBER_UUID_BYTES);
+	uuid = voters_next(&l->voters, l->peer, l->linked | 1ull << l->s->self, l->s->nodes_nr,
+			   &joins);
+	if (uuid != NULL)
+		change(l, joins, uuid);
 }
 
 void lead_beat(struct server *s)

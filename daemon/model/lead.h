@@ -48,6 +48,11 @@ void lead_wake(struct server *s);
 void lead_model(struct model *m);
 /* The model is dropped, and its view goes with it. */
 void lead_forget(struct server *s, uint32_t model);
+/* A model of this name may have a view, and this node not know it, because it was away or all nodes
+ * started again without their memory. Such a name cannot be defined (SHARD_LOST) before the view is
+ * forgotten. lead_forget_name() returns whether there was one. */
+enum shard_status lead_may_define(const struct server *s, const char *name, struct err *e);
+bool lead_forget_name(struct server *s, const char *name);
 /* Another node has a model that is not known here. Who does not know it must not lead it. */
 void lead_unknown(struct server *s, uint32_t model);
 

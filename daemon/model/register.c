@@ -42,46 +42,44 @@ static void remove_entry(Shard__Register *r, uint32_t model)
 }
 
 /* The allocator of protobuf-c is malloc(), so an unpacked message may grow by it. */
-bool register_put(Shard__Register *r, uint32_t model, const void *file, size_t bytes)
+bool register_put(Shard__Register *r, uint32_t model, const void *packed, size_t bytes)
 {
-	Shard__Kept *k = malloc(sizeof(*k)), **list;
+	Shard__Kept *k, **list;
 
 	remove_entry(r, model);
-	if (file == NULL) {
-		free(k);
+	if (packed == NULL)
 		return true;
-	}
+	if ((k = shard__kept__unpack(NULL, bytes, packed)) == NULL)
+		return false;
 	list = realloc(r->kept, (r->n_kept + 1) * sizeof(*list));
-	if (list != NULL)
-		r->kept = list;
-	if (k == NULL || list == NULL) {
-		free(k);
+	if (list == NULL) {
+		shard__kept__free_unpacked(k, NULL);
 		return false;
 	}
-	shard__kept__init(k);
-	k->model = model;
-	k->file = shard__model_file__unpack(NULL, bytes, file);
-	if (k->file == NULL) {
-		free(k);
-		return false;
-	}
+	r->kept = list;
 	list[r->n_kept++] = k;
 	return true;
 }
 
-bool register_strip(const void *file, size_t bytes, void **out, size_t *out_bytes)
+bool register_strip(uint32_t model, const void *file, size_t bytes, void **out, size_t *out_bytes)
 {
 	Shard__ModelFile *parts = shard__model_file__unpack(NULL, bytes, file);
+	Shard__Kept k = SHARD__KEPT__INIT;
+	Shard__Model *definition;
 
 	CHECK(parts != NULL);
-	if (parts->model != NULL) {
-		shard__model__free_unpacked(parts->model, NULL);
-		parts->model = NULL;
-	}
-	*out_bytes = shard__model_file__get_packed_size(parts);
+	definition = parts->model;
+	parts->model = NULL;
+	k.model = model;
+	k.file = parts;
+	if (definition != NULL && definition->spec != NULL)
+		k.name = definition->spec->name;
+	*out_bytes = shard__kept__get_packed_size(&k);
 	*out = malloc(*out_bytes + 1);
 	if (*out != NULL)
-		shard__model_file__pack(parts, *out);
+		shard__kept__pack(&k, *out);
+	if (definition != NULL)
+		shard__model__free_unpacked(definition, NULL);
 	shard__model_file__free_unpacked(parts, NULL);
 	return *out != NULL;
 }

@@ -14,11 +14,11 @@
 Shard__Kept *register_of(const Shard__Register *r, uint32_t model);
 /* A copy that may be changed. r NULL: an empty one. NULL: no memory. */
 Shard__Register *register_copy(const Shard__Register *r);
-/* Puts a packed file in the place of the model's entry. file NULL: takes the entry out. Returns
+/* Puts a packed entry in the place of the model's entry. packed NULL: takes the entry out. Returns
  * false if there is no memory. */
-bool register_put(Shard__Register *r, uint32_t model, const void *file, size_t bytes);
-/* Packs a file anew without its definition. The caller frees *out. Returns false if there is no
- * memory. CHECK: this node has packed the file. */
-bool register_strip(const void *file, size_t bytes, void **out, size_t *out_bytes);
+bool register_put(Shard__Register *r, uint32_t model, const void *packed, size_t bytes);
+/* Packs an entry of the model with this file, without its definition. The caller frees *out.
+ * Returns false if there is no memory. CHECK: this node has packed the file. */
+bool register_strip(uint32_t model, const void *file, size_t bytes, void **out, size_t *out_bytes);
 
 #endif
