@@ -188,13 +188,22 @@ bool apply_makes_older(const struct model *m)
 	return m->set.max_staleness > 0 && m->content_old != m->content_step;
 }
 
+/* Learns what had to wait until no chunk is being published. */
+static bool learn_later(struct model *m)
+{
+	const struct record *r = m->img.apply_left == 0 ? catchup_due(m) : NULL;
+
+	if (r != NULL)
+		apply_learn(m, r);
+	return r != NULL;
+}
+
 /* Nodes that were not restarted have this image. A node that lacks it asks, and may have asked too
  * early for this chunk. While a vote is out, the verdict may overwrite the older image at any time,
  * so nobody is sent that one. */
 static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 {
 	struct model_settle *s = &m->memory.settle;
-	const struct record *learns;
 	struct core_state core;
 
 	if (apply_makes_older(m) && missing == 0)
@@ -205,10 +214,8 @@ static void settle_done(struct model *m, uint32_t chunk, uint64_t missing)
 		return;
 	s->on = false; /* Not earlier, because a part that is sent at once must not end the step. */
 	image_moved(m);
-	if ((learns = catchup_due(m)) != NULL) {
-		apply_learn(m, learns);
+	if (learn_later(m))
 		return;
-	}
 	stage_later(m);
 	if (!m->img.applying || m->dropping)
 		return;
@@ -236,7 +243,7 @@ void apply_fed(struct model *m, enum feed_what what, uint32_t chunk, uint64_t mi
 		publish(m, m->img.slot, chunk, data_version(m), UINT64_MAX);
 	if (what == FEED_SETTLE || (what == FEED_SEAL && m->img.apply_left == 0))
 		m->server->data->readable(m);
-	if (what == FEED_SEAL)
+	if (what == FEED_SEAL && !learn_later(m))
 		stage_later(m);
 }
 
@@ -460,7 +467,7 @@ void apply_seal(struct model *m, const struct record *r)
 
 void apply_learn(struct model *m, const struct record *r)
 {
-	if (m->memory.settle.on) {
+	if (m->memory.settle.on || m->img.sealing) {
 		catchup_later(m, r);
 		return;
 	}

@@ -14,18 +14,18 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { CHUNKS = 2, ELEMS = 1024, ARRAYS = 3, STEP = 5 };
+enum { CHUNKS = 2, MANY = 4000, ELEMS = 1024, ARRAYS = 3, STEP = 5 };
 
 static const struct inproc_conf quiet = {.cluster = "heartbeat_timeout = 20s\nstep_timeout = 60s"};
-static const uint16_t primary[CHUNKS];
-static const uint64_t holders[CHUNKS] = {3, 3};
+static const uint16_t primary[MANY];
+static uint64_t holders[MANY];
 
-/* The daemon has memory for both chunks. */
-static void define(struct rawnode *x)
+/* The daemon has memory for all chunks. */
+static void define(struct rawnode *x, uint32_t chunks)
 {
 	struct wire_head h = {.op = OP_MODEL, .attempt = ++x->tag};
-	uint32_t runs[] = {0, CHUNKS};
-	uint64_t both[] = {3, CHUNKS}, shape[] = {CHUNKS * ELEMS};
+	uint32_t runs[] = {0, chunks};
+	uint64_t both[] = {3, chunks}, shape[] = {chunks * ELEMS};
 	Shard__Tensor t = SHARD__TENSOR__INIT, *list[] = {&t};
 	Shard__Model m = SHARD__MODEL__INIT;
 	Shard__Spec s = SHARD__SPEC__INIT;
@@ -48,42 +48,58 @@ static void define(struct rawnode *x)
 	m.holder_runs = both;
 	m.incarnation = x->incarnation;
 	m.generation = 1;
-	x->chunks_nr = CHUNKS;
+	x->chunks_nr = chunks;
+	for (uint32_t c = 0; c < chunks; c++)
+		holders[c] = 3;
 	raw_send(&x->r[0], &h, &m.base);
 	rawnode_expect(x, OP_MODEL);
+}
+
+/* The next view. step 0: it has no weights. */
+static void say_view(struct rawnode *x, uint64_t step, uint64_t learns)
+{
+	struct core_msg m = {.op = CORE_VIEW, .view = &x->view};
+	uint32_t seq = x->view.seq + 1;
+	struct record *r = &x->view.record;
+
+	x->view = (struct core_view){.term = 5,
+				     .seq = seq,
+				     .generation = 1,
+				     .sealed = step > 0,
+				     .members = view_first(2, 0),
+				     .place = place_of(primary, holders, x->chunks_nr)};
+	x->view.place.primary = NULL;
+	x->view.place.holders = NULL;
+	x->view.place.learns = learns;
+	x->view.members.node[0] = rawnode_who(x);
+	x->view.members.node[1] = x->daemon_who;
+	m.id = (struct core_id){.term = 5, .seq = seq, .generation = 1};
+	if (step > 0) {
+		*r = (struct record){.outcome = RECORD_SEAL,
+				     .content = step,
+				     .applied = step,
+				     .clip_factor = 1,
+				     .bad_tensor = -1,
+				     .bad_rank = -1};
+		r->id = m.id;
+		r->id.step = step;
+		r->scaler.scale = r->loss_scale = 1;
+		r->groups_nr = 1;
+	}
+	rawnode_say(x, &m);
+}
+
+static void ask(struct rawnode *x)
+{
+	rawnode_say(x, &(struct core_msg){.op = CORE_ASK, .id = {.term = 5}});
+	rawnode_expect(x, OP_CORE + CORE_ANSWER);
 }
 
 /* The daemon adopts a view with weights in which it catches up, and asks for the first chunk. */
 static void learns(struct rawnode *x)
 {
-	struct record *r = &x->view.record;
-	struct core_msg m = {.op = CORE_VIEW, .view = &x->view};
-
-	x->view = (struct core_view){.term = 5,
-				     .seq = 1,
-				     .generation = 1,
-				     .sealed = true,
-				     .members = view_first(2, 0),
-				     .place = place_of(primary, holders, CHUNKS)};
-	x->view.place.primary = NULL;
-	x->view.place.holders = NULL;
-	x->view.place.learns = 2;
-	x->view.members.node[0] = rawnode_who(x);
-	x->view.members.node[1] = x->daemon_who;
-	*r = (struct record){.outcome = RECORD_SEAL,
-			     .content = STEP,
-			     .applied = STEP,
-			     .clip_factor = 1,
-			     .bad_tensor = -1,
-			     .bad_rank = -1};
-	r->id = (struct core_id){.term = 5, .seq = 1, .generation = 1, .step = STEP};
-	r->scaler.scale = r->loss_scale = 1;
-	r->groups_nr = 1;
-	rawnode_say(x, &(struct core_msg){.op = CORE_ASK, .id = {.term = 5}});
-	rawnode_expect(x, OP_CORE + CORE_ANSWER);
-	m.id = r->id;
-	m.id.step = 0;
-	rawnode_say(x, &m);
+	ask(x);
+	say_view(x, STEP, 2);
 	rawnode_expect(x, OP_COPY_ASK);
 	assert_int_equal(x->r[0].head.chunk, 0);
 }
@@ -91,7 +107,7 @@ static void learns(struct rawnode *x)
 static void start(struct rawnode *x)
 {
 	rawnode_start(x, true, &quiet, 1);
-	define(x);
+	define(x, CHUNKS);
 	learns(x);
 }
 
@@ -108,6 +124,24 @@ static void part(struct rawnode *x, uint32_t chunk, uint32_t nr, uint32_t bytes)
 			      .chunk = chunk};
 
 	raw_head(&x->r[0], &h, zeros, bytes);
+}
+
+/* The daemon still makes the first images when it is out of the view and back again, and the others
+ * have made a step meanwhile. */
+static void test_learns_while_it_seals(void **state)
+{
+	struct rawnode x;
+
+	(void)state;
+	rawnode_start(&x, true, &quiet, 1);
+	define(&x, MANY);
+	ask(&x);
+	say_view(&x, 0, 0);
+	rawnode_expect(&x, OP_CORE + CORE_VIEW_OK);
+	say_view(&x, STEP, 0);
+	say_view(&x, STEP + 2, 2);
+	rawnode_expect(&x, OP_COPY_ASK);
+	rawnode_stop(&x);
 }
 
 /* No copy is owed, and a part comes of a chunk that no model has. */
@@ -219,6 +253,7 @@ static void test_gradients_and_questions(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_learns_while_it_seals),
 		cmocka_unit_test(test_part_of_no_chunk),
 		cmocka_unit_test(test_parts_that_cannot_be),
 		cmocka_unit_test(test_asks_for_no_chunk),
