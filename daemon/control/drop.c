@@ -393,6 +393,9 @@ void drop_unknown(struct peer *p, uint32_t model)
 
 	if (d != NULL && d->file_due)
 		return; /* it is told once the file is gone */
+	/* A coordinator that was elected without its memory does not know what it has to lead. */
+	if (d == NULL && lead_unknown(p->server, model))
+		return;
 	if (server_leads(p->server) && model_find(p->server, model) == NULL &&
 	    model_making(p->server, model) == NULL)
 		peer_tell(p->server, p->node, &h, NULL);
@@ -433,6 +436,11 @@ static void answer_late(struct server *s, struct drop *d, uint64_t now_ns)
 
 void drop_beat(struct server *s, uint64_t now_ns)
 {
+	struct err e;
+
+	/* Who was elected may have been asked before it knew so, and has not answered. */
+	if (lead_on(s) && !server_leads(s) && lead_known(s, &e) == SHARD_OK)
+		drop_compare(s);
 	list_each(it, &s->drops) {
 		struct drop *d = list_of(it, struct drop, link);
 

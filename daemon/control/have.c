@@ -149,7 +149,7 @@ enum shard_status have_held(struct peer *p, const struct wire_head *h, const Sha
 			       body->incarnation == 0 ? "it does not say of which"
 						      : "no coordinator is elected here");
 	if (m == NULL && (m = model_making(s, h->model)) == NULL) {
-		lead_unknown(s, h->model);
+		(void)lead_unknown(s, h->model);
 		return SHARD_OK;
 	}
 	if (m->defining) {

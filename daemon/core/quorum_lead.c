@@ -121,19 +121,29 @@ static bool try_chosen(struct quorum *q, struct quorum_out *out)
 	return true;
 }
 
-/* Gives the lead to the voter that can use it soonest. */
+/* May it lead, and does it have as much of the value as any other voter? */
+static bool lead_for(const struct quorum *q, const struct quorum_peer *p, uint64_t seq)
+{
+	return p->linked && quorum_names(&q->disk.value, p->uuid) && p->acked_seq >= seq;
+}
+
+/* Gives the lead to a voter that can use it soonest. Of several it is another one in other terms,
+ * because who gets it may have reason to resign, too. */
 void quorum_resign(struct quorum *q, const char *why, uint64_t now, struct quorum_out *out)
 {
 	const struct quorum_peer *to = NULL;
-	uint64_t term = q->term;
+	uint64_t term = q->term, seq = 0,
+		 draw = (term >> QUORUM_ORDINAL_BITS) * 0x9e3779b97f4a7c15ull >> 33;
+	uint32_t nr = 0;
 
-	for (uint32_t i = 1; i < q->peers_nr; i++) {
-		const struct quorum_peer *p = &q->peer[i];
-
-		if (p->linked && quorum_names(&q->disk.value, p->uuid) &&
-		    (to == NULL || p->acked_seq > to->acked_seq))
-			to = p;
-	}
+	for (uint32_t i = 1; i < q->peers_nr; i++)
+		if (lead_for(q, &q->peer[i], seq))
+			seq = q->peer[i].acked_seq;
+	for (uint32_t i = 1; i < q->peers_nr; i++)
+		nr += lead_for(q, &q->peer[i], seq);
+	for (uint32_t i = 1, k = 0; i < q->peers_nr; i++)
+		if (lead_for(q, &q->peer[i], seq) && k++ == draw % nr)
+			to = &q->peer[i];
 	quorum_step_down(q, why, now, out);
 	if (to != NULL)
 		quorum_send(q, to, (struct quorum_msg){.op = QUORUM_GO, .term = term}, out);

@@ -773,13 +773,16 @@ void lead_wake(struct server *s)
 		s->lead->ops->wake(s->lead->source);
 }
 
-void lead_unknown(struct server *s, uint32_t model)
+bool lead_unknown(struct server *s, uint32_t model)
 {
 	struct lead *l = s->lead;
 
-	if (l == NULL || l->term == 0 || register_of(l->value, model) == NULL)
-		return;
+	if (l == NULL || l->term == 0 || model_find(s, model) != NULL ||
+	    model_making(s, model) != NULL || register_of(l->value, model) == NULL ||
+	    forgets(&l->waiting, model) || forgets(&l->proposed, model))
+		return false;
 	log_line(s->log, LOG_LEVEL_WARN, "event=resigns term=%lu why=%s", (unsigned long)l->term,
 		 "another node has a model that this one does not know");
-	(void)l->ops->resign(l->source, l->term);
+	resign(l);
+	return true;
 }

@@ -53,7 +53,8 @@ void lead_forget(struct server *s, uint32_t model);
  * forgotten. lead_forget_name() returns whether there was one. */
 enum shard_status lead_may_define(const struct server *s, const char *name, struct err *e);
 bool lead_forget_name(struct server *s, const char *name);
-/* Another node has a model that is not known here. Who does not know it must not lead it. */
-void lead_unknown(struct server *s, uint32_t model);
+/* Another node has this model. If it has a view and is not known here, this node must not lead it:
+ * it gives the lead away and returns true. */
+bool lead_unknown(struct server *s, uint32_t model);
 
 #endif

@@ -153,6 +153,48 @@ static void test_cold_leader(void **state)
 	free(c);
 }
 
+/* Two of three nodes lose their memory at once, again and again. One of them is elected next, and
+ * does not know the model. It must not take it for one that was dropped. */
+static void test_leader_without_memory(void **state)
+{
+	struct crew *c = calloc(1, sizeof(*c));
+	uint32_t learned = 0;
+	uint64_t last;
+
+	(void)state;
+	assert_non_null(c);
+	crew_init(c, "elected");
+	c->extra = "replicas=3";
+	c->pause_us = 2000;
+	cluster = cluster_start(3, NULL, QUORUM);
+	for (int i = 0; i < 2; i++)
+		crew_add(c, cluster->node[1].unix_address, 1)->reconnects = true;
+	crew_start(c, UINT64_MAX);
+	more(c, 5);
+	for (int k = 0; k < 4; k++) {
+		uint32_t before = led();
+
+		cluster_kill(cluster, 0);
+		cluster_kill(cluster, 2);
+		cluster_signal(cluster, 1, SIGSTOP);
+		cluster_spawn(cluster, 0);
+		cluster_spawn(cluster, 2);
+		await_leader(before);
+		cluster_signal(cluster, 1, SIGCONT);
+		learned++;
+		cluster_wait_log(cluster, 0, "event=learned", learned);
+		cluster_wait_log(cluster, 2, "event=learned", learned);
+		more(c, 5);
+	}
+	last = crew_finish(c);
+	for (int n = 0; n < 3; n++) {
+		crew_check(c, cluster->node[n].unix_address, last);
+		assert_int_equal(cluster_logged(cluster, n, "event=lost "), 0);
+	}
+	cluster_done(&cluster);
+	free(c);
+}
+
 /* The coordinator has a view that no majority can answer for, and is told to stop. */
 static void test_stops_without_majority(void **state)
 {
@@ -252,6 +294,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_warm_leader, teardown),
 		cmocka_unit_test_teardown(test_cold_leader, teardown),
+		cmocka_unit_test_teardown(test_leader_without_memory, teardown),
 		cmocka_unit_test_teardown(test_stops_without_majority, teardown),
 		cmocka_unit_test_teardown(test_all_lose_their_memory, teardown),
 	};
