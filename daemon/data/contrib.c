@@ -269,11 +269,6 @@ static uint32_t grad_bytes(const struct model *m)
 	return m->grad_bytes;
 }
 
-static void contribution_out(struct model *m)
-{
-	m->attempt.busy++;
-}
-
 const struct send_source contrib_chunks = {
 	.elem_bytes = grad_bytes,
 	.at = contribution_at,
@@ -281,8 +276,8 @@ const struct send_source contrib_chunks = {
 	.route = contribution_route,
 	.absent = part_absent,
 	.close = close_with,
-	.out = contribution_out,
-	.back = data_release,
+	.out = data_leaves,
+	.back = data_left,
 };
 
 /* --- contributions --- */

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "data/apply.h"
 #include "data/events.h"
 #include "data/trainer.h"
 #include "link/session.h"
@@ -176,6 +177,20 @@ void data_release(struct model *m)
 	CHECK(m->attempt.busy > 0);
 	if (--m->attempt.busy == 0)
 		m->server->data->drained(m);
+}
+
+void data_leaves(struct model *m)
+{
+	m->attempt.busy++;
+	m->attempt.leaving++;
+}
+
+void data_left(struct model *m)
+{
+	CHECK(m->attempt.leaving > 0);
+	m->attempt.leaving--;
+	data_release(m);
+	apply_maybe_done(m);
 }
 
 struct trainer *trainer_find(struct server *s, uint64_t id)

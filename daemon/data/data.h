@@ -54,5 +54,9 @@ void data_flow_add(struct model_flow *f, uint32_t bytes);
 uint32_t data_jobs_max(const struct model *m);
 /* A job or frame that read the buffers of an attempt (m->attempt.busy) is over. */
 void data_release(struct model *m);
+/* A transfer of the attempt leaves this node, and has left it. A record that was carried out is
+ * only told as applied when all have. */
+void data_leaves(struct model *m);
+void data_left(struct model *m);
 
 #endif

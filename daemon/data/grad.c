@@ -184,11 +184,6 @@ static uint32_t grad_bytes(const struct model *m)
 	return m->grad_bytes;
 }
 
-static void grad_out(struct model *m)
-{
-	m->attempt.busy++;
-}
-
 static const struct send_source grad_chunks = {
 	.elem_bytes = grad_bytes,
 	.at = grad_at,
@@ -196,8 +191,8 @@ static const struct send_source grad_chunks = {
 	.route = grad_route,
 	.absent = part_absent,
 	.close = close_with,
-	.out = grad_out,
-	.back = data_release,
+	.out = data_leaves,
+	.back = data_left,
 };
 
 static void send_to(struct model *m, uint32_t chunk, uint16_t node)

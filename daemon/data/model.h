@@ -27,6 +27,7 @@ struct model_attempt {
 	/* Grows with each attempt, so that late jobs of an older one are recognized. */
 	uint32_t epoch;
 	uint32_t busy; /* Jobs and frames that still read arenas, slots or sums of an attempt. */
+	uint32_t leaving; /* Those of them that are on their way to other nodes. */
 	struct core_id drain_id;
 	bool drain_due; /* The core waits for CORE_EV_DRAINED of drain_id. */
 	/* Arenas that are still being read although their trainers are gone. A bit for each
