@@ -84,8 +84,8 @@ static void publish(struct model *m, uint32_t slot, uint32_t chunk, uint64_t ver
 
 void apply_maybe_done(struct model *m)
 {
-	if (!m->img.applying || m->memory.settle.on || m->img.apply_left > 0 ||
-	    m->img.sends > 0 || m->attempt.leaving > 0)
+	if (!m->img.applying || m->memory.settle.on || m->img.apply_left > 0 || m->img.sends > 0 ||
+	    m->attempt.leaving > 0)
 		return;
 	model_image_check(m);
 	m->img.applying = false;

@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "data/apply.h"
 #include "data/events.h"
 #include "data/trainer.h"
 #include "link/session.h"
@@ -190,7 +189,8 @@ void data_left(struct model *m)
 	CHECK(m->attempt.leaving > 0);
 	m->attempt.leaving--;
 	data_release(m);
-	apply_maybe_done(m);
+	if (m->attempt.leaving == 0)
+		m->server->data->left(m);
 }
 
 struct trainer *trainer_find(struct server *s, uint64_t id)

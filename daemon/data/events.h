@@ -16,10 +16,12 @@ struct data_events {
 	void (*staged)(struct model *m, uint32_t chunk);
 	/* No job and no frame reads arenas, slots or sums of an attempt any more. */
 	void (*drained)(struct model *m);
+	/* No transfer of an attempt is leaving any more. The layer calls apply_maybe_done(). */
+	void (*left)(struct model *m);
 	/* The bytes of a contribution in the attempt in hand, or of a reduced gradient, do not
 	 * match their checksum. */
 	void (*damaged)(struct model *m, uint16_t node, uint32_t chunk);
-	/* The record in hand is applied here, and its image parts have left. */
+	/* The record in hand is applied here, and its image parts and transfers have left. */
 	void (*applied)(struct model *m);
 	/* This chunk of the image of that step keeps trainers here waiting. late = false: no chunk
 	 * does any more. */

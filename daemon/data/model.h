@@ -26,13 +26,11 @@ struct model_attempt {
 	struct core_world world;
 	/* Grows with each attempt, so that late jobs of an older one are recognized. */
 	uint32_t epoch;
-	uint32_t busy; /* Jobs and frames that still read arenas, slots or sums of an attempt. */
+	uint32_t busy;    /* Jobs and frames that still read arenas, slots or sums of an attempt. */
 	uint32_t leaving; /* Those of them that are on their way to other nodes. */
 	struct core_id drain_id;
-	bool drain_due; /* The core waits for CORE_EV_DRAINED of drain_id. */
-	/* Arenas that are still being read although their trainers are gone. A bit for each
-	 * slot. */
-	uint64_t orphans;
+	bool drain_due;   /* The core waits for CORE_EV_DRAINED of drain_id. */
+	uint64_t orphans; /* A bit for each slot whose arena is read and whose trainer is gone. */
 	uint64_t began_ns, voted_ns;
 	struct landing landing; /* Bodies on their way into arenas and slots. */
 	struct send_queue *out; /* [nodes_nr * connections] Contributions. */

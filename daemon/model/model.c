@@ -197,6 +197,7 @@ static void data_whole(struct model *m)
 const struct data_events model_data_events = {
 	.staged = data_staged,
 	.drained = data_drained,
+	.left = apply_maybe_done,
 	.damaged = data_damaged,
 	.applied = data_applied,
 	.late = data_late,

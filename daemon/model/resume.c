@@ -389,6 +389,12 @@ static enum shard_status make_loaded(struct server *s, Shard__ModelFile *file, u
 	return model_make(m, s, spec, view, NULL, e);
 }
 
+/* A view may have fewer members than there are nodes. */
+static uint32_t made_for(const Shard__ModelFile *file)
+{
+	return file->nodes != 0 ? file->nodes : (uint32_t)file->view->n_incarnation;
+}
+
 /* The number of nodes has changed, so the placement of the model's chunks is void. Its file is
  * renamed, and a checkpoint can bring the model back. */
 static enum shard_status leave(struct server *s, uint32_t id, const Shard__ModelFile *file,
@@ -401,10 +407,10 @@ static enum shard_status leave(struct server *s, uint32_t id, const Shard__Model
 	if (st != SHARD_OK)
 		return st;
 	(void)err_set(&why, SHARD_MISMATCH,
-		      "it was made for %zu nodes and [nodes] has %u; its definition stays as "
+		      "it was made for %u nodes and [nodes] has %u; its definition stays as "
 		      "%s/%s: bring the model back by "
 		      "`shardctl restore`",
-		      file->view->n_incarnation, s->nodes_nr, s->conf->state, name);
+		      made_for(file), s->nodes_nr, s->conf->state, name);
 	log_line(s->log, LOG_LEVEL_WARN, "event=model_left model=%s why=%s",
 		 file->model->spec->name, why.text);
 	return SHARD_OK;
@@ -429,14 +435,6 @@ static enum shard_status check_view(const struct server *s, const char *name,
 	return SHARD_OK;
 }
 
-/* Has [nodes] changed since? With several copies of each chunk a view need not have all nodes. */
-static bool other_nodes(const struct server *s, const Shard__ModelFile *file)
-{
-	if (file->model->n_holder_runs > 0)
-		return file->view->members & ~view_first(s->nodes_nr, 0).nodes;
-	return file->view->n_incarnation != s->nodes_nr;
-}
-
 static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, size_t bytes_nr,
 				  struct err *e)
 {
@@ -458,7 +456,7 @@ static enum shard_status load_one(void *arg, uint32_t id, const void *bytes, siz
 			     "model by the release that "
 			     "wrote it, and restore it in an empty state directory",
 			     id, s->conf->state, file->format, PERSIST_FORMAT);
-	} else if (other_nodes(s, file)) {
+	} else if (made_for(file) != s->nodes_nr) {
 		st = leave(s, id, file, e);
 		shard__model_file__free_unpacked(file, NULL);
 		free(view);

@@ -83,6 +83,7 @@ static bool pack(struct persist *p)
 	file.model = m->spec;
 	file.view = &view;
 	file.format = PERSIST_FORMAT;
+	file.nodes = m->server->nodes_nr;
 	file.lost = p->lost;
 	WATCH_TELL(m->server, pack, m, p->view.sealed, &file, &run);
 	p->bytes = shard__model_file__get_packed_size(&file);
