@@ -378,7 +378,7 @@ static void test_lines(void **state)
 	bad_line("node = a\n", "1: ");
 	bad_line("[daemon]\nnode\n", "2: ");
 	bad_line("[daemon]\nnode = a\n[cluster]\nmembership = etcd\n",
-		 "4: [cluster] membership = etcd: not in this build: choose static");
+		 "4: [cluster] membership = etcd: etcd_endpoints does not say where it is");
 	bad_line("[daemon]\nnode = a\nsocket_mode = 0999\n",
 		 "3: [daemon] socket_mode = 0999: choose octal");
 	bad_line("[daemon]\nnode = a\n[nodes]\na = nonsense\n", "4: ");
