@@ -200,7 +200,8 @@ TRAINER_OPS = ["DEFINE", "WRITE", "SEAL", "READ", "JOIN", "LEAVE", "STATUS", "WA
 NODE_OPS = ["MODEL", "MODEL_DROP", "WRITTEN", "DETACHED", "CONTRIB_DATA", "CONTRIB", "SAVE_PART", "LOAD_PART",
             "PART_CANCEL", "RAIL", "REGION", "IMAGE_DATA", "IMAGE_ASK", "PING", "DEFINE", "WRITE", "SEAL", "READ",
             "MANAGE", "SAVE", "RESTORE", "BLOB", "PROGRESS", "ASK", "ANSWER", "VIEW", "VIEW_OK", "BEGIN", "GRANT",
-            "VOTE", "COMMIT", "ABORT", "DONE", "DRAINED", "CORE_JOIN", "GONE", "CORE_ABANDON", "WAITING"]
+            "VOTE", "COMMIT", "ABORT", "DONE", "DRAINED", "CORE_JOIN", "GONE", "CORE_ABANDON", "WAITING", "RANKS",
+            "HEAR", "HEARD", "GRAD_DATA", "GRAD", "HELD", "COPY_ASK", "COPY_DATA", "MEMBER"]
 SETTINGS = ["", "optimizer=adamw chunk_elems=1024 max_world=4 timeout=5s",
             "optimizer=sgd lr=1 chunk_elems=1024 max_world=4 timeout=5s max_staleness=1",
             "optimizer=lion chunk_elems=1024 max_world=2 clip=1 timeout=5s mode=0600",
@@ -317,6 +318,17 @@ class Member:
             self.core(f, "GRANT")
             self.core(f, "DRAINED")
             m["arrived"], m["voted"] = set(), False
+            nodes = [r["node"] for r in f.message()["world"]]
+            m["said"] = {i: {"weights": 1.0} for i, who in enumerate(nodes) if who == self.node}
+            m["nodes"] = nodes
+            if m["said"]:
+                self.core(f, "RANKS", vote={"weights": [1.0] * len(m["said"])})
+            self.vote(f, m)
+        elif name == "RANKS" and m:
+            v = f.message()["vote"]
+            theirs = [i for i, who in enumerate(m.get("nodes", [])) if who != self.node]
+            for i, weight in zip(theirs, v["weights"]):
+                m["said"][i] = {"weights": weight, "lr": v["lr"], "skip": v["skip"]}
             self.vote(f, m)
         elif name == "CONTRIB" and m:
             m.setdefault("arrived", set()).add(f.chunk)
@@ -346,9 +358,15 @@ class Member:
 
     def vote(self, f, m):
         here = self.chunks_here(m)
-        if not m.get("voted") and set(here) <= m.get("arrived", set()):
-            m["voted"] = True
-            self.core(f, "VOTE", vote={"sumsq": [1.0] * len(here), "finite": bytes([255]) * ((len(here) + 7) // 8)})
+        said = m.get("said", {})
+        if m.get("voted") or not set(here) <= m.get("arrived", set()) or len(said) < len(m.get("nodes", [0])):
+            return
+        m["voted"] = True
+        others = [r for r in said.values() if "lr" in r]
+        self.core(f, "VOTE", vote={"sumsq": [1.0] * len(here), "finite": bytes([255]) * ((len(here) + 7) // 8),
+                                   "weights": [said[i]["weights"] for i in sorted(said)],
+                                   "lr": others[0]["lr"] if others else [],
+                                   "skip": any(r["skip"] for r in others)})
 
     def lie(self):
         f = self.liar.frame(NODE_OPS)
