@@ -89,3 +89,29 @@ uint64_t calls_due(const struct source_calls *c)
 		at = c->read.by_ns;
 	return at;
 }
+
+enum shard_status calls_no_voters(struct member_source *s, uint64_t term, uint64_t expect_seq,
+				  const uint8_t writer[MEMBER_UUID_BYTES],
+				  const uint8_t uuid[MEMBER_UUID_BYTES], member_done_fn *done,
+				  void *arg)
+{
+	(void)s;
+	(void)term;
+	(void)expect_seq;
+	(void)writer;
+	(void)uuid;
+	(void)done;
+	(void)arg;
+	return SHARD_UNSUPPORTED;
+}
+
+enum shard_status calls_no_message(struct member_source *s, const uint8_t from[MEMBER_UUID_BYTES],
+				   const void *bytes, uint32_t bytes_nr, struct err *e)
+{
+	(void)s;
+	(void)from;
+	(void)bytes;
+	(void)bytes_nr;
+	(void)e;
+	return SHARD_OK;
+}

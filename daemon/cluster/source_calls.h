@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* source_calls.h: the one change and the one read that the owner of a membership source may have
- * open, for `static` and `quorum`. Each is answered exactly once, and in time. A change that was
+ * open, for all sources. Each is answered exactly once, and in time. A change that was
  * answered because its time was up keeps its place until the source knows how it ended. */
 #ifndef SHARD_CLUSTER_SOURCE_CALLS_H
 #define SHARD_CLUSTER_SOURCE_CALLS_H
@@ -53,5 +53,14 @@ void calls_end_read(struct source_calls *c, enum member_done how,
 /* Answers what should have been answered by now_ns with MEMBER_UNKNOWN. UINT64_MAX: all. */
 void calls_late(struct source_calls *c, uint64_t now_ns);
 uint64_t calls_due(const struct source_calls *c); /* When calls_late() has something to do. */
+
+/* Of a source without voters, and of one whose nodes tell each other nothing. Messages that come
+ * are dropped. */
+enum shard_status calls_no_voters(struct member_source *s, uint64_t term, uint64_t expect_seq,
+				  const uint8_t writer[MEMBER_UUID_BYTES],
+				  const uint8_t uuid[MEMBER_UUID_BYTES], member_done_fn *done,
+				  void *arg);
+enum shard_status calls_no_message(struct member_source *s, const uint8_t from[MEMBER_UUID_BYTES],
+				   const void *bytes, uint32_t bytes_nr, struct err *e);
 
 #endif

@@ -329,21 +329,6 @@ static enum shard_status read_value(struct member_source *s, member_done_fn *don
 	return SHARD_OK;
 }
 
-static enum shard_status no_voters(struct member_source *s, uint64_t term, uint64_t expect_seq,
-				   const uint8_t writer[MEMBER_UUID_BYTES],
-				   const uint8_t uuid[MEMBER_UUID_BYTES], member_done_fn *done,
-				   void *arg)
-{
-	(void)s;
-	(void)term;
-	(void)expect_seq;
-	(void)writer;
-	(void)uuid;
-	(void)done;
-	(void)arg;
-	return SHARD_UNSUPPORTED;
-}
-
 static enum shard_status resign(struct member_source *s, uint64_t term)
 {
 	(void)term; /* Nobody else could lead. */
@@ -355,17 +340,6 @@ static void link_changed(struct member_source *s, const uint8_t uuid[MEMBER_UUID
 	(void)s;
 	(void)uuid;
 	(void)up;
-}
-
-static enum shard_status message(struct member_source *s, const uint8_t from[MEMBER_UUID_BYTES],
-				 const void *bytes, uint32_t bytes_nr, struct err *e)
-{
-	(void)s;
-	(void)from;
-	(void)bytes;
-	(void)bytes_nr;
-	(void)e;
-	return SHARD_OK;
 }
 
 static void wake(struct member_source *s)
@@ -390,11 +364,11 @@ const struct member_source_ops source_static = {
 	.start = start,
 	.propose = propose,
 	.read = read_value,
-	.join = no_voters,
-	.leave = no_voters,
+	.join = calls_no_voters,
+	.leave = calls_no_voters,
 	.resign = resign,
 	.link = link_changed,
-	.message = message,
+	.message = calls_no_message,
 	.wake = wake,
 	.stop = stop,
 };
