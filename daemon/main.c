@@ -244,6 +244,7 @@ static enum shard_status open_loop(uv_loop_t *loop, struct err *e)
 static int run(struct config *conf, const struct config_args *args, struct err *e)
 {
 	struct daemon d = {.conf = conf, .args = args};
+	bool failed;
 
 	log_init(&d.log, STDERR_FILENO, conf->log_level, conf->node);
 	(void)journal_use(&d.log);
@@ -267,9 +268,12 @@ static int run(struct config *conf, const struct config_args *args, struct err *
 	notify_start(&d.notify, d.server, &d.loop, &d.log);
 	linger_start(&d.linger, conf, d.server, &d.loop, on_unused, &d);
 	uv_run(&d.loop, UV_RUN_DEFAULT);
+	failed = server_failed(d.server);
 	server_free(&d.server);
 	CHECK(uv_loop_close(&d.loop) == 0);
-	return EXIT_OK;
+	if (failed)
+		err_set(e, SHARD_SYSTEM, "the membership source has failed, as was logged");
+	return failed ? EXIT_FAILED : EXIT_OK;
 }
 
 /* systemd gives up a unit that fails five times in two minutes or for its configuration, and with

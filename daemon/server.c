@@ -356,6 +356,11 @@ enum shard_status server_init(struct server **out, const struct config *conf, st
 	return SHARD_OK;
 }
 
+bool server_failed(const struct server *s)
+{
+	return lead_failed(s);
+}
+
 uint32_t server_connected(const struct server *s, uint64_t *ever)
 {
 	*ever = s->conns.next_session - s->conns.first_session;

@@ -16,6 +16,7 @@
 #include "model/corewire.h"
 #include "model/model.h"
 #include "model/register.h"
+#include "model/view_file.h"
 #include "model/voters.h"
 #include "model/watch.h"
 #include "wire/ops.h"
@@ -26,6 +27,8 @@
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+#define SAY_NS (5 * NS_PER_SEC)
 
 _Static_assert(MEMBER_UUID_BYTES == STATIC_UUID_BYTES, "a node has one uuid");
 
@@ -50,8 +53,9 @@ struct lead {
 	uint64_t term;        /* In which this node leads. 0: it does not. */
 	uint64_t leader_term; /* In which `leader` leads. 0: nobody does, as far as is known. */
 	uint8_t leader[MEMBER_UUID_BYTES];
-	uint64_t leads_ns;      /* Since when this node leads. */
-	uint64_t seq;           /* Of the newest value that is known here. */
+	uint64_t unknown_ns; /* Since when nobody is known to lead, or when that was last said. */
+	uint64_t leads_ns;   /* Since when this node leads. */
+	uint64_t seq;        /* Of the newest value that is known here. */
 	Shard__Register *value; /* While this node leads: that value. */
 	Shard__Register *next;  /* What is proposed. NULL: nothing is. */
 	uint64_t next_term;     /* In which it was. */
@@ -341,32 +345,6 @@ bool lead_forget_name(struct server *s, const char *name)
 
 /* --- this node leads --- */
 
-/* The view of the model in the value. NULL: it has none. */
-static struct core_view *view_of(struct lead *l, struct model *m, Shard__ModelFile *file,
-				 struct err *e)
-{
-	struct server *s = l->s;
-	struct core_view *view = calloc(1, sizeof(*view));
-	struct corewire_limits limits = {.nodes_nr = s->nodes_nr,
-					 .self = s->self,
-					 .groups_nr = m->set.groups_nr,
-					 .chunks_nr = m->layout->chunks_nr,
-					 .place = m->place};
-	enum shard_status st = SHARD_OK;
-
-	if (view == NULL)
-		st = err_set(e, SHARD_SYSTEM, "no memory for a view");
-	else if (file->view == NULL)
-		st = err_set(e, SHARD_PROTOCOL, "the value has no view of it");
-	else
-		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
-	arena_reset(&s->scratch.rx);
-	if (st == SHARD_OK)
-		return view;
-	free(view);
-	return NULL;
-}
-
 void lead_model(struct model *m)
 {
 	struct lead *l = m->server->lead;
@@ -377,7 +355,7 @@ void lead_model(struct model *m)
 	if (l == NULL || l->term == 0 || m->defining || m->dropping)
 		return;
 	k = register_of(l->value, m->id);
-	if (k != NULL && (view = view_of(l, m, k->file, &e)) == NULL) {
+	if (k != NULL && (view = persist_read(m, k->file, &e)) == NULL) {
 		log_line(m->server->log, LOG_LEVEL_ERROR, "event=not_led model=%s why=%s", m->name,
 			 e.text);
 		return;
@@ -488,9 +466,8 @@ static void on_failed(void *arg, const char *text)
 {
 	struct lead *l = arg;
 
-	l->failed = true;
+	l->failed = true; /* The beat ends the process, when it can be ended in order. */
 	log_line(l->s->log, LOG_LEVEL_ERROR, "event=membership_failed why=%s", text);
-	(void)kill(getpid(), SIGTERM);
 }
 
 static void on_send(void *arg, const uint8_t to[MEMBER_UUID_BYTES], const void *bytes,
@@ -710,12 +687,35 @@ static void look_at_voters(struct lead *l)
 		change(l, joins, uuid);
 }
 
+static void say_who_is_missing(struct lead *l)
+{
+	uint64_t now = clock_ns();
+	struct err e;
+
+	if (lead_known(l->s, &e) == SHARD_OK || l->unknown_ns == 0) {
+		l->unknown_ns = now;
+	} else if (now - l->unknown_ns >= SAY_NS) {
+		l->unknown_ns = now;
+		log_line(l->s->log, LOG_LEVEL_WARN, "event=no_coordinator why=%s", e.text);
+	}
+}
+
+bool lead_failed(const struct server *s)
+{
+	return s->lead != NULL && s->lead->failed;
+}
+
 void lead_beat(struct server *s)
 {
 	struct lead *l = s->lead;
 
-	if (l == NULL)
+	if (l == NULL || l->stopping)
 		return;
+	if (l->failed) {
+		(void)kill(getpid(), SIGTERM);
+		return;
+	}
+	say_who_is_missing(l);
 	if (l->may_found)
 		found(l);
 	if (l->source == NULL)

@@ -30,6 +30,9 @@ void lead_stop(struct server *s);
 bool lead_ended(const struct server *s);
 void lead_free(struct server *s);
 void lead_beat(struct server *s);
+/* The source cannot keep its promises any more, which was logged. The next beat ends the process.
+ */
+bool lead_failed(const struct server *s);
 
 /* Is it known who coordinates? SHARD_BUSY: not now. */
 enum shard_status lead_known(const struct server *s, struct err *e);

@@ -257,3 +257,27 @@ void persist_free(struct model *m)
 	free(m->persist);
 	m->persist = NULL;
 }
+
+struct core_view *persist_read(struct model *m, const Shard__ModelFile *file, struct err *e)
+{
+	struct server *s = m->server;
+	struct core_view *view = calloc(1, sizeof(*view));
+	struct corewire_limits limits = {.nodes_nr = s->nodes_nr,
+					 .self = s->self,
+					 .groups_nr = m->set.groups_nr,
+					 .chunks_nr = m->layout->chunks_nr,
+					 .place = m->place};
+	enum shard_status st = SHARD_OK;
+
+	if (view == NULL)
+		st = err_set(e, SHARD_SYSTEM, "no memory for a view");
+	else if (file->view == NULL)
+		st = err_set(e, SHARD_PROTOCOL, "the file of the model has no view");
+	else
+		st = corewire_unpack_view(file->view, &limits, &s->scratch.rx, view, e);
+	arena_reset(&s->scratch.rx);
+	if (st == SHARD_OK)
+		return view;
+	free(view);
+	return NULL;
+}

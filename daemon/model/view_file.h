@@ -5,6 +5,7 @@
 #define SHARD_PERSIST_H
 
 #include "base/status.h"
+#include "shard.pb-c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +37,7 @@ void persist_cancel(struct model *m);
 bool persist_pending(const struct model *m); /* A view is on its way to the disk. */
 void persist_beat(struct model *m);
 void persist_free(struct model *m); /* CHECK: not busy */
+/* The view in such a file, which the caller frees. NULL: e says why it is none of this model. */
+struct core_view *persist_read(struct model *m, const Shard__ModelFile *file, struct err *e);
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -144,6 +145,24 @@ static void test_no_etcd(void **state)
 		    "SHARD_BUSY: no node coordinates now: one does when etcd says so "
 		    "(http://127.0.0.1:1: ",
 		    "shardctl", words);
+	cluster_wait_log(cluster, 2, "event=no_coordinator why=\"no node coordinates now", 1);
+	cluster_done(&cluster);
+}
+
+/* A source that cannot start ends the daemon, as a failure. */
+static void test_fails(void **state)
+{
+	char extra[600] = "[cluster]\nmembership = etcd\netcd_endpoints = http://a";
+	int status;
+
+	(void)state;
+	for (int i = 0; i < 16; i++)
+		strcat(extra, ",http://a");
+	cluster = cluster_make(3, NULL, strcat(extra, "\n"));
+	cluster_spawn(cluster, 0);
+	status = cluster_wait(cluster, 0, 10000);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	assert_int_equal(cluster_logged(cluster, 0, "more than 16 endpoints"), 1);
 	cluster_done(&cluster);
 }
 
@@ -164,6 +183,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_leader_dies, teardown),
 		cmocka_unit_test_teardown(test_etcd_dies, teardown),
 		cmocka_unit_test_teardown(test_no_etcd, teardown),
+		cmocka_unit_test_teardown(test_fails, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
