@@ -84,6 +84,7 @@ CLIENT_A:= $(B)/libshard.a
 GPT_A   := $(B)/libgpt.a
 TEST_A  := $(B)/libtest.a
 BINS    := $(B)/shardd $(B)/shardctl $(B)/gpt
+RELEASES := $(B)/tests/older/shardd $(B)/tests/newer/shardd
 HAVE_MAIN := $(wildcard daemon/main.c)
 
 # --- what is optional: found or not, said, and never needed ---
@@ -181,7 +182,7 @@ $(B)/libshard-whole.a: $(call objs,$(CLIENT_C)) $(PROTO_A)
 TEST_LIBS := $(TEST_A) $(GPT_A) $(CLIENT_A) $(DAEMON_A) $(PROTO_A)
 TEST_L    = -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(UNIT) $(BENCH): $(B)/%: $(B)/%.o $(TEST_LIBS)
-	$(link) $^ $(TEST_L)
+	$(link) $(filter-out %/shardd,$^) $(TEST_L)
 # test_rdma* use verbs of their own, in one process (tests/rdma/fake.h). The programs of tests/rdma
 # are for a real device.
 FAKE_A   := $(B)/libfakeverbs.a
@@ -193,6 +194,17 @@ $(FAKED): $(FAKE_A)
 $(FAKED): TEST_L = $(FAKE_A) -lcmocka $(LIBS_DAEMON) $(LIBS_CLIENT)
 $(VERBS): $(B)/%: $(B)/%.o $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
+# Daemons of other releases, as far as their HELLO says: the fields that an older one does not know
+# are missing, or nothing of the wire is the same.
+$(B)/tests/older/hello.o: CPPFLAGS += -DWIRE_MINOR=0u
+$(B)/tests/newer/hello.o: CPPFLAGS += -DWIRE_VERSION=2u
+$(B)/tests/older/hello.o $(B)/tests/newer/hello.o: daemon/link/hello.c | $(PB)
+	@mkdir -p $(@D)
+	$(call say,cc,$<)
+	$(compile)
+$(RELEASES): $(B)/tests/%/shardd: $(B)/tests/%/hello.o $(B)/daemon/main.o $(DAEMON_A) $(PROTO_A)
+	$(link) -pie $^ $(LIBS_DAEMON) $(LIBS_PROTO)
+$(B)/tests/proc/test_releases: $(RELEASES)
 $(B)/sim: $(call objs,$(SIM_C)) $(TEST_LIBS)
 	$(link) $^ $(TEST_L)
 $(B)/reference: $(call objs,$(REF_C)) $(GPT_A) $(DAEMON_A) $(PROTO_A)

@@ -44,6 +44,7 @@ struct ctl_command {
 };
 
 enum ctl_exit ctl_status(const struct ctl_options *o);
+enum ctl_exit ctl_members(const struct ctl_options *o);
 enum ctl_exit ctl_config(const struct ctl_options *o);
 enum ctl_exit ctl_plan(const struct ctl_options *o);
 enum ctl_exit ctl_bench(const struct ctl_options *o);

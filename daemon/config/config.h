@@ -15,6 +15,7 @@
 #define CONFIG_NODES_MAX     64
 #define CONFIG_MODELS_MAX    256 /* Sections that begin with "model". */
 #define CONFIG_WORKERS_MAX   256
+#define CONFIG_CAPACITY_MAX  (1u << 20)
 #define CONFIG_NAME_BYTES    65 /* Of the name of a node, a model or a group, with its end. */
 #define CONFIG_PATH_BYTES    512
 #define CONFIG_WHERE_BYTES   160
@@ -55,6 +56,7 @@ struct config {
 	char state[CONFIG_PATH_BYTES];
 	uint64_t memory; /* In bytes. */
 	enum shm_huge huge_pages;
+	uint32_t capacity; /* Of this node, beside those of the others. 0: it holds nothing. */
 	uint32_t workers;
 	enum log_level log_level;
 	bool allow_unauthenticated;

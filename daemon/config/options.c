@@ -67,6 +67,11 @@ static const struct table_row rows[] = {
 		.help = "The budget of this node for all models together, and for answers that wait "
 			"to be taken. auto is 80 % of the cgroup's limit, or of the machine's "
 			"memory."},
+	{.section = "daemon", .name = "capacity", .type = TABLE_COUNT, FIELD(capacity),
+		.max = CONFIG_CAPACITY_MAX, .fallback = "1",
+		.help = "How much of each new model lies here, beside the capacities of the other "
+			"nodes and in their unit, as GiB of memory. With 0 none does: trainers here "
+			"train, and the node votes in elections."},
 	{.section = "daemon", .name = "huge_pages", .type = TABLE_CHOICE, FIELD(huge_pages),
 		.words = huge_words, .fallback = "try",
 		.help = "Whether masters, moments and images lie in reserved huge pages. Arenas "

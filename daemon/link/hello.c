@@ -45,6 +45,10 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 		(ProtobufCBinaryData){STATIC_UUID_BYTES, (uint8_t *)(uintptr_t)static_uuid(s->dir)};
 	hello->incarnation = s->incarnation;
 	hello->member_seq = s->member_seq;
+	if (WIRE_MINOR >= 1) {
+		hello->wire_minor = WIRE_MINOR;
+		hello->capacity = s->conf->capacity + 1;
+	}
 	hello->pid = (uint32_t)getpid();
 	hello->connection = connection;
 	hello->config_hash = config_hash(s->conf);
@@ -54,6 +58,13 @@ void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *
 	t->used = 0;
 	hello->config = t->list;
 	config_shared(s->conf, add_setting, arg);
+}
+
+uint32_t hello_capacity(const Shard__Hello *theirs)
+{
+	uint32_t capacity = theirs->capacity == 0 ? 1 : theirs->capacity - 1;
+
+	return capacity < CONFIG_CAPACITY_MAX ? capacity : CONFIG_CAPACITY_MAX;
 }
 
 enum shard_status hello_check_version(const struct server *s, const Shard__Hello *theirs,

@@ -24,6 +24,8 @@ enum shard_status hello_answer(struct server *s, struct conn *c, const struct he
 			       const Shard__Hello *theirs, struct err *e);
 void hello_fill(const struct server *s, Shard__Hello *hello, struct hello_text *t,
 		enum wire_role role, uint32_t connection);
+/* The node's [daemon] capacity. 1 if its release does not say. */
+uint32_t hello_capacity(const Shard__Hello *theirs);
 /* Compares only versions. Nothing else may be compared before the proof, because an error text
  * names values of this node. */
 enum shard_status hello_check_version(const struct server *s, const Shard__Hello *theirs,

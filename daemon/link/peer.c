@@ -331,6 +331,9 @@ static void greeted(struct peer_conn *pc, const Shard__Hello *hello)
 	p->incarnation = hello->incarnation;
 	p->features = hello->features;
 	p->member_seq = hello->member_seq;
+	p->capacity = hello_capacity(hello);
+	p->wire_minor = hello->wire_minor;
+	snprintf(p->release, sizeof(p->release), "%s", hello->release);
 	p->rdma_queue_pairs = hello->rdma_queue_pairs;
 	if (hello->uuid.len == sizeof(p->uuid))
 		memcpy(p->uuid, hello->uuid.data, sizeof(p->uuid));
@@ -527,6 +530,7 @@ enum shard_status peer_init(struct server *s, uint16_t node, struct err *e)
 	p->server = s;
 	p->node = node;
 	p->since_ns = clock_ns();
+	p->capacity = 1;
 	p->backoff_ns = PEER_BACKOFF_MIN_NS;
 	p->conns_nr = s->conf->connections < PEER_CONNECTIONS_MAX ? s->conf->connections
 								  : PEER_CONNECTIONS_MAX;

@@ -41,6 +41,9 @@ struct peer {
 	uint64_t past_tensor_in, past_tensor_out;
 	uint64_t features;   /* As in the node's HELLO. */
 	uint64_t member_seq; /* The same. */
+	uint32_t capacity;   /* The same. 1: it has not said. */
+	uint32_t wire_minor; /* The same. */
+	char release[32];    /* The same, for texts. "": it was never linked. */
 	uint32_t rdma_queue_pairs;
 	struct rdma_link rdma;
 	struct log_bucket bucket;

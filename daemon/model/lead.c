@@ -72,6 +72,13 @@ bool lead_on(const struct server *s)
 	return s->lead != NULL;
 }
 
+bool lead_votes(const struct server *s, uint16_t node)
+{
+	return s->lead != NULL &&
+	       voters_has(&s->lead->voters,
+			  node == s->self ? static_uuid(s->dir) : s->lead->peer[node]);
+}
+
 enum shard_status lead_known(const struct server *s, struct err *e)
 {
 	const char *trouble;

@@ -24,6 +24,7 @@
 #include "model/resume.h"
 #include "link/session.h"
 #include "model/watch.h"
+#include "model/placing.h"
 #include "model/spec.h"
 
 #include <errno.h>
@@ -424,8 +425,8 @@ static enum shard_status make_layout(struct model *m, struct err *e)
 		st = spec_layout(&m->layout, m->spec->spec, m->spec->chunk_elems, e);
 	if (st != SHARD_OK)
 		return st;
-	return spec_place(&m->place, m->spec, m->layout->chunks_nr, m->server->nodes_nr,
-			  m->set.replicas, e);
+	return placing_read(&m->place, m->spec, m->layout->chunks_nr, m->server->nodes_nr,
+			    m->set.replicas, e);
 }
 
 /* From here on the next start takes the model's memory over. */
@@ -739,7 +740,7 @@ static void free_rest(struct model *m)
 	free(m->img.coming);
 	free(m->img.staged_later);
 	writer_deinit(m);
-	spec_place_free(&m->place);
+	placing_free(&m->place);
 	free(m->core_memory);
 	free(m->node_names);
 	free(m->name);

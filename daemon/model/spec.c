@@ -7,10 +7,9 @@
 #include "model/spec.h"
 
 #include "base/check.h"
-#include "core/plan.h"
+#include "model/placing.h"
 #include "wire/control.h"
 #include "wire/layout.h"
-#include "wire/place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +97,7 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 				  .staleness = set->max_staleness,
 				  .max_world = set->max_world,
 				  .huge = s->conf->huge_pages};
+	uint64_t capacity[CORE_NODES_MAX];
 	struct layout counts;
 	struct budget_need need;
 	bool all_trained;
@@ -108,7 +108,8 @@ enum shard_status spec_may_fit(struct server *s, const Shard__Spec *spec,
 	    !spec_counts(&counts, &all_trained, spec, set->chunk_elems))
 		return SHARD_OK;
 	conf.layout = &counts;
-	budget_least(&need, &conf, set->replicas, all_trained);
+	placing_capacity(s, capacity);
+	budget_least(&need, &conf, set->replicas, capacity, all_trained);
 	if (budget_soon(&s->budget, &need, 0))
 		return SHARD_OK;
 	st = budget_reserve(&s->budget, &need, spec->name, members_name(s, s->self), e);
@@ -275,133 +276,22 @@ void *spec_copy(const ProtobufCMessage *msg)
 	return copy;
 }
 
-/* Chunks go to nodes in turn, so that every node gets an equal share of each layer. */
-static void place_single(uint16_t *primary, uint32_t chunks_nr, uint16_t nodes_nr)
-{
-	uint16_t members[PLACE_NODES_MAX];
-
-	for (uint16_t n = 0; n < nodes_nr; n++)
-		members[n] = n;
-	place_fill(primary, chunks_nr, members, nodes_nr, NULL);
-}
-
-/* The primaries are the nodes in turn, as with one copy. The other holders follow the primary at
- * distances that change from one round to the next, so that the copies beside those of a node are
- * spread over all others. In the last round, which may be short, some nodes may get more than their
- * share. */
-static void place_turns(uint16_t *primary, uint64_t *holders, uint32_t chunks_nr, uint16_t nodes_nr,
-			uint32_t copies)
-{
-	for (uint32_t c = 0; c < chunks_nr; c++) {
-		uint64_t first = (uint64_t)(c / nodes_nr) * (copies - 1);
-
-		primary[c] = (uint16_t)(c % nodes_nr);
-		holders[c] = 1ull << primary[c];
-		for (uint64_t k = first; k < first + copies - 1; k++)
-			holders[c] |= 1ull << (primary[c] + 1 + k % (nodes_nr - 1u)) % nodes_nr;
-	}
-}
-
-/* All nodes have the same capacity. The plan moves the few copies that are not in balance. Without
- * a table to begin from it would take seconds for many nodes and chunks. */
-static bool place_several(uint16_t *primary, uint64_t *holders, uint32_t chunks_nr,
-			  uint16_t nodes_nr, uint32_t copies)
-{
-	struct plan *plan = aligned_alloc(16, (plan_bytes() + 15) & ~(size_t)15);
-	struct plan_table to = {.holders = holders, .primary = primary},
-			  turns = {.holders = malloc(chunks_nr * sizeof(*turns.holders)),
-				   .primary = malloc(chunks_nr * sizeof(*turns.primary))};
-	struct plan_conf conf = {.chunks_nr = chunks_nr, .copies = copies};
-	bool room = plan != NULL && turns.holders != NULL && turns.primary != NULL;
-	struct plan_cost cost;
-
-	CHECK(copies > 1 && copies <= nodes_nr && nodes_nr <= CORE_NODES_MAX);
-	for (uint16_t n = 0; n < nodes_nr; n++)
-		conf.capacity[n] = 1;
-	if (room) {
-		place_turns(turns.primary, turns.holders, chunks_nr, nodes_nr, copies);
-		plan_make(plan, &conf, &turns, &to, &cost);
-	}
-	free(plan);
-	free(turns.holders);
-	free(turns.primary);
-	return room;
-}
-
-/* The caller frees the runs in *out, also after a failure. */
-static enum shard_status place_new(Shard__Model *out, uint32_t chunks_nr, uint16_t nodes_nr,
-				   uint32_t copies, struct err *e)
-{
-	uint16_t *primary = malloc(chunks_nr * sizeof(*primary));
-	uint64_t *holders = copies > 1 ? malloc(chunks_nr * sizeof(*holders)) : NULL;
-	bool room;
-
-	out->place_runs = malloc(2 * (size_t)chunks_nr * sizeof(*out->place_runs));
-	out->holder_runs =
-		copies > 1 ? malloc(2 * (size_t)chunks_nr * sizeof(*out->holder_runs)) : NULL;
-	room = primary != NULL && out->place_runs != NULL &&
-	       (copies == 1 || (holders != NULL && out->holder_runs != NULL));
-	if (room && copies == 1)
-		place_single(primary, chunks_nr, nodes_nr);
-	else if (room)
-		room = place_several(primary, holders, chunks_nr, nodes_nr, copies);
-	if (room) {
-		out->n_place_runs =
-			2 * (size_t)place_encode(out->place_runs, chunks_nr, primary, chunks_nr);
-		CHECK(out->n_place_runs > 0);
-	}
-	if (room && copies > 1) {
-		out->n_holder_runs = 2 * (size_t)place_encode_holders(out->holder_runs, chunks_nr,
-								      holders, chunks_nr);
-		CHECK(out->n_holder_runs > 0);
-	}
-	free(primary);
-	free(holders);
-	return room ? SHARD_OK
-		    : err_set(e, SHARD_SYSTEM, "no memory to place %u chunks", chunks_nr);
-}
-
-enum shard_status spec_place(struct placement *out, const Shard__Model *is, uint32_t chunks_nr,
-			     uint16_t nodes_nr, uint32_t copies, struct err *e)
-{
-	uint16_t *primary = calloc(chunks_nr, sizeof(*primary));
-	uint64_t *holders = copies > 1 ? calloc(chunks_nr, sizeof(*holders)) : NULL;
-	const char *why;
-
-	out->primary = primary;
-	out->holders = holders;
-	if (primary == NULL || (copies > 1 && holders == NULL))
-		return err_set(e, SHARD_SYSTEM, "no memory for %u chunks", chunks_nr);
-	why = place_decode(primary, chunks_nr, nodes_nr, is->place_runs,
-			   (uint32_t)is->n_place_runs);
-	if (why == NULL && copies > 1)
-		why = place_decode_holders(holders, primary, chunks_nr, nodes_nr, copies,
-					   is->holder_runs, is->n_holder_runs);
-	else if (why == NULL && is->n_holder_runs > 0)
-		why = "holders: several copies of a chunk, where the settings want one";
-	if (why != NULL)
-		return err_set(e, SHARD_PROTOCOL, "the placement of \"%s\": %s", is->spec->name,
-			       why);
-	*out = place_of(primary, holders, chunks_nr);
-	return SHARD_OK;
-}
-
-void spec_place_free(struct placement *p)
-{
-	free((void *)(uintptr_t)p->primary);
-	free((void *)(uintptr_t)p->holders);
-	*p = (struct placement){.primary = NULL};
-}
-
 enum shard_status spec_replicas(const struct server *s, const char *model,
 				const struct model_settings *set, struct err *e)
 {
-	if (set->replicas <= s->nodes_nr)
+	uint32_t nodes = placing_nodes(s);
+
+	if (nodes == 0)
+		return err_set(e, SHARD_BAD_ARG,
+			       "\"%s\" has nowhere to lie: every node of this cluster has "
+			       "[daemon] capacity = 0",
+			       model);
+	if (set->replicas <= nodes)
 		return SHARD_OK;
 	return err_set(e, SHARD_BAD_ARG,
-		       "\"%s\" has replicas = %u, and this cluster has %u node%s: a node holds at "
-		       "most one copy of a chunk, so choose at most %u",
-		       model, set->replicas, s->nodes_nr, s->nodes_nr == 1 ? "" : "s", s->nodes_nr);
+		       "\"%s\" has replicas = %u, and this cluster has %u node%s with capacity: a "
+		       "node holds at most one copy of a chunk, so choose at most %u",
+		       model, set->replicas, nodes, nodes == 1 ? "" : "s", nodes);
 }
 
 enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct server *s,
@@ -410,12 +300,13 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 {
 	Shard__Model temp = SHARD__MODEL__INIT, *m;
 	char text[SETTINGS_TEXT_BYTES];
+	uint64_t capacity[CORE_NODES_MAX];
 	const char *groups[SETTINGS_GROUPS_MAX];
 	struct layout *l = NULL;
 	Shard__Spec named = *spec;
 	enum shard_status st = spec_layout(&l, spec, set->chunk_elems, e);
 
-	CHECK(set->replicas <= s->nodes_nr); /* spec_replicas() */
+	CHECK(set->replicas <= placing_nodes(s)); /* spec_replicas() */
 	if (st != SHARD_OK)
 		return st;
 	for (size_t g = 0; g < spec->n_groups; g++)
@@ -427,7 +318,8 @@ enum shard_status spec_model(Shard__Model **out, struct layout **layout, struct 
 	temp.owner = owner;
 	temp.chunk_elems = set->chunk_elems;
 	temp.generation = 1;
-	st = place_new(&temp, l->chunks_nr, s->nodes_nr, set->replicas, e);
+	placing_capacity(s, capacity);
+	st = placing_new(&temp, l->chunks_nr, set->replicas, capacity, e);
 	m = st == SHARD_OK ? spec_copy(&temp.base) : NULL;
 	free(temp.place_runs);
 	free(temp.holder_runs);

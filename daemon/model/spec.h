@@ -32,13 +32,8 @@ enum shard_status spec_compare(const struct model *m, const Shard__Spec *spec,
 enum shard_status spec_same(const struct model *m, const Shard__Model *is, struct err *e);
 /* Are both placed alike? The placement is not a part of the definition. */
 bool spec_same_place(const Shard__Model *a, const Shard__Model *b);
-/* Reads the placement of a whole definition, which comes from the coordinator or from memory of an
- * earlier start. SHARD_PROTOCOL: it is not one of so many chunks, nodes and copies. The caller
- * frees it, also after a failure. */
-enum shard_status spec_place(struct placement *out, const Shard__Model *is, uint32_t chunks_nr,
-			     uint16_t nodes_nr, uint32_t copies, struct err *e);
-void spec_place_free(struct placement *p);
-/* SHARD_BAD_ARG: there are fewer nodes than the settings want copies of each chunk. */
+/* SHARD_BAD_ARG: there are fewer nodes with capacity than the settings want copies of each chunk.
+ */
 enum shard_status spec_replicas(const struct server *s, const char *model,
 				const struct model_settings *set, struct err *e);
 /* Makes the whole definition with number, effective settings and placement. The caller owns *out

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static bool votes(const struct voters *v, const uint8_t *uuid)
+bool voters_has(const struct voters *v, const uint8_t *uuid)
 {
 	for (uint32_t i = 0; i < v->nr; i++)
 		if (memcmp(v->uuid[i], uuid, MEMBER_UUID_BYTES) == 0)
@@ -47,7 +47,7 @@ const uint8_t *voters_next(const struct voters *v, const uint8_t (*node)[MEMBER_
 		return NULL;
 	*joins = true;
 	for (uint32_t n = 0; n < nodes_nr; n++)
-		if (known >> n & 1 && !votes(v, node[n]))
+		if (known >> n & 1 && !voters_has(v, node[n]))
 			return node[n];
 	return NULL;
 }

@@ -15,6 +15,7 @@ struct voters {
 	uint32_t nr;
 };
 
+bool voters_has(const struct voters *v, const uint8_t *uuid);
 /* node[i] is the uuid of node i of nodes_nr, if bit i of known is set. Returns who should become a
  * voter (*joins), or be none any more, or NULL: nothing is to change, or not yet. One change at a
  * time. A voter whose node has another uuid now, because its state folder was lost or the node was

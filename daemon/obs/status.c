@@ -13,6 +13,7 @@
 #include "data/apply.h"
 #include "data/catchup.h"
 #include "base/clock.h"
+#include "model/lead.h"
 #include "model/lost.h"
 #include "model/model.h"
 #include "model/writer.h"
@@ -50,6 +51,32 @@ static void transport_json(json_t *o, const struct peer *p)
 	json_object_set_new(o, "rdma_failures", json_integer((json_int_t)p->rdma.failures));
 }
 
+static void uuid_text(char *out, const uint8_t *uuid)
+{
+	for (int i = 0; i < STATIC_UUID_BYTES; i++)
+		snprintf(out + 2 * i, 3, "%02x", uuid[i]);
+}
+
+/* What a node said of itself when it was linked last. */
+static void member_json(json_t *o, const struct server *s, uint16_t n)
+{
+	static const uint8_t nobody[STATIC_UUID_BYTES];
+	const struct peer *p = s->peer[n];
+	const uint8_t *uuid = p == NULL ? static_uuid(s->dir) : p->uuid;
+	char text[2 * STATIC_UUID_BYTES + 1];
+
+	if (memcmp(uuid, nobody, sizeof(nobody)) == 0)
+		return;
+	uuid_text(text, uuid);
+	json_object_set_new(o, "uuid", json_string(text));
+	json_object_set_new(o, "capacity",
+			    json_integer(p == NULL ? s->conf->capacity : p->capacity));
+	if (lead_on(s))
+		json_object_set_new(o, "votes", json_boolean(lead_votes(s, n)));
+	json_object_set_new(o, "release", json_string(p == NULL ? SHARD_RELEASE : p->release));
+	json_object_set_new(o, "wire_minor", json_integer(p == NULL ? WIRE_MINOR : p->wire_minor));
+}
+
 static json_t *nodes_json(const struct server *s)
 {
 	json_t *list = json_array();
@@ -65,6 +92,7 @@ static json_t *nodes_json(const struct server *s)
 				      (json_int_t)(p == NULL ? s->incarnation : p->incarnation),
 				      "since_s", seconds(p == NULL ? s->started_ns : p->since_ns));
 
+		member_json(o, s, n);
 		if (p != NULL && !p->up)
 			json_object_set_new(o, "why", json_string(p->why));
 		if (p != NULL) {

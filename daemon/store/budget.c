@@ -123,16 +123,39 @@ void budget_need(struct budget_need *need, const struct store_conf *conf)
 	need_of(need, s, conf);
 }
 
-/* One copy of each chunk lies on the nodes in turn. Of several copies each node holds an equal
- * part, rounded down or up, and the last chunk, which may be short, may be among them. */
-static uint64_t least_elems(const struct store_conf *conf, uint32_t copies)
+/* How many chunks the node holds at least: its share by capacity, rounded down. A node that cannot
+ * take its whole share leaves more of it to the others, never less. */
+static uint64_t least_chunks(const struct store_conf *conf, uint32_t copies,
+			     const uint64_t *capacity)
+{
+	uint64_t all = (uint64_t)conf->layout->chunks_nr * copies, sum = 0, share;
+
+	for (uint16_t n = 0; n < conf->nodes_nr; n++)
+		sum += capacity[n];
+	CHECK(sum > 0);
+	share = (uint64_t)((unsigned __int128)all * capacity[conf->self] / sum);
+	return share < conf->layout->chunks_nr ? share : conf->layout->chunks_nr;
+}
+
+static bool all_alike(const struct store_conf *conf, const uint64_t *capacity)
+{
+	for (uint16_t n = 1; n < conf->nodes_nr; n++)
+		if (capacity[n] != capacity[0])
+			return false;
+	return true;
+}
+
+/* The last chunk, which may be short, may be among those of any node. One copy of each chunk lies
+ * on equal nodes in turn, so that there it is known. */
+static uint64_t least_elems(const struct store_conf *conf, uint32_t copies,
+			    const uint64_t *capacity)
 {
 	const struct layout *l = conf->layout;
 	uint32_t last = l->chunks_nr - 1;
-	uint64_t held = (uint64_t)l->chunks_nr * copies / conf->nodes_nr;
+	uint64_t held = least_chunks(conf, copies, capacity);
 	bool has_last = held > 0;
 
-	if (copies == 1) {
+	if (copies == 1 && all_alike(conf, capacity)) {
 		held = conf->self <= last ? (last - conf->self) / conf->nodes_nr + 1 : 0;
 		has_last = last % conf->nodes_nr == conf->self;
 	}
@@ -141,13 +164,13 @@ static uint64_t least_elems(const struct store_conf *conf, uint32_t copies)
 }
 
 void budget_least(struct budget_need *need, const struct store_conf *conf, uint32_t copies,
-		  bool all_trained)
+		  const uint64_t *capacity, bool all_trained)
 {
 	struct store_sizes s = {.held_elems = 0};
 
 	CHECK(conf->warm == NULL && conf->layout->chunks_nr > 0 && conf->nodes_nr > 0);
 	CHECK(copies > 0 && copies <= conf->nodes_nr);
-	s.held_elems = least_elems(conf, copies);
+	s.held_elems = least_elems(conf, copies, capacity);
 	s.trained_elems = all_trained ? s.held_elems : 0;
 	need_of(need, s, conf);
 	need->least = true;

@@ -42,9 +42,10 @@ const char *budget_item_name(enum budget_item item);
 void budget_need(struct budget_need *need, const struct store_conf *conf);
 /* Computes a lower bound of it without any table of the layout: conf->layout has counts only,
  * conf->place is not read, and conf->warm is NULL. copies: how many nodes hold each chunk.
- * all_trained: no tensor is frozen. Otherwise moments do not count. */
+ * capacity: [conf->nodes_nr] as in core/plan.h. all_trained: no tensor is frozen. Otherwise moments
+ * do not count. */
 void budget_least(struct budget_need *need, const struct store_conf *conf, uint32_t copies,
-		  bool all_trained);
+		  const uint64_t *capacity, bool all_trained);
 /* Reserves the need. SHARD_BUDGET: `"gpt" needs 93.4 GiB on node a (state 72.0, ...), 64.0 of 80.0
  * GiB are free`. */
 enum shard_status budget_reserve(struct budget *b, const struct budget_need *need,

@@ -10,8 +10,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_MAGIC           0x44524853u /* "SHRD" in memory order. */
-#define WIRE_VERSION         1u
+#define WIRE_MAGIC 0x44524853u /* "SHRD" in memory order. */
+#ifndef WIRE_VERSION
+#define WIRE_VERSION 1u
+#endif
+/* Grows with each field that a node may leave out, so that nodes of two releases form one cluster
+ * while it is upgraded. A build with a lower number is an older release for its peers. */
+#ifndef WIRE_MINOR
+#define WIRE_MINOR 1u
+#endif
 #define WIRE_NODES           "9" /* Version of the messages between nodes. A change raises it. */
 #define WIRE_REPLY           1u  /* flags bit 0: answers the request of this op and tag. */
 #define WIRE_FLAGS_KNOWN     0xffff0001u

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.h: which nodes hold each chunk. Placement is an explicit table, balanced within one chunk.
- * Between nodes it travels as runs in chunk order. These are pairs of a node and a number of chunks
- * for the primaries, and pairs of a bit mask and a number of chunks for the holders where a chunk
- * has several. place_fill() makes a table for one copy. One for several copies is made by plan.h of
- * daemon/core. */
+/* place.h: which nodes hold each chunk. Placement is an explicit table. Between nodes it travels as
+ * runs in chunk order. These are pairs of a node and a number of chunks for the primaries, and
+ * pairs of a bit mask and a number of chunks for the holders where a chunk has several. */
 #ifndef SHARD_WIRE_PLACE_H
 #define SHARD_WIRE_PLACE_H
 
@@ -12,12 +10,6 @@
 #include <stdint.h>
 
 enum { PLACE_NODES_MAX = 64 };
-
-/* Fills owner[chunks_nr] from previous[chunks_nr]. With previous NULL the chunks go to the members
- * in turn. members are node numbers, ascending and all different. As few chunks change their holder
- * as balance allows. */
-void place_fill(uint16_t *owner, uint32_t chunks_nr, const uint16_t *members, uint16_t members_nr,
-		const uint16_t *previous);
 
 /* Writes runs into out[2 * pairs_max]. Returns the number of pairs, or 0 if they do not fit. */
 uint32_t place_encode(uint32_t *out, uint32_t pairs_max, const uint16_t *owner, uint32_t chunks_nr);

@@ -203,7 +203,7 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 				  .max_world = m->ranks,
 				  .staleness = m->staleness,
 				  .huge = m->huge ? SHM_HUGE_TRY : SHM_HUGE_NO};
-	uint16_t members[PLACE_NODES_MAX], *owner;
+	uint16_t *owner;
 	uint64_t *holders = NULL;
 	struct layout *l = NULL;
 	struct memory_node mine;
@@ -213,9 +213,8 @@ static void check_budget(const struct memory_spec *m, const char *optimizer, enu
 	assert_int_equal(layout_init(&l, &t, 1, 0, m->chunk_elems, &e), SHARD_OK);
 	owner = calloc(l->chunks_nr, sizeof(*owner));
 	assert_non_null(owner);
-	for (uint16_t n = 0; n < m->nodes; n++)
-		members[n] = n;
-	place_fill(owner, l->chunks_nr, members, (uint16_t)m->nodes, NULL);
+	for (uint32_t c = 0; c < l->chunks_nr; c++)
+		owner[c] = (uint16_t)(c % m->nodes);
 	if (m->replicas > 1) {
 		holders = calloc(l->chunks_nr, sizeof(*holders));
 		place_copies_of(m, owner, holders, l->chunks_nr);

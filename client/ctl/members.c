@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shardctl members` prints one line for each node of the cluster, as the daemon that is asked
+ * knows it: who it is, its capacity, whether it votes in elections, and what it holds of each
+ * model. It is made of the answer to STATUS. Models that the user may not read are left out. It
+ * fails as every question to a daemon does (ctl_exit_of). */
+#include "ctl/ctl.h"
+
+#include "wire/ops.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UUID_SHOWN 8 /* Digits of the uuid. --json has all. */
+
+static const char *text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "";
+}
+
+static bool names(const json_t *list, const char *node)
+{
+	json_t *name;
+	size_t i;
+
+	json_array_foreach((json_t *)(uintptr_t)list, i, name)
+		if (strcmp(json_string_value(name) ? json_string_value(name) : "", node) == 0)
+			return true;
+	return false;
+}
+
+/* What the node is in the view of the model that the daemon has adopted. */
+static const char *part(const json_t *model, const char *node)
+{
+	if (names(json_object_get(model, "catching_up"), node))
+		return "catching up";
+	return names(json_object_get(model, "members"), node) ? "member" : "out";
+}
+
+static json_t *models_of(const json_t *models, const char *node)
+{
+	json_t *list = json_array(), *m;
+	size_t i;
+
+	json_array_foreach((json_t *)(uintptr_t)models, i, m) {
+		const json_t *chunks = json_object_get(m, "chunks"),
+			     *here = json_object_get(json_object_get(chunks, "per_node"), node);
+
+		if (here == NULL)
+			continue;
+		json_array_append_new(list,
+				      json_pack("{s:s, s:I, s:I, s:s}", "name", text(m, "name"),
+						"chunks", json_integer_value(here), "chunks_nr",
+						json_integer_value(json_object_get(chunks, "nr")),
+						"part", part(m, node)));
+	}
+	return list;
+}
+
+/* {"members": [...]} of an answer to STATUS. */
+static json_t *members_of(const json_t *status)
+{
+	static const char *const keys[] = {"name",     "address", "state", "why",     "coordinator",
+					   "capacity", "votes",   "uuid",  "release", "wire_minor"};
+	json_t *list = json_array(), *n;
+	size_t i;
+
+	json_array_foreach((json_t *)(uintptr_t)json_object_get(status, "nodes"), i, n) {
+		json_t *o = json_object();
+
+		for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
+			if (json_object_get(n, keys[k]) != NULL)
+				json_object_set(o, keys[k], json_object_get(n, keys[k]));
+		json_object_set_new(o, "models",
+				    models_of(json_object_get(status, "models"), text(n, "name")));
+		json_array_append_new(list, o);
+	}
+	return json_pack("{s:o}", "members", list);
+}
+
+static void print_member(const json_t *n)
+{
+	const json_t *capacity = json_object_get(n, "capacity");
+	char number[24] = "?";
+	json_t *m;
+	size_t i;
+
+	if (capacity != NULL)
+		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(capacity));
+	printf("%-16s %-24s %-6s %8s  %-5s %-9s %-*.*s%s%s%s\n", text(n, "name"),
+	       text(n, "address"), text(n, "state"), number,
+	       json_is_true(json_object_get(n, "votes")) ? "yes" : "no",
+	       text(n, "release")[0] ? text(n, "release") : "?", UUID_SHOWN, UUID_SHOWN,
+	       text(n, "uuid")[0] ? text(n, "uuid") : "?",
+	       json_is_true(json_object_get(n, "coordinator")) ? "  coordinates" : "",
+	       text(n, "why")[0] ? "  " : "", text(n, "why"));
+	json_array_foreach(json_object_get(n, "models"), i, m)
+		printf("  \"%s\": %lld of %lld chunks%s%s\n", text(m, "name"),
+		       (long long)json_integer_value(json_object_get(m, "chunks")),
+		       (long long)json_integer_value(json_object_get(m, "chunks_nr")),
+		       strcmp(text(m, "part"), "member") == 0 ? "" : ", ",
+		       strcmp(text(m, "part"), "member") == 0 ? ""
+		       : strcmp(text(m, "part"), "out") == 0  ? "out of the view"
+							      : text(m, "part"));
+}
+
+enum ctl_exit ctl_members(const struct ctl_options *o)
+{
+	json_t *status, *members, *n;
+	json_error_t wrong;
+	struct err e;
+	char *answer;
+	size_t i;
+
+	if (ctl_ask(o, OP_STATUS, &answer, &e) != SHARD_OK)
+		return ctl_fail(ctl_exit_of(e.status), "%s: %s", status_name(e.status), e.text);
+	status = json_loads(answer, 0, &wrong);
+	free(answer);
+	if (status == NULL)
+		return ctl_fail(CTL_REFUSED, "the daemon's answer is no JSON: %s", wrong.text);
+	members = members_of(status);
+	json_decref(status);
+	if (o->json) {
+		json_dumpf(members, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER);
+		printf("\n");
+	} else {
+		printf("%-16s %-24s %-6s %8s  %-5s %-9s %s\n", "NODE", "ADDRESS", "STATE",
+		       "CAPACITY", "VOTES", "RELEASE", "UUID");
+		json_array_foreach(json_object_get(members, "members"), i, n)
+			print_member(n);
+	}
+	json_decref(members);
+	return CTL_OK;
+}

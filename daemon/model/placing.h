@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* placing.h: which nodes hold the chunks of a model. The shares follow the capacities of the nodes
+ * ([daemon] capacity, as each node's HELLO says). The coordinator makes the table with a
+ * definition, and every other node reads it from there. */
+#ifndef SHARD_MODEL_PLACING_H
+#define SHARD_MODEL_PLACING_H
+
+#include "model/model.h"
+
+/* Fills capacity[CORE_NODES_MAX], as in core/plan.h. A node that was never linked counts as 1. */
+void placing_capacity(const struct server *s, uint64_t *capacity);
+uint32_t placing_nodes(const struct server *s); /* How many nodes have capacity. */
+
+/* Fills primary[chunks_nr] and, with several copies, holders[chunks_nr]. `copies` nodes or more
+ * have capacity. Each node gets its share, rounded up or down, and its share of the primaries. The
+ * copies beside those of a node are spread over all others. Returns false if there is no memory. */
+bool placing_fill(uint16_t *primary, uint64_t *holders, uint32_t chunks_nr, uint32_t copies,
+		  const uint64_t *capacity);
+/* Puts such a table into a definition. The caller frees out->place_runs and out->holder_runs, also
+ * after a failure. */
+enum shard_status placing_new(Shard__Model *out, uint32_t chunks_nr, uint32_t copies,
+			      const uint64_t *capacity, struct err *e);
+/* Reads the placement of a whole definition, which comes from the coordinator or from memory of an
+ * earlier start. SHARD_PROTOCOL: it is not one of so many chunks, nodes and copies. The caller
+ * frees it, also after a failure. */
+enum shard_status placing_read(struct placement *out, const Shard__Model *is, uint32_t chunks_nr,
+			       uint16_t nodes_nr, uint32_t copies, struct err *e);
+void placing_free(struct placement *p);
+
+#endif
