@@ -552,8 +552,28 @@ static void act_held(struct model *m, const struct core_action *a)
 	WATCH_TELL(m->server, held, m, a->record);
 }
 
+/* Frames of a node that is no member any more are judged by their attempt. What it writes by RDMA
+ * nobody judges, so its queue pairs end with the link. It dials again, and is taken in over new
+ * ones. */
+static void end_links(const struct model *m, uint64_t left)
+{
+	for (uint16_t n = 0; n < m->server->nodes_nr; n++) {
+		struct peer *p = m->server->peer[n];
+		struct err e;
+
+		if (p == NULL || !(left >> n & 1) || !p->up || rdma_link_queues(p) == NULL)
+			continue;
+		err_set(&e, SHARD_CLOSED,
+			"node %s is out of the view of \"%s\": what it still writes by RDMA must "
+			"not arrive",
+			members_name(m->server, n), m->name);
+		peer_close(p, &e);
+	}
+}
+
 static void act_placed(struct model *m, const struct core_action *a)
 {
+	end_links(m, a->place->gone & ~m->place.gone);
 	m->place.learns = a->place->learns;
 	m->place.gone = a->place->gone;
 	catchup_placed(m);
