@@ -536,7 +536,7 @@ static void more_copies_than_nodes(void **state)
 	inproc_stop(&t.cluster);
 	inproc_start(&alone, &(struct inproc_conf){.nodes = 1});
 	EXPECT(SHARD_BAD_ARG, keep_restore(alone.node[0].unix_address, keep.dir, NULL, NULL));
-	EXPECT_TEXT("\"m\" has replicas = 2, and this cluster has 1 node:");
+	EXPECT_TEXT("\"m\" has replicas = 2, and this cluster has 1 node with capacity:");
 	inproc_stop(&alone);
 	keep_free(&keep);
 }
