@@ -210,7 +210,8 @@ static void on_timer(uv_timer_t *t)
 	if (s->calls.read.done != NULL)
 		calls_end_read(&s->calls, s->leads ? MEMBER_OK : MEMBER_UNKNOWN, view_of(s, &v));
 	at = due(s);
-	if (s->stopping || s->calls.change.state == CHANGE_WAITS || s->calls.read.done != NULL)
+	if (s->stopping || s->calls.read.done != NULL ||
+	    (s->calls.change.state == CHANGE_WAITS && !s->writing))
 		work_soon(s); /* An answer was followed by a new call. */
 	else if (at != UINT64_MAX)
 		uv_timer_start(t, on_timer, at > now ? (at - now) / NS_PER_MS + 1 : 0, 0);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "lib/ports.h"
 #include "lib/proc.h"
+#include "lib/rmtree.h"
 #include "lib/tool.h"
 
 #include <setjmp.h>
@@ -194,9 +195,7 @@ int checkup_setup(void **state)
 
 int checkup_teardown(void **state)
 {
-	char command[100];
-
 	(void)state;
-	snprintf(command, sizeof(command), "rm -rf %s", dir);
-	return system(command);
+	rmtree(dir);
+	return 0;
 }

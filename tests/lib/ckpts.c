@@ -5,10 +5,10 @@
 #include "lib/ckpts.h"
 
 #include "base/check.h"
+#include "lib/rmtree.h"
 #include "wire/dtype.h"
 #include "wire/xxh.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -206,15 +206,7 @@ void ckpts_folder(char dir[64])
 	CHECK(mkdtemp(dir) != NULL);
 }
 
-static int remove_one(const char *path, const struct stat *s, int type, struct FTW *f)
-{
-	(void)s;
-	(void)type;
-	(void)f;
-	return remove(path);
-}
-
 void ckpts_remove(const char *dir)
 {
-	(void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	rmtree(dir);
 }

@@ -10,6 +10,18 @@ set -u
 log=$1 bound=$2
 shift 2
 
+# threads PID: what each thread of the group waits for, so that a hang that happens once in a
+# hundred runs says something about itself.
+threads()
+{
+	local pid at
+	for pid in $(pgrep -g "$1"); do
+		for at in /proc/"$pid"/task/*; do
+			echo "guard: process $pid thread ${at##*/} ($(cat "$at/comm")) waits in $(cat "$at/wchan"), system call $(cut -d' ' -f1 "$at/syscall")"
+		done
+	done 2>/dev/null
+}
+
 watch()
 {
 	local pid=$1 size seen=-1 since=$SECONDS allowed
@@ -22,6 +34,7 @@ watch()
 			allowed=$((bound * pace / 100))
 			[ $((SECONDS - since)) -ge "$allowed" ] || continue
 			[ "$(stat -c %s "$log" 2>/dev/null || echo 0)" = "$seen" ] || continue
+			threads "$pid" >>"$log"
 			echo "guard: nothing printed for $((SECONDS - since)) s, $allowed s were allowed: killed" >>"$log"
 			touch "$log.hung"
 			kill -TERM -- "-$pid" 2>/dev/null

@@ -10,9 +10,9 @@
 #include "lib/ports.h"
 #include "lib/proc.h"
 #include "lib/rawpeer.h"
+#include "lib/rmtree.h"
 
 #include <arpa/inet.h>
-#include <ftw.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,12 +243,6 @@ void inproc_start(struct inproc *c, const struct inproc_conf *conf)
 				 c->node[i].why.text);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st, (void)type, (void)ftw;
-	return remove(path);
-}
-
 void inproc_stop(struct inproc *c)
 {
 	for (uint32_t i = c->nodes; i-- > 0;)
@@ -259,7 +253,7 @@ void inproc_stop(struct inproc *c)
 		pthread_mutex_destroy(&c->node[i].lock);
 		pthread_cond_destroy(&c->node[i].changed);
 	}
-	(void)nftw(c->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	rmtree(c->dir);
 }
 
 /* --- what a tool sees --- */

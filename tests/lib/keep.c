@@ -7,9 +7,9 @@
 #include "base/check.h"
 #include "ckpt/checkpoint.h"
 #include "lib/pace.h"
+#include "lib/rmtree.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,15 +27,9 @@ void keep_init(struct keep *k)
 	CHECK(mkdtemp(k->dir) != NULL);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st, (void)type, (void)ftw;
-	return remove(path);
-}
-
 void keep_free(struct keep *k)
 {
-	(void)nftw(k->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	rmtree(k->dir);
 }
 
 static shard_client *connect_to(const char *address)

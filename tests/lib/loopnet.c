@@ -8,6 +8,7 @@
 #include "net/conn_impl.h"
 #include "wire/ops.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,14 @@ int loopnet_down(void **state)
 	CHECK(rmdir(t->dir) == 0);
 	free(t);
 	return 0;
+}
+
+void loopnet_wait(const struct loopnet *t)
+{
+	struct pollfd p = {.fd = uv_backend_fd(&t->loop), .events = POLLIN};
+	int ms = uv_backend_timeout(&t->loop);
+
+	CHECK(poll(&p, 1, ms < 0 || ms > 10 ? 10 : ms) >= 0);
 }
 
 void loopnet_dial(struct loopnet *t, const char *where)

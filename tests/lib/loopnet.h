@@ -43,14 +43,17 @@ void loopnet_connected(struct loopnet *t, const char *where);
 void loopnet_ping(struct conn *c);
 int loopnet_raw(const struct loopnet *t); /* Returns a plain socket. */
 
+/* Waits until the loop has something to do, for some milliseconds at most. UV_RUN_ONCE would not
+ * do: it may run the timer that makes the condition true, and then wait for something else. */
+void loopnet_wait(const struct loopnet *t);
+
 #define RUN_UNTIL(t, x)                                                                            \
 	do {                                                                                       \
 		uint64_t limit_ns = pace_by(10);                                                   \
 		while (!(x)) {                                                                     \
 			assert_true(clock_ns() < limit_ns);                                        \
-			if (uv_run(&(t)->loop, UV_RUN_NOWAIT) &&                                   \
-			    !(x)) /* a timer alone may have done it */                             \
-				uv_run(&(t)->loop, UV_RUN_ONCE);                                   \
+			if (uv_run(&(t)->loop, UV_RUN_NOWAIT) && !(x))                             \
+				loopnet_wait(t);                                                   \
 		}                                                                                  \
 	} while (0)
 

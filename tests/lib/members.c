@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "lib/members_impl.h"
 #include "lib/pace.h"
+#include "lib/rmtree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -202,14 +203,6 @@ void members_stop(struct members *m, int n)
 		fail_msg("node %d ended with %x", n, m->node[n].exit_status);
 }
 
-static void remove_all(const char *dir)
-{
-	char text[256];
-
-	snprintf(text, sizeof(text), "rm -rf '%s'", dir);
-	CHECK(system(text) == 0);
-}
-
 static void copy(const char *dir, const char *from, const char *to)
 {
 	char text[512];
@@ -221,7 +214,7 @@ static void copy(const char *dir, const char *from, const char *to)
 void members_fresh(struct members *m, int n)
 {
 	CHECK(!runs(&m->node[n]));
-	remove_all(m->node[n].dir);
+	rmtree(m->node[n].dir);
 	CHECK(mkdir(m->node[n].dir, 0700) == 0);
 	new_name(m, n);
 }
@@ -649,6 +642,6 @@ void members_end(struct members *m)
 	wrong = members_judge(m);
 	if (wrong != NULL)
 		fail_msg("%s: the history is not linearizable: %s", m->source, wrong);
-	remove_all(m->dir);
+	rmtree(m->dir);
 	free(m->ops);
 }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "lib/pace.h"
 #include "lib/proc.h"
+#include "lib/rmtree.h"
 #include "lib/trainer.h"
 
 #include <errno.h>
@@ -84,15 +85,14 @@ void spawned_must_end(pid_t pid)
 
 int spawned_end(void **state)
 {
-	char command[100];
 	pid_t pids[SPAWNED_MAX];
 	int n = spawned_started(pids);
 
 	(void)state;
 	for (int i = 0; i < n; i++)
 		spawned_must_end(pids[i]);
-	snprintf(command, sizeof(command), "rm -rf %s", getenv("XDG_RUNTIME_DIR"));
-	return system(command);
+	rmtree(getenv("XDG_RUNTIME_DIR"));
+	return 0;
 }
 
 shard_client *spawned_connect(const char *address)

@@ -10,9 +10,9 @@
 #include "lib/keep.h"
 #include "lib/pace.h"
 #include "lib/rawnode.h"
+#include "lib/rmtree.h"
 #include "lib/trainer.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -537,12 +537,6 @@ static void test_made_slowly(void **state)
 	inproc_stop(&c);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st, (void)type, (void)ftw;
-	return remove(path);
-}
-
 int main(void)
 {
 	static char folder[] = "/dev/shm/shardd-gate.XXXXXX", warm[80];
@@ -569,6 +563,6 @@ int main(void)
 	CHECK(mkdtemp(folder) != NULL);
 	snprintf(warm, sizeof(warm), "warm_restart = tmpfs\nwarm_dir = %s", folder);
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
-	(void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	rmtree(folder);
 	return failed;
 }

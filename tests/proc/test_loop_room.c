@@ -7,11 +7,11 @@
 #include "lib/gate.h"
 #include "lib/inproc.h"
 #include "lib/rawnode.h"
+#include "lib/rmtree.h"
 #include "lib/trainer.h"
 #include "node/state.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -344,12 +344,6 @@ static void test_warm_taken(void **state)
 	rmdir(folder);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st, (void)type, (void)ftw;
-	return remove(path);
-}
-
 int main(void)
 {
 	static char folder[] = "/dev/shm/shardd-room.XXXXXX", warm[80];
@@ -371,6 +365,6 @@ int main(void)
 	CHECK(mkdtemp(folder) != NULL);
 	snprintf(warm, sizeof(warm), "warm_restart = tmpfs\nwarm_dir = %s", folder);
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
-	(void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	rmtree(folder);
 	return failed;
 }

@@ -5,6 +5,7 @@
 #include "examples/data.h"
 #include "examples/dump.h"
 #include "lib/compare.h"
+#include "lib/rmtree.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,11 +54,9 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	struct fixture *x = *state;
-	char command[128];
 
 	data_deinit(&x->data);
-	snprintf(command, sizeof(command), "rm -r '%s'", x->dir);
-	assert_int_equal(system(command), 0);
+	rmtree(x->dir);
 	free(x);
 	return 0;
 }
